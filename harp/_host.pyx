@@ -870,8 +870,8 @@ cdef class Steering:
         return [counts[i] for i in range(STEER_VERDICT_COUNT)]
 
     def arrivals(self, unsigned count):
-        """Of each queue below count: packets of ours that came there, those dropped as of another
-        queue, and bits of the latter's flows. Since the maps were made."""
+        """Of each queue below count: packets of ours that came there, answers to stacks of other
+        queues that were dropped there, and bits of the latter's flows. Since the maps were made."""
         cdef steer_arrivals sums[256]
         count = min(count, 256)
         self._check(_loaded().arrivals(self._open(), sums, count), "arrivals")

@@ -145,9 +145,10 @@ enum {
 	TCX_NOWHERE = 2 /* TCX_DROP */
 };
 
-/* Of a packet of ours: the queue of its stack, and what tells flows apart. */
+/* Of a packet of ours: the queue of its stack, what tells flows apart, and whether it acknowledges something
+ * (TCP's ACK bit). */
 struct found {
-	__u32 home, flow;
+	__u32 home, flow, answers;
 };
 
 static __always_inline void address_from_v4(struct address *out, __be32 v4)
@@ -196,6 +197,7 @@ static __always_inline enum steer_verdict steer_transport(const struct address *
 
 	if ((void *)start + (tcp ? sizeof(struct tcphdr) : sizeof(struct udphdr)) > end)
 		return STEER_pass_short;
+	found->answers = tcp && ((struct tcphdr *)start)->ack;
 	/* Neighbouring ports differ in the last bits: a flow's own bit of 64. */
 	found->flow = (bpf_ntohs(start->source) + 7 * bpf_ntohs(start->dest)) & 63;
 	return own_end(to, protocol, start->dest, tcp ? STEER_redirect_tcp : STEER_redirect_udp,
@@ -423,18 +425,19 @@ static __always_inline enum steer_way steer_elsewhere(__u32 home, __u32 *verdict
 	return STEER_NOWHERE;
 }
 
-/* One more on its queue. The value is this processor's, and an interrupt of it does not nest here. */
-static __always_inline void steer_arrived(__u32 queue, __u32 verdict, __u32 flow)
+/* One more on its queue. The value is this processor's, and an interrupt of it does not nest here. A SYN, and
+ * UDP, may come from anyone: they say nothing of where the NIC puts the packets of flows that exist. */
+static __always_inline void steer_arrived(__u32 queue, __u32 verdict, const struct found *found)
 {
 	struct steer_arrivals *arrived = bpf_map_lookup_elem(&arrivals, &queue);
 
 	if (!arrived)
 		return;
 	arrived->packets++;
-	if (verdict != STEER_rss_mismatch)
+	if (verdict != STEER_rss_mismatch || !found->answers)
 		return;
 	arrived->mismatches++;
-	arrived->flows |= 1ull << (flow & 63);
+	arrived->flows |= 1ull << (found->flow & 63);
 }
 
 /* Decides where a packet goes that has been looked at, and counts it. */
@@ -455,7 +458,7 @@ static __always_inline enum steer_way steer(__u32 verdict, const struct found *f
 			verdict = STEER_absent;
 	}
 	if (transport)
-		steer_arrived(queue, verdict, found->flow);
+		steer_arrived(queue, verdict, found);
 	count = bpf_map_lookup_elem(&verdicts, &verdict);
 	if (count)
 		++*count;

@@ -29,8 +29,9 @@
 /*
  * What the map of arrivals holds for each receive queue, a value per processor, to be summed (flows: or-ed):
  * TCP and UDP packets that came to an own address and a port of ours on that queue, whatever became of them;
- * those among them that were dropped because their stack is on another queue; and of the latter one bit for
- * each flow, by a hash of its ports: bits that are set are fewer than the flows, never more.
+ * mismatches: TCP segments among them with the ACK bit, which answer a stack here, that were dropped because
+ * that stack is on another queue; and of the latter one bit for each flow, by a hash of its ports: bits that
+ * are set are fewer than the flows, never more.
  */
 struct steer_arrivals {
 	unsigned long long packets, mismatches, flows;

@@ -92,7 +92,7 @@ def start_metrics(settings: Settings, documents: Callable[[], Documents]) -> Met
     if settings.metrics_port == 0:
         return None
     # prometheus_client takes a while to import: only who wants it waits.
-    from harp.stats import exporter, families
+    from harp.daemon import exporter, families
 
     return exporter.start(
         settings.metrics_address,

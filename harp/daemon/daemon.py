@@ -35,6 +35,7 @@ from harp.daemon import netlink, notify, peer, queries, rundir, takeover
 from harp.daemon.access import Access
 from harp.daemon.commands import Commands
 from harp.daemon.documents import Lending
+from harp.daemon.frames import Frames
 from harp.daemon.kernel import Kernel
 from harp.daemon.leasing import Leasing
 from harp.daemon.limits import documents_possible
@@ -56,6 +57,7 @@ STATE_AGAIN_S = 5.0  # until there is room on the disk again
 NEWS_AGAIN_S = 1.0
 ASK_S = 5.0
 INHERITED = "HARPD_INHERITED_FDS"  # over a restart: lock, listening socket, clients ("+": greeted)
+INHERITED_FRAMES = "HARPD_INHERITED_FRAMES"  # and the frame memory of leases
 
 
 class Preparation:
@@ -70,7 +72,7 @@ class Preparation:
 
 
 class Metrics(Protocol):
-    """The Prometheus endpoint: harp.stats.exporter.Exporter."""
+    """The Prometheus endpoint: harp.daemon.exporter.Exporter."""
 
     @property
     def url(self) -> str: ...
@@ -114,6 +116,7 @@ class Daemon:
         self._undo: Any = None
         self._lock = -1
         self._clients: list[tuple[int, bool]] = []
+        self._frames: list[int] = []
         self._listening: socket.socket | None = None
         self._monitor: socket.socket | None = None
         self._server: Server | None = None
@@ -128,8 +131,10 @@ class Daemon:
         settings = self.settings
         rundir.prepare(settings.run_dir)
         inherited = _inherited()
+        inherited = inherited if len(inherited) >= 2 else []
         self._lock = inherited[0][0] if inherited else rundir.lock(settings.run_dir)
         self._clients = inherited[2:]
+        self._frames = [fd for fd, _ in _inherited(INHERITED_FRAMES)] if inherited else []
         try:
             before = self._before = takeover.read_state(self._state_file)
             if inherited:
@@ -179,8 +184,9 @@ class Daemon:
             self.settings, self._kernel, self.table, self.loop.now_s, self.save, self._pinnable
         )
         self.leasing = Leasing(
-            self.settings, self.loop, self._kernel, self.table, self.nics, self.save
-        )
+            self.settings, self.loop, self._kernel, self.table, self.nics, self.save,
+            Frames(self._frames),
+        )  # fmt: skip
         if self.leasing.access.unknown:
             log.info("nobody is called %s", ", ".join(self.leasing.access.unknown))
         self._monitor = netlink.monitor()
@@ -416,6 +422,7 @@ class Daemon:
         self._started = False
         if self._metrics is not None:
             self._metrics.close()
+        self._looks.end()
         self.loop.finish_work()  # leases that are being made are refused now
         self.leasing.end_waiting()
         if self._server is not None:
@@ -428,6 +435,7 @@ class Daemon:
             self._take_back()
         else:
             self.save()
+        self._frames = [os.dup(fd) for fd in self.leasing.frames.fds] if self._restart else []
         self.leasing.close()
         self.nics.close(self._remove)
         self.loop.close()
@@ -473,9 +481,8 @@ class Daemon:
     def _execute_anew(self) -> None:
         assert self._listening is not None
         fds = [(self._lock, False), (self._listening.detach(), False), *self._clients]
-        for fd, _ in fds:
-            os.set_inheritable(fd, True)
-        os.environ[INHERITED] = ",".join(f"{fd}{'+' if greeted else '-'}" for fd, greeted in fds)
+        _leave(INHERITED, fds)
+        _leave(INHERITED_FRAMES, [(fd, False) for fd in self._frames])
         log.info("executing harpd anew")
         for handler in logging.getLogger().handlers:
             with contextlib.suppress(OSError):  # a full disk: jobs wait for us, lines don't matter
@@ -491,13 +498,20 @@ def _remove(path: Path) -> None:
         log.warning("%s can't be removed: %s", path, error.strerror)
 
 
-def _inherited() -> list[tuple[int, bool]]:
+def _leave(name: str, fds: list[tuple[int, bool]]) -> None:
+    """For _inherited() of the harpd that we execute."""
+    for fd, _ in fds:
+        os.set_inheritable(fd, True)
+    os.environ[name] = ",".join(f"{fd}{'+' if flag else '-'}" for fd, flag in fds)
+
+
+def _inherited(name: str = INHERITED) -> list[tuple[int, bool]]:
     """What the harpd that executed us has left open; empty at an ordinary start."""
-    text = os.environ.pop(INHERITED, "")
+    text = os.environ.pop(name, "")
     try:
         fds = [(int(word[:-1]), word[-1] == "+") for word in text.split(",")] if text else []
         for fd, _ in fds:
             fcntl.fcntl(fd, fcntl.F_SETFD, fcntl.FD_CLOEXEC)
     except (ValueError, OSError):
         return []
-    return fds if len(fds) >= 2 else []
+    return fds

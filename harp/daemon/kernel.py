@@ -7,14 +7,14 @@ All sockets are made in harpd's own network namespace, which is the NICs'.
 import contextlib
 import errno
 import os
-import socket
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from harp.daemon import netlink
+from harp.daemon import netlink, sockets
+from harp.daemon.limits import MemoryRoom
 from harp.daemon.loop import close_all
 from harp.daemon.netlink import Address, Link, News
 from harp.daemon.ports import Block
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 PROBE_FRAMES = 64
 BIND_WAIT_MS = 20
 UNPINNED_S = 1.0
+FRAME_BYTES_MAX = 4096
+FD_FRAMES = 1  # of Made.fds: HARP_LEASE_FD_FRAMES
 _SYSFS = Path("/sys/class/net")
 
 
@@ -162,7 +164,7 @@ class Kernel(Protocol):
     def adopt(self, pins: Path, ifname: str) -> SteeringLike: ...
     def attach(self, ifname: str, mode: int, pins: Path | None) -> tuple[SteeringLike, str]: ...
     def unpin(self, pins: Path) -> bool: ...
-    def ports_busy(self, block: Block) -> bool: ...
+    def ports_in_use(self, span: Block) -> frozenset[int]: ...
     def make(self, wish: Wish) -> Made: ...
     def queue_free(self, ifname: str, queue: int, beside: Beside) -> bool: ...
     def port(self, port: PortSettings) -> PortFacts: ...
@@ -170,38 +172,6 @@ class Kernel(Protocol):
     def network(self, ifindex: int, side: int) -> bytes: ...
     def route(self, ifindex: int, dst: bytes) -> bytes: ...
     def monitor(self) -> MonitorLike: ...
-
-
-def _bind(family: int, kind: int, port: int) -> bool:
-    """May a new socket have the port on all addresses of the family?"""
-    with socket.socket(family, kind) as sock:
-        if family == socket.AF_INET6:
-            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        try:
-            sock.bind(("", port))
-        except OSError as error:
-            if error.errno == errno.EADDRNOTAVAIL and family == socket.AF_INET6:
-                return _bind(socket.AF_INET, kind, port)  # IPv6 is switched off
-            return False
-    return True
-
-
-def ports_busy(block: Block) -> bool:
-    """Does the kernel have a port of the block in use, by TCP or UDP, in either family?
-
-    A socket that may not be bound there tells; nothing is left of those that may.
-    """
-    family = socket.AF_INET6 if socket.has_ipv6 else socket.AF_INET
-    try:
-        socket.socket(family, socket.SOCK_DGRAM).close()
-    except OSError:
-        family = socket.AF_INET
-    ports = range(block.first, block.last + 1)
-    return not all(
-        _bind(family, kind, port)
-        for port in ports
-        for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM)
-    )
 
 
 class HostKernel:
@@ -215,11 +185,12 @@ class HostKernel:
         self._host = _host
         self.netns = Path("/proc/self/ns/net").stat().st_ino
         self._unpinned_s = -UNPINNED_S
+        self._room = MemoryRoom()
 
     links = staticmethod(netlink.links)
     monitor = staticmethod(netlink.NetworkMonitor)
     addresses = staticmethod(netlink.addresses)
-    ports_busy = staticmethod(ports_busy)
+    ports_in_use = staticmethod(sockets.ports_in_use)
 
     # ---- what a NIC is ----
 
@@ -286,7 +257,8 @@ class HostKernel:
     def make(self, wish: Wish) -> Made:
         """Everything that LEASED carries, fresh. Waits for the queue for a moment only, so that
         workers are there for others: EBUSY. A worker's."""
-        with contextlib.closing(wish.beside), contextlib.ExitStack() as undo:
+        room = self._room.take(wish.frames * FRAME_BYTES_MAX)
+        with contextlib.closing(wish.beside), room, contextlib.ExitStack() as undo:
             q = self._host.queue_make(
                 wish.ifname,
                 wish.queue,

@@ -5,7 +5,8 @@ back.
 The order is what makes a failure harmless. Queue and ports are set aside first; a worker makes the
 descriptors; then ports, then the socket go into the steering map, the state is saved, and the
 answer is sent. Whatever fails takes back what was done before it. Once sent, our descriptors are
-closed: the job alone holds them, so that its death is the queue's freedom.
+closed, so that the job's death frees the queue; but the one of the frame memory is kept, to free
+that at the end (frames.py).
 """
 
 import contextlib
@@ -22,11 +23,14 @@ from harp import _host
 from harp.daemon import cores, peer
 from harp.daemon.access import Access
 from harp.daemon.dpdk import Ports
-from harp.daemon.kernel import Kernel, Made, Pages, Wish
+from harp.daemon.frames import Frames, empty
+from harp.daemon.kernel import FD_FRAMES, Kernel, Made, Pages, Wish
 from harp.daemon.loop import READ, Loop
 from harp.daemon.nics import Nic, Nics
 from harp.daemon.peer import Peer
+from harp.daemon.ports import Block
 from harp.daemon.settings import Settings
+from harp.daemon.sockets import PortLooks
 from harp.daemon.table import Lease, LeaseTable, Owner, QueueState, RefusedError
 from harp.words import printable
 
@@ -89,7 +93,9 @@ class Leasing:
         table: LeaseTable,
         nics: Nics,
         saved: Callable[[], None],
+        frames: Frames | None = None,
     ) -> None:
+        self.frames = frames or Frames()
         self.settings = settings
         self.access = Access.of(settings.users, settings.groups)
         self._loop, self._kernel, self.table, self.nics = loop, kernel, table, nics
@@ -98,6 +104,7 @@ class Leasing:
         self._watched: dict[Owner, int] = {}  # pidfds, ours
         self.recovering: dict[tuple[str, int], _Recovery] = {}
         self._let_go_s: dict[tuple[str, int], float] = {}  # when a queue's socket of ours went
+        self._port_looks = PortLooks(loop, self._look)
         self._waiting: set[_Request] = set()  # for what is about to come back
         self.closing = False
         self.ended: Callable[[Lease], None] = lambda _lease: None
@@ -116,20 +123,26 @@ class Leasing:
         what is about to come back has not come in time."""
         self._try(_Request(who, fields, answer, self._loop.now_s()))
 
-    def _try(self, request: _Request) -> None:
+    def _try(self, request: _Request, in_use: frozenset[int] | None = None) -> None:
+        """in_use: ports of the kernel's sockets; None: not looked at yet."""
         who, fields = request.who, request.fields
+        is_port = str(fields["ifname"]) in self.ports.all
         if who.pidfd < 0 or peer.ended(who.pidfd):  # its connection was closed meanwhile
             request.answer(RefusedError(errno.ESRCH, f"process {who.owner.pid} has gone"))
             return
         try:
             self._check_may(who)
+            if in_use is None and not is_port:
+                self._check_nic(who, fields)
+                self._port_looks.ask(functools.partial(self._looked, request))
+                return
             with contextlib.ExitStack() as undo:
                 pidfd = os.dup(who.pidfd)
                 undo.callback(os.close, pidfd)
-                if str(fields["ifname"]) in self.ports.all:
+                if is_port:
                     lease, make = self._reserve_port(who, fields)
                 else:
-                    lease, make = self._reserve(who, fields)
+                    lease, make = self._reserve(who, fields, in_use or frozenset())
                 undo.pop_all()
         except RefusedError as refused:
             # A queue given back a moment ago is not held against anyone.
@@ -140,6 +153,21 @@ class Leasing:
             request.answer(_refusal(error, str(fields["ifname"])))
             return
         self._loop.work(make, lambda made, error: self._made(lease, pidfd, made, error, request))
+
+    def _looked(
+        self, request: _Request, in_use: frozenset[int] | None, error: BaseException | None
+    ) -> None:
+        """A worker has read the kernel's tables of sockets."""
+        if in_use is None:
+            request.answer(_refusal(error, str(request.fields["ifname"])))
+        else:
+            self._try(request, in_use)
+
+    def _look(self) -> frozenset[int]:
+        """A worker's: the ports in use of all NICs' ranges."""
+        spans = [nic.settings.ports for nic in self.nics.all.values()]
+        first, last = min(span.first for span in spans), max(span.last for span in spans)
+        return self._kernel.ports_in_use(Block(first, last))
 
     def _again(self, request: _Request, refused: RefusedError, wait_s: float) -> None:
         """Once more a little later, until it has waited so long; then it is refused."""
@@ -159,6 +187,7 @@ class Leasing:
         """Nobody waits any more: harpd ends."""
         while self._waiting:
             self._try(self._waiting.pop())
+        self._port_looks.end()
 
     def _busy_wait_s(self, lease: Lease) -> float:
         """How long a queue is asked for that an AF_XDP socket owns."""
@@ -200,7 +229,8 @@ class Leasing:
         flows = self.settings.page_flows
         return lease, lambda: self._kernel.pages(lease.queues, flows)
 
-    def _reserve(self, who: Peer, fields: dict[str, object]) -> tuple[Lease, Make]:
+    def _check_nic(self, who: Peer, fields: dict[str, object]) -> None:
+        """What is refused without a look at the kernel's sockets. RefusedError."""
         ifname, queue = str(fields["ifname"]), int(str(fields["queue"]))
         frames, copy_mode = int(str(fields["frame_count"])), int(str(fields["copy_mode"]))
         if copy_mode > 2 or (frames and frames < FRAMES_MIN):
@@ -223,6 +253,16 @@ class Leasing:
             raise RefusedError(errno.ENETDOWN, f"{ifname} is down; `ip link set dev {ifname} up`")
         if nic is not None:
             self.nics.look_at_queues(nic)
+        held = self._held(who.owner.uid)
+        self.table.choose(who.owner, ifname, queue, now_s=self._loop.now_s(), held=held)
+
+    def _reserve(
+        self, who: Peer, fields: dict[str, object], in_use: frozenset[int]
+    ) -> tuple[Lease, Make]:
+        self._check_nic(who, fields)  # much may have changed during the look
+        ifname, queue = str(fields["ifname"]), int(str(fields["queue"]))
+        frames, copy_mode = int(str(fields["frame_count"])), int(str(fields["copy_mode"]))
+        nic = self.nics.all[ifname]
         allowed = peer.allowed_cpus(who.owner.pid)
         lease = self.table.reserve(
             who.owner,
@@ -231,10 +271,9 @@ class Leasing:
             _clean(str(fields["label"]) or who.name),
             now_s=self._loop.now_s(),
             since_s=time.time(),
-            busy=self._kernel.ports_busy,
+            in_use=in_use,
             held=self._held(who.owner.uid),
         )
-        assert nic is not None
         try:
             beside = nic.receive()
         except OSError:
@@ -265,6 +304,7 @@ class Leasing:
             leased = self._join(lease, made)
         except RefusedError as refused:
             os.close(pidfd)
+            self.frames.forget(lease.lease_id)
             if made is not None:
                 made.close()
                 self._let_go(lease.ifname, lease.queue)
@@ -303,6 +343,10 @@ class Leasing:
             raise RefusedError(
                 errno.ENODEV, f"{nic.ifname}: the device beside it is another one by now"
             )
+        try:
+            lease.frames = self.frames.keep(lease.lease_id, made.fds[FD_FRAMES])
+        except OSError as error:
+            raise _refusal(error, lease.ifname) from error
         self._steer(lease, nic, made)
         lease.frame_count, lease.frame_size = made.frame_count, made.frame_size
         return self._message(lease, nic, made)
@@ -375,9 +419,27 @@ class Leasing:
             lease.lease_id, lease.what, lease.owner.pid, why,
         )  # fmt: skip
         self._recover(lease)
+        self._empty(self.frames.take(lease.lease_id), lease.what)
         if not self.table.of_owner(lease.owner):
             self._unwatch(lease.owner)
         self._saved()
+
+    def _empty(self, fd: int, what: str) -> None:
+        """Frees the frame memory of a lease that is over. Takes the descriptor; -1: none."""
+
+        def failed(error: BaseException | None) -> None:
+            if error is not None:
+                log.error("%s: the frame memory of a lease can't be freed: %s", what, error)
+
+        if fd < 0:
+            return
+        if not self.closing:
+            self._loop.work(lambda: empty(fd), lambda _none, error: failed(error))
+            return
+        try:
+            empty(fd)
+        except OSError as error:
+            failed(error)
 
     def _unsteer(self, lease: Lease) -> None:
         nic = self.nics.all.get(lease.ifname)
@@ -419,8 +481,12 @@ class Leasing:
             pidfd = peer.reopen(lease.owner)
         except peer.PeerGoneError as gone:
             return str(gone)
+        if not lease.device and not self.frames.find(lease.lease_id, lease.owner.pid, lease.frames):
+            os.close(pidfd)
+            return "the process has neither open nor mapped what was its frame memory"
         if not self.table.adopt(lease):
             os.close(pidfd)
+            self._empty(self.frames.take(lease.lease_id), lease.what)
             return "its NIC, its queue or its ports are no longer what they were"
         self._watch(lease.owner, pidfd)
         if lease.device:
@@ -432,6 +498,11 @@ class Leasing:
             lambda free, _error: self._still_used(lease, bool(free)),
         )
         return ""
+
+    def adopted(self) -> None:
+        """All leases of the harpd before were taken up or are over: the others' memory goes."""
+        for fd in self.frames.unclaimed():
+            self._empty(fd, "a lease that is over")
 
     def _still_used(self, lease: Lease, free: bool) -> None:
         if free and self.table.leases.get(lease.lease_id) is lease:
@@ -537,9 +608,10 @@ class Leasing:
         )
 
     def close(self) -> None:
-        """Closes the pidfds; leases are not touched."""
+        """Closes pidfds and frame memory; leases are not touched."""
         for owner in list(self._watched):
             self._unwatch(owner)
+        self.frames.close()
 
 
 def _refusal(error: BaseException | None, ifname: str) -> RefusedError:

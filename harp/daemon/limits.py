@@ -1,13 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Bounds on what a client may cost: messages a second, connections."""
 
+import contextlib
+import errno
+import math
 import resource
+import threading
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 DESCRIPTORS_KEPT = 48  # harpd's own, and those of the leases that are being made
-
-
 DOCUMENTS_MAX = 1024
+MEMORY_KEPT = 256 << 20  # for harpd itself, its answers and the processes that read statistics
 
 
 @dataclass
@@ -16,24 +21,31 @@ class Bucket:
 
     rate_per_s: float
     burst: float
-    tokens: float = -1.0
+    tokens: float = math.inf  # as many as there can be
     at_s: float = 0.0
+
+    def _refill(self, now_s: float) -> None:
+        self.tokens = min(self.burst, self.tokens + (now_s - self.at_s) * self.rate_per_s)
+        self.at_s = now_s
 
     def take(self, now_s: float) -> float:
         """0 and one token less, or the seconds until there is one."""
-        if self.tokens < 0:
-            self.tokens, self.at_s = self.burst, now_s
-        self.tokens = min(self.burst, self.tokens + (now_s - self.at_s) * self.rate_per_s)
-        self.at_s = now_s
+        self._refill(now_s)
         # A little less than a whole one will do: floating point must not make a caller wait twice.
         if self.tokens >= 1.0 - 1e-9:
             self.tokens = max(0.0, self.tokens - 1.0)
             return 0.0
         return (1.0 - self.tokens) / self.rate_per_s
 
+    def charge(self, count: float, now_s: float) -> None:
+        """Takes tokens that need not be there: what is missing delays the next take(). The debt is
+        at most a burst."""
+        self._refill(now_s)
+        self.tokens = max(-self.burst, self.tokens - count)
+
     def full(self, now_s: float) -> bool:
-        """Nothing is owed: the bucket may be forgotten."""
-        return self.tokens < 0 or self.tokens + (now_s - self.at_s) * self.rate_per_s >= self.burst
+        """No token is missing: the bucket may be forgotten."""
+        return self.tokens + (now_s - self.at_s) * self.rate_per_s >= self.burst
 
 
 class Buckets:
@@ -47,10 +59,16 @@ class Buckets:
 
     def take(self, key: int, now_s: float) -> float:
         """As Bucket.take(), for this key."""
+        return self._of(key, now_s).take(now_s)
+
+    def charge(self, key: int, count: float, now_s: float) -> None:
+        """As Bucket.charge(), for this key."""
+        self._of(key, now_s).charge(count, now_s)
+
+    def _of(self, key: int, now_s: float) -> Bucket:
         if len(self._each) >= self._SWEEP_AT:
             self._each = {k: b for k, b in self._each.items() if not b.full(now_s)}
-        bucket = self._each.setdefault(key, Bucket(self._rate_per_s, self._burst))
-        return bucket.take(now_s)
+        return self._each.setdefault(key, Bucket(self._rate_per_s, self._burst))
 
 
 def connections_possible(wanted: int) -> int:
@@ -64,6 +82,58 @@ def documents_possible() -> int:
     """So many answers may be watched for who keeps them: a descriptor each."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return max(4, min(DOCUMENTS_MAX, soft // 16))
+
+
+def own_group() -> Path | None:
+    """The directory of this process's control group (version 2); None: there is none."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/cgroup").read_text().splitlines():
+            if line.startswith("0::"):
+                return Path("/sys/fs/cgroup" + line.removeprefix("0::"))
+    return None
+
+
+class MemoryRoom:
+    """Memory that harpd's control group has left for frames. By any thread.
+
+    The kernel would end harpd where a lease takes more than MemoryMax= of the unit leaves.
+    """
+
+    def __init__(self, group: Path | None = None) -> None:
+        self._group = group or own_group()
+        self._lock = threading.Lock()
+        self._promised = 0  # bytes of leases that are being made
+
+    def _left(self) -> int | None:
+        """Bytes; None: there is no limit."""
+        if self._group is None:
+            return None
+        try:
+            limit = (self._group / "memory.max").read_text().strip()
+            used = int((self._group / "memory.current").read_text())
+        except OSError:  # memory is not counted
+            return None
+        return None if limit == "max" else int(limit) - used
+
+    @contextlib.contextmanager
+    def take(self, size: int) -> Iterator[None]:
+        """Sets bytes aside until what they are for has been allocated. OSError: there are not so
+        many."""
+        with self._lock:
+            left = self._left()
+            if left is not None and left - self._promised < size + MEMORY_KEPT:
+                raise OSError(
+                    errno.ENOMEM,
+                    f"harpd's control group has {max(0, left - self._promised) >> 20} MiB left, "
+                    f"and the frames take up to {size >> 20} MiB; use fewer frames (HARP_FRAMES), "
+                    "or raise MemoryMax= of harpd.service",
+                )
+            self._promised += size
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._promised -= size
 
 
 @dataclass

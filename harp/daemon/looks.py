@@ -1,21 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """What all instances of the host publish, for who asks harpd.
 
-A worker looks, since any user's processes may make it long: once for all who ask meanwhile, and for
-some time after, as pages change all the time and a look costs as much as it finds. What it finds
-is one document; each user who asks has a copy.
+Another process looks (harp.daemon.reader), since any user's processes may make it long and write
+what is parsed: once for all who ask meanwhile, and for some time after, as pages change all the
+time and a look costs as much as it finds. What it finds is one document; each user who asks has a
+copy.
 """
 
-import importlib
+import errno
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from harp.daemon.documents import Lending, copied, written
+from harp.daemon.documents import Lending, copied
 from harp.daemon.loop import Loop
+from harp.daemon.reader import Reader, ReaderError
 from harp.daemon.table import RefusedError
 
-AGE_S = 0.5
+AGE_S = 1.0
 # Takes a document by descriptor, from then on the caller's, or what went wrong.
 Then = Callable[[int | None, BaseException | None], None]
 
@@ -28,10 +30,11 @@ class _Seen:
     waiting: dict[int, list[Then]] = field(default_factory=dict)
 
 
-def _look(flows: bool) -> int:
-    # numpy takes a while to import: only who is asked waits.
-    text = importlib.import_module("harp.stats.text")
-    return written(text.seen(flows=flows))
+def _look(reader: Reader, flows: bool) -> int:
+    try:
+        return reader.ask({"kind": "document", "flows": flows})
+    except ReaderError as error:
+        raise RefusedError(errno.EIO, str(error)) from error
 
 
 class Looks:
@@ -39,6 +42,7 @@ class Looks:
 
     def __init__(self, loop: Loop, lending: Lending) -> None:
         self._loop, self._lending = loop, lending
+        self.reader = Reader()
         self._seen: dict[bool, _Seen] = {}
         self._waiting: dict[bool, list[tuple[int, Then]]] = {}  # for a look that is under way
 
@@ -51,7 +55,9 @@ class Looks:
         waiting = self._waiting.setdefault(flows, [])
         waiting.append((uid, then))
         if len(waiting) == 1:
-            self._loop.work(lambda: _look(flows), lambda fd, error: self._found(flows, fd, error))
+            self._loop.work(
+                lambda: _look(self.reader, flows), lambda fd, error: self._found(flows, fd, error)
+            )
 
     def _found(self, flows: bool, fd: int | None, error: BaseException | None) -> None:
         waiting = self._waiting.pop(flows)
@@ -102,3 +108,7 @@ class Looks:
         """Nobody asks any more."""
         for flows, seen in list(self._seen.items()):
             self._forget(flows, seen)
+
+    def end(self) -> None:
+        """Ends a look that is under way: harpd ends."""
+        self.reader.close()

@@ -5,10 +5,11 @@ A block that comes back rests, because packets to the dead owner's connections a
 and its peers may still be sending: they must meet the kernel's RST, not somebody else's stack.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 BLOCK_MAX = 256
+PORTS = 65536
 
 
 @dataclass(frozen=True, order=True)
@@ -63,13 +64,19 @@ class PortBlocks:
         self.resting = {block: until for block, until in self.resting.items() if until > now_s}
         self._rested_by = {b: uid for b, uid in self._rested_by.items() if b in self.resting}
 
-    def take(self, now_s: float, busy: Callable[[Block], bool]) -> Block | None:
-        """A block for a new lease; None when none is free. busy: the kernel has a port of it in
-        use."""
+    def take(self, now_s: float, in_use: Iterable[int] = ()) -> Block | None:
+        """A block for a new lease; None when none is free. in_use: ports of the kernel's sockets.
+
+        The cost grows with the ports and the blocks, not with their product.
+        """
         self.wake(now_s)
-        unfree = [*self.held, *self.resting]
+        taken = bytearray(PORTS)
+        for port in in_use:
+            taken[port] = 1
+        for held in (*self.held, *self.resting):
+            taken[held.first : held.last + 1] = b"\1" * (held.last + 1 - held.first)
         for block in self._cut():
-            if any(block.overlaps(other) for other in unfree) or busy(block):
+            if taken.find(1, block.first, block.last + 1) >= 0:
                 continue
             self.held.add(block)
             self._next = block.last + 1

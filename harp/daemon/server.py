@@ -28,6 +28,9 @@ log = logging.getLogger("harpd")
 HELLO_S, TAKE_S = 10.0, 10.0
 CLIENT_PER_S, CLIENT_BURST = 20.0, 100.0
 USER_PER_S, USER_BURST = 200.0, 400.0
+# A request that is refused costs as much as so many more messages: asking again and again for what
+# is not there must not take harpd's time from others.
+REFUSED_TOKENS = 5.0
 COMPLAINTS_PER_S, COMPLAINTS_BURST = 2.0, 20.0
 CONNECTIONS_MAX = 1024
 # A new connection costs a look at the process; who makes them faster is hung up on unseen.
@@ -141,6 +144,12 @@ class Client:
         self._busy = True
         self._pause()
         self._server.handler(self, message)
+
+    def charge_refusal(self) -> None:
+        """A request of this client was refused: its next ones, and its user's, come later."""
+        now_s = self._server.loop.now_s()
+        self._bucket.charge(REFUSED_TOKENS, now_s)
+        self._server.buckets.charge(self.peer.owner.uid, REFUSED_TOKENS, now_s)
 
     # ---- out ----
 

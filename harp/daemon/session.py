@@ -80,6 +80,7 @@ class Session:
     @staticmethod
     def _refuse(client: Client, serial: int, refused: RefusedError) -> None:
         log.debug("%s is refused: %s", client, refused)
+        client.charge_refusal()
         client.reply(Reply(_host.pack_refused(serial, refused.error, refused.why)))
 
     def _failed(self, client: Client, serial: int, error: BaseException) -> None:

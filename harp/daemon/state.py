@@ -95,6 +95,8 @@ def _lease(raw: dict[str, Any]) -> Lease:
     lease.ifindex = _number(raw["ifindex"], PID_MAX, 1)
     lease.queue = _number(raw["queue"], QUEUES_MAX - 1)
     lease.ports = Block(_number(ports["first"], 65535, 1), _number(ports["last"], 65535, 1))
+    device, inode = raw["frames"]
+    lease.frames = _number(device, U64_MAX), _number(inode, U64_MAX)
     return lease
 
 

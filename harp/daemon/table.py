@@ -9,7 +9,7 @@ making it failed.
 
 import errno
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -65,6 +65,7 @@ class Lease:
     frame_count: int = 0
     frame_size: int = 0
     page_bytes: int = 0
+    frames: tuple[int, int] = (0, 0)  # device and inode of its frame memory
     core: int | None = None
     active: bool = False
     # A DPDK port's device, and how many queues its holder has; ifindex and queue are 0 then.
@@ -215,13 +216,30 @@ class LeaseTable:
         *,
         now_s: float,
         since_s: float,
-        busy: Callable[[Block], bool],
+        in_use: Iterable[int] = (),
         held: int = 0,
     ) -> Lease:
         """Sets a queue and a block of ports aside; RefusedError says why not.
 
-        held: queues that the user's leases had and that some process of theirs has not let go of.
+        in_use: ports of the kernel's sockets. held: queues that the user's leases had and that
+        some process of theirs has not let go of.
         """
+        nic, queue = self.choose(owner, ifname, wanted, now_s=now_s, held=held)
+        block = nic.ports.take(now_s, in_use)
+        if block is None:
+            raise RefusedError(errno.EBUSY, self._no_ports(nic, now_s))
+        lease = Lease(
+            self._fresh_id(), owner, ifname, nic.ifindex, queue, block, label, since_s=since_s
+        )
+        nic.queues[queue] = QueueState.RESERVED
+        self.leases[lease.lease_id] = lease
+        return lease
+
+    def choose(
+        self, owner: Owner, ifname: str, wanted: int, *, now_s: float, held: int = 0
+    ) -> tuple[NicTable, int]:
+        """The NIC and the queue that reserve() would take now; RefusedError. Nothing is set
+        aside, and the kernel is not asked."""
         nic = self.nics.get(ifname)
         if nic is None:
             there = ", ".join(sorted(self.nics)) or "none"
@@ -231,16 +249,7 @@ class LeaseTable:
         if owner.uid != 0:
             self._check_count(owner.uid, held)
             self._check_ports(owner.uid, nic, now_s)
-        queue = nic.choose(wanted)
-        block = nic.ports.take(now_s, busy)
-        if block is None:
-            raise RefusedError(errno.EBUSY, self._no_ports(nic, now_s))
-        lease = Lease(
-            self._fresh_id(), owner, ifname, nic.ifindex, queue, block, label, since_s=since_s
-        )
-        nic.queues[queue] = QueueState.RESERVED
-        self.leases[lease.lease_id] = lease
-        return lease
+        return nic, nic.choose(wanted)
 
     def reserve_port(
         self,

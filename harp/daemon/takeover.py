@@ -80,6 +80,7 @@ class Takeover:
                 log.warning("%s: process %d runs on unattended", lease.ifname, lease.owner.pid)
                 continue
             self._adopt_one(lease, leasing, rest_s)
+        leasing.adopted()
         for nic in leasing.nics.all.values():
             leasing.nics.mark_taken_up(nic)
             leasing.nics.clean_maps(nic)

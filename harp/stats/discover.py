@@ -9,18 +9,22 @@ user's pages are found up to a limit: anybody can make some.
 import contextlib
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 
-from harp import _page
+from harp import _page, memfd
 from harp.closing import Closing
 from harp.procfs import PROC, status_field
 from harp.stats.page import JobSnapshot, PageError, Snapshot, identity, read, read_job
 from harp.words import printable
 
 PAGES_MAX = 4096
-# Of a user, but root: whoever looks reads them all, and they cost who holds them nothing.
+# Of a user, but root: whoever looks reads them all, and they cost who holds them nothing. A process
+# counts as so many descriptors.
+USER_LINKS_MAX = 65536
+PROCESS_LINKS = 16
 USER_PAGES_MAX = 512
 USER_BYTES_MAX = 512 << 20
 
@@ -77,10 +81,14 @@ def _processes(proc: Path) -> Iterator[int]:
         yield from sorted(int(entry.name) for entry in entries if entry.name.isdigit())
 
 
-def _page_links(fds: Path) -> Iterator[Path]:
-    """Descriptors whose link says that they are pages. OSError when we may not look."""
-    with os.scandir(fds) as entries:  # there may be a million
-        numbers = sorted(int(entry.name) for entry in entries)
+def _numbers(fds: Path) -> list[int]:
+    """A process's descriptors, of a million the first. OSError when we may not look."""
+    with os.scandir(fds) as entries:
+        return sorted(int(entry.name) for entry in islice(entries, USER_LINKS_MAX))
+
+
+def _page_links(fds: Path, numbers: Iterable[int]) -> Iterator[Path]:
+    """Descriptors whose link says that they are pages."""
     for number in numbers:
         link = fds / str(number)
         with contextlib.suppress(OSError):
@@ -94,17 +102,15 @@ def _own_pid(proc: Path, pid: int) -> int:
     return int(values[-1]) if values else pid
 
 
-def _described(proc: Path, pid: int, fd: int, seen: os.stat_result) -> Page:
+def _uid(proc: Path, pid: int) -> int:
+    """The process's user, which the owner of its directory need not be; -1 when it is gone."""
     uids = status_field(pid, "Uid", proc).split()
+    return int(uids[0]) if uids else -1
+
+
+def _described(proc: Path, pid: int, fd: int, seen: os.stat_result) -> Page:
     clean = printable(status_field(pid, "Name", proc))
-    return Page(fd, pid, int(uids[0]) if uids else -1, clean, seen.st_ino, seen.st_size)
-
-
-def _open(link: Path) -> tuple[int, os.stat_result]:
-    """A descriptor, and what the memfd is."""
-    # Whatever it has become since: never a device or a pipe that blocks.
-    fd = os.open(link, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
-    return fd, os.fstat(fd)
+    return Page(fd, pid, _uid(proc, pid), clean, seen.st_ino, seen.st_size)
 
 
 class _Shares:
@@ -113,6 +119,24 @@ class _Shares:
     def __init__(self) -> None:
         self._each: dict[int, tuple[int, int]] = {}
         self._told: set[int] = set()
+        self._links: dict[int, int] = {}  # descriptors that were looked at
+
+    def links(self, uid: int, pid: int, count: int, found: Found) -> int:
+        """How many of a process's descriptors may be looked at."""
+        if uid == 0:
+            return count
+        used = self._links.get(uid, 0) + PROCESS_LINKS
+        given = max(0, min(count, USER_LINKS_MAX - used))
+        self._links[uid] = used + given
+        if given < count:
+            self._tell(uid, pid, "has more descriptors open", found)
+        return given
+
+    def _tell(self, uid: int, pid: int, what: str, found: Found) -> None:
+        if uid not in self._told:
+            self._told.add(uid)
+            why = f"user {uid} {what} than are looked at: the rest is left out"
+            found.bad.append((pid, PageError(why, errno.EDQUOT)))
 
     def take(self, page: Page, found: Found) -> bool:
         """One more; False, and a word of it at the first time, when it is too many."""
@@ -121,10 +145,7 @@ class _Shares:
         if page.uid == 0 or (count <= USER_PAGES_MAX and size <= USER_BYTES_MAX):
             self._each[page.uid] = count, size
             return True
-        if page.uid not in self._told:
-            self._told.add(page.uid)
-            why = f"user {page.uid} publishes more pages than are looked at: the rest is left out"
-            found.bad.append((page.pid, PageError(why, errno.EDQUOT)))
+        self._tell(page.uid, page.pid, "publishes more pages", found)
         return False
 
 
@@ -141,10 +162,12 @@ class _Search:
     def look(self, pid: int) -> None:
         """At one process."""
         try:
-            links = list(_page_links(self._proc / str(pid) / "fd"))
+            numbers = _numbers(self._proc / str(pid) / "fd")
         except OSError as error:
             self.found.hidden_processes += error.errno in (errno.EACCES, errno.EPERM)
             return
+        count = self._shares.links(_uid(self._proc, pid), pid, len(numbers), self.found)
+        links = list(_page_links(self._proc / str(pid) / "fd", numbers[:count]))
         mine = pid == os.getpid()
         opened = {page.fd for page in self.by_inode.values()} if mine else set()
         for link in links:
@@ -158,7 +181,7 @@ class _Search:
 
     def _take(self, pid: int, link: Path) -> bool:
         """False: the process's user has had his share."""
-        fd, seen = _open(link)
+        fd, seen = memfd.open_link(link, os.O_RDONLY)
         inode = seen.st_ino
         if inode in self._bad:
             os.close(fd)

@@ -10,21 +10,18 @@ driver has for its counters harp.stats.xstats lets through what is bounded.
 """
 
 import re
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
     HistogramMetricFamily,
-    InfoMetricFamily,
 )
 from prometheus_client.metrics_core import Metric
 
-from harp import __version__, _page
+from harp import _page
 from harp.stats import schema, totals
 from harp.stats.instance import Instance
 from harp.stats.job import Job
@@ -34,68 +31,21 @@ QUEUE_MAX = 1023
 LABELS = ("nic", "queue", "slot")
 RAIL_LABELS = ("nic", "kind")
 DIED = "lanes_died_"
-REFUSALS = ("EACCES", "EBUSY", "EDQUOT", "EINVAL", "ENODEV")
 NIC_NAME = re.compile(r"[A-Za-z0-9_.:@-]{1,15}")
 # A bucket an octave, from about a microsecond to about 17 seconds.
 OCTAVES_NS = tuple(1 << exponent for exponent in range(10, 35))
 
 
-@dataclass(frozen=True)
-class NicView:
-    """What harpd knows of a NIC."""
-
-    name: str
-    usable: bool = True  # HARP can lease it
-    queues: Mapping[str, int] = field(default_factory=dict)  # how many in each state
-    verdicts: Mapping[str, int] = field(default_factory=dict)  # of the steering program
-    unreachable: int = 0  # queues that none of HARP's packets come to
-
-
-@dataclass(frozen=True)
-class DaemonView:
-    """What harpd knows of itself. refused: by errno's name. leased: (nic, queue) -> pid."""
-
-    start_s: float
-    nics: tuple[NicView, ...] = ()
-    leased: Mapping[tuple[str, int], int] = field(default_factory=dict)
-    granted: int = 0
-    refused: Mapping[str, int] = field(default_factory=dict)
-    reloads: int = 0
-
-
-def daemon_view(status: Mapping[str, Any], instances: Mapping[str, Any]) -> DaemonView:
-    """Of harpd's own documents (harp.daemon.queries)."""
-    nics = []
-    for nic in status["nics"]:
-        states = Counter(nic["queues"].values())
-        usable = not nic["problem"] and nic["up"]
-        unreachable = len(nic.get("queues_unreachable", ()))
-        nics.append(NicView(nic["ifname"], usable, dict(states), nic["verdicts"], unreachable))
-    for port in status.get("dpdk", ()):
-        states = Counter({"leased" if port["pid"] else "free": port["queues"]})
-        nics.append(NicView(port["name"], not port["problem"], dict(states), {}, 0))
-    leased: dict[tuple[str, int], int] = {}
-    for each in instances["instances"]:
-        # A DPDK port is leased whole: its queues, from 0, are its holder's.
-        queues = range(each["queues"]) if each.get("device") else (each["queue"],)
-        leased |= {(each["ifname"], queue): each["pid"] for queue in queues}
-    return DaemonView(
-        start_s=status["since_s"],
-        nics=tuple(nics),
-        leased=leased,
-        granted=status.get("granted", 0),
-        refused=status.get("refused", {}),
-        reloads=status.get("reloads", 0),
-    )
+# What harpd has leased: NIC and queue, and the owner's process.
+Leased = Mapping[tuple[str, int], int]
 
 
 @dataclass(frozen=True)
 class Scene:
-    """Everything one scrape is made of. daemon None: an exporter without harpd."""
+    """Everything that the families are made of."""
 
     instances: tuple[Instance, ...] = ()
     ignored: Mapping[str, int] = field(default_factory=dict)  # pages, by reason
-    daemon: DaemonView | None = None
     jobs: totals.Jobs = field(default_factory=totals.Jobs)
     xstats_ignored: Mapping[str, int] = field(default_factory=dict)  # by reason
 
@@ -104,14 +54,13 @@ class Scene:
 # Whom to believe.
 #
 def believed(
-    instances: Iterable[Instance], daemon: DaemonView | None
+    instances: Iterable[Instance], leased: Leased
 ) -> tuple[tuple[Instance, ...], dict[str, int]]:
     """Instances that may have series of their own, and how many pages were left out, by reason.
 
     A page says itself where it belongs. Root's is believed, and a lease's when it says what harpd
     knows; anyone else could fill a Prometheus with names.
     """
-    leased = daemon.leased if daemon is not None else {}
     kept: list[Instance] = []
     ignored = {"ended": 0, "malformed": 0, "stranger": 0, "too_many": 0, "unreadable": 0}
     for each in instances:
@@ -129,21 +78,19 @@ def believed(
     return tuple(kept), ignored
 
 
-def believed_jobs(
-    jobs: Iterable[Job], daemon: DaemonView | None
-) -> tuple[tuple[Job, ...], dict[str, int]]:
+def believed_jobs(jobs: Iterable[Job], leased: Leased) -> tuple[tuple[Job, ...], dict[str, int]]:
     """Jobs that count, and how many pages were left out: root's, and those of who has a lease.
 
     Others' are not counted as strangers, of whom an alert tells: a user's job over kernel lanes is
     nothing to be alarmed of.
     """
-    leased = set(daemon.leased.values()) if daemon is not None else set()
+    owners = set(leased.values())
     kept: list[Job] = []
     ignored = {"job_of_user": 0, "ended": 0, "too_many": 0}
     for each in jobs:
         if each.snapshot.status.ended:
             ignored["ended"] += 1
-        elif each.uid != 0 and each.pid not in leased:
+        elif each.uid != 0 and each.pid not in owners:
             ignored["job_of_user"] += 1
         elif len(kept) >= INSTANCES_MAX:
             ignored["too_many"] += 1
@@ -328,89 +275,12 @@ def _instances(scene: Scene) -> Iterator[Metric]:
     yield ignored
 
 
-# --------------------------------------------------------------------------------------------------
-# harpd.
-#
-def _per_nic(
-    name: str,
-    text: str,
-    make: Callable[..., CounterMetricFamily | GaugeMetricFamily],
-    label: str,
-    rows: Iterable[tuple[str, Mapping[str, int]]],
-) -> Metric:
-    family = make(name, text, labels=("nic", label))
-    for nic, values in rows:
-        for key, value in sorted(values.items()):
-            family.add_metric((nic, key), value)
-    return family
-
-
-def _daemon(view: DaemonView) -> Iterator[Metric]:
-    start = GaugeMetricFamily(
-        "harpd_start_time_seconds", "When harpd was started, seconds of the epoch."
-    )
-    start.add_metric((), view.start_s)
-    yield start
-    usable = GaugeMetricFamily(
-        "harpd_nic_usable",
-        "1 when harpd can lease the NIC; 0 when jobs on it have kernel lanes only.",
-        labels=("nic",),
-    )
-    for nic in view.nics:
-        usable.add_metric((nic.name,), 1 if nic.usable else 0)
-    yield usable
-    yield _per_nic(
-        "harpd_queues",
-        "Queues of the NIC that harpd may lease, by state.",
-        GaugeMetricFamily,
-        "state",
-        ((nic.name, nic.queues) for nic in view.nics),
-    )
-    unreachable = GaugeMetricFamily(
-        "harpd_queues_unreachable",
-        "Queues of the NIC that are not leased because it puts all of HARP's packets on one.",
-        labels=("nic",),
-    )
-    for nic in view.nics:
-        unreachable.add_metric((nic.name,), nic.unreachable)
-    yield unreachable
-    yield _per_nic(
-        "harp_steering_packets",
-        "What the steering program did with the NIC's packets, by verdict.",
-        CounterMetricFamily,
-        "verdict",
-        ((nic.name, nic.verdicts) for nic in view.nics),
-    )
-    leases = GaugeMetricFamily("harpd_leases", "Leases in force.", labels=("nic",))
-    for nic in view.nics:
-        leases.add_metric((nic.name,), sum(place[0] == nic.name for place in view.leased))
-    yield leases
-    granted = CounterMetricFamily("harpd_leases_granted", "Leases granted since harpd's start.")
-    granted.add_metric((), view.granted)
-    yield granted
-    refused = CounterMetricFamily(
-        "harpd_leases_refused", "Leases refused since harpd's start, by errno.", labels=("error",)
-    )
-    # A series must be there before it moves, or its first step is not seen.
-    for error, count in sorted((dict.fromkeys(REFUSALS, 0) | dict(view.refused)).items()):
-        refused.add_metric((error,), count)
-    yield refused
-    reloads = CounterMetricFamily("harpd_reloads", "Times that harpd read its configuration anew.")
-    reloads.add_metric((), view.reloads)
-    yield reloads
-
-
 def sentence(text: str) -> str:
     """A help text of a list, as a sentence."""
     return text[:1].upper() + text[1:] + ("" if text.endswith(".") else ".")
 
 
 def collect(scene: Scene) -> Iterator[Metric]:
-    """All families, with those that have no samples now."""
-    info = InfoMetricFamily("harp_build", "The version of HARP that exports.")
-    info.add_metric((), {"version": __version__})
-    yield info
+    """All families of instances and jobs, with those that have no samples now."""
     yield from _instances(scene)
     yield from _jobs(scene.jobs)
-    if scene.daemon is not None:
-        yield from _daemon(scene.daemon)

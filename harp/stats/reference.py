@@ -5,6 +5,7 @@ import sys
 from collections.abc import Iterable, Iterator
 
 from harp import _page
+from harp.daemon import families as daemon
 from harp.stats import families, schema
 
 _HEAD = """# Statistics and metrics
@@ -72,7 +73,8 @@ def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> Iterator[str]:
 
 
 def _metrics() -> Iterator[tuple[str, str, str, str]]:
-    daemon = families.DaemonView(0.0, (families.NicView("eth1", True, {"free": 1}, {"absent": 0}),))
+    nic = daemon.NicView("eth1", True, {"free": 1}, {"absent": 0})
+    own = daemon.collect(daemon.DaemonView(0.0, (nic,)), True)
     labels = {
         "harp_drops": "nic, queue, slot, reason",
         "harp_pages_ignored": "reason",
@@ -89,7 +91,7 @@ def _metrics() -> Iterator[tuple[str, str, str, str]]:
         "harp_lane_srtt_seconds": "nic, kind",
     }
     labels |= {families.rail_metric(name): "nic, kind" for name, _ in _page.rail_values()}
-    for family in families.collect(families.Scene(daemon=daemon)):
+    for family in (*families.collect(families.Scene()), *own):
         suffix = {"counter": "_total", "info": "_info"}.get(family.type, "")
         default = "nic, queue, slot"
         if family.name.startswith("harpd_"):

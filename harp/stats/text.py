@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is seen as JSON, a piece at a time: sight_document() without having all of it at once.
 
-There may be millions of connections. A worker of harpd's makes this, and json.dumps() lets nobody
-else run until it is through.
+There may be millions of connections, and a document of all at once would take too much memory.
 """
 
 import json
@@ -11,8 +10,8 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any
 
-from harp.stats import discover, job
-from harp.stats.instance import Instance, Sight, document, flow_document, look, sight_document
+from harp.stats import job
+from harp.stats.instance import Instance, Sight, document, flow_document, sight_document
 
 SOME = 32
 
@@ -80,10 +79,3 @@ def sight_text(sight: Sight) -> Iterator[bytes]:
             "jobs": _each(map(_job, sight.jobs)),
         },
     )
-
-
-def seen(*, flows: bool) -> Iterator[bytes]:
-    """Of all that there is now. flows False: nor lanes."""
-    with discover.find() as found:
-        sight = look(found, flows=flows)
-    return sight_text(sight)

@@ -4,7 +4,7 @@
 import errno
 import os
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -155,7 +155,8 @@ class FakeKernel:
         self.steerings: list[FakeSteering] = []
         self.held: set[tuple[str, int]] = set()
         self.made: list[Made] = []
-        self.busy_blocks: Callable[[Block], bool] = lambda _block: False
+        self.ports: frozenset[int] = frozenset()  # of the kernel's sockets
+        self.looks = 0
         self.attach_error: OSError | None = None
         self.make_error: OSError | None = None
         self.unpinned: list[str] = []
@@ -210,8 +211,9 @@ class FakeKernel:
             pins.rmdir()
         return found is not None
 
-    def ports_busy(self, block: Block) -> bool:
-        return self.busy_blocks(block)
+    def ports_in_use(self, _span: Block) -> frozenset[int]:
+        self.looks += 1
+        return self.ports
 
     def make(self, wish: Wish) -> Made:
         self.making.set()

@@ -11,6 +11,7 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 import urllib.request
 from collections.abc import Callable, Iterator
 from configparser import ConfigParser
@@ -26,6 +27,7 @@ from harp.daemon.client import RefusedByDaemonError
 from harp.lab import Lab, LabOptions
 
 Tell = Callable[[Any], None]
+EXPOSURE_MAX = 5.4
 
 
 @pytest.fixture
@@ -68,24 +70,76 @@ def service(root_dir: Path) -> dict[str, list[str]]:
     return found
 
 
-def test_the_units_capabilities_are_enough(root_dir: Path, daemon: HostDaemon) -> None:
+def bounded(root_dir: Path) -> list[str]:
+    """A command in front of harpd that leaves it the unit's capabilities."""
     kept = [
         name.removeprefix("CAP_").lower() for name in service(root_dir)["CapabilityBoundingSet"]
     ]
-    daemon.wrapper = [
-        "setpriv",
-        "--no-new-privs",
-        "--bounding-set=-all," + ",".join(f"+{name}" for name in kept),
-    ]
-    daemon.start()
-    leases(daemon)
-    # It may look at others' statistics pages, and put everything back.
-    assert daemon.query("stop")["stopping"]
-    assert daemon.process is not None
-    assert daemon.process.wait(60) == 0
-    assert xdp_id(daemon.host) == 0
-    assert "WARNING" not in daemon.words()
-    assert "ERROR" not in daemon.words()
+    bounding_set = "--bounding-set=-all," + ",".join(f"+{name}" for name in kept)
+    return ["setpriv", "--no-new-privs", bounding_set]
+
+
+def members(analyze: str, name: str) -> set[str]:
+    """The system calls of a filter's word, which may be a set of sets."""
+    if not name.startswith("@"):
+        return {name}
+    done = subprocess.run(
+        [analyze, "syscall-filter", "--no-pager", name], capture_output=True, text=True, check=True
+    )
+    words = [line.split("#")[0].strip() for line in done.stdout.splitlines()[1:]]
+    return set().union(*(members(analyze, word) for word in words if word))
+
+
+def filtered(root_dir: Path, analyze: str) -> list[str]:
+    """A command in front of harpd that leaves it the unit's system calls."""
+    allowed: set[str] = set()
+    remove = False
+    for word in service(root_dir)["SystemCallFilter"]:
+        # A value that begins with ~ takes its words away; each set here is named once.
+        remove = remove or word.startswith("~")
+        names = members(analyze, word.removeprefix("~"))
+        allowed = allowed - names if remove else allowed | names
+    found = subprocess.run(
+        ["cc", "-E", "-dM", "-include", "sys/syscall.h", "-xc", "/dev/null"],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    numbers = dict(re.findall(r"#define __NR_(\w+) (\d+)", found.stdout))
+    chosen = ",".join(sorted(numbers[name] for name in allowed if name in numbers))
+    return [sys.executable, str(Path(__file__).with_name("filtered.py")), chosen]
+
+
+@pytest.mark.parametrize("by", ["capabilities", "system-calls"])
+def test_what_the_unit_leaves_is_enough(root_dir: Path, lab: Lab, by: str) -> None:
+    """For a whole life: leases, statistics of other users, a restart, and putting all back."""
+    analyze = shutil.which("systemd-analyze")
+    if by == "system-calls" and analyze is None:
+        pytest.skip("no systemd-analyze here, which knows sets of system calls")
+    daemon = HostDaemon(lab.hosts[0], metrics_port=9747)
+    try:
+        if by == "capabilities":
+            daemon.wrapper = bounded(root_dir)
+        else:
+            daemon.wrapper = filtered(root_dir, str(analyze))
+        daemon.start()
+        leases(daemon)
+        assert "harpd_pages_read 1.0" in scraped(daemon)
+        assert "instances" in daemon.query("stats")
+        with daemon.client() as client:
+            lease, fds = client.lease(daemon.host.ifname)
+            assert daemon.harpctl("restart").returncode == 0
+            assert len(daemon.query("instances")["instances"]) == 1
+        with daemon.client() as client:
+            client.release(lease.lease_id)
+        for fd in fds:
+            os.close(fd)
+        assert daemon.query("stop")["stopping"]
+        assert daemon.process is not None
+        assert daemon.process.wait(60) == 0
+        assert xdp_id(daemon.host) == 0
+        assert "WARNING" not in daemon.words()
+        assert "ERROR" not in daemon.words()
+    finally:
+        daemon.close()
 
 
 def test_the_unit_is_what_its_comments_say(root_dir: Path) -> None:
@@ -103,6 +157,39 @@ def test_the_unit_is_what_its_comments_say(root_dir: Path) -> None:
         r"|BindPaths|BindReadOnlyPaths|MountFlags|MountAPIVFS|RootDirectory|RootImage|DynamicUser"
     )
     assert not [key for key in found if private.fullmatch(key)]
+
+
+def test_the_unit_has_its_limits(root_dir: Path) -> None:
+    found = service(root_dir)
+    for key, value in (
+        ("NoNewPrivileges", "yes"),
+        ("DevicePolicy", "closed"),
+        ("MemoryMax", "50%"),
+        ("TasksMax", "64"),
+        ("MemoryDenyWriteExecute", "yes"),
+        ("ProtectClock", "yes"),
+        ("ProtectHostname", "yes"),
+        ("SystemCallErrorNumber", "EPERM"),
+    ):
+        assert found[key] == [value]
+    assert found["SystemCallFilter"][0] == "@system-service"
+    taken = found["SystemCallFilter"][found["SystemCallFilter"].index("~@resources") :]
+    assert "bpf" not in taken
+
+
+def test_the_unit_s_exposure(root_dir: Path) -> None:
+    """As systemd-analyze rates it, 0 to 10. Below 4.4 nothing gets that is root, loads BPF programs
+    and mounts a file system in the host's mount namespace."""
+    analyze = shutil.which("systemd-analyze")
+    if analyze is None:
+        pytest.skip("no systemd here")
+    unit = root_dir / "conf" / "harpd.service"
+    command = [analyze, "security", "--offline=true", "--no-pager", str(unit)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    print(done.stdout)
+    rated = re.search(r"Overall exposure level for harpd.service: (\d+\.\d)", done.stdout)
+    assert rated is not None, done.stderr
+    assert float(rated[1]) <= EXPOSURE_MAX
 
 
 def test_systemd_reads_the_unit(root_dir: Path, tmp_path: Path) -> None:
@@ -232,6 +319,22 @@ def test_a_bad_configuration_is_told_whole_and_nothing_is_touched(daemon: HostDa
     assert xdp_id(daemon.host) == 0
 
 
+def scraped(daemon: HostDaemon) -> str:
+    """/metrics, from the host's network namespace."""
+
+    def scrape(tell: Tell, _wait_fd: int) -> None:
+        url = f"http://127.0.0.1:{daemon.metrics_port}/metrics"
+        with urllib.request.urlopen(url, timeout=60) as answer:
+            tell(answer.read().decode())
+
+    job = Job(scrape, uid=None, netns=daemon.host.netns)
+    try:
+        text: str = job.hear(60)
+        return text
+    finally:
+        job.close()
+
+
 def test_metrics_are_served_and_a_taken_port_is_one_line(lab: Lab) -> None:
     one = HostDaemon(lab.hosts[0], metrics_port=9747)
     two = HostDaemon(lab.hosts[0], metrics_port=9747)
@@ -241,16 +344,8 @@ def test_metrics_are_served_and_a_taken_port_is_one_line(lab: Lab) -> None:
         assert two.words().count("metrics endpoint 127.0.0.1 port 9747") == 1
         assert two.query("status")["metrics"] == ""
 
-        def scrape(tell: Tell, _wait_fd: int) -> None:
-            with urllib.request.urlopen("http://127.0.0.1:9747/metrics", timeout=10) as answer:
-                tell(answer.read().decode())
-
         leases(one)
-        job = Job(scrape, uid=None, netns=lab.hosts[0].netns)
-        try:
-            text = job.hear()
-        finally:
-            job.close()
+        text = scraped(one)
         assert re.search(r"^harp_\w+", text, re.MULTILINE)
         assert f'"{lab.hosts[0].ifname}"' in text
     finally:

@@ -68,7 +68,7 @@ def test_who_keeps_answers_is_told_so_and_nobody_else(harpd: Running) -> None:
 @ROOT_ONLY
 def test_bytes_count(harpd: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(documents, "HELD_BYTES_MAX", 3000)
-    monkeypatch.setattr(looks, "_look", lambda _flows: documents.document_fd("x" * 2000))
+    monkeypatch.setattr(looks, "_look", lambda _reader, _flows: documents.document_fd("x" * 2000))
     monkeypatch.setattr(looks, "AGE_S", 0.01)
     path = harpd.path
 

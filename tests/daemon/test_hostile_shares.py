@@ -83,7 +83,7 @@ def test_who_shares_ports() -> None:
     blocks = PortBlocks(Block(61000, 61079), 10, 60)
     for number in range(4):
         assert not blocks.used_up(7, 4, 0)
-        block = blocks.take(0, lambda _block: False)
+        block = blocks.take(0)
         assert block is not None
         blocks.give_back(block, number, uid=7)
     assert blocks.used_up(7, 4, 10)

@@ -49,6 +49,7 @@ def a_state() -> dict[str, Any]:
                 "frame_count": 64,
                 "frame_size": 2048,
                 "page_bytes": 4096,
+                "frames": [1, 4711],
                 "core": None,
                 "active": True,
                 "marks": [],

@@ -45,6 +45,7 @@ def nothing_is_left(harpd: Running) -> None:
     assert steering(harpd).ports == {}
     assert all(not made.fds for made in harpd.kernel.made)
     assert harpd.daemon.leasing._watched == {}
+    assert harpd.daemon.leasing.frames.fds == []
 
 
 def test_a_lease_is_what_it_says(harpd: Running) -> None:

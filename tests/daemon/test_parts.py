@@ -2,6 +2,7 @@
 """The small parts: state on disk, limits, cores, access, messages, netlink."""
 
 import contextlib
+import errno
 import itertools
 import os
 import signal
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from harp import _host
 from harp.daemon import cores, netlink, notify, peer
 from harp.daemon.access import Access
-from harp.daemon.limits import Bucket, Buckets, Connections
+from harp.daemon.limits import Bucket, Buckets, Connections, MemoryRoom
 from harp.daemon.loop import Loop
 from harp.daemon.ports import Block
 from harp.daemon.state import BadStateError, NicState, State, StateFile, decode, encode
@@ -27,6 +28,7 @@ from harp.daemon.table import Lease, Owner
 def some_state() -> State:
     lease = Lease(5, Owner(1, 2, 3), "eth0", 4, 1, Block(61000, 61255), "a \u00e9", 12.5, core=3)
     lease.mark("NIC is down")
+    lease.frames = 1, 2**32
     return State(
         pid=7,
         start_ticks=8,
@@ -102,11 +104,46 @@ def test_a_bucket_bounds_the_rate() -> None:
     assert bucket.take(100) > 0, "a long silence saves up no more than the burst"
 
 
+def test_a_bucket_may_owe() -> None:
+    """What refusals cost is paid later, up to a limit."""
+    bucket = Bucket(rate_per_s=10, burst=5)
+    bucket.charge(4, 0)
+    assert bucket.take(0) == 0
+    bucket.charge(2, 0)
+    assert bucket.take(0) == pytest.approx(0.3)
+    bucket.charge(100, 0)
+    assert bucket.take(0) == pytest.approx(0.6)
+    assert not bucket.full(0.9)
+    assert bucket.full(1.0)
+
+
 def test_buckets_of_users_who_are_silent_are_forgotten() -> None:
     buckets = Buckets(10, 5)
     for uid in range(5000):
         assert buckets.take(uid, uid * 1.0) == 0
     assert len(buckets._each) < 1100
+
+
+def test_memory_is_refused_before_the_kernel_ends_harpd(tmp_path: Path) -> None:
+    """What leases that are being made will take is counted; so is what harpd needs itself."""
+    limit, used = tmp_path / "memory.max", tmp_path / "memory.current"
+    limit.write_text(f"{1 << 30}\n")
+    used.write_text(f"{256 << 20}\n")
+    room = MemoryRoom(tmp_path)
+    with room.take(300 << 20):
+        with pytest.raises(OSError, match="has 468 MiB left") as caught:
+            room.take(300 << 20).__enter__()
+        assert caught.value.errno == errno.ENOMEM
+        with room.take(200 << 20):
+            pass
+    with room.take(512 << 20):
+        pass
+    limit.write_text("max\n")
+    with room.take(1 << 50):
+        pass
+    limit.unlink()
+    with room.take(1 << 50):
+        pass
 
 
 def test_connections_have_a_limit_and_root_a_reserve() -> None:

@@ -19,6 +19,7 @@ from harp import _host
 from harp.daemon import looks
 from harp.daemon.client import DaemonClient, RefusedByDaemonError
 from harp.daemon.documents import document_fd
+from harp.daemon.reader import Reader
 from harp.daemon.settings import Settings
 from harp.stats.instance import restored_sight
 
@@ -88,7 +89,7 @@ def test_others_are_served_during_a_look(harpd: Running, monkeypatch: pytest.Mon
     """However long it takes; and who asks meanwhile is told what it finds."""
     looked, seen = [], threading.Event()
 
-    def look(_flows: bool) -> int:
+    def look(_reader: Reader, _flows: bool) -> int:
         assert seen.wait(60)
         looked.append(threading.current_thread().name[:10])
         return document_fd("{}")
@@ -122,7 +123,7 @@ def test_all_of_a_user_have_one_document(harpd: Running, monkeypatch: pytest.Mon
 
 
 def test_a_look_that_fails_is_answered(harpd: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(_flows: bool) -> int:
+    def broken(_reader: Reader, _flows: bool) -> int:
         raise KeyError("oops")
 
     monkeypatch.setattr(looks, "_look", broken)

@@ -33,9 +33,7 @@ def table(queues: int = 2, blocks: int = 8, per_uid: int = 4) -> LeaseTable:
 def reserve(
     leases: LeaseTable, owner: Owner = JOB, wanted: int = QUEUE_ANY, ifname: str = "eth0"
 ) -> Lease:
-    return leases.reserve(
-        owner, ifname, wanted, "job", now_s=0, since_s=0, busy=lambda _block: False
-    )
+    return leases.reserve(owner, ifname, wanted, "job", now_s=0, since_s=0)
 
 
 def refused(leases: LeaseTable, *arguments: object, **named: object) -> RefusedError:
@@ -188,7 +186,6 @@ class Life(RuleBasedStateMachine):
         try:
             return self.leases.reserve(
                 Owner(pid, 1, uid), "eth0", queue, "", now_s=self.now_s, since_s=0,
-                busy=lambda _block: False,
             )  # fmt: skip
         except RefusedError:
             assert before == self.leases.nics["eth0"].queues, "a refusal changes nothing"

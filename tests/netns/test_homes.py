@@ -115,17 +115,19 @@ def test_the_death_of_a_socket_gives_its_ports_to_the_kernel(
 def test_what_came_to_each_queue(
     lab4: Lab, steering: Steering, predict: Prediction, library: Library
 ) -> None:
-    """Packets of ours by queue, what was dropped there as another queue's, and of how many flows
-    at least."""
+    """Packets of ours by queue, answers to stacks of other queues that were dropped there, and of
+    how many flows at least. What any host can send without an answer of ours, SYNs and UDP, says
+    nothing of where the NIC puts flows."""
     there = lab4.hosts[1]
     held = inside(there, lambda: library.make_queue(there.ifname, HOME))
     steering.xsk_set(HOME, held[0])
     send_frames(lab4, tcp_frames(lab4, FIRST - 1, predict))  # not ours
     assert steering.arrivals(QUEUES) == [(0, 0, 0)] * QUEUES
-    for _ in range(3):
-        send_frames(lab4, tcp_frames(lab4, FIRST, predict))
-    lost = (3, 3, 1)
-    assert steering.arrivals(QUEUES) == [lost, (3, 0, 0), lost, lost]
+    for flags in ("S", "R", "A", "SA", "PA"):
+        send_frames(lab4, tcp_frames(lab4, FIRST, predict, flags))
+    send_frames(lab4, udp_frames(lab4, FIRST, predict))
+    lost = (6, 3, 1)
+    assert steering.arrivals(QUEUES) == [lost, (6, 0, 0), lost, lost]
     # Neighbouring ports are flows of their own.
     here = lab4.hosts[0]
     ethernet = ethernet_of(lab4)
@@ -137,12 +139,18 @@ def test_what_came_to_each_queue(
     send_frames(
         lab4,
         [
-            bytes(ethernet / IP(src=here.address, dst=there.address) / UDP(sport=s, dport=FIRST))
+            bytes(ethernet / IP(src=here.address, dst=there.address) / segment)
             for s in sources
+            for segment in (
+                TCP(sport=s, dport=FIRST, flags="S"),
+                TCP(sport=s, dport=FIRST, flags="SA"),
+                UDP(sport=s, dport=FIRST),
+            )
         ],
     )
     packets, mismatches, flows = steering.arrivals(QUEUES)[0]
-    assert packets == mismatches == 3 + len(sources)
+    assert packets == 6 + 3 * len(sources)
+    assert mismatches == 3 + len(sources)
     assert len(sources) <= flows <= len(sources) + 1
     assert len(steering.arrivals(300)) == 300
     for fd in held:
@@ -160,8 +168,8 @@ def frames(lab: Lab, make: Callable[[int], object], port: int, predict: Predicti
     return made
 
 
-def tcp_frames(lab: Lab, port: int, predict: Prediction) -> list[bytes]:
-    return frames(lab, lambda source: TCP(sport=source, dport=port, flags="R"), port, predict)
+def tcp_frames(lab: Lab, port: int, predict: Prediction, flags: str = "R") -> list[bytes]:
+    return frames(lab, lambda source: TCP(sport=source, dport=port, flags=flags), port, predict)
 
 
 def udp_frames(lab: Lab, port: int, predict: Prediction) -> list[bytes]:

@@ -12,6 +12,7 @@ import pytest
 from conftest_stats import tool
 
 from harp import _page
+from harp.daemon import families as daemon
 from harp.stats import families, reference, schema
 
 WORD = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
@@ -22,9 +23,10 @@ REASON = re.compile(r'reason="([a-z_0-9]+)"')
 
 def exported() -> set[str]:
     """Names of all series that the exporter may have."""
-    nic = families.NicView("eth1", True, {"free": 1}, {"absent": 1})
+    nic = daemon.NicView("eth1", True, {"free": 1}, {"absent": 1})
+    own = daemon.collect(daemon.DaemonView(0.0, (nic,)), True)
     names = {"up"}
-    for family in families.collect(families.Scene(daemon=families.DaemonView(0.0, (nic,)))):
+    for family in (*families.collect(families.Scene()), *own):
         if family.type == "counter":
             names.add(f"{family.name}_total")
         elif family.type == "histogram":

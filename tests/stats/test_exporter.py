@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import pytest
 from conftest_stats import Owner
 
-from harp.stats import exporter
-from harp.stats.families import DaemonView, NicView
+from harp.daemon import exporter
+from harp.daemon.families import DaemonView, NicView
 
 VIEW = DaemonView(1000.0, (NicView("eth1", True, {"free": 1}, {"rss_mismatch": 3}),))
 

@@ -13,8 +13,10 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from harp import stats
+from harp.daemon import families as own
+from harp.daemon.families import DaemonView, NicView
 from harp.stats import families, schema
-from harp.stats.families import DaemonView, NicView, Scene
+from harp.stats.families import Scene
 from harp.stats.instance import Instance, look
 from harp.stats.xstats import Names
 
@@ -28,23 +30,25 @@ DAEMON = DaemonView(
 
 
 class _Fixed:
-    def __init__(self, scene: Scene) -> None:
-        self._scene = scene
+    def __init__(self, scene: Scene, daemon: DaemonView | None) -> None:
+        self._scene, self._daemon = scene, daemon
 
     def collect(self) -> list[Metric]:
-        return list(families.collect(self._scene))
+        return [*own.collect(self._daemon, True), *families.collect(self._scene)]
 
 
-def exposition(scene: Scene) -> str:
+def exposition(scene: Scene, daemon: DaemonView | None = None) -> str:
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Fixed(scene))  # type: ignore[arg-type]
+    registry.register(_Fixed(scene, daemon))  # type: ignore[arg-type]
     return generate_latest(registry).decode()
 
 
-def samples(scene: Scene) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+def samples(
+    scene: Scene, daemon: DaemonView | None = None
+) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
     """Every sample by name and labels; a series that comes twice fails."""
     result: dict[tuple[str, tuple[tuple[str, str], ...]], float] = {}
-    for family in text_string_to_metric_families(exposition(scene)):
+    for family in text_string_to_metric_families(exposition(scene, daemon)):
         for sample in family.samples:
             key = sample.name, tuple(sorted(sample.labels.items()))
             assert key not in result, f"{key} comes twice"
@@ -67,10 +71,11 @@ def _moved(each: Instance, **identity: object) -> Instance:
 
 
 def test_promtool_has_no_complaint(instances: tuple[Instance, ...]) -> None:
-    for scene in (Scene(), Scene(instances, {"ended": 0}, DAEMON), Scene(daemon=DAEMON)):
+    seen = Scene(instances, {"ended": 0})
+    for scene, daemon in ((Scene(), None), (seen, DAEMON), (Scene(), DAEMON)):
         done = subprocess.run(
             [tool("promtool"), "check", "metrics"],
-            input=exposition(scene),
+            input=exposition(scene, daemon),
             capture_output=True,
             text=True,
             check=False,
@@ -79,7 +84,7 @@ def test_promtool_has_no_complaint(instances: tuple[Instance, ...]) -> None:
 
 
 def test_every_statistic_is_there_once(instances: tuple[Instance, ...]) -> None:
-    found = samples(Scene(instances, {}, DAEMON))
+    found = samples(Scene(instances, {}), DAEMON)
     labels = (("nic", "harp7"), ("queue", "0"), ("slot", "0"))
     counters = instances[0].snapshot.counters
     for each in schema.statistics():
@@ -133,24 +138,24 @@ def test_strangers_have_no_series(instances: tuple[Instance, ...]) -> None:
     user = replace(_moved(instances[0], ifname="eth1", queue=0), uid=1000)
     tenant = replace(user, pid=4711)
     liar = replace(_moved(tenant, queue=1), pid=4711)
-    kept, ignored = families.believed((user, tenant, liar), DAEMON)
+    kept, ignored = families.believed((user, tenant, liar), DAEMON.leased)
     assert kept == (tenant,)
     assert ignored["stranger"] == 2
-    assert families.believed((tenant,), None)[0] == ()
+    assert families.believed((tenant,), {})[0] == ()
 
 
 @pytest.mark.parametrize("ifname", ["", "a b", 'x"} 1\n', "0123456789abcdef", "é"])
 def test_names_that_are_none_have_no_series(instances: tuple[Instance, ...], ifname: str) -> None:
-    kept, ignored = families.believed((_moved(instances[0], ifname=ifname),), None)
+    kept, ignored = families.believed((_moved(instances[0], ifname=ifname),), {})
     assert (kept, ignored["malformed"]) == ((), 1)
 
 
 def test_so_many_and_no_more(instances: tuple[Instance, ...]) -> None:
     crowd = [instances[0]] * (families.INSTANCES_MAX + 3)
-    kept, ignored = families.believed(crowd, None)
+    kept, ignored = families.believed(crowd, {})
     assert (len(kept), ignored["too_many"]) == (families.INSTANCES_MAX, 3)
     queue = families.QUEUE_MAX + 1
-    assert families.believed((_moved(instances[0], queue=queue),), None)[1]["malformed"] == 1
+    assert families.believed((_moved(instances[0], queue=queue),), {})[1]["malformed"] == 1
 
 
 def test_a_driver_s_counters_have_bounded_names(make_owner: MakeOwner) -> None:
@@ -187,7 +192,7 @@ def test_a_driver_s_counters_have_bounded_names(make_owner: MakeOwner) -> None:
 
 
 def test_harpd_s_part(instances: tuple[Instance, ...]) -> None:
-    found = samples(Scene(daemon=DAEMON))
+    found = samples(Scene(), DAEMON)
     assert found["harpd_leases", (("nic", "eth1"),)] == 1
     assert found["harpd_queues", (("nic", "eth1"), ("state", "free"))] == 3
     assert found["harp_steering_packets_total", (("nic", "eth1"), ("verdict", "redirect_tcp"))] == 7
@@ -204,7 +209,7 @@ def test_harpd_s_documents_become_its_part() -> None:
         "queues": {"0": "leased", "1": "free", "2": "free"}, "queues_unreachable": [1, 2],
     }  # fmt: skip
     broken = dict(nic, ifname="eth2", problem="no such interface", queues={}, verdicts={})
-    view = families.daemon_view(
+    view = own.daemon_view(
         {"since_s": 5.0, "nics": [nic, broken], "granted": 3},
         {"instances": [{"ifname": "eth1", "queue": 0, "pid": 12}]},
     )
@@ -213,7 +218,7 @@ def test_harpd_s_documents_become_its_part() -> None:
     assert view.leased == {("eth1", 0): 12}
     rail = {"name": "rail0", "problem": "", "pid": 13, "queues": 2}
     leased = {"ifname": "rail0", "queue": 0, "device": "net_memif0", "queues": 2, "pid": 13}
-    view = families.daemon_view(
+    view = own.daemon_view(
         {"since_s": 5.0, "nics": [], "granted": 3, "dpdk": [rail]}, {"instances": [leased]}
     )
     assert view.nics == (NicView("rail0", True, {"leased": 2}, {}, 0),)

@@ -16,8 +16,8 @@ from harp.lab import Host, Lab
 
 SERVE = """
 import signal
-from harp.stats import exporter
-from harp.stats.families import DaemonView, NicView
+from harp.daemon import exporter
+from harp.daemon.families import DaemonView, NicView
 nic = NicView("eth1", True, {"free": 1, "leased": 1}, {"rss_mismatch": 3})
 running = exporter.start("127.0.0.1", 9747, lambda: DaemonView(1000.0, (nic,)))
 signal.pause()

@@ -9,9 +9,9 @@ from conftest_stats import A_LIFE, JobOwner
 from test_families import DAEMON, exposition, samples
 
 from harp.stats import families, schema
-from harp.stats.exporter import scene
 from harp.stats.families import Scene
 from harp.stats.job import Job
+from harp.stats.reader import Reader
 from harp.stats.totals import ABSENT_MAX, OTHER, Totals
 
 NICS = frozenset({"lo", "eth1"})
@@ -139,10 +139,10 @@ def test_a_nic_is_down_once_for_a_job(make_job: MakeJob) -> None:
 def test_whose_jobs_count(job_owner: JobOwner) -> None:
     mine = job_owner.job()
     user, tenant = replace(mine, uid=1000), replace(mine, uid=1000, pid=4711)
-    kept, ignored = families.believed_jobs((user, tenant, mine), DAEMON)
+    kept, ignored = families.believed_jobs((user, tenant, mine), DAEMON.leased)
     assert kept == (tenant, mine)
     assert ignored["job_of_user"] == 1
-    assert families.believed_jobs([mine] * (families.INSTANCES_MAX + 2), None)[1]["too_many"] == 2
+    assert families.believed_jobs([mine] * (families.INSTANCES_MAX + 2), {})[1]["too_many"] == 2
 
 
 def _families_of(jobs: tuple[Job, ...]) -> Scene:
@@ -179,9 +179,9 @@ def test_all_lines_of_a_scrape_are_there_before_any_job() -> None:
 
 
 def test_a_scrape_finds_jobs(job_owner: JobOwner) -> None:
-    sums = Totals()
-    scene(lambda: None, sums=sums)
+    reader = Reader()
+    reader.scene({}, frozenset())
     job_owner.say("bytes 0 0 4000")
-    done = scene(lambda: None, sums=sums).jobs
+    done = reader.scene({}, frozenset()).jobs
     assert done.jobs >= 1
     assert done.rails["lo", "harp"].counters["payload_bytes"] == 4000

@@ -1,36 +1,39 @@
 # SPDX-License-Identifier: Apache-2.0
 """The Prometheus endpoint: an HTTP server in a thread of its own, that harpd starts.
 
-A scrape reads the host's pages and asks the source for harpd's part. What jobs did is kept in
-between (harp.stats.totals): nothing else is.
+An answer is made at most once a second, and all who ask meanwhile share it. harpd's part is made
+here; that of instances and jobs by another process (harp.daemon.reader), since a scan of /proc
+takes long and what users write is parsed there. Without that process harpd's part is the answer.
 """
 
 import contextlib
 import errno
 import functools
+import gzip
 import logging
 import os
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
+from dataclasses import dataclass
 from socketserver import ThreadingMixIn
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
-from prometheus_client import CollectorRegistry, make_wsgi_app
+from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from harp.daemon import families
+from harp.daemon.reader import Reader, ReaderError
 from harp.errors import HarpError
-from harp.procfs import PROC
-from harp.stats import discover, families, totals
-from harp.stats.instance import look
-from harp.stats.xstats import Names
 
 log = logging.getLogger("harpd")
 REQUEST_TIMEOUT_S = 10.0
+AGE_S = 1.0
+READ_S = 8.0  # Prometheus waits for 10 s, unless it is told otherwise
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 REQUESTS_MAX = 8
 TAKE_S = 1.0  # who takes longer over an answer makes room for others
 MADE = "harp.made"  # of a request's environment: what to call when the answer is made
@@ -41,48 +44,81 @@ class ExporterError(HarpError):
     """The endpoint can't be had: the address is another's, or nobody's."""
 
 
-def _nics(daemon: families.DaemonView | None) -> frozenset[str]:
-    """Names that jobs' lanes may have in labels: of this host's interfaces, and harpd's."""
-    names = {name for _, name in socket.if_nameindex()}
-    return frozenset(names.union(nic.name for nic in daemon.nics) if daemon else names)
+@dataclass(frozen=True)
+class Answer:
+    """What all who ask within AGE_S get."""
+
+    text: bytes
+    made_s: float
+
+    @functools.cached_property
+    def zipped(self) -> bytes:
+        """The same for those who take gzip."""
+        return gzip.compress(self.text, compresslevel=1)
 
 
-def scene(
-    source: DaemonSource,
-    proc: Path = PROC,
-    sums: totals.Totals | None = None,
-    names: Names | None = None,
-) -> families.Scene:
-    """What there is to tell now. A source that fails costs harpd's part only. sums: what jobs of
-    the past did; names: what drivers' counters were called so far."""
-    try:
-        daemon = source()
-    except Exception:
-        log.exception("metrics: harpd's part is missing from this scrape")
-        daemon = None
-    with discover.find(proc) as found:
-        sight = look(found, flows=False)
-    instances, ignored = families.believed(sight.instances, daemon)
-    jobs, left_out = families.believed_jobs(sight.jobs, daemon)
-    for reason, count in left_out.items():
-        ignored[reason] = ignored.get(reason, 0) + count
-    ignored["unreadable"] += len(sight.bad)
-    done = (sums or totals.Totals()).take(jobs, _nics(daemon))
-    instances, xstats_ignored = (names or Names()).sift(instances)
-    return families.Scene(instances, ignored, daemon, done, xstats_ignored)
+class Scrapes:
+    """Makes answers, at most one a second. By any thread."""
+
+    def __init__(self, source: DaemonSource, reader: Reader) -> None:
+        self._source, self._reader = source, reader
+        self._lock = threading.Lock()
+        self._last: Answer | None = None
+        self._problem = ""
+
+    def answer(self) -> Answer:
+        """The last one while it is young. Those who ask while one is made wait for that one."""
+        with self._lock:
+            if self._last is None or time.monotonic() - self._last.made_s >= AGE_S:
+                text = self._text()
+                self._last = Answer(text, time.monotonic())
+            return self._last
+
+    def _text(self) -> bytes:
+        view = self._view()
+        pages = self._pages(view)
+        registry = CollectorRegistry(auto_describe=False)
+        registry.register(_Own(view, pages is not None))
+        return generate_latest(registry) + (pages or b"")
+
+    def _view(self) -> families.DaemonView | None:
+        """None: a source that fails costs harpd's part only."""
+        try:
+            return self._source()
+        except Exception:
+            log.exception("metrics: harpd's part is missing from this scrape")
+            return None
+
+    def _pages(self, view: families.DaemonView | None) -> bytes | None:
+        """Families of instances and jobs; None: the process that reads them has failed."""
+        leased = [[*place, pid] for place, pid in view.leased.items()] if view else []
+        more = {"leased": leased, "nics": [nic.name for nic in view.nics] if view else []}
+        problem = ""
+        try:
+            fd = self._reader.ask({"kind": "metrics"}, more, READ_S)
+            with os.fdopen(fd, "rb") as file:
+                return file.read()
+        except (ReaderError, OSError) as error:
+            problem = str(error)
+            return None
+        finally:
+            if problem and problem != self._problem:
+                log.error("%s; /metrics is without jobs' statistics until it works", problem)
+            self._problem = problem
+
+    def close(self) -> None:
+        """Ends the reader."""
+        self._reader.close()
 
 
-class _Harp(Collector):
-    def __init__(self, source: DaemonSource) -> None:
-        self._source = source
-        self._sums = totals.Totals()
-        self._names = Names()
+class _Own(Collector):
+    def __init__(self, view: families.DaemonView | None, pages_read: bool) -> None:
+        self._view, self._pages_read = view, pages_read
 
     def collect(self) -> Iterator[Metric]:
-        yield from families.collect(scene(self._source, sums=self._sums, names=self._names))
+        return families.collect(self._view, self._pages_read)
 
     def describe(self) -> Iterator[Metric]:
-        """Registering must not read the host."""
         return iter(())
 
 
@@ -186,8 +222,8 @@ class _Server6(_Server):
 class Exporter:
     """A running endpoint."""
 
-    def __init__(self, server: _Server) -> None:
-        self._server = server
+    def __init__(self, server: _Server, scrapes: Scrapes) -> None:
+        self._server, self.scrapes = server, scrapes
         self._thread = threading.Thread(
             target=server.serve_forever, name="harpd-metrics", daemon=True
         )
@@ -210,16 +246,25 @@ class Exporter:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
+        self.scrapes.close()
 
 
-def _app(registry: CollectorRegistry) -> Callable[..., Iterable[bytes]]:
-    """prometheus_client's, which says when it has made an answer."""
-    client = make_wsgi_app(registry)
+def _app(scrapes: Scrapes) -> Callable[..., Iterable[bytes]]:
+    """The WSGI application. Every path is /metrics."""
 
     def app(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
-        answer: Iterable[bytes] = client(environ, start_response)
+        if environ["REQUEST_METHOD"] != "GET":
+            start_response("405 Method Not Allowed", [("Allow", "GET")])
+            environ[MADE]()
+            return [b""]
+        answer = scrapes.answer()
         environ[MADE]()
-        return answer
+        headers = [("Content-Type", CONTENT_TYPE)]
+        if "gzip" in environ.get("HTTP_ACCEPT_ENCODING", ""):
+            start_response("200 OK", [*headers, ("Content-Encoding", "gzip")])
+            return [answer.zipped]
+        start_response("200 OK", headers)
+        return [answer.text]
 
     return app
 
@@ -236,19 +281,21 @@ def _why(address: str, port: int, error: OSError) -> str:
 
 
 def start(
-    address: str = "127.0.0.1", port: int = 9747, source: DaemonSource = lambda: None
+    address: str = "127.0.0.1",
+    port: int = 9747,
+    source: DaemonSource = lambda: None,
+    reader: Reader | None = None,
 ) -> Exporter:
     """Serves /metrics. port 0: any, see Exporter.address. source is called by other threads.
 
     ExporterError in one line when address and port can't be had: log it and go on.
     """
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Harp(source))
+    scrapes = Scrapes(source, reader or Reader())
     kind = _Server6 if ":" in address else _Server
     try:
         server = make_server(
-            address, port, _app(registry), server_class=kind, handler_class=_Handler
+            address, port, _app(scrapes), server_class=kind, handler_class=_Handler
         )
     except OSError as error:
         raise ExporterError(_why(address, port, error)) from error
-    return Exporter(server)
+    return Exporter(server, scrapes)

@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The frame memory of leases: harpd keeps a descriptor of each, and frees the memory at the end.
+
+The memory is a memfd that harpd makes and pays for, and its lessee may keep a descriptor or a
+mapping for as long as it likes. So the end of a lease punches the memory out of the file. What the
+lessee still holds is an empty file; pages that it writes after that are charged to its own control
+group. The seals of the file (AF_XDP_FRAMES_SEALS) keep the lessee from adding one that would forbid
+that.
+
+The descriptors outlive `harpctl restart`. A harpd that was killed or ended under leases has lost
+them; the next one finds the memory again among the descriptors and mappings of the owner.
+"""
+
+import contextlib
+import ctypes
+import itertools
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from harp import memfd
+from harp.procfs import PROC
+
+LINKS_MAX = 65536  # descriptors, and mappings, of one process that are looked at
+_KEEP_SIZE, _PUNCH_HOLE = 0x1, 0x2  # fallocate(2)
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
+
+Identity = tuple[int, int]  # st_dev, st_ino
+NONE: Identity = (0, 0)
+
+
+def identity(status: os.stat_result) -> Identity:
+    """What tells a file from all others of this host, until it is gone."""
+    return status.st_dev, status.st_ino
+
+
+def empty(fd: int) -> None:
+    """Frees all memory of a memfd and closes the descriptor. Takes milliseconds. OSError."""
+    try:
+        size = os.fstat(fd).st_size
+        if size and _libc.fallocate(fd, _PUNCH_HOLE | _KEEP_SIZE, 0, size) != 0:
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number))
+    finally:
+        os.close(fd)
+
+
+# --------------------------------------------------------------------------------------------------
+# In another process.
+#
+def _descriptors(process: Path, wanted: Identity) -> Iterator[Path]:
+    """Links of its descriptors to the file. They are not opened: stat() follows them."""
+    with os.scandir(process / "fd") as entries:
+        for entry in itertools.islice(entries, LINKS_MAX):
+            link = process / "fd" / entry.name
+            with contextlib.suppress(OSError):
+                if identity(link.stat()) == wanted:
+                    yield link
+
+
+def _mappings(process: Path, wanted: Identity) -> Iterator[Path]:
+    """Links of its mappings to the file: a job closes the descriptor when it has mapped it."""
+    with (process / "maps").open("rb") as maps:
+        for line in itertools.islice(maps, LINKS_MAX):
+            # proc_pid_maps(5): addresses, permissions, offset, device, inode, path
+            fields = line.split(maxsplit=5)
+            if len(fields) == 6 and fields[4] == str(wanted[1]).encode():
+                yield process / "map_files" / _without_zeros(fields[0].decode())
+
+
+def _without_zeros(addresses: str) -> str:
+    """A range of addresses as map_files spells it."""
+    return "-".join(f"{int(address, 16):x}" for address in addresses.split("-"))
+
+
+def search(pid: int, wanted: Identity, proc: Path = PROC) -> int:
+    """A descriptor of the file, which the process has open or mapped; -1 if it has not."""
+    process = proc / str(pid)
+    for links in (_descriptors, _mappings):
+        with contextlib.suppress(OSError):
+            for link in links(process, wanted):
+                fd, status = memfd.open_link(link, os.O_RDWR)
+                if identity(status) == wanted:
+                    return fd
+                os.close(fd)
+    return -1
+
+
+# --------------------------------------------------------------------------------------------------
+# Of all leases.
+#
+class Frames:
+    """The descriptors, by lease. inherited: those of the harpd that executed this one."""
+
+    def __init__(self, inherited: Iterable[int] = ()) -> None:
+        self._held: dict[int, int] = {}
+        self._inherited: dict[Identity, int] = {}
+        for fd in inherited:
+            self._inherited[identity(os.fstat(fd))] = fd
+
+    def keep(self, lease_id: int, fd: int) -> Identity:
+        """Keeps a duplicate for the time of a lease. OSError: no descriptor is left."""
+        self._held[lease_id] = os.dup(fd)
+        return identity(os.fstat(fd))
+
+    def find(self, lease_id: int, pid: int, wanted: Identity) -> bool:
+        """keep() for a lease of the harpd before, whose owner is pid."""
+        fd = self._inherited.pop(wanted, -1)
+        if fd < 0:
+            fd = search(pid, wanted)
+        if fd >= 0:
+            self._held[lease_id] = fd
+        return fd >= 0
+
+    def take(self, lease_id: int) -> int:
+        """The descriptor of a lease, the caller's from now on; -1 if there is none."""
+        return self._held.pop(lease_id, -1)
+
+    def forget(self, lease_id: int) -> None:
+        """Closes the descriptor of a lease; the memory goes with its last holder."""
+        fd = self.take(lease_id)
+        if fd >= 0:
+            os.close(fd)
+
+    def unclaimed(self) -> list[int]:
+        """Inherited descriptors of leases that find() did not ask for; the caller's from now on."""
+        fds = list(self._inherited.values())
+        self._inherited.clear()
+        return fds
+
+    @property
+    def fds(self) -> list[int]:
+        """All that are held, for the harpd that this one executes."""
+        return list(self._held.values())
+
+    def close(self) -> None:
+        """Lets go of all; the memory of leases is not touched."""
+        for lease_id in list(self._held):
+            self.forget(lease_id)
+        for fd in self.unclaimed():
+            os.close(fd)

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which local ports the kernel's TCP and UDP sockets have, from sock_diag(7).
+
+One look is four dumps (two protocols, two families). The kernel walks its tables and returns only
+sockets with ports of the range, so the cost does not depend on how many ports are tried. TCP
+sockets that are bound and neither listen nor connect are listed since Linux 6.8.
+
+Looks are a worker's. At most one is under way; requests that come meanwhile share the next one.
+"""
+
+import errno
+import functools
+import os
+import socket
+import struct
+from collections.abc import Callable
+
+from harp.daemon.loop import Loop
+from harp.daemon.ports import Block
+
+SOCKETS_MAX = 65536  # of one dump; more in a range of at most 65535 ports are an attack
+TIMEOUT_S = 5.0
+_NETLINK_SOCK_DIAG = 4
+_SOCK_DIAG_BY_FAMILY = 20
+_DONE, _ERROR = 3, 2
+_REQUEST_DUMP = 0x1 | 0x300
+_ALL_STATES = 0xFFFFFFFF
+_HEADER = struct.Struct("=IHHII")  # struct nlmsghdr
+_REQUEST = struct.Struct("=BBBBI48x")  # struct inet_diag_req_v2
+_MODULES = {socket.IPPROTO_TCP: "tcp_diag", socket.IPPROTO_UDP: "udp_diag"}
+_PORT = struct.Struct("!H")
+_PORT_AT = _HEADER.size + 4  # struct inet_diag_msg: idiag_sport
+_MESSAGE_MIN = _PORT_AT + _PORT.size
+_READ_BYTES = 65536
+
+
+def _filter(span: Block) -> bytes:
+    """INET_DIAG_REQ_BYTECODE: the local port is in the range, or else jump behind the end.
+
+    Each comparison is a struct inet_diag_bc_op (code, jump if true, jump if false) and a second
+    one whose last field is the port.
+    """
+    at_least, at_most = 2, 3  # INET_DIAG_BC_S_GE, INET_DIAG_BC_S_LE
+    code = struct.pack("=BBHBBH", at_least, 8, 20, 0, 0, span.first)
+    code += struct.pack("=BBHBBH", at_most, 8, 12, 0, 0, span.last)
+    return struct.pack("=HH", 4 + len(code), 1) + code
+
+
+def _dump(diag: socket.socket, family: int, protocol: int, span: Block, found: set[int]) -> None:
+    """One protocol of one family. OSError."""
+    body = _REQUEST.pack(family, protocol, 0, 0, _ALL_STATES) + _filter(span)
+    diag.send(
+        _HEADER.pack(_HEADER.size + len(body), _SOCK_DIAG_BY_FAMILY, _REQUEST_DUMP, 0, 0) + body
+    )
+    count = 0
+    while True:
+        raw = diag.recv(_READ_BYTES)
+        at = 0
+        while at + _HEADER.size <= len(raw):
+            size, kind, _, _, _ = _HEADER.unpack_from(raw, at)
+            if kind == _DONE:
+                return
+            if kind == _ERROR:
+                number = -struct.unpack_from("=i", raw, at + _HEADER.size)[0]
+                raise OSError(number, os.strerror(number))
+            if size < _MESSAGE_MIN:
+                raise OSError(errno.EPROTO, "a message without a port")
+            found.add(_PORT.unpack_from(raw, at + _PORT_AT)[0])
+            at += (size + 3) & ~3
+            count += 1
+        if count > SOCKETS_MAX:
+            raise OSError(
+                errno.EBUSY,
+                f"more than {SOCKETS_MAX} sockets have ports of {span}; end the processes that "
+                "bind them, or give harpd another port range in harp.toml",
+            )
+
+
+def _look(family: int, protocol: int, span: Block, found: set[int]) -> None:
+    with socket.socket(
+        socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _NETLINK_SOCK_DIAG
+    ) as diag:
+        diag.settimeout(TIMEOUT_S)
+        try:
+            _dump(diag, family, protocol, span, found)
+        except OSError as error:
+            if error.errno == errno.EBUSY:
+                raise
+            number = error.errno or errno.EIO
+            raise OSError(
+                number,
+                f"the kernel's table of sockets can't be read: {error.strerror or error}; "
+                f"`modprobe {_MODULES[protocol]}`",
+            ) from error
+
+
+def ports_in_use(span: Block) -> frozenset[int]:
+    """The ports of the range that any TCP or UDP socket of this network namespace has. OSError
+    whose strerror is one line for people."""
+    found: set[int] = set()
+    for protocol in _MODULES:
+        for family in (socket.AF_INET, socket.AF_INET6):
+            _look(family, protocol, span, found)
+    return frozenset(found)
+
+
+# Takes the ports in use, or why they are not known.
+Then = Callable[[frozenset[int] | None, BaseException | None], None]
+
+
+class PortLooks:
+    """Looks for all who ask. Used by the loop's thread.
+
+    A request is never answered by a look that began before it: its own ports may be newer.
+    """
+
+    def __init__(self, loop: Loop, look: Callable[[], frozenset[int]]) -> None:
+        self._loop, self._look = loop, look
+        self._now: list[Then] = []  # for the look that is under way
+        self._next: list[Then] = []
+
+    def ask(self, then: Then) -> None:
+        """Calls then() from the loop when a look that begins now or later is done."""
+        self._next.append(then)
+        self._begin()
+
+    def _begin(self) -> None:
+        if self._now or not self._next:
+            return
+        self._now, self._next = self._next, []
+        self._loop.work(self._look, self._done)
+
+    def _done(self, ports: frozenset[int] | None, error: BaseException | None) -> None:
+        answered, self._now = self._now, []
+        self._begin()
+        for then in answered:
+            self._loop.soon(functools.partial(then, ports, error))
+
+    def end(self) -> None:
+        """No more looks: harpd ends, and no worker is left. Answers all who still wait."""
+        waiting = [*self._now, *self._next]
+        self._now, self._next = [], []
+        for then in waiting:
+            then(None, OSError(errno.ESHUTDOWN, "harpd is being stopped"))

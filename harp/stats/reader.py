@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The process that reads users' statistics for harpd: `python -m harp.stats.reader`.
+
+It parses files that any user may fill, so it has neither harpd's memory nor its capabilities. It
+keeps two: CAP_SYS_PTRACE, to follow /proc/PID/fd of other users' processes, and
+CAP_DAC_READ_SEARCH, to list that directory. It runs as user nobody, which owns nothing.
+
+Its standard input is a socket (SOCK_SEQPACKET) to harpd. A request is a JSON object, with a memfd
+if it has more to say; the answer is "ok" with a memfd, or the reason why not. The process ends
+with the connection, even in the middle of a look.
+"""
+
+import contextlib
+import ctypes
+import json
+import os
+import resource
+import select
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from harp.daemon.documents import written
+from harp.stats import discover, families, totals
+from harp.stats.instance import Sight, look
+from harp.stats.text import sight_text
+from harp.stats.xstats import Names
+
+REQUEST_BYTES_MAX = 4096
+SCAN_AGE_S = 1.0
+NOBODY = 65534
+_PR_SET_KEEPCAPS, _PR_SET_NO_NEW_PRIVS = 8, 38
+_CAP_DAC_READ_SEARCH, _CAP_SYS_PTRACE = 2, 19
+KEPT = 1 << _CAP_DAC_READ_SEARCH | 1 << _CAP_SYS_PTRACE
+_CAPABILITY_VERSION_3 = 0x20080522
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+# --------------------------------------------------------------------------------------------------
+# What it may do.
+#
+def _checked(result: int, what: str) -> None:
+    if result != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{what}: {os.strerror(number)}")
+
+
+def _capabilities() -> int:
+    """The permitted ones, as bits."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("CapPrm:"):
+            return int(line.split()[1], 16)
+    return 0
+
+
+def _keep_capabilities(kept: int) -> None:
+    header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
+    # struct __user_cap_data_struct, twice: effective, permitted, inheritable of 32 bits each
+    data = (ctypes.c_uint32 * 6)(kept, kept, 0, 0, 0, 0)
+    _checked(_libc.capset(header, data), "capset")
+
+
+def confine() -> None:
+    """Gives up what this process does not need. OSError: harpd may not change users."""
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    for number in (signal.SIGINT, signal.SIGHUP):  # a terminal's; harpd tells us by the socket
+        signal.signal(number, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    with contextlib.suppress(OSError):  # it dies before harpd where memory is short
+        Path("/proc/self/oom_score_adj").write_text("1000")
+    kept = _capabilities() & KEPT
+    _checked(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "PR_SET_NO_NEW_PRIVS")
+    if os.geteuid() == 0:
+        _checked(_libc.prctl(_PR_SET_KEEPCAPS, 1, 0, 0, 0), "PR_SET_KEEPCAPS")
+        os.setgroups([])
+        os.setresgid(NOBODY, NOBODY, NOBODY)
+        os.setresuid(NOBODY, NOBODY, NOBODY)
+    _keep_capabilities(kept)
+
+
+# --------------------------------------------------------------------------------------------------
+# What it is asked for.
+#
+class Scans:
+    """The pages that the last scan of /proc found: one scan a second serves all readers."""
+
+    def __init__(self) -> None:
+        self._found: discover.Found | None = None
+        self._until_s = 0.0
+
+    def found(self) -> discover.Found:
+        """Pages, open; they are this object's."""
+        if self._found is None or time.monotonic() >= self._until_s:
+            self.drop()
+            self._found = discover.find()
+            self._until_s = time.monotonic() + SCAN_AGE_S
+        return self._found
+
+    def left_s(self) -> float | None:
+        """Until drop() is due; None: nothing is held."""
+        return None if self._found is None else max(0.0, self._until_s - time.monotonic())
+
+    def drop(self) -> None:
+        """Closes the pages: an open one keeps a dead process's memory."""
+        if self._found is not None:
+            self._found.close()
+        self._found = None
+
+
+class _Families(Collector):
+    def __init__(self, scene: families.Scene) -> None:
+        self._scene = scene
+
+    def collect(self) -> Iterator[Metric]:
+        return families.collect(self._scene)
+
+    def describe(self) -> Iterator[Metric]:
+        return iter(())
+
+
+class Reader:
+    """Answers requests, one at a time."""
+
+    def __init__(self) -> None:
+        self.scans = Scans()
+        self._totals, self._names = totals.Totals(), Names()
+
+    def answer(self, request: dict[str, Any], more: bytes) -> int:
+        """A memfd with the answer."""
+        if request["kind"] == "metrics":
+            return written([self._metrics(json.loads(more))])
+        return written(sight_text(self._sight(flows=bool(request["flows"]))))
+
+    def _sight(self, *, flows: bool) -> Sight:
+        return look(self.scans.found(), flows=flows)
+
+    def _metrics(self, daemon: dict[str, Any]) -> bytes:
+        """Families of instances and jobs as Prometheus's text."""
+        leased = {(ifname, queue): pid for ifname, queue, pid in daemon["leased"]}
+        scene = self.scene(leased, frozenset(daemon["nics"]))
+        registry = CollectorRegistry(auto_describe=False)
+        registry.register(_Families(scene))
+        return generate_latest(registry)
+
+    def scene(self, leased: families.Leased, nics: frozenset[str]) -> families.Scene:
+        """What there is to tell now. nics: names of NICs that may become labels, besides those of
+        this host."""
+        sight = self._sight(flows=False)
+        instances, ignored = families.believed(sight.instances, leased)
+        jobs, left_out = families.believed_jobs(sight.jobs, leased)
+        for reason, count in left_out.items():
+            ignored[reason] = ignored.get(reason, 0) + count
+        ignored["unreadable"] += len(sight.bad)
+        here = {name for _, name in socket.if_nameindex()}
+        done = self._totals.take(jobs, nics.union(here))
+        instances, xstats_ignored = self._names.sift(instances)
+        return families.Scene(instances, ignored, done, xstats_ignored)
+
+
+# --------------------------------------------------------------------------------------------------
+# The conversation.
+#
+def _end_with(connection: socket.socket) -> None:
+    """Ends this process when harpd has: its end of the connection is closed then."""
+    ends = select.poll()
+    ends.register(connection, 0)  # POLLHUP is always reported
+    ends.poll()
+    os._exit(0)
+
+
+def _more(fds: list[int]) -> bytes:
+    """The content of a request's memfd."""
+    for fd in fds:
+        with os.fdopen(fd, "rb") as file:
+            file.seek(0)
+            return file.read()
+    return b"null"
+
+
+def serve(connection: socket.socket) -> None:
+    """Until harpd hangs up."""
+    threading.Thread(target=_end_with, args=(connection,), daemon=True).start()
+    reader = Reader()
+    while True:
+        if not select.select([connection], [], [], reader.scans.left_s())[0]:
+            reader.scans.drop()
+            continue
+        raw, fds, _, _ = socket.recv_fds(connection, REQUEST_BYTES_MAX, 1)
+        if not raw:
+            return
+        try:
+            fd = reader.answer(json.loads(raw), _more(fds))
+        except Exception as error:
+            connection.send(f"{type(error).__name__}: {error}"[:1000].encode())
+            continue
+        try:
+            socket.send_fds(connection, [b"ok"], [fd])
+        finally:
+            os.close(fd)
+
+
+def main() -> None:
+    """Entry point; an error is one line of harpd's log."""
+    connection = socket.socket(fileno=os.dup(0))
+    try:
+        confine()
+    except OSError as error:
+        connection.send(
+            f"can't give up its privileges: {error.strerror or error}; harpd needs CAP_SETUID "
+            "and CAP_SETGID for that".encode()
+        )
+        sys.exit(1)
+    connection.send(b"ready")
+    serve(connection)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,296 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A job that keeps the frame memory of leases which are over: it holds empty files."""
+
+import contextlib
+import mmap
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from daemon_rig import leave_harpd
+from harpd_rig import HostDaemon, Job, paused
+from netns_tools import wait_until
+
+from harp.daemon import frames
+from harp.daemon.kernel import FD_FRAMES
+from harp.daemon.loop import close_all
+from harp.lab import Lab, LabOptions
+
+Tell = Callable[[Any], None]
+FRAMES = 4096
+LEASES = 6
+
+
+@pytest.fixture
+def harpd(need_root: None) -> Iterator[HostDaemon]:
+    """On a host with two queues."""
+    with Lab(LabOptions(queues=2)) as lab:
+        daemon = HostDaemon(lab.hosts[0], "port_rest_ms = 0")
+        try:
+            yield daemon.start()
+        finally:
+            daemon.close()
+
+
+def held_bytes(fd: int) -> int:
+    """The memory of a file."""
+    return os.fstat(fd).st_blocks * 512
+
+
+def leased(client: Any, ifname: str) -> tuple[Any, int, list[int]]:
+    """A lease, its frame memory, which is all there, and its other descriptors."""
+    lease, fds = client.lease(ifname, frame_count=FRAMES)
+    kept = fds.pop(FD_FRAMES)
+    assert held_bytes(kept) == lease.frame_count * lease.frame_size
+    return lease, kept, fds
+
+
+def frame_links(pid: int) -> list[Path]:
+    """Descriptors of a process that are frame memory."""
+    found = []
+    for link in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # of the directory's own
+            if "harp-frames" in str(link.readlink()):
+                found.append(link)
+    return found
+
+
+def no_leases(harpd: HostDaemon) -> None:
+    wait_until(lambda: not harpd.query("instances")["instances"], "the leases' end")
+
+
+def test_memory_does_not_outlive_its_lease(harpd: HostDaemon) -> None:
+    """As often as the job likes: each lease is given back, its memory and a mapping are kept."""
+    ifname = harpd.host.ifname
+
+    def work(tell: Tell, _wait_fd: int) -> None:
+        with harpd.client() as client:
+            kept = []
+            for _ in range(LEASES):
+                lease, fd, others = leased(client, ifname)
+                close_all(others)
+                client.release(lease.lease_id)
+                kept.append((fd, mmap.mmap(fd, os.fstat(fd).st_size)))
+            wait_until(lambda: not any(held_bytes(fd) for fd, _ in kept), "all are empty")
+            # It reads as zeros, may not be sealed or resized, and is written at one's own expense.
+            fd, pages = kept[0]
+            for change in (lambda: os.ftruncate(fd, 0), lambda: os.ftruncate(fd, 1 << 30)):
+                with pytest.raises(PermissionError):
+                    change()
+            pages[0] = 1
+            tell(held_bytes(fd) - os.sysconf("SC_PAGESIZE"))
+
+    job = Job(work)
+    try:
+        assert job.hear(60) == 0
+    finally:
+        job.close()
+
+
+def keeper(harpd: HostDaemon, mapped: bool) -> Callable[[Tell, int], None]:
+    """A job with a lease that keeps its memory: mapped, as jobs do, or open."""
+
+    def work(tell: Tell, wait_fd: int) -> None:
+        with harpd.client() as client:
+            lease, fd, _ = leased(client, harpd.host.ifname)
+            pages = mmap.mmap(fd, os.fstat(fd).st_size)
+            while mapped and (links := frame_links(os.getpid())):
+                os.close(int(links[0].name))  # the client's, and that of the mapping
+            tell(len(frame_links(os.getpid())) > 0)
+            paused(wait_fd)
+            del pages
+            tell(lease.lease_id)
+
+    return work
+
+
+def memory_of(job: Job) -> int:
+    """The job's frame memory, open here."""
+    process = Path("/proc", str(job.pid))
+    for link in frame_links(job.pid):
+        return os.open(link, os.O_RDONLY)
+    for line in (process / "maps").read_text().splitlines():
+        if "harp-frames" in line:
+            name = frames._without_zeros(line.split()[0])
+            return os.open(process / "map_files" / name, os.O_RDONLY)
+    pytest.fail("the job has no frame memory")
+
+
+@pytest.mark.parametrize("mapped", [True, False], ids=["mapped", "open"])
+@pytest.mark.parametrize("way", ["killed", "ended", "restarted"])
+def test_a_harpd_after_a_restart_frees_it_too(harpd: HostDaemon, way: str, mapped: bool) -> None:
+    job = Job(keeper(harpd, mapped))
+    kept = -1
+    try:
+        assert job.hear() is not mapped
+        kept = memory_of(job)
+        if way == "restarted":
+            assert harpd.harpctl("restart").returncode == 0
+        else:
+            harpd.end(signal.SIGKILL if way == "killed" else signal.SIGTERM)
+            harpd.start()
+        assert len(harpd.query("instances")["instances"]) == 1
+        assert held_bytes(kept) > 0
+        job.kill()
+        no_leases(harpd)
+        wait_until(lambda: held_bytes(kept) == 0, "the memory is freed")
+    finally:
+        job.close()
+        if kept >= 0:
+            os.close(kept)
+
+
+def hider(harpd: HostDaemon) -> Callable[[Tell, int], None]:
+    """A job whose child alone has its memory."""
+
+    def work(tell: Tell, wait_fd: int) -> None:
+        with harpd.client() as client:
+            _, fd, _ = leased(client, harpd.host.ifname)
+            child = os.fork()
+            if child == 0:
+                leave_harpd(fd, wait_fd)
+                paused(wait_fd)
+                os._exit(0)
+            os.close(fd)
+            tell(child)
+            paused(wait_fd)
+            os.waitpid(child, 0)
+
+    return work
+
+
+@pytest.mark.parametrize("way", ["killed", "restarted"])
+def test_memory_that_is_hidden_in_another_process(harpd: HostDaemon, way: str) -> None:
+    """`harpctl restart` hands the descriptor on. A harpd that was killed has lost it, and the lease
+    of a job that hides its memory is over."""
+    job = Job(hider(harpd))
+    kept = -1
+    try:
+        child = job.hear()
+        (link,) = frame_links(child)
+        kept = os.open(link, os.O_RDONLY)
+        if way == "restarted":
+            assert harpd.harpctl("restart").returncode == 0
+            job.kill()
+            no_leases(harpd)
+            wait_until(lambda: held_bytes(kept) == 0, "the memory is freed")
+            os.kill(child, signal.SIGKILL)
+        else:
+            harpd.end(signal.SIGKILL)
+            harpd.start()
+            assert harpd.query("instances")["instances"] == []
+            assert "has neither open nor mapped what was its frame memory" in harpd.words()
+            job.go()
+            job.go()
+            assert job.join() == 0
+    finally:
+        job.close()
+        if kept >= 0:
+            os.close(kept)
+
+
+# --------------------------------------------------------------------------------------------------
+# Who pays for what a lessee writes after the end.
+#
+class MemoryGroup:
+    """A control group of this test's own; either version of control groups."""
+
+    def __init__(self, name: str) -> None:
+        one = [line for line in Path("/proc/self/cgroup").read_text().split() if ":memory:" in line]
+        root = Path("/sys/fs/cgroup")
+        self.home = Path(f"{root}/memory{one[0].split(':')[2]}") if one else root
+        self._usage = "memory.usage_in_bytes" if one else "memory.current"
+        self.path = self.home / f"harp-test-{os.getpid()}-{name}"
+        try:
+            self.path.mkdir()
+        except OSError as error:
+            pytest.skip(f"control groups can't be made here: {error.strerror}")
+
+    def join(self) -> None:
+        """This process; from now on it is charged there."""
+        (self.path / "cgroup.procs").write_text(str(os.getpid()))
+
+    def used(self) -> int:
+        try:
+            return int((self.path / self._usage).read_text())
+        except OSError:
+            pytest.skip("control groups of this machine do not count memory")
+
+    def remove(self) -> None:
+        self.path.rmdir()
+
+
+def test_what_a_lessee_writes_after_the_end_is_its_own(need_root: None) -> None:
+    """harpd's control group pays for the memory until the end, the lessee's for what follows."""
+    size = 16 << 20
+    lessees = MemoryGroup("lessee")
+    fd = os.memfd_create("harp-frames", os.MFD_CLOEXEC)
+    try:
+        os.ftruncate(fd, size)
+        with mmap.mmap(fd, size) as pages:
+            pages.write(bytes(size))
+            charged_before = lessees.used()
+            frames.empty(os.dup(fd))
+            assert held_bytes(fd) == 0
+            go, wait = os.pipe(), os.pipe()
+            pid = os.fork()
+            if pid == 0:
+                lessees.join()
+                for at in range(0, size, 4096):
+                    pages[at] = 1
+                os.write(go[1], b"x")
+                os.read(wait[0], 1)
+                os._exit(0)
+            assert os.read(go[0], 1) == b"x"
+            assert held_bytes(fd) == size
+            assert lessees.used() - charged_before >= size
+            os.write(wait[1], b"x")
+            os.waitpid(pid, 0)
+            close_all([*go, *wait])
+    finally:
+        os.close(fd)
+        lessees.remove()
+
+
+# --------------------------------------------------------------------------------------------------
+# The search, over this process.
+#
+def test_the_search_opens_what_was_asked_for_alone() -> None:
+    one, other = os.memfd_create("harp-frames"), os.memfd_create("harp-frames")
+    try:
+        wanted = frames.identity(os.fstat(one))
+        fd = frames.search(os.getpid(), wanted)
+        assert fd not in (-1, one, other)
+        assert frames.identity(os.fstat(fd)) == wanted
+        os.close(fd)
+        device, inode = wanted
+        assert frames.search(os.getpid(), (device + 1, inode)) == -1
+        assert frames.search(os.getpid(), frames.NONE) == -1
+    finally:
+        os.close(one)
+        os.close(other)
+
+
+def test_a_file_of_a_disk_is_not_emptied(tmp_path: Path) -> None:
+    """Whatever state.json says: the search opens memfds only."""
+    path = tmp_path / "file"
+    path.write_text("kept")
+    with path.open() as file:
+        assert frames.search(os.getpid(), frames.identity(os.fstat(file.fileno()))) == -1
+    assert path.read_text() == "kept"
+
+
+def test_a_failure_closes_the_descriptor() -> None:
+    reading, writing = os.pipe()
+    held = os.memfd_create("harp-frames")
+    os.ftruncate(held, 4096)
+    read_only = os.open(f"/proc/self/fd/{held}", os.O_RDONLY)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        frames.empty(read_only)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(read_only)
+    for fd in (reading, writing, held):
+        os.close(fd)
