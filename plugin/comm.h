@@ -272,7 +272,8 @@ struct comm_several {
 	uint64_t kept_free;                   /* bit i: kept[i] */
 	int told; /* lane for the next of a new message, as of told_ns; -1 */
 	uint64_t told_ns;
-	uint64_t harp_bytes_max; /* messages of up to this many bytes go over HARP lanes; path_policy.h */
+	uint64_t
+		harp_bytes_max; /* messages of up to this many bytes go over HARP lanes; path_policy.h */
 	struct comm_habit habit;
 	/* Receive. */
 	struct ranges ranges;
@@ -281,8 +282,8 @@ struct comm_several {
 	uint64_t ack_bytes;       /* received since the last ACK */
 	uint64_t ack_message;     /* messages received, as it told */
 	unsigned ack_kept;        /* kept messages received since */
-	bool pauses;      /* the last time that nothing was outstanding, for a while */
-	bool peer_closed; /* CLOSE has come by a lane: */
+	bool pauses;              /* the last time that nothing was outstanding, for a while */
+	bool peer_closed;         /* CLOSE has come by a lane: */
 	struct record peer_close; /* it */
 	/* Appended under the lock, read by the application without: count by release / acquire. */
 	atomic_uint driver_count;

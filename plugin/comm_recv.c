@@ -13,7 +13,7 @@
  *
  * A CREDIT record costs a packet, so small messages go without. Receives are told, all that are
  * posted at once, when (a) the last message begun was large and the sender knows of half of the posted receives
- * at most, (b) a quarter of the eager bytes, of messages that had not been told, or 64 messages have come since the
+ * at most, (b) half of the eager bytes, of messages that had not been told, or 64 messages have come since the
  * last time. docs/lanes.md section 5 shows that this suffices.
  */
 
@@ -25,7 +25,7 @@ bool comm_recv_credit_due(const struct comm *comm, uint64_t posted)
 	uint64_t known = rx->told > comm->completed ? rx->told - comm->completed : 0;
 
 	return rx->told != posted && ((rx->bulk && known <= posted - rx->told) ||
-				      rx->bytes_since_told >= comm->eager_bytes / 4 ||
+				      rx->bytes_since_told >= comm->eager_bytes / 2 ||
 				      rx->messages_since_told >= COMM_CREDIT_MESSAGES);
 }
 

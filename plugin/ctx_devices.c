@@ -52,7 +52,7 @@ static void ctx_report_policy(const struct device *device)
 		     device->ifname, (unsigned long long)bytes_max,
 		     config->xdp_bytes_max ? "HARP_XDP_BYTES_MAX"
 		     : device->segments    ? "two segments of the MTU (segmentation offload is on)"
-					   : "16 segments of the MTU (segmentation offload is off)");
+					: "16 segments of the MTU (segmentation offload is off)");
 }
 
 static void ctx_log_path(int dev, const struct device_state *state)

@@ -51,7 +51,7 @@ struct plugin_config {
 	uint32_t dpdk_memory_mib;               /* HARP_DPDK_MEMORY_MIB, default 256 */
 	char dpdk_args[1024];                   /* HARP_DPDK_ARGS, for EAL */
 	uint32_t xdp_bytes_max;                 /* HARP_XDP_BYTES_MAX; path_policy.h */
-	uint32_t eager_bytes;                   /* HARP_EAGER_BYTES, default 1048576 */
+	uint32_t eager_bytes;                   /* HARP_EAGER_BYTES, default 262144 */
 	uint32_t frames;                        /* HARP_FRAMES, default 8192 */
 	uint64_t connect_timeout_ns;            /* HARP_CONNECT_TIMEOUT_MS, default 30000 */
 	uint64_t user_timeout_ns;               /* HARP_USER_TIMEOUT_MS, default 120000 */

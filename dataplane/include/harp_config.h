@@ -103,10 +103,10 @@ extern "C" {
 	    LIVE, JOB,                                                                                         \
 	    "Speed to report to NCCL; 0: what the interface says, 10000 when it says nothing")                 \
 	KEY(HARP_EAGER_BYTES, U32, "job", "eager_bytes", eager_bytes, "bytes", 4096, 16777216,                 \
-	    "1048576", LIVE, JOB,                                                                              \
+	    "262144", LIVE, JOB,                                                                               \
 	    "Bytes per comm that may travel before the receiver has posted a receive")                         \
-	KEY(HARP_XDP_BYTES_MAX, U32, "job", "xdp_bytes_max", xdp_bytes_max, "bytes", 0, 4294967295,            \
-	    "0", LIVE, JOB,                                                                                    \
+	KEY(HARP_XDP_BYTES_MAX, U32, "job", "xdp_bytes_max", xdp_bytes_max, "bytes", 0,                        \
+	    4294967295, "0", LIVE, JOB,                                                                        \
 	    "With path auto, messages of up to this many bytes go over AF_XDP and longer ones over kernel "    \
 	    "TCP. 0: by the NIC, 2 segments of its MTU with segmentation offload, else 16. DPDK ports carry "  \
 	    "all messages")                                                                                    \

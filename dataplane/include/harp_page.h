@@ -349,7 +349,7 @@ struct harp_page_comm {
 	uint16_t remote_port;
 	uint16_t reserved;
 	uint32_t scope_id;
-	char ifname[16];  /* the NIC that NCCL asked for */
+	char ifname[16]; /* the NIC that NCCL asked for */
 	uint64_t value[HARP_COMM_COUNT];
 };
 

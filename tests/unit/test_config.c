@@ -54,7 +54,7 @@ static void test_defaults(void)
 	CHECK(read_one(&config, "HARPSICHORD=1") == 0 && warnings == 0);
 	CHECK(config.path == PATH_AUTO && config.xdp_mode == HARP_XDP_AUTO);
 	CHECK(config.congestion == HARP_CONGESTION_DEFAULT && config.ecn == HARP_ECN_DEFAULT);
-	CHECK(config.eager_bytes == 1048576 && config.frames == 8192 && config.speed_mbps == 0);
+	CHECK(config.eager_bytes == 262144 && config.frames == 8192 && config.speed_mbps == 0);
 	CHECK(config.connect_timeout_ns == 30000000000ull);
 	CHECK(config.user_timeout_ns == 120000000000ull);
 	CHECK(config.initial_rto_ns == 200000000ull);
