@@ -103,29 +103,34 @@ static void interface_opens(void)
 
 /* ---- the C library's --------------------------------------------------------------------------- */
 
-/* The next definition of the function that it is written in. */
-#define NEXT(type)                                                                                 \
-	({                                                                                         \
-		static _Atomic(void *) next_;                                                      \
-		if (!atomic_load(&next_))                                                          \
-			atomic_store(&next_, dlsym(RTLD_NEXT, __func__));                          \
-		(type) atomic_load(&next_);                                                        \
-	})
+/*
+ * The next definition of a function, looked up when the program starts. dlsym() takes the loader's lock, which
+ * dlclose() holds while the plugin's destructor waits for a thread that may call one of these.
+ */
+#define RESOLVE(name)                                                                              \
+	static void *next_##name;                                                                  \
+	__attribute__((constructor)) static void resolve_##name(void)                              \
+	{                                                                                          \
+		next_##name = dlsym(RTLD_NEXT, #name);                                             \
+	}
+#define NEXT(name, type) ((type)(next_##name ? next_##name : dlsym(RTLD_NEXT, #name)))
 
 #define WAITS(when, result, name, parameters, arguments)                                           \
+	RESOLVE(name)                                                                              \
 	result name parameters                                                                     \
 	{                                                                                          \
 		note_if(when, __func__);                                                           \
-		return NEXT(result(*) parameters) arguments;                                       \
+		return NEXT(name, result(*) parameters) arguments;                                 \
 	}
 
 #pragma GCC visibility push(default) /* the loader is to find them */
 
+RESOLVE(socket)
 int socket(int domain, int type, int protocol)
 {
 	if (domain == AF_XDP)
 		interface_opens();
-	return NEXT(int (*)(int, int, int))(domain, type, protocol);
+	return NEXT(socket, int (*)(int, int, int))(domain, type, protocol);
 }
 
 WAITS(timeout_ms != 0, int, poll, (struct pollfd * fds, nfds_t count, int timeout_ms),
