@@ -462,9 +462,8 @@ HARP_API int harp_conn_options(const struct harp_conn *conn, struct harp_tcp_opt
  * All or nothing: on error the connection is as it was.
  *
  * rx_frames	more opens the window at once, up to what the window scale of the handshake can say
- *		(RFC 7323 section 2.2). Less does not withdraw the window that was advertised (RFC 9293
- *		section 3.8.6, SHLD-14). Bytes in it that exceed the budget are dropped, which closes
- *		the window until frames are free again; the peer sends them again
+ *		(RFC 7323 section 2.2). After the handshake it cannot be lowered: the window that was
+ *		advertised is not taken back (RFC 9293 section 3.8.6)
  * tx_frames, unsent_bytes_max	less refuses new bytes until the queue has shrunk
  * user_timeout_ns, keepalive_*	count from the last progress and the last segment received, as always:
  *		a timeout that has passed by then ends the connection at the next poll
@@ -474,7 +473,7 @@ HARP_API int harp_conn_options(const struct harp_conn *conn, struct harp_tcp_opt
  * backlog	ignored
  *
  * -EISCONN: ecn and options_off belong to the SYN, which harp_tcp_connect() has prepared and an accepted
- * connection has answered; connect_timeout_ns and initial_rto_ns can change until the handshake is complete.
+ * connection has answered; connect_timeout_ns and initial_rto_ns can change until the handshake is complete, rx_frames only grow after it.
  * -EOPNOTSUPP: DCTCP on a connection without ECN. -EINVAL: opt is NULL, or a value or size is out of
  * range (the log hook names it). -E2BIG: a field that the library does not know is not 0. -EPIPE or the
  * connection's error when it is dead.

@@ -153,6 +153,9 @@ static int options_check_state(const struct harp_conn *conn, const struct harp_t
 	if (want->connect_timeout_ns != now->connect_timeout_ns ||
 	    want->initial_rto_ns != now->initial_rto_ns)
 		return -EISCONN;
+	/* The window's right edge is not moved to the left: RFC 9293 section 3.8.6. */
+	if (want->rx_frames < now->rx_frames)
+		return -EISCONN;
 	/* Before the handshake tcp_cc_begin() decides. */
 	if (want->congestion == HARP_CONGESTION_DCTCP && now->congestion != want->congestion &&
 	    !(conn->options & HARP_TCPI_ECN))

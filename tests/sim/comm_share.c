@@ -76,7 +76,7 @@ static void share_make(struct comm_scenario *s, const struct share_row *row, uin
 					    .rate_bps = tenth_bps,
 					    .queue_bytes = 250000 };
 	s->comms[0] = (struct csn_comm){ .stream = row->kinds[0] == CSN_HARP ? CSIM_STREAM_HARP
-									   : CSIM_STREAM_KERNEL,
+									     : CSIM_STREAM_KERNEL,
 					 .to = 1,
 					 .several = 1,
 					 .eager_bytes = 262144,

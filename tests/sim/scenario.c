@@ -146,7 +146,7 @@ static void make_listens(struct maker *m)
 
 struct side {
 	uint64_t bytes, piece, send, recv, stall_ppm, stall_ns, pause_at, pause_ns, abort_at, hold,
-		delayed_ack_ns, change_ppm;
+		delayed_ack_ns;
 };
 
 static struct side make_side(struct maker *m, uint32_t bytes_max)
@@ -171,8 +171,6 @@ static struct side make_side(struct maker *m, uint32_t bytes_max)
 		side.hold = below64(m, one_in(m, 3) ? 100 * S : 100 * MS);
 	if (one_in(m, 4))
 		side.delayed_ack_ns = below64(m, one_in(m, 4) ? S / 2 : MS);
-	if (one_in(m, 4))
-		side.change_ppm = below(m, 100000);
 	return side;
 }
 
@@ -215,8 +213,7 @@ static void make_conn(struct maker *m, struct scn_conn *c, uint32_t bytes_max)
 	c->p##_recv = (side).recv, c->p##_stall_ppm = (side).stall_ppm,                            \
 	c->p##_stall_ns = (side).stall_ns, c->p##_pause_at = (side).pause_at,                      \
 	c->p##_pause_ns = (side).pause_ns, c->p##_abort_at = (side).abort_at,                      \
-	c->p##_hold_ns = (side).hold, c->p##_delayed_ack_ns = (side).delayed_ack_ns,               \
-	c->p##_change_ppm = (side).change_ppm
+	c->p##_hold_ns = (side).hold, c->p##_delayed_ack_ns = (side).delayed_ack_ns
 	MAKE_SIDE(c, a);
 	MAKE_SIDE(s, b);
 #undef MAKE_SIDE

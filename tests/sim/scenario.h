@@ -91,8 +91,7 @@ enum scn_event_kind {
 	X(side##_pause_ns, 0)  /* ... it reads nothing for so long */                              \
 	X(side##_abort_at, 0)  /* 1 + bytes sent; 0: never */                                      \
 	X(side##_hold_ns, 0)   /* idle between the last byte and FIN */                            \
-	X(side##_delayed_ack_ns, 0)                                                                \
-	X(side##_change_ppm, 0) /* chance of other options, per turn */
+	X(side##_delayed_ack_ns, 0)
 
 #define SCN_CONN(X)                                                                                \
 	X(client, SCN_REF(SCN_STACK_KIND))                                                         \

@@ -382,8 +382,7 @@ static bool run_loop(struct sim *sim)
 		.stall_ppm = (spec)->side##_stall_ppm, .stall_ns = (spec)->side##_stall_ns,        \
 		.pause_at = (spec)->side##_pause_at, .pause_ns = (spec)->side##_pause_ns,          \
 		.abort_at = (spec)->side##_abort_at, .hold_ns = (spec)->side##_hold_ns,            \
-		.delayed_ack_ns = (spec)->side##_delayed_ack_ns,                                   \
-		.change_ppm = (spec)->side##_change_ppm                                            \
+		.delayed_ack_ns = (spec)->side##_delayed_ack_ns                                    \
 	}
 
 static void run_make_pairs(struct sim *sim)

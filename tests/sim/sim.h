@@ -37,11 +37,10 @@ struct sim_app {
 	uint64_t progress_ns; /* last time it got anywhere */
 	/* From the scenario. */
 	uint64_t piece_bytes, send, recv, stall_ppm, stall_ns, pause_at, pause_ns, abort_at,
-		hold_ns, delayed_ack_ns, change_ppm;
+		hold_ns, delayed_ack_ns;
 	bool connected, shut, eof, closed, wait_writable, paused, ready;
 	struct harp_frame *held[4]; /* received frames it keeps for a while */
 	unsigned held_count;
-	uint32_t tx_frames_most; /* the largest budget that it has changed; 0: none */
 	uint8_t *memory[2];      /* what it sends in place: send_total bytes, twice; NULL: none */
 	enum { MEMORY_THEIRS, MEMORY_ASKED, MEMORY_OURS } memory_back[2]; /* the stack's? */
 };

@@ -303,34 +303,6 @@ void sim_app_bereave(struct sim_app *app)
 	app->wake_ns = SIM_NEVER_NS;
 }
 
-/* Any options but timeouts, which the judge knows, and a fixed window, which may be too large for the path. */
-static bool app_change_options(struct sim *sim, struct sim_app *app)
-{
-	static const uint32_t congestions[] = { HARP_CONGESTION_NEWRENO, HARP_CONGESTION_CUBIC,
-						HARP_CONGESTION_DCTCP, HARP_CONGESTION_DELAY };
-	struct harp_tcp_options opt = { .size = sizeof(opt) };
-	int err = harp_conn_options(app->conn, &opt);
-
-	if (err)
-		return sim_fail(sim, "harp_conn_options() returned %d", err);
-	if (opt.tx_frames > app->tx_frames_most)
-		app->tx_frames_most = opt.tx_frames;
-	opt.rx_frames = 8 + rng_below(&sim->rng, 64);
-	opt.tx_frames = 8 + rng_below(&sim->rng, 64);
-	opt.unsent_bytes_max = rng_below(&sim->rng, 2) ? 1 + rng_below(&sim->rng, 100000) : 0;
-	opt.mss_bytes = rng_below(&sim->rng, 2) ? 88 + rng_below(&sim->rng, 9000) : 0;
-	opt.dscp = (uint8_t)rng_below(&sim->rng, 64);
-	opt.congestion = congestions[rng_below(&sim->rng, 4)];
-	opt.fixed_window_bytes = 0;
-	if (opt.congestion == HARP_CONGESTION_DCTCP && opt.ecn == HARP_ECN_OFF)
-		opt.congestion = HARP_CONGESTION_CUBIC;
-	err = harp_conn_set_options(app->conn, &opt);
-	if (!err || (err == -EOPNOTSUPP && opt.congestion == HARP_CONGESTION_DCTCP) ||
-	    err == -EPIPE) /* both sides have ended */
-		return true;
-	return sim_judge_error(sim, app, err);
-}
-
 bool sim_app_turn(struct sim *sim, struct sim_app *app)
 {
 	int err;
@@ -348,9 +320,6 @@ bool sim_app_turn(struct sim *sim, struct sim_app *app)
 	}
 	if (!app->connected)
 		return true;
-	if (app->change_ppm && rng_below(&sim->rng, 1000000) < app->change_ppm &&
-	    !app_change_options(sim, app))
-		return false;
 	/* Reading first: what was read may be what allows to send. */
 	if (!app_receive(sim, app) || (!app->shut && !app_send(sim, app)))
 		return false;

@@ -97,14 +97,12 @@ static bool judge_frames(struct sim *sim, unsigned index)
 	return true;
 }
 
-/* What a larger budget allowed before may still be held. The FIN may be one more; so are a segment's rest when the path carries only a part of
+/* The FIN may be one more than the budget; so are a segment's rest when the path carries only a part of
  * it, what a probe of the path needs, and what was sent in place and is copied, at least half a frame each time. */
 static uint64_t judge_budget(const struct sim *sim, const struct sim_app *app, uint64_t budget)
 {
 	const struct harp_stats *s = &sim->stacks[app->stack].stack->stats;
 
-	if (budget < app->tx_frames_most)
-		budget = app->tx_frames_most;
 	return budget + 1 + s->tcp_resegmented + s->tx_evicted_bytes / 1024 +
 	       s->tcp_mtu_probes * sim->stacks[app->stack].stack->tcp.tx_frags_max;
 }
