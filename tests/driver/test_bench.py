@@ -321,7 +321,7 @@ USAGES: list[tuple[list[str], str]] = [
     (["lat", "--sizes", ",".join(["8"] * 65)], "out of range"),
     (["lat", "--sizes", "8", "-b", "8"], "goes without -b"),
     (["bw", "--sizes", "8,128M"], "at most 64M"),
-    (["allreduce", "--sizes", "8"], "--sizes goes with lat and bw"),
+    (["idle", "--sizes", "8"], "--sizes goes with lat, bw, alltoall and allreduce"),
     (["lat", "-o", "xml"], "json or table"),
 ]
 

@@ -59,10 +59,10 @@ def test_options_of_an_open_connection(pair: Pair) -> None:
     assert pair.here.options()["mss_bytes"] == 600
     assert pair.here.info()["snd_mss_bytes"] == 588
     pair.there.set_options(**before)  # what is read can be set
-    pair.there.set_options(congestion="newreno", rx_frames=512, keepalive_idle_ns=10**9)
+    pair.there.set_options(congestion="newreno", tx_frames=40, keepalive_idle_ns=10**9)
     changed = {
         "congestion": "newreno",
-        "rx_frames": 512,
+        "tx_frames": 40,
         "keepalive_idle_ns": 10**9,
         "keepalive_interval_ns": 10**9,
     }

@@ -70,7 +70,7 @@ static void test_more_send_frames_wake_the_writer(void)
 	CHECK(rig_write(&rig, 100 * 1448) < 100 * 1448);
 	CHECK_EQ(rig_write(&rig, 1), -EAGAIN);
 	CHECK(!(rig_events(&rig) & HARP_EVENT_WRITABLE));
-	set_frames(16, 32);
+	set_frames(rig.conn->rx_frames_budget, 32);
 	CHECK(rig_events(&rig) & HARP_EVENT_WRITABLE);
 	CHECK(rig_write(&rig, 1448) > 0);
 	rig_close(&rig);
@@ -85,7 +85,7 @@ static void test_fewer_send_frames_refuse_until_acknowledged(void)
 
 	begin(&opt);
 	CHECK_EQ(rig_write(&rig, 20 * 1448), 20 * 1448);
-	set_frames(16, 8);
+	set_frames(rig.conn->rx_frames_budget, 8);
 	CHECK_EQ(harp_conn_send_room(rig.conn), 0);
 	CHECK_EQ(rig_write(&rig, 1), -EAGAIN);
 	rig.out_head = rig.out_tail;
