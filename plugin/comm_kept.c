@@ -17,9 +17,9 @@
  *
  * There are COMM_KEPT_MAX places; with none free no small message is cut. docs/lanes.md section 5.3 shows why one
  * becomes free. The lowest place is taken, so that little memory is ever touched: a comm that sends small
- * messages one at a time uses 16 pages.
+ * messages one at a time uses 16 places, and of each the pages that its longest message needs.
  *
- * The copying, of 4096 bytes at most, is done under the lock: whoever sees the chunk finds its bytes.
+ * The copying, of kept_bytes at most, is done under the lock: whoever sees the chunk finds its bytes.
  */
 
 int comm_kept_new(struct comm *comm)

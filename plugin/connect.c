@@ -290,8 +290,8 @@ static void connect_stop_run(struct work *work, uint64_t now_ns)
 static uint8_t connect_plan(struct connect *c)
 {
 	char why[384];
-	bool harp = c->candidates.list[0].harp ||
-		    (c->handle.opening && ctx_engines(c->dev, why, sizeof(why)));
+	bool harp = c->candidates.list[0].harp || (c->handle.opening && !c->candidates.same_host &&
+						   ctx_engines(c->dev, why, sizeof(why)));
 	unsigned lanes = rails_lanes(c->dev, harp);
 
 	if (lanes > 1)

@@ -26,7 +26,9 @@ struct plugin_ctx {
 
 /* Protects the contexts, their lists, and the tables of engines and rendezvous. Held for list
  * work, and to open kernel sockets and listeners. Never held while an interface is opened,
- * except by the first init. */
+ * except by the first init.
+ * Order: ctx_lock, then a driver's baton: a listener that cannot be opened is closed again by
+ * driver_call(). So who may hold a baton does not take ctx_lock. */
 extern pthread_mutex_t ctx_lock;
 
 /*
@@ -36,7 +38,7 @@ extern pthread_mutex_t ctx_lock;
  */
 void ctx_open_device(int dev);
 /* The device's engines. NULL: it has none, and why says the reason, or ctx_open_device() has not
- * run. ctx_lock not held. */
+ * run. By any thread, with any lock or baton held. */
 struct engine_set *ctx_engines(int dev, char *why, size_t why_len);
 /* The device's rendezvous, without waiting. opening: its engines are being opened, and no peer
  * is let in until that has ended. */

@@ -32,14 +32,18 @@
 
 /* A device's path in this process, decided at its first use. */
 struct device_state {
+	/* Written under ctx_lock and engines_lock, read under either. */
 	bool decided;
 	struct engine_set *engines; /* NULL: why says the reason */
 	char why[384];
+	/* Under ctx_lock. */
 	struct rendezvous *rdv;
 	struct keeper_task open_task; /* of a listen */
 };
 
-static struct device_state device_states[PLUGIN_DEVICES_MAX]; /* under ctx_lock */
+static struct device_state device_states[PLUGIN_DEVICES_MAX];
+/* The last in the order of locks: none is taken, nor any baton, while it is held. */
+static pthread_mutex_t engines_lock = PTHREAD_MUTEX_INITIALIZER;
 
 /* Which messages take which path, where both are open. */
 static void ctx_report_policy(const struct device *device)
@@ -66,14 +70,25 @@ static void ctx_log_path(int dev, const struct device_state *state)
 		ctx_report_policy(plugin_device(dev));
 }
 
+/* ctx_lock held. */
+static void ctx_set_engines(struct device_state *state, bool decided, struct engine_set *engines,
+			    const char *why)
+{
+	pthread_mutex_lock(&engines_lock);
+	state->decided = decided;
+	state->engines = engines;
+	snprintf(state->why, sizeof(state->why), "%s", why);
+	pthread_mutex_unlock(&engines_lock);
+}
+
 /* ctx_lock held. True when that needs no try. */
 static bool ctx_is_decided(int dev)
 {
 	struct device_state *state = &device_states[dev];
+	char why[sizeof(state->why)] = "";
 
-	if (!state->decided &&
-	    engine_is_forbidden(plugin_device(dev), state->why, sizeof(state->why))) {
-		state->decided = true;
+	if (!state->decided && engine_is_forbidden(plugin_device(dev), why, sizeof(why))) {
+		ctx_set_engines(state, true, NULL, why);
 		ctx_log_path(dev, state);
 	}
 	return state->decided;
@@ -94,9 +109,7 @@ static void ctx_decide(int dev)
 	engines = engine_set_get(dev, why, sizeof(why));
 	pthread_mutex_lock(&ctx_lock);
 	if (!state->decided) {
-		state->decided = true;
-		state->engines = engines;
-		memcpy(state->why, why, sizeof(why));
+		ctx_set_engines(state, true, engines, why);
 		ctx_log_path(dev, state);
 		engines = NULL;
 	}
@@ -140,10 +153,10 @@ struct engine_set *ctx_engines(int dev, char *why, size_t why_len)
 	struct device_state *state = &device_states[dev];
 	struct engine_set *engines;
 
-	pthread_mutex_lock(&ctx_lock);
+	pthread_mutex_lock(&engines_lock);
 	engines = state->engines;
 	snprintf(why, why_len, "%s", state->why);
-	pthread_mutex_unlock(&ctx_lock);
+	pthread_mutex_unlock(&engines_lock);
 	return engines;
 }
 
@@ -278,8 +291,7 @@ int ctx_open_port(int dev, struct harp_instance_port *out, char *why, size_t why
 {
 	struct device_state *state = &device_states[dev];
 
-	state->engines = engine_set_get(dev, why, why_len);
-	state->decided = true;
+	ctx_set_engines(state, true, engine_set_get(dev, why, why_len), "");
 	if (state->engines) {
 		int rc = engine_set_port(state->engines, out);
 
@@ -289,7 +301,7 @@ int ctx_open_port(int dev, struct harp_instance_port *out, char *why, size_t why
 		engine_set_put(state->engines);
 	}
 	/* The number may be another device's next. */
-	memset(state, 0, sizeof(*state));
+	ctx_set_engines(state, false, NULL, "");
 	engine_reset();
 	return -ENODEV;
 }

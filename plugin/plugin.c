@@ -104,6 +104,7 @@ static void ctx_end_comm(struct comm *comm, bool abort)
 {
 	struct upkeep *upkeep = comm->upkeep;
 
+	registry_remove(comm);
 	upkeep_stop(upkeep);
 	comm_close(comm, abort);
 	upkeep_free(upkeep);
@@ -121,7 +122,7 @@ static void ctx_close_comm(struct comm *comm, bool abort)
 	uint64_t closing = plugin_memory_comm_closes(comm);
 
 	ctx_remove_comm(comm);
-	registry_remove(comm);
+	registry_hide(comm);
 	if (abort || comm_has_requests(comm)) {
 		ctx_end_comm(comm, abort);
 		plugin_memory_comm_closed(closing);

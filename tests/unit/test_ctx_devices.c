@@ -1,0 +1,256 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* test_ctx_devices.c - a rendezvous that cannot be opened, while the control thread's driver is about to plan a comm's lanes. */
+#include <errno.h>
+#include <unistd.h>
+
+#include "check.h"
+#include "ctx.h"
+#include "keeper.h"
+#include "keyfile.h"
+#include "lane_page.h"
+#include "memory.h"
+#include "peers.h"
+#include "rails.h"
+#include "rendezvous.h"
+#include "workers.h"
+
+#define DEVICES 2
+#define SECONDS_MAX 20u /* a deadlock ends the program */
+
+struct rendezvous {
+	int dev;
+};
+
+struct engine_set {
+	int dev;
+};
+
+pthread_mutex_t ctx_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static const struct device devices[DEVICES] = { { .ifname = "first" }, { .ifname = "spare" } };
+static const struct plugin_config config = { .path = PATH_AUTO, .rails = RAILS_ALL };
+static struct engine_set sets[DEVICES] = { { 0 }, { 1 } };
+static struct rendezvous rendezvous[DEVICES];
+static struct driver keeper;
+static struct work close_work;
+static struct keeper_task *task;
+static int refused;        /* the device without a rendezvous; -1: none */
+static bool forbidden;     /* no device has engines */
+static unsigned plans;     /* that were made */
+static unsigned rails_set; /* of the first device */
+
+/* ---- the rest of the plugin ------------------------------------------------------------------------- */
+
+/* As upkeep_plan() does, with the baton held. */
+static void keeper_advance(struct driver *driver, uint64_t now_ns)
+{
+	char why[384];
+
+	driver_run_ready(driver, now_ns);
+	for (int dev = 0; dev < DEVICES; dev++) {
+		const struct engine_set *engines = ctx_engines(dev, why, sizeof(why));
+
+		CHECK(!engines || engines == &sets[dev]);
+		if (forbidden)
+			CHECK(!strcmp(why, "switched off"));
+	}
+	plans++;
+}
+
+static void close_run(struct work *work, uint64_t now_ns)
+{
+	(void)work;
+	(void)now_ns;
+}
+
+struct driver *keeper_driver(void)
+{
+	return &keeper;
+}
+
+void keeper_task_post(struct keeper_task *posted, uint64_t at_ns)
+{
+	CHECK_EQ(at_ns, 0);
+	task = posted;
+}
+
+/* What was opened of it is closed by the control thread's driver. */
+int rendezvous_open(struct rendezvous **out, int dev)
+{
+	*out = NULL;
+	if (dev == refused) {
+		driver_call(&keeper, &close_work);
+		return -EMFILE;
+	}
+	*out = &rendezvous[dev];
+	return 0;
+}
+
+int rendezvous_open_harp(struct rendezvous *rdv, struct engine_set *engines)
+{
+	CHECK_EQ(rdv - rendezvous, engines - sets);
+	return 0;
+}
+
+void rendezvous_close(struct rendezvous *rdv)
+{
+	CHECK(rdv != NULL);
+}
+
+void rendezvous_hold(struct rendezvous *rdv)
+{
+	CHECK(rdv == &rendezvous[0]);
+}
+
+void rendezvous_let_in(struct rendezvous *rdv)
+{
+	CHECK(rdv == &rendezvous[0]);
+}
+
+void rendezvous_set_rails(struct rendezvous *rdv, struct rendezvous *const *list, unsigned count)
+{
+	CHECK(rdv == &rendezvous[0] && list[0] == rdv);
+	rails_set = count;
+}
+
+unsigned rails_devices(int dev, int out[RAIL_PAIRS_MAX])
+{
+	out[0] = dev;
+	out[1] = !dev;
+	return DEVICES;
+}
+
+bool engine_is_forbidden(const struct device *device, char *why, size_t why_len)
+{
+	CHECK(device != NULL);
+	if (forbidden)
+		snprintf(why, why_len, "switched off");
+	return forbidden;
+}
+
+struct engine_set *engine_set_get(int dev, char *why, size_t why_len)
+{
+	(void)why;
+	(void)why_len;
+	return &sets[dev];
+}
+
+void engine_set_put(struct engine_set *set)
+{
+	(void)set;
+}
+
+int engine_set_port(const struct engine_set *set, struct harp_instance_port *out)
+{
+	(void)set;
+	(void)out;
+	return -ENOTSUP;
+}
+
+const struct plugin_config *plugin_config(void)
+{
+	return &config;
+}
+
+const struct device *plugin_device(int dev)
+{
+	return &devices[dev];
+}
+
+int plugin_device_count(void)
+{
+	return DEVICES;
+}
+
+void plugin_log(enum plugin_log_level level, const char *func, int line, const char *fmt, ...)
+{
+	(void)level;
+	(void)func;
+	(void)line;
+	(void)fmt;
+}
+
+void plugin_memory_forget(void)
+{
+}
+
+void lane_page_rest(void)
+{
+}
+
+void keeper_stop(void)
+{
+}
+
+void engine_reset(void)
+{
+}
+
+void peers_reset(void)
+{
+}
+
+void workers_stop(void)
+{
+}
+
+void keyfile_forget(void)
+{
+}
+
+/* ---- tests ------------------------------------------------------------------------------------------ */
+
+static void begin(int device_refused, bool engines_forbidden)
+{
+	ctx_forget_devices();
+	refused = device_refused;
+	forbidden = engines_forbidden;
+	plans = rails_set = 0;
+	task = NULL;
+}
+
+/* By a thread of the application: the device's own, then one that stands in for it. */
+static void test_listen(void)
+{
+	struct rendezvous *rdv;
+	bool opening;
+
+	begin(0, true);
+	CHECK_EQ(ctx_rendezvous(0, &rdv, &opening), -EMFILE);
+	CHECK(!opening);
+	CHECK_EQ(plans, 1);
+	refused = 1;
+	CHECK_EQ(ctx_rendezvous(0, &rdv, &opening), 0);
+	CHECK(rdv == &rendezvous[0]);
+	CHECK_EQ(plans, 2);
+	CHECK_EQ(rails_set, 1);
+	refused = -1;
+	CHECK_EQ(ctx_rendezvous(0, &rdv, &opening), 0);
+	CHECK_EQ(plans, 2);
+	CHECK_EQ(rails_set, 2);
+}
+
+/* By the control thread, which opens the engines first. */
+static void test_control_thread(void)
+{
+	struct rendezvous *rdv;
+	bool opening;
+
+	begin(1, false);
+	CHECK_EQ(ctx_rendezvous(0, &rdv, &opening), 0);
+	CHECK(opening && task);
+	CHECK_EQ(plans, 0);
+	task->run(task);
+	CHECK_EQ(plans, 1);
+	CHECK_EQ(rails_set, 1);
+}
+
+int main(void)
+{
+	alarm(SECONDS_MAX);
+	driver_init(&keeper, keeper_advance);
+	close_work.run = close_run;
+	test_listen();
+	test_control_thread();
+	return check_done();
+}
