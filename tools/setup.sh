@@ -192,6 +192,8 @@ venv_usable() {
 }
 
 setup_venv() {
+	[ -z "${REQUIRE_HASHES:-}" ] || lock_fits || die "REQUIRE_HASHES is set, and" \
+		"tools/requirements.lock is not for $python; set PYTHON to a CPython 3.11 on x86-64"
 	venv_usable && return
 	say "making .venv with $("$python" --version) ($python) and installing Python packages"
 	rm -rf .venv
@@ -199,8 +201,6 @@ setup_venv() {
 	requirements >.venv/requirements.txt
 	local hashes=(--require-hashes --only-binary :all:) from=tools/requirements.lock
 	if ! lock_fits; then
-		[ -z "${REQUIRE_HASHES:-}" ] || die "REQUIRE_HASHES is set, and tools/requirements.lock is not for" \
-			"$python; set PYTHON to a CPython 3.11 on x86-64"
 		hashes=() from=pyproject.toml
 		say "no hashes of Python packages are checked: $from decides, as the lock is for Python 3.11 on x86-64"
 	fi

@@ -319,10 +319,12 @@ class Daemon:
         problem = ""
         try:
             if self._read_settings is not None:
-                self._apply(self._read_settings(self.settings))
+                problem = self._apply(self._read_settings(self.settings))
                 self._reloads += 1
                 self.nics.sync()
                 log.info("configuration read anew")
+                if problem:
+                    log.error("%s", problem)
         except Exception as error:  # whatever the reader raises, harpd goes on as it was
             problem = str(error)
             log.error("%s; the configuration stays as it was", problem)
@@ -332,16 +334,17 @@ class Daemon:
     def _hung_up(self) -> None:
         self.reload()
 
-    def _apply(self, new: Settings) -> None:
+    def _apply(self, new: Settings) -> str:
+        """Who may lease comes first. Returns what could not be applied."""
         self.settings = new
         self.leasing.settings = new
-        self.nics.apply(new)
-        self.leasing.ports.apply(new)
         self.leasing.access = Access.of(new.users, new.groups)
+        self.leasing.ports.apply(new)
         self.table.per_uid_max = new.leases_per_uid
         if self._server is not None:
             self._server.connections.per_uid_max = new.connections_per_uid
         log.setLevel(new.log_level.upper())
+        return self.nics.apply(new)
 
     # ---- running and ending ----
 

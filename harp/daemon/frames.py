@@ -49,13 +49,14 @@ def empty(fd: int) -> None:
 # --------------------------------------------------------------------------------------------------
 # In another process.
 #
-def _descriptors(process: Path, wanted: Identity) -> Iterator[Path]:
-    """Links of its descriptors to the file. They are not opened: stat() follows them."""
+def _descriptors(process: Path, _wanted: Identity) -> Iterator[Path]:
+    """Links of its descriptors to memfds. Neither stat() nor open() may follow the others: a server
+    of files that does not answer would stop harpd."""
     with os.scandir(process / "fd") as entries:
         for entry in itertools.islice(entries, LINKS_MAX):
             link = process / "fd" / entry.name
             with contextlib.suppress(OSError):
-                if identity(link.stat()) == wanted:
+                if str(link.readlink()).startswith("/memfd:"):
                     yield link
 
 
@@ -80,10 +81,11 @@ def search(pid: int, wanted: Identity, proc: Path = PROC) -> int:
     for links in (_descriptors, _mappings):
         with contextlib.suppress(OSError):
             for link in links(process, wanted):
-                fd, status = memfd.open_link(link, os.O_RDWR)
-                if identity(status) == wanted:
-                    return fd
-                os.close(fd)
+                with contextlib.suppress(OSError):  # it is gone or read-only; another may be there
+                    fd, status = memfd.open_link(link, os.O_RDWR)
+                    if identity(status) == wanted:
+                        return fd
+                    os.close(fd)
     return -1
 
 
@@ -123,8 +125,14 @@ class Frames:
         if fd >= 0:
             os.close(fd)
 
+    def leave(self, wanted: Identity) -> None:
+        """Closes an inherited descriptor: its lease is not taken up, but its owner lives on."""
+        fd = self._inherited.pop(wanted, -1)
+        if fd >= 0:
+            os.close(fd)
+
     def unclaimed(self) -> list[int]:
-        """Inherited descriptors of leases that find() did not ask for; the caller's from now on."""
+        """Inherited descriptors that neither find() nor leave() took; the caller's from now on."""
         fds = list(self._inherited.values())
         self._inherited.clear()
         return fds

@@ -347,6 +347,7 @@ class Leasing:
             lease.frames = self.frames.keep(lease.lease_id, made.fds[FD_FRAMES])
         except OSError as error:
             raise _refusal(error, lease.ifname) from error
+        lease.side = made.side
         self._steer(lease, nic, made)
         lease.frame_count, lease.frame_size = made.frame_count, made.frame_size
         return self._message(lease, nic, made)

@@ -380,22 +380,29 @@ class Nics:
 
     # ---- a reload ----
 
-    def apply(self, settings: Settings) -> None:
-        """What harp.toml may change while leases exist; for leases from now on."""
+    def apply(self, settings: Settings) -> str:
+        """What harp.toml may change while leases exist; for leases from now on. Returns which NICs
+        can't be read, and why; they keep the queues that were read before."""
+        problems = []
         self._settings = settings
         for each in settings.nics:
-            nic, table = self.all.get(each.ifname), self._table.nics.get(each.ifname)
-            if nic is None:
-                continue
-            nic.settings = each
+            nic = self.all.get(each.ifname)
+            if nic is not None:
+                nic.settings = each
+        for nic in self.all.values():
+            table = self._table.nics.get(nic.ifname)
             if table is None or nic.link is None:
                 continue
-            nic.hardware = self._kernel.hardware(nic.link, each.rss)
+            try:
+                nic.hardware = self._kernel.hardware(nic.link, nic.settings.rss)
+            except (OSError, ValueError) as error:
+                problems.append(f"{nic.ifname}: its queues can't be read: {error}; reload again")
             fresh = self._nic_table(nic, nic.link)
             for queue in fresh.queues:
                 table.queues.setdefault(queue, QueueState.FREE)
             table.withdrawn = set(table.queues) - set(fresh.queues)
             table.ports.size, table.ports.rest_s = fresh.ports.size, fresh.ports.rest_s
+        return "; ".join(problems)
 
     # ---- a NIC changes ----
 

@@ -2,11 +2,13 @@
 """Who is at the other end of a Unix socket: process, user, groups, and a pidfd that knows its
 end."""
 
+import contextlib
 import errno
 import fcntl
 import os
 import socket
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,9 +23,10 @@ from harp.words import printable
 SO_PEERPIDFD = 77
 SO_PEERGROUPS = 59
 _UCRED = struct.Struct("3i")
-_CAP_NET_ADMIN = 12
+_CAP_NET_ADMIN, _CAP_SYS_PTRACE = 12, 19
 _CAPABILITY_SETS = ("CapBnd", "CapPrm", "CapInh")
-_THREADS_MAX = 4096
+_THREADS_MAX = 4096  # of one process
+_HOST_THREADS_MAX = 1 << 18
 _NS_GET_USERNS = 0xB701  # linux/nsfs.h
 _GROUPS_BYTES = 1024  # the most that Python's getsockopt() takes: 256 groups
 
@@ -85,29 +88,78 @@ def network_admin_elsewhere(pid: int, proc: Path = procfs.PROC) -> str:
     it is of ours, or may not.
 
     A process can have what is permitted to it, or inheritable, or in its bounding set (by a
-    program's file capabilities); each of its threads has sets of its own. In a container its
-    parents count, too: a process that gave the capability up may pass on what it is given. What
-    can't be looked at counts as the capability.
+    program's file capabilities); each of its threads has sets of its own. A lessee can pass its
+    sockets on, so every process counts that shares its network namespace, or a PID namespace of it
+    or its parents which is not harpd's. What can't be looked at counts as the capability. Takes as
+    long as a look at every thread of the host: for a worker.
     """
     try:
-        if _namespace(proc / str(pid), "net") == _namespace(proc / "self", "net"):
+        network = _namespace(proc / str(pid), "net")
+        if network == _namespace(proc / "self", "net"):
             return ""
-        own_pids = _namespace(proc / "self", "pid")
-        while True:
-            why = _may_administer(pid, proc)
-            if why:
-                return (
-                    f"it is of another network namespace, and {why}: a lease would let it change "
-                    "this host's network; drop CAP_NET_ADMIN from the container"
-                )
-            pid = int(procfs.status_field(pid, "PPid", proc) or "0")
-            if not pid or _namespace(proc / str(pid), "pid") == own_pids:
-                return ""
+        why = _may_administer(pid, proc)
+        if not why:
+            for other in _neighbors(network, _pid_namespaces(pid, proc), proc):
+                with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has ended
+                    why = _may_administer(other, proc)
+                if why:
+                    break
     except OSError as error:
         return (
-            f"its namespaces can't be read ({error.strerror}), so it may have CAP_NET_ADMIN over "
-            "this one from another; give harpd CAP_SYS_PTRACE"
+            f"the namespaces of its processes can't be read ({error.strerror}), so one may have "
+            "CAP_NET_ADMIN over this one from another; give harpd CAP_SYS_PTRACE"
         )
+    if not why:
+        return ""
+    return (
+        f"it is of another network namespace, and {why}: a lease would let it change "
+        "this host's network; drop CAP_NET_ADMIN from the container"
+    )
+
+
+def _pid_namespaces(pid: int, proc: Path) -> set[tuple[int, int]]:
+    """Those of a process and its parents, up to harpd's."""
+    found: set[tuple[int, int]] = set()
+    own = _namespace(proc / "self", "pid")
+    while pid and (namespace := _namespace(proc / str(pid), "pid")) != own:
+        found.add(namespace)
+        pid = int(procfs.status_field(pid, "PPid", proc) or "0")
+    return found
+
+
+def _neighbors(
+    network: tuple[int, int], pid_namespaces: set[tuple[int, int]], proc: Path
+) -> Iterator[int]:
+    """Processes of one of these PID namespaces, or with a thread in the network namespace. The
+    first thread may have ended, and then has no network namespace. OSError."""
+    threads = 0
+    for process in proc.iterdir():
+        if not process.name.isdigit():
+            continue
+        try:
+            if _namespace(process, "pid") in pid_namespaces:
+                yield int(process.name)
+                continue
+            for task in (process / "task").iterdir():
+                threads += 1
+                if threads > _HOST_THREADS_MAX:
+                    raise OSError(errno.E2BIG, f"the host has more than {threads - 1} threads")
+                with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                    if _namespace(task, "net") == network:
+                        yield int(process.name)
+                        break
+        except (FileNotFoundError, ProcessLookupError):  # it has ended
+            continue
+        except PermissionError:
+            if not _is_above(int(process.name), proc):
+                raise
+
+
+def _is_above(pid: int, proc: Path) -> bool:
+    """Is an unreadable process of harpd's PID namespace, and beyond CAP_SYS_PTRACE of harpd's? Then
+    it belongs to a user namespace above harpd's, or a security module guards it: no container."""
+    levels = procfs.status_field(pid, "NSpid", proc).split()
+    return len(levels) == 1 and bool(capabilities(os.getpid()) >> _CAP_SYS_PTRACE & 1)
 
 
 def _may_administer(pid: int, proc: Path) -> str:

@@ -104,8 +104,12 @@ class Client:
         """HELLO came: from now on it may be silent."""
         self.name = name or "(unnamed)"
         self._server.has_spoken(self)
+        self._cancel_timer()
+
+    def _cancel_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
+        self._timer = None
 
     def _readable(self, _events: int) -> None:
         now_s = self._server.loop.now_s()
@@ -184,8 +188,9 @@ class Client:
             try:
                 socket.send_fds(self._sock, [reply.payload], reply.fds)
             except BlockingIOError:
-                if not self._waiting_to_send():
+                if self._timer is None:
                     self._timer = self._server.loop.after(TAKE_S, self._not_taken)
+                if not self._waiting_to_send():
                     self._server.loop.watch(self._sock.fileno(), WRITE, self._writable)
                 return
             except OSError as error:
@@ -195,8 +200,8 @@ class Client:
             self._sent(reply)
 
     def _sent(self, reply: Reply) -> None:
-        if self._timer is not None and self.name:
-            self._timer.cancel()
+        if self.name:  # until HELLO came, the timer is HELLO's
+            self._cancel_timer()
         self._pending.popleft()
         if reply is self._answer:
             self._answer, self._busy = None, False
@@ -240,8 +245,7 @@ class Client:
         self.open = False
         if why:
             self._server.complain(f"{self}: {why}; its connection is closed")
-        if self._timer is not None:
-            self._timer.cancel()
+        self._cancel_timer()
         self._server.loop.unwatch(self._sock.fileno())
         self._sock.close()
         self._server.left(self)

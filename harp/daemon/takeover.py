@@ -78,6 +78,7 @@ class Takeover:
                 continue
             if leasing.nics.waits(lease):
                 log.warning("%s: process %d runs on unattended", lease.ifname, lease.owner.pid)
+                leasing.frames.leave(lease.frames)
                 continue
             self._adopt_one(lease, leasing, rest_s)
         leasing.adopted()

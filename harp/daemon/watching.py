@@ -110,6 +110,10 @@ class Watching:
     def watch(self, client: Client, serial: int, lease_id: int, side: int) -> None:
         """Handles WATCH: answered when the interface was read; RefusedError."""
         lease = self._lease(client, lease_id)
+        if side not in (0, lease.side):
+            raise RefusedError(
+                errno.EINVAL, f"interface {side} is not the helper device of lease {lease_id:016x}"
+            )
         elsewhere = self._watches.get(lease_id)
         self._left(client)
         if elsewhere is not None and elsewhere.client is not client:

@@ -149,6 +149,31 @@ def test_who_takes_no_answer_is_closed(harpd: Running, monkeypatch: pytest.Monke
     assert descriptors() <= before
 
 
+def test_each_message_that_is_stuck_has_its_own_time(harpd: Running) -> None:
+    """When one is taken and the next is stuck, another timer runs."""
+    with greeted(harpd.path) as sock:
+        (client,) = harpd.daemon._server.clients
+
+        def stuck() -> None:
+            while not client._waiting_to_send():
+                client._put(server.Reply(bytes(server.SEND_SMALL)))
+            for _ in range(16):
+                client._put(server.Reply(bytes(server.SEND_SMALL)))
+
+        def found() -> tuple[int, object]:
+            return len(client._pending), client._timer
+
+        harpd.call(stuck)
+        timers = []
+        while (now := harpd.call(found))[0]:
+            timers.append(now)
+            sock.recv(65536)
+        assert all(timer is not None for _, timer in timers)
+        assert len({pending for pending, _ in timers}) > 1
+        assert len({id(timer) for _, timer in timers}) == len({pending for pending, _ in timers})
+        assert harpd.call(found) == (0, None)
+
+
 def test_a_flood_is_capped_and_others_are_served_meanwhile(harpd: Running) -> None:
     stop = threading.Event()
     answered = [0]

@@ -90,8 +90,8 @@ def members(analyze: str, name: str) -> set[str]:
     return set().union(*(members(analyze, word) for word in words if word))
 
 
-def filtered(root_dir: Path, analyze: str) -> list[str]:
-    """A command in front of harpd that leaves it the unit's system calls."""
+def allowed_calls(root_dir: Path, analyze: str) -> set[str]:
+    """The system calls that the unit's filter allows."""
     allowed: set[str] = set()
     remove = False
     for word in service(root_dir)["SystemCallFilter"]:
@@ -99,6 +99,12 @@ def filtered(root_dir: Path, analyze: str) -> list[str]:
         remove = remove or word.startswith("~")
         names = members(analyze, word.removeprefix("~"))
         allowed = allowed - names if remove else allowed | names
+    return allowed
+
+
+def filtered(root_dir: Path, analyze: str) -> list[str]:
+    """A command in front of harpd that leaves it the unit's system calls."""
+    allowed = allowed_calls(root_dir, analyze)
     found = subprocess.run(
         ["cc", "-E", "-dM", "-include", "sys/syscall.h", "-xc", "/dev/null"],
         capture_output=True, text=True, check=True,
@@ -175,6 +181,16 @@ def test_the_unit_has_its_limits(root_dir: Path) -> None:
     assert found["SystemCallFilter"][0] == "@system-service"
     taken = found["SystemCallFilter"][found["SystemCallFilter"].index("~@resources") :]
     assert "bpf" not in taken
+
+
+def test_the_unit_writes_no_other_process_s_memory(root_dir: Path) -> None:
+    analyze = shutil.which("systemd-analyze")
+    if analyze is None:
+        pytest.skip("no systemd-analyze here, which knows sets of system calls")
+    allowed = allowed_calls(root_dir, analyze)
+    assert {"read", "bpf", "recvmsg"} <= allowed
+    other = {"ptrace", "process_vm_readv", "process_vm_writev", "process_madvise"}
+    assert not other & allowed
 
 
 def test_the_unit_s_exposure(root_dir: Path) -> None:

@@ -14,6 +14,7 @@ from daemon_rig import leave_harpd
 from harpd_rig import HostDaemon, Job, paused
 from netns_tools import wait_until
 
+from harp import memfd
 from harp.daemon import frames
 from harp.daemon.kernel import FD_FRAMES
 from harp.daemon.loop import close_all
@@ -272,6 +273,33 @@ def test_the_search_opens_what_was_asked_for_alone() -> None:
     finally:
         os.close(one)
         os.close(other)
+
+
+def test_the_search_follows_no_link_but_memfds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even stat() waits for a file system whose server does not answer."""
+    (tmp_path / "file").touch()
+    held = os.memfd_create("harp-frames")
+    followed = []
+
+    def open_link(link: Path, flags: int) -> tuple[int, os.stat_result]:
+        followed.append(str(link.readlink()))
+        return real(link, flags)
+
+    def stat(link: Path, **_how: object) -> os.stat_result:
+        pytest.fail(f"stat() of {link}")
+
+    real = memfd.open_link
+    memfd.devices()
+    with (tmp_path / "file").open(), monkeypatch.context() as patched:
+        patched.setattr(memfd, "open_link", open_link)
+        patched.setattr(Path, "stat", stat)
+        fd = frames.search(os.getpid(), frames.identity(os.fstat(held)))
+    assert fd >= 0
+    assert all(name.startswith("/memfd:") for name in followed), followed
+    os.close(fd)
+    os.close(held)
 
 
 def test_a_file_of_a_disk_is_not_emptied(tmp_path: Path) -> None:

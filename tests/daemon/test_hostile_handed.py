@@ -10,6 +10,7 @@ import contextlib
 import errno
 import mmap
 import os
+import signal
 import socket
 import struct
 import threading
@@ -236,6 +237,20 @@ def child_without() -> bool:
     return False
 
 
+def sibling_with() -> bool:
+    """A process keeps what the lessee and its parents give up."""
+    keeper = os.fork()
+    if not keeper:
+        signal.pause()
+    drop_net_admin()
+    child = os.fork()
+    if child:
+        os.waitpid(child, 0)
+        os.kill(keeper, signal.SIGKILL)
+        return True
+    return False
+
+
 def thread_with() -> bool:
     """This thread gives up what another one of the process keeps."""
     threading.Thread(target=threading.Event().wait, daemon=True).start()
@@ -256,7 +271,7 @@ def test_net_admin_elsewhere_is_refused_a_lease(lab: Lab) -> None:
             assert lease_or_why(harpd, uid=uid) == ""
             assert lease_or_why(harpd, uid=uid, netns=harpd.host.netns, net_admin=True) == ""
         assert lease_or_why(harpd, own_user_namespace, net_admin=True) == ""
-        for trick in (child_without, thread_with):
+        for trick in (child_without, sibling_with, thread_with):
             why = lease_or_why(harpd, trick, uid=None, net_admin=True, container=True)
             assert "has CAP_NET_ADMIN in Cap" in why, trick.__name__
         assert harpd.query("status")["leases"] == 0

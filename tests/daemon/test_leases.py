@@ -16,6 +16,8 @@ from fake_kernel import FakeKernel, FakeSteering, address
 
 from harp import _host
 from harp.daemon.client import DaemonClient, RefusedByDaemonError
+from harp.daemon.kernel import Hardware
+from harp.daemon.netlink import Link
 from harp.daemon.nics import MISSED_MAX
 from harp.daemon.settings import NicSettings, Settings
 from harp.daemon.table import QueueState
@@ -520,6 +522,35 @@ def test_reload_takes_what_may_change(
     assert caplog.records[-1].levelno == logging.ERROR
     assert harpd.client().settings == "HARP_X=2\n"
     assert not harpd.daemon.leasing.access.everybody
+
+
+def test_a_nic_that_can_not_be_read_keeps_no_setting_from_others(
+    start: Callable[..., Running], settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def reload(old: Settings) -> Settings:
+        nics = tuple(replace(each, lease_queues=frozenset({1})) for each in old.nics)
+        return replace(old, nics=nics, users=(), groups=(), leases_per_uid=1)
+
+    def hardware(link: Link, rss: str) -> Hardware:
+        if link.ifname == "eth0":
+            raise OSError(errno.EIO, "fake: no answer")
+        return real(link, rss)
+
+    kernel = FakeKernel()
+    kernel.present["eth1"] = replace(kernel.present["eth0"], ifname="eth1", ifindex=3)
+    both = replace(settings, nics=(NicSettings("eth0"), NicSettings("eth1")))
+    harpd = start(kernel, given=both, reload=reload)
+    real = kernel.hardware
+    monkeypatch.setattr(kernel, "hardware", hardware)
+    with harpd.client() as client:
+        problem = client.query("reload")["problem"]
+    assert problem.startswith("eth0: its queues can't be read: ")
+    assert "fake: no answer" in problem
+    assert not harpd.daemon.leasing.access.everybody
+    assert harpd.daemon.table.per_uid_max == 1
+    for ifname in ("eth0", "eth1"):
+        assert harpd.daemon.nics.all[ifname].settings.lease_queues == frozenset({1})
+        assert harpd.daemon.table.nics[ifname].withdrawn == {0, 2, 3}
 
 
 def test_a_reload_gives_and_takes_queues(start: Callable[..., Running], settings: Settings) -> None:

@@ -20,6 +20,7 @@ from harp import cli_daemon
 from harp.daemon import daemon, rundir, state
 from harp.daemon.client import RefusedByDaemonError
 from harp.daemon.daemon import Daemon, Preparation
+from harp.daemon.frames import Frames
 from harp.daemon.settings import NicSettings, Settings
 from harp.daemon.table import QueueState
 from harp.errors import Exit, HarpError
@@ -172,6 +173,34 @@ def test_pins_that_a_job_depends_on_stay_until_it_ends(
     assert len(third.kernel.steerings) == 2
     with third.client() as client:
         assert client.query("status")["nics"][0]["problem"] == ""
+
+
+def test_frames_of_a_job_that_runs_on_unattended_are_left(
+    start: Callable[..., Running], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = start()
+    pid, writing = holder(str(first.path))
+    (held,) = first.daemon.leasing.frames.fds
+    of_job, of_no_lease = os.dup(held), os.memfd_create("of-no-lease")
+    inherited = []
+    for fd in (of_job, of_no_lease):
+        os.pwrite(fd, b"frame", 0)
+        inherited.append(os.dup(fd))
+    steering(first).failing = "adopt"
+    first.end(remove=False)
+    monkeypatch.setattr(daemon, "Frames", lambda _fds: Frames(inherited))
+    second = start(first.kernel)
+    second.daemon.loop.finish_work()
+    assert f"process {pid} runs on unattended" in caplog.text
+    assert os.pread(of_job, 5, 0) == b"frame"
+    assert os.pread(of_no_lease, 5, 0) == bytes(5)
+    for fd in (of_job, of_no_lease):
+        os.close(fd)
+    for fd in inherited:
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(fd)
+    end(pid, writing)
+    second.call(second.daemon.nics.sync)
 
 
 def test_a_nic_that_appears_is_prepared(start: Callable[..., Running]) -> None:

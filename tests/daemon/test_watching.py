@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from daemon_rig import NOBODY, Running, in_child
 from fake_kernel import NETWORK_BYTES, V4, FakeMonitor
+from test_leases import steering
 
 from harp import _host
 from harp._host import CONFIRMED, WANTED, Kind, Message
@@ -88,6 +89,23 @@ def monitor(harpd: Running) -> FakeMonitor:
 def want(watcher: Watcher, *addresses: bytes, flags: int = WANTED) -> None:
     answer = watcher.ask(_host.pack_wanted(3, [(each, flags) for each in addresses]))
     assert answer.kind is Kind.DONE
+
+
+def test_no_interface_but_the_leases_own_is_looked_at(harpd: Running) -> None:
+    """Else a job could ask which interfaces the host has."""
+    harpd.call(lambda: setattr(steering(harpd), "side", 7))
+    harpd.kernel.side = 7
+    with harpd.client() as client:
+        lease, fds = client.lease("eth0")
+        for fd in fds:
+            os.close(fd)
+        with Watcher(harpd.path) as watcher:
+            for side in (1, 2, 8):
+                answer = watcher.ask(_host.pack_watch(2, lease.lease_id, side))
+                assert (answer.kind, answer.fields["error"]) == (Kind.REFUSED, errno.EINVAL)
+            assert harpd.kernel.reads == []
+            for side in (0, 7):
+                assert watcher.ask(_host.pack_watch(3, lease.lease_id, side)).kind is Kind.NETWORK
 
 
 def test_changes_of_the_network_are_told_once(harpd: Running, watcher: Watcher) -> None:
@@ -341,43 +359,68 @@ def test_messages_of_neighbors_are_read_carefully() -> None:
 
 
 PROCESSES = {
-    # net, user and pid namespace of a process and of harpd, sets of its threads; may it?
-    "of our network": ("n0 u0 p0", ["1000"], True),
-    "of another one, without": ("n1 u0 p0", ["0"], True),
-    "with": ("n1 u0 p0", ["1000"], False),
-    "a thread with": ("n1 u0 p0", ["0", "1000"], False),
-    "a parent with": ("n1 u0 p1", ["0"], False),
-    "a parent with, not of its container": ("n1 u0 p0", ["0"], True),
+    # net, user and pid namespace of a process, sets of its threads; of its parent; of a process
+    # that is no relative; may it? harpd's are n0 u0 p0.
+    "of our network": ("n0 u0 p0", ["1000"], "n0 u0 p0", "n0 u0 p0", True),
+    "of another one, without": ("n1 u0 p0", ["0"], "n0 u0 p0", "n0 u0 p0", True),
+    "with": ("n1 u0 p0", ["1000"], "n0 u0 p0", "n0 u0 p0", False),
+    "a thread with": ("n1 u0 p0", ["0", "1000"], "n0 u0 p0", "n0 u0 p0", False),
+    "a parent with": ("n1 u0 p1", ["0"], "n2 u0 p1", "n0 u0 p0", False),
+    "a parent with, of its network": ("n1 u0 p0", ["0"], "n1 u0 p0", "n0 u0 p0", False),
+    "a parent with, not of its container": ("n1 u0 p1", ["0"], "n0 u0 p0", "n0 u0 p0", True),
+    "another of its network with": ("n1 u0 p1", ["0"], "n0 u0 p0", "n1 u0 p2", False),
+    "another of its PID namespace with": ("n1 u0 p1", ["0"], "n0 u0 p0", "n2 u0 p1", False),
+    "another container's with": ("n1 u0 p1", ["0"], "n0 u0 p0", "n2 u0 p2", True),
 }
 
 
 @pytest.mark.parametrize("name", PROCESSES)
 def test_who_may_administer_our_network(tmp_path: Path, name: str) -> None:
-    namespaces, threads, allowed = PROCESSES[name]
+    namespaces, threads, of_parent, of_other, allowed = PROCESSES[name]
 
-    def process(pid: str, spaces: str, sets: list[str], parent: int) -> None:
-        (tmp_path / pid / "ns").mkdir(parents=True)
+    def join(folder: Path, spaces: str) -> None:
+        (folder / "ns").mkdir(parents=True)
         for kind, space in zip(("net", "user", "pid"), spaces.split(), strict=True):
             (tmp_path / space).touch()
-            (tmp_path / pid / "ns" / kind).hardlink_to(tmp_path / space)
+            (folder / "ns" / kind).hardlink_to(tmp_path / space)
+
+    def process(pid: str, spaces: str, sets: list[str], parent: int) -> None:
+        join(tmp_path / pid, spaces)
         for number, bounding in enumerate(sets):
             task = str(int(pid) + number) if pid != "self" else "0"
-            (tmp_path / pid / "task" / task).mkdir(parents=True)
+            join(tmp_path / pid / "task" / task, spaces)
             status = f"PPid:\t{parent}\nCapInh:\t0\nCapPrm:\t0\nCapBnd:\t{bounding}\n"
             (tmp_path / task).mkdir(exist_ok=True)
             (tmp_path / task / "status").write_text(status)
 
     process("self", "n0 u0 p0", ["0"], 0)
     process("10", namespaces, threads, 20)
-    process("20", namespaces, ["1000"], 0)
+    process("20", of_parent, ["1000"], 0)
+    process("30", of_other, ["1000"], 0)
     why = peer.network_admin_elsewhere(10, tmp_path)
     assert (why == "") is allowed, why
+
+
+def test_a_first_thread_that_ended_hides_no_other(tmp_path: Path) -> None:
+    """The kernel shows no network namespace of such a thread, and so none of the process."""
+    for pid, net in (("self", "n0"), ("10", "n1"), ("30", ""), ("30/task/31", "n1")):
+        (tmp_path / pid / "ns").mkdir(parents=True)
+        (tmp_path / pid / "task" / pid).mkdir(parents=True)
+        for kind, space in (("net", net), ("user", "u0"), ("pid", "p0")):
+            if space:
+                (tmp_path / space).touch()
+                (tmp_path / pid / "ns" / kind).hardlink_to(tmp_path / space)
+    for pid, bounding in (("10", "0"), ("30", "0"), ("31", "1000")):
+        (tmp_path / pid).mkdir(exist_ok=True)
+        status = f"PPid:\t0\nCapInh:\t0\nCapPrm:\t0\nCapBnd:\t{bounding}\n"
+        (tmp_path / pid / "status").write_text(status)
+    assert "process 30 has CAP_NET_ADMIN" in peer.network_admin_elsewhere(10, tmp_path)
 
 
 def test_what_proc_does_not_show_counts_as_the_capability(tmp_path: Path) -> None:
     (tmp_path / "self/ns").mkdir(parents=True)
     (tmp_path / "self/ns/net").touch()
-    assert "its namespaces can't be read" in peer.network_admin_elsewhere(10, tmp_path)
+    assert "can't be read" in peer.network_admin_elsewhere(10, tmp_path)
 
 
 def test_the_setting_is_off_and_live(harpd: Running, settings: Settings) -> None:
