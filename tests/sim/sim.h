@@ -41,7 +41,7 @@ struct sim_app {
 	bool connected, shut, eof, closed, wait_writable, paused, ready;
 	struct harp_frame *held[4]; /* received frames it keeps for a while */
 	unsigned held_count;
-	uint8_t *memory[2];      /* what it sends in place: send_total bytes, twice; NULL: none */
+	uint8_t *memory[2]; /* what it sends in place: send_total bytes, twice; NULL: none */
 	enum { MEMORY_THEIRS, MEMORY_ASKED, MEMORY_OURS } memory_back[2]; /* the stack's? */
 };
 

@@ -52,9 +52,7 @@ static inline void rig_open_fed(struct talk *t, unsigned lanes, uint32_t eager_b
 
 static inline void rig_open_kept(struct talk *t, unsigned lanes)
 {
-	struct comm_options opt = {
-		.several = true, .kept = true, .eager_bytes = 1048576
-	};
+	struct comm_options opt = { .several = true, .kept = true, .eager_bytes = 1048576 };
 
 	memset(t, 0, sizeof(*t));
 	env_warns = 0;
