@@ -70,6 +70,7 @@ def start(stack: contextlib.ExitStack, host: Host, daemon: HostDaemon) -> Actor:
     made = actor(host, daemon)
     stack.callback(made.close)
     made.call("load", path=str(_paths.plugin()))
+    made.call("open_interfaces")
     return made
 
 

@@ -193,6 +193,10 @@ class Commands:
             time.sleep(0.01)
         return [base64.b64encode(made[0]).decode(), made[1]]
 
+    def open_interfaces(self) -> None:
+        """Returns once the instances are open, or cannot be opened."""
+        self.net.close_listen(self.listen_with_harp()[1])
+
     def accept(self, listen: int, timeout_s: float = HANGS_S) -> int:
         return self.ncclnet.poll_until([lambda: self.net.accept_step(listen)], timeout_s)[0]
 

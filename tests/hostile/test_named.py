@@ -26,7 +26,7 @@ def listening(hosts: Hosts, path: str, beside: bool = True, **env: str) -> Actor
     actor = Actor(hosts.netns[0], hosts.env(path, **UNNAMED | env), None if beside else NO_BESIDE)
     try:
         actor.call("load", path=str(hosts.plugin))
-        actor.call("listen")
+        actor.call("open_interfaces")
     except BaseException:
         actor.close()
         raise

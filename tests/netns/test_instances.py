@@ -89,6 +89,7 @@ def ranks(
     with actors(*started) as (sender, receiver):
         for actor in started:
             actor.call("load", path=str(_paths.plugin()))
+            actor.call("open_interfaces")
         made = Ranks(sender, receiver, [], [])
         for _ in range(count):
             made.connect()
