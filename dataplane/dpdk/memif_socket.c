@@ -247,7 +247,8 @@ int memif_receive(int fd, struct memif_message *message)
 	struct msghdr header = { .msg_iov = &bytes,
 				 .msg_iovlen = 1,
 				 .msg_control = control.bytes,
-				 .msg_controllen = sizeof(control) };
+				 /* CMSG_SPACE would let the kernel install a second descriptor */
+				 .msg_controllen = CMSG_LEN(sizeof(int)) };
 	ssize_t len = recvmsg(fd, &header, MSG_CMSG_CLOEXEC);
 	const struct cmsghdr *first;
 
@@ -257,7 +258,7 @@ int memif_receive(int fd, struct memif_message *message)
 	message->fd = -1;
 	if (first && first->cmsg_level == SOL_SOCKET && first->cmsg_type == SCM_RIGHTS)
 		memcpy(&message->fd, CMSG_DATA(first), sizeof(message->fd));
-	if (len == sizeof(message->bytes))
+	if (len == sizeof(message->bytes) && !(header.msg_flags & MSG_CTRUNC))
 		return 1;
 	if (message->fd >= 0)
 		close(message->fd);

@@ -90,6 +90,27 @@ static void say_region(int fd, uint64_t said_bytes, off_t bytes, bool is_sealed)
 	close(file);
 }
 
+/* A message with two descriptors, where the protocol has one. */
+static void say_two(int fd)
+{
+	union {
+		char bytes[CMSG_SPACE(2 * sizeof(int))];
+		struct cmsghdr header;
+	} control = { .header = { .cmsg_len = CMSG_LEN(2 * sizeof(int)),
+				  .cmsg_level = SOL_SOCKET,
+				  .cmsg_type = SCM_RIGHTS } };
+	uint8_t message[128] = { 4 };
+	struct iovec iov = { .iov_base = message, .iov_len = sizeof(message) };
+	const struct msghdr header = { .msg_iov = &iov,
+				       .msg_iovlen = 1,
+				       .msg_control = control.bytes,
+				       .msg_controllen = sizeof(control) };
+	const int files[2] = { fd, fd };
+
+	memcpy(CMSG_DATA(&control.header), files, sizeof(files));
+	CHECK_EQ(sendmsg(fd, &header, MSG_NOSIGNAL), sizeof(message));
+}
+
 /* Clients that end before they are greeted, or in the middle of the handshake, as those do that are
  * killed: the server lives, has none of their descriptors, and takes the next one. */
 void case_memif_client_flees(void)
@@ -117,6 +138,8 @@ void case_memif_client_flees(void)
 			CHECK_EQ(send(fd, init, sizeof(init), MSG_NOSIGNAL), sizeof(init));
 		if (i % 16 == 1)
 			say_region(fd, 4096, 4096, true);
+		if (i % 16 == 9)
+			say_two(fd);
 		close(fd);
 	}
 	if (end_open(&b, peers_client, 0)) {
