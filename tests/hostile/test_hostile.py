@@ -372,7 +372,7 @@ class TestForcedPath:
                 actor.call("load", path=str(hosts.plugin))
         with actors(Actor(hosts.netns[0], hosts.env("auto"), drop)) as (actor,):
             actor.call("load", path=str(hosts.plugin))
-            actor.call("listen")
+            actor.call("open_interfaces")
             assert any("CAP_" in line for line in actor.call("log")), actor.call("log")
 
     def test_busy_queue(self, hosts: Hosts) -> None:
