@@ -14,7 +14,6 @@ from pathlib import Path
 
 from harp import procfs
 from harp.daemon.table import Owner
-from harp.nicprep import ranges
 from harp.waiting import readable
 from harp.words import printable
 
@@ -75,6 +74,8 @@ def command_name(pid: int, proc: Path = procfs.PROC) -> str:
 
 def allowed_cpus(pid: int, proc: Path = procfs.PROC) -> set[int]:
     """The processors it may run on; none when it is gone."""
+    from harp.nicprep import ranges  # with pyroute2, which harpctl's clients do without
+
     return ranges.parse(procfs.status_field(pid, "Cpus_allowed_list", proc))
 
 

@@ -5,6 +5,7 @@ error that names the peer and what to look at. (How soon it comes is unit/test_r
 
 from __future__ import annotations
 
+import os
 import signal
 
 import pytest
@@ -50,6 +51,8 @@ def test_the_peer_is_stopped(each: Hosts) -> None:
             rank.call("load", path=str(each.plugin))
         handle, _listen = receiver.call("listen")
         receiver.process.send_signal(signal.SIGSTOP)
+        # All of its threads: one of them lets peers in.
+        os.waitid(os.P_PID, receiver.process.pid, os.WSTOPPED | os.WNOWAIT)
         try:
             warning = fails(sender, handle)
         finally:

@@ -20,7 +20,8 @@ from harp.lab_jail import Jail, library_dirs
 
 @pytest.fixture
 def harpd(lab: Lab) -> Iterator[LabHarpd]:
-    with LabHarpd(lab.hosts[0]) as daemon:
+    # The process that makes a container's network keeps CAP_NET_ADMIN in it.
+    with LabHarpd(lab.hosts[0], daemon={"allow_net_admin_containers": True}) as daemon:
         yield daemon
 
 
