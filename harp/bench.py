@@ -160,8 +160,6 @@ class WireOptions:
     seconds: int = 3
     xdp: str = "auto"
     frame_bytes: int | None = None
-    beside: bool = False  # a generic program as HARP's is: on a device beside the interface
-    payload: bool = False  # every byte is copied and summed on both sides, as by a stack
 
 
 def run_wire(lab: Lab, test: str, options: WireOptions) -> dict[str, Any]:
@@ -172,8 +170,6 @@ def run_wire(lab: Lab, test: str, options: WireOptions) -> dict[str, Any]:
     shared += ["--lib-dir", library]
     if options.frame_bytes is not None:
         shared += ["--size", str(options.frame_bytes)]
-    switches = {"--beside": options.beside, "--payload": options.payload}
-    shared += [name for name, on in switches.items() if on]
     client_host, server_host = lab.hosts[:2]
     usable = cpus()
     server = server_host.popen(
