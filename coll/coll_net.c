@@ -13,7 +13,7 @@
 #include <string.h>
 
 #include "coll_impl.h"
-#include "../plugin/nccl_abi.h"
+#include "../plugin/abi/nccl_abi.h"
 
 #define NET_PLUGIN "libnccl-net-harp.so"
 
