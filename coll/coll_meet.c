@@ -10,7 +10,7 @@
  *	            together, ALL_ERROR and a text, which all ranks report.
  *	call/RANK   struct stalled_call: the operation in which the rank is stuck, and the ranks for
  *	            which it waits. Set by a rank whose operation has not moved for a second.
- *	error       why the group failed: a text. Set by the rank that found it.
+ *	error       why the group failed: errno and a text. Set by the rank that found it.
  *
  * A stuck rank follows the records of the ranks that it waits for. A record with another operation
  * under the same number is the error. A rank without a record for this number is in no operation
@@ -318,52 +318,61 @@ int meet_open(struct harp_coll *group, const struct harp_coll_options *options, 
 
 /* ---- failures ------------------------------------------------------------------------------------------ */
 
-/* The store says why another rank gave the group up. */
-static bool meet_get_error(const struct harp_coll *group, char *text, size_t room)
+/* The store says why another rank gave the group up: errno, or 0 when it says nothing. */
+static int meet_get_error(const struct harp_coll *group, char *text, size_t room)
 {
-	char key[200];
-	size_t bytes = room - 1;
+	char key[200], value[HARP_COLL_ERROR_BYTES + 16] = "";
+	size_t bytes = sizeof(value) - 1;
+	int number = 0, skip = 0;
 
+	text[0] = '\0';
 	if (group->world == 1)
-		return false;
+		return 0;
 	meet_key(group, key, "error", -1);
-	if (group->store.get(group->store.arg, key, text, &bytes))
-		return false;
-	text[bytes] = '\0';
-	return bytes > 0;
+	if (group->store.get(group->store.arg, key, value, &bytes) || bytes >= sizeof(value))
+		return 0;
+	value[bytes] = '\0';
+	if (sscanf(value, "%d %n", &number, &skip) != 1 || number <= 0)
+		return 0;
+	snprintf(text, room, "%s", value + skip);
+	return number;
 }
 
-static void meet_leave_store(struct harp_coll *group)
+static void meet_put_error(const struct harp_coll *group)
 {
-	group->in_store = false;
+	char key[200], value[HARP_COLL_ERROR_BYTES + 16];
+	int length = snprintf(value, sizeof(value), "%d %s", -group->error, group->error_text);
+
+	meet_key(group, key, "error", -1);
+	group->store.set(group->store.arg, key, value, (size_t)length);
 }
 
 void meet_settle(struct harp_coll *group)
 {
-	char key[200], text[HARP_COLL_ERROR_BYTES];
-	bool has_text = false;
+	char text[HARP_COLL_ERROR_BYTES];
+	int number = 0;
 
-	meet_key(group, key, "error", -1);
 	if (group->is_cause) {
 		if (group->world > 1 && !meet_get_error(group, text, sizeof(text)))
-			group->store.set(group->store.arg, key, group->error_text,
-					 strlen(group->error_text));
+			meet_put_error(group);
 	} else {
-		for (int i = 0; i < SETTLE_TRIES && !has_text; i++) {
+		for (int i = 0; i < SETTLE_TRIES && !number; i++) {
 			if (i)
 				nanosleep(&(struct timespec){ .tv_nsec = SETTLE_NS }, NULL);
-			has_text = meet_get_error(group, text, sizeof(text));
+			number = meet_get_error(group, text, sizeof(text));
 		}
 	}
 	runtime_lock();
-	if (has_text) {
+	if (number && !strstr(group->error_text, text)) {
 		/* Both: what happened here and why. */
 		size_t at = strlen(group->error_text);
 
-		snprintf(group->error_text + at, sizeof(group->error_text) - at, " (%s)", text);
+		snprintf(group->error_text + at, sizeof(group->error_text) - at, ": %s", text);
 	}
+	if (number)
+		group->error = number == ECANCELED ? -ECONNRESET : -number;
 	group_finish_failure(group);
-	meet_leave_store(group);
+	group->in_store = false;
 	runtime_unlock();
 }
 
@@ -462,8 +471,7 @@ static void meet_report(struct harp_coll *group, const struct diagnosis *diagnos
 
 	call_describe(&group->waits_call, mine, sizeof(mine));
 	if (their_error) {
-		group_fail(group, false, -ECONNRESET, "rank %d: %s, number %" PRIu64 ": %s",
-			   group->rank, mine, group->waits_call.seq, their_error);
+		group_fail(group, false, -ECONNRESET, "%s", their_error);
 	} else if (diagnosis->other >= 0) {
 		call_describe(&diagnosis->other_call, theirs, sizeof(theirs));
 		group_fail(group, true, -EPROTO,
@@ -496,7 +504,7 @@ void meet_diagnose(struct harp_coll *group)
 {
 	struct diagnosis diagnosis = { .other = -1 };
 	char text[HARP_COLL_ERROR_BYTES / 2];
-	bool has_error = meet_get_error(group, text, sizeof(text));
+	bool has_error = meet_get_error(group, text, sizeof(text)) != 0;
 
 	if (!has_error && group->waits_call.kind == CALL_COLLECTIVE && group->world > 1) {
 		meet_publish_call(group);
@@ -508,7 +516,7 @@ void meet_diagnose(struct harp_coll *group)
 	if (group->state == GROUP_OPEN && group_still_waits(group))
 		meet_report(group, &diagnosis, has_error ? text : NULL);
 	group->timed_out = false;
-	meet_leave_store(group);
+	group->in_store = false;
 	runtime_unlock();
 	free(diagnosis.missing);
 }
