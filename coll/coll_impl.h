@@ -134,9 +134,9 @@ struct link_hello {
 	uint32_t magic;
 	uint32_t protocol;
 	uint8_t group[16];
-	uint32_t rank;
+	uint32_t rank, to; /* ranks; several of a group may be in one process */
 	uint32_t link_class;
-	uint8_t unused[32];
+	uint8_t unused[28];
 };
 static_assert(sizeof(struct link_hello) == 64, "fixed on the wire");
 

@@ -83,7 +83,8 @@ int link_listener(int device, void *handle)
 static struct link *inbound_link(const struct link_hello *hello)
 {
 	for (struct harp_coll *group = runtime.groups; group; group = group->next) {
-		if (memcmp(group->id, hello->group, sizeof(group->id)))
+		if (memcmp(group->id, hello->group, sizeof(group->id)) ||
+		    hello->to != (uint32_t)group->rank)
 			continue;
 		if (group->state != GROUP_OPEN || hello->rank >= (uint32_t)group->world ||
 		    hello->link_class >= LINK_CLASSES)
@@ -256,6 +257,7 @@ uint64_t link_send(struct link *link, void *data, size_t bytes, struct bounce *o
 			link->hello = (struct link_hello){ .magic = HELLO_MAGIC,
 							   .protocol = CALL_PROTOCOL,
 							   .rank = (uint32_t)group->rank,
+							   .to = (uint32_t)link->peer,
 							   .link_class = link->class };
 			memcpy(link->hello.group, group->id, sizeof(link->hello.group));
 		}
