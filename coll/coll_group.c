@@ -125,7 +125,8 @@ void group_set_active(struct harp_coll *group)
 		return;
 	group->is_active = true;
 	group->next_active = runtime.active;
-	__atomic_store_n(&runtime.active, group, __ATOMIC_RELAXED);
+	runtime.active = group;
+	atomic_store_explicit(&runtime.has_active, true, memory_order_relaxed);
 }
 
 bool group_is_active(const struct harp_coll *group)

@@ -407,6 +407,7 @@ void queue_remove(struct op_queue *queue, struct harp_coll_request *op);
 struct runtime {
 	pthread_mutex_t lock;
 	struct harp_coll *groups, *active;
+	atomic_bool has_active; /* active, for those who do not hold the lock */
 	unsigned groups_count;
 	unsigned inbound_wanted;          /* links that wait for a peer's comm */
 	atomic_uint waiters;              /* threads in harp_coll_wait(); they poll */

@@ -147,6 +147,7 @@ static int runtime_progress(void)
 			group->is_active = false;
 		}
 	}
+	atomic_store_explicit(&runtime.has_active, runtime.active != NULL, memory_order_relaxed);
 	return moved;
 }
 
@@ -203,7 +204,7 @@ void runtime_wait(const atomic_int *result, int64_t deadline_ns)
 
 static bool runtime_has_work(void)
 {
-	return __atomic_load_n(&runtime.active, __ATOMIC_RELAXED) != NULL;
+	return atomic_load_explicit(&runtime.has_active, memory_order_relaxed);
 }
 
 /* Returns when it was kicked or is to stop; at once when it was kicked already. */

@@ -335,7 +335,8 @@ static int sched_post_send(struct harp_coll_request *op, struct op_link *link, s
 	header->link_bytes = link->send_bytes;
 	if (act->flags & ACT_INLINE) {
 		bytes = act->n;
-		memcpy(bounce->data + sizeof(*header), act->a, bytes);
+		if (bytes)
+			memcpy(bounce->data + sizeof(*header), act->a, bytes);
 	}
 	act->ticket = link_send(link->link, bounce->data, sizeof(*header) + bytes, bounce);
 	act->done = true; /* the link owns the bounce: the data may change */
