@@ -29,9 +29,7 @@ static struct {
 	uint32_t unacked, segments;
 } tcp;
 
-int __wrap_getsockopt(int fd, int level, int name, void *value, socklen_t *len);
-
-int __wrap_getsockopt(int fd, int level, int name, void *value, socklen_t *len)
+int getsockopt(int fd, int level, int name, void *value, socklen_t *len)
 {
 	struct tcp_info info = { .tcpi_probes = tcp.probes, .tcpi_unacked = tcp.unacked };
 	uint64_t steps = tcp.now_ns / KERNEL_STEP - tcp.acked_ns / KERNEL_STEP;
