@@ -28,11 +28,12 @@
 #include "poll/kernel_driver.h"
 #include "lane/lane.h"
 #include "stats/lane_page.h"
-#include "plugin.h"
+#include "process/config.h"
 #include "comm/ranges.h"
 #include "wire/record.h"
 #include "comm/stripe.h"
 
+#define PLUGIN_REQUESTS_MAX 32u
 #define COMM_LANES_MAX STRIPE_LANES_MAX
 #define COMM_REVIVE_NS 500000000ull /* the connector dials a comm's last lane again at once */
 #define COMM_EAGER_BYTES_MIN 4096u

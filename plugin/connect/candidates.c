@@ -1,13 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* candidates.c - which lanes may lead to a peer, by its handle, our engines and the host's routes. */
+#include "process/host_id.h"
 #include "connect/candidates.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "device/ctx.h"
-#include "connect/placement.h"
+#include "connect/ctx.h"
+#include "wire/queue_placement.h"
+#include "process/log.h"
+#include "process/config.h"
+#include "device/device.h"
 
 /* source: where a HARP lane comes from; NULL for a kernel lane. */
 static struct candidate *candidates_add(struct candidates *c, const struct device *device,
@@ -115,7 +119,7 @@ static bool candidates_on_this_host(struct candidates *c, const struct device *d
 {
 	uint8_t host_id[HANDLE_HOST_ID_BYTES];
 
-	c->same_host = !handle_host_id(device->netns, host_id) &&
+	c->same_host = !host_id_read(device->netns, host_id) &&
 		       !memcmp(host_id, h->host_id, sizeof(host_id));
 	if (c->same_host)
 		snprintf(c->why_kernel, sizeof(c->why_kernel),

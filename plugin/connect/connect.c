@@ -7,7 +7,7 @@
 #include <sys/epoll.h>
 #include <sys/random.h>
 
-#include "device/ctx.h"
+#include "connect/ctx.h"
 #include "connect/dial.h"
 #include "process/forkguard.h"
 #include "poll/keeper.h"
@@ -17,6 +17,9 @@
 #include "connect/rails.h"
 #include "connect/retry.h"
 #include "connect/upkeep.h"
+#include "process/log.h"
+#include "process/config.h"
+#include "device/device.h"
 
 /*
  * Theory of operation
@@ -492,8 +495,8 @@ static bool connect_must_look(struct connect *c)
 	return true;
 }
 
-int plugin_connect(struct plugin_ctx *ctx, int dev, void *handle_bytes, int traffic_class,
-		   struct comm **out)
+int connect_step(struct plugin_ctx *ctx, int dev, const void *handle_bytes, int traffic_class,
+		 struct comm **out)
 {
 	struct handle handle;
 	struct connect *c;
@@ -502,10 +505,6 @@ int plugin_connect(struct plugin_ctx *ctx, int dev, void *handle_bytes, int traf
 	int rc;
 
 	*out = NULL;
-	if (forkguard_is_child)
-		return -EBADF;
-	if (!ctx || !handle_bytes || !plugin_device(dev))
-		return -EINVAL;
 	rc = handle_decode(handle_bytes, &handle, why, sizeof(why));
 	if (rc) {
 		WARN("%s: cannot connect: %s", plugin_device(dev)->ifname, why);
@@ -537,7 +536,6 @@ int plugin_connect(struct plugin_ctx *ctx, int dev, void *handle_bytes, int traf
 	switch (atomic_load_explicit(&c->stage, memory_order_acquire)) {
 	case CONNECT_DONE:
 		connect_report(c);
-		ctx_add_comm(c->comm);
 		if (c->comm->upkeep) {
 			upkeep_begin(c->upkeep);
 			c->upkeep = NULL; /* the comm's */

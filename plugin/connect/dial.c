@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* dial.c - one lane to one candidate; see dial.h. */
+#include "connect/handshake.h"
 #include "connect/dial.h"
 
 #include <errno.h>
@@ -9,6 +10,9 @@
 
 #include "process/keyfile.h"
 #include "connect/peers.h"
+#include "process/log.h"
+#include "process/config.h"
+#include "device/device.h"
 
 void dial_stop(struct dial *dial)
 {
@@ -88,7 +92,7 @@ static void dial_done(struct dial *dial, uint64_t now_ns)
 	int rc;
 
 	lane_kernel_ack_now(dial->lane); /* READY: the acceptor waits for that */
-	rc = preamble_seal(&dial->preamble, &dial->lane);
+	rc = handshake_encrypt(&dial->preamble, &dial->lane);
 	if (rc) {
 		dial_fail(dial, rc, lane_error_text(rc), now_ns);
 		return;
@@ -118,7 +122,7 @@ void dial_advance(struct dial *dial, uint64_t now_ns)
 		return;
 	rc = dial->opened ? 0 : dial_begin_preamble(dial);
 	if (!rc)
-		rc = preamble_advance(p, dial->lane);
+		rc = handshake_advance(p, dial->lane);
 	if (p->step == PREAMBLE_READ_CHALLENGE && !dial->asked_ns)
 		dial->asked_ns = now_ns;
 	else if (p->step > PREAMBLE_READ_CHALLENGE && dial->asked_ns && !dial->rtt_ns)

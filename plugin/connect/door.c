@@ -12,6 +12,7 @@
 #include "poll/engine.h"
 #include "process/forkguard.h"
 #include "lane/lane_harp.h"
+#include "process/log.h"
 
 #define ACCEPTS_A_TURN 16u
 #define BACKLOG 128 /* of our stacks, which answer by cookies beyond it */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* guest.c - letting in who proves that it knows a handle or a comm, keeping out the rest. */
+#include "connect/handshake.h"
 #include "connect/guest_room.h"
 
 #include <errno.h>
@@ -11,6 +12,8 @@
 #include "process/keyfile.h"
 #include "stats/lane_page.h"
 #include "connect/registry.h"
+#include "process/log.h"
+#include "process/config.h"
 
 /*
  * Theory of operation
@@ -285,7 +288,7 @@ static int guest_enter(struct guest *guest)
 	guest->lane->ops->info(guest->lane, &info);
 	if (info.acked_bytes < guest->preamble.sent_bytes && !guest_cannot_tell(guest, &info))
 		return -EAGAIN;
-	rc = preamble_seal(&guest->preamble, &guest->lane);
+	rc = handshake_encrypt(&guest->preamble, &guest->lane);
 	if (!rc)
 		rc = guest_begin_comm(guest);
 	if (rc)
@@ -344,7 +347,7 @@ static void guest_advance(struct guest *guest, uint64_t now_ns)
 		guest_turn_away(guest);
 		return;
 	}
-	rc = preamble_advance(p, guest->lane);
+	rc = handshake_advance(p, guest->lane);
 	if (p->step == PREAMBLE_READ_PROOF && !guest->asked_ns)
 		guest->asked_ns = now_ns;
 	if (rc == 1) {
@@ -352,7 +355,7 @@ static void guest_advance(struct guest *guest, uint64_t now_ns)
 		guest->ready_ns = now_ns;
 		if (p->peer.join) {
 			guest_replaces(guest);
-			rc = preamble_seal(p, &guest->lane);
+			rc = handshake_encrypt(p, &guest->lane);
 			if (!rc)
 				guest_hears(guest);
 		} else {

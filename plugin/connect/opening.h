@@ -9,7 +9,7 @@
 
 #include "poll/engine.h"
 #include "lane/lane.h"
-#include "connect/placement.h"
+#include "wire/queue_placement.h"
 
 #define OPENING_LANES_MAX 64u  /* SYNs under way at a time */
 #define OPENING_PORTS_MAX 512u /* tried in all */

@@ -8,6 +8,9 @@
 
 #include "connect/door.h"
 #include "connect/registry.h"
+#include "process/log.h"
+#include "process/config.h"
+#include "device/device.h"
 
 /*
  * Theory of operation

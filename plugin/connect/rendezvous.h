@@ -5,7 +5,7 @@
 #ifndef HARP_PLUGIN_RENDEZVOUS_H
 #define HARP_PLUGIN_RENDEZVOUS_H
 
-#include "device/ctx.h"
+#include "connect/ctx.h"
 #include "wire/preamble.h"
 #include "connect/rails.h"
 

@@ -7,6 +7,8 @@
 #include <string.h>
 
 #include "stats/lane_page.h"
+#include "process/log.h"
+#include "device/device.h"
 
 /*
  * Theory of operation

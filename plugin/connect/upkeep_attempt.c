@@ -8,6 +8,7 @@
 
 #include "connect/peers.h"
 #include "connect/upkeep_impl.h"
+#include "device/device.h"
 
 #define DIAL_OPEN_NS 3000000000ull
 #define DIAL_NS 5000000000ull

@@ -2,9 +2,11 @@
 /* upkeep_plan.c - which lanes a comm should have: over which NICs, of which kinds. */
 #include <string.h>
 
-#include "device/ctx.h"
-#include "process/parallel.h"
+#include "connect/ctx.h"
+#include "device/parallel.h"
 #include "connect/upkeep_impl.h"
+#include "process/config.h"
+#include "device/device.h"
 
 /*
  * Theory of operation

@@ -7,7 +7,6 @@
 
 #include "poll/engine.h"
 
-struct lane_harp;
 struct engine_thread;
 
 struct engine {
@@ -15,7 +14,7 @@ struct engine {
 	/* Baton. */
 	struct harp_instance *instance;
 	struct harp_stack *stack;
-	struct lane_harp *lanes;
+	struct engine_lane *lanes;
 	struct work *door; /* run in each turn; NULL: none */
 	uint64_t door_ns;  /* when one is due for its sake */
 	unsigned closing_count;

@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #include "base/thread.h"
-#include "plugin.h"
+#include "process/log.h"
 
 /*
  * Theory of operation

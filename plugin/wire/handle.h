@@ -6,8 +6,8 @@
 #define HARP_PLUGIN_HANDLE_H
 
 #include "harp.h"
-#include "plugin.h"
 
+#define PLUGIN_HANDLE_BYTES 128u
 #define HANDLE_SECRET_BYTES 16u
 #define HANDLE_HOST_ID_BYTES 16u
 
@@ -41,8 +41,4 @@ void handle_encode(uint8_t out[PLUGIN_HANDLE_BYTES], const struct handle *handle
  * we speak. */
 int handle_decode(const uint8_t in[PLUGIN_HANDLE_BYTES], struct handle *handle, char *why,
 		  size_t why_len);
-/* This host and a network namespace (its number; 0: this process's own): equal for two ends whose
- * packets to each other never reach a NIC. */
-int handle_host_id(uint64_t netns, uint8_t out[HANDLE_HOST_ID_BYTES]);
-
 #endif

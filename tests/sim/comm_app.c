@@ -12,6 +12,7 @@
  * so that whoever reads it later delivers wrong bytes.
  */
 #include "comm_sim.h"
+#include "comm/comm.h"
 
 #include <errno.h>
 #include <stdlib.h>

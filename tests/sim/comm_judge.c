@@ -11,6 +11,7 @@
 #include "double_env.h"
 #include "lane/lane_harp.h"
 #include "stack/stack.h"
+#include "process/log.h"
 
 #define JUDGE_WARNS 16u
 #define JUDGE_BARE_NS (50 * CSIM_MS) /* without a lane for so long: an error may come of it yet */

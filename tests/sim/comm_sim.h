@@ -26,6 +26,7 @@
 #include "harp.h"
 #include "runner.h"
 #include "comm/tender.h"
+#include "process/log.h"
 
 #define CSIM_NEVER_NS UINT64_MAX
 #define CSIM_US UINT64_C(1000)

@@ -7,7 +7,7 @@
 #include "poll/engine.h"
 #include "harp_host.h"
 #include "lane/lane_harp.h"
-#include "connect/placement.h"
+#include "wire/queue_placement.h"
 
 int engine_set_port(const struct engine_set *set, struct harp_instance_port *out)
 {
@@ -244,4 +244,10 @@ ssize_t harp_stack_memory_evict(struct harp_stack *stack, const void *base, size
 	(void)base;
 	(void)bytes;
 	return -ENOENT;
+}
+
+void engine_set_observers(void (*opened)(struct engine *), void (*closes)(struct engine *))
+{
+	(void)opened;
+	(void)closes;
 }

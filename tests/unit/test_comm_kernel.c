@@ -18,6 +18,7 @@
 #include <sys/ioctl.h>
 #include <sys/syscall.h>
 
+#include "connect/handshake.h"
 #include "check.h"
 #include "comm/comm_impl.h"
 #include "double_env.h"
@@ -462,7 +463,7 @@ static struct lane *talks_on(const uint8_t bytes[PLUGIN_HANDLE_BYTES], struct dr
 	while (lane->ops->state(lane) == LANE_CONNECTING)
 		sched_yield();
 	preamble_connect(&preamble, handle.listen_id, 5, handle.secret, &own);
-	while (preamble_advance(&preamble, lane) == 0)
+	while (handshake_advance(&preamble, lane) == 0)
 		sched_yield();
 	CHECK(preamble.step == PREAMBLE_DONE);
 	CHECK_EQ(lane->ops->send(lane, &more, 1), 1);

@@ -4,7 +4,7 @@
 #include <unistd.h>
 
 #include "check.h"
-#include "device/ctx.h"
+#include "connect/ctx.h"
 #include "poll/keeper.h"
 #include "process/keyfile.h"
 #include "stats/lane_page.h"
@@ -13,6 +13,8 @@
 #include "connect/rails.h"
 #include "connect/rendezvous.h"
 #include "poll/workers.h"
+#include "process/log.h"
+#include "process/config.h"
 
 #define DEVICES 2
 #define SECONDS_MAX 20u /* a deadlock ends the program */

@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "connect/handshake.h"
 #include "check.h"
 #include "connect/dial.h"
 #include "fake_lane.h"
@@ -48,7 +49,7 @@ static ssize_t send_and_be_late(struct lane *lane, const struct iovec *iov, int 
 	struct call *call = (struct call *)((char *)lane - offsetof(struct call, pair.lanes[0]));
 	ssize_t n = call->fake->send(lane, iov, iov_count);
 
-	CHECK(preamble_advance(&call->peer, &call->pair.lanes[1].lane) >= 0);
+	CHECK(handshake_advance(&call->peer, &call->pair.lanes[1].lane) >= 0);
 	return n;
 }
 
@@ -100,7 +101,7 @@ static void test_the_round_trip(void)
 			dial_advance(&call.dial, now_ns); /* sends are cut anywhere */
 		CHECK_EQ(call.dial.rtt_ns, 0);
 		for (unsigned i = 0; i < 1000 && !call.ended; i++) {
-			(void)preamble_advance(&call.peer, &call.pair.lanes[1].lane);
+			(void)handshake_advance(&call.peer, &call.pair.lanes[1].lane);
 			now_ns += 3 * MS;
 			dial_advance(&call.dial, now_ns);
 		}
@@ -151,12 +152,12 @@ static void test_ready_is_late(void)
 		while (call.dial.preamble.step != PREAMBLE_READ_READY || !call.dial.opened) {
 			dial_advance(&call.dial, BEGIN_NS);
 			if (call.peer.step != PREAMBLE_READ_PROOF)
-				(void)preamble_advance(&call.peer, &call.pair.lanes[1].lane);
+				(void)handshake_advance(&call.peer, &call.pair.lanes[1].lane);
 		}
 		dial_advance(&call.dial, BEGIN_NS + 1000 * MS);
 		CHECK_EQ(call.ended, 0);
 		for (unsigned i = 0; i < 1000 && !call.ended; i++) {
-			(void)preamble_advance(&call.peer, &call.pair.lanes[1].lane);
+			(void)handshake_advance(&call.peer, &call.pair.lanes[1].lane);
 			dial_advance(&call.dial, BEGIN_NS + 1000 * MS);
 		}
 		call_end(&call, 0);
@@ -173,9 +174,9 @@ static void test_ready_before_the_end(void)
 		while (call.dial.preamble.step != PREAMBLE_READ_READY || !call.dial.opened) {
 			dial_advance(&call.dial, BEGIN_NS);
 			if (call.dial.preamble.step != PREAMBLE_READ_READY)
-				(void)preamble_advance(&call.peer, &call.pair.lanes[1].lane);
+				(void)handshake_advance(&call.peer, &call.pair.lanes[1].lane);
 		}
-		while (preamble_advance(&call.peer, &call.pair.lanes[1].lane) != 1)
+		while (handshake_advance(&call.peer, &call.pair.lanes[1].lane) != 1)
 			;
 		fake_reset(&call.pair.lanes[0]);
 		dial_advance(&call.dial, BEGIN_NS);

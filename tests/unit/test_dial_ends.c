@@ -3,11 +3,12 @@
 #include <errno.h>
 #include <sys/random.h>
 
+#include "connect/handshake.h"
 #include "check.h"
 #include "connect/dial.h"
 #include "process/keyfile.h"
 #include "connect/peers.h"
-#include "plugin.h"
+#include "context/plugin.h"
 
 #define NOW_NS UINT64_C(5000000000)
 #define MS UINT64_C(1000000)
@@ -205,7 +206,7 @@ void preamble_connect(struct preamble *p, uint64_t listen_id, uint64_t comm_id,
 	p->step = PREAMBLE_SEND_HELLO;
 }
 
-int preamble_advance(struct preamble *p, struct lane *l)
+int handshake_advance(struct preamble *p, struct lane *l)
 {
 	CHECK(l == &lane);
 	p->step = world.step;
@@ -213,7 +214,7 @@ int preamble_advance(struct preamble *p, struct lane *l)
 	return world.preamble_rc;
 }
 
-int preamble_seal(const struct preamble *p, struct lane **l)
+int handshake_encrypt(const struct preamble *p, struct lane **l)
 {
 	(void)p;
 	CHECK(*l == &lane);

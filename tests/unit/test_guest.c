@@ -8,12 +8,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "connect/handshake.h"
 #include "check.h"
-#include "device/ctx.h"
+#include "connect/ctx.h"
 #include "double_env.h"
 #include "fake_lane.h"
 #include "connect/guest.h"
-#include "plugin.h"
+#include "context/plugin.h"
 #include "connect/registry.h"
 
 #define SECOND_NS 1000000000ull
@@ -38,11 +39,11 @@ static bool is_short(enum shortage of)
 	return true;
 }
 
-int __real_preamble_seal(const struct preamble *p, struct lane **lane);
-int __wrap_preamble_seal(const struct preamble *p, struct lane **lane);
-int __wrap_preamble_seal(const struct preamble *p, struct lane **lane)
+int __real_handshake_encrypt(const struct preamble *p, struct lane **lane);
+int __wrap_handshake_encrypt(const struct preamble *p, struct lane **lane);
+int __wrap_handshake_encrypt(const struct preamble *p, struct lane **lane)
 {
-	return is_short(SHORT_IN_SEAL) ? -ENOMEM : __real_preamble_seal(p, lane);
+	return is_short(SHORT_IN_SEAL) ? -ENOMEM : __real_handshake_encrypt(p, lane);
 }
 
 int __real_comm_create(struct comm **out, struct lane *lane, const struct comm_options *opt);
@@ -307,7 +308,7 @@ static int say_what_is_heard(struct preamble *p, unsigned comer, uint64_t now_ns
 	int rc = 0;
 
 	for (unsigned i = 0; i < 10000 && !rc; i++) {
-		rc = preamble_advance(p, &pairs[comer].lanes[1].lane);
+		rc = handshake_advance(p, &pairs[comer].lanes[1].lane);
 		if (!lane->closed && lane->lane.notify)
 			lane->lane.notify(&lane->lane, now_ns);
 	}
@@ -490,7 +491,7 @@ static ssize_t prompt_recv(struct lane *lane, void *dst, size_t len, unsigned un
 	ssize_t n = prompt.ops->recv(lane, dst, len, unit);
 
 	for (unsigned i = 0; i < 100 && n == -EAGAIN && !prompt.rc; i++) {
-		prompt.rc = preamble_advance(&prompt.preamble, prompt.lane);
+		prompt.rc = handshake_advance(&prompt.preamble, prompt.lane);
 		n = prompt.ops->recv(lane, dst, len, unit);
 	}
 	return n;
@@ -515,7 +516,7 @@ static unsigned come_promptly(unsigned address, uint64_t comm_id, uint64_t now_n
 	for (unsigned i = 0; i < 1000 && is_here(comer) && !prompt.rc; i++) {
 		lane->notify(lane, now_ns);
 		if (!prompt.rc)
-			prompt.rc = preamble_advance(&prompt.preamble, prompt.lane);
+			prompt.rc = handshake_advance(&prompt.preamble, prompt.lane);
 	}
 	lane->ops = prompt.ops;
 	return comer;

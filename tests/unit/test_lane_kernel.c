@@ -582,7 +582,7 @@ static void test_door_options(void)
 
 int main(void)
 {
-	CHECK_EQ(forkguard_init(), 0);
+	CHECK_EQ(forkguard_init(NULL), 0);
 	fill_source();
 	test_small_record();
 	test_large_record();

@@ -3,8 +3,10 @@
  * test_preamble_told.c - what a listener tells its callers: rails and queues in CHALLENGE, doors and queues in the handle.
  * Believed as documented; damage and nonsense are refused.
  */
+#include "process/host_id.h"
 #include "preamble_rig.h"
 #include "connect/rails.h"
+#include "wire/handle.h"
 
 /* ---- rails, in CHALLENGE -------------------------------------------------------------------------- */
 
@@ -223,7 +225,7 @@ static void test_handle(void)
 	memset(bytes, 0, sizeof(bytes));
 	CHECK_EQ(handle_decode(bytes, &out, why, sizeof(why)), -EPROTONOSUPPORT);
 	CHECK(strstr(why, "not HARP's") != NULL);
-	CHECK_EQ(handle_host_id(0, out.host_id), 0);
+	CHECK_EQ(host_id_read(0, out.host_id), 0);
 }
 
 static void test_handle_placement(void)

@@ -246,7 +246,7 @@ static void test_given_up_in_time(void)
 
 int main(void)
 {
-	CHECK_EQ(forkguard_init(), 0);
+	CHECK_EQ(forkguard_init(NULL), 0);
 	test_one_question();
 	test_one_behind_the_other();
 	test_clocks_that_differ();

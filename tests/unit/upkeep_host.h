@@ -8,7 +8,7 @@
 
 #include "connect/candidates.h"
 #include "check.h"
-#include "plugin.h"
+#include "context/plugin.h"
 
 #define HOST_NICS 4u
 

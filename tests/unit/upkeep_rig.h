@@ -5,7 +5,7 @@
 
 #include "check.h"
 #include "stats/lane_page.h"
-#include "plugin.h"
+#include "context/plugin.h"
 #include "connect/upkeep_impl.h"
 
 #define LANE 1u

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* parallel.c - kernel lanes and threads per NIC; see parallel.h. */
-#include "process/parallel.h"
+#include "device/parallel.h"
+#include "process/config.h"
+#include "device/device.h"
 
 #include <limits.h>
 #include <stdio.h>

@@ -5,7 +5,8 @@
 #ifndef HARP_PLUGIN_DAEMON_H
 #define HARP_PLUGIN_DAEMON_H
 
-#include "plugin.h"
+#include "device/device.h"
+#include "process/config.h"
 
 /*
  * Reads the configuration: the environment, and beneath it harp.toml's settings, which harpd tells. What was chosen, and

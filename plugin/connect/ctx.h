@@ -54,9 +54,9 @@ int ctx_open_port(int dev, struct harp_instance_port *out, char *why, size_t why
 /* ctx_lock held: the last context is gone, and no task is left. */
 void ctx_forget_devices(void);
 
-/* Puts a comm on its context's list, where plugin_close and plugin_finalize find it. */
-void ctx_add_comm(struct comm *comm);
-
+/* connect.c: plugin_connect() of an existing device. */
+int connect_step(struct plugin_ctx *ctx, int dev, const void *handle_bytes, int traffic_class,
+		 struct comm **out);
 /* connect.c: frees what is half open. ctx_lock not held. */
 void connect_free(struct connect *c);
 struct connect *connect_next(struct connect *c);

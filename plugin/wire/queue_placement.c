@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* placement.c - choosing source ports by the queues that they lead to; what peers say of theirs. */
-#include "connect/placement.h"
+#include "wire/queue_placement.h"
 
 #include <errno.h>
 #include <string.h>

@@ -16,7 +16,7 @@
  * HARP_ENCRYPT=aes-256-gcm in the environment is the strongest value, so harpd cannot add to it: with it a harpd
  * that does not answer is a warning.
  */
-#include "process/daemon.h"
+#include "device/daemon.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -25,6 +25,9 @@
 
 #include "harp_config.h"
 #include "process/toml_scan.h"
+#include "process/log.h"
+#include "process/config.h"
+#include "device/device.h"
 
 /* Writer: plugin_daemon_load, at the first init. */
 static struct harp_lease_device daemon_devices[HARP_LEASE_DEVICES_MAX];

@@ -6,7 +6,8 @@
 #ifndef HARP_PLUGIN_PARALLEL_H
 #define HARP_PLUGIN_PARALLEL_H
 
-#include "plugin.h"
+#include "device/device.h"
+#include "process/config.h"
 
 #define PARALLEL_LANES_MAX 16u
 #define PARALLEL_THREADS_MAX 16u

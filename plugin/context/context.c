@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* plugin.c - contexts, and what they do for NCCL; process-wide state comes with the first and goes with the last. */
-#include "plugin.h"
+#include "context/plugin.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
 
-#include "device/ctx.h"
-#include "process/daemon.h"
+#include "connect/ctx.h"
+#include "device/daemon.h"
 #include "process/forkguard.h"
 #include "harp_config.h"
 #include "poll/keeper.h"
 #include "process/keyfile.h"
+#include "process/host_id.h"
 #include "stats/lane_page.h"
 #include "comm/linger.h"
 #include "comm/memory.h"
@@ -20,10 +21,22 @@
 #include "connect/registry.h"
 #include "connect/rendezvous.h"
 #include "connect/upkeep.h"
+#include "process/log.h"
+#include "process/config.h"
+#include "device/device.h"
 
 pthread_mutex_t ctx_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static struct plugin_ctx *ctx_list; /* under ctx_lock */
+
+static const struct forkguard_hooks ctx_fork_hooks[] = {
+	{ .prepare = engine_fork_prepare,
+	  .parent = engine_fork_parent,
+	  .child = engine_fork_child },
+	{ .child = lane_page_fork_child },
+	{ .child = keeper_fork_child },
+	{ 0 },
+};
 
 /* ---- contexts --------------------------------------------------------------------------------- */
 
@@ -45,13 +58,15 @@ int plugin_init(struct plugin_ctx **out, uint64_t comm_id, int traffic_class)
 	ctx->traffic_class = traffic_class;
 	pthread_mutex_lock(&ctx_lock);
 	first = !ctx_list;
-	rc = forkguard_init();
+	rc = forkguard_init(ctx_fork_hooks);
 	if (!rc && first)
 		rc = plugin_daemon_load();
 	if (!rc && first)
 		rc = keyfile_load(HARP_CONFIG_KEY_FILE);
 	if (!rc && first)
 		rc = keeper_start();
+	if (!rc && first)
+		engine_set_observers(plugin_memory_engine_open, plugin_memory_engine_close);
 	if (!rc && first)
 		rc = plugin_devices_load(ctx_open_port);
 	if (rc && first)
@@ -78,7 +93,8 @@ int plugin_init(struct plugin_ctx **out, uint64_t comm_id, int traffic_class)
 	return 0;
 }
 
-void ctx_add_comm(struct comm *comm)
+/* Puts a comm on its context's list, where plugin_close and plugin_finalize find it. */
+static void ctx_add_comm(struct comm *comm)
 {
 	struct plugin_ctx *ctx = comm->ctx;
 
@@ -215,8 +231,7 @@ int plugin_listen(struct plugin_ctx *ctx, int dev, void *handle_bytes, struct li
 	handle.opening = opening;
 	handle.listen_id = listen->id;
 	memcpy(handle.secret, listen->secret, HANDLE_SECRET_BYTES);
-	(void)handle_host_id(plugin_device(dev)->netns,
-			     handle.host_id); /* zeroes: nobody is local */
+	(void)host_id_read(plugin_device(dev)->netns, handle.host_id); /* zeroes: nobody is local */
 	handle_encode(handle_bytes, &handle);
 	pthread_mutex_lock(&ctx_lock);
 	listen->next_of_ctx = ctx->listens;
@@ -264,6 +279,22 @@ int plugin_close_listen(struct listen_comm *listen)
 	rendezvous_remove(listen->rdv, listen);
 	free(listen);
 	return 0;
+}
+
+int plugin_connect(struct plugin_ctx *ctx, int dev, void *handle, int traffic_class,
+		   struct comm **out)
+{
+	int rc;
+
+	*out = NULL;
+	if (forkguard_is_child)
+		return -EBADF;
+	if (!ctx || !handle || !plugin_device(dev))
+		return -EINVAL;
+	rc = connect_step(ctx, dev, handle, traffic_class, out);
+	if (*out)
+		ctx_add_comm(*out);
+	return rc;
 }
 
 /* ---- messages --------------------------------------------------------------------------------- */

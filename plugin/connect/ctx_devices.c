@@ -6,7 +6,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "device/ctx.h"
+#include "connect/ctx.h"
 #include "poll/keeper.h"
 #include "process/keyfile.h"
 #include "stats/lane_page.h"
@@ -16,6 +16,9 @@
 #include "connect/rails.h"
 #include "connect/rendezvous.h"
 #include "poll/workers.h"
+#include "process/log.h"
+#include "process/config.h"
+#include "device/device.h"
 
 #define PORT_LINK_WAIT_NS 5000000000ull
 
