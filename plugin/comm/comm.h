@@ -312,7 +312,7 @@ struct comm {
 	struct registry_entry *entry; /* registry.c's; NULL: no further lanes are let in */
 	uint64_t comm_id;
 	struct harp_endpoint remote; /* of the first lane, for people */
-	struct upkeep *upkeep;       /* upkeep.c's; NULL: no further lanes are dialled */
+	struct reconnect *reconnect; /* upkeep.c's; NULL: no further lanes are dialled */
 	struct comm_row *row;        /* on the statistics page; may be NULL */
 	unsigned registered;         /* memory.c's: pieces of memory, under its lock */
 	struct request requests[PLUGIN_REQUESTS_MAX]; /* message m is in slot m % 32 */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ctx.h - what plugin.c, ctx_devices.c, connect.c and rendezvous.c share: contexts and the process-wide state.
+ * ctx.h - contexts and the process-wide state, as context.c, interfaces.c, connect.c and acceptor.c share them.
  */
 #ifndef HARP_PLUGIN_CTX_H
 #define HARP_PLUGIN_CTX_H
@@ -12,7 +12,7 @@
 #include "wire/handle.h"
 
 struct connect;
-struct rendezvous;
+struct acceptor;
 
 struct plugin_ctx {
 	struct plugin_ctx *next;
@@ -24,35 +24,48 @@ struct plugin_ctx {
 	struct listen_comm *listens;
 };
 
-/* Protects the contexts, their lists, and the tables of engines and rendezvous. Held for list
- * work, and to open kernel sockets and listeners. Never held while an interface is opened,
- * except by the first init.
- * Order: ctx_lock, then a driver's baton: a listener that cannot be opened is closed again by
- * driver_call(). So who may hold a baton does not take ctx_lock. */
+/* Protects the contexts, their lists, and the tables of engines and acceptors. Held for list work, and to open kernel
+ * sockets and listeners. Never held while an interface is opened, except by the first init, nor while the control thread
+ * is waited for (control_call()), which takes it.
+ * Order: ctx_lock, then an engine's poller: a listener that cannot be opened is closed again by driver_call(). So a thread
+ * that may hold a poller does not take ctx_lock. */
 extern pthread_mutex_t ctx_lock;
 
 /*
  * Opens the engines that lanes of the device's comms may use, unless that was tried before: they
- * stay open until the last finalize. It waits for the kernel and for harpd: by init or the control
+ * stay open until the last finalize. It waits for the kernel and for harpd: by init or the opener
  * thread, without a lock. The first time logs the path.
  */
-void ctx_open_device(int dev);
-/* The device's engines. NULL: it has none, and why says the reason, or ctx_open_device() has not
+void interface_open(int dev);
+/* Work that the control thread runs once the device's interface_open() has ended. Embedded; zeroed but for work.run. */
+struct interface_waiter {
+	struct interface_waiter *next;
+	int dev;
+	bool waits, cancelled;
+	struct work work;
+};
+/* False: it has ended, or no thread can be had to open it; else the work is posted later. Never waits. */
+bool interface_wait(int dev, struct interface_waiter *waiter);
+/* No work is posted from here on, nor by a later wait. What was posted before runs. */
+void interface_cancel(struct interface_waiter *waiter);
+/* Returns when no interface is being opened, and the work of all that waited has run. No lock held. */
+void interfaces_finish_opening(void);
+/* The device's engines. NULL: it has none, and why says the reason, or interface_open() has not
  * run. By any thread, with any lock or baton held. */
-struct engine_set *ctx_engines(int dev, char *why, size_t why_len);
-/* The device's rendezvous, without waiting. opening: its engines are being opened, and no peer
+struct engine_set *interface_engines(int dev, char *why, size_t why_len);
+/* The device's acceptor, without waiting. opening: its engines are being opened, and no peer
  * is let in until that has ended. */
-int ctx_rendezvous(int dev, struct rendezvous **out, bool *opening);
+int interface_acceptor(int dev, struct acceptor **out, bool *opening);
 /* Of a DPDK port: nothing can come or go there. By any thread. */
-bool ctx_link_is_down(int dev);
+bool interface_link_is_down(int dev);
 
 /* For plugin_init() and plugin_finalize(). Opens what cannot be opened later: devices that HARP
  * alone can use. HARP_PATH=xdp: a device that has no engine is an error. ctx_lock not held. */
-int ctx_open_at_init(void);
+int interfaces_open_at_init(void);
 /* ctx_lock held: plugin_devices_load()'s opener. */
-int ctx_open_port(int dev, struct harp_instance_port *out, char *why, size_t why_len);
-/* ctx_lock held: the last context is gone, and no task is left. */
-void ctx_forget_devices(void);
+int interface_open_port(int dev, struct harp_instance_port *out, char *why, size_t why_len);
+/* The last context is gone, and no interface is being opened. ctx_lock not held. */
+void interfaces_close(void);
 
 /* connect.c: plugin_connect() of an existing device. */
 int connect_step(struct plugin_ctx *ctx, int dev, const void *handle_bytes, int traffic_class,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* plugin.c - contexts, and what they do for NCCL; process-wide state comes with the first and goes with the last. */
+/* context.c - contexts, and what they do for NCCL; process-wide state comes with the first and goes with the last. */
 #include "context/plugin.h"
 
 #include <errno.h>
@@ -11,16 +11,16 @@
 #include "device/daemon.h"
 #include "process/forkguard.h"
 #include "harp_config.h"
-#include "poll/keeper.h"
+#include "poll/control.h"
 #include "process/keyfile.h"
 #include "process/host_id.h"
 #include "stats/lane_page.h"
-#include "comm/linger.h"
+#include "comm/closing.h"
 #include "comm/memory.h"
 #include "wire/preamble.h"
 #include "connect/registry.h"
-#include "connect/rendezvous.h"
-#include "connect/upkeep.h"
+#include "connect/acceptor.h"
+#include "connect/reconnect.h"
 #include "process/log.h"
 #include "process/config.h"
 #include "device/device.h"
@@ -28,22 +28,46 @@
 pthread_mutex_t ctx_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static struct plugin_ctx *ctx_list; /* under ctx_lock */
+/* Held by init and finalize while they begin or end what the process has once. Comes before all other locks; the control
+ * thread never takes it. */
+static pthread_mutex_t ctx_process_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static const struct forkguard_hooks ctx_fork_hooks[] = {
 	{ .prepare = engine_fork_prepare,
 	  .parent = engine_fork_parent,
 	  .child = engine_fork_child },
 	{ .child = lane_page_fork_child },
-	{ .child = keeper_fork_child },
+	{ .child = control_fork_child },
 	{ 0 },
 };
 
 /* ---- contexts --------------------------------------------------------------------------------- */
 
+/* The first context: ctx_process_lock held. */
+static int ctx_begin_process(void)
+{
+	int rc = plugin_daemon_load();
+
+	if (!rc)
+		rc = keyfile_load(HARP_CONFIG_KEY_FILE);
+	if (!rc)
+		rc = control_start();
+	if (!rc) {
+		engine_set_observers(plugin_memory_engine_open, plugin_memory_engine_close);
+		rc = plugin_devices_load(interface_open_port);
+	}
+	if (rc) {
+		interfaces_close();
+		return rc;
+	}
+	lane_page_open();
+	lane_page_count(HARP_JOB_ports_refused, plugin_ports_refused());
+	return 0;
+}
+
 int plugin_init(struct plugin_ctx **out, uint64_t comm_id, int traffic_class)
 {
 	struct plugin_ctx *ctx;
-	bool first;
 	int rc;
 
 	*out = NULL;
@@ -56,35 +80,23 @@ int plugin_init(struct plugin_ctx **out, uint64_t comm_id, int traffic_class)
 	}
 	ctx->comm_id = comm_id;
 	ctx->traffic_class = traffic_class;
-	pthread_mutex_lock(&ctx_lock);
-	first = !ctx_list;
+	pthread_mutex_lock(&ctx_process_lock);
 	rc = forkguard_init(ctx_fork_hooks);
-	if (!rc && first)
-		rc = plugin_daemon_load();
-	if (!rc && first)
-		rc = keyfile_load(HARP_CONFIG_KEY_FILE);
-	if (!rc && first)
-		rc = keeper_start();
-	if (!rc && first)
-		engine_set_observers(plugin_memory_engine_open, plugin_memory_engine_close);
-	if (!rc && first)
-		rc = plugin_devices_load(ctx_open_port);
-	if (rc && first)
-		ctx_forget_devices();
+	if (!rc && !ctx_list)
+		rc = ctx_begin_process();
 	if (!rc) {
-		lane_page_open();
-		if (first)
-			lane_page_count(HARP_JOB_ports_refused, plugin_ports_refused());
+		pthread_mutex_lock(&ctx_lock);
 		ctx->next = ctx_list;
 		ctx_list = ctx;
+		pthread_mutex_unlock(&ctx_lock);
 		forkguard_set_active(true);
 	}
-	pthread_mutex_unlock(&ctx_lock);
+	pthread_mutex_unlock(&ctx_process_lock);
 	if (rc) {
 		free(ctx);
 		return rc;
 	}
-	rc = ctx_open_at_init();
+	rc = interfaces_open_at_init();
 	if (rc) {
 		plugin_finalize(ctx);
 		return rc;
@@ -118,12 +130,12 @@ static void ctx_remove_comm(struct comm *comm)
 
 static void ctx_end_comm(struct comm *comm, bool abort)
 {
-	struct upkeep *upkeep = comm->upkeep;
+	struct reconnect *reconnect = comm->reconnect;
 
 	registry_remove(comm);
-	upkeep_stop(upkeep);
+	reconnect_stop(reconnect);
 	comm_close(comm, abort);
-	upkeep_free(upkeep);
+	reconnect_free(reconnect);
 }
 
 static void ctx_end_closed(struct comm *comm)
@@ -145,30 +157,18 @@ static void ctx_close_comm(struct comm *comm, bool abort)
 		return;
 	}
 	plugin_memory_comm_closed(closing);
-	linger_take(comm, ctx_end_closed);
-}
-
-/* ctx_lock held, and let go of meanwhile: the last context does not go before the comms that are
- * being ended. */
-static void ctx_finish_lingering(const struct plugin_ctx *ctx)
-{
-	while (ctx_list == ctx && !ctx->next && linger_is_used()) {
-		pthread_mutex_unlock(&ctx_lock);
-		linger_finish(plugin_config()->close_linger_ns);
-		pthread_mutex_lock(&ctx_lock);
-	}
+	closing_take(comm, ctx_end_closed);
 }
 
 int plugin_finalize(struct plugin_ctx *ctx)
 {
 	struct plugin_ctx **at;
+	bool last;
 
 	if (!ctx)
 		return 0;
 	if (forkguard_is_child)
 		return -EBADF;
-	/* Connects that have a task, or tasks to free them. */
-	keeper_tasks_wait();
 	/* After an abort NCCL leaves half-open connects, listens and sometimes comms behind. */
 	while (ctx->connects)
 		connect_free(ctx->connects);
@@ -176,18 +176,24 @@ int plugin_finalize(struct plugin_ctx *ctx)
 		plugin_close_listen(ctx->listens);
 	while (ctx->comms)
 		ctx_close_comm(ctx->comms, true);
+	pthread_mutex_lock(&ctx_process_lock);
+	last = ctx_list == ctx && !ctx->next;
+	if (last) {
+		closing_finish(plugin_config()->close_linger_ns);
+		interfaces_finish_opening();
+	}
 	pthread_mutex_lock(&ctx_lock);
-	ctx_finish_lingering(ctx);
 	for (at = &ctx_list; *at && *at != ctx; at = &(*at)->next)
 		;
 	if (*at)
 		*at = ctx->next;
-	if (!ctx_list) {
-		ctx_forget_devices();
+	pthread_mutex_unlock(&ctx_lock);
+	if (last) {
+		interfaces_close();
 		lane_page_close();
 		forkguard_set_active(false);
 	}
-	pthread_mutex_unlock(&ctx_lock);
+	pthread_mutex_unlock(&ctx_process_lock);
 	free(ctx);
 	return 0;
 }
@@ -218,16 +224,16 @@ int plugin_listen(struct plugin_ctx *ctx, int dev, void *handle_bytes, struct li
 		free(listen);
 		return -EIO;
 	}
-	rc = ctx_rendezvous(dev, &listen->rdv, &opening);
+	rc = interface_acceptor(dev, &listen->acceptor, &opening);
 	if (rc) {
 		free(listen);
 		return rc;
 	}
-	rendezvous_add(listen->rdv, listen);
+	acceptor_add(listen->acceptor, listen);
 	memset(&handle, 0, sizeof(handle));
 	handle.wire_min = handle.wire_max = WIRE_VERSION;
 	handle.sealed = keyfile_key() != NULL;
-	rendezvous_endpoints(listen->rdv, listen, &handle);
+	acceptor_endpoints(listen->acceptor, listen, &handle);
 	handle.opening = opening;
 	handle.listen_id = listen->id;
 	memcpy(handle.secret, listen->secret, HANDLE_SECRET_BYTES);
@@ -252,7 +258,7 @@ int plugin_accept(struct listen_comm *listen, struct comm **out)
 		return -EBADF;
 	if (!listen)
 		return -EINVAL;
-	rc = rendezvous_accept(listen->rdv, listen, &comm);
+	rc = acceptor_accept(listen->acceptor, listen, &comm);
 	if (rc || !comm)
 		return rc;
 	comm_describe(comm, text, sizeof(text));
@@ -276,7 +282,7 @@ int plugin_close_listen(struct listen_comm *listen)
 	if (*at)
 		*at = listen->next_of_ctx;
 	pthread_mutex_unlock(&ctx_lock);
-	rendezvous_remove(listen->rdv, listen);
+	acceptor_remove(listen->acceptor, listen);
 	free(listen);
 	return 0;
 }

@@ -3,7 +3,7 @@
  * engine.h - HARP instances (AF_XDP queue or DPDK port, and stack) of this process, their batons and their threads.
  *
  * A device has one *set* of engines in a process, shared by all contexts and comms, gone (threads
- * joined) with the last reference. Init or the control thread makes it (ctx_open_device()), since
+ * joined) with the last reference. Init or the control thread makes it (interface_open()), since
  * that waits. How many engines a device can have, and why not more, is decided once.
  *
  *   engine.c         the sets: opening, closing, references, fork
@@ -77,9 +77,9 @@ bool engine_not_heard(struct engine *engine, uint64_t now_ns);
 /* What the DPDK port of a set says of itself. -ENOTSUP: it is none. */
 int engine_set_port(const struct engine_set *set, struct harp_instance_port *out);
 /* What is run in each turn, to look at a listener; NULL: nothing. Baton held. */
-void engine_set_door(struct engine *engine, struct work *door);
-/* A turn is due then though nothing comes, for the door's sake; UINT64_MAX: none is. Baton held. */
-void engine_door_due(struct engine *engine, uint64_t at_ns);
+void engine_set_listener(struct engine *engine, struct work *listener);
+/* When the listener must run next though nothing comes; UINT64_MAX: never. Poller held. */
+void engine_listener_due(struct engine *engine, uint64_t at_ns);
 /* Which it is of its set. */
 unsigned engine_index(const struct engine *engine);
 /* One line for people, from harp_instance_describe(). */

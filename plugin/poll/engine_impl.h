@@ -15,8 +15,8 @@ struct engine {
 	struct harp_instance *instance;
 	struct harp_stack *stack;
 	struct engine_lane *lanes;
-	struct work *door; /* run in each turn; NULL: none */
-	uint64_t door_ns;  /* when one is due for its sake */
+	struct work *listener; /* run in each turn; NULL: none */
+	uint64_t listener_ns;  /* when it must run next though nothing comes */
 	unsigned closing_count;
 	uint64_t tick_ns;  /* next */
 	int link_reported; /* the interface's trouble that was logged, -errno; 0: none */

@@ -70,15 +70,15 @@ void engine_load(struct engine *engine, int change)
 	atomic_fetch_add_explicit(&engine->load, (unsigned)change, memory_order_relaxed);
 }
 
-void engine_set_door(struct engine *engine, struct work *door)
+void engine_set_listener(struct engine *engine, struct work *listener)
 {
-	engine->door = door;
-	engine->door_ns = UINT64_MAX;
+	engine->listener = listener;
+	engine->listener_ns = UINT64_MAX;
 }
 
-void engine_door_due(struct engine *engine, uint64_t at_ns)
+void engine_listener_due(struct engine *engine, uint64_t at_ns)
 {
-	engine->door_ns = at_ns;
+	engine->listener_ns = at_ns;
 }
 
 /* ---- lanes ---------------------------------------------------------------------------------- */
@@ -124,8 +124,8 @@ void engine_requests(void *ctx, uint64_t now_ns)
 		if (l) /* NULL: accepted by the stack's listener, and not yet by the plugin */
 			l->ops->event(l, events, now_ns);
 	}
-	if (engine->door)
-		engine->door->run(engine->door, now_ns);
+	if (engine->listener)
+		engine->listener->run(engine->listener, now_ns);
 	driver_run_ready(&engine->driver, now_ns);
 }
 
@@ -198,8 +198,8 @@ uint64_t engine_deadline_ns(const struct engine *engine)
 {
 	uint64_t deadline_ns = harp_stack_next_deadline_ns(engine->stack);
 
-	if (engine->door && engine->door_ns < deadline_ns)
-		deadline_ns = engine->door_ns;
+	if (engine->listener && engine->listener_ns < deadline_ns)
+		deadline_ns = engine->listener_ns;
 	if (engine->closing_count && engine->tick_ns < deadline_ns)
 		deadline_ns = engine->tick_ns;
 	return deadline_ns;

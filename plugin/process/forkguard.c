@@ -103,14 +103,14 @@ int forkguard_socket(int family)
 	return fd;
 }
 
-int forkguard_accept(int door, struct sockaddr_storage *peer)
+int forkguard_accept(int listener, struct sockaddr_storage *peer)
 {
 	socklen_t len = sizeof(*peer);
 	int fd;
 
 	pthread_mutex_lock(&guard_lock);
 	fd = forkguard_add(
-		accept4(door, (struct sockaddr *)peer, &len, SOCK_CLOEXEC | SOCK_NONBLOCK));
+		accept4(listener, (struct sockaddr *)peer, &len, SOCK_CLOEXEC | SOCK_NONBLOCK));
 	pthread_mutex_unlock(&guard_lock);
 	return fd;
 }

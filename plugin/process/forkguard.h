@@ -23,7 +23,7 @@ int forkguard_init(const struct forkguard_hooks *hooks);
 /* Makes a TCP socket, or accepts one: non-blocking, close-on-exec, registered before any fork() can
  * come in between. The descriptor, or -errno. */
 int forkguard_socket(int family);
-int forkguard_accept(int door, struct sockaddr_storage *peer);
+int forkguard_accept(int listener, struct sockaddr_storage *peer);
 /* An epoll, likewise: the child's copy would speak of the parent's sockets. */
 int forkguard_epoll(void);
 /* Forgets and closes fd. */

@@ -83,9 +83,9 @@ void handle_encode(uint8_t out[PLUGIN_HANDLE_BYTES], const struct handle *handle
 	out[AT_PLACEMENT] = handle->harp_placement;
 	wire_put16(out + AT_QUEUES, handle->harp_queues);
 	wire_put16(out + AT_QUEUE, handle->harp_queue);
-	for (unsigned i = 0; i < HANDLE_DOORS_MAX; i++) {
-		wire_put16(out + AT_DOORS + 4 * i, handle->doors[i].port);
-		wire_put16(out + AT_DOORS + 4 * i + 2, handle->doors[i].queue);
+	for (unsigned i = 0; i < HANDLE_PORTS_MAX; i++) {
+		wire_put16(out + AT_DOORS + 4 * i, handle->ports[i].port);
+		wire_put16(out + AT_DOORS + 4 * i + 2, handle->ports[i].queue);
 	}
 	handle_check(out, out + AT_CHECK);
 }
@@ -143,9 +143,9 @@ int handle_decode(const uint8_t in[PLUGIN_HANDLE_BYTES], struct handle *handle, 
 	handle->harp_placement = in[AT_PLACEMENT];
 	handle->harp_queues = wire_get16(in + AT_QUEUES);
 	handle->harp_queue = wire_get16(in + AT_QUEUE);
-	for (unsigned i = 0; i < HANDLE_DOORS_MAX; i++) {
-		handle->doors[i].port = wire_get16(in + AT_DOORS + 4 * i);
-		handle->doors[i].queue = wire_get16(in + AT_DOORS + 4 * i + 2);
+	for (unsigned i = 0; i < HANDLE_PORTS_MAX; i++) {
+		handle->ports[i].port = wire_get16(in + AT_DOORS + 4 * i);
+		handle->ports[i].queue = wire_get16(in + AT_DOORS + 4 * i + 2);
 	}
 	return 0;
 }

@@ -175,7 +175,7 @@ bool csim_judge_progress(struct csim *sim)
 		} else if (k->bare_ns == CSIM_NEVER_NS) {
 			k->bare_ns = sim->now_ns;
 		}
-		if (!judge_comm_progress(sim, i) || !csim_upkeep_judge(&k->app[CSIM_SEND]))
+		if (!judge_comm_progress(sim, i) || !csim_reconnect_judge(&k->app[CSIM_SEND]))
 			return false;
 	}
 	return true;

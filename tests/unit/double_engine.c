@@ -80,13 +80,13 @@ unsigned engine_index(const struct engine *engine)
 	return 0;
 }
 
-void engine_door_due(struct engine *engine, uint64_t at_ns)
+void engine_listener_due(struct engine *engine, uint64_t at_ns)
 {
 	(void)engine;
 	(void)at_ns;
 }
 
-void engine_set_door(struct engine *engine, struct work *door)
+void engine_set_listener(struct engine *engine, struct work *door)
 {
 	(void)engine;
 	(void)door;
