@@ -17,6 +17,7 @@
 #include <string.h>
 
 #include "abi/abi_impl.h"
+#include "device/device.h"
 
 #define ABI_NAME "HARP"
 #define ABI_COMMS_MAX 65536

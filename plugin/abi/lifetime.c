@@ -22,6 +22,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "abi/log.h"
 #include "process/log.h"
 
 static atomic_uint lifetime_contexts; /* alive, the implicit one included */

@@ -4,7 +4,7 @@
 #define HARP_PLUGIN_LIFETIME_H
 
 #include "abi/nccl_abi.h"
-#include "plugin.h"
+#include "context/plugin.h"
 
 /* A context that NCCL carries for us and ends. Results of plugin_init(); -EPROTONOSUPPORT in a
  * forked child. */

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* comm.c - one end of a connection: requests, done, failing, closing. */
 #include "comm/comm_impl.h"
+#include "process/log.h"
+#include "process/config.h"
 
 #include <errno.h>
 #include <stdarg.h>

@@ -28,11 +28,12 @@
 #include "poll/kernel_driver.h"
 #include "lane/lane.h"
 #include "stats/lane_page.h"
-#include "plugin.h"
+#include "process/config.h"
 #include "comm/ranges.h"
 #include "wire/record.h"
 #include "comm/stripe.h"
 
+#define PLUGIN_REQUESTS_MAX 32u
 #define COMM_LANES_MAX STRIPE_LANES_MAX
 #define COMM_REVIVE_NS 500000000ull /* the connector dials a comm's last lane again at once */
 #define COMM_EAGER_BYTES_MIN 4096u
@@ -311,7 +312,7 @@ struct comm {
 	struct registry_entry *entry; /* registry.c's; NULL: no further lanes are let in */
 	uint64_t comm_id;
 	struct harp_endpoint remote; /* of the first lane, for people */
-	struct upkeep *upkeep;       /* upkeep.c's; NULL: no further lanes are dialled */
+	struct reconnect *reconnect; /* upkeep.c's; NULL: no further lanes are dialled */
 	struct comm_row *row;        /* on the statistics page; may be NULL */
 	unsigned registered;         /* memory.c's: pieces of memory, under its lock */
 	struct request requests[PLUGIN_REQUESTS_MAX]; /* message m is in slot m % 32 */

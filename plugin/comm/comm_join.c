@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "comm/comm_impl.h"
+#include "process/log.h"
 
 /*
  * Theory of operation

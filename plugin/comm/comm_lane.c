@@ -6,7 +6,10 @@
 #include <string.h>
 
 #include "comm/comm_impl.h"
-#include "process/parallel.h"
+#include "device/parallel.h"
+#include "process/log.h"
+#include "process/config.h"
+#include "device/device.h"
 
 /*
  * Theory of operation

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "comm/comm_impl.h"
+#include "process/config.h"
 
 /*
  * Theory of operation

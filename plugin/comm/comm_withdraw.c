@@ -4,6 +4,7 @@
 #include <sched.h>
 
 #include "comm/comm_impl.h"
+#include "process/log.h"
 
 struct comm_withdrawal {
 	struct work work; /* first */

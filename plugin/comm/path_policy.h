@@ -3,7 +3,8 @@
 #ifndef HARP_PLUGIN_PATH_POLICY_H
 #define HARP_PLUGIN_PATH_POLICY_H
 
-#include "plugin.h"
+#include "device/device.h"
+#include "process/config.h"
 
 #define PATH_POLICY_ALL UINT64_MAX
 /*

@@ -30,7 +30,8 @@
  *
  * What is chosen here are interfaces; device_load.c puts DPDK ports (device_port.c) before them.
  */
-#include "device/device.h"
+#include "device/scan.h"
+#include "process/config.h"
 
 #include <arpa/inet.h>
 #include <errno.h>

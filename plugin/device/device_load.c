@@ -28,8 +28,10 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "process/daemon.h"
-#include "device/device.h"
+#include "device/daemon.h"
+#include "device/scan.h"
+#include "process/log.h"
+#include "process/config.h"
 
 #define DEVICE_SYSFS "/sys"
 

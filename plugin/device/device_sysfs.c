@@ -14,7 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "device/device.h"
+#include "device/scan.h"
 
 #define DEVICE_SPEED_MBPS_MAX 10000000u
 #define DEVICE_STACKING_MAX 4u /* VLAN on bond on ... */

@@ -17,7 +17,7 @@
 #include "poll/kernel_driver.h"
 #include "lane/kernel_info.h"
 #include "lane/place.h"
-#include "plugin.h"
+#include "process/config.h"
 #include "wire/record.h"
 
 /*

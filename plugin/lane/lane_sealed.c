@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "lane/place.h"
-#include "plugin.h"
+#include "process/log.h"
 #include "wire/record.h"
 
 /*

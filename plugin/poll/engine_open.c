@@ -5,8 +5,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "process/daemon.h"
+#include "device/daemon.h"
 #include "poll/engine_impl.h"
+#include "process/log.h"
+#include "process/config.h"
+#include "device/device.h"
 
 /* Of one stack, those in TIME-WAIT too: more than it has ports to call from. One takes 3.3 KB once it is used; the table of
  * flows 128 KB at once. */

@@ -12,7 +12,9 @@
 #include "base/thread.h"
 #include "process/cores.h"
 #include "poll/kernel_driver.h"
-#include "process/parallel.h"
+#include "device/parallel.h"
+#include "process/log.h"
+#include "device/device.h"
 
 /*
  * Theory of operation

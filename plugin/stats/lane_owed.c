@@ -3,7 +3,7 @@
 #include <pthread.h>
 #include <stddef.h>
 
-#include "poll/keeper.h"
+#include "poll/control.h"
 #include "stats/lane_rows.h"
 
 /*
@@ -26,11 +26,11 @@ static atomic_bool owed_roused;
 
 static void owed_begin_run(struct work *work, uint64_t now_ns);
 static void owed_end_run(struct work *work, uint64_t now_ns);
-static void owed_due(struct keeper_timer *timer, uint64_t now_ns);
+static void owed_due(struct control_timer *timer, uint64_t now_ns);
 
 static struct work owed_begin = { .run = owed_begin_run };
 static struct work owed_end = { .run = owed_end_run };
-static struct keeper_timer owed_timer = { .run = owed_due };
+static struct control_timer owed_timer = { .run = owed_due };
 
 void row_list(struct comm_row *row)
 {
@@ -54,13 +54,11 @@ void row_unlist(struct comm_row *row)
 
 bool row_owe(struct comm_row *row)
 {
-	struct driver *keeper = keeper_driver();
-
-	if (!keeper)
+	if (!control_driver())
 		return false;
 	if (!atomic_exchange_explicit(&row->owed, true, memory_order_acq_rel) &&
 	    !atomic_exchange_explicit(&owed_roused, true, memory_order_acq_rel))
-		driver_post(keeper, &owed_begin);
+		control_post(&owed_begin);
 	return true;
 }
 
@@ -83,10 +81,10 @@ static bool owed_publish(uint64_t now_ns)
 	return any;
 }
 
-static void owed_due(struct keeper_timer *timer, uint64_t now_ns)
+static void owed_due(struct control_timer *timer, uint64_t now_ns)
 {
 	if (owed_publish(now_ns)) {
-		keeper_timer_set(timer, keeper_beat_ns(now_ns));
+		control_timer_set(timer, control_tick_ns(now_ns));
 		return;
 	}
 	atomic_exchange_explicit(&owed_roused, false, memory_order_acq_rel);
@@ -96,19 +94,19 @@ static void owed_due(struct keeper_timer *timer, uint64_t now_ns)
 static void owed_begin_run(struct work *work, uint64_t now_ns)
 {
 	(void)work;
-	keeper_timer_set(&owed_timer, keeper_beat_ns(now_ns));
+	control_timer_set(&owed_timer, control_tick_ns(now_ns));
 }
 
 static void owed_end_run(struct work *work, uint64_t now_ns)
 {
 	(void)work;
 	(void)now_ns;
-	keeper_timer_set(&owed_timer, UINT64_MAX);
+	control_timer_set(&owed_timer, UINT64_MAX);
 	atomic_store_explicit(&owed_roused, false, memory_order_relaxed);
 }
 
 void lane_page_rest(void)
 {
-	if (keeper_driver())
-		driver_call(keeper_driver(), &owed_end);
+	if (control_driver())
+		control_call(&owed_end);
 }

@@ -14,7 +14,9 @@
 #include <unistd.h>
 
 #include "poll/driver.h"
-#include "plugin.h"
+#include "device/device.h"
+#include "process/config.h"
+#include "process/log.h"
 
 /*
  * Theory of operation

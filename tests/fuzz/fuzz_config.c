@@ -6,9 +6,10 @@
  * before the first null byte: no settings.
  */
 #include "process/config.h"
-#include "device/device.h"
+#include "device/scan.h"
 #include "fuzz.h"
 #include "harp_config.h"
+#include "process/log.h"
 
 #include <errno.h>
 #include <stdarg.h>

@@ -5,7 +5,7 @@
 #ifndef HARP_TESTS_PLUGIN_DOUBLE_H
 #define HARP_TESTS_PLUGIN_DOUBLE_H
 
-#include "plugin.h"
+#include "context/plugin.h"
 
 struct double_script {
 	int rc;       /* of every call */

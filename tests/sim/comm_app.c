@@ -12,6 +12,7 @@
  * so that whoever reads it later delivers wrong bytes.
  */
 #include "comm_sim.h"
+#include "comm/comm.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -369,8 +370,8 @@ void csim_app_end(struct csim_app *app, bool abort)
 		  app->done < app->posted && !app->error ? " with requests in flight" : "");
 	app->closed = true;
 	app->in_turn = true;
-	if (comm && app->sim->comms[app->number].spec->upkeep)
-		csim_upkeep_end(app, abort);
+	if (comm && app->sim->comms[app->number].spec->reconnect)
+		csim_reconnect_end(app, abort);
 	else if (comm)
 		comm_close(comm, abort);
 	app->in_turn = false;

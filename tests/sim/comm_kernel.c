@@ -15,7 +15,7 @@
 #include <sys/epoll.h>
 
 #include "process/forkguard.h"
-#include "process/parallel.h"
+#include "device/parallel.h"
 
 #define KERNEL_EPOLL_FD 2000000
 #define KERNEL_EPOLLS_MAX 256u

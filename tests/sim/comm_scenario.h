@@ -111,7 +111,7 @@ enum csn_plant {
 	X(r_close_at, 0)                                                                           \
 	X(s_close_ns, 0) /* between its last request and its close */                              \
 	X(r_close_ns, 0)                                                                           \
-	X(upkeep, 0)    /* upkeep.c opens its further lanes, and those that were given up */       \
+	X(reconnect, 0) /* upkeep.c opens its further lanes, and those that were given up */       \
 	X(redial_ns, 0) /* or else: a lane that was given up is opened again after so long */
 
 #define CSN_LANE(X)                                                                                \

@@ -494,11 +494,11 @@ static void sim_begin(struct csim *sim)
 		for (unsigned l = 0; l < sim->scenario->lane_count; l++) {
 			const struct csn_lane *spec = &sim->scenario->lanes[l];
 
-			if (spec->comm == i && index++ > 0 && !k->spec->upkeep)
+			if (spec->comm == i && index++ > 0 && !k->spec->reconnect)
 				csim_dial_at(sim, sim->now_ns + spec->start_ns, spec, index - 1);
 		}
-		if (k->spec->upkeep)
-			csim_upkeep_go(&k->app[CSIM_SEND]);
+		if (k->spec->reconnect)
+			csim_reconnect_go(&k->app[CSIM_SEND]);
 		k->app[CSIM_SEND].wake_ns = sim->now_ns;
 		k->app[CSIM_RECV].wake_ns = k->app[CSIM_RECV].next_post_ns =
 			sim->now_ns + k->spec->r_delay_ns;
@@ -624,7 +624,7 @@ bool csim_run(struct csim *sim, const struct comm_scenario *scenario, bool dump)
 	running = sim;
 	sim_settings(&scenario->world);
 	csim_streams_begin(sim);
-	csim_upkeep_begin(sim);
+	csim_reconnect_begin(sim);
 	good = csim_hosts_make(sim) && csim_apps_make(sim) && csim_lanes_start(sim) &&
 	       sim_loop(sim) && csim_judge_end(sim) && !sim->failed;
 	if (!good && dump)

@@ -25,7 +25,8 @@
 #include "poll/engine_impl.h"
 #include "harp.h"
 #include "runner.h"
-#include "comm/tender.h"
+#include "comm/background.h"
+#include "process/log.h"
 
 #define CSIM_NEVER_NS UINT64_MAX
 #define CSIM_US UINT64_C(1000)
@@ -36,8 +37,8 @@
 
 struct csim;
 struct csim_lane;
-struct dial;
-struct harp_door;
+struct attempt;
+struct stack_listener;
 
 enum csim_side { CSIM_SEND = 0, CSIM_RECV = 1 };
 
@@ -56,11 +57,11 @@ struct csim_nic {
 	struct csim *sim;
 	unsigned host, rail;
 	struct harp_listener *listener;
-	struct harp_door *door;    /* of lanes with words; NULL: none */
-	bool gone, reported;       /* removed; the engine was told */
-	uint64_t cut_until_ns;     /* nothing arrives */
-	uint64_t cut_out_until_ns; /* nothing of it arrives anywhere */
-	uint64_t due_ns;           /* the guardian's next turn, drawn when it became due */
+	struct stack_listener *door; /* of lanes with words; NULL: none */
+	bool gone, reported;         /* removed; the engine was told */
+	uint64_t cut_until_ns;       /* nothing arrives */
+	uint64_t cut_out_until_ns;   /* nothing of it arrives anywhere */
+	uint64_t due_ns;             /* the guardian's next turn, drawn when it became due */
 	uint64_t turned_ns;
 };
 
@@ -68,7 +69,7 @@ struct csim_host {
 	struct csim_nic *nics[CSN_RAILS_MAX];
 	struct driver dial_driver; /* of kernel lanes that have no comm yet */
 	struct driver keeper;      /* comm_dials.c's */
-	struct keeper_timer *timers;
+	struct control_timer *timers;
 	uint64_t keeper_ns, keeper_due_ns; /* woken; or that, or a timer or a dial */
 	uint64_t stall_until_ns, freeze_until_ns;
 	bool dead;
@@ -94,9 +95,9 @@ struct csim_lane {
 	uint64_t silent_until_ns[2]; /* by who sends: nothing arrives */
 	uint64_t silent_since_ns;
 	/* While upkeep.c dials it: */
-	struct dial *dial;
+	struct attempt *dial;
 	bool words; /* dialled and proved by the plugin: comm_words.c */
-	void (*dial_ended)(struct dial *dial, int error, const char *text, uint64_t now_ns);
+	void (*dial_ended)(struct attempt *dial, int error, const char *text, uint64_t now_ns);
 	uint64_t open_ns, ready_ns;
 	bool broken;    /* reset, or silent for ever */
 	bool disturbed; /* something in the scenario explains that it is given up */
@@ -126,7 +127,7 @@ struct csim_app {
 	bool closed, closed_early, in_turn;
 	struct csim_buffer retired[4]; /* given back by the comm: nobody may write there */
 	unsigned retired_next;
-	struct upkeep *upkeep; /* of a sender whose lanes are upkeep.c's */
+	struct reconnect *reconnect; /* of a sender whose lanes are upkeep.c's */
 };
 
 /* By when a lane is to be dialled, and the pause of its next failure. */
@@ -290,14 +291,14 @@ static inline unsigned csim_lane_host(const struct csim_lane *lane, enum csim_si
 void csim_lanes_destroy(struct csim *sim);
 
 /* ---- comm_upkeep.c ---- */
-void csim_upkeep_begin(struct csim *sim);
-void csim_upkeep_made(struct csim_lane *first, enum csim_side side);
+void csim_reconnect_begin(struct csim *sim);
+void csim_reconnect_made(struct csim_lane *first, enum csim_side side);
 /* Further lanes are dialled from now on. */
-void csim_upkeep_go(struct csim_app *app);
+void csim_reconnect_go(struct csim_app *app);
 /* Closes the comm. */
-void csim_upkeep_end(struct csim_app *app, bool abort);
-bool csim_upkeep_lost(struct csim_comm *k, unsigned index, enum comm_loss loss);
-bool csim_upkeep_judge(struct csim_app *app);
+void csim_reconnect_end(struct csim_app *app, bool abort);
+bool csim_reconnect_lost(struct csim_comm *k, unsigned index, enum comm_loss loss);
+bool csim_reconnect_judge(struct csim_app *app);
 
 /* ---- comm_ledger.c ---- */
 /* A line of the log is about a rail: not too often? */

@@ -6,13 +6,19 @@
 #include <netinet/in.h>
 #include <poll.h>
 #include <pthread.h>
+#include <limits.h>
+#include <linux/sockios.h>
 #include <sched.h>
+#include <stdarg.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include <sys/ioctl.h>
+#include <sys/syscall.h>
 
+#include "connect/handshake.h"
 #include "check.h"
 #include "comm/comm_impl.h"
 #include "double_env.h"
@@ -26,16 +32,20 @@
 static atomic_bool unheard; /* as TCP has it, the peer has acknowledged nothing */
 static atomic_uint asked;   /* so often it was asked then */
 
-void __real_kernel_info(int fd, uint64_t sent_bytes, struct lane_info *info);
-void __wrap_kernel_info(int fd, uint64_t sent_bytes, struct lane_info *info);
-
-void __wrap_kernel_info(int fd, uint64_t sent_bytes, struct lane_info *info)
+int ioctl(int fd, unsigned long request, ...)
 {
-	__real_kernel_info(fd, sent_bytes, info);
-	if (!atomic_load(&unheard))
-		return;
-	info->acked_bytes = 0;
-	atomic_fetch_add(&asked, 1);
+	va_list args;
+	int *value, result;
+
+	va_start(args, request);
+	value = va_arg(args, int *);
+	va_end(args);
+	result = (int)syscall(SYS_ioctl, fd, request, value);
+	if (request == SIOCOUTQ && atomic_load(&unheard)) {
+		*value = INT_MAX;
+		atomic_fetch_add(&asked, 1);
+	}
+	return result;
 }
 
 static uint8_t pattern(uint64_t message, size_t i)
@@ -350,7 +360,7 @@ static void test_done_is_done(void)
 	CHECK_MEM(in, out, sizeof(out));
 	/* Nothing more will come: an error, not a hang. */
 	CHECK_EQ(plugin_irecv(pair.recv, in, sizeof(in), 0, NULL, &request), 0);
-	for (int i = 0; i < 1000 && request; i++)
+	for (int i = 0; i < TURNS_MAX && request; i++)
 		if (plugin_test(request, &done, &size) == -ECONNRESET)
 			request = NULL;
 	CHECK(request == NULL);
@@ -453,7 +463,7 @@ static struct lane *talks_on(const uint8_t bytes[PLUGIN_HANDLE_BYTES], struct dr
 	while (lane->ops->state(lane) == LANE_CONNECTING)
 		sched_yield();
 	preamble_connect(&preamble, handle.listen_id, 5, handle.secret, &own);
-	while (preamble_advance(&preamble, lane) == 0)
+	while (handshake_advance(&preamble, lane) == 0)
 		sched_yield();
 	CHECK(preamble.step == PREAMBLE_DONE);
 	CHECK_EQ(lane->ops->send(lane, &more, 1), 1);

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <sched.h>
 #include <stdatomic.h>
+#include <string.h>
 
 #include "double_env.h"
 #include "lane/kernel_info.h"
@@ -13,9 +14,15 @@ enum { LANES = 4, BYTES = COMM_KEPT_BYTES_MAX + 64 }; /* a message that is done 
 
 static atomic_int silent; /* so many questions say that nobody has answered for long */
 
-uint64_t __wrap_kernel_silence_ns(int fd, struct kernel_silence *silence, uint64_t now_ns);
+/* In the place of kernel_info.c. */
+void kernel_info(int fd, uint64_t sent_bytes, struct lane_info *info)
+{
+	(void)fd;
+	memset(info, 0, sizeof(*info));
+	info->acked_bytes = sent_bytes;
+}
 
-uint64_t __wrap_kernel_silence_ns(int fd, struct kernel_silence *silence, uint64_t now_ns)
+uint64_t kernel_silence_ns(int fd, struct kernel_silence *silence, uint64_t now_ns)
 {
 	int left = atomic_load(&silent);
 

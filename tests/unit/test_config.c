@@ -10,6 +10,7 @@
 #include <sys/socket.h>
 
 #include "harp_config.h"
+#include "process/log.h"
 
 static unsigned failures, warnings;
 static char last_warning[2048];

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_device_hardware.c - what is said of interfaces as hardware, from a made-up sysfs in a temporary directory. */
 #include "device_rig.h"
+#include "process/config.h"
 
 #include <stdarg.h>
 #include <sys/stat.h>

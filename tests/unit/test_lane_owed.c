@@ -9,7 +9,7 @@
 #include "double_env.h"
 #include "poll/driver.h"
 #include "job_page.h"
-#include "poll/keeper.h"
+#include "poll/control.h"
 #include "kernel_pair.h"
 
 #define SOON_NS 20000000000ull /* some 20 ms are meant */
@@ -32,13 +32,13 @@ static void page_wait(uint32_t place, uint64_t payload_bytes)
 
 static void keeper_begin(void)
 {
-	CHECK_EQ(keeper_start(), 0);
+	CHECK_EQ(control_start(), 0);
 }
 
 static void keeper_end(void)
 {
 	lane_page_rest();
-	keeper_stop();
+	control_stop();
 }
 
 /* Messages one by one, each the comm's last for all it knows: a copy a message is what there is not, and none is missed. */
@@ -52,7 +52,7 @@ static void test_the_keeper_copies_what_is_owed(void)
 	keeper_begin();
 	for (unsigned round = 0; round < 3; round++) {
 		now_ns = driver_clock_ns();
-		while (!driver_take(keeper_driver()))
+		while (!driver_take(control_driver()))
 			sched_yield();
 		lane_page_add(lane, HARP_LANE_payload_bytes, 1);
 		lane_page_tcp(lane, &tcp, now_ns);
@@ -64,20 +64,20 @@ static void test_the_keeper_copies_what_is_owed(void)
 			lane_page_publish(comm, now_ns + LANE_PAGE_PERIOD_NS, true);
 		}
 		CHECK_EQ(page_lane(0).value[HARP_LANE_payload_bytes], bytes);
-		driver_give(keeper_driver());
+		driver_give(control_driver());
 		page_wait(0, bytes += 100);
 		/* Nothing is owed now. It looks once more, and rests until it is roused. */
-		while (round && driver_clock_ns() < now_ns + 4 * KEEPER_BEAT_NS)
+		while (round && driver_clock_ns() < now_ns + 4 * CONTROL_TICK_NS)
 			sched_yield();
 	}
 	/* Who goes is counted at once, whatever the keeper does. */
-	while (!driver_take(keeper_driver()))
+	while (!driver_take(control_driver()))
 		sched_yield();
 	lane_page_add(lane, HARP_LANE_payload_bytes, 10);
 	lane_page_publish(comm, now_ns, true);
 	lane_page_comm_remove(comm);
 	CHECK_EQ(page_rail(HARP_PAGE_KIND_KERNEL).value[HARP_RAIL_payload_bytes], bytes + 10);
-	driver_give(keeper_driver());
+	driver_give(control_driver());
 	keeper_end();
 }
 

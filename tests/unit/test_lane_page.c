@@ -351,10 +351,11 @@ static void test_nobody_s_rows(void)
 /* A forked child has no page of its parent's: who outlives the parent does not keep it alive. */
 static void test_a_forked_child_lets_go(void)
 {
+	static const struct forkguard_hooks hooks[] = { { .child = lane_page_fork_child }, { 0 } };
 	int status = 1;
 	pid_t pid;
 
-	CHECK_EQ(forkguard_init(), 0);
+	CHECK_EQ(forkguard_init(hooks), 0);
 	pid = fork();
 	if (pid == 0) {
 		close(reader);

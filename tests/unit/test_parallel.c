@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_parallel.c - kernel lanes and threads of a NIC, over made-up PCI functions. */
-#include "process/parallel.h"
+#include "device/parallel.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 
 #include "check.h"
+#include "process/config.h"
 
 static struct device device;
 static struct plugin_config config;

@@ -3,6 +3,7 @@
 #include "comm/path_policy.h"
 
 #include "check.h"
+#include "process/config.h"
 
 static const struct device ethernet = { .mtu_bytes = 1500, .segments = true };
 
