@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """NVIDIA's wheels of NCCL: fetched by pip into a cache, of which libnccl.so.2 is kept.
 
-The cache is $HARP_NCCL_CACHE, else harp/nccl in $XDG_CACHE_HOME (~/.cache). Each version has a folder
-with the library, of 200 to 450 MB, and its layout (harp.nccl.layout).
+The cache is $HARP_NCCL_CACHE, else harp/nccl in $XDG_CACHE_HOME (~/.cache). It holds a folder for
+each version, with the library, of 200 to 450 MB, and its layout (harp.nccl.layout).
 """
 
 import os
