@@ -89,7 +89,7 @@ void case_null_arguments(const char *plugin, int version)
 	net->ctx = NULL;
 	if (version >= 11) {
 		REQUIRE(net_listen(net, 0, handle, &out) != NCCL_SUCCESS && !out);
-	} else {
+	} else if (!hosts_are_ports()) { /* their environment comes with init */
 		/* NCCL 2.22 and 2.23 call none after they have loaded the library again. */
 		OK(net_listen(net, 0, handle, &out));
 		OK(net_close_listen(net, out));
