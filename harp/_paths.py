@@ -19,6 +19,7 @@ _BUILT = {
     XDP_LIBRARY: "dataplane/xdp",
     DPDK_LIBRARY: "dataplane/dpdk",
     "harp-bench": "tools/driver",
+    "harp-nccl-rank": "tools/nccl",  # in the build tree only
     SOCKET_PLUGIN: "tools/driver",
     "harp-wire": "tools/wire",
     "harp-tcp": "tools/tcp",

@@ -29,10 +29,10 @@ HEAD = f"""\
 
 
 def ranges() -> list[str]:
-    """The requirements of the package, its demo and its development."""
+    """The requirements of the package, its demo, real NCCL and its development."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    return [*project["dependencies"], *extras["demo"], *extras["dev"]]
+    return [*project["dependencies"], *extras["demo"], *extras["nccl"], *extras["dev"]]
 
 
 def this_python() -> str:

@@ -107,12 +107,18 @@ static enum nccl_result abi_set_net_attr_v11(void *ctx, struct nccl_net_attr *at
 /* ------------------------------------------------------------------------------------------------
  * Devices.
  */
-static enum nccl_result abi_devices_v6(int *ndev)
+static enum nccl_result abi_devices_v11(int *ndev)
 {
 	if (!ndev)
 		return ABI_MISUSE(-EFAULT, "devices: no place for the count");
 	*ndev = plugin_device_count();
 	return NCCL_SUCCESS;
+}
+
+static enum nccl_result abi_devices_v6(int *ndev)
+{
+	lifetime_implicit();
+	return abi_devices_v11(ndev);
 }
 
 /* The strings live in the list of devices, which lives as long as this library. */
@@ -164,24 +170,26 @@ static enum nccl_result abi_get_properties_v12(int dev, struct nccl_props_v12 *p
 			 .max_p2p_bytes = (p).max_p2p_bytes, .max_coll_bytes = (p).max_coll_bytes
 #define ABI_PROPS_V11(p) ABI_PROPS_V9(p), .max_multi_request_size = (p).max_multi_request_size
 
-#define ABI_GET_PROPERTIES(version, FIELDS)                                                        \
+#define ABI_GET_PROPERTIES(version, FIELDS, before)                                                \
 	static enum nccl_result abi_get_properties_##version(int dev,                              \
 							     struct nccl_props_##version *props)   \
 	{                                                                                          \
 		struct nccl_props_v12 newest;                                                      \
-		enum nccl_result result = abi_get_properties_v12(dev, props ? &newest : NULL);     \
+		enum nccl_result result;                                                           \
                                                                                                    \
+		before;                                                                            \
+		result = abi_get_properties_v12(dev, props ? &newest : NULL);                      \
 		if (props && result)                                                               \
 			memset(props, 0, sizeof(*props));                                          \
 		else if (props)                                                                    \
 			*props = (struct nccl_props_##version){ FIELDS(newest) };                  \
 		return result;                                                                     \
 	}
-ABI_GET_PROPERTIES(v6, ABI_PROPS_V6)
-ABI_GET_PROPERTIES(v7, ABI_PROPS_V7)
-ABI_GET_PROPERTIES(v8, ABI_PROPS_V8)
-ABI_GET_PROPERTIES(v9, ABI_PROPS_V9)
-ABI_GET_PROPERTIES(v11, ABI_PROPS_V11)
+ABI_GET_PROPERTIES(v6, ABI_PROPS_V6, lifetime_implicit())
+ABI_GET_PROPERTIES(v7, ABI_PROPS_V7, lifetime_implicit())
+ABI_GET_PROPERTIES(v8, ABI_PROPS_V8, lifetime_implicit())
+ABI_GET_PROPERTIES(v9, ABI_PROPS_V9, lifetime_implicit())
+ABI_GET_PROPERTIES(v11, ABI_PROPS_V11, (void)0)
 
 /* ------------------------------------------------------------------------------------------------
  * Connections.
@@ -318,14 +326,15 @@ static enum nccl_result abi_close_listen_v6(void *listen_comm)
  * only), irecvConsumed (requests end at test), makeVDevice (nothing to merge).
  */
 #define ABI_COMMON                                                                                 \
-	.name = ABI_NAME, .devices = abi_devices_v6, .dereg_mr = abi_dereg_mr_v6,                  \
-	.iflush = abi_iflush_v6, .test = abi_test_v6, .close_send = abi_close_v6,                  \
-	.close_recv = abi_close_v6, .close_listen = abi_close_listen_v6
+	.name = ABI_NAME, .dereg_mr = abi_dereg_mr_v6, .iflush = abi_iflush_v6,                    \
+	.test = abi_test_v6, .close_send = abi_close_v6, .close_recv = abi_close_v6,               \
+	.close_listen = abi_close_listen_v6
 
 ABI_EXPORT extern const struct nccl_net_v6 ncclNetPlugin_v6;
 const struct nccl_net_v6 ncclNetPlugin_v6 = {
 	ABI_COMMON,
 	.init = abi_init_v6,
+	.devices = abi_devices_v6,
 	.get_properties = abi_get_properties_v6,
 	.listen = abi_listen_v6,
 	.connect = abi_connect_v6,
@@ -339,6 +348,7 @@ ABI_EXPORT extern const struct nccl_net_v7 ncclNetPlugin_v7;
 const struct nccl_net_v7 ncclNetPlugin_v7 = {
 	ABI_COMMON,
 	.init = abi_init_v6,
+	.devices = abi_devices_v6,
 	.get_properties = abi_get_properties_v7,
 	.listen = abi_listen_v6,
 	.connect = abi_connect_v7,
@@ -352,6 +362,7 @@ ABI_EXPORT extern const struct nccl_net_v8 ncclNetPlugin_v8;
 const struct nccl_net_v8 ncclNetPlugin_v8 = {
 	ABI_COMMON,
 	.init = abi_init_v6,
+	.devices = abi_devices_v6,
 	.get_properties = abi_get_properties_v8,
 	.listen = abi_listen_v6,
 	.connect = abi_connect_v7,
@@ -365,6 +376,7 @@ ABI_EXPORT extern const struct nccl_net_v9 ncclNetPlugin_v9;
 const struct nccl_net_v9 ncclNetPlugin_v9 = {
 	ABI_COMMON,
 	.init = abi_init_v6,
+	.devices = abi_devices_v6,
 	.get_properties = abi_get_properties_v9,
 	.listen = abi_listen_v6,
 	.connect = abi_connect_v7,
@@ -378,6 +390,7 @@ ABI_EXPORT extern const struct nccl_net_v10 ncclNetPlugin_v10;
 const struct nccl_net_v10 ncclNetPlugin_v10 = {
 	ABI_COMMON,
 	.init = abi_init_v10,
+	.devices = abi_devices_v6,
 	.get_properties = abi_get_properties_v9,
 	.listen = abi_listen_v6,
 	.connect = abi_connect_v10,
@@ -391,6 +404,7 @@ ABI_EXPORT extern const struct nccl_net_v11 ncclNetPlugin_v11;
 const struct nccl_net_v11 ncclNetPlugin_v11 = {
 	ABI_COMMON,
 	.init = abi_init_v11,
+	.devices = abi_devices_v11,
 	.get_properties = abi_get_properties_v11,
 	.listen = abi_listen_v11,
 	.connect = abi_connect_v11,
@@ -406,6 +420,7 @@ ABI_EXPORT extern const struct nccl_net_v12 ncclNetPlugin_v12;
 const struct nccl_net_v12 ncclNetPlugin_v12 = {
 	ABI_COMMON,
 	.init = abi_init_v11,
+	.devices = abi_devices_v11,
 	.get_properties = abi_get_properties_v12,
 	.listen = abi_listen_v11,
 	.connect = abi_connect_v11,
