@@ -78,6 +78,10 @@ COMMANDS = {
         "harp.cli.daemon:status",
         "What harpd is doing: its NICs, their queues, DPDK ports, trouble if there is any.",
     ),
+    "tune": (
+        "harp.cli.tune:tune",
+        "Measure which path carries which messages, and write a profile.",
+    ),
     "stop": (
         "harp.cli.daemon:stop",
         "Stop harpd and put everything back as it was.",
