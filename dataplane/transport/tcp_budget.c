@@ -149,6 +149,7 @@ static void budget_grant(struct harp_conn *conn, uint64_t want)
 	budget_set_rx(conn, frames > base ? frames : base);
 	if (frames > base)
 		budget_list(conn);
+	nicio_fill_raise(tcp->io, tcp->grown_frames); /* senders may fill all these windows at once */
 	if (conn->rx_frames_budget != before)
 		conn->told_frames = UINT32_MAX; /* the window field follows another budget */
 }
