@@ -14,9 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define TCP_FRAMES_BUDGET_MAX 65536u /* of jumbo frames still less than half the sequence space */
-#define TCP_POOL_RESERVE_FRAMES 16u  /* for ACKs, RSTs and ARP when data has taken all it may */
-#define TCP_REUSE_GAP_SEQ 65537u     /* beyond an unscaled window of the previous incarnation */
+#define TCP_REUSE_GAP_SEQ 65537u /* beyond an unscaled window of the previous incarnation */
 
 #define S(state) (1u << HARP_TCP_##state)
 /* RFC 9293 figure 5; CLOSED may be reached from everywhere (RST, abort, timeout). LISTEN is not a
@@ -80,10 +78,7 @@ static void tcp_init_limits(struct tcp *tcp, const struct harp_nic_caps *caps)
 {
 	uint32_t headroom = caps->rx_headroom;
 
-	if (tcp->pool->frame_count > tcp->io->fill_max)
-		tcp->shared_frames = tcp->pool->frame_count - tcp->io->fill_max;
-	tcp->pool_plenty_frames =
-		TCP_POOL_RESERVE_FRAMES + tcp->io->fill_max + tcp->shared_frames / 4 + 1;
+	tcp_budget_init(tcp);
 	tcp->tx_frags_max = 1;
 	if (caps->features & HARP_NIC_TX_MULTI)
 		tcp->tx_frags_max = caps->tx_frags_max > 0 ? caps->tx_frags_max : 1;
@@ -171,40 +166,6 @@ void tcp_clock(struct tcp *tcp, uint64_t now_ns)
 	tcp->now_ms = (uint32_t)(now_ns / TCP_NS_PER_MS);
 }
 
-static uint32_t tcp_pool_floor(const struct tcp *tcp, uint32_t held, uint64_t other_held)
-{
-	const struct nicio *io = tcp->io;
-	uint32_t floor = TCP_POOL_RESERVE_FRAMES, quarter = tcp->shared_frames / 4;
-
-	if (io->fill_max > io->fill_held)
-		floor += io->fill_max - io->fill_held;
-	/* The directions may not starve one another: two stacks whose pools are full of bytes to send
-	 * would refuse each other's for ever. And some of both is for everyone. */
-	if (held >= TCP_FRAMES_BUDGET_MIN && other_held < quarter)
-		floor += quarter - (uint32_t)other_held;
-	return floor;
-}
-
-uint32_t tcp_pool_floor_tx(const struct harp_conn *conn)
-{
-	return tcp_pool_floor(conn->tcp, conn->tx_frames_held, conn->tcp->stats->frames_tcp_rx);
-}
-
-uint32_t tcp_pool_floor_rx(const struct harp_conn *conn)
-{
-	return tcp_pool_floor(conn->tcp, conn->rx_frames_held, conn->tcp->stats->frames_tcp_tx);
-}
-
-uint32_t tcp_budget(const struct tcp *tcp, uint32_t frames)
-{
-	/* No more than half of what the fill ring leaves of the pool. */
-	if (frames > tcp->shared_frames / 2)
-		frames = tcp->shared_frames / 2;
-	if (frames > TCP_FRAMES_BUDGET_MAX)
-		frames = TCP_FRAMES_BUDGET_MAX;
-	return frames < TCP_FRAMES_BUDGET_MIN ? TCP_FRAMES_BUDGET_MIN : frames;
-}
-
 /* Typical payload of a received frame when segments are full: turns frames into a window. */
 static uint32_t tcp_rcv_bytes_per_frame(const struct tcp *tcp, uint32_t mtu_bytes,
 					uint32_t mss_bytes)
@@ -217,8 +178,7 @@ static uint32_t tcp_rcv_bytes_per_frame(const struct tcp *tcp, uint32_t mtu_byte
 
 static void tcp_conn_options(struct harp_conn *conn, const struct harp_tcp_options *opt)
 {
-	conn->rx_frames_budget = tcp_budget(conn->tcp, opt->rx_frames);
-	conn->tx_frames_budget = tcp_budget(conn->tcp, opt->tx_frames);
+	tcp_budget_begin(conn, opt->rx_frames, opt->tx_frames);
 	conn->connect_timeout_ns = opt->connect_timeout_ns;
 	conn->user_timeout_ns = opt->user_timeout_ns;
 	conn->initial_rto_ns = opt->initial_rto_ns;
@@ -301,7 +261,7 @@ void tcp_conn_offer(struct harp_conn *conn)
 	if (conn->options_off & HARP_TCPI_WSCALE)
 		return;
 	while (conn->rcv_wscale < TCP_WSCALE_MAX &&
-	       (65535u << conn->rcv_wscale) < conn_rcv_wnd_bytes_max(conn))
+	       (65535u << conn->rcv_wscale) < conn->rx_frames_max * conn->rcv_bytes_per_frame)
 		conn->rcv_wscale++;
 }
 
@@ -448,6 +408,7 @@ void tcp_conn_die(struct harp_conn *conn, int error)
 	conn->error = error;
 	tcp_timer_stop(conn);
 	tcp_tx_unlist(conn);
+	tcp_budget_release(conn);
 	tcp_sndq_purge(conn);
 	tcp_reass_purge(conn);
 	flow_remove(&tcp->flows, &key, conn->index);

@@ -6,6 +6,7 @@
 
 void tcp_ack_writable(struct harp_conn *conn)
 {
+	tcp_budget_tune_tx(conn);
 	if (conn->tx_frames_held * 4 > conn->tx_frames_budget * 3 ||
 	    conn->tx_external_held * 4 > conn->tx_frames_budget * 3 ||
 	    conn_unsent_bytes(conn) > conn->snd_unsent_bytes_max / 2)

@@ -150,7 +150,7 @@ static bool check_acceptable(const struct harp_conn *conn, const struct tcp_segm
 static bool check_was_offered(const struct harp_conn *conn, uint32_t seq)
 {
 	return conn_rcv_wnd_bytes(conn) == 0 &&
-	       seq - conn->rcv_nxt_seq <= conn_rcv_wnd_bytes_max(conn);
+	       seq - conn->rcv_nxt_seq <= conn_rcv_offered_bytes_max(conn);
 }
 
 /*
@@ -172,7 +172,7 @@ static enum tcp_verdict check_unacceptable(struct harp_conn *conn, const struct 
 	/* "If an incoming segment is not acceptable, an acknowledgment should be sent in reply (unless the
 	 * RST bit is set ...)": keepalive probes and data that was received before get it at once, what no
 	 * honest peer sends throttled, or a stranger could have us send his victim duplicate ACKs. */
-	uint32_t behind = conn_rcv_wnd_bytes_max(conn);
+	uint32_t behind = conn_rcv_offered_bytes_max(conn);
 
 	if (seg->flags & TCP_RST) {
 		/* It left into a window: RFC 5961 section 3.2. Who has reset answers with an RST that fits. */

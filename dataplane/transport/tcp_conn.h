@@ -264,6 +264,15 @@ struct harp_conn {
 	uint64_t refused_ns;       /* and when; 0: never */
 	uint64_t bytes_queued;     /* taken from the application */
 	uint32_t tx_external_held; /* external frames in the send queue, beside tx_frames_held */
+	/* Budgets: tcp_budget.c. */
+	uint64_t space_next_ns;     /* when the current measurement of the received bytes ends */
+	uint64_t space_start_ns;    /* when it began */
+	uint64_t space_start_bytes; /* bytes received until then */
+	uint64_t space_bytes_max;   /* the most in a round trip so far */
+	TAILQ_ENTRY(harp_conn) grown_link;
+	uint32_t rx_frames_limit; /* accepted; above rx_frames_budget after that went down */
+	uint32_t rx_frames_max;   /* that the budget may grow to */
+	uint8_t rx_tuned, tx_tuned, on_grown_list;
 	struct {
 		uint64_t bytes_sent, bytes_acked, bytes_received, bytes_retransmitted;
 		uint64_t segs_out, segs_in, data_segs_out, data_segs_in;
@@ -296,7 +305,12 @@ static inline uint32_t conn_unsent_bytes(const struct harp_conn *conn)
 {
 	return conn->snd_unsent ? conn->snd_end_seq - conn->snd_unsent->seq : 0;
 }
-/* Of all its frames: the largest window there can be. */
+/* The largest window that may have been advertised, */
+static inline uint32_t conn_rcv_offered_bytes_max(const struct harp_conn *conn)
+{
+	return conn->rx_frames_limit * conn->rcv_bytes_per_frame;
+}
+/* and that may be now. */
 static inline uint32_t conn_rcv_wnd_bytes_max(const struct harp_conn *conn)
 {
 	return conn->rx_frames_budget * conn->rcv_bytes_per_frame;

@@ -372,10 +372,10 @@ static bool reass_admit(struct harp_conn *conn, uint32_t frames, bool in_order)
 		if (conn->rx_frames_held >= TCP_FRAMES_BUDGET_MIN || !reass_evict_other(conn->tcp))
 			break;
 	}
-	while (in_order && conn->rx_frames_held + frames > conn->rx_frames_budget)
+	while (in_order && conn->rx_frames_held + frames > conn->rx_frames_limit)
 		if (!reass_evict(conn))
 			break;
-	return conn->rx_frames_held + frames <= conn->rx_frames_budget && !reass_pool_short(conn);
+	return conn->rx_frames_held + frames <= conn->rx_frames_limit && !reass_pool_short(conn);
 }
 
 /* How many of len bytes behind the first `skip` of a chain the budget has frames for. */
@@ -384,9 +384,9 @@ static uint32_t reass_admit_part(const struct harp_conn *conn, const struct fram
 {
 	uint32_t bytes;
 
-	if (conn->rx_frames_held >= conn->rx_frames_budget || reass_pool_short(conn))
+	if (conn->rx_frames_held >= conn->rx_frames_limit || reass_pool_short(conn))
 		return 0;
-	bytes = reass_count_bytes(f, conn->rx_frames_budget - conn->rx_frames_held);
+	bytes = reass_count_bytes(f, conn->rx_frames_limit - conn->rx_frames_held);
 	if (bytes <= skip)
 		return 0;
 	return bytes - skip < len ? bytes - skip : len;
@@ -397,7 +397,7 @@ static uint32_t reass_admit_part(const struct harp_conn *conn, const struct fram
  * would rather not (SHLD-14): so the peer asks as long as it takes (MUST-37), and hears of room. */
 static void reass_refused(struct harp_conn *conn)
 {
-	if (conn->rx_frames_held < conn->rx_frames_budget && !tcp_starve_refused(conn))
+	if (conn->rx_frames_held < conn->rx_frames_limit && !tcp_starve_refused(conn))
 		return;
 	conn->rcv_edge_seq = conn->rcv_nxt_seq;
 	/* What the peer says from here on comes at the edge, and is no older than what is thrown away. */

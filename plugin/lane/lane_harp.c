@@ -452,8 +452,6 @@ void lane_harp_tcp_options(struct harp_tcp_options *opt, int dscp)
 	opt->connect_timeout_ns = config->connect_timeout_ns;
 	opt->user_timeout_ns = config->user_timeout_ns;
 	opt->initial_rto_ns = config->initial_rto_ns;
-	opt->rx_frames = LANE_HARP_FRAMES;
-	opt->tx_frames = LANE_HARP_FRAMES;
 	opt->unsent_bytes_max = LANE_HARP_UNSENT_BYTES;
 	opt->congestion = config->congestion;
 	opt->ecn = config->ecn;

@@ -6,10 +6,6 @@
 #include "poll/engine.h"
 #include "lane/lane.h"
 
-/* Frames that one connection may hold for each direction: 256 of 1448 bytes are 371 KB of window, enough
- * for 30 Gbit/s at a round trip of 100 us; and half of what the NIC holds for receiving at first
- * (NICIO_FILL_MIN), so that one sender can't overrun a receiver that was away for a while. */
-#define LANE_HARP_FRAMES 256u
 /* One poll's worth of what may wait unsent: copied and sent while it is in the cache. */
 #define LANE_HARP_UNSENT_BYTES 262144u
 /* Pieces from this size on are sent in place: a smaller one costs more in records and descriptors than the copy. */
