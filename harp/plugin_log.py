@@ -4,7 +4,8 @@
 import re
 from collections.abc import Sequence
 
-# As plugin/engine.c and plugin/ctx_devices.c say it for each device: "eth1: path HARP: AF_XDP ...".
+# plugin/poll/engine.c and plugin/device/ctx_devices.c log it for each device:
+# "eth1: path HARP: AF_XDP ...".
 _PATH = re.compile(r": path (?:HARP: |DPDK: |(?=kernel TCP: ))(?P<why>.*)")
 
 

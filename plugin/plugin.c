@@ -7,19 +7,19 @@
 #include <string.h>
 #include <sys/random.h>
 
-#include "ctx.h"
-#include "daemon.h"
-#include "forkguard.h"
+#include "device/ctx.h"
+#include "process/daemon.h"
+#include "process/forkguard.h"
 #include "harp_config.h"
-#include "keeper.h"
-#include "keyfile.h"
-#include "lane_page.h"
-#include "linger.h"
-#include "memory.h"
-#include "preamble.h"
-#include "registry.h"
-#include "rendezvous.h"
-#include "upkeep.h"
+#include "poll/keeper.h"
+#include "process/keyfile.h"
+#include "stats/lane_page.h"
+#include "comm/linger.h"
+#include "comm/memory.h"
+#include "wire/preamble.h"
+#include "connect/registry.h"
+#include "connect/rendezvous.h"
+#include "connect/upkeep.h"
 
 pthread_mutex_t ctx_lock = PTHREAD_MUTEX_INITIALIZER;
 

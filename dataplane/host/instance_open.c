@@ -325,7 +325,7 @@ static int opening_map(const struct opening *o, struct harp_instance *instance)
 	if (rc)
 		return why_fail(&o->why, rc, "putting the socket in the steering map: %s",
 				strerror(-rc));
-	/* Whoever connects may find the right source ports (plugin/opening.c does): no reason to warn. */
+	/* Whoever connects may find the right source ports (plugin/connect/opening.c does): no reason to warn. */
 	if (instance->rss.queues > users)
 		instance_log(
 			instance, HARP_LOG_INFO,

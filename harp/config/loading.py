@@ -102,7 +102,7 @@ def _keep_encryption(
     found: dict[str, Value], file: Mapping[str, Value], problems: list[Problem]
 ) -> None:
     """What harp.toml requires, neither the environment nor a command line takes back: as
-    config_keep_encryption() of plugin/config.c."""
+    config_keep_encryption() of plugin/process/config.c."""
     required = file.get(_ENCRYPT)
     if required is None or required.value != "aes-256-gcm":
         return

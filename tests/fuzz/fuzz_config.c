@@ -5,8 +5,8 @@
  * Input: the text of WELCOME's settings up to a null byte, then variables, each up to a null byte. Nothing
  * before the first null byte: no settings.
  */
-#include "config.h"
-#include "device.h"
+#include "process/config.h"
+#include "device/device.h"
 #include "fuzz.h"
 #include "harp_config.h"
 

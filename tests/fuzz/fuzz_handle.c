@@ -7,10 +7,10 @@
  */
 #include "fake_lane.h"
 #include "fuzz.h"
-#include "handle.h"
+#include "wire/handle.h"
 #include "plugin.h"
-#include "preamble.h"
-#include "rails.h"
+#include "wire/preamble.h"
+#include "connect/rails.h"
 
 static bool handle_lookup(void *ctx, struct preamble *p, uint8_t key[PREAMBLE_KEY_BYTES])
 {

@@ -7,7 +7,7 @@
  * of the length, a record header whose fields are read from the input one by one (and may make sense). With 8 among
  * the choices the comm is of three lanes: two bits of the length say which one a piece goes to; 3: one of them ends.
  */
-#include "comm.h"
+#include "comm/comm.h"
 #include "double_env.h"
 #include "fake_lane.h"
 #include "fuzz.h"

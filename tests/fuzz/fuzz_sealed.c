@@ -12,7 +12,7 @@
 #include "double_env.h"
 #include "fake_lane.h"
 #include "fuzz.h"
-#include "lane_sealed.h"
+#include "lane/lane_sealed.h"
 
 #define PLAIN_BYTES 40000u
 

@@ -17,7 +17,7 @@ from test_pins import OWN, PINS, PORT, absent, adopt, bpffs, refusal, replace_un
 
 from harp.daemon import rundir
 from harp.lab import Host, Lab
-from harp.lab_harpd import in_network
+from harp.lab.harpd import in_network
 
 __all__ = ["bpffs"]  # a fixture
 BOTH = PINS | {"side_program", "side_link", "mark_link"}

@@ -4,7 +4,7 @@
 
 #include <errno.h>
 
-#include "daemon.h"
+#include "process/daemon.h"
 
 struct double_script double_script;
 struct double_seen double_seen;

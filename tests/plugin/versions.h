@@ -10,7 +10,7 @@
 
 #include <stdbool.h>
 
-#include "nccl_abi.h"
+#include "abi/nccl_abi.h"
 
 struct net {
 	int version;

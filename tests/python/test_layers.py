@@ -54,9 +54,10 @@ def small_tree(tmp_path: Path) -> Path:
         "dataplane/stack/stack.c": ["transport/tcp.h", "stack.h"],
         "dataplane/host/open.c": ["host/netlink.h", "harp_host.h", "nic/af_xdp_link.h"],
         "dataplane/xdp/xdp.c": ["xdp/harp_xdp.h", "base/rng.h"],
-        "plugin/comm.c": ["plugin.h", "harp.h", "harp_host.h", "stdio.h", "base/thread.h"],
+        "plugin/comm/comm.c": ["plugin.h", "harp.h", "harp_host.h", "stdio.h", "base/thread.h"],
     }
     for name, includes in good.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("".join(f'#include "{h}"\n' for h in includes))
     return tmp_path
 
@@ -81,8 +82,8 @@ def test_small_tree_is_good(small_tree: Path) -> None:
         ("dataplane/host/check.c", '#include "nic/nicio.h"'),
         ("dataplane/host/check.c", '#include "stack/stack.h"'),
         ("dataplane/xdp/load.c", '#include "host/library.h"'),
-        ("plugin/lane.c", '#include "base/rng.h"'),
-        ("plugin/lane.c", '#include "transport/tcp.h"'),
+        ("plugin/lane/lane.c", '#include "base/rng.h"'),
+        ("plugin/lane/lane.c", '#include "transport/tcp.h"'),
         ("harp/_core/stack.pxd", 'cdef extern from "stack/stack.h" nogil:'),
         ("harp/_core/stack.c", '#include "plugin.h"'),
         ("harp/_stack.pxd", 'cdef extern from "stack/stack.h" nogil:'),

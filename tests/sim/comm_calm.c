@@ -17,7 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "comm_impl.h"
+#include "comm/comm_impl.h"
 
 #define CALM_ONE_IN 16u
 

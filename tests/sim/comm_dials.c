@@ -15,9 +15,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "dial.h"
-#include "keeper.h"
-#include "lane.h"
+#include "connect/dial.h"
+#include "poll/keeper.h"
+#include "lane/lane.h"
 
 #define DIALS_WAKE_NS 20000u   /* until a keeper that was woken has its turn, at most */
 #define DIALS_READY_NS 100000u /* READY's way beside the path's delay, at most; at times: */

@@ -14,7 +14,7 @@
 #include "base/endian.h"
 #include "comm_words.h"
 #include "double_env.h"
-#include "lane_harp.h"
+#include "lane/lane_harp.h"
 #include "nic/wire.h"
 #include "stack/stack.h"
 

@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "double_env.h"
-#include "lane_harp.h"
+#include "lane/lane_harp.h"
 #include "stack/stack.h"
 
 #define JUDGE_WARNS 16u

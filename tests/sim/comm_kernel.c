@@ -14,8 +14,8 @@
 #include <string.h>
 #include <sys/epoll.h>
 
-#include "forkguard.h"
-#include "parallel.h"
+#include "process/forkguard.h"
+#include "process/parallel.h"
 
 #define KERNEL_EPOLL_FD 2000000
 #define KERNEL_EPOLLS_MAX 256u

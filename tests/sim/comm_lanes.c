@@ -17,7 +17,7 @@
 #include <string.h>
 
 #include "comm_words.h"
-#include "lane_harp.h"
+#include "lane/lane_harp.h"
 
 #define LANES_PORT 7000u
 #define LANES_DIAL_RETRY_NS (100 * CSIM_MS)

@@ -15,9 +15,9 @@
 #include <errno.h>
 #include <string.h>
 
-#include "lane_page.h"
-#include "lane_rows.h"
-#include "upkeep_impl.h"
+#include "stats/lane_page.h"
+#include "stats/lane_rows.h"
+#include "connect/upkeep_impl.h"
 
 #define LEDGER_PAUSE_NS (100 * CSIM_MS)
 #define LEDGER_PAUSE_NS_MAX (5 * CSIM_S)

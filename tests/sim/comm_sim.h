@@ -20,12 +20,12 @@
 #define HARP_TESTS_COMM_SIM_H
 
 #include "base/rng.h"
-#include "comm.h"
+#include "comm/comm.h"
 #include "comm_scenario.h"
-#include "engine_impl.h"
+#include "poll/engine_impl.h"
 #include "harp.h"
 #include "runner.h"
-#include "tender.h"
+#include "comm/tender.h"
 
 #define CSIM_NEVER_NS UINT64_MAX
 #define CSIM_US UINT64_C(1000)

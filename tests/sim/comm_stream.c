@@ -24,8 +24,8 @@
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
-#include "forkguard.h"
-#include "kernel_info.h"
+#include "process/forkguard.h"
+#include "lane/kernel_info.h"
 
 #define STREAM_MARKS_MAX 2048u
 #define STREAM_PIECE_BYTES_MIN 2896u /* two segments */

@@ -10,11 +10,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "candidates.h"
-#include "door.h"
-#include "peers.h"
-#include "registry.h"
-#include "upkeep_impl.h"
+#include "connect/candidates.h"
+#include "connect/door.h"
+#include "connect/peers.h"
+#include "connect/registry.h"
+#include "connect/upkeep_impl.h"
 
 static struct csim *upkeep_sim;
 

@@ -14,14 +14,14 @@
 #include <string.h>
 #include <sys/random.h>
 
-#include "dial.h"
-#include "door.h"
-#include "forkguard.h"
-#include "keyfile.h"
-#include "lane_harp.h"
-#include "lane_sealed.h"
-#include "peers.h"
-#include "registry.h"
+#include "connect/dial.h"
+#include "connect/door.h"
+#include "process/forkguard.h"
+#include "process/keyfile.h"
+#include "lane/lane_harp.h"
+#include "lane/lane_sealed.h"
+#include "connect/peers.h"
+#include "connect/registry.h"
 
 static struct csim *words_sim;
 

@@ -4,7 +4,7 @@
 #define HARP_TESTS_COMM_WORDS_H
 
 #include "comm_sim.h"
-#include "dial.h"
+#include "connect/dial.h"
 
 /* Doors where such lanes come. */
 void csim_words_begin(struct csim *sim);

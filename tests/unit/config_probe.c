@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* config_probe.c - says of each argument NAME=VALUE whether the plugin takes it, as a variable and from harpd. */
-#include "config.h"
+#include "process/config.h"
 
 #include <stdarg.h>
 #include <stdio.h>

@@ -6,7 +6,7 @@
 #ifndef HARP_TESTS_DEVICE_RIG_H
 #define HARP_TESTS_DEVICE_RIG_H
 
-#include "device.h"
+#include "device/device.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -15,7 +15,7 @@
 #include <stdlib.h>
 
 #include "check.h"
-#include "daemon.h"
+#include "process/daemon.h"
 
 static char sysfs[] = "/tmp/harp-test-device-XXXXXX"; /* there is none, but a test makes it */
 

@@ -4,10 +4,10 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "engine.h"
+#include "poll/engine.h"
 #include "harp_host.h"
-#include "lane_harp.h"
-#include "placement.h"
+#include "lane/lane_harp.h"
+#include "connect/placement.h"
 
 int engine_set_port(const struct engine_set *set, struct harp_instance_port *out)
 {

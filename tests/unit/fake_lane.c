@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "place.h"
+#include "lane/place.h"
 
 static struct fake_lane *to_fake(struct lane *lane)
 {

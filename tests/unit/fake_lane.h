@@ -9,7 +9,7 @@
 #define HARP_TESTS_FAKE_LANE_H
 
 #include "base/rng.h"
-#include "lane.h"
+#include "lane/lane.h"
 
 struct fake_pipe {
 	uint8_t *bytes;

@@ -10,7 +10,7 @@
 
 #include "check.h"
 #include "double_env.h"
-#include "lane_page.h"
+#include "stats/lane_page.h"
 
 /* By its link. -1: none. */
 static inline int page_find(void)

@@ -4,7 +4,7 @@
 #define HARP_TESTS_KERNEL_PAIR_H
 
 #include "check.h"
-#include "comm_impl.h"
+#include "comm/comm_impl.h"
 
 #define TURNS_MAX 20000000
 

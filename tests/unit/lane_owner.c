@@ -22,8 +22,8 @@
 #include <string.h>
 
 #include "double_env.h"
-#include "driver.h"
-#include "lane_page.h"
+#include "poll/driver.h"
+#include "stats/lane_page.h"
 
 #define COMMS 16u
 #define LANES 32u

@@ -11,8 +11,8 @@
 
 #include "check.h"
 #include "fake_lane.h"
-#include "handle.h"
-#include "preamble.h"
+#include "wire/handle.h"
+#include "wire/preamble.h"
 
 #define COMM_ID 0xc0ffeeull
 

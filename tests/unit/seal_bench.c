@@ -11,7 +11,7 @@
 #include <time.h>
 
 #include "check.h"
-#include "lane_sealed.h"
+#include "lane/lane_sealed.h"
 
 #define PIPE_BYTES (4u << 20)
 

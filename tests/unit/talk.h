@@ -9,7 +9,7 @@
 #ifndef HARP_TESTS_TALK_H
 #define HARP_TESTS_TALK_H
 
-#include "comm.h"
+#include "comm/comm.h"
 #include "fake_lane.h"
 
 #define DEPTH_MAX PLUGIN_REQUESTS_MAX

@@ -3,7 +3,7 @@
  * test_blake2s.c - BLAKE2s against RFC 7693's own vectors, and others made with Python's hashlib:
  * hashlib.blake2s(bytes(i & 255 for i in range(n)), key=bytes(range(k)), digest_size=o)
  */
-#include "blake2s.h"
+#include "wire/blake2s.h"
 
 #include <stdio.h>
 #include <string.h>

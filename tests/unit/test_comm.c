@@ -6,7 +6,7 @@
 #include <stdlib.h>
 
 #include "check.h"
-#include "comm.h"
+#include "comm/comm.h"
 #include "double_env.h"
 #include "fake_lane.h"
 #include "talk.h"

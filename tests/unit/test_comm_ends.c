@@ -2,7 +2,7 @@
 /* test_comm_ends.c - lanes of a comm that end at the same time, on two threads: what another one does between a lane's finding that
  * it has ended and its leaving is done by the test, at just that time. */
 
-#include "comm_impl.h"
+#include "comm/comm_impl.h"
 #include "comm_rig.h"
 
 /* Once, when a lane is about to leave, or memory for an early chunk has been made. */

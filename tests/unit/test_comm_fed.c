@@ -3,7 +3,7 @@
  * moment, and those that a peer must not send. */
 #include <sys/mman.h>
 
-#include "comm_impl.h"
+#include "comm/comm_impl.h"
 #include "comm_rig.h"
 
 /* A message that nobody asked for stands before one that is wanted: neither is lost. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_comm_kept.c - when a send is done: acknowledged by the peer, or, where the receiver keeps messages, delivered by a
  * lane; what is owed then, and what becomes of it when lanes or the sender go. */
-#include "comm_impl.h"
+#include "comm/comm_impl.h"
 #include "comm_rig.h"
 
 /* Done means acknowledged by the peer, unless the message is kept: a lane's TCP alone does not do. */

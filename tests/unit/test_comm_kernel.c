@@ -14,13 +14,13 @@
 #include <unistd.h>
 
 #include "check.h"
-#include "comm_impl.h"
+#include "comm/comm_impl.h"
 #include "double_env.h"
-#include "driver.h"
-#include "handle.h"
-#include "kernel_info.h"
+#include "poll/driver.h"
+#include "wire/handle.h"
+#include "lane/kernel_info.h"
 #include "kernel_pair.h"
-#include "preamble.h"
+#include "wire/preamble.h"
 #include "base/rng.h"
 
 static atomic_bool unheard; /* as TCP has it, the peer has acknowledged nothing */

@@ -6,7 +6,7 @@
 #include <stdatomic.h>
 
 #include "double_env.h"
-#include "kernel_info.h"
+#include "lane/kernel_info.h"
 #include "kernel_pair.h"
 
 enum { LANES = 4, BYTES = COMM_KEPT_BYTES_MAX + 64 }; /* a message that is done with its ACK */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_comm_vain.c - turns of lanes: a peer that sends without end what brings nothing new has its own, and no more; so has a long message. */
-#include "comm_impl.h"
+#include "comm/comm_impl.h"
 #include "comm_rig.h"
 
 #define CHUNK_BYTES 300000u

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_config.c - the HARP_* variables: defaults, every key, bad values and misspelt names. */
-#include "config.h"
+#include "process/config.h"
 
 #include <errno.h>
 #include <limits.h>

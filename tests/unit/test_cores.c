@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_cores.c - what cgroups leave a process, from folders made for it; what affinity leaves this one. */
-#include "cores.h"
+#include "process/cores.h"
 
 #include <ftw.h>
 #include <limits.h>

@@ -4,15 +4,15 @@
 #include <unistd.h>
 
 #include "check.h"
-#include "ctx.h"
-#include "keeper.h"
-#include "keyfile.h"
-#include "lane_page.h"
-#include "memory.h"
-#include "peers.h"
-#include "rails.h"
-#include "rendezvous.h"
-#include "workers.h"
+#include "device/ctx.h"
+#include "poll/keeper.h"
+#include "process/keyfile.h"
+#include "stats/lane_page.h"
+#include "comm/memory.h"
+#include "connect/peers.h"
+#include "connect/rails.h"
+#include "connect/rendezvous.h"
+#include "poll/workers.h"
 
 #define DEVICES 2
 #define SECONDS_MAX 20u /* a deadlock ends the program */

@@ -3,7 +3,7 @@
  * test_device_port.c - DPDK ports as devices: what HARP_DPDK and harpd say of them, and which devices there
  * are when some can't be opened. The opener is the test's; interfaces are this machine's, of which lo is enough.
  */
-#include "device.h"
+#include "device/device.h"
 
 #include <errno.h>
 #include <net/if.h>
@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #include "check.h"
-#include "daemon.h"
+#include "process/daemon.h"
 
 static struct plugin_config config;
 static struct harp_lease_device leased[4];

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 
 #include "check.h"
-#include "dial.h"
+#include "connect/dial.h"
 #include "fake_lane.h"
 
 #define LISTEN_ID 7u

@@ -4,9 +4,9 @@
 #include <sys/random.h>
 
 #include "check.h"
-#include "dial.h"
-#include "keyfile.h"
-#include "peers.h"
+#include "connect/dial.h"
+#include "process/keyfile.h"
+#include "connect/peers.h"
 #include "plugin.h"
 
 #define NOW_NS UINT64_C(5000000000)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_driver.c - work that is called runs once and has run on return, whoever has the baton; and turns have one clock. */
-#include "driver.h"
+#include "poll/driver.h"
 
 #include <pthread.h>
 #include <sched.h>

@@ -9,12 +9,12 @@
 #include <string.h>
 
 #include "check.h"
-#include "ctx.h"
+#include "device/ctx.h"
 #include "double_env.h"
 #include "fake_lane.h"
-#include "guest.h"
+#include "connect/guest.h"
 #include "plugin.h"
-#include "registry.h"
+#include "connect/registry.h"
 
 #define SECOND_NS 1000000000ull
 #define COMERS 2000u

@@ -8,9 +8,9 @@
 #include <unistd.h>
 
 #include "check.h"
-#include "crypto.h"
+#include "wire/crypto.h"
 #include "double_env.h"
-#include "keyfile.h"
+#include "process/keyfile.h"
 
 #define DIGITS "000102030405060708090a0b0c0d0e0f101112131415161718191a1B1C1D1E1F"
 

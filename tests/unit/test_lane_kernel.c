@@ -17,9 +17,9 @@
 #include "base/sockaddr.h"
 #include "check.h"
 #include "double_env.h"
-#include "forkguard.h"
-#include "kernel_driver.h"
-#include "lane.h"
+#include "process/forkguard.h"
+#include "poll/kernel_driver.h"
+#include "lane/lane.h"
 
 enum { LANES = 16, BULK = 50000 };
 

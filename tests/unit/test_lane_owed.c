@@ -7,9 +7,9 @@
 
 #include "check.h"
 #include "double_env.h"
-#include "driver.h"
+#include "poll/driver.h"
 #include "job_page.h"
-#include "keeper.h"
+#include "poll/keeper.h"
 #include "kernel_pair.h"
 
 #define SOON_NS 20000000000ull /* some 20 ms are meant */

@@ -11,10 +11,10 @@
 
 #include "check.h"
 #include "double_env.h"
-#include "driver.h"
-#include "forkguard.h"
+#include "poll/driver.h"
+#include "process/forkguard.h"
 #include "job_page.h"
-#include "lane_page.h"
+#include "stats/lane_page.h"
 
 /* A message of two lanes, one of which dies: what is shown, and what stays when it is all over. */
 static void test_the_life_of_a_comm(void)

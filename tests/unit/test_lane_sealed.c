@@ -6,12 +6,12 @@
 #include <errno.h>
 #include <stdlib.h>
 
-#include "blake2s.h"
+#include "wire/blake2s.h"
 #include "check.h"
 #include "double_env.h"
 #include "fake_lane.h"
-#include "lane_sealed.h"
-#include "record.h"
+#include "lane/lane_sealed.h"
+#include "wire/record.h"
 
 #define SENT_BEFORE 96u /* a preamble's bytes */
 #define GUARD 0xa5

@@ -6,9 +6,9 @@
 #include <stdatomic.h>
 
 #include "check.h"
-#include "comm.h"
-#include "keeper.h"
-#include "linger.h"
+#include "comm/comm.h"
+#include "poll/keeper.h"
+#include "comm/linger.h"
 
 #define SECOND_NS 1000000000ull
 #define MS_NS 1000000ull

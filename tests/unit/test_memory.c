@@ -5,7 +5,7 @@
  *
  * Whatever happened, a stack knows a piece as often as comms that are open and send from it have registered it.
  */
-#include "memory.h"
+#include "comm/memory.h"
 
 #include <errno.h>
 #include <pthread.h>

@@ -3,13 +3,13 @@
  * test_opening.c - how many SYNs leave from which ports, when, and which of them wins. The engine and its lanes are
  * stand-ins: a lane is a source port, a state, and whether it was closed.
  */
-#include "opening.h"
+#include "connect/opening.h"
 
 #include <errno.h>
 #include <stdlib.h>
 
 #include "check.h"
-#include "lane_harp.h"
+#include "lane/lane_harp.h"
 
 #define MS 1000000ull
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_parallel.c - kernel lanes and threads of a NIC, over made-up PCI functions. */
-#include "parallel.h"
+#include "process/parallel.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_path_policy.c - which messages prefer HARP lanes, by path, device, MTU and segmentation offload. */
-#include "path_policy.h"
+#include "comm/path_policy.h"
 
 #include "check.h"
 

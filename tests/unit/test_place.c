@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "place.h"
+#include "lane/place.h"
 
 #define BUF_BYTES 4096u
 #define GUARD 0xa5u

@@ -3,15 +3,15 @@
  * test_placement.c - source ports: right ones where queues can be computed, each at most once, all in the end;
  * what peers say of their queues, whole and damaged; what is remembered of them.
  */
-#include "placement.h"
+#include "connect/placement.h"
 
 #include <errno.h>
 #include <stdlib.h>
 
 #include "base/rng.h"
 #include "check.h"
-#include "engine.h"
-#include "peers.h"
+#include "poll/engine.h"
+#include "connect/peers.h"
 
 #define FIRST 61000u
 #define LAST 65535u

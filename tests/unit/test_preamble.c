@@ -3,9 +3,9 @@
  * test_preamble.c - the mutual proof, of first lanes and of further ones, sealed or not: accepted as documented, refused in
  * every other case.
  */
-#include "lane_sealed.h"
+#include "lane/lane_sealed.h"
 #include "preamble_rig.h"
-#include "record.h"
+#include "wire/record.h"
 
 static void test_accepted(void)
 {

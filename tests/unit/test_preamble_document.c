@@ -3,8 +3,8 @@
 #include <ctype.h>
 
 #include "preamble_rig.h"
-#include "record.h"
-#include "seal.h"
+#include "wire/record.h"
+#include "wire/seal.h"
 
 static void print_hex(const char *name, const uint8_t *bytes, size_t len)
 {

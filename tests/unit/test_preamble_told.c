@@ -4,7 +4,7 @@
  * Believed as documented; damage and nonsense are refused.
  */
 #include "preamble_rig.h"
-#include "rails.h"
+#include "connect/rails.h"
 
 /* ---- rails, in CHALLENGE -------------------------------------------------------------------------- */
 

@@ -3,9 +3,9 @@
 #include <stdio.h>
 
 #include "check.h"
-#include "parallel.h"
-#include "preamble.h"
-#include "rails.h"
+#include "process/parallel.h"
+#include "wire/preamble.h"
+#include "connect/rails.h"
 
 static struct plugin_config config = { .lanes = 1, .rails = RAILS_BACKUP };
 static struct device devices[5];

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_ranges.c - ranges of bytes, against a map of bits. */
-#include "ranges.h"
+#include "comm/ranges.h"
 
 #include <errno.h>
 #include <string.h>

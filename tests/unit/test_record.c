@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "check.h"
-#include "record.h"
+#include "wire/record.h"
 
 #define AT_FLAGS 1
 #define AT_FLAGS_END 4

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_retry.c - for how long a connect goes on, by what it hears; by a clock that the test turns. */
-#include "retry.h"
+#include "connect/retry.h"
 
 #include "check.h"
 

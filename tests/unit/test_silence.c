@@ -11,9 +11,9 @@
 #include <unistd.h>
 
 #include "check.h"
-#include "comm_impl.h"
+#include "comm/comm_impl.h"
 #include "double_env.h"
-#include "forkguard.h"
+#include "process/forkguard.h"
 
 #define MS 1000000ull
 #define SECOND (1000 * MS)

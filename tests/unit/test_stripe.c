@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_stripe.c - which lane takes the next chunk, of lanes whose rates are the test's. */
-#include "stripe.h"
+#include "comm/stripe.h"
 
 #include "check.h"
-#include "lane.h"
+#include "lane/lane.h"
 
 #define MS UINT64_C(1000000)
 #define CHUNK UINT64_C(65536)

@@ -4,8 +4,8 @@
 #include <string.h>
 
 #include "check.h"
-#include "comm.h"
-#include "tender.h"
+#include "comm/comm.h"
+#include "comm/tender.h"
 
 #define COMMS 8u
 #define TURNS_A_SECOND 50u

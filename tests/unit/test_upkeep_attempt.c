@@ -4,9 +4,9 @@
 #include <stddef.h>
 #include <sys/epoll.h>
 
-#include "peers.h"
+#include "connect/peers.h"
 #include "upkeep_host.h"
-#include "upkeep_impl.h"
+#include "connect/upkeep_impl.h"
 
 #define NOW_NS UINT64_C(7000000000)
 #define MS UINT64_C(1000000)

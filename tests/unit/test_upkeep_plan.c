@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_upkeep_plan.c - which lanes a comm should have: over which NICs, how many of which kind, in which order. */
-#include "ctx.h"
-#include "parallel.h"
+#include "device/ctx.h"
+#include "process/parallel.h"
 #include "upkeep_host.h"
-#include "upkeep_impl.h"
+#include "connect/upkeep_impl.h"
 
 #define HARP_LANES 2u
 #define KERNEL_LANES 3u /* over NIC n: n more */

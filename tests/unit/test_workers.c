@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_workers.c - the threads beside NCCL's: they help when kicked, keep away, and end. */
-#include "workers.h"
+#include "poll/workers.h"
 
 #include <pthread.h>
 #include <sched.h>
@@ -8,10 +8,10 @@
 #include <time.h>
 
 #include "check.h"
-#include "cores.h"
+#include "process/cores.h"
 #include "double_env.h"
-#include "forkguard.h"
-#include "kernel_driver.h"
+#include "process/forkguard.h"
+#include "poll/kernel_driver.h"
 
 enum { DRIVERS = 8, THREADS = 2 };
 

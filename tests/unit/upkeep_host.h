@@ -6,7 +6,7 @@
 
 #include <errno.h>
 
-#include "candidates.h"
+#include "connect/candidates.h"
 #include "check.h"
 #include "plugin.h"
 

@@ -4,9 +4,9 @@
 #define HARP_TESTS_UPKEEP_RIG_H
 
 #include "check.h"
-#include "lane_page.h"
+#include "stats/lane_page.h"
 #include "plugin.h"
-#include "upkeep_impl.h"
+#include "connect/upkeep_impl.h"
 
 #define LANE 1u
 

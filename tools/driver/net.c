@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../../plugin/nccl_abi.h"
+#include "../../plugin/abi/nccl_abi.h"
 #include "net.h"
 #include "play.h"
 

@@ -14,7 +14,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "../../plugin/nccl_abi.h"
+#include "../../plugin/abi/nccl_abi.h"
 #include "play.h"
 
 static char conn_unwritten; /* its address: a request that no plugin can have made */

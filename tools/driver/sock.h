@@ -13,7 +13,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "../../plugin/nccl_abi.h"
+#include "../../plugin/abi/nccl_abi.h"
 
 #define SOCK_MAGIC 0x736f636bu
 #define SOCK_INLINE 128u

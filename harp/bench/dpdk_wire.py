@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Raw frames between two DPDK ports, a process each, made on harp.dpdk: `bench wire --nic dpdk:`.
+
+Without a peer's text a net_memif port gets its peer here, over a socket of this run; any other port
+only sends, and what counts is what its driver took.
+"""
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from harp.errors import HarpError
+from harp.lab import cpus, unwinding
+
+PREFIX = "dpdk:"
+PING_BYTES = 64
+_ETHERNET_BYTES = 14
+_BUFFER_BYTES = 2048
+_BUFFERS = {False: 8191, True: 4095}  # small ones and large ones
+_MEMIF_LARGE_BYTES = 16384
+_ROUNDS = 2000
+
+
+class Worker:
+    """A process of harp.dpdk.worker's, and its port."""
+
+    def __init__(self, spec: str, options: dict[str, Any], core: int | None = None) -> None:
+        words = [sys.executable, "-m", "harp.dpdk.worker", spec.removeprefix(PREFIX)]
+        root = Path(__file__).resolve().parent.parent.parent
+        paths = [str(root), *filter(None, [os.environ.get("PYTHONPATH")])]
+        self.process = subprocess.Popen(
+            [*words, json.dumps(options)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
+        )
+        if core is not None:
+            os.sched_setaffinity(self.process.pid, {core})
+        self.spec = spec
+        self.info: dict[str, Any] = {}
+
+    def tell(self, do: str, **order: Any) -> None:
+        """Gives an order."""
+        assert self.process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # its answer, or their absence, says why
+            self.process.stdin.write(json.dumps({"do": do, **order}) + "\n")
+            self.process.stdin.flush()
+
+    def answer(self) -> dict[str, Any]:
+        """What came of the oldest order that was not answered. HarpError with its words."""
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line:
+            complaint = self.process.communicate()[1].strip().splitlines()
+            last = complaint[-1] if complaint else f"exit status {self.process.returncode}"
+            raise HarpError(f"{self.spec}: its process ended: {last}")
+        result: dict[str, Any] = json.loads(line)
+        if "error" in result:
+            raise HarpError(str(result["error"]))
+        return result
+
+    def ask(self, do: str, **order: Any) -> dict[str, Any]:
+        """An order and its answer."""
+        self.tell(do, **order)
+        return self.answer()
+
+    def close(self) -> None:
+        """Ends it."""
+        try:
+            self.process.communicate(timeout=10)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.communicate()
+
+
+@dataclass(frozen=True)
+class WireOptions:
+    """What is to be sent. frame_bytes 0: as the MTU has it."""
+
+    nic: str
+    peer: str = ""
+    seconds: int = 3
+    mtu_bytes: int = 1500
+    frame_bytes: int = 0
+
+    @property
+    def size(self) -> int:
+        """Of a frame."""
+        return self.frame_bytes or self.mtu_bytes + _ETHERNET_BYTES
+
+
+def _specs(options: WireOptions, folder: str) -> tuple[str, str]:
+    """The two ports' texts, the generator's first; an empty second: there is no peer."""
+    device, semicolon, rest = options.nic.removeprefix(PREFIX).partition(";")
+    if options.peer or not device.startswith("net_memif") or "role=" in device:
+        return options.nic, options.peer
+    shared = f"{device},socket={folder}/memif.sock"
+    # The server first: it makes the socket.
+    return f"{shared},role=client{semicolon}{rest}", f"{shared},role=server{semicolon}{rest}"
+
+
+@contextlib.contextmanager
+def _workers(specs: Sequence[str], options: WireOptions) -> Iterator[list[Worker]]:
+    large = options.size > _BUFFER_BYTES
+    pool = {
+        "count": _BUFFERS[large],
+        "buffer_bytes": _MEMIF_LARGE_BYTES if large else _BUFFER_BYTES,
+    }
+    port = {"mtu": max(options.mtu_bytes, options.size - _ETHERNET_BYTES), "pool": pool}
+    usable = cpus()
+    with contextlib.ExitStack() as stack:
+        workers: list[Worker] = []
+        for index, spec in reversed(list(enumerate(specs))):
+            worker = Worker(spec, port, usable[index % len(usable)])
+            stack.callback(worker.close)
+            worker.info = worker.answer()
+            workers.insert(0, worker)
+        for worker in workers:
+            if not worker.ask("link")["up"]:
+                raise HarpError(f"{worker.spec}: no link: is its peer there, the cable in?")
+        yield workers
+
+
+def _percentile(ordered: list[int], permille: int) -> int:
+    return ordered[min(len(ordered) * permille // 1000, len(ordered) - 1)] if ordered else 0
+
+
+def _stream(workers: list[Worker], options: WireOptions) -> dict[str, Any]:
+    order = {"size": options.size, "seconds": options.seconds, "to": workers[-1].info["mac"]}
+    if len(workers) == 1:
+        sent = received = workers[0].ask("generate", **order)
+    else:
+        workers[1].tell("sink")
+        sent = workers[0].ask("generate", **order)
+        workers[1].tell("stop")
+        received = workers[1].answer()
+    copies = ", the driver copies" if workers[0].info["driver_copies"] else ""
+    return {
+        "mode": f"dpdk {workers[0].info['driver']}{copies}",
+        "frame_bytes": options.size,
+        "frames_per_s": received["packets_per_s"],
+        "gbit_per_s": received["gbit_per_s"],
+        "sent": sent,
+        "received": received if len(workers) > 1 else None,
+    }
+
+
+def _ping(workers: list[Worker]) -> dict[str, Any]:
+    workers[1].tell("echo")
+    answered = workers[0].ask("ping", size=PING_BYTES, rounds=_ROUNDS, to=workers[1].info["mac"])
+    workers[1].tell("stop")
+    workers[1].answer()
+    ordered = sorted(answered["rtt_ns"])
+    rtt = {"count": len(ordered), "min": _percentile(ordered, 0), "max": _percentile(ordered, 1000)}
+    rtt |= {f"p{each / 10:g}": _percentile(ordered, each) for each in (500, 900, 990)}
+    return {"round_trips": len(ordered), "lost": answered["sent"] - len(ordered), "rtt_ns": rtt}
+
+
+def run(options: WireOptions) -> dict[str, Any]:
+    """A stream, and round trips where there is a peer: {"stream": ..., "pingpong": ... or None}."""
+    for spec in filter(None, (options.nic, options.peer)):
+        if not spec.startswith(PREFIX):
+            raise HarpError(f"{spec}: a DPDK port is dpdk:DEVICE, as dpdk:net_memif0")
+    import_module("harp.dpdk")  # or its error, which says what is missing
+    with unwinding(), tempfile.TemporaryDirectory(prefix="harp-wire-") as folder:
+        specs = [each for each in _specs(options, folder) if each]
+        with _workers(specs, options) as workers:
+            stream = _stream(workers, options)
+            return {"stream": stream, "pingpong": _ping(workers) if len(workers) > 1 else None}

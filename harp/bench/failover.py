@@ -1,0 +1,384 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What several NICs are worth: the sum of their rates, and a stream that outlives one of them.
+
+Both benches run a verified stream between two hosts whose rails are shaped in the switch, so that
+the line and not the processor is the limit, and look at it at the receiver.
+"""
+
+import csv
+import itertools
+import os
+import statistics
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from harp import files
+from harp.bench.streams import (
+    SINK,
+    SOURCE,
+    Sample,
+    Stream,
+    StreamOptions,
+    pause_ns,
+    rate_bytes_per_s,
+)
+from harp.errors import Exit, HarpError
+from harp.lab import Lab, LabOptions, RailOptions
+from harp.lab.rails import Rails
+
+MBIT = 8e-6  # Mbit/s for each byte/s
+SUM_GOAL = 0.9  # rate over all rails to the sum of the rates over each: at least
+PAUSE_GOAL_MS = 1000.0  # without a received byte after a cut: less
+CUTS = ("silent", "unplug", "down")
+_CUT_RAIL = 0  # that of the lane that connected first
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class RailsOptions:
+    """What both benches do; rates of each rail."""
+
+    mbit_per_s: float = 2000
+    rails: int = 2
+    rounds: int = 5
+    seconds: float = 3
+    skip_s: float = 1  # of each, before it counts
+    mtu_bytes: int = 1500
+    offload: bool = True
+    ipv6: bool = False
+    path: str = "auto"
+    channels: int = 1
+    message_bytes: int = 1 << 20
+    queue_ms: float = 5
+
+    @property
+    def lab(self) -> LabOptions:
+        """Two hosts, with a NIC for each rail."""
+        further = (RailOptions(self.mtu_bytes, self.offload),) * (self.rails - 1)
+        return LabOptions(2, self.mtu_bytes, self.offload, ipv6=self.ipv6, rails=further)
+
+    def stream(self, use: str, nics: tuple[int, ...] | None = None) -> StreamOptions:
+        """HARP_RAILS=use, on these of the NICs."""
+        variables = {"HARP_PATH": self.path, "HARP_RAILS": use}
+        return StreamOptions(
+            message_bytes=self.message_bytes,
+            channels=self.channels,
+            nics=nics,
+            env=(variables, variables),
+        )
+
+
+# --------------------------------------------------------------------------------------------------
+# One rail, the other, all.
+#
+def run_rails(options: RailsOptions, say: Say) -> dict[str, Any]:
+    """Rates over each rail alone and over all of them, alternately; medians."""
+    ways: dict[str, StreamOptions] = {
+        f"rail {rail}": options.stream("own", (rail,)) for rail in range(options.rails)
+    }
+    ways["all"] = options.stream("all")
+    rounds: dict[str, list[dict[str, Any]]] = {name: [] for name in ways}
+    with Lab(options.lab) as lab:
+        rails = _shaped(lab, options)
+        for index in range(options.rounds):
+            say(f"round {index + 1} of {options.rounds}")
+            for name, way in ways.items():
+                rounds[name].append(_rails_round(lab, rails, options, way))
+    median = {name: _median(found, "mbit_per_s") for name, found in rounds.items()}
+    alone = sum(rate for name, rate in median.items() if name != "all")
+    share = median["all"] / alone if alone else 0.0
+    return {
+        "options": asdict(options),
+        "rounds": rounds,
+        "median_mbit_per_s": median,
+        "sum_ratio": share,
+        "goals": {"sum_ratio": SUM_GOAL},
+        "ok": share >= SUM_GOAL,
+    }
+
+
+def _shaped(lab: Lab, options: RailsOptions) -> Rails:
+    rails = Rails(lab)
+    for rail in range(options.rails):
+        rails.shape(rail, options.mbit_per_s, queue_ms=options.queue_ms)
+    return rails
+
+
+def _rails_round(
+    lab: Lab, rails: Rails, options: RailsOptions, way: StreamOptions
+) -> dict[str, Any]:
+    with Stream(lab, way) as stream:
+        begin_ns = time.monotonic_ns() + round(options.skip_s * 1e9)
+        _until(stream, begin_ns)
+        before = rails.bytes_to(SINK)
+        end_ns = begin_ns + round(options.seconds * 1e9)
+        _until(stream, end_ns)
+        after = rails.bytes_to(SINK)
+        stream.finish()
+        rate = rate_bytes_per_s(stream.ranks[SINK].samples, begin_ns, end_ns)
+        return {
+            "mbit_per_s": rate * MBIT,
+            "rail_bytes": [new - old for new, old in zip(after, before, strict=True)],
+        }
+
+
+def _until(stream: Stream, at_ns: int) -> None:
+    """Returns when the receiver's clock has reached that."""
+    samples = stream.ranks[SINK].samples
+    stream.wait(
+        lambda: bool(samples) and samples[-1].at_ns >= at_ns,
+        "the time is over",
+        (at_ns - time.monotonic_ns()) / 1e9 + 60,
+    )
+
+
+def _median(rounds: Sequence[dict[str, Any]], key: str) -> float:
+    values = [found[key] for found in rounds if found[key] is not None]
+    return statistics.median(values) if values else 0.0
+
+
+# --------------------------------------------------------------------------------------------------
+# One rail is cut in the middle of the stream, and comes back.
+#
+@dataclass(frozen=True)
+class FailoverOptions:
+    """seconds of RailsOptions is before the cut; use: HARP_RAILS."""
+
+    shape: RailsOptions = RailsOptions(mbit_per_s=1000, message_bytes=65536)
+    cut: str = "silent"
+    use: str = "all"
+    cut_s: float = 3
+    after_s: float = 8  # a rail that is back is tried again after 5 s at the latest
+
+    def check(self) -> None:
+        """HarpError names the option that makes no sense."""
+        if self.cut not in CUTS:
+            raise HarpError(f"cut: {self.cut} is none of {', '.join(CUTS)}", Exit.USAGE)
+
+
+@dataclass(frozen=True)
+class RailSample:
+    """Bytes of frames that left the switch towards the receiver on each rail, until then."""
+
+    at_ns: int
+    counts: tuple[int, ...]
+
+
+def run_failover(options: FailoverOptions, say: Say) -> dict[str, Any]:
+    """The rounds, each in a laboratory of its own, and their medians."""
+    options.check()
+    rounds = []
+    for index in range(options.shape.rounds):
+        say(f"round {index + 1} of {options.shape.rounds}")
+        with Lab(options.shape.lab) as lab:
+            rounds.append(_failover_round(lab, options))
+    keys = ("pause_ms", "back_ms", "before_mbit_per_s", "cut_mbit_per_s", "after_mbit_per_s")
+    pauses = [found["pause_ms"] for found in rounds]
+    return {
+        "options": asdict(options),
+        "rounds": rounds,
+        "median": {key: _median(rounds, key) for key in keys},
+        "longest_pause_ms": max(pauses),
+        "goals": {"pause_ms": PAUSE_GOAL_MS},
+        "ok": max(pauses) < PAUSE_GOAL_MS and all(found["back_ms"] for found in rounds),
+    }
+
+
+@contextmanager
+def _cut(rails: Rails, options: FailoverOptions) -> Any:
+    """The rail is dead inside the block."""
+    if options.cut == "silent":
+        rails.silence(_CUT_RAIL)
+        yield
+        rails.restore(_CUT_RAIL)
+    elif options.cut == "unplug":
+        rails.unplug(SINK, _CUT_RAIL)
+        yield
+        rails.plug(SINK, _CUT_RAIL)
+    else:
+        rails.down(SOURCE, _CUT_RAIL)
+        yield
+        rails.up(SOURCE, _CUT_RAIL)
+
+
+def _failover_round(lab: Lab, options: FailoverOptions) -> dict[str, Any]:
+    shape = options.shape
+    rails = _shaped(lab, shape)
+    with Stream(lab, shape.stream(options.use)) as stream, _watched(rails, stream) as watched:
+        begin_ns = time.monotonic_ns() + round(shape.skip_s * 1e9)
+        _until(stream, begin_ns + round(shape.seconds * 1e9))
+        cut_ns = time.monotonic_ns()
+        with _cut(rails, options):
+            _until(stream, cut_ns + round(options.cut_s * 1e9))
+            back_ns = time.monotonic_ns()
+        end_ns = back_ns + round(options.after_s * 1e9)
+        _until(stream, end_ns)
+        total = stream.finish()
+        samples = list(stream.ranks[SINK].samples)
+        logs = [rank.log().splitlines() for rank in stream.ranks]
+    used_ns = _used_again(watched, back_ns)
+    middle_ns = cut_ns + pause_ns(samples, cut_ns, back_ns)
+    return {
+        "times_ms": {
+            "begin": 0,
+            "cut": (cut_ns - begin_ns) / 1e6,
+            "back": (back_ns - begin_ns) / 1e6,
+            "end": (end_ns - begin_ns) / 1e6,
+        },
+        "bytes": total,
+        "pause_ms": pause_ns(samples, cut_ns, back_ns) / 1e6,
+        "back_ms": None if used_ns is None else (used_ns - back_ns) / 1e6,
+        "before_mbit_per_s": rate_bytes_per_s(samples, begin_ns, cut_ns) * MBIT,
+        "cut_mbit_per_s": rate_bytes_per_s(samples, middle_ns, back_ns) * MBIT,
+        "after_mbit_per_s": rate_bytes_per_s(samples, used_ns or back_ns, end_ns) * MBIT,
+        "warnings": [line.partition("WARN ")[2] for log in logs for line in log if "WARN" in line],
+        "timeline": _timeline(samples, watched, begin_ns, end_ns),
+    }
+
+
+@contextmanager
+def _watched(rails: Rails, stream: Stream) -> Any:
+    """Notes what each rail has carried, as often as the receiver says something."""
+    found: list[RailSample] = []
+    over = threading.Event()
+
+    def tell(counts: list[int]) -> bool:
+        found.append(RailSample(time.monotonic_ns(), tuple(counts)))
+        return not over.wait(stream.options.tick_ms / 1000)
+
+    thread = threading.Thread(target=rails.watch, args=(SINK, tell), name="rails")
+    thread.start()
+    try:
+        yield found
+    finally:
+        over.set()
+        thread.join()
+
+
+def _used_again(watched: Sequence[RailSample], back_ns: int) -> int | None:
+    """When the rail that was cut had carried a message's worth of bytes; None: never."""
+    base = None
+    for sample in watched:
+        if sample.at_ns < back_ns:
+            continue
+        base = sample.counts[_CUT_RAIL] if base is None else base
+        if sample.counts[_CUT_RAIL] - base >= 1 << 18:
+            return sample.at_ns
+    return None
+
+
+def _timeline(
+    samples: Sequence[Sample], watched: Sequence[RailSample], begin_ns: int, end_ns: int
+) -> dict[str, Any]:
+    """Times in ms since begin, Mbit/s since the time before: received, and on each rail."""
+    received = [[_ms(sample.at_ns, begin_ns), sample.count] for sample in samples]
+    frames = [[_ms(sample.at_ns, begin_ns), *sample.counts] for sample in watched]
+    last_ms = _ms(end_ns, begin_ns)
+    return {
+        "received": _rates([row for row in received if 0 <= row[0] <= last_ms]),
+        "rails": _rates([row for row in frames if 0 <= row[0] <= last_ms]),
+    }
+
+
+def _ms(at_ns: int, begin_ns: int) -> float:
+    return (at_ns - begin_ns) / 1e6
+
+
+def _rates(rows: Sequence[Sequence[float]]) -> list[list[float]]:
+    """Of rows of a time in ms and counts: the time, and each count's growth since the last row."""
+    found = []
+    for before, row in itertools.pairwise(rows):
+        if row[0] > before[0]:
+            grown = [new - old for new, old in zip(row[1:], before[1:], strict=True)]
+            found.append([row[0], *(more * 1000 * MBIT / (row[0] - before[0]) for more in grown)])
+    return found
+
+
+def typical_round(report: dict[str, Any]) -> dict[str, Any]:
+    """The round whose pause is the median one (of two in the middle, the longer)."""
+    rounds: list[dict[str, Any]] = sorted(report["rounds"], key=lambda found: found["pause_ms"])
+    return rounds[len(rounds) // 2]
+
+
+def check_output(csv_file: Path | None, plot: Path | None) -> None:
+    """What would be in the way of writing them is said before minutes of measuring."""
+    for file in filter(None, (csv_file, plot)):
+        with _writable(file):
+            os.close(files.open_output(file, 0))
+    if plot is not None:
+        _matplotlib()
+
+
+def _matplotlib() -> tuple[Any, Any]:
+    """Figure, and the canvas that draws it."""
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise HarpError("a plot needs matplotlib: pip install 'harp[plot]'", Exit.MISSING) from None
+    return Figure, FigureCanvasAgg
+
+
+def write_csv(report: dict[str, Any], file: Path) -> None:
+    """Every round's timeline: what was received and what each rail carried."""
+    with _writable(file), files.opened(file, newline="") as out:
+        rows = csv.writer(out)
+        rows.writerow(("round", "series", "at_ms", "mbit_per_s"))
+        for index, found in enumerate(report["rounds"]):
+            for at_ms, rate in found["timeline"]["received"]:
+                rows.writerow((index + 1, "received", f"{at_ms:.2f}", f"{rate:.1f}"))
+            for at_ms, *rates in found["timeline"]["rails"]:
+                for rail, rate in enumerate(rates):
+                    rows.writerow((index + 1, f"rail {rail}", f"{at_ms:.2f}", f"{rate:.1f}"))
+
+
+def write_plot(report: dict[str, Any], file: Path) -> None:
+    """The typical round as a picture, PNG or SVG by the file's name. It takes matplotlib."""
+    figure_of, canvas_of = _matplotlib()
+    found = typical_round(report)
+    shape = report["options"]["shape"]
+    figure = figure_of(figsize=(9, 4), layout="constrained")
+    canvas_of(figure)
+    axes = figure.add_subplot()
+    line = found["timeline"]["received"]
+    axes.plot(*_columns(line, 1), color="black", lw=0.9, label="received and right")
+    for rail in range(shape["rails"]):
+        at, rate = _columns(found["timeline"]["rails"], rail + 1)
+        axes.plot(at, rate, lw=0.7, alpha=0.8, label=f"frames on rail {rail}")
+    times = found["times_ms"]
+    axes.axvspan(times["cut"] / 1e3, times["back"] / 1e3, color="red", alpha=0.1)
+    words = f"rail {_CUT_RAIL} cut ({report['options']['cut']})"
+    axes.annotate(words, (times["cut"] / 1e3, axes.get_ylim()[1]), va="top")
+    axes.set(xlabel="s", ylabel="Mbit/s", xlim=(0, times["end"] / 1e3), ylim=(0, None))
+    axes.set_title(
+        f"{shape['rails']} rails of {shape['mbit_per_s']:.0f} Mbit/s,"
+        f" HARP_RAILS={report['options']['use']}, HARP_PATH={shape['path']}:"
+        f" {found['pause_ms']:.0f} ms without a byte",
+        fontsize=10,
+    )
+    axes.legend(loc="lower right", fontsize=8)
+    with _writable(file):
+        figure.savefig(file, dpi=90)
+
+
+def _columns(rows: Sequence[Sequence[float]], column: int) -> tuple[list[float], list[float]]:
+    """Seconds, and Mbit/s averaged over so many samples that a picture can show them."""
+    step = max(1, len(rows) // 250)
+    groups = [rows[at : at + step] for at in range(0, len(rows), step)]
+    return (
+        [group[-1][0] / 1e3 for group in groups],
+        [statistics.fmean(row[column] for row in group) for group in groups],
+    )
+
+
+@contextmanager
+def _writable(file: Path) -> Any:
+    try:
+        yield
+    except (OSError, ValueError) as error:  # ValueError: a name that ends in no known format
+        raise HarpError(f"{file}: {error}", Exit.USAGE) from None

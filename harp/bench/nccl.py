@@ -1,0 +1,258 @@
+# SPDX-License-Identifier: Apache-2.0
+"""HARP's paths and NCCL's own sockets in the shapes of NCCL's traffic, alternated.
+
+Shapes: ring all-reduce, all-to-all, streams (8 messages in flight on each comm) and ping-pong. In
+each round every transport runs the shape, and each round begins with another transport, because
+the machine's pace changes within minutes. Times are compared within a round only: a cell's result
+is the median of the rounds' ratios with an interval from resampling the rounds (bootstrap).
+
+"sockets" is NCCL's socket transport as tools/driver implements it, in a process without HARP and on
+hosts without an XDP program.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from harp import _paths
+from harp.bench.runner import BenchOptions, path, run_bench
+from harp.errors import Exit, HarpError
+from harp.lab import Host, Lab, LabOptions
+from harp.lab.netns import in_namespace
+
+KIB, MIB = 1024, 1 << 20
+AUTO, XDP, KERNEL, SOCKETS = "auto", "xdp", "kernel", "sockets"
+TRANSPORTS = (AUTO, XDP, KERNEL, SOCKETS)
+FORCED = (XDP, KERNEL)
+# NCCL's choice on a NIC of no cloud: one socket, no helper threads.
+_SOCKETS_ENVIRONMENT = {"NCCL_SOCKET_NTHREADS": "0", "NCCL_NSOCKS_PERTHREAD": "1"}
+# The speed of auto relative to the best forced path and to NCCL's sockets: at least.
+FORCED_GOAL, SOCKETS_GOAL = 0.95, 1.0
+_RESAMPLES = 2000
+_BYTES_A_RUN = 64 * MIB  # of each size: about as many are moved
+_RUNS_MIN, _RUNS_MAX = 4, 1000
+
+Say = Callable[[str], None]
+Times = dict[int, float]  # us, by size in bytes
+
+
+@dataclass(frozen=True)
+class Shape:
+    """One run of harp-bench: a traffic pattern with several sizes."""
+
+    name: str
+    mode: str  # harp-bench's
+    sizes: tuple[int, ...]
+    ranks: int = 2
+    channels: int = 1
+
+    @property
+    def words(self) -> str:
+        """For the head of a table."""
+        if self.mode == "bw":
+            return f"stream, {self.channels} comms, 8 messages in flight"
+        if self.mode == "lat":
+            return "ping-pong"
+        ranks = f"{self.ranks} ranks"
+        return f"{self.name}, {ranks}" + (
+            f", {self.channels} channels" if self.mode == "allreduce" else ""
+        )
+
+    def argument(self) -> str:
+        """harp-bench's --sizes: size, repetitions and warm-up of each."""
+        words = []
+        for size in self.sizes:
+            most = _RUNS_MAX if self.mode != "lat" else 2 * _RUNS_MAX
+            runs = min(max(_RUNS_MIN, _BYTES_A_RUN // max(size * self.channels, 1)), most)
+            words.append(f"{size}:{runs}:{max(1, runs // 5)}")
+        return ",".join(words)
+
+
+_ALLREDUCE = (8, KIB, 8 * KIB, 64 * KIB, 256 * KIB, MIB, 8 * MIB, 64 * MIB)
+SHAPES = (
+    *(
+        Shape("allreduce", "allreduce", _ALLREDUCE, ranks, channels)
+        for ranks in (2, 4)
+        for channels in (1, 2, 4)
+    ),
+    *(Shape("alltoall", "alltoall", (64, 8 * KIB, 256 * KIB, 8 * MIB), ranks) for ranks in (2, 4)),
+    *(Shape("stream", "bw", (64 * KIB, 512 * KIB, 4 * MIB), 2, comms) for comms in (1, 4, 16)),
+    Shape("pingpong", "lat", (8, 512, 4 * KIB, 16 * KIB, 64 * KIB)),
+)
+SHAPE_NAMES = tuple(dict.fromkeys(shape.name for shape in SHAPES))
+
+
+# --------------------------------------------------------------------------------------------------
+# Measuring.
+#
+def has_program(host: Host) -> bool:
+    """Is there an XDP program on the host's interface?"""
+    found: list[bool] = []
+
+    def ask(ipr: Any) -> None:
+        (link,) = ipr.get_links(ifname=host.ifname)
+        found.append(bool(link.get_nested("IFLA_XDP", "IFLA_XDP_ATTACHED")))
+
+    in_namespace(host.netns, ask)
+    return found[0]
+
+
+def time_us(mode: str, row: Mapping[str, Any]) -> float:
+    """The time of one operation, from a row of harp-bench's report.
+
+    Half a round trip (p50), a message of a stream, or a collective operation (p50 of its
+    iterations where they are timed one by one).
+    """
+    if mode == "lat":
+        return float(row["half_round_trip"]["p50_us"])
+    if mode == "bw":
+        return float(row["window_us"]) / float(row["messages"])
+    if mode == "allreduce":
+        return float(row["iteration"]["p50_us"])
+    return float(row["time_us"])
+
+
+def run_shape(lab: Lab, shape: Shape, transport: str) -> tuple[Times, str]:
+    """One transport's times, and the path that it says it took."""
+    sockets = transport == SOCKETS
+    options = BenchOptions(
+        shape.mode,
+        plugin=str(_paths.find(_paths.SOCKET_PLUGIN)) if sockets else None,
+        path=KERNEL if sockets else transport,
+        sizes=shape.argument(),
+        channels=shape.channels,
+        datacheck=False,
+        environment={"NCCL_DEBUG": "INFO", **(_SOCKETS_ENVIRONMENT if sockets else {})},
+    )
+    if sockets and any(has_program(host) for host in lab.hosts):
+        raise HarpError("an XDP program is attached: that is no baseline for NCCL's sockets")
+    report = run_bench(lab, options)
+    if not report["ok"]:
+        raise HarpError(f"{shape.words}, {transport}: {report['error']}")
+    times = {row["size_bytes"]: time_us(shape.mode, row) for row in report["results"]}
+    return times, "" if sockets else path(report)
+
+
+# --------------------------------------------------------------------------------------------------
+# Judging: no clock and no machine.
+#
+def interval(times: Sequence[float], others: Sequence[float]) -> dict[str, float]:
+    """The speed relative to others': the median of the rounds' ratios, and the limits within
+    which 95 % of the medians of resampled rounds lie."""
+    ratios = np.array(others, dtype=float) / np.array(times, dtype=float)
+    draw = np.random.default_rng(1).integers(0, ratios.size, (_RESAMPLES, ratios.size))
+    low, high = np.percentile(np.median(ratios[draw], axis=1), [2.5, 97.5])
+    return {"ratio": float(np.median(ratios)), "low": float(low), "high": float(high)}
+
+
+def judge(times: Mapping[str, Sequence[float]]) -> dict[str, Any]:
+    """One cell: each transport's median, auto's relative speeds, and what it misses."""
+    median = {name: float(np.median(values)) for name, values in times.items()}
+    forced = min((name for name in FORCED if name in times), key=median.__getitem__)
+    speed = {name: interval(times[AUTO], values) for name, values in times.items() if name != AUTO}
+    missed = []
+    if speed[forced]["high"] < FORCED_GOAL:
+        missed.append(f"{speed[forced]['ratio']:.2f} of the speed of {forced}")
+    if SOCKETS in speed and speed[SOCKETS]["high"] < SOCKETS_GOAL:
+        missed.append(f"{speed[SOCKETS]['ratio']:.2f} of the speed of NCCL's sockets")
+    return {"median_us": median, "best_forced": forced, "speed": speed, "missed": missed}
+
+
+# --------------------------------------------------------------------------------------------------
+# The whole bench.
+#
+@dataclass(frozen=True)
+class NcclOptions:
+    """What to measure."""
+
+    settings: tuple[LabOptions, ...]  # MTU, offloads and family; hosts as each shape wants
+    shapes: tuple[Shape, ...] = SHAPES
+    rounds: int = 5
+
+
+def _rounds(options: NcclOptions, setting: LabOptions, shape: Shape, say: Say) -> dict[str, Any]:
+    shaped = LabOptions(shape.ranks, setting.mtu_bytes, setting.offload, ipv6=setting.ipv6)
+    # NCCL's sockets as tools/driver implements them speak IPv4.
+    transports = TRANSPORTS[:-1] if setting.ipv6 else TRANSPORTS
+    runs: dict[str, list[Times]] = {name: [] for name in transports}
+    words: dict[str, str] = {}
+    with Lab(shaped) as lab:
+        for index in range(options.rounds):
+            turn = index % len(transports)
+            for name in (*transports[turn:], *transports[:turn]):
+                say(f"{setting.words}: {shape.words}: round {index + 1}: {name}")
+                times, words[name] = run_shape(lab, shape, name)
+                runs[name].append(times)
+    cells = []
+    for size in shape.sizes:
+        times_of = {name: [times[size] for times in runs[name]] for name in transports}
+        cells.append({"size_bytes": size, "rounds_us": times_of, **judge(times_of)})
+    return {**asdict(shape), "words": shape.words, "paths": words, "cells": cells}
+
+
+def run_nccl(options: NcclOptions, say: Say) -> dict[str, Any]:
+    """All settings and shapes as one document; ok: no cell misses a goal."""
+    settings: list[dict[str, Any]] = []
+    for setting in options.settings:
+        shapes = [_rounds(options, setting, shape, say) for shape in options.shapes]
+        settings.append({"lab": asdict(setting), "words": setting.words, "shapes": shapes})
+    missed = [
+        f"{setting['words']}: {shape['words']}, {cell['size_bytes']} B: {words}"
+        for setting in settings
+        for shape in setting["shapes"]
+        for cell in shape["cells"]
+        for words in cell["missed"]
+    ]
+    return {
+        "rounds": options.rounds,
+        "units": "us for an operation; speed: auto's relative to the other transport's",
+        "goals": {"forced_at_least": FORCED_GOAL, "sockets_at_least": SOCKETS_GOAL},
+        "settings": settings,
+        "missed": missed,
+        "ok": not missed,
+    }
+
+
+def replace_sizes(shape: Shape, max_bytes: int | None) -> Shape:
+    """The shape without its sizes above max_bytes."""
+    if max_bytes is None:
+        return shape
+    return replace(shape, sizes=tuple(size for size in shape.sizes if size <= max_bytes))
+
+
+def plot_allreduce(report: Mapping[str, Any], file: Path) -> None:
+    """A PNG: time over size of the two-rank all-reduces, a panel for each setting.
+
+    HarpError when matplotlib is not installed or the file cannot be written.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise HarpError("--plot needs matplotlib: pip install matplotlib", Exit.MISSING) from None
+    panels = [
+        (setting["words"], shape)
+        for setting in report["settings"]
+        for shape in setting["shapes"]
+        if shape["name"] == "allreduce" and shape["ranks"] == 2 and shape["channels"] == 1
+    ]
+    if not panels:
+        raise HarpError("--plot shows the all-reduce of 2 ranks: measure it", Exit.USAGE)
+    figure = Figure(figsize=(5 * len(panels), 4), layout="constrained")
+    for index, (words, shape) in enumerate(panels):
+        axes = figure.add_subplot(1, len(panels), index + 1)
+        sizes = [cell["size_bytes"] for cell in shape["cells"]]
+        for name in TRANSPORTS:
+            times = [cell["median_us"].get(name) for cell in shape["cells"]]
+            if None not in times:
+                label = "NCCL's sockets" if name == SOCKETS else f"HARP {name}"
+                axes.loglog(sizes, times, marker="o", label=label)
+        axes.set(title=words, xlabel="bytes", ylabel="time of an all-reduce, us")
+        axes.grid(visible=True, alpha=0.3)
+        axes.legend()
+    try:
+        figure.savefig(file, format="png")
+    except OSError as error:
+        raise HarpError(f"{file}: {error.strerror}") from error

@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Benchmarks between hosts made on this machine: harp-bench and harp-wire do the timing in C."""
+
+import json
+import os
+import subprocess
+import tempfile
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from harp import _paths
+from harp.errors import HarpError
+from harp.lab import Host, Lab, LabOptions, cpus, memif
+from harp.plugin_log import path_in_use
+
+ROOT_PORT = 7000
+_EXIT_TEXTS = {1: "data arrived wrong", 3: "hang", 4: "plugin error", 5: "peer lost"}
+Progress = Callable[[dict[str, Any]], None]
+
+
+@dataclass(frozen=True)
+class BenchOptions:
+    """What harp-bench shall do; None leaves the choice to it."""
+
+    mode: str = "lat"
+    plugin: str | None = None
+    path: str = "auto"
+    min_bytes: str | None = None
+    max_bytes: str | None = None
+    sizes: str | None = None  # instead of those two: harp-bench's --sizes
+    iterations: int | None = None
+    channels: int = 1
+    baseline: bool = False
+    bidirectional: bool = False
+    low_latency: bool = False
+    abi: int | None = None
+    datacheck: bool = True
+    seconds: float | None = None  # idle: of each wait
+    timeout_s: float = 60
+    environment: Mapping[str, str] = field(default_factory=dict)  # of every rank, besides
+    nic: str = "veth"  # or memif.NIC
+
+    def arguments(self) -> list[str]:
+        """harp-bench's command line, without rank and root."""
+        words = [self.mode, "--plugin", str(_paths.plugin(self.plugin)), "-o", "json"]
+        words += ["--channels", str(self.channels), "--timeout", str(self.timeout_s)]
+        words += ["--datacheck", str(int(self.datacheck))]
+        if self.abi is not None:
+            words += ["--abi", str(self.abi)]
+        given = {
+            "-b": self.min_bytes,
+            "-e": self.max_bytes,
+            "--sizes": self.sizes,
+            "-n": self.iterations,
+            "--seconds": self.seconds,
+        }
+        for name, value in given.items():
+            if value is not None:
+                words += [name, str(value)]
+        switches = {
+            "--baseline": self.baseline,
+            "--bidir": self.bidirectional,
+            "--ll": self.low_latency,
+        }
+        return words + [name for name, on in switches.items() if on]
+
+
+def _environment(lab: LabOptions, options: BenchOptions, rank: int, folder: Path) -> dict[str, str]:
+    keep = {name: value for name, value in os.environ.items() if not name.startswith("NCCL_")}
+    mine = {"HARP_PATH": options.path, **options.environment}
+    if options.nic == memif.NIC:
+        mine |= memif.environment(lab, rank, folder)
+    return keep | mine
+
+
+def _start_rank(
+    lab: Lab, host: Host, options: BenchOptions, folder: Path, progress_fd: int
+) -> subprocess.Popen[str]:
+    usable = cpus()
+    cpu = usable[host.index % len(usable)]
+    command: list[str | Path] = [_paths.find("harp-bench"), *options.arguments()]
+    command += ["--rank", str(host.index), "--ranks", str(len(lab.hosts))]
+    command += ["--root", lab.hosts[0].endpoint(ROOT_PORT)]
+    command += ["--ifname", f"={host.ifname}", "--cpu", str(cpu)]
+    if host.index == 0:
+        command += ["--progress-fd", str(progress_fd)]
+    with (folder / f"rank{host.index}").open("w") as stderr:
+        return host.popen(
+            command,
+            cpu=cpu,
+            env=_environment(lab.options, options, host.index, folder),
+            stderr=stderr,
+            pass_fds=[progress_fd] if host.index == 0 else (),
+        )
+
+
+def _report_progress(fd: int, progress: Progress | None) -> None:
+    with os.fdopen(fd) as lines:
+        for line in lines:
+            if progress is not None:
+                progress(json.loads(line))
+
+
+def _wait(processes: Iterable[subprocess.Popen[str]]) -> tuple[str, list[int]]:
+    """What rank 0 printed, and every rank's exit status."""
+    outputs = [process.communicate()[0] for process in processes]
+    return outputs[0], [process.returncode for process in processes]
+
+
+def _failure(statuses: list[int], folder: Path) -> str:
+    """The line of the rank that failed first hand, not because another one did."""
+    failed = [rank for rank, status in enumerate(statuses) if status]
+    failed.sort(key=lambda rank: statuses[rank] == 5)
+    rank = failed[0]
+    words = (folder / f"rank{rank}").read_text().strip().splitlines()
+    return words[-1] if words else f"rank {rank}: {_EXIT_TEXTS.get(statuses[rank], 'failed')}"
+
+
+def run_bench(lab: Lab, options: BenchOptions, progress: Progress | None = None) -> dict[str, Any]:
+    """One harp-bench per host; rank 0's document. HarpError with the failing rank's own words."""
+    read_fd, write_fd = os.pipe()
+    reader = threading.Thread(target=_report_progress, args=(read_fd, progress), daemon=True)
+    reader.start()
+    with tempfile.TemporaryDirectory(prefix="harp-bench-") as name:
+        folder = Path(name)
+        try:
+            ranks = [_start_rank(lab, host, options, folder, write_fd) for host in lab.hosts]
+        finally:
+            os.close(write_fd)
+        printed, statuses = _wait(ranks)
+        reader.join()
+        # Wrong data is a result, and its table is worth seeing; all else is a failure.
+        if any(status not in (0, 1) for status in statuses):
+            raise HarpError(_failure(statuses, folder))
+        stderr = (folder / "rank0").read_text(errors="replace").splitlines()
+    try:
+        report: dict[str, Any] = json.loads(printed)
+    except ValueError:
+        raise HarpError(f"harp-bench printed no JSON: {printed[:200]!r}") from None
+    report["ok"] = report["ok"] and not any(statuses)
+    report["stderr"] = stderr
+    return report
+
+
+def path(report: dict[str, Any]) -> str:
+    """The plugin's line about its path; empty for a foreign plugin."""
+    return path_in_use([str(entry["text"]) for entry in report["log"]])
+
+
+# --------------------------------------------------------------------------------------------------
+# The raw wire.
+#
+@dataclass(frozen=True)
+class WireOptions:
+    """What harp-wire shall do."""
+
+    seconds: int = 3
+    xdp: str = "auto"
+    frame_bytes: int | None = None
+
+
+def run_wire(lab: Lab, test: str, options: WireOptions) -> dict[str, Any]:
+    """One harp-wire test (send, pingpong) from host 0 to host 1."""
+    tool = _paths.find("harp-wire")
+    library = _paths.find(_paths.XDP_LIBRARY).parent
+    shared: list[str | Path] = ["--seconds", str(options.seconds), "--xdp", options.xdp]
+    shared += ["--lib-dir", library]
+    if options.frame_bytes is not None:
+        shared += ["--size", str(options.frame_bytes)]
+    client_host, server_host = lab.hosts[:2]
+    usable = cpus()
+    server = server_host.popen(
+        [tool, "serve", server_host.ifname, server_host.address, *shared],
+        cpu=usable[1 % len(usable)],
+    )
+    assert server.stdout is not None
+    if server.stdout.readline().strip() != "ready":
+        raise HarpError(f"harp-wire serve: {server.communicate()[1].strip()}")
+    client = client_host.popen(
+        [tool, test, client_host.ifname, server_host.address, *shared, "-o", "json"], cpu=usable[0]
+    )
+    printed, complaint = client.communicate()
+    server_complaint = server.communicate()[1]
+    if client.returncode != 0 or server.returncode != 0:
+        raise HarpError((complaint.strip() + " " + server_complaint.strip()).strip())
+    report: dict[str, Any] = json.loads(printed)
+    return report

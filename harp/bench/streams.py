@@ -1,0 +1,235 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A verified stream from one host of a laboratory to another, watched while it runs.
+
+Two harp-bench processes, which play NCCL over the plugin: the receiver compares every byte with
+what it must be, in order, and both say every few milliseconds what has been moved.
+"""
+
+import contextlib
+import functools
+import json
+import os
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+from harp import _paths
+from harp.closing import Closing
+from harp.errors import HarpError
+from harp.lab import Lab
+from harp.lab.harpd import in_network
+
+ROOT_PORT = 7000
+SINK, SOURCE = 0, 1
+
+
+@dataclass(frozen=True)
+class StreamOptions:
+    """How the stream runs; env, prefix: what each rank's job sets, and what its command begins with
+    (setpriv ...), receiver first."""
+
+    message_bytes: int = 65536
+    channels: int = 1
+    nics: tuple[int, ...] | None = None  # those of each host that the job names; None: all
+    devices: int = 1  # of those, the channels take turns with so many
+    tick_ms: int = 10
+    timeout_s: float = 30  # without any progress it is a hang
+    rest_us: int = 0  # ranks sleep so long when nothing moves; 0: they spin, as NCCL does
+    verified: bool = True
+    env: tuple[Mapping[str, str], Mapping[str, str]] = ({}, {})
+    prefix: tuple[Sequence[str], Sequence[str]] = ((), ())
+
+
+@dataclass(frozen=True)
+class Sample:
+    """So many bytes had been received (sent, by the source) at this time (CLOCK_MONOTONIC)."""
+
+    at_ns: int
+    count: int
+
+
+@dataclass
+class Rank:
+    """One of the processes, and what it has said so far."""
+
+    process: subprocess.Popen[str]
+    stderr: Path
+    samples: list[Sample] = field(default_factory=list)
+    events: list[dict[str, Any]] = field(default_factory=list)  # all but the ticks
+    over: bool = False
+
+    def log(self) -> str:
+        """The plugin's lines until now."""
+        return self.stderr.read_text(errors="replace")
+
+
+class Stream(Closing):
+    """From host `source` to host `sink`, from __enter__ (it flows) to __exit__ (it is gone)."""
+
+    def __init__(
+        self, lab: Lab, options: StreamOptions | None = None, *, sink: int = 0, source: int = 1
+    ) -> None:
+        self.lab, self.options = lab, options or StreamOptions()
+        self._hosts = (lab.hosts[sink], lab.hosts[source])
+        self._changed = threading.Condition()
+        self._folder = tempfile.TemporaryDirectory(prefix="harp-stream-")
+        self._threads: list[threading.Thread] = []
+        self.ranks: list[Rank] = []
+
+    def __enter__(self) -> Self:
+        try:
+            for number, mode in enumerate(("sink", "source")):
+                self.ranks.append(self._start(number, mode))
+            for number in range(2):
+                events = self.ranks[number].events
+                self.wait(functools.partial(bool, events), "both ranks are connected")
+                self._require(number, "ready")
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def close(self) -> None:
+        """Kills what still runs. Safe twice."""
+        for rank in self.ranks:
+            if rank.process.poll() is None:
+                rank.process.kill()
+            rank.process.wait()
+        for thread in self._threads:
+            thread.join()
+        for rank in self.ranks:
+            if rank.process.stdout is not None:
+                rank.process.stdout.close()
+        self._folder.cleanup()
+
+    # ---- what has come through -------------------------------------------------------------------
+
+    @property
+    def received(self) -> int:
+        """Bytes that the receiver has had and found right."""
+        samples = self.ranks[SINK].samples
+        return samples[-1].count if samples else 0
+
+    def wait(self, condition: Callable[[], bool], what: str, seconds: float = 60) -> None:
+        """Returns when it holds, looked at whenever a rank says something; HarpError when not in
+        time or a rank ends first."""
+        deadline = time.monotonic() + seconds
+        with self._changed:
+            while not condition():
+                if any(rank.over for rank in self.ranks):
+                    raise HarpError(f"{what}: a rank ended first: {self.words()}")
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    raise HarpError(f"{what}: not after {seconds:.0f} s: {self.words()}")
+                self._changed.wait(left)
+
+    def flow(self, more_bytes: int, seconds: float = 60) -> None:
+        """Returns when so many more bytes have been received."""
+        goal = self.received + more_bytes
+        self.wait(lambda: self.received >= goal, f"{more_bytes} more bytes", seconds)
+
+    def finish(self, seconds: float = 60) -> int:
+        """Ends it at its source; what was received in all. HarpError when anything was wrong."""
+        self.ranks[SOURCE].process.send_signal(signal.SIGUSR1)
+        for number, rank in enumerate(self.ranks):
+            try:
+                rank.process.wait(seconds)
+            except subprocess.TimeoutExpired:
+                raise HarpError(f"the stream does not end: {self.words()}") from None
+            self._threads[number].join()
+            self._require(number, "done")
+        sink, source = (rank.events[-1] for rank in self.ranks)
+        if sink["received_messages"] != source["sent_messages"] or sink["wrong"]:
+            raise HarpError(f"lost, repeated or wrong: {sink}, {source}")
+        return int(sink["received_bytes"])
+
+    def words(self) -> str:
+        """What both said last, for an error."""
+        said = []
+        for name, rank in zip(("sink", "source"), self.ranks, strict=False):
+            said.append(f"{name}: {rank.events[-1:]} {self.received} bytes")
+            said += rank.log().splitlines()[-8:]
+        return "\n".join(said)
+
+    # ---- how -------------------------------------------------------------------------------------
+
+    def _require(self, number: int, event: str) -> None:
+        rank = self.ranks[number]
+        if not rank.events or rank.events[-1]["event"] != event:
+            raise HarpError(f"no {event!r} from rank {number}: {self.words()}")
+
+    def _start(self, number: int, mode: str) -> Rank:
+        host, options = self._hosts[number], self.options
+        command: list[str | Path] = [*options.prefix[number], _paths.find("harp-bench"), mode]
+        command += ["--plugin", _paths.plugin(), "--rank", str(number), "--ranks", "2"]
+        command += ["--root", self._hosts[SINK].endpoint(ROOT_PORT)]
+        wanted = range(len(host.nics)) if options.nics is None else options.nics
+        command += ["--ifname", "=" + ",".join(host.nics[nic].ifname for nic in wanted)]
+        command += ["--channels", str(options.channels), "--devices", str(options.devices)]
+        command += ["-b", str(options.message_bytes), "--datacheck", str(int(options.verified))]
+        command += ["--tick", str(options.tick_ms), "--timeout", str(options.timeout_s)]
+        command += ["--rest", str(options.rest_us)]
+        stderr = Path(self._folder.name) / mode
+        with stderr.open("w") as file:
+            process = subprocess.Popen(
+                in_network(host, command),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=file,
+                env=self._environment(number),
+                text=True,
+            )
+        host.processes.append(process)  # it ends with the laboratory at the latest
+        rank = Rank(process, stderr)
+        thread = threading.Thread(target=self._listen, args=(rank, mode), daemon=True)
+        self._threads.append(thread)
+        thread.start()
+        return rank
+
+    def _environment(self, number: int) -> dict[str, str]:
+        keep = {name: value for name, value in os.environ.items() if not name.startswith("NCCL_")}
+        return keep | {"NCCL_DEBUG": "INFO"} | dict(self.options.env[number])
+
+    def _listen(self, rank: Rank, mode: str) -> None:
+        """Reads one rank's lines until it ends."""
+        assert rank.process.stdout is not None
+        key = "received_bytes" if mode == "sink" else "sent_bytes"
+        with contextlib.suppress(ValueError):  # closed under us, or half a line of a killed one
+            for line in rank.process.stdout:
+                event = json.loads(line)
+                with self._changed:
+                    rank.samples.append(Sample(event["at_ns"], event[key]))
+                    if event["event"] != "tick":
+                        rank.events.append(event)
+                    self._changed.notify_all()
+        with self._changed:
+            rank.over = True
+            self._changed.notify_all()
+
+
+def pause_ns(samples: list[Sample], begin_ns: int, end_ns: int) -> int:
+    """The longest time without a received byte between the two times."""
+    longest, last_ns, count = 0, begin_ns, None
+    for sample in samples:
+        if count is None or sample.count != count:
+            if begin_ns < sample.at_ns <= end_ns:
+                longest = max(longest, sample.at_ns - last_ns)
+            if sample.at_ns > end_ns:
+                break
+            last_ns = max(begin_ns, sample.at_ns)
+            count = sample.count
+    return max(longest, end_ns - last_ns)
+
+
+def rate_bytes_per_s(samples: list[Sample], begin_ns: int, end_ns: int) -> float:
+    """Between the first and the last sample of that time."""
+    inside = [sample for sample in samples if begin_ns <= sample.at_ns <= end_ns]
+    if len(inside) < 2 or inside[0].at_ns == inside[-1].at_ns:
+        return 0.0
+    return (inside[-1].count - inside[0].count) * 1e9 / (inside[-1].at_ns - inside[0].at_ns)

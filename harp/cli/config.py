@@ -1,0 +1,314 @@
+# SPDX-License-Identifier: Apache-2.0
+"""harpctl config: what the settings are, where they come from, and what is wrong with them."""
+
+import json
+import os
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.text import Text
+
+from harp import config as settings
+from harp import output as console
+from harp.cli.options import output_option
+from harp.config import document, reference, report
+from harp.config.loading import build
+from harp.config.problems import ConfigError
+from harp.daemon.client import DaemonClient
+from harp.errors import Exit, HarpError
+
+file_option = click.option(
+    "--file",
+    metavar="FILE",
+    help="The file to read (default: HARP_CONFIG, else /etc/harp/harp.toml).",
+)
+
+
+@click.group()
+def config() -> None:
+    """The settings: harp.toml, HARP_* variables and defaults.
+
+    \b
+    harpctl config init
+    harpctl config validate
+    harpctl config show tcp
+    harpctl config diff
+    """
+
+
+def _warn(warnings: Iterable[str]) -> None:
+    for warning in warnings:
+        console.err.print(f"harpctl: warning: {warning}", markup=False, soft_wrap=True)
+
+
+def _shown(value: object) -> str:
+    """A value in a table."""
+    if value is None:
+        return "(none)"
+    return value if isinstance(value, str) and value else json.dumps(value)
+
+
+def _source(row: dict[str, Any]) -> str:
+    return f"{row['file']}:{row['line']}" if row["source"] == "file" else str(row["source"])
+
+
+def _print_rows(columns: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> None:
+    table = console.table("", columns, [])
+    console.fold(table, *range(1, len(columns)))
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    console.print_whole(table)
+
+
+def _matches(row: dict[str, Any], wanted: tuple[str, ...], name: str = "") -> bool:
+    """Is it one of those asked for: tcp, tcp.ecn, ecn, HARP_ECN, nic, eth1, eth1.queues?
+
+    name: of the NIC or DPDK port that it is of."""
+    table, _, key = row["key"].partition(".")
+    words = {row["key"], row["variable"], table, key}
+    if name:
+        words |= {name, f"{name}.{key}", f"{table} {name}.{key}"}
+    return not wanted or any(word in words for word in wanted)
+
+
+def _select(found: dict[str, Any], wanted: tuple[str, ...]) -> dict[str, Any]:
+    """The document with only the settings that were asked for."""
+    chosen = [row for row in found["settings"] if _matches(row, wanted)]
+    arrays: dict[str, list[dict[str, Any]]] = {}
+    for array, name in (("nics", "ifname"), ("dpdk", "name")):
+        arrays[array] = []
+        for each in found[array]:
+            kept = [row for row in each["settings"] if _matches(row, wanted, each[name])]
+            if kept:
+                arrays[array].append({name: each[name], "settings": kept})
+    if wanted and not chosen and not any(arrays.values()):
+        key = settings.find(wanted[0])
+        if key is None or key.variable is not None:
+            raise HarpError(
+                f"no setting is called {wanted[0]}; `harpctl config show` lists them", Exit.USAGE
+            )
+    return {**found, "settings": chosen, **arrays}
+
+
+@config.command()
+@click.argument("keys", metavar="[KEY]...", nargs=-1)
+@file_option
+@output_option
+def show(keys: tuple[str, ...], file: str | None, output: str) -> None:
+    """Every setting: its value, unit, and where it came from.
+
+    KEY chooses: a table (tcp), a key (tcp.ecn), a variable (HARP_ECN), a NIC (eth1) or a DPDK port.
+
+    \b
+    harpctl config show
+    harpctl config show tcp HARP_FRAMES
+    harpctl config show eth1 -o json
+    """
+    found = settings.load(file)
+    _warn(found.warnings)
+    chosen = _select(report.document(found), keys)
+    if output == "json":
+        console.print_json(chosen)
+        return
+    rows = [
+        (row["key"], _shown(row["value"]), row["unit"], _source(row), row["variable"] or "")
+        for row in chosen["settings"]
+    ]
+    for array, name in (("nics", "ifname"), ("dpdk", "name")):
+        for each in chosen[array]:
+            for row in each["settings"]:
+                table, _, key = row["key"].partition(".")
+                called = f"{table} {each[name]}.{key}"
+                rows.append((called, _shown(row["value"]), row["unit"], _source(row), ""))
+    _print_rows(("setting", "value", "unit", "source", "variable"), rows)
+
+
+@config.command()
+@click.argument("file", required=False)
+@output_option
+def validate(file: str | None, output: str) -> None:
+    """Names everything that is wrong with FILE; exit code 1 when something is.
+
+    Without FILE: with what is in force here, HARP_* variables included.
+
+    \b
+    harpctl config validate
+    harpctl config validate conf/harp.toml
+    harpctl config validate new.toml -o json
+    """
+    problems: tuple[settings.Problem, ...] = ()
+    warnings: tuple[str, ...] = ()
+    code = Exit.OK
+    name = file or str(settings.file_of()[0])
+    try:
+        found = settings.load() if file is None else build(document.read(Path(file)), {})
+        warnings = found.warnings
+        name = found.file or f"{name} (absent: every default holds)"
+    except ConfigError as error:
+        problems, code = error.problems, error.code
+    if output == "json":
+        rows = [{"place": p.place, "key": p.key, "message": p.message} for p in problems]
+        console.print_json({"file": name, "problems": rows, "warnings": list(warnings)})
+    else:
+        _warn(warnings)
+        for problem in problems:
+            console.out.print(str(problem), markup=False, soft_wrap=True)
+        count = len(problems)
+        verdict = f"{count} problem{'s' * (count != 1)}" if count else f"{name}: good"
+        console.out.print(verdict, markup=False, soft_wrap=True)
+    if code:
+        raise click.exceptions.Exit(code)
+
+
+def _unwritable(path: Path, error: OSError) -> HarpError:
+    code = Exit.PRIVILEGE if isinstance(error, PermissionError) else Exit.FAILURE
+    return HarpError(f"{path} can't be written: {error.strerror}", code)
+
+
+def write_new(path: Path, text: str, force: bool) -> None:
+    """Writes a file whole or not at all; force: over one that is there."""
+    try:
+        if not path.parent.is_dir():
+            path.parent.mkdir(parents=True)
+    except OSError as error:
+        raise _unwritable(path, error) from None
+    try:
+        fd, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        temporary = Path(name)
+        try:
+            with os.fdopen(fd, "w", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fchmod(file.fileno(), 0o644)
+                os.fsync(file.fileno())
+            if force:
+                temporary.replace(path)
+            else:
+                os.link(temporary, path)  # fails when it exists, dangling links included
+        finally:
+            temporary.unlink(missing_ok=True)
+    except FileExistsError:
+        raise HarpError(
+            f"{path} is there already; --force replaces it, --output - prints what it would be"
+        ) from None
+    except OSError as error:
+        raise _unwritable(path, error) from None
+
+
+@config.command()
+@click.option("--force", is_flag=True, help="Replace a file that is there.")
+@click.option(
+    "--output",
+    "-o",
+    "target",
+    metavar="FILE",
+    help="Where to write; - for the terminal (default: HARP_CONFIG, else /etc/harp/harp.toml).",
+)
+def init(force: bool, target: str | None) -> None:
+    """Writes a harp.toml that has every key with its default, all commented out.
+
+    \b
+    harpctl config init
+    harpctl config init --output ./harp.toml
+    harpctl config init --output -
+    """
+    if target == "":  # a shell's variable that is not set: not the default, which others read
+        raise HarpError("--output: the file has no name", Exit.USAGE)
+    text = reference.to_toml()
+    if target == "-":
+        click.echo(text, nl=False)
+        return
+    path = Path(target) if target else settings.file_of()[0]
+    write_new(path, text, force)
+    console.out.print(f"{path} written: every key, commented out", markup=False, soft_wrap=True)
+
+
+def _ask_running(found: settings.Config) -> tuple[DaemonClient, dict[str, Any]]:
+    """The harpd of this configuration, and the settings that it goes by."""
+    client = DaemonClient(found.daemon.socket_path)
+    try:
+        in_force: dict[str, Any] = client.query("config")
+    except BaseException:
+        client.close()
+        raise
+    return client, in_force
+
+
+def _file_alone(file: str | None) -> settings.Config:
+    """What the file says, by itself: harpd has an environment of its own."""
+    if file is None and not settings.file_of()[1]:
+        return settings.load(None, {})
+    return settings.load(file or settings.file_of()[0], {})
+
+
+def _against_running(file: str | None) -> list[dict[str, Any]]:
+    client, in_force = _ask_running(settings.load(file))
+    client.close()
+    return report.against(in_force, report.document(_file_alone(file)))
+
+
+def _after(row: dict[str, Any]) -> str:
+    """What it takes for the file's value to be in force."""
+    if row["source"] in ("environment", "command line"):
+        return "harpd's environment"
+    comes_live = row["other"] is not None or row["key"].startswith("dpdk ")
+    return "reload" if row["live"] and comes_live else "restart"
+
+
+@config.command()
+@click.option("--running", is_flag=True, help="Compare with what the running harpd goes by.")
+@file_option
+@output_option
+def diff(running: bool, file: str | None, output: str) -> None:
+    """What is not the default, and where it was set. Exit code 0 whether something is or not.
+
+    With --running: where harpd goes by other values than the file has, and what it takes to change
+    that: a reload, a restart, or another environment of harpd's.
+
+    \b
+    harpctl config diff
+    harpctl config diff --file new.toml
+    harpctl config diff --running
+    """
+    if running:
+        rows = _against_running(file)
+        names = ("setting", "harpd has", "the file has", "it takes")
+        cells = [(r["key"], _shown(r["value"]), _shown(r["other"]), _after(r)) for r in rows]
+    else:
+        found = settings.load(file)
+        _warn(found.warnings)
+        rows = report.against_defaults(report.document(found))
+        names = ("setting", "value", "default", "source")
+        cells = [(r["key"], _shown(r["value"]), _shown(r["other"]), _source(r)) for r in rows]
+    if output == "json":
+        console.print_json({"running": running, "differences": rows})
+    elif rows:
+        _print_rows(names, cells)
+    else:
+        what = "harpd goes by what the file has" if running else "every setting has its default"
+        console.out.print(f"nothing: {what}")
+
+
+@config.command()
+@file_option
+def reload(file: str | None) -> None:
+    """Has the running harpd read its file again, and says what of it waits for a restart.
+
+    The same as SIGHUP to harpd (systemctl reload harpd), with an answer. A file with a mistake
+    changes nothing; exit code 1.
+
+    \b
+    harpctl config reload
+    """
+    client, _ = _ask_running(settings.load(file))
+    with client:
+        problem = client.query("reload")["problem"]
+    if problem:
+        raise HarpError(f"harpd stays as it was: {problem}")
+    waiting = [row for row in _against_running(file) if _after(row) == "restart"]
+    console.out.print("harpd has read it again")
+    for row in waiting:
+        console.out.print(f"{row['key']} waits for `harpctl restart`", markup=False, soft_wrap=True)

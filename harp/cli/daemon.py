@@ -1,0 +1,419 @@
+# SPDX-License-Identifier: Apache-2.0
+"""harpctl start, stop, restart, status, instances: harpd from outside."""
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import click
+
+from harp import output as console
+from harp.cli.options import output_option
+from harp.daemon import rundir
+from harp.daemon.client import DaemonClient
+from harp.errors import Exit, HarpError
+from harp.waiting import readable
+
+START_S, STOP_S = 60.0, 30.0
+LOG_NAME = "harpd.log"
+
+config_option = click.option(
+    "--file",
+    "config",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="The file to read (default: HARP_CONFIG, else /etc/harp/harp.toml).",
+)
+
+
+def _daemon_config(config: Path | None) -> Any:
+    from harp import config as settings
+
+    return settings.load(config).daemon
+
+
+def _connect(config: Path | None) -> DaemonClient:
+    return DaemonClient(_daemon_config(config).socket_path)
+
+
+def _running(config: Path | None) -> DaemonClient | None:
+    try:
+        return _connect(config)
+    except HarpError as error:
+        if error.code is Exit.NOT_RUNNING:
+            return None
+        raise
+
+
+@contextlib.contextmanager
+def _understood() -> Iterator[None]:
+    """What harpd answers is used in here: another program's, or another version's, is one line."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        raise HarpError(
+            f"harpd's answer is not what this harpctl expects ({type(error).__name__}: {error}); "
+            "is it of another version?"
+        ) from error
+
+
+def _age(seconds: float) -> str:
+    return str(timedelta(seconds=int(seconds)))
+
+
+def _leases(status: dict[str, Any]) -> str:
+    count = status["leases"]
+    return f"{count} lease{'' if count == 1 else 's'}"
+
+
+# --------------------------------------------------------------------------------------------------
+# start
+#
+def _command(config: Path | None, log: Path | None) -> list[str]:
+    command = [sys.executable, "-m", "harp.daemon"]
+    if config is not None:
+        command += ["--config", str(config.absolute())]
+    if log is not None:
+        command += ["--log", str(log)]
+    return command
+
+
+def _wait_ready(process: subprocess.Popen[str], ready: socket.socket) -> None:
+    """Returns when harpd says READY=1; HarpError with its own words when it ends before."""
+    assert process.stderr is not None
+    deadline = time.monotonic() + START_S
+    pidfd = os.pidfd_open(process.pid)
+    try:
+        while True:
+            left_s = deadline - time.monotonic()
+            found = readable([ready.fileno(), pidfd], left_s)
+            if ready.fileno() in found:
+                if b"READY=1" in ready.recv(4096).split(b"\n"):
+                    return
+            elif pidfd in found:
+                words = process.stderr.read().strip() or "harpd ended without a word"
+                code = process.wait()
+                known = code in set(map(int, Exit))
+                lines = [line.removeprefix("harpd: ") for line in words.splitlines()]
+                raise HarpError(lines[-1], Exit(code) if known and code else Exit.FAILURE)
+            elif left_s <= 0:
+                process.kill()
+                raise HarpError(f"harpd was not ready after {START_S:.0f} s and was ended")
+    finally:
+        os.close(pidfd)
+
+
+def _start_in_background(config: Path | None) -> int:
+    run_dir = Path(_daemon_config(config).run_dir)
+    rundir.prepare(run_dir)  # the log is in it
+    name = f"\0harpctl-{os.getpid()}"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ready:
+        ready.bind(name)
+        process = subprocess.Popen(
+            _command(config, run_dir / LOG_NAME),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            env=os.environ | {"NOTIFY_SOCKET": "@" + name[1:]},
+            start_new_session=True,
+            text=True,
+            errors="replace",
+        )
+        _wait_ready(process, ready)
+    # Its stderr has no reader from now on; what it has to say is in its log.
+    assert process.stderr is not None
+    process.stderr.close()
+    process.returncode = 0  # not ours to wait for: no warning when we are collected
+    return process.pid
+
+
+@click.command()
+@config_option
+@click.option("--foreground", is_flag=True, help="Stay, and log to stderr, until Ctrl-C.")
+def start(config: Path | None, foreground: bool) -> None:
+    """Start harpd, and return when it serves.
+
+    It leases queues of the NICs that harp.toml names to jobs. Exit code 6: it runs already.
+
+    \b
+    harpctl start
+    harpctl start --foreground --file ./harp.toml
+    """
+    if foreground:
+        os.execv(sys.executable, _command(config, None))
+    running = _running(config)
+    if running is not None:
+        running.close()
+        raise HarpError(f"{running.daemon} serves on {running.path} already", Exit.RUNNING)
+    pid = _start_in_background(config)
+    with _connect(config) as client:
+        nics = ", ".join(device.ifname for device in client.devices) or "no NIC"
+        text = f"{client.daemon} serves on {client.path} (process {pid}): {nics}"
+        console.out.print(text, markup=False, soft_wrap=True)
+
+
+# --------------------------------------------------------------------------------------------------
+# stop, restart
+#
+def _wait_end(pid: int, pidfd: int) -> None:
+    if not readable([pidfd], STOP_S):
+        raise HarpError(f"harpd (process {pid}) has not ended after {STOP_S:.0f} s; see its log")
+
+
+def _check_gone(path: Path) -> None:
+    """The socket goes behind everything else that harpd takes back."""
+    if path.exists() and not rundir.answers(path):
+        raise HarpError(
+            f"harpd has ended and left {path} behind: its log says why; `harpctl stop` once more "
+            "takes back what it left"
+        )
+
+
+def _what(lease: dict[str, Any]) -> str:
+    if lease.get("device"):
+        return f"DPDK port {lease['ifname']}"
+    return f"{lease['ifname']} queue {lease['queue']}"
+
+
+def _owners(instances: list[dict[str, Any]]) -> str:
+    return ", ".join(
+        f"process {each['pid']} ({each['label']}) on {_what(each)}" for each in instances
+    )
+
+
+def _clean_up(config: Path | None, force: bool) -> bool:
+    """Takes back what a dead harpd left; False when there is nothing, or nothing for this user."""
+    if os.geteuid() != 0:
+        return False
+    from harp import _host, _paths
+    from harp.daemon import cleaning, configured
+
+    _host.load_library(str(_paths.find(_paths.XDP_LIBRARY)))
+    settings, preparation = configured.read(config), configured.NicPreparation()
+    done = cleaning.clean(settings, preparation, _host.unpin, force)
+    for line in done:
+        console.out.print(f"no harpd runs; {line}", markup=False, soft_wrap=True)
+    return bool(done)
+
+
+@click.command()
+@config_option
+@click.option("--force", is_flag=True, help="Take the queues away from jobs that still run.")
+@_understood()
+def stop(config: Path | None, force: bool) -> None:
+    """Stop harpd and put everything back as it was.
+
+    Refused (exit code 6) while jobs have leases, as they would lose their connections. To change
+    harpd under running jobs use `harpctl restart`. Where harpd has died it cleans up what that one
+    left: steering programs, changes of NICs, files. Exit code 7: there is no harpd, and nothing
+    that one left.
+
+    \b
+    harpctl stop
+    harpctl stop --force
+    """
+    try:
+        client = _connect(config)
+    except HarpError as error:
+        if error.code is not Exit.NOT_RUNNING or not _clean_up(config, force):
+            raise
+        return
+    with client:
+        pid = int(client.query("status")["pid"])
+        try:
+            pidfd = os.pidfd_open(pid)
+        except ProcessLookupError as error:
+            text = f"harpd (process {pid}) has ended just now: somebody else stopped it"
+            raise HarpError(text, Exit.NOT_RUNNING) from error
+        try:
+            answer = client.query("stop", force=force)
+            if not answer["stopping"]:
+                raise HarpError(
+                    f"leased: {_owners(answer['instances'])}; end these jobs, or use --force, "
+                    "which cuts their connections",
+                    Exit.RUNNING,
+                )
+            _wait_end(pid, pidfd)
+        finally:
+            os.close(pidfd)
+    _check_gone(client.path)
+    console.out.print("harpd has stopped", markup=False)
+
+
+def _wait_anew(config: Path | None, since_s: float) -> dict[str, Any]:
+    """The status of the harpd that came after; it listens all the time and answers when ready."""
+    deadline = time.monotonic() + START_S
+    while time.monotonic() < deadline:
+        client = _running(config)
+        if client is None:
+            raise HarpError("harpd did not come back; see its log", Exit.NOT_RUNNING)
+        with client:
+            status: dict[str, Any] = client.query("status")
+        if status["since_s"] != since_s:  # not later where the clock was set back
+            return status
+    raise HarpError(f"harpd has not restarted after {START_S:.0f} s; see its log")
+
+
+@click.command()
+@config_option
+@_understood()
+def restart(config: Path | None) -> None:
+    """Restart harpd, with a new version or configuration; jobs run on.
+
+    Starts it where none runs. Leases, ports and the steering program stay; a job that asks
+    meanwhile waits.
+
+    \b
+    harpctl restart
+    """
+    client = _running(config)
+    if client is None:
+        pid = _start_in_background(config)
+        console.out.print(f"no harpd ran; started one (process {pid})", markup=False)
+        return
+    with client:
+        answer = client.query("restart")
+    status = _wait_anew(config, float(answer["since_s"]))
+    words = f"{_leases(status)} taken over"
+    console.out.print(
+        f"harpd {status['version']} restarted (process {status['pid']}), {words}", markup=False
+    )
+
+
+# --------------------------------------------------------------------------------------------------
+# status, instances
+#
+def _nic_row(nic: dict[str, Any]) -> list[object]:
+    queues = nic["queues"]
+    leased = sum(state == "leased" for state in queues.values())
+    state = nic["problem"] or ("up" if nic["up"] else "down")
+    return [
+        nic["ifname"],
+        state,
+        f"beside, {nic['side']}" if nic.get("side") else nic["mode"] or "-",
+        len(queues),
+        leased,
+        nic["queues_free"],
+        nic["rss"],
+        nic["ports_per_instance"],
+        nic["verdicts"].get("rss_mismatch", 0),
+        ", ".join(nic["addresses"]) or "-",
+    ]
+
+
+def _print_ports(ports: list[dict[str, Any]]) -> None:
+    """DPDK ports and who has them; nothing where there are none."""
+    if not ports:
+        return
+    columns = ("DPDK port", "state", "device", "queues", "holder", "addresses")
+    rows = [
+        [
+            port["name"],
+            "problem" if port["problem"] else "leased" if port["pid"] else "free",
+            port["device"].partition(",")[0],
+            f"{port['queues_leased']} of {port['queues']}" if port["pid"] else port["queues"],
+            f"process {port['pid']} ({port['label']})" if port["pid"] else "-",
+            ", ".join(port["addresses"]) or "-",
+        ]
+        for port in ports
+    ]
+    console.print_table(columns, rows)
+    for port in ports:
+        if port["problem"]:
+            console.out.print(f"{port['name']}: {port['problem']}", markup=False, soft_wrap=True)
+
+
+@click.command()
+@config_option
+@output_option
+@_understood()
+def status(config: Path | None, output: str) -> None:
+    """What harpd is doing: its NICs, their queues, DPDK ports, trouble if there is any.
+
+    Exit code 7: no harpd runs.
+
+    \b
+    harpctl status
+    harpctl status -o json
+    """
+    with _connect(config) as client:
+        found = client.query("status")
+    if output == "json":
+        console.print_json(found)
+        return
+    console.out.print(
+        f"{found['daemon']} {found['version']}, process {found['pid']}, up "
+        f"{_age(found['uptime_s'])}, {_leases(found)}, on {found['socket']}",
+        markup=False,
+        soft_wrap=True,
+    )
+    columns = (
+        *("NIC", "state", "XDP", "queues", "leased", "free", "RSS", "ports each"),
+        *("rss_mismatch", "addresses"),
+    )
+    console.print_table(columns, [_nic_row(nic) for nic in found["nics"]])
+    _print_ports(found.get("dpdk", []))
+    for nic in found["nics"]:
+        if nic.get("copied"):
+            console.out.print(nic["mode_why"], markup=False, soft_wrap=True)
+        if nic["allow_sources"]:
+            console.out.print(
+                f"{nic['ifname']}: takes packets from {', '.join(nic['allow_sources'])}; dropped "
+                f"from other sources: {nic['verdicts'].get('drop_source', 0)}",
+                markup=False,
+                soft_wrap=True,
+            )
+        if nic["queues_unreachable_why"]:
+            console.out.print(nic["queues_unreachable_why"], markup=False, soft_wrap=True)
+        for queue, waiting in nic["queues_waiting"].items():
+            console.out.print(
+                f"{nic['ifname']} queue {queue}: held by a child of process {waiting['pid']} for "
+                f"{waiting['for_s']:.0f} s",
+                markup=False,
+            )
+    if found["state"] != "good":
+        console.out.print(f"state can't be saved: {found['state']}", markup=False, soft_wrap=True)
+
+
+@click.command()
+@config_option
+@output_option
+@_understood()
+def instances(config: Path | None, output: str) -> None:
+    """Who has which queue or DPDK port: one line for each lease.
+
+    \b
+    harpctl instances
+    harpctl instances -o json
+    """
+    with _connect(config) as client:
+        found = client.query("instances")
+    if output == "json":
+        console.print_json(found)
+        return
+    columns = ("NIC", "queue", "ports", "process", "user", "core", "age", "job", "remarks")
+    rows = [
+        (
+            each["ifname"],
+            f"all ({each['queues']})" if each.get("device") else each["queue"],
+            f"{each['ports'][0]}-{each['ports'][1]}" if each["ports"] else "all",
+            each["pid"],
+            each["uid"],
+            "-" if each["core"] is None else each["core"],
+            _age(each["age_s"]),
+            each["label"],
+            "; ".join(each["marks"]) or "-",
+        )
+        for each in found["instances"]
+    ]
+    if not rows:
+        console.out.print("no leases")
+        return
+    console.print_table(columns, rows)

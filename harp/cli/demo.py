@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""harpctl demo."""
+
+from typing import Any
+
+import click
+
+from harp.cli.lab_options import lab_options, lab_shape, nic_option, path_option, plugin_option
+from harp.cli.options import output_option
+from harp.errors import Exit, HarpError
+from harp.lab import memif
+from harp.output import out, print_json
+
+
+@click.command()
+@click.option("--hosts", type=click.IntRange(2, 4), default=2, show_default=True, help="Made here.")
+@click.option(
+    "--ranks-per-host",
+    type=click.IntRange(1, 8),
+    default=1,
+    show_default=True,
+    help="Processes on each host; more than one means --daemon.",
+)
+@click.option(
+    "--daemon",
+    is_flag=True,
+    help="A harpd on each host; the ranks are user nobody's, in containers that see its socket.",
+)
+@nic_option
+@click.option(
+    "--epochs", type=click.IntRange(1, 1000), default=20, show_default=True, help="To train."
+)
+@path_option
+@lab_options
+@plugin_option
+@output_option
+def demo(
+    hosts: int,
+    ranks_per_host: int,
+    daemon: bool,
+    nic: str,
+    epochs: int,
+    path: str,
+    plugin: str | None,
+    output: str,
+    **lab: Any,
+) -> None:
+    """Trains a small neural network across hosts made on this machine.
+
+    Every gradient is all-reduced through the plugin. Ends by comparing the weights with a
+    single-process run over the same batches; exit code 1 when they disagree. Needs root.
+
+    \b
+    harpctl demo
+    harpctl demo --hosts 4 --mtu 9000
+    harpctl demo --ipv6
+    harpctl demo --ranks-per-host 4
+    harpctl demo --nic dpdk-memif
+    harpctl demo --path kernel -o json
+    """
+    try:
+        from harp.demo import run
+    except ModuleNotFoundError as error:
+        raise HarpError(
+            f"the demo needs {error.name}: pip install 'harp[demo]'", Exit.MISSING
+        ) from error
+    options = run.DemoOptions(
+        lab_shape(lab, hosts),
+        epochs,
+        path,
+        plugin,
+        ranks_per_host=ranks_per_host,
+        daemon=daemon or ranks_per_host > 1,
+        nic=nic,
+    )
+    if output == "json":
+        report = run.run(options)
+        print_json(report)
+    else:
+        ranks = f" with {ranks_per_host} ranks each" if ranks_per_host > 1 else ""
+        who = ", harpd on each, ranks without privileges" if options.daemon else ""
+        way = "DPDK ports joined by memif" if nic == memif.NIC else f"path {path}"
+        words = f"{hosts} hosts{ranks} on this machine, {options.lab.words}, {way}{who}"
+        out.print(words, soft_wrap=True)
+        report = run.run(options, run.print_epoch)
+        run.print_report(report)
+    if not report["verdict"]["agree"]:
+        raise click.exceptions.Exit(Exit.FAILURE)

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""harpctl completion and man: what shells and man(1) want to know."""
+
+from pathlib import Path
+
+import click
+from click.shell_completion import get_completion_class
+
+from harp.cli import manual
+from harp.errors import Exit, HarpError
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.pass_context
+def completion(ctx: click.Context, shell: str) -> None:
+    """Prints the script by which SHELL completes harpctl's commands and options.
+
+    \b
+    harpctl completion bash > /etc/bash_completion.d/harpctl
+    source <(harpctl completion zsh)
+    harpctl completion fish > ~/.config/fish/completions/harpctl.fish
+    """
+    kind = get_completion_class(shell)
+    assert kind is not None
+    script = kind(ctx.find_root().command, {}, "harpctl", "_HARPCTL_COMPLETE").source_vars()
+    click.echo(kind.source_template % script)
+
+
+@click.command()
+@click.argument("page", type=click.Choice(sorted(manual.PAGES)), default="harpctl")
+@click.option(
+    "--directory",
+    metavar="DIR",
+    help="Write all pages there, ready for man -M: man1/harpctl.1 and so on.",
+)
+def man(page: str, directory: str | None) -> None:
+    """Prints a manual page, or writes all of them.
+
+    \b
+    harpctl man | man -l -
+    harpctl man harp.toml | man -l -
+    harpctl man --directory /usr/local/share/man
+    """
+    if directory is None:
+        click.echo(manual.page(page), nl=False)
+        return
+    try:
+        for path in manual.write_all(Path(directory)):
+            click.echo(path)
+    except OSError as error:
+        code = Exit.PRIVILEGE if isinstance(error, PermissionError) else Exit.FAILURE
+        raise HarpError(f"{error.filename} can't be written: {error.strerror}", code) from None

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""harpctl bench dpdk."""
+
+from typing import Any
+
+import click
+
+from harp import output as console
+from harp.bench import dpdk as runner
+from harp.cli.lab_options import type_mtu
+from harp.cli.options import FiniteRange, output_option
+from harp.errors import Exit
+
+_WORDS = {True: "met", False: "MISSED"}
+
+
+@click.command()
+@click.option(
+    "--mtu",
+    "mtus",
+    type=type_mtu,
+    multiple=True,
+    default=(1500, 9000),
+    show_default=True,
+    help="Bytes; may be given again.",
+)
+@click.option(
+    "--flows",
+    type=click.IntRange(1, 256),
+    multiple=True,
+    default=(1, 16),
+    show_default=True,
+    help="Connections at once; may be given again.",
+)
+@click.option(
+    "--send",
+    "sends",
+    type=click.Choice(list(runner.SENDS)),
+    multiple=True,
+    default=tuple(runner.SENDS),
+    show_default=True,
+    help="How HARP's sender gives its bytes; may be given again.",
+)
+@click.option("--rounds", type=click.IntRange(1, 50), default=5, show_default=True)
+@click.option("--seconds", type=FiniteRange(0.5, 60), default=2, show_default=True)
+@output_option
+def dpdk(
+    mtus: tuple[int, ...],
+    flows: tuple[int, ...],
+    sends: tuple[str, ...],
+    rounds: int,
+    seconds: float,
+    output: str,
+) -> None:
+    """Raw frames and HARP's TCP over memif, kernel TCP over veth beside them; medians.
+
+    Two processes, a core each. The receiver looks at every byte. Goals, of the first way to send
+    and the first number of connections: 40 Gbit/s of payload at MTU 1500 and half of the raw frame
+    rate, 60 Gbit/s at 9000; frames and registered memory are not copied. Exit code 1 when one is
+    missed.
+
+    \b
+    harpctl bench dpdk
+    harpctl bench dpdk --mtu 1500 --flows 1 --rounds 3 -o json
+    """
+    options = runner.DpdkOptions(mtus, flows, sends, rounds, seconds)
+    report = runner.run(options, console.err.print)
+    if output == "json":
+        console.print_json(report)
+    else:
+        _print(report)
+    if not report["ok"]:
+        raise click.exceptions.Exit(Exit.FAILURE)
+
+
+def _print(report: dict[str, Any]) -> None:
+    options = report["options"]
+    console.out.print(
+        f"medians of {options['rounds']} rounds, messages of {report['message_bytes']} bytes,"
+        f" {report['depth']} on their way; copied: bytes for each of payload"
+    )
+    columns = ("MTU", "", "Gbit/s", "Mframes/s", "copied: sender", "receiver", "NIC", "driver")
+    rows = []
+    for result in report["results"]:
+        for name, median in result["median"].items():
+            frames = median.get("frames_per_s")
+            copies = [f"{median[each]:.2f}" if each in median else "" for each in runner.COPIES]
+            million = "" if frames is None else f"{frames / 1e6:.2f}"
+            rate = f"{median['gbit_per_s']:.1f}"
+            rows.append((str(result["mtu_bytes"]), name, rate, million, *copies))
+    console.print_table(columns, rows)
+    for result in report["results"]:
+        for name, good in result["met"].items():
+            console.out.print(f"MTU {result['mtu_bytes']}, {name}: {_WORDS[good]}", markup=False)

@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""harpctl bench rails and failover: several NICs, and one that goes away."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from harp import output as console
+from harp.bench import failover as runner
+from harp.cli.lab_options import lab_options, path_option
+from harp.cli.options import FiniteRange, output_option
+from harp.errors import Exit
+from harp.lab import RAILS_MAX
+
+_WORDS = {True: "met", False: "MISSED"}
+
+
+def _common(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Options of both."""
+    for option in (
+        click.option("--channels", type=click.IntRange(1, 32), default=1, show_default=True),
+        click.option(
+            "--rails", type=click.IntRange(2, RAILS_MAX), default=2, show_default=True, help="NICs."
+        ),
+    ):
+        command = option(command)
+    return lab_options(path_option(output_option(command)))
+
+
+def _rate(default: float) -> Callable[..., Any]:
+    kind = FiniteRange(1, 100_000)
+    return click.option(
+        "--rate", type=kind, default=default, show_default=True, help="Of each rail, Mbit/s."
+    )
+
+
+def _rounds(default: int) -> Callable[..., Any]:
+    return click.option("--rounds", type=click.IntRange(1, 50), default=default, show_default=True)
+
+
+def _shape(given: dict[str, Any], **more: Any) -> runner.RailsOptions:
+    return runner.RailsOptions(
+        mbit_per_s=given.pop("rate"),
+        rails=given.pop("rails"),
+        rounds=given.pop("rounds"),
+        seconds=given.pop("seconds"),
+        mtu_bytes=given.pop("mtu"),
+        offload=given.pop("offload") == "on",
+        ipv6=given.pop("ipv6"),
+        path=given.pop("path"),
+        channels=given.pop("channels"),
+        **more,
+    )
+
+
+@click.command()
+@_rate(2000)
+@_rounds(5)
+@click.option("--seconds", type=FiniteRange(0.5, 60), default=3, show_default=True)
+@_common
+def rails(output: str, **given: Any) -> None:
+    """A verified stream over each NIC alone and over all of them (HARP_RAILS=all), alternately.
+
+    The rails are shaped, so that lines are the limit where the processors allow. Goal: all of them
+    give 90 % of the sum. Exit code 1 when it is missed.
+
+    \b
+    harpctl bench rails
+    harpctl bench rails --rate 500 --rails 3 --path kernel
+    """
+    options = _shape(given)
+    report = runner.run_rails(options, console.err.print)
+    if output == "json":
+        console.print_json(report)
+    else:
+        _print_rails(report, options)
+    if not report["ok"]:
+        raise click.exceptions.Exit(Exit.FAILURE)
+
+
+def _print_rails(report: dict[str, Any], options: runner.RailsOptions) -> None:
+    console.out.print(
+        f"Mbit/s of payload, {options.rails} rails of {options.mbit_per_s:.0f} Mbit/s,"
+        f" {options.lab.words}, HARP_PATH={options.path}, {options.channels} channel(s)"
+    )
+    names = list(report["rounds"])
+    rows = []
+    for index in range(options.rounds):
+        found = [report["rounds"][name][index] for name in names]
+        carried = "+".join(f"{count / 1e6:.0f}" for count in found[-1]["rail_bytes"])
+        cells = [f"{one['mbit_per_s']:.0f}" for one in found]
+        rows.append((str(index + 1), *cells, carried))
+    medians = [f"{report['median_mbit_per_s'][name]:.0f}" for name in names]
+    rows.append(("median", *medians, ""))
+    console.print_table(("round", *names, "all: MB on each"), rows)
+    console.out.print(
+        f"all to the sum: {report['sum_ratio']:.2f} (goal: at least {runner.SUM_GOAL}):"
+        f" {_WORDS[report['ok']]}"
+    )
+
+
+@click.command()
+@_rate(1000)
+@_rounds(5)
+@click.option(
+    "--seconds", type=FiniteRange(0.5, 60), default=2, show_default=True, help="Before it."
+)
+@click.option(
+    "--cut",
+    type=click.Choice(runner.CUTS),
+    default="silent",
+    show_default=True,
+    help="The middle loses all; the receiver's cable is out; the sender's NIC is switched off.",
+)
+@click.option(
+    "--use",
+    type=click.Choice(["backup", "all"]),
+    default="all",
+    show_default=True,
+    help="HARP_RAILS.",
+)
+@click.option("--cut-for", type=FiniteRange(0.5, 60), default=3, show_default=True, help="Seconds.")
+@click.option("--after", type=FiniteRange(0.5, 60), default=8, show_default=True, help="Seconds.")
+@click.option("--csv", type=click.Path(dir_okay=False, path_type=Path), help="All timelines.")
+@click.option(
+    "--plot",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="The typical round, .png or .svg (harp[plot]).",
+)
+@_common
+def failover(
+    output: str,
+    cut: str,
+    use: str,
+    cut_for: float,
+    after: float,
+    csv: Path | None,
+    plot: Path | None,
+    **given: Any,
+) -> None:
+    """A verified stream whose first NIC is cut off in the middle, and comes back.
+
+    Pause: the longest time after the cut without a byte at the receiver. Back: from the rail's
+    return to data on it. Goals: every pause below a second, the rail used again in every round.
+    Exit code 1 when one is missed; 1, too, when a byte is lost, repeated or wrong.
+
+    \b
+    harpctl bench failover --plot failover.png
+    harpctl bench failover --cut unplug --use backup --rounds 3 -o json
+    """
+    shape = _shape(given, message_bytes=65536)
+    options = runner.FailoverOptions(shape, cut, use, cut_for, after)
+    runner.check_output(csv, plot)
+    report = runner.run_failover(options, console.err.print)
+    if csv is not None:
+        runner.write_csv(report, csv)
+    if plot is not None:
+        runner.write_plot(report, plot)
+    if output == "json":
+        console.print_json(report)
+    else:
+        _print_failover(report, options)
+    if not report["ok"]:
+        raise click.exceptions.Exit(Exit.FAILURE)
+
+
+def _print_failover(report: dict[str, Any], options: runner.FailoverOptions) -> None:
+    shape = options.shape
+    console.out.print(
+        f"{shape.rails} rails of {shape.mbit_per_s:.0f} Mbit/s, {shape.lab.words},"
+        f" HARP_PATH={shape.path}, HARP_RAILS={options.use}; rail 0 cut ({options.cut})"
+        f" for {options.cut_s:g} s"
+    )
+    columns = ("round", "pause ms", "back ms", "Mbit/s before", "cut", "after")
+    keys = ("pause_ms", "back_ms", "before_mbit_per_s", "cut_mbit_per_s", "after_mbit_per_s")
+    rows = []
+    for name, found in [
+        *((str(index + 1), found) for index, found in enumerate(report["rounds"])),
+        ("median", report["median"]),
+    ]:
+        cells = ["never" if found[key] is None else f"{found[key]:.0f}" for key in keys]
+        rows.append((name, *cells))
+    console.print_table(columns, rows)
+    console.out.print(
+        f"longest pause: {report['longest_pause_ms']:.0f} ms (goal: below"
+        f" {runner.PAUSE_GOAL_MS:.0f}), used again: "
+        f"{sum(found['back_ms'] is not None for found in report['rounds'])} of {shape.rounds}:"
+        f" {_WORDS[report['ok']]}"
+    )

@@ -1,0 +1,386 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A laboratory on one machine: hosts are network namespaces joined by veth pairs.
+
+Two hosts share one veth pair; three or four, or two with `switch`, hang on a bridge in a namespace
+of its own, so that the machine's own namespace sees nothing of it. Hosts with several NICs have a
+bridge there for each: a rail, with a subnet of its own (harp.lab.rails cuts and shapes them). A
+laboratory is a context manager and cleans up after itself: on leaving the block, on an exception,
+SIGINT, SIGTERM, SIGHUP, and at exit. What a killed run left is known by its name
+(harp-<pid>-<serial>-...) and goes when the next laboratory is made.
+"""
+
+import atexit
+import contextlib
+import itertools
+import os
+import re
+import shutil
+import signal
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any, Self
+
+from harp.closing import Closing
+from harp.errors import Exit, HarpError
+from harp.lab.netns import (
+    NETNS_DIR,
+    Namespace,
+    end_processes,
+    in_namespace,
+    namespaces,
+    offloads_off,
+    run,
+    wait_for_carrier,
+)
+from harp.lab.spread import Spreader
+from harp.output import err
+
+HOSTS_MAX = 4
+RAILS_MAX = 4
+MTU_MIN, MTU_MAX = 1280, 65535
+IFNAME = "eth0"
+_NAME = re.compile(r"harp-(\d+)-(\d+)-(h\d|sw)")
+RUN_DIRS = Path("/run/harp-lab")  # of the hosts' harpds: harp.lab.harpd
+_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
+_IFA_F_NODAD = 2
+_IPV6 = Path("/proc/net/if_inet6")
+_serial = itertools.count()
+
+
+@dataclass(frozen=True)
+class RailOptions:
+    """What a further NIC of each host looks like, and the bridge that joins them."""
+
+    mtu_bytes: int = 1500
+    offload: bool = True
+
+    def check(self) -> None:
+        """HarpError names the option that is out of range."""
+        if not MTU_MIN <= self.mtu_bytes <= MTU_MAX:
+            raise HarpError(f"mtu: {self.mtu_bytes} is not in {MTU_MIN}..{MTU_MAX}", Exit.USAGE)
+
+
+@dataclass(frozen=True)
+class LabOptions:
+    """What the laboratory looks like."""
+
+    hosts: int = 2
+    mtu_bytes: int = 1500
+    offload: bool = True  # segmentation, GRO and checksum offloads of the veth devices
+    queues: int = 1
+    # A bridge between two hosts as well: the place to lose and to shape packets.
+    switch: bool = False
+    ipv6: bool = False  # IPv6 addresses only, instead of IPv4 ones
+    # How each NIC spreads packets over its queues: a rule of harp.lab.spread. Needs a switch.
+    # None leaves it to veth, of which a generic XDP program has the packets of transmit queue n on
+    # receive queue n - 1 (and of 0 on 0): of use to nobody who has more than one queue.
+    rss: str | None = None
+    # NICs of each host beside eth0: eth1, eth2 ... They take a switch.
+    rails: tuple[RailOptions, ...] = ()
+
+    @property
+    def every_rail(self) -> tuple[RailOptions, ...]:
+        """That of eth0 too."""
+        return (RailOptions(self.mtu_bytes, self.offload), *self.rails)
+
+    @property
+    def switched(self) -> bool:
+        """Is there a switch?"""
+        return self.switch or self.hosts > 2 or self.rss is not None or bool(self.rails)
+
+    @property
+    def words(self) -> str:
+        """For the head of a table."""
+        family = "IPv6" if self.ipv6 else "IPv4"
+        return f"{family}, MTU {self.mtu_bytes}, offloads {'on' if self.offload else 'off'}"
+
+    def check(self) -> None:
+        """HarpError names the option that is out of range."""
+        if not 2 <= self.hosts <= HOSTS_MAX:
+            raise HarpError(f"hosts: {self.hosts} is not in 2..{HOSTS_MAX}", Exit.USAGE)
+        for rail in self.every_rail:
+            rail.check()
+        if len(self.rails) >= RAILS_MAX:
+            raise HarpError(f"rails: {len(self.rails) + 1} is more than {RAILS_MAX}", Exit.USAGE)
+        if not 1 <= self.queues <= 16:
+            raise HarpError(f"queues: {self.queues} is not in 1..16", Exit.USAGE)
+        if self.ipv6 and not _IPV6.exists():
+            raise HarpError("ipv6: this kernel runs without it", Exit.MISSING)
+
+
+@dataclass(frozen=True)
+class Nic:
+    """An interface of a host and its address."""
+
+    ifname: str
+    address: str
+
+
+@dataclass
+class Host(Namespace):
+    """One host: a namespace with an interface and an address, and perhaps further ones."""
+
+    index: int
+    address: str
+    ifname: str = IFNAME
+    further: tuple[Nic, ...] = ()
+
+    @property
+    def nics(self) -> tuple[Nic, ...]:
+        """One for each rail."""
+        return (Nic(self.ifname, self.address), *self.further)
+
+    def endpoint(self, port: int) -> str:
+        """ "address:port", the address in brackets if it is IPv6."""
+        return f"[{self.address}]:{port}" if ":" in self.address else f"{self.address}:{port}"
+
+
+@dataclass
+class Switch(Namespace):
+    """The namespace in the middle: for each rail a bridge with one port for each host, in their
+    order."""
+
+    ports: tuple[str, ...]  # of the first rail
+    further: tuple[tuple[str, ...], ...] = ()
+
+    @property
+    def rails(self) -> tuple[tuple[str, ...], ...]:
+        """The ports of each rail."""
+        return (self.ports, *self.further)
+
+    @staticmethod
+    def bridge(rail: int) -> str:
+        """The rail's bridge."""
+        return f"br{rail}"
+
+
+@contextlib.contextmanager
+def unwinding() -> Iterator[None]:
+    """SIGTERM and SIGHUP unwind like Ctrl-C does, so that what was made is removed."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def unwind(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, unwind) for number in _SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+class Lab(Closing):
+    """The hosts, from __enter__ to __exit__."""
+
+    def __init__(self, options: LabOptions | None = None) -> None:
+        self.options = options or LabOptions()
+        self.options.check()
+        self.hosts: list[Host] = []
+        self.switch: Switch | None = None
+        self.spreader: Spreader | None = None
+        self._prefix = f"harp-{os.getpid()}-{next(_serial)}-"
+        self._owner = os.getpid()
+        self._signals = contextlib.ExitStack()
+
+    def __enter__(self) -> Self:
+        require_root("a laboratory of network namespaces")
+        require_programs("ip", "ethtool", "taskset")
+        clean_leftovers()
+        atexit.register(self.close)
+        self._signals.enter_context(unwinding())
+        try:
+            self._make()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def close(self) -> None:
+        """Ends every process, removes every namespace. Safe to call twice."""
+        if os.getpid() != self._owner:
+            return  # a forked child runs atexit handlers too, and owns nothing
+        places: list[Namespace] = [*self.hosts, *([self.switch] if self.switch else [])]
+        for place in places:
+            end_processes(place.processes)
+        self.hosts, self.switch, self.spreader = [], None, None
+        for name in namespaces():
+            if name.startswith(self._prefix):
+                _remove_namespace(name)
+        self._signals.close()
+        atexit.unregister(self.close)
+
+    # ----------------------------------------------------------------------------------------------
+
+    def _make(self) -> None:
+        count = self.options.hosts
+        for index in range(count):
+            nics = [
+                Nic(f"eth{rail}", self._address(rail, index))
+                for rail in range(len(self.options.every_rail))
+            ]
+            name = f"{self._prefix}h{index}"
+            host = Host(name, index, nics[0].address, nics[0].ifname, tuple(nics[1:]))
+            run(["ip", "netns", "add", host.netns])
+            self.hosts.append(host)
+        if self.options.switched:
+            self.switch = self._make_switch()
+        else:
+            _make_veth(self.hosts[0].netns, IFNAME, self.hosts[1].netns, IFNAME, self.options)
+        for host in self.hosts:
+            _configure(host, self.options)
+        for host in self.hosts:
+            in_namespace(host.netns, wait_for_carrier)
+        if self.switch:
+            in_namespace(self.switch.netns, wait_for_carrier)
+        if self.switch and self.options.rss is not None:
+            self.spreader = Spreader(self.switch, self.switch.ports, self.options.queues)
+            for host in self.hosts:
+                self.spreader.rule(host.index, self.options.rss)
+
+    def _address(self, rail: int, index: int) -> str:
+        if self.options.ipv6:
+            return f"fd77:0:0:{rail}::{index + 1}" if rail else f"fd77::{index + 1}"
+        return f"10.77.{rail}.{index + 1}"
+
+    def _make_switch(self) -> Switch:
+        rails = [
+            tuple(f"p{host.index}{f'r{rail}' if rail else ''}" for host in self.hosts)
+            for rail in range(len(self.options.every_rail))
+        ]
+        switch = Switch(f"{self._prefix}sw", rails[0], tuple(rails[1:]))
+        run(["ip", "netns", "add", switch.netns])
+        for rail, shape in enumerate(self.options.every_rail):
+            self._make_bridge(switch, rail, shape)
+        return switch
+
+    def _make_bridge(self, switch: Switch, rail: int, shape: RailOptions) -> None:
+        ports = switch.rails[rail]
+        for host, port in zip(self.hosts, ports, strict=True):
+            # What harp-rss needs: rss.bpf.c says why.
+            spare = int(self.options.rss is not None)
+            _make_veth(switch.netns, port, host.netns, host.nics[rail].ifname, self.options, spare)
+
+        def bridge_ports(ipr: Any) -> None:
+            name, mtu = switch.bridge(rail), shape.mtu_bytes
+            ipr.link("add", ifname=name, kind="bridge", br_forward_delay=0, br_stp_state=0)
+            bridge = ipr.link_lookup(ifname=name)[0]
+            for port in ports:
+                index = ipr.link_lookup(ifname=port)[0]
+                ipr.link("set", index=index, mtu=mtu, master=bridge, state="up")
+            ipr.link("set", index=bridge, mtu=mtu, state="up")
+
+        in_namespace(switch.netns, bridge_ports)
+        if not shape.offload:
+            for port in ports:
+                offloads_off(switch.netns, port)
+
+
+def cpus() -> list[int]:
+    """The processors that we may use, in order."""
+    return sorted(os.sched_getaffinity(0))
+
+
+def require_root(what: str) -> None:
+    """One clear error for everyone but root."""
+    if os.geteuid() != 0:
+        raise HarpError(f"{what} needs root: run it with sudo", Exit.PRIVILEGE)
+
+
+def require_programs(*names: str) -> None:
+    """One clear error that names what is missing and the package that has it."""
+    packages = {
+        "ip": "iproute2",
+        "tc": "iproute2",
+        "ethtool": "ethtool",
+        "taskset": "util-linux",
+        "chrt": "util-linux",
+        "nsenter": "util-linux",
+        "unshare": "util-linux",
+    }
+    for name in names:
+        if shutil.which(name) is None:
+            raise HarpError(
+                f"{name} is not installed: apt install {packages.get(name, name)}", Exit.MISSING
+            )
+
+
+def clean_leftovers() -> list[str]:
+    """Removes the namespaces of runs that are dead, and what still runs in them."""
+    removed = []
+    for name in namespaces():
+        match = _NAME.fullmatch(name)
+        if match and not _alive(int(match[1])):
+            _remove_namespace(name)
+            removed.append(name)
+    if removed:
+        err.print(f"removed what a killed run had left: {', '.join(removed)}", soft_wrap=True)
+    return removed
+
+
+# --------------------------------------------------------------------------------------------------
+
+
+def _alive(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()
+
+
+def _remove_namespace(name: str) -> None:
+    """Kills what runs in a namespace and deletes it; one that is gone already is no error."""
+    with contextlib.suppress(HarpError):
+        for pid in run(["ip", "netns", "pids", name]).split():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(pid), signal.SIGKILL)
+    if (RUN_DIRS / name).exists():
+        from harp.lab.harpd import remove_run_dir
+
+        remove_run_dir(RUN_DIRS / name)
+    with contextlib.suppress(HarpError):
+        run(["ip", "netns", "delete", name])
+
+
+def _make_veth(
+    ns_a: str, if_a: str, ns_b: str, if_b: str, options: LabOptions, spare: int = 0
+) -> None:
+    """A veth pair between two namespaces, made inside them: nothing shows up outside.
+
+    The first end has so many transmit queues to spare.
+    """
+    queues = {"num_tx_queues": options.queues, "num_rx_queues": options.queues}
+    first = queues | {"num_tx_queues": options.queues + spare}
+
+    def add(ipr: Any) -> None:
+        with (NETNS_DIR / ns_b).open("rb") as entry:
+            peer = {"ifname": if_b, "net_ns_fd": entry.fileno(), **queues}
+            ipr.link("add", ifname=if_a, kind="veth", peer=peer, **first)
+
+    in_namespace(ns_a, add)
+
+
+def _configure(host: Host, options: LabOptions) -> None:
+    def configure(ipr: Any) -> None:
+        ipr.link("set", index=ipr.link_lookup(ifname="lo")[0], state="up")
+        shape = {"prefixlen": 64, "flags": _IFA_F_NODAD} if options.ipv6 else {"prefixlen": 24}
+        for nic, rail in zip(host.nics, options.every_rail, strict=True):
+            index = ipr.link_lookup(ifname=nic.ifname)[0]
+            ipr.link("set", index=index, mtu=rail.mtu_bytes)
+            ipr.addr("add", index=index, address=nic.address, **shape)
+            ipr.link("set", index=index, state="up")
+
+    for nic in host.nics if _IPV6.exists() else ():
+        # Nobody else is on this cable: no second of looking for duplicates of the link-local
+        # address, from which neighbour discovery asks.
+        host.sysctl(f"ipv6/conf/{nic.ifname}/accept_dad", 0)
+        if host.further:
+            # An interface that was down has its addresses when it is up again, as what manages a
+            # host's network would see to.
+            host.sysctl(f"ipv6/conf/{nic.ifname}/keep_addr_on_down", 1)
+    in_namespace(host.netns, configure)
+    for nic, rail in zip(host.nics, options.every_rail, strict=True):
+        if not rail.offload:
+            offloads_off(host.netns, nic.ifname)

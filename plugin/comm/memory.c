@@ -1,0 +1,303 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * memory.c - memory that NCCL registers (regMr): whose it is, and which stacks can send from it in place.
+ *
+ * Theory of operation
+ *
+ * A registration is a slot of a table; NCCL is given its number and the slot's age, so that a number that was never
+ * given, or has been given back, is noticed. A sender's is told to every engine whose NIC reads the application's memory
+ * (harp_stack_memory_supported(): DPDK), now or when it is opened. Who sends asks for each piece whether its stack
+ * knows it, and copies what it does not (lane_harp.c). Stacks count how often memory was added: NCCL registers one
+ * pool again for each comm.
+ *
+ * deregMr returns when nobody touches the memory on behalf of the registration. In the good case nothing is left to be
+ * done: what was sent is acknowledged, and the NIC has long completed it. When NCCL aborts it deregisters with
+ * requests in flight, frees the memory, and closes the comm then (contract section 3.8): so the comm, sender or
+ * receiver, gives its requests up first, those that were posted with this registration (comm_withdraw()); others may
+ * cover the same bytes. What connections still have queued is copied into frames,
+ * which the peer may acknowledge when it likes; what waits for the NIC is given up; and the NIC is waited for, which
+ * takes microseconds, or is stopped when it does not get on (harp_nic.h). A comm's close does the same for what
+ * it has registered.
+ *
+ * All is under memory_lock but the waiting: whoever waits is counted, and no engine goes before they have done.
+ */
+#include "comm/memory.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* A NIC stops its device sooner; behind it stands a driver that does not obey. */
+#define MEMORY_WAIT_NS UINT64_C(10000000000)
+#define MEMORY_SLOTS_MIN 64u
+
+struct memory_piece {
+	const void *base;
+	size_t bytes;
+};
+
+struct memory_slot {
+	struct memory_piece piece;
+	struct comm *comm; /* NULL: it is closed, or */
+	uint64_t closing;  /* is being closed, as the so-manieth */
+	bool sent_from;    /* the NICs know it, unless it has no bytes */
+	uint32_t age;      /* odd: in use */
+	uint32_t next_free;
+};
+
+static struct memory_slot *slots;
+static uint32_t slot_count, slot_room, slot_free; /* slot_free: 1 + its number, 0: none */
+static struct engine *engines[PLUGIN_DEVICES_MAX * ENGINES_MAX]; /* those that read memory */
+static unsigned engine_count, memory_waiting;
+static uint64_t memory_closings;
+static pthread_mutex_t memory_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t memory_waited = PTHREAD_COND_INITIALIZER;
+
+/* ---- the stacks -------------------------------------------------------------------------------- */
+
+/* One call of a stack, by whoever has its engine's baton. */
+struct memory_call {
+	struct work work; /* first */
+	struct engine *engine;
+	struct memory_piece piece;
+	bool add;
+	int rc;
+};
+
+static void memory_run(struct work *work, uint64_t now_ns)
+{
+	struct memory_call *call = (struct memory_call *)work;
+	struct harp_stack *stack = engine_stack(call->engine);
+	const struct memory_piece *piece = &call->piece;
+
+	(void)now_ns;
+	if (call->add) {
+		call->rc = harp_stack_memory_add(stack, piece->base, piece->bytes);
+		return;
+	}
+	call->rc = harp_stack_memory_remove(stack, piece->base, piece->bytes);
+	if (call->rc == -EBUSY) {
+		(void)harp_stack_memory_evict(stack, piece->base, piece->bytes);
+		call->rc = harp_stack_memory_remove(stack, piece->base, piece->bytes);
+	}
+}
+
+static int memory_call(struct engine *engine, const struct memory_piece *piece, bool add)
+{
+	struct memory_call call = {
+		.work.run = memory_run, .engine = engine, .piece = *piece, .add = add
+	};
+
+	driver_call(engine_driver(engine), &call.work);
+	return call.rc;
+}
+
+static void memory_tell(struct engine *engine, const struct memory_piece *piece)
+{
+	int rc = memory_call(engine, piece, true);
+
+	if (rc)
+		INFO("%s: %zu bytes at %p can't be sent in place (%s): they are copied",
+		     engine_describe(engine), piece->bytes, piece->base, strerror(-rc));
+}
+
+/* By one that waits. */
+static int memory_take_back(struct engine *engine, const struct memory_piece *piece)
+{
+	uint64_t until_ns = driver_clock_ns() + MEMORY_WAIT_NS;
+	int rc;
+
+	while ((rc = memory_call(engine, piece, false)) == -EBUSY && driver_clock_ns() < until_ns)
+		sched_yield(); /* each call polls the NIC */
+	if (rc == -EBUSY)
+		WARN("%s: deregMr: the device still reads %zu bytes at %p after %u s and can't be "
+		     "stopped: don't use them again, and end the process",
+		     engine_describe(engine), piece->bytes, piece->base,
+		     (unsigned)(MEMORY_WAIT_NS / 1000000000u));
+	return rc == -ENOENT ? 0 : rc; /* it could not be told */
+}
+
+/* memory_lock held, and let go of meanwhile. Engines that come now don't know the piece. */
+static int memory_take_back_all(const struct memory_piece *piece)
+{
+	int result = 0;
+
+	memory_waiting++;
+	for (unsigned i = 0, count = engine_count; i < count; i++) {
+		struct engine *engine = engines[i];
+		int rc;
+
+		pthread_mutex_unlock(&memory_lock);
+		rc = memory_take_back(engine, piece);
+		pthread_mutex_lock(&memory_lock);
+		result = rc ? rc : result;
+	}
+	if (--memory_waiting == 0)
+		pthread_cond_broadcast(&memory_waited);
+	return result;
+}
+
+void plugin_memory_engine_open(struct engine *engine)
+{
+	if (!harp_stack_memory_supported(engine_stack(engine)))
+		return;
+	pthread_mutex_lock(&memory_lock);
+	for (uint32_t i = 0; i < slot_count; i++)
+		if ((slots[i].age & 1) && slots[i].sent_from)
+			memory_tell(engine, &slots[i].piece);
+	engines[engine_count++] = engine;
+	pthread_mutex_unlock(&memory_lock);
+}
+
+void plugin_memory_engine_close(struct engine *engine)
+{
+	pthread_mutex_lock(&memory_lock);
+	while (memory_waiting > 0)
+		pthread_cond_wait(&memory_waited, &memory_lock);
+	for (unsigned i = 0; i < engine_count; i++)
+		if (engines[i] == engine)
+			engines[i] = engines[--engine_count];
+	pthread_mutex_unlock(&memory_lock);
+}
+
+/* ---- registrations; memory_lock held ------------------------------------------------------------- */
+
+static void *slot_handle(uint32_t number)
+{
+	return (void *)(uintptr_t)((uint64_t)slots[number].age << 32 | number);
+}
+
+/* NULL: there is none. */
+static struct memory_slot *slot_of(void *handle)
+{
+	uint32_t number = (uint32_t)(uintptr_t)handle;
+
+	if (number >= slot_count || !(slots[number].age & 1) || slot_handle(number) != handle)
+		return NULL;
+	return &slots[number];
+}
+
+static struct memory_slot *slot_take(void)
+{
+	struct memory_slot *slot;
+
+	if (slot_free) {
+		slot = &slots[slot_free - 1];
+		slot_free = slot->next_free;
+	} else {
+		if (slot_count == slot_room) {
+			uint32_t room = slot_room ? 2 * slot_room : MEMORY_SLOTS_MIN;
+			struct memory_slot *more = realloc(slots, room * sizeof(*more));
+
+			if (!more)
+				return NULL;
+			slots = more;
+			slot_room = room;
+		}
+		slot = &slots[slot_count++];
+		slot->age = 0;
+	}
+	slot->age++;
+	return slot;
+}
+
+static void slot_give(struct memory_slot *slot)
+{
+	if (slot->comm)
+		slot->comm->registered--;
+	slot->age++;
+	slot->next_free = slot_free;
+	slot_free = 1 + (uint32_t)(slot - slots);
+}
+
+int plugin_memory_add(struct comm *comm, const void *base, size_t bytes, void **out)
+{
+	struct memory_slot *slot;
+
+	pthread_mutex_lock(&memory_lock);
+	slot = slot_take();
+	if (slot) {
+		slot->comm = comm;
+		slot->closing = 0;
+		slot->piece = (struct memory_piece){ base, bytes };
+		/* Who receives is written to by the processor. */
+		slot->sent_from = comm->side == COMM_SEND && bytes > 0;
+		comm->registered++;
+		*out = slot_handle((uint32_t)(slot - slots));
+		for (unsigned i = 0; slot->sent_from && i < engine_count; i++)
+			memory_tell(engines[i], &slot->piece);
+	}
+	pthread_mutex_unlock(&memory_lock);
+	if (!slot)
+		WARN("regMr: out of memory for %zu bytes at %p", bytes, base);
+	return slot ? 0 : -ENOMEM;
+}
+
+int plugin_memory_remove(void *handle)
+{
+	struct memory_slot *slot, was;
+	int rc = 0;
+
+	pthread_mutex_lock(&memory_lock);
+	slot = slot_of(handle);
+	if (!slot) {
+		pthread_mutex_unlock(&memory_lock);
+		return -ENOENT;
+	}
+	was = *slot;
+	slot_give(slot);
+	pthread_mutex_unlock(&memory_lock);
+	if (was.comm)
+		comm_withdraw(was.comm, handle, was.piece.base, was.piece.bytes);
+	pthread_mutex_lock(&memory_lock);
+	if (was.sent_from)
+		rc = memory_take_back_all(&was.piece);
+	pthread_mutex_unlock(&memory_lock);
+	return rc;
+}
+
+uint64_t plugin_memory_comm_closes(struct comm *comm)
+{
+	uint64_t closing = 0;
+
+	pthread_mutex_lock(&memory_lock);
+	if (comm->registered)
+		closing = ++memory_closings;
+	for (uint32_t i = 0; comm->registered > 0 && i < slot_count; i++) {
+		if (!(slots[i].age & 1) || slots[i].comm != comm)
+			continue;
+		comm->registered--;
+		slots[i].comm = NULL;
+		slots[i].closing = closing;
+	}
+	pthread_mutex_unlock(&memory_lock);
+	return closing;
+}
+
+void plugin_memory_comm_closed(uint64_t closing)
+{
+	pthread_mutex_lock(&memory_lock);
+	for (uint32_t i = 0; closing && i < slot_count; i++) {
+		struct memory_piece piece = slots[i].piece;
+		bool sent_from = slots[i].sent_from;
+
+		if (!(slots[i].age & 1) || slots[i].closing != closing)
+			continue;
+		slots[i].closing = 0;
+		slots[i].sent_from = false;
+		if (sent_from)
+			(void)memory_take_back_all(&piece);
+	}
+	pthread_mutex_unlock(&memory_lock);
+}
+
+void plugin_memory_forget(void)
+{
+	pthread_mutex_lock(&memory_lock);
+	free(slots);
+	slots = NULL;
+	slot_count = slot_room = slot_free = 0;
+	pthread_mutex_unlock(&memory_lock);
+}

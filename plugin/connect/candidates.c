@@ -1,0 +1,235 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* candidates.c - which lanes may lead to a peer, by its handle, our engines and the host's routes. */
+#include "connect/candidates.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "device/ctx.h"
+#include "connect/placement.h"
+
+/* source: where a HARP lane comes from; NULL for a kernel lane. */
+static struct candidate *candidates_add(struct candidates *c, const struct device *device,
+					const struct harp_addr *source,
+					const struct harp_addr *addr, uint16_t port)
+{
+	struct candidate *candidate = &c->list[c->count];
+
+	if (!port || c->count == CANDIDATES_MAX)
+		return NULL;
+	memset(candidate, 0, sizeof(*candidate));
+	candidate->remote.addr = *addr;
+	candidate->remote.port = port;
+	/* The scope is a matter of our own host. */
+	candidate->remote.scope_id = device_scope_id(device, addr);
+	candidate->harp = source != NULL;
+	if (source) {
+		candidate->local.addr = *source;
+		candidate->local.scope_id = device_scope_id(device, source);
+	}
+	c->count++;
+	return candidate;
+}
+
+/* Where a HARP lane begins and ends: an instance of ours, a port of the peer's. */
+struct way {
+	struct engine *engine;
+	struct handle_door door;
+};
+
+static void way_add(struct way *ways, unsigned *count, struct engine *engine,
+		    const struct handle_door *door)
+{
+	for (unsigned i = 0; i < *count; i++)
+		if (ways[i].engine == engine && ways[i].door.port == door->port)
+			return;
+	if (*count < CANDIDATE_WAYS_MAX)
+		ways[(*count)++] = (struct way){ engine, *door };
+}
+
+/*
+ * The ways from our instances to the peer's, best first: the ones that were chosen for this comm; to
+ * each other port of the peer's from the instance on the queue of that number, as many NICs that tell nothing
+ * keep queues; from the other instances to the chosen port.
+ */
+static unsigned candidates_ways(const struct candidates *c, const struct engine_set *engines,
+				const struct handle *h, uint16_t kernel_port,
+				struct way ways[CANDIDATE_WAYS_MAX])
+{
+	const struct handle_door chosen = { h->harp_port ? h->harp_port : kernel_port,
+					    h->harp_queue };
+	unsigned count = 0, engine_count = engine_set_count(engines);
+
+	way_add(ways, &count, c->engine, &chosen);
+	for (unsigned i = 0; h->harp_port && i < HANDLE_DOORS_MAX && h->doors[i].port; i++) {
+		struct engine *from = c->engine;
+
+		for (unsigned e = 0; e < engine_count; e++) {
+			struct placement_end end;
+
+			engine_placement(engine_set_at(engines, e), &end);
+			if (end.queue == h->doors[i].queue)
+				from = engine_set_at(engines, e);
+		}
+		way_add(ways, &count, from, &h->doors[i]);
+	}
+	for (unsigned e = 0; e < engine_count; e++)
+		way_add(ways, &count, engine_set_at(engines, e), &chosen);
+	return count;
+}
+
+/* To the peer's stack, or to its kernel where it has none. own: our address of the family. */
+static void candidates_add_harp(struct candidates *c, const struct device *device,
+				const struct engine_set *engines, const struct handle *h,
+				const struct harp_addr *own, const struct harp_addr *addr,
+				uint16_t kernel_port)
+{
+	struct way ways[CANDIDATE_WAYS_MAX];
+	static const struct harp_addr zero;
+	struct candidate *candidate;
+	struct placement_end end;
+	struct harp_addr source;
+
+	if (!engine_reaches(c->engine, addr, &source, c->why_kernel, sizeof(c->why_kernel)))
+		return;
+	/* The queue of the packets back is computed from the address that they come to. */
+	engine_placement(c->engine, &end);
+	if (!memcmp(&source, &zero, sizeof(zero)) && end.kind == PLACEMENT_TOEPLITZ)
+		source = *own;
+	c->ways = candidates_ways(c, engines, h, kernel_port, ways);
+	for (unsigned i = 0; i < c->ways; i++) {
+		candidate = candidates_add(c, device, &source, addr, ways[i].door.port);
+		if (!candidate)
+			continue;
+		candidate->engine = ways[i].engine;
+		candidate->peer_placement = h->harp_placement;
+		candidate->peer_queues = h->harp_queues;
+		candidate->peer_queue = ways[i].door.queue;
+		candidate->harp_port = h->harp_port != 0;
+	}
+}
+
+static bool candidates_on_this_host(struct candidates *c, const struct device *device,
+				    const struct handle *h)
+{
+	uint8_t host_id[HANDLE_HOST_ID_BYTES];
+
+	c->same_host = !handle_host_id(device->netns, host_id) &&
+		       !memcmp(host_id, h->host_id, sizeof(host_id));
+	if (c->same_host)
+		snprintf(c->why_kernel, sizeof(c->why_kernel),
+			 "the peer is on this host: its packets never reach a NIC");
+	return c->same_host;
+}
+
+/* HARP lanes, of the engine that is chosen here. */
+static void candidates_find_harp(struct candidates *c, const struct device *device,
+				 struct engine_set *engines, const struct handle *h)
+{
+	c->engine = engine_set_choose(engines);
+	engine_load(c->engine, 1);
+	if (candidates_on_this_host(c, device, h))
+		return;
+	if (h->has_v4 && device->has_v4)
+		candidates_add_harp(c, device, engines, h, &device->addr_v4, &h->v4,
+				    h->kernel_port_v4);
+	if (h->has_v6 && device->has_v6)
+		candidates_add_harp(c, device, engines, h, &device->addr_v6, &h->v6,
+				    h->kernel_port_v6);
+	if (c->count)
+		c->why_kernel[0] = '\0';
+}
+
+/* The peer's instances are being opened: CHALLENGE of a kernel lane names their ports. */
+static void candidates_wait_for_harp(struct candidates *c, const struct device *device,
+				     const struct handle *h)
+{
+	if (!candidates_on_this_host(c, device, h))
+		snprintf(c->why_kernel, sizeof(c->why_kernel),
+			 "HARP lanes follow: the peer was still opening its NIC");
+}
+
+/* Kernel lanes go to the peer's kernel, and to its stack where that is all it offers and a NIC lies
+ * between. */
+static void candidates_find_kernel(struct candidates *c, const struct device *device,
+				   const struct handle *h)
+{
+	if (c->same_host && !h->kernel_port_v4 && !h->kernel_port_v6)
+		return;
+	if (h->has_v4 && device->has_v4)
+		(void)candidates_add(c, device, NULL, &h->v4,
+				     h->kernel_port_v4 ? h->kernel_port_v4 : h->harp_port);
+	if (h->has_v6 && device->has_v6)
+		(void)candidates_add(c, device, NULL, &h->v6,
+				     h->kernel_port_v6 ? h->kernel_port_v6 : h->harp_port);
+}
+
+void candidates_list(struct candidates *out, int dev, struct engine_set *engines,
+		     const struct handle *handle)
+{
+	memset(out, 0, sizeof(*out));
+	if (engines) {
+		candidates_find_harp(out, plugin_device(dev), engines, handle);
+		return;
+	}
+	(void)candidates_on_this_host(out, plugin_device(dev), handle);
+	candidates_find_kernel(out, plugin_device(dev), handle);
+}
+
+/* Where HARP's lanes are all there could be. */
+static void candidates_warn_none(const struct candidates *c, const struct device *device,
+				 enum plugin_path path)
+{
+	const char *why = c->why_kernel[0]
+				  ? c->why_kernel
+				  : "the peer has no address of a family that this one has";
+
+	if (device->dpdk)
+		WARN("%s: no way to the peer from this DPDK port, where the kernel's sockets have none: %s; "
+		     "check the port's ip=, gw= and route=",
+		     device->ifname, why);
+	else
+		WARN("%s: HARP_PATH=%s, but %s; use HARP_PATH=auto", device->ifname,
+		     path == PATH_XDP ? "xdp" : "dpdk", why);
+}
+
+int candidates_find(struct candidates *out, int dev, const struct handle *handle)
+{
+	const struct device *device = plugin_device(dev);
+	enum plugin_path path = plugin_config()->path;
+	struct engine_set *engines;
+
+	memset(out, 0, sizeof(*out));
+	engines = ctx_engines(dev, out->why_kernel, sizeof(out->why_kernel));
+	if (engines && handle->opening && !plugin_path_is_harp(path) && !device->netns)
+		candidates_wait_for_harp(out, device, handle);
+	else if (engines)
+		candidates_find_harp(out, device, engines, handle);
+	if (!out->count && (plugin_path_is_harp(path) || device->dpdk)) {
+		candidates_warn_none(out, device, path);
+		return -EPROTONOSUPPORT;
+	}
+	if (!plugin_path_is_harp(path) && !device->netns)
+		candidates_find_kernel(out, device, handle);
+	if (!out->count && (device->netns || out->same_host)) {
+		WARN("%s: no way to the peer: %s, and no kernel socket can be used: %s is a NIC of "
+		     "another network namespace for %s; run ranks of one host in one namespace",
+		     device->ifname, out->why_kernel, device->ifname, device->netns ? "us" : "it");
+		return -EPROTONOSUPPORT;
+	}
+	if (!out->count) {
+		WARN("%s: the peer and this interface have no address family in common; check "
+		     "NCCL_SOCKET_IFNAME and NCCL_SOCKET_FAMILY on both hosts",
+		     device->ifname);
+		return -EPROTONOSUPPORT;
+	}
+	return 0;
+}
+
+void candidates_forget(struct candidates *c)
+{
+	if (c->engine)
+		engine_load(c->engine, -1);
+	c->engine = NULL;
+}

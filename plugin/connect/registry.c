@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* registry.c - the acceptor's comms of several lanes, by id; see registry.h. */
+#include "connect/registry.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "comm/tender.h"
+
+/* Ids are drawn at random by connectors that have proved themselves: their low bits will do. */
+#define BUCKETS 1024u
+
+/* Of one id the comm comes first, then those that are expected, the newest first: attempts of one connector, of which only the
+ * last can come about. */
+struct registry_entry {
+	struct registry_entry *next;
+	uint64_t id;
+	struct comm *comm; /* NULL: it is expected */
+	uint8_t key[PREAMBLE_KEY_BYTES];
+	struct tender tender;
+};
+
+static pthread_mutex_t registry_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct registry_entry *registry_buckets[BUCKETS]; /* under registry_lock */
+
+/* registry_lock held: the first of that id. */
+static struct registry_entry *registry_find(uint64_t id)
+{
+	struct registry_entry *entry = registry_buckets[id % BUCKETS];
+
+	while (entry && entry->id != id)
+		entry = entry->next;
+	return entry;
+}
+
+/* False, and nothing has changed: there is a comm of that id. */
+static bool registry_insert(struct registry_entry *entry)
+{
+	struct registry_entry **bucket = &registry_buckets[entry->id % BUCKETS];
+	const struct registry_entry *there;
+	bool known;
+
+	pthread_mutex_lock(&registry_lock);
+	there = registry_find(entry->id);
+	known = there && there->comm;
+	if (!known) {
+		entry->next = *bucket;
+		*bucket = entry;
+		if (entry->comm)
+			entry->comm->entry = entry;
+	}
+	pthread_mutex_unlock(&registry_lock);
+	return !known;
+}
+
+/* Safe twice. */
+static void registry_take_out(const struct registry_entry *entry)
+{
+	struct registry_entry **at = &registry_buckets[entry->id % BUCKETS];
+
+	pthread_mutex_lock(&registry_lock);
+	while (*at && *at != entry)
+		at = &(*at)->next;
+	if (*at)
+		*at = entry->next;
+	pthread_mutex_unlock(&registry_lock);
+}
+
+static struct registry_entry *registry_new(struct comm *comm, uint64_t id,
+					   const uint8_t key[PREAMBLE_KEY_BYTES])
+{
+	struct registry_entry *entry = calloc(1, sizeof(*entry));
+
+	if (!entry)
+		return NULL;
+	entry->id = id;
+	entry->comm = comm;
+	memcpy(entry->key, key, PREAMBLE_KEY_BYTES);
+	return entry;
+}
+
+static void registry_free(struct registry_entry *entry)
+{
+	explicit_bzero(entry->key, sizeof(entry->key));
+	free(entry);
+}
+
+int registry_add(struct comm *comm, uint64_t comm_id, const uint8_t key[PREAMBLE_KEY_BYTES])
+{
+	struct registry_entry *entry = registry_new(comm, comm_id, key);
+
+	if (!entry)
+		return -ENOMEM;
+	if (!registry_insert(entry)) {
+		registry_free(entry);
+		return -EEXIST;
+	}
+	tender_begin(&entry->tender, comm);
+	return 0;
+}
+
+struct registry_entry *registry_expect(uint64_t comm_id, const uint8_t key[PREAMBLE_KEY_BYTES])
+{
+	struct registry_entry *entry = registry_new(NULL, comm_id, key);
+
+	if (entry && !registry_insert(entry)) {
+		registry_free(entry);
+		return NULL;
+	}
+	return entry;
+}
+
+void registry_forget(struct registry_entry *expected)
+{
+	registry_take_out(expected);
+	registry_free(expected);
+}
+
+void registry_hide(struct comm *comm)
+{
+	if (comm->entry)
+		registry_take_out(comm->entry);
+}
+
+void registry_remove(struct comm *comm)
+{
+	struct registry_entry *entry = comm->entry;
+
+	if (!entry)
+		return;
+	registry_hide(comm);
+	comm->entry = NULL;
+	tender_end(&entry->tender);
+	registry_free(entry);
+}
+
+bool registry_key(uint64_t comm_id, uint8_t key[PREAMBLE_KEY_BYTES])
+{
+	const struct registry_entry *entry;
+
+	pthread_mutex_lock(&registry_lock);
+	entry = registry_find(comm_id);
+	if (entry)
+		memcpy(key, entry->key, PREAMBLE_KEY_BYTES);
+	pthread_mutex_unlock(&registry_lock);
+	return entry != NULL;
+}
+
+int registry_join(uint64_t comm_id, const uint8_t key[PREAMBLE_KEY_BYTES], struct lane *lane,
+		  const struct comm_lane_options *opt)
+{
+	const struct registry_entry *entry;
+	int rc = -ENOENT;
+
+	pthread_mutex_lock(&registry_lock);
+	entry = registry_find(comm_id);
+	if (entry && !memcmp(entry->key, key, PREAMBLE_KEY_BYTES))
+		rc = entry->comm ? comm_attach(entry->comm, lane, opt) : -EAGAIN;
+	pthread_mutex_unlock(&registry_lock);
+	return rc;
+}

@@ -1,0 +1,361 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * device.c - the interfaces that HARP offers to NCCL: which, in what order, and what they are.
+ *
+ * Theory of operation
+ * -------------------
+ * The choice follows NCCL's socket transport, because users know it and because NCCL's bootstrap
+ * chooses by the same rules. An interface is usable when it is up and running, has an address of
+ * the wanted family and is no port of a bridge or bond (those carry their master's packets; a port
+ * named in whole with "=" is taken at its word). Of the usable ones:
+ *
+ *   named        those that HARP_IFNAME, else NCCL_SOCKET_IFNAME, lets through;
+ *   not named    the first of these groups that is not empty: NICs of other network namespaces that
+ *                harpd leases; ib*; the subnet of NCCL_COMM_ID; all but docker*, lo and virbr*;
+ *                docker*; lo; virbr*. In it those with only a link-local address count when there
+ *                are no others.
+ *
+ * A NIC that harpd leases and that is in our own namespace is an interface like any other; one that is in
+ * another (we are in a container, say) is known from harpd alone, and HARP alone can use it. It is offered
+ * when it is up, has an address and a queue to lease; an interface of ours by the same name is then
+ * left out, since the name was meant for the NIC.
+ *
+ * Of several IPv6 addresses the one that will last longest goes into handles: none that the kernel still
+ * looks for a duplicate of, a temporary or deprecated one only without a better, and a link-local one,
+ * which only hosts on the same link can reach, as the last resort.
+ *
+ * What a device is comes from device_sysfs.c. A VLAN or macvlan is described by the interface
+ * beneath it (PCI function, NUMA node, guid: NCCL must know that both share one wire), a bond by its first
+ * port except for its own speed and guid.
+ *
+ * What is chosen here are interfaces; device_load.c puts DPDK ports (device_port.c) before them.
+ */
+#include "device/device.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <linux/if_packet.h>
+#include <net/if.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+
+/* Groups of the default order, best first. */
+enum device_group {
+	GROUP_LEASED,
+	GROUP_INFINIBAND,
+	GROUP_COMM_ID,
+	GROUP_ORDINARY,
+	GROUP_DOCKER,
+	GROUP_LOOPBACK,
+	GROUP_VIRBR,
+	GROUP_NONE,
+};
+
+/* ------------------------------------------------------------------------------------------------
+ * Names.
+ */
+bool device_name_matches(const char *list, const char *ifname, bool *exact)
+{
+	bool except = *list == '^', whole, found = false;
+
+	if (except)
+		list++;
+	whole = *list == '=';
+	if (whole)
+		list++;
+	*exact = false;
+	while (*list) {
+		size_t len = strcspn(list, ",");
+		bool hit = whole ? strlen(ifname) == len && !strncmp(list, ifname, len)
+				 : len > 0 && !strncmp(list, ifname, len);
+
+		found |= hit;
+		list += len;
+		list += *list == ',';
+	}
+	*exact = whole && found && !except;
+	return found != except;
+}
+
+static enum device_group device_default_group(const struct candidate *candidate)
+{
+	const char *name = candidate->device.ifname;
+
+	if (candidate->device.netns)
+		return GROUP_LEASED;
+	if (!strncmp(name, "ib", 2))
+		return GROUP_INFINIBAND;
+	if (candidate->on_comm_id_subnet)
+		return GROUP_COMM_ID;
+	if (!strncmp(name, "docker", 6))
+		return GROUP_DOCKER;
+	if (!strcmp(name, "lo"))
+		return GROUP_LOOPBACK;
+	if (!strncmp(name, "virbr", 5))
+		return GROUP_VIRBR;
+	return GROUP_ORDINARY;
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * Addresses.
+ */
+static struct harp_addr device_from_v4(const struct in_addr *addr)
+{
+	const uint8_t *b = (const uint8_t *)addr;
+
+	return (struct harp_addr){ { 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, b[0], b[1], b[2],
+				     b[3] } };
+}
+
+/* How good an address is to give to peers: 0 not at all. */
+static int device_rank_v6(const struct device_host *host, const char *ifname,
+			  const struct sockaddr_in6 *v6, const struct harp_addr *addr)
+{
+	int state;
+
+	if (IN6_IS_ADDR_UNSPECIFIED(&v6->sin6_addr) || IN6_IS_ADDR_LOOPBACK(&v6->sin6_addr) ||
+	    IN6_IS_ADDR_V4MAPPED(&v6->sin6_addr))
+		return 0;
+	state = host->address_state(ifname, addr);
+	if (state < 0) /* nobody to ask: believed */
+		state = HARP_ADDRESS_PREFERRED;
+	if (state < HARP_ADDRESS_DEPRECATED)
+		return 0;
+	return IN6_IS_ADDR_LINKLOCAL(&v6->sin6_addr) ? state : state + RANK_BEYOND_LINK;
+}
+
+static void device_add_address(const struct device_host *host, struct candidate *candidate,
+			       const struct ifaddrs *entry, int family)
+{
+	struct device *device = &candidate->device;
+	const struct sockaddr_in6 *v6;
+	struct harp_addr addr;
+	int rank;
+
+	if (family && entry->ifa_addr->sa_family != family)
+		return;
+	if (entry->ifa_addr->sa_family == AF_INET) {
+		const struct sockaddr_in *v4 = (const void *)entry->ifa_addr;
+
+		if (device->has_v4 || v4->sin_addr.s_addr == INADDR_ANY)
+			return;
+		device->addr_v4 = device_from_v4(&v4->sin_addr);
+		device->has_v4 = true;
+		return;
+	}
+	v6 = (const void *)entry->ifa_addr;
+	memcpy(addr.bytes, &v6->sin6_addr, sizeof(addr.bytes));
+	rank = device_rank_v6(host, device->ifname, v6, &addr);
+	if (rank <= candidate->v6_rank)
+		return;
+	candidate->v6_rank = rank;
+	device->addr_v6 = addr;
+	device->scope_id = rank > RANK_BEYOND_LINK ? 0 : v6->sin6_scope_id;
+}
+
+static bool device_is_link_local_only(const struct candidate *candidate)
+{
+	return !candidate->device.has_v4 && candidate->v6_rank <= RANK_BEYOND_LINK;
+}
+
+/* Is the IP address of NCCL_COMM_ID ("1.2.3.4:5000", "[fd00::1]:5000") on this address's subnet? */
+static bool device_on_subnet(const struct ifaddrs *entry, const struct harp_addr *wanted)
+{
+	bool wanted_v4 = IN6_IS_ADDR_V4MAPPED((const struct in6_addr *)(const void *)wanted);
+	struct harp_addr own, mask;
+
+	if (!entry->ifa_netmask || wanted_v4 != (entry->ifa_addr->sa_family == AF_INET))
+		return false;
+	if (entry->ifa_addr->sa_family == AF_INET) {
+		own = device_from_v4(
+			&((const struct sockaddr_in *)(const void *)entry->ifa_addr)->sin_addr);
+		mask = device_from_v4(
+			&((const struct sockaddr_in *)(const void *)entry->ifa_netmask)->sin_addr);
+		memset(mask.bytes, 0xff, 12);
+	} else {
+		memcpy(own.bytes,
+		       &((const struct sockaddr_in6 *)(const void *)entry->ifa_addr)->sin6_addr,
+		       sizeof(own.bytes));
+		memcpy(mask.bytes,
+		       &((const struct sockaddr_in6 *)(const void *)entry->ifa_netmask)->sin6_addr,
+		       sizeof(mask.bytes));
+	}
+	for (unsigned i = 0; i < sizeof(own.bytes); i++)
+		if ((own.bytes[i] ^ wanted->bytes[i]) & mask.bytes[i])
+			return false;
+	return true;
+}
+
+static bool device_parse_comm_id(const char *comm_id, struct harp_addr *out)
+{
+	char host[HARP_ADDR_TEXT_MAX];
+	struct in_addr v4;
+	const char *end;
+
+	if (!comm_id || !*comm_id)
+		return false;
+	if (*comm_id == '[')
+		end = strchr(++comm_id, ']');
+	else
+		end = strrchr(comm_id, ':');
+	if (!end || (size_t)(end - comm_id) >= sizeof(host))
+		return false;
+	memcpy(host, comm_id, (size_t)(end - comm_id));
+	host[end - comm_id] = '\0';
+	if (inet_pton(AF_INET6, host, out->bytes) == 1)
+		return true;
+	if (inet_pton(AF_INET, host, &v4) != 1)
+		return false;
+	*out = device_from_v4(&v4);
+	return true;
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * Choosing.
+ */
+static struct candidate *device_candidate(struct candidate *all, unsigned *count, unsigned max,
+					  const char *label)
+{
+	/* An address label may carry a suffix: "eth0:1" is an address of eth0. */
+	size_t len = strcspn(label, ":");
+	struct candidate *candidate;
+
+	if (len == 0 || len >= sizeof(all->device.ifname))
+		return NULL;
+	for (unsigned i = 0; i < *count; i++)
+		if (strlen(all[i].device.ifname) == len &&
+		    !strncmp(all[i].device.ifname, label, len))
+			return &all[i];
+	if (*count == max)
+		return NULL;
+	candidate = &all[(*count)++];
+	memset(candidate, 0, sizeof(*candidate));
+	memcpy(candidate->device.ifname, label, len);
+	candidate->device.numa_node = -1;
+	return candidate;
+}
+
+static unsigned device_collect(const struct device_host *host, int family, struct candidate *all,
+			       unsigned max)
+{
+	struct harp_addr comm_id;
+	bool has_comm_id = device_parse_comm_id(host->comm_id, &comm_id);
+	unsigned count = 0;
+
+	for (const struct ifaddrs *entry = host->addresses; entry; entry = entry->ifa_next) {
+		const unsigned needed = IFF_UP | IFF_RUNNING;
+		struct candidate *candidate;
+
+		if (!entry->ifa_addr || (entry->ifa_flags & needed) != needed)
+			continue;
+		candidate = device_candidate(all, &count, max, entry->ifa_name);
+		if (!candidate)
+			continue;
+		switch (entry->ifa_addr->sa_family) {
+		case AF_PACKET: {
+			const struct sockaddr_ll *link = (const void *)entry->ifa_addr;
+
+			candidate->device.ifindex = (uint32_t)link->sll_ifindex;
+			candidate->has_mac = link->sll_halen == sizeof(candidate->mac);
+			if (candidate->has_mac)
+				memcpy(candidate->mac, link->sll_addr, sizeof(candidate->mac));
+			break;
+		}
+		case AF_INET:
+		case AF_INET6:
+			device_add_address(host, candidate, entry, family);
+			if (has_comm_id && device_on_subnet(entry, &comm_id))
+				candidate->on_comm_id_subnet = true;
+			break;
+		}
+	}
+	return count;
+}
+
+static bool device_usable(const struct device_host *host, const struct plugin_config *config,
+			  struct candidate *candidate)
+{
+	struct device *device = &candidate->device;
+	bool exact = false;
+
+	if (config->ifname[0] && !device_name_matches(config->ifname, device->ifname, &exact))
+		return false;
+	if (device->netns && (config->path == PATH_KERNEL || config->daemon == DAEMON_OFF ||
+			      candidate->unnamed_never))
+		return false;
+	/* Beside IPv4 a link-local address is of no use. */
+	device->has_v6 =
+		candidate->v6_rank && (!device->has_v4 || candidate->v6_rank > RANK_BEYOND_LINK);
+	if (!device->has_v6)
+		device->scope_id = 0;
+	if (!device->has_v4 && !device->has_v6)
+		return false;
+	return exact || device->netns ||
+	       (!device_sysfs_exists(host->sysfs, device->ifname, "brport") &&
+		!device_sysfs_exists(host->sysfs, device->ifname, "bonding_slave"));
+}
+
+static void device_describe(const struct device_host *host, const struct plugin_config *config,
+			    struct candidate *candidate, const struct candidate *all,
+			    unsigned count)
+{
+	struct device *device = &candidate->device;
+	int mtu;
+
+	if (config->speed_mbps)
+		device->speed_mbps = config->speed_mbps;
+	if (!device->netns) {
+		device->guid = device_guid(candidate->mac, device->ifindex);
+		device_describe_hardware(host->sysfs, candidate, all, count);
+		mtu = host->mtu(device->ifname);
+		device->mtu_bytes = mtu > 0 ? (uint32_t)mtu : 0;
+		device->has_default_route = host->default_route(device->ifname) == 1;
+		device->segments = host->segments(device->ifname) == 1;
+	}
+	if (!device->speed_mbps)
+		device->speed_mbps = DEVICE_SPEED_MBPS_DEFAULT;
+}
+
+unsigned device_scan(const struct device_host *host, const struct plugin_config *config,
+		     struct device *out, unsigned max)
+{
+	enum device_group best = GROUP_NONE, group;
+	bool link_local_only = true; /* all of the best group */
+	unsigned count, chosen = 0, room = 256;
+	struct candidate *all = calloc(room, sizeof(*all));
+	bool *usable = calloc(room, sizeof(*usable));
+
+	if (!all || !usable)
+		goto out;
+	count = device_collect(host, config->family, all, room);
+	count = device_collect_leased(host, config, all, count, room);
+	for (unsigned i = 0; i < count; i++)
+		usable[i] = device_usable(host, config, &all[i]);
+	for (unsigned i = 0; i < count; i++) {
+		usable[i] &= !device_is_shadowed(&all[i], all, usable, count);
+		group = usable[i] ? device_default_group(&all[i]) : GROUP_NONE;
+		if (group < best)
+			link_local_only = true;
+		if (group <= best && group != GROUP_NONE) {
+			best = group;
+			link_local_only &= device_is_link_local_only(&all[i]);
+		}
+	}
+	for (unsigned i = 0; i < count && chosen < max; i++) {
+		struct device *device = &all[i].device;
+
+		if (!usable[i] || (!config->ifname[0] &&
+				   (device_default_group(&all[i]) != best ||
+				    (device_is_link_local_only(&all[i]) && !link_local_only))))
+			continue;
+		device_describe(host, config, &all[i], all, count);
+		out[chosen++] = *device;
+	}
+out:
+	free(usable);
+	free(all);
+	return chosen;
+}

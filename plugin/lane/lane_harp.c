@@ -1,0 +1,465 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* lane_harp.c - a lane that is a connection of the process's own TCP stack. */
+#include "lane/lane_harp.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "harp_page.h"
+#include "lane/place.h"
+
+/*
+ * Theory of operation
+ *
+ * Everything runs with the baton of the engine held. The stack's events come through
+ * lane_harp_event(): while the lane has an owner they become its notify(); once the owner has let
+ * go they drive the closing.
+ *
+ * Closing. An orderly close outlives its owner: the FIN goes out behind what is queued, whatever
+ * the peer still sends is thrown away, and the connection stays until the peer has closed too or
+ * the linger is over. So a receiver keeps answering retransmissions of what it has already got
+ * (contract section 3.8), and the sender's last bytes never meet a reset.
+ *
+ * Watching. While a request is outstanding a connection is probed every probe_interval_ns (TCP
+ * keepalive): the host of a dead process answers RST. Requests come and go millions of times a
+ * second, so switching the timer off is left to lane_harp_tick().
+ */
+
+/* One peek; a segment of MTU 9000 lies in three frames. */
+#define PEEK_PIECES 32
+
+static struct lane_harp *to_harp(struct lane *lane)
+{
+	return (struct lane_harp *)lane;
+}
+
+static enum lane_state lane_harp_state(struct lane *lane)
+{
+	if (lane->error)
+		return LANE_DEAD;
+	return to_harp(lane)->connected ? LANE_OPEN : LANE_CONNECTING;
+}
+
+static int lane_harp_fail(struct lane *lane, int error)
+{
+	if (!lane->error)
+		lane->error = error;
+	return lane->error;
+}
+
+/* Large pieces of memory that the stack knows (memory.c) are sent where they lie, others are copied. */
+static ssize_t lane_harp_send_pieces(struct lane_harp *h, const struct iovec *iov, int iov_count)
+{
+	ssize_t done = 0;
+
+	for (int i = 0; i < iov_count; i++) {
+		ssize_t n = -EFAULT;
+
+		if (iov[i].iov_len >= LANE_HARP_IN_PLACE_BYTES)
+			n = harp_conn_send_external(h->conn, iov[i].iov_base, iov[i].iov_len);
+		if (n == -EFAULT)
+			n = harp_conn_send(h->conn, &iov[i], 1); /* COPY into frames */
+		if (n < 0)
+			return done ? done : n;
+		done += n;
+		if ((size_t)n < iov[i].iov_len)
+			break;
+	}
+	return done;
+}
+
+static ssize_t lane_harp_send(struct lane *lane, const struct iovec *iov, int iov_count)
+{
+	struct lane_harp *h = to_harp(lane);
+	ssize_t n;
+
+	if (lane->error)
+		return lane->error;
+	if (h->in_place)
+		n = lane_harp_send_pieces(h, iov, iov_count);
+	else
+		n = harp_conn_send(h->conn, iov,
+				   iov_count); /* COPY into frames, counted by the stack */
+	if (n < 0 && n != -EAGAIN)
+		return lane_harp_fail(lane, (int)n);
+	return n;
+}
+
+/* What is left at the end of the stream is less than a unit and will never be more: 0 at its end,
+ * the error of a dead connection, else -EAGAIN. */
+static ssize_t lane_harp_remainder(struct lane_harp *h)
+{
+	struct harp_tcp_info info;
+
+	if (h->lane.error)
+		return h->lane.error;
+	harp_conn_info(h->conn, &info, sizeof(info));
+	switch (info.state) {
+	case HARP_TCP_CLOSE_WAIT:
+	case HARP_TCP_CLOSING:
+	case HARP_TCP_LAST_ACK:
+	case HARP_TCP_TIME_WAIT:
+	case HARP_TCP_CLOSED:
+		return 0;
+	default:
+		return -EAGAIN;
+	}
+}
+
+static ssize_t lane_harp_recv(struct lane *lane, void *dst, size_t len, unsigned unit)
+{
+	struct lane_harp *h = to_harp(lane);
+	struct iovec pieces[PEEK_PIECES];
+	size_t placed = 0;
+
+	while (placed < len) {
+		size_t avail = 0, commit;
+		int n = harp_conn_peek(h->conn, pieces, PEEK_PIECES);
+
+		if (n <= 0) {
+			if (placed)
+				break;
+			if (n < 0 && n != -EAGAIN)
+				return lane_harp_fail(lane, n);
+			/* What had come is read first; behind it nothing more will. */
+			return n && lane->error ? lane->error : n;
+		}
+		for (int i = 0; i < n; i++)
+			avail += pieces[i].iov_len;
+		commit = avail < len - placed ? avail : len - placed;
+		if (unit > 1)
+			commit = place_commit_bytes((uint8_t *)dst + placed, len - placed, avail);
+		if (!commit)
+			return placed ? (ssize_t)placed : lane_harp_remainder(h);
+		place_gather((uint8_t *)dst + placed, commit, pieces, n);
+		harp_conn_consume(h->conn, commit);
+		placed += commit;
+	}
+	return (ssize_t)placed;
+}
+
+static uint64_t lane_harp_done_bytes(struct lane *lane)
+{
+	return harp_conn_acked_bytes(to_harp(lane)->conn);
+}
+
+/* Nothing has been heard since before a window probe was seen to have gone: the path may be cut. A peer that only
+ * rests answers. */
+static bool lane_harp_probe_waits(struct lane_harp *h, const struct harp_tcp_info *tcp)
+{
+	if (tcp->last_rcv_ns != h->heard_ns) {
+		h->heard_ns = tcp->last_rcv_ns;
+		h->probes_answered = tcp->zero_window_probes;
+	}
+	return tcp->zero_window_probes != h->probes_answered;
+}
+
+static void lane_harp_info(struct lane *lane, struct lane_info *info)
+{
+	struct lane_harp *h = to_harp(lane);
+	struct harp_tcp_info tcp;
+	bool waits;
+
+	memset(info, 0, sizeof(*info));
+	if (harp_conn_info(h->conn, &tcp, sizeof(tcp)))
+		return;
+	waits = lane_harp_probe_waits(h, &tcp);
+	info->srtt_ns = tcp.srtt_ns;
+	info->in_flight_bytes = tcp.bytes_in_flight;
+	info->unsent_bytes = tcp.bytes_unsent;
+	/* The peer takes more and nothing leaves: the interface is down. What is left of a window that is all but
+	 * closed is not used at once, and says nothing. */
+	if (!info->in_flight_bytes && (waits || tcp.snd_wnd_bytes >= tcp.snd_mss_bytes))
+		info->in_flight_bytes = tcp.bytes_unsent;
+	info->acked_bytes = harp_conn_acked_bytes(h->conn);
+	info->retransmits = tcp.retransmits;
+	info->heard_ns = tcp.last_rcv_ns;
+}
+
+static void lane_harp_watch(struct lane *lane, bool on)
+{
+	struct lane_harp *h = to_harp(lane);
+
+	if (on && !h->watched)
+		h->watched_ns = harp_stack_now_ns(engine_stack(h->engine));
+	h->watched = on;
+	if (on && !h->probing && !lane->error)
+		lane_harp_probe_on(h);
+}
+
+static void lane_harp_shutdown(struct lane *lane)
+{
+	if (!lane->error)
+		(void)harp_conn_shutdown(to_harp(lane)->conn, SHUT_WR);
+}
+
+static void lane_harp_observe(struct lane *lane, uint64_t latency_ns)
+{
+	harp_stack_observe(engine_stack(to_harp(lane)->engine), HARP_HISTOGRAM_message_latency,
+			   latency_ns);
+}
+
+static void lane_harp_label(struct lane *lane, const char *text)
+{
+	harp_conn_set_label(to_harp(lane)->conn, text);
+}
+
+static void lane_harp_free(struct lane_harp *h, bool abort)
+{
+	if (abort)
+		harp_conn_abort(h->conn);
+	else
+		harp_conn_close(h->conn);
+	engine_forget_lane(h->engine, h);
+	free(h);
+}
+
+static void lane_harp_close(struct lane *lane, bool abort)
+{
+	struct lane_harp *h = to_harp(lane);
+
+	lane->owner = NULL;
+	lane->notify = NULL;
+	h->watched = false;
+	if (abort || lane->error || !h->connected) {
+		lane_harp_free(h, abort);
+		return;
+	}
+	/* From here its owner's memory is its owner's. */
+	if (h->in_place && harp_conn_evict(h->conn) < 0) {
+		lane_harp_free(h, true);
+		return;
+	}
+	(void)harp_conn_shutdown(h->conn, SHUT_WR);
+	h->closing_deadline_ns =
+		harp_stack_now_ns(engine_stack(h->engine)) + plugin_config()->close_linger_ns;
+	engine_lane_closing(h->engine, h);
+	lane_harp_event(h, HARP_EVENT_READABLE, 0);
+}
+
+static void lane_harp_describe(struct lane *lane, char *buf, size_t len)
+{
+	char local[HARP_ENDPOINT_TEXT_MAX], remote[HARP_ENDPOINT_TEXT_MAX];
+
+	snprintf(buf, len, "HARP TCP %s -> %s, %s", harp_endpoint_format(&lane->local, local),
+		 harp_endpoint_format(&lane->remote, remote),
+		 engine_describe(to_harp(lane)->engine));
+}
+
+static const struct lane_ops lane_harp_ops = {
+	.kind = "harp-tcp",
+	.state = lane_harp_state,
+	.send = lane_harp_send,
+	.recv = lane_harp_recv,
+	.done_bytes = lane_harp_done_bytes,
+	.info = lane_harp_info,
+	.watch = lane_harp_watch,
+	.shutdown = lane_harp_shutdown,
+	.observe = lane_harp_observe,
+	.label = lane_harp_label,
+	.close = lane_harp_close,
+	.describe = lane_harp_describe,
+};
+
+static struct lane_harp *lane_harp_new(struct engine *engine)
+{
+	struct lane_harp *h = calloc(1, sizeof(*h));
+
+	if (!h)
+		return NULL;
+	h->lane.ops = &lane_harp_ops;
+	h->lane.driver = engine_driver(engine);
+	h->lane.kind_bit = LANE_HARP;
+	h->engine = engine;
+	h->in_place = harp_stack_memory_supported(engine_stack(engine));
+	return h;
+}
+
+static void lane_harp_start(struct lane_harp *h, struct lane **out)
+{
+	harp_conn_set_user(h->conn, h);
+	harp_conn_endpoints(h->conn, &h->lane.local, &h->lane.remote);
+	engine_add_lane(h->engine, h);
+	*out = &h->lane;
+}
+
+void lane_harp_tcp_options(struct harp_tcp_options *opt, int dscp)
+{
+	const struct plugin_config *config = plugin_config();
+
+	memset(opt, 0, sizeof(*opt));
+	opt->size = sizeof(*opt);
+	opt->connect_timeout_ns = config->connect_timeout_ns;
+	opt->user_timeout_ns = config->user_timeout_ns;
+	opt->initial_rto_ns = config->initial_rto_ns;
+	opt->rx_frames = LANE_HARP_FRAMES;
+	opt->tx_frames = LANE_HARP_FRAMES;
+	opt->unsent_bytes_max = LANE_HARP_UNSENT_BYTES;
+	opt->congestion = config->congestion;
+	opt->ecn = config->ecn;
+	opt->dscp = dscp > 0 ? (uint8_t)(dscp & 63) : 0;
+}
+
+int lane_harp_connect(struct engine *engine, const struct harp_endpoint *local,
+		      const struct harp_endpoint *remote, int dscp, struct lane **out)
+{
+	struct lane_harp *h = lane_harp_new(engine);
+	struct harp_tcp_options opt;
+	int rc;
+
+	*out = NULL;
+	if (!h)
+		return -ENOMEM;
+	lane_harp_tcp_options(&opt, dscp);
+	opt.user = h;
+	rc = harp_tcp_connect(engine_stack(engine), local, remote, &opt, &h->conn);
+	if (rc) {
+		free(h);
+		return rc;
+	}
+	lane_harp_start(h, out);
+	return 0;
+}
+
+int lane_harp_accept(struct engine *engine, struct harp_listener *listener, struct lane **out)
+{
+	struct harp_conn *conn;
+	struct lane_harp *h;
+	int rc = harp_tcp_accept(listener, &conn);
+
+	*out = NULL;
+	if (rc)
+		return rc;
+	h = lane_harp_new(engine);
+	if (!h) {
+		harp_conn_abort(conn);
+		return -ENOMEM;
+	}
+	h->conn = conn;
+	h->connected = true;
+	engine_heard(engine);
+	lane_harp_start(h, out);
+	return 0;
+}
+
+void lane_harp_delay_acks(struct lane *lane)
+{
+	struct lane_harp *h = to_harp(lane->beneath ? lane->beneath : lane);
+	struct harp_tcp_options opt = { .size = sizeof(opt) };
+
+	if (h->lane.ops != &lane_harp_ops)
+		return;
+	(void)harp_conn_options(h->conn, &opt);
+	opt.delayed_ack_ns = LANE_HARP_DELAYED_ACK_NS;
+	(void)harp_conn_set_options(h->conn, &opt); /* fails on a dead connection only */
+}
+
+/* idle_ns 0: off. */
+static void lane_harp_keepalive(struct lane_harp *h, uint64_t idle_ns, uint32_t count)
+{
+	struct harp_tcp_options opt = { .size = sizeof(opt) };
+
+	(void)harp_conn_options(h->conn, &opt);
+	opt.keepalive_idle_ns = opt.keepalive_interval_ns = idle_ns;
+	opt.keepalive_count = count;
+	(void)harp_conn_set_options(h->conn, &opt); /* fails on a dead connection only */
+}
+
+void lane_harp_probe_on(struct lane_harp *h)
+{
+	const struct plugin_config *config = plugin_config();
+	uint64_t interval_ns = config->probe_interval_ns;
+
+	if (!interval_ns)
+		return;
+	h->probing = true;
+	/* Silence is the user timeout's business; probes are there to provoke a RST. */
+	lane_harp_keepalive(h, interval_ns, (uint32_t)(config->user_timeout_ns / interval_ns) + 1);
+}
+
+/* What a closing lane does with events: throws away what comes, ends when the peer has ended. */
+static void lane_harp_drain(struct lane_harp *h, uint32_t events)
+{
+	struct iovec piece[PEEK_PIECES];
+	int n;
+
+	while ((n = harp_conn_peek(h->conn, piece, PEEK_PIECES)) > 0) {
+		size_t len = 0;
+
+		for (int i = 0; i < n; i++)
+			len += piece[i].iov_len;
+		harp_conn_consume(h->conn, len);
+	}
+	/* 0: the peer's FIN. What we sent is acknowledged or the stack goes on trying alone. */
+	if (n == 0 || (n < 0 && n != -EAGAIN) || (events & HARP_EVENT_CLOSED))
+		lane_harp_free(h, false);
+}
+
+void lane_harp_event(struct lane_harp *h, uint32_t events, uint64_t now_ns)
+{
+	if (events & HARP_EVENT_CONNECTED) {
+		h->connected = true;
+		engine_heard(h->engine);
+		harp_conn_endpoints(h->conn, &h->lane.local, &h->lane.remote);
+	}
+	if (events & HARP_EVENT_CLOSED) {
+		int error = harp_conn_error(h->conn);
+
+		lane_harp_fail(&h->lane, error ? error : -ECONNRESET);
+		if (error == -ECONNRESET)
+			engine_probe_peer(h->engine, h);
+	}
+	if (h->closing_deadline_ns)
+		lane_harp_drain(h, events);
+	else if (h->lane.notify)
+		h->lane.notify(&h->lane, now_ns);
+}
+
+void lane_harp_gone(struct lane_harp *h, uint64_t now_ns)
+{
+	if (h->closing_deadline_ns) {
+		lane_harp_free(h, true);
+		return;
+	}
+	lane_harp_fail(&h->lane, -ENETDOWN);
+	if (h->lane.notify)
+		h->lane.notify(&h->lane, now_ns);
+}
+
+void lane_harp_tick(struct lane_harp *h, uint64_t now_ns)
+{
+	struct harp_tcp_info info;
+	uint64_t heard_ns;
+
+	if (h->closing_deadline_ns) {
+		if (now_ns >= h->closing_deadline_ns)
+			lane_harp_free(h, false);
+		return;
+	}
+	if (h->lane.error)
+		return;
+	if (!h->watched) {
+		if (h->probing)
+			lane_harp_keepalive(h, 0, 0);
+		h->probing = false;
+		return;
+	}
+	if (harp_conn_info(h->conn, &info, sizeof(info)))
+		return;
+	/* Before it was watched nobody asked the peer to say anything. */
+	heard_ns = info.last_rcv_ns > h->watched_ns ? info.last_rcv_ns : h->watched_ns;
+	if (now_ns < heard_ns + LANE_HARP_SILENCE_NS) {
+		h->warned_silent = false;
+	} else if (!h->warned_silent) {
+		char text[256];
+
+		h->warned_silent = true;
+		lane_harp_describe(&h->lane, text, sizeof(text));
+		WARN("peer silent for %llu s on %s: still waiting (gives up after %llu s without an "
+		     "acknowledgement; is the host or the path down?)",
+		     (unsigned long long)((now_ns - heard_ns) / 1000000000u), text,
+		     (unsigned long long)(plugin_config()->user_timeout_ns / 1000000000u));
+	}
+}

@@ -1,0 +1,461 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* lane_kernel.c - a lane that is a kernel TCP socket. */
+#include "lane/lane.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#include "base/sockaddr.h"
+#include "process/forkguard.h"
+#include "poll/kernel_driver.h"
+#include "lane/kernel_info.h"
+#include "lane/place.h"
+#include "plugin.h"
+#include "wire/record.h"
+
+/*
+ * Theory of operation
+ *
+ * Every call is one non-blocking system call at most, straight from and to the caller's memory. Small
+ * records would cost two receives each, one for the header and one for the payload, so control
+ * reads (unit 1) read ahead into `ahead`; while payloads are large they read no more than was asked
+ * for, and the next record's header comes with the payload before it: so a large payload costs one
+ * receive and never passes through here.
+ *
+ * On a comm's own driver (kernel_driver.h) the lane knows when a call would be in vain: a receive that
+ * brought less than it had room for, or a send that took less than it was given, has emptied or filled the
+ * socket, and the next one waits for the driver to say otherwise.
+ *
+ * Placement: bytes from `ahead` are written by place_gather(), in whole units. The kernel's copy to
+ * the user runs in address order, as NCCL's own socket transport relies on; bytes are never held
+ * back there.
+ *
+ * Acknowledgements. A peer whose sends are done when its kernel's TCP has acknowledged them waits for our
+ * kernel, which likes to delay: not while much arrives, but behind the last bytes of a message. So
+ * TCP_QUICKACK, which acknowledges at once and does not last, is set when all that had arrived has been
+ * read and the payload asked for is complete.
+ */
+
+#define AHEAD_BYTES 16384u
+#define AHEAD_BULK_BYTES RECORD_HEADER_BYTES /* behind a large payload */
+#define SMALL_PAYLOAD_BYTES 32768u           /* larger ones turn the reading ahead off */
+#define KICK_BYTES 131072u                   /* so much at once is worth waking a worker */
+
+struct lane_kernel {
+	struct lane lane;
+	struct kernel_member member;
+	int fd;
+	bool connected;
+	bool ack_promptly;
+	bool ack_owed;  /* read since TCP_QUICKACK was last set */
+	bool between;   /* the last receive was of control bytes: a payload begins with the next */
+	bool bulk;      /* the last payload was large */
+	int send_error; /* that a send has told: the kernel tells it once */
+	uint64_t sent_bytes;
+	struct kernel_silence silence;
+	size_t ahead_begin, ahead_end;
+	uint8_t ahead[AHEAD_BYTES];
+};
+
+static struct lane_kernel *to_kernel(struct lane *lane)
+{
+	return (struct lane_kernel *)lane;
+}
+
+static int lane_kernel_fail(struct lane_kernel *k, int error)
+{
+	if (!k->lane.error)
+		k->lane.error = error;
+	return k->lane.error;
+}
+
+static void lane_kernel_option(int fd, int level, int name, int value)
+{
+	/* None of them is worth a failure: without it the lane works, if less well. */
+	(void)setsockopt(fd, level, name, &value, sizeof(value));
+}
+
+static void lane_kernel_names(struct lane_kernel *k)
+{
+	struct sockaddr_storage sa = { 0 };
+	socklen_t len = sizeof(sa);
+
+	if (!getsockname(k->fd, (struct sockaddr *)&sa, &len))
+		sockaddr_to_endpoint(&sa, &k->lane.local);
+	len = sizeof(sa);
+	if (!getpeername(k->fd, (struct sockaddr *)&sa, &len))
+		sockaddr_to_endpoint(&sa, &k->lane.remote);
+}
+
+static enum lane_state lane_kernel_state(struct lane *lane)
+{
+	struct lane_kernel *k = to_kernel(lane);
+	struct tcp_info info;
+	socklen_t len = sizeof(info);
+	int error = 0;
+	socklen_t error_len = sizeof(error);
+
+	if (lane->error)
+		return LANE_DEAD;
+	if (k->connected)
+		return LANE_OPEN;
+	if (getsockopt(k->fd, SOL_SOCKET, SO_ERROR, &error, &error_len))
+		error = errno;
+	if (error) {
+		lane_kernel_fail(k, lane_errno(error));
+		return LANE_DEAD;
+	}
+	memset(&info, 0, sizeof(info));
+	if (getsockopt(k->fd, IPPROTO_TCP, TCP_INFO, &info, &len))
+		return LANE_CONNECTING;
+	if (info.tcpi_state == TCP_SYN_SENT || info.tcpi_state == TCP_SYN_RECV)
+		return LANE_CONNECTING;
+	if (info.tcpi_state == TCP_CLOSE) {
+		lane_kernel_fail(k, -ECONNREFUSED);
+		return LANE_DEAD;
+	}
+	k->connected = true;
+	lane_kernel_names(k);
+	return LANE_OPEN;
+}
+
+/* On the comm's driver, if it has come to one: what moved, and whether that is work for two. */
+static void lane_kernel_moved(struct lane_kernel *k, size_t moved_bytes, size_t wanted_bytes)
+{
+	struct kernel_driver *kd = k->member.home;
+
+	if (!kd)
+		return;
+	kd->moved_bytes += moved_bytes;
+	if (wanted_bytes >= KICK_BYTES)
+		workers_kick(kd);
+}
+
+static ssize_t lane_kernel_send(struct lane *lane, const struct iovec *iov, int iov_count)
+{
+	struct lane_kernel *k = to_kernel(lane);
+	struct msghdr msg = { .msg_iov = (struct iovec *)(uintptr_t)iov,
+			      .msg_iovlen = (size_t)iov_count };
+	size_t wanted = 0;
+	ssize_t n;
+
+	if (!kernel_member_may_write(&k->member))
+		return -EAGAIN;
+	for (int i = 0; i < iov_count; i++)
+		wanted += iov[i].iov_len;
+	do {
+		n = sendmsg(k->fd, &msg, MSG_NOSIGNAL | MSG_DONTWAIT);
+	} while (n < 0 && errno == EINTR);
+	if (n >= 0) {
+		k->sent_bytes += (uint64_t)n;
+		k->member.writable = (size_t)n == wanted;
+		lane_kernel_moved(k, (size_t)n, wanted);
+		return n;
+	}
+	/* ENOBUFS passes, and no event tells when; a dead lane is noticed for good by recv(), behind the
+	 * data that came. */
+	k->member.writable = errno != EAGAIN;
+	if (errno == EAGAIN || errno == ENOBUFS)
+		return -EAGAIN;
+	if (!k->send_error && errno != EPIPE)
+		k->send_error = lane_errno(errno);
+	return lane_errno(errno);
+}
+
+static void lane_kernel_ack(struct lane_kernel *k)
+{
+	if (k->ack_owed)
+		lane_kernel_option(k->fd, IPPROTO_TCP, TCP_QUICKACK, 1);
+	k->ack_owed = false;
+}
+
+/* One receive: to dst, and what comes behind it to `ahead`, which is empty. Returns what came to dst. */
+static ssize_t lane_kernel_read(struct lane_kernel *k, void *dst, size_t len, size_t ahead)
+{
+	struct iovec iov[2] = { { dst, len }, { k->ahead, ahead } };
+	struct msghdr msg = { .msg_iov = iov, .msg_iovlen = 2 };
+	ssize_t n;
+
+	if (!kernel_member_may_read(&k->member))
+		return -EAGAIN;
+	do {
+		if (len && ahead)
+			n = recvmsg(k->fd, &msg, MSG_DONTWAIT);
+		else /* what is asked in vain most often: half the price */
+			n = recv(k->fd, len ? dst : k->ahead, len + ahead, MSG_DONTWAIT);
+	} while (n < 0 && errno == EINTR);
+	if (n > 0) {
+		k->member.readable = k->member.ended || (size_t)n == len + ahead;
+		k->ack_owed = k->ack_promptly;
+		if ((size_t)n >= len && (size_t)n < len + ahead)
+			lane_kernel_ack(k);
+		if (k->member.home)
+			k->member.home->hot = &k->member;
+		lane_kernel_moved(k, (size_t)n, len);
+		k->ahead_begin = 0;
+		k->ahead_end = (size_t)n > len ? (size_t)n - len : 0;
+		return n - (ssize_t)k->ahead_end;
+	}
+	if (n == 0)
+		return k->send_error ? lane_kernel_fail(k, k->send_error) : 0;
+	k->member.readable = k->member.ended;
+	if (errno == EAGAIN) {
+		lane_kernel_ack(k);
+		return -EAGAIN;
+	}
+	return lane_kernel_fail(k, lane_errno(errno));
+}
+
+static size_t lane_kernel_take_ahead(struct lane_kernel *k, void *dst, size_t len, unsigned unit)
+{
+	size_t n = k->ahead_end - k->ahead_begin;
+	struct iovec piece = { k->ahead + k->ahead_begin, n };
+
+	if (n > len)
+		n = len;
+	if (unit > 1)
+		place_gather(dst, n, &piece, 1); /* COPY */
+	else
+		memcpy(dst, piece.iov_base, n);
+	k->ahead_begin += n;
+	return n;
+}
+
+static ssize_t lane_kernel_recv(struct lane *lane, void *dst, size_t len, unsigned unit)
+{
+	struct lane_kernel *k = to_kernel(lane);
+	size_t taken = 0;
+	ssize_t n;
+
+	if (unit > 1 && k->between)
+		k->bulk = len > SMALL_PAYLOAD_BYTES;
+	k->between = unit == 1;
+	if (k->ahead_begin < k->ahead_end) {
+		taken = lane_kernel_take_ahead(k, dst, len, unit);
+		if (taken == len || unit == 1)
+			return (ssize_t)taken;
+	}
+	if (lane->error)
+		return taken ? (ssize_t)taken : lane->error;
+	if (unit > 1) {
+		n = lane_kernel_read(k, (uint8_t *)dst + taken, len - taken,
+				     k->bulk ? AHEAD_BULK_BYTES : AHEAD_BYTES);
+		if (n <= 0)
+			return taken ? (ssize_t)taken : n;
+		return n + (ssize_t)taken;
+	}
+	if (k->bulk || len >= AHEAD_BYTES)
+		return lane_kernel_read(k, dst, len, 0);
+	n = lane_kernel_read(k, k->ahead, 0, AHEAD_BYTES);
+	return k->ahead_begin < k->ahead_end ? (ssize_t)lane_kernel_take_ahead(k, dst, len, unit)
+					     : n;
+}
+
+static uint64_t lane_kernel_done_bytes(struct lane *lane)
+{
+	return to_kernel(lane)->sent_bytes;
+}
+
+static void lane_kernel_info(struct lane *lane, struct lane_info *info)
+{
+	struct lane_kernel *k = to_kernel(lane);
+
+	kernel_info(k->fd, k->sent_bytes, info);
+}
+
+/* The kernel notices by itself; keepalive is always on. */
+static void lane_kernel_watch(struct lane *lane, bool on)
+{
+	(void)lane;
+	(void)on;
+}
+
+static void lane_kernel_shutdown(struct lane *lane)
+{
+	(void)shutdown(to_kernel(lane)->fd, SHUT_WR);
+}
+
+static void lane_kernel_close(struct lane *lane, bool abort)
+{
+	struct lane_kernel *k = to_kernel(lane);
+	struct linger linger = { .l_onoff = 1, .l_linger = 0 };
+
+	if (abort) /* close() sends RST */
+		(void)setsockopt(k->fd, SOL_SOCKET, SO_LINGER, &linger, sizeof(linger));
+	kernel_driver_remove(&k->member);
+	forkguard_close(k->fd);
+	free(k);
+}
+
+static void lane_kernel_describe(struct lane *lane, char *buf, size_t len)
+{
+	char local[HARP_ENDPOINT_TEXT_MAX], remote[HARP_ENDPOINT_TEXT_MAX];
+
+	snprintf(buf, len, "kernel TCP %s -> %s", harp_endpoint_format(&lane->local, local),
+		 harp_endpoint_format(&lane->remote, remote));
+}
+
+static const struct lane_ops lane_kernel_ops = {
+	.kind = "kernel-tcp",
+	.state = lane_kernel_state,
+	.send = lane_kernel_send,
+	.recv = lane_kernel_recv,
+	.done_bytes = lane_kernel_done_bytes,
+	.info = lane_kernel_info,
+	.watch = lane_kernel_watch,
+	.shutdown = lane_kernel_shutdown,
+	.close = lane_kernel_close,
+	.describe = lane_kernel_describe,
+};
+
+void lane_kernel_options(int fd)
+{
+	uint64_t user_timeout_s = plugin_config()->user_timeout_ns / 1000000000u;
+
+	lane_kernel_option(fd, IPPROTO_TCP, TCP_NODELAY, 1);
+	/* Probes each second while idle find a host whose process is gone. A silent one is given up by
+	 * the comm: the kernel must not be faster. */
+	lane_kernel_option(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
+	lane_kernel_option(fd, IPPROTO_TCP, TCP_KEEPIDLE, 1);
+	lane_kernel_option(fd, IPPROTO_TCP, TCP_KEEPINTVL, 1 + (int)(user_timeout_s / 127u));
+	lane_kernel_option(fd, IPPROTO_TCP, TCP_KEEPCNT, 127);
+}
+
+/* Takes the descriptor, also when it fails. */
+static struct lane_kernel *lane_kernel_new(struct driver *driver, int fd)
+{
+	struct lane_kernel *k = malloc(sizeof(*k));
+
+	if (!k) {
+		forkguard_close(fd);
+		return NULL;
+	}
+	memset(k, 0, offsetof(struct lane_kernel, ahead));
+	k->lane.ops = &lane_kernel_ops;
+	k->lane.driver = driver;
+	k->lane.kind_bit = LANE_KERNEL;
+	k->fd = fd;
+	k->member.fd = fd;
+	return k;
+}
+
+int lane_kernel_fd(struct lane *lane)
+{
+	return to_kernel(lane->beneath ? lane->beneath : lane)->fd;
+}
+
+/* Leaves from that address; the port is found when it connects, so that ports don't run out. */
+static int lane_kernel_bind(int fd, const struct harp_endpoint *local)
+{
+	static const struct harp_addr none;
+	struct harp_endpoint any_port = *local;
+	struct sockaddr_storage sa;
+	socklen_t len;
+
+	if (!memcmp(&local->addr, &none, sizeof(none)))
+		return 0;
+	any_port.port = 0;
+	len = sockaddr_from_endpoint(&sa, &any_port);
+	lane_kernel_option(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 1);
+	return bind(fd, (struct sockaddr *)&sa, len) ? -errno : 0;
+}
+
+int lane_kernel_connect(struct driver *driver, const struct harp_endpoint *local,
+			const struct harp_endpoint *remote, int dscp, struct lane **out)
+{
+	struct sockaddr_storage sa;
+	socklen_t len = sockaddr_from_endpoint(&sa, remote);
+	int fd = forkguard_socket(sa.ss_family);
+	struct lane_kernel *k;
+	int rc;
+
+	*out = NULL;
+	if (fd < 0)
+		return fd;
+	k = lane_kernel_new(driver, fd);
+	if (!k)
+		return -ENOMEM;
+	lane_kernel_options(fd);
+	k->lane.remote = *remote;
+	if (dscp > 0) {
+		if (sa.ss_family == AF_INET)
+			lane_kernel_option(fd, IPPROTO_IP, IP_TOS, (dscp & 63) << 2);
+		else
+			lane_kernel_option(fd, IPPROTO_IPV6, IPV6_TCLASS, (dscp & 63) << 2);
+	}
+	rc = lane_kernel_bind(fd, local);
+	if (!rc && connect(fd, (struct sockaddr *)&sa, len) && errno != EINPROGRESS)
+		rc = lane_errno(errno);
+	if (rc) {
+		lane_kernel_close(&k->lane, true);
+		return rc;
+	}
+	*out = &k->lane;
+	return 0;
+}
+
+int lane_kernel_adopt(struct driver *driver, int fd, const struct harp_endpoint *local,
+		      const struct harp_endpoint *remote, struct lane **out)
+{
+	struct lane_kernel *k = lane_kernel_new(driver, fd);
+
+	*out = NULL;
+	if (!k)
+		return -ENOMEM;
+	k->connected = true;
+	k->lane.local = *local;
+	k->lane.remote = *remote;
+	*out = &k->lane;
+	return 0;
+}
+
+uint64_t lane_kernel_silence_ns(struct lane *lane, uint64_t now_ns)
+{
+	struct lane_kernel *k = to_kernel(lane->beneath ? lane->beneath : lane);
+
+	return k->lane.ops == &lane_kernel_ops ? kernel_silence_ns(k->fd, &k->silence, now_ns) : 0;
+}
+
+void lane_kernel_ack_promptly(struct lane *lane)
+{
+	struct lane_kernel *k = to_kernel(lane->beneath ? lane->beneath : lane);
+
+	if (k->lane.ops == &lane_kernel_ops)
+		k->ack_promptly = true;
+}
+
+void lane_kernel_ack_now(struct lane *lane)
+{
+	struct lane_kernel *k = to_kernel(lane->beneath ? lane->beneath : lane);
+
+	if (k->lane.ops != &lane_kernel_ops)
+		return;
+	k->ack_owed = true;
+	lane_kernel_ack(k);
+}
+
+bool lane_kernel_is_due(struct lane *lane, bool writes)
+{
+	const struct lane_kernel *k = to_kernel(lane);
+
+	/* What is over one has bytes of its own. */
+	return lane->ops != &lane_kernel_ops || k->member.readable ||
+	       k->ahead_begin < k->ahead_end || (writes && k->member.writable);
+}
+
+void lane_kernel_join(struct lane *lane, struct kernel_driver *kd)
+{
+	for (; lane; lane = lane->beneath) {
+		if (lane->driver != &kd->driver) /* who replaces a lane reads it */
+			lane->driver = &kd->driver;
+		if (lane->ops == &lane_kernel_ops)
+			kernel_driver_add(kd, &to_kernel(lane)->member);
+	}
+}

@@ -1,0 +1,464 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* lane_sealed.c - a lane over another lane: what goes out is sealed, what comes in must be. */
+#include "lane/lane_sealed.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "lane/place.h"
+#include "plugin.h"
+#include "wire/record.h"
+
+/*
+ * Theory of operation
+ *
+ * The stream is cut into segments: length, ciphertext, tag. Each direction has a key and a count of segments,
+ * which is the nonce and is not sent: a segment that is changed, repeated, left out or moved is not what the
+ * count says, and ends the lane. After SEAL_KEY_SEGMENTS a key is replaced by its hash, long before AES-GCM
+ * has given away anything by the amount of text under one key.
+ *
+ * Out. send() encrypts from the caller's memory into `out`, up to OUT_SEGMENTS at once, and hands that to
+ * the lane beneath, which may take part of it. The rest stays here, safe as lane.h wants it, and goes first
+ * at the next call of any kind or event; nothing new is taken before. Plaintext is done when its whole segment is:
+ * `marks` remembers where segments end in both counts. When it is full the newest mark moves on, so that
+ * bytes are called done later, never earlier.
+ *
+ * In. recv() reads as much as `in` holds and opens one segment after the other, where it lies, before any
+ * byte of it goes further. From there whole 8-byte units are placed (NCCL contract section 4.3). A unit may
+ * lie in two segments: the rest of the first, at most 7 bytes, is put in front of the second's bytes, over its
+ * length, which has served, and the tag before:
+ *
+ *	| opened, placed | tag | length | ciphertext ... | tag | length | ciph
+ *	                       `rest' <- plain_begin     ^ plain_end    ^ in_begin   in_end
+ *
+ * The end. CLOSE inside the stream is the peer's word; a FIN between segments is told as the end, which without
+ * CLOSE the comm takes for the peer's death, and one inside a segment is an error at once.
+ */
+
+#define SEGMENT_BYTES_MAX (SEAL_PLAIN_BYTES_MAX + SEAL_EXTRA_BYTES)
+#define OUT_SEGMENTS 4u
+#define OUT_BYTES (OUT_SEGMENTS * SEGMENT_BYTES_MAX)
+#define UNIT_BYTES 8u
+#define IN_FRONT_BYTES 16u /* room for a rest of less than a unit, and aligned */
+#define IN_BYTES (IN_FRONT_BYTES + 4u * SEGMENT_BYTES_MAX)
+#define MARKS 64u
+#define PIECES_MAX 8
+
+/* Ends of a segment. */
+struct seal_mark {
+	uint64_t beneath_bytes; /* in the count of the lane beneath */
+	uint64_t plain_bytes;
+};
+
+struct lane_sealed {
+	struct lane lane; /* first */
+	struct lane_ops ops;
+	char kind[24];
+	struct seal_flow send, recv;
+	bool shut; /* FIN when `out` is empty */
+	size_t out_begin, out_end;
+	uint64_t beneath_bytes; /* sealed so far, in the count of the lane beneath */
+	uint64_t plain_bytes;   /* taken so far, and the preamble */
+	uint64_t done_bytes;
+	uint64_t acked_bytes; /* as info() told: never less */
+	unsigned mark_first, mark_count;
+	struct seal_mark marks[MARKS];
+	size_t plain_begin, plain_end; /* opened and not placed yet */
+	size_t in_begin, in_end;       /* behind it: not opened yet */
+	_Alignas(64) uint8_t out[OUT_BYTES];
+	_Alignas(64) uint8_t in[IN_BYTES];
+};
+
+static struct lane_sealed *to_sealed(struct lane *lane)
+{
+	return (struct lane_sealed *)lane;
+}
+
+static int sealed_fail(struct lane_sealed *s, int error)
+{
+	if (!s->lane.error)
+		s->lane.error = error;
+	return s->lane.error;
+}
+
+/* ---- one segment ------------------------------------------------------------------------------ */
+
+/* Seals len bytes of the pieces behind what is in `out`. */
+static int sealed_close_segment(struct lane_sealed *s, const struct iovec *pieces, int piece_count,
+				size_t len)
+{
+	struct seal_mark *mark;
+	int rc = seal_close(&s->send, pieces, piece_count, len, s->out + s->out_end);
+
+	if (rc)
+		return rc;
+	s->out_end += len + SEAL_EXTRA_BYTES;
+	s->beneath_bytes += len + SEAL_EXTRA_BYTES;
+	s->plain_bytes += len;
+	if (s->mark_count < MARKS)
+		s->mark_count++;
+	mark = &s->marks[(s->mark_first + s->mark_count - 1) % MARKS];
+	mark->beneath_bytes = s->beneath_bytes;
+	mark->plain_bytes = s->plain_bytes;
+	return 0;
+}
+
+static int sealed_forged(struct lane_sealed *s)
+{
+	char peer[HARP_ENDPOINT_TEXT_MAX];
+
+	WARN("peer %s over %s: segment %llu is not what the peer sealed: it was altered, repeated or "
+	     "left out on the way; is somebody in the network between? The lane is given up",
+	     harp_endpoint_format(&s->lane.remote, peer), s->kind,
+	     (unsigned long long)s->recv.segment);
+	return sealed_fail(s, -EBADMSG);
+}
+
+/* Opens the segment at in_begin, of which all is there, behind the rest of the last. */
+static int sealed_open_segment(struct lane_sealed *s, size_t len)
+{
+	uint8_t *head = s->in + s->in_begin;
+	size_t rest = s->plain_end - s->plain_begin;
+	int rc = seal_open(&s->recv, head, len);
+
+	if (rc)
+		return rc == -EBADMSG ? sealed_forged(s) : sealed_fail(s, rc);
+	memmove(head + SEAL_HEAD_BYTES - rest, s->in + s->plain_begin, rest);
+	s->plain_begin = s->in_begin + SEAL_HEAD_BYTES - rest;
+	s->plain_end = s->in_begin + SEAL_HEAD_BYTES + len;
+	s->in_begin = s->plain_end + CRYPTO_TAG_BYTES;
+	return 1;
+}
+
+/* ---- out -------------------------------------------------------------------------------------- */
+
+/* Hands what is sealed to the lane beneath. 1: all of it, 0: it is full, or its error. */
+static int sealed_push(struct lane_sealed *s)
+{
+	struct lane *beneath = s->lane.beneath;
+
+	while (s->out_begin < s->out_end) {
+		struct iovec rest = { s->out + s->out_begin, s->out_end - s->out_begin };
+		ssize_t n = beneath->ops->send(beneath, &rest, 1);
+
+		if (n == -EAGAIN)
+			return 0;
+		if (n < 0)
+			return (int)n;
+		s->out_begin += (size_t)n;
+	}
+	s->out_begin = s->out_end = 0;
+	if (s->shut) {
+		s->shut = false;
+		beneath->ops->shutdown(beneath);
+	}
+	return 1;
+}
+
+/* A place in the caller's iovec. */
+struct seal_cursor {
+	const struct iovec *iov, *end;
+	size_t used; /* of *iov */
+};
+
+/* The next piece of at most len bytes; 0 at the end. */
+static size_t cursor_next(struct seal_cursor *c, size_t len, struct iovec *piece)
+{
+	size_t left;
+
+	while (c->iov < c->end && c->used == c->iov->iov_len) {
+		c->iov++;
+		c->used = 0;
+	}
+	if (c->iov == c->end)
+		return 0;
+	left = c->iov->iov_len - c->used;
+	piece->iov_base = (uint8_t *)c->iov->iov_base + c->used;
+	piece->iov_len = left < len ? left : len;
+	c->used += piece->iov_len;
+	return piece->iov_len;
+}
+
+/* Fills `out`, which is empty. Returns how many bytes were taken, or the error. */
+static ssize_t sealed_fill(struct lane_sealed *s, struct seal_cursor *c)
+{
+	size_t taken = 0;
+
+	while (s->out_end + SEGMENT_BYTES_MAX <= OUT_BYTES) {
+		struct iovec pieces[PIECES_MAX];
+		size_t len = 0, n;
+		int count = 0, rc;
+
+		while (count < PIECES_MAX && len < SEAL_PLAIN_BYTES_MAX &&
+		       (n = cursor_next(c, SEAL_PLAIN_BYTES_MAX - len, &pieces[count]))) {
+			len += n;
+			count++;
+		}
+		if (!len)
+			break;
+		rc = sealed_close_segment(s, pieces, count, len);
+		if (rc)
+			return sealed_fail(s, rc);
+		taken += len;
+	}
+	return (ssize_t)taken;
+}
+
+static ssize_t sealed_send(struct lane *lane, const struct iovec *iov, int iov_count)
+{
+	struct lane_sealed *s = to_sealed(lane);
+	struct seal_cursor c = { iov, iov + iov_count, 0 };
+	size_t taken = 0;
+	int rc;
+
+	if (lane->error)
+		return lane->error;
+	while ((rc = sealed_push(s)) == 1) {
+		ssize_t n = sealed_fill(s, &c);
+
+		if (n <= 0) {
+			rc = (int)n;
+			break;
+		}
+		taken += (size_t)n;
+	}
+	if (taken)
+		return (ssize_t)taken;
+	if (rc < 0)
+		return rc;
+	return s->out_begin < s->out_end ? -EAGAIN : 0;
+}
+
+static uint64_t sealed_done_bytes(struct lane *lane)
+{
+	struct lane_sealed *s = to_sealed(lane);
+	uint64_t beneath_done;
+
+	(void)sealed_push(s);
+	if (!s->mark_count)
+		return s->done_bytes;
+	beneath_done = lane->beneath->ops->done_bytes(lane->beneath);
+	while (s->mark_count && s->marks[s->mark_first].beneath_bytes <= beneath_done) {
+		s->done_bytes = s->marks[s->mark_first].plain_bytes;
+		s->mark_first = (s->mark_first + 1) % MARKS;
+		s->mark_count--;
+	}
+	return s->done_bytes;
+}
+
+/*
+ * What the peer's TCP has acknowledged is told in plaintext bytes by what it has not: exact when nothing is
+ * missing, else a little less than it is.
+ */
+static void sealed_info(struct lane *lane, struct lane_info *info)
+{
+	struct lane_sealed *s = to_sealed(lane);
+	uint64_t missing;
+
+	lane->beneath->ops->info(lane->beneath, info);
+	info->unsent_bytes += s->out_end - s->out_begin;
+	missing = s->beneath_bytes > info->acked_bytes ? s->beneath_bytes - info->acked_bytes : 0;
+	if (s->plain_bytes > missing && s->plain_bytes - missing > s->acked_bytes)
+		s->acked_bytes = s->plain_bytes - missing;
+	info->acked_bytes = s->acked_bytes;
+}
+
+static void sealed_shutdown(struct lane *lane)
+{
+	struct lane_sealed *s = to_sealed(lane);
+
+	s->shut = true;
+	(void)sealed_push(s);
+}
+
+/* ---- in --------------------------------------------------------------------------------------- */
+
+/* Makes room in `in` for a segment of which `want` bytes are needed: what is not placed moves to the front. */
+static void sealed_make_room(struct lane_sealed *s, size_t want)
+{
+	size_t rest = s->plain_end - s->plain_begin, unopened = s->in_end - s->in_begin;
+
+	if (unopened && s->in_begin + want <= IN_BYTES)
+		return;
+	memmove(s->in, s->in + s->plain_begin, rest);
+	memmove(s->in + IN_FRONT_BYTES, s->in + s->in_begin, unopened);
+	s->plain_begin = 0;
+	s->plain_end = rest;
+	s->in_begin = IN_FRONT_BYTES;
+	s->in_end = IN_FRONT_BYTES + unopened;
+}
+
+/* Opens the next segment; less than a unit is left of the last. 1, 0 at the end of the stream, -EAGAIN, or
+ * the error. */
+static int sealed_next(struct lane_sealed *s)
+{
+	struct lane *beneath = s->lane.beneath;
+
+	for (;;) {
+		size_t unopened = s->in_end - s->in_begin, want = SEAL_HEAD_BYTES;
+		ssize_t n;
+
+		if (unopened >= SEAL_HEAD_BYTES) {
+			uint32_t len = wire_get32(s->in + s->in_begin);
+
+			if (len - 1u >= SEAL_PLAIN_BYTES_MAX)
+				return sealed_forged(s);
+			want = len + SEAL_EXTRA_BYTES;
+			if (unopened >= want)
+				return sealed_open_segment(s, len);
+		}
+		sealed_make_room(s, want);
+		n = beneath->ops->recv(beneath, s->in + s->in_end, IN_BYTES - s->in_end, 1);
+		if (n < 0)
+			return n == -EAGAIN ? -EAGAIN : sealed_fail(s, (int)n);
+		if (!n)
+			return unopened ? sealed_fail(s, -ECONNRESET) : 0;
+		s->in_end += (size_t)n;
+	}
+}
+
+static ssize_t sealed_recv(struct lane *lane, void *dst, size_t len, unsigned unit)
+{
+	struct lane_sealed *s = to_sealed(lane);
+	size_t placed = 0;
+
+	(void)sealed_push(s);
+	while (placed < len) {
+		uint8_t *to = (uint8_t *)dst + placed;
+		struct iovec plain = { s->in + s->plain_begin, s->plain_end - s->plain_begin };
+		size_t commit = plain.iov_len < len - placed ? plain.iov_len : len - placed;
+
+		if (unit > 1)
+			commit = place_commit_bytes(to, len - placed, plain.iov_len);
+		if (!commit) {
+			int rc = lane->error ? lane->error : sealed_next(s);
+
+			if (rc == 1)
+				continue;
+			return placed ? (ssize_t)placed : rc;
+		}
+		if (unit > 1)
+			place_gather(to, commit, &plain, 1); /* COPY */
+		else
+			memcpy(to, plain.iov_base, commit);
+		s->plain_begin += commit;
+		placed += commit;
+	}
+	return (ssize_t)placed;
+}
+
+/* ---- the rest: handed on ---------------------------------------------------------------------- */
+
+static enum lane_state sealed_state(struct lane *lane)
+{
+	if (lane->error)
+		return LANE_DEAD;
+	(void)sealed_push(to_sealed(lane));
+	return lane->beneath->ops->state(lane->beneath);
+}
+
+static void sealed_watch(struct lane *lane, bool on)
+{
+	lane->beneath->ops->watch(lane->beneath, on);
+}
+
+static void sealed_observe(struct lane *lane, uint64_t latency_ns)
+{
+	lane->beneath->ops->observe(lane->beneath, latency_ns);
+}
+
+static void sealed_label(struct lane *lane, const char *text)
+{
+	lane->beneath->ops->label(lane->beneath, text);
+}
+
+static void sealed_describe(struct lane *lane, char *buf, size_t len)
+{
+	int used = snprintf(buf, len, "sealed ");
+
+	if (used >= 0 && (size_t)used < len)
+		lane->beneath->ops->describe(lane->beneath, buf + used, len - (size_t)used);
+}
+
+/* An event of the lane beneath. Its error is ours only when recv() meets it, behind what had come. */
+static void sealed_notify(struct lane *beneath, uint64_t now_ns)
+{
+	struct lane_sealed *s = beneath->owner;
+
+	(void)sealed_push(s);
+	if (s->lane.notify)
+		s->lane.notify(&s->lane, now_ns);
+}
+
+static void sealed_close(struct lane *lane, bool abort)
+{
+	struct lane_sealed *s = to_sealed(lane);
+	struct lane *beneath = lane->beneath;
+
+	if (!abort && !lane->error)
+		(void)sealed_push(s);
+	beneath->owner = NULL;
+	beneath->notify = NULL;
+	beneath->ops->close(beneath, abort || lane->error == -EBADMSG);
+	seal_end(&s->send);
+	seal_end(&s->recv);
+	free(s);
+}
+
+static const struct lane_ops sealed_ops = {
+	.state = sealed_state,
+	.send = sealed_send,
+	.recv = sealed_recv,
+	.done_bytes = sealed_done_bytes,
+	.info = sealed_info,
+	.watch = sealed_watch,
+	.shutdown = sealed_shutdown,
+	.observe = sealed_observe,
+	.label = sealed_label,
+	.close = sealed_close,
+	.describe = sealed_describe,
+};
+
+int lane_seal(struct lane **lane, uint64_t sent_bytes, const uint8_t send_key[CRYPTO_KEY_BYTES],
+	      const uint8_t recv_key[CRYPTO_KEY_BYTES])
+{
+	struct lane *beneath = *lane;
+	struct lane_sealed *s = aligned_alloc(64, (sizeof(*s) + 63) & ~(size_t)63);
+
+	if (!s)
+		return -ENOMEM;
+	memset(s, 0, offsetof(struct lane_sealed, out));
+	if (seal_begin(&s->send, send_key, true) || seal_begin(&s->recv, recv_key, false)) {
+		seal_end(&s->send);
+		seal_end(&s->recv);
+		free(s);
+		return -ENOMEM;
+	}
+	snprintf(s->kind, sizeof(s->kind), "sealed %s", beneath->ops->kind);
+	/* What the lane beneath does not do, this one doesn't. */
+	s->ops = sealed_ops;
+	s->ops.kind = s->kind;
+	if (!beneath->ops->observe)
+		s->ops.observe = NULL;
+	if (!beneath->ops->label)
+		s->ops.label = NULL;
+	s->lane = *beneath;
+	s->lane.ops = &s->ops;
+	s->lane.beneath = beneath;
+	s->plain_bytes = s->beneath_bytes = s->done_bytes = sent_bytes;
+	s->in_begin = s->in_end = IN_FRONT_BYTES;
+	beneath->owner = s;
+	beneath->notify = sealed_notify;
+	*lane = &s->lane;
+	return 0;
+}
+
+void lane_sealed_renumber(struct lane *lane, uint64_t send_segment, uint64_t recv_segment)
+{
+	struct lane_sealed *s = to_sealed(lane);
+
+	s->send.segment = send_segment;
+	s->recv.segment = recv_segment;
+}

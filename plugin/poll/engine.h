@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * engine.h - HARP instances (AF_XDP queue or DPDK port, and stack) of this process, their batons and their threads.
+ *
+ * A device has one *set* of engines in a process, shared by all contexts and comms, gone (threads
+ * joined) with the last reference. Init or the control thread makes it (ctx_open_device()), since
+ * that waits. How many engines a device can have, and why not more, is decided once.
+ *
+ *   engine.c         the sets: opening, closing, references, fork
+ *   engine_open.c    one engine: by harpd, or by the process itself
+ *   engine_turn.c    one engine: lanes, a turn of its baton, what it reports
+ *   engine_thread.c  who drives when: guardian and dedicated threads
+ */
+#ifndef HARP_PLUGIN_ENGINE_H
+#define HARP_PLUGIN_ENGINE_H
+
+#include "poll/driver.h"
+#include "plugin.h"
+
+#define ENGINES_MAX 64u /* of one device; HARP_INSTANCES' range */
+
+struct engine;
+struct engine_set;
+
+/* Is there a reason that needs no try? One line in why. Never waits. */
+bool engine_is_forbidden(const struct device *device, char *why, size_t why_len);
+/* The device's engines, +1 reference; NULL when it has none (config, privilege, queue busy, ...):
+ * why (one line) says the reason, the same each time. */
+struct engine_set *engine_set_get(int dev, char *why, size_t why_len);
+void engine_set_put(struct engine_set *set); /* NULL is accepted */
+unsigned engine_set_count(const struct engine_set *set);
+struct engine *engine_set_at(const struct engine_set *set, unsigned index);
+/* The one that serves the fewest comms and listeners, ties in turn; one that is deaf only when all are. */
+struct engine *engine_set_choose(struct engine_set *set);
+/* What engine_set_choose() compares: a listener or a connect that may use the engine comes, or goes. Lanes
+ * count by themselves, from engine_heard() on. */
+void engine_load(struct engine *engine, int change);
+
+struct driver *engine_driver(struct engine *engine);
+struct harp_stack *engine_stack(struct engine *engine);
+/* How its NIC chooses queues, and the local ports of its stack, both included. */
+struct placement_end;
+void engine_placement(const struct engine *engine, struct placement_end *out);
+void engine_ports(const struct engine *engine, uint16_t *first, uint16_t *last);
+/* Something came to its queue: a lane is connected, and counts from now on. */
+void engine_heard(struct engine *engine);
+/* None was made though several were tried. One on which none was ever made is deaf for a while: perhaps
+ * the NIC puts nothing on its queue. True when that is so. */
+bool engine_not_heard(struct engine *engine, uint64_t now_ns);
+/* What the DPDK port of a set says of itself. -ENOTSUP: it is none. */
+int engine_set_port(const struct engine_set *set, struct harp_instance_port *out);
+/* What is run in each turn, to look at a listener; NULL: nothing. Baton held. */
+void engine_set_door(struct engine *engine, struct work *door);
+/* A turn is due then though nothing comes, for the door's sake; UINT64_MAX: none is. Baton held. */
+void engine_door_due(struct engine *engine, uint64_t at_ns);
+/* Which it is of its set. */
+unsigned engine_index(const struct engine *engine);
+/* One line for people, from harp_instance_describe(). */
+const char *engine_describe(struct engine *engine);
+/* May this engine reach dst? Not when dst is an address of this host or leaves by another
+ * interface: why says so. source: the address of the interface that the kernel would call from (RFC 6724:
+ * neither deprecated nor temporary ones as the host is set to), zero when it has no wish. No baton needed. */
+bool engine_reaches(struct engine *engine, const struct harp_addr *dst, struct harp_addr *source,
+		    char *why, size_t why_len);
+/* The last context is gone: refusals are forgotten, so that a later init may try again. */
+void engine_reset(void);
+/* Around fork(): no engine is half open or half closed then. In the child their descriptors are
+ * closed and nothing else is touched. */
+void engine_fork_prepare(void);
+void engine_fork_parent(void);
+void engine_fork_child(void);
+
+#endif

@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* engine_impl.h - between engine.c, engine_open.c, engine_turn.c and engine_thread.c: what an engine is made of. */
+#ifndef HARP_PLUGIN_ENGINE_IMPL_H
+#define HARP_PLUGIN_ENGINE_IMPL_H
+
+#include <pthread.h>
+
+#include "poll/engine.h"
+
+struct lane_harp;
+struct engine_thread;
+
+struct engine {
+	struct driver driver; /* first: cache-line aligned */
+	/* Baton. */
+	struct harp_instance *instance;
+	struct harp_stack *stack;
+	struct lane_harp *lanes;
+	struct work *door; /* run in each turn; NULL: none */
+	uint64_t door_ns;  /* when one is due for its sake */
+	unsigned closing_count;
+	uint64_t tick_ns;  /* next */
+	int link_reported; /* the interface's trouble that was logged, -errno; 0: none */
+	/* Since the opening. */
+	int dev;
+	unsigned index;
+	char name[32]; /* for the log: the interface, and which of several */
+	struct engine_thread *thread;
+	/* Shared. */
+	_Alignas(64)
+		atomic_uint_fast64_t worked_ns; /* last turn that found something to do. Writer:
+						      * baton. Reader: thread; it orders nothing */
+	/* Relaxed: hints for choosing. */
+	atomic_uint load;
+	atomic_bool heard;
+	atomic_uint_fast64_t deaf_until_ns;
+	atomic_bool
+		news; /* the host's: set by the thread that saw them come, cleared by a turn. Relaxed:
+			   * a turn that misses them is followed by one that does not */
+	atomic_bool sleeping; /* Writer: thread. Reader: who posts work. See engine_thread.c */
+};
+
+/* ---- engine_open.c --------------------------------------------------------------------------- */
+
+/* The device's queue of that index, or any other of harpd's NICs. NULL: why says the reason. */
+struct engine *engine_new(int dev, unsigned index, char *why, size_t why_len);
+void engine_free(struct engine *engine);
+
+/* ---- engine_turn.c --------------------------------------------------------------------------- */
+
+/* Stack and instance are there. */
+void engine_turn_init(struct engine *engine);
+/* The requests hook of the instance. ctx: the engine. */
+void engine_requests(void *ctx, uint64_t now_ns);
+/* Baton held. True when there was something to do. */
+bool engine_turn(struct engine *engine, uint64_t now_ns);
+/* Baton held: when a turn is due though nothing comes. */
+uint64_t engine_deadline_ns(const struct engine *engine);
+/* Nobody else knows the engine any more: finishes what is closing, within the linger, and says what
+ * it did in all. */
+void engine_wind_up(struct engine *engine);
+
+/* ---- engine_thread.c ------------------------------------------------------------------------- */
+
+/*
+ * A thread and the engines it drives: one *dedicated* thread for each, or one *guardian* for all.
+ * engines stay the caller's and outlive the thread.
+ */
+struct engine_thread_options {
+	bool dedicated;
+	bool crowded; /* dedicated, but fewer cores than such threads: stands by like a guardian */
+	int core;     /* to be pinned to; -1: none */
+	uint64_t idle_ns; /* guardian: nobody has polled for so long */
+	uint64_t spin_ns; /* dedicated: turns without work before it sleeps, at most */
+};
+/* 0, or -errno with one line in why. */
+int engine_thread_start(struct engine_thread **out, struct engine *const *engines, unsigned count,
+			const struct engine_thread_options *opt, char *why, size_t why_len);
+/* Joins it. The engines can be driven on by the caller. NULL is accepted. */
+void engine_thread_stop(struct engine_thread *thread);
+/* Who shares wake-ups and sleep with it: engine->driver.wake and advance. */
+void engine_wake(struct driver *driver);
+void engine_advance(struct driver *driver, uint64_t now_ns);
+/* In a forked child. */
+void engine_thread_fork_child(struct engine_thread *thread);
+
+#endif

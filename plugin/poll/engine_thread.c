@@ -1,0 +1,403 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* engine_thread.c - who drives an engine when: the guardian, dedicated threads, and their sleep. */
+#include <errno.h>
+#include <poll.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/thread.h"
+#include "poll/engine_impl.h"
+
+/*
+ * Theory of operation
+ *
+ * A turn is one harp_stack_poll(): packets, timers, then through the requests hook the stack's events
+ * and the comms' new requests, then transmission. Who holds the baton does it.
+ *
+ * Inline. An application thread that calls isend or test takes a turn (driver_poll), and for a comm of one lane irecv, too; it
+ * spins anyway. One guardian thread for all engines of a device stands by. It is one and not one each, because
+ * while the application polls it must look every idle_ns whether it still does: a timer that costs the same
+ * for eight engines as for one; and when nobody polls, nobody waits for the last microsecond. To each engine
+ * it is in one of three ways:
+ *   - away: nobody has polled it for idle_ns. The guardian takes turns until there is nothing to do;
+ *   - in use: polled, and something happened lately. The guardian keeps away from core and socket, and
+ *     sleeps on a timer until the silence would be long enough;
+ *   - quiet: polled, and nothing has happened for QUIET_NS. The poller finds packets before us; the
+ *     guardian sleeps as if away, so that a rank which waits for a minute costs nothing.
+ *
+ * Dedicated. A thread of its own, pinned if it has a core, holds the baton and spins while there is
+ * work, so that the application only posts requests and reads done flags; posting costs it no turn. After
+ * spin_ns without work it gives the baton and sleeps. Then application threads take turns, as they do
+ * inline: they would otherwise wait for a wake-up, which costs tens of microseconds, many times a
+ * turn. So a poll or a send after silence is never slower than inline, and the thread, roused by the first
+ * turn that found work, takes over within a wake-up's time. How long it spins follows what came of it:
+ * a sleep that was interrupted sooner than the spin could have lasted was not worth it, the next spin has full
+ * length; each longer sleep halves the next spin. With fewer cores than such threads a spinning one would hold
+ * the core that the application polls on, baton and all: there each stands by as a guardian of its one engine.
+ *
+ * Sleep. Before it: `sleeping` is set, a fence, one more turn. Who posts work: work on the list, a fence,
+ * `sleeping` read, eventfd written. Whoever comes second sees the other, so no wake-up is lost. A turn of the
+ * application's that found work rouses too: it may leave an ACK or a timer behind that the sleeper does
+ * not know of.
+ *
+ * What is due at a time says so (engine_deadline_ns()), and everything else wakes the sleeper; so the length of a sleep
+ * only bounds how old numbers on the page may be that change without a packet: 100 ms behind whatever happened last
+ * (harp_page.h), and longer when nothing has since.
+ *
+ * A NIC without a descriptor (most DPDK ports) wakes nobody: its engine is *blind*, and the sleep is cut into pieces
+ * of an eighth of the time since its last work, from 50 us to 1 ms. So an idle port costs a thousand short turns a
+ * second, and what comes after a silence waits for a millisecond at most where nobody polls.
+ */
+
+#define TURNS_EMPTY_MAX 8u /* turns that find nothing before the guardian sleeps */
+#define QUIET_NS 20000000ull
+#define SLEEP_NS_MAX 100000000ull
+#define SLEEP_QUIET_NS_MAX 1000000000ull /* one after another that nothing ended */
+#define SPIN_NS_MIN 5000u
+#define BLIND_NS_MIN 50000u
+#define BLIND_NS_MAX 1000000u
+#define BLIND_SHARE 8u
+#define TAKE_TRIES_MAX 64u /* for the baton, before giving way */
+
+struct engine_thread {
+	struct engine_thread_options opt;
+	struct engine *const *engines;
+	unsigned count;
+	pthread_t id;
+	int wake_fd;
+	atomic_bool stop;
+	/* The thread's own. */
+	uint64_t spin_ns;
+	bool quiet; /* the last sleep was as long as it may be */
+	struct pollfd fds[1 + 2 * ENGINES_MAX];
+	struct engine *asleep[ENGINES_MAX];
+	struct engine *watched[ENGINES_MAX]; /* whose two descriptors are in fds, in their order */
+};
+
+/* ---- rousing --------------------------------------------------------------------------------- */
+
+static void engine_rouse(struct engine *engine)
+{
+	uint64_t one = 1;
+
+	/* One write ends a sleep, however many turns pass before the thread has its core. */
+	if (atomic_load_explicit(&engine->sleeping, memory_order_relaxed) &&
+	    atomic_exchange_explicit(&engine->sleeping, false, memory_order_relaxed))
+		(void)!write(engine->thread->wake_fd, &one, sizeof(one));
+}
+
+void engine_wake(struct driver *driver)
+{
+	/* Pairs with the fence in thread_sleep(): work is on the list before `sleeping` is read. */
+	atomic_thread_fence(memory_order_seq_cst);
+	engine_rouse((struct engine *)driver);
+}
+
+/* The application's turn. */
+void engine_advance(struct driver *driver, uint64_t now_ns)
+{
+	struct engine *engine = (struct engine *)driver;
+
+	if (engine_turn(engine, now_ns))
+		engine_rouse(engine);
+}
+
+/* ---- what an engine is doing ------------------------------------------------------------------ */
+
+/* The application's turns come first. */
+static bool thread_stands_by(const struct engine_thread *thread)
+{
+	return !thread->opt.dedicated || thread->opt.crowded;
+}
+
+static uint64_t engine_polled_ns(struct engine *engine)
+{
+	return atomic_load_explicit(&engine->driver.polled_ns, memory_order_relaxed);
+}
+
+/* The application polls it. */
+static bool engine_is_polled(struct engine *engine, const struct engine_thread *thread,
+			     uint64_t now_ns)
+{
+	return thread_stands_by(thread) && now_ns < engine_polled_ns(engine) + thread->opt.idle_ns;
+}
+
+/* It polls and there is something to poll for: not ours to disturb. */
+static bool engine_in_use(struct engine *engine, const struct engine_thread *thread,
+			  uint64_t now_ns)
+{
+	uint64_t worked_ns = atomic_load_explicit(&engine->worked_ns, memory_order_relaxed);
+
+	return engine_is_polled(engine, thread, now_ns) && now_ns < worked_ns + QUIET_NS;
+}
+
+/* ---- sleep ------------------------------------------------------------------------------------ */
+
+static uint64_t earlier_ns(uint64_t a_ns, uint64_t b_ns)
+{
+	return a_ns < b_ns ? a_ns : b_ns;
+}
+
+static bool thread_take(struct engine *engine)
+{
+	/* Pollers give it between two turns. */
+	for (unsigned i = 0; i < TAKE_TRIES_MAX; i++) {
+		if (driver_take(&engine->driver))
+			return true;
+		thread_relax();
+	}
+	return false;
+}
+
+/* Does nothing tell when packets wait? */
+static bool engine_is_blind(const struct engine *engine)
+{
+	return harp_instance_fd(engine->instance) < 0;
+}
+
+/* When a blind engine must be looked at again. */
+static uint64_t blind_until_ns(const struct engine *engine, uint64_t now_ns)
+{
+	uint64_t worked_ns = atomic_load_explicit(&engine->worked_ns, memory_order_relaxed);
+	uint64_t rest_ns = now_ns > worked_ns ? (now_ns - worked_ns) / BLIND_SHARE : 0;
+
+	if (rest_ns < BLIND_NS_MIN)
+		rest_ns = BLIND_NS_MIN;
+	return now_ns + earlier_ns(rest_ns, BLIND_NS_MAX);
+}
+
+/* The last look at an engine for which we are about to sleep; what to watch goes behind the count fds, and
+ * when it must be looked at again to *until_ns. */
+static unsigned thread_last_look(struct engine_thread *thread, struct engine *engine,
+				 uint64_t now_ns, unsigned count, uint64_t *until_ns)
+{
+	struct pollfd *fds = thread->fds;
+
+	if (!thread_take(engine)) {
+		/* Somebody was preempted with the baton, on this very core: give way, whatever comes. */
+		atomic_store_explicit(&engine->sleeping, false, memory_order_relaxed);
+		*until_ns = earlier_ns(*until_ns, now_ns + thread->opt.idle_ns);
+		return count;
+	}
+	*until_ns = earlier_ns(*until_ns,
+			       engine_turn(engine, now_ns) ? now_ns : engine_deadline_ns(engine));
+	driver_give(&engine->driver);
+	if (engine_is_blind(engine))
+		*until_ns = earlier_ns(*until_ns, blind_until_ns(engine, now_ns));
+	thread->watched[count / 2] = engine;
+	fds[count].fd = harp_instance_fd(engine->instance);
+	fds[count++].events = POLLIN;
+	fds[count].fd = harp_instance_control_fd(engine->instance);
+	fds[count++].events = POLLIN;
+	return count;
+}
+
+/* A descriptor says that something came. The host's news would go on saying so until a tick reads them. */
+static void thread_woken(struct engine_thread *thread, unsigned fds)
+{
+	uint64_t count;
+
+	if (thread->fds[0].revents)
+		(void)!read(thread->wake_fd, &count, sizeof(count));
+	for (unsigned i = 1; i < fds; i += 2)
+		if (thread->fds[i + 1].revents)
+			atomic_store_explicit(&thread->watched[i / 2]->news, true,
+					      memory_order_relaxed);
+}
+
+/* Sleeps until something is to be done. True when it was woken, by a packet or a post. */
+static bool thread_sleep(struct engine_thread *thread)
+{
+	uint64_t now_ns = driver_clock_ns(), wait_ns;
+	uint64_t max_ns = now_ns + (thread->quiet ? SLEEP_QUIET_NS_MAX : SLEEP_NS_MAX);
+	uint64_t until_ns = max_ns;
+	unsigned asleep = 0, fds = 1;
+	struct timespec ts;
+	int woken = 0;
+
+	for (unsigned i = 0; i < thread->count; i++) {
+		struct engine *engine = thread->engines[i];
+
+		if (engine_in_use(engine, thread, now_ns)) {
+			until_ns = earlier_ns(until_ns,
+					      engine_polled_ns(engine) + thread->opt.idle_ns);
+			continue;
+		}
+		atomic_store_explicit(&engine->sleeping, true, memory_order_relaxed);
+		thread->asleep[asleep++] = engine;
+	}
+	/* Pairs with engine_wake(): `sleeping` is set before the last look. */
+	atomic_thread_fence(memory_order_seq_cst);
+	for (unsigned i = 0; i < asleep; i++)
+		fds = thread_last_look(thread, thread->asleep[i], now_ns, fds, &until_ns);
+	now_ns = driver_clock_ns();
+	if (until_ns > now_ns) {
+		wait_ns = until_ns - now_ns;
+		ts.tv_sec = (time_t)(wait_ns / 1000000000u);
+		ts.tv_nsec = (long)(wait_ns % 1000000000u);
+		woken = ppoll(thread->fds, fds, &ts, NULL);
+		if (woken > 0)
+			thread_woken(thread, fds);
+	}
+	for (unsigned i = 0; i < asleep; i++)
+		atomic_store_explicit(&thread->asleep[i]->sleeping, false, memory_order_relaxed);
+	thread->quiet = woken == 0 && until_ns == max_ns;
+	return woken > 0;
+}
+
+static bool thread_stopped(const struct engine_thread *thread)
+{
+	return atomic_load_explicit(&thread->stop, memory_order_acquire);
+}
+
+/* ---- the guardian ----------------------------------------------------------------------------- */
+
+static void *guardian_main(void *arg)
+{
+	struct engine_thread *thread = arg;
+	unsigned empty = 0;
+
+	while (!thread_stopped(thread)) {
+		bool worked = false, away = false;
+
+		for (unsigned i = 0; i < thread->count; i++) {
+			struct engine *engine = thread->engines[i];
+			uint64_t now_ns = driver_clock_ns();
+
+			if (engine_is_polled(engine, thread, now_ns) ||
+			    !driver_take(&engine->driver))
+				continue;
+			away = true;
+			worked |= engine_turn(engine, now_ns);
+			driver_give(&engine->driver);
+		}
+		if (worked || (away && ++empty <= TURNS_EMPTY_MAX)) {
+			empty = worked ? 0 : empty;
+			continue;
+		}
+		empty = 0;
+		(void)thread_sleep(thread);
+	}
+	return NULL;
+}
+
+/* ---- dedicated -------------------------------------------------------------------------------- */
+
+/* Baton held, and given: turns until there was nothing to do for limit_ns. Of a blind engine a timer's turn may find
+ * what would have woken the thread. */
+static void dedicated_spin(struct engine_thread *thread, struct engine *engine, uint64_t limit_ns)
+{
+	uint64_t now_ns = driver_clock_ns(), busy_ns = now_ns;
+
+	do {
+		if (engine_turn(engine, now_ns)) {
+			busy_ns = now_ns;
+			if (!limit_ns && engine_is_blind(engine))
+				limit_ns = thread->spin_ns;
+		} else {
+			thread_relax();
+		}
+		now_ns = driver_clock_ns();
+	} while (now_ns - busy_ns <= limit_ns && !thread_stopped(thread));
+	driver_give(&engine->driver);
+}
+
+static void *dedicated_main(void *arg)
+{
+	struct engine_thread *thread = arg;
+	struct engine *engine = thread->engines[0];
+	bool woken = true;
+
+	while (!thread_stopped(thread)) {
+		uint64_t slept_ns;
+
+		if (!thread_take(engine)) {
+			sched_yield();
+			continue;
+		}
+		/* A timer's turn is one turn. */
+		dedicated_spin(thread, engine, woken ? thread->spin_ns : 0);
+		slept_ns = driver_clock_ns();
+		woken = thread_sleep(thread);
+		slept_ns = driver_clock_ns() - slept_ns;
+		if (!woken)
+			continue;
+		if (slept_ns < thread->opt.spin_ns)
+			thread->spin_ns = thread->opt.spin_ns;
+		else if (thread->spin_ns / 2 >= SPIN_NS_MIN)
+			thread->spin_ns /= 2;
+	}
+	return NULL;
+}
+
+/* ---- starting and stopping -------------------------------------------------------------------- */
+
+static int thread_create(struct engine_thread *thread)
+{
+	return thread_start_on(&thread->id, thread->opt.core,
+			       thread_stands_by(thread) ? guardian_main : dedicated_main, thread,
+			       thread->opt.dedicated ? "harp-engine" : "harp-guardian");
+}
+
+int engine_thread_start(struct engine_thread **out, struct engine *const *engines, unsigned count,
+			const struct engine_thread_options *opt, char *why, size_t why_len)
+{
+	struct engine_thread *thread = calloc(1, sizeof(*thread));
+	int rc;
+
+	*out = NULL;
+	if (!thread) {
+		snprintf(why, why_len, "out of memory");
+		return -ENOMEM;
+	}
+	thread->opt = *opt;
+	thread->engines = engines;
+	thread->count = count;
+	thread->spin_ns = opt->spin_ns;
+	thread->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	if (thread->wake_fd < 0) {
+		rc = -errno;
+		snprintf(why, why_len, "eventfd: %s", strerror(-rc));
+		free(thread);
+		return rc;
+	}
+	thread->fds[0] = (struct pollfd){ .fd = thread->wake_fd, .events = POLLIN };
+	for (unsigned i = 0; i < count; i++)
+		engines[i]->thread = thread;
+	rc = thread_create(thread);
+	if (rc) {
+		if (opt->core >= 0)
+			snprintf(why, why_len, "cannot start a thread on core %d: %s", opt->core,
+				 strerror(-rc));
+		else
+			snprintf(why, why_len, "cannot start a thread: %s", strerror(-rc));
+		close(thread->wake_fd);
+		free(thread);
+		return rc;
+	}
+	*out = thread;
+	return 0;
+}
+
+void engine_thread_stop(struct engine_thread *thread)
+{
+	uint64_t one = 1;
+
+	if (!thread)
+		return;
+	atomic_store_explicit(&thread->stop, true, memory_order_release);
+	(void)!write(thread->wake_fd, &one, sizeof(one));
+	pthread_join(thread->id, NULL);
+	close(thread->wake_fd);
+	free(thread);
+}
+
+void engine_thread_fork_child(struct engine_thread *thread)
+{
+	close(thread->wake_fd);
+}

@@ -1,0 +1,295 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* engine_turn.c - one engine at work: its lanes, a turn of its baton, its end and what it reports. */
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "poll/engine_impl.h"
+#include "lane/lane_harp.h"
+#include "connect/placement.h"
+
+#define ENGINE_DEAF_NS 10000000000ull
+#define ENGINE_TICK_NS 50000000ull /* closes, probes, silence, the host's news */
+
+struct driver *engine_driver(struct engine *engine)
+{
+	return &engine->driver;
+}
+
+struct harp_stack *engine_stack(struct engine *engine)
+{
+	return engine->stack;
+}
+
+unsigned engine_index(const struct engine *engine)
+{
+	return engine->index;
+}
+
+const char *engine_describe(struct engine *engine)
+{
+	return harp_instance_describe(engine->instance);
+}
+
+void engine_placement(const struct engine *engine, struct placement_end *out)
+{
+	placement_own(out, harp_instance_rss(engine->instance),
+		      harp_instance_queue(engine->instance));
+}
+
+void engine_ports(const struct engine *engine, uint16_t *first, uint16_t *last)
+{
+	const struct harp_lease_leased *lease = harp_instance_lease(engine->instance);
+
+	*first = lease ? lease->port_min : (uint16_t)plugin_config()->port_min;
+	*last = lease ? lease->port_max : (uint16_t)plugin_config()->port_max;
+}
+
+void engine_heard(struct engine *engine)
+{
+	atomic_store_explicit(&engine->heard, true, memory_order_relaxed);
+	atomic_store_explicit(&engine->deaf_until_ns, 0, memory_order_relaxed);
+	engine_load(engine, 1);
+}
+
+bool engine_not_heard(struct engine *engine, uint64_t now_ns)
+{
+	if (atomic_load_explicit(&engine->heard, memory_order_relaxed))
+		return false;
+	atomic_store_explicit(&engine->deaf_until_ns, now_ns + ENGINE_DEAF_NS,
+			      memory_order_relaxed);
+	return true;
+}
+
+void engine_load(struct engine *engine, int change)
+{
+	atomic_fetch_add_explicit(&engine->load, (unsigned)change, memory_order_relaxed);
+}
+
+void engine_set_door(struct engine *engine, struct work *door)
+{
+	engine->door = door;
+	engine->door_ns = UINT64_MAX;
+}
+
+void engine_door_due(struct engine *engine, uint64_t at_ns)
+{
+	engine->door_ns = at_ns;
+}
+
+/* ---- lanes ---------------------------------------------------------------------------------- */
+
+void engine_add_lane(struct engine *engine, struct lane_harp *h)
+{
+	h->next = engine->lanes;
+	h->pprev = &engine->lanes;
+	if (h->next)
+		h->next->pprev = &h->next;
+	engine->lanes = h;
+}
+
+void engine_forget_lane(struct engine *engine, struct lane_harp *h)
+{
+	*h->pprev = h->next;
+	if (h->next)
+		h->next->pprev = h->pprev;
+	if (h->closing_deadline_ns)
+		engine->closing_count--;
+	if (h->connected)
+		engine_load(engine, -1);
+}
+
+void engine_lane_closing(struct engine *engine, struct lane_harp *h)
+{
+	(void)h;
+	engine->closing_count++;
+}
+
+void engine_probe_peer(struct engine *engine, const struct lane_harp *dead)
+{
+	for (struct lane_harp *h = engine->lanes; h; h = h->next) {
+		if (h == dead || h->lane.error || !h->connected)
+			continue;
+		if (!memcmp(&h->lane.remote.addr, &dead->lane.remote.addr,
+			    sizeof(struct harp_addr)))
+			(void)harp_conn_probe(h->conn);
+	}
+}
+
+/* ---- one turn ------------------------------------------------------------------------------- */
+
+void engine_requests(void *ctx, uint64_t now_ns)
+{
+	struct engine *engine = ctx;
+	struct harp_conn *conn;
+	uint32_t events;
+
+	while ((conn = harp_stack_next_event(engine->stack, &events))) {
+		struct lane_harp *h = harp_conn_user(conn);
+
+		if (h) /* NULL: accepted by the listener, not yet by us */
+			lane_harp_event(h, events, now_ns);
+	}
+	if (engine->door)
+		engine->door->run(engine->door, now_ns);
+	driver_run_ready(&engine->driver, now_ns);
+}
+
+/* The interface was removed: no other one of its name brings the queue back. The owner of a lane that
+ * ends may end others, hence from the head each time. */
+static void engine_gone(struct engine *engine, uint64_t now_ns)
+{
+	struct lane_harp *h = engine->lanes;
+
+	while (h) {
+		if (h->lane.error && !h->closing_deadline_ns) {
+			h = h->next;
+			continue;
+		}
+		lane_harp_gone(h, now_ns);
+		h = engine->lanes;
+	}
+}
+
+static const char *engine_trouble(int error)
+{
+	switch (error) {
+	case -ENODEV:
+		return "the interface was removed; its connections end with an error";
+	case -ENOLINK:
+		return "packets do not reach HARP there any more; its connections end with an error";
+	default:
+		return "the interface is down; connections wait until it is back or their timeout";
+	}
+}
+
+static void engine_control(struct engine *engine, uint64_t now_ns)
+{
+	int rc;
+
+	/* Before it looks: what comes while it does is news again. */
+	atomic_store_explicit(&engine->news, false, memory_order_relaxed);
+	rc = harp_instance_control(engine->instance, now_ns);
+
+	/* One of the interface's engines speaks for all; of a DPDK port's link its instance does. */
+	if (rc && rc != engine->link_reported && !engine->index &&
+	    !(rc == -ENETDOWN && plugin_device(engine->dev)->dpdk))
+		WARN("%s: %s", plugin_device(engine->dev)->ifname, engine_trouble(rc));
+	engine->link_reported = rc;
+	if (rc == -ENODEV || rc == -ENOLINK)
+		engine_gone(engine, now_ns);
+}
+
+static void engine_tick(struct engine *engine, uint64_t now_ns)
+{
+	struct lane_harp *h, *next;
+
+	engine->tick_ns = now_ns + ENGINE_TICK_NS;
+	engine_control(engine, now_ns);
+	for (h = engine->lanes; h; h = next) {
+		next = h->next;
+		lane_harp_tick(h, now_ns);
+	}
+}
+
+bool engine_turn(struct engine *engine, uint64_t now_ns)
+{
+	bool worked = harp_stack_poll(engine->stack, now_ns) > 0;
+
+	if (harp_instance_control_pending(engine->instance) ||
+	    atomic_load_explicit(&engine->news, memory_order_relaxed))
+		engine_control(engine, now_ns);
+	if (now_ns >= engine->tick_ns)
+		engine_tick(engine, now_ns);
+	if (worked)
+		atomic_store_explicit(&engine->worked_ns, now_ns, memory_order_relaxed);
+	return worked;
+}
+
+uint64_t engine_deadline_ns(const struct engine *engine)
+{
+	uint64_t deadline_ns = harp_stack_next_deadline_ns(engine->stack);
+
+	if (engine->door && engine->door_ns < deadline_ns)
+		deadline_ns = engine->door_ns;
+	if (engine->closing_count && engine->tick_ns < deadline_ns)
+		deadline_ns = engine->tick_ns;
+	return deadline_ns;
+}
+
+void engine_turn_init(struct engine *engine)
+{
+	driver_init(&engine->driver, engine_advance);
+	engine->driver.wake = engine_wake;
+}
+
+/* ---- the end -------------------------------------------------------------------------------- */
+
+static void engine_report(struct engine *engine)
+{
+	static const char *const names[] = { "rx_packets",      "tx_packets",      "rx_bytes",
+					     "tx_bytes",        "tcp_retransmits", "tcp_rto",
+					     "tx_copied_bytes", "tcp_cookies_sent" };
+	char line[384];
+	size_t len = 0;
+
+	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+		uint64_t value = 0;
+
+		(void)harp_stack_stat(engine->stack, names[i], &value);
+		len += (size_t)snprintf(line + len, sizeof(line) - len, " %s=%llu", names[i],
+					(unsigned long long)value);
+		if (len >= sizeof(line))
+			break;
+	}
+	INFO("%s: HARP stats:%s", engine->name, line);
+}
+
+/* What was thrown away, each by its reason; nothing when there was none. */
+static void engine_report_drops(struct engine *engine)
+{
+	char line[1024];
+	size_t len = 0;
+
+	for (unsigned i = 0; i < harp_stats_count() && len < sizeof(line); i++) {
+		const char *name = harp_stats_name(i);
+		uint64_t value = 0;
+
+		if (strncmp(name, "drop_", 5) != 0 ||
+		    harp_stack_stat(engine->stack, name, &value) || !value)
+			continue;
+		len += (size_t)snprintf(line + len, sizeof(line) - len, " %s=%llu", name,
+					(unsigned long long)value);
+	}
+	if (len)
+		INFO("%s: HARP drops:%s", engine->name, line);
+}
+
+void engine_wind_up(struct engine *engine)
+{
+	uint64_t deadline_ns = driver_clock_ns() + plugin_config()->close_linger_ns;
+
+	/* Peers may still need our last ACK or CLOSE. */
+	while (engine->closing_count) {
+		uint64_t now_ns = driver_clock_ns();
+		struct pollfd fd = { .fd = harp_instance_fd(engine->instance), .events = POLLIN };
+
+		if (now_ns >= deadline_ns)
+			break;
+		(void)engine_turn(engine, now_ns);
+		if (engine->closing_count)
+			(void)poll(&fd, 1, 1);
+	}
+	while (engine->lanes) {
+		struct lane_harp *h = engine->lanes;
+
+		engine_forget_lane(engine, h);
+		harp_conn_abort(h->conn);
+		free(h);
+	}
+	(void)engine_turn(engine, driver_clock_ns()); /* the last FIN or RST leaves */
+	engine_report(engine);
+	engine_report_drops(engine);
+}

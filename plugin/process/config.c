@@ -1,0 +1,518 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* config.c - the HARP_* variables and harpd's settings, read strictly: what is not understood is said,
+ * never guessed. */
+#include "process/config.h"
+
+#include <assert.h>
+#include <dlfcn.h>
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "harp_config.h"
+#include "harp_host.h"
+
+#define CONFIG_PREFIX "HARP_"
+/* A name further away than this many edits is no misspelling. */
+#define CONFIG_HINT_EDITS_MAX 4u
+#define CONFIG_NAME_BYTES_MAX 64u
+#define CONFIG_VALUE_BYTES_MAX 4096u
+
+/* Where the job keys, the first of harp_config_key(), lie in struct plugin_config. */
+static const size_t config_fields[] = {
+#define KEY(name, type, table, key, field, ...) offsetof(struct plugin_config, field),
+	HARP_CONFIG_JOB_KEYS(KEY)
+#undef KEY
+};
+#define CONFIG_JOB_COUNT (sizeof(config_fields) / sizeof(config_fields[0]))
+
+/* A text must fit its field. */
+#define KEY(name, type, table, key, field, unit, min, max, ...)                                    \
+	static_assert(HARP_CONFIG_##type != HARP_CONFIG_TEXT ||                                    \
+			      (sizeof(((struct plugin_config *)0)->field) == (max) + 1 &&          \
+			       (max) < CONFIG_VALUE_BYTES_MAX),                                    \
+		      #name);
+HARP_CONFIG_JOB_KEYS(KEY)
+#undef KEY
+
+/* The words of a CHOICE stand in the order of its enum. */
+static_assert(PATH_AUTO == 0 && PATH_XDP == 1 && PATH_KERNEL == 2 && PATH_DPDK == 3, "HARP_PATH");
+static_assert(HUGE_PAGES_AUTO == 0 && HUGE_PAGES_NEVER == 1 && HUGE_PAGES_REQUIRE == 2,
+	      "HARP_DPDK_HUGE_PAGES");
+static_assert(sizeof(enum plugin_huge_pages) == 4, "CHOICE fields");
+static_assert(HARP_XDP_AUTO == 0 && HARP_XDP_GENERIC == 1 && HARP_XDP_NATIVE == 2, "HARP_XDP_MODE");
+static_assert(HARP_CONGESTION_DEFAULT == 0 && HARP_CONGESTION_NEWRENO == 1 &&
+		      HARP_CONGESTION_CUBIC == 2 && HARP_CONGESTION_DCTCP == 3 &&
+		      HARP_CONGESTION_DELAY == 4,
+	      "HARP_CONGESTION");
+static_assert(HARP_ECN_DEFAULT == 0 && HARP_ECN_OFF == 1 && HARP_ECN_REQUEST == 2, "HARP_ECN");
+static_assert(sizeof(enum harp_congestion) == 4 && sizeof(enum harp_ecn) == 4, "CHOICE fields");
+static_assert(sizeof(enum plugin_path) == 4 && sizeof(enum harp_xdp_mode) == 4, "CHOICE fields");
+static_assert(DAEMON_AUTO == 0 && DAEMON_OFF == 1 && DAEMON_REQUIRE == 2, "HARP_DAEMON");
+static_assert(DRIVE_AUTO == 0 && DRIVE_INLINE == 1 && DRIVE_DEDICATED == 2, "HARP_DRIVE");
+static_assert(sizeof(enum plugin_daemon) == 4 && sizeof(enum plugin_drive) == 4, "CHOICE fields");
+static_assert(RAILS_OWN == 0 && RAILS_BACKUP == 1 && RAILS_ALL == 2, "HARP_RAILS");
+static_assert(ENCRYPT_AUTO == 0 && ENCRYPT_OFF == 1 && ENCRYPT_AES_256_GCM == 2, "HARP_ENCRYPT");
+static_assert(sizeof(enum plugin_rails) == 4 && sizeof(enum plugin_encrypt) == 4, "CHOICE fields");
+static_assert(PLUGIN_CORES_MAX <= HARP_CONFIG_LIST_MAX, "HARP_CORES");
+
+static struct plugin_config config_current; /* Writer: plugin_config_load, at the first init */
+
+/* Digits only: no sign, no space, no base prefix. */
+static bool config_parse_number(const char *text, uint64_t min, uint64_t max, uint64_t *out)
+{
+	uint64_t value = 0;
+
+	if (!*text)
+		return false;
+	for (; *text; text++) {
+		if (*text < '0' || *text > '9' || value > UINT64_MAX / 10 - 1)
+			return false;
+		value = value * 10 + (uint64_t)(*text - '0');
+	}
+	*out = value;
+	return value >= min && value <= max;
+}
+
+static bool config_parse_choice(const char *text, const char *words, uint32_t *out)
+{
+	size_t len = strlen(text);
+
+	for (uint32_t index = 0; words; index++) {
+		const char *end = strchr(words, '|');
+		size_t word_len = end ? (size_t)(end - words) : strlen(words);
+
+		if (word_len == len && !strncmp(words, text, len)) {
+			*out = index;
+			return true;
+		}
+		words = end ? end + 1 : NULL;
+	}
+	return false;
+}
+
+/* "2,4-7": numbers and ranges in order, none twice. */
+static bool config_parse_cores(const char *text, uint64_t max, struct plugin_cores *out)
+{
+	struct plugin_cores cores = { 0 };
+	bool seen[HARP_CONFIG_CORE_MAX] = { false };
+
+	while (*text) {
+		char word[16];
+		size_t len = strcspn(text, ",");
+		char *dash;
+		uint64_t first, last;
+
+		if (len >= sizeof(word))
+			return false;
+		memcpy(word, text, len);
+		word[len] = '\0';
+		dash = strchr(word, '-');
+		if (dash)
+			*dash = '\0';
+		if (!config_parse_number(word, 0, HARP_CONFIG_CORE_MAX - 1, &first) ||
+		    !config_parse_number(dash ? dash + 1 : word, first, HARP_CONFIG_CORE_MAX - 1,
+					 &last))
+			return false;
+		for (; first <= last; first++) {
+			if (cores.count == max || seen[first])
+				return false;
+			seen[first] = true;
+			cores.core[cores.count++] = (uint16_t)first;
+		}
+		text += len;
+		if (*text == ',' && !*++text)
+			return false;
+	}
+	*out = cores;
+	return true;
+}
+
+static bool config_parse_text(const char *text, uint64_t min, uint64_t max, char *out)
+{
+	size_t len = strlen(text);
+
+	if (len < min || len > max)
+		return false;
+	for (size_t i = 0; i < len; i++)
+		if ((unsigned char)text[i] < ' ' || text[i] == '\x7f')
+			return false;
+	memcpy(out, text, len + 1);
+	return true;
+}
+
+static bool config_set(struct plugin_config *config, size_t index, const char *text)
+{
+	const struct harp_config_key *key = harp_config_key((unsigned)index);
+	char *field = (char *)config + config_fields[index];
+	struct plugin_cores cores;
+	uint64_t number;
+	uint32_t number32;
+
+	switch ((enum harp_config_type)key->type) {
+	case HARP_CONFIG_U32:
+		if (!config_parse_number(text, key->min, key->max, &number))
+			return false;
+		number32 = (uint32_t)number;
+		memcpy(field, &number32, sizeof(number32));
+		return true;
+	case HARP_CONFIG_MS:
+	case HARP_CONFIG_US:
+		if (!config_parse_number(text, key->min, key->max, &number))
+			return false;
+		number *= key->type == HARP_CONFIG_MS ? 1000000u : 1000u;
+		memcpy(field, &number, sizeof(number));
+		return true;
+	case HARP_CONFIG_CHOICE:
+		if (!config_parse_choice(text, key->unit, &number32))
+			return false;
+		memcpy(field, &number32, sizeof(number32));
+		return true;
+	case HARP_CONFIG_TEXT:
+		return config_parse_text(text, key->min, key->max, field);
+	case HARP_CONFIG_CORES:
+		if (!config_parse_cores(text, key->max, &cores))
+			return false;
+		memcpy(field, &cores, sizeof(cores));
+		return true;
+	case HARP_CONFIG_BOOL:
+	case HARP_CONFIG_LIST:
+	case HARP_CONFIG_PORTS:
+		break; /* harpd's and NICs' keys alone */
+	}
+	return false;
+}
+
+/* source: "" for the environment, else what to say before the name. */
+static void config_warn_value(const struct harp_config_key *key, const char *source,
+			      const char *text)
+{
+	switch (key->type) {
+	case HARP_CONFIG_CHOICE:
+		WARN("%s%s=\"%.100s\" is not understood: it must be one of %s", source, key->name,
+		     text, key->unit);
+		break;
+	case HARP_CONFIG_TEXT:
+		WARN("%s%s=\"%.40s...\" is not understood: it must be %llu to %llu characters, "
+		     "none of them a control character",
+		     source, key->name, text, (unsigned long long)key->min,
+		     (unsigned long long)key->max);
+		break;
+	case HARP_CONFIG_CORES:
+		WARN("%s%s=\"%.100s\" is not understood: it must be at most %llu numbers below %u, "
+		     "none twice, like 2,4-7",
+		     source, key->name, text, (unsigned long long)key->max, HARP_CONFIG_CORE_MAX);
+		break;
+	default:
+		WARN("%s%s=\"%.100s\" is not understood: it must be a whole number%s%s from %llu "
+		     "to %llu (default %s)",
+		     source, key->name, text, *key->unit ? " of " : "", key->unit,
+		     (unsigned long long)key->min, (unsigned long long)key->max, key->preset);
+	}
+}
+
+/* Levenshtein's distance: insertions, deletions and substitutions. */
+static unsigned config_edits(const char *a, size_t a_len, const char *b)
+{
+	unsigned row[CONFIG_NAME_BYTES_MAX + 1];
+	size_t b_len = strlen(b);
+
+	assert(b_len <= CONFIG_NAME_BYTES_MAX);
+	for (size_t j = 0; j <= b_len; j++)
+		row[j] = (unsigned)j;
+	for (size_t i = 1; i <= a_len; i++) {
+		unsigned diagonal = row[0];
+
+		row[0] = (unsigned)i;
+		for (size_t j = 1; j <= b_len; j++) {
+			unsigned best = diagonal + (a[i - 1] != b[j - 1]);
+
+			diagonal = row[j];
+			if (row[j] + 1 < best)
+				best = row[j] + 1;
+			if (row[j - 1] + 1 < best)
+				best = row[j - 1] + 1;
+			row[j] = best;
+		}
+	}
+	return row[b_len];
+}
+
+/* Is it the name of a variable? The keys of [[nic]] are none. */
+static bool config_is_variable(const struct harp_config_key *key)
+{
+	return !strncmp(key->name, CONFIG_PREFIX, strlen(CONFIG_PREFIX));
+}
+
+/* The key's index in harp_config_key(), harp_config_count() when there is none. */
+static unsigned config_find(const char *name, size_t len)
+{
+	const struct harp_config_key *key;
+	unsigned index = 0;
+
+	for (; (key = harp_config_key(index)); index++)
+		if (config_is_variable(key) && strlen(key->name) == len &&
+		    !strncmp(key->name, name, len))
+			break;
+	return index;
+}
+
+static void config_warn_unknown(const char *name, size_t len)
+{
+	unsigned least = CONFIG_HINT_EDITS_MAX + 1;
+	const struct harp_config_key *key;
+	const char *nearest = NULL;
+
+	for (unsigned i = 0; (key = harp_config_key(i)) && len <= CONFIG_NAME_BYTES_MAX; i++) {
+		unsigned edits;
+
+		if (!config_is_variable(key))
+			continue;
+		edits = config_edits(name, len, key->name);
+		if (edits < least) {
+			least = edits;
+			nearest = key->name;
+		}
+	}
+	if (nearest)
+		WARN("the variable %.*s is unknown and ignored: did you mean %s?", (int)len, name,
+		     nearest);
+	else
+		WARN("the variable %.*s is unknown and ignored; `harpctl config show` lists those there are",
+		     (int)(len < CONFIG_NAME_BYTES_MAX ? len : CONFIG_NAME_BYTES_MAX), name);
+}
+
+static const char *config_lookup(char *const *environment, const char *name)
+{
+	size_t len = strlen(name);
+
+	for (; *environment; environment++)
+		if (!strncmp(*environment, name, len) && (*environment)[len] == '=')
+			return *environment + len + 1;
+	return "";
+}
+
+/* A count as NCCL reads it: decimal, 0x or 0 octal; -1 when it is not set, or not a number. */
+static int config_nccl_count(char *const *environment, const char *name)
+{
+	const char *text = config_lookup(environment, name);
+	char *end;
+	long count;
+
+	errno = 0;
+	count = strtol(text, &end, 0);
+	if (end != text && !*end && !errno && count >= 0)
+		return count < INT_MAX ? (int)count : INT_MAX;
+	if (*text)
+		INFO("%s=\"%.100s\" is not a count: ignored", name, text);
+	return -1;
+}
+
+/* NCCL's own variables: never an error of ours, NCCL has read them before. */
+static int config_read_nccl(struct plugin_config *config, char *const *environment)
+{
+	const char *family = config_lookup(environment, "NCCL_SOCKET_FAMILY");
+	const char *ifname = config_lookup(environment, "NCCL_SOCKET_IFNAME");
+
+	config->nccl_threads = config_nccl_count(environment, "NCCL_SOCKET_NTHREADS");
+	config->nccl_sockets_per_thread = config_nccl_count(environment, "NCCL_NSOCKS_PERTHREAD");
+	if (!strcmp(family, "AF_INET"))
+		config->family = AF_INET;
+	else if (!strcmp(family, "AF_INET6"))
+		config->family = AF_INET6;
+	else if (*family)
+		INFO("NCCL_SOCKET_FAMILY=\"%.100s\" is neither AF_INET nor AF_INET6: ignored",
+		     family);
+	if (!config->ifname[0]) {
+		if (strlen(ifname) >= sizeof(config->ifname)) {
+			WARN("NCCL_SOCKET_IFNAME=\"%.40s...\" is too long: at most %zu characters",
+			     ifname, sizeof(config->ifname) - 1);
+			return -EINVAL;
+		}
+		strcpy(config->ifname, ifname);
+		config->ifname_is_nccl = true;
+	}
+	/* "Anything but those" names nobody. */
+	config->ifname_set = config->ifname[0] && config->ifname[0] != '^';
+	return 0;
+}
+
+/* Keys that harpd may set: those of harp.toml, without the two by which a job finds harpd. Keys that can load a
+ * library are variables only. */
+static bool config_is_harpds(unsigned index)
+{
+	const struct harp_config_key *key = harp_config_key(index);
+
+	return index < CONFIG_JOB_COUNT && key->table[0] && strcmp(key->name, "HARP_DAEMON") != 0 &&
+	       strcmp(key->name, "HARP_SOCKET") != 0;
+}
+
+/*
+ * One NAME=VALUE a line. What this plugin does not know a newer harpd may: said quietly. A value that is
+ * not understood is an error as in the environment: ranks that differ might wait for each other.
+ */
+static int config_read_settings(struct plugin_config *out, const char *settings)
+{
+	static const char source[] = "harp.toml of harpd: ";
+	int result = 0;
+
+	while (*settings) {
+		size_t len = strcspn(settings, "\n");
+		const char *equals = memchr(settings, '=', len);
+		size_t name_len = equals ? (size_t)(equals - settings) : len;
+		size_t value_len = equals ? len - name_len - 1 : 0;
+		unsigned index = config_find(settings, name_len);
+		char value[CONFIG_VALUE_BYTES_MAX];
+
+		if (!equals || !config_is_harpds(index)) {
+			if (len)
+				INFO("%s%.*s is not known as a key of harp.toml, and ignored",
+				     source,
+				     (int)(name_len < CONFIG_NAME_BYTES_MAX
+						   ? name_len
+						   : CONFIG_NAME_BYTES_MAX),
+				     settings);
+		} else if (value_len) {
+			bool whole = value_len < sizeof(value);
+
+			snprintf(value, sizeof(value), "%.*s", (int)value_len, equals + 1);
+			if (!whole || !config_set(out, index, value)) {
+				config_warn_value(harp_config_key(index), source, value);
+				result = -EINVAL;
+			}
+		}
+		settings += len + (settings[len] == '\n');
+	}
+	return result;
+}
+
+static int config_read_environment(struct plugin_config *out, char *const *environment, bool hints)
+{
+	int result = 0;
+
+	for (; *environment; environment++) {
+		const char *name = *environment, *equals = strchr(name, '=');
+		unsigned index;
+
+		if (strncmp(name, CONFIG_PREFIX, strlen(CONFIG_PREFIX)) || !equals)
+			continue;
+		index = config_find(name, (size_t)(equals - name));
+		if (index >= harp_config_count()) {
+			if (hints)
+				config_warn_unknown(name, (size_t)(equals - name));
+		} else if (index < CONFIG_JOB_COUNT && equals[1] &&
+			   !config_set(out, index, equals + 1)) {
+			config_warn_value(harp_config_key(index), "", equals + 1);
+			result = -EINVAL;
+		}
+	}
+	return result;
+}
+
+/* HARP_RSS, by the one parser there is; whether a NIC has these queues is asked when it is opened. */
+static bool config_rss_good(const char *text)
+{
+	struct harp_rss rss;
+
+	return !text[0] || !harp_rss_parse(text, UINT16_MAX + 1u, &rss);
+}
+
+/* Values whose shape is more than their type's, or that are good each and no good together. */
+static int config_check_together(const struct plugin_config *config)
+{
+	int result = 0;
+
+	if (!config_rss_good(config->rss)) {
+		WARN("HARP_RSS=\"%.40s\" is not understood: it must be empty, unknown, or "
+		     "toeplitz:KEY[:TABLE] with KEY 40 to %u bytes in hexadecimal and TABLE at most "
+		     "%u queue numbers with commas between",
+		     config->rss, HARP_RSS_KEY_MAX, HARP_RSS_TABLE_MAX);
+		result = -EINVAL;
+	}
+	if (config->congestion == HARP_CONGESTION_DCTCP && config->ecn == HARP_ECN_OFF) {
+		WARN("HARP_CONGESTION=dctcp needs ECN: HARP_ECN must not be off");
+		result = -EINVAL;
+	}
+	if (config->port_min > config->port_max) {
+		WARN("HARP_PORT_MIN=%u is above HARP_PORT_MAX=%u", config->port_min,
+		     config->port_max);
+		result = -EINVAL;
+	}
+	return result;
+}
+
+/* What harp.toml requires, the environment cannot take back. */
+static int config_keep_encryption(struct plugin_config *config, enum plugin_encrypt of_settings)
+{
+	if (of_settings != ENCRYPT_AES_256_GCM)
+		return 0;
+	if (config->encrypt == ENCRYPT_OFF) {
+		WARN("HARP_ENCRYPT=off, and harp.toml requires encryption (encrypt under [lanes]): unset "
+		     "HARP_ENCRYPT, or change harp.toml");
+		return -EINVAL;
+	}
+	config->encrypt = ENCRYPT_AES_256_GCM;
+	return 0;
+}
+
+int config_read(struct plugin_config *out, char *const *environment, const char *settings)
+{
+	enum plugin_encrypt of_settings;
+	int result = 0;
+
+	memset(out, 0, sizeof(*out));
+	for (size_t i = 0; i < CONFIG_JOB_COUNT; i++) {
+		bool good = config_set(out, i, harp_config_key((unsigned)i)->preset);
+
+		assert(good);
+		(void)good;
+	}
+	if (settings)
+		result = config_read_settings(out, settings);
+	of_settings = out->encrypt;
+	if (config_read_environment(out, environment, !settings))
+		result = -EINVAL;
+	if (config_keep_encryption(out, of_settings))
+		result = -EINVAL;
+	if (config_check_together(out))
+		result = -EINVAL;
+	return result ? result : config_read_nccl(out, environment);
+}
+
+/* The directory of the file that this function was loaded from; empty when it cannot be told. */
+static void config_own_directory(char *out, size_t len)
+{
+	Dl_info info;
+	char path[PATH_MAX];
+	char *slash;
+
+	if (!dladdr(&config_current, &info) || !info.dli_fname || !realpath(info.dli_fname, path))
+		return;
+	slash = strrchr(path, '/');
+	if (!slash || slash == path || (size_t)(slash - path) >= len)
+		return;
+	*slash = '\0';
+	strcpy(out, path);
+}
+
+int plugin_config_load(const char *settings)
+{
+	struct plugin_config config;
+	int result = config_read(&config, environ, settings);
+
+	if (result)
+		return result;
+	if (!config.lib_dir[0])
+		config_own_directory(config.lib_dir, sizeof(config.lib_dir));
+	config_current = config;
+	return 0;
+}
+
+const struct plugin_config *plugin_config(void)
+{
+	return &config_current;
+}

@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* forkguard.c - closes the plugin's sockets in forked children. */
+#include "process/forkguard.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "poll/engine.h"
+#include "poll/keeper.h"
+#include "stats/lane_page.h"
+
+bool forkguard_is_child;
+
+/* Held across fork(), so that the child finds the table whole. */
+static pthread_mutex_t guard_lock = PTHREAD_MUTEX_INITIALIZER;
+static int *guard_fds; /* unordered; under guard_lock */
+static unsigned guard_count, guard_capacity;
+static bool guard_installed, guard_active;
+
+static void forkguard_prepare(void)
+{
+	pthread_mutex_lock(&guard_lock);
+	engine_fork_prepare();
+}
+
+static void forkguard_parent(void)
+{
+	engine_fork_parent();
+	pthread_mutex_unlock(&guard_lock);
+}
+
+/* Async-signal-safe calls only: the child may have come from a process of many threads. */
+static void forkguard_child(void)
+{
+	if (guard_active)
+		forkguard_is_child = true;
+	for (unsigned i = 0; i < guard_count; i++)
+		close(guard_fds[i]);
+	guard_count = 0;
+	engine_fork_child();
+	lane_page_fork_child();
+	keeper_fork_child();
+	pthread_mutex_unlock(&guard_lock);
+}
+
+int forkguard_init(void)
+{
+	int rc = 0;
+
+	pthread_mutex_lock(&guard_lock);
+	if (!guard_installed) /* glibc takes the handlers away when the library is unloaded */
+		rc = -pthread_atfork(forkguard_prepare, forkguard_parent, forkguard_child);
+	guard_installed = !rc;
+	pthread_mutex_unlock(&guard_lock);
+	return rc;
+}
+
+void forkguard_set_active(bool active)
+{
+	pthread_mutex_lock(&guard_lock);
+	guard_active = active;
+	pthread_mutex_unlock(&guard_lock);
+}
+
+/* guard_lock held. Takes fd or closes it. */
+static int forkguard_add(int fd)
+{
+	if (fd < 0)
+		return -errno;
+	if (guard_count == guard_capacity) {
+		unsigned capacity = guard_capacity ? 2 * guard_capacity : 64;
+		int *fds = realloc(guard_fds, capacity * sizeof(*fds));
+
+		if (!fds) {
+			close(fd);
+			return -ENOMEM;
+		}
+		guard_fds = fds;
+		guard_capacity = capacity;
+	}
+	guard_fds[guard_count++] = fd;
+	return fd;
+}
+
+int forkguard_socket(int family)
+{
+	int fd;
+
+	pthread_mutex_lock(&guard_lock);
+	fd = forkguard_add(socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+	pthread_mutex_unlock(&guard_lock);
+	return fd;
+}
+
+int forkguard_accept(int door, struct sockaddr_storage *peer)
+{
+	socklen_t len = sizeof(*peer);
+	int fd;
+
+	pthread_mutex_lock(&guard_lock);
+	fd = forkguard_add(
+		accept4(door, (struct sockaddr *)peer, &len, SOCK_CLOEXEC | SOCK_NONBLOCK));
+	pthread_mutex_unlock(&guard_lock);
+	return fd;
+}
+
+int forkguard_epoll(void)
+{
+	int fd;
+
+	pthread_mutex_lock(&guard_lock);
+	fd = forkguard_add(epoll_create1(EPOLL_CLOEXEC));
+	pthread_mutex_unlock(&guard_lock);
+	return fd;
+}
+
+void forkguard_close(int fd)
+{
+	pthread_mutex_lock(&guard_lock);
+	for (unsigned i = 0; i < guard_count; i++) {
+		if (guard_fds[i] == fd) {
+			guard_fds[i] = guard_fds[--guard_count];
+			break;
+		}
+	}
+	if (!guard_count) { /* nothing is left behind when the library goes */
+		free(guard_fds);
+		guard_fds = NULL;
+		guard_capacity = 0;
+	}
+	close(fd);
+	pthread_mutex_unlock(&guard_lock);
+}

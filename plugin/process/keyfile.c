@@ -1,0 +1,202 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* keyfile.c - reading the pre-shared key, and refusing files that are no secret. */
+#include "process/keyfile.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "wire/crypto.h"
+#include "plugin.h"
+
+#define KEYFILE_DIGITS (2 * KEYFILE_KEY_BYTES)
+#define KEYFILE_PAGE_BYTES 4096u
+
+/* A page of its own, not swapped, not in core files, and empty in forked children. Writer: keyfile_load and
+ * keyfile_forget, with the first and the last context. NULL: no key. */
+static uint8_t *keyfile_page;
+
+static int keyfile_check(int fd, const char *path, char *why, size_t why_len)
+{
+	struct stat st;
+
+	if (fstat(fd, &st)) {
+		snprintf(why, why_len, "cannot be looked at: %s", strerror(errno));
+		return -EINVAL;
+	}
+	if (!S_ISREG(st.st_mode)) {
+		snprintf(why, why_len, "is not a regular file");
+		return -EINVAL;
+	}
+	if (st.st_uid != geteuid() && st.st_uid != 0) {
+		snprintf(why, why_len,
+			 "belongs to user %u, who knows the key: it must be this user's (%u) or "
+			 "root's",
+			 (unsigned)st.st_uid, (unsigned)geteuid());
+		return -EINVAL;
+	}
+	if (st.st_mode & (S_IRWXG | S_IRWXO)) {
+		snprintf(
+			why, why_len,
+			"is open to its group or to others (mode %03o): chmod 600 %.200s, and make a "
+			"new key if anybody may have read it",
+			(unsigned)(st.st_mode & 0777), path);
+		return -EINVAL;
+	}
+	return 0;
+}
+
+static int keyfile_digit(char c)
+{
+	if (c >= '0' && c <= '9')
+		return c - '0';
+	if (c >= 'a' && c <= 'f')
+		return c - 'a' + 10;
+	if (c >= 'A' && c <= 'F')
+		return c - 'A' + 10;
+	return -1;
+}
+
+static int keyfile_decode(const char *text, size_t len, uint8_t key[KEYFILE_KEY_BYTES])
+{
+	if (len == KEYFILE_DIGITS + 1 && text[KEYFILE_DIGITS] == '\n')
+		len--;
+	if (len != KEYFILE_DIGITS)
+		return -EINVAL;
+	for (size_t i = 0; i < KEYFILE_KEY_BYTES; i++) {
+		int high = keyfile_digit(text[2 * i]), low = keyfile_digit(text[2 * i + 1]);
+
+		if (high < 0 || low < 0)
+			return -EINVAL;
+		key[i] = (uint8_t)(high << 4 | low);
+	}
+	return 0;
+}
+
+/* Templates and failed generators leave zeros, and every attacker tries them first. */
+static bool keyfile_is_zero(const uint8_t key[KEYFILE_KEY_BYTES])
+{
+	uint8_t any = 0;
+
+	for (size_t i = 0; i < KEYFILE_KEY_BYTES; i++)
+		any |= key[i];
+	return !any;
+}
+
+int keyfile_read(const char *path, uint8_t key[KEYFILE_KEY_BYTES], char *why, size_t why_len)
+{
+	char text[KEYFILE_DIGITS + 2]; /* one more than there may be */
+	size_t len = 0;
+	ssize_t n = 0;
+	/* O_NONBLOCK: a FIFO is refused, not waited for. */
+	int rc, fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+
+	if (fd < 0) {
+		snprintf(why, why_len, "cannot be opened: %s", strerror(errno));
+		return -EINVAL;
+	}
+	rc = keyfile_check(fd, path, why, why_len);
+	while (!rc && len < sizeof(text) && (n = read(fd, text + len, sizeof(text) - len)) > 0)
+		len += (size_t)n;
+	if (!rc && n < 0) {
+		snprintf(why, why_len, "cannot be read: %s", strerror(errno));
+		rc = -EINVAL;
+	} else if (!rc && keyfile_decode(text, len, key)) {
+		snprintf(
+			why, why_len,
+			"does not hold one line of %u hexadecimal digits: make it by `openssl rand "
+			"-hex %u`",
+			KEYFILE_DIGITS, KEYFILE_KEY_BYTES);
+		explicit_bzero(key, KEYFILE_KEY_BYTES);
+		rc = -EINVAL;
+	} else if (!rc && keyfile_is_zero(key)) {
+		snprintf(
+			why, why_len,
+			"holds a key of zeros, which is no secret: make one by `openssl rand -hex %u`",
+			KEYFILE_KEY_BYTES);
+		rc = -EINVAL;
+	}
+	explicit_bzero(text, sizeof(text));
+	close(fd);
+	return rc;
+}
+
+static int keyfile_make_page(void)
+{
+	void *page = mmap(NULL, KEYFILE_PAGE_BYTES, PROT_READ | PROT_WRITE,
+			  MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	if (page == MAP_FAILED)
+		return -ENOMEM;
+	/* What the limits or an old kernel refuse, the key is used without. */
+	(void)mlock(page, KEYFILE_PAGE_BYTES);
+	(void)madvise(page, KEYFILE_PAGE_BYTES, MADV_DONTDUMP);
+	(void)madvise(page, KEYFILE_PAGE_BYTES, MADV_WIPEONFORK);
+	keyfile_page = page;
+	return 0;
+}
+
+/* A file that may exist counts as one that does: a missing permission must not turn encryption off. */
+static bool keyfile_exists(const char *path)
+{
+	struct stat st;
+
+	return lstat(path, &st) == 0 || (errno != ENOENT && errno != ENOTDIR);
+}
+
+int keyfile_load(const char *host_path)
+{
+	const struct plugin_config *config = plugin_config();
+	const char *path = config->key_file[0] ? config->key_file : host_path;
+	bool is_there = config->key_file[0] || keyfile_exists(path);
+	char why[384];
+	int rc;
+
+	keyfile_forget();
+	if (!is_there && config->encrypt != ENCRYPT_AES_256_GCM)
+		return 0;
+	if (config->encrypt == ENCRYPT_OFF) {
+		WARN("HARP_ENCRYPT=off, and the key file %s requires encryption: unset HARP_ENCRYPT, or "
+		     "remove the key",
+		     path);
+		return -EINVAL;
+	}
+	if (!is_there) {
+		WARN("encryption is required (HARP_ENCRYPT, or encrypt in harp.toml), and there is no key: "
+		     "needs HARP_KEY_FILE, or %s: a file with a key of 64 hexadecimal digits, the same on "
+		     "every host (`(umask 077; openssl rand -hex 32 >FILE)`)",
+		     path);
+		return -EINVAL;
+	}
+	rc = keyfile_make_page();
+	if (rc) {
+		WARN("encryption is required: no memory for the key");
+		return rc;
+	}
+	rc = keyfile_read(path, keyfile_page, why, sizeof(why));
+	if (rc)
+		WARN("encryption is required: key file %s %s", path, why);
+	else if ((rc = crypto_load(why, sizeof(why))))
+		WARN("encryption is required: %s", why);
+	if (rc)
+		keyfile_forget();
+	return rc;
+}
+
+void keyfile_forget(void)
+{
+	if (!keyfile_page)
+		return;
+	explicit_bzero(keyfile_page, KEYFILE_KEY_BYTES);
+	(void)munmap(keyfile_page, KEYFILE_PAGE_BYTES);
+	keyfile_page = NULL;
+}
+
+const uint8_t *keyfile_key(void)
+{
+	return keyfile_page;
+}

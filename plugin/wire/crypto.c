@@ -1,0 +1,158 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* crypto.c - AES-256-GCM by libcrypto's EVP functions, found by dlopen. */
+#include "wire/crypto.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <stdio.h>
+
+/*
+ * Theory of operation
+ *
+ * What is used is declared here by hand, from OpenSSL 3.0's manual pages EVP_EncryptInit(3),
+ * EVP_CIPHER_fetch(3) and OPENSSL_init_crypto(3), so that building needs no headers. Those types are
+ * opaque there too; the constants below are part of its ABI.
+ *
+ * libcrypto may be the application's own as well (it is one library in the process), so it is left
+ * as it is found: the default library context, as the host's administrator has configured it, no error left
+ * in a thread's queue (a tag that does not match leaves none), never closed again: it can't be
+ * unloaded safely. Where we are the first to use it its clean-up at exit() is switched off: engine threads
+ * may be in it then.
+ */
+
+#define CRYPTO_LIBRARY "libcrypto.so.3"
+#define OPENSSL_INIT_NO_ATEXIT 0x00080000ull
+#define EVP_CTRL_AEAD_GET_TAG 0x10
+#define EVP_CTRL_AEAD_SET_TAG 0x11
+#define ENCRYPT_UNCHANGED (-1)
+
+/* name, result, arguments. A crypto_gcm is an EVP_CIPHER_CTX. */
+#define CRYPTO_FUNCTIONS(FN)                                                                       \
+	FN(OPENSSL_init_crypto, int, (uint64_t options, const void *settings))                     \
+	FN(EVP_CIPHER_fetch, void *, (void *context, const char *name, const char *properties))    \
+	FN(EVP_CIPHER_CTX_new, struct crypto_gcm *, (void))                                        \
+	FN(EVP_CIPHER_CTX_free, void, (struct crypto_gcm *))                                       \
+	FN(EVP_CIPHER_CTX_ctrl, int, (struct crypto_gcm *, int type, int arg, void *ptr))          \
+	FN(EVP_CipherInit_ex, int,                                                                 \
+	   (struct crypto_gcm *, const void *cipher, void *engine, const uint8_t *key,             \
+	    const uint8_t *iv, int encrypt))                                                       \
+	FN(EVP_CipherUpdate, int,                                                                  \
+	   (struct crypto_gcm *, uint8_t * out, int *out_bytes, const uint8_t *in, int in_bytes))  \
+	FN(EVP_CipherFinal_ex, int, (struct crypto_gcm *, uint8_t * out, int *out_bytes))
+
+/* Writer: crypto_load. */
+static struct {
+#define FN(name, result, arguments) result(*name) arguments;
+	CRYPTO_FUNCTIONS(FN)
+#undef FN
+	void *aes_256_gcm; /* NULL: not loaded */
+} crypto;
+
+static const char *const crypto_names[] = {
+#define FN(name, result, arguments) #name,
+	CRYPTO_FUNCTIONS(FN)
+#undef FN
+};
+#define CRYPTO_FUNCTION_COUNT (sizeof(crypto_names) / sizeof(crypto_names[0]))
+
+/* The table is read as an array of pointers. */
+_Static_assert(sizeof(crypto) == (CRYPTO_FUNCTION_COUNT + 1) * sizeof(void *), "one type of entry");
+
+int crypto_load(char *why, size_t why_len)
+{
+	void **entry = (void **)&crypto, *library;
+
+	if (crypto.aes_256_gcm)
+		return 0;
+	library = dlopen(CRYPTO_LIBRARY, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+	if (!library) {
+		snprintf(why, why_len,
+			 "%s cannot be opened (%s): install OpenSSL 3's library (Debian, Ubuntu: "
+			 "libssl3; Red Hat: openssl-libs)",
+			 CRYPTO_LIBRARY, dlerror());
+		return -EPROTONOSUPPORT;
+	}
+	for (size_t i = 0; i < CRYPTO_FUNCTION_COUNT; i++) {
+		entry[i] = dlsym(library, crypto_names[i]);
+		if (!entry[i]) {
+			snprintf(why, why_len,
+				 "%s has no %s: it is not OpenSSL 3's; install OpenSSL 3's library",
+				 CRYPTO_LIBRARY, crypto_names[i]);
+			return -EPROTONOSUPPORT;
+		}
+	}
+	if (crypto.OPENSSL_init_crypto(OPENSSL_INIT_NO_ATEXIT, NULL) == 1)
+		crypto.aes_256_gcm = crypto.EVP_CIPHER_fetch(NULL, "AES-256-GCM", NULL);
+	if (!crypto.aes_256_gcm) {
+		snprintf(why, why_len,
+			 "OpenSSL offers no AES-256-GCM here: does its configuration (openssl.cnf) "
+			 "leave out the provider that has it?");
+		return -EPROTONOSUPPORT;
+	}
+	return 0;
+}
+
+struct crypto_gcm *crypto_gcm_new(const uint8_t key[CRYPTO_KEY_BYTES], bool encrypt)
+{
+	struct crypto_gcm *gcm = crypto.EVP_CIPHER_CTX_new();
+
+	if (gcm && crypto.EVP_CipherInit_ex(gcm, crypto.aes_256_gcm, NULL, key, NULL, encrypt) == 1)
+		return gcm;
+	crypto.EVP_CIPHER_CTX_free(gcm);
+	return NULL;
+}
+
+void crypto_gcm_free(struct crypto_gcm *gcm)
+{
+	if (gcm)
+		crypto.EVP_CIPHER_CTX_free(gcm); /* and wipes it */
+}
+
+int crypto_gcm_rekey(struct crypto_gcm *gcm, const uint8_t key[CRYPTO_KEY_BYTES])
+{
+	return crypto.EVP_CipherInit_ex(gcm, NULL, NULL, key, NULL, ENCRYPT_UNCHANGED) == 1 ? 0
+											    : -EIO;
+}
+
+/* The nonce, and what is authenticated only. */
+static bool crypto_gcm_begin(struct crypto_gcm *gcm, const uint8_t *nonce, const void *head,
+			     size_t head_bytes)
+{
+	int n;
+
+	return crypto.EVP_CipherInit_ex(gcm, NULL, NULL, NULL, nonce, ENCRYPT_UNCHANGED) == 1 &&
+	       crypto.EVP_CipherUpdate(gcm, NULL, &n, head, (int)head_bytes) == 1;
+}
+
+int crypto_gcm_seal(struct crypto_gcm *gcm, const uint8_t nonce[CRYPTO_NONCE_BYTES],
+		    const void *head, size_t head_bytes, const struct iovec *pieces,
+		    int piece_count, uint8_t *out)
+{
+	int n;
+
+	if (!crypto_gcm_begin(gcm, nonce, head, head_bytes))
+		return -EIO;
+	for (int i = 0; i < piece_count; i++) {
+		if (crypto.EVP_CipherUpdate(gcm, out, &n, pieces[i].iov_base,
+					    (int)pieces[i].iov_len) != 1)
+			return -EIO;
+		out += n;
+	}
+	if (crypto.EVP_CipherFinal_ex(gcm, out, &n) != 1 ||
+	    crypto.EVP_CIPHER_CTX_ctrl(gcm, EVP_CTRL_AEAD_GET_TAG, CRYPTO_TAG_BYTES, out) != 1)
+		return -EIO;
+	return 0;
+}
+
+int crypto_gcm_open(struct crypto_gcm *gcm, const uint8_t nonce[CRYPTO_NONCE_BYTES],
+		    const void *head, size_t head_bytes, uint8_t *bytes, size_t len)
+{
+	int n;
+
+	if (!crypto_gcm_begin(gcm, nonce, head, head_bytes) ||
+	    crypto.EVP_CipherUpdate(gcm, bytes, &n, bytes, (int)len) != 1 ||
+	    crypto.EVP_CIPHER_CTX_ctrl(gcm, EVP_CTRL_AEAD_SET_TAG, CRYPTO_TAG_BYTES, bytes + len) !=
+		    1)
+		return -EIO;
+	return crypto.EVP_CipherFinal_ex(gcm, bytes + len, &n) == 1 ? 0 : -EBADMSG;
+}

@@ -1,0 +1,435 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* preamble.c - the mutual proof at the beginning of a lane, both roles: what is said. Proofs: preamble_proof.c. */
+#include <errno.h>
+#include <string.h>
+
+#include "wire/preamble_impl.h"
+#include "connect/rails.h"
+#include "wire/record.h"
+
+/*
+ * Theory of operation
+ *
+ * Both roles keep the transcript, every byte sent or received, in one buffer; a step is either
+ * "send up to end" or "read up to end". When `at` reaches `end` preamble_next() looks at the message
+ * and prepares the next one behind it. A proof is the hash of all that stands before it, so it
+ * ends its message and needs no other bookkeeping. Reading never goes beyond the present message:
+ * what follows the preamble stays in the lane for the comm.
+ */
+
+#define MAGIC_HELLO 0x4f4c4548u     /* "HELO" */
+#define MAGIC_CHALLENGE 0x474c4843u /* "CHLG" */
+#define MAGIC_PROOF 0x464f5250u     /* "PROF" */
+#define MAGIC_READY 0x59444552u     /* "REDY" */
+
+/* Every message begins alike. */
+#define AT_MAGIC 0
+#define AT_VERSION 4
+#define AT_EXTENSION_BYTES 6 /* HELLO, CHALLENGE */
+#define AT_STATUS 6          /* READY; 0 in PROOF */
+#define AT_FEATURES 8        /* HELLO, CHALLENGE */
+#define AT_EAGER_BYTES 16
+#define AT_LANE_INDEX 20
+#define AT_LANE_COUNT 21
+#define HELLO_AT_FLAGS 22
+#define HELLO_AT_LISTEN_ID 24
+#define HELLO_AT_COMM_ID 32
+#define HELLO_AT_NONCE 40
+#define CHALLENGE_AT_NONCE 32
+
+#define EXTENSION_MANDATORY 0x8000u /* of the type: refuse what you don't know */
+#define EXTENSION_HEAD_BYTES 4u
+
+#define HELLO_JOIN 1u /* flag: the comm is there already */
+
+static int preamble_fail(struct preamble *p, int error, const char *what)
+{
+	p->what = what;
+	return error;
+}
+
+/* p->own is set: what follows from its psk. */
+static void preamble_want_sealed(struct preamble *p)
+{
+	if (p->own.psk)
+		p->own.features |= FEATURE_SEALED;
+}
+
+/* One side wants the lane sealed, the other does not. */
+static int preamble_check_sealed(struct preamble *p)
+{
+	if (!((p->own.features ^ p->peer.features) & FEATURE_SEALED))
+		return 0;
+	return preamble_fail(p, -EPROTONOSUPPORT, preamble_sealed_differs(!p->own.psk));
+}
+
+const char *preamble_sealed_differs(bool peer_seals)
+{
+	return peer_seals ? "the peer encrypts its lanes (HARP_ENCRYPT) and this process does not: "
+			    "set HARP_ENCRYPT and HARP_KEY_FILE alike on every rank"
+			  : "this process encrypts its lanes (HARP_ENCRYPT) and the peer does not: "
+			    "set HARP_ENCRYPT and HARP_KEY_FILE alike on every rank";
+}
+
+static uint8_t *preamble_begin(struct preamble *p, enum preamble_step step, size_t len)
+{
+	uint8_t *m = p->transcript + p->end;
+
+	p->head = p->end;
+	p->end += len;
+	p->step = step;
+	memset(m, 0, len);
+	return m;
+}
+
+static void preamble_begin_signed(struct preamble *p, enum preamble_step step, uint32_t magic,
+				  uint16_t status, const char *label)
+{
+	uint8_t *m = preamble_begin(p, step, PREAMBLE_PROOF_BYTES - PREAMBLE_MAC_BYTES);
+
+	wire_put32(m + AT_MAGIC, magic);
+	wire_put16(m + AT_VERSION, WIRE_VERSION);
+	wire_put16(m + AT_STATUS, status);
+	preamble_sign(p, label);
+}
+
+void preamble_connect(struct preamble *p, uint64_t listen_id, uint64_t comm_id,
+		      const uint8_t key[PREAMBLE_KEY_BYTES], const struct preamble_terms *own)
+{
+	uint8_t *m;
+
+	memset(p, 0, sizeof(*p));
+	p->own = *own;
+	p->listen_id = listen_id;
+	p->comm_id = comm_id;
+	memcpy(p->key, key, PREAMBLE_KEY_BYTES);
+	preamble_want_sealed(p);
+	m = preamble_begin(p, PREAMBLE_SEND_HELLO, PREAMBLE_HELLO_BYTES);
+	wire_put32(m + AT_MAGIC, MAGIC_HELLO);
+	wire_put16(m + AT_VERSION, WIRE_VERSION);
+	wire_put64(m + AT_FEATURES, p->own.features);
+	wire_put32(m + AT_EAGER_BYTES, own->eager_bytes);
+	m[AT_LANE_INDEX] = own->index;
+	m[AT_LANE_COUNT] = own->lanes;
+	wire_put16(m + HELLO_AT_FLAGS, own->join ? HELLO_JOIN : 0);
+	wire_put64(m + HELLO_AT_LISTEN_ID, p->listen_id);
+	wire_put64(m + HELLO_AT_COMM_ID, comm_id);
+	memcpy(m + HELLO_AT_NONCE, own->nonce, PREAMBLE_NONCE_BYTES);
+}
+
+void preamble_accept(struct preamble *p, const struct preamble_terms *own, preamble_lookup *lookup,
+		     void *lookup_ctx)
+{
+	memset(p, 0, sizeof(*p));
+	p->own = *own;
+	p->lookup = lookup;
+	p->lookup_ctx = lookup_ctx;
+	preamble_want_sealed(p);
+	preamble_begin(p, PREAMBLE_READ_HELLO, PREAMBLE_HELLO_BYTES);
+}
+
+/* Magic, version and feature word, as soon as the fixed part of HELLO or CHALLENGE is there. */
+static int preamble_check_head(struct preamble *p, uint32_t magic)
+{
+	const uint8_t *m = p->transcript + p->head;
+
+	if (wire_get32(m + AT_MAGIC) != magic)
+		return preamble_fail(p, -EPROTO, "what came is not HARP's preamble");
+	if (wire_get16(m + AT_VERSION) != WIRE_VERSION)
+		return preamble_fail(p, -EPROTONOSUPPORT, "another wire version");
+	p->peer.features = wire_get64(m + AT_FEATURES);
+	p->peer.eager_bytes = wire_get32(m + AT_EAGER_BYTES);
+	if (p->peer.features & FEATURE_MANDATORY_MASK & ~FEATURE_SEALED)
+		return preamble_fail(p, -EPROTONOSUPPORT,
+				     "a mandatory feature that is unknown here");
+	p->peer.index = m[AT_LANE_INDEX];
+	p->peer.lanes = m[AT_LANE_COUNT];
+	if (p->peer.lanes - 1u >= PREAMBLE_LANES_MAX || p->peer.index >= p->peer.lanes)
+		return preamble_fail(p, -EPROTO, "a lane of an impossible number");
+	if (wire_get16(m + AT_EXTENSION_BYTES) > PREAMBLE_EXTENSION_BYTES_MAX ||
+	    wire_get16(m + AT_EXTENSION_BYTES) % 8)
+		return preamble_fail(p, -EPROTO, "extensions of impossible length");
+	return 0;
+}
+
+static size_t extension_whole(size_t len)
+{
+	return (EXTENSION_HEAD_BYTES + len + 7u) & ~(size_t)7;
+}
+
+/* Extension 1, of CHALLENGE. Checked here, read when the proof has held. */
+static int preamble_note_placement(struct preamble *p, const uint8_t *value, size_t len)
+{
+	struct placement_end end;
+
+	if (placement_decode(&end, value, len))
+		return preamble_fail(p, -EPROTO, "an extension that makes no sense");
+	p->placement_at = (size_t)(value - p->transcript);
+	p->placement_bytes = len;
+	return 0;
+}
+
+/* Extension 2, of CHALLENGE; likewise. */
+static int preamble_note_rails(struct preamble *p, const uint8_t *value, size_t len)
+{
+	struct rails rails;
+
+	if (rails_decode(&rails, value, len))
+		return preamble_fail(p, -EPROTO, "an extension that makes no sense");
+	p->rails_at = (size_t)(value - p->transcript);
+	p->rails_bytes = len;
+	return 0;
+}
+
+const uint8_t *preamble_rails(const struct preamble *p, size_t *bytes)
+{
+	*bytes = p->rails_bytes;
+	return p->transcript + p->rails_at;
+}
+
+bool preamble_several(const struct preamble *p)
+{
+	return p->own.lanes > 1 && p->peer.lanes > 1;
+}
+
+bool preamble_placement(const struct preamble *p, struct placement_end *out)
+{
+	return p->placement_bytes &&
+	       !placement_decode(out, p->transcript + p->placement_at, p->placement_bytes);
+}
+
+/* Extensions: type, length, value, padded to 8 bytes. */
+static int preamble_check_extensions(struct preamble *p, const uint8_t *at, size_t left)
+{
+	while (left) {
+		uint16_t type = wire_get16(at), len = wire_get16(at + 2);
+		size_t whole = extension_whole(len);
+		int rc = 0;
+
+		if (whole > left)
+			return preamble_fail(p, -EPROTO, "an extension that is cut short");
+		if (type & EXTENSION_MANDATORY)
+			return preamble_fail(p, -EPROTONOSUPPORT,
+					     "a mandatory extension that is unknown here");
+		if (type == PLACEMENT_EXTENSION_TYPE && p->step == PREAMBLE_READ_CHALLENGE)
+			rc = preamble_note_placement(p, at + EXTENSION_HEAD_BYTES, len);
+		if (type == RAILS_EXTENSION_TYPE && p->step == PREAMBLE_READ_CHALLENGE)
+			rc = preamble_note_rails(p, at + EXTENSION_HEAD_BYTES, len);
+		if (rc)
+			return rc;
+		at += whole;
+		left -= whole;
+	}
+	return 0;
+}
+
+/*
+ * HELLO and CHALLENGE are read in two goes: the fixed part tells the length of the rest. Returns 1
+ * when the message is complete, 0 when more must be read, or the error.
+ */
+static int preamble_read_long(struct preamble *p, uint32_t magic, size_t fixed, size_t mac)
+{
+	const uint8_t *m = p->transcript + p->head;
+	size_t extension = wire_get16(m + AT_EXTENSION_BYTES);
+	int rc = preamble_check_head(p, magic);
+
+	if (rc)
+		return rc;
+	if (p->end == p->head + fixed && extension + mac) {
+		p->end += extension + mac;
+		return 0;
+	}
+	rc = preamble_check_extensions(p, m + fixed, extension);
+	return rc ? rc : 1;
+}
+
+static int preamble_check_short(struct preamble *p, uint32_t magic, const char *label)
+{
+	const uint8_t *m = p->transcript + p->head;
+
+	if (wire_get32(m + AT_MAGIC) != magic || wire_get16(m + AT_VERSION) != WIRE_VERSION)
+		return preamble_fail(p, -EPROTO, "the preamble broke off");
+	if (!preamble_holds(p, label))
+		return preamble_fail(p, -EKEYREJECTED, "the peer's proof does not hold");
+	return 0;
+}
+
+/* Writes one; the bytes behind it. */
+static uint8_t *preamble_put_extension(uint8_t *at, uint16_t type, const uint8_t *value, size_t len)
+{
+	if (!len)
+		return at;
+	wire_put16(at, type);
+	wire_put16(at + 2, (uint16_t)len);
+	memcpy(at + EXTENSION_HEAD_BYTES, value, len);
+	return at + extension_whole(len);
+}
+
+static void preamble_begin_challenge(struct preamble *p)
+{
+	uint8_t value[PLACEMENT_EXTENSION_BYTES_MAX], *m;
+	size_t len = p->own.placement ? placement_encode(p->own.placement, value) : 0;
+	size_t rails_bytes = p->own.rails ? p->own.rails_bytes : 0;
+	size_t whole =
+		(len ? extension_whole(len) : 0) + (rails_bytes ? extension_whole(rails_bytes) : 0);
+
+	m = preamble_begin(p, PREAMBLE_SEND_CHALLENGE, PREAMBLE_CHALLENGE_BYTES + whole);
+	wire_put32(m + AT_MAGIC, MAGIC_CHALLENGE);
+	wire_put16(m + AT_VERSION, WIRE_VERSION);
+	wire_put16(m + AT_EXTENSION_BYTES, (uint16_t)whole);
+	wire_put64(m + AT_FEATURES, p->own.features);
+	wire_put32(m + AT_EAGER_BYTES, p->own.eager_bytes);
+	m[AT_LANE_COUNT] = p->own.lanes;
+	memcpy(m + CHALLENGE_AT_NONCE, p->own.nonce, PREAMBLE_NONCE_BYTES);
+	m = preamble_put_extension(m + PREAMBLE_CHALLENGE_BYTES, PLACEMENT_EXTENSION_TYPE, value,
+				   len);
+	(void)preamble_put_extension(m, RAILS_EXTENSION_TYPE, p->own.rails, rails_bytes);
+	preamble_sign(p, preamble_label_challenge);
+}
+
+static int preamble_got_hello(struct preamble *p)
+{
+	const uint8_t *m = p->transcript + p->head;
+	int rc = preamble_read_long(p, MAGIC_HELLO, PREAMBLE_HELLO_BYTES, 0);
+
+	if (rc <= 0)
+		return rc;
+	p->listen_id = wire_get64(m + HELLO_AT_LISTEN_ID);
+	p->comm_id = wire_get64(m + HELLO_AT_COMM_ID);
+	p->peer.join = (wire_get16(m + HELLO_AT_FLAGS) & HELLO_JOIN) != 0;
+	memcpy(p->peer.nonce, m + HELLO_AT_NONCE, PREAMBLE_NONCE_BYTES);
+	if (p->peer.index && !p->peer.join)
+		return preamble_fail(p, -EPROTO, "a further lane that joins no comm");
+	if (!p->lookup(p->lookup_ctx, p, p->key))
+		return preamble_fail(p, -ECONNREFUSED,
+				     p->peer.join ? "there is no comm of that id"
+						  : "nobody listens under that id");
+	if (p->full)
+		return preamble_fail(p, -EBUSY, "too many are at the door already");
+	rc = preamble_check_sealed(p);
+	if (rc)
+		return rc;
+	preamble_begin_challenge(p);
+	return 0;
+}
+
+static int preamble_got_challenge(struct preamble *p)
+{
+	int rc = preamble_read_long(p, MAGIC_CHALLENGE, PREAMBLE_CHALLENGE_BYTES,
+				    PREAMBLE_MAC_BYTES);
+
+	if (rc <= 0)
+		return rc;
+	rc = preamble_check_sealed(p);
+	if (rc)
+		return rc;
+	if (!preamble_holds(p, preamble_label_challenge))
+		return preamble_fail(p, -EKEYREJECTED,
+				     p->own.psk ? "the listener's proof does not hold: do the "
+						  "pre-shared keys (HARP_KEY_FILE) differ?"
+						: "the listener's proof does not hold");
+	memcpy(p->peer.nonce, p->transcript + p->head + CHALLENGE_AT_NONCE, PREAMBLE_NONCE_BYTES);
+	preamble_begin_signed(p, PREAMBLE_SEND_PROOF, MAGIC_PROOF, 0, preamble_label_proof);
+	return 0;
+}
+
+static int preamble_got_proof(struct preamble *p)
+{
+	uint8_t key[PREAMBLE_KEY_BYTES];
+	int rc = preamble_check_short(p, MAGIC_PROOF, preamble_label_proof);
+	bool found;
+
+	if (rc)
+		return rc;
+	found = p->lookup(p->lookup_ctx, p, key);
+	if (p->full)
+		return preamble_fail(p, -EBUSY, "too many wait there already");
+	/* The listener may have gone meanwhile: say so rather than fall silent. */
+	preamble_begin_signed(p, PREAMBLE_SEND_READY, MAGIC_READY,
+			      found ? PREAMBLE_ACCEPTED : PREAMBLE_NOT_LISTENING,
+			      preamble_label_ready);
+	if (found && p->before_ready)
+		p->before_ready(p->lookup_ctx);
+	return 0;
+}
+
+static int preamble_got_ready(struct preamble *p)
+{
+	int rc = preamble_check_short(p, MAGIC_READY, preamble_label_ready);
+
+	if (rc)
+		return rc;
+	if (wire_get16(p->transcript + p->head + AT_STATUS) != PREAMBLE_ACCEPTED)
+		return preamble_fail(p, -ECONNREFUSED, "the listener or comm is closed");
+	p->step = PREAMBLE_DONE;
+	return 1;
+}
+
+/* The present message is complete. 1: all done, 0: go on, or the error. */
+static int preamble_next(struct preamble *p)
+{
+	switch (p->step) {
+	case PREAMBLE_SEND_HELLO:
+		preamble_begin(p, PREAMBLE_READ_CHALLENGE, PREAMBLE_CHALLENGE_BYTES);
+		return 0;
+	case PREAMBLE_READ_CHALLENGE:
+		return preamble_got_challenge(p);
+	case PREAMBLE_SEND_PROOF:
+		preamble_begin(p, PREAMBLE_READ_READY, PREAMBLE_READY_BYTES);
+		return 0;
+	case PREAMBLE_READ_READY:
+		return preamble_got_ready(p);
+	case PREAMBLE_READ_HELLO:
+		return preamble_got_hello(p);
+	case PREAMBLE_SEND_CHALLENGE:
+		preamble_begin(p, PREAMBLE_READ_PROOF, PREAMBLE_PROOF_BYTES);
+		return 0;
+	case PREAMBLE_READ_PROOF:
+		return preamble_got_proof(p);
+	case PREAMBLE_SEND_READY:
+		if (wire_get16(p->transcript + p->head + AT_STATUS) != PREAMBLE_ACCEPTED)
+			return preamble_fail(p, -ECONNREFUSED, "nobody listens under that id");
+		p->step = PREAMBLE_DONE;
+		return 1;
+	case PREAMBLE_DONE:
+		break;
+	}
+	return 1;
+}
+
+static bool preamble_sending(const struct preamble *p)
+{
+	return p->step == PREAMBLE_SEND_HELLO || p->step == PREAMBLE_SEND_PROOF ||
+	       p->step == PREAMBLE_SEND_CHALLENGE || p->step == PREAMBLE_SEND_READY;
+}
+
+int preamble_advance(struct preamble *p, struct lane *lane)
+{
+	int rc = 0;
+
+	while (!rc) {
+		uint8_t *at = p->transcript + p->at;
+		ssize_t n;
+
+		if (preamble_sending(p)) {
+			struct iovec iov = { at, p->end - p->at };
+
+			n = lane->ops->send(lane, &iov, 1);
+		} else {
+			n = lane->ops->recv(lane, at, p->end - p->at, 1);
+			if (!n)
+				return preamble_fail(p, -ECONNRESET,
+						     "the peer closed the connection");
+		}
+		if (n == -EAGAIN)
+			return 0;
+		if (n < 0)
+			return preamble_fail(p, (int)n, lane_error_text((int)n));
+		if (preamble_sending(p))
+			p->sent_bytes += (size_t)n;
+		p->at += (size_t)n;
+		if (p->at == p->end)
+			rc = preamble_next(p);
+	}
+	return rc;
+}

@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * preamble.h - the mutual proof at the beginning of a lane (docs/lanes.md section 3).
+ *
+ *   connector                    acceptor
+ *   HELLO      ------------->               nonce, listen id, features
+ *              <-------------   CHALLENGE   nonce, features, proof that it knows the secret
+ *   PROOF      ------------->               the connector's proof
+ *              <-------------   READY       accepted into a comm, or refused with a status
+ *
+ * Every proof is a keyed hash of the whole transcript so far under its own label.
+ */
+#ifndef HARP_PLUGIN_PREAMBLE_H
+#define HARP_PLUGIN_PREAMBLE_H
+
+#include "wire/handle.h"
+#include "lane/lane.h"
+#include "connect/placement.h"
+
+#define WIRE_VERSION 1u
+
+#define PREAMBLE_NONCE_BYTES 16u
+#define PREAMBLE_KEY_BYTES HANDLE_SECRET_BYTES
+#define PREAMBLE_LANES_MAX 32u
+#define PREAMBLE_MAC_BYTES 16u
+#define PREAMBLE_HELLO_BYTES 64u
+#define PREAMBLE_CHALLENGE_BYTES 48u /* and extensions, and a MAC */
+#define PREAMBLE_PROOF_BYTES 32u
+#define PREAMBLE_READY_BYTES 32u
+#define PREAMBLE_EXTENSION_BYTES_MAX 1024u
+#define PREAMBLE_BYTES_MAX                                                                         \
+	(PREAMBLE_HELLO_BYTES + PREAMBLE_CHALLENGE_BYTES + 2 * PREAMBLE_EXTENSION_BYTES_MAX +      \
+	 PREAMBLE_MAC_BYTES + PREAMBLE_PROOF_BYTES + PREAMBLE_READY_BYTES)
+
+/* The feature word. Low half: a side may ignore what it doesn't know. High half: it must refuse. */
+#define FEATURE_NO_CREDIT 0x1ull      /* send me no CREDIT records (section 5.4) */
+#define FEATURE_ACK_PROMPTLY 0x2ull   /* my sends are done when TCP acknowledges them */
+#define FEATURE_KEPT 0x4ull           /* small messages I keep: acknowledge them now and then */
+#define FEATURE_SEALED 0x100000000ull /* what follows READY is sealed */
+#define FEATURE_MANDATORY_MASK 0xffffffff00000000ull
+
+enum preamble_status { PREAMBLE_ACCEPTED = 0, PREAMBLE_NOT_LISTENING = 1, PREAMBLE_NO_MEMORY = 2 };
+
+/* What one side says of itself, and what it heard of the other. */
+struct preamble_terms {
+	uint64_t features;
+	uint32_t eager_bytes;
+	uint8_t nonce[PREAMBLE_NONCE_BYTES];
+	/* Of the comm: lanes that the connector plans, or the acceptor takes at most, 1..PREAMBLE_LANES_MAX.
+	 * Connector: this lane's place among them, and whether the comm is there already. */
+	uint8_t lanes, index;
+	bool join;
+	/* Acceptor's own: said in CHALLENGE where there is something to say. The caller's; NULL: nothing.
+	 * rails: the value of extension 2, as rails_encode() writes it. */
+	const struct placement_end *placement;
+	const uint8_t *rails;
+	size_t rails_bytes;
+	/* KEYFILE_KEY_BYTES, the caller's: the lane is to be sealed, FEATURE_SEALED is said. NULL: it is not. */
+	const uint8_t *psk;
+};
+
+enum preamble_step {
+	PREAMBLE_SEND_HELLO,
+	PREAMBLE_READ_CHALLENGE,
+	PREAMBLE_SEND_PROOF,
+	PREAMBLE_READ_READY,
+	PREAMBLE_READ_HELLO,
+	PREAMBLE_SEND_CHALLENGE,
+	PREAMBLE_READ_PROOF,
+	PREAMBLE_SEND_READY,
+	PREAMBLE_DONE,
+};
+
+struct preamble;
+/* Acceptor: the key of whom HELLO asks for, a listen id or, where p->peer.join, a comm id and the lane's
+ * index. False: there is none. Asked again when PROOF holds, before READY. It may set p->full, at the first time p->own.rails. */
+typedef bool preamble_lookup(void *ctx, struct preamble *p, uint8_t key[PREAMBLE_KEY_BYTES]);
+
+struct preamble {
+	enum preamble_step step;
+	struct preamble_terms own, peer;
+	uint64_t listen_id, comm_id;
+	uint8_t key[PREAMBLE_KEY_BYTES];
+	const char *what; /* after an error: a few words */
+	bool full; /* acceptor: there is no room for it now; the lane ends with nothing more said */
+	preamble_lookup *lookup;
+	void *lookup_ctx;
+	/* Acceptor: READY is made, so that preamble_comm_key() holds, and has not left. NULL:
+	 * nothing. */
+	void (*before_ready)(void *lookup_ctx);
+	size_t at;         /* bytes of the transcript sent and received */
+	size_t sent_bytes; /* of them */
+	size_t end;        /* where the present message ends, as far as is known */
+	size_t head;       /* where it begins */
+	/* Connector: extensions 1 and 2 of CHALLENGE; 0 bytes: none came. */
+	size_t placement_at, placement_bytes;
+	size_t rails_at, rails_bytes;
+	uint8_t transcript[PREAMBLE_BYTES_MAX];
+};
+
+/* key: the secret of the handle, or the comm's where the comm is there (own->join). */
+void preamble_connect(struct preamble *p, uint64_t listen_id, uint64_t comm_id,
+		      const uint8_t key[PREAMBLE_KEY_BYTES], const struct preamble_terms *own);
+void preamble_accept(struct preamble *p, const struct preamble_terms *own, preamble_lookup *lookup,
+		     void *lookup_ctx);
+/*
+ * Goes on as far as the open lane allows. 1: done, the next byte of the lane is a record's.
+ * 0: more is to come. -EBUSY (p->full), -EPROTO, -EKEYREJECTED (a proof does not hold), -EPROTONOSUPPORT (version or
+ * mandatory feature), -ECONNREFUSED (READY says no), or the lane's error: p->what says it in words.
+ */
+int preamble_advance(struct preamble *p, struct lane *lane);
+/* Done: the key that further lanes of this comm prove that they know (docs/lanes.md section 3.4). */
+void preamble_comm_key(const struct preamble *p, uint8_t out[PREAMBLE_KEY_BYTES]);
+/* Done: both sides can do with several lanes. */
+bool preamble_several(const struct preamble *p);
+/* Words for a peer that differs about FEATURE_SEALED. */
+const char *preamble_sealed_differs(bool peer_seals);
+/* Done: where both sides want it puts *lane into a sealed one (lane_sealed.h); the lane's first use after
+ * the preamble must see that one. 0 or -ENOMEM. */
+int preamble_seal(const struct preamble *p, struct lane **lane);
+/* Connector, done: how the acceptor's NIC chooses queues. False: it did not say. */
+bool preamble_placement(const struct preamble *p, struct placement_end *out);
+/* Connector, done: the value of extension 2 for rails_decode(), and its bytes; 0: none came. */
+const uint8_t *preamble_rails(const struct preamble *p, size_t *bytes);
+
+#endif

@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* record.c - record headers to bytes and back, distrusting what comes. */
+#include "wire/record.h"
+
+#include <errno.h>
+#include <string.h>
+
+/* docs/lanes.md section 4: offsets within the header. */
+#define AT_TYPE 0
+#define AT_FLAGS 1
+#define AT_RESERVED16 2
+#define AT_LENGTH 4
+#define AT_MESSAGE 8
+#define AT_TOTAL 16
+#define AT_OFFSET 24
+#define AT_TAG 32
+#define AT_RESERVED32 36
+
+void record_encode(uint8_t out[RECORD_HEADER_BYTES], const struct record *record)
+{
+	memset(out, 0, RECORD_HEADER_BYTES);
+	out[AT_TYPE] = record->type;
+	wire_put32(out + AT_LENGTH, record->length);
+	wire_put64(out + AT_MESSAGE, record->message);
+	wire_put64(out + AT_TOTAL, record->total);
+	wire_put64(out + AT_OFFSET, record->offset);
+	wire_put32(out + AT_TAG, record->tag);
+}
+
+static const char *record_check_data(const struct record *r)
+{
+	if (r->total > RECORD_TOTAL_MAX)
+		return "a message of impossible size";
+	if (r->length > RECORD_LENGTH_MAX)
+		return "a DATA record of impossible length";
+	if (r->offset > r->total || r->length > r->total - r->offset)
+		return "a DATA record that ends behind its message";
+	if (r->offset % RECORD_OFFSET_ALIGN)
+		return "a DATA record at an unaligned offset";
+	if (!r->length && r->total)
+		return "an empty DATA record in a message that is not empty";
+	if (r->offset + r->length < r->total && r->length % RECORD_OFFSET_ALIGN)
+		return "a DATA record of unaligned length inside its message";
+	return NULL;
+}
+
+static const char *record_check_credit(const struct record *r)
+{
+	uint64_t count = r->length / 8;
+
+	if (r->length % 8 || count > RECORD_CREDITS_MAX)
+		return "a CREDIT record of impossible length";
+	if (r->message > UINT64_MAX - count || r->message + count != r->total)
+		return "a CREDIT record whose counts disagree";
+	return NULL;
+}
+
+int record_decode(const uint8_t in[RECORD_HEADER_BYTES], struct record *record, const char **what)
+{
+	const char *wrong = NULL;
+
+	record->type = in[AT_TYPE];
+	record->length = wire_get32(in + AT_LENGTH);
+	record->message = wire_get64(in + AT_MESSAGE);
+	record->total = wire_get64(in + AT_TOTAL);
+	record->offset = wire_get64(in + AT_OFFSET);
+	record->tag = wire_get32(in + AT_TAG);
+	if (in[AT_FLAGS] || wire_get16(in + AT_RESERVED16) || wire_get32(in + AT_RESERVED32)) {
+		wrong = "a record with reserved bits set";
+	} else {
+		switch (record->type) {
+		case RECORD_DATA:
+			wrong = record_check_data(record);
+			break;
+		case RECORD_CREDIT:
+			wrong = record_check_credit(record);
+			break;
+		case RECORD_ACK:
+		case RECORD_CLOSE:
+			if (record->length)
+				wrong = "an ACK or CLOSE record with payload";
+			break;
+		default:
+			wrong = "a record of unknown type";
+		}
+	}
+	*what = wrong;
+	return wrong ? -EPROTO : 0;
+}
+
+const char *record_close_reason_text(uint32_t reason)
+{
+	switch (reason) {
+	case CLOSE_ORDERLY:
+		return "the peer closed the connection";
+	case CLOSE_TRUNCATED:
+		return "the peer posted a receive smaller than the message (message truncated)";
+	case CLOSE_PROTOCOL:
+		return "the peer saw a protocol error";
+	case CLOSE_ABORTED:
+		return "the peer aborted";
+	case CLOSE_LOCAL:
+		return "the peer had an error of its own";
+	default:
+		return "the peer closed the connection for an unknown reason";
+	}
+}
