@@ -127,3 +127,9 @@ bool af_xdp_link_wants_generic(const struct af_xdp_link *link)
 	static const char *const names[] = { "veth", "bridge", "macvlan", "ipvlan", "dummy", NULL };
 	return link_driver_in(link, names);
 }
+
+bool af_xdp_link_is_stacked(const struct af_xdp_link *link)
+{
+	static const char *const names[] = { "bonding", "team", "802.1Q VLAN Support", NULL };
+	return link_driver_in(link, names);
+}

@@ -66,8 +66,9 @@ struct harp_xdp_api {
 	int64_t (*attached_id)(uint32_t ifindex);
 	/*
 	 * Pins links, programs and maps in a directory of a bpffs, made if its parent exists: from now on
-	 * they outlive the process. So does the device beside the interface, by a file beside the bpffs: BPFFS.NAME for
-	 * what is pinned in BPFFS/NAME. On failure nothing is left pinned. A bpffs takes no dot in a name.
+	 * they outlive the process. So does the device beside the interface, if a network namespace is mounted
+	 * on BPFFS.netns: the device's other end is moved there, as NAME for what is pinned in BPFFS/NAME.
+	 * On failure nothing is left pinned. A bpffs takes no dot in a name.
 	 * -EOPNOTSUPP not on a bpffs; -EEXIST something of these names is there; -EINVAL a dot in
 	 * the directory's name; -ENOENT no parent; -EPERM; -EBUSY pinned already.
 	 */

@@ -12,7 +12,6 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/ioctl.h>
-#include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
 #include <unistd.h>
@@ -30,7 +29,8 @@ void side_name(char name[IFNAMSIZ], uint32_t ifindex)
 	snprintf(name, IFNAMSIZ, "harp%u", ifindex);
 }
 
-#define SIDE_AWAY "away" /* the other end's name there */
+/* The other end's name in its namespace, until side_keep(). */
+#define SIDE_AWAY "away"
 
 /* ---- the namespace of the other end ---------------------------------------------------------- */
 
@@ -86,7 +86,7 @@ static void nest_end(const struct netlink_message *message, struct rtattr *nest)
 				   (const uint8_t *)nest);
 }
 
-/* Of the end that all see: locally administered, "HARP". Whoever finds a device of that name knows it for HARP's. */
+/* Of both ends: locally administered, "HARP". It tells a device of HARP's from another one of the same name. */
 static const uint8_t side_mac[6] = { 0x02, 'H', 'A', 'R', 'P', 0 };
 
 static int side_create(struct netlink *nl, const char *name, uint32_t queues, int netns_fd)
@@ -106,6 +106,7 @@ static int side_create(struct netlink *nl, const char *name, uint32_t queues, in
 	data = nest_begin(&message, IFLA_INFO_DATA, "", 0);
 	peer = nest_begin(&message, VETH_INFO_PEER, &none, sizeof(none));
 	netlink_put(&message, IFLA_IFNAME, SIDE_AWAY, sizeof(SIDE_AWAY));
+	netlink_put(&message, IFLA_ADDRESS, side_mac, sizeof(side_mac));
 	netlink_put(&message, IFLA_NUM_RX_QUEUES, &queues, sizeof(queues));
 	netlink_put(&message, IFLA_NUM_TX_QUEUES, &queues, sizeof(queues));
 	netlink_put(&message, IFLA_NET_NS_FD, &netns_fd, sizeof(netns_fd));
@@ -191,6 +192,7 @@ int side_make(struct side *side, const struct why *why, uint32_t ifindex, uint32
 
 	side_init(side);
 	side_name(side->name, ifindex);
+	strcpy(side->away_name, SIDE_AWAY);
 	rc = netlink_open(&side->route, 0);
 	if (!rc && !side_find(&side->route, side->name, &there))
 		rc = there.ours ? -EAGAIN : -EEXIST;
@@ -249,18 +251,18 @@ bool side_is_gone(struct side *side)
 }
 
 /* By the end that nobody can have moved; both go. */
-static void away_remove(struct netlink *away)
+static int away_remove(struct netlink *away, const char *name)
 {
 	struct netlink_message message;
 
 	netlink_begin(&message, RTM_DELLINK, 0, sizeof(struct ifinfomsg));
-	netlink_put(&message, IFLA_IFNAME, SIDE_AWAY, sizeof(SIDE_AWAY));
-	netlink_call(away, &message, NULL, NULL);
+	netlink_put(&message, IFLA_IFNAME, name, strlen(name) + 1);
+	return netlink_call(away, &message, NULL, NULL);
 }
 
 void side_remove(struct side *side)
 {
-	away_remove(&side->away);
+	away_remove(&side->away, side->away_name);
 }
 
 void side_move_fd(int *fd, int *fresh)
@@ -281,6 +283,7 @@ void side_take_over(struct side *side, struct side *fresh)
 	side_move_fd(&side->netns_fd, &fresh->netns_fd);
 	side->ifindex = fresh->ifindex;
 	side->away_ifindex = fresh->away_ifindex;
+	strcpy(side->away_name, fresh->away_name);
 }
 
 void side_drop(struct side *side)
@@ -301,50 +304,74 @@ void side_close(struct side *side)
 	netlink_close(&side->route);
 }
 
-/* ---- a name for the namespace ---------------------------------------------------------------- */
+/* ---- a namespace that outlives its maker ------------------------------------------------------ */
 
-int side_keep(const struct side *side, const char *file)
-{
-	char from[32];
-	int fd, rc = 0;
-
-	fd = open(file, O_CREAT | O_EXCL | O_CLOEXEC | O_RDONLY, 0400);
-	if (fd < 0)
-		return -errno;
-	close(fd);
-	snprintf(from, sizeof(from), "/proc/self/fd/%d", side->netns_fd);
-	if (mount(from, file, NULL, MS_BIND, NULL)) {
-		rc = -errno;
-		unlink(file);
-	}
-	return rc;
-}
-
-int side_unkeep(const char *file)
-{
-	if (umount2(file, MNT_DETACH | UMOUNT_NOFOLLOW) && errno != EINVAL) /* nothing is mounted */
-		return -errno;
-	return unlink(file) ? -errno : 0;
-}
-
-/* A descriptor of what the file keeps, which may be nothing: then it is an ordinary one. */
-static int kept_open(const char *file, bool *kept)
+/* The network namespace that is mounted on the file; -ESTALE: none is, or this thread's own. */
+static int kept_open(const char *file)
 {
 	struct stat there, own;
 	struct statfs fs;
 	int fd = open(file, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
 
-	*kept = false;
 	if (fd < 0)
 		return errno == ELOOP ? -ESTALE : -errno;
-	if (!fstatfs(fd, &fs) && !fstat(fd, &there) && !stat("/proc/thread-self/ns/net", &own)) {
-		*kept = fs.f_type == NSFS_MAGIC;
-		/* Ours has no other end of ours. */
-		if (*kept ? there.st_ino != own.st_ino : S_ISREG(there.st_mode) && !there.st_size)
-			return fd;
-	}
+	if (!fstatfs(fd, &fs) && fs.f_type == NSFS_MAGIC && !fstat(fd, &there) &&
+	    !stat("/proc/thread-self/ns/net", &own) && there.st_ino != own.st_ino)
+		return fd;
 	close(fd);
 	return -ESTALE;
+}
+
+/* The kernel sets a device down that it moves. */
+static int side_move(struct side *side, struct netlink *kept, int netns_fd, const char *name)
+{
+	struct netlink_message message;
+	struct ifinfomsg *body = netlink_begin(&message, RTM_NEWLINK, 0, sizeof(*body));
+	uint32_t ifindex;
+	int rc;
+
+	body->ifi_index = (int)side->away_ifindex;
+	netlink_put(&message, IFLA_NET_NS_FD, &netns_fd, sizeof(netns_fd));
+	netlink_put(&message, IFLA_IFNAME, name, strlen(name) + 1);
+	rc = netlink_call(&side->away, &message, NULL, NULL);
+	if (rc)
+		return rc;
+	rc = side_find_index(kept, name, &ifindex);
+	if (!rc)
+		rc = side_up(kept, ifindex);
+	if (rc) {
+		away_remove(kept, name);
+		return rc;
+	}
+	side->away_ifindex = ifindex;
+	strcpy(side->away_name, name);
+	return 0;
+}
+
+int side_keep(struct side *side, const char *file, const char *name)
+{
+	struct netlink kept = { .fd = -1 };
+	int fd, rc;
+
+	if (strlen(name) >= sizeof(side->away_name))
+		return -ENAMETOOLONG;
+	fd = kept_open(file);
+	if (fd < 0)
+		return fd;
+	rc = away_open(&kept, fd);
+	close(fd); /* it would keep the mount busy */
+	fd = rc ? -1 : ioctl(kept.fd, SIOCGSKNS);
+	if (!rc)
+		rc = fd < 0 ? -errno : side_move(side, &kept, fd, name);
+	if (!rc) {
+		side_move_fd(&side->away.fd, &kept.fd);
+		side_move_fd(&side->netns_fd, &fd);
+		return 0;
+	}
+	if (fd >= 0)
+		close(fd);
+	netlink_close(&kept);
+	return rc;
 }
 
 struct side_other {
@@ -395,7 +422,7 @@ static int32_t away_number(struct netlink *away)
 	return number;
 }
 
-/* Both ends, of which the one that packets come out of is in the namespace that is kept, the other one here. */
+/* The end of that name in the kept namespace, if its other end is in this thread's. */
 static int side_take_pair(struct side *side)
 {
 	struct side_other other = { .peer_netns = -1 };
@@ -403,7 +430,7 @@ static int side_take_pair(struct side *side)
 	int rc;
 
 	netlink_begin(&message, RTM_GETLINK, 0, sizeof(struct ifinfomsg));
-	netlink_put(&message, IFLA_IFNAME, SIDE_AWAY, sizeof(SIDE_AWAY));
+	netlink_put(&message, IFLA_IFNAME, side->away_name, strlen(side->away_name) + 1);
 	rc = netlink_call(&side->away, &message, other_answer, &other);
 	if (rc)
 		return rc == -ENODEV ? -ESTALE : rc;
@@ -414,16 +441,17 @@ static int side_take_pair(struct side *side)
 	return side_is_gone(side) ? -ESTALE : 0;
 }
 
-int side_take_up(struct side *side, const struct why *why, const char *file, uint32_t ifindex)
+int side_take_up(struct side *side, const struct why *why, const char *file, const char *name,
+		 uint32_t ifindex)
 {
-	bool kept = false;
-	int fd = kept_open(file, &kept), rc = fd;
+	int fd = kept_open(file), rc = fd < 0 ? fd : 0;
 
 	side_init(side);
 	side_name(side->name, ifindex);
-	if (fd >= 0) {
-		rc = kept ? away_open(&side->away, fd) : -ESTALE;
-		close(fd); /* it would keep the file mounted */
+	snprintf(side->away_name, sizeof(side->away_name), "%s", name);
+	if (!rc) {
+		rc = away_open(&side->away, fd);
+		close(fd); /* it would keep the mount busy */
 	}
 	if (!rc)
 		rc = away_netns(side);
@@ -435,24 +463,24 @@ int side_take_up(struct side *side, const struct why *why, const char *file, uin
 		return 0;
 	side_close(side);
 	return why_fail(why, rc, "%s: %s", file,
-			rc == -ESTALE ? "not what keeps the device beside the interface"
+			rc == -ESTALE ? "the device beside the interface is not in it"
 				      : strerror(-rc));
 }
 
-int side_forget(const char *file)
+int side_forget(const char *file, const char *name)
 {
 	struct netlink away = { .fd = -1 };
-	bool kept;
-	int fd = kept_open(file, &kept), rc = 0;
+	int fd = kept_open(file), rc;
+	struct side_found there;
 
 	if (fd < 0)
 		return fd;
-	if (kept) {
-		rc = away_open(&away, fd);
-		if (!rc)
-			away_remove(&away);
-		netlink_close(&away);
-	}
+	rc = away_open(&away, fd);
+	if (!rc)
+		rc = side_find(&away, name, &there);
+	if (!rc)
+		rc = there.ours ? away_remove(&away, name) : -ENOENT;
+	netlink_close(&away);
 	close(fd);
-	return rc ? rc : side_unkeep(file);
+	return rc == -ENODEV ? -ENOENT : rc;
 }

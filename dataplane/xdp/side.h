@@ -3,10 +3,10 @@
  * side.h - the device beside an interface, where HARP's sockets receive what harp_aside sends there: one end of
  * a veth pair, up, with the interface's queues and no address; nothing is ever sent through it.
  *
- * Its life is its maker's. The pair's other end is in a network namespace that only a descriptor of the maker's
- * holds, so that the kernel takes both ends away when the maker has died. A maker whose device must outlive it
- * (harpd's, pinned) keeps the namespace by a name, too: a bind mount of it on a file, as `ip netns` does. Who comes after
- * it takes the device up by that.
+ * The pair's other end is in a network namespace that only a descriptor of the maker's holds, so that
+ * the kernel removes both ends when the maker has died. A device that must outlive its maker (harpd's,
+ * pinned) has its other end moved to a namespace that is mounted on a file, as `ip netns` does. The next
+ * harpd takes the device up from there.
  */
 #ifndef HARP_XDP_SIDE_H
 #define HARP_XDP_SIDE_H
@@ -24,6 +24,7 @@ struct side {
 	struct netlink route;  /* of the interface's network namespace */
 	struct netlink away;   /* holds the other end's */
 	char name[IFNAMSIZ];
+	char away_name[IFNAMSIZ]; /* of the other end */
 };
 
 void side_init(struct side *side);
@@ -42,16 +43,17 @@ void side_remove(struct side *side);
 void side_move_fd(int *fd, int *fresh);
 /* Becomes the other one, whose descriptors get the numbers of its own. */
 void side_take_over(struct side *side, struct side *fresh);
-/* Keeps it by a file, which is made: -EEXIST it is there, -EPERM mounting takes CAP_SYS_ADMIN, other -errno. */
-int side_keep(const struct side *side, const char *file);
-/* Removes the file alone. */
-int side_unkeep(const char *file);
-/* Takes up the device whose other end is in the namespace that the file keeps, as that beside the interface ifindex of
- * this thread's. -ENOENT no such file; -ESTALE it keeps nothing, or no device of HARP's with an end here. */
-int side_take_up(struct side *side, const struct why *why, const char *file, uint32_t ifindex);
-/* Removes the file, and the device whose other end it keeps, wherever its end here is now. -ENOENT there is no such
- * file; -ESTALE it is none of ours, and left. */
-int side_forget(const char *file);
+/* Moves the other end to the namespace that is mounted on the file, and renames it. -ENOENT no such
+ * file; -ESTALE no namespace is mounted there; -EEXIST the name is taken; other -errno. */
+int side_keep(struct side *side, const char *file, const char *name);
+/* Takes up the device whose other end has this name in the namespace that is mounted on the file, as that
+ * beside the interface ifindex of this thread's. -ENOENT no such file; -ESTALE it keeps nothing, or no device
+ * of HARP's with an end here. */
+int side_take_up(struct side *side, const struct why *why, const char *file, const char *name,
+		 uint32_t ifindex);
+/* Removes the device whose other end has this name there, wherever its end here is now. -ENOENT there
+ * is none; -ESTALE no namespace is mounted on the file. */
+int side_forget(const char *file, const char *name);
 /* Closes all; removes it, unless it is kept. Safe twice. */
 void side_close(struct side *side);
 /* Removes it, and closes all. Safe twice. */

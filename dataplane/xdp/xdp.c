@@ -258,6 +258,13 @@ static int xdp_attach(struct harp_xdp **out, const char *ifname, uint32_t mode, 
 	rc = af_xdp_link_read(ifname, &before);
 	if (rc)
 		return why_fail(&why, rc, "cannot be used: %s", strerror(-rc));
+	if (af_xdp_link_is_stacked(&before))
+		return why_fail(
+			&why, -EOPNOTSUPP,
+			"an AF_XDP socket on a device of driver %s receives nothing; name a "
+			"NIC that is in no bond and carries untagged packets, or use kernel "
+			"lanes (HARP_PATH=auto or kernel)",
+			before.driver);
 	xdp = xdp_new(ifname, before.ifindex);
 	if (!xdp)
 		return why_fail(&why, -ENOMEM, "out of memory");

@@ -111,8 +111,8 @@ void xdp_detach(struct harp_xdp *xdp);
 
 /* DIR/NAME; -ENAMETOOLONG. */
 int xdp_pin_path(char path[PATH_MAX], const char *dir, const char *name);
-/* The file that keeps the device beside (side_keep()), for what is pinned in bpffs/NAME: "bpffs.NAME". */
-int xdp_pin_keeper(char path[PATH_MAX], const char *dir);
+/* Of what is pinned in BPFFS/NAME: the file that side_keep() takes, BPFFS.netns, and NAME. */
+int xdp_pin_netns(char path[PATH_MAX], const char **name, const char *dir);
 /* -ENOENT no such directory, -EOPNOTSUPP not on a bpffs. */
 int xdp_pin_dir_check(const char *dir);
 /* The link is another one than the one that is pinned. */

@@ -4,7 +4,7 @@
  *
  * Who adopts believes nothing: the maps must be of our layout, the programs ours and working with these very
  * maps, the links those of these programs on this interface and on the device beside it, and that device the pair of
- * what the file beside the bpffs keeps.
+ * what the namespace next to the bpffs keeps.
  */
 #include <bpf/bpf.h>
 #include <errno.h>
@@ -218,7 +218,8 @@ static int adopt_side(struct harp_xdp *xdp, const struct why *why, const char *d
 						BPF_PROG_TYPE_XDP, XDP_MAP_xsks + 1 };
 	struct adopt_there there;
 	struct bpf_link_info info;
-	char keeper[PATH_MAX];
+	char netns[PATH_MAX];
+	const char *name;
 	int rc;
 
 	rc = adopt_link_info(why, dir, XDP_PIN_SIDE_LINK, xdp->side_link_fd, &info);
@@ -229,9 +230,9 @@ static int adopt_side(struct harp_xdp *xdp, const struct why *why, const char *d
 				"%s: the device beside the interface is gone; `harpctl stop` "
 				"removes what is pinned there",
 				dir);
-	rc = xdp_pin_keeper(keeper, dir);
+	rc = xdp_pin_netns(netns, &name, dir);
 	if (!rc)
-		rc = side_take_up(&xdp->side, why, keeper, xdp->ifindex);
+		rc = side_take_up(&xdp->side, why, netns, name, xdp->ifindex);
 	if (rc)
 		return rc == -ENOENT ? -ESTALE : rc;
 	there.ifindex = xdp->side.away_ifindex;

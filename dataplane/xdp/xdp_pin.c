@@ -7,8 +7,10 @@
  * `side_program` and `side_link`. `link` comes last and goes first, so that a directory without it is one whose maker
  * died in between, and no packet is sent anywhere. While a newer program takes over there is `program_new`, too.
  *
- * A bpffs takes no network namespace, so what keeps the device beside is a file beside the bpffs, on which the namespace of
- * its other end is mounted: /run/harp/bpf.eth1 for what is pinned in /run/harp/bpf/eth1. It lives as long as the pins.
+ * A bpffs takes no network namespace. One is mounted on a file next to the bpffs, BPFFS.netns, by whoever
+ * mounts the bpffs; the other ends of all devices beside interfaces are moved there, each under its
+ * directory's name. A device is kept after its names are pinned, and removed after them, before the directory:
+ * so a device without a directory does not exist, whenever its maker dies.
  */
 #include <bpf/bpf.h>
 #include <bpf/libbpf.h>
@@ -29,18 +31,16 @@ int xdp_pin_path(char path[PATH_MAX], const char *dir, const char *name)
 	return len < 0 || len >= PATH_MAX ? -ENAMETOOLONG : 0;
 }
 
-int xdp_pin_keeper(char path[PATH_MAX], const char *dir)
+int xdp_pin_netns(char path[PATH_MAX], const char **name, const char *dir)
 {
-	char *last;
-	int len = snprintf(path, PATH_MAX, "%s", dir);
+	const char *last = strrchr(dir, '/');
+	int len;
 
-	if (len < 0 || len >= PATH_MAX)
-		return -ENAMETOOLONG;
-	last = strrchr(path, '/');
-	if (!last || last == path || !last[1])
+	if (!last || last == dir || !last[1])
 		return -EINVAL;
-	*last = '.';
-	return 0;
+	*name = last + 1;
+	len = snprintf(path, PATH_MAX, "%.*s.netns", (int)(last - dir), dir);
+	return len < 0 || len >= PATH_MAX ? -ENAMETOOLONG : 0;
 }
 
 static int pin_one(int fd, const char *dir, const char *name)
@@ -111,56 +111,16 @@ static int pin_all(const struct harp_xdp *xdp, const char *dir)
 	return rc;
 }
 
-static int pin_keep_side(const struct harp_xdp *xdp, const char *dir)
+static int pin_keep_side(struct harp_xdp *xdp, const char *dir)
 {
-	char keeper[PATH_MAX];
-	int rc = xdp_pin_keeper(keeper, dir);
-
-	return rc || !xdp->side.ifindex ? rc : side_keep(&xdp->side, keeper);
-}
-
-static void pin_unkeep_side(const struct harp_xdp *xdp, const char *dir)
-{
-	char keeper[PATH_MAX];
-
-	if (xdp->side.ifindex && !xdp_pin_keeper(keeper, dir))
-		side_unkeep(keeper);
-}
-
-int xdp_pin(struct harp_xdp *xdp, const char *dir)
-{
-	const char *last = strrchr(dir, '/');
-	bool made;
+	char netns[PATH_MAX];
+	const char *name;
 	int rc;
 
-	if (xdp->pin_dir[0])
-		return -EBUSY;
-	if (strlen(dir) >= sizeof(xdp->pin_dir))
-		return -ENAMETOOLONG;
-	if (strchr(last ? last + 1 : dir, '.'))
-		return -EINVAL;
-	made = mkdir(dir, 0700) == 0;
-	if (!made && errno != EEXIST)
-		return -errno;
-	rc = xdp_pin_dir_check(dir);
-	if (!rc)
-		rc = pin_keep_side(xdp, dir);
-	if (!rc) {
-		rc = pin_all(xdp, dir);
-		if (rc)
-			pin_unkeep_side(xdp, dir);
-	}
-	if (rc && made)
-		rmdir(dir);
-	if (!rc)
-		strcpy(xdp->pin_dir, dir);
-	return rc;
-}
-
-int xdp_pin_link_anew(const struct harp_xdp *xdp)
-{
-	pin_remove(xdp->pin_dir, XDP_PIN_LINK);
-	return pin_one(xdp->link_fd, xdp->pin_dir, XDP_PIN_LINK);
+	if (!xdp->side.ifindex)
+		return 0;
+	rc = xdp_pin_netns(netns, &name, dir);
+	return rc ? rc : side_keep(&xdp->side, netns, name);
 }
 
 /* Our names in a directory; 0 also when some were missing, -ENOENT none was there. */
@@ -186,26 +146,63 @@ static int unpin_names(const char *dir)
 		if (one && one != -ENOENT && !rc)
 			rc = one;
 	}
-	rmdir(dir); /* stays while something else is in it */
 	if (rc)
 		return rc;
 	return removed ? 0 : -ENOENT;
 }
 
-/* The device goes last, when no packet is sent there any more. */
+int xdp_pin(struct harp_xdp *xdp, const char *dir)
+{
+	const char *last = strrchr(dir, '/');
+	bool made;
+	int rc;
+
+	if (xdp->pin_dir[0])
+		return -EBUSY;
+	if (strlen(dir) >= sizeof(xdp->pin_dir))
+		return -ENAMETOOLONG;
+	if (strchr(last ? last + 1 : dir, '.'))
+		return -EINVAL;
+	made = mkdir(dir, 0700) == 0;
+	if (!made && errno != EEXIST)
+		return -errno;
+	rc = xdp_pin_dir_check(dir);
+	if (!rc)
+		rc = pin_all(xdp, dir);
+	if (!rc) {
+		rc = pin_keep_side(xdp, dir);
+		if (rc)
+			unpin_names(dir);
+	}
+	if (rc && made)
+		rmdir(dir);
+	if (!rc)
+		strcpy(xdp->pin_dir, dir);
+	return rc;
+}
+
+int xdp_pin_link_anew(const struct harp_xdp *xdp)
+{
+	pin_remove(xdp->pin_dir, XDP_PIN_LINK);
+	return pin_one(xdp->link_fd, xdp->pin_dir, XDP_PIN_LINK);
+}
+
+/* The device goes when no packet is sent there any more. */
 int xdp_unpin(const char *dir)
 {
-	char keeper[PATH_MAX];
+	char netns[PATH_MAX];
+	const char *name;
 	int rc = unpin_names(dir), side;
 
 	if (rc && rc != -ENOENT)
 		return rc;
-	side = xdp_pin_keeper(keeper, dir);
+	side = xdp_pin_netns(netns, &name, dir);
 	if (!side)
-		side = side_forget(keeper);
-	if (!side)
-		return 0;
-	return side == -ENOENT || side == -ESTALE || side == -EINVAL ? rc : side;
+		side = side_forget(netns, name);
+	if (side && side != -ENOENT && side != -ESTALE && side != -EINVAL)
+		return side;
+	rmdir(dir); /* stays while something else is in it */
+	return side ? rc : 0;
 }
 
 /* ---- replacing ------------------------------------------------------------------------------ */

@@ -28,7 +28,10 @@ def _device(view: View, link: Link, _queue: int) -> Answer:
         return cannot("carries no Ethernet frames", "name the NIC that leads to the other hosts")
     if link.kind in ("bond", "team"):
         members = ", ".join(link.members) or "none"
-        return cannot(f"a bond: sockets on it receive nothing; members: {members}", "use a member")
+        return cannot(
+            f"a bond: sockets on it receive nothing; members: {members}",
+            "use a NIC that is in no bond; HARP_PATH=auto uses kernel lanes here",
+        )
     if link.kind == "vlan":
         return cannot(f"a VLAN on {link.beneath}: sockets on it receive nothing", _use(link))
     if link.kind in ("macvlan", "ipvlan"):

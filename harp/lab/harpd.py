@@ -119,9 +119,9 @@ class LabHarpd(Closing):
 
 
 def remove_run_dir(run_dir: Path) -> None:
-    """Removes what a harpd that is dead has left: its bpffs, which unpins all, what keeps devices
-    beside interfaces, and its files."""
-    for mount in (run_dir / "bpf", *run_dir.glob("bpf.*")):
+    """Removes what a harpd that is dead has left: its bpffs, which unpins all, the network
+    namespace of devices beside interfaces, and its files."""
+    for mount in (run_dir / "bpf", run_dir / "bpf.netns"):
         subprocess.run(["umount", "-l", mount], capture_output=True, check=False)
     shutil.rmtree(run_dir, ignore_errors=True)
     with contextlib.suppress(OSError):

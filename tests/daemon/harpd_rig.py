@@ -181,11 +181,9 @@ class HostDaemon:
                 self.process.wait(10)
             if self.process.poll() is None:
                 self.end(signal.SIGKILL)
-        for keeper in self.run_dir.glob("bpf.*"):
-            subprocess.run(["umount", str(keeper)], check=False, stderr=subprocess.DEVNULL)
-        pins = self.run_dir / "bpf"
-        if pins.is_dir() and rundir.is_bpffs(pins):
-            subprocess.run(["umount", str(pins)], check=True)
+        for name, kind in (("bpf.netns", "nsfs"), ("bpf", "bpf")):
+            if rundir.is_mounted(self.run_dir / name, kind):
+                subprocess.run(["umount", str(self.run_dir / name)], check=True)
         subprocess.run(["rm", "-rf", str(self.folder)], check=True)
 
 

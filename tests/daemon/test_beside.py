@@ -3,6 +3,7 @@
 becomes of it when harpd, jobs, the NIC or the device itself go."""
 
 import errno
+import json
 import os
 import signal
 import socket
@@ -16,7 +17,6 @@ from crash_rig import REMOTE_ERROR, Kernel, Site, add_nic, bpffs_mounts, refused
 from harpd_rig import HARPCTL, HostDaemon, beside, links, xdp_id
 
 from harp import _host
-from harp.daemon import rundir
 from harp.daemon.loop import close_all
 from harp.lab import Host, Lab, LabOptions
 
@@ -51,8 +51,14 @@ def allow(host: Host, size: str) -> None:
 
 
 def keeper(harpd: HostDaemon) -> Path:
-    """What keeps the other end's network namespace."""
-    return harpd.run_dir / f"bpf.{harpd.host.ifname}"
+    """What keeps the network namespace of the other ends."""
+    return harpd.run_dir / "bpf.netns"
+
+
+def other_ends(harpd: HostDaemon) -> set[str]:
+    """The devices in that namespace."""
+    command = ["nsenter", f"--net={keeper(harpd)}", "ip", "-j", "link"]
+    return {each["ifname"] for each in json.loads(subprocess.check_output(command))} - {"lo"}
 
 
 def nic(harpd: HostDaemon) -> dict[str, object]:
@@ -94,6 +100,7 @@ def test_a_lease_receives_from_the_device_and_the_nic_has_no_program(daemon: Hos
     with harpd.client() as asked:
         lease, fds = asked.lease(host.ifname)
         assert len(fds) == _host.FDS_MAX
+        assert other_ends(harpd) == {host.ifname}
         assert lease.side_ifindex == links(host)[name]["ifindex"]
         assert not lease.native
         close_all(fds)
@@ -113,7 +120,7 @@ def test_where_there_can_be_no_device_it_is_on_the_nic_and_said(daemon: HostDaem
     host, name = harpd.host, beside(daemon.host)
     assert name not in links(host)
     assert "xdp" in links(host)[host.ifname]
-    assert not keeper(harpd).exists()
+    assert other_ends(harpd) == set()
     (line,) = [line for line in harpd.words().splitlines() if COPIED in line]
     why = "it cannot run on a device beside it: the kernel joins packets up to 65537 bytes there"
     assert why in line
@@ -138,7 +145,7 @@ def test_a_name_that_is_taken_is_somebody_elses(daemon: HostDaemon) -> None:
 
 
 def test_where_it_can_not_be_kept_it_is_on_the_nic(daemon: HostDaemon) -> None:
-    """Something else is at the keeper's place."""
+    """Something else is at the namespace's place."""
     keeper(daemon).mkdir(parents=True)
     harpd = daemon.start()
     assert nic(harpd)["copied"]
@@ -267,7 +274,7 @@ def test_a_job_can_not_keep_it(site: Site) -> None:
 def test_what_a_harpd_left_that_died_at_its_start_is_removed(
     daemon: HostDaemon, names: list[str] | None
 ) -> None:
-    """Killed behind the keeper, and between pins: all that is there is made anew."""
+    """Killed between pins, and between removing pins and the device: all is made anew."""
     harpd = daemon.start()
     name, pins = beside(harpd.host), harpd.run_dir / "bpf" / harpd.host.ifname
     before = links(harpd.host)[name]["ifindex"]
@@ -282,14 +289,14 @@ def test_what_a_harpd_left_that_died_at_its_start_is_removed(
     nothing_is_left(harpd, name)
 
 
-def test_the_keeper_alone_is_cleaned(daemon: HostDaemon) -> None:
+def test_the_namespace_alone_is_cleaned(daemon: HostDaemon) -> None:
     harpd = daemon.start()
     name, pins = beside(harpd.host), harpd.run_dir / "bpf" / harpd.host.ifname
     harpd.end(signal.SIGKILL)
     for each in pins.iterdir():
         each.unlink()
     pins.rmdir()
-    rundir.unmount_bpffs(pins.parent)
+    subprocess.run(["umount", str(pins.parent)], check=True)
     assert mounted(keeper(harpd))
     assert harpd.harpctl("stop").returncode == 0
     nothing_is_left(harpd, name)
@@ -308,7 +315,7 @@ def test_a_keeper_of_another_device_is_not_believed(daemon: HostDaemon, tmp_path
     subprocess.run(["mount", "--bind", f"/run/netns/{host.netns}", str(file)], check=True)
     try:
         harpd.start()
-        assert "not what keeps the device beside the interface" in harpd.words()
+        assert "the device beside the interface is not in it" in harpd.words()
         assert links(host)[name]["ifindex"] == before, "it is not ours to remove"
         assert nic(harpd)["copied"], harpd.words()
     finally:
@@ -371,7 +378,7 @@ def test_it_goes_with_the_nic(site: Site, how: str, alive: bool) -> None:
         if not alive:
             harpd.start()
         wait_for(lambda: name not in links(host), "the device's end")
-        wait_for(lambda: not keeper(harpd).exists(), "the keeper's end")
+        wait_for(lambda: not other_ends(harpd), "the other end's end")
     finally:
         if how == "moved":
             subprocess.run(["ip", "netns", "del", away], check=True)

@@ -2,12 +2,6 @@
 /* test_tcp_set_congestion.c - another congestion control on an open connection (TCP_CONGESTION). */
 #include "tcp_sack_rig.h"
 
-static void begin(const struct harp_tcp_options *opt)
-{
-	rig_open(&rig);
-	rig_established(&rig, opt);
-}
-
 static int set_congestion(uint32_t congestion, uint32_t fixed_window_bytes)
 {
 	struct harp_tcp_options opt = rig_options(&rig);
@@ -89,7 +83,7 @@ static void test_dctcp_needs_ecn(void)
 	struct harp_tcp_options opt = { .size = sizeof(opt), .ecn = HARP_ECN_REQUEST };
 	const struct rig_seg *s;
 
-	begin(NULL);
+	rig_begin(&rig, NULL);
 	CHECK_EQ(set_congestion(HARP_CONGESTION_DCTCP, 0), -EOPNOTSUPP);
 	CHECK_EQ(rig_options(&rig).congestion, HARP_CONGESTION_CUBIC);
 	rig_close(&rig);
