@@ -99,8 +99,18 @@ static enum nccl_result abi_finalize_v11(void *ctx)
 
 static enum nccl_result abi_set_net_attr_v11(void *ctx, struct nccl_net_attr *attr)
 {
-	(void)ctx;
-	(void)attr;
+	struct plugin_net_attr hints;
+
+	if (!ctx || !attr || lifetime_in_child())
+		return NCCL_SUCCESS;
+	hints = (struct plugin_net_attr){
+		.operations = attr->op,
+		.algorithms = attr->algo,
+		.protocols = attr->proto,
+		.send_peers = attr->send.max_concurrent_peers,
+		.receive_peers = attr->recv.max_concurrent_peers,
+	};
+	plugin_set_net_attr(ctx, &hints);
 	return NCCL_SUCCESS;
 }
 
@@ -141,7 +151,7 @@ static enum nccl_result abi_get_properties_v12(int dev, struct nccl_props_v12 *p
 		.force_flush = 0,
 		.speed_mbps = (int)device->speed_mbps,
 		.port = 0,
-		.latency_us = 0,
+		.latency_us = plugin_latency_us(dev),
 		.max_comms = ABI_COMMS_MAX,
 		.max_recvs = 1,
 		.device_type = NCCL_DEVICE_HOST,
@@ -150,6 +160,7 @@ static enum nccl_result abi_get_properties_v12(int dev, struct nccl_props_v12 *p
 		.max_p2p_bytes = ABI_MESSAGE_BYTES_MAX,
 		.max_coll_bytes = ABI_MESSAGE_BYTES_MAX,
 		.max_multi_request_size = 1,
+		/* Unknown: an Ethernet port does not tell which rail or plane of the fabric it is on. */
 		.rail_id = -1,
 		.plane_id = -1,
 	};

@@ -22,6 +22,10 @@ struct plugin_ctx {
 	struct comm *comms;
 	struct connect *connects;
 	struct listen_comm *listens;
+	/* What NCCL said last (plugin_set_net_attr()), for logs and the path policy. Relaxed: each is a hint of its own. */
+	atomic_uint operations, algorithms, protocols;
+	atomic_int send_peers, receive_peers;
+	atomic_bool attr_logged;
 };
 
 /* Protects the contexts, their lists, and the tables of engines and acceptors. Held for list work, and to open kernel

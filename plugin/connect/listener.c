@@ -35,7 +35,7 @@ static void stack_listener_run(struct work *work, uint64_t now_ns)
 	for (unsigned i = 0; i < ACCEPTS_A_TURN; i++) {
 		if (lane_harp_accept(listener->engine, listener->listener, &lane))
 			break;
-		pending_set_come(&listener->pending_set, lane, -1, now_ns);
+		pending_set_add(&listener->pending_set, lane, -1, now_ns);
 	}
 	if (listener->pending_set.count &&
 	    (now_ns >= listener->look_ns || now_ns >= listener->pending_set.next_ns)) {
@@ -166,7 +166,7 @@ static void kernel_listener_ready(struct control_source *source, uint64_t now_ns
 			return; /* EAGAIN; ECONNABORTED and such: the next turn tries again */
 		sockaddr_to_endpoint(&peer, &remote);
 		if (!lane_kernel_adopt(control_driver(), fd, &listener->local, &remote, &lane))
-			pending_set_come(listener->pending_set, lane, fd, now_ns);
+			pending_set_add(listener->pending_set, lane, fd, now_ns);
 	}
 }
 

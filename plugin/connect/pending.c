@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* pending.c - letting in who proves that it knows a handle or a comm, keeping out the rest. */
+/* pending.c - accepted connections until the peer has proved that it knows a handle or a comm; see pending.h. */
 #include "connect/handshake.h"
-#include "connect/admission.h"
+#include "connect/pending.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -18,45 +18,107 @@
 /*
  * Theory of operation
  *
- * Nothing a pending sends reaches a comm before it has proved itself, and none is waited for: a pending is looked at
- * when something has come for it (the stack's events, the keeper's epoll) or when its time is up.
+ * Nothing that a pending connection sends reaches a comm before the peer has proved itself, and no thread waits for it. A
+ * pending connection advances when something has come for it (the stack's events, the control thread's epoll) or when its
+ * time is up, 5 s after it was accepted.
  *
- * Strangers and known ones. A pending is a stranger until its HELLO has named a listen id or comm id that is ours:
- * 64 bits drawn at random, which are in handles and go by in the clear. So who names one is a peer, or reads along; who does
- * not take part in the job stays a stranger.
+ * A pending connection is unauthenticated until its HELLO has named a listen id or comm id of this process: 64 bits drawn
+ * at random, which handles carry. From then on it is identified: a peer, or someone who reads the traffic.
  *
- * Room. A door has room for 64 strangers. When one more comes, one goes: of the address that has the most strangers
- * here, the oldest. So who opens hundreds of connections pushes out its own, and a peer that is alone at
- * its address stays. Strangers at many addresses can still push it out before its HELLO; it tries again (connect.c,
- * upkeep.c). Strangers never push out a known one.
+ * Admission limits. At most 64 unauthenticated connections of a listener are pending. When the limit is exceeded, the
+ * oldest one of the address with the most is dropped: a scanner drops its own. At most 192 identified connections are
+ * pending. When that limit is exceeded, the newest one of the address with the most is dropped: of hundreds of peers that
+ * come at once the first get through and make room. A peer that is dropped connects again (connect.c, reconnect.c). An
+ * unauthenticated peer never causes an identified connection to be dropped.
  *
- * Of known ones there is room for 192. One more, and of the address that has the most the newest goes: when
- * hundreds of peers come at once those that are here first are through first, and make room, while the oldest
- * would be pushed out by the next for ever. Of an address those go first whose TCP has not acknowledged READY for a second (see
- * below); who was given READY just now never does.
+ * READY. When a first lane breaks with READY on its way, its connector tries again, and an application that had its comm by
+ * then would never learn of the second. So the comm is made when the connector's TCP has acknowledged READY, a round trip
+ * later: a HARP lane tells, a kernel lane is asked. Until then a reset would end what the connector takes for a comm, so
+ * the connection is not dropped to make room unless READY has gone unacknowledged for a second. It has as long as
+ * connectors try. While 64 comms of a listen comm wait to be accepted, further peers are turned away before READY.
  *
- * Time. A pending has 5 s, a stranger 1 s while there are more than 32: slow ones are not worth more then.
- *
- * READY. A first lane that breaks with READY on its way is nothing: its connector tries again, and an application that had its
- * comm by then would never hear of the second. So the comm is made when the connector's TCP has acknowledged READY, which is
- * a round trip later: a HARP lane tells, a kernel lane is asked. Who waits for that has proved itself
- * and has as long as connectors try; but the handle that it knows might be anybody's who then keeps silent. So 64 of one listen comm
- * are in that state at a door, and no more than there is room left for others. So who knows some handles and keeps silent
- * leaves room for who knows another: two have 64 of the 192 places each, a third 32, and so on down to the ninth. One more, and
- * who has been silent for longest, a second at least, makes room; if nobody has, the newcomer is turned away before READY, as
- * he is while 64 comms wait to be accepted, and comes again.
- *
- * A further lane joins at once, its comm survives it; unless it was quicker than the
- * acknowledgement: then it waits, too, for as long as its comm is expected.
+ * A further lane joins at once, because its comm survives it. If it was quicker than the acknowledgment of the first
+ * lane's READY, it waits for as long as its comm is expected.
  */
 
 #define PENDING_TIME_NS 5000000000ull
-#define PENDING_TIME_CROWDED_NS 1000000000ull
-#define READY_LOOK_NS                                                                              \
-	100000ull /* at READY's acknowledgement; later ones a quarter of the time since */
+#define READY_UNHEARD_NS 1000000000ull
+#define READY_LOOK_NS 100000ull /* after READY has left; later looks a quarter of the time since */
 #define WARN_AGAIN_NS 5000000000ull
 
-static void pending_gone(struct pending *pending)
+/* ---- admission limits --------------------------------------------------------------------------- */
+
+/* Each address counts its connections, so that a scan costs one look at each of them for every one that comes. */
+static struct pending_host *admission_come(struct pending_set *set, const struct harp_addr *addr)
+{
+	struct pending_host *unused = NULL, *host;
+
+	for (unsigned i = 0; i < set->host_count; i++) {
+		host = &set->hosts[i];
+		if (host->count && !memcmp(&host->addr, addr, sizeof(*addr))) {
+			host->count++;
+			return host;
+		}
+		if (!host->count && !unused)
+			unused = host;
+	}
+	if (!unused) /* there is one: each of the others has a connection */
+		unused = &set->hosts[set->host_count++];
+	*unused = (struct pending_host){ .addr = *addr, .count = 1 };
+	return unused;
+}
+
+static void admission_leave(struct pending *pending)
+{
+	struct pending_set *set = pending->all;
+
+	pending->host->count--;
+	pending->host->identified = (uint16_t)(pending->host->identified - pending->identified);
+	set->identified -= pending->identified;
+	if (!--set->count)
+		set->host_count = 0;
+}
+
+/* READY of a first lane has left, and its acknowledgment may still come. */
+static bool admission_must_stay(const struct pending *pending)
+{
+	return pending->ready_ns && !pending->preamble.peer.join &&
+	       pending->all->now_ns - pending->ready_ns < READY_UNHEARD_NS;
+}
+
+static bool admission_before(const struct pending *a, const struct pending *b)
+{
+	unsigned a_share = a->host->identified, b_share = b->host->identified;
+
+	if (!a->identified) {
+		a_share = a->host->count - a_share;
+		b_share = b->host->count - b_share;
+	}
+	if (a_share != b_share)
+		return a_share > b_share;
+	return a->identified ? a->accepted_ns >= b->accepted_ns : a->accepted_ns < b->accepted_ns;
+}
+
+/* The limit of identified connections, or of unauthenticated ones, is exceeded: the one to be dropped. */
+static struct pending *admission_excess(struct pending_set *set, bool identified)
+{
+	struct pending *excess = NULL;
+
+	for (unsigned i = 0; i < PENDING_MAX; i++) {
+		struct pending *pending = &set->pending[i];
+
+		if (!pending->lane || pending->identified != identified ||
+		    admission_must_stay(pending))
+			continue;
+		if (!excess || admission_before(pending, excess))
+			excess = pending;
+	}
+	return excess;
+}
+
+/* ---- leaving ------------------------------------------------------------------------------------ */
+
+static void pending_release(struct pending *pending)
 {
 	if (pending->expected)
 		registry_forget(pending->expected);
@@ -71,8 +133,8 @@ static void pending_turn_away(struct pending *pending)
 {
 	struct lane *lane = pending->lane;
 
-	pending_gone(pending);
-	/* Who has said nothing and reset: a peer that tried several source ports, and another was first. */
+	pending_release(pending);
+	/* A peer that tried several source ports resets all but the first that is open, and has sent nothing there. */
 	if (pending->preamble.at || lane->error != -ECONNRESET) {
 		pending->all->turned_away++;
 		lane_page_count(HARP_JOB_strangers_turned_away, 1);
@@ -80,42 +142,38 @@ static void pending_turn_away(struct pending *pending)
 	lane->ops->close(lane, true);
 }
 
-static struct pending *pending_set_push_out(struct pending_set *pending_set, struct pending *out)
+static struct pending *pending_set_drop(struct pending_set *pending_set, struct pending *out)
 {
-	pending_set->pushed_out++;
+	pending_set->dropped++;
 	pending_turn_away(out);
 	return out;
 }
 
-/* It has proved that it knows the handle. */
+/* The peer has proved that it knows the handle. */
 static bool pending_may_enter(struct pending *pending)
 {
-	struct pending_set *pending_set = pending->all;
+	struct acceptor *acceptor = pending->all->acceptor;
 	uint64_t listen_id = pending->preamble.listen_id;
-	struct pending *out = NULL;
-	bool room = acceptor_has_room(pending_set->acceptor, listen_id) &&
-		    admission_lets_in(pending_set, listen_id, &out);
 
-	if (out)
-		pending_set_push_out(pending_set, out);
-	if (!room)
-		acceptor_say_full(pending_set->acceptor, listen_id, &pending->lane->remote);
-	return room;
+	if (acceptor_has_room(acceptor, listen_id))
+		return true;
+	acceptor_say_full(acceptor, listen_id, &pending->lane->remote);
+	return false;
 }
 
-/* It has named an id of ours, and heard nothing yet. False: it has to go. */
-static bool pending_becomes_known(struct pending *pending)
+/* HELLO has named an id of this process. False: the connection is dropped. */
+static bool pending_identify(struct pending *pending)
 {
 	struct pending_set *pending_set = pending->all;
 	struct pending *out;
 
-	pending->known = true;
-	pending->host->known++;
-	if (++pending_set->known <= PENDING_IDENTIFIED_MAX)
+	pending->identified = true;
+	pending->host->identified++;
+	if (++pending_set->identified <= PENDING_IDENTIFIED_MAX)
 		return true;
 	out = admission_excess(pending_set, true);
 	if (out != pending)
-		pending_set_push_out(pending_set, out);
+		pending_set_drop(pending_set, out);
 	return out != pending;
 }
 
@@ -130,7 +188,7 @@ static bool pending_lookup(void *ctx, struct preamble *p, uint8_t key[PREAMBLE_K
 		p->full = !p->peer.join && !pending_may_enter(pending);
 		return true;
 	}
-	p->full = !pending_becomes_known(pending);
+	p->full = !pending_identify(pending);
 	if (!p->peer.join && preamble_several(p)) {
 		p->own.rails = pending->rails;
 		p->own.rails_bytes = acceptor_tell(pending->all->acceptor, pending->rails);
@@ -185,7 +243,7 @@ static void pending_replaces(struct pending *pending)
 		    old->preamble.comm_id != p->comm_id ||
 		    old->preamble.peer.index != p->peer.index)
 			continue;
-		pending_gone(old);
+		pending_release(old);
 		lane->ops->close(lane, true);
 	}
 }
@@ -200,11 +258,11 @@ static int pending_join(struct pending *pending)
 	control_unwatch(&pending->source); /* the comm may close it at once */
 	rc = registry_join(pending->preamble.comm_id, pending->preamble.key, pending->lane, &opt);
 	if (!rc)
-		pending_gone(pending);
+		pending_release(pending);
 	return rc;
 }
 
-/* The pending's lane becomes a comm. */
+/* The connection becomes a comm. */
 static int pending_begin_comm(struct pending *pending)
 {
 	const struct preamble *p = &pending->preamble;
@@ -230,7 +288,7 @@ static int pending_begin_comm(struct pending *pending)
 		return rc;
 	preamble_comm_key(p, key);
 	pending->expected = NULL; /* until the comm is there */
-	pending_gone(pending);
+	pending_release(pending);
 	if (!acceptor_ready(pending->all->acceptor, p->listen_id, comm, p->comm_id,
 			    opt.several ? key : NULL))
 		comm_drop(comm);
@@ -240,8 +298,8 @@ static int pending_begin_comm(struct pending *pending)
 	return 0;
 }
 
-/* A lane without events tells it only to who asks. */
-static bool pending_is_cut(const struct pending *pending)
+/* Lanes without events must be asked. */
+static bool pending_is_broken(const struct pending *pending)
 {
 	struct pollfd at = { .fd = pending->source.fd };
 
@@ -251,7 +309,7 @@ static bool pending_is_cut(const struct pending *pending)
 }
 
 /* A kernel that does not say what has been acknowledged. */
-static bool pending_cannot_tell(const struct pending *pending, const struct lane_info *info)
+static bool pending_acks_unknown(const struct pending *pending, const struct lane_info *info)
 {
 	return pending->lane->kind_bit == LANE_KERNEL && !info->rto_ns;
 }
@@ -270,8 +328,8 @@ static void pending_expect(void *ctx)
 	explicit_bzero(key, sizeof(key));
 }
 
-/* What comes now is its comm's, and stays unread until there is one: told each time the keeper would turn round and round. */
-static void pending_leaves_the_rest(struct pending *pending)
+/* What comes now belongs to the comm and stays unread until there is one: level-triggered events would repeat. */
+static void pending_watch_changes(struct pending *pending)
 {
 	if (pending->source.watched)
 		control_rewatch(&pending->source, EPOLLIN | EPOLLET);
@@ -286,7 +344,8 @@ static int pending_enter(struct pending *pending)
 	if (pending->preamble.peer.join)
 		return pending_join(pending);
 	pending->lane->ops->info(pending->lane, &info);
-	if (info.acked_bytes < pending->preamble.sent_bytes && !pending_cannot_tell(pending, &info))
+	if (info.acked_bytes < pending->preamble.sent_bytes &&
+	    !pending_acks_unknown(pending, &info))
 		return -EAGAIN;
 	rc = handshake_encrypt(&pending->preamble, &pending->lane);
 	if (!rc)
@@ -300,13 +359,13 @@ static int pending_enter(struct pending *pending)
 static void pending_look_ready(struct pending *pending, uint64_t now_ns)
 {
 	struct pending_set *pending_set = pending->all;
-	uint64_t end_ns = pending->came_ns + plugin_config()->connect_timeout_ns;
+	uint64_t end_ns = pending->accepted_ns + plugin_config()->connect_timeout_ns;
 	uint64_t wait_ns = (now_ns - pending->ready_ns) / 4;
 	int rc = pending_enter(pending);
 
 	if (!rc)
 		return;
-	if (rc != -EAGAIN || now_ns >= end_ns || pending_is_cut(pending)) {
+	if (rc != -EAGAIN || now_ns >= end_ns || pending_is_broken(pending)) {
 		pending_turn_away(pending);
 		return;
 	}
@@ -322,9 +381,10 @@ static void pending_look_ready(struct pending *pending, uint64_t now_ns)
 
 /* ---- going on --------------------------------------------------------------------------------- */
 
-static void pending_hears(struct pending *pending);
+static void pending_subscribe(struct pending *pending);
 
-/* Who takes a turn read the clock before he had the baton: another may have been here since, with a later one. */
+/* The caller read its clock before it acquired the poller. Another thread may have polled since with a later timestamp,
+ * so the maximum is kept. */
 static uint64_t pending_set_clock(struct pending_set *pending_set, uint64_t now_ns)
 {
 	if (now_ns > pending_set->now_ns)
@@ -357,9 +417,9 @@ static void pending_advance(struct pending *pending, uint64_t now_ns)
 			pending_replaces(pending);
 			rc = handshake_encrypt(p, &pending->lane);
 			if (!rc)
-				pending_hears(pending);
+				pending_subscribe(pending);
 		} else {
-			pending_leaves_the_rest(pending);
+			pending_watch_changes(pending);
 		}
 	}
 	if (rc < 0) {
@@ -375,7 +435,7 @@ static void pending_notify(struct lane *lane, uint64_t now_ns)
 	pending_advance(lane->owner, now_ns);
 }
 
-static void pending_hears(struct pending *pending)
+static void pending_subscribe(struct pending *pending)
 {
 	pending->lane->owner = pending;
 	pending->lane->notify = pending_notify;
@@ -389,14 +449,13 @@ static void pending_ready(struct control_source *source, uint64_t now_ns)
 
 /* ---- coming, and time ------------------------------------------------------------------------- */
 
-static unsigned pending_set_strangers(const struct pending_set *pending_set)
+static unsigned pending_set_unauthenticated(const struct pending_set *pending_set)
 {
-	return pending_set->count - pending_set->known;
+	return pending_set->count - pending_set->identified;
 }
 
 void pending_set_look(struct pending_set *pending_set, uint64_t now_ns)
 {
-	bool crowd = pending_set_strangers(pending_set) > PENDING_UNAUTHENTICATED_MANY;
 	uint64_t at_ns;
 
 	pending_set->next_ns = UINT64_MAX;
@@ -405,8 +464,7 @@ void pending_set_look(struct pending_set *pending_set, uint64_t now_ns)
 
 		if (!pending->lane)
 			continue;
-		at_ns = pending->came_ns +
-			(crowd && !pending->known ? PENDING_TIME_CROWDED_NS : PENDING_TIME_NS);
+		at_ns = pending->accepted_ns + PENDING_TIME_NS;
 		if (pending->ready_ns && now_ns >= pending->look_ns)
 			pending_look_ready(pending, now_ns);
 		else if (!pending->ready_ns && now_ns >= at_ns)
@@ -441,15 +499,15 @@ static struct pending *pending_set_place(struct pending_set *pending_set)
 {
 	unsigned i = 0;
 
-	if (pending_set_strangers(pending_set) == PENDING_UNAUTHENTICATED_MAX)
-		return pending_set_push_out(pending_set, admission_excess(pending_set, false));
+	if (pending_set_unauthenticated(pending_set) == PENDING_UNAUTHENTICATED_MAX)
+		return pending_set_drop(pending_set, admission_excess(pending_set, false));
 	while (pending_set->pending[i]
 		       .lane) /* there is one: known ones are no more than PENDING_IDENTIFIED_MAX */
 		i++;
 	return &pending_set->pending[i];
 }
 
-void pending_set_come(struct pending_set *pending_set, struct lane *lane, int fd, uint64_t now_ns)
+void pending_set_add(struct pending_set *pending_set, struct lane *lane, int fd, uint64_t now_ns)
 {
 	struct pending *pending;
 	struct preamble_terms own = { .eager_bytes = plugin_config()->eager_bytes,
@@ -463,7 +521,7 @@ void pending_set_come(struct pending_set *pending_set, struct lane *lane, int fd
 	pending->all = pending_set;
 	pending->lane = lane;
 	pending->host = admission_come(pending_set, &lane->remote.addr);
-	pending->came_ns = now_ns;
+	pending->accepted_ns = now_ns;
 	pending->source.ready = pending_ready;
 	pending_set->count++;
 	own.features = pending_set->placement ? FEATURE_ACK_PROMPTLY : 0;
@@ -476,11 +534,10 @@ void pending_set_come(struct pending_set *pending_set, struct lane *lane, int fd
 		pending_turn_away(pending);
 		return;
 	}
-	pending_hears(pending);
+	pending_subscribe(pending);
 	/* HELLO may have come with it. */
 	pending_advance(pending, now_ns);
-	if (pending_set->count == 1 ||
-	    pending_set_strangers(pending_set) == PENDING_UNAUTHENTICATED_MANY + 1)
+	if (pending_set->count == 1)
 		pending_set_look(pending_set, now_ns);
 }
 

@@ -303,6 +303,38 @@ int plugin_connect(struct plugin_ctx *ctx, int dev, void *handle, int traffic_cl
 	return rc;
 }
 
+/* ---- what NCCL asks and says ------------------------------------------------------------------- */
+
+#define LATENCY_HARP_US 4.0f
+#define LATENCY_KERNEL_US 10.0f
+
+float plugin_latency_us(int dev)
+{
+	const struct device *device = plugin_device(dev);
+	char why[384];
+
+	return !device || engine_is_forbidden(device, why, sizeof(why)) ? LATENCY_KERNEL_US
+									: LATENCY_HARP_US;
+}
+
+void plugin_set_net_attr(struct plugin_ctx *ctx, const struct plugin_net_attr *attr)
+{
+	if (!ctx || forkguard_is_child)
+		return;
+	atomic_store_explicit(&ctx->operations, attr->operations, memory_order_relaxed);
+	atomic_store_explicit(&ctx->algorithms, attr->algorithms, memory_order_relaxed);
+	atomic_store_explicit(&ctx->protocols, attr->protocols, memory_order_relaxed);
+	atomic_store_explicit(&ctx->send_peers, attr->send_peers, memory_order_relaxed);
+	atomic_store_explicit(&ctx->receive_peers, attr->receive_peers, memory_order_relaxed);
+	if (atomic_load_explicit(&ctx->attr_logged, memory_order_relaxed) ||
+	    atomic_exchange(&ctx->attr_logged, true))
+		return;
+	INFO("communicator %016llx: NCCL announces operations 0x%x, algorithms 0x%x, protocols 0x%x, sends to "
+	     "at most %d peers and receives from at most %d at a time",
+	     (unsigned long long)ctx->comm_id, attr->operations, attr->algorithms, attr->protocols,
+	     attr->send_peers, attr->receive_peers);
+}
+
 /* ---- messages --------------------------------------------------------------------------------- */
 
 int plugin_isend(struct comm *comm, const void *data, size_t size, int tag, void *memory,

@@ -28,6 +28,21 @@ struct listen_comm;
 struct comm; /* send or receive end of one connection */
 struct request;
 
+/*
+ * The time of a small message, one way, that getProperties reports. NCCL adds it per hop when it chooses algorithms and
+ * protocols, and truncates it to whole microseconds. Measured with 8-byte ping-pongs (docs/performance.md): HARP lanes
+ * where the device may have them, else kernel TCP.
+ */
+float plugin_latency_us(int dev);
+
+/* What NCCL says with setNetAttr of the operations to come: masks of its enumerations, 0: not said. */
+struct plugin_net_attr {
+	uint32_t operations, algorithms, protocols;
+	int32_t send_peers, receive_peers; /* at most, at a time */
+};
+/* Of all comms of the context from now on. Cheap: called before each operation that differs. */
+void plugin_set_net_attr(struct plugin_ctx *ctx, const struct plugin_net_attr *attr);
+
 int plugin_init(struct plugin_ctx **out, uint64_t comm_id, int traffic_class);
 int plugin_finalize(struct plugin_ctx *ctx); /* NULL is accepted */
 int plugin_listen(struct plugin_ctx *ctx, int dev, void *handle, struct listen_comm **out);

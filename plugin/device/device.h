@@ -13,6 +13,7 @@ struct device {
 	char pci_path[256]; /* empty: none */
 	uint64_t guid;
 	uint32_t speed_mbps;
+	bool speed_is_assumed; /* the driver reports none */
 	uint32_t mtu_bytes;
 	int numa_node;
 	bool has_default_route;
@@ -28,7 +29,7 @@ struct device {
 	bool dpdk;
 	const char *port; /* its text (harp_host.h), when it is this process's; NULL: harpd's */
 	uint32_t queues;  /* that it shall have, at least 1 */
-	char driver[32];  /* "net_memif", once it was opened */
+	char driver[32];  /* "virtio_net"; of a DPDK port, once it is open: "net_memif" */
 };
 /* Opens a DPDK port, plugin_device(dev), until the last context goes. -errno: why (one line) says the reason. */
 typedef int plugin_port_open(int dev, struct harp_instance_port *out, char *why, size_t why_len);

@@ -53,8 +53,14 @@ void device_port_opened(struct device *device, const struct harp_instance_port *
 /* ------------------------------------------------------------------------------------------------
  * Between device.c, device_leased.c, device_port.c and device_sysfs.c.
  */
-/* What NCCL's own socket transport assumes of an interface that doesn't say. */
+/* What NCCL's own socket transport assumes of an interface that reports no speed. */
 #define DEVICE_SPEED_MBPS_DEFAULT 10000u
+/*
+ * What is assumed of cloud NICs, whose drivers report none (virtio_net, ENA, gVNIC, Hyper-V's). NCCL sizes the number of
+ * channels, and the message size at which it leaves LL for Simple, by the speed. Too low a figure leaves bandwidth
+ * unused; too high a figure only costs buffers. HARP_SPEED_MBPS sets the true one.
+ */
+#define DEVICE_SPEED_MBPS_CLOUD 25000u
 /* Ranks of IPv6 addresses (enum harp_address_state) that reach further than their link are so much higher. */
 #define RANK_BEYOND_LINK HARP_ADDRESS_PREFERRED
 
@@ -78,6 +84,8 @@ bool device_is_shadowed(const struct candidate *candidate, const struct candidat
 uint64_t device_guid(const uint8_t mac[6], uint32_t ifindex);
 /* The PCI function of an address ("0000:3b:00.0"), and its NUMA node unless there is one. */
 void device_describe_pci_function(const char *sysfs, const char *address, struct device *device);
+/* The speed of an interface whose driver reports none. */
+uint32_t device_assumed_speed_mbps(const struct device *device);
 /* Is there such an entry in the interface's directory? */
 bool device_sysfs_exists(const char *sysfs, const char *ifname, const char *entry);
 /* Adds speed (unless set), PCI path and NUMA node; guid too when a wire beneath is shared. all: the

@@ -342,6 +342,26 @@ static void test_optional_members(void)
 	CHECK(ncclNetPlugin_v12.init(NULL, 0, NULL, logger, NULL) == NCCL_INTERNAL_ERROR);
 }
 
+static void test_net_attr(void)
+{
+	struct nccl_net_attr attr = {
+		.send = { .max_concurrent_peers = 2 },
+		.recv = { .max_concurrent_peers = 3 },
+		.op = 1u << 4,
+		.algo = 1u << 1,
+		.proto = 1u << 2,
+	};
+	struct plugin_ctx *ctx = (struct plugin_ctx *)&attr;
+	const struct net *net = &(struct net){ .version = 12 };
+
+	CHECK(ncclNetPlugin_v12.set_net_attr(ctx, &attr) == NCCL_SUCCESS);
+	CHECK(double_seen.ctx == ctx);
+	CHECK(double_seen.attr.operations == 1u << 4 && double_seen.attr.algorithms == 1u << 1);
+	CHECK(double_seen.attr.protocols == 1u << 2);
+	CHECK(double_seen.attr.send_peers == 2 && double_seen.attr.receive_peers == 3);
+	CHECK(ncclNetPlugin_v11.set_net_attr(ctx, NULL) == NCCL_SUCCESS);
+}
+
 int main(void)
 {
 	for (int version = NCCL_ABI_OLDEST; version <= NCCL_ABI_NEWEST; version++) {
@@ -363,5 +383,6 @@ int main(void)
 			failures++;
 	}
 	test_optional_members();
+	test_net_attr();
 	return failures != 0;
 }
