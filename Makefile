@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Each target does its whole set-up (system packages, .venv, build/); as root or through sudo.
 .POSIX:
-.PHONY: help build demo test test-long sanitize fuzz coverage tables docs format clean
+.PHONY: help build demo test test-long test-nccl sanitize fuzz coverage tables docs format clean
 
 AS_ROOT = tools/as_root.sh
 PYTEST = .venv/bin/python -m pytest
@@ -13,6 +13,7 @@ help:
 	@echo 'make demo       ... and train a model across two hosts (namespaces) over HARP'
 	@echo 'make test       ... and run the tests (15 to 20 minutes on two cores)'
 	@echo 'make test-long  ... and what takes longer (sanitizers, more seeds, clang-tidy, the wheel)'
+	@echo 'make test-nccl  ... and run NVIDIA'"'"'s NCCL, 2.18 to the newest, over HARP (downloads 4 GB once)'
 	@echo 'make sanitize   ... and the suite with AddressSanitizer, UBSan and ThreadSanitizer (test-long has it)'
 	@echo 'make fuzz       ... and every fuzz target for a minute (FUZZFLAGS=--seconds=3600: an hour in all)'
 	@echo 'make coverage   ... and say which lines of dataplane/ no test runs'
@@ -28,10 +29,13 @@ demo: build
 	@$(AS_ROOT) .venv/bin/harpctl demo $(DEMOFLAGS)
 
 test: build
-	@$(AS_ROOT) $(PYTEST) $(SIDE_BY_SIDE) -m 'not long' $(PYTESTFLAGS)
+	@$(AS_ROOT) $(PYTEST) $(SIDE_BY_SIDE) -m 'not long and not nccl' $(PYTESTFLAGS)
 
 test-long: build
-	@$(AS_ROOT) $(PYTEST) $(PYTESTFLAGS)
+	@$(AS_ROOT) $(PYTEST) -m 'not nccl' $(PYTESTFLAGS)
+
+test-nccl: build
+	@$(AS_ROOT) $(PYTEST) tests/nccl -m 'nccl or not nccl' $(PYTESTFLAGS)
 
 sanitize: build
 	@$(AS_ROOT) $(PYTEST) tests/test_sanitize.py $(PYTESTFLAGS)

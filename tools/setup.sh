@@ -323,4 +323,4 @@ side_by_side setup_packages setup_venv
 setup_prometheus
 setup_build
 say "plugin: $root/build/plugin/libnccl-net-harp.so"
-say "use it: export NCCL_NET_PLUGIN=$root/build/plugin/libnccl-net-harp.so NCCL_NET=HARP"
+say "use it: export NCCL_NET_PLUGIN=harp NCCL_NET=HARP LD_LIBRARY_PATH=$root/build/plugin"

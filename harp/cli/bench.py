@@ -18,6 +18,7 @@ from harp.cli.dpdk import dpdk
 from harp.cli.failover import failover, rails
 from harp.cli.lab_options import lab_options, lab_shape, nic_option, path_option, plugin_option
 from harp.cli.nccl import nccl
+from harp.cli.nccl_real import nccl_real
 from harp.cli.options import FiniteRange, output_option
 from harp.cli.versus import fairness, loss
 from harp.errors import Exit
@@ -30,6 +31,7 @@ def bench() -> None:
 
     \b
     harpctl bench nccl                     HARP's paths and NCCL's sockets, NCCL's traffic
+    harpctl bench nccl-real                NVIDIA's NCCL over HARP and its sockets, without a GPU
     harpctl bench lat --baseline           HARP and kernel TCP in one run
     harpctl bench bw --mtu 9000 -o json
     harpctl bench bw --ipv6
@@ -328,6 +330,7 @@ def _print_wire(report: dict[str, Any], words: str, output: str) -> None:
 bench.add_command(loss)
 bench.add_command(fairness)
 bench.add_command(nccl)
+bench.add_command(nccl_real)
 bench.add_command(rails)
 bench.add_command(failover)
 bench.add_command(dpdk)

@@ -265,7 +265,7 @@ def test_completion_knows_commands_and_options() -> None:
     assert complete("harpctl", "con") == ["config"]
     assert complete("harpctl", "config", "v") == ["validate"]
     assert complete("harpctl", "completion", "z") == ["zsh"]
-    assert "--by-name" in complete("harpctl", "run", "--")
+    assert "--plugin" in complete("harpctl", "run", "--")
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

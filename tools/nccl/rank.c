@@ -372,6 +372,7 @@ int main(int argc, char **argv)
 	rank_answers = answers < 0 ? NULL : fdopen(answers, "w");
 	if (!rank_answers || dup2(STDERR_FILENO, STDOUT_FILENO) < 0)
 		emulation_fail("stdout: %s", strerror(errno));
+	setvbuf(stdout, NULL, _IOLBF, 0);
 	library_open(argv[1]);
 	layout_load(argv[2]);
 #define X(name, result, arguments) nccl.name = (result(*) arguments)library_function("nccl" #name);
