@@ -6,6 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/util.h"
+
 /* The slowest clock of timestamps has ticked: RFC 7323 section 5.4. */
 #define CONN_REOPEN_NS TCP_NS_PER_S
 
@@ -371,7 +373,7 @@ const char *harp_ca_state_name(enum harp_ca_state state)
 		[HARP_CA_LOSS] = "loss",
 	};
 
-	return (unsigned)state < sizeof(names) / sizeof(names[0]) ? names[state] : "?";
+	return (unsigned)state < ARRAY_SIZE(names) ? names[state] : "?";
 }
 
 static enum harp_ca_state conn_ca_state(const struct harp_conn *conn)

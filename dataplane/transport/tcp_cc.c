@@ -14,6 +14,8 @@
 #include <errno.h>
 #include <string.h>
 
+#include "base/util.h"
+
 /* 1.2 windows a round trip, and bursts of 250 us: below 300 us the burst is the window. */
 #define CC_PACE_RTT_NS_MIN (TCP_PACE_BURST_NS * 6 / 5)
 /* RFC 5681 section 4.1 takes the window back after an idle RTO, RFC 6298's of a second at least. Ours is
@@ -25,7 +27,7 @@ static const struct cc_ops *const cc_controllers[] = {
 	[HARP_CONGESTION_DCTCP] = &cc_dctcp,     [HARP_CONGESTION_DELAY] = &cc_delay,
 	[HARP_CONGESTION_FIXED] = &cc_fixed,
 };
-#define CC_CONTROLLERS (sizeof(cc_controllers) / sizeof(cc_controllers[0]))
+#define CC_CONTROLLERS ARRAY_SIZE(cc_controllers)
 
 const char *harp_congestion_name(enum harp_congestion congestion)
 {
