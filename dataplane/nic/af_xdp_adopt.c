@@ -14,6 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/util.h"
 #include "base/why.h"
 #include "nic/af_xdp.h"
 
@@ -182,7 +183,7 @@ static int adopting_rings(const struct adopting *a)
 
 	if (!rc && x->tx_fd != x->fd)
 		rc = adopting_socket(a, x->tx_fd, &offsets);
-	for (unsigned i = 0; !rc && i < sizeof(rings) / sizeof(rings[0]); i++)
+	for (unsigned i = 0; !rc && i < ARRAY_SIZE(rings); i++)
 		rc = adopting_ring(a, &rings[i]);
 	x->fill.limit = x->tx.limit = a->queue->ring_size;
 	return rc;
@@ -273,7 +274,7 @@ int harp_nic_af_xdp_receive_by(struct harp_nic *nic, int fd)
 	struct harp_nic_stats counted;
 	int rc = adopting_socket(&a, fd, &offsets);
 
-	for (unsigned i = 0; !rc && i < sizeof(rings) / sizeof(rings[0]); i++)
+	for (unsigned i = 0; !rc && i < ARRAY_SIZE(rings); i++)
 		rc = adopting_ring(&a, &rings[i]);
 	nic->ops->stats(nic, &counted); /* the kernel's part goes with the socket */
 	if (!rc && dup3(fd, x->fd, O_CLOEXEC) < 0)

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "base/thread.h"
+#include "base/util.h"
 #include "base/why.h"
 #include "nic/af_xdp.h"
 #include "nic/af_xdp_link.h"
@@ -219,7 +220,7 @@ static int making_rings(const struct making *m, int fd)
 				     XDP_TX_RING };
 	uint32_t budget = TX_BUDGET_PACKETS;
 
-	for (unsigned i = 0; i < sizeof(rings) / sizeof(rings[0]); i++)
+	for (unsigned i = 0; i < ARRAY_SIZE(rings); i++)
 		if (setsockopt(fd, SOL_XDP, rings[i], &m->opt.ring_size, sizeof(m->opt.ring_size)) <
 		    0)
 			return why_fail(&m->why, -errno, "rings of %u: %s", m->opt.ring_size,

@@ -98,28 +98,28 @@ int socket_options(const struct tcp *tcp, const struct harp_tcp_options *in,
  */
 static struct harp_tcp_options options_in_force(const struct harp_conn *conn)
 {
-	uint32_t congestion = tcp_cc_congestion(conn), unsent = conn->snd_unsent_bytes_max;
+	uint32_t congestion = tcp_cc_congestion(conn), unsent = conn->opts.unsent_bytes_max;
 
 	return (struct harp_tcp_options){
 		.size = sizeof(struct harp_tcp_options),
 		.rx_frames = conn->rx_frames_budget,
 		.tx_frames = conn->tx_frames_budget,
-		.connect_timeout_ns = conn->connect_timeout_ns,
-		.user_timeout_ns = conn->user_timeout_ns,
-		.keepalive_idle_ns = conn->keepalive_idle_ns,
-		.keepalive_interval_ns = conn->keepalive_interval_ns,
-		.keepalive_count = conn->keepalive_count,
+		.connect_timeout_ns = conn->opts.connect_timeout_ns,
+		.user_timeout_ns = conn->opts.user_timeout_ns,
+		.keepalive_idle_ns = conn->opts.keepalive_idle_ns,
+		.keepalive_interval_ns = conn->opts.keepalive_interval_ns,
+		.keepalive_count = conn->opts.keepalive_count,
 		.dscp = conn->tos >> 2,
 		.user = conn->user,
 		.unsent_bytes_max = unsent == UINT32_MAX ? 0 : unsent,
 		.congestion = congestion,
 		.fixed_window_bytes =
 			congestion == HARP_CONGESTION_FIXED ? (uint32_t)conn->cc.priv[0] : 0,
-		.ecn = conn->ecn,
-		.mss_bytes = conn->mss_limit_bytes,
-		.options_off = conn->options_off,
-		.delayed_ack_ns = conn->delayed_ack_ns,
-		.initial_rto_ns = conn->initial_rto_ns,
+		.ecn = conn->opts.ecn,
+		.mss_bytes = conn->opts.mss_limit_bytes,
+		.options_off = conn->opts.options_off,
+		.delayed_ack_ns = conn->opts.delayed_ack_ns,
+		.initial_rto_ns = conn->opts.initial_rto_ns,
 	};
 }
 
@@ -164,7 +164,7 @@ static void options_set_budgets(struct harp_conn *conn, const struct harp_tcp_op
 {
 	if (want->tx_frames != now->tx_frames)
 		tcp_budget_change_tx(conn, want->tx_frames);
-	conn->snd_unsent_bytes_max = want->unsent_bytes_max ? want->unsent_bytes_max : UINT32_MAX;
+	conn->opts.unsent_bytes_max = want->unsent_bytes_max ? want->unsent_bytes_max : UINT32_MAX;
 	if (conn->flags & CONN_WANT_WRITE)
 		tcp_ack_writable(conn);
 	if (want->rx_frames != now->rx_frames)
@@ -175,21 +175,21 @@ static void options_set_timers(struct harp_conn *conn, const struct harp_tcp_opt
 			       const struct harp_tcp_options *want)
 {
 	if (want->connect_timeout_ns != now->connect_timeout_ns) {
-		conn->connect_timeout_ns = want->connect_timeout_ns;
+		conn->opts.connect_timeout_ns = want->connect_timeout_ns;
 		tcp_timer_life(conn, want->connect_timeout_ns);
 	}
 	if (want->initial_rto_ns != now->initial_rto_ns) /* from the next SYN on */
-		conn->initial_rto_ns = conn->rto_ns = want->initial_rto_ns;
+		conn->opts.initial_rto_ns = conn->rtt.rto_ns = want->initial_rto_ns;
 	if (want->user_timeout_ns != now->user_timeout_ns) {
-		conn->user_timeout_ns = want->user_timeout_ns;
+		conn->opts.user_timeout_ns = want->user_timeout_ns;
 		tcp_timer_user_timeout(conn);
 	}
 	if (want->keepalive_idle_ns != now->keepalive_idle_ns ||
 	    want->keepalive_interval_ns != now->keepalive_interval_ns ||
 	    want->keepalive_count != now->keepalive_count) {
-		conn->keepalive_idle_ns = want->keepalive_idle_ns;
-		conn->keepalive_interval_ns = want->keepalive_interval_ns;
-		conn->keepalive_count = want->keepalive_count;
+		conn->opts.keepalive_idle_ns = want->keepalive_idle_ns;
+		conn->opts.keepalive_interval_ns = want->keepalive_interval_ns;
+		conn->opts.keepalive_count = want->keepalive_count;
 		tcp_timer_keepalive(conn);
 	}
 }
@@ -209,11 +209,11 @@ int harp_conn_set_options(struct harp_conn *conn, const struct harp_tcp_options 
 		return err;
 	conn->user = want.user;
 	conn->tos = (uint8_t)(want.dscp << 2);
-	conn->delayed_ack_ns = (uint32_t)want.delayed_ack_ns;
+	conn->opts.delayed_ack_ns = (uint32_t)want.delayed_ack_ns;
 	options_set_budgets(conn, &now, &want);
 	options_set_timers(conn, &now, &want);
 	if (want.mss_bytes != now.mss_bytes) {
-		conn->mss_limit_bytes = (uint16_t)want.mss_bytes;
+		conn->opts.mss_limit_bytes = (uint16_t)want.mss_bytes;
 		tcp_mtu_limit(conn);
 	}
 	if (want.congestion != now.congestion || want.fixed_window_bytes != now.fixed_window_bytes)

@@ -179,20 +179,20 @@ static uint32_t tcp_rcv_bytes_per_frame(const struct tcp *tcp, uint32_t mtu_byte
 static void tcp_conn_options(struct harp_conn *conn, const struct harp_tcp_options *opt)
 {
 	tcp_budget_begin(conn, opt->rx_frames, opt->tx_frames);
-	conn->connect_timeout_ns = opt->connect_timeout_ns;
-	conn->user_timeout_ns = opt->user_timeout_ns;
-	conn->initial_rto_ns = opt->initial_rto_ns;
-	conn->rto_ns = opt->initial_rto_ns;
-	conn->keepalive_idle_ns = opt->keepalive_idle_ns;
-	conn->keepalive_interval_ns = opt->keepalive_interval_ns;
-	conn->keepalive_count = opt->keepalive_count;
+	conn->opts.connect_timeout_ns = opt->connect_timeout_ns;
+	conn->opts.user_timeout_ns = opt->user_timeout_ns;
+	conn->opts.initial_rto_ns = opt->initial_rto_ns;
+	conn->rtt.rto_ns = opt->initial_rto_ns;
+	conn->opts.keepalive_idle_ns = opt->keepalive_idle_ns;
+	conn->opts.keepalive_interval_ns = opt->keepalive_interval_ns;
+	conn->opts.keepalive_count = opt->keepalive_count;
 	conn->tos = (uint8_t)(opt->dscp << 2);
 	conn->user = opt->user;
-	conn->snd_unsent_bytes_max = opt->unsent_bytes_max ? opt->unsent_bytes_max : UINT32_MAX;
-	conn->ecn = (uint8_t)opt->ecn;
-	conn->mss_limit_bytes = (uint16_t)opt->mss_bytes;
-	conn->options_off = (uint8_t)opt->options_off;
-	conn->delayed_ack_ns = (uint32_t)opt->delayed_ack_ns;
+	conn->opts.unsent_bytes_max = opt->unsent_bytes_max ? opt->unsent_bytes_max : UINT32_MAX;
+	conn->opts.ecn = (uint8_t)opt->ecn;
+	conn->opts.mss_limit_bytes = (uint16_t)opt->mss_bytes;
+	conn->opts.options_off = (uint8_t)opt->options_off;
+	conn->opts.delayed_ack_ns = (uint32_t)opt->delayed_ack_ns;
 	tcp_cc_select(conn, opt->congestion, opt->fixed_window_bytes);
 }
 
@@ -258,10 +258,11 @@ void tcp_conn_offer(struct harp_conn *conn)
 	conn->options = 0;
 	conn->flags &= ~(uint32_t)CONN_ECN_IN;
 	conn->rcv_wscale = 0;
-	if (conn->options_off & HARP_TCPI_WSCALE)
+	if (conn->opts.options_off & HARP_TCPI_WSCALE)
 		return;
 	while (conn->rcv_wscale < TCP_WSCALE_MAX &&
-	       (65535u << conn->rcv_wscale) < conn->rx_frames_max * conn->rcv_bytes_per_frame)
+	       (65535u << conn->rcv_wscale) <
+		       conn->budget.rx_frames_max * conn->rcv_bytes_per_frame)
 		conn->rcv_wscale++;
 }
 
@@ -270,8 +271,8 @@ void tcp_conn_begin(struct harp_conn *conn)
 	struct tcp *tcp = conn->tcp;
 	uint32_t mss = conn_link_mss_bytes(conn);
 
-	if (conn->mss_limit_bytes != 0 && mss > conn->mss_limit_bytes)
-		mss = conn->mss_limit_bytes;
+	if (conn->opts.mss_limit_bytes != 0 && mss > conn->opts.mss_limit_bytes)
+		mss = conn->opts.mss_limit_bytes;
 	conn->rcv_mss_bytes = (uint16_t)mss;
 	conn->rcv_bytes_per_frame = tcp_rcv_bytes_per_frame(tcp, conn->path.mtu_bytes, mss);
 	tcp_conn_offer(conn);
@@ -287,7 +288,7 @@ void tcp_conn_secrets(struct harp_conn *conn)
 	/* ISN = M + F(localip, localport, remoteip, remoteport, secretkey); M ticks every 4 us. */
 	tcp_conn_iss(conn, (uint32_t)(conn->tcp->now_ns >> 12) + (uint32_t)hash);
 	/* A fixed offset per 4-tuple: a later incarnation's timestamps are greater (RFC 6191). */
-	conn->ts_offset = (uint32_t)(hash >> 32);
+	conn->ts.offset = (uint32_t)(hash >> 32);
 }
 
 void tcp_conn_iss(struct harp_conn *conn, uint32_t iss_seq)
@@ -296,10 +297,10 @@ void tcp_conn_iss(struct harp_conn *conn, uint32_t iss_seq)
 	conn->snd_una_seq = iss_seq;
 	conn->snd_nxt_seq = iss_seq;
 	conn->snd_end_seq = iss_seq + 1;
-	conn->recover_seq = iss_seq;
-	conn->rack_fack_seq = iss_seq;
-	conn->rtx_seq = iss_seq;
-	conn->retrans_end_seq = iss_seq;
+	conn->loss.recover_seq = iss_seq;
+	conn->rack.fack_seq = iss_seq;
+	conn->loss.rtx_seq = iss_seq;
+	conn->loss.retrans_end_seq = iss_seq;
 }
 
 void tcp_conn_iss_beyond(struct harp_conn *conn, uint32_t old_nxt_seq)
@@ -323,7 +324,7 @@ void tcp_conn_established(struct harp_conn *conn)
 	tcp_state_set(conn, HARP_TCP_ESTABLISHED);
 	conn->flags |= CONN_ESTABLISHED_ONCE;
 	conn->flags &= ~(uint32_t)CONN_SYN_PENDING;
-	conn->life_deadline_ns = TCP_NEVER_NS;
+	conn->deadline.life_ns = TCP_NEVER_NS;
 	tcp_cc_begin(conn);
 	tcp_timer_keepalive(conn);
 	if (conn->listener) {
@@ -383,10 +384,10 @@ void tcp_enter_time_wait(struct harp_conn *conn)
 {
 	tcp_state_set(conn, HARP_TCP_TIME_WAIT);
 	tcp_sndq_purge(conn);
-	conn->rto_deadline_ns = TCP_NEVER_NS;
-	conn->loss_deadline_ns = TCP_NEVER_NS;
-	conn->probe_deadline_ns = TCP_NEVER_NS;
-	conn->keep_deadline_ns = TCP_NEVER_NS;
+	conn->deadline.rto_ns = TCP_NEVER_NS;
+	conn->deadline.loss_ns = TCP_NEVER_NS;
+	conn->deadline.probe_ns = TCP_NEVER_NS;
+	conn->deadline.keep_ns = TCP_NEVER_NS;
 	tcp_timer_life(conn, TCP_TIME_WAIT_NS);
 	if (!(conn->flags & CONN_HANDLE))
 		tcp_time_wait_add(conn);

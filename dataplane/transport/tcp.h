@@ -234,7 +234,7 @@ static inline void conn_heard(struct harp_conn *conn)
 /* Our timestamp clock, as this connection shows it. */
 static inline uint32_t conn_tsval(const struct harp_conn *conn)
 {
-	return conn->tcp->now_ms + conn->ts_offset;
+	return conn->tcp->now_ms + conn->ts.offset;
 }
 /* ---- tcp.c ---- */
 int tcp_init(struct tcp *tcp, struct ip *ip, struct wheel *wheel, struct rng *rng,
@@ -301,7 +301,7 @@ enum tcp_verdict tcp_check_ack(struct harp_conn *conn, const struct tcp_segment 
 /* Does it echo a timestamp that we sent and that it may still echo? */
 static inline bool tcp_check_echo(const struct harp_conn *conn, const struct tcp_segment *seg)
 {
-	return seg->opt.tsecr - conn->ts_echo_min <= conn->ts_sent - conn->ts_echo_min;
+	return seg->opt.tsecr - conn->ts.echo_min <= conn->ts.sent - conn->ts.echo_min;
 }
 /* TS.Recent moves, of a segment that passed. */
 void tcp_check_take_timestamp(struct harp_conn *conn, const struct tcp_segment *seg);
@@ -379,7 +379,7 @@ void tcp_budget_measure(struct harp_conn *conn);
 /* The application consumed received bytes. */
 static inline void tcp_budget_consumed(struct harp_conn *conn)
 {
-	if (conn->rx_tuned && conn->tcp->now_ns >= conn->space_next_ns)
+	if (conn->budget.rx_tuned && conn->tcp->now_ns >= conn->budget.measure_end_ns)
 		tcp_budget_measure(conn);
 }
 /* The send budget as of now. */
@@ -489,9 +489,9 @@ bool tcp_rack_detect(struct harp_conn *conn);
 /* Everything is judged anew. */
 void tcp_rack_restart(struct harp_conn *conn);
 uint64_t tcp_rack_window_ns(const struct harp_conn *conn);
-/* loss_deadline_ns has passed. */
+/* deadline.loss_ns has passed. */
 void tcp_rack_timeout(struct harp_conn *conn);
-/* probe_deadline_ns has passed. */
+/* deadline.probe_ns has passed. */
 void tcp_rack_probe_timeout(struct harp_conn *conn);
 /* The probe to send: a segment never sent, or the last one again; NULL: none any more. */
 struct frame *tcp_rack_probe(struct harp_conn *conn);
@@ -572,7 +572,7 @@ bool tcp_mtu_probe_lost(struct harp_conn *conn, const struct frame *seg);
 /* Without SACK: the duplicate ACKs are for a probe that is known to be lost. */
 static inline bool tcp_mtu_explains(const struct harp_conn *conn)
 {
-	return conn->mtu_failed && conn->snd_una_seq == conn->mtu_probe_seq;
+	return conn->mtu.failed && conn->snd_una_seq == conn->mtu.probe_seq;
 }
 
 /* ---- tcp_timer.c ---- */

@@ -108,7 +108,7 @@ static void budget_set_rx(struct harp_conn *conn, uint32_t frames)
 		promised += (conn_rcv_wnd_bytes(conn) + conn->rcv_bytes_per_frame - 1) /
 			    conn->rcv_bytes_per_frame;
 	conn->rx_frames_budget = frames;
-	conn->rx_frames_limit = promised > frames ? promised : frames;
+	conn->budget.rx_frames_limit = promised > frames ? promised : frames;
 }
 
 void tcp_budget_release(struct harp_conn *conn)
@@ -124,7 +124,7 @@ static void budget_reclaim(struct tcp *tcp, const struct harp_conn *wants)
 {
 	struct harp_conn *conn = TAILQ_FIRST(&tcp->grown);
 
-	if (conn && conn != wants && tcp->now_ns - conn->space_start_ns >= BUDGET_IDLE_NS)
+	if (conn && conn != wants && tcp->now_ns - conn->budget.measure_start_ns >= BUDGET_IDLE_NS)
 		tcp_budget_release(conn);
 }
 
@@ -149,19 +149,21 @@ static void budget_grant(struct harp_conn *conn, uint64_t want)
 	budget_set_rx(conn, frames > base ? frames : base);
 	if (frames > base)
 		budget_list(conn);
-	nicio_fill_raise(tcp->io, tcp->grown_frames); /* senders may fill all these windows at once */
+	nicio_fill_raise(tcp->io,
+			 tcp->grown_frames); /* senders may fill all these windows at once */
 	if (conn->rx_frames_budget != before)
-		conn->told_frames = UINT32_MAX; /* the window field follows another budget */
+		conn->advertised.held_frames =
+			UINT32_MAX; /* the window field follows another budget */
 }
 
 /* A receiver that never sends data knows the round trip of the handshake; a longer one shows in the timestamps, which
  * count milliseconds. */
 static uint64_t budget_rtt_ns(const struct harp_conn *conn)
 {
-	uint64_t rtt_ns = conn->srtt_ns ? conn->srtt_ns : BUDGET_RTT_NS_UNKNOWN, echo_ns;
+	uint64_t rtt_ns = conn->rtt.srtt_ns ? conn->rtt.srtt_ns : BUDGET_RTT_NS_UNKNOWN, echo_ns;
 
 	if (conn->options & HARP_TCPI_TIMESTAMPS) {
-		echo_ns = (conn_tsval(conn) - conn->ts_echo) * TCP_NS_PER_MS;
+		echo_ns = (conn_tsval(conn) - conn->ts.echo) * TCP_NS_PER_MS;
 		if (echo_ns > TCP_NS_PER_MS && echo_ns - TCP_NS_PER_MS > rtt_ns)
 			rtt_ns = echo_ns - TCP_NS_PER_MS;
 	}
@@ -172,20 +174,22 @@ void tcp_budget_measure(struct harp_conn *conn)
 {
 	uint64_t out_of_order = (uint64_t)conn->reass_frames * conn->rcv_bytes_per_frame;
 	uint64_t received = conn->acct.bytes_received + out_of_order;
-	uint64_t elapsed_ns = conn->tcp->now_ns - conn->space_start_ns;
-	uint64_t bytes = received - conn->space_start_bytes, most = conn->space_bytes_max, want;
+	uint64_t elapsed_ns = conn->tcp->now_ns - conn->budget.measure_start_ns;
+	uint64_t bytes = received - conn->budget.measure_start_bytes,
+		 most = conn->budget.received_bytes_max, want;
 	uint64_t rtt_ns = budget_rtt_ns(conn);
 
 	if (elapsed_ns < rtt_ns)
 		return;
-	conn->space_next_ns = conn->tcp->now_ns +
-			      (rtt_ns > BUDGET_INTERVAL_NS_MIN ? rtt_ns : BUDGET_INTERVAL_NS_MIN);
-	conn->space_start_ns = conn->tcp->now_ns;
-	conn->space_start_bytes = received;
+	conn->budget.measure_end_ns =
+		conn->tcp->now_ns +
+		(rtt_ns > BUDGET_INTERVAL_NS_MIN ? rtt_ns : BUDGET_INTERVAL_NS_MIN);
+	conn->budget.measure_start_ns = conn->tcp->now_ns;
+	conn->budget.measure_start_bytes = received;
 	bytes = bytes * rtt_ns / elapsed_ns;
 	want = 2 * bytes;
 	if (bytes > most) {
-		conn->space_bytes_max = bytes;
+		conn->budget.received_bytes_max = bytes;
 		if (most > 0) /* slow start doubles it until the next measurement */
 			want += 4 * (bytes - most);
 	}
@@ -206,7 +210,7 @@ uint32_t tcp_budget_tx_frames(const struct harp_conn *conn)
 	uint64_t segments = 2ull * conn->cc.cwnd_bytes / conn->snd_mss_bytes + BUDGET_FRAMES_SPARE;
 	uint64_t want = segments * ((conn->snd_mss_bytes + frame_bytes - 1) / frame_bytes);
 
-	if (!conn->tx_tuned)
+	if (!conn->budget.tx_tuned)
 		return conn->tx_frames_budget;
 	if (tcp->pool->free_count > floor)
 		most = budget_clamp(tcp, tcp->pool->free_count - floor);
@@ -219,7 +223,7 @@ uint32_t tcp_budget_tx_frames(const struct harp_conn *conn)
 
 void tcp_budget_tune_tx(struct harp_conn *conn)
 {
-	if (conn->tx_tuned)
+	if (conn->budget.tx_tuned)
 		conn->tx_frames_budget = tcp_budget_tx_frames(conn);
 }
 
@@ -230,33 +234,33 @@ void tcp_budget_begin(struct harp_conn *conn, uint32_t rx_frames, uint32_t tx_fr
 {
 	const struct tcp *tcp = conn->tcp;
 
-	conn->rx_tuned = rx_frames == 0;
-	conn->tx_tuned = tx_frames == 0;
+	conn->budget.rx_tuned = rx_frames == 0;
+	conn->budget.tx_tuned = tx_frames == 0;
 	conn->rx_frames_budget = budget_clamp(tcp, rx_frames ? rx_frames : BUDGET_FRAMES_BASE);
 	conn->tx_frames_budget = budget_clamp(tcp, tx_frames ? tx_frames : BUDGET_FRAMES_BASE);
-	conn->rx_frames_limit = conn->rx_frames_budget;
+	conn->budget.rx_frames_limit = conn->rx_frames_budget;
 	/* The window scale is that of the largest window there may be: RFC 7323 section 2.3. */
-	conn->rx_frames_max =
-		conn->rx_tuned ? budget_clamp(tcp, BUDGET_FRAMES_MAX) : conn->rx_frames_budget;
+	conn->budget.rx_frames_max = conn->budget.rx_tuned ? budget_clamp(tcp, BUDGET_FRAMES_MAX)
+							   : conn->rx_frames_budget;
 }
 
 void tcp_budget_change_rx(struct harp_conn *conn, uint32_t frames)
 {
-	conn->rx_tuned = frames == 0;
-	if (conn->rx_tuned)
+	conn->budget.rx_tuned = frames == 0;
+	if (conn->budget.rx_tuned)
 		return;
 	budget_unlist(conn);
 	budget_set_rx(conn, budget_clamp(conn->tcp, frames));
-	if (conn->rx_frames_max < conn->rx_frames_budget)
-		conn->rx_frames_max = conn->rx_frames_budget;
-	conn->told_frames = UINT32_MAX;
+	if (conn->budget.rx_frames_max < conn->rx_frames_budget)
+		conn->budget.rx_frames_max = conn->rx_frames_budget;
+	conn->advertised.held_frames = UINT32_MAX;
 	tcp_window_reopen(conn);
 }
 
 void tcp_budget_change_tx(struct harp_conn *conn, uint32_t frames)
 {
-	conn->tx_tuned = frames == 0;
-	if (conn->tx_tuned)
+	conn->budget.tx_tuned = frames == 0;
+	if (conn->budget.tx_tuned)
 		tcp_budget_tune_tx(conn);
 	else
 		conn->tx_frames_budget = budget_clamp(conn->tcp, frames);

@@ -279,8 +279,8 @@ void tcp_sndq_acked(struct harp_conn *conn, uint32_t ack, struct tcp_ack *a)
 				tcp_recut_trim(conn, seg, ack - seg->seq);
 			break;
 		}
-		if (seg_bytes(seg) > conn->mtu_acked_bytes)
-			conn->mtu_acked_bytes = (uint16_t)seg_bytes(seg);
+		if (seg_bytes(seg) > conn->mtu.acked_bytes)
+			conn->mtu.acked_bytes = (uint16_t)seg_bytes(seg);
 		if (conn->loss_open)
 			tcp_sack_acked(conn, seg, seg_space(seg), a);
 		else
@@ -302,7 +302,7 @@ void tcp_sndq_purge(struct harp_conn *conn)
 	}
 	conn->snd_tail = NULL;
 	conn->snd_unsent = NULL;
-	conn->sacked_bytes = 0;
-	conn->sacked_segs = 0;
-	conn->lost_bytes = 0;
+	conn->loss.sacked_bytes = 0;
+	conn->loss.sacked_segs = 0;
+	conn->loss.lost_bytes = 0;
 }

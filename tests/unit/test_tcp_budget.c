@@ -114,7 +114,7 @@ static void check_grown(void)
 		count++;
 		frames += conn->rx_frames_budget;
 		CHECK(conn->rx_frames_budget > BASE_FRAMES);
-		CHECK(conn->rx_frames_limit >= conn->rx_frames_budget);
+		CHECK(conn->budget.rx_frames_limit >= conn->rx_frames_budget);
 	}
 	CHECK_EQ(count, tcp->grown_count);
 	CHECK_EQ(frames, tcp->grown_frames);

@@ -65,9 +65,9 @@ static void test_an_undone_recovery_keeps_the_new_controller(void)
 	CHECK_EQ(rig.conn->recovery, TCP_RECOVERY_FAST);
 	CHECK(rig.conn->cc.ssthresh_bytes < cwnd);
 	CHECK_EQ(set_congestion(HARP_CONGESTION_CUBIC, 0), 0);
-	CHECK(rig.conn->undo_open);
+	CHECK(rig.conn->undo.open);
 	/* The originals arrive: the echo is older than what was sent again. */
-	rig.conn->undo_tsval = rig.tsecr + 1;
+	rig.conn->undo.tsval = rig.tsecr + 1;
 	say = ack_say(10, 0, NULL);
 	rig_says(&rig, say);
 	CHECK_EQ(rig_stat(&rig, "tcp_spurious_recovery"), 1);
