@@ -11,6 +11,7 @@ from harp.errors import Exit, HarpError
 PLUGIN = "libnccl-net-harp.so"
 XDP_LIBRARY = "libharp-xdp.so"
 DPDK_LIBRARY = "libharp-dpdk.so"  # where HARP was built with DPDK
+COLL_LIBRARY = "libharp-coll.so"
 SOCKET_PLUGIN = "libnccl-net-sock.so"  # in the build tree only
 
 # Places in the build tree. A wheel has everything in harp/lib and harp/bin.
@@ -18,6 +19,7 @@ _BUILT = {
     PLUGIN: "plugin",
     XDP_LIBRARY: "dataplane/xdp",
     DPDK_LIBRARY: "dataplane/dpdk",
+    COLL_LIBRARY: "coll",
     "harp-bench": "tools/driver",
     "harp-nccl-rank": "tools/nccl",  # in the build tree only
     SOCKET_PLUGIN: "tools/driver",

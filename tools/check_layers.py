@@ -3,8 +3,9 @@
 """The layer rule: which folder may include which, checked file by file.
 
 dataplane/ is a pile of layers; each sees itself and those beneath it. Beside the pile, host, xdp
-and dpdk see public headers, base, and the doors listed below. The plugin and the Python bindings
-see the public headers, and those under SHARED.
+and dpdk see public headers, base, and the doors listed below. coll/ sees NCCL's ABI and nothing
+else, so that it works over any plugin. The plugin and the Python bindings see the public headers,
+and those under SHARED.
 
 plugin/ is a pile of its own. A folder may include, and call functions of, itself and those beneath
 it. Within a folder at most three files may depend on each other in a circle; a file depends on the
@@ -53,6 +54,10 @@ SHARED = {
     "dataplane/base/thread.h": "the one way to start a thread",
     "dataplane/base/trust.h": "whose files and programs are believed",
 }
+# coll/ works over any ncclNet plugin: it sees what NCCL sees.
+COLL_SEES = ("plugin/abi/nccl_abi.h",)
+# Its public header: for the bindings.
+COLL_PUBLIC = "coll/harp_coll.h"
 # What single files of the bindings may include besides, and why.
 BINDINGS = {
     ("harp/_host.pxd", "dataplane/xdp/harp_xdp.h"): "harpd loads the steering program as host does",
@@ -99,7 +104,13 @@ def headers(path: Path) -> Iterator[tuple[int, str]]:
 
 def resolve(root: Path, file: Path, header: str) -> Path | None:
     """The file of the tree that an include means, relative to root; None when it is not ours."""
-    places = (file.parent, root / "dataplane", root / "dataplane" / "include", root / "plugin")
+    places = (
+        file.parent,
+        root / "dataplane",
+        root / "dataplane" / "include",
+        root / "plugin",
+        root / "coll",
+    )
     for place in places:
         found = (place / header).resolve()
         if found.is_file() and found.is_relative_to(root):
@@ -150,6 +161,13 @@ def judge(root: Path, file: Path, header: str) -> str | None:
         return judge_plugin(where[1], target.parts[1])
     if ("/".join(where), "/".join(target.parts)) in BINDINGS:
         return None
+    if where[0] == "coll":
+        name = "/".join(target.parts)
+        if target.parts[0] == "coll" or name in COLL_SEES:
+            return None
+        return f"coll sees {', '.join(COLL_SEES)} only"
+    if where[0] == "harp" and "/".join(target.parts) == COLL_PUBLIC:
+        return None
     own = where[: 2 if where[0] == "harp" else 1]
     if target.parts[: len(own)] == own or target.parts[:2] == ("dataplane", "include"):
         return None
@@ -164,6 +182,7 @@ def files(root: Path) -> Iterator[Path]:
     for folder, suffixes in (
         ("dataplane", C_SUFFIXES),
         ("plugin", C_SUFFIXES),
+        ("coll", C_SUFFIXES),
         ("harp", CYTHON_SUFFIXES),
     ):
         for path in sorted((root / folder).rglob("*")):

@@ -1,0 +1,589 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* coll.c - the public functions: groups and requests. */
+#include <ctype.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "coll_impl.h"
+
+#define API __attribute__((visibility("default")))
+#define TIMEOUT_MS_DEFAULT 300000
+#define CLOSE_NS (5 * COLL_NSEC_PER_SEC)
+
+static const char forked_text[] =
+	"this process was forked while a group was open, and shares its connections with its "
+	"parent; open groups after fork(), or start workers with spawn or exec";
+
+static int coll_refuse(char *error, size_t error_bytes, int rc, const char *text)
+{
+	if (error && error_bytes)
+		snprintf(error, error_bytes, "%s", text);
+	return rc;
+}
+
+/* ---- groups ---------------------------------------------------------------------------------------- */
+
+static int group_check_options(const struct harp_coll_options *options, char *error, size_t bytes)
+{
+	const struct harp_coll_store *store = &options->store;
+
+	if (options->size != sizeof(*options) || store->size != sizeof(*store))
+		return coll_refuse(
+			error, bytes, -EINVAL,
+			"the caller was built for another version of libharp-coll: build "
+			"it again");
+	if (options->world < 1 || options->world > HARP_COLL_WORLD_MAX || options->rank < 0 ||
+	    options->rank >= options->world) {
+		snprintf(error, bytes, "rank %d of world %d: a world has 1 to %d ranks, from 0 on",
+			 options->rank, options->world, HARP_COLL_WORLD_MAX);
+		return -EINVAL;
+	}
+	if (!options->name || !*options->name || strlen(options->name) >= COLL_NAME_BYTES)
+		return coll_refuse(error, bytes, -EINVAL, "a group's name has 1 to 64 bytes");
+	for (const char *at = options->name; *at; at++)
+		if (!isgraph((unsigned char)*at))
+			return coll_refuse(
+				error, bytes, -EINVAL,
+				"a group's name has printable characters only, no blanks");
+	if (options->world > 1 && (!store->set || !store->get || !store->wait))
+		return coll_refuse(error, bytes, -EINVAL,
+				   "no key-value store: set, get and wait must be given");
+	if (options->timeout_ms < 0)
+		return coll_refuse(error, bytes, -EINVAL, "timeout_ms is negative");
+	return 0;
+}
+
+/* Ranks by host. Hosts are numbered in the order of their lowest rank. */
+static int group_topology(struct harp_coll *group)
+{
+	size_t world = (size_t)group->world;
+	int *first_of, *size_of;
+
+	group->host_of = calloc(world, sizeof(int));
+	group->local_ranks = calloc(world, sizeof(int));
+	group->rail_ranks = calloc(world, sizeof(int));
+	first_of = calloc(world, sizeof(int));
+	size_of = calloc(world, sizeof(int));
+	if (!group->host_of || !group->local_ranks || !group->rail_ranks || !first_of || !size_of) {
+		free(first_of);
+		free(size_of);
+		return -ENOMEM;
+	}
+	for (int r = 0; r < group->world; r++) {
+		const char *host = group->peers[r].host;
+		int h = 0;
+
+		while (h < group->hosts_count &&
+		       (!host[0] || strcmp(group->peers[first_of[h]].host, host)))
+			h++;
+		if (h == group->hosts_count)
+			first_of[group->hosts_count++] = r;
+		group->host_of[r] = h;
+		size_of[h]++;
+	}
+	group->is_regular = true;
+	for (int h = 0; h < group->hosts_count; h++)
+		if (size_of[h] != size_of[0])
+			group->is_regular = false;
+	for (int r = 0; r < group->world; r++) {
+		if (group->host_of[r] != group->host_of[group->rank])
+			continue;
+		if (r == group->rank)
+			group->local_index = group->local_count;
+		group->local_ranks[group->local_count++] = r;
+	}
+	memset(size_of, 0, world * sizeof(int));
+	for (int r = 0; r < group->world; r++)
+		if (size_of[group->host_of[r]]++ == group->local_index)
+			group->rail_ranks[group->host_of[r]] = r;
+	free(first_of);
+	free(size_of);
+	return 0;
+}
+
+static void group_free(struct harp_coll *group)
+{
+	if (group->links)
+		for (int i = 0; i < LINK_CLASSES * group->world; i++)
+			free(group->links[i]);
+	shm_close_group(group);
+	sched_scratch_free(group);
+	free(group->links);
+	free(group->busy);
+	free(group->peers);
+	free(group->host_of);
+	free(group->local_ranks);
+	free(group->rail_ranks);
+	free(group->waits);
+	free(group->messages);
+	free(group);
+}
+
+/* The first group of the process loads the plugin, the last one unloads it. */
+static int process_enter(const struct harp_coll_options *options, char *error, size_t error_bytes)
+{
+	int rc = 0;
+
+	runtime_lock();
+	if (runtime.groups_count == 0) {
+		runtime.log = options->log;
+		runtime.log_arg = options->log_arg;
+	}
+	if (options->world > 1)
+		rc = net_load(options->plugin, error, error_bytes);
+	if (rc == 0) {
+		rc = runtime_thread_start();
+		if (rc)
+			snprintf(error, error_bytes, "no background thread: %s", strerror(-rc));
+	}
+	if (rc == 0)
+		runtime.groups_count++;
+	runtime_unlock();
+	return rc;
+}
+
+static void process_leave(void)
+{
+	static pthread_mutex_t leaving = PTHREAD_MUTEX_INITIALIZER;
+	bool is_last;
+
+	pthread_mutex_lock(&leaving);
+	runtime_lock();
+	is_last = runtime.groups_count == 1;
+	runtime_unlock();
+	if (is_last)
+		runtime_thread_stop(); /* it takes the lock to finish */
+	runtime_lock();
+	if (--runtime.groups_count == 0) {
+		link_accept_forget();
+		op_forget_spare();
+		net_unload();
+	} else if (is_last) {
+		runtime_thread_start(); /* another group came meanwhile */
+	}
+	runtime_unlock();
+	pthread_mutex_unlock(&leaving);
+}
+
+static int group_allocate(struct harp_coll **out, const struct harp_coll_options *options)
+{
+	size_t world = (size_t)options->world;
+	struct harp_coll *group = calloc(1, sizeof(*group));
+
+	*out = group;
+	if (!group)
+		return -ENOMEM;
+	group->rank = options->rank;
+	group->world = options->world;
+	snprintf(group->name, sizeof(group->name), "%s", options->name);
+	group->store = options->store;
+	group->timeout_ns = (options->timeout_ms ? options->timeout_ms : TIMEOUT_MS_DEFAULT) *
+			    COLL_NSEC_PER_MSEC;
+	group->device = options->device < 0 ? 0 : options->device;
+	group->peers = calloc(world, sizeof(*group->peers));
+	group->links = calloc(LINK_CLASSES * world, sizeof(struct link *));
+	group->busy = calloc(LINK_CLASSES * world, sizeof(struct link *));
+	return group->peers && group->links && group->busy ? 0 : -ENOMEM;
+}
+
+API int harp_coll_open(const struct harp_coll_options *options, struct harp_coll **out, char *error,
+		       size_t error_bytes)
+{
+	struct harp_coll *group = NULL;
+	char unused[HARP_COLL_ERROR_BYTES];
+	int64_t deadline_ns;
+	int rc;
+
+	*out = NULL;
+	if (!error || !error_bytes) {
+		error = unused;
+		error_bytes = sizeof(unused);
+	}
+	error[0] = '\0';
+	if (atomic_load(&runtime.is_child))
+		return coll_refuse(error, error_bytes, -EOWNERDEAD, forked_text);
+	rc = group_check_options(options, error, error_bytes);
+	if (rc)
+		return rc;
+	rc = process_enter(options, error, error_bytes);
+	if (rc)
+		return rc;
+	rc = group_allocate(&group, options);
+	if (rc)
+		goto fail;
+	deadline_ns = coll_now_ns() + group->timeout_ns;
+	if (group->world > 1) {
+		group->device %= net_devices();
+		runtime_lock();
+		rc = link_listener(group->device, group->peers[group->rank].handle);
+		runtime_unlock();
+		if (rc) {
+			snprintf(error, error_bytes,
+				 "the plugin can't listen on device %d: %s; its log says why",
+				 group->device, strerror(-rc));
+			goto fail;
+		}
+	}
+	rc = meet_open(group, options, deadline_ns, error, error_bytes);
+	if (rc == 0)
+		rc = group_topology(group);
+	if (rc == 0)
+		rc = shm_open_group(group, deadline_ns, error, error_bytes);
+	if (rc)
+		goto fail;
+	runtime_lock();
+	group->next = runtime.groups;
+	runtime.groups = group;
+	runtime_unlock();
+	*out = group;
+	return 0;
+fail:
+	if (rc == -ENOMEM && !error[0])
+		snprintf(error, error_bytes, "no memory");
+	if (group)
+		group_free(group);
+	process_leave();
+	return rc;
+}
+
+/* What completed operations have sent leaves first: a peer may wait for it. */
+static void group_drain(struct harp_coll *group)
+{
+	int64_t deadline_ns = coll_now_ns() + CLOSE_NS;
+
+	for (;;) {
+		bool busy = false;
+
+		runtime_lock();
+		if (group->state == GROUP_OPEN)
+			for (int i = 0; i < group->busy_count && !busy; i++)
+				busy = group->busy[i]->out.done < group->busy[i]->out.posted;
+		runtime_unlock();
+		if (!busy || coll_now_ns() > deadline_ns)
+			return;
+		if (!runtime_poll())
+			nanosleep(&(struct timespec){ .tv_nsec = 20000 }, NULL);
+	}
+}
+
+static void group_unlink(struct harp_coll *group)
+{
+	struct harp_coll **at;
+
+	for (at = &runtime.groups; *at && *at != group; at = &(*at)->next)
+		;
+	if (*at)
+		*at = group->next;
+	for (at = &runtime.active; *at && *at != group; at = &(*at)->next_active)
+		;
+	if (*at)
+		*at = group->next_active;
+}
+
+API void harp_coll_close(struct harp_coll *group)
+{
+	bool has_work;
+
+	if (!group || atomic_load(&runtime.is_child))
+		return;
+	runtime_lock();
+	has_work = group->queue.first || group->sends.first || group->recvs.first;
+	if (has_work)
+		group_fail(group, true, -ECANCELED,
+			   "rank %d closed the group while operations were in progress",
+			   group->rank);
+	runtime_unlock();
+	if (!has_work)
+		group_drain(group);
+	for (;;) { /* until no thread is in the store for it */
+		bool done;
+
+		runtime_lock();
+		done = !group->in_store && group->state != GROUP_FAILING;
+		if (done) {
+			if (group->state == GROUP_OPEN)
+				group_close_links(group);
+			message_forget(group);
+			group_unlink(group);
+		}
+		runtime_unlock();
+		if (done)
+			break;
+		nanosleep(&(struct timespec){ .tv_nsec = 200000 }, NULL);
+	}
+	group_free(group);
+	process_leave();
+}
+
+API void harp_coll_abort(struct harp_coll *group, const char *reason)
+{
+	if (!group || atomic_load(&runtime.is_child))
+		return;
+	runtime_lock();
+	group_fail(group, true, -ECANCELED, "rank %d aborted the group%s%s", group->rank,
+		   reason && *reason ? ": " : "", reason ? reason : "");
+	runtime_unlock();
+}
+
+/* ---- requests ---------------------------------------------------------------------------------------- */
+
+static int request_copy_arrays(struct harp_coll_request *op, const struct harp_coll_call *call)
+{
+	size_t world = (size_t)op->group->world, bytes = world * sizeof(void *);
+	char *at;
+
+	if (!call->in_counts && !call->out_counts && !call->in_blocks && !call->out_blocks)
+		return 0;
+	static_assert(sizeof(size_t) == sizeof(void *), "one size for all four");
+	op->arrays = at = malloc(4 * bytes);
+	if (!at)
+		return -ENOMEM;
+	if (call->in_counts)
+		op->call.in_counts = memcpy(at, call->in_counts, bytes);
+	if (call->out_counts)
+		op->call.out_counts = memcpy(at + bytes, call->out_counts, bytes);
+	if (call->in_blocks)
+		op->call.in_blocks = memcpy(at + 2 * bytes, call->in_blocks, bytes);
+	if (call->out_blocks)
+		op->call.out_blocks = memcpy(at + 3 * bytes, call->out_blocks, bytes);
+	return 0;
+}
+
+/* A world of one: the result is the input. */
+static void request_alone(const struct harp_coll_request *op)
+{
+	size_t in_count, out_count;
+	const void *in = algo_in_block(op, 0, &in_count);
+	void *out = algo_out_block(op, 0, &out_count);
+	size_t count = in_count < out_count ? in_count : out_count;
+
+	if (op->call.op != HARP_COLL_BARRIER && in && out != in && count)
+		memcpy(out, in, count * harp_coll_dtype_bytes(op->call.dtype));
+}
+
+static void coll_fail_text(struct harp_coll *group, char *error, size_t error_bytes)
+{
+	if (error && error_bytes)
+		snprintf(error, error_bytes, "%s", group->error_text);
+}
+
+/* Holds the lock on success; the operation is queued or done. */
+static int request_begin(struct harp_coll *group, const struct harp_coll_call *call,
+			 struct harp_coll_request **out, char *error, size_t error_bytes)
+{
+	char unused[8];
+	struct harp_coll_request *op;
+	int rc;
+
+	if (!error || !error_bytes) {
+		error = unused;
+		error_bytes = sizeof(unused);
+	}
+	error[0] = '\0';
+	if (atomic_load(&runtime.is_child))
+		return coll_refuse(error, error_bytes, -EOWNERDEAD, forked_text);
+	rc = call_check(group, call, error, error_bytes);
+	if (rc)
+		return rc;
+	runtime_lock();
+	if (group->state != GROUP_OPEN) {
+		rc = group->error;
+		coll_fail_text(group, error, error_bytes);
+		runtime_unlock();
+		return rc;
+	}
+	op = op_take();
+	if (op) {
+		op->group = group;
+		op->call = *call;
+		if (call->op == HARP_COLL_BARRIER)
+			op->call = (struct harp_coll_call){ .size = sizeof(*call),
+							    .op = HARP_COLL_BARRIER,
+							    .timeout_ms = call->timeout_ms };
+		if (call->op == HARP_COLL_BROADCAST && call->peer == group->rank && !call->in)
+			op->call.in = call->out;
+	}
+	if (!op || request_copy_arrays(op, call)) {
+		if (op)
+			op_put(op);
+		runtime_unlock();
+		return coll_refuse(error, error_bytes, -ENOMEM, "no memory");
+	}
+	op->source = -1;
+	op->received = 0;
+	call_fill(&op->header, group, &op->call);
+	if (group->world == 1) {
+		request_alone(op);
+		op->state = OP_DONE;
+		op->group = NULL;
+		atomic_store_explicit(&op->result, 0, memory_order_relaxed);
+		group->stats.operations++;
+	} else {
+		atomic_store_explicit(&op->result, 1, memory_order_relaxed);
+		if (call->op == HARP_COLL_SEND || call->op == HARP_COLL_RECV) {
+			rc = message_start(op);
+		} else {
+			op->header.algorithm = (uint8_t)algo_choose(group, &op->call);
+			op->state = OP_QUEUED;
+			queue_push(&group->queue, op);
+		}
+		if (rc) {
+			op_put(op);
+			runtime_unlock();
+			return coll_refuse(error, error_bytes, rc, strerror(-rc));
+		}
+		group_set_active(group);
+	}
+	*out = op;
+	return 0;
+}
+
+API int harp_coll_start(struct harp_coll *group, const struct harp_coll_call *call,
+			struct harp_coll_request **out, char *error, size_t error_bytes)
+{
+	int rc;
+
+	*out = NULL;
+	rc = request_begin(group, call, out, error, error_bytes);
+	if (rc)
+		return rc;
+	/* The first messages leave at once. */
+	if ((*out)->state != OP_DONE)
+		group_progress(group, coll_now_ns());
+	runtime_unlock();
+	runtime_kick();
+	return 0;
+}
+
+API int harp_coll_run(struct harp_coll *group, const struct harp_coll_call *call, char *error,
+		      size_t error_bytes)
+{
+	struct harp_coll_request *op;
+	int rc = request_begin(group, call, &op, error, error_bytes);
+
+	if (rc)
+		return rc;
+	if (op->state == OP_DONE) {
+		op_put(op);
+		runtime_unlock();
+		return 0;
+	}
+	group_progress(group, coll_now_ns());
+	runtime_unlock();
+	runtime_wait(&op->result, 0);
+	rc = atomic_load_explicit(&op->result, memory_order_acquire);
+	if (rc && error && error_bytes)
+		snprintf(error, error_bytes, "%s", op->error ? op->error : strerror(-rc));
+	runtime_lock();
+	op_put(op);
+	runtime_unlock();
+	return rc;
+}
+
+API int harp_coll_test(struct harp_coll_request *request)
+{
+	int rc = atomic_load_explicit(&request->result, memory_order_acquire);
+
+	if (rc != 1)
+		return rc;
+	if (atomic_load(&runtime.is_child))
+		return -EOWNERDEAD;
+	runtime_poll();
+	rc = atomic_load_explicit(&request->result, memory_order_acquire);
+	return rc == 1 ? -EAGAIN : rc;
+}
+
+API int harp_coll_wait(struct harp_coll_request *request, int64_t timeout_ms)
+{
+	int rc;
+
+	if (atomic_load(&runtime.is_child))
+		return -EOWNERDEAD;
+	runtime_wait(&request->result,
+		     timeout_ms < 0 ? 0 : coll_now_ns() + timeout_ms * COLL_NSEC_PER_MSEC);
+	rc = atomic_load_explicit(&request->result, memory_order_acquire);
+	return rc == 1 ? -EAGAIN : rc;
+}
+
+API void harp_coll_notify(struct harp_coll_request *request, void (*fn)(void *arg), void *arg)
+{
+	bool is_done;
+
+	runtime_lock();
+	is_done = request->state == OP_DONE;
+	if (!is_done) {
+		request->notify = fn;
+		request->notify_arg = arg;
+	}
+	runtime_unlock();
+	if (is_done)
+		fn(arg);
+}
+
+API const char *harp_coll_request_error(const struct harp_coll_request *request)
+{
+	return request->error ? request->error : "";
+}
+
+API int harp_coll_request_source(const struct harp_coll_request *request)
+{
+	return request->source;
+}
+
+API size_t harp_coll_request_count(const struct harp_coll_request *request)
+{
+	return request->received;
+}
+
+API void harp_coll_request_free(struct harp_coll_request *request)
+{
+	if (!request || atomic_load(&runtime.is_child))
+		return;
+	runtime_lock();
+	if (request->state == OP_DONE && !request->notify)
+		op_put(request);
+	else
+		request->released = true;
+	runtime_unlock();
+}
+
+/* ---- facts --------------------------------------------------------------------------------------------- */
+
+API int harp_coll_rank(const struct harp_coll *group)
+{
+	return group->rank;
+}
+
+API int harp_coll_world(const struct harp_coll *group)
+{
+	return group->world;
+}
+
+API const char *harp_coll_error(const struct harp_coll *group)
+{
+	return group->error_text;
+}
+
+API void harp_coll_stats(struct harp_coll *group, struct harp_coll_stats *stats)
+{
+	size_t size = stats->size < sizeof(*stats) ? stats->size : sizeof(*stats);
+
+	runtime_lock();
+	group->stats.size = size;
+	memcpy(stats, &group->stats, size);
+	runtime_unlock();
+}
+
+API void harp_coll_net(struct harp_coll *group, struct harp_coll_net *net)
+{
+	size_t size = net->size < sizeof(*net) ? net->size : sizeof(*net);
+
+	(void)group;
+	runtime_lock();
+	memcpy(net, net_facts(), size);
+	net->size = size;
+	runtime_unlock();
+}

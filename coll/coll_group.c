@@ -1,0 +1,376 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * coll_group.c - runs the operations of a group, and fails it.
+ *
+ * Theory of operation. A group runs its collectives one after another; sends and receives run at
+ * the same time, on links of their own. The first error fails the group for good:
+ *
+ *	GROUP_OPEN -> GROUP_FAILING   group_fail(): the text is written, operations stop
+ *	GROUP_FAILING -> GROUP_FAILED group_finish_failure(): meet_settle() has told the other ranks
+ *	                              why through the store, or has learned it from them. Links are
+ *	                              closed, so that nothing touches the caller's memory, and only
+ *	                              then requests complete.
+ *
+ * An operation that has not moved for DIAGNOSE_NS has meet_diagnose() look what other ranks do.
+ */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "coll_impl.h"
+
+#define DIAGNOSE_NS COLL_NSEC_PER_SEC
+#define DEATH_NS (100 * COLL_NSEC_PER_MSEC) /* local ranks are looked at so often */
+#define SPARE_OPS 64u
+
+static struct harp_coll_request *spare_ops;
+static unsigned spare_ops_count;
+
+struct harp_coll_request *op_take(void)
+{
+	struct harp_coll_request *op = spare_ops;
+
+	if (op) {
+		spare_ops = op->next;
+		spare_ops_count--;
+		return op;
+	}
+	op = calloc(1, sizeof(*op));
+	if (op)
+		for (unsigned i = 0; i < OP_LANES; i++)
+			op->lanes[i] = (struct stream){ -1, -1, -1, -1 };
+	return op;
+}
+
+void op_put(struct harp_coll_request *op)
+{
+	free(op->arrays);
+	free(op->error);
+	op->arrays = NULL;
+	op->error = NULL;
+	op->notify = NULL;
+	op->released = op->hidden = false;
+	op->group = NULL;
+	op->next = NULL;
+	if (spare_ops_count < SPARE_OPS && op->acts_room <= 4096) {
+		op->next = spare_ops;
+		spare_ops = op;
+		spare_ops_count++;
+		return;
+	}
+	free(op->acts);
+	free(op->links);
+	free(op);
+}
+
+void op_forget_spare(void)
+{
+	while (spare_ops) {
+		struct harp_coll_request *op = spare_ops;
+
+		spare_ops = op->next;
+		free(op->acts);
+		free(op->links);
+		free(op);
+	}
+	spare_ops_count = 0;
+}
+
+void queue_push(struct op_queue *queue, struct harp_coll_request *op)
+{
+	op->next = NULL;
+	if (queue->last)
+		queue->last->next = op;
+	else
+		queue->first = op;
+	queue->last = op;
+}
+
+void queue_remove(struct op_queue *queue, struct harp_coll_request *op)
+{
+	struct harp_coll_request **at = &queue->first, *before = NULL;
+
+	while (*at != op) {
+		before = *at;
+		at = &(*at)->next;
+	}
+	*at = op->next;
+	if (queue->last == op)
+		queue->last = before;
+	op->next = NULL;
+}
+
+/* The operation is in no queue any more. */
+void op_complete(struct harp_coll_request *op, int result, const char *error)
+{
+	if (error && !op->error)
+		op->error = strdup(error);
+	op->state = OP_DONE;
+	if (op->notify) {
+		op->next = runtime.notify;
+		runtime.notify = op;
+	}
+	op->group = NULL;
+	atomic_store_explicit(&op->result, result, memory_order_release);
+	if (op->released && !op->notify)
+		op_put(op);
+}
+
+void group_set_active(struct harp_coll *group)
+{
+	if (group->is_active)
+		return;
+	group->is_active = true;
+	group->next_active = runtime.active;
+	__atomic_store_n(&runtime.active, group, __ATOMIC_RELAXED);
+}
+
+bool group_is_active(const struct harp_coll *group)
+{
+	if (group->state == GROUP_FAILED)
+		return false;
+	return group->queue.first || group->busy_count || group->sends.first ||
+	       group->recvs.first || group->state == GROUP_FAILING;
+}
+
+void group_fail(struct harp_coll *group, bool is_cause, int error, const char *fmt, ...)
+{
+	va_list args;
+
+	if (group->state != GROUP_OPEN)
+		return;
+	va_start(args, fmt);
+	vsnprintf(group->error_text, sizeof(group->error_text), fmt, args);
+	va_end(args);
+	group->state = GROUP_FAILING;
+	group->is_cause = is_cause;
+	group->error = error;
+	runtime.has_store_work = true;
+	group_set_active(group);
+}
+
+static void group_fail_queue(struct harp_coll *group, struct op_queue *queue)
+{
+	while (queue->first) {
+		struct harp_coll_request *op = queue->first;
+
+		queue_remove(queue, op);
+		if (op->state == OP_RUNNING)
+			sched_clear(op);
+		op_complete(op, group->error, group->error_text);
+	}
+}
+
+void group_close_links(struct harp_coll *group)
+{
+	shm_set_closed(group);
+	for (int i = 0; i < LINK_CLASSES * group->world; i++)
+		if (group->links[i])
+			link_close(group->links[i]);
+	for (int i = 0; i < group->busy_count; i++)
+		group->busy[i]->busy = false;
+	group->busy_count = 0;
+}
+
+void group_finish_failure(struct harp_coll *group)
+{
+	group->state = GROUP_FAILED;
+	group_close_links(group);
+	message_forget(group);
+	group_fail_queue(group, &group->queue);
+	group_fail_queue(group, &group->sends);
+	group_fail_queue(group, &group->recvs);
+	runtime_log(2, "group %s: %s", group->name, group->error_text);
+}
+
+static void group_link_failed(struct harp_coll *group, const struct link *link, int rc)
+{
+	if (rc == -EPROTO)
+		group_fail(group, true, -EPROTO,
+			   "rank %d sent a message that rank %d has no room for: they called "
+			   "operations of different sizes",
+			   link->peer, group->rank);
+	else
+		group_fail(group, false, -ECONNRESET, "rank %d: lost the connection to rank %d: %s",
+			   group->rank, link->peer, strerror(-rc));
+}
+
+static int group_links(struct harp_coll *group)
+{
+	int moved = 0;
+
+	for (int i = 0; i < group->busy_count;) {
+		struct link *link = group->busy[i];
+		int rc = link_progress(link);
+
+		if (rc < 0) {
+			group_link_failed(group, link, rc);
+			return 0;
+		}
+		moved |= rc;
+		if (link_is_idle(link)) {
+			link->busy = false;
+			group->busy[i] = group->busy[--group->busy_count];
+		} else {
+			i++;
+		}
+	}
+	return moved;
+}
+
+static void group_start_next(struct harp_coll *group, int64_t now_ns)
+{
+	struct harp_coll_request *op = group->queue.first;
+	int64_t timeout_ns =
+		op->call.timeout_ms ? op->call.timeout_ms * COLL_NSEC_PER_MSEC : group->timeout_ns;
+	int rc;
+
+	op->state = OP_RUNNING;
+	op->start_ns = op->moved_ns = now_ns;
+	op->deadline_ns = now_ns + timeout_ns;
+	op->diagnose_ns = now_ns + DIAGNOSE_NS;
+	op->header.seq = ++group->seq;
+	rc = algo_build(op);
+	if (rc == 0)
+		rc = sched_finish(op);
+	if (rc < 0)
+		group_fail(group, true, rc, "rank %d: %s: no memory", group->rank,
+			   harp_coll_op_name(op->call.op));
+}
+
+bool group_still_waits(const struct harp_coll *group)
+{
+	const struct call_header *call = &group->waits_call;
+
+	if (call->kind == CALL_COLLECTIVE)
+		return group->queue.first && group->queue.first->header.seq == call->seq;
+	return (group->recvs.first && group->recvs.first->header.seq == call->seq) ||
+	       (group->sends.first && group->sends.first->header.seq == call->seq);
+}
+
+/* Ranks that the running collective waits for, directly. */
+static void group_note_waits(struct harp_coll *group, const struct harp_coll_request *op)
+{
+	free(group->waits);
+	group->waits_count = 0;
+	group->waits = malloc(sizeof(int) * (size_t)(op->links_count + 1));
+	if (!group->waits)
+		return;
+	for (int i = 0; i < op->links_count; i++)
+		if (op->links[i].in.oldest >= 0 || op->links[i].out.oldest >= 0)
+			group->waits[group->waits_count++] = op->links[i].link->peer;
+	group->waits_call = op->header;
+}
+
+static void group_note_message_waits(struct harp_coll *group, const struct harp_coll_request *op)
+{
+	free(group->waits);
+	group->waits_count = 0;
+	group->waits = malloc(sizeof(int));
+	if (group->waits && op->call.peer >= 0)
+		group->waits[group->waits_count++] = op->call.peer;
+	group->waits_call = op->header;
+}
+
+/* A rank of this host that died leaves nothing in shared memory that would say so. */
+static void group_check_deaths(struct harp_coll *group)
+{
+	for (int i = 0; i < group->busy_count; i++) {
+		const struct link *link = group->busy[i];
+
+		if (!link->shm_in || !meet_process_is_dead(&group->peers[link->peer]))
+			continue;
+		group_fail(group, true, -ECONNRESET, "rank %d (process %d of this host) died",
+			   link->peer, (int)group->peers[link->peer].pid);
+		return;
+	}
+}
+
+/* Called when nothing moved. */
+static void group_check_time(struct harp_coll *group, struct harp_coll_request *op, int64_t now_ns,
+			     bool is_message)
+{
+	if (now_ns - op->moved_ns > DEATH_NS && now_ns >= op->death_ns) {
+		op->death_ns = now_ns + DEATH_NS;
+		group_check_deaths(group);
+	}
+	if (group->state != GROUP_OPEN || group->diagnose || group->in_store)
+		return;
+	if (now_ns < op->deadline_ns && (now_ns < op->diagnose_ns || is_message))
+		return;
+	if (now_ns < op->deadline_ns && now_ns - op->moved_ns < DIAGNOSE_NS) {
+		op->diagnose_ns = op->moved_ns + DIAGNOSE_NS;
+		return;
+	}
+	group->timed_out = now_ns >= op->deadline_ns;
+	group->diagnose = true;
+	/* Again when the silence has doubled, at least every 30 s. */
+	op->diagnose_ns =
+		now_ns + (now_ns - op->moved_ns < 30 * COLL_NSEC_PER_SEC ? now_ns - op->moved_ns
+									 : 30 * COLL_NSEC_PER_SEC);
+	runtime.has_store_work = true;
+	if (is_message)
+		group_note_message_waits(group, op);
+	else
+		group_note_waits(group, op);
+}
+
+static int group_collectives(struct harp_coll *group, int64_t now_ns)
+{
+	struct harp_coll_request *op = group->queue.first;
+	int rc;
+
+	if (!op)
+		return 0;
+	if (op->state == OP_QUEUED) {
+		group_start_next(group, now_ns);
+		if (group->state != GROUP_OPEN)
+			return 0;
+	}
+	rc = sched_progress(op);
+	if (rc < 0) {
+		group_fail(group, true, rc, "rank %d: %s: %s", group->rank,
+			   harp_coll_op_name(op->call.op), strerror(-rc));
+		return 0;
+	}
+	if (sched_is_done(op)) {
+		queue_remove(&group->queue, op);
+		sched_clear(op);
+		group->stats.operations++;
+		op_complete(op, 0, NULL);
+		return 1;
+	}
+	return rc;
+}
+
+int group_progress(struct harp_coll *group, int64_t now_ns)
+{
+	int moved = 0;
+
+	/* A bound, so that one group does not keep the others waiting. */
+	for (int i = 0; i < 64 && group->state == GROUP_OPEN; i++) {
+		struct harp_coll_request *op = group->queue.first;
+		int more = group_collectives(group, now_ns);
+
+		more |= group_links(group);
+		if (group->sends.first || group->recvs.first)
+			more |= message_progress(group);
+		if (!more)
+			break;
+		moved = 1;
+		if (op && op == group->queue.first)
+			op->moved_ns = now_ns;
+	}
+	if (group->state == GROUP_OPEN && !moved) {
+		if (group->queue.first)
+			group_check_time(group, group->queue.first, now_ns, false);
+		if (group->recvs.first && group->state == GROUP_OPEN)
+			group_check_time(group, group->recvs.first, now_ns, true);
+		if (group->sends.first && group->state == GROUP_OPEN)
+			group_check_time(group, group->sends.first, now_ns, true);
+	}
+	return moved;
+}

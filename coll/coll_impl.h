@@ -1,0 +1,434 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * coll_impl.h - what the files of libharp-coll share. ARCHITECTURE.md shows how they fit together.
+ *
+ * Locking: runtime.lock protects everything below unless a line says otherwise. The thread that
+ * holds it is the poller: it alone calls the plugin. Callbacks of the caller (store, notify) run
+ * without the lock.
+ */
+#ifndef HARP_COLL_IMPL_H
+#define HARP_COLL_IMPL_H
+
+#include <assert.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "harp_coll.h"
+
+#define COLL_NSEC_PER_MSEC 1000000ll
+#define COLL_NSEC_PER_SEC 1000000000ll
+#define COLL_HANDLE_BYTES 128u
+#define COLL_XFERS 32u           /* messages of one direction of a link that are in progress */
+#define COLL_INLINE_BYTES 32768u /* data that rides on a link's first message of an operation */
+#define COLL_SCRATCH_KEEP (32u << 20) /* scratch memory that an idle group keeps, bytes */
+#define COLL_NAME_BYTES 65u
+#define COLL_HOST_BYTES 64u
+
+struct harp_coll;
+struct bounce;
+struct link;
+
+/* ---- coll_net.c: the ncclNet plugin ---------------------------------------------------------- */
+
+int net_load(const char *plugin, char *error, size_t error_bytes);
+void net_unload(void);
+const struct harp_coll_net *net_facts(void);
+int net_devices(void);
+int net_listen(int device, void *handle, void **listen_comm);
+/* 0 with *comm NULL: in progress. handle: private to this connection until it is there. */
+int net_connect(int device, void *handle, void **comm);
+int net_accept(void *listen_comm, void **comm);
+/* 0 with *request NULL: not now. */
+int net_isend(void *comm, void *data, size_t bytes, void **mhandle, void **request);
+int net_irecv(void *comm, void *data, size_t bytes, void **mhandle, void **request);
+int net_test(void *comm, void *request, void *mhandle, bool *done, size_t *bytes);
+void net_close_send(void *comm);
+void net_close_recv(void *comm);
+void net_close_listen(void *listen_comm);
+
+/* ---- coll_call.c: what a rank says of its operation ------------------------------------------ */
+
+#define CALL_MAGIC 0x4c4f4348u /* "HCOL", little-endian */
+#define CALL_PROTOCOL 1u
+
+enum call_kind { CALL_COLLECTIVE, CALL_MESSAGE, CALL_REQUEST, CALL_CLEAR, CALL_DATA };
+
+/* First bytes of a link's first message in each operation, and of every point-to-point message. */
+struct call_header {
+	uint32_t magic;
+	uint8_t protocol;
+	uint8_t kind; /* enum call_kind */
+	uint8_t op, dtype, reduce, wire, algorithm;
+	uint8_t unused;
+	uint32_t rank;
+	uint64_t seq; /* number of the collective in its group, from 1; of a message in its pair */
+	uint64_t count;
+	int32_t peer;
+	int32_t tag;
+	uint64_t link_bytes; /* this rank sends so many to the receiver in this operation */
+	uint64_t counts_hash;
+	uint64_t reserved; /* 0 */
+};
+static_assert(sizeof(struct call_header) == 64, "a header is one cache line");
+
+/* "allreduce(float32, 1024 elements, sum)" */
+void call_describe(const struct call_header *call, char *text, size_t bytes);
+/* Do both belong to the same operation? link_bytes is not compared. */
+bool call_matches(const struct call_header *mine, const struct call_header *theirs);
+void call_fill(struct call_header *header, const struct harp_coll *group,
+	       const struct harp_coll_call *call);
+int call_check(const struct harp_coll *group, const struct harp_coll_call *call, char *error,
+	       size_t error_bytes);
+
+/* ---- coll_reduce.c, coll_half.c: arithmetic --------------------------------------------------- */
+
+bool reduce_supported(enum harp_coll_dtype dtype, enum harp_coll_reduce reduce);
+/* dst[i] = a[i] op b[i]; dst may equal a or b. AVG adds. */
+void reduce_apply(enum harp_coll_dtype dtype, enum harp_coll_reduce reduce, void *dst,
+		  const void *a, const void *b, size_t count);
+/* dst[i] /= divisor */
+void reduce_divide(enum harp_coll_dtype dtype, void *dst, size_t count, unsigned divisor);
+float half_to_float(uint16_t half);
+uint16_t half_from_float(float value);
+void half_encode(enum harp_coll_wire wire, uint16_t *dst, const float *src, size_t count);
+void half_decode(enum harp_coll_wire wire, float *dst, const uint16_t *src, size_t count);
+void half_decode_add(enum harp_coll_wire wire, float *dst, const float *a, const uint16_t *b,
+		     size_t count);
+
+/* ---- coll_link.c, coll_shm.c: FIFO messages between two ranks --------------------------------- */
+
+/* A buffer for a header and inline data. Owner: who took it, or the link that sends it. */
+struct bounce {
+	struct bounce *next;
+	_Alignas(64) unsigned char data[sizeof(struct call_header) + COLL_INLINE_BYTES];
+};
+struct bounce *bounce_take(void);
+void bounce_give(struct bounce *bounce);
+
+struct xfer {
+	void *data;
+	size_t bytes;
+	size_t got; /* receive: what came */
+	void *request, *mhandle;
+	struct bounce *owned; /* send: given back when done */
+};
+
+/* One direction of a link: a FIFO. posted >= started >= done, done + COLL_XFERS >= posted. */
+struct half {
+	void *comm;
+	uint64_t posted, started, done;
+	size_t moved; /* shm: bytes of the oldest message that are copied, its frame included */
+	size_t frame; /* shm: payload of the message that is being received */
+	struct xfer xfers[COLL_XFERS];
+};
+
+/* Collectives and point-to-point messages have links of their own, so that neither waits. */
+enum link_class { LINK_COLLECTIVE, LINK_MESSAGE, LINK_CLASSES };
+
+/* First message on a comm: says whose it is. */
+struct link_hello {
+	uint32_t magic;
+	uint32_t protocol;
+	uint8_t group[16];
+	uint32_t rank, to; /* ranks; several of a group may be in one process */
+	uint32_t link_class;
+	uint8_t unused[28];
+};
+static_assert(sizeof(struct link_hello) == 64, "fixed on the wire");
+
+struct shm_ring;
+struct link {
+	struct harp_coll *group;
+	int peer;
+	enum link_class class;
+	bool connecting; /* out.comm is wanted */
+	bool counted;    /* in runtime.inbound_wanted */
+	bool busy;       /* in group->busy */
+	bool hello_sent;
+	unsigned char handle[COLL_HANDLE_BYTES];
+	struct link_hello hello;
+	void *hello_request, *hello_mhandle;
+	struct half out, in;
+	struct shm_ring *shm_out, *shm_in;
+};
+
+/* The link to a peer; NULL: no memory. */
+struct link *link_get(struct harp_coll *group, int peer, enum link_class class);
+static inline bool half_has_room(const struct half *half)
+{
+	return half->posted - half->done < COLL_XFERS;
+}
+/* Ticket of the message: done when half.done > ticket. Caller: half_has_room(). */
+uint64_t link_send(struct link *link, void *data, size_t bytes, struct bounce *owned);
+uint64_t link_recv(struct link *link, void *data, size_t bytes);
+/* Polled again: an operation waits for what was posted before. */
+void link_wake(struct link *link);
+/* Lets the peer connect: for receivers that have posted nothing yet. */
+void link_want_inbound(struct link *link);
+bool link_has_inbound(const struct link *link);
+/* 1: something moved; 0; -errno: the link is broken. */
+int link_progress(struct link *link);
+/* Closes comms: the plugin touches no buffer afterwards. */
+void link_close(struct link *link);
+bool link_is_idle(const struct link *link);
+/* Accepts, and gives comms to the links that their first message names. */
+int link_accept_progress(int64_t now_ns);
+void link_accept_forget(void);
+int link_listener(int device, void *handle);
+
+/* All ranks of a host that a group has: they attach one segment. */
+struct shm;
+int shm_open_group(struct harp_coll *group, int64_t deadline_ns, char *error, size_t error_bytes);
+void shm_close_group(struct harp_coll *group);
+void shm_bind(struct link *link);
+/* Tells the others of the host that this rank's group has ended or failed. */
+void shm_set_closed(struct harp_coll *group);
+bool shm_peer_closed(const struct harp_coll *group, int peer);
+int shm_progress(struct link *link);
+
+/* ---- coll_meet.c: the store ------------------------------------------------------------------- */
+
+struct peer_info {
+	uint32_t magic, protocol;
+	uint32_t rank, world;
+	uint64_t settings; /* hash of what must be equal on all ranks */
+	int32_t pid;
+	uint32_t unused;
+	uint64_t start_ticks; /* of the process: /proc/PID/stat, field 22 */
+	char host[COLL_HOST_BYTES];
+	unsigned char handle[COLL_HANDLE_BYTES];
+	uint8_t id[16]; /* rank 0's: the group's */
+};
+
+int meet_open(struct harp_coll *group, const struct harp_coll_options *options, int64_t deadline_ns,
+	      char *error, size_t error_bytes);
+/* Without the lock: publishes or fetches why the group failed, and what other ranks do. */
+void meet_settle(struct harp_coll *group);
+void meet_diagnose(struct harp_coll *group);
+bool meet_process_is_dead(const struct peer_info *peer);
+
+/* ---- coll_sched.c: operations as schedules ----------------------------------------------------- */
+
+enum act_kind {
+	ACT_SEND,
+	ACT_RECV,
+	ACT_NOTHING,
+	ACT_COPY,
+	ACT_REDUCE,
+	ACT_DIVIDE,
+	ACT_ENCODE,
+	ACT_DECODE,
+	ACT_DECODE_ADD,
+};
+#define ACT_HELLO 1u  /* carries the header */
+#define ACT_INLINE 2u /* and data */
+
+struct act {
+	uint8_t kind, flags;
+	bool done;
+	int next;   /* in its stream; -1: last */
+	int dep[2]; /* acts that must be done first; -1: none */
+	uint64_t ticket;
+	void *dst;
+	const void *a, *b;
+	size_t n; /* bytes of SEND, RECV, COPY; else elements */
+};
+
+/* Acts that happen in order. posted: the next to post; oldest: the first in progress. */
+struct stream {
+	int first, last, posted, oldest;
+};
+
+#define OP_LANES 4u /* streams of local acts */
+
+struct op_link {
+	struct link *link;
+	struct bounce *hello_in;
+	bool has_hello_out, has_hello_in, checked;
+	uint64_t send_bytes, recv_bytes;
+	struct stream out, in;
+};
+
+enum op_state { OP_QUEUED, OP_RUNNING, OP_DONE };
+
+/* An operation, and the request of it. */
+struct harp_coll_request {
+	struct harp_coll *group;        /* NULL: the group is closed */
+	struct harp_coll_request *next; /* in the group's queue, or in the list of spare ones */
+	struct harp_coll_call call;
+	struct call_header header;
+	void *arrays; /* copies of call's arrays */
+	enum op_state state;
+	atomic_int result; /* 1 while it runs, then 0 or -errno. Release: results are in memory */
+	bool released;     /* no handle any more */
+	bool hidden;       /* harp_coll_run()'s */
+	int64_t start_ns, deadline_ns, moved_ns, diagnose_ns, death_ns;
+	int source;
+	size_t received;
+	char *error;
+	void (*notify)(void *arg);
+	void *notify_arg;
+	struct act *acts;
+	int acts_count, acts_room;
+	struct op_link *links;
+	int links_count, links_room;
+	struct stream lanes[OP_LANES];
+	/* Point to point. */
+	struct bounce *bounce;
+	int message_state;
+	size_t posted_bytes, done_bytes;
+	uint64_t message_id, message_ticket;
+};
+
+int sched_send(struct harp_coll_request *op, int peer, const void *data, size_t bytes, int dep);
+/* where: NULL, or gets the place at which the data will lie: dst, or a buffer of the link's. */
+int sched_recv(struct harp_coll_request *op, int peer, void *dst, size_t bytes, int dep,
+	       const void **where);
+int sched_local(struct harp_coll_request *op, unsigned lane, enum act_kind kind, void *dst,
+		const void *a, const void *b, size_t n, int dep0, int dep1);
+/* Both ranks name each other's call even when no data flows one way. */
+int sched_link(struct harp_coll_request *op, int peer);
+int sched_finish(struct harp_coll_request *op);
+void sched_scratch_free(struct harp_coll *group);
+void *sched_scratch(struct harp_coll_request *op, size_t bytes);
+/* 1: something moved; 0; -errno: failed. */
+int sched_progress(struct harp_coll_request *op);
+bool sched_is_done(const struct harp_coll_request *op);
+void sched_clear(struct harp_coll_request *op);
+
+/* ---- algorithms: build a schedule; 0 or -errno ------------------------------------------------- */
+
+enum algorithm { ALGO_DIRECT, ALGO_DOUBLING, ALGO_RING, ALGO_TREE, ALGO_CHAIN, ALGO_2D };
+
+enum algorithm algo_choose(const struct harp_coll *group, const struct harp_coll_call *call);
+int algo_build(struct harp_coll_request *op);
+int direct_allreduce(struct harp_coll_request *op);
+int direct_exchange(struct harp_coll_request *op); /* every block goes straight to its rank */
+int direct_reduce_scatter(struct harp_coll_request *op);
+int doubling_allreduce(struct harp_coll_request *op);
+int ring_allreduce(struct harp_coll_request *op);
+int ring_allgather(struct harp_coll_request *op);
+int tree_broadcast(struct harp_coll_request *op);
+int tree_reduce(struct harp_coll_request *op);
+int chain_broadcast(struct harp_coll_request *op);
+int chain_reduce(struct harp_coll_request *op);
+int hosts_allreduce(struct harp_coll_request *op);
+
+/* Block of rank r: its address and elements. */
+const void *algo_in_block(const struct harp_coll_request *op, int r, size_t *count);
+void *algo_out_block(const struct harp_coll_request *op, int r, size_t *count);
+/* Of everything that all ranks must have alike. */
+uint64_t algo_settings_hash(void);
+size_t algo_piece_bytes(const struct harp_coll *group, size_t total_bytes);
+
+/* ---- coll_message.c: SEND and RECV -------------------------------------------------------------- */
+
+struct message_peer;
+int message_start(struct harp_coll_request *op);
+int message_progress(struct harp_coll *group);
+void message_forget(struct harp_coll *group);
+bool message_is_waiting(const struct harp_coll *group);
+
+/* ---- coll.c, coll_group.c ------------------------------------------------------------------------ */
+
+struct op_queue {
+	struct harp_coll_request *first, *last;
+};
+
+enum group_state { GROUP_OPEN, GROUP_FAILING, GROUP_FAILED };
+
+struct scratch_block;
+
+struct harp_coll {
+	struct harp_coll *next; /* runtime.groups */
+	struct harp_coll *next_active;
+	bool is_active;
+	int rank, world;
+	char name[COLL_NAME_BYTES];
+	uint8_t id[16];
+	struct harp_coll_store store;
+	int64_t timeout_ns;
+	int device;
+	struct peer_info *peers;
+	struct link **links; /* [class * world + peer] */
+	struct link **busy;  /* links with messages in progress */
+	int busy_count;
+	/* Topology: ranks of this host in rank order, and hosts in order of their lowest rank. */
+	int *local_ranks, local_count, local_index;
+	int *host_of; /* [rank] */
+	int hosts_count;
+	bool is_regular; /* all hosts have local_count ranks */
+	int *rail_ranks; /* [host]: the rank there with our local index; when is_regular */
+	struct shm *shm;
+	struct op_queue queue;         /* collectives; the first runs */
+	struct op_queue sends, recvs;  /* point to point */
+	struct message_peer *messages; /* [world] */
+	uint64_t seq, operations;
+	struct scratch_block *scratch;
+	size_t scratch_used, scratch_bytes;
+	enum group_state state;
+	bool is_cause; /* this rank found the error: it tells the others */
+	bool in_store; /* a thread is in the store for this group */
+	bool closing;
+	bool diagnose;  /* the running operation has not moved for long */
+	bool timed_out; /* and its time is over */
+	int *waits;     /* diagnose: ranks that it waits for */
+	int waits_count;
+	struct call_header waits_call;
+	int error;
+	char error_text[HARP_COLL_ERROR_BYTES];
+	struct harp_coll_stats stats;
+};
+
+/* Fails the group; the caller holds the lock. is_cause: this rank tells the others why. */
+void group_fail(struct harp_coll *group, bool is_cause, int error, const char *fmt, ...)
+	__attribute__((format(printf, 4, 5)));
+/* Completes all requests with the group's error, once links are closed. */
+void group_finish_failure(struct harp_coll *group);
+int group_progress(struct harp_coll *group, int64_t now_ns);
+/* Is the operation of waits_call still in progress? */
+bool group_still_waits(const struct harp_coll *group);
+bool group_is_active(const struct harp_coll *group);
+void group_set_active(struct harp_coll *group);
+void op_complete(struct harp_coll_request *op, int result, const char *error);
+void group_close_links(struct harp_coll *group);
+struct harp_coll_request *op_take(void);
+void op_put(struct harp_coll_request *op);
+void op_forget_spare(void);
+void queue_push(struct op_queue *queue, struct harp_coll_request *op);
+void queue_remove(struct op_queue *queue, struct harp_coll_request *op);
+
+/* ---- coll_progress.c ------------------------------------------------------------------------------ */
+
+struct runtime {
+	pthread_mutex_t lock;
+	struct harp_coll *groups, *active;
+	unsigned groups_count;
+	unsigned inbound_wanted;          /* links that wait for a peer's comm */
+	atomic_uint waiters;              /* threads in harp_coll_wait(); they poll */
+	struct harp_coll_request *notify; /* completed, their callbacks not called yet */
+	bool has_store_work;              /* a group is failing or is to be diagnosed */
+	atomic_bool is_child; /* forked while a group was open. Writer: the child, alone */
+	void (*log)(void *arg, int level, const char *text);
+	void *log_arg;
+};
+extern struct runtime runtime;
+
+void runtime_lock(void);
+void runtime_unlock(void); /* then settles failures and calls callbacks */
+/* Polls once, if no other thread does. True when something moved. */
+bool runtime_poll(void);
+/* Polls until *result is no longer 1. deadline_ns: 0: none. */
+void runtime_wait(const atomic_int *result, int64_t deadline_ns);
+/* After an operation was started that nobody waits for yet. */
+void runtime_kick(void);
+int runtime_thread_start(void);
+void runtime_thread_stop(void);
+void runtime_log(int level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+int64_t coll_now_ns(void);
+
+#endif

@@ -1,0 +1,493 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * coll_message.c - SEND and RECV: messages between two ranks, matched by rank and tag.
+ *
+ * Theory of operation. Each pair has links for messages apart from those of collectives. All
+ * messages start with a call_header:
+ *
+ *	CALL_MESSAGE  data of up to COLL_INLINE_BYTES follows in the same message. The send is done
+ *	              when it is posted: the data was copied.
+ *	CALL_REQUEST  a longer message wants to come. It stays at the sender until a receive matches.
+ *	CALL_CLEAR    the receiver has matched it.
+ *	CALL_DATA     the data follows in messages of PIECE_BYTES, straight into the receiver's
+ *	              memory. Nothing else goes on that link meanwhile.
+ *
+ *	send: SEND_NEW -> done                                                       (short)
+ *	      SEND_NEW -> SEND_REQUESTED -> SEND_CLEAR -> SEND_DATA -> done          (long)
+ *	recv: RECV_NEW -> done                                                       (short)
+ *	      RECV_NEW -> RECV_MATCHED -> RECV_CLEARED -> RECV_DATA -> done          (long)
+ *
+ * A receiver reads headers only while an operation of this rank waits for one. Headers that match
+ * no receive yet are unexpected messages and wait in order of arrival.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "coll_impl.h"
+
+#define PIECE_BYTES (512u << 10)
+#define UNEXPECTED_MAX 4096u /* of one peer; then its messages wait on the link */
+
+enum message_state {
+	SEND_NEW,
+	SEND_REQUESTED,
+	SEND_CLEAR,
+	SEND_DATA,
+	RECV_NEW,
+	RECV_MATCHED,
+	RECV_CLEARED,
+	RECV_DATA,
+};
+
+struct unexpected {
+	struct unexpected *next;
+	struct call_header header;
+	unsigned char data[];
+};
+
+struct message_peer {
+	struct bounce *header_in;
+	bool header_posted;
+	uint64_t header_ticket;
+	struct unexpected *first, **last;
+	unsigned unexpected_count;
+	uint64_t requests;                             /* long messages sent to it */
+	struct harp_coll_request *sending, *receiving; /* in SEND_DATA, RECV_DATA */
+	uint64_t round; /* of message_progress() in which a send to it could not be posted */
+};
+
+static size_t message_bytes(const struct harp_coll_request *op)
+{
+	return op->call.count * harp_coll_dtype_bytes(op->call.dtype);
+}
+
+static int message_peers(struct harp_coll *group)
+{
+	if (group->messages)
+		return 0;
+	group->messages = calloc((size_t)group->world, sizeof(*group->messages));
+	if (!group->messages)
+		return -ENOMEM;
+	for (int r = 0; r < group->world; r++)
+		group->messages[r].last = &group->messages[r].first;
+	return 0;
+}
+
+static void message_done(struct harp_coll_request *op)
+{
+	bool is_send = op->call.op == HARP_COLL_SEND;
+	struct harp_coll *group = op->group;
+
+	queue_remove(is_send ? &group->sends : &group->recvs, op);
+	group->stats.operations++;
+	op_complete(op, 0, NULL);
+}
+
+/* ---- sending ----------------------------------------------------------------------------------------- */
+
+/* A header and up to COLL_INLINE_BYTES. 0: posted; -EAGAIN; -ENOMEM. */
+static int message_post(struct harp_coll *group, int peer, const struct call_header *header,
+			const void *data, size_t bytes)
+{
+	struct link *link = link_get(group, peer, LINK_MESSAGE);
+	struct bounce *bounce;
+
+	if (!link)
+		return -ENOMEM;
+	if (group->messages[peer].sending || !half_has_room(&link->out))
+		return -EAGAIN;
+	bounce = bounce_take();
+	if (!bounce)
+		return -ENOMEM;
+	memcpy(bounce->data, header, sizeof(*header));
+	if (bytes)
+		memcpy(bounce->data + sizeof(*header), data, bytes);
+	link_send(link, bounce->data, sizeof(*header) + bytes, bounce);
+	return 0;
+}
+
+static int message_send_pieces(struct harp_coll_request *op)
+{
+	struct harp_coll *group = op->group;
+	struct link *link = link_get(group, op->call.peer, LINK_MESSAGE);
+	size_t bytes = message_bytes(op);
+	int moved = 0;
+
+	while (op->posted_bytes < bytes && half_has_room(&link->out)) {
+		size_t piece = bytes - op->posted_bytes < PIECE_BYTES ? bytes - op->posted_bytes
+								      : PIECE_BYTES;
+
+		op->message_ticket =
+			link_send(link, (char *)(uintptr_t)op->call.in + op->posted_bytes, piece,
+				  NULL);
+		op->posted_bytes += piece;
+		moved = 1;
+	}
+	if (op->posted_bytes == bytes) {
+		if (group->messages[op->call.peer].sending == op)
+			group->messages[op->call.peer].sending = NULL;
+		if (link->out.done > op->message_ticket) {
+			message_done(op);
+			return 1;
+		}
+	}
+	return moved;
+}
+
+static int message_send_progress(struct harp_coll_request *op, uint64_t round)
+{
+	struct harp_coll *group = op->group;
+	struct message_peer *peer = &group->messages[op->call.peer];
+	size_t bytes = message_bytes(op);
+	bool is_short = bytes <= COLL_INLINE_BYTES;
+	struct call_header data;
+	int rc;
+
+	switch ((enum message_state)op->message_state) {
+	case SEND_NEW:
+		if (peer->round == round)
+			return 0; /* an earlier send goes first */
+		op->header.kind = is_short ? CALL_MESSAGE : CALL_REQUEST;
+		op->header.link_bytes = bytes;
+		rc = message_post(group, op->call.peer, &op->header, op->call.in,
+				  is_short ? bytes : 0);
+		if (rc == -EAGAIN) {
+			peer->round = round;
+			return 0;
+		}
+		if (rc)
+			return rc;
+		if (is_short)
+			message_done(op);
+		else
+			op->message_state = SEND_REQUESTED;
+		return 1;
+	case SEND_CLEAR:
+		data = op->header;
+		data.kind = CALL_DATA;
+		rc = message_post(group, op->call.peer, &data, NULL, 0);
+		if (rc)
+			return rc == -EAGAIN ? 0 : rc;
+		peer->sending = op;
+		op->posted_bytes = 0;
+		op->message_state = SEND_DATA;
+		return 1;
+	case SEND_DATA:
+		return message_send_pieces(op);
+	default:
+		return 0;
+	}
+}
+
+/* ---- receiving ---------------------------------------------------------------------------------------- */
+
+static bool message_matches(const struct harp_coll_request *op, const struct call_header *header)
+{
+	return op->message_state == RECV_NEW && op->call.tag == header->tag &&
+	       (op->call.peer == HARP_COLL_ANY_RANK || op->call.peer == (int)header->rank);
+}
+
+/* Gives a message to a receive. -EPROTO: it does not fit. */
+static int message_take(struct harp_coll_request *op, const struct call_header *header,
+			const void *data)
+{
+	size_t element = harp_coll_dtype_bytes(op->call.dtype);
+
+	if (header->dtype != op->call.dtype || header->link_bytes > message_bytes(op)) {
+		char mine[192], theirs[192];
+
+		call_describe(&op->header, mine, sizeof(mine));
+		call_describe(header, theirs, sizeof(theirs));
+		group_fail(
+			op->group, true, -EPROTO,
+			"a message does not fit: rank %d called %s, rank %u called %s with tag %d",
+			op->group->rank, mine, header->rank, theirs, header->tag);
+		return -EPROTO;
+	}
+	op->source = (int)header->rank;
+	op->received = (size_t)header->link_bytes / element;
+	op->message_id = header->seq;
+	if (header->kind == CALL_MESSAGE) {
+		if (header->link_bytes)
+			memcpy(op->call.out, data, (size_t)header->link_bytes);
+		message_done(op);
+	} else {
+		op->message_state = RECV_MATCHED;
+	}
+	return 1;
+}
+
+static int message_keep(struct message_peer *peer, const struct call_header *header,
+			const void *data)
+{
+	size_t bytes = header->kind == CALL_MESSAGE ? (size_t)header->link_bytes : 0;
+	struct unexpected *unexpected = malloc(sizeof(*unexpected) + bytes);
+
+	if (!unexpected)
+		return -ENOMEM;
+	unexpected->next = NULL;
+	unexpected->header = *header;
+	if (bytes)
+		memcpy(unexpected->data, data, bytes);
+	*peer->last = unexpected;
+	peer->last = &unexpected->next;
+	peer->unexpected_count++;
+	return 1;
+}
+
+/* A new receive looks at what has come already. */
+static int message_look(struct harp_coll_request *op)
+{
+	struct harp_coll *group = op->group;
+
+	for (int r = 0; r < group->world; r++) {
+		struct message_peer *peer = &group->messages[r];
+
+		if (op->call.peer != HARP_COLL_ANY_RANK && op->call.peer != r)
+			continue;
+		for (struct unexpected **at = &peer->first; *at; at = &(*at)->next) {
+			struct unexpected *unexpected = *at;
+			int rc;
+
+			if (!message_matches(op, &unexpected->header))
+				continue;
+			*at = unexpected->next;
+			if (!unexpected->next)
+				peer->last = at;
+			peer->unexpected_count--;
+			rc = message_take(op, &unexpected->header, unexpected->data);
+			free(unexpected);
+			return rc;
+		}
+	}
+	return 0;
+}
+
+static int message_bad(struct harp_coll *group, int rank)
+{
+	group_fail(group, true, -EPROTO,
+		   "rank %d sent a message that is not of libharp-coll, or of another version: "
+		   "install the same on all hosts",
+		   rank);
+	return -EPROTO;
+}
+
+static int message_arrived(struct harp_coll *group, int rank, size_t got)
+{
+	struct message_peer *peer = &group->messages[rank];
+	const struct call_header *header = (const void *)peer->header_in->data;
+	const void *data = peer->header_in->data + sizeof(*header);
+	struct harp_coll_request *op;
+
+	if (got < sizeof(*header) || header->magic != CALL_MAGIC ||
+	    header->protocol != CALL_PROTOCOL || header->rank != (uint32_t)rank ||
+	    (header->kind == CALL_MESSAGE && header->link_bytes != got - sizeof(*header)))
+		return message_bad(group, rank);
+	switch ((enum call_kind)header->kind) {
+	case CALL_MESSAGE:
+	case CALL_REQUEST:
+		for (op = group->recvs.first; op; op = op->next)
+			if (message_matches(op, header))
+				return message_take(op, header, data);
+		return message_keep(peer, header, data);
+	case CALL_CLEAR:
+		for (op = group->sends.first; op; op = op->next)
+			if (op->call.peer == rank && op->message_state == SEND_REQUESTED &&
+			    op->header.seq == header->seq) {
+				op->message_state = SEND_CLEAR;
+				return 1;
+			}
+		return message_bad(group, rank);
+	case CALL_DATA:
+		for (op = group->recvs.first; op; op = op->next)
+			if (op->message_state == RECV_CLEARED && op->source == rank &&
+			    op->message_id == header->seq) {
+				op->message_state = RECV_DATA;
+				op->posted_bytes = op->done_bytes = 0;
+				peer->receiving = op;
+				return 1;
+			}
+		return message_bad(group, rank);
+	default:
+		return message_bad(group, rank);
+	}
+}
+
+static int message_recv_progress(struct harp_coll_request *op)
+{
+	struct harp_coll *group = op->group;
+	size_t bytes = op->received * harp_coll_dtype_bytes(op->call.dtype);
+	struct link *link;
+	int moved = 0;
+
+	if (op->message_state == RECV_MATCHED) {
+		struct call_header clear = op->header;
+		int rc;
+
+		clear.kind = CALL_CLEAR;
+		clear.seq = op->message_id;
+		rc = message_post(group, op->source, &clear, NULL, 0);
+		if (rc)
+			return rc == -EAGAIN ? 0 : rc;
+		op->message_state = RECV_CLEARED;
+		return 1;
+	}
+	if (op->message_state != RECV_DATA)
+		return 0;
+	link = link_get(group, op->source, LINK_MESSAGE);
+	while (op->posted_bytes < bytes && half_has_room(&link->in)) {
+		size_t piece = bytes - op->posted_bytes < PIECE_BYTES ? bytes - op->posted_bytes
+								      : PIECE_BYTES;
+
+		op->message_ticket =
+			link_recv(link, (char *)op->call.out + op->posted_bytes, piece);
+		op->posted_bytes += piece;
+		moved = 1;
+	}
+	if (op->posted_bytes == bytes && link->in.done > op->message_ticket) {
+		group->messages[op->source].receiving = NULL;
+		message_done(op);
+		return 1;
+	}
+	return moved;
+}
+
+/* Is a header of this rank wanted? */
+static bool message_wants(const struct harp_coll *group, int rank)
+{
+	for (const struct harp_coll_request *op = group->recvs.first; op; op = op->next) {
+		if (op->message_state == RECV_NEW &&
+		    (op->call.peer == rank || op->call.peer == HARP_COLL_ANY_RANK))
+			return true;
+		if (op->message_state == RECV_CLEARED && op->source == rank)
+			return true;
+	}
+	for (const struct harp_coll_request *op = group->sends.first; op; op = op->next)
+		if (op->message_state == SEND_REQUESTED && op->call.peer == rank)
+			return true;
+	return false;
+}
+
+static int message_headers(struct harp_coll *group, int rank)
+{
+	struct message_peer *peer = &group->messages[rank];
+	struct link *link;
+	int moved = 0;
+
+	if (peer->header_posted) {
+		link = link_get(group, rank, LINK_MESSAGE);
+		if (link->in.done <= peer->header_ticket) {
+			if (message_wants(group, rank))
+				link_wake(link);
+			return 0;
+		}
+		peer->header_posted = false;
+		moved = message_arrived(group, rank,
+					link->in.xfers[peer->header_ticket % COLL_XFERS].got);
+		if (moved < 0)
+			return moved;
+	}
+	if (peer->receiving || peer->unexpected_count >= UNEXPECTED_MAX ||
+	    !message_wants(group, rank))
+		return moved;
+	link = link_get(group, rank, LINK_MESSAGE);
+	if (!link)
+		return -ENOMEM;
+	if (!link_has_inbound(link)) {
+		link_want_inbound(link);
+		return moved;
+	}
+	if (!peer->header_in)
+		peer->header_in = bounce_take();
+	if (!peer->header_in)
+		return -ENOMEM;
+	peer->header_ticket = link_recv(link, peer->header_in->data, sizeof(peer->header_in->data));
+	peer->header_posted = true;
+	return 1;
+}
+
+/* ---- for the group ------------------------------------------------------------------------------------- */
+
+int message_start(struct harp_coll_request *op)
+{
+	struct harp_coll *group = op->group;
+	int64_t now_ns = coll_now_ns();
+	bool is_send = op->call.op == HARP_COLL_SEND;
+	int rc = message_peers(group);
+
+	if (rc)
+		return rc;
+	op->state = OP_QUEUED;
+	op->start_ns = op->moved_ns = now_ns;
+	op->deadline_ns = now_ns + (op->call.timeout_ms ? op->call.timeout_ms * COLL_NSEC_PER_MSEC
+							: group->timeout_ns);
+	op->diagnose_ns = op->deadline_ns;
+	op->death_ns = 0;
+	op->message_state = is_send ? SEND_NEW : RECV_NEW;
+	op->header.kind = CALL_MESSAGE;
+	op->header.seq = is_send ? ++group->messages[op->call.peer].requests : 0;
+	queue_push(is_send ? &group->sends : &group->recvs, op);
+	if (!is_send)
+		message_look(op); /* a failure has failed the group, and the operation with it */
+	return 0;
+}
+
+int message_progress(struct harp_coll *group)
+{
+	static uint64_t round;
+	struct harp_coll_request *op, *next;
+	int moved = 0, rc;
+
+	round++;
+	for (op = group->sends.first; op; op = next) {
+		next = op->next;
+		rc = message_send_progress(op, round);
+		if (rc < 0)
+			goto fail;
+		moved |= rc;
+	}
+	for (int r = 0; r < group->world; r++) {
+		if (r == group->rank)
+			continue;
+		rc = message_headers(group, r);
+		if (rc < 0)
+			goto fail;
+		moved |= rc;
+	}
+	for (op = group->recvs.first; op; op = next) {
+		next = op->next;
+		rc = message_recv_progress(op);
+		if (rc < 0)
+			goto fail;
+		moved |= rc;
+	}
+	return moved;
+fail:
+	group_fail(group, true, rc, "rank %d: a message: %s", group->rank, strerror(-rc));
+	return 0;
+}
+
+bool message_is_waiting(const struct harp_coll *group)
+{
+	return group->sends.first || group->recvs.first;
+}
+
+/* Links are closed: nothing writes to the buffers. */
+void message_forget(struct harp_coll *group)
+{
+	for (int r = 0; group->messages && r < group->world; r++) {
+		struct message_peer *peer = &group->messages[r];
+
+		if (peer->header_in)
+			bounce_give(peer->header_in);
+		while (peer->first) {
+			struct unexpected *unexpected = peer->first;
+
+			peer->first = unexpected->next;
+			free(unexpected);
+		}
+	}
+	free(group->messages);
+	group->messages = NULL;
+}

@@ -1,0 +1,326 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * coll_progress.c - which thread advances the groups of the process.
+ *
+ * Theory of operation. A thread that waits for an operation polls: it acquires runtime.lock if it
+ * is free, advances all active groups and looks at its request. If another thread polls already, it
+ * only looks. When operations are in progress and no thread waits, the background thread polls. It
+ * gives the caller a moment to wait for what it has just started, and sleeps while there is
+ * nothing to do: with no operation in progress it sleeps without a timeout.
+ *
+ * ncclNet has nothing to sleep on. A poller that finds nothing spins, then yields, then sleeps for
+ * growing times; the plugin's own thread keeps its connections going meanwhile.
+ *
+ * Fork. The handler takes the lock, so that the child sees a consistent state. A child of a process
+ * with open groups shares their connections: all its calls fail.
+ */
+#include <errno.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include "coll_impl.h"
+
+#define SPIN_NS 20000
+#define YIELD_NS (2 * COLL_NSEC_PER_MSEC)
+#define SLEEP_NS_MIN 20000
+#define SLEEP_NS_MAX (500 * 1000)
+#define GRACE_NS 50000                      /* before the background thread polls */
+#define LINGER_NS (50 * COLL_NSEC_PER_MSEC) /* it looks again for so long before it sleeps */
+
+struct runtime runtime = { .lock = PTHREAD_MUTEX_INITIALIZER };
+
+static struct {
+	pthread_t id;
+	pthread_mutex_t lock; /* of the fields below */
+	pthread_cond_t wake;
+	bool is_running, stop, kicked;
+	atomic_bool asleep;
+} background = { .lock = PTHREAD_MUTEX_INITIALIZER, .wake = PTHREAD_COND_INITIALIZER };
+
+int64_t coll_now_ns(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return now.tv_sec * COLL_NSEC_PER_SEC + now.tv_nsec;
+}
+
+void runtime_log(int level, const char *fmt, ...)
+{
+	char text[HARP_COLL_ERROR_BYTES];
+	va_list args;
+
+	if (!runtime.log)
+		return;
+	va_start(args, fmt);
+	vsnprintf(text, sizeof(text), fmt, args);
+	va_end(args);
+	runtime.log(runtime.log_arg, level, text);
+}
+
+void runtime_lock(void)
+{
+	pthread_mutex_lock(&runtime.lock);
+}
+
+/* A group with work for its store, taken by this thread; NULL: none. */
+static struct harp_coll *runtime_store_work(void)
+{
+	struct harp_coll *group;
+
+	pthread_mutex_lock(&runtime.lock);
+	for (group = runtime.groups; group; group = group->next)
+		if (!group->in_store && (group->state == GROUP_FAILING || group->diagnose))
+			break;
+	if (group)
+		group->in_store = true;
+	else
+		runtime.has_store_work = false;
+	pthread_mutex_unlock(&runtime.lock);
+	return group;
+}
+
+static void runtime_call_notify(void)
+{
+	for (;;) {
+		struct harp_coll_request *op;
+		void (*notify)(void *arg);
+		void *arg;
+
+		pthread_mutex_lock(&runtime.lock);
+		op = runtime.notify;
+		if (op) {
+			runtime.notify = op->next;
+			notify = op->notify;
+			arg = op->notify_arg;
+			op->notify = NULL;
+			if (op->released)
+				op_put(op);
+		}
+		pthread_mutex_unlock(&runtime.lock);
+		if (!op)
+			return;
+		notify(arg);
+	}
+}
+
+void runtime_unlock(void)
+{
+	bool has_notify = runtime.notify, has_store_work = runtime.has_store_work;
+	struct harp_coll *group;
+
+	pthread_mutex_unlock(&runtime.lock);
+	if (has_store_work) {
+		while ((group = runtime_store_work())) {
+			if (group->state == GROUP_FAILING)
+				meet_settle(group);
+			else
+				meet_diagnose(group);
+		}
+		has_notify = true;
+	}
+	if (has_notify)
+		runtime_call_notify();
+}
+
+static int runtime_progress(void)
+{
+	int64_t now_ns = coll_now_ns();
+	int moved = 0;
+
+	if (runtime.inbound_wanted)
+		moved = link_accept_progress(now_ns);
+	/* Groups that become active meanwhile go in at the front. */
+	for (struct harp_coll *group = runtime.active; group; group = group->next_active)
+		moved |= group_progress(group, now_ns);
+	for (struct harp_coll **at = &runtime.active; *at;) {
+		struct harp_coll *group = *at;
+
+		if (group_is_active(group)) {
+			at = &group->next_active;
+		} else {
+			*at = group->next_active;
+			group->is_active = false;
+		}
+	}
+	return moved;
+}
+
+bool runtime_poll(void)
+{
+	bool moved;
+
+	if (pthread_mutex_trylock(&runtime.lock))
+		return false;
+	moved = runtime_progress() > 0;
+	runtime_unlock();
+	return moved;
+}
+
+static void runtime_rest(int64_t idle_ns)
+{
+	if (idle_ns < SPIN_NS)
+		return;
+	if (idle_ns < YIELD_NS) {
+		sched_yield();
+		return;
+	}
+	idle_ns /= 64;
+	if (idle_ns < SLEEP_NS_MIN)
+		idle_ns = SLEEP_NS_MIN;
+	if (idle_ns > SLEEP_NS_MAX)
+		idle_ns = SLEEP_NS_MAX;
+	nanosleep(&(struct timespec){ .tv_nsec = idle_ns }, NULL);
+}
+
+void runtime_wait(const atomic_int *result, int64_t deadline_ns)
+{
+	int64_t moved_ns = 0;
+
+	atomic_fetch_add(&runtime.waiters, 1);
+	while (atomic_load_explicit(result, memory_order_acquire) == 1) {
+		int64_t now_ns;
+
+		if (runtime_poll()) {
+			moved_ns = 0;
+			continue;
+		}
+		now_ns = coll_now_ns();
+		if (!moved_ns)
+			moved_ns = now_ns;
+		if (deadline_ns && now_ns >= deadline_ns)
+			break;
+		runtime_rest(now_ns - moved_ns);
+	}
+	atomic_fetch_sub(&runtime.waiters, 1);
+}
+
+/* ---- the background thread ------------------------------------------------------------------------ */
+
+static bool runtime_has_work(void)
+{
+	return __atomic_load_n(&runtime.active, __ATOMIC_RELAXED) != NULL;
+}
+
+/* Returns when it was kicked or is to stop; at once when it was kicked already. */
+static void background_sleep(void)
+{
+	pthread_mutex_lock(&background.lock);
+	atomic_store(&background.asleep, true);
+	while (!background.stop && !background.kicked && !runtime_has_work())
+		pthread_cond_wait(&background.wake, &background.lock);
+	background.kicked = false;
+	atomic_store(&background.asleep, false);
+	pthread_mutex_unlock(&background.lock);
+}
+
+static bool background_should_stop(void)
+{
+	bool stop;
+
+	pthread_mutex_lock(&background.lock);
+	stop = background.stop;
+	pthread_mutex_unlock(&background.lock);
+	return stop;
+}
+
+static void *background_main(void *unused)
+{
+	int64_t worked_ns = coll_now_ns(), moved_ns = worked_ns;
+
+	(void)unused;
+	while (!background_should_stop()) {
+		int64_t now_ns = coll_now_ns();
+
+		if (!runtime_has_work() && now_ns - worked_ns > LINGER_NS) {
+			background_sleep();
+			worked_ns = moved_ns = coll_now_ns();
+			nanosleep(&(struct timespec){ .tv_nsec = GRACE_NS }, NULL);
+			continue;
+		}
+		if (atomic_load(&runtime.waiters) > 0 || !runtime_has_work()) {
+			nanosleep(&(struct timespec){ .tv_nsec = COLL_NSEC_PER_MSEC }, NULL);
+			moved_ns = coll_now_ns();
+			if (runtime_has_work())
+				worked_ns = moved_ns;
+			continue;
+		}
+		worked_ns = now_ns;
+		if (runtime_poll())
+			moved_ns = now_ns;
+		else
+			runtime_rest(now_ns - moved_ns);
+	}
+	return NULL;
+}
+
+void runtime_kick(void)
+{
+	atomic_thread_fence(memory_order_seq_cst);
+	if (!atomic_load(&background.asleep))
+		return;
+	pthread_mutex_lock(&background.lock);
+	background.kicked = true;
+	pthread_cond_signal(&background.wake);
+	pthread_mutex_unlock(&background.lock);
+}
+
+int runtime_thread_start(void)
+{
+	sigset_t all, old;
+	int rc;
+
+	if (background.is_running)
+		return 0;
+	background.stop = background.kicked = false;
+	sigfillset(&all); /* signals are the application's */
+	pthread_sigmask(SIG_SETMASK, &all, &old);
+	rc = pthread_create(&background.id, NULL, background_main, NULL);
+	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	if (rc)
+		return -rc;
+	pthread_setname_np(background.id, "harp-coll");
+	background.is_running = true;
+	return 0;
+}
+
+void runtime_thread_stop(void)
+{
+	if (!background.is_running)
+		return;
+	pthread_mutex_lock(&background.lock);
+	background.stop = true;
+	pthread_cond_signal(&background.wake);
+	pthread_mutex_unlock(&background.lock);
+	pthread_join(background.id, NULL);
+	background.is_running = false;
+}
+
+/* ---- fork ------------------------------------------------------------------------------------------ */
+
+static void fork_prepare(void)
+{
+	pthread_mutex_lock(&runtime.lock);
+}
+
+static void fork_parent(void)
+{
+	pthread_mutex_unlock(&runtime.lock);
+}
+
+static void fork_child(void)
+{
+	pthread_mutex_init(&runtime.lock, NULL);
+	pthread_mutex_init(&background.lock, NULL);
+	if (runtime.groups_count)
+		atomic_store(&runtime.is_child, true);
+}
+
+__attribute__((constructor)) static void runtime_load(void)
+{
+	pthread_atfork(fork_prepare, fork_parent, fork_child);
+}

@@ -1,0 +1,338 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * coll_ring.c - ring all-reduce and all-gather, in pieces.
+ *
+ * Theory of operation. The array is cut into one chunk for each rank. In step s of the first half
+ * (world - 1 steps), a rank sends chunk me - s to the next rank, and adds its input to the chunk
+ * me - s - 1 that it receives. Then chunk me + 1 is complete here, and the second half passes the
+ * complete chunks on. A chunk's additions start at its rank and go round the ring, whoever looks.
+ *
+ * Chunks move in pieces: the next step's send of a piece waits for the piece only, so that
+ * receiving, adding and sending overlap. The pieces of the first half arrive in slots of scratch
+ * memory that stay in the cache; those of the second half arrive in the caller's memory.
+ *
+ * With a float16 or bfloat16 wire format, pieces are encoded into slots. The rank that completes
+ * a chunk decodes what it sends, so that it has what the others get.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "coll_ring.h"
+
+#define RING_SLOTS 8u
+#define CHUNK_ELEMENTS 16u /* chunks start at multiples: cache lines of float32 */
+
+static int ring_rank(const struct ring *ring, int index)
+{
+	index = (index + 2 * ring->count) % ring->count;
+	return ring->ranks ? ring->ranks[index] : index;
+}
+
+struct cut {
+	size_t chunk;  /* elements of a chunk but the last */
+	size_t piece;  /* elements of a piece but a chunk's last */
+	size_t pieces; /* of a whole chunk */
+	size_t total;
+};
+
+static void ring_cut(const struct ring *ring, struct cut *cut)
+{
+	size_t element = harp_coll_dtype_bytes(ring->op->call.dtype);
+	size_t count = (size_t)ring->count;
+
+	cut->total = ring->elements;
+	cut->chunk = (ring->elements + count - 1) / count;
+	cut->chunk = (cut->chunk + CHUNK_ELEMENTS - 1) / CHUNK_ELEMENTS * CHUNK_ELEMENTS;
+	cut->piece = algo_piece_bytes(ring->op->group, cut->chunk * element) / element;
+	cut->pieces = (cut->chunk + cut->piece - 1) / cut->piece;
+}
+
+/* Piece p of chunk c: false when the chunk has no such piece. */
+static bool ring_piece(const struct ring *ring, const struct cut *cut, int c, size_t p,
+		       struct ring_piece *piece)
+{
+	size_t start = (size_t)((c + 2 * ring->count) % ring->count) * cut->chunk, end;
+
+	end = start + cut->chunk < cut->total ? start + cut->chunk : cut->total;
+	start += p * cut->piece;
+	if (start >= end)
+		return false;
+	piece->offset = start;
+	piece->count = end - start < cut->piece ? end - start : cut->piece;
+	return true;
+}
+
+int ring_layout(struct ring *ring)
+{
+	struct cut cut;
+	struct ring_piece piece = { .act = -1 };
+
+	ring_cut(ring, &cut);
+	ring->pieces_count = 0;
+	ring->pieces = malloc(((size_t)ring->count * cut.pieces + 1) * sizeof(*ring->pieces));
+	if (!ring->pieces)
+		return -ENOMEM;
+	for (int s = 0; s < ring->count; s++)
+		for (size_t p = 0; p < cut.pieces; p++)
+			if (ring_piece(ring, &cut, ring->me + 1 - s, p, &piece))
+				ring->pieces[ring->pieces_count++] = piece;
+	return 0;
+}
+
+/* Receiving never waits for a send: a ring of ranks that did would stand still. */
+struct half_state {
+	char *slots;
+	size_t slot_bytes, slots_used, sends_used;
+	int users[RING_SLOTS];   /* acts that must be done before a slot receives again */
+	int senders[RING_SLOTS]; /* and before a slot is encoded into again */
+	int *sends;              /* [step * pieces + piece]: acts that read the caller's memory */
+};
+
+static char *ring_slot(struct half_state *state, unsigned *slot)
+{
+	*slot = (unsigned)(state->slots_used++ % RING_SLOTS);
+	return state->slots + *slot * state->slot_bytes;
+}
+
+/* Receives a piece, adds the input, and sends the sum on, which is step s + 1's send. */
+static int ring_add(struct ring *ring, const struct cut *cut, struct half_state *state, int s,
+		    size_t p, const struct ring_piece *piece)
+{
+	struct harp_coll_request *op = ring->op;
+	size_t element = harp_coll_dtype_bytes(op->call.dtype), bytes = piece->count * element;
+	size_t at = piece->offset * element;
+	bool is_last = s == ring->count - 2;
+	const void *value;
+	unsigned slot;
+	char *buffer = ring_slot(state, &slot);
+	int rc = sched_recv(op, ring_rank(ring, ring->me - 1), buffer, bytes, state->users[slot],
+			    &value);
+
+	if (rc < 0)
+		return rc;
+	rc = sched_local(op, ring->lane, ACT_REDUCE, ring->out + at, value, ring->in + at,
+			 piece->count, rc, ring->ready);
+	state->users[slot] = rc;
+	if (is_last && op->call.reduce == HARP_COLL_AVG && rc >= 0)
+		rc = sched_local(op, ring->lane, ACT_DIVIDE, ring->out + at, NULL, NULL,
+				 piece->count, rc, -1);
+	if (rc < 0)
+		return rc;
+	if (is_last)
+		ring->pieces[ring->pieces_count++] =
+			(struct ring_piece){ piece->offset, piece->count, rc };
+	rc = sched_send(op, ring_rank(ring, ring->me + 1), ring->out + at, bytes, rc);
+	if (!is_last)
+		state->sends[(size_t)(s + 1) * cut->pieces + p] = rc;
+	return rc;
+}
+
+/* Receives a complete piece and passes it on. The memory was sent from in step s of the first half. */
+static int ring_pass(struct ring *ring, const struct cut *cut, struct half_state *state, int s,
+		     size_t p, const struct ring_piece *piece)
+{
+	struct harp_coll_request *op = ring->op;
+	size_t element = harp_coll_dtype_bytes(op->call.dtype);
+	char *out = ring->out + piece->offset * element;
+	int rc = sched_recv(op, ring_rank(ring, ring->me - 1), out, piece->count * element,
+			    state->sends[(size_t)s * cut->pieces + p], NULL);
+
+	if (rc < 0)
+		return rc;
+	ring->pieces[ring->pieces_count++] = (struct ring_piece){ piece->offset, piece->count, rc };
+	if (s < ring->count - 2)
+		rc = sched_send(op, ring_rank(ring, ring->me + 1), out, piece->count * element, rc);
+	return rc;
+}
+
+static int ring_halves(struct ring *ring, const struct cut *cut, struct half_state *state)
+{
+	struct harp_coll_request *op = ring->op;
+	size_t element = harp_coll_dtype_bytes(op->call.dtype);
+	struct ring_piece piece;
+	int rc = 0;
+
+	for (size_t p = 0; p < cut->pieces && ring_piece(ring, cut, ring->me, p, &piece); p++) {
+		rc = sched_send(op, ring_rank(ring, ring->me + 1),
+				ring->in + piece.offset * element, piece.count * element,
+				ring->ready);
+		if (rc < 0)
+			return rc;
+		state->sends[p] = rc;
+	}
+	for (int s = 0; s < ring->count - 1; s++)
+		for (size_t p = 0; p < cut->pieces && rc >= 0; p++)
+			if (ring_piece(ring, cut, ring->me - s - 1, p, &piece))
+				rc = ring_add(ring, cut, state, s, p, &piece);
+	for (int s = 0; s < ring->count - 1; s++)
+		for (size_t p = 0; p < cut->pieces && rc >= 0; p++)
+			if (ring_piece(ring, cut, ring->me - s, p, &piece))
+				rc = ring_pass(ring, cut, state, s, p, &piece);
+	return rc;
+}
+
+/* Encodes a piece into a slot and sends it. decoded: gets what the receiver will have, or NULL. */
+static int wire_send(struct ring *ring, struct half_state *state, const char *from, char *decoded,
+		     size_t count, int dep)
+{
+	struct harp_coll_request *op = ring->op;
+	unsigned slot = (unsigned)(state->sends_used++ % RING_SLOTS), lane = ring->lane + 1;
+	char *buffer = state->slots + (RING_SLOTS + slot) * state->slot_bytes;
+	int rc = sched_local(op, lane, ACT_ENCODE, buffer, from, NULL, count, dep,
+			     state->senders[slot]);
+
+	if (decoded && rc >= 0)
+		rc = sched_local(op, lane, ACT_DECODE, decoded, buffer, NULL, count, rc, -1);
+	if (rc >= 0)
+		rc = sched_send(op, ring_rank(ring, ring->me + 1), buffer, count * 2, rc);
+	state->senders[slot] = rc;
+	return rc;
+}
+
+static int wire_add(struct ring *ring, const struct cut *cut, struct half_state *state, int s,
+		    size_t p, const struct ring_piece *piece)
+{
+	struct harp_coll_request *op = ring->op;
+	char *out = ring->out + piece->offset * sizeof(float);
+	bool is_last = s == ring->count - 2;
+	const void *value;
+	unsigned slot;
+	char *buffer = ring_slot(state, &slot);
+	int rc = sched_recv(op, ring_rank(ring, ring->me - 1), buffer, piece->count * 2,
+			    state->users[slot], &value);
+
+	if (rc >= 0)
+		rc = sched_local(op, ring->lane, ACT_DECODE_ADD, out,
+				 ring->in + piece->offset * sizeof(float), value, piece->count, rc,
+				 -1);
+	state->users[slot] = rc;
+	if (is_last && op->call.reduce == HARP_COLL_AVG && rc >= 0)
+		rc = sched_local(op, ring->lane, ACT_DIVIDE, out, NULL, NULL, piece->count, rc, -1);
+	if (rc >= 0)
+		rc = wire_send(ring, state, out, is_last ? out : NULL, piece->count, rc);
+	if (!is_last)
+		state->sends[(size_t)(s + 1) * cut->pieces + p] = rc;
+	return rc;
+}
+
+/* What was decoded is encoded to the same bits again, so the slot is free at once. */
+static int wire_pass(struct ring *ring, const struct cut *cut, struct half_state *state, int s,
+		     size_t p, const struct ring_piece *piece)
+{
+	struct harp_coll_request *op = ring->op;
+	char *out = ring->out + piece->offset * sizeof(float);
+	const void *value;
+	unsigned slot;
+	char *buffer = ring_slot(state, &slot);
+	int rc = sched_recv(op, ring_rank(ring, ring->me - 1), buffer, piece->count * 2,
+			    state->users[slot], &value);
+
+	if (rc >= 0)
+		rc = sched_local(op, ring->lane, ACT_DECODE, out, value, NULL, piece->count, rc,
+				 state->sends[(size_t)s * cut->pieces + p]);
+	state->users[slot] = rc;
+	if (s < ring->count - 2 && rc >= 0)
+		rc = wire_send(ring, state, out, NULL, piece->count, rc);
+	return rc;
+}
+
+static int wire_halves(struct ring *ring, const struct cut *cut, struct half_state *state)
+{
+	struct ring_piece piece;
+	int rc = 0;
+
+	for (size_t p = 0; p < cut->pieces && rc >= 0; p++)
+		if (ring_piece(ring, cut, ring->me, p, &piece))
+			rc = state->sends[p] =
+				wire_send(ring, state, ring->in + piece.offset * sizeof(float),
+					  NULL, piece.count, ring->ready);
+	for (int s = 0; s < ring->count - 1; s++)
+		for (size_t p = 0; p < cut->pieces && rc >= 0; p++)
+			if (ring_piece(ring, cut, ring->me - s - 1, p, &piece))
+				rc = wire_add(ring, cut, state, s, p, &piece);
+	for (int s = 0; s < ring->count - 1; s++)
+		for (size_t p = 0; p < cut->pieces && rc >= 0; p++)
+			if (ring_piece(ring, cut, ring->me - s, p, &piece))
+				rc = wire_pass(ring, cut, state, s, p, &piece);
+	return rc;
+}
+
+int ring_build(struct ring *ring)
+{
+	struct harp_coll_request *op = ring->op;
+	size_t element = harp_coll_dtype_bytes(op->call.dtype);
+	bool is_wire = op->call.wire != HARP_COLL_WIRE_NATIVE;
+	struct half_state state;
+	struct cut cut;
+	int rc;
+
+	ring_cut(ring, &cut);
+	ring->pieces_count = 0;
+	ring->pieces = malloc(((size_t)ring->count * cut.pieces + 1) * sizeof(*ring->pieces));
+	state.sends = malloc(((size_t)ring->count * cut.pieces + 1) * sizeof(int));
+	state.slot_bytes = is_wire ? cut.piece * 2 : cut.piece * element;
+	state.slots_used = state.sends_used = 0;
+	state.slots = sched_scratch(op, (is_wire ? 2 : 1) * RING_SLOTS * state.slot_bytes);
+	for (unsigned i = 0; i < RING_SLOTS; i++)
+		state.users[i] = state.senders[i] = -1;
+	if (!ring->pieces || !state.sends || !state.slots)
+		rc = -ENOMEM;
+	else
+		rc = is_wire ? wire_halves(ring, &cut, &state) : ring_halves(ring, &cut, &state);
+	free(state.sends);
+	return rc < 0 ? rc : 0;
+}
+
+int ring_allreduce(struct harp_coll_request *op)
+{
+	struct ring ring = { .op = op,
+			     .count = op->group->world,
+			     .me = op->group->rank,
+			     .in = op->call.in,
+			     .out = op->call.out,
+			     .elements = op->call.count,
+			     .ready = -1 };
+	int rc = ring_build(&ring);
+
+	free(ring.pieces);
+	return rc;
+}
+
+/* One block, in pieces. dep: of the send. recv: the block arrives first. */
+static int gather_block(struct harp_coll_request *op, const char *from, char *to, size_t bytes,
+			bool receives, bool sends)
+{
+	int world = op->group->world, me = op->group->rank, rc = 0;
+	size_t piece = algo_piece_bytes(op->group, bytes), at = 0;
+
+	do {
+		size_t part = bytes - at < piece ? bytes - at : piece;
+		int dep = -1;
+
+		if (receives)
+			rc = dep =
+				sched_recv(op, (me + world - 1) % world, to + at, part, -1, NULL);
+		if (sends && rc >= 0)
+			rc = sched_send(op, (me + 1) % world, from + at, part, dep);
+		at += part;
+	} while (at < bytes && rc >= 0);
+	return rc;
+}
+
+int ring_allgather(struct harp_coll_request *op)
+{
+	int world = op->group->world, me = op->group->rank, rc;
+	size_t element = harp_coll_dtype_bytes(op->call.dtype), count;
+	const char *in = algo_in_block(op, me, &count);
+	char *out = algo_out_block(op, me, &count);
+
+	rc = sched_local(op, 0, ACT_COPY, out, in, NULL, count * element, -1, -1);
+	if (rc >= 0)
+		rc = gather_block(op, in, NULL, count * element, false, true);
+	for (int s = 0; s < world - 1 && rc >= 0; s++) {
+		out = algo_out_block(op, (me + world - s - 1) % world, &count);
+		rc = gather_block(op, out, out, count * element, true, s < world - 2);
+	}
+	return rc < 0 ? rc : 0;
+}

@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* coll_ring.h - ring all-reduce of a range by some of a group's ranks. */
+#ifndef HARP_COLL_RING_H
+#define HARP_COLL_RING_H
+
+#include "coll_impl.h"
+
+/* A part of the range that is complete when act is done. */
+struct ring_piece {
+	size_t offset, count; /* elements from the start of the range */
+	int act;
+};
+
+struct ring {
+	struct harp_coll_request *op;
+	const int *ranks; /* NULL: 0 to count - 1 */
+	int count, me;    /* me: index in ranks */
+	const char *in;   /* may equal out */
+	char *out;
+	size_t elements;
+	unsigned lane;
+	int ready; /* act after which the input is there; -1: it is */
+	/* Result: in the order in which they become complete. Caller frees. */
+	struct ring_piece *pieces;
+	size_t pieces_count;
+};
+
+int ring_build(struct ring *ring);
+/* The pieces of a ring, without acts, for a rank that does not take part in it. Caller frees. */
+int ring_layout(struct ring *ring);
+
+#endif

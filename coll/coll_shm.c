@@ -1,0 +1,331 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * coll_shm.c - links between ranks of one host, through shared memory.
+ *
+ * Theory of operation. The ranks that a group has on a host map one segment. For each ordered pair
+ * and class it has a ring: a stream of frames, each the message's length in eight bytes and the
+ * message, padded to eight. The sender copies in while there is room and the receiver copies out
+ * into the posted buffer, so a message may be longer than the ring. head and tail count bytes since
+ * the start. The file is unlinked as soon as all ranks have mapped it.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "coll_impl.h"
+
+#define SHM_RING_BYTES (256u << 10)
+#define SHM_FRAME_BYTES 8u
+
+struct shm_ring {
+	/* Release: the bytes before it are in the ring. Writer: the sender. */
+	_Alignas(64) _Atomic uint64_t head;
+	/* Release: the bytes before it were copied out. Writer: the receiver. */
+	_Alignas(64) _Atomic uint64_t tail;
+	_Alignas(64) unsigned char data[SHM_RING_BYTES];
+};
+
+struct shm_header {
+	_Atomic uint32_t attached;
+	_Atomic uint32_t closed[HARP_COLL_WORLD_MAX]; /* [local index] */
+};
+
+struct shm {
+	size_t bytes;
+	char name[96];
+	struct shm_header *header;
+	struct shm_ring *rings; /* [(class * local + from) * local + to] */
+};
+
+static size_t shm_header_bytes(void)
+{
+	return (sizeof(struct shm_header) + 4095) / 4096 * 4096;
+}
+
+static void shm_sleep(void)
+{
+	nanosleep(&(struct timespec){ .tv_nsec = 200000 }, NULL);
+}
+
+/* The lowest rank of the host makes the segment, the others wait until it has its size. */
+static int shm_file(const struct harp_coll *group, const struct shm *shm, int64_t deadline_ns)
+{
+	if (group->local_index == 0) {
+		int fd = shm_open(shm->name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+
+		if (fd < 0)
+			return -errno;
+		if (ftruncate(fd, (off_t)shm->bytes)) {
+			int rc = -errno;
+
+			close(fd);
+			shm_unlink(shm->name);
+			return rc;
+		}
+		return fd;
+	}
+	for (;;) {
+		int fd = shm_open(shm->name, O_RDWR | O_CLOEXEC, 0);
+		struct stat status;
+
+		if (fd < 0 && errno != ENOENT)
+			return -errno;
+		if (fd >= 0 && fstat(fd, &status) == 0 && (size_t)status.st_size == shm->bytes)
+			return fd;
+		if (fd >= 0)
+			close(fd);
+		if (coll_now_ns() > deadline_ns)
+			return -ETIMEDOUT;
+		shm_sleep();
+	}
+}
+
+int shm_open_group(struct harp_coll *group, int64_t deadline_ns, char *error, size_t error_bytes)
+{
+	size_t local = (size_t)group->local_count;
+	struct shm *shm;
+	uint64_t id;
+	int fd, rc;
+	void *map;
+
+	if (local < 2)
+		return 0;
+	shm = calloc(1, sizeof(*shm));
+	if (!shm)
+		return -ENOMEM;
+	memcpy(&id, group->id, sizeof(id));
+	snprintf(shm->name, sizeof(shm->name), "/harp-coll-%016" PRIx64 "-%d", id,
+		 group->local_ranks[0]);
+	shm->bytes = shm_header_bytes() + LINK_CLASSES * local * local * sizeof(struct shm_ring);
+	fd = shm_file(group, shm, deadline_ns);
+	if (fd < 0) {
+		rc = fd;
+		goto fail;
+	}
+	map = mmap(NULL, shm->bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
+	rc = map == MAP_FAILED ? -errno : 0;
+	close(fd);
+	if (rc)
+		goto unlink;
+	madvise(map, shm->bytes, MADV_DONTFORK);
+	shm->header = map;
+	shm->rings = (struct shm_ring *)(void *)((char *)map + shm_header_bytes());
+	atomic_fetch_add(&shm->header->attached, 1);
+	while (atomic_load(&shm->header->attached) < (uint32_t)local) {
+		if (coll_now_ns() > deadline_ns) {
+			munmap(map, shm->bytes);
+			rc = -ETIMEDOUT;
+			goto unlink;
+		}
+		shm_sleep();
+	}
+	if (group->local_index == 0)
+		shm_unlink(shm->name);
+	group->shm = shm;
+	return 0;
+unlink:
+	if (group->local_index == 0)
+		shm_unlink(shm->name);
+fail:
+	snprintf(error, error_bytes,
+		 "shared memory of this host's ranks (/dev/shm%s, %zu bytes): %s; make room in "
+		 "/dev/shm, or keep ranks apart with HARP_COLL_HOST=",
+		 shm->name, shm->bytes, strerror(-rc));
+	free(shm);
+	return rc;
+}
+
+void shm_close_group(struct harp_coll *group)
+{
+	if (!group->shm)
+		return;
+	munmap(group->shm->header, group->shm->bytes);
+	free(group->shm);
+	group->shm = NULL;
+}
+
+static int shm_local_index(const struct harp_coll *group, int peer)
+{
+	for (int i = 0; i < group->local_count; i++)
+		if (group->local_ranks[i] == peer)
+			return i;
+	return -1;
+}
+
+void shm_bind(struct link *link)
+{
+	struct harp_coll *group = link->group;
+	size_t local = (size_t)group->local_count, me = (size_t)group->local_index, base;
+	int peer = group->shm ? shm_local_index(group, link->peer) : -1;
+
+	if (peer < 0)
+		return;
+	base = (size_t)link->class * local * local;
+	link->shm_out = &group->shm->rings[base + me * local + (size_t)peer];
+	link->shm_in = &group->shm->rings[base + (size_t)peer * local + me];
+}
+
+void shm_set_closed(struct harp_coll *group)
+{
+	if (group->shm)
+		atomic_store(&group->shm->header->closed[group->local_index], 1);
+}
+
+bool shm_peer_closed(const struct harp_coll *group, int peer)
+{
+	int index = group->shm ? shm_local_index(group, peer) : -1;
+
+	return index >= 0 && atomic_load(&group->shm->header->closed[index]);
+}
+
+/* COPY: into the ring at `at`, which wraps. */
+static void shm_put(struct shm_ring *ring, uint64_t at, const void *data, size_t bytes)
+{
+	size_t from = at % SHM_RING_BYTES;
+	size_t first = bytes < SHM_RING_BYTES - from ? bytes : SHM_RING_BYTES - from;
+
+	memcpy(ring->data + from, data, first);
+	memcpy(ring->data, (const char *)data + first, bytes - first);
+}
+
+static void shm_take(const struct shm_ring *ring, uint64_t at, void *data, size_t bytes)
+{
+	size_t from = at % SHM_RING_BYTES;
+	size_t first = bytes < SHM_RING_BYTES - from ? bytes : SHM_RING_BYTES - from;
+
+	memcpy(data, ring->data + from, first);
+	memcpy((char *)data + first, ring->data, bytes - first);
+}
+
+static size_t shm_padded(size_t bytes)
+{
+	return (bytes + SHM_FRAME_BYTES - 1) / SHM_FRAME_BYTES * SHM_FRAME_BYTES;
+}
+
+static int shm_send_progress(struct link *link)
+{
+	struct half *half = &link->out;
+	struct shm_ring *ring = link->shm_out;
+	uint64_t head = atomic_load_explicit(&ring->head, memory_order_relaxed);
+	int moved = 0;
+
+	while (half->done < half->posted) {
+		struct xfer *xfer = &half->xfers[half->done % COLL_XFERS];
+		uint64_t tail = atomic_load_explicit(&ring->tail, memory_order_acquire);
+		size_t used = (size_t)(head - tail), sent, bytes;
+		/* A receiver in the middle of a frame makes the padding look like an excess. */
+		size_t room = used < SHM_RING_BYTES ? SHM_RING_BYTES - used : 0;
+
+		if (half->moved == 0) {
+			uint64_t frame = xfer->bytes;
+
+			if (room < SHM_FRAME_BYTES)
+				break;
+			shm_put(ring, head, &frame, sizeof(frame));
+			head += SHM_FRAME_BYTES;
+			room -= SHM_FRAME_BYTES;
+			half->moved = SHM_FRAME_BYTES;
+			moved = 1;
+		}
+		sent = half->moved - SHM_FRAME_BYTES;
+		/* Quarters of the ring, so that the receiver copies while this side does. */
+		bytes = xfer->bytes - sent < room ? xfer->bytes - sent : room;
+		if (bytes > SHM_RING_BYTES / 4)
+			bytes = SHM_RING_BYTES / 4;
+		if (bytes)
+			shm_put(ring, head, (const char *)xfer->data + sent, bytes);
+		sent += bytes;
+		half->moved += bytes;
+		if (sent == xfer->bytes) {
+			/* Frames start at multiples of eight, so padding always has room. */
+			head += shm_padded(xfer->bytes) - xfer->bytes;
+			half->moved = 0;
+			half->done++;
+			half->started = half->done;
+			if (xfer->owned)
+				bounce_give(xfer->owned);
+		}
+		head += bytes;
+		atomic_store_explicit(&ring->head, head, memory_order_release);
+		moved |= half->moved == 0 || bytes > 0;
+		if (half->moved && !bytes)
+			break;
+	}
+	return moved;
+}
+
+static int shm_recv_progress(struct link *link)
+{
+	struct half *half = &link->in;
+	struct shm_ring *ring = link->shm_in;
+	uint64_t tail = atomic_load_explicit(&ring->tail, memory_order_relaxed);
+	int moved = 0;
+
+	while (half->done < half->posted) {
+		struct xfer *xfer = &half->xfers[half->done % COLL_XFERS];
+		uint64_t head = atomic_load_explicit(&ring->head, memory_order_acquire);
+		size_t there = (size_t)(head - tail), got, bytes;
+
+		if (half->moved == 0) {
+			uint64_t frame;
+
+			if (there < SHM_FRAME_BYTES)
+				break;
+			shm_take(ring, tail, &frame, sizeof(frame));
+			if (frame > xfer->bytes)
+				return -EPROTO;
+			half->frame = frame;
+			half->moved = SHM_FRAME_BYTES;
+			tail += SHM_FRAME_BYTES;
+			there -= SHM_FRAME_BYTES;
+			moved = 1;
+		}
+		got = half->moved - SHM_FRAME_BYTES;
+		bytes = half->frame - got < there ? half->frame - got : there;
+		if (bytes > SHM_RING_BYTES / 4)
+			bytes = SHM_RING_BYTES / 4;
+		if (bytes) {
+			shm_take(ring, tail, (char *)xfer->data + got, bytes);
+			moved = 1;
+		}
+		got += bytes;
+		tail += bytes;
+		half->moved += bytes;
+		if (got == half->frame) {
+			tail += shm_padded(got) - got;
+			xfer->got = got;
+			half->moved = 0;
+			half->done++;
+			half->started = half->done;
+		}
+		atomic_store_explicit(&ring->tail, tail, memory_order_release);
+		if (half->moved && !bytes)
+			break;
+	}
+	return moved;
+}
+
+int shm_progress(struct link *link)
+{
+	int in = 0, out;
+
+	if (link->in.done < link->in.posted)
+		in = shm_recv_progress(link);
+	if (in < 0)
+		return in;
+	out = link->out.done < link->out.posted ? shm_send_progress(link) : 0;
+	if (!in && !out && link->in.done < link->in.posted &&
+	    shm_peer_closed(link->group, link->peer)) {
+		/* It may have sent between the two looks. */
+		in = shm_recv_progress(link);
+		return in ? in : -ECONNRESET;
+	}
+	return in | out;
+}

@@ -1,0 +1,397 @@
+# SPDX-License-Identifier: Apache-2.0
+# cython: language_level=3, embedsignature=True
+"""libharp-coll for Python (coll/harp_coll.h). harp.collectives is the interface for users.
+
+Operations run outside the GIL, in the caller's memory.
+"""
+
+import errno
+import warnings
+
+from cpython.buffer cimport (
+    PyBUF_C_CONTIGUOUS, PyBUF_FORMAT, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer)
+from libc.stdlib cimport free, malloc
+from libc.string cimport memcpy, memset
+
+from harp._coll cimport *
+
+
+class CollectiveError(RuntimeError):
+    """An operation failed; code is the errno (coll/harp_coll.h)."""
+
+    def __init__(self, message: str, code: int) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+cdef int _store_code(object error):
+    code = getattr(error, "errno", None)
+    return -code if isinstance(code, int) and code > 0 else -errno.EIO
+
+
+# The store's functions are called from threads without the GIL. An exception must not cross C:
+# it becomes an errno, and its text is kept for the group's error.
+cdef int _store_set(void *arg, const char *key, const void *value, size_t size) noexcept with gil:
+    group = <Group>arg
+    try:
+        group.store.set(key.decode(), (<const char *>value)[:size])
+        return 0
+    except Exception as error:
+        group.store_error = error
+        return _store_code(error)
+
+
+cdef int _store_get(void *arg, const char *key, void *value, size_t *size) noexcept with gil:
+    group = <Group>arg
+    cdef size_t room = size[0], length
+    cdef const char *source
+    try:
+        found = group.store.get(key.decode())
+        if found is None:
+            return -errno.ENOENT
+        data = bytes(found)
+        length = len(data)
+        size[0] = length
+        if length > room:
+            return -errno.ENOSPC
+        source = data
+        memcpy(value, source, length)
+        return 0
+    except Exception as error:
+        group.store_error = error
+        return _store_code(error)
+
+
+cdef int _store_wait(void *arg, const char *key, int64_t timeout_ms) noexcept with gil:
+    group = <Group>arg
+    try:
+        group.store.wait(key.decode(), timeout_ms / 1000)
+        return 0
+    except TimeoutError:
+        return -errno.ETIMEDOUT
+    except Exception as error:
+        group.store_error = error
+        return _store_code(error)
+
+
+cdef list _log_lines = []  # of the process: the library logs for its first group
+_LOG_LINES_MAX = 4096
+
+
+cdef void _keep_log(void *arg, int level, const char *text) noexcept with gil:
+    try:
+        if len(_log_lines) < _LOG_LINES_MAX:
+            _log_lines.append((level, text.decode("utf-8", "replace")))
+    except Exception:  # a log line is not worth a crash
+        pass
+
+
+def log_lines() -> list:
+    """What the plugin and the library logged in this process: (level, text). Level 2 warns."""
+    return list(_log_lines)
+
+
+cdef int _dtype_of(const Py_buffer *view) except -1:
+    cdef const char *format = view.format
+    cdef Py_ssize_t size = view.itemsize
+    if format == NULL:
+        return HARP_COLL_UINT8
+    if format[0] == b"<" or format[0] == b"=" or format[0] == b"@":
+        format += 1
+    if format[0] == b"Z" and format[1] == b"f" and format[2] == 0:
+        return HARP_COLL_COMPLEX64
+    if format[0] == b"Z" and format[1] == b"d" and format[2] == 0:
+        return HARP_COLL_COMPLEX128
+    if format[0] != 0 and format[1] == 0:
+        if format[0] == b"f":
+            return HARP_COLL_FLOAT32
+        if format[0] == b"d":
+            return HARP_COLL_FLOAT64
+        if format[0] == b"e":
+            return HARP_COLL_FLOAT16
+        if format[0] == b"?":
+            return HARP_COLL_BOOL
+        if format[0] in b"bhilq":
+            return (HARP_COLL_INT8 if size == 1 else HARP_COLL_INT16 if size == 2 else
+                    HARP_COLL_INT32 if size == 4 else HARP_COLL_INT64)
+        if format[0] in b"BHILQ":
+            return (HARP_COLL_UINT8 if size == 1 else HARP_COLL_UINT16 if size == 2 else
+                    HARP_COLL_UINT32 if size == 4 else HARP_COLL_UINT64)
+    raise TypeError(f"arrays of {view.format.decode()!r} are not supported: use integers, floats, "
+                    "complex numbers or bool in the machine's byte order")
+
+
+cdef class _Views:
+    """The buffers and counts of one call, held while it runs."""
+
+    cdef Py_buffer in_view, out_view
+    cdef bint has_in, has_out
+    cdef size_t *counts
+
+    def __cinit__(self):
+        self.has_in = self.has_out = False
+        self.counts = NULL
+
+    def __dealloc__(self):
+        if self.has_in:
+            PyBuffer_Release(&self.in_view)
+        if self.has_out:
+            PyBuffer_Release(&self.out_view)
+        free(self.counts)
+
+
+cdef class Request:
+    """An operation in progress. wait() it, or test() it until it is done."""
+
+    cdef harp_coll_request *request
+    cdef _Views views
+    cdef readonly object result
+    cdef object __weakref__
+
+    def __cinit__(self):
+        self.request = NULL
+
+    cdef bint _is_done(self):
+        return self.request == NULL or harp_coll_test(self.request) != -errno.EAGAIN
+
+    cdef _finish(self, int code):
+        if code == 0:
+            return
+        text = harp_coll_request_error(self.request).decode("utf-8", "replace")
+        raise CollectiveError(text or f"error {-code}", -code)
+
+    def test(self) -> bool:
+        """Is it done? CollectiveError when it failed. Never sleeps."""
+        cdef int code
+        with nogil:
+            code = harp_coll_test(self.request)
+        if code == -errno.EAGAIN:
+            return False
+        self._finish(code)
+        return True
+
+    def wait(self, timeout_s=None):
+        """Returns the result when it is done; TimeoutError after timeout_s, and it goes on."""
+        cdef int64_t timeout_ms = -1 if timeout_s is None else <int64_t>(timeout_s * 1000)
+        cdef int code
+        with nogil:
+            code = harp_coll_wait(self.request, timeout_ms)
+        if code == -errno.EAGAIN:
+            raise TimeoutError(f"the operation is not done after {timeout_s} s")
+        self._finish(code)
+        return self.result
+
+    @property
+    def source(self):
+        """The rank whose message a receive got; -1 for other operations."""
+        return harp_coll_request_source(self.request)
+
+    @property
+    def count(self):
+        """Elements that a receive got."""
+        return harp_coll_request_count(self.request)
+
+    def __dealloc__(self):
+        if self.request != NULL:
+            harp_coll_request_free(self.request)
+
+
+cdef class Group:
+    """One rank of a group. store: an object with set(key, value), get(key) and wait(key, s)."""
+
+    cdef harp_coll *group
+    cdef readonly int rank, world
+    cdef readonly object store
+    cdef object store_error
+    cdef list pending
+    cdef object __weakref__
+
+    def __cinit__(self, *args, **kwargs):
+        self.group = NULL
+        self.pending = []
+
+    def __init__(self, int rank, int world, str name, store, *, plugin=None, int device=0,
+                 double timeout_s=300, host=None):
+        cdef harp_coll_options options
+        cdef char error[HARP_COLL_ERROR_BYTES]
+        cdef int code
+        name_bytes = name.encode()
+        plugin_bytes = None if plugin is None else str(plugin).encode()
+        host_bytes = None if host is None else str(host).encode()
+        self.rank = rank
+        self.world = world
+        self.store = store
+        memset(&options, 0, sizeof(options))
+        options.size = sizeof(options)
+        options.rank = rank
+        options.world = world
+        options.name = name_bytes
+        options.store.size = sizeof(options.store)
+        options.store.arg = <void *>self
+        if store is not None:
+            options.store.set = _store_set
+            options.store.get = _store_get
+            options.store.wait = _store_wait
+        if plugin_bytes is not None:
+            options.plugin = plugin_bytes
+        if host_bytes is not None:
+            options.host = host_bytes
+        options.device = device
+        options.timeout_ms = <int64_t>(timeout_s * 1000)
+        options.log = _keep_log
+        with nogil:
+            code = harp_coll_open(&options, &self.group, error, sizeof(error))
+        if code:
+            self.group = NULL
+            raise self._error(code, error)
+
+    cdef _error(self, int code, const char *text):
+        message = text.decode("utf-8", "replace") or f"error {-code}"
+        cause, self.store_error = self.store_error, None
+        error = CollectiveError(f"{message} ({cause})" if cause else message, -code)
+        if code == -errno.EINVAL:
+            return ValueError(message)
+        return error
+
+    cdef harp_coll *_open(self) except NULL:
+        if self.group == NULL:
+            raise ValueError("this communicator is closed")
+        return self.group
+
+    cdef _fill(self, harp_coll_call *call, _Views views, int op, int reduce, int wire, int peer,
+               int tag, source, target, count, in_counts, out_counts, int dtype):
+        cdef int found = -1
+        cdef Py_ssize_t number = 0
+        memset(call, 0, sizeof(call[0]))
+        call.size = sizeof(call[0])
+        call.op = <harp_coll_op>op
+        call.reduce = <harp_coll_reduce>reduce
+        call.wire = <harp_coll_wire>wire
+        call.peer = peer
+        call.tag = tag
+        if source is not None:
+            PyObject_GetBuffer(source, &views.in_view, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT)
+            views.has_in = True
+            call.in_ = views.in_view.buf
+            found = _dtype_of(&views.in_view)
+            number = views.in_view.len // views.in_view.itemsize
+        if target is not None:
+            PyObject_GetBuffer(target, &views.out_view,
+                               PyBUF_C_CONTIGUOUS | PyBUF_FORMAT | PyBUF_WRITABLE)
+            views.has_out = True
+            call.out = views.out_view.buf
+            if found >= 0 and found != _dtype_of(&views.out_view):
+                raise TypeError("input and output have different types")
+            found = _dtype_of(&views.out_view)
+            if source is None:
+                number = views.out_view.len // views.out_view.itemsize
+        if dtype >= 0:
+            found = dtype
+        call.dtype = <harp_coll_dtype>(found if found >= 0 else HARP_COLL_UINT8)
+        call.count = number if count is None else count
+        if in_counts is not None or out_counts is not None:
+            views.counts = <size_t *>malloc(2 * self.world * sizeof(size_t))
+            if views.counts == NULL:
+                raise MemoryError()
+            for r in range(self.world):
+                views.counts[r] = 0 if in_counts is None else in_counts[r]
+                views.counts[self.world + r] = 0 if out_counts is None else out_counts[r]
+            if in_counts is not None:
+                call.in_counts = views.counts
+            if out_counts is not None:
+                call.out_counts = views.counts + self.world
+
+    def run(self, int op, int reduce=0, int wire=0, int peer=0, int tag=0, source=None,
+            target=None, count=None, in_counts=None, out_counts=None, int dtype=-1) -> None:
+        """Does one operation."""
+        cdef harp_coll *group = self._open()
+        cdef harp_coll_call call
+        cdef char error[HARP_COLL_ERROR_BYTES]
+        cdef int code
+        cdef _Views views = _Views()
+        self._fill(&call, views, op, reduce, wire, peer, tag, source, target, count, in_counts,
+                   out_counts, dtype)
+        with nogil:
+            code = harp_coll_run(group, &call, error, sizeof(error))
+        if code:
+            raise self._error(code, error)
+
+    def start(self, int op, int reduce=0, int wire=0, int peer=0, int tag=0, source=None,
+              target=None, count=None, in_counts=None, out_counts=None, int dtype=-1,
+              result=None) -> Request:
+        """Starts one operation; result is what wait() of its request returns."""
+        cdef harp_coll *group = self._open()
+        cdef harp_coll_call call
+        cdef char error[HARP_COLL_ERROR_BYTES]
+        cdef int code
+        cdef Request request = Request()
+        request.views = _Views()
+        request.result = result
+        self._fill(&call, request.views, op, reduce, wire, peer, tag, source, target, count,
+                   in_counts, out_counts, dtype)
+        with nogil:
+            code = harp_coll_start(group, &call, &request.request, error, sizeof(error))
+        if code:
+            raise self._error(code, error)
+        # The memory must outlive the operation, whatever becomes of the request.
+        self.pending = [other for other in self.pending if not (<Request>other)._is_done()]
+        self.pending.append(request)
+        return request
+
+    def abort(self, str reason="") -> None:
+        """Any thread: operations in progress and all later ones fail, on all ranks."""
+        reason_bytes = reason.encode()
+        cdef const char *text = reason_bytes
+        cdef harp_coll *group = self._open()
+        with nogil:
+            harp_coll_abort(group, text)
+
+    def stats(self) -> dict:
+        """Counters since the group was opened; _bytes."""
+        cdef harp_coll_stats_t stats
+        memset(&stats, 0, sizeof(stats))
+        stats.size = sizeof(stats)
+        harp_coll_stats(self._open(), &stats)
+        return {
+            "net_sent_bytes": stats.net_sent_bytes,
+            "net_sent_messages": stats.net_sent_messages,
+            "shm_sent_bytes": stats.shm_sent_bytes,
+            "shm_sent_messages": stats.shm_sent_messages,
+            "operations": stats.operations,
+        }
+
+    def net(self) -> dict:
+        """The plugin in use."""
+        cdef harp_coll_net_t net
+        memset(&net, 0, sizeof(net))
+        net.size = sizeof(net)
+        harp_coll_net(self._open(), &net)
+        return {
+            "net": net.name.decode("utf-8", "replace"),
+            "path": net.path.decode("utf-8", "replace"),
+            "dev": net.device.decode("utf-8", "replace"),
+            "abi": net.abi,
+            "devices": net.devices,
+            "speed_mbps": net.speed_mbps,
+        }
+
+    def close(self) -> None:
+        """Ends operations in progress. Not collective; safe to call twice."""
+        cdef harp_coll *group = self.group
+        self.group = NULL
+        if group != NULL:
+            with nogil:
+                harp_coll_close(group)
+        self.pending = []
+
+    @property
+    def closed(self) -> bool:
+        return self.group == NULL
+
+    def __dealloc__(self):
+        cdef harp_coll *group = self.group
+        self.group = NULL
+        if group != NULL:
+            warnings.warn("a Communicator was collected while open: close() it", ResourceWarning)
+            with nogil:
+                harp_coll_close(group)

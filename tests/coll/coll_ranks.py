@@ -1,0 +1,469 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ranks of a group, for test_coll.py: forks them, runs a scenario in each, prints what they say.
+
+python coll_ranks.py SCENARIO WORLD RANKS HOSTS FOLDER: RANKS are this process's, as "0,2"; HOSTS is
+how many hosts they pretend to be (rank r is on host r modulo HOSTS; 0: each has its own), or
+"real". The ranks meet in FOLDER. One JSON line for each: [rank, result].
+"""
+
+import faulthandler
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from harp.collectives import CollectiveError, Communicator
+
+TYPES = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
+FLOATS = ("float16", "float32", "float64", "complex64", "complex128")
+SIZES = (0, 1, 1000, 8192, 8193, 50001)
+PLAIN: dict[str, Any] = {
+    "sum": lambda x, y: x + y,
+    "prod": lambda x, y: x * y,
+    "min": np.minimum,
+    "max": np.maximum,
+    "band": np.bitwise_and,
+    "bor": np.bitwise_or,
+    "bxor": np.bitwise_xor,
+}
+
+
+class FolderStore:
+    """A key-value store in a folder that all ranks see."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def _path(self, key: str) -> Path:
+        return self.folder / key.replace("/", "_")
+
+    def set(self, key: str, value: bytes) -> None:
+        with tempfile.NamedTemporaryFile(dir=self.folder, delete=False) as file:
+            file.write(value)
+        Path(file.name).rename(self._path(key))
+
+    def get(self, key: str) -> bytes | None:
+        try:
+            return self._path(key).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def wait(self, key: str, timeout_s: float) -> None:
+        deadline = time.monotonic() + timeout_s
+        while not self._path(key).exists():
+            if time.monotonic() > deadline:
+                raise TimeoutError(key)
+            time.sleep(0.001)
+
+
+class Place:
+    """One rank: where it is and how it opens groups."""
+
+    def __init__(self, rank: int, world: int, hosts: str, folder: Path) -> None:
+        self.rank, self.world, self.folder = rank, world, folder
+        self.store = FolderStore(folder)
+        self.host = None
+        if hosts != "real":
+            self.host = f"host{rank % int(hosts)}" if int(hosts) else ""
+
+    def open(self, name: str = "g", **options: Any) -> Communicator:
+        options = {"timeout_s": 30.0, "host": self.host} | options
+        return Communicator(self.rank, self.world, self.store, name=name, **options)
+
+
+def values(rank: int, size: int, dtype: str) -> Any:
+    """Small, and different for each rank: sums and products of 13 ranks are exact in float16."""
+    base = np.arange(size) * (rank + 3) + rank
+    return (base % 2 + (base % 5 == 0)).astype(dtype)
+
+
+def expected(op: str, arrays: list[Any]) -> Any:
+    total = arrays[0]
+    for array in arrays[1:]:
+        total = PLAIN["sum" if op == "avg" else op](total, array).astype(total.dtype)
+    if op != "avg":
+        return total
+    if total.dtype.kind in "iu":
+        return (total // len(arrays)).astype(total.dtype)
+    return (total / np.array(len(arrays), total.dtype)).astype(total.dtype)
+
+
+def same(got: Any, wanted: Any, what: object) -> None:
+    assert got.tobytes() == wanted.tobytes(), (what, got[:8], wanted[:8])
+
+
+def check_reductions(comm: Communicator, dtype: str, size: int) -> None:
+    world = range(comm.world)
+    ops = ["sum", "avg", "prod"]
+    ops += ["min", "max"] if "complex" not in dtype else []
+    ops += ["band", "bor", "bxor"] if dtype in TYPES else []
+    root = size % comm.world
+    arrays = [values(r, size, dtype) for r in world]
+    blocks = [values(r, size * comm.world, dtype) for r in world]
+    for op in ops:
+        wanted = expected(op, arrays)
+        what = (op, dtype, size, comm.rank)
+        out = np.zeros(size, dtype)
+        same(comm.allreduce(arrays[comm.rank], op, out=out), wanted, what)
+        same(comm.allreduce(arrays[comm.rank].copy(), op), wanted, what)
+        got = comm.reduce(arrays[comm.rank], root, op)
+        if comm.rank == root:
+            same(got, wanted, what)
+        wanted = expected(op, blocks)[size * comm.rank : size * (comm.rank + 1)]
+        same(comm.reduce_scatter(blocks[comm.rank], op), wanted, what)
+
+
+def check_copies(comm: Communicator, dtype: str, size: int) -> None:
+    me, world, root = comm.rank, comm.world, (size + 1) % comm.world
+    arrays = [values(r, size, dtype) for r in range(world)]
+    what = (dtype, size, me)
+    together = np.concatenate(arrays)
+    out = arrays[root].copy() if me == root else np.zeros(size, dtype)
+    same(comm.broadcast(out, root), arrays[root], what)
+    same(comm.allgather(arrays[me]).ravel(), together, what)
+    got = comm.gather(arrays[me], root)
+    if me == root:
+        same(got.ravel(), together, what)
+    out = np.zeros(size, dtype)
+    same(comm.scatter(together if me == root else None, out, root), arrays[me], what)
+    blocks = [values(r, size * world, dtype) for r in range(world)]
+    wanted = np.concatenate([blocks[r][size * me : size * (me + 1)] for r in range(world)])
+    same(comm.alltoall(blocks[me]), wanted, what)
+    same(comm.alltoall(blocks[me], out=blocks[me]), wanted, what)
+
+
+def check_counts(comm: Communicator, size: int) -> None:
+    """Each rank has another number of elements, one has none."""
+    me, world = comm.rank, comm.world
+    counts = [(size * r) // 2 for r in range(world)]
+    arrays = [values(r, counts[r], "int32") for r in range(world)]
+    together = np.concatenate(arrays)
+    same(comm.allgather(arrays[me], counts=counts), together, size)
+    got = comm.gather(arrays[me], counts=counts if me == 0 else None)
+    if me == 0:
+        same(got, together, size)
+    out = np.zeros(counts[me], "int32")
+    whole = together if me == 0 else None
+    same(comm.scatter(whole, out, counts=counts if me == 0 else None), arrays[me], size)
+    same(comm.reduce_scatter(together, counts=counts), (arrays[me] * world).astype("int32"), size)
+    numbers = [[(size * (r + to)) // 3 for to in range(world)] for r in range(world)]
+    sent = [
+        [values(r * 7 + to, numbers[r][to], "int32") for to in range(world)] for r in range(world)
+    ]
+    got = comm.alltoall(
+        np.concatenate(sent[me]),
+        in_counts=numbers[me],
+        out_counts=[numbers[r][me] for r in range(world)],
+    )
+    same(got, np.concatenate([sent[r][me] for r in range(world)]), size)
+
+
+def check_messages(comm: Communicator, size: int) -> None:
+    me, world = comm.rank, comm.world
+    if world == 1:
+        return
+    right, left = (me + 1) % world, (me - 1) % world
+    sends = [comm.isend(values(me, size + t, "int64"), right, tag=t) for t in (1, 2)]
+    for tag in (2, 1):  # another order than they were sent in
+        out = np.zeros(size + 5, "int64")
+        assert comm.recv(out, left, tag=tag) == (left, size + tag)
+        same(out[: size + tag], values(left, size + tag, "int64"), size)
+    for send in sends:
+        send.wait()
+    if me:
+        comm.send(values(me, size, "int64"), 0, tag=9)
+        return
+    heard = []
+    for _ in range(world - 1):
+        out = np.zeros(size, "int64")
+        source, number = comm.recv(out, tag=9)
+        assert number == size
+        same(out, values(source, size, "int64"), size)
+        heard.append(source)
+    assert sorted(heard) == list(range(1, world))
+
+
+def check_wire(comm: Communicator, size: int) -> None:
+    for wire in ("float16", "bfloat16"):
+        arrays = [values(r, size, "float32") for r in range(comm.world)]
+        mine = arrays[comm.rank].copy()
+        same(comm.allreduce(mine, wire=wire), expected("sum", arrays), (wire, size))
+        # Values that the format rounds: all ranks must have the same bits.
+        rough = np.random.default_rng(comm.rank).standard_normal(size).astype("float32")
+        exact = comm.allreduce(rough.copy())
+        got = comm.allreduce(rough, wire=wire)
+        assert np.allclose(got, exact, atol=0.1 * comm.world)
+        assert (comm.allgather(got) == got).all()
+
+
+def types(place: Place) -> None:
+    """Every type and reduction."""
+    with place.open() as comm:
+        for size in SIZES[1:]:
+            for dtype in (*TYPES, *FLOATS) if size in (1000, 50001) else ("float32", "int8"):
+                check_reductions(comm, dtype, size)
+                check_copies(comm, dtype, size)
+        flags = np.array([comm.rank == 0, True, False])
+        assert comm.allreduce(flags.copy(), "band").tolist() == [comm.world == 1, True, False]
+    with place.open("bfloat16", bfloat16=True) as comm:
+        ones = np.full(9, 0x3F80, "uint16")
+        wanted = {1: 0x3F80, 2: 0x4000, 3: 0x4040, 4: 0x4080}[comm.world]
+        assert (comm.allreduce(ones) == wanted).all()
+
+
+def ops(place: Place) -> Any:
+    """Every operation in several sizes."""
+    with place.open() as comm:
+        for size in SIZES if comm.world < 9 else (0, 1000, 9000):
+            check_reductions(comm, "float32", size)
+            check_copies(comm, "int16", size)
+            check_counts(comm, size)
+            check_messages(comm, size)
+            check_wire(comm, size)
+        rough = np.random.default_rng(comm.rank).standard_normal(70000).astype("float32")
+        got = comm.allreduce(rough)
+        assert (comm.allgather(got) == got).all(), "ranks differ in the last bits"
+        comm.barrier()
+        return comm.stats()
+
+
+def large(place: Place) -> Any:
+    """Many pieces, several requests in progress, one rank late."""
+    with place.open() as comm:
+        arrays = [values(0, size, "float32") for size in (3_000_001, 10, 1_000_000)]
+        requests = [comm.iallreduce(array) for array in arrays]
+        if comm.rank == 0:
+            time.sleep(0.05)  # the others start without it
+        for array, request in zip(arrays, requests, strict=True):
+            got = request.wait(30)
+            same(got, values(0, array.size, "float32") * comm.world, array.size)
+        before = comm.stats()["net_sent_bytes"]
+        comm.allreduce(np.ones(1 << 20, "float32"))
+        return comm.stats()["net_sent_bytes"] - before
+
+
+def failure(run: Callable[[], object]) -> str:
+    try:
+        run()
+    except CollectiveError as error:
+        return f"{error.code} {error}"
+    return "no error"
+
+
+def _mismatch(place: Place, mine: Callable[[Communicator], object]) -> str:
+    with place.open() as comm:
+        comm.barrier()
+        first = failure(lambda: mine(comm))
+        if first == "no error":  # it was done before the others noticed
+            first = failure(lambda: comm.allreduce(np.ones(3)))
+        assert failure(comm.barrier) == first, "the first error stays"
+        return first
+
+
+def different_ops(place: Place) -> str:
+    data = np.ones(100, "float32")
+    if place.rank:
+        return _mismatch(place, lambda comm: comm.allreduce(data))
+    return _mismatch(place, lambda comm: comm.broadcast(data))
+
+
+def different_roots(place: Place) -> str:
+    """Both wait for the other to send."""
+    return _mismatch(place, lambda comm: comm.broadcast(np.ones(5), 1 - comm.rank))
+
+
+def different_sizes(place: Place) -> str:
+    return _mismatch(place, lambda comm: comm.allreduce(np.ones(10 if comm.rank else 100_000)))
+
+
+def different_types(place: Place) -> str:
+    dtype = "int32" if place.rank else "float32"
+    return _mismatch(place, lambda comm: comm.allreduce(np.ones(64, dtype)))
+
+
+def different_blocks(place: Place) -> str:
+    counts = [[1, 2], [3, 1]][place.rank]
+    data = np.ones(sum(counts))
+    return _mismatch(place, lambda comm: comm.alltoall(data, in_counts=counts, out_counts=[1, 1]))
+
+
+def strangers_to_each_other(place: Place) -> str:
+    """Rank 3's ring neighbours are not those that a broadcast has: only the store shows it."""
+    big = np.ones(50_000)
+    if place.rank == 3:
+        return _mismatch(place, lambda comm: comm.allreduce(big))
+    return _mismatch(place, lambda comm: comm.broadcast(np.ones(3)))
+
+
+def late(place: Place) -> str:
+    with place.open(timeout_s=2.0) as comm:
+        comm.barrier()
+        if place.rank == 2:
+            time.sleep(3.0)
+            return ""
+        return failure(lambda: comm.allreduce(np.ones(10)))
+
+
+def stopped(place: Place) -> str:
+    """Rank 1 stops for good; its parent ends it."""
+    with place.open(timeout_s=2.0) as comm:
+        comm.barrier()
+        if place.rank == 1:
+            os.kill(os.getpid(), 19)
+        data = np.ones(1 << 20)
+        return failure(lambda: [comm.allreduce(data) for _ in range(100)])
+
+
+def killed(place: Place) -> str:
+    with place.open() as comm:
+        data = np.ones(1 << 20)
+        comm.allreduce(data)
+        if place.rank == 1:
+            os.kill(os.getpid(), 9)
+        return failure(lambda: [comm.allreduce(data) for _ in range(3)])
+
+
+def absent(place: Place) -> str:
+    if place.rank == 1:
+        return ""
+    return failure(lambda: place.open(timeout_s=1.0))
+
+
+def other_world(place: Place) -> str:
+    place.world += place.rank
+    return failure(lambda: place.open(timeout_s=5.0))
+
+
+def aborted(place: Place) -> str:
+    with place.open() as comm:
+        comm.barrier()
+        if place.rank == 0:
+            time.sleep(0.1)
+            comm.abort("lunch")
+        return failure(comm.barrier)
+
+
+def forked(place: Place) -> str:
+    with place.open() as comm:
+        comm.barrier()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                texts = [failure(comm.barrier), failure(lambda: place.open("h"))]
+                comm.close()
+                is_good = all(text.startswith("130 this process was forked") for text in texts)
+                os._exit(0 if is_good else 1)
+            finally:
+                os._exit(2)
+        status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        comm.barrier()  # the parent goes on
+    with place.open("again") as comm:
+        comm.barrier()
+    return f"child {status}"
+
+
+def in_flight(place: Place) -> str:
+    """Rank 0 leaves with work in progress."""
+    comm = place.open()
+    data = [np.ones(2_000_000) for _ in range(3)]
+    comm.barrier()
+    requests = [comm.iallreduce(array) for array in data]
+    requests.append(comm.irecv(np.ones(5), tag=1))
+    if place.rank == 0:
+        time.sleep(0.002)
+        comm.close()
+    text = failure(lambda: [request.wait(20) for request in requests])
+    comm.close()
+    return text
+
+
+def many_groups(place: Place) -> str:
+    comms = [place.open(f"g{i}") for i in range(100)]
+    data = np.ones(100)
+    requests = [comm.iallreduce(data.copy()) for comm in comms]
+    for request in requests:
+        assert (request.wait(30) == place.world).all()
+    for comm in comms:
+        comm.close()
+    with place.open() as comm:
+        sub = comm.subgroup([1, 0])
+        assert sub.rank == 1 - comm.rank
+        assert sub.allgather(np.array([comm.rank])).ravel().tolist() == [1, 0]
+        sub.close()
+    return "done"
+
+
+def idle(place: Place) -> float:
+    """CPU seconds of two seconds with an open, idle group."""
+    with place.open() as comm:
+        comm.allreduce(np.ones(1000))
+        time.sleep(0.2)
+        before = time.process_time()
+        time.sleep(2.0)
+        return time.process_time() - before
+
+
+def bad_calls(place: Place) -> list[str]:
+    texts = []
+    with place.open() as comm:
+        for call in (
+            lambda: comm.allreduce(np.ones(3), "mean"),
+            lambda: comm.allreduce(np.ones(3), "band"),
+            lambda: comm.allreduce(np.ones(3), wire="float16"),
+            lambda: comm.allreduce(np.ones(3), out=np.ones(4)),
+            lambda: comm.allreduce(np.array(["text"])),
+            lambda: comm.broadcast(np.ones(3), comm.world),
+            lambda: comm.send(np.ones(3), comm.rank),
+            lambda: comm.reduce_scatter(np.ones(2 * comm.world + 1)),
+        ):
+            try:
+                call()
+            except (TypeError, ValueError) as error:
+                texts.append(str(error))
+        comm.barrier()  # none of them harmed the group
+    return texts
+
+
+def main() -> int:
+    """Entry point."""
+    scenario, world, ranks, hosts, folder = sys.argv[1:]
+    if hosts != "real":
+        subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
+    children = {}
+    for rank in map(int, ranks.split(",")):
+        pid = os.fork()
+        if pid:
+            children[pid] = rank
+            continue
+        faulthandler.dump_traceback_later(100)
+        status = 1
+        try:
+            place = Place(rank, int(world), hosts, Path(folder))
+            line = json.dumps([rank, globals()[scenario](place)]) + "\n"
+            os.write(1, line.encode())
+            status = 0
+        except BaseException:
+            traceback.print_exc()
+        os._exit(status)
+    status = 0
+    while children:
+        if scenario == "stopped" and list(children.values()) == [1]:
+            for pid in children:
+                os.kill(pid, 9)
+        pid, code = os.wait()
+        rank = children.pop(pid)
+        if code and not (rank == 1 and scenario in ("killed", "stopped")):
+            status = 1
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""libharp-coll and harp.collectives: ranks in one network namespace, and on two hosts."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harp.lab import Lab, LabOptions
+
+pytestmark = pytest.mark.usefixtures("need_root")
+RANKS = Path(__file__).with_name("coll_ranks.py")
+ENV = {"HARP_DAEMON": "off", "OPENBLAS_NUM_THREADS": "1"}
+
+
+def command(scenario: str, world: int, ranks: list[int], hosts: str, folder: Path) -> list[str]:
+    names = ",".join(map(str, ranks))
+    return [sys.executable, str(RANKS), scenario, str(world), names, hosts, str(folder)]
+
+
+def results(outcomes: list[tuple[int, str, str]]) -> dict[int, Any]:
+    """What each rank said, by rank."""
+    assert not any(status for status, _, _ in outcomes), [err[-4000:] for _, _, err in outcomes]
+    lines = [json.loads(line) for _, out, _ in outcomes for line in out.splitlines()]
+    return dict(lines)
+
+
+def alone(folder: Path, scenario: str, world: int, hosts: int = 0) -> dict[int, Any]:
+    """All ranks in one new network namespace, over kernel lanes on lo and shared memory."""
+    env = os.environ | ENV | {"HARP_PATH": "kernel", "NCCL_SOCKET_IFNAME": "lo"}
+    done = subprocess.run(
+        ["unshare", "-n", *command(scenario, world, list(range(world)), str(hosts), folder)],
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    return results([(done.returncode, done.stdout, done.stderr)])
+
+
+def apart(folder: Path, scenario: str, world: int, path: str) -> dict[int, Any]:
+    """Rank r on host r modulo 2 of a laboratory."""
+    with Lab(LabOptions()) as lab:
+        processes = [
+            host.popen(
+                command(scenario, world, list(range(host.index, world, 2)), "real", folder),
+                env=os.environ | ENV | {"HARP_PATH": path, "NCCL_SOCKET_IFNAME": f"={host.ifname}"},
+                stderr=subprocess.PIPE,
+            )
+            for host in lab.hosts
+        ]
+        outcomes = [(process.communicate(timeout=120), process.returncode) for process in processes]
+    return results([(status, out, err) for (out, err), status in outcomes])
+
+
+@pytest.mark.parametrize("world", [1, 2, 3, 4, 5, 6, 7, 8, 13])
+def test_operations(tmp_path: Path, world: int) -> None:
+    """Every operation equals numpy's, in every size class."""
+    stats = alone(tmp_path, "ops", world)
+    assert len(stats) == world
+    assert all(stat["shm_sent_messages"] == 0 for stat in stats.values())
+
+
+@pytest.mark.parametrize(("world", "hosts"), [(3, 1), (4, 2), (5, 2), (6, 3)])
+def test_operations_on_hosts(tmp_path: Path, world: int, hosts: int) -> None:
+    """Ranks of a host share memory."""
+    stats = alone(tmp_path, "ops", world, hosts)
+    assert len(stats) == world
+    for rank, stat in stats.items():
+        neighbours = len(range(rank % hosts, world, hosts)) - 1
+        assert (stat["shm_sent_messages"] > 0) == (neighbours > 0)
+        assert (stat["net_sent_messages"] > 0) == (hosts > 1)
+
+
+@pytest.mark.parametrize(("world", "hosts"), [(2, 0), (4, 1)])
+def test_types(tmp_path: Path, world: int, hosts: int) -> None:
+    """Every type with every reduction that it has."""
+    assert len(alone(tmp_path, "types", world, hosts)) == world
+
+
+@pytest.mark.parametrize("hosts", [0, 2])
+def test_large(tmp_path: Path, hosts: int) -> None:
+    """Requests overlap; with two hosts of two ranks, half as many bytes cross the wire."""
+    sent = alone(tmp_path, "large", 4, hosts)
+    flat = 2 * 3 / 4 * 4 * (1 << 20)  # what a ring of four sends
+    expected = flat if hosts == 0 else 0.5 * 2 * 4 * (1 << 20) / 2 * 2 / 2
+    assert all(0.98 * expected < bytes_ < 1.05 * expected for bytes_ in sent.values()), sent
+
+
+@pytest.mark.parametrize(
+    ("scenario", "calls"),
+    [
+        ("different_ops", ("allreduce(float32, 100 elements, sum)", "broadcast(float32, 100")),
+        ("different_roots", ("root 0", "root 1")),
+        ("different_sizes", ("10 elements", "100000 elements")),
+        ("different_types", ("int32", "float32")),
+        ("different_blocks", ("bytes to rank",)),
+    ],
+)
+def test_mismatched_calls(tmp_path: Path, scenario: str, calls: tuple[str, ...]) -> None:
+    """Both ranks learn both calls."""
+    for text in alone(tmp_path, scenario, 2).values():
+        assert text.startswith("71 ")
+        assert "rank 0" in text
+        assert "rank 1" in text
+        assert all(call in text for call in calls), text
+
+
+def test_mismatched_calls_of_ranks_that_do_not_meet(tmp_path: Path) -> None:
+    said = alone(tmp_path, "strangers_to_each_other", 4)
+    assert all(
+        text.startswith("71 ") and "rank 3 called allreduce" in text and "broadcast" in text
+        for text in said.values()
+    ), said
+
+
+@pytest.mark.parametrize("hosts", [0, 1])
+def test_a_late_rank_is_named(tmp_path: Path, hosts: int) -> None:
+    said = alone(tmp_path, "late", 3, hosts)
+    for rank in (0, 1):
+        assert said[rank].startswith("110 ")
+        assert "timed out: rank 2 did not take part in it" in said[rank]
+
+
+@pytest.mark.parametrize(("scenario", "errors"), [("killed", "104 "), ("stopped", "110 ")])
+@pytest.mark.parametrize("hosts", [0, 1])
+def test_a_dead_rank_is_named(tmp_path: Path, scenario: str, errors: str, hosts: int) -> None:
+    said = alone(tmp_path, scenario, 3, hosts)
+    for rank in (0, 2):
+        assert said[rank].startswith(errors), said
+        assert "rank 1" in said[rank]
+
+
+def test_absent_rank(tmp_path: Path) -> None:
+    said = alone(tmp_path, "absent", 3)
+    assert all("rank 1 did not open it" in said[rank] for rank in (0, 2)), said
+
+
+def test_other_world(tmp_path: Path) -> None:
+    said = alone(tmp_path, "other_world", 2)
+    assert "rank 1 opened it with world 3, rank 0 with 2" in said[0]
+    assert "world" in said[1]
+
+
+def test_abort(tmp_path: Path) -> None:
+    said = alone(tmp_path, "aborted", 3)
+    assert said[0] == "125 rank 0 aborted the group: lunch"
+    assert all(said[rank].startswith("104 ") and "lunch" in said[rank] for rank in (1, 2)), said
+
+
+def test_fork(tmp_path: Path) -> None:
+    """The child is refused, the parent goes on."""
+    assert alone(tmp_path, "forked", 2) == {0: "child 0", 1: "child 0"}
+
+
+@pytest.mark.parametrize("hosts", [0, 1])
+def test_close_with_work_in_flight(tmp_path: Path, hosts: int) -> None:
+    said = alone(tmp_path, "in_flight", 2, hosts)
+    assert said[0].startswith("125 rank 0 closed the group")
+    assert said[1].startswith("104 ")
+    assert "rank 0" in said[1]
+
+
+def test_many_groups(tmp_path: Path) -> None:
+    assert alone(tmp_path, "many_groups", 2) == {0: "done", 1: "done"}
+
+
+def test_idle_group_costs_little(tmp_path: Path) -> None:
+    """Its threads sleep: the bound is many times what that takes, and far from polling."""
+    assert all(seconds < 0.1 for seconds in alone(tmp_path, "idle", 2).values())
+
+
+def test_bad_calls(tmp_path: Path) -> None:
+    """Each is one clear error, and harms nothing."""
+    for texts in alone(tmp_path, "bad_calls", 2).values():
+        for text, word in zip(
+            texts,
+            ("mean", "band", "float16", "4 elements", "not supported", "root 2", "peer", "divided"),
+            strict=True,
+        ):
+            assert word in text
+
+
+@pytest.mark.parametrize(("scenario", "path"), [("ops", "xdp"), ("large", "xdp")])
+def test_two_hosts(tmp_path: Path, scenario: str, path: str) -> None:
+    """Two network namespaces over AF_XDP."""
+    assert len(apart(tmp_path, scenario, 2, path)) == 2
+
+
+def test_two_hosts_of_two_ranks(tmp_path: Path) -> None:
+    """Network namespaces are hosts: the ranks of each share memory without being told."""
+    stats = apart(tmp_path, "ops", 4, "kernel")
+    assert all(stat["shm_sent_bytes"] > 0 for stat in stats.values())
