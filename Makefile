@@ -6,11 +6,12 @@
 AS_ROOT = tools/as_root.sh
 PYTEST = .venv/bin/python -m pytest
 # Most tests wait for another process or a timer most of the time.
+DEMOFLAGS = --baseline
 SIDE_BY_SIDE = -n 3 --dist worksteal
 
 help:
 	@echo 'make build      set up and build into build/'
-	@echo 'make demo       ... and train a model across two hosts (namespaces) over HARP'
+	@echo 'make demo       ... and train a model across two hosts (namespaces), over HARP and over sockets'
 	@echo 'make test       ... and run the tests (15 to 20 minutes on two cores)'
 	@echo 'make test-long  ... and what takes longer (sanitizers, more seeds, clang-tidy, the wheel)'
 	@echo 'make sanitize   ... and the suite with AddressSanitizer, UBSan and ThreadSanitizer (test-long has it)'

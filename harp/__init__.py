@@ -5,10 +5,11 @@ The Python API is here by name and loaded when it is asked for: harp.Instance, h
 harp.Driver, harp.Stack and so on (docs/python.md). harp.testing has what tests and scapy want.
 """
 
+import warnings
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from harp import _paths
+from harp import _conflict, _paths
 
 if TYPE_CHECKING:
     from harp._core import (
@@ -54,6 +55,9 @@ __all__ = [
     "stats_dtype",
     "steering_names",
 ]
+
+if _conflict.other_distribution():
+    warnings.warn(_conflict.problem(), ImportWarning, stacklevel=2)
 
 # In a source tree the compiled modules lie in the build tree ($HARP_BUILD chooses another one).
 if (_build := _paths.build_dir()) is not None:

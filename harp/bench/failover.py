@@ -320,7 +320,7 @@ def _matplotlib() -> tuple[Any, Any]:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError:
-        raise HarpError("a plot needs matplotlib: pip install 'harp[plot]'", Exit.MISSING) from None
+        raise HarpError("--plot needs matplotlib: pip install matplotlib", Exit.MISSING) from None
     return Figure, FigureCanvasAgg
 
 

@@ -10,11 +10,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from harp import __version__
+from harp import _conflict
 from harp import output as console
 from harp.errors import Exit, HarpError
 from harp.output import err
 from harp.standard import open_standard
+
+try:
+    from harp import __version__
+except ImportError:  # another package's harp/__init__.py
+    sys.exit(f"harpctl: {_conflict.problem() or 'harp/__init__.py is not of harp-nccl'}")
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -94,7 +99,7 @@ run ends with its command's own; 126 and 127 when the command can't be run or is
 def _unusable(name: str, error: ImportError) -> click.Command:
     """Stands in for a command whose module lacks something: it says what."""
     problem = (
-        f"{name} can't be used: {error}; `make build`, or reinstall harp, brings what it needs"
+        f"{name} can't be used: {error}; `make build`, or reinstall harp-nccl, brings what it needs"
     )
 
     def complain(**_: object) -> None:

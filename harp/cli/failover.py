@@ -127,7 +127,7 @@ def _print_rails(report: dict[str, Any], options: runner.RailsOptions) -> None:
 @click.option(
     "--plot",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="The typical round, .png or .svg (harp[plot]).",
+    help="Plot of the median round (.png or .svg); needs matplotlib.",
 )
 @_common
 def failover(

@@ -250,6 +250,18 @@ def test_demo_agrees(path: str, family: tuple[str, ...]) -> None:
 
 
 @pytest.mark.usefixtures("need_root")
+def test_demo_compares_with_kernel_sockets() -> None:
+    done = harpctl("demo", "--epochs", "1", "--baseline")
+    assert done.returncode == Exit.OK, done.stderr
+    times = re.search(r"communication: HARP ([\d.]+) s, kernel .* them ([\d.]+) s", done.stdout)
+    assert times, done.stdout
+    assert all(float(seconds) > 0 for seconds in times.groups())
+    done = harpctl("demo", "--epochs", "1", "--baseline", "--ipv6")
+    assert done.returncode == Exit.USAGE
+    assert "leave --ipv6 out" in done.stderr
+
+
+@pytest.mark.usefixtures("need_root")
 def test_demo_on_a_bridge_of_four() -> None:
     done = harpctl("demo", "--epochs", "1", "--hosts", "4", "--mtu", "9000", "-o", "json")
     assert done.returncode == Exit.OK, done.stderr
