@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 COMMANDS = {
     "bench": (
         "harp.cli.bench:bench",
-        "Measures between hosts made on this machine (network namespaces). Needs root.",
+        "Measure HARP between hosts made on this machine (network namespaces). Needs root.",
     ),
     "check": (
         "harp.cli.check:check",
@@ -159,7 +159,7 @@ def cli() -> None:
     harpctl run -- python train.py   run a job over HARP
     harpctl stats --watch            what HARP's instances do, like top
     harpctl demo                     train a model across two hosts made here
-    harpctl bench lat --baseline     latency through the plugin, and of kernel TCP
+    harpctl bench nccl               HARP and NCCL's own sockets, compared
     """
 
 
