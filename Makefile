@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Each target does its whole set-up (system packages, .venv, build/); as root or through sudo.
 .POSIX:
-.PHONY: help build demo test test-long sanitize fuzz coverage tables docs format clean
+.PHONY: help build build-tests demo check test test-long sanitize fuzz coverage tables docs format clean
 
 AS_ROOT = tools/as_root.sh
 PYTEST = .venv/bin/python -m pytest
@@ -25,22 +25,25 @@ help:
 build:
 	@tools/setup.sh
 
+build-tests:
+	@tools/setup.sh test
+
 demo: build
 	@$(AS_ROOT) .venv/bin/harpctl demo $(DEMOFLAGS)
 
-test: build
+test: build-tests
 	@$(AS_ROOT) $(PYTEST) $(SIDE_BY_SIDE) -m 'not long' $(PYTESTFLAGS)
 
-test-long: build
+test-long: build-tests
 	@$(AS_ROOT) $(PYTEST) $(PYTESTFLAGS)
 
-sanitize: build
+sanitize: build-tests
 	@$(AS_ROOT) $(PYTEST) tests/test_sanitize.py $(PYTESTFLAGS)
 
-fuzz: build
+fuzz: build-tests
 	@.venv/bin/python tools/fuzz.py $(FUZZFLAGS)
 
-coverage: build
+coverage: build-tests
 	@$(AS_ROOT) .venv/bin/python tools/coverage.py $(COVERAGEFLAGS)
 
 tables: build
@@ -50,7 +53,7 @@ tables: build
 docs: build
 	@.venv/bin/python tools/docs.py
 
-format: build
+format: build-tests
 	@git ls-files '*.c' '*.h' | xargs clang-format -i
 	@.venv/bin/ruff format --quiet harp tests tools
 	@.venv/bin/ruff check --quiet --fix harp tests tools
