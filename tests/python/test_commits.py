@@ -40,7 +40,7 @@ def test_subject_is_judged(tmp_path: Path, subject: str, words: str) -> None:
         capture_output=True,
         text=True,
         check=False,
-        env={"PATH": "/usr/bin"},
+        env={"PATH": "/usr/bin", "BASE": "HEAD~1"},
     )
     assert done.returncode == bool(words), done.stderr
     assert words in done.stdout
