@@ -16,6 +16,7 @@ from harp import output as console
 from harp.bench import dpdk_wire, runner
 from harp.cli.dpdk import dpdk
 from harp.cli.failover import failover
+from harp.cli.group import Group
 from harp.cli.lab_options import lab_options, lab_shape, nic_option, path_option, plugin_option
 from harp.cli.loss import loss
 from harp.cli.nccl import nccl
@@ -24,7 +25,7 @@ from harp.errors import Exit
 from harp.lab import Lab, LabOptions, memif
 
 
-@click.group()
+@click.group(cls=Group)
 def bench() -> None:
     """Measure HARP between hosts made on this machine (network namespaces). Needs root.
 

@@ -51,10 +51,10 @@ def demo(
     output: str,
     **lab: Any,
 ) -> None:
-    """Trains a small neural network across hosts made on this machine.
+    """Train a small neural network across hosts made on this machine. Needs root.
 
     Every gradient is all-reduced through the plugin. Ends by comparing the weights with a
-    single-process run over the same batches; exit code 1 when they disagree. Needs root.
+    single-process run over the same batches; exit code 1 when they disagree.
 
     \b
     harpctl demo

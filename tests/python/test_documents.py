@@ -45,7 +45,7 @@ LITERALS = re.compile(r'(?:[rf]*"(?:[^"\\\n]|\\.)*"(?:\s|PRI\w+)*)+')
 PUT_IN = re.compile(r"%[-0-9.*lhz]*[a-zA-Z]|\{[^{}]*\}")
 # Commands that show nothing but whether they went well.
 WITHOUT_JSON = {
-    *("start", "stop", "restart", "config init", "config reload"),
+    *("start", "stop", "restart", "config reload", "logs", "report"),
     *("run", "completion", "man"),
 }
 
