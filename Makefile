@@ -12,6 +12,7 @@ SIDE_BY_SIDE = -n 3 --dist worksteal
 help:
 	@echo 'make build      set up and build into build/'
 	@echo 'make demo       ... and train a model across two hosts (namespaces), over HARP and over sockets'
+	@echo 'make check      ... and run the tests that need no root (2 minutes on two cores)'
 	@echo 'make test       ... and run the tests (15 to 20 minutes on two cores)'
 	@echo 'make test-long  ... and what takes longer (sanitizers, more seeds, clang-tidy, the wheel)'
 	@echo 'make sanitize   ... and the suite with AddressSanitizer, UBSan and ThreadSanitizer (test-long has it)'
@@ -30,6 +31,10 @@ build-tests:
 
 demo: build
 	@$(AS_ROOT) .venv/bin/harpctl demo $(DEMOFLAGS)
+
+# Needs no root: what makes network namespaces is left to `make test`.
+check: build-tests
+	@$(PYTEST) $(SIDE_BY_SIDE) -m 'not long and not root and not full' $(PYTESTFLAGS)
 
 test: build-tests
 	@$(AS_ROOT) $(PYTEST) $(SIDE_BY_SIDE) -m 'not long' $(PYTESTFLAGS)
