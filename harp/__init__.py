@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     )
     from harp._drive import Acceptor, Driver, Endpoint, WaitTimeoutError
     from harp._instance import Instance, steering_names
+    from harp._job import env, nccl_plugin_path
     from harp._nic import CallbackNic, Nic, Wire
     from harp.errors import HarpError
 
@@ -49,7 +50,9 @@ __all__ = [
     "WaitTimeoutError",
     "Wire",
     "__version__",
+    "env",
     "flow_dtype",
+    "nccl_plugin_path",
     "stat_names",
     "stats_delta",
     "stats_dtype",
@@ -80,6 +83,7 @@ _MADE_IN = {
     ),
     "harp._drive": ("Acceptor", "Driver", "Endpoint", "WaitTimeoutError"),
     "harp._instance": ("Instance", "steering_names"),
+    "harp._job": ("env", "nccl_plugin_path"),
     "harp._nic": ("CallbackNic", "Nic", "Wire"),
     "harp.errors": ("HarpError",),
 }
