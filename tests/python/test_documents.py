@@ -26,7 +26,17 @@ MADE = {".venv/", "build/", "build-long/", "build-coverage/"}
 # What is made elsewhere: by harpd, by DPDK's package.
 ELSEWHERE = {"state.json", "run_dir/state.json"}
 # Where a document's bare names lie, as it says itself.
-FOLDERS = ("", "dataplane", "harp", "plugin", "tests", "dataplane/*", "harp/*", "tests/*")
+FOLDERS = (
+    "",
+    "dataplane",
+    "harp",
+    "plugin",
+    "plugin/*",
+    "tests",
+    "dataplane/*",
+    "harp/*",
+    "tests/*",
+)
 # CHANGELOG.md tells of what was, too.
 NOW = tuple(document for document in DOCUMENTS if document != "CHANGELOG.md")
 NAME = re.compile(r"\b(?:HARP_[A-Z]\w*|harpd?_[a-z]\w*|\w+(?=\(\)))\b(?!\*)")
