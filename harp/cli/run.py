@@ -15,6 +15,7 @@ import click
 from harp import _paths
 from harp import config as settings
 from harp import output as console
+from harp.cli.complete import complete_assignment
 from harp.config import jobs
 from harp.errors import Exit, HarpError
 
@@ -35,6 +36,7 @@ def job_options(command: Callable[..., Any]) -> Callable[..., Any]:
         "assignments",
         metavar="KEY=VALUE",
         multiple=True,
+        shell_complete=complete_assignment,
         help="A setting, by key (tcp.ecn) or variable (HARP_ECN); beats environment and file.",
     )
     return given(file(plugin(command)))
@@ -72,7 +74,7 @@ def job_variables(
 )
 @click.option("--shell", is_flag=True, help="The same as -o shell.")
 def env(output: str, shell: bool, **given: Any) -> None:
-    """Prints the variables that make a job use HARP.
+    """Print the environment variables that make a job use HARP.
 
     The plugin's name and directory, NCCL_NET=HARP (an error instead of NCCL's silent fallback), and
     what harp.toml says to jobs where it is not the default. Variables that are set already are left
@@ -134,7 +136,7 @@ def execute(command: tuple[str, ...], environment: dict[str, str]) -> NoReturn:
     "command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- CMD [ARG]..."
 )
 def run(command: tuple[str, ...], **given: Any) -> None:
-    """Runs CMD with the variables of `harpctl env`.
+    """Run CMD with the variables of `harpctl env`.
 
     harpctl becomes CMD: exit code and signals are CMD's. 127: there is no such command, 126: it
     can't be executed.

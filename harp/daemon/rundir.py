@@ -22,16 +22,25 @@ _UMOUNT_NOFOLLOW, _MNT_DETACH = 8, 2
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
+def _privilege(run_dir: Path) -> HarpError:
+    """Return the error for a user who may not write run_dir."""
+    return HarpError(f"{run_dir} can't be written by this user; run as root", Exit.PRIVILEGE)
+
+
 def prepare(run_dir: Path) -> None:
     """Makes the directory: the socket in it is for others, nothing else is."""
     try:
         run_dir.mkdir(mode=0o755, parents=True, exist_ok=True)
     except OSError as error:
+        if isinstance(error, PermissionError) and os.geteuid() != 0:
+            raise _privilege(run_dir) from error
         raise HarpError(
             f"{run_dir} can't be made: {error.strerror}; set run_dir to a directory that can "
             "be written"
         ) from error
     if not os.access(run_dir, os.W_OK):
+        if os.geteuid() != 0:
+            raise _privilege(run_dir)
         raise HarpError(
             f"{run_dir} can't be written to (read-only?); set run_dir to a directory that can"
         )

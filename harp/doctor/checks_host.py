@@ -4,6 +4,7 @@
 import errno
 from pathlib import Path
 
+from harp import _conflict
 from harp.config import ConfigError
 from harp.doctor.finding import Answer, cannot, check, costs, good
 from harp.doctor.view import CAP_NET_RAW, View
@@ -244,6 +245,20 @@ def _config(view: View) -> Answer:
         )
     names = ", ".join(nic.ifname for nic in found.nics)
     return good(f"{found.file or 'no harp.toml'}" + (f", for {names}" if names else ""))
+
+
+@check(
+    "python-package",
+    "host",
+    "whether PyPI's other project `harp` is installed in this environment",
+    "its import name is harp-nccl's, so that its files replace harp-nccl's",
+)
+def _python_package(view: View) -> Answer:
+    problem = _conflict.problem(view.python_site)
+    if problem:
+        found, _, remedy = problem.partition("; ")
+        return cannot(found, remedy)
+    return good("harp-nccl alone has the import name harp")
 
 
 @check("harpd", "host", "harpd's socket, and whether it serves this user", "who lends queues")

@@ -120,6 +120,12 @@ def toml(text: str) -> Callable[[Patient], None]:
     return lambda patient: setattr(patient, "toml", text)
 
 
+def another_harp(patient: Patient) -> None:
+    patient.python_site = patient.fake.host.sys / "site-packages"
+    (patient.python_site / "harp-1.2.dist-info").mkdir(parents=True)
+    (patient.python_site / "harp_nccl-0.1.0.dist-info").mkdir()
+
+
 Illness = tuple[str, Callable[[Patient], object], Severity, str]
 ILLNESSES: list[Illness] = [
     ("processors", lambda p: p.fake.allowed.__ixor__(set(range(1, 8))), COSTS, "one only (0 of"),
@@ -140,6 +146,7 @@ ILLNESSES: list[Illness] = [
         COSTS,
         "hpet: each look is a system call",
     ),
+    ("python-package", another_harp, NO, "the unrelated PyPI package harp 1.2 is installed"),
     ("bpf-jit", write("proc/sys/net/core/bpf_jit_enable", 0), COSTS, "interpreted"),
     ("bpffs", write("proc/filesystems", "nodev\tsysfs"), COSTS, "the kernel has none"),
     ("af-xdp", lambda p: setattr(p, "xdp_socket", errno.EAFNOSUPPORT), NO, "no AF_XDP"),

@@ -2,6 +2,7 @@
 """harpctl env and run: a job's environment, and a command that does not notice harpctl."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 from test_cli_config import MAIN, harpctl
 
+import harp
 from harp import _paths, config
 from harp.config import jobs
 from harp.errors import Exit, HarpError
@@ -280,3 +282,18 @@ def test_a_plugin_in_another_place_is_named(tmp_path: Path) -> None:
     assert found["LD_LIBRARY_PATH"] == str(Path(PLUGIN).parent), (
         "links are followed: libharp-xdp.so lies beside it"
     )
+
+
+def test_python_returns_what_harpctl_env_prints(monkeypatch: pytest.MonkeyPatch, file: str) -> None:
+    for name in [name for name in os.environ if name.startswith(("HARP_", "NCCL_"))]:
+        monkeypatch.delenv(name)
+    found = harp.env({"tcp.ecn": "off"}, file)
+    assert found["NCCL_NET_PLUGIN"] == str(harp.nccl_plugin_path())
+    assert (found["NCCL_NET"], found["HARP_ECN"], found["HARP_FRAMES"]) == ("HARP", "off", "1024")
+    command = [sys.executable, "-c", MAIN, "env", "-o", "json", "--file", file]
+    done = subprocess.run(
+        [*command, "--set", "tcp.ecn=off"], capture_output=True, text=True, check=True
+    )
+    assert json.loads(done.stdout) == found
+    with pytest.raises(HarpError, match="enc"):
+        harp.env({"tcp.enc": "off"})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""HARP against the kernel's TCP over a bad path: random loss, and a bottleneck that both want.
+"""HARP and the kernel's TCP over a path that loses packets at random.
 
 Both ends of every run are of one kind, harp-tcp drives both kinds by the same loop, offloads are
 off for both, and the path is a bridge in the middle (harp.bench.badpath). Runs alternate, so that a
@@ -9,9 +9,7 @@ the kernel's does not, and what else the machine has to do is no property of eit
 """
 
 import json
-import os
 import statistics
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -19,7 +17,7 @@ from subprocess import Popen
 from typing import Any
 
 from harp import _paths
-from harp.bench.badpath import Dropper, bottleneck_drops, make_bottleneck
+from harp.bench.badpath import Dropper
 from harp.errors import Exit, HarpError
 from harp.lab import Host, Lab, LabOptions, cpus, require_programs
 
@@ -30,7 +28,6 @@ MESSAGE_BYTES = 65536
 STREAM_DEPTH = 16  # messages on their way when bandwidth is wanted
 RATIO_GOAL = 0.9  # goodput, HARP to cubic: at least; the inverse for times: at most
 RESENT_GOAL = 1.5  # bytes that HARP sends again to bytes lost: at most
-FAIR_GOAL = 2.0  # the larger share of the bottleneck to the smaller: at most
 _FINISH_S = 60
 Say = Callable[[str], None]
 
@@ -131,9 +128,6 @@ def forget_paths(lab: Lab) -> None:
         host.sysctl("ipv4/tcp_no_metrics_save", 1)
 
 
-# --------------------------------------------------------------------------------------------------
-# Random loss.
-#
 @dataclass(frozen=True)
 class LossOptions:
     """What the loss bench does."""
@@ -250,114 +244,3 @@ def _median(values: list[float]) -> float:
 
 def _ratio(value: float, base: float) -> float:
     return value / base if base else 0.0
-
-
-# --------------------------------------------------------------------------------------------------
-# Fairness.
-#
-# Who shares a line must not share a processor: HARP's processes sleep as the kernel's do when there
-# is nothing to do, the line is slow, and the report says what each process took of a core.
-# Everybody begins and is counted, at the receivers, by one clock.
-#
-_LEAD_S = 4.0  # from here to the first byte: four processes start and connect
-_STAGGER_S = 0.005  # by which the one kind begins before the other
-
-
-@dataclass(frozen=True)
-class FairnessOptions:
-    """What the fairness bench does."""
-
-    mbit_per_s: float = 100
-    queue_bytes: int = 250_000  # 20 ms, which is the round trip: the path itself takes next to none
-    flows: int = 4  # of each
-    against: str = BASELINE
-    rounds: int = 7
-    seconds: float = 15
-    skip_s: float = 5
-    mtu_bytes: int = 1500
-    ipv6: bool = False
-    alone: bool = False  # twice as many of one kind, too
-    harp_cc: str | None = None
-
-
-def run_fairness(options: FairnessOptions, say: Say) -> dict[str, Any]:
-    """HARP's flows and the kernel's at once through one bottleneck; medians of the shares."""
-    check_kinds([options.against])
-    rounds = []
-    alone: dict[str, list[dict[str, Any]]] = {"harp": [], "kernel": []} if options.alone else {}
-    with path_lab(options.mtu_bytes, options.ipv6) as lab:
-        forget_paths(lab)
-        make_bottleneck(lab, 1, options.mbit_per_s, options.queue_bytes)
-        for index in range(options.rounds):
-            say(f"round {index + 1} of {options.rounds}, load {os.getloadavg()[0]:.1f}")
-            order = [options.against, HARP] if index % 2 else [HARP, options.against]
-            rounds.append(_fairness_shares(_fairness_run(lab, options, order, options.flows)))
-            for kind in order if options.alone else ():
-                found = _fairness_run(lab, options, [kind], 2 * options.flows)
-                alone["harp" if kind == HARP else "kernel"].append(found)
-    share_ratio = _median([found["share_ratio"] for found in rounds])
-    return {
-        "options": asdict(options),
-        "goals": {"share_ratio": FAIR_GOAL},
-        "rounds": rounds,
-        "alone": alone,
-        "median": {name: _median([found[name] for found in rounds]) for name in _FAIR_MEDIANS},
-        "ok": share_ratio <= FAIR_GOAL,
-    }
-
-
-_FAIR_MEDIANS = ("harp_mbit_per_s", "kernel_mbit_per_s", "share_ratio", "jain", "drops")
-
-
-def _fairness_run(
-    lab: Lab, options: FairnessOptions, kinds: Sequence[str], count: int
-) -> dict[str, Any]:
-    """So many flows of each kind, in the order in which they begin."""
-    drops = bottleneck_drops(lab, 1)
-    start_s = time.monotonic() + _LEAD_S
-    running = {}
-    for index, kind in enumerate(kinds):
-        late_s = index * _STAGGER_S
-        flows = Flows(
-            kind,
-            flows=count,
-            seconds=options.seconds - late_s,
-            skip_s=options.skip_s - late_s,
-            sleep=True,
-            harp_cc=options.harp_cc,
-            start_ns=round((start_s + late_s) * 1e9),
-        )
-        running[flows.side] = Transfer(lab, flows)
-    found: dict[str, Any] = {"began_first": kinds[0], "load": os.getloadavg()[0]}
-    both: list[float] = []
-    for side, transfer in running.items():
-        report = transfer.finish()
-        sources = report["sources"]
-        rates = [source["window_bytes"] * 8e-6 / report["seconds"] for source in sources]
-        both += rates
-        found[f"{side}_flows_mbit_per_s"] = sorted(rates)
-        found[f"{side}_mbit_per_s"] = sum(rates)
-        found[f"{side}_cpu_shares"] = [report["cpu_share"], sources[-1]["cpu_share"]]
-        found[f"{side}_conns"] = [flow["at_end"] for flow in report["flows"]]
-    if sum(both) > options.mbit_per_s:
-        raise HarpError(f"{sum(both):.1f} Mbit/s came through {options.mbit_per_s:.1f}")
-    found["jain"] = _jain(both)
-    found["drops"] = bottleneck_drops(lab, 1) - drops
-    return found
-
-
-def _jain(rates: Sequence[float]) -> float:
-    """1: all have the same; one over their number: one has it all."""
-    squares = sum(rate**2 for rate in rates)
-    if not squares:
-        raise HarpError(
-            "no flow got a byte through while it counted: the machine is too busy; make it longer"
-            " (--seconds), or wait for a quiet moment"
-        )
-    return sum(rates) ** 2 / (len(rates) * squares)
-
-
-def _fairness_shares(found: dict[str, Any]) -> dict[str, Any]:
-    sums = found["harp_mbit_per_s"], found["kernel_mbit_per_s"]
-    found["share_ratio"] = max(sums) / min(sums) if min(sums) else float("inf")
-    return found
