@@ -22,7 +22,11 @@ def nccl_plugin_path() -> Path:
 def env(
     settings: Mapping[str, str] | None = None, file: Path | str | None = None
 ) -> dict[str, str]:
-    """Return the environment variables that make this process use HARP, as `harpctl env` does.
+    """Return the environment variables that make this process use HARP.
+
+    They are those of `harpctl env`, except that NCCL_NET_PLUGIN is a path: the loader reads
+    LD_LIBRARY_PATH only when a process starts. NCCL 2.17 to 2.19 and 2.27.3 take no path; there,
+    start the process by `harpctl run`.
 
     Apply them before NCCL starts: ``os.environ |= harp.env()``, then
     ``torch.distributed.init_process_group("nccl")``. Variables that are set already are left out,
@@ -45,4 +49,7 @@ def env(
     from harp.config import jobs
 
     found = config.load(file, settings=dict(settings or {}))
-    return jobs.variables(found, nccl_plugin_path(), os.environ)
+    plugin = nccl_plugin_path()
+    variables = jobs.variables(found, plugin, os.environ)
+    variables.pop("LD_LIBRARY_PATH", None)
+    return variables | {"NCCL_NET_PLUGIN": str(plugin)}

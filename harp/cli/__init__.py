@@ -106,7 +106,7 @@ COMMANDS = {
     ),
 }
 SECTIONS = {
-    "Set up": ("check", "config", "version", "completion", "man"),
+    "Set up": ("check", "config", "tune", "version", "completion", "man"),
     "Daemon": ("start", "stop", "restart", "status", "instances", "logs"),
     "Jobs": ("run", "env"),
     "Observe": ("stats", "flows", "report"),

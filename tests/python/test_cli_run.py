@@ -284,7 +284,9 @@ def test_a_plugin_in_another_place_is_named(tmp_path: Path) -> None:
     )
 
 
-def test_python_returns_what_harpctl_env_prints(monkeypatch: pytest.MonkeyPatch, file: str) -> None:
+def test_python_names_the_plugin_by_path_as_the_loader_has_read_its_own(
+    monkeypatch: pytest.MonkeyPatch, file: str
+) -> None:
     for name in [name for name in os.environ if name.startswith(("HARP_", "NCCL_"))]:
         monkeypatch.delenv(name)
     found = harp.env({"tcp.ecn": "off"}, file)
@@ -294,6 +296,8 @@ def test_python_returns_what_harpctl_env_prints(monkeypatch: pytest.MonkeyPatch,
     done = subprocess.run(
         [*command, "--set", "tcp.ecn=off"], capture_output=True, text=True, check=True
     )
-    assert json.loads(done.stdout) == found
+    printed = json.loads(done.stdout)
+    assert printed.pop("LD_LIBRARY_PATH").startswith(str(harp.nccl_plugin_path().parent))
+    assert printed | {"NCCL_NET_PLUGIN": found["NCCL_NET_PLUGIN"]} == found
     with pytest.raises(HarpError, match="enc"):
         harp.env({"tcp.enc": "off"})
