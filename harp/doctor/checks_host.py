@@ -4,14 +4,16 @@
 import errno
 from pathlib import Path
 
-from harp import _conflict
+from harp import _conflict, _paths
 from harp.config import ConfigError
 from harp.doctor.finding import Answer, cannot, check, costs, good
 from harp.doctor.view import CAP_NET_RAW, View
+from harp.errors import HarpError
 from harp.nicprep import ranges
 
 _SHM_SMALL = 256 << 20
 _PIDS_SMALL = 256
+_DEFAULT_NAME = "libnccl-net.so"  # what NCCL looks for without NCCL_NET_PLUGIN
 _IDLE_SLOW_US = 50
 # Read without a system call (vDSO); the others cost some 100 ns to 1 us a look.
 _CLOCKS_FAST = ("tsc", "kvm-clock", "hyperv_clocksource_tsc_page", "arch_sys_counter", "timebase")
@@ -206,6 +208,22 @@ def _pids(view: View) -> Answer:
                 f"{used} of {limit} threads are used", "docker --pids-limit=-1, or raise pids.max"
             )
     return good("enough")
+
+
+@check(
+    "nccl-name",
+    "host",
+    "whether libnccl-net.so lies beside the plugin",
+    "NCCL 2.28 and 2.29 forget NCCL_NET_PLUGIN with the last communicator (docs/nccl.md)",
+)
+def _nccl_name(_view: View) -> Answer:
+    try:
+        plugin = _paths.plugin()
+    except HarpError:
+        return None  # harpctl alone
+    if (plugin.parent / _DEFAULT_NAME).exists():
+        return good(f"{plugin.parent / _DEFAULT_NAME} is there")
+    return good(f"none; for several communicators in turn: ln -s {plugin.name} {_DEFAULT_NAME}")
 
 
 @check(

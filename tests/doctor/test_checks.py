@@ -234,8 +234,8 @@ def test_each_check_is_tried_both_ways(patient: Patient) -> None:
     for each in CHECKS:
         if each.function is None or each.scope in ("port", "opened", "used"):  # test_ports.py
             continue
-        # A veth's checksums are as they are: told, and no illness.
-        assert each.name in tried or each.name == "checksums", each.name
+        # A veth's checksums are as they are, and the plugin's second name is advice: no illness.
+        assert each.name in {*tried, "checksums", "nccl-name"}, each.name
         # Of harpd's program nothing is said without harpd: below.
         assert each.name in {*said_well, "native-xdp", "harpd-program"}, each.name
 
