@@ -44,7 +44,7 @@ def environment(
     kept = {
         name: value
         for name, value in os.environ.items()
-        if not name.startswith(("NCCL_", "HARP_")) or name in ("HARP_BUILD", "HARP_NCCL_CACHE")
+        if not name.startswith(("NCCL_", "HARP_")) or name == "HARP_BUILD"
     }
     mine = _EMULATION | {
         "NCCL_HOSTID": host.netns,  # each rank on a host of its own

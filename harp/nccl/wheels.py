@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """NVIDIA's wheels of NCCL: fetched by pip into a cache, of which libnccl.so.2 is kept.
 
-The cache is $HARP_NCCL_CACHE, else harp/nccl in $XDG_CACHE_HOME (~/.cache). It holds a folder for
-each version, with the library, of 200 to 450 MB, and its layout (harp.nccl.layout).
+The cache is harp/nccl in $XDG_CACHE_HOME, else in ~/.cache. It holds a folder for each version,
+with the library, of 200 to 450 MB, and its layout (harp.nccl.layout).
 """
 
 import os
@@ -27,9 +27,6 @@ _FREE_BYTES_MIN = 2 << 30  # the wheel, and what is in it
 
 def cache_dir() -> Path:
     """Where the libraries are kept."""
-    given = os.environ.get("HARP_NCCL_CACHE")
-    if given:
-        return Path(given)
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(home) / "harp" / "nccl"
 
@@ -87,7 +84,7 @@ def fetch(version: str | None = None) -> str:
         cache.mkdir(parents=True, exist_ok=True)
         free = shutil.disk_usage(cache).free
     except OSError as error:
-        raise HarpError(f"{cache}: {error.strerror}; set HARP_NCCL_CACHE") from error
+        raise HarpError(f"{cache}: {error.strerror}; set XDG_CACHE_HOME") from error
     if free < _FREE_BYTES_MIN:
         raise HarpError(f"{cache}: {free >> 20} MiB free, {_FREE_BYTES_MIN >> 20} are needed")
     with tempfile.TemporaryDirectory(dir=cache, prefix="download-") as name:

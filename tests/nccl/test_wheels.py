@@ -15,8 +15,8 @@ from harp.nccl import layout, wheels
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("HARP_NCCL_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return wheels.cache_dir()
 
 
 def compiled(tmp_path: Path, *options: str) -> Path:
