@@ -15,7 +15,6 @@
 #include "connect/peers.h"
 #include "connect/rails.h"
 #include "connect/rendezvous.h"
-#include "poll/workers.h"
 
 #define PORT_LINK_WAIT_NS 5000000000ull
 
@@ -262,11 +261,9 @@ void ctx_forget_devices(void)
 		engine_set_put(device_states[dev].engines);
 	}
 	memset(device_states, 0, sizeof(device_states));
-	lane_page_rest();
 	keeper_stop();
 	engine_reset();
 	peers_reset();
-	workers_stop();
 	keyfile_forget();
 }
 

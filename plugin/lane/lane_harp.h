@@ -44,7 +44,6 @@ void lane_harp_gone(struct lane_harp *h, uint64_t now_ns);
 /* A few times a second: ends lingering closes, stops needless probes, reports silence. h may be gone
  * afterwards. */
 void lane_harp_tick(struct lane_harp *h, uint64_t now_ns);
-void lane_harp_probe_on(struct lane_harp *h);
 
 /* engine.c's side. */
 void engine_add_lane(struct engine *engine, struct lane_harp *h);

@@ -12,7 +12,6 @@
 #include "connect/peers.h"
 #include "connect/rails.h"
 #include "connect/rendezvous.h"
-#include "poll/workers.h"
 
 #define DEVICES 2
 #define SECONDS_MAX 20u /* a deadlock ends the program */
@@ -174,10 +173,6 @@ void plugin_memory_forget(void)
 {
 }
 
-void lane_page_rest(void)
-{
-}
-
 void keeper_stop(void)
 {
 }
@@ -187,10 +182,6 @@ void engine_reset(void)
 }
 
 void peers_reset(void)
-{
-}
-
-void workers_stop(void)
 {
 }
 
