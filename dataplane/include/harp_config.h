@@ -117,11 +117,6 @@ extern "C" {
 	    "Lanes on kernel sockets that a comm opens over each NIC it uses; 0: as many sockets as NCCL's "   \
 	    "own transport would open there (NCCL_SOCKET_NTHREADS times NCCL_NSOCKS_PERTHREAD where set, 16 "  \
 	    "on ENA, 4 on gVNIC, else 1)")                                                                     \
-	KEY(HARP_KERNEL_THREADS, U32, "lanes", "kernel_threads", kernel_threads, "threads", 0, 16,             \
-	    "0", LIVE, JOB,                                                                                    \
-	    "Threads of a process, for each NIC, that drive kernel lanes beside NCCL's own; 0: as many as "    \
-	    "NCCL's own transport would start for a comm there (NCCL_SOCKET_NTHREADS where set, 2 on ENA, 4 "  \
-	    "on gVNIC, else none)")                                                                            \
 	KEY(HARP_RAILS, CHOICE, "lanes", "rails", rails, "own|backup|all", 0, 0, "backup", LIVE,               \
 	    JOB,                                                                                               \
 	    "Which NICs a comm uses. own: the one that NCCL gave it; backup: one more, when the own one "      \
@@ -337,7 +332,7 @@ extern "C" {
 #define HARP_CONFIG_NCCL_KEYS(KEY)                                                                 \
 	KEY(NCCL_SOCKET_IFNAME, "Interfaces to offer when HARP_IFNAME is unset")                   \
 	KEY(NCCL_SOCKET_FAMILY, "AF_INET or AF_INET6: addresses of that family only")              \
-	KEY(NCCL_SOCKET_NTHREADS, "Threads for kernel lanes when HARP_KERNEL_THREADS is 0")        \
+	KEY(NCCL_SOCKET_NTHREADS, "Kernel lanes, with NCCL_NSOCKS_PERTHREAD")                      \
 	KEY(NCCL_NSOCKS_PERTHREAD, "Kernel lanes for each of those threads")                       \
 	KEY(NCCL_COMM_ID, "Without any interface named: prefer those on the subnet of its address")
 

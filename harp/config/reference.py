@@ -69,7 +69,7 @@ _NCCL_HELP = {
     "NCCL_NET": "`HARP`: an error instead of NCCL's silent fallback",
     "NCCL_SOCKET_IFNAME": "interfaces to offer when `HARP_IFNAME` is unset",
     "NCCL_SOCKET_FAMILY": "`AF_INET` or `AF_INET6`: addresses of that family only",
-    "NCCL_SOCKET_NTHREADS": "threads for kernel lanes when `HARP_KERNEL_THREADS` is 0 (at most 16)",
+    "NCCL_SOCKET_NTHREADS": "kernel lanes, together with `NCCL_NSOCKS_PERTHREAD`",
     "NCCL_NSOCKS_PERTHREAD": (
         "kernel lanes for each of those threads when `HARP_KERNEL_LANES` is 0 (at most 16 lanes in "
         "all, where NCCL would open up to 64 sockets); without threads it means nothing, as in NCCL"

@@ -3,7 +3,7 @@
  * closing.h - comms that their application has closed: the control thread ends them, so that closing
  * waits for nothing.
  *
- * Most are ended at once. A buffered send (comm_kept.c) is done when a kernel lane's socket has
+ * Most are ended at once. A buffered send (comm_send.c) is done when a kernel lane's socket has
  * taken it. If that lane is reset before the network has delivered the message, only its comm can
  * send it again. So a comm that still owes one stays for a while.
  */

@@ -16,7 +16,6 @@
 #include "connect/peers.h"
 #include "connect/rails.h"
 #include "connect/acceptor.h"
-#include "poll/workers.h"
 #include "process/log.h"
 #include "process/config.h"
 #include "device/device.h"
@@ -398,11 +397,9 @@ void interfaces_close(void)
 		engine_set_put(device_states[dev].engines);
 	}
 	memset(device_states, 0, sizeof(device_states));
-	lane_page_rest();
 	control_stop();
 	engine_reset();
 	peers_reset();
-	workers_stop();
 	keyfile_forget();
 }
 

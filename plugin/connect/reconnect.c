@@ -182,7 +182,7 @@ static bool lane_rerolled(struct reconnect *u, const struct reconnect_lane *lane
 static void lane_is_unreplaced(struct reconnect *u, struct reconnect_lane *lane, uint64_t now_ns)
 {
 	if (lane->up)
-		lane_page_lane_unreplaced(u->comm->row, lane->index);
+		lane_page_lane_unreplaced(u->comm->stats, lane->index);
 	lane_is_lost(u, lane, now_ns);
 }
 

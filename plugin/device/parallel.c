@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* parallel.c - kernel lanes and threads per NIC; see parallel.h. */
+/* parallel.c - kernel lanes per NIC; see parallel.h. */
 #include "device/parallel.h"
 #include "process/config.h"
 #include "device/device.h"
@@ -55,11 +55,9 @@ struct parallel parallel_choose(const struct device *device, const struct plugin
 	if (sockets > PARALLEL_LANES_MAX)
 		sockets = PARALLEL_LANES_MAX;
 	lanes = config->kernel_lanes ? config->kernel_lanes : threads * sockets;
-	if (config->kernel_threads)
-		threads = config->kernel_threads;
 	if (lanes > PARALLEL_LANES_MAX)
 		lanes = PARALLEL_LANES_MAX;
-	return (struct parallel){ .lanes = lanes ? lanes : 1, .threads = threads };
+	return (struct parallel){ .lanes = lanes ? lanes : 1 };
 }
 
 struct parallel parallel_of(int dev)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * parallel.h - how many kernel lanes a comm has over a NIC, and how many threads drive them beside
- * NCCL's own: as many as NCCL's socket transport would have there, unless HARP is told otherwise.
+ * parallel.h - how many kernel lanes a comm has over a NIC: as many as NCCL's socket transport would
+ * have sockets there, unless HARP is told otherwise.
  */
 #ifndef HARP_PLUGIN_PARALLEL_H
 #define HARP_PLUGIN_PARALLEL_H
@@ -13,8 +13,7 @@
 #define PARALLEL_THREADS_MAX 16u
 
 struct parallel {
-	unsigned lanes;   /* of a comm over this NIC: 1 .. PARALLEL_LANES_MAX */
-	unsigned threads; /* of the process for this NIC: 0 .. PARALLEL_THREADS_MAX */
+	unsigned lanes; /* of a comm over this NIC: 1 .. PARALLEL_LANES_MAX */
 };
 
 /* Looks only at its arguments and at the vendor of device->pci_path. */

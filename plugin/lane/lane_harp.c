@@ -26,7 +26,7 @@
  *
  * Watching. While a request is outstanding a connection is probed every probe_interval_ns (TCP
  * keepalive): the host of a dead process answers RST. Requests come and go millions of times a
- * second, so switching the timer off is left to lane_harp_tick().
+ * second, so lane_harp_tick() looks whether one is and switches the timer.
  */
 
 /* One peek; a segment of MTU 9000 lies in three frames. */
@@ -203,17 +203,6 @@ static void lane_harp_probe_on(struct lane_harp *h)
 	lane_harp_keepalive(h, interval_ns, (uint32_t)(config->user_timeout_ns / interval_ns) + 1);
 }
 
-static void lane_harp_watch(struct lane *lane, bool on)
-{
-	struct lane_harp *h = to_harp(lane);
-
-	if (on && !h->watched)
-		h->watched_ns = harp_stack_now_ns(engine_stack(h->engine));
-	h->watched = on;
-	if (on && !h->probing && !lane->error)
-		lane_harp_probe_on(h);
-}
-
 static void lane_harp_shutdown(struct lane *lane)
 {
 	if (!lane->error)
@@ -279,7 +268,7 @@ static void lane_harp_close(struct lane *lane, bool abort)
 
 	lane->owner = NULL;
 	lane->notify = NULL;
-	h->watched = false;
+	lane->awaited = NULL;
 	if (abort || lane->error || !h->connected) {
 		lane_harp_free(h, abort);
 		return;
@@ -312,7 +301,6 @@ static const struct lane_ops lane_harp_ops = {
 	.recv = lane_harp_recv,
 	.done_bytes = lane_harp_done_bytes,
 	.info = lane_harp_info,
-	.watch = lane_harp_watch,
 	.shutdown = lane_harp_shutdown,
 	.observe = lane_harp_observe,
 	.label = lane_harp_label,
@@ -381,6 +369,7 @@ static void lane_harp_tick(struct engine_lane *l, uint64_t now_ns)
 	struct lane_harp *h = member_lane(l);
 	struct harp_tcp_info info;
 	uint64_t heard_ns;
+	bool watched;
 
 	if (h->closing_deadline_ns) {
 		if (now_ns >= h->closing_deadline_ns)
@@ -389,7 +378,13 @@ static void lane_harp_tick(struct engine_lane *l, uint64_t now_ns)
 	}
 	if (h->lane.error)
 		return;
-	if (!h->watched) {
+	watched = h->lane.awaited && atomic_load_explicit(h->lane.awaited, memory_order_relaxed);
+	if (watched && !h->watched)
+		h->watched_ns = now_ns;
+	h->watched = watched;
+	if (watched && !h->probing)
+		lane_harp_probe_on(h);
+	if (!watched) {
 		if (h->probing)
 			lane_harp_keepalive(h, 0, 0);
 		h->probing = false;

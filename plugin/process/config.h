@@ -46,7 +46,7 @@ struct plugin_config {
 	int nccl_threads, nccl_sockets_per_thread;
 	/* Lanes of a comm over each NIC that it uses. kernel_lanes and kernel_threads 0: as NCCL's socket
 	 * transport would have on that NIC. */
-	uint32_t lanes, kernel_lanes, kernel_threads;
+	uint32_t lanes, kernel_lanes;
 	enum plugin_rails rails;     /* HARP_RAILS=own|backup|all */
 	uint64_t lane_timeout_ns;    /* HARP_LANE_TIMEOUT_MS, default 500 */
 	enum plugin_encrypt encrypt; /* HARP_ENCRYPT=auto|off|aes-256-gcm */

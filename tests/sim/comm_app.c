@@ -25,8 +25,6 @@
 #define APP_SAMPLE_BYTES 512u
 #define APP_IDLE_NS_MAX (5 * CSIM_MS)
 
-static bool app_looks_not; /* the scenario's no_looks */
-
 /* ---- bytes ------------------------------------------------------------------------------------- */
 
 static uint64_t app_word(const struct csim_app *app, uint64_t message, uint64_t word)
@@ -416,8 +414,8 @@ void csim_app_turn(struct csim_app *app)
 	bool worked = false;
 
 	app->in_turn = true;
-	if (sim->scenario->world.no_looks && app->comm->several)
-		app->comm->several->ticked_ns = sim->now_ns;
+	if (sim->scenario->world.no_looks)
+		app->comm->ticked_ns = sim->now_ns;
 	if (!app->error) {
 		while (app_post(app) && !sim->failed)
 			worked = true;
@@ -440,18 +438,6 @@ void csim_app_turn(struct csim_app *app)
 		app->wake_ns = app->next_post_ns;
 	if (app->close_ns < app->wake_ns)
 		app->wake_ns = app->close_ns;
-}
-
-/* Of kernel lanes that wait to be woken. */
-uint64_t __real_comm_lane_ask_ns(const struct comm_lane *l);
-uint64_t __wrap_comm_lane_ask_ns(const struct comm_lane *l);
-uint64_t __wrap_comm_lane_ask_ns(const struct comm_lane *l)
-{
-	const struct stripe_lane *mine = &l->comm->several->stripe.lane[l->index];
-
-	if (app_looks_not && mine->given_bytes == mine->acked_bytes)
-		return CSIM_NEVER_NS;
-	return __real_comm_lane_ask_ns(l);
 }
 
 /* ---- making ------------------------------------------------------------------------------------ */
@@ -483,7 +469,6 @@ static uint64_t app_size(const struct csn_comm *c, struct rng *rng)
 
 bool csim_apps_make(struct csim *sim)
 {
-	app_looks_not = sim->scenario->world.no_looks;
 	for (unsigned i = 0; i < sim->scenario->comm_count; i++) {
 		struct csim_comm *k = &sim->comms[i];
 		const struct csn_comm *c = &sim->scenario->comms[i];

@@ -299,7 +299,6 @@ static void lane_join(struct csim_lane *lane, enum csim_side side)
 		return; /* its first lane is still to come */
 	if (!driver_take(driver))
 		return; /* later */
-	lane->sim->opening_host = app->host;
 	if (app->closed)
 		rc = -ENOTCONN;
 	else if (first)

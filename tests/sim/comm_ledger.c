@@ -16,7 +16,6 @@
 #include <string.h>
 
 #include "stats/lane_page.h"
-#include "stats/lane_rows.h"
 #include "connect/reconnect_impl.h"
 
 #define LEDGER_PAUSE_NS (100 * CSIM_MS)
@@ -252,8 +251,8 @@ void csim_ledger_in_vain(const struct csim_lane *lane, int error)
 		const struct csim_app *app = &k->app[side];
 
 		if (app->closed || app->error || !app->comm || app->comm->error ||
-		    app->comm->end_error || app->comm->several->failing ||
-		    app->comm->several->closing || app->comm->several->peer_closed)
+		    app->comm->end_error || app->comm->closing ||
+		    (side == CSIM_RECV && app->comm->rx.peer_closed))
 			return;
 	}
 	(void)csim_fail(ledger_sim, "comm %u: lane %u is dialled in vain for no reason: %d",
@@ -332,21 +331,21 @@ static bool judge_due(const struct csim_comm *k, unsigned index, const struct cs
 /* The statistics say what has happened. */
 static bool judge_rows(const struct csim_comm *k)
 {
-	struct comm_row *row = k->app[CSIM_SEND].comm->row;
+	const struct comm *comm = k->app[CSIM_SEND].comm;
+	const struct harp_page_comm *record = comm_stats_record(comm->stats);
 	const char *wrong = NULL;
 
-	if (!row)
-		return csim_fail(ledger_sim, "comm %u has no row", ledger_number(k));
-	if (atomic_load(&row->value[HARP_COMM_lanes_died]) != k->lanes_died)
+	if (stats_get(&record->value[HARP_COMM_lanes_died]) != k->lanes_died)
 		wrong = "lanes lost";
-	else if (atomic_load(&row->value[HARP_COMM_lanes_replaced]) != k->lanes_replaced)
+	else if (stats_get(&record->value[HARP_COMM_lanes_replaced]) != k->lanes_replaced)
 		wrong = "lanes replaced";
 	for (unsigned i = 0; i < k->lanes && !wrong; i++) {
-		const struct lane_slot *slot = row->lanes[i];
+		const struct lane_stats *lane = comm_stats_lane(comm->stats, i);
+		const uint64_t *value = lane ? lane->record->value : NULL;
 
-		if (k->ledger[i].opened != (slot ? lane_value(&slot->row, HARP_LANE_lanes) : 0))
+		if (k->ledger[i].opened != (value ? stats_get(&value[HARP_LANE_lanes]) : 0))
 			wrong = "lanes opened";
-		else if (slot && k->ledger[i].rerolled != lane_value(&slot->row, HARP_LANE_rerolls))
+		else if (value && k->ledger[i].rerolled != stats_get(&value[HARP_LANE_rerolls]))
 			wrong = "re-rolls";
 	}
 	return !wrong || csim_fail(ledger_sim, "comm %u: the statistics have other %s",

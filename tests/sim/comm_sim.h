@@ -6,7 +6,7 @@
  *	comm_sim.c     who runs when
  *	comm_host.c    hosts: NICs, wires, engines (the real turn of engine_turn.c)
  *	comm_stream.c  the simulated kernel: connections as lane_kernel.c calls them
- *	comm_kernel.c  ... its epoll, and threads for kernel lanes
+ *	comm_kernel.c  ... its epoll
  *	comm_lanes.c   lanes open, join their comms, die, and are opened again
  *	comm_upkeep.c  ... by upkeep.c
  *	comm_ledger.c  ... which is judged by what is seen of it
@@ -32,7 +32,6 @@
 #define CSIM_US UINT64_C(1000)
 #define CSIM_MS UINT64_C(1000000)
 #define CSIM_S UINT64_C(1000000000)
-#define CSIM_WORKERS_MAX 128u
 #define CSIM_DIALS_MAX 256u /* lanes ever opened, first ones and again */
 
 struct csim;
@@ -73,7 +72,8 @@ struct csim_host {
 	uint64_t keeper_ns, keeper_due_ns; /* woken; or that, or a timer or a dial */
 	uint64_t stall_until_ns, freeze_until_ns;
 	bool dead;
-	struct driver *held; /* its baton is held by a thread that is nowhere to be seen */
+	struct driver *held;    /* its poller is held by a thread that is nowhere to be seen */
+	struct comm *held_comm; /* whose poller that is */
 	uint64_t held_until_ns;
 };
 
@@ -160,7 +160,7 @@ struct csim_comm {
 	uint64_t bared_ns;                   /* when that ended, for the last time that it lasted */
 };
 
-/* Its sender keeps small messages (comm_kept.c): three comms of four. */
+/* Its sender keeps small messages (comm_send.c): three comms of four. */
 static inline bool csim_keeps(const struct csim_comm *k)
 {
 	return k->spec->several && k->spec->stream % 4;
@@ -175,13 +175,6 @@ static inline uint64_t csim_harp_bytes_max(const struct csim_comm *k)
 
 	return policies[k->spec->stream / 4 % 4];
 }
-
-/* A kernel driver of a comm, and the threads that advance it. */
-struct csim_worker {
-	struct kernel_driver *kd;
-	unsigned host;
-	uint64_t due_ns, busy_ns;
-};
 
 struct csim {
 	const struct comm_scenario *scenario;
@@ -210,10 +203,7 @@ struct csim {
 	bool verbose;    /* prints what happens */
 	bool unwatched;  /* memory is looked at when a message is done, not at each step */
 	bool failed;
-	uint64_t streams;      /* that exist */
-	unsigned opening_host; /* where a comm is being made */
-	struct csim_worker workers[CSIM_WORKERS_MAX];
-	unsigned worker_count;
+	uint64_t streams; /* that exist */
 	char reason[RUNNER_REASON_MAX];
 };
 
@@ -260,9 +250,6 @@ uint64_t csim_stream_next_ns(const struct csim_stream *stream, enum csim_side si
 void csim_stream_seen(struct csim_stream *stream, enum csim_side side);
 
 /* ---- comm_kernel.c ---- */
-/* Workers that are due have a turn; when the next one is. */
-void csim_workers_run(struct csim *sim);
-uint64_t csim_workers_next_ns(const struct csim *sim);
 bool csim_kernel_is_left(void);
 
 /* ---- comm_lanes.c ---- */

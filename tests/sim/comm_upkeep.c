@@ -217,8 +217,8 @@ bool csim_reconnect_judge(struct csim_app *app)
 	if (!u || !app->comm || app->closed || !atomic_load(&u->begun))
 		return true;
 	/* Deaths are not told of a comm that ends, and what is not looked at yet is not known. */
-	if (app->comm->error || app->comm->end_error || app->comm->several->failing ||
-	    app->comm->several->peer_closed || atomic_load(&u->work.queued))
+	if (app->comm->error || app->comm->end_error || atomic_load(&u->work.queued) ||
+	    atomic_load(&app->comm->joining))
 		return true;
 	if (atomic_load(&u->lost) || atomic_load(&u->slow))
 		return csim_fail(app->sim, "comm %u: a lane is lost or slow, and nobody looks",

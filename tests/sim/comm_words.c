@@ -269,7 +269,6 @@ int __wrap_registry_join(uint64_t comm_id, const uint8_t key[PREAMBLE_KEY_BYTES]
 		l->end[CSIM_RECV].lane = lane;
 		l->end[CSIM_RECV].joined = true;
 	}
-	words_sim->opening_host = nic->host;
 	rc = __real_registry_join(comm_id, key, lane, opt);
 	if (rc && l) {
 		lane->ops = ops;

@@ -151,9 +151,9 @@ void lane_page_count(enum harp_job_counter which, uint64_t n)
 	failed += (unsigned)n;
 }
 
-void lane_page_lane_unreplaced(struct comm_row *row, unsigned index)
+void lane_page_lane_unreplaced(struct comm_stats *stats, unsigned index)
 {
-	CHECK(!row);
+	CHECK(!stats);
 	CHECK_EQ(index, LANE);
 	unreplaced++;
 }

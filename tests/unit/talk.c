@@ -222,7 +222,7 @@ bool talk_turn(struct talk *t)
 		owed |= fake_pair_turn(&t->pairs[i]);
 		/* A receiver that has all it asked for polls no more; its guard looks at kernel lanes. */
 		if (t->recv && !end->closed && end->lane.driver != &t->pairs[i].driver)
-			(void)driver_turn(end->lane.driver, driver_clock_ns());
+			(void)comm_tend(t->recv, driver_clock_ns(), true);
 	}
 	return owed;
 }

@@ -12,7 +12,6 @@
 #include "connect/peers.h"
 #include "connect/rails.h"
 #include "connect/acceptor.h"
-#include "poll/workers.h"
 #include "process/log.h"
 #include "process/config.h"
 
@@ -181,10 +180,6 @@ void plugin_memory_forget(void)
 {
 }
 
-void lane_page_rest(void)
-{
-}
-
 void control_stop(void)
 {
 }
@@ -194,10 +189,6 @@ void engine_reset(void)
 }
 
 void peers_reset(void)
-{
-}
-
-void workers_stop(void)
 {
 }
 

@@ -19,7 +19,7 @@
 #include "check.h"
 #include "double_env.h"
 #include "process/forkguard.h"
-#include "poll/kernel_driver.h"
+#include "lane/kernel_poll.h"
 #include "lane/lane.h"
 
 enum { LANES = 16, BULK = 50000 };
@@ -98,7 +98,8 @@ static void calls_make_fail(int error, unsigned times)
 /* ---- lanes of one driver, the other ends plain blocking sockets ---------------------------------- */
 
 struct rig {
-	struct kernel_driver kd;
+	struct kernel_poll poll;
+	struct driver comm;    /* whose lanes they are */
 	struct driver outside; /* where lanes are born */
 	int door;
 	unsigned count;
@@ -106,15 +107,10 @@ struct rig {
 	int fds[LANES], peers[LANES];
 };
 
-static void rig_turn(struct kernel_driver *kd, uint64_t now_ns)
-{
-	driver_run_ready(&kd->driver, now_ns);
-}
-
 /* A turn begins: what follows is in it. */
 static void rig_begin_turn(struct rig *rig)
 {
-	CHECK(driver_poll(&rig->kd.driver));
+	kernel_poll_begin(&rig->poll, driver_clock_ns());
 }
 
 static void rig_open(struct rig *rig, unsigned count)
@@ -124,7 +120,8 @@ static void rig_open(struct rig *rig, unsigned count)
 	socklen_t len = sizeof(addr);
 
 	memset(rig, 0, sizeof(*rig));
-	kernel_driver_open(&rig->kd, 0, rig_turn);
+	kernel_poll_init(&rig->poll);
+	driver_init(&rig->comm, NULL);
 	driver_init(&rig->outside, NULL);
 	rig->door = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	lane_kernel_options(rig->door);
@@ -146,8 +143,8 @@ static void rig_open(struct rig *rig, unsigned count)
 		CHECK_EQ(lane_kernel_adopt(&rig->outside, fd, &local, &remote,
 					   &rig->lanes[rig->count]),
 			 0);
-		lane_kernel_join(rig->lanes[rig->count], &rig->kd);
-		CHECK(rig->lanes[rig->count]->driver == &rig->kd.driver);
+		lane_kernel_join(rig->lanes[rig->count], &rig->comm, &rig->poll);
+		CHECK(rig->lanes[rig->count]->driver == &rig->comm);
 	}
 	calls_reset();
 }
@@ -166,8 +163,8 @@ static void rig_close(struct rig *rig)
 {
 	for (unsigned i = 0; i < rig->count; i++)
 		rig_close_lane(rig, i);
-	CHECK_EQ(rig->kd.count, 0);
-	kernel_driver_close(&rig->kd);
+	CHECK_EQ(rig->poll.count, 0);
+	kernel_poll_close(&rig->poll);
 	close(rig->door);
 	calls_reset();
 }
@@ -374,7 +371,7 @@ static void test_rare_turns(void)
 	for (unsigned i = 0; i < LANES; i++) {
 		peer_write(&rig, i, source, 40);
 		now_ns += 100000000;
-		CHECK(driver_poll_at(&rig.kd.driver, now_ns));
+		kernel_poll_begin(&rig.poll, now_ns);
 		CHECK_EQ(rig_recv(&rig, i, sink, 40, 1), 40);
 	}
 	rig_close(&rig);
@@ -453,14 +450,14 @@ static void test_come_and_go(void)
 	struct rig rig;
 
 	rig_open(&rig, 3);
-	CHECK(rig.kd.epoll_fd >= 0);
+	CHECK(rig.poll.epoll_fd >= 0);
 	rig_drain(&rig);
 	peer_write(&rig, 2, source, 40);
 	rig_close_lane(&rig, 0);
 	rig_close_lane(&rig, 1);
-	CHECK(rig.kd.epoll_fd < 0);
+	CHECK(rig.poll.epoll_fd < 0);
 	CHECK_EQ(rig_ask_all(&rig), 2); /* the only one is always tried */
-	CHECK(!rig.kd.hot || rig.kd.hot == rig.kd.members);
+	CHECK(!rig.poll.hot || rig.poll.hot == rig.poll.members);
 	rig_close(&rig);
 }
 
@@ -472,10 +469,10 @@ static void test_no_epoll(void)
 	rig_open(&other, 1);
 	calls.no_epoll = true;
 	/* A second lane that finds no descriptor for an epoll: all are tried. */
-	lane_kernel_join(other.lanes[0], &rig.kd);
-	CHECK_EQ(other.kd.count, 0);
-	CHECK_EQ(rig.kd.count, 2);
-	CHECK(rig.kd.epoll_fd < 0);
+	lane_kernel_join(other.lanes[0], &rig.comm, &rig.poll);
+	CHECK_EQ(other.poll.count, 0);
+	CHECK_EQ(rig.poll.count, 2);
+	CHECK(rig.poll.epoll_fd < 0);
 	peer_write(&other, 0, source, 40);
 	rig_begin_turn(&rig);
 	CHECK_EQ(rig_recv(&rig, 0, sink, 40, 1), -EAGAIN);
@@ -598,6 +595,5 @@ int main(void)
 	test_no_memory();
 	test_door_options();
 	test_info();
-	workers_stop();
 	return check_done();
 }

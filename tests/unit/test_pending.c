@@ -689,7 +689,7 @@ static void test_a_further_lane_waits(struct acceptor *acceptor, struct listen_c
 	comm = accepted(acceptor, listen);
 	CHECK(comm != NULL);
 	CHECK_EQ(comm->comm_id, 91);
-	CHECK_EQ(comm->several->stripe.live, 3);
+	CHECK_EQ(comm->scheduler.live, 3);
 	registry_remove(comm);
 	comm_close(comm, true);
 	door_close();

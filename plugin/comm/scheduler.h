@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * stripe.h - which lane of a comm takes the next chunk: the one that will have delivered it first.
+ * scheduler.h - which lane of a comm takes the next chunk: the one that will have delivered it first.
  *
  * Arithmetic alone: no clock, no lock, no lane. The comm tells what it gives to each lane and what the peer's
  * TCP has acknowledged; both sides' counts include record headers.
  */
-#ifndef HARP_PLUGIN_STRIPE_H
-#define HARP_PLUGIN_STRIPE_H
+#ifndef HARP_PLUGIN_SCHEDULER_H
+#define HARP_PLUGIN_SCHEDULER_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
-#define STRIPE_LANES_MAX 32u
+#define SCHEDULER_LANES_MAX 32u
 
-struct stripe_lane {
+struct scheduler_lane {
 	uint8_t kind;  /* enum lane_kind: one bit */
 	bool backup;   /* only while no other lane works */
 	bool mute;     /* takes nothing more, and is read still */
@@ -36,49 +36,52 @@ struct stripe_lane {
 	uint64_t slow_ns;     /* slower than the others since; 0: it is not */
 };
 
-struct stripe {
+struct scheduler {
 	uint32_t live;    /* bit i: lane[i] */
 	uint32_t stalled; /* of them */
-	struct stripe_lane lane[STRIPE_LANES_MAX];
+	struct scheduler_lane lane[SCHEDULER_LANES_MAX];
 };
 
-enum stripe_news {
-	STRIPE_STALLED = 1, /* is now */
-	STRIPE_MOVES = 2,   /* was stalled, and is not now */
-	STRIPE_DEAD = 4,    /* stalled for timeout_ns, while a sibling got on */
-	STRIPE_SLOW = 8,    /* has become */
-	STRIPE_LAGS = 16,   /* what it has under way may be due sooner by another: stripe_late() */
+enum scheduler_news {
+	SCHEDULER_STALLED = 1, /* is now */
+	SCHEDULER_MOVES = 2,   /* was stalled, and is not now */
+	SCHEDULER_DEAD = 4,    /* stalled for timeout_ns, while a sibling got on */
+	SCHEDULER_SLOW = 8,    /* has become */
+	SCHEDULER_LAGS =
+		16, /* what it has under way may be due sooner by another: scheduler_late() */
 };
 
-void stripe_add(struct stripe *stripe, unsigned index, unsigned kind, bool backup, uint64_t rtt_ns,
-		uint64_t now_ns);
-void stripe_remove(struct stripe *stripe, unsigned index);
+void scheduler_add(struct scheduler *scheduler, unsigned index, unsigned kind, bool backup,
+		   uint64_t rtt_ns, uint64_t now_ns);
+void scheduler_remove(struct scheduler *scheduler, unsigned index);
 /* Bytes were handed to the lane, or are about to be. */
-void stripe_give(struct stripe *stripe, unsigned index, uint64_t bytes, uint64_t now_ns);
+void scheduler_give(struct scheduler *scheduler, unsigned index, uint64_t bytes, uint64_t now_ns);
 /* All that the peer's TCP has acknowledged so far. */
-void stripe_acked(struct stripe *stripe, unsigned index, uint64_t acked_bytes, uint64_t now_ns);
+void scheduler_acked(struct scheduler *scheduler, unsigned index, uint64_t acked_bytes,
+		     uint64_t now_ns);
 /*
  * A look at the lane, a few times each 10 ms at most. owed: the peer's TCP owes an acknowledgement (bytes in
- * flight; not those that its closed window holds back). Returns enum stripe_news.
+ * flight; not those that its closed window holds back). Returns enum scheduler_news.
  */
-unsigned stripe_sample(struct stripe *stripe, unsigned index, bool owed, uint64_t srtt_ns,
-		       uint64_t timeout_ns, uint64_t now_ns);
+unsigned scheduler_sample(struct scheduler *scheduler, unsigned index, bool owed, uint64_t srtt_ns,
+			  uint64_t timeout_ns, uint64_t now_ns);
 /*
  * The lane that would have delivered bytes first, of the best there are: first those that move, of these
  * those that are no backup, of these those of a kind in `kinds` unless they crawl. -1: there is no lane, or of the
  * best nothing is known yet and they have enough under way to learn from: an acknowledgement will tell.
  */
-int stripe_best(const struct stripe *stripe, unsigned kinds, uint64_t bytes, uint64_t now_ns);
+int scheduler_best(const struct scheduler *scheduler, unsigned kinds, uint64_t bytes,
+		   uint64_t now_ns);
 /* Does the lane do with what it has under way in so much more time than another would that it is worth a look? */
-bool stripe_lags(const struct stripe *stripe, unsigned index, uint64_t now_ns);
+bool scheduler_lags(const struct scheduler *scheduler, unsigned index, uint64_t now_ns);
 /* Of what it has under way, all but the last `behind` bytes: would lane `best` deliver `bytes` of it much sooner? */
-bool stripe_late(const struct stripe *stripe, unsigned index, uint64_t behind, unsigned best,
-		 uint64_t bytes, uint64_t now_ns);
+bool scheduler_late(const struct scheduler *scheduler, unsigned index, uint64_t behind,
+		    unsigned best, uint64_t bytes, uint64_t now_ns);
 /* Has it enough under way to learn its rate from, which is not known? Then a look is due soon. */
-bool stripe_is_unrated(const struct stripe_lane *l);
-/* How many lanes stripe_best() chooses from. */
-unsigned stripe_choices(const struct stripe *stripe, unsigned kinds);
+bool scheduler_is_unrated(const struct scheduler_lane *l);
+/* How many lanes scheduler_best() chooses from. */
+unsigned scheduler_choices(const struct scheduler *scheduler, unsigned kinds);
 /* The lane for records that steer: HARP's rather than the kernel's, else the lowest index. -1: no lane. */
-int stripe_control(const struct stripe *stripe);
+int scheduler_control(const struct scheduler *scheduler);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* stripe.c - see stripe.h. */
-#include "comm/stripe.h"
+/* scheduler.c - see scheduler.h. */
+#include "comm/scheduler.h"
 
 #include <string.h>
 
@@ -60,51 +60,51 @@
 #define FORGET_ROUND_TRIPS 16u
 #define FORGET_NS_MAX 10000000000u
 
-void stripe_add(struct stripe *stripe, unsigned index, unsigned kind, bool backup, uint64_t rtt_ns,
-		uint64_t now_ns)
+void scheduler_add(struct scheduler *scheduler, unsigned index, unsigned kind, bool backup,
+		   uint64_t rtt_ns, uint64_t now_ns)
 {
-	struct stripe_lane *l = &stripe->lane[index];
+	struct scheduler_lane *l = &scheduler->lane[index];
 
 	memset(l, 0, sizeof(*l));
 	l->kind = (uint8_t)kind;
 	l->backup = backup;
 	l->srtt_ns = l->rtt_min_ns = rtt_ns;
 	l->acked_ns = l->sample_ns = l->busy_ns = l->progress_ns = now_ns;
-	stripe->live |= 1u << index;
-	stripe->stalled &= ~(1u << index);
+	scheduler->live |= 1u << index;
+	scheduler->stalled &= ~(1u << index);
 }
 
-void stripe_remove(struct stripe *stripe, unsigned index)
+void scheduler_remove(struct scheduler *scheduler, unsigned index)
 {
-	stripe->live &= ~(1u << index);
-	stripe->stalled &= ~(1u << index);
+	scheduler->live &= ~(1u << index);
+	scheduler->stalled &= ~(1u << index);
 }
 
 /* Of a message's end the kernel's ACK comes up to 40 ms later (Linux's delayed ACK) when nothing follows: what is waited for then says
  * nothing of the lane. */
-static bool stripe_is_tail(const struct stripe_lane *l)
+static bool scheduler_is_tail(const struct scheduler_lane *l)
 {
 	return l->kind == LANE_KERNEL && l->given_bytes - l->acked_bytes < SAMPLE_BYTES_MIN;
 }
 
 /* A turn may have lasted since before another thread's: what has been seen of a lane does not become older. */
-static uint64_t stripe_clock(const struct stripe_lane *l, uint64_t now_ns)
+static uint64_t scheduler_clock(const struct scheduler_lane *l, uint64_t now_ns)
 {
 	uint64_t seen_ns = l->acked_ns > l->given_ns ? l->acked_ns : l->given_ns;
 
 	return now_ns > seen_ns ? now_ns : seen_ns;
 }
 
-void stripe_give(struct stripe *stripe, unsigned index, uint64_t bytes, uint64_t now_ns)
+void scheduler_give(struct scheduler *scheduler, unsigned index, uint64_t bytes, uint64_t now_ns)
 {
-	struct stripe_lane *l = &stripe->lane[index];
+	struct scheduler_lane *l = &scheduler->lane[index];
 
-	now_ns = stripe_clock(l, now_ns);
+	now_ns = scheduler_clock(l, now_ns);
 	if (l->given_bytes == l->acked_bytes) { /* nothing was owed until now */
 		l->progress_ns = l->acked_ns = now_ns;
 		l->sample_ns += now_ns - l->busy_ns; /* the idle time */
 		l->busy_ns = l->began_ns = now_ns;
-	} else if (stripe_is_tail(l) && now_ns > l->given_ns + SAMPLE_NS_MIN) {
+	} else if (scheduler_is_tail(l) && now_ns > l->given_ns + SAMPLE_NS_MIN) {
 		l->sample_bytes = l->given_bytes;
 		l->sample_ns = l->busy_ns = now_ns;
 	}
@@ -112,7 +112,7 @@ void stripe_give(struct stripe *stripe, unsigned index, uint64_t bytes, uint64_t
 	l->given_ns = now_ns;
 }
 
-static uint64_t stripe_rate_of(uint64_t bytes, uint64_t from_ns, uint64_t to_ns)
+static uint64_t scheduler_rate_of(uint64_t bytes, uint64_t from_ns, uint64_t to_ns)
 {
 	uint64_t rate = to_ns > from_ns ? bytes * 1000000u / (to_ns - from_ns) : UINT64_MAX;
 
@@ -120,11 +120,11 @@ static uint64_t stripe_rate_of(uint64_t bytes, uint64_t from_ns, uint64_t to_ns)
 }
 
 /* Now, or with nothing under way any more. The first acknowledgement comes a round trip after the first byte. */
-static void stripe_learn_rate(struct stripe_lane *l, bool was_owed, uint64_t now_ns)
+static void scheduler_learn_rate(struct scheduler_lane *l, bool was_owed, uint64_t now_ns)
 {
 	uint64_t bytes = l->acked_bytes - l->sample_bytes, spent_ns, rtt_ns = l->rtt_min_ns;
 	bool done = l->acked_bytes == l->given_bytes;
-	bool idle = done || stripe_is_tail(l); /* it may have been, for a while */
+	bool idle = done || scheduler_is_tail(l); /* it may have been, for a while */
 	uint64_t least, most;
 
 	/* A sample may begin behind a tail. */
@@ -135,8 +135,8 @@ static void stripe_learn_rate(struct stripe_lane *l, bool was_owed, uint64_t now
 	spent_ns = now_ns - l->sample_ns;
 	if (!done && (spent_ns < SAMPLE_NS_MIN + rtt_ns || bytes < SAMPLE_BYTES_MIN))
 		return;
-	least = stripe_rate_of(bytes, l->sample_ns, now_ns);
-	most = stripe_rate_of(bytes, l->sample_ns + rtt_ns, l->busy_ns);
+	least = scheduler_rate_of(bytes, l->sample_ns, now_ns);
+	most = scheduler_rate_of(bytes, l->sample_ns + rtt_ns, l->busy_ns);
 	if (bytes < SAMPLE_BYTES_MIN) /* a time, but no rate */
 		most = UINT64_MAX;
 	if (!idle)
@@ -149,12 +149,13 @@ static void stripe_learn_rate(struct stripe_lane *l, bool was_owed, uint64_t now
 	l->sample_ns = l->busy_ns = now_ns;
 }
 
-void stripe_acked(struct stripe *stripe, unsigned index, uint64_t acked_bytes, uint64_t now_ns)
+void scheduler_acked(struct scheduler *scheduler, unsigned index, uint64_t acked_bytes,
+		     uint64_t now_ns)
 {
-	struct stripe_lane *l = &stripe->lane[index];
+	struct scheduler_lane *l = &scheduler->lane[index];
 	bool was_owed = l->acked_bytes != l->given_bytes;
 
-	now_ns = stripe_clock(l, now_ns);
+	now_ns = scheduler_clock(l, now_ns);
 	if (acked_bytes > l->given_bytes) /* the count of a lane is never ahead of ours */
 		acked_bytes = l->given_bytes;
 	if (acked_bytes > l->acked_bytes) {
@@ -168,17 +169,17 @@ void stripe_acked(struct stripe *stripe, unsigned index, uint64_t acked_bytes, u
 		l->took_ns = now_ns - l->began_ns;
 		l->took_at_ns = now_ns;
 	}
-	stripe_learn_rate(l, was_owed, now_ns);
+	scheduler_learn_rate(l, was_owed, now_ns);
 }
 
 /* ---- what a lane is expected to do ------------------------------------------------------------- */
 
-static uint64_t stripe_rate_default(const struct stripe *stripe, unsigned kind)
+static uint64_t scheduler_rate_default(const struct scheduler *scheduler, unsigned kind)
 {
 	uint64_t rate = 0;
 
-	for (uint32_t left = stripe->live; left; left &= left - 1) {
-		const struct stripe_lane *l = &stripe->lane[__builtin_ctz(left)];
+	for (uint32_t left = scheduler->live; left; left &= left - 1) {
+		const struct scheduler_lane *l = &scheduler->lane[__builtin_ctz(left)];
 
 		if (l->kind == kind && l->rate > rate)
 			rate = l->rate;
@@ -187,25 +188,25 @@ static uint64_t stripe_rate_default(const struct stripe *stripe, unsigned kind)
 }
 
 /* 0: nothing is known. */
-static uint64_t stripe_rate_now(const struct stripe_lane *l, uint64_t now_ns)
+static uint64_t scheduler_rate_now(const struct scheduler_lane *l, uint64_t now_ns)
 {
 	uint64_t under_way = l->given_bytes - l->acked_bytes, rate, most;
 
 	if (!under_way)
 		return now_ns < l->given_ns + FORGET_NS ? l->rate : 0;
 	rate = l->rate;
-	if (stripe_is_tail(l))
+	if (scheduler_is_tail(l))
 		return rate;
 	if (now_ns >= l->sample_ns + OVERDUE_NS_MIN + 2 * l->srtt_ns) {
-		most = stripe_rate_of(l->given_bytes - l->sample_bytes, l->sample_ns, now_ns);
+		most = scheduler_rate_of(l->given_bytes - l->sample_bytes, l->sample_ns, now_ns);
 		if (!rate || rate > most)
 			rate = most;
 	}
 	return rate;
 }
 
-static uint64_t stripe_srtt_now(const struct stripe *stripe, const struct stripe_lane *self,
-				uint64_t now_ns)
+static uint64_t scheduler_srtt_now(const struct scheduler *scheduler,
+				   const struct scheduler_lane *self, uint64_t now_ns)
 {
 	uint64_t srtt_ns = self->srtt_ns, forget_ns;
 
@@ -219,8 +220,8 @@ static uint64_t stripe_srtt_now(const struct stripe *stripe, const struct stripe
 	if (self->given_bytes != self->acked_bytes ||
 	    (self->given_bytes && now_ns < self->given_ns + forget_ns))
 		return srtt_ns;
-	for (uint32_t left = stripe->live; left; left &= left - 1) {
-		const struct stripe_lane *l = &stripe->lane[__builtin_ctz(left)];
+	for (uint32_t left = scheduler->live; left; left &= left - 1) {
+		const struct scheduler_lane *l = &scheduler->lane[__builtin_ctz(left)];
 
 		if (l->kind == self->kind && l->srtt_ns < srtt_ns)
 			srtt_ns = l->srtt_ns;
@@ -228,7 +229,7 @@ static uint64_t stripe_srtt_now(const struct stripe *stripe, const struct stripe
 	return srtt_ns;
 }
 
-static uint64_t stripe_under_way(const struct stripe_lane *l, uint64_t rate, uint64_t now_ns)
+static uint64_t scheduler_under_way(const struct scheduler_lane *l, uint64_t rate, uint64_t now_ns)
 {
 	uint64_t under_way = l->given_bytes - l->acked_bytes,
 		 guess_ns = now_ns > l->acked_ns ? now_ns - l->acked_ns : 0;
@@ -240,22 +241,23 @@ static uint64_t stripe_under_way(const struct stripe_lane *l, uint64_t rate, uin
 	return under_way > guess ? under_way - guess : 0;
 }
 
-static uint64_t stripe_finish_ns(const struct stripe *stripe, const struct stripe_lane *l,
-				 uint64_t bytes, uint64_t now_ns)
+static uint64_t scheduler_finish_ns(const struct scheduler *scheduler,
+				    const struct scheduler_lane *l, uint64_t bytes, uint64_t now_ns)
 {
-	uint64_t rate = stripe_rate_now(l, now_ns);
+	uint64_t rate = scheduler_rate_now(l, now_ns);
 
 	if (!rate)
-		rate = stripe_rate_default(stripe, l->kind);
-	return stripe_srtt_now(stripe, l, now_ns) / 2 +
-	       (stripe_under_way(l, rate, now_ns) + bytes) * 1000000u / rate;
+		rate = scheduler_rate_default(scheduler, l->kind);
+	return scheduler_srtt_now(scheduler, l, now_ns) / 2 +
+	       (scheduler_under_way(l, rate, now_ns) + bytes) * 1000000u / rate;
 }
 
 /* Is a lane given something that another one of them was acknowledged for, since_ns? */
-static bool stripe_sibling_moved(const struct stripe *stripe, unsigned index, uint64_t since_ns)
+static bool scheduler_sibling_moved(const struct scheduler *scheduler, unsigned index,
+				    uint64_t since_ns)
 {
-	for (uint32_t left = stripe->live & ~(1u << index); left; left &= left - 1) {
-		const struct stripe_lane *l = &stripe->lane[__builtin_ctz(left)];
+	for (uint32_t left = scheduler->live & ~(1u << index); left; left &= left - 1) {
+		const struct scheduler_lane *l = &scheduler->lane[__builtin_ctz(left)];
 
 		if (l->acked_bytes && !l->stalled && l->progress_ns > since_ns)
 			return true;
@@ -263,14 +265,14 @@ static bool stripe_sibling_moved(const struct stripe *stripe, unsigned index, ui
 	return false;
 }
 
-static uint64_t stripe_median_rate(const struct stripe *stripe, unsigned index)
+static uint64_t scheduler_median_rate(const struct scheduler *scheduler, unsigned index)
 {
-	const struct stripe_lane *self = &stripe->lane[index];
-	uint64_t rates[STRIPE_LANES_MAX];
+	const struct scheduler_lane *self = &scheduler->lane[index];
+	uint64_t rates[SCHEDULER_LANES_MAX];
 	unsigned count = 0;
 
-	for (uint32_t left = stripe->live & ~(1u << index); left; left &= left - 1) {
-		const struct stripe_lane *l = &stripe->lane[__builtin_ctz(left)];
+	for (uint32_t left = scheduler->live & ~(1u << index); left; left &= left - 1) {
+		const struct scheduler_lane *l = &scheduler->lane[__builtin_ctz(left)];
 		unsigned at = count;
 
 		if (l->kind != self->kind || !l->rate || l->stalled)
@@ -283,10 +285,10 @@ static uint64_t stripe_median_rate(const struct stripe *stripe, unsigned index)
 	return count ? rates[count / 2] : 0;
 }
 
-static unsigned stripe_judge_slow(struct stripe *stripe, unsigned index, uint64_t now_ns)
+static unsigned scheduler_judge_slow(struct scheduler *scheduler, unsigned index, uint64_t now_ns)
 {
-	struct stripe_lane *l = &stripe->lane[index];
-	uint64_t median = stripe_median_rate(stripe, index);
+	struct scheduler_lane *l = &scheduler->lane[index];
+	uint64_t median = scheduler_median_rate(scheduler, index);
 
 	if (!median || !l->rate || l->rate * SLOW_SHARE >= median) {
 		l->slow_ns = 0;
@@ -298,18 +300,18 @@ static unsigned stripe_judge_slow(struct stripe *stripe, unsigned index, uint64_
 	if (l->slow || now_ns - l->slow_ns < SLOW_NS)
 		return 0;
 	l->slow = true;
-	return STRIPE_SLOW;
+	return SCHEDULER_SLOW;
 }
 
-unsigned stripe_sample(struct stripe *stripe, unsigned index, bool owed, uint64_t srtt_ns,
-		       uint64_t timeout_ns, uint64_t now_ns)
+unsigned scheduler_sample(struct scheduler *scheduler, unsigned index, bool owed, uint64_t srtt_ns,
+			  uint64_t timeout_ns, uint64_t now_ns)
 {
-	struct stripe_lane *l = &stripe->lane[index];
+	struct scheduler_lane *l = &scheduler->lane[index];
 	bool was_stalled = l->stalled;
 	uint64_t limit_ns, still_ns;
 	unsigned news;
 
-	now_ns = stripe_clock(l, now_ns);
+	now_ns = scheduler_clock(l, now_ns);
 	if (srtt_ns) {
 		l->srtt_ns = srtt_ns;
 		if (!l->rtt_min_ns || srtt_ns < l->rtt_min_ns)
@@ -320,43 +322,44 @@ unsigned stripe_sample(struct stripe *stripe, unsigned index, bool owed, uint64_
 	limit_ns = l->srtt_ns * STALL_ROUND_TRIPS;
 	if (limit_ns < STALL_NS_MIN)
 		limit_ns = STALL_NS_MIN;
-	if (limit_ns < TAIL_NS && stripe_is_tail(l))
+	if (limit_ns < TAIL_NS && scheduler_is_tail(l))
 		limit_ns = TAIL_NS;
 	still_ns = now_ns - l->progress_ns;
 	l->stalled = still_ns >= limit_ns;
-	stripe->stalled &= ~(1u << index);
-	stripe->stalled |= (uint32_t)l->stalled << index;
-	news = stripe_judge_slow(stripe, index, now_ns);
+	scheduler->stalled &= ~(1u << index);
+	scheduler->stalled |= (uint32_t)l->stalled << index;
+	news = scheduler_judge_slow(scheduler, index, now_ns);
 	if (l->stalled && !was_stalled)
-		news |= STRIPE_STALLED;
+		news |= SCHEDULER_STALLED;
 	if (!l->stalled && was_stalled)
-		news |= STRIPE_MOVES;
+		news |= SCHEDULER_MOVES;
 	if (l->stalled && still_ns >= timeout_ns &&
-	    stripe_sibling_moved(stripe, index, l->progress_ns + limit_ns))
-		news |= STRIPE_DEAD;
-	if (stripe_lags(stripe, index, now_ns))
-		news |= STRIPE_LAGS;
+	    scheduler_sibling_moved(scheduler, index, l->progress_ns + limit_ns))
+		news |= SCHEDULER_DEAD;
+	if (scheduler_lags(scheduler, index, now_ns))
+		news |= SCHEDULER_LAGS;
 	return news;
 }
 
 /* Lower is better. */
-static unsigned stripe_rank(const struct stripe_lane *l, unsigned kinds)
+static unsigned scheduler_rank(const struct scheduler_lane *l, unsigned kinds)
 {
 	return (l->stalled ? 4u : 0u) + (l->backup ? 2u : 0u) + (l->kind & kinds ? 0u : 1u);
 }
 
 /* The best rate of other kinds' lanes; 0: there are none, UINT64_MAX: one of which nothing is known. */
-static uint64_t stripe_rate_others(const struct stripe *stripe, unsigned kinds, uint64_t now_ns)
+static uint64_t scheduler_rate_others(const struct scheduler *scheduler, unsigned kinds,
+				      uint64_t now_ns)
 {
 	uint64_t best = 0;
 
-	for (uint32_t left = stripe->live; left; left &= left - 1) {
-		const struct stripe_lane *l = &stripe->lane[__builtin_ctz(left)];
+	for (uint32_t left = scheduler->live; left; left &= left - 1) {
+		const struct scheduler_lane *l = &scheduler->lane[__builtin_ctz(left)];
 		uint64_t rate;
 
 		if (l->kind & kinds || l->stalled || l->backup)
 			continue;
-		rate = stripe_rate_now(l, now_ns);
+		rate = scheduler_rate_now(l, now_ns);
 		if (!rate)
 			return UINT64_MAX;
 		if (rate > best)
@@ -365,50 +368,52 @@ static uint64_t stripe_rate_others(const struct stripe *stripe, unsigned kinds, 
 	return best;
 }
 
-static bool stripe_crawls(const struct stripe_lane *l, uint64_t others, uint64_t finish_ns,
-			  uint64_t now_ns)
+static bool scheduler_crawls(const struct scheduler_lane *l, uint64_t others, uint64_t finish_ns,
+			     uint64_t now_ns)
 {
-	uint64_t rate = stripe_rate_now(l, now_ns);
+	uint64_t rate = scheduler_rate_now(l, now_ns);
 
 	if (!rate || !others || finish_ns < CRAWL_QUEUE_NS)
 		return false;
 	return others == UINT64_MAX ? finish_ns >= CRAWL_NS : rate * CRAWL_SHARE < others;
 }
 
-bool stripe_is_unrated(const struct stripe_lane *l)
+bool scheduler_is_unrated(const struct scheduler_lane *l)
 {
 	return !l->rate && l->given_bytes - l->acked_bytes >= SAMPLE_BYTES_MIN;
 }
 
 /* Has it been given enough to learn its rate from? */
-static bool stripe_is_tried(const struct stripe_lane *l, uint64_t now_ns)
+static bool scheduler_is_tried(const struct scheduler_lane *l, uint64_t now_ns)
 {
-	return l->given_bytes - l->acked_bytes >= UNKNOWN_BYTES_MAX && !stripe_rate_now(l, now_ns);
+	return l->given_bytes - l->acked_bytes >= UNKNOWN_BYTES_MAX &&
+	       !scheduler_rate_now(l, now_ns);
 }
 
-int stripe_best(const struct stripe *stripe, unsigned kinds, uint64_t bytes, uint64_t now_ns)
+int scheduler_best(const struct scheduler *scheduler, unsigned kinds, uint64_t bytes,
+		   uint64_t now_ns)
 {
 	unsigned best_rank = ~0u, choices = 0;
 	uint64_t best_ns = 0, others;
 	int best = -1;
 
-	if (!(stripe->live & (stripe->live - 1))) /* one at most */
-		return stripe->live ? __builtin_ctz(stripe->live) : -1;
-	others = stripe_rate_others(stripe, kinds, now_ns);
-	for (uint32_t left = stripe->live; left; left &= left - 1) {
+	if (!(scheduler->live & (scheduler->live - 1))) /* one at most */
+		return scheduler->live ? __builtin_ctz(scheduler->live) : -1;
+	others = scheduler_rate_others(scheduler, kinds, now_ns);
+	for (uint32_t left = scheduler->live; left; left &= left - 1) {
 		int index = __builtin_ctz(left);
-		const struct stripe_lane *l = &stripe->lane[index];
-		unsigned rank = stripe_rank(l, kinds);
+		const struct scheduler_lane *l = &scheduler->lane[index];
+		unsigned rank = scheduler_rank(l, kinds);
 		uint64_t finish_ns;
 
 		if (rank > best_rank)
 			continue;
-		finish_ns = stripe_finish_ns(stripe, l, bytes, now_ns);
-		if (l->kind & kinds && stripe_crawls(l, others, finish_ns, now_ns))
+		finish_ns = scheduler_finish_ns(scheduler, l, bytes, now_ns);
+		if (l->kind & kinds && scheduler_crawls(l, others, finish_ns, now_ns))
 			rank |= 1;
 		if (rank > best_rank)
 			continue;
-		if (stripe_is_tried(l, now_ns))
+		if (scheduler_is_tried(l, now_ns))
 			finish_ns |= WAITS_NS; /* before nobody of its rank */
 		choices = rank < best_rank ? 1 : choices + 1;
 		if (rank < best_rank || finish_ns < best_ns) {
@@ -420,45 +425,45 @@ int stripe_best(const struct stripe *stripe, unsigned kinds, uint64_t bytes, uin
 	return choices > 1 && best_ns & WAITS_NS ? -1 : best;
 }
 
-bool stripe_lags(const struct stripe *stripe, unsigned index, uint64_t now_ns)
+bool scheduler_lags(const struct scheduler *scheduler, unsigned index, uint64_t now_ns)
 {
-	const struct stripe_lane *self = &stripe->lane[index];
+	const struct scheduler_lane *self = &scheduler->lane[index];
 	uint64_t rate;
 
 	if (self->given_bytes == self->acked_bytes)
 		return false;
-	rate = stripe_rate_now(self, now_ns);
-	for (uint32_t left = rate ? stripe->live & ~(1u << index) : 0; left; left &= left - 1) {
-		const struct stripe_lane *l = &stripe->lane[__builtin_ctz(left)];
+	rate = scheduler_rate_now(self, now_ns);
+	for (uint32_t left = rate ? scheduler->live & ~(1u << index) : 0; left; left &= left - 1) {
+		const struct scheduler_lane *l = &scheduler->lane[__builtin_ctz(left)];
 
 		if (!l->stalled && (self->backup || !l->backup) &&
-		    rate * LAG_SHARE < stripe_rate_now(l, now_ns))
+		    rate * LAG_SHARE < scheduler_rate_now(l, now_ns))
 			return true;
 	}
 	return false;
 }
 
-bool stripe_late(const struct stripe *stripe, unsigned index, uint64_t behind, unsigned best,
-		 uint64_t bytes, uint64_t now_ns)
+bool scheduler_late(const struct scheduler *scheduler, unsigned index, uint64_t behind,
+		    unsigned best, uint64_t bytes, uint64_t now_ns)
 {
-	const struct stripe_lane *l = &stripe->lane[index];
-	uint64_t rate = stripe_rate_now(l, now_ns), under_way, sooner_ns;
+	const struct scheduler_lane *l = &scheduler->lane[index];
+	uint64_t rate = scheduler_rate_now(l, now_ns), under_way, sooner_ns;
 
 	if (best == index || !rate)
 		return false;
-	under_way = stripe_under_way(l, rate, now_ns);
+	under_way = scheduler_under_way(l, rate, now_ns);
 	if (under_way <= behind)
 		return false;
-	sooner_ns = stripe_finish_ns(stripe, &stripe->lane[best], bytes, now_ns);
+	sooner_ns = scheduler_finish_ns(scheduler, &scheduler->lane[best], bytes, now_ns);
 	return (under_way - behind) * 1000000u / rate > LAG_SHARE * sooner_ns + LATE_NS_MIN;
 }
 
-unsigned stripe_choices(const struct stripe *stripe, unsigned kinds)
+unsigned scheduler_choices(const struct scheduler *scheduler, unsigned kinds)
 {
 	unsigned best_rank = ~0u, count = 0;
 
-	for (uint32_t left = stripe->live; left; left &= left - 1) {
-		unsigned rank = stripe_rank(&stripe->lane[__builtin_ctz(left)], kinds);
+	for (uint32_t left = scheduler->live; left; left &= left - 1) {
+		unsigned rank = scheduler_rank(&scheduler->lane[__builtin_ctz(left)], kinds);
 
 		if (rank < best_rank) {
 			best_rank = rank;
@@ -469,16 +474,16 @@ unsigned stripe_choices(const struct stripe *stripe, unsigned kinds)
 	return count;
 }
 
-int stripe_control(const struct stripe *stripe)
+int scheduler_control(const struct scheduler *scheduler)
 {
 	unsigned best_rank = ~0u;
 	int best = -1;
 
-	for (uint32_t left = stripe->live; left; left &= left - 1) {
+	for (uint32_t left = scheduler->live; left; left &= left - 1) {
 		int index = __builtin_ctz(left);
-		unsigned rank = stripe_rank(&stripe->lane[index], LANE_HARP);
+		unsigned rank = scheduler_rank(&scheduler->lane[index], LANE_HARP);
 
-		if (!stripe->lane[index].mute && rank < best_rank) {
+		if (!scheduler->lane[index].mute && rank < best_rank) {
 			best = index;
 			best_rank = rank;
 		}

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_stripe.c - which lane takes the next chunk, of lanes whose rates are the test's. */
-#include "comm/stripe.h"
+/* test_scheduler.c - which lane takes the next chunk, of lanes whose rates are the test's. */
+#include "comm/scheduler.h"
 
 #include "check.h"
 #include "lane/lane.h"
@@ -12,13 +12,13 @@
 
 /* Paths that carry so many bytes a millisecond, with never more than a window under way in all. */
 struct world {
-	struct stripe stripe;
+	struct scheduler scheduler;
 	unsigned lanes;
-	uint64_t rate[STRIPE_LANES_MAX];
-	uint64_t srtt_ns[STRIPE_LANES_MAX]; /* what its TCP says */
-	unsigned way_ms[STRIPE_LANES_MAX];  /* an acknowledgement's, below WAY_MS_MAX */
-	uint64_t carried[STRIPE_LANES_MAX]; /* of what was given */
-	uint64_t carried_at[WAY_MS_MAX][STRIPE_LANES_MAX]; /* at each of the last milliseconds */
+	uint64_t rate[SCHEDULER_LANES_MAX];
+	uint64_t srtt_ns[SCHEDULER_LANES_MAX]; /* what its TCP says */
+	unsigned way_ms[SCHEDULER_LANES_MAX];  /* an acknowledgement's, below WAY_MS_MAX */
+	uint64_t carried[SCHEDULER_LANES_MAX]; /* of what was given */
+	uint64_t carried_at[WAY_MS_MAX][SCHEDULER_LANES_MAX]; /* at each of the last milliseconds */
 	uint64_t now_ns;
 	unsigned news; /* of all samples */
 };
@@ -29,13 +29,13 @@ static void world_open(struct world *w, unsigned lanes, uint64_t rate)
 	for (unsigned i = 0; i < lanes; i++) {
 		w->rate[i] = rate;
 		w->srtt_ns[i] = MS / 10;
-		stripe_add(&w->stripe, i, LANE_KERNEL, false, MS / 10, w->now_ns);
+		scheduler_add(&w->scheduler, i, LANE_KERNEL, false, MS / 10, w->now_ns);
 	}
 }
 
 static uint64_t under_way(const struct world *w, unsigned i)
 {
-	return w->stripe.lane[i].given_bytes - w->carried[i];
+	return w->scheduler.lane[i].given_bytes - w->carried[i];
 }
 
 /* Of what was carried, what an acknowledgement has come of. */
@@ -54,32 +54,32 @@ static void world_step(struct world *w, uint64_t window)
 
 	w->now_ns += MS;
 	for (unsigned i = 0; i < w->lanes; i++) {
-		const struct stripe_lane *l = &w->stripe.lane[i];
+		const struct scheduler_lane *l = &w->scheduler.lane[i];
 		bool owed = l->given_bytes > l->acked_bytes;
 		uint64_t back;
 
 		w->carried[i] += w->rate[i] < under_way(w, i) ? w->rate[i] : under_way(w, i);
 		back = acked(w, i);
 		if (owed) {
-			stripe_acked(&w->stripe, i, back, w->now_ns);
-			w->news |= stripe_sample(&w->stripe, i, l->given_bytes > back,
-						 w->srtt_ns[i], TIMEOUT_NS, w->now_ns);
+			scheduler_acked(&w->scheduler, i, back, w->now_ns);
+			w->news |= scheduler_sample(&w->scheduler, i, l->given_bytes > back,
+						    w->srtt_ns[i], TIMEOUT_NS, w->now_ns);
 		}
 		all += l->given_bytes - l->acked_bytes;
 	}
 	for (; all + CHUNK <= window; all += CHUNK) {
-		int best = stripe_best(&w->stripe, LANE_KERNEL, CHUNK, w->now_ns);
+		int best = scheduler_best(&w->scheduler, LANE_KERNEL, CHUNK, w->now_ns);
 
 		if (best < 0)
 			break;
-		stripe_give(&w->stripe, (unsigned)best, CHUNK, w->now_ns);
+		scheduler_give(&w->scheduler, (unsigned)best, CHUNK, w->now_ns);
 	}
 }
 
 /* What each path carries in so many milliseconds. */
 static void world_run(struct world *w, unsigned ms, uint64_t window, uint64_t *carried)
 {
-	uint64_t before[STRIPE_LANES_MAX];
+	uint64_t before[SCHEDULER_LANES_MAX];
 
 	memcpy(before, w->carried, sizeof(before));
 	for (unsigned t = 0; t < ms; t++)
@@ -90,7 +90,7 @@ static void world_run(struct world *w, unsigned ms, uint64_t window, uint64_t *c
 
 static void test_equal_lanes_share(void)
 {
-	uint64_t carried[STRIPE_LANES_MAX];
+	uint64_t carried[SCHEDULER_LANES_MAX];
 	struct world w;
 
 	world_open(&w, 3, 10000);
@@ -102,7 +102,7 @@ static void test_equal_lanes_share(void)
 
 static void test_a_tenth_does_not_set_the_pace(void)
 {
-	uint64_t carried[STRIPE_LANES_MAX];
+	uint64_t carried[SCHEDULER_LANES_MAX];
 	struct world w;
 
 	world_open(&w, 3, 10000);
@@ -110,7 +110,7 @@ static void test_a_tenth_does_not_set_the_pace(void)
 	w.rate[1] = 1000;
 	world_run(&w, 1000, 16 * CHUNK, carried);
 	CHECK(carried[0] + carried[1] + carried[2] > 18000000); /* 90 % of the healthy two */
-	CHECK(w.news & STRIPE_SLOW);
+	CHECK(w.news & SCHEDULER_SLOW);
 	w.rate[1] = 10000;
 	world_run(&w, 2000, 16 * CHUNK, carried);
 	CHECK(carried[1] > 15000000);
@@ -119,15 +119,15 @@ static void test_a_tenth_does_not_set_the_pace(void)
 /* A lane that carried one message in a long time is not slow: nothing is known of it. */
 static void test_idle_time_is_no_rate(void)
 {
-	uint64_t carried[STRIPE_LANES_MAX];
+	uint64_t carried[SCHEDULER_LANES_MAX];
 	struct world w;
 
 	world_open(&w, 1, 10000);
 	w.now_ns += 5000 * MS;
-	stripe_give(&w.stripe, 0, 10000, w.now_ns);
+	scheduler_give(&w.scheduler, 0, 10000, w.now_ns);
 	world_step(&w, 0);
 	w.now_ns += 5000 * MS;
-	stripe_add(&w.stripe, 1, LANE_KERNEL, false, MS / 10, w.now_ns);
+	scheduler_add(&w.scheduler, 1, LANE_KERNEL, false, MS / 10, w.now_ns);
 	w.rate[1] = 10000;
 	w.srtt_ns[1] = MS / 10;
 	w.lanes = 2;
@@ -139,7 +139,7 @@ static void test_idle_time_is_no_rate(void)
 /* One that stood nearly still gets its share back once it moves, however bad its rate was. */
 static void test_a_lane_that_was_written_off(void)
 {
-	uint64_t carried[STRIPE_LANES_MAX];
+	uint64_t carried[SCHEDULER_LANES_MAX];
 	struct world w;
 
 	world_open(&w, 2, 10000);
@@ -159,13 +159,13 @@ static void test_a_preamble_that_took_long(void)
 	static const uint64_t took_ns[] = { 0, 200 * MS, 3000 * MS, 36000000 * MS };
 
 	for (unsigned i = 0; i < sizeof(took_ns) / sizeof(took_ns[0]); i++) {
-		uint64_t carried[STRIPE_LANES_MAX];
+		uint64_t carried[SCHEDULER_LANES_MAX];
 		struct world w;
 
 		world_open(&w, 2, 10000);
-		stripe_remove(&w.stripe, 0);
+		scheduler_remove(&w.scheduler, 0);
 		world_run(&w, 100, 8 * CHUNK, carried);
-		stripe_add(&w.stripe, 0, LANE_KERNEL, false, took_ns[i], w.now_ns);
+		scheduler_add(&w.scheduler, 0, LANE_KERNEL, false, took_ns[i], w.now_ns);
 		world_run(&w, 1000, 8 * CHUNK, carried);
 		CHECK(carried[0] > 9000000);
 		CHECK(carried[1] > 9000000);
@@ -175,7 +175,7 @@ static void test_a_preamble_that_took_long(void)
 /* The round trips of a bad moment keep a lane from being used, but not for good. */
 static void test_round_trips_that_were_long_once(void)
 {
-	uint64_t carried[STRIPE_LANES_MAX];
+	uint64_t carried[SCHEDULER_LANES_MAX];
 	struct world w;
 
 	world_open(&w, 2, 10000);
@@ -199,7 +199,7 @@ static void test_round_trips_that_were_long_once(void)
 /* A peer that was stopped leaves a smoothed round trip of seconds, which comes down by an eighth a sample. */
 static void test_round_trips_of_a_stopped_peer(void)
 {
-	uint64_t carried[STRIPE_LANES_MAX];
+	uint64_t carried[SCHEDULER_LANES_MAX];
 	struct world w;
 
 	world_open(&w, 2, 10000);
@@ -219,34 +219,34 @@ static void test_round_trips_of_a_stopped_peer(void)
 
 static void test_dead_only_while_another_lives(void)
 {
-	uint64_t carried[STRIPE_LANES_MAX];
+	uint64_t carried[SCHEDULER_LANES_MAX];
 	struct world w;
 
 	world_open(&w, 2, 10000);
 	world_run(&w, 200, 8 * CHUNK, carried);
 	w.rate[0] = w.rate[1] = 0;
 	world_run(&w, 3000, 8 * CHUNK, carried);
-	CHECK(!(w.news & STRIPE_DEAD));
+	CHECK(!(w.news & SCHEDULER_DEAD));
 	w.rate[1] = 10000;
 	world_run(&w, 600, 8 * CHUNK, carried);
-	CHECK(w.news & STRIPE_DEAD);
+	CHECK(w.news & SCHEDULER_DEAD);
 }
 
 /* A path that hands over all that it has once in so many milliseconds is as fast as one that does it each time. */
 static void test_bursts_do_not_fool(void)
 {
 	uint64_t carried = 0, now_ns = 1000 * MS;
-	struct stripe s;
+	struct scheduler s;
 
 	memset(&s, 0, sizeof(s));
-	stripe_add(&s, 0, LANE_KERNEL, false, MS / 10, now_ns);
+	scheduler_add(&s, 0, LANE_KERNEL, false, MS / 10, now_ns);
 	for (unsigned burst = 0; burst < 40; burst++) {
-		stripe_give(&s, 0, CHUNK, now_ns);
+		scheduler_give(&s, 0, CHUNK, now_ns);
 		for (unsigned ms = 1; ms <= 8; ms++) {
 			now_ns += MS;
 			carried += ms == 8 ? CHUNK : 0; /* 8192 a ms */
-			stripe_acked(&s, 0, carried, now_ns);
-			(void)stripe_sample(&s, 0, ms < 8, MS / 10, TIMEOUT_NS, now_ns);
+			scheduler_acked(&s, 0, carried, now_ns);
+			(void)scheduler_sample(&s, 0, ms < 8, MS / 10, TIMEOUT_NS, now_ns);
 		}
 		CHECK(s.lane[0].rate >= 8000);
 		CHECK(s.lane[0].rate <= 10000);
@@ -258,16 +258,16 @@ static void test_bursts_do_not_fool(void)
 static void test_no_time_is_no_rate(void)
 {
 	uint64_t now_ns = 1000 * MS;
-	struct stripe s;
+	struct scheduler s;
 
 	memset(&s, 0, sizeof(s));
-	stripe_add(&s, 0, LANE_HARP, false, 0, now_ns);
-	stripe_give(&s, 0, 2 * CHUNK, now_ns);
-	stripe_acked(&s, 0, CHUNK, now_ns - MS);
-	stripe_acked(&s, 0, 2 * CHUNK, now_ns);
+	scheduler_add(&s, 0, LANE_HARP, false, 0, now_ns);
+	scheduler_give(&s, 0, 2 * CHUNK, now_ns);
+	scheduler_acked(&s, 0, CHUNK, now_ns - MS);
+	scheduler_acked(&s, 0, 2 * CHUNK, now_ns);
 	CHECK_EQ(s.lane[0].rate, 0);
-	stripe_give(&s, 0, 2 * CHUNK, now_ns + MS);
-	stripe_acked(&s, 0, 4 * CHUNK, now_ns + 2 * MS);
+	scheduler_give(&s, 0, 2 * CHUNK, now_ns + MS);
+	scheduler_acked(&s, 0, 4 * CHUNK, now_ns + 2 * MS);
 	CHECK(s.lane[0].rate <= 4 * CHUNK);
 }
 
@@ -275,14 +275,14 @@ static void test_no_time_is_no_rate(void)
 static void test_an_unknown_lane_gets_little(void)
 {
 	uint64_t now_ns = 1000 * MS;
-	struct stripe s;
+	struct scheduler s;
 	int best;
 
 	memset(&s, 0, sizeof(s));
-	stripe_add(&s, 0, LANE_KERNEL, false, MS / 10, now_ns);
-	stripe_add(&s, 1, LANE_KERNEL, false, MS / 10, now_ns);
-	while ((best = stripe_best(&s, LANE_KERNEL, CHUNK, now_ns)) >= 0) {
-		stripe_give(&s, (unsigned)best, CHUNK, now_ns);
+	scheduler_add(&s, 0, LANE_KERNEL, false, MS / 10, now_ns);
+	scheduler_add(&s, 1, LANE_KERNEL, false, MS / 10, now_ns);
+	while ((best = scheduler_best(&s, LANE_KERNEL, CHUNK, now_ns)) >= 0) {
+		scheduler_give(&s, (unsigned)best, CHUNK, now_ns);
 		if (s.lane[best].given_bytes > 8 * CHUNK)
 			break;
 	}
@@ -290,44 +290,44 @@ static void test_an_unknown_lane_gets_little(void)
 	CHECK_EQ(s.lane[0].given_bytes, 4 * CHUNK);
 	CHECK_EQ(s.lane[1].given_bytes, 4 * CHUNK);
 	now_ns += 2 * MS;
-	stripe_acked(&s, 1, 2 * CHUNK, now_ns);
-	CHECK_EQ(stripe_best(&s, LANE_KERNEL, CHUNK, now_ns), 1);
+	scheduler_acked(&s, 1, 2 * CHUNK, now_ns);
+	CHECK_EQ(scheduler_best(&s, LANE_KERNEL, CHUNK, now_ns), 1);
 	/* Alone it takes what it gets: there is nothing to spare it for. */
-	stripe_remove(&s, 1);
-	CHECK_EQ(stripe_best(&s, LANE_KERNEL, CHUNK, now_ns), 0);
+	scheduler_remove(&s, 1);
+	CHECK_EQ(scheduler_best(&s, LANE_KERNEL, CHUNK, now_ns), 0);
 }
 
 /* What a lane has under way that has become slow is another's; of healthy lanes it never is. */
 static void test_late(void)
 {
-	uint64_t carried[STRIPE_LANES_MAX];
+	uint64_t carried[SCHEDULER_LANES_MAX];
 	struct world w;
 
 	world_open(&w, 2, 10000);
 	for (unsigned t = 0; t < 500; t++) {
 		world_step(&w, 16 * CHUNK);
-		CHECK(!stripe_late(&w.stripe, 0, 0, 1, CHUNK, w.now_ns));
-		CHECK(!stripe_late(&w.stripe, 1, 0, 0, CHUNK, w.now_ns));
+		CHECK(!scheduler_late(&w.scheduler, 0, 0, 1, CHUNK, w.now_ns));
+		CHECK(!scheduler_late(&w.scheduler, 1, 0, 0, CHUNK, w.now_ns));
 	}
-	CHECK(!(w.news & STRIPE_LAGS));
-	stripe_give(&w.stripe, 0, 32 * CHUNK, w.now_ns);
+	CHECK(!(w.news & SCHEDULER_LAGS));
+	scheduler_give(&w.scheduler, 0, 32 * CHUNK, w.now_ns);
 	w.rate[0] = 1000;
 	world_run(&w, 50, 0, carried);
-	CHECK(w.news & STRIPE_LAGS);
-	CHECK(stripe_late(&w.stripe, 0, 0, 1, CHUNK, w.now_ns));
+	CHECK(w.news & SCHEDULER_LAGS);
+	CHECK(scheduler_late(&w.scheduler, 0, 0, 1, CHUNK, w.now_ns));
 	/* Not what is acknowledged long before: the first bytes of it. */
-	CHECK(!stripe_late(&w.stripe, 0, under_way(&w, 0) - 1000, 1, CHUNK, w.now_ns));
-	CHECK(!stripe_late(&w.stripe, 0, under_way(&w, 0), 1, CHUNK, w.now_ns));
+	CHECK(!scheduler_late(&w.scheduler, 0, under_way(&w, 0) - 1000, 1, CHUNK, w.now_ns));
+	CHECK(!scheduler_late(&w.scheduler, 0, under_way(&w, 0), 1, CHUNK, w.now_ns));
 }
 
 /* Kinds are a preference among equals. */
 static void test_a_kind_that_crawls(void)
 {
-	uint64_t carried[STRIPE_LANES_MAX];
+	uint64_t carried[SCHEDULER_LANES_MAX];
 	struct world w;
 
 	world_open(&w, 2, 10000);
-	w.stripe.lane[1].kind = LANE_HARP;
+	w.scheduler.lane[1].kind = LANE_HARP;
 	world_run(&w, 100, CHUNK, carried);
 	CHECK_EQ(carried[1], 0); /* nothing was asked of it */
 	w.rate[0] = 500;
@@ -340,39 +340,39 @@ static void test_a_kind_that_crawls(void)
 static void test_an_ack_that_is_delayed(void)
 {
 	const uint64_t base_ns = 1000 * MS;
-	struct stripe s;
+	struct scheduler s;
 
 	memset(&s, 0, sizeof(s));
-	stripe_add(&s, 0, LANE_KERNEL, false, MS / 10, base_ns);
-	stripe_add(&s, 1, LANE_HARP, false, MS / 10, base_ns);
-	stripe_give(&s, 0, 4096, base_ns);
-	CHECK_EQ(stripe_best(&s, LANE_KERNEL, CHUNK, base_ns + 19 * MS), 0);
-	stripe_give(&s, 0, CHUNK,
-		    base_ns); /* this much is acknowledged at once, by one that moves */
-	CHECK_EQ(stripe_best(&s, LANE_KERNEL, CHUNK, base_ns + 19 * MS), 1);
+	scheduler_add(&s, 0, LANE_KERNEL, false, MS / 10, base_ns);
+	scheduler_add(&s, 1, LANE_HARP, false, MS / 10, base_ns);
+	scheduler_give(&s, 0, 4096, base_ns);
+	CHECK_EQ(scheduler_best(&s, LANE_KERNEL, CHUNK, base_ns + 19 * MS), 0);
+	scheduler_give(&s, 0, CHUNK,
+		       base_ns); /* this much is acknowledged at once, by one that moves */
+	CHECK_EQ(scheduler_best(&s, LANE_KERNEL, CHUNK, base_ns + 19 * MS), 1);
 }
 
 /* Nor is the time in which it is waited for one in which the lane was slow: not in the rate that was known, nor in the first. */
 static void test_a_delayed_ack_is_no_rate(void)
 {
 	uint64_t now_ns = 1000 * MS;
-	struct stripe s;
+	struct scheduler s;
 
 	memset(&s, 0, sizeof(s));
-	stripe_add(&s, 0, LANE_KERNEL, false, MS / 10, now_ns);
+	scheduler_add(&s, 0, LANE_KERNEL, false, MS / 10, now_ns);
 	s.lane[0].rate = 500000;
 	for (unsigned i = 0; i < 16; i++)
-		stripe_give(&s, 0, 4096, now_ns + i * MS / 100);
-	stripe_acked(&s, 0, 15 * 4096, now_ns + 30 * MS);
+		scheduler_give(&s, 0, 4096, now_ns + i * MS / 100);
+	scheduler_acked(&s, 0, 15 * 4096, now_ns + 30 * MS);
 	CHECK_EQ(s.lane[0].rate, 500000);
-	stripe_give(&s, 0, CHUNK, now_ns + 35 * MS);
-	stripe_acked(&s, 0, 16 * 4096 + CHUNK, now_ns + 36 * MS);
+	scheduler_give(&s, 0, CHUNK, now_ns + 35 * MS);
+	scheduler_acked(&s, 0, 16 * 4096 + CHUNK, now_ns + 36 * MS);
 	CHECK_EQ(s.lane[0].rate, 500000);
 	memset(&s, 0, sizeof(s));
-	stripe_add(&s, 0, LANE_KERNEL, false, MS / 10, now_ns);
-	stripe_give(&s, 0, 4096, now_ns);
-	stripe_give(&s, 0, 4 * CHUNK, now_ns + 30 * MS);
-	stripe_acked(&s, 0, 4096 + 2 * CHUNK, now_ns + 32 * MS);
+	scheduler_add(&s, 0, LANE_KERNEL, false, MS / 10, now_ns);
+	scheduler_give(&s, 0, 4096, now_ns);
+	scheduler_give(&s, 0, 4 * CHUNK, now_ns + 30 * MS);
+	scheduler_acked(&s, 0, 4096 + 2 * CHUNK, now_ns + 32 * MS);
 	CHECK_EQ(s.lane[0].rate, CHUNK);
 }
 
@@ -380,24 +380,24 @@ static void test_a_delayed_ack_is_no_rate(void)
 static void test_a_tail_in_bursts(void)
 {
 	const uint64_t base_ns = 1000 * MS, burst = 2896, rate = burst / 4;
-	struct stripe s;
+	struct scheduler s;
 
 	memset(&s, 0, sizeof(s));
-	stripe_add(&s, 0, LANE_KERNEL, false, MS / 10, base_ns);
+	scheduler_add(&s, 0, LANE_KERNEL, false, MS / 10, base_ns);
 	s.lane[0].rate = rate;
-	stripe_give(&s, 0, 65536, base_ns);
+	scheduler_give(&s, 0, 65536, base_ns);
 	for (uint64_t ms = 1; s.lane[0].acked_bytes != s.lane[0].given_bytes; ms++)
-		stripe_acked(&s, 0, ms / 4 * burst, base_ns + ms * MS);
+		scheduler_acked(&s, 0, ms / 4 * burst, base_ns + ms * MS);
 	CHECK(s.lane[0].rate <= rate);
 	CHECK(s.lane[0].rate > rate - rate / 8);
 }
 
 /* A kernel lane, and one of that kind, both of a known rate. */
-static void two_rated(struct stripe *s, unsigned kind, uint64_t now_ns)
+static void two_rated(struct scheduler *s, unsigned kind, uint64_t now_ns)
 {
 	memset(s, 0, sizeof(*s));
-	stripe_add(s, 0, LANE_KERNEL, false, MS / 10, now_ns);
-	stripe_add(s, 1, kind, false, MS / 10, now_ns);
+	scheduler_add(s, 0, LANE_KERNEL, false, MS / 10, now_ns);
+	scheduler_add(s, 1, kind, false, MS / 10, now_ns);
 	s->lane[0].rate = s->lane[1].rate = 500000;
 }
 
@@ -405,20 +405,20 @@ static void two_rated(struct stripe *s, unsigned kind, uint64_t now_ns)
 static void test_a_clock_of_long_ago(void)
 {
 	const uint64_t base_ns = 1000 * MS, seen_ns = base_ns + 100 * MS;
-	struct stripe s;
+	struct scheduler s;
 
 	two_rated(&s, LANE_HARP, base_ns);
-	stripe_give(&s, 1, CHUNK, base_ns);
-	stripe_acked(&s, 1, CHUNK, base_ns + MS);
-	stripe_give(&s, 0, 8 * CHUNK, base_ns);
-	stripe_acked(&s, 0, 8 * CHUNK, base_ns + MS);
-	stripe_give(&s, 0, CHUNK, base_ns + 99 * MS);
-	stripe_acked(&s, 0, 9 * CHUNK, seen_ns);
+	scheduler_give(&s, 1, CHUNK, base_ns);
+	scheduler_acked(&s, 1, CHUNK, base_ns + MS);
+	scheduler_give(&s, 0, 8 * CHUNK, base_ns);
+	scheduler_acked(&s, 0, 8 * CHUNK, base_ns + MS);
+	scheduler_give(&s, 0, CHUNK, base_ns + 99 * MS);
+	scheduler_acked(&s, 0, 9 * CHUNK, seen_ns);
 	for (unsigned i = 1; i <= 8; i++) {
-		stripe_give(&s, 0, 8 * CHUNK, base_ns);
-		CHECK_EQ(stripe_best(&s, LANE_KERNEL, CHUNK, seen_ns + i * MS), 0);
-		CHECK_EQ(stripe_sample(&s, 0, true, MS / 10, TIMEOUT_NS, seen_ns + i * MS), 0);
-		stripe_acked(&s, 0, (9 + i * 8) * CHUNK, seen_ns + i * MS);
+		scheduler_give(&s, 0, 8 * CHUNK, base_ns);
+		CHECK_EQ(scheduler_best(&s, LANE_KERNEL, CHUNK, seen_ns + i * MS), 0);
+		CHECK_EQ(scheduler_sample(&s, 0, true, MS / 10, TIMEOUT_NS, seen_ns + i * MS), 0);
+		scheduler_acked(&s, 0, (9 + i * 8) * CHUNK, seen_ns + i * MS);
 	}
 	CHECK(s.lane[0].rate >= 500000);
 }
@@ -427,23 +427,23 @@ static void test_a_clock_of_long_ago(void)
 static void test_a_look_of_long_ago(void)
 {
 	const uint64_t base_ns = 1000 * MS, heard_ns = base_ns + 30 * MS;
-	struct stripe s;
+	struct scheduler s;
 
 	two_rated(&s, LANE_KERNEL, base_ns);
-	stripe_give(&s, 0, CHUNK, base_ns);
-	stripe_acked(&s, 0, CHUNK, heard_ns);
-	stripe_acked(&s, 0, CHUNK, base_ns);
+	scheduler_give(&s, 0, CHUNK, base_ns);
+	scheduler_acked(&s, 0, CHUNK, heard_ns);
+	scheduler_acked(&s, 0, CHUNK, base_ns);
 	/* Nothing was owed until just now: it does not stall. */
-	stripe_give(&s, 0, 4 * CHUNK, base_ns);
-	CHECK_EQ(stripe_sample(&s, 0, true, MS / 10, TIMEOUT_NS, base_ns), 0);
-	CHECK_EQ(stripe_sample(&s, 0, true, MS / 10, TIMEOUT_NS, heard_ns + MS), 0);
+	scheduler_give(&s, 0, 4 * CHUNK, base_ns);
+	CHECK_EQ(scheduler_sample(&s, 0, true, MS / 10, TIMEOUT_NS, base_ns), 0);
+	CHECK_EQ(scheduler_sample(&s, 0, true, MS / 10, TIMEOUT_NS, heard_ns + MS), 0);
 	/* Nor has it done with much of what it was given just now. */
-	stripe_acked(&s, 0, 2 * CHUNK, heard_ns + 10 * MS);
-	stripe_acked(&s, 0, 2 * CHUNK, heard_ns + 2 * MS);
-	stripe_give(&s, 0, 20 * CHUNK, heard_ns + 10 * MS);
-	stripe_give(&s, 1, 12 * CHUNK, heard_ns + 10 * MS);
+	scheduler_acked(&s, 0, 2 * CHUNK, heard_ns + 10 * MS);
+	scheduler_acked(&s, 0, 2 * CHUNK, heard_ns + 2 * MS);
+	scheduler_give(&s, 0, 20 * CHUNK, heard_ns + 10 * MS);
+	scheduler_give(&s, 1, 12 * CHUNK, heard_ns + 10 * MS);
 	s.lane[0].rate = s.lane[1].rate = 500000;
-	CHECK_EQ(stripe_best(&s, LANE_KERNEL, CHUNK, heard_ns + 10 * MS), 1);
+	CHECK_EQ(scheduler_best(&s, LANE_KERNEL, CHUNK, heard_ns + 10 * MS), 1);
 }
 
 /* What a kind was seen to do is no more than what was asked of it: single small messages. More is tried, until there is a queue. */
@@ -451,72 +451,72 @@ static void test_a_kind_that_was_asked_little(void)
 {
 	uint64_t now_ns = 1000 * MS;
 	unsigned given = 0;
-	struct stripe s;
+	struct scheduler s;
 
 	memset(&s, 0, sizeof(s));
-	stripe_add(&s, 0, LANE_KERNEL, false, MS / 100, now_ns);
-	stripe_add(&s, 1, LANE_HARP, false, MS / 100, now_ns);
+	scheduler_add(&s, 0, LANE_KERNEL, false, MS / 100, now_ns);
+	scheduler_add(&s, 1, LANE_HARP, false, MS / 100, now_ns);
 	s.lane[0].rate = 500000;
 	s.lane[1].rate = 5000000;
 	s.lane[0].given_ns = s.lane[1].given_ns = now_ns;
-	for (; stripe_best(&s, LANE_KERNEL, CHUNK, now_ns) == 0; given++)
-		stripe_give(&s, 0, CHUNK, now_ns);
+	for (; scheduler_best(&s, LANE_KERNEL, CHUNK, now_ns) == 0; given++)
+		scheduler_give(&s, 0, CHUNK, now_ns);
 	CHECK(given > 0);
 	CHECK(given * CHUNK < 4 * 500000 + CHUNK);
 }
 
 static void test_ranks(void)
 {
-	struct stripe s;
+	struct scheduler s;
 
 	memset(&s, 0, sizeof(s));
-	CHECK_EQ(stripe_best(&s, LANE_HARP, 1, 0), -1);
-	CHECK_EQ(stripe_control(&s), -1);
-	stripe_add(&s, 1, LANE_KERNEL, false, 0, 0);
-	stripe_add(&s, 4, LANE_HARP, false, 0, 0);
-	stripe_add(&s, 5, LANE_HARP, true, 0, 0);
-	CHECK_EQ(stripe_best(&s, LANE_HARP, 100, 0), 4);
-	CHECK_EQ(stripe_best(&s, LANE_KERNEL, 100, 0), 1);
-	CHECK_EQ(stripe_choices(&s, LANE_HARP | LANE_KERNEL), 2);
-	CHECK_EQ(stripe_choices(&s, LANE_HARP), 1);
-	CHECK_EQ(stripe_control(&s), 4);
-	stripe_remove(&s, 4); /* the other kind before a backup */
-	CHECK_EQ(stripe_best(&s, LANE_HARP, 100, 0), 1);
-	stripe_remove(&s, 1);
-	CHECK_EQ(stripe_best(&s, LANE_KERNEL, 100, 0), 5);
-	CHECK_EQ(stripe_control(&s), 5);
+	CHECK_EQ(scheduler_best(&s, LANE_HARP, 1, 0), -1);
+	CHECK_EQ(scheduler_control(&s), -1);
+	scheduler_add(&s, 1, LANE_KERNEL, false, 0, 0);
+	scheduler_add(&s, 4, LANE_HARP, false, 0, 0);
+	scheduler_add(&s, 5, LANE_HARP, true, 0, 0);
+	CHECK_EQ(scheduler_best(&s, LANE_HARP, 100, 0), 4);
+	CHECK_EQ(scheduler_best(&s, LANE_KERNEL, 100, 0), 1);
+	CHECK_EQ(scheduler_choices(&s, LANE_HARP | LANE_KERNEL), 2);
+	CHECK_EQ(scheduler_choices(&s, LANE_HARP), 1);
+	CHECK_EQ(scheduler_control(&s), 4);
+	scheduler_remove(&s, 4); /* the other kind before a backup */
+	CHECK_EQ(scheduler_best(&s, LANE_HARP, 100, 0), 1);
+	scheduler_remove(&s, 1);
+	CHECK_EQ(scheduler_best(&s, LANE_KERNEL, 100, 0), 5);
+	CHECK_EQ(scheduler_control(&s), 5);
 }
 
 /* Stalled: owes, and nothing comes. Dead: so for the timeout, while another gets on. */
 static void test_stalls(void)
 {
 	unsigned news = 0;
-	struct stripe s;
+	struct scheduler s;
 
 	memset(&s, 0, sizeof(s));
-	stripe_add(&s, 0, LANE_HARP, false, 0, 0);
-	stripe_add(&s, 1, LANE_HARP, false, 0, 0);
+	scheduler_add(&s, 0, LANE_HARP, false, 0, 0);
+	scheduler_add(&s, 1, LANE_HARP, false, 0, 0);
 	/* Long idle: what is given now is owed from now on. */
-	stripe_give(&s, 0, CHUNK, 900 * MS);
-	stripe_give(&s, 1, CHUNK, 900 * MS);
-	CHECK_EQ(stripe_sample(&s, 0, true, 100000, 500 * MS, 910 * MS), 0);
-	CHECK_EQ(stripe_sample(&s, 0, true, 100000, 500 * MS, 921 * MS), STRIPE_STALLED);
-	CHECK_EQ(stripe_best(&s, LANE_HARP, 1, 921 * MS), 1);
+	scheduler_give(&s, 0, CHUNK, 900 * MS);
+	scheduler_give(&s, 1, CHUNK, 900 * MS);
+	CHECK_EQ(scheduler_sample(&s, 0, true, 100000, 500 * MS, 910 * MS), 0);
+	CHECK_EQ(scheduler_sample(&s, 0, true, 100000, 500 * MS, 921 * MS), SCHEDULER_STALLED);
+	CHECK_EQ(scheduler_best(&s, LANE_HARP, 1, 921 * MS), 1);
 	/* Both silent: neither is dead, however long. */
-	CHECK_EQ(stripe_sample(&s, 1, true, 100000, 500 * MS, 921 * MS), STRIPE_STALLED);
-	CHECK_EQ(stripe_sample(&s, 0, true, 100000, 500 * MS, 99000 * MS), 0);
+	CHECK_EQ(scheduler_sample(&s, 1, true, 100000, 500 * MS, 921 * MS), SCHEDULER_STALLED);
+	CHECK_EQ(scheduler_sample(&s, 0, true, 100000, 500 * MS, 99000 * MS), 0);
 	/* One gets on. */
-	stripe_acked(&s, 1, CHUNK, 99001 * MS);
-	CHECK_EQ(stripe_sample(&s, 1, false, 100000, 500 * MS, 99001 * MS), STRIPE_MOVES);
-	CHECK_EQ(stripe_sample(&s, 0, true, 100000, 500 * MS, 99002 * MS), STRIPE_DEAD);
+	scheduler_acked(&s, 1, CHUNK, 99001 * MS);
+	CHECK_EQ(scheduler_sample(&s, 1, false, 100000, 500 * MS, 99001 * MS), SCHEDULER_MOVES);
+	CHECK_EQ(scheduler_sample(&s, 0, true, 100000, 500 * MS, 99002 * MS), SCHEDULER_DEAD);
 	/* A closed window owes nothing. */
-	CHECK_EQ(stripe_sample(&s, 0, false, 100000, 500 * MS, 99003 * MS), STRIPE_MOVES);
+	CHECK_EQ(scheduler_sample(&s, 0, false, 100000, 500 * MS, 99003 * MS), SCHEDULER_MOVES);
 	/* A long round trip has more time. */
 	memset(&s, 0, sizeof(s));
-	stripe_add(&s, 0, LANE_HARP, false, 200 * MS, 0);
-	stripe_give(&s, 0, CHUNK, 0);
+	scheduler_add(&s, 0, LANE_HARP, false, 200 * MS, 0);
+	scheduler_give(&s, 0, CHUNK, 0);
 	for (uint64_t ms = 2; ms < 790; ms += 2)
-		news |= stripe_sample(&s, 0, true, 200 * MS, 500 * MS, ms * MS);
+		news |= scheduler_sample(&s, 0, true, 200 * MS, 500 * MS, ms * MS);
 	CHECK_EQ(news, 0);
 }
 
@@ -530,16 +530,16 @@ static void test_a_delayed_ack_is_no_stall(void)
 	} cases[] = { { LANE_KERNEL, 4096, false },
 		      { LANE_KERNEL, CHUNK, true },
 		      { LANE_HARP, 4096, true } };
-	struct stripe s;
+	struct scheduler s;
 
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		memset(&s, 0, sizeof(s));
-		stripe_add(&s, 0, cases[i].kind, false, 0, 0);
-		stripe_give(&s, 0, cases[i].bytes, 900 * MS);
-		CHECK_EQ(stripe_sample(&s, 0, true, 100000, TIMEOUT_NS, 950 * MS),
-			 cases[i].early ? STRIPE_STALLED : 0);
-		CHECK_EQ(stripe_sample(&s, 0, true, 100000, TIMEOUT_NS, 961 * MS),
-			 cases[i].early ? 0 : STRIPE_STALLED);
+		scheduler_add(&s, 0, cases[i].kind, false, 0, 0);
+		scheduler_give(&s, 0, cases[i].bytes, 900 * MS);
+		CHECK_EQ(scheduler_sample(&s, 0, true, 100000, TIMEOUT_NS, 950 * MS),
+			 cases[i].early ? SCHEDULER_STALLED : 0);
+		CHECK_EQ(scheduler_sample(&s, 0, true, 100000, TIMEOUT_NS, 961 * MS),
+			 cases[i].early ? 0 : SCHEDULER_STALLED);
 	}
 }
 
