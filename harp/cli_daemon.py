@@ -297,7 +297,7 @@ def _nic_row(nic: dict[str, Any]) -> list[object]:
     return [
         nic["ifname"],
         state,
-        f"beside, {nic['side']}" if nic.get("side") else nic["mode"] or "-",
+        nic["mode"] or "-",
         len(queues),
         leased,
         nic["queues_free"],
@@ -361,7 +361,7 @@ def status(config: Path | None, output: str) -> None:
     console.print_table(columns, [_nic_row(nic) for nic in found["nics"]])
     _print_ports(found.get("dpdk", []))
     for nic in found["nics"]:
-        if nic.get("copied"):
+        if nic["mode"] == "generic":
             console.out.print(nic["mode_why"], markup=False, soft_wrap=True)
         if nic["allow_sources"]:
             console.out.print(

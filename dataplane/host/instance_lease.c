@@ -64,9 +64,7 @@ static int lease_elsewhere(struct opening *o, struct harp_instance *instance,
 	neighbours_remote(&instance->neighbours, instance->netwatch);
 	if (memcmp(network->mac, lease->told.mac, sizeof(network->mac)) != 0)
 		return why_fail(&o->why, -EPROTO, "harpd's interface has two MAC addresses");
-	return lease_link_up(o, instance,
-			     network->link == HARP_LEASE_LINK_UP && !network->side_gone,
-			     network->mtu_bytes);
+	return lease_link_up(o, instance, network->link == HARP_LEASE_LINK_UP, network->mtu_bytes);
 }
 
 static void lease_rss(const struct harp_lease_leased *told, struct harp_rss *out)

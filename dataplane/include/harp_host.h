@@ -70,11 +70,10 @@ struct harp_instance;
 struct harp_host_route;
 
 enum harp_xdp_mode {
-	HARP_XDP_AUTO = 0, /* generic on veth; native where attaching costs the kernel nothing */
+	HARP_XDP_AUTO = 0, /* native where attaching costs the kernel nothing, else generic */
 	HARP_XDP_GENERIC = 1,
 	HARP_XDP_NATIVE = 2,
-	HARP_XDP_SPARING =
-		3, /* as auto, but only where the kernel's own traffic is not slowed down */
+	HARP_XDP_NATIVE_OR_NONE = 3, /* native as auto; an error instead of generic */
 };
 
 struct harp_instance_options {
@@ -109,7 +108,7 @@ struct harp_instance_options {
  * interface, queue, cause and remedy.
  * -EPERM missing privilege, -ENODEV no such interface, -EBUSY queue or XDP hook taken, -ENOTSUP
  * kernel or driver cannot, -ENOENT libharp-xdp.so cannot be loaded, -ENETDOWN, -ENOMEM, -ECANCELED
- * HARP_XDP_SPARING, and attaching would slow the kernel's own traffic down.
+ * HARP_XDP_NATIVE_OR_NONE, and only generic mode is possible.
  *
  * With daemon_socket the instance is a lease of harpd's: no privilege is needed and libharp-xdp.so is not
  * loaded. Of the options ifname, queue (HARP_LEASE_QUEUE_ANY: any), copy_mode and frame_count are

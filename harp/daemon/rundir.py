@@ -159,11 +159,8 @@ def mount_bpffs(path: Path) -> None:
 
 
 def pinned(path: Path) -> list[Path]:
-    """What is pinned in the BPF file system there, a directory each. Also where nothing is left but
-    the file beside it that keeps a device (dataplane/xdp/xdp_pin.c)."""
-    folders = [each.name for each in path.iterdir() if each.is_dir()] if path.is_dir() else []
-    files = [each.name[len(path.name) + 1 :] for each in path.parent.glob(f"{path.name}.*")]
-    return [path / name for name in sorted({*folders, *files})]
+    """What is pinned in the BPF file system there, a directory each."""
+    return sorted(each for each in path.iterdir() if each.is_dir()) if path.is_dir() else []
 
 
 def unmount_bpffs(path: Path) -> None:

@@ -65,11 +65,11 @@ static int engine_rss(const struct device *device, struct harp_rss *rss,
 	return rc;
 }
 
-/* An interface that nobody named is spared, unless the operator forces the path or the mode. */
+/* With HARP_PATH=auto nothing is attached where only generic mode is possible. */
 static enum harp_xdp_mode engine_xdp_mode(const struct plugin_config *config)
 {
-	if (config->xdp_mode == HARP_XDP_AUTO && config->path == PATH_AUTO && !config->ifname_set)
-		return HARP_XDP_SPARING;
+	if (config->xdp_mode == HARP_XDP_AUTO && config->path == PATH_AUTO)
+		return HARP_XDP_NATIVE_OR_NONE;
 	return config->xdp_mode;
 }
 
