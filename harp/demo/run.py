@@ -16,12 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from harp import _paths, memif, output
+from harp import _paths, output
 from harp.demo import model
 from harp.errors import Exit, HarpError
-from harp.lab import Host, Lab, LabOptions
-from harp.lab_harpd import LabHarpd
-from harp.lab_jail import Jail, library_dirs
+from harp.lab import Host, Lab, LabOptions, memif
+from harp.lab.harpd import LabHarpd
+from harp.lab.jail import Jail, library_dirs
 
 ROOT_PORT = 7700
 # How the NICs of hosts with several ranks spread packets: the key of Microsoft's specification.

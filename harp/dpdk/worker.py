@@ -3,7 +3,7 @@
 
 OPTIONS is a JSON object: start's and Port's arguments. Each line of stdin is a JSON object, {"do":
 "info"} and so on, and is answered by one line of JSON: what came of it, or {"error": text}. sink
-and echo go on until the next line, {"do": "stop"}. End of input ends it. harp.dpdk_bench and
+and echo go on until the next line, {"do": "stop"}. End of input ends it. harp.bench.dpdk_wire and
 `harpctl check` are its masters: DPDK starts once in a process, and a driver may end one.
 """
 

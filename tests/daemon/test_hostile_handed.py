@@ -24,7 +24,7 @@ from harpd_rig import HostDaemon, Job, beside, drop_net_admin, enter, links, pau
 
 from harp.daemon.client import RefusedByDaemonError
 from harp.lab import Lab, LabOptions
-from harp.netns import in_namespace
+from harp.lab.netns import in_namespace
 
 Tell = Callable[[Any], None]
 XSK, FRAMES, PAGE, XSK_TX = range(4)

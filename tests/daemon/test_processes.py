@@ -17,7 +17,7 @@ from harpd_rig import HostDaemon
 
 from harp import _paths
 from harp.lab import Host, Lab, LabOptions
-from harp.netns import in_namespace
+from harp.lab.netns import in_namespace
 
 PAIRS = 8
 KEY = "6d5a56da255b0ec24167253d43a38fb0d0ca2bcbae7b30b477cb2da38030f20c6a42b73bbeac01fa"

@@ -16,7 +16,7 @@ from daemon_rig import Running
 from fake_kernel import FakeKernel, FakeSteering, address
 from test_leases import holder, nothing_is_left, queue_state, steering
 
-from harp import cli_daemon
+from harp.cli import daemon as cli_daemon
 from harp.daemon import daemon, rundir, state
 from harp.daemon.client import RefusedByDaemonError
 from harp.daemon.daemon import Daemon, Preparation

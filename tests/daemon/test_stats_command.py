@@ -41,7 +41,7 @@ def test_harpd_tells_what_instances_publish(harpd: Running, owner: Owner) -> Non
 def test_harpctl_of_nobody_asks_harpd(harpd: Running, owner: Owner) -> None:
     """Whose pages it may not open: harpd may."""
     code = (
-        "import difflib, harp.cli, harp.cli_stats, harp.daemon.client, os;"
+        "import difflib, harp.cli, harp.cli.stats, harp.daemon.client, os;"
         f"os.setgroups([]); os.setgid({NOBODY});"
         f"os.setuid({NOBODY}); from harp.cli import main; main()"
     )

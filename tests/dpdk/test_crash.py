@@ -13,9 +13,8 @@ from pathlib import Path
 import pytest
 from dpdk_tools import ENVIRONMENT, Ends
 
-from harp import memif
-from harp.lab import Lab
-from harp.streams import SINK, SOURCE, Stream, StreamOptions
+from harp.bench.streams import SINK, SOURCE, Stream, StreamOptions
+from harp.lab import Lab, memif
 
 REMOTE_ERROR, PLUGIN_FAILED = 6, 4
 USER_TIMEOUT_MS = 2000

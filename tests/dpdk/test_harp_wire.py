@@ -12,8 +12,8 @@ import pytest
 from dpdk_tools import Ends, other_dpdk
 from dpdk_tools import memif as memif_text
 
-from harp import _paths, memif
-from harp.lab import Lab
+from harp import _paths
+from harp.lab import Lab, memif
 
 pytestmark = pytest.mark.usefixtures("need_root", "ends")
 

@@ -25,7 +25,7 @@ from test_interop_cases import (
 )
 from test_interop_matrix import LONG_BYTES, PAIRS, every_case, group, label, path
 
-from harp.badpath import Dropper
+from harp.bench.badpath import Dropper
 from harp.lab import Host, Lab
 
 

@@ -16,7 +16,7 @@ from netns_tools import wait_until
 
 from harp import _paths
 from harp.lab import Host, Lab, LabOptions
-from harp.piped import PipedTool
+from harp.lab.piped import PipedTool
 
 BYTES = 64 << 20
 FAMILIES = {"IPv4": ("10.9.0.1", "10.9.0.2"), "IPv6": ("fd00:9::1", "fd00:9::2")}  # HARP, kernel

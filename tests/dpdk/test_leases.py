@@ -19,8 +19,8 @@ from crash_rig import NOBODY, wait_for
 from dpdk_tools import ENVIRONMENT, Ends, finish
 from harpd_rig import HARPCTL, HostDaemon
 
+from harp.bench.streams import SINK, SOURCE, Stream, StreamOptions
 from harp.lab import Lab
-from harp.streams import SINK, SOURCE, Stream, StreamOptions
 
 MORE_BYTES = 2 << 20
 QUEUES = 2

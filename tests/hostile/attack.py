@@ -25,7 +25,7 @@ from typing import Self
 
 from harp.errors import Exit, HarpError
 from harp.lab import Host
-from harp.piped import PipedTool
+from harp.lab.piped import PipedTool
 from harp.waiting import readable
 
 KINDS = ("syn", "scan", "silent", "loris")

@@ -30,10 +30,10 @@ from ncclnet import NcclError, Net
 
 from harp import _paths
 from harp import output as console
+from harp.cli.lab_options import ipv6_option, path_option
+from harp.cli.options import FiniteRange, output_option
 from harp.errors import HarpError
 from harp.lab import Host, Lab, LabOptions
-from harp.lab_options import ipv6_option, path_option
-from harp.options import FiniteRange, output_option
 
 _ANSWER_S = 60
 QUIET = "none"

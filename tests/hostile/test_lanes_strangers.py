@@ -21,7 +21,7 @@ from attack import KINDS, Attack
 
 from harp import _paths
 from harp.lab import Lab, LabOptions
-from harp.netns import in_namespace
+from harp.lab.netns import in_namespace
 
 CONNECTS = 30
 BURST = 400

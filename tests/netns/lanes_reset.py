@@ -14,13 +14,14 @@ from typing import NamedTuple, Self
 from attack import checksum
 
 from harp.lab import Lab
-from harp.netns import in_namespace
+from harp.lab.netns import in_namespace
 
 _ETH_P_ALL, _OUTGOING = 3, 4
 _RST, _SYN, _FIN = 4, 2, 1
 
 
-RENDEZVOUS = 7000  # where ranks meet (harp.streams, chaos_rank.py): no connection of the plugin's
+# Where ranks meet (harp.bench.streams, chaos_rank.py): no connection of the plugin's.
+RENDEZVOUS = 7000
 
 
 class Segment(NamedTuple):

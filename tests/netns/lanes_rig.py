@@ -3,12 +3,12 @@
 
 from collections.abc import Callable
 
+from harp.bench.streams import SINK, SOURCE, Stream, StreamOptions
 from harp.errors import HarpError
 from harp.lab import Lab, LabOptions, RailOptions
-from harp.rails import Rails
+from harp.lab.rails import Rails
 from harp.stats.discover import find
 from harp.stats.instance import look
-from harp.streams import SINK, SOURCE, Stream, StreamOptions
 
 MIB = 1 << 20
 TICK_MS = 20

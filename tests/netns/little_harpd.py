@@ -16,7 +16,7 @@ from harp import _host
 from harp.closing import Closing
 from harp.daemon.netlink import NetworkMonitor
 from harp.lab import Host
-from harp.netns import in_namespace
+from harp.lab.netns import in_namespace
 
 MAGIC, VERSION = 0x4C505248, 2
 HELLO, WELCOME, LEASE, LEASED, REFUSED, RELEASE, DONE = range(1, 8)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO
 
 from harp.lab import Host
-from harp.lab_jail import library_dirs
+from harp.lab.jail import library_dirs
 
 USER, UID = "trainer", 60001
 # As root, in the namespaces to be: whatever is changed here, nobody else sees.

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from harp.lab import Host
-from harp.netns import in_namespace
+from harp.lab.netns import in_namespace
 
 # The key of the Microsoft RSS specification's examples.
 KEY = "6d5a56da255b0ec24167253d43a38fb0d0ca2bcbae7b30b477cb2da38030f20c6a42b73bbeac01fa"

@@ -14,7 +14,7 @@ import pytest
 from steering_api import GENERIC, Library, Steering
 
 from harp.lab import Host
-from harp.netns import in_namespace
+from harp.lab.netns import in_namespace
 
 READY_S = 60
 # Before a command: it may not make a network namespace, hence no device beside an interface.

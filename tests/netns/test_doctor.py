@@ -16,7 +16,7 @@ CHECK = [*ALONE, sys.executable, "-c", "from harp.cli import main; main()", "che
 # Becomes nobody when everything is loaded: the interpreter may lie where nobody can't read.
 AS_NOBODY = """
 import os
-import harp._core, harp.cli_check
+import harp._core, harp.cli.check
 from harp.cli import main
 os.setgroups([])
 os.setresgid(65534, 65534, 65534)

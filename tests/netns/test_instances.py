@@ -21,9 +21,9 @@ from netns_tools import Tools
 from test_messages import cpu_s
 
 from harp import _paths
-from harp.bench import BenchOptions, run_bench
+from harp.bench.runner import BenchOptions, run_bench
 from harp.lab import Lab, LabOptions, cpus
-from harp.netns import in_namespace
+from harp.lab.netns import in_namespace
 
 QUEUES = 8
 KEY = "6d5a56da255b0ec24167253d43a38fb0d0ca2bcbae7b30b477cb2da38030f20c6a42b73bbeac01fa"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from netns_tools import Tools, finish, run, wait_until
 
-from harp.badpath import Dropper
+from harp.bench.badpath import Dropper
 from harp.lab import Host, Lab, LabOptions
 
 PORT = {"harp": 61000, "kernel": 7000}

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from netns_tools import Tools, finish
 
-from harp.badpath import Dropper
+from harp.bench.badpath import Dropper
 from harp.lab import Lab, LabOptions
 
 PORT = {"harp": 61000, "kernel": 7000}

@@ -14,8 +14,8 @@ from netns_tools import Tools, wait_until
 
 from harp.errors import Exit, HarpError
 from harp.lab import RUN_DIRS, Lab
-from harp.lab_harpd import LabHarpd
-from harp.lab_jail import Jail, library_dirs
+from harp.lab.harpd import LabHarpd
+from harp.lab.jail import Jail, library_dirs
 
 
 @pytest.fixture
@@ -111,7 +111,7 @@ def test_a_container_without_the_socket_has_none(lab: Lab) -> None:
 KILLED = """
 import os, sys
 from harp.lab import Lab
-from harp.lab_harpd import LabHarpd
+from harp.lab.harpd import LabHarpd
 lab = Lab().__enter__()
 harpd = LabHarpd(lab.hosts[0]).__enter__()
 print(harpd.run_dir, flush=True)

@@ -11,10 +11,10 @@ import pytest
 from lanes_reset import Resetter, build
 from lanes_rig import MIB, counters, options, railed, shaped, wait_for_rails
 
+from harp.bench.streams import SINK, SOURCE, Stream
 from harp.errors import HarpError
 from harp.lab import Lab
-from harp.rails import Rails
-from harp.streams import SINK, SOURCE, Stream
+from harp.lab.rails import Rails
 
 SEED = 20261122
 FEW = {"HARP_LANES": "2", "HARP_KERNEL_LANES": "2", "HARP_RAILS": "all"}

@@ -7,9 +7,9 @@ import pytest
 from lanes_rig import MIB, options, railed, shaped, wait_for_rails
 from test_beside import beside, links
 
+from harp.bench.streams import SINK, SOURCE, Stream
 from harp.lab import Lab
-from harp.rails import Rails
-from harp.streams import SINK, SOURCE, Stream
+from harp.lab.rails import Rails
 
 FEW = {"HARP_LANES": "2", "HARP_KERNEL_LANES": "2"}
 

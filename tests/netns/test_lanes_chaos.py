@@ -23,8 +23,8 @@ from lanes_rig import CUTS, cuts, railed, shaped
 
 from harp import _paths
 from harp.lab import Lab
-from harp.lab_harpd import in_network
-from harp.rails import Rails
+from harp.lab.harpd import in_network
+from harp.lab.rails import Rails
 
 RANK = Path(__file__).with_name("chaos_rank.py")
 STEPS = 25  # of the chaos

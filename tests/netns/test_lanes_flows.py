@@ -11,11 +11,11 @@ import pytest
 from lanes_rig import MBIT, MIB, QUEUE_MS, calm, options, railed, shaped, wait_for_rails
 
 from harp import stats
+from harp.bench.streams import SINK, SOURCE, Stream
 from harp.lab import Lab, LabOptions
-from harp.rails import Rails
+from harp.lab.rails import Rails
 from harp.stats.instance import look
 from harp.stats.job import document
-from harp.streams import SINK, SOURCE, Stream
 
 HEADER_BYTES = 40  # of a DATA record: docs/lanes.md
 CHUNK_BYTES_MAX = MIB

@@ -19,9 +19,9 @@ from lanes_rig import (
     warnings,
 )
 
+from harp.bench.streams import SINK, SOURCE, Stream, StreamOptions
 from harp.lab import Lab
-from harp.rails import Rails
-from harp.streams import SINK, SOURCE, Stream, StreamOptions
+from harp.lab.rails import Rails
 
 # No capability and little locked memory: no AF_XDP.
 NOBODY = (

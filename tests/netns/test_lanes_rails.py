@@ -28,9 +28,9 @@ from lanes_rig import (
     warnings,
 )
 
+from harp.bench.streams import SINK, SOURCE, Stream, rate_bytes_per_s
 from harp.lab import Lab, LabOptions
-from harp.rails import Rails
-from harp.streams import SINK, SOURCE, Stream, rate_bytes_per_s
+from harp.lab.rails import Rails
 
 PATHS = ("xdp", "kernel")
 SECOND_TICKS = 1000 // TICK_MS

@@ -10,7 +10,7 @@ import pytest
 
 from harp.lab import Host as LabHost
 from harp.lab import Lab, LabOptions
-from harp.netns import in_namespace
+from harp.lab.netns import in_namespace
 from harp.nicprep import Host, HostConfig, NicConfig, Undo, prepare, restore
 
 PORTS = Path("/proc/sys/net/ipv4/ip_local_reserved_ports")

@@ -14,7 +14,7 @@ from steering_api import BESIDE, GENERIC, TCP, Library, RefusedError, Steering
 from test_pins import OWN, PINS, PORT, absent, adopt, bpffs, refusal, replace_under_traffic, sent
 
 from harp.lab import Host, Lab
-from harp.lab_harpd import in_network
+from harp.lab.harpd import in_network
 
 __all__ = ["bpffs"]  # a fixture
 BOTH = PINS | {"side_program", "side_link", "mark_link"}

@@ -31,7 +31,7 @@ from scapy.layers.sctp import SCTP
 from scapy.packet import Packet
 
 from harp.lab import Lab
-from harp.netns import in_namespace
+from harp.lab.netns import in_namespace
 
 PORT = 61000
 FREE = 61001

@@ -13,7 +13,7 @@ import pytest
 from netns_tools import Tools, finish, run
 
 from harp.lab import Host, Lab, LabOptions
-from harp.netns import in_namespace
+from harp.lab.netns import in_namespace
 
 COUNT = 3000
 PORT = 7000

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from harp import _paths
-from harp.badpath import Dropper, bottleneck_drops, make_bottleneck
+from harp.bench.badpath import Dropper, bottleneck_drops, make_bottleneck
 from harp.errors import HarpError
 from harp.lab import Lab, LabOptions
 

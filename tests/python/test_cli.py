@@ -13,9 +13,9 @@ from pathlib import Path
 import click
 import pytest
 
-from harp import __version__, manual, output
+from harp import __version__, output
 from harp._core import version
-from harp.cli import COMMANDS, cli
+from harp.cli import COMMANDS, cli, manual
 from harp.errors import Exit, HarpError
 
 SLOW = {"matplotlib", "numpy", "pyroute2", "scapy"}

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from harp import config, manual
+from harp import config
+from harp.cli import manual
 from harp.config import keys, reference, values
 from harp.errors import Exit
 

@@ -10,8 +10,7 @@ from pathlib import Path
 import click
 import pytest
 
-from harp import manual
-from harp.cli import cli
+from harp.cli import cli, manual
 from harp.config import keys
 from harp.errors import Exit
 

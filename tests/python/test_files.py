@@ -14,7 +14,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from harp import cli_config, failover, files, manual
+from harp import files
+from harp.bench import failover
+from harp.cli import config as cli_config
+from harp.cli import manual
 from harp.daemon import __main__ as harpd
 from harp.errors import Exit, HarpError
 

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from harp import cli_nccl, nccl_bench
+from harp.bench import nccl as nccl_bench
+from harp.bench.nccl import AUTO, KERNEL, SOCKETS, XDP, Shape, judge
+from harp.cli import nccl as cli_nccl
 from harp.errors import Exit, HarpError
 from harp.lab import LabOptions
-from harp.nccl_bench import AUTO, KERNEL, SOCKETS, XDP, Shape, judge
 
 ROUNDS = 5
 

@@ -23,13 +23,22 @@ def module_of(name: str) -> str:
     return re.sub(r"(\.__init__)?\.pyx?$", "", name.replace("/", "."))
 
 
+def installed_files(root: Path, installed: dict[str, str]) -> Iterator[str]:
+    """The files under harp/ that a build installs: single ones, and those of installed folders."""
+    for source, place in installed.items():
+        name = "harp/" + place.partition("/harp/")[2]
+        if (root / "harp") in Path(source).parents and Path(source).is_dir():
+            yield from (f"{name}/{path.name}" for path in sorted(Path(source).glob("*.py")))
+        else:
+            yield name
+
+
 @pytest.fixture
 def package(root_dir: Path, build_dir: Path) -> dict[str, Path]:
     """The modules that a wheel of this build has, by name: their sources."""
     installed = json.loads((build_dir / "meson-info" / "intro-installed.json").read_text())
     found = {}
-    for place in installed.values():
-        name = "harp/" + place.partition("/harp/")[2]
+    for name in installed_files(root_dir, installed):
         name = re.sub(r"\.cpython-.*\.so$", ".pyx", name)
         if name.endswith((".py", ".pyx")) and (root_dir / name).exists():
             found[module_of(name)] = root_dir / name

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from harp.bench.streams import Sample, Stream, StreamOptions, pause_ns, rate_bytes_per_s
 from harp.errors import Exit, HarpError
 from harp.lab import Lab, LabOptions, RailOptions
-from harp.netns import in_namespace
-from harp.rails import Rails
-from harp.streams import Sample, Stream, StreamOptions, pause_ns, rate_bytes_per_s
+from harp.lab.netns import in_namespace
+from harp.lab.rails import Rails
 
 MBIT = 125_000
 HANGS_S = 60

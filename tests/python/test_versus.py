@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from harp import versus
+from harp.bench import versus
 from harp.errors import Exit, HarpError
 
 

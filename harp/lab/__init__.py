@@ -3,7 +3,7 @@
 
 Two hosts share one veth pair; three or four, or two with `switch`, hang on a bridge in a namespace
 of its own, so that the machine's own namespace sees nothing of it. Hosts with several NICs have a
-bridge there for each: a rail, with a subnet of its own (harp.rails cuts and shapes them). A
+bridge there for each: a rail, with a subnet of its own (harp.lab.rails cuts and shapes them). A
 laboratory is a context manager and cleans up after itself: on leaving the block, on an exception,
 SIGINT, SIGTERM, SIGHUP, and at exit. What a killed run left is known by its name
 (harp-<pid>-<serial>-...) and goes when the next laboratory is made.
@@ -25,7 +25,7 @@ from typing import Any, Self
 
 from harp.closing import Closing
 from harp.errors import Exit, HarpError
-from harp.netns import (
+from harp.lab.netns import (
     NETNS_DIR,
     Namespace,
     end_processes,
@@ -35,15 +35,15 @@ from harp.netns import (
     run,
     wait_for_carrier,
 )
+from harp.lab.spread import Spreader
 from harp.output import err
-from harp.spread import Spreader
 
 HOSTS_MAX = 4
 RAILS_MAX = 4
 MTU_MIN, MTU_MAX = 1280, 65535
 IFNAME = "eth0"
 _NAME = re.compile(r"harp-(\d+)-(\d+)-(h\d|sw)")
-RUN_DIRS = Path("/run/harp-lab")  # of the hosts' harpds: lab_harpd.py
+RUN_DIRS = Path("/run/harp-lab")  # of the hosts' harpds: harp.lab.harpd
 _SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 _IFA_F_NODAD = 2
 _IPV6 = Path("/proc/net/if_inet6")
@@ -74,7 +74,7 @@ class LabOptions:
     # A bridge between two hosts as well: the place to lose and to shape packets.
     switch: bool = False
     ipv6: bool = False  # IPv6 addresses only, instead of IPv4 ones
-    # How each host's NIC spreads packets over its queues, a rule of harp.spread; it takes a switch.
+    # How each NIC spreads packets over its queues: a rule of harp.lab.spread. Needs a switch.
     # None leaves it to veth, of which a generic XDP program has the packets of transmit queue n on
     # receive queue n - 1 (and of 0 on 0): of use to nobody who has more than one queue.
     rss: str | None = None
@@ -337,7 +337,7 @@ def _remove_namespace(name: str) -> None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(int(pid), signal.SIGKILL)
     if (RUN_DIRS / name).exists():
-        from harp.lab_harpd import remove_run_dir
+        from harp.lab.harpd import remove_run_dir
 
         remove_run_dir(RUN_DIRS / name)
     with contextlib.suppress(HarpError):

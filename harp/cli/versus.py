@@ -6,10 +6,10 @@ from typing import Any
 import click
 
 from harp import output as console
-from harp import versus
+from harp.bench import versus
+from harp.cli.lab_options import ipv6_option, type_mtu
+from harp.cli.options import FiniteRange, output_option
 from harp.errors import Exit
-from harp.lab_options import ipv6_option, type_mtu
-from harp.options import FiniteRange, output_option
 
 _mtu = click.option("--mtu", type=type_mtu, default=1500, show_default=True, help="Bytes.")
 _harp_cc = click.option("--cc", metavar="NAME", help="HARP's congestion control, not its default.")

@@ -34,7 +34,7 @@ class Worker:
 
     def __init__(self, spec: str, options: dict[str, Any], core: int | None = None) -> None:
         words = [sys.executable, "-m", "harp.dpdk.worker", spec.removeprefix(PREFIX)]
-        root = Path(__file__).resolve().parent.parent
+        root = Path(__file__).resolve().parent.parent.parent
         paths = [str(root), *filter(None, [os.environ.get("PYTHONPATH")])]
         self.process = subprocess.Popen(
             [*words, json.dumps(options)],

@@ -23,63 +23,63 @@ if TYPE_CHECKING:
 # A module is imported when its command is run, or asked for help.
 COMMANDS = {
     "bench": (
-        "harp.cli_bench:bench",
+        "harp.cli.bench:bench",
         "Measures between hosts made on this machine (network namespaces). Needs root.",
     ),
     "check": (
-        "harp.cli_check:check",
+        "harp.cli.check:check",
         "Would HARP work on this host and INTERFACE, in which mode, and what is missing?",
     ),
     "completion": (
-        "harp.cli_docs:completion",
+        "harp.cli.docs:completion",
         "Prints the script by which SHELL completes harpctl's commands and options.",
     ),
     "config": (
-        "harp.cli_config:config",
+        "harp.cli.config:config",
         "The settings: harp.toml, HARP_* variables and defaults.",
     ),
     "demo": (
-        "harp.cli_demo:demo",
+        "harp.cli.demo:demo",
         "Trains a small neural network across hosts made on this machine.",
     ),
     "env": (
-        "harp.cli_run:env",
+        "harp.cli.run:env",
         "Prints the variables that make a job use HARP.",
     ),
     "flows": (
-        "harp.cli_stats:flows",
+        "harp.cli.stats:flows",
         "Lanes by peer and comm: bytes, shares, round trips, losses, moves; and other connections.",
     ),
     "instances": (
-        "harp.cli_daemon:instances",
+        "harp.cli.daemon:instances",
         "Who has which queue or DPDK port: one line for each lease.",
     ),
     "man": (
-        "harp.cli_docs:man",
+        "harp.cli.docs:man",
         "Prints a manual page, or writes all of them.",
     ),
     "restart": (
-        "harp.cli_daemon:restart",
+        "harp.cli.daemon:restart",
         "Restart harpd, with a new version or configuration; jobs run on.",
     ),
     "run": (
-        "harp.cli_run:run",
+        "harp.cli.run:run",
         "Runs CMD with the variables of `harpctl env`.",
     ),
     "start": (
-        "harp.cli_daemon:start",
+        "harp.cli.daemon:start",
         "Start harpd, and return when it serves.",
     ),
     "stats": (
-        "harp.cli_stats:stats",
+        "harp.cli.stats:stats",
         "What this host's jobs and instances do: bytes, lanes, losses, round trips",
     ),
     "status": (
-        "harp.cli_daemon:status",
+        "harp.cli.daemon:status",
         "What harpd is doing: its NICs, their queues, DPDK ports, trouble if there is any.",
     ),
     "stop": (
-        "harp.cli_daemon:stop",
+        "harp.cli.daemon:stop",
         "Stop harpd and put everything back as it was.",
     ),
 }

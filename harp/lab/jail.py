@@ -3,7 +3,7 @@
 
 Of the machine's files it sees /usr and what is named, read-only; of harpd the socket; of the NIC
 nothing. Its own are mounts, processes, IPC, host name and, unless it shares a host's, network.
-`python -m harp.lab_jail SPEC COMMAND...` is the inner half, which runs as root in the new
+`python -m harp.lab.jail SPEC COMMAND...` is the inner half, which runs as root in the new
 namespaces and gives all of it up.
 """
 
@@ -35,7 +35,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 def library_dirs() -> list[str]:
     """What HARP and this Python consist of, and nobody may read: for Jail.readable."""
-    package = Path(__file__).resolve().parent
+    package = Path(__file__).resolve().parent.parent
     found = [package, Path(sys.prefix), Path(sys.base_prefix)]
     found += [Path(sysconfig.get_path("purelib")), *map(Path, sys.path)]
     build = _paths.build_dir()
@@ -69,7 +69,7 @@ class Jail:
         spaces = ["--mount", "--pid", "--ipc", "--uts", "--cgroup", "--fork", "--kill-child"]
         if self.own_network:
             spaces.append("--net")
-        inner = [sys.executable, "-m", "harp.lab_jail", json.dumps(asdict(self))]
+        inner = [sys.executable, "-m", "harp.lab.jail", json.dumps(asdict(self))]
         return [*enter, "unshare", *spaces, "--", *inner, *map(str, args)]
 
 

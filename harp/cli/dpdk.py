@@ -5,11 +5,11 @@ from typing import Any
 
 import click
 
-from harp import dpdk_versus
 from harp import output as console
+from harp.bench import dpdk as runner
+from harp.cli.lab_options import type_mtu
+from harp.cli.options import FiniteRange, output_option
 from harp.errors import Exit
-from harp.lab_options import type_mtu
-from harp.options import FiniteRange, output_option
 
 _WORDS = {True: "met", False: "MISSED"}
 
@@ -35,9 +35,9 @@ _WORDS = {True: "met", False: "MISSED"}
 @click.option(
     "--send",
     "sends",
-    type=click.Choice(list(dpdk_versus.SENDS)),
+    type=click.Choice(list(runner.SENDS)),
     multiple=True,
-    default=tuple(dpdk_versus.SENDS),
+    default=tuple(runner.SENDS),
     show_default=True,
     help="How HARP's sender gives its bytes; may be given again.",
 )
@@ -63,8 +63,8 @@ def dpdk(
     harpctl bench dpdk
     harpctl bench dpdk --mtu 1500 --flows 1 --rounds 3 -o json
     """
-    options = dpdk_versus.DpdkOptions(mtus, flows, sends, rounds, seconds)
-    report = dpdk_versus.run(options, console.err.print)
+    options = runner.DpdkOptions(mtus, flows, sends, rounds, seconds)
+    report = runner.run(options, console.err.print)
     if output == "json":
         console.print_json(report)
     else:
@@ -84,9 +84,7 @@ def _print(report: dict[str, Any]) -> None:
     for result in report["results"]:
         for name, median in result["median"].items():
             frames = median.get("frames_per_s")
-            copies = [
-                f"{median[each]:.2f}" if each in median else "" for each in dpdk_versus.COPIES
-            ]
+            copies = [f"{median[each]:.2f}" if each in median else "" for each in runner.COPIES]
             million = "" if frames is None else f"{frames / 1e6:.2f}"
             rate = f"{median['gbit_per_s']:.1f}"
             rows.append((str(result["mtu_bytes"]), name, rate, million, *copies))

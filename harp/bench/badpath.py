@@ -14,7 +14,7 @@ from harp import _paths
 from harp.closing import Closing
 from harp.errors import HarpError
 from harp.lab import Lab, Switch, require_programs
-from harp.piped import PipedTool
+from harp.lab.piped import PipedTool
 
 PPM = 1_000_000
 

@@ -6,8 +6,7 @@ from typing import Any
 
 import click
 
-from harp import memif
-from harp.lab import MTU_MAX, MTU_MIN, LabOptions
+from harp.lab import MTU_MAX, MTU_MIN, LabOptions, memif
 
 type_mtu = click.IntRange(MTU_MIN, MTU_MAX)
 plugin_option = click.option(

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from harp import _paths, memif
+from harp import _paths
 from harp.errors import HarpError
-from harp.lab import Host, Lab, LabOptions, cpus
+from harp.lab import Host, Lab, LabOptions, cpus, memif
 from harp.plugin_log import path_in_use
 
 ROOT_PORT = 7000

@@ -23,7 +23,7 @@ from harp import _paths
 from harp.closing import Closing
 from harp.errors import HarpError
 from harp.lab import Lab
-from harp.lab_harpd import in_network
+from harp.lab.harpd import in_network
 
 ROOT_PORT = 7000
 SINK, SOURCE = 0, 1

@@ -15,10 +15,10 @@ from typing import Any
 import click
 
 from harp import output as console
+from harp.cli.options import output_option
 from harp.daemon import rundir
 from harp.daemon.client import DaemonClient
 from harp.errors import Exit, HarpError
-from harp.options import output_option
 from harp.waiting import readable
 
 START_S, STOP_S = 60.0, 30.0

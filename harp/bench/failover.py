@@ -18,10 +18,18 @@ from pathlib import Path
 from typing import Any
 
 from harp import files
+from harp.bench.streams import (
+    SINK,
+    SOURCE,
+    Sample,
+    Stream,
+    StreamOptions,
+    pause_ns,
+    rate_bytes_per_s,
+)
 from harp.errors import Exit, HarpError
 from harp.lab import Lab, LabOptions, RailOptions
-from harp.rails import Rails
-from harp.streams import SINK, SOURCE, Sample, Stream, StreamOptions, pause_ns, rate_bytes_per_s
+from harp.lab.rails import Rails
 
 MBIT = 8e-6  # Mbit/s for each byte/s
 SUM_GOAL = 0.9  # rate over all rails to the sum of the rates over each: at least

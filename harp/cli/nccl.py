@@ -6,11 +6,11 @@ from typing import Any
 
 import click
 
-from harp import nccl_bench as runner
 from harp import output as console
+from harp.bench import nccl as runner
+from harp.cli.options import output_option
 from harp.errors import Exit, HarpError
 from harp.lab import LabOptions
-from harp.options import output_option
 
 _SETTINGS = {
     f"{mtu}-{offload}": LabOptions(mtu_bytes=mtu, offload=offload == "on")

@@ -13,12 +13,12 @@ from rich.text import Text
 
 from harp import config as settings
 from harp import output as console
+from harp.cli.options import output_option
 from harp.config import document, reference, report
 from harp.config.loading import build
 from harp.config.problems import ConfigError
 from harp.daemon.client import DaemonClient
 from harp.errors import Exit, HarpError
-from harp.options import output_option
 
 file_option = click.option(
     "--file",

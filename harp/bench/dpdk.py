@@ -16,9 +16,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from harp import _paths, dpdk_bench, memif
+from harp import _paths
+from harp.bench import dpdk_wire
 from harp.errors import HarpError
-from harp.lab import Host, Lab, LabOptions, cpus
+from harp.lab import Host, Lab, LabOptions, cpus, memif
 
 PORT = 61000
 MESSAGE_BYTES = 65536
@@ -148,8 +149,8 @@ def _kernel(lab: Lab, flows: int, options: DpdkOptions) -> Report:
 
 def _raw(mtu_bytes: int, options: DpdkOptions) -> Report:
     seconds = max(1, round(options.seconds))
-    wire = dpdk_bench.WireOptions("dpdk:net_memif0", "", seconds, mtu_bytes)
-    stream: Report = dpdk_bench.run(wire)["stream"]
+    wire = dpdk_wire.WireOptions("dpdk:net_memif0", "", seconds, mtu_bytes)
+    stream: Report = dpdk_wire.run(wire)["stream"]
     return {name: stream[name] for name in ("gbit_per_s", "frames_per_s", "mode")}
 
 

@@ -13,8 +13,8 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 
 from harp import output as console
+from harp.cli.options import FiniteRange, output_option
 from harp.errors import Exit, HarpError
-from harp.options import FiniteRange, output_option
 from harp.stats import lanes_view, view
 from harp.stats.instance import Instance, Sight, sight_document
 from harp.stats.job import Job

@@ -2,8 +2,8 @@
 """HARP against the kernel's TCP over a bad path: random loss, and a bottleneck that both want.
 
 Both ends of every run are of one kind, harp-tcp drives both kinds by the same loop, offloads are
-off for both, and the path is a bridge in the middle (harp.badpath). Runs alternate, so that a noisy
-minute touches all of them, and medians are compared. The processes run before all others
+off for both, and the path is a bridge in the middle (harp.bench.badpath). Runs alternate, so that a
+noisy minute touches all of them, and medians are compared. The processes run before all others
 (SCHED_FIFO) unless told otherwise: a stack in a process stands still when the process does, half of
 the kernel's does not, and what else the machine has to do is no property of either.
 """
@@ -19,7 +19,7 @@ from subprocess import Popen
 from typing import Any
 
 from harp import _paths
-from harp.badpath import Dropper, bottleneck_drops, make_bottleneck
+from harp.bench.badpath import Dropper, bottleneck_drops, make_bottleneck
 from harp.errors import Exit, HarpError
 from harp.lab import Host, Lab, LabOptions, cpus, require_programs
 

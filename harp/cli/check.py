@@ -8,11 +8,11 @@ from rich.table import Table
 from rich.text import Text
 
 from harp import output as console
+from harp.cli.options import output_option
 from harp.doctor.examine import PORT_PREFIX, Examined, Report, examine, examine_all
 from harp.doctor.finding import Finding, Severity
 from harp.doctor.view import this_host
 from harp.errors import Exit
-from harp.options import output_option
 
 _WORDS = {Severity.GOOD: "good", Severity.COSTS: "costs", Severity.NO: "no"}
 _STYLES = {Severity.GOOD: "green", Severity.COSTS: "yellow", Severity.NO: "red"}

@@ -12,17 +12,16 @@ from typing import Any
 import click
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from harp import bench as runner
-from harp import dpdk_bench, memif
 from harp import output as console
-from harp.cli_dpdk import dpdk
-from harp.cli_failover import failover, rails
-from harp.cli_nccl import nccl
-from harp.cli_versus import fairness, loss
+from harp.bench import dpdk_wire, runner
+from harp.cli.dpdk import dpdk
+from harp.cli.failover import failover, rails
+from harp.cli.lab_options import lab_options, lab_shape, nic_option, path_option, plugin_option
+from harp.cli.nccl import nccl
+from harp.cli.options import FiniteRange, output_option
+from harp.cli.versus import fairness, loss
 from harp.errors import Exit
-from harp.lab import Lab, LabOptions
-from harp.lab_options import lab_options, lab_shape, nic_option, path_option, plugin_option
-from harp.options import FiniteRange, output_option
+from harp.lab import Lab, LabOptions, memif
 
 
 @click.group()
@@ -295,8 +294,8 @@ def wire(
     """
     shape = lab_shape(lab)
     if nic is not None:
-        port = dpdk_bench.WireOptions(nic, peer, seconds, shape.mtu_bytes, size or 0)
-        _print_wire(dpdk_bench.run(port), f"MTU {shape.mtu_bytes}", output)
+        port = dpdk_wire.WireOptions(nic, peer, seconds, shape.mtu_bytes, size or 0)
+        _print_wire(dpdk_wire.run(port), f"MTU {shape.mtu_bytes}", output)
         return
     if peer:
         raise click.UsageError("--peer is of a DPDK port: say --nic dpdk:SPEC, too")

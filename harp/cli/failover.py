@@ -7,12 +7,12 @@ from typing import Any
 
 import click
 
-from harp import failover as runner
 from harp import output as console
+from harp.bench import failover as runner
+from harp.cli.lab_options import lab_options, path_option
+from harp.cli.options import FiniteRange, output_option
 from harp.errors import Exit
 from harp.lab import RAILS_MAX
-from harp.lab_options import lab_options, path_option
-from harp.options import FiniteRange, output_option
 
 _WORDS = {True: "met", False: "MISSED"}
 

@@ -5,10 +5,10 @@ from typing import Any
 
 import click
 
-from harp import memif
+from harp.cli.lab_options import lab_options, lab_shape, nic_option, path_option, plugin_option
+from harp.cli.options import output_option
 from harp.errors import Exit, HarpError
-from harp.lab_options import lab_options, lab_shape, nic_option, path_option, plugin_option
-from harp.options import output_option
+from harp.lab import memif
 from harp.output import out, print_json
 
 

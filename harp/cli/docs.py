@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 from click.shell_completion import get_completion_class
 
-from harp import manual
+from harp.cli import manual
 from harp.errors import Exit, HarpError
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options that several commands share. Those of laboratories are in lab_options.py."""
+"""Options that several commands share. Those of laboratories are in harp.cli.lab_options."""
 
 import math
 from typing import Any

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 
 from harp import _paths
 from harp.errors import HarpError
-from harp.piped import PipedTool
+from harp.lab.piped import PipedTool
 
 if TYPE_CHECKING:
-    from harp.netns import Namespace
+    from harp.lab.netns import Namespace
 
 
 class Spreader:

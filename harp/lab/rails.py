@@ -13,7 +13,7 @@ from typing import Any
 
 from harp.errors import HarpError
 from harp.lab import Lab, Switch, require_programs
-from harp.netns import in_namespace, wait_for_carrier
+from harp.lab.netns import in_namespace, wait_for_carrier
 
 _CLASS = re.compile(r"class htb 1:(\d+) .*\n Sent (\d+) bytes")
 CLASSES_MAX = 8  # a power of two

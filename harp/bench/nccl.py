@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 
 from harp import _paths
-from harp.bench import BenchOptions, path, run_bench
+from harp.bench.runner import BenchOptions, path, run_bench
 from harp.errors import Exit, HarpError
 from harp.lab import Host, Lab, LabOptions
-from harp.netns import in_namespace
+from harp.lab.netns import in_namespace
 
 KIB, MIB = 1024, 1 << 20
 AUTO, XDP, KERNEL, SOCKETS = "auto", "xdp", "kernel", "sockets"
