@@ -13,6 +13,7 @@
 #include "harp_config.h"
 #include "poll/keeper.h"
 #include "process/keyfile.h"
+#include "process/path_policy.h"
 #include "stats/lane_page.h"
 #include "comm/linger.h"
 #include "comm/memory.h"
@@ -50,6 +51,8 @@ int plugin_init(struct plugin_ctx **out, uint64_t comm_id, int traffic_class)
 		rc = plugin_daemon_load();
 	if (!rc && first)
 		rc = keyfile_load(HARP_CONFIG_KEY_FILE);
+	if (!rc && first)
+		path_policy_load();
 	if (!rc && first)
 		rc = keeper_start();
 	if (!rc && first)

@@ -51,6 +51,7 @@ struct plugin_config {
 	uint32_t dpdk_memory_mib;               /* HARP_DPDK_MEMORY_MIB, default 256 */
 	char dpdk_args[1024];                   /* HARP_DPDK_ARGS, for EAL */
 	uint32_t xdp_bytes_max;                 /* HARP_XDP_BYTES_MAX; path_policy.h */
+	char profile[256]; /* HARP_PROFILE; empty: HARP_CONFIG_PROFILE, if it exists */
 	uint32_t eager_bytes;                   /* HARP_EAGER_BYTES, default 262144 */
 	uint32_t frames;                        /* HARP_FRAMES, default 8192 */
 	uint64_t connect_timeout_ns;            /* HARP_CONNECT_TIMEOUT_MS, default 30000 */
@@ -64,7 +65,7 @@ struct plugin_config {
 	enum harp_congestion congestion; /* HARP_CONGESTION=default|newreno|cubic|dctcp|delay */
 	enum harp_ecn ecn;               /* HARP_ECN=default|off|request */
 	char ifname[256];                /* HARP_IFNAME, else NCCL_SOCKET_IFNAME; NCCL's syntax */
-	bool ifname_set; /* named by the user: HARP may be attached whatever that costs the kernel */
+	bool ifname_set; /* named by the user: it may carry the default route */
 	bool ifname_is_nccl; /* ifname is NCCL_SOCKET_IFNAME's: it says nothing of DPDK ports */
 	int family;          /* NCCL_SOCKET_FAMILY: 0, AF_INET, AF_INET6 */
 	/* NCCL_SOCKET_NTHREADS and NCCL_NSOCKS_PERTHREAD; -1: not set. parallel.c says what follows. */

@@ -415,6 +415,11 @@ const char *harp_instance_describe(const struct harp_instance *instance)
 	return instance->describe;
 }
 
+enum harp_instance_mode harp_instance_mode(const struct harp_instance *instance)
+{
+	return instance->dpdk ? HARP_MODE_DPDK : instance->mode;
+}
+
 const struct harp_lease_leased *harp_instance_lease(const struct harp_instance *instance)
 {
 	if (instance->dpdk && instance->dpdk->port->lease)

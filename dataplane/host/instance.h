@@ -42,6 +42,7 @@ struct harp_instance {
 	struct neighbours neighbours;
 	struct instance_page page; /* stand-alone */
 	uint32_t queue, mtu_bytes;
+	enum harp_instance_mode mode;
 	bool up, gone;
 	bool waited; /* of a DPDK port: its link has never been up */
 	bool tables_changed;

@@ -261,16 +261,21 @@ static int opening_attach(const struct opening *o, struct harp_instance *instanc
 	return 0;
 }
 
-static void opening_describe(const struct opening *o, struct harp_instance *instance)
+void opening_mode(struct harp_instance *instance, bool native)
 {
 	struct harp_nic_caps *caps = &instance->nic->caps;
 	const char *copy = strstr(caps->mode, "zero-copy") ? "zero-copy" : "copy";
-	const char *mode = instance->api->native(instance->xdp) ? "native" : "generic";
 
-	snprintf(caps->mode, sizeof(caps->mode), "af_xdp %s %s queue %u", mode, copy, o->opt.queue);
+	if (strstr(caps->mode, "zero-copy"))
+		instance->mode = HARP_MODE_ZERO_COPY;
+	else
+		instance->mode = native ? HARP_MODE_NATIVE_COPY : HARP_MODE_GENERIC_COPY;
+	snprintf(caps->mode, sizeof(caps->mode), "af_xdp %s %s queue %u",
+		 native ? "native" : "generic", copy, instance->queue);
 	snprintf(instance->describe, sizeof(instance->describe),
-		 "AF_XDP %s %s on %s queue %u, MTU %u, %u frames of %u", mode, copy, o->opt.ifname,
-		 o->opt.queue, caps->mtu_bytes, caps->frame_count, caps->frame_size);
+		 "AF_XDP %s %s on %s queue %u, MTU %u, %u frames of %u",
+		 native ? "native" : "generic", copy, instance->ifname, instance->queue,
+		 caps->mtu_bytes, caps->frame_count, caps->frame_size);
 }
 
 static int opening_queue(const struct opening *o, struct harp_instance *instance)
@@ -297,7 +302,7 @@ static int opening_queue(const struct opening *o, struct harp_instance *instance
 		rc = harp_nic_af_xdp_create(&instance->nic, &opt, o->why.text, o->why.size);
 	}
 	if (!rc)
-		opening_describe(o, instance);
+		opening_mode(instance, instance->api->native(instance->xdp));
 	return rc;
 }
 

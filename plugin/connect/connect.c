@@ -12,7 +12,6 @@
 #include "process/forkguard.h"
 #include "poll/keeper.h"
 #include "process/keyfile.h"
-#include "comm/path_policy.h"
 #include "connect/peers.h"
 #include "connect/rails.h"
 #include "connect/retry.h"
@@ -167,8 +166,7 @@ static int connect_finish(struct connect *c)
 	opt.no_credit = (p->own.features & FEATURE_NO_CREDIT) != 0;
 	if (opt.several) {
 		opt.lane_lost = upkeep_lost;
-		opt.harp_bytes_max =
-			path_policy_harp_bytes_max(plugin_device(c->dev), plugin_config());
+		opt.harp_bytes_max = ctx_harp_bytes_max(c->dev, &c->dial.candidate.remote.addr);
 	}
 	rc = comm_create(&c->comm, c->dial.lane, &opt);
 	if (!rc && opt.several)

@@ -40,6 +40,8 @@ void ctx_open_device(int dev);
 /* The device's engines. NULL: it has none, and why says the reason, or ctx_open_device() has not
  * run. By any thread, with any lock or baton held. */
 struct engine_set *ctx_engines(int dev, char *why, size_t why_len);
+/* path_policy.h: messages to peer over the device of up to this many bytes prefer HARP lanes. As ctx_engines(). */
+uint64_t ctx_harp_bytes_max(int dev, const struct harp_addr *peer);
 /* The device's rendezvous, without waiting. opening: its engines are being opened, and no peer
  * is let in until that has ended. */
 int ctx_rendezvous(int dev, struct rendezvous **out, bool *opening);
