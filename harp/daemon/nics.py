@@ -273,9 +273,7 @@ class Nics:
         except OSError as error:
             nic.why_not, nic.error = error.strerror or str(error), error.errno or errno.EIO
             if error.errno == errno.ECANCELED:
-                nic.why_not += (
-                    f'; xdp_mode = "generic" in the [[nic]] of {nic.ifname} attaches it all the same'
-                )
+                nic.why_not += f'; xdp_mode = "generic" in the [[nic]] of {nic.ifname} forces it'
             self._tell(nic.ifname, f"can't be leased: {nic.why_not}")
             return
         self._before.pop(nic.ifname, None)

@@ -219,7 +219,6 @@ def test_a_program_that_can_not_be_replaced_goes_on(
     start: Callable[..., Running], caplog: pytest.LogCaptureFixture
 ) -> None:
     kernel = FakeKernel()
-    kernel.side = 7
     first = start(kernel)
     first.end(remove=False)
     steering(first).failing = "replace"
