@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from harp.cli.lab_options import lab_options, lab_shape, nic_option, path_option, plugin_option
+from harp.cli.lab_options import lab_options, lab_shape, nic_option, plugin_option
 from harp.cli.options import output_option
 from harp.errors import Exit, HarpError
 from harp.lab import memif
@@ -30,7 +30,11 @@ from harp.output import out, print_json
 @click.option(
     "--epochs", type=click.IntRange(1, 1000), default=20, show_default=True, help="To train."
 )
-@path_option
+@click.option(
+    "--path",
+    type=click.Choice(["auto", "xdp", "kernel"]),
+    help="HARP_PATH. Default: xdp on veth, so that HARP's TCP is what you see; auto on DPDK.",
+)
 @lab_options
 @plugin_option
 @output_option
@@ -40,7 +44,7 @@ def demo(
     daemon: bool,
     nic: str,
     epochs: int,
-    path: str,
+    path: str | None,
     plugin: str | None,
     output: str,
     **lab: Any,
@@ -58,6 +62,7 @@ def demo(
     harpctl demo --nic dpdk-memif
     harpctl demo --path kernel -o json
     """
+    path = path or ("auto" if nic == memif.NIC else "xdp")
     try:
         from harp.demo import run
     except ModuleNotFoundError as error:

@@ -10,7 +10,7 @@ import pytest
 from actor import Actor, actors
 from hosts import Hosts
 
-UNNAMED = {"NCCL_SOCKET_IFNAME": "", "HARP_DAEMON": "off"}
+UNNAMED = {"NCCL_SOCKET_IFNAME": "", "HARP_DAEMON": "off", "HARP_XDP_BYTES_MAX": ""}
 
 
 def attached(hosts: Hosts) -> bool:
