@@ -14,7 +14,7 @@ from rich.text import Text
 from harp import config as settings
 from harp import output as console
 from harp.cli.options import output_option
-from harp.config import document, reference, report
+from harp.config import document, profile, reference, report
 from harp.config.loading import build
 from harp.config.problems import ConfigError
 from harp.daemon.client import DaemonClient
@@ -124,6 +124,9 @@ def show(keys: tuple[str, ...], file: str | None, output: str) -> None:
                 called = f"{table} {each[name]}.{key}"
                 rows.append((called, _shown(row["value"]), row["unit"], _source(row), ""))
     _print_rows(("setting", "value", "unit", "source", "variable"), rows)
+    named = found["HARP_PROFILE"]
+    if any(row["variable"] in ("HARP_PATH", "HARP_PROFILE") for row in chosen["settings"]):
+        console.out.print(profile.source(str(named or "")), markup=False, soft_wrap=True)
 
 
 @config.command()

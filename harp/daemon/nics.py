@@ -269,7 +269,7 @@ class Nics:
             if not adopted:
                 nic.steering, why = self._kernel.attach(nic.ifname, nic.settings.xdp_mode, nic.pins)
                 nic.mode_why = why or f"{nic.ifname}: XDP program attached"
-                log.log(logging.WARNING if nic.generic else logging.INFO, "%s", nic.mode_why)
+                log.info("%s", nic.mode_why)
         except OSError as error:
             nic.why_not, nic.error = error.strerror or str(error), error.errno or errno.EIO
             if error.errno == errno.ECANCELED:

@@ -221,6 +221,7 @@ def test_a_program_that_can_not_be_replaced_goes_on(
     kernel = FakeKernel()
     first = start(kernel)
     first.end(remove=False)
+    steering(first).native = True
     steering(first).failing = "replace"
     second = start(first.kernel)
     assert "the one of an earlier harpd goes on" in caplog.text

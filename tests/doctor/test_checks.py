@@ -191,7 +191,7 @@ ILLNESSES: list[Illness] = [
     ("vlan-tags", tagged, COSTS, "rxvlan is on and there is vlan5: HARP can receive"),
     ("vlan-tags", lambda p: tagged(p) or lends(p, 3), COSTS, "rxvlan is on"),
     ("vlan-tags", tagged_bond, COSTS, "there is vlan5, vlan6"),
-    ("harpd-program", lambda p: lends(p, 3, copied=True), COSTS, "is copied once more"),
+    ("harpd-program", lambda p: lends(p, 3, generic=True), COSTS, "is copied once more"),
 ]
 
 

@@ -88,7 +88,7 @@ def test_it_refuses(serve: Callable[[bytes | None], Path]) -> None:
         b"?",
         welcome()[:-1],
         with_field(0, "=I", 1),  # magic
-        with_field(4, "=H", 3),  # version
+        with_field(4, "=H", 2),  # version
         with_field(6, "=H", 99),  # type
         with_field(8, "=I", 17),  # size
         with_field(48, "=I", 3),  # devices

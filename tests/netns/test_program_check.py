@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The XDP program is detached by force, replaced, or its interface leaves: one check, one warning."""
+"""The XDP program is detached by force or replaced, or its interface leaves: one warning."""
 
 import errno
 import os

@@ -76,9 +76,7 @@ def test_a_second_process_needs_harpd(tools: Tools, need_root: None) -> None:
         host = lab.hosts[0]
         tools.serve_tcp(host, "harp", 61000)
         line = refused(tools, host, "--ifname", host.ifname, *tools.lib_dir, "--queue", "1")
-        assert line.startswith(
-            f"{host.ifname}: HARP's XDP program is attached already (program "
-        )
+        assert line.startswith(f"{host.ifname}: HARP's XDP program is attached already (program ")
         assert "through harpd" in line
         assert xdp_attached(host)
 
