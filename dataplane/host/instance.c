@@ -148,7 +148,7 @@ static void control_link(struct harp_instance *instance, const struct nlmsghdr *
 
 	if ((uint32_t)body->ifi_index != instance->mirror.ifindex)
 		return;
-	/* A program that is detached or replaced announces itself as a change of the link. */
+	/* `ip link set xdp off` and the like announce themselves so; other changes are found once a second. */
 	if (instance->shared)
 		asker_look(&instance->asker);
 	if (message->nlmsg_type == RTM_DELLINK) {
