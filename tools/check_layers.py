@@ -43,7 +43,6 @@ BESIDE = {"host": ("base",), "xdp": ("base",), "dpdk": ("base",)}
 # Single headers that folders beside the pile may include, and why.
 DOORS = {
     "nic/af_xdp_link.h": "what an interface is: asked by host and xdp before there is a NIC",
-    "host/netlink.h": "rtnetlink: xdp makes a device with it",
     "xdp/harp_xdp.h": "the interface of libharp-xdp.so, which host opens on demand",
     "dpdk/harp_dpdk.h": "the interface of libharp-dpdk.so, which host opens on demand",
     "xdp/steer.h": "the maps' layout, shared with the BPF program",

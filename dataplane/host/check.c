@@ -149,17 +149,11 @@ static void check_link(struct report *report, const char *ifname, uint32_t queue
 
 static void check_program(struct report *report, const char *ifname, const struct af_xdp_link *link)
 {
-	bool beside;
 	uint32_t id;
-	int rc = xdp_program_read(link->ifindex, &id, &beside);
+	int rc = xdp_program_read(link->ifindex, &id);
 
 	if (rc)
 		report_add(report, "xdp-program", SLOWER, "unknown: %s|", strerror(-rc));
-	else if (beside)
-		report_add(report, "xdp-program", REFUSED,
-			   "XDP program %u is on HARP's device harp%u beside %s|end the process of "
-			   "HARP's that has it, or `harpctl stop` where harpd has",
-			   id, link->ifindex, ifname);
 	else if (id)
 		report_add(report, "xdp-program", REFUSED,
 			   "XDP program %u is attached|stop its owner, or `ip link set %s xdp off`",

@@ -39,8 +39,6 @@ extern "C" {
 #endif
 
 struct harp_stack;
-/* The NIC no longer has the frames that it was given to receive into: it gets others. By the thread that polls. */
-HARP_API void harp_stack_receive_anew(struct harp_stack *stack);
 struct harp_listener;
 struct harp_conn;
 

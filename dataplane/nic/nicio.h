@@ -82,8 +82,6 @@ void nicio_memory_forget(struct nicio *io, const void *base, size_t bytes);
 void nicio_flush(struct nicio *io);
 /* Takes completed frames home. */
 void nicio_complete(struct nicio *io);
-/* The NIC no longer has the frames it was given: they come home, and it gets others. */
-void nicio_fill_anew(struct nicio *io);
 /* So many frames may arrive while nobody polls: the NIC holds as many from now on, as far as it can. */
 static inline void nicio_fill_raise(struct nicio *io, uint32_t frames)
 {

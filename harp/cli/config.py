@@ -16,7 +16,7 @@ from harp import output as console
 from harp.cli.complete import complete_key
 from harp.cli.group import Group, suggestion
 from harp.cli.options import output_option
-from harp.config import document, reference, report
+from harp.config import document, profile, reference, report
 from harp.config.keys import all_keys, tables
 from harp.config.loading import build
 from harp.config.problems import ConfigError
@@ -142,6 +142,9 @@ def show(keys: tuple[str, ...], everything: bool, file: str | None, output: str)
                 called = f"{table} {each[name]}.{key}"
                 rows.append((called, _shown(row["value"]), row["unit"], _source(row)))
     _print_rows(("setting", "value", "unit", "source"), rows)
+    named = found["HARP_PROFILE"]
+    if any(row["variable"] in ("HARP_PATH", "HARP_PROFILE") for row in chosen["settings"]):
+        console.out.print(profile.source(str(named or "")), markup=False, soft_wrap=True)
 
 
 @config.command()

@@ -301,7 +301,7 @@ def _nic_row(nic: dict[str, Any]) -> list[object]:
     return [
         nic["ifname"],
         state,
-        f"beside, {nic['side']}" if nic.get("side") else nic["mode"] or "-",
+        nic["mode"] or "-",
         len(queues),
         leased,
         nic["queues_free"],

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from harp.cli.lab_options import lab_options, lab_shape, nic_option, path_option, plugin_option
+from harp.cli.lab_options import lab_options, lab_shape, nic_option, plugin_option
 from harp.cli.options import output_option
 from harp.errors import Exit
 from harp.lab import memif
@@ -35,7 +35,11 @@ from harp.output import out, print_json
     is_flag=True,
     help="Also train over kernel sockets, used as NCCL uses them, and compare.",
 )
-@path_option
+@click.option(
+    "--path",
+    type=click.Choice(["auto", "xdp", "kernel"]),
+    help="HARP_PATH. Default: xdp on veth, so that HARP's TCP is what you see; auto on DPDK.",
+)
 @lab_options
 @plugin_option
 @output_option
@@ -46,7 +50,7 @@ def demo(
     nic: str,
     epochs: int,
     baseline: bool,
-    path: str,
+    path: str | None,
     plugin: str | None,
     output: str,
     **lab: Any,
@@ -67,6 +71,7 @@ def demo(
     """
     from harp.demo import run  # numpy takes 0.1 s to import
 
+    path = path or ("auto" if nic == memif.NIC else "xdp")
     options = run.DemoOptions(
         lab_shape(lab, hosts),
         epochs,

@@ -127,7 +127,6 @@ def _mount(config: Path | None) -> None:
     rundir.prepare(settings.run_dir)
     try:
         rundir.mount_bpffs(settings.pins_dir)
-        rundir.mount_netns(rundir.netns_path(settings.pins_dir))
     except OSError as error:
         raise HarpError(
             f"mounting in {settings.run_dir}: {error.strerror}; it needs CAP_SYS_ADMIN"

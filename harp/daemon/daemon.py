@@ -154,14 +154,6 @@ class Daemon:
     def _mount(self) -> None:
         pins = self.settings.pins_dir
         try:
-            rundir.mount_netns(rundir.netns_path(pins))
-        except OSError as error:
-            log.warning(
-                "no network namespace at %s (%s): generic programs go on the NIC itself; it needs "
-                "CAP_SYS_ADMIN, or run `harpd --mount` first",
-                rundir.netns_path(pins), error.strerror,
-            )  # fmt: skip
-        try:
             rundir.mount_bpffs(pins)
         except OSError as error:
             self._pinnable = False

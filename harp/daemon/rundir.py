@@ -159,11 +159,6 @@ def is_mounted(path: Path, kind: str, mountinfo: Path = Path("/proc/self/mountin
     return False
 
 
-def netns_path(pins: Path) -> Path:
-    """The namespace's file, next to the bpffs."""
-    return pins.with_name(f"{pins.name}.netns")
-
-
 def _mount(source: str, path: Path, kind: str | None, flags: int, data: str | None = None) -> None:
     encoded = [None if text is None else text.encode() for text in (kind, data)]
     if _libc.mount(source.encode(), os.fsencode(path), encoded[0], flags, encoded[1]) != 0:
@@ -178,38 +173,14 @@ def mount_bpffs(path: Path) -> None:
         _mount("bpf", path, "bpf", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC, "mode=0700")
 
 
-def mount_netns(path: Path) -> None:
-    """Mounts an empty network namespace there, unless one is; OSError."""
-    if is_mounted(path, "nsfs"):
-        return
-    path.touch(mode=0o400, exist_ok=True)
-    errors: list[OSError] = []
-
-    def mount() -> None:
-        try:
-            if _libc.unshare(_CLONE_NEWNET) != 0:
-                number = ctypes.get_errno()
-                raise OSError(number, os.strerror(number))
-            _mount("/proc/thread-self/ns/net", path, None, _MS_BIND)
-        except OSError as error:
-            errors.append(error)
-
-    # The namespace is the thread's alone.
-    thread = threading.Thread(target=mount)
-    thread.start()
-    thread.join()
-    if errors:
-        raise errors[0]
-
-
 def pinned(path: Path) -> list[Path]:
     """What is pinned in the BPF file system there, a directory each."""
     return sorted(each for each in path.iterdir() if each.is_dir()) if path.is_dir() else []
 
 
 def unmount(pins: Path) -> None:
-    """Unmounts and removes both, if nothing is pinned there any more. Mounts of another mount
-    namespace (conf/harpd.service) stay."""
+    """Unmounts and removes the BPF file system, if nothing is pinned there any more. A mount of
+    another mount namespace (conf/harpd.service) stays."""
     with contextlib.suppress(OSError):
         if is_mounted(pins, "bpf"):
             # The kernel's own files there (maps.debug) are none of ours.
@@ -217,7 +188,3 @@ def unmount(pins: Path) -> None:
                 return
             _libc.umount2(os.fsencode(pins), _UMOUNT_NOFOLLOW)
         pins.rmdir()
-    netns = netns_path(pins)
-    with contextlib.suppress(OSError):
-        _libc.umount2(os.fsencode(netns), _UMOUNT_NOFOLLOW | _MNT_DETACH)
-        netns.unlink()

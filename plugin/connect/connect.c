@@ -12,7 +12,6 @@
 #include "process/forkguard.h"
 #include "poll/control.h"
 #include "process/keyfile.h"
-#include "comm/path_policy.h"
 #include "connect/peers.h"
 #include "connect/rails.h"
 #include "connect/rounds.h"
@@ -173,7 +172,7 @@ static int connect_finish(struct connect *c)
 	if (opt.several) {
 		opt.lane_lost = reconnect_lost;
 		opt.harp_bytes_max =
-			path_policy_harp_bytes_max(plugin_device(c->dev), plugin_config());
+			interface_harp_bytes_max(c->dev, &c->attempt.candidate.remote.addr);
 	}
 	rc = comm_create(&c->comm, c->attempt.lane, &opt);
 	if (!rc && opt.several)

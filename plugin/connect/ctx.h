@@ -57,6 +57,9 @@ void interfaces_finish_opening(void);
 /* The device's engines. NULL: it has none, and why says the reason, or interface_open() has not
  * run. By any thread, with any lock or baton held. */
 struct engine_set *interface_engines(int dev, char *why, size_t why_len);
+/* device/path_policy.h: messages to peer over the device of up to this many bytes prefer HARP lanes. As
+ * interface_engines(). */
+uint64_t interface_harp_bytes_max(int dev, const struct harp_addr *peer);
 /* The device's acceptor, without waiting. opening: its engines are being opened, and no peer
  * is let in until that has ended. */
 int interface_acceptor(int dev, struct acceptor **out, bool *opening);

@@ -12,7 +12,7 @@
 #include "process/keyfile.h"
 #include "stats/lane_page.h"
 #include "comm/memory.h"
-#include "comm/path_policy.h"
+#include "device/path_policy.h"
 #include "connect/peers.h"
 #include "connect/rails.h"
 #include "connect/acceptor.h"
@@ -61,17 +61,15 @@ _Static_assert(PLUGIN_DEVICES_MAX <= 32, "bits of opener.devices");
 static pthread_mutex_t engines_lock = PTHREAD_MUTEX_INITIALIZER;
 
 /* Which messages take which path, where both are open. */
-static void interface_report_policy(const struct device *device)
+static void interface_report_policy(const struct device *device, const struct engine_set *engines)
 {
-	const struct plugin_config *config = plugin_config();
-	uint64_t bytes_max = path_policy_harp_bytes_max(device, config);
+	struct path_policy policy = path_policy(device, engine_set_mode(engines), NULL);
 
-	if (bytes_max != PATH_POLICY_ALL)
-		INFO("%s: messages of up to %llu bytes go over HARP lanes, longer ones over kernel TCP: %s",
-		     device->ifname, (unsigned long long)bytes_max,
-		     config->xdp_bytes_max ? "HARP_XDP_BYTES_MAX"
-		     : device->segments    ? "two segments of the MTU (segmentation offload is on)"
-					: "16 segments of the MTU (segmentation offload is off)");
+	if (policy.harp_bytes_max != PATH_POLICY_ALL)
+		INFO("%s: messages of up to %llu bytes go over HARP lanes, longer ones over kernel TCP (%s)",
+		     device->ifname, (unsigned long long)policy.harp_bytes_max, policy.source);
+	else
+		INFO("%s: all messages go over HARP lanes (%s)", device->ifname, policy.source);
 }
 
 static void interface_log_path(int dev, const struct device_state *state)
@@ -82,7 +80,7 @@ static void interface_log_path(int dev, const struct device_state *state)
 	    !plugin_device(dev)->netns)
 		INFO("%s: path kernel TCP: %s", plugin_device(dev)->ifname, state->why);
 	else if (state->engines)
-		interface_report_policy(plugin_device(dev));
+		interface_report_policy(plugin_device(dev), state->engines);
 }
 
 /* ctx_lock held. */
@@ -292,6 +290,16 @@ struct engine_set *interface_engines(int dev, char *why, size_t why_len)
 	snprintf(why, why_len, "%s", state->why);
 	pthread_mutex_unlock(&engines_lock);
 	return engines;
+}
+
+uint64_t interface_harp_bytes_max(int dev, const struct harp_addr *peer)
+{
+	enum harp_instance_mode mode;
+
+	pthread_mutex_lock(&engines_lock);
+	mode = engine_set_mode(device_states[dev].engines);
+	pthread_mutex_unlock(&engines_lock);
+	return path_policy(plugin_device(dev), mode, peer).harp_bytes_max;
 }
 
 /* ---- acceptor -------------------------------------------------------------------------------- */

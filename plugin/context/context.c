@@ -14,6 +14,7 @@
 #include "poll/control.h"
 #include "process/keyfile.h"
 #include "process/host_id.h"
+#include "device/path_policy.h"
 #include "stats/lane_page.h"
 #include "comm/closing.h"
 #include "comm/memory.h"
@@ -50,8 +51,10 @@ static int ctx_begin_process(void)
 
 	if (!rc)
 		rc = keyfile_load(HARP_CONFIG_KEY_FILE);
-	if (!rc)
+	if (!rc) {
+		path_policy_load();
 		rc = control_start();
+	}
 	if (!rc) {
 		engine_set_observers(plugin_memory_engine_open, plugin_memory_engine_close);
 		rc = plugin_devices_load(interface_open_port);

@@ -156,19 +156,33 @@ const struct harp_lease_device *plugin_daemon_devices(unsigned *count)
 	return daemon_devices;
 }
 
-const char *plugin_daemon_socket(const struct device *device, char *why, size_t why_len)
+static const struct harp_lease_device *daemon_find(const struct device *device)
 {
 	uint64_t netns = device->netns ? device->netns : plugin_netns();
 
-	if (device->port)
-		return NULL;
 	for (unsigned i = 0; i < daemon_device_count; i++) {
 		bool dpdk = daemon_devices[i].flags & HARP_LEASE_DEVICE_DPDK;
 
 		if (!strcmp(daemon_devices[i].ifname, device->ifname) && dpdk == device->dpdk &&
 		    (dpdk || daemon_devices[i].netns == netns))
-			return daemon_socket;
+			return &daemon_devices[i];
 	}
+	return NULL;
+}
+
+bool plugin_daemon_is_generic(const struct device *device)
+{
+	const struct harp_lease_device *found = daemon_find(device);
+
+	return found && (found->flags & HARP_LEASE_DEVICE_GENERIC);
+}
+
+const char *plugin_daemon_socket(const struct device *device, char *why, size_t why_len)
+{
+	if (device->port)
+		return NULL;
+	if (daemon_find(device))
+		return daemon_socket;
 	if (daemon_socket[0])
 		snprintf(why, why_len, "harpd does not lease %s", device->ifname);
 	else

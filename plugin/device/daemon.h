@@ -18,6 +18,8 @@ int plugin_daemon_load(void);
 const struct harp_lease_device *plugin_daemon_devices(unsigned *count);
 /* harpd's socket when it leases this device, else NULL, and why not (one line). */
 const char *plugin_daemon_socket(const struct device *device, char *why, size_t why_len);
+/* Does harpd lease this device with a generic XDP program? */
+bool plugin_daemon_is_generic(const struct device *device);
 /* Of this process's network namespace, as harp_lease.h numbers them; 0: not known. */
 uint64_t plugin_netns(void);
 

@@ -228,6 +228,11 @@ struct engine *engine_set_at(const struct engine_set *set, unsigned index)
 	return index < set->count ? set->engines[index] : NULL;
 }
 
+enum harp_instance_mode engine_set_mode(const struct engine_set *set)
+{
+	return set ? harp_instance_mode(set->engines[0]->instance) : HARP_MODE_NONE;
+}
+
 int engine_set_port(const struct engine_set *set, struct harp_instance_port *out)
 {
 	return harp_instance_dpdk(set->engines[0]->instance, out);

@@ -74,6 +74,8 @@ void engine_heard(struct engine *engine);
 /* None was made though several were tried. One on which none was ever made is deaf for a while: perhaps
  * the NIC puts nothing on its queue. True when that is so. */
 bool engine_not_heard(struct engine *engine, uint64_t now_ns);
+/* How packets come to the engines of a set; HARP_MODE_NONE for NULL. */
+enum harp_instance_mode engine_set_mode(const struct engine_set *set);
 /* What the DPDK port of a set says of itself. -ENOTSUP: it is none. */
 int engine_set_port(const struct engine_set *set, struct harp_instance_port *out);
 /* What is run in each turn, to look at a listener; NULL: nothing. Baton held. */

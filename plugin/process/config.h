@@ -26,13 +26,14 @@ struct plugin_config {
 	uint32_t dpdk_memory_mib;               /* HARP_DPDK_MEMORY_MIB, default 256 */
 	char dpdk_args[1024];                   /* HARP_DPDK_ARGS, for EAL */
 	uint32_t xdp_bytes_max;                 /* HARP_XDP_BYTES_MAX; path_policy.h */
-	uint32_t eager_bytes;                   /* HARP_EAGER_BYTES, default 262144 */
-	uint32_t frames;                        /* HARP_FRAMES, default 8192 */
-	uint64_t connect_timeout_ns;            /* HARP_CONNECT_TIMEOUT_MS, default 30000 */
-	uint64_t user_timeout_ns;               /* HARP_USER_TIMEOUT_MS, default 120000 */
-	uint64_t initial_rto_ns;                /* HARP_INITIAL_RTO_MS, default 200 */
-	uint64_t probe_interval_ns;             /* HARP_PROBE_INTERVAL_MS, default 250; 0: off */
-	uint64_t close_linger_ns;               /* HARP_CLOSE_LINGER_MS, default 50 */
+	char profile[256];           /* HARP_PROFILE; empty: HARP_CONFIG_PROFILE, if it exists */
+	uint32_t eager_bytes;        /* HARP_EAGER_BYTES, default 262144 */
+	uint32_t frames;             /* HARP_FRAMES, default 8192 */
+	uint64_t connect_timeout_ns; /* HARP_CONNECT_TIMEOUT_MS, default 30000 */
+	uint64_t user_timeout_ns;    /* HARP_USER_TIMEOUT_MS, default 120000 */
+	uint64_t initial_rto_ns;     /* HARP_INITIAL_RTO_MS, default 200 */
+	uint64_t probe_interval_ns;  /* HARP_PROBE_INTERVAL_MS, default 250; 0: off */
+	uint64_t close_linger_ns;    /* HARP_CLOSE_LINGER_MS, default 50 */
 	uint64_t guardian_idle_ns; /* HARP_GUARDIAN_IDLE_US, default 1000: nobody polled so long */
 	uint32_t speed_mbps;       /* HARP_SPEED_MBPS, 0: from the interface */
 	enum harp_xdp_mode xdp_mode;     /* HARP_XDP_MODE=auto|generic|native */

@@ -30,7 +30,6 @@ def run_dir(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         path.mkdir(exist_ok=True)
 
     monkeypatch.setattr(rundir, "mount_bpffs", make)
-    monkeypatch.setattr(rundir, "mount_netns", lambda path: path.touch())
     with tempfile.TemporaryDirectory(prefix="harp-test-") as path:
         Path(path).chmod(0o755)
         yield Path(path) / "run"

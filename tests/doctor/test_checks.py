@@ -198,7 +198,7 @@ ILLNESSES: list[Illness] = [
     ("vlan-tags", tagged, COSTS, "rxvlan is on and there is vlan5: HARP can receive"),
     ("vlan-tags", lambda p: tagged(p) or lends(p, 3), COSTS, "rxvlan is on"),
     ("vlan-tags", tagged_bond, COSTS, "there is vlan5, vlan6"),
-    ("harpd-program", lambda p: lends(p, 3, copied=True), COSTS, "is copied once more"),
+    ("harpd-program", lambda p: lends(p, 3, generic=True), COSTS, "is copied once more"),
 ]
 
 
@@ -261,12 +261,6 @@ def test_each_check_is_tried_both_ways(patient: Patient) -> None:
         (lambda p: lends(p, 3), "queue-busy", "harpd has 3 of 8 queues to lend"),
         (lambda p: tagged(p, offload=False), "vlan-tags", "rxvlan is off"),
         (lambda p: tagged(p, beneath="eth2"), "vlan-tags", "no VLAN interface here"),
-        (
-            lambda p: tagged(p) or lends(p, 3, beside=True),
-            "vlan-tags",
-            "beside the interface, where it sees the tags of vlan5",
-        ),
-        (lambda p: lends(p, 3, beside=True), "harpd-program", "on the device harp5 beside it"),
         (lambda p: lends(p, 3), "harpd", "harpd 0.1.0 at /run/harp/harpd.sock lends eth1"),
         (lambda p: p.fake.remove("proc/interrupts"), "irq-affinity", "none of its own"),
         (lambda p: p.fake.allowed.__isub__({4, 5, 6}), "numa", "node 1, processors 7"),

@@ -65,7 +65,7 @@ enum csn_event_kind {
 	  0) /* chance that a driver of kernel lanes gets no epoll, or a dial no keeper */         \
 	X(no_looks,                                                                                \
 	  0) /* nothing is looked at that has nothing under way: it is woken, or rests */          \
-	X(kernel_threads, 0) /* the control thread meets applications */                            \
+	X(kernel_threads, 0) /* the control thread meets applications */                           \
 	X(plant, SCN_KEEP)   /* a bug to be found: enum csn_plant */
 
 enum csn_plant {

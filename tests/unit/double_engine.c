@@ -9,6 +9,12 @@
 #include "lane/lane_harp.h"
 #include "wire/queue_placement.h"
 
+enum harp_instance_mode engine_set_mode(const struct engine_set *set)
+{
+	(void)set;
+	return HARP_MODE_NONE;
+}
+
 int engine_set_port(const struct engine_set *set, struct harp_instance_port *out)
 {
 	(void)set;

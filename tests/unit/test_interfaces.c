@@ -146,6 +146,11 @@ void engine_set_put(struct engine_set *set)
 	(void)set;
 }
 
+enum harp_instance_mode engine_set_mode(const struct engine_set *set)
+{
+	return set ? HARP_MODE_DPDK : HARP_MODE_NONE;
+}
+
 int engine_set_port(const struct engine_set *set, struct harp_instance_port *out)
 {
 	(void)set;
