@@ -8,7 +8,6 @@ import fcntl
 import os
 import socket
 import stat
-import threading
 from pathlib import Path
 
 from harp import files
