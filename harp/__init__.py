@@ -5,10 +5,11 @@ The Python API is here by name and loaded when it is asked for: harp.Instance, h
 harp.Driver, harp.Stack and so on (docs/python.md). harp.testing has what tests and scapy want.
 """
 
+import warnings
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from harp import _paths
+from harp import _conflict, _paths
 
 if TYPE_CHECKING:
     from harp._core import (
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     )
     from harp._drive import Acceptor, Driver, Endpoint, WaitTimeoutError
     from harp._instance import Instance, steering_names
+    from harp._job import env, nccl_plugin_path
     from harp._nic import CallbackNic, Nic, Wire
     from harp.errors import HarpError
 
@@ -48,12 +50,17 @@ __all__ = [
     "WaitTimeoutError",
     "Wire",
     "__version__",
+    "env",
     "flow_dtype",
+    "nccl_plugin_path",
     "stat_names",
     "stats_delta",
     "stats_dtype",
     "steering_names",
 ]
+
+if _conflict.other_distribution():
+    warnings.warn(_conflict.problem(), ImportWarning, stacklevel=2)
 
 # In a source tree the compiled modules lie in the build tree ($HARP_BUILD chooses another one).
 if (_build := _paths.build_dir()) is not None:
@@ -76,6 +83,7 @@ _MADE_IN = {
     ),
     "harp._drive": ("Acceptor", "Driver", "Endpoint", "WaitTimeoutError"),
     "harp._instance": ("Instance", "steering_names"),
+    "harp._job": ("env", "nccl_plugin_path"),
     "harp._nic": ("CallbackNic", "Nic", "Wire"),
     "harp.errors": ("HarpError",),
 }

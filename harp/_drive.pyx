@@ -622,8 +622,7 @@ cdef class Endpoint:
     def recv_frames(self, unsigned max_frames=64, *, timeout=None):
         """Received bytes where they lie, as a list of Frames in order, at least one; [] at the end
         of the stream. Nothing is copied. Release each: until then it counts against the receive
-        budget (256 frames, unless rx_frames says otherwise), and the peer waits when that is used
-        up."""
+        budget (256 frames and more, or rx_frames), and the peer waits when that is used up."""
         cdef transfer ctx
         if not 1 <= max_frames <= FRAMES_MAX:
             raise ValueError(f"recv_frames: max_frames {max_frames} is not in 1 to 1024")

@@ -30,15 +30,11 @@ cdef extern from "harp_lease.h" nogil:
         HARP_LEASE_QUERY
         HARP_LEASE_ANSWER
         HARP_LEASE_FDS
-        HARP_LEASE_FDS_MAX
-        HARP_LEASE_ACCEPTS_BESIDE
-        HARP_LEASE_REQUEST_MIN
         HARP_LEASE_DEVICE_DEFAULT_ROUTE
         HARP_LEASE_DEVICE_UP
         HARP_LEASE_DEVICE_ONE_QUEUE
         HARP_LEASE_DEVICE_DPDK
-        HARP_LEASE_DEVICE_BESIDE
-        HARP_LEASE_DEVICE_COPIED
+        HARP_LEASE_DEVICE_GENERIC
         HARP_LEASE_PORT
         HARP_LEASE_PORT_PAGES_MAX
         HARP_LEASE_WATCH
@@ -93,7 +89,6 @@ cdef extern from "harp_lease.h" nogil:
         uint32_t copy_mode
         uint32_t queues
         char label[64]
-        uint32_t accepts
 
     struct harp_lease_leased:
         harp_lease_header header
@@ -119,7 +114,6 @@ cdef extern from "harp_lease.h" nogil:
         uint32_t rss_kind
         uint32_t rss_key_bytes
         uint32_t rss_table_count
-        uint32_t side_ifindex
         uint8_t rss_key[64]
         uint16_t rss_table[512]
 
@@ -143,7 +137,6 @@ cdef extern from "harp_lease.h" nogil:
     struct harp_lease_watch:
         harp_lease_header header
         uint64_t lease_id
-        uint32_t side_ifindex
 
     struct harp_lease_network:
         harp_lease_header header
@@ -187,8 +180,6 @@ cdef extern from "harp_nic.h" nogil:
         uint32_t copy_mode
         uint32_t huge_pages
         uint32_t bind_retry_ms
-        uint32_t receive_ifindex
-        int receive_netns_fd
 
     struct harp_queue:
         uint32_t size
@@ -205,7 +196,6 @@ cdef extern from "harp_nic.h" nogil:
         uint8_t zero_copy
         uint8_t mac[6]
         char ifname[16]
-        int tx_fd
 
     int harp_queue_make(
         harp_queue *out, const harp_af_xdp_options *opt, char *why, size_t why_len
@@ -241,8 +231,6 @@ cdef extern from "xdp/harp_xdp.h" nogil:
     enum:
         HARP_XDP_VERSION
         HARP_XDP_FDS_MAX
-        HARP_XDP_BESIDE
-        HARP_XDP_ELSEWHERE
         STEER_PORT_TCP
         STEER_PORT_UDP
         STEER_SOURCES_MAX
@@ -285,10 +273,7 @@ cdef extern from "xdp/harp_xdp.h" nogil:
         int (*replace)(harp_xdp *xdp, char *why, size_t why_len)
         int (*unpin)(const char *dir)
         int (*arrivals)(const harp_xdp *xdp, steer_arrivals *sums, unsigned count)
-        uint32_t (*side)(const harp_xdp *xdp)
-        uint32_t (*side_seen)(const harp_xdp *xdp)
-        int (*side_netns)(const harp_xdp *xdp)
-        int (*look)(harp_xdp *xdp, char *why, size_t why_len)
+        int (*check)(harp_xdp *xdp, char *why, size_t why_len)
         int (*sources_set)(harp_xdp *xdp, const harp_xdp_source *sources, unsigned count)
 
 
@@ -305,7 +290,7 @@ cdef extern from "dlfcn.h" nogil:
 
 
 cdef extern from "host/mirror.h" nogil:
-    int mirror_network(uint32_t ifindex, uint32_t side_ifindex, harp_lease_network *out)
+    int mirror_network(uint32_t ifindex, harp_lease_network *out)
 
 
 cdef extern from "host/question.h" nogil:

@@ -20,15 +20,12 @@ MESSAGE_MAX = HARP_LEASE_MESSAGE_MAX
 DEVICES_MAX = HARP_LEASE_DEVICES_MAX
 QUEUE_ANY = HARP_LEASE_QUEUE_ANY
 FDS = HARP_LEASE_FDS
-FDS_MAX = HARP_LEASE_FDS_MAX
-ACCEPTS_BESIDE = HARP_LEASE_ACCEPTS_BESIDE
 CORE_NONE = 0xFFFFFFFF
 DEVICE_DEFAULT_ROUTE = HARP_LEASE_DEVICE_DEFAULT_ROUTE
 DEVICE_UP = HARP_LEASE_DEVICE_UP
 DEVICE_ONE_QUEUE = HARP_LEASE_DEVICE_ONE_QUEUE
 DEVICE_DPDK = HARP_LEASE_DEVICE_DPDK
-DEVICE_BESIDE = HARP_LEASE_DEVICE_BESIDE
-DEVICE_COPIED = HARP_LEASE_DEVICE_COPIED
+DEVICE_GENERIC = HARP_LEASE_DEVICE_GENERIC
 PORT_PAGES_MAX = HARP_LEASE_PORT_PAGES_MAX
 NEIGHBORS_MAX = HARP_LEASE_NEIGHBORS_MAX
 NEIGHBORS_LEASE_MAX = HARP_LEASE_NEIGHBORS_LEASE_MAX
@@ -87,8 +84,7 @@ class Rss(typing.NamedTuple):
 
 
 class Queue(typing.NamedTuple):
-    """struct harp_queue: a bound AF_XDP socket and its memory; the descriptors are the caller's.
-    tx_fd: the socket that sends; -1: the same."""
+    """struct harp_queue: a bound AF_XDP socket and its memory; the descriptors are the caller's."""
 
     xsk_fd: int
     frames_fd: int
@@ -102,12 +98,10 @@ class Queue(typing.NamedTuple):
     tx_frags_max: int
     zero_copy: bool
     mac: bytes
-    tx_fd: int
 
 
 class Leased(typing.NamedTuple):
-    """struct harp_lease_leased. core: CORE_NONE where none is suggested; side_ifindex: the device
-    beside the interface, 0 where there is none."""
+    """struct harp_lease_leased. core: CORE_NONE where none is suggested."""
 
     lease_id: int
     netns: int
@@ -129,7 +123,6 @@ class Leased(typing.NamedTuple):
     page_bytes: int
     core: int
     rss: Rss
-    side_ifindex: int = 0
 
 
 class Port(typing.NamedTuple):
@@ -215,15 +208,13 @@ def pack_lease(
     uint32_t copy_mode=0,
     uint32_t queues=0,
     str label="",
-    uint32_t accepts=HARP_LEASE_ACCEPTS_BESIDE,
 ):
-    """LEASE. accepts: HARP_LEASE_ACCEPTS_*."""
+    """LEASE."""
     cdef harp_lease_request m
     memset(&m, 0, sizeof(m))
     _put(m.ifname, sizeof(m.ifname), ifname)
     _put(m.label, sizeof(m.label), label)
     m.queue, m.frame_count, m.copy_mode, m.queues = queue, frame_count, copy_mode, queues
-    m.accepts = accepts
     return _finish(&m.header, HARP_LEASE_LEASE, serial, sizeof(m), b"")
 
 
@@ -235,11 +226,11 @@ def pack_release(uint32_t serial, uint64_t lease_id):
     return _finish(&m.header, HARP_LEASE_RELEASE, serial, sizeof(m), b"")
 
 
-def pack_watch(uint32_t serial, uint64_t lease_id, uint32_t side_ifindex=0):
+def pack_watch(uint32_t serial, uint64_t lease_id):
     """WATCH."""
     cdef harp_lease_watch m
     memset(&m, 0, sizeof(m))
-    m.lease_id, m.side_ifindex = lease_id, side_ifindex
+    m.lease_id = lease_id
     return _finish(&m.header, HARP_LEASE_WATCH, serial, sizeof(m), b"")
 
 
@@ -313,7 +304,6 @@ def pack_leased(uint32_t serial, lease):
     _put_raw(m.rss_key, HARP_LEASE_RSS_KEY_MAX, lease.rss.key)
     m.rss_kind, m.rss_key_bytes = lease.rss.kind, len(lease.rss.key)
     m.rss_table_count = len(lease.rss.table)
-    m.side_ifindex = lease.side_ifindex
     for i, queue in enumerate(lease.rss.table):
         m.rss_table[i] = queue
     return _finish(&m.header, HARP_LEASE_LEASED, serial, sizeof(m), b"")
@@ -353,12 +343,12 @@ def pack_answer(uint32_t serial):
     return _finish(&m, HARP_LEASE_ANSWER, serial, sizeof(m), b"")
 
 
-def network(uint32_t ifindex, uint32_t side_ifindex):
+def network(uint32_t ifindex):
     """What NETWORK says of an interface of this network namespace, for pack_network(); OSError."""
     cdef harp_lease_network m
     cdef int rc
     with nogil:
-        rc = mirror_network(ifindex, side_ifindex, &m)
+        rc = mirror_network(ifindex, &m)
     if rc:
         raise OSError(-rc, f"interface {ifindex}: {os.strerror(-rc)}")
     at = <size_t>(<char *>&m.lease_id - <char *>&m) + sizeof(m.lease_id)
@@ -459,7 +449,7 @@ cdef _unpack_leased(bytes raw):
         m.lease_id, m.netns, _text(m.ifname, sizeof(m.ifname)), m.ifindex, m.queue, m.queue_count,
         m.frame_size, m.frame_count, m.ring_size, m.nic_features, m.tx_frags_max, m.mtu_bytes,
         bool(m.native), bool(m.zero_copy), m.port_min, m.port_max, (<const char *>m.mac)[:6],
-        m.page_bytes, m.core, rss, m.side_ifindex,
+        m.page_bytes, m.core, rss,
     )
     return {"lease": lease}
 
@@ -512,16 +502,13 @@ cdef dict _unpack_body(int kind, bytes raw):
         _body(raw, &hello, sizeof(hello))
         return {"client": _text(hello.client, sizeof(hello.client))}
     if kind == HARP_LEASE_LEASE:
-        # Of a HARP that knows no `accepts`: it accepts nothing.
-        cut = len(raw) == HARP_LEASE_REQUEST_MIN
-        _body(raw + bytes(sizeof(request) - len(raw)) if cut else raw, &request, sizeof(request))
+        _body(raw, &request, sizeof(request))
         return {
             "ifname": _text(request.ifname, sizeof(request.ifname)),
             "queue": request.queue,
             "frame_count": request.frame_count,
             "copy_mode": request.copy_mode,
             "queues": request.queues,
-            "accepts": request.accepts,
             "label": _text(request.label, sizeof(request.label)),
         }
     if kind == HARP_LEASE_RELEASE:
@@ -538,7 +525,7 @@ cdef dict _unpack_body(int kind, bytes raw):
         return _unpack_port(raw)
     if kind == HARP_LEASE_WATCH:
         _body(raw, &watch, sizeof(watch))
-        return {"lease_id": watch.lease_id, "side_ifindex": watch.side_ifindex}
+        return {"lease_id": watch.lease_id}
     if kind == HARP_LEASE_NEIGHBORS:
         return {"neighbors": _unpack_neighbors(raw)}
     if kind == HARP_LEASE_ROUTE:
@@ -589,8 +576,6 @@ def queue_make(
     uint32_t copy_mode=0,
     uint32_t huge_pages=0,
     uint32_t bind_retry_ms=0,
-    uint32_t receive_ifindex=0,
-    int receive_netns_fd=-1,
 ):
     """harp_queue_make() of harp_nic.h; without the GIL, as it may wait for the kernel."""
     cdef harp_af_xdp_options opt
@@ -606,7 +591,6 @@ def queue_make(
     opt.queue, opt.frame_count, opt.frame_size = queue, frame_count, frame_size
     opt.ring_size, opt.copy_mode = ring_size, copy_mode
     opt.huge_pages, opt.bind_retry_ms = huge_pages, bind_retry_ms
-    opt.receive_ifindex, opt.receive_netns_fd = receive_ifindex, receive_netns_fd
     made.size = sizeof(made)
     with nogil:
         rc = harp_queue_make(&made, &opt, why, sizeof(why))
@@ -615,7 +599,7 @@ def queue_make(
     return Queue(
         made.xsk_fd, made.frames_fd, made.ifindex, made.queue, made.frame_size, made.frame_count,
         made.ring_size, made.mtu_bytes, made.features, made.tx_frags_max, bool(made.zero_copy),
-        (<const char *>made.mac)[:6], made.tx_fd,
+        (<const char *>made.mac)[:6],
     )
 
 
@@ -735,7 +719,7 @@ def unpin(str directory):
 
 
 cdef class Steering:
-    """The steering program of one interface, attached; struct harp_xdp."""
+    """The XDP program of one interface, attached; struct harp_xdp."""
 
     cdef harp_xdp *xdp
     cdef readonly str ifname
@@ -745,15 +729,13 @@ cdef class Steering:
         self.xdp = NULL
 
     @staticmethod
-    def attach(str ifname, uint32_t mode=0, bint beside=False):
-        """Loads and attaches it; mode as enum harp_xdp_mode, beside as HARP_XDP_BESIDE. OSError."""
+    def attach(str ifname, uint32_t mode=0):
+        """Loads and attaches it; mode: enum harp_xdp_mode. OSError."""
         cdef Steering self = Steering.__new__(Steering)
         cdef char why[512]
         cdef int rc
         name = ifname.encode()
         why[0] = 0
-        if beside:
-            mode |= HARP_XDP_BESIDE
         rc = _loaded().attach(&self.xdp, name, mode, why, sizeof(why))
         if rc < 0:
             _fail(rc, why, ifname)
@@ -788,31 +770,18 @@ cdef class Steering:
         """Native XDP, not generic."""
         return _loaded().native(self._open())
 
-    @property
-    def side(self):
-        """The device beside the interface, by its end here; 0: sockets receive from the interface
-        itself."""
-        return _loaded().side_seen(self._open())
-
-    def receive(self):
-        """Where sockets receive from if there is such a device: an index, and a descriptor of the
-        network namespace that it lies in, the caller's; else 0 and -1."""
-        fd = _loaded().side_netns(self._open())
-        return _loaded().side(self._open()), os.dup(fd) if fd >= 0 else -1
-
-    def look(self):
-        """Is all that was attached still there? Words for people, or none; and whether sockets must
-        receive from elsewhere by now. OSError with ENOLINK: it must be attached anew; ENODEV: the
-        interface is gone."""
+    def check(self):
+        """Attaches it again if it was detached by force. A line for people about what changed, or
+        "". OSError: it receives nothing; ENODEV: the interface is gone."""
         cdef char why[512]
         why[0] = 0
-        rc = _loaded().look(self._open(), why, sizeof(why))
+        rc = _loaded().check(self._open(), why, sizeof(why))
         if rc < 0:
-            _fail(rc, why, f"{self.ifname}: its steering program")
-        return why.decode("utf-8", "replace"), rc == HARP_XDP_ELSEWHERE
+            _fail(rc, why, f"{self.ifname}: its XDP program")
+        return why.decode("utf-8", "replace")
 
     def pin(self, str directory):
-        """Links, programs, maps and the device beside outlive us from now on."""
+        """Link, program and maps outlive this process from now on."""
         encoded = os.fsencode(directory)
         self._check(_loaded().pin(self._open(), encoded), f"pinning in {directory}")
 

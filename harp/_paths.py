@@ -12,7 +12,7 @@ PLUGIN = "libnccl-net-harp.so"
 XDP_LIBRARY = "libharp-xdp.so"
 DPDK_LIBRARY = "libharp-dpdk.so"  # where HARP was built with DPDK
 COLL_LIBRARY = "libharp-coll.so"
-SOCKET_PLUGIN = "libnccl-net-sock.so"  # in the build tree only
+SOCKET_PLUGIN = "libnccl-net-sock.so"  # kernel sockets as NCCL uses them: a baseline
 
 # Places in the build tree. A wheel has everything in harp/lib and harp/bin.
 _BUILT = {
@@ -21,6 +21,7 @@ _BUILT = {
     DPDK_LIBRARY: "dataplane/dpdk",
     COLL_LIBRARY: "coll",
     "harp-bench": "tools/driver",
+    "harp-nccl-rank": "tools/nccl",  # in the build tree only
     SOCKET_PLUGIN: "tools/driver",
     "harp-wire": "tools/wire",
     "harp-tcp": "tools/tcp",

@@ -4,7 +4,7 @@
 import re
 from collections.abc import Sequence
 
-# plugin/poll/engine.c and plugin/device/ctx_devices.c log it for each device:
+# plugin/poll/engine.c and plugin/connect/ctx_devices.c log it for each device:
 # "eth1: path HARP: AF_XDP ...".
 _PATH = re.compile(r": path (?:HARP: |DPDK: |(?=kernel TCP: ))(?P<why>.*)")
 

@@ -27,7 +27,20 @@ signal.signal(signal.SIGTERM, signal.default_int_handler)
 _FIRST = ("test_meson.py", "test_long.py", "test_lint.py", "test_operating.py", "test_versus.py")
 
 
+# Folders whose tests all make network namespaces, or take a queue of a NIC.
+_ROOT_FOLDERS = {"daemon", "driver", "dpdk", "hostile", "netns"}
+
+
+def _needs_root(item: pytest.Item) -> bool:
+    return item.path.parent.name in _ROOT_FOLDERS or "need_root" in getattr(
+        item, "fixturenames", ()
+    )
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if _needs_root(item):
+            item.add_marker(pytest.mark.root)
     items.sort(key=lambda item: item.path.name not in _FIRST)
 
 

@@ -32,6 +32,7 @@ class Patient:
     default_routes: set[str] = field(default_factory=set)  # interfaces by which they leave
     files: dict[str, bool] = field(default_factory=dict)  # devices' files: may they be opened?
     ssh_address: str = ""
+    python_site: Path | None = None
     harpd: Harpd = NOT_RUNNING
 
     look: PortLook = NO_PORT
@@ -63,6 +64,7 @@ class Patient:
             self.default_routes.__contains__,
             self.files.get,
             self.ssh_address,
+            self.python_site,
         )
 
     def examine(self, ifname: str = "eth1", queue: int = 0) -> Examined:

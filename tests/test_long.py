@@ -150,6 +150,7 @@ def test_clang_tidy(root_dir: Path, build_dir: Path, tmp_path: Path) -> None:
 #
 IN_THE_WHEEL = {
     "harp/lib/libnccl-net-harp.so",
+    "harp/lib/libnccl-net-sock.so",
     "harp/lib/libharp-xdp.so",
     "harp/bin/harp-bench",
     "harp/bin/harp-drop",

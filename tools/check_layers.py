@@ -4,9 +4,13 @@
 
 dataplane/ is a pile of layers; each sees itself and those beneath it. Beside the pile, host, xdp
 and dpdk see public headers, base, and the doors listed below. coll/ sees NCCL's ABI and nothing
-else, so that it works over any plugin. The plugin and the Python bindings
-see the public headers, and those under SHARED. Run it from anywhere; it prints each offence and
-exits 1 when there is one.
+else, so that it works over any plugin. The plugin and the Python bindings see the public headers,
+and those under SHARED.
+
+plugin/ is a pile of its own. A folder may include, and call functions of, itself and those beneath
+it. Within a folder at most three files may depend on each other in a circle; a file depends on the
+files whose functions it names, so that a common header hides nothing. Run it from anywhere; it
+prints each offense and exits 1 when there is one.
 """
 
 import re
@@ -17,12 +21,28 @@ from pathlib import Path
 
 # Lowest first: a layer may include itself and all before it.
 PILE = ("base", "memory", "nic", "link", "network", "transport", "socket", "stack")
+# The plugin's folders, lowest first, by the same rule.
+PLUGIN_PILE = (
+    "wire",
+    "process",
+    "device",
+    "poll",
+    "lane",
+    "stats",
+    "comm",
+    "connect",
+    "context",
+    "abi",
+)
+# Files of one folder of the plugin that may depend on each other in a circle.
+CIRCLE_FILES_MAX = 3
+# Folders that are larger still, and shrink: at most as many files as there are today.
+CIRCLE_FILES = {"comm": 11}
 # Folders beside the pile: what they may include besides their own files and dataplane/include.
 BESIDE = {"host": ("base",), "xdp": ("base",), "dpdk": ("base",)}
 # Single headers that folders beside the pile may include, and why.
 DOORS = {
     "nic/af_xdp_link.h": "what an interface is: asked by host and xdp before there is a NIC",
-    "host/netlink.h": "rtnetlink: xdp makes a device with it",
     "xdp/harp_xdp.h": "the interface of libharp-xdp.so, which host opens on demand",
     "dpdk/harp_dpdk.h": "the interface of libharp-dpdk.so, which host opens on demand",
     "xdp/steer.h": "the maps' layout, shared with the BPF program",
@@ -121,6 +141,13 @@ def judge_dataplane(layer: str, target: tuple[str, ...]) -> str | None:
     return None
 
 
+def judge_plugin(layer: str, folder: str) -> str | None:
+    """Why a folder of the plugin must not use another one; None when it may."""
+    if PLUGIN_PILE.index(folder) > PLUGIN_PILE.index(layer):
+        return f"plugin/{layer} lies beneath plugin/{folder} and must not know it"
+    return None
+
+
 def judge(root: Path, file: Path, header: str) -> str | None:
     """Why this file must not include this header; None when it may."""
     where = file.relative_to(root).parts
@@ -129,6 +156,8 @@ def judge(root: Path, file: Path, header: str) -> str | None:
         return None
     if where[0] == "dataplane":
         return judge_dataplane(where[1], target.parts)
+    if where[0] == target.parts[0] == "plugin":
+        return judge_plugin(where[1], target.parts[1])
     if ("/".join(where), "/".join(target.parts)) in BINDINGS:
         return None
     if where[0] == "coll":
@@ -160,23 +189,100 @@ def files(root: Path) -> Iterator[Path]:
                 yield path
 
 
+# A function's definition at the beginning of a line; a prototype ends with ";" and is none.
+DEFINITION = re.compile(
+    r"^(?!extern\b|typedef\b)(static )?\w[\w \*]*?\b(\w+)\([^;{}]*\)\s*\{", re.M
+)
+COMMENT = re.compile(r"/\*.*?\*/", re.S)
+STRING = re.compile(r'"(?:\\.|[^"\\\n])*"')
+NAME = re.compile(r"\b[a-z_]\w+\b")
+
+
+def plugin_uses(root: Path) -> dict[Path, set[Path]]:
+    """The .c files whose functions each .c file of the plugin names."""
+    texts = {
+        path.relative_to(root): STRING.sub("", COMMENT.sub("", path.read_text(encoding="utf-8")))
+        for path in sorted((root / "plugin").rglob("*.c"))
+    }
+    owner: dict[str, Path] = {}
+    private: dict[Path, set[str]] = {path: set() for path in texts}
+    for path, text in texts.items():
+        for static, name in DEFINITION.findall(text):
+            if static:
+                private[path].add(name)
+            else:
+                owner[name] = path
+    return {
+        path: {owner[name] for name in names - private[path] if name in owner} - {path}
+        for path, names in ((path, set(NAME.findall(text))) for path, text in texts.items())
+    }
+
+
+def circles(uses: dict[Path, set[Path]]) -> Iterator[list[Path]]:
+    """Files that all depend on each other, by each of the other ones."""
+    reach: dict[Path, set[Path]] = {}
+    for start in uses:
+        seen: set[Path] = set()
+        left = [start]
+        while left:
+            for path in uses[left.pop()] & uses.keys():
+                if path not in seen:
+                    seen.add(path)
+                    left.append(path)
+        reach[start] = seen
+    told: set[Path] = set()
+    for start in uses:
+        circle = sorted(path for path in reach[start] if start in reach[path])
+        if circle and start not in told:
+            told.update(circle)
+            yield circle
+
+
+def plugin_offences(root: Path) -> Iterator[str]:
+    """Functions of the plugin that are used from beneath, and circles that are too large."""
+    uses = plugin_uses(root)
+    for path, others in uses.items():
+        if path.parts[1] not in PLUGIN_PILE:
+            continue
+        for other in sorted(others):
+            why = other.parts[1] in PLUGIN_PILE and judge_plugin(path.parts[1], other.parts[1])
+            if why:
+                yield f"{path}: uses functions of {other}: {why}"
+    for folder in PLUGIN_PILE:
+        own = {path: others for path, others in uses.items() if path.parts[1] == folder}
+        for circle in circles(own):
+            allowed = CIRCLE_FILES.get(folder, CIRCLE_FILES_MAX)
+            if len(circle) > allowed:
+                names = ", ".join(path.name for path in circle)
+                yield (
+                    f"plugin/{folder}: {len(circle)} files depend on each other in a circle, more"
+                    f" than {allowed}: {names}"
+                )
+
+
 def unknown_folders(root: Path) -> Iterator[str]:
-    """Folders of dataplane/ that the rule does not name: it must be told where they belong."""
-    known = {"include", *PILE, *BESIDE}
-    for path in sorted((root / "dataplane").iterdir()):
-        if path.is_dir() and path.name not in known:
-            yield f"dataplane/{path.name}: not in the layer rule: add it to tools/check_layers.py"
+    """Folders that the rule does not name: it must be told where they belong."""
+    for tree, known in (
+        ("dataplane", {"include", *PILE, *BESIDE}),
+        ("plugin", set(PLUGIN_PILE)),
+    ):
+        for path in sorted((root / tree).iterdir()):
+            if path.is_dir() and path.name not in known:
+                yield f"{tree}/{path.name}: not in the layer rule: add it to tools/check_layers.py"
+            elif tree == "plugin" and path.suffix in C_SUFFIXES:
+                yield f"{tree}/{path.name}: files of the plugin lie in the folder of their layer"
 
 
 def check(root: Path) -> list[str]:
     """Every offence in the tree, as text."""
     root = root.resolve()
     found = list(unknown_folders(root))
+    found += plugin_offences(root)
+    known = {"dataplane": {"include", *PILE, *BESIDE}, "plugin": set(PLUGIN_PILE)}
     for file in files(root):
-        if file.relative_to(root).parts[1] not in {"include", *PILE, *BESIDE} and (
-            file.is_relative_to(root / "dataplane")
-        ):
-            continue  # said once, above
+        tree, folder = file.relative_to(root).parts[:2]
+        if folder not in known.get(tree, {folder}):
+            continue  # reported above
         for line, header in headers(file):
             why = judge(root, file, header)
             if why:

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes tools/requirements.lock: the Python packages that `make build` installs, with hashes.
+"""Writes the lists of Python packages that the build and the tests install, with hashes.
 
-    .venv/bin/python tools/lock.py       takes the newest that pyproject.toml allows, from PyPI
-    python3 tools/lock.py --ranges       prints what pyproject.toml allows
-    python3 tools/lock.py --fits         exit code 0: the lock is for this Python
+    .venv/bin/python tools/lock.py             takes the newest versions that pyproject.toml allows
+    python3 tools/lock.py --ranges build|test  prints what pyproject.toml allows
+    python3 tools/lock.py --fits               exit code 0: the lists are for this Python
 
-A hash is of one file, the wheel for one Python on one kind of machine. With any other,
+tools/requirements.lock has what `make build` installs, tools/requirements-test.lock what the tests
+add. A hash is of one file, the wheel for one Python on one kind of machine. With any other Python,
 tools/setup.sh installs what pyproject.toml allows, and says so.
 """
 
@@ -20,19 +21,28 @@ import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-LOCK = ROOT / "tools" / "requirements.lock"
+LOCKS = {
+    "build": ROOT / "tools" / "requirements.lock",
+    "test": ROOT / "tools" / "requirements-test.lock",
+}
 FOR = "cpython 3.11 linux x86_64 glibc"
-HEAD = f"""\
-# SPDX-License-Identifier: Apache-2.0
-# What `make build` installs into .venv with {FOR}. Written by tools/lock.py.
-"""
+HEADS = {
+    "build": "What `make build` installs into .venv",
+    "test": "What the tests add to tools/requirements.lock",
+}
 
 
-def ranges() -> list[str]:
-    """The requirements of the package, its demo and its development."""
+def head(extra: str) -> str:
+    """First lines of a list."""
+    licence = "# SPDX-License-Identifier: Apache-2.0"
+    return f"{licence}\n# {HEADS[extra]} with {FOR}. Written by tools/lock.py.\n"
+
+
+def ranges(extra: str) -> list[str]:
+    """Requirements of the package and its build, or those that the tests add."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    extras = project["optional-dependencies"]
-    return [*project["dependencies"], *extras["demo"], *extras["dev"]]
+    wanted: list[str] = project["optional-dependencies"][extra]
+    return [*project["dependencies"], *wanted] if extra == "build" else wanted
 
 
 def this_python() -> str:
@@ -42,8 +52,8 @@ def this_python() -> str:
     return " ".join((*words, platform.machine(), platform.libc_ver()[0]))
 
 
-def resolve() -> str:
-    """The lock's text, by pip's report of what it would install."""
+def resolve(requirements: list[str]) -> dict[str, str]:
+    """Entries of a lock by name of the package, by pip's report of what it would install."""
     # The hashes shall be PyPI's, not a mirror's or a local folder's.
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PIP_")}
     kept |= {"PIP_CONFIG_FILE": os.devnull}
@@ -54,26 +64,37 @@ def resolve() -> str:
         command = [sys.executable, "-m", "pip", "install", "--dry-run", "--ignore-installed"]
         command += ["--quiet", "--only-binary", ":all:", "--disable-pip-version-check"]
         command += ["--index-url", "https://pypi.org/simple", "--report", str(report)]
-        subprocess.run([*command, *ranges()], check=True, env=kept)
-        found = json.loads(report.read_text())["install"]
-    lines = [
-        f"{each['metadata']['name'].lower()}=={each['metadata']['version']} \\\n"
-        f"    --hash=sha256:{each['download_info']['archive_info']['hashes']['sha256']}\n"
-        for each in found
-    ]
-    return HEAD + "".join(sorted(lines))
+        subprocess.run([*command, *requirements], check=True, env=kept)
+        packages = json.loads(report.read_text())["install"]
+    entries = {}
+    for package in packages:
+        name, version = package["metadata"]["name"].lower(), package["metadata"]["version"]
+        digest = package["download_info"]["archive_info"]["hashes"]["sha256"]
+        entries[name] = f"{name}=={version} \\\n    --hash=sha256:{digest}\n"
+    return entries
+
+
+def write_locks() -> None:
+    """Resolves everything together, so that both lists agree, and splits it."""
+    everything = resolve([*ranges("build"), *ranges("test")])
+    of_build = resolve(ranges("build")).keys()
+    for extra, path in LOCKS.items():
+        entries = [
+            entry for name, entry in everything.items() if (name in of_build) == (extra == "build")
+        ]
+        path.write_text(head(extra) + "".join(sorted(entries)))
 
 
 def main() -> int:
-    if sys.argv[1:] == ["--ranges"]:
-        print("\n".join(ranges()))
+    if sys.argv[1:2] == ["--ranges"]:
+        print("\n".join(ranges(sys.argv[2])))
         return 0
     if sys.argv[1:] == ["--fits"]:
         return int(this_python() != FOR)
     if this_python() != FOR:
-        print(f"lock.py: this is {this_python()}; the lock is for {FOR}", file=sys.stderr)
+        print(f"lock.py: this is {this_python()}; the lists are for {FOR}", file=sys.stderr)
         return 1
-    LOCK.write_text(resolve())
+    write_locks()
     return 0
 
 

@@ -1,12 +1,17 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Brings a fresh Debian 12 to a built HARP: system packages (apt), .venv, build/.
+# Usage: tools/setup.sh [test]
+#
+# Brings a fresh Debian 12 to a built HARP: system packages (apt), .venv, build/. With `test` also
+# what the tests need: linters, pytest, sanitizers, Prometheus.
 # Does only what is missing, so that it may be run again at any time, also after an interruption.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 root=$PWD
+with_tests=no
+[ "${1:-}" != test ] || with_tests=yes
 
 say() { printf 'harp: %s\n' "$*"; }
 die() {
@@ -71,9 +76,6 @@ missing_packages() {
 	need gcc command -v gcc
 	need clang command -v clang
 	need llvm command -v llvm-strip
-	need clang-format command -v clang-format
-	need clang-tidy command -v clang-tidy
-	need libclang-rt-14-dev compgen -G '/usr/lib/llvm-*/lib/clang/*/lib/linux/libclang_rt.fuzzer-*.a'
 	need pkg-config command -v pkg-config
 	need libc6-dev test -e /usr/include/stdio.h
 	need libbpf-dev test -e /usr/include/bpf/libbpf.h
@@ -82,8 +84,13 @@ missing_packages() {
 	need zlib1g-dev test -e /usr/include/zlib.h
 	need iproute2 command -v ip
 	need ethtool command -v ethtool
-	need iperf3 command -v iperf3
-	need procps command -v ps
+	if [ $with_tests = yes ]; then
+		need clang-format command -v clang-format
+		need clang-tidy command -v clang-tidy
+		need libclang-rt-14-dev compgen -G '/usr/lib/llvm-*/lib/clang/*/lib/linux/libclang_rt.fuzzer-*.a'
+		need iperf3 command -v iperf3
+		need procps command -v ps
+	fi
 	printf '%s\n' "${missing[@]}"
 }
 
@@ -169,47 +176,63 @@ setup_python() {
 }
 
 # --------------------------------------------------------------------------------------------------
-# The virtual environment and the build. The stamp says what they were made from: another interpreter,
-# another place, other requirements or a half-made one make them again.
+# The virtual environment. A stamp records what it was made from: another interpreter, folder or
+# list of packages makes it again, as does an interrupted run.
 #
-stamp_text() {
+stamp_text() { # stamp_text build|test
 	printf '%s\n%s\n' "$root" "$("$python" -c 'import sys; print(sys.executable, sys.version)')"
-	requirements
+	requirements "$1"
 }
 
-# The hashes of tools/requirements.lock are those of the wheels for one Python (tools/lock.py).
+# The hashes of the lists are those of the wheels for one Python (tools/lock.py).
 lock_fits() {
 	"$python" tools/lock.py --fits
 }
 
-requirements() {
-	if lock_fits; then cat tools/requirements.lock; else "$python" tools/lock.py --ranges; fi
+requirements() { # requirements build|test
+	local lock=tools/requirements.lock
+	[ "$1" = build ] || lock=tools/requirements-test.lock
+	if lock_fits; then cat $lock; else "$python" tools/lock.py --ranges "$1"; fi
+}
+
+install_packages() { # install_packages build|test...
+	local list hashes=(--require-hashes --only-binary :all:) from=tools/requirements.lock
+	if ! lock_fits; then
+		hashes=() from=pyproject.toml
+		say "no hashes of Python packages are checked: $from decides, as the lock is for Python 3.11 on x86-64"
+	fi
+	for list; do requirements "$list"; done >.venv/requirements.txt
+	logged env PIP_ROOT_USER_ACTION=ignore .venv/bin/python -m pip install --retries 5 \
+		--disable-pip-version-check "${hashes[@]}" -r .venv/requirements.txt ||
+		die "pip could not install the packages of $from. Is there a network or a mirror?"
 }
 
 venv_usable() {
-	[ -f .venv/harp-stamp ] && stamp_text | cmp -s - .venv/harp-stamp &&
+	[ -f .venv/harp-stamp ] && stamp_text build | cmp -s - .venv/harp-stamp &&
 		.venv/bin/python -c 'import mesonbuild, Cython, numpy' >/dev/null 2>&1
+}
+
+tests_usable() {
+	[ -f .venv/harp-test-stamp ] && stamp_text test | cmp -s - .venv/harp-test-stamp
 }
 
 setup_venv() {
 	[ -z "${REQUIRE_HASHES:-}" ] || lock_fits || die "REQUIRE_HASHES is set, and" \
 		"tools/requirements.lock is not for $python; set PYTHON to a CPython 3.11 on x86-64"
-	venv_usable && return
-	say "making .venv with $("$python" --version) ($python) and installing Python packages"
-	rm -rf .venv
-	"$python" -m venv .venv
-	requirements >.venv/requirements.txt
-	local hashes=(--require-hashes --only-binary :all:) from=tools/requirements.lock
-	if ! lock_fits; then
-		hashes=() from=pyproject.toml
-		say "no hashes of Python packages are checked: $from decides, as the lock is for Python 3.11 on x86-64"
+	if ! venv_usable; then
+		say "making .venv with $("$python" --version) ($python) and installing Python packages"
+		rm -rf .venv
+		"$python" -m venv .venv
+		install_packages build
+		install_harp
+		rm -rf build # its compiled modules belong to the interpreter that is gone
+		stamp_text build >.venv/harp-stamp
 	fi
-	logged env PIP_ROOT_USER_ACTION=ignore .venv/bin/python -m pip install --retries 5 \
-		--disable-pip-version-check "${hashes[@]}" -r .venv/requirements.txt ||
-		die "pip could not install the packages of $from. Is there a network or a mirror?"
-	install_harp
-	rm -rf build # its compiled modules belong to the interpreter that is gone
-	stamp_text >.venv/harp-stamp
+	if [ $with_tests = yes ] && ! tests_usable; then
+		say "installing Python packages for the tests"
+		install_packages build test
+		stamp_text test >.venv/harp-test-stamp
+	fi
 }
 
 # The package is used where it lies. An installed copy would shadow the sources, and meson-python's
@@ -320,7 +343,7 @@ side_by_side() {
 
 setup_python
 side_by_side setup_packages setup_venv
-setup_prometheus
+[ $with_tests = no ] || setup_prometheus
 setup_build
 say "plugin: $root/build/plugin/libnccl-net-harp.so"
-say "use it: export NCCL_NET_PLUGIN=$root/build/plugin/libnccl-net-harp.so NCCL_NET=HARP"
+say "use it: export NCCL_NET_PLUGIN=harp NCCL_NET=HARP LD_LIBRARY_PATH=$root/build/plugin"

@@ -4,6 +4,8 @@
 
 #include <stddef.h>
 
+#include "base/util.h"
+
 /* The lists write readers by their short names. */
 enum { JOB = HARP_CONFIG_JOB, DAEMON = HARP_CONFIG_DAEMON, TOOL = HARP_CONFIG_TOOL };
 
@@ -31,7 +33,7 @@ static const struct harp_config_key config_table[] = {
 	HARP_CONFIG_TOOL_KEYS(CONFIG_ROW)
 	/* clang-format on */
 };
-#define CONFIG_COUNT (sizeof(config_table) / sizeof(config_table[0]))
+#define CONFIG_COUNT ARRAY_SIZE(config_table)
 
 unsigned harp_config_count(void)
 {

@@ -114,11 +114,11 @@ static void check_link(struct report *report, const char *ifname, uint32_t queue
 		report_add(report, "link", GOOD, "up, %02x:%02x:%02x:%02x:%02x:%02x", link->mac[0],
 			   link->mac[1], link->mac[2], link->mac[3], link->mac[4], link->mac[5]);
 	report_add(report, "driver", GOOD, "%s", link->driver[0] ? link->driver : "unknown");
-	if (!strcmp(link->driver, "bonding") || !strcmp(link->driver, "802.1Q VLAN Support"))
-		report_add(
-			report, "xdp-mode", REFUSED,
-			"an AF_XDP socket on a %s device receives nothing|use the device beneath",
-			link->driver);
+	if (af_xdp_link_is_stacked(link))
+		report_add(report, "xdp-mode", REFUSED,
+			   "an AF_XDP socket on a device of driver %s receives nothing|name a NIC "
+			   "that is in no bond and carries untagged packets, or use kernel lanes",
+			   link->driver);
 	else if (af_xdp_link_wants_generic(link))
 		report_add(report, "xdp-mode", GOOD,
 			   "generic: on %s native XDP would cost the kernel its offloads; on a "
@@ -149,17 +149,11 @@ static void check_link(struct report *report, const char *ifname, uint32_t queue
 
 static void check_program(struct report *report, const char *ifname, const struct af_xdp_link *link)
 {
-	bool beside;
 	uint32_t id;
-	int rc = xdp_program_read(link->ifindex, &id, &beside);
+	int rc = xdp_program_read(link->ifindex, &id);
 
 	if (rc)
 		report_add(report, "xdp-program", SLOWER, "unknown: %s|", strerror(-rc));
-	else if (beside)
-		report_add(report, "xdp-program", REFUSED,
-			   "XDP program %u is on HARP's device harp%u beside %s|end the process of "
-			   "HARP's that has it, or `harpctl stop` where harpd has",
-			   id, link->ifindex, ifname);
 	else if (id)
 		report_add(report, "xdp-program", REFUSED,
 			   "XDP program %u is attached|stop its owner, or `ip link set %s xdp off`",

@@ -368,28 +368,16 @@ static void daemon_lease_unwanted(struct harp_daemon *daemon)
 	daemon_release(daemon, leased->lease_id, &quiet);
 }
 
-/* One more with a device beside the NIC, for who accepts that. */
-static int daemon_judge_fds(const struct harp_lease_request *request,
-			    const struct harp_lease_leased *leased, unsigned count,
-			    const struct why *why)
+static int daemon_judge_fds(unsigned count, const struct why *why)
 {
-	const bool beside = leased->side_ifindex;
-
-	if (beside && !(request->accepts & HARP_LEASE_ACCEPTS_BESIDE))
-		return why_fail(why, -EPROTO, "harpd leases a queue of a device beside %.15s",
-				request->ifname);
-	if (beside && leased->side_ifindex == leased->ifindex)
-		return why_fail(why, -EPROTO,
-				"harpd says that the device beside %.15s is that itself",
-				request->ifname);
-	if (count == (beside ? HARP_LEASE_FDS_MAX : HARP_LEASE_FDS))
+	if (count == HARP_LEASE_FDS)
 		return 0;
 	return why_fail(why, -EPROTO, "harpd's message has %u descriptors, not %u", count,
-			beside ? HARP_LEASE_FDS_MAX : HARP_LEASE_FDS);
+			HARP_LEASE_FDS);
 }
 
 int daemon_lease(struct harp_daemon *daemon, struct harp_lease_request *request,
-		 struct harp_lease_leased *out, int fds[HARP_LEASE_FDS_MAX], struct why *why)
+		 struct harp_lease_leased *out, int fds[HARP_LEASE_FDS], struct why *why)
 {
 	int rc = daemon_call(daemon, request, sizeof(*request), HARP_LEASE_LEASE, HARP_LEASE_LEASED,
 			     sizeof(*out), FDS_AS_IT_SAYS, why);
@@ -399,13 +387,13 @@ int daemon_lease(struct harp_daemon *daemon, struct harp_lease_request *request,
 		rc = daemon_judge_lease(request, out, why);
 	}
 	if (!rc)
-		rc = daemon_judge_fds(request, out, daemon->wire.fd_count, why);
+		rc = daemon_judge_fds(daemon->wire.fd_count, why);
 	if (rc) {
 		daemon_lease_unwanted(daemon);
 		return rc;
 	}
-	for (unsigned i = 0; i < HARP_LEASE_FDS_MAX; i++)
-		fds[i] = i < daemon->wire.fd_count ? daemon->wire.fds[i] : -1;
+	for (unsigned i = 0; i < HARP_LEASE_FDS; i++)
+		fds[i] = daemon->wire.fds[i];
 	daemon->wire.fd_count = 0;
 	return 0;
 }

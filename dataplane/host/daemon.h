@@ -19,7 +19,7 @@ int daemon_open_on(struct harp_daemon **out, int fd, const char *client, unsigne
  * and cannot be used is given back.
  */
 int daemon_lease(struct harp_daemon *daemon, struct harp_lease_request *request,
-		 struct harp_lease_leased *out, int fds[HARP_LEASE_FDS_MAX], struct why *why);
+		 struct harp_lease_leased *out, int fds[HARP_LEASE_FDS], struct why *why);
 
 /* A DPDK port that this process has for itself, until it gives it back or ends. */
 struct daemon_port {

@@ -58,7 +58,7 @@ void harp_instance_close(struct harp_instance *instance)
 		ports_destroy(&instance->udp_ports);
 	if (instance->xdp)
 		instance->api->xsk_set(instance->xdp, instance->queue, -1);
-	watch_close(&instance->watch);
+	pthread_mutex_destroy(&instance->watch.lock);
 	xdp_shared_put(instance->shared);
 	instance_dpdk_close(instance);
 	harp_nic_destroy(instance->nic);
@@ -87,8 +87,6 @@ void harp_instance_fork_child(struct harp_instance *instance)
 	for (unsigned i = 0; i < instance->udp_ports.count; i++)
 		close(instance->udp_ports.fds[i]);
 	close(harp_nic_af_xdp_fd(instance->nic));
-	if (harp_nic_af_xdp_tx_fd(instance->nic) != harp_nic_af_xdp_fd(instance->nic))
-		close(harp_nic_af_xdp_tx_fd(instance->nic));
 	neighbours_fork_child(&instance->neighbours);
 	if (instance->netwatch) {
 		netwatch_fork_child(instance->netwatch);
@@ -143,33 +141,16 @@ static void control_gone(struct harp_instance *instance)
 	instance->gone = true;
 }
 
-static void control_side_gone(struct harp_instance *instance)
-{
-	if (instance->gone)
-		return;
-	instance->gone = true;
-	instance_log(instance, HARP_LOG_WARN,
-		     "the device beside %s was removed: nothing is received any more",
-		     instance->ifname);
-	harp_stack_publish_note(instance->stack, "the device beside the interface is gone");
-}
-
 static void control_link(struct harp_instance *instance, const struct nlmsghdr *message)
 {
 	const struct ifinfomsg *body = NLMSG_DATA(message);
 	const struct rtattr *attributes[IFLA_MAX + 1], *mac;
 
-	/* It may be the device beside that has gone, or one of the interface's settings that matter. */
-	if (instance->shared && (message->nlmsg_type == RTM_DELLINK ||
-				 (uint32_t)body->ifi_index == instance->mirror.ifindex))
-		asker_look(&instance->asker);
-	if (instance->lease && message->nlmsg_type == RTM_DELLINK &&
-	    (uint32_t)body->ifi_index == instance->lease->told.side_ifindex) {
-		control_side_gone(instance);
-		return;
-	}
 	if ((uint32_t)body->ifi_index != instance->mirror.ifindex)
 		return;
+	/* `ip link set xdp off` and the like announce themselves so; other changes are found once a second. */
+	if (instance->shared)
+		asker_look(&instance->asker);
 	if (message->nlmsg_type == RTM_DELLINK) {
 		/* A bridge says DELLINK of a port that leaves it, too: family tells them apart. */
 		if (body->ifi_family == AF_UNSPEC)
@@ -279,8 +260,6 @@ static void control_kernel(struct harp_instance *instance)
 
 static void hear_network(struct harp_instance *instance, const struct harp_lease_network *network)
 {
-	if (network->side_gone)
-		control_side_gone(instance);
 	if (network->link == HARP_LEASE_LINK_GONE)
 		control_gone(instance);
 	if (instance->gone)
@@ -317,6 +296,39 @@ static void control_harpd(struct harp_instance *instance, uint64_t now_ns)
 	instance->netwatch_lost = lost;
 }
 
+/* The asker's thread: is the XDP program still attached? True: the poller has something to read. */
+bool instance_check_program(void *ctx)
+{
+	struct harp_instance *instance = ctx;
+	struct program_watch *watch = &instance->watch;
+	char text[sizeof(watch->text)];
+	int rc = xdp_shared_check(instance->shared, text, sizeof(text));
+	bool news;
+
+	pthread_mutex_lock(&watch->lock);
+	news = rc != watch->error || (!rc && text[0]);
+	if (news) {
+		watch->error = rc;
+		snprintf(watch->text, sizeof(watch->text), "%s", text);
+	}
+	pthread_mutex_unlock(&watch->lock);
+	return news;
+}
+
+static int control_program(struct harp_instance *instance)
+{
+	struct program_watch *watch = &instance->watch;
+	int rc;
+
+	pthread_mutex_lock(&watch->lock);
+	if (watch->text[0])
+		instance_log(instance, HARP_LOG_WARN, "%s", watch->text);
+	watch->text[0] = '\0';
+	rc = watch->error;
+	pthread_mutex_unlock(&watch->lock);
+	return rc && rc != -ENODEV ? -ENOLINK : rc;
+}
+
 int harp_instance_control(struct harp_instance *instance, uint64_t now_ns)
 {
 	int rc;
@@ -329,7 +341,7 @@ int harp_instance_control(struct harp_instance *instance, uint64_t now_ns)
 		control_kernel(instance);
 	if (!instance->gone)
 		neighbours_work(&instance->neighbours, &instance->asker, now_ns);
-	rc = watch_news(instance);
+	rc = instance->shared ? control_program(instance) : 0;
 	instance->gone |= rc == -ENODEV;
 	if (instance->gone)
 		return -ENODEV;
@@ -401,6 +413,11 @@ uint32_t harp_instance_queue(const struct harp_instance *instance)
 const char *harp_instance_describe(const struct harp_instance *instance)
 {
 	return instance->describe;
+}
+
+enum harp_instance_mode harp_instance_mode(const struct harp_instance *instance)
+{
+	return instance->dpdk ? HARP_MODE_DPDK : instance->mode;
 }
 
 const struct harp_lease_leased *harp_instance_lease(const struct harp_instance *instance)

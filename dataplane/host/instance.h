@@ -10,17 +10,23 @@
 #include "host/asker.h"
 #include "host/instance_dpdk.h"
 #include "host/instance_page.h"
-#include "host/instance_watch.h"
 #include "host/lease.h"
 #include "host/mirror.h"
 #include "host/neighbours.h"
 #include "host/ports.h"
 #include "host/xdp_shared.h"
 
+/* What the asker's thread found of the XDP program, for the thread that polls. */
+struct program_watch {
+	pthread_mutex_t lock;
+	int error;      /* 0, or why nothing is received */
+	char text[320]; /* to be logged; empty: nothing */
+};
+
 struct harp_instance {
 	struct harp_nic *nic;
 	struct harp_stack *stack;
-	struct xdp_shared *shared; /* the steering program: of the instances on this interface */
+	struct xdp_shared *shared; /* the XDP program: of the instances on this interface */
 	const struct harp_xdp_api *api;
 	struct harp_xdp *xdp;
 	struct netlink monitor, questions;
@@ -36,11 +42,12 @@ struct harp_instance {
 	struct neighbours neighbours;
 	struct instance_page page; /* stand-alone */
 	uint32_t queue, mtu_bytes;
+	enum harp_instance_mode mode;
 	bool up, gone;
 	bool waited; /* of a DPDK port: its link has never been up */
 	bool tables_changed;
 	struct asker asker;
-	struct watch watch;
+	struct program_watch watch; /* stand-alone */
 	void *ctx;
 	harp_log_fn log;
 	void (*requests)(void *ctx, uint64_t now_ns);
@@ -52,6 +59,8 @@ struct harp_instance {
 void __attribute__((format(printf, 3, 4)))
 instance_log(const struct harp_instance *instance, enum harp_log_level level, const char *format,
 	     ...);
+/* asker.look. ctx: the instance. */
+bool instance_check_program(void *ctx);
 /* A netwatch_fn. ctx: the instance. */
 void instance_hear(void *ctx, const struct harp_lease_header *message);
 

@@ -64,9 +64,7 @@ static int lease_elsewhere(struct opening *o, struct harp_instance *instance,
 	neighbours_remote(&instance->neighbours, instance->netwatch);
 	if (memcmp(network->mac, lease->told.mac, sizeof(network->mac)) != 0)
 		return why_fail(&o->why, -EPROTO, "harpd's interface has two MAC addresses");
-	return lease_link_up(o, instance,
-			     network->link == HARP_LEASE_LINK_UP && !network->side_gone,
-			     network->mtu_bytes);
+	return lease_link_up(o, instance, network->link == HARP_LEASE_LINK_UP, network->mtu_bytes);
 }
 
 static void lease_rss(const struct harp_lease_leased *told, struct harp_rss *out)
@@ -84,16 +82,13 @@ static void lease_rss(const struct harp_lease_leased *told, struct harp_rss *out
 static void lease_describe(struct harp_instance *instance)
 {
 	const struct harp_lease_leased *told = &instance->lease->told;
-	struct harp_nic_caps *caps = &instance->nic->caps;
-	const char *copy = strstr(caps->mode, "zero-copy") ? "zero-copy" : "copy";
-	const char *mode = told->native ? "native" : "generic";
+	size_t used;
 
-	snprintf(caps->mode, sizeof(caps->mode), "af_xdp %s %s queue %u", mode, copy, told->queue);
-	snprintf(
-		instance->describe, sizeof(instance->describe),
-		"AF_XDP %s %s on %s queue %u, MTU %u, %u frames of %u, ports %u-%u, leased from %s",
-		mode, copy, instance->ifname, told->queue, caps->mtu_bytes, caps->frame_count,
-		caps->frame_size, told->port_min, told->port_max, instance->lease->daemon);
+	opening_mode(instance, told->native);
+	used = strlen(instance->describe);
+	snprintf(instance->describe + used, sizeof(instance->describe) - used,
+		 ", ports %u-%u, leased from %s", told->port_min, told->port_max,
+		 instance->lease->daemon);
 }
 
 static int lease_publish(const struct opening *o, struct harp_instance *instance)

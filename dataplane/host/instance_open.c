@@ -5,10 +5,9 @@
  * Theory of operation
  *
  * Opening goes from what fails most cheaply to what others could notice: options and privileges, the
- * steering program (which instances of this process on other queues of the interface may have attached
- * already; with empty maps it moves nobody's packets), the AF_XDP queue, of the device that the program brings
- * packets to, the stack, the host's addresses and
- * routes, and only as the last step the socket in the steering map. What fails unwinds the steps
+ * XDP program (which instances of this process on other queues of the interface may have attached
+ * already; with empty maps it redirects no packet), the AF_XDP queue, the stack, the host's addresses and
+ * routes, and only as the last step the socket in the program's map. What fails unwinds the steps
  * before it in reverse; harp_instance_close() is the same unwinding from the end.
  *
  * The program redirects to a port only while the stack uses it: the stack's port_acquire hook binds a
@@ -131,9 +130,9 @@ static int opening_options(struct opening *o)
 
 	if (!o->opt.frame_count)
 		o->opt.frame_count = 8192;
-	if (opt->xdp_mode > HARP_XDP_SPARING)
+	if (opt->xdp_mode > HARP_XDP_NATIVE_OR_NONE)
 		return why_fail(&o->why, -EINVAL,
-				"xdp_mode %u; 0 auto, 1 generic, 2 native, 3 sparing",
+				"xdp_mode %u; 0 auto, 1 generic, 2 native, 3 native or none",
 				opt->xdp_mode);
 	rc = af_xdp_link_read(opt->ifname, &o->link);
 	if (rc == -ENODEV)
@@ -230,7 +229,7 @@ int opening_kernel_tables(const struct opening *o, struct harp_instance *instanc
 	if (rc)
 		return why_fail(&o->why, rc, "rtnetlink: %s", strerror(-rc));
 	opening_mirror(o, instance, &found);
-	instance->asker.look = instance->shared ? watch_look : NULL;
+	instance->asker.look = instance->shared ? instance_check_program : NULL;
 	instance->asker.look_ctx = instance;
 	rc = asker_start(&instance->asker, instance->monitor.fd, o->link.ifindex,
 			 &instance->questions, &instance->questions_lock);
@@ -257,22 +256,26 @@ static int opening_attach(const struct opening *o, struct harp_instance *instanc
 	}
 	instance->api = xdp_shared_api(instance->shared);
 	instance->xdp = xdp_shared_program(instance->shared);
-	instance->watch.generation = xdp_shared_generation(instance->shared);
 	if (why[0])
 		instance_log(instance, HARP_LOG_INFO, "%s", why);
 	return 0;
 }
 
-static void opening_describe(const struct opening *o, struct harp_instance *instance)
+void opening_mode(struct harp_instance *instance, bool native)
 {
 	struct harp_nic_caps *caps = &instance->nic->caps;
 	const char *copy = strstr(caps->mode, "zero-copy") ? "zero-copy" : "copy";
-	const char *mode = instance->api->native(instance->xdp) ? "native" : "generic";
 
-	snprintf(caps->mode, sizeof(caps->mode), "af_xdp %s %s queue %u", mode, copy, o->opt.queue);
+	if (strstr(caps->mode, "zero-copy"))
+		instance->mode = HARP_MODE_ZERO_COPY;
+	else
+		instance->mode = native ? HARP_MODE_NATIVE_COPY : HARP_MODE_GENERIC_COPY;
+	snprintf(caps->mode, sizeof(caps->mode), "af_xdp %s %s queue %u",
+		 native ? "native" : "generic", copy, instance->queue);
 	snprintf(instance->describe, sizeof(instance->describe),
-		 "AF_XDP %s %s on %s queue %u, MTU %u, %u frames of %u", mode, copy, o->opt.ifname,
-		 o->opt.queue, caps->mtu_bytes, caps->frame_count, caps->frame_size);
+		 "AF_XDP %s %s on %s queue %u, MTU %u, %u frames of %u",
+		 native ? "native" : "generic", copy, instance->ifname, instance->queue,
+		 caps->mtu_bytes, caps->frame_count, caps->frame_size);
 }
 
 static int opening_queue(const struct opening *o, struct harp_instance *instance)
@@ -284,8 +287,6 @@ static int opening_queue(const struct opening *o, struct harp_instance *instance
 		.frame_count = o->opt.frame_count,
 		.copy_mode = o->opt.copy_mode,
 		.huge_pages = o->opt.huge_pages,
-		.receive_ifindex = instance->api->side(instance->xdp),
-		.receive_netns_fd = instance->api->side_netns(instance->xdp),
 	};
 	int rc = harp_nic_af_xdp_create(&instance->nic, &opt, o->why.text, o->why.size);
 
@@ -301,7 +302,7 @@ static int opening_queue(const struct opening *o, struct harp_instance *instance
 		rc = harp_nic_af_xdp_create(&instance->nic, &opt, o->why.text, o->why.size);
 	}
 	if (!rc)
-		opening_describe(o, instance);
+		opening_mode(instance, instance->api->native(instance->xdp));
 	return rc;
 }
 
@@ -392,7 +393,7 @@ int harp_instance_open(struct harp_instance **out, const struct harp_instance_op
 	instance->monitor.fd = instance->questions.fd = instance->page.fd = -1;
 	instance->neighbours.probe_v4_fd = instance->neighbours.probe_v6_fd = -1;
 	pthread_mutex_init(&instance->questions_lock, NULL);
-	watch_init(&instance->watch);
+	pthread_mutex_init(&instance->watch.lock, NULL);
 	instance->queue = o.opt.queue;
 	instance->ctx = o.opt.ctx;
 	instance->log = o.opt.log;

@@ -44,11 +44,10 @@ static bool lease_namespace(int fd, uint64_t *cookie)
 
 bool lease_is_elsewhere(const struct lease *lease)
 {
-	unsigned which = lease->told.side_ifindex ? HARP_LEASE_FD_XSK_TX : HARP_LEASE_FD_XSK;
 	int own_fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
 	uint64_t nic, own;
-	bool here = lease_namespace(own_fd, &own) && lease_namespace(lease->fds[which], &nic) &&
-		    own == nic;
+	bool here = lease_namespace(own_fd, &own) &&
+		    lease_namespace(lease->fds[HARP_LEASE_FD_XSK], &nic) && own == nic;
 
 	if (own_fd >= 0)
 		close(own_fd);
@@ -112,7 +111,6 @@ static int lease_ask(struct lease *lease, const struct harp_instance_options *op
 		.queue = opt->queue,
 		.frame_count = opt->frame_count,
 		.copy_mode = opt->copy_mode,
-		.accepts = HARP_LEASE_ACCEPTS_BESIDE,
 	};
 	struct harp_daemon *daemon;
 	int rc = lease_connect(&daemon, opt, lease->daemon, why);
@@ -135,7 +133,7 @@ int lease_take(struct lease **out, const struct harp_instance_options *opt, stru
 	*out = NULL;
 	if (!lease)
 		return why_fail(why, -ENOMEM, "out of memory");
-	for (unsigned i = 0; i < HARP_LEASE_FDS_MAX; i++)
+	for (unsigned i = 0; i < HARP_LEASE_FDS; i++)
 		lease->fds[i] = -1;
 	snprintf(lease->socket, sizeof(lease->socket), "%s", opt->daemon_socket);
 	rc = lease_ask(lease, opt, why);
@@ -143,7 +141,7 @@ int lease_take(struct lease **out, const struct harp_instance_options *opt, stru
 		free(lease);
 		return rc;
 	}
-	/* The AF_XDP sockets and frames are judged by the NIC that adopts them. */
+	/* The AF_XDP socket and frames are judged by the NIC that adopts them. */
 	rc = lease_page_map(lease->fds[HARP_LEASE_FD_PAGE], lease->told.page_bytes, &lease->page,
 			    why);
 	if (rc) {
@@ -169,7 +167,6 @@ void lease_queue(struct lease *lease, struct harp_queue *out)
 	*out = (struct harp_queue){
 		.size = sizeof(*out),
 		.xsk_fd = lease_hand_on(lease, HARP_LEASE_FD_XSK),
-		.tx_fd = lease_hand_on(lease, HARP_LEASE_FD_XSK_TX),
 		.frames_fd = lease_hand_on(lease, HARP_LEASE_FD_FRAMES),
 		.ifindex = told->ifindex,
 		.queue = told->queue,
@@ -226,7 +223,7 @@ int lease_give_back(struct lease *lease, struct why *why)
 
 void lease_fork_child(const struct lease *lease)
 {
-	for (unsigned i = 0; i < HARP_LEASE_FDS_MAX; i++)
+	for (unsigned i = 0; i < HARP_LEASE_FDS; i++)
 		if (lease->fds[i] >= 0)
 			close(lease->fds[i]);
 }

@@ -16,8 +16,8 @@ struct lease {
 	struct harp_lease_leased told;
 	char daemon[LEASE_DAEMON_BYTES]; /* who made it: "harpd 0.1.0" */
 	char socket[LEASE_SOCKET_BYTES];
-	int fds[HARP_LEASE_FDS_MAX]; /* -1: handed on, closed or not there */
-	void *page;                  /* statistics, told.page_bytes; NULL: not mapped */
+	int fds[HARP_LEASE_FDS]; /* -1: handed on, closed or not there */
+	void *page;              /* statistics, told.page_bytes; NULL: not mapped */
 };
 
 /* Connects to the daemon of opt->daemon_socket; name: who it is. Errors as harp_daemon_connect(). */

@@ -269,7 +269,7 @@ int mirror_read(uint32_t ifindex, struct netlink *nl, struct harp_lease_tables *
 	return rc;
 }
 
-int mirror_network(uint32_t ifindex, uint32_t side_ifindex, struct harp_lease_network *out)
+int mirror_network(uint32_t ifindex, struct harp_lease_network *out)
 {
 	struct question_link link;
 	struct netlink nl;
@@ -288,8 +288,6 @@ int mirror_network(uint32_t ifindex, uint32_t side_ifindex, struct harp_lease_ne
 		out->link = HARP_LEASE_LINK_GONE;
 		rc = 0;
 	}
-	if (!rc && side_ifindex)
-		out->side_gone = question_link(&nl, side_ifindex, &link) == -ENODEV;
 	netlink_close(&nl);
 	return rc;
 }

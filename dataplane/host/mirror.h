@@ -26,7 +26,7 @@ int mirror_read(uint32_t ifindex, struct netlink *nl, struct harp_lease_tables *
 void mirror_apply(struct mirror *mirror, const struct harp_lease_tables *found);
 
 /* Reads the fields of NETWORK that describe an interface; the others are zeroed. 0, or -errno. Any thread. */
-int mirror_network(uint32_t ifindex, uint32_t side_ifindex, struct harp_lease_network *out);
+int mirror_network(uint32_t ifindex, struct harp_lease_network *out);
 
 bool mirror_has_address(const struct harp_lease_tables *tables, const struct harp_addr *addr);
 

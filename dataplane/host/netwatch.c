@@ -77,7 +77,6 @@ static int netwatch_connect(struct netwatch *watch, unsigned wait_ms, const stru
 	struct harp_lease_watch request = {
 		.header = netwatch_header(watch, HARP_LEASE_WATCH, sizeof(request)),
 		.lease_id = watch->lease_id,
-		.side_ifindex = watch->side_ifindex,
 	};
 	int rc = daemon_wire_connect(&watch->wire, watch->socket, wait_ms, why);
 
@@ -247,7 +246,6 @@ int netwatch_open(struct netwatch **out, const char *socket, const struct harp_l
 	watch->wire.fd = -1;
 	watch->socket = socket;
 	watch->lease_id = leased->lease_id;
-	watch->side_ifindex = leased->side_ifindex;
 	watch->fd = epoll_create1(EPOLL_CLOEXEC);
 	rc = watch->fd < 0 ? why_fail(why, -errno, "epoll_create1: %s", strerror(errno))
 			   : netwatch_await(watch, fn, ctx, why);

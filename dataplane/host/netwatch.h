@@ -26,7 +26,6 @@ struct netwatch {
 	struct daemon_wire wire; /* wire.fd is -1 while there is no connection */
 	const char *socket;      /* the caller's */
 	uint64_t lease_id;
-	uint32_t side_ifindex;
 	uint32_t serial;
 	uint64_t retry_ns; /* without a connection: when the next one is tried */
 	char why[256];     /* without a connection: the reason */

@@ -13,6 +13,8 @@ struct opening {
 	struct why why;
 };
 
+/* How packets come to instance->nic, for people as well. */
+void opening_mode(struct harp_instance *instance, bool native);
 /* The stack on instance->nic. */
 int opening_stack(const struct opening *o, struct harp_instance *instance);
 /* rtnetlink and neighbors of the interface o->link, in this network namespace. privileged: with CAP_NET_ADMIN. */

@@ -5,9 +5,6 @@
 #include <errno.h>
 #include <linux/if_link.h>
 #include <linux/rtnetlink.h>
-#include <net/if.h>
-#include <stdio.h>
-#include <string.h>
 
 #include "host/netlink.h"
 
@@ -27,21 +24,7 @@ static int program_answer(void *ctx, const struct nlmsghdr *message)
 	return 0;
 }
 
-/* Of the device beside (xdp/side.h). That there is none is no error. */
-static int program_beside(struct netlink *nl, uint32_t ifindex, uint32_t *id)
-{
-	struct netlink_message message;
-	char name[IFNAMSIZ];
-	int rc;
-
-	snprintf(name, sizeof(name), "harp%u", ifindex);
-	netlink_begin(&message, RTM_GETLINK, 0, sizeof(struct ifinfomsg));
-	netlink_put(&message, IFLA_IFNAME, name, strlen(name) + 1);
-	rc = netlink_call(nl, &message, program_answer, id);
-	return rc == -ENODEV ? 0 : rc;
-}
-
-int xdp_program_read(uint32_t ifindex, uint32_t *id, bool *beside)
+int xdp_program_read(uint32_t ifindex, uint32_t *id)
 {
 	struct netlink_message message;
 	struct ifinfomsg *body;
@@ -49,16 +32,11 @@ int xdp_program_read(uint32_t ifindex, uint32_t *id, bool *beside)
 	int rc = netlink_open(&nl, 0);
 
 	*id = 0;
-	*beside = false;
 	if (rc)
 		return rc;
 	body = netlink_begin(&message, RTM_GETLINK, 0, sizeof(*body));
 	body->ifi_index = (int)ifindex;
 	rc = netlink_call(&nl, &message, program_answer, id);
-	if (!rc && !*id) {
-		rc = program_beside(&nl, ifindex, id);
-		*beside = *id;
-	}
 	netlink_close(&nl);
 	return rc;
 }

@@ -1,14 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* xdp_program.h - which XDP program an interface has, or the device that HARP made beside it, by rtnetlink:
- * without libbpf or privileges. */
+/* xdp_program.h - which XDP program an interface has, by rtnetlink: without libbpf or privileges. */
 #ifndef HARP_HOST_XDP_PROGRAM_H
 #define HARP_HOST_XDP_PROGRAM_H
 
-#include <stdbool.h>
 #include <stdint.h>
 
-/* *id: 0 where none is attached; beside: it is on the device beside. 0, or -errno of rtnetlink (-ENODEV: no such
- * interface). */
-int xdp_program_read(uint32_t ifindex, uint32_t *id, bool *beside);
+/* *id: 0 where none is attached. 0, or -errno of rtnetlink (-ENODEV: no such interface). */
+int xdp_program_read(uint32_t ifindex, uint32_t *id);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* xdp_shared.c - the steering programs of this process, by network namespace and interface. */
+/* xdp_shared.c - the XDP programs of this process, by network namespace and interface. */
 #include "host/xdp_shared.h"
 
 #include <dlfcn.h>
@@ -18,8 +18,7 @@ struct xdp_shared {
 	uint64_t netns; /* the namespace's cookie */
 	uint32_t ifindex;
 	unsigned users;
-	unsigned generation; /* of the device that packets come from */
-	pid_t pid;           /* whose it is */
+	pid_t pid; /* the process that attached it */
 	void *library;
 	const struct harp_xdp_api *api;
 	struct harp_xdp *xdp;
@@ -79,8 +78,7 @@ static int shared_make(struct xdp_shared **out, const struct xdp_wish *wish, uin
 	shared->pid = getpid();
 	rc = xdp_library_open(wish->lib_dir, &shared->library, &shared->api, why, why_len);
 	if (!rc)
-		rc = shared->api->attach(&shared->xdp, wish->ifname, wish->mode | HARP_XDP_BESIDE,
-					 why, why_len);
+		rc = shared->api->attach(&shared->xdp, wish->ifname, wish->mode, why, why_len);
 	if (rc) {
 		shared_free(shared);
 		return rc;
@@ -99,12 +97,12 @@ static int shared_suits(const struct xdp_shared *shared, const struct xdp_wish *
 	bool native = shared->api->native(shared->xdp);
 
 	/* What is there already costs the kernel nothing more. */
-	if (wish->mode == HARP_XDP_AUTO || wish->mode == HARP_XDP_SPARING ||
+	if (wish->mode == HARP_XDP_AUTO || wish->mode == HARP_XDP_NATIVE_OR_NONE ||
 	    (wish->mode == HARP_XDP_NATIVE) == native)
 		return 0;
 	if (why)
 		snprintf(why, why_len,
-			 "%s: this process has its steering program there in %s mode; ask for that "
+			 "%s: this process has its XDP program there in %s mode; ask for that "
 			 "one, or for automatic choice",
 			 wish->ifname, native ? "native" : "generic");
 	return -EBUSY;
@@ -170,32 +168,14 @@ struct harp_xdp *xdp_shared_program(const struct xdp_shared *shared)
 	return shared->xdp;
 }
 
-unsigned xdp_shared_generation(const struct xdp_shared *shared)
-{
-	unsigned generation;
-
-	registry_enter(&registry);
-	generation = shared->generation;
-	registry_leave(&registry);
-	return generation;
-}
-
-int xdp_shared_look(struct xdp_shared *shared, struct xdp_shared_place *place, char *why,
-		    size_t why_len)
+int xdp_shared_check(struct xdp_shared *shared, char *why, size_t why_len)
 {
 	int rc;
 
-	why[0] = '\0';
 	registry_enter(&registry);
-	rc = shared->api->look(shared->xdp, why, why_len);
-	shared->generation += rc == HARP_XDP_ELSEWHERE;
-	*place = (struct xdp_shared_place){
-		.generation = shared->generation,
-		.ifindex = shared->api->side(shared->xdp),
-		.netns_fd = shared->api->side_netns(shared->xdp),
-	};
+	rc = shared->api->check(shared->xdp, why, why_len);
 	registry_leave(&registry);
-	return rc < 0 ? rc : 0;
+	return rc;
 }
 
 unsigned xdp_shared_users(const struct xdp_shared *shared)

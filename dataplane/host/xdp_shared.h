@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * xdp_shared.h - the steering programs of this process: one for each interface, shared by all its
+ * xdp_shared.h - the XDP programs of this process: one for each interface, shared by all its
  * stand-alone instances there, on different queues. The last one to go detaches it.
  */
 #ifndef HARP_HOST_XDP_SHARED_H
@@ -24,18 +24,8 @@ int xdp_shared_get(struct xdp_shared **out, const struct xdp_wish *wish, char *w
 void xdp_shared_put(struct xdp_shared *shared);
 const struct harp_xdp_api *xdp_shared_api(const struct xdp_shared *shared);
 struct harp_xdp *xdp_shared_program(const struct xdp_shared *shared);
-/* Where the sockets receive. */
-struct xdp_shared_place {
-	unsigned generation; /* 0 at first; another one: another device, by other sockets */
-	uint32_t ifindex;    /* the device beside; 0: the interface itself */
-	int netns_fd;        /* its network namespace */
-};
-/* Of the device that sockets receive from now. */
-unsigned xdp_shared_generation(const struct xdp_shared *shared);
-/* Is all that was attached still there? Mended if not, where that is possible. 0, or look's -errno in harp_xdp.h; why
- * is empty if all is as it was. May wait for the kernel; any thread. */
-int xdp_shared_look(struct xdp_shared *shared, struct xdp_shared_place *place, char *why,
-		    size_t why_len);
+/* check of harp_xdp.h. May wait for the kernel; any thread. */
+int xdp_shared_check(struct xdp_shared *shared, char *why, size_t why_len);
 /* How many instances use it. */
 unsigned xdp_shared_users(const struct xdp_shared *shared);
 /* In a forked child: closes its descriptors, the first time. Async-signal-safe. */

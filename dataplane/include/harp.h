@@ -39,8 +39,6 @@ extern "C" {
 #endif
 
 struct harp_stack;
-/* The NIC no longer has the frames that it was given to receive into: it gets others. By the thread that polls. */
-HARP_API void harp_stack_receive_anew(struct harp_stack *stack);
 struct harp_listener;
 struct harp_conn;
 
@@ -254,9 +252,13 @@ struct harp_tcp_options {
 	/* sizeof(struct harp_tcp_options), set by the caller. Of a smaller one the missing fields have
 	 * their defaults; of a larger one the fields that the library does not know must be 0. */
 	uint32_t size;
-	uint32_t rx_frames; /* receive budget in frames, at most 65536; bounds the window. 0: 256 */
-	uint32_t tx_frames; /* send budget in frames, at most 65536. 0: 256 */
-	uint32_t backlog;   /* listeners only: half-open plus unaccepted connections. 0: 128. Above
+	/* Receive budget in frames, at most 65536; bounds the window. 0: tuned. It begins with 256 and
+	 * follows what the application consumes in a round trip, as far as the pool allows. */
+	uint32_t rx_frames;
+	/* Send budget in frames, at most 65536. 0: tuned. It begins with 256 and follows the congestion
+	 * window. */
+	uint32_t tx_frames;
+	uint32_t backlog; /* listeners only: half-open plus unaccepted connections. 0: 128. Above
 			     * it the listener answers with SYN cookies, and with nothing while that
 			     * many wait for accept */
 	uint64_t connect_timeout_ns;    /* SYN-SENT and SYN-RECEIVED. 0: 10 s */
@@ -461,6 +463,7 @@ HARP_API int harp_conn_options(const struct harp_conn *conn, struct harp_tcp_opt
  * is in force has no effect, so changing one option restarts no timer and no controller of another.
  * All or nothing: on error the connection is as it was.
  *
+ * rx_frames, tx_frames	another value ends tuning, 0 begins it
  * rx_frames	more opens the window at once, up to what the window scale of the handshake can say
  *		(RFC 7323 section 2.2). After the handshake it cannot be lowered: the window that was
  *		advertised is not taken back (RFC 9293 section 3.8.6)

@@ -40,6 +40,8 @@ extern "C" {
 #endif
 
 #define HARP_CONFIG_FILE "/etc/harp/harp.toml"
+/* Which messages go over HARP lanes on this host, as `harpctl tune` measured it. */
+#define HARP_CONFIG_PROFILE "/etc/harp/profile.toml"
 /* The pre-shared key of a host: where it exists, lanes are encrypted. */
 #define HARP_CONFIG_KEY_FILE "/etc/harp/job.key"
 #define HARP_CONFIG_CORE_MAX 1024u /* core numbers are below it */
@@ -77,9 +79,9 @@ extern "C" {
 	    "prefixes; with = in front whole names; with ^ in front those not to take")                        \
 	KEY(HARP_XDP_MODE, CHOICE, "job", "xdp_mode", xdp_mode, "auto|generic|native", 0, 0,                   \
 	    "auto", LIVE, JOB,                                                                                 \
-	    "How a process without harpd attaches its XDP program; auto: native where the kernel loses "       \
-	    "nothing by it, else generic, on a device beside the interface. Where there can be no such "       \
-	    "device generic is on the interface itself, by auto only where someone named that")                \
+	    "How a process without harpd attaches its XDP program. auto: native where the kernel loses "       \
+	    "nothing by it; else generic, which slows the kernel's own traffic down, with HARP_PATH=xdp, "     \
+	    "HARP_XDP_BYTES_MAX or a profile that uses it, and otherwise nothing")                             \
 	KEY(HARP_INSTANCES, U32, "job", "instances", instances, "instances", 1, 64, "1", LIVE,                 \
 	    JOB,                                                                                               \
 	    "Queues that one process asks for on each interface, each with a stack of its own; "               \
@@ -107,9 +109,12 @@ extern "C" {
 	    "Bytes per comm that may travel before the receiver has posted a receive")                         \
 	KEY(HARP_XDP_BYTES_MAX, U32, "job", "xdp_bytes_max", xdp_bytes_max, "bytes", 0,                        \
 	    4294967295, "0", LIVE, JOB,                                                                        \
-	    "With path auto, messages of up to this many bytes go over AF_XDP and longer ones over kernel "    \
-	    "TCP. 0: by the NIC, 2 segments of its MTU with segmentation offload, else 16. DPDK ports carry "  \
-	    "all messages")                                                                                    \
+	    "With path auto, messages of up to this many bytes go over AF_XDP, in generic mode too, and "      \
+	    "longer ones over kernel TCP. 0: by the profile, else by a table of the NIC's modes. DPDK ports "  \
+	    "carry all messages")                                                                              \
+	KEY(HARP_PROFILE, TEXT, "job", "profile", profile, "file", 0, 255, "", LIVE, JOB,                      \
+	    "Profile that says, for each NIC and group of peers, which messages go over AF_XDP with path "     \
+	    "auto. Empty: /etc/harp/profile.toml, where it exists")                                            \
 	KEY(HARP_LANES, U32, "lanes", "harp", lanes, "lanes", 1, 8, "1", LIVE, JOB,                            \
 	    "Lanes on HARP's own stack that a comm opens over each NIC it uses")                               \
 	KEY(HARP_KERNEL_LANES, U32, "lanes", "kernel", kernel_lanes, "lanes", 0, 16, "0", LIVE,                \
@@ -117,11 +122,6 @@ extern "C" {
 	    "Lanes on kernel sockets that a comm opens over each NIC it uses; 0: as many sockets as NCCL's "   \
 	    "own transport would open there (NCCL_SOCKET_NTHREADS times NCCL_NSOCKS_PERTHREAD where set, 16 "  \
 	    "on ENA, 4 on gVNIC, else 1)")                                                                     \
-	KEY(HARP_KERNEL_THREADS, U32, "lanes", "kernel_threads", kernel_threads, "threads", 0, 16,             \
-	    "0", LIVE, JOB,                                                                                    \
-	    "Threads of a process, for each NIC, that drive kernel lanes beside NCCL's own; 0: as many as "    \
-	    "NCCL's own transport would start for a comm there (NCCL_SOCKET_NTHREADS where set, 2 on ENA, 4 "  \
-	    "on gVNIC, else none)")                                                                            \
 	KEY(HARP_RAILS, CHOICE, "lanes", "rails", rails, "own|backup|all", 0, 0, "backup", LIVE,               \
 	    JOB,                                                                                               \
 	    "Which NICs a comm uses. own: the one that NCCL gave it; backup: one more, when the own one "      \
@@ -245,8 +245,9 @@ extern "C" {
 	    "leases' blocks")                                                                                 \
 	KEY(XDP_MODE, CHOICE, "nic", "xdp_mode", 0, "auto|generic|native", 0, 0, "auto", RESTART,             \
 	    DAEMON,                                                                                           \
-	    "Where the XDP program is attached; auto: native where the kernel loses nothing by it, "          \
-	    "else generic, on a device beside the NIC where there can be one")                                \
+	    "How the XDP program is attached. auto: native where the kernel loses nothing by it, else "       \
+	    "not at all, and the NIC is not leased; generic: for jobs with HARP_PATH=xdp on any NIC, at the " \
+	    "cost of the kernel's own traffic")                                                               \
 	KEY(RSS, TEXT, "nic", "rss", 0, "rule", 0, 1023, "", LIVE, DAEMON,                                    \
 	    "As HARP_RSS, for this NIC. Empty: ask the NIC")                                                  \
 	KEY(ALLOW_SOURCES, LIST, "nic", "allow_sources", 0, "prefixes", 0, 64, "", LIVE, DAEMON,              \
@@ -337,7 +338,7 @@ extern "C" {
 #define HARP_CONFIG_NCCL_KEYS(KEY)                                                                 \
 	KEY(NCCL_SOCKET_IFNAME, "Interfaces to offer when HARP_IFNAME is unset")                   \
 	KEY(NCCL_SOCKET_FAMILY, "AF_INET or AF_INET6: addresses of that family only")              \
-	KEY(NCCL_SOCKET_NTHREADS, "Threads for kernel lanes when HARP_KERNEL_THREADS is 0")        \
+	KEY(NCCL_SOCKET_NTHREADS, "Kernel lanes, with NCCL_NSOCKS_PERTHREAD")                      \
 	KEY(NCCL_NSOCKS_PERTHREAD, "Kernel lanes for each of those threads")                       \
 	KEY(NCCL_COMM_ID, "Without any interface named: prefer those on the subnet of its address")
 

@@ -70,11 +70,10 @@ struct harp_instance;
 struct harp_host_route;
 
 enum harp_xdp_mode {
-	HARP_XDP_AUTO = 0, /* generic on veth; native where attaching costs the kernel nothing */
+	HARP_XDP_AUTO = 0, /* native where attaching costs the kernel nothing, else generic */
 	HARP_XDP_GENERIC = 1,
 	HARP_XDP_NATIVE = 2,
-	HARP_XDP_SPARING =
-		3, /* as auto, but only where the kernel's own traffic is not slowed down */
+	HARP_XDP_NATIVE_OR_NONE = 3, /* native as auto; an error instead of generic */
 };
 
 struct harp_instance_options {
@@ -109,7 +108,7 @@ struct harp_instance_options {
  * interface, queue, cause and remedy.
  * -EPERM missing privilege, -ENODEV no such interface, -EBUSY queue or XDP hook taken, -ENOTSUP
  * kernel or driver cannot, -ENOENT libharp-xdp.so cannot be loaded, -ENETDOWN, -ENOMEM, -ECANCELED
- * HARP_XDP_SPARING, and attaching would slow the kernel's own traffic down.
+ * HARP_XDP_NATIVE_OR_NONE, and only generic mode is possible.
  *
  * With daemon_socket the instance is a lease of harpd's: no privilege is needed and libharp-xdp.so is not
  * loaded. Of the options ifname, queue (HARP_LEASE_QUEUE_ANY: any), copy_mode and frame_count are
@@ -145,6 +144,16 @@ HARP_API int harp_instance_control(struct harp_instance *instance, uint64_t now_
 HARP_API bool harp_instance_control_pending(const struct harp_instance *instance);
 /* One line for people: "AF_XDP generic copy on veth0 queue 0, MTU 1500, 8192 frames of 2048". */
 HARP_API const char *harp_instance_describe(const struct harp_instance *instance);
+/* How its packets come and go. Copy: the kernel copies each packet between its memory and the instance's. */
+enum harp_instance_mode {
+	HARP_MODE_NONE = 0,         /* no instance */
+	HARP_MODE_GENERIC_COPY = 1, /* AF_XDP behind a generic XDP program */
+	HARP_MODE_NATIVE_COPY = 2,  /* AF_XDP behind a native one */
+	HARP_MODE_ZERO_COPY = 3,    /* AF_XDP, by the driver */
+	HARP_MODE_DPDK = 4,
+};
+#define HARP_MODE_COUNT 5u
+HARP_API enum harp_instance_mode harp_instance_mode(const struct harp_instance *instance);
 /* What the steering program did with the packets of the interface since it was attached: one count
  * per verdict. Copies at most max, returns how many there are, or -errno (-ENOTSUP: the instance is a
  * lease, and the counts are harpd's). */

@@ -11,7 +11,7 @@
  *   HELLO     ------------->
  *             <-------------  WELCOME   devices, settings of harp.toml
  *   LEASE     ------------->
- *             <-------------  LEASED    and descriptors (SCM_RIGHTS), in enum's order: HARP_LEASE_FDS, or one more
+ *             <-------------  LEASED    and descriptors (SCM_RIGHTS), in enum's order
  *                             PORT      of a DPDK port instead: what it is, and a descriptor for each queue
  *                             REFUSED   errno and one line for people
  *   RELEASE   ------------->
@@ -28,11 +28,6 @@
  *
  * REFUSED with serial 0 answers no question: it is the last that harpd says to one that has no place (EUSERS) or was
  * silent for too long (ETIMEDOUT), before it hangs up.
- *
- * Where a NIC's steering program is beside it (LEASED names the device), the socket that receives is bound to that
- * device's queue, and there is one descriptor more: the socket that sends, on the NIC's queue. Who asks says whether it
- * knows that (LEASE, accepts); a job of a HARP from before says nothing, and is refused with EPROTONOSUPPORT there. A harpd
- * from before names no device, and is on the NIC itself. The device is harpd's: a job gets nothing of it but that socket.
  *
  * A lease belongs to the process that connected (SO_PEERPIDFD), not to the connection: it ends with RELEASE
  * or with the process, so that harpd may be restarted while jobs run. Who reconnects may release its own leases.
@@ -52,7 +47,7 @@
 
 #define HARP_LEASE_SOCKET "/run/harp/harpd.sock"
 #define HARP_LEASE_MAGIC 0x4c505248u /* "HRPL" */
-#define HARP_LEASE_VERSION 2u
+#define HARP_LEASE_VERSION 3u
 #define HARP_LEASE_MESSAGE_MAX 65536u
 #define HARP_LEASE_DEVICES_MAX 32u
 #define HARP_LEASE_PORT_PAGES_MAX 64u
@@ -80,16 +75,13 @@ enum harp_lease_type {
 
 /* The descriptors of LEASED, in this order. */
 enum harp_lease_fd {
-	HARP_LEASE_FD_XSK = 0, /* bound AF_XDP socket, in the steering map; rings set, not mapped */
+	HARP_LEASE_FD_XSK =
+		0, /* bound AF_XDP socket, in the XDP program's map; rings set, not mapped */
 	HARP_LEASE_FD_FRAMES =
 		1, /* its memory, a sealed memfd of frame_count * frame_size bytes or more */
 	HARP_LEASE_FD_PAGE = 2, /* statistics page (harp_page.h), a sealed memfd */
-	HARP_LEASE_FD_XSK_TX =
-		3, /* with side_ifindex: AF_XDP socket that sends, bound to the NIC's queue, over the
-		    * same memory; the first one receives from the device beside */
 };
 #define HARP_LEASE_FDS 3u
-#define HARP_LEASE_FDS_MAX 4u /* with side_ifindex */
 
 struct harp_lease_header {
 	uint32_t magic;   /* HARP_LEASE_MAGIC */
@@ -111,9 +103,8 @@ struct harp_lease_hello {
  * one job may have of it, queues_free the same or 0 when it is leased. harpd does not open it: speed and MAC address
  * are 0, MTU too where harp.toml has none. */
 #define HARP_LEASE_DEVICE_DPDK 8u
-#define HARP_LEASE_DEVICE_BESIDE 16u /* packets come from a device beside it */
-/* A generic XDP program is on it: what the kernel receives there for itself is copied once more. */
-#define HARP_LEASE_DEVICE_COPIED 32u
+/* Its XDP program is a generic one, which slows the kernel's own traffic down: harp.toml asked for it. */
+#define HARP_LEASE_DEVICE_GENERIC 16u
 struct harp_lease_device {
 	char ifname[16];
 	uint32_t ifindex; /* in the NIC's namespace */
@@ -140,8 +131,6 @@ struct harp_lease_welcome {
 	 * the HARP_ variables that harp.toml sets for jobs. The job's environment beats them. */
 };
 
-#define HARP_LEASE_ACCEPTS_BESIDE 1u /* a queue that is received from a device beside the NIC */
-/* Who does not know `accepts` sends a message without it: HARP_LEASE_REQUEST_MIN bytes. */
 struct harp_lease_request {
 	struct harp_lease_header header;
 	char ifname[16];      /* as WELCOME names it */
@@ -150,10 +139,7 @@ struct harp_lease_request {
 	uint32_t copy_mode;   /* as struct harp_af_xdp_options */
 	uint32_t queues;      /* of a DPDK port: stacks that the job wants on it; 0: 1. Else 0 */
 	char label[64];       /* for people: "train.py rank 3" */
-	uint32_t accepts;     /* HARP_LEASE_ACCEPTS_* */
-	uint32_t reserved;
 };
-#define HARP_LEASE_REQUEST_MIN (sizeof(struct harp_lease_request) - 2 * sizeof(uint32_t))
 
 /* How the NIC chooses a queue for a packet. */
 enum harp_lease_rss {
@@ -181,7 +167,7 @@ struct harp_lease_leased {
 	uint32_t core;     /* suggested for a dedicated thread; 0xffffffff: none */
 	uint32_t rss_kind; /* enum harp_lease_rss */
 	uint32_t rss_key_bytes, rss_table_count;
-	uint32_t side_ifindex; /* the device beside that packets come from; 0: from the NIC */
+	uint32_t reserved;
 	uint8_t rss_key[HARP_LEASE_RSS_KEY_MAX];
 	uint16_t rss_table[HARP_LEASE_RSS_TABLE_MAX]; /* hash modulo rss_table_count -> queue */
 };
@@ -214,8 +200,6 @@ struct harp_lease_release {
 struct harp_lease_watch {
 	struct harp_lease_header header;
 	uint64_t lease_id;
-	uint32_t side_ifindex; /* of LEASED */
-	uint32_t reserved;
 };
 
 #define HARP_LEASE_ADDRESSES_MAX 16u
@@ -243,8 +227,8 @@ enum harp_lease_link {
 struct harp_lease_network {
 	struct harp_lease_header header;
 	uint64_t lease_id;
-	uint8_t link;      /* enum harp_lease_link */
-	uint8_t side_gone; /* the device that packets come from was removed */
+	uint8_t link; /* enum harp_lease_link */
+	uint8_t reserved;
 	uint8_t mac[6];
 	uint32_t mtu_bytes;
 	struct harp_lease_tables tables;

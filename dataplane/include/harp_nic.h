@@ -227,10 +227,6 @@ struct harp_af_xdp_options {
 	uint32_t
 		bind_retry_ms; /* a queue is busy for tens of ms after its owner's death, longer on a
 				 * loaded machine. 0: 2000 */
-	uint32_t
-		receive_ifindex; /* the interface whose queue of that number packets come from, by a
-				   * socket of its own; 0: ifname's */
-	int receive_netns_fd;    /* the network namespace of that one; without it no meaning */
 };
 /* why (why_len bytes, may be NULL) receives one line on failure that names interface, queue, cause
  * and remedy. -EPERM, -ENODEV, -EBUSY, -EOPNOTSUPP, -ENOMEM, -EINVAL. */
@@ -258,7 +254,6 @@ struct harp_queue {
 	uint8_t mac[6];
 	uint8_t reserved;
 	char ifname[16];
-	int tx_fd; /* AF_XDP socket to send by, with the same memory; -1: xsk_fd sends, too */
 };
 /* As harp_nic_af_xdp_create(); on success the descriptors are the caller's (close-on-exec), on failure
  * they are -1 and nothing is left. */
@@ -272,19 +267,8 @@ HARP_API int harp_queue_make(struct harp_queue *out, const struct harp_af_xdp_op
  */
 HARP_API int harp_nic_af_xdp_adopt(struct harp_nic **out, const struct harp_queue *queue, char *why,
 				   size_t why_len);
-/* The XSK's file descriptor, for the steering map; and the one that sends, which may be the same. */
+/* The XSK's file descriptor, for the map of the XDP program. */
 HARP_API int harp_nic_af_xdp_fd(const struct harp_nic *nic);
-HARP_API int harp_nic_af_xdp_tx_fd(const struct harp_nic *nic);
-/*
- * Another place to receive from, of a NIC that has two sockets, when its own has gone. First the socket, by any thread, which
- * may wait: of the device ifindex in the network namespace netns_fd (-1: the thread's); 0: the interface itself, by the
- * socket that sends. A descriptor, or -errno.
- */
-HARP_API int harp_nic_af_xdp_receiver(const struct harp_nic *nic, uint32_t ifindex, int netns_fd);
-/* Then it takes the place of the one that receives, under that one's number, by the thread that drives the NIC. fd is
- * closed. The frames that were to be received into are the caller's again: harp_stack_receive_anew(). 0, or -errno and
- * all is as it was. */
-HARP_API int harp_nic_af_xdp_receive_by(struct harp_nic *nic, int fd);
 
 #ifdef __cplusplus
 }

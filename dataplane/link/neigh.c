@@ -39,6 +39,8 @@
 #include <errno.h>
 #include <string.h>
 
+#include "base/util.h"
+
 #define NEIGHBOUR_PROBES 3u
 #define NEIGHBOUR_RETRY_NS UINT64_C(100000000)
 #define NEIGHBOUR_HOLD_NS UINT64_C(1000000000) /* between rounds of asking in vain */
@@ -269,8 +271,7 @@ void neighbour_suspect(struct eth *eth, struct neighbour *n, const struct harp_a
 
 void neighbour_timer(struct eth *eth, struct timer *timer, uint64_t now_ns)
 {
-	struct neighbour *n =
-		(struct neighbour *)((char *)timer - offsetof(struct neighbour, timer));
+	struct neighbour *n = container_of(timer, struct neighbour, timer);
 
 	(void)now_ns; /* io->now_ns is the same clock */
 	if (n->probes < NEIGHBOUR_PROBES) {

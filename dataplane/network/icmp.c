@@ -3,6 +3,7 @@
 #include "network/icmp.h"
 
 #include "base/checksum.h"
+#include "base/util.h"
 #include "network/ipv4.h"
 
 #define ICMP_HEADER_BYTES 8u
@@ -149,7 +150,7 @@ static uint32_t icmp_mtu_bytes(uint32_t mtu_bytes, uint32_t quoted_bytes)
 {
 	static const uint16_t plateaus[] = { 32000, 17914, 8166, 4352, 2002, 1492, 1006 };
 
-	for (unsigned i = 0; mtu_bytes == 0 && i < sizeof(plateaus) / sizeof(plateaus[0]); i++) {
+	for (unsigned i = 0; mtu_bytes == 0 && i < ARRAY_SIZE(plateaus); i++) {
 		if (plateaus[i] < quoted_bytes)
 			mtu_bytes = plateaus[i];
 	}

@@ -192,7 +192,7 @@ static void af_xdp_kick_tx(struct af_xdp *x)
 
 		if (x->zero_copy && !ring_needs_wakeup(&x->tx))
 			return; /* the driver is at work */
-		rc = sendto(x->tx_fd, NULL, 0, MSG_DONTWAIT | MSG_NOSIGNAL, NULL, 0);
+		rc = sendto(x->fd, NULL, 0, MSG_DONTWAIT | MSG_NOSIGNAL, NULL, 0);
 		x->stats.kicks++;
 		left = x->tx.head - __atomic_load_n(x->tx.consumer, __ATOMIC_ACQUIRE);
 		if (rc < 0 && errno != EAGAIN && errno != EINTR) {
@@ -275,8 +275,6 @@ static void af_xdp_destroy(struct harp_nic *nic)
 	af_xdp_ring_unmap(&x->fill);
 	af_xdp_ring_unmap(&x->tx);
 	af_xdp_ring_unmap(&x->completion);
-	if (x->tx_fd >= 0 && x->tx_fd != x->fd)
-		close(x->tx_fd);
 	if (x->fd >= 0)
 		close(x->fd);
 	if (nic->caps.frame_base)
@@ -299,9 +297,4 @@ const struct harp_nic_ops af_xdp_ops = {
 int harp_nic_af_xdp_fd(const struct harp_nic *nic)
 {
 	return nic && nic->ops == &af_xdp_ops ? ((const struct af_xdp *)nic)->fd : -EINVAL;
-}
-
-int harp_nic_af_xdp_tx_fd(const struct harp_nic *nic)
-{
-	return nic && nic->ops == &af_xdp_ops ? ((const struct af_xdp *)nic)->tx_fd : -EINVAL;
 }

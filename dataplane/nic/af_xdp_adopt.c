@@ -14,6 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/util.h"
 #include "base/why.h"
 #include "nic/af_xdp.h"
 
@@ -30,7 +31,6 @@ struct adopting {
 
 struct adopting_ring {
 	struct xsk_ring *ring;
-	int fd;
 	size_t entry_bytes;
 	const struct xdp_ring_offset *offset;
 	uint64_t page_offset;
@@ -100,8 +100,9 @@ static int adopting_frames(struct adopting *a)
 
 /* ---- the rings ------------------------------------------------------------------------------- */
 
-static int adopting_socket(const struct adopting *a, int fd, struct xdp_mmap_offsets *offsets)
+static int adopting_socket(const struct adopting *a, struct xdp_mmap_offsets *offsets)
 {
+	const int fd = a->x->fd;
 	int domain = 0;
 	socklen_t len = sizeof(domain);
 
@@ -119,10 +120,11 @@ static int adopting_socket(const struct adopting *a, int fd, struct xdp_mmap_off
 	return 0;
 }
 
-static void *adopting_map(const struct adopting_ring *r, uint32_t size, size_t *bytes)
+static void *adopting_map(const struct adopting *a, const struct adopting_ring *r, uint32_t size,
+			  size_t *bytes)
 {
 	*bytes = r->offset->desc + size * r->entry_bytes;
-	return mmap(NULL, *bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, r->fd,
+	return mmap(NULL, *bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, a->x->fd,
 		    (off_t)r->page_offset);
 }
 
@@ -135,7 +137,7 @@ static bool adopting_ring_is_larger(const struct adopting *a, const struct adopt
 
 	if (r->offset->desc + 2 * a->queue->ring_size * r->entry_bytes <= page)
 		return false; /* one page holds both */
-	map = adopting_map(r, 2 * a->queue->ring_size, &bytes);
+	map = adopting_map(a, r, 2 * a->queue->ring_size, &bytes);
 	if (map == MAP_FAILED)
 		return false;
 	munmap(map, bytes);
@@ -146,7 +148,7 @@ static int adopting_ring(const struct adopting *a, const struct adopting_ring *r
 {
 	struct xsk_ring *ring = r->ring;
 	uint32_t size = a->queue->ring_size;
-	char *map = adopting_map(r, size, &ring->map_bytes);
+	char *map = adopting_map(a, r, size, &ring->map_bytes);
 
 	if (map == MAP_FAILED)
 		return why_fail(&a->why, errno == EINVAL ? -EPROTO : -errno,
@@ -173,16 +175,14 @@ static int adopting_rings(const struct adopting *a)
 	struct af_xdp *x = a->x;
 	struct xdp_mmap_offsets offsets = { 0 };
 	const struct adopting_ring rings[] = {
-		{ &x->fill, x->fd, 8, &offsets.fr, XDP_UMEM_PGOFF_FILL_RING },
-		{ &x->completion, x->tx_fd, 8, &offsets.cr, XDP_UMEM_PGOFF_COMPLETION_RING },
-		{ &x->rx, x->fd, sizeof(struct xdp_desc), &offsets.rx, XDP_PGOFF_RX_RING },
-		{ &x->tx, x->tx_fd, sizeof(struct xdp_desc), &offsets.tx, XDP_PGOFF_TX_RING },
+		{ &x->fill, 8, &offsets.fr, XDP_UMEM_PGOFF_FILL_RING },
+		{ &x->completion, 8, &offsets.cr, XDP_UMEM_PGOFF_COMPLETION_RING },
+		{ &x->rx, sizeof(struct xdp_desc), &offsets.rx, XDP_PGOFF_RX_RING },
+		{ &x->tx, sizeof(struct xdp_desc), &offsets.tx, XDP_PGOFF_TX_RING },
 	};
-	int rc = adopting_socket(a, x->fd, &offsets);
+	int rc = adopting_socket(a, &offsets);
 
-	if (!rc && x->tx_fd != x->fd)
-		rc = adopting_socket(a, x->tx_fd, &offsets);
-	for (unsigned i = 0; !rc && i < sizeof(rings) / sizeof(rings[0]); i++)
+	for (unsigned i = 0; !rc && i < ARRAY_SIZE(rings); i++)
 		rc = adopting_ring(a, &rings[i]);
 	x->fill.limit = x->tx.limit = a->queue->ring_size;
 	return rc;
@@ -234,15 +234,12 @@ int harp_nic_af_xdp_adopt(struct harp_nic **out, const struct harp_queue *queue,
 	a.x = calloc(1, sizeof(*a.x));
 	if (!a.x) {
 		rc = why_fail(&a.why, -ENOMEM, "out of memory");
-		adopting_close(queue->tx_fd);
 		adopting_close(queue->xsk_fd);
 		adopting_close(queue->frames_fd);
 		return rc;
 	}
 	a.x->nic.ops = &af_xdp_ops;
 	a.x->fd = queue->xsk_fd; /* closed with the NIC */
-	a.x->tx_fd = queue->tx_fd >= 0 ? queue->tx_fd : queue->xsk_fd;
-	a.x->queue = queue->queue;
 	rc = adopting_numbers(&a);
 	if (!rc)
 		rc = adopting_rings(&a);
@@ -255,42 +252,6 @@ int harp_nic_af_xdp_adopt(struct harp_nic **out, const struct harp_queue *queue,
 	}
 	adopting_caps(&a);
 	*out = &a.x->nic;
-	return 0;
-}
-
-/* ---- another receiver ------------------------------------------------------------------------ */
-
-int harp_nic_af_xdp_receive_by(struct harp_nic *nic, int fd)
-{
-	struct af_xdp *x = (struct af_xdp *)nic, fresh = { 0 };
-	const struct harp_queue queue = { .ring_size = nic->caps.rx_ring };
-	struct adopting a = { .queue = &queue, .x = &fresh };
-	struct xdp_mmap_offsets offsets = { 0 };
-	const struct adopting_ring rings[] = {
-		{ &fresh.fill, fd, 8, &offsets.fr, XDP_UMEM_PGOFF_FILL_RING },
-		{ &fresh.rx, fd, sizeof(struct xdp_desc), &offsets.rx, XDP_PGOFF_RX_RING },
-	};
-	struct harp_nic_stats counted;
-	int rc = adopting_socket(&a, fd, &offsets);
-
-	for (unsigned i = 0; !rc && i < sizeof(rings) / sizeof(rings[0]); i++)
-		rc = adopting_ring(&a, &rings[i]);
-	nic->ops->stats(nic, &counted); /* the kernel's part goes with the socket */
-	if (!rc && dup3(fd, x->fd, O_CLOEXEC) < 0)
-		rc = -errno;
-	close(fd);
-	if (rc) {
-		af_xdp_ring_unmap(&fresh.fill);
-		af_xdp_ring_unmap(&fresh.rx);
-		return rc;
-	}
-	af_xdp_ring_unmap(&x->fill);
-	af_xdp_ring_unmap(&x->rx);
-	fresh.fill.limit = queue.ring_size;
-	x->stats = counted;
-	x->fill = fresh.fill;
-	x->rx = fresh.rx;
-	x->stash_count = 0;
 	return 0;
 }
 

@@ -12,6 +12,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/util.h"
+
 static int link_ethtool(int fd, struct ifreq *request, void *command)
 {
 	request->ifr_data = command;
@@ -33,7 +35,7 @@ static uint32_t link_offloads(int fd, struct ifreq *request)
 	};
 	uint32_t offloads = 0;
 
-	for (unsigned i = 0; i < sizeof(questions) / sizeof(questions[0]); i++) {
+	for (unsigned i = 0; i < ARRAY_SIZE(questions); i++) {
 		struct ethtool_value answer = { .cmd = questions[i].command };
 
 		if (link_ethtool(fd, request, &answer) == 0 &&
@@ -125,5 +127,11 @@ bool af_xdp_link_wants_generic(const struct af_xdp_link *link)
 	/* veth: native XDP takes segmentation offload from the kernel (26-40 down to 5-7 Gbit/s). The
 	 * others have no native XDP. */
 	static const char *const names[] = { "veth", "bridge", "macvlan", "ipvlan", "dummy", NULL };
+	return link_driver_in(link, names);
+}
+
+bool af_xdp_link_is_stacked(const struct af_xdp_link *link)
+{
+	static const char *const names[] = { "bonding", "team", "802.1Q VLAN Support", NULL };
 	return link_driver_in(link, names);
 }

@@ -31,6 +31,8 @@ struct af_xdp_link {
 int af_xdp_link_read(const char *ifname, struct af_xdp_link *out);
 /* May a neighbour on the same machine hand over packets whose TCP checksum is only begun? */
 bool af_xdp_link_partial_csum(const struct af_xdp_link *link);
+/* Do its packets arrive on devices beneath it (bond, team, VLAN)? An AF_XDP socket on it receives nothing. */
+bool af_xdp_link_is_stacked(const struct af_xdp_link *link);
 /* Is this a software device on which native XDP costs the kernel more than it gives HARP? */
 bool af_xdp_link_wants_generic(const struct af_xdp_link *link);
 

@@ -6,15 +6,14 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/memfd.h>
-#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
 
-#include "base/thread.h"
 #include "base/why.h"
+#include "base/util.h"
 #include "nic/af_xdp.h"
 #include "nic/af_xdp_link.h"
 
@@ -141,47 +140,12 @@ static int frames_register(const struct making *m)
 	return rc;
 }
 
-/* A socket is of its thread's network namespace. */
-struct making_away {
-	int netns_fd, fd;
-};
-
-static void *making_away_run(void *arg)
+static int making_socket(const struct making *m)
 {
-	struct making_away *away = arg;
-
-	away->fd = setns(away->netns_fd, CLONE_NEWNET) ? -errno
-						       : socket(AF_XDP, SOCK_RAW | SOCK_CLOEXEC, 0);
-	if (away->fd == -1)
-		away->fd = -errno;
-	return NULL;
-}
-
-/* -1 with errno, as socket(). */
-static int making_socket_in(int netns_fd)
-{
-	struct making_away away = { .netns_fd = netns_fd };
-	pthread_t thread;
-	int rc;
-
-	if (netns_fd < 0)
-		return socket(AF_XDP, SOCK_RAW | SOCK_CLOEXEC, 0);
-	rc = thread_start(&thread, making_away_run, &away, "harp-away");
-	if (!rc)
-		pthread_join(thread, NULL);
-	if (!rc && away.fd >= 0)
-		return away.fd;
-	errno = rc ? -rc : -away.fd;
-	return -1;
-}
-
-static int making_socket(const struct making *m, int *out)
-{
-	bool aside = m->opt.receive_ifindex && out == &m->queue->xsk_fd;
 	int sndbuf_bytes = (int)(m->opt.ring_size * 2 * 4096);
-	int fd = making_socket_in(aside ? m->opt.receive_netns_fd : -1);
+	int fd = socket(AF_XDP, SOCK_RAW | SOCK_CLOEXEC, 0);
 
-	*out = fd;
+	m->queue->xsk_fd = fd;
 	if (fd < 0 && errno == EPERM)
 		return why_fail(&m->why, -EPERM, "AF_XDP needs CAP_NET_RAW; run as root or add it");
 	if (fd < 0 && (errno == EAFNOSUPPORT || errno == EINVAL))
@@ -212,14 +176,14 @@ static int making_memory(const struct making *m)
 	return 0;
 }
 
-/* Each socket has all four: the kernel wants fill and completion rings together. */
-static int making_rings(const struct making *m, int fd)
+static int making_rings(const struct making *m)
 {
 	static const int rings[] = { XDP_UMEM_FILL_RING, XDP_UMEM_COMPLETION_RING, XDP_RX_RING,
 				     XDP_TX_RING };
+	const int fd = m->queue->xsk_fd;
 	uint32_t budget = TX_BUDGET_PACKETS;
 
-	for (unsigned i = 0; i < sizeof(rings) / sizeof(rings[0]); i++)
+	for (unsigned i = 0; i < ARRAY_SIZE(rings); i++)
 		if (setsockopt(fd, SOL_XDP, rings[i], &m->opt.ring_size, sizeof(m->opt.ring_size)) <
 		    0)
 			return why_fail(&m->why, -errno, "rings of %u: %s", m->opt.ring_size,
@@ -233,32 +197,30 @@ static int making_rings(const struct making *m, int fd)
 
 /* ---- bind ----------------------------------------------------------------------------------- */
 
-/* The socket that sends, where another one receives, takes memory and mode from that. */
-static int bind_once(const struct making *m, int fd, unsigned flags)
+static int bind_once(const struct making *m, unsigned flags)
 {
-	bool sender = fd == m->queue->tx_fd, aside = m->opt.receive_ifindex && !sender;
 	struct sockaddr_xdp address = {
 		.sxdp_family = AF_XDP,
-		.sxdp_flags = (uint16_t)(sender ? XDP_SHARED_UMEM : XDP_USE_NEED_WAKEUP | flags),
-		.sxdp_ifindex = aside ? m->opt.receive_ifindex : m->link.ifindex,
+		.sxdp_flags = (uint16_t)(XDP_USE_NEED_WAKEUP | flags),
+		.sxdp_ifindex = m->link.ifindex,
 		.sxdp_queue_id = m->opt.queue,
-		.sxdp_shared_umem_fd = sender ? (uint32_t)m->queue->xsk_fd : 0,
 	};
 
-	return bind(fd, (struct sockaddr *)&address, sizeof(address)) < 0 ? -errno : 0;
+	return bind(m->queue->xsk_fd, (struct sockaddr *)&address, sizeof(address)) < 0 ? -errno
+											: 0;
 }
 
 /*
  * A queue stays busy for tens of milliseconds after its owner's death or clean close (the kernel
  * frees the old pool in a work queue), and no event tells the end: ask again for a bounded time.
  */
-static int bind_patiently(const struct making *m, int fd, unsigned flags)
+static int bind_patiently(const struct making *m, unsigned flags)
 {
 	const struct timespec pause = { .tv_nsec = BIND_RETRY_NS };
 	uint64_t tries = m->opt.bind_retry_ms * 1000000ull / BIND_RETRY_NS + 1;
 	int rc;
 
-	while ((rc = bind_once(m, fd, flags)) == -EBUSY && --tries)
+	while ((rc = bind_once(m, flags)) == -EBUSY && --tries)
 		nanosleep(&pause, NULL);
 	return rc;
 }
@@ -313,7 +275,7 @@ static int making_bind(struct making *m)
 		/* Without multi-buffer frames above one chunk would be dropped in silence. */
 		if (jumbo && !(flags & XDP_USE_SG))
 			continue;
-		rc = bind_patiently(m, m->queue->xsk_fd, flags);
+		rc = bind_patiently(m, flags);
 		m->sg = flags & XDP_USE_SG;
 		if (rc != -EOPNOTSUPP && rc != -EINVAL)
 			break;
@@ -328,22 +290,6 @@ static int making_bind(struct making *m)
 	if (getsockopt(m->queue->xsk_fd, SOL_XDP, XDP_OPTIONS, &options, &len) == 0)
 		m->queue->zero_copy = !!(options.flags & XDP_OPTIONS_ZEROCOPY);
 	return 0;
-}
-
-/* To send, where packets come from a device beside the interface. */
-static int making_sender(struct making *m)
-{
-	int rc;
-
-	if (!m->opt.receive_ifindex)
-		return 0;
-	rc = making_socket(m, &m->queue->tx_fd);
-	if (!rc)
-		rc = making_rings(m, m->queue->tx_fd);
-	if (rc)
-		return rc;
-	rc = bind_patiently(m, m->queue->tx_fd, 0);
-	return rc ? making_bind_failed(m, rc) : 0;
 }
 
 /* What the adopter is told beside the descriptors. */
@@ -365,8 +311,7 @@ static void making_describe(const struct making *m)
 		queue->tx_frags_max =
 			queue->zero_copy ? AF_XDP_ZEROCOPY_FRAGS_MIN : AF_XDP_COPY_FRAGS_MAX;
 	}
-	/* The kernel joins packets (GRO) before the ingress hook, and does not sum what it has joined. */
-	if (af_xdp_link_partial_csum(&m->link) || m->opt.receive_ifindex)
+	if (af_xdp_link_partial_csum(&m->link))
 		queue->features |= HARP_NIC_RX_CSUM_PARTIAL;
 }
 
@@ -376,79 +321,26 @@ int harp_queue_make(struct harp_queue *out, const struct harp_af_xdp_options *op
 	struct making m = { .queue = out, .why = { .text = why, .size = why_len } };
 	int rc;
 
-	*out = (struct harp_queue){
-		.size = sizeof(*out), .xsk_fd = -1, .frames_fd = -1, .tx_fd = -1
-	};
+	*out = (struct harp_queue){ .size = sizeof(*out), .xsk_fd = -1, .frames_fd = -1 };
 	rc = making_options(&m, opt);
 	if (!rc)
 		rc = making_frames(&m);
 	if (!rc)
-		rc = making_socket(&m, &out->xsk_fd);
+		rc = making_socket(&m);
 	if (!rc)
 		rc = making_memory(&m);
 	if (!rc)
-		rc = making_rings(&m, out->xsk_fd);
+		rc = making_rings(&m);
 	if (!rc)
 		rc = making_bind(&m);
-	if (!rc)
-		rc = making_sender(&m);
 	if (!rc) {
 		making_describe(&m);
 		return 0;
 	}
-	if (out->tx_fd >= 0)
-		close(out->tx_fd);
 	if (out->xsk_fd >= 0)
 		close(out->xsk_fd);
 	if (out->frames_fd >= 0)
 		close(out->frames_fd);
-	out->xsk_fd = out->frames_fd = out->tx_fd = -1;
-	return rc;
-}
-
-/* ---- another receiver ------------------------------------------------------------------------ */
-
-/* Over the memory of the socket that sends. */
-static int receiver_bind(const struct making *m, int tx_fd)
-{
-	const struct sockaddr_xdp address = {
-		.sxdp_family = AF_XDP,
-		.sxdp_flags = XDP_SHARED_UMEM,
-		.sxdp_ifindex = m->opt.receive_ifindex,
-		.sxdp_queue_id = m->opt.queue,
-		.sxdp_shared_umem_fd = (uint32_t)tx_fd,
-	};
-
-	return bind(m->queue->xsk_fd, (const struct sockaddr *)&address, sizeof(address)) < 0
-		       ? -errno
-		       : 0;
-}
-
-int harp_nic_af_xdp_receiver(const struct harp_nic *nic, uint32_t ifindex, int netns_fd)
-{
-	const struct af_xdp *x = (const struct af_xdp *)nic;
-	struct harp_queue queue = { .xsk_fd = -1, .tx_fd = -1 };
-	struct making m = { .queue = &queue };
-	int rc;
-
-	if (nic->ops != &af_xdp_ops || x->tx_fd == x->fd)
-		return -EINVAL;
-	if (!ifindex) {
-		rc = fcntl(x->tx_fd, F_DUPFD_CLOEXEC, 0);
-		return rc < 0 ? -errno : rc;
-	}
-	m.opt.queue = x->queue;
-	m.opt.ring_size = nic->caps.rx_ring;
-	m.opt.receive_ifindex = ifindex;
-	m.opt.receive_netns_fd = netns_fd;
-	rc = making_socket(&m, &queue.xsk_fd);
-	if (!rc)
-		rc = making_rings(&m, queue.xsk_fd);
-	if (!rc)
-		rc = receiver_bind(&m, x->tx_fd);
-	if (!rc)
-		return queue.xsk_fd;
-	if (queue.xsk_fd >= 0)
-		close(queue.xsk_fd);
+	out->xsk_fd = out->frames_fd = -1;
 	return rc;
 }

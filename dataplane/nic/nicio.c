@@ -380,21 +380,6 @@ void nicio_fill(struct nicio *io)
 	io->stats->frames_free = io->pool->free_count;
 }
 
-void nicio_fill_anew(struct nicio *io)
-{
-	for (uint32_t i = 0; i < io->pool->frame_count; i++) {
-		struct frame *f = &io->pool->frames[i];
-
-		if (!(f->flags & FRAME_RX_NIC))
-			continue;
-		f->flags = 0;
-		f->stack_refs = 1;
-		frame_release(io->pool, f);
-	}
-	io->fill_held = 0;
-	nicio_fill(io);
-}
-
 /* ---- memory ------------------------------------------------------------------------------------ */
 
 int nicio_memory_add(struct nicio *io, const void *base, size_t bytes)

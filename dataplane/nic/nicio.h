@@ -82,8 +82,14 @@ void nicio_memory_forget(struct nicio *io, const void *base, size_t bytes);
 void nicio_flush(struct nicio *io);
 /* Takes completed frames home. */
 void nicio_complete(struct nicio *io);
-/* The NIC no longer has the frames it was given: they come home, and it gets others. */
-void nicio_fill_anew(struct nicio *io);
+/* So many frames may arrive while nobody polls: the NIC holds as many from now on, as far as it can. */
+static inline void nicio_fill_raise(struct nicio *io, uint32_t frames)
+{
+	if (frames > io->fill_max)
+		frames = io->fill_max;
+	if (frames > io->fill_target)
+		io->fill_target = frames;
+}
 /* Tops the NIC's receive ring up to fill_target. */
 void nicio_fill(struct nicio *io);
 

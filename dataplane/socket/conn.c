@@ -6,6 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/util.h"
+
 /* The slowest clock of timestamps has ticked: RFC 7323 section 5.4. */
 #define CONN_REOPEN_NS TCP_NS_PER_S
 
@@ -29,7 +31,7 @@ static bool conn_may_reopen(const struct harp_conn *old)
 {
 	return old->on_time_wait_list && !(old->flags & CONN_PASSIVE) &&
 	       (old->options & HARP_TCPI_TIMESTAMPS) &&
-	       old->tcp->now_ns - old->ts_recent_ns >= CONN_REOPEN_NS;
+	       old->tcp->now_ns - old->ts.recent_ns >= CONN_REOPEN_NS;
 }
 
 static bool conn_tuple_free(void *ctx, uint16_t port)
@@ -184,7 +186,7 @@ void socket_want_write(struct harp_conn *conn)
 /* More follows what is not taken now: a segment that was begun would leave short, so the limit is one of whole ones. */
 size_t socket_unsent_room(const struct harp_conn *conn, size_t bytes)
 {
-	uint32_t unsent = conn_unsent_bytes(conn), most = conn->snd_unsent_bytes_max;
+	uint32_t unsent = conn_unsent_bytes(conn), most = conn->opts.unsent_bytes_max;
 
 	if (unsent + bytes > most && most >= conn->snd_mss_bytes)
 		most -= most % conn->snd_mss_bytes;
@@ -371,7 +373,7 @@ const char *harp_ca_state_name(enum harp_ca_state state)
 		[HARP_CA_LOSS] = "loss",
 	};
 
-	return (unsigned)state < sizeof(names) / sizeof(names[0]) ? names[state] : "?";
+	return (unsigned)state < ARRAY_SIZE(names) ? names[state] : "?";
 }
 
 static enum harp_ca_state conn_ca_state(const struct harp_conn *conn)
@@ -386,8 +388,8 @@ static enum harp_ca_state conn_ca_state(const struct harp_conn *conn)
 	case TCP_RECOVERY_NONE:
 		break;
 	}
-	return conn->sacked_bytes || conn->lost_bytes || conn->dup_acks ? HARP_CA_DISORDER
-									: HARP_CA_OPEN;
+	return conn->loss.sacked_bytes || conn->loss.lost_bytes || conn->dup_acks ? HARP_CA_DISORDER
+										  : HARP_CA_OPEN;
 }
 
 int harp_conn_info(const struct harp_conn *conn, struct harp_tcp_info *info, size_t size)
@@ -400,9 +402,9 @@ int harp_conn_info(const struct harp_conn *conn, struct harp_tcp_info *info, siz
 		.rcv_mss_bytes = conn->rcv_mss_bytes,
 		.snd_wscale = conn->snd_wscale,
 		.rcv_wscale = conn->rcv_wscale,
-		.srtt_ns = conn->srtt_ns,
-		.rttvar_ns = conn->rttvar_ns,
-		.rtt_ns_min = conn->rtt_ns_min,
+		.srtt_ns = conn->rtt.srtt_ns,
+		.rttvar_ns = conn->rtt.rttvar_ns,
+		.rtt_ns_min = conn->rtt.min_ns,
 		.rto_ns = tcp_timer_rto_ns(conn),
 		.snd_cwnd_bytes = conn->cc.cwnd_bytes,
 		.snd_ssthresh_bytes = conn->cc.ssthresh_bytes,
@@ -438,14 +440,14 @@ int harp_conn_info(const struct harp_conn *conn, struct harp_tcp_info *info, siz
 		.ecn_ce_in = conn->acct.ecn_ce_in,
 		.ecn_ece_in = conn->acct.ecn_ece_in,
 		.ecn_reductions = conn->acct.ecn_reductions,
-		.sacked_bytes = conn->sacked_bytes,
+		.sacked_bytes = conn->loss.sacked_bytes,
 		.lost_segs = conn->acct.lost_segs,
 		.tlp_probes = conn->acct.tlp_probes,
 		.undone_recoveries = conn->acct.undos,
 		.reorder_window_ns = tcp_rack_window_ns(conn),
 		.ca_state = conn_ca_state(conn),
 		.backoff = conn->rtx_backoff,
-		.sacked_out_segs = conn->sacked_segs,
+		.sacked_out_segs = conn->loss.sacked_segs,
 		.lost_out_segs = marks.lost_segs,
 		.retrans_out_segs = marks.retrans_segs,
 	};

@@ -58,6 +58,7 @@ ssize_t harp_conn_recv(struct harp_conn *conn, void *buf, size_t len)
 	}
 	conn->acct.rx_copied_bytes += done;
 	conn->tcp->stats->rx_copied_bytes += done;
+	tcp_budget_consumed(conn);
 	tcp_window_reopen(conn);
 	return (ssize_t)done;
 }
@@ -89,6 +90,7 @@ void harp_conn_consume(struct harp_conn *conn, size_t len)
 		frames_take(conn, n);
 		len -= n;
 	}
+	tcp_budget_consumed(conn);
 	tcp_window_reopen(conn);
 }
 
@@ -148,6 +150,7 @@ void harp_frame_release(struct harp_conn *conn, struct harp_frame *frame)
 	assert(f->flags & FRAME_LENT);
 	if (f->flags & FRAME_LENT_RX) {
 		frames_give_back(conn, f);
+		tcp_budget_consumed(conn);
 		tcp_window_reopen(conn);
 		return;
 	}

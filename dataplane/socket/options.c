@@ -8,7 +8,6 @@
 #define OPTIONS_SIZE_MIN offsetof(struct harp_tcp_options, backlog)
 #define OPTIONS_SIZE_MAX 4096u
 
-#define OPTIONS_FRAMES_DEFAULT 256u
 #define OPTIONS_BACKLOG_DEFAULT 128u
 #define OPTIONS_CONNECT_TIMEOUT_NS (10 * TCP_NS_PER_S)
 #define OPTIONS_USER_TIMEOUT_NS (120 * TCP_NS_PER_S)
@@ -50,10 +49,6 @@ static const char *options_check(const struct harp_tcp_options *opt)
 
 static void options_defaults(struct harp_tcp_options *opt)
 {
-	if (opt->rx_frames == 0)
-		opt->rx_frames = OPTIONS_FRAMES_DEFAULT;
-	if (opt->tx_frames == 0)
-		opt->tx_frames = OPTIONS_FRAMES_DEFAULT;
 	if (opt->backlog == 0)
 		opt->backlog = OPTIONS_BACKLOG_DEFAULT;
 	if (opt->connect_timeout_ns == 0)
@@ -103,28 +98,28 @@ int socket_options(const struct tcp *tcp, const struct harp_tcp_options *in,
  */
 static struct harp_tcp_options options_in_force(const struct harp_conn *conn)
 {
-	uint32_t congestion = tcp_cc_congestion(conn), unsent = conn->snd_unsent_bytes_max;
+	uint32_t congestion = tcp_cc_congestion(conn), unsent = conn->opts.unsent_bytes_max;
 
 	return (struct harp_tcp_options){
 		.size = sizeof(struct harp_tcp_options),
 		.rx_frames = conn->rx_frames_budget,
 		.tx_frames = conn->tx_frames_budget,
-		.connect_timeout_ns = conn->connect_timeout_ns,
-		.user_timeout_ns = conn->user_timeout_ns,
-		.keepalive_idle_ns = conn->keepalive_idle_ns,
-		.keepalive_interval_ns = conn->keepalive_interval_ns,
-		.keepalive_count = conn->keepalive_count,
+		.connect_timeout_ns = conn->opts.connect_timeout_ns,
+		.user_timeout_ns = conn->opts.user_timeout_ns,
+		.keepalive_idle_ns = conn->opts.keepalive_idle_ns,
+		.keepalive_interval_ns = conn->opts.keepalive_interval_ns,
+		.keepalive_count = conn->opts.keepalive_count,
 		.dscp = conn->tos >> 2,
 		.user = conn->user,
 		.unsent_bytes_max = unsent == UINT32_MAX ? 0 : unsent,
 		.congestion = congestion,
 		.fixed_window_bytes =
 			congestion == HARP_CONGESTION_FIXED ? (uint32_t)conn->cc.priv[0] : 0,
-		.ecn = conn->ecn,
-		.mss_bytes = conn->mss_limit_bytes,
-		.options_off = conn->options_off,
-		.delayed_ack_ns = conn->delayed_ack_ns,
-		.initial_rto_ns = conn->initial_rto_ns,
+		.ecn = conn->opts.ecn,
+		.mss_bytes = conn->opts.mss_limit_bytes,
+		.options_off = conn->opts.options_off,
+		.delayed_ack_ns = conn->opts.delayed_ack_ns,
+		.initial_rto_ns = conn->opts.initial_rto_ns,
 	};
 }
 
@@ -154,7 +149,7 @@ static int options_check_state(const struct harp_conn *conn, const struct harp_t
 	    want->initial_rto_ns != now->initial_rto_ns)
 		return -EISCONN;
 	/* The window's right edge is not moved to the left: RFC 9293 section 3.8.6. */
-	if (want->rx_frames < now->rx_frames)
+	if (want->rx_frames != 0 && want->rx_frames < now->rx_frames)
 		return -EISCONN;
 	/* Before the handshake tcp_cc_begin() decides. */
 	if (want->congestion == HARP_CONGESTION_DCTCP && now->congestion != want->congestion &&
@@ -163,40 +158,38 @@ static int options_check_state(const struct harp_conn *conn, const struct harp_t
 	return 0;
 }
 
-/* What has room now hears of it. */
-static void options_set_budgets(struct harp_conn *conn, const struct harp_tcp_options *want)
+/* A budget that has not changed goes on being tuned. */
+static void options_set_budgets(struct harp_conn *conn, const struct harp_tcp_options *now,
+				const struct harp_tcp_options *want)
 {
-	uint32_t rx_frames = tcp_budget(conn->tcp, want->rx_frames);
-
-	conn->tx_frames_budget = tcp_budget(conn->tcp, want->tx_frames);
-	conn->snd_unsent_bytes_max = want->unsent_bytes_max ? want->unsent_bytes_max : UINT32_MAX;
+	if (want->tx_frames != now->tx_frames)
+		tcp_budget_change_tx(conn, want->tx_frames);
+	conn->opts.unsent_bytes_max = want->unsent_bytes_max ? want->unsent_bytes_max : UINT32_MAX;
 	if (conn->flags & CONN_WANT_WRITE)
 		tcp_ack_writable(conn);
-	if (rx_frames == conn->rx_frames_budget)
-		return;
-	conn->rx_frames_budget = rx_frames;
-	tcp_window_rebudget(conn);
+	if (want->rx_frames != now->rx_frames)
+		tcp_budget_change_rx(conn, want->rx_frames);
 }
 
 static void options_set_timers(struct harp_conn *conn, const struct harp_tcp_options *now,
 			       const struct harp_tcp_options *want)
 {
 	if (want->connect_timeout_ns != now->connect_timeout_ns) {
-		conn->connect_timeout_ns = want->connect_timeout_ns;
+		conn->opts.connect_timeout_ns = want->connect_timeout_ns;
 		tcp_timer_life(conn, want->connect_timeout_ns);
 	}
 	if (want->initial_rto_ns != now->initial_rto_ns) /* from the next SYN on */
-		conn->initial_rto_ns = conn->rto_ns = want->initial_rto_ns;
+		conn->opts.initial_rto_ns = conn->rtt.rto_ns = want->initial_rto_ns;
 	if (want->user_timeout_ns != now->user_timeout_ns) {
-		conn->user_timeout_ns = want->user_timeout_ns;
+		conn->opts.user_timeout_ns = want->user_timeout_ns;
 		tcp_timer_user_timeout(conn);
 	}
 	if (want->keepalive_idle_ns != now->keepalive_idle_ns ||
 	    want->keepalive_interval_ns != now->keepalive_interval_ns ||
 	    want->keepalive_count != now->keepalive_count) {
-		conn->keepalive_idle_ns = want->keepalive_idle_ns;
-		conn->keepalive_interval_ns = want->keepalive_interval_ns;
-		conn->keepalive_count = want->keepalive_count;
+		conn->opts.keepalive_idle_ns = want->keepalive_idle_ns;
+		conn->opts.keepalive_interval_ns = want->keepalive_interval_ns;
+		conn->opts.keepalive_count = want->keepalive_count;
 		tcp_timer_keepalive(conn);
 	}
 }
@@ -216,11 +209,11 @@ int harp_conn_set_options(struct harp_conn *conn, const struct harp_tcp_options 
 		return err;
 	conn->user = want.user;
 	conn->tos = (uint8_t)(want.dscp << 2);
-	conn->delayed_ack_ns = (uint32_t)want.delayed_ack_ns;
-	options_set_budgets(conn, &want);
+	conn->opts.delayed_ack_ns = (uint32_t)want.delayed_ack_ns;
+	options_set_budgets(conn, &now, &want);
 	options_set_timers(conn, &now, &want);
 	if (want.mss_bytes != now.mss_bytes) {
-		conn->mss_limit_bytes = (uint16_t)want.mss_bytes;
+		conn->opts.mss_limit_bytes = (uint16_t)want.mss_bytes;
 		tcp_mtu_limit(conn);
 	}
 	if (want.congestion != now.congestion || want.fixed_window_bytes != now.fixed_window_bytes)

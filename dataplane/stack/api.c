@@ -33,11 +33,6 @@ int harp_stack_neighbour_set(struct harp_stack *stack, const struct harp_addr *a
 	return neighbour_set(&stack->eth, addr, mac);
 }
 
-void harp_stack_receive_anew(struct harp_stack *stack)
-{
-	nicio_fill_anew(&stack->io);
-}
-
 bool harp_stack_memory_supported(const struct harp_stack *stack)
 {
 	return stack->pool.external_count > 0;

@@ -5,13 +5,15 @@
 #include <errno.h>
 #include <string.h>
 
+#include "base/util.h"
+
 #define INFO_NAME(name, kind, help) #name,
 #define INFO_HELP(name, kind, help) help,
 #define INFO_KIND(name, kind, help) #kind,
 static const char *const info_names[] = { HARP_STATS(INFO_NAME) };
 static const char *const info_helps[] = { HARP_STATS(INFO_HELP) };
 static const char *const info_kinds[] = { HARP_STATS(INFO_KIND) };
-enum { INFO_COUNT = sizeof(info_names) / sizeof(info_names[0]) };
+enum { INFO_COUNT = ARRAY_SIZE(info_names) };
 #undef INFO_NAME
 #undef INFO_HELP
 #undef INFO_KIND

@@ -12,6 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/util.h"
+
 #define STACK_CONNS_MAX 1048576u
 #define STACK_TIMERS_PUT_OFF_MAX 32u /* polls: a burst each, so that a flood can't stop time */
 #define STACK_TX_RETRY_NS 20000u     /* a NIC that holds packets and can't say until when */
@@ -195,11 +197,9 @@ static void stack_timer(void *ctx, struct timer *timer, uint64_t now_ns)
 	struct harp_stack *stack = ctx;
 
 	if (timer->kind == TCP_TIMER_KIND)
-		tcp_timer_fire(
-			(struct harp_conn *)((char *)timer - offsetof(struct harp_conn, timer)));
+		tcp_timer_fire(container_of(timer, struct harp_conn, timer));
 	else if (timer->kind == UDP_TIMER_KIND)
-		udp_timer_fire(
-			(struct harp_udp *)((char *)timer - offsetof(struct harp_udp, timer)));
+		udp_timer_fire(container_of(timer, struct harp_udp, timer));
 	else
 		neighbour_timer(&stack->eth, timer, now_ns);
 }

@@ -14,9 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define TCP_FRAMES_BUDGET_MAX 65536u /* of jumbo frames still less than half the sequence space */
-#define TCP_POOL_RESERVE_FRAMES 16u  /* for ACKs, RSTs and ARP when data has taken all it may */
-#define TCP_REUSE_GAP_SEQ 65537u     /* beyond an unscaled window of the previous incarnation */
+#define TCP_REUSE_GAP_SEQ 65537u /* beyond an unscaled window of the previous incarnation */
 
 #define S(state) (1u << HARP_TCP_##state)
 /* RFC 9293 figure 5; CLOSED may be reached from everywhere (RST, abort, timeout). LISTEN is not a
@@ -80,10 +78,7 @@ static void tcp_init_limits(struct tcp *tcp, const struct harp_nic_caps *caps)
 {
 	uint32_t headroom = caps->rx_headroom;
 
-	if (tcp->pool->frame_count > tcp->io->fill_max)
-		tcp->shared_frames = tcp->pool->frame_count - tcp->io->fill_max;
-	tcp->pool_plenty_frames =
-		TCP_POOL_RESERVE_FRAMES + tcp->io->fill_max + tcp->shared_frames / 4 + 1;
+	tcp_budget_init(tcp);
 	tcp->tx_frags_max = 1;
 	if (caps->features & HARP_NIC_TX_MULTI)
 		tcp->tx_frags_max = caps->tx_frags_max > 0 ? caps->tx_frags_max : 1;
@@ -171,40 +166,6 @@ void tcp_clock(struct tcp *tcp, uint64_t now_ns)
 	tcp->now_ms = (uint32_t)(now_ns / TCP_NS_PER_MS);
 }
 
-static uint32_t tcp_pool_floor(const struct tcp *tcp, uint32_t held, uint64_t other_held)
-{
-	const struct nicio *io = tcp->io;
-	uint32_t floor = TCP_POOL_RESERVE_FRAMES, quarter = tcp->shared_frames / 4;
-
-	if (io->fill_max > io->fill_held)
-		floor += io->fill_max - io->fill_held;
-	/* The directions may not starve one another: two stacks whose pools are full of bytes to send
-	 * would refuse each other's for ever. And some of both is for everyone. */
-	if (held >= TCP_FRAMES_BUDGET_MIN && other_held < quarter)
-		floor += quarter - (uint32_t)other_held;
-	return floor;
-}
-
-uint32_t tcp_pool_floor_tx(const struct harp_conn *conn)
-{
-	return tcp_pool_floor(conn->tcp, conn->tx_frames_held, conn->tcp->stats->frames_tcp_rx);
-}
-
-uint32_t tcp_pool_floor_rx(const struct harp_conn *conn)
-{
-	return tcp_pool_floor(conn->tcp, conn->rx_frames_held, conn->tcp->stats->frames_tcp_tx);
-}
-
-uint32_t tcp_budget(const struct tcp *tcp, uint32_t frames)
-{
-	/* No more than half of what the fill ring leaves of the pool. */
-	if (frames > tcp->shared_frames / 2)
-		frames = tcp->shared_frames / 2;
-	if (frames > TCP_FRAMES_BUDGET_MAX)
-		frames = TCP_FRAMES_BUDGET_MAX;
-	return frames < TCP_FRAMES_BUDGET_MIN ? TCP_FRAMES_BUDGET_MIN : frames;
-}
-
 /* Typical payload of a received frame when segments are full: turns frames into a window. */
 static uint32_t tcp_rcv_bytes_per_frame(const struct tcp *tcp, uint32_t mtu_bytes,
 					uint32_t mss_bytes)
@@ -217,22 +178,21 @@ static uint32_t tcp_rcv_bytes_per_frame(const struct tcp *tcp, uint32_t mtu_byte
 
 static void tcp_conn_options(struct harp_conn *conn, const struct harp_tcp_options *opt)
 {
-	conn->rx_frames_budget = tcp_budget(conn->tcp, opt->rx_frames);
-	conn->tx_frames_budget = tcp_budget(conn->tcp, opt->tx_frames);
-	conn->connect_timeout_ns = opt->connect_timeout_ns;
-	conn->user_timeout_ns = opt->user_timeout_ns;
-	conn->initial_rto_ns = opt->initial_rto_ns;
-	conn->rto_ns = opt->initial_rto_ns;
-	conn->keepalive_idle_ns = opt->keepalive_idle_ns;
-	conn->keepalive_interval_ns = opt->keepalive_interval_ns;
-	conn->keepalive_count = opt->keepalive_count;
+	tcp_budget_begin(conn, opt->rx_frames, opt->tx_frames);
+	conn->opts.connect_timeout_ns = opt->connect_timeout_ns;
+	conn->opts.user_timeout_ns = opt->user_timeout_ns;
+	conn->opts.initial_rto_ns = opt->initial_rto_ns;
+	conn->rtt.rto_ns = opt->initial_rto_ns;
+	conn->opts.keepalive_idle_ns = opt->keepalive_idle_ns;
+	conn->opts.keepalive_interval_ns = opt->keepalive_interval_ns;
+	conn->opts.keepalive_count = opt->keepalive_count;
 	conn->tos = (uint8_t)(opt->dscp << 2);
 	conn->user = opt->user;
-	conn->snd_unsent_bytes_max = opt->unsent_bytes_max ? opt->unsent_bytes_max : UINT32_MAX;
-	conn->ecn = (uint8_t)opt->ecn;
-	conn->mss_limit_bytes = (uint16_t)opt->mss_bytes;
-	conn->options_off = (uint8_t)opt->options_off;
-	conn->delayed_ack_ns = (uint32_t)opt->delayed_ack_ns;
+	conn->opts.unsent_bytes_max = opt->unsent_bytes_max ? opt->unsent_bytes_max : UINT32_MAX;
+	conn->opts.ecn = (uint8_t)opt->ecn;
+	conn->opts.mss_limit_bytes = (uint16_t)opt->mss_bytes;
+	conn->opts.options_off = (uint8_t)opt->options_off;
+	conn->opts.delayed_ack_ns = (uint32_t)opt->delayed_ack_ns;
 	tcp_cc_select(conn, opt->congestion, opt->fixed_window_bytes);
 }
 
@@ -298,10 +258,11 @@ void tcp_conn_offer(struct harp_conn *conn)
 	conn->options = 0;
 	conn->flags &= ~(uint32_t)CONN_ECN_IN;
 	conn->rcv_wscale = 0;
-	if (conn->options_off & HARP_TCPI_WSCALE)
+	if (conn->opts.options_off & HARP_TCPI_WSCALE)
 		return;
 	while (conn->rcv_wscale < TCP_WSCALE_MAX &&
-	       (65535u << conn->rcv_wscale) < conn_rcv_wnd_bytes_max(conn))
+	       (65535u << conn->rcv_wscale) <
+		       conn->budget.rx_frames_max * conn->rcv_bytes_per_frame)
 		conn->rcv_wscale++;
 }
 
@@ -310,8 +271,8 @@ void tcp_conn_begin(struct harp_conn *conn)
 	struct tcp *tcp = conn->tcp;
 	uint32_t mss = conn_link_mss_bytes(conn);
 
-	if (conn->mss_limit_bytes != 0 && mss > conn->mss_limit_bytes)
-		mss = conn->mss_limit_bytes;
+	if (conn->opts.mss_limit_bytes != 0 && mss > conn->opts.mss_limit_bytes)
+		mss = conn->opts.mss_limit_bytes;
 	conn->rcv_mss_bytes = (uint16_t)mss;
 	conn->rcv_bytes_per_frame = tcp_rcv_bytes_per_frame(tcp, conn->path.mtu_bytes, mss);
 	tcp_conn_offer(conn);
@@ -327,7 +288,7 @@ void tcp_conn_secrets(struct harp_conn *conn)
 	/* ISN = M + F(localip, localport, remoteip, remoteport, secretkey); M ticks every 4 us. */
 	tcp_conn_iss(conn, (uint32_t)(conn->tcp->now_ns >> 12) + (uint32_t)hash);
 	/* A fixed offset per 4-tuple: a later incarnation's timestamps are greater (RFC 6191). */
-	conn->ts_offset = (uint32_t)(hash >> 32);
+	conn->ts.offset = (uint32_t)(hash >> 32);
 }
 
 void tcp_conn_iss(struct harp_conn *conn, uint32_t iss_seq)
@@ -336,10 +297,10 @@ void tcp_conn_iss(struct harp_conn *conn, uint32_t iss_seq)
 	conn->snd_una_seq = iss_seq;
 	conn->snd_nxt_seq = iss_seq;
 	conn->snd_end_seq = iss_seq + 1;
-	conn->recover_seq = iss_seq;
-	conn->rack_fack_seq = iss_seq;
-	conn->rtx_seq = iss_seq;
-	conn->retrans_end_seq = iss_seq;
+	conn->loss.recover_seq = iss_seq;
+	conn->rack.fack_seq = iss_seq;
+	conn->loss.rtx_seq = iss_seq;
+	conn->loss.retrans_end_seq = iss_seq;
 }
 
 void tcp_conn_iss_beyond(struct harp_conn *conn, uint32_t old_nxt_seq)
@@ -363,7 +324,7 @@ void tcp_conn_established(struct harp_conn *conn)
 	tcp_state_set(conn, HARP_TCP_ESTABLISHED);
 	conn->flags |= CONN_ESTABLISHED_ONCE;
 	conn->flags &= ~(uint32_t)CONN_SYN_PENDING;
-	conn->life_deadline_ns = TCP_NEVER_NS;
+	conn->deadline.life_ns = TCP_NEVER_NS;
 	tcp_cc_begin(conn);
 	tcp_timer_keepalive(conn);
 	if (conn->listener) {
@@ -423,10 +384,10 @@ void tcp_enter_time_wait(struct harp_conn *conn)
 {
 	tcp_state_set(conn, HARP_TCP_TIME_WAIT);
 	tcp_sndq_purge(conn);
-	conn->rto_deadline_ns = TCP_NEVER_NS;
-	conn->loss_deadline_ns = TCP_NEVER_NS;
-	conn->probe_deadline_ns = TCP_NEVER_NS;
-	conn->keep_deadline_ns = TCP_NEVER_NS;
+	conn->deadline.rto_ns = TCP_NEVER_NS;
+	conn->deadline.loss_ns = TCP_NEVER_NS;
+	conn->deadline.probe_ns = TCP_NEVER_NS;
+	conn->deadline.keep_ns = TCP_NEVER_NS;
 	tcp_timer_life(conn, TCP_TIME_WAIT_NS);
 	if (!(conn->flags & CONN_HANDLE))
 		tcp_time_wait_add(conn);
@@ -448,6 +409,7 @@ void tcp_conn_die(struct harp_conn *conn, int error)
 	conn->error = error;
 	tcp_timer_stop(conn);
 	tcp_tx_unlist(conn);
+	tcp_budget_release(conn);
 	tcp_sndq_purge(conn);
 	tcp_reass_purge(conn);
 	flow_remove(&tcp->flows, &key, conn->index);

@@ -12,6 +12,7 @@
  *	tcp_ack.c      what an acceptable ACK does: queue, RTT, window
  *	tcp_reass.c    payload in: in order to the receive queue, else the reassembly list
  *	tcp_window.c   the window that we offer
+ *	tcp_budget.c   how many frames a connection may hold; autotuning
  *	tcp_starve.c   receivers that the pool has no frames for
  *	tcp_delack.c   when it is acknowledged
  *	tcp_tx.c       the transmit phase: who sends what, when
@@ -127,11 +128,13 @@ struct tcp {
 	struct conn_list pool_waiters; /* their application waits for frames of the pool */
 	struct conn_list reassembling; /* those with data out of order: tcp_reass.c */
 	struct conn_list starved; /* those whose window is closed for want of frames of the pool */
-	bool nic_full;            /* the last transmit phase ended for want of room */
-	uint32_t resolved_seen;   /* eth->resolved_generation when tx_unresolved was last woken */
-	uint32_t tx_frags_max;    /* frames of one segment */
-	bool csum_offload;        /* the card fills in checksums */
-	uint32_t shared_frames;   /* of the pool, beside the fill ring */
+	struct conn_list grown;   /* those whose receive budget has grown: tcp_budget.c */
+	uint32_t grown_count, grown_frames; /* how many they are, and the sum of their budgets */
+	bool nic_full;                      /* the last transmit phase ended for want of room */
+	uint32_t resolved_seen; /* eth->resolved_generation when tx_unresolved was last woken */
+	uint32_t tx_frags_max;  /* frames of one segment */
+	bool csum_offload;      /* the card fills in checksums */
+	uint32_t shared_frames; /* of the pool, beside the fill ring */
 	uint32_t pool_plenty_frames;     /* free: more than any tcp_pool_floor_*() */
 	uint32_t rx_payload_frame_bytes; /* what the NIC puts in one received frame */
 	struct flow_table flows;
@@ -231,7 +234,7 @@ static inline void conn_heard(struct harp_conn *conn)
 /* Our timestamp clock, as this connection shows it. */
 static inline uint32_t conn_tsval(const struct harp_conn *conn)
 {
-	return conn->tcp->now_ms + conn->ts_offset;
+	return conn->tcp->now_ms + conn->ts.offset;
 }
 /* ---- tcp.c ---- */
 int tcp_init(struct tcp *tcp, struct ip *ip, struct wheel *wheel, struct rng *rng,
@@ -276,15 +279,6 @@ void tcp_enter_time_wait(struct harp_conn *conn);
 void tcp_time_wait_add(struct harp_conn *conn);
 /* The handshake is complete. */
 void tcp_conn_established(struct harp_conn *conn);
-/*
- * Frames of the pool that must stay when this connection takes another one to send from, or to keep
- * received bytes in: what the fill ring misses, a reserve for control packets, and, unless the
- * connection has next to nothing, what is left of the other direction's quarter.
- */
-uint32_t tcp_pool_floor_tx(const struct harp_conn *conn);
-uint32_t tcp_pool_floor_rx(const struct harp_conn *conn);
-/* The budget for a request of `frames`: within the pool and the limits of harp_tcp_options. */
-uint32_t tcp_budget(const struct tcp *tcp, uint32_t frames);
 
 /* ---- tcp_in.c ---- */
 struct tcp_run; /* tcp_run.h */
@@ -307,7 +301,7 @@ enum tcp_verdict tcp_check_ack(struct harp_conn *conn, const struct tcp_segment 
 /* Does it echo a timestamp that we sent and that it may still echo? */
 static inline bool tcp_check_echo(const struct harp_conn *conn, const struct tcp_segment *seg)
 {
-	return seg->opt.tsecr - conn->ts_echo_min <= conn->ts_sent - conn->ts_echo_min;
+	return seg->opt.tsecr - conn->ts.echo_min <= conn->ts.sent - conn->ts.echo_min;
 }
 /* TS.Recent moves, of a segment that passed. */
 void tcp_check_take_timestamp(struct harp_conn *conn, const struct tcp_segment *seg);
@@ -364,10 +358,35 @@ void tcp_rcvq_discard(struct harp_conn *conn);
 /* ---- tcp_window.c ---- */
 /* Frames went back: advertise more when it is worth a segment. */
 void tcp_window_reopen(struct harp_conn *conn);
-/* rx_frames_budget has changed. */
-void tcp_window_rebudget(struct harp_conn *conn);
 /* The right edge that the budget allows now; never left of the one advertised. */
 uint32_t tcp_window_edge(const struct harp_conn *conn);
+
+/* ---- tcp_budget.c ---- */
+/*
+ * Frames of the pool that must stay when this connection takes another one to send from, or to keep
+ * received bytes in: what the fill ring misses, a reserve for control packets, and, unless the
+ * connection has next to nothing, what is left of the other direction's quarter.
+ */
+uint32_t tcp_pool_floor_tx(const struct harp_conn *conn);
+uint32_t tcp_pool_floor_rx(const struct harp_conn *conn);
+void tcp_budget_init(struct tcp *tcp);
+/* The budgets that the application asked for; 0: tuned. */
+void tcp_budget_begin(struct harp_conn *conn, uint32_t rx_frames, uint32_t tx_frames);
+void tcp_budget_change_rx(struct harp_conn *conn, uint32_t frames);
+void tcp_budget_change_tx(struct harp_conn *conn, uint32_t frames);
+/* A round trip has passed since the last measurement, or may have: sets the receive budget. */
+void tcp_budget_measure(struct harp_conn *conn);
+/* The application consumed received bytes. */
+static inline void tcp_budget_consumed(struct harp_conn *conn)
+{
+	if (conn->budget.rx_tuned && conn->tcp->now_ns >= conn->budget.measure_end_ns)
+		tcp_budget_measure(conn);
+}
+/* The send budget as of now. */
+uint32_t tcp_budget_tx_frames(const struct harp_conn *conn);
+void tcp_budget_tune_tx(struct harp_conn *conn);
+/* The receive budget that has grown goes back. */
+void tcp_budget_release(struct harp_conn *conn);
 
 /* ---- tcp_starve.c ---- */
 /* Data in order was refused, as the pool is short. True: for a while, and the window is to be closed. */
@@ -470,9 +489,9 @@ bool tcp_rack_detect(struct harp_conn *conn);
 /* Everything is judged anew. */
 void tcp_rack_restart(struct harp_conn *conn);
 uint64_t tcp_rack_window_ns(const struct harp_conn *conn);
-/* loss_deadline_ns has passed. */
+/* deadline.loss_ns has passed. */
 void tcp_rack_timeout(struct harp_conn *conn);
-/* probe_deadline_ns has passed. */
+/* deadline.probe_ns has passed. */
 void tcp_rack_probe_timeout(struct harp_conn *conn);
 /* The probe to send: a segment never sent, or the last one again; NULL: none any more. */
 struct frame *tcp_rack_probe(struct harp_conn *conn);
@@ -553,7 +572,7 @@ bool tcp_mtu_probe_lost(struct harp_conn *conn, const struct frame *seg);
 /* Without SACK: the duplicate ACKs are for a probe that is known to be lost. */
 static inline bool tcp_mtu_explains(const struct harp_conn *conn)
 {
-	return conn->mtu_failed && conn->snd_una_seq == conn->mtu_probe_seq;
+	return conn->mtu.failed && conn->snd_una_seq == conn->mtu.probe_seq;
 }
 
 /* ---- tcp_timer.c ---- */

@@ -6,9 +6,10 @@
 
 void tcp_ack_writable(struct harp_conn *conn)
 {
+	tcp_budget_tune_tx(conn);
 	if (conn->tx_frames_held * 4 > conn->tx_frames_budget * 3 ||
 	    conn->tx_external_held * 4 > conn->tx_frames_budget * 3 ||
-	    conn_unsent_bytes(conn) > conn->snd_unsent_bytes_max / 2)
+	    conn_unsent_bytes(conn) > conn->opts.unsent_bytes_max / 2)
 		return;
 	if (conn->on_pool_list)
 		TAILQ_REMOVE(&conn->tcp->pool_waiters, conn, pool_link);
@@ -32,9 +33,9 @@ void tcp_ack_progress(struct harp_conn *conn)
 {
 	struct tcp *tcp = conn->tcp;
 
-	if (tcp->now_ns < conn->confirm_next_ns || !ip_path_neighbour(&conn->path))
+	if (tcp->now_ns < conn->throttle.confirm_next_ns || !ip_path_neighbour(&conn->path))
 		return;
-	conn->confirm_next_ns = tcp->now_ns + ACK_CONFIRM_NS;
+	conn->throttle.confirm_next_ns = tcp->now_ns + ACK_CONFIRM_NS;
 	neighbour_confirm(tcp->eth, conn->path.neighbour, tcp->now_ns);
 }
 
@@ -78,10 +79,10 @@ void tcp_ack_new(struct harp_conn *conn, uint32_t ack)
 	ack_round_trip(conn, &a, lone);
 	if (a.sent_ns) {
 		/* RACK, where nothing is out of order. */
-		conn->rack_sent_ns = a.sent_ns;
-		conn->rack_end_seq = ack;
-		conn->rack_fack_seq = ack;
-		conn->rack_rtt_ns = a.rtt_ns;
+		conn->rack.sent_ns = a.sent_ns;
+		conn->rack.end_seq = ack;
+		conn->rack.fack_seq = ack;
+		conn->rack.rtt_ns = a.rtt_ns;
 	}
 	tcp_loss_ack(conn, &a);
 	ack_tell(conn);
@@ -98,9 +99,9 @@ static bool ack_is_duplicate(const struct harp_conn *conn, const struct tcp_segm
 void tcp_ack_in(struct harp_conn *conn, const struct tcp_segment *seg)
 {
 	struct tcp_ack a = { .ack = seg->ack,
-			     .flight_bytes = conn_flight_bytes(conn) - conn->sacked_bytes -
-					     conn->dup_acked_bytes,
-			     .fack_seq = conn->rack_fack_seq,
+			     .flight_bytes = conn_flight_bytes(conn) - conn->loss.sacked_bytes -
+					     conn->loss.dup_acked_bytes,
+			     .fack_seq = conn->rack.fack_seq,
 			     .dup = ack_is_duplicate(conn, seg),
 			     .sack = (seg->opt.seen & TCP_OPT_SACK) &&
 				     (conn->options & HARP_TCPI_SACK) };
@@ -153,7 +154,7 @@ void tcp_window_update(struct harp_conn *conn, const struct tcp_segment *seg)
 	if (opened && conn_flight_bytes(conn) == 0) {
 		/* The persist timer has nothing to ask any more. */
 		conn->rtx_backoff = 0;
-		conn->rto_deadline_ns = TCP_NEVER_NS;
+		conn->deadline.rto_ns = TCP_NEVER_NS;
 	}
 	tcp_tx_ready(conn);
 }

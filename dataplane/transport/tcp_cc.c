@@ -14,6 +14,8 @@
 #include <errno.h>
 #include <string.h>
 
+#include "base/util.h"
+
 /* 1.2 windows a round trip, and bursts of 250 us: below 300 us the burst is the window. */
 #define CC_PACE_RTT_NS_MIN (TCP_PACE_BURST_NS * 6 / 5)
 /* RFC 5681 section 4.1 takes the window back after an idle RTO, RFC 6298's of a second at least. Ours is
@@ -25,7 +27,7 @@ static const struct cc_ops *const cc_controllers[] = {
 	[HARP_CONGESTION_DCTCP] = &cc_dctcp,     [HARP_CONGESTION_DELAY] = &cc_delay,
 	[HARP_CONGESTION_FIXED] = &cc_fixed,
 };
-#define CC_CONTROLLERS (sizeof(cc_controllers) / sizeof(cc_controllers[0]))
+#define CC_CONTROLLERS ARRAY_SIZE(cc_controllers)
 
 const char *harp_congestion_name(enum harp_congestion congestion)
 {
@@ -84,8 +86,8 @@ static struct cc_event cc_begin_event(const struct harp_conn *conn)
 				  .mss_bytes = conn->snd_mss_bytes,
 				  .snd_una_seq = conn->snd_una_seq,
 				  .snd_nxt_seq = conn->snd_nxt_seq,
-				  .srtt_ns = conn->srtt_ns,
-				  .rtt_ns_min = conn->rtt_ns_min };
+				  .srtt_ns = conn->rtt.srtt_ns,
+				  .rtt_ns_min = conn->rtt.min_ns };
 }
 
 void tcp_cc_begin(struct harp_conn *conn)
@@ -125,8 +127,8 @@ void tcp_cc_change(struct harp_conn *conn, uint32_t congestion, uint32_t fixed_w
 		return;
 	}
 	cc_replace(&conn->cc, &chosen, &ev);
-	if (conn->undo_open) /* loss_undo() would bring the old one back */
-		cc_replace(&conn->undo_cc, &chosen, &ev);
+	if (conn->undo.open) /* loss_undo() would bring the old one back */
+		cc_replace(&conn->undo.cc, &chosen, &ev);
 	tcp_cc_pace(conn);
 	tcp_tx_ready(conn);
 }
@@ -136,7 +138,7 @@ void tcp_cc_restart(struct harp_conn *conn)
 	uint64_t idle_ns = conn->tcp->now_ns - conn->progress_ns;
 	uint32_t restart;
 
-	if (idle_ns < CC_IDLE_NS_MIN || idle_ns < conn->rto_ns || conn->cc.ops->constant)
+	if (idle_ns < CC_IDLE_NS_MIN || idle_ns < conn->rtt.rto_ns || conn->cc.ops->constant)
 		return;
 	/* RW = min(IW,cwnd); ssthresh remembers what was good (RFC 5681 section 4.1). */
 	restart = cc_initial_window_bytes(conn->snd_mss_bytes);
@@ -151,22 +153,23 @@ void tcp_cc_pace(struct harp_conn *conn)
 {
 	struct cc *cc = &conn->cc;
 
-	if (conn->srtt_ns < CC_PACE_RTT_NS_MIN || cc->ops->constant) {
+	if (conn->rtt.srtt_ns < CC_PACE_RTT_NS_MIN || cc->ops->constant) {
 		cc->pacing_bytes_per_s = 0;
 		return;
 	}
 	cc->pacing_bytes_per_s =
 		cc->cwnd_bytes *
-		(cc->cwnd_bytes < cc->ssthresh_bytes ? 2000000000u : 1200000000ull) / conn->srtt_ns;
+		(cc->cwnd_bytes < cc->ssthresh_bytes ? 2000000000u : 1200000000ull) /
+		conn->rtt.srtt_ns;
 }
 
 bool tcp_cc_pace_admits(struct harp_conn *conn, uint32_t bytes)
 {
 	uint64_t rate = conn->cc.pacing_bytes_per_s, now_ns = conn->tcp->now_ns;
 	int64_t burst = (int64_t)(rate * TCP_PACE_BURST_NS / TCP_NS_PER_S), deepest, wait;
-	uint64_t passed_ns = now_ns - conn->pace_ns, most_ns;
+	uint64_t passed_ns = now_ns - conn->pace.credit_ns, most_ns;
 
-	if (conn->pace_credit_bytes >= bytes)
+	if (conn->pace.credit_bytes >= bytes)
 		return true;
 	/* After a pause a whole turn may leave at once; while waiting two segments will do. */
 	deepest = (int64_t)TCP_TX_QUOTA_SEGMENTS * conn->snd_mss_bytes;
@@ -175,17 +178,17 @@ bool tcp_cc_pace_admits(struct harp_conn *conn, uint32_t bytes)
 	if (burst < 2 * conn->snd_mss_bytes)
 		burst = 2 * conn->snd_mss_bytes;
 	/* What was sent again counts too, and may have left the credit below zero. */
-	if (conn->pace_credit_bytes < -deepest)
-		conn->pace_credit_bytes = -deepest;
+	if (conn->pace.credit_bytes < -deepest)
+		conn->pace.credit_bytes = -deepest;
 	most_ns = (uint64_t)deepest * 2 * TCP_NS_PER_S / (rate + 1) + 1;
-	conn->pace_credit_bytes +=
+	conn->pace.credit_bytes +=
 		(int64_t)((passed_ns < most_ns ? passed_ns : most_ns) * rate / TCP_NS_PER_S);
-	if (conn->pace_credit_bytes > deepest)
-		conn->pace_credit_bytes = deepest;
-	conn->pace_ns = now_ns;
-	if (conn->pace_credit_bytes >= bytes)
+	if (conn->pace.credit_bytes > deepest)
+		conn->pace.credit_bytes = deepest;
+	conn->pace.credit_ns = now_ns;
+	if (conn->pace.credit_bytes >= bytes)
 		return true;
-	wait = burst - conn->pace_credit_bytes;
+	wait = burst - conn->pace.credit_bytes;
 	tcp_timer_pace(conn, (uint64_t)wait * TCP_NS_PER_S / (rate + 1) + 1);
 	conn->tcp->stats->tcp_paced++;
 	return false;

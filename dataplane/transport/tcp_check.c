@@ -65,8 +65,9 @@ static void check_new_epoch(struct harp_conn *conn)
 	hash = siphash24(&tcp->challenge_secret, seed, sizeof(seed));
 	/* 3/4 to 5/4 of the time, half to all of the budget. */
 	epoch_ns = epoch_ns - epoch_ns / 4 + ((hash >> 32) * (epoch_ns / 2) >> 32);
-	conn->challenge_epoch_end_ns = tcp->now_ns + epoch_ns;
-	conn->challenge_left = (uint8_t)(most - (hash & 0xffff) * (most / 2 + 1) / 0x10000);
+	conn->throttle.challenge_epoch_end_ns = tcp->now_ns + epoch_ns;
+	conn->throttle.challenge_left =
+		(uint8_t)(most - (hash & 0xffff) * (most / 2 + 1) / 0x10000);
 }
 
 /* Sends one, if the connection's budget has one left. */
@@ -74,13 +75,13 @@ static void check_challenge(struct harp_conn *conn)
 {
 	struct tcp *tcp = conn->tcp;
 
-	if (tcp->now_ns >= conn->challenge_epoch_end_ns)
+	if (tcp->now_ns >= conn->throttle.challenge_epoch_end_ns)
 		check_new_epoch(conn);
-	if (conn->challenge_left == 0) {
+	if (conn->throttle.challenge_left == 0) {
 		tcp->stats->tcp_challenge_limited++;
 		return;
 	}
-	conn->challenge_left--;
+	conn->throttle.challenge_left--;
 	tcp->stats->tcp_challenge_acks++;
 	(void)tcp_out_ack(conn);
 }
@@ -95,18 +96,18 @@ void tcp_check_take_timestamp(struct harp_conn *conn, const struct tcp_segment *
 	    !seq_leq(seg->seq, conn->rcv_acked_seq))
 		return;
 	if (seg->opt.tsval != conn->ts_recent) {
-		conn->ts_echo_min = conn->ts_echo_max;
-		conn->ts_echo_max = seg->opt.tsecr;
-	} else if (seq_gt(seg->opt.tsecr, conn->ts_echo_max)) {
-		conn->ts_echo_max = seg->opt.tsecr;
+		conn->ts.echo_min = conn->ts.echo_max;
+		conn->ts.echo_max = seg->opt.tsecr;
+	} else if (seq_gt(seg->opt.tsecr, conn->ts.echo_max)) {
+		conn->ts.echo_max = seg->opt.tsecr;
 	}
 	conn->ts_recent = seg->opt.tsval;
-	conn->ts_recent_ns = conn->tcp->now_ns;
+	conn->ts.recent_ns = conn->tcp->now_ns;
 }
 
 static enum tcp_verdict check_timestamps(struct harp_conn *conn, const struct tcp_segment *seg)
 {
-	bool fresh = conn->tcp->now_ns - conn->ts_recent_ns < CHECK_TS_AGE_NS;
+	bool fresh = conn->tcp->now_ns - conn->ts.recent_ns < CHECK_TS_AGE_NS;
 
 	if (!(conn->options & HARP_TCPI_TIMESTAMPS) || (seg->flags & TCP_RST))
 		return TCP_PASS;
@@ -150,7 +151,7 @@ static bool check_acceptable(const struct harp_conn *conn, const struct tcp_segm
 static bool check_was_offered(const struct harp_conn *conn, uint32_t seq)
 {
 	return conn_rcv_wnd_bytes(conn) == 0 &&
-	       seq - conn->rcv_nxt_seq <= conn_rcv_wnd_bytes_max(conn);
+	       seq - conn->rcv_nxt_seq <= conn_rcv_offered_bytes_max(conn);
 }
 
 /*
@@ -160,9 +161,9 @@ static bool check_was_offered(const struct harp_conn *conn, uint32_t seq)
  */
 static bool check_answers_probe(struct harp_conn *conn)
 {
-	if (conn->tcp->now_ns < conn->probe_next_ns)
+	if (conn->tcp->now_ns < conn->throttle.probe_next_ns)
 		return false;
-	conn->probe_next_ns = conn->tcp->now_ns + CHECK_PROBE_NS;
+	conn->throttle.probe_next_ns = conn->tcp->now_ns + CHECK_PROBE_NS;
 	return true;
 }
 
@@ -172,7 +173,7 @@ static enum tcp_verdict check_unacceptable(struct harp_conn *conn, const struct 
 	/* "If an incoming segment is not acceptable, an acknowledgment should be sent in reply (unless the
 	 * RST bit is set ...)": keepalive probes and data that was received before get it at once, what no
 	 * honest peer sends throttled, or a stranger could have us send his victim duplicate ACKs. */
-	uint32_t behind = conn_rcv_wnd_bytes_max(conn);
+	uint32_t behind = conn_rcv_offered_bytes_max(conn);
 
 	if (seg->flags & TCP_RST) {
 		/* It left into a window: RFC 5961 section 3.2. Who has reset answers with an RST that fits. */

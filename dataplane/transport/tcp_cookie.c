@@ -107,7 +107,7 @@ void tcp_cookie_answer(struct harp_listener *l, const struct tcp_segment *syn)
 	in.mss_index = cookie_mss_index(mss);
 	tcp_conn_iss(conn, cookie_make(tcp, &in));
 	if (conn->options & HARP_TCPI_TIMESTAMPS)
-		conn->ts_offset -= conn_tsval(conn) - cookie_tsval(conn);
+		conn->ts.offset -= conn_tsval(conn) - cookie_tsval(conn);
 	conn->state = HARP_TCP_SYN_RECEIVED; /* for this moment: tcp_out_syn() asks */
 	if (tcp_out_syn(conn) == 0) {
 		tcp->stats->tcp_cookies_sent++;
@@ -142,7 +142,7 @@ static bool cookie_check(const struct harp_conn *conn, const struct tcp_segment 
 	syn->wnd_field = ack->wnd_field;
 	syn->opt.seen = TCP_OPT_MSS;
 	syn->opt.mss_bytes = cookie_mss[in.mss_index];
-	if (!(ack->opt.seen & TCP_OPT_TIMESTAMP) || (conn->options_off & HARP_TCPI_TIMESTAMPS))
+	if (!(ack->opt.seen & TCP_OPT_TIMESTAMP) || (conn->opts.options_off & HARP_TCPI_TIMESTAMPS))
 		return true;
 	age_ms_max = (uint32_t)(((uint64_t)COOKIE_PERIODS << COOKIE_PERIOD_SHIFT) / TCP_NS_PER_MS);
 	if (conn_tsval(conn) - ack->opt.tsecr > age_ms_max)
@@ -189,7 +189,7 @@ bool tcp_cookie_accept(struct harp_listener *l, const struct tcp_segment *ack)
 	conn->snd_nxt_seq = ack->ack;
 	conn->flags &= ~(uint32_t)CONN_SYN_PENDING;
 	conn->rcv_edge_seq = conn->rcv_nxt_seq + conn_syn_wnd_bytes(conn);
-	conn->ts_echo_min = conn->ts_echo_max = conn->ts_sent =
+	conn->ts.echo_min = conn->ts.echo_max = conn->ts.sent =
 		syn.opt.seen & TCP_OPT_TIMESTAMP ? ack->opt.tsecr : 0;
 	conn->rtx_backoff = 1; /* when the SYN-ACK left is not known: no round trip to learn */
 	tcp->stats->tcp_cookies_accepted++;

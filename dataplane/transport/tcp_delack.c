@@ -31,7 +31,7 @@ void tcp_delack_want(struct harp_conn *conn, bool now)
 	if (!(conn->flags & CONN_ACK_PENDING) || (conn->flags & CONN_ACK_HELD)) {
 		conn->flags &= ~(uint32_t)CONN_ACK_HELD;
 		conn->flags |= CONN_ACK_PENDING;
-		conn->ack_poll = conn->tcp->poll_count;
+		conn->delack.poll = conn->tcp->poll_count;
 	}
 	if (!conn->on_ack_list) {
 		TAILQ_INSERT_TAIL(&conn->tcp->ack_list, conn, ack_link);
@@ -46,11 +46,12 @@ static void delack_hold(struct harp_conn *conn, uint64_t hold_ns)
 
 	/* Owed sooner, or held already, unless for longer: behind a short segment. */
 	if (conn->flags & CONN_ACK_PENDING &&
-	    (!(conn->flags & CONN_ACK_HELD) || !conn->delayed_ack_ns || conn->ack_due_ns <= due_ns))
+	    (!(conn->flags & CONN_ACK_HELD) || !conn->opts.delayed_ack_ns ||
+	     conn->delack.due_ns <= due_ns))
 		return;
 	tcp_delack_want(conn, false);
 	conn->flags |= CONN_ACK_HELD;
-	conn->ack_due_ns = due_ns;
+	conn->delack.due_ns = due_ns;
 }
 
 /*
@@ -65,11 +66,11 @@ static void delack_hold(struct harp_conn *conn, uint64_t hold_ns)
  */
 static uint64_t delack_pair_ns(struct harp_conn *conn, bool pushed, bool joined)
 {
-	bool again = pushed && conn->full_pushed;
+	bool again = pushed && conn->delack.full_pushed;
 	/* Segments come in clusters: some pauses are much longer than the usual distance. */
-	uint64_t hold_ns = 8u * conn->full_gap_ns;
+	uint64_t hold_ns = 8u * conn->delack.full_gap_ns;
 
-	conn->full_pushed = pushed;
+	conn->delack.full_pushed = pushed;
 	if (again || joined || conn->full_segs_unacked >= 2 ||
 	    conn->tcp->acks_owed >= TCP_ACKS_HELD_MAX)
 		return 0;
@@ -82,7 +83,7 @@ static uint64_t delack_short_ns(const struct harp_conn *conn)
 	if (conn->rcv_nxt_seq - conn->rcv_acked_seq >= 2u * conn->rcv_mss_bytes ||
 	    conn->tcp->acks_owed >= TCP_ACKS_HELD_MAX)
 		return 0;
-	return conn->delayed_ack_ns;
+	return conn->opts.delayed_ack_ns;
 }
 
 /*
@@ -96,28 +97,28 @@ static uint64_t delack_hold_ns(struct harp_conn *conn, const struct tcp_segment 
 		return 0;
 	if (len + TCP_OPTIONS_TIMESTAMP_BYTES < conn->rcv_mss_bytes)
 		return delack_short_ns(conn);
-	if (2 * conn->full_gap_ns > TCP_ACK_HOLD_BULK_NS)
+	if (2 * conn->delack.full_gap_ns > TCP_ACK_HOLD_BULK_NS)
 		return delack_pair_ns(conn, seg->flags & TCP_PSH, len > conn->rcv_mss_bytes);
 	if (seg->flags & TCP_PSH)
 		return 0;
-	if (conn->bulk_segs >= TCP_BULK_SEGMENTS)
+	if (conn->delack.bulk_segs >= TCP_BULK_SEGMENTS)
 		return TCP_ACK_HOLD_BULK_NS;
-	conn->bulk_segs++;
+	conn->delack.bulk_segs++;
 	return TCP_ACK_HOLD_NS;
 }
 
 /* How far apart full-sized segments come: a pause counts for no more than twice what was usual. */
 static void delack_gap(struct harp_conn *conn)
 {
-	uint32_t now_ns = (uint32_t)conn->tcp->now_ns, gap_ns = now_ns - conn->full_ns;
-	uint32_t most_ns = 2 * conn->full_gap_ns + TCP_ACK_HOLD_NS;
+	uint32_t now_ns = (uint32_t)conn->tcp->now_ns, gap_ns = now_ns - conn->delack.full_ns;
+	uint32_t most_ns = 2 * conn->delack.full_gap_ns + TCP_ACK_HOLD_NS;
 
 	if (gap_ns > most_ns)
 		gap_ns = most_ns;
-	conn->full_ns = now_ns;
-	conn->full_gap_ns += gap_ns / 8u - conn->full_gap_ns / 8u;
-	if (conn->full_gap_ns > TCP_ACK_HOLD_SLOW_NS_MAX)
-		conn->full_gap_ns = TCP_ACK_HOLD_SLOW_NS_MAX;
+	conn->delack.full_ns = now_ns;
+	conn->delack.full_gap_ns += gap_ns / 8u - conn->delack.full_gap_ns / 8u;
+	if (conn->delack.full_gap_ns > TCP_ACK_HOLD_SLOW_NS_MAX)
+		conn->delack.full_gap_ns = TCP_ACK_HOLD_SLOW_NS_MAX;
 }
 
 void tcp_delack_took(struct harp_conn *conn, const struct tcp_segment *seg, uint32_t len)
@@ -129,7 +130,7 @@ void tcp_delack_took(struct harp_conn *conn, const struct tcp_segment *seg, uint
 		delack_gap(conn);
 	}
 	hold_ns = delack_hold_ns(conn, seg, len);
-	conn->last_pushed = (seg->flags & TCP_PSH) != 0;
+	conn->delack.last_pushed = (seg->flags & TCP_PSH) != 0;
 	if (hold_ns)
 		delack_hold(conn, hold_ns);
 	else
@@ -150,9 +151,9 @@ static bool delack_is_due(const struct harp_conn *conn)
 		return true;
 	if (conn->flags & CONN_ACK_HELD)
 		return conn->full_segs_unacked >= TCP_ACK_EVERY_SEGMENTS ||
-		       conn->tcp->now_ns >= conn->ack_due_ns;
-	return conn->ack_poll != conn->tcp->poll_count ||
-	       (conn->full_segs_unacked >= 2 && !conn->last_pushed);
+		       conn->tcp->now_ns >= conn->delack.due_ns;
+	return conn->delack.poll != conn->tcp->poll_count ||
+	       (conn->full_segs_unacked >= 2 && !conn->delack.last_pushed);
 }
 
 unsigned tcp_delack_phase(struct tcp *tcp)
@@ -190,8 +191,8 @@ uint64_t tcp_delack_next_ns(const struct tcp *tcp)
 	{
 		if (!(conn->flags & CONN_ACK_HELD) || (conn->flags & CONN_ACK_NOW))
 			return tcp->now_ns;
-		if (conn->ack_due_ns < next_ns)
-			next_ns = conn->ack_due_ns;
+		if (conn->delack.due_ns < next_ns)
+			next_ns = conn->delack.due_ns;
 	}
 	return next_ns;
 }

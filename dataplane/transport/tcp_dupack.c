@@ -11,7 +11,7 @@
 void tcp_dupack_forget(struct harp_conn *conn)
 {
 	conn->dup_acks = 0;
-	conn->dup_acked_bytes = 0;
+	conn->loss.dup_acked_bytes = 0;
 }
 
 static void dupack_mark_head(struct harp_conn *conn)
@@ -19,7 +19,7 @@ static void dupack_mark_head(struct harp_conn *conn)
 	if (conn->snd_head && conn->snd_head != conn->snd_unsent &&
 	    !(conn->snd_head->tcp_flags & SEG_MARKS))
 		tcp_sack_mark_lost(conn, conn->snd_head);
-	conn->rtx_force = 1;
+	conn->loss.rtx_force = 1;
 }
 
 /*
@@ -29,10 +29,10 @@ static void dupack_mark_head(struct harp_conn *conn)
  */
 static bool dupack_may_recover(const struct harp_conn *conn)
 {
-	uint32_t copies = conn->recover_seq == conn->snd_una_seq ? conn->recover_resent : 0;
+	uint32_t copies = conn->loss.recover_seq == conn->snd_una_seq ? conn->loss.resent_segs : 0;
 
 	return conn->dup_acks >= TCP_DUPACK_THRESHOLD + copies &&
-	       !seq_awaited(conn->recover_seq, conn->snd_una_seq, conn->snd_nxt_seq);
+	       !seq_awaited(conn->loss.recover_seq, conn->snd_una_seq, conn->snd_nxt_seq);
 }
 
 void tcp_dupack_count(struct harp_conn *conn, struct tcp_ack *a)
@@ -41,16 +41,17 @@ void tcp_dupack_count(struct harp_conn *conn, struct tcp_ack *a)
 
 	/* RFC 5681 section 3.2 (4): no more than was outstanding when recovery began, or a peer could draw
 	 * on new data for ever by duplicates of one ACK (Savage et al. 1999). */
-	if (conn->recovery == TCP_RECOVERY_FAST && conn->recover_seq - conn->snd_una_seq < most)
-		most = conn->recover_seq - conn->snd_una_seq;
-	room = most > conn->dup_acked_bytes ? most - conn->dup_acked_bytes : 0;
+	if (conn->recovery == TCP_RECOVERY_FAST &&
+	    conn->loss.recover_seq - conn->snd_una_seq < most)
+		most = conn->loss.recover_seq - conn->snd_una_seq;
+	room = most > conn->loss.dup_acked_bytes ? most - conn->loss.dup_acked_bytes : 0;
 
 	if (conn->recovery == TCP_RECOVERY_RTO)
 		return;
 	if (conn->dup_acks < UINT8_MAX)
 		conn->dup_acks++;
 	a->delivered_bytes = conn->snd_mss_bytes < room ? conn->snd_mss_bytes : room;
-	conn->dup_acked_bytes += a->delivered_bytes;
+	conn->loss.dup_acked_bytes += a->delivered_bytes;
 	if (conn->recovery != TCP_RECOVERY_FAST && conn->dup_acks >= TCP_DUPACK_THRESHOLD &&
 	    !tcp_mtu_explains(conn) &&
 	    (conn->recovery == TCP_RECOVERY_CWR || dupack_may_recover(conn))) {
@@ -64,19 +65,19 @@ void tcp_dupack_advance(struct harp_conn *conn, struct tcp_ack *a)
 	uint32_t known;
 
 	if (conn->recovery != TCP_RECOVERY_FAST) {
-		known = conn->dup_acked_bytes;
+		known = conn->loss.dup_acked_bytes;
 		a->delivered_bytes = a->acked_bytes > known ? a->acked_bytes - known : 0;
 		tcp_dupack_forget(conn);
 		return;
 	}
 	/* A partial ACK: of what it covers all but the segment sent again had been reported. */
 	known = a->acked_bytes > conn->snd_mss_bytes ? a->acked_bytes - conn->snd_mss_bytes : 0;
-	if (known > conn->dup_acked_bytes)
-		known = conn->dup_acked_bytes;
-	conn->dup_acked_bytes -= known;
+	if (known > conn->loss.dup_acked_bytes)
+		known = conn->loss.dup_acked_bytes;
+	conn->loss.dup_acked_bytes -= known;
 	/* Duplicates may have claimed all of what was in flight, the lost segment too. */
-	if (conn->dup_acked_bytes > conn_flight_bytes(conn))
-		conn->dup_acked_bytes = conn_flight_bytes(conn);
+	if (conn->loss.dup_acked_bytes > conn_flight_bytes(conn))
+		conn->loss.dup_acked_bytes = conn_flight_bytes(conn);
 	a->delivered_bytes = a->acked_bytes - known;
 	dupack_mark_head(conn);
 	tcp_mtu_probe_lost(conn, conn->snd_head);

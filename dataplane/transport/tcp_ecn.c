@@ -29,8 +29,8 @@ static bool ecn_is_dctcp(const struct harp_conn *conn)
  */
 uint8_t tcp_ecn_syn_out(struct harp_conn *conn, bool reply)
 {
-	bool asks = conn->ecn == HARP_ECN_REQUEST ||
-		    (conn->ecn == HARP_ECN_DEFAULT && ecn_is_dctcp(conn));
+	bool asks = conn->opts.ecn == HARP_ECN_REQUEST ||
+		    (conn->opts.ecn == HARP_ECN_DEFAULT && ecn_is_dctcp(conn));
 
 	if (reply)
 		return conn->flags & CONN_ECN_IN ? TCP_ECE : 0;
@@ -52,7 +52,7 @@ void tcp_ecn_syn_in(struct harp_conn *conn, uint8_t flags)
 		if (said != TCP_ECE || !(conn->flags & CONN_ECN_ASKED))
 			return;
 		conn->flags |= CONN_ECN_IN;
-	} else if (said == (TCP_ECE | TCP_CWR) && conn->ecn != HARP_ECN_OFF &&
+	} else if (said == (TCP_ECE | TCP_CWR) && conn->opts.ecn != HARP_ECN_OFF &&
 		   !(conn->flags & CONN_ECN_PLAIN)) {
 		conn->flags |= CONN_ECN_IN;
 	}

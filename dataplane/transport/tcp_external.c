@@ -12,7 +12,7 @@
 #define EXTERNAL_HELD_MIN 16u /* of a connection, before it must leave some to others */
 
 /* May this connection take another record? Nobody may take all, and who has some leaves some to others. */
-static bool external_allows(const struct harp_conn *conn)
+static bool external_allows(struct harp_conn *conn)
 {
 	const struct frame_pool *pool = conn->tcp->pool;
 	uint32_t quarter = pool->external_count / 4;
@@ -20,6 +20,8 @@ static bool external_allows(const struct harp_conn *conn)
 
 	if (conn->tx_external_held >= EXTERNAL_HELD_MIN)
 		floor += quarter;
+	if (conn->tx_external_held >= conn->tx_frames_budget)
+		tcp_budget_tune_tx(conn);
 	return conn->tx_external_held < conn->tx_frames_budget && pool->external_free_count > floor;
 }
 

@@ -25,7 +25,7 @@ static inline bool fast_is_slow(const struct harp_conn *conn, const struct tcp_s
 	slow |= (seg->opt.seen != 0) & ((int32_t)(seg->opt.tsval - conn->ts_recent) < 0);
 	slow |= !tcp_check_echo(conn, seg);
 	slow |= conn->loss_open;
-	slow |= conn->reass_head != NULL;
+	slow |= conn->reass.head != NULL;
 	slow |= (conn->flags & (CONN_FIN_OOO | CONN_FIN_WANTED | CONN_READ_SHUT | CONN_ECN_ECHO)) !=
 		0;
 	slow |= ((conn->flags & CONN_ECN_IN) != 0) & ((seg->in->tos & 3) == 3); /* CE */
@@ -74,7 +74,7 @@ static inline void fast_heard(struct harp_conn *conn, const struct tcp_segment *
 	conn->tcp->stats->tcp_fast_path_in++;
 	conn_heard(conn);
 	tcp_check_take_timestamp(conn, seg);
-	conn->ts_echo = seg->opt.tsecr;
+	conn->ts.echo = seg->opt.tsecr;
 }
 
 enum tcp_verdict tcp_fast_in(struct harp_conn *conn, struct tcp_segment *seg)

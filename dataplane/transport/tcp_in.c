@@ -251,7 +251,7 @@ static enum tcp_verdict in_check_ack(struct harp_conn *conn, const struct tcp_se
 	conn_heard(conn);
 	/* Later than RFC 7323 section 5.3 R3 has it: not before the segment has proved itself. */
 	tcp_check_take_timestamp(conn, seg);
-	conn->ts_echo = seg->opt.tsecr;
+	conn->ts.echo = seg->opt.tsecr;
 	conn->ack_ece = (seg->flags & (TCP_ECE | TCP_SYN)) == TCP_ECE &&
 			(conn->options & HARP_TCPI_ECN) && seq_geq(seg->ack, conn->snd_una_seq);
 	tcp_ack_in(conn, seg);

@@ -50,11 +50,11 @@ static uint8_t syn_options_seen(const struct harp_conn *conn, const struct tcp_o
 {
 	uint8_t off = 0;
 
-	if (conn->options_off & HARP_TCPI_TIMESTAMPS)
+	if (conn->opts.options_off & HARP_TCPI_TIMESTAMPS)
 		off |= TCP_OPT_TIMESTAMP;
-	if (conn->options_off & HARP_TCPI_SACK)
+	if (conn->opts.options_off & HARP_TCPI_SACK)
 		off |= TCP_OPT_SACK_PERMITTED;
-	if (conn->options_off & HARP_TCPI_WSCALE)
+	if (conn->opts.options_off & HARP_TCPI_WSCALE)
 		off |= TCP_OPT_WSCALE;
 	return opt->seen & (uint8_t)~off;
 }
@@ -75,7 +75,7 @@ void tcp_syn_options(struct harp_conn *conn, const struct tcp_segment *seg)
 	if (seen & TCP_OPT_TIMESTAMP) {
 		conn->options |= HARP_TCPI_TIMESTAMPS;
 		conn->ts_recent = opt->tsval;
-		conn->ts_recent_ns = conn->tcp->now_ns;
+		conn->ts.recent_ns = conn->tcp->now_ns;
 	}
 	if (seen & TCP_OPT_SACK_PERMITTED)
 		conn->options |= HARP_TCPI_SACK;

@@ -37,12 +37,13 @@ enum { LOSS_TSVAL_SET = 1, LOSS_TSVAL_USED }; /* undo_tsval_set */
 
 static uint32_t loss_outstanding_bytes(const struct harp_conn *conn)
 {
-	return conn_flight_bytes(conn) - conn->sacked_bytes - conn->dup_acked_bytes;
+	return conn_flight_bytes(conn) - conn->loss.sacked_bytes - conn->loss.dup_acked_bytes;
 }
 
 uint32_t tcp_loss_pipe_bytes(const struct harp_conn *conn)
 {
-	uint32_t gone = conn->sacked_bytes + conn->lost_bytes + conn->dup_acked_bytes;
+	uint32_t gone =
+		conn->loss.sacked_bytes + conn->loss.lost_bytes + conn->loss.dup_acked_bytes;
 	uint32_t flight = conn_flight_bytes(conn);
 
 	return flight > gone ? flight - gone : 0;
@@ -56,8 +57,8 @@ static struct cc_event loss_event(const struct harp_conn *conn, uint32_t flight_
 		.flight_bytes = flight_bytes,
 		.snd_una_seq = conn->snd_una_seq,
 		.snd_nxt_seq = conn->snd_nxt_seq,
-		.srtt_ns = conn->srtt_ns,
-		.rtt_ns_min = conn->rtt_ns_min,
+		.srtt_ns = conn->rtt.srtt_ns,
+		.rtt_ns_min = conn->rtt.min_ns,
 	};
 }
 
@@ -72,12 +73,12 @@ static bool loss_is_reducing(const struct harp_conn *conn)
  */
 static void loss_remember(struct harp_conn *conn)
 {
-	conn->undo_cc = conn->cc;
-	conn->undo_open = 1;
-	conn->undo_seq = conn->snd_una_seq;
-	conn->undo_tsval_set = 0;
+	conn->undo.cc = conn->cc;
+	conn->undo.open = 1;
+	conn->undo.seq = conn->snd_una_seq;
+	conn->undo.tsval_set = 0;
 	/* DSACKs for these are on their way, too. */
-	conn->undo_resent_segs = conn->board.resent_count;
+	conn->undo.resent_segs = conn->board.resent_count;
 }
 
 static void loss_begin(struct harp_conn *conn, enum tcp_recovery how, enum cc_signal signal,
@@ -90,23 +91,23 @@ static void loss_begin(struct harp_conn *conn, enum tcp_recovery how, enum cc_si
 		if (how == TCP_RECOVERY_FAST)
 			loss_remember(conn);
 		else
-			conn->undo_open = 0; /* the path said so, or the loss is certain */
+			conn->undo.open = 0; /* the path said so, or the loss is certain */
 		ev.signal = (uint8_t)signal;
 		conn->cc.ops->congestion(&conn->cc, &ev);
 		tcp_ecn_reduced(conn);
-		conn->recover_resent = 0;
-		conn->prr_delivered_bytes = 0;
-		conn->prr_out_bytes = 0;
-		conn->prr_flight_bytes = flight_bytes > 0 ? flight_bytes : 1;
+		conn->loss.resent_segs = 0;
+		conn->prr.delivered_bytes = 0;
+		conn->prr.out_bytes = 0;
+		conn->prr.flight_bytes = flight_bytes > 0 ? flight_bytes : 1;
 	}
 	conn->recovery = (uint8_t)how;
-	conn->recover_seq = conn->snd_nxt_seq;
-	conn->undo_end_seq = conn->snd_nxt_seq;
-	conn->undo_frto = 0;
+	conn->loss.recover_seq = conn->snd_nxt_seq;
+	conn->undo.end_seq = conn->snd_nxt_seq;
+	conn->undo.frto = 0;
 	conn->loss_open = 1;
-	conn->tlp_out = 0;
+	conn->tlp.out = 0;
 	if (how == TCP_RECOVERY_FAST) {
-		conn->rtx_force = 1;
+		conn->loss.rtx_force = 1;
 		conn->acct.fast_retransmits++;
 		conn->tcp->stats->tcp_fast_retransmits++;
 	}
@@ -120,14 +121,14 @@ static void loss_prr(struct harp_conn *conn, uint32_t delivered_bytes, bool safe
 	uint32_t pipe = tcp_loss_pipe_bytes(conn), ssthresh = conn->cc.ssthresh_bytes;
 	int64_t count, ahead;
 
-	conn->prr_delivered_bytes += delivered_bytes;
-	ahead = (int64_t)conn->prr_delivered_bytes - conn->prr_out_bytes;
+	conn->prr.delivered_bytes += delivered_bytes;
+	ahead = (int64_t)conn->prr.delivered_bytes - conn->prr.out_bytes;
 	if (pipe > ssthresh) {
 		/* "SndCnt = CEIL(prr_delivered * ssthresh / RecoverFS) - prr_out" */
-		uint64_t share = (uint64_t)conn->prr_delivered_bytes * ssthresh;
+		uint64_t share = (uint64_t)conn->prr.delivered_bytes * ssthresh;
 
-		count = (int64_t)((share + conn->prr_flight_bytes - 1) / conn->prr_flight_bytes) -
-			conn->prr_out_bytes;
+		count = (int64_t)((share + conn->prr.flight_bytes - 1) / conn->prr.flight_bytes) -
+			conn->prr.out_bytes;
 	} else {
 		/* "SndCnt = MAX(prr_delivered - prr_out, DeliveredData)", one more when nothing else was
 		 * lost, "MIN(ssthresh - inflight, SndCnt)" */
@@ -150,15 +151,15 @@ static void loss_prr(struct harp_conn *conn, uint32_t delivered_bytes, bool safe
  */
 static bool loss_was_in_vain(struct harp_conn *conn, const struct tcp_ack *a)
 {
-	bool eifel = a->acked_bytes > 0 && conn->undo_tsval_set == LOSS_TSVAL_SET &&
+	bool eifel = a->acked_bytes > 0 && conn->undo.tsval_set == LOSS_TSVAL_SET &&
 		     (conn->options & HARP_TCPI_TIMESTAMPS) &&
-		     (int32_t)(conn->ts_echo - conn->undo_tsval) < 0;
+		     (int32_t)(conn->ts.echo - conn->undo.tsval) < 0;
 
 	/* Only the first ACK of new data tells. */
-	if (a->acked_bytes > 0 && conn->undo_tsval_set)
-		conn->undo_tsval_set = LOSS_TSVAL_USED;
+	if (a->acked_bytes > 0 && conn->undo.tsval_set)
+		conn->undo.tsval_set = LOSS_TSVAL_USED;
 	return eifel || a->undo ||
-	       (conn->recovery == TCP_RECOVERY_RTO && conn->undo_frto && a->original);
+	       (conn->recovery == TCP_RECOVERY_RTO && conn->undo.frto && a->original);
 }
 
 static void loss_undo(struct harp_conn *conn)
@@ -170,7 +171,7 @@ static void loss_undo(struct harp_conn *conn)
 	else
 		conn->tcp->stats->tcp_spurious_recovery++;
 	conn->acct.undos++;
-	conn->cc = conn->undo_cc;
+	conn->cc = conn->undo.cc;
 	if (conn->cc.cwnd_bytes < cwnd_bytes)
 		conn->cc.cwnd_bytes = cwnd_bytes;
 	for (struct frame *seg = conn->snd_head; seg && seg != conn->snd_unsent; seg = seg->next) {
@@ -179,8 +180,8 @@ static void loss_undo(struct harp_conn *conn)
 	}
 	tcp_rack_restart(conn);
 	conn->recovery = TCP_RECOVERY_NONE;
-	conn->undo_open = 0;
-	conn->rtx_force = 0;
+	conn->undo.open = 0;
+	conn->loss.rtx_force = 0;
 	tcp_dupack_forget(conn);
 }
 
@@ -193,10 +194,10 @@ static void loss_end(struct harp_conn *conn)
 	if (loss_is_reducing(conn))
 		conn->cc.cwnd_bytes = conn->cc.ssthresh_bytes;
 	conn->recovery = TCP_RECOVERY_NONE;
-	conn->rtx_force = 0;
-	conn->undo_frto = 0;
-	conn->undo_end_seq = conn->recover_seq;
-	conn->undo_last_seq = conn->snd_nxt_seq;
+	conn->loss.rtx_force = 0;
+	conn->undo.frto = 0;
+	conn->undo.end_seq = conn->loss.recover_seq;
+	conn->undo.last_seq = conn->snd_nxt_seq;
 	tcp_dupack_forget(conn);
 	tcp_rack_adapt(conn, false, true);
 	assert(tcp_sack_sums_good(conn));
@@ -206,11 +207,11 @@ static void loss_close(struct harp_conn *conn)
 {
 	if (!conn_loss_is_quiet(conn))
 		return;
-	if (conn->undo_open && seq_leq(conn->snd_una_seq, conn->undo_last_seq))
+	if (conn->undo.open && seq_leq(conn->snd_una_seq, conn->undo.last_seq))
 		return; /* a DSACK may yet come */
-	conn->undo_open = 0;
+	conn->undo.open = 0;
 	conn->loss_open = 0;
-	conn->rack_next = NULL;
+	conn->loss.rack_next = NULL;
 	conn->board.range_count = 0;
 	conn->board.resent_untracked |= conn->board.resent_count > 0;
 	conn->board.resent_count = 0;
@@ -219,7 +220,7 @@ static void loss_close(struct harp_conn *conn)
 
 void tcp_loss_settle(struct harp_conn *conn)
 {
-	conn->undo_open = 0;
+	conn->undo.open = 0;
 	loss_close(conn);
 }
 
@@ -240,7 +241,8 @@ void tcp_loss_ecn(struct harp_conn *conn)
 
 static void loss_repair(struct harp_conn *conn, struct tcp_ack *a)
 {
-	if (conn->recovery != TCP_RECOVERY_NONE && seq_geq(conn->snd_una_seq, conn->recover_seq))
+	if (conn->recovery != TCP_RECOVERY_NONE &&
+	    seq_geq(conn->snd_una_seq, conn->loss.recover_seq))
 		loss_end(conn);
 	if (conn->options & HARP_TCPI_SACK) {
 		bool repaired = tcp_rack_probe_acked(conn, a);
@@ -265,7 +267,7 @@ void tcp_loss_ack(struct harp_conn *conn, struct tcp_ack *a)
 	bool reducing, timed_out;
 	struct cc_event ev;
 
-	if (conn->loss_open && conn->undo_open && loss_was_in_vain(conn, a))
+	if (conn->loss_open && conn->undo.open && loss_was_in_vain(conn, a))
 		loss_undo(conn);
 	/* Asked before the repair may end: its last ACK counts as one of the repair. */
 	reducing = loss_is_reducing(conn);
@@ -308,9 +310,9 @@ void tcp_loss_found(struct harp_conn *conn)
 /* RFC 8985 section 6.3: the oldest, and those as old as a loss would be; without SACK all. */
 static void loss_mark_all(struct harp_conn *conn)
 {
-	uint64_t age_ns = conn->rack_rtt_ns + tcp_rack_window_ns(conn);
+	uint64_t age_ns = conn->rack.rtt_ns + tcp_rack_window_ns(conn);
 	uint64_t now_ns = conn->tcp->now_ns;
-	bool young_ones = (conn->options & HARP_TCPI_SACK) && conn->rack_rtt_ns > 0;
+	bool young_ones = (conn->options & HARP_TCPI_SACK) && conn->rack.rtt_ns > 0;
 
 	for (struct frame *seg = conn->snd_head; seg && seg != conn->snd_unsent; seg = seg->next) {
 		if (seg->tcp_flags & SEG_MARKS)
@@ -338,17 +340,17 @@ void tcp_loss_timeout(struct harp_conn *conn)
 		loss_remember(conn);
 		conn->cc.ops->timeout(&conn->cc, &ev);
 		tcp_ecn_reduced(conn);
-		conn->undo_frto = (conn->options & HARP_TCPI_SACK) != 0;
+		conn->undo.frto = (conn->options & HARP_TCPI_SACK) != 0;
 		if (conn->recovery == TCP_RECOVERY_NONE)
-			conn->recover_resent = 0;
+			conn->loss.resent_segs = 0;
 	} else {
-		conn->undo_frto = 0;
+		conn->undo.frto = 0;
 	}
 	conn->recovery = TCP_RECOVERY_RTO;
-	conn->recover_seq = conn->snd_nxt_seq;
-	conn->undo_end_seq = conn->snd_nxt_seq;
-	conn->tlp_out = 0;
-	conn->rtx_force = 1;
+	conn->loss.recover_seq = conn->snd_nxt_seq;
+	conn->undo.end_seq = conn->snd_nxt_seq;
+	conn->tlp.out = 0;
+	conn->loss.rtx_force = 1;
 	conn->loss_open = 1;
 	tcp_dupack_forget(conn);
 	loss_mark_all(conn);
@@ -363,21 +365,21 @@ void tcp_loss_timeout(struct harp_conn *conn)
  */
 struct frame *tcp_loss_next(struct harp_conn *conn)
 {
-	struct frame *seg = conn->rtx_next;
+	struct frame *seg = conn->loss.rtx_next;
 	uint32_t bytes, pipe;
 
-	if (conn->lost_bytes == 0)
+	if (conn->loss.lost_bytes == 0)
 		return NULL;
-	if (seq_lt(conn->rtx_seq, conn->snd_una_seq))
+	if (seq_lt(conn->loss.rtx_seq, conn->snd_una_seq))
 		seg = conn->snd_head;
 	while (!(seg->tcp_flags & SEG_LOST)) {
 		conn->tcp->stats->tcp_sack_walked++;
 		seg = seg->next;
 		assert(seg && seg != conn->snd_unsent);
 	}
-	conn->rtx_next = seg;
-	conn->rtx_seq = seg->seq;
-	if (conn->rtx_force)
+	conn->loss.rtx_next = seg;
+	conn->loss.rtx_seq = seg->seq;
+	if (conn->loss.rtx_force)
 		return seg;
 	bytes = seg_bytes(seg) < conn->snd_mss_bytes ? seg_bytes(seg) : conn->snd_mss_bytes;
 	pipe = tcp_loss_pipe_bytes(conn);
@@ -387,19 +389,19 @@ struct frame *tcp_loss_next(struct harp_conn *conn)
 void tcp_loss_sent(struct harp_conn *conn, struct frame *seg, bool again)
 {
 	if (loss_is_reducing(conn))
-		conn->prr_out_bytes += seg_bytes(seg);
+		conn->prr.out_bytes += seg_bytes(seg);
 	if (!again)
 		return;
-	conn->rtx_force = 0;
-	if (conn->recover_resent < UINT8_MAX)
-		conn->recover_resent++;
+	conn->loss.rtx_force = 0;
+	if (conn->loss.resent_segs < UINT8_MAX)
+		conn->loss.resent_segs++;
 	if (seg->tcp_flags & SEG_LOST)
 		tcp_sack_unmark_lost(conn, seg);
-	if (conn->undo_open) {
-		conn->undo_resent_segs++;
-		if (!conn->undo_tsval_set) {
-			conn->undo_tsval = conn_tsval(conn);
-			conn->undo_tsval_set = LOSS_TSVAL_SET;
+	if (conn->undo.open) {
+		conn->undo.resent_segs++;
+		if (!conn->undo.tsval_set) {
+			conn->undo.tsval = conn_tsval(conn);
+			conn->undo.tsval_set = LOSS_TSVAL_SET;
 		}
 	}
 	if (conn->options & HARP_TCPI_SACK)

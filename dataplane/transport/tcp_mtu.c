@@ -58,20 +58,20 @@ static uint32_t mtu_segment_bytes(const struct harp_conn *conn, uint32_t mtu_byt
 /* The payload of a full segment that link, peer and the application's limit allow. */
 static uint16_t mtu_limited(const struct harp_conn *conn)
 {
-	uint32_t limit = conn->mss_limit_bytes;
+	uint32_t limit = conn->opts.mss_limit_bytes;
 
 	if (limit == 0)
-		return conn->mtu_agreed_bytes;
+		return conn->mtu.agreed_bytes;
 	if (conn->options & HARP_TCPI_TIMESTAMPS)
 		limit -= TCP_OPTIONS_TIMESTAMP_BYTES;
-	return limit < conn->mtu_agreed_bytes ? (uint16_t)limit : conn->mtu_agreed_bytes;
+	return limit < conn->mtu.agreed_bytes ? (uint16_t)limit : conn->mtu.agreed_bytes;
 }
 
 void tcp_mtu_init(struct harp_conn *conn)
 {
-	conn->mtu_agreed_bytes = conn->snd_mss_bytes;
-	conn->mtu_top_bytes = conn->snd_mss_bytes = mtu_limited(conn);
-	conn->mtu_state = MTU_IDLE;
+	conn->mtu.agreed_bytes = conn->snd_mss_bytes;
+	conn->mtu.top_bytes = conn->snd_mss_bytes = mtu_limited(conn);
+	conn->mtu.state = MTU_IDLE;
 }
 
 /* The top now: the route may have changed. */
@@ -79,7 +79,7 @@ static uint32_t mtu_top(const struct harp_conn *conn)
 {
 	uint32_t local = mtu_segment_bytes(conn, conn->path.mtu_bytes);
 
-	return local < conn->mtu_top_bytes ? local : conn->mtu_top_bytes;
+	return local < conn->mtu.top_bytes ? local : conn->mtu.top_bytes;
 }
 
 /* ------------------------------------------------------------------------------------------------
@@ -92,7 +92,7 @@ static void mtu_mark_large(struct harp_conn *conn)
 		if (seg_bytes(seg) > conn->snd_mss_bytes && !(seg->tcp_flags & SEG_MARKS))
 			tcp_sack_mark_lost(conn, seg);
 	}
-	if (conn->lost_bytes > 0)
+	if (conn->loss.lost_bytes > 0)
 		tcp_tx_ready(conn);
 }
 
@@ -100,12 +100,12 @@ static void mtu_lower(struct harp_conn *conn, uint32_t mss_bytes, uint64_t raise
 {
 	if (mss_bytes < conn->snd_mss_bytes) /* what is in flight may be older than a lower limit */
 		conn->snd_mss_bytes = (uint16_t)mss_bytes;
-	conn->mtu_acked_bytes = 0;
-	conn->mtu_told_bytes = 0;
-	conn->mtu_state = MTU_SEARCH;
-	conn->mtu_high_bytes = conn->mtu_top_bytes;
-	conn->mtu_tries = 0;
-	conn->mtu_next_ns = conn->tcp->now_ns + raise_after_ns;
+	conn->mtu.acked_bytes = 0;
+	conn->mtu.icmp_bytes = 0;
+	conn->mtu.state = MTU_SEARCH;
+	conn->mtu.high_bytes = conn->mtu.top_bytes;
+	conn->mtu.tries = 0;
+	conn->mtu.next_ns = conn->tcp->now_ns + raise_after_ns;
 }
 
 void tcp_mtu_told(struct harp_conn *conn, uint32_t quoted_seq, uint32_t mtu_bytes)
@@ -117,15 +117,15 @@ void tcp_mtu_told(struct harp_conn *conn, uint32_t quoted_seq, uint32_t mtu_byte
 		conn->tcp->stats->tcp_mtu_told_ignored++;
 		return;
 	}
-	if (conn->mtu_state == MTU_PROBING && quoted_seq == conn->mtu_probe_seq) {
+	if (conn->mtu.state == MTU_PROBING && quoted_seq == conn->mtu.probe_seq) {
 		/* About the probe: it has the same end without. */
 		tcp_mtu_probe_lost(conn, seg);
 		mtu_mark_large(conn);
 		return;
 	}
-	if (conn->mtu_acked_bytes > mss) {
-		conn->mtu_told_bytes = (uint16_t)mss;
-		conn->mtu_told_seq = quoted_seq;
+	if (conn->mtu.acked_bytes > mss) {
+		conn->mtu.icmp_bytes = (uint16_t)mss;
+		conn->mtu.icmp_seq = quoted_seq;
 		return;
 	}
 	conn->tcp->stats->tcp_mtu_told++;
@@ -141,14 +141,14 @@ void tcp_mtu_timeout(struct harp_conn *conn)
 	uint32_t least = v4 ? mtu_segment_bytes(conn, MTU_LEAST_BYTES_V4) : base;
 
 	/* It says nothing of the probe: something else is wrong (RFC 4821 section 7.6.4). */
-	if (conn->mtu_state == MTU_PROBING)
+	if (conn->mtu.state == MTU_PROBING)
 		tcp_mtu_probe_lost(conn, NULL);
 	if (conn->snd_wnd_bytes == 0)
 		return; /* the window is why, not the path */
-	if (conn->mtu_told_bytes && conn->mtu_told_bytes < conn->snd_mss_bytes &&
-	    seg->seq == conn->mtu_told_seq) {
+	if (conn->mtu.icmp_bytes && conn->mtu.icmp_bytes < conn->snd_mss_bytes &&
+	    seg->seq == conn->mtu.icmp_seq) {
 		conn->tcp->stats->tcp_mtu_told++;
-		mtu_lower(conn, conn->mtu_told_bytes, MTU_RAISE_NS);
+		mtu_lower(conn, conn->mtu.icmp_bytes, MTU_RAISE_NS);
 		return;
 	}
 	if (conn->rtx_backoff < MTU_BLACK_HOLE_TIMEOUTS ||
@@ -169,25 +169,25 @@ void tcp_mtu_timeout(struct harp_conn *conn)
 /* The search is over, for now; time allows another one when there is something to gain. */
 static void mtu_settle(struct harp_conn *conn)
 {
-	conn->mtu_tries = 0;
-	conn->mtu_high_bytes = conn->mtu_top_bytes;
-	conn->mtu_next_ns = conn->tcp->now_ns + MTU_RAISE_NS;
-	conn->mtu_state = conn->snd_mss_bytes < conn->mtu_top_bytes ? MTU_SEARCH : MTU_IDLE;
+	conn->mtu.tries = 0;
+	conn->mtu.high_bytes = conn->mtu.top_bytes;
+	conn->mtu.next_ns = conn->tcp->now_ns + MTU_RAISE_NS;
+	conn->mtu.state = conn->snd_mss_bytes < conn->mtu.top_bytes ? MTU_SEARCH : MTU_IDLE;
 }
 
 void tcp_mtu_limit(struct harp_conn *conn)
 {
-	bool searching = conn->mtu_state != MTU_IDLE;
+	bool searching = conn->mtu.state != MTU_IDLE;
 
 	if (!conn_synchronized(conn))
 		return; /* tcp_mtu_init() applies it */
-	conn->mtu_top_bytes = mtu_limited(conn);
+	conn->mtu.top_bytes = mtu_limited(conn);
 	/* Without a search nothing speaks against the new top, as at the handshake. */
-	if (!searching || conn->snd_mss_bytes > conn->mtu_top_bytes)
+	if (!searching || conn->snd_mss_bytes > conn->mtu.top_bytes)
 		conn->snd_mss_bytes = (uint16_t)mtu_top(conn);
 	mtu_settle(conn);
 	if (searching)
-		conn->mtu_next_ns = conn->tcp->now_ns;
+		conn->mtu.next_ns = conn->tcp->now_ns;
 }
 
 bool tcp_mtu_refused(struct harp_conn *conn)
@@ -198,7 +198,7 @@ bool tcp_mtu_refused(struct harp_conn *conn)
 		mtu_lower(conn, mss, MTU_RAISE_NS);
 		return true;
 	}
-	if (conn->mtu_state != MTU_SEARCH || conn->tcp->now_ns < conn->mtu_next_ns)
+	if (conn->mtu.state != MTU_SEARCH || conn->tcp->now_ns < conn->mtu.next_ns)
 		return false;
 	mtu_settle(conn); /* it was a probe of what the route was until now */
 	return true;
@@ -206,17 +206,17 @@ bool tcp_mtu_refused(struct harp_conn *conn)
 
 bool tcp_mtu_probe_lost(struct harp_conn *conn, const struct frame *seg)
 {
-	if (conn->mtu_state != MTU_PROBING || (seg && seg->seq != conn->mtu_probe_seq))
+	if (conn->mtu.state != MTU_PROBING || (seg && seg->seq != conn->mtu.probe_seq))
 		return false;
 	conn->tcp->stats->tcp_mtu_probes_lost++;
-	conn->mtu_state = MTU_SEARCH;
-	conn->mtu_failed = 1;
-	conn->mtu_next_ns = conn->tcp->now_ns + 4 * conn->srtt_ns;
-	if (++conn->mtu_tries < MTU_TRIES)
+	conn->mtu.state = MTU_SEARCH;
+	conn->mtu.failed = 1;
+	conn->mtu.next_ns = conn->tcp->now_ns + 4 * conn->rtt.srtt_ns;
+	if (++conn->mtu.tries < MTU_TRIES)
 		return true;
-	conn->mtu_tries = 0;
-	conn->mtu_high_bytes = (uint16_t)(conn->mtu_probe_bytes - 1);
-	if (conn->mtu_high_bytes < conn->snd_mss_bytes + MTU_CLOSE_BYTES)
+	conn->mtu.tries = 0;
+	conn->mtu.high_bytes = (uint16_t)(conn->mtu.probe_bytes - 1);
+	if (conn->mtu.high_bytes < conn->snd_mss_bytes + MTU_CLOSE_BYTES)
 		mtu_settle(conn);
 	return true;
 }
@@ -224,17 +224,17 @@ bool tcp_mtu_probe_lost(struct harp_conn *conn, const struct frame *seg)
 static void mtu_probe_passed(struct harp_conn *conn)
 {
 	conn->tcp->stats->tcp_mtu_raised++;
-	conn->snd_mss_bytes = conn->mtu_probe_bytes;
-	conn->mtu_state = MTU_SEARCH;
-	conn->mtu_tries = 0;
-	if (conn->mtu_high_bytes < conn->snd_mss_bytes + MTU_CLOSE_BYTES)
+	conn->snd_mss_bytes = conn->mtu.probe_bytes;
+	conn->mtu.state = MTU_SEARCH;
+	conn->mtu.tries = 0;
+	if (conn->mtu.high_bytes < conn->snd_mss_bytes + MTU_CLOSE_BYTES)
 		mtu_settle(conn);
 }
 
 /* The size to try next. */
 static uint32_t mtu_candidate(const struct harp_conn *conn)
 {
-	uint32_t top = mtu_top(conn), high = conn->mtu_high_bytes;
+	uint32_t top = mtu_top(conn), high = conn->mtu.high_bytes;
 
 	if (high >= top)
 		return top;
@@ -245,12 +245,12 @@ uint32_t tcp_mtu_probe(struct harp_conn *conn)
 {
 	uint32_t bytes, behind;
 
-	if (conn->mtu_state == MTU_PROBING) {
-		if (seq_geq(conn->snd_una_seq, conn->mtu_probe_end_seq))
+	if (conn->mtu.state == MTU_PROBING) {
+		if (seq_geq(conn->snd_una_seq, conn->mtu.probe_end_seq))
 			mtu_probe_passed(conn);
 		return 0;
 	}
-	if (conn->tcp->now_ns < conn->mtu_next_ns || conn->recovery != TCP_RECOVERY_NONE ||
+	if (conn->tcp->now_ns < conn->mtu.next_ns || conn->recovery != TCP_RECOVERY_NONE ||
 	    conn->loss_open)
 		return 0;
 	bytes = mtu_candidate(conn);
@@ -269,10 +269,10 @@ uint32_t tcp_mtu_probe(struct harp_conn *conn)
 
 void tcp_mtu_probed(struct harp_conn *conn, const struct frame *seg)
 {
-	conn->mtu_state = MTU_PROBING;
-	conn->mtu_failed = 0;
-	conn->mtu_probe_seq = seg->seq;
-	conn->mtu_probe_end_seq = seg->seq + seg_bytes(seg);
-	conn->mtu_probe_bytes = (uint16_t)seg_bytes(seg);
+	conn->mtu.state = MTU_PROBING;
+	conn->mtu.failed = 0;
+	conn->mtu.probe_seq = seg->seq;
+	conn->mtu.probe_end_seq = seg->seq + seg_bytes(seg);
+	conn->mtu.probe_bytes = (uint16_t)seg_bytes(seg);
 	conn->tcp->stats->tcp_mtu_probes++;
 }

@@ -62,18 +62,19 @@ static uint32_t out_window_field(struct harp_conn *conn)
 	uint32_t wnd;
 
 	/* Who only sends says the same each time. */
-	if (conn->told_nxt_seq == conn->rcv_nxt_seq && conn->told_frames == conn->rx_frames_held &&
-	    conn->told_edge_seq == conn->rcv_edge_seq)
-		return conn->told_field;
+	if (conn->advertised.nxt_seq == conn->rcv_nxt_seq &&
+	    conn->advertised.held_frames == conn->rx_frames_held &&
+	    conn->advertised.edge_seq == conn->rcv_edge_seq)
+		return conn->advertised.field;
 	/* While the peer's loss is open, duplicate ACKs must be equal to be seen as such. */
-	if (!conn->reass_head || conn_rcv_wnd_bytes(conn) < 2u * conn->rcv_mss_bytes)
+	if (!conn->reass.head || conn_rcv_wnd_bytes(conn) < 2u * conn->rcv_mss_bytes)
 		conn->rcv_edge_seq = tcp_window_edge(conn);
 	wnd = conn_rcv_wnd_bytes(conn) >> conn->rcv_wscale;
-	conn->told_nxt_seq = conn->rcv_nxt_seq;
-	conn->told_edge_seq = conn->rcv_edge_seq;
-	conn->told_frames = conn->rx_frames_held;
-	conn->told_field = (uint16_t)(wnd > 65535 ? 65535 : wnd);
-	return conn->told_field;
+	conn->advertised.nxt_seq = conn->rcv_nxt_seq;
+	conn->advertised.edge_seq = conn->rcv_edge_seq;
+	conn->advertised.held_frames = conn->rx_frames_held;
+	conn->advertised.field = (uint16_t)(wnd > 65535 ? 65535 : wnd);
+	return conn->advertised.field;
 }
 
 void tcp_out_acked(struct harp_conn *conn)
@@ -106,8 +107,9 @@ static void out_sack(struct harp_conn *conn, uint8_t *end, struct out_header *h,
 	len = 4 + 8 * opt.sack_count;
 	tcp_options_write_sack(end - len, &opt);
 	/* RFC 2883 section 4: each duplicate is reported once. */
-	conn->tcp->stats->tcp_dsack_out += conn->dsack_start_seq != conn->dsack_end_seq;
-	conn->dsack_start_seq = conn->dsack_end_seq;
+	conn->tcp->stats->tcp_dsack_out +=
+		conn->sackout.dsack_start_seq != conn->sackout.dsack_end_seq;
+	conn->sackout.dsack_start_seq = conn->sackout.dsack_end_seq;
 	h->options_len = (uint8_t)len;
 	h->options_sum = csum_words(end - len, len, 0);
 }
@@ -220,7 +222,7 @@ int tcp_out_train(struct harp_conn *conn, const struct tcp_train *train, uint32_
 		h.ack = conn->rcv_nxt_seq;
 		h.wnd_field = out_window_field(conn);
 	}
-	if ((conn->sack_count | (conn->dsack_start_seq ^ conn->dsack_end_seq)) &&
+	if ((conn->sackout.count | (conn->sackout.dsack_start_seq ^ conn->sackout.dsack_end_seq)) &&
 	    (flags & (TCP_ACK | TCP_RST)) == TCP_ACK)
 		out_sack(conn, f->pub.data, &h, payload_len);
 	if (conn->options & HARP_TCPI_TIMESTAMPS) {
@@ -239,7 +241,7 @@ int tcp_out_train(struct harp_conn *conn, const struct tcp_train *train, uint32_
 	err = ip_output(tcp->ip, &conn->path, IP_PROTO_TCP, tos, &out);
 	if (err)
 		return err;
-	conn->ts_sent = tsval;
+	conn->ts.sent = tsval;
 	tcp->stats->tcp_segs_out += train->segments;
 	conn->acct.segs_out += train->segments;
 	if (train->segments > 1) {
@@ -363,7 +365,7 @@ int tcp_out_syn(struct harp_conn *conn)
 {
 	struct tcp *tcp = conn->tcp;
 	bool reply = conn->state == HARP_TCP_SYN_RECEIVED;
-	uint8_t offered = reply ? conn->options : (uint8_t)~conn->options_off;
+	uint8_t offered = reply ? conn->options : (uint8_t)~conn->opts.options_off;
 	struct tcp_options opt = { .mss_bytes = conn->rcv_mss_bytes,
 				   .wscale = conn->rcv_wscale,
 				   .tsval = conn_tsval(conn),
@@ -416,8 +418,8 @@ int tcp_out_syn(struct harp_conn *conn)
 		return err;
 	conn->flags &= ~(uint32_t)CONN_SYN_PENDING;
 	if (conn->snd_nxt_seq == conn->iss_seq) /* the first: an answer may echo any of them */
-		conn->ts_echo_min = conn->ts_echo_max = opt.tsval;
-	conn->ts_sent = opt.tsval;
+		conn->ts.echo_min = conn->ts.echo_max = opt.tsval;
+	conn->ts.sent = opt.tsval;
 	tcp->stats->tcp_segs_out++;
 	conn->acct.segs_out++;
 	conn->snd_nxt_seq = conn->iss_seq + 1;

@@ -26,9 +26,9 @@
 /* RFC 8985 section 6.2: RACK_sent_after(). */
 static bool rack_sent_after(const struct harp_conn *conn, const struct frame *seg)
 {
-	if (conn->rack_sent_ns != seg->sent_ns)
-		return conn->rack_sent_ns > seg->sent_ns;
-	return seq_gt(conn->rack_end_seq, seg->seq + seg_space(seg));
+	if (conn->rack.sent_ns != seg->sent_ns)
+		return conn->rack.sent_ns > seg->sent_ns;
+	return seq_gt(conn->rack.end_seq, seg->seq + seg_space(seg));
 }
 
 void tcp_rack_delivered(struct harp_conn *conn, const struct frame *seg, struct tcp_ack *a)
@@ -38,29 +38,29 @@ void tcp_rack_delivered(struct harp_conn *conn, const struct frame *seg, struct 
 	uint32_t end = seg->seq + seg_space(seg);
 
 	if (seg->flags & FRAME_RETRANS) {
-		uint32_t tsval = (uint32_t)(seg->sent_ns / TCP_NS_PER_MS) + conn->ts_offset;
+		uint32_t tsval = (uint32_t)(seg->sent_ns / TCP_NS_PER_MS) + conn->ts.offset;
 
 		/* Step 2: is it the original that arrived? */
-		if ((conn->options & HARP_TCPI_TIMESTAMPS) && (int32_t)(conn->ts_echo - tsval) < 0)
+		if ((conn->options & HARP_TCPI_TIMESTAMPS) && (int32_t)(conn->ts.echo - tsval) < 0)
 			return;
-		if (rtt_ns < conn->rtt_ns_min)
+		if (rtt_ns < conn->rtt.min_ns)
 			return;
 	} else {
 		/* Step 3: "If Segment.end_seq < RACK.fack AND Segment.retransmitted is FALSE". */
 		if (seq_lt(end, a->fack_seq))
-			conn->rack_reordering = 1;
+			conn->rack.reordering = 1;
 		if (seg->sent_ns > a->sent_ns)
 			a->sent_ns = seg->sent_ns;
-		if (seq_leq(end, conn->recover_seq))
+		if (seq_leq(end, conn->loss.recover_seq))
 			a->original = true;
 	}
-	if (seq_gt(end, conn->rack_fack_seq))
-		conn->rack_fack_seq = end;
-	conn->rack_rtt_ns = rtt_ns;
-	if (seg->sent_ns > conn->rack_sent_ns ||
-	    (seg->sent_ns == conn->rack_sent_ns && seq_gt(end, conn->rack_end_seq))) {
-		conn->rack_sent_ns = seg->sent_ns;
-		conn->rack_end_seq = end;
+	if (seq_gt(end, conn->rack.fack_seq))
+		conn->rack.fack_seq = end;
+	conn->rack.rtt_ns = rtt_ns;
+	if (seg->sent_ns > conn->rack.sent_ns ||
+	    (seg->sent_ns == conn->rack.sent_ns && seq_gt(end, conn->rack.end_seq))) {
+		conn->rack.sent_ns = seg->sent_ns;
+		conn->rack.end_seq = end;
 	}
 }
 
@@ -69,28 +69,28 @@ void tcp_rack_delivered(struct harp_conn *conn, const struct frame *seg, struct 
  */
 void tcp_rack_adapt(struct harp_conn *conn, bool dsack, bool recovered)
 {
-	if (!seq_awaited(conn->rack_dsack_seq, conn->snd_una_seq, conn->snd_nxt_seq))
-		conn->rack_dsack_round = 0;
-	if (dsack && !conn->rack_dsack_round) {
-		conn->rack_dsack_round = 1;
-		conn->rack_dsack_seq = conn->snd_nxt_seq;
-		conn->rack_persist = RACK_WINDOW_PERSIST;
-		if (conn->rack_mult < RACK_MULT_MAX)
-			conn->rack_mult++;
-	} else if (recovered && conn->rack_persist > 0 && --conn->rack_persist == 0) {
-		conn->rack_mult = 0;
+	if (!seq_awaited(conn->rack.dsack_seq, conn->snd_una_seq, conn->snd_nxt_seq))
+		conn->rack.dsack_round = 0;
+	if (dsack && !conn->rack.dsack_round) {
+		conn->rack.dsack_round = 1;
+		conn->rack.dsack_seq = conn->snd_nxt_seq;
+		conn->rack.persist = RACK_WINDOW_PERSIST;
+		if (conn->rack.mult < RACK_MULT_MAX)
+			conn->rack.mult++;
+	} else if (recovered && conn->rack.persist > 0 && --conn->rack.persist == 0) {
+		conn->rack.mult = 0;
 	}
 }
 
 uint64_t tcp_rack_window_ns(const struct harp_conn *conn)
 {
-	uint64_t window_ns = (conn->rack_mult + 1u) * (conn->rtt_ns_min / 4);
+	uint64_t window_ns = (conn->rack.mult + 1u) * (conn->rtt.min_ns / 4);
 
-	if (!conn->rack_reordering &&
+	if (!conn->rack.reordering &&
 	    (conn->recovery == TCP_RECOVERY_FAST || conn->recovery == TCP_RECOVERY_RTO ||
-	     conn->sacked_segs >= TCP_DUPACK_THRESHOLD))
+	     conn->loss.sacked_segs >= TCP_DUPACK_THRESHOLD))
 		return 0;
-	return window_ns < conn->srtt_ns ? window_ns : conn->srtt_ns;
+	return window_ns < conn->rtt.srtt_ns ? window_ns : conn->rtt.srtt_ns;
 }
 
 /* ------------------------------------------------------------------------------------------------
@@ -112,7 +112,7 @@ void tcp_rack_resent(struct harp_conn *conn, const struct frame *seg)
 
 void tcp_rack_restart(struct harp_conn *conn)
 {
-	conn->rack_next = NULL;
+	conn->loss.rack_next = NULL;
 	conn->board.resent_count = 0;
 	conn->board.resent_untracked = true;
 }
@@ -137,7 +137,7 @@ static void rack_track(struct harp_conn *conn)
 static bool rack_is_late(const struct harp_conn *conn, const struct frame *seg, uint64_t window_ns,
 			 uint64_t *deadline_ns)
 {
-	uint64_t due_ns = seg->sent_ns + conn->rack_rtt_ns + window_ns;
+	uint64_t due_ns = seg->sent_ns + conn->rack.rtt_ns + window_ns;
 
 	if (!rack_sent_after(conn, seg))
 		return false;
@@ -150,15 +150,15 @@ static bool rack_is_late(const struct harp_conn *conn, const struct frame *seg, 
 
 static bool rack_detect_originals(struct harp_conn *conn, uint64_t window_ns, uint64_t *deadline_ns)
 {
-	struct frame *seg = conn->rack_next;
+	struct frame *seg = conn->loss.rack_next;
 	bool lost = false;
 
-	if (!seg || seq_lt(conn->rack_next_seq, conn->snd_una_seq))
+	if (!seg || seq_lt(conn->loss.rack_next_seq, conn->snd_una_seq))
 		seg = conn->snd_head;
 	for (; seg && seg != conn->snd_unsent; seg = seg->next) {
 		conn->tcp->stats->tcp_sack_walked++;
-		conn->rack_next = seg;
-		conn->rack_next_seq = seg->seq;
+		conn->loss.rack_next = seg;
+		conn->loss.rack_next_seq = seg->seq;
 		if ((seg->tcp_flags & SEG_MARKS) || (seg->flags & FRAME_RETRANS))
 			continue;
 		if (!rack_is_late(conn, seg, window_ns, deadline_ns))
@@ -244,11 +244,11 @@ struct frame *tcp_rack_probe(struct harp_conn *conn)
 
 void tcp_rack_probed(struct harp_conn *conn, bool again)
 {
-	conn->tlp_out = 1;
-	conn->tlp_again = again;
-	conn->tlp_end_seq = conn->snd_nxt_seq;
+	conn->tlp.out = 1;
+	conn->tlp.again = again;
+	conn->tlp.end_seq = conn->snd_nxt_seq;
 	conn->loss_open = 1;
-	conn->probe_deadline_ns = TCP_NEVER_NS;
+	conn->deadline.probe_ns = TCP_NEVER_NS;
 	conn->acct.tlp_probes++;
 	conn->tcp->stats->tcp_tlp_probes++;
 	tcp_timer_resent(conn);
@@ -256,14 +256,14 @@ void tcp_rack_probed(struct harp_conn *conn, bool again)
 
 bool tcp_rack_probe_acked(struct harp_conn *conn, const struct tcp_ack *a)
 {
-	if (!conn->tlp_out || seq_lt(a->ack, conn->tlp_end_seq))
+	if (!conn->tlp.out || seq_lt(a->ack, conn->tlp.end_seq))
 		return false;
-	if (!conn->tlp_again || a->dsack_tlp || (a->dup && !a->sack)) {
-		conn->tlp_out = 0; /* the probe was new, or one copy too many: nothing was lost */
+	if (!conn->tlp.again || a->dsack_tlp || (a->dup && !a->sack)) {
+		conn->tlp.out = 0; /* the probe was new, or one copy too many: nothing was lost */
 		return false;
 	}
-	if (a->ack == conn->tlp_end_seq)
+	if (a->ack == conn->tlp.end_seq)
 		return false; /* a DSACK may still come */
-	conn->tlp_out = 0;
+	conn->tlp.out = 0;
 	return true;
 }

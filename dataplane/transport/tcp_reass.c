@@ -66,16 +66,16 @@ static void reass_unlist(struct harp_conn *conn)
 
 void tcp_reass_purge(struct harp_conn *conn)
 {
-	while (conn->reass_head) {
-		struct frame *f = conn->reass_head;
+	while (conn->reass.head) {
+		struct frame *f = conn->reass.head;
 
-		conn->reass_head = f->next;
+		conn->reass.head = f->next;
 		reass_release(conn, f);
 	}
-	conn->reass_tail = NULL;
-	conn->reass_hint = NULL;
+	conn->reass.tail = NULL;
+	conn->reass.hint = NULL;
 	conn->reass_frames = 0;
-	conn->sack_count = 0;
+	conn->sackout.count = 0;
 	reass_unlist(conn);
 }
 
@@ -83,10 +83,10 @@ void tcp_reass_purge(struct harp_conn *conn)
  * the walk to the end, which one small segment can cause, is paid for by as many segments before. */
 static bool reass_evict(struct harp_conn *conn)
 {
-	struct frame *f, **link = &conn->reass_head, *before = NULL;
+	struct frame *f, **link = &conn->reass.head, *before = NULL;
 	uint32_t keep = conn->reass_frames - (conn->reass_frames + 7) / 8;
 
-	if (!conn->reass_head)
+	if (!conn->reass.head)
 		return false;
 	for (; keep > 0; keep--) {
 		before = *link;
@@ -94,8 +94,8 @@ static bool reass_evict(struct harp_conn *conn)
 	}
 	f = *link;
 	*link = NULL;
-	conn->reass_tail = before;
-	conn->reass_hint = NULL;
+	conn->reass.tail = before;
+	conn->reass.hint = NULL;
 	tcp_sackout_evicted(conn, f->seq);
 	while (f) {
 		struct frame *rest = f->next;
@@ -116,7 +116,7 @@ static bool reass_evict_other(struct tcp *tcp)
 		bool evicted = reass_evict(conn);
 
 		reass_unlist(conn);
-		if (conn->reass_head)
+		if (conn->reass.head)
 			reass_list(conn);
 		if (evicted)
 			return true;
@@ -248,17 +248,17 @@ static bool reass_cut_old(struct harp_conn *conn, struct frame *f, uint32_t seq,
 /* The last frame that begins at or before seq goes to *before. False: too far to walk. */
 static bool reass_find(const struct harp_conn *conn, uint32_t seq, struct frame **before)
 {
-	struct frame *at = NULL, *next = conn->reass_head;
+	struct frame *at = NULL, *next = conn->reass.head;
 
 	*before = NULL;
 	if (!next || seq_lt(seq, next->seq))
 		return true;
-	if (seq_leq(conn->reass_tail->seq, seq)) {
-		*before = conn->reass_tail; /* the usual case: it goes on at the end */
+	if (seq_leq(conn->reass.tail->seq, seq)) {
+		*before = conn->reass.tail; /* the usual case: it goes on at the end */
 		return true;
 	}
-	if (conn->reass_hint && seq_leq(conn->reass_hint->seq, seq))
-		next = conn->reass_hint; /* the next usual one: a hole is being filled */
+	if (conn->reass.hint && seq_leq(conn->reass.hint->seq, seq))
+		next = conn->reass.hint; /* the next usual one: a hole is being filled */
 	for (uint32_t steps = 0; next && seq_leq(next->seq, seq); steps++) {
 		if (steps == REASS_WALK_FRAMES_MAX)
 			return false;
@@ -272,12 +272,12 @@ static bool reass_find(const struct harp_conn *conn, uint32_t seq, struct frame 
 /* Takes the frame behind `before` (NULL: the first one) off the list. */
 static struct frame *reass_unlink(struct harp_conn *conn, struct frame *before)
 {
-	struct frame **link = before ? &before->next : &conn->reass_head, *f = *link;
+	struct frame **link = before ? &before->next : &conn->reass.head, *f = *link;
 
 	*link = f->next;
 	if (!f->next)
-		conn->reass_tail = before;
-	conn->reass_hint = NULL;
+		conn->reass.tail = before;
+	conn->reass.hint = NULL;
 	conn->reass_frames--;
 	return f;
 }
@@ -292,7 +292,7 @@ static void reass_join(struct harp_conn *conn, struct frame *before, struct fram
 	uint32_t end = f->seq + f->pub.len;
 	struct frame *kept;
 
-	while ((kept = before ? before->next : conn->reass_head) != NULL &&
+	while ((kept = before ? before->next : conn->reass.head) != NULL &&
 	       seq_lt(kept->seq, end)) {
 		uint32_t kept_end = kept->seq + kept->pub.len;
 
@@ -323,7 +323,7 @@ static void reass_insert(struct harp_conn *conn, struct frame *f, struct reass_t
 	    !reass_cut_old(conn, f, before->seq + before->pub.len, t))
 		return;
 	reass_join(conn, before, f, t);
-	after = before ? before->next : conn->reass_head;
+	after = before ? before->next : conn->reass.head;
 	if (f->pub.len == 0) { /* between two that touch */
 		reass_release(conn, f);
 		return;
@@ -332,11 +332,11 @@ static void reass_insert(struct harp_conn *conn, struct frame *f, struct reass_t
 	if (before)
 		before->next = f;
 	else
-		conn->reass_head = f;
+		conn->reass.head = f;
 	reass_list(conn);
 	if (!after)
-		conn->reass_tail = f;
-	conn->reass_hint = f;
+		conn->reass.tail = f;
+	conn->reass.hint = f;
 	conn->reass_frames++;
 }
 
@@ -348,7 +348,7 @@ static void reass_append(struct harp_conn *conn, struct frame *f, struct reass_t
 		return;
 	reass_join(conn, NULL, f, t);
 	rcvq_append(conn, f);
-	while (conn->reass_head && conn->reass_head->seq == conn->rcv_nxt_seq)
+	while (conn->reass.head && conn->reass.head->seq == conn->rcv_nxt_seq)
 		rcvq_append(conn, reass_unlink(conn, NULL));
 }
 
@@ -372,10 +372,11 @@ static bool reass_admit(struct harp_conn *conn, uint32_t frames, bool in_order)
 		if (conn->rx_frames_held >= TCP_FRAMES_BUDGET_MIN || !reass_evict_other(conn->tcp))
 			break;
 	}
-	while (in_order && conn->rx_frames_held + frames > conn->rx_frames_budget)
+	while (in_order && conn->rx_frames_held + frames > conn->budget.rx_frames_limit)
 		if (!reass_evict(conn))
 			break;
-	return conn->rx_frames_held + frames <= conn->rx_frames_budget && !reass_pool_short(conn);
+	return conn->rx_frames_held + frames <= conn->budget.rx_frames_limit &&
+	       !reass_pool_short(conn);
 }
 
 /* How many of len bytes behind the first `skip` of a chain the budget has frames for. */
@@ -384,9 +385,9 @@ static uint32_t reass_admit_part(const struct harp_conn *conn, const struct fram
 {
 	uint32_t bytes;
 
-	if (conn->rx_frames_held >= conn->rx_frames_budget || reass_pool_short(conn))
+	if (conn->rx_frames_held >= conn->budget.rx_frames_limit || reass_pool_short(conn))
 		return 0;
-	bytes = reass_count_bytes(f, conn->rx_frames_budget - conn->rx_frames_held);
+	bytes = reass_count_bytes(f, conn->budget.rx_frames_limit - conn->rx_frames_held);
 	if (bytes <= skip)
 		return 0;
 	return bytes - skip < len ? bytes - skip : len;
@@ -397,7 +398,7 @@ static uint32_t reass_admit_part(const struct harp_conn *conn, const struct fram
  * would rather not (SHLD-14): so the peer asks as long as it takes (MUST-37), and hears of room. */
 static void reass_refused(struct harp_conn *conn)
 {
-	if (conn->rx_frames_held < conn->rx_frames_budget && !tcp_starve_refused(conn))
+	if (conn->rx_frames_held < conn->budget.rx_frames_limit && !tcp_starve_refused(conn))
 		return;
 	conn->rcv_edge_seq = conn->rcv_nxt_seq;
 	/* What the peer says from here on comes at the edge, and is no older than what is thrown away. */
@@ -466,7 +467,7 @@ static bool reass_trim_to_room(struct harp_conn *conn, const struct frame *f, st
 			       bool in_order)
 {
 	/* Copied, it needs none; unless what a first frame of it lets out comes between it and the next. */
-	if (in_order && !(f->frag && conn->reass_head) && rcvq_may_coalesce(conn, t->len))
+	if (in_order && !(f->frag && conn->reass.head) && rcvq_may_coalesce(conn, t->len))
 		return true;
 	if (reass_admit(conn, reass_count_frames(f), in_order))
 		return true;
@@ -499,10 +500,10 @@ enum tcp_verdict tcp_reass_payload(struct harp_conn *conn, struct tcp_segment *s
 		return TCP_DROP_RX_BUDGET;
 	f = frame_packet_cut_front(tcp->pool, f, text.skip);
 	frame_packet_cut_back(tcp->pool, f, text.len);
-	hole = conn->reass_head != NULL;
+	hole = conn->reass.head != NULL;
 	reass_take(conn, f, &text, in_order);
 	if (!in_order) {
-		conn->bulk_segs = 0;
+		conn->delack.bulk_segs = 0;
 		tcp->stats->tcp_out_of_order++;
 		conn->acct.out_of_order_in++;
 		/* RFC 5681 section 4.2: "A TCP receiver SHOULD send an immediate duplicate ACK when an

@@ -36,13 +36,13 @@ void tcp_sack_mark_lost(struct harp_conn *conn, struct frame *seg)
 {
 	assert(!(seg->tcp_flags & SEG_MARKS));
 	/* A cursor from before snd_una stands for the head: nothing is before that. */
-	if (conn->lost_bytes == 0 ||
-	    (seq_geq(conn->rtx_seq, conn->snd_una_seq) && seq_lt(seg->seq, conn->rtx_seq))) {
-		conn->rtx_next = seg;
-		conn->rtx_seq = seg->seq;
+	if (conn->loss.lost_bytes == 0 || (seq_geq(conn->loss.rtx_seq, conn->snd_una_seq) &&
+					   seq_lt(seg->seq, conn->loss.rtx_seq))) {
+		conn->loss.rtx_next = seg;
+		conn->loss.rtx_seq = seg->seq;
 	}
 	seg->tcp_flags |= SEG_LOST;
-	conn->lost_bytes += seg_space(seg);
+	conn->loss.lost_bytes += seg_space(seg);
 	conn->acct.lost_segs++;
 	conn->tcp->stats->tcp_lost_segs++;
 	conn->loss_open = 1;
@@ -51,7 +51,7 @@ void tcp_sack_mark_lost(struct harp_conn *conn, struct frame *seg)
 void tcp_sack_unmark_lost(struct harp_conn *conn, struct frame *seg)
 {
 	seg->tcp_flags &= (uint8_t)~SEG_LOST;
-	conn->lost_bytes -= seg_space(seg);
+	conn->loss.lost_bytes -= seg_space(seg);
 }
 
 static void sack_mark(struct harp_conn *conn, struct frame *seg, struct tcp_ack *a)
@@ -61,8 +61,8 @@ static void sack_mark(struct harp_conn *conn, struct frame *seg, struct tcp_ack 
 	if (seg->tcp_flags & SEG_LOST)
 		tcp_sack_unmark_lost(conn, seg);
 	seg->tcp_flags |= SEG_SACKED;
-	conn->sacked_bytes += space;
-	conn->sacked_segs++;
+	conn->loss.sacked_bytes += space;
+	conn->loss.sacked_segs++;
 	conn->loss_open = 1;
 	a->delivered_bytes += space;
 	tcp_rack_delivered(conn, seg, a);
@@ -73,12 +73,12 @@ void tcp_sack_acked(struct harp_conn *conn, const struct frame *seg, uint32_t n,
 	bool whole = n == seg_space(seg);
 
 	if (seg->tcp_flags & SEG_SACKED) {
-		conn->sacked_bytes -= n;
-		conn->sacked_segs -= whole;
+		conn->loss.sacked_bytes -= n;
+		conn->loss.sacked_segs -= whole;
 		return;
 	}
 	if (seg->tcp_flags & SEG_LOST)
-		conn->lost_bytes -= n;
+		conn->loss.lost_bytes -= n;
 	a->delivered_bytes += n;
 	if (whole)
 		tcp_rack_delivered(conn, seg, a);
@@ -88,8 +88,8 @@ void tcp_sack_forget(struct harp_conn *conn)
 {
 	for (struct frame *seg = conn->snd_head; seg && seg != conn->snd_unsent; seg = seg->next)
 		seg->tcp_flags &= (uint8_t)~SEG_SACKED;
-	conn->sacked_bytes = 0;
-	conn->sacked_segs = 0;
+	conn->loss.sacked_bytes = 0;
+	conn->loss.sacked_segs = 0;
 	conn->board.range_count = 0;
 	tcp_rack_restart(conn);
 }
@@ -98,7 +98,7 @@ struct tcp_marks tcp_sack_marks(const struct harp_conn *conn)
 {
 	struct tcp_marks marks = { 0 };
 
-	if (conn->lost_bytes == 0 && !seq_lt(conn->snd_una_seq, conn->retrans_end_seq))
+	if (conn->loss.lost_bytes == 0 && !seq_lt(conn->snd_una_seq, conn->loss.retrans_end_seq))
 		return marks;
 	for (const struct frame *seg = conn->snd_head; seg && seg != conn->snd_unsent;
 	     seg = seg->next) {
@@ -123,8 +123,8 @@ bool tcp_sack_sums_good(const struct harp_conn *conn)
 		if (seg->tcp_flags & SEG_LOST)
 			lost += seg_space(seg);
 	}
-	return sacked == conn->sacked_bytes && segs == conn->sacked_segs &&
-	       lost == conn->lost_bytes;
+	return sacked == conn->loss.sacked_bytes && segs == conn->loss.sacked_segs &&
+	       lost == conn->loss.lost_bytes;
 }
 
 /* ------------------------------------------------------------------------------------------------
@@ -314,19 +314,19 @@ static void sack_dsack(struct harp_conn *conn, uint32_t start, uint32_t end, str
 		return;
 	}
 	conn->tcp->stats->tcp_dsack_in++;
-	if (conn->dsack_in_segs + segs > conn->acct.retransmits)
+	if (conn->undo.dsack_in_segs + segs > conn->acct.retransmits)
 		return;
-	conn->dsack_in_segs += segs;
-	if (conn->tlp_out && conn->tlp_again && end == conn->tlp_end_seq) {
+	conn->undo.dsack_in_segs += segs;
+	if (conn->tlp.out && conn->tlp.again && end == conn->tlp.end_seq) {
 		a->dsack_tlp = true;
 		return;
 	}
 	a->dsack = true;
-	if (conn->undo_open && conn->undo_resent_segs > 0 && seq_geq(start, conn->undo_seq) &&
-	    seq_leq(end, conn->undo_end_seq)) {
-		conn->undo_resent_segs -=
-			segs < conn->undo_resent_segs ? segs : conn->undo_resent_segs;
-		a->undo = conn->undo_resent_segs == 0;
+	if (conn->undo.open && conn->undo.resent_segs > 0 && seq_geq(start, conn->undo.seq) &&
+	    seq_leq(end, conn->undo.end_seq)) {
+		conn->undo.resent_segs -=
+			segs < conn->undo.resent_segs ? segs : conn->undo.resent_segs;
+		a->undo = conn->undo.resent_segs == 0;
 	}
 }
 

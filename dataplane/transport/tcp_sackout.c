@@ -10,9 +10,9 @@
 
 static void sackout_remove(struct harp_conn *conn, uint32_t i)
 {
-	conn->sack_count--;
-	for (; i < conn->sack_count; i++)
-		conn->sack[i] = conn->sack[i + 1];
+	conn->sackout.count--;
+	for (; i < conn->sackout.count; i++)
+		conn->sackout.block[i] = conn->sackout.block[i + 1];
 }
 
 void tcp_sackout_kept(struct harp_conn *conn, uint32_t start_seq, uint32_t end_seq)
@@ -22,40 +22,40 @@ void tcp_sackout_kept(struct harp_conn *conn, uint32_t start_seq, uint32_t end_s
 	if (!(conn->options & HARP_TCPI_SACK))
 		return;
 	/* What it touches becomes part of it. */
-	while (i < conn->sack_count) {
-		if (seq_gt(conn->sack[i].start_seq, end_seq) ||
-		    seq_lt(conn->sack[i].end_seq, start_seq)) {
+	while (i < conn->sackout.count) {
+		if (seq_gt(conn->sackout.block[i].start_seq, end_seq) ||
+		    seq_lt(conn->sackout.block[i].end_seq, start_seq)) {
 			i++;
 			continue;
 		}
-		start_seq = seq_min(start_seq, conn->sack[i].start_seq);
-		end_seq = seq_max(end_seq, conn->sack[i].end_seq);
+		start_seq = seq_min(start_seq, conn->sackout.block[i].start_seq);
+		end_seq = seq_max(end_seq, conn->sackout.block[i].end_seq);
 		sackout_remove(conn, i);
 		i = 0; /* it has grown: it may touch one that it didn't before */
 	}
-	if (conn->sack_count < TCP_SACK_BLOCKS_MAX)
-		conn->sack_count++;
-	for (i = conn->sack_count - 1; i > 0; i--)
-		conn->sack[i] = conn->sack[i - 1];
-	conn->sack[0].start_seq = start_seq;
-	conn->sack[0].end_seq = end_seq;
+	if (conn->sackout.count < TCP_SACK_BLOCKS_MAX)
+		conn->sackout.count++;
+	for (i = conn->sackout.count - 1; i > 0; i--)
+		conn->sackout.block[i] = conn->sackout.block[i - 1];
+	conn->sackout.block[0].start_seq = start_seq;
+	conn->sackout.block[0].end_seq = end_seq;
 }
 
 void tcp_sackout_advance(struct harp_conn *conn)
 {
-	for (uint32_t i = conn->sack_count; i-- > 0;) {
-		if (seq_leq(conn->sack[i].start_seq, conn->rcv_nxt_seq))
+	for (uint32_t i = conn->sackout.count; i-- > 0;) {
+		if (seq_leq(conn->sackout.block[i].start_seq, conn->rcv_nxt_seq))
 			sackout_remove(conn, i);
 	}
 }
 
 void tcp_sackout_evicted(struct harp_conn *conn, uint32_t seq)
 {
-	for (uint32_t i = conn->sack_count; i-- > 0;) {
-		if (seq_leq(conn->sack[i].end_seq, seq))
+	for (uint32_t i = conn->sackout.count; i-- > 0;) {
+		if (seq_leq(conn->sackout.block[i].end_seq, seq))
 			continue;
-		conn->sack[i].end_seq = seq;
-		if (seq_geq(conn->sack[i].start_seq, seq))
+		conn->sackout.block[i].end_seq = seq;
+		if (seq_geq(conn->sackout.block[i].start_seq, seq))
 			sackout_remove(conn, i);
 	}
 }
@@ -64,8 +64,8 @@ void tcp_sackout_duplicate(struct harp_conn *conn, uint32_t start_seq, uint32_t 
 {
 	if (!(conn->options & HARP_TCPI_SACK) || !seq_lt(start_seq, end_seq))
 		return;
-	conn->dsack_start_seq = start_seq;
-	conn->dsack_end_seq = end_seq;
+	conn->sackout.dsack_start_seq = start_seq;
+	conn->sackout.dsack_end_seq = end_seq;
 }
 
 uint32_t tcp_sackout_blocks(const struct harp_conn *conn, uint32_t room_bytes,
@@ -76,12 +76,12 @@ uint32_t tcp_sackout_blocks(const struct harp_conn *conn, uint32_t room_bytes,
 	opt->sack_count = 0;
 	if (most > TCP_SACK_BLOCKS_MAX)
 		most = TCP_SACK_BLOCKS_MAX;
-	if (conn->dsack_start_seq != conn->dsack_end_seq && most > 0) {
-		opt->sack[0].start_seq = conn->dsack_start_seq;
-		opt->sack[0].end_seq = conn->dsack_end_seq;
+	if (conn->sackout.dsack_start_seq != conn->sackout.dsack_end_seq && most > 0) {
+		opt->sack[0].start_seq = conn->sackout.dsack_start_seq;
+		opt->sack[0].end_seq = conn->sackout.dsack_end_seq;
 		opt->sack_count = 1;
 	}
-	for (uint32_t i = 0; i < conn->sack_count && opt->sack_count < most; i++)
-		opt->sack[opt->sack_count++] = conn->sack[i];
+	for (uint32_t i = 0; i < conn->sackout.count && opt->sack_count < most; i++)
+		opt->sack[opt->sack_count++] = conn->sackout.block[i];
 	return opt->sack_count;
 }

@@ -30,8 +30,11 @@ static struct frame *sndq_take_frame(struct harp_conn *conn)
 	struct frame_pool *pool = conn->tcp->pool;
 	struct frame *f;
 
-	if (conn->tx_frames_held >= conn->tx_frames_budget)
-		return NULL;
+	if (conn->tx_frames_held >= conn->tx_frames_budget) {
+		tcp_budget_tune_tx(conn);
+		if (conn->tx_frames_held >= conn->tx_frames_budget)
+			return NULL;
+	}
 	f = frame_alloc(pool, pool->free_count >= conn->tcp->pool_plenty_frames
 				      ? 0
 				      : tcp_pool_floor_tx(conn));
@@ -177,9 +180,8 @@ size_t tcp_sndq_room(const struct harp_conn *conn)
 	const struct tcp *tcp = conn->tcp;
 	struct frame *seg = sndq_open_tail(conn);
 	uint32_t frame_bytes = sndq_frame_bytes(tcp), floor = tcp_pool_floor_tx(conn);
-	uint32_t frames = conn->tx_frames_budget > conn->tx_frames_held
-				  ? conn->tx_frames_budget - conn->tx_frames_held
-				  : 0;
+	uint32_t budget = tcp_budget_tx_frames(conn);
+	uint32_t frames = budget > conn->tx_frames_held ? budget - conn->tx_frames_held : 0;
 	uint32_t pool = tcp->pool->free_count > floor ? tcp->pool->free_count - floor : 0;
 	uint32_t per_segment = (conn->snd_mss_bytes + frame_bytes - 1) / frame_bytes;
 	uint32_t rest;
@@ -277,8 +279,8 @@ void tcp_sndq_acked(struct harp_conn *conn, uint32_t ack, struct tcp_ack *a)
 				tcp_recut_trim(conn, seg, ack - seg->seq);
 			break;
 		}
-		if (seg_bytes(seg) > conn->mtu_acked_bytes)
-			conn->mtu_acked_bytes = (uint16_t)seg_bytes(seg);
+		if (seg_bytes(seg) > conn->mtu.acked_bytes)
+			conn->mtu.acked_bytes = (uint16_t)seg_bytes(seg);
 		if (conn->loss_open)
 			tcp_sack_acked(conn, seg, seg_space(seg), a);
 		else
@@ -300,7 +302,7 @@ void tcp_sndq_purge(struct harp_conn *conn)
 	}
 	conn->snd_tail = NULL;
 	conn->snd_unsent = NULL;
-	conn->sacked_bytes = 0;
-	conn->sacked_segs = 0;
-	conn->lost_bytes = 0;
+	conn->loss.sacked_bytes = 0;
+	conn->loss.sacked_segs = 0;
+	conn->loss.lost_bytes = 0;
 }

@@ -16,11 +16,11 @@ bool tcp_starve_refused(struct harp_conn *conn)
 {
 	uint64_t now_ns = conn->tcp->now_ns;
 
-	if (!conn->refused_ns || conn->refused_seq != conn->rcv_nxt_seq) {
-		conn->refused_ns = now_ns;
-		conn->refused_seq = conn->rcv_nxt_seq;
+	if (!conn->refused.since_ns || conn->refused.seq != conn->rcv_nxt_seq) {
+		conn->refused.since_ns = now_ns;
+		conn->refused.seq = conn->rcv_nxt_seq;
 	}
-	if (now_ns - conn->refused_ns < STARVE_AFTER_NS)
+	if (now_ns - conn->refused.since_ns < STARVE_AFTER_NS)
 		return false;
 	if (!conn->on_starved_list)
 		TAILQ_INSERT_TAIL(&conn->tcp->starved, conn, starved_link);
@@ -34,9 +34,9 @@ void tcp_starve_end(struct harp_conn *conn)
 		return;
 	TAILQ_REMOVE(&conn->tcp->starved, conn, starved_link);
 	conn->on_starved_list = 0;
-	conn->refused_ns = 0;
+	conn->refused.since_ns = 0;
 	/* Another window is to be told, though nothing else has changed. */
-	conn->told_frames = UINT32_MAX;
+	conn->advertised.held_frames = UINT32_MAX;
 }
 
 /* Frames are there, or it would be given those that others hold out of order. And the peer has been told of the closed window, or
@@ -45,7 +45,7 @@ static bool starve_is_over(const struct harp_conn *conn)
 {
 	const struct tcp *tcp = conn->tcp;
 
-	if (conn->told_edge_seq != conn->rcv_edge_seq)
+	if (conn->advertised.edge_seq != conn->rcv_edge_seq)
 		return false;
 	return tcp->pool->free_count >= tcp_pool_floor_rx(conn) ||
 	       (conn->rx_frames_held < TCP_FRAMES_BUDGET_MIN && !TAILQ_EMPTY(&tcp->reassembling));

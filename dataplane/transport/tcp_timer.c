@@ -56,18 +56,18 @@ static uint64_t timer_sum(uint64_t from_ns, uint64_t after_ns)
 
 static void timer_arm(struct harp_conn *conn)
 {
-	uint64_t earliest_ns = conn->rto_deadline_ns;
+	uint64_t earliest_ns = conn->deadline.rto_ns;
 
-	if (conn->loss_deadline_ns < earliest_ns)
-		earliest_ns = conn->loss_deadline_ns;
-	if (conn->probe_deadline_ns < earliest_ns)
-		earliest_ns = conn->probe_deadline_ns;
-	if (conn->life_deadline_ns < earliest_ns)
-		earliest_ns = conn->life_deadline_ns;
-	if (conn->keep_deadline_ns < earliest_ns)
-		earliest_ns = conn->keep_deadline_ns;
-	if (conn->pace_deadline_ns < earliest_ns)
-		earliest_ns = conn->pace_deadline_ns;
+	if (conn->deadline.loss_ns < earliest_ns)
+		earliest_ns = conn->deadline.loss_ns;
+	if (conn->deadline.probe_ns < earliest_ns)
+		earliest_ns = conn->deadline.probe_ns;
+	if (conn->deadline.life_ns < earliest_ns)
+		earliest_ns = conn->deadline.life_ns;
+	if (conn->deadline.keep_ns < earliest_ns)
+		earliest_ns = conn->deadline.keep_ns;
+	if (conn->deadline.pace_ns < earliest_ns)
+		earliest_ns = conn->deadline.pace_ns;
 	if (earliest_ns == TCP_NEVER_NS)
 		return;
 	if (!timer_is_set(&conn->timer) || earliest_ns < conn->timer.deadline_ns)
@@ -77,22 +77,22 @@ static void timer_arm(struct harp_conn *conn)
 void tcp_timer_init(struct harp_conn *conn)
 {
 	conn->timer.kind = TCP_TIMER_KIND;
-	conn->rto_deadline_ns = TCP_NEVER_NS;
-	conn->loss_deadline_ns = TCP_NEVER_NS;
-	conn->probe_deadline_ns = TCP_NEVER_NS;
-	conn->life_deadline_ns = TCP_NEVER_NS;
-	conn->keep_deadline_ns = TCP_NEVER_NS;
-	conn->pace_deadline_ns = TCP_NEVER_NS;
+	conn->deadline.rto_ns = TCP_NEVER_NS;
+	conn->deadline.loss_ns = TCP_NEVER_NS;
+	conn->deadline.probe_ns = TCP_NEVER_NS;
+	conn->deadline.life_ns = TCP_NEVER_NS;
+	conn->deadline.keep_ns = TCP_NEVER_NS;
+	conn->deadline.pace_ns = TCP_NEVER_NS;
 }
 
 void tcp_timer_stop(struct harp_conn *conn)
 {
-	conn->rto_deadline_ns = TCP_NEVER_NS;
-	conn->loss_deadline_ns = TCP_NEVER_NS;
-	conn->probe_deadline_ns = TCP_NEVER_NS;
-	conn->life_deadline_ns = TCP_NEVER_NS;
-	conn->keep_deadline_ns = TCP_NEVER_NS;
-	conn->pace_deadline_ns = TCP_NEVER_NS;
+	conn->deadline.rto_ns = TCP_NEVER_NS;
+	conn->deadline.loss_ns = TCP_NEVER_NS;
+	conn->deadline.probe_ns = TCP_NEVER_NS;
+	conn->deadline.life_ns = TCP_NEVER_NS;
+	conn->deadline.keep_ns = TCP_NEVER_NS;
+	conn->deadline.pace_ns = TCP_NEVER_NS;
 	if (timer_is_set(&conn->timer))
 		wheel_cancel(conn->tcp->wheel, &conn->timer);
 }
@@ -112,7 +112,7 @@ static bool timer_may_be_delayed(const struct harp_conn *conn)
 /* The time-out for what is outstanding now, backoff included. */
 uint64_t tcp_timer_rto_ns(const struct harp_conn *conn)
 {
-	uint64_t rto_ns = conn->rto_ns;
+	uint64_t rto_ns = conn->rtt.rto_ns;
 
 	if (timer_may_be_delayed(conn) && rto_ns < TCP_RTO_NS_MIN + TIMER_ACK_DELAY_NS)
 		rto_ns = TCP_RTO_NS_MIN + TIMER_ACK_DELAY_NS;
@@ -126,29 +126,30 @@ void tcp_timer_rtt(struct harp_conn *conn, uint64_t rtt_ns, bool lone)
 
 	if (conn->tcp->rtt_histogram)
 		histogram_count(conn->tcp->rtt_histogram, rtt_ns);
-	if (conn->srtt_ns == 0) {
+	if (conn->rtt.srtt_ns == 0) {
 		/* RFC 6298 (2.2) */
-		conn->srtt_ns = rtt_ns;
-		conn->rttvar_ns = rtt_ns / 2;
-		conn->rtt_ns_min = rtt_ns;
+		conn->rtt.srtt_ns = rtt_ns;
+		conn->rtt.rttvar_ns = rtt_ns / 2;
+		conn->rtt.min_ns = rtt_ns;
 	} else {
 		/* (2.3): alpha = 1/8, beta = 1/4 */
-		delta_ns = rtt_ns > conn->srtt_ns ? rtt_ns - conn->srtt_ns : conn->srtt_ns - rtt_ns;
-		conn->rttvar_ns = conn->rttvar_ns - conn->rttvar_ns / 4 + delta_ns / 4;
-		conn->srtt_ns = conn->srtt_ns - conn->srtt_ns / 8 + rtt_ns / 8;
-		if (rtt_ns < conn->rtt_ns_min)
-			conn->rtt_ns_min = rtt_ns;
+		delta_ns = rtt_ns > conn->rtt.srtt_ns ? rtt_ns - conn->rtt.srtt_ns
+						      : conn->rtt.srtt_ns - rtt_ns;
+		conn->rtt.rttvar_ns = conn->rtt.rttvar_ns - conn->rtt.rttvar_ns / 4 + delta_ns / 4;
+		conn->rtt.srtt_ns = conn->rtt.srtt_ns - conn->rtt.srtt_ns / 8 + rtt_ns / 8;
+		if (rtt_ns < conn->rtt.min_ns)
+			conn->rtt.min_ns = rtt_ns;
 	}
 	/* (2.3): "RTO <- SRTT + max (G, K*RTTVAR)", with the floor for G: a path of 100 ms that never
 	 * varied may do so for once. */
-	rto_ns = 4 * conn->rttvar_ns;
+	rto_ns = 4 * conn->rtt.rttvar_ns;
 	if (rto_ns < TCP_RTO_NS_MIN)
 		rto_ns = TCP_RTO_NS_MIN;
-	rto_ns += conn->srtt_ns;
+	rto_ns += conn->rtt.srtt_ns;
 	if (conn->options & HARP_TCPI_SACK)
-		conn->pto_ns =
-			conn->srtt_ns * 2 > TIMER_PTO_NS_MIN ? conn->srtt_ns * 2 : TIMER_PTO_NS_MIN;
-	conn->rto_ns = rto_ns < TCP_RTO_NS_MAX ? rto_ns : TCP_RTO_NS_MAX;
+		conn->rtt.pto_ns = conn->rtt.srtt_ns * 2 > TIMER_PTO_NS_MIN ? conn->rtt.srtt_ns * 2
+									    : TIMER_PTO_NS_MIN;
+	conn->rtt.rto_ns = rto_ns < TCP_RTO_NS_MAX ? rto_ns : TCP_RTO_NS_MAX;
 	if (lone && rtt_ns >= TCP_RTO_NS_MIN)
 		conn->lone_quick = 0;
 	else if (lone && conn->lone_quick < TIMER_QUICK_SAMPLES)
@@ -162,22 +163,22 @@ void tcp_timer_rtt(struct harp_conn *conn, uint64_t rtt_ns, bool lone)
  * needs one of its own, which does not take the place of the timeout: that repairs what the first one left. */
 static void timer_restart_pto(struct harp_conn *conn)
 {
-	if (conn->pto_ns == 0 || conn->recovery != TCP_RECOVERY_NONE || conn->sacked_bytes > 0 ||
-	    conn->lost_bytes > 0) {
-		conn->probe_deadline_ns = TCP_NEVER_NS;
+	if (conn->rtt.pto_ns == 0 || conn->recovery != TCP_RECOVERY_NONE ||
+	    conn->loss.sacked_bytes > 0 || conn->loss.lost_bytes > 0) {
+		conn->deadline.probe_ns = TCP_NEVER_NS;
 		return;
 	}
-	if (conn->rto_probe && conn->probe_deadline_ns != TCP_NEVER_NS)
+	if (conn->rto_probe && conn->deadline.probe_ns != TCP_NEVER_NS)
 		return; /* new data moves no timeout, so it does not move the probe in its place */
-	conn->probe_deadline_ns = conn->tcp->now_ns + conn->pto_ns;
+	conn->deadline.probe_ns = conn->tcp->now_ns + conn->rtt.pto_ns;
 	if (timer_may_be_delayed(conn))
-		conn->probe_deadline_ns += TIMER_ACK_DELAY_NS;
-	if (conn->probe_deadline_ns < conn->rto_deadline_ns)
+		conn->deadline.probe_ns += TIMER_ACK_DELAY_NS;
+	if (conn->deadline.probe_ns < conn->deadline.rto_ns)
 		return;
 	/* Where the timeout would come sooner the probe takes its place, and the RTO restarts, once. */
-	conn->probe_deadline_ns = conn->rto_deadline_ns;
-	if (!conn->rto_probe && !conn->tlp_out)
-		conn->rto_deadline_ns += tcp_timer_rto_ns(conn);
+	conn->deadline.probe_ns = conn->deadline.rto_ns;
+	if (!conn->rto_probe && !conn->tlp.out)
+		conn->deadline.rto_ns += tcp_timer_rto_ns(conn);
 	conn->rto_probe = 1;
 }
 
@@ -185,14 +186,14 @@ static void timer_restart_rto(struct harp_conn *conn)
 {
 	conn->rto_lone = timer_lone(conn);
 	conn->rto_probe = 0;
-	conn->rto_deadline_ns = conn->tcp->now_ns + tcp_timer_rto_ns(conn);
+	conn->deadline.rto_ns = conn->tcp->now_ns + tcp_timer_rto_ns(conn);
 	timer_restart_pto(conn);
 	timer_arm(conn);
 }
 
 void tcp_timer_resent(struct harp_conn *conn)
 {
-	conn->rto_deadline_ns = conn->tcp->now_ns + tcp_timer_rto_ns(conn);
+	conn->deadline.rto_ns = conn->tcp->now_ns + tcp_timer_rto_ns(conn);
 	timer_arm(conn);
 }
 
@@ -202,21 +203,21 @@ void tcp_timer_reopened(struct harp_conn *conn)
 
 	conn->rtx_backoff = 0;
 	deadline_ns = conn->tcp->now_ns + tcp_timer_rto_ns(conn);
-	if (deadline_ns < conn->rto_deadline_ns)
-		conn->rto_deadline_ns = deadline_ns;
+	if (deadline_ns < conn->deadline.rto_ns)
+		conn->deadline.rto_ns = deadline_ns;
 	timer_arm(conn);
 }
 
 void tcp_timer_loss(struct harp_conn *conn, uint64_t deadline_ns)
 {
-	conn->loss_deadline_ns = deadline_ns;
+	conn->deadline.loss_ns = deadline_ns;
 	if (deadline_ns != TCP_NEVER_NS)
 		timer_arm(conn);
 }
 
 void tcp_timer_sent(struct harp_conn *conn)
 {
-	if (conn->rto_deadline_ns == TCP_NEVER_NS) {
+	if (conn->deadline.rto_ns == TCP_NEVER_NS) {
 		conn->progress_ns = conn->tcp->now_ns;
 		timer_restart_rto(conn);
 	} else if (conn->rto_lone && conn->rtx_backoff == 0 && !timer_lone(conn)) {
@@ -224,7 +225,7 @@ void tcp_timer_sent(struct harp_conn *conn)
 	} else {
 		timer_restart_pto(conn);
 		if (!timer_is_set(&conn->timer) ||
-		    conn->probe_deadline_ns < conn->timer.deadline_ns)
+		    conn->deadline.probe_ns < conn->timer.deadline_ns)
 			timer_arm(conn);
 	}
 }
@@ -234,9 +235,9 @@ void tcp_timer_acked(struct harp_conn *conn)
 	conn->rtx_backoff = 0;
 	conn->progress_ns = conn->tcp->now_ns;
 	if (conn_flight_bytes(conn) == 0) {
-		conn->rto_deadline_ns = TCP_NEVER_NS; /* RFC 6298 (5.2) */
-		conn->loss_deadline_ns = TCP_NEVER_NS;
-		conn->probe_deadline_ns = TCP_NEVER_NS;
+		conn->deadline.rto_ns = TCP_NEVER_NS; /* RFC 6298 (5.2) */
+		conn->deadline.loss_ns = TCP_NEVER_NS;
+		conn->deadline.probe_ns = TCP_NEVER_NS;
 		return;
 	}
 	timer_restart_rto(conn); /* (5.3) */
@@ -249,15 +250,15 @@ void tcp_timer_handshake(struct harp_conn *conn)
 	} else {
 		/* RFC 6298 (5.7): 3 s instead of 1 s, as the SYN may have been sent again too early. So too
 		 * behind a SYN cookie, whose time of sending is unknown. */
-		conn->rto_ns =
-			conn->rto_ns * 3 < TCP_RTO_NS_MAX ? conn->rto_ns * 3 : TCP_RTO_NS_MAX;
+		conn->rtt.rto_ns = conn->rtt.rto_ns * 3 < TCP_RTO_NS_MAX ? conn->rtt.rto_ns * 3
+									 : TCP_RTO_NS_MAX;
 	}
 	tcp_timer_acked(conn);
 }
 
 void tcp_timer_blocked(struct harp_conn *conn)
 {
-	if (conn->rto_deadline_ns == TCP_NEVER_NS) {
+	if (conn->deadline.rto_ns == TCP_NEVER_NS) {
 		/* The wait counts, or a SYN that left once its neighbour had answered would give the age
 		 * of the machine as its round trip, and the user timeout would be over at once. */
 		conn->progress_ns = conn->tcp->now_ns;
@@ -269,49 +270,49 @@ void tcp_timer_sliver(struct harp_conn *conn)
 {
 	uint64_t after_ns = tcp_timer_rto_ns(conn);
 
-	if (conn->rto_deadline_ns != TCP_NEVER_NS)
+	if (conn->deadline.rto_ns != TCP_NEVER_NS)
 		return;
 	conn->progress_ns = conn->tcp->now_ns;
-	conn->rto_deadline_ns =
+	conn->deadline.rto_ns =
 		conn->tcp->now_ns + (after_ns > TIMER_OVERRIDE_NS ? after_ns : TIMER_OVERRIDE_NS);
 	timer_arm(conn);
 }
 
 void tcp_timer_life(struct harp_conn *conn, uint64_t after_ns)
 {
-	conn->life_deadline_ns = timer_sum(conn->tcp->now_ns, after_ns);
+	conn->deadline.life_ns = timer_sum(conn->tcp->now_ns, after_ns);
 	timer_arm(conn);
 }
 
 void tcp_timer_pace(struct harp_conn *conn, uint64_t after_ns)
 {
-	conn->pace_deadline_ns = conn->tcp->now_ns + after_ns;
+	conn->deadline.pace_ns = conn->tcp->now_ns + after_ns;
 	timer_arm(conn);
 }
 
 void tcp_timer_keepalive(struct harp_conn *conn)
 {
 	conn->keep_unanswered = 0;
-	conn->keep_deadline_ns = TCP_NEVER_NS;
-	if (conn->keepalive_idle_ns == 0 || !conn_synchronized(conn) ||
+	conn->deadline.keep_ns = TCP_NEVER_NS;
+	if (conn->opts.keepalive_idle_ns == 0 || !conn_synchronized(conn) ||
 	    conn->state == HARP_TCP_TIME_WAIT)
 		return;
-	conn->keep_deadline_ns = timer_sum(conn->last_rcv_ns, conn->keepalive_idle_ns);
+	conn->deadline.keep_ns = timer_sum(conn->last_rcv_ns, conn->opts.keepalive_idle_ns);
 	timer_arm(conn);
 }
 
 void tcp_timer_user_timeout(struct harp_conn *conn)
 {
-	uint64_t limit_ns = timer_sum(conn->progress_ns, conn->user_timeout_ns);
+	uint64_t limit_ns = timer_sum(conn->progress_ns, conn->opts.user_timeout_ns);
 
 	/* Without a backoff the next RTO is near, and asks the peer once more before it gives up. */
-	if (conn->rto_deadline_ns == TCP_NEVER_NS || conn->rtx_backoff == 0)
+	if (conn->deadline.rto_ns == TCP_NEVER_NS || conn->rtx_backoff == 0)
 		return;
 	if (limit_ns < conn->tcp->now_ns)
 		limit_ns = conn->tcp->now_ns;
-	if (limit_ns >= conn->rto_deadline_ns)
+	if (limit_ns >= conn->deadline.rto_ns)
 		return;
-	conn->rto_deadline_ns = limit_ns;
+	conn->deadline.rto_ns = limit_ns;
 	timer_arm(conn);
 }
 
@@ -320,7 +321,7 @@ void tcp_timer_user_timeout(struct harp_conn *conn)
  */
 static bool timer_life_expired(struct harp_conn *conn)
 {
-	conn->life_deadline_ns = TCP_NEVER_NS;
+	conn->deadline.life_ns = TCP_NEVER_NS;
 	tcp_conn_die(conn, conn_synchronized(conn) ? 0 : -ETIMEDOUT);
 	return false;
 }
@@ -332,7 +333,7 @@ static bool timer_is_shut_out(const struct harp_conn *conn, uint64_t asked_ns)
 {
 	return (conn->flags & CONN_HANDLE) &&
 	       (conn->last_rcv_ns >= asked_ns ||
-		conn->tcp->now_ns - conn->last_rcv_ns < conn->user_timeout_ns);
+		conn->tcp->now_ns - conn->last_rcv_ns < conn->opts.user_timeout_ns);
 }
 
 static bool timer_retransmit(struct harp_conn *conn)
@@ -340,7 +341,7 @@ static bool timer_retransmit(struct harp_conn *conn)
 	struct tcp *tcp = conn->tcp;
 
 	/* MUST-34: behind a window that was taken back what is sent again is a probe. */
-	if (tcp->now_ns - conn->progress_ns >= conn->user_timeout_ns &&
+	if (tcp->now_ns - conn->progress_ns >= conn->opts.user_timeout_ns &&
 	    !(conn->snd_wnd_bytes == 0 && timer_is_shut_out(conn, conn->snd_head->sent_ns))) {
 		tcp_conn_reset(conn, -ETIMEDOUT);
 		return false;
@@ -349,8 +350,8 @@ static bool timer_retransmit(struct harp_conn *conn)
 		conn->lone_quick = 0;
 	tcp->stats->tcp_rto++;
 	conn->acct.rto_count++;
-	conn->loss_deadline_ns = TCP_NEVER_NS;
-	conn->probe_deadline_ns = TCP_NEVER_NS;
+	conn->deadline.loss_ns = TCP_NEVER_NS;
+	conn->deadline.probe_ns = TCP_NEVER_NS;
 	tcp_mtu_timeout(conn);
 	tcp_loss_timeout(conn);
 	return true;
@@ -360,7 +361,7 @@ static bool timer_persist(struct harp_conn *conn)
 {
 	struct tcp *tcp = conn->tcp;
 
-	if (tcp->now_ns - conn->progress_ns >= conn->user_timeout_ns &&
+	if (tcp->now_ns - conn->progress_ns >= conn->opts.user_timeout_ns &&
 	    !timer_is_shut_out(conn, conn->persist_ns)) {
 		tcp_conn_reset(conn, -ETIMEDOUT);
 		return false;
@@ -381,8 +382,8 @@ static bool timer_rto_expired(struct harp_conn *conn)
 	uint64_t limit_ns;
 
 	/* A thread that was away asked the peer nothing: the user timeout is about a peer that was asked. */
-	conn->progress_ns += conn->tcp->now_ns - conn->rto_deadline_ns;
-	conn->rto_deadline_ns = TCP_NEVER_NS;
+	conn->progress_ns += conn->tcp->now_ns - conn->deadline.rto_ns;
+	conn->deadline.rto_ns = TCP_NEVER_NS;
 	if (!conn_synchronized(conn)) {
 		conn->flags |= CONN_SYN_PENDING;
 		if (conn->snd_nxt_seq != conn->iss_seq) { /* else it waits for its next hop */
@@ -402,10 +403,10 @@ static bool timer_rto_expired(struct harp_conn *conn)
 		neighbour_suspect(conn->tcp->eth, conn->path.neighbour, &conn->path.src);
 	if (conn->rtx_backoff < TIMER_BACKOFF_MAX)
 		conn->rtx_backoff++; /* RFC 6298 (5.5) */
-	conn->rto_deadline_ns = conn->tcp->now_ns + tcp_timer_rto_ns(conn);
-	limit_ns = timer_sum(conn->progress_ns, conn->user_timeout_ns);
-	if (limit_ns > conn->tcp->now_ns && limit_ns < conn->rto_deadline_ns)
-		conn->rto_deadline_ns = limit_ns;
+	conn->deadline.rto_ns = conn->tcp->now_ns + tcp_timer_rto_ns(conn);
+	limit_ns = timer_sum(conn->progress_ns, conn->opts.user_timeout_ns);
+	if (limit_ns > conn->tcp->now_ns && limit_ns < conn->deadline.rto_ns)
+		conn->deadline.rto_ns = limit_ns;
 	tcp_tx_ready(conn);
 	return true;
 }
@@ -413,17 +414,17 @@ static bool timer_rto_expired(struct harp_conn *conn)
 static bool timer_keep_expired(struct harp_conn *conn)
 {
 	struct tcp *tcp = conn->tcp;
-	uint64_t due_ns = timer_sum(conn->last_rcv_ns, conn->keepalive_idle_ns);
+	uint64_t due_ns = timer_sum(conn->last_rcv_ns, conn->opts.keepalive_idle_ns);
 
 	if (conn->keep_unanswered == 0 && due_ns > tcp->now_ns) {
-		conn->keep_deadline_ns = due_ns; /* segments have come since */
+		conn->deadline.keep_ns = due_ns; /* segments have come since */
 		return true;
 	}
-	if (conn->keep_unanswered >= conn->keepalive_count) {
+	if (conn->keep_unanswered >= conn->opts.keepalive_count) {
 		tcp_conn_reset(conn, -ETIMEDOUT);
 		return false;
 	}
-	conn->keep_deadline_ns = timer_sum(tcp->now_ns, conn->keepalive_interval_ns);
+	conn->deadline.keep_ns = timer_sum(tcp->now_ns, conn->opts.keepalive_interval_ns);
 	/* RFC 9293 3.8.4: "only when no sent data is outstanding": the retransmissions ask already. */
 	if (conn_flight_bytes(conn) > 0)
 		return true;
@@ -439,22 +440,22 @@ void tcp_timer_fire(struct harp_conn *conn)
 {
 	uint64_t now_ns = conn->tcp->now_ns;
 
-	if (now_ns >= conn->life_deadline_ns && !timer_life_expired(conn))
+	if (now_ns >= conn->deadline.life_ns && !timer_life_expired(conn))
 		return;
-	if (now_ns >= conn->rto_deadline_ns && !timer_rto_expired(conn))
+	if (now_ns >= conn->deadline.rto_ns && !timer_rto_expired(conn))
 		return;
-	if (now_ns >= conn->loss_deadline_ns) {
-		conn->loss_deadline_ns = TCP_NEVER_NS;
+	if (now_ns >= conn->deadline.loss_ns) {
+		conn->deadline.loss_ns = TCP_NEVER_NS;
 		tcp_rack_timeout(conn);
 	}
-	if (now_ns >= conn->probe_deadline_ns) {
-		conn->probe_deadline_ns = TCP_NEVER_NS;
+	if (now_ns >= conn->deadline.probe_ns) {
+		conn->deadline.probe_ns = TCP_NEVER_NS;
 		tcp_rack_probe_timeout(conn);
 	}
-	if (now_ns >= conn->keep_deadline_ns && !timer_keep_expired(conn))
+	if (now_ns >= conn->deadline.keep_ns && !timer_keep_expired(conn))
 		return;
-	if (now_ns >= conn->pace_deadline_ns) {
-		conn->pace_deadline_ns = TCP_NEVER_NS;
+	if (now_ns >= conn->deadline.pace_ns) {
+		conn->deadline.pace_ns = TCP_NEVER_NS;
 		tcp_tx_ready(conn);
 	}
 	timer_arm(conn);

@@ -89,7 +89,7 @@ static bool train_admits(const struct harp_conn *conn, const struct tcp_train *t
 	       frags <= tcp->tx_frags_max && bytes <= tcp->io->tso_bytes_max &&
 	       tcp_loss_pipe_bytes(conn) + bytes <= conn->cc.cwnd_bytes &&
 	       conn_flight_bytes(conn) + train->bytes + seg_space(seg) <= conn->snd_wnd_bytes &&
-	       (conn->cc.pacing_bytes_per_s == 0 || conn->pace_credit_bytes >= (int64_t)bytes) &&
+	       (conn->cc.pacing_bytes_per_s == 0 || conn->pace.credit_bytes >= (int64_t)bytes) &&
 	       !tcp_train_is_busy(seg);
 }
 

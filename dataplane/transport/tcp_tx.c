@@ -42,7 +42,7 @@ static bool tx_is_pushed(const struct harp_conn *conn, const struct tcp_train *t
 
 	if (seg == conn->snd_tail || (seg->tcp_flags & SEG_PUSH))
 		return true;
-	if (conn->srtt_ns >= TX_PUSH_RTT_NS_MAX ||
+	if (conn->rtt.srtt_ns >= TX_PUSH_RTT_NS_MAX ||
 	    (cwnd < wnd ? cwnd : wnd) >= 2u * TCP_ACK_EVERY_SEGMENTS * conn->snd_mss_bytes)
 		return false;
 	assert(seg->next); /* it is not the tail */
@@ -61,11 +61,12 @@ static void tx_note(struct harp_conn *conn, struct frame *seg, bool again)
 		tcp->stats->tcp_data_segs_out++;
 		conn->acct.data_segs_out++;
 		conn->acct.bytes_sent += bytes;
-		conn->pace_credit_bytes -= bytes;
+		conn->pace.credit_bytes -= bytes;
 	}
 	if (again) {
 		seg->flags |= FRAME_RETRANS;
-		conn->retrans_end_seq = seq_max(conn->retrans_end_seq, seg->seq + seg_space(seg));
+		conn->loss.retrans_end_seq =
+			seq_max(conn->loss.retrans_end_seq, seg->seq + seg_space(seg));
 		tcp->stats->tcp_retransmits++;
 		conn->acct.retransmits++;
 		conn->acct.bytes_retransmitted += bytes;
@@ -356,7 +357,7 @@ static int tx_conn(struct harp_conn *conn, unsigned *sent)
 	}
 	if (conn->snd_unsent && conn_flight_bytes(conn) == 0)
 		tcp_cc_restart(conn);
-	if (conn->mtu_state != MTU_IDLE) {
+	if (conn->mtu.state != MTU_IDLE) {
 		err = tx_mtu_probe(conn, sent);
 		if (err)
 			return err;
@@ -462,7 +463,7 @@ static bool tx_turn(struct harp_conn *conn, int result)
 	switch (result) {
 	case 0:
 		tx_move(conn, TX_LIST_NONE);
-		if ((conn->flags & CONN_WANT_WRITE) && conn->snd_unsent_bytes_max != UINT32_MAX)
+		if ((conn->flags & CONN_WANT_WRITE) && conn->opts.unsent_bytes_max != UINT32_MAX)
 			tcp_ack_writable(conn);
 		return true;
 	case 1:

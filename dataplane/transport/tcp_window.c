@@ -30,12 +30,6 @@ uint32_t tcp_window_edge(const struct harp_conn *conn)
 	return edge;
 }
 
-void tcp_window_rebudget(struct harp_conn *conn)
-{
-	conn->told_frames = UINT32_MAX; /* out_window_field() kept the field of the old budget */
-	tcp_window_reopen(conn);
-}
-
 void tcp_window_reopen(struct harp_conn *conn)
 {
 	uint32_t edge, gain, full = conn_rcv_wnd_bytes_max(conn);

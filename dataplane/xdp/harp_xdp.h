@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * harp_xdp.h - libharp-xdp.so: loads the steering program and attaches it. Private to HARP: the host
+ * harp_xdp.h - libharp-xdp.so: loads the XDP program and attaches it. Private to HARP: the host
  * layer opens the library on demand, so that nothing else needs libbpf.
  */
 #ifndef HARP_XDP_H
@@ -12,12 +12,8 @@
 
 #include "xdp/steer.h"
 
-#define HARP_XDP_VERSION 7u
-#define HARP_XDP_FDS_MAX 24u
-/* With a mode: where it comes to generic XDP the program may be on a device beside the interface, from which the
- * caller's sockets then have to receive (side). */
-#define HARP_XDP_BESIDE 0x100u
-#define HARP_XDP_ELSEWHERE 1           /* look's */
+#define HARP_XDP_VERSION 8u
+#define HARP_XDP_FDS_MAX 16u
 #define HARP_XDP_HOME_NONE 0xffffffffu /* the port's packets are taken on any queue */
 
 struct harp_xdp;
@@ -38,9 +34,10 @@ struct harp_xdp_api {
 	uint32_t version; /* HARP_XDP_VERSION */
 	uint32_t verdict_count;
 	/*
-	 * Loads and attaches. mode: enum harp_xdp_mode, | HARP_XDP_BESIDE. The link is this process's, unless pinned: its
-	 * death detaches. why: on success too, if automatic choice was made, its reason.
-	 * -EBUSY another XDP program is attached; -EPERM; -ENODEV; -EOPNOTSUPP; -ECANCELED spared.
+	 * Loads and attaches. mode: enum harp_xdp_mode. The link belongs to this process unless it is pinned: the
+	 * process's death detaches it. why: on success too, the mode and its reason.
+	 * -EBUSY another XDP program is attached; -EPERM; -ENODEV; -EOPNOTSUPP; -ECANCELED only generic mode is possible,
+	 * and mode is HARP_XDP_NATIVE_OR_NONE.
 	 */
 	int (*attach)(struct harp_xdp **out, const char *ifname, uint32_t mode, char *why,
 		      size_t why_len);
@@ -61,15 +58,13 @@ struct harp_xdp_api {
 	unsigned (*fds)(const struct harp_xdp *xdp, int *fds, unsigned max);
 	/* Closes them. What is pinned stays attached, with its maps. */
 	void (*detach)(struct harp_xdp *xdp);
-	/* Number of the XDP program attached to the interface, or of HARP's at its ingress hook, or on the device
-	 * beside it; 0 none, -errno. */
+	/* Number of the XDP program attached to the interface; 0 none, -errno. */
 	int64_t (*attached_id)(uint32_t ifindex);
 	/*
-	 * Pins links, programs and maps in a directory of a bpffs, made if its parent exists: from now on
-	 * they outlive the process. So does the device beside the interface, by a file beside the bpffs: BPFFS.NAME for
-	 * what is pinned in BPFFS/NAME. On failure nothing is left pinned. A bpffs takes no dot in a name.
-	 * -EOPNOTSUPP not on a bpffs; -EEXIST something of these names is there; -EINVAL a dot in
-	 * the directory's name; -ENOENT no parent; -EPERM; -EBUSY pinned already.
+	 * Pins link, program and maps in a directory of a bpffs, made if its parent exists: from then on they outlive the
+	 * process. On failure nothing is left pinned. A bpffs takes no dot in a name.
+	 * -EOPNOTSUPP not on a bpffs; -EEXIST something of these names is there; -ENOENT no parent; -EPERM;
+	 * -EBUSY pinned already.
 	 */
 	int (*pin)(struct harp_xdp *xdp, const char *dir);
 	/*
@@ -82,26 +77,18 @@ struct harp_xdp_api {
 	/* This library's programs take the place of those attached, over the same maps; no packet misses
 	 * both. Pins follow. On failure the old ones go on. */
 	int (*replace)(struct harp_xdp *xdp, char *why, size_t why_len);
-	/* Removes our names from dir, and dir if nothing else is in it; what nobody holds open is then
-	 * detached. Then the device beside, whoever uses it. Other files are left. 0 also when some were missing;
-	 * -ENOENT none was there; -EPERM. */
+	/* Removes our names from dir, and dir if nothing else is in it; what no process holds open is then detached. Other
+	 * files are left. 0 also when some were missing; -ENOENT none was there; -EPERM. */
 	int (*unpin)(const char *dir);
 	/* Sums over all processors of what came to queues 0..count-1, since the maps were made; of a queue
 	 * beyond STEER_QUEUES_MAX nothing. */
 	int (*arrivals)(const struct harp_xdp *xdp, struct steer_arrivals *sums, unsigned count);
-	/* The device beside the interface that sockets receive from; 0: the interface itself. */
-	uint32_t (*side)(const struct harp_xdp *xdp);
-	/* Its end in the interface's network namespace, which is there to be seen; 0: there is none. */
-	uint32_t (*side_seen)(const struct harp_xdp *xdp);
-	/* The network namespace that it lies in; a descriptor, which stays the library's. -1: there is none. */
-	int (*side_netns)(const struct harp_xdp *xdp);
 	/*
-	 * Is all that was attached still there? Mends what is not; may wait for the kernel. 0: it is, or is again;
-	 * HARP_XDP_ELSEWHERE: it is again, and sockets must receive from another device (side); -ENODEV the interface is
-	 * gone; other -errno: HARP gets nothing there, another look may mend it, or, of what is pinned, who attaches it anew
-	 * (-ENOLINK). why: empty unless there is something to tell.
+	 * Is the program still attached? If it was detached by force, attaches (and pins) it again; may wait for the kernel.
+	 * 0: it is attached; -ENODEV the interface is gone, or in another network namespace; other -errno: HARP receives
+	 * nothing, and the next call tries again. why: empty unless something changed.
 	 */
-	int (*look)(struct harp_xdp *xdp, char *why, size_t why_len);
+	int (*check)(struct harp_xdp *xdp, char *why, size_t why_len);
 	/*
 	 * Packets to HARP's ports, and ICMP errors about its flows, are taken from these sources only; count 0: from
 	 * all, as after attach. A list without a prefix of a family excludes that family. It takes effect at once, for

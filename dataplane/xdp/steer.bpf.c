@@ -1,12 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * steer.bpf.c - the steering programs: HARP's own flows go to its AF_XDP socket, everything else to the
- * kernel, untouched.
- *
- * harp_steer is an XDP program on the interface. Where it would be a generic one the kernel copies what it
- * receives for itself before the program runs; there harp_aside does the same at the interface's ingress hook
- * (tcx), which costs no copy, and hands what is HARP's to a device beside it, on which harp_side, generic, gives
- * it to the socket. That device has the interface's queues, and nothing else ever comes there.
+ * steer.bpf.c - the XDP program: packets of HARP's connections go to HARP's AF_XDP socket, all other packets to
+ * the kernel, untouched.
  *
  * Ours is a packet to an own address and a port that a HARP stack holds, and an ICMP error that
  * quotes a packet from one. An address that the interface lost may stay in the map while stacks live that had it
@@ -129,21 +124,12 @@ struct {
 	__type(value, __u32);
 } layout SEC(".maps");
 
-/* The device beside, for harp_aside: written by the loader. */
-const volatile __u32 steer_side_ifindex;
-
 _Static_assert(STEER_VERDICT_COUNT <= STEER_VERDICTS_MAX, "the map has room");
 
 #define HOME_NONE (~0u)
 
 /* Where a packet goes. */
 enum steer_way { STEER_KERNEL, STEER_SOCKET, STEER_NOWHERE };
-
-/* Linux 6.6; Debian 12's headers have 6.1. */
-enum {
-	TCX_KERNEL = -1 /* TCX_NEXT: other programs, then the stack */,
-	TCX_NOWHERE = 2 /* TCX_DROP */
-};
 
 /* Of a packet of ours: the queue of its stack, what tells flows apart, and whether it acknowledges something
  * (TCP's ACK bit). */
@@ -480,55 +466,6 @@ int harp_steer(struct xdp_md *ctx)
 	default:
 		return XDP_PASS;
 	}
-}
-
-/* The kernel has taken the outer tag off by now, whether the card had or not. */
-static __always_inline int aside_vlan(const struct __sk_buff *ctx)
-{
-	if (!ctx->vlan_present)
-		return 0;
-	return (ctx->vlan_tci & 0x0fff) || ctx->vlan_proto != bpf_htons(ETH_P_8021Q) ||
-	       ctx->protocol == bpf_htons(ETH_P_8021Q) || ctx->protocol == bpf_htons(ETH_P_8021AD);
-}
-
-static __always_inline __u32 aside_packet(struct __sk_buff *ctx, struct found *found)
-{
-	if (aside_vlan(ctx))
-		return STEER_pass_vlan;
-	return steer_packet((void *)(long)ctx->data, (void *)(long)ctx->data_end, found);
-}
-
-/* Headers of any packet that may be ours: Ethernet, VLAN 0, IPv4 with options, an ICMP error's quotation. */
-#define ASIDE_HEADERS_MAX 160u
-
-SEC("tc")
-int harp_aside(struct __sk_buff *ctx)
-{
-	struct found found = { .home = HOME_NONE };
-	__u32 verdict = aside_packet(ctx, &found);
-	/* As for an XDP program: a driver that recorded no queue has one. */
-	__u32 queue = ctx->queue_mapping ? ctx->queue_mapping - 1 : 0;
-
-	/* Some drivers leave headers in pages. */
-	if (verdict == STEER_pass_short && ctx->data_end - ctx->data < ctx->len) {
-		bpf_skb_pull_data(ctx, ctx->len < ASIDE_HEADERS_MAX ? ctx->len : ASIDE_HEADERS_MAX);
-		verdict = aside_packet(ctx, &found);
-	}
-	switch (steer(verdict, &found, queue)) {
-	case STEER_SOCKET:
-		return (int)bpf_redirect_peer(steer_side_ifindex, 0);
-	case STEER_NOWHERE:
-		return TCX_NOWHERE;
-	default:
-		return TCX_KERNEL;
-	}
-}
-
-/* What comes here harp_aside has sent: if the socket has gone meanwhile nobody else shall have it. */
-SEC("xdp.frags")
-int harp_side(struct xdp_md *ctx)
-{
-	return (int)bpf_redirect_map(&xsks, ctx->rx_queue_index, XDP_DROP);
 }
 
 char steer_license[] SEC("license") = "Apache-2.0";

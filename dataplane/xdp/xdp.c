@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* xdp.c - libharp-xdp.so: the steering program attached to an interface, its maps and counters. */
+/* xdp.c - libharp-xdp.so: the XDP program attached to an interface, its maps and counters. */
 #include <bpf/bpf.h>
 #include <bpf/libbpf.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <linux/if_link.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,9 +29,7 @@ struct harp_xdp *xdp_new(const char *ifname, uint32_t ifindex)
 
 	if (!xdp)
 		return NULL;
-	xdp->link_fd = xdp->program_fd = xdp->side_link_fd = xdp->side_program_fd =
-		xdp->mark_link_fd = -1;
-	side_init(&xdp->side);
+	xdp->link_fd = xdp->program_fd = -1;
 	for (unsigned i = 0; i < XDP_MAP_COUNT; i++)
 		xdp->map_fds[i] = -1;
 	xdp->ifindex = ifindex;
@@ -39,16 +38,12 @@ struct harp_xdp *xdp_new(const char *ifname, uint32_t ifindex)
 	return xdp;
 }
 
-int xdp_link_create(const struct harp_xdp *xdp, bool native)
+static int xdp_link_create(const struct harp_xdp *xdp, bool native)
 {
 	LIBBPF_OPTS(bpf_link_create_opts, options,
 		    .flags = native ? XDP_FLAGS_DRV_MODE : XDP_FLAGS_SKB_MODE);
-	LIBBPF_OPTS(bpf_link_create_opts, first, .flags = XDP_TCX_FIRST);
 
-	return xdp->side.ifindex
-		       ? bpf_link_create(xdp->program_fd, (int)xdp->ifindex, XDP_TCX_INGRESS,
-					 &first)
-		       : bpf_link_create(xdp->program_fd, (int)xdp->ifindex, BPF_XDP, &options);
+	return bpf_link_create(xdp->program_fd, (int)xdp->ifindex, BPF_XDP, &options);
 }
 
 static int xdp_link(struct harp_xdp *xdp, bool native)
@@ -69,24 +64,21 @@ static void xdp_close(int *fd)
 	*fd = -1;
 }
 
-/* The last references: the kernel detaches. */
-void xdp_unlink(struct harp_xdp *xdp)
+/* The last references: the kernel detaches, unless the link is pinned. */
+static void xdp_unlink(struct harp_xdp *xdp)
 {
 	xdp_close(&xdp->link_fd);
-	xdp_close(&xdp->side_link_fd);
-	xdp_close(&xdp->mark_link_fd);
 	xdp_close(&xdp->program_fd);
-	xdp_close(&xdp->side_program_fd);
 }
 
 static int xdp_link_taken(const struct harp_xdp *xdp, const struct why *why)
 {
 	int64_t id = xdp_attached_id(xdp->ifindex);
 
-	if (id > 0 && (xdp_is_ours(id) || id == xdp_attached_side(xdp->ifindex)))
+	if (id > 0 && xdp_is_ours(id))
 		return why_fail(
 			why, -EBUSY,
-			"HARP's steering program is attached already (program %lld), by harpd or "
+			"HARP's XDP program is attached already (program %lld), by harpd or "
 			"another process; processes share an interface through harpd (`harpctl "
 			"start`); what a dead harpd left goes with `harpctl stop`",
 			(long long)id);
@@ -148,33 +140,14 @@ static int xdp_try_native(struct harp_xdp *xdp, const struct why *why,
 }
 
 /*
- * Generic. What an XDP program in generic mode costs the kernel is by the mode, whichever the driver: before
- * the program sees it, the kernel copies each packet that is cloned, not linear, or has less than 256 bytes before
- * it, hence all of its own bulk. A program without frags is copied for as well, into one piece of up to 64 KiB
- * (docs/testing.md has both). So it runs on a device beside the interface, where only HARP's packets are; where
- * that cannot be, on the interface, unless the kernel is to be spared.
+ * Generic mode costs the kernel on any driver: before the program runs, the kernel copies each packet that is cloned,
+ * not linear, or has less than 256 bytes of headroom, which is all of its own bulk traffic, and it does not join packets
+ * (GRO) before the program (docs/testing.md has the measurement).
  */
-int xdp_attach_generic(struct harp_xdp *xdp, const struct why *why, const char *reason)
+static int xdp_attach_generic(struct harp_xdp *xdp, const struct why *why, const char *reason)
 {
-	char words[200] = "";
-	const struct why beside = { .text = words,
-				    .size = sizeof(words),
-				    .subject = "; it cannot run on a device beside it" };
-	int rc = -EOPNOTSUPP;
+	int rc = xdp_load(why, &xdp->program_fd, xdp->map_fds);
 
-	if (xdp->may_be_beside)
-		rc = xdp_beside(xdp, &beside);
-	if (!rc)
-		return why_fail(why, 0, "generic XDP, on a device beside it (%s): %s",
-				xdp->side.name, reason);
-	if (rc == -EBUSY)
-		return xdp_link_taken(xdp, why);
-	if (xdp->sparing)
-		return why_fail(why, -ECANCELED,
-				"no XDP program attached: generic XDP (%s) would copy what the "
-				"kernel receives for itself once more%s",
-				reason, words);
-	rc = xdp_load(why, &xdp->program_fd, xdp->map_fds);
 	if (rc)
 		return rc;
 	rc = xdp_link(xdp, false);
@@ -182,27 +155,36 @@ int xdp_attach_generic(struct harp_xdp *xdp, const struct why *why, const char *
 		return xdp_link_failed(xdp, why, rc);
 	return why_fail(
 		why, 0,
-		"generic XDP: %s; what the kernel receives for itself is copied once more%s",
-		reason, words);
+		"generic XDP (%s): the kernel copies all that it receives on this interface "
+		"once more, and joins packets (GRO) no longer before XDP: its own bulk "
+		"traffic loses up to a third",
+		reason);
 }
 
-/* Native where the kernel loses nothing, else generic. */
+/* Native where the kernel loses nothing by it; otherwise generic, or nothing if native_only. */
 static int xdp_attach_auto(struct harp_xdp *xdp, const struct why *why,
-			   const struct af_xdp_link *before)
+			   const struct af_xdp_link *before, bool native_only)
 {
 	char lost[160];
-	int rc;
+	int rc = 1;
 
 	if (af_xdp_link_wants_generic(before)) {
 		snprintf(lost, sizeof(lost), "driver %s", before->driver);
-		return xdp_attach_generic(xdp, why, lost);
+	} else {
+		rc = xdp_load(why, &xdp->program_fd, xdp->map_fds);
+		if (!rc)
+			rc = xdp_try_native(xdp, why, before, lost, sizeof(lost));
+		if (!rc)
+			return why_fail(why, 0,
+					"native XDP: it changes neither MTU, queues nor offloads");
+		if (rc < 0)
+			return rc;
 	}
-	rc = xdp_load(why, &xdp->program_fd, xdp->map_fds);
-	if (!rc)
-		rc = xdp_try_native(xdp, why, before, lost, sizeof(lost));
-	if (!rc)
-		return why_fail(why, 0, "native XDP: it changes neither MTU, queues nor offloads");
-	return rc < 0 ? rc : xdp_attach_generic(xdp, why, lost);
+	if (!native_only)
+		return xdp_attach_generic(xdp, why, lost);
+	return why_fail(why, -ECANCELED,
+			"AF_XDP is available in generic copy mode only (%s): nothing is attached",
+			lost);
 }
 
 void xdp_detach(struct harp_xdp *xdp)
@@ -213,10 +195,6 @@ void xdp_detach(struct harp_xdp *xdp)
 	for (unsigned i = 0; i < XDP_MAP_COUNT; i++)
 		if (xdp->map_fds[i] >= 0)
 			close(xdp->map_fds[i]);
-	if (xdp->pin_dir[0])
-		side_close(&xdp->side);
-	else
-		side_drop(&xdp->side);
 	pthread_mutex_destroy(&xdp->maps_lock);
 	free(xdp);
 }
@@ -227,10 +205,7 @@ static int xdp_attach_mode(struct harp_xdp *xdp, const struct why *why, uint32_t
 {
 	int rc;
 
-	xdp->queues = before->rx_queues_max;
-	xdp->sparing = (mode & ~HARP_XDP_BESIDE) == HARP_XDP_SPARING;
-	xdp->may_be_beside = mode & HARP_XDP_BESIDE;
-	switch (mode & ~HARP_XDP_BESIDE) {
+	switch (mode) {
 	case HARP_XDP_GENERIC:
 		return xdp_attach_generic(xdp, why, "as asked");
 	case HARP_XDP_NATIVE:
@@ -241,7 +216,7 @@ static int xdp_attach_mode(struct harp_xdp *xdp, const struct why *why, uint32_t
 		return rc ? xdp_link_failed(xdp, why, rc)
 			  : why_fail(why, 0, "native XDP: as asked");
 	default:
-		return xdp_attach_auto(xdp, why, before);
+		return xdp_attach_auto(xdp, why, before, mode == HARP_XDP_NATIVE_OR_NONE);
 	}
 }
 
@@ -258,6 +233,13 @@ static int xdp_attach(struct harp_xdp **out, const char *ifname, uint32_t mode, 
 	rc = af_xdp_link_read(ifname, &before);
 	if (rc)
 		return why_fail(&why, rc, "cannot be used: %s", strerror(-rc));
+	if (af_xdp_link_is_stacked(&before))
+		return why_fail(
+			&why, -EOPNOTSUPP,
+			"an AF_XDP socket on a device of driver %s receives nothing; name a "
+			"NIC that is in no bond and carries untagged packets, or use kernel "
+			"lanes (HARP_PATH=auto or kernel)",
+			before.driver);
 	xdp = xdp_new(ifname, before.ifindex);
 	if (!xdp)
 		return why_fail(&why, -ENOMEM, "out of memory");
@@ -273,26 +255,50 @@ static int xdp_attach(struct harp_xdp **out, const char *ifname, uint32_t mode, 
 	return 0;
 }
 
+/*
+ * The kernel announces neither a forced detachment (`ip link set DEV xdp off`, BPF_LINK_DETACH) nor a program that
+ * takes ours' place, so the owner asks.
+ */
+static int xdp_check(struct harp_xdp *xdp, char *text, size_t text_len)
+{
+	struct why why = { .text = text, .size = text_len };
+	struct bpf_link_info info = { 0 };
+	uint32_t len = sizeof(info);
+	char ifname[IFNAMSIZ];
+	int fd, rc;
+
+	if (text_len)
+		text[0] = '\0';
+	why_about(&why, "%s", xdp->ifname);
+	/* Removed, or moved to another network namespace, where it must not keep our program. */
+	if (!if_indextoname(xdp->ifindex, ifname)) {
+		bpf_link_detach(xdp->link_fd);
+		return -ENODEV;
+	}
+	/* A process that has lost the privilege to ask keeps what it has. */
+	if (bpf_obj_get_info_by_fd(xdp->link_fd, &info, &len) || info.xdp.ifindex)
+		return 0;
+	fd = xdp_link_create(xdp, xdp->native);
+	if (fd < 0)
+		return why_fail(&why, fd == -EEXIST ? -EBUSY : fd,
+				"the XDP program was detached by force and cannot be attached "
+				"again: %s; HARP's connections on this interface end",
+				fd == -EBUSY || fd == -EEXIST ? "another XDP program is attached"
+							      : strerror(-fd));
+	/* The same number: a forked child closes descriptors by number. */
+	rc = dup3(fd, xdp->link_fd, O_CLOEXEC) < 0 ? -errno : 0;
+	close(fd);
+	if (!rc && xdp->pin_dir[0])
+		rc = xdp_pin_link(xdp);
+	return why_fail(&why, rc, "the XDP program was detached by force; it is attached again%s%s",
+			rc ? ", but not pinned: " : "", rc ? strerror(-rc) : "");
+}
+
 /* ---- maps ----------------------------------------------------------------------------------- */
 
 static bool xdp_native(const struct harp_xdp *xdp)
 {
 	return xdp->native;
-}
-
-static uint32_t xdp_side(const struct harp_xdp *xdp)
-{
-	return xdp->side.ifindex ? xdp->side.away_ifindex : 0;
-}
-
-static uint32_t xdp_side_seen(const struct harp_xdp *xdp)
-{
-	return xdp->side.ifindex;
-}
-
-static int xdp_side_netns(const struct harp_xdp *xdp)
-{
-	return xdp->side.netns_fd;
 }
 
 static int xdp_xsk_set(struct harp_xdp *xdp, uint32_t queue, int fd)
@@ -400,9 +406,7 @@ static int xdp_arrivals(const struct harp_xdp *xdp, struct steer_arrivals *sums,
 
 static unsigned xdp_fds(const struct harp_xdp *xdp, int *fds, unsigned max)
 {
-	const int own[] = { xdp->link_fd,         xdp->program_fd,    xdp->side_link_fd,
-			    xdp->side_program_fd, xdp->side.route.fd, xdp->side.away.fd,
-			    xdp->side.netns_fd,   xdp->mark_link_fd };
+	const int own[] = { xdp->link_fd, xdp->program_fd };
 	unsigned count = 0;
 
 	for (unsigned i = 0; i < sizeof(own) / sizeof(own[0]) && count < max; i++)
@@ -432,10 +436,7 @@ const struct harp_xdp_api *harp_xdp_api(void)
 		.replace = xdp_replace,
 		.unpin = xdp_unpin,
 		.arrivals = xdp_arrivals,
-		.side = xdp_side,
-		.side_seen = xdp_side_seen,
-		.side_netns = xdp_side_netns,
-		.look = xdp_look,
+		.check = xdp_check,
 		.sources_set = xdp_sources_set,
 	};
 	return &api;

@@ -2,9 +2,8 @@
 /*
  * xdp_adopt.c - takes up what another process has pinned (xdp_pin.c).
  *
- * Who adopts believes nothing: the maps must be of our layout, the programs ours and working with these very
- * maps, the links those of these programs on this interface and on the device beside it, and that device the pair of
- * what the file beside the bpffs keeps.
+ * The adopter trusts nothing: the maps must have our layout, the program must be ours and use these very maps, and the
+ * link must attach this program to this interface.
  */
 #include <bpf/bpf.h>
 #include <errno.h>
@@ -103,159 +102,43 @@ static int adopt_shapes(const struct harp_xdp *xdp, const struct why *why, const
 	return rc;
 }
 
-/* A program that must be there. */
-struct adopt_wish {
-	const char *pin, *name; /* the file's, the program's */
-	enum bpf_prog_type type;
-	unsigned maps; /* it works with the first so many */
-};
-
-/* Is it that program, number id, over these maps? */
-static bool adopt_is_program(const struct adopt_wish *wish, int fd, uint32_t id,
-			     const uint32_t map_ids[XDP_MAP_COUNT])
+/* Is it our program, number id, over these maps? All but `layout`, which no program reads. */
+static bool adopt_is_program(int fd, uint32_t id, const uint32_t map_ids[XDP_MAP_COUNT])
 {
 	uint32_t used[MAP_IDS_MAX];
 	struct bpf_prog_info info = { .nr_map_ids = MAP_IDS_MAX, .map_ids = (uintptr_t)used };
 	uint32_t len = sizeof(info), found = 0;
 
-	if (bpf_obj_get_info_by_fd(fd, &info, &len) || info.id != id || info.type != wish->type ||
-	    strcmp(info.name, wish->name))
+	if (bpf_obj_get_info_by_fd(fd, &info, &len) || info.id != id ||
+	    info.type != BPF_PROG_TYPE_XDP || strcmp(info.name, XDP_PROGRAM_NAME))
 		return false;
-	for (unsigned map = 0; map < wish->maps; map++)
+	for (unsigned map = 0; map < XDP_MAP_layout; map++)
 		for (unsigned i = 0; i < info.nr_map_ids && i < MAP_IDS_MAX; i++)
 			found += used[i] == map_ids[map];
-	return found == wish->maps;
+	return found == XDP_MAP_layout;
 }
 
 /*
- * The program that the link has; a descriptor, or -ESTALE. A replace that was cut off between updating the
- * link and renaming the pin has left the new one under its first name.
+ * The program that the link has; a descriptor, or -ESTALE. A replacement that was cut off between updating the
+ * link and renaming the pin has left the new program under its first name.
  */
-static int adopt_program(const struct adopt_wish *wish, const char *dir, uint32_t id,
-			 const uint32_t map_ids[XDP_MAP_COUNT])
+static int adopt_program(const char *dir, uint32_t id, const uint32_t map_ids[XDP_MAP_COUNT])
 {
-	char from[PATH_MAX], to[PATH_MAX], name[32];
-	int fd = adopt_open(dir, wish->pin);
+	char from[PATH_MAX], to[PATH_MAX];
+	int fd = adopt_open(dir, XDP_PIN_PROGRAM);
 
-	if (fd >= 0 && adopt_is_program(wish, fd, id, map_ids))
+	if (fd >= 0 && adopt_is_program(fd, id, map_ids))
 		return fd;
 	if (fd >= 0)
 		close(fd);
-	snprintf(name, sizeof(name), "%s" XDP_PIN_NEW, wish->pin);
-	fd = adopt_open(dir, name);
-	if (fd >= 0 && adopt_is_program(wish, fd, id, map_ids) && !xdp_pin_path(from, dir, name) &&
-	    !xdp_pin_path(to, dir, wish->pin) && !rename(from, to))
+	fd = adopt_open(dir, XDP_PIN_PROGRAM_NEW);
+	if (fd >= 0 && adopt_is_program(fd, id, map_ids) &&
+	    !xdp_pin_path(from, dir, XDP_PIN_PROGRAM_NEW) &&
+	    !xdp_pin_path(to, dir, XDP_PIN_PROGRAM) && !rename(from, to))
 		return fd;
 	if (fd >= 0)
 		close(fd);
 	return -ESTALE;
-}
-
-static int adopt_link_info(const struct why *why, const char *dir, const char *name, int fd,
-			   struct bpf_link_info *info)
-{
-	uint32_t len = sizeof(*info);
-	int rc;
-
-	memset(info, 0, sizeof(*info));
-	rc = bpf_obj_get_info_by_fd(fd, info, &len);
-	return rc ? why_fail(why, rc, "%s/%s: %s", dir, name, strerror(-rc)) : 0;
-}
-
-static int adopt_not_attached(const struct why *why, const char *dir)
-{
-	return why_fail(why, -ESTALE,
-			"what is pinned in %s is not attached to this interface (it was "
-			"made anew?); `harpctl stop` removes it",
-			dir);
-}
-
-static int adopt_not_ours(const struct why *why, const char *dir, const char *name)
-{
-	return why_fail(why, -ESTALE,
-			"%s/%s is not the steering program that is attached; "
-			"`harpctl stop` removes what is pinned there",
-			dir, name);
-}
-
-/* A link's interface is in the same place in both kinds (linux/bpf.h). */
-static bool adopt_is_on(const struct bpf_link_info *info, uint32_t type, uint32_t ifindex)
-{
-	return info->type == type && info->xdp.ifindex == ifindex && ifindex;
-}
-
-static int adopt_on_interface(struct harp_xdp *xdp, const struct why *why, const char *dir,
-			      const struct bpf_link_info *info,
-			      const uint32_t map_ids[XDP_MAP_COUNT])
-{
-	static const struct adopt_wish steer = { XDP_PIN_PROGRAM, XDP_PROGRAM_NAME,
-						 BPF_PROG_TYPE_XDP, XDP_MAP_layout };
-
-	if (!adopt_is_on(info, BPF_LINK_TYPE_XDP, xdp->ifindex) ||
-	    xdp_attached(xdp->ifindex, &xdp->native) != info->prog_id)
-		return adopt_not_attached(why, dir);
-	xdp->program_fd = adopt_program(&steer, dir, info->prog_id, map_ids);
-	return xdp->program_fd < 0 ? adopt_not_ours(why, dir, XDP_PIN_PROGRAM) : 0;
-}
-
-struct adopt_there {
-	uint32_t ifindex, id;
-};
-
-/* In the other end's network namespace. */
-static int adopt_is_there(void *ctx)
-{
-	const struct adopt_there *there = ctx;
-
-	return xdp_is_attached(there->ifindex, there->id, false);
-}
-
-/* What is on the device beside, and the device itself. */
-static int adopt_side(struct harp_xdp *xdp, const struct why *why, const char *dir,
-		      const uint32_t map_ids[XDP_MAP_COUNT])
-{
-	static const struct adopt_wish side = { XDP_PIN_SIDE_PROGRAM, XDP_SIDE_NAME,
-						BPF_PROG_TYPE_XDP, XDP_MAP_xsks + 1 };
-	struct adopt_there there;
-	struct bpf_link_info info;
-	char keeper[PATH_MAX];
-	int rc;
-
-	rc = adopt_link_info(why, dir, XDP_PIN_SIDE_LINK, xdp->side_link_fd, &info);
-	if (rc)
-		return rc;
-	if (!info.xdp.ifindex)
-		return why_fail(why, -ESTALE,
-				"%s: the device beside the interface is gone; `harpctl stop` "
-				"removes what is pinned there",
-				dir);
-	rc = xdp_pin_keeper(keeper, dir);
-	if (!rc)
-		rc = side_take_up(&xdp->side, why, keeper, xdp->ifindex);
-	if (rc)
-		return rc == -ENOENT ? -ESTALE : rc;
-	there.ifindex = xdp->side.away_ifindex;
-	there.id = info.prog_id;
-	if (!adopt_is_on(&info, BPF_LINK_TYPE_XDP, xdp->side.away_ifindex) ||
-	    side_inside(&xdp->side, adopt_is_there, &there) != 1)
-		return adopt_not_ours(why, dir, XDP_PIN_SIDE_LINK);
-	xdp->side_program_fd = adopt_program(&side, dir, info.prog_id, map_ids);
-	return xdp->side_program_fd < 0 ? adopt_not_ours(why, dir, XDP_PIN_SIDE_PROGRAM) : 0;
-}
-
-static int adopt_beside(struct harp_xdp *xdp, const struct why *why, const char *dir,
-			const struct bpf_link_info *info, const uint32_t map_ids[XDP_MAP_COUNT])
-{
-	static const struct adopt_wish aside = { XDP_PIN_PROGRAM, XDP_ASIDE_NAME,
-						 BPF_PROG_TYPE_SCHED_CLS, XDP_MAP_layout };
-
-	if (!adopt_is_on(info, XDP_LINK_TYPE_TCX, xdp->ifindex) ||
-	    !xdp_is_attached(xdp->ifindex, info->prog_id, true))
-		return adopt_not_attached(why, dir);
-	xdp->program_fd = adopt_program(&aside, dir, info->prog_id, map_ids);
-	if (xdp->program_fd < 0)
-		return adopt_not_ours(why, dir, XDP_PIN_PROGRAM);
-	return adopt_side(xdp, why, dir, map_ids);
 }
 
 static int adopt_incomplete(const struct why *why, const char *dir)
@@ -266,35 +149,39 @@ static int adopt_incomplete(const struct why *why, const char *dir)
 			dir);
 }
 
-static int adopt_link(const struct why *why, const char *dir, const char *name, int *fd)
+static int adopt_link(struct harp_xdp *xdp, const struct why *why, const char *dir)
 {
-	int rc = adopt_open(dir, name);
+	int rc = adopt_open(dir, XDP_PIN_LINK);
 
-	*fd = rc < 0 ? -1 : rc;
+	xdp->link_fd = rc < 0 ? -1 : rc;
 	if (rc >= 0 || rc == -ENOENT)
 		return 0;
-	return why_fail(why, rc, "%s/%s: %s", dir, name,
+	return why_fail(why, rc, "%s/" XDP_PIN_LINK ": %s", dir,
 			rc == -ESTALE ? "not a link of HARP's" : strerror(-rc));
 }
 
-static int adopt_links(struct harp_xdp *xdp, const struct why *why, const char *dir,
-		       const uint32_t map_ids[XDP_MAP_COUNT])
+static int adopt_attached(struct harp_xdp *xdp, const struct why *why, const char *dir,
+			  const uint32_t map_ids[XDP_MAP_COUNT])
 {
-	struct bpf_link_info info;
-	int rc = adopt_link_info(why, dir, XDP_PIN_LINK, xdp->link_fd, &info);
+	struct bpf_link_info info = { 0 };
+	uint32_t len = sizeof(info);
+	int rc = bpf_obj_get_info_by_fd(xdp->link_fd, &info, &len);
 
 	if (rc)
-		return rc;
-	if (info.type != XDP_LINK_TYPE_TCX)
-		return adopt_on_interface(xdp, why, dir, &info, map_ids);
-	rc = adopt_link(why, dir, XDP_PIN_SIDE_LINK, &xdp->side_link_fd);
-	if (!rc)
-		rc = adopt_link(why, dir, XDP_PIN_MARK_LINK, &xdp->mark_link_fd);
-	if (rc)
-		return rc;
-	if (xdp->side_link_fd < 0 || xdp->mark_link_fd < 0)
-		return adopt_incomplete(why, dir);
-	return adopt_beside(xdp, why, dir, &info, map_ids);
+		return why_fail(why, rc, "%s/" XDP_PIN_LINK ": %s", dir, strerror(-rc));
+	if (info.type != BPF_LINK_TYPE_XDP || info.xdp.ifindex != xdp->ifindex ||
+	    xdp_attached(xdp->ifindex, &xdp->native) != info.prog_id)
+		return why_fail(why, -ESTALE,
+				"the program pinned in %s is not attached to this interface (was "
+				"the interface recreated?); `harpctl stop` removes it",
+				dir);
+	xdp->program_fd = adopt_program(dir, info.prog_id, map_ids);
+	if (xdp->program_fd >= 0)
+		return 0;
+	return why_fail(why, -ESTALE,
+			"%s/" XDP_PIN_PROGRAM " is not the XDP program that is attached; "
+			"`harpctl stop` removes what is pinned there",
+			dir);
 }
 
 static int adopt_all(struct harp_xdp *xdp, const struct why *why, const char *dir)
@@ -304,7 +191,7 @@ static int adopt_all(struct harp_xdp *xdp, const struct why *why, const char *di
 	int rc = adopt_maps(xdp, why, dir, &missing);
 
 	if (!rc)
-		rc = adopt_link(why, dir, XDP_PIN_LINK, &xdp->link_fd);
+		rc = adopt_link(xdp, why, dir);
 	if (rc)
 		return rc;
 	missing += xdp->link_fd < 0;
@@ -316,7 +203,7 @@ static int adopt_all(struct harp_xdp *xdp, const struct why *why, const char *di
 	if (missing)
 		return adopt_incomplete(why, dir);
 	rc = adopt_shapes(xdp, why, dir, map_ids);
-	return rc ? rc : adopt_links(xdp, why, dir, map_ids);
+	return rc ? rc : adopt_attached(xdp, why, dir, map_ids);
 }
 
 int xdp_adopt(struct harp_xdp **out, const char *dir, const char *ifname, char *text,
@@ -341,7 +228,6 @@ int xdp_adopt(struct harp_xdp **out, const char *dir, const char *ifname, char *
 	xdp = xdp_new(ifname, link.ifindex);
 	if (!xdp)
 		return why_fail(&why, -ENOMEM, "out of memory");
-	/* Known from now on as pinned: a failure lets go of the device beside, and does not remove it. */
 	strcpy(xdp->pin_dir, dir);
 	rc = adopt_all(xdp, &why, dir);
 	if (rc) {

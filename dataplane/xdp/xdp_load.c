@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* xdp_load.c - the steering programs into the kernel, over new maps or over some that are in use. */
+/* xdp_load.c - loads the XDP program into the kernel, over new maps or over maps in use. */
 #include <bpf/bpf.h>
 #include <bpf/libbpf.h>
 #include <errno.h>
@@ -105,53 +105,16 @@ static int load_take_maps(const struct bpf_object *object, int map_fds[XDP_MAP_C
 	return rc < 0 ? rc : 0;
 }
 
-/* A program to be loaded, and where its descriptor goes. */
-struct load_wish {
-	const char *name;
-	int *fd;
-};
-
-/* Only what is wished is loaded: older kernels need not know the rest. */
-static int load_choose(struct bpf_object *object, const struct load_wish *wishes, unsigned count)
+int xdp_load(const struct why *why, int *program_fd, int map_fds[XDP_MAP_COUNT])
 {
-	struct bpf_program *program;
-	unsigned found = 0;
-
-	bpf_object__for_each_program(program, object)
-	{
-		bool wished = false;
-
-		for (unsigned i = 0; i < count; i++)
-			wished |= !strcmp(bpf_program__name(program), wishes[i].name);
-		bpf_program__set_autoload(program, wished);
-		found += wished;
-	}
-	return found == count ? 0 : -ENOENT;
-}
-
-static int load_side_ifindex(struct bpf_object *object, uint32_t side_ifindex)
-{
-	struct bpf_map *constants = bpf_object__find_map_by_name(object, ".rodata");
-
-	/* The only constant there is. */
-	return constants
-		       ? bpf_map__set_initial_value(constants, &side_ifindex, sizeof(side_ifindex))
-		       : -ENOENT;
-}
-
-static int load_all(const struct why *why, const struct load_wish *wishes, unsigned count,
-		    uint32_t side_ifindex, int map_fds[XDP_MAP_COUNT])
-{
-	LIBBPF_OPTS(bpf_object_open_opts, options, .object_name = "harp_steer");
+	LIBBPF_OPTS(bpf_object_open_opts, options, .object_name = XDP_PROGRAM_NAME);
 	struct bpf_object *object;
 	char words[CAPTURED_MAX];
 	int rc;
 
 	capture_begin(words);
 	object = bpf_object__open_mem(steer_object, sizeof(steer_object), &options);
-	rc = object ? load_choose(object, wishes, count) : -errno;
-	if (!rc)
-		rc = load_side_ifindex(object, side_ifindex);
+	rc = object ? 0 : -errno;
 	if (!rc && map_fds[0] >= 0)
 		rc = load_reuse(object, map_fds);
 	if (!rc)
@@ -161,29 +124,12 @@ static int load_all(const struct why *why, const struct load_wish *wishes, unsig
 		bpf_object__close(object);
 		return load_refused(why, rc, words);
 	}
-	for (unsigned i = 0; i < count && rc >= 0; i++)
-		rc = *wishes[i].fd = load_keep(
-			bpf_program__fd(bpf_object__find_program_by_name(object, wishes[i].name)));
+	rc = *program_fd = load_keep(
+		bpf_program__fd(bpf_object__find_program_by_name(object, XDP_PROGRAM_NAME)));
 	if (rc >= 0 && map_fds[0] < 0)
 		rc = load_take_maps(object, map_fds);
 	bpf_object__close(object);
 	return rc >= 0 ? 0
-		       : why_fail(why, rc, "keeping the steering program and its maps: %s",
+		       : why_fail(why, rc, "keeping the XDP program and its maps: %s",
 				  strerror(-rc));
-}
-
-int xdp_load(const struct why *why, int *program_fd, int map_fds[XDP_MAP_COUNT])
-{
-	const struct load_wish wish = { XDP_PROGRAM_NAME, program_fd };
-
-	return load_all(why, &wish, 1, 0, map_fds);
-}
-
-int xdp_load_aside(const struct why *why, uint32_t side_ifindex, int *program_fd,
-		   int *side_program_fd, int map_fds[XDP_MAP_COUNT])
-{
-	const struct load_wish wishes[] = { { XDP_ASIDE_NAME, program_fd },
-					    { XDP_SIDE_NAME, side_program_fd } };
-
-	return load_all(why, wishes, 2, side_ifindex, map_fds);
 }

@@ -1,14 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * xdp_pin.c - a steering program that outlives its maker: pinned in a bpffs, replaced under way, removed;
- * the next adopts it (xdp_adopt.c).
+ * xdp_pin.c - an XDP program that outlives its maker: pinned in a bpffs, replaced while attached, removed;
+ * the next harpd adopts it (xdp_adopt.c).
  *
- * A directory holds a name for each map, `program` and `link`, and where the program is beside the interface
- * `side_program` and `side_link`. `link` comes last and goes first, so that a directory without it is one whose maker
- * died in between, and no packet is sent anywhere. While a newer program takes over there is `program_new`, too.
- *
- * A bpffs takes no network namespace, so what keeps the device beside is a file beside the bpffs, on which the namespace of
- * its other end is mounted: /run/harp/bpf.eth1 for what is pinned in /run/harp/bpf/eth1. It lives as long as the pins.
+ * A directory holds a name for each map, `program` and `link`. `link` comes last and goes first, so a directory
+ * without it is one whose maker died in between. While a newer program takes over there is `program_new`, too.
  */
 #include <bpf/bpf.h>
 #include <bpf/libbpf.h>
@@ -27,20 +23,6 @@ int xdp_pin_path(char path[PATH_MAX], const char *dir, const char *name)
 	int len = snprintf(path, PATH_MAX, "%s/%s", dir, name);
 
 	return len < 0 || len >= PATH_MAX ? -ENAMETOOLONG : 0;
-}
-
-int xdp_pin_keeper(char path[PATH_MAX], const char *dir)
-{
-	char *last;
-	int len = snprintf(path, PATH_MAX, "%s", dir);
-
-	if (len < 0 || len >= PATH_MAX)
-		return -ENAMETOOLONG;
-	last = strrchr(path, '/');
-	if (!last || last == path || !last[1])
-		return -EINVAL;
-	*last = '.';
-	return 0;
 }
 
 static int pin_one(int fd, const char *dir, const char *name)
@@ -72,7 +54,7 @@ int xdp_pin_dir_check(const char *dir)
 
 /* ---- pinning -------------------------------------------------------------------------------- */
 
-#define PIN_NAMES_MAX (XDP_MAP_COUNT + 5u)
+#define PIN_NAMES_MAX (XDP_MAP_COUNT + 2u)
 
 struct pin {
 	const char *name;
@@ -86,11 +68,6 @@ static unsigned pin_list(const struct harp_xdp *xdp, struct pin pins[PIN_NAMES_M
 
 	for (unsigned i = 0; i < XDP_MAP_COUNT; i++)
 		pins[count++] = (struct pin){ xdp_map_name(i), xdp->map_fds[i] };
-	if (xdp->side.ifindex) {
-		pins[count++] = (struct pin){ XDP_PIN_MARK_LINK, xdp->mark_link_fd };
-		pins[count++] = (struct pin){ XDP_PIN_SIDE_PROGRAM, xdp->side_program_fd };
-		pins[count++] = (struct pin){ XDP_PIN_SIDE_LINK, xdp->side_link_fd };
-	}
 	pins[count++] = (struct pin){ XDP_PIN_PROGRAM, xdp->program_fd };
 	pins[count++] = (struct pin){ XDP_PIN_LINK, xdp->link_fd };
 	return count;
@@ -111,25 +88,8 @@ static int pin_all(const struct harp_xdp *xdp, const char *dir)
 	return rc;
 }
 
-static int pin_keep_side(const struct harp_xdp *xdp, const char *dir)
-{
-	char keeper[PATH_MAX];
-	int rc = xdp_pin_keeper(keeper, dir);
-
-	return rc || !xdp->side.ifindex ? rc : side_keep(&xdp->side, keeper);
-}
-
-static void pin_unkeep_side(const struct harp_xdp *xdp, const char *dir)
-{
-	char keeper[PATH_MAX];
-
-	if (xdp->side.ifindex && !xdp_pin_keeper(keeper, dir))
-		side_unkeep(keeper);
-}
-
 int xdp_pin(struct harp_xdp *xdp, const char *dir)
 {
-	const char *last = strrchr(dir, '/');
 	bool made;
 	int rc;
 
@@ -137,19 +97,12 @@ int xdp_pin(struct harp_xdp *xdp, const char *dir)
 		return -EBUSY;
 	if (strlen(dir) >= sizeof(xdp->pin_dir))
 		return -ENAMETOOLONG;
-	if (strchr(last ? last + 1 : dir, '.'))
-		return -EINVAL;
 	made = mkdir(dir, 0700) == 0;
 	if (!made && errno != EEXIST)
 		return -errno;
 	rc = xdp_pin_dir_check(dir);
 	if (!rc)
-		rc = pin_keep_side(xdp, dir);
-	if (!rc) {
 		rc = pin_all(xdp, dir);
-		if (rc)
-			pin_unkeep_side(xdp, dir);
-	}
 	if (rc && made)
 		rmdir(dir);
 	if (!rc)
@@ -157,22 +110,15 @@ int xdp_pin(struct harp_xdp *xdp, const char *dir)
 	return rc;
 }
 
-int xdp_pin_link_anew(const struct harp_xdp *xdp)
+int xdp_pin_link(const struct harp_xdp *xdp)
 {
 	pin_remove(xdp->pin_dir, XDP_PIN_LINK);
 	return pin_one(xdp->link_fd, xdp->pin_dir, XDP_PIN_LINK);
 }
 
-/* Our names in a directory; 0 also when some were missing, -ENOENT none was there. */
-static int unpin_names(const char *dir)
+int xdp_unpin(const char *dir)
 {
-	static const char *const first[] = { XDP_PIN_LINK,
-					     XDP_PIN_SIDE_LINK,
-					     XDP_PIN_MARK_LINK,
-					     XDP_PIN_PROGRAM,
-					     XDP_PIN_PROGRAM XDP_PIN_NEW,
-					     XDP_PIN_SIDE_PROGRAM,
-					     XDP_PIN_SIDE_PROGRAM XDP_PIN_NEW };
+	static const char *const first[] = { XDP_PIN_LINK, XDP_PIN_PROGRAM, XDP_PIN_PROGRAM_NEW };
 	const unsigned count = sizeof(first) / sizeof(first[0]);
 	unsigned removed = 0;
 	int rc, one;
@@ -186,132 +132,49 @@ static int unpin_names(const char *dir)
 		if (one && one != -ENOENT && !rc)
 			rc = one;
 	}
-	rmdir(dir); /* stays while something else is in it */
 	if (rc)
 		return rc;
 	return removed ? 0 : -ENOENT;
 }
 
-/* The device goes last, when no packet is sent there any more. */
-int xdp_unpin(const char *dir)
-{
-	char keeper[PATH_MAX];
-	int rc = unpin_names(dir), side;
-
-	if (rc && rc != -ENOENT)
-		return rc;
-	side = xdp_pin_keeper(keeper, dir);
-	if (!side)
-		side = side_forget(keeper);
-	if (!side)
-		return 0;
-	return side == -ENOENT || side == -ESTALE || side == -EINVAL ? rc : side;
-}
-
 /* ---- replacing ------------------------------------------------------------------------------ */
 
-/* A program that takes another's place. */
-struct replacing {
-	int link_fd, *program_fd;
-	const char *pin;
-	int fresh_fd;
-	char from[PATH_MAX], to[PATH_MAX]; /* pins; empty: not pinned */
-};
-
-static int replacing_pin(struct replacing *r, const char *dir)
-{
-	char name[32];
-	int rc;
-
-	snprintf(name, sizeof(name), "%s" XDP_PIN_NEW, r->pin);
-	rc = xdp_pin_path(r->from, dir, name);
-	if (!rc)
-		rc = xdp_pin_path(r->to, dir, r->pin);
-	if (rc)
-		return rc;
-	unlink(r->from); /* of a replace that was cut off before it took over */
-	return bpf_obj_pin(r->fresh_fd, r->from);
-}
-
-static int replace_pinned(struct replacing *each, unsigned count, const char *dir,
-			  const struct why *why)
-{
-	int rc = 0;
-
-	for (unsigned i = 0; i < count && !rc && dir[0]; i++)
-		rc = replacing_pin(&each[i], dir);
-	return rc ? why_fail(why, rc, "pinning the new program in %s: %s", dir, strerror(-rc)) : 0;
-}
-
-/* Each at one stroke; on failure those that did take over go back. */
-static int replace_links(const struct replacing *each, unsigned count, const struct why *why)
-{
-	unsigned done = 0;
-	int rc = 0;
-
-	while (done < count && !rc) {
-		rc = bpf_link_update(each[done].link_fd, each[done].fresh_fd, NULL);
-		done += !rc;
-	}
-	if (!rc)
-		return 0;
-	why_fail(why, rc, "the new program cannot take over: %s", strerror(-rc));
-	while (done--)
-		bpf_link_update(each[done].link_fd, *each[done].program_fd, NULL);
-	return rc;
-}
-
-static void replace_undo(const struct replacing *each, unsigned count)
-{
-	for (unsigned i = 0; i < count; i++) {
-		if (each[i].from[0])
-			unlink(each[i].from);
-		if (each[i].fresh_fd >= 0)
-			close(each[i].fresh_fd);
-	}
-}
-
-static int replace_finish(const struct replacing *each, unsigned count, const struct why *why)
-{
-	int rc = 0;
-
-	for (unsigned i = 0; i < count; i++) {
-		close(*each[i].program_fd);
-		*each[i].program_fd = each[i].fresh_fd;
-		if (each[i].from[0] && rename(each[i].from, each[i].to) && !rc)
-			rc = why_fail(why, -errno, "renaming %s: %s", each[i].from,
-				      strerror(errno));
-	}
-	return rc;
-}
-
-/* Beside: the device's program first, so that what the other one sends has somewhere to go at any moment. */
 int xdp_replace(struct harp_xdp *xdp, char *text, size_t text_len)
 {
-	struct replacing each[] = {
-		{ xdp->side_link_fd, &xdp->side_program_fd, XDP_PIN_SIDE_PROGRAM, -1, "", "" },
-		{ xdp->link_fd, &xdp->program_fd, XDP_PIN_PROGRAM, -1, "", "" },
-	};
-	const bool beside = xdp->side.ifindex;
-	struct replacing *first = beside ? each : each + 1;
-	const unsigned count = beside ? 2 : 1;
 	struct why why = { .text = text, .size = text_len };
-	int rc;
+	char from[PATH_MAX] = "", to[PATH_MAX];
+	int fresh_fd, rc;
 
 	why_about(&why, "%s", xdp->ifname);
-	rc = beside ? xdp_load_aside(&why, xdp->side.ifindex, &each[1].fresh_fd, &each[0].fresh_fd,
-				     xdp->map_fds)
-		    : xdp_load(&why, &each[1].fresh_fd, xdp->map_fds);
-	if (!rc)
-		rc = replace_pinned(first, count, xdp->pin_dir, &why);
-	if (!rc)
-		rc = replace_links(first, count, &why);
+	rc = xdp_load(&why, &fresh_fd, xdp->map_fds);
+	if (rc)
+		return rc;
+	if (xdp->pin_dir[0]) {
+		rc = xdp_pin_path(from, xdp->pin_dir, XDP_PIN_PROGRAM_NEW);
+		if (!rc)
+			rc = xdp_pin_path(to, xdp->pin_dir, XDP_PIN_PROGRAM);
+		if (!rc) {
+			unlink(from); /* left by a replacement that was cut off */
+			rc = bpf_obj_pin(fresh_fd, from);
+		}
+		if (rc)
+			why_fail(&why, rc, "pinning the new program in %s: %s", xdp->pin_dir,
+				 strerror(-rc));
+	}
+	if (!rc) {
+		rc = bpf_link_update(xdp->link_fd, fresh_fd, NULL);
+		if (rc)
+			why_fail(&why, rc, "the new program cannot take over: %s", strerror(-rc));
+	}
 	if (rc) {
-		replace_undo(first, count);
+		if (from[0])
+			unlink(from);
+		close(fresh_fd);
 		return rc;
 	}
-	rc = replace_finish(first, count, &why);
-	if (beside) /* no packet comes there: nothing depends on it */
-		bpf_link_update(xdp->mark_link_fd, xdp->side_program_fd, NULL);
-	return rc;
+	close(xdp->program_fd);
+	xdp->program_fd = fresh_fd;
+	if (from[0] && rename(from, to))
+		return why_fail(&why, -errno, "renaming %s: %s", from, strerror(errno));
+	return 0;
 }

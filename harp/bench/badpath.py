@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A bad path: a switch between two hosts that loses packets, or has less bandwidth than they.
+"""A bad path: a switch between two hosts that loses packets.
 
 AF_XDP's packets bypass the qdisc and the tc egress of their own device: only the middle can lose
 and delay them as it does the kernel's. Offloads must be off, or it sees packets of many segments.
@@ -8,12 +8,11 @@ and delay them as it does the kernel's. Offloads must be off, or it sees packets
 import json
 import subprocess
 from pathlib import Path
-from typing import Any
 
 from harp import _paths
 from harp.closing import Closing
 from harp.errors import HarpError
-from harp.lab import Lab, Switch, require_programs
+from harp.lab import Lab, Switch
 from harp.lab.piped import PipedTool
 
 PPM = 1_000_000
@@ -55,26 +54,3 @@ class Dropper(Closing):
         """What the host sent since the beginning, and what of it was lost."""
         found: dict[str, dict[str, int]] = json.loads(self._tool.ask("counts"))
         return found[self._switch.ports[host]]
-
-
-def make_bottleneck(lab: Lab, host: int, mbit_per_s: float, queue_bytes: int) -> None:
-    """Shapes what leaves the switch towards a host: tbf with a queue of so many bytes."""
-    require_programs("tc")
-    switch = _switch(lab)
-    # A millisecond of credit: tbf sends what the timer's grain withheld, and no long bursts.
-    burst = max(int(mbit_per_s * 1e6 / 8 / 1000), 2 * (lab.options.mtu_bytes + 18))
-    switch.run(
-        *("tc", "qdisc", "replace", "dev", switch.ports[host], "root", "tbf"),
-        *("rate", f"{round(mbit_per_s * 1000)}kbit", "burst", str(burst)),
-        *("limit", str(queue_bytes)),
-    )
-
-
-def bottleneck_drops(lab: Lab, host: int) -> int:
-    """Packets that the bottleneck's queue had no room for."""
-    switch = _switch(lab)
-    shown = json.loads(switch.run("tc", "-s", "-j", "qdisc", "show", "dev", switch.ports[host]))
-    found: list[dict[str, Any]] = [entry for entry in shown if entry["kind"] == "tbf"]
-    if not found:
-        raise HarpError(f"{switch.ports[host]} has no bottleneck")
-    return int(found[0]["drops"])

@@ -32,7 +32,6 @@ from harp.lab import Lab, LabOptions, RailOptions
 from harp.lab.rails import Rails
 
 MBIT = 8e-6  # Mbit/s for each byte/s
-SUM_GOAL = 0.9  # rate over all rails to the sum of the rates over each: at least
 PAUSE_GOAL_MS = 1000.0  # without a received byte after a cut: less
 CUTS = ("silent", "unplug", "down")
 _CUT_RAIL = 0  # that of the lane that connected first
@@ -41,7 +40,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class RailsOptions:
-    """What both benches do; rates of each rail."""
+    """Shape of the hosts and of the stream; rates are those of each rail."""
 
     mbit_per_s: float = 2000
     rails: int = 2
@@ -73,58 +72,11 @@ class RailsOptions:
         )
 
 
-# --------------------------------------------------------------------------------------------------
-# One rail, the other, all.
-#
-def run_rails(options: RailsOptions, say: Say) -> dict[str, Any]:
-    """Rates over each rail alone and over all of them, alternately; medians."""
-    ways: dict[str, StreamOptions] = {
-        f"rail {rail}": options.stream("own", (rail,)) for rail in range(options.rails)
-    }
-    ways["all"] = options.stream("all")
-    rounds: dict[str, list[dict[str, Any]]] = {name: [] for name in ways}
-    with Lab(options.lab) as lab:
-        rails = _shaped(lab, options)
-        for index in range(options.rounds):
-            say(f"round {index + 1} of {options.rounds}")
-            for name, way in ways.items():
-                rounds[name].append(_rails_round(lab, rails, options, way))
-    median = {name: _median(found, "mbit_per_s") for name, found in rounds.items()}
-    alone = sum(rate for name, rate in median.items() if name != "all")
-    share = median["all"] / alone if alone else 0.0
-    return {
-        "options": asdict(options),
-        "rounds": rounds,
-        "median_mbit_per_s": median,
-        "sum_ratio": share,
-        "goals": {"sum_ratio": SUM_GOAL},
-        "ok": share >= SUM_GOAL,
-    }
-
-
 def _shaped(lab: Lab, options: RailsOptions) -> Rails:
     rails = Rails(lab)
     for rail in range(options.rails):
         rails.shape(rail, options.mbit_per_s, queue_ms=options.queue_ms)
     return rails
-
-
-def _rails_round(
-    lab: Lab, rails: Rails, options: RailsOptions, way: StreamOptions
-) -> dict[str, Any]:
-    with Stream(lab, way) as stream:
-        begin_ns = time.monotonic_ns() + round(options.skip_s * 1e9)
-        _until(stream, begin_ns)
-        before = rails.bytes_to(SINK)
-        end_ns = begin_ns + round(options.seconds * 1e9)
-        _until(stream, end_ns)
-        after = rails.bytes_to(SINK)
-        stream.finish()
-        rate = rate_bytes_per_s(stream.ranks[SINK].samples, begin_ns, end_ns)
-        return {
-            "mbit_per_s": rate * MBIT,
-            "rail_bytes": [new - old for new, old in zip(after, before, strict=True)],
-        }
 
 
 def _until(stream: Stream, at_ns: int) -> None:
@@ -320,7 +272,7 @@ def _matplotlib() -> tuple[Any, Any]:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError:
-        raise HarpError("a plot needs matplotlib: pip install 'harp[plot]'", Exit.MISSING) from None
+        raise HarpError("--plot needs matplotlib: pip install matplotlib", Exit.MISSING) from None
     return Figure, FigureCanvasAgg
 
 

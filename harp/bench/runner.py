@@ -28,14 +28,8 @@ class BenchOptions:
     mode: str = "lat"
     plugin: str | None = None
     path: str = "auto"
-    min_bytes: str | None = None
-    max_bytes: str | None = None
-    sizes: str | None = None  # instead of those two: harp-bench's --sizes
-    iterations: int | None = None
+    sizes: str | None = None  # harp-bench's --sizes
     channels: int = 1
-    baseline: bool = False
-    bidirectional: bool = False
-    low_latency: bool = False
     abi: int | None = None
     datacheck: bool = True
     seconds: float | None = None  # idle: of each wait
@@ -50,22 +44,10 @@ class BenchOptions:
         words += ["--datacheck", str(int(self.datacheck))]
         if self.abi is not None:
             words += ["--abi", str(self.abi)]
-        given = {
-            "-b": self.min_bytes,
-            "-e": self.max_bytes,
-            "--sizes": self.sizes,
-            "-n": self.iterations,
-            "--seconds": self.seconds,
-        }
-        for name, value in given.items():
+        for name, value in (("--sizes", self.sizes), ("--seconds", self.seconds)):
             if value is not None:
                 words += [name, str(value)]
-        switches = {
-            "--baseline": self.baseline,
-            "--bidir": self.bidirectional,
-            "--ll": self.low_latency,
-        }
-        return words + [name for name, on in switches.items() if on]
+        return words
 
 
 def _environment(lab: LabOptions, options: BenchOptions, rank: int, folder: Path) -> dict[str, str]:

@@ -10,78 +10,107 @@ from typing import TYPE_CHECKING
 
 import click
 
-from harp import __version__
+from harp import _conflict
 from harp import output as console
+from harp.cli.group import Group
 from harp.errors import Exit, HarpError
 from harp.output import err
 from harp.standard import open_standard
 
+try:
+    from harp import __version__
+except ImportError:  # another package's harp/__init__.py
+    sys.exit(f"harpctl: {_conflict.problem() or 'harp/__init__.py is not of harp-nccl'}")
+
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-# Every command: its name; module and attribute of the click command; how that one's help begins.
-# A module is imported when its command is run, or asked for help.
+# Each command: module and attribute of the click command, and the first paragraph of its help.
+# A module is imported when its command runs, or prints its own help.
 COMMANDS = {
     "bench": (
         "harp.cli.bench:bench",
-        "Measures between hosts made on this machine (network namespaces). Needs root.",
+        "Measure HARP between hosts made on this machine (network namespaces). Needs root.",
     ),
     "check": (
         "harp.cli.check:check",
-        "Would HARP work on this host and INTERFACE, in which mode, and what is missing?",
+        "Check whether HARP works on this host and INTERFACE, and what is missing.",
     ),
     "completion": (
         "harp.cli.docs:completion",
-        "Prints the script by which SHELL completes harpctl's commands and options.",
+        "Print the script that completes harpctl's commands and options in SHELL.",
     ),
     "config": (
         "harp.cli.config:config",
-        "The settings: harp.toml, HARP_* variables and defaults.",
+        "Show, check and write the settings: harp.toml, HARP_* variables and defaults.",
     ),
     "demo": (
         "harp.cli.demo:demo",
-        "Trains a small neural network across hosts made on this machine.",
+        "Train a small neural network across hosts made on this machine. Needs root.",
     ),
     "env": (
         "harp.cli.run:env",
-        "Prints the variables that make a job use HARP.",
+        "Print the environment variables that make a job use HARP.",
     ),
     "flows": (
         "harp.cli.stats:flows",
-        "Lanes by peer and comm: bytes, shares, round trips, losses, moves; and other connections.",
+        "Show lanes by peer and comm, with bytes, round trips and losses; and other connections.",
     ),
     "instances": (
         "harp.cli.daemon:instances",
-        "Who has which queue or DPDK port: one line for each lease.",
+        "List the leases of harpd: which process has which queue or DPDK port.",
+    ),
+    "logs": (
+        "harp.cli.logs:logs",
+        "Print harpd's log.",
     ),
     "man": (
         "harp.cli.docs:man",
-        "Prints a manual page, or writes all of them.",
+        "Print a manual page, or write all of them.",
+    ),
+    "report": (
+        "harp.cli.report:report",
+        "Write one archive for a bug report: check, settings, status, versions, log; no secrets.",
     ),
     "restart": (
         "harp.cli.daemon:restart",
-        "Restart harpd, with a new version or configuration; jobs run on.",
+        "Restart harpd, with a new version or configuration; jobs keep running.",
     ),
     "run": (
         "harp.cli.run:run",
-        "Runs CMD with the variables of `harpctl env`.",
+        "Run CMD with the variables of `harpctl env`.",
     ),
     "start": (
         "harp.cli.daemon:start",
-        "Start harpd, and return when it serves.",
+        "Start harpd, and return when it is ready.",
     ),
     "stats": (
         "harp.cli.stats:stats",
-        "What this host's jobs and instances do: bytes, lanes, losses, round trips",
+        "Show what jobs and instances do: bytes, lanes, losses, round trips, drops by reason.",
     ),
     "status": (
         "harp.cli.daemon:status",
-        "What harpd is doing: its NICs, their queues, DPDK ports, trouble if there is any.",
+        "Show harpd's NICs, their queues, DPDK ports, and problems.",
+    ),
+    "tune": (
+        "harp.cli.tune:tune",
+        "Measure which path carries which messages, and write a profile.",
     ),
     "stop": (
         "harp.cli.daemon:stop",
-        "Stop harpd and put everything back as it was.",
+        "Stop harpd and restore the NICs as they were.",
     ),
+    "version": (
+        "harp.cli.version:version",
+        "Print the versions of HARP, its plugin, the kernel and libraries.",
+    ),
+}
+SECTIONS = {
+    "Set up": ("check", "config", "tune", "version", "completion", "man"),
+    "Daemon": ("start", "stop", "restart", "status", "instances", "logs"),
+    "Jobs": ("run", "env"),
+    "Observe": ("stats", "flows", "report"),
+    "Try": ("demo", "bench"),
 }
 
 EPILOG = """\b
@@ -92,51 +121,51 @@ run ends with its command's own; 126 and 127 when the command can't be run or is
 
 
 def _unusable(name: str, error: ImportError) -> click.Command:
-    """Stands in for a command whose module lacks something: it says what."""
+    """Return a command that fails: its module could not be imported."""
     problem = (
-        f"{name} can't be used: {error}; `make build`, or reinstall harp, brings what it needs"
+        f"{name} can't be used: {error}; `make build`, or reinstall harp-nccl, brings what it needs"
     )
 
-    def complain(**_: object) -> None:
+    def fail(**_: object) -> None:
         raise HarpError(problem, Exit.MISSING)
 
     anything = click.Argument(["arguments"], nargs=-1, type=click.UNPROCESSED)
     settings = {"ignore_unknown_options": True, "help_option_names": []}
-    return click.Command(name, settings, complain, [anything], help=problem)
+    return click.Command(name, settings, fail, [anything], help=problem)
 
 
-class Commands(click.Group):
-    """Imports a command when it is asked for: what one can't import is no trouble of the others."""
+class Commands(Group):
+    """Imports a command's module on demand: an unusable module leaves the others alone."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """All names, sorted."""
+        """Return all names, sorted."""
         return sorted({*COMMANDS, *self.commands})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command of that name; None when there is none."""
+        """Return the command of that name; None when there is none."""
         if cmd_name not in COMMANDS:
             return super().get_command(ctx, cmd_name)
         place, _ = COMMANDS[cmd_name]
         module, _, attribute = place.partition(":")
         try:
-            found = getattr(importlib.import_module(module), attribute)
+            command = getattr(importlib.import_module(module), attribute)
         except ImportError as error:
             return _unusable(cmd_name, error)
-        assert isinstance(found, click.Command)
-        return found
+        assert isinstance(command, click.Command)
+        return command
 
-    def _outline(self) -> click.Group:
-        """Of the same commands, with nothing behind them: to list them no module is imported."""
-        listed = {name: click.Command(name, help=begin) for name, (_, begin) in COMMANDS.items()}
-        return click.Group(commands={**self.commands, **listed})
+    def summary(self, ctx: click.Context, name: str) -> str:
+        """Return a command's line in the help, without importing its module."""
+        return COMMANDS[name][1] if name in COMMANDS else super().summary(ctx, name)
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The list of them in the help."""
-        self._outline().format_commands(ctx, formatter)
+    def sections(self, ctx: click.Context) -> dict[str, list[str]]:
+        """Return SECTIONS."""
+        return {title: list(names) for title, names in SECTIONS.items()}
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> "list[CompletionItem]":
-        """Commands and options that begin so."""
-        outline = self._outline()
+        """Return commands and options that begin like that, without importing a module."""
+        listed = {name: click.Command(name, help=begin) for name, (_, begin) in COMMANDS.items()}
+        outline = click.Group(commands={**self.commands, **listed})
         names = outline.shell_complete(click.Context(outline, help_option_names=[]), incomplete)
         return names + click.Command.shell_complete(self, ctx, incomplete)
 
@@ -144,17 +173,17 @@ class Commands(click.Group):
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]}, epilog=EPILOG)
 @click.version_option(__version__, prog_name="harpctl")
 def cli() -> None:
-    """Looks after HARP, the user-space TCP stack that carries NCCL.
+    """Manage HARP, the user-space TCP stack that carries NCCL.
 
     \b
-    harpctl check eth0               would HARP work on this interface?
+    harpctl check eth0               check whether HARP works on this interface
     harpctl config init              write a commented harp.toml
     harpctl start                    start harpd, which leases NIC queues to jobs
     harpctl status                   what harpd is doing
     harpctl run -- python train.py   run a job over HARP
     harpctl stats --watch            what HARP's instances do, like top
     harpctl demo                     train a model across two hosts made here
-    harpctl bench lat --baseline     latency through the plugin, and of kernel TCP
+    harpctl bench nccl               HARP and NCCL's own sockets, compared
     """
 
 

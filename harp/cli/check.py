@@ -8,27 +8,27 @@ from rich.table import Table
 from rich.text import Text
 
 from harp import output as console
+from harp.cli.complete import complete_interface
 from harp.cli.options import output_option
 from harp.doctor.examine import PORT_PREFIX, Examined, Report, examine, examine_all
 from harp.doctor.finding import Finding, Severity
 from harp.doctor.view import this_host
 from harp.errors import Exit
 
-_WORDS = {Severity.GOOD: "good", Severity.COSTS: "costs", Severity.NO: "no"}
 _STYLES = {Severity.GOOD: "green", Severity.COSTS: "yellow", Severity.NO: "red"}
 
 
-def _table(title: str, findings: Iterable[Finding], problems: bool) -> Table | None:
-    """Name, severity, what was found and what to do; None where nothing is to be shown."""
-    shown = [finding for finding in findings if finding.severity or not problems]
+def _table(title: str, findings: Iterable[Finding], verbose: bool) -> Table | None:
+    """Return name, severity, text and remedy of what is to be shown; None for nothing."""
+    shown = [finding for finding in findings if finding.severity or verbose]
     if not shown:
         return None
-    table = console.table(title, ("what", "", "found"), [])
+    table = console.table(title, ("check", "", "result"), [])
     table.columns[1].justify = "left"
     console.fold(table, 2)
     for finding in shown:
         remedy = f"\n→ {finding.remedy}" if finding.remedy else ""
-        word = Text(_WORDS[finding.severity], _STYLES[finding.severity])
+        word = Text(finding.severity.word, _STYLES[finding.severity])
         table.add_row(finding.name, word, Text(finding.text + remedy))
     return table
 
@@ -37,12 +37,34 @@ def _title(ifname: str, queue: int) -> str:
     return ifname if ifname.startswith(PORT_PREFIX) else f"{ifname} queue {queue}"
 
 
+def _sections(examined: Report | Examined) -> dict[str, list[Finding]]:
+    """Return the findings by title."""
+    if isinstance(examined, Examined):
+        return {_title(examined.ifname, examined.queue): examined.findings}
+    interfaces = {_title(each.ifname, each.queue): each.findings for each in examined.interfaces}
+    return {"this host": examined.host, **interfaces}
+
+
+def print_check(examined: Report | Examined, verbose: bool) -> None:
+    """Print the verdict, then what is not ok, or everything."""
+    console.out.print(examined.verdict, markup=False, soft_wrap=True)
+    sections = _sections(examined)
+    for title, findings in sections.items():
+        table = _table(title, findings, verbose)
+        if table is not None:
+            console.out.print()
+            console.print_whole(table)
+    good = sum(not each.severity for findings in sections.values() for each in findings)
+    if good and not verbose:
+        console.out.print(f"\n{good} checks are ok; --verbose shows them")
+
+
 @click.command()
-@click.argument("interface", required=False)
+@click.argument("interface", required=False, shell_complete=complete_interface)
 @click.option(
     "--queue", type=click.IntRange(0), default=0, show_default=True, help="NIC queue to look at."
 )
-@click.option("--problems", is_flag=True, help="Leave out what is good.")
+@click.option("--verbose", "-v", is_flag=True, help="Also show what is ok.")
 @click.option(
     "--take-default-route",
     "take",
@@ -50,8 +72,8 @@ def _title(ifname: str, queue: int) -> str:
     help="A DPDK port may be taken though the default route leaves by it.",
 )
 @output_option
-def check(interface: str | None, queue: int, problems: bool, take: bool, output: str) -> None:
-    """Would HARP work on this host and INTERFACE, in which mode, and what is missing?
+def check(interface: str | None, queue: int, verbose: bool, take: bool, output: str) -> None:
+    """Check whether HARP works on this host and INTERFACE, and what is missing.
 
     Without INTERFACE: on every one that is up and has an address, and on the DPDK ports of
     harp.toml. Attaches nothing and changes nothing. Exit code 0: works; 5: works at a cost; 1:
@@ -60,7 +82,7 @@ def check(interface: str | None, queue: int, problems: bool, take: bool, output:
     \b
     harpctl check
     harpctl check eth0
-    harpctl check eth0 --problems
+    harpctl check eth0 --verbose
     harpctl check eth1 --queue 3 -o json
     harpctl check dpdk:0000:01:00.0        a DPDK port: it is opened, and closed again
     harpctl check dpdk:eth1                what it takes to give eth1 to DPDK
@@ -73,18 +95,7 @@ def check(interface: str | None, queue: int, problems: bool, take: bool, output:
     if output == "json":
         console.print_json(examined.to_json())
     else:
-        if isinstance(examined, Report):
-            tables = [_table("this host", examined.host, problems)]
-            tables += [
-                _table(_title(each.ifname, each.queue), each.findings, problems)
-                for each in examined.interfaces
-            ]
-        else:
-            tables = [_table(_title(examined.ifname, queue), examined.findings, problems)]
-        for table in filter(None, tables):
-            console.print_whole(table)
-            console.out.print()
-        console.out.print(examined.verdict, markup=False, soft_wrap=True)
+        print_check(examined, verbose)
     if isinstance(examined, Report) and not examined.interfaces:
         raise click.exceptions.Exit(Exit.MISSING)
     if examined.severity:

@@ -13,8 +13,11 @@ from rich.text import Text
 
 from harp import config as settings
 from harp import output as console
+from harp.cli.complete import complete_key
+from harp.cli.group import Group, suggestion
 from harp.cli.options import output_option
-from harp.config import document, reference, report
+from harp.config import document, profile, reference, report
+from harp.config.keys import all_keys, tables
 from harp.config.loading import build
 from harp.config.problems import ConfigError
 from harp.daemon.client import DaemonClient
@@ -27,9 +30,9 @@ file_option = click.option(
 )
 
 
-@click.group()
+@click.group(cls=Group)
 def config() -> None:
-    """The settings: harp.toml, HARP_* variables and defaults.
+    """Show, check and write the settings: harp.toml, HARP_* variables and defaults.
 
     \b
     harpctl config init
@@ -87,20 +90,34 @@ def _select(found: dict[str, Any], wanted: tuple[str, ...]) -> dict[str, Any]:
     if wanted and not chosen and not any(arrays.values()):
         key = settings.find(wanted[0])
         if key is None or key.variable is not None:
+            names = [each.place for each in all_keys()] + [each.key for each in all_keys()]
+            near = suggestion(wanted[0], [*names, *tables()])
             raise HarpError(
-                f"no setting is called {wanted[0]}; `harpctl config show` lists them", Exit.USAGE
+                f"no setting is called {wanted[0]}{near or ';'} "
+                "`harpctl config show --all` lists them",
+                Exit.USAGE,
             )
     return {**found, "settings": chosen, **arrays}
 
 
+def _is_of_tools(row: dict[str, Any]) -> bool:
+    """Tell whether only HARP's build and tests read a setting."""
+    readers: list[str] = row["readers"]
+    return readers == ["tool"]
+
+
 @config.command()
-@click.argument("keys", metavar="[KEY]...", nargs=-1)
+@click.argument("keys", metavar="[KEY]...", nargs=-1, shell_complete=complete_key)
+@click.option(
+    "--all", "everything", is_flag=True, help="Also settings of HARP's own build and tests."
+)
 @file_option
 @output_option
-def show(keys: tuple[str, ...], file: str | None, output: str) -> None:
-    """Every setting: its value, unit, and where it came from.
+def show(keys: tuple[str, ...], everything: bool, file: str | None, output: str) -> None:
+    """Show settings: value, unit, and source.
 
     KEY chooses: a table (tcp), a key (tcp.ecn), a variable (HARP_ECN), a NIC (eth1) or a DPDK port.
+    The JSON names the variable of each setting, as docs/configuration.md does.
 
     \b
     harpctl config show
@@ -114,23 +131,27 @@ def show(keys: tuple[str, ...], file: str | None, output: str) -> None:
         console.print_json(chosen)
         return
     rows = [
-        (row["key"], _shown(row["value"]), row["unit"], _source(row), row["variable"] or "")
+        (row["key"], _shown(row["value"]), row["unit"], _source(row))
         for row in chosen["settings"]
+        if everything or keys or not _is_of_tools(row)
     ]
     for array, name in (("nics", "ifname"), ("dpdk", "name")):
         for each in chosen[array]:
             for row in each["settings"]:
                 table, _, key = row["key"].partition(".")
                 called = f"{table} {each[name]}.{key}"
-                rows.append((called, _shown(row["value"]), row["unit"], _source(row), ""))
-    _print_rows(("setting", "value", "unit", "source", "variable"), rows)
+                rows.append((called, _shown(row["value"]), row["unit"], _source(row)))
+    _print_rows(("setting", "value", "unit", "source"), rows)
+    named = found["HARP_PROFILE"]
+    if any(row["variable"] in ("HARP_PATH", "HARP_PROFILE") for row in chosen["settings"]):
+        console.out.print(profile.source(str(named or "")), markup=False, soft_wrap=True)
 
 
 @config.command()
 @click.argument("file", required=False)
 @output_option
 def validate(file: str | None, output: str) -> None:
-    """Names everything that is wrong with FILE; exit code 1 when something is.
+    """Check FILE and name everything that is wrong; exit code 1 when something is.
 
     Without FILE: with what is in force here, HARP_* variables included.
 
@@ -192,7 +213,7 @@ def write_new(path: Path, text: str, force: bool) -> None:
             temporary.unlink(missing_ok=True)
     except FileExistsError:
         raise HarpError(
-            f"{path} is there already; --force replaces it, --output - prints what it would be"
+            f"{path} is there already; --force replaces it, --file - prints what it would be"
         ) from None
     except OSError as error:
         raise _unwritable(path, error) from None
@@ -201,29 +222,33 @@ def write_new(path: Path, text: str, force: bool) -> None:
 @config.command()
 @click.option("--force", is_flag=True, help="Replace a file that is there.")
 @click.option(
-    "--output",
-    "-o",
+    "--file",
     "target",
     metavar="FILE",
     help="Where to write; - for the terminal (default: HARP_CONFIG, else /etc/harp/harp.toml).",
 )
-def init(force: bool, target: str | None) -> None:
-    """Writes a harp.toml that has every key with its default, all commented out.
+@output_option
+def init(force: bool, target: str | None, output: str) -> None:
+    """Write a harp.toml that has every key with its default, all commented out.
 
     \b
     harpctl config init
-    harpctl config init --output ./harp.toml
-    harpctl config init --output -
+    harpctl config init --file ./harp.toml
+    harpctl config init --file -
     """
-    if target == "":  # a shell's variable that is not set: not the default, which others read
-        raise HarpError("--output: the file has no name", Exit.USAGE)
+    if target == "":  # an unset shell variable must not mean the default, which others read
+        raise HarpError("--file: the file has no name", Exit.USAGE)
     text = reference.to_toml()
-    if target == "-":
+    if target == "-" and output == "table":
         click.echo(text, nl=False)
         return
-    path = Path(target) if target else settings.file_of()[0]
-    write_new(path, text, force)
-    console.out.print(f"{path} written: every key, commented out", markup=False, soft_wrap=True)
+    path = None if target == "-" else Path(target) if target else settings.file_of()[0]
+    if path is not None:
+        write_new(path, text, force)
+    if output == "json":
+        console.print_json({"file": str(path) if path else None, "text": text})
+    else:
+        console.out.print(f"{path} written: every key, commented out", markup=False, soft_wrap=True)
 
 
 def _ask_running(found: settings.Config) -> tuple[DaemonClient, dict[str, Any]]:
@@ -263,7 +288,7 @@ def _after(row: dict[str, Any]) -> str:
 @file_option
 @output_option
 def diff(running: bool, file: str | None, output: str) -> None:
-    """What is not the default, and where it was set. Exit code 0 whether something is or not.
+    """Show what is not the default, and where it was set. The exit code is 0 either way.
 
     With --running: where harpd goes by other values than the file has, and what it takes to change
     that: a reload, a restart, or another environment of harpd's.
@@ -295,7 +320,7 @@ def diff(running: bool, file: str | None, output: str) -> None:
 @config.command()
 @file_option
 def reload(file: str | None) -> None:
-    """Has the running harpd read its file again, and says what of it waits for a restart.
+    """Reload the running harpd's file, and list what waits for a restart.
 
     The same as SIGHUP to harpd (systemctl reload harpd), with an answer. A file with a mistake
     changes nothing; exit code 1.

@@ -13,16 +13,20 @@ from pathlib import Path
 from typing import Any
 
 import click
+from rich.console import Group, RenderableType
+from rich.text import Text
 
 from harp import output as console
+from harp.cli.logs import LOG_NAME
 from harp.cli.options import output_option
+from harp.cli.watch import interval_option, watch_option
+from harp.cli.watch import watch as repeat
 from harp.daemon import rundir
 from harp.daemon.client import DaemonClient
 from harp.errors import Exit, HarpError
 from harp.waiting import readable
 
 START_S, STOP_S = 60.0, 30.0
-LOG_NAME = "harpd.log"
 
 config_option = click.option(
     "--file",
@@ -138,7 +142,7 @@ def _start_in_background(config: Path | None) -> int:
 @config_option
 @click.option("--foreground", is_flag=True, help="Stay, and log to stderr, until Ctrl-C.")
 def start(config: Path | None, foreground: bool) -> None:
-    """Start harpd, and return when it serves.
+    """Start harpd, and return when it is ready.
 
     It leases queues of the NICs that harp.toml names to jobs. Exit code 6: it runs already.
 
@@ -208,7 +212,7 @@ def _clean_up(config: Path | None, force: bool) -> bool:
 @click.option("--force", is_flag=True, help="Take the queues away from jobs that still run.")
 @_understood()
 def stop(config: Path | None, force: bool) -> None:
-    """Stop harpd and put everything back as it was.
+    """Stop harpd and restore the NICs as they were.
 
     Refused (exit code 6) while jobs have leases, as they would lose their connections. To change
     harpd under running jobs use `harpctl restart`. Where harpd has died it cleans up what that one
@@ -265,7 +269,7 @@ def _wait_anew(config: Path | None, since_s: float) -> dict[str, Any]:
 @config_option
 @_understood()
 def restart(config: Path | None) -> None:
-    """Restart harpd, with a new version or configuration; jobs run on.
+    """Restart harpd, with a new version or configuration; jobs keep running.
 
     Starts it where none runs. Leases, ports and the steering program stay; a job that asks
     meanwhile waits.
@@ -297,7 +301,7 @@ def _nic_row(nic: dict[str, Any]) -> list[object]:
     return [
         nic["ifname"],
         state,
-        f"beside, {nic['side']}" if nic.get("side") else nic["mode"] or "-",
+        nic["mode"] or "-",
         len(queues),
         leased,
         nic["queues_free"],
@@ -308,12 +312,8 @@ def _nic_row(nic: dict[str, Any]) -> list[object]:
     ]
 
 
-def _print_ports(ports: list[dict[str, Any]]) -> None:
-    """DPDK ports and who has them; nothing where there are none."""
-    if not ports:
-        return
-    columns = ("DPDK port", "state", "device", "queues", "holder", "addresses")
-    rows = [
+def _port_rows(ports: list[dict[str, Any]]) -> list[list[object]]:
+    return [
         [
             port["name"],
             "problem" if port["problem"] else "leased" if port["pid"] else "free",
@@ -324,62 +324,78 @@ def _print_ports(ports: list[dict[str, Any]]) -> None:
         ]
         for port in ports
     ]
-    console.print_table(columns, rows)
-    for port in ports:
-        if port["problem"]:
-            console.out.print(f"{port['name']}: {port['problem']}", markup=False, soft_wrap=True)
 
 
-@click.command()
-@config_option
-@output_option
-@_understood()
-def status(config: Path | None, output: str) -> None:
-    """What harpd is doing: its NICs, their queues, DPDK ports, trouble if there is any.
+def _nic_notes(nic: dict[str, Any]) -> Iterator[str]:
+    """Yield what the table of NICs has no column for."""
+    if nic.get("copied"):
+        yield nic["mode_why"]
+    if nic["allow_sources"]:
+        yield (
+            f"{nic['ifname']}: takes packets from {', '.join(nic['allow_sources'])}; dropped "
+            f"from other sources: {nic['verdicts'].get('drop_source', 0)}"
+        )
+    if nic["queues_unreachable_why"]:
+        yield nic["queues_unreachable_why"]
+    for queue, waiting in nic["queues_waiting"].items():
+        yield (
+            f"{nic['ifname']} queue {queue}: held by a child of process {waiting['pid']} for "
+            f"{waiting['for_s']:.0f} s"
+        )
 
-    Exit code 7: no harpd runs.
 
-    \b
-    harpctl status
-    harpctl status -o json
-    """
-    with _connect(config) as client:
-        found = client.query("status")
-    if output == "json":
-        console.print_json(found)
-        return
-    console.out.print(
+def _status_view(found: dict[str, Any]) -> Group:
+    """Return harpd's answer as tables and lines."""
+    head = (
         f"{found['daemon']} {found['version']}, process {found['pid']}, up "
-        f"{_age(found['uptime_s'])}, {_leases(found)}, on {found['socket']}",
-        markup=False,
-        soft_wrap=True,
+        f"{_age(found['uptime_s'])}, {_leases(found)}, on {found['socket']}"
     )
     columns = (
         *("NIC", "state", "XDP", "queues", "leased", "free", "RSS", "ports each"),
         *("rss_mismatch", "addresses"),
     )
-    console.print_table(columns, [_nic_row(nic) for nic in found["nics"]])
-    _print_ports(found.get("dpdk", []))
-    for nic in found["nics"]:
-        if nic.get("copied"):
-            console.out.print(nic["mode_why"], markup=False, soft_wrap=True)
-        if nic["allow_sources"]:
-            console.out.print(
-                f"{nic['ifname']}: takes packets from {', '.join(nic['allow_sources'])}; dropped "
-                f"from other sources: {nic['verdicts'].get('drop_source', 0)}",
-                markup=False,
-                soft_wrap=True,
-            )
-        if nic["queues_unreachable_why"]:
-            console.out.print(nic["queues_unreachable_why"], markup=False, soft_wrap=True)
-        for queue, waiting in nic["queues_waiting"].items():
-            console.out.print(
-                f"{nic['ifname']} queue {queue}: held by a child of process {waiting['pid']} for "
-                f"{waiting['for_s']:.0f} s",
-                markup=False,
-            )
+    nics = console.table("", columns, [_nic_row(nic) for nic in found["nics"]])
+    parts: list[RenderableType] = [Text(head), nics]
+    ports = found.get("dpdk", [])
+    if ports:
+        names = ("DPDK port", "state", "device", "queues", "holder", "addresses")
+        parts.append(console.table("", names, _port_rows(ports)))
+        parts += [Text(f"{port['name']}: {port['problem']}") for port in ports if port["problem"]]
+    parts += [Text(note) for nic in found["nics"] for note in _nic_notes(nic)]
     if found["state"] != "good":
-        console.out.print(f"state can't be saved: {found['state']}", markup=False, soft_wrap=True)
+        parts.append(Text(f"state can't be saved: {found['state']}"))
+    return Group(*parts)
+
+
+@click.command()
+@config_option
+@interval_option
+@watch_option
+@output_option
+@_understood()
+def status(config: Path | None, interval: float, watch: bool, output: str) -> None:
+    """Show harpd's NICs, their queues, DPDK ports, and problems.
+
+    Exit code 7: no harpd runs.
+
+    \b
+    harpctl status
+    harpctl status --watch
+    harpctl status -o json
+    """
+
+    def look() -> dict[str, Any]:
+        with _connect(config) as client:
+            answer: dict[str, Any] = client.query("status")
+        return answer
+
+    if watch:
+        repeat(look, _status_view, interval, (lambda found: found) if output == "json" else None)
+    found = look()
+    if output == "json":
+        console.print_json(found)
+    else:
+        console.print_whole(_status_view(found))
 
 
 @click.command()
@@ -387,7 +403,7 @@ def status(config: Path | None, output: str) -> None:
 @output_option
 @_understood()
 def instances(config: Path | None, output: str) -> None:
-    """Who has which queue or DPDK port: one line for each lease.
+    """List the leases of harpd: which process has which queue or DPDK port.
 
     \b
     harpctl instances

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""harpctl completion and man: what shells and man(1) want to know."""
+"""harpctl completion and man."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from harp.errors import Exit, HarpError
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def completion(ctx: click.Context, shell: str) -> None:
-    """Prints the script by which SHELL completes harpctl's commands and options.
+    """Print the script that completes harpctl's commands and options in SHELL.
 
     \b
     harpctl completion bash > /etc/bash_completion.d/harpctl
@@ -35,7 +35,7 @@ def completion(ctx: click.Context, shell: str) -> None:
     help="Write all pages there, ready for man -M: man1/harpctl.1 and so on.",
 )
 def man(page: str, directory: str | None) -> None:
-    """Prints a manual page, or writes all of them.
+    """Print a manual page, or write all of them.
 
     \b
     harpctl man | man -l -

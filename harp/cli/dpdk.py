@@ -52,7 +52,7 @@ def dpdk(
     seconds: float,
     output: str,
 ) -> None:
-    """Raw frames and HARP's TCP over memif, kernel TCP over veth beside them; medians.
+    """Compare raw frames and HARP's TCP over memif with kernel TCP over veth; medians.
 
     Two processes, a core each. The receiver looks at every byte. Goals, of the first way to send
     and the first number of connections: 40 Gbit/s of payload at MTU 1500 and half of the raw frame

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""harpctl bench rails and failover: several NICs, and one that goes away."""
+"""harpctl bench failover: a NIC fails under a stream, and recovers."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,29 +14,6 @@ from harp.errors import Exit
 from harp.lab import RAILS_MAX
 
 _WORDS = {True: "met", False: "MISSED"}
-
-
-def _common(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Options of both."""
-    for option in (
-        click.option("--channels", type=click.IntRange(1, 32), default=1, show_default=True),
-        click.option(
-            "--rails", type=click.IntRange(2, RAILS_MAX), default=2, show_default=True, help="NICs."
-        ),
-    ):
-        command = option(command)
-    return lab_options(path_option(output_option(command)))
-
-
-def _rate(default: float) -> Callable[..., Any]:
-    kind = FiniteRange(1, 100_000)
-    return click.option(
-        "--rate", type=kind, default=default, show_default=True, help="Of each rail, Mbit/s."
-    )
-
-
-def _rounds(default: int) -> Callable[..., Any]:
-    return click.option("--rounds", type=click.IntRange(1, 50), default=default, show_default=True)
 
 
 def _shape(given: dict[str, Any], **more: Any) -> runner.RailsOptions:
@@ -56,54 +32,14 @@ def _shape(given: dict[str, Any], **more: Any) -> runner.RailsOptions:
 
 
 @click.command()
-@_rate(2000)
-@_rounds(5)
-@click.option("--seconds", type=FiniteRange(0.5, 60), default=3, show_default=True)
-@_common
-def rails(output: str, **given: Any) -> None:
-    """A verified stream over each NIC alone and over all of them (HARP_RAILS=all), alternately.
-
-    The rails are shaped, so that lines are the limit where the processors allow. Goal: all of them
-    give 90 % of the sum. Exit code 1 when it is missed.
-
-    \b
-    harpctl bench rails
-    harpctl bench rails --rate 500 --rails 3 --path kernel
-    """
-    options = _shape(given)
-    report = runner.run_rails(options, console.err.print)
-    if output == "json":
-        console.print_json(report)
-    else:
-        _print_rails(report, options)
-    if not report["ok"]:
-        raise click.exceptions.Exit(Exit.FAILURE)
-
-
-def _print_rails(report: dict[str, Any], options: runner.RailsOptions) -> None:
-    console.out.print(
-        f"Mbit/s of payload, {options.rails} rails of {options.mbit_per_s:.0f} Mbit/s,"
-        f" {options.lab.words}, HARP_PATH={options.path}, {options.channels} channel(s)"
-    )
-    names = list(report["rounds"])
-    rows = []
-    for index in range(options.rounds):
-        found = [report["rounds"][name][index] for name in names]
-        carried = "+".join(f"{count / 1e6:.0f}" for count in found[-1]["rail_bytes"])
-        cells = [f"{one['mbit_per_s']:.0f}" for one in found]
-        rows.append((str(index + 1), *cells, carried))
-    medians = [f"{report['median_mbit_per_s'][name]:.0f}" for name in names]
-    rows.append(("median", *medians, ""))
-    console.print_table(("round", *names, "all: MB on each"), rows)
-    console.out.print(
-        f"all to the sum: {report['sum_ratio']:.2f} (goal: at least {runner.SUM_GOAL}):"
-        f" {_WORDS[report['ok']]}"
-    )
-
-
-@click.command()
-@_rate(1000)
-@_rounds(5)
+@click.option(
+    "--rate",
+    type=FiniteRange(1, 100_000),
+    default=1000,
+    show_default=True,
+    help="Of each rail, Mbit/s.",
+)
+@click.option("--rounds", type=click.IntRange(1, 50), default=5, show_default=True)
 @click.option(
     "--seconds", type=FiniteRange(0.5, 60), default=2, show_default=True, help="Before it."
 )
@@ -127,9 +63,15 @@ def _print_rails(report: dict[str, Any], options: runner.RailsOptions) -> None:
 @click.option(
     "--plot",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="The typical round, .png or .svg (harp[plot]).",
+    help="Plot of the median round (.png or .svg); needs matplotlib.",
 )
-@_common
+@click.option(
+    "--rails", type=click.IntRange(2, RAILS_MAX), default=2, show_default=True, help="NICs."
+)
+@click.option("--channels", type=click.IntRange(1, 32), default=1, show_default=True)
+@lab_options
+@path_option
+@output_option
 def failover(
     output: str,
     cut: str,
@@ -140,7 +82,7 @@ def failover(
     plot: Path | None,
     **given: Any,
 ) -> None:
-    """A verified stream whose first NIC is cut off in the middle, and comes back.
+    """Measure a verified stream whose first NIC fails in the middle, and recovers.
 
     Pause: the longest time after the cut without a byte at the receiver. Back: from the rail's
     return to data on it. Goals: every pause below a second, the rail used again in every round.

@@ -15,18 +15,13 @@ import click
 from harp import _paths
 from harp import config as settings
 from harp import output as console
+from harp.cli.complete import complete_assignment
 from harp.config import jobs
 from harp.errors import Exit, HarpError
 
 
 def job_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """--set, --file, --plugin and --by-name."""
-    by_name = click.option(
-        "--by-name",
-        is_flag=True,
-        help="Name the plugin `harp` and put its directory on LD_LIBRARY_PATH: for NCCL 2.17 to "
-        "2.19 and 2.27.3, which take no path.",
-    )
+    """--set, --file and --plugin."""
     plugin = click.option(
         "--plugin", metavar="PATH", help="The plugin to name (default: HARP's own)."
     )
@@ -41,9 +36,10 @@ def job_options(command: Callable[..., Any]) -> Callable[..., Any]:
         "assignments",
         metavar="KEY=VALUE",
         multiple=True,
+        shell_complete=complete_assignment,
         help="A setting, by key (tcp.ecn) or variable (HARP_ECN); beats environment and file.",
     )
-    return given(file(plugin(by_name(command))))
+    return given(file(plugin(command)))
 
 
 def _assignments(texts: tuple[str, ...]) -> dict[str, str]:
@@ -57,13 +53,13 @@ def _assignments(texts: tuple[str, ...]) -> dict[str, str]:
 
 
 def job_variables(
-    assignments: tuple[str, ...], file: str | None, plugin: str | None, by_name: bool
+    assignments: tuple[str, ...], file: str | None, plugin: str | None
 ) -> dict[str, str]:
     """What a job needs in its environment beyond what is there."""
     found = settings.load(file, settings=_assignments(assignments))
     for warning in found.warnings:
         console.err.print(f"harpctl: warning: {warning}", markup=False, soft_wrap=True)
-    return jobs.variables(found, _paths.plugin(plugin).resolve(), os.environ, by_name)
+    return jobs.variables(found, _paths.plugin(plugin).resolve(), os.environ)
 
 
 @click.command()
@@ -78,10 +74,10 @@ def job_variables(
 )
 @click.option("--shell", is_flag=True, help="The same as -o shell.")
 def env(output: str, shell: bool, **given: Any) -> None:
-    """Prints the variables that make a job use HARP.
+    """Print the environment variables that make a job use HARP.
 
-    The plugin's place, NCCL_NET=HARP (an error instead of NCCL's silent fallback), and what
-    harp.toml says to jobs where it is not the default. Variables that are set already are left
+    The plugin's name and directory, NCCL_NET=HARP (an error instead of NCCL's silent fallback), and
+    what harp.toml says to jobs where it is not the default. Variables that are set already are left
     alone: they beat the file.
 
     \b
@@ -140,7 +136,7 @@ def execute(command: tuple[str, ...], environment: dict[str, str]) -> NoReturn:
     "command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- CMD [ARG]..."
 )
 def run(command: tuple[str, ...], **given: Any) -> None:
-    """Runs CMD with the variables of `harpctl env`.
+    """Run CMD with the variables of `harpctl env`.
 
     harpctl becomes CMD: exit code and signals are CMD's. 127: there is no such command, 126: it
     can't be executed.

@@ -2,18 +2,18 @@
 """harpctl stats and flows: what instances publish, once or again and again."""
 
 import ipaddress
-import json
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import click
-from rich.console import Console, Group, RenderableType
-from rich.live import Live
+from rich.console import Group, RenderableType
 
 from harp import output as console
-from harp.cli.options import FiniteRange, output_option
+from harp.cli.complete import complete_interface, complete_pid
+from harp.cli.options import output_option
+from harp.cli.watch import WIDE, interval_option, watch_option
+from harp.cli.watch import watch as repeat
 from harp.errors import Exit, HarpError
 from harp.stats import lanes_view, view
 from harp.stats.instance import Instance, Sight, sight_document
@@ -21,8 +21,6 @@ from harp.stats.job import Job
 from harp.stats.rates import Rates
 from harp.stats.source import Source
 
-# A terminal's own width; else tables keep all their columns.
-WIDE = Console(width=None if sys.stdout.isatty() else 240, highlight=False)
 Filter = Callable[[Sight], Sight]
 
 
@@ -67,15 +65,6 @@ def _explain(sight: Sight, source: Source) -> None:
     console.err.print("harpctl: no process publishes statistics on this host", markup=False)
 
 
-def _beats(interval: float) -> Iterator[None]:
-    """Now, and then every interval, whatever the work in between takes."""
-    due = time.monotonic()
-    while True:
-        yield
-        due += interval
-        time.sleep(max(0.0, due - time.monotonic()))
-
-
 class _Watch:
     """Rates between one look and the next."""
 
@@ -109,45 +98,23 @@ class _LaneWatch:
         return lanes_view.LaneRates(now_s - before[0], before[1])
 
 
-def _json_line(sight: Sight) -> None:
-    json.dump({"time_s": time.time(), **sight_document(sight)}, sys.stdout)
-    sys.stdout.write("\n")
-    sys.stdout.flush()
-
-
-def _watch(
-    look: Callable[[], Sight],
-    draw: Callable[[Sight], RenderableType],
-    interval: float,
-    as_json: bool,
-) -> None:
-    if as_json:
-        for _ in _beats(interval):
-            _json_line(look())
-        return
-    if not sys.stdout.isatty():
-        for _ in _beats(interval):
-            console.print_whole(draw(look()), WIDE)
-            sys.stdout.flush()
-        return
-    with Live(console=WIDE, auto_refresh=False, screen=True) as live:
-        for _ in _beats(interval):
-            live.update(draw(look()), refresh=True)
-
-
 def _options(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in (
-        click.option("--nic", metavar="NAME", help="Only what uses this NIC."),
-        click.option("--queue", type=click.IntRange(0), help="Only instances on this queue."),
-        click.option("--pid", type=click.IntRange(1), help="Only this process."),
         click.option(
-            "--interval",
-            type=FiniteRange(0.05),
-            default=1.0,
-            show_default=True,
-            help="Seconds from one look to the next, with --watch.",
+            "--nic",
+            metavar="NAME",
+            help="Only what uses this NIC.",
+            shell_complete=complete_interface,
         ),
-        click.option("--watch", "-w", is_flag=True, help="Again and again, until Ctrl-C."),
+        click.option("--queue", type=click.IntRange(0), help="Only instances on this queue."),
+        click.option(
+            "--pid",
+            type=click.IntRange(1),
+            help="Only this process.",
+            shell_complete=complete_pid,
+        ),
+        interval_option,
+        watch_option,
         output_option,
     ):
         command = option(command)
@@ -166,7 +133,7 @@ def stats(
     output: str,
     everything: bool,
 ) -> None:
-    """What this host's jobs and instances do: bytes, lanes, losses, round trips, drops by reason.
+    """Show what jobs and instances do: bytes, lanes, losses, round trips, drops by reason.
 
     An instance is a stack on a queue of a NIC; a job is a process that runs the NCCL plugin, whose
     lanes may be the kernel's. Once: sums since each one's start. With --watch: what happened
@@ -195,7 +162,8 @@ def stats(
 
     if watch:
         instances = _Watch()
-        _watch(look, lambda s: draw(s, instances.rates(s), True), interval, output == "json")
+        document = sight_document if output == "json" else None
+        repeat(look, lambda s: draw(s, instances.rates(s), True), interval, document)
         return
     sight = look()
     _explain(sight, source)
@@ -244,7 +212,7 @@ def flows(
     flat: bool,
     wide: bool,
 ) -> None:
-    """Lanes by peer and comm: bytes, shares, round trips, losses, moves; and other connections.
+    """Show lanes by peer and comm, with bytes, round trips and losses; and other connections.
 
     A comm is one of NCCL's connections, a lane one of its streams, HARP's or the kernel's. Jobs
     over kernel lanes alone are here too, with and without harpd. carried: bytes of messages, so far
@@ -273,7 +241,7 @@ def flows(
         return lanes_view.lanes_view(sight, seen.rates(sight), wide=wide)
 
     if watch:
-        _watch(look, draw, interval, output == "json")
+        repeat(look, draw, interval, sight_document if output == "json" else None)
         return
     sight = look()
     _explain(sight, source)

@@ -65,11 +65,11 @@ are numbers and ranges, `"2,4-7"`, or an array of numbers.
 """
 
 _NCCL_HELP = {
-    "NCCL_NET_PLUGIN": "the path of `libnccl-net-harp.so`, or `harp` where the loader finds it",
+    "NCCL_NET_PLUGIN": "`harp`, with its directory on `LD_LIBRARY_PATH`; a path from NCCL 2.20 on",
     "NCCL_NET": "`HARP`: an error instead of NCCL's silent fallback",
     "NCCL_SOCKET_IFNAME": "interfaces to offer when `HARP_IFNAME` is unset",
     "NCCL_SOCKET_FAMILY": "`AF_INET` or `AF_INET6`: addresses of that family only",
-    "NCCL_SOCKET_NTHREADS": "threads for kernel lanes when `HARP_KERNEL_THREADS` is 0 (at most 16)",
+    "NCCL_SOCKET_NTHREADS": "kernel lanes, together with `NCCL_NSOCKS_PERTHREAD`",
     "NCCL_NSOCKS_PERTHREAD": (
         "kernel lanes for each of those threads when `HARP_KERNEL_LANES` is 0 (at most 16 lanes in "
         "all, where NCCL would open up to 64 sockets); without threads it means nothing, as in NCCL"
@@ -157,6 +157,31 @@ def _table(table: str) -> Iterator[str]:
     yield ""
 
 
+_PROFILE = """
+## The profile
+
+`harpctl tune` writes `/etc/harp/profile.toml` (`HARP_PROFILE` names another file). With path auto
+it replaces the default table (docs/performance.md) for the NICs that it lists. The plugin reads
+it without harpd; in a container the file has to be mounted.
+
+    version = 1
+    host = "node7"                 # its host name: a profile of another host is ignored
+
+    [[nic]]
+    ifname = "eth1"
+    mode = "native-copy"           # or generic-copy, zero-copy: holds in this mode
+    peers = "10.1.0.0/16"          # optional; without it, all peers
+    harp_up_to = "64KiB"           # HARP lanes carry messages of up to: none, 4KiB, 64KiB, all
+
+The first `[[nic]]` that fits the NIC, its mode and the peer decides. An entry for mode generic-
+copy with another value than none makes auto attach a generic XDP program to that NIC. The file is
+TOML without escapes, tables or arrays other than these; at most 64 entries, of root or the job's
+user, and writable by nobody else. A profile that is malformed, of another host, or that names an
+interface which is not there is ignored as a whole with one warning, and the default table holds.
+`harpctl config show` says which table is in force.
+"""
+
+
 def to_markdown() -> str:
     """docs/configuration.md."""
     lines = [_MARKDOWN_HEAD]
@@ -176,4 +201,4 @@ def to_markdown() -> str:
             lines.append(f"| `{key.name}` | {what} | {default} | {who}: {_cell(key.help)} |")
     lines += ["", "## NCCL's own variables", "", "| variable | meaning |", "|---|---|"]
     lines += [f"| `{name}` | {text} |" for name, text in _NCCL_HELP.items()]
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines) + "\n" + _PROFILE

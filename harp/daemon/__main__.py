@@ -120,6 +120,19 @@ def _log_to(path: Path | None) -> None:
     logging.raiseExceptions = False
 
 
+def _mount(config: Path | None) -> None:
+    from harp.daemon import configured, rundir
+
+    settings = configured.read(config)
+    rundir.prepare(settings.run_dir)
+    try:
+        rundir.mount_bpffs(settings.pins_dir)
+    except OSError as error:
+        raise HarpError(
+            f"mounting in {settings.run_dir}: {error.strerror}; it needs CAP_SYS_ADMIN"
+        ) from error
+
+
 def _serve(config: Path | None) -> None:
     from harp.daemon import configured
     from harp.daemon.daemon import Daemon
@@ -159,7 +172,13 @@ def _serve(config: Path | None) -> None:
     type=click.Path(path_type=Path),
     help="Log into this file, which is bounded, instead of stderr.",
 )
-def harpd(config: Path | None, log_file: Path | None) -> None:
+@click.option(
+    "--mount",
+    is_flag=True,
+    help="Only mount in run_dir what must outlive harpd, and end: for a service whose mount "
+    "namespace ends with it.",
+)
+def harpd(config: Path | None, log_file: Path | None, mount: bool) -> None:
     """Leases instances of this host's NICs to jobs, which need no privileges then.
 
     Serves in the foreground until SIGTERM; SIGHUP reads the configuration anew. `harpctl start`
@@ -177,7 +196,10 @@ def harpd(config: Path | None, log_file: Path | None) -> None:
     _log_to(log_file)
     log.setLevel(logging.INFO)
     try:
-        _serve(config)
+        if mount:
+            _mount(config)
+        else:
+            _serve(config)
     except HarpError:
         raise
     except OSError as error:

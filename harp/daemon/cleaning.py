@@ -87,10 +87,9 @@ def _unpin(settings: Settings, unpin: Unpin) -> list[str]:
         for path in rundir.pinned(pins)
         if unpin(str(path))
     ]
-    if not pins.is_dir():
-        return done
-    rundir.unmount_bpffs(pins)
-    if not pins.exists():
+    mounted = pins.is_dir()
+    rundir.unmount(pins)
+    if mounted and not pins.exists():
         done.append(f"unmounted {pins}")
     return done
 

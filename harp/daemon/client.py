@@ -117,7 +117,7 @@ class DaemonClient(Closing):
 
     def _receive(self) -> tuple[bytes, list[int]]:
         fds = array.array("i")
-        room = socket.CMSG_SPACE(max(_host.FDS_MAX, _host.PORT_PAGES_MAX) * fds.itemsize)
+        room = socket.CMSG_SPACE(max(_host.FDS, _host.PORT_PAGES_MAX) * fds.itemsize)
         read = functools.partial(
             self._sock.recvmsg, _host.MESSAGE_MAX + 1, room, socket.MSG_CMSG_CLOEXEC
         )
@@ -155,7 +155,7 @@ class DaemonClient(Closing):
         """An instance; the descriptors, in the order of enum harp_lease_fd, are the caller's."""
         message, fds = self._ask(_host.pack_lease(self._next(), ifname, **wishes), Kind.LEASED)
         lease: Leased = message.fields["lease"]
-        if len(fds) != (_host.FDS_MAX if lease.side_ifindex else _host.FDS):
+        if len(fds) != _host.FDS:
             _close(fds)
             raise HarpError(f"harpd at {self.path} gave {len(fds)} descriptors")
         return lease, fds

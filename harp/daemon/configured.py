@@ -12,11 +12,18 @@ from typing import Any
 from harp import config, nicprep
 from harp.daemon.daemon import Documents, Metrics, Preparation
 from harp.daemon.ports import Block
-from harp.daemon.settings import NicSettings, PortSettings, Settings
+from harp.daemon.settings import (
+    XDP_GENERIC,
+    XDP_NATIVE,
+    XDP_NATIVE_OR_NONE,
+    NicSettings,
+    PortSettings,
+    Settings,
+)
 from harp.errors import HarpError
 
 log = logging.getLogger("harpd")
-_XDP_MODES = {"auto": 0, "generic": 1, "native": 2}
+_XDP_MODES = {"auto": XDP_NATIVE_OR_NONE, "generic": XDP_GENERIC, "native": XDP_NATIVE}
 
 
 def _nic(nic: config.NicConfig) -> NicSettings:

@@ -152,14 +152,15 @@ class Daemon:
         self._serve()
 
     def _mount(self) -> None:
+        pins = self.settings.pins_dir
         try:
-            rundir.mount_bpffs(self.settings.pins_dir)
+            rundir.mount_bpffs(pins)
         except OSError as error:
             self._pinnable = False
             log.warning(
                 "no BPF file system at %s (%s): jobs will lose their connections when harpd "
-                "ends; it needs CAP_SYS_ADMIN, or mount one there",
-                self.settings.pins_dir, error.strerror,
+                "ends; it needs CAP_SYS_ADMIN, or run `harpd --mount` first",
+                pins, error.strerror,
             )  # fmt: skip
 
     def _prepare(self, before: State) -> None:
@@ -448,8 +449,7 @@ class Daemon:
             self._execute_anew()
         self._close_socket()
         if self._remove:
-            if self._pinnable:
-                rundir.unmount_bpffs(self.settings.pins_dir)
+            rundir.unmount(self.settings.pins_dir)
             if not self._undo:
                 _remove(self._state_file.path)
         os.close(self._lock)

@@ -6,7 +6,7 @@ users' files. This module imports nothing that takes long.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -71,73 +71,100 @@ def daemon_view(status: Mapping[str, Any], instances: Mapping[str, Any]) -> Daem
     )
 
 
-def _per_nic(
-    name: str,
-    text: str,
-    make: Callable[..., CounterMetricFamily | GaugeMetricFamily],
-    label: str,
-    rows: Iterable[tuple[str, Mapping[str, int]]],
-) -> Metric:
-    family = make(name, text, labels=("nic", label))
-    for nic, values in rows:
-        for key, value in sorted(values.items()):
-            family.add_metric((nic, key), value)
+Family = CounterMetricFamily | GaugeMetricFamily
+
+
+def _single(make: type[Family], name: str, text: str, value: float) -> Metric:
+    family = make(name, text)
+    family.add_metric((), value)
     return family
 
 
+def _labeled(
+    make: type[Family],
+    name: str,
+    text: str,
+    labels: tuple[str, ...],
+    rows: Iterable[tuple[tuple[str, ...], float]],
+) -> Metric:
+    family = make(name, text, labels=labels)
+    for values, number in rows:
+        family.add_metric(values, number)
+    return family
+
+
+def _per_nic(counts: Iterable[tuple[str, Mapping[str, int]]]) -> Iterator[tuple[Any, float]]:
+    """Rows of the labels NIC and key."""
+    for nic, numbers in counts:
+        for key, number in sorted(numbers.items()):
+            yield (nic, key), number
+
+
 def _daemon(view: DaemonView) -> Iterator[Metric]:
-    start = GaugeMetricFamily(
-        "harpd_start_time_seconds", "When harpd was started, seconds of the epoch."
+    nics = view.nics
+    yield _single(
+        GaugeMetricFamily,
+        "harpd_start_time_seconds",
+        "When harpd was started, seconds of the epoch.",
+        view.start_s,
     )
-    start.add_metric((), view.start_s)
-    yield start
-    usable = GaugeMetricFamily(
+    yield _labeled(
+        GaugeMetricFamily,
         "harpd_nic_usable",
         "1 when harpd can lease the NIC; 0 when jobs on it have kernel lanes only.",
-        labels=("nic",),
+        ("nic",),
+        (((nic.name,), 1 if nic.usable else 0) for nic in nics),
     )
-    for nic in view.nics:
-        usable.add_metric((nic.name,), 1 if nic.usable else 0)
-    yield usable
-    yield _per_nic(
+    yield _labeled(
+        GaugeMetricFamily,
         "harpd_queues",
         "Queues of the NIC that harpd may lease, by state.",
-        GaugeMetricFamily,
-        "state",
-        ((nic.name, nic.queues) for nic in view.nics),
+        ("nic", "state"),
+        _per_nic((nic.name, nic.queues) for nic in nics),
     )
-    unreachable = GaugeMetricFamily(
+    yield _labeled(
+        GaugeMetricFamily,
         "harpd_queues_unreachable",
         "Queues of the NIC that are not leased because it puts all of HARP's packets on one.",
-        labels=("nic",),
+        ("nic",),
+        (((nic.name,), nic.unreachable) for nic in nics),
     )
-    for nic in view.nics:
-        unreachable.add_metric((nic.name,), nic.unreachable)
-    yield unreachable
-    yield _per_nic(
+    yield _labeled(
+        CounterMetricFamily,
         "harp_steering_packets",
         "What the steering program did with the NIC's packets, by verdict.",
-        CounterMetricFamily,
-        "verdict",
-        ((nic.name, nic.verdicts) for nic in view.nics),
+        ("nic", "verdict"),
+        _per_nic((nic.name, nic.verdicts) for nic in nics),
     )
-    leases = GaugeMetricFamily("harpd_leases", "Leases in force.", labels=("nic",))
-    for nic in view.nics:
-        leases.add_metric((nic.name,), sum(place[0] == nic.name for place in view.leased))
-    yield leases
-    granted = CounterMetricFamily("harpd_leases_granted", "Leases granted since harpd's start.")
-    granted.add_metric((), view.granted)
-    yield granted
-    refused = CounterMetricFamily(
-        "harpd_leases_refused", "Leases refused since harpd's start, by errno.", labels=("error",)
+    leases = Counter(nic for nic, _queue in view.leased)
+    yield _labeled(
+        GaugeMetricFamily,
+        "harpd_leases",
+        "Leases in force.",
+        ("nic",),
+        (((nic.name,), leases[nic.name]) for nic in nics),
+    )
+    yield _single(
+        CounterMetricFamily,
+        "harpd_leases_granted",
+        "Leases granted since harpd's start.",
+        view.granted,
     )
     # A series must be there before it moves, or its first step is not seen.
-    for error, count in sorted((dict.fromkeys(REFUSALS, 0) | dict(view.refused)).items()):
-        refused.add_metric((error,), count)
-    yield refused
-    reloads = CounterMetricFamily("harpd_reloads", "Times that harpd read its configuration anew.")
-    reloads.add_metric((), view.reloads)
-    yield reloads
+    refused = dict.fromkeys(REFUSALS, 0) | dict(view.refused)
+    yield _labeled(
+        CounterMetricFamily,
+        "harpd_leases_refused",
+        "Leases refused since harpd's start, by errno.",
+        ("error",),
+        (((error,), count) for error, count in sorted(refused.items())),
+    )
+    yield _single(
+        CounterMetricFamily,
+        "harpd_reloads",
+        "Times that harpd read its configuration anew.",
+        view.reloads,
+    )
 
 
 def collect(view: DaemonView | None, pages_read: bool) -> Iterator[Metric]:
@@ -146,12 +173,12 @@ def collect(view: DaemonView | None, pages_read: bool) -> Iterator[Metric]:
     info = InfoMetricFamily("harp_build", "The version of HARP that exports.")
     info.add_metric((), {"version": __version__})
     yield info
-    read = GaugeMetricFamily(
+    yield _single(
+        GaugeMetricFamily,
         "harpd_pages_read",
         "1 when jobs' statistics were read for this answer; 0 when the process that reads them "
         "failed: families of instances and jobs are missing.",
+        1 if pages_read else 0,
     )
-    read.add_metric((), 1 if pages_read else 0)
-    yield read
     if view is not None:
         yield from _daemon(view)

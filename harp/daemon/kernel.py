@@ -33,14 +33,11 @@ _SYSFS = Path("/sys/class/net")
 
 
 class SteeringLike(Protocol):
-    """The steering program of one NIC: harp._host.Steering, or a test's."""
+    """The XDP program of one NIC: harp._host.Steering, or a test's."""
 
     @property
     def native(self) -> bool: ...
-    @property
-    def side(self) -> int: ...
-    def receive(self) -> tuple[int, int]: ...
-    def look(self) -> tuple[str, bool]: ...
+    def check(self) -> str: ...
     def replace(self) -> None: ...
     def xsk_set(self, queue: int, fd: int) -> None: ...
     def ports_set(self, first: int, last: int, home_queue: int, ours: bool) -> None: ...
@@ -76,7 +73,6 @@ class Made:
     mac: bytes
     ifindex: int
     page_bytes: int
-    side: int = 0  # as it was wished
 
     def close(self) -> None:
         """No duplicate is kept. Safe twice."""
@@ -84,33 +80,15 @@ class Made:
             os.close(self.fds.pop())
 
 
-@dataclass
-class Beside:
-    """The device beside that a queue receives from: its index here, and that of the end that
-    packets come out of, in the namespace of netns_fd, which is ours until closed. All zero: the
-    queue receives from the interface itself."""
-
-    side: int = 0
-    away: int = 0
-    netns_fd: int = -1
-
-    def close(self) -> None:
-        """Safe twice."""
-        if self.netns_fd >= 0:
-            os.close(self.netns_fd)
-        self.netns_fd = -1
-
-
 @dataclass(frozen=True)
 class Wish:
-    """A queue that is to be made. beside: its maker closes that. flows: of the statistics page."""
+    """A queue that is to be made. flows: of the statistics page."""
 
     ifname: str
     queue: int
     frames: int
     copy_mode: int
     flows: int
-    beside: Beside = field(default_factory=Beside)
 
 
 @dataclass
@@ -166,10 +144,10 @@ class Kernel(Protocol):
     def unpin(self, pins: Path) -> bool: ...
     def ports_in_use(self, span: Block) -> frozenset[int]: ...
     def make(self, wish: Wish) -> Made: ...
-    def queue_free(self, ifname: str, queue: int, beside: Beside) -> bool: ...
+    def queue_free(self, ifname: str, queue: int) -> bool: ...
     def port(self, port: PortSettings) -> PortFacts: ...
     def pages(self, count: int, flows: int) -> Pages: ...
-    def network(self, ifindex: int, side: int) -> bytes: ...
+    def network(self, ifindex: int) -> bytes: ...
     def route(self, ifindex: int, dst: bytes) -> bytes: ...
     def monitor(self) -> MonitorLike: ...
 
@@ -216,15 +194,14 @@ class HostKernel:
             local_cpus=_local_cpus(sysfs) if own else frozenset(),
         )
 
-    # ---- the steering program ----
+    # ---- the XDP program ----
 
     def adopt(self, pins: Path, ifname: str) -> SteeringLike:
         """As Steering.adopt()."""
         return self._host.Steering.adopt(str(pins), ifname)
 
     def attach(self, ifname: str, mode: int, pins: Path | None) -> tuple[SteeringLike, str]:
-        """Attaches, and pins where there is a place to; the second is why in this mode. A generic
-        program is beside the interface, where it can be and can be pinned."""
+        """Attaches, and pins where there is a place to; the second is why in this mode."""
         while True:
             try:
                 return self._attach(ifname, mode, pins)
@@ -235,17 +212,9 @@ class HostKernel:
             time.sleep(UNPINNED_S / 100)
 
     def _attach(self, ifname: str, mode: int, pins: Path | None) -> tuple[SteeringLike, str]:
-        steering = self._host.Steering.attach(ifname, mode, beside=True)
-        beside, why = steering.side, steering.why
-        try:
-            _pin(steering, pins)
-        except OSError as error:
-            if not beside:
-                raise
-            steering = self._host.Steering.attach(ifname, mode)
-            _pin(steering, pins)
-            why = f"{steering.why}; the device beside it can't be kept: {error.strerror}"
-        return steering, why
+        steering = self._host.Steering.attach(ifname, mode)
+        _pin(steering, pins)
+        return steering, steering.why
 
     def unpin(self, pins: Path) -> bool:
         """Removes our pins there; False when there were none."""
@@ -258,32 +227,26 @@ class HostKernel:
         """Everything that LEASED carries, fresh. Waits for the queue for a moment only, so that
         workers are there for others: EBUSY. A worker's."""
         room = self._room.take(wish.frames * FRAME_BYTES_MAX)
-        with contextlib.closing(wish.beside), room, contextlib.ExitStack() as undo:
+        with room, contextlib.ExitStack() as undo:
             q = self._host.queue_make(
                 wish.ifname,
                 wish.queue,
                 frame_count=wish.frames,
                 copy_mode=wish.copy_mode,
                 bind_retry_ms=BIND_WAIT_MS,
-                receive_ifindex=wish.beside.away,
-                receive_netns_fd=wish.beside.netns_fd,
             )
             fds = [q.xsk_fd, q.frames_fd]
             undo.callback(close_all, fds)
-            sender = [q.tx_fd] if q.tx_fd >= 0 else []
-            undo.callback(close_all, sender)
             page_fd, page_bytes = self._host.page_create(wish.flows)
             fds.append(page_fd)
-            fds += sender
             undo.pop_all()
         return Made(
             fds, q.frame_size, q.frame_count, q.ring_size, q.features, q.tx_frags_max, q.mtu_bytes,
-            q.zero_copy, q.mac, q.ifindex, page_bytes, wish.beside.side,
+            q.zero_copy, q.mac, q.ifindex, page_bytes,
         )  # fmt: skip
 
-    def queue_free(self, ifname: str, queue: int, beside: Beside) -> bool:
-        """Can the queue be bound, and that of the device beside? Tries with small sockets of its
-        own, once: a worker's."""
+    def queue_free(self, ifname: str, queue: int) -> bool:
+        """Can the queue be bound? Tries with a small socket of its own, once: a worker's."""
         try:
             made = self._host.queue_make(
                 ifname,
@@ -292,22 +255,18 @@ class HostKernel:
                 ring_size=64,
                 huge_pages=1,
                 bind_retry_ms=1,
-                receive_ifindex=beside.away,
-                receive_netns_fd=beside.netns_fd,
             )
         except OSError as error:
             # Busy is the only reason to wait; anything else the next lease will be told.
             return error.errno != errno.EBUSY
-        finally:
-            beside.close()
-        close_all([fd for fd in (made.tx_fd, made.xsk_fd, made.frames_fd) if fd >= 0])
+        close_all([made.xsk_fd, made.frames_fd])
         return True
 
     # ---- the network, for jobs of other namespaces ----
 
-    def network(self, ifindex: int, side: int) -> bytes:
+    def network(self, ifindex: int) -> bytes:
         """As _host.network(): waits for the kernel. A worker's."""
-        return self._host.network(ifindex, side)
+        return self._host.network(ifindex)
 
     def route(self, ifindex: int, dst: bytes) -> bytes:
         """As _host.route(): the same."""

@@ -210,7 +210,6 @@ class Leasing:
         namespace: that takes CAP_NET_ADMIN over it. Runs in a worker."""
         why = "" if allowed else peer.network_admin_elsewhere(who.pid)
         if why:
-            wish.beside.close()
             raise OSError(
                 errno.EPERM,
                 f"process {who.pid}: {why}, or set allow_net_admin_containers = true in harp.toml",
@@ -240,13 +239,6 @@ class Leasing:
                 "mode of 0 to 2 are possible",
             )
         nic = self.nics.all.get(ifname)
-        side = nic.side if nic is not None else 0
-        if side and not int(str(fields["accepts"])) & _host.ACCEPTS_BESIDE:
-            raise RefusedError(
-                errno.EPROTONOSUPPORT,
-                f"{ifname}: packets come from a device beside it, which the job's HARP does not "
-                "know: it is older than harpd; install the same version for the job",
-            )
         if nic is not None and nic.why_not:
             raise RefusedError(nic.error, f"{ifname} can't be leased: {nic.why_not}")
         if nic is not None and nic.link is not None and not nic.link.up:
@@ -274,17 +266,12 @@ class Leasing:
             in_use=in_use,
             held=self._held(who.owner.uid),
         )
-        try:
-            beside = nic.receive()
-        except OSError:
-            self.table.cancel(lease, self._loop.now_s(), bound=False)
-            raise
         local = set(nic.settings.cores) or nic.hardware.local_cpus or allowed
         taken = [each.core for each in self.table.leases.values() if each.core is not None]
         lease.core = cores.suggest(allowed, local, taken, lease.queue)
         frames = min(frames or FRAMES_DEFAULT, self.settings.frames_max)
         flows = self.settings.page_flows
-        wish = Wish(ifname, lease.queue, frames, copy_mode, flows, beside)
+        wish = Wish(ifname, lease.queue, frames, copy_mode, flows)
         net_admin = self.settings.allow_net_admin_containers
         return lease, lambda: self._make(wish, who.owner, net_admin)
 
@@ -339,15 +326,10 @@ class Leasing:
             raise RefusedError(errno.ENODEV, f"{nic.ifname}: {nic.why_not or 'it was removed'}")
         if made.ifindex != lease.ifindex:
             raise RefusedError(errno.ENODEV, f"{nic.ifname}: the interface is another one by now")
-        if made.side != nic.side:
-            raise RefusedError(
-                errno.ENODEV, f"{nic.ifname}: the device beside it is another one by now"
-            )
         try:
             lease.frames = self.frames.keep(lease.lease_id, made.fds[FD_FRAMES])
         except OSError as error:
             raise _refusal(error, lease.ifname) from error
-        lease.side = made.side
         self._steer(lease, nic, made)
         lease.frame_count, lease.frame_size = made.frame_count, made.frame_size
         return self._message(lease, nic, made)
@@ -385,7 +367,6 @@ class Leasing:
             page_bytes=made.page_bytes,
             core=_host.CORE_NONE if lease.core is None else lease.core,
             rss=_host.Rss(hardware.rss_kind, hardware.queues, hardware.rss_key, hardware.rss_table),
-            side_ifindex=made.side,
         )
 
     def _delivered(self, lease: Lease, made: Made | Pages, good: bool) -> None:
@@ -493,9 +474,8 @@ class Leasing:
         if lease.device:
             return ""  # whether it has the port open, nobody can tell but it
         # A process that closed its queue while no harpd was there could not say so.
-        beside = self.nics.all[lease.ifname].receive()
         self._loop.work(
-            lambda: self._kernel.queue_free(lease.ifname, lease.queue, beside),
+            lambda: self._kernel.queue_free(lease.ifname, lease.queue),
             lambda free, _error: self._still_used(lease, bool(free)),
         )
         return ""
@@ -542,13 +522,8 @@ class Leasing:
         if state is not QueueState.RECOVERING or self.closing:
             del self.recovering[key]
             return
-        try:
-            beside = self.nics.all[key[0]].receive()
-        except OSError:  # no descriptor: later
-            self._probed(key, recovery, free=False)
-            return
         self._loop.work(
-            lambda: self._kernel.queue_free(*key, beside),
+            lambda: self._kernel.queue_free(*key),
             lambda free, _error: self._probed(key, recovery, bool(free)),
         )
 
@@ -593,8 +568,7 @@ class Leasing:
             flags=(_host.DEVICE_UP if link.up else 0)
             | (_host.DEVICE_DEFAULT_ROUTE if hardware.default_route else 0)
             | (_host.DEVICE_ONE_QUEUE if table and table.unreachable else 0)
-            | (_host.DEVICE_BESIDE if nic.side else 0)
-            | (_host.DEVICE_COPIED if nic.copied else 0),
+            | (_host.DEVICE_GENERIC if nic.generic else 0),
             mtu_bytes=link.mtu_bytes,
             speed_mbps=hardware.speed_mbps,
             queues=len(table.leasable) if table else 0,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The NICs that harpd looks after: steering program, own addresses, and what happens to them.
+"""The NICs that harpd looks after: XDP program, own addresses, and what happens to them.
 
 sync() is called at start, when rtnetlink has news, and by a slow timer; it compares what is with
 what was and acts on the difference. So nothing depends on hearing every message, and each thing is
@@ -8,22 +8,20 @@ logged once.
 
 import errno
 import logging
-import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from harp.daemon import reach
-from harp.daemon.kernel import Beside, Hardware, Kernel, SteeringLike
+from harp.daemon.kernel import Hardware, Kernel, SteeringLike
 from harp.daemon.netlink import Address, Link
 from harp.daemon.ports import Block, PortBlocks, block_size
-from harp.daemon.settings import NicSettings, Prefix, Settings
+from harp.daemon.settings import XDP_GENERIC, NicSettings, Prefix, Settings
 from harp.daemon.state import NicState
 from harp.daemon.table import REMOVED, Lease, LeaseTable, NicTable, QueueState
 
 log = logging.getLogger("harpd")
 DOWN, ADDRESS = "NIC is down", "address removed"
-SIDE_GONE = "device beside the NIC was lost"
 # Of the program's 64 addresses (xdp/steer.h) so many may be ones that the interface no longer has.
 MISSED_MAX = 16
 
@@ -55,19 +53,9 @@ class Nic:
         return self.settings.ifname
 
     @property
-    def side(self) -> int:
-        """The index of the device beside it that packets come from; 0: from itself."""
-        return self.steering.side if self.steering is not None else 0
-
-    def receive(self) -> Beside:
-        """Where its queues receive from; the caller closes it."""
-        return Beside(self.side, *self.steering.receive()) if self.steering else Beside()
-
-    @property
-    def copied(self) -> bool:
-        """Is a generic program on the interface, for which the kernel copies what it receives for
-        itself?"""
-        return self.steering is not None and not self.steering.native and not self.side
+    def generic(self) -> bool:
+        """Is the program a generic one, which slows the kernel's own traffic down?"""
+        return self.steering is not None and not self.steering.native
 
     def best(self, v4: bool) -> bytes:
         """The address to give to others; empty when there is none of the family."""
@@ -131,7 +119,7 @@ class Nics:
             if before is not None:
                 self._compare(nic, before, link)
                 self._look_at_name(nic, before, link)
-            self._look_after(nic)
+            self._check_program(nic)
             if nic.steering is None:
                 self._take_up(nic, link)
             if nic.steering is not None:
@@ -241,28 +229,20 @@ class Nics:
         nic.why_not, nic.error = "the interface was removed", errno.ENODEV
         self._changed()
 
-    def _look_after(self, nic: Nic) -> None:
-        """What is attached, which anybody with privileges may take away. The sockets of leases end
-        with the device beside: their jobs notice, and lease anew."""
+    def _check_program(self, nic: Nic) -> None:
+        """Any privileged process may detach the program: it is attached again. Where that fails,
+        the connections of leases end by their timeouts, and the next look tries again."""
         if nic.steering is None:
             return
         try:
-            words, elsewhere = nic.steering.look()
+            words = nic.steering.check()
         except OSError as error:
-            words, elsewhere = error.strerror or str(error), error.errno == errno.ENOLINK
-            if error.errno == errno.ENODEV:
-                return  # the next look at the links will find that
-            if elsewhere:
-                self._let_go(nic)
-        if not elsewhere:
-            self._tell(f"{nic.ifname} program", words)
+            if error.errno != errno.ENODEV:  # that the next look at the links will find
+                self._tell(f"{nic.ifname} program", error.strerror or str(error))
             return
-        leases = self.leases_on(nic)
-        for lease in leases:
-            lease.mark(SIDE_GONE)
-        lost = _owners(leases, "; its leases receive nothing any more:")
-        log.warning("%s: attached anew%s", words, lost)
-        self._changed()
+        self._told.pop(f"{nic.ifname} program", None)
+        if words:
+            log.warning("%s", words)
 
     def _let_go(self, nic: Nic) -> None:
         """Closes and unpins: what is not pinned and not held is detached."""
@@ -288,10 +268,12 @@ class Nics:
             adopted = self._adopt(nic, link, before)
             if not adopted:
                 nic.steering, why = self._kernel.attach(nic.ifname, nic.settings.xdp_mode, nic.pins)
-                nic.mode_why = why or f"{nic.ifname}: steering program attached"
-                log.log(logging.WARNING if nic.copied else logging.INFO, "%s", nic.mode_why)
+                nic.mode_why = why or f"{nic.ifname}: XDP program attached"
+                log.info("%s", nic.mode_why)
         except OSError as error:
             nic.why_not, nic.error = error.strerror or str(error), error.errno or errno.EIO
+            if error.errno == errno.ECANCELED:
+                nic.why_not += f'; xdp_mode = "generic" in the [[nic]] of {nic.ifname} forces it'
             self._tell(nic.ifname, f"can't be leased: {nic.why_not}")
             return
         self._before.pop(nic.ifname, None)
@@ -337,20 +319,19 @@ class Nics:
         return True
 
     def _stays(self, nic: Nic, link: Link) -> bool:
-        """A generic program on the interface, which it costs the kernel to have there, is put
-        beside it when nobody has leases: their sockets are the interface's."""
+        """A generic program that harp.toml does not ask for goes, once no process has a lease."""
         assert nic.steering is not None
-        if not nic.copied:
-            beside = f"generic XDP, on a device beside it ({side_name(nic)})"
-            nic.mode_why = f"{nic.ifname}: {beside if nic.side else 'native XDP'}, as taken up"
+        if not nic.generic or nic.settings.xdp_mode == XDP_GENERIC:
+            mode = "generic" if nic.generic else "native"
+            nic.mode_why = f"{nic.ifname}: {mode} XDP, taken over"
             return True
         pids = self._stranded(nic.ifname, link.ifindex)
         if not pids:
             return False
         nic.mode_why = (
-            f"{nic.ifname}: generic XDP on the interface, where what the kernel receives for "
-            "itself is copied once more: leases of an earlier harpd depend on it (process "
-            f"{', '.join(map(str, pids))}); restart harpd when they have ended"
+            f"{nic.ifname}: generic XDP, which harp.toml does not ask for: leases of an earlier "
+            f"harpd depend on it (process {', '.join(map(str, pids))}); restart harpd when they "
+            "have ended"
         )
         log.warning("%s", nic.mode_why)
         return True
@@ -527,14 +508,6 @@ class Nics:
             elif nic.steering is not None:
                 nic.steering.close()
                 nic.steering = None
-
-
-def side_name(nic: Nic) -> str:
-    """The device beside; empty: there is none."""
-    try:
-        return socket.if_indextoname(nic.side) if nic.side else ""
-    except OSError:
-        return f"interface {nic.side}, which is gone"
 
 
 def _owners(leases: list[Lease], words: str) -> str:

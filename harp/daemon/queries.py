@@ -9,7 +9,7 @@ from harp import __version__
 from harp.config import Config, report
 from harp.daemon.leasing import Leasing
 from harp.daemon.netlink import Address
-from harp.daemon.nics import Nic, side_name
+from harp.daemon.nics import Nic
 from harp.daemon.settings import Settings
 from harp.daemon.table import Lease, QueueState
 
@@ -78,9 +78,7 @@ def nic(each: Nic, leasing: Leasing) -> dict[str, Any]:
         "up": bool(link and link.up),
         "mtu_bytes": link.mtu_bytes if link else 0,
         "mode": "" if each.steering is None else "native" if each.steering.native else "generic",
-        "side": side_name(each),
         "mode_why": "" if each.steering is None else each.mode_why,
-        "copied": each.copied,
         "problem": each.why_not,
         "pinned": each.pins is not None and each.steering is not None,
         "default_route": hardware.default_route,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""harpd's directory: one harpd at a time, its socket, its bpffs. What goes wrong is one line."""
+"""harpd's directory: one harpd at a time, its socket, its mounts. What goes wrong is one line."""
 
 import contextlib
 import ctypes
@@ -15,9 +15,15 @@ from harp.daemon.access import group_number
 from harp.daemon.settings import Settings
 from harp.errors import Exit, HarpError
 
-_MS_NOSUID, _MS_NODEV, _MS_NOEXEC = 2, 4, 8
+_MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_BIND = 2, 4, 8, 4096
+_CLONE_NEWNET = 0x40000000
 _UMOUNT_NOFOLLOW, _MNT_DETACH = 8, 2
 _libc = ctypes.CDLL(None, use_errno=True)
+
+
+def _privilege(run_dir: Path) -> HarpError:
+    """Return the error for a user who may not write run_dir."""
+    return HarpError(f"{run_dir} can't be written by this user; run as root", Exit.PRIVILEGE)
 
 
 def prepare(run_dir: Path) -> None:
@@ -25,11 +31,15 @@ def prepare(run_dir: Path) -> None:
     try:
         run_dir.mkdir(mode=0o755, parents=True, exist_ok=True)
     except OSError as error:
+        if isinstance(error, PermissionError) and os.geteuid() != 0:
+            raise _privilege(run_dir) from error
         raise HarpError(
             f"{run_dir} can't be made: {error.strerror}; set run_dir to a directory that can "
             "be written"
         ) from error
     if not os.access(run_dir, os.W_OK):
+        if os.geteuid() != 0:
+            raise _privilege(run_dir)
         raise HarpError(
             f"{run_dir} can't be written to (read-only?); set run_dir to a directory that can"
         )
@@ -134,44 +144,46 @@ def listen(settings: Settings, backlog: int) -> tuple[socket.socket, str]:
 
 
 # --------------------------------------------------------------------------------------------------
-# The bpffs.
+# What is mounted here, and outlives harpd: a bpffs for what is pinned, and a network namespace for
+# the other ends of devices beside interfaces (dataplane/xdp/xdp_pin.c).
 #
-def is_bpffs(path: Path, mountinfo: Path = Path("/proc/self/mountinfo")) -> bool:
-    """Is a BPF file system mounted there?"""
+def is_mounted(path: Path, kind: str, mountinfo: Path = Path("/proc/self/mountinfo")) -> bool:
+    """Is a file system of that kind mounted there?"""
     wanted = str(path.resolve())
     for line in mountinfo.read_text().splitlines():
-        mount, _, kind = line.partition(" - ")
+        mount, _, rest = line.partition(" - ")
         where = mount.split()[4].encode().decode("unicode_escape")
-        if where == wanted and kind.split()[0] == "bpf":
+        if where == wanted and rest.split()[0] == kind:
             return True
     return False
 
 
-def mount_bpffs(path: Path) -> None:
-    """Mounts one there, for root alone, unless it is one; OSError."""
-    path.mkdir(mode=0o700, exist_ok=True)
-    if is_bpffs(path):
-        return
-    flags = _MS_NOSUID | _MS_NODEV | _MS_NOEXEC
-    if _libc.mount(b"bpf", os.fsencode(path), b"bpf", flags, b"mode=0700") != 0:
+def _mount(source: str, path: Path, kind: str | None, flags: int, data: str | None = None) -> None:
+    encoded = [None if text is None else text.encode() for text in (kind, data)]
+    if _libc.mount(source.encode(), os.fsencode(path), encoded[0], flags, encoded[1]) != 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
 
 
+def mount_bpffs(path: Path) -> None:
+    """Mounts one there, for root alone, unless one is; OSError."""
+    path.mkdir(mode=0o700, exist_ok=True)
+    if not is_mounted(path, "bpf"):
+        _mount("bpf", path, "bpf", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC, "mode=0700")
+
+
 def pinned(path: Path) -> list[Path]:
-    """What is pinned in the BPF file system there, a directory each. Also where nothing is left but
-    the file beside it that keeps a device (dataplane/xdp/xdp_pin.c)."""
-    folders = [each.name for each in path.iterdir() if each.is_dir()] if path.is_dir() else []
-    files = [each.name[len(path.name) + 1 :] for each in path.parent.glob(f"{path.name}.*")]
-    return [path / name for name in sorted({*folders, *files})]
+    """What is pinned in the BPF file system there, a directory each."""
+    return sorted(each for each in path.iterdir() if each.is_dir()) if path.is_dir() else []
 
 
-def unmount_bpffs(path: Path) -> None:
-    """Unmounts and removes it, if nothing is pinned there any more."""
+def unmount(pins: Path) -> None:
+    """Unmounts and removes the BPF file system, if nothing is pinned there any more. A mount of
+    another mount namespace (conf/harpd.service) stays."""
     with contextlib.suppress(OSError):
-        if is_bpffs(path):
+        if is_mounted(pins, "bpf"):
             # The kernel's own files there (maps.debug) are none of ours.
-            if any(each.is_dir() for each in path.iterdir()):
+            if pinned(pins):
                 return
-            _libc.umount2(os.fsencode(path), _UMOUNT_NOFOLLOW)
-        path.rmdir()
+            _libc.umount2(os.fsencode(pins), _UMOUNT_NOFOLLOW)
+        pins.rmdir()

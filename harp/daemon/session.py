@@ -67,7 +67,7 @@ class Session:
             self._leasing.release(client.peer.owner, fields["lease_id"])
             client.reply(Reply(_host.pack_done(serial)))
         elif message.kind is Kind.WATCH:
-            self._watching.watch(client, serial, fields["lease_id"], fields["side_ifindex"])
+            self._watching.watch(client, serial, fields["lease_id"])
         elif message.kind is Kind.NEIGHBORS:
             self._watching.neighbors(client, serial, fields["neighbors"])
         elif message.kind is Kind.ROUTE:

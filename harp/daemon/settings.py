@@ -13,6 +13,8 @@ RUN_DIR = Path("/run/harp")
 SOCKET_NAME = "harpd.sock"
 PINS_NAME = "bpf"
 PORTS = Block(61000, 65535)
+# enum harp_xdp_mode. harpd attaches a generic program only where harp.toml asks for it.
+XDP_GENERIC, XDP_NATIVE, XDP_NATIVE_OR_NONE = 1, 2, 3
 
 
 @dataclass(frozen=True)
@@ -22,7 +24,7 @@ class NicSettings:
     ifname: str
     lease_queues: frozenset[int] = frozenset()
     ports: Block = PORTS
-    xdp_mode: int = 0
+    xdp_mode: int = XDP_NATIVE_OR_NONE
     rss: str = ""
     cores: tuple[int, ...] = ()
     allow_sources: tuple[Prefix, ...] = ()  # empty: every source

@@ -128,7 +128,6 @@ def _common(raw: dict[str, Any]) -> Lease:
         frame_count=_number(raw.get("frame_count", 0), U32_MAX),
         frame_size=_number(raw.get("frame_size", 0), U32_MAX),
         page_bytes=_number(raw.get("page_bytes", 0), U32_MAX),
-        side=_number(raw.get("side", 0), U32_MAX),
         core=None if core is None else _number(core, U32_MAX),
         active=bool(raw.get("active", True)),
         marks=[_text(mark) for mark in raw.get("marks", [])],

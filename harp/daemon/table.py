@@ -67,7 +67,6 @@ class Lease:
     page_bytes: int = 0
     frames: tuple[int, int] = (0, 0)  # device and inode of its frame memory
     core: int | None = None
-    side: int = 0  # index of the helper device that its packets come from; 0: none
     active: bool = False
     # A DPDK port's device, and how many queues its holder has; ifindex and queue are 0 then.
     device: str = ""

@@ -34,7 +34,6 @@ READS_PER_S = 10.0
 NEIGHBORS_PER_S, NEIGHBORS_BURST = 50.0, 512.0
 RESOLVE_BATCH = 128
 MONITOR_AGAIN_S = 1.0
-Place = tuple[int, int]  # an interface's index, and that of the device beside it or 0
 Neighbor = tuple[int, bytes]  # an interface's index, and 16 bytes of address
 
 
@@ -72,7 +71,7 @@ class _Watch:
 
     client: Client
     lease: Lease
-    place: Place
+    ifindex: int
     serial: int
     network: bytes = b""
     neighbors: dict[bytes, bytes | None] = field(default_factory=dict)
@@ -98,7 +97,7 @@ class Watching:
         self._monitor: MonitorLike | None = None
         self._watches: dict[int, _Watch] = {}  # by lease
         self._of_client: dict[Client, _Watch] = {}
-        self._networks: dict[Place, _Network] = {}
+        self._networks: dict[int, _Network] = {}  # by interface
         self._of_neighbor: dict[Neighbor, set[_Watch]] = {}
         self._resolve: dict[Neighbor, None] = {}  # the kernel is to be asked
         self._resolving = False
@@ -107,23 +106,19 @@ class Watching:
 
     # ---- what jobs ask ----
 
-    def watch(self, client: Client, serial: int, lease_id: int, side: int) -> None:
+    def watch(self, client: Client, serial: int, lease_id: int) -> None:
         """Handles WATCH: answered when the interface was read; RefusedError."""
         lease = self._lease(client, lease_id)
-        if side not in (0, lease.side):
-            raise RefusedError(
-                errno.EINVAL, f"interface {side} is not the helper device of lease {lease_id:016x}"
-            )
         elsewhere = self._watches.get(lease_id)
         self._left(client)
         if elsewhere is not None and elsewhere.client is not client:
             elsewhere.client.close("")
         self._open()
-        watch = _Watch(client, lease, (lease.ifindex, side), serial)
+        watch = _Watch(client, lease, lease.ifindex, serial)
         self._watches[lease_id] = self._of_client[client] = watch
-        self._networks.setdefault(watch.place, _Network()).watches.add(watch)
+        self._networks.setdefault(watch.ifindex, _Network()).watches.add(watch)
         client.closed = lambda: self._left(client)
-        self._read(watch.place)
+        self._read(watch.ifindex)
 
     def neighbors(
         self, client: Client, serial: int, entries: list[tuple[bytes, bytes, int]]
@@ -194,10 +189,10 @@ class Watching:
         watch.client.news = None
         del self._watches[watch.lease.lease_id]
         del self._of_client[watch.client]
-        network = self._networks[watch.place]
+        network = self._networks[watch.ifindex]
         network.watches.discard(watch)
         if not network.watches:
-            del self._networks[watch.place]
+            del self._networks[watch.ifindex]
 
     def _left(self, client: Client) -> None:
         watch = self._of_client.get(client)
@@ -256,9 +251,9 @@ class Watching:
 
     def _spread(self, news: News) -> None:
         everything = news.routes or news.lost
-        for place in list(self._networks):
-            if everything or not news.interfaces.isdisjoint(place):
-                self._read(place)
+        for ifindex in list(self._networks):
+            if everything or ifindex in news.interfaces:
+                self._read(ifindex)
         if news.lost:
             self._resolve |= dict.fromkeys(self._of_neighbor)
             self._resolve_next()
@@ -292,31 +287,31 @@ class Watching:
 
     # ---- networks ----
 
-    def _read(self, place: Place) -> None:
-        network = self._networks[place]
+    def _read(self, ifindex: int) -> None:
+        network = self._networks[ifindex]
         network.wanted = True
         if not network.reading:
-            self._read_now(place, network)
+            self._read_now(ifindex, network)
 
-    def _read_now(self, place: Place, network: _Network) -> None:
+    def _read_now(self, ifindex: int, network: _Network) -> None:
         network.wanted, network.reading = False, True
 
         def rested() -> None:
             network.reading = False
-            if network.wanted and self._networks.get(place) is network:
-                self._read_now(place, network)
+            if network.wanted and self._networks.get(ifindex) is network:
+                self._read_now(ifindex, network)
 
         def done(found: bytes | None, error: BaseException | None) -> None:
             self._loop.after(1 / READS_PER_S, rested)
             if found is not None:
                 network.found = found
             else:  # tables that change faster than they can be read
-                log.debug("interface %d: %s", place[0], error)
+                log.debug("interface %d: %s", ifindex, error)
                 network.wanted = True
             for watch in list(network.watches):
                 self._tell_network(watch, network.found)
 
-        self._worker.work(lambda: self._kernel.network(*place), done)
+        self._worker.work(lambda: self._kernel.network(ifindex), done)
 
     def _tell_network(self, watch: _Watch, found: bytes) -> None:
         if not found:
@@ -329,7 +324,7 @@ class Watching:
 
     def _news(self, watch: _Watch) -> bytes | None:
         """The next message for a client that has taken all before."""
-        network = self._networks[watch.place]
+        network = self._networks[watch.ifindex]
         if watch.network != network.found:
             watch.network = network.found
             return _host.pack_network(0, watch.lease.lease_id, watch.network)

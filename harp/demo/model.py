@@ -1,49 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A small neural network in numpy on scikit-learn's digits; all arithmetic in float32.
+"""A small neural network in numpy on synthetic digits; all arithmetic in float32.
 
 Weights and gradients are one flat vector each, as the all-reduce wants them; the layers are views
 of it. Training is deterministic: one seed gives the same batches and first weights everywhere.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float32]
-Ints = NDArray[np.int64]
+from harp.demo.digits import SEED, Floats, Ints, make_digits
 
 LAYERS = (64, 256, 256, 10)
 BATCH = 96  # divisible among 2, 3 and 4 hosts
 LEARNING_RATE = np.float32(0.05)
 MOMENTUM = np.float32(0.9)
-SEED = 20240607
-
-
-@dataclass(frozen=True)
-class Digits:
-    """1797 images of 8 x 8 grey values in 0..1, four fifths of them to train on."""
-
-    train_images: Floats
-    train_labels: Ints
-    test_images: Floats
-    test_labels: Ints
-
-
-def load_digits() -> Digits:
-    """The real data set; it comes with scikit-learn, nothing is downloaded."""
-    from sklearn.datasets import load_digits as load
-
-    data: Any = load()
-    images = (data.data / 16.0).astype(np.float32)
-    labels = data.target.astype(np.int64)
-    order = np.random.default_rng(SEED).permutation(len(images))
-    cut = len(images) * 4 // 5
-    train, test = order[:cut], order[cut:]
-    return Digits(images[train], labels[train], images[test], labels[test])
 
 
 def batches(count: int, epoch: int) -> Iterator[Ints]:
@@ -130,7 +102,7 @@ def train_alone(epochs: int, shards: int) -> Floats:
     shards 1: each batch in one piece, as anyone would. More: the gradients of the shards are taken
     apart and added in rank order, which for two is exactly what the ring computes.
     """
-    data, model = load_digits(), Model()
+    data, model = make_digits(), Model()
     whole = np.zeros(len(model.weights) + 1, np.float32)
     part = np.zeros_like(whole)
     for epoch in range(epochs):

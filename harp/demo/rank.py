@@ -19,6 +19,7 @@ import numpy as np
 
 from harp._ncclplay import NcclplayError, Rank
 from harp.demo import model as net
+from harp.demo.digits import Floats, make_digits
 from harp.plugin_log import path_in_use
 
 _STATS_LINE = re.compile(r"HARP stats:(?P<pairs>.*)")
@@ -29,9 +30,9 @@ def emit(event: str, **fields: Any) -> None:
     print(json.dumps({"event": event, **fields}), flush=True)
 
 
-def train(rank: Rank, arguments: argparse.Namespace) -> net.Floats:
+def train(rank: Rank, arguments: argparse.Namespace) -> Floats:
     """Trains; every batch's gradient crosses the plugin once."""
-    data, model = net.load_digits(), net.Model()
+    data, model = make_digits(), net.Model()
     gradient = np.zeros(len(model.weights) + 1, np.float32)
     rank.barrier()
     for epoch in range(arguments.epochs):

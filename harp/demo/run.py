@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from harp import _paths, output
-from harp.demo import model
+from harp.demo.digits import Floats
 from harp.errors import Exit, HarpError
 from harp.lab import Host, Lab, LabOptions, memif
 from harp.lab.harpd import LabHarpd
@@ -44,6 +44,7 @@ class DemoOptions:
     # A harpd on each host; the ranks are user nobody's, in namespaces of their own.
     daemon: bool = False
     nic: str = "veth"
+    baseline: bool = False  # also the same training over NCCL's kernel sockets
 
     @property
     def ranks(self) -> int:
@@ -63,7 +64,9 @@ class RankReport:
 
 
 def check(options: DemoOptions) -> None:
-    """HarpError names what can't be."""
+    """Raises HarpError for options that contradict each other."""
+    if options.baseline and options.lab.ipv6:
+        raise HarpError("--baseline has IPv4 only: leave --ipv6 out", Exit.USAGE)
     if options.nic != memif.NIC:
         return
     memif.check(options.ranks, options.path)
@@ -176,14 +179,14 @@ def _follow(
     return reports, time.perf_counter() - start
 
 
-def _alone(options: DemoOptions, shards: int, folder: Path) -> model.Floats:
+def _alone(options: DemoOptions, shards: int, folder: Path) -> Floats:
     path = folder / f"alone{shards}.npy"
     command = [sys.executable, "-m", "harp.demo.alone", str(options.epochs), str(shards), str(path)]
     environment = os.environ | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise HarpError(f"the single-process run failed: {done.stderr.strip()[-300:]}")
-    weights: model.Floats = np.load(path)
+    weights: Floats = np.load(path)
     return weights
 
 
@@ -223,6 +226,32 @@ def _daemons(options: DemoOptions, lab: Lab, stack: ExitStack) -> list[LabHarpd]
     return [stack.enter_context(LabHarpd(host, nic=nic)) for host in lab.hosts]
 
 
+def _total(epochs: list[dict[str, Any]]) -> dict[str, float]:
+    """Seconds of all epochs together, and of these in communication."""
+    return {
+        "seconds": sum(epoch["seconds"] for epoch in epochs),
+        "comm_seconds": sum(epoch["comm_seconds"] for epoch in epochs),
+    }
+
+
+def _run_sockets(options: DemoOptions) -> dict[str, float]:
+    """The same training over kernel sockets used as NCCL's socket transport uses them.
+
+    It has hosts of its own, so that no XDP program is attached. Returns rank 0's seconds.
+    """
+    options = replace(
+        options,
+        plugin=str(_paths.find(_paths.SOCKET_PLUGIN)),
+        path="kernel",
+        daemon=False,
+        nic="veth",
+        lab=replace(options.lab, queues=1, rss=None),
+    )
+    with tempfile.TemporaryDirectory(prefix="harp-demo-") as name, Lab(options.lab) as lab:
+        reports, _ = _follow(options, lab, [], Path(name), lambda event: None)
+    return _total(reports[0].epochs)
+
+
 def run(options: DemoOptions, on_epoch: Any = lambda event: None) -> dict[str, Any]:
     """The whole demonstration; the account of it as plain data."""
     check(options)
@@ -237,6 +266,7 @@ def run(options: DemoOptions, on_epoch: Any = lambda event: None) -> dict[str, A
             folder.chmod(0o777)  # user nobody writes weights there, and we read them
         reports, seconds = _follow(options, lab, daemons, folder, on_epoch)
         verdict = compare(options, folder)
+    sockets = _run_sockets(options) if options.baseline else None
     return {
         "options": {
             "plugin": options.plugin,
@@ -249,6 +279,8 @@ def run(options: DemoOptions, on_epoch: Any = lambda event: None) -> dict[str, A
         | asdict(options.lab),
         "seconds": seconds,
         "epochs": reports[0].epochs,
+        "total": _total(reports[0].epochs),
+        "sockets": sockets,
         "ranks": [
             {
                 "rank": report.rank,
@@ -310,8 +342,37 @@ def print_report(report: dict[str, Any]) -> None:
         for text in rank.get("warnings", []):
             output.out.print(f"rank {rank['rank']} warns: {text}", markup=False)
     output.out.print()
+    for line in transport_lines(report):
+        output.out.print(line, markup=False, soft_wrap=True)
     for line in verdict_lines(report["verdict"], len(report["ranks"])):
         output.out.print(line, markup=False)
+
+
+def transport_lines(report: dict[str, Any]) -> list[str]:
+    """Which transport carried the bytes, why packets were retransmitted, and the baseline."""
+    lines = []
+    counters = [rank.get("counters", {}) for rank in report["ranks"]]
+    stack_bytes = sum(each.get("tx_bytes", 0) for each in counters)
+    sent_bytes = sum(rank.get("sent_bytes", 0) for rank in report["ranks"])
+    if stack_bytes and report["options"]["path"] == "auto":
+        share = min(1.0, stack_bytes / max(sent_bytes, 1))
+        lines.append(
+            f"HARP's own TCP stack carried {share:.1%} of the bytes, the kernel's TCP the rest: "
+            "path auto chooses by message size, from what it measures"
+        )
+    if stack_bytes and any(each.get("tcp_retransmits") for each in counters):
+        lines.append(
+            "retransmits: probes for a lost tail (RFC 8985). This link loses nothing; an ACK is "
+            "late when its process waits for a processor"
+        )
+    sockets, total = report["sockets"], report["total"]
+    if sockets is not None:
+        ratio = sockets["comm_seconds"] / total["comm_seconds"] if total["comm_seconds"] else 0
+        lines.append(
+            f"in communication: HARP {total['comm_seconds']:.3f} s, kernel sockets as NCCL uses "
+            f"them {sockets['comm_seconds']:.3f} s ({ratio:.2f} times HARP's)"
+        )
+    return lines
 
 
 def verdict_lines(verdict: dict[str, Any], ranks: int) -> list[str]:

@@ -4,13 +4,16 @@
 import errno
 from pathlib import Path
 
+from harp import _conflict, _paths
 from harp.config import ConfigError
 from harp.doctor.finding import Answer, cannot, check, costs, good
 from harp.doctor.view import CAP_NET_RAW, View
+from harp.errors import HarpError
 from harp.nicprep import ranges
 
 _SHM_SMALL = 256 << 20
 _PIDS_SMALL = 256
+_DEFAULT_NAME = "libnccl-net.so"  # what NCCL looks for without NCCL_NET_PLUGIN
 _IDLE_SLOW_US = 50
 # Read without a system call (vDSO); the others cost some 100 ns to 1 us a look.
 _CLOCKS_FAST = ("tsc", "kvm-clock", "hyperv_clocksource_tsc_page", "arch_sys_counter", "timebase")
@@ -208,6 +211,22 @@ def _pids(view: View) -> Answer:
 
 
 @check(
+    "nccl-name",
+    "host",
+    "whether libnccl-net.so lies beside the plugin",
+    "NCCL 2.28 and 2.29 forget NCCL_NET_PLUGIN with the last communicator (docs/nccl.md)",
+)
+def _nccl_name(_view: View) -> Answer:
+    try:
+        plugin = _paths.plugin()
+    except HarpError:
+        return None  # harpctl alone
+    if (plugin.parent / _DEFAULT_NAME).exists():
+        return good(f"{plugin.parent / _DEFAULT_NAME} is there")
+    return good(f"none; for several communicators in turn: ln -s {plugin.name} {_DEFAULT_NAME}")
+
+
+@check(
     "irqbalance",
     "host",
     "whether irqbalance runs",
@@ -244,6 +263,20 @@ def _config(view: View) -> Answer:
         )
     names = ", ".join(nic.ifname for nic in found.nics)
     return good(f"{found.file or 'no harp.toml'}" + (f", for {names}" if names else ""))
+
+
+@check(
+    "python-package",
+    "host",
+    "whether PyPI's other project `harp` is installed in this environment",
+    "its import name is harp-nccl's, so that its files replace harp-nccl's",
+)
+def _python_package(view: View) -> Answer:
+    problem = _conflict.problem(view.python_site)
+    if problem:
+        found, _, remedy = problem.partition("; ")
+        return cannot(found, remedy)
+    return good("harp-nccl alone has the import name harp")
 
 
 @check("harpd", "host", "harpd's socket, and whether it serves this user", "who lends queues")

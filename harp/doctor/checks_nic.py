@@ -28,7 +28,10 @@ def _device(view: View, link: Link, _queue: int) -> Answer:
         return cannot("carries no Ethernet frames", "name the NIC that leads to the other hosts")
     if link.kind in ("bond", "team"):
         members = ", ".join(link.members) or "none"
-        return cannot(f"a bond: sockets on it receive nothing; members: {members}", "use a member")
+        return cannot(
+            f"a bond: sockets on it receive nothing; members: {members}",
+            "use a NIC that is in no bond; HARP_PATH=auto uses kernel lanes here",
+        )
     if link.kind == "vlan":
         return cannot(f"a VLAN on {link.beneath}: sockets on it receive nothing", _use(link))
     if link.kind in ("macvlan", "ipvlan"):
@@ -98,24 +101,15 @@ def _native(view: View, link: Link, _queue: int) -> Answer:
 @check(
     "harpd-program",
     "interface",
-    "where harpd's generic XDP program is: on a device beside the interface, or on it",
+    "whether harpd's XDP program is a generic one",
     "before a generic program the kernel copies what it receives for itself",
 )
 def _harpd_program(view: View, link: Link, _queue: int) -> Answer:
-    if not view.lent(link):
-        return None
-    device = view.harpd.devices[link.name]
-    if device.beside:
-        return good(
-            f"on the device harp{link.index} beside it: what the kernel receives for itself is "
-            "not copied"
-        )
-    if not device.copied:
+    if not view.lent(link) or not view.harpd.devices[link.name].generic:
         return None
     return costs(
-        "generic XDP on the interface: what the kernel receives for itself is copied once more",
-        "`harpctl status` says why it is not on a device beside it; then `harpctl restart` while "
-        "no job has a lease",
+        "generic XDP, as harp.toml asks: what the kernel receives for itself is copied once more",
+        f'xdp_mode = "auto" in the [[nic]] of {link.name}, unless its jobs need HARP_PATH=xdp',
     )
 
 
@@ -222,8 +216,6 @@ def _vlan_tags(view: View, link: Link, _queue: int) -> Answer:
     names = ", ".join(vlans)
     if not offload:
         return good(f"rxvlan is off: the XDP program passes what belongs to {names}")
-    if view.lent(link) and view.harpd.devices[link.name].beside:
-        return good(f"harpd's program is beside the interface, where it sees the tags of {names}")
     return costs(
         f"rxvlan is on and there is {names}: HARP can receive a VLAN's packets for its own "
         "addresses and ports",

@@ -14,13 +14,15 @@ HEAD = """\
 process of its own and closed again, since only its driver knows what it is. One that harpd has
 leased is left to its holder, whose page says what the driver counts.
 
+The verdict comes first, then what is not ok, with its remedy; `--verbose` shows all findings.
+
 Exit code 0: HARP works; 5: it works, and something costs performance; 1: it can't work; 4: there is
 no such interface. Without an interface it is the worst of the host's findings and of the best
 interface's.
 
-`-o json` prints the same as a document: `severity` (0 good, 1 costs performance, 2 can't work),
-`verdict`, and `findings`, each with `name`, `severity`, `text` and `remedy`. Without an interface
-the findings are in `host` and in each of `interfaces`.
+`-o json` prints everything as a document: `severity` (`ok`, `warn` for costs performance, `fail`
+for can't work), `verdict`, and `findings`, each with `name`, `severity`, `text` and `remedy`.
+Without an interface the findings are in `host` and in each of `interfaces`.
 
 When harpd lends queues of an interface to this user, what only matters to a process that opens them
 itself (capabilities, locked memory, harpd's own XDP program) is no complaint.

@@ -44,9 +44,9 @@ class Examined:
         return {
             "interface": self.ifname,
             "queue": self.queue,
-            "severity": int(self.severity),
+            "severity": self.severity.word,
             "verdict": self.verdict,
-            "findings": [vars(finding) for finding in self.findings],
+            "findings": [finding.to_json() for finding in self.findings],
         }
 
 
@@ -81,9 +81,9 @@ class Report:
     def to_json(self) -> dict[str, Any]:
         """For scripts: the keys never change their meaning."""
         return {
-            "severity": int(self.severity),
+            "severity": self.severity.word,
             "verdict": self.verdict,
-            "host": [vars(finding) for finding in self.host],
+            "host": [finding.to_json() for finding in self.host],
             "interfaces": [each.to_json() for each in self.interfaces],
         }
 

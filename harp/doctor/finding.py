@@ -8,11 +8,16 @@ from typing import Any, Literal
 
 
 class Severity(IntEnum):
-    """As struct harp_check_item has it; the numbers are part of the JSON."""
+    """Severity of a finding; the numbers are those of struct harp_check_item."""
 
     GOOD = 0
     COSTS = 1  # works, at a cost in performance
     NO = 2  # HARP cannot work
+
+    @property
+    def word(self) -> str:
+        """ok, warn or fail, as people and the JSON see it."""
+        return ("ok", "warn", "fail")[self]
 
 
 @dataclass(frozen=True)
@@ -23,6 +28,15 @@ class Finding:
     severity: Severity
     text: str
     remedy: str = ""  # what to do; never empty when it isn't good
+
+    def to_json(self) -> dict[str, str]:
+        """Return the finding for scripts: the keys never change their meaning."""
+        return {
+            "name": self.name,
+            "severity": self.severity.word,
+            "text": self.text,
+            "remedy": self.remedy,
+        }
 
 
 # port: a DPDK port's text, before it is opened; opened: what it said then; used: it was not opened,

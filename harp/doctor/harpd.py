@@ -24,8 +24,7 @@ class Device:
     queues_free: int
     one_queue: bool = False  # all packets were seen on one queue: no other is leased
     port: bool = False  # a DPDK port, leased whole
-    beside: bool = False  # packets come from a device beside it
-    copied: bool = False  # generic XDP is on it: the kernel copies what it receives for itself
+    generic: bool = False  # its XDP program is generic: the kernel copies what it receives
 
 
 @dataclass(frozen=True)
@@ -71,7 +70,7 @@ def _answer(path: Path, data: bytes) -> Harpd:
 
 
 def _device(told: _host.Device) -> Device:
-    flags = (_host.DEVICE_ONE_QUEUE, _host.DEVICE_DPDK, _host.DEVICE_BESIDE, _host.DEVICE_COPIED)
+    flags = (_host.DEVICE_ONE_QUEUE, _host.DEVICE_DPDK, _host.DEVICE_GENERIC)
     return Device(
         told.ifname,
         told.ifindex,

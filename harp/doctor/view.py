@@ -62,6 +62,9 @@ class View:
     default_route: Callable[[str], bool]  # does it leave by this interface?
     may_open: Callable[[str], bool | None]  # a device's file, to read and write; None: not there
     ssh_address: str  # of this host, where the session's connection ends; empty: no such session
+    python_site: Path | None = (
+        None  # folder of Python packages; None: the one that has this package
+    )
 
     @cached_property
     def harpd(self) -> Harpd:

@@ -57,7 +57,8 @@ class LabHarpd(Closing):
         self.log = self.run_dir / "harpd.log"
         tables: dict[str, Mapping[str, Value]] = {
             "[daemon]": {"run_dir": str(self.run_dir), "users": users, **(daemon or {})},
-            "[[nic]]": {"ifname": host.ifname, **(nic or {})},
+            # The laboratory's veths have generic XDP only.
+            "[[nic]]": {"ifname": host.ifname, "xdp_mode": "generic", **(nic or {})},
             "[metrics]": {"port": metrics_port},
         }
         lines = []
@@ -119,10 +120,8 @@ class LabHarpd(Closing):
 
 
 def remove_run_dir(run_dir: Path) -> None:
-    """Removes what a harpd that is dead has left: its bpffs, which unpins all, what keeps devices
-    beside interfaces, and its files."""
-    for mount in (run_dir / "bpf", *run_dir.glob("bpf.*")):
-        subprocess.run(["umount", "-l", mount], capture_output=True, check=False)
+    """Removes what a harpd that is dead has left: its bpffs, which unpins all, and its files."""
+    subprocess.run(["umount", "-l", run_dir / "bpf"], capture_output=True, check=False)
     shutil.rmtree(run_dir, ignore_errors=True)
     with contextlib.suppress(OSError):
         run_dir.parent.rmdir()

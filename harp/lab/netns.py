@@ -2,7 +2,6 @@
 """Network namespaces: what runs in one, and what its interfaces are like."""
 
 import ctypes
-import re
 import socket
 import subprocess
 import threading
@@ -22,7 +21,6 @@ CARRIER_S = 60  # ends what hangs
 COMMAND_S = 120
 _CLONE_NEWNET = 0x40000000
 _RTMGRP_LINK = 1
-_BESIDE = re.compile(r"harp\d+")
 _IFLA_KIND = ("IFLA_LINKINFO", "IFLA_INFO_KIND")
 _IFLA_PORT_STATE = ("IFLA_LINKINFO", "IFLA_INFO_SLAVE_DATA", "IFLA_BRPORT_STATE")
 _BR_STATE_FORWARDING = 3
@@ -152,8 +150,6 @@ def wait_for_carrier(ipr: Any, ifname: str | None = None, *, up: bool = True) ->
         changes.bind((0, _RTMGRP_LINK))  # before the first look, so that no change is missed
         while True:
             links = [link for link in ipr.get_links() if link.get_nested(*_IFLA_KIND) == "veth"]
-            # HARP's device beside an interface (dataplane/xdp/side.h) never has a carrier.
-            links = [link for link in links if not _BESIDE.fullmatch(link.get_attr("IFLA_IFNAME"))]
             if ifname is not None:
                 links = [link for link in links if link.get_attr("IFLA_IFNAME") == ifname]
             wrong = [link for link in links if _running(link) != up]

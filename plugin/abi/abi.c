@@ -17,6 +17,7 @@
 #include <string.h>
 
 #include "abi/abi_impl.h"
+#include "device/device.h"
 
 #define ABI_NAME "HARP"
 #define ABI_COMMS_MAX 65536
@@ -98,20 +99,36 @@ static enum nccl_result abi_finalize_v11(void *ctx)
 
 static enum nccl_result abi_set_net_attr_v11(void *ctx, struct nccl_net_attr *attr)
 {
-	(void)ctx;
-	(void)attr;
+	struct plugin_net_attr hints;
+
+	if (!ctx || !attr || lifetime_in_child())
+		return NCCL_SUCCESS;
+	hints = (struct plugin_net_attr){
+		.operations = attr->op,
+		.algorithms = attr->algo,
+		.protocols = attr->proto,
+		.send_peers = attr->send.max_concurrent_peers,
+		.receive_peers = attr->recv.max_concurrent_peers,
+	};
+	plugin_set_net_attr(ctx, &hints);
 	return NCCL_SUCCESS;
 }
 
 /* ------------------------------------------------------------------------------------------------
  * Devices.
  */
-static enum nccl_result abi_devices_v6(int *ndev)
+static enum nccl_result abi_devices_v11(int *ndev)
 {
 	if (!ndev)
 		return ABI_MISUSE(-EFAULT, "devices: no place for the count");
 	*ndev = plugin_device_count();
 	return NCCL_SUCCESS;
+}
+
+static enum nccl_result abi_devices_v6(int *ndev)
+{
+	lifetime_implicit();
+	return abi_devices_v11(ndev);
 }
 
 /* The strings live in the list of devices, which lives as long as this library. */
@@ -134,7 +151,7 @@ static enum nccl_result abi_get_properties_v12(int dev, struct nccl_props_v12 *p
 		.force_flush = 0,
 		.speed_mbps = (int)device->speed_mbps,
 		.port = 0,
-		.latency_us = 0,
+		.latency_us = plugin_latency_us(dev),
 		.max_comms = ABI_COMMS_MAX,
 		.max_recvs = 1,
 		.device_type = NCCL_DEVICE_HOST,
@@ -143,6 +160,7 @@ static enum nccl_result abi_get_properties_v12(int dev, struct nccl_props_v12 *p
 		.max_p2p_bytes = ABI_MESSAGE_BYTES_MAX,
 		.max_coll_bytes = ABI_MESSAGE_BYTES_MAX,
 		.max_multi_request_size = 1,
+		/* Unknown: an Ethernet port does not tell which rail or plane of the fabric it is on. */
 		.rail_id = -1,
 		.plane_id = -1,
 	};
@@ -163,24 +181,26 @@ static enum nccl_result abi_get_properties_v12(int dev, struct nccl_props_v12 *p
 			 .max_p2p_bytes = (p).max_p2p_bytes, .max_coll_bytes = (p).max_coll_bytes
 #define ABI_PROPS_V11(p) ABI_PROPS_V9(p), .max_multi_request_size = (p).max_multi_request_size
 
-#define ABI_GET_PROPERTIES(version, FIELDS)                                                        \
+#define ABI_GET_PROPERTIES(version, FIELDS, before)                                                \
 	static enum nccl_result abi_get_properties_##version(int dev,                              \
 							     struct nccl_props_##version *props)   \
 	{                                                                                          \
 		struct nccl_props_v12 newest;                                                      \
-		enum nccl_result result = abi_get_properties_v12(dev, props ? &newest : NULL);     \
+		enum nccl_result result;                                                           \
                                                                                                    \
+		before;                                                                            \
+		result = abi_get_properties_v12(dev, props ? &newest : NULL);                      \
 		if (props && result)                                                               \
 			memset(props, 0, sizeof(*props));                                          \
 		else if (props)                                                                    \
 			*props = (struct nccl_props_##version){ FIELDS(newest) };                  \
 		return result;                                                                     \
 	}
-ABI_GET_PROPERTIES(v6, ABI_PROPS_V6)
-ABI_GET_PROPERTIES(v7, ABI_PROPS_V7)
-ABI_GET_PROPERTIES(v8, ABI_PROPS_V8)
-ABI_GET_PROPERTIES(v9, ABI_PROPS_V9)
-ABI_GET_PROPERTIES(v11, ABI_PROPS_V11)
+ABI_GET_PROPERTIES(v6, ABI_PROPS_V6, lifetime_implicit())
+ABI_GET_PROPERTIES(v7, ABI_PROPS_V7, lifetime_implicit())
+ABI_GET_PROPERTIES(v8, ABI_PROPS_V8, lifetime_implicit())
+ABI_GET_PROPERTIES(v9, ABI_PROPS_V9, lifetime_implicit())
+ABI_GET_PROPERTIES(v11, ABI_PROPS_V11, (void)0)
 
 /* ------------------------------------------------------------------------------------------------
  * Connections.
@@ -317,14 +337,15 @@ static enum nccl_result abi_close_listen_v6(void *listen_comm)
  * only), irecvConsumed (requests end at test), makeVDevice (nothing to merge).
  */
 #define ABI_COMMON                                                                                 \
-	.name = ABI_NAME, .devices = abi_devices_v6, .dereg_mr = abi_dereg_mr_v6,                  \
-	.iflush = abi_iflush_v6, .test = abi_test_v6, .close_send = abi_close_v6,                  \
-	.close_recv = abi_close_v6, .close_listen = abi_close_listen_v6
+	.name = ABI_NAME, .dereg_mr = abi_dereg_mr_v6, .iflush = abi_iflush_v6,                    \
+	.test = abi_test_v6, .close_send = abi_close_v6, .close_recv = abi_close_v6,               \
+	.close_listen = abi_close_listen_v6
 
 ABI_EXPORT extern const struct nccl_net_v6 ncclNetPlugin_v6;
 const struct nccl_net_v6 ncclNetPlugin_v6 = {
 	ABI_COMMON,
 	.init = abi_init_v6,
+	.devices = abi_devices_v6,
 	.get_properties = abi_get_properties_v6,
 	.listen = abi_listen_v6,
 	.connect = abi_connect_v6,
@@ -338,6 +359,7 @@ ABI_EXPORT extern const struct nccl_net_v7 ncclNetPlugin_v7;
 const struct nccl_net_v7 ncclNetPlugin_v7 = {
 	ABI_COMMON,
 	.init = abi_init_v6,
+	.devices = abi_devices_v6,
 	.get_properties = abi_get_properties_v7,
 	.listen = abi_listen_v6,
 	.connect = abi_connect_v7,
@@ -351,6 +373,7 @@ ABI_EXPORT extern const struct nccl_net_v8 ncclNetPlugin_v8;
 const struct nccl_net_v8 ncclNetPlugin_v8 = {
 	ABI_COMMON,
 	.init = abi_init_v6,
+	.devices = abi_devices_v6,
 	.get_properties = abi_get_properties_v8,
 	.listen = abi_listen_v6,
 	.connect = abi_connect_v7,
@@ -364,6 +387,7 @@ ABI_EXPORT extern const struct nccl_net_v9 ncclNetPlugin_v9;
 const struct nccl_net_v9 ncclNetPlugin_v9 = {
 	ABI_COMMON,
 	.init = abi_init_v6,
+	.devices = abi_devices_v6,
 	.get_properties = abi_get_properties_v9,
 	.listen = abi_listen_v6,
 	.connect = abi_connect_v7,
@@ -377,6 +401,7 @@ ABI_EXPORT extern const struct nccl_net_v10 ncclNetPlugin_v10;
 const struct nccl_net_v10 ncclNetPlugin_v10 = {
 	ABI_COMMON,
 	.init = abi_init_v10,
+	.devices = abi_devices_v6,
 	.get_properties = abi_get_properties_v9,
 	.listen = abi_listen_v6,
 	.connect = abi_connect_v10,
@@ -390,6 +415,7 @@ ABI_EXPORT extern const struct nccl_net_v11 ncclNetPlugin_v11;
 const struct nccl_net_v11 ncclNetPlugin_v11 = {
 	ABI_COMMON,
 	.init = abi_init_v11,
+	.devices = abi_devices_v11,
 	.get_properties = abi_get_properties_v11,
 	.listen = abi_listen_v11,
 	.connect = abi_connect_v11,
@@ -405,6 +431,7 @@ ABI_EXPORT extern const struct nccl_net_v12 ncclNetPlugin_v12;
 const struct nccl_net_v12 ncclNetPlugin_v12 = {
 	ABI_COMMON,
 	.init = abi_init_v11,
+	.devices = abi_devices_v11,
 	.get_properties = abi_get_properties_v12,
 	.listen = abi_listen_v11,
 	.connect = abi_connect_v11,

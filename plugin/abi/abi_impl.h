@@ -5,7 +5,8 @@
 
 #include "abi/lifetime.h"
 #include "abi/nccl_abi.h"
-#include "plugin.h"
+#include "context/plugin.h"
+#include "process/log.h"
 
 /* 0 or -errno as NCCL has it. */
 enum nccl_result abi_result(int rc);

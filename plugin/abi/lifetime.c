@@ -3,8 +3,8 @@
  * lifetime.c - who ends what, and when: contexts, the library's unloading, exit() and fork().
  *
  * Contexts. Since v11 NCCL carries a context of ours through the calls and ends it. Before, there
- * is none and no finalize either: those versions share one implicit context, made by the first init
- * and ended by this library's destructor at dlclose.
+ * is none and no finalize either: those versions share one implicit context, made by the first init,
+ * or by the first other call, and ended by this library's destructor at dlclose.
  *
  * Exit. The destructor also runs at exit(), when NCCL's threads may be inside us still. As long as
  * comms are open it then leaves everything as it is: the kernel clears up after the process. (With
@@ -22,6 +22,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "abi/log.h"
 #include "process/log.h"
 
 static atomic_uint lifetime_contexts; /* alive, the implicit one included */
@@ -32,7 +33,8 @@ static pthread_mutex_t lifetime_implicit_lock = PTHREAD_MUTEX_INITIALIZER;
 /* Writer: under lifetime_implicit_lock. Reader: any shim of v6 to v10. */
 static _Atomic(struct plugin_ctx *) lifetime_implicit_ctx;
 static pid_t lifetime_implicit_owner;
-static bool lifetime_exiting; /* Writer: exit(), before the destructor reads it */
+static bool lifetime_unloaded; /* under lifetime_implicit_lock: no context any more */
+static bool lifetime_exiting;  /* Writer: exit(), before the destructor reads it */
 
 /* ------------------------------------------------------------------------------------------------
  * Fork and exit.
@@ -120,7 +122,9 @@ int lifetime_implicit_open(nccl_logger logger)
 	if (lifetime_in_child())
 		return lifetime_open(&ctx, 0, NCCL_TRAFFIC_CLASS_UNSET, logger);
 	pthread_mutex_lock(&lifetime_implicit_lock);
-	if (!lifetime_implicit()) {
+	if (lifetime_unloaded) {
+		rc = -ESHUTDOWN;
+	} else if (!atomic_load(&lifetime_implicit_ctx)) {
 		rc = lifetime_open(&ctx, 0, NCCL_TRAFFIC_CLASS_UNSET, logger);
 		if (!rc) {
 			if (!lifetime_implicit_owner)
@@ -128,20 +132,37 @@ int lifetime_implicit_open(nccl_logger logger)
 			lifetime_implicit_owner = getpid();
 			atomic_store(&lifetime_implicit_ctx, ctx);
 		}
+	} else if (logger) {
+		/* The context may have been opened without one; it holds the log open. */
+		log_open(logger);
+		log_close();
 	}
 	pthread_mutex_unlock(&lifetime_implicit_lock);
 	return rc;
 }
 
+/*
+ * NCCL 2.22 and 2.23 close the library with the last communicator, which ends the context, and open
+ * it again for the next one without calling init: for them it has been initialized.
+ */
 struct plugin_ctx *lifetime_implicit(void)
 {
+	struct plugin_ctx *ctx = atomic_load_explicit(&lifetime_implicit_ctx, memory_order_acquire);
+
+	if (ctx || lifetime_in_child() || lifetime_implicit_open(NULL))
+		return ctx;
 	return atomic_load_explicit(&lifetime_implicit_ctx, memory_order_acquire);
 }
 
 __attribute__((destructor)) static void lifetime_unload(void)
 {
-	struct plugin_ctx *ctx = lifetime_implicit();
+	struct plugin_ctx *ctx;
 
+	/* At exit(), NCCL's threads may call us after this. */
+	pthread_mutex_lock(&lifetime_implicit_lock);
+	lifetime_unloaded = true;
+	ctx = atomic_load(&lifetime_implicit_ctx);
+	pthread_mutex_unlock(&lifetime_implicit_lock);
 	/* The owner: children made by a bare clone() run no fork handler. */
 	if (!ctx || lifetime_in_child() || getpid() != lifetime_implicit_owner)
 		return;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* log.c - every word this library says goes through NCCL's logger, and none without it. */
+#include "abi/log.h"
 #include "process/log.h"
 
 #include <pthread.h>

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* comm.c - one end of a connection: requests, done, failing, closing. */
+/* comm.c - one end of a connection: requests, completion, failure, making and closing. */
 #include "comm/comm_impl.h"
+#include "process/log.h"
+#include "process/config.h"
 
 #include <errno.h>
 #include <stdarg.h>
@@ -11,143 +13,166 @@
 /*
  * Theory of operation
  *
- * The application's thread fills slot m % 32, raises `posted` (release) and posts the work of a lane to its
- * driver; who holds the baton sees it (acquire), moves bytes, and gives the slot back with state DONE
- * (release). Between the two the slot and the buffer belong to the lanes. Requests complete in order, so that
- * `completed` and `posted` say everything about what is outstanding.
+ * A comm carries messages in one direction over 1 to 32 lanes: connections of engines (HARP lanes) and kernel sockets
+ * (kernel lanes). The application fills slot m % 32 with request m and raises `posted` (release). The poller sees it
+ * (acquire), moves bytes, and gives the slot back with state DONE (release). Between the two the slot and the buffer
+ * belong to the poller. Requests complete in order, so `completed` and `posted` say what is outstanding.
  *
- * There are two kinds of comms, from the first record on. One lane (`only`): done is what the lane's TCP says,
- * nothing is shared, no lock. Several lanes (`several`), even while one alone is up: done is what the peer
- * acknowledges by ACK records, and what the lanes share is under a lock (comm_lanes.c).
+ * One thread at a time advances a comm: the one that holds comm->poller, a try-lock. There is no other lock. A HARP lane is
+ * read and written in a turn of its engine only, so a turn of a comm is for the lanes of one engine, or for its kernel
+ * lanes (comm_turn.c). What a turn finds to do for other lanes it leaves to their engines by comm_wake().
  *
- * Ending and failing are two things. The lanes may end (peer closed, process died) while nobody wants
- * anything of them: that is noted by comm_end(), and becomes an error, with its one WARN, only when a
- * request is outstanding or one comes. A failure is sticky: `error` is set once, no buffer is
- * touched from then on, and every later call returns it.
+ * With failover (both sides plan more than one lane) a message is cut into chunks, each by the lane that will deliver
+ * it first (scheduler.c). The sender remembers a chunk until an ACK record covers it, and sends it again when its lane
+ * dies; the receiver drops what arrives twice. A request is done when it is acknowledged; a small one is buffered and done
+ * when its lane has delivered it. Without failover there are no chunks and no ACK records: the lane's TCP says what is
+ * delivered, as it does for buffered sends.
+ *
+ * Ending and failing are two things. The lanes may end (peer closed, process died) while no request is
+ * outstanding: comm_end() notes that, and it becomes an error, with its one WARN, when a request is. A failure is
+ * sticky: `error` is set once, no buffer is touched from then on, and every later call returns it.
  */
 
-static void comm_close_run(struct work *work, uint64_t now_ns);
-
-/* ---- making ----------------------------------------------------------------------------------- */
+/* ---- making ------------------------------------------------------------------------------------ */
 
 static void comm_free(struct comm *comm)
 {
-	comm_kernels_close(comm);
-	free(comm->kernels);
-	lane_page_comm_remove(comm->row);
-	comm_several_free(comm);
+	kernel_poll_close(&comm->kernel_poll);
+	comm_stats_free(comm->stats);
+	if (comm->side == COMM_SEND)
+		comm_send_free(comm);
+	else
+		comm_recv_free(comm);
 	free(comm);
+}
+
+static void comm_close_run(struct work *work, uint64_t now_ns);
+
+static struct comm *comm_new(const struct lane *lane, const struct comm_options *opt)
+{
+	struct comm_stats_options stats = {
+		.comm_id = opt->comm_id,
+		.side = opt->side == COMM_SEND ? HARP_PAGE_SIDE_SEND : HARP_PAGE_SIDE_RECEIVE,
+		.dev = opt->lane.dev,
+		.remote = lane->remote,
+	};
+	struct comm *comm = aligned_alloc(64, (sizeof(*comm) + 63) & ~(size_t)63);
+	int rc;
+
+	if (!comm)
+		return NULL;
+	memset(comm, 0, sizeof(*comm));
+	driver_init(&comm->poller, NULL);
+	kernel_poll_init(&comm->kernel_poll);
+	comm->side = opt->side;
+	comm->failover = opt->several;
+	comm->no_credit = opt->no_credit && !opt->several;
+	comm->has_kernel_lanes = lane->kind_bit == LANE_KERNEL ||
+				 (opt->several && !plugin_path_is_harp(plugin_config()->path));
+	comm->eager_bytes =
+		opt->eager_bytes < COMM_EAGER_BYTES_MIN ? COMM_EAGER_BYTES_MIN : opt->eager_bytes;
+	/* A quarter of what may go without credit, so that one chunk always fits (docs/lanes.md section 5.3). */
+	if (opt->several && opt->kept)
+		comm->buffer_bytes = comm->eager_bytes / 4 < COMM_BUFFER_BYTES_MAX
+					     ? comm->eager_bytes / 4
+					     : COMM_BUFFER_BYTES_MAX;
+	comm->revive_ns = opt->revive_ns;
+	comm->ctx = opt->ctx;
+	comm->comm_id = opt->comm_id;
+	comm->remote = lane->remote;
+	comm->lane_lost = opt->lane_lost;
+	comm->control = -1;
+	for (unsigned i = 0; i < PLUGIN_REQUESTS_MAX; i++)
+		comm->requests[i].comm = comm;
+	for (unsigned i = 0; i < COMM_LANES_MAX; i++) {
+		comm->engines[i].comm = comm;
+		comm->engines[i].work.run = comm_engine_run;
+		comm->engines[i].close_work.run = comm_close_run;
+	}
+	comm->stats = comm_stats_new(&stats);
+	rc = opt->side == COMM_SEND ? comm_send_init(comm, opt) : comm_recv_init(comm);
+	if (rc || !comm->stats) {
+		comm_free(comm);
+		return NULL;
+	}
+	return comm;
 }
 
 int comm_create(struct comm **out, struct lane *lane, const struct comm_options *opt)
 {
-	struct comm *comm = aligned_alloc(64, (sizeof(*comm) + 63) & ~(size_t)63);
-	struct comm_row_options row;
-	struct comm_lane *l;
+	struct comm *comm = comm_new(lane, opt);
+	struct comm_lane *l = comm ? comm_lane_new(comm, lane, &opt->lane) : NULL;
 
 	*out = NULL;
-	if (!comm)
-		return -ENOMEM;
-	memset(comm, 0, sizeof(*comm));
-	comm->side = opt->side;
-	comm->ctx = opt->ctx;
-	comm->comm_id = opt->comm_id;
-	comm->remote = lane->remote;
-	comm->no_credit = opt->no_credit && !opt->several;
-	comm->eager_bytes =
-		opt->eager_bytes < COMM_EAGER_BYTES_MIN ? COMM_EAGER_BYTES_MIN : opt->eager_bytes;
-	comm->close_work.run = comm_close_run;
-	for (unsigned i = 0; i < PLUGIN_REQUESTS_MAX; i++)
-		comm->requests[i].comm = comm;
-	if (opt->several && comm_several_new(comm, opt)) {
-		free(comm);
-		return -ENOMEM;
-	}
-	if ((lane->kind_bit == LANE_KERNEL ||
-	     (opt->several && !plugin_path_is_harp(plugin_config()->path))) &&
-	    comm_kernels_open(comm, opt->lane.dev)) {
-		comm_free(comm);
-		return -ENOMEM;
-	}
-	row.comm_id = opt->comm_id;
-	row.side = opt->side == COMM_SEND ? HARP_PAGE_SIDE_SEND : HARP_PAGE_SIDE_RECEIVE;
-	row.dev = opt->lane.dev;
-	row.remote = lane->remote;
-	comm->row = lane_page_comm_add(&row);
-	l = comm_lane_new(comm, lane, &opt->lane);
 	if (!l) {
-		comm_free(comm);
+		if (comm)
+			comm_free(comm);
 		return -ENOMEM;
 	}
-	if (comm->several) {
-		comm_lock(comm);
-		(void)comm_lanes_join(comm, l, opt->lane.rtt_ns, driver_clock_ns()); /* the first */
-		comm_unlock(comm);
-	} else {
-		comm->only = l;
-	}
-	comm_lane_poll(l); /* nobody else knows the comm's own driver yet */
+	atomic_store_explicit(&comm->joining, l, memory_order_relaxed);
+	comm->now_ns = driver_clock_ns();
+	comm_adopt(comm); /* no other thread knows the comm */
 	*out = comm;
 	return 0;
 }
 
+int comm_attach(struct comm *comm, struct lane *lane, const struct comm_lane_options *opt)
+{
+	struct comm_lane *l, *head;
+
+	if (!comm->failover || opt->index >= COMM_LANES_MAX)
+		return -EINVAL;
+	if (atomic_load_explicit(&comm->ended, memory_order_relaxed) || comm_has_failed(comm))
+		return -ENOTCONN;
+	l = comm_lane_new(comm, lane, opt);
+	if (!l)
+		return -ENOMEM;
+	atomic_fetch_or_explicit(&comm->present, 1u << l->index, memory_order_relaxed);
+	head = atomic_load_explicit(&comm->joining, memory_order_relaxed);
+	do {
+		l->next = head;
+	} while (!atomic_compare_exchange_weak_explicit(&comm->joining, &head, l,
+							memory_order_release,
+							memory_order_relaxed));
+	comm_turn(comm, NULL, driver_clock_ns(), COMM_TURN_POST);
+	return 0;
+}
+
+bool comm_has_lane(struct comm *comm, unsigned index)
+{
+	return atomic_load_explicit(&comm->present, memory_order_relaxed) >> index & 1;
+}
+
 void comm_describe(struct comm *comm, char *buf, size_t len)
 {
-	struct comm_lane *l = comm->only;
-	unsigned more = 0;
+	struct comm_lane *l;
+	unsigned count = 0;
+	size_t used;
 
-	if (l) {
-		l->lane->ops->describe(l->lane, buf, len);
-		return;
-	}
 	snprintf(buf, len, "no lane");
-	comm_lock(comm);
-	for (unsigned i = 0; i < COMM_LANES_MAX; i++) {
-		if (!comm->several->lanes[i])
-			continue;
-		if (more++ == 0)
-			comm->several->lanes[i]->lane->ops->describe(comm->several->lanes[i]->lane,
-								     buf, len);
-	}
-	comm_unlock(comm);
-	if (more > 1) {
-		size_t used = strlen(buf);
-
-		snprintf(buf + used, len - used, " and %u more", more - 1);
-	}
+	comm_hold(comm);
+	COMM_FOR_EACH_LANE(comm, l)
+	if (count++ == 0)
+		l->lane->ops->describe(l->lane, buf, len);
+	comm_leave(comm);
+	used = strlen(buf);
+	if (count > 1)
+		snprintf(buf + used, len - used, " and %u more", count - 1);
 }
 
 bool comm_is_polled(struct comm *comm)
 {
+	struct comm_lane *l;
 	bool polled = true;
 
-	if (comm->only)
-		return comm->only->kind == LANE_KERNEL;
-	comm_lock(comm);
-	for (unsigned i = 0; i < COMM_LANES_MAX; i++)
-		polled &= !comm->several->lanes[i] || comm->several->lanes[i]->kind == LANE_KERNEL;
-	comm_unlock(comm);
+	comm_hold(comm);
+	COMM_FOR_EACH_LANE(comm, l)
+	polled &= l->kind == LANE_KERNEL;
+	comm_leave(comm);
 	return polled;
 }
 
-/* ---- the application's side ------------------------------------------------------------------ */
-
-/* A turn of the driver that sees the new request, now. */
-static void comm_only_drive(struct comm_lane *l, const struct request *request)
-{
-	struct driver *driver = l->lane->driver;
-
-	if (l->kind == LANE_KERNEL) {
-		/* A small message that has not come would be looked for in vain, and one that has is found by test(). Of a
-		 * large one much may be here. */
-		if (l->comm->side == COMM_RECV && request->size <= COMM_BULK_BYTES)
-			return;
-		if (driver_poll_at(driver, request->posted_ns)) /* each turn advances it */
-			return;
-	}
-	driver_post(driver, &l->work);
-	driver_poll_at(driver, request->posted_ns);
-}
+/* ---- the application's side -------------------------------------------------------------------- */
 
 int comm_post(struct comm *comm, void *data, size_t size, int tag, const void *memory,
 	      struct request **out)
@@ -167,16 +192,18 @@ int comm_post(struct comm *comm, void *data, size_t size, int tag, const void *m
 	request->tag = tag;
 	request->size_done = 0;
 	request->posted_ns = driver_clock_ns();
+	request->received = 0;
+	request->begun = false;
+	request->carried = 0;
+	request->buffer = -1;
+	request->kinds = LANE_HARP | LANE_KERNEL;
+	if (comm->failover && comm->side == COMM_SEND)
+		request->kinds = size <= comm->tx.harp_bytes_max ? LANE_HARP : LANE_KERNEL;
 	atomic_store_explicit(&request->state, REQUEST_POSTED, memory_order_relaxed);
-	comm->app_posted++;
 	*out = request;
-	if (comm->several) {
-		comm_several_post(comm, request);
-		return 0;
-	}
-	/* Publishes the slot to whoever runs the lane. */
-	atomic_store_explicit(&comm->posted, comm->app_posted, memory_order_release);
-	comm_only_drive(comm->only, request);
+	/* Publishes the slot. */
+	atomic_store_explicit(&comm->posted, ++comm->app_posted, memory_order_release);
+	comm_poll_posted(comm, request);
 	return 0;
 }
 
@@ -190,10 +217,7 @@ int comm_test(struct request *request, int *done, size_t *size)
 		int error = atomic_load_explicit(&comm->error, memory_order_acquire);
 
 		if (!error) {
-			if (comm->several)
-				comm_several_poll(comm);
-			else
-				driver_poll(comm->only->lane->driver);
+			comm_poll(comm);
 			error = atomic_load_explicit(&comm->error, memory_order_acquire);
 		}
 		/* Behind the error: what was done before it counts as done. */
@@ -219,127 +243,86 @@ bool comm_has_requests(const struct comm *comm)
 	return false;
 }
 
-/* ---- completing and failing ------------------------------------------------------------------- */
+/* ---- completing and failing -------------------------------------------------------------------- */
 
 void comm_complete(struct comm *comm, struct comm_lane *observer, size_t size)
 {
 	struct request *request = comm_request(comm, comm->completed++);
-	unsigned kinds = 0;
+	uint64_t now_ns = comm->now_ns;
 
 	request->size_done = size;
-	if (comm->side == COMM_SEND)
-		kinds = comm->several ? request->carried : observer->kind;
-	lane_page_comm_done(comm->row, kinds, size);
-	if (observer && observer->lane->ops->observe)
-		observer->lane->ops->observe(observer->lane,
-					     comm->now_ns > request->posted_ns
-						     ? comm->now_ns - request->posted_ns
-						     : 0);
-	/* Release: the message's bytes are visible to who sees DONE. */
+	comm_stats_done(comm->stats, request->carried, size, now_ns);
+	if (observer && observer->lane->ops->observe && comm_lane_is_reachable(observer))
+		observer->lane->ops->observe(observer->lane, now_ns > request->posted_ns
+								     ? now_ns - request->posted_ns
+								     : 0);
+	/* Release: the message's bytes are visible to a thread that sees DONE. */
 	atomic_store_explicit(&request->state, REQUEST_DONE, memory_order_release);
 }
 
-/* Baton, or lock. */
-static bool comm_fail_begin(struct comm *comm, int error, struct record *close)
-{
-	struct comm_several *s = comm->several;
-
-	close->message = comm->completed;
-	if (!s)
-		return !comm->error;
-	if (s->failing)
-		return false;
-	s->failing = error;
-	s->close = *close;
-	return true;
-}
-
-bool comm_fail_first(struct comm *comm, int error, struct record *close)
-{
-	bool first;
-
-	if (comm->several)
-		comm_lock(comm);
-	first = comm_fail_begin(comm, error, close);
-	if (comm->several)
-		comm_unlock(comm);
-	return first;
-}
-
-void comm_fail_publish(struct comm *comm, int error)
-{
-	if (!comm->several) {
-		atomic_store_explicit(&comm->error, error, memory_order_release);
-		return;
-	}
-	comm_lock(comm);
-	comm->several->said = true;
-	comm_publish(comm);
-	comm_wake_all(comm); /* each tells the peer */
-	comm_unlock(comm);
-}
-
-/* What follows comm_fail_begin(). */
-static void comm_fail_say(struct comm *comm, struct comm_lane *l, int error,
-			  const struct record *close, const char *text)
+static void comm_fail_text(struct comm *comm, struct comm_lane *l, int error,
+			   const struct record *close, const char *text)
 {
 	char peer[HARP_ENDPOINT_TEXT_MAX];
+	struct comm_lane *each;
 
-	if (l)
-		(void)comm_lane_tell_failed(l, close);
+	comm->close = *close;
+	comm->close.type = RECORD_CLOSE;
+	comm->close.message = comm->completed;
 	WARN("%s peer %s over %s: %s", comm->side == COMM_SEND ? "sending to" : "receiving from",
 	     harp_endpoint_format(&comm->remote, peer),
-	     l && !comm->several ? l->lane->ops->kind : "several lanes", text);
-	lane_page_comm_failed(comm->row);
-	comm_fail_publish(comm, error);
+	     l && !comm->failover ? l->lane->ops->kind : "several lanes", text);
+	comm_stats_failed(comm->stats);
+	atomic_store_explicit(&comm->ended, true, memory_order_relaxed);
+	/* Behind the words: a thread that sees the error finds them logged (ncclGetLastError()). */
+	atomic_store_explicit(&comm->error, error, memory_order_release);
+	COMM_FOR_EACH_LANE(comm, each)
+	{
+		if (comm_lane_is_reachable(each))
+			comm_lane_tell_failed(each);
+		else
+			comm_wake(each);
+	}
 }
 
 void comm_fail(struct comm *comm, struct comm_lane *l, int error, enum close_reason reason,
 	       const struct record *detail, const char *fmt, ...)
 {
-	struct record close = { .type = RECORD_CLOSE, .tag = reason };
+	struct record close = { .tag = reason };
 	char text[256];
 	va_list args;
 
+	if (comm_has_failed(comm))
+		return;
 	if (detail) {
 		close.total = detail->total;
 		close.offset = detail->offset;
 	}
-	if (!comm_fail_first(comm, error, &close))
-		return;
 	va_start(args, fmt);
 	vsnprintf(text, sizeof(text), fmt, args);
 	va_end(args);
-	comm_fail_say(comm, l, error, &close, text);
+	comm_fail_text(comm, l, error, &close, text);
 }
 
 void comm_fail_protocol(struct comm *comm, struct comm_lane *l, const char *what)
 {
-	uint64_t message;
-
-	if (comm->several)
-		comm_lock(comm);
-	message = comm->completed;
-	if (comm->several)
-		comm_unlock(comm);
 	comm_fail(comm, l, -EPROTO, CLOSE_PROTOCOL, NULL,
 		  "%s came (message %llu): the stream is damaged or the peer runs another version; "
 		  "install the same HARP on every host",
-		  what, (unsigned long long)message);
+		  what, (unsigned long long)comm->completed);
 }
 
-void comm_fail_truncated(struct comm *comm, struct comm_lane *l, const struct record *record,
+void comm_fail_truncated(struct comm *comm, struct comm_lane *l, const struct comm_in *in,
 			 size_t posted)
 {
-	struct record detail = { .total = posted, .offset = record->total };
+	struct record detail = { .total = posted, .offset = in->total };
 
 	comm_fail(
 		comm, l, -EMSGSIZE, CLOSE_TRUNCATED, &detail,
 		"message truncated: %llu bytes came for a receive of %zu (message %llu, tag %#x): "
 		"the ranks disagree on sizes; check that NCCL_PROTO, NCCL_ALGO and the like are equal "
 		"on every rank",
-		(unsigned long long)record->total, posted, (unsigned long long)record->message,
-		record->tag);
+		(unsigned long long)in->total, posted, (unsigned long long)in->message, in->tag);
 }
 
 void comm_end(struct comm *comm, int error, const char *text)
@@ -347,17 +330,16 @@ void comm_end(struct comm *comm, int error, const char *text)
 	if (comm->end_error)
 		return;
 	comm->end_error = error;
+	atomic_store_explicit(&comm->ended, true, memory_order_relaxed);
 	snprintf(comm->end_text, sizeof(comm->end_text), "%s", text);
 }
 
-void comm_end_by_error(struct comm *comm, int error)
+void comm_end_by_error(struct comm *comm, struct comm_lane *l, int error)
 {
 	char text[96];
 
 	comm_end(comm, error == -EPIPE ? -ECONNRESET : error,
-		 comm_lane_end_text(error,
-				    comm->side == COMM_RECV && comm->only && comm->rx.payload_left,
-				    text, sizeof(text)));
+		 comm_lane_end_text(error, l && !comm->failover && l->in.here, text, sizeof(text)));
 }
 
 void comm_end_by_record(struct comm *comm, const struct record *close)
@@ -371,74 +353,125 @@ void comm_end_by_record(struct comm *comm, const struct record *close)
 	comm_end(comm, error, record_close_reason_text(close->tag));
 }
 
-void comm_settle(struct comm *comm, struct comm_lane *l)
+void comm_settle(struct comm *comm)
 {
-	struct record close = { .type = RECORD_CLOSE, .tag = CLOSE_ABORTED };
-	bool first;
+	struct record close = { .tag = CLOSE_ABORTED };
+	struct comm_lane *l;
 
-	if (comm->several)
-		comm_lock(comm);
-	/* In one hold: what waits is given up, or is done and no failure. */
-	first = comm->end_error &&
-		comm->completed < atomic_load_explicit(&comm->posted, memory_order_acquire) &&
-		comm_fail_begin(comm, comm->end_error, &close);
-	if (comm->several)
-		comm_unlock(comm);
-	if (first) /* the end is the first one's, and does not change */
-		comm_fail_say(comm, l, comm->end_error, &close, comm->end_text);
+	if (!comm->end_error || comm_has_failed(comm) || comm->completed == comm_posted(comm))
+		return;
+	/* Of the only lane the kind is said. */
+	l = comm->lanes[0];
+	comm_fail_text(comm, l, comm->end_error, &close, comm->end_text);
 }
 
-/* ---- closing ---------------------------------------------------------------------------------- */
+/* ---- memory that is taken back ----------------------------------------------------------------- */
+
+/* A request that was posted without a registration is found by its address. */
+static bool comm_request_is_in(const struct request *request, const void *memory, uintptr_t begin,
+			       uintptr_t end)
+{
+	uintptr_t at = (uintptr_t)request->data;
+
+	if (request->size == 0)
+		return false;
+	if (request->memory)
+		return request->memory == memory;
+	return at < end && begin < at + request->size;
+}
+
+void comm_withdraw(struct comm *comm, const void *memory, const void *base, size_t bytes)
+{
+	uintptr_t begin = (uintptr_t)base;
+	char peer[HARP_ENDPOINT_TEXT_MAX];
+	uint64_t posted;
+
+	if (bytes == 0)
+		return;
+	comm_hold(comm);
+	posted = comm_posted(comm);
+	for (uint64_t m = comm->completed; m < posted && !comm_has_failed(comm); m++) {
+		if (!comm_request_is_in(comm_request(comm, m), memory, begin, begin + bytes))
+			continue;
+		/* No WARN: it is the application that gives up, and has said why. */
+		INFO("%s peer %s: deregMr of memory that requests in flight lie in: they are given up",
+		     comm->side == COMM_SEND ? "sending to" : "receiving from",
+		     harp_endpoint_format(&comm->remote, peer));
+		comm->close = (struct record){ .type = RECORD_CLOSE,
+					       .tag = CLOSE_ABORTED,
+					       .message = comm->completed };
+		atomic_store_explicit(&comm->ended, true, memory_order_relaxed);
+		atomic_store_explicit(&comm->error, -ECANCELED, memory_order_release);
+		comm_wake_all(comm);
+	}
+	comm_leave(comm);
+}
+
+/* ---- closing ----------------------------------------------------------------------------------- */
 
 /*
- * Orderly: CLOSE and FIN. With requests in flight a HARP lane is reset; a kernel lane gets a FIN
- * without CLOSE, which says the same to the peer, because a reset would take with it what the kernel
- * has accepted, and we have called done, and not yet delivered.
+ * The closing thread keeps the comm's poller for good. So nothing else advances the comm, and turns of its engines,
+ * which it waits for, belong to it: at the first each lane is looked at if buffered sends may have to be sent again, at
+ * the second each lane says CLOSE and is closed. What a lane that has died meanwhile had goes by the next ones.
  */
-static void comm_end_only(struct comm *comm)
-{
-	struct record close = { .type = RECORD_CLOSE,
-				.tag = CLOSE_ORDERLY,
-				.message = comm->completed };
-	struct comm_lane *l = comm->only;
-	bool failed = comm->error || l->send_broken;
-	bool in_flight =
-		comm->abort ||
-		comm->completed < atomic_load_explicit(&comm->posted, memory_order_acquire);
-
-	if (!failed && !in_flight)
-		(void)comm_lane_tell(l, &close);
-	comm->only = NULL;
-	comm_lane_free(l, failed || (in_flight && l->kind != LANE_KERNEL));
-}
-
 static void comm_close_run(struct work *work, uint64_t now_ns)
 {
-	struct comm *comm = (struct comm *)((char *)work - offsetof(struct comm, close_work));
+	struct comm_engine *e =
+		(struct comm_engine *)((char *)work - offsetof(struct comm_engine, close_work));
+	struct comm *comm = e->comm;
+	struct comm_lane *l;
 
-	(void)now_ns;
-	comm_end_only(comm);
+	if (!comm->closing) {
+		COMM_FOR_EACH_LANE(comm, l)
+		l->ready |= l->engine == e;
+		comm_advance(comm, e, now_ns, COMM_TURN_TEST);
+		return;
+	}
+	comm->engine = e;
+	comm_close_lanes(comm);
+}
+
+static void comm_close_turns(struct comm *comm)
+{
+	struct driver *driver;
+
+	for (unsigned i = 0; i < COMM_LANES_MAX; i++) {
+		driver = atomic_load_explicit(&comm->engines[i].driver, memory_order_acquire);
+		if (driver)
+			driver_call(driver, &comm->engines[i].close_work);
+	}
 }
 
 void comm_close(struct comm *comm, bool abort)
 {
+	struct comm_lane *l;
+
+	comm_hold(comm);
 	comm->abort = abort;
-	/* The lane's work, if it is queued, was posted before and so runs before: both are off the list. */
-	if (comm->several)
-		comm_several_close(comm);
-	else
-		driver_call(comm->only->lane->driver, &comm->close_work);
+	atomic_store_explicit(&comm->ended, true, memory_order_relaxed);
+	comm_adopt(comm);
+	if (!abort && !comm_has_failed(comm) && comm->completed == comm_posted(comm) &&
+	    comm_send_has_buffered(comm)) {
+		COMM_FOR_EACH_LANE(comm, l)
+		l->ready = true;
+		comm_close_turns(comm);
+		comm_advance(comm, NULL, driver_clock_ns(), COMM_TURN_TEND);
+	}
+	comm->closing = true;
+	comm_close_turns(comm);
+	comm->engine = NULL;
+	comm_close_lanes(comm);
 	comm_free(comm);
 }
 
 void comm_drop(struct comm *comm)
 {
-	comm_kernels_close(comm); /* a worker has no baton that is held here */
-	if (comm->several) {
-		comm_lane_free(comm->several->all, true);
-	} else {
-		comm->abort = true;
-		comm_end_only(comm);
+	struct comm_lane *l;
+
+	COMM_FOR_EACH_LANE(comm, l)
+	{
+		l->lane->ops->close(l->lane, true);
+		free(l);
 	}
 	comm_free(comm);
 }

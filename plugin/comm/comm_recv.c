@@ -1,172 +1,447 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* comm_recv.c - the receiving end of one lane: DATA records to posted receives; the CREDITs of every receiver. */
+/* comm_recv.c - the receiver: delivers DATA records to posted receives, and keeps unexpected ones. */
 #include <errno.h>
+#include <stdlib.h>
 
 #include "comm/comm_impl.h"
+#include "lane/place.h"
 
 /*
  * Theory of operation
  *
- * Nothing is read while no receive is posted: a message without one waits in the lane, and TCP's
- * flow control holds the sender. Payload goes from the lane to its final place at once, in whole
- * 8-byte units (NCCL contract section 4.3).
+ * Payload goes from a lane to its final place at once, at the offset that its record names, in whole 8-byte units
+ * (NCCL contract section 4.3). Messages end in their order.
  *
- * A CREDIT record costs a packet, so small messages go without. Receives are told, all that are
- * posted at once, when (a) the last message begun was large and the sender knows of half of the posted receives
- * at most, (b) half of the eager bytes, of messages that had not been told, or 64 messages have come since the
- * last time. docs/lanes.md section 5 shows that this suffices.
+ * Without failover a message without receive waits in the lane, and TCP's flow control holds the sender; records
+ * come in order. With failover chunks come by any lane in any order, and `ranges` knows what has arrived; a message
+ * of one chunk does without. While no receive is incomplete a lane is read up to the first chunk of a message
+ * without receive, and no further: duplicates are answered all the same, as their sender may wait for an ACK that was
+ * lost with its lane. While one is incomplete every lane is read, and a chunk of a message without receive goes
+ * to memory of ours until there is one. So no lane keeps back what is wanted because of what is not. The eager limit
+ * bounds that memory: a sender begins no more than that beyond its credits.
+ *
+ * The same chunk may come by two lanes, one of which may die in the middle of it. Each lane delivers what it
+ * brings, and the first to have delivered all of it is the one that counts; the others read the rest into
+ * nowhere. So before every piece its target is looked up again: the message may be done by then.
  */
 
-/* ---- credits, of every comm -------------------------------------------------------------------- */
+enum target_kind {
+	TARGET_NONE,    /* nothing can be read now */
+	TARGET_NOWHERE, /* it is here already */
+	TARGET_MEMORY,
+	TARGET_FAULT, /* the comm has failed */
+};
 
-bool comm_recv_credit_due(const struct comm *comm, uint64_t posted)
+struct target {
+	enum target_kind kind;
+	uint8_t *memory;
+	struct comm_unexpected *unexpected; /* the memory is its */
+};
+
+int comm_recv_init(struct comm *comm)
 {
-	const struct comm_recv_state *rx = &comm->rx;
-	uint64_t known = rx->told > comm->completed ? rx->told - comm->completed : 0;
-
-	return rx->told != posted && ((rx->bulk && known <= posted - rx->told) ||
-				      rx->bytes_since_told >= comm->eager_bytes / 2 ||
-				      rx->messages_since_told >= COMM_CREDIT_MESSAGES);
-}
-
-void comm_recv_count(struct comm *comm, uint64_t message, uint64_t bytes)
-{
-	if (message >= comm->rx.told)
-		comm->rx.bytes_since_told += bytes;
-}
-
-void comm_recv_credit(struct comm_lane *l, uint64_t posted)
-{
-	struct comm *comm = l->comm;
-	struct record record = { .type = RECORD_CREDIT,
-				 .message = comm->completed,
-				 .total = posted,
-				 .length = (uint32_t)(8 * (posted - comm->completed)) }; /* of 32 */
-
-	comm_out_begin(l, &record);
-	for (uint64_t m = comm->completed; m < posted; m++) {
-		wire_put64(l->out.header + l->out.header_bytes, comm_request(comm, m)->size);
-		l->out.header_bytes += 8;
-	}
-	comm->rx.told = posted;
-	comm->rx.bytes_since_told = 0;
-	comm->rx.messages_since_told = 0;
-}
-
-/* ---- one lane ---------------------------------------------------------------------------------- */
-
-static void comm_recv_tell(struct comm_lane *l)
-{
-	struct comm *comm = l->comm;
-	uint64_t posted = atomic_load_explicit(&comm->posted, memory_order_acquire);
-
-	/* A record still on its way out goes first. */
-	if (comm->no_credit || l->send_broken || comm_out_push(l) != 1 || comm->end_error ||
-	    !comm_recv_credit_due(comm, posted))
-		return;
-	comm_recv_credit(l, posted);
-	(void)comm_out_push(l);
-}
-
-/* A DATA header: does it continue where we are? */
-static int comm_recv_data(struct comm_lane *l, const struct record *record)
-{
-	struct comm *comm = l->comm;
 	struct comm_recv_state *rx = &comm->rx;
-	struct request *request = comm_request(comm, rx->current);
 
-	if (record->message != rx->current || record->offset != rx->offset) {
-		comm_fail_protocol(comm, l, "a DATA record out of order");
-		return -EPROTO;
+	if (!comm->failover)
+		return 0;
+	rx->ranges.table = malloc(COMM_RANGES_MAX * sizeof(*rx->ranges.table));
+	rx->ranges.max = COMM_RANGES_MAX;
+	return rx->ranges.table ? 0 : -ENOMEM;
+}
+
+void comm_recv_free(struct comm *comm)
+{
+	struct comm_unexpected *u, *next;
+
+	for (u = comm->rx.unexpected; u; u = next) {
+		next = u->next;
+		free(u);
 	}
-	if (rx->in_message && record->total != rx->total) {
+	free(comm->rx.ranges.table);
+}
+
+/* ---- unexpected messages ----------------------------------------------------------------------- */
+
+static struct comm_unexpected *unexpected_find(struct comm *comm, uint64_t message, uint64_t offset)
+{
+	struct comm_unexpected *u = comm->rx.unexpected;
+
+	while (u && (u->message != message || u->offset != offset))
+		u = u->next;
+	return u;
+}
+
+/* May one more of that length wait? Those whose receive is posted count no more bytes. */
+static bool unexpected_fits(struct comm *comm, uint32_t length)
+{
+	uint64_t posted = comm_posted(comm), bytes = RECORD_HEADER_BYTES + (uint64_t)length;
+	unsigned count = 1;
+
+	for (const struct comm_unexpected *u = comm->rx.unexpected; u; u = u->next) {
+		count++;
+		if (u->message >= posted)
+			bytes += RECORD_HEADER_BYTES + (uint64_t)u->length;
+	}
+	return bytes <= comm->eager_bytes && count <= COMM_UNEXPECTED_MAX;
+}
+
+static struct comm_unexpected *unexpected_new(struct comm *comm, const struct comm_in *in)
+{
+	struct comm_unexpected *u = aligned_alloc(64, (sizeof(*u) + in->length + 63) & ~(size_t)63);
+
+	if (!u)
+		return NULL;
+	u->message = in->message;
+	u->offset = in->offset;
+	u->total = in->total;
+	u->length = in->length;
+	u->tag = in->tag;
+	u->complete = false;
+	u->next = comm->rx.unexpected;
+	comm->rx.unexpected = u;
+	return u;
+}
+
+/* ---- where a chunk belongs --------------------------------------------------------------------- */
+
+static struct target target_fault(struct comm_lane *l, const char *wrong)
+{
+	comm_fail_protocol(l->comm, l, wrong);
+	return (struct target){ .kind = TARGET_FAULT };
+}
+
+/* The first look at a record whose receive is posted. False: the comm has failed. */
+static bool recv_admit(struct comm *comm, struct comm_lane *l, const struct comm_in *in)
+{
+	struct request *request = comm_request(comm, in->message);
+
+	if (request->begun && request->total != in->total) {
 		comm_fail_protocol(comm, l, "a message that changes its size");
-		return -EPROTO;
+		return false;
 	}
-	if (record->total > request->size) {
-		comm_fail_truncated(comm, l, record, request->size);
-		return -EMSGSIZE;
+	if (in->total > request->size) {
+		comm_fail_truncated(comm, l, in, request->size);
+		return false;
 	}
-	rx->in_message = true;
-	rx->total = record->total;
-	rx->bulk = record->total > COMM_BULK_BYTES;
-	rx->payload_left = record->length;
-	comm_recv_count(comm, rx->current, RECORD_HEADER_BYTES);
-	return 0;
+	request->begun = true;
+	request->total = in->total;
+	/* With failover the ACK of a shorter one carries the CREDIT. */
+	comm->rx.bulk = in->total > COMM_BULK_BYTES &&
+			(!comm->failover || in->total > comm->eager_bytes / 4);
+	return true;
 }
 
-/* 1: the record's payload is complete, 0: more is to come, or the error. */
-static int comm_recv_payload(struct comm_lane *l)
+/* 1: all of it is in place, 0: not, or -EPROTO: it is cut otherwise than what is. */
+static int recv_has(struct comm *comm, const struct comm_in *in, uint64_t posted)
+{
+	const struct request *request = comm_request(comm, in->message);
+
+	if (in->message < comm->completed)
+		return 1;
+	if (in->message >= posted || !request->begun)
+		return 0;
+	if (request->received == request->total)
+		return 1;
+	if (!in->length)
+		return 0;
+	return ranges_have(&comm->rx.ranges, in->message, in->offset, in->offset + in->length);
+}
+
+static struct target target_unexpected(struct comm_lane *l, struct comm_unexpected *u)
 {
 	struct comm *comm = l->comm;
-	struct comm_recv_state *rx = &comm->rx;
-	struct request *request = comm_request(comm, rx->current);
+	const struct comm_in *in = &l->in;
 
-	while (rx->payload_left) {
-		ssize_t n = l->lane->ops->recv(l->lane, request->data + rx->offset,
-					       rx->payload_left, 8);
-
-		if (n == -EAGAIN)
-			return 0;
-		if (n <= 0) {
-			comm_end_by_error(comm, n ? (int)n : -EPIPE);
-			return -EPIPE;
-		}
-		lane_page_add(l->row, HARP_LANE_received_bytes, (uint64_t)n);
-		lane_page_add(l->row, HARP_LANE_payload_bytes, (uint64_t)n);
-		rx->payload_left -= (uint64_t)n;
-		rx->offset += (uint64_t)n;
-		comm_recv_count(comm, rx->current, (uint64_t)n);
+	if (u && (u->length != in->length || u->total != in->total))
+		return target_fault(l, "a DATA record that overlaps others");
+	if (u && u->complete)
+		return (struct target){ .kind = TARGET_NOWHERE };
+	if (!u) {
+		if (!unexpected_fits(comm, in->length))
+			return target_fault(l, "more data than the credits allow");
+		u = unexpected_new(comm, in);
 	}
-	if (rx->offset == rx->total) {
-		comm_complete(comm, l, rx->total);
-		rx->current++;
-		rx->messages_since_told++;
-		rx->offset = 0;
-		rx->in_message = false;
+	if (!u) {
+		comm_fail(comm, l, -ENOMEM, CLOSE_LOCAL, NULL, "out of memory");
+		return (struct target){ .kind = TARGET_FAULT };
+	}
+	return (struct target){ .kind = TARGET_MEMORY, .memory = u->data, .unexpected = u };
+}
+
+static struct target recv_target(struct comm_lane *l)
+{
+	struct comm *comm = l->comm;
+	struct comm_in *in = &l->in;
+	uint64_t posted = comm_posted(comm);
+	struct comm_unexpected *u = NULL;
+	int has = 0;
+
+	if (comm->failover) {
+		has = recv_has(comm, in, posted);
+		u = unexpected_find(comm, in->message, in->offset);
+	}
+	if (has < 0)
+		return target_fault(l, "a DATA record that overlaps others");
+	if (has)
+		return (struct target){ .kind = TARGET_NOWHERE };
+	if (!u && in->message >= posted && comm->completed == posted) /* none waits behind it */
+		return (struct target){ .kind = TARGET_NONE };
+	if (u || in->message >= posted)
+		return target_unexpected(l, u);
+	if (!in->admitted && !recv_admit(comm, l, in))
+		return (struct target){ .kind = TARGET_FAULT };
+	in->admitted = true;
+	return (struct target){ .kind = TARGET_MEMORY,
+				.memory = comm_request(comm, in->message)->data + in->offset };
+}
+
+/* ---- what has arrived -------------------------------------------------------------------------- */
+
+/* The peer's CLOSE: the comm ends when all that it sent before is here, by this lane and others. */
+static void recv_close(struct comm *comm, const struct record *close)
+{
+	comm->rx.peer_closed = true;
+	comm->rx.peer_close = *close;
+	if (!comm->failover || close->tag != CLOSE_ORDERLY || close->message <= comm->completed)
+		comm_end_by_record(comm, close);
+}
+
+/* All of a chunk is in its place. */
+static void recv_placed(struct comm *comm, struct comm_lane *l, uint64_t message, uint64_t offset,
+			uint64_t length)
+{
+	struct comm_recv_state *rx = &comm->rx;
+	struct request *request = comm_request(comm, message);
+	uint64_t posted = comm_posted(comm);
+	int rc = 1;
+
+	if (comm->failover && length < request->total)
+		rc = ranges_add(&rx->ranges, message, offset, offset + length);
+	if (rc < 0) {
+		comm_fail_protocol(comm, l,
+				   rc == -ENOSPC ? "too many holes between DATA records"
+						 : "a DATA record that overlaps others");
+		return;
+	}
+	request->received += rc ? length : 0;
+	ack_count(comm, message, RECORD_HEADER_BYTES + length);
+	while (comm->completed < posted) {
+		request = comm_request(comm, comm->completed);
+		if (!request->begun || request->received != request->total)
+			break;
+		if (comm->failover)
+			ranges_forget(&rx->ranges, comm->completed);
+		comm_complete(comm, l, request->total);
+		ack_message_done(comm, request->total);
+	}
+	if (rx->peer_closed)
+		recv_close(comm, &rx->peer_close);
+}
+
+/* The payload of l->in has been read to its end. */
+static void recv_arrived(struct comm_lane *l, const struct target *target)
+{
+	struct comm_in *in = &l->in;
+
+	in->here = false;
+	if (target->kind == TARGET_NOWHERE) {
+		lane_stats_duplicate(l->stats);
+		l->duplicate = true;
+		l->idle_records++;
+		return;
+	}
+	lane_stats_payload(l->stats, in->length);
+	if (target->unexpected)
+		target->unexpected->complete = true;
+	else
+		recv_placed(l->comm, l, in->message, in->offset, in->length);
+}
+
+/* ---- reading ----------------------------------------------------------------------------------- */
+
+/* One piece: bytes, 0: none are there, or the error. */
+static ssize_t recv_piece(struct comm_lane *l, const struct target *target)
+{
+	_Alignas(64) uint8_t nowhere[8192];
+	size_t left = l->in.length - l->in.done;
+	ssize_t n;
+
+	if (target->kind == TARGET_MEMORY)
+		n = l->lane->ops->recv(l->lane, target->memory + l->in.done, left, 8);
+	else
+		n = l->lane->ops->recv(l->lane, nowhere,
+				       left < sizeof(nowhere) ? left : sizeof(nowhere), 8);
+	if (n == -EAGAIN)
+		return 0;
+	if (n <= 0)
+		return n ? n : -EPIPE;
+	l->in.done += (uint32_t)n;
+	l->turn_bytes += (uint32_t)n;
+	lane_stats_received(l->stats, (uint64_t)n, l->comm->now_ns);
+	return n;
+}
+
+/* 1: the record's payload is complete, or the turn over; 0: more is to come, or the error: the lane has ended. */
+static int recv_payload(struct comm_lane *l)
+{
+	struct comm *comm = l->comm;
+
+	for (;;) {
+		struct target target = recv_target(l);
+		ssize_t n;
+
+		if (target.kind == TARGET_NONE)
+			l->waits = true;
+		if (target.kind == TARGET_NONE || target.kind == TARGET_FAULT)
+			return 0;
+		if (!l->in.done && !target.unexpected && ack_is_urgent(comm))
+			ack_run(comm);
+		n = l->in.done < l->in.length ? recv_piece(l, &target) : 0;
+		if (l->in.done == l->in.length) {
+			recv_arrived(l, &target);
+			return 1;
+		}
+		if (n <= 0)
+			return (int)n;
+		if (comm_lane_is_over(l))
+			return 1;
+	}
+}
+
+/* The next header. 1: that of a DATA record is in l->in. 0: none is here, or the comm has ended or failed. -EPIPE: it was
+ * a CLOSE, and more may come by other lanes. */
+static int recv_header(struct comm_lane *l)
+{
+	struct comm *comm = l->comm;
+	uint64_t posted = comm_posted(comm);
+	struct record record;
+	const char *wrong = NULL;
+	int rc;
+
+	if (l->heard_close)
+		return -EPIPE;
+	if (!comm->failover && comm->completed == posted) {
+		l->waits = true;
+		return 0;
+	}
+	rc = comm_read_record(l, &record);
+	if (rc != 1)
+		return comm_has_failed(comm) ? 0 : rc;
+	if (record.type == RECORD_CLOSE) {
+		l->heard_close = true;
+		recv_close(comm, &record);
+		return comm->end_error ? 0 : -EPIPE;
+	}
+	if (record.type != RECORD_DATA)
+		wrong = "a record that only a receiver may send";
+	else if (record.message >= posted + COMM_EAGER_MESSAGES ||
+		 (!comm->failover &&
+		  (record.message != comm->completed ||
+		   record.offset != comm_request(comm, record.message)->received)))
+		wrong = "a DATA record out of order";
+	if (wrong) {
+		comm_fail_protocol(comm, l, wrong);
+		return 0;
+	}
+	l->in = (struct comm_in){ .here = true,
+				  .message = record.message,
+				  .offset = record.offset,
+				  .total = record.total,
+				  .length = record.length,
+				  .tag = record.tag };
+	if (l->kind == LANE_KERNEL) {
+		atomic_store_explicit(&comm->kernel_active_ns, comm->now_ns, memory_order_relaxed);
+		atomic_store_explicit(&comm->kernel_message, record.message, memory_order_relaxed);
 	}
 	return 1;
 }
 
-static void comm_recv_read(struct comm_lane *l)
+void comm_recv_read(struct comm_lane *l)
 {
 	struct comm *comm = l->comm;
-	struct comm_recv_state *rx = &comm->rx;
-	struct record record;
-	int rc;
+	int rc = 1;
 
-	while (rx->payload_left ||
-	       rx->current < atomic_load_explicit(&comm->posted, memory_order_acquire)) {
-		if (!rx->payload_left) {
-			rc = comm_read_record(l, &record);
-			if (rc < 0 && !comm->error)
-				comm_end_by_error(comm, rc);
-			if (rc != 1)
-				return;
-			if (record.type == RECORD_CLOSE) {
-				comm_end_by_record(comm, &record);
-				return;
-			}
-			if (record.type != RECORD_DATA) {
-				comm_fail_protocol(comm, l,
-						   "a record that only a receiver may send");
-				return;
-			}
-			if (comm_recv_data(l, &record))
-				return;
-			if (rx->bulk) /* before the payload: the sender may be waiting */
-				comm_recv_tell(l);
+	l->waits = false;
+	while (rc == 1 && !comm_lane_is_over(l)) {
+		if (!l->in.here)
+			rc = recv_header(l);
+		if (rc == 1)
+			rc = recv_payload(l);
+	}
+	if (comm_has_failed(comm))
+		return;
+	if (rc == 1)
+		comm_wake(l); /* there may be more, and no event for it */
+	else if (rc < 0)
+		comm_lane_die(l, rc, false);
+	else if (l->broken && l->waits)
+		comm_lane_drain(l); /* what has come by it may come by no other */
+	else if (l->broken)
+		comm_lane_die(l, l->send_error, false);
+}
+
+/* ---- unexpected messages whose receives are posted --------------------------------------------- */
+
+/* Delivers it, unless it has come by another way. False: the comm has failed. */
+static bool unexpected_deliver(struct comm *comm, struct comm_unexpected *u)
+{
+	struct comm_in in = { .message = u->message,
+			      .offset = u->offset,
+			      .total = u->total,
+			      .length = u->length,
+			      .tag = u->tag };
+	struct iovec piece = { u->data, u->length };
+	int has = recv_has(comm, &in, comm_posted(comm));
+
+	if (has == 1)
+		return true;
+	if (has < 0) {
+		comm_fail_protocol(comm, NULL, "a DATA record that overlaps others");
+		return false;
+	}
+	if (!recv_admit(comm, NULL, &in))
+		return false;
+	if (u->length)
+		place_gather(comm_request(comm, u->message)->data + u->offset, u->length, &piece,
+			     1);
+	recv_placed(comm, NULL, u->message, u->offset, u->length);
+	return !comm_has_failed(comm);
+}
+
+static void unexpected_run(struct comm *comm)
+{
+	struct comm_unexpected **at = &comm->rx.unexpected, *u;
+	uint64_t posted = comm_posted(comm);
+
+	while ((u = *at)) {
+		/* What another lane has brought in other chunks may never be complete. */
+		if (u->message >= posted || (!u->complete && u->message >= comm->completed)) {
+			at = &u->next;
+			continue;
 		}
-		if (comm_recv_payload(l) != 1)
+		*at = u->next;
+		if (!unexpected_deliver(comm, u)) {
+			free(u);
 			return;
+		}
+		free(u);
 	}
 }
 
-void comm_recv_advance(struct comm_lane *l, uint64_t now_ns)
+void comm_recv_run(struct comm *comm)
 {
-	(void)now_ns;
-	if (!l->comm->end_error)
-		comm_recv_read(l);
-	if (!l->comm->error)
-		comm_recv_tell(l);
+	uint64_t posted = comm_posted(comm);
+	struct comm_lane *l;
+
+	if (comm->rx.unexpected)
+		unexpected_run(comm);
+	if (comm_has_failed(comm) || comm->end_error)
+		return;
+	COMM_FOR_EACH_LANE(comm, l)
+	if (l->waits && (l->in.here ? l->in.message < posted || comm->completed < posted
+				    : comm->completed < posted)) {
+		l->waits = false;
+		comm_wake(l);
+	}
+	ack_run(comm);
 }

@@ -1,31 +1,132 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* comm_send.c - the sending end of one lane: messages to DATA records; the credits of every sender. */
+/* comm_send.c - the sender: what goes next and by which lane, credits, buffered sends, acknowledgements. */
 #include <errno.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include "comm/comm_impl.h"
 
 /*
  * Theory of operation
  *
- * Messages whose receive is posted, as far as CREDIT records have told (message < granted), go out
- * whole. Beyond that at most eager_bytes of DATA records, headers included, and at most 256 messages:
- * so much can wait at the receiver. docs/lanes.md section 5 shows why the two ends can't wait for
- * each other. credited_bytes is the stream position behind message granted-1, so that
- * data_bytes - credited_bytes is what is out beyond the credits; end_ring remembers the positions of
- * the messages that a later CREDIT may cover.
+ * Credits. Messages whose receive is posted, as far as CREDIT records have told (message < granted), go out whole.
+ * Beyond that at most eager_bytes of DATA records, headers included, and at most 256 messages: so much can wait at the
+ * receiver. docs/lanes.md section 5 shows why the two ends can't wait for each other. credited_bytes is the
+ * position behind message granted-1, so that data_bytes - credited_bytes is what is out beyond the credits; end_ring
+ * has the positions of the messages that a later CREDIT may cover.
  *
- * A peer can't hold a turn up: each CREDIT has to tell of more receives than the last, and of 64 at most behind the messages
- * sent, of which 256 at most are not credited. A sender that wants no credits, whose messages never are, takes none.
+ * Chunks (failover only). Messages are cut in order. scheduler.c names the lane that would deliver the next chunk first; if
+ * that lane is full, the chunk waits for it, as it would come later by another. Each chunk stays on the list
+ * of its lane until an ACK covers it. Order of sending: chunks of lanes that died; those of a stalled lane that belong to
+ * the oldest message, which holds up all others; new ones; the rest of stalled lanes; those that a slow
+ * lane has and another would deliver much sooner. The receiver drops what arrives twice.
  *
- * A request is done when the lane's done_bytes() passes its end: acknowledged by the peer's TCP
- * (HARP), or taken by the kernel (kernel lane).
+ * Buffered sends (failover only). An ACK record for each small message would double the packets, and without one its
+ * memory could not be given back, as its lane may die. So a message of up to buffer_bytes is copied when it is
+ * cut; lanes send the copy. The request is done when its lane has delivered it; the buffer is free when an ACK covers it,
+ * which the receiver sends for every 16 such messages. Without a free buffer no small message is cut; docs/lanes.md
+ * section 5.3 shows why one becomes free. The lowest buffer is used first, so that little memory is ever touched.
+ *
+ * A peer can't hold up a turn: without failover each CREDIT must grant more than the last; with failover a turn of a lane
+ * reads COMM_IDLE_RECORDS_MAX records.
  */
 
-#define SEND_LOOK_NS 1000000u /* a kernel lane that waits for nothing is read so often */
+/* Chunks of a message that several lanes share. A kernel lane pays a system call for each, which no longer shows at
+ * 128 KiB (some 10 us of copying for less than 1 us); smaller ones balance better, so a message of less than that for
+ * each lane is divided evenly down to 64 KiB. */
+#define CHUNK_BYTES_MAX 131072u
+#define CHUNK_BYTES_MIN 65536u
+#define CHUNK_BYTES_ALONE COMM_TURN_BYTES_MAX /* where one lane takes everything */
+#define STICKY_NS 100000u
+#define STICKY_BYTES 32768u
 
-/* ---- credits, of every comm -------------------------------------------------------------------- */
+enum plan_kind { PLAN_NEW, PLAN_MOVED, PLAN_RESENT };
 
-int64_t comm_send_allowance(const struct comm *comm, uint64_t left)
+/* The next record. */
+struct plan {
+	enum plan_kind kind;
+	int16_t chunk; /* MOVED: the chunk. RESENT: the one that the stalled or slow lane has */
+	int8_t buffer; /* -1: the request's memory */
+	const struct comm_lane *from; /* RESENT: that lane */
+	uint64_t message, offset;
+	uint32_t length;
+	unsigned kinds;
+};
+
+int comm_send_init(struct comm *comm, const struct comm_options *opt)
+{
+	struct comm_send_state *tx = &comm->tx;
+
+	tx->unused = tx->moved = (struct comm_list){ -1, -1 };
+	tx->harp_bytes_max = opt->harp_bytes_max;
+	if (!comm->failover)
+		return 0;
+	tx->chunks = malloc(COMM_CHUNKS_MAX * sizeof(*tx->chunks));
+	if (!tx->chunks)
+		return -ENOMEM;
+	for (int16_t i = 0; i < (int16_t)COMM_CHUNKS_MAX; i++)
+		tx->chunks[i].next = (int16_t)(i + 1 < (int16_t)COMM_CHUNKS_MAX ? i + 1 : -1);
+	tx->unused = (struct comm_list){ 0, (int16_t)(COMM_CHUNKS_MAX - 1) };
+	if (!comm->buffer_bytes)
+		return 0;
+	tx->buffers = calloc(COMM_BUFFERS_MAX, sizeof(*tx->buffers));
+	/* Address space; a page takes memory when it is used. */
+	tx->buffer_data = malloc((size_t)COMM_BUFFERS_MAX * COMM_BUFFER_BYTES_MAX);
+	tx->buffers_free = ~UINT64_C(0);
+	return tx->buffers && tx->buffer_data ? 0 : -ENOMEM;
+}
+
+void comm_send_free(struct comm *comm)
+{
+	free(comm->tx.chunks);
+	free(comm->tx.buffers);
+	free(comm->tx.buffer_data);
+}
+
+/* ---- lists of chunks --------------------------------------------------------------------------- */
+
+static void list_append(struct comm_send_state *tx, struct comm_list *list, int16_t chunk)
+{
+	tx->chunks[chunk].next = -1;
+	if (list->head < 0)
+		list->head = chunk;
+	else
+		tx->chunks[list->tail].next = chunk;
+	list->tail = chunk;
+}
+
+static int16_t list_pop(struct comm_send_state *tx, struct comm_list *list)
+{
+	int16_t chunk = list->head;
+
+	if (chunk >= 0)
+		list->head = tx->chunks[chunk].next;
+	return chunk;
+}
+
+static bool chunk_is_acked(const struct comm_send_state *tx, const struct comm_chunk *chunk)
+{
+	return chunk->message < tx->acked_message ||
+	       (chunk->message == tx->acked_message && chunk->length &&
+		chunk->offset + chunk->length <= tx->acked_offset);
+}
+
+/* Takes off the head what is acknowledged. True: that was all, and the last one came by no other lane. */
+static bool list_shed(struct comm_send_state *tx, struct comm_list *list)
+{
+	bool alone = false;
+
+	while (list->head >= 0 && chunk_is_acked(tx, &tx->chunks[list->head])) {
+		alone = !tx->chunks[list->head].resent && !tx->chunks[list->head].again;
+		list_append(tx, &tx->unused, list_pop(tx, list));
+	}
+	return alone && list->head < 0;
+}
+
+/* ---- credits ----------------------------------------------------------------------------------- */
+
+/* Payload that the next record of the current message may carry, of `left`; -1: not even a header. */
+static int64_t send_allowance(const struct comm *comm, uint64_t left)
 {
 	const struct comm_send_state *tx = &comm->tx;
 	uint64_t used, room;
@@ -46,23 +147,25 @@ int64_t comm_send_allowance(const struct comm *comm, uint64_t left)
 	return room ? (int64_t)room : -1;
 }
 
-bool comm_send_cut(struct comm *comm, uint64_t length)
+/* A record with so much of the current message is cut. */
+static void send_cut(struct comm *comm, uint64_t length)
 {
 	struct comm_send_state *tx = &comm->tx;
+	struct request *request = comm_request(comm, tx->current);
 
 	tx->offset += length;
 	tx->data_bytes += RECORD_HEADER_BYTES + length;
-	if (tx->offset < comm_request(comm, tx->current)->size)
-		return false;
+	if (tx->offset < request->size)
+		return;
+	request->end_bytes = tx->data_bytes;
 	tx->end_ring[tx->current % COMM_EAGER_MESSAGES] = tx->data_bytes;
 	tx->current++;
 	tx->offset = 0;
 	if (tx->current == tx->granted)
 		tx->credited_bytes = tx->data_bytes;
-	return true;
 }
 
-void comm_send_grant(struct comm *comm, uint64_t granted)
+static void send_grant(struct comm *comm, uint64_t granted)
 {
 	struct comm_send_state *tx = &comm->tx;
 
@@ -71,137 +174,537 @@ void comm_send_grant(struct comm *comm, uint64_t granted)
 		tx->credited_bytes = tx->end_ring[(granted - 1) % COMM_EAGER_MESSAGES];
 }
 
-/* ---- one lane ---------------------------------------------------------------------------------- */
+/* ---- buffered sends ---------------------------------------------------------------------------- */
 
-static void comm_send_complete(struct comm_lane *l)
+static uint8_t *buffer_data(const struct comm_send_state *tx, int buffer)
 {
-	struct comm *comm = l->comm;
-	uint64_t done_bytes;
-
-	if (comm->completed == comm->tx.current)
-		return;
-	done_bytes = l->lane->ops->done_bytes(l->lane);
-	while (comm->completed < comm->tx.current) {
-		struct request *request = comm_request(comm, comm->completed);
-
-		/* Cut, but perhaps not yet handed to the lane: its end is beyond what can be done. */
-		if (done_bytes < request->end_bytes)
-			break;
-		comm_complete(comm, l, request->size);
-	}
+	return tx->buffer_data + (size_t)buffer * COMM_BUFFER_BYTES_MAX;
 }
 
-/* Begins the next DATA record. False when there is no message or no credit for one. */
-static bool comm_send_begin(struct comm_lane *l)
+static void buffer_fill(struct comm_send_state *tx, int8_t buffer, struct request *request)
 {
-	struct comm *comm = l->comm;
+	tx->buffers[buffer] = (struct comm_buffer){ .message = tx->current,
+						    .size = (uint32_t)request->size,
+						    .tag = (uint32_t)request->tag,
+						    .kinds = request->kinds };
+	tx->buffers_free &= ~(UINT64_C(1) << buffer);
+	request->buffer = buffer;
+	if (request->size)
+		memcpy(buffer_data(tx, buffer), request->data, request->size);
+}
+
+/* Is a lane in the middle of sending it? */
+static bool buffer_is_read(struct comm *comm, int8_t buffer)
+{
+	struct comm_lane *l;
+
+	COMM_FOR_EACH_LANE(comm, l)
+	if (l->out.buffer == buffer && l->out.payload_left && l->out.payload)
+		return true;
+	return false;
+}
+
+static void buffers_shed(struct comm *comm)
+{
 	struct comm_send_state *tx = &comm->tx;
-	struct request *request = comm_request(comm, tx->current);
-	struct record record = { .type = RECORD_DATA, .message = tx->current };
-	int64_t length;
+	uint64_t left = tx->buffers ? ~tx->buffers_free : 0;
 
-	/* Acquire: the slot's fields are there. */
-	if (tx->current == atomic_load_explicit(&comm->posted, memory_order_acquire))
-		return false;
-	length = comm_send_allowance(comm, request->size - tx->offset);
-	if (length < 0)
-		return false;
-	record.length = (uint32_t)length;
-	record.total = request->size;
-	record.offset = tx->offset;
-	record.tag = (uint32_t)request->tag;
-	comm_out_begin(l, &record);
-	l->out.payload = request->data + tx->offset;
-	l->out.payload_left = (size_t)length;
-	lane_page_add(l->row, HARP_LANE_chunks_sent, 1);
-	lane_page_add(l->row, HARP_LANE_payload_bytes, (uint64_t)length);
-	/* Nothing but DATA goes this way before CLOSE. */
-	if (comm_send_cut(comm, (uint64_t)length))
-		request->end_bytes = l->sent_bytes + tx->data_bytes;
-	return true;
-}
+	for (; left; left &= left - 1) {
+		int8_t buffer = (int8_t)__builtin_ctzll(left);
 
-static int comm_send_push(struct comm_lane *l)
-{
-	bool busy = l->out.header_bytes != 0;
-
-	for (;;) {
-		int rc;
-
-		if (!busy && !comm_send_begin(l))
-			return 1;
-		rc = comm_out_push(l);
-		if (rc != 1)
-			return rc;
-		l->out.header_bytes = 0;
-		l->out.header_sent = 0;
-		busy = false;
+		if (tx->buffers[buffer].message < tx->acked_message &&
+		    !buffer_is_read(comm, buffer))
+			tx->buffers_free |= left & -left;
 	}
 }
 
-static int comm_send_credit(struct comm_lane *l, const struct record *record)
+static uint64_t lane_delivered_bytes(const struct comm_lane *l)
 {
-	struct comm *comm = l->comm;
+	return l->lane->ops->done_bytes(l->lane) - l->sent_bytes;
+}
 
-	if (comm->no_credit) {
-		comm_fail_protocol(comm, l, "a CREDIT record that was not wanted");
-		return -EPROTO;
+bool comm_send_has_buffered(const struct comm *comm)
+{
+	return comm->side == COMM_SEND && comm->tx.buffers && ~comm->tx.buffers_free;
+}
+
+bool comm_send_owes(const struct comm *comm)
+{
+	const struct comm_send_state *tx = &comm->tx;
+	uint64_t left = tx->buffers ? ~tx->buffers_free : 0;
+
+	for (; left; left &= left - 1) {
+		const struct comm_buffer *b = &tx->buffers[__builtin_ctzll(left)];
+
+		if (b->message >= tx->acked_message &&
+		    (!b->lane || comm->scheduler.lane[b->lane->index].acked_bytes < b->end_bytes))
+			return true;
 	}
-	/* More received than sent, or fewer posted than before: nonsense. */
-	if (record->message > comm->tx.current || record->total <= comm->tx.granted) {
-		comm_fail_protocol(comm, l, "a CREDIT record out of order");
-		return -EPROTO;
+	return false;
+}
+
+/* ---- done -------------------------------------------------------------------------------------- */
+
+/* Has the lane of a buffered send delivered it? It is asked in turns that reach it. */
+static bool buffer_is_done(const struct comm_buffer *b)
+{
+	return b->lane && b->lane->delivered_bytes >= b->end_bytes;
+}
+
+static void send_complete(struct comm *comm, struct comm_lane *observer)
+{
+	struct comm_send_state *tx = &comm->tx;
+
+	while (comm->completed < tx->current) {
+		struct request *request = comm_request(comm, comm->completed);
+		bool done;
+
+		if (!comm->failover)
+			done = comm->lanes[0]->delivered_bytes >= request->end_bytes;
+		else
+			done = comm->completed < tx->acked_message ||
+			       (request->buffer >= 0 &&
+				buffer_is_done(&tx->buffers[request->buffer]));
+		if (!done)
+			return;
+		comm_complete(comm, observer, request->size);
 	}
-	/* The sizes are for several lanes; the receiver alone judges truncation. */
-	comm_send_grant(comm, record->total);
+}
+
+/* All of messages before `message`, and so much of it, have arrived. 0, or -EPROTO: they were never sent. */
+static int send_acked(struct comm *comm, uint64_t message, uint64_t offset)
+{
+	struct comm_send_state *tx = &comm->tx;
+	struct comm_lane *l;
+
+	if (message > tx->current || (message == tx->current && offset > tx->offset))
+		return -EPROTO;
+	if (message < tx->acked_message ||
+	    (message == tx->acked_message && offset <= tx->acked_offset))
+		return 0; /* an older one, overtaken on another lane */
+	tx->acked_message = message;
+	tx->acked_offset = offset;
+	COMM_FOR_EACH_LANE(comm, l)
+	{
+		const struct scheduler_lane *lane = &comm->scheduler.lane[l->index];
+
+		/* What has arrived its TCP has delivered, which a kernel lane is asked for seldom. */
+		if (list_shed(tx, &l->under_way) && l->kind == LANE_KERNEL)
+			scheduler_acked(&comm->scheduler, l->index, lane->given_bytes,
+					comm->now_ns);
+	}
+	buffers_shed(comm);
 	return 0;
 }
 
-static void comm_send_read(struct comm_lane *l)
+unsigned comm_send_orphan(struct comm_lane *l, bool lost)
+{
+	struct comm_send_state *tx = &l->comm->tx;
+	unsigned moved = 0;
+	int16_t i;
+
+	while ((i = list_pop(tx, &l->under_way)) >= 0) {
+		const struct comm_chunk *chunk = &tx->chunks[i];
+		bool acked = chunk_is_acked(tx, chunk);
+
+		/* The buffer of an acknowledged one may be another message's by now. */
+		if (chunk->buffer >= 0 && !acked && tx->buffers[chunk->buffer].lane == l)
+			tx->buffers[chunk->buffer].lane = NULL;
+		if (acked || chunk->resent || !lost) {
+			list_append(tx, &tx->unused, i);
+			continue;
+		}
+		list_append(tx, &tx->moved, i);
+		moved++;
+	}
+	l->out.payload = NULL;
+	lane_stats_moved_away(l->stats, moved);
+	return moved;
+}
+
+/* ---- what goes next ---------------------------------------------------------------------------- */
+
+static void plan_chunk(struct comm *comm, struct plan *plan, enum plan_kind kind, int16_t i)
+{
+	const struct comm_chunk *chunk = &comm->tx.chunks[i];
+
+	*plan = (struct plan){
+		.kind = kind,
+		.chunk = i,
+		.message = chunk->message,
+		.offset = chunk->offset,
+		.length = chunk->length,
+		.buffer = chunk->buffer,
+		.kinds = chunk->buffer < 0 ? comm_request(comm, chunk->message)->kinds
+					   : comm->tx.buffers[chunk->buffer].kinds,
+	};
+}
+
+/* A chunk that a stalled lane has: of the oldest message, or of any. */
+static bool plan_stalled(struct comm *comm, struct plan *plan, bool any)
+{
+	struct comm_send_state *tx = &comm->tx;
+	/* Buffered sends are done before they are acknowledged. */
+	uint64_t oldest = tx->acked_message > comm->completed ? tx->acked_message : comm->completed;
+	uint32_t stalled = comm->scheduler.stalled;
+
+	if (!stalled || stalled == comm->scheduler.live || tx->unused.head < 0)
+		return false;
+	for (; stalled; stalled &= stalled - 1) {
+		const struct comm_lane *l = comm->lanes[__builtin_ctz(stalled)];
+
+		for (int16_t i = l->under_way.head; i >= 0; i = tx->chunks[i].next) {
+			const struct comm_chunk *chunk = &tx->chunks[i];
+
+			if (chunk->resent || chunk_is_acked(tx, chunk) ||
+			    (!any && chunk->message > oldest))
+				continue;
+			plan_chunk(comm, plan, PLAN_RESENT, i);
+			plan->from = l;
+			return true;
+		}
+	}
+	return false;
+}
+
+/* How much of a message goes into one chunk. */
+static uint64_t plan_chunk_bytes(const struct comm *comm, const struct request *request)
+{
+	uint64_t left = request->size - comm->tx.offset, limit;
+	unsigned choices = 1;
+
+	if (!comm->failover)
+		return left;
+	if (left > CHUNK_BYTES_MIN)
+		choices = scheduler_choices(&comm->scheduler, request->kinds);
+	if (choices <= 1)
+		return left < CHUNK_BYTES_ALONE ? left : CHUNK_BYTES_ALONE;
+	limit = (request->size / choices + RECORD_OFFSET_ALIGN) &
+		~(uint64_t)(RECORD_OFFSET_ALIGN - 1);
+	if (limit > CHUNK_BYTES_MAX)
+		limit = CHUNK_BYTES_MAX;
+	if (limit < CHUNK_BYTES_MIN)
+		limit = CHUNK_BYTES_MIN;
+	return left < limit ? left : limit;
+}
+
+static bool plan_new(struct comm *comm, struct plan *plan)
+{
+	const struct comm_send_state *tx = &comm->tx;
+	const struct request *request = comm_request(comm, tx->current);
+	int8_t buffer = -1;
+	int64_t allowed;
+
+	if (tx->current == comm_posted(comm) || (comm->failover && tx->unused.head < 0))
+		return false;
+	allowed = send_allowance(comm, plan_chunk_bytes(comm, request));
+	if (allowed < 0)
+		return false;
+	if (tx->buffers && request->size <= comm->buffer_bytes) {
+		/* In one chunk. */
+		if (!tx->buffers_free || (uint64_t)allowed < request->size)
+			return false;
+		buffer = (int8_t)__builtin_ctzll(tx->buffers_free);
+	}
+	*plan = (struct plan){ .kind = PLAN_NEW,
+			       .message = tx->current,
+			       .offset = tx->offset,
+			       .length = (uint32_t)allowed,
+			       .buffer = buffer,
+			       .kinds = request->kinds };
+	return true;
+}
+
+/* A chunk that another lane would deliver much sooner than the slow one that has it: the first that lags. */
+static bool plan_late(struct comm *comm, struct plan *plan)
+{
+	struct comm_send_state *tx = &comm->tx;
+	uint64_t now_ns = comm->now_ns;
+	struct comm_lane *l;
+
+	if (tx->unused.head < 0)
+		return false;
+	COMM_FOR_EACH_LANE(comm, l)
+	{
+		uint64_t behind = 0;
+
+		if (l->under_way.head < 0 || comm->scheduler.lane[l->index].stalled ||
+		    !scheduler_lags(&comm->scheduler, l->index, now_ns))
+			continue;
+		for (int16_t i = l->under_way.head; i >= 0; i = tx->chunks[i].next)
+			behind += RECORD_HEADER_BYTES + tx->chunks[i].length;
+		for (int16_t i = l->under_way.head; i >= 0; i = tx->chunks[i].next) {
+			const struct comm_chunk *chunk = &tx->chunks[i];
+			int best;
+
+			behind -= RECORD_HEADER_BYTES + chunk->length;
+			if (chunk->resent || chunk_is_acked(tx, chunk))
+				continue;
+			best = scheduler_best(&comm->scheduler, LANE_HARP | LANE_KERNEL,
+					      chunk->length, now_ns);
+			if (best < 0 || !scheduler_late(&comm->scheduler, l->index, behind,
+							(unsigned)best, chunk->length, now_ns))
+				continue;
+			plan_chunk(comm, plan, PLAN_RESENT, i);
+			plan->from = l;
+			plan->kinds = LANE_HARP | LANE_KERNEL;
+			return true;
+		}
+	}
+	return false;
+}
+
+static bool plan_next(struct comm *comm, struct plan *plan)
+{
+	struct comm_send_state *tx = &comm->tx;
+
+	if (!comm->failover)
+		return plan_new(comm, plan);
+	(void)list_shed(tx, &tx->moved);
+	if (tx->moved.head >= 0) {
+		plan_chunk(comm, plan, PLAN_MOVED, tx->moved.head);
+		return true;
+	}
+	return plan_stalled(comm, plan, false) || plan_new(comm, plan) ||
+	       plan_stalled(comm, plan, true) || plan_late(comm, plan);
+}
+
+/* Small messages in a row go by the lane that was best for the first of some: comparing 16 lanes takes as long as
+ * sending one. Nor does their receiver have to look elsewhere. */
+static struct comm_lane *plan_lane(struct comm *comm, const struct plan *plan)
+{
+	struct comm_send_state *tx = &comm->tx;
+	struct scheduler *scheduler = &comm->scheduler;
+	bool small = plan->kind == PLAN_NEW && plan->buffer >= 0;
+	struct comm_lane *l;
+	int best;
+
+	if (comm->closing) { /* a reachable one with room: there is no other time */
+		COMM_FOR_EACH_LANE(comm, l)
+		if (comm_lane_is_reachable(l) && !l->broken && !comm_lane_has_out(l))
+			return l;
+		return NULL;
+	}
+	l = comm->lanes[tx->sticky.lane];
+	if (small && tx->sticky.kinds == plan->kinds && l &&
+	    !(scheduler->stalled >> tx->sticky.lane & 1) &&
+	    comm->now_ns - tx->sticky.since_ns < STICKY_NS && !l->full &&
+	    scheduler->lane[tx->sticky.lane].given_bytes < tx->sticky.until_bytes)
+		return l;
+	best = scheduler_best(scheduler, plan->kinds, plan->length, comm->now_ns);
+	if (best < 0)
+		return NULL;
+	if (small) {
+		tx->sticky.lane = (uint8_t)best;
+		tx->sticky.kinds = (uint8_t)plan->kinds;
+		tx->sticky.since_ns = comm->now_ns;
+		tx->sticky.until_bytes = scheduler->lane[best].given_bytes + STICKY_BYTES;
+	}
+	return comm->lanes[best];
+}
+
+/* ---- sending ----------------------------------------------------------------------------------- */
+
+/* Remembers the chunk until it is acknowledged. */
+static void send_track(struct comm_lane *l, const struct plan *plan)
 {
 	struct comm *comm = l->comm;
-	struct record record;
-	int rc = 1;
+	struct comm_send_state *tx = &comm->tx;
+	int16_t i = list_pop(tx, plan->kind == PLAN_MOVED ? &tx->moved : &tx->unused);
 
-	while (rc == 1 && !comm->error && !comm->end_error) {
-		rc = comm_read_record(l, &record);
-		if (rc < 0 && !comm->error)
-			comm_end_by_error(comm, rc);
-		if (rc != 1)
-			return;
-		switch (record.type) {
-		case RECORD_CREDIT:
-			if (comm_send_credit(l, &record))
-				return;
-			break;
-		case RECORD_CLOSE:
-			comm_end_by_record(comm, &record);
-			break;
-		case RECORD_ACK:
-			comm_fail_protocol(comm, l, "an ACK record in a comm of one lane");
-			break;
-		default:
-			comm_fail_protocol(comm, l, "a record that only a sender may send");
-		}
+	if (plan->kind == PLAN_RESENT) {
+		tx->chunks[plan->chunk].resent = true;
+		lane_stats_moved_away(plan->from->stats, 1);
+	}
+	if (plan->kind != PLAN_NEW)
+		lane_stats_moved_here(l->stats);
+	tx->chunks[i] = (struct comm_chunk){ .message = plan->message,
+					     .offset = plan->offset,
+					     .length = plan->length,
+					     .buffer = plan->buffer,
+					     .again = plan->kind != PLAN_NEW };
+	list_append(tx, &l->under_way, i);
+	scheduler_give(&comm->scheduler, l->index, RECORD_HEADER_BYTES + plan->length,
+		       comm->now_ns);
+	l->unrated = scheduler_is_unrated(&comm->scheduler.lane[l->index]);
+	if (plan->buffer >= 0) {
+		tx->buffers[plan->buffer].lane = l;
+		/* Nothing else goes this way. */
+		tx->buffers[plan->buffer].end_bytes = comm->scheduler.lane[l->index].given_bytes;
 	}
 }
 
-void comm_send_advance(struct comm_lane *l, uint64_t now_ns)
+/* The plan becomes the record in l->out. */
+static void send_begin(struct comm_lane *l, const struct plan *plan)
 {
 	struct comm *comm = l->comm;
-	int rc = l->send_broken ? -EPIPE : comm_send_push(l);
+	struct comm_send_state *tx = &comm->tx;
+	/* Of a buffered send the slot may be another message's by now. */
+	struct request *request = comm_request(comm, plan->message);
+	struct record record = { .type = RECORD_DATA,
+				 .message = plan->message,
+				 .offset = plan->offset,
+				 .length = plan->length };
 
-	/* Credits, CLOSE, the end of the stream. A kernel lane costs a system call to ask. */
-	if (l->kind != LANE_KERNEL || rc < 0 || now_ns - l->looked_ns >= SEND_LOOK_NS ||
-	    (!comm->no_credit && comm->tx.current < comm->posted)) {
-		l->looked_ns = now_ns;
-		comm_send_read(l);
-		if (comm->error)
-			return;
-		if (rc == 1)
-			rc = comm_send_push(l); /* with the new credits */
+	if (plan->message >= comm->completed)
+		request->carried |= (uint8_t)l->kind;
+	if (plan->kind == PLAN_NEW) {
+		if (plan->buffer >= 0)
+			buffer_fill(tx, plan->buffer, request);
+		send_cut(comm, plan->length);
 	}
-	comm_send_complete(l);
-	if (rc < 0) /* what the peer said, read above, explains it better */
-		comm_end(comm, rc, lane_error_text(rc));
+	if (comm->failover)
+		send_track(l, plan);
+	l->turn_bytes += plan->length;
+	lane_stats_chunk_sent(l->stats, plan->length);
+	record.total = plan->buffer >= 0 ? tx->buffers[plan->buffer].size : request->size;
+	record.tag = plan->buffer >= 0 ? tx->buffers[plan->buffer].tag : (uint32_t)request->tag;
+	comm_out_begin(l, &record);
+	l->out.message = plan->message;
+	l->out.buffer = plan->buffer;
+	l->out.payload_left = plan->length;
+	if (plan->length)
+		l->out.payload = plan->buffer >= 0 ? buffer_data(tx, plan->buffer)
+						   : request->data + plan->offset;
+}
+
+/* The record in l->out goes on. */
+static void send_push(struct comm_lane *l)
+{
+	struct comm *comm = l->comm;
+	struct comm_out *out = &l->out;
+	uint64_t over = out->buffer < 0 ? comm->completed : comm->tx.acked_message;
+
+	/* The memory is not ours any more, or another message's. */
+	if (out->payload && comm->failover && out->message < over)
+		out->payload = NULL;
+	(void)comm_lane_push(l);
+}
+
+/* Pushes what reachable lanes have begun, and asks what they have delivered. Returns one of them, or NULL. */
+static struct comm_lane *send_go_on(struct comm *comm)
+{
+	struct comm_lane *l, *reachable = NULL;
+
+	COMM_FOR_EACH_LANE(comm, l)
+	{
+		if (!comm_lane_is_reachable(l))
+			continue;
+		reachable = l;
+		if (comm_lane_has_out(l) && !l->full && !l->broken)
+			send_push(l);
+		l->delivered_bytes = lane_delivered_bytes(l);
+		if (comm->failover && l->kind == LANE_HARP)
+			scheduler_acked(&comm->scheduler, l->index, l->delivered_bytes,
+					comm->now_ns);
+	}
+	return reachable;
+}
+
+static void send_schedule(struct comm *comm)
+{
+	struct comm_lane *l;
+	struct plan plan;
+
+	while (plan_next(comm, &plan)) {
+		l = plan_lane(comm, &plan);
+		if (!l || l->full || l->broken || comm_lane_has_out(l))
+			return; /* its room, or an acknowledgement, is an event */
+		if (!comm_lane_is_reachable(l) ||
+		    (l->turn_bytes >= COMM_TURN_BYTES_MAX && !comm->closing)) {
+			comm_wake(l);
+			return;
+		}
+		send_begin(l, &plan);
+		send_push(l);
+	}
+}
+
+void comm_send_run(struct comm *comm)
+{
+	struct comm_lane *l, *observer;
+
+	if (comm->end_error) /* the peer has said CLOSE: there is nothing more to move */
+		return;
+	observer = send_go_on(comm);
+	send_complete(comm, observer);
+	send_schedule(comm);
+	if (comm->completed == comm->tx.current)
+		return;
+	COMM_FOR_EACH_LANE(comm, l)
+	if (comm_lane_is_reachable(l))
+		l->delivered_bytes = lane_delivered_bytes(l);
+	send_complete(comm, observer);
+}
+
+/* ---- what the receiver says -------------------------------------------------------------------- */
+
+/* Without failover every CREDIT grants more. */
+static const char *send_credit(struct comm *comm, const struct record *record)
+{
+	if (comm->failover) {
+		if (send_acked(comm, record->message, 0))
+			return "a CREDIT record of messages that were not sent";
+		if (record->total > comm->tx.granted)
+			send_grant(comm, record->total);
+		return NULL;
+	}
+	if (comm->no_credit)
+		return "a CREDIT record that was not wanted";
+	if (record->message > comm->tx.current || record->total <= comm->tx.granted)
+		return "a CREDIT record out of order";
+	/* The sizes are for several lanes; the receiver alone judges truncation. */
+	send_grant(comm, record->total);
+	return NULL;
+}
+
+/* False: it is the last record to be read. */
+static bool send_record(struct comm_lane *l, const struct record *record)
+{
+	struct comm *comm = l->comm;
+	const char *wrong = NULL;
+
+	switch (record->type) {
+	case RECORD_CREDIT:
+		wrong = send_credit(comm, record);
+		break;
+	case RECORD_ACK:
+		if (!comm->failover)
+			wrong = "an ACK record in a comm of one lane";
+		else if (send_acked(comm, record->message, record->offset))
+			wrong = "an ACK record of bytes that were not sent";
+		break;
+	case RECORD_CLOSE:
+		if (comm->failover)
+			(void)send_acked(comm, record->message, 0);
+		send_complete(comm, l);
+		comm_end_by_record(comm, record);
+		return false;
+	default:
+		wrong = "a record that only a sender may send";
+	}
+	if (wrong)
+		comm_fail_protocol(comm, l, wrong);
+	return !wrong;
+}
+
+void comm_send_read(struct comm_lane *l)
+{
+	struct record record;
+	int rc;
+
+	do {
+		rc = comm_read_record(l, &record);
+		if (rc != 1)
+			break;
+		l->idle_records++;
+		if (!send_record(l, &record))
+			return;
+	} while (!comm_lane_is_over(l));
+	if (rc == 1)
+		comm_wake(l); /* there may be more, and no event for it */
+	else if (rc < 0 && !comm_has_failed(l->comm))
+		comm_lane_die(l, rc, false);
+	else if (l->broken && !comm_has_failed(l->comm))
+		comm_lane_die(l, l->send_error, false);
 }

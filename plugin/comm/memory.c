@@ -22,6 +22,8 @@
  * All is under memory_lock but the waiting: whoever waits is counted, and no engine goes before they have done.
  */
 #include "comm/memory.h"
+#include "process/log.h"
+#include "device/device.h"
 
 #include <errno.h>
 #include <pthread.h>

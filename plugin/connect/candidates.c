@@ -1,13 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* candidates.c - which lanes may lead to a peer, by its handle, our engines and the host's routes. */
+#include "process/host_id.h"
 #include "connect/candidates.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "device/ctx.h"
-#include "connect/placement.h"
+#include "connect/ctx.h"
+#include "wire/queue_placement.h"
+#include "process/log.h"
+#include "process/config.h"
+#include "device/device.h"
 
 /* source: where a HARP lane comes from; NULL for a kernel lane. */
 static struct candidate *candidates_add(struct candidates *c, const struct device *device,
@@ -35,17 +39,17 @@ static struct candidate *candidates_add(struct candidates *c, const struct devic
 /* Where a HARP lane begins and ends: an instance of ours, a port of the peer's. */
 struct way {
 	struct engine *engine;
-	struct handle_door door;
+	struct handle_port port;
 };
 
 static void way_add(struct way *ways, unsigned *count, struct engine *engine,
-		    const struct handle_door *door)
+		    const struct handle_port *port)
 {
 	for (unsigned i = 0; i < *count; i++)
-		if (ways[i].engine == engine && ways[i].door.port == door->port)
+		if (ways[i].engine == engine && ways[i].port.port == port->port)
 			return;
 	if (*count < CANDIDATE_WAYS_MAX)
-		ways[(*count)++] = (struct way){ engine, *door };
+		ways[(*count)++] = (struct way){ engine, *port };
 }
 
 /*
@@ -57,22 +61,22 @@ static unsigned candidates_ways(const struct candidates *c, const struct engine_
 				const struct handle *h, uint16_t kernel_port,
 				struct way ways[CANDIDATE_WAYS_MAX])
 {
-	const struct handle_door chosen = { h->harp_port ? h->harp_port : kernel_port,
+	const struct handle_port chosen = { h->harp_port ? h->harp_port : kernel_port,
 					    h->harp_queue };
 	unsigned count = 0, engine_count = engine_set_count(engines);
 
 	way_add(ways, &count, c->engine, &chosen);
-	for (unsigned i = 0; h->harp_port && i < HANDLE_DOORS_MAX && h->doors[i].port; i++) {
+	for (unsigned i = 0; h->harp_port && i < HANDLE_PORTS_MAX && h->ports[i].port; i++) {
 		struct engine *from = c->engine;
 
 		for (unsigned e = 0; e < engine_count; e++) {
 			struct placement_end end;
 
 			engine_placement(engine_set_at(engines, e), &end);
-			if (end.queue == h->doors[i].queue)
+			if (end.queue == h->ports[i].queue)
 				from = engine_set_at(engines, e);
 		}
-		way_add(ways, &count, from, &h->doors[i]);
+		way_add(ways, &count, from, &h->ports[i]);
 	}
 	for (unsigned e = 0; e < engine_count; e++)
 		way_add(ways, &count, engine_set_at(engines, e), &chosen);
@@ -99,13 +103,13 @@ static void candidates_add_harp(struct candidates *c, const struct device *devic
 		source = *own;
 	c->ways = candidates_ways(c, engines, h, kernel_port, ways);
 	for (unsigned i = 0; i < c->ways; i++) {
-		candidate = candidates_add(c, device, &source, addr, ways[i].door.port);
+		candidate = candidates_add(c, device, &source, addr, ways[i].port.port);
 		if (!candidate)
 			continue;
 		candidate->engine = ways[i].engine;
 		candidate->peer_placement = h->harp_placement;
 		candidate->peer_queues = h->harp_queues;
-		candidate->peer_queue = ways[i].door.queue;
+		candidate->peer_queue = ways[i].port.queue;
 		candidate->harp_port = h->harp_port != 0;
 	}
 }
@@ -115,7 +119,7 @@ static bool candidates_on_this_host(struct candidates *c, const struct device *d
 {
 	uint8_t host_id[HANDLE_HOST_ID_BYTES];
 
-	c->same_host = !handle_host_id(device->netns, host_id) &&
+	c->same_host = !host_id_read(device->netns, host_id) &&
 		       !memcmp(host_id, h->host_id, sizeof(host_id));
 	if (c->same_host)
 		snprintf(c->why_kernel, sizeof(c->why_kernel),
@@ -201,7 +205,7 @@ int candidates_find(struct candidates *out, int dev, const struct handle *handle
 	struct engine_set *engines;
 
 	memset(out, 0, sizeof(*out));
-	engines = ctx_engines(dev, out->why_kernel, sizeof(out->why_kernel));
+	engines = interface_engines(dev, out->why_kernel, sizeof(out->why_kernel));
 	if (engines && handle->opening && !plugin_path_is_harp(path) && !device->netns)
 		candidates_wait_for_harp(out, device, handle);
 	else if (engines)

@@ -36,7 +36,7 @@ void candidates_list(struct candidates *out, int dev, struct engine_set *engines
 		     const struct handle *handle);
 /* At least one. -EPROTONOSUPPORT, said by WARN: none, or none of the path that HARP_PATH asks
  * for. Takes a place on the engine (engine_load) until candidates_forget(), on failure too. Asks
- * the kernel for routes: by the control thread, after ctx_open_device(). ctx_lock not held. */
+ * the kernel for routes: by the control thread, after interface_open(). ctx_lock not held. */
 int candidates_find(struct candidates *out, int dev, const struct handle *handle);
 void candidates_forget(struct candidates *c);
 

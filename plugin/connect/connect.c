@@ -7,16 +7,18 @@
 #include <sys/epoll.h>
 #include <sys/random.h>
 
-#include "device/ctx.h"
-#include "connect/dial.h"
+#include "connect/ctx.h"
+#include "connect/attempt.h"
 #include "process/forkguard.h"
-#include "poll/keeper.h"
+#include "poll/control.h"
 #include "process/keyfile.h"
-#include "comm/path_policy.h"
 #include "connect/peers.h"
 #include "connect/rails.h"
-#include "connect/retry.h"
-#include "connect/upkeep.h"
+#include "connect/rounds.h"
+#include "connect/reconnect.h"
+#include "process/log.h"
+#include "process/config.h"
+#include "device/device.h"
 
 /*
  * Theory of operation
@@ -25,7 +27,7 @@
  * an error; it is found again by the handle's address and secret. It has a list of candidates, best
  * first: HARP lanes, then kernel lanes, each by the families that both sides have. An attempt takes the
  * next candidate, opens a lane and runs the preamble; when it fails the next one is tried, and after the
- * last a pause and another round (retry.c): others may have pushed us out (guest.c), or the listener may be gone.
+ * last a pause and another round (retry.c): others may have pushed us out (pending.c), or the listener may be gone.
  *
  * A lane is opened and proved by dial.c, a HARP lane from a source port that leads to both queues. Where none did, that
  * is remembered for some seconds (peers.c), and the next candidate is taken at once: HARP lanes between other
@@ -43,7 +45,7 @@
  */
 
 #define HARP_OPEN_NS 3000000000ull /* HARP lanes of a family have so long if another kind is left */
-#define ANSWER_NS 6000000000ull    /* for CHALLENGE: a door has turned away after 5 s (guest.c) */
+#define ANSWER_NS 6000000000ull    /* for CHALLENGE: a door has turned away after 5 s (pending.c) */
 #define LOOK_NS 1000000000ull      /* at the time, for a lane that is the control thread's */
 #define WAY_PORTS_MAX 64u          /* tried for each way but the first */
 
@@ -64,23 +66,25 @@ struct connect {
 	struct handle handle;
 	struct candidates candidates; /* none before the first attempt */
 	unsigned candidate;           /* of the present attempt */
-	struct retry retry;
+	struct rounds rounds;
 	atomic_int stage;
-	struct driver *driver;   /* of the present attempt */
-	struct keeper_task task; /* that starts an attempt, or frees this */
+	struct driver *driver; /* of the present attempt */
+	/* The control thread's: begins an attempt, ends this. */
+	struct work begin_work, end_work;
+	struct interface_waiter waiter; /* for the interface to be opened */
 	struct work start_work, work, stop_work;
 	uint64_t comm_id;
 	uint64_t deadline_ns, look_ns;
-	uint64_t began_ns;           /* the present attempt */
-	uint64_t harp_deadline_ns;   /* of all HARP lanes of a family, in this round */
-	struct dial dial;            /* the present attempt */
-	struct keeper_source source; /* of a kernel lane; the keeper's baton */
+	uint64_t began_ns;            /* the present attempt */
+	uint64_t harp_deadline_ns;    /* of all HARP lanes of a family, in this round */
+	struct attempt attempt;       /* the present attempt */
+	struct control_source source; /* of a kernel lane; the control thread's */
 	bool waits_for_open;
-	struct upkeep *upkeep; /* of further lanes; NULL: there will be none */
+	struct reconnect *reconnect; /* of further lanes; NULL: there will be none */
 	struct comm *comm;
 	int error;
-	enum retry_kind failure; /* where error comes from */
-	char error_text[256];    /* empty: the error has been logged */
+	enum rounds_kind failure; /* where error comes from */
+	char error_text[256];     /* empty: the error has been logged */
 };
 
 struct connect *connect_next(struct connect *c)
@@ -96,31 +100,31 @@ static void connect_leave(struct connect *c, enum connect_stage stage)
 }
 
 /* How the dial that has just ended failed. */
-static enum retry_kind connect_failure(const struct dial *dial, int error)
+static enum rounds_kind connect_failure(const struct attempt *attempt, int error)
 {
 	if (error == -EKEYREJECTED)
-		return RETRY_WRONG;
-	if (!dial->opened || (error != -ECONNRESET && error != -ETIMEDOUT))
-		return RETRY_REFUSED;
-	if (error == -ECONNRESET && dial->preamble.step <= PREAMBLE_READ_CHALLENGE)
-		return RETRY_UNKNOWN;
-	return RETRY_TURNED_AWAY;
+		return ROUNDS_WRONG;
+	if (!attempt->opened || (error != -ECONNRESET && error != -ETIMEDOUT))
+		return ROUNDS_REFUSED;
+	if (error == -ECONNRESET && attempt->preamble.step <= PREAMBLE_READ_CHALLENGE)
+		return ROUNDS_UNKNOWN;
+	return ROUNDS_TURNED_AWAY;
 }
 
-static enum retry_news connect_news(const struct connect *c, int error)
+static enum rounds_news connect_news(const struct connect *c, int error)
 {
 	if (!c->began_ns)
-		return RETRY_NOT_TRIED;
-	if (c->dial.opened)
-		return RETRY_PEER;
-	return error == -ETIMEDOUT ? RETRY_SILENCE : RETRY_NO_WAY;
+		return ROUNDS_NOT_TRIED;
+	if (c->attempt.opened)
+		return ROUNDS_PEER;
+	return error == -ETIMEDOUT ? ROUNDS_SILENCE : ROUNDS_NO_WAY;
 }
 
 static void connect_attempt_failed(struct connect *c, int error, const char *text, uint64_t now_ns)
 {
 	const struct candidate *candidate = &c->candidates.list[c->candidate];
 	char remote[HARP_ENDPOINT_TEXT_MAX];
-	enum retry_kind failure = connect_failure(&c->dial, error);
+	enum rounds_kind failure = connect_failure(&c->attempt, error);
 	bool over = c->handle.sealed != (keyfile_key() != NULL), cut_short;
 
 	/* The listener has heard it now too: it says the same there. */
@@ -130,27 +134,27 @@ static void connect_attempt_failed(struct connect *c, int error, const char *tex
 	}
 	cut_short =
 		error == -ETIMEDOUT && now_ns >= c->deadline_ns && now_ns < c->began_ns + ANSWER_NS;
-	if (retry_tells(&c->retry, connect_news(c, error), cut_short)) {
+	if (rounds_tells(&c->rounds, connect_news(c, error), cut_short)) {
 		c->error = error;
 		c->failure = failure;
 		snprintf(c->error_text, sizeof(c->error_text), "%s by %s: %s",
 			 harp_endpoint_format(&candidate->remote, remote),
 			 candidate->harp ? "HARP TCP" : "kernel TCP", text);
 	}
-	retry_note(&c->retry, failure);
+	rounds_note(&c->rounds, failure);
 	if (++c->candidate == c->candidates.count) {
 		c->candidate = 0;
-		over |= !retry_again(&c->retry, now_ns);
+		over |= !rounds_again(&c->rounds, now_ns);
 	}
 	connect_leave(c,
-		      over || now_ns >= c->deadline_ns || c->retry.not_before_ns >= c->deadline_ns
+		      over || now_ns >= c->deadline_ns || c->rounds.not_before_ns >= c->deadline_ns
 			      ? CONNECT_FAILED
 			      : CONNECT_IDLE);
 }
 
 static int connect_finish(struct connect *c)
 {
-	const struct preamble *p = &c->dial.preamble;
+	const struct preamble *p = &c->attempt.preamble;
 	struct comm_options opt = { .ctx = c->ctx,
 				    .side = COMM_SEND,
 				    .several = preamble_several(p),
@@ -161,33 +165,33 @@ static int connect_finish(struct connect *c)
 
 	opt.lane.dev = c->dev;
 	opt.lane.sent_bytes = p->sent_bytes;
-	opt.lane.rtt_ns = c->dial.rtt_ns;
+	opt.lane.rtt_ns = c->attempt.rtt_ns;
 	opt.eager_bytes =
 		p->own.eager_bytes < p->peer.eager_bytes ? p->own.eager_bytes : p->peer.eager_bytes;
 	opt.no_credit = (p->own.features & FEATURE_NO_CREDIT) != 0;
 	if (opt.several) {
-		opt.lane_lost = upkeep_lost;
+		opt.lane_lost = reconnect_lost;
 		opt.harp_bytes_max =
-			path_policy_harp_bytes_max(plugin_device(c->dev), plugin_config());
+			interface_harp_bytes_max(c->dev, &c->attempt.candidate.remote.addr);
 	}
-	rc = comm_create(&c->comm, c->dial.lane, &opt);
+	rc = comm_create(&c->comm, c->attempt.lane, &opt);
 	if (!rc && opt.several)
-		upkeep_made(c->upkeep, c->comm, &c->dial);
+		reconnect_made(c->reconnect, c->comm, &c->attempt);
 	return rc;
 }
 
-static void connect_ended(struct dial *dial, int error, const char *text, uint64_t now_ns)
+static void connect_ended(struct attempt *attempt, int error, const char *text, uint64_t now_ns)
 {
-	struct connect *c = dial->owner;
+	struct connect *c = attempt->owner;
 
-	keeper_unwatch(&c->source);
+	control_unwatch(&c->source);
 	if (!error)
 		error = connect_finish(c);
-	if (error && dial->lane) {
+	if (error && attempt->lane) {
 		text = lane_error_text(error);
-		dial_stop(dial);
+		attempt_stop(attempt);
 	}
-	dial->lane = NULL;
+	attempt->lane = NULL;
 	if (error)
 		connect_attempt_failed(c, error, text, now_ns);
 	else
@@ -199,30 +203,30 @@ static void connect_run(struct work *work, uint64_t now_ns)
 	struct connect *c = (struct connect *)((char *)work - offsetof(struct connect, work));
 
 	if (atomic_load_explicit(&c->stage, memory_order_relaxed) == CONNECT_RUNNING)
-		dial_advance(&c->dial, now_ns);
+		attempt_advance(&c->attempt, now_ns);
 }
 
-static void connect_ready(struct keeper_source *source, uint64_t now_ns)
+static void connect_ready(struct control_source *source, uint64_t now_ns)
 {
 	struct connect *c = (struct connect *)((char *)source - offsetof(struct connect, source));
 
-	dial_advance(&c->dial, now_ns);
-	if (c->source.watched && c->waits_for_open && c->dial.opened) {
+	attempt_advance(&c->attempt, now_ns);
+	if (c->source.watched && c->waits_for_open && c->attempt.opened) {
 		c->waits_for_open = false;
-		keeper_rewatch(&c->source, EPOLLIN);
+		control_rewatch(&c->source, EPOLLIN);
 	}
 }
 
-/* A kernel lane of the keeper's has been begun. */
+/* A kernel lane has been begun. */
 static void connect_watch(struct connect *c, uint64_t now_ns)
 {
-	struct dial *dial = &c->dial;
-	int rc = keeper_watch(&c->source, lane_kernel_fd(dial->lane), EPOLLIN | EPOLLOUT);
+	struct attempt *attempt = &c->attempt;
+	int rc = control_watch(&c->source, lane_kernel_fd(attempt->lane), EPOLLIN | EPOLLOUT);
 
 	c->waits_for_open = true;
 	if (!rc)
 		return;
-	dial_stop(dial);
+	attempt_stop(attempt);
 	connect_attempt_failed(c, rc, lane_error_text(rc), now_ns);
 }
 
@@ -237,7 +241,7 @@ static bool connect_may_try(struct connect *c, const struct candidate *candidate
 		c->harp_deadline_ns = now_ns + HARP_OPEN_NS;
 	avoided_s = peers_avoided_s(&candidate->remote, engine_index(candidate->engine), now_ns);
 	/* Where HARP is all there is, what failed is tried again after all the rest. */
-	if (avoided_s && (!last_resort || (!c->retry.rounds && c->candidates.count > 1))) {
+	if (avoided_s && (!last_resort || (!c->rounds.rounds && c->candidates.count > 1))) {
 		snprintf(text, len, "no packet found the way %u s ago", avoided_s);
 		return false;
 	}
@@ -246,9 +250,9 @@ static bool connect_may_try(struct connect *c, const struct candidate *candidate
 		return false;
 	}
 	if (!last_resort && c->harp_deadline_ns < c->deadline_ns)
-		c->dial.open_deadline_ns = c->harp_deadline_ns;
+		c->attempt.open_deadline_ns = c->harp_deadline_ns;
 	if (c->candidate % c->candidates.ways)
-		c->dial.ports_max = WAY_PORTS_MAX;
+		c->attempt.ports_max = WAY_PORTS_MAX;
 	return true;
 }
 
@@ -258,20 +262,20 @@ static void connect_start_run(struct work *work, uint64_t now_ns)
 	const struct candidate *candidate = &c->candidates.list[c->candidate];
 	char text[96];
 
-	c->dial.candidate = *candidate;
-	c->dial.driver = c->driver;
-	c->dial.opened = false;
-	c->dial.ports_max = 0;
+	c->attempt.candidate = *candidate;
+	c->attempt.driver = c->driver;
+	c->attempt.opened = false;
+	c->attempt.ports_max = 0;
 	c->began_ns = 0;
-	c->dial.deadline_ns = c->dial.open_deadline_ns = c->deadline_ns;
+	c->attempt.deadline_ns = c->attempt.open_deadline_ns = c->deadline_ns;
 	if (candidate->harp && !connect_may_try(c, candidate, now_ns, text, sizeof(text))) {
 		connect_attempt_failed(c, -ETIMEDOUT, text, now_ns);
 		return;
 	}
 	c->began_ns = now_ns;
 	connect_leave(c, CONNECT_RUNNING);
-	dial_start(&c->dial, now_ns);
-	if (!candidate->harp && c->dial.lane)
+	attempt_start(&c->attempt, now_ns);
+	if (!candidate->harp && c->attempt.lane)
 		connect_watch(c, now_ns);
 }
 
@@ -280,8 +284,8 @@ static void connect_stop_run(struct work *work, uint64_t now_ns)
 	struct connect *c = (struct connect *)((char *)work - offsetof(struct connect, stop_work));
 
 	(void)now_ns;
-	keeper_unwatch(&c->source);
-	dial_stop(&c->dial);
+	control_unwatch(&c->source);
+	attempt_stop(&c->attempt);
 }
 
 /* ---- starting an attempt; the control thread, no lock and no baton held ----------------------- */
@@ -291,39 +295,46 @@ static uint8_t connect_plan(struct connect *c)
 {
 	char why[384];
 	bool harp = c->candidates.list[0].harp || (c->handle.opening && !c->candidates.same_host &&
-						   ctx_engines(c->dev, why, sizeof(why)));
+						   interface_engines(c->dev, why, sizeof(why)));
 	unsigned lanes = rails_lanes(c->dev, harp);
 
 	if (lanes > 1)
-		c->upkeep = upkeep_new(c->dev, c->dscp, &c->handle);
-	return c->upkeep ? (uint8_t)lanes : 1;
+		c->reconnect = reconnect_new(c->dev, c->dscp, &c->handle);
+	return c->reconnect ? (uint8_t)lanes : 1;
 }
 
 static void connect_prepare_dial(struct connect *c)
 {
-	struct dial *dial = &c->dial;
+	struct attempt *attempt = &c->attempt;
 
-	dial->dev = c->dev;
-	dial->dscp = c->dscp;
-	dial->listen_id = c->handle.listen_id;
-	dial->comm_id = c->comm_id;
-	memcpy(dial->key, c->handle.secret, PREAMBLE_KEY_BYTES);
-	dial->own.lanes = connect_plan(c);
-	dial->answer_ns = ANSWER_NS;
-	dial->ended = connect_ended;
-	dial->owner = c;
+	attempt->dev = c->dev;
+	attempt->dscp = c->dscp;
+	attempt->listen_id = c->handle.listen_id;
+	attempt->comm_id = c->comm_id;
+	memcpy(attempt->key, c->handle.secret, PREAMBLE_KEY_BYTES);
+	attempt->own.lanes = connect_plan(c);
+	attempt->answer_ns = ANSWER_NS;
+	attempt->ended = connect_ended;
+	attempt->owner = c;
 }
 
-/* Before the first attempt: opens the interface, and asks the kernel for routes. */
+/* Before the first attempt, when the interface is open: asks the kernel for routes. */
 static int connect_prepare(struct connect *c)
 {
-	int rc;
+	int rc = candidates_find(&c->candidates, c->dev, &c->handle);
 
-	ctx_open_device(c->dev);
-	rc = candidates_find(&c->candidates, c->dev, &c->handle);
 	if (!rc)
 		connect_prepare_dial(c);
 	return rc;
+}
+
+/* Runs work under the poller of a driver, and returns when it has run; the control thread. */
+static void connect_call(struct driver *driver, struct work *work)
+{
+	if (driver == control_driver())
+		control_call(work);
+	else
+		driver_call(driver, work);
 }
 
 /* Of the next attempt. */
@@ -331,15 +342,16 @@ static struct driver *connect_driver(struct connect *c)
 {
 	const struct candidate *candidate = &c->candidates.list[c->candidate];
 
-	return candidate->harp ? engine_driver(candidate->engine) : keeper_driver();
+	return candidate->harp ? engine_driver(candidate->engine) : control_driver();
 }
 
-static void connect_start(struct keeper_task *task)
+static void connect_begin(struct connect *c)
 {
-	struct connect *c = (struct connect *)((char *)task - offsetof(struct connect, task));
 	struct driver *driver;
 
 	if (!c->candidates.count) {
+		if (interface_wait(c->dev, &c->waiter))
+			return;
 		c->error = connect_prepare(c);
 		if (c->error) {
 			connect_leave(c, CONNECT_FAILED);
@@ -347,13 +359,43 @@ static void connect_start(struct keeper_task *task)
 		}
 	}
 	driver = connect_driver(c);
-	if (driver != c->driver) /* nothing of ours stays on the list of the old one */
-		driver_call(c->driver, &c->stop_work);
+	if (driver != c->driver) /* nothing of this connect stays on the list of the old one */
+		connect_call(c->driver, &c->stop_work);
 	c->driver = driver;
-	driver_call(driver, &c->start_work);
+	connect_call(driver, &c->start_work);
+}
+
+static void connect_begin_run(struct work *work, uint64_t now_ns)
+{
+	(void)now_ns;
+	connect_begin((struct connect *)((char *)work - offsetof(struct connect, begin_work)));
+}
+
+/* The interface is open. */
+static void connect_opened_run(struct work *work, uint64_t now_ns)
+{
+	(void)now_ns;
+	connect_begin((struct connect *)((char *)work - offsetof(struct connect, waiter.work)));
 }
 
 /* ---- plugin_connect --------------------------------------------------------------------------- */
+
+/* The control thread: what was posted for the connect before has run. */
+static void connect_end_run(struct work *work, uint64_t now_ns)
+{
+	struct connect *c = (struct connect *)((char *)work - offsetof(struct connect, end_work));
+
+	(void)now_ns;
+	connect_call(c->driver,
+		     &c->stop_work); /* c->work, if it is still queued there, runs before */
+	if (c->comm) {
+		reconnect_stop(c->comm->reconnect);
+		comm_close(c->comm, true);
+	}
+	reconnect_free(c->reconnect);
+	candidates_forget(&c->candidates);
+	free(c);
+}
 
 static int connect_new(struct plugin_ctx *ctx, int dev, const void *key,
 		       const struct handle *handle, int traffic_class, struct connect **out)
@@ -365,7 +407,9 @@ static int connect_new(struct plugin_ctx *ctx, int dev, const void *key,
 		WARN("%s: cannot connect: out of memory", plugin_device(dev)->ifname);
 		return -ENOMEM;
 	}
-	c->task.run = connect_start;
+	c->begin_work.run = connect_begin_run;
+	c->waiter.work.run = connect_opened_run;
+	c->end_work.run = connect_end_run;
 	c->start_work.run = connect_start_run;
 	c->work.run = connect_run;
 	c->stop_work.run = connect_stop_run;
@@ -375,14 +419,14 @@ static int connect_new(struct plugin_ctx *ctx, int dev, const void *key,
 	c->dev = dev;
 	c->dscp = ctx_dscp(ctx, traffic_class);
 	c->handle = *handle;
-	c->driver = keeper_driver();
+	c->driver = control_driver();
 	c->deadline_ns = driver_clock_ns() + plugin_config()->connect_timeout_ns;
 	if (getrandom(&c->comm_id, sizeof(c->comm_id), 0) != sizeof(c->comm_id)) {
 		WARN("%s: cannot connect: getrandom() gives no id", plugin_device(dev)->ifname);
 		free(c);
 		return -EIO;
 	}
-	retry_init(&c->retry, plugin_config()->connect_timeout_ns, c->comm_id);
+	rounds_init(&c->rounds, plugin_config()->connect_timeout_ns, c->comm_id);
 	pthread_mutex_lock(&ctx_lock);
 	c->next = ctx->connects;
 	ctx->connects = c;
@@ -417,37 +461,18 @@ static void connect_unlink(struct connect *c)
 	pthread_mutex_unlock(&ctx_lock);
 }
 
-/* Off the list, and without a task that is queued. */
-static void connect_destroy(struct connect *c)
-{
-	/* c->work, if it is still queued, runs before: it was posted earlier. */
-	driver_call(c->driver, &c->stop_work);
-	if (c->comm) {
-		upkeep_stop(c->comm->upkeep);
-		comm_close(c->comm, true);
-	}
-	upkeep_free(c->upkeep);
-	candidates_forget(&c->candidates);
-	free(c);
-}
-
 void connect_free(struct connect *c)
 {
 	connect_unlink(c);
-	connect_destroy(c);
+	interface_cancel(&c->waiter);
+	control_call(&c->end_work);
 }
 
-static void connect_destroy_run(struct keeper_task *task)
-{
-	connect_destroy((struct connect *)((char *)task - offsetof(struct connect, task)));
-}
-
-/* Its drivers may be busy: the control thread waits for them. */
+/* Its pollers may be busy: the control thread waits for them. */
 static void connect_end(struct connect *c)
 {
 	connect_unlink(c);
-	c->task.run = connect_destroy_run;
-	keeper_task_post(&c->task, 0);
+	control_post(&c->end_work);
 }
 
 static void connect_report(struct connect *c)
@@ -469,14 +494,14 @@ static const char *connect_remedy(const struct connect *c)
 
 	if (lane_error_remedy(error))
 		return lane_error_remedy(error);
-	if (ctx_link_is_down(c->dev))
+	if (interface_link_is_down(c->dev))
 		return "; the link is down here: a cable, or a memif without its peer";
 	if (error == -EPROTONOSUPPORT || error == -EKEYREJECTED) /* it answered */
 		return "";
-	if (c->failure == RETRY_UNKNOWN)
+	if (c->failure == ROUNDS_UNKNOWN)
 		return " at HELLO each time: its rank has closed this listener (see the log there: it may have "
 		       "failed or been restarted), or strangers crowd the port";
-	if (c->failure == RETRY_TURNED_AWAY) /* silence has its question already */
+	if (c->failure == ROUNDS_TURNED_AWAY) /* silence has its question already */
 		return error == -ETIMEDOUT ? "" : "; is the peer's rank alive?";
 	return "; is the peer's rank alive, and does a firewall let TCP through?";
 }
@@ -486,14 +511,14 @@ static bool connect_must_look(struct connect *c)
 {
 	uint64_t now_ns = driver_clock_ns();
 
-	if (c->driver == keeper_driver() && now_ns < c->look_ns && now_ns < c->deadline_ns)
+	if (c->driver == control_driver() && now_ns < c->look_ns && now_ns < c->deadline_ns)
 		return false;
 	c->look_ns = now_ns + LOOK_NS;
 	return true;
 }
 
-int plugin_connect(struct plugin_ctx *ctx, int dev, void *handle_bytes, int traffic_class,
-		   struct comm **out)
+int connect_step(struct plugin_ctx *ctx, int dev, const void *handle_bytes, int traffic_class,
+		 struct comm **out)
 {
 	struct handle handle;
 	struct connect *c;
@@ -502,10 +527,6 @@ int plugin_connect(struct plugin_ctx *ctx, int dev, void *handle_bytes, int traf
 	int rc;
 
 	*out = NULL;
-	if (forkguard_is_child)
-		return -EBADF;
-	if (!ctx || !handle_bytes || !plugin_device(dev))
-		return -EINVAL;
 	rc = handle_decode(handle_bytes, &handle, why, sizeof(why));
 	if (rc) {
 		WARN("%s: cannot connect: %s", plugin_device(dev)->ifname, why);
@@ -520,16 +541,17 @@ int plugin_connect(struct plugin_ctx *ctx, int dev, void *handle_bytes, int traf
 	switch (atomic_load_explicit(&c->stage, memory_order_acquire)) {
 	case CONNECT_IDLE:
 		now_ns = driver_clock_ns();
-		if (now_ns < c->retry.not_before_ns)
+		if (now_ns < c->rounds.not_before_ns)
 			return 0;
 		c->look_ns = now_ns + LOOK_NS;
 		connect_leave(c, CONNECT_STARTING);
-		keeper_task_post(&c->task, 0);
+		control_post(&c->begin_work);
 		return 0;
 	case CONNECT_RUNNING:
 		if (connect_must_look(c))
 			driver_post(c->driver, &c->work);
-		driver_poll(c->driver);
+		if (c->driver != control_driver())
+			driver_poll(c->driver);
 		break;
 	default:
 		break;
@@ -537,10 +559,9 @@ int plugin_connect(struct plugin_ctx *ctx, int dev, void *handle_bytes, int traf
 	switch (atomic_load_explicit(&c->stage, memory_order_acquire)) {
 	case CONNECT_DONE:
 		connect_report(c);
-		ctx_add_comm(c->comm);
-		if (c->comm->upkeep) {
-			upkeep_begin(c->upkeep);
-			c->upkeep = NULL; /* the comm's */
+		if (c->comm->reconnect) {
+			reconnect_begin(c->reconnect);
+			c->reconnect = NULL; /* the comm's */
 		}
 		*out = c->comm;
 		c->comm = NULL;

@@ -8,7 +8,7 @@
 #ifndef HARP_PLUGIN_PEERS_H
 #define HARP_PLUGIN_PEERS_H
 
-#include "connect/placement.h"
+#include "wire/queue_placement.h"
 
 #define PEERS_MAX 256u
 #define PEERS_AVOID_NS 10000000000ull

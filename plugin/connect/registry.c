@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "comm/tender.h"
+#include "comm/background.h"
 
 /* Ids are drawn at random by connectors that have proved themselves: their low bits will do. */
 #define BUCKETS 1024u
@@ -19,7 +19,8 @@ struct registry_entry {
 	uint64_t id;
 	struct comm *comm; /* NULL: it is expected */
 	uint8_t key[PREAMBLE_KEY_BYTES];
-	struct tender tender;
+	struct comm_background background;
+	struct work free_work;
 };
 
 static pthread_mutex_t registry_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -87,6 +88,13 @@ static void registry_free(struct registry_entry *entry)
 	free(entry);
 }
 
+static void registry_free_run(struct work *work, uint64_t now_ns)
+{
+	(void)now_ns;
+	registry_free((struct registry_entry *)((char *)work -
+						offsetof(struct registry_entry, free_work)));
+}
+
 int registry_add(struct comm *comm, uint64_t comm_id, const uint8_t key[PREAMBLE_KEY_BYTES])
 {
 	struct registry_entry *entry = registry_new(comm, comm_id, key);
@@ -97,7 +105,7 @@ int registry_add(struct comm *comm, uint64_t comm_id, const uint8_t key[PREAMBLE
 		registry_free(entry);
 		return -EEXIST;
 	}
-	tender_begin(&entry->tender, comm);
+	background_begin(&entry->background, comm);
 	return 0;
 }
 
@@ -132,8 +140,10 @@ void registry_remove(struct comm *comm)
 		return;
 	registry_hide(comm);
 	comm->entry = NULL;
-	tender_end(&entry->tender);
-	registry_free(entry);
+	background_end(&entry->background);
+	/* Behind what the comm may have posted to wake the control thread. */
+	entry->free_work.run = registry_free_run;
+	control_post(&entry->free_work);
 }
 
 bool registry_key(uint64_t comm_id, uint8_t key[PREAMBLE_KEY_BYTES])

@@ -30,7 +30,8 @@
  *
  * What is chosen here are interfaces; device_load.c puts DPDK ports (device_port.c) before them.
  */
-#include "device/device.h"
+#include "device/scan.h"
+#include "process/config.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -315,8 +316,10 @@ static void device_describe(const struct device_host *host, const struct plugin_
 		device->has_default_route = host->default_route(device->ifname) == 1;
 		device->segments = host->segments(device->ifname) == 1;
 	}
-	if (!device->speed_mbps)
-		device->speed_mbps = DEVICE_SPEED_MBPS_DEFAULT;
+	if (!device->speed_mbps) {
+		device->speed_mbps = device_assumed_speed_mbps(device);
+		device->speed_is_assumed = true;
+	}
 }
 
 unsigned device_scan(const struct device_host *host, const struct plugin_config *config,

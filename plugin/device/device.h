@@ -1,87 +1,48 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device.h - choosing and describing interfaces and ports from a given picture of a host, for the tests. */
+/* device.h - the interfaces and ports that HARP offers, stable for the life of the process's first init (device_load.c). */
 #ifndef HARP_PLUGIN_DEVICE_H
 #define HARP_PLUGIN_DEVICE_H
 
-#include <ifaddrs.h>
+#include "harp_host.h"
 
-#include "plugin.h"
+#define PLUGIN_DEVICES_MAX 32u
 
-/* Where device_scan() looks. */
-struct device_host {
-	const struct ifaddrs *addresses;          /* as getifaddrs() gives them */
-	const char *sysfs;                        /* "/sys" */
-	const char *comm_id;                      /* NCCL_COMM_ID or NULL */
-	int (*mtu)(const char *ifname);           /* bytes, or -errno */
-	int (*default_route)(const char *ifname); /* 1, 0, -errno */
-	int (*segments)(const char *ifname); /* the kernel hands it GSO packets: 1, 0, -errno */
-	/* enum harp_address_state, or -errno: unknown */
-	int (*address_state)(const char *ifname, const struct harp_addr *addr);
-	/* What harpd leases (harp_lease.h), and the number of this process's network namespace. */
-	const struct harp_lease_device *leased;
-	unsigned leased_count;
+struct device {
+	char ifname[16];
+	uint32_t ifindex;
+	char pci_path[256]; /* empty: none */
+	uint64_t guid;
+	uint32_t speed_mbps;
+	bool speed_is_assumed; /* the driver reports none */
+	uint32_t mtu_bytes;
+	int numa_node;
+	bool has_default_route;
+	bool segments; /* takes GSO packets of the kernel's: TSO, or GSO in software */
+	/* Of the network namespace whose NIC and addresses these are, harpd's; 0: this process's own.
+	 * Elsewhere there are no kernel sockets of ours: such a device is HARP's or nothing. A DPDK port has a number
+	 * of its own. */
 	uint64_t netns;
+	bool has_v4, has_v6;
+	struct harp_addr addr_v4, addr_v6; /* first usable address of each family */
+	uint32_t scope_id;                 /* of addr_v6 when link-local */
+	/* A DPDK port: unknown to the kernel, and so of another namespace (netns), its own; ifindex 0. */
+	bool dpdk;
+	const char *port; /* its text (harp_host.h), when it is this process's; NULL: harpd's */
+	uint32_t queues;  /* that it shall have, at least 1 */
+	char driver[32];  /* "virtio_net"; of a DPDK port, once it is open: "net_memif" */
 };
-
-/*
- * Fills out with at most max devices in NCCL's order of preference and returns how many.
- * config: ifname, family and speed_mbps are used. 0: none fits; nothing is logged.
- */
-unsigned device_scan(const struct device_host *host, const struct plugin_config *config,
-		     struct device *out, unsigned max);
-
-/* Does ifname match a list in NCCL_SOCKET_IFNAME's syntax? exact: the list names it in whole. */
-bool device_name_matches(const char *list, const char *ifname, bool *exact);
-
-/* A DPDK port as a device, as far as it is known before it is opened. why: it can't be used; empty: it may. */
-struct device_port {
-	struct device device;
-	char why[256];
-};
-/*
- * Those of HARP_DPDK, then those of harpd's devices, that HARP_IFNAME lets through: how many, at most max.
- * texts: what the devices' port texts lie in. -EINVAL, said by WARN: HARP_DPDK is not understood.
- */
-int device_ports(const struct plugin_config *config, const struct harp_lease_device *leased,
-		 unsigned leased_count, struct device_port *out, unsigned max,
-		 char texts[sizeof(config->dpdk)]);
-/* Adds what an open port says of itself; dev: its number. */
-void device_port_opened(struct device *device, const struct harp_instance_port *info,
-			const struct plugin_config *config, const char *sysfs, unsigned dev);
-
-/* ------------------------------------------------------------------------------------------------
- * Between device.c, device_leased.c, device_port.c and device_sysfs.c.
- */
-/* What NCCL's own socket transport assumes of an interface that doesn't say. */
-#define DEVICE_SPEED_MBPS_DEFAULT 10000u
-/* Ranks of IPv6 addresses (enum harp_address_state) that reach further than their link are so much higher. */
-#define RANK_BEYOND_LINK HARP_ADDRESS_PREFERRED
-
-/* Everything the kernel says about one interface. */
-struct candidate {
-	struct device device;
-	uint8_t mac[6];
-	bool has_mac;
-	bool on_comm_id_subnet;
-	bool unnamed_never; /* only when named: of another namespace and on its default route */
-	int v6_rank; /* of device.addr_v6: how good an address to give to peers; 0: there is none */
-};
-
-/* Adds the NICs of other namespaces that harpd can lease a queue of; returns the new count. */
-unsigned device_collect_leased(const struct device_host *host, const struct plugin_config *config,
-			       struct candidate *all, unsigned count, unsigned max);
-/* Is this an interface of ours that a usable NIC of harpd's has the name of? */
-bool device_is_shadowed(const struct candidate *candidate, const struct candidate *all,
-			const bool *usable, unsigned count);
-/* MAC and index: unique per interface of a host, and the same each time it is asked. */
-uint64_t device_guid(const uint8_t mac[6], uint32_t ifindex);
-/* The PCI function of an address ("0000:3b:00.0"), and its NUMA node unless there is one. */
-void device_describe_pci_function(const char *sysfs, const char *address, struct device *device);
-/* Is there such an entry in the interface's directory? */
-bool device_sysfs_exists(const char *sysfs, const char *ifname, const char *entry);
-/* Adds speed (unless set), PCI path and NUMA node; guid too when a wire beneath is shared. all: the
- * interfaces of the host. */
-void device_describe_hardware(const char *sysfs, struct candidate *candidate,
-			      const struct candidate *all, unsigned count);
+/* Opens a DPDK port, plugin_device(dev), until the last context goes. -errno: why (one line) says the reason. */
+typedef int plugin_port_open(int dev, struct harp_instance_port *out, char *why, size_t why_len);
+/* By every first context: DPDK ports are opened by it. Failures have been said by WARN. */
+int plugin_devices_load(plugin_port_open *open);
+/* DPDK ports that could not be used at the load, and something else is. */
+unsigned plugin_ports_refused(void);
+int plugin_device_count(void);
+const struct device *plugin_device(int dev); /* NULL when out of range */
+/* What names the link of an address that is reached through the device: 0 unless it is link-local. */
+static inline uint32_t device_scope_id(const struct device *device, const struct harp_addr *addr)
+{
+	return harp_addr_is_link_local(addr) ? device->ifindex : 0;
+}
 
 #endif

@@ -3,7 +3,8 @@
 #include <string.h>
 #include <sys/socket.h>
 
-#include "device/device.h"
+#include "device/scan.h"
+#include "process/config.h"
 
 static bool device_leased_usable(const struct harp_lease_device *leased)
 {

@@ -28,8 +28,10 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "process/daemon.h"
-#include "device/device.h"
+#include "device/daemon.h"
+#include "device/scan.h"
+#include "process/log.h"
+#include "process/config.h"
 
 #define DEVICE_SYSFS "/sys"
 
@@ -167,6 +169,12 @@ static int devices_load_interfaces(const struct plugin_config *config)
 	host.leased = plugin_daemon_devices(&host.leased_count);
 	device_count += device_scan(&host, config, device_list + ports, PLUGIN_DEVICES_MAX - ports);
 	devices_drop_shadowed(ports);
+	for (unsigned i = ports; i < device_count; i++)
+		if (device_list[i].speed_is_assumed && strcmp(device_list[i].ifname, "lo") != 0)
+			INFO("%s: the driver%s%s reports no speed: %u Mbit/s is assumed; set HARP_SPEED_MBPS to "
+			     "the NIC's",
+			     device_list[i].ifname, device_list[i].driver[0] ? " " : "",
+			     device_list[i].driver, device_list[i].speed_mbps);
 	if (!device_count)
 		device_warn_none(config, addresses);
 	freeifaddrs(addresses);

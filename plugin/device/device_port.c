@@ -11,7 +11,9 @@
 #include <string.h>
 #include <sys/socket.h>
 
-#include "device/device.h"
+#include "device/scan.h"
+#include "process/log.h"
+#include "process/config.h"
 
 /* No inode of a network namespace has this bit: they are numbers of 32 bits. */
 #define DEVICE_PORT_NETNS (1ull << 63)

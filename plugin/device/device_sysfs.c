@@ -14,7 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "device/device.h"
+#include "device/scan.h"
 
 #define DEVICE_SPEED_MBPS_MAX 10000000u
 #define DEVICE_STACKING_MAX 4u /* VLAN on bond on ... */
@@ -118,6 +118,25 @@ static bool device_is_pci_address(const char *name)
 }
 
 /* The PCI function that the interface hangs on: for virtio the parent of the virtio device. */
+static void device_describe_driver(const char *directory, struct device *device)
+{
+	char path[PATH_MAX], real[PATH_MAX];
+
+	if (snprintf(path, sizeof(path), "%s/device/driver", directory) < (int)sizeof(path) &&
+	    realpath(path, real))
+		snprintf(device->driver, sizeof(device->driver), "%.31s", strrchr(real, '/') + 1);
+}
+
+uint32_t device_assumed_speed_mbps(const struct device *device)
+{
+	static const char *const cloud[] = { "ena", "gve", "hv_netvsc", "mana", "virtio_net" };
+
+	for (size_t i = 0; i < sizeof(cloud) / sizeof(cloud[0]); i++)
+		if (!strcmp(device->driver, cloud[i]))
+			return DEVICE_SPEED_MBPS_CLOUD;
+	return DEVICE_SPEED_MBPS_DEFAULT;
+}
+
 static void device_describe_pci(const char *directory, struct device *device)
 {
 	char path[PATH_MAX], real[PATH_MAX];
@@ -191,4 +210,5 @@ void device_describe_hardware(const char *sysfs, struct candidate *candidate,
 				device->guid = device_guid(all[i].mac, all[i].device.ifindex);
 	}
 	device_describe_pci(directory, device);
+	device_describe_driver(directory, device);
 }

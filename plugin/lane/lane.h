@@ -10,7 +10,7 @@
 #include "poll/driver.h"
 #include "harp.h"
 
-struct kernel_driver;
+struct kernel_poll;
 struct lane;
 
 enum lane_state { LANE_CONNECTING, LANE_OPEN, LANE_DEAD };
@@ -54,8 +54,6 @@ struct lane_ops {
 	uint64_t (*done_bytes)(struct lane *lane);
 	/* Fills *info. May cost a system call: a few times a millisecond at most, never for each packet. */
 	void (*info)(struct lane *lane, struct lane_info *info);
-	/* A request is outstanding: notice a dead peer process (probe every interval) / stop. */
-	void (*watch)(struct lane *lane, bool on);
 	/* No more will be sent: FIN after what is queued. */
 	void (*shutdown)(struct lane *lane);
 	/* A request took so long from its posting to its end. NULL: nobody counts it. */
@@ -76,6 +74,8 @@ struct lane {
 	 * at each turn. */
 	void (*notify)(struct lane *lane, uint64_t now_ns);
 	void *owner;
+	/* The owner's: a request is outstanding, so a dead peer must be noticed (a probe every interval). NULL: never. */
+	const atomic_bool *awaited;
 	struct lane *beneath; /* of a sealed lane (lane_sealed.h): what carries it; else NULL */
 	enum lane_kind kind_bit;
 	int error; /* -errno once dead */
@@ -93,10 +93,9 @@ int lane_kernel_adopt(struct driver *driver, int fd, const struct harp_endpoint 
 		      const struct harp_endpoint *remote, struct lane **out);
 /* Sets those of a door: the kernel hands them on to the sockets that it lets in. */
 void lane_kernel_options(int fd);
-/* A kernel lane, also beneath a sealed one, moves to a driver of its comm's (kernel_driver.h). Batons held of
- * both drivers, unless nobody else knows of them. */
-void lane_kernel_join(struct lane *lane, struct kernel_driver *kd);
-/* Of one on a comm's driver: may it have something to read or, for who writes, room, as far as its driver knows? */
+/* A kernel lane, also beneath a sealed one, moves to its comm's poller and sockets. Both pollers are held. */
+void lane_kernel_join(struct lane *lane, struct driver *driver, struct kernel_poll *poll);
+/* Of a comm's lane: may it have something to read or, for a writer, room, as far as is known? */
 bool lane_kernel_is_due(struct lane *lane, bool writes);
 /* The peer's sends are done when TCP acknowledges them: acknowledge what is received at once. */
 void lane_kernel_ack_promptly(struct lane *lane);

@@ -9,6 +9,8 @@
 
 #include "harp_page.h"
 #include "lane/place.h"
+#include "process/log.h"
+#include "process/config.h"
 
 /*
  * Theory of operation
@@ -24,7 +26,7 @@
  *
  * Watching. While a request is outstanding a connection is probed every probe_interval_ns (TCP
  * keepalive): the host of a dead process answers RST. Requests come and go millions of times a
- * second, so switching the timer off is left to lane_harp_tick().
+ * second, so lane_harp_tick() looks whether one is and switches the timer.
  */
 
 /* One peek; a segment of MTU 9000 lies in three frames. */
@@ -178,15 +180,27 @@ static void lane_harp_info(struct lane *lane, struct lane_info *info)
 	info->heard_ns = tcp.last_rcv_ns;
 }
 
-static void lane_harp_watch(struct lane *lane, bool on)
+/* idle_ns 0: off. */
+static void lane_harp_keepalive(struct lane_harp *h, uint64_t idle_ns, uint32_t count)
 {
-	struct lane_harp *h = to_harp(lane);
+	struct harp_tcp_options opt = { .size = sizeof(opt) };
 
-	if (on && !h->watched)
-		h->watched_ns = harp_stack_now_ns(engine_stack(h->engine));
-	h->watched = on;
-	if (on && !h->probing && !lane->error)
-		lane_harp_probe_on(h);
+	(void)harp_conn_options(h->conn, &opt);
+	opt.keepalive_idle_ns = opt.keepalive_interval_ns = idle_ns;
+	opt.keepalive_count = count;
+	(void)harp_conn_set_options(h->conn, &opt); /* fails on a dead connection only */
+}
+
+static void lane_harp_probe_on(struct lane_harp *h)
+{
+	const struct plugin_config *config = plugin_config();
+	uint64_t interval_ns = config->probe_interval_ns;
+
+	if (!interval_ns)
+		return;
+	h->probing = true;
+	/* Silence is the user timeout's business; probes are there to provoke a RST. */
+	lane_harp_keepalive(h, interval_ns, (uint32_t)(config->user_timeout_ns / interval_ns) + 1);
 }
 
 static void lane_harp_shutdown(struct lane *lane)
@@ -206,14 +220,46 @@ static void lane_harp_label(struct lane *lane, const char *text)
 	harp_conn_set_label(to_harp(lane)->conn, text);
 }
 
+static struct lane_harp *member_lane(struct engine_lane *l)
+{
+	return (struct lane_harp *)((char *)l - offsetof(struct lane_harp, member));
+}
+
+static void lane_harp_forget(struct lane_harp *h)
+{
+	engine_remove_lane(h->engine, &h->member);
+	if (h->closing_deadline_ns)
+		engine_lanes_closing(h->engine, -1);
+	if (h->connected)
+		engine_load(h->engine, -1);
+	free(h);
+}
+
 static void lane_harp_free(struct lane_harp *h, bool abort)
 {
 	if (abort)
 		harp_conn_abort(h->conn);
 	else
 		harp_conn_close(h->conn);
-	engine_forget_lane(h->engine, h);
-	free(h);
+	lane_harp_forget(h);
+}
+
+/* What a closing lane does with events: throws away what comes, ends when the peer has ended. */
+static void lane_harp_drain(struct lane_harp *h, uint32_t events)
+{
+	struct iovec piece[PEEK_PIECES];
+	int n;
+
+	while ((n = harp_conn_peek(h->conn, piece, PEEK_PIECES)) > 0) {
+		size_t len = 0;
+
+		for (int i = 0; i < n; i++)
+			len += piece[i].iov_len;
+		harp_conn_consume(h->conn, len);
+	}
+	/* 0: the peer's FIN. What we sent is acknowledged or the stack goes on trying alone. */
+	if (n == 0 || (n < 0 && n != -EAGAIN) || (events & HARP_EVENT_CLOSED))
+		lane_harp_free(h, false);
 }
 
 static void lane_harp_close(struct lane *lane, bool abort)
@@ -222,7 +268,7 @@ static void lane_harp_close(struct lane *lane, bool abort)
 
 	lane->owner = NULL;
 	lane->notify = NULL;
-	h->watched = false;
+	lane->awaited = NULL;
 	if (abort || lane->error || !h->connected) {
 		lane_harp_free(h, abort);
 		return;
@@ -235,8 +281,8 @@ static void lane_harp_close(struct lane *lane, bool abort)
 	(void)harp_conn_shutdown(h->conn, SHUT_WR);
 	h->closing_deadline_ns =
 		harp_stack_now_ns(engine_stack(h->engine)) + plugin_config()->close_linger_ns;
-	engine_lane_closing(h->engine, h);
-	lane_harp_event(h, HARP_EVENT_READABLE, 0);
+	engine_lanes_closing(h->engine, 1);
+	lane_harp_drain(h, HARP_EVENT_READABLE);
 }
 
 static void lane_harp_describe(struct lane *lane, char *buf, size_t len)
@@ -255,12 +301,118 @@ static const struct lane_ops lane_harp_ops = {
 	.recv = lane_harp_recv,
 	.done_bytes = lane_harp_done_bytes,
 	.info = lane_harp_info,
-	.watch = lane_harp_watch,
 	.shutdown = lane_harp_shutdown,
 	.observe = lane_harp_observe,
 	.label = lane_harp_label,
 	.close = lane_harp_close,
 	.describe = lane_harp_describe,
+};
+
+/* h was reset: its siblings to the same host ask at once whether they are still wanted. */
+static void lane_harp_probe_siblings(struct lane_harp *dead)
+{
+	for (struct engine_lane *l = engine_lanes(dead->engine); l; l = l->next) {
+		struct lane_harp *h = member_lane(l);
+
+		if (h != dead && !h->lane.error && h->connected &&
+		    !memcmp(&h->lane.remote.addr, &dead->lane.remote.addr,
+			    sizeof(struct harp_addr)))
+			(void)harp_conn_probe(h->conn);
+	}
+}
+
+static void lane_harp_event(struct engine_lane *l, uint32_t events, uint64_t now_ns)
+{
+	struct lane_harp *h = member_lane(l);
+
+	if (events & HARP_EVENT_CONNECTED) {
+		h->connected = true;
+		engine_heard(h->engine);
+		harp_conn_endpoints(h->conn, &h->lane.local, &h->lane.remote);
+	}
+	if (events & HARP_EVENT_CLOSED) {
+		int error = harp_conn_error(h->conn);
+
+		lane_harp_fail(&h->lane, error ? error : -ECONNRESET);
+		if (error == -ECONNRESET)
+			lane_harp_probe_siblings(h);
+	}
+	if (h->closing_deadline_ns)
+		lane_harp_drain(h, events);
+	else if (h->lane.notify)
+		h->lane.notify(&h->lane, now_ns);
+}
+
+static bool lane_harp_gone(struct engine_lane *l, uint64_t now_ns)
+{
+	struct lane_harp *h = member_lane(l);
+
+	if (h->closing_deadline_ns) {
+		lane_harp_free(h, true);
+		return true;
+	}
+	if (h->lane.error)
+		return false;
+	lane_harp_fail(&h->lane, -ENETDOWN);
+	if (h->lane.notify)
+		h->lane.notify(&h->lane, now_ns);
+	return true;
+}
+
+static void lane_harp_discard(struct engine_lane *l)
+{
+	lane_harp_free(member_lane(l), true);
+}
+
+static void lane_harp_tick(struct engine_lane *l, uint64_t now_ns)
+{
+	struct lane_harp *h = member_lane(l);
+	struct harp_tcp_info info;
+	uint64_t heard_ns;
+	bool watched;
+
+	if (h->closing_deadline_ns) {
+		if (now_ns >= h->closing_deadline_ns)
+			lane_harp_free(h, false);
+		return;
+	}
+	if (h->lane.error)
+		return;
+	watched = h->lane.awaited && atomic_load_explicit(h->lane.awaited, memory_order_relaxed);
+	if (watched && !h->watched)
+		h->watched_ns = now_ns;
+	h->watched = watched;
+	if (watched && !h->probing)
+		lane_harp_probe_on(h);
+	if (!watched) {
+		if (h->probing)
+			lane_harp_keepalive(h, 0, 0);
+		h->probing = false;
+		return;
+	}
+	if (harp_conn_info(h->conn, &info, sizeof(info)))
+		return;
+	/* Before it was watched nobody asked the peer to say anything. */
+	heard_ns = info.last_rcv_ns > h->watched_ns ? info.last_rcv_ns : h->watched_ns;
+	if (now_ns < heard_ns + LANE_HARP_SILENCE_NS) {
+		h->warned_silent = false;
+	} else if (!h->warned_silent) {
+		char text[256];
+
+		h->warned_silent = true;
+		lane_harp_describe(&h->lane, text, sizeof(text));
+		WARN("peer silent for %llu s on %s: still waiting (gives up after %llu s without an "
+		     "acknowledgement; is the host or the path down?)",
+		     (unsigned long long)((now_ns - heard_ns) / 1000000000u), text,
+		     (unsigned long long)(plugin_config()->user_timeout_ns / 1000000000u));
+	}
+}
+
+static const struct engine_lane_ops lane_harp_member_ops = {
+	.event = lane_harp_event,
+	.tick = lane_harp_tick,
+	.gone = lane_harp_gone,
+	.discard = lane_harp_discard,
 };
 
 static struct lane_harp *lane_harp_new(struct engine *engine)
@@ -273,15 +425,16 @@ static struct lane_harp *lane_harp_new(struct engine *engine)
 	h->lane.driver = engine_driver(engine);
 	h->lane.kind_bit = LANE_HARP;
 	h->engine = engine;
+	h->member.ops = &lane_harp_member_ops;
 	h->in_place = harp_stack_memory_supported(engine_stack(engine));
 	return h;
 }
 
 static void lane_harp_start(struct lane_harp *h, struct lane **out)
 {
-	harp_conn_set_user(h->conn, h);
+	harp_conn_set_user(h->conn, &h->member);
 	harp_conn_endpoints(h->conn, &h->lane.local, &h->lane.remote);
-	engine_add_lane(h->engine, h);
+	engine_add_lane(h->engine, &h->member);
 	*out = &h->lane;
 }
 
@@ -294,8 +447,6 @@ void lane_harp_tcp_options(struct harp_tcp_options *opt, int dscp)
 	opt->connect_timeout_ns = config->connect_timeout_ns;
 	opt->user_timeout_ns = config->user_timeout_ns;
 	opt->initial_rto_ns = config->initial_rto_ns;
-	opt->rx_frames = LANE_HARP_FRAMES;
-	opt->tx_frames = LANE_HARP_FRAMES;
 	opt->unsent_bytes_max = LANE_HARP_UNSENT_BYTES;
 	opt->congestion = config->congestion;
 	opt->ecn = config->ecn;
@@ -313,7 +464,7 @@ int lane_harp_connect(struct engine *engine, const struct harp_endpoint *local,
 	if (!h)
 		return -ENOMEM;
 	lane_harp_tcp_options(&opt, dscp);
-	opt.user = h;
+	opt.user = &h->member;
 	rc = harp_tcp_connect(engine_stack(engine), local, remote, &opt, &h->conn);
 	if (rc) {
 		free(h);
@@ -354,112 +505,4 @@ void lane_harp_delay_acks(struct lane *lane)
 	(void)harp_conn_options(h->conn, &opt);
 	opt.delayed_ack_ns = LANE_HARP_DELAYED_ACK_NS;
 	(void)harp_conn_set_options(h->conn, &opt); /* fails on a dead connection only */
-}
-
-/* idle_ns 0: off. */
-static void lane_harp_keepalive(struct lane_harp *h, uint64_t idle_ns, uint32_t count)
-{
-	struct harp_tcp_options opt = { .size = sizeof(opt) };
-
-	(void)harp_conn_options(h->conn, &opt);
-	opt.keepalive_idle_ns = opt.keepalive_interval_ns = idle_ns;
-	opt.keepalive_count = count;
-	(void)harp_conn_set_options(h->conn, &opt); /* fails on a dead connection only */
-}
-
-void lane_harp_probe_on(struct lane_harp *h)
-{
-	const struct plugin_config *config = plugin_config();
-	uint64_t interval_ns = config->probe_interval_ns;
-
-	if (!interval_ns)
-		return;
-	h->probing = true;
-	/* Silence is the user timeout's business; probes are there to provoke a RST. */
-	lane_harp_keepalive(h, interval_ns, (uint32_t)(config->user_timeout_ns / interval_ns) + 1);
-}
-
-/* What a closing lane does with events: throws away what comes, ends when the peer has ended. */
-static void lane_harp_drain(struct lane_harp *h, uint32_t events)
-{
-	struct iovec piece[PEEK_PIECES];
-	int n;
-
-	while ((n = harp_conn_peek(h->conn, piece, PEEK_PIECES)) > 0) {
-		size_t len = 0;
-
-		for (int i = 0; i < n; i++)
-			len += piece[i].iov_len;
-		harp_conn_consume(h->conn, len);
-	}
-	/* 0: the peer's FIN. What we sent is acknowledged or the stack goes on trying alone. */
-	if (n == 0 || (n < 0 && n != -EAGAIN) || (events & HARP_EVENT_CLOSED))
-		lane_harp_free(h, false);
-}
-
-void lane_harp_event(struct lane_harp *h, uint32_t events, uint64_t now_ns)
-{
-	if (events & HARP_EVENT_CONNECTED) {
-		h->connected = true;
-		engine_heard(h->engine);
-		harp_conn_endpoints(h->conn, &h->lane.local, &h->lane.remote);
-	}
-	if (events & HARP_EVENT_CLOSED) {
-		int error = harp_conn_error(h->conn);
-
-		lane_harp_fail(&h->lane, error ? error : -ECONNRESET);
-		if (error == -ECONNRESET)
-			engine_probe_peer(h->engine, h);
-	}
-	if (h->closing_deadline_ns)
-		lane_harp_drain(h, events);
-	else if (h->lane.notify)
-		h->lane.notify(&h->lane, now_ns);
-}
-
-void lane_harp_gone(struct lane_harp *h, uint64_t now_ns)
-{
-	if (h->closing_deadline_ns) {
-		lane_harp_free(h, true);
-		return;
-	}
-	lane_harp_fail(&h->lane, -ENETDOWN);
-	if (h->lane.notify)
-		h->lane.notify(&h->lane, now_ns);
-}
-
-void lane_harp_tick(struct lane_harp *h, uint64_t now_ns)
-{
-	struct harp_tcp_info info;
-	uint64_t heard_ns;
-
-	if (h->closing_deadline_ns) {
-		if (now_ns >= h->closing_deadline_ns)
-			lane_harp_free(h, false);
-		return;
-	}
-	if (h->lane.error)
-		return;
-	if (!h->watched) {
-		if (h->probing)
-			lane_harp_keepalive(h, 0, 0);
-		h->probing = false;
-		return;
-	}
-	if (harp_conn_info(h->conn, &info, sizeof(info)))
-		return;
-	/* Before it was watched nobody asked the peer to say anything. */
-	heard_ns = info.last_rcv_ns > h->watched_ns ? info.last_rcv_ns : h->watched_ns;
-	if (now_ns < heard_ns + LANE_HARP_SILENCE_NS) {
-		h->warned_silent = false;
-	} else if (!h->warned_silent) {
-		char text[256];
-
-		h->warned_silent = true;
-		lane_harp_describe(&h->lane, text, sizeof(text));
-		WARN("peer silent for %llu s on %s: still waiting (gives up after %llu s without an "
-		     "acknowledgement; is the host or the path down?)",
-		     (unsigned long long)((now_ns - heard_ns) / 1000000000u), text,
-		     (unsigned long long)(plugin_config()->user_timeout_ns / 1000000000u));
-	}
 }

@@ -14,10 +14,10 @@
 
 #include "base/sockaddr.h"
 #include "process/forkguard.h"
-#include "poll/kernel_driver.h"
 #include "lane/kernel_info.h"
+#include "lane/kernel_poll.h"
 #include "lane/place.h"
-#include "plugin.h"
+#include "process/config.h"
 #include "wire/record.h"
 
 /*
@@ -29,9 +29,9 @@
  * for, and the next record's header comes with the payload before it: so a large payload costs one
  * receive and never passes through here.
  *
- * On a comm's own driver (kernel_driver.h) the lane knows when a call would be in vain: a receive that
- * brought less than it had room for, or a send that took less than it was given, has emptied or filled the
- * socket, and the next one waits for the driver to say otherwise.
+ * In a comm (kernel_poll.h) the lane knows when a call would be in vain: a receive that brought less than it
+ * had room for, or a send that took less than it was given, has emptied or filled the socket, and the next
+ * one waits until the poll says otherwise.
  *
  * Placement: bytes from `ahead` are written by place_gather(), in whole units. The kernel's copy to
  * the user runs in address order, as NCCL's own socket transport relies on; bytes are never held
@@ -46,7 +46,6 @@
 #define AHEAD_BYTES 16384u
 #define AHEAD_BULK_BYTES RECORD_HEADER_BYTES /* behind a large payload */
 #define SMALL_PAYLOAD_BYTES 32768u           /* larger ones turn the reading ahead off */
-#define KICK_BYTES 131072u                   /* so much at once is worth waking a worker */
 
 struct lane_kernel {
 	struct lane lane;
@@ -126,18 +125,6 @@ static enum lane_state lane_kernel_state(struct lane *lane)
 	return LANE_OPEN;
 }
 
-/* On the comm's driver, if it has come to one: what moved, and whether that is work for two. */
-static void lane_kernel_moved(struct lane_kernel *k, size_t moved_bytes, size_t wanted_bytes)
-{
-	struct kernel_driver *kd = k->member.home;
-
-	if (!kd)
-		return;
-	kd->moved_bytes += moved_bytes;
-	if (wanted_bytes >= KICK_BYTES)
-		workers_kick(kd);
-}
-
 static ssize_t lane_kernel_send(struct lane *lane, const struct iovec *iov, int iov_count)
 {
 	struct lane_kernel *k = to_kernel(lane);
@@ -156,7 +143,6 @@ static ssize_t lane_kernel_send(struct lane *lane, const struct iovec *iov, int 
 	if (n >= 0) {
 		k->sent_bytes += (uint64_t)n;
 		k->member.writable = (size_t)n == wanted;
-		lane_kernel_moved(k, (size_t)n, wanted);
 		return n;
 	}
 	/* ENOBUFS passes, and no event tells when; a dead lane is noticed for good by recv(), behind the
@@ -198,7 +184,6 @@ static ssize_t lane_kernel_read(struct lane_kernel *k, void *dst, size_t len, si
 			lane_kernel_ack(k);
 		if (k->member.home)
 			k->member.home->hot = &k->member;
-		lane_kernel_moved(k, (size_t)n, len);
 		k->ahead_begin = 0;
 		k->ahead_end = (size_t)n > len ? (size_t)n - len : 0;
 		return n - (ssize_t)k->ahead_end;
@@ -270,13 +255,6 @@ static void lane_kernel_info(struct lane *lane, struct lane_info *info)
 	kernel_info(k->fd, k->sent_bytes, info);
 }
 
-/* The kernel notices by itself; keepalive is always on. */
-static void lane_kernel_watch(struct lane *lane, bool on)
-{
-	(void)lane;
-	(void)on;
-}
-
 static void lane_kernel_shutdown(struct lane *lane)
 {
 	(void)shutdown(to_kernel(lane)->fd, SHUT_WR);
@@ -289,7 +267,7 @@ static void lane_kernel_close(struct lane *lane, bool abort)
 
 	if (abort) /* close() sends RST */
 		(void)setsockopt(k->fd, SOL_SOCKET, SO_LINGER, &linger, sizeof(linger));
-	kernel_driver_remove(&k->member);
+	kernel_poll_remove(&k->member);
 	forkguard_close(k->fd);
 	free(k);
 }
@@ -309,7 +287,6 @@ static const struct lane_ops lane_kernel_ops = {
 	.recv = lane_kernel_recv,
 	.done_bytes = lane_kernel_done_bytes,
 	.info = lane_kernel_info,
-	.watch = lane_kernel_watch,
 	.shutdown = lane_kernel_shutdown,
 	.close = lane_kernel_close,
 	.describe = lane_kernel_describe,
@@ -450,12 +427,11 @@ bool lane_kernel_is_due(struct lane *lane, bool writes)
 	       k->ahead_begin < k->ahead_end || (writes && k->member.writable);
 }
 
-void lane_kernel_join(struct lane *lane, struct kernel_driver *kd)
+void lane_kernel_join(struct lane *lane, struct driver *driver, struct kernel_poll *poll)
 {
 	for (; lane; lane = lane->beneath) {
-		if (lane->driver != &kd->driver) /* who replaces a lane reads it */
-			lane->driver = &kd->driver;
+		lane->driver = driver;
 		if (lane->ops == &lane_kernel_ops)
-			kernel_driver_add(kd, &to_kernel(lane)->member);
+			kernel_poll_add(poll, &to_kernel(lane)->member);
 	}
 }

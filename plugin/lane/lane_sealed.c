@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "lane/place.h"
-#include "plugin.h"
+#include "process/log.h"
 #include "wire/record.h"
 
 /*
@@ -359,11 +359,6 @@ static enum lane_state sealed_state(struct lane *lane)
 	return lane->beneath->ops->state(lane->beneath);
 }
 
-static void sealed_watch(struct lane *lane, bool on)
-{
-	lane->beneath->ops->watch(lane->beneath, on);
-}
-
 static void sealed_observe(struct lane *lane, uint64_t latency_ns)
 {
 	lane->beneath->ops->observe(lane->beneath, latency_ns);
@@ -401,6 +396,7 @@ static void sealed_close(struct lane *lane, bool abort)
 		(void)sealed_push(s);
 	beneath->owner = NULL;
 	beneath->notify = NULL;
+	beneath->awaited = NULL;
 	beneath->ops->close(beneath, abort || lane->error == -EBADMSG);
 	seal_end(&s->send);
 	seal_end(&s->recv);
@@ -413,7 +409,6 @@ static const struct lane_ops sealed_ops = {
 	.recv = sealed_recv,
 	.done_bytes = sealed_done_bytes,
 	.info = sealed_info,
-	.watch = sealed_watch,
 	.shutdown = sealed_shutdown,
 	.observe = sealed_observe,
 	.label = sealed_label,

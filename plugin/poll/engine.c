@@ -10,7 +10,9 @@
 
 #include "process/cores.h"
 #include "poll/engine_impl.h"
-#include "comm/memory.h"
+#include "process/log.h"
+#include "process/config.h"
+#include "device/device.h"
 
 #define ENGINE_FORK_WAIT_S 1
 
@@ -33,6 +35,8 @@ struct engine_slot {
 
 static pthread_mutex_t engines_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct engine_slot engine_slots[PLUGIN_DEVICES_MAX];
+/* Called for each engine when it has opened, and before it closes; under engines_lock. */
+static void (*engine_opened)(struct engine *), (*engine_closes)(struct engine *);
 static bool engines_fork_locked; /* of the fork under way; guard_lock in forkguard.c admits one */
 
 /* ---- threads --------------------------------------------------------------------------------- */
@@ -96,11 +100,25 @@ static int set_start_threads(struct engine_set *set, char *why, size_t why_len)
 
 /* ---- sets ------------------------------------------------------------------------------------ */
 
+static void engine_observe(void (*observer)(struct engine *), struct engine *engine)
+{
+	if (observer)
+		observer(engine);
+}
+
+void engine_set_observers(void (*opened)(struct engine *), void (*closes)(struct engine *))
+{
+	pthread_mutex_lock(&engines_lock);
+	engine_opened = opened;
+	engine_closes = closes;
+	pthread_mutex_unlock(&engines_lock);
+}
+
 /* The last reference is gone; nobody else knows the set. */
 static void set_free(struct engine_set *set)
 {
 	for (unsigned i = 0; i < set->count; i++)
-		plugin_memory_engine_close(set->engines[i]);
+		engine_observe(engine_closes, set->engines[i]);
 	for (unsigned i = 0; i < set->thread_count; i++)
 		engine_thread_stop(set->threads[i]);
 	for (unsigned i = 0; i < set->count; i++) {
@@ -159,7 +177,7 @@ static struct engine_set *set_new(int dev, char *why, size_t why_len)
 		return NULL;
 	}
 	for (unsigned i = 0; i < set->count; i++)
-		plugin_memory_engine_open(set->engines[i]);
+		engine_observe(engine_opened, set->engines[i]);
 	return set;
 }
 
@@ -208,6 +226,11 @@ unsigned engine_set_count(const struct engine_set *set)
 struct engine *engine_set_at(const struct engine_set *set, unsigned index)
 {
 	return index < set->count ? set->engines[index] : NULL;
+}
+
+enum harp_instance_mode engine_set_mode(const struct engine_set *set)
+{
+	return set ? harp_instance_mode(set->engines[0]->instance) : HARP_MODE_NONE;
 }
 
 int engine_set_port(const struct engine_set *set, struct harp_instance_port *out)

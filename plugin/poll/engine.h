@@ -3,7 +3,7 @@
  * engine.h - HARP instances (AF_XDP queue or DPDK port, and stack) of this process, their batons and their threads.
  *
  * A device has one *set* of engines in a process, shared by all contexts and comms, gone (threads
- * joined) with the last reference. Init or the control thread makes it (ctx_open_device()), since
+ * joined) with the last reference. Init or the control thread makes it (interface_open()), since
  * that waits. How many engines a device can have, and why not more, is decided once.
  *
  *   engine.c         the sets: opening, closing, references, fork
@@ -15,12 +15,39 @@
 #define HARP_PLUGIN_ENGINE_H
 
 #include "poll/driver.h"
-#include "plugin.h"
+#include "device/device.h"
 
 #define ENGINES_MAX 64u /* of one device; HARP_INSTANCES' range */
 
 struct engine;
 struct engine_set;
+
+/* A lane on an engine's stack, as the engine knows it. Embedded in the lane; the user pointer of its connection. */
+struct engine_lane {
+	struct engine_lane *next, **pprev;
+	const struct engine_lane_ops *ops;
+};
+/* The engine's poller is held. The lane may be gone when a function returns. */
+struct engine_lane_ops {
+	/* The stack's events of the lane's connection. */
+	void (*event)(struct engine_lane *l, uint32_t events, uint64_t now_ns);
+	/* A few times a second. */
+	void (*tick)(struct engine_lane *l, uint64_t now_ns);
+	/* The interface was removed. False: the lane had ended already, and nothing was done. */
+	bool (*gone)(struct engine_lane *l, uint64_t now_ns);
+	/* The engine ends: the connection is aborted, the lane is freed. */
+	void (*discard)(struct engine_lane *l);
+};
+/* The lane joins, or leaves, its engine. */
+void engine_add_lane(struct engine *engine, struct engine_lane *l);
+void engine_remove_lane(struct engine *engine, struct engine_lane *l);
+/* All of them, through next. */
+struct engine_lane *engine_lanes(struct engine *engine);
+/* One more lane (+1), or one fewer (-1), lives only to finish its close. */
+void engine_lanes_closing(struct engine *engine, int change);
+
+/* Before the first set is opened. Called for each engine once it is open, and before it closes. NULL: nothing. */
+void engine_set_observers(void (*opened)(struct engine *), void (*closes)(struct engine *));
 
 /* Is there a reason that needs no try? One line in why. Never waits. */
 bool engine_is_forbidden(const struct device *device, char *why, size_t why_len);
@@ -47,12 +74,14 @@ void engine_heard(struct engine *engine);
 /* None was made though several were tried. One on which none was ever made is deaf for a while: perhaps
  * the NIC puts nothing on its queue. True when that is so. */
 bool engine_not_heard(struct engine *engine, uint64_t now_ns);
+/* How packets come to the engines of a set; HARP_MODE_NONE for NULL. */
+enum harp_instance_mode engine_set_mode(const struct engine_set *set);
 /* What the DPDK port of a set says of itself. -ENOTSUP: it is none. */
 int engine_set_port(const struct engine_set *set, struct harp_instance_port *out);
 /* What is run in each turn, to look at a listener; NULL: nothing. Baton held. */
-void engine_set_door(struct engine *engine, struct work *door);
-/* A turn is due then though nothing comes, for the door's sake; UINT64_MAX: none is. Baton held. */
-void engine_door_due(struct engine *engine, uint64_t at_ns);
+void engine_set_listener(struct engine *engine, struct work *listener);
+/* When the listener must run next though nothing comes; UINT64_MAX: never. Poller held. */
+void engine_listener_due(struct engine *engine, uint64_t at_ns);
 /* Which it is of its set. */
 unsigned engine_index(const struct engine *engine);
 /* One line for people, from harp_instance_describe(). */

@@ -7,7 +7,6 @@
 
 #include "poll/engine.h"
 
-struct lane_harp;
 struct engine_thread;
 
 struct engine {
@@ -15,9 +14,9 @@ struct engine {
 	/* Baton. */
 	struct harp_instance *instance;
 	struct harp_stack *stack;
-	struct lane_harp *lanes;
-	struct work *door; /* run in each turn; NULL: none */
-	uint64_t door_ns;  /* when one is due for its sake */
+	struct engine_lane *lanes;
+	struct work *listener; /* run in each turn; NULL: none */
+	uint64_t listener_ns;  /* when it must run next though nothing comes */
 	unsigned closing_count;
 	uint64_t tick_ns;  /* next */
 	int link_reported; /* the interface's trouble that was logged, -errno; 0: none */

@@ -5,8 +5,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "process/daemon.h"
+#include "device/daemon.h"
+#include "device/path_policy.h"
 #include "poll/engine_impl.h"
+#include "process/log.h"
+#include "process/config.h"
+#include "device/device.h"
 
 /* Of one stack, those in TIME-WAIT too: more than it has ports to call from. One takes 3.3 KB once it is used; the table of
  * flows 128 KB at once. */
@@ -65,12 +69,21 @@ static int engine_rss(const struct device *device, struct harp_rss *rss,
 	return rc;
 }
 
-/* An interface that nobody named is spared, unless the operator forces the path or the mode. */
-static enum harp_xdp_mode engine_xdp_mode(const struct plugin_config *config)
+/* Does the path policy send any message over HARP lanes in that mode? */
+static bool engine_is_wanted(const struct device *device, enum harp_instance_mode mode, char *why,
+			     size_t why_len)
 {
-	if (config->xdp_mode == HARP_XDP_AUTO && config->path == PATH_AUTO && !config->ifname_set)
-		return HARP_XDP_SPARING;
-	return config->xdp_mode;
+	struct path_policy policy = path_policy(device, mode, NULL);
+
+	if (policy.harp_bytes_max)
+		return true;
+	if (mode == HARP_MODE_GENERIC_COPY)
+		snprintf(why, why_len,
+			 "AF_XDP is available in generic copy mode only, which is slower here; "
+			 "HARP_PATH=xdp forces it");
+	else
+		snprintf(why, why_len, "all messages prefer kernel TCP (%s)", policy.source);
+	return false;
 }
 
 /* A port is opened by its text, or leased by its name. */
@@ -93,14 +106,14 @@ static int engine_open(struct engine *engine, const struct device *device, char 
 		       size_t why_len)
 {
 	const struct plugin_config *config = plugin_config();
-	char no_daemon[384] = "", text[ENGINE_PORT_TEXT_MAX];
+	char no_daemon[384] = "", unwanted[384], text[ENGINE_PORT_TEXT_MAX];
 	struct harp_instance_options opt = {
 		.size = sizeof(opt),
 		.ifname = device->ifname,
 		.queue = engine->index,
 		.daemon_socket = plugin_daemon_socket(device, no_daemon, sizeof(no_daemon)),
 		.label = config->label[0] ? config->label : NULL,
-		.xdp_mode = engine_xdp_mode(config),
+		.xdp_mode = config->xdp_mode,
 		.frame_count = config->frames,
 		.max_conns = ENGINE_CONNS_MAX,
 		.port_min = (uint16_t)config->port_min,
@@ -116,6 +129,16 @@ static int engine_open(struct engine *engine, const struct device *device, char 
 
 	if (device->dpdk)
 		engine_port_options(&opt, device, text);
+	if (!engine_is_wanted(device, HARP_MODE_GENERIC_COPY, unwanted, sizeof(unwanted))) {
+		/* Nothing generic is attached or leased. */
+		if (opt.daemon_socket ? plugin_daemon_is_generic(device)
+				      : config->xdp_mode == HARP_XDP_GENERIC) {
+			snprintf(why, why_len, "%s", unwanted);
+			return -ECANCELED;
+		}
+		if (opt.xdp_mode == HARP_XDP_AUTO)
+			opt.xdp_mode = HARP_XDP_NATIVE_OR_NONE;
+	}
 	if (opt.daemon_socket) {
 		opt.queue = device->dpdk ? engine->index : HARP_LEASE_QUEUE_ANY;
 	} else if (device->netns && !device->port) {
@@ -130,11 +153,13 @@ static int engine_open(struct engine *engine, const struct device *device, char 
 	used = strlen(why);
 	if (rc == -EPERM && !opt.daemon_socket && !device->dpdk)
 		snprintf(why + used, why_len - used, "; and %s", no_daemon);
-	else if (rc == -ECANCELED)
-		snprintf(why + used, why_len - used,
-			 "; name %s in HARP_IFNAME or NCCL_SOCKET_IFNAME, or as a [[nic]] of "
-			 "harpd's, to use it all the same",
-			 device->ifname);
+	else if (rc == -ECANCELED && !opt.daemon_socket)
+		snprintf(why, why_len, "%s", unwanted);
+	else if (!rc &&
+		 !engine_is_wanted(device, harp_instance_mode(engine->instance), why, why_len)) {
+		harp_instance_close(engine->instance);
+		rc = -ECANCELED;
+	}
 	return rc;
 }
 

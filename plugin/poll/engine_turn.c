@@ -7,8 +7,10 @@
 #include <string.h>
 
 #include "poll/engine_impl.h"
-#include "lane/lane_harp.h"
-#include "connect/placement.h"
+#include "wire/queue_placement.h"
+#include "process/log.h"
+#include "process/config.h"
+#include "device/device.h"
 
 #define ENGINE_DEAF_NS 10000000000ull
 #define ENGINE_TICK_NS 50000000ull /* closes, probes, silence, the host's news */
@@ -68,54 +70,44 @@ void engine_load(struct engine *engine, int change)
 	atomic_fetch_add_explicit(&engine->load, (unsigned)change, memory_order_relaxed);
 }
 
-void engine_set_door(struct engine *engine, struct work *door)
+void engine_set_listener(struct engine *engine, struct work *listener)
 {
-	engine->door = door;
-	engine->door_ns = UINT64_MAX;
+	engine->listener = listener;
+	engine->listener_ns = UINT64_MAX;
 }
 
-void engine_door_due(struct engine *engine, uint64_t at_ns)
+void engine_listener_due(struct engine *engine, uint64_t at_ns)
 {
-	engine->door_ns = at_ns;
+	engine->listener_ns = at_ns;
 }
 
 /* ---- lanes ---------------------------------------------------------------------------------- */
 
-void engine_add_lane(struct engine *engine, struct lane_harp *h)
+void engine_add_lane(struct engine *engine, struct engine_lane *l)
 {
-	h->next = engine->lanes;
-	h->pprev = &engine->lanes;
-	if (h->next)
-		h->next->pprev = &h->next;
-	engine->lanes = h;
+	l->next = engine->lanes;
+	l->pprev = &engine->lanes;
+	if (l->next)
+		l->next->pprev = &l->next;
+	engine->lanes = l;
 }
 
-void engine_forget_lane(struct engine *engine, struct lane_harp *h)
+void engine_remove_lane(struct engine *engine, struct engine_lane *l)
 {
-	*h->pprev = h->next;
-	if (h->next)
-		h->next->pprev = h->pprev;
-	if (h->closing_deadline_ns)
-		engine->closing_count--;
-	if (h->connected)
-		engine_load(engine, -1);
+	(void)engine;
+	*l->pprev = l->next;
+	if (l->next)
+		l->next->pprev = l->pprev;
 }
 
-void engine_lane_closing(struct engine *engine, struct lane_harp *h)
+struct engine_lane *engine_lanes(struct engine *engine)
 {
-	(void)h;
-	engine->closing_count++;
+	return engine->lanes;
 }
 
-void engine_probe_peer(struct engine *engine, const struct lane_harp *dead)
+void engine_lanes_closing(struct engine *engine, int change)
 {
-	for (struct lane_harp *h = engine->lanes; h; h = h->next) {
-		if (h == dead || h->lane.error || !h->connected)
-			continue;
-		if (!memcmp(&h->lane.remote.addr, &dead->lane.remote.addr,
-			    sizeof(struct harp_addr)))
-			(void)harp_conn_probe(h->conn);
-	}
+	engine->closing_count += (unsigned)change;
 }
 
 /* ---- one turn ------------------------------------------------------------------------------- */
@@ -127,30 +119,24 @@ void engine_requests(void *ctx, uint64_t now_ns)
 	uint32_t events;
 
 	while ((conn = harp_stack_next_event(engine->stack, &events))) {
-		struct lane_harp *h = harp_conn_user(conn);
+		struct engine_lane *l = harp_conn_user(conn);
 
-		if (h) /* NULL: accepted by the listener, not yet by us */
-			lane_harp_event(h, events, now_ns);
+		if (l) /* NULL: accepted by the stack's listener, and not yet by the plugin */
+			l->ops->event(l, events, now_ns);
 	}
-	if (engine->door)
-		engine->door->run(engine->door, now_ns);
+	if (engine->listener)
+		engine->listener->run(engine->listener, now_ns);
 	driver_run_ready(&engine->driver, now_ns);
 }
 
-/* The interface was removed: no other one of its name brings the queue back. The owner of a lane that
- * ends may end others, hence from the head each time. */
+/* The interface was removed: no other one of its name brings the queue back. The owner of a lane that ends may end
+ * other lanes, so the search starts from the head after each. */
 static void engine_gone(struct engine *engine, uint64_t now_ns)
 {
-	struct lane_harp *h = engine->lanes;
+	struct engine_lane *l = engine->lanes;
 
-	while (h) {
-		if (h->lane.error && !h->closing_deadline_ns) {
-			h = h->next;
-			continue;
-		}
-		lane_harp_gone(h, now_ns);
-		h = engine->lanes;
-	}
+	while (l)
+		l = l->ops->gone(l, now_ns) ? engine->lanes : l->next;
 }
 
 static const char *engine_trouble(int error)
@@ -184,13 +170,13 @@ static void engine_control(struct engine *engine, uint64_t now_ns)
 
 static void engine_tick(struct engine *engine, uint64_t now_ns)
 {
-	struct lane_harp *h, *next;
+	struct engine_lane *l, *next;
 
 	engine->tick_ns = now_ns + ENGINE_TICK_NS;
 	engine_control(engine, now_ns);
-	for (h = engine->lanes; h; h = next) {
-		next = h->next;
-		lane_harp_tick(h, now_ns);
+	for (l = engine->lanes; l; l = next) {
+		next = l->next;
+		l->ops->tick(l, now_ns);
 	}
 }
 
@@ -212,8 +198,8 @@ uint64_t engine_deadline_ns(const struct engine *engine)
 {
 	uint64_t deadline_ns = harp_stack_next_deadline_ns(engine->stack);
 
-	if (engine->door && engine->door_ns < deadline_ns)
-		deadline_ns = engine->door_ns;
+	if (engine->listener && engine->listener_ns < deadline_ns)
+		deadline_ns = engine->listener_ns;
 	if (engine->closing_count && engine->tick_ns < deadline_ns)
 		deadline_ns = engine->tick_ns;
 	return deadline_ns;
@@ -282,13 +268,8 @@ void engine_wind_up(struct engine *engine)
 		if (engine->closing_count)
 			(void)poll(&fd, 1, 1);
 	}
-	while (engine->lanes) {
-		struct lane_harp *h = engine->lanes;
-
-		engine_forget_lane(engine, h);
-		harp_conn_abort(h->conn);
-		free(h);
-	}
+	while (engine->lanes)
+		engine->lanes->ops->discard(engine->lanes);
 	(void)engine_turn(engine, driver_clock_ns()); /* the last FIN or RST leaves */
 	engine_report(engine);
 	engine_report_drops(engine);

@@ -15,6 +15,7 @@
 
 #include "harp_config.h"
 #include "harp_host.h"
+#include "process/log.h"
 
 #define CONFIG_PREFIX "HARP_"
 /* A name further away than this many edits is no misspelling. */

@@ -9,10 +9,6 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "poll/engine.h"
-#include "poll/keeper.h"
-#include "stats/lane_page.h"
-
 bool forkguard_is_child;
 
 /* Held across fork(), so that the child finds the table whole. */
@@ -20,16 +16,26 @@ static pthread_mutex_t guard_lock = PTHREAD_MUTEX_INITIALIZER;
 static int *guard_fds; /* unordered; under guard_lock */
 static unsigned guard_count, guard_capacity;
 static bool guard_installed, guard_active;
+static const struct forkguard_hooks *guard_hooks;
+
+static bool hooks_end(const struct forkguard_hooks *hooks)
+{
+	return !hooks || (!hooks->prepare && !hooks->parent && !hooks->child);
+}
 
 static void forkguard_prepare(void)
 {
 	pthread_mutex_lock(&guard_lock);
-	engine_fork_prepare();
+	for (const struct forkguard_hooks *h = guard_hooks; !hooks_end(h); h++)
+		if (h->prepare)
+			h->prepare();
 }
 
 static void forkguard_parent(void)
 {
-	engine_fork_parent();
+	for (const struct forkguard_hooks *h = guard_hooks; !hooks_end(h); h++)
+		if (h->parent)
+			h->parent();
 	pthread_mutex_unlock(&guard_lock);
 }
 
@@ -41,13 +47,13 @@ static void forkguard_child(void)
 	for (unsigned i = 0; i < guard_count; i++)
 		close(guard_fds[i]);
 	guard_count = 0;
-	engine_fork_child();
-	lane_page_fork_child();
-	keeper_fork_child();
+	for (const struct forkguard_hooks *h = guard_hooks; !hooks_end(h); h++)
+		if (h->child)
+			h->child();
 	pthread_mutex_unlock(&guard_lock);
 }
 
-int forkguard_init(void)
+int forkguard_init(const struct forkguard_hooks *hooks)
 {
 	int rc = 0;
 
@@ -55,6 +61,7 @@ int forkguard_init(void)
 	if (!guard_installed) /* glibc takes the handlers away when the library is unloaded */
 		rc = -pthread_atfork(forkguard_prepare, forkguard_parent, forkguard_child);
 	guard_installed = !rc;
+	guard_hooks = hooks;
 	pthread_mutex_unlock(&guard_lock);
 	return rc;
 }
@@ -96,14 +103,14 @@ int forkguard_socket(int family)
 	return fd;
 }
 
-int forkguard_accept(int door, struct sockaddr_storage *peer)
+int forkguard_accept(int listener, struct sockaddr_storage *peer)
 {
 	socklen_t len = sizeof(*peer);
 	int fd;
 
 	pthread_mutex_lock(&guard_lock);
 	fd = forkguard_add(
-		accept4(door, (struct sockaddr *)peer, &len, SOCK_CLOEXEC | SOCK_NONBLOCK));
+		accept4(listener, (struct sockaddr *)peer, &len, SOCK_CLOEXEC | SOCK_NONBLOCK));
 	pthread_mutex_unlock(&guard_lock);
 	return fd;
 }

@@ -11,12 +11,19 @@
 #include <stdbool.h>
 #include <sys/socket.h>
 
-/* Once per process image; repeated calls are free. */
-int forkguard_init(void);
+/* What other parts of the plugin do around fork(). Each may be NULL. prepare and parent run in the parent. */
+struct forkguard_hooks {
+	void (*prepare)(void);
+	void (*parent)(void);
+	void (*child)(void); /* async-signal-safe */
+};
+/* Once per process image; repeated calls are free. hooks: an array that ends with an empty entry; it stays the
+ * caller's. NULL: none. */
+int forkguard_init(const struct forkguard_hooks *hooks);
 /* Makes a TCP socket, or accepts one: non-blocking, close-on-exec, registered before any fork() can
  * come in between. The descriptor, or -errno. */
 int forkguard_socket(int family);
-int forkguard_accept(int door, struct sockaddr_storage *peer);
+int forkguard_accept(int listener, struct sockaddr_storage *peer);
 /* An epoll, likewise: the child's copy would speak of the parent's sockets. */
 int forkguard_epoll(void);
 /* Forgets and closes fd. */

@@ -11,9 +11,10 @@
 #include <unistd.h>
 
 #include "wire/crypto.h"
-#include "plugin.h"
+#include "process/config.h"
+#include "process/log.h"
 
-#define KEYFILE_DIGITS (2 * KEYFILE_KEY_BYTES)
+#define KEYFILE_DIGITS (2 * CRYPTO_PSK_BYTES)
 #define KEYFILE_PAGE_BYTES 4096u
 
 /* A page of its own, not swapped, not in core files, and empty in forked children. Writer: keyfile_load and
@@ -61,13 +62,13 @@ static int keyfile_digit(char c)
 	return -1;
 }
 
-static int keyfile_decode(const char *text, size_t len, uint8_t key[KEYFILE_KEY_BYTES])
+static int keyfile_decode(const char *text, size_t len, uint8_t key[CRYPTO_PSK_BYTES])
 {
 	if (len == KEYFILE_DIGITS + 1 && text[KEYFILE_DIGITS] == '\n')
 		len--;
 	if (len != KEYFILE_DIGITS)
 		return -EINVAL;
-	for (size_t i = 0; i < KEYFILE_KEY_BYTES; i++) {
+	for (size_t i = 0; i < CRYPTO_PSK_BYTES; i++) {
 		int high = keyfile_digit(text[2 * i]), low = keyfile_digit(text[2 * i + 1]);
 
 		if (high < 0 || low < 0)
@@ -78,16 +79,16 @@ static int keyfile_decode(const char *text, size_t len, uint8_t key[KEYFILE_KEY_
 }
 
 /* Templates and failed generators leave zeros, and every attacker tries them first. */
-static bool keyfile_is_zero(const uint8_t key[KEYFILE_KEY_BYTES])
+static bool keyfile_is_zero(const uint8_t key[CRYPTO_PSK_BYTES])
 {
 	uint8_t any = 0;
 
-	for (size_t i = 0; i < KEYFILE_KEY_BYTES; i++)
+	for (size_t i = 0; i < CRYPTO_PSK_BYTES; i++)
 		any |= key[i];
 	return !any;
 }
 
-int keyfile_read(const char *path, uint8_t key[KEYFILE_KEY_BYTES], char *why, size_t why_len)
+int keyfile_read(const char *path, uint8_t key[CRYPTO_PSK_BYTES], char *why, size_t why_len)
 {
 	char text[KEYFILE_DIGITS + 2]; /* one more than there may be */
 	size_t len = 0;
@@ -110,14 +111,14 @@ int keyfile_read(const char *path, uint8_t key[KEYFILE_KEY_BYTES], char *why, si
 			why, why_len,
 			"does not hold one line of %u hexadecimal digits: make it by `openssl rand "
 			"-hex %u`",
-			KEYFILE_DIGITS, KEYFILE_KEY_BYTES);
-		explicit_bzero(key, KEYFILE_KEY_BYTES);
+			KEYFILE_DIGITS, CRYPTO_PSK_BYTES);
+		explicit_bzero(key, CRYPTO_PSK_BYTES);
 		rc = -EINVAL;
 	} else if (!rc && keyfile_is_zero(key)) {
 		snprintf(
 			why, why_len,
 			"holds a key of zeros, which is no secret: make one by `openssl rand -hex %u`",
-			KEYFILE_KEY_BYTES);
+			CRYPTO_PSK_BYTES);
 		rc = -EINVAL;
 	}
 	explicit_bzero(text, sizeof(text));
@@ -191,7 +192,7 @@ void keyfile_forget(void)
 {
 	if (!keyfile_page)
 		return;
-	explicit_bzero(keyfile_page, KEYFILE_KEY_BYTES);
+	explicit_bzero(keyfile_page, CRYPTO_PSK_BYTES);
 	(void)munmap(keyfile_page, KEYFILE_PAGE_BYTES);
 	keyfile_page = NULL;
 }

@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define KEYFILE_KEY_BYTES 32u
+#include "wire/crypto.h"
 
 /*
  * At the first init, before anything else uses the key: reads it where encryption is required, by HARP_ENCRYPT or by
@@ -17,10 +17,10 @@
 int keyfile_load(const char *host_path);
 /* With the last context: wipes it. */
 void keyfile_forget(void);
-/* KEYFILE_KEY_BYTES; NULL: lanes are not sealed. */
+/* CRYPTO_PSK_BYTES; NULL: lanes are not sealed. */
 const uint8_t *keyfile_key(void);
 
 /* Reads 64 hexadecimal digits from a file that is nobody else's. 0, or -errno with one line in why. */
-int keyfile_read(const char *path, uint8_t key[KEYFILE_KEY_BYTES], char *why, size_t why_len);
+int keyfile_read(const char *path, uint8_t key[CRYPTO_PSK_BYTES], char *why, size_t why_len);
 
 #endif

@@ -1,14 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* log.h - opening and closing NCCL's logger; plugin.h has what everyone else calls. */
+/* log.h - log lines, which go to NCCL's logger (abi/log.c). Silent before the first init and after the last finalize. */
 #ifndef HARP_PLUGIN_LOG_H
 #define HARP_PLUGIN_LOG_H
 
-#include "abi/nccl_abi.h"
-#include "plugin.h"
-
-/* Every context opens the log once, before anything it may want to say, and closes it last. A NULL
- * logger is accepted: silence. */
-void log_open(nccl_logger logger);
-void log_close(void);
+enum plugin_log_level { PLUGIN_WARN, PLUGIN_INFO, PLUGIN_TRACE };
+void plugin_log(enum plugin_log_level level, const char *func, int line, const char *fmt, ...)
+	__attribute__((format(printf, 4, 5)));
+#define WARN(...) plugin_log(PLUGIN_WARN, __func__, __LINE__, __VA_ARGS__)
+#define INFO(...) plugin_log(PLUGIN_INFO, __func__, __LINE__, __VA_ARGS__)
 
 #endif

@@ -96,10 +96,8 @@ static int toml_scan_text(char *text, unsigned *line)
 	return 0;
 }
 
-int toml_scan_encrypt(const char *path, unsigned *line, char *why, size_t why_len)
+int toml_read(const char *path, char *text, size_t bytes_max, char *why, size_t why_len)
 {
-	static char text[TOML_BYTES_MAX +
-			 2]; /* under ctx_lock; one byte more than there may be, and NUL */
 	size_t len = 0;
 	ssize_t n = 0;
 	/* O_NONBLOCK: a FIFO is refused, not waited for. */
@@ -112,18 +110,25 @@ int toml_scan_encrypt(const char *path, unsigned *line, char *why, size_t why_le
 		return -EINVAL;
 	}
 	rc = toml_check(fd, why, why_len);
-	while (!rc && len <= TOML_BYTES_MAX &&
-	       (n = read(fd, text + len, TOML_BYTES_MAX + 1 - len)) > 0)
+	while (!rc && len <= bytes_max && (n = read(fd, text + len, bytes_max + 1 - len)) > 0)
 		len += (size_t)n;
 	if (!rc && n < 0) {
 		snprintf(why, why_len, "%s", strerror(errno));
 		rc = -EINVAL;
 	}
 	text[len] = '\0';
-	if (!rc && (len > TOML_BYTES_MAX || strlen(text) != len)) {
-		snprintf(why, why_len, "it is no harp.toml: too large, or not text");
+	if (!rc && (len > bytes_max || strlen(text) != len)) {
+		snprintf(why, why_len, "it is no TOML file: too large, or not text");
 		rc = -EINVAL;
 	}
 	close(fd);
-	return rc ? rc : toml_scan_text(text, line);
+	return rc ? rc : 1;
+}
+
+int toml_scan_encrypt(const char *path, unsigned *line, char *why, size_t why_len)
+{
+	static char text[TOML_BYTES_MAX + 2]; /* under ctx_lock */
+	int rc = toml_read(path, text, TOML_BYTES_MAX, why, why_len);
+
+	return rc <= 0 ? rc : toml_scan_text(text, line);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* lane_page.c - the job's statistics page: its memory, counters, NICs, and which record is whose. */
-#include "stats/lane_page_impl.h"
+/* lane_page.c - the job's statistics region: its memory, totals, and which record belongs to which comm and lane. */
+#include "stats/lane_page.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -13,59 +13,65 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "poll/driver.h"
-#include "plugin.h"
+#include "device/device.h"
+#include "process/config.h"
+#include "process/log.h"
 
 /*
  * Theory of operation
  *
- * Counters of the process and of its NICs are added to on the page itself, by any thread. Records of comms and
- * lanes are copies of rows (lane_rows.c); which record is whose is decided here, under page_lock, on
- * opening and closing only. Who finds no room works without a record and is counted as hidden.
+ * What happens with every message is a relaxed store or an atomic addition to the region. What happens seldom
+ * (comms and lanes open and close) is under page_lock: the choice of a record, its addresses, which have the
+ * record's seqlock, and the numbers of open lanes. A record without a place in the region is memory of the
+ * process, so that counting needs no condition.
  */
 
-/* A NIC of 100 Gbit/s has so many kernel lanes where there is one of HARP's. */
+/* A NIC of 100 Gbit/s has so many kernel lanes where it has one HARP lane. */
 #define PAGE_LANES_PER_FLOW 16u
+#define PAGE_HIDDEN UINT32_MAX
+#define PAGE_COMM_LANES_MAX 32u
 
 static_assert(PLUGIN_DEVICES_MAX * 2 <= HARP_PAGE_RAILS_MAX, "a rail for each device and kind");
-static_assert(sizeof(_Atomic(uint64_t)) == sizeof(uint64_t), "counters on the page");
+static_assert(sizeof(_Atomic(uint64_t)) == sizeof(uint64_t), "words of the region");
 
-/* The records of a part. */
+enum page_table { PAGE_COMMS, PAGE_LANES, PAGE_TABLES };
+
+/* The records of a table. */
 struct page_records {
 	uint32_t *free; /* a stack */
 	uint32_t free_count;
 	uint64_t open, hidden, serial;
 };
 
+struct comm_stats {
+	struct harp_page_comm *record;
+	struct harp_page_comm own; /* the record while it is hidden */
+	uint32_t slot;
+	struct {
+		struct lane_stats stats;
+		struct harp_page_lane own;
+	} * lanes[PAGE_COMM_LANES_MAX];
+};
+
 static pthread_mutex_t page_lock = PTHREAD_MUTEX_INITIALIZER;
-/* Under page_lock; while rows exist the page stays. */
+/* Under page_lock; while comms exist the region stays. */
 static struct harp_page_job page_job;
-static void *page_map; /* NULL: there is no page */
+static void *page_map; /* NULL: there is no region */
 static size_t page_bytes;
 static int page_fd = -1;
 static struct page_records page_records[PAGE_TABLES];
 static uint64_t page_publications;
-static atomic_uint page_rail_down[PLUGIN_DEVICES_MAX]; /* comms by whose word it is */
-/* Writer: page_lock, release. Reader: page_get(), acquire. */
+static unsigned page_rail_down[PLUGIN_DEVICES_MAX];              /* comms that say so */
+static struct harp_page_rail page_no_rails[HARP_PAGE_RAILS_MAX]; /* without a region */
+/* Writer: page_lock, release. Reader: any thread, acquire. */
 static _Atomic(const struct harp_page_job *) page_live;
 
-const struct harp_page_job *page_get(void)
+static const struct harp_page_job *page_get(void)
 {
 	return atomic_load_explicit(&page_live, memory_order_acquire);
 }
 
-/* A number on the page that any thread may write. */
-static void page_number_add(uint64_t *number, uint64_t n)
-{
-	atomic_fetch_add_explicit((_Atomic(uint64_t) *)number, n, memory_order_relaxed);
-}
-
-static void page_number_set(uint64_t *number, uint64_t n)
-{
-	atomic_store_explicit((_Atomic(uint64_t) *)number, n, memory_order_relaxed);
-}
-
-/* ---- records --------------------------------------------------------------------------------- */
+/* ---- records; page_lock held ------------------------------------------------------------------- */
 
 static int page_records_open(enum page_table table, uint32_t count)
 {
@@ -79,7 +85,6 @@ static int page_records_open(enum page_table table, uint32_t count)
 	return 0;
 }
 
-/* page_lock held. */
 static void page_status(bool ended)
 {
 	struct harp_page_status status = {
@@ -99,58 +104,33 @@ static void page_status(bool ended)
 	harp_page_write_end(page_job.status_sequence);
 }
 
-uint32_t page_take(enum page_table table, uint64_t *serial)
+static uint32_t page_take(enum page_table table, uint64_t *serial)
 {
 	struct page_records *records = &page_records[table];
-	uint32_t place = PAGE_NOWHERE;
 
-	pthread_mutex_lock(&page_lock);
 	*serial = ++records->serial;
 	if (records->free_count > 0)
-		place = records->free[--records->free_count];
-	else
-		records->hidden++;
-	page_status(false);
-	pthread_mutex_unlock(&page_lock);
-	return place;
+		return records->free[--records->free_count];
+	records->hidden++;
+	return PAGE_HIDDEN;
 }
 
-static void page_record_clear(enum page_table table, uint32_t place)
-{
-	uint64_t *record = table == PAGE_COMMS ? &page_job.comms[place].sequence
-					       : &page_job.lanes[place].sequence;
-	size_t bytes =
-		table == PAGE_COMMS ? sizeof(struct harp_page_comm) : sizeof(struct harp_page_lane);
-
-	harp_page_write_begin(record);
-	memset(record + 1, 0, bytes - sizeof(*record));
-	harp_page_write_end(record);
-}
-
-void page_give(enum page_table table, uint32_t place)
+/* Empties the record, which begins with its sequence. */
+static void page_give(enum page_table table, uint32_t slot, uint64_t *sequence, size_t bytes)
 {
 	struct page_records *records = &page_records[table];
 
-	pthread_mutex_lock(&page_lock);
-	if (page_map && place != PAGE_NOWHERE) {
-		page_record_clear(table, place);
-		records->free[records->free_count++] = place;
-	} else if (records->hidden > 0) {
-		records->hidden--;
+	if (slot == PAGE_HIDDEN || !page_map) {
+		records->hidden -= records->hidden > 0;
+		return;
 	}
-	page_status(false);
-	pthread_mutex_unlock(&page_lock);
+	harp_page_write_begin(sequence);
+	memset(sequence + 1, 0, bytes - sizeof(*sequence));
+	harp_page_write_end(sequence);
+	records->free[records->free_count++] = slot;
 }
 
-void page_open_add(enum page_table table, int change)
-{
-	pthread_mutex_lock(&page_lock);
-	page_records[table].open += (uint64_t)(int64_t)change;
-	page_status(false);
-	pthread_mutex_unlock(&page_lock);
-}
-
-/* ---- the page -------------------------------------------------------------------------------- */
+/* ---- the region -------------------------------------------------------------------------------- */
 
 static void page_identity(struct harp_page_identity *identity)
 {
@@ -181,7 +161,7 @@ static int page_make(uint32_t lanes)
 	page_map = mmap(NULL, page_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, page_fd, 0);
 	if (page_map == MAP_FAILED)
 		page_map = NULL;
-	/* A forked child is another process: it has no page. */
+	/* A forked child is another process: it has no region. */
 	if (!page_map || madvise(page_map, page_bytes, MADV_DONTFORK) < 0)
 		return -errno;
 	page_identity(&identity);
@@ -204,8 +184,7 @@ static void page_unmake(void)
 		free(page_records[table].free);
 		page_records[table] = (struct page_records){ 0 };
 	}
-	for (unsigned dev = 0; dev < PLUGIN_DEVICES_MAX; dev++)
-		atomic_store_explicit(&page_rail_down[dev], 0, memory_order_relaxed);
+	memset(page_rail_down, 0, sizeof(page_rail_down));
 }
 
 void lane_page_open(void)
@@ -231,7 +210,7 @@ void lane_page_close(void)
 {
 	pthread_mutex_lock(&page_lock);
 	atomic_store_explicit(&page_live, (const struct harp_page_job *)NULL, memory_order_release);
-	page_status(true); /* for who holds the memory still */
+	page_status(true); /* for readers that still hold the memory */
 	page_unmake();
 	pthread_mutex_unlock(&page_lock);
 }
@@ -250,12 +229,12 @@ void lane_page_count(enum harp_job_counter counter, uint64_t n)
 	const struct harp_page_job *job = page_get();
 
 	if (job && n > 0)
-		page_number_add(&job->counters[counter], n);
+		stats_sum(&job->counters[counter], n);
 }
 
-/* ---- NICs ------------------------------------------------------------------------------------ */
+/* ---- NICs -------------------------------------------------------------------------------------- */
 
-void page_ifname(char ifname[16], int dev)
+static void page_ifname(char ifname[16], int dev)
 {
 	const struct device *device = plugin_device(dev);
 
@@ -263,68 +242,41 @@ void page_ifname(char ifname[16], int dev)
 	snprintf(ifname, 16, "%s", device ? device->ifname : "?");
 }
 
-unsigned page_rail(int dev, enum harp_page_kind kind)
+/* The totals of lanes of a kind over a device. page_lock held. */
+static struct harp_page_rail *page_rail(int dev, enum harp_page_kind kind)
 {
 	unsigned number = dev >= 0 && dev < (int)PLUGIN_DEVICES_MAX ? (unsigned)dev : 0;
-	unsigned rail = number * 2 + (kind == HARP_PAGE_KIND_KERNEL);
-	const struct harp_page_job *job = page_get();
-	struct harp_page_rail *record;
-	bool down;
+	unsigned index = number * 2 + (kind == HARP_PAGE_KIND_KERNEL);
+	struct harp_page_rail *rail = page_map ? &page_job.rails[index] : &page_no_rails[index];
 
-	if (!job)
-		return rail;
-	record = &job->rails[rail];
-	pthread_mutex_lock(&page_lock);
-	if (!record->value[HARP_RAIL_kind]) {
-		page_ifname(record->ifname, (int)number);
-		down = atomic_load_explicit(&page_rail_down[number], memory_order_relaxed) > 0;
-		page_number_set(&record->value[HARP_RAIL_down], down);
-		page_number_set(&record->value[HARP_RAIL_kind], kind);
+	if (!rail->value[HARP_RAIL_kind]) {
+		page_ifname(rail->ifname, (int)number);
+		stats_set(&rail->value[HARP_RAIL_down], page_rail_down[number] > 0);
+		stats_set(&rail->value[HARP_RAIL_kind], kind);
 	}
-	pthread_mutex_unlock(&page_lock);
 	return rail;
 }
 
-void page_rail_add(unsigned rail, enum harp_rail_value value, uint64_t n)
-{
-	const struct harp_page_job *job = page_get();
-
-	if (job && n != 0)
-		page_number_add(&job->rails[rail].value[value], n);
-}
-
-void page_rail_srtt(unsigned rail, uint64_t srtt_ns)
-{
-	const struct harp_page_job *job = page_get();
-	struct harp_page_histogram *histogram;
-
-	if (!job || srtt_ns == 0)
-		return;
-	histogram = &job->rails[rail].srtt;
-	page_number_add(&histogram->bucket[harp_histogram_bucket(srtt_ns)], 1);
-	page_number_add(&histogram->sum_ns, srtt_ns);
-	page_number_add(&histogram->count, 1);
-}
-
-/* One comm more says so, or one less (change 1, -1). True: the NIC is down by this, or is not any more. */
+/* One comm more says that the NIC is down, or one less (change 1, -1). True: that changes it. */
 static bool page_rail_says(int dev, int change)
 {
-	const struct harp_page_job *job = page_get();
-	unsigned before, comms;
+	unsigned before, after;
+	bool changed = false;
 
 	if (dev < 0 || dev >= (int)PLUGIN_DEVICES_MAX)
 		return false;
-	before = atomic_load_explicit(&page_rail_down[dev], memory_order_relaxed);
-	if (!before && change < 0) /* said before the page was there */
-		return false;
-	comms = before + (unsigned)change;
-	atomic_store_explicit(&page_rail_down[dev], comms, memory_order_relaxed);
-	if (!before == !comms)
-		return false;
-	for (unsigned kind = 0; kind < 2 && job; kind++)
-		page_number_set(&job->rails[(unsigned)dev * 2 + kind].value[HARP_RAIL_down],
-				comms > 0);
-	return true;
+	pthread_mutex_lock(&page_lock);
+	before = page_rail_down[dev];
+	if (before || change > 0) { /* else it was said before there was a region */
+		after = before + (unsigned)change;
+		page_rail_down[dev] = after;
+		changed = !before != !after;
+		for (unsigned kind = 0; kind < 2 && changed && page_map; kind++)
+			stats_set(&page_job.rails[(unsigned)dev * 2 + kind].value[HARP_RAIL_down],
+				  after > 0);
+	}
+	pthread_mutex_unlock(&page_lock);
+	return changed;
 }
 
 void lane_page_rail(int dev, bool down)
@@ -336,4 +288,350 @@ void lane_page_rail(int dev, bool down)
 void lane_page_rail_left(int dev)
 {
 	(void)page_rail_says(dev, -1);
+}
+
+/* ---- comms ------------------------------------------------------------------------------------- */
+
+struct comm_stats *comm_stats_new(const struct comm_stats_options *opt)
+{
+	struct comm_stats *stats = calloc(1, sizeof(*stats));
+	struct harp_page_comm *record;
+	uint64_t serial;
+
+	if (!stats)
+		return NULL;
+	pthread_mutex_lock(&page_lock);
+	stats->slot = page_take(PAGE_COMMS, &serial);
+	stats->record = record =
+		stats->slot == PAGE_HIDDEN ? &stats->own : &page_job.comms[stats->slot];
+	harp_page_write_begin(&record->sequence);
+	memcpy(record->remote_addr, &opt->remote.addr, sizeof(record->remote_addr));
+	record->remote_port = opt->remote.port;
+	record->scope_id = opt->remote.scope_id;
+	page_ifname(record->ifname, opt->dev);
+	record->value[HARP_COMM_state] = HARP_PAGE_COMM_OPEN;
+	record->value[HARP_COMM_opened_ns] = record->value[HARP_COMM_updated_ns] =
+		driver_clock_ns();
+	record->value[HARP_COMM_comm_id] = opt->comm_id;
+	record->value[HARP_COMM_side] = opt->side;
+	record->value[HARP_COMM_serial] = serial;
+	harp_page_write_end(&record->sequence);
+	page_records[PAGE_COMMS].open++;
+	page_status(false);
+	pthread_mutex_unlock(&page_lock);
+	lane_page_count(HARP_JOB_comms_opened, 1);
+	return stats;
+}
+
+void comm_stats_done(struct comm_stats *stats, unsigned kinds, uint64_t bytes, uint64_t now_ns)
+{
+	static const struct {
+		enum harp_comm_value messages, bytes;
+		enum harp_job_counter job;
+	} of[] = {
+		[LANE_HARP] = { HARP_COMM_messages_harp, HARP_COMM_bytes_harp,
+				HARP_JOB_messages_harp },
+		[LANE_KERNEL] = { HARP_COMM_messages_kernel, HARP_COMM_bytes_kernel,
+				  HARP_JOB_messages_kernel },
+		[LANE_HARP | LANE_KERNEL] = { HARP_COMM_messages_mixed, HARP_COMM_bytes_mixed,
+					      HARP_JOB_messages_mixed },
+	};
+	uint64_t *value = stats->record->value;
+
+	stats_add(&value[HARP_COMM_requests], 1);
+	stats_add(&value[HARP_COMM_bytes], bytes);
+	stats_set(&value[HARP_COMM_updated_ns], now_ns);
+	if (kinds > 0 && kinds < sizeof(of) / sizeof(*of)) {
+		stats_add(&value[of[kinds].messages], 1);
+		stats_add(&value[of[kinds].bytes], bytes);
+		lane_page_count(of[kinds].job, 1);
+	}
+}
+
+void comm_stats_failed(struct comm_stats *stats)
+{
+	lane_page_count(HARP_JOB_comms_failed, 1);
+	stats_set(&stats->record->value[HARP_COMM_state], HARP_PAGE_COMM_FAILED);
+}
+
+const struct harp_page_comm *comm_stats_record(const struct comm_stats *stats)
+{
+	return stats->record;
+}
+
+const struct lane_stats *comm_stats_lane(const struct comm_stats *stats, unsigned index)
+{
+	return stats->lanes[index] ? &stats->lanes[index]->stats : NULL;
+}
+
+static bool lane_is_open(const struct lane_stats *stats)
+{
+	uint64_t state = stats_get(&stats->record->value[HARP_LANE_state]);
+
+	return state == HARP_PAGE_LANE_OPEN || state == HARP_PAGE_LANE_STALLED;
+}
+
+/* page_lock held. */
+static void lanes_open_add(struct lane_stats *stats, int change)
+{
+	stats_add(&stats->comm->record->value[HARP_COMM_lanes_open], (uint64_t)(int64_t)change);
+	stats_sum(&stats->rail->value[HARP_RAIL_lanes_open], (uint64_t)(int64_t)change);
+	page_records[PAGE_LANES].open += (uint64_t)(int64_t)change;
+	page_status(false);
+}
+
+void comm_stats_free(struct comm_stats *stats)
+{
+	if (!stats)
+		return;
+	pthread_mutex_lock(&page_lock);
+	for (unsigned i = 0; i < PAGE_COMM_LANES_MAX; i++) {
+		struct lane_stats *lane = stats->lanes[i] ? &stats->lanes[i]->stats : NULL;
+
+		if (!lane)
+			continue;
+		if (lane_is_open(lane))
+			lanes_open_add(lane, -1);
+		page_give(PAGE_LANES, lane->slot, &lane->record->sequence, sizeof(*lane->record));
+		free(stats->lanes[i]);
+	}
+	page_give(PAGE_COMMS, stats->slot, &stats->record->sequence, sizeof(*stats->record));
+	page_records[PAGE_COMMS].open--;
+	page_status(false);
+	pthread_mutex_unlock(&page_lock);
+	free(stats);
+}
+
+/* ---- lanes ------------------------------------------------------------------------------------- */
+
+static struct lane_stats *lane_stats_new(struct comm_stats *comm, unsigned index)
+{
+	struct lane_stats *stats;
+	uint64_t serial, *value;
+
+	comm->lanes[index] = calloc(1, sizeof(*comm->lanes[index]));
+	if (!comm->lanes[index])
+		return NULL;
+	stats = &comm->lanes[index]->stats;
+	stats->comm = comm;
+	stats->slot = page_take(PAGE_LANES, &serial);
+	stats->record = stats->slot == PAGE_HIDDEN ? &comm->lanes[index]->own
+						   : &page_job.lanes[stats->slot];
+	value = stats->record->value;
+	stats_set(&value[HARP_LANE_serial], serial);
+	stats_set(&value[HARP_LANE_comm], comm->record->value[HARP_COMM_serial]);
+	stats_set(&value[HARP_LANE_index], index);
+	return stats;
+}
+
+/* The addresses and what else is the new lane's. */
+static void lane_stats_begin(struct lane_stats *stats, const struct lane_stats_options *opt)
+{
+	struct harp_page_lane *record = stats->record;
+
+	harp_page_write_begin(&record->sequence);
+	memcpy(record->local_addr, &opt->local.addr, sizeof(record->local_addr));
+	memcpy(record->remote_addr, &opt->remote.addr, sizeof(record->remote_addr));
+	record->local_port = opt->local.port;
+	record->remote_port = opt->remote.port;
+	record->scope_id = opt->remote.scope_id;
+	page_ifname(record->ifname, opt->dev);
+	stats_set(&record->value[HARP_LANE_state], HARP_PAGE_LANE_OPEN);
+	stats_set(&record->value[HARP_LANE_opened_ns], driver_clock_ns());
+	stats_set(&record->value[HARP_LANE_kind], opt->kind);
+	stats_set(&record->value[HARP_LANE_sealed], opt->sealed);
+	stats_set(&record->value[HARP_LANE_backup], opt->backup);
+	stats_set(&record->value[HARP_LANE_tcp_ns], 0);
+	stats_add(&record->value[HARP_LANE_lanes], 1);
+	harp_page_write_end(&record->sequence);
+}
+
+struct lane_stats *lane_stats_open(struct comm_stats *comm, const struct lane_stats_options *opt)
+{
+	struct lane_stats *stats;
+
+	if (opt->index >= PAGE_COMM_LANES_MAX)
+		return NULL;
+	pthread_mutex_lock(&page_lock);
+	stats = comm->lanes[opt->index] ? &comm->lanes[opt->index]->stats : NULL;
+	if (!stats) {
+		stats = lane_stats_new(comm, opt->index);
+	} else if (lane_is_open(stats)) {
+		lanes_open_add(stats, -1);
+		stats_add(&stats->record->value[HARP_LANE_rerolls], 1);
+		stats_sum(&stats->rail->value[HARP_RAIL_lanes_rerolled], 1);
+		lane_page_count(HARP_JOB_lanes_rerolled, 1);
+	} else {
+		stats_add(&comm->record->value[HARP_COMM_lanes_replaced], 1);
+		lane_page_count(HARP_JOB_lanes_replaced, 1);
+	}
+	if (stats) {
+		stats->rail = page_rail(opt->dev, opt->kind);
+		stats->owner = opt->owner;
+		stats->retransmits_before = stats_get(&stats->record->value[HARP_LANE_retransmits]);
+		lane_stats_begin(stats, opt);
+		lane_page_count(HARP_JOB_lanes_opened, 1);
+		stats_sum(&stats->rail->value[HARP_RAIL_lanes_opened], 1);
+		lanes_open_add(stats, 1);
+	}
+	pthread_mutex_unlock(&page_lock);
+	return stats;
+}
+
+static enum harp_page_lane_end lane_end(int error)
+{
+	switch (-error) {
+	case 0:
+	case EPIPE:
+		return HARP_PAGE_LANE_END_closed;
+	case ECONNRESET:
+	case ECONNREFUSED:
+	case ECONNABORTED:
+		return HARP_PAGE_LANE_END_reset;
+	case ETIMEDOUT:
+		return HARP_PAGE_LANE_END_timeout;
+	case EHOSTUNREACH:
+	case ENETUNREACH:
+		return HARP_PAGE_LANE_END_unreachable;
+	case ENETDOWN:
+	case ENODEV:
+	case EADDRNOTAVAIL:
+		return HARP_PAGE_LANE_END_interface;
+	case EPROTO:
+	case EBADMSG:
+		return HARP_PAGE_LANE_END_protocol;
+	default:
+		return HARP_PAGE_LANE_END_other;
+	}
+}
+
+/* The lane has ended; its place may be another's already. page_lock held. */
+static void lane_stats_end(struct lane_stats *stats, const void *owner, enum harp_page_lane_end end)
+{
+	uint64_t *value = stats->record->value;
+
+	if (stats->owner != owner || !lane_is_open(stats))
+		return;
+	lanes_open_add(stats, -1);
+	stats_set(&value[HARP_LANE_state], HARP_PAGE_LANE_DEAD);
+	lane_stats_idle(stats);
+	if (end)
+		stats_set(&value[HARP_LANE_end], end);
+}
+
+/* page_lock held. */
+static void lane_stats_lost(struct lane_stats *stats, const void *owner,
+			    enum harp_page_lane_end end)
+{
+	lane_stats_end(stats, owner, end);
+	stats_add(&stats->comm->record->value[HARP_COMM_lanes_died], 1);
+	stats_sum(&stats->rail->value[HARP_RAIL_lanes_died], 1);
+}
+
+void lane_stats_died(struct lane_stats *stats, const void *owner, int error)
+{
+	enum harp_page_lane_end end = lane_end(error);
+
+	lane_page_count((enum harp_job_counter)(HARP_JOB_lanes_died_reset + end -
+						HARP_PAGE_LANE_END_reset),
+			1);
+	pthread_mutex_lock(&page_lock);
+	lane_stats_lost(stats, owner, end);
+	pthread_mutex_unlock(&page_lock);
+}
+
+void lane_page_lane_unreplaced(struct comm_stats *comm, unsigned index)
+{
+	struct lane_stats *stats;
+	bool died = true;
+
+	pthread_mutex_lock(&page_lock);
+	if (index < PAGE_COMM_LANES_MAX && comm->lanes[index]) {
+		stats = &comm->lanes[index]->stats;
+		died = lane_is_open(stats); /* else it came, and its end was counted */
+		if (died)
+			lane_stats_lost(stats, stats->owner, HARP_PAGE_LANE_END_reset);
+	}
+	pthread_mutex_unlock(&page_lock);
+	if (died)
+		lane_page_count(HARP_JOB_lanes_died_reset, 1);
+}
+
+void lane_stats_closed(struct lane_stats *stats, const void *owner)
+{
+	pthread_mutex_lock(&page_lock);
+	lane_stats_end(stats, owner, HARP_PAGE_LANE_END_none);
+	pthread_mutex_unlock(&page_lock);
+}
+
+void lane_stats_stalled(struct lane_stats *stats, bool stalled)
+{
+	uint64_t *value = stats->record->value;
+	uint64_t state = stalled ? HARP_PAGE_LANE_STALLED : HARP_PAGE_LANE_OPEN;
+
+	if (stats_get(&value[HARP_LANE_state]) == state || !lane_is_open(stats))
+		return;
+	stats_set(&value[HARP_LANE_state], state);
+	if (stalled) {
+		stats_add(&value[HARP_LANE_stalls], 1);
+		lane_page_count(HARP_JOB_lanes_stalled, 1);
+	}
+}
+
+void lane_stats_moved_away(struct lane_stats *stats, uint64_t chunks)
+{
+	stats_add(&stats->record->value[HARP_LANE_chunks_moved_away], chunks);
+	stats_sum(&stats->rail->value[HARP_RAIL_chunks_moved_away], chunks);
+}
+
+void lane_stats_moved_here(struct lane_stats *stats)
+{
+	lane_page_count(HARP_JOB_chunks_moved, 1);
+	stats_add(&stats->record->value[HARP_LANE_chunks_moved_here], 1);
+	stats_sum(&stats->rail->value[HARP_RAIL_chunks_moved_here], 1);
+	stats_add(&stats->comm->record->value[HARP_COMM_chunks_moved], 1);
+}
+
+void lane_stats_duplicate(struct lane_stats *stats)
+{
+	lane_page_count(HARP_JOB_chunks_duplicate, 1);
+	stats_add(&stats->record->value[HARP_LANE_chunks_duplicate], 1);
+	stats_sum(&stats->rail->value[HARP_RAIL_chunks_duplicate], 1);
+	stats_add(&stats->comm->record->value[HARP_COMM_chunks_duplicate], 1);
+}
+
+bool lane_stats_want_tcp(const struct lane_stats *stats, uint64_t now_ns)
+{
+	return page_get() &&
+	       now_ns - stats_get(&stats->record->value[HARP_LANE_tcp_ns]) >= LANE_PAGE_TCP_NS;
+}
+
+void lane_stats_idle(struct lane_stats *stats)
+{
+	uint64_t *value = stats->record->value;
+
+	if (stats_get(&value[HARP_LANE_in_flight_bytes]))
+		stats_set(&value[HARP_LANE_in_flight_bytes], 0);
+	if (stats_get(&value[HARP_LANE_unsent_bytes]))
+		stats_set(&value[HARP_LANE_unsent_bytes], 0);
+}
+
+void lane_stats_tcp(struct lane_stats *stats, const struct lane_info *tcp, uint64_t now_ns)
+{
+	uint64_t *value = stats->record->value;
+	uint64_t retransmits = stats->retransmits_before + tcp->retransmits;
+	struct harp_page_histogram *srtt = &stats->rail->srtt;
+
+	stats_set(&value[HARP_LANE_tcp_ns], now_ns);
+	stats_set(&value[HARP_LANE_srtt_ns], tcp->srtt_ns);
+	stats_set(&value[HARP_LANE_in_flight_bytes], tcp->in_flight_bytes);
+	stats_set(&value[HARP_LANE_unsent_bytes], tcp->unsent_bytes);
+	stats_sum(&stats->rail->value[HARP_RAIL_retransmits],
+		  retransmits - stats_get(&value[HARP_LANE_retransmits]));
+	stats_set(&value[HARP_LANE_retransmits], retransmits);
+	if (!tcp->srtt_ns)
+		return;
+	stats_sum(&srtt->bucket[harp_histogram_bucket(tcp->srtt_ns)], 1);
+	stats_sum(&srtt->sum_ns, tcp->srtt_ns);
+	stats_sum(&srtt->count, 1);
 }

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * lane_page.h - what comms and lanes do, for harpctl and Prometheus: the job's statistics page.
+ * lane_page.h - what comms and lanes do, for harpctl and Prometheus: the job's statistics region.
  *
- * One page a process (harp_page.h), made by the first init and gone with the last finalize; without privileges,
- * harpd or instances too. Who moves bytes counts them in a row of this process's memory, by any thread and
- * without a lock; lane_page_publish() copies rows to the page now and then, and the keeper does when a comm has had
- * nothing outstanding for a moment: a copy costs more than a small message's bookkeeping does otherwise. Without a page (no memory, no descriptors) everything here works and nobody
- * sees it. NULL rows are accepted everywhere: a row that could not be had is not missed.
+ * A process has one region (harp_page.h), made by the first init and gone with the last finalize; it needs no
+ * privileges, harpd or instances. A comm and each of its lanes have a record in it, their *statistics block*. The
+ * thread that holds the comm's poller counts there in place: each number is one 64-bit word, stored relaxed. The
+ * totals of NICs and of the process have many writers, which add atomically. Without a region, or when it is full,
+ * a comm counts in memory of its own and no reader sees it.
  */
 #ifndef HARP_PLUGIN_LANE_PAGE_H
 #define HARP_PLUGIN_LANE_PAGE_H
@@ -17,102 +17,135 @@
 #include "harp_page.h"
 #include "lane/lane.h"
 
-struct comm_row;
+#define LANE_PAGE_TCP_NS 10000000u /* TCP is asked no more often for the statistics alone */
 
-#define LANE_PAGE_PERIOD_NS 10000000u /* from a comm's copy to its next */
+/* ---- the process ------------------------------------------------------------------------------- */
 
-/* A lane's place in its comm: lives as long as the comm's row, whoever has the place. */
-struct lane_row {
-	struct comm_row *comm;
-	atomic_bool dirty; /* something isn't on the page */
-	atomic_bool *comm_dirty;
-	_Atomic(uint64_t) value[HARP_LANE_COUNT];
-};
-
-/* ---- the process; plugin.c ------------------------------------------------------------------- */
-
-/* The page; a failure is told by INFO and costs sight only. Repeated calls are free. ctx_lock held. */
+/* Makes the region; a failure is logged by INFO. Repeated calls are free. ctx_lock held. */
 void lane_page_open(void);
 void lane_page_close(void);
-/* The keeper has nothing to do with the page from here on; no comm is left. */
-void lane_page_rest(void);
-/* In a forked child: lets go of the descriptor. Async-signal-safe. */
+/* In a forked child: closes the descriptor. Async-signal-safe. */
 void lane_page_fork_child(void);
 /* Any thread. Counts from the first init to the last finalize. */
 void lane_page_count(enum harp_job_counter counter, uint64_t n);
 /*
- * The keeper's baton. A comm has no working lane left over a NIC that it uses; or has one again; or ends before it has (_left). The NIC is
- * down as long as one comm says so.
+ * The control thread. A comm has no working lane left over a NIC that it uses; or has one again; or ends before it
+ * has (_left). The NIC is down as long as one comm says so.
  */
 void lane_page_rail(int dev, bool down);
 void lane_page_rail_left(int dev);
 
-/* ---- comms ------------------------------------------------------------------------------------ */
+/* ---- comms ------------------------------------------------------------------------------------- */
 
-struct comm_row_options {
+struct comm_stats;
+
+struct comm_stats_options {
 	uint64_t comm_id; /* on the wire */
 	enum harp_page_side side;
 	int dev; /* that NCCL asked for */
 	struct harp_endpoint remote;
 };
-/* NULL without memory. */
-struct comm_row *lane_page_comm_add(const struct comm_row_options *opt);
-/* A request is done; its message went out over these kinds, the bits of enum lane_kind; 0: it came. Any one
- * thread at a time. */
-void lane_page_comm_done(struct comm_row *row, unsigned kinds, uint64_t bytes);
+/* NULL: out of memory. */
+struct comm_stats *comm_stats_new(const struct comm_stats_options *opt);
+/* The comm and its lanes are gone. */
+void comm_stats_free(struct comm_stats *stats);
 /* The comm has failed. */
-void lane_page_comm_failed(struct comm_row *row);
-/* The comm and its lanes are gone; nobody counts in their rows any more. */
-void lane_page_comm_remove(struct comm_row *row);
+void comm_stats_failed(struct comm_stats *stats);
+/* A request is done. kinds: the kinds of lanes that its message left by, bits of enum lane_kind; 0: it was
+ * received. Poller held. */
+void comm_stats_done(struct comm_stats *stats, unsigned kinds, uint64_t bytes, uint64_t now_ns);
 
-/* ---- lanes ------------------------------------------------------------------------------------ */
+/* Its record, and the statistics of its lane of that index (NULL: there was none yet). */
+const struct harp_page_comm *comm_stats_record(const struct comm_stats *stats);
+const struct lane_stats *comm_stats_lane(const struct comm_stats *stats, unsigned index);
 
-struct lane_row_options {
+/* ---- lanes ------------------------------------------------------------------------------------- */
+
+/* A place (index) in a comm. It outlives the lane: its successor counts on. */
+struct lane_stats {
+	struct harp_page_lane *record;
+	struct harp_page_rail *rail;
+	struct comm_stats *comm;
+	uint64_t retransmits_before; /* of the lanes that had the place before */
+	const void *owner;           /* the lane that has the place */
+	uint32_t slot;               /* of the region; LANE_PAGE_HIDDEN */
+};
+
+struct lane_stats_options {
 	unsigned index; /* in the comm, below 32 */
 	enum harp_page_kind kind;
 	bool sealed, backup;
 	int dev;
 	struct harp_endpoint local, remote;
-	const void *who; /* tells this lane from others that have or had its place */
+	const void *owner; /* tells this lane from others that have or had its place */
 };
-/* A lane of the comm is open: the row of its index, which it takes over when another had it before, and one that
- * is open still has been given up for another source port. NULL without memory, or for an index that no comm has. */
-struct lane_row *lane_page_lane_add(struct comm_row *comm, const struct lane_row_options *opt);
-/* It was lost of this error (0, -EPIPE: closed by the peer) while its comm lived. */
-void lane_page_lane_died(struct lane_row *row, const void *who, int error);
-/* The peer has ended the comm's lane of that index as if for another, and none came: it died, which nobody has told. */
-void lane_page_lane_unreplaced(struct comm_row *comm, unsigned index);
-/* It has ended with its comm, or never was of it. */
-void lane_page_lane_closed(struct lane_row *row, const void *who);
-/* As it is now; told again: nothing. */
-void lane_page_lane_stalled(struct lane_row *row, bool stalled);
+/* A lane is open: it takes the place of its index, also from one that is open still and is replaced. NULL: out of
+ * memory. Any thread. */
+struct lane_stats *lane_stats_open(struct comm_stats *comm, const struct lane_stats_options *opt);
+/* It was lost to this error (0, -EPIPE: closed by the peer) while its comm lived. */
+void lane_stats_died(struct lane_stats *stats, const void *owner, int error);
+/* The peer has ended the comm's lane of that index as if for a replacement, and none came: it died. */
+void lane_page_lane_unreplaced(struct comm_stats *comm, unsigned index);
+/* It has ended with its comm, or was never part of it. */
+void lane_stats_closed(struct lane_stats *stats, const void *owner);
+/* Repeated calls with the same state are free. Poller held. */
+void lane_stats_stalled(struct lane_stats *stats, bool stalled);
+/* As TCP said now. Poller held. */
+void lane_stats_tcp(struct lane_stats *stats, const struct lane_info *tcp, uint64_t now_ns);
+/* Nothing is on its way. Poller held. */
+void lane_stats_idle(struct lane_stats *stats);
+
+/* A word that one thread at a time writes. */
+static inline uint64_t stats_get(const uint64_t *word)
+{
+	return atomic_load_explicit((const _Atomic(uint64_t) *)word, memory_order_relaxed);
+}
+static inline void stats_set(uint64_t *word, uint64_t n)
+{
+	atomic_store_explicit((_Atomic(uint64_t) *)word, n, memory_order_relaxed);
+}
+static inline void stats_add(uint64_t *word, uint64_t n)
+{
+	stats_set(word, stats_get(word) + n);
+}
+/* A total that any thread adds to. */
+static inline void stats_sum(uint64_t *word, uint64_t n)
+{
+	atomic_fetch_add_explicit((_Atomic(uint64_t) *)word, n, memory_order_relaxed);
+}
+
+/* Bytes, headers included. Poller held, as for the following. */
+static inline void lane_stats_sent(struct lane_stats *stats, uint64_t bytes, uint64_t now_ns)
+{
+	stats_add(&stats->record->value[HARP_LANE_sent_bytes], bytes);
+	stats_set(&stats->record->value[HARP_LANE_updated_ns], now_ns);
+	stats_sum(&stats->rail->value[HARP_RAIL_sent_bytes], bytes);
+}
+static inline void lane_stats_received(struct lane_stats *stats, uint64_t bytes, uint64_t now_ns)
+{
+	stats_add(&stats->record->value[HARP_LANE_received_bytes], bytes);
+	stats_set(&stats->record->value[HARP_LANE_updated_ns], now_ns);
+	stats_sum(&stats->rail->value[HARP_RAIL_received_bytes], bytes);
+}
+static inline void lane_stats_payload(struct lane_stats *stats, uint64_t bytes)
+{
+	stats_add(&stats->record->value[HARP_LANE_payload_bytes], bytes);
+	stats_sum(&stats->rail->value[HARP_RAIL_payload_bytes], bytes);
+}
+static inline void lane_stats_chunk_sent(struct lane_stats *stats, uint64_t bytes)
+{
+	stats_add(&stats->record->value[HARP_LANE_chunks_sent], 1);
+	stats_sum(&stats->rail->value[HARP_RAIL_chunks_sent], 1);
+	lane_page_count(HARP_JOB_chunks_sent, 1);
+	lane_stats_payload(stats, bytes);
+}
+/* Chunks that others send again. */
+void lane_stats_moved_away(struct lane_stats *stats, uint64_t chunks);
 /* A chunk that another lane had, unacknowledged, is sent again over this one. */
-void lane_page_chunk_moved_here(struct lane_row *row);
-/* A chunk that was there already came over it. */
-void lane_page_chunk_duplicate(struct lane_row *row);
-
-/* Release: who finds the flag finds the number too. */
-static inline void lane_page_touch(struct lane_row *row)
-{
-	atomic_store_explicit(&row->dirty, true, memory_order_release);
-	atomic_store_explicit(row->comm_dirty, true, memory_order_release);
-}
-
-/* Any thread: bytes, chunks_sent, chunks_moved_away; as many as happened together. */
-static inline void lane_page_add(struct lane_row *row, enum harp_lane_value value, uint64_t n)
-{
-	if (!row || n == 0)
-		return;
-	atomic_fetch_add_explicit(&row->value[value], n, memory_order_relaxed);
-	lane_page_touch(row);
-}
-
-/* May TCP be asked again? Some 100 times a second: it can cost a system call. */
-bool lane_page_wants_tcp(const struct lane_row *row, uint64_t now_ns);
-void lane_page_tcp(struct lane_row *row, const struct lane_info *tcp, uint64_t now_ns);
-
-/* By whoever has advanced a lane of the comm, at the end of it. idle: no request is outstanding, and the keeper
- * sees to it that all is on the page at its next beat, if it isn't at once. */
-void lane_page_publish(struct comm_row *row, uint64_t now_ns, bool idle);
+void lane_stats_moved_here(struct lane_stats *stats);
+/* A chunk that had arrived already came over it. */
+void lane_stats_duplicate(struct lane_stats *stats);
+/* May TCP be asked for the statistics? It can cost a system call. */
+bool lane_stats_want_tcp(const struct lane_stats *stats, uint64_t now_ns);
 
 #endif

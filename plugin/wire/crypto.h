@@ -12,6 +12,7 @@
 #include <stdint.h>
 #include <sys/uio.h>
 
+#define CRYPTO_PSK_BYTES 32u /* of a pre-shared key (HARP_KEY_FILE) */
 #define CRYPTO_KEY_BYTES 32u
 #define CRYPTO_NONCE_BYTES 12u
 #define CRYPTO_TAG_BYTES 16u

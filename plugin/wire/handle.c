@@ -83,9 +83,9 @@ void handle_encode(uint8_t out[PLUGIN_HANDLE_BYTES], const struct handle *handle
 	out[AT_PLACEMENT] = handle->harp_placement;
 	wire_put16(out + AT_QUEUES, handle->harp_queues);
 	wire_put16(out + AT_QUEUE, handle->harp_queue);
-	for (unsigned i = 0; i < HANDLE_DOORS_MAX; i++) {
-		wire_put16(out + AT_DOORS + 4 * i, handle->doors[i].port);
-		wire_put16(out + AT_DOORS + 4 * i + 2, handle->doors[i].queue);
+	for (unsigned i = 0; i < HANDLE_PORTS_MAX; i++) {
+		wire_put16(out + AT_DOORS + 4 * i, handle->ports[i].port);
+		wire_put16(out + AT_DOORS + 4 * i + 2, handle->ports[i].queue);
 	}
 	handle_check(out, out + AT_CHECK);
 }
@@ -143,36 +143,9 @@ int handle_decode(const uint8_t in[PLUGIN_HANDLE_BYTES], struct handle *handle, 
 	handle->harp_placement = in[AT_PLACEMENT];
 	handle->harp_queues = wire_get16(in + AT_QUEUES);
 	handle->harp_queue = wire_get16(in + AT_QUEUE);
-	for (unsigned i = 0; i < HANDLE_DOORS_MAX; i++) {
-		handle->doors[i].port = wire_get16(in + AT_DOORS + 4 * i);
-		handle->doors[i].queue = wire_get16(in + AT_DOORS + 4 * i + 2);
+	for (unsigned i = 0; i < HANDLE_PORTS_MAX; i++) {
+		handle->ports[i].port = wire_get16(in + AT_DOORS + 4 * i);
+		handle->ports[i].queue = wire_get16(in + AT_DOORS + 4 * i + 2);
 	}
-	return 0;
-}
-
-int handle_host_id(uint64_t netns_ino, uint8_t out[HANDLE_HOST_ID_BYTES])
-{
-	struct blake2s state;
-	struct stat netns;
-	char boot_id[64];
-	ssize_t n;
-	int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
-
-	if (fd < 0)
-		return -errno;
-	n = read(fd, boot_id, sizeof(boot_id));
-	close(fd);
-	if (n <= 0)
-		return -EIO;
-	/* Of this thread: self is the thread that the process began with. */
-	if (stat("/proc/thread-self/ns/net", &netns))
-		return -errno;
-	if (netns_ino)
-		netns.st_ino = netns_ino;
-	blake2s_init(&state, HANDLE_HOST_ID_BYTES, NULL, 0);
-	blake2s_update(&state, boot_id, (size_t)n);
-	blake2s_update(&state, &netns.st_dev, sizeof(netns.st_dev));
-	blake2s_update(&state, &netns.st_ino, sizeof(netns.st_ino));
-	blake2s_final(&state, out);
 	return 0;
 }

@@ -6,14 +6,14 @@
 #define HARP_PLUGIN_HANDLE_H
 
 #include "harp.h"
-#include "plugin.h"
 
+#define PLUGIN_HANDLE_BYTES 128u
 #define HANDLE_SECRET_BYTES 16u
 #define HANDLE_HOST_ID_BYTES 16u
 
 /* More HARP ports of the listener, each on an instance of its own. port 0: none. */
-#define HANDLE_DOORS_MAX 4u
-struct handle_door {
+#define HANDLE_PORTS_MAX 4u
+struct handle_port {
 	uint16_t port, queue;
 };
 
@@ -26,7 +26,7 @@ struct handle {
 	/* How that stack's NIC chooses queues: enum placement_kind, its queues, the stack's own. */
 	uint8_t harp_placement;
 	uint16_t harp_queues, harp_queue;
-	struct handle_door doors[HANDLE_DOORS_MAX]; /* best first, without gaps */
+	struct handle_port ports[HANDLE_PORTS_MAX]; /* best first, without gaps */
 	uint16_t kernel_port_v4;                    /* of its kernel sockets; 0: none */
 	uint16_t kernel_port_v6;
 	struct harp_addr v4, v6;
@@ -41,8 +41,4 @@ void handle_encode(uint8_t out[PLUGIN_HANDLE_BYTES], const struct handle *handle
  * we speak. */
 int handle_decode(const uint8_t in[PLUGIN_HANDLE_BYTES], struct handle *handle, char *why,
 		  size_t why_len);
-/* This host and a network namespace (its number; 0: this process's own): equal for two ends whose
- * packets to each other never reach a NIC. */
-int handle_host_id(uint64_t netns, uint8_t out[HANDLE_HOST_ID_BYTES]);
-
 #endif

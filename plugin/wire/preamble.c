@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "wire/preamble_impl.h"
-#include "connect/rails.h"
+#include "wire/rails.h"
 #include "wire/record.h"
 
 /*
@@ -397,39 +397,22 @@ static int preamble_next(struct preamble *p)
 	return 1;
 }
 
-static bool preamble_sending(const struct preamble *p)
+bool preamble_sends(const struct preamble *p)
 {
 	return p->step == PREAMBLE_SEND_HELLO || p->step == PREAMBLE_SEND_PROOF ||
 	       p->step == PREAMBLE_SEND_CHALLENGE || p->step == PREAMBLE_SEND_READY;
 }
 
-int preamble_advance(struct preamble *p, struct lane *lane)
+uint8_t *preamble_bytes(struct preamble *p, size_t *len)
 {
-	int rc = 0;
+	*len = p->end - p->at;
+	return p->transcript + p->at;
+}
 
-	while (!rc) {
-		uint8_t *at = p->transcript + p->at;
-		ssize_t n;
-
-		if (preamble_sending(p)) {
-			struct iovec iov = { at, p->end - p->at };
-
-			n = lane->ops->send(lane, &iov, 1);
-		} else {
-			n = lane->ops->recv(lane, at, p->end - p->at, 1);
-			if (!n)
-				return preamble_fail(p, -ECONNRESET,
-						     "the peer closed the connection");
-		}
-		if (n == -EAGAIN)
-			return 0;
-		if (n < 0)
-			return preamble_fail(p, (int)n, lane_error_text((int)n));
-		if (preamble_sending(p))
-			p->sent_bytes += (size_t)n;
-		p->at += (size_t)n;
-		if (p->at == p->end)
-			rc = preamble_next(p);
-	}
-	return rc;
+int preamble_moved(struct preamble *p, size_t n)
+{
+	if (preamble_sends(p))
+		p->sent_bytes += n;
+	p->at += n;
+	return p->at == p->end ? preamble_next(p) : 0;
 }

@@ -13,9 +13,9 @@
 #ifndef HARP_PLUGIN_PREAMBLE_H
 #define HARP_PLUGIN_PREAMBLE_H
 
+#include "wire/crypto.h"
 #include "wire/handle.h"
-#include "lane/lane.h"
-#include "connect/placement.h"
+#include "wire/queue_placement.h"
 
 #define WIRE_VERSION 1u
 
@@ -55,7 +55,7 @@ struct preamble_terms {
 	const struct placement_end *placement;
 	const uint8_t *rails;
 	size_t rails_bytes;
-	/* KEYFILE_KEY_BYTES, the caller's: the lane is to be sealed, FEATURE_SEALED is said. NULL: it is not. */
+	/* CRYPTO_PSK_BYTES, the caller's: the lane is to be sealed, FEATURE_SEALED is said. NULL: it is not. */
 	const uint8_t *psk;
 };
 
@@ -103,21 +103,27 @@ void preamble_connect(struct preamble *p, uint64_t listen_id, uint64_t comm_id,
 		      const uint8_t key[PREAMBLE_KEY_BYTES], const struct preamble_terms *own);
 void preamble_accept(struct preamble *p, const struct preamble_terms *own, preamble_lookup *lookup,
 		     void *lookup_ctx);
+/* True while bytes are to be sent, else bytes are to be received. */
+bool preamble_sends(const struct preamble *p);
+/* The bytes to be sent next, or the place for those to be received next; never beyond the present message. */
+uint8_t *preamble_bytes(struct preamble *p, size_t *len);
 /*
- * Goes on as far as the open lane allows. 1: done, the next byte of the lane is a record's.
- * 0: more is to come. -EBUSY (p->full), -EPROTO, -EKEYREJECTED (a proof does not hold), -EPROTONOSUPPORT (version or
- * mandatory feature), -ECONNREFUSED (READY says no), or the lane's error: p->what says it in words.
+ * So many of them were sent or received. 1: done, the next byte of the lane is a record's. 0: more is to come. -EBUSY
+ * (p->full), -EPROTO, -EKEYREJECTED (a proof does not hold), -EPROTONOSUPPORT (version or mandatory feature),
+ * -ECONNREFUSED (READY says no): p->what says it in words.
  */
-int preamble_advance(struct preamble *p, struct lane *lane);
+int preamble_moved(struct preamble *p, size_t n);
 /* Done: the key that further lanes of this comm prove that they know (docs/lanes.md section 3.4). */
 void preamble_comm_key(const struct preamble *p, uint8_t out[PREAMBLE_KEY_BYTES]);
 /* Done: both sides can do with several lanes. */
 bool preamble_several(const struct preamble *p);
 /* Words for a peer that differs about FEATURE_SEALED. */
 const char *preamble_sealed_differs(bool peer_seals);
-/* Done: where both sides want it puts *lane into a sealed one (lane_sealed.h); the lane's first use after
- * the preamble must see that one. 0 or -ENOMEM. */
-int preamble_seal(const struct preamble *p, struct lane **lane);
+/* Done: the keys of an encrypted lane, as this side uses them. False: the lane is not encrypted. */
+struct preamble_keys {
+	uint8_t send[CRYPTO_KEY_BYTES], receive[CRYPTO_KEY_BYTES];
+};
+bool preamble_keys(const struct preamble *p, struct preamble_keys *out);
 /* Connector, done: how the acceptor's NIC chooses queues. False: it did not say. */
 bool preamble_placement(const struct preamble *p, struct placement_end *out);
 /* Connector, done: the value of extension 2 for rails_decode(), and its bytes; 0: none came. */

@@ -3,8 +3,6 @@
 #include <string.h>
 
 #include "wire/blake2s.h"
-#include "process/keyfile.h"
-#include "lane/lane_sealed.h"
 #include "wire/preamble_impl.h"
 
 const char preamble_label_challenge[PREAMBLE_LABEL_BYTES + 1] = "HARP1 acceptor  ";
@@ -26,7 +24,7 @@ static void preamble_hash(const struct preamble *p, const char *label, size_t le
 
 	memcpy(key, p->key, PREAMBLE_KEY_BYTES);
 	if (p->own.psk) {
-		blake2s_init(&state, sizeof(key), p->own.psk, KEYFILE_KEY_BYTES);
+		blake2s_init(&state, sizeof(key), p->own.psk, CRYPTO_PSK_BYTES);
 		blake2s_update(&state, label_sealed, PREAMBLE_LABEL_BYTES);
 		blake2s_update(&state, p->key, PREAMBLE_KEY_BYTES);
 		blake2s_final(&state, key);
@@ -65,20 +63,15 @@ void preamble_comm_key(const struct preamble *p, uint8_t out[PREAMBLE_KEY_BYTES]
 	preamble_mac(p, label_comm_key, p->end, out);
 }
 
-int preamble_seal(const struct preamble *p, struct lane **lane)
+bool preamble_keys(const struct preamble *p, struct preamble_keys *out)
 {
-	uint8_t connector[CRYPTO_KEY_BYTES], acceptor[CRYPTO_KEY_BYTES];
-	int rc;
+	bool acceptor = p->lookup != NULL;
 
 	if (!p->own.psk)
-		return 0;
-	preamble_hash(p, label_connector_sends, p->end, connector, sizeof(connector));
-	preamble_hash(p, label_acceptor_sends, p->end, acceptor, sizeof(acceptor));
-	if (p->lookup)
-		rc = lane_seal(lane, p->sent_bytes, acceptor, connector);
-	else
-		rc = lane_seal(lane, p->sent_bytes, connector, acceptor);
-	explicit_bzero(connector, sizeof(connector));
-	explicit_bzero(acceptor, sizeof(acceptor));
-	return rc;
+		return false;
+	preamble_hash(p, label_connector_sends, p->end, acceptor ? out->receive : out->send,
+		      CRYPTO_KEY_BYTES);
+	preamble_hash(p, label_acceptor_sends, p->end, acceptor ? out->send : out->receive,
+		      CRYPTO_KEY_BYTES);
+	return true;
 }

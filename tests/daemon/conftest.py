@@ -24,13 +24,12 @@ hypothesis_settings.load_profile("daemon")
 
 @pytest.fixture
 def run_dir(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A directory whose bpffs is an ordinary directory; pytest's own are for one user only."""
+    """A directory where nothing is mounted; pytest's own are for one user only."""
 
     def make(path: Path) -> None:
         path.mkdir(exist_ok=True)
 
     monkeypatch.setattr(rundir, "mount_bpffs", make)
-    monkeypatch.setattr(rundir, "unmount_bpffs", lambda path: path.rmdir())
     with tempfile.TemporaryDirectory(prefix="harp-test-") as path:
         Path(path).chmod(0o755)
         yield Path(path) / "run"

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from harp import _host
-from harp.daemon.kernel import Beside, Hardware, Made, Pages, PortFacts, Wish
+from harp.daemon.kernel import Hardware, Made, Pages, PortFacts, Wish
 from harp.daemon.netlink import Address, Link, News
 from harp.daemon.ports import Block
 from harp.daemon.settings import PortSettings
@@ -22,8 +22,7 @@ class FakeSteering:
     """What is in the maps. failing: the call of that name raises."""
 
     native: bool = False
-    side: int = 0  # the device beside; negative: it is gone
-    words: str = ""  # of look()
+    words: str = ""  # of check()
     xsks: dict[int, int] = field(default_factory=dict)
     ports: dict[int, int] = field(default_factory=dict)
     own: set[bytes] = field(default_factory=set)
@@ -40,14 +39,9 @@ class FakeSteering:
             self.failed += 1
             raise OSError(errno.E2BIG, f"fake: {name}: the map is full")
 
-    def receive(self) -> tuple[int, int]:
-        self._may_fail("receive")
-        return 2 if self.side else 0, -1
-
-    def look(self) -> tuple[str, bool]:
-        if self.side < 0:
-            raise OSError(errno.ENOLINK, "eth0: harp2 was removed")
-        return self.words, False
+    def check(self) -> str:
+        self._may_fail("check")
+        return self.words
 
     def replace(self) -> None:
         self._may_fail("replace")
@@ -150,7 +144,6 @@ class FakeKernel:
         self.present = {"eth0": link()}
         self.own = [address(1)]
         self.queues = queues
-        self.side = 0  # of programs that are attached from now on
         self.pinned: dict[str, FakeSteering] = {}
         self.steerings: list[FakeSteering] = []
         self.held: set[tuple[str, int]] = set()
@@ -164,7 +157,7 @@ class FakeKernel:
         self.pages_made: list[Pages] = []
         self.monitors: list[FakeMonitor] = []
         self.look = b"a"  # of every network, until a test changes it
-        self.reads: list[tuple[int, int]] = []
+        self.reads: list[int] = []
         self.routes: list[tuple[int, bytes]] = []
         self.network_error: OSError | None = None
         # While cleared, a worker that makes a lease waits: time for things to happen meanwhile.
@@ -197,7 +190,7 @@ class FakeKernel:
     def attach(self, ifname: str, _mode: int, pins: Path | None) -> tuple[FakeSteering, str]:
         if self.attach_error is not None:
             raise self.attach_error
-        steering = FakeSteering(side=self.side)
+        steering = FakeSteering()
         self.steerings.append(steering)
         if pins is not None:
             pins.mkdir()
@@ -223,12 +216,10 @@ class FakeKernel:
         ifname, place = wish.ifname, (wish.ifname, wish.queue)
         if place in self.held:
             raise OSError(errno.EBUSY, f"{ifname} queue {wish.queue}: another socket owns it")
-        count = _host.FDS_MAX if wish.beside.side else _host.FDS
-        fds = [os.memfd_create(f"fake-{n}") for n in range(count)]
+        fds = [os.memfd_create(f"fake-{n}") for n in range(_host.FDS)]
         now = self.present[ifname]
         made = Made(
             fds, 2048, wish.frames, 2048, 0, 17, now.mtu_bytes, False, now.mac, now.ifindex, 4096,
-            wish.beside.side,
         )  # fmt: skip
         self.made.append(made)
         self.held.add(place)
@@ -246,8 +237,8 @@ class FakeKernel:
         self.pages_made.append(made)
         return made
 
-    def network(self, ifindex: int, side: int) -> bytes:
-        self.reads.append((ifindex, side))
+    def network(self, ifindex: int) -> bytes:
+        self.reads.append(ifindex)
         if self.network_error is not None:
             raise self.network_error
         return self.look * NETWORK_BYTES
@@ -260,5 +251,5 @@ class FakeKernel:
         self.monitors.append(FakeMonitor())
         return self.monitors[-1]
 
-    def queue_free(self, ifname: str, queue: int, _beside: Beside) -> bool:
+    def queue_free(self, ifname: str, queue: int) -> bool:
         return (ifname, queue) not in self.held

@@ -42,6 +42,7 @@ allow_net_admin_containers = {net_admin}
 port = {metrics_port}
 [[nic]]
 ifname = "{ifname}"
+xdp_mode = "generic"
 {nic}
 """
 
@@ -181,11 +182,9 @@ class HostDaemon:
                 self.process.wait(10)
             if self.process.poll() is None:
                 self.end(signal.SIGKILL)
-        for keeper in self.run_dir.glob("bpf.*"):
-            subprocess.run(["umount", str(keeper)], check=False, stderr=subprocess.DEVNULL)
-        pins = self.run_dir / "bpf"
-        if pins.is_dir() and rundir.is_bpffs(pins):
-            subprocess.run(["umount", str(pins)], check=True)
+        for name, kind in (("bpf.netns", "nsfs"), ("bpf", "bpf")):
+            if rundir.is_mounted(self.run_dir / name, kind):
+                subprocess.run(["umount", str(self.run_dir / name)], check=True)
         subprocess.run(["rm", "-rf", str(self.folder)], check=True)
 
 
@@ -328,16 +327,6 @@ def links(host: Host) -> dict[str, dict[str, Any]]:
     return {link["ifname"]: link for link in found}
 
 
-def beside(host: Host) -> str:
-    """The name of the device beside the host's interface, which need not be there."""
-    return f"harp{links(host)[host.ifname]['ifindex']}"
-
-
 def xdp_id(host: Host) -> int:
-    """The number of the XDP program on the host's interface, or on the device beside; 0: none."""
-    found = links(host)
-    for name in (host.ifname, f"harp{found[host.ifname]['ifindex']}"):
-        number = found.get(name, {}).get("xdp", {}).get("prog", {}).get("id", 0)
-        if number:
-            return int(number)
-    return 0
+    """The number of the XDP program on the host's interface; 0: none."""
+    return int(links(host)[host.ifname].get("xdp", {}).get("prog", {}).get("id", 0))

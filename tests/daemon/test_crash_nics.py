@@ -12,7 +12,7 @@ from harp.lab import Lab, LabOptions
 
 SYSTEM_ERROR = 2
 TIMEOUT_MS = 1500
-OTHER = '[[nic]]\nifname = "eth1"\n'
+OTHER = '[[nic]]\nifname = "eth1"\nxdp_mode = "generic"\n'
 
 
 @pytest.fixture

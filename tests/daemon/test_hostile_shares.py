@@ -61,7 +61,7 @@ def test_a_queue_given_back_a_moment_ago_does_not(
     start: Callable[..., Running], settings: Settings
 ) -> None:
     kernel = FakeKernel()
-    kernel.queue_free = lambda _ifname, _queue, _side: True  # type: ignore[method-assign]
+    kernel.queue_free = lambda _ifname, _queue: True  # type: ignore[method-assign]
     kernel.held = type("Never", (set,), {"__contains__": lambda *_: False})()
     harpd = start(kernel, given=replace(settings, leases_per_uid=1))
     assert lease_and_die(harpd, 5) == []
@@ -69,7 +69,7 @@ def test_a_queue_given_back_a_moment_ago_does_not(
 
 def test_ports_that_rest_are_shared(start: Callable[..., Running], settings: Settings) -> None:
     kernel = FakeKernel()
-    kernel.queue_free = lambda _ifname, _queue, _side: True  # type: ignore[method-assign]
+    kernel.queue_free = lambda _ifname, _queue: True  # type: ignore[method-assign]
     kernel.held = type("Never", (set,), {"__contains__": lambda *_: False})()
     harpd = start(kernel, given=replace(settings, leases_per_uid=4))
     errors = lease_and_die(harpd, 40)

@@ -15,7 +15,7 @@ from fake_kernel import FakeKernel
 from harp import _host
 from harp.daemon import leasing
 from harp.daemon.client import DaemonClient
-from harp.daemon.kernel import Beside, Made, Wish
+from harp.daemon.kernel import Made, Wish
 
 
 class SlowKernel(FakeKernel):
@@ -32,7 +32,7 @@ class SlowKernel(FakeKernel):
             self.refused += error.errno == errno.EBUSY
             raise
 
-    def queue_free(self, ifname: str, queue: int, beside: Beside) -> bool:
+    def queue_free(self, ifname: str, queue: int) -> bool:
         return False  # it is the lease that finds out
 
 

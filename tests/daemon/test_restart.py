@@ -219,9 +219,9 @@ def test_a_program_that_can_not_be_replaced_goes_on(
     start: Callable[..., Running], caplog: pytest.LogCaptureFixture
 ) -> None:
     kernel = FakeKernel()
-    kernel.side = 7
     first = start(kernel)
     first.end(remove=False)
+    steering(first).native = True
     steering(first).failing = "replace"
     second = start(first.kernel)
     assert "the one of an earlier harpd goes on" in caplog.text

@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 from daemon_rig import NOBODY, Running, in_child
 from fake_kernel import NETWORK_BYTES, V4, FakeMonitor
-from test_leases import steering
 
 from harp import _host
 from harp._host import CONFIRMED, WANTED, Kind, Message
@@ -89,23 +88,6 @@ def monitor(harpd: Running) -> FakeMonitor:
 def want(watcher: Watcher, *addresses: bytes, flags: int = WANTED) -> None:
     answer = watcher.ask(_host.pack_wanted(3, [(each, flags) for each in addresses]))
     assert answer.kind is Kind.DONE
-
-
-def test_no_interface_but_the_leases_own_is_looked_at(harpd: Running) -> None:
-    """Else a job could ask which interfaces the host has."""
-    harpd.call(lambda: setattr(steering(harpd), "side", 7))
-    harpd.kernel.side = 7
-    with harpd.client() as client:
-        lease, fds = client.lease("eth0")
-        for fd in fds:
-            os.close(fd)
-        with Watcher(harpd.path) as watcher:
-            for side in (1, 2, 8):
-                answer = watcher.ask(_host.pack_watch(2, lease.lease_id, side))
-                assert (answer.kind, answer.fields["error"]) == (Kind.REFUSED, errno.EINVAL)
-            assert harpd.kernel.reads == []
-            for side in (0, 7):
-                assert watcher.ask(_host.pack_watch(3, lease.lease_id, side)).kind is Kind.NETWORK
 
 
 def test_changes_of_the_network_are_told_once(harpd: Running, watcher: Watcher) -> None:

@@ -68,16 +68,12 @@ def test_it_answers(serve: Callable[[bytes | None], Path]) -> None:
     assert found.devices["eth2"].queues_free == 0
 
 
-@pytest.mark.parametrize(
-    ("flag", "beside", "copied"),
-    [(_host.DEVICE_BESIDE, True, False), (_host.DEVICE_COPIED, False, True), (0, False, False)],
-)
-def test_it_says_where_its_program_is(
-    serve: Callable[[bytes | None], Path], flag: int, beside: bool, copied: bool
+@pytest.mark.parametrize(("flag", "generic"), [(_host.DEVICE_GENERIC, True), (0, False)])
+def test_it_says_whether_its_program_is_generic(
+    serve: Callable[[bytes | None], Path], flag: int, generic: bool
 ) -> None:
     told = device("eth1", 5, 8, 3)._replace(flags=_host.DEVICE_UP | flag)
-    found = harpd.ask(serve(welcome(told))).devices["eth1"]
-    assert (found.beside, found.copied) == (beside, copied)
+    assert harpd.ask(serve(welcome(told))).devices["eth1"].generic == generic
 
 
 def test_it_refuses(serve: Callable[[bytes | None], Path]) -> None:
@@ -92,7 +88,7 @@ def test_it_refuses(serve: Callable[[bytes | None], Path]) -> None:
         b"?",
         welcome()[:-1],
         with_field(0, "=I", 1),  # magic
-        with_field(4, "=H", 3),  # version
+        with_field(4, "=H", 2),  # version
         with_field(6, "=H", 99),  # type
         with_field(8, "=I", 17),  # size
         with_field(48, "=I", 3),  # devices

@@ -198,7 +198,7 @@ def test_a_real_port(dpdk: None) -> None:
 def test_a_port_that_is_not_there(dpdk: None) -> None:
     status, findings = check("nosuch0")
     assert status == 1
-    assert findings["dpdk-device"]["severity"] == 2
+    assert findings["dpdk-device"]["severity"] == "fail"
     assert "nosuch0: no such device" in findings["dpdk-device"]["text"]
 
 

@@ -6,9 +6,10 @@
  * before the first null byte: no settings.
  */
 #include "process/config.h"
-#include "device/device.h"
+#include "device/scan.h"
 #include "fuzz.h"
 #include "harp_config.h"
+#include "process/log.h"
 
 #include <errno.h>
 #include <stdarg.h>
@@ -49,7 +50,6 @@ static void config_claims(const struct plugin_config *config)
 	IS_U32(spin_ns, 0, 1000000000u);
 	IS_U32(lanes, 1, 8);
 	IS_U32(kernel_lanes, 0, 16);
-	IS_U32(kernel_threads, 0, 16);
 	IS_U32(rails, 0, RAILS_ALL);
 	IS_U32(lane_timeout_ns, 20000000u, 60000000000ull);
 	IS_U32(encrypt, 0, ENCRYPT_AES_256_GCM);

@@ -5,10 +5,11 @@
  * Input: a byte of choices; then a handle's 128 bytes, or what the other side of a preamble says, or what a
  * peer says of its NIC's queues or of its NICs.
  */
+#include "connect/handshake.h"
 #include "fake_lane.h"
 #include "fuzz.h"
 #include "wire/handle.h"
-#include "plugin.h"
+#include "context/plugin.h"
 #include "wire/preamble.h"
 #include "connect/rails.h"
 
@@ -34,7 +35,7 @@ static void handle_bytes(struct fuzz_input *in)
 	FUZZ_CLAIM(memcmp(again, bytes, sizeof(bytes)) == 0);
 }
 
-static void preamble_bytes(struct fuzz_input *in, bool accept)
+static void fuzz_preamble(struct fuzz_input *in, bool accept)
 {
 	static struct fake_pair pair;
 	static const uint8_t secret[PREAMBLE_KEY_BYTES];
@@ -52,7 +53,7 @@ static void preamble_bytes(struct fuzz_input *in, bool accept)
 		size_t len = fuzz_bytes(in, bytes, 1 + fuzz_u8(in));
 
 		(void)fake_inject(&pair.lanes[0], bytes, len);
-		err = preamble_advance(&preamble, &pair.lanes[0].lane);
+		err = handshake_advance(&preamble, &pair.lanes[0].lane);
 		FUZZ_CLAIM(err != 1); /* the secret can't be guessed */
 	}
 	fake_pair_free(&pair);
@@ -111,6 +112,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
 	else if (choices % 3 == 0)
 		handle_bytes(&in);
 	else
-		preamble_bytes(&in, choices % 3 == 1);
+		fuzz_preamble(&in, choices % 3 == 1);
 	return 0;
 }

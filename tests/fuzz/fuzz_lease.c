@@ -74,11 +74,9 @@ static void claim_leased(const struct harp_lease_leased *leased)
 
 static void ask(struct harp_daemon *daemon, struct why *why)
 {
-	struct harp_lease_request request = { .ifname = "eth1",
-					      .queue = HARP_LEASE_QUEUE_ANY,
-					      .accepts = HARP_LEASE_ACCEPTS_BESIDE };
+	struct harp_lease_request request = { .ifname = "eth1", .queue = HARP_LEASE_QUEUE_ANY };
 	struct harp_lease_leased leased;
-	int fds[HARP_LEASE_FDS_MAX];
+	int fds[HARP_LEASE_FDS];
 	int rc;
 
 	why->text[0] = '\0';
@@ -89,7 +87,7 @@ static void ask(struct harp_daemon *daemon, struct why *why)
 		return;
 	}
 	claim_leased(&leased);
-	for (unsigned i = 0; i < (leased.side_ifindex ? HARP_LEASE_FDS_MAX : HARP_LEASE_FDS); i++)
+	for (unsigned i = 0; i < HARP_LEASE_FDS; i++)
 		FUZZ_CLAIM(close(fds[i]) == 0);
 }
 

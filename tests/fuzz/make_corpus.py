@@ -266,9 +266,6 @@ def leases() -> None:
     refused = _host.pack_refused(2, 16, "no queue of eth1 is free")
     start = struct.pack(">H", len(welcome)) + welcome
     write("fuzz_lease", "leased", bytes([3, _host.FDS]) + start + leased)
-    beside = _host.pack_leased(2, _host.Leased(*said, mac, 4096, 3, rss, 8))
-    write("fuzz_lease", "beside", bytes([3, _host.FDS_MAX]) + start + beside)
-    write("fuzz_lease", "beside-too-few", bytes([3, _host.FDS]) + start + beside)
     write("fuzz_lease", "too-few", bytes([3, 2]) + start + leased)
     write("fuzz_lease", "too-many", bytes([3, 79]) + start + leased)
     write("fuzz_lease", "refused", b"\0\0" + start + refused)

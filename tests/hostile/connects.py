@@ -59,7 +59,8 @@ class _Side:
 
     def __init__(self, host: Host, options: ConnectOptions) -> None:
         keep = {name: value for name, value in os.environ.items() if not name.startswith("NCCL_")}
-        env = keep | {"HARP_PATH": options.path, "NCCL_SOCKET_IFNAME": f"={host.ifname}"}
+        env = keep | {"HARP_PATH": options.path, "HARP_XDP_BYTES_MAX": "3000"}
+        env |= {"NCCL_SOCKET_IFNAME": f"={host.ifname}"}
         words: list[str | Path] = [sys.executable, __file__, "rank", _paths.plugin()]
         self._process = host.popen(words, stdin=subprocess.PIPE, env=env)
         self.collect()

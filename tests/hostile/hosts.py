@@ -24,9 +24,10 @@ class Hosts:
     plugin: pathlib.Path
 
     def env(self, path: str, **more: str) -> dict[str, str]:
-        """What a job would set."""
+        """What a job would set. auto has lanes of both kinds, which on veth takes a limit."""
         return {
             "HARP_PATH": path,
+            "HARP_XDP_BYTES_MAX": "3000",
             "NCCL_SOCKET_IFNAME": "=" + self.ifname[0],
             "NCCL_DEBUG": "INFO",
             **more,

@@ -76,14 +76,6 @@ def _put(kind: int, verdict: int, ifindex: int, where: int, flags: int) -> int:
         os.close(program)
 
 
-def put_first(ifindex: int, verdict: int) -> int:
-    """A program that always says the same, before all that are at the interface's ingress hook.
-
-    In the interface's network namespace. The descriptor holds it there.
-    """
-    return _put(_SCHED_CLS, verdict, ifindex, _TCX_INGRESS, _BEFORE)
-
-
 def put_on(ifindex: int) -> int:
     """One on the interface, which has none, that passes everything; as put_first()."""
     return _put(_XDP, PASS_XDP, ifindex, _ON_INTERFACE, _GENERIC)

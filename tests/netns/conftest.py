@@ -2,6 +2,7 @@
 """Two hosts on a veth pair, with HARP's tools."""
 
 import os
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -70,3 +71,13 @@ def enough_locked_memory() -> None:
         effective = int(status.split("CapEff:")[1].split()[0], 16)
         if not effective >> 14 & 1:
             pytest.skip("no CAP_IPC_LOCK")
+
+
+@pytest.fixture
+def bpffs(tmp_path: Path, need_root: None) -> Iterator[Path]:
+    """A bpffs of the test's own, at a place of its own."""
+    at = tmp_path / "bpf"
+    at.mkdir()
+    subprocess.run(["mount", "-t", "bpf", "bpf", at], check=True)
+    yield at
+    subprocess.run(["umount", at], check=True)

@@ -43,8 +43,13 @@ def shaped(lab: Lab, mbit_per_s: float = MBIT) -> Rails:
 def options(
     *paths: str, sender: dict[str, str] | None = None, channels: int = 1, **env: str
 ) -> StreamOptions:
-    """HARP_PATH of receiver and sender, or of both; env: of both; sender: of it alone."""
-    common = {"HARP_LANE_TIMEOUT_MS": str(LANE_TIMEOUT_MS), **env}
+    """HARP_PATH of receiver and sender, or of both; env: of both; sender: of it alone. auto has
+    lanes of both kinds, which on veth takes a limit."""
+    common = {
+        "HARP_LANE_TIMEOUT_MS": str(LANE_TIMEOUT_MS),
+        "HARP_XDP_BYTES_MAX": "3000",
+        **env,
+    }
     return StreamOptions(
         tick_ms=TICK_MS,
         rest_us=REST_US,

@@ -231,7 +231,7 @@ class LittleHarpd(Closing):
 
         def look(_: Any) -> None:
             if message.kind is _host.Kind.WATCH:
-                network = _host.network(self._ifindex, 0)
+                network = _host.network(self._ifindex)
                 found.append(_host.pack_network(serial, fields["lease_id"], network))
             elif message.kind is _host.Kind.ROUTE:
                 found.append(_host.pack_routed(serial, _host.route(self._ifindex, fields["dst"])))

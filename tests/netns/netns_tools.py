@@ -17,8 +17,6 @@ from harp.lab import Host
 from harp.lab.netns import in_namespace
 
 READY_S = 60
-# Before a command: it may not make a network namespace, hence no device beside an interface.
-NO_BESIDE = ("setpriv", "--bounding-set=-sys_admin", "--inh-caps=-sys_admin", "--")
 
 
 @dataclass
@@ -140,11 +138,10 @@ def compile_pass(tmp_path: Path) -> Path:
 
 
 def xdp_attached(host: Host) -> bool:
-    """Has the host's interface an XDP program, or HARP's device beside it?"""
+    """Has the host's interface an XDP program?"""
     links = {link["ifname"]: link for link in json.loads(host.run("ip", "-j", "link", "show"))}
     link = links[host.ifname]
-    beside = links.get(f"harp{link['ifindex']}", {})
-    return bool(link.get("xdp") or beside.get("xdp"))
+    return bool(link.get("xdp"))
 
 
 def wait_until(condition: Any, what: str, seconds: float = 60) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""libharp-xdp.so by ctypes: harp_xdp.h, version 7 of it, for tests of what harpd does with it.
+"""libharp-xdp.so by ctypes: harp_xdp.h, version 8 of it, for tests of what harpd does with it.
 
 As a program it attaches and pins, says "ready", and holds on until it is killed:
 steering_api.py BUILD DIR IFNAME [MODE]
@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-VERSION = 7
+VERSION = 8
 HOME_NONE = 0xFFFFFFFF
 QUEUES_MAX = 256
 TCP, UDP = 1, 2
-AUTO, GENERIC, BESIDE = 0, 1, 0x100
+AUTO, GENERIC, NATIVE, NATIVE_OR_NONE = 0, 1, 2, 3
 _WHY = 512
 _P = ctypes.c_void_p
 _S = ctypes.c_char_p
@@ -50,10 +50,7 @@ class _Table(ctypes.Structure):
         ("replace", _function(_P, _P, _Z)),
         ("unpin", _function(_S)),
         ("arrivals", _function(_P, _P, ctypes.c_uint)),
-        ("side", _function(_P, result=_U)),
-        ("side_seen", _function(_P, result=_U)),
-        ("side_netns", _function(_P)),
-        ("look", _function(_P, _P, _Z)),
+        ("check", _function(_P, _P, _Z)),
         ("sources_set", _function(_P, _P, ctypes.c_uint)),
     ]
 
@@ -74,8 +71,7 @@ class _QueueOptions(ctypes.Structure):
             (name, _U)
             for name in (
                 *("queue", "frame_count", "frame_size", "ring_size"),
-                *("copy_mode", "huge_pages", "bind_retry_ms", "receive_ifindex"),
-                "receive_netns_fd",
+                *("copy_mode", "huge_pages", "bind_retry_ms"),
             )
         ),
     ]
@@ -184,13 +180,10 @@ class Steering:
         fds = (ctypes.c_int * 24)()
         return list(fds[: self._api.fds(self._handle, fds, 24)])
 
-    def side(self) -> int:
-        return int(self._api.side_seen(self._handle))
-
-    def look(self) -> str:
-        """What there is to tell; RefusedError."""
+    def check(self) -> str:
+        """What changed, or ""; RefusedError."""
         why = ctypes.create_string_buffer(_WHY)
-        rc = self._api.look(self._handle, why, _WHY)
+        rc = self._api.check(self._handle, why, _WHY)
         _check(rc, why.value.decode())
         return why.value.decode()
 

@@ -9,7 +9,7 @@ import subprocess
 from typing import Any
 
 import pytest
-from netns_tools import NO_BESIDE, Tools, finish, inside, outcome, wait_until
+from netns_tools import Tools, finish, inside, outcome, wait_until
 
 from harp.lab import Host, Lab
 
@@ -70,14 +70,11 @@ def sent_again_or_reset(sock: socket.socket) -> bool:
     return info[2] > 0 or info[0] == TCP_CLOSE
 
 
-@pytest.mark.parametrize("before", [(), NO_BESIDE], ids=["beside", "on the interface"])
-def test_an_address_comes_back_before_its_process_hears_of_it(
-    tools: Tools, each: Lab, before: tuple[str, ...]
-) -> None:
+def test_an_address_comes_back_before_its_process_hears_of_it(tools: Tools, each: Lab) -> None:
     """The kernel owns it then, gets nothing of the connection's, and resets nothing."""
     here, there = each.hosts
     v6 = ":" in there.address
-    serve = [*before, tools.tcp, "serve", there.address, "61000", *tools.side(there, "harp")]
+    serve = [tools.tcp, "serve", there.address, "61000", *tools.side(there, "harp")]
     server = tools.serve(there, [*serve, "-o", "json"])
     address = [f"{there.address}/{64 if v6 else 24}", "dev", there.ifname]
     with inside(here, lambda: socket.create_connection((there.address, 61000), 30)) as sock:

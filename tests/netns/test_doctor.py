@@ -37,7 +37,7 @@ def findings(report: dict[str, Any]) -> dict[str, dict[str, Any]]:
     found = {each["name"]: each for each in report["findings"]}
     assert len(found) == len(report["findings"]), "each name once"
     for each in found.values():
-        assert each["severity"] == 0 or each["remedy"], each
+        assert each["severity"] == "ok" or each["remedy"], each
     return found
 
 
@@ -45,14 +45,14 @@ def test_a_veth(lab: Lab) -> None:
     host = lab.hosts[0]
     report, status = check(host, host.ifname)
     found = findings(report)
-    assert status == [Exit.OK, Exit.WARNING][report["severity"]], report
+    assert status == {"ok": Exit.OK, "warn": Exit.WARNING}[report["severity"]], report
     assert found["device"]["text"] == "veth"
     assert found["zero-copy"]["text"].startswith("copies: a virtual device")
     assert "HARP takes such packets" in found["checksums"]["text"]
     assert found["rss"]["text"] == "one queue: nothing to choose"
     assert found["queue-busy"]["text"] == "queue 0 is free"
     assert found["af-xdp"]["text"] == "sockets can be made"
-    assert found["numa"]["severity"] == found["irq-affinity"]["severity"] == 0
+    assert found["numa"]["severity"] == found["irq-affinity"]["severity"] == "ok"
     assert "native-xdp" not in found, "veth is generic by choice"
 
 
@@ -67,16 +67,19 @@ def test_without_an_interface(lab: Lab) -> None:
     assert (report["interfaces"], status) == ([], Exit.MISSING)
 
 
-def test_a_table_and_only_problems(lab: Lab) -> None:
+def test_the_verdict_comes_first_then_only_problems(lab: Lab) -> None:
     host = lab.hosts[0]
     host.run("ip", "link", "set", host.ifname, "down")
-    out, _, status = outcome(host, [*CHECK, host.ifname, "--problems"])
+    out, _, status = outcome(host, [*CHECK, host.ifname])
     assert status == Exit.FAILURE
     lines = out.splitlines()
-    assert any(line.startswith("link") and " no " in line for line in lines)
+    assert lines[0] == f"HARP can't use {host.ifname}; it would carry its lanes on kernel TCP"
+    assert any(line.startswith("link") and " fail " in line for line in lines)
     assert any("→ ip link set dev" in line for line in lines)
     assert not any(line.startswith(("kernel", "driver")) for line in lines)
-    assert lines[-1] == f"HARP can't use {host.ifname}; it would carry its lanes on kernel TCP"
+    assert "--verbose shows them" in lines[-1]
+    out, _, _ = outcome(host, [*CHECK, host.ifname, "--verbose"])
+    assert any(line.startswith("kernel") and " ok " in line for line in out.splitlines())
 
 
 def test_a_busy_queue(tools: Tools, lab: Lab) -> None:
@@ -84,13 +87,13 @@ def test_a_busy_queue(tools: Tools, lab: Lab) -> None:
     server = tools.serve_tcp(host, "harp", 61000)
     report, status = check(host, host.ifname)
     busy = findings(report)["queue-busy"]
-    assert (busy["severity"], status) == (2, Exit.FAILURE)
+    assert (busy["severity"], status) == ("fail", Exit.FAILURE)
     assert busy["text"].startswith("queue 0 has an AF_XDP socket")
     server.kill()
     server.communicate()
 
     def free() -> bool:
-        return findings(check(host, host.ifname)[0])["queue-busy"]["severity"] == 0
+        return findings(check(host, host.ifname)[0])["queue-busy"]["severity"] == "ok"
 
     wait_until(free, "the queue of a dead process is free again")
 
@@ -129,6 +132,6 @@ def test_as_nobody(lab: Lab) -> None:
     report, status = check(lab.hosts[0], lab.hosts[0].ifname, nobody=True)
     found = findings(report)
     assert status == Exit.FAILURE
-    assert found["privilege"]["severity"] == found["af-xdp"]["severity"] == 2
+    assert found["privilege"]["severity"] == found["af-xdp"]["severity"] == "fail"
     assert "unprivileged jobs get kernel lanes" in found["harpd"]["text"]
     assert found["device"]["text"] == "veth"

@@ -151,16 +151,6 @@ def one_more(_: bytearray, fds: list[int]) -> None:
     fds.append(os.dup(fds[0]))
 
 
-def sender(make: Callable[[], int]) -> Callable[[bytearray, list[int]], None]:
-    """A device beside the interface, and what shall be the socket that sends."""
-
-    def change(message: bytearray, fds: list[int]) -> None:
-        set_u32(116, 99)(message, fds)
-        fds.append(make())
-
-    return change
-
-
 def one_less(_: bytearray, fds: list[int]) -> None:
     os.close(fds.pop())
 
@@ -177,12 +167,6 @@ XSK, FRAMES, PAGE = range(3)
 LIES: dict[str, tuple[Any, str]] = {
     "a descriptor more": (one_more, "harpd's message has 4 descriptors, not 3"),
     "a descriptor less": (one_less, "harpd's message has 2 descriptors, not 3"),
-    "a descriptor less than a device beside wants": (
-        set_u32(116, 99),
-        "harpd's message has 3 descriptors, not 4",
-    ),
-    "sender is memory": (sender(memfd(1 << 20)), "its socket is no AF_XDP socket"),
-    "sender is UDP": (sender(udp), "its socket is no AF_XDP socket"),
     "XSK and memory swapped": (swap, "its socket is no AF_XDP socket"),
     "memory unsealed": (replace(FRAMES, memfd(1 << 30)), "its memory is not sealed"),
     "page no memfd": (replace(PAGE, udp), "statistics page is no sealed memfd"),

@@ -4,7 +4,6 @@
 import ctypes
 import errno
 import os
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -25,16 +24,6 @@ PINS = {
     *("restricted", "sources_v4", "sources_v6"),
     *("program", "link"),
 }
-
-
-@pytest.fixture
-def bpffs(tmp_path: Path, need_root: None) -> Iterator[Path]:
-    """A bpffs of the test's own, at a place of its own."""
-    at = tmp_path / "bpf"
-    at.mkdir()
-    subprocess.run(["mount", "-t", "bpf", "bpf", at], check=True)
-    yield at
-    subprocess.run(["umount", at], check=True)
 
 
 def adopt(library: Library, host: Host, at: Path) -> Steering:

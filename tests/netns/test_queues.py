@@ -160,7 +160,7 @@ def test_a_forked_child_keeps_nothing_and_gets_nothing(tools: Tools, wide: Lab) 
     servers = start(tools, there, 2)
     child, _, told = servers.ask("fork").partition(" ")
     try:
-        assert "HARP's steering program is attached already" in told
+        assert "HARP's XDP program is attached already" in told
         servers.process.kill()
         servers.process.wait()
         wait_until(lambda: not xdp_attached(there), "detaching")

@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 
 import pytest
-from netns_tools import NO_BESIDE, Tools, compile_pass, inside, xdp_attached
+from netns_tools import Tools, compile_pass, inside, xdp_attached
 from steering_api import Library
 
 from harp.lab import Host, Lab, LabOptions
@@ -18,7 +18,7 @@ def refused(tools: Tools, host: Host, *options: str, before: tuple[str, ...] = (
     out, err = process.communicate(timeout=30)
     assert process.returncode == 1
     assert out == ""
-    lines = [line for line in err.splitlines() if "generic XDP, on a device beside" not in line]
+    lines = [line for line in err.splitlines() if "generic XDP (driver veth)" not in line]
     assert len(lines) == 1, err
     return lines[0].removeprefix("harp-tcp: ")
 
@@ -41,14 +41,13 @@ def test_interface_down(tools: Tools, lab: Lab) -> None:
     assert line.startswith(f"{host.ifname} queue 0: the interface is down; ")
 
 
-@pytest.mark.parametrize("before", [(), NO_BESIDE], ids=["beside", "on the interface"])
-def test_queue_busy(tools: Tools, lab: Lab, before: tuple[str, ...]) -> None:
+def test_queue_busy(tools: Tools, lab: Lab) -> None:
     """Whoever has the queue has its program there, too."""
     host = lab.hosts[0]
-    args = [*before, tools.tcp, "serve", host.address, "61000", *tools.side(host, "harp")]
+    args = [tools.tcp, "serve", host.address, "61000", *tools.side(host, "harp")]
     tools.serve(host, args)
     line = refused(tools, host, "--ifname", host.ifname, *tools.lib_dir)
-    assert line.startswith(f"{host.ifname}: HARP's steering program is attached already (program ")
+    assert line.startswith(f"{host.ifname}: HARP's XDP program is attached already (program ")
     assert xdp_attached(host)
 
 
@@ -63,7 +62,7 @@ def test_a_queue_that_nobody_uses_is_waited_for(tools: Tools, lab: Lab, library:
     assert process.stderr is not None
     assert process.stdout is not None
     try:
-        assert "generic XDP, on a device beside it" in process.stderr.readline()
+        assert "generic XDP (driver veth)" in process.stderr.readline()
         line = process.stderr.readline()
         assert f"{host.ifname} queue 0 is busy, and nobody uses it" in line
     finally:
@@ -77,9 +76,7 @@ def test_a_second_process_needs_harpd(tools: Tools, need_root: None) -> None:
         host = lab.hosts[0]
         tools.serve_tcp(host, "harp", 61000)
         line = refused(tools, host, "--ifname", host.ifname, *tools.lib_dir, "--queue", "1")
-        assert line.startswith(
-            f"{host.ifname}: HARP's steering program is attached already (program "
-        )
+        assert line.startswith(f"{host.ifname}: HARP's XDP program is attached already (program ")
         assert "through harpd" in line
         assert xdp_attached(host)
 

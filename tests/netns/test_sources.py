@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Iterator
 from ipaddress import ip_network
 from pathlib import Path
-from socket import if_nametoindex
 
 import pytest
 import steering_api
@@ -19,7 +18,7 @@ from scapy.layers.inet import ICMP, IP, TCP, UDP
 from scapy.layers.inet6 import ICMPv6PacketTooBig, IPv6, IPv6ExtHdrFragment
 from scapy.layers.l2 import Dot1Q
 from scapy.packet import Packet
-from steering_api import AUTO, BESIDE, GENERIC, Library, RefusedError, Steering
+from steering_api import AUTO, GENERIC, NATIVE, Library, RefusedError, Steering
 from steering_api import TCP as TCP_BIT
 from steering_api import UDP as UDP_BIT
 from test_pins import adopt, bpffs  # noqa: F401 (a fixture)
@@ -29,7 +28,6 @@ from harp.lab import Host, Lab
 
 PORT, FREE = 61000, 61001
 OWN = (bytes(10) + b"\xff\xff" + bytes([10, 77, 0, 2]), bytes.fromhex("fd77") + bytes(13) + b"\2")
-NATIVE = 2  # enum harp_xdp_mode
 MAX = 256  # STEER_SOURCES_MAX
 # Nobody's socket is on the queue, so the kernel gets what the program takes for HARP's.
 TAKEN, DROPPED = "absent", "drop_source"
@@ -48,7 +46,7 @@ def own(steering: Steering) -> Steering:
     return steering
 
 
-@pytest.fixture(params=[GENERIC, GENERIC | BESIDE, NATIVE], ids=["generic", "beside", "native"])
+@pytest.fixture(params=[GENERIC, NATIVE], ids=["generic", "native"])
 def steering(request: pytest.FixtureRequest, dual: Lab, library: Library) -> Iterator[Steering]:
     """In each place that the program can be."""
     made = own(attach(library, dual.hosts[1], request.param))
@@ -149,7 +147,7 @@ def test_the_list_concerns_nothing_but_harps_packets(dual: Lab, steering: Steeri
 @pytest.fixture
 def one(dual: Lab, library: Library) -> Iterator[Steering]:
     """Where the place does not matter."""
-    made = own(attach(library, dual.hosts[1], AUTO | BESIDE))
+    made = own(attach(library, dual.hosts[1], AUTO))
     yield made
     made.detach()
 
@@ -276,19 +274,6 @@ def test_a_list_outlives_who_made_it(
     again.detach()
 
 
-def test_a_list_stays_when_the_program_moves(dual: Lab, library: Library) -> None:
-    """Somebody removes the device beside: what takes its place enforces the same list."""
-    there = dual.hosts[1]
-    steering = own(attach(library, there, GENERIC | BESIDE))
-    steering.sources_set(LIST)
-    before = steering.side()
-    there.run("ip", "link", "delete", f"harp{inside(there, lambda: if_nametoindex(there.ifname))}")
-    assert "was removed" in inside(there, steering.look)
-    assert steering.side() not in (0, before)
-    assert taken(dual, steering, "10.77.0.1", "10.78.0.1", "fd77::1") == [True, False, True]
-    steering.detach()
-
-
 # bpf_skb_vlan_push(): the tag goes beside the packet, where a NIC with rxvlan puts it too.
 TAGGER = """
 static long (*vlan_push)(void *skb, unsigned short protocol, unsigned short tag) = (void *)18;
@@ -301,7 +286,7 @@ def test_where_the_program_does_not_see_a_tag_that_the_nic_took_off(
     dual: Lab, library: Library, tmp_path: Path
 ) -> None:
     """What docs/security.md says of rxvlan, and what `harpctl check` warns of: VLAN 5's packet is
-    taken for HARP's by a program on the interface, native or generic, but not beside it."""
+    taken for HARP's by a native program and by a generic one."""
     here, there = dual.hosts
     source, program = tmp_path / "tagger.c", tmp_path / "tagger.o"
     source.write_text(TAGGER)
@@ -320,7 +305,7 @@ def test_where_the_program_does_not_see_a_tag_that_the_nic_took_off(
             raw.send(frame)
 
     found = {}
-    for mode in (NATIVE, GENERIC, GENERIC | BESIDE):
+    for mode in (NATIVE, GENERIC):
         steering = own(attach(library, there, mode))
         inside(here, sent)
         verdicts = steering.verdicts()
@@ -330,4 +315,4 @@ def test_where_the_program_does_not_see_a_tag_that_the_nic_took_off(
             inside(here, sent)
             assert steering.verdicts()[DROPPED] == 1
         steering.detach()
-    assert found == {NATIVE: {TAKEN}, GENERIC: {TAKEN}, GENERIC | BESIDE: {"pass_vlan"}}
+    assert found == {NATIVE: {TAKEN}, GENERIC: {TAKEN}}

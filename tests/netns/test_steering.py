@@ -8,7 +8,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 import pytest
-from netns_tools import NO_BESIDE, Tools, finish, xdp_attached
+from netns_tools import Tools, finish, xdp_attached
 from scapy.layers.inet import ICMP, IP, TCP, UDP
 from scapy.layers.inet6 import (
     ICMPv6DestUnreach,
@@ -213,18 +213,13 @@ def test_udp_has_ports_of_its_own(tools: Tools, dual: Lab) -> None:
     assert {name: n for name, n in counts.items() if n and name not in NOISE} == expected
 
 
-@pytest.mark.parametrize("before", [(), NO_BESIDE], ids=["beside", "on the interface"])
-def test_every_kind_of_packet_has_its_verdict(
-    tools: Tools, dual: Lab, before: tuple[str, ...]
-) -> None:
+def test_every_kind_of_packet_has_its_verdict(tools: Tools, dual: Lab) -> None:
     here, there = dual.hosts
-    serve = [*before, tools.tcp, "serve", "::", str(PORT), *tools.side(there, "harp"), "-o", "json"]
+    serve = [tools.tcp, "serve", "::", str(PORT), *tools.side(there, "harp"), "-o", "json"]
     server = tools.serve(there, serve)
     ethernet = ethernet_of(dual)
     whole = [(verdict, bytes(ethernet / p)) for verdict, p in EACH_FAMILY + ONLY_V4 + ONLY_V6]
     short = [(verdict, bytes(ethernet / p)[:at]) for verdict, p, at in SHORT]
-    if not before:
-        del short[0]  # the kernel drops it where it takes tags off, which is before
     send_frames(dual, [frame for _, frame in whole + short])
     expected = Counter(verdict for verdict, _ in whole + short)
     # A connection ends the server, which then reports.

@@ -31,7 +31,7 @@ def descriptors(mtu_bytes: int) -> int:
     ("options", "mode"),
     [
         ([], "af_xdp generic copy"),
-        (["--beside", "--payload"], "af_xdp generic copy beside"),
+        (["--payload"], "af_xdp generic copy"),
     ],
     ids=["bare", "moved"],
 )

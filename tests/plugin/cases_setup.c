@@ -87,7 +87,13 @@ void case_null_arguments(const char *plugin, int version)
 	library_load(&lib, plugin, version);
 	/* Before init. */
 	net->ctx = NULL;
-	REQUIRE(net_listen(net, 0, handle, &out) != NCCL_SUCCESS && !out);
+	if (version >= 11) {
+		REQUIRE(net_listen(net, 0, handle, &out) != NCCL_SUCCESS && !out);
+	} else if (!hosts_are_ports()) { /* their environment comes with init */
+		/* NCCL 2.22 and 2.23 call none after they have loaded the library again. */
+		OK(net_listen(net, 0, handle, &out));
+		OK(net_close_listen(net, out));
+	}
 	OK(net_finalize(net));
 	OK(net_init(net, log_collect));
 	REQUIRE(net_listen(net, 7, handle, &out) != NCCL_SUCCESS && !out);

@@ -4,7 +4,7 @@
 
 #include <errno.h>
 
-#include "process/daemon.h"
+#include "device/daemon.h"
 
 struct double_script double_script;
 struct double_seen double_seen;
@@ -71,6 +71,17 @@ int plugin_accept(struct listen_comm *listen, struct comm **out)
 	(void)listen;
 	*out = double_out(&double_comm);
 	return double_script.rc;
+}
+
+float plugin_latency_us(int dev)
+{
+	return 3.5f + (float)dev;
+}
+
+void plugin_set_net_attr(struct plugin_ctx *ctx, const struct plugin_net_attr *attr)
+{
+	double_seen.ctx = ctx;
+	double_seen.attr = *attr;
 }
 
 int plugin_close_listen(struct listen_comm *listen)

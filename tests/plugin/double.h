@@ -5,7 +5,7 @@
 #ifndef HARP_TESTS_PLUGIN_DOUBLE_H
 #define HARP_TESTS_PLUGIN_DOUBLE_H
 
-#include "plugin.h"
+#include "context/plugin.h"
 
 struct double_script {
 	int rc;       /* of every call */
@@ -22,6 +22,7 @@ struct double_seen {
 	uint64_t comm_id;
 	int init_traffic_class, connect_traffic_class;
 	struct plugin_ctx *ctx;
+	struct plugin_net_attr attr;
 	int dev, tag;
 	const void *data, *memory;
 	size_t size;

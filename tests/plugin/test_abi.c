@@ -67,23 +67,27 @@ static void test_init(struct net *net)
 	struct net early = *net;
 	void *comm = GARBAGE;
 	char handle[NCCL_HANDLE_BYTES];
+	int count;
 
 	memset(&double_seen, 0, sizeof(double_seen));
 	early.ctx = NULL;
-	/* Version 6 is first, so that there is no implicit context yet. */
+	/* Version 6 is first, so that there is no implicit context yet, and none can be opened. */
+	if (net->version == 6)
+		script((struct double_script){ .rc = -ENODEV, .dirty = true });
 	if (net->version == 6 || net->version > 10) {
 		CHECK(net_listen(&early, 0, handle, &comm) == NCCL_INTERNAL_ERROR && !comm);
 		comm = GARBAGE;
 		CHECK(net_connect(&early, 0, handle, &comm) == NCCL_INTERNAL_ERROR && !comm);
+		CHECK(double_seen.inits == (net->version == 6 ? 2 : 0));
 	}
 	if (net->version == 6) {
-		script((struct double_script){ .rc = -ENODEV, .dirty = true });
 		CHECK(net_init(net, logger) == NCCL_INVALID_ARGUMENT);
-		CHECK(double_seen.inits == 1);
+		CHECK(double_seen.inits == 3);
 		script((struct double_script){ 0 });
-		CHECK(net_init(net, logger) == NCCL_SUCCESS && double_seen.inits == 2);
+		/* NCCL 2.22 and 2.23 call no init after they have loaded the library again. */
+		CHECK(net_devices(net, &count) == NCCL_SUCCESS && double_seen.inits == 4);
 		CHECK(double_seen.init_traffic_class == -1);
-		CHECK(net_init(net, logger) == NCCL_SUCCESS && double_seen.inits == 2);
+		CHECK(net_init(net, logger) == NCCL_SUCCESS && double_seen.inits == 4);
 	} else if (net->version <= 10) {
 		/* One implicit context for all versions without one. */
 		CHECK(net_init(net, logger) == NCCL_SUCCESS && double_seen.inits == 0);
@@ -338,6 +342,26 @@ static void test_optional_members(void)
 	CHECK(ncclNetPlugin_v12.init(NULL, 0, NULL, logger, NULL) == NCCL_INTERNAL_ERROR);
 }
 
+static void test_net_attr(void)
+{
+	struct nccl_net_attr attr = {
+		.send = { .max_concurrent_peers = 2 },
+		.recv = { .max_concurrent_peers = 3 },
+		.op = 1u << 4,
+		.algo = 1u << 1,
+		.proto = 1u << 2,
+	};
+	struct plugin_ctx *ctx = (struct plugin_ctx *)&attr;
+	const struct net *net = &(struct net){ .version = 12 };
+
+	CHECK(ncclNetPlugin_v12.set_net_attr(ctx, &attr) == NCCL_SUCCESS);
+	CHECK(double_seen.ctx == ctx);
+	CHECK(double_seen.attr.operations == 1u << 4 && double_seen.attr.algorithms == 1u << 1);
+	CHECK(double_seen.attr.protocols == 1u << 2);
+	CHECK(double_seen.attr.send_peers == 2 && double_seen.attr.receive_peers == 3);
+	CHECK(ncclNetPlugin_v11.set_net_attr(ctx, NULL) == NCCL_SUCCESS);
+}
+
 int main(void)
 {
 	for (int version = NCCL_ABI_OLDEST; version <= NCCL_ABI_NEWEST; version++) {
@@ -359,5 +383,6 @@ int main(void)
 			failures++;
 	}
 	test_optional_members();
+	test_net_attr();
 	return failures != 0;
 }

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from harp import _paths
-from harp.bench.badpath import Dropper, bottleneck_drops, make_bottleneck
+from harp.bench.badpath import Dropper
 from harp.errors import HarpError
 from harp.lab import Lab, LabOptions
 
@@ -75,11 +75,3 @@ def test_nothing_stays_attached(lab: Lab) -> None:
 def test_without_a_switch_there_is_one_clear_error(need_root: None) -> None:
     with Lab() as made, pytest.raises(HarpError, match="switch=True"):
         Dropper(made)
-
-
-def test_a_bottleneck_drops_what_its_queue_cannot_hold(lab: Lab) -> None:
-    make_bottleneck(lab, 1, mbit_per_s=400, queue_bytes=60_000)
-    transfer(lab)
-    assert bottleneck_drops(lab, 1) > 0
-    with pytest.raises(HarpError, match="no bottleneck"):
-        bottleneck_drops(lab, 0)

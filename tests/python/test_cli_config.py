@@ -154,17 +154,17 @@ def test_init_writes_once(tmp_path: Path) -> None:
     assert done.returncode == Exit.FAILURE
     assert "--force" in done.stderr
     assert target.read_text() == "mine"
-    done = harpctl("config", "init", "--force", "-o", str(target))
+    done = harpctl("config", "init", "--force", "--file", str(target))
     assert done.returncode == Exit.OK
     assert target.read_text() == reference.to_toml()
     assert [path.name for path in target.parent.iterdir()] == ["harp.toml"], "nothing half made"
-    assert harpctl("config", "init", "-o", "-").stdout == reference.to_toml()
+    assert harpctl("config", "init", "--file", "-").stdout == reference.to_toml()
 
 
 def test_init_where_it_can_not(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for target in (tmp_path / "file" / "harp.toml", Path("/proc/harp.toml"), tmp_path):
-        done = harpctl("config", "init", "--force", "-o", str(target))
+        done = harpctl("config", "init", "--force", "--file", str(target))
         assert done.returncode in (Exit.FAILURE, Exit.PRIVILEGE)
         assert done.stderr.startswith("harpctl: /")
         assert "can't be written" in done.stderr
@@ -172,7 +172,7 @@ def test_init_where_it_can_not(tmp_path: Path) -> None:
 
 def test_init_does_not_follow_a_dangling_link(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
-    done = harpctl("config", "init", "-o", str(tmp_path / "link"))
+    done = harpctl("config", "init", "--file", str(tmp_path / "link"))
     assert done.returncode == Exit.FAILURE
     assert not (tmp_path / "elsewhere").exists()
 
@@ -265,7 +265,7 @@ def test_completion_knows_commands_and_options() -> None:
     assert complete("harpctl", "con") == ["config"]
     assert complete("harpctl", "config", "v") == ["validate"]
     assert complete("harpctl", "completion", "z") == ["zsh"]
-    assert "--by-name" in complete("harpctl", "run", "--")
+    assert "--plugin" in complete("harpctl", "run", "--")
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -2,6 +2,7 @@
 """harpctl env and run: a job's environment, and a command that does not notice harpctl."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 from test_cli_config import MAIN, harpctl
 
+import harp
 from harp import _paths, config
 from harp.config import jobs
 from harp.errors import Exit, HarpError
@@ -35,7 +37,8 @@ def variables(*arguments: str, **environ: str) -> dict[str, str]:
 
 def test_env_has_nccls_variables_and_what_is_no_default(file: str) -> None:
     expected = {
-        "NCCL_NET_PLUGIN": PLUGIN,
+        "NCCL_NET_PLUGIN": "harp",
+        "LD_LIBRARY_PATH": str(Path(PLUGIN).parent),
         "NCCL_NET": "HARP",
         "HARP_CORES": "4-5,9",
         "HARP_FRAMES": "1024",
@@ -105,27 +108,30 @@ def test_bad_options_stop_env_and_run(arguments: list[str], code: Exit, said: st
 # --------------------------------------------------------------------------------------------------
 # The plugin's place.
 #
-def test_a_path_that_nccl_would_misread_goes_by_name() -> None:
+def test_the_plugin_goes_by_name() -> None:
     for path in (Path("/a,b/libnccl-net-harp.so"), Path("/" + "x" * 250 + "/libnccl-net-harp.so")):
         found = jobs.plugin_variables(path, {"LD_LIBRARY_PATH": "/usr/lib/x"})
         assert found["NCCL_NET_PLUGIN"] == "harp"
         assert found["LD_LIBRARY_PATH"] == f"{path.parent}:/usr/lib/x"
-    plain = jobs.plugin_variables(Path("/a/libnccl-net-harp.so"), {})
-    assert plain == {"NCCL_NET_PLUGIN": "/a/libnccl-net-harp.so", "NCCL_NET": "HARP"}
+
+
+def test_a_plugin_without_such_a_name_goes_by_path() -> None:
+    for path in ("/a/other.so", "/a:b/libnccl-net-harp.so"):
+        found = jobs.plugin_variables(Path(path), {})
+        assert found == {"NCCL_NET_PLUGIN": path, "NCCL_NET": "HARP"}
 
 
 def test_a_path_that_nobody_can_be_told_is_an_error() -> None:
-    with pytest.raises(HarpError, match="must be called libnccl-net"):
-        jobs.plugin_variables(Path("/a/other.so"), {}, by_name=True)
+    with pytest.raises(HarpError, match="call it libnccl-net"):
+        jobs.plugin_variables(Path("/a,b/other.so"), {})
     for directory in ("/a,b:c", "/a,b;c"):
         with pytest.raises(HarpError, match="move it"):
             jobs.plugin_variables(Path(directory) / "libnccl-net-harp.so", {})
 
 
-@pytest.mark.parametrize("by_name", [False, True])
-def test_the_loader_finds_the_plugin_by_what_env_says(by_name: bool) -> None:
+def test_the_loader_finds_the_plugin_by_what_env_says() -> None:
     """As NCCL does it: dlopen of the value, then of libnccl-net-VALUE.so."""
-    found = variables(*(["--by-name"] if by_name else []))
+    found = variables()
     code = (
         "import ctypes, os\n"
         "value = os.environ['NCCL_NET_PLUGIN']\n"
@@ -146,6 +152,7 @@ def test_variables_leave_a_config_of_nothing_alone() -> None:
     assert set(jobs.variables(config.parse(""), Path(PLUGIN), {})) == {
         "NCCL_NET_PLUGIN",
         "NCCL_NET",
+        "LD_LIBRARY_PATH",
     }
 
 
@@ -214,7 +221,7 @@ def test_no_descriptor_is_left_to_the_command() -> None:
 def test_what_stands_in_the_way_is_replaced_and_said() -> None:
     show = 'echo "$NCCL_NET $NCCL_NET_PLUGIN"'
     done = harpctl("run", "--", "sh", "-c", show, NCCL_NET="Socket", NCCL_NET_PLUGIN="none")
-    assert done.stdout == f"HARP {PLUGIN}\n"
+    assert done.stdout == "HARP harp\n"
     assert "NCCL_NET=Socket becomes HARP" in done.stderr
     assert "NCCL_NET_PLUGIN=none becomes" in done.stderr
     assert harpctl("run", "--", "true", NCCL_NET="HARP").stderr == ""
@@ -272,4 +279,25 @@ def test_a_plugin_in_another_place_is_named(tmp_path: Path) -> None:
     other = tmp_path / "libnccl-net-harp.so"
     other.symlink_to(PLUGIN)
     found = variables("--plugin", str(other))
-    assert found["NCCL_NET_PLUGIN"] == PLUGIN, "links are followed: libharp-xdp.so lies beside it"
+    assert found["LD_LIBRARY_PATH"] == str(Path(PLUGIN).parent), (
+        "links are followed: libharp-xdp.so lies beside it"
+    )
+
+
+def test_python_names_the_plugin_by_path_as_the_loader_has_read_its_own(
+    monkeypatch: pytest.MonkeyPatch, file: str
+) -> None:
+    for name in [name for name in os.environ if name.startswith(("HARP_", "NCCL_"))]:
+        monkeypatch.delenv(name)
+    found = harp.env({"tcp.ecn": "off"}, file)
+    assert found["NCCL_NET_PLUGIN"] == str(harp.nccl_plugin_path())
+    assert (found["NCCL_NET"], found["HARP_ECN"], found["HARP_FRAMES"]) == ("HARP", "off", "1024")
+    command = [sys.executable, "-c", MAIN, "env", "-o", "json", "--file", file]
+    done = subprocess.run(
+        [*command, "--set", "tcp.ecn=off"], capture_output=True, text=True, check=True
+    )
+    printed = json.loads(done.stdout)
+    assert printed.pop("LD_LIBRARY_PATH").startswith(str(harp.nccl_plugin_path().parent))
+    assert printed | {"NCCL_NET_PLUGIN": found["NCCL_NET_PLUGIN"]} == found
+    with pytest.raises(HarpError, match="enc"):
+        harp.env({"tcp.enc": "off"})

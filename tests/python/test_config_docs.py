@@ -93,9 +93,9 @@ def test_manual_pages_say_it_all(tmp_path: Path) -> None:
     for key in keys.global_keys():
         assert key.name in (settings if key.table else others)
         assert key.name not in (others if key.table else settings).split()
-    for path in ("harpctl config init", "harpctl bench lat", "harpctl run", "harpctl check"):
+    for path in ("harpctl config init", "harpctl bench loss", "harpctl run", "harpctl check"):
         assert path in text
-    assert "--by-name" in text
+    assert "--plugin" in text
     assert 'eval "$(harpctl env)"' in text
     exits = text[text.index("EXIT STATUS") : text.index("ENVIRONMENT")]
     assert {int(number) for number in re.findall(r"\b\d+\b", exits)} == {int(code) for code in Exit}

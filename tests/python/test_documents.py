@@ -26,7 +26,17 @@ MADE = {".venv/", "build/", "build-long/", "build-coverage/"}
 # What is made elsewhere: by harpd, by DPDK's package.
 ELSEWHERE = {"state.json", "run_dir/state.json"}
 # Where a document's bare names lie, as it says itself.
-FOLDERS = ("", "dataplane", "harp", "plugin", "tests", "dataplane/*", "harp/*", "tests/*")
+FOLDERS = (
+    "",
+    "dataplane",
+    "harp",
+    "plugin",
+    "plugin/*",
+    "tests",
+    "dataplane/*",
+    "harp/*",
+    "tests/*",
+)
 # CHANGELOG.md tells of what was, too.
 NOW = tuple(document for document in DOCUMENTS if document != "CHANGELOG.md")
 NAME = re.compile(r"\b(?:HARP_[A-Z]\w*|harpd?_[a-z]\w*|\w+(?=\(\)))\b(?!\*)")
@@ -45,7 +55,7 @@ LITERALS = re.compile(r'(?:[rf]*"(?:[^"\\\n]|\\.)*"(?:\s|PRI\w+)*)+')
 PUT_IN = re.compile(r"%[-0-9.*lhz]*[a-zA-Z]|\{[^{}]*\}")
 # Commands that show nothing but whether they went well.
 WITHOUT_JSON = {
-    *("start", "stop", "restart", "config init", "config reload"),
+    *("start", "stop", "restart", "config reload", "logs", "report"),
     *("run", "completion", "man"),
 }
 
@@ -130,7 +140,7 @@ def commands(words: list[str]) -> Iterator[tuple[click.Command, list[str]]]:
 
 
 def test_documents_have_commands() -> None:
-    assert len(list(harpctl_lines("README.md"))) > 30
+    assert len(list(harpctl_lines("README.md"))) > 15
     assert sum(len(list(harpctl_lines(document))) for document in NOW) > 150
     assert [command.name for command, _ in commands(["config", "show|diff"])] == ["diff", "show"]
 
@@ -147,7 +157,7 @@ def test_every_command_is_understood(document: str) -> None:
 
 
 def every_command() -> dict[str, click.Command]:
-    """By name without `harpctl`: `bench lat`."""
+    """By name without `harpctl`: `bench loss`."""
     leaves = manual.leaves(cli, click.Context(cli, info_name="harpctl"))
     return {path.removeprefix("harpctl "): command for path, command in leaves}
 

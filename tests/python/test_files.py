@@ -168,9 +168,9 @@ def test_a_directory_that_is_gone(tmp_path: Path) -> None:
 def test_a_file_without_a_name_is_not_the_default_one(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """--output "$FILE" of a shell that knows no FILE."""
+    """--file "$FILE" of a shell that knows no FILE."""
     monkeypatch.setenv("HARP_CONFIG", str(tmp_path / "harp.toml"))
-    done = CliRunner().invoke(cli_config.init, ["--output", ""])
+    done = CliRunner().invoke(cli_config.init, ["--file", ""])
     assert isinstance(done.exception, HarpError)
     assert done.exception.code == Exit.USAGE
     assert not (tmp_path / "harp.toml").exists()

@@ -42,7 +42,10 @@ def small_tree(tmp_path: Path) -> Path:
         "dataplane/host/library.h",
         "dataplane/host/netlink.h",
         "dataplane/xdp/harp_xdp.h",
-        "plugin/plugin.h",
+        "plugin/context/plugin.h",
+        "plugin/comm/comm.h",
+        "plugin/lane/lane.h",
+        "plugin/wire/record.h",
         "harp/_core/own.h",
     ):
         path = tmp_path / name
@@ -54,7 +57,14 @@ def small_tree(tmp_path: Path) -> Path:
         "dataplane/stack/stack.c": ["transport/tcp.h", "stack.h"],
         "dataplane/host/open.c": ["host/netlink.h", "harp_host.h", "nic/af_xdp_link.h"],
         "dataplane/xdp/xdp.c": ["xdp/harp_xdp.h", "base/rng.h"],
-        "plugin/comm/comm.c": ["plugin.h", "harp.h", "harp_host.h", "stdio.h", "base/thread.h"],
+        "plugin/comm/comm.c": [
+            "comm/comm.h",
+            "lane/lane.h",
+            "harp.h",
+            "harp_host.h",
+            "stdio.h",
+            "base/thread.h",
+        ],
     }
     for name, includes in good.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -78,14 +88,17 @@ def test_small_tree_is_good(small_tree: Path) -> None:
         ("dataplane/transport/tcp.c", '#include "stack/stack.h"'),
         ("dataplane/socket/conn.c", '#include "host/netlink.h"'),
         ("dataplane/stack/api.c", '#include "harp_host.h"'),
-        ("dataplane/stack/api.c", '#include "../../plugin/plugin.h"'),
+        ("dataplane/stack/api.c", '#include "../../plugin/context/plugin.h"'),
         ("dataplane/host/check.c", '#include "nic/nicio.h"'),
         ("dataplane/host/check.c", '#include "stack/stack.h"'),
         ("dataplane/xdp/load.c", '#include "host/library.h"'),
         ("plugin/lane/lane.c", '#include "base/rng.h"'),
         ("plugin/lane/lane.c", '#include "transport/tcp.h"'),
+        ("plugin/lane/lane.c", '#include "comm/comm.h"'),
+        ("plugin/wire/handle.c", '#include "lane/lane.h"'),
+        ("plugin/comm/comm.h", '#include "context/plugin.h"'),
         ("harp/_core/stack.pxd", 'cdef extern from "stack/stack.h" nogil:'),
-        ("harp/_core/stack.c", '#include "plugin.h"'),
+        ("harp/_core/stack.c", '#include "context/plugin.h"'),
         ("harp/_stack.pxd", 'cdef extern from "stack/stack.h" nogil:'),
         ("harp/native/drive.c", '#include "transport/tcp.h"'),
     ],
@@ -97,6 +110,33 @@ def test_planted_violation_is_found(small_tree: Path, file: str, line: str) -> N
     assert done.returncode == 1
     assert done.stdout.startswith(f"{file}:2: includes ")
     assert len(done.stdout.splitlines()) == 1
+
+
+def test_function_of_a_higher_folder_is_found(small_tree: Path) -> None:
+    (small_tree / "plugin/comm/comm.c").write_text("int comm_close(void)\n{\n\treturn 0;\n}\n")
+    (small_tree / "plugin/lane/lane.c").write_text(
+        "int comm_close(void);\n\nint lane_close(void)\n{\n\treturn comm_close();\n}\n"
+    )
+    done = check(small_tree)
+    assert done.returncode == 1
+    (line,) = done.stdout.splitlines()
+    assert line.startswith("plugin/lane/lane.c: uses functions of plugin/comm/comm.c")
+
+
+@pytest.mark.parametrize("count", [3, 4])
+def test_circle_of_files_is_found(small_tree: Path, count: int) -> None:
+    for i in range(count):
+        (small_tree / f"plugin/wire/part{i}.c").write_text(
+            f"int part{i}(void)\n{{\n\treturn part{(i + 1) % count}();\n}}\n"
+        )
+    done = check(small_tree)
+    assert done.returncode == (count > 3)
+    assert ("4 files depend on each other in a circle" in done.stdout) == (count > 3)
+
+
+def test_file_outside_of_the_layers_is_found(small_tree: Path) -> None:
+    (small_tree / "plugin/other.c").write_text("/* nothing */\n")
+    assert "plugin/other.c: files of the plugin lie in the folder" in check(small_tree).stdout
 
 
 def test_new_folder_must_be_placed(small_tree: Path) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tools/requirements.lock: what `make build`, and so CI, installs is pinned to hashes."""
+"""tools/requirements*.lock: what `make build` and the tests, and so CI, install has hashes."""
 
 import os
 import re
@@ -20,19 +20,40 @@ def tool(root_dir: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-@pytest.fixture
-def locked(root_dir: Path) -> dict[str, str]:
+def entries(path: Path) -> dict[str, str]:
     """Versions by name; every line belongs to an entry with a hash."""
-    text = (root_dir / "tools" / "requirements.lock").read_text()
+    text = path.read_text()
     assert ENTRY.sub("", re.sub(r"^#.*\n", "", text, flags=re.M)) == ""
     return {canonicalize_name(name): version for name, version in ENTRY.findall(text)}
 
 
-def test_the_lock_has_what_pyproject_asks_for(root_dir: Path, locked: dict[str, str]) -> None:
-    wanted = [Requirement(line) for line in tool(root_dir, "--ranges").stdout.splitlines()]
-    assert len(wanted) > 15
+@pytest.fixture
+def of_build(root_dir: Path) -> dict[str, str]:
+    return entries(root_dir / "tools" / "requirements.lock")
+
+
+@pytest.fixture
+def locked(root_dir: Path, of_build: dict[str, str]) -> dict[str, str]:
+    """What the build and the tests install together."""
+    of_tests = entries(root_dir / "tools" / "requirements-test.lock")
+    assert not of_build.keys() & of_tests.keys()
+    return of_build | of_tests
+
+
+@pytest.mark.parametrize(("extra", "least"), [("build", 8), ("test", 8)])
+def test_the_locks_have_what_pyproject_asks_for(
+    root_dir: Path, of_build: dict[str, str], locked: dict[str, str], extra: str, least: int
+) -> None:
+    versions = of_build if extra == "build" else locked
+    wanted = [Requirement(line) for line in tool(root_dir, "--ranges", extra).stdout.splitlines()]
+    assert len(wanted) > least
     for each in wanted:
-        assert locked[canonicalize_name(each.name)] in each.specifier, each
+        assert versions[canonicalize_name(each.name)] in each.specifier, each
+
+
+def test_the_build_installs_no_tool_of_the_tests(of_build: dict[str, str]) -> None:
+    of_tests = {"pytest", "mypy", "ruff", "scapy", "hypothesis", "scipy", "scikit-learn"}
+    assert not of_tests & of_build.keys()
 
 
 def test_the_lock_has_what_those_need(root_dir: Path, locked: dict[str, str]) -> None:
@@ -51,21 +72,21 @@ def test_setup_installs_with_hashes_or_says_that_it_does_not(root_dir: Path) -> 
     """The words of setup.sh between finding Python and pip's start, with pip replaced by echo."""
     text = (root_dir / "tools" / "setup.sh").read_text()
     assert text.count("pip install") == 1, "no other way in"
-    functions = text[text.index("lock_fits() {") : text.index("venv_usable() {")]
+    functions = text[text.index("requirements() {") : text.index("venv_usable() {")]
     # Also where a virtual environment is there already.
     check = text[
-        text.index('\t[ -z "${REQUIRE_HASHES:-}" ]') : text.index("\tvenv_usable && return")
+        text.index('\t[ -z "${REQUIRE_HASHES:-}" ]') : text.index("\tif ! venv_usable; then")
     ]
-    body = check + text[text.index("\tlocal hashes=") : text.index('\t\tdie "pip could not')]
     script = f"""
         python={sys.executable}
         say() {{ echo "$*"; }}
         die() {{ echo "$*"; exit 1; }}
         logged() {{ echo "$*"; }}
-        {functions}
+        {functions.replace(">.venv/requirements.txt", ">/dev/null")}
         FITS
         install() {{
-        {body} true
+        {check}
+        install_packages build test
         }}
         install
     """

@@ -200,9 +200,9 @@ def a_loop(file: Path) -> None:
     [
         (a_folder, "it is not a regular file"),
         (os.mkfifo, "it is not a regular file"),
-        (too_large, "it is no harp.toml: too large, or not text"),
-        (zeros, "it is no harp.toml: too large, or not text"),
-        (utf_16, "it is no harp.toml: too large, or not text"),
+        (too_large, "it is no TOML file: too large, or not text"),
+        (zeros, "it is no TOML file: too large, or not text"),
+        (utf_16, "it is no TOML file: too large, or not text"),
         (group_may_write, "others may write it (mode 664): chmod go-w"),
         (everybody_may_write, "others may write it (mode 646): chmod go-w"),
         (

@@ -12,6 +12,7 @@
  * so that whoever reads it later delivers wrong bytes.
  */
 #include "comm_sim.h"
+#include "comm/comm.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -23,8 +24,6 @@
 #define APP_GUARD_BYTES 64u
 #define APP_SAMPLE_BYTES 512u
 #define APP_IDLE_NS_MAX (5 * CSIM_MS)
-
-static bool app_looks_not; /* the scenario's no_looks */
 
 /* ---- bytes ------------------------------------------------------------------------------------- */
 
@@ -369,8 +368,8 @@ void csim_app_end(struct csim_app *app, bool abort)
 		  app->done < app->posted && !app->error ? " with requests in flight" : "");
 	app->closed = true;
 	app->in_turn = true;
-	if (comm && app->sim->comms[app->number].spec->upkeep)
-		csim_upkeep_end(app, abort);
+	if (comm && app->sim->comms[app->number].spec->reconnect)
+		csim_reconnect_end(app, abort);
 	else if (comm)
 		comm_close(comm, abort);
 	app->in_turn = false;
@@ -415,8 +414,8 @@ void csim_app_turn(struct csim_app *app)
 	bool worked = false;
 
 	app->in_turn = true;
-	if (sim->scenario->world.no_looks && app->comm->several)
-		app->comm->several->ticked_ns = sim->now_ns;
+	if (sim->scenario->world.no_looks)
+		app->comm->ticked_ns = sim->now_ns;
 	if (!app->error) {
 		while (app_post(app) && !sim->failed)
 			worked = true;
@@ -439,18 +438,6 @@ void csim_app_turn(struct csim_app *app)
 		app->wake_ns = app->next_post_ns;
 	if (app->close_ns < app->wake_ns)
 		app->wake_ns = app->close_ns;
-}
-
-/* Of kernel lanes that wait to be woken. */
-uint64_t __real_comm_lane_ask_ns(const struct comm_lane *l);
-uint64_t __wrap_comm_lane_ask_ns(const struct comm_lane *l);
-uint64_t __wrap_comm_lane_ask_ns(const struct comm_lane *l)
-{
-	const struct stripe_lane *mine = &l->comm->several->stripe.lane[l->index];
-
-	if (app_looks_not && mine->given_bytes == mine->acked_bytes)
-		return CSIM_NEVER_NS;
-	return __real_comm_lane_ask_ns(l);
 }
 
 /* ---- making ------------------------------------------------------------------------------------ */
@@ -482,7 +469,6 @@ static uint64_t app_size(const struct csn_comm *c, struct rng *rng)
 
 bool csim_apps_make(struct csim *sim)
 {
-	app_looks_not = sim->scenario->world.no_looks;
 	for (unsigned i = 0; i < sim->scenario->comm_count; i++) {
 		struct csim_comm *k = &sim->comms[i];
 		const struct csn_comm *c = &sim->scenario->comms[i];

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * comm_dials.c - a keeper on each host, and dials, as upkeep.c, upkeep_attempt.c and tender.c find them. HARP lanes are dialled by the
+ * comm_dials.c - a keeper on each host, and dials, as upkeep.c, reconnect_attempt.c and tender.c find them. HARP lanes are dialled by the
  * plugin (comm_words.c), kernel lanes by functions of this file in the place of dial.c and the preamble.
  *
  * Theory of operation. A keeper has turns as the real one has them (posted work, sources, timers), a little late. A kernel
@@ -15,8 +15,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "connect/dial.h"
-#include "poll/keeper.h"
+#include "connect/attempt.h"
+#include "poll/control.h"
 #include "lane/lane.h"
 
 #define DIALS_WAKE_NS 20000u   /* until a keeper that was woken has its turn, at most */
@@ -25,7 +25,7 @@
 
 static struct csim *dials_sim;
 static struct csim_host *dials_host;
-static struct keeper_source *dials_sources[CSIM_DIALS_MAX];
+static struct control_source *dials_sources[CSIM_DIALS_MAX];
 static unsigned dials_source_count; /* NULL among them: gone */
 
 void csim_keepers_begin(struct csim *sim)
@@ -46,14 +46,19 @@ struct csim_host *csim_keeper_host(void)
 
 /* ---- the keeper ---------------------------------------------------------------------------------- */
 
-struct driver *keeper_driver(void)
+struct driver *control_driver(void)
 {
 	return &dials_host->keeper;
 }
 
-bool keeper_may_wait(void)
+void control_post(struct work *work)
 {
-	return true;
+	driver_post(&dials_host->keeper, work);
+}
+
+void control_call(struct work *work)
+{
+	work->run(work, dials_sim->now_ns);
 }
 
 /* The statistics page is the process's, and its timer: no host's keeper has it. Who would leave a copy to the keeper makes
@@ -76,9 +81,9 @@ static void keeper_woken(struct driver *driver)
 		host->keeper_ns = due_ns;
 }
 
-void keeper_timer_set(struct keeper_timer *timer, uint64_t at_ns)
+void control_timer_set(struct control_timer *timer, uint64_t at_ns)
 {
-	keeper_timer_unlink(timer);
+	control_timer_unlink(timer);
 	if (at_ns == UINT64_MAX)
 		return;
 	timer->at_ns = at_ns;
@@ -89,7 +94,7 @@ void keeper_timer_set(struct keeper_timer *timer, uint64_t at_ns)
 	dials_host->timers = timer;
 }
 
-int keeper_watch(struct keeper_source *source, int fd, uint32_t events)
+int control_watch(struct control_source *source, int fd, uint32_t events)
 {
 	(void)events;
 	/* Sometimes the kernel has no room for it. */
@@ -103,13 +108,13 @@ int keeper_watch(struct keeper_source *source, int fd, uint32_t events)
 	return 0;
 }
 
-void keeper_rewatch(struct keeper_source *source, uint32_t events)
+void control_rewatch(struct control_source *source, uint32_t events)
 {
 	(void)source;
 	(void)events;
 }
 
-void keeper_unwatch(struct keeper_source *source)
+void control_unwatch(struct control_source *source)
 {
 	for (unsigned i = 0; source->watched && i < dials_source_count; i++) {
 		if (dials_sources[i] == source)
@@ -120,9 +125,9 @@ void keeper_unwatch(struct keeper_source *source)
 		dials_source_count--;
 }
 
-void __wrap_dial_start(struct dial *dial, uint64_t now_ns);
-void __wrap_dial_advance(struct dial *dial, uint64_t now_ns);
-void __wrap_dial_stop(struct dial *dial);
+void __wrap_attempt_start(struct attempt *dial, uint64_t now_ns);
+void __wrap_attempt_advance(struct attempt *dial, uint64_t now_ns);
+void __wrap_attempt_stop(struct attempt *dial);
 
 /* ---- dials --------------------------------------------------------------------------------------- */
 
@@ -136,7 +141,7 @@ struct csim_lane *csim_dialled(struct csim *sim, unsigned comm, unsigned index)
 	return NULL;
 }
 
-struct csim_lane *csim_dial_lane(const struct dial *dial)
+struct csim_lane *csim_dial_lane(const struct attempt *dial)
 {
 	for (unsigned i = 0; i < dials_sim->lane_count; i++) {
 		if (dials_sim->lanes[i].dial == dial)
@@ -145,7 +150,7 @@ struct csim_lane *csim_dial_lane(const struct dial *dial)
 	return NULL;
 }
 
-void csim_dial_report(struct dial *dial, struct csim_lane *lane, int error, const char *text,
+void csim_dial_report(struct attempt *dial, struct csim_lane *lane, int error, const char *text,
 		      uint64_t now_ns)
 {
 	struct csim_comm *k = &dials_sim->comms[dial->comm_id];
@@ -174,17 +179,17 @@ void csim_dial_report(struct dial *dial, struct csim_lane *lane, int error, cons
 		csim_note(dials_sim, "lane %u: the dial has ended: %d", lane->number, error);
 }
 
-static void dial_ended(struct dial *dial, int error, uint64_t now_ns)
+static void dial_ended(struct attempt *dial, int error, uint64_t now_ns)
 {
 	struct csim_lane *lane = csim_dial_lane(dial);
 
 	if (error)
-		__wrap_dial_stop(dial);
+		__wrap_attempt_stop(dial);
 	dial->rtt_ns = 10000;
 	csim_dial_report(dial, lane, error, lane_error_text(error), now_ns);
 }
 
-void __wrap_dial_start(struct dial *dial, uint64_t now_ns)
+void __wrap_attempt_start(struct attempt *dial, uint64_t now_ns)
 {
 	struct csim *sim = dials_sim;
 	struct csim_comm *k = &sim->comms[dial->comm_id];
@@ -253,13 +258,13 @@ static int dial_result(const struct csim_lane *lane)
 	return there->joined && lane->sim->now_ns >= lane->ready_ns && dial_path_is_open(lane);
 }
 
-void __wrap_dial_advance(struct dial *dial, uint64_t now_ns)
+void __wrap_attempt_advance(struct attempt *dial, uint64_t now_ns)
 {
 	struct csim_lane *lane = csim_dial_lane(dial);
 	int result;
 
 	if (dial->candidate.harp)
-		__real_dial_advance(dial, now_ns);
+		__real_attempt_advance(dial, now_ns);
 	if (!lane || lane->words)
 		return;
 	dial->opened = lane->end[CSIM_RECV].joined;
@@ -271,7 +276,7 @@ void __wrap_dial_advance(struct dial *dial, uint64_t now_ns)
 		dial_ended(dial, result < 0 ? result : 0, now_ns);
 }
 
-void __wrap_dial_stop(struct dial *dial)
+void __wrap_attempt_stop(struct attempt *dial)
 {
 	struct csim_lane *lane = csim_dial_lane(dial);
 
@@ -280,7 +285,7 @@ void __wrap_dial_stop(struct dial *dial)
 		lane->dial = NULL;
 	}
 	if (dial->candidate.harp) {
-		__real_dial_stop(dial);
+		__real_attempt_stop(dial);
 		return;
 	}
 	if (dial->lane)
@@ -291,7 +296,7 @@ void __wrap_dial_stop(struct dial *dial)
 /* ---- turns of keepers ------------------------------------------------------------------------------ */
 
 /* When the source's dial gets on, or has. */
-static uint64_t source_ns(const struct keeper_source *source, const struct csim_host *host)
+static uint64_t source_ns(const struct control_source *source, const struct csim_host *host)
 {
 	struct csim *sim = dials_sim;
 
@@ -314,7 +319,7 @@ static void keeper_turn(struct driver *driver, uint64_t now_ns)
 {
 	struct csim_host *host =
 		(struct csim_host *)((char *)driver - offsetof(struct csim_host, keeper));
-	struct keeper_timer *timer;
+	struct control_timer *timer;
 
 	dials_host = host;
 	(void)driver_run_ready(driver, now_ns);
@@ -327,7 +332,7 @@ static void keeper_turn(struct driver *driver, uint64_t now_ns)
 			;
 		if (!timer)
 			return;
-		keeper_timer_unlink(timer);
+		control_timer_unlink(timer);
 		timer->run(timer, now_ns);
 	}
 }
@@ -350,7 +355,7 @@ uint64_t csim_keepers_next_ns(struct csim *sim)
 		if (host->dead)
 			continue;
 
-		for (const struct keeper_timer *t = host->timers; t; t = t->next)
+		for (const struct control_timer *t = host->timers; t; t = t->next)
 			due_ns = t->at_ns < due_ns ? t->at_ns : due_ns;
 		for (unsigned i = 0; i < dials_source_count; i++) {
 			uint64_t at_ns = dials_sources[i] ? source_ns(dials_sources[i], host)

@@ -371,10 +371,10 @@ void csim_hosts_destroy(struct csim *sim)
 void csim_nic_drop(struct csim_nic *nic)
 {
 	while (nic->engine.lanes) {
-		struct lane_harp *h = nic->engine.lanes;
+		struct engine_lane *l = nic->engine.lanes;
 
-		nic->engine.lanes = h->next;
-		free(h);
+		nic->engine.lanes = l->next;
+		free((char *)l - offsetof(struct lane_harp, member));
 	}
 	nic->engine.closing_count = 0;
 	csim_words_drop(nic);

@@ -11,6 +11,7 @@
 #include "double_env.h"
 #include "lane/lane_harp.h"
 #include "stack/stack.h"
+#include "process/log.h"
 
 #define JUDGE_WARNS 16u
 #define JUDGE_BARE_NS (50 * CSIM_MS) /* without a lane for so long: an error may come of it yet */
@@ -174,7 +175,7 @@ bool csim_judge_progress(struct csim *sim)
 		} else if (k->bare_ns == CSIM_NEVER_NS) {
 			k->bare_ns = sim->now_ns;
 		}
-		if (!judge_comm_progress(sim, i) || !csim_upkeep_judge(&k->app[CSIM_SEND]))
+		if (!judge_comm_progress(sim, i) || !csim_reconnect_judge(&k->app[CSIM_SEND]))
 			return false;
 	}
 	return true;

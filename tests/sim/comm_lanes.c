@@ -240,8 +240,8 @@ static bool lanes_lost(struct comm *comm, unsigned index, enum comm_loss loss)
 			continue;
 		csim_note(sim, "comm %u: lane index %u %s", c, index,
 			  loss == COMM_LOSS_SLOW ? "is slow" : "is lost");
-		if (k->spec->upkeep)
-			return csim_upkeep_lost(k, index, loss);
+		if (k->spec->reconnect)
+			return csim_reconnect_lost(k, index, loss);
 		if (k->spec->redial_ns)
 			csim_dial_at(sim, sim->now_ns + k->spec->redial_ns,
 				     csim_lane_spec(sim, c, index), index);
@@ -261,7 +261,7 @@ static int lane_begin_comm(struct csim_lane *lane, enum csim_side side)
 		.harp_bytes_max = csim_harp_bytes_max(k),
 		.comm_id = k->spec->stream,
 		.lane_lost = lanes_lost,
-		.revive_ns = k->spec->upkeep ? COMM_REVIVE_NS : 0,
+		.revive_ns = k->spec->reconnect ? COMM_REVIVE_NS : 0,
 		.lane = { .index = (uint8_t)lane->index,
 			  .dev = (int)lane->spec->rail,
 			  .backup = lane->spec->backup,
@@ -270,8 +270,8 @@ static int lane_begin_comm(struct csim_lane *lane, enum csim_side side)
 
 	int rc = comm_create(&k->app[side].comm, lane->end[side].lane, &opt);
 
-	if (!rc && k->spec->upkeep)
-		csim_upkeep_made(lane, side);
+	if (!rc && k->spec->reconnect)
+		csim_reconnect_made(lane, side);
 	return rc;
 }
 
@@ -299,7 +299,6 @@ static void lane_join(struct csim_lane *lane, enum csim_side side)
 		return; /* its first lane is still to come */
 	if (!driver_take(driver))
 		return; /* later */
-	lane->sim->opening_host = app->host;
 	if (app->closed)
 		rc = -ENOTCONN;
 	else if (first)

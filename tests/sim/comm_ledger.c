@@ -16,8 +16,7 @@
 #include <string.h>
 
 #include "stats/lane_page.h"
-#include "stats/lane_rows.h"
-#include "connect/upkeep_impl.h"
+#include "connect/reconnect_impl.h"
 
 #define LEDGER_PAUSE_NS (100 * CSIM_MS)
 #define LEDGER_PAUSE_NS_MAX (5 * CSIM_S)
@@ -188,18 +187,18 @@ void csim_ledger_ended(struct csim_comm *k, unsigned index, int error, uint16_t 
 	due_never(e);
 }
 
-int __real_attempt_begin(struct attempt **out, struct upkeep *u, const struct upkeep_lane *lane,
-			 uint64_t now_ns);
-int __wrap_attempt_begin(struct attempt **out, struct upkeep *u, const struct upkeep_lane *lane,
-			 uint64_t now_ns);
-int __wrap_attempt_begin(struct attempt **out, struct upkeep *u, const struct upkeep_lane *lane,
-			 uint64_t now_ns)
+int __real_attempt_run_begin(struct attempt_run **out, struct reconnect *u,
+			     const struct reconnect_lane *lane, uint64_t now_ns);
+int __wrap_attempt_run_begin(struct attempt_run **out, struct reconnect *u,
+			     const struct reconnect_lane *lane, uint64_t now_ns);
+int __wrap_attempt_run_begin(struct attempt_run **out, struct reconnect *u,
+			     const struct reconnect_lane *lane, uint64_t now_ns)
 {
 	struct csim_comm *k = &ledger_sim->comms[u->comm_id];
 	int rc;
 
 	ledger_dial(k, lane->index, now_ns);
-	rc = __real_attempt_begin(out, u, lane, now_ns);
+	rc = __real_attempt_run_begin(out, u, lane, now_ns);
 	if (rc)
 		csim_ledger_ended(k, lane->index, rc, 0, now_ns);
 	return rc;
@@ -221,7 +220,8 @@ int __wrap_comm_attach(struct comm *comm, struct lane *lane, const struct comm_l
 {
 	for (unsigned i = 0; i < ledger_sim->lane_count; i++) {
 		const struct csim_lane *l = &ledger_sim->lanes[i];
-		const struct upkeep *u = ledger_sim->comms[l->spec->comm].app[CSIM_SEND].upkeep;
+		const struct reconnect *u =
+			ledger_sim->comms[l->spec->comm].app[CSIM_SEND].reconnect;
 
 		if (l->end[CSIM_SEND].lane != lane || !u)
 			continue;
@@ -251,8 +251,8 @@ void csim_ledger_in_vain(const struct csim_lane *lane, int error)
 		const struct csim_app *app = &k->app[side];
 
 		if (app->closed || app->error || !app->comm || app->comm->error ||
-		    app->comm->end_error || app->comm->several->failing ||
-		    app->comm->several->closing || app->comm->several->peer_closed)
+		    app->comm->end_error || app->comm->closing ||
+		    (side == CSIM_RECV && app->comm->rx.peer_closed))
 			return;
 	}
 	(void)csim_fail(ledger_sim, "comm %u: lane %u is dialled in vain for no reason: %d",
@@ -286,7 +286,7 @@ void csim_ledger_lost(struct csim_comm *k, unsigned index, enum comm_loss loss, 
 	}
 	k->lanes_died++;
 	/* A dial that has ended, and the keeper has not looked yet: it will see to it. */
-	if (replaced && !k->app[CSIM_SEND].upkeep->lanes[index].attempt)
+	if (replaced && !k->app[CSIM_SEND].reconnect->lanes[index].attempt)
 		(void)csim_fail(ledger_sim, "comm %u: lane %u has died and nothing replaces it",
 				ledger_number(k), index);
 	if (!replaced && loss == COMM_LOSS_BY_PEER && e->dialled && e->up)
@@ -331,21 +331,21 @@ static bool judge_due(const struct csim_comm *k, unsigned index, const struct cs
 /* The statistics say what has happened. */
 static bool judge_rows(const struct csim_comm *k)
 {
-	struct comm_row *row = k->app[CSIM_SEND].comm->row;
+	const struct comm *comm = k->app[CSIM_SEND].comm;
+	const struct harp_page_comm *record = comm_stats_record(comm->stats);
 	const char *wrong = NULL;
 
-	if (!row)
-		return csim_fail(ledger_sim, "comm %u has no row", ledger_number(k));
-	if (atomic_load(&row->value[HARP_COMM_lanes_died]) != k->lanes_died)
+	if (stats_get(&record->value[HARP_COMM_lanes_died]) != k->lanes_died)
 		wrong = "lanes lost";
-	else if (atomic_load(&row->value[HARP_COMM_lanes_replaced]) != k->lanes_replaced)
+	else if (stats_get(&record->value[HARP_COMM_lanes_replaced]) != k->lanes_replaced)
 		wrong = "lanes replaced";
 	for (unsigned i = 0; i < k->lanes && !wrong; i++) {
-		const struct lane_slot *slot = row->lanes[i];
+		const struct lane_stats *lane = comm_stats_lane(comm->stats, i);
+		const uint64_t *value = lane ? lane->record->value : NULL;
 
-		if (k->ledger[i].opened != (slot ? lane_value(&slot->row, HARP_LANE_lanes) : 0))
+		if (k->ledger[i].opened != (value ? stats_get(&value[HARP_LANE_lanes]) : 0))
 			wrong = "lanes opened";
-		else if (slot && k->ledger[i].rerolled != lane_value(&slot->row, HARP_LANE_rerolls))
+		else if (value && k->ledger[i].rerolled != stats_get(&value[HARP_LANE_rerolls]))
 			wrong = "re-rolls";
 	}
 	return !wrong || csim_fail(ledger_sim, "comm %u: the statistics have other %s",
@@ -353,7 +353,7 @@ static bool judge_rows(const struct csim_comm *k)
 }
 
 /* A NIC that had lanes and has none is said to be down, if another has some. */
-static bool judge_rails(const struct csim_comm *k, const struct upkeep *u)
+static bool judge_rails(const struct csim_comm *k, const struct reconnect *u)
 {
 	unsigned up[RAIL_PAIRS_MAX] = { 0 }, had[RAIL_PAIRS_MAX] = { 0 }, all = 0;
 
@@ -380,10 +380,10 @@ bool csim_ledger_judge(struct csim_app *app)
 {
 	const struct csim_comm *k = &ledger_sim->comms[app->number];
 
-	for (unsigned i = 0; i < app->upkeep->lane_count; i++)
+	for (unsigned i = 0; i < app->reconnect->lane_count; i++)
 		if (!judge_due(k, i, &k->ledger[i]))
 			return false;
-	return judge_rows(k) && judge_rails(k, app->upkeep);
+	return judge_rows(k) && judge_rails(k, app->reconnect);
 }
 
 /* ---- what is told ---------------------------------------------------------------------------------- */
@@ -403,7 +403,7 @@ void __wrap_lane_page_rail(int dev, bool down)
 {
 	for (unsigned i = 0; i < ledger_sim->scenario->comm_count; i++) {
 		const struct csim_app *app = &ledger_sim->comms[i].app[CSIM_SEND];
-		const struct upkeep *u = app->upkeep;
+		const struct reconnect *u = app->reconnect;
 
 		for (unsigned r = 0;
 		     u && &ledger_sim->hosts[app->host] == csim_keeper_host() && r < u->rail_count;
@@ -433,12 +433,12 @@ bool csim_ledger_log(const char *text)
 }
 
 /* The keeper may look at it yet, before it is stopped. */
-void csim_ledger_closes(const struct upkeep *u)
+void csim_ledger_closes(const struct reconnect *u)
 {
 	for (unsigned i = 0; u && i < u->lane_count; i++) {
-		const struct attempt *a = u->lanes[i].attempt;
+		const struct attempt_run *a = u->lanes[i].attempt;
 
-		if (a && attempt_result(a) != ATTEMPT_RUNS && attempt_result(a) != 0)
+		if (a && attempt_run_result(a) != ATTEMPT_RUNNING && attempt_run_result(a) != 0)
 			ledger_sim->dials_forgotten++;
 	}
 }

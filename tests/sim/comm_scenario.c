@@ -74,7 +74,7 @@ static const char *csn_check(const void *scenario)
 
 		if (c->from >= s->world.hosts || c->to >= s->world.hosts || c->from == c->to)
 			return "a comm that joins no two hosts";
-		if (c->upkeep && !c->several)
+		if (c->reconnect && !c->several)
 			return "a comm of one lane whose further lanes are kept up";
 		if (!lanes[i] || lanes[i] > 32 || (!c->several && lanes[i] > 1))
 			return "a comm with too few or too many lanes";
@@ -225,7 +225,7 @@ static void make_calm(struct maker *m, struct csn_comm *c)
 	c->size_max = busy ? PICK(m, 65536, 131072) : c->size_max;
 	c->s_burst = c->r_burst = 4;
 	c->s_gap_ns = c->r_gap_ns = busy ? 300 * MS : 1 * S;
-	c->upkeep = c->several = 1;
+	c->reconnect = c->several = 1;
 }
 
 static void make_comm(struct maker *m, struct csn_comm *c, uint32_t budget)
@@ -255,7 +255,7 @@ static void make_comm(struct maker *m, struct csn_comm *c, uint32_t budget)
 	c->r_close_ns = one_in(m, 2) ? below64(m, 10 * MS) : 0;
 	if (m->calm)
 		c->s_close_ns = c->r_close_ns = one_in(m, 2) ? 30 * S : 0;
-	c->upkeep |= c->several && !m->s->world.no_looks && one_in(m, 2);
+	c->reconnect |= c->several && !m->s->world.no_looks && one_in(m, 2);
 	c->redial_ns = one_in(m, 2) ? 1 + below64(m, PICK(m, MS, 100 * MS)) : 0;
 }
 
@@ -352,7 +352,7 @@ void comm_scenario_make_small(struct comm_scenario *s, unsigned which)
 		unsigned char lanes, kinds[4]; /* CSN_HARP, CSN_KERNEL */
 		unsigned char sizes;
 		uint32_t size_max, messages;
-		bool upkeep;
+		bool reconnect;
 	} small[COMM_SCENARIO_SMALL] = {
 		{ 2, { CSN_HARP, CSN_HARP }, CSN_SIZES_BULK, 40000, 3, false },
 		{ 2, { CSN_KERNEL, CSN_KERNEL }, CSN_SIZES_BULK, 40000, 3, false },
@@ -400,7 +400,7 @@ void comm_scenario_make_small(struct comm_scenario *s, unsigned which)
 		.r_poll_ns = 20 * US,
 	};
 	s->comm_count = 1;
-	c->upkeep = small[which].upkeep;
+	c->reconnect = small[which].reconnect;
 	c->no_credit = small[which].kinds[0] == CSN_KERNEL;
 	for (unsigned i = 0; i < small[which].lanes; i++)
 		s->lanes[s->lane_count++] = (struct csn_lane){

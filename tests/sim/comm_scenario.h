@@ -65,7 +65,7 @@ enum csn_event_kind {
 	  0) /* chance that a driver of kernel lanes gets no epoll, or a dial no keeper */         \
 	X(no_looks,                                                                                \
 	  0) /* nothing is looked at that has nothing under way: it is woken, or rests */          \
-	X(kernel_threads, 0) /* workers beside the applications' threads */                        \
+	X(kernel_threads, 0) /* the control thread meets applications */                           \
 	X(plant, SCN_KEEP)   /* a bug to be found: enum csn_plant */
 
 enum csn_plant {
@@ -111,7 +111,7 @@ enum csn_plant {
 	X(r_close_at, 0)                                                                           \
 	X(s_close_ns, 0) /* between its last request and its close */                              \
 	X(r_close_ns, 0)                                                                           \
-	X(upkeep, 0)    /* upkeep.c opens its further lanes, and those that were given up */       \
+	X(reconnect, 0) /* upkeep.c opens its further lanes, and those that were given up */       \
 	X(redial_ns, 0) /* or else: a lane that was given up is opened again after so long */
 
 #define CSN_LANE(X)                                                                                \

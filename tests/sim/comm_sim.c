@@ -18,6 +18,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "comm/comm_impl.h"
 #include "double_env.h"
 
 #define SIM_START_NS (100 * CSIM_S)
@@ -44,6 +45,13 @@ static void sim_release(struct csim *sim, struct csim_host *host)
 	struct driver *driver = host->held;
 
 	host->held = NULL;
+	if (host->held_comm) { /* makes up for the turns that were wanted */
+		struct comm *comm = host->held_comm;
+
+		host->held_comm = NULL;
+		comm_leave(comm);
+		return;
+	}
 	driver_give(driver);
 	(void)driver_turn(driver, sim->now_ns);
 }
@@ -138,12 +146,10 @@ void csim_interleave(struct csim *sim, unsigned host)
 		struct csim_app *app = sim_some_app(sim);
 		unsigned rail = rng_below(&sim->rng, (uint32_t)sim->scenario->world.rails);
 
-		if (sim->worker_count && rng_below(&sim->rng, 2)) {
-			struct csim_worker *w =
-				&sim->workers[rng_below(&sim->rng, sim->worker_count)];
-
-			if (w->host == host && sim->scenario->world.kernel_threads)
-				(void)driver_turn(&w->kd->driver, sim->now_ns);
+		if (app->host == host && sim->scenario->world.kernel_threads && sim_app_runs(app) &&
+		    rng_below(&sim->rng, 2)) {
+			/* The control thread looks after a comm. */
+			(void)comm_tend(app->comm, sim->now_ns, rng_below(&sim->rng, 2));
 		} else if (rng_below(&sim->rng, 2)) {
 			(void)driver_turn(&sim->hosts[host].nics[rail]->engine.driver, sim->now_ns);
 		} else if (app->host == host && sim_app_runs(app)) {
@@ -395,9 +401,13 @@ static void sim_app_turn(struct csim *sim, struct csim_app *app)
 	if (!host->held && csim_chance(&sim->rng, sim->scenario->world.hold_ppm)) {
 		struct driver *driver =
 			&host->nics[rng_below(&sim->rng, (uint32_t)rails)]->engine.driver;
+		bool comm = app->comm && !app->closed && rng_below(&sim->rng, 2);
 
+		if (comm)
+			driver = &app->comm->poller;
 		if (driver_take(driver)) {
 			host->held = driver;
+			host->held_comm = comm ? app->comm : NULL;
 			host->held_until_ns = sim->now_ns + 1 + rng_below(&sim->rng, 100000);
 		}
 	}
@@ -467,7 +477,6 @@ static uint64_t sim_next_ns(struct csim *sim)
 	uint64_t next_ns = sim_earlier(sim_events(sim), csim_dials_next_ns(sim));
 
 	next_ns = sim_earlier(next_ns, sim_streams(sim));
-	next_ns = sim_earlier(next_ns, csim_workers_next_ns(sim));
 	next_ns = sim_earlier(next_ns, csim_keepers_next_ns(sim));
 	for (unsigned i = 0; i < sim->scenario->nic_count; i++)
 		next_ns = sim_earlier(next_ns, sim_nic_due_ns(sim, &sim->nics[i]));
@@ -494,11 +503,11 @@ static void sim_begin(struct csim *sim)
 		for (unsigned l = 0; l < sim->scenario->lane_count; l++) {
 			const struct csn_lane *spec = &sim->scenario->lanes[l];
 
-			if (spec->comm == i && index++ > 0 && !k->spec->upkeep)
+			if (spec->comm == i && index++ > 0 && !k->spec->reconnect)
 				csim_dial_at(sim, sim->now_ns + spec->start_ns, spec, index - 1);
 		}
-		if (k->spec->upkeep)
-			csim_upkeep_go(&k->app[CSIM_SEND]);
+		if (k->spec->reconnect)
+			csim_reconnect_go(&k->app[CSIM_SEND]);
 		k->app[CSIM_SEND].wake_ns = sim->now_ns;
 		k->app[CSIM_RECV].wake_ns = k->app[CSIM_RECV].next_post_ns =
 			sim->now_ns + k->spec->r_delay_ns;
@@ -523,7 +532,6 @@ static void sim_step(struct csim *sim)
 			sim_release(sim, &sim->hosts[i]);
 	}
 	csim_dials_run(sim);
-	csim_workers_run(sim);
 	csim_keepers_run(sim);
 	for (unsigned h = 0; h < sim->scenario->world.hosts; h++)
 		csim_lanes_settle(sim, h);
@@ -624,7 +632,7 @@ bool csim_run(struct csim *sim, const struct comm_scenario *scenario, bool dump)
 	running = sim;
 	sim_settings(&scenario->world);
 	csim_streams_begin(sim);
-	csim_upkeep_begin(sim);
+	csim_reconnect_begin(sim);
 	good = csim_hosts_make(sim) && csim_apps_make(sim) && csim_lanes_start(sim) &&
 	       sim_loop(sim) && csim_judge_end(sim) && !sim->failed;
 	if (!good && dump)

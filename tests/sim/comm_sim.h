@@ -6,7 +6,7 @@
  *	comm_sim.c     who runs when
  *	comm_host.c    hosts: NICs, wires, engines (the real turn of engine_turn.c)
  *	comm_stream.c  the simulated kernel: connections as lane_kernel.c calls them
- *	comm_kernel.c  ... its epoll, and threads for kernel lanes
+ *	comm_kernel.c  ... its epoll
  *	comm_lanes.c   lanes open, join their comms, die, and are opened again
  *	comm_upkeep.c  ... by upkeep.c
  *	comm_ledger.c  ... which is judged by what is seen of it
@@ -25,19 +25,19 @@
 #include "poll/engine_impl.h"
 #include "harp.h"
 #include "runner.h"
-#include "comm/tender.h"
+#include "comm/background.h"
+#include "process/log.h"
 
 #define CSIM_NEVER_NS UINT64_MAX
 #define CSIM_US UINT64_C(1000)
 #define CSIM_MS UINT64_C(1000000)
 #define CSIM_S UINT64_C(1000000000)
-#define CSIM_WORKERS_MAX 128u
 #define CSIM_DIALS_MAX 256u /* lanes ever opened, first ones and again */
 
 struct csim;
 struct csim_lane;
-struct dial;
-struct harp_door;
+struct attempt;
+struct stack_listener;
 
 enum csim_side { CSIM_SEND = 0, CSIM_RECV = 1 };
 
@@ -56,11 +56,11 @@ struct csim_nic {
 	struct csim *sim;
 	unsigned host, rail;
 	struct harp_listener *listener;
-	struct harp_door *door;    /* of lanes with words; NULL: none */
-	bool gone, reported;       /* removed; the engine was told */
-	uint64_t cut_until_ns;     /* nothing arrives */
-	uint64_t cut_out_until_ns; /* nothing of it arrives anywhere */
-	uint64_t due_ns;           /* the guardian's next turn, drawn when it became due */
+	struct stack_listener *door; /* of lanes with words; NULL: none */
+	bool gone, reported;         /* removed; the engine was told */
+	uint64_t cut_until_ns;       /* nothing arrives */
+	uint64_t cut_out_until_ns;   /* nothing of it arrives anywhere */
+	uint64_t due_ns;             /* the guardian's next turn, drawn when it became due */
 	uint64_t turned_ns;
 };
 
@@ -68,11 +68,12 @@ struct csim_host {
 	struct csim_nic *nics[CSN_RAILS_MAX];
 	struct driver dial_driver; /* of kernel lanes that have no comm yet */
 	struct driver keeper;      /* comm_dials.c's */
-	struct keeper_timer *timers;
+	struct control_timer *timers;
 	uint64_t keeper_ns, keeper_due_ns; /* woken; or that, or a timer or a dial */
 	uint64_t stall_until_ns, freeze_until_ns;
 	bool dead;
-	struct driver *held; /* its baton is held by a thread that is nowhere to be seen */
+	struct driver *held;    /* its poller is held by a thread that is nowhere to be seen */
+	struct comm *held_comm; /* whose poller that is */
 	uint64_t held_until_ns;
 };
 
@@ -94,9 +95,9 @@ struct csim_lane {
 	uint64_t silent_until_ns[2]; /* by who sends: nothing arrives */
 	uint64_t silent_since_ns;
 	/* While upkeep.c dials it: */
-	struct dial *dial;
+	struct attempt *dial;
 	bool words; /* dialled and proved by the plugin: comm_words.c */
-	void (*dial_ended)(struct dial *dial, int error, const char *text, uint64_t now_ns);
+	void (*dial_ended)(struct attempt *dial, int error, const char *text, uint64_t now_ns);
 	uint64_t open_ns, ready_ns;
 	bool broken;    /* reset, or silent for ever */
 	bool disturbed; /* something in the scenario explains that it is given up */
@@ -126,7 +127,7 @@ struct csim_app {
 	bool closed, closed_early, in_turn;
 	struct csim_buffer retired[4]; /* given back by the comm: nobody may write there */
 	unsigned retired_next;
-	struct upkeep *upkeep; /* of a sender whose lanes are upkeep.c's */
+	struct reconnect *reconnect; /* of a sender whose lanes are upkeep.c's */
 };
 
 /* By when a lane is to be dialled, and the pause of its next failure. */
@@ -159,7 +160,7 @@ struct csim_comm {
 	uint64_t bared_ns;                   /* when that ended, for the last time that it lasted */
 };
 
-/* Its sender keeps small messages (comm_kept.c): three comms of four. */
+/* Its sender keeps small messages (comm_send.c): three comms of four. */
 static inline bool csim_keeps(const struct csim_comm *k)
 {
 	return k->spec->several && k->spec->stream % 4;
@@ -174,13 +175,6 @@ static inline uint64_t csim_harp_bytes_max(const struct csim_comm *k)
 
 	return policies[k->spec->stream / 4 % 4];
 }
-
-/* A kernel driver of a comm, and the threads that advance it. */
-struct csim_worker {
-	struct kernel_driver *kd;
-	unsigned host;
-	uint64_t due_ns, busy_ns;
-};
 
 struct csim {
 	const struct comm_scenario *scenario;
@@ -209,10 +203,7 @@ struct csim {
 	bool verbose;    /* prints what happens */
 	bool unwatched;  /* memory is looked at when a message is done, not at each step */
 	bool failed;
-	uint64_t streams;      /* that exist */
-	unsigned opening_host; /* where a comm is being made */
-	struct csim_worker workers[CSIM_WORKERS_MAX];
-	unsigned worker_count;
+	uint64_t streams; /* that exist */
 	char reason[RUNNER_REASON_MAX];
 };
 
@@ -259,9 +250,6 @@ uint64_t csim_stream_next_ns(const struct csim_stream *stream, enum csim_side si
 void csim_stream_seen(struct csim_stream *stream, enum csim_side side);
 
 /* ---- comm_kernel.c ---- */
-/* Workers that are due have a turn; when the next one is. */
-void csim_workers_run(struct csim *sim);
-uint64_t csim_workers_next_ns(const struct csim *sim);
 bool csim_kernel_is_left(void);
 
 /* ---- comm_lanes.c ---- */
@@ -290,14 +278,14 @@ static inline unsigned csim_lane_host(const struct csim_lane *lane, enum csim_si
 void csim_lanes_destroy(struct csim *sim);
 
 /* ---- comm_upkeep.c ---- */
-void csim_upkeep_begin(struct csim *sim);
-void csim_upkeep_made(struct csim_lane *first, enum csim_side side);
+void csim_reconnect_begin(struct csim *sim);
+void csim_reconnect_made(struct csim_lane *first, enum csim_side side);
 /* Further lanes are dialled from now on. */
-void csim_upkeep_go(struct csim_app *app);
+void csim_reconnect_go(struct csim_app *app);
 /* Closes the comm. */
-void csim_upkeep_end(struct csim_app *app, bool abort);
-bool csim_upkeep_lost(struct csim_comm *k, unsigned index, enum comm_loss loss);
-bool csim_upkeep_judge(struct csim_app *app);
+void csim_reconnect_end(struct csim_app *app, bool abort);
+bool csim_reconnect_lost(struct csim_comm *k, unsigned index, enum comm_loss loss);
+bool csim_reconnect_judge(struct csim_app *app);
 
 /* ---- comm_ledger.c ---- */
 /* A line of the log is about a rail: not too often? */

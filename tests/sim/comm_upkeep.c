@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * comm_upkeep.c - comms whose further lanes are upkeep.c's: the plan (in the place of upkeep_plan.c, candidates.c, peers.c and
+ * comm_upkeep.c - comms whose further lanes are upkeep.c's: the plan (in the place of reconnect_plan.c, candidates.c, peers.c and
  * rails.c), and what upkeep.c takes them for: what is up is there, and what has ended is looked at. The rest is
  * comm_ledger.c's.
  */
@@ -11,16 +11,16 @@
 #include <string.h>
 
 #include "connect/candidates.h"
-#include "connect/door.h"
+#include "connect/listener.h"
 #include "connect/peers.h"
 #include "connect/registry.h"
-#include "connect/upkeep_impl.h"
+#include "connect/reconnect_impl.h"
 
-static struct csim *upkeep_sim;
+static struct csim *reconnect_sim;
 
-void csim_upkeep_begin(struct csim *sim)
+void csim_reconnect_begin(struct csim *sim)
 {
-	upkeep_sim = sim;
+	reconnect_sim = sim;
 	csim_keepers_begin(sim);
 	csim_ledger_begin(sim);
 }
@@ -30,15 +30,15 @@ void csim_upkeep_begin(struct csim *sim)
 /* Of the peer's door there; none if its lanes are the kernel's. */
 static uint16_t plan_port(const struct csn_lane *spec)
 {
-	const struct csn_comm *c = &upkeep_sim->scenario->comms[spec->comm];
-	const struct csim_nic *nic = upkeep_sim->hosts[c->to].nics[spec->rail];
+	const struct csn_comm *c = &reconnect_sim->scenario->comms[spec->comm];
+	const struct csim_nic *nic = reconnect_sim->hosts[c->to].nics[spec->rail];
 
 	return nic->door ? nic->door->port : 0;
 }
 
-static unsigned plan_rail(struct upkeep *u, const struct csn_lane *spec)
+static unsigned plan_rail(struct reconnect *u, const struct csn_lane *spec)
 {
-	const struct csn_comm *c = &upkeep_sim->scenario->comms[u->comm_id];
+	const struct csn_comm *c = &reconnect_sim->scenario->comms[u->comm_id];
 	unsigned same = 0;
 
 	for (unsigned i = 0; i < u->rail_count; i++) {
@@ -50,31 +50,32 @@ static unsigned plan_rail(struct upkeep *u, const struct csn_lane *spec)
 	}
 	if (u->rail_count == RAIL_PAIRS_MAX)
 		return same;
-	u->rails[u->rail_count] = (struct upkeep_rail){
+	u->rails[u->rail_count] = (struct reconnect_rail){
 		.dev = (int)spec->rail,
 		.backup = spec->backup,
 		/* A set of one engine, which stands for it. */
-		.engines = (struct engine_set *)(void *)upkeep_sim->hosts[c->from].nics[spec->rail],
-		.handle = { .has_v4 = upkeep_sim->scenario->world.family == 4,
+		.engines =
+			(struct engine_set *)(void *)reconnect_sim->hosts[c->from].nics[spec->rail],
+		.handle = { .has_v4 = reconnect_sim->scenario->world.family == 4,
 			    .harp_port = plan_port(spec) },
 	};
 	u->rails[u->rail_count].handle.v4 = u->rails[u->rail_count].handle.v6 =
-		csim_addr(upkeep_sim, (unsigned)c->to, (unsigned)spec->rail);
+		csim_addr(reconnect_sim, (unsigned)c->to, (unsigned)spec->rail);
 	return u->rail_count++;
 }
 
-void upkeep_plan(struct upkeep *u)
+void reconnect_plan(struct reconnect *u)
 {
-	const struct comm_scenario *s = upkeep_sim->scenario;
+	const struct comm_scenario *s = reconnect_sim->scenario;
 
 	for (unsigned i = 0; i < s->lane_count; i++) {
 		if (s->lanes[i].comm != u->comm_id)
 			continue;
-		u->lanes[u->lane_count] = (struct upkeep_lane){
+		u->lanes[u->lane_count] = (struct reconnect_lane){
 			.index = (uint8_t)u->lane_count,
 			.rail = (uint8_t)plan_rail(u, &s->lanes[i]),
 			.harp = s->lanes[i].kind == CSN_HARP,
-			.backoff_ns = UPKEEP_BACKOFF_NS_MIN,
+			.backoff_ns = RECONNECT_BACKOFF_NS_MIN,
 		};
 		u->lane_count++;
 	}
@@ -96,7 +97,7 @@ void candidates_list(struct candidates *out, int dev, struct engine_set *engines
 		     const struct handle *handle)
 {
 	const struct csim_host *here = csim_keeper_host();
-	unsigned host = (unsigned)(here - upkeep_sim->hosts);
+	unsigned host = (unsigned)(here - reconnect_sim->hosts);
 	memset(out, 0, sizeof(*out));
 	if (here->nics[dev]->gone)
 		return;
@@ -104,7 +105,7 @@ void candidates_list(struct candidates *out, int dev, struct engine_set *engines
 		out->list[out->count] = (struct candidate){
 			.harp = engines != NULL,
 			.engine = engines ? engine_set_at(engines, 0) : NULL,
-			.local.addr = csim_addr(upkeep_sim, host, (unsigned)dev),
+			.local.addr = csim_addr(reconnect_sim, host, (unsigned)dev),
 			.remote = { .addr = handle->v4, .port = handle->harp_port },
 			.harp_port = true,
 			.peer_queues = 1,
@@ -136,18 +137,18 @@ int rails_decode(struct rails *out, const uint8_t *in, size_t len)
 /* ---- comms ----------------------------------------------------------------------------------------- */
 
 /* The comm has just been made of its first lane. */
-void csim_upkeep_made(struct csim_lane *first, enum csim_side side)
+void csim_reconnect_made(struct csim_lane *first, enum csim_side side)
 {
-	struct csim_comm *k = &upkeep_sim->comms[first->spec->comm];
+	struct csim_comm *k = &reconnect_sim->comms[first->spec->comm];
 	struct csim_app *app = &k->app[side];
 	struct handle handle = { 0 };
-	struct dial dial = { .comm_id = first->spec->comm,
-			     .candidate = { .harp = first->spec->kind == CSN_HARP },
-			     .preamble = { .own.lanes = (uint8_t)k->lanes,
-					   .peer.lanes = (uint8_t)k->lanes } };
+	struct attempt dial = { .comm_id = first->spec->comm,
+				.candidate = { .harp = first->spec->kind == CSN_HARP },
+				.preamble = { .own.lanes = (uint8_t)k->lanes,
+					      .peer.lanes = (uint8_t)k->lanes } };
 	uint8_t key[PREAMBLE_KEY_BYTES];
 
-	csim_keeper_at(upkeep_sim, app->host);
+	csim_keeper_at(reconnect_sim, app->host);
 	/* The first lane had no words. */
 	memcpy(dial.preamble.key, &k->spec->stream, sizeof(k->spec->stream));
 	if (side == CSIM_RECV) {
@@ -156,45 +157,45 @@ void csim_upkeep_made(struct csim_lane *first, enum csim_side side)
 			abort();
 		return;
 	}
-	app->upkeep = upkeep_new((int)first->spec->rail, 0, &handle);
-	if (!app->upkeep)
+	app->reconnect = reconnect_new((int)first->spec->rail, 0, &handle);
+	if (!app->reconnect)
 		abort();
-	upkeep_made(app->upkeep, app->comm, &dial);
+	reconnect_made(app->reconnect, app->comm, &dial);
 }
 
-void csim_upkeep_go(struct csim_app *app)
+void csim_reconnect_go(struct csim_app *app)
 {
-	csim_keeper_at(upkeep_sim, app->host);
-	upkeep_begin(app->upkeep);
-	csim_ledger_go(&upkeep_sim->comms[app->number]);
+	csim_keeper_at(reconnect_sim, app->host);
+	reconnect_begin(app->reconnect);
+	csim_ledger_go(&reconnect_sim->comms[app->number]);
 }
 
-void csim_upkeep_end(struct csim_app *app, bool abort)
+void csim_reconnect_end(struct csim_app *app, bool abort)
 {
-	csim_keeper_at(upkeep_sim, app->host);
+	csim_keeper_at(reconnect_sim, app->host);
 	if (app->side == CSIM_RECV)
 		registry_remove(app->comm);
-	csim_ledger_closes(app->upkeep);
-	upkeep_stop(app->upkeep);
+	csim_ledger_closes(app->reconnect);
+	reconnect_stop(app->reconnect);
 	comm_close(app->comm, abort);
-	csim_keeper_at(upkeep_sim, app->host);
-	upkeep_free(app->upkeep);
-	app->upkeep = NULL;
+	csim_keeper_at(reconnect_sim, app->host);
+	reconnect_free(app->reconnect);
+	app->reconnect = NULL;
 }
 
-bool csim_upkeep_lost(struct csim_comm *k, unsigned index, enum comm_loss loss)
+bool csim_reconnect_lost(struct csim_comm *k, unsigned index, enum comm_loss loss)
 {
 	bool replaced;
 
-	csim_keeper_at(upkeep_sim, k->app[CSIM_SEND].host);
-	replaced = upkeep_lost(k->app[CSIM_SEND].comm, index, loss);
+	csim_keeper_at(reconnect_sim, k->app[CSIM_SEND].host);
+	replaced = reconnect_lost(k->app[CSIM_SEND].comm, index, loss);
 	csim_ledger_lost(k, index, loss, replaced);
 	return replaced;
 }
 
 /* ---- judged ---------------------------------------------------------------------------------------- */
 
-static bool judge_lane(struct csim_app *app, const struct upkeep_lane *lane)
+static bool judge_lane(struct csim_app *app, const struct reconnect_lane *lane)
 {
 	bool here = comm_has_lane(app->comm, lane->index);
 	const char *wrong = NULL;
@@ -203,21 +204,21 @@ static bool judge_lane(struct csim_app *app, const struct upkeep_lane *lane)
 		wrong = "is taken for up";
 	else if (!lane->up && here && !lane->attempt)
 		wrong = "is there, and taken for down";
-	else if (lane->attempt && attempt_result(lane->attempt) != ATTEMPT_RUNS)
+	else if (lane->attempt && attempt_run_result(lane->attempt) != ATTEMPT_RUNNING)
 		wrong = "was dialled, and nobody looks what came of it";
 	return !wrong ||
 	       csim_fail(app->sim, "comm %u: lane %u %s", app->number, lane->index, wrong);
 }
 
-bool csim_upkeep_judge(struct csim_app *app)
+bool csim_reconnect_judge(struct csim_app *app)
 {
-	struct upkeep *u = app->upkeep;
+	struct reconnect *u = app->reconnect;
 
 	if (!u || !app->comm || app->closed || !atomic_load(&u->begun))
 		return true;
 	/* Deaths are not told of a comm that ends, and what is not looked at yet is not known. */
-	if (app->comm->error || app->comm->end_error || app->comm->several->failing ||
-	    app->comm->several->peer_closed || atomic_load(&u->work.queued))
+	if (app->comm->error || app->comm->end_error || atomic_load(&u->work.queued) ||
+	    atomic_load(&app->comm->joining))
 		return true;
 	if (atomic_load(&u->lost) || atomic_load(&u->slow))
 		return csim_fail(app->sim, "comm %u: a lane is lost or slow, and nobody looks",

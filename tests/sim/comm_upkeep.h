@@ -25,10 +25,10 @@ void csim_ledger_ended(struct csim_comm *k, unsigned index, int error, uint16_t 
 		       uint64_t now_ns);
 /* It has, and failed: had it to? */
 void csim_ledger_in_vain(const struct csim_lane *lane, int error);
-/* replaced: what upkeep_lost() said. */
+/* replaced: what reconnect_lost() said. */
 void csim_ledger_lost(struct csim_comm *k, unsigned index, enum comm_loss loss, bool replaced);
 /* What has ended badly, and perhaps nobody will look. */
-void csim_ledger_closes(const struct upkeep *u);
+void csim_ledger_closes(const struct reconnect *u);
 bool csim_ledger_judge(struct csim_app *app);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * comm_words.c - further HARP lanes are dialled and proved as in the plugin: dial.c, opening.c and the preamble on one end, door.c,
- * guest.c and registry.c on the other, over the stacks and wires of the simulation. In the place of rendezvous.c, peers.c, keyfile.c and
+ * pending.c and registry.c on the other, over the stacks and wires of the simulation. In the place of rendezvous.c, peers.c, keyfile.c and
  * lane_sealed.c stand functions of this file.
  *
  * Theory of operation. A lane of comm_lanes.c is known by its port: that of each SYN while it is being opened, then its own. Its ends become
@@ -14,8 +14,8 @@
 #include <string.h>
 #include <sys/random.h>
 
-#include "connect/dial.h"
-#include "connect/door.h"
+#include "connect/attempt.h"
+#include "connect/listener.h"
 #include "process/forkguard.h"
 #include "process/keyfile.h"
 #include "lane/lane_harp.h"
@@ -85,31 +85,31 @@ uint8_t rails_lanes_taken(int dev)
 }
 
 /* A NIC stands for its rendezvous. Nobody listens for first lanes there. */
-int rendezvous_dev(const struct rendezvous *rdv)
+int acceptor_dev(const struct acceptor *acceptor)
 {
-	return (int)((const struct csim_nic *)(const void *)rdv)->rail;
+	return (int)((const struct csim_nic *)(const void *)acceptor)->rail;
 }
 
-bool rendezvous_secret(struct rendezvous *rdv, uint64_t listen_id,
-		       uint8_t secret[HANDLE_SECRET_BYTES])
+bool acceptor_secret(struct acceptor *acceptor, uint64_t listen_id,
+		     uint8_t secret[HANDLE_SECRET_BYTES])
 {
-	(void)rdv;
+	(void)acceptor;
 	(void)listen_id;
 	(void)secret;
 	return false;
 }
 
-size_t rendezvous_tell(struct rendezvous *rdv, uint8_t out[RAILS_BYTES_MAX])
+size_t acceptor_tell(struct acceptor *acceptor, uint8_t out[RAILS_BYTES_MAX])
 {
-	(void)rdv;
+	(void)acceptor;
 	(void)out;
 	return 0;
 }
 
-bool rendezvous_ready(struct rendezvous *rdv, uint64_t listen_id, struct comm *comm,
-		      uint64_t comm_id, const uint8_t *key)
+bool acceptor_ready(struct acceptor *acceptor, uint64_t listen_id, struct comm *comm,
+		    uint64_t comm_id, const uint8_t *key)
 {
-	(void)rdv;
+	(void)acceptor;
 	(void)listen_id;
 	(void)comm;
 	(void)comm_id;
@@ -117,26 +117,26 @@ bool rendezvous_ready(struct rendezvous *rdv, uint64_t listen_id, struct comm *c
 	abort();
 }
 
-bool rendezvous_has_room(struct rendezvous *rdv, uint64_t listen_id)
+bool acceptor_has_room(struct acceptor *acceptor, uint64_t listen_id)
 {
-	(void)rdv;
+	(void)acceptor;
 	(void)listen_id;
 	abort(); /* of first lanes, as the next two */
 }
 
-void rendezvous_say_full(struct rendezvous *rdv, uint64_t listen_id,
-			 const struct harp_endpoint *peer)
+void acceptor_say_full(struct acceptor *acceptor, uint64_t listen_id,
+		       const struct harp_endpoint *peer)
 {
-	(void)rdv;
+	(void)acceptor;
 	(void)listen_id;
 	(void)peer;
 	abort();
 }
 
-void rendezvous_fail(struct rendezvous *rdv, uint64_t listen_id, const struct harp_endpoint *peer,
-		     int error)
+void acceptor_fail(struct acceptor *acceptor, uint64_t listen_id, const struct harp_endpoint *peer,
+		   int error)
 {
-	(void)rdv;
+	(void)acceptor;
 	(void)listen_id;
 	(void)peer;
 	(void)error;
@@ -155,7 +155,7 @@ int forkguard_accept(int fd, struct sockaddr_storage *peer)
 static void words_open(struct csim_nic *nic)
 {
 	if (!nic->door &&
-	    harp_door_open(&nic->door, (struct rendezvous *)(void *)nic, &nic->engine))
+	    stack_listener_open(&nic->door, (struct acceptor *)(void *)nic, &nic->engine))
 		(void)csim_fail(nic->sim, "host %u rail %u: no door", nic->host, nic->rail);
 }
 
@@ -166,7 +166,7 @@ void csim_words_begin(struct csim *sim)
 		const struct csn_lane *l = &sim->scenario->lanes[i];
 		const struct csn_comm *c = &sim->scenario->comms[l->comm];
 
-		if (c->upkeep && l->kind == CSN_HARP)
+		if (c->reconnect && l->kind == CSN_HARP)
 			words_open(sim->hosts[c->to].nics[l->rail]);
 	}
 }
@@ -174,14 +174,15 @@ void csim_words_begin(struct csim *sim)
 /* What it had went with the stack. */
 void csim_words_drop(struct csim_nic *nic)
 {
-	nic->engine.door = NULL;
+	nic->engine.listener = NULL;
 	free(nic->door);
 	nic->door = NULL;
 }
 
 uint64_t csim_words_next_ns(const struct csim_nic *nic)
 {
-	return nic->door && nic->door->guests.count ? nic->door->guests.next_ns : CSIM_NEVER_NS;
+	return nic->door && nic->door->pending_set.count ? nic->door->pending_set.next_ns
+							 : CSIM_NEVER_NS;
 }
 
 /* ---- lanes ------------------------------------------------------------------------------------------- */
@@ -194,8 +195,8 @@ bool csim_words_port(const struct csim_lane *lane, uint16_t port)
 		return false;
 	if (lane->dial->lane)
 		return lane->dial->lane->local.port == port;
-	for (unsigned i = 0; i < lane->dial->opening.lane_count; i++) {
-		if (lane->dial->opening.lanes[i]->local.port == port)
+	for (unsigned i = 0; i < lane->dial->search.lane_count; i++) {
+		if (lane->dial->search.lanes[i]->local.port == port)
 			return true;
 	}
 	return false;
@@ -211,24 +212,24 @@ struct lane *csim_words_end(const struct csim_lane *lane, enum csim_side side)
 	if (lane->end[side].lane || !lane->words || !lane->dial)
 		return lane->end[side].lane;
 	if (side == CSIM_SEND) {
-		const struct opening *o = &lane->dial->opening;
+		const struct port_search *o = &lane->dial->search;
 
 		return lane->dial->lane || !o->lane_count ? lane->dial->lane
 							  : o->lanes[o->lane_count - 1];
 	}
-	for (unsigned i = 0; nic->door && i < GUESTS_MAX; i++) {
-		struct lane *guest = nic->door->guests.guest[i].lane;
+	for (unsigned i = 0; nic->door && i < PENDING_MAX; i++) {
+		struct lane *pending = nic->door->pending_set.pending[i].lane;
 
-		if (guest && csim_words_port(lane, guest->remote.port) &&
-		    memcmp(&guest->remote.addr, &from, sizeof(from)) == 0)
-			return guest;
+		if (pending && csim_words_port(lane, pending->remote.port) &&
+		    memcmp(&pending->remote.addr, &from, sizeof(from)) == 0)
+			return pending;
 	}
 	return NULL;
 }
 
 /* ---- dials ------------------------------------------------------------------------------------------- */
 
-static void words_ended(struct dial *dial, int error, const char *text, uint64_t now_ns)
+static void words_ended(struct attempt *dial, int error, const char *text, uint64_t now_ns)
 {
 	struct csim_lane *lane = csim_dial_lane(dial);
 
@@ -241,12 +242,12 @@ static void words_ended(struct dial *dial, int error, const char *text, uint64_t
 	csim_dial_report(dial, lane, error, text, now_ns);
 }
 
-void csim_words_dial(struct dial *dial, struct csim_lane *lane, uint64_t now_ns)
+void csim_words_dial(struct attempt *dial, struct csim_lane *lane, uint64_t now_ns)
 {
 	lane->words = true;
 	lane->dial_ended = dial->ended;
 	dial->ended = words_ended;
-	__real_dial_start(dial, now_ns);
+	__real_attempt_start(dial, now_ns);
 }
 
 /* A further lane is let in. */
@@ -268,7 +269,6 @@ int __wrap_registry_join(uint64_t comm_id, const uint8_t key[PREAMBLE_KEY_BYTES]
 		l->end[CSIM_RECV].lane = lane;
 		l->end[CSIM_RECV].joined = true;
 	}
-	words_sim->opening_host = nic->host;
 	rc = __real_registry_join(comm_id, key, lane, opt);
 	if (rc && l) {
 		lane->ops = ops;

@@ -4,29 +4,29 @@
 #define HARP_TESTS_COMM_WORDS_H
 
 #include "comm_sim.h"
-#include "connect/dial.h"
+#include "connect/attempt.h"
 
 /* Doors where such lanes come. */
 void csim_words_begin(struct csim *sim);
 void csim_words_drop(struct csim_nic *nic);
-/* When guests are to be looked at. */
+/* When pending_set are to be looked at. */
 uint64_t csim_words_next_ns(const struct csim_nic *nic);
 /* The dial of that lane begins. */
-void csim_words_dial(struct dial *dial, struct csim_lane *lane, uint64_t now_ns);
+void csim_words_dial(struct attempt *dial, struct csim_lane *lane, uint64_t now_ns);
 /* Is it that lane's, at its connector? */
 bool csim_words_port(const struct csim_lane *lane, uint16_t port);
 /* What there is of an end, whoever has it; NULL: nothing. */
 struct lane *csim_words_end(const struct csim_lane *lane, enum csim_side side);
 
 /* dial.c's own. */
-void __real_dial_start(struct dial *dial, uint64_t now_ns);
-void __real_dial_advance(struct dial *dial, uint64_t now_ns);
-void __real_dial_stop(struct dial *dial);
+void __real_attempt_start(struct attempt *dial, uint64_t now_ns);
+void __real_attempt_advance(struct attempt *dial, uint64_t now_ns);
+void __real_attempt_stop(struct attempt *dial);
 
 /* ---- comm_dials.c ---- */
-struct csim_lane *csim_dial_lane(const struct dial *dial);
+struct csim_lane *csim_dial_lane(const struct attempt *dial);
 /* The dial has ended: for the ledger, and for who began it. */
-void csim_dial_report(struct dial *dial, struct csim_lane *lane, int error, const char *text,
+void csim_dial_report(struct attempt *dial, struct csim_lane *lane, int error, const char *text,
 		      uint64_t now_ns);
 
 /* ---- comm_lanes.c ---- */

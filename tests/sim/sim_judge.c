@@ -332,7 +332,7 @@ static void judge_dump_conns(const struct harp_stack *stack)
 		       harp_tcp_state_name((enum harp_tcp_state)c->state), conn_flight_bytes(c),
 		       conn_unsent_bytes(c), tcp_loss_pipe_bytes(c), c->cc.cwnd_bytes,
 		       c->cc.ssthresh_bytes, c->snd_wnd_bytes, c->recovery, c->flags, c->tx_queued,
-		       (long long)c->rto_deadline_ns / 1000, (long long)c->life_deadline_ns / 1000,
+		       (long long)c->deadline.rto_ns / 1000, (long long)c->deadline.life_ns / 1000,
 		       timer_is_set(&c->timer) ? "set" : "off");
 	}
 }

@@ -316,7 +316,8 @@ def test_an_answer_that_is_none_is_one_line(job_owner: JobOwner, make_owner: Mak
         said = json.dumps(sight_document(look(found)))
     seed, refusals = 7, []
     rng = random.Random(seed)
-    for way in list(places(json.loads(said)))[1:]:
+    ways = list(places(json.loads(said)))[1:]
+    for way in rng.sample(ways, min(len(ways), 800)):  # pages of other tests may be among them
         value = rng.choice(HOSTILE)
         try:
             shown = json.dumps(

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* config_probe.c - says of each argument NAME=VALUE whether the plugin takes it, as a variable and from harpd. */
 #include "process/config.h"
+#include "process/log.h"
 
 #include <stdarg.h>
 #include <stdio.h>

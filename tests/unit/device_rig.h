@@ -6,7 +6,7 @@
 #ifndef HARP_TESTS_DEVICE_RIG_H
 #define HARP_TESTS_DEVICE_RIG_H
 
-#include "device/device.h"
+#include "device/scan.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -15,7 +15,9 @@
 #include <stdlib.h>
 
 #include "check.h"
-#include "process/daemon.h"
+#include "device/daemon.h"
+#include "process/log.h"
+#include "process/config.h"
 
 static char sysfs[] = "/tmp/harp-test-device-XXXXXX"; /* there is none, but a test makes it */
 

@@ -7,7 +7,13 @@
 #include "poll/engine.h"
 #include "harp_host.h"
 #include "lane/lane_harp.h"
-#include "connect/placement.h"
+#include "wire/queue_placement.h"
+
+enum harp_instance_mode engine_set_mode(const struct engine_set *set)
+{
+	(void)set;
+	return HARP_MODE_NONE;
+}
 
 int engine_set_port(const struct engine_set *set, struct harp_instance_port *out)
 {
@@ -80,13 +86,13 @@ unsigned engine_index(const struct engine *engine)
 	return 0;
 }
 
-void engine_door_due(struct engine *engine, uint64_t at_ns)
+void engine_listener_due(struct engine *engine, uint64_t at_ns)
 {
 	(void)engine;
 	(void)at_ns;
 }
 
-void engine_set_door(struct engine *engine, struct work *door)
+void engine_set_listener(struct engine *engine, struct work *door)
 {
 	(void)engine;
 	(void)door;
@@ -244,4 +250,10 @@ ssize_t harp_stack_memory_evict(struct harp_stack *stack, const void *base, size
 	(void)base;
 	(void)bytes;
 	return -ENOENT;
+}
+
+void engine_set_observers(void (*opened)(struct engine *), void (*closes)(struct engine *))
+{
+	(void)opened;
+	(void)closes;
 }

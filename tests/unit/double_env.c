@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* double_env.c - see double_env.h. The one device is the loopback interface. */
 #include "double_env.h"
-#include "process/daemon.h"
+#include "device/daemon.h"
+#include "process/log.h"
+#include "process/config.h"
 
 #include <pthread.h>
 #include <stdarg.h>

@@ -3,7 +3,7 @@
 #ifndef HARP_TESTS_DOUBLE_ENV_H
 #define HARP_TESTS_DOUBLE_ENV_H
 
-#include "plugin.h"
+#include "context/plugin.h"
 
 extern struct plugin_config env_config; /* the defaults; a test may change it */
 extern char env_warn[1024];             /* the newest WARN line */

@@ -131,14 +131,6 @@ static void fake_info(struct lane *lane, struct lane_info *info)
 		info->in_flight_bytes++;
 }
 
-static void fake_watch(struct lane *lane, bool on)
-{
-	struct fake_lane *f = to_fake(lane);
-
-	f->watches += f->watching != on;
-	f->watching = on;
-}
-
 static void fake_shutdown(struct lane *lane)
 {
 	struct fake_lane *f = to_fake(lane);
@@ -175,7 +167,6 @@ static const struct lane_ops fake_ops = {
 	.recv = fake_recv,
 	.done_bytes = fake_done_bytes,
 	.info = fake_info,
-	.watch = fake_watch,
 	.shutdown = fake_shutdown,
 	.close = fake_close,
 	.describe = fake_describe,

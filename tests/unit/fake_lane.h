@@ -31,9 +31,7 @@ struct fake_lane {
 	bool closed; /* by its owner */
 	bool aborted;
 	bool taken_is_done; /* done_bytes() as a kernel lane's: what the pipe has taken */
-	unsigned watches;   /* calls of watch() that changed something */
-	bool watching;
-	unsigned asked; /* calls of info() */
+	unsigned asked;     /* calls of info() */
 };
 
 struct fake_pair {

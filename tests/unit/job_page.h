@@ -98,42 +98,42 @@ static inline void page_end(void)
 	CHECK_EQ(page_find(), -1);
 }
 
-static inline struct comm_row *comm_add(uint64_t comm_id)
+static inline struct comm_stats *comm_add(uint64_t comm_id)
 {
-	struct comm_row_options opt = {
+	struct comm_stats_options opt = {
 		.comm_id = comm_id,
 		.side = HARP_PAGE_SIDE_SEND,
 		.remote = { .addr = harp_addr_v4(10, 0, 0, 2), .port = 4711 },
 	};
-	struct comm_row *row = lane_page_comm_add(&opt);
+	struct comm_stats *stats = comm_stats_new(&opt);
 
-	CHECK(row);
-	return row;
+	CHECK(stats);
+	return stats;
 }
 
 /* The lane of that index, as died() and closed() are told. */
 #define WHO(index) ((void *)(uintptr_t)(0x1000u + (index)))
 
-static inline struct lane_row *lane_add_who(struct comm_row *comm, unsigned index,
-					    enum harp_page_kind kind, const void *who)
+static inline struct lane_stats *lane_add_owner(struct comm_stats *comm, unsigned index,
+						enum harp_page_kind kind, const void *owner)
 {
-	struct lane_row_options opt = {
+	struct lane_stats_options opt = {
 		.index = index,
 		.kind = kind,
 		.local = { .addr = harp_addr_v4(10, 0, 0, 1), .port = (uint16_t)(5000 + index) },
 		.remote = { .addr = harp_addr_v4(10, 0, 0, 2), .port = 4711 },
-		.who = who,
+		.owner = owner,
 	};
-	struct lane_row *row = lane_page_lane_add(comm, &opt);
+	struct lane_stats *stats = lane_stats_open(comm, &opt);
 
-	CHECK(row);
-	return row;
+	CHECK(stats);
+	return stats;
 }
 
-static inline struct lane_row *lane_add(struct comm_row *comm, unsigned index,
-					enum harp_page_kind kind)
+static inline struct lane_stats *lane_add(struct comm_stats *comm, unsigned index,
+					  enum harp_page_kind kind)
 {
-	return lane_add_who(comm, index, kind, WHO(index));
+	return lane_add_owner(comm, index, kind, WHO(index));
 }
 
 #endif

@@ -5,6 +5,7 @@
 
 #include "check.h"
 #include "comm/comm_impl.h"
+#include "wire/handle.h"
 
 #define TURNS_MAX 20000000
 

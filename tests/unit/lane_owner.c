@@ -29,8 +29,8 @@
 #define LANES 32u
 #define CHUNK_BYTES 512u
 
-static struct comm_row *comms[COMMS];
-static struct lane_row *lanes[COMMS][LANES];
+static struct comm_stats *comms[COMMS];
+static struct lane_stats *lanes[COMMS][LANES];
 
 static void fail(const char *what)
 {
@@ -40,18 +40,18 @@ static void fail(const char *what)
 
 static void do_comm(unsigned c)
 {
-	struct comm_row_options opt = {
+	struct comm_stats_options opt = {
 		.comm_id = 1000 + c,
 		.side = HARP_PAGE_SIDE_SEND,
 		.remote = { .addr = harp_addr_v4(10, 0, 0, c & 1 ? 3 : 2), .port = 7000 },
 	};
 
-	comms[c] = lane_page_comm_add(&opt);
+	comms[c] = comm_stats_new(&opt);
 }
 
 static void do_lane(unsigned c, unsigned i, const char *kind)
 {
-	struct lane_row_options opt = {
+	struct lane_stats_options opt = {
 		.index = i,
 		.kind = !strcmp(kind, "dpdk")   ? HARP_PAGE_KIND_DPDK
 			: !strcmp(kind, "harp") ? HARP_PAGE_KIND_HARP
@@ -59,32 +59,33 @@ static void do_lane(unsigned c, unsigned i, const char *kind)
 		.local = { .addr = harp_addr_v4(10, 0, 0, 1),
 			   .port = (uint16_t)(20000 + 100 * c + i) },
 		.remote = { .addr = harp_addr_v4(10, 0, 0, c & 1 ? 3 : 2), .port = 7000 },
-		.who = &lanes[c][i],
+		.owner = &lanes[c][i],
 	};
 
-	lanes[c][i] = lane_page_lane_add(comms[c], &opt);
+	lanes[c][i] = lane_stats_open(comms[c], &opt);
 }
 
-static void do_bytes(struct lane_row *lane, uint64_t n)
+static void do_bytes(struct lane_stats *lane, uint64_t n)
 {
 	uint64_t chunks = (n + CHUNK_BYTES - 1) / CHUNK_BYTES;
 
-	lane_page_add(lane, HARP_LANE_payload_bytes, n);
-	lane_page_add(lane, HARP_LANE_sent_bytes, n + 40 * chunks);
-	lane_page_add(lane, HARP_LANE_chunks_sent, chunks);
+	lane_stats_payload(lane, n);
+	lane_stats_sent(lane, n + 40 * chunks, driver_clock_ns());
+	for (uint64_t i = 0; i < chunks; i++)
+		lane_stats_chunk_sent(lane, 0);
 }
 
-static void do_tcp(struct lane_row *lane, uint64_t srtt_ns, uint64_t retransmits)
+static void do_tcp(struct lane_stats *lane, uint64_t srtt_ns, uint64_t retransmits)
 {
 	struct lane_info info = { .srtt_ns = srtt_ns, .retransmits = retransmits };
 
-	lane_page_tcp(lane, &info, driver_clock_ns());
+	lane_stats_tcp(lane, &info, driver_clock_ns());
 }
 
 static void do_end(void)
 {
 	for (unsigned c = 0; c < COMMS; c++) {
-		lane_page_comm_remove(comms[c]);
+		comm_stats_free(comms[c]);
 		comms[c] = NULL;
 	}
 	lane_page_close();
@@ -109,30 +110,28 @@ static void obey(char *line)
 	} else if (!strncmp(line, "bytes ", 6)) {
 		do_bytes(lanes[c][i], n);
 	} else if (!strncmp(line, "message ", 8)) {
-		lane_page_comm_done(comms[c], i, n);
+		comm_stats_done(comms[c], i, n, driver_clock_ns());
 	} else if (sscanf(line, "tcp %*u %*u %*u %" SCNu64, &n) == 1) {
 		do_tcp(lanes[c][i], j, n);
 	} else if (!strncmp(line, "move ", 5)) {
-		lane_page_add(lanes[c][i], HARP_LANE_chunks_moved_away, 1);
-		lane_page_chunk_moved_here(lanes[c][j]);
+		lane_stats_moved_away(lanes[c][i], 1);
+		lane_stats_moved_here(lanes[c][j]);
 	} else if (!strncmp(line, "die ", 4)) {
-		lane_page_lane_died(lanes[c][i], &lanes[c][i], -(int)j);
+		lane_stats_died(lanes[c][i], &lanes[c][i], -(int)j);
 	} else if (!strncmp(line, "stall ", 6)) {
-		lane_page_lane_stalled(lanes[c][i], j != 0);
+		lane_stats_stalled(lanes[c][i], j != 0);
 	} else if (!strncmp(line, "failed ", 7)) {
-		lane_page_comm_failed(comms[c]);
+		comm_stats_failed(comms[c]);
 	} else if (!strncmp(line, "rail ", 5)) {
 		lane_page_rail(0, c != 0);
 	} else if (!strncmp(line, "remove ", 7)) {
-		lane_page_comm_remove(comms[c]);
+		comm_stats_free(comms[c]);
 		comms[c] = NULL;
 	} else if (!strcmp(line, "end")) {
 		do_end();
 	} else {
 		fail(line);
 	}
-	for (c = 0; c < COMMS; c++)
-		lane_page_publish(comms[c], driver_clock_ns(), true);
 }
 
 int main(int argc, char **argv)

@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "connect/handshake.h"
 #include "check.h"
 #include "fake_lane.h"
 #include "wire/handle.h"
@@ -90,9 +91,9 @@ static inline void run(struct run *r)
 {
 	for (int i = 0; i < 4000; i++) {
 		if (!r->connected)
-			r->connected = preamble_advance(&r->connector, &r->pair.lanes[0].lane);
+			r->connected = handshake_advance(&r->connector, &r->pair.lanes[0].lane);
 		if (!r->accepted)
-			r->accepted = preamble_advance(&r->acceptor, &r->pair.lanes[1].lane);
+			r->accepted = handshake_advance(&r->acceptor, &r->pair.lanes[1].lane);
 	}
 }
 

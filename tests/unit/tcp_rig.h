@@ -363,6 +363,13 @@ static inline void rig_established(struct rig *rig, const struct harp_tcp_option
 	CHECK(rig_events(rig) & HARP_EVENT_CONNECTED);
 }
 
+/* A new stack, ESTABLISHED by our connect. */
+static inline void rig_begin(struct rig *rig, const struct harp_tcp_options *opt)
+{
+	rig_open(rig);
+	rig_established(rig, opt);
+}
+
 /* The options in force, to be changed and set. */
 static inline struct harp_tcp_options rig_options(const struct rig *rig)
 {

@@ -19,7 +19,6 @@ static void test_conversations(uint64_t seeds)
 		talk_seed = i;
 		talk_open(&t, 120, 1);
 		talk_run(&t);
-		CHECK(t.pairs[0].lanes[0].watches > 0);
 		comm_close(t.send, false);
 		comm_close(t.recv, false);
 		CHECK(!t.pairs[0].lanes[0].aborted);
@@ -69,7 +68,7 @@ static void test_eager_is_bounded(void)
 		fake_pair_turn(&t.pairs[0]);
 	CHECK(t.pairs[0].pipes[0].written <= 8192);
 	CHECK(t.pairs[0].pipes[0].written >= 8192 - 2 * RECORD_OFFSET_ALIGN);
-	CHECK(t.pairs[0].lanes[0].watching);
+	CHECK(atomic_load(t.pairs[0].lanes[0].lane.awaited));
 	comm_close(t.send, false);
 	CHECK(t.pairs[0].lanes[0].aborted); /* a request was in flight */
 	comm_close(t.recv, false);

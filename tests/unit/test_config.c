@@ -10,6 +10,7 @@
 #include <sys/socket.h>
 
 #include "harp_config.h"
+#include "process/log.h"
 
 static unsigned failures, warnings;
 static char last_warning[2048];
@@ -60,7 +61,7 @@ static void test_defaults(void)
 	CHECK(config.initial_rto_ns == 200000000ull);
 	CHECK(config.probe_interval_ns == 250000000ull && config.close_linger_ns == 50000000ull);
 	CHECK(config.guardian_idle_ns == 1000000ull && config.family == 0);
-	CHECK(config.lanes == 1 && config.kernel_lanes == 0 && config.kernel_threads == 0);
+	CHECK(config.lanes == 1 && config.kernel_lanes == 0);
 	CHECK(config.rails == RAILS_BACKUP && config.lane_timeout_ns == 500000000);
 	CHECK(config.encrypt == ENCRYPT_AUTO && !config.key_file[0]);
 	CHECK(!config.ifname[0] && !config.ifname_set && !config.lib_dir[0]);

@@ -28,7 +28,7 @@
 /* Jobs and harpd may be of different builds: what they say to each other stays as it is. */
 #define STAYS(expression, value) static_assert((expression) == (value), "harp_lease.h")
 STAYS(HARP_LEASE_MAGIC, 0x4c505248);
-STAYS(HARP_LEASE_VERSION, 2);
+STAYS(HARP_LEASE_VERSION, 3);
 STAYS(HARP_LEASE_HELLO, 1);
 STAYS(HARP_LEASE_WELCOME, 2);
 STAYS(HARP_LEASE_REFUSED, 5);
@@ -39,9 +39,7 @@ STAYS(offsetof(struct harp_lease_welcome, device_count), 48);
 STAYS(sizeof(struct harp_lease_device), 360);
 STAYS(offsetof(struct harp_lease_device, ifindex), 16);
 STAYS(offsetof(struct harp_lease_device, queues), 32);
-STAYS(HARP_LEASE_REQUEST_MIN, 112);
-STAYS(offsetof(struct harp_lease_request, accepts), 112);
-STAYS(sizeof(struct harp_lease_request), 120);
+STAYS(sizeof(struct harp_lease_request), 112);
 STAYS(sizeof(struct harp_lease_leased), 1208);
 STAYS(offsetof(struct harp_lease_leased, rss_table), 184);
 STAYS(sizeof(struct harp_lease_port), 40);
@@ -49,7 +47,7 @@ STAYS(sizeof(struct harp_lease_refused), 404);
 STAYS(offsetof(struct harp_lease_refused, why), 20);
 STAYS(sizeof(struct harp_lease_release), 24);
 STAYS(HARP_LEASE_FDS, 3);
-STAYS(sizeof(struct harp_lease_watch), 32);
+STAYS(sizeof(struct harp_lease_watch), 24);
 STAYS(sizeof(struct harp_lease_route), 44);
 STAYS(sizeof(struct harp_lease_tables), 3084);
 STAYS(sizeof(struct harp_lease_network), 3120);

@@ -16,7 +16,6 @@
 static char why[512];
 static struct harp_lease_leased leased;
 static unsigned descriptors;
-static uint32_t accepts; /* what the job says that it knows */
 
 /* A harpd that leases well; what it says of the lease can be changed. */
 static void good(void)
@@ -32,15 +31,6 @@ static void good(void)
 	leased.port_min = 61000;
 	leased.port_max = 61255;
 	descriptors = HARP_LEASE_FDS;
-	accepts = HARP_LEASE_ACCEPTS_BESIDE;
-}
-
-/* One whose program is on a device beside the interface. */
-static void good_beside(void)
-{
-	good();
-	leased.side_ifindex = 8;
-	descriptors = HARP_LEASE_FDS_MAX;
 }
 
 /* Descriptors beyond those that are open and `room` more cannot be had. */
@@ -66,15 +56,13 @@ static void unlimit(rlim_t before)
 }
 
 /* Asks for a lease of eth1; room: for descriptors, ~0u: as many as come. */
-static int ask(uint32_t queue, unsigned room, int fds[HARP_LEASE_FDS_MAX])
+static int ask(uint32_t queue, unsigned room, int fds[HARP_LEASE_FDS])
 {
 	struct harp_lease_welcome welcome = {
 		.header = header(HARP_LEASE_WELCOME, sizeof(welcome), 1),
 		.daemon = "harpd test",
 	};
-	struct harp_lease_request request = { .ifname = "eth1",
-					      .queue = queue,
-					      .accepts = accepts };
+	struct harp_lease_request request = { .ifname = "eth1", .queue = queue };
 	struct harp_lease_header done = header(HARP_LEASE_DONE, sizeof(done), 3);
 	struct why reason = { .text = why, .size = sizeof(why), .subject = "here" };
 	struct harp_lease_leased out;
@@ -97,7 +85,7 @@ static int ask(uint32_t queue, unsigned room, int fds[HARP_LEASE_FDS_MAX])
 
 #define REFUSES(error, room, words)                                                                \
 	do {                                                                                       \
-		int fds[HARP_LEASE_FDS_MAX];                                                       \
+		int fds[HARP_LEASE_FDS];                                                           \
 		unsigned before = fds_open() - 2;                                                  \
 		CHECK_EQ(ask(HARP_LEASE_QUEUE_ANY, room, fds), error);                             \
 		CHECK(came_back());                                                                \
@@ -107,7 +95,7 @@ static int ask(uint32_t queue, unsigned room, int fds[HARP_LEASE_FDS_MAX])
 
 static void taken(unsigned count)
 {
-	int fds[HARP_LEASE_FDS_MAX];
+	int fds[HARP_LEASE_FDS];
 
 	CHECK_EQ(ask(1, ~0u, fds), 0);
 	CHECK(!came_back());
@@ -115,16 +103,12 @@ static void taken(unsigned count)
 		CHECK(fcntl(fds[i], F_GETFD) == FD_CLOEXEC);
 		close(fds[i]);
 	}
-	for (unsigned i = count; i < HARP_LEASE_FDS_MAX; i++)
-		CHECK_EQ(fds[i], -1);
 }
 
 static void test_taken(void)
 {
 	good();
 	taken(HARP_LEASE_FDS);
-	good_beside();
-	taken(HARP_LEASE_FDS_MAX);
 }
 
 /* The kernel gives as many as fit, and no error. */
@@ -142,17 +126,8 @@ static void test_unusable(void)
 	descriptors = 2;
 	REFUSES(-EPROTO, ~0u, "has 2 descriptors, not 3");
 	good();
-	descriptors = HARP_LEASE_FDS_MAX;
+	descriptors = HARP_LEASE_FDS + 1;
 	REFUSES(-EPROTO, ~0u, "has 4 descriptors, not 3");
-	good_beside();
-	descriptors = HARP_LEASE_FDS;
-	REFUSES(-EPROTO, ~0u, "has 3 descriptors, not 4");
-	good_beside();
-	leased.side_ifindex = leased.ifindex;
-	REFUSES(-EPROTO, ~0u, "the device beside eth1 is that itself");
-	good_beside();
-	accepts = 0;
-	REFUSES(-EPROTO, ~0u, "a queue of a device beside eth1");
 	good();
 	leased.port_min = 0;
 	REFUSES(-EPROTO, ~0u, "the ports 0 to 61255");
@@ -175,7 +150,7 @@ static void test_unusable(void)
 /* What is no lease is not given back. */
 static void test_nonsense(void)
 {
-	int fds[HARP_LEASE_FDS_MAX];
+	int fds[HARP_LEASE_FDS];
 
 	good();
 	leased.header.serial = 9;

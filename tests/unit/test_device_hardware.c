@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_device_hardware.c - what is said of interfaces as hardware, from a made-up sysfs in a temporary directory. */
 #include "device_rig.h"
+#include "process/config.h"
 
 #include <stdarg.h>
 #include <sys/stat.h>
@@ -84,6 +85,8 @@ static void hardware_host(void)
 	put_link("devices/pci0000:00/0000:00:04.0/virtio1",
 		 "devices/pci0000:00/0000:00:04.0/virtio1/net/vio0/device");
 	put_file("-1\n", "devices/pci0000:00/0000:00:04.0/numa_node");
+	put_file("", "bus/virtio/drivers/virtio_net/bind");
+	put_link("bus/virtio/drivers/virtio_net", "devices/pci0000:00/0000:00:04.0/virtio1/driver");
 	put_interface("virtual", "mlx0.7", 13, 11, "100000\n");
 	put_link("devices/pci0000:3a/0000:3a:00.0/0000:3b:00.1/net/mlx0",
 		 "devices/virtual/net/mlx0.7/lower_mlx0");
@@ -131,7 +134,10 @@ static void test_hardware(void)
 	CHECK_EQ(find("mlx0")->numa_node, 1);
 	check_pci(find("mlx0"), "devices/pci0000:3a/0000:3a:00.0/0000:3b:00.1");
 	/* virtio: its parent, and the default speed for -1. */
-	CHECK_EQ(find("vio0")->speed_mbps, 10000);
+	/* A cloud NIC whose driver reports no speed is not taken for one of 10 Gbit/s. */
+	CHECK_STR(find("vio0")->driver, "virtio_net");
+	CHECK_EQ(find("vio0")->speed_mbps, 25000);
+	CHECK(find("vio0")->speed_is_assumed && !find("mlx0")->speed_is_assumed);
 	CHECK_EQ(find("vio0")->numa_node, -1);
 	check_pci(find("vio0"), "devices/pci0000:00/0000:00:04.0");
 	/* VLAN: the wire of the interface beneath. */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_device_leased.c - interfaces that harpd leases, of another network namespace or of ours. */
 #include "device_rig.h"
+#include "process/config.h"
 
 #define OUR_NETNS 4026531840u
 #define NIC_NETNS 4026532999u

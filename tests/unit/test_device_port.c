@@ -3,7 +3,7 @@
  * test_device_port.c - DPDK ports as devices: what HARP_DPDK and harpd say of them, and which devices there
  * are when some can't be opened. The opener is the test's; interfaces are this machine's, of which lo is enough.
  */
-#include "device/device.h"
+#include "device/scan.h"
 
 #include <errno.h>
 #include <net/if.h>
@@ -14,7 +14,9 @@
 #include <unistd.h>
 
 #include "check.h"
-#include "process/daemon.h"
+#include "device/daemon.h"
+#include "process/log.h"
+#include "process/config.h"
 
 static struct plugin_config config;
 static struct harp_lease_device leased[4];

@@ -17,7 +17,7 @@ struct call {
 };
 
 static struct driver driver;
-static atomic_bool keeper_stop;
+static atomic_bool control_stop;
 static atomic_uint keeper_turns;
 
 static void call_run(struct work *work, uint64_t now_ns)
@@ -42,7 +42,7 @@ static void *keeper(void *arg)
 	(void)arg;
 	while (!driver_take(&driver))
 		sched_yield();
-	while (!atomic_load(&keeper_stop)) {
+	while (!atomic_load(&control_stop)) {
 		advance(&driver, driver_clock_ns());
 		atomic_fetch_add(&keeper_turns, 1);
 	}
@@ -98,7 +98,7 @@ static void test_kept_for_ever(void)
 		sched_yield();
 	CHECK(!driver_take(&driver));
 	call_from_threads();
-	atomic_store(&keeper_stop, true);
+	atomic_store(&control_stop, true);
 	pthread_join(thread, NULL);
 	CHECK(driver_take(&driver));
 }

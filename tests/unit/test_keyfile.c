@@ -28,7 +28,7 @@ static void write_file(const void *bytes, size_t len, mode_t mode)
 /* Refused, in words that hold `word`; nothing of the key is left behind. */
 static void refused(const char *at, const char *word)
 {
-	uint8_t key[KEYFILE_KEY_BYTES] = { 0 }, zero[KEYFILE_KEY_BYTES] = { 0 };
+	uint8_t key[CRYPTO_PSK_BYTES] = { 0 }, zero[CRYPTO_PSK_BYTES] = { 0 };
 	char why[384] = "";
 
 	CHECK_EQ(keyfile_read(at, key, why, sizeof(why)), -EINVAL);
@@ -45,12 +45,12 @@ static void test_good(void)
 	static const char *const texts[] = { DIGITS "\n", DIGITS };
 
 	for (size_t i = 0; i < 6; i++) {
-		uint8_t key[KEYFILE_KEY_BYTES] = { 0 };
+		uint8_t key[CRYPTO_PSK_BYTES] = { 0 };
 		char why[384];
 
 		write_file(texts[i % 2], strlen(texts[i % 2]), modes[i / 2]);
 		CHECK_EQ(keyfile_read(path, key, why, sizeof(why)), 0);
-		for (uint8_t k = 0; k < KEYFILE_KEY_BYTES; k++)
+		for (uint8_t k = 0; k < CRYPTO_PSK_BYTES; k++)
 			CHECK_EQ(key[k], k);
 	}
 }
@@ -71,7 +71,7 @@ static void test_contents(void)
 		"000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1\n",
 	};
 	char null[65] = DIGITS, *large = calloc(1, 1 << 20), why[384];
-	uint8_t key[KEYFILE_KEY_BYTES];
+	uint8_t key[CRYPTO_PSK_BYTES];
 
 	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
 		write_file(bad[i], strlen(bad[i]), 0600);
@@ -103,7 +103,7 @@ static void test_modes(void)
 
 static void test_kinds(void)
 {
-	uint8_t key[KEYFILE_KEY_BYTES];
+	uint8_t key[CRYPTO_PSK_BYTES];
 	char other[96], why[384];
 
 	CHECK_EQ(unlink(path), 0);
@@ -134,7 +134,7 @@ static void test_owners(void)
 	CHECK_EQ(chmod(folder, 0755), 0);
 	child = fork();
 	if (child == 0) {
-		uint8_t key[KEYFILE_KEY_BYTES];
+		uint8_t key[CRYPTO_PSK_BYTES];
 		char why[384];
 
 		check_failures = 0;

@@ -13,12 +13,13 @@
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
+#include <sys/syscall.h>
 
 #include "base/sockaddr.h"
 #include "check.h"
 #include "double_env.h"
 #include "process/forkguard.h"
-#include "poll/kernel_driver.h"
+#include "lane/kernel_poll.h"
 #include "lane/lane.h"
 
 enum { LANES = 16, BULK = 50000 };
@@ -31,19 +32,6 @@ static struct {
 	bool no_epoll;
 } calls;
 
-ssize_t __real_recv(int fd, void *data, size_t len, int flags);
-ssize_t __real_recvmsg(int fd, struct msghdr *msg, int flags);
-ssize_t __real_sendmsg(int fd, const struct msghdr *msg, int flags);
-int __real_epoll_wait(int fd, struct epoll_event *events, int max, int timeout);
-int __real_epoll_create1(int flags);
-int __real_setsockopt(int fd, int level, int name, const void *value, socklen_t len);
-ssize_t __wrap_recv(int fd, void *data, size_t len, int flags);
-ssize_t __wrap_recvmsg(int fd, struct msghdr *msg, int flags);
-ssize_t __wrap_sendmsg(int fd, const struct msghdr *msg, int flags);
-int __wrap_epoll_wait(int fd, struct epoll_event *events, int max, int timeout);
-int __wrap_epoll_create1(int flags);
-int __wrap_setsockopt(int fd, int level, int name, const void *value, socklen_t len);
-
 static bool calls_fail(void)
 {
 	if (!calls.fail_left)
@@ -53,42 +41,42 @@ static bool calls_fail(void)
 	return true;
 }
 
-ssize_t __wrap_recv(int fd, void *data, size_t len, int flags)
+ssize_t recv(int fd, void *data, size_t len, int flags)
 {
 	calls.recv++;
-	return calls_fail() ? -1 : __real_recv(fd, data, len, flags);
+	return calls_fail() ? -1 : syscall(SYS_recvfrom, fd, data, len, flags, NULL, NULL);
 }
 
-ssize_t __wrap_recvmsg(int fd, struct msghdr *msg, int flags)
+ssize_t recvmsg(int fd, struct msghdr *msg, int flags)
 {
 	calls.recv++;
-	return calls_fail() ? -1 : __real_recvmsg(fd, msg, flags);
+	return calls_fail() ? -1 : syscall(SYS_recvmsg, fd, msg, flags);
 }
 
-ssize_t __wrap_sendmsg(int fd, const struct msghdr *msg, int flags)
+ssize_t sendmsg(int fd, const struct msghdr *msg, int flags)
 {
 	calls.send++;
-	return calls_fail() ? -1 : __real_sendmsg(fd, msg, flags);
+	return calls_fail() ? -1 : syscall(SYS_sendmsg, fd, msg, flags);
 }
 
-int __wrap_epoll_wait(int fd, struct epoll_event *events, int max, int timeout)
+int epoll_wait(int fd, struct epoll_event *events, int max, int timeout)
 {
 	calls.epoll++;
-	return __real_epoll_wait(fd, events, max, timeout);
+	return (int)syscall(SYS_epoll_pwait, fd, events, max, timeout, NULL, 8);
 }
 
-int __wrap_epoll_create1(int flags)
+int epoll_create1(int flags)
 {
 	if (!calls.no_epoll)
-		return __real_epoll_create1(flags);
+		return (int)syscall(SYS_epoll_create1, flags);
 	errno = EMFILE;
 	return -1;
 }
 
-int __wrap_setsockopt(int fd, int level, int name, const void *value, socklen_t len)
+int setsockopt(int fd, int level, int name, const void *value, socklen_t len)
 {
 	calls.quickack += level == IPPROTO_TCP && name == TCP_QUICKACK;
-	return __real_setsockopt(fd, level, name, value, len);
+	return (int)syscall(SYS_setsockopt, fd, level, name, value, len);
 }
 
 static void calls_reset(void)
@@ -110,7 +98,8 @@ static void calls_make_fail(int error, unsigned times)
 /* ---- lanes of one driver, the other ends plain blocking sockets ---------------------------------- */
 
 struct rig {
-	struct kernel_driver kd;
+	struct kernel_poll poll;
+	struct driver comm;    /* whose lanes they are */
 	struct driver outside; /* where lanes are born */
 	int door;
 	unsigned count;
@@ -118,15 +107,10 @@ struct rig {
 	int fds[LANES], peers[LANES];
 };
 
-static void rig_turn(struct kernel_driver *kd, uint64_t now_ns)
-{
-	driver_run_ready(&kd->driver, now_ns);
-}
-
 /* A turn begins: what follows is in it. */
 static void rig_begin_turn(struct rig *rig)
 {
-	CHECK(driver_poll(&rig->kd.driver));
+	kernel_poll_begin(&rig->poll, driver_clock_ns());
 }
 
 static void rig_open(struct rig *rig, unsigned count)
@@ -136,7 +120,8 @@ static void rig_open(struct rig *rig, unsigned count)
 	socklen_t len = sizeof(addr);
 
 	memset(rig, 0, sizeof(*rig));
-	kernel_driver_open(&rig->kd, 0, rig_turn);
+	kernel_poll_init(&rig->poll);
+	driver_init(&rig->comm, NULL);
 	driver_init(&rig->outside, NULL);
 	rig->door = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	lane_kernel_options(rig->door);
@@ -158,8 +143,8 @@ static void rig_open(struct rig *rig, unsigned count)
 		CHECK_EQ(lane_kernel_adopt(&rig->outside, fd, &local, &remote,
 					   &rig->lanes[rig->count]),
 			 0);
-		lane_kernel_join(rig->lanes[rig->count], &rig->kd);
-		CHECK(rig->lanes[rig->count]->driver == &rig->kd.driver);
+		lane_kernel_join(rig->lanes[rig->count], &rig->comm, &rig->poll);
+		CHECK(rig->lanes[rig->count]->driver == &rig->comm);
 	}
 	calls_reset();
 }
@@ -178,8 +163,8 @@ static void rig_close(struct rig *rig)
 {
 	for (unsigned i = 0; i < rig->count; i++)
 		rig_close_lane(rig, i);
-	CHECK_EQ(rig->kd.count, 0);
-	kernel_driver_close(&rig->kd);
+	CHECK_EQ(rig->poll.count, 0);
+	kernel_poll_close(&rig->poll);
 	close(rig->door);
 	calls_reset();
 }
@@ -386,7 +371,7 @@ static void test_rare_turns(void)
 	for (unsigned i = 0; i < LANES; i++) {
 		peer_write(&rig, i, source, 40);
 		now_ns += 100000000;
-		CHECK(driver_poll_at(&rig.kd.driver, now_ns));
+		kernel_poll_begin(&rig.poll, now_ns);
 		CHECK_EQ(rig_recv(&rig, i, sink, 40, 1), 40);
 	}
 	rig_close(&rig);
@@ -465,14 +450,14 @@ static void test_come_and_go(void)
 	struct rig rig;
 
 	rig_open(&rig, 3);
-	CHECK(rig.kd.epoll_fd >= 0);
+	CHECK(rig.poll.epoll_fd >= 0);
 	rig_drain(&rig);
 	peer_write(&rig, 2, source, 40);
 	rig_close_lane(&rig, 0);
 	rig_close_lane(&rig, 1);
-	CHECK(rig.kd.epoll_fd < 0);
+	CHECK(rig.poll.epoll_fd < 0);
 	CHECK_EQ(rig_ask_all(&rig), 2); /* the only one is always tried */
-	CHECK(!rig.kd.hot || rig.kd.hot == rig.kd.members);
+	CHECK(!rig.poll.hot || rig.poll.hot == rig.poll.members);
 	rig_close(&rig);
 }
 
@@ -484,10 +469,10 @@ static void test_no_epoll(void)
 	rig_open(&other, 1);
 	calls.no_epoll = true;
 	/* A second lane that finds no descriptor for an epoll: all are tried. */
-	lane_kernel_join(other.lanes[0], &rig.kd);
-	CHECK_EQ(other.kd.count, 0);
-	CHECK_EQ(rig.kd.count, 2);
-	CHECK(rig.kd.epoll_fd < 0);
+	lane_kernel_join(other.lanes[0], &rig.comm, &rig.poll);
+	CHECK_EQ(other.poll.count, 0);
+	CHECK_EQ(rig.poll.count, 2);
+	CHECK(rig.poll.epoll_fd < 0);
 	peer_write(&other, 0, source, 40);
 	rig_begin_turn(&rig);
 	CHECK_EQ(rig_recv(&rig, 0, sink, 40, 1), -EAGAIN);
@@ -594,7 +579,7 @@ static void test_door_options(void)
 
 int main(void)
 {
-	CHECK_EQ(forkguard_init(), 0);
+	CHECK_EQ(forkguard_init(NULL), 0);
 	fill_source();
 	test_small_record();
 	test_large_record();
@@ -610,6 +595,5 @@ int main(void)
 	test_no_memory();
 	test_door_options();
 	test_info();
-	workers_stop();
 	return check_done();
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_lane_page.c - the job's page: rows and their records, many threads, no room, no page, a fork. */
+/* test_lane_page.c - the job's statistics region: records of comms and lanes, many threads, no room, no page, a fork. */
 #include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -19,9 +19,9 @@
 /* A message of two lanes, one of which dies: what is shown, and what stays when it is all over. */
 static void test_the_life_of_a_comm(void)
 {
-	struct comm_row *comm = comm_add(77);
-	struct lane_row *harp = lane_add(comm, 0, HARP_PAGE_KIND_HARP);
-	struct lane_row *kernel = lane_add(comm, 1, HARP_PAGE_KIND_KERNEL);
+	struct comm_stats *comm = comm_add(77);
+	struct lane_stats *harp = lane_add(comm, 0, HARP_PAGE_KIND_HARP);
+	struct lane_stats *kernel = lane_add(comm, 1, HARP_PAGE_KIND_KERNEL);
 	struct lane_info tcp = { .srtt_ns = 30000, .in_flight_bytes = 512, .retransmits = 3 };
 	uint64_t now_ns = driver_clock_ns() + 1000000000u;
 
@@ -35,27 +35,25 @@ static void test_the_life_of_a_comm(void)
 	CHECK_EQ(page_status().flows_open, 2);
 	CHECK_EQ(page_counter(HARP_JOB_lanes_opened), 2);
 
-	lane_page_add(harp, HARP_LANE_payload_bytes, 1000);
-	lane_page_add(harp, HARP_LANE_sent_bytes, 1040);
-	lane_page_add(harp, HARP_LANE_chunks_sent, 2);
-	lane_page_add(kernel, HARP_LANE_payload_bytes, 3000);
-	lane_page_add(kernel, HARP_LANE_sent_bytes, 3040);
-	CHECK(lane_page_wants_tcp(harp, now_ns));
-	lane_page_tcp(harp, &tcp, now_ns);
-	CHECK(!lane_page_wants_tcp(harp, now_ns + 1000000));
-	lane_page_publish(comm, now_ns += LANE_PAGE_PERIOD_NS, false);
+	lane_stats_payload(harp, 1000);
+	lane_stats_sent(harp, 1040, driver_clock_ns());
+	lane_stats_chunk_sent(harp, 0);
+	lane_stats_chunk_sent(harp, 0);
+	lane_stats_payload(kernel, 3000);
+	lane_stats_sent(kernel, 3040, driver_clock_ns());
+	CHECK(lane_stats_want_tcp(harp, now_ns));
+	lane_stats_tcp(harp, &tcp, now_ns);
+	CHECK(!lane_stats_want_tcp(harp, now_ns + 1000000));
 	CHECK_EQ(page_lane(0).value[HARP_LANE_payload_bytes], 1000);
 	CHECK_EQ(page_lane(0).value[HARP_LANE_in_flight_bytes], 512);
-	CHECK_EQ(page_lane(0).value[HARP_LANE_updated_ns], now_ns);
 	CHECK_EQ(page_rail(HARP_PAGE_KIND_HARP).srtt.count, 1);
 	CHECK_EQ(page_rail(HARP_PAGE_KIND_HARP).srtt.sum_ns, 30000);
 
-	/* Before the next copy's time nothing is written, unless the comm falls idle and there is no keeper. */
-	lane_page_add(harp, HARP_LANE_payload_bytes, 24);
-	lane_page_publish(comm, now_ns + LANE_PAGE_PERIOD_NS - 1, false);
-	CHECK_EQ(page_lane(0).value[HARP_LANE_payload_bytes], 1000);
-	lane_page_comm_done(comm, 3, 4024);
-	lane_page_publish(comm, now_ns + 1, true);
+	/* A message ends. */
+	lane_stats_payload(harp, 24);
+	comm_stats_done(comm, 3, 4024, now_ns);
+	lane_stats_idle(harp);
+	CHECK_EQ(page_comm(0).value[HARP_COMM_updated_ns], now_ns);
 	CHECK_EQ(page_lane(0).value[HARP_LANE_payload_bytes], 1024);
 	CHECK_EQ(page_lane(0).value[HARP_LANE_in_flight_bytes], 0);
 	CHECK_EQ(page_comm(0).value[HARP_COMM_bytes], 4024);
@@ -63,12 +61,12 @@ static void test_the_life_of_a_comm(void)
 	CHECK_EQ(page_counter(HARP_JOB_messages_mixed), 1);
 
 	/* One dies; its chunk goes over the other; a new lane takes its place, and its numbers go on. */
-	lane_page_add(harp, HARP_LANE_chunks_moved_away, 1);
-	lane_page_chunk_moved_here(kernel);
-	lane_page_lane_stalled(harp, true);
-	lane_page_lane_stalled(harp, true);
-	lane_page_lane_died(harp, WHO(0), -ECONNRESET);
-	lane_page_lane_stalled(harp, false); /* too late */
+	lane_stats_moved_away(harp, 1);
+	lane_stats_moved_here(kernel);
+	lane_stats_stalled(harp, true);
+	lane_stats_stalled(harp, true);
+	lane_stats_died(harp, WHO(0), -ECONNRESET);
+	lane_stats_stalled(harp, false); /* too late */
 	CHECK_EQ(page_lane(0).value[HARP_LANE_state], HARP_PAGE_LANE_DEAD);
 	CHECK_EQ(page_lane(0).value[HARP_LANE_end], HARP_PAGE_LANE_END_reset);
 	CHECK_EQ(page_lane(0).value[HARP_LANE_chunks_moved_away], 1);
@@ -77,10 +75,9 @@ static void test_the_life_of_a_comm(void)
 	CHECK_EQ(page_counter(HARP_JOB_chunks_moved), 1);
 	CHECK_EQ(page_comm(0).value[HARP_COMM_lanes_open], 1);
 	CHECK(lane_add(comm, 0, HARP_PAGE_KIND_HARP) == harp);
-	lane_page_add(harp, HARP_LANE_payload_bytes, 6);
+	lane_stats_payload(harp, 6);
 	tcp.retransmits = 2; /* of the new one's TCP */
-	lane_page_tcp(harp, &tcp, now_ns);
-	lane_page_publish(comm, now_ns, true);
+	lane_stats_tcp(harp, &tcp, now_ns);
 	CHECK_EQ(page_lane(0).value[HARP_LANE_state], HARP_PAGE_LANE_OPEN);
 	CHECK_EQ(page_lane(0).value[HARP_LANE_payload_bytes], 1030);
 	CHECK_EQ(page_lane(0).value[HARP_LANE_retransmits], 5);
@@ -89,14 +86,13 @@ static void test_the_life_of_a_comm(void)
 	CHECK_EQ(page_counter(HARP_JOB_lanes_stalled), 1);
 	CHECK_EQ(page_counter(HARP_JOB_lanes_rerolled), 0);
 	/* One that is open still gives its place away. What is told of it afterwards is not told of the new one. */
-	CHECK(lane_add_who(comm, 0, HARP_PAGE_KIND_HARP, comm) == harp);
-	lane_page_lane_closed(harp, WHO(0));
+	CHECK(lane_add_owner(comm, 0, HARP_PAGE_KIND_HARP, comm) == harp);
+	lane_stats_closed(harp, WHO(0));
 	CHECK_EQ(page_counter(HARP_JOB_lanes_rerolled), 1);
 	CHECK_EQ(page_lane(0).value[HARP_LANE_rerolls], 1);
 	CHECK_EQ(page_lane(0).value[HARP_LANE_state], HARP_PAGE_LANE_OPEN);
 	CHECK_EQ(page_comm(0).value[HARP_COMM_lanes_open], 2);
-	lane_page_lane_closed(harp, comm);
-	lane_page_publish(comm, now_ns, true);
+	lane_stats_closed(harp, comm);
 	CHECK_EQ(page_lane(0).value[HARP_LANE_state], HARP_PAGE_LANE_DEAD);
 	CHECK_EQ(page_lane(0).value[HARP_LANE_end],
 		 HARP_PAGE_LANE_END_reset); /* the last that was lost */
@@ -104,8 +100,8 @@ static void test_the_life_of_a_comm(void)
 	CHECK_EQ(page_comm(0).value[HARP_COMM_lanes_died], 1);
 
 	/* The comm goes: its records are empty, the NICs' numbers and the counters stay. */
-	lane_page_add(kernel, HARP_LANE_payload_bytes, 5);
-	lane_page_comm_remove(comm);
+	lane_stats_payload(kernel, 5);
+	comm_stats_free(comm);
 	CHECK_EQ(page_comm(0).value[HARP_COMM_state], 0);
 	CHECK_EQ(page_lane(0).value[HARP_LANE_state], 0);
 	CHECK_EQ(page_lane(1).local_port, 0);
@@ -133,7 +129,7 @@ static void test_every_end_has_its_counter(void)
 		{ -EPROTO, HARP_PAGE_LANE_END_protocol },
 		{ -EIO, HARP_PAGE_LANE_END_other },
 	};
-	struct comm_row *comm = comm_add(1);
+	struct comm_stats *comm = comm_add(1);
 	char name[64];
 
 	for (unsigned i = 0; i < sizeof(ends) / sizeof(*ends); i++) {
@@ -141,7 +137,7 @@ static void test_every_end_has_its_counter(void)
 			HARP_JOB_lanes_died_reset + ends[i].end - HARP_PAGE_LANE_END_reset;
 		uint64_t before = page_counter((enum harp_job_counter)counter);
 
-		lane_page_lane_died(lane_add(comm, i, HARP_PAGE_KIND_HARP), WHO(i), ends[i].error);
+		lane_stats_died(lane_add(comm, i, HARP_PAGE_KIND_HARP), WHO(i), ends[i].error);
 		CHECK_EQ(page_counter((enum harp_job_counter)counter), before + 1);
 		CHECK_EQ(page_lane(i).value[HARP_LANE_end], ends[i].end);
 		snprintf(name, sizeof(name), "lanes_died_%s", harp_lane_end_name(ends[i].end));
@@ -149,14 +145,14 @@ static void test_every_end_has_its_counter(void)
 	}
 	CHECK(!harp_lane_end_name(HARP_PAGE_LANE_END_none));
 	CHECK(!harp_lane_end_name(99));
-	lane_page_comm_remove(comm);
+	comm_stats_free(comm);
 }
 
 /* The peer ended it for another, which did not come. */
 static void test_a_lane_that_is_not_replaced(void)
 {
 	uint64_t before = page_counter(HARP_JOB_lanes_died_reset);
-	struct comm_row *comm = comm_add(7);
+	struct comm_stats *comm = comm_add(7);
 
 	(void)lane_add(comm, 0, HARP_PAGE_KIND_HARP);
 	(void)lane_add(comm, 1, HARP_PAGE_KIND_HARP);
@@ -175,16 +171,15 @@ static void test_a_lane_that_is_not_replaced(void)
 	CHECK_EQ(page_comm(0).value[HARP_COMM_lanes_replaced], 1);
 	lane_page_lane_unreplaced(comm, 2);
 	lane_page_lane_unreplaced(comm, 1000);
-	lane_page_lane_unreplaced(NULL, 0);
 	CHECK_EQ(page_comm(0).value[HARP_COMM_lanes_died], 1);
-	lane_page_comm_remove(comm);
+	comm_stats_free(comm);
 }
 
-/* A row for everybody, a record for those that there is room for. */
+/* All count, and those that there is room for are seen. */
 static void test_a_full_page(void)
 {
-	struct comm_row *comms[ROWS / 4 + 2];
-	struct lane_row *last = NULL;
+	struct comm_stats *comms[ROWS / 4 + 2];
+	struct lane_stats *last = NULL;
 
 	for (unsigned i = 0; i < ROWS / 4 + 2; i++) {
 		comms[i] = comm_add(i);
@@ -193,25 +188,23 @@ static void test_a_full_page(void)
 	}
 	CHECK_EQ(page_status().flows_open, ROWS + 8);
 	CHECK_EQ(page_status().flows_hidden, 8);
-	lane_page_add(last, HARP_LANE_payload_bytes, 9); /* counted, though not shown */
-	lane_page_publish(comms[ROWS / 4 + 1], 1, true);
+	lane_stats_payload(last, 9); /* counted, though not shown */
 	/* Who goes makes room; the last one in takes it. */
-	lane_page_comm_remove(comms[2]);
+	comm_stats_free(comms[2]);
 	comms[2] = comm_add(1000);
 	last = lane_add(comms[2], 3, HARP_PAGE_KIND_KERNEL);
-	lane_page_add(last, HARP_LANE_payload_bytes, 11);
-	lane_page_publish(comms[2], 1, true);
+	lane_stats_payload(last, 11);
 	CHECK_EQ(page_comm(2).value[HARP_COMM_comm_id], 1000);
 	CHECK_EQ(page_lane(11).value[HARP_LANE_payload_bytes], 11);
 	CHECK_EQ(page_lane(11).value[HARP_LANE_index], 3);
 	for (unsigned i = 0; i < ROWS / 4 + 2; i++)
-		lane_page_comm_remove(comms[i]);
+		comm_stats_free(comms[i]);
 	CHECK_EQ(page_status().flows_hidden, 0);
 	CHECK_EQ(page_rail(HARP_PAGE_KIND_KERNEL).value[HARP_RAIL_lanes_open], 0);
 	/* An index that no comm has. */
 	comms[0] = comm_add(1);
-	CHECK(!lane_page_lane_add(comms[0], &(struct lane_row_options){ .index = 32 }));
-	lane_page_comm_remove(comms[0]);
+	CHECK(!lane_stats_open(comms[0], &(struct lane_stats_options){ .index = 32 }));
+	comm_stats_free(comms[0]);
 }
 
 /* ---- many threads ---------------------------------------------------------------------------- */
@@ -220,8 +213,8 @@ static void test_a_full_page(void)
 #define ROUNDS 20000u
 
 struct crowd {
-	struct comm_row *comm;
-	struct lane_row *lane[THREADS];
+	struct comm_stats *comm;
+	struct lane_stats *lane[THREADS];
 	atomic_bool over;
 };
 
@@ -233,15 +226,13 @@ struct crowd_member {
 static void *crowd_add(void *arg)
 {
 	struct crowd_member *me = arg;
-	struct lane_row *mine = me->crowd->lane[me->number];
+	struct lane_stats *mine = me->crowd->lane[me->number];
 
 	for (unsigned i = 1; i <= ROUNDS; i++) {
-		lane_page_add(mine, HARP_LANE_payload_bytes, 3);
-		lane_page_add(me->crowd->lane[0], HARP_LANE_chunks_sent, 1);
+		lane_stats_payload(mine, 3);
+		lane_stats_chunk_sent(mine, 0);
 		lane_page_count(HARP_JOB_dials_failed, 1);
-		lane_page_publish(me->crowd->comm, i * LANE_PAGE_PERIOD_NS, i % 16 == 0);
 	}
-	lane_page_publish(me->crowd->comm, 1, true);
 	return NULL;
 }
 
@@ -251,12 +242,12 @@ static void *crowd_churn(void *arg)
 	struct crowd *crowd = arg;
 
 	while (!atomic_load(&crowd->over)) {
-		struct comm_row *comm = comm_add(5);
+		struct comm_stats *comm = comm_add(5);
 
-		lane_page_add(lane_add(comm, 7, HARP_PAGE_KIND_HARP), HARP_LANE_payload_bytes, 1);
+		lane_stats_payload(lane_add(comm, 7, HARP_PAGE_KIND_HARP), 1);
 		lane_page_rail(0, true);
 		lane_page_rail(0, false);
-		lane_page_comm_remove(comm);
+		comm_stats_free(comm);
 	}
 	return NULL;
 }
@@ -296,10 +287,11 @@ static void test_many_threads(void)
 	pthread_join(reading, NULL);
 	for (unsigned i = 0; i < THREADS; i++)
 		CHECK_EQ(page_lane(i).value[HARP_LANE_payload_bytes], 3 * ROUNDS);
-	CHECK_EQ(page_lane(0).value[HARP_LANE_chunks_sent], THREADS * ROUNDS);
+	CHECK_EQ(page_lane(0).value[HARP_LANE_chunks_sent], ROUNDS);
+	CHECK_EQ(page_rail(HARP_PAGE_KIND_HARP).value[HARP_RAIL_chunks_sent], THREADS * ROUNDS);
 	CHECK_EQ(page_counter(HARP_JOB_dials_failed), THREADS * ROUNDS);
 	CHECK_EQ(page_counter(HARP_JOB_rails_down), page_counter(HARP_JOB_rails_up));
-	lane_page_comm_remove(crowd.comm);
+	comm_stats_free(crowd.comm);
 }
 
 static void test_a_nic_goes_down_once(void)
@@ -329,32 +321,14 @@ static void test_a_nic_goes_down_once(void)
 	CHECK_EQ(page_counter(HARP_JOB_rails_up), up + 1);
 }
 
-/* Rows that could not be had are not missed. */
-static void test_nobody_s_rows(void)
-{
-	struct lane_info tcp = { .srtt_ns = 1 };
-
-	lane_page_comm_done(NULL, 1, 1);
-	lane_page_comm_remove(NULL);
-	CHECK(!lane_page_lane_add(NULL, &(struct lane_row_options){ .index = 0 }));
-	lane_page_add(NULL, HARP_LANE_sent_bytes, 1);
-	lane_page_lane_stalled(NULL, true);
-	lane_page_lane_died(NULL, NULL, -EPIPE);
-	lane_page_lane_closed(NULL, NULL);
-	lane_page_chunk_moved_here(NULL);
-	lane_page_chunk_duplicate(NULL);
-	CHECK(!lane_page_wants_tcp(NULL, 1));
-	lane_page_tcp(NULL, &tcp, 1);
-	lane_page_publish(NULL, 1, true);
-}
-
 /* A forked child has no page of its parent's: who outlives the parent does not keep it alive. */
 static void test_a_forked_child_lets_go(void)
 {
+	static const struct forkguard_hooks hooks[] = { { .child = lane_page_fork_child }, { 0 } };
 	int status = 1;
 	pid_t pid;
 
-	CHECK_EQ(forkguard_init(), 0);
+	CHECK_EQ(forkguard_init(hooks), 0);
 	pid = fork();
 	if (pid == 0) {
 		close(reader);
@@ -370,7 +344,7 @@ static void test_a_forked_child_lets_go(void)
 static void test_no_page(void)
 {
 	struct rlimit before, none = { 0, 0 };
-	struct comm_row *comm;
+	struct comm_stats *comm;
 
 	CHECK_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
 	none.rlim_max = before.rlim_max;
@@ -379,11 +353,10 @@ static void test_no_page(void)
 	CHECK_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
 	CHECK_EQ(page_find(), -1);
 	comm = comm_add(3);
-	lane_page_add(lane_add(comm, 0, HARP_PAGE_KIND_HARP), HARP_LANE_sent_bytes, 1);
-	lane_page_publish(comm, 1, true);
+	lane_stats_sent(lane_add(comm, 0, HARP_PAGE_KIND_HARP), 1, driver_clock_ns());
 	lane_page_count(HARP_JOB_dials_failed, 1);
 	lane_page_rail(0, true);
-	lane_page_comm_remove(comm);
+	comm_stats_free(comm);
 	lane_page_close();
 }
 
@@ -396,8 +369,6 @@ int main(void)
 		test_a_lane_that_is_not_replaced,
 		test_many_threads,
 		test_a_nic_goes_down_once,
-		test_nobody_s_rows,
-
 		test_a_forked_child_lets_go,
 	};
 

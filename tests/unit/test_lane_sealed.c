@@ -516,8 +516,6 @@ static void test_names(void)
 	rig.lanes[0]->ops->describe(rig.lanes[0], text, sizeof(text));
 	CHECK_STR(text, "sealed fake");
 	CHECK(rig.lanes[0]->ops->observe == NULL && rig.lanes[0]->ops->label == NULL);
-	rig.lanes[0]->ops->watch(rig.lanes[0], true);
-	CHECK(rig.pair.lanes[0].watching);
 	rig_close(&rig);
 	CHECK(rig.pair.lanes[0].closed && rig.pair.lanes[0].aborted);
 }

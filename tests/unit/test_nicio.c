@@ -311,35 +311,6 @@ static void test_fill_refused(void)
 	bed_done(&b);
 }
 
-/* A card that has forgotten all it was given: what the stack holds stays, what comes late is not believed. */
-static void test_fill_anew(void)
-{
-	struct bed b;
-	struct frame *got[NICIO_BURST];
-	uint64_t late;
-
-	bed_init(&b);
-	late = b.card.fill[1];
-	card_says(&b, b.card.fill[0] + 256, 60, 0);
-	CHECK_EQ(nicio_rx(&b.io, got, NICIO_BURST), 1);
-	b.card.fill_room = 3;
-	nicio_fill_anew(&b.io);
-	CHECK_EQ(b.io.fill_held, 3);
-	CHECK_EQ(b.pool.free_count, COUNT - 3 - 1);
-	CHECK_EQ(got[0]->pub.len, 60);
-	for (unsigned i = 16; i < 19; i++)
-		CHECK(b.card.fill[i] != (uint64_t)got[0]->index * FRAME);
-	card_says(&b, late + 256, 60, 0);
-	CHECK_EQ(nicio_rx(&b.io, got + 1, NICIO_BURST - 1), 0);
-	CHECK_EQ(b.stats.drop_nic_desc, 1);
-	CHECK_EQ(b.io.fill_held, 3);
-	frame_release_packet(&b.pool, got[0]);
-	b.card.fill_room = COUNT;
-	nicio_fill_anew(&b.io);
-	CHECK_EQ(b.io.fill_held, 16);
-	bed_done(&b);
-}
-
 static void test_refused_cards(void)
 {
 	struct bed b;
@@ -367,7 +338,6 @@ int main(void)
 	test_send();
 	test_lies_in_completion();
 	test_fill_refused();
-	test_fill_anew();
 	test_refused_cards();
 	return check_done();
 }

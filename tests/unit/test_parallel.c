@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_parallel.c - kernel lanes and threads of a NIC, over made-up PCI functions. */
-#include "process/parallel.h"
+#include "device/parallel.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 
 #include "check.h"
+#include "process/config.h"
 
 static struct device device;
 static struct plugin_config config;
@@ -35,8 +36,7 @@ static void write_vendor(const char *text)
 	CHECK(file && fputs(text, file) >= 0 && !fclose(file));
 }
 
-static void expect(const char *vendor, int nccl_threads, int nccl_sockets, unsigned lanes,
-		   unsigned threads)
+static void expect(const char *vendor, int nccl_threads, int nccl_sockets, unsigned lanes)
 {
 	struct parallel parallel;
 
@@ -45,44 +45,38 @@ static void expect(const char *vendor, int nccl_threads, int nccl_sockets, unsig
 	write_vendor(vendor);
 	parallel = parallel_of(0);
 	CHECK_EQ(parallel.lanes, lanes);
-	CHECK_EQ(parallel.threads, threads);
 }
 
 static void test_vendors(void)
 {
-	expect("0x1d0f\n", -1, -1, 16, 2);
-	expect("0x1ae0\n", -1, -1, 4, 4);
-	expect("0x8086\n", -1, -1, 1, 0);
-	expect(NULL, -1, -1, 1, 0);
-	expect("", -1, -1, 1, 0);
-	expect("ENA\n", -1, -1, 1, 0);
+	expect("0x1d0f\n", -1, -1, 16);
+	expect("0x1ae0\n", -1, -1, 4);
+	expect("0x8086\n", -1, -1, 1);
+	expect(NULL, -1, -1, 1);
+	expect("", -1, -1, 1);
+	expect("ENA\n", -1, -1, 1);
 }
 
 static void test_nccl_variables(void)
 {
-	expect("0x1d0f\n", 4, -1, 16, 4); /* 32 sockets in NCCL */
-	expect("0x1d0f\n", -1, 2, 4, 2);
-	expect("0x1d0f\n", 0, -1, 1, 0);
-	expect("0x1ae0\n", -1, 3, 12, 4);
-	expect(NULL, 3, -1, 3, 3);
-	expect(NULL, 2, 8, 16, 2);
-	expect(NULL, -1, 8, 1, 0); /* no thread, no socket of its own */
-	expect(NULL, 99, 1, 16, 16);
-	expect(NULL, 2147483647, 2147483647, 16, 16);
-	expect(NULL, 2, 0, 1, 2);
+	expect("0x1d0f\n", 4, -1, 16); /* 32 sockets in NCCL */
+	expect("0x1d0f\n", -1, 2, 4);
+	expect("0x1d0f\n", 0, -1, 1);
+	expect("0x1ae0\n", -1, 3, 12);
+	expect(NULL, 3, -1, 3);
+	expect(NULL, 2, 8, 16);
+	expect(NULL, -1, 8, 1); /* no thread, no socket of its own */
+	expect(NULL, 99, 1, 16);
+	expect(NULL, 2147483647, 2147483647, 16);
+	expect(NULL, 2, 0, 1);
 }
 
 static void test_harp_variables(void)
 {
 	config.kernel_lanes = 3;
-	expect("0x1d0f\n", -1, -1, 3, 2);
-	expect(NULL, 2, 8, 3, 2);
-	config.kernel_threads = 5;
-	expect("0x1d0f\n", 1, 1, 3, 5);
+	expect("0x1d0f\n", -1, -1, 3);
+	expect(NULL, 2, 8, 3);
 	config.kernel_lanes = 0;
-	expect("0x1d0f\n", -1, -1, 16, 5); /* threads of ours don't multiply NCCL's sockets */
-	expect(NULL, -1, -1, 1, 5);
-	config.kernel_threads = 0;
 }
 
 static void test_no_function(void)
@@ -92,7 +86,6 @@ static void test_no_function(void)
 	snprintf(path, sizeof(path), "%s", device.pci_path);
 	device.pci_path[0] = '\0';
 	CHECK_EQ(parallel_of(0).lanes, 1);
-	CHECK_EQ(parallel_of(0).threads, 0);
 	CHECK_EQ(parallel_of(1).lanes, 1);
 	snprintf(device.pci_path, sizeof(device.pci_path), "%s", path);
 }

@@ -3,7 +3,7 @@
  * test_placement.c - source ports: right ones where queues can be computed, each at most once, all in the end;
  * what peers say of their queues, whole and damaged; what is remembered of them.
  */
-#include "connect/placement.h"
+#include "wire/queue_placement.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -3,6 +3,7 @@
  * test_preamble.c - the mutual proof, of first lanes and of further ones, sealed or not: accepted as documented, refused in
  * every other case.
  */
+#include "connect/handshake.h"
 #include "lane/lane_sealed.h"
 #include "preamble_rig.h"
 #include "wire/record.h"
@@ -124,8 +125,8 @@ static void test_refusals(void)
 	/* The listener goes while the proof is under way: READY says so. */
 	run_begin(&r, 7, 0);
 	while (r.acceptor.step != PREAMBLE_READ_PROOF) {
-		preamble_advance(&r.connector, &r.pair.lanes[0].lane);
-		preamble_advance(&r.acceptor, &r.pair.lanes[1].lane);
+		handshake_advance(&r.connector, &r.pair.lanes[0].lane);
+		handshake_advance(&r.acceptor, &r.pair.lanes[1].lane);
 	}
 	listening = false;
 	run(&r);
@@ -153,8 +154,8 @@ static void test_sealed(void)
 		CHECK_EQ(r.connector.peer.features, FEATURE_ACK_PROMPTLY | FEATURE_SEALED);
 		lanes[0] = &r.pair.lanes[0].lane;
 		lanes[1] = &r.pair.lanes[1].lane;
-		CHECK_EQ(preamble_seal(&r.connector, &lanes[0]), 0);
-		CHECK_EQ(preamble_seal(&r.acceptor, &lanes[1]), 0);
+		CHECK_EQ(handshake_encrypt(&r.connector, &lanes[0]), 0);
+		CHECK_EQ(handshake_encrypt(&r.acceptor, &lanes[1]), 0);
 		CHECK_EQ(lanes[0]->ops->send(lanes[0], &there, 1), 5);
 		CHECK_EQ(lanes[1]->ops->send(lanes[1], &back, 1), 4);
 		for (int i = 0; i < 200; i++)
@@ -182,7 +183,7 @@ static void test_not_sealed_alike(void)
 	run(&r);
 	CHECK_EQ(r.connected, 1);
 	lane = &r.pair.lanes[0].lane;
-	CHECK_EQ(preamble_seal(&r.connector, &lane), 0);
+	CHECK_EQ(handshake_encrypt(&r.connector, &lane), 0);
 	CHECK(lane == &r.pair.lanes[0].lane);
 	fake_pair_free(&r.pair);
 

@@ -2,9 +2,11 @@
 /* test_preamble_document.c - docs/lanes.md, the argument: its worked examples are what the code says, byte for byte. */
 #include <ctype.h>
 
+#include "connect/handshake.h"
 #include "preamble_rig.h"
 #include "wire/record.h"
 #include "wire/seal.h"
+#include "wire/handle.h"
 
 static void print_hex(const char *name, const uint8_t *bytes, size_t len)
 {
@@ -66,7 +68,7 @@ static void check_sealed_in_text(const char *digits)
 	check_in_text(digits, "sealed READY", r.connector.transcript + hello + challenge + 32, 32);
 	record_encode(record, &(struct record){ .type = RECORD_CLOSE, .message = 4 });
 	lane = &r.pair.lanes[0].lane;
-	CHECK_EQ(preamble_seal(&r.connector, &lane), 0);
+	CHECK_EQ(handshake_encrypt(&r.connector, &lane), 0);
 	CHECK_EQ(lane->ops->send(lane, &iov, 1), sizeof(record));
 	for (int i = 0; i < 200; i++)
 		fake_pair_turn(&r.pair);

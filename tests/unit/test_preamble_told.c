@@ -3,8 +3,10 @@
  * test_preamble_told.c - what a listener tells its callers: rails and queues in CHALLENGE, doors and queues in the handle.
  * Believed as documented; damage and nonsense are refused.
  */
+#include "process/host_id.h"
 #include "preamble_rig.h"
 #include "connect/rails.h"
+#include "wire/handle.h"
 
 /* ---- rails, in CHALLENGE -------------------------------------------------------------------------- */
 
@@ -223,7 +225,7 @@ static void test_handle(void)
 	memset(bytes, 0, sizeof(bytes));
 	CHECK_EQ(handle_decode(bytes, &out, why, sizeof(why)), -EPROTONOSUPPORT);
 	CHECK(strstr(why, "not HARP's") != NULL);
-	CHECK_EQ(handle_host_id(0, out.host_id), 0);
+	CHECK_EQ(host_id_read(0, out.host_id), 0);
 }
 
 static void test_handle_placement(void)
@@ -242,12 +244,12 @@ static void test_handle_placement(void)
 	CHECK_EQ(out.harp_queues, 64);
 	CHECK_EQ(out.harp_queue, 63);
 	CHECK(out.sealed);
-	CHECK_EQ(out.doors[0].port, 0);
-	for (unsigned i = 0; i < HANDLE_DOORS_MAX; i++)
-		in.doors[i] = (struct handle_door){ (uint16_t)(61000 + i), (uint16_t)(300 + i) };
+	CHECK_EQ(out.ports[0].port, 0);
+	for (unsigned i = 0; i < HANDLE_PORTS_MAX; i++)
+		in.ports[i] = (struct handle_port){ (uint16_t)(61000 + i), (uint16_t)(300 + i) };
 	handle_encode(bytes, &in);
 	CHECK_EQ(handle_decode(bytes, &out, why, sizeof(why)), 0);
-	CHECK_MEM(out.doors, in.doors, sizeof(in.doors));
+	CHECK_MEM(out.ports, in.ports, sizeof(in.ports));
 	/* An older listener's are zero: not said. */
 	handle_encode(bytes, &handle);
 	CHECK_EQ(handle_decode(bytes, &out, why, sizeof(why)), 0);

@@ -3,9 +3,10 @@
 #include <stdio.h>
 
 #include "check.h"
-#include "process/parallel.h"
+#include "device/parallel.h"
 #include "wire/preamble.h"
 #include "connect/rails.h"
+#include "process/config.h"
 
 static struct plugin_config config = { .lanes = 1, .rails = RAILS_BACKUP };
 static struct device devices[5];

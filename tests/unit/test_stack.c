@@ -119,7 +119,7 @@ static void test_what_may_wait_unsent_is_whole_segments(struct rig *rig)
 	rig_poll(rig);
 	rig->out_head = rig->out_tail;
 	/* A limit of less than a segment is one, too. */
-	rig->conn->snd_unsent_bytes_max = 700;
+	rig->conn->opts.unsent_bytes_max = 700;
 	CHECK_EQ(harp_conn_send(rig->conn, &iov[1], 1), 700);
 }
 

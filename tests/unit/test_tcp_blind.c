@@ -58,8 +58,8 @@ static void test_data_needs_an_echo_that_we_sent(void)
 	rig_open(&rig);
 	rig_established(&rig, NULL);
 	converse();
-	newest = rig.conn->ts_sent;
-	oldest = rig.conn->ts_echo_min;
+	newest = rig.conn->ts.sent;
+	oldest = rig.conn->ts.echo_min;
 	CHECK(newest - oldest <= 20);
 	rig_says(&rig, with_echo(rig_usual(&rig, TCP_ACK, 10), rig.tsval, newest + 1));
 	rig_expect(&rig, TCP_ACK); /* the challenge */
@@ -127,7 +127,7 @@ static void test_segments_overtaken_within_a_tick_are_taken(void)
 	converse();
 	rig.tsval++;
 	/* Two pure ACKs of one tick of the peer's clock, and between them it heard of us. */
-	first = with_echo(rig_usual(&rig, TCP_ACK, 0), rig.tsval, rig.conn->ts_echo_max);
+	first = with_echo(rig_usual(&rig, TCP_ACK, 0), rig.tsval, rig.conn->ts.echo_max);
 	CHECK_EQ(rig_write(&rig, 10), 10);
 	rig_expect(&rig, TCP_ACK | TCP_PSH);
 	rig_wait(&rig, 2 * RIG_MS);
@@ -135,7 +135,7 @@ static void test_segments_overtaken_within_a_tick_are_taken(void)
 	rig_expect(&rig, TCP_ACK | TCP_PSH);
 	second = rig_usual(&rig, TCP_ACK, 0);
 	second.ack += 20;
-	CHECK(rig.tsecr != rig.conn->ts_echo_max);
+	CHECK(rig.tsecr != rig.conn->ts.echo_max);
 	rig_says(&rig, second);
 	rig_says(&rig, first);
 	CHECK_EQ(rig_stat(&rig, "drop_tcp_echo"), 0);
@@ -302,7 +302,7 @@ static void test_isn_is_a_clock_and_a_secret_per_tuple(void)
 	tcp_conn_secrets(&conn);
 	CHECK_EQ(conn.iss_seq - rig.conn->iss_seq,
 		 ((rig.now_ns + RIG_S) >> 12) - (rig.now_ns >> 12));
-	CHECK_EQ(conn.ts_offset, rig.conn->ts_offset);
+	CHECK_EQ(conn.ts.offset, rig.conn->ts.offset);
 	/* Remotes one beside the other, at one moment. */
 	for (uint32_t port = 0; port < 65536; port++) {
 		conn.remote_port = (uint16_t)port;
@@ -310,11 +310,11 @@ static void test_isn_is_a_clock_and_a_secret_per_tuple(void)
 		for (unsigned i = 0; i < 4; i++) {
 			iss[i][(uint8_t)(conn.iss_seq >> 8 * i)]++;
 			iss[4 + i][(uint8_t)((conn.iss_seq - last_iss) >> 8 * i)]++;
-			offset[i][(uint8_t)(conn.ts_offset >> 8 * i)]++;
-			offset[4 + i][(uint8_t)((conn.ts_offset - last_offset) >> 8 * i)]++;
+			offset[i][(uint8_t)(conn.ts.offset >> 8 * i)]++;
+			offset[4 + i][(uint8_t)((conn.ts.offset - last_offset) >> 8 * i)]++;
 		}
 		last_iss = conn.iss_seq;
-		last_offset = conn.ts_offset;
+		last_offset = conn.ts.offset;
 	}
 	for (unsigned i = 0; i < 8; i++) {
 		check_bytes_even(iss[i], 65536);
@@ -351,7 +351,7 @@ static double p_range(double range)
 static struct odds odds_of(const struct harp_conn *conn)
 {
 	double echo = (conn->options & HARP_TCPI_TIMESTAMPS)
-			      ? p_range((double)(conn->ts_sent - conn->ts_echo_min) + 1)
+			      ? p_range((double)(conn->ts.sent - conn->ts.echo_min) + 1)
 			      : 1;
 
 	return (struct odds){
@@ -375,7 +375,7 @@ static void attacker_guess(struct attacker *a, const struct odds *odds)
 	const struct harp_conn *conn = rig.conn;
 	bool insider = odds->insider < 1 && rng_below(&a->rng, 4) == 0;
 	bool strided = rng_below(&a->rng, 2);
-	uint32_t echo_range = conn->ts_sent - conn->ts_echo_min + 1;
+	uint32_t echo_range = conn->ts.sent - conn->ts.echo_min + 1;
 	struct rig_say say = { .flags = kinds[rng_below(&a->rng, insider ? 3 : 5)],
 			       .wnd = rng_below(&a->rng, 65536) };
 

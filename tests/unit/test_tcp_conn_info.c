@@ -160,11 +160,11 @@ static void test_after_an_undo_what_was_sent_again_is_counted(void)
 	later(RTT_NS);
 	sack(0, 2, 8);
 	CHECK(info().retrans_out_segs > 0);
-	rig.conn->undo_tsval = rig.tsecr + 1; /* the echo is older than what was sent again */
+	rig.conn->undo.tsval = rig.tsecr + 1; /* the echo is older than what was sent again */
 	say = ack_say(1, 1, (const uint32_t[1][2]){ { 2, 8 } });
 	rig_says(&rig, say);
 	CHECK_EQ(info().undone_recoveries, 1);
-	CHECK_EQ(info().lost_out_segs, rig.conn->lost_bytes / MSS);
+	CHECK_EQ(info().lost_out_segs, rig.conn->loss.lost_bytes / MSS);
 	for (seg = rig.conn->snd_head; seg != rig.conn->snd_unsent; seg = seg->next)
 		again +=
 			(seg->flags & FRAME_RETRANS) && !(seg->tcp_flags & (SEG_SACKED | SEG_LOST));

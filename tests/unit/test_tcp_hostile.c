@@ -23,7 +23,7 @@ static void still_works(void)
 	for (unsigned i = 0; i < 100 && rig.conn->snd_head; i++) {
 		rig_wait(&rig, RIG_MS);
 		rig.ack = rig.conn->snd_nxt_seq;
-		rig.tsecr = rig.conn->ts_sent;
+		rig.tsecr = rig.conn->ts.sent;
 		rig_says(&rig, rig_usual(&rig, TCP_ACK, 0));
 	}
 	CHECK(!rig.conn->snd_head && harp_conn_acked_bytes(rig.conn) >= before + 100);

@@ -35,7 +35,7 @@ static void test_fast_retransmit(void)
 	/* The first ACK sets the window that the duplicates must repeat (the SYN's was unscaled). */
 	rig_says(&rig, ack_of(first));
 	rig.conn->dup_acks = 0;
-	rig.conn->dup_acked_bytes = 0;
+	rig.conn->loss.dup_acked_bytes = 0;
 	rig.out_head = rig.out_tail;
 	rig_says(&rig, ack_of(first));
 	CHECK_EQ(rig_expect(&rig, TCP_ACK)->seq, first + 10 * 1448); /* RFC 3042 */
@@ -52,7 +52,7 @@ static void test_fast_retransmit(void)
 	rig_says(&rig, ack_of(first + 4 * 1448));
 	CHECK_EQ(rig_expect(&rig, TCP_ACK)->seq, first + 4 * 1448);
 	CHECK_EQ(rig.conn->recovery, TCP_RECOVERY_FAST);
-	rig_says(&rig, ack_of(rig.conn->recover_seq));
+	rig_says(&rig, ack_of(rig.conn->loss.recover_seq));
 	CHECK_EQ(rig.conn->recovery, TCP_RECOVERY_NONE);
 	CHECK_EQ(rig.conn->cc.cwnd_bytes, ssthresh);
 	CHECK_EQ(rig_stat(&rig, "tcp_rto"), 0);
@@ -68,7 +68,7 @@ static void test_copies_of_what_was_sent_again_begin_no_repair(void)
 	for (unsigned i = 0; i < 4; i++)
 		rig_says(&rig, ack_of(first));
 	CHECK_EQ(rig.conn->recovery, TCP_RECOVERY_FAST);
-	recover = rig.conn->recover_seq;
+	recover = rig.conn->loss.recover_seq;
 	for (uint32_t ack = first + 1448; ack != recover; ack += 1448)
 		rig_says(&rig, ack_of(ack)); /* it was only late: each of these sends one again */
 	rig_says(&rig, ack_of(recover));
@@ -97,7 +97,7 @@ static void test_a_loss_behind_the_last_repair_is_mended(void)
 		rig_says(&rig, ack_of(first));
 	CHECK_EQ(rig.conn->recovery, TCP_RECOVERY_FAST);
 	CHECK_EQ(rig.conn->acct.retransmits, 1);
-	recover = rig.conn->recover_seq;
+	recover = rig.conn->loss.recover_seq;
 	rig_says(&rig, ack_of(recover));
 	CHECK_EQ(rig.conn->recovery, TCP_RECOVERY_NONE);
 	CHECK(conn_flight_bytes(rig.conn) > 0);
@@ -117,7 +117,7 @@ static void test_a_loss_behind_a_mark_is_mended(void)
 	uint32_t first = ten_in_flight(), recover;
 
 	tcp_loss_ecn(rig.conn);
-	recover = rig.conn->recover_seq;
+	recover = rig.conn->loss.recover_seq;
 	rig_says(&rig, ack_of(recover));
 	CHECK_EQ(rig.conn->recovery, TCP_RECOVERY_NONE);
 	CHECK_EQ(recover, first + 10 * 1448);
@@ -132,7 +132,7 @@ static void test_duplicates_long_after_the_last_recovery(void)
 {
 	uint32_t first = ten_in_flight();
 
-	rig.conn->recover_seq = first - 0x90000000u;
+	rig.conn->loss.recover_seq = first - 0x90000000u;
 	for (unsigned i = 0; i < 4; i++)
 		rig_says(&rig, ack_of(first));
 	CHECK_EQ(rig_stat(&rig, "tcp_fast_retransmits"), 1);
@@ -156,7 +156,7 @@ static void test_duplicates_for_more_than_there_was(void)
 		rig_says(&rig, ack_of(first));
 	CHECK_EQ(rig.conn->recovery, TCP_RECOVERY_FAST);
 	rig_says(&rig, ack_of(first + 1));
-	CHECK(rig.conn->dup_acked_bytes <= 10 * 1448 - 1);
+	CHECK(rig.conn->loss.dup_acked_bytes <= 10 * 1448 - 1);
 	rig_wait(&rig, RIG_S);
 	CHECK(rig_stat(&rig, "tcp_rto") > 0);
 	CHECK(rig.conn->cc.ssthresh_bytes <= 5 * 1448);
@@ -215,7 +215,7 @@ static void test_spurious_timeout_is_undone(void)
 {
 	uint32_t first = ten_in_flight(), before = rig.conn->cc.cwnd_bytes, early;
 
-	early = rig.conn->tcp->now_ms + rig.conn->ts_offset;
+	early = rig.conn->tcp->now_ms + rig.conn->ts.offset;
 	rig_wait(&rig, 10 * RIG_MS);
 	CHECK_EQ(rig_stat(&rig, "tcp_rto"), 1);
 	CHECK_EQ(rig.conn->cc.cwnd_bytes, 1448);
@@ -260,7 +260,7 @@ static void test_duplicates_after_a_timeout(void)
 		rig_wait(&rig, 100 * RIG_MS);
 		take_all();
 	}
-	recover = rig.conn->recover_seq;
+	recover = rig.conn->loss.recover_seq;
 	CHECK_EQ(recover, first + 10 * 1448);
 	rig_says(&rig, ack_of(recover));
 	take_all();

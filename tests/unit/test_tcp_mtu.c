@@ -265,10 +265,10 @@ static void test_an_application_limit_bounds_the_search(void)
 	set_up(false, 9000, 0);
 	net.mtu_bytes = 4000;
 	for (int i = 0;
-	     i < 10000 && (net.from->mtu_state != MTU_PROBING || net.from->mtu_probe_bytes > fits);
+	     i < 10000 && (net.from->mtu.state != MTU_PROBING || net.from->mtu.probe_bytes > fits);
 	     i++)
 		flow(STEP_NS);
-	CHECK_EQ(net.from->mtu_state, MTU_PROBING);
+	CHECK_EQ(net.from->mtu.state, MTU_PROBING);
 	CHECK(net.from->snd_mss_bytes > 600);
 	limit_segments(600);
 	probes = stat_of(0, "tcp_mtu_probes");
@@ -282,7 +282,7 @@ static void test_an_application_limit_bounds_the_search(void)
 	CHECK_EQ(net.from->snd_mss_bytes, 2988);
 	/* As at the handshake: the top, which the path swallows, until that is noticed. */
 	limit_segments(0);
-	CHECK_EQ(net.from->mtu_top_bytes, top);
+	CHECK_EQ(net.from->mtu.top_bytes, top);
 	flow(2000 * MS);
 	CHECK(net.from->snd_mss_bytes <= fits && net.from->snd_mss_bytes + 16u > fits);
 	idle(1 * S);

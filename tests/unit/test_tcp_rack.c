@@ -19,7 +19,7 @@ static void test_reordering_within_the_window_costs_nothing(void)
 	rig_wait(&rig, REORDER_NS);
 	CHECK_EQ(rig_stat(&rig, "tcp_retransmits"), 0);
 	CHECK_EQ(rig_stat(&rig, "tcp_lost_segs"), 0);
-	CHECK_EQ(rig.conn->rack_reordering, 1);
+	CHECK_EQ(rig.conn->rack.reordering, 1);
 	/* Now that the path is known to reorder, three SACKs are no proof any more (section 6.2). */
 	later(RTT_NS);
 	sack(2, 3, 7);
@@ -102,7 +102,7 @@ static void test_dsack_widens_the_window(void)
 	expect_segment(0); /* too early, as it turns out */
 	rig.out_head = rig.out_tail;
 	ack(2);
-	rig.conn->rack_reordering = 1;
+	rig.conn->rack.reordering = 1;
 	narrow = tcp_rack_window_ns(rig.conn);
 	sack(2, 0, 1); /* a duplicate */
 	CHECK_EQ(rig_stat(&rig, "tcp_dsack_in"), 1);
@@ -151,7 +151,7 @@ static void test_a_tail_behind_a_repair_is_probed_for(void)
 	later(RTT_NS);
 	ack(10);
 	CHECK_EQ(rig.conn->recovery, TCP_RECOVERY_NONE);
-	CHECK_EQ(rig.conn->undo_open, 1);
+	CHECK_EQ(rig.conn->undo.open, 1);
 	CHECK_EQ(rig_write(&rig, 4 * MSS), 4 * MSS);
 	rig.out_head = rig.out_tail;
 	rig_wait(&rig, RIG_MS);
@@ -173,12 +173,12 @@ static void test_data_behind_a_probe_is_probed_for(void)
 	rig.out_head = rig.out_tail;
 	later(RTT_NS);
 	ack(4);
-	CHECK_EQ(rig.conn->tlp_out, 1);
-	due_ns = rig.now_ns + rig.conn->pto_ns;
+	CHECK_EQ(rig.conn->tlp.out, 1);
+	due_ns = rig.now_ns + rig.conn->rtt.pto_ns;
 	later(RTT_NS);
 	sack(4, 3, 4);
-	CHECK_EQ(rig.conn->tlp_out, 0);
-	CHECK(rig.conn->probe_deadline_ns == due_ns);
+	CHECK_EQ(rig.conn->tlp.out, 0);
+	CHECK(rig.conn->deadline.probe_ns == due_ns);
 	rig_wait(&rig, RIG_MS);
 	expect_segment(5);
 	CHECK_EQ(rig_stat(&rig, "tcp_tlp_probes"), 2);
@@ -194,7 +194,7 @@ static void test_the_probe_is_new_data_when_there_is_some(void)
 	later(RTT_NS);
 	ack(11);
 	CHECK_EQ(rig_stat(&rig, "tcp_retransmits"), 0);
-	CHECK_EQ(rig.conn->tlp_out, 0);
+	CHECK_EQ(rig.conn->tlp.out, 0);
 	rig_close(&rig);
 }
 
@@ -229,13 +229,13 @@ static void test_a_probe_too_many_does_not(void)
 	expect_segment(3);
 	later(RTT_NS);
 	sack(4, 3, 4); /* DSACK */
-	CHECK_EQ(rig.conn->tlp_out, 0);
+	CHECK_EQ(rig.conn->tlp.out, 0);
 	CHECK_EQ(rig_write(&rig, MSS), MSS);
 	rig.out_head = rig.out_tail;
 	later(RTT_NS);
 	ack(5);
 	CHECK_EQ(rig.conn->cc.ssthresh_bytes, before);
-	CHECK_EQ(rig.conn->rack_mult, 0);
+	CHECK_EQ(rig.conn->rack.mult, 0);
 	rig_close(&rig);
 }
 
@@ -258,15 +258,15 @@ static void test_prr_sends_half_of_what_arrives(void)
 	pipe_last = tcp_loss_pipe_bytes(rig.conn);
 	for (uint32_t i = 15; i <= end && pipe_last > 10 * MSS; i++) {
 		sack(10, 11, i);
-		CHECK(rig.conn->prr_out_bytes <=
-		      rig.conn->prr_delivered_bytes / 2 + MSS); /* the share, cut to segments */
-		CHECK(rig.conn->prr_out_bytes + MSS + MSS / 2 >= rig.conn->prr_delivered_bytes / 2);
+		CHECK(rig.conn->prr.out_bytes <=
+		      rig.conn->prr.delivered_bytes / 2 + MSS); /* the share, cut to segments */
+		CHECK(rig.conn->prr.out_bytes + MSS + MSS / 2 >= rig.conn->prr.delivered_bytes / 2);
 		pipe_last = tcp_loss_pipe_bytes(rig.conn);
 		CHECK(pipe_last >= 9 * MSS);
 	}
 	rig.out_head = rig.out_tail;
 	later(RTT_NS);
-	ack((rig.conn->recover_seq - first_seq) / MSS);
+	ack((rig.conn->loss.recover_seq - first_seq) / MSS);
 	CHECK_EQ(rig.conn->recovery, TCP_RECOVERY_NONE);
 	CHECK_EQ(rig.conn->cc.cwnd_bytes, 10 * MSS);
 	rig_close(&rig);
@@ -318,7 +318,7 @@ static void test_frto_undoes_a_timeout_without_timestamps(void)
 
 	in_flight(10, false);
 	before = rig.conn->cc.cwnd_bytes;
-	rig.conn->probe_deadline_ns = TCP_NEVER_NS; /* the probe would have asked in time */
+	rig.conn->deadline.probe_ns = TCP_NEVER_NS; /* the probe would have asked in time */
 	rig_wait(&rig, 8 * RIG_MS);
 	CHECK_EQ(rig_stat(&rig, "tcp_rto"), 1);
 	CHECK_EQ(rig.conn->cc.cwnd_bytes, MSS);
@@ -339,7 +339,7 @@ static void test_dsack_undoes_a_timeout(void)
 
 	in_flight(1, false); /* nothing else is there to arrive */
 	before = rig.conn->cc.cwnd_bytes;
-	rig.conn->probe_deadline_ns = TCP_NEVER_NS;
+	rig.conn->deadline.probe_ns = TCP_NEVER_NS;
 	rig_wait(&rig, 60 * RIG_MS);
 	CHECK_EQ(rig_stat(&rig, "tcp_rto"), 1);
 	ack(1);
@@ -367,7 +367,7 @@ static void test_dsack_undoes_a_fast_recovery(bool joined)
 	later(20 * US);
 	ack(9); /* they were late */
 	while (rig.conn->recovery != TCP_RECOVERY_NONE)
-		ack((rig.conn->recover_seq - first_seq) / MSS);
+		ack((rig.conn->loss.recover_seq - first_seq) / MSS);
 	CHECK(rig.conn->cc.cwnd_bytes < before);
 	una = (rig.conn->snd_una_seq - first_seq) / MSS;
 	resent = (uint32_t)rig.conn->acct.retransmits;
@@ -409,7 +409,7 @@ static void test_eifel_undoes_a_fast_recovery(void)
 static void test_a_real_timeout_stays(void)
 {
 	in_flight(10, false);
-	rig.conn->probe_deadline_ns = TCP_NEVER_NS;
+	rig.conn->deadline.probe_ns = TCP_NEVER_NS;
 	rig_wait(&rig, 8 * RIG_MS);
 	expect_segment(0);
 	later(RTT_NS);
@@ -429,10 +429,10 @@ static void test_writes_do_not_put_off_the_timers(void)
 	rig_open(&rig);
 	rig.sack = true;
 	rig_established(&rig, NULL);
-	rig.conn->srtt_ns =
+	rig.conn->rtt.srtt_ns =
 		100 * RIG_MS; /* a long path that never varied: 2 * SRTT is beyond the RTO */
-	rig.conn->rto_ns = 105 * RIG_MS;
-	rig.conn->pto_ns = 200 * RIG_MS;
+	rig.conn->rtt.rto_ns = 105 * RIG_MS;
+	rig.conn->rtt.pto_ns = 200 * RIG_MS;
 	begin_ns = rig.now_ns;
 	while (rig_stat(&rig, "tcp_tlp_probes") + rig_stat(&rig, "tcp_rto") == 0 &&
 	       rig.now_ns < begin_ns + RIG_S / 2) {

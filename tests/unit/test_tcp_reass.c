@@ -80,7 +80,7 @@ static void check_list(uint8_t *seen_value, bool *seen, uint32_t cap)
 	const struct frame *before = NULL;
 	uint32_t frames = 0;
 
-	for (const struct frame *f = rig.conn->reass_head; f; f = f->next, frames++) {
+	for (const struct frame *f = rig.conn->reass.head; f; f = f->next, frames++) {
 		CHECK(f->pub.len > 0 && seq_gt(f->seq, rig.conn->rcv_nxt_seq));
 		CHECK(!before || seq_leq(before->seq + before->pub.len, f->seq));
 		for (uint32_t i = 0; i < f->pub.len; i++) {
@@ -92,7 +92,7 @@ static void check_list(uint8_t *seen_value, bool *seen, uint32_t cap)
 		}
 		before = f;
 	}
-	CHECK(rig.conn->reass_tail == before);
+	CHECK(rig.conn->reass.tail == before);
 	CHECK_EQ(frames, rig.conn->reass_frames);
 }
 

@@ -53,17 +53,11 @@ static void repair(struct rig_packet *p, enum repair how)
 	}
 }
 
-static void begin(struct rig *rig)
-{
-	rig_open(rig);
-	rig_established(rig, NULL);
-}
-
 static void test_equal_headers_are_a_run(void)
 {
 	uint8_t buf[2 * BYTES];
 
-	begin(&run);
+	rig_begin(&run, NULL);
 	put_two(&run);
 	repair(newest(&run), REPAIR_BOTH);
 	rig_poll(&run);
@@ -86,7 +80,7 @@ static void compare(uint32_t at, uint8_t change, enum repair how)
 	for (unsigned i = 0; i < 2; i++) {
 		struct rig_packet stranger;
 
-		begin(rigs[i]);
+		rig_begin(rigs[i], NULL);
 		put_stranger(rigs[i]);
 		stranger = *newest(rigs[i]);
 		rigs[i]->in_tail--;
@@ -135,7 +129,7 @@ static void test_segments_of_one_turn_have_headers_of_their_own(void)
 	const struct iovec iov = { bytes, sizeof(bytes) };
 	uint32_t seq;
 
-	begin(&run);
+	rig_begin(&run, NULL);
 	CHECK_EQ(harp_conn_send(run.conn, &iov, 1), sizeof(bytes));
 	rig_poll(&run);
 	CHECK_EQ(rig_pending(&run), 7);

@@ -198,7 +198,7 @@ static void test_reneging(void)
 	ack(1); /* and 1 to 9 are gone */
 	rig_wait(&rig, 8 * RIG_MS);
 	CHECK_EQ(rig_stat(&rig, "tcp_reneged"), 1);
-	CHECK_EQ(rig.conn->sacked_bytes, 0);
+	CHECK_EQ(rig.conn->loss.sacked_bytes, 0);
 	expect_segment(1);
 	rig.out_head = rig.out_tail;
 	later(RTT_NS);
@@ -229,7 +229,7 @@ static void test_nonsense_is_ignored(void)
 		rig_says(&rig, say);
 		CHECK_EQ(rig_stat(&rig, "tcp_sack_bad"), i + 1);
 	}
-	CHECK_EQ(rig.conn->sacked_bytes, 0);
+	CHECK_EQ(rig.conn->loss.sacked_bytes, 0);
 	CHECK_EQ(rig_stat(&rig, "tcp_retransmits"), 0);
 	rig_close(&rig);
 }
@@ -245,9 +245,9 @@ static void test_pieces_mark_nothing(void)
 		say.sack[0] = (struct tcp_sack_block){ at(3) + i, at(3) + i + 1 };
 		rig_says(&rig, say);
 	}
-	CHECK_EQ(rig.conn->sacked_bytes, 0);
+	CHECK_EQ(rig.conn->loss.sacked_bytes, 0);
 	sack(0, 3, 4);
-	CHECK_EQ(rig.conn->sacked_bytes, MSS);
+	CHECK_EQ(rig.conn->loss.sacked_bytes, MSS);
 	rig_close(&rig);
 }
 

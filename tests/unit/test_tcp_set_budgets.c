@@ -7,12 +7,6 @@
 
 static struct rig rig;
 
-static void begin(const struct harp_tcp_options *opt)
-{
-	rig_open(&rig);
-	rig_established(&rig, opt);
-}
-
 static void set_frames(uint32_t rx_frames, uint32_t tx_frames)
 {
 	struct harp_tcp_options opt = rig_options(&rig);
@@ -35,7 +29,7 @@ static void test_more_receive_frames_open_the_window_at_once(void)
 	struct harp_tcp_options opt = { .size = sizeof(opt), .rx_frames = 16 };
 	uint64_t before;
 
-	begin(&opt);
+	rig_begin(&rig, &opt);
 	before = rcv_wnd_bytes();
 	CHECK(before <= 16 * 1460);
 	set_frames(40, 16);
@@ -54,7 +48,7 @@ static void test_fewer_receive_frames_are_refused(void)
 {
 	struct harp_tcp_options opt = { .size = sizeof(opt), .rx_frames = 40 };
 
-	begin(&opt);
+	rig_begin(&rig, &opt);
 	opt = rig_options(&rig);
 	opt.rx_frames = 39;
 	CHECK_EQ(harp_conn_set_options(rig.conn, &opt), -EISCONN);
@@ -66,7 +60,7 @@ static void test_more_send_frames_wake_the_writer(void)
 {
 	struct harp_tcp_options opt = { .size = sizeof(opt), .tx_frames = 8 };
 
-	begin(&opt);
+	rig_begin(&rig, &opt);
 	CHECK(rig_write(&rig, 100 * 1448) < 100 * 1448);
 	CHECK_EQ(rig_write(&rig, 1), -EAGAIN);
 	CHECK(!(rig_events(&rig) & HARP_EVENT_WRITABLE));
@@ -83,7 +77,7 @@ static void test_fewer_send_frames_refuse_until_acknowledged(void)
 					.congestion = HARP_CONGESTION_FIXED,
 					.fixed_window_bytes = 100000 };
 
-	begin(&opt);
+	rig_begin(&rig, &opt);
 	CHECK_EQ(rig_write(&rig, 20 * 1448), 20 * 1448);
 	set_frames(rig.conn->rx_frames_budget, 8);
 	CHECK_EQ(harp_conn_send_room(rig.conn), 0);
@@ -100,7 +94,7 @@ static void test_the_unsent_limit_changes(void)
 {
 	struct harp_tcp_options opt = { .size = sizeof(opt), .unsent_bytes_max = 1448 };
 
-	begin(&opt);
+	rig_begin(&rig, &opt);
 	CHECK_EQ(harp_conn_send_room(rig.conn), 1448);
 	opt = rig_options(&rig);
 	opt.unsent_bytes_max = 2 * 1448;

@@ -2,12 +2,6 @@
 /* test_tcp_set_congestion.c - another congestion control on an open connection (TCP_CONGESTION). */
 #include "tcp_sack_rig.h"
 
-static void begin(const struct harp_tcp_options *opt)
-{
-	rig_open(&rig);
-	rig_established(&rig, opt);
-}
-
 static int set_congestion(uint32_t congestion, uint32_t fixed_window_bytes)
 {
 	struct harp_tcp_options opt = rig_options(&rig);
@@ -71,9 +65,9 @@ static void test_an_undone_recovery_keeps_the_new_controller(void)
 	CHECK_EQ(rig.conn->recovery, TCP_RECOVERY_FAST);
 	CHECK(rig.conn->cc.ssthresh_bytes < cwnd);
 	CHECK_EQ(set_congestion(HARP_CONGESTION_CUBIC, 0), 0);
-	CHECK(rig.conn->undo_open);
+	CHECK(rig.conn->undo.open);
 	/* The originals arrive: the echo is older than what was sent again. */
-	rig.conn->undo_tsval = rig.tsecr + 1;
+	rig.conn->undo.tsval = rig.tsecr + 1;
 	say = ack_say(10, 0, NULL);
 	rig_says(&rig, say);
 	CHECK_EQ(rig_stat(&rig, "tcp_spurious_recovery"), 1);
@@ -89,7 +83,7 @@ static void test_dctcp_needs_ecn(void)
 	struct harp_tcp_options opt = { .size = sizeof(opt), .ecn = HARP_ECN_REQUEST };
 	const struct rig_seg *s;
 
-	begin(NULL);
+	rig_begin(&rig, NULL);
 	CHECK_EQ(set_congestion(HARP_CONGESTION_DCTCP, 0), -EOPNOTSUPP);
 	CHECK_EQ(rig_options(&rig).congestion, HARP_CONGESTION_CUBIC);
 	rig_close(&rig);

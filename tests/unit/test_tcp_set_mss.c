@@ -4,12 +4,6 @@
 
 static struct rig rig;
 
-static void begin(const struct harp_tcp_options *opt)
-{
-	rig_open(&rig);
-	rig_established(&rig, opt);
-}
-
 static int set_mss(uint32_t mss_bytes)
 {
 	struct harp_tcp_options opt = rig_options(&rig);
@@ -54,7 +48,7 @@ static void test_the_mss_is_announced_and_kept(void)
 
 static void test_the_mss_goes_down_and_up_later(void)
 {
-	begin(NULL);
+	rig_begin(&rig, NULL);
 	CHECK_EQ(first_segment_bytes(3000), 1448);
 	CHECK_EQ(set_mss(600), 0);
 	CHECK_EQ(first_segment_bytes(3000), 588);
@@ -75,7 +69,7 @@ static void test_a_smaller_mss_cuts_what_is_queued(void)
 					.fixed_window_bytes = 2 * 1448 };
 	uint32_t first, seq;
 
-	begin(&opt);
+	rig_begin(&rig, &opt);
 	CHECK_EQ(rig_write(&rig, 4 * 1448), 4 * 1448);
 	first = rig_expect(&rig, TCP_ACK)->seq;
 	CHECK_EQ(rig_expect(&rig, TCP_ACK | TCP_PSH)->len, 1448);

@@ -6,12 +6,6 @@
  */
 #include "tcp_sack_rig.h"
 
-static void begin(const struct harp_tcp_options *opt)
-{
-	rig_open(&rig);
-	rig_established(&rig, opt);
-}
-
 /* Sets the connection's options and reads them back. */
 static void set(const struct harp_tcp_options *opt)
 {
@@ -30,7 +24,7 @@ static void test_defaults_are_reported(void)
 {
 	struct harp_tcp_options opt;
 
-	begin(NULL);
+	rig_begin(&rig, NULL);
 	opt = rig_options(&rig);
 	CHECK_EQ(opt.size, sizeof(opt));
 	CHECK_EQ(opt.rx_frames, rig.conn->rx_frames_budget);
@@ -81,7 +75,7 @@ static void test_every_option_is_read_back(void)
 {
 	struct harp_tcp_options opt = full_options(), got;
 
-	begin(&opt);
+	rig_begin(&rig, &opt);
 	got = rig_options(&rig);
 	CHECK(same_options(&got, &opt));
 	set(&got);
@@ -136,7 +130,7 @@ static void test_the_same_options_restart_nothing(void)
 	struct harp_tcp_options opt = { .size = sizeof(opt), .keepalive_idle_ns = 5 * RIG_S };
 	struct cc before;
 
-	begin(&opt);
+	rig_begin(&rig, &opt);
 	CHECK_EQ(rig_write(&rig, 3 * 1448), 3 * 1448);
 	for (unsigned i = 0; i < 3; i++)
 		rig.ack = rig_expect(&rig, i == 2 ? TCP_ACK | TCP_PSH : TCP_ACK)->seq + 1448;
@@ -159,7 +153,7 @@ static void test_a_smaller_struct_leaves_the_rest(void)
 	struct harp_tcp_options opt = full_options(), got;
 	const size_t size = offsetof(struct harp_tcp_options, keepalive_count);
 
-	begin(&opt);
+	rig_begin(&rig, &opt);
 	memset(&got, 0xee, sizeof(got));
 	got.size = (uint32_t)size;
 	CHECK_EQ(harp_conn_options(rig.conn, &got), 0);
@@ -191,7 +185,7 @@ static void begin_unanswered(void)
 {
 	struct harp_tcp_options opt = { .size = sizeof(opt), .user_timeout_ns = 4 * RIG_S };
 
-	begin(&opt);
+	rig_begin(&rig, &opt);
 	CHECK_EQ(rig_write(&rig, 100), 100);
 	rig_wait(&rig, 2 * RIG_S);
 	CHECK(rig_pending(&rig) > 3);
@@ -236,7 +230,7 @@ static void test_a_longer_user_timeout_extends_the_wait(void)
 /* It is about data: an idle connection has nothing to wait for. */
 static void test_a_user_timeout_leaves_an_idle_connection(void)
 {
-	begin(NULL);
+	rig_begin(&rig, NULL);
 	set_user_timeout(RIG_MS);
 	rig_wait(&rig, 100 * RIG_S);
 	CHECK_EQ(rig.conn->state, HARP_TCP_ESTABLISHED);
@@ -259,7 +253,7 @@ static void test_a_connect_timeout_changes_until_established(void)
 	rig_wait(&rig, 2 * RIG_MS);
 	CHECK_EQ(harp_conn_error(rig.conn), -ETIMEDOUT);
 	rig_close(&rig);
-	begin(NULL);
+	rig_begin(&rig, NULL);
 	opt = rig_options(&rig);
 	opt.connect_timeout_ns = RIG_S;
 	CHECK_EQ(harp_conn_set_options(rig.conn, &opt), -EISCONN);
@@ -270,7 +264,7 @@ static void test_the_dscp_changes(void)
 {
 	struct harp_tcp_options opt;
 
-	begin(NULL);
+	rig_begin(&rig, NULL);
 	CHECK_EQ(rig_write(&rig, 10), 10);
 	CHECK_EQ(rig_expect(&rig, TCP_ACK | TCP_PSH)->tos, 0);
 	opt = rig_options(&rig);
@@ -296,7 +290,7 @@ static void test_the_initial_rto_changes_until_established(void)
 	rig_wait(&rig, 200 * RIG_MS); /* backed off */
 	rig_expect(&rig, TCP_SYN);
 	rig_close(&rig);
-	begin(NULL);
+	rig_begin(&rig, NULL);
 	opt = rig_options(&rig);
 	opt.initial_rto_ns = 100 * RIG_MS;
 	CHECK_EQ(harp_conn_set_options(rig.conn, &opt), -EISCONN);
@@ -366,7 +360,7 @@ static void test_values_out_of_range(void)
 	};
 	const struct harp_stack_hooks hooks = { .log = count_complaint }, *before;
 
-	begin(NULL);
+	rig_begin(&rig, NULL);
 	before = rig.stack->tcp.hooks;
 	rig.stack->tcp.hooks = &hooks;
 	for (unsigned i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
@@ -389,7 +383,7 @@ static void test_wrong_sizes(void)
 	} large = { .opt = { .size = 0 } };
 	static const uint32_t sizes[] = { 0, 1, 11, 4097, UINT32_MAX };
 
-	begin(NULL);
+	rig_begin(&rig, NULL);
 	for (unsigned i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
 		struct harp_tcp_options opt = rig_options(&rig);
 
@@ -441,7 +435,7 @@ static void test_a_closed_connection_refuses(void)
 {
 	struct harp_tcp_options opt;
 
-	begin(NULL);
+	rig_begin(&rig, NULL);
 	rig_says(&rig, rig_usual(&rig, TCP_RST, 0));
 	CHECK_EQ(rig.conn->state, HARP_TCP_CLOSED);
 	opt = rig_options(&rig); /* still to be read */
@@ -453,7 +447,7 @@ static void test_a_closed_connection_refuses(void)
 	rig_silent(&rig);
 	rig_close(&rig);
 	/* One that has ended in good order has no error of its own. */
-	begin(NULL);
+	rig_begin(&rig, NULL);
 	rig_says(&rig, rig_usual(&rig, TCP_ACK | TCP_FIN, 0));
 	rig.seq++;
 	rig_poll(&rig);

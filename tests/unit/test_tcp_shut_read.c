@@ -12,8 +12,7 @@ static void begin(void)
 {
 	struct harp_tcp_options opt = { .size = sizeof(opt), .rx_frames = 16 };
 
-	rig_open(&rig);
-	rig_established(&rig, &opt);
+	rig_begin(&rig, &opt);
 }
 
 /* The peer sends the next len bytes; no event tells the application. The ACK. */

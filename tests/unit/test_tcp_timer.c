@@ -183,7 +183,7 @@ static void test_rtt_from_clean_samples_only(void)
 
 	rig_open(&rig);
 	rig_established(&rig, NULL);
-	rig.conn->srtt_ns = 0;
+	rig.conn->rtt.srtt_ns = 0;
 	CHECK_EQ(rig_write(&rig, 100), 100);
 	rig_wait(&rig, 2 * RIG_MS);
 	say = rig_usual(&rig, TCP_ACK, 0);

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-const char *const option_xdp_modes[] = { "auto", "generic", "native", "sparing", NULL };
+const char *const option_xdp_modes[] = { "auto", "generic", "native", "native-or-none", NULL };
 const char *const option_copy_modes[] = { "auto", "copy", "zero-copy", NULL };
 const char *const option_outputs[] = { "text", "json", NULL };
 

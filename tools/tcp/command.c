@@ -44,7 +44,7 @@ static const char usage[] =
 	"  --ecn              ask for ECN (HARP; the kernel's is a sysctl)\n"
 	"  --rcvbuf N         receive buffer of kernel sockets, bytes\n"
 	"  --daemon SOCKET    lease the queue from the harpd that listens there\n"
-	"  --queue N  --xdp auto|generic|native|sparing\n"
+	"  --queue N  --xdp auto|generic|native|native-or-none\n"
 	"  --copy auto|copy|zero-copy  --lib-dir DIR\n"
 	"  -o text|json       output (text)\n"
 	"`serve` and `sink` print \"ready\" when they may be called.\n";

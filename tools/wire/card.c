@@ -55,19 +55,15 @@ static int card_xdp_open(struct card *card, const struct card_options *opt, char
 
 	if (rc)
 		return rc;
-	rc = card->api->attach(&card->xdp, opt->ifname,
-			       opt->xdp_mode | (opt->beside ? HARP_XDP_BESIDE : 0), why, why_len);
+	rc = card->api->attach(&card->xdp, opt->ifname, opt->xdp_mode, why, why_len);
 	if (rc)
 		return rc;
-	nic.receive_ifindex = card->api->side(card->xdp);
-	nic.receive_netns_fd = card->api->side_netns(card->xdp);
 	rc = harp_nic_af_xdp_create(&card->nic, &nic, why, why_len);
 	if (rc)
 		return rc;
-	snprintf(card->mode, sizeof(card->mode), "af_xdp %s %s%s",
+	snprintf(card->mode, sizeof(card->mode), "af_xdp %s %s",
 		 card->api->native(card->xdp) ? "native" : "generic",
-		 strstr(card->nic->caps.mode, "zero-copy") ? "zero-copy" : "copy",
-		 nic.receive_ifindex ? " beside" : "");
+		 strstr(card->nic->caps.mode, "zero-copy") ? "zero-copy" : "copy");
 	return 0;
 }
 

@@ -28,10 +28,8 @@ static const char usage[] =
 	"  --seconds N        duration (3; at most 60)\n"
 	"  --size BYTES       frame with its Ethernet header (send, recv: the MTU's; pingpong: 64, IPv6 82)\n"
 	"  --queue N          receive queue (0)\n"
-	"  --xdp MODE         not with dpdk: auto, generic, native or sparing (auto)\n"
+	"  --xdp MODE         not with dpdk: auto, generic, native or native-or-none (auto)\n"
 	"  --copy MODE        not with dpdk: auto, copy or zero-copy (auto)\n"
-	"  --beside           not with dpdk: a generic program is on a device beside the interface, where a\n"
-	"                     stack's is; on the interface itself frames take a shorter way\n"
 	"  --payload          each frame's bytes are copied from 4 MiB of memory and into as much, and summed\n"
 	"                     on both sides, as by any stack (send, recv; the client's word)\n"
 	"  --frames N         frames of the region (8192)\n"
@@ -62,8 +60,7 @@ static void parse(int argc, char **argv, struct options *o)
 		{ "seconds", 1, 0, 's' }, { "size", 1, 0, 'z' },      { "queue", 1, 0, 'q' },
 		{ "xdp", 1, 0, 'x' },     { "copy", 1, 0, 'c' },      { "frames", 1, 0, 'f' },
 		{ "port", 1, 0, 'p' },    { "data-port", 1, 0, 'd' }, { "lib-dir", 1, 0, 'l' },
-		{ "help", 0, 0, 'h' },    { "beside", 0, 0, 'b' },    { "payload", 0, 0, 'y' },
-		{ 0, 0, 0, 0 },
+		{ "help", 0, 0, 'h' },    { "payload", 0, 0, 'y' },   { 0, 0, 0, 0 },
 	};
 	static const char *const commands[] = { "send", "recv", "pingpong", "serve", NULL };
 	uint32_t command;
@@ -104,9 +101,6 @@ static void parse(int argc, char **argv, struct options *o)
 			break;
 		case 'l':
 			o->card.lib_dir = optarg;
-			break;
-		case 'b':
-			o->card.beside = true;
 			break;
 		case 'y':
 			o->payload = true;

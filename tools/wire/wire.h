@@ -39,7 +39,6 @@ struct card {
 struct card_options {
 	const char *ifname, *lib_dir;
 	uint32_t queue, xdp_mode, copy_mode, frame_count;
-	bool beside; /* the program may be on a device beside the interface, as a stack's is */
 	uint16_t port;
 };
 /* What can be said of it before it is opened: a DPDK port's text, and whether there is its library. */

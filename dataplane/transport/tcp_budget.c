@@ -1,0 +1,267 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * tcp_budget.c - how many frames of the pool a connection may hold, for sending and for receiving.
+ *
+ * Theory of operation. A budget is what the application asked for (harp_tcp_options.rx_frames, tx_frames), or it
+ * follows the bandwidth-delay product. Frames of the pool are the limit of both, so all rules are in frames.
+ *
+ * Receive budgets follow dynamic right-sizing (Fisk and Feng 2001), as Linux's tcp_rcv_space_adjust() does. Once
+ * a round trip the stack counts the bytes that arrived, out of order or not: a hole that is filled is no faster
+ * stream. The budget becomes twice that, and more while the count grows, so the window never limits slow start.
+ * An application that lets half of the budget wait gets no more.
+ *
+ * Connections whose budget has grown are on tcp->grown. The sum of their budgets stays within half of the shared
+ * frames: a connection gets what the others leave, and at least an equal share. A connection above its share
+ * returns frames when it is measured next. The window that was advertised is never taken back (RFC 9293 section
+ * 3.8.6): rx_frames_limit still accepts it, while rx_frames_budget, which later windows follow, is lower at once.
+ * A connection that has not been measured for BUDGET_IDLE_NS returns its share when another one wants it.
+ *
+ * Send budgets follow the congestion window: twice that, as Linux's tcp_sndbuf_expand(). No connection holds more
+ * frames than are still free (dynamic thresholds: Choudhury and Hahne 1998), so n busy connections hold 1/(n + 1)
+ * of the frames each.
+ */
+#include "transport/tcp.h"
+
+#define BUDGET_FRAMES_BASE 256u   /* a tuned budget begins with these and never goes below */
+#define BUDGET_FRAMES_MAX 65536u  /* of jumbo frames still less than half the sequence space */
+#define BUDGET_FRAMES_SPARE 16u   /* segments that are not full, and what is not in flight */
+#define BUDGET_RESERVE_FRAMES 16u /* for ACKs, RSTs and ARP when data has taken all it may */
+#define BUDGET_IDLE_NS TCP_NS_PER_S
+#define BUDGET_INTERVAL_NS_MIN 100000u /* between measurements: they cost instructions */
+#define BUDGET_RTT_NS_UNKNOWN (10 * TCP_NS_PER_MS)
+#define BUDGET_RTT_NS_MAX TCP_NS_PER_S
+
+/* ------------------------------------------------------------------------------------------------
+ * The pool.
+ */
+static uint32_t budget_floor(const struct tcp *tcp, uint32_t held, uint64_t other_held)
+{
+	const struct nicio *io = tcp->io;
+	uint32_t floor = BUDGET_RESERVE_FRAMES, quarter = tcp->shared_frames / 4;
+
+	if (io->fill_max > io->fill_held)
+		floor += io->fill_max - io->fill_held;
+	/* The directions may not starve one another: two stacks whose pools are full of bytes to send
+	 * would refuse each other's for ever. Every connection may hold a few frames of both. */
+	if (held >= TCP_FRAMES_BUDGET_MIN && other_held < quarter)
+		floor += quarter - (uint32_t)other_held;
+	return floor;
+}
+
+uint32_t tcp_pool_floor_tx(const struct harp_conn *conn)
+{
+	return budget_floor(conn->tcp, conn->tx_frames_held, conn->tcp->stats->frames_tcp_rx);
+}
+
+uint32_t tcp_pool_floor_rx(const struct harp_conn *conn)
+{
+	return budget_floor(conn->tcp, conn->rx_frames_held, conn->tcp->stats->frames_tcp_tx);
+}
+
+void tcp_budget_init(struct tcp *tcp)
+{
+	if (tcp->pool->frame_count > tcp->io->fill_max)
+		tcp->shared_frames = tcp->pool->frame_count - tcp->io->fill_max;
+	tcp->pool_plenty_frames =
+		BUDGET_RESERVE_FRAMES + tcp->io->fill_max + tcp->shared_frames / 4 + 1;
+	TAILQ_INIT(&tcp->grown);
+}
+
+/* Within the limits of harp_tcp_options, and half of what the fill ring leaves of the pool. */
+static uint32_t budget_clamp(const struct tcp *tcp, uint64_t frames)
+{
+	if (frames > tcp->shared_frames / 2)
+		frames = tcp->shared_frames / 2;
+	if (frames > BUDGET_FRAMES_MAX)
+		frames = BUDGET_FRAMES_MAX;
+	return frames < TCP_FRAMES_BUDGET_MIN ? TCP_FRAMES_BUDGET_MIN : (uint32_t)frames;
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * Receiving.
+ */
+static void budget_unlist(struct harp_conn *conn)
+{
+	if (!conn->on_grown_list)
+		return;
+	TAILQ_REMOVE(&conn->tcp->grown, conn, grown_link);
+	conn->tcp->grown_count--;
+	conn->tcp->grown_frames -= conn->rx_frames_budget;
+	conn->on_grown_list = 0;
+}
+
+/* To the tail: the list is in the order of the last measurement. */
+static void budget_list(struct harp_conn *conn)
+{
+	TAILQ_INSERT_TAIL(&conn->tcp->grown, conn, grown_link);
+	conn->tcp->grown_count++;
+	conn->tcp->grown_frames += conn->rx_frames_budget;
+	conn->on_grown_list = 1;
+}
+
+/* Not on the list. */
+static void budget_set_rx(struct harp_conn *conn, uint32_t frames)
+{
+	uint32_t promised = conn->rx_frames_held;
+
+	if (conn->rcv_bytes_per_frame > 0)
+		promised += (conn_rcv_wnd_bytes(conn) + conn->rcv_bytes_per_frame - 1) /
+			    conn->rcv_bytes_per_frame;
+	conn->rx_frames_budget = frames;
+	conn->budget.rx_frames_limit = promised > frames ? promised : frames;
+}
+
+void tcp_budget_release(struct harp_conn *conn)
+{
+	if (!conn->on_grown_list)
+		return;
+	budget_unlist(conn);
+	budget_set_rx(conn, budget_clamp(conn->tcp, BUDGET_FRAMES_BASE));
+}
+
+/* Of the grown connections the one that was measured longest ago, when that is long: its share is free. */
+static void budget_reclaim(struct tcp *tcp, const struct harp_conn *wants)
+{
+	struct harp_conn *conn = TAILQ_FIRST(&tcp->grown);
+
+	if (conn && conn != wants && tcp->now_ns - conn->budget.measure_start_ns >= BUDGET_IDLE_NS)
+		tcp_budget_release(conn);
+}
+
+static void budget_grant(struct harp_conn *conn, uint64_t want)
+{
+	struct tcp *tcp = conn->tcp;
+	uint32_t base = budget_clamp(tcp, BUDGET_FRAMES_BASE), limit = tcp->shared_frames / 2;
+	uint32_t before = conn->rx_frames_budget, room, share, frames;
+
+	if (want <= before && !conn->on_grown_list)
+		return;
+	budget_unlist(conn);
+	if (want + tcp->grown_frames > limit)
+		budget_reclaim(tcp, conn);
+	room = limit > tcp->grown_frames ? limit - tcp->grown_frames : 0;
+	share = limit / (tcp->grown_count + 1);
+	if (room < share)
+		room = share;
+	if (want < before)
+		want = before;
+	frames = budget_clamp(tcp, want < room ? want : room);
+	budget_set_rx(conn, frames > base ? frames : base);
+	if (frames > base)
+		budget_list(conn);
+	nicio_fill_raise(tcp->io,
+			 tcp->grown_frames); /* senders may fill all these windows at once */
+	if (conn->rx_frames_budget != before)
+		conn->advertised.held_frames =
+			UINT32_MAX; /* the window field follows another budget */
+}
+
+/* A receiver that never sends data knows the round trip of the handshake; a longer one shows in the timestamps, which
+ * count milliseconds. */
+static uint64_t budget_rtt_ns(const struct harp_conn *conn)
+{
+	uint64_t rtt_ns = conn->rtt.srtt_ns ? conn->rtt.srtt_ns : BUDGET_RTT_NS_UNKNOWN, echo_ns;
+
+	if (conn->options & HARP_TCPI_TIMESTAMPS) {
+		echo_ns = (conn_tsval(conn) - conn->ts.echo) * TCP_NS_PER_MS;
+		if (echo_ns > TCP_NS_PER_MS && echo_ns - TCP_NS_PER_MS > rtt_ns)
+			rtt_ns = echo_ns - TCP_NS_PER_MS;
+	}
+	return rtt_ns < BUDGET_RTT_NS_MAX ? rtt_ns : BUDGET_RTT_NS_MAX;
+}
+
+void tcp_budget_measure(struct harp_conn *conn)
+{
+	uint64_t out_of_order = (uint64_t)conn->reass_frames * conn->rcv_bytes_per_frame;
+	uint64_t received = conn->acct.bytes_received + out_of_order;
+	uint64_t elapsed_ns = conn->tcp->now_ns - conn->budget.measure_start_ns;
+	uint64_t bytes = received - conn->budget.measure_start_bytes,
+		 most = conn->budget.received_bytes_max, want;
+	uint64_t rtt_ns = budget_rtt_ns(conn);
+
+	if (elapsed_ns < rtt_ns)
+		return;
+	conn->budget.measure_end_ns =
+		conn->tcp->now_ns +
+		(rtt_ns > BUDGET_INTERVAL_NS_MIN ? rtt_ns : BUDGET_INTERVAL_NS_MIN);
+	conn->budget.measure_start_ns = conn->tcp->now_ns;
+	conn->budget.measure_start_bytes = received;
+	bytes = bytes * rtt_ns / elapsed_ns;
+	want = 2 * bytes;
+	if (bytes > most) {
+		conn->budget.received_bytes_max = bytes;
+		if (most > 0) /* slow start doubles it until the next measurement */
+			want += 4 * (bytes - most);
+	}
+	/* An application that reads too slowly needs no larger window. */
+	if ((conn->rx_frames_held - conn->reass_frames) * 2 > conn->rx_frames_budget)
+		want = 0;
+	budget_grant(conn, want / conn->rcv_bytes_per_frame + BUDGET_FRAMES_SPARE);
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * Sending.
+ */
+uint32_t tcp_budget_tx_frames(const struct harp_conn *conn)
+{
+	const struct tcp *tcp = conn->tcp;
+	uint32_t base = budget_clamp(tcp, BUDGET_FRAMES_BASE), floor = tcp_pool_floor_tx(conn);
+	uint32_t frame_bytes = tcp->pool->frame_size - tcp->pool->data_at, most = 0;
+	uint64_t segments = 2ull * conn->cc.cwnd_bytes / conn->snd_mss_bytes + BUDGET_FRAMES_SPARE;
+	uint64_t want = segments * ((conn->snd_mss_bytes + frame_bytes - 1) / frame_bytes);
+
+	if (!conn->budget.tx_tuned)
+		return conn->tx_frames_budget;
+	if (tcp->pool->free_count > floor)
+		most = budget_clamp(tcp, tcp->pool->free_count - floor);
+	if (want > most)
+		want = most;
+	if (want < base)
+		want = base;
+	return want > conn->tx_frames_held ? (uint32_t)want : conn->tx_frames_held;
+}
+
+void tcp_budget_tune_tx(struct harp_conn *conn)
+{
+	if (conn->budget.tx_tuned)
+		conn->tx_frames_budget = tcp_budget_tx_frames(conn);
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * Asked for.
+ */
+void tcp_budget_begin(struct harp_conn *conn, uint32_t rx_frames, uint32_t tx_frames)
+{
+	const struct tcp *tcp = conn->tcp;
+
+	conn->budget.rx_tuned = rx_frames == 0;
+	conn->budget.tx_tuned = tx_frames == 0;
+	conn->rx_frames_budget = budget_clamp(tcp, rx_frames ? rx_frames : BUDGET_FRAMES_BASE);
+	conn->tx_frames_budget = budget_clamp(tcp, tx_frames ? tx_frames : BUDGET_FRAMES_BASE);
+	conn->budget.rx_frames_limit = conn->rx_frames_budget;
+	/* The window scale is that of the largest window there may be: RFC 7323 section 2.3. */
+	conn->budget.rx_frames_max = conn->budget.rx_tuned ? budget_clamp(tcp, BUDGET_FRAMES_MAX)
+							   : conn->rx_frames_budget;
+}
+
+void tcp_budget_change_rx(struct harp_conn *conn, uint32_t frames)
+{
+	conn->budget.rx_tuned = frames == 0;
+	if (conn->budget.rx_tuned)
+		return;
+	budget_unlist(conn);
+	budget_set_rx(conn, budget_clamp(conn->tcp, frames));
+	if (conn->budget.rx_frames_max < conn->rx_frames_budget)
+		conn->budget.rx_frames_max = conn->rx_frames_budget;
+	conn->advertised.held_frames = UINT32_MAX;
+	tcp_window_reopen(conn);
+}
+
+void tcp_budget_change_tx(struct harp_conn *conn, uint32_t frames)
+{
+	conn->budget.tx_tuned = frames == 0;
+	if (conn->budget.tx_tuned)
+		tcp_budget_tune_tx(conn);
+	else
+		conn->tx_frames_budget = budget_clamp(conn->tcp, frames);
+}

@@ -1,0 +1,246 @@
+# SPDX-License-Identifier: Apache-2.0
+"""HARP and the kernel's TCP over a path that loses packets at random.
+
+Both ends of every run are of one kind, harp-tcp drives both kinds by the same loop, offloads are
+off for both, and the path is a bridge in the middle (harp.bench.badpath). Runs alternate, so that a
+noisy minute touches all of them, and medians are compared. The processes run before all others
+(SCHED_FIFO) unless told otherwise: a stack in a process stands still when the process does, half of
+the kernel's does not, and what else the machine has to do is no property of either.
+"""
+
+import json
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from subprocess import Popen
+from typing import Any
+
+from harp import _paths
+from harp.bench.badpath import Dropper
+from harp.errors import Exit, HarpError
+from harp.lab import Host, Lab, LabOptions, cpus, require_programs
+
+HARP = "harp"
+BASELINE = "cubic"  # what Linux has by default, and what goals refer to
+PORTS = {"harp": 61000, "kernel": 7000}
+MESSAGE_BYTES = 65536
+STREAM_DEPTH = 16  # messages on their way when bandwidth is wanted
+RATIO_GOAL = 0.9  # goodput, HARP to cubic: at least; the inverse for times: at most
+RESENT_GOAL = 1.5  # bytes that HARP sends again to bytes lost: at most
+_FINISH_S = 60
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Flows:
+    """What one process sends: so many connections of one kind at once."""
+
+    kind: str  # "harp", or a congestion control of the kernel's
+    flows: int = 1
+    depth: int = STREAM_DEPTH
+    seconds: float = 3
+    skip_s: float = 0.5
+    spin: bool = False
+    sleep: bool = False  # a stack too sleeps at once when there is nothing to do
+    realtime: int = 1  # SCHED_FIFO's priority; 0: a process like all others
+    harp_cc: str | None = None
+    start_ns: int = 0  # the first byte leaves then (CLOCK_MONOTONIC); 0: as soon as connected
+
+    @property
+    def side(self) -> str:
+        return "harp" if self.kind == HARP else "kernel"
+
+    def options(self, host: Host) -> list[str | Path]:
+        """harp-tcp's options that both ends have."""
+        spin = ["--spin"] if self.spin else ["--sleep"] if self.sleep else []
+        if self.side == "kernel":
+            return ["--kernel", "--cc", self.kind, *spin]
+        library = _paths.find(_paths.XDP_LIBRARY).parent
+        cc = [] if self.harp_cc is None else ["--cc", self.harp_cc]
+        return ["--ifname", host.ifname, "--lib-dir", library, *cc, *spin]
+
+    def times(self) -> list[str]:
+        """The measured part, as both ends are told it."""
+        times = ["--skip", str(self.skip_s), "--seconds", str(self.seconds)]
+        return [*times, "--start-ns", str(self.start_ns)] if self.start_ns else times
+
+
+class Transfer:
+    """Messages from host 0 to host 1, from the start of both processes to their reports."""
+
+    def __init__(self, lab: Lab, flows: Flows) -> None:
+        here, there = lab.hosts
+        tool = _paths.find("harp-tcp")
+        end = [there.address, str(PORTS[flows.side])]
+        sink: list[str | Path] = [tool, "sink", *end, *flows.options(there)]
+        sink += ["--count", str(flows.flows), "-o", "json", *flows.times()]
+        self._sink = there.popen(sink, cpu=cpus()[-1], realtime=flows.realtime)
+        assert self._sink.stdout is not None
+        if self._sink.stdout.readline() != "ready\n":
+            raise HarpError(_words(self._sink))
+        message: list[str | Path] = [tool, "message", *end, *flows.options(here), "-o", "json"]
+        message += ["--size", str(MESSAGE_BYTES), "--depth", str(flows.depth)]
+        message += ["--flows", str(flows.flows), *flows.times()]
+        self._message = here.popen(message, cpu=cpus()[0], realtime=flows.realtime)
+        self._wait_s = flows.seconds + _FINISH_S
+
+    def finish(self) -> dict[str, Any]:
+        """The sender's report, with the receiver's of each connection as `sources`.
+
+        HarpError in the words of the end that failed.
+        """
+        printed, complaint = self._message.communicate(timeout=self._wait_s)
+        if self._message.returncode != 0:
+            raise HarpError(complaint.strip() or "harp-tcp message failed")
+        sources, _ = self._sink.communicate(timeout=_FINISH_S)
+        if self._sink.returncode != 0:
+            raise HarpError("harp-tcp sink failed")
+        report: dict[str, Any] = json.loads(printed)
+        report["sources"] = [json.loads(line) for line in sources.splitlines()]
+        return report
+
+
+def _words(process: Popen[str]) -> str:
+    return process.communicate(timeout=_FINISH_S)[1].strip() or "harp-tcp failed"
+
+
+def check_kinds(kinds: Sequence[str]) -> None:
+    """HarpError names a congestion control that this kernel has not."""
+    known = Path("/proc/sys/net/ipv4/tcp_available_congestion_control").read_text().split()
+    for kind in kinds:
+        if kind != HARP and kind not in known:
+            raise HarpError(
+                f"this kernel has no congestion control {kind}; it has {', '.join(known)}",
+                Exit.MISSING,
+            )
+
+
+def path_lab(mtu_bytes: int, ipv6: bool = False) -> Lab:
+    """Two hosts with a switch in the middle, all offloads off."""
+    require_programs("chrt", "tc")
+    return Lab(LabOptions(2, mtu_bytes, offload=False, switch=True, ipv6=ipv6))
+
+
+def forget_paths(lab: Lab) -> None:
+    """Lets no run profit or suffer from what the kernel learnt of the path in one before."""
+    for host in lab.hosts:
+        host.sysctl("ipv4/tcp_no_metrics_save", 1)
+
+
+@dataclass(frozen=True)
+class LossOptions:
+    """What the loss bench does."""
+
+    losses: tuple[float, ...] = (0.001, 0.01, 0.03)  # shares of packets, each direction
+    kinds: tuple[str, ...] = (HARP, BASELINE, "bbr", "reno")
+    rounds: int = 7
+    seconds: float = 2
+    mtu_bytes: int = 1500
+    ipv6: bool = False
+    spin: bool = False
+    realtime: bool = True
+    harp_cc: str | None = None
+
+
+def run_loss(options: LossOptions, say: Say) -> dict[str, Any]:
+    """For each loss and kind: a stream of messages, and one message at a time; medians."""
+    check_kinds(options.kinds)
+    results = []
+    with path_lab(options.mtu_bytes, options.ipv6) as lab, Dropper(lab) as dropper:
+        forget_paths(lab)
+        for loss in options.losses:
+            rounds: dict[str, list[dict[str, Any]]] = {kind: [] for kind in options.kinds}
+            for index in range(options.rounds):
+                say(f"loss {loss:.1%}, round {index + 1} of {options.rounds}")
+                for kind in options.kinds:
+                    seed = 1000 * index + round(loss * 1e6)
+                    rounds[kind].append(_loss_round(lab, dropper, options, kind, loss, seed))
+            results.append(_loss_result(loss, rounds))
+    return {
+        "options": asdict(options),
+        "message_bytes": MESSAGE_BYTES,
+        "stream_depth": STREAM_DEPTH,
+        "goals": {"ratio": RATIO_GOAL, "resent_to_lost": RESENT_GOAL},
+        "results": results,
+        "ok": all(all(result["met"].values()) for result in results),
+    }
+
+
+def _loss_round(
+    lab: Lab, dropper: Dropper, options: LossOptions, kind: str, loss: float, seed: int
+) -> dict[str, Any]:
+    """One run of each test; times in us."""
+    found: dict[str, Any] = {}
+    before = dropper.counts(0)
+    resent = 0
+    for test, depth in (("stream", STREAM_DEPTH), ("single", 1)):
+        dropper.lose_both_ways(loss, seed)
+        flows = Flows(
+            kind,
+            depth=depth,
+            seconds=options.seconds,
+            spin=options.spin,
+            realtime=int(options.realtime),
+            harp_cc=options.harp_cc,
+        )
+        report = Transfer(lab, flows).finish()
+        conn = report["flows"][0]["conn"]
+        resent += conn["bytes_retransmitted"]
+        found[f"{test}_gbit_per_s"] = report["bytes"] * 8e-9 / report["seconds"]
+        for name in ("p50", "p99"):
+            # No message at all in the time: one took longer than that.
+            times = report["message_ns"] or {name: options.seconds * 1e9}
+            found[f"{test}_{name}_us"] = times[name] / 1e3
+        found[f"{test}_conn"] = conn
+    after = dropper.counts(0)
+    if after["super_packets"]:
+        raise HarpError("the path saw packets of more than one segment: an offload is on")
+    lost = after["dropped_payload_bytes"] - before["dropped_payload_bytes"]
+    found["lost_bytes"], found["resent_bytes"] = lost, resent
+    found["resent_to_lost"] = resent / lost if lost else None
+    return found
+
+
+_MEDIANS = (
+    *("stream_gbit_per_s", "stream_p50_us", "stream_p99_us"),
+    *("single_gbit_per_s", "single_p50_us", "single_p99_us", "resent_to_lost"),
+)
+
+
+def _loss_result(loss: float, rounds: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
+    medians = {
+        kind: {
+            name: _median([found[name] for found in runs if found[name] is not None])
+            for name in _MEDIANS
+        }
+        for kind, runs in rounds.items()
+    }
+    result: dict[str, Any] = {"loss": loss, "median": medians, "rounds": rounds}
+    result["ratio"] = {
+        kind: {name: _ratio(medians[HARP][name], median[name]) for name in _MEDIANS[:-1]}
+        for kind, median in medians.items()
+        if HARP in medians and kind != HARP
+    }
+    result["met"] = _loss_met(result)
+    return result
+
+
+def _loss_met(result: dict[str, Any]) -> dict[str, bool]:
+    """The goals, as far as both competitors ran."""
+    met = {}
+    if ratio := result["ratio"].get(BASELINE):
+        met["goodput"] = ratio["stream_gbit_per_s"] >= RATIO_GOAL
+        met["stream p99"] = ratio["stream_p99_us"] <= 1 / RATIO_GOAL
+        met["single p99"] = ratio["single_p99_us"] <= 1 / RATIO_GOAL
+    if resent := result["median"].get(HARP, {}).get("resent_to_lost"):
+        met["resent"] = resent <= RESENT_GOAL
+    return met
+
+
+def _median(values: list[float]) -> float:
+    return statistics.median(values) if values else 0.0
+
+
+def _ratio(value: float, base: float) -> float:
+    return value / base if base else 0.0

@@ -1,0 +1,464 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Measures the paths between this host and a peer, and decides which path carries which messages.
+
+Theory of operation
+-------------------
+One host waits (`serve`), the other measures (`measure`). They meet on a TCP connection and prove
+to each other that they know a token, which the waiting host printed: HMAC-SHA256 over both nonces.
+Then the measuring host names one run at a time (a traffic shape, a path, an address for rank 0),
+and each host starts one harp-bench, as rank 0 and rank 1. Paths alternate within a round, since the
+machine's pace and the network's load change within minutes.
+
+Messages are JSON objects, one a line, at most LINE_BYTES_MAX. A waiting host runs nothing but
+harp-bench, with shapes and sizes of this file; the peer chooses among them and no more.
+"""
+
+import hashlib
+import hmac
+import json
+import os
+import secrets
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from harp import _paths
+from harp.bench.runner import BenchOptions
+from harp.errors import Exit, HarpError
+from harp.plugin_log import path_in_use
+
+KIB, MIB = 1024, 1 << 20
+PORT = 7900
+LINE_BYTES_MAX = 1 << 20
+HARP, KERNEL = "xdp", "kernel"  # HARP_PATH of the two
+PATHS = (HARP, KERNEL)
+# The size classes of a profile (plugin/process/profile.h): the longest message of each.
+CLASSES = {"none": 0, "4KiB": 4 * KIB, "64KiB": 64 * KIB, "all": 1 << 63}
+# Messages move to HARP lanes where these are faster by this factor: a comm of both kinds of lanes
+# costs some of what it gains, and kernel TCP leaves the NIC's queues to other processes.
+MARGIN = 1.1
+MODE_WORDS = {
+    "generic copy": "generic-copy",
+    "native copy": "native-copy",
+    "native zero-copy": "zero-copy",
+    "zero-copy": "zero-copy",
+}
+MODES = frozenset(MODE_WORDS.values())
+_PROOF_TIMEOUT_S = 5.0
+_RUN_TIMEOUT_S = 60.0
+_BYTES_A_RUN = 48 * MIB
+_RUNS_MIN, _RUNS_MAX = 4, 2000
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A traffic pattern of two ranks.
+
+    message_bytes are the sizes of NCCL's messages; factor turns them into harp-bench's size: a ring
+    all-reduce of two ranks sends half of its buffer in each message.
+    """
+
+    name: str
+    mode: str
+    message_bytes: tuple[int, ...]
+    channels: int = 1
+    factor: int = 1
+
+    def sizes(self) -> str:
+        """harp-bench's --sizes: bytes, repetitions and warm-up of each."""
+        words = []
+        for size in self.message_bytes:
+            runs = min(max(_RUNS_MIN, _BYTES_A_RUN // (size * self.channels)), _RUNS_MAX)
+            words.append(f"{size * self.factor}:{runs}:{max(1, runs // 5)}")
+        return ",".join(words)
+
+    def time_us(self, row: Mapping[str, Any]) -> float:
+        """The time of one operation, from a row of harp-bench's report."""
+        if self.mode == "bw":
+            return float(row["window_us"]) / float(row["messages"])
+        return float(row["iteration"]["p50_us"])
+
+
+SHAPES = {
+    shape.name: shape
+    for shape in (
+        Shape(
+            "allreduce",
+            "allreduce",
+            (8, KIB, 4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB, MIB, 4 * MIB),
+            factor=2,
+        ),
+        Shape("stream", "bw", (16 * KIB, 64 * KIB, 256 * KIB, MIB, 4 * MIB), channels=4),
+    )
+}
+
+Times = dict[str, dict[int, list[float]]]  # us, by path and message size, one for each round
+
+
+# --------------------------------------------------------------------------------------------------
+# Deciding: no clock and no machine.
+#
+def speed_of_harp(times: Times, size: int) -> float:
+    """How many times as fast HARP lanes are as kernel lanes: the median of the rounds' ratios."""
+    ratios = np.array(times[KERNEL][size]) / np.array(times[HARP][size])
+    return float(np.median(ratios))
+
+
+def harp_up_to(measured: Mapping[str, Times]) -> str:
+    """The largest size class of messages that HARP lanes shall carry: a key of CLASSES.
+
+    HARP lanes are faster by MARGIN for every message of that class and of the smaller ones, in
+    every shape that measured it.
+    """
+    best = "none"
+    for name, limit in CLASSES.items():
+        speeds = [
+            speed_of_harp(times, size)
+            for times in measured.values()
+            for size in times[HARP]
+            if size <= limit
+        ]
+        if speeds and min(speeds) < MARGIN:
+            break
+        best = name
+    return best
+
+
+def rows(measured: Mapping[str, Times]) -> list[dict[str, Any]]:
+    """One row for each shape and message size: medians in us, and the speed of HARP lanes."""
+    return [
+        {
+            "shape": name,
+            "message_bytes": size,
+            "harp_us": round(float(np.median(times[HARP][size])), 2),
+            "kernel_us": round(float(np.median(times[KERNEL][size])), 2),
+            "speed_of_harp": round(speed_of_harp(times, size), 3),
+        }
+        for name, times in measured.items()
+        for size in sorted(times[HARP])
+    ]
+
+
+def nic_mode(path_words: str) -> str:
+    """The mode of a profile's [[nic]], from the plugin's line about its path."""
+    for words, mode in MODE_WORDS.items():
+        if words in path_words:
+            return mode
+    raise HarpError(f"the plugin does not say how it uses the NIC: {path_words!r}")
+
+
+def profile_text(
+    host: str, ifname: str, mode: str, peers: str, measured: Sequence[Mapping[str, Any]], limit: str
+) -> str:
+    """The profile of one host (docs/configuration.md), with the measurement as comments."""
+    lines = [
+        f"# Written by harpctl tune, {time.strftime('%Y-%m-%d %H:%M')}. Times in us, medians;",
+        "# speed of HARP lanes relative to kernel lanes.",
+        "# shape       message  HARP lanes  kernel lanes  speed",
+    ]
+    lines += [
+        f"# {row['shape']:<9} {row['message_bytes']:>9} {row['harp_us']:>11.1f}"
+        f" {row['kernel_us']:>13.1f} {row['speed_of_harp']:>6.2f}"
+        for row in measured
+    ]
+    lines += ["version = 1", f'host = "{host}"', "", "[[nic]]", f'ifname = "{ifname}"']
+    lines += [f'mode = "{mode}"', f'harp_up_to = "{limit}"', f'peers = "{peers}"', ""]
+    return "\n".join(lines)
+
+
+# --------------------------------------------------------------------------------------------------
+# The connection between the two hosts.
+#
+def _proof(token: str, role: str, nonces: Sequence[str]) -> str:
+    text = "\n".join(("harp tune", role, *nonces))
+    return hmac.new(token.encode(), text.encode(), hashlib.sha256).hexdigest()
+
+
+@dataclass
+class Link:
+    """JSON lines over a TCP connection. HarpError names the peer for all that goes wrong."""
+
+    sock: socket.socket
+    peer: str
+    _buffer: bytearray = field(default_factory=bytearray)
+
+    def send(self, message: Mapping[str, Any]) -> None:
+        """One message."""
+        try:
+            self.sock.sendall(json.dumps(message).encode() + b"\n")
+        except OSError as error:
+            raise HarpError(f"{self.peer}: {error.strerror or error}") from error
+
+    def receive(self) -> dict[str, Any]:
+        """The next message."""
+        while b"\n" not in self._buffer:
+            if len(self._buffer) > LINE_BYTES_MAX:
+                raise HarpError(f"{self.peer}: sent a line of more than {LINE_BYTES_MAX} bytes")
+            try:
+                got = self.sock.recv(65536)
+            except TimeoutError:
+                raise HarpError(f"{self.peer}: no answer in time") from None
+            except OSError as error:
+                raise HarpError(f"{self.peer}: {error.strerror}") from error
+            if not got:
+                raise HarpError(f"{self.peer}: closed the connection")
+            self._buffer += got
+        line, _, rest = bytes(self._buffer).partition(b"\n")
+        self._buffer = bytearray(rest)
+        try:
+            message = json.loads(line)
+        except ValueError:
+            message = None
+        if not isinstance(message, dict):
+            raise HarpError(f"{self.peer}: does not speak harpctl tune's protocol")
+        return message
+
+    def authenticate(self, token: str, *, waits: bool) -> None:
+        """Both prove that they know the token, the measuring host first."""
+        own = secrets.token_hex(16)
+        self.send({"harp_tune": 1, "nonce": own})
+        greeting = self.receive()
+        if greeting.get("harp_tune") != 1:
+            raise HarpError(f"{self.peer}: another version of harpctl tune; install the same HARP")
+        other = str(greeting.get("nonce"))
+        nonces = (own, other) if waits else (other, own)
+        proofs = {role: _proof(token, role, nonces) for role in ("waits", "measures")}
+        if not waits:
+            self.send({"proof": proofs["measures"]})
+        answer = str(self.receive().get("proof"))
+        if not hmac.compare_digest(answer, proofs["measures" if waits else "waits"]):
+            raise HarpError(
+                f"{self.peer}: wrong token; give the one that `harpctl tune` printed there",
+                Exit.REFUSED,
+            )
+        if waits:
+            self.send({"proof": proofs["waits"]})
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.sock.close()
+
+
+# --------------------------------------------------------------------------------------------------
+# One run: harp-bench on both hosts.
+#
+@dataclass
+class Rank:
+    """A harp-bench of this host."""
+
+    process: subprocess.Popen[str]
+    folder: tempfile.TemporaryDirectory[str]
+
+    def wait(self) -> tuple[str, str]:
+        """What it printed, and why it failed; the latter is empty when it did not."""
+        with self.folder as folder:
+            try:
+                printed, _ = self.process.communicate(timeout=_RUN_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.communicate()
+                return "", f"harp-bench took more than {_RUN_TIMEOUT_S:.0f} s"
+            lines = (Path(folder) / "stderr").read_text(errors="replace").strip().splitlines()
+        if self.process.returncode == 0:
+            return printed, ""
+        return "", lines[-1] if lines else f"harp-bench: exit status {self.process.returncode}"
+
+    def kill(self) -> None:
+        """Ends it."""
+        self.process.kill()
+        self.wait()
+
+
+def start_rank(rank: int, root: str, shape: Shape, path: str, ifname: str) -> Rank:
+    """Starts harp-bench as this rank of two. root: rank 0's address and port."""
+    options = BenchOptions(
+        shape.mode,
+        path=path,
+        sizes=shape.sizes(),
+        channels=shape.channels,
+        datacheck=False,
+        timeout_s=30,
+    )
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("NCCL_", "HARP_")) or name in {"HARP_SOCKET", "HARP_DAEMON"}
+    }
+    command = [str(_paths.find("harp-bench")), *options.arguments()]
+    command += ["--rank", str(rank), "--ranks", "2", "--root", root, "--ifname", f"={ifname}"]
+    folder = tempfile.TemporaryDirectory(prefix="harp-tune-")
+    with (Path(folder.name) / "stderr").open("w") as stderr:
+        process = subprocess.Popen(
+            command,
+            env=environment | {"HARP_PATH": path, "NCCL_DEBUG": "INFO"},
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            stdin=subprocess.DEVNULL,
+            text=True,
+        )
+    return Rank(process, folder)
+
+
+def _free_port(address: str) -> int:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with closing(socket.socket(family, socket.SOCK_STREAM)) as sock:
+        sock.bind((address, 0))
+        port: int = sock.getsockname()[1]
+        return port
+
+
+def _endpoint(address: str, port: int) -> str:
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+
+
+def _run(link: Link, shape: Shape, path: str, ifname: str) -> dict[str, Any]:
+    """One run as rank 0: its report."""
+    address = str(link.sock.getsockname()[0])
+    port = _free_port(address)
+    own = start_rank(0, _endpoint(address, port), shape, path, ifname)
+    try:
+        link.send({"run": {"shape": shape.name, "path": path, "port": port}})
+        answer = link.receive()
+    except BaseException:
+        own.kill()
+        raise
+    if answer.get("failed"):
+        # The rank that failed first has the cause; the other one only lost its peer.
+        cause = own.wait()[1] if own.process.poll() is not None else ""
+        if not cause:
+            own.kill()
+        raise HarpError(
+            f"path {path}: {cause}"
+            if cause
+            else f"{link.peer}: path {path}: {str(answer['failed'])[:500]}"
+        )
+    printed, failed = own.wait()
+    if failed:
+        raise HarpError(f"path {path}: {failed}")
+    report: dict[str, Any] = json.loads(printed)
+    return report
+
+
+def measure(
+    link: Link, ifname: str, rounds: int, advance: Callable[[str], None]
+) -> tuple[dict[str, Times], str]:
+    """Times of every shape over both paths, and the plugin's line about its AF_XDP path.
+
+    advance is called before each of `steps(rounds)` runs with what is run next.
+    """
+    words = ""
+    measured: dict[str, Times] = {
+        name: {path: {size: [] for size in shape.message_bytes} for path in PATHS}
+        for name, shape in SHAPES.items()
+    }
+    for index in range(rounds):
+        for name, shape in SHAPES.items():
+            for path in PATHS if index % 2 == 0 else reversed(PATHS):
+                advance(f"{name} over {path}")
+                report = _run(link, shape, path, ifname)
+                if path == HARP:
+                    words = path_in_use([str(entry["text"]) for entry in report["log"]])
+                for row in report["results"]:
+                    size = int(row["size_bytes"]) // shape.factor
+                    measured[name][path][size].append(shape.time_us(row))
+    return measured, words
+
+
+def steps(rounds: int) -> int:
+    """Runs of `measure`."""
+    return rounds * len(SHAPES) * len(PATHS)
+
+
+# --------------------------------------------------------------------------------------------------
+# The two roles.
+#
+def connect(host: str, port: int, token: str) -> Link:
+    """To the host that waits. HarpError says why it can't be had."""
+    peer = _endpoint(host, port)
+    try:
+        sock = socket.create_connection((host, port), timeout=_PROOF_TIMEOUT_S)
+    except OSError as error:
+        raise HarpError(
+            f"{peer}: {error.strerror or error}; run `harpctl tune` there first", Exit.MISSING
+        ) from error
+    link = Link(sock, peer)
+    try:
+        link.authenticate(token, waits=False)
+    except BaseException:
+        sock.close()
+        raise
+    sock.settimeout(2 * _RUN_TIMEOUT_S)
+    return link
+
+
+def _obey(link: Link, ifname: str, write: Callable[[Any], str], say: Say) -> None:
+    """Runs what the measuring host names, until it sends the profile."""
+    address = str(link.sock.getpeername()[0]).removeprefix("::ffff:")
+    while True:
+        message = link.receive()
+        if "profile" in message:
+            link.send({"written": write(message["profile"])})
+            return
+        run = message.get("run")
+        if not isinstance(run, dict):
+            raise HarpError(f"{link.peer}: sent neither a run nor a profile")
+        shape, path, port = SHAPES.get(str(run.get("shape"))), run.get("path"), run.get("port")
+        if shape is None or path not in PATHS or type(port) is not int or not 1024 <= port < 65536:
+            raise HarpError(f"{link.peer}: asked for a run that this version does not know")
+        say(f"{shape.name} over {path}")
+        rank = start_rank(1, _endpoint(address, port), shape, path, ifname)
+        _, failed = rank.wait()
+        link.send({"failed": failed} if failed else {"done": True})
+
+
+def _serve(
+    link: Link,
+    pick_interface: Callable[[str], str],
+    write: Callable[[Any, str, str, str], str],
+    say: Say,
+) -> None:
+    # The measuring host starts its own rank before it asks for the next run.
+    link.sock.settimeout(2 * _RUN_TIMEOUT_S)
+    own = str(link.sock.getsockname()[0])
+    ifname = pick_interface(own)
+    link.send({"host": socket.gethostname(), "ifname": ifname})
+    _obey(link, ifname, lambda sent: write(sent, ifname, link.peer, own), say)
+
+
+def serve(
+    listener: socket.socket,
+    token: str,
+    pick_interface: Callable[[str], str],
+    write: Callable[[Any, str, str, str], str],
+    say: Say,
+) -> None:
+    """Waits for a measuring host that knows the token, and serves it.
+
+    pick_interface names the interface that has an address of this host; write stores a profile,
+    given what the peer sent, that interface, the peer's name and the address of this host, and
+    returns its path. A connection that does not prove the token within _PROOF_TIMEOUT_S is closed
+    and named in one line, and the next one is served.
+    """
+    while True:
+        sock, address = listener.accept()
+        with Link(sock, _endpoint(address[0].removeprefix("::ffff:"), address[1])) as link:
+            try:
+                sock.settimeout(_PROOF_TIMEOUT_S)
+                link.authenticate(token, waits=True)
+            except HarpError as error:
+                say(f"refused: {error}")
+                continue
+            _serve(link, pick_interface, write, say)
+            return

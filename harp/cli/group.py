@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A click group whose help cuts nothing, and which suggests a command for a mistyped one."""
+
+import difflib
+from collections.abc import Iterable
+
+import click
+
+
+def suggestion(word: str, words: Iterable[str]) -> str:
+    """Return "; did you mean WORD?" for the nearest of the words; empty when none is near."""
+    near = difflib.get_close_matches(word.lower()[:100], list(words), 1, 0.6)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+class Group(click.Group):
+    """A group of commands. Its commands are its own, or those that a subclass imports lazily."""
+
+    def summary(self, ctx: click.Context, name: str) -> str:
+        """Return the first paragraph of a command's help."""
+        command = self.get_command(ctx, name)
+        text = (command.help or "") if command else ""
+        return " ".join(text.partition("\n\n")[0].split())
+
+    def sections(self, ctx: click.Context) -> dict[str, list[str]]:
+        """Return the names of commands by the title under which the help lists them."""
+        return {"Commands": self.list_commands(ctx)}
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the sections of commands."""
+        width = max(map(len, self.list_commands(ctx)))
+        for title, names in self.sections(ctx).items():
+            rows = [(name.ljust(width), self.summary(ctx, name)) for name in names]
+            with formatter.section(title):
+                formatter.write_dl(rows)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command that args begin with; a usage error suggests another name."""
+        name = args[0]
+        if not ctx.resilient_parsing and name[:1] != "-" and self.get_command(ctx, name) is None:
+            ctx.fail(f"no command {name!r}{suggestion(name, self.list_commands(ctx))}")
+        return super().resolve_command(ctx, args)

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""harpctl report: one archive for a bug report.
+
+Every part is what a command prints anyway. Keys are in none of them: settings name the file of the
+pre-shared key, never its content. A part that fails is in errors.json.
+"""
+
+import io
+import json
+import os
+import socket
+import tarfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from harp import config as settings
+from harp import output as console
+from harp.cli.logs import log_path, log_tail
+from harp.cli.version import versions
+from harp.config import report as config_report
+from harp.daemon.client import DaemonClient
+from harp.errors import Exit, HarpError
+
+_LOG_LINES = 5000
+
+
+def _check() -> Any:
+    from harp.doctor.examine import examine_all
+    from harp.doctor.view import this_host
+
+    return examine_all(this_host(), 0).to_json()
+
+
+def _stats() -> Any:
+    from harp.stats.instance import sight_document
+    from harp.stats.source import Source
+
+    return sight_document(Source().look(flows=True))
+
+
+def _ask(query: str) -> Any:
+    with DaemonClient(settings.load().daemon.socket_path) as client:
+        return client.query(query)
+
+
+def _parts() -> dict[str, Callable[[], Any]]:
+    return {
+        "version.json": versions,
+        "check.json": _check,
+        "config.json": lambda: config_report.document(settings.load()),
+        "status.json": lambda: _ask("status"),
+        "instances.json": lambda: _ask("instances"),
+        "stats.json": _stats,
+        "harpd.log": lambda: log_tail(log_path(), _LOG_LINES),
+    }
+
+
+def _add(archive: tarfile.TarFile, name: str, content: Any) -> None:
+    text = content if isinstance(content, str) else json.dumps(content, indent=2) + "\n"
+    data = text.encode(errors="replace")
+    member = tarfile.TarInfo(name)
+    member.size, member.mode, member.mtime = len(data), 0o600, int(time.time())
+    archive.addfile(member, io.BytesIO(data))
+
+
+def write_report(path: Path) -> dict[str, str]:
+    """Write the archive; return why parts are missing, by name.
+
+    Raises
+    ------
+    HarpError
+        The file exists, or cannot be written.
+    """
+    try:
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        code = Exit.PRIVILEGE if isinstance(error, PermissionError) else Exit.FAILURE
+        raise HarpError(f"{path} can't be written: {error.strerror}", code) from error
+    folder, errors = path.name.partition(".")[0], {}
+    with os.fdopen(fd, "wb") as file, tarfile.open(fileobj=file, mode="w:gz") as archive:
+        for name, collect in _parts().items():
+            try:
+                _add(archive, f"{folder}/{name}", collect())
+            except (HarpError, OSError, LookupError, TypeError, ValueError) as error:
+                errors[name] = str(error)
+        _add(archive, f"{folder}/errors.json", errors)
+    return errors
+
+
+@click.command()
+@click.argument("file", required=False, type=click.Path(path_type=Path))
+def report(file: Path | None) -> None:
+    """Write one archive for a bug report: check, settings, status, versions, log; no secrets.
+
+    FILE is harp-report-HOST-TIME.tar.gz by default. Run it as root, or processes of other users
+    and harpd's log are left out.
+
+    \b
+    harpctl report
+    harpctl report /tmp/harp.tar.gz
+    """
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    path = file or Path(f"harp-report-{socket.gethostname()}-{stamp}.tar.gz")
+    for name, why in write_report(path).items():
+        console.err.print(f"harpctl: {name} is left out: {why}", markup=False, soft_wrap=True)
+    console.out.print(f"{path} written", markup=False, soft_wrap=True)

@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: Apache-2.0
+"""harpctl tune: measure which path carries which messages between this host and a peer."""
+
+import contextlib
+import ipaddress
+import os
+import secrets
+import socket
+from pathlib import Path
+from typing import Any
+
+import click
+from pyroute2 import IPRoute
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from harp import output as console
+from harp.bench import tune as runner
+from harp.cli.options import output_option
+from harp.errors import Exit, HarpError
+
+PROFILE = Path("/etc/harp/profile.toml")
+
+
+def interface_of(address: str) -> tuple[str, str]:
+    """The interface that has this address of the host, and the prefix of its link."""
+    with IPRoute() as ipr:
+        for entry in ipr.get_addr(address=address.partition("%")[0]):
+            (link,) = ipr.get_links(entry["index"])
+            network = ipaddress.ip_network(
+                f"{address.partition('%')[0]}/{entry['prefixlen']}", False
+            )
+            return str(link.get_attr("IFLA_IFNAME")), str(network)
+    raise HarpError(f"{address}: no interface of this host has it", Exit.MISSING)
+
+
+def write_profile(file: Path, text: str) -> str:
+    """Stores a profile whole or not at all; its path."""
+    partial = file.with_name(f".{file.name}.{os.getpid()}")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with partial.open("x", encoding="ascii") as out:
+            out.write(text)
+            os.fchmod(out.fileno(), 0o644)
+        partial.replace(file)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            partial.unlink()
+        raise HarpError(f"{file}: the profile can't be written: {error.strerror}") from error
+    return str(file)
+
+
+def _text(profile: Any, ifname: str, peers: str, peer: str) -> str:
+    """A profile of this host from what the measuring host sent or found.
+
+    Every value is checked: the other host may be of another version.
+    """
+    try:
+        rows = [
+            {
+                "shape": str(row["shape"])[:32] if str(row["shape"]).isalnum() else "unknown",
+                "message_bytes": int(row["message_bytes"]),
+                "harp_us": float(row["harp_us"]),
+                "kernel_us": float(row["kernel_us"]),
+                "speed_of_harp": float(row["speed_of_harp"]),
+            }
+            for row in profile["measured"][:64]
+        ]
+        mode, limit = profile["mode"], profile["harp_up_to"]
+    except (KeyError, TypeError, ValueError) as error:
+        raise HarpError(f"{peer}: sent a profile that can't be read: {error!r}") from error
+    if mode not in runner.MODES or limit not in runner.CLASSES:
+        raise HarpError(f"{peer}: sent a profile that this version does not know")
+    return runner.profile_text(socket.gethostname(), ifname, mode, peers, rows, limit)
+
+
+def _wait(port: int, ifname: str | None, file: Path) -> None:
+    token = secrets.token_hex(8)
+    try:
+        listener = socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
+    except OSError:
+        try:
+            listener = socket.create_server(("", port))
+        except OSError as error:
+            raise HarpError(f"port {port}: {error.strerror}; choose another with --port") from error
+
+    def pick(address: str) -> str:
+        return ifname or interface_of(address.removeprefix("::ffff:"))[0]
+
+    def write(profile: dict[str, Any], name: str, peer: str, own: str) -> str:
+        peers = interface_of(own.removeprefix("::ffff:"))[1]
+        return write_profile(file, _text(profile, name, peers, peer))
+
+    with listener:
+        own_port = listener.getsockname()[1]
+        console.out.print(
+            f"waiting on port {own_port}; on the other host run:\n"
+            f"    harpctl tune {socket.gethostname()} --port {own_port} --token {token}",
+            markup=False,
+            soft_wrap=True,
+        )
+        runner.serve(
+            listener, token, pick, write, lambda words: console.err.print(words, markup=False)
+        )
+    console.out.print(f"{file}: written; new jobs use it", markup=False)
+
+
+def _measure(peer: str, port: int, token: str, ifname: str | None, file: Path, rounds: int) -> Any:
+    with runner.connect(peer, port, token) as link:
+        name, peers = interface_of(str(link.sock.getsockname()[0]))
+        name = ifname or name
+        other = link.receive()
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+        )
+        with Progress(*columns, console=console.err, transient=True) as bar:
+            task = bar.add_task("start", total=runner.steps(rounds))
+            done = iter(range(runner.steps(rounds)))
+
+            def advance(words: str) -> None:
+                bar.update(task, description=words, completed=next(done))
+
+            measured, words = runner.measure(link, name, rounds, advance)
+        profile = {
+            "mode": runner.nic_mode(words),
+            "harp_up_to": runner.harp_up_to(measured),
+            "measured": runner.rows(measured),
+        }
+        written = [write_profile(file, _text(profile, name, peers, link.peer))]
+        link.send({"profile": profile})
+        written.append(f"{str(other.get('host'))[:64]}: {str(link.receive().get('written'))[:300]}")
+    return {"ifname": name, "peers": peers, **profile, "written": written}
+
+
+def _print(report: dict[str, Any]) -> None:
+    columns = ("shape", "message", "HARP lanes", "kernel lanes", "speed of HARP")
+    rows = [
+        [
+            row["shape"],
+            f"{row['message_bytes']:,}",
+            f"{row['harp_us']:,.1f}",
+            f"{row['kernel_us']:,.1f}",
+            f"{row['speed_of_harp']:.2f}",
+        ]
+        for row in report["measured"]
+    ]
+    console.out.print(
+        f"{report['ifname']}, {report['mode']}, peers {report['peers']} (us, medians)"
+    )
+    console.print_table(columns, rows)
+    limit = report["harp_up_to"]
+    verdict = {
+        "none": "kernel lanes carry all messages",
+        "all": "HARP lanes carry all messages",
+    }.get(limit, f"HARP lanes carry messages of up to {limit}, kernel lanes longer ones")
+    console.out.print(f"path auto: {verdict}", markup=False)
+    for where in report["written"]:
+        console.out.print(f"written: {where}", markup=False, soft_wrap=True)
+
+
+@click.command()
+@click.argument("peer", required=False)
+@click.option("--port", type=click.IntRange(1, 65535), default=runner.PORT, show_default=True)
+@click.option("--token", help="What `harpctl tune` printed on PEER.")
+@click.option("--ifname", metavar="IF", help="The NIC to measure (default: the one towards PEER).")
+@click.option("--rounds", type=click.IntRange(1, 50), default=3, show_default=True)
+@click.option(
+    "--profile",
+    "file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    default=PROFILE,
+    show_default=True,
+    help="Where the profile is written.",
+)
+@output_option
+def tune(
+    peer: str | None,
+    port: int,
+    token: str | None,
+    ifname: str | None,
+    rounds: int,
+    file: Path,
+    output: str,
+) -> None:
+    """Measure which path carries which messages, and write a profile.
+
+    Without PEER, wait for another host that measures; with PEER, measure. About a minute of ring
+    all-reduces and streams over AF_XDP and over kernel TCP, alternated. Both hosts get a profile,
+    which `auto` uses instead of its built-in table.
+
+    \b
+    harpctl tune                                 on the first host: prints a token
+    harpctl tune 10.0.0.1 --token 1f2e3d4c5b6a7988   on the second host
+    """
+    if peer is None:
+        if token is not None:
+            raise HarpError("--token needs PEER, the host that printed it", Exit.USAGE)
+        _wait(port, ifname, file)
+        return
+    if token is None:
+        raise HarpError(
+            f"--token is missing: run `harpctl tune` on {peer} and give the token that it prints",
+            Exit.USAGE,
+        )
+    report = _measure(peer, port, token, ifname, file, rounds)
+    if output == "json":
+        console.print_json(report)
+    else:
+        _print(report)

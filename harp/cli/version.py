@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""harpctl version."""
+
+import ctypes
+import platform
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from harp import __version__, _paths
+from harp import output as console
+from harp.cli.options import output_option
+from harp.errors import HarpError
+
+_ABIS = range(1, 32)
+
+
+def _available(function: Callable[[], Any]) -> dict[str, Any]:
+    """Return {"value": ...}, or {"value": None, "why": ...} when the part is not available."""
+    try:
+        return {"value": function()}
+    except (HarpError, ImportError, OSError, AttributeError) as error:
+        return {"value": None, "why": str(error)}
+
+
+def _plugin_abis() -> list[int]:
+    plugin = ctypes.CDLL(str(_paths.plugin()))
+    return [version for version in _ABIS if hasattr(plugin, f"ncclNetPlugin_v{version}")]
+
+
+def _libbpf() -> str:
+    library = ctypes.CDLL("libbpf.so.1")
+    library.libbpf_version_string.restype = ctypes.c_char_p
+    text: bytes = library.libbpf_version_string()
+    return text.decode().removeprefix("v")
+
+
+def _dpdk() -> str:
+    from harp import dpdk
+
+    return dpdk.version().removeprefix("DPDK ")
+
+
+def _core() -> str:
+    from harp import _core as core
+
+    return str(core.version())
+
+
+def versions() -> dict[str, Any]:
+    """Return the versions of everything that matters in a bug report."""
+    return {
+        "harp": {"value": __version__},
+        "core": _available(_core),
+        "plugin": _available(lambda: str(_paths.plugin())),
+        "plugin_abi": _available(_plugin_abis),
+        "libbpf": _available(_libbpf),
+        "dpdk": _available(_dpdk),
+        "kernel": {"value": platform.release()},
+        "machine": {"value": platform.machine()},
+        "python": {"value": platform.python_version()},
+    }
+
+
+def _text(part: dict[str, Any]) -> str:
+    if part["value"] is None:
+        return f"not available: {part['why']}"
+    if isinstance(part["value"], list):
+        return ", ".join(f"v{number}" for number in part["value"])
+    return str(part["value"])
+
+
+@click.command()
+@output_option
+def version(output: str) -> None:
+    """Print the versions of HARP, its plugin, the kernel and libraries.
+
+    \b
+    harpctl version
+    harpctl version -o json
+    """
+    found = versions()
+    if output == "json":
+        console.print_json(found)
+        return
+    for name, part in found.items():
+        line = f"{name.replace('_', ' '):11} {_text(part)}"
+        console.out.print(line, markup=False, soft_wrap=True)

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Repeats a view on the terminal, as --watch of several commands does."""
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import click
+from rich.console import Console, RenderableType
+from rich.live import Live
+
+from harp import output as console
+from harp.cli.options import FiniteRange
+
+# A terminal's own width; elsewhere wide enough that tables keep all their columns.
+WIDE = Console(width=None if sys.stdout.isatty() else 240, highlight=False)
+T = TypeVar("T")
+
+interval_option = click.option(
+    "--interval",
+    type=FiniteRange(0.05),
+    default=1.0,
+    show_default=True,
+    help="Seconds from one look to the next, with --watch.",
+)
+watch_option = click.option("--watch", "-w", is_flag=True, help="Repeat until Ctrl-C.")
+
+
+def _ticks(interval_s: float) -> Iterator[None]:
+    """Yield at once, then every interval_s seconds, whatever the work in between takes."""
+    due = time.monotonic()
+    while True:
+        yield
+        due += interval_s
+        time.sleep(max(0.0, due - time.monotonic()))
+
+
+def watch(
+    look: Callable[[], T],
+    draw: Callable[[T], RenderableType],
+    interval_s: float,
+    document: Callable[[T], dict[str, Any]] | None = None,
+) -> None:
+    """Show what look() returns, again and again until an exception ends it.
+
+    Parameters
+    ----------
+    document
+        Makes a JSON document, printed as one line with its time; draw() is then not used.
+    """
+    if document is not None:
+        for _ in _ticks(interval_s):
+            json.dump({"time_s": time.time(), **document(look())}, sys.stdout)
+            sys.stdout.write("\n")
+            sys.stdout.flush()
+    elif not sys.stdout.isatty():
+        for _ in _ticks(interval_s):
+            console.print_whole(draw(look()), WIDE)
+            sys.stdout.flush()
+    else:
+        with Live(console=WIDE, auto_refresh=False, screen=True) as live:
+            for _ in _ticks(interval_s):
+                live.update(draw(look()), refresh=True)

@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The path policy that `harpctl tune` measured: /etc/harp/profile.toml (docs/configuration.md).
+
+The plugin reads the same file with a reader of its own (plugin/process/profile.c), which takes the
+part of TOML that text() writes and refuses what parse() refuses.
+"""
+
+import re
+import socket
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from ipaddress import ip_network
+from pathlib import Path
+from typing import Any
+
+DEFAULT_FILE = Path("/etc/harp/profile.toml")
+VERSION = 1
+MODES = ("generic-copy", "native-copy", "zero-copy")
+UP_TO = ("none", "4KiB", "64KiB", "all")
+ENTRIES_MAX = 64
+_NEEDED, _KEYS = {"ifname", "mode", "harp_up_to"}, {"ifname", "mode", "harp_up_to", "peers"}
+
+
+class ProfileError(ValueError):
+    """A profile that cannot be used: one line."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One [[nic]]: in that mode, messages to peers of up to harp_up_to go over HARP lanes. peers: a
+    prefix; empty: all."""
+
+    ifname: str
+    mode: str
+    harp_up_to: str
+    peers: str = ""
+
+
+def _entry(raw: dict[str, Any], number: int) -> Entry:
+    where = f"[[nic]] number {number}"
+    if missing := sorted(_NEEDED - set(raw)):
+        raise ProfileError(f"{where}: {missing[0]} is missing")
+    if unknown := sorted(set(raw) - _KEYS):
+        raise ProfileError(f"{where}: unknown key {unknown[0]}")
+    if not all(isinstance(value, str) for value in raw.values()):
+        raise ProfileError(f"{where}: every value is a string")
+    entry = Entry(**raw)
+    if not 1 <= len(entry.ifname) <= 15:
+        raise ProfileError(f"{where}: ifname must be 1 to 15 characters")
+    for key, words in (("mode", MODES), ("harp_up_to", UP_TO)):
+        if raw[key] not in words:
+            raise ProfileError(f"{where}: {key} must be one of {', '.join(words)}")
+    if "peers" in raw:
+        try:
+            whole = re.fullmatch(r"[^/]+/\d+", entry.peers) and ip_network(entry.peers)
+        except ValueError:
+            whole = None
+        if not whole:
+            raise ProfileError(f"{where}: peers must be a prefix such as 10.1.0.0/16")
+    return entry
+
+
+def parse(text: str, host: str | None = None) -> tuple[Entry, ...]:
+    """The entries; ProfileError. host: whose profile it must be; None: this one's."""
+    try:
+        found = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ProfileError(str(error)) from error
+    host = socket.gethostname() if host is None else host
+    if unknown := sorted(set(found) - {"version", "host", "nic"}):
+        raise ProfileError(f"unknown key {unknown[0]}")
+    if found.get("version") != VERSION or isinstance(found["version"], bool):
+        raise ProfileError(f"version must be {VERSION}")
+    if found.get("host") != host:
+        raise ProfileError(f"it is of host {found.get('host')}, and this is {host}")
+    nics = found.get("nic", [])
+    if not isinstance(nics, list) or not all(isinstance(each, dict) for each in nics):
+        raise ProfileError("nic must be an array of tables: [[nic]]")
+    if len(nics) > ENTRIES_MAX:
+        raise ProfileError(f"more than {ENTRIES_MAX} [[nic]]")
+    return tuple(_entry(raw, number) for number, raw in enumerate(nics, 1))
+
+
+def text(entries: Sequence[Entry], host: str | None = None) -> str:
+    """The file that says so, for this host or that one."""
+    lines = [f"version = {VERSION}", f'host = "{socket.gethostname() if host is None else host}"']
+    for entry in entries:
+        lines += ["", "[[nic]]", f'ifname = "{entry.ifname}"', f'mode = "{entry.mode}"']
+        lines += [f'peers = "{entry.peers}"'] if entry.peers else []
+        lines.append(f'harp_up_to = "{entry.harp_up_to}"')
+    return "\n".join(lines) + "\n"
+
+
+def source(named: str) -> str:
+    """Where path auto's table comes from, one line. named: HARP_PROFILE, or empty."""
+    file = Path(named or DEFAULT_FILE)
+    try:
+        entries = parse(file.read_text())
+        present = {name for _, name in socket.if_nameindex()}
+        if missing := next((e.ifname for e in entries if e.ifname not in present), None):
+            raise ProfileError(f"this host has no interface {missing}")
+    except FileNotFoundError:
+        if not named:
+            return "path policy: the default table (docs/performance.md)"
+        return f"path policy: the default table; profile {file}: no such file"
+    except (OSError, UnicodeDecodeError, ProfileError) as error:
+        return f"path policy: the default table; profile {file} is ignored: {error}"
+    return f"path policy: profile {file}, {len(entries)} entries, then the default table"

@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ranks of NVIDIA's NCCL on the hosts of a laboratory, one process each: harp-nccl-rank.
+
+Each rank takes commands, a line each, and answers with a document (tools/nccl/rank.c lists them).
+"""
+
+import contextlib
+import json
+import os
+import re
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from harp import _paths
+from harp.closing import Closing
+from harp.errors import HarpError
+from harp.lab import Host
+from harp.nccl import wheels
+from harp.waiting import readable
+
+ANSWER_S = 90.0  # ends what hangs
+HARP, SOCKETS = "HARP", "Socket"  # NCCL_NET
+Answer = dict[str, Any]
+_COMPLAINT = re.compile(r"harp-nccl-rank: |NCCL WARN ")
+
+# The emulated GPU plays rings, Simple or LL; virtual memory management is not emulated.
+_EMULATION = {
+    "NCCL_ALGO": "Ring",
+    "NCCL_PROTO": "Simple",
+    "NCCL_CUMEM_ENABLE": "0",
+    "NCCL_CUMEM_HOST_ENABLE": "0",
+    "NCCL_DEBUG": "INFO",
+}
+
+
+def environment(
+    host: Host, net: str, more: Mapping[str, str] | None = None, plugin: Path | None = None
+) -> dict[str, str]:
+    """A rank's environment: net carries the traffic, or NCCL fails. `more` has the last word."""
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("NCCL_", "HARP_")) or name == "HARP_BUILD"
+    }
+    mine = _EMULATION | {
+        "NCCL_HOSTID": host.netns,  # each rank on a host of its own
+        "NCCL_SOCKET_IFNAME": ",".join(nic.ifname for nic in host.nics),
+        "NCCL_NET": net,
+    }
+    if ":" in host.address:
+        mine["NCCL_SOCKET_FAMILY"] = "AF_INET6"
+    if net == HARP:
+        folder = (plugin or _paths.plugin()).parent
+        paths = [str(folder), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
+        mine |= {"NCCL_NET_PLUGIN": "harp", "LD_LIBRARY_PATH": ":".join(paths)}
+    else:
+        mine["NCCL_NET_PLUGIN"] = "none"
+    return kept | mine | dict(more or {})
+
+
+class RankError(HarpError):
+    """A rank's own words: NCCL's error, or those of the process, which has ended."""
+
+    def __init__(self, message: str, answer: Answer | None = None) -> None:
+        super().__init__(message)
+        self.answer = answer or {}
+
+
+class Rank(Closing):
+    """One process, which waits for commands."""
+
+    def __init__(self, index: int, process: subprocess.Popen[str], log: Path) -> None:
+        self.index, self.process, self._log = index, process, log
+        self.version = int(self.receive()["version"])
+
+    @property
+    def log(self) -> list[str]:
+        """What NCCL and the plugin have printed so far."""
+        return self._log.read_text(errors="replace").splitlines()
+
+    def send(self, command: str) -> None:
+        """One command, without waiting for the answer."""
+        assert self.process.stdin is not None
+        try:
+            self.process.stdin.write(command + "\n")
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            raise self._ended() from None
+
+    def receive(self, limit_s: float = ANSWER_S) -> Answer:
+        """The answer; RankError where it is an error, or there is none."""
+        stdout = self.process.stdout
+        assert stdout is not None
+        if not readable([stdout.fileno()], limit_s):
+            raise RankError(f"rank {self.index}: no answer in {limit_s:.0f} s{self._last_words()}")
+        line = stdout.readline()
+        if not line:
+            raise self._ended()
+        answer: Answer = json.loads(line)
+        if not answer["ok"]:
+            words = f"{answer['error']} ({answer['last_error']})".replace(" ()", "")
+            raise RankError(f"rank {self.index}: {words}", answer)
+        return answer
+
+    def ask(self, command: str, limit_s: float = ANSWER_S) -> Answer:
+        """A command and its answer."""
+        self.send(command)
+        return self.receive(limit_s)
+
+    def end(self) -> None:
+        """The end of its commands: it exits, as at the end of a job. Does not wait."""
+        assert self.process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.close()
+
+    def close(self) -> None:
+        """Ends the process and waits for it. Safe to call twice."""
+        self.end()
+        try:
+            self.process.wait(ANSWER_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+    # ----------------------------------------------------------------------------------------------
+
+    def _last_words(self) -> str:
+        warnings = [line for line in self.log if _COMPLAINT.search(line)]
+        return f": {warnings[-1]}" if warnings else ""
+
+    def _ended(self) -> RankError:
+        status = self.process.wait(ANSWER_S)
+        words = self._last_words()
+        return RankError(f"rank {self.index} ended with status {status}{words}")
+
+
+class Ranks(Closing):
+    """One rank on each host. They end with this object."""
+
+    def __init__(
+        self,
+        hosts: Sequence[Host],
+        version: str,
+        environments: Sequence[Mapping[str, str]],
+        *,
+        commands: Sequence[Sequence[str | Path]] | None = None,
+        processors: Sequence[int | None] | None = None,
+    ) -> None:
+        """`commands` are put before each rank's own command line, in the host's network."""
+        self._folder = tempfile.TemporaryDirectory(prefix="harp-nccl-")
+        self.ranks: list[Rank] = []
+        library = wheels.library(version)
+        program = [_paths.find("harp-nccl-rank"), library, wheels.layout_file(library)]
+        try:
+            starts = []
+            for index, host in enumerate(hosts):
+                log = Path(self._folder.name) / f"rank{index}.log"
+                with log.open("w") as stderr:
+                    process = host.popen(
+                        [*(commands[index] if commands else ()), *program],
+                        cpu=processors[index] if processors else None,
+                        env=environments[index],
+                        stdin=subprocess.PIPE,
+                        stderr=stderr,
+                    )
+                starts.append((index, process, log))
+            self.ranks += [Rank(*start) for start in starts]
+        except BaseException:
+            self.close()
+            raise
+
+    def __len__(self) -> int:
+        return len(self.ranks)
+
+    def __getitem__(self, index: int) -> Rank:
+        return self.ranks[index]
+
+    def ask(self, command: str, limit_s: float = ANSWER_S) -> list[Answer]:
+        """The same command to all at once; every answer. {rank} and {ranks} are filled in."""
+        for rank in self.ranks:
+            rank.send(command.format(rank=rank.index, ranks=len(self.ranks)))
+        deadline = time.monotonic() + limit_s
+        return [rank.receive(max(deadline - time.monotonic(), 0.1)) for rank in self.ranks]
+
+    def init(self, comm: int = 0) -> list[Answer]:
+        """A communicator of all ranks."""
+        unique = self.ranks[0].ask("id")["id"]
+        return self.ask(f"init {comm} {unique} {{ranks}} {{rank}}")
+
+    def run(self, operation: str, size_bytes: int, comm: int = 0) -> int:
+        """One operation; how many bytes are wrong on all ranks."""
+        self.ask(f"start {comm} {operation} {size_bytes}")
+        return sum(answer["wrong"] for answer in self.ask(f"finish {comm}"))
+
+    def close(self) -> None:
+        """Ends all of them. Safe to call twice."""
+        for rank in self.ranks:
+            rank.end()
+        for rank in self.ranks:
+            rank.close()
+        self._folder.cleanup()

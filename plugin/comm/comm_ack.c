@@ -1,0 +1,183 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* comm_ack.c - the ACK policy: when a receiver sends CREDIT and ACK records, and on which lane. */
+#include "comm/comm_impl.h"
+
+/*
+ * Theory of operation
+ *
+ * Both records are cumulative, so nothing but the newest of each has to arrive. They go out at the end of a turn, all
+ * that is due in one write, on the control lane: a HARP lane if one works, else the kernel lane of the lowest
+ * index. Nothing is delayed by a timer.
+ *
+ *	record		is due
+ *	CREDIT		the newest message begun is large, and the sender knows of half of the incomplete receives at most
+ *	CREDIT		half of the eager bytes of messages that were not advertised, or 64 messages, since the last one
+ *	ACK (1)		a message longer than a buffered send is complete; 16 buffered ones are
+ *	ACK (1)		1 MiB has come since the last one
+ *	CREDIT		receives are posted that were not advertised, and an ACK of no buffered sends goes anyway
+ *	both (1)	another lane has become the control lane: what the old one was given may be lost
+ *	both (1)	a lane brought a duplicate: on that lane, as its sender does not seem to know
+ *
+ * (1) with failover only. In the middle of a turn, before a payload is read, they go out at once when the sender may be
+ * waiting: a CREDIT of a large message, or an ACK when it knows of half of the completed receives only.
+ *
+ * TCP's own ACKs: a lane whose sender counts on them (FEATURE_ACK_PROMPTLY, lane_kernel.c) acknowledges at once;
+ * a receiver's records are acknowledged with delay (lane_harp_delay_acks()), as nobody waits for that.
+ */
+
+#define ACK_BYTES 1048576u /* received since the last ACK */
+
+bool ack_credit_due(const struct comm *comm)
+{
+	const struct comm_recv_state *rx = &comm->rx;
+	uint64_t posted = comm_posted(comm);
+	uint64_t known = rx->advertised > comm->completed ? rx->advertised - comm->completed : 0;
+
+	return rx->advertised != posted && !comm->no_credit &&
+	       ((rx->bulk && known <= posted - rx->advertised) ||
+		rx->bytes_since_credit >= comm->eager_bytes / 2 ||
+		rx->messages_since_credit >= COMM_CREDIT_MESSAGES);
+}
+
+void ack_count(struct comm *comm, uint64_t message, uint64_t bytes)
+{
+	struct comm_recv_state *rx = &comm->rx;
+
+	if (message >= rx->advertised)
+		rx->bytes_since_credit += bytes;
+	rx->ack_bytes += bytes;
+	rx->ack_due |= comm->failover && rx->ack_bytes >= ACK_BYTES;
+}
+
+void ack_message_done(struct comm *comm, uint64_t bytes)
+{
+	struct comm_recv_state *rx = &comm->rx;
+
+	rx->messages_since_credit++;
+	if (comm->failover && (!comm->buffer_bytes || bytes > comm->buffer_bytes ||
+			       ++rx->ack_buffered >= COMM_BUFFERED_MESSAGES))
+		rx->ack_due = true;
+}
+
+void ack_again(struct comm *comm)
+{
+	struct comm_recv_state *rx = &comm->rx;
+
+	if (!comm->failover || !(rx->advertised || comm->completed || rx->ranges.count))
+		return;
+	rx->credit_due = rx->ack_due = true;
+	if (comm->control >= 0)
+		comm_wake(comm->lanes[comm->control]);
+}
+
+bool ack_is_urgent(const struct comm *comm)
+{
+	const struct comm_recv_state *rx = &comm->rx;
+
+	return (rx->bulk && ack_credit_due(comm)) ||
+	       (rx->ack_due &&
+		comm->completed - rx->ack_message >= comm_posted(comm) - comm->completed);
+}
+
+/* A duplicate is answered now. What comes to a kernel socket whose owner has closed it resets it, and what was still on its
+ * way here is lost: so not while more of it is seen to come. A sender that waits for the answer has sent its
+ * record to the end, or waits before one without receive. */
+static bool ack_answers(const struct comm_lane *l)
+{
+	return l->duplicate && (l->kind != LANE_KERNEL || l->waits ||
+				(!l->in.here && !l->in_head_bytes && !comm_lane_is_over(l)));
+}
+
+/* Puts a CREDIT into l->out. */
+static void ack_put_credit(struct comm_lane *l, uint64_t posted)
+{
+	struct comm *comm = l->comm;
+	struct record record = { .type = RECORD_CREDIT,
+				 .message = comm->completed,
+				 .total = posted,
+				 .length = (uint32_t)(8 * (posted - comm->completed)) };
+
+	comm_out_begin(l, &record);
+	for (uint64_t m = comm->completed; m < posted; m++) {
+		wire_put64(l->out.header + l->out.header_bytes, comm_request(comm, m)->size);
+		l->out.header_bytes += 8;
+	}
+	comm->rx.advertised = posted;
+	comm->rx.bytes_since_credit = 0;
+	comm->rx.messages_since_credit = 0;
+}
+
+static void ack_put_ack(struct comm_lane *l)
+{
+	struct comm *comm = l->comm;
+	struct record ack = { .type = RECORD_ACK,
+			      .message = comm->completed,
+			      .offset = ranges_prefix(&comm->rx.ranges, comm->completed) };
+
+	record_encode(l->out.header + l->out.header_bytes, &ack);
+	l->out.header_bytes += RECORD_HEADER_BYTES;
+}
+
+/* Puts what is due on this lane into its out. False: nothing is. */
+static bool ack_prepare(struct comm_lane *l)
+{
+	struct comm *comm = l->comm;
+	struct comm_recv_state *rx = &comm->rx;
+	uint64_t posted = comm_posted(comm);
+	bool control = comm->control == l->index, answers = ack_answers(l), credit, ack;
+
+	credit = ack_credit_due(comm) || (rx->credit_due && rx->advertised) ||
+		 (rx->ack_due && !rx->ack_buffered && rx->advertised != posted);
+	ack = control && rx->ack_due;
+	credit = (control && credit) || (answers && rx->advertised);
+	ack |= answers;
+	if (!credit && !ack)
+		return false;
+	l->out.header_bytes = l->out.header_sent = 0;
+	if (credit)
+		ack_put_credit(l, posted);
+	if (ack)
+		ack_put_ack(l);
+	l->duplicate &= !answers;
+	if (control) {
+		rx->credit_due &= !credit;
+		rx->ack_due &= !ack;
+		rx->ack_buffered = 0;
+		rx->ack_bytes = ack ? 0 : rx->ack_bytes;
+		rx->ack_message = ack ? comm->completed : rx->ack_message;
+	}
+	if (comm->failover)
+		scheduler_give(&comm->scheduler, l->index, l->out.header_bytes, comm->now_ns);
+	return true;
+}
+
+static bool ack_is_due(const struct comm *comm)
+{
+	const struct comm_recv_state *rx = &comm->rx;
+
+	return ack_credit_due(comm) || rx->ack_due || (rx->credit_due && rx->advertised);
+}
+
+void ack_run(struct comm *comm)
+{
+	bool due = ack_is_due(comm);
+	struct comm_lane *l;
+
+	if (comm->end_error || comm->rx.peer_closed)
+		return;
+	COMM_FOR_EACH_LANE(comm, l)
+	{
+		bool control = l->index == comm->control;
+
+		if (!comm_lane_is_reachable(l)) {
+			if (control && due)
+				comm_wake(l);
+			continue;
+		}
+		if (l->broken || l->full ||
+		    (!comm_lane_has_out(l) && !(control && due) && !l->duplicate))
+			continue;
+		while (comm_lane_push(l) == 1 && ack_prepare(l))
+			;
+	}
+}

@@ -1,0 +1,455 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* comm_turn.c - who advances a comm when: its poller, the engines of its lanes, the control thread. */
+#include <assert.h>
+#include <sched.h>
+#include <stddef.h>
+
+#include "comm/comm_impl.h"
+
+/*
+ * Theory of operation
+ *
+ * The poller. A comm is advanced in turns by the thread that holds comm->poller. In a turn of an engine (its poller held) an
+ * event of a lane, or posted work, makes a turn of the comm for the lanes of that engine. The application makes
+ * turns for the kernel lanes, as does the control thread when the application does not poll. So an engine's poller
+ * may be held when the comm's is tried, and never the other way round; only comm_close(), which owns the comm,
+ * waits for engines.
+ *
+ * No lost turn. A thread that finds the poller held sets its bit in `missed` and tries once more. The holder gives
+ * the poller back and looks at `missed` after that. Both are read-modify-writes in one order, so one of the two sees the
+ * other: the thread gets the poller, or the holder makes the turn, itself or by posting the engine's work.
+ *
+ * What a lane may have to do is in its `event` (set by its engine) and `ready` (set by the poller). A lane that
+ * another engine drives is woken by that engine's work; of a kernel lane the application is told by `kernel_due`, and the
+ * control thread by `rouse`, which it leaves when it rests.
+ *
+ * Kernel lanes beside HARP lanes. A look at an engine reads memory, a look at kernel lanes costs a system
+ * call. So kernel lanes that carry nothing are looked at now and then, and more seldom while messages go by HARP
+ * lanes. The price is the latency of the first message that comes by a kernel lane again.
+ */
+
+#define COMM_MISSED_KERNEL (UINT64_C(1) << 63)
+#define HOLD_SPINS 64u   /* before another thread gets the core */
+#define TICK_NS 2000000u /* lanes are looked at while a request waits */
+#define READ_NS 1000000u /* a sender's kernel lane that brings no credits is read so often */
+#define KERNEL_LOOK_NS 20000u
+#define KERNEL_ACTIVE_NS 200000u
+#define KERNEL_LOOK_MESSAGES 16u /* so many messages later a look is due as long again, */
+#define KERNEL_LOOK_TIMES 10u    /* to at most so many times */
+#define LEFT_NS 100000000u       /* no application thread has polled for so long */
+#define EMPTY_POLLS_MAX 256u     /* polls that bring nothing before the thread yields its core */
+
+static_assert(COMM_LANES_MAX < 63, "a bit of `missed` for each engine");
+
+/* ---- the poller -------------------------------------------------------------------------------- */
+
+/* Turns that others wanted while the poller was held. It is held again. */
+static void comm_make_up(struct comm *comm)
+{
+	uint64_t missed = atomic_exchange(&comm->missed, 0);
+
+	for (uint64_t left = missed & ~COMM_MISSED_KERNEL; left; left &= left - 1) {
+		struct comm_engine *e = &comm->engines[__builtin_ctzll(left)];
+
+		driver_post(e->driver, &e->work);
+	}
+	if (missed & COMM_MISSED_KERNEL)
+		comm_advance(comm, NULL, driver_clock_ns(), COMM_TURN_POST);
+}
+
+void comm_leave(struct comm *comm)
+{
+	for (;;) {
+		(void)atomic_exchange(&comm->poller.baton, false);
+		if (!atomic_load(&comm->missed) || !driver_take(&comm->poller))
+			return;
+		comm_make_up(comm);
+	}
+}
+
+static bool comm_take(struct comm *comm, const struct comm_engine *engine)
+{
+	uint64_t bit = engine ? UINT64_C(1) << (engine - comm->engines) : COMM_MISSED_KERNEL;
+
+	if (driver_take(&comm->poller))
+		return true;
+	(void)atomic_fetch_or(&comm->missed, bit);
+	if (!driver_take(&comm->poller))
+		return false;
+	(void)atomic_fetch_and(&comm->missed, ~bit);
+	return true;
+}
+
+void comm_hold(struct comm *comm)
+{
+	unsigned spins = 0;
+
+	while (!driver_take(&comm->poller))
+		if (++spins % HOLD_SPINS == 0)
+			sched_yield();
+}
+
+void comm_turn(struct comm *comm, struct comm_engine *engine, uint64_t now_ns, enum comm_turn why)
+{
+	if (!comm_take(comm, engine))
+		return;
+	comm_advance(comm, engine, now_ns, why);
+	comm_leave(comm);
+}
+
+void comm_engine_run(struct work *work, uint64_t now_ns)
+{
+	struct comm_engine *e =
+		(struct comm_engine *)((char *)work - offsetof(struct comm_engine, work));
+
+	comm_turn(e->comm, e, now_ns, COMM_TURN_TEST);
+}
+
+void comm_lane_notify(struct lane *lane, uint64_t now_ns)
+{
+	struct comm_lane *l = lane->owner;
+
+	atomic_store_explicit(&l->event, true, memory_order_release);
+	comm_turn(l->comm, l->engine, now_ns, COMM_TURN_TEST);
+}
+
+/* ---- waking ------------------------------------------------------------------------------------ */
+
+void comm_wake(struct comm_lane *l)
+{
+	l->ready = true;
+	if (l->comm->closing) /* no work is left behind */
+		return;
+	if (!l->engine)
+		atomic_store_explicit(&l->comm->kernel_due, true, memory_order_relaxed);
+	else
+		driver_post(l->engine->driver, &l->engine->work);
+}
+
+void comm_wake_all(struct comm *comm)
+{
+	struct comm_lane *l;
+
+	COMM_FOR_EACH_LANE(comm, l)
+	comm_wake(l);
+}
+
+/* ---- a turn ------------------------------------------------------------------------------------ */
+
+/* A kernel lane costs a system call to read. */
+static bool comm_kernel_lane_is_due(struct comm_lane *l, enum comm_turn why)
+{
+	struct comm *comm = l->comm;
+	bool waits = comm->completed < comm_posted(comm);
+
+	if (l->broken)
+		return true;
+	if (why == COMM_TURN_POST && !l->ready)
+		return false;
+	if (comm->side == COMM_RECV)
+		return l->ready ||
+		       (lane_kernel_is_due(l->lane, false) && (waits || why == COMM_TURN_TEND));
+	if (comm->now_ns - l->read_ns >= READ_NS)
+		return true;
+	if (!lane_kernel_is_due(l->lane, false))
+		return false;
+	return l->ready ||
+	       (waits &&
+		(comm->failover ? comm->control == l->index
+				: !comm->no_credit && comm->tx.current < comm_posted(comm)));
+}
+
+static bool comm_lane_is_due(struct comm_lane *l, enum comm_turn why)
+{
+	bool due;
+
+	if (!l->engine) {
+		due = comm_kernel_lane_is_due(l, why);
+	} else {
+		due = l->ready | (atomic_load_explicit(&l->event, memory_order_relaxed) &&
+				  atomic_exchange_explicit(&l->event, false, memory_order_acquire));
+	}
+	return due;
+}
+
+/* Reads the reachable lanes that have something. False: there was none. */
+static bool comm_lanes_read(struct comm *comm, enum comm_turn why)
+{
+	struct comm_lane *l;
+	bool due = false;
+
+	COMM_FOR_EACH_LANE(comm, l)
+	{
+		if (!comm_lane_is_reachable(l) || !comm_lane_is_due(l, why))
+			continue;
+		due = true;
+		l->ready = false;
+		l->full = false;
+		l->read_ns = comm->now_ns;
+		if (comm->side == COMM_SEND)
+			comm_send_read(l);
+		else
+			comm_recv_read(l);
+		if (comm_has_failed(comm) || comm->end_error)
+			break;
+	}
+	return due;
+}
+
+/* The application's turn of kernel lanes begins; they have no event. */
+static void comm_kernel_turn(struct comm *comm, enum comm_turn why)
+{
+	atomic_store_explicit(&comm->kernel_due, false, memory_order_relaxed);
+	kernel_poll_begin(&comm->kernel_poll, comm->now_ns);
+	if (why == COMM_TURN_TEND)
+		comm->kernel_poll.rare = true;
+	/* To look at a single socket is to try it, once in a turn: again behind a small message would be in vain. */
+	if (comm->kernel_poll.count == 1)
+		kernel_poll_look(&comm->kernel_poll);
+	if (!comm_lanes_read(comm, why) && why != COMM_TURN_POST && !comm->end_error) {
+		kernel_poll_look(&comm->kernel_poll);
+		(void)comm_lanes_read(comm, why);
+	}
+}
+
+static void comm_sample(struct comm *comm)
+{
+	struct comm_lane *l;
+
+	COMM_FOR_EACH_LANE(comm, l)
+	{
+		if (!comm_lane_is_reachable(l))
+			continue;
+		l->turn_bytes = l->idle_records = 0;
+		if (!l->engine) /* the socket knows */
+			l->full = false;
+		(void)comm_lane_sample(l);
+	}
+}
+
+static bool comm_is_under_way(const struct comm *comm)
+{
+	bool under_way = comm->failover && comm->side == COMM_SEND && comm->tx.moved.head >= 0;
+
+	for (uint32_t left = comm->scheduler.live; left; left &= left - 1) {
+		const struct scheduler_lane *l = &comm->scheduler.lane[__builtin_ctz(left)];
+
+		under_way |= l->given_bytes != l->acked_bytes;
+	}
+	return under_way;
+}
+
+/* What the turn leaves behind. */
+static void comm_finish(struct comm *comm)
+{
+	bool waits = comm->completed < comm_posted(comm) && !comm_has_failed(comm);
+	struct work *rouse = comm->rouse;
+	struct comm_lane *l;
+
+	/* Of room in a socket no event tells. */
+	COMM_FOR_EACH_LANE(comm, l)
+	if (!l->engine && comm_lane_has_out(l) && !l->broken)
+		atomic_store_explicit(&comm->kernel_due, true, memory_order_relaxed);
+	if (waits != atomic_load_explicit(&comm->awaited, memory_order_relaxed)) {
+		atomic_store_explicit(&comm->awaited, waits, memory_order_relaxed);
+		COMM_FOR_EACH_LANE(comm, l)
+		if (!waits)
+			lane_stats_idle(l->stats);
+	}
+	if (rouse && (comm_is_under_way(comm) ||
+		      atomic_load_explicit(&comm->kernel_due, memory_order_relaxed))) {
+		comm->rouse = NULL;
+		driver_post(comm->rouse_driver, rouse);
+	}
+}
+
+/* What was posted can't be sent before the receiver's records are read, and the application may wait for another comm. */
+static bool comm_is_held_up(const struct comm *comm, enum comm_turn why)
+{
+	return why == COMM_TURN_POST && comm->side == COMM_SEND && !comm->engine &&
+	       comm->tx.current < comm_posted(comm) && !comm_has_failed(comm) && !comm->end_error &&
+	       !comm->no_credit;
+}
+
+void comm_advance(struct comm *comm, struct comm_engine *engine, uint64_t now_ns,
+		  enum comm_turn why)
+{
+	struct comm_lane *l;
+
+	comm->engine = engine;
+	if (now_ns > comm->now_ns)
+		comm->now_ns = now_ns;
+	comm_adopt(comm);
+	if (!comm_has_failed(comm) && !comm->end_error) {
+		comm_sample(comm);
+		if (engine)
+			(void)comm_lanes_read(comm, why);
+		else
+			comm_kernel_turn(comm, why);
+	}
+	if (!comm_has_failed(comm)) {
+		if (comm->side == COMM_SEND)
+			comm_send_run(comm);
+		else
+			comm_recv_run(comm);
+	}
+	if (comm_is_held_up(comm, why)) {
+		comm_kernel_turn(comm, COMM_TURN_TEST);
+		if (!comm_has_failed(comm))
+			comm_send_run(comm);
+	}
+	if (comm->orphaned_ns && comm->now_ns >= comm->orphaned_ns + comm->revive_ns)
+		comm_end_orphaned(comm);
+	comm_settle(comm);
+	if (comm_has_failed(comm))
+		COMM_FOR_EACH_LANE(comm, l)
+	if (comm_lane_is_reachable(l))
+		comm_lane_tell_failed(l);
+	comm_bury(comm);
+	comm_finish(comm);
+}
+
+/* ---- the application --------------------------------------------------------------------------- */
+
+static struct driver *comm_driver(struct comm *comm, unsigned i)
+{
+	return atomic_load_explicit(&comm->engines[i].driver, memory_order_acquire);
+}
+
+static bool comm_has_engines(struct comm *comm)
+{
+	return comm_driver(comm, 0) != NULL;
+}
+
+static void comm_poll_engines(struct comm *comm, uint64_t now_ns)
+{
+	struct driver *driver;
+
+	for (unsigned i = 0; i < COMM_LANES_MAX && (driver = comm_driver(comm, i)); i++)
+		driver_poll_at(driver, now_ns);
+}
+
+/* Is it time to look at kernel lanes? Without HARP lanes it is what there is to do. */
+static bool comm_kernel_is_due(struct comm *comm, uint64_t now_ns)
+{
+	uint64_t last = atomic_load_explicit(&comm->kernel_message, memory_order_relaxed);
+	uint64_t since = comm->app_posted > last ? comm->app_posted - last : 0;
+	uint64_t times = 1 + since / KERNEL_LOOK_MESSAGES;
+
+	if (times > KERNEL_LOOK_TIMES)
+		times = KERNEL_LOOK_TIMES;
+	return !comm_has_engines(comm) ||
+	       atomic_load_explicit(&comm->kernel_due, memory_order_relaxed) ||
+	       now_ns - comm->kernel_polled_ns >= KERNEL_LOOK_NS * times ||
+	       now_ns < atomic_load_explicit(&comm->kernel_active_ns, memory_order_relaxed) +
+				KERNEL_ACTIVE_NS;
+}
+
+void comm_poll_posted(struct comm *comm, const struct request *request)
+{
+	uint64_t now_ns = request->posted_ns;
+
+	/* Of a small message on kernel lanes nothing has come yet, or test() will find it. */
+	if (comm->side == COMM_RECV && !comm_has_engines(comm) && !comm->failover &&
+	    request->size <= COMM_BULK_BYTES)
+		return;
+	if (comm->has_kernel_lanes && comm->side == COMM_SEND && request->kinds == LANE_KERNEL)
+		atomic_store_explicit(&comm->kernel_message, comm->app_posted,
+				      memory_order_relaxed);
+	comm_turn(comm, NULL, now_ns,
+		  comm->side == COMM_RECV && !comm->failover ? COMM_TURN_TEST : COMM_TURN_POST);
+	comm_poll_engines(comm, now_ns);
+	if (atomic_load_explicit(&comm->kernel_due, memory_order_relaxed))
+		comm_turn(comm, NULL, now_ns, COMM_TURN_POST);
+}
+
+/* Requests wait: lanes that nothing comes from are looked at, too. */
+static void comm_tick(struct comm *comm, uint64_t now_ns)
+{
+	comm->ticked_ns = now_ns;
+	if (!driver_take(&comm->poller))
+		return;
+	comm_wake_all(comm);
+	comm_leave(comm);
+}
+
+void comm_poll(struct comm *comm)
+{
+	uint64_t now_ns = driver_clock_ns();
+
+	/* For the control thread, which stays away then. */
+	atomic_store_explicit(&comm->poller.polled_ns, now_ns, memory_order_relaxed);
+	if (comm_has_engines(comm)) {
+		if (now_ns - comm->ticked_ns >= TICK_NS)
+			comm_tick(comm, now_ns);
+		comm_poll_engines(comm, now_ns);
+	}
+	if ((comm->has_kernel_lanes || comm->failover) && comm_kernel_is_due(comm, now_ns)) {
+		comm->kernel_polled_ns = now_ns;
+		comm_turn(comm, NULL, now_ns, COMM_TURN_TEST);
+	}
+}
+
+/* ---- the control thread ------------------------------------------------------------------------ */
+
+bool comm_is_read(const struct comm *comm)
+{
+	return comm->side == COMM_RECV && comm->has_kernel_lanes;
+}
+
+bool comm_tend(struct comm *comm, uint64_t now_ns, bool reads)
+{
+	bool under_way, due;
+
+	reads &= comm_is_read(comm) &&
+		 now_ns >= atomic_load_explicit(&comm->poller.polled_ns, memory_order_relaxed) +
+				   LEFT_NS;
+	if (!driver_take(&comm->poller))
+		return true;
+	under_way = comm_is_under_way(comm);
+	due = atomic_load_explicit(&comm->kernel_due, memory_order_relaxed);
+	if (under_way)
+		comm_wake_all(comm);
+	if (under_way || due || reads)
+		comm_advance(comm, NULL, now_ns, reads ? COMM_TURN_TEND : COMM_TURN_TEST);
+	comm_leave(comm);
+	return under_way || due;
+}
+
+bool comm_rest(struct comm *comm, struct driver *driver, struct work *work)
+{
+	bool rests;
+
+	if (!driver_take(&comm->poller))
+		return false;
+	rests = !comm->restless && !comm_is_under_way(comm) &&
+		!atomic_load_explicit(&comm->kernel_due, memory_order_relaxed);
+	if (rests) {
+		comm->rouse_driver = driver;
+		comm->rouse = work;
+	}
+	comm_leave(comm);
+	return rests;
+}
+
+void comm_rest_never(struct comm *comm)
+{
+	comm_hold(comm);
+	comm->restless = true;
+	comm->rouse = NULL;
+	comm_leave(comm);
+}
+
+bool comm_owes(struct comm *comm)
+{
+	bool owes;
+
+	if (!comm->failover || comm->side != COMM_SEND)
+		return false;
+	if (!driver_take(&comm->poller))
+		return true;
+	owes = !comm_has_failed(comm) && !comm->end_error && comm->completed == comm_posted(comm) &&
+	       comm_send_owes(comm);
+	comm_leave(comm);
+	return owes;
+}

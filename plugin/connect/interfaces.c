@@ -1,0 +1,468 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* interfaces.c - what each device has in this process: its engines, its acceptor, and the NICs that comms may use besides. */
+#include <errno.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include "connect/ctx.h"
+#include "base/thread.h"
+#include "poll/control.h"
+#include "process/keyfile.h"
+#include "stats/lane_page.h"
+#include "comm/memory.h"
+#include "device/path_policy.h"
+#include "connect/peers.h"
+#include "connect/rails.h"
+#include "connect/acceptor.h"
+#include "process/log.h"
+#include "process/config.h"
+#include "device/device.h"
+
+#define PORT_LINK_WAIT_NS 5000000000ull
+
+/*
+ * Theory of operation
+ *
+ * To open an interface takes tens of milliseconds, and harpd may take seconds to answer. So no call of NCCL's opens one,
+ * nor does the control thread, which has timers to run. Init opens the devices that HARP alone can use, because a handle
+ * must carry their ports. The opener thread opens the others, at their first listen or connect; it ends when no device is
+ * left to open. A listen meanwhile gives out its kernel ports and says in the handle that instances are being opened;
+ * peers wait in the backlog of its kernel sockets until CHALLENGE can name the instances' ports. A connect meanwhile is
+ * pending.
+ */
+
+/* A device's path in this process, decided at its first use. */
+struct device_state {
+	/* Written under ctx_lock and engines_lock, read under either. */
+	bool decided;
+	struct engine_set *engines; /* NULL: why says the reason */
+	char why[384];
+	/* Under ctx_lock. */
+	struct acceptor *acceptor;
+	struct interface_waiter listen_waiter;
+};
+
+static struct device_state device_states[PLUGIN_DEVICES_MAX];
+
+/* The opener thread. */
+static struct {
+	pthread_mutex_t lock;
+	bool started; /* it is to be joined */
+	bool runs;    /* it looks at `devices` once more before it ends */
+	pthread_t id;
+	uint32_t devices; /* bits of those to be opened */
+	struct interface_waiter *waiters;
+} opener = { .lock = PTHREAD_MUTEX_INITIALIZER };
+_Static_assert(PLUGIN_DEVICES_MAX <= 32, "bits of opener.devices");
+
+/* The last in the order of locks: none is taken, nor any baton, while it is held. */
+static pthread_mutex_t engines_lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* Which messages take which path, where both are open. */
+static void interface_report_policy(const struct device *device, const struct engine_set *engines)
+{
+	struct path_policy policy = path_policy(device, engine_set_mode(engines), NULL);
+
+	if (policy.harp_bytes_max != PATH_POLICY_ALL)
+		INFO("%s: messages of up to %llu bytes go over HARP lanes, longer ones over kernel TCP (%s)",
+		     device->ifname, (unsigned long long)policy.harp_bytes_max, policy.source);
+	else
+		INFO("%s: all messages go over HARP lanes (%s)", device->ifname, policy.source);
+}
+
+static void interface_log_path(int dev, const struct device_state *state)
+{
+	/* An engine logs itself what it is; HARP_PATH=xdp makes init fail with the reason, and a
+	 * device of another namespace listen and connect. */
+	if (!state->engines && !plugin_path_is_harp(plugin_config()->path) &&
+	    !plugin_device(dev)->netns)
+		INFO("%s: path kernel TCP: %s", plugin_device(dev)->ifname, state->why);
+	else if (state->engines)
+		interface_report_policy(plugin_device(dev), state->engines);
+}
+
+/* ctx_lock held. */
+static void interface_set_engines(struct device_state *state, bool decided,
+				  struct engine_set *engines, const char *why)
+{
+	pthread_mutex_lock(&engines_lock);
+	state->decided = decided;
+	state->engines = engines;
+	snprintf(state->why, sizeof(state->why), "%s", why);
+	pthread_mutex_unlock(&engines_lock);
+}
+
+/* ctx_lock held. True when that needs no try. */
+static bool interface_is_decided(int dev)
+{
+	struct device_state *state = &device_states[dev];
+	char why[sizeof(state->why)] = "";
+
+	if (!state->decided && engine_is_forbidden(plugin_device(dev), why, sizeof(why))) {
+		interface_set_engines(state, true, NULL, why);
+		interface_log_path(dev, state);
+	}
+	return state->decided;
+}
+
+static void interface_decide(int dev)
+{
+	struct device_state *state = &device_states[dev];
+	struct engine_set *engines;
+	char why[sizeof(state->why)] = "";
+	bool decided;
+
+	pthread_mutex_lock(&ctx_lock);
+	decided = interface_is_decided(dev);
+	pthread_mutex_unlock(&ctx_lock);
+	if (decided)
+		return;
+	engines = engine_set_get(dev, why, sizeof(why));
+	pthread_mutex_lock(&ctx_lock);
+	if (!state->decided) {
+		interface_set_engines(state, true, engines, why);
+		interface_log_path(dev, state);
+		engines = NULL;
+	}
+	pthread_mutex_unlock(&ctx_lock);
+	engine_set_put(engines); /* another init was faster */
+}
+
+/* The devices whose engines a comm of dev's may use. A spare NIC's queue is left to the process
+ * that needs it: HARP is on it only where this process uses it for its own sake, or for all its
+ * lanes. */
+static unsigned interface_engine_devices(int dev, int devs[RAIL_PAIRS_MAX])
+{
+	unsigned count = rails_devices(dev, devs);
+
+	return plugin_config()->rails == RAILS_ALL ? count : 1;
+}
+
+void interface_open(int dev)
+{
+	int devs[RAIL_PAIRS_MAX];
+	unsigned count = interface_engine_devices(dev, devs);
+
+	for (unsigned i = 0; i < count; i++)
+		interface_decide(devs[i]);
+}
+
+/* ctx_lock held. */
+static bool interface_is_open(int dev)
+{
+	int devs[RAIL_PAIRS_MAX];
+	unsigned count = interface_engine_devices(dev, devs);
+
+	for (unsigned i = 0; i < count; i++)
+		if (!interface_is_decided(devs[i]))
+			return false;
+	return true;
+}
+
+/* ---- the opener thread ------------------------------------------------------------------------- */
+
+/* opener.lock held: the work of all that wait for the device is posted, or of all devices (-1). */
+static void opener_release(int dev)
+{
+	struct interface_waiter **at = &opener.waiters, *waiter;
+
+	while ((waiter = *at)) {
+		if (dev >= 0 && waiter->dev != dev) {
+			at = &waiter->next;
+			continue;
+		}
+		*at = waiter->next;
+		waiter->waits = false;
+		control_post(&waiter->work);
+	}
+}
+
+static void opener_flush_run(struct work *work, uint64_t now_ns)
+{
+	(void)work;
+	(void)now_ns;
+}
+
+static void *opener_main(void *arg)
+{
+	(void)arg;
+	pthread_mutex_lock(&opener.lock);
+	while (opener.devices) {
+		int dev = __builtin_ctz(opener.devices);
+
+		pthread_mutex_unlock(&opener.lock);
+		interface_open(dev);
+		pthread_mutex_lock(&opener.lock);
+		opener.devices &= ~(1u << dev);
+		opener_release(dev);
+	}
+	opener.runs = false;
+	pthread_mutex_unlock(&opener.lock);
+	return NULL;
+}
+
+/* opener.lock held. */
+static int opener_start(void)
+{
+	int rc;
+
+	if (opener.started)
+		pthread_join(opener.id, NULL); /* it has nothing left to do */
+	rc = thread_start(&opener.id, opener_main, NULL, "harp-opener");
+	opener.started = opener.runs = !rc;
+	return rc;
+}
+
+bool interface_wait(int dev, struct interface_waiter *waiter)
+{
+	bool is_open, waits = false;
+	int rc = 0;
+
+	pthread_mutex_lock(&ctx_lock);
+	is_open = interface_is_open(dev);
+	pthread_mutex_unlock(&ctx_lock);
+	if (is_open)
+		return false;
+	pthread_mutex_lock(&opener.lock);
+	if (waiter->cancelled || waiter->waits) {
+		waits = true;
+	} else {
+		opener.devices |= 1u << dev;
+		rc = opener.runs ? 0 : opener_start();
+		if (!rc) {
+			waiter->dev = dev;
+			waiter->next = opener.waiters;
+			opener.waiters = waiter;
+			waits = waiter->waits = true;
+		}
+	}
+	if (rc)
+		opener.devices = 0;
+	pthread_mutex_unlock(&opener.lock);
+	if (rc)
+		WARN("%s: cannot open the interface in the background: %s; raise the limit on "
+		     "processes (ulimit -u)",
+		     plugin_device(dev)->ifname, strerror(-rc));
+	return waits;
+}
+
+void interface_cancel(struct interface_waiter *waiter)
+{
+	struct interface_waiter **at;
+
+	pthread_mutex_lock(&opener.lock);
+	waiter->cancelled = true;
+	for (at = &opener.waiters; *at && *at != waiter; at = &(*at)->next)
+		;
+	if (*at)
+		*at = waiter->next;
+	pthread_mutex_unlock(&opener.lock);
+}
+
+void interfaces_finish_opening(void)
+{
+	struct work none = { .run = opener_flush_run };
+	pthread_t id;
+	bool started;
+
+	pthread_mutex_lock(&opener.lock);
+	started = opener.started;
+	id = opener.id;
+	opener.started = false;
+	pthread_mutex_unlock(&opener.lock);
+	if (started)
+		pthread_join(id, NULL);
+	if (control_driver())
+		control_call(&none);
+}
+
+/* ---- engines ------------------------------------------------------------------------------------ */
+
+struct engine_set *interface_engines(int dev, char *why, size_t why_len)
+{
+	struct device_state *state = &device_states[dev];
+	struct engine_set *engines;
+
+	pthread_mutex_lock(&engines_lock);
+	engines = state->engines;
+	snprintf(why, why_len, "%s", state->why);
+	pthread_mutex_unlock(&engines_lock);
+	return engines;
+}
+
+uint64_t interface_harp_bytes_max(int dev, const struct harp_addr *peer)
+{
+	enum harp_instance_mode mode;
+
+	pthread_mutex_lock(&engines_lock);
+	mode = engine_set_mode(device_states[dev].engines);
+	pthread_mutex_unlock(&engines_lock);
+	return path_policy(plugin_device(dev), mode, peer).harp_bytes_max;
+}
+
+/* ---- acceptor -------------------------------------------------------------------------------- */
+
+/* ctx_lock held. The device's acceptor, as far as it can have one; *out NULL: it can't. */
+static int interface_open_acceptor(int dev, struct acceptor **out)
+{
+	struct device_state *state = &device_states[dev];
+	int rc = 0;
+
+	*out = NULL;
+	if (plugin_device(dev)->netns && !state->engines)
+		return 0;
+	if (!state->acceptor)
+		rc = acceptor_open(&state->acceptor, dev);
+	if (!rc && state->engines)
+		rc = acceptor_open_harp(state->acceptor, state->engines);
+	if (!rc)
+		*out = state->acceptor;
+	return rc;
+}
+
+/* ctx_lock held. Lanes of dev's comms may come by other NICs, too; one that can't be used is left out. */
+static void interface_open_rails(int dev, struct acceptor *acceptor)
+{
+	struct acceptor *list[RAIL_PAIRS_MAX];
+	int devs[RAIL_PAIRS_MAX];
+	unsigned count = rails_devices(dev, devs), listed = 0;
+
+	list[listed++] = acceptor;
+	for (unsigned i = 1; i < count; i++) {
+		if (!interface_open_acceptor(devs[i], &list[listed]) && list[listed])
+			listed++;
+	}
+	acceptor_set_rails(acceptor, list, listed);
+}
+
+/* The control thread. Peers are let in even when a listener of HARP's cannot be opened, which has been logged: they
+ * get kernel lanes. */
+static void interface_opened_run(struct work *work, uint64_t now_ns)
+{
+	struct device_state *state =
+		(struct device_state *)((char *)work -
+					offsetof(struct device_state, listen_waiter.work));
+	int dev = (int)(state - device_states);
+	struct acceptor *acceptor;
+
+	(void)now_ns;
+	pthread_mutex_lock(&ctx_lock);
+	(void)interface_open_acceptor(dev, &acceptor);
+	interface_open_rails(dev, state->acceptor);
+	pthread_mutex_unlock(&ctx_lock);
+	acceptor_let_in(state->acceptor);
+}
+
+int interface_acceptor(int dev, struct acceptor **out, bool *opening)
+{
+	struct device_state *state = &device_states[dev];
+	int rc;
+
+	pthread_mutex_lock(&ctx_lock);
+	*opening = !interface_is_open(dev);
+	rc = interface_open_acceptor(dev, out);
+	if (!rc && !*out) {
+		WARN("%s: cannot listen: %s; the NIC is of another network namespace, and HARP alone "
+		     "can use it (name another interface in HARP_IFNAME)",
+		     plugin_device(dev)->ifname, state->why);
+		rc = -EPROTONOSUPPORT;
+	}
+	if (!rc && *opening)
+		acceptor_hold(*out);
+	else if (!rc)
+		interface_open_rails(dev, *out);
+	state->listen_waiter.work.run = interface_opened_run;
+	pthread_mutex_unlock(&ctx_lock);
+	/* It may have been opened since, or cannot be: its peers are let in at once. */
+	if (!rc && *opening && !interface_wait(dev, &state->listen_waiter))
+		control_post(&state->listen_waiter.work);
+	return rc;
+}
+
+bool interface_link_is_down(int dev)
+{
+	struct harp_instance_port port;
+	struct engine_set *engines;
+	bool down;
+
+	pthread_mutex_lock(&ctx_lock);
+	engines = device_states[dev].engines;
+	down = engines && !engine_set_port(engines, &port) && !port.up;
+	pthread_mutex_unlock(&ctx_lock);
+	return down;
+}
+
+/* ---- the first init and the last finalize ------------------------------------------------------ */
+
+void interfaces_close(void)
+{
+	plugin_memory_forget();
+	for (unsigned dev = 0; dev < PLUGIN_DEVICES_MAX; dev++) {
+		if (device_states[dev].acceptor)
+			acceptor_close(device_states[dev].acceptor);
+		engine_set_put(device_states[dev].engines);
+	}
+	memset(device_states, 0, sizeof(device_states));
+	control_stop();
+	engine_reset();
+	peers_reset();
+	keyfile_forget();
+}
+
+/* HARP_PATH=auto has another way when a cable is out; a link may take seconds to come up. memif's is up when the
+ * peer is there, which may be a rank that starts after us. The engine's thread looks at the link. */
+static bool interface_port_has_link(const struct engine_set *set, struct harp_instance_port *port)
+{
+	const struct timespec pause = { .tv_nsec = 20000000 };
+	uint64_t until_ns = driver_clock_ns() + PORT_LINK_WAIT_NS;
+
+	if (plugin_config()->path != PATH_AUTO || !strcmp(port->driver, "net_memif"))
+		return true;
+	while (!port->up && driver_clock_ns() < until_ns) {
+		nanosleep(&pause, NULL);
+		if (engine_set_port(set, port))
+			return false;
+	}
+	return port->up;
+}
+
+int interface_open_port(int dev, struct harp_instance_port *out, char *why, size_t why_len)
+{
+	struct device_state *state = &device_states[dev];
+
+	interface_set_engines(state, true, engine_set_get(dev, why, why_len), "");
+	if (state->engines) {
+		int rc = engine_set_port(state->engines, out);
+
+		if (rc || interface_port_has_link(state->engines, out))
+			return rc;
+		snprintf(why, why_len, "its link is down: a cable, or the other end");
+		engine_set_put(state->engines);
+	}
+	/* The number may be another device's next. */
+	interface_set_engines(state, false, NULL, "");
+	engine_reset();
+	return -ENODEV;
+}
+
+int interfaces_open_at_init(void)
+{
+	bool forced = plugin_config()->path == PATH_XDP;
+
+	for (int dev = 0; dev < plugin_device_count(); dev++) {
+		char why[384];
+
+		if (!forced && !plugin_device(dev)->netns)
+			continue;
+		interface_open(dev);
+		if (!forced || interface_engines(dev, why, sizeof(why)))
+			continue;
+		WARN("HARP_PATH=xdp, but %s cannot: %s (or name another interface in "
+		     "NCCL_SOCKET_IFNAME, or use HARP_PATH=auto)",
+		     plugin_device(dev)->ifname, why);
+		return -EPROTONOSUPPORT;
+	}
+	return 0;
+}

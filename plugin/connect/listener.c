@@ -1,0 +1,219 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* listener.c - where peers come in; see listener.h. */
+#include "connect/listener.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#include "base/sockaddr.h"
+#include "poll/engine.h"
+#include "process/forkguard.h"
+#include "lane/lane_harp.h"
+#include "process/log.h"
+
+#define ACCEPTS_A_TURN 16u
+#define BACKLOG 128 /* of our stacks, which answer by cookies beyond it */
+/* The kernel drops what is more, and who is dropped comes again after a second: strangers who come by thousands must not fill
+ * it while the keeper waits for a processor. */
+#define KERNEL_BACKLOG 1024
+#define LOOK_NS 50000000ull        /* at the pending_set' deadlines */
+#define REST_NS 100000000ull       /* of a listener while descriptors are short */
+#define REST_WARN_NS 5000000000ull /* said no more often */
+
+/* ---- on our own stacks ------------------------------------------------------------------------ */
+
+/* In each turn of the engine. */
+static void stack_listener_run(struct work *work, uint64_t now_ns)
+{
+	struct stack_listener *listener =
+		(struct stack_listener *)((char *)work - offsetof(struct stack_listener, work));
+	struct lane *lane;
+
+	for (unsigned i = 0; i < ACCEPTS_A_TURN; i++) {
+		if (lane_harp_accept(listener->engine, listener->listener, &lane))
+			break;
+		pending_set_add(&listener->pending_set, lane, -1, now_ns);
+	}
+	if (listener->pending_set.count &&
+	    (now_ns >= listener->look_ns || now_ns >= listener->pending_set.next_ns)) {
+		listener->look_ns = now_ns + LOOK_NS;
+		pending_set_look(&listener->pending_set, now_ns);
+	}
+	engine_listener_due(listener->engine, listener->pending_set.count
+						      ? listener->pending_set.next_ns
+						      : UINT64_MAX);
+}
+
+static void stack_listener_open_run(struct work *work, uint64_t now_ns)
+{
+	struct stack_listener *listener =
+		(struct stack_listener *)((char *)work -
+					  offsetof(struct stack_listener, open_work));
+	struct harp_endpoint any;
+	struct harp_tcp_options opt;
+
+	(void)now_ns;
+	memset(&any, 0, sizeof(any));
+	lane_harp_tcp_options(&opt, 0);
+	opt.backlog = BACKLOG;
+	listener->open_result =
+		harp_tcp_listen(engine_stack(listener->engine), &any, &opt, &listener->listener);
+	if (listener->open_result)
+		return;
+	harp_listener_endpoint(listener->listener, &any);
+	listener->port = any.port;
+	engine_set_listener(listener->engine, &listener->work);
+}
+
+static void stack_listener_close_run(struct work *work, uint64_t now_ns)
+{
+	struct stack_listener *listener =
+		(struct stack_listener *)((char *)work -
+					  offsetof(struct stack_listener, close_work));
+
+	(void)now_ns;
+	engine_set_listener(listener->engine, NULL);
+	pending_set_turn_away(&listener->pending_set);
+	harp_listener_close(listener->listener);
+}
+
+int stack_listener_open(struct stack_listener **out, struct acceptor *acceptor,
+			struct engine *engine)
+{
+	struct stack_listener *listener = calloc(1, sizeof(*listener));
+	int rc;
+
+	*out = NULL;
+	if (!listener)
+		return -ENOMEM;
+	listener->engine = engine;
+	engine_placement(engine, &listener->placement);
+	pending_set_init(&listener->pending_set, acceptor, &listener->placement);
+	listener->work.run = stack_listener_run;
+	listener->open_work.run = stack_listener_open_run;
+	listener->close_work.run = stack_listener_close_run;
+	driver_call(engine_driver(engine), &listener->open_work);
+	rc = listener->open_result;
+	if (rc)
+		free(listener);
+	else
+		*out = listener;
+	return rc;
+}
+
+uint64_t stack_listener_close(struct stack_listener *listener)
+{
+	uint64_t turned_away;
+
+	driver_call(engine_driver(listener->engine), &listener->close_work);
+	turned_away = listener->pending_set.turned_away;
+	free(listener);
+	return turned_away;
+}
+
+/* ---- the kernel's ----------------------------------------------------------------------------- */
+
+/* No descriptor, or no memory for one: level-triggered epoll would only turn round and round. */
+static void kernel_listener_rest(struct kernel_listener *listener, int error, uint64_t now_ns)
+{
+	static uint64_t warned_ns; /* under the keeper's baton */
+
+	control_rewatch(&listener->source, 0);
+	control_timer_set(&listener->rest, now_ns + REST_NS);
+	if (warned_ns && now_ns < warned_ns + REST_WARN_NS)
+		return;
+	warned_ns = now_ns;
+	WARN("cannot let peers in: %s%s; they wait until that has passed", lane_error_text(error),
+	     lane_error_remedy(error) ? lane_error_remedy(error) : "");
+}
+
+static void kernel_listener_rested(struct control_timer *timer, uint64_t now_ns)
+{
+	struct kernel_listener *listener =
+		(struct kernel_listener *)((char *)timer - offsetof(struct kernel_listener, rest));
+
+	(void)now_ns;
+	control_rewatch(&listener->source, EPOLLIN);
+}
+
+static bool is_shortage(int error)
+{
+	return error == -EMFILE || error == -ENFILE || error == -ENOBUFS || error == -ENOMEM;
+}
+
+static void kernel_listener_ready(struct control_source *source, uint64_t now_ns)
+{
+	struct kernel_listener *listener =
+		(struct kernel_listener *)((char *)source -
+					   offsetof(struct kernel_listener, source));
+
+	if (atomic_load(listener->held)) {
+		control_rewatch(&listener->source, 0);
+		return;
+	}
+	for (unsigned i = 0; i < ACCEPTS_A_TURN; i++) {
+		struct sockaddr_storage peer;
+		int fd = forkguard_accept(listener->fd, &peer);
+		struct harp_endpoint remote;
+		struct lane *lane;
+
+		if (is_shortage(fd))
+			kernel_listener_rest(listener, fd, now_ns);
+		if (fd < 0)
+			return; /* EAGAIN; ECONNABORTED and such: the next turn tries again */
+		sockaddr_to_endpoint(&peer, &remote);
+		if (!lane_kernel_adopt(control_driver(), fd, &listener->local, &remote, &lane))
+			pending_set_add(listener->pending_set, lane, fd, now_ns);
+	}
+}
+
+int kernel_listener_listen(struct kernel_listener *listener, const struct harp_addr *addr,
+			   uint32_t scope_id, struct pending_set *pending_set)
+{
+	struct sockaddr_storage sa;
+	socklen_t len;
+	int fd, error;
+
+	listener->local = (struct harp_endpoint){ .addr = *addr, .scope_id = scope_id };
+	len = sockaddr_from_endpoint(&sa, &listener->local);
+	fd = forkguard_socket(sa.ss_family);
+	if (fd < 0)
+		return fd;
+	lane_kernel_options(fd);
+	if (bind(fd, (struct sockaddr *)&sa, len) || listen(fd, KERNEL_BACKLOG) ||
+	    getsockname(fd, (struct sockaddr *)&sa, &len)) {
+		error = errno;
+		forkguard_close(fd);
+		return -error;
+	}
+	listener->fd = fd;
+	sockaddr_to_endpoint(&sa, &listener->local);
+	listener->pending_set = pending_set;
+	listener->source.ready = kernel_listener_ready;
+	listener->rest.run = kernel_listener_rested;
+	return 0;
+}
+
+int kernel_listener_open(struct kernel_listener *listener)
+{
+	return listener->fd < 0 ? 0 : control_watch(&listener->source, listener->fd, EPOLLIN);
+}
+
+void kernel_listener_let_in(struct kernel_listener *listener)
+{
+	if (listener->fd >= 0 && !listener->rest.pprev)
+		control_rewatch(&listener->source, EPOLLIN);
+}
+
+void kernel_listener_close(struct kernel_listener *listener)
+{
+	if (listener->fd < 0)
+		return;
+	control_unwatch(&listener->source);
+	control_timer_set(&listener->rest, UINT64_MAX);
+	forkguard_close(listener->fd);
+	listener->fd = -1;
+}

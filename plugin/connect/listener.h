@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* listener.h - where peers come in: listening sockets of the kernel's and listeners on our own stacks. */
+#ifndef HARP_PLUGIN_DOOR_H
+#define HARP_PLUGIN_DOOR_H
+
+#include "connect/pending.h"
+
+/* A listener on one engine's stack; what changes is under that engine's baton. */
+struct stack_listener {
+	struct engine *engine;
+	struct placement_end placement; /* of the engine; never changes */
+	uint16_t port;
+	struct harp_listener *listener;
+	struct work work, open_work, close_work;
+	int open_result;
+	uint64_t look_ns; /* when the pending_set' deadlines are looked at again */
+	struct pending_set pending_set;
+};
+int stack_listener_open(struct stack_listener **out, struct acceptor *acceptor,
+			struct engine *engine);
+/* Returns how many strangers came to it. */
+uint64_t stack_listener_close(struct stack_listener *listener);
+
+/* A listening socket; the keeper's baton. Part of the caller's. */
+struct kernel_listener {
+	int fd; /* -1: none */
+	struct harp_endpoint local;
+	struct control_source source;
+	struct control_timer rest; /* no descriptor was left: it waits for one */
+	struct pending_set *pending_set;
+	const atomic_bool *held; /* accepts nobody while it is set; then kernel_listener_let_in() */
+};
+/* On the device's own address; the kernel chooses the port. No baton yet. */
+int kernel_listener_listen(struct kernel_listener *listener, const struct harp_addr *addr,
+			   uint32_t scope_id, struct pending_set *pending_set);
+/* Lets in from now on; no baton needed. */
+int kernel_listener_open(struct kernel_listener *listener);
+/* It is not held any more; baton held. */
+void kernel_listener_let_in(struct kernel_listener *listener);
+/* Baton held. A listener that was never opened is accepted. */
+void kernel_listener_close(struct kernel_listener *listener);
+
+#endif

@@ -1,0 +1,223 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* opening.c - opens a HARP lane: from the one right source port, or from several until one gets through. */
+#include "connect/port_search.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/random.h>
+
+#include "lane/lane_harp.h"
+
+/*
+ * Theory of operation
+ *
+ * Where each NIC has one queue a SYN leaves from any port. Without an answer one from another port joins it, later and
+ * later: the peer may still have the end of an older connection from that port (TIME-WAIT), of a process of ours that
+ * is gone and whose sequence numbers we do not go on with, or a path of several may be dead.
+ *
+ * Where both NICs' ways to choose queues are known (placement.h) one SYN leaves from a port that is computed;
+ * more only if it gets no answer for CERTAIN_NS: what was believed may be out of date.
+ *
+ * Else SYNs leave in rounds, from ports that may do: about twice as many as it takes on the average to find a
+ * right one, ROUND_PORTS_MAX at most, every ROUND_NS. The first lane whose handshake completes is the
+ * one; it has shown that both directions arrive. The others are aborted. A SYN on the wrong queue is
+ * dropped over there, its SYN-ACK on the wrong queue here: neither is ever answered, so nothing has to be
+ * undone but what we hold. Of more than PORT_SEARCH_LANES_MAX the oldest goes: it has had its time.
+ *
+ * A RST is an answer: it found the way back, so nobody listens there, whatever the port.
+ */
+
+#define ANOTHER_NS                                                                                 \
+	1000000000ull /* for the answer to a SYN from any port; then twice that, and so on */
+#define CERTAIN_NS 300000000ull
+#define ROUND_NS 50000000ull
+#define ROUND_PORTS_MAX 32u
+#define LAST_ROUND_NS 300000000ull /* what the last SYNs are waited for */
+
+void port_search_prepare(struct port_search *o, struct engine *engine,
+			 const struct placement_end *peer, const struct harp_endpoint *local,
+			 const struct harp_endpoint *remote, int dscp)
+{
+	uint16_t first, last;
+	uint64_t random = 0;
+
+	memset(o, 0, sizeof(*o));
+	o->engine = engine;
+	o->dscp = dscp;
+	o->ports_max = PORT_SEARCH_PORTS_MAX;
+	o->peer = *peer;
+	engine_placement(engine, &o->own);
+	engine_ports(engine, &first, &last);
+	(void)!getrandom(&random, sizeof(random), GRND_NONBLOCK); /* spreads ports, no more */
+	placement_begin(&o->ports, &o->own, &o->peer, local, remote, first, last, random);
+}
+
+static void port_search_drop(struct port_search *o, unsigned index)
+{
+	o->lanes[index]->ops->close(o->lanes[index], true);
+	o->lane_count--;
+	memmove(&o->lanes[index], &o->lanes[index + 1],
+		(o->lane_count - index) * sizeof(struct lane *));
+}
+
+void port_search_stop(struct port_search *o)
+{
+	while (o->lane_count)
+		port_search_drop(o, o->lane_count - 1);
+}
+
+/* One SYN. port 0: from any. */
+static int port_search_call(struct port_search *o, uint16_t port)
+{
+	struct harp_endpoint local = o->ports.local;
+	struct lane *lane;
+	int rc;
+
+	local.port = port;
+	if (o->lane_count == PORT_SEARCH_LANES_MAX)
+		port_search_drop(o, 0);
+	rc = lane_harp_connect(o->engine, &local, &o->ports.remote, o->dscp, &lane);
+	if (rc)
+		return rc;
+	lane->owner = o->owner;
+	lane->notify = o->notify;
+	o->lanes[o->lane_count++] = lane;
+	o->ports_tried++;
+	return 0;
+}
+
+/* Twice what finding a right port takes on the average. */
+static unsigned port_search_round_ports(const struct port_search *o)
+{
+	unsigned chance = 2;
+
+	if (placement_is_certain(&o->ports))
+		return 1;
+	if ((!o->own.known || o->ports.distrust) && o->own.queues)
+		chance *= o->own.queues;
+	if ((!o->peer.known || o->ports.distrust) && o->peer.queues)
+		chance *= o->peer.queues;
+	return chance < ROUND_PORTS_MAX ? chance : ROUND_PORTS_MAX;
+}
+
+/* So many SYNs, if there are ports for them. 1: no more ports, 0, or the error of the first of all. */
+static int port_search_calls(struct port_search *o, unsigned wanted)
+{
+	for (unsigned opened = 0; opened < wanted;) {
+		uint16_t port = o->ports_tried < o->ports_max ? placement_next(&o->ports) : 0;
+		int rc;
+
+		if (!port)
+			return 1;
+		rc = port_search_call(o, port);
+		if (!rc)
+			opened++;
+		else if (rc == -ENOSPC && o->several)
+			return 0; /* others try, too: the next round has room */
+		else if (rc != -EADDRINUSE)
+			return rc;
+	}
+	return 0;
+}
+
+/* From any port. What hinders a further SYN does not hinder those that are under way. */
+static int port_search_any(struct port_search *o, uint64_t now_ns)
+{
+	int rc = port_search_call(o, 0);
+
+	o->next_ns = now_ns + (ANOTHER_NS << o->rounds);
+	return o->rounds++ ? 0 : rc;
+}
+
+static int port_search_round(struct port_search *o, uint64_t now_ns)
+{
+	unsigned wanted;
+	int rc;
+
+	if (placement_is_free(&o->ports))
+		return port_search_any(o, now_ns);
+	if (o->rounds++ && placement_is_certain(&o->ports))
+		o->ports.distrust = true;
+	wanted = port_search_round_ports(o);
+	o->several |= wanted > 1;
+	o->next_ns = now_ns + (placement_is_certain(&o->ports) ? CERTAIN_NS : ROUND_NS);
+	rc = port_search_calls(o, wanted);
+	if (rc <= 0)
+		return rc;
+	if (!o->ports_tried && !o->ports.distrust) {
+		/* No port should do, and yet some must: what is believed cannot be true. */
+		o->ports.distrust = true;
+		o->ports.at = 0;
+		o->next_ns = now_ns;
+		return 0;
+	}
+	o->next_ns = UINT64_MAX;
+	o->give_up_ns = now_ns + LAST_ROUND_NS;
+	return o->lane_count ? 0 : -EADDRNOTAVAIL;
+}
+
+static int port_search_begin(struct port_search *o, uint64_t now_ns)
+{
+	o->next_ns = o->give_up_ns = UINT64_MAX;
+	return port_search_round(o, now_ns);
+}
+
+/* The lane that is open, or what the others say: 0, or the error of an answer. */
+static int port_search_look(struct port_search *o, struct lane **open)
+{
+	for (unsigned i = 0; i < o->lane_count;) {
+		struct lane *lane = o->lanes[i];
+		int error = lane->error;
+
+		switch (lane->ops->state(lane)) {
+		case LANE_OPEN:
+			*open = lane;
+			o->lane_count--;
+			memmove(&o->lanes[i], &o->lanes[i + 1], (o->lane_count - i) * sizeof(lane));
+			return 1;
+		case LANE_DEAD:
+			port_search_drop(o, i);
+			if (error != -ETIMEDOUT || !o->lane_count)
+				return error;
+			break;
+		case LANE_CONNECTING:
+			i++;
+			break;
+		}
+	}
+	return 0;
+}
+
+int port_search_advance(struct port_search *o, uint64_t now_ns, struct lane **lane)
+{
+	int rc;
+
+	*lane = NULL;
+	rc = o->rounds ? port_search_look(o, lane) : port_search_begin(o, now_ns);
+	if (!rc && now_ns >= o->give_up_ns)
+		rc = -ETIMEDOUT;
+	if (!rc && now_ns >= o->next_ns)
+		rc = port_search_round(o, now_ns);
+	if (rc)
+		port_search_stop(o);
+	return rc;
+}
+
+const char *port_search_silence(const struct port_search *o, char *buf, size_t len)
+{
+	buf[0] = '\0';
+	if (placement_is_free(&o->ports))
+		return buf;
+	if (o->peer.queues)
+		snprintf(buf, len,
+			 "no answer to %u source ports: packets between our queue %u of %u and the "
+			 "peer's queue %u of %u find no way",
+			 o->ports_tried, o->own.queue, o->own.queues, o->peer.queue,
+			 o->peer.queues);
+	else
+		snprintf(buf, len,
+			 "no answer to %u source ports: packets to our queue %u of %u find no way",
+			 o->ports_tried, o->own.queue, o->own.queues);
+	return buf;
+}

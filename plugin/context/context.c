@@ -1,0 +1,393 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* context.c - contexts, and what they do for NCCL; process-wide state comes with the first and goes with the last. */
+#include "context/plugin.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+#include "connect/ctx.h"
+#include "device/daemon.h"
+#include "process/forkguard.h"
+#include "harp_config.h"
+#include "poll/control.h"
+#include "process/keyfile.h"
+#include "process/host_id.h"
+#include "device/path_policy.h"
+#include "stats/lane_page.h"
+#include "comm/closing.h"
+#include "comm/memory.h"
+#include "wire/preamble.h"
+#include "connect/registry.h"
+#include "connect/acceptor.h"
+#include "connect/reconnect.h"
+#include "process/log.h"
+#include "process/config.h"
+#include "device/device.h"
+
+pthread_mutex_t ctx_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static struct plugin_ctx *ctx_list; /* under ctx_lock */
+/* Held by init and finalize while they begin or end what the process has once. Comes before all other locks; the control
+ * thread never takes it. */
+static pthread_mutex_t ctx_process_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static const struct forkguard_hooks ctx_fork_hooks[] = {
+	{ .prepare = engine_fork_prepare,
+	  .parent = engine_fork_parent,
+	  .child = engine_fork_child },
+	{ .child = lane_page_fork_child },
+	{ .child = control_fork_child },
+	{ 0 },
+};
+
+/* ---- contexts --------------------------------------------------------------------------------- */
+
+/* The first context: ctx_process_lock held. */
+static int ctx_begin_process(void)
+{
+	int rc = plugin_daemon_load();
+
+	if (!rc)
+		rc = keyfile_load(HARP_CONFIG_KEY_FILE);
+	if (!rc) {
+		path_policy_load();
+		rc = control_start();
+	}
+	if (!rc) {
+		engine_set_observers(plugin_memory_engine_open, plugin_memory_engine_close);
+		rc = plugin_devices_load(interface_open_port);
+	}
+	if (rc) {
+		interfaces_close();
+		return rc;
+	}
+	lane_page_open();
+	lane_page_count(HARP_JOB_ports_refused, plugin_ports_refused());
+	return 0;
+}
+
+int plugin_init(struct plugin_ctx **out, uint64_t comm_id, int traffic_class)
+{
+	struct plugin_ctx *ctx;
+	int rc;
+
+	*out = NULL;
+	if (forkguard_is_child)
+		return -EBADF;
+	ctx = calloc(1, sizeof(*ctx));
+	if (!ctx) {
+		WARN("cannot begin: out of memory");
+		return -ENOMEM;
+	}
+	ctx->comm_id = comm_id;
+	ctx->traffic_class = traffic_class;
+	pthread_mutex_lock(&ctx_process_lock);
+	rc = forkguard_init(ctx_fork_hooks);
+	if (!rc && !ctx_list)
+		rc = ctx_begin_process();
+	if (!rc) {
+		pthread_mutex_lock(&ctx_lock);
+		ctx->next = ctx_list;
+		ctx_list = ctx;
+		pthread_mutex_unlock(&ctx_lock);
+		forkguard_set_active(true);
+	}
+	pthread_mutex_unlock(&ctx_process_lock);
+	if (rc) {
+		free(ctx);
+		return rc;
+	}
+	rc = interfaces_open_at_init();
+	if (rc) {
+		plugin_finalize(ctx);
+		return rc;
+	}
+	*out = ctx;
+	return 0;
+}
+
+/* Puts a comm on its context's list, where plugin_close and plugin_finalize find it. */
+static void ctx_add_comm(struct comm *comm)
+{
+	struct plugin_ctx *ctx = comm->ctx;
+
+	pthread_mutex_lock(&ctx_lock);
+	comm->next = ctx->comms;
+	comm->pprev = &ctx->comms;
+	if (comm->next)
+		comm->next->pprev = &comm->next;
+	ctx->comms = comm;
+	pthread_mutex_unlock(&ctx_lock);
+}
+
+static void ctx_remove_comm(struct comm *comm)
+{
+	pthread_mutex_lock(&ctx_lock);
+	*comm->pprev = comm->next;
+	if (comm->next)
+		comm->next->pprev = comm->pprev;
+	pthread_mutex_unlock(&ctx_lock);
+}
+
+static void ctx_end_comm(struct comm *comm, bool abort)
+{
+	struct reconnect *reconnect = comm->reconnect;
+
+	registry_remove(comm);
+	reconnect_stop(reconnect);
+	comm_close(comm, abort);
+	reconnect_free(reconnect);
+}
+
+static void ctx_end_closed(struct comm *comm)
+{
+	ctx_end_comm(comm, false);
+}
+
+/* With requests in flight lanes may touch the application's memory: the comm has ended when this
+ * returns. */
+static void ctx_close_comm(struct comm *comm, bool abort)
+{
+	uint64_t closing = plugin_memory_comm_closes(comm);
+
+	ctx_remove_comm(comm);
+	registry_hide(comm);
+	if (abort || comm_has_requests(comm)) {
+		ctx_end_comm(comm, abort);
+		plugin_memory_comm_closed(closing);
+		return;
+	}
+	plugin_memory_comm_closed(closing);
+	closing_take(comm, ctx_end_closed);
+}
+
+int plugin_finalize(struct plugin_ctx *ctx)
+{
+	struct plugin_ctx **at;
+	bool last;
+
+	if (!ctx)
+		return 0;
+	if (forkguard_is_child)
+		return -EBADF;
+	/* After an abort NCCL leaves half-open connects, listens and sometimes comms behind. */
+	while (ctx->connects)
+		connect_free(ctx->connects);
+	while (ctx->listens)
+		plugin_close_listen(ctx->listens);
+	while (ctx->comms)
+		ctx_close_comm(ctx->comms, true);
+	pthread_mutex_lock(&ctx_process_lock);
+	last = ctx_list == ctx && !ctx->next;
+	if (last) {
+		closing_finish(plugin_config()->close_linger_ns);
+		interfaces_finish_opening();
+	}
+	pthread_mutex_lock(&ctx_lock);
+	for (at = &ctx_list; *at && *at != ctx; at = &(*at)->next)
+		;
+	if (*at)
+		*at = ctx->next;
+	pthread_mutex_unlock(&ctx_lock);
+	if (last) {
+		interfaces_close();
+		lane_page_close();
+		forkguard_set_active(false);
+	}
+	pthread_mutex_unlock(&ctx_process_lock);
+	free(ctx);
+	return 0;
+}
+
+/* ---- listening -------------------------------------------------------------------------------- */
+
+int plugin_listen(struct plugin_ctx *ctx, int dev, void *handle_bytes, struct listen_comm **out)
+{
+	struct listen_comm *listen;
+	struct handle handle;
+	bool opening;
+	int rc;
+
+	*out = NULL;
+	if (forkguard_is_child)
+		return -EBADF;
+	if (!ctx || !handle_bytes || !plugin_device(dev))
+		return -EINVAL;
+	listen = calloc(1, sizeof(*listen));
+	if (!listen) {
+		WARN("%s: cannot listen: out of memory", plugin_device(dev)->ifname);
+		return -ENOMEM;
+	}
+	listen->ctx = ctx;
+	if (getrandom(&listen->id, sizeof(listen->id), 0) != sizeof(listen->id) ||
+	    getrandom(listen->secret, sizeof(listen->secret), 0) != sizeof(listen->secret)) {
+		WARN("%s: cannot listen: getrandom() gives no secret", plugin_device(dev)->ifname);
+		free(listen);
+		return -EIO;
+	}
+	rc = interface_acceptor(dev, &listen->acceptor, &opening);
+	if (rc) {
+		free(listen);
+		return rc;
+	}
+	acceptor_add(listen->acceptor, listen);
+	memset(&handle, 0, sizeof(handle));
+	handle.wire_min = handle.wire_max = WIRE_VERSION;
+	handle.sealed = keyfile_key() != NULL;
+	acceptor_endpoints(listen->acceptor, listen, &handle);
+	handle.opening = opening;
+	handle.listen_id = listen->id;
+	memcpy(handle.secret, listen->secret, HANDLE_SECRET_BYTES);
+	(void)host_id_read(plugin_device(dev)->netns, handle.host_id); /* zeroes: nobody is local */
+	handle_encode(handle_bytes, &handle);
+	pthread_mutex_lock(&ctx_lock);
+	listen->next_of_ctx = ctx->listens;
+	ctx->listens = listen;
+	pthread_mutex_unlock(&ctx_lock);
+	*out = listen;
+	return 0;
+}
+
+int plugin_accept(struct listen_comm *listen, struct comm **out)
+{
+	struct comm *comm;
+	char text[256];
+	int rc;
+
+	*out = NULL;
+	if (forkguard_is_child)
+		return -EBADF;
+	if (!listen)
+		return -EINVAL;
+	rc = acceptor_accept(listen->acceptor, listen, &comm);
+	if (rc || !comm)
+		return rc;
+	comm_describe(comm, text, sizeof(text));
+	INFO("accepted by %s", text);
+	ctx_add_comm(comm);
+	*out = comm;
+	return 0;
+}
+
+int plugin_close_listen(struct listen_comm *listen)
+{
+	struct listen_comm **at;
+
+	if (!listen)
+		return 0;
+	if (forkguard_is_child)
+		return -EBADF;
+	pthread_mutex_lock(&ctx_lock);
+	for (at = &listen->ctx->listens; *at && *at != listen; at = &(*at)->next_of_ctx)
+		;
+	if (*at)
+		*at = listen->next_of_ctx;
+	pthread_mutex_unlock(&ctx_lock);
+	acceptor_remove(listen->acceptor, listen);
+	free(listen);
+	return 0;
+}
+
+int plugin_connect(struct plugin_ctx *ctx, int dev, void *handle, int traffic_class,
+		   struct comm **out)
+{
+	int rc;
+
+	*out = NULL;
+	if (forkguard_is_child)
+		return -EBADF;
+	if (!ctx || !handle || !plugin_device(dev))
+		return -EINVAL;
+	rc = connect_step(ctx, dev, handle, traffic_class, out);
+	if (*out)
+		ctx_add_comm(*out);
+	return rc;
+}
+
+/* ---- what NCCL asks and says ------------------------------------------------------------------- */
+
+#define LATENCY_HARP_US 4.0f
+#define LATENCY_KERNEL_US 10.0f
+
+float plugin_latency_us(int dev)
+{
+	const struct device *device = plugin_device(dev);
+	char why[384];
+
+	return !device || engine_is_forbidden(device, why, sizeof(why)) ? LATENCY_KERNEL_US
+									: LATENCY_HARP_US;
+}
+
+void plugin_set_net_attr(struct plugin_ctx *ctx, const struct plugin_net_attr *attr)
+{
+	if (!ctx || forkguard_is_child)
+		return;
+	atomic_store_explicit(&ctx->operations, attr->operations, memory_order_relaxed);
+	atomic_store_explicit(&ctx->algorithms, attr->algorithms, memory_order_relaxed);
+	atomic_store_explicit(&ctx->protocols, attr->protocols, memory_order_relaxed);
+	atomic_store_explicit(&ctx->send_peers, attr->send_peers, memory_order_relaxed);
+	atomic_store_explicit(&ctx->receive_peers, attr->receive_peers, memory_order_relaxed);
+	if (atomic_load_explicit(&ctx->attr_logged, memory_order_relaxed) ||
+	    atomic_exchange(&ctx->attr_logged, true))
+		return;
+	INFO("communicator %016llx: NCCL announces operations 0x%x, algorithms 0x%x, protocols 0x%x, sends to "
+	     "at most %d peers and receives from at most %d at a time",
+	     (unsigned long long)ctx->comm_id, attr->operations, attr->algorithms, attr->protocols,
+	     attr->send_peers, attr->receive_peers);
+}
+
+/* ---- messages --------------------------------------------------------------------------------- */
+
+int plugin_isend(struct comm *comm, const void *data, size_t size, int tag, void *memory,
+		 struct request **out)
+{
+	*out = NULL;
+	if (forkguard_is_child)
+		return -EBADF;
+	if (!comm || comm->side != COMM_SEND || (!data && size) || size > RECORD_TOTAL_MAX)
+		return -EINVAL;
+	return comm_post(comm, (void *)(uintptr_t)data, size, tag, memory, out);
+}
+
+int plugin_irecv(struct comm *comm, void *data, size_t size, int tag, void *memory,
+		 struct request **out)
+{
+	*out = NULL;
+	if (forkguard_is_child)
+		return -EBADF;
+	if (!comm || comm->side != COMM_RECV || (!data && size))
+		return -EINVAL;
+	return comm_post(comm, data, size, tag, memory, out);
+}
+
+int plugin_test(struct request *request, int *done, size_t *size)
+{
+	*done = 0;
+	if (forkguard_is_child)
+		return -EBADF;
+	if (!request)
+		return -EINVAL;
+	return comm_test(request, done, size);
+}
+
+int plugin_reg_mr(struct comm *comm, const void *data, size_t size, void **out)
+{
+	return forkguard_is_child ? -EBADF : plugin_memory_add(comm, data, size, out);
+}
+
+int plugin_dereg_mr(void *handle)
+{
+	return forkguard_is_child ? -EBADF : plugin_memory_remove(handle);
+}
+
+int plugin_close(struct comm *comm)
+{
+	if (!comm)
+		return 0;
+	if (forkguard_is_child)
+		return -EBADF;
+	ctx_close_comm(comm, false);
+	return 0;
+}

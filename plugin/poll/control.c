@@ -1,0 +1,314 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* control.c - the control thread; see control.h. */
+#include "poll/control.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/thread.h"
+#include "process/log.h"
+
+/*
+ * Theory of operation
+ *
+ * A turn runs the posted work, a batch of events and the timers that are due. Events are level-triggered: an event that was
+ * handled is not reported again. A source that is unwatched while a batch is handled is struck from the batch.
+ *
+ * Timers are a list, which a turn searches only when the earliest is due: there is one for each listener and each comm, and
+ * few of them are set.
+ *
+ * A thread that posts writes the eventfd only when it finds `woken` clear. The control thread clears the flag before it
+ * takes the list of posted work, so whatever is posted later writes again and ends the next sleep.
+ */
+
+#define EVENTS_PER_TURN 64
+#define SLEEP_NS_MAX 1000000000ull
+
+struct control {
+	struct driver driver; /* first: aligned */
+	int epoll_fd, wake_fd;
+	pthread_t id;
+	atomic_bool stop, woken;
+	/* The control thread's. */
+	struct control_timer *timers;
+	uint64_t earliest_ns; /* not after the first of timers */
+	struct epoll_event batch[EVENTS_PER_TURN];
+	int batch_at, batch_count;
+	/* Of control_call(). */
+	pthread_mutex_t call_lock; /* until the thread's id is known, and of `done` of calls */
+	pthread_cond_t call_done;
+};
+
+static struct control *control;
+
+struct driver *control_driver(void)
+{
+	return control ? &control->driver : NULL;
+}
+
+/* ---- sources ---------------------------------------------------------------------------------- */
+
+static int source_control(struct control_source *source, int op, uint32_t events)
+{
+	struct epoll_event event = { .events = events, .data.ptr = source };
+
+	return epoll_ctl(control->epoll_fd, op, source->fd, &event) ? -errno : 0;
+}
+
+int control_watch(struct control_source *source, int fd, uint32_t events)
+{
+	int rc;
+
+	source->fd = fd;
+	rc = source_control(source, EPOLL_CTL_ADD, events);
+	source->watched = !rc;
+	return rc;
+}
+
+void control_rewatch(struct control_source *source, uint32_t events)
+{
+	if (source->watched)
+		(void)source_control(source, EPOLL_CTL_MOD, events);
+}
+
+void control_unwatch(struct control_source *source)
+{
+	if (!source->watched)
+		return;
+	(void)source_control(source, EPOLL_CTL_DEL, 0);
+	source->watched = false;
+	for (int i = control->batch_at; i < control->batch_count; i++)
+		if (control->batch[i].data.ptr == source)
+			control->batch[i].data.ptr = NULL;
+}
+
+static void control_events(uint64_t now_ns)
+{
+	int count = epoll_wait(control->epoll_fd, control->batch, EVENTS_PER_TURN, 0);
+
+	control->batch_count = count > 0 ? count : 0;
+	for (control->batch_at = 0; control->batch_at < control->batch_count;) {
+		struct control_source *source = control->batch[control->batch_at++].data.ptr;
+
+		if (source)
+			source->ready(source, now_ns);
+	}
+}
+
+/* ---- timers ----------------------------------------------------------------------------------- */
+
+static void timer_link(struct control_timer *timer, struct control_timer **list)
+{
+	timer->next = *list;
+	timer->pprev = list;
+	if (timer->next)
+		timer->next->pprev = &timer->next;
+	*list = timer;
+}
+
+void control_timer_set(struct control_timer *timer, uint64_t at_ns)
+{
+	if (at_ns == UINT64_MAX) {
+		control_timer_unlink(timer);
+		return;
+	}
+	timer->at_ns = at_ns;
+	if (!timer->pprev)
+		timer_link(timer, &control->timers);
+	if (at_ns < control->earliest_ns)
+		control->earliest_ns = at_ns;
+}
+
+/* Takes those that are due off the list, then runs them: one may set or stop any other. */
+static void control_timers(uint64_t now_ns)
+{
+	struct control_timer *due = NULL, *timer, *next;
+
+	if (now_ns < control->earliest_ns)
+		return;
+	control->earliest_ns = UINT64_MAX;
+	for (timer = control->timers; timer; timer = next) {
+		next = timer->next;
+		if (timer->at_ns > now_ns) {
+			if (timer->at_ns < control->earliest_ns)
+				control->earliest_ns = timer->at_ns;
+			continue;
+		}
+		control_timer_unlink(timer);
+		timer_link(timer, &due);
+	}
+	while (due) {
+		timer = due;
+		control_timer_unlink(timer);
+		timer->run(timer, now_ns);
+	}
+}
+
+/* ---- posted work ------------------------------------------------------------------------------ */
+
+static void control_wake(struct driver *driver)
+{
+	uint64_t one = 1;
+
+	(void)driver;
+	if (!atomic_exchange(&control->woken, true))
+		(void)!write(control->wake_fd, &one, sizeof(one));
+}
+
+void control_post(struct work *work)
+{
+	driver_post(&control->driver, work);
+}
+
+/* On the caller's stack. */
+struct control_call {
+	struct work work, *inner;
+	bool done;
+};
+
+static void control_call_run(struct work *work, uint64_t now_ns)
+{
+	struct control_call *call =
+		(struct control_call *)((char *)work - offsetof(struct control_call, work));
+
+	call->inner->run(call->inner, now_ns);
+	pthread_mutex_lock(&control->call_lock);
+	call->done = true;
+	pthread_cond_broadcast(&control->call_done);
+	pthread_mutex_unlock(&control->call_lock);
+}
+
+void control_call(struct work *work)
+{
+	struct control_call call = { .work.run = control_call_run, .inner = work };
+
+	if (pthread_equal(pthread_self(), control->id)) {
+		work->run(work, driver_clock_ns());
+		return;
+	}
+	control_post(&call.work);
+	pthread_mutex_lock(&control->call_lock);
+	while (!call.done)
+		pthread_cond_wait(&control->call_done, &control->call_lock);
+	pthread_mutex_unlock(&control->call_lock);
+}
+
+/* ---- the thread ------------------------------------------------------------------------------- */
+
+static void control_turn(struct driver *driver, uint64_t now_ns)
+{
+	driver_run_ready(driver, now_ns);
+	control_events(now_ns);
+	control_timers(now_ns);
+}
+
+/* Until the earliest timer, an event, or a post. */
+static void control_sleep(void)
+{
+	struct pollfd fds[2] = { { .fd = control->epoll_fd, .events = POLLIN },
+				 { .fd = control->wake_fd, .events = POLLIN } };
+	uint64_t now_ns = driver_clock_ns(), wait_ns, count;
+	struct timespec ts;
+
+	wait_ns = control->earliest_ns > now_ns ? control->earliest_ns - now_ns : 0;
+	if (wait_ns > SLEEP_NS_MAX)
+		wait_ns = SLEEP_NS_MAX;
+	ts.tv_sec = (time_t)(wait_ns / 1000000000u);
+	ts.tv_nsec = (long)(wait_ns % 1000000000u);
+	if (ppoll(fds, 2, &ts, NULL) <= 0 || !fds[1].revents)
+		return;
+	(void)!read(control->wake_fd, &count, sizeof(count));
+	atomic_store(&control->woken, false);
+}
+
+static void *control_main(void *arg)
+{
+	(void)arg;
+	pthread_mutex_lock(&control->call_lock); /* until its id is known */
+	pthread_mutex_unlock(&control->call_lock);
+	while (!atomic_load_explicit(&control->stop, memory_order_acquire)) {
+		(void)driver_turn(&control->driver, driver_clock_ns());
+		control_sleep();
+	}
+	while (driver_run_ready(&control->driver, driver_clock_ns()))
+		;
+	return NULL;
+}
+
+/* ---- starting and stopping -------------------------------------------------------------------- */
+
+static void control_free(struct control *c)
+{
+	if (c->epoll_fd >= 0)
+		close(c->epoll_fd);
+	if (c->wake_fd >= 0)
+		close(c->wake_fd);
+	pthread_cond_destroy(&c->call_done);
+	pthread_mutex_destroy(&c->call_lock);
+	free(c);
+}
+
+int control_start(void)
+{
+	struct control *c;
+	int rc = 0;
+
+	if (control)
+		return 0;
+	if (posix_memalign((void **)&c, 64, sizeof(*c))) {
+		WARN("cannot start the control thread: out of memory");
+		return -ENOMEM;
+	}
+	memset(c, 0, sizeof(*c));
+	driver_init(&c->driver, control_turn);
+	c->driver.wake = control_wake;
+	c->earliest_ns = UINT64_MAX;
+	pthread_mutex_init(&c->call_lock, NULL);
+	pthread_cond_init(&c->call_done, NULL);
+	c->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+	c->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	if (c->epoll_fd < 0 || c->wake_fd < 0)
+		rc = -errno;
+	control = c;
+	pthread_mutex_lock(&c->call_lock);
+	if (!rc)
+		rc = thread_start(&c->id, control_main, NULL, "harp-control");
+	pthread_mutex_unlock(&c->call_lock);
+	if (rc) {
+		WARN("cannot start the control thread: %s; raise the limits on open "
+		     "files (ulimit -n) and processes (ulimit -u)",
+		     strerror(-rc));
+		control = NULL;
+		control_free(c);
+	}
+	return rc;
+}
+
+void control_stop(void)
+{
+	struct control *c = control;
+
+	if (!c)
+		return;
+	atomic_store_explicit(&c->stop, true, memory_order_release);
+	control_wake(&c->driver);
+	pthread_join(c->id, NULL);
+	control =
+		NULL; /* before its descriptors are closed: a child that is forked now must not close them twice */
+	control_free(c);
+}
+
+void control_fork_child(void)
+{
+	if (!control)
+		return;
+	close(control->epoll_fd);
+	close(control->wake_fd);
+}

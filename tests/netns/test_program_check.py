@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The XDP program is detached by force or replaced, or its interface leaves: one warning."""
+
+import errno
+import os
+from pathlib import Path
+
+import bpf_calls
+import pytest
+from netns_tools import Tools, finish, inside, wait_until, xdp_attached
+from steering_api import GENERIC, NATIVE, Library, RefusedError
+
+from harp.lab import Host, Lab
+
+
+def index(host: Host) -> int:
+    return int(host.run("cat", f"/sys/class/net/{host.ifname}/ifindex"))
+
+
+def detach_by_force(host: Host, pid: int) -> None:
+    ifindex = index(host)
+    (link,) = [each for each in bpf_calls.links_of(pid) if each.ifindex == ifindex]
+    bpf_calls.detach(link)
+
+
+@pytest.mark.parametrize("mode", [GENERIC, NATIVE], ids=["generic", "native"])
+def test_detached_by_force_it_is_attached_again(lab: Lab, library: Library, mode: int) -> None:
+    host = lab.hosts[0]
+    steering = inside(host, lambda: library.attach(host.ifname, mode))
+    fds = steering.fds()
+    assert inside(host, steering.check) == ""
+    detach_by_force(host, os.getpid())
+    assert not xdp_attached(host)
+    assert inside(host, steering.check) == (
+        f"{host.ifname}: the XDP program was detached by force; it is attached again"
+    )
+    assert xdp_attached(host)
+    assert inside(host, steering.check) == ""
+    assert steering.fds() == fds, "a forked child closes them by number"
+    steering.detach()
+    assert not xdp_attached(host)
+
+
+def test_a_pinned_link_is_pinned_again(lab: Lab, library: Library, bpffs: Path) -> None:
+    host, pins = lab.hosts[0], bpffs / "nic"
+    steering = inside(host, lambda: library.attach(host.ifname))
+    steering.pin(pins)
+    detach_by_force(host, os.getpid())
+    assert "it is attached again" in inside(host, steering.check)
+    steering.detach()
+    assert xdp_attached(host)
+    inside(host, lambda: library.adopt(pins, host.ifname)).detach()
+    library.unpin(pins)
+    wait_until(lambda: not xdp_attached(host), "the program is gone with its pins")
+
+
+def test_another_program_in_its_place_is_named(lab: Lab, library: Library) -> None:
+    host = lab.hosts[0]
+    steering = inside(host, lambda: library.attach(host.ifname))
+    detach_by_force(host, os.getpid())
+    foreign = inside(host, lambda: bpf_calls.put_on(index(host)))
+    with pytest.raises(RefusedError, match="another XDP program is attached") as caught:
+        inside(host, steering.check)
+    assert caught.value.errno == errno.EBUSY
+    os.close(foreign)
+    assert "it is attached again" in inside(host, steering.check)
+    steering.detach()
+
+
+def test_nothing_stays_on_an_interface_that_leaves(lab: Lab, library: Library) -> None:
+    here, there = lab.hosts
+    here.run("ip", "link", "add", "away0", "type", "veth", "peer", "name", "away1")
+    steering = inside(here, lambda: library.attach("away0"))
+    here.run("ip", "link", "set", "away0", "netns", there.netns)
+    with pytest.raises(RefusedError) as caught:
+        inside(here, steering.check)
+    assert caught.value.errno == errno.ENODEV
+    assert "xdp" not in there.run("ip", "link", "show", "dev", "away0")
+    steering.detach()
+
+
+def test_a_process_warns_once_and_goes_on(tools: Tools, lab: Lab) -> None:
+    here, there = lab.hosts
+    server = tools.serve_tcp(there, "harp", 61000)
+    detach_by_force(there, server.pid)
+    wait_until(lambda: xdp_attached(there), "the program is attached again")
+    report = tools.call_tcp(here, "harp", "send", there.address, 61000, "--bytes", "100000")
+    assert report["bytes"] == 100000
+    _, err = finish(server)
+    assert err.count("was detached by force; it is attached again") == 1

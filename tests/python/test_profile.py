@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Profiles: what harpctl writes the plugin reads, and both refuse the same files."""
+
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+from test_cli_config import harpctl
+
+from harp.config import profile
+from harp.config.profile import Entry
+
+HOST = "node7"
+TOP = f'version = 1\nhost = "{HOST}"\n'
+NIC = '[[nic]]\nifname = "eth1"\nmode = "generic-copy"\nharp_up_to = "4KiB"\n'
+ENTRIES = (
+    Entry("eth1", "generic-copy", "4KiB", "10.1.0.0/16"),
+    Entry("eth1", "generic-copy", "none"),
+    Entry("eth2", "zero-copy", "all", "fd00:7::/32"),
+)
+BAD = (
+    "",
+    "version = 2\n" + TOP.split("\n")[1],
+    'version = 1\nhost = "node8"\n',
+    "version = 1\n",
+    TOP + "speed = 1\n",
+    TOP + "[nic]\n",
+    TOP + "[[nic]]\n",
+    TOP + "[[other]]\n",
+    TOP + NIC + "speed = 1\n",
+    TOP + NIC + 'peers = "10.1.0.0"\n',
+    TOP + NIC + 'peers = "10.1.0.0/8"\n',
+    TOP + NIC + 'peers = ""\n',
+    TOP + NIC.replace("4KiB", "5KiB"),
+    TOP + NIC.replace("generic-copy", "dpdk"),
+    TOP + NIC.replace('"eth1"', '"sixteen_letters_"'),
+    TOP + NIC.replace('"eth1"', "1"),
+    TOP + NIC * 65,
+    TOP + NIC + NIC.split("\n")[1] + "\n",
+    "nonsense\n",
+    TOP + 'x = "unfinished\n',
+)
+
+
+def read(build_dir: Path, file: Path) -> list[str]:
+    """The plugin's words: its result, then entries or the reason."""
+    probe = build_dir / "tests" / "unit" / "profile_probe"
+    done = subprocess.run([probe, HOST, file], capture_output=True, text=True, check=True)
+    return done.stdout.split()
+
+
+def test_what_harpctl_writes_the_plugin_reads(build_dir: Path, tmp_path: Path) -> None:
+    file = tmp_path / "profile.toml"
+    file.write_text(profile.text(ENTRIES, HOST))
+    assert profile.parse(file.read_text(), HOST) == ENTRIES
+    assert read(build_dir, file) == [
+        *("1", "eth1,1,1,10.1.0.0/112", "eth1,1,0,::/0", "eth2,3,3,fd00:7::/32"),
+    ]
+
+
+@pytest.mark.parametrize("text", BAD)
+def test_both_refuse_the_same(build_dir: Path, tmp_path: Path, text: str) -> None:
+    with pytest.raises(profile.ProfileError):
+        profile.parse(text, HOST)
+    file = tmp_path / "profile.toml"
+    file.write_text(text)
+    assert read(build_dir, file)[0] == "-22"
+
+
+def test_what_the_plugin_takes_is_toml(build_dir: Path, tmp_path: Path) -> None:
+    text = "# measured\r\n" + TOP + "\n" + NIC.replace("\n", "  # a comment\n")
+    file = tmp_path / "profile.toml"
+    file.write_bytes(text.encode())
+    assert read(build_dir, file)[0] == "1"
+    assert tomllib.loads(file.read_bytes().decode())["nic"][0]["harp_up_to"] == "4KiB"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (profile.text([Entry("lo", "generic-copy", "none")]), "1 entries, then the default table"),
+        (profile.text([Entry("nosuch0", "generic-copy", "none")]), "has no interface nosuch0"),
+        ('version = 1\nhost = "elsewhere"\n', "it is of host elsewhere, and this is "),
+        (None, "no such file"),
+    ],
+)
+def test_config_show_says_where_the_table_came_from(
+    tmp_path: Path, text: str | None, words: str
+) -> None:
+    file = tmp_path / "profile.toml"
+    if text is not None:
+        file.write_text(text)
+    done = harpctl("config", "show", "HARP_PROFILE", HARP_PROFILE=str(file))
+    assert done.returncode == 0, done.stderr
+    assert words in done.stdout

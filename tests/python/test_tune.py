@@ -1,0 +1,230 @@
+# SPDX-License-Identifier: Apache-2.0
+"""harpctl tune: what it decides, whom it lets in, and one real measurement of two hosts."""
+
+import socket
+import sys
+import threading
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from harp.bench import tune
+from harp.bench.tune import HARP, KERNEL, Link, Times
+from harp.cli import tune as cli_tune
+from harp.errors import Exit, HarpError
+from harp.lab import Host, Lab
+
+TOKEN = "0123456789abcdef"
+
+
+def times(speeds: dict[int, float]) -> Times:
+    """Three rounds, the second one on a machine that is three times slower."""
+    kernel = {size: [10.0, 30.0, 10.0] for size in speeds}
+    harp = {size: [each / speed for each in kernel[size]] for size, speed in speeds.items()}
+    return {HARP: harp, KERNEL: kernel}
+
+
+@pytest.mark.parametrize(
+    ("speeds", "limit"),
+    [
+        ({8: 2.0, 4096: 1.5, 65536: 0.8, 1 << 20: 0.5}, "4KiB"),
+        ({8: 2.0, 4096: 1.5, 65536: 1.2, 1 << 20: 0.5}, "64KiB"),
+        ({8: 2.0, 4096: 1.5, 65536: 1.2, 1 << 20: 1.3}, "all"),
+        ({8: 2.0, 4096: 1.0, 65536: 2.0, 1 << 20: 2.0}, "none"),
+    ],
+)
+def test_harp_lanes_carry_the_classes_below_the_first_that_they_lose(
+    speeds: dict[int, float], limit: str
+) -> None:
+    assert tune.harp_up_to({"allreduce": times(speeds)}) == limit
+
+
+def test_a_class_needs_every_shape() -> None:
+    fast, slow = times({8: 2.0, 65536: 2.0}), times({65536: 1.05})
+    assert tune.harp_up_to({"allreduce": fast}) == "all"
+    assert tune.harp_up_to({"allreduce": fast, "stream": slow}) == "4KiB"
+
+
+def test_profile_is_toml_with_the_measurement_as_comments() -> None:
+    rows = tune.rows({"stream": times({65536: 2.0})})
+    text = tune.profile_text("a", "eth1", "native-copy", "10.1.0.0/16", rows, "64KiB")
+    assert tomllib.loads(text) == {
+        "version": 1,
+        "host": "a",
+        "nic": [
+            {
+                "ifname": "eth1",
+                "mode": "native-copy",
+                "harp_up_to": "64KiB",
+                "peers": "10.1.0.0/16",
+            }
+        ],
+    }
+    assert "# stream" in text
+    assert "2.00" in text
+
+
+def test_unknown_mode_is_named() -> None:
+    with pytest.raises(HarpError, match="does not say how it uses the NIC: 'carrier pigeons'"):
+        tune.nic_mode("carrier pigeons")
+
+
+# --------------------------------------------------------------------------------------------------
+# The connection.
+#
+class Waiting:
+    """A host that waits, in a thread."""
+
+    def __init__(self) -> None:
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self.listener.getsockname()[1]
+        self.said: list[str] = []
+        self.written: list[Any] = []
+        self.error: HarpError | None = None
+        self.thread = threading.Thread(target=self._serve, daemon=True)
+        self.thread.start()
+
+    def _write(self, profile: Any, *_: str) -> str:
+        self.written.append(profile)
+        return "profile.toml"
+
+    def _serve(self) -> None:
+        try:
+            tune.serve(self.listener, TOKEN, lambda _: "lo", self._write, self.said.append)
+        except HarpError as error:
+            self.error = error
+        finally:
+            self.listener.close()
+
+    def link(self) -> Link:
+        """An authenticated connection."""
+        link = tune.connect("127.0.0.1", self.port, TOKEN)
+        link.receive()
+        return link
+
+    def end(self) -> None:
+        """Waits until it has served."""
+        self.thread.join(30)
+        assert not self.thread.is_alive()
+
+
+def test_profile_reaches_a_host_that_knows_the_token() -> None:
+    waiting = Waiting()
+    with waiting.link() as link:
+        link.send({"profile": {"mode": "native-copy"}})
+        assert link.receive() == {"written": "profile.toml"}
+    waiting.end()
+    assert waiting.written == [{"mode": "native-copy"}]
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"",
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"[]\n",
+        b'{"harp_tune": 1}\n{"proof": "guess"}\n',
+        b"\xff" * 99,
+    ],
+)
+def test_a_stranger_is_refused_and_the_next_host_is_served(sent: bytes) -> None:
+    waiting = Waiting()
+    with socket.create_connection(("127.0.0.1", waiting.port)) as stranger:
+        stranger.sendall(sent)
+    with waiting.link() as link:
+        link.send({"profile": {}})
+        link.receive()
+    waiting.end()
+    assert len(waiting.said) == 1
+    assert waiting.said[0].startswith("refused: 127.0.0.1:")
+
+
+def test_wrong_token_is_refused_by_name() -> None:
+    waiting = Waiting()
+    with pytest.raises(HarpError, match=rf"127.0.0.1:{waiting.port}: "):
+        tune.connect("127.0.0.1", waiting.port, "wrong")
+    with waiting.link() as link:
+        link.send({"profile": {}})
+    waiting.end()
+    assert "wrong token" in waiting.said[0]
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        {"shape": "allreduce", "path": "xdp; reboot", "port": 5000},
+        {"shape": "rm", "path": "xdp", "port": 5000},
+        {"shape": "stream", "path": "kernel", "port": 22},
+        {"shape": "stream", "path": "kernel", "port": True},
+        {},
+    ],
+)
+def test_only_known_runs_are_run(run: dict[str, Any]) -> None:
+    waiting = Waiting()
+    with waiting.link() as link:
+        link.send({"run": run})
+        with pytest.raises(HarpError, match="closed the connection"):
+            link.receive()
+    waiting.end()
+    assert waiting.error is not None
+    assert "asked for a run that this version does not know" in str(waiting.error)
+
+
+def test_nobody_waits_there() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    with pytest.raises(HarpError, match="run `harpctl tune` there first") as caught:
+        tune.connect("127.0.0.1", port, TOKEN)
+    assert caught.value.code == Exit.MISSING
+
+
+# --------------------------------------------------------------------------------------------------
+# The command.
+#
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [(["peer"], "--token is missing"), (["--token", "x"], "--token needs PEER")],
+)
+def test_token_and_peer_go_together(arguments: list[str], words: str) -> None:
+    result = CliRunner().invoke(cli_tune.tune, arguments)
+    assert isinstance(result.exception, HarpError)
+    assert result.exception.code == Exit.USAGE
+    assert words in str(result.exception)
+
+
+def test_profile_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    file = tmp_path / "file" / "profile.toml"
+    with pytest.raises(HarpError, match="the profile can't be written: Not a directory"):
+        cli_tune.write_profile(file, "version = 1\n")
+
+
+def _harpctl(host: Host, *arguments: str) -> Any:
+    code = "import sys; from harp.cli import main; sys.exit(main())"
+    return host.popen([sys.executable, "-u", "-c", code, "tune", *arguments])
+
+
+def test_two_hosts_get_a_profile_each(tmp_path: Path) -> None:
+    files = [tmp_path / name for name in ("measures.toml", "waits.toml")]
+    with Lab() as lab:
+        waits = _harpctl(lab.hosts[1], "--profile", str(files[1]))
+        line = waits.stdout.readline() + waits.stdout.readline()
+        token = line.split()[-1]
+        measures = _harpctl(
+            lab.hosts[0],
+            *(lab.hosts[1].address, "--token", token),
+            *("--rounds", "1", "--profile", str(files[0])),
+        )
+        printed, complaint = measures.communicate(timeout=120)
+        assert measures.returncode == 0, complaint
+        waits.communicate(timeout=30)
+        assert waits.returncode == 0
+    profiles = [tomllib.loads(file.read_text()) for file in files]
+    assert profiles[0] == profiles[1]
+    (nic,) = profiles[0]["nic"]
+    assert (nic["ifname"], nic["mode"]) == ("eth0", "generic-copy")
+    assert f'harp_up_to = "{nic["harp_up_to"]}"' in files[0].read_text()
+    assert "path auto: " in printed

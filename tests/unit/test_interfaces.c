@@ -1,0 +1,261 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* test_interfaces.c - an acceptor that cannot be opened, while the control thread's driver is about to plan a comm's lanes. */
+#include <errno.h>
+#include <unistd.h>
+
+#include "check.h"
+#include "connect/ctx.h"
+#include "poll/control.h"
+#include "process/keyfile.h"
+#include "stats/lane_page.h"
+#include "comm/memory.h"
+#include "connect/peers.h"
+#include "connect/rails.h"
+#include "connect/acceptor.h"
+#include "process/log.h"
+#include "process/config.h"
+
+#define DEVICES 2
+#define SECONDS_MAX 20u /* a deadlock ends the program */
+
+struct acceptor {
+	int dev;
+};
+
+struct engine_set {
+	int dev;
+};
+
+pthread_mutex_t ctx_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static const struct device devices[DEVICES] = { { .ifname = "first" }, { .ifname = "spare" } };
+static const struct plugin_config config = { .path = PATH_AUTO, .rails = RAILS_ALL };
+static struct engine_set sets[DEVICES] = { { 0 }, { 1 } };
+static struct acceptor rendezvous[DEVICES];
+static struct driver control;
+static struct work close_work;
+static struct work *posted;
+static int refused;        /* the device without a rendezvous; -1: none */
+static bool forbidden;     /* no device has engines */
+static unsigned plans;     /* that were made */
+static unsigned rails_set; /* of the first device */
+
+/* ---- the rest of the plugin ------------------------------------------------------------------------- */
+
+/* As reconnect_plan() does, with the baton held. */
+static void control_advance(struct driver *driver, uint64_t now_ns)
+{
+	char why[384];
+
+	driver_run_ready(driver, now_ns);
+	for (int dev = 0; dev < DEVICES; dev++) {
+		const struct engine_set *engines = interface_engines(dev, why, sizeof(why));
+
+		CHECK(!engines || engines == &sets[dev]);
+		if (forbidden)
+			CHECK(!strcmp(why, "switched off"));
+	}
+	plans++;
+}
+
+static void close_run(struct work *work, uint64_t now_ns)
+{
+	(void)work;
+	(void)now_ns;
+}
+
+struct driver *control_driver(void)
+{
+	return &control;
+}
+
+/* By the opener thread: the test joins it. */
+void control_post(struct work *work)
+{
+	posted = work;
+}
+
+void control_call(struct work *work)
+{
+	work->run(work, 0);
+}
+
+/* What was opened of it is closed by the control thread's driver. */
+int acceptor_open(struct acceptor **out, int dev)
+{
+	*out = NULL;
+	if (dev == refused) {
+		driver_call(&control, &close_work);
+		return -EMFILE;
+	}
+	*out = &rendezvous[dev];
+	return 0;
+}
+
+int acceptor_open_harp(struct acceptor *acceptor, struct engine_set *engines)
+{
+	CHECK_EQ(acceptor - rendezvous, engines - sets);
+	return 0;
+}
+
+void acceptor_close(struct acceptor *acceptor)
+{
+	CHECK(acceptor != NULL);
+}
+
+void acceptor_hold(struct acceptor *acceptor)
+{
+	CHECK(acceptor == &rendezvous[0]);
+}
+
+void acceptor_let_in(struct acceptor *acceptor)
+{
+	CHECK(acceptor == &rendezvous[0]);
+}
+
+void acceptor_set_rails(struct acceptor *acceptor, struct acceptor *const *list, unsigned count)
+{
+	CHECK(acceptor == &rendezvous[0] && list[0] == acceptor);
+	rails_set = count;
+}
+
+unsigned rails_devices(int dev, int out[RAIL_PAIRS_MAX])
+{
+	out[0] = dev;
+	out[1] = !dev;
+	return DEVICES;
+}
+
+bool engine_is_forbidden(const struct device *device, char *why, size_t why_len)
+{
+	CHECK(device != NULL);
+	if (forbidden)
+		snprintf(why, why_len, "switched off");
+	return forbidden;
+}
+
+struct engine_set *engine_set_get(int dev, char *why, size_t why_len)
+{
+	(void)why;
+	(void)why_len;
+	return &sets[dev];
+}
+
+void engine_set_put(struct engine_set *set)
+{
+	(void)set;
+}
+
+enum harp_instance_mode engine_set_mode(const struct engine_set *set)
+{
+	return set ? HARP_MODE_DPDK : HARP_MODE_NONE;
+}
+
+int engine_set_port(const struct engine_set *set, struct harp_instance_port *out)
+{
+	(void)set;
+	(void)out;
+	return -ENOTSUP;
+}
+
+const struct plugin_config *plugin_config(void)
+{
+	return &config;
+}
+
+const struct device *plugin_device(int dev)
+{
+	return &devices[dev];
+}
+
+int plugin_device_count(void)
+{
+	return DEVICES;
+}
+
+void plugin_log(enum plugin_log_level level, const char *func, int line, const char *fmt, ...)
+{
+	(void)level;
+	(void)func;
+	(void)line;
+	(void)fmt;
+}
+
+void plugin_memory_forget(void)
+{
+}
+
+void control_stop(void)
+{
+}
+
+void engine_reset(void)
+{
+}
+
+void peers_reset(void)
+{
+}
+
+void keyfile_forget(void)
+{
+}
+
+/* ---- tests ------------------------------------------------------------------------------------------ */
+
+static void begin(int device_refused, bool engines_forbidden)
+{
+	interfaces_close();
+	refused = device_refused;
+	forbidden = engines_forbidden;
+	plans = rails_set = 0;
+	posted = NULL;
+}
+
+/* By a thread of the application: the device's own, then one that stands in for it. */
+static void test_listen(void)
+{
+	struct acceptor *acceptor;
+	bool opening;
+
+	begin(0, true);
+	CHECK_EQ(interface_acceptor(0, &acceptor, &opening), -EMFILE);
+	CHECK(!opening);
+	CHECK_EQ(plans, 1);
+	refused = 1;
+	CHECK_EQ(interface_acceptor(0, &acceptor, &opening), 0);
+	CHECK(acceptor == &rendezvous[0]);
+	CHECK_EQ(plans, 2);
+	CHECK_EQ(rails_set, 1);
+	refused = -1;
+	CHECK_EQ(interface_acceptor(0, &acceptor, &opening), 0);
+	CHECK_EQ(plans, 2);
+	CHECK_EQ(rails_set, 2);
+}
+
+/* The opener thread opens the engines, then the control thread the rest. A connect that waits is released, unless it was
+ * cancelled. */
+static void test_opener(void)
+{
+	struct acceptor *acceptor;
+	bool opening;
+
+	begin(1, false);
+	CHECK_EQ(interface_acceptor(0, &acceptor, &opening), 0);
+	interfaces_finish_opening();
+	CHECK(opening && posted);
+	CHECK_EQ(plans, 0);
+	posted->run(posted, 0);
+	CHECK_EQ(plans, 1);
+	CHECK_EQ(rails_set, 1);
+}
+
+int main(void)
+{
+	alarm(SECONDS_MAX);
+	driver_init(&control, control_advance);
+	close_work.run = close_run;
+	test_listen();
+	test_opener();
+	return check_done();
+}

@@ -1,0 +1,332 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_opening.c - how many SYNs leave from which ports, when, and which of them wins. The engine and its lanes are
+ * stand-ins: a lane is a source port, a state, and whether it was closed.
+ */
+#include "connect/port_search.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+#include "check.h"
+#include "lane/lane_harp.h"
+
+#define MS 1000000ull
+
+struct fake {
+	struct lane lane;
+	enum lane_state state;
+	bool closed, aborted;
+};
+
+static struct fake fakes[1024];
+static unsigned fake_count, fake_alive, fake_alive_max;
+static unsigned room;        /* connections that the stack has room for */
+static uint16_t taken;       /* a port that is in use */
+static uint16_t first, last; /* the engine's */
+static struct placement_end own;
+static struct harp_endpoint here, there;
+
+static enum lane_state fake_state(struct lane *lane)
+{
+	return ((struct fake *)lane)->state;
+}
+
+static void fake_close(struct lane *lane, bool abort)
+{
+	struct fake *fake = (struct fake *)lane;
+
+	CHECK(!fake->closed);
+	fake->closed = true;
+	fake->aborted = abort;
+	fake_alive--;
+}
+
+static const struct lane_ops fake_ops = { .kind = "fake",
+					  .state = fake_state,
+					  .close = fake_close };
+
+int lane_harp_connect(struct engine *engine, const struct harp_endpoint *local,
+		      const struct harp_endpoint *remote, int dscp, struct lane **out)
+{
+	struct fake *fake = &fakes[fake_count];
+
+	(void)engine;
+	(void)dscp;
+	*out = NULL;
+	if (fake_alive >= room)
+		return -ENOSPC;
+	if (local->port && local->port == taken)
+		return -EADDRINUSE;
+	CHECK(fake_count < sizeof(fakes) / sizeof(fakes[0]));
+	*fake = (struct fake){ .lane = { .ops = &fake_ops, .local = *local, .remote = *remote },
+			       .state = LANE_CONNECTING };
+	fake_count++;
+	if (++fake_alive > fake_alive_max)
+		fake_alive_max = fake_alive;
+	*out = &fake->lane;
+	return 0;
+}
+
+void engine_placement(const struct engine *engine, struct placement_end *out)
+{
+	(void)engine;
+	*out = own;
+}
+
+void engine_ports(const struct engine *engine, uint16_t *low, uint16_t *high)
+{
+	(void)engine;
+	*low = first;
+	*high = last;
+}
+
+static void notify(struct lane *lane, uint64_t now_ns)
+{
+	(void)lane;
+	(void)now_ns;
+}
+
+static struct placement_end end_of(enum placement_kind kind, uint16_t queues, uint16_t queue)
+{
+	struct placement_end end = { .kind = kind, .queues = queues, .queue = queue };
+
+	if (kind != PLACEMENT_TOEPLITZ)
+		return end;
+	end.known = true;
+	end.rss = (struct harp_rss){
+		.kind = HARP_RSS_TOEPLITZ, .key_bytes = 40, .table_count = 128, .queues = queues
+	};
+	for (unsigned i = 0; i < 40; i++)
+		end.rss.key[i] = (uint8_t)(37 * i + 11);
+	for (unsigned i = 0; i < 128; i++)
+		end.rss.table[i] = (uint16_t)(i % queues);
+	return end;
+}
+
+static void begin(struct port_search *o, struct placement_end ours, struct placement_end theirs)
+{
+	fake_count = fake_alive = fake_alive_max = 0;
+	room = UINT32_MAX;
+	taken = 0;
+	first = 61000;
+	last = 65535;
+	own = ours;
+	port_search_prepare(o, NULL, &theirs, &here, &there, 0);
+	o->owner = o;
+	o->notify = notify;
+}
+
+/* Until it ends; nothing is answered. How it ended, and when. */
+static int silence(struct port_search *o, uint64_t *now_ns)
+{
+	struct lane *lane;
+	int rc = 0;
+
+	for (*now_ns = 0; !rc && *now_ns < 60000 * MS; *now_ns += MS) {
+		unsigned before = fake_count;
+
+		rc = port_search_advance(o, *now_ns, &lane);
+		CHECK(fake_count - before <= 32);
+		CHECK(lane == NULL);
+	}
+	return rc;
+}
+
+static void test_one_queue_each(void)
+{
+	struct placement_end one = end_of(PLACEMENT_ONE_QUEUE, 1, 0), older = { 0 };
+	char text[192];
+	struct port_search o;
+	struct lane *lane;
+	uint64_t now_ns;
+
+	begin(&o, one, older);
+	for (now_ns = 0; now_ns < 1000 * MS; now_ns += MS)
+		CHECK_EQ(port_search_advance(&o, now_ns, &lane), 0);
+	CHECK_EQ(fake_count, 1);
+	CHECK_EQ(fakes[0].lane.local.port, 0);
+	CHECK_STR(port_search_silence(&o, text, sizeof(text)), "");
+	fakes[0].state = LANE_OPEN;
+	CHECK_EQ(port_search_advance(&o, now_ns, &lane), 1);
+	CHECK(lane == &fakes[0].lane && !fakes[0].closed);
+}
+
+/* The peer may have the end of an older connection from that very port, and then never agrees to a new one. */
+static void test_another_port(void)
+{
+	struct placement_end one = end_of(PLACEMENT_ONE_QUEUE, 1, 0);
+	struct port_search o;
+	struct lane *lane;
+	uint64_t now_ns;
+
+	begin(&o, one, one);
+	CHECK_EQ(silence(&o, &now_ns), 0); /* TCP's own timeout is somebody else's business */
+	CHECK_EQ(fake_count, 6);           /* at 0, 1, 3, 7, 15 and 31 s */
+	CHECK(!fakes[0].closed);
+	/* No room for one more: what is under way goes on. */
+	room = 0;
+	CHECK_EQ(port_search_advance(&o, 64000 * MS, &lane), 0);
+	CHECK_EQ(fake_count, 6);
+	fakes[2].state = LANE_OPEN;
+	CHECK_EQ(port_search_advance(&o, 64001 * MS, &lane), 1);
+	CHECK(lane == &fakes[2].lane && !fakes[2].closed);
+	CHECK_EQ(fake_alive, 1);
+	CHECK(fakes[0].closed && fakes[0].aborted);
+}
+
+static void test_computed(void)
+{
+	struct placement_end ours = end_of(PLACEMENT_TOEPLITZ, 8, 3);
+	struct placement_end theirs = end_of(PLACEMENT_TOEPLITZ, 4, 1);
+	struct port_search o;
+	struct lane *lane;
+
+	begin(&o, ours, theirs);
+	for (uint64_t now_ns = 0; now_ns < 299 * MS; now_ns += MS)
+		CHECK_EQ(port_search_advance(&o, now_ns, &lane), 0);
+	CHECK_EQ(fake_count, 1);
+	CHECK_EQ(harp_rss_queue(&ours.rss, &there, &fakes[0].lane.local), 3);
+	CHECK_EQ(harp_rss_queue(&theirs.rss, &fakes[0].lane.local, &there), 1);
+	/* No answer: it may be out of date. The first one may still come through. */
+	CHECK_EQ(port_search_advance(&o, 300 * MS, &lane), 0);
+	CHECK(fake_count > 16);
+	CHECK(!fakes[0].closed);
+	fakes[0].state = LANE_OPEN;
+	CHECK_EQ(port_search_advance(&o, 301 * MS, &lane), 1);
+	CHECK(lane == &fakes[0].lane);
+	CHECK_EQ(fake_alive, 1);
+	CHECK(fakes[1].closed && fakes[1].aborted);
+}
+
+static void test_tried_within_bounds(void)
+{
+	struct placement_end unknown = end_of(PLACEMENT_UNKNOWN, 8, 3);
+	static uint8_t seen[65536];
+	char text[192];
+	struct port_search o;
+	uint64_t now_ns;
+
+	begin(&o, unknown, unknown);
+	CHECK_EQ(silence(&o, &now_ns), -ETIMEDOUT);
+	CHECK_EQ(fake_count, PORT_SEARCH_PORTS_MAX);
+	CHECK_EQ(fake_alive_max, PORT_SEARCH_LANES_MAX);
+	CHECK_EQ(fake_alive, 0);
+	CHECK(now_ns < 2000 * MS);
+	for (unsigned i = 0; i < fake_count; i++) {
+		CHECK(!seen[fakes[i].lane.local.port]);
+		seen[fakes[i].lane.local.port] = 1;
+	}
+	CHECK(strstr(port_search_silence(&o, text, sizeof(text)), "our queue 3 of 8") != NULL);
+}
+
+static void test_the_first_wins(void)
+{
+	struct placement_end one = end_of(PLACEMENT_ONE_QUEUE, 1, 0);
+	struct placement_end unknown = end_of(PLACEMENT_UNKNOWN, 4, 1);
+	struct port_search o;
+	struct lane *lane;
+
+	begin(&o, one, unknown);
+	CHECK_EQ(port_search_advance(&o, 0, &lane), 0);
+	CHECK_EQ(fake_count, 8); /* one in four is right: twice that */
+	CHECK_EQ(port_search_advance(&o, 49 * MS, &lane), 0);
+	CHECK_EQ(fake_count, 8);
+	CHECK_EQ(port_search_advance(&o, 50 * MS, &lane), 0);
+	CHECK_EQ(fake_count, 16);
+	fakes[5].state = fakes[9].state = LANE_OPEN;
+	CHECK_EQ(port_search_advance(&o, 51 * MS, &lane), 1);
+	CHECK(lane == &fakes[5].lane && !fakes[5].closed);
+	CHECK(fakes[9].closed && fakes[9].aborted);
+	CHECK_EQ(fake_alive, 1);
+}
+
+static void test_an_answer_that_refuses(void)
+{
+	struct placement_end unknown = end_of(PLACEMENT_UNKNOWN, 4, 1);
+	struct port_search o;
+	struct lane *lane;
+
+	begin(&o, unknown, unknown);
+	CHECK_EQ(port_search_advance(&o, 0, &lane), 0);
+	/* One port's own timeout says nothing of the others. */
+	fakes[2].state = LANE_DEAD;
+	fakes[2].lane.error = -ETIMEDOUT;
+	CHECK_EQ(port_search_advance(&o, MS, &lane), 0);
+	CHECK(fakes[2].closed);
+	fakes[4].state = LANE_DEAD;
+	fakes[4].lane.error = -ECONNREFUSED;
+	CHECK_EQ(port_search_advance(&o, 2 * MS, &lane), -ECONNREFUSED);
+	CHECK_EQ(fake_alive, 0);
+}
+
+static void test_little_room(void)
+{
+	struct placement_end unknown = end_of(PLACEMENT_UNKNOWN, 4, 1);
+	struct port_search o;
+	struct lane *lane;
+
+	begin(&o, unknown, unknown);
+	room = 3;
+	for (uint64_t now_ns = 0; now_ns < 200 * MS; now_ns += MS)
+		CHECK_EQ(port_search_advance(&o, now_ns, &lane), 0);
+	CHECK_EQ(fake_count, 3);
+	room = 100;
+	CHECK_EQ(port_search_advance(&o, 250 * MS, &lane), 0);
+	CHECK(fake_count > 10);
+	port_search_stop(&o);
+	CHECK_EQ(fake_alive, 0);
+	/* A lane from any port is not tried again: there is none. */
+	begin(&o, end_of(PLACEMENT_ONE_QUEUE, 1, 0), end_of(PLACEMENT_ONE_QUEUE, 1, 0));
+	room = 0;
+	CHECK_EQ(port_search_advance(&o, 0, &lane), -ENOSPC);
+}
+
+static void test_few_ports(void)
+{
+	struct placement_end unknown = end_of(PLACEMENT_UNKNOWN, 8, 1);
+	struct port_search o;
+	uint64_t now_ns;
+
+	begin(&o, unknown, unknown);
+	last = 61009; /* a lease has a block of them */
+	taken = 61003;
+	port_search_prepare(&o, NULL, &unknown, &here, &there, 0);
+	CHECK_EQ(silence(&o, &now_ns), -ETIMEDOUT);
+	CHECK_EQ(fake_count, 9);
+	CHECK_EQ(fake_alive, 0);
+	CHECK(now_ns < 1000 * MS);
+}
+
+/* A table that leads nowhere near our queue: that cannot be true, and ports are tried. */
+static void test_no_port_should_do(void)
+{
+	struct placement_end ours = end_of(PLACEMENT_TOEPLITZ, 8, 3);
+	struct port_search o;
+	struct lane *lane;
+
+	for (unsigned i = 0; i < 128; i++)
+		ours.rss.table[i] = 0;
+	begin(&o, ours, end_of(PLACEMENT_ONE_QUEUE, 1, 0));
+	CHECK_EQ(port_search_advance(&o, 0, &lane), 0);
+	CHECK_EQ(port_search_advance(&o, MS, &lane), 0);
+	CHECK_EQ(fake_count, 16);
+	port_search_stop(&o);
+}
+
+int main(void)
+{
+	here.addr = harp_addr_v4(10, 0, 0, 1);
+	there.addr = harp_addr_v4(10, 0, 0, 2);
+	there.port = 61234;
+	test_one_queue_each();
+	test_another_port();
+	test_computed();
+	test_tried_within_bounds();
+	test_the_first_wins();
+	test_an_answer_that_refuses();
+	test_little_room();
+	test_few_ports();
+	test_no_port_should_do();
+	return check_done();
+}

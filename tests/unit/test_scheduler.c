@@ -1,0 +1,571 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* test_scheduler.c - which lane takes the next chunk, of lanes whose rates are the test's. */
+#include "comm/scheduler.h"
+
+#include "check.h"
+#include "lane/lane.h"
+
+#define MS UINT64_C(1000000)
+#define CHUNK UINT64_C(65536)
+#define TIMEOUT_NS (500 * MS)
+#define WAY_MS_MAX 512u
+
+/* Paths that carry so many bytes a millisecond, with never more than a window under way in all. */
+struct world {
+	struct scheduler scheduler;
+	unsigned lanes;
+	uint64_t rate[SCHEDULER_LANES_MAX];
+	uint64_t srtt_ns[SCHEDULER_LANES_MAX]; /* what its TCP says */
+	unsigned way_ms[SCHEDULER_LANES_MAX];  /* an acknowledgement's, below WAY_MS_MAX */
+	uint64_t carried[SCHEDULER_LANES_MAX]; /* of what was given */
+	uint64_t carried_at[WAY_MS_MAX][SCHEDULER_LANES_MAX]; /* at each of the last milliseconds */
+	uint64_t now_ns;
+	unsigned news; /* of all samples */
+};
+
+static void world_open(struct world *w, unsigned lanes, uint64_t rate)
+{
+	*w = (struct world){ .lanes = lanes, .now_ns = 1000 * MS };
+	for (unsigned i = 0; i < lanes; i++) {
+		w->rate[i] = rate;
+		w->srtt_ns[i] = MS / 10;
+		scheduler_add(&w->scheduler, i, LANE_KERNEL, false, MS / 10, w->now_ns);
+	}
+}
+
+static uint64_t under_way(const struct world *w, unsigned i)
+{
+	return w->scheduler.lane[i].given_bytes - w->carried[i];
+}
+
+/* Of what was carried, what an acknowledgement has come of. */
+static uint64_t acked(struct world *w, unsigned i)
+{
+	uint64_t ms = w->now_ns / MS;
+
+	w->carried_at[ms % WAY_MS_MAX][i] = w->carried[i];
+	return w->carried_at[(ms - w->way_ms[i]) % WAY_MS_MAX][i];
+}
+
+/* A millisecond: every path carries, is looked at, and chunks are given while the window has room. */
+static void world_step(struct world *w, uint64_t window)
+{
+	uint64_t all = 0;
+
+	w->now_ns += MS;
+	for (unsigned i = 0; i < w->lanes; i++) {
+		const struct scheduler_lane *l = &w->scheduler.lane[i];
+		bool owed = l->given_bytes > l->acked_bytes;
+		uint64_t back;
+
+		w->carried[i] += w->rate[i] < under_way(w, i) ? w->rate[i] : under_way(w, i);
+		back = acked(w, i);
+		if (owed) {
+			scheduler_acked(&w->scheduler, i, back, w->now_ns);
+			w->news |= scheduler_sample(&w->scheduler, i, l->given_bytes > back,
+						    w->srtt_ns[i], TIMEOUT_NS, w->now_ns);
+		}
+		all += l->given_bytes - l->acked_bytes;
+	}
+	for (; all + CHUNK <= window; all += CHUNK) {
+		int best = scheduler_best(&w->scheduler, LANE_KERNEL, CHUNK, w->now_ns);
+
+		if (best < 0)
+			break;
+		scheduler_give(&w->scheduler, (unsigned)best, CHUNK, w->now_ns);
+	}
+}
+
+/* What each path carries in so many milliseconds. */
+static void world_run(struct world *w, unsigned ms, uint64_t window, uint64_t *carried)
+{
+	uint64_t before[SCHEDULER_LANES_MAX];
+
+	memcpy(before, w->carried, sizeof(before));
+	for (unsigned t = 0; t < ms; t++)
+		world_step(w, window);
+	for (unsigned i = 0; i < w->lanes; i++)
+		carried[i] = w->carried[i] - before[i];
+}
+
+static void test_equal_lanes_share(void)
+{
+	uint64_t carried[SCHEDULER_LANES_MAX];
+	struct world w;
+
+	world_open(&w, 3, 10000);
+	world_run(&w, 1000, 16 * CHUNK, carried);
+	for (unsigned i = 0; i < 3; i++)
+		CHECK(carried[i] > 9500000);
+	CHECK_EQ(w.news, 0);
+}
+
+static void test_a_tenth_does_not_set_the_pace(void)
+{
+	uint64_t carried[SCHEDULER_LANES_MAX];
+	struct world w;
+
+	world_open(&w, 3, 10000);
+	world_run(&w, 500, 16 * CHUNK, carried);
+	w.rate[1] = 1000;
+	world_run(&w, 1000, 16 * CHUNK, carried);
+	CHECK(carried[0] + carried[1] + carried[2] > 18000000); /* 90 % of the healthy two */
+	CHECK(w.news & SCHEDULER_SLOW);
+	w.rate[1] = 10000;
+	world_run(&w, 2000, 16 * CHUNK, carried);
+	CHECK(carried[1] > 15000000);
+}
+
+/* A lane that carried one message in a long time is not slow: nothing is known of it. */
+static void test_idle_time_is_no_rate(void)
+{
+	uint64_t carried[SCHEDULER_LANES_MAX];
+	struct world w;
+
+	world_open(&w, 1, 10000);
+	w.now_ns += 5000 * MS;
+	scheduler_give(&w.scheduler, 0, 10000, w.now_ns);
+	world_step(&w, 0);
+	w.now_ns += 5000 * MS;
+	scheduler_add(&w.scheduler, 1, LANE_KERNEL, false, MS / 10, w.now_ns);
+	w.rate[1] = 10000;
+	w.srtt_ns[1] = MS / 10;
+	w.lanes = 2;
+	world_run(&w, 1000, 16 * CHUNK, carried);
+	CHECK(carried[0] > 9000000);
+	CHECK(carried[1] > 9000000);
+}
+
+/* One that stood nearly still gets its share back once it moves, however bad its rate was. */
+static void test_a_lane_that_was_written_off(void)
+{
+	uint64_t carried[SCHEDULER_LANES_MAX];
+	struct world w;
+
+	world_open(&w, 2, 10000);
+	world_run(&w, 200, 8 * CHUNK, carried);
+	w.rate[0] = 2;
+	world_run(&w, 300, 8 * CHUNK, carried);
+	w.rate[0] = 10000;
+	world_run(&w, 5000, 8 * CHUNK, carried);
+	world_run(&w, 1000, 8 * CHUNK, carried);
+	CHECK(carried[0] > 9000000);
+	CHECK(carried[1] > 9000000);
+}
+
+/* How long a preamble took, which may have waited for a busy peer or lost its HELLO, says nothing of the path. */
+static void test_a_preamble_that_took_long(void)
+{
+	static const uint64_t took_ns[] = { 0, 200 * MS, 3000 * MS, 36000000 * MS };
+
+	for (unsigned i = 0; i < sizeof(took_ns) / sizeof(took_ns[0]); i++) {
+		uint64_t carried[SCHEDULER_LANES_MAX];
+		struct world w;
+
+		world_open(&w, 2, 10000);
+		scheduler_remove(&w.scheduler, 0);
+		world_run(&w, 100, 8 * CHUNK, carried);
+		scheduler_add(&w.scheduler, 0, LANE_KERNEL, false, took_ns[i], w.now_ns);
+		world_run(&w, 1000, 8 * CHUNK, carried);
+		CHECK(carried[0] > 9000000);
+		CHECK(carried[1] > 9000000);
+	}
+}
+
+/* The round trips of a bad moment keep a lane from being used, but not for good. */
+static void test_round_trips_that_were_long_once(void)
+{
+	uint64_t carried[SCHEDULER_LANES_MAX];
+	struct world w;
+
+	world_open(&w, 2, 10000);
+	world_run(&w, 200, 8 * CHUNK, carried);
+	w.way_ms[0] = 400;
+	w.srtt_ns[0] = 400 * MS;
+	world_run(&w, 600, 8 * CHUNK, carried);
+	world_run(&w, 5000, 8 * CHUNK, carried);
+	CHECK_EQ(carried[0], 0);
+	CHECK(carried[1] > 9000000);
+	world_run(&w, 6400, 8 * CHUNK, carried);
+	CHECK_EQ(carried[0], CHUNK); /* it is asked each 6.4 s, by a chunk */
+	w.way_ms[0] = 0;
+	w.srtt_ns[0] = MS / 10;
+	world_run(&w, 6400, 8 * CHUNK, carried);
+	world_run(&w, 1000, 8 * CHUNK, carried);
+	CHECK(carried[0] > 9000000);
+	CHECK(carried[1] > 9000000);
+}
+
+/* A peer that was stopped leaves a smoothed round trip of seconds, which comes down by an eighth a sample. */
+static void test_round_trips_of_a_stopped_peer(void)
+{
+	uint64_t carried[SCHEDULER_LANES_MAX];
+	struct world w;
+
+	world_open(&w, 2, 10000);
+	world_run(&w, 200, 8 * CHUNK, carried);
+	w.srtt_ns[0] = 5000 * MS;
+	for (unsigned ms = 0; ms < 11000; ms++) {
+		uint64_t before = w.carried[0];
+
+		world_step(&w, 8 * CHUNK);
+		if (ms > 100 && w.carried[0] != before)
+			w.srtt_ns[0] = (w.srtt_ns[0] * 7 + MS / 10) / 8;
+	}
+	world_run(&w, 1000, 8 * CHUNK, carried);
+	CHECK(carried[0] > 9000000);
+	CHECK(carried[1] > 9000000);
+}
+
+static void test_dead_only_while_another_lives(void)
+{
+	uint64_t carried[SCHEDULER_LANES_MAX];
+	struct world w;
+
+	world_open(&w, 2, 10000);
+	world_run(&w, 200, 8 * CHUNK, carried);
+	w.rate[0] = w.rate[1] = 0;
+	world_run(&w, 3000, 8 * CHUNK, carried);
+	CHECK(!(w.news & SCHEDULER_DEAD));
+	w.rate[1] = 10000;
+	world_run(&w, 600, 8 * CHUNK, carried);
+	CHECK(w.news & SCHEDULER_DEAD);
+}
+
+/* A path that hands over all that it has once in so many milliseconds is as fast as one that does it each time. */
+static void test_bursts_do_not_fool(void)
+{
+	uint64_t carried = 0, now_ns = 1000 * MS;
+	struct scheduler s;
+
+	memset(&s, 0, sizeof(s));
+	scheduler_add(&s, 0, LANE_KERNEL, false, MS / 10, now_ns);
+	for (unsigned burst = 0; burst < 40; burst++) {
+		scheduler_give(&s, 0, CHUNK, now_ns);
+		for (unsigned ms = 1; ms <= 8; ms++) {
+			now_ns += MS;
+			carried += ms == 8 ? CHUNK : 0; /* 8192 a ms */
+			scheduler_acked(&s, 0, carried, now_ns);
+			(void)scheduler_sample(&s, 0, ms < 8, MS / 10, TIMEOUT_NS, now_ns);
+		}
+		CHECK(s.lane[0].rate >= 8000);
+		CHECK(s.lane[0].rate <= 10000);
+		now_ns += burst % 3 * 20 * MS; /* and nothing to do in between */
+	}
+}
+
+/* What was given and acknowledged in one turn, or by an older clock, is no rate. */
+static void test_no_time_is_no_rate(void)
+{
+	uint64_t now_ns = 1000 * MS;
+	struct scheduler s;
+
+	memset(&s, 0, sizeof(s));
+	scheduler_add(&s, 0, LANE_HARP, false, 0, now_ns);
+	scheduler_give(&s, 0, 2 * CHUNK, now_ns);
+	scheduler_acked(&s, 0, CHUNK, now_ns - MS);
+	scheduler_acked(&s, 0, 2 * CHUNK, now_ns);
+	CHECK_EQ(s.lane[0].rate, 0);
+	scheduler_give(&s, 0, 2 * CHUNK, now_ns + MS);
+	scheduler_acked(&s, 0, 4 * CHUNK, now_ns + 2 * MS);
+	CHECK(s.lane[0].rate <= 4 * CHUNK);
+}
+
+/* A socket would take megabytes: until the peer has acknowledged something two chunks are enough. */
+static void test_an_unknown_lane_gets_little(void)
+{
+	uint64_t now_ns = 1000 * MS;
+	struct scheduler s;
+	int best;
+
+	memset(&s, 0, sizeof(s));
+	scheduler_add(&s, 0, LANE_KERNEL, false, MS / 10, now_ns);
+	scheduler_add(&s, 1, LANE_KERNEL, false, MS / 10, now_ns);
+	while ((best = scheduler_best(&s, LANE_KERNEL, CHUNK, now_ns)) >= 0) {
+		scheduler_give(&s, (unsigned)best, CHUNK, now_ns);
+		if (s.lane[best].given_bytes > 8 * CHUNK)
+			break;
+	}
+	CHECK_EQ(best, -1);
+	CHECK_EQ(s.lane[0].given_bytes, 4 * CHUNK);
+	CHECK_EQ(s.lane[1].given_bytes, 4 * CHUNK);
+	now_ns += 2 * MS;
+	scheduler_acked(&s, 1, 2 * CHUNK, now_ns);
+	CHECK_EQ(scheduler_best(&s, LANE_KERNEL, CHUNK, now_ns), 1);
+	/* Alone it takes what it gets: there is nothing to spare it for. */
+	scheduler_remove(&s, 1);
+	CHECK_EQ(scheduler_best(&s, LANE_KERNEL, CHUNK, now_ns), 0);
+}
+
+/* What a lane has under way that has become slow is another's; of healthy lanes it never is. */
+static void test_late(void)
+{
+	uint64_t carried[SCHEDULER_LANES_MAX];
+	struct world w;
+
+	world_open(&w, 2, 10000);
+	for (unsigned t = 0; t < 500; t++) {
+		world_step(&w, 16 * CHUNK);
+		CHECK(!scheduler_late(&w.scheduler, 0, 0, 1, CHUNK, w.now_ns));
+		CHECK(!scheduler_late(&w.scheduler, 1, 0, 0, CHUNK, w.now_ns));
+	}
+	CHECK(!(w.news & SCHEDULER_LAGS));
+	scheduler_give(&w.scheduler, 0, 32 * CHUNK, w.now_ns);
+	w.rate[0] = 1000;
+	world_run(&w, 50, 0, carried);
+	CHECK(w.news & SCHEDULER_LAGS);
+	CHECK(scheduler_late(&w.scheduler, 0, 0, 1, CHUNK, w.now_ns));
+	/* Not what is acknowledged long before: the first bytes of it. */
+	CHECK(!scheduler_late(&w.scheduler, 0, under_way(&w, 0) - 1000, 1, CHUNK, w.now_ns));
+	CHECK(!scheduler_late(&w.scheduler, 0, under_way(&w, 0), 1, CHUNK, w.now_ns));
+}
+
+/* Kinds are a preference among equals. */
+static void test_a_kind_that_crawls(void)
+{
+	uint64_t carried[SCHEDULER_LANES_MAX];
+	struct world w;
+
+	world_open(&w, 2, 10000);
+	w.scheduler.lane[1].kind = LANE_HARP;
+	world_run(&w, 100, CHUNK, carried);
+	CHECK_EQ(carried[1], 0); /* nothing was asked of it */
+	w.rate[0] = 500;
+	world_run(&w, 500, 16 * CHUNK, carried);
+	world_run(&w, 500, 16 * CHUNK, carried);
+	CHECK(carried[1] > 4500000);
+}
+
+/* The ACK of a kernel's last small message is delayed as long as none follows it: the lane is as good as before. */
+static void test_an_ack_that_is_delayed(void)
+{
+	const uint64_t base_ns = 1000 * MS;
+	struct scheduler s;
+
+	memset(&s, 0, sizeof(s));
+	scheduler_add(&s, 0, LANE_KERNEL, false, MS / 10, base_ns);
+	scheduler_add(&s, 1, LANE_HARP, false, MS / 10, base_ns);
+	scheduler_give(&s, 0, 4096, base_ns);
+	CHECK_EQ(scheduler_best(&s, LANE_KERNEL, CHUNK, base_ns + 19 * MS), 0);
+	scheduler_give(&s, 0, CHUNK,
+		       base_ns); /* this much is acknowledged at once, by one that moves */
+	CHECK_EQ(scheduler_best(&s, LANE_KERNEL, CHUNK, base_ns + 19 * MS), 1);
+}
+
+/* Nor is the time in which it is waited for one in which the lane was slow: not in the rate that was known, nor in the first. */
+static void test_a_delayed_ack_is_no_rate(void)
+{
+	uint64_t now_ns = 1000 * MS;
+	struct scheduler s;
+
+	memset(&s, 0, sizeof(s));
+	scheduler_add(&s, 0, LANE_KERNEL, false, MS / 10, now_ns);
+	s.lane[0].rate = 500000;
+	for (unsigned i = 0; i < 16; i++)
+		scheduler_give(&s, 0, 4096, now_ns + i * MS / 100);
+	scheduler_acked(&s, 0, 15 * 4096, now_ns + 30 * MS);
+	CHECK_EQ(s.lane[0].rate, 500000);
+	scheduler_give(&s, 0, CHUNK, now_ns + 35 * MS);
+	scheduler_acked(&s, 0, 16 * 4096 + CHUNK, now_ns + 36 * MS);
+	CHECK_EQ(s.lane[0].rate, 500000);
+	memset(&s, 0, sizeof(s));
+	scheduler_add(&s, 0, LANE_KERNEL, false, MS / 10, now_ns);
+	scheduler_give(&s, 0, 4096, now_ns);
+	scheduler_give(&s, 0, 4 * CHUNK, now_ns + 30 * MS);
+	scheduler_acked(&s, 0, 4096 + 2 * CHUNK, now_ns + 32 * MS);
+	CHECK_EQ(s.lane[0].rate, CHUNK);
+}
+
+/* And the end of a chunk comes as slowly as the rest of it, if in bursts: two segments in the millisecond before a look are no rate. */
+static void test_a_tail_in_bursts(void)
+{
+	const uint64_t base_ns = 1000 * MS, burst = 2896, rate = burst / 4;
+	struct scheduler s;
+
+	memset(&s, 0, sizeof(s));
+	scheduler_add(&s, 0, LANE_KERNEL, false, MS / 10, base_ns);
+	s.lane[0].rate = rate;
+	scheduler_give(&s, 0, 65536, base_ns);
+	for (uint64_t ms = 1; s.lane[0].acked_bytes != s.lane[0].given_bytes; ms++)
+		scheduler_acked(&s, 0, ms / 4 * burst, base_ns + ms * MS);
+	CHECK(s.lane[0].rate <= rate);
+	CHECK(s.lane[0].rate > rate - rate / 8);
+}
+
+/* A kernel lane, and one of that kind, both of a known rate. */
+static void two_rated(struct scheduler *s, unsigned kind, uint64_t now_ns)
+{
+	memset(s, 0, sizeof(*s));
+	scheduler_add(s, 0, LANE_KERNEL, false, MS / 10, now_ns);
+	scheduler_add(s, 1, kind, false, MS / 10, now_ns);
+	s->lane[0].rate = s->lane[1].rate = 500000;
+}
+
+/* Who gives may have looked at the clock long before another thread saw the lane become idle. */
+static void test_a_clock_of_long_ago(void)
+{
+	const uint64_t base_ns = 1000 * MS, seen_ns = base_ns + 100 * MS;
+	struct scheduler s;
+
+	two_rated(&s, LANE_HARP, base_ns);
+	scheduler_give(&s, 1, CHUNK, base_ns);
+	scheduler_acked(&s, 1, CHUNK, base_ns + MS);
+	scheduler_give(&s, 0, 8 * CHUNK, base_ns);
+	scheduler_acked(&s, 0, 8 * CHUNK, base_ns + MS);
+	scheduler_give(&s, 0, CHUNK, base_ns + 99 * MS);
+	scheduler_acked(&s, 0, 9 * CHUNK, seen_ns);
+	for (unsigned i = 1; i <= 8; i++) {
+		scheduler_give(&s, 0, 8 * CHUNK, base_ns);
+		CHECK_EQ(scheduler_best(&s, LANE_KERNEL, CHUNK, seen_ns + i * MS), 0);
+		CHECK_EQ(scheduler_sample(&s, 0, true, MS / 10, TIMEOUT_NS, seen_ns + i * MS), 0);
+		scheduler_acked(&s, 0, (9 + i * 8) * CHUNK, seen_ns + i * MS);
+	}
+	CHECK(s.lane[0].rate >= 500000);
+}
+
+/* Nor does who looks. A thread was away in the middle of its turn, and another one has heard of the lane meanwhile. */
+static void test_a_look_of_long_ago(void)
+{
+	const uint64_t base_ns = 1000 * MS, heard_ns = base_ns + 30 * MS;
+	struct scheduler s;
+
+	two_rated(&s, LANE_KERNEL, base_ns);
+	scheduler_give(&s, 0, CHUNK, base_ns);
+	scheduler_acked(&s, 0, CHUNK, heard_ns);
+	scheduler_acked(&s, 0, CHUNK, base_ns);
+	/* Nothing was owed until just now: it does not stall. */
+	scheduler_give(&s, 0, 4 * CHUNK, base_ns);
+	CHECK_EQ(scheduler_sample(&s, 0, true, MS / 10, TIMEOUT_NS, base_ns), 0);
+	CHECK_EQ(scheduler_sample(&s, 0, true, MS / 10, TIMEOUT_NS, heard_ns + MS), 0);
+	/* Nor has it done with much of what it was given just now. */
+	scheduler_acked(&s, 0, 2 * CHUNK, heard_ns + 10 * MS);
+	scheduler_acked(&s, 0, 2 * CHUNK, heard_ns + 2 * MS);
+	scheduler_give(&s, 0, 20 * CHUNK, heard_ns + 10 * MS);
+	scheduler_give(&s, 1, 12 * CHUNK, heard_ns + 10 * MS);
+	s.lane[0].rate = s.lane[1].rate = 500000;
+	CHECK_EQ(scheduler_best(&s, LANE_KERNEL, CHUNK, heard_ns + 10 * MS), 1);
+}
+
+/* What a kind was seen to do is no more than what was asked of it: single small messages. More is tried, until there is a queue. */
+static void test_a_kind_that_was_asked_little(void)
+{
+	uint64_t now_ns = 1000 * MS;
+	unsigned given = 0;
+	struct scheduler s;
+
+	memset(&s, 0, sizeof(s));
+	scheduler_add(&s, 0, LANE_KERNEL, false, MS / 100, now_ns);
+	scheduler_add(&s, 1, LANE_HARP, false, MS / 100, now_ns);
+	s.lane[0].rate = 500000;
+	s.lane[1].rate = 5000000;
+	s.lane[0].given_ns = s.lane[1].given_ns = now_ns;
+	for (; scheduler_best(&s, LANE_KERNEL, CHUNK, now_ns) == 0; given++)
+		scheduler_give(&s, 0, CHUNK, now_ns);
+	CHECK(given > 0);
+	CHECK(given * CHUNK < 4 * 500000 + CHUNK);
+}
+
+static void test_ranks(void)
+{
+	struct scheduler s;
+
+	memset(&s, 0, sizeof(s));
+	CHECK_EQ(scheduler_best(&s, LANE_HARP, 1, 0), -1);
+	CHECK_EQ(scheduler_control(&s), -1);
+	scheduler_add(&s, 1, LANE_KERNEL, false, 0, 0);
+	scheduler_add(&s, 4, LANE_HARP, false, 0, 0);
+	scheduler_add(&s, 5, LANE_HARP, true, 0, 0);
+	CHECK_EQ(scheduler_best(&s, LANE_HARP, 100, 0), 4);
+	CHECK_EQ(scheduler_best(&s, LANE_KERNEL, 100, 0), 1);
+	CHECK_EQ(scheduler_choices(&s, LANE_HARP | LANE_KERNEL), 2);
+	CHECK_EQ(scheduler_choices(&s, LANE_HARP), 1);
+	CHECK_EQ(scheduler_control(&s), 4);
+	scheduler_remove(&s, 4); /* the other kind before a backup */
+	CHECK_EQ(scheduler_best(&s, LANE_HARP, 100, 0), 1);
+	scheduler_remove(&s, 1);
+	CHECK_EQ(scheduler_best(&s, LANE_KERNEL, 100, 0), 5);
+	CHECK_EQ(scheduler_control(&s), 5);
+}
+
+/* Stalled: owes, and nothing comes. Dead: so for the timeout, while another gets on. */
+static void test_stalls(void)
+{
+	unsigned news = 0;
+	struct scheduler s;
+
+	memset(&s, 0, sizeof(s));
+	scheduler_add(&s, 0, LANE_HARP, false, 0, 0);
+	scheduler_add(&s, 1, LANE_HARP, false, 0, 0);
+	/* Long idle: what is given now is owed from now on. */
+	scheduler_give(&s, 0, CHUNK, 900 * MS);
+	scheduler_give(&s, 1, CHUNK, 900 * MS);
+	CHECK_EQ(scheduler_sample(&s, 0, true, 100000, 500 * MS, 910 * MS), 0);
+	CHECK_EQ(scheduler_sample(&s, 0, true, 100000, 500 * MS, 921 * MS), SCHEDULER_STALLED);
+	CHECK_EQ(scheduler_best(&s, LANE_HARP, 1, 921 * MS), 1);
+	/* Both silent: neither is dead, however long. */
+	CHECK_EQ(scheduler_sample(&s, 1, true, 100000, 500 * MS, 921 * MS), SCHEDULER_STALLED);
+	CHECK_EQ(scheduler_sample(&s, 0, true, 100000, 500 * MS, 99000 * MS), 0);
+	/* One gets on. */
+	scheduler_acked(&s, 1, CHUNK, 99001 * MS);
+	CHECK_EQ(scheduler_sample(&s, 1, false, 100000, 500 * MS, 99001 * MS), SCHEDULER_MOVES);
+	CHECK_EQ(scheduler_sample(&s, 0, true, 100000, 500 * MS, 99002 * MS), SCHEDULER_DEAD);
+	/* A closed window owes nothing. */
+	CHECK_EQ(scheduler_sample(&s, 0, false, 100000, 500 * MS, 99003 * MS), SCHEDULER_MOVES);
+	/* A long round trip has more time. */
+	memset(&s, 0, sizeof(s));
+	scheduler_add(&s, 0, LANE_HARP, false, 200 * MS, 0);
+	scheduler_give(&s, 0, CHUNK, 0);
+	for (uint64_t ms = 2; ms < 790; ms += 2)
+		news |= scheduler_sample(&s, 0, true, 200 * MS, 500 * MS, ms * MS);
+	CHECK_EQ(news, 0);
+}
+
+/* As long as Linux delays an ACK, a little under way is none; much is, and HARP's lanes are told at once. */
+static void test_a_delayed_ack_is_no_stall(void)
+{
+	static const struct {
+		unsigned kind;
+		uint64_t bytes;
+		bool early;
+	} cases[] = { { LANE_KERNEL, 4096, false },
+		      { LANE_KERNEL, CHUNK, true },
+		      { LANE_HARP, 4096, true } };
+	struct scheduler s;
+
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		memset(&s, 0, sizeof(s));
+		scheduler_add(&s, 0, cases[i].kind, false, 0, 0);
+		scheduler_give(&s, 0, cases[i].bytes, 900 * MS);
+		CHECK_EQ(scheduler_sample(&s, 0, true, 100000, TIMEOUT_NS, 950 * MS),
+			 cases[i].early ? SCHEDULER_STALLED : 0);
+		CHECK_EQ(scheduler_sample(&s, 0, true, 100000, TIMEOUT_NS, 961 * MS),
+			 cases[i].early ? 0 : SCHEDULER_STALLED);
+	}
+}
+
+int main(void)
+{
+	test_ranks();
+	test_stalls();
+	test_equal_lanes_share();
+	test_a_tenth_does_not_set_the_pace();
+	test_idle_time_is_no_rate();
+	test_a_lane_that_was_written_off();
+	test_a_preamble_that_took_long();
+	test_round_trips_that_were_long_once();
+	test_round_trips_of_a_stopped_peer();
+	test_bursts_do_not_fool();
+	test_no_time_is_no_rate();
+	test_an_unknown_lane_gets_little();
+	test_late();
+	test_a_kind_that_crawls();
+	test_a_kind_that_was_asked_little();
+	test_an_ack_that_is_delayed();
+	test_a_delayed_ack_is_no_rate();
+	test_a_tail_in_bursts();
+	test_a_clock_of_long_ago();
+	test_a_look_of_long_ago();
+	test_a_delayed_ack_is_no_stall();
+	test_dead_only_while_another_lives();
+	return check_done();
+}

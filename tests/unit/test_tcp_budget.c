@@ -1,0 +1,368 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_tcp_budget.c - budgets that the stack tunes: they follow the stream, end where the pool does, and are
+ * shared by connections.
+ *
+ * Two stacks on a wire of 1 ms a round trip and 25 Gbit/s, under a virtual clock. Stack 0 sends.
+ */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "check.h"
+#include "harp.h"
+#include "stack/stack.h"
+
+#define PORT 5000u
+#define CONNS_MAX 16u
+#define BASE_FRAMES 256u
+#define POLL_NS 2000u
+#define MS UINT64_C(1000000)
+#define S (1000 * MS)
+
+struct flow {
+	struct harp_conn *sender, *receiver;
+	uint64_t sent, received;
+	bool writable, sends, reads;
+};
+
+static struct net {
+	struct harp_wire *wire;
+	struct harp_stack *stack[2];
+	struct harp_nic *nic[2];
+	struct harp_listener *listener;
+	struct flow flow[CONNS_MAX];
+	unsigned flows;
+	uint64_t now_ns, polled_ns[2];
+} net;
+
+static void net_open(uint32_t frames)
+{
+	struct harp_wire_options options = {
+		.size = sizeof(options),
+		.frame_count = frames,
+		.packets_max = 65536,
+		.seed = 1,
+		.impair = { .delay_ns = MS / 2, .rate_bps = 25000000000, .queue_bytes = 4 << 20 }
+	};
+	struct harp_tcp_options tcp = { .size = sizeof(tcp) };
+	struct harp_endpoint at = { .port = PORT };
+
+	memset(&net, 0, sizeof(net));
+	CHECK_EQ(harp_wire_create(&net.wire, &options), 0);
+	for (unsigned i = 0; i < 2; i++) {
+		struct harp_stack_options so = { .size = sizeof(so),
+						 .max_conns = 2 * CONNS_MAX,
+						 .seed = i + 1 };
+		struct harp_addr addr = harp_addr_v4(10, 0, 0, (uint8_t)(i + 1));
+
+		net.nic[i] = harp_wire_port(net.wire, i);
+		CHECK_EQ(harp_stack_create(&net.stack[i], net.nic[i], &so), 0);
+		CHECK_EQ(harp_stack_address_add(net.stack[i], &addr, 24), 0);
+	}
+	CHECK_EQ(harp_tcp_listen(net.stack[1], &at, &tcp, &net.listener), 0);
+}
+
+static void net_close(void)
+{
+	for (unsigned i = 0; i < net.flows; i++) {
+		harp_conn_abort(net.flow[i].sender);
+		harp_conn_abort(net.flow[i].receiver);
+	}
+	CHECK_EQ(net.stack[1]->tcp.grown_count, 0);
+	CHECK_EQ(net.stack[1]->tcp.grown_frames, 0);
+	CHECK(TAILQ_EMPTY(&net.stack[1]->tcp.grown));
+	harp_stack_destroy(net.stack[0]);
+	harp_stack_destroy(net.stack[1]);
+	harp_wire_destroy(net.wire);
+}
+
+static void flow_send(struct flow *flow)
+{
+	static uint8_t bytes[65536];
+	struct iovec iov = { .iov_base = bytes, .iov_len = sizeof(bytes) };
+
+	while (flow->sends && flow->writable) {
+		ssize_t n = harp_conn_send(flow->sender, &iov, 1);
+
+		flow->writable = n > 0;
+		flow->sent += n > 0 ? (uint64_t)n : 0;
+		CHECK(n > 0 || n == -EAGAIN);
+	}
+}
+
+static void flow_read(struct flow *flow)
+{
+	static uint8_t bytes[65536];
+	ssize_t n;
+
+	if (!flow->receiver || !flow->reads)
+		return;
+	while ((n = harp_conn_recv(flow->receiver, bytes, sizeof(bytes))) > 0)
+		flow->received += (uint64_t)n;
+	CHECK_EQ(n, -EAGAIN);
+}
+
+/* The grown budgets are what the stack believes they are, and no more than half of the shared frames. */
+static void check_grown(void)
+{
+	const struct tcp *tcp = &net.stack[1]->tcp;
+	const struct harp_conn *conn;
+	uint32_t count = 0, frames = 0;
+
+	TAILQ_FOREACH(conn, &tcp->grown, grown_link)
+	{
+		count++;
+		frames += conn->rx_frames_budget;
+		CHECK(conn->rx_frames_budget > BASE_FRAMES);
+		CHECK(conn->budget.rx_frames_limit >= conn->rx_frames_budget);
+	}
+	CHECK_EQ(count, tcp->grown_count);
+	CHECK_EQ(frames, tcp->grown_frames);
+}
+
+static void net_poll(unsigned i)
+{
+	struct harp_conn *conn;
+	uint32_t events;
+
+	harp_stack_poll(net.stack[i], net.now_ns);
+	net.polled_ns[i] = net.now_ns;
+	while ((conn = harp_stack_next_event(net.stack[i], &events)) != NULL) {
+		struct flow *flow = harp_conn_user(conn);
+
+		if (i == 0 && flow && (events & HARP_EVENT_WRITABLE))
+			flow->writable = true;
+	}
+	for (unsigned f = 0; f < net.flows; f++) {
+		if (i == 0)
+			flow_send(&net.flow[f]);
+		else
+			flow_read(&net.flow[f]);
+	}
+}
+
+static uint64_t net_due_ns(unsigned i)
+{
+	uint64_t due_ns = harp_stack_next_deadline_ns(net.stack[i]);
+	uint64_t nic_ns = net.nic[i]->ops->next_ns(net.nic[i]);
+
+	due_ns = nic_ns < due_ns ? nic_ns : due_ns;
+	return due_ns < net.polled_ns[i] + POLL_NS ? net.polled_ns[i] + POLL_NS : due_ns;
+}
+
+static void net_run(uint64_t ns)
+{
+	uint64_t until_ns = net.now_ns + ns;
+
+	for (;;) {
+		uint64_t due_ns[2] = { net_due_ns(0), net_due_ns(1) };
+		uint64_t next_ns = due_ns[0] < due_ns[1] ? due_ns[0] : due_ns[1];
+
+		if (next_ns > until_ns)
+			break;
+		net.now_ns = next_ns;
+		for (unsigned i = 0; i < 2; i++)
+			if (due_ns[i] <= next_ns)
+				net_poll(i);
+	}
+	net.now_ns = until_ns;
+	net_poll(0);
+	net_poll(1);
+}
+
+static struct flow *flow_open(uint32_t rx_frames, uint32_t tx_frames)
+{
+	struct flow *flow = &net.flow[net.flows++];
+	struct harp_tcp_options tcp = { .size = sizeof(tcp), .tx_frames = tx_frames, .user = flow };
+	struct harp_endpoint remote = { .addr = harp_addr_v4(10, 0, 0, 2), .port = PORT };
+
+	*flow = (struct flow){ .reads = true };
+	CHECK_EQ(harp_tcp_connect(net.stack[0], NULL, &remote, &tcp, &flow->sender), 0);
+	for (unsigned i = 0; i < 100 && !flow->receiver; i++) {
+		net_run(MS / 10);
+		(void)harp_tcp_accept(net.listener, &flow->receiver);
+	}
+	CHECK(flow->receiver != NULL);
+	if (rx_frames) {
+		CHECK_EQ(harp_conn_options(flow->receiver, &tcp), 0);
+		tcp.rx_frames = rx_frames;
+		CHECK_EQ(harp_conn_set_options(flow->receiver, &tcp), 0);
+	}
+	return flow;
+}
+
+static void flow_start(struct flow *flow)
+{
+	flow->sends = true;
+	flow->writable = true;
+	flow_send(flow);
+}
+
+static struct flow *flow_open_sending(void)
+{
+	struct flow *flow = flow_open(0, 0);
+
+	flow_start(flow);
+	return flow;
+}
+
+static void test_they_follow_the_stream(void)
+{
+	struct flow *flow;
+
+	net_open(65536);
+	flow = flow_open_sending();
+	CHECK_EQ(flow->receiver->rx_frames_budget, BASE_FRAMES);
+	CHECK_EQ(flow->sender->tx_frames_budget, BASE_FRAMES);
+	net_run(30 * MS);
+	check_grown();
+	/* 3.1 MB are on their way: 2158 frames. */
+	CHECK(flow->receiver->rx_frames_budget > 2158);
+	CHECK(flow->sender->tx_frames_budget > 2158);
+	CHECK(flow->received > 40000000);
+	CHECK(flow->receiver->rcv_wscale >= 10);
+	net_close();
+}
+
+static void test_what_was_asked_for_stays(void)
+{
+	struct flow *flow;
+
+	net_open(65536);
+	flow = flow_open(300, 280);
+	flow_start(flow);
+	net_run(30 * MS);
+	CHECK_EQ(flow->receiver->rx_frames_budget, 300);
+	CHECK_EQ(flow->sender->tx_frames_budget, 280);
+	CHECK_EQ(net.stack[1]->tcp.grown_count, 0);
+	net_close();
+}
+
+static void test_unread_data_grows_no_window(void)
+{
+	struct flow *flow;
+
+	net_open(65536);
+	flow = flow_open_sending();
+	flow->reads = false;
+	net_run(30 * MS);
+	CHECK_EQ(flow->receiver->rx_frames_budget, BASE_FRAMES);
+	net_close();
+}
+
+/* A slow stream in a fast network: no window is larger than it needs. */
+static void test_a_slow_stream_needs_no_more(void)
+{
+	static uint8_t bytes[16384];
+	struct iovec iov = { .iov_base = bytes, .iov_len = sizeof(bytes) };
+	struct flow *flow;
+
+	net_open(65536);
+	flow = flow_open(0, 0);
+	for (unsigned i = 0; i < 1000; i++) { /* 32 KiB in a round trip */
+		CHECK_EQ(harp_conn_send(flow->sender, &iov, 1), sizeof(bytes));
+		net_run(MS / 2);
+	}
+	CHECK_EQ(flow->receiver->rx_frames_budget, BASE_FRAMES);
+	net_close();
+}
+
+static void test_many_share_the_pool(void)
+{
+	uint32_t limit;
+	uint64_t least = UINT64_MAX;
+
+	net_open(6144);
+	limit = net.stack[1]->tcp.shared_frames / 2;
+	for (unsigned i = 0; i < CONNS_MAX / 2; i++)
+		flow_open_sending();
+	for (unsigned i = 0; i < 100; i++) {
+		net_run(MS);
+		check_grown();
+		CHECK(net.stack[1]->pool.free_count > 0);
+		CHECK_EQ(net.stack[1]->io.fill_held, net.stack[1]->io.fill_target);
+	}
+	/* A share may be above what the others leave until they are measured. */
+	CHECK(net.stack[1]->tcp.grown_frames <= limit + limit / 2);
+	for (unsigned i = 0; i < net.flows; i++)
+		least = net.flow[i].received < least ? net.flow[i].received : least;
+	CHECK(least > 1000000);
+	CHECK_EQ(net.stack[1]->stats.drop_tcp_rx_budget, 0);
+	net_close();
+}
+
+/* One connection has grown to the limit. Others come: its budget goes down, its window does not move left, and what was
+ * under way is accepted. */
+static void test_the_first_connection_returns_its_surplus(void)
+{
+	struct flow *first;
+	uint32_t alone;
+
+	net_open(8192);
+	first = flow_open_sending();
+	net_run(30 * MS);
+	alone = first->receiver->rx_frames_budget;
+	CHECK(alone > 1500);
+	for (unsigned i = 0; i < 3; i++)
+		flow_open_sending();
+	net_run(100 * MS);
+	check_grown();
+	CHECK(first->receiver->rx_frames_budget < alone);
+	CHECK_EQ(net.stack[1]->stats.drop_tcp_rx_budget, 0);
+	CHECK_EQ(net.stack[1]->stats.drop_tcp_window, 0);
+	net_close();
+}
+
+static void test_an_idle_connection_returns_its_share(void)
+{
+	struct flow *first, *second;
+
+	net_open(8192);
+	first = flow_open_sending();
+	net_run(30 * MS);
+	CHECK(first->receiver->on_grown_list);
+	first->sends = false;
+	net_run(2 * S);
+	CHECK(first->receiver->on_grown_list); /* nobody wants it */
+	second = flow_open_sending();
+	net_run(30 * MS);
+	CHECK(!first->receiver->on_grown_list);
+	CHECK_EQ(first->receiver->rx_frames_budget, BASE_FRAMES);
+	CHECK(second->receiver->rx_frames_budget > 1500);
+	/* And has it again when it sends. */
+	second->sends = false;
+	flow_start(first);
+	net_run(60 * MS);
+	check_grown();
+	CHECK(first->receiver->on_grown_list);
+	CHECK_EQ(net.stack[1]->stats.drop_tcp_rx_budget, 0);
+	net_close();
+}
+
+/* Senders hold no more than the pool has left: all of them go on. */
+static void test_senders_share_the_pool(void)
+{
+	net_open(6144);
+	for (unsigned i = 0; i < 4; i++)
+		flow_open_sending();
+	net_run(50 * MS);
+	for (unsigned i = 0; i < 4; i++) {
+		CHECK(net.flow[i].sender->tx_frames_held <= net.stack[0]->tcp.shared_frames / 2);
+		CHECK(net.flow[i].received > 1000000);
+	}
+	CHECK(net.stack[0]->pool.free_count > 0);
+	net_close();
+}
+
+int main(void)
+{
+	test_they_follow_the_stream();
+	test_what_was_asked_for_stays();
+	test_unread_data_grows_no_window();
+	test_a_slow_stream_needs_no_more();
+	test_many_share_the_pool();
+	test_the_first_connection_returns_its_surplus();
+	test_an_idle_connection_returns_its_share();
+	test_senders_share_the_pool();
+	return check_done();
+}
