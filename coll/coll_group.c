@@ -300,7 +300,7 @@ static void group_check_time(struct harp_coll *group, struct harp_coll_request *
 	}
 	if (group->state != GROUP_OPEN || group->diagnose || group->in_store)
 		return;
-	if (now_ns < op->deadline_ns && (now_ns < op->diagnose_ns || is_message))
+	if (now_ns < op->deadline_ns && now_ns < op->diagnose_ns)
 		return;
 	if (now_ns < op->deadline_ns && now_ns - op->moved_ns < DIAGNOSE_NS) {
 		op->diagnose_ns = op->moved_ns + DIAGNOSE_NS;

@@ -422,7 +422,7 @@ int message_start(struct harp_coll_request *op)
 	op->start_ns = op->moved_ns = now_ns;
 	op->deadline_ns = now_ns + (op->call.timeout_ms ? op->call.timeout_ms * COLL_NSEC_PER_MSEC
 							: group->timeout_ns);
-	op->diagnose_ns = op->deadline_ns;
+	op->diagnose_ns = now_ns + COLL_NSEC_PER_SEC;
 	op->death_ns = 0;
 	op->message_state = is_send ? SEND_NEW : RECV_NEW;
 	op->header.kind = CALL_MESSAGE;

@@ -105,7 +105,8 @@ enum harp_coll_wire {
 /*
  * The caller's key-value store: all ranks see the same keys. Keys are printable ASCII of at most
  * 200 bytes, values at most 2 MiB. The functions return 0 or -errno. They are called from threads
- * that call this library and from its own thread, never two at a time for one group.
+ * that call this library and from its own thread, with no lock held, never two at a time for one
+ * group.
  */
 struct harp_coll_store {
 	size_t size; /* sizeof(struct harp_coll_store) */
@@ -132,8 +133,10 @@ struct harp_coll_options {
 	/* Ranks with equal texts share memory; NULL: $HARP_COLL_HOST, else found out. An empty
 	 * text: this rank shares memory with no other. */
 	const char *host;
-	/* Lines of the plugin and of this library: level 2 warns, 3 informs. May be NULL. Called
-	 * from any thread; of the process's first group only, which sets it for all. */
+	/* Lines of the plugin and of this library: level 2 warns, 3 informs. May be NULL. The
+	 * process's first group sets it for all. Called from any thread, also while this library's
+	 * lock is held: it must not call this library, nor wait for a lock (as Python's) whose
+	 * holder may call it. */
 	void (*log)(void *arg, int level, const char *text);
 	void *log_arg;
 };

@@ -11,9 +11,17 @@ import warnings
 from cpython.buffer cimport (
     PyBUF_C_CONTIGUOUS, PyBUF_FORMAT, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer)
 from libc.stdlib cimport free, malloc
-from libc.string cimport memcpy, memset
+from libc.string cimport memcpy, memset, strlen
 
 from harp._coll cimport *
+
+
+cdef extern from "<pthread.h>" nogil:
+    ctypedef struct pthread_mutex_t:
+        pass
+    int pthread_mutex_init(pthread_mutex_t *, void *)
+    int pthread_mutex_lock(pthread_mutex_t *)
+    int pthread_mutex_unlock(pthread_mutex_t *)
 
 
 class CollectiveError(RuntimeError):
@@ -74,21 +82,57 @@ cdef int _store_wait(void *arg, const char *key, int64_t timeout_ms) noexcept wi
         return _store_code(error)
 
 
-cdef list _log_lines = []  # of the process: the library logs for its first group
-_LOG_LINES_MAX = 4096
+# The log callback may run while a thread holds the library's lock: it must not wait for the GIL,
+# whose holder may wait for that lock. So lines are kept in C.
+cdef struct _LogLine:
+    _LogLine *next
+    int level
+    char text[1]
+
+cdef pthread_mutex_t _log_lock
+pthread_mutex_init(&_log_lock, NULL)
+cdef _LogLine *_log_first = NULL
+cdef _LogLine *_log_last = NULL
+cdef int _log_count = 0
+cdef enum:
+    _LOG_LINES_MAX = 4096
 
 
-cdef void _keep_log(void *arg, int level, const char *text) noexcept with gil:
-    try:
-        if len(_log_lines) < _LOG_LINES_MAX:
-            _log_lines.append((level, text.decode("utf-8", "replace")))
-    except Exception:  # a log line is not worth a crash
-        pass
+cdef void _keep_log(void *arg, int level, const char *text) noexcept nogil:
+    global _log_first, _log_last, _log_count
+    cdef size_t length = strlen(text)
+    cdef _LogLine *line
+    pthread_mutex_lock(&_log_lock)
+    if _log_count < _LOG_LINES_MAX:
+        line = <_LogLine *>malloc(sizeof(_LogLine) + length)
+        if line != NULL:
+            line.next = NULL
+            line.level = level
+            memcpy(line.text, text, length + 1)
+            if _log_last == NULL:
+                _log_first = line
+            else:
+                _log_last.next = line
+            _log_last = line
+            _log_count += 1
+    pthread_mutex_unlock(&_log_lock)
 
 
 def log_lines() -> list:
     """What the plugin and the library logged in this process: (level, text). Level 2 warns."""
-    return list(_log_lines)
+    cdef _LogLine *line
+    lines = []
+    with nogil:
+        pthread_mutex_lock(&_log_lock)
+        line = _log_first  # lines are only added
+        pthread_mutex_unlock(&_log_lock)
+    while line != NULL:
+        lines.append((line.level, line.text.decode("utf-8", "replace")))
+        with nogil:
+            pthread_mutex_lock(&_log_lock)
+            line = line.next
+            pthread_mutex_unlock(&_log_lock)
+    return lines
 
 
 cdef int _dtype_of(const Py_buffer *view) except -1:
@@ -152,7 +196,12 @@ cdef class Request:
         self.request = NULL
 
     cdef bint _is_done(self):
-        return self.request == NULL or harp_coll_test(self.request) != -errno.EAGAIN
+        cdef int code
+        if self.request == NULL:
+            return True
+        with nogil:
+            code = harp_coll_test(self.request)
+        return code != -errno.EAGAIN
 
     cdef _finish(self, int code):
         if code == 0:
@@ -193,7 +242,8 @@ cdef class Request:
 
     def __dealloc__(self):
         if self.request != NULL:
-            harp_coll_request_free(self.request)
+            with nogil:
+                harp_coll_request_free(self.request)
 
 
 cdef class Group:
@@ -351,7 +401,9 @@ cdef class Group:
         cdef harp_coll_stats_t stats
         memset(&stats, 0, sizeof(stats))
         stats.size = sizeof(stats)
-        harp_coll_stats(self._open(), &stats)
+        cdef harp_coll *group = self._open()
+        with nogil:
+            harp_coll_stats(group, &stats)
         return {
             "net_sent_bytes": stats.net_sent_bytes,
             "net_sent_messages": stats.net_sent_messages,
@@ -365,7 +417,9 @@ cdef class Group:
         cdef harp_coll_net_t net
         memset(&net, 0, sizeof(net))
         net.size = sizeof(net)
-        harp_coll_net(self._open(), &net)
+        cdef harp_coll *group = self._open()
+        with nogil:
+            harp_coll_net(group, &net)
         return {
             "net": net.name.decode("utf-8", "replace"),
             "path": net.path.decode("utf-8", "replace"),

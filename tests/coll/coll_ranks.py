@@ -260,8 +260,8 @@ def failure(run: Callable[[], object]) -> str:
 
 def _mismatch(place: Place, mine: Callable[[Communicator], object]) -> str:
     with place.open() as comm:
-        comm.barrier()
-        first = failure(lambda: mine(comm))
+        # A rank that is late in the barrier fails with the others.
+        first = failure(lambda: (comm.barrier(), mine(comm)))
         if first == "no error":  # it was done before the others noticed
             first = failure(lambda: comm.allreduce(np.ones(3)))
         assert failure(comm.barrier) == first, "the first error stays"
@@ -315,8 +315,10 @@ def late(place: Place) -> str:
 def stopped(place: Place) -> str:
     """Rank 1 stops for good; its parent ends it."""
     with place.open(timeout_s=2.0) as comm:
+        comm.allgather(np.ones(1))  # all have connected to rank 1
         comm.barrier()
         if place.rank == 1:
+            time.sleep(0.2)  # its part of the barrier leaves
             os.kill(os.getpid(), 19)
         data = np.ones(1 << 20)
         return failure(lambda: [comm.allreduce(data) for _ in range(100)])
@@ -375,12 +377,17 @@ def in_flight(place: Place) -> str:
     comm = place.open()
     data = [np.ones(2_000_000) for _ in range(3)]
     comm.barrier()
-    requests = [comm.iallreduce(array) for array in data]
-    requests.append(comm.irecv(np.ones(5), tag=1))
-    if place.rank == 0:
-        time.sleep(0.002)
-        comm.close()
-    text = failure(lambda: [request.wait(20) for request in requests])
+
+    def work() -> None:
+        requests = [comm.iallreduce(array) for array in data]
+        requests.append(comm.irecv(np.ones(5), tag=1))
+        if place.rank == 0:
+            time.sleep(0.002)
+            comm.close()
+        for request in requests:
+            request.wait(20)
+
+    text = failure(work)
     comm.close()
     return text
 
