@@ -387,6 +387,8 @@ static int link_recv_progress(struct link *link)
 			return rc;
 		if (!done)
 			break;
+		link->group->stats.net_received_bytes += xfer->got;
+		link->group->stats.net_received_messages++;
 		half->done++;
 		moved = 1;
 	}

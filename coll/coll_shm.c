@@ -301,6 +301,8 @@ static int shm_recv_progress(struct link *link)
 		if (got == half->frame) {
 			tail += shm_padded(got) - got;
 			xfer->got = got;
+			link->group->stats.shm_received_bytes += got;
+			link->group->stats.shm_received_messages++;
 			half->moved = 0;
 			half->done++;
 			half->started = half->done;

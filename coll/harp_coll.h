@@ -230,11 +230,13 @@ int harp_coll_world(const struct harp_coll *group);
 /* Text of the group's first error, "" without one. Valid until the group is closed. */
 const char *harp_coll_error(const struct harp_coll *group);
 
-/* Bytes that this group sent, to ranks of other hosts and to ranks of this host. */
+/* What this group sent and received: over the plugin (net) and through shared memory (shm). */
 struct harp_coll_stats {
 	size_t size;
 	uint64_t net_sent_bytes, net_sent_messages;
 	uint64_t shm_sent_bytes, shm_sent_messages;
+	uint64_t net_received_bytes, net_received_messages;
+	uint64_t shm_received_bytes, shm_received_messages;
 	uint64_t operations;
 };
 void harp_coll_stats(struct harp_coll *group, struct harp_coll_stats *stats);

@@ -72,6 +72,8 @@ cdef extern from "harp_coll.h" nogil:
         size_t size
         uint64_t net_sent_bytes, net_sent_messages
         uint64_t shm_sent_bytes, shm_sent_messages
+        uint64_t net_received_bytes, net_received_messages
+        uint64_t shm_received_bytes, shm_received_messages
         uint64_t operations
 
     struct harp_coll_net_t "harp_coll_net":

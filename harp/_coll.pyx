@@ -409,6 +409,10 @@ cdef class Group:
             "net_sent_messages": stats.net_sent_messages,
             "shm_sent_bytes": stats.shm_sent_bytes,
             "shm_sent_messages": stats.shm_sent_messages,
+            "net_received_bytes": stats.net_received_bytes,
+            "net_received_messages": stats.net_received_messages,
+            "shm_received_bytes": stats.shm_received_bytes,
+            "shm_received_messages": stats.shm_received_messages,
             "operations": stats.operations,
         }
 

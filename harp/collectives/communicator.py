@@ -441,7 +441,7 @@ class Communicator:
         self._group.abort(reason)
 
     def stats(self) -> dict[str, int]:
-        """Bytes and messages sent to other hosts (net) and on this one (shm), and operations."""
+        """Operations; bytes and messages over the plugin (net) and shared memory (shm)."""
         return self._group.stats()
 
     def net(self) -> dict[str, str | int]:

@@ -12,12 +12,13 @@ import re
 import sys
 import time
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from harp._ncclplay import NcclplayError, Rank
+from harp.collectives import CollectiveError, Communicator, TcpStore, log_lines
 from harp.demo import model as net
 from harp.demo.digits import Floats, make_digits
 from harp.plugin_log import path_in_use
@@ -30,18 +31,18 @@ def emit(event: str, **fields: Any) -> None:
     print(json.dumps({"event": event, **fields}), flush=True)
 
 
-def train(rank: Rank, arguments: argparse.Namespace) -> Floats:
+def train(comm: Communicator, arguments: argparse.Namespace) -> Floats:
     """Trains; every batch's gradient crosses the plugin once."""
     data, model = make_digits(), net.Model()
     gradient = np.zeros(len(model.weights) + 1, np.float32)
-    rank.barrier()
+    comm.barrier()
     for epoch in range(arguments.epochs):
         start, in_comm, losses = time.perf_counter(), 0.0, []
         for batch in net.batches(len(data.train_images), epoch):
             mine = net.shard(batch, arguments.rank, arguments.ranks)
             model.gradient(data.train_images[mine], data.train_labels[mine], gradient)
             before = time.perf_counter()
-            rank.allreduce(gradient)
+            comm.allreduce(gradient)
             in_comm += time.perf_counter() - before
             losses.append(float(gradient[-1]))
             model.step(gradient[:-1])
@@ -95,30 +96,42 @@ def kernel_counters(ifname: str) -> dict[str, int]:
 def run(arguments: argparse.Namespace) -> None:
     """Everything between open and close, then the account of it."""
     before = kernel_counters(arguments.ifname) if arguments.ifname else {}
-    with Rank(
-        arguments.plugin,
-        arguments.rank,
-        arguments.ranks,
-        arguments.root,
-        timeout_s=arguments.timeout,
-    ) as rank:
-        rank.connect()
-        emit("connected", path=path(rank.log), plugin=rank.properties())
-        weights = train(rank, arguments)
-        rank.barrier()
-        stats = rank.stats()
+    address, _, port = arguments.root.rpartition(":")
+    store = TcpStore(
+        address.strip("[]"), int(port), serve=arguments.rank == 0, timeout_s=arguments.timeout
+    )
+    # host="": ranks of one host use the plugin, too.
+    with (
+        closing(store),
+        Communicator(
+            arguments.rank,
+            arguments.ranks,
+            store,
+            plugin=arguments.plugin,
+            timeout_s=arguments.timeout,
+            host="",
+        ) as comm,
+    ):
+        comm.barrier()  # connects
+        emit("connected", path=path(log_lines()), plugin=comm.net())
+        weights = train(comm, arguments)
+        comm.barrier()
+        stats = comm.stats()
+    log = log_lines()
     if arguments.weights:
         np.save(arguments.weights, weights)
-    counters = plugin_stats(rank.log)
+    counters = plugin_stats(log)
     if not counters and before:
         after = kernel_counters(arguments.ifname)
         counters = {name: after[name] - before[name] for name in after if name in before}
     emit(
         "done",
-        path=path(rank.log),
+        path=path(log),
         counters=counters,
-        warnings=[text for level, text in rank.log if level == 2],
-        **stats,
+        warnings=[text for level, text in log if level == 2],
+        sent_bytes=stats["net_sent_bytes"],
+        received_bytes=stats["net_received_bytes"],
+        operations=stats["operations"],
     )
 
 
@@ -137,11 +150,13 @@ def main() -> int:
     parser.add_argument("--weights", type=Path, help="write the trained weights there (.npy)")
     parser.add_argument("--timeout", type=float, default=60, help="of one operation, seconds")
     arguments = parser.parse_args()
+    if not re.fullmatch(r".+:\d{1,5}", arguments.root):
+        parser.error(f"--root {arguments.root}: it is ADDRESS:PORT")
     if not arguments.plugin:
         parser.error("no plugin: --plugin, or run it under `harpctl run --`")
     try:
         run(arguments)
-    except NcclplayError as error:
+    except (CollectiveError, OSError, ValueError) as error:
         print(f"rank: {error}", file=sys.stderr)
         return 1
     return 0
