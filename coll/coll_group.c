@@ -189,7 +189,11 @@ void group_finish_failure(struct harp_coll *group)
 
 static void group_link_failed(struct harp_coll *group, const struct link *link, int rc)
 {
-	if (rc == -EPROTO)
+	if (link->connecting)
+		group_fail(group, true, rc == -EPROTO ? -EPROTONOSUPPORT : -ECONNRESET,
+			   "rank %d can't connect to rank %d: the plugin's log says why",
+			   group->rank, link->peer);
+	else if (rc == -EPROTO)
 		group_fail(group, true, -EPROTO,
 			   "rank %d sent a message that rank %d has no room for: they called "
 			   "operations of different sizes",
@@ -282,7 +286,7 @@ static void group_check_deaths(struct harp_coll *group)
 	for (int i = 0; i < group->busy_count; i++) {
 		const struct link *link = group->busy[i];
 
-		if (!link->shm_in || !meet_process_is_dead(&group->peers[link->peer]))
+		if (!link->shm_in || !meet_process_is_dead(group, link->peer))
 			continue;
 		group_fail(group, true, -ECONNRESET, "rank %d (process %d of this host) died",
 			   link->peer, (int)group->peers[link->peer].pid);

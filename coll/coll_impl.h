@@ -198,7 +198,8 @@ struct peer_info {
 	uint64_t settings; /* hash of what must be equal on all ranks */
 	int32_t pid;
 	uint32_t unused;
-	uint64_t start_ticks; /* of the process: /proc/PID/stat, field 22 */
+	uint64_t pid_namespace; /* inode */
+	uint64_t start_ticks;   /* of the process: /proc/PID/stat, field 22 */
 	char host[COLL_HOST_BYTES];
 	unsigned char handle[COLL_HANDLE_BYTES];
 	uint8_t id[16]; /* rank 0's: the group's */
@@ -209,7 +210,8 @@ int meet_open(struct harp_coll *group, const struct harp_coll_options *options, 
 /* Without the lock: publishes or fetches why the group failed, and what other ranks do. */
 void meet_settle(struct harp_coll *group);
 void meet_diagnose(struct harp_coll *group);
-bool meet_process_is_dead(const struct peer_info *peer);
+/* False also when this process can't see it. */
+bool meet_process_is_dead(const struct harp_coll *group, int rank);
 
 /* ---- coll_sched.c: operations as schedules ----------------------------------------------------- */
 

@@ -77,16 +77,19 @@ static uint64_t meet_start_ticks(int pid)
 	return state == 'Z' || state == 'X' ? 0 : ticks;
 }
 
-bool meet_process_is_dead(const struct peer_info *peer)
-{
-	return meet_start_ticks(peer->pid) != peer->start_ticks;
-}
-
 static uint64_t meet_inode(const char *path)
 {
 	struct stat status;
 
 	return stat(path, &status) ? 0 : (uint64_t)status.st_ino;
+}
+
+bool meet_process_is_dead(const struct harp_coll *group, int rank)
+{
+	const struct peer_info *mine = &group->peers[group->rank], *peer = &group->peers[rank];
+
+	return peer->pid_namespace == mine->pid_namespace && peer->start_ticks &&
+	       meet_start_ticks(peer->pid) != peer->start_ticks;
 }
 
 /*
@@ -294,6 +297,7 @@ int meet_open(struct harp_coll *group, const struct harp_coll_options *options, 
 	mine->world = (uint32_t)group->world;
 	mine->settings = algo_settings_hash();
 	mine->pid = getpid();
+	mine->pid_namespace = meet_inode("/proc/self/ns/pid");
 	mine->start_ticks = meet_start_ticks(mine->pid);
 	meet_host(mine->host, options->host);
 	if (group->rank == 0 && getrandom(mine->id, sizeof(mine->id), 0) != sizeof(mine->id)) {

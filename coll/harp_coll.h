@@ -25,6 +25,7 @@
  *	-EPROTO      ranks called different operations, types or sizes; peers of other versions
  *	-ETIMEDOUT   a rank did not take part in time; the text names it
  *	-ECONNRESET  a rank died or its host cannot be reached
+ *	-EPROTONOSUPPORT  the plugin refuses to connect two ranks, as on a path that it was told to use
  *	-ECANCELED   harp_coll_abort() or harp_coll_close() ended the operation
  *	-EOWNERDEAD  the process was forked after the group was opened
  *	-ENOMEM      no memory

@@ -205,7 +205,7 @@ def test_every_file_is_installed(root_dir: Path, build_dir: Path) -> None:
 LOAD_PLUGIN = """
 import ctypes, harp, sys
 from pathlib import Path
-from harp import _core, _ncclplay, _paths
+from harp import _coll, _core, _paths
 here = Path(harp.__file__).parent
 assert here.is_relative_to(sys.prefix), here
 assert _paths.build_dir() is None

@@ -100,7 +100,6 @@ def run(arguments: argparse.Namespace) -> None:
     store = TcpStore(
         address.strip("[]"), int(port), serve=arguments.rank == 0, timeout_s=arguments.timeout
     )
-    # host="": ranks of one host use the plugin, too.
     with (
         closing(store),
         Communicator(
@@ -109,7 +108,7 @@ def run(arguments: argparse.Namespace) -> None:
             store,
             plugin=arguments.plugin,
             timeout_s=arguments.timeout,
-            host="",
+            host=arguments.memory,
         ) as comm,
     ):
         comm.barrier()  # connects
@@ -144,6 +143,9 @@ def main() -> int:
     parser.add_argument("--rank", type=int, required=True, help="from 0")
     parser.add_argument("--ranks", type=int, required=True)
     parser.add_argument("--root", required=True, help="where rank 0 listens: ADDRESS:PORT")
+    parser.add_argument(
+        "--memory", default="", help="ranks with equal texts share memory; default: none do"
+    )
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--pause", type=float, default=0, help="after each epoch, seconds")
     parser.add_argument("--ifname", help="whose packets to count when the kernel carries them")

@@ -96,6 +96,8 @@ def _command(options: DemoOptions, lab: Lab, rank: int, folder: Path) -> list[st
         command += ["--ifname", host.ifname]
     command += ["--rank", str(rank), "--ranks", str(options.ranks)]
     command += ["--root", lab.hosts[0].endpoint(ROOT_PORT)]
+    if options.ranks_per_host > 1:  # HARP's TCP joins hosts, not ranks of one
+        command += ["--memory", f"{folder.name}-{host.index}"]
     command += ["--epochs", str(options.epochs), "--timeout", str(options.timeout_s)]
     return [*command, "--weights", folder / f"rank{rank}.npy"]
 
@@ -116,7 +118,7 @@ def _start(
         jail = Jail(
             socket=str(daemons[host.index].socket),
             readable=(*library_dirs(), str(plugin.parent)),
-            writable=(str(folder),),
+            writable=(str(folder), "/dev/shm"),
             hostname=f"rank{rank}",
         )
         process = subprocess.Popen(

@@ -8,11 +8,12 @@ end.
 import json
 import select
 import sys
+from contextlib import closing
 from typing import Any
 
 import numpy as np
 
-from harp._ncclplay import NcclplayError, Rank
+from harp.collectives import CollectiveError, Communicator, TcpStore
 
 SIZES = (1, 700, 5_000, 60_000, 300_000)  # elements
 
@@ -27,32 +28,34 @@ def say(**words: Any) -> None:
     print(json.dumps(words), flush=True)
 
 
-def play(rank: Rank, me: int, ranks: int) -> None:
+def play(comm: Communicator) -> None:
     step, over = 0, False
     while not over:
         count = SIZES[step % len(SIZES)]
-        mine = values(me, step, count)
-        rank.allreduce(mine)
-        wanted = sum(values(other, step, count) for other in range(ranks))
-        wrong = int(np.count_nonzero(mine != wanted))
-        say(event="step", step=step, wrong=wrong)
+        total = comm.allreduce(values(comm.rank, step, count))
+        expected = sum(values(other, step, count) for other in range(comm.world))
+        say(event="step", step=step, wrong=int(np.count_nonzero(total != expected)))
         step += 1
         if step % 8 == 0:
-            told = me == 0 and bool(select.select([0], [], [], 0)[0])
-            over = b"1" in rank.gather(b"1" if told else b"0", ranks)
-    rank.barrier()
+            ends = comm.rank == 0 and bool(select.select([0], [], [], 0)[0])
+            over = bool(comm.allreduce(np.array([ends], np.uint8), "max")[0])
+    comm.barrier()
 
 
 def main() -> int:
     plugin, me, ranks, root = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+    address, _, port = root.rpartition(":")
     try:
-        with Rank(plugin, me, ranks, root, channels=2, timeout_s=60, rest_us=100) as rank:
-            rank.connect()
+        with (
+            closing(TcpStore(address.strip("[]"), int(port), serve=me == 0, timeout_s=60)) as store,
+            Communicator(me, ranks, store, plugin=plugin, timeout_s=60, host="") as comm,
+        ):
+            comm.barrier()
             say(event="ready")
-            play(rank, me, ranks)
-    except NcclplayError as error:
+            play(comm)
+    except CollectiveError as error:
         say(event="error", text=str(error), code=error.code)
-        return error.code
+        return 1
     say(event="done")
     return 0
 

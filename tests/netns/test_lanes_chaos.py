@@ -29,7 +29,7 @@ from harp.lab.rails import Rails
 RANK = Path(__file__).with_name("chaos_rank.py")
 STEPS = 25  # of the chaos
 HANG_S = 90  # the ranks say themselves when nothing moved for 60 s
-HANG = "nothing moved"  # what the driver calls one
+HANG = "timed out"
 
 
 class Ranks:

@@ -19,7 +19,7 @@ import harp
 import harp.testing
 from harp.testing import PacketBench
 
-COMPILED = ("_nic", "_core", "_drive", "_instance", "_ncclplay")
+COMPILED = ("_nic", "_core", "_drive", "_instance", "_coll")
 
 
 # --------------------------------------------------------------------------------------------------
