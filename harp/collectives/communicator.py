@@ -43,6 +43,15 @@ def _wire(wire: str | None) -> int:
         raise ValueError(f"no wire format {wire!r}: float16, bfloat16 or None") from None
 
 
+def _plugin_path(plugin: str | Path | None) -> str:
+    """As NCCL_NET_PLUGIN: a path, or a name that the loader finds; "harp" is this HARP's."""
+    if plugin is None or str(plugin) == "harp":
+        return str(_paths.plugin())
+    if isinstance(plugin, str) and "/" not in plugin:
+        return plugin
+    return str(_paths.plugin(str(plugin)))
+
+
 class Communicator:
     """One rank of a group of processes. All ranks call the same operations in the same order.
 
@@ -53,8 +62,8 @@ class Communicator:
     group: all later calls raise CollectiveError with the same text.
 
     store: where the ranks meet, an object with set(key, bytes), get(key) and wait(key, seconds);
-    name: unique in it; plugin: an ncclNet plugin, HARP's own by default; timeout_s: of each
-    operation; host: ranks with equal texts share memory, "" shares none.
+    name: unique in it; plugin: path or name of an ncclNet plugin, by default this HARP's;
+    timeout_s: of each operation; host: ranks with equal texts share memory, "" shares none.
     """
 
     def __init__(
@@ -72,7 +81,7 @@ class Communicator:
     ) -> None:
         self.rank, self.world, self.name = rank, world, name
         self._options: dict[str, Any] = {"device": device, "timeout_s": timeout_s, "host": host}
-        self._plugin = _paths.plugin(None if plugin is None else str(plugin))
+        self._plugin = _plugin_path(plugin)
         self._dtype = _BFLOAT16 if bfloat16 else -1
         self._owned_store: TcpStore | None = None
         self._numbers: dict[str, count[int]] = {}
