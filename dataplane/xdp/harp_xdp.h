@@ -63,7 +63,7 @@ struct harp_xdp_api {
 	/*
 	 * Pins link, program and maps in a directory of a bpffs, made if its parent exists: from then on they outlive the
 	 * process. On failure nothing is left pinned. A bpffs takes no dot in a name.
-	 * -EOPNOTSUPP not on a bpffs; -EEXIST something of these names is there; -ENOENT no parent; -EPERM;
+	 * -EOPNOTSUPP not on a bpffs; -EEXIST something of these names is there; -EINVAL a dot in the name; -ENOENT no parent; -EPERM;
 	 * -EBUSY pinned already.
 	 */
 	int (*pin)(struct harp_xdp *xdp, const char *dir);

@@ -90,6 +90,7 @@ static int pin_all(const struct harp_xdp *xdp, const char *dir)
 
 int xdp_pin(struct harp_xdp *xdp, const char *dir)
 {
+	const char *last = strrchr(dir, '/');
 	bool made;
 	int rc;
 
@@ -97,6 +98,8 @@ int xdp_pin(struct harp_xdp *xdp, const char *dir)
 		return -EBUSY;
 	if (strlen(dir) >= sizeof(xdp->pin_dir))
 		return -ENAMETOOLONG;
+	if (strchr(last ? last + 1 : dir, '.'))
+		return -EINVAL;
 	made = mkdir(dir, 0700) == 0;
 	if (!made && errno != EEXIST)
 		return -errno;
@@ -132,6 +135,7 @@ int xdp_unpin(const char *dir)
 		if (one && one != -ENOENT && !rc)
 			rc = one;
 	}
+	rmdir(dir); /* stays while something else is in it */
 	if (rc)
 		return rc;
 	return removed ? 0 : -ENOENT;

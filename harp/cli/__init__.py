@@ -92,13 +92,13 @@ COMMANDS = {
         "harp.cli.daemon:status",
         "Show harpd's NICs, their queues, DPDK ports, and problems.",
     ),
-    "tune": (
-        "harp.cli.tune:tune",
-        "Measure which path carries which messages, and write a profile.",
-    ),
     "stop": (
         "harp.cli.daemon:stop",
         "Stop harpd and restore the NICs as they were.",
+    ),
+    "tune": (
+        "harp.cli.tune:tune",
+        "Measure which path carries which messages, and write a profile.",
     ),
     "version": (
         "harp.cli.version:version",

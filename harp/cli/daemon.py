@@ -328,7 +328,7 @@ def _port_rows(ports: list[dict[str, Any]]) -> list[list[object]]:
 
 def _nic_notes(nic: dict[str, Any]) -> Iterator[str]:
     """Yield what the table of NICs has no column for."""
-    if nic.get("copied"):
+    if nic["mode"] == "generic":
         yield nic["mode_why"]
     if nic["allow_sources"]:
         yield (

@@ -136,6 +136,8 @@ unsigned comm_send_orphan(struct comm_lane *l, bool lost);
 /* Is there a buffered send that no ACK covers? */
 bool comm_send_has_buffered(const struct comm *comm);
 bool comm_send_owes(const struct comm *comm);
+/* Completes what the lane has delivered, before its end is noticed. The turn reaches the lane. */
+void comm_send_finish_lane(struct comm_lane *l);
 
 /* ---- comm_recv.c ------------------------------------------------------------------------------- */
 

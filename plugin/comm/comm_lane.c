@@ -232,6 +232,8 @@ void comm_lane_die(struct comm_lane *l, int error, bool stalled)
 	if (l->state == COMM_LANE_DEAD)
 		return;
 	if (!comm->failover) {
+		if (comm->side == COMM_SEND)
+			comm_send_finish_lane(l);
 		comm_end_by_error(comm, l, error);
 		return;
 	}

@@ -271,6 +271,12 @@ static void send_complete(struct comm *comm, struct comm_lane *observer)
 	}
 }
 
+void comm_send_finish_lane(struct comm_lane *l)
+{
+	l->delivered_bytes = lane_delivered_bytes(l);
+	send_complete(l->comm, l);
+}
+
 /* All of messages before `message`, and so much of it, have arrived. 0, or -EPROTO: they were never sent. */
 static int send_acked(struct comm *comm, uint64_t message, uint64_t offset)
 {
@@ -677,7 +683,8 @@ static bool send_record(struct comm_lane *l, const struct record *record)
 	case RECORD_CLOSE:
 		if (comm->failover)
 			(void)send_acked(comm, record->message, 0);
-		send_complete(comm, l);
+		/* TCP may have acknowledged the last bytes with the segments of CLOSE. */
+		comm_send_finish_lane(l);
 		comm_end_by_record(comm, record);
 		return false;
 	default:

@@ -38,7 +38,11 @@ def test_calls_return_while_harpd_is_stopped(daemons: list[HostDaemon]) -> None:
     jobs = [
         Actor(
             daemon.host.netns,
-            {"HARP_SOCKET": str(daemon.socket), "NCCL_SOCKET_IFNAME": "=eth0"},
+            {
+                "HARP_SOCKET": str(daemon.socket),
+                "NCCL_SOCKET_IFNAME": "=eth0",
+                "HARP_XDP_BYTES_MAX": "3000",  # on veth auto attaches nothing otherwise
+            },
         )
         for daemon in daemons
     ]

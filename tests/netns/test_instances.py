@@ -81,6 +81,7 @@ def ranks(
             "NCCL_SOCKET_IFNAME": f"={host.ifname}",
             "HARP_INSTANCES": str(QUEUES),
             "HARP_DAEMON": "off",
+            "HARP_XDP_BYTES_MAX": "3000",  # on veth auto attaches nothing otherwise
             "NCCL_DEBUG": "INFO",
             **env,
             **((host.index and receivers) or {}),
@@ -317,7 +318,7 @@ def test_the_hosts_news_wake_it_for_a_moment(
     monkeypatch.setenv("HARP_DRIVE", drive)
     monkeypatch.setenv("HARP_DAEMON", "off")
     with news(switched):
-        report = run_bench(switched, BenchOptions("idle", channels=2, seconds=3))
+        report = run_bench(switched, BenchOptions("idle", path="xdp", channels=2, seconds=3))
     assert report["ok"]
     assert all(rank["asleep_cpu_percent"] < 20 for rank in report["results"]), report["results"]
 
@@ -327,7 +328,7 @@ def test_a_dedicated_thread_sleeps_when_nothing_comes(tools: Tools) -> None:
     if len(cpus()) < 2:
         pytest.skip("a thread of one core stands by like a guardian")
     idle_s = 5.0
-    job = {"HARP_INSTANCES": "1", "HARP_DRIVE": "dedicated"}
+    job = {"HARP_INSTANCES": "1", "HARP_DRIVE": "dedicated", "HARP_PATH": "xdp"}
     with Lab() as lab, ranks(lab, 1, **job) as both:
         assert any("driven by dedicated threads:" in line for line in both.sender.call("log"))
         assert all(both.pump())

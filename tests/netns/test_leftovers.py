@@ -76,7 +76,7 @@ def test_an_xdp_program(
     assert server.stdout.readline() == "ready\n"
     held = there.run("ip", "-d", "link", "show")
     number = held.split("prog/xdp id ")[1].split()[0]
-    mine = ("XDP program", f"{number} harp_side")
+    mine = ("XDP program", f"{number} harp_steer")
     new = leftovers(build_dir, tmp_path) - before
     assert mine in new
     ours = env[RUN] == os.environ[RUN]

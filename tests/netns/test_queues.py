@@ -145,7 +145,7 @@ def test_instances_of_one_interface_have_one_xdp_mode(tools: Tools, wide4: Lab) 
     here, there = wide4.hosts
     servers = start(tools, there, 2)
     assert servers.ask("native") == (
-        f"{there.ifname}: this process has its steering program there in generic mode; ask for "
+        f"{there.ifname}: this process has its XDP program there in generic mode; ask for "
         "that one, or for automatic choice"
     )
     to = (there.address, PORT)

@@ -21,7 +21,7 @@ from scapy.packet import Packet
 from steering_api import AUTO, GENERIC, NATIVE, Library, RefusedError, Steering
 from steering_api import TCP as TCP_BIT
 from steering_api import UDP as UDP_BIT
-from test_pins import adopt, bpffs  # noqa: F401 (a fixture)
+from test_pins import adopt
 from test_steering import V4, V6, ethernet_of, send_frames
 
 from harp.lab import Host, Lab
@@ -253,7 +253,7 @@ def test_a_list_outlives_who_made_it(
     tools: Tools,
     dual: Lab,
     library: Library,
-    bpffs: Path,  # noqa: F811
+    bpffs: Path,
 ) -> None:
     """In the maps that the next one adopts, and under the program that replaces it."""
     host, at = dual.hosts[1], bpffs / "eth0"

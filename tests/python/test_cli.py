@@ -381,7 +381,8 @@ def test_demo_agrees(path: str, family: tuple[str, ...]) -> None:
     assert verdict["ranks_equal_bit_for_bit"]
     assert verdict["alone_by_shards_equal_bit_for_bit"]
     for rank in report["ranks"]:
-        assert ("kernel TCP" in rank["path"]) == (path == "kernel")
+        # On veth only a generic program could be attached: auto leaves that alone.
+        assert ("kernel TCP" in rank["path"]) == (path != "xdp")
         assert rank["sent_bytes"] > 1e6
         assert rank["counters"]["tx_packets"] > 0
 
