@@ -45,7 +45,7 @@ struct plugin_config {
 	int family;          /* NCCL_SOCKET_FAMILY: 0, AF_INET, AF_INET6 */
 	/* NCCL_SOCKET_NTHREADS and NCCL_NSOCKS_PERTHREAD; -1: not set. parallel.c says what follows. */
 	int nccl_threads, nccl_sockets_per_thread;
-	/* Lanes of a comm over each NIC that it uses. kernel_lanes and kernel_threads 0: as NCCL's socket
+	/* Lanes of a comm over each NIC that it uses. kernel_lanes 0: as NCCL's socket
 	 * transport would have on that NIC. */
 	uint32_t lanes, kernel_lanes;
 	enum plugin_rails rails;     /* HARP_RAILS=own|backup|all */
