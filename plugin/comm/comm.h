@@ -246,7 +246,6 @@ struct comm {
 	uint64_t app_posted;
 	uint64_t kernel_polled_ns;
 	uint64_t ticked_ns;
-	unsigned empty_polls;        /* in a row */
 	atomic_uint_fast64_t posted; /* Writer: application, release. Reader: poller, acquire */
 	atomic_int error;            /* Writer: poller, release. Reader: application, acquire */
 	struct request requests[PLUGIN_REQUESTS_MAX]; /* message m is in slot m % 32 */

@@ -37,7 +37,6 @@
 #define KERNEL_LOOK_MESSAGES 16u /* so many messages later a look is due as long again, */
 #define KERNEL_LOOK_TIMES 10u    /* to at most so many times */
 #define LEFT_NS 100000000u       /* no application thread has polled for so long */
-#define EMPTY_POLLS_MAX 256u     /* polls that bring nothing before the thread yields its core */
 
 static_assert(COMM_LANES_MAX < 63, "a bit of `missed` for each engine");
 
@@ -380,7 +379,9 @@ void comm_poll(struct comm *comm)
 	/* For the control thread, which stays away then. */
 	atomic_store_explicit(&comm->poller.polled_ns, now_ns, memory_order_relaxed);
 	if (comm_has_engines(comm)) {
-		if (now_ns - comm->ticked_ns >= TICK_NS)
+		/* An only lane cannot stall beside others: its engine's events are enough. A tick would wake the
+		 * thread that sleeps on it. */
+		if (comm->failover && now_ns - comm->ticked_ns >= TICK_NS)
 			comm_tick(comm, now_ns);
 		comm_poll_engines(comm, now_ns);
 	}
