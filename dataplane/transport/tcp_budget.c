@@ -223,8 +223,11 @@ uint32_t tcp_budget_tx_frames(const struct harp_conn *conn)
 
 void tcp_budget_tune_tx(struct harp_conn *conn)
 {
-	if (conn->budget.tx_tuned)
-		conn->tx_frames_budget = tcp_budget_tx_frames(conn);
+	if (!conn->budget.tx_tuned)
+		return;
+	conn->tx_frames_budget = tcp_budget_tx_frames(conn);
+	/* The peer may acknowledge each segment while this thread does not run. */
+	nicio_fill_raise(conn->tcp->io, conn->tx_frames_budget);
 }
 
 /* ------------------------------------------------------------------------------------------------
