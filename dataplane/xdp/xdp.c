@@ -191,6 +191,9 @@ void xdp_detach(struct harp_xdp *xdp)
 {
 	if (!xdp)
 		return;
+	/* A forked child may hold a copy of the link for a moment longer. */
+	if (xdp->attached && !xdp->pin_dir[0])
+		bpf_link_detach(xdp->link_fd);
 	xdp_unlink(xdp);
 	for (unsigned i = 0; i < XDP_MAP_COUNT; i++)
 		if (xdp->map_fds[i] >= 0)
@@ -251,6 +254,7 @@ static int xdp_attach(struct harp_xdp **out, const char *ifname, uint32_t mode, 
 		xdp_detach(xdp);
 		return rc;
 	}
+	xdp->attached = true;
 	*out = xdp;
 	return 0;
 }

@@ -36,6 +36,7 @@ struct harp_xdp {
 	bool native;
 	pthread_mutex_t maps_lock; /* entries are read, changed and written */
 	char ifname[IFNAMSIZ];
+	bool attached;          /* by this process, not adopted */
 	char pin_dir[PATH_MAX]; /* empty: not pinned */
 };
 

@@ -11,6 +11,7 @@ The server keeps bounds: connections, bytes of a key, of a value and of all, and
 client must have proved that it knows the secret.
 """
 
+import contextlib
 import hashlib
 import hmac
 import secrets
@@ -109,8 +110,10 @@ class StoreServer:
         if self._stop:
             return
         self._stop = True
-        self._wake_out.send(b"x")
+        with contextlib.suppress(OSError):  # the thread may have seen the flag and ended
+            self._wake_out.send(b"x")
         self._thread.join()
+        self._wake_out.close()
 
     def _serve(self) -> None:
         try:
@@ -129,7 +132,7 @@ class StoreServer:
             for client in list(self._clients):
                 self._drop(client)
             self._selector.close()
-            for sock in (self._listener, self._wake_in, self._wake_out):
+            for sock in (self._listener, self._wake_in):
                 sock.close()
 
     def _accept(self) -> None:
