@@ -25,10 +25,13 @@ from functools import cached_property
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from platform import machine
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from harp import __version__, _paths, files, loader
 from harp.errors import Exit, HarpError
+
+if TYPE_CHECKING:
+    import click
 
 FORMAT = 1  # of the manifest
 HOST_PREFIX = Path("/usr/local")
@@ -271,6 +274,9 @@ def check_library(path: Path, content: bytes) -> None:
 
 
 def _libraries(folder: Path, options: Options) -> Iterator[Part]:
+    bundled = _paths.find(_paths.XDP_LIBRARY).parent / "harp"  # a wheel's libbpf and libelf
+    for source in sorted(bundled.iterdir()) if bundled.is_dir() else ():
+        yield Part(folder / "harp" / source.name, source.read_bytes())
     for name in (_paths.PLUGIN, _paths.XDP_LIBRARY, _paths.COLL_LIBRARY, _paths.DPDK_LIBRARY):
         try:
             source = _paths.find(name)
@@ -326,19 +332,25 @@ def _unit(place: Place) -> Part:
     return Part(place.unit, "\n".join([*lines, ""]).encode())
 
 
-def _pages(base: Path) -> Iterator[Part]:
+def completions(command: "click.Command") -> Iterator[tuple[str, str]]:
+    """Return the completion scripts of harpctl: path below a prefix, and text."""
     from click.shell_completion import get_completion_class
 
+    for shell, path in _SHELLS.items():
+        kind = get_completion_class(shell)
+        assert kind is not None
+        script = kind(command, {}, "harpctl", "_HARPCTL_COMPLETE")
+        yield path, kind.source_template % script.source_vars()
+
+
+def _pages(base: Path) -> Iterator[Part]:
     from harp.cli import cli, manual
 
     for name, section in manual.PAGES.items():
         page = manual.page(name).encode()
         yield Part(base / f"share/man/man{section}/{name}.{section}", page)
-    for shell, path in _SHELLS.items():
-        kind = get_completion_class(shell)
-        assert kind is not None
-        script = kind(cli, {}, "harpctl", "_HARPCTL_COMPLETE")
-        yield Part(base / path, (kind.source_template % script.source_vars()).encode())
+    for path, script in completions(cli):
+        yield Part(base / path, script.encode())
 
 
 def parts(place: Place, options: Options) -> list[Part]:
