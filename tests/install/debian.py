@@ -2,6 +2,7 @@
 """A fresh Debian 12 in a directory, for tests of what others install."""
 
 import os
+import shlex
 import shutil
 import subprocess
 from collections.abc import Mapping
@@ -41,21 +42,33 @@ class Debian:
 
     def __init__(self, base: Path, root: Path) -> None:
         self.root = root
+        self.binds: list[Path] = []  # directories of the host that it sees at the same path
         subprocess.run(["cp", "-a", "--reflink=auto", base, root], check=True)
 
     def command(self, *arguments: str | Path) -> list[str | Path]:
         """Return a command line that runs a command in it, in a mount namespace of its own."""
+        script = 'mount -t proc proc "$0/proc" && mount --rbind /sys "$0/sys"'
+        script += ' && mount --rbind /dev "$0/dev" && mount -t tmpfs tmpfs "$0/run"'
+        for path in self.binds:
+            (self.root / path.relative_to("/")).mkdir(parents=True, exist_ok=True)
+            script += f' && mount --bind {shlex.quote(str(path))} "$0"{shlex.quote(str(path))}'
+        script += ' && exec chroot "$0" "$@"'
         return [
-            *("unshare", "--mount", "--propagation", "private", "sh", "-c"),
-            'mount -t proc proc "$0/proc" && mount --rbind /sys "$0/sys" &&'
-            ' mount --rbind /dev "$0/dev" && mount -t tmpfs tmpfs "$0/run" &&'
-            ' exec chroot "$0" "$@"',
+            *("unshare", "--mount", "--propagation", "private", "sh", "-c", script),
             self.root,
             *arguments,
         ]
 
-    def run(self, *arguments: str | Path, env: Mapping[str, str] | None = None) -> str:
-        """Return what a command prints. Its environment has a PATH and nothing else."""
+    def run(
+        self,
+        *arguments: str | Path,
+        env: Mapping[str, str] | None = None,
+        status: int | None = 0,
+    ) -> str:
+        """Return what a command prints. Its environment has a PATH and nothing else.
+
+        It ends with this status; None: with any.
+        """
         environment = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
         environment |= {"DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C.UTF-8", **(env or {})}
         done = subprocess.run(
@@ -67,7 +80,7 @@ class Debian:
             check=False,
         )
         words = " ".join(map(str, arguments))
-        assert done.returncode == 0, f"{words}: {done.stdout}{done.stderr}"
+        assert status in (None, done.returncode), f"{words}: {done.stdout}{done.stderr}"
         return done.stdout
 
     def copy(self, source: Path, folder: str) -> None:
