@@ -2,10 +2,12 @@
 """Fixtures of the installation's tests."""
 
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from build_trees import BUILD_S, output
 from debian import Debian, bootstrap
 
 
@@ -25,3 +27,20 @@ def debian(debian_base: Path, tmp_path: Path, need_root: None) -> Iterator[Debia
     made = Debian(debian_base, tmp_path / "debian")
     yield made
     made.close()
+
+
+@pytest.fixture(scope="session")
+def wheel(root_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built by tools/wheel.py: what `make wheel` makes."""
+    into = tmp_path_factory.mktemp("wheel")
+    path = output([sys.executable, root_dir / "tools/wheel.py", into], timeout_s=BUILD_S)
+    return Path(path.strip())
+
+
+@pytest.fixture(scope="session")
+def wheelhouse(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel and what it needs; Debian then needs no network."""
+    folder = tmp_path_factory.mktemp("wheelhouse")
+    command = [sys.executable, "-m", "pip", "download", "--only-binary", ":all:", "--quiet"]
+    output([*command, "--disable-pip-version-check", "--dest", folder, wheel], timeout_s=600)
+    return folder

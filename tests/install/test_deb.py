@@ -28,6 +28,13 @@ def dpkg(root: Path, *arguments: str | Path) -> subprocess.CompletedProcess[str]
     return subprocess.run([*command, *arguments], capture_output=True, text=True, check=False)
 
 
+@pytest.fixture(scope="module")
+def package(root_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The plugin's package."""
+    (path,) = build(root_dir, tmp_path_factory.mktemp("deb"), "--only", PACKAGE)
+    return path
+
+
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     """An empty Debian: dpkg's own directories alone."""
@@ -44,8 +51,7 @@ def files(root: Path) -> set[str]:
     return {str(path.relative_to(root)) for path in paths if "var/lib/dpkg" not in str(path)}
 
 
-def test_the_plugin_comes_and_goes(root_dir: Path, root: Path, tmp_path: Path) -> None:
-    (package,) = build(root_dir, tmp_path, "--only", PACKAGE)
+def test_the_plugin_comes_and_goes(package: Path, root: Path) -> None:
     fields = subprocess.run(
         ["dpkg-deb", "--field", package, "Depends"], capture_output=True, text=True, check=True
     )
@@ -64,8 +70,7 @@ def test_the_plugin_comes_and_goes(root_dir: Path, root: Path, tmp_path: Path) -
     assert not files(root)
 
 
-def test_another_plugin_stays(root_dir: Path, root: Path, tmp_path: Path) -> None:
-    (package,) = build(root_dir, tmp_path, "--only", PACKAGE)
+def test_another_plugin_stays(package: Path, root: Path) -> None:
     other = root / LIBRARIES / "libnccl-net.so"
     other.parent.mkdir(parents=True)
     other.write_bytes(b"another plugin")

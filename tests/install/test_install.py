@@ -377,7 +377,6 @@ def test_commands(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert f"export LD_LIBRARY_PATH={tmp_path}/harp/lib" in done.stdout
     assert "NCCL_CONF_FILE=" in done.stdout
-    assert "nothing to do" in harpctl("install", *prefix).stdout
     assert "HARP 0.1.0 is removed" in harpctl("uninstall", *prefix).stdout
     again = harpctl("uninstall", *prefix)
     assert again.returncode == Exit.MISSING

@@ -11,7 +11,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from build_trees import BUILD_S, output
+from build_trees import output
 from debian import Debian
 from machine import Machine
 from test_lint import sources
@@ -114,14 +114,6 @@ for name in harp.__all__:
 """
 
 
-@pytest.fixture(scope="session")
-def wheel(root_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built by tools/wheel.py: what `make wheel` makes."""
-    into = tmp_path_factory.mktemp("wheel")
-    path = output([sys.executable, root_dir / "tools/wheel.py", into], timeout_s=BUILD_S)
-    return Path(path.strip())
-
-
 @long
 def test_wheel_is_complete(root_dir: Path, wheel: Path) -> None:
     names = {
@@ -203,15 +195,6 @@ def test_the_wheel_is_installed_and_removed_as_the_page_says(
 
 # --------------------------------------------------------------------------------------------------
 # A fresh Debian 12, without this tree: pip install, harpctl install, NCCL.
-
-
-@pytest.fixture(scope="session")
-def wheelhouse(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel and what it needs; Debian then needs no network."""
-    folder = tmp_path_factory.mktemp("wheelhouse")
-    command = [sys.executable, "-m", "pip", "download", "--only-binary", ":all:", "--quiet"]
-    output([*command, "--disable-pip-version-check", "--dest", folder, wheel], timeout_s=600)
-    return folder
 
 
 @pytest.fixture
