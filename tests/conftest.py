@@ -37,10 +37,31 @@ def _needs_root(item: pytest.Item) -> bool:
     )
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def _keep_samples(items: list[pytest.Item], complete: bool) -> None:
+    """Mark as `long` all cases but those that the marker `sample` names.
+
+    complete: all cases of each file were collected, so each name must be that of one.
+    """
+    missing: dict[str, set[str]] = {}
+    for item in items:
+        sample = item.get_closest_marker("sample")
+        if sample is None:
+            continue
+        function, _, case = item.nodeid.partition("[")
+        case = case.removesuffix("]")
+        missing.setdefault(function, set(sample.args)).discard(case)
+        if case not in sample.args:
+            item.add_marker(pytest.mark.long)
+    wrong = [f"{function}{sorted(cases)}" for function, cases in missing.items() if cases]
+    if complete and wrong:
+        raise pytest.UsageError("the marker `sample` names no case: " + ", ".join(wrong))
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         if _needs_root(item):
             item.add_marker(pytest.mark.root)
+    _keep_samples(items, complete=not any("::" in arg for arg in config.args))
     items.sort(key=lambda item: item.path.name not in _FIRST)
 
 

@@ -118,6 +118,7 @@ def test_a_neighbor_is_resolved_and_its_change_is_told(
     assert neighbor(lab, address)["lladdr"] == OTHER_MAC
 
 
+@pytest.mark.sample("fd77::2")
 @pytest.mark.parametrize("job", ADDRESSES, indirect=True)
 def test_a_neighbor_in_use_stays_reachable(
     lab: Lab, server: None, job: Job, request: pytest.FixtureRequest

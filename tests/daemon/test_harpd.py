@@ -554,7 +554,8 @@ def test_another_xdp_program_is_one_line_and_harpd_serves(lab: Lab) -> None:
             client.lease(lab.hosts[0].ifname)
         assert caught.value.error == errno.EBUSY  # type: ignore[attr-defined]
         one.close()
-        # The first one's device went, which rtnetlink tells.
+        # The kernel does not announce a detached program; harpd looks again when the link changes.
+        lab.hosts[0].run("ip", "link", "set", lab.hosts[0].ifname, "alias", "changed")
         wait_for(lambda: two.query("status")["nics"][0]["problem"] == "", "the second's turn")
     finally:
         one.close()

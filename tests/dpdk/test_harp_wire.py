@@ -18,7 +18,7 @@ from harp.lab import Lab, memif
 pytestmark = pytest.mark.usefixtures("need_root", "ends")
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def lab() -> Iterator[Lab]:
     """Both sides agree over its veth; frames go by memif."""
     with Lab() as made:

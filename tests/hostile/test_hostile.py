@@ -134,6 +134,7 @@ def test_every_byte_of_a_handle_is_protected(each: Hosts, path: str) -> None:
             assert "handle" in said[0], f"byte {at}: {said}"
 
 
+@pytest.mark.sample("xdp")
 def test_silent_strangers_do_not_delay_a_healthy_connect(hosts: Hosts, path: str) -> None:
     with ranks(hosts, path) as pair, contextlib.ExitStack() as strangers:
         handle = Handle.decode(base64.b64decode(pair.handle))

@@ -85,7 +85,7 @@ def test_harp_to_harp(tools: Tools, lab_of_mtu: Lab, test: str, more: tuple[str,
 
 @pytest.mark.parametrize(("client", "server"), [("harp", "kernel"), ("kernel", "harp")])
 @pytest.mark.parametrize("size", [1, 1448, 40000])
-def test_echo(tools: Tools, each: Lab, client: str, server: str, size: int) -> None:
+def test_echo(tools: Tools, shared_each: Lab, client: str, server: str, size: int) -> None:
     args = ("--count", "300", "--size", str(size))
-    report, _, _ = transfer(tools, each, client, server, "echo", *args)
+    report, _, _ = transfer(tools, shared_each, client, server, "echo", *args)
     assert report["rtt_ns"]["min"] > 0

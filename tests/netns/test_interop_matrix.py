@@ -112,6 +112,12 @@ def check(harp: dict[str, Any], lab: Lab, setting: tuple[int, int, int], what: s
     assert harp["stats"]["drop_tcp_options"] == 0, what
 
 
+@pytest.mark.sample(
+    "0.01-harp-kernel-9000-ipv4",
+    "0.0-harp-kernel-1280-ipv6",
+    "0.01-kernel-harp-1280-ipv6",
+    "0.0-kernel-harp-9000-ipv4",
+)
 @pytest.mark.parametrize("path", SHORT_LABS, indirect=True, ids=label)
 @pytest.mark.parametrize("pair", PAIRS, ids=label)
 @pytest.mark.parametrize("loss", LOSSES)

@@ -162,6 +162,7 @@ def lab(request: pytest.FixtureRequest, need_root: None) -> Iterator[Lab]:
 SEEDS = [1, 2, pytest.param(None, marks=pytest.mark.long)]
 
 
+@pytest.mark.sample("IPv4-1-xdp", "IPv6-1-kernel", "IPv6-2-auto", "IPv4-2-xdp")
 @pytest.mark.parametrize("path", ["auto", "xdp", "kernel"])
 @pytest.mark.parametrize("seed", SEEDS)
 def test_chaos(lab: Lab, path: str, seed: int | None) -> None:

@@ -184,13 +184,14 @@ LIES: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize("lie", LIES)
-def test_a_lying_daemon(tools: Tools, lab: Lab, lie: str) -> None:
+def test_a_lying_daemon(tools: Tools, shared_lab: Lab, lie: str) -> None:
     change, words = LIES[lie]
     with tempfile.TemporaryDirectory(prefix=f"harp-lease-{os.getpid()}-") as folder:
         Path(folder).chmod(0o755)
-        with LittleHarpd(tools.build, lab.hosts[0], Path(folder) / "harpd.sock") as daemon:
+        here, there = shared_lab.hosts
+        with LittleHarpd(tools.build, here, Path(folder) / "harpd.sock") as daemon:
             daemon.spoil = change
-            out, err, status = job(tools, daemon, "send", lab.hosts[1].address, "7000")
+            out, err, status = job(tools, daemon, "send", there.address, "7000")
             assert (status, out) == (1, "")
             assert len(err.splitlines()) == 1, err
             assert words in err

@@ -142,8 +142,8 @@ def test_a_sink_refuses_what_is_no_message(tools: Tools, lab: Lab) -> None:
         (["--size", "23"], "Message too long"),
     ],
 )
-def test_bad_options_are_named(tools: Tools, lab: Lab, more: list[str], word: str) -> None:
-    here, there = lab.hosts
+def test_bad_options_are_named(tools: Tools, shared_lab: Lab, more: list[str], word: str) -> None:
+    here, there = shared_lab.hosts
     args = [tools.tcp, "message", there.address, "7000", "--kernel", *more]
     _, err, status = outcome(here, args)
     assert status in (1, 2)

@@ -121,13 +121,18 @@ def test_replaced_under_traffic_without_a_packet_that_missed_it(
     again.detach()
 
 
-@pytest.fixture
-def pinned(lab: Lab, library: Library, bpffs: Path) -> Iterator[Path]:
-    """What the second host's harpd would have pinned, nobody holding it."""
+def pin(lab: Lab, library: Library, bpffs: Path) -> Path:
+    """Pin a program on the second host as harpd does, and hold nothing of it."""
     steering = attach(library, lab.hosts[1])
     steering.pin(bpffs / "eth0")
     steering.detach()
-    yield bpffs / "eth0"
+    return bpffs / "eth0"
+
+
+@pytest.fixture
+def pinned(lab: Lab, library: Library, bpffs: Path) -> Iterator[Path]:
+    """Pins of the second host's program that no process holds."""
+    yield pin(lab, library, bpffs)
     if (bpffs / "eth0").exists():
         library.unpin(bpffs / "eth0")
 
@@ -219,14 +224,16 @@ def test_no_interface(lab: Lab, library: Library, pinned: Path) -> None:
     assert refused.value.errno == errno.ENODEV
 
 
-@pytest.mark.parametrize("name", sorted(PINS))
-def test_a_missing_pin_is_said(lab: Lab, library: Library, pinned: Path, name: str) -> None:
-    (pinned / name).unlink()
-    error = refusal(library, lab.hosts[1], pinned)
-    assert error.errno == errno.ESTALE
-    library.unpin(pinned)
-    assert not pinned.exists()
-    wait_until(lambda: not xdp_attached(lab.hosts[1]), "detaching")
+def test_pins_of_which_one_is_missing_are_refused_and_removed(
+    lab: Lab, library: Library, bpffs: Path
+) -> None:
+    for name in sorted(PINS):
+        pinned = pin(lab, library, bpffs)
+        (pinned / name).unlink()
+        assert refusal(library, lab.hosts[1], pinned).errno == errno.ESTALE, name
+        library.unpin(pinned)
+        assert not pinned.exists(), name
+        wait_until(lambda: not xdp_attached(lab.hosts[1]), "detaching")
 
 
 @pytest.mark.parametrize("name", ["link", "ports", "program"])

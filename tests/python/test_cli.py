@@ -369,6 +369,7 @@ def test_check_of_the_whole_host() -> None:
     assert done.returncode == (code if report["interfaces"] else Exit.MISSING)
 
 
+@pytest.mark.sample("kernel-IPv4", "auto-IPv6", "xdp-IPv4")
 @pytest.mark.usefixtures("need_root")
 @pytest.mark.parametrize("family", [(), ("--ipv6",)], ids=["IPv4", "IPv6"])
 @pytest.mark.parametrize("path", ["auto", "xdp", "kernel"])
@@ -423,6 +424,7 @@ def test_bench_idle_encrypts_its_lanes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert done.returncode == Exit.FAILURE, done.stdout
 
 
+@pytest.mark.sample("IPv6")
 @pytest.mark.usefixtures("need_root")
 @pytest.mark.parametrize("family", [(), ("--ipv6",)], ids=["IPv4", "IPv6"])
 def test_bench_wire_counts_frames(family: tuple[str, ...]) -> None:

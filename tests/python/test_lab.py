@@ -22,6 +22,7 @@ def ours() -> set[str]:
     return {path.name for path in Path("/run/netns").glob(f"harp-{os.getpid()}-*")}
 
 
+@pytest.mark.sample("1500-2-IPv4", "9000-3-IPv6", "1500-4-IPv6", "9000-2-IPv4")
 @pytest.mark.parametrize("ipv6", [False, True], ids=["IPv4", "IPv6"])
 @pytest.mark.parametrize("hosts", [2, 3, 4])
 @pytest.mark.parametrize("mtu", [1500, 9000])

@@ -73,6 +73,7 @@ def test_rails_are_apart_and_have_shapes_of_their_own(lab: Lab) -> None:
     assert reaches(lab, 1)
 
 
+@pytest.mark.sample("IPv6")
 def test_a_rail_is_cut_and_comes_back(lab: Lab) -> None:
     rails = Rails(lab)
     for cut, heal, seen in (
