@@ -172,6 +172,7 @@ def test_dpdk_of_another_version(lab: Lab, build_dir: Path, tmp_path: Path) -> N
     assert ended(server)[0] == 1
 
 
+@pytest.mark.long  # it waits 10 s for a link
 def test_a_peer_that_does_not_come_is_said(lab: Lab, build_dir: Path, tmp_path: Path) -> None:
     """Two servers of memif: neither gets a link."""
     here, there = lab.hosts

@@ -142,6 +142,7 @@ def test_harp_tcp(site: Site) -> None:
     finish(server)
 
 
+@pytest.mark.sample("sink")
 @pytest.mark.parametrize("victim", [SINK, SOURCE], ids=["sink", "source"])
 def test_the_plugin(site: Site, victim: int) -> None:
     """A stream outlives harpd, a killed rank's port is free at once, and the next job has it."""

@@ -309,6 +309,7 @@ def news(lab: Lab) -> Iterator[None]:
         teller.result()
 
 
+@pytest.mark.sample("dedicated")
 @pytest.mark.parametrize("drive", ["inline", "dedicated"])
 def test_the_hosts_news_wake_it_for_a_moment(
     switched: Lab, drive: str, monkeypatch: pytest.MonkeyPatch

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import click
 import pytest
+from click.testing import CliRunner
 
 from harp import __version__, output
 from harp._core import version
@@ -76,8 +77,8 @@ def every_command() -> list[str]:
 
 @pytest.mark.parametrize("path", every_command())
 def test_help_has_an_example(path: str) -> None:
-    done = harpctl(*path.split()[1:], "--help")
-    assert done.returncode == Exit.OK
+    done = CliRunner().invoke(cli, [*path.split()[1:], "--help"], prog_name="harpctl")
+    assert done.exit_code == Exit.OK
     usage, _, rest = done.stdout.partition("\n")
     assert usage.startswith(f"Usage: {path} ")
     assert re.search(rf"^ +{path}( |$)", rest, re.MULTILINE), "no line that one could type"
