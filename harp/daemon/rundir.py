@@ -15,8 +15,7 @@ from harp.daemon.access import group_number
 from harp.daemon.settings import Settings
 from harp.errors import Exit, HarpError
 
-_MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_BIND = 2, 4, 8, 4096
-_CLONE_NEWNET = 0x40000000
+_MS_NOSUID, _MS_NODEV, _MS_NOEXEC = 2, 4, 8
 _UMOUNT_NOFOLLOW, _MNT_DETACH = 8, 2
 _libc = ctypes.CDLL(None, use_errno=True)
 
