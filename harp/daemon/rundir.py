@@ -16,7 +16,7 @@ from harp.daemon.settings import Settings
 from harp.errors import Exit, HarpError
 
 _MS_NOSUID, _MS_NODEV, _MS_NOEXEC = 2, 4, 8
-_UMOUNT_NOFOLLOW, _MNT_DETACH = 8, 2
+_UMOUNT_NOFOLLOW = 8
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
