@@ -143,8 +143,8 @@ def listen(settings: Settings, backlog: int) -> tuple[socket.socket, str]:
 
 
 # --------------------------------------------------------------------------------------------------
-# The BPF file system that is mounted here and outlives harpd: programs, links and maps are pinned in
-# it (dataplane/xdp/xdp_pin.c).
+# The BPF file system that is mounted here and outlives harpd. Programs, links and maps are pinned
+# in it (dataplane/xdp/xdp_pin.c).
 #
 def is_mounted(path: Path, kind: str, mountinfo: Path = Path("/proc/self/mountinfo")) -> bool:
     """Is a file system of that kind mounted there?"""
