@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What an idle stack costs a core, with a statistics page and without: tools/idle.py [SECONDS].
 
-tools/cost/sim_idle.c measures by getrusage, over a minute unless told otherwise, with 0 and 100 idle
+tools/cost/sim_idle.c measures by getrusage, over a minute by default, with 0 and 100 idle
 connections; both kinds at the same time, so that a busy machine treats them alike.
 """
 

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Instructions, counted by callgrind: tools/instructions.py [BUILD_DIR] [sealed|bulk|lanes].
 
-For each kind of poll that tools/cost/sim_bench.c measures, and for 1, 100 and 10,000 flows: how many
+For each kind of poll that tools/cost/sim_bench.c measures, and for 1, 100 and 10,000 flows: the
 instructions the stack executes; then the same for a stack that publishes its statistics
 (harp_page.h) and is polled every microsecond. The wire's own (its functions, and the libc's copies
 that it asks for) are not counted. With `bulk`: of a segment in the middle of a stream, where
