@@ -110,7 +110,7 @@ def wait_for(condition: Callable[[], bool], what: str, seconds: float = 60) -> N
 # --------------------------------------------------------------------------------------------------
 # Jobs without privileges.
 #
-def test_nobody_in_a_namespace_of_its_own_talks_over_a_lease(
+def test_a_job_of_user_nobody_in_its_own_namespace_communicates_over_a_lease(
     lab: Lab, harpd: HostDaemon, jobs: Callable[..., Job]
 ) -> None:
     echo_server(lab.hosts[1], PORT)
@@ -289,7 +289,7 @@ def test_a_sleeping_child_that_was_forked_raw_keeps_only_the_queue(
 # --------------------------------------------------------------------------------------------------
 # harpd ends and begins.
 #
-def test_restart_loses_no_packet_and_nobody_is_refused(
+def test_restart_loses_no_packet_and_refuses_no_client(
     lab: Lab, harpd: HostDaemon, jobs: Callable[..., Job]
 ) -> None:
     echo_server(lab.hosts[1], PORT)

@@ -156,7 +156,7 @@ def test_harp_connects(peer: Peer, family: str, verb: str) -> None:
 
 
 @pytest.mark.sample("tap-1500", "af_packet-9000", "af_xdp-3498")
-def test_loss(peer: Peer) -> None:
+def test_a_transfer_survives_loss(peer: Peer) -> None:
     """One per cent of what HARP sends is lost on its way into the kernel: all of it arrives."""
     server = peer.serve("10.9.0.1")
     process = peer.there.popen([_paths.find("harp-drop"), peer.ifname], stdin=subprocess.PIPE)

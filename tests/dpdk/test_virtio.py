@@ -175,7 +175,7 @@ def test_a_killed_back_end(ends: Ends, tmp_path: Path) -> None:
     finish(server)
 
 
-def test_a_killed_card(ends: Ends, tmp_path: Path) -> None:
+def test_a_stream_fails_when_the_card_s_process_is_killed(ends: Ends, tmp_path: Path) -> None:
     """Its back-end is closed."""
     back_end = opened(ends, vhost(tmp_path, 1500, True))
     server = ends.serve("10.9.0.2", virtio(tmp_path, 1500))

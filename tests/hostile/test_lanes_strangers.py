@@ -50,7 +50,7 @@ def doors(handle: str) -> list[int]:
 )
 @pytest.mark.parametrize("path", ["auto", "kernel"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_strangers_hold_nobody_up(lab: Lab, kind: str, path: str) -> None:
+def test_unauthenticated_peers_delay_no_connect(lab: Lab, kind: str, path: str) -> None:
     made = [Actor(host.netns, {"HARP_PATH": path, **ENV}) for host in lab.hosts[:2]]
     with actors(*made) as (victim, healthy):
         for rank in (victim, healthy):

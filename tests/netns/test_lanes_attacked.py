@@ -112,7 +112,7 @@ def test_segments_that_are_nearly_right_change_nothing(lab: Lab, path: str) -> N
 
 
 @pytest.mark.parametrize("path", ["xdp", "kernel"])
-def test_bytes_of_somebody_else_on_a_living_lane(lab: Lab, path: str) -> None:
+def test_injected_bytes_end_only_their_lane(lab: Lab, path: str) -> None:
     """Whoever can see the numbers can write into a stream of TCP; nobody takes that for a record.
 
     The lane is broken, and the comm fails with a word about it or goes on without it; what has been

@@ -208,7 +208,9 @@ def test_maps_of_another_program_are_stale(
     library.unpin(bpffs / "other")
 
 
-def test_an_interface_made_anew_is_another(lab: Lab, library: Library, pinned: Path) -> None:
+def test_pins_of_a_recreated_interface_are_not_adopted(
+    lab: Lab, library: Library, pinned: Path
+) -> None:
     here, there = lab.hosts
     assert refusal(library, here, pinned).errno == errno.ESTALE
     there.run("ip", "link", "delete", there.ifname)
@@ -218,7 +220,7 @@ def test_an_interface_made_anew_is_another(lab: Lab, library: Library, pinned: P
     assert "not attached to this interface" in error.strerror
 
 
-def test_no_interface(lab: Lab, library: Library, pinned: Path) -> None:
+def test_a_missing_interface_is_an_error(lab: Lab, library: Library, pinned: Path) -> None:
     with pytest.raises(RefusedError) as refused:
         inside(lab.hosts[1], lambda: library.adopt(pinned, "nosuch0"))
     assert refused.value.errno == errno.ENODEV
@@ -250,7 +252,7 @@ def test_something_else_by_a_name_of_ours(
         pinned.rmdir()
 
 
-def test_others_files_stay(lab: Lab, library: Library, pinned: Path) -> None:
+def test_files_of_other_programs_stay(lab: Lab, library: Library, pinned: Path) -> None:
     (pinned / "mine").mkdir()
     adopt(library, lab.hosts[1], pinned).detach()
     library.unpin(pinned)
@@ -318,7 +320,7 @@ for call in (lambda: library.adopt(Path({at!r}), {ifname!r}), lambda: library.un
 """
 
 
-def test_without_privilege(tools: Tools, lab: Lab, pinned: Path) -> None:
+def test_adopting_needs_privileges(tools: Tools, lab: Lab, pinned: Path) -> None:
     """Neither the directory nor the system call is open to others."""
     host = lab.hosts[1]
     code = AS_NOBODY.format(

@@ -284,7 +284,7 @@ def test_every_command_of_the_list_is_there() -> None:
         ("status", set()),
     ],
 )
-def test_what_takes_long_to_import_is_left_to_those_who_need_it(
+def test_slow_imports_are_left_to_the_commands_that_need_them(
     command: str, needed: set[str]
 ) -> None:
     assert imported(*command.split()) & SLOW <= needed

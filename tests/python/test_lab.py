@@ -93,7 +93,7 @@ def test_endpoints_are_written_as_their_family_wants() -> None:
 
 
 @pytest.mark.parametrize("offload", [True, False])
-def test_offloads_are_as_asked(offload: bool) -> None:
+def test_offloads_are_as_configured(offload: bool) -> None:
     with Lab(LabOptions(offload=offload)) as made:
         for host in made.hosts:
             shown = json.loads(host.run("ethtool", "--json", "-k", host.ifname))[0]

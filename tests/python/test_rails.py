@@ -122,7 +122,7 @@ def test_paths_of_a_rail_are_chosen_by_the_source_port(lab: Lab) -> None:
         stream.finish()
 
 
-def test_a_rank_that_dies_is_told_with_its_words(lab: Lab) -> None:
+def test_the_error_of_a_dead_rank_is_reported(lab: Lab) -> None:
     with Stream(lab, KERNEL) as stream:
         stream.flow(1 << 20)
         stream.ranks[1].process.kill()
