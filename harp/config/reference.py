@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is generated from the list of keys: conf/harp.toml and docs/configuration.md."""
+"""Generates conf/harp.toml and docs/configuration.md from the list of keys."""
 
 import textwrap
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from harp.config import values
 from harp.config.keys import ARRAYS, DEFAULT_FILE, Key, Reader, Type, global_keys, tables
 
-# harp.toml's tables in the order in which an operator needs them, and what each is for.
+# harp.toml's tables in the order in which an operator needs them, with their purpose.
 TABLES = {
     "daemon": "harpd, the one daemon of a host: where it lives, and who may have what of it.",
     "nic": "A NIC that harpd looks after; one [[nic]] for each. What harpd changes it puts back "
@@ -21,7 +21,7 @@ TABLES = {
     "tcp": "HARP's TCP, in jobs.",
 }
 
-# What must be given has no default.
+# Required keys have no default.
 EXAMPLES = {"IFNAME": "eth1", "DEVICE": "0000:00:06.0"}
 
 _TOML_HEAD = f"""\
@@ -79,12 +79,12 @@ _NCCL_HELP = {
 
 
 def applies(key: Key) -> str:
-    """When a change is in force."""
+    """Return when a change becomes effective."""
     return "live" if key.live else "restart"
 
 
 def range_of(key: Key) -> str:
-    """What a value may be, as short as it goes."""
+    """Return a short description of the allowed values."""
     match key.type:
         case Type.BOOL:
             return "true or false"
@@ -102,12 +102,12 @@ def range_of(key: Key) -> str:
 
 
 def title(table: str) -> str:
-    """As harp.toml has it."""
+    """Format a default for harp.toml."""
     return f"[[{table}]]" if table in ARRAYS else f"[{table}]"
 
 
 def _example(key: Key) -> str:
-    """The line that stands in harp.toml: the default, or where there can be none an example."""
+    """Return the line in harp.toml: the default, or an example for a required key."""
     value = EXAMPLES.get(key.name, values.preset(key))
     return f"{key.key} = {values.to_toml(value, key)}"
 
@@ -117,7 +117,7 @@ def _comment(text: str) -> Iterator[str]:
 
 
 def to_toml() -> str:
-    """conf/harp.toml."""
+    """Return conf/harp.toml."""
     lines = [_TOML_HEAD]
     for table, purpose in TABLES.items():
         lines += ["", *_comment(purpose)]
@@ -183,7 +183,7 @@ interface which is not there is ignored as a whole with one warning, and the def
 
 
 def to_markdown() -> str:
-    """docs/configuration.md."""
+    """Return docs/configuration.md."""
     lines = [_MARKDOWN_HEAD]
     for table in TABLES:
         lines += _table(table)
