@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A DPDK port: its driver, link, queues, MTU, offloads and memory, as it says when it is opened."""
+"""A DPDK port: its driver, link, queues, MTU, offloads and memory, as it reports when opened."""
 
 from typing import Any
 
@@ -10,11 +10,11 @@ from harp.doctor.view import View
 
 _USEFUL_TX = {"TCP_CKSUM": "checksums", "TCP_TSO": "segmentation (TSO)"}
 _VIRTUAL = "vdev"
-_LOST = ("err", "drop", "miss", "discard", "nombuf")  # in names of counters of what did not arrive
+_LOST = ("err", "drop", "miss", "discard", "nombuf")  # in names of counters of lost packets
 
 
 def _frame_bytes(mtu_bytes: int) -> int:
-    """Of a frame for packets of that size, at least: a power of two with what lies before them."""
+    """Return the frame size for packets of that size: a power of two that includes the headers."""
     size = 2048
     while size < mtu_bytes + 470:
         size *= 2
@@ -22,7 +22,7 @@ def _frame_bytes(mtu_bytes: int) -> int:
 
 
 def _flaw(look: PortLook) -> bool:
-    """There is nothing to say but what "dpdk-device" says."""
+    """The check "dpdk-device" has said everything."""
     return bool(look.error)
 
 
@@ -120,7 +120,7 @@ def _mtu(view: View, spec: Any, look: PortLook) -> Answer:
     info = look.info
     wanted = spec.mtu_bytes or info["mtu_bytes"]
     if wanted > info["mtu_bytes_max"]:
-        # memif says 1500 and carries what its buffers hold.
+        # memif reports 1500 and carries what its buffers hold.
         if info["driver"] == "net_memif":
             return good(f"{wanted}, in packets of several buffers")
         return cannot(

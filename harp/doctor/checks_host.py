@@ -13,9 +13,9 @@ from harp.nicprep import ranges
 
 _SHM_SMALL = 256 << 20
 _PIDS_SMALL = 256
-_DEFAULT_NAME = "libnccl-net.so"  # what NCCL looks for without NCCL_NET_PLUGIN
+_DEFAULT_NAME = "libnccl-net.so"  # the name that NCCL looks for without NCCL_NET_PLUGIN
 _IDLE_SLOW_US = 50
-# Read without a system call (vDSO); the others cost some 100 ns to 1 us a look.
+# These are read without a system call (vDSO); the others cost 100 ns to 1 us each time.
 _CLOCKS_FAST = ("tsc", "kvm-clock", "hyperv_clocksource_tsc_page", "arch_sys_counter", "timebase")
 
 
@@ -304,7 +304,7 @@ def _harpd(view: View) -> Answer:
 
 
 def cgroup_folders(view: View, controller: str) -> list[Path]:
-    """The folders of this process's cgroup and of those above it, as far as they are visible."""
+    """Return the visible folders of this process's cgroup and of its ancestors."""
     base = view.host.sys / "fs/cgroup"
     folders = []
     for line in (view.host.read(view.host.proc / "self/cgroup") or "").splitlines():
@@ -312,7 +312,8 @@ def cgroup_folders(view: View, controller: str) -> list[Path]:
         controllers, _, path = rest.partition(":")
         if controllers and controller not in controllers.split(","):
             continue
-        # One hierarchy (v2), or one for each controller (v1); v2 may hang beside v1 as "unified".
+        # One hierarchy (v2), or one for each controller (v1); v2 may be mounted with v1 as
+        # "unified".
         roots = [base / controller, base / controllers] if controllers else [base, base / "unified"]
         for root in roots:
             at = (root / path.strip("/")) if ".." not in Path(path).parts else root
@@ -324,7 +325,7 @@ def cgroup_folders(view: View, controller: str) -> list[Path]:
 
 
 def cpu_quota(view: View) -> float | None:
-    """The least bandwidth of the cgroups, in processors; None: no limit."""
+    """Return the smallest bandwidth limit of the cgroups, in processors; None: no limit."""
     found = []
     for folder in cgroup_folders(view, "cpu"):
         words = (view.host.read(folder / "cpu.max") or "").split()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An interface: what kind it is, what its driver can, and how it is set."""
+"""An interface: its kind, its driver's features, and its settings."""
 
 from harp.doctor.finding import Answer, cannot, check, costs, good
 from harp.doctor.view import Link, View
@@ -7,11 +7,12 @@ from harp.nicprep import interrupts, ranges
 from harp.nicprep.topology import affinity_path, local_processors
 
 _BASIC, _ZEROCOPY, _RX_SG = 1, 8, 32
-# What one page holds besides headroom and the kernel's own structure; drivers differ by some bytes.
+# The largest packet in one page with headroom and the kernel's structure; drivers differ by some
+# bytes.
 MTU_ONE_BUFFER = 3498
 _LATE_US = 64
 _RING_SMALL = 1024
-# Drivers that want as many spare transmit queues for native XDP as there are queues.
+# Drivers that need as many spare transmit queues for native XDP as there are queues.
 _HALF_OF_QUEUES = ("ena",)
 
 
@@ -23,7 +24,7 @@ _HALF_OF_QUEUES = ("ena",)
 )
 def _device(view: View, link: Link, _queue: int) -> Answer:
     if link.loopback:
-        return None  # the C stack says it
+        return None  # the C stack reports it
     if not link.ethernet:
         return cannot("carries no Ethernet frames", "name the NIC that leads to the other hosts")
     if link.kind in ("bond", "team"):
@@ -293,7 +294,7 @@ def _irq_affinity(view: View, link: Link, _queue: int) -> Answer:
     }
     near = local_processors(view.host, link.name)
     remedy = 'irq_affinity = "local" in harp.toml, or /proc/irq/*/smp_affinity_list'
-    # Where a process may run does not bind interrupts; only the node's own processors tell.
+    # The affinity of a process does not bind interrupts; only the node's own processors matter.
     node = view.host.node(link.name)
     if node is not None:
         folder = view.host.sys / f"devices/system/node/node{node}"

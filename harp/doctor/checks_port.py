@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A DPDK port before it is opened: whose device it is, how it is bound, and what would be lost.
+"""A DPDK port before it is opened: its device, its binding, and what taking it would cut off.
 
-Everything here is read from files, so that it can be said of a device that must not be opened.
+Everything here is read from files, so that it works for a device that must not be opened.
 """
 
 from harp._core import PortSpec
@@ -9,15 +9,15 @@ from harp.doctor.finding import Answer, cannot, check, costs, good
 from harp.doctor.view import View
 from harp.nicprep import pci
 
-# Arguments of virtual devices that name an interface of the kernel's (dataplane/host/dpdk_take.c).
+# Arguments of virtual devices that name a kernel interface (dataplane/host/dpdk_take.c).
 _INTERFACE_ARGUMENTS = ("iface", "rx_iface", "tx_iface", "rx_iface_in", "remote")
-# Of an IOMMU group's other devices: these drivers hold nothing that a process could break.
+# Of an IOMMU group's other devices: with these drivers a process can't break anything.
 _HARMLESS = ("", "vfio-pci", "pci-stub", "pcieport")
 _UNSAFE = "module/vfio/parameters/enable_unsafe_noiommu_mode"
 
 
 def _address(view: View, spec: PortSpec) -> str | None:
-    """The PCI address of the port's device, which may be said by its interface's name."""
+    """Return the PCI address of the port's device, which may be given by its interface's name."""
     address = pci.canonical(spec.device)
     if address is None and spec.device in view.links:
         folder = view.host.device(spec.device)
@@ -31,7 +31,7 @@ def _device(view: View, spec: PortSpec) -> pci.PciDevice | None:
 
 
 def _interfaces(view: View, spec: PortSpec) -> list[str]:
-    """Interfaces of the kernel's that the port would take over, or share."""
+    """Return the kernel's interfaces that the port would take over, or share."""
     found = []
     for argument in spec.device.split(",")[1:]:
         name, _, value = argument.partition("=")

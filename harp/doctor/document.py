@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/check.md, the table of everything that `harpctl check` looks at (`make docs` writes it)."""
+"""docs/check.md, the table of all checks of `harpctl check` (`make docs` writes it)."""
 
 from harp.doctor import examine
 from harp.doctor.finding import CHECKS
@@ -30,7 +30,7 @@ itself (capabilities, locked memory, harpd's own XDP program) is no complaint.
 
 
 def table() -> str:
-    """The whole document."""
+    """Return the whole document."""
     assert examine.CHECK_MODULES
     parts = [HEAD]
     for scopes, title in (

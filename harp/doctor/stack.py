@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the C stack looks at itself (harp_host_check): the plugin explains its refusals with the
-same words, so it isn't done twice. Listed here for the table of checks."""
+"""Checks of the C stack (harp_host_check). The plugin explains its refusals with the same words.
+They are listed here for the table of checks.
+"""
 
 from harp.doctor.finding import CHECKS, Check, Scope
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/metrics.md, made from the lists: `python -m harp.stats.reference > docs/metrics.md`."""
+"""Generates docs/metrics.md from the lists: `python -m harp.stats.reference > docs/metrics.md`."""
 
 import sys
 from collections.abc import Iterable, Iterator
@@ -145,7 +145,7 @@ def _jobs() -> Iterator[str]:
 
 
 def document() -> Iterator[str]:
-    """Its lines."""
+    """Return the page's lines."""
     yield _HEAD
     yield from _table(("metric", "type", "labels", "what"), _metrics())
     yield "\n## Reasons of drops\n"
