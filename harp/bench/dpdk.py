@@ -74,7 +74,7 @@ def _tcp(
         try:
             printed, complaint = process.communicate(timeout=seconds + _FINISH_S)
         except subprocess.TimeoutExpired:
-            raise HarpError("harp-tcp does not end") from None
+            raise HarpError("harp-tcp did not end") from None
         if process.returncode != 0:
             lines = complaint.strip().splitlines()
             raise HarpError(lines[-1] if lines else f"harp-tcp: status {process.returncode}")
@@ -85,7 +85,7 @@ def _tcp(
         assert processes[0].stdout is not None
         if processes[0].stdout.readline() != "ready\n":
             finish(processes[0])
-            raise HarpError("harp-tcp sink ended without a word")
+            raise HarpError("harp-tcp sink ended without a report")
         processes.append(start(1))
         sender = json.loads(finish(processes[1]))
         sink = [json.loads(line) for line in finish(processes[0]).splitlines()]

@@ -102,7 +102,7 @@ def _wait_ready(process: subprocess.Popen[str], ready: socket.socket) -> None:
                 if b"READY=1" in ready.recv(4096).split(b"\n"):
                     return
             elif pidfd in found:
-                words = process.stderr.read().strip() or "harpd ended without a word"
+                words = process.stderr.read().strip() or "harpd ended without a message"
                 code = process.wait()
                 known = code in set(map(int, Exit))
                 lines = [line.removeprefix("harpd: ") for line in words.splitlines()]
@@ -251,7 +251,7 @@ def stop(config: Path | None, force: bool) -> None:
     console.out.print("harpd has stopped", markup=False)
 
 
-def _wait_anew(config: Path | None, since_s: float) -> dict[str, Any]:
+def _wait_for_restart(config: Path | None, since_s: float) -> dict[str, Any]:
     """Return the status of the new harpd; its socket is always open, and it replies when ready."""
     deadline = time.monotonic() + START_S
     while time.monotonic() < deadline:
@@ -284,7 +284,7 @@ def restart(config: Path | None) -> None:
         return
     with client:
         answer = client.query("restart")
-    status = _wait_anew(config, float(answer["since_s"]))
+    status = _wait_for_restart(config, float(answer["since_s"]))
     words = f"{_leases(status)} taken over"
     console.out.print(
         f"harpd {status['version']} restarted (process {status['pid']}), {words}", markup=False

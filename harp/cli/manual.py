@@ -192,7 +192,7 @@ def _harpd() -> Iterator[str]:
     yield ".SH DESCRIPTION"
     yield escape(
         "One per host, started by `harpctl start` or systemd (harpd.service). It prepares each "
-        "[[nic]] of harp.toml and remembers what it changed, loads and pins the steering program, "
+        "[[nic]] of harp.toml and remembers what it changed, loads and pins the XDP program, "
         "and leases queues, frames and ports to jobs over its socket, so that a job needs no "
         "privilege. It puts NICs back when it stops."
     )
@@ -213,7 +213,7 @@ def _harpd() -> Iterator[str]:
     )
     yield from _term(
         "SIGTERM",
-        "Ends. While leases exist the steering program stays pinned and jobs run on; the next "
+        "Ends. While leases exist the XDP program stays pinned and jobs run on; the next "
         "harpd takes them up again.",
     )
     yield from _files()

@@ -83,7 +83,7 @@ def _unpin(settings: Settings, unpin: Unpin) -> list[str]:
     """Remove the XDP programs by removing their pins."""
     pins = settings.pins_dir
     done = [
-        f"removed the steering program of {path.name}"
+        f"removed the XDP program of {path.name}"
         for path in rundir.pinned(pins)
         if unpin(str(path))
     ]

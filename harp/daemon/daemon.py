@@ -191,7 +191,7 @@ class Daemon:
             Frames(self._frames),
         )  # fmt: skip
         if self.leasing.access.unknown:
-            log.info("nobody is called %s", ", ".join(self.leasing.access.unknown))
+            log.info("no user or group is called %s", ", ".join(self.leasing.access.unknown))
         self._monitor = netlink.monitor()
         self._takeover = Takeover(before)
         self.nics.inherit(before.nics, self._takeover.users)
@@ -233,19 +233,19 @@ class Daemon:
         try:
             heard = netlink.drain(self._monitor)
         except OSError as error:
-            log.warning("news of links and addresses: %s; listening anew", error.strerror)
+            log.warning("monitoring links and addresses: %s; opening a new monitor", error.strerror)
             self.loop.unwatch(self._monitor.fileno())
             self._monitor.close()
-            self.loop.after(NEWS_AGAIN_S, self._listen_anew)
+            self.loop.after(NEWS_AGAIN_S, self._listen_again)
             return
         if heard:
             self.nics.sync()
 
-    def _listen_anew(self) -> None:
+    def _listen_again(self) -> None:
         try:
             self._monitor = netlink.monitor()
         except OSError:  # no descriptor or memory: nics.sync() also runs by a slow timer
-            self.loop.after(NEWS_AGAIN_S, self._listen_anew)
+            self.loop.after(NEWS_AGAIN_S, self._listen_again)
             return
         self.loop.watch(self._monitor.fileno(), READ, self._news)
         self.nics.sync()
@@ -282,7 +282,7 @@ class Daemon:
             words = error.strerror or str(error)
             if words != self._state_broken:
                 log.error(
-                    "%s can't be written: %s; harpd serves on, but a harpd after it would not "
+                    "%s can't be written: %s; harpd continues, but the next harpd would not "
                     "know of the leases made now; make room",
                     self._state_file.path, words,
                 )  # fmt: skip
@@ -325,7 +325,7 @@ class Daemon:
                 problem = self._apply(self._read_settings(self.settings))
                 self._reloads += 1
                 self.nics.sync()
-                log.info("configuration read anew")
+                log.info("configuration reloaded")
                 if problem:
                     log.error("%s", problem)
         except Exception as error:  # harpd continues whatever the reader raises
@@ -449,7 +449,7 @@ class Daemon:
         if self._monitor is not None:
             self._monitor.close()
         if self._restart:
-            self._execute_anew()
+            self._execute_again()
         self._close_socket()
         if self._remove:
             rundir.unmount(self.settings.pins_dir)
@@ -484,12 +484,12 @@ class Daemon:
         self._close_socket()
         os.close(self._lock)
 
-    def _execute_anew(self) -> None:
+    def _execute_again(self) -> None:
         assert self._listening is not None
         fds = [(self._lock, False), (self._listening.detach(), False), *self._clients]
         _leave(INHERITED, fds)
         _leave(INHERITED_FRAMES, [(fd, False) for fd in self._frames])
-        log.info("executing harpd anew")
+        log.info("executing harpd again")
         for handler in logging.getLogger().handlers:
             with contextlib.suppress(OSError):  # a full disk: jobs wait, log lines do not matter
                 handler.flush()

@@ -132,7 +132,7 @@ def _daemon(view: DaemonView) -> Iterator[Metric]:
     yield _labeled(
         CounterMetricFamily,
         "harp_steering_packets",
-        "What the steering program did with the NIC's packets, by verdict.",
+        "What the XDP program did with the NIC's packets, by verdict.",
         ("nic", "verdict"),
         _per_nic((nic.name, nic.verdicts) for nic in nics),
     )
@@ -162,7 +162,7 @@ def _daemon(view: DaemonView) -> Iterator[Metric]:
     yield _single(
         CounterMetricFamily,
         "harpd_reloads",
-        "Times that harpd read its configuration anew.",
+        "Reloads of the configuration.",
         view.reloads,
     )
 

@@ -38,7 +38,7 @@ class Timer:
         self._callback = None
 
     def fire(self) -> None:
-        """Make the call, unless it was cancelled or made before."""
+        """Make the call, unless it was canceled or made before."""
         callback, self._callback = self._callback, None
         if callback is not None:
             callback()

@@ -305,7 +305,7 @@ class Nics:
                 raise
             if error.errno == errno.ESTALE:
                 self._check_unused(nic, link)
-                log.warning("%s; removed, attaching anew", error.strerror)
+                log.warning("%s; removed, attaching a new one", error.strerror)
             if self._kernel.unpin(nic.pins) and error.errno == errno.ENOENT:
                 log.warning("%s: removed what a harpd left that died at its start", nic.ifname)
             return False
@@ -313,12 +313,12 @@ class Nics:
             "an earlier harpd" if before and before.ifindex == link.ifindex else "an unknown one"
         )
         if not self._stays(nic, link):
-            log.info("%s: removed the steering program of %s, attaching anew", nic.ifname, whose)
+            log.info("%s: removed the XDP program of %s, attaching a new one", nic.ifname, whose)
             self._let_go(nic)
             return False
         try:
             nic.steering.replace()
-            log.info("%s: took up the steering program of %s", nic.ifname, whose)
+            log.info("%s: adopted the XDP program of %s", nic.ifname, whose)
         except OSError as error:
             log.warning("%s; the one of %s goes on", error.strerror, whose)
         return True
@@ -348,7 +348,7 @@ class Nics:
         if pids:
             raise OSError(
                 errno.EBUSY,
-                f"{nic.ifname}: jobs run on with another version's steering program (process "
+                f"{nic.ifname}: jobs run on with another version's XDP program (process "
                 f"{', '.join(map(str, pids))}); it is replaced when they have ended",
             )
 

@@ -115,6 +115,6 @@ def clean_pins(settings: Settings, kernel: Kernel, leasing: Leasing) -> None:
             continue
         try:
             if kernel.unpin(path):
-                log.warning("removed the steering program that an earlier harpd left in %s", path)
+                log.warning("removed the XDP program that an earlier harpd left in %s", path)
         except OSError as error:
             log.warning("%s", error.strerror)

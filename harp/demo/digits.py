@@ -70,8 +70,8 @@ def _draw(digit: int, random: np.random.Generator) -> Floats:
     share = ((pixels - start) * along).sum(axis=2) / (along**2).sum(axis=1)
     nearest = start + np.clip(share, 0, 1)[..., None] * along
     distance = np.sqrt(((pixels - nearest) ** 2).sum(axis=2)).min(axis=1)
-    grey = np.exp(-((distance / random.uniform(0.05, 0.1)) ** 2))
-    noisy = grey + random.normal(0, 0.08, grey.shape)
+    gray = np.exp(-((distance / random.uniform(0.05, 0.1)) ** 2))
+    noisy = gray + random.normal(0, 0.08, gray.shape)
     image: Floats = np.clip(noisy, 0, 1).astype(np.float32)
     return image
 

@@ -47,7 +47,7 @@ def _interfaces(view: View, spec: PortSpec) -> list[str]:
     "dpdk-default-route",
     "port",
     "whether the host's default route, or this SSH session, goes by the port's interface",
-    "who takes it cuts the host off",
+    "taking it cuts the host off",
 )
 def _default_route(view: View, spec: PortSpec) -> Answer:
     for name in _interfaces(view, spec):
@@ -71,7 +71,7 @@ def _default_route(view: View, spec: PortSpec) -> Answer:
     "dpdk-binding",
     "port",
     "the driver that a PCI device is bound to (driverctl, dpdk-devbind)",
-    "DPDK opens what vfio-pci has; mlx5 it shares with the kernel's driver",
+    "DPDK opens devices of vfio-pci; it shares mlx5 with the kernel's driver",
 )
 def _binding(view: View, spec: PortSpec) -> Answer:
     address = _address(view, spec)
@@ -103,7 +103,7 @@ def _binding(view: View, spec: PortSpec) -> Answer:
     "dpdk-vfio",
     "port",
     "VFIO in the kernel, an IOMMU, and what else is in the device's group",
-    "vfio-pci gives a device to a process, and keeps it in that process's memory by the IOMMU",
+    "vfio-pci gives a device to a process, and the IOMMU limits it to that process's memory",
 )
 def _vfio(view: View, spec: PortSpec) -> Answer:
     device = _device(view, spec)
@@ -149,7 +149,7 @@ def _without_iommu(view: View) -> Answer:
     "dpdk-access",
     "port",
     "whether this user may open the device's file (/dev/vfio/GROUP)",
-    "a job opens the port itself, harpd does not do it for it",
+    "the job opens the port, not harpd",
 )
 def _access(view: View, spec: PortSpec) -> Answer:
     device = _device(view, spec)

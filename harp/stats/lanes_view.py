@@ -332,7 +332,7 @@ def jobs_table(sight: Sight) -> Table | None:
         return None
     columns = (
         "job", "pid", "comms", "HARP lanes", "kernel lanes", "by HARP", "by kernel", "died",
-        "replaced", "re-rolled", "moved", "twice", "NICs down", "strangers",
+        "replaced", "re-rolled", "moved", "duplicate", "NICs down", "refused peers",
     )  # fmt: skip
     return table("Jobs, since their start", columns, map(_job_row, sight.jobs))
 
