@@ -7,6 +7,7 @@
 #include <sys/epoll.h>
 
 #include "connect/peers.h"
+#include "base/util.h"
 #include "connect/reconnect_impl.h"
 #include "device/device.h"
 
@@ -51,24 +52,21 @@ static void attempt_ended(struct attempt *attempt, int error, const char *text, 
 
 static void attempt_start_run(struct work *work, uint64_t now_ns)
 {
-	struct attempt_run *a =
-		(struct attempt_run *)((char *)work - offsetof(struct attempt_run, start_work));
+	struct attempt_run *a = container_of(work, struct attempt_run, start_work);
 
 	attempt_start(&a->attempt, now_ns);
 }
 
 static void attempt_run(struct work *work, uint64_t now_ns)
 {
-	struct attempt_run *a =
-		(struct attempt_run *)((char *)work - offsetof(struct attempt_run, work));
+	struct attempt_run *a = container_of(work, struct attempt_run, work);
 
 	attempt_advance(&a->attempt, now_ns);
 }
 
 static void attempt_stop_run(struct work *work, uint64_t now_ns)
 {
-	struct attempt_run *a =
-		(struct attempt_run *)((char *)work - offsetof(struct attempt_run, stop_work));
+	struct attempt_run *a = container_of(work, struct attempt_run, stop_work);
 
 	(void)now_ns;
 	attempt_stop(&a->attempt);
@@ -85,14 +83,12 @@ static void attempt_run_delete(struct attempt_run *a)
 static void attempt_free_run(struct work *work, uint64_t now_ns)
 {
 	(void)now_ns;
-	attempt_run_delete(
-		(struct attempt_run *)((char *)work - offsetof(struct attempt_run, free_work)));
+	attempt_run_delete(container_of(work, struct attempt_run, free_work));
 }
 
 static void attempt_ready(struct control_source *source, uint64_t now_ns)
 {
-	struct attempt_run *a =
-		(struct attempt_run *)((char *)source - offsetof(struct attempt_run, source));
+	struct attempt_run *a = container_of(source, struct attempt_run, source);
 
 	attempt_advance(&a->attempt, now_ns);
 	if (a->source.watched && a->waits_for_open && a->attempt.opened) {

@@ -8,6 +8,7 @@
 #include <sys/random.h>
 
 #include "connect/ctx.h"
+#include "base/util.h"
 #include "connect/attempt.h"
 #include "process/forkguard.h"
 #include "poll/control.h"
@@ -200,7 +201,7 @@ static void connect_ended(struct attempt *attempt, int error, const char *text, 
 
 static void connect_run(struct work *work, uint64_t now_ns)
 {
-	struct connect *c = (struct connect *)((char *)work - offsetof(struct connect, work));
+	struct connect *c = container_of(work, struct connect, work);
 
 	if (atomic_load_explicit(&c->stage, memory_order_relaxed) == CONNECT_RUNNING)
 		attempt_advance(&c->attempt, now_ns);
@@ -208,7 +209,7 @@ static void connect_run(struct work *work, uint64_t now_ns)
 
 static void connect_ready(struct control_source *source, uint64_t now_ns)
 {
-	struct connect *c = (struct connect *)((char *)source - offsetof(struct connect, source));
+	struct connect *c = container_of(source, struct connect, source);
 
 	attempt_advance(&c->attempt, now_ns);
 	if (c->source.watched && c->waits_for_open && c->attempt.opened) {
@@ -258,7 +259,7 @@ static bool connect_may_try(struct connect *c, const struct candidate *candidate
 
 static void connect_start_run(struct work *work, uint64_t now_ns)
 {
-	struct connect *c = (struct connect *)((char *)work - offsetof(struct connect, start_work));
+	struct connect *c = container_of(work, struct connect, start_work);
 	const struct candidate *candidate = &c->candidates.list[c->candidate];
 	char text[96];
 
@@ -281,7 +282,7 @@ static void connect_start_run(struct work *work, uint64_t now_ns)
 
 static void connect_stop_run(struct work *work, uint64_t now_ns)
 {
-	struct connect *c = (struct connect *)((char *)work - offsetof(struct connect, stop_work));
+	struct connect *c = container_of(work, struct connect, stop_work);
 
 	(void)now_ns;
 	control_unwatch(&c->source);
@@ -368,14 +369,14 @@ static void connect_begin(struct connect *c)
 static void connect_begin_run(struct work *work, uint64_t now_ns)
 {
 	(void)now_ns;
-	connect_begin((struct connect *)((char *)work - offsetof(struct connect, begin_work)));
+	connect_begin(container_of(work, struct connect, begin_work));
 }
 
 /* The interface is open. */
 static void connect_opened_run(struct work *work, uint64_t now_ns)
 {
 	(void)now_ns;
-	connect_begin((struct connect *)((char *)work - offsetof(struct connect, waiter.work)));
+	connect_begin(container_of(work, struct connect, waiter.work));
 }
 
 /* ---- plugin_connect --------------------------------------------------------------------------- */
@@ -383,7 +384,7 @@ static void connect_opened_run(struct work *work, uint64_t now_ns)
 /* The control thread: what was posted for the connect before has run. */
 static void connect_end_run(struct work *work, uint64_t now_ns)
 {
-	struct connect *c = (struct connect *)((char *)work - offsetof(struct connect, end_work));
+	struct connect *c = container_of(work, struct connect, end_work);
 
 	(void)now_ns;
 	connect_call(c->driver,

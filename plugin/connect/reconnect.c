@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* upkeep.c - the connector's further lanes of a comm; see upkeep.h. */
 #include "connect/reconnect_impl.h"
+#include "base/util.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -52,7 +53,7 @@ static struct said *rail_said(const struct reconnect_rail *rail)
 	const struct harp_addr *addr = rail->handle.has_v4 ? &rail->handle.v4 : &rail->handle.v6;
 	struct said *oldest = &table[0];
 
-	for (unsigned i = 0; i < sizeof(table) / sizeof(table[0]); i++) {
+	for (unsigned i = 0; i < ARRAY_SIZE(table); i++) {
 		if (table[i].down_ns && table[i].dev == rail->dev &&
 		    !memcmp(&table[i].addr, addr, sizeof(*addr)))
 			return &table[i];
@@ -264,8 +265,7 @@ static void reconnect_plan_lanes(struct reconnect *u, uint64_t now_ns)
 /* The plan, and dials, ask the kernel for routes. */
 static void reconnect_due(struct control_timer *timer, uint64_t now_ns)
 {
-	struct reconnect *u =
-		(struct reconnect *)((char *)timer - offsetof(struct reconnect, timer));
+	struct reconnect *u = container_of(timer, struct reconnect, timer);
 
 	if (!u->rail_count)
 		reconnect_plan_lanes(u, now_ns);
@@ -274,7 +274,7 @@ static void reconnect_due(struct control_timer *timer, uint64_t now_ns)
 
 static void reconnect_run(struct work *work, uint64_t now_ns)
 {
-	struct reconnect *u = (struct reconnect *)((char *)work - offsetof(struct reconnect, work));
+	struct reconnect *u = container_of(work, struct reconnect, work);
 
 	if (u->ending || !atomic_load_explicit(&u->begun, memory_order_acquire))
 		return;
@@ -311,8 +311,7 @@ void reconnect_begin(struct reconnect *u)
 
 static void reconnect_stop_run(struct work *work, uint64_t now_ns)
 {
-	struct reconnect *u =
-		(struct reconnect *)((char *)work - offsetof(struct reconnect, stop_work));
+	struct reconnect *u = container_of(work, struct reconnect, stop_work);
 
 	(void)now_ns;
 	u->ending = true;
@@ -336,8 +335,7 @@ static void reconnect_idle_run(struct work *work, uint64_t now_ns)
 
 static void reconnect_free_run(struct work *work, uint64_t now_ns)
 {
-	struct reconnect *u =
-		(struct reconnect *)((char *)work - offsetof(struct reconnect, free_work));
+	struct reconnect *u = container_of(work, struct reconnect, free_work);
 
 	(void)now_ns;
 	explicit_bzero(u->key, sizeof(u->key));

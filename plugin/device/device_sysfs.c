@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "device/scan.h"
+#include "base/util.h"
 
 #define DEVICE_SPEED_MBPS_MAX 10000000u
 #define DEVICE_STACKING_MAX 4u /* VLAN on bond on ... */
@@ -131,7 +132,7 @@ uint32_t device_assumed_speed_mbps(const struct device *device)
 {
 	static const char *const cloud[] = { "ena", "gve", "hv_netvsc", "mana", "virtio_net" };
 
-	for (size_t i = 0; i < sizeof(cloud) / sizeof(cloud[0]); i++)
+	for (size_t i = 0; i < ARRAY_SIZE(cloud); i++)
 		if (!strcmp(device->driver, cloud[i]))
 			return DEVICE_SPEED_MBPS_CLOUD;
 	return DEVICE_SPEED_MBPS_DEFAULT;

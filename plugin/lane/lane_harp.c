@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* lane_harp.c - a lane that is a connection of the process's own TCP stack. */
 #include "lane/lane_harp.h"
+#include "base/util.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -222,7 +223,7 @@ static void lane_harp_label(struct lane *lane, const char *text)
 
 static struct lane_harp *member_lane(struct engine_lane *l)
 {
-	return (struct lane_harp *)((char *)l - offsetof(struct lane_harp, member));
+	return container_of(l, struct lane_harp, member);
 }
 
 static void lane_harp_forget(struct lane_harp *h)

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "poll/engine_impl.h"
+#include "base/util.h"
 #include "wire/queue_placement.h"
 #include "process/log.h"
 #include "process/config.h"
@@ -221,7 +222,7 @@ static void engine_report(struct engine *engine)
 	char line[384];
 	size_t len = 0;
 
-	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+	for (size_t i = 0; i < ARRAY_SIZE(names); i++) {
 		uint64_t value = 0;
 
 		(void)harp_stack_stat(engine->stack, names[i], &value);

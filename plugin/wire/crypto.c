@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* crypto.c - AES-256-GCM by libcrypto's EVP functions, found by dlopen. */
 #include "wire/crypto.h"
+#include "base/util.h"
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -53,7 +54,7 @@ static const char *const crypto_names[] = {
 	CRYPTO_FUNCTIONS(FN)
 #undef FN
 };
-#define CRYPTO_FUNCTION_COUNT (sizeof(crypto_names) / sizeof(crypto_names[0]))
+#define CRYPTO_FUNCTION_COUNT (ARRAY_SIZE(crypto_names))
 
 /* The table is read as an array of pointers. */
 _Static_assert(sizeof(crypto) == (CRYPTO_FUNCTION_COUNT + 1) * sizeof(void *), "one type of entry");
