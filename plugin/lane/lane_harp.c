@@ -328,7 +328,7 @@ static void lane_harp_event(struct engine_lane *l, uint32_t events, uint64_t now
 
 	if (events & HARP_EVENT_CONNECTED) {
 		h->connected = true;
-		engine_heard(h->engine);
+		engine_load(h->engine, 1);
 		harp_conn_endpoints(h->conn, &h->lane.local, &h->lane.remote);
 	}
 	if (events & HARP_EVENT_CLOSED) {
@@ -491,7 +491,7 @@ int lane_harp_accept(struct engine *engine, struct harp_listener *listener, stru
 	}
 	h->conn = conn;
 	h->connected = true;
-	engine_heard(engine);
+	engine_load(engine, 1);
 	lane_harp_start(h, out);
 	return 0;
 }

@@ -13,7 +13,6 @@
 #include "process/config.h"
 #include "device/device.h"
 
-#define ENGINE_DEAF_NS 10000000000ull
 #define ENGINE_TICK_NS 50000000ull /* closes, probes, silence, the host's news */
 
 struct driver *engine_driver(struct engine *engine)
@@ -48,22 +47,6 @@ void engine_ports(const struct engine *engine, uint16_t *first, uint16_t *last)
 
 	*first = lease ? lease->port_min : (uint16_t)plugin_config()->port_min;
 	*last = lease ? lease->port_max : (uint16_t)plugin_config()->port_max;
-}
-
-void engine_heard(struct engine *engine)
-{
-	atomic_store_explicit(&engine->heard, true, memory_order_relaxed);
-	atomic_store_explicit(&engine->deaf_until_ns, 0, memory_order_relaxed);
-	engine_load(engine, 1);
-}
-
-bool engine_not_heard(struct engine *engine, uint64_t now_ns)
-{
-	if (atomic_load_explicit(&engine->heard, memory_order_relaxed))
-		return false;
-	atomic_store_explicit(&engine->deaf_until_ns, now_ns + ENGINE_DEAF_NS,
-			      memory_order_relaxed);
-	return true;
 }
 
 void engine_load(struct engine *engine, int change)
