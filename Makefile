@@ -12,7 +12,7 @@ help:
 	@echo 'make build      set up and build into build/'
 	@echo 'make demo       ... and train a model across two hosts (namespaces), over HARP and over sockets'
 	@echo 'make check      ... and run the tests that need no root (2 minutes on two cores)'
-	@echo 'make test       ... and run the tests (15 to 20 minutes on two cores)'
+	@echo 'make test       ... and run the tests (11 minutes on two cores)'
 	@echo 'make test-long  ... and what takes longer (sanitizers, more seeds, clang-tidy, the wheel)'
 	@echo 'make test-nccl  ... and run NVIDIA'"'"'s NCCL, 2.18 to the newest, over HARP (downloads 4 GB once)'
 	@echo 'make sanitize   ... and the suite with AddressSanitizer, UBSan and ThreadSanitizer (test-long has it)'

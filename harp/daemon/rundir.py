@@ -15,9 +15,8 @@ from harp.daemon.access import group_number
 from harp.daemon.settings import Settings
 from harp.errors import Exit, HarpError
 
-_MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_BIND = 2, 4, 8, 4096
-_CLONE_NEWNET = 0x40000000
-_UMOUNT_NOFOLLOW, _MNT_DETACH = 8, 2
+_MS_NOSUID, _MS_NODEV, _MS_NOEXEC = 2, 4, 8
+_UMOUNT_NOFOLLOW = 8
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -144,8 +143,8 @@ def listen(settings: Settings, backlog: int) -> tuple[socket.socket, str]:
 
 
 # --------------------------------------------------------------------------------------------------
-# Mounts that outlive harpd: a bpffs for pins, and a network namespace for the other ends of helper
-# devices (dataplane/xdp/xdp_pin.c).
+# The BPF file system that is mounted here and outlives harpd. Programs, links and maps are pinned
+# in it (dataplane/xdp/xdp_pin.c).
 #
 def is_mounted(path: Path, kind: str, mountinfo: Path = Path("/proc/self/mountinfo")) -> bool:
     """Tell whether a file system of that type is mounted there."""
