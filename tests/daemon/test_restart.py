@@ -160,7 +160,7 @@ def test_pins_that_a_job_depends_on_stay_until_it_ends(
     second = start(first.kernel)
     assert old.xsks, "the job's packets still come"
     assert second.kernel.steerings == [old]
-    assert "jobs run on with another version's steering program" in caplog.text
+    assert "jobs run on with another version's XDP program" in caplog.text
     with second.client() as client, pytest.raises(RefusedByDaemonError, match="another version"):
         client.lease("eth0")
     # Nor does the end of this harpd take anything from it, nor the next one's beginning.

@@ -144,7 +144,7 @@ ILLNESSES: list[Illness] = [
         "clocksource",
         write("sys/devices/system/clocksource/clocksource0/current_clocksource", "hpet"),
         COSTS,
-        "hpet: each look is a system call",
+        "hpet: each reading is a system call",
     ),
     ("python-package", another_harp, NO, "the unrelated PyPI package harp 1.2 is installed"),
     ("bpf-jit", write("proc/sys/net/core/bpf_jit_enable", 0), COSTS, "interpreted"),
@@ -270,7 +270,7 @@ def test_each_check_is_tried_both_ways(patient: Patient) -> None:
         (
             lambda p: [p.fake.remove(f"{CPU}/cpu{n}/cpufreq/scaling_governor") for n in range(8)],
             "cpu-governor",
-            "does not let us choose",
+            "the machine offers no choice",
         ),
         (lambda p: p.status(seccomp=2), "af-xdp", "through the seccomp filter"),
         (

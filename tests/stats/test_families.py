@@ -140,7 +140,7 @@ def test_unknown_statistics_have_no_series(instances: tuple[Instance, ...]) -> N
     liar = replace(_moved(tenant, queue=1), pid=4711)
     kept, ignored = families.believed((user, tenant, liar), DAEMON.leased)
     assert kept == (tenant,)
-    assert ignored["stranger"] == 2
+    assert ignored["unknown_owner"] == 2
     assert families.believed((tenant,), {})[0] == ()
 
 
