@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A process with eight instances: its comms spread over them, each on its own queue.
 
-What NICs do with packets is the laboratory's switch's business: a Toeplitz hash that HARP is told,
-one that it is not, and one that puts everything on queue 0.
+The laboratory's switch chooses the queues: by a Toeplitz hash that HARP knows, by one that it does
+not know, or always queue 0.
 """
 
 import concurrent.futures

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An attacker in the middle, who sees what passes: lanes that he resets, and bytes of his own on
-living ones. The stream goes on over other lanes and every byte is right; where he gets bytes into
-a lane it may be an error, which is named."""
+"""An attacker on the path that resets lanes and injects bytes into them. The stream continues over
+other lanes, and every byte is right. Injected bytes may cause an error, which is named."""
 
 import random
 from collections.abc import Iterator
