@@ -318,7 +318,7 @@ static int recv_header(struct comm_lane *l)
 	const char *wrong = NULL;
 	int rc;
 
-	if (l->heard_close)
+	if (l->close_received)
 		return -EPIPE;
 	if (!comm->failover && comm->completed == posted) {
 		l->waits = true;
@@ -328,7 +328,7 @@ static int recv_header(struct comm_lane *l)
 	if (rc != 1)
 		return comm_has_failed(comm) ? 0 : rc;
 	if (record.type == RECORD_CLOSE) {
-		l->heard_close = true;
+		l->close_received = true;
 		recv_close(comm, &record);
 		return comm->end_error ? 0 : -EPIPE;
 	}

@@ -112,7 +112,7 @@ static bool chunk_is_acked(const struct comm_send_state *tx, const struct comm_c
 }
 
 /* Takes off the head what is acknowledged. True: that was all, and the last one came by no other lane. */
-static bool list_shed(struct comm_send_state *tx, struct comm_list *list)
+static bool list_drop_acked(struct comm_send_state *tx, struct comm_list *list)
 {
 	bool alone = false;
 
@@ -204,7 +204,7 @@ static bool buffer_is_read(struct comm *comm, int8_t buffer)
 	return false;
 }
 
-static void buffers_shed(struct comm *comm)
+static void buffers_free_acked(struct comm *comm)
 {
 	struct comm_send_state *tx = &comm->tx;
 	uint64_t left = tx->buffers ? ~tx->buffers_free : 0;
@@ -228,7 +228,7 @@ bool comm_send_has_buffered(const struct comm *comm)
 	return comm->side == COMM_SEND && comm->tx.buffers && ~comm->tx.buffers_free;
 }
 
-bool comm_send_owes(const struct comm *comm)
+bool comm_send_has_undelivered(const struct comm *comm)
 {
 	const struct comm_send_state *tx = &comm->tx;
 	uint64_t left = tx->buffers ? ~tx->buffers_free : 0;
@@ -295,15 +295,15 @@ static int send_acked(struct comm *comm, uint64_t message, uint64_t offset)
 		const struct scheduler_lane *lane = &comm->scheduler.lane[l->index];
 
 		/* What has arrived its TCP has delivered, which a kernel lane is asked for seldom. */
-		if (list_shed(tx, &l->under_way) && l->kind == LANE_KERNEL)
+		if (list_drop_acked(tx, &l->under_way) && l->kind == LANE_KERNEL)
 			scheduler_acked(&comm->scheduler, l->index, lane->given_bytes,
 					comm->now_ns);
 	}
-	buffers_shed(comm);
+	buffers_free_acked(comm);
 	return 0;
 }
 
-unsigned comm_send_orphan(struct comm_lane *l, bool lost)
+unsigned comm_send_release(struct comm_lane *l, bool lost)
 {
 	struct comm_send_state *tx = &l->comm->tx;
 	unsigned moved = 0;
@@ -422,7 +422,7 @@ static bool plan_new(struct comm *comm, struct plan *plan)
 }
 
 /* A chunk that another lane would deliver much sooner than the slow one that has it: the first that lags. */
-static bool plan_late(struct comm *comm, struct plan *plan)
+static bool plan_slow(struct comm *comm, struct plan *plan)
 {
 	struct comm_send_state *tx = &comm->tx;
 	uint64_t now_ns = comm->now_ns;
@@ -466,13 +466,13 @@ static bool plan_next(struct comm *comm, struct plan *plan)
 
 	if (!comm->failover)
 		return plan_new(comm, plan);
-	(void)list_shed(tx, &tx->moved);
+	(void)list_drop_acked(tx, &tx->moved);
 	if (tx->moved.head >= 0) {
 		plan_chunk(comm, plan, PLAN_MOVED, tx->moved.head);
 		return true;
 	}
 	return plan_stalled(comm, plan, false) || plan_new(comm, plan) ||
-	       plan_stalled(comm, plan, true) || plan_late(comm, plan);
+	       plan_stalled(comm, plan, true) || plan_slow(comm, plan);
 }
 
 /* Small messages in a row go by the lane that was best for the first of some: comparing 16 lanes takes as long as

@@ -6,7 +6,7 @@
 #include "comm/comm.h"
 #include "poll/engine.h"
 
-/* Any thread, no baton held, as all of these. *out: what plugin_memory_remove() is told, never NULL. -ENOMEM. */
+/* Any thread, no poller held, as all of these. *out: what plugin_memory_remove() is told, never NULL. -ENOMEM. */
 int plugin_memory_add(struct comm *comm, const void *base, size_t bytes, void **out);
 /*
  * Returns when nobody reads or writes the memory on behalf of that registration any more: the comm's requests that lie

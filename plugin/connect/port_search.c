@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* opening.c - opens a HARP lane: from the one right source port, or from several until one gets through. */
+/* port_search.c - opens a HARP lane: from the one right source port, or from several until one gets through. */
 #include "connect/port_search.h"
 
 #include <errno.h>
@@ -16,7 +16,7 @@
  * later: the peer may still have the end of an older connection from that port (TIME-WAIT), of a process of ours that
  * is gone and whose sequence numbers we do not go on with, or a path of several may be dead.
  *
- * Where both NICs' ways to choose queues are known (placement.h) one SYN leaves from a port that is computed;
+ * Where both NICs' ways to choose queues are known (queue_placement.h) one SYN leaves from a port that is computed;
  * more only if it gets no answer for CERTAIN_NS: what was believed may be out of date.
  *
  * Else SYNs leave in rounds, from ports that may do: about twice as many as it takes on the average to find a

@@ -227,7 +227,7 @@ int plugin_listen(struct plugin_ctx *ctx, int dev, void *handle_bytes, struct li
 	acceptor_add(listen->acceptor, listen);
 	memset(&handle, 0, sizeof(handle));
 	handle.wire_min = handle.wire_max = WIRE_VERSION;
-	handle.sealed = keyfile_key() != NULL;
+	handle.encrypted = keyfile_key() != NULL;
 	acceptor_endpoints(listen->acceptor, listen, &handle);
 	handle.opening = opening;
 	handle.listen_id = listen->id;

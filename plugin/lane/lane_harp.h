@@ -28,7 +28,7 @@ struct lane_harp {
 	bool warned_silent;
 	uint64_t watched_ns; /* since when */
 	/* Of the connection when info() was asked: the last segment heard, and the window probes sent before. */
-	uint64_t heard_ns, probes_answered;
+	uint64_t received_ns, probes_answered;
 };
 
 /* The options of every connection of a lane, for listeners too. */

@@ -66,7 +66,7 @@ static int set_start_threads(struct engine_set *set, char *why, size_t why_len)
 	const struct plugin_config *config = plugin_config();
 	struct engine_thread_options opt = {
 		.core = -1,
-		.idle_ns = config->guardian_idle_ns,
+		.idle_ns = config->background_idle_ns,
 		.spin_ns = config->spin_ns,
 	};
 	unsigned usable = cores_usable();
@@ -89,7 +89,7 @@ static int set_start_threads(struct engine_set *set, char *why, size_t why_len)
 	if (!rc)
 		INFO("%s: driven %s: %s%u core%s may be used, %u instance%s",
 		     plugin_device(set->dev)->ifname,
-		     !opt.dedicated ? "by NCCL's threads and a guardian"
+		     !opt.dedicated ? "by NCCL's threads and a background poller"
 		     : opt.crowded
 			     ? "by NCCL's threads and dedicated ones, for which cores are too few"
 			     : "by dedicated threads",
@@ -122,7 +122,7 @@ static void set_free(struct engine_set *set)
 	for (unsigned i = 0; i < set->thread_count; i++)
 		engine_thread_stop(set->threads[i]);
 	for (unsigned i = 0; i < set->count; i++) {
-		engine_wind_up(set->engines[i]);
+		engine_finish(set->engines[i]);
 		engine_free(set->engines[i]);
 	}
 	free(set);

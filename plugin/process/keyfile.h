@@ -17,7 +17,7 @@
 int keyfile_load(const char *host_path);
 /* With the last context: wipes it. */
 void keyfile_forget(void);
-/* CRYPTO_PSK_BYTES; NULL: lanes are not sealed. */
+/* CRYPTO_PSK_BYTES; NULL: lanes are not encrypted. */
 const uint8_t *keyfile_key(void);
 
 /* Reads 64 hexadecimal digits from a file that is nobody else's. 0, or -errno with one line in why. */

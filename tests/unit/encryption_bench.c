@@ -11,7 +11,7 @@
 #include <time.h>
 
 #include "check.h"
-#include "lane/lane_sealed.h"
+#include "lane/lane_encrypted.h"
 
 #define PIPE_BYTES (4u << 20)
 
@@ -107,7 +107,7 @@ static struct lane *seal_pipe(unsigned i)
 
 	pipes[i].lane.ops = &pipe_ops;
 	pipes[i].from = &pipes[1 - i];
-	CHECK_EQ(lane_seal(&lane, 0, keys[i], keys[1 - i]), 0);
+	CHECK_EQ(lane_encrypt(&lane, 0, keys[i], keys[1 - i]), 0);
 	return lane;
 }
 
