@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/metrics.md, made from the lists: `python -m harp.stats.reference > docs/metrics.md`."""
+"""Generates docs/metrics.md from the lists: `python -m harp.stats.reference > docs/metrics.md`."""
 
 import sys
 from collections.abc import Iterable, Iterator
@@ -35,7 +35,7 @@ to publish.
 ## Prometheus
 
 harpd serves `http://127.0.0.1:9747/metrics`; `[metrics]` in harp.toml has address and port. The
-endpoint has no password: whoever can connect can read. `conf/alerts.yml` has alert rules,
+endpoint has no password: any client that can connect can read. `conf/alerts.yml` has alert rules,
 `conf/grafana-dashboard.json` a dashboard.
 
     scrape_configs:
@@ -145,7 +145,7 @@ def _jobs() -> Iterator[str]:
 
 
 def document() -> Iterator[str]:
-    """Its lines."""
+    """Return the page's lines."""
     yield _HEAD
     yield from _table(("metric", "type", "labels", "what"), _metrics())
     yield "\n## Reasons of drops\n"
@@ -153,7 +153,7 @@ def document() -> Iterator[str]:
     yield from _table(
         ("reason", "what"), ((f"`{one.drop_reason}`", one.help) for one in schema.drops())
     )
-    yield "\n## Verdicts of the steering program\n"
+    yield "\n## Verdicts of the XDP program\n"
     yield "`harp_steering_packets_total{verdict=...}`, and `harpctl status`:\n"
     yield from _table(
         ("verdict", "what"), ((f"`{name}`", help) for name, help in _page.steering_verdicts())

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What all jobs of a host did together, as numbers that only grow.
+"""Sums over all jobs of a host, as numbers that only grow.
 
-Prometheus is told sums over jobs, for a job is no label. A job that ends would take its share of a
-sum with it, and rate() would see a restart; so Totals remembers. A job that had begun by the first
-look counts from when it is first seen, as what was before harpd's start counts for nothing; a later
-one from its beginning, whenever it is seen; one that was not looked at for a while, from where it
-was (its user had had his share of the look). When one of those is forgotten, as they are too many,
-all that is not remembered counts as if that look were the first: nothing is counted twice.
+Prometheus gets sums over jobs, because a job is no label. A job that ends would take its share with
+it, which looks like a restart to rate(); so Totals remembers it. A job that began before the first
+reading counts from when it is first seen, because earlier events do not count. A later job counts
+from its beginning, whenever it is first seen. A job that was left out of readings (its user
+exceeded a limit) counts from where it was. If so many are remembered that some must be forgotten,
+every unknown job counts as at the first reading: nothing is counted twice.
 """
 
 import threading
@@ -22,13 +22,13 @@ from harp.stats import schema
 from harp.stats.job import KINDS, Job
 from harp.stats.page import text
 
-OTHER = "other"  # for NICs that a job names and this host doesn't have
+OTHER = "other"  # for NICs that a job names and this host does not have
 GAUGES = ("lanes_open",)
-# Numbers of lanes over a NIC that grow; kind and down are none.
+# Growing numbers of lanes over a NIC; kind and down do not grow.
 RAIL_COUNTERS = tuple(
     name for name, _ in _page.rail_values() if name not in ("kind", "down", *GAUGES)
 )
-ABSENT_MAX = 512  # jobs that live and are not seen; those of before them are forgotten
+ABSENT_MAX = 512  # living jobs that are not seen; earlier ones are forgotten
 BUCKETS = len(_page.histogram_upper_ns()) + 1
 
 
@@ -44,7 +44,9 @@ class Rail:
 
 @dataclass
 class Jobs:
-    """What jobs do and did. rails: by NIC and kind; down: NICs, and jobs for which they are."""
+    """The sums over jobs. rails: by NIC and kind; down: NICs, and the jobs for which they are
+    down.
+    """
 
     jobs: int = 0
     comms_open: int = 0
@@ -60,7 +62,7 @@ _Seen = dict[tuple[int, int], dict[Key, int]]  # by Job.key
 
 
 def _numbers(job: Job, nics: frozenset[str]) -> dict[Key, int]:
-    """Everything of a job that grows, under a key that says where it belongs."""
+    """Return a job's growing numbers, under keys for the sums to which they belong."""
     snapshot = job.snapshot
     result: dict[Key, int] = {
         ("job", each.name): int(snapshot.counters[each.name]) for each in schema.job_counters()
@@ -81,7 +83,7 @@ def _numbers(job: Job, nics: frozenset[str]) -> dict[Key, int]:
 
 
 def _place(rail: np.void, nics: frozenset[str]) -> tuple[str, str] | None:
-    """NIC and kind of a record; None of one that names no kind."""
+    """Return NIC and kind of a record; None for an unknown kind."""
     kind, name = KINDS.get(int(rail["kind"])), text(rail["ifname"])
     if kind is None:
         return None
@@ -93,8 +95,9 @@ def _lives(pid: int) -> bool:
 
 
 class Totals:
-    """Remembers between scrapes; by any thread. lives: is there a process of that number? wall_ns:
-    the clock of jobs' beginnings."""
+    """Remembers between scrapes; any thread may call it. lives: tells whether a process of that
+    number exists. wall_ns: the clock of jobs' start times.
+    """
 
     def __init__(
         self, lives: Callable[[int], bool] = _lives, wall_ns: Callable[[], int] = time.time_ns
@@ -103,10 +106,12 @@ class Totals:
         self._lives, self._wall_ns = lives, wall_ns
         self._seen: _Seen = {}
         self._sums: dict[Key, int] = {}
-        self._since_ns: int | None = None  # who began later is known from his beginning
+        self._since_ns: int | None = None  # jobs that began later count from their beginning
 
     def take(self, jobs: Iterable[Job], nics: frozenset[str]) -> Jobs:
-        """The sums, with what these jobs say now. nics: names that may become labels."""
+        """Return the sums, including these jobs' present numbers. nics: names that may become
+        labels.
+        """
         kept = list(jobs)
         with self._lock:
             now = {job.key: _numbers(job, nics) for job in kept}
@@ -125,11 +130,11 @@ class Totals:
         return result
 
     def _is_new(self, key: tuple[int, int]) -> bool:
-        """Did it begin under our eyes?"""
+        """Tell whether the job began after the first reading."""
         return self._since_ns is not None and key[1] >= self._since_ns
 
     def _absent(self, now: _Seen) -> _Seen:
-        """Who was seen before and may come again, the longest absent first."""
+        """Return jobs that were seen before and may return, the longest absent first."""
         keys = [key for key in self._seen if key not in now and self._lives(key[0])]
         if len(keys) > ABSENT_MAX:
             self._since_ns = self._wall_ns()

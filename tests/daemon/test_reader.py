@@ -173,7 +173,7 @@ def test_a_mistake_of_its_own_is_an_answer(make_reader: Callable[..., Reader]) -
 # --------------------------------------------------------------------------------------------------
 # One scan for all who ask.
 #
-def test_a_scan_serves_all_who_ask_within_a_second(
+def test_one_scan_serves_all_requests_of_a_second(
     owner: Owner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("harp.stats.reader.SCAN_AGE_S", 1000.0)
@@ -190,7 +190,7 @@ def test_a_scan_serves_all_who_ask_within_a_second(
 
 
 @pytest.mark.parametrize("room", [0, 1, 2])
-def test_a_user_s_descriptors_are_looked_at_up_to_a_limit(
+def test_the_number_of_descriptors_read_per_user_is_limited(
     owner: Owner, monkeypatch: pytest.MonkeyPatch, room: int
 ) -> None:
     """A user with millions of them must not make the scan long; it is said who."""
@@ -232,7 +232,7 @@ def get(url: str, **headers: str) -> bytes:
         return gzip.decompress(text) if answer.headers["Content-Encoding"] == "gzip" else text
 
 
-def test_all_who_ask_within_a_second_have_one_answer(
+def test_all_requests_of_a_second_get_one_answer(
     owner: Owner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(exporter, "AGE_S", 1000.0)

@@ -144,7 +144,7 @@ ILLNESSES: list[Illness] = [
         "clocksource",
         write("sys/devices/system/clocksource/clocksource0/current_clocksource", "hpet"),
         COSTS,
-        "hpet: each look is a system call",
+        "hpet: each reading is a system call",
     ),
     ("python-package", another_harp, NO, "the unrelated PyPI package harp 1.2 is installed"),
     ("bpf-jit", write("proc/sys/net/core/bpf_jit_enable", 0), COSTS, "interpreted"),
@@ -212,7 +212,7 @@ def test_a_healthy_host_has_nothing(patient: Patient) -> None:
 @pytest.mark.parametrize(
     ("name", "infect", "severity", "words"), ILLNESSES, ids=[f"{i[0]}: {i[3]}" for i in ILLNESSES]
 )
-def test_an_illness(
+def test_each_check_finds_its_fault(
     patient: Patient,
     name: str,
     infect: Callable[[Patient], object],
@@ -270,7 +270,7 @@ def test_each_check_is_tried_both_ways(patient: Patient) -> None:
         (
             lambda p: [p.fake.remove(f"{CPU}/cpu{n}/cpufreq/scaling_governor") for n in range(8)],
             "cpu-governor",
-            "does not let us choose",
+            "the machine offers no choice",
         ),
         (lambda p: p.status(seccomp=2), "af-xdp", "through the seccomp filter"),
         (
@@ -289,7 +289,7 @@ def test_what_is_good_in_another_way(
     assert words.replace("none of its own", "no interrupts of their own") in found.text
 
 
-def test_absent_files_are_no_illness_and_no_crash(patient: Patient, tmp_path: Path) -> None:
+def test_missing_files_cause_no_finding_and_no_crash(patient: Patient, tmp_path: Path) -> None:
     """An old kernel, a container without /sys: every check still says something."""
     for folder in ("sys", "proc"):
         (tmp_path / folder).rename(tmp_path / f"no-{folder}")
@@ -325,7 +325,7 @@ def test_a_check_that_fails_says_so_and_the_others_go_on(patient: Patient) -> No
     assert found["harpd"].severity == Severity.GOOD
 
 
-def test_who_gets_a_queue_from_harpd_needs_no_privilege(patient: Patient) -> None:
+def test_a_user_with_leases_needs_no_privilege(patient: Patient) -> None:
     patient.stack += [
         Finding("memlock", NO, "too little", "more"),
         Finding("xdp-program", NO, "XDP program 7 is attached", "stop it"),
@@ -346,7 +346,7 @@ def test_who_gets_a_queue_from_harpd_needs_no_privilege(patient: Patient) -> Non
     assert found["privilege"].severity == NO, "harpd's eth1 is another one, of its own namespace"
 
 
-def test_harpd_is_asked_where_it_is_configured(patient: Patient) -> None:
+def test_harpd_is_asked_at_its_configured_socket(patient: Patient) -> None:
     patient.toml = '[daemon]\nrun_dir = "/run/other"\n'
     patient.finding("harpd")
     patient.toml = "[daemon]\nrun_dir = 7\n"
@@ -367,7 +367,7 @@ def test_the_whole_host_is_as_good_as_its_best_interface(patient: Patient) -> No
     assert "on this host" in patient.examine_all().verdict
 
 
-def test_candidates(patient: Patient) -> None:
+def test_candidate_interfaces_are_listed(patient: Patient) -> None:
     one = patient.links["eth1"]
     patient.links |= {
         "down": replace(one, name="down", index=6, up=False),

@@ -114,7 +114,7 @@ def site(ends: Ends, need_root: None) -> Iterator[Site]:
         yield Site(lab, ends, daemons)
 
 
-def test_harp_tcp(site: Site) -> None:
+def test_harp_tcp_runs_on_a_leased_port(site: Site) -> None:
     """Leased while it runs; killed, the next one has the port at once; harpd restarts meanwhile."""
     server = site.serve()
     (lease,) = site.leases()
@@ -142,8 +142,9 @@ def test_harp_tcp(site: Site) -> None:
     finish(server)
 
 
+@pytest.mark.sample("sink")
 @pytest.mark.parametrize("victim", [SINK, SOURCE], ids=["sink", "source"])
-def test_the_plugin(site: Site, victim: int) -> None:
+def test_the_plugin_runs_on_a_leased_port_and_survives_harpd(site: Site, victim: int) -> None:
     """A stream outlives harpd, a killed rank's port is free at once, and the next job has it."""
     with site.stream() as stream:
         stream.flow(MORE_BYTES)

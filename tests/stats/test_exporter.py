@@ -52,7 +52,7 @@ def test_a_source_that_fails_costs_its_part_only(owner: Owner) -> None:
     assert "harpd_start_time_seconds" not in text
 
 
-def test_who_says_nothing_keeps_nobody_out(endpoint: exporter.Exporter) -> None:
+def test_silent_clients_block_no_scrape(endpoint: exporter.Exporter) -> None:
     silent = [socket.create_connection(endpoint.address) for _ in range(exporter.REQUESTS_MAX - 1)]
     try:
         assert "harp_build_info" in get(endpoint.url)
@@ -61,7 +61,7 @@ def test_who_says_nothing_keeps_nobody_out(endpoint: exporter.Exporter) -> None:
             each.close()
 
 
-def test_a_crowd_that_never_finishes_its_question_keeps_nobody_out(
+def test_unfinished_requests_block_no_scrape(
     endpoint: exporter.Exporter,
 ) -> None:
     slow = []
@@ -79,7 +79,7 @@ def test_a_crowd_that_never_finishes_its_question_keeps_nobody_out(
             each.close()
 
 
-def test_who_does_not_take_his_answer_keeps_nobody_out(
+def test_unread_answers_block_no_scrape(
     endpoint: exporter.Exporter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As many as there are places ask, and read nothing: those with the answer in their hands for
@@ -118,7 +118,7 @@ def test_nonsense_is_survived(endpoint: exporter.Exporter) -> None:
     assert "harp_build_info" in get(endpoint.url)
 
 
-def test_many_at_once(endpoint: exporter.Exporter) -> None:
+def test_many_scrapes_at_once_are_answered(endpoint: exporter.Exporter) -> None:
     texts: list[str] = []
 
     def scrape() -> None:
@@ -149,7 +149,7 @@ def test_an_address_that_is_not_ours(address: str) -> None:
         exporter.start(address, 0)
 
 
-def test_ipv6() -> None:
+def test_the_endpoint_listens_on_ipv6() -> None:
     running = exporter.start("::1", 0)
     try:
         assert running.url.startswith("http://[::1]:")

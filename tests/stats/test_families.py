@@ -133,14 +133,14 @@ def test_the_same_queue_of_two_namespaces_has_two_slots(instances: tuple[Instanc
     assert starts == sorted(starts)
 
 
-def test_strangers_have_no_series(instances: tuple[Instance, ...]) -> None:
+def test_unknown_statistics_have_no_series(instances: tuple[Instance, ...]) -> None:
     """Who publishes names of his own makes no series; a lease that says what is true does."""
     user = replace(_moved(instances[0], ifname="eth1", queue=0), uid=1000)
     tenant = replace(user, pid=4711)
     liar = replace(_moved(tenant, queue=1), pid=4711)
     kept, ignored = families.believed((user, tenant, liar), DAEMON.leased)
     assert kept == (tenant,)
-    assert ignored["stranger"] == 2
+    assert ignored["unknown_owner"] == 2
     assert families.believed((tenant,), {})[0] == ()
 
 
@@ -150,7 +150,7 @@ def test_names_that_are_none_have_no_series(instances: tuple[Instance, ...], ifn
     assert (kept, ignored["malformed"]) == ((), 1)
 
 
-def test_so_many_and_no_more(instances: tuple[Instance, ...]) -> None:
+def test_the_number_of_series_is_bounded(instances: tuple[Instance, ...]) -> None:
     crowd = [instances[0]] * (families.INSTANCES_MAX + 3)
     kept, ignored = families.believed(crowd, {})
     assert (len(kept), ignored["too_many"]) == (families.INSTANCES_MAX, 3)

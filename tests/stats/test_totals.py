@@ -48,7 +48,7 @@ def test_sums_outlive_jobs(make_job: MakeJob) -> None:
     assert none.rails["lo", "kernel"].lanes_open == 0
 
 
-def test_who_is_not_looked_at_for_a_while_goes_on_from_where_he_was(make_job: MakeJob) -> None:
+def test_a_job_that_is_missed_for_a_while_continues_its_sums(make_job: MakeJob) -> None:
     """Its user had had his share of that look, or the process is hidden for a moment."""
     sums = Totals()
     sums.take((), NICS)
@@ -66,7 +66,7 @@ def test_who_is_not_looked_at_for_a_while_goes_on_from_where_he_was(make_job: Ma
     assert grown.counters["payload_bytes"] == 30700
 
 
-def test_who_is_gone_is_forgotten_and_the_absent_are_bounded(job_owner: JobOwner) -> None:
+def test_ended_jobs_are_forgotten_and_missing_ones_are_bounded(job_owner: JobOwner) -> None:
     alive = set(range(1, ABSENT_MAX + 11))
     sums, job = Totals(alive.__contains__), job_owner.job()
     sums.take([replace(job, pid=pid) for pid in alive], NICS)
@@ -77,14 +77,14 @@ def test_who_is_gone_is_forgotten_and_the_absent_are_bounded(job_owner: JobOwner
     assert not sums._seen
 
 
-def test_who_was_there_before_counts_from_the_first_look_on(job_owner: JobOwner) -> None:
+def test_jobs_older_than_harpd_count_from_the_first_scan(job_owner: JobOwner) -> None:
     sums = Totals()
     assert sums.take((job_owner.job(),), NICS).rails["lo", "harp"].counters["payload_bytes"] == 0
     job_owner.say("bytes 0 0 512")
     assert sums.take((job_owner.job(),), NICS).rails["lo", "harp"].counters["payload_bytes"] == 512
 
 
-def test_who_was_missed_at_the_first_look_counts_from_when_he_was_seen(make_job: MakeJob) -> None:
+def test_a_job_missed_by_the_first_scan_counts_from_its_first_sample(make_job: MakeJob) -> None:
     """What he had done before is nobody's news; of who came later it is."""
     missed = make_job("missed")
     missed.say(*A_LIFE)
@@ -98,7 +98,7 @@ def test_who_was_missed_at_the_first_look_counts_from_when_he_was_seen(make_job:
     assert found.rails["lo", "harp"].counters["payload_bytes"] == 5000 + 512
 
 
-def test_who_was_forgotten_does_not_count_twice(job_owner: JobOwner) -> None:
+def test_a_forgotten_job_does_not_count_twice(job_owner: JobOwner) -> None:
     now_ns = [0]
     sums, job = Totals(lambda _pid: True, lambda: now_ns[0]), job_owner.job()
     sums.take((), NICS)
@@ -136,7 +136,7 @@ def test_a_nic_is_down_once_for_a_job(make_job: MakeJob) -> None:
     assert sums.take((first.job(), second.job()), NICS).down == {"lo": 0}
 
 
-def test_whose_jobs_count(job_owner: JobOwner) -> None:
+def test_jobs_of_all_users_that_may_lease_count(job_owner: JobOwner) -> None:
     mine = job_owner.job()
     user, tenant = replace(mine, uid=1000), replace(mine, uid=1000, pid=4711)
     kept, ignored = families.believed_jobs((user, tenant, mine), DAEMON.leased)
@@ -149,7 +149,7 @@ def _families_of(jobs: tuple[Job, ...]) -> Scene:
     return Scene(jobs=sums_from_the_beginning().take(jobs, NICS))
 
 
-def test_series_of_jobs(job_owner: JobOwner) -> None:
+def test_each_sum_is_one_series(job_owner: JobOwner) -> None:
     job_owner.say("rail 1", "move 0 0 1")
     found = samples(_families_of((job_owner.job(),)))
     harp = (("kind", "harp"), ("nic", "lo"))

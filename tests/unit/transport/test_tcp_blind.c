@@ -226,23 +226,6 @@ static void test_challenges_of_one_connection_tell_nothing_of_another(void)
 	CHECK_EQ(quiet.trace, busy.trace); /* to the nanosecond */
 }
 
-static void test_rst_in_time_wait_is_ignored(void)
-{
-	rig_open(&rig);
-	rig_established(&rig, NULL);
-	harp_conn_shutdown(rig.conn, SHUT_WR);
-	rig_poll(&rig);
-	rig.ack = rig_expect(&rig, TCP_ACK | TCP_FIN | TCP_PSH)->seq + 1;
-	rig_says(&rig, rig_usual(&rig, TCP_ACK | TCP_FIN, 0));
-	rig.seq++;
-	rig_expect(&rig, TCP_ACK);
-	CHECK_EQ(rig.conn->state, HARP_TCP_TIME_WAIT);
-	rig_says(&rig, rig_usual(&rig, TCP_RST, 0)); /* RFC 1337: TIME-WAIT assassination */
-	rig_silent(&rig);
-	CHECK_EQ(rig.conn->state, HARP_TCP_TIME_WAIT);
-	rig_close(&rig);
-}
-
 static void test_rst_with_a_reason_and_into_a_closed_window(void)
 {
 	struct harp_tcp_options opt = { .size = sizeof(opt), .rx_frames = 4 };
@@ -462,7 +445,6 @@ int main(int argc, char **argv)
 	test_segments_overtaken_within_a_tick_are_taken();
 	test_peer_that_echoes_nothing_is_not_held_to_it();
 	test_challenges_of_one_connection_tell_nothing_of_another();
-	test_rst_in_time_wait_is_ignored();
 	test_rst_with_a_reason_and_into_a_closed_window();
 	test_isn_is_a_clock_and_a_secret_per_tuple();
 	test_a_million_guesses(seed, true);

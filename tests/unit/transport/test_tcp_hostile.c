@@ -127,71 +127,6 @@ static void test_sacks_of_nothing(void)
 /* ------------------------------------------------------------------------------------------------
  * ACKs: Savage et al., "TCP congestion control with a misbehaving receiver" (1999).
  */
-static void test_ack_splitting_gains_nothing(void)
-{
-	uint32_t cwnd, acked = 0;
-	struct rig_say say;
-
-	rig_open(&rig);
-	rig_established(&rig, NULL);
-	CHECK_EQ(rig_write(&rig, 60000), 60000);
-	cwnd = rig.conn->cc.cwnd_bytes;
-	say = rig_usual(&rig, TCP_ACK, 0);
-	for (; acked < 1448; acked += 8) { /* 181 ACKs of one segment */
-		say.ack += 8;
-		rig_says(&rig, say);
-	}
-	/* RFC 3465: bytes are counted, not ACKs. */
-	CHECK(rig.conn->cc.cwnd_bytes <= cwnd + acked);
-	still_works();
-	rig_close(&rig);
-}
-
-static void test_acks_of_what_was_never_sent(void)
-{
-	uint32_t cwnd;
-
-	rig_open(&rig);
-	rig_established(&rig, NULL);
-	CHECK_EQ(rig_write(&rig, 10 * 1448), 10 * 1448);
-	cwnd = rig.conn->cc.cwnd_bytes;
-	rig.out_head = rig.out_tail;
-	for (uint32_t i = 1; i <= 1000; i++) {
-		struct rig_say say = rig_usual(&rig, TCP_ACK, 0);
-
-		say.ack = rig.conn->snd_nxt_seq + i * 1448;
-		rig_says(&rig, say);
-	}
-	CHECK_EQ(rig.conn->cc.cwnd_bytes, cwnd);
-	CHECK_EQ(harp_conn_acked_bytes(rig.conn), 0);
-	CHECK(rig_pending(&rig) <= TCP_CHALLENGE_ACKS_PER_S);
-	CHECK_EQ(rig_stat(&rig, "drop_tcp_ack"), 1000);
-	still_works();
-	rig_close(&rig);
-}
-
-static void test_duplicate_acks_buy_no_window(void)
-{
-	uint32_t first, sent = 0;
-
-	rig_open(&rig);
-	rig_established(&rig, NULL);
-	CHECK(rig_write(&rig, 65536) > 0);
-	first = conn_flight_bytes(rig.conn);
-	rig.out_head = rig.out_tail;
-	for (unsigned i = 0; i < 10000; i++) {
-		rig_says(&rig, rig_usual(&rig, TCP_ACK, 0));
-		sent += rig_pending(&rig);
-		rig.out_head = rig.out_tail;
-	}
-	/* What duplicates say has left the network cannot be more than was in it. */
-	CHECK(conn_flight_bytes(rig.conn) <= 3 * first);
-	CHECK(sent <= 2 * (first / 1448 + 1) + 4);
-	CHECK(rig.conn->cc.cwnd_bytes <= first + 4 * 1448);
-	still_works();
-	rig_close(&rig);
-}
-
 static void test_no_ack_is_answered(void)
 {
 	rig_open(&rig);
@@ -212,9 +147,6 @@ int main(void)
 	test_every_option_of_every_length();
 	test_options_that_repeat_and_pad();
 	test_sacks_of_nothing();
-	test_ack_splitting_gains_nothing();
-	test_acks_of_what_was_never_sent();
-	test_duplicate_acks_buy_no_window();
 	test_no_ack_is_answered();
 	return check_done();
 }

@@ -45,33 +45,6 @@ static bool connects(struct harp_tcp_options opt, uint8_t syn, uint8_t synack)
 	return agreed;
 }
 
-static void test_we_ask(void)
-{
-	const uint8_t yes = TCP_SYN | TCP_ACK | TCP_ECE, no = TCP_SYN | TCP_ACK;
-
-	CHECK(connects(options(0, HARP_ECN_REQUEST), ASK, yes));
-	rig_close(&rig);
-	CHECK(!connects(options(0, HARP_ECN_REQUEST), ASK, no));
-	rig_close(&rig);
-	/* A peer that mirrors what it doesn't know. */
-	CHECK(!connects(options(0, HARP_ECN_REQUEST), ASK, no | TCP_ECE | TCP_CWR));
-	rig_close(&rig);
-	/* Nobody asked. */
-	CHECK(!connects(options(0, HARP_ECN_DEFAULT), TCP_SYN, no));
-	rig_close(&rig);
-	CHECK(!connects(options(0, HARP_ECN_DEFAULT), TCP_SYN, yes));
-	rig_close(&rig);
-	CHECK(!connects(options(0, HARP_ECN_OFF), TCP_SYN, yes));
-	rig_close(&rig);
-	/* DCTCP asks; without an answer it is CUBIC. */
-	CHECK(connects(options(HARP_CONGESTION_DCTCP, 0), ASK, yes));
-	CHECK(rig.conn->cc.ops == &cc_dctcp);
-	rig_close(&rig);
-	CHECK(!connects(options(HARP_CONGESTION_DCTCP, 0), ASK, no));
-	CHECK(rig.conn->cc.ops == &cc_cubic);
-	rig_close(&rig);
-}
-
 /* The peer connects with such a SYN; the SYN-ACK has these flags. */
 static void accepts(uint32_t ecn, uint8_t syn, uint8_t synack)
 {
@@ -94,26 +67,6 @@ static bool accepted(void)
 	rig_says(&rig, rig_usual(&rig, TCP_ACK, 0));
 	CHECK_EQ(harp_tcp_accept(rig.listener, &rig.conn), 0);
 	return rig.conn && (rig.conn->options & HARP_TCPI_ECN);
-}
-
-static void test_they_ask(void)
-{
-	accepts(HARP_ECN_DEFAULT, ASK, TCP_SYN | TCP_ACK | TCP_ECE);
-	CHECK(accepted());
-	rig_close(&rig);
-	accepts(HARP_ECN_REQUEST, ASK, TCP_SYN | TCP_ACK | TCP_ECE);
-	CHECK(accepted());
-	rig_close(&rig);
-	accepts(HARP_ECN_OFF, ASK, TCP_SYN | TCP_ACK);
-	CHECK(!accepted());
-	rig_close(&rig);
-	accepts(HARP_ECN_REQUEST, TCP_SYN, TCP_SYN | TCP_ACK);
-	CHECK(!accepted());
-	rig_close(&rig);
-	/* One bit is no request. */
-	accepts(HARP_ECN_DEFAULT, TCP_SYN | TCP_ECE, TCP_SYN | TCP_ACK);
-	CHECK(!accepted());
-	rig_close(&rig);
 }
 
 /* Section 6.1.1.1: the SYN that asked is lost, the next one doesn't ask; ECN is off, answer or not. */
@@ -180,136 +133,12 @@ static void data_in(uint8_t tos, uint8_t flags, uint32_t len)
 	rig.seq += len;
 }
 
-static void test_ce_ece_cwr(void)
-{
-	uint64_t fast;
-
-	established(HARP_CONGESTION_CUBIC);
-	/* ECT alone says nothing, and stays on the fast path. */
-	fast = rig_stat(&rig, "tcp_fast_path_in");
-	data_in(ECT0, TCP_PSH, 10);
-	CHECK_EQ(rig_stat(&rig, "tcp_fast_path_in"), fast + 1);
-	rig_poll(&rig);
-	rig_expect(&rig, TCP_ACK);
-	/* CE: ECE at once, and on everything until CWR. */
-	data_in(CE, TCP_PSH, 10);
-	CHECK_EQ(rig_expect(&rig, TCP_ACK | TCP_ECE)->ack, rig.seq);
-	data_in(ECT0, TCP_PSH, 10);
-	rig_poll(&rig);
-	rig_expect(&rig, TCP_ACK | TCP_ECE);
-	CHECK_EQ(rig_write(&rig, 100), 100);
-	rig_expect(&rig, TCP_ACK | TCP_PSH | TCP_ECE);
-	rig.ack += 100;
-	data_in(ECT0, TCP_PSH | TCP_CWR, 10);
-	rig_poll(&rig);
-	rig_expect(&rig, TCP_ACK);
-	/* CWR and CE in one: heard, and again. */
-	data_in(CE, TCP_PSH, 10);
-	rig_expect(&rig, TCP_ACK | TCP_ECE);
-	data_in(CE, TCP_PSH | TCP_CWR, 10);
-	rig_poll(&rig);
-	rig_expect(&rig, TCP_ACK | TCP_ECE);
-	data_in(ECT0, TCP_PSH | TCP_CWR, 10);
-	rig_poll(&rig);
-	rig_expect(&rig, TCP_ACK);
-	CHECK_EQ(rig_stat(&rig, "tcp_ecn_ce_in"), 3);
-	/* A mark on what is outside the window is a stranger's. */
-	{
-		struct rig_say say = rig_usual(&rig, TCP_ACK, 10);
-
-		say.tos = CE;
-		say.seq -= 100000;
-		rig_says(&rig, say);
-		rig_expect(&rig, TCP_ACK);
-		CHECK_EQ(rig_stat(&rig, "tcp_ecn_ce_in"), 3);
-	}
-	rig_close(&rig);
-}
-
 static void ack_in(uint8_t flags, uint32_t ack)
 {
 	struct rig_say say = rig_usual(&rig, TCP_ACK | flags, 0);
 
 	say.ack = ack;
 	rig_says(&rig, say);
-}
-
-static void test_reaction_once_per_window(void)
-{
-	uint32_t first, cwnd;
-
-	established(HARP_CONGESTION_NEWRENO);
-	cwnd = rig.conn->cc.cwnd_bytes;
-	CHECK_EQ(rig_write(&rig, 60 * MSS), 60 * MSS);
-	first = rig.ack;
-	for (uint32_t i = 0; i < cwnd / MSS; i++)
-		CHECK_EQ(rig_expect(&rig, TCP_ACK)->tos, ECT0);
-	rig_silent(&rig);
-	/* The first ECE reduces, those of the same window don't. */
-	ack_in(TCP_ECE, first + 2 * MSS);
-	ack_in(TCP_ECE, first + 4 * MSS);
-	ack_in(TCP_ECE, first + 6 * MSS);
-	CHECK_EQ(rig_stat(&rig, "tcp_ecn_reductions"), 1);
-	CHECK_EQ(rig_stat(&rig, "tcp_ecn_ece_in"), 3);
-	CHECK(rig.conn->cc.ssthresh_bytes < cwnd);
-	CHECK(rig.conn->cc.ssthresh_bytes >= cwnd / 2);
-	/* CWR on the first new data, and on that only. */
-	ack_in(TCP_ECE, first + cwnd);
-	CHECK(rig_pending(&rig) >= 2);
-	CHECK_EQ(rig_expect(&rig, TCP_ACK | TCP_CWR)->tos, ECT0);
-	while (rig_pending(&rig))
-		rig_expect(&rig, TCP_ACK);
-	CHECK_EQ(rig_stat(&rig, "tcp_ecn_reductions"), 1);
-	/* What was sent since has been marked too: another one. */
-	ack_in(TCP_ECE, rig.conn->snd_nxt_seq);
-	CHECK_EQ(rig_stat(&rig, "tcp_ecn_reductions"), 2);
-	CHECK_EQ(rig.conn->recovery, TCP_RECOVERY_NONE); /* nothing was in flight any more */
-	CHECK_EQ(rig.conn->loss_open, 0);
-	rig_close(&rig);
-}
-
-/* A retransmission is not ECT; after the timeout the next new data has CWR. */
-static void test_retransmissions_are_not_ect(void)
-{
-	const struct rig_seg *s;
-
-	established(HARP_CONGESTION_CUBIC);
-	CHECK_EQ(rig_write(&rig, 3 * MSS), 3 * MSS);
-	CHECK_EQ(rig_expect(&rig, TCP_ACK)->tos, ECT0);
-	rig.out_head = rig.out_tail;
-	rig_wait(&rig, 2 * RIG_S);
-	CHECK(rig_stat(&rig, "tcp_rto") >= 1);
-	while (rig_pending(&rig)) {
-		s = &rig.out[rig.out_head++ % RIG_QUEUE];
-		CHECK_EQ(s->tos, 0);
-		CHECK_EQ(s->flags & TCP_CWR, 0);
-	}
-	ack_in(0, rig.conn->snd_nxt_seq);
-	rig.out_head = rig.out_tail;
-	CHECK_EQ(rig_write(&rig, 100), 100);
-	CHECK_EQ(rig_expect(&rig, TCP_ACK | TCP_PSH | TCP_CWR)->tos, ECT0);
-	rig_close(&rig);
-}
-
-/* Without ECN agreed neither ECE nor CE means anything. */
-static void test_unasked_marks_are_ignored(void)
-{
-	uint32_t cwnd;
-
-	rig_open(&rig);
-	rig_established(&rig, NULL);
-	CHECK_EQ(rig_write(&rig, 4 * MSS), 4 * MSS);
-	rig.out_head = rig.out_tail;
-	cwnd = rig.conn->cc.cwnd_bytes;
-	ack_in(TCP_ECE, rig.conn->snd_nxt_seq);
-	CHECK(rig.conn->cc.cwnd_bytes >= cwnd);
-	CHECK_EQ(rig_stat(&rig, "tcp_ecn_ece_in"), 0);
-	rig.ack = rig.conn->snd_nxt_seq;
-	data_in(CE, TCP_PSH, 10);
-	rig_poll(&rig);
-	rig_expect(&rig, TCP_ACK);
-	CHECK_EQ(rig_stat(&rig, "tcp_ecn_ce_in"), 0);
-	rig_close(&rig);
 }
 
 /* RFC 8257 section 3.2: ECE says of each segment whether it was marked, however ACKs are held. */
@@ -388,13 +217,7 @@ static void test_options(void)
 
 int main(void)
 {
-	test_we_ask();
-	test_they_ask();
 	test_fallback();
-	test_ce_ece_cwr();
-	test_reaction_once_per_window();
-	test_retransmissions_are_not_ect();
-	test_unasked_marks_are_ignored();
 	test_dctcp_receiver();
 	test_options();
 	return check_done();

@@ -40,31 +40,6 @@ static void test_what_is_later_than_the_window_is_lost(void)
 	rig_close(&rig);
 }
 
-static void test_a_lost_retransmission_is_found(void)
-{
-	in_flight(20, true);
-	later(RTT_NS);
-	sack(0, 1, 10);
-	expect_segment(0);
-	while (rig_pending(&rig)) /* new data leaves after it */
-		expect_segment((rig.out[rig.out_head % RIG_QUEUE].seq - first_seq) / MSS);
-	CHECK(seq_gt(rig.conn->snd_nxt_seq, at(10)));
-	for (uint32_t i = 0; i < 3; i++) {
-		uint32_t end = (rig.conn->snd_nxt_seq - first_seq) / MSS;
-
-		later(RTT_NS);
-		sack(0, 1, end);
-		expect_segment(0);
-		rig.out_head = rig.out_tail;
-		if (end == 20)
-			break;
-	}
-	CHECK(rig.conn->acct.retransmits >= 2);
-	CHECK_EQ(rig_stat(&rig, "tcp_rto"), 0);
-	CHECK_EQ(rig_stat(&rig, "tcp_fast_retransmits"), 1); /* one episode */
-	rig_close(&rig);
-}
-
 /* A receiver that had room for a part of what was sent again: the rest is lost, and found as ever. */
 static void test_the_rest_of_a_retransmission_is_found(void)
 {
@@ -120,27 +95,6 @@ static void test_dsack_widens_the_window(void)
 /* ------------------------------------------------------------------------------------------------
  * The tail.
  */
-static void test_a_lost_tail_is_probed_for(void)
-{
-	in_flight(4, true);
-	rig_wait(&rig, RIG_MS);
-	expect_segment(3);
-	rig_silent(&rig);
-	CHECK_EQ(rig_stat(&rig, "tcp_tlp_probes"), 1);
-	later(RTT_NS);
-	sack(0, 3, 4); /* so 0, 1 and 2 are missing */
-	expect_segment(0);
-	later(RTT_NS);
-	ack(1);
-	expect_segment(1);
-	expect_segment(2);
-	later(RTT_NS);
-	ack(4);
-	CHECK_EQ(rig.conn->recovery, TCP_RECOVERY_NONE);
-	CHECK_EQ(rig_stat(&rig, "tcp_rto"), 0);
-	rig_close(&rig);
-}
-
 /* While a DSACK may still undo the last repair, the next tail is probed for all the same. */
 static void test_a_tail_behind_a_repair_is_probed_for(void)
 {
@@ -449,10 +403,8 @@ int main(void)
 	test_writes_do_not_put_off_the_timers();
 	test_reordering_within_the_window_costs_nothing();
 	test_what_is_later_than_the_window_is_lost();
-	test_a_lost_retransmission_is_found();
 	test_the_rest_of_a_retransmission_is_found();
 	test_dsack_widens_the_window();
-	test_a_lost_tail_is_probed_for();
 	test_a_tail_behind_a_repair_is_probed_for();
 	test_data_behind_a_probe_is_probed_for();
 	test_the_probe_is_new_data_when_there_is_some();

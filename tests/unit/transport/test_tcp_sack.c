@@ -16,82 +16,7 @@ static const struct rig_seg *receives(uint32_t at_byte, uint32_t len)
 	return rig_expect(&rig, TCP_ACK);
 }
 
-static void check_blocks(const struct rig_seg *s, uint32_t ack_byte, uint32_t count,
-			 const uint32_t (*blocks)[2])
-{
-	CHECK_EQ(s->ack, rig.seq + ack_byte);
-	CHECK_EQ(s->opt.seen & TCP_OPT_SACK, count ? TCP_OPT_SACK : 0);
-	CHECK_EQ(s->opt.sack_count, count);
-	for (uint32_t i = 0; i < count; i++) {
-		CHECK_EQ(s->opt.sack[i].start_seq, rig.seq + blocks[i][0]);
-		CHECK_EQ(s->opt.sack[i].end_seq, rig.seq + blocks[i][1]);
-	}
-}
 #define BLOCKS(...) ((const uint32_t[][2]){ __VA_ARGS__ })
-
-static void test_rfc2018_case_2_the_first_is_lost(void)
-{
-	in_flight(0, true);
-	for (uint32_t i = 1; i < 8; i++)
-		check_blocks(receives(500 * i, 500), 0, 1, BLOCKS({ 500, 500 * i + 500 }));
-	check_blocks(receives(0, 500), 4000, 0, NULL);
-	rig_close(&rig);
-}
-
-static void test_rfc2018_case_3_every_other_is_lost(void)
-{
-	in_flight(0, true);
-	check_blocks(receives(0, 500), 500, 0, NULL);
-	check_blocks(receives(1000, 500), 500, 1, BLOCKS({ 1000, 1500 }));
-	check_blocks(receives(2000, 500), 500, 2, BLOCKS({ 2000, 2500 }, { 1000, 1500 }));
-	check_blocks(receives(3000, 500), 500, 3,
-		     BLOCKS({ 3000, 3500 }, { 2000, 2500 }, { 1000, 1500 }));
-	/* "the 4th packet is received out of order": the newest block grows from both sides. */
-	check_blocks(receives(1500, 500), 500, 2, BLOCKS({ 1000, 2500 }, { 3000, 3500 }));
-	check_blocks(receives(500, 500), 2500, 1, BLOCKS({ 3000, 3500 }));
-	rig_close(&rig);
-}
-
-/* Without timestamps four fit. */
-static void test_four_blocks_without_timestamps(void)
-{
-	in_flight(0, false);
-	for (uint32_t i = 1; i < 4; i++)
-		receives(1000 * i, 500);
-	check_blocks(receives(4000, 500), 0, 4,
-		     BLOCKS({ 4000, 4500 }, { 3000, 3500 }, { 2000, 2500 }, { 1000, 1500 }));
-	check_blocks(receives(5000, 500), 0, 4,
-		     BLOCKS({ 5000, 5500 }, { 4000, 4500 }, { 3000, 3500 }, { 2000, 2500 }));
-	rig_close(&rig);
-}
-
-static void test_rfc2883_duplicates_are_reported_once(void)
-{
-	in_flight(0, true);
-	receives(0, 500);
-	/* Section 4.1.1: a full duplicate below the ACK. */
-	check_blocks(receives(0, 500), 500, 1, BLOCKS({ 0, 500 }));
-	/* 4.1.2: and data out of order. */
-	check_blocks(receives(1000, 500), 500, 1, BLOCKS({ 1000, 1500 }));
-	/* 4.1.3: a duplicate of what is out of order: it, and the block that it is part of. */
-	check_blocks(receives(1000, 500), 500, 2, BLOCKS({ 1000, 1500 }, { 1000, 1500 }));
-	check_blocks(receives(1500, 500), 500, 1, BLOCKS({ 1000, 2000 }));
-	/* 4.2.1: in part old. */
-	check_blocks(receives(250, 500), 750, 2, BLOCKS({ 250, 500 }, { 1000, 2000 }));
-	check_blocks(receives(750, 250), 2000, 0, NULL);
-	CHECK_EQ(rig_stat(&rig, "tcp_dsack_out"), 3);
-	rig_close(&rig);
-}
-
-static void test_peers_without_sack_get_none(void)
-{
-	rig_open(&rig);
-	rig_established(&rig, NULL);
-	CHECK(!(rig.conn->options & HARP_TCPI_SACK));
-	check_blocks(receives(500, 500), 0, 0, NULL);
-	check_blocks(receives(500, 500), 0, 0, NULL);
-	rig_close(&rig);
-}
 
 /* RFC 6691: a segment with blocks is no longer than one without. */
 static void test_blocks_on_data_leave_room_for_it(void)
@@ -114,51 +39,6 @@ static void test_blocks_on_data_leave_room_for_it(void)
 /* ------------------------------------------------------------------------------------------------
  * As a sender.
  */
-static void test_one_hole_is_filled_after_three(void)
-{
-	in_flight(20, true);
-	later(RTT_NS);
-	sack(0, 1, 2);
-	expect_segment(10); /* limited transmit */
-	sack(0, 1, 3);
-	expect_segment(11);
-	rig_silent(&rig);
-	sack(0, 1, 4);
-	expect_segment(0);
-	CHECK_EQ(rig.conn->recovery, TCP_RECOVERY_FAST);
-	CHECK_EQ(rig.conn->cc.ssthresh_bytes, 5 * MSS);
-	later(RTT_NS);
-	ack(12);
-	CHECK_EQ(rig.conn->recovery, TCP_RECOVERY_NONE);
-	CHECK_EQ(rig.conn->cc.cwnd_bytes, 5 * MSS);
-	CHECK_EQ(rig_stat(&rig, "tcp_retransmits"), 1);
-	CHECK_EQ(rig_stat(&rig, "tcp_fast_retransmits"), 1);
-	rig_close(&rig);
-}
-
-static void test_several_holes_are_filled_at_once(void)
-{
-	uint32_t resent = 0;
-
-	in_flight(10, true);
-	later(RTT_NS);
-	sack2(0, 5, 10, 3, 4); /* 0, 1, 2 and 4 are missing */
-	for (uint32_t i = 0; i < 4; i++) {
-		static const uint32_t order[] = { 0, 1, 2, 4 };
-
-		expect_segment(order[i]);
-		resent++;
-	}
-	rig_silent(&rig);
-	CHECK_EQ(resent, 4);
-	later(RTT_NS);
-	ack(10);
-	CHECK_EQ(rig.conn->recovery, TCP_RECOVERY_NONE);
-	CHECK_EQ(rig_stat(&rig, "tcp_rto"), 0);
-	CHECK_EQ(rig_stat(&rig, "tcp_retransmits"), 4);
-	rig_close(&rig);
-}
-
 static void test_after_a_timeout_what_was_sacked_stays(void)
 {
 	in_flight(10, true);
@@ -183,27 +63,6 @@ static void test_after_a_timeout_what_was_sacked_stays(void)
 		}
 	}
 	CHECK_EQ(rig.conn->snd_una_seq, at(10));
-	rig_close(&rig);
-}
-
-/* RFC 2018 section 8: the peer gave up what it had SACKed. */
-static void test_reneging(void)
-{
-	in_flight(10, true);
-	later(RTT_NS);
-	sack(0, 1, 10);
-	expect_segment(0);
-	rig.out_head = rig.out_tail;
-	later(RTT_NS);
-	ack(1); /* and 1 to 9 are gone */
-	rig_wait(&rig, 8 * RIG_MS);
-	CHECK_EQ(rig_stat(&rig, "tcp_reneged"), 1);
-	CHECK_EQ(rig.conn->loss.sacked_bytes, 0);
-	expect_segment(1);
-	rig.out_head = rig.out_tail;
-	later(RTT_NS);
-	ack(10);
-	CHECK_EQ(rig_stat(&rig, "tcp_rto"), 1);
 	rig_close(&rig);
 }
 
@@ -361,16 +220,8 @@ static void test_fingers_cover_any_window(void)
 
 int main(void)
 {
-	test_rfc2018_case_2_the_first_is_lost();
-	test_rfc2018_case_3_every_other_is_lost();
-	test_four_blocks_without_timestamps();
-	test_rfc2883_duplicates_are_reported_once();
-	test_peers_without_sack_get_none();
 	test_blocks_on_data_leave_room_for_it();
-	test_one_hole_is_filled_after_three();
-	test_several_holes_are_filled_at_once();
 	test_after_a_timeout_what_was_sacked_stays();
-	test_reneging();
 	test_nonsense_is_ignored();
 	test_pieces_mark_nothing();
 	test_bombs_cost_little();
