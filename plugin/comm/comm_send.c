@@ -9,23 +9,20 @@
 /*
  * Theory of operation
  *
- * Credits. Messages whose receive is posted, as far as CREDIT records have told (message < granted), go out whole.
- * Beyond that at most eager_bytes of DATA records, headers included, and at most 256 messages: so much can wait at the
- * receiver. docs/lanes.md section 5 shows why the two ends can't wait for each other. credited_bytes is the
- * position behind message granted-1, so that data_bytes - credited_bytes is what is out beyond the credits; end_ring
- * has the positions of the messages that a later CREDIT may cover.
+ * Credits. Messages whose receive is posted, as far as CREDIT records have advertised (message < granted), go out whole.
+ * Beyond that at most eager_bytes of DATA records, headers included, and at most 256 messages. docs/lanes.md section 5
+ * shows why the two ends can't wait for each other. credited_bytes is the position behind message granted-1, so
+ * data_bytes - credited_bytes is what is out beyond the credits; end_ring has the positions that a later CREDIT may need.
  *
- * Chunks (failover only). Messages are cut in order. scheduler.c names the lane that would deliver the next chunk first; if
- * that lane is full, the chunk waits for it, as it would come later by another. Each chunk stays on the list
- * of its lane until an ACK covers it. Order of sending: chunks of lanes that died; those of a stalled lane that belong to
- * the oldest message, which holds up all others; new ones; the rest of stalled lanes; those that a slow
- * lane has and another would deliver much sooner. The receiver drops what arrives twice.
+ * Chunks (failover only). Messages are cut in order. scheduler.c names the lane that would deliver the next chunk first; a
+ * full lane is waited for. Each chunk stays on the list of its lane until an ACK covers it. Order of sending: chunks of
+ * lanes that died; those of a stalled lane that belong to the oldest message; new ones; the rest of stalled lanes; those
+ * that another lane would deliver much sooner. The receiver drops what arrives twice.
  *
- * Buffered sends (failover only). An ACK record for each small message would double the packets, and without one its
- * memory could not be given back, as its lane may die. So a message of up to buffer_bytes is copied when it is
- * cut; lanes send the copy. The request is done when its lane has delivered it; the buffer is free when an ACK covers it,
- * which the receiver sends for every 16 such messages. Without a free buffer no small message is cut; docs/lanes.md
- * section 5.3 shows why one becomes free. The lowest buffer is used first, so that little memory is ever touched.
+ * Buffered sends (failover only). An ACK record for each small message would double the packets. So a message of up to
+ * buffer_bytes is copied when it is cut, and lanes send the copy. The request is done when its lane has delivered it; the
+ * buffer is free when an ACK covers it, which the receiver sends for every 16 such messages. Without a free buffer no small
+ * message is cut; docs/lanes.md section 5.3 shows why one becomes free.
  *
  * A peer can't hold up a turn: without failover each CREDIT must grant more than the last; with failover a turn of a lane
  * reads COMM_IDLE_RECORDS_MAX records.

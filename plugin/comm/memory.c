@@ -1,25 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * memory.c - memory that NCCL registers (regMr): whose it is, and which stacks can send from it in place.
+ * memory.c - memory that NCCL registers (regMr), and which stacks can send from it in place.
  *
  * Theory of operation
  *
- * A registration is a slot of a table; NCCL is given its number and the slot's age, so that a number that was never
- * given, or has been given back, is noticed. A sender's is told to every engine whose NIC reads the application's memory
- * (harp_stack_memory_supported(): DPDK), now or when it is opened. Who sends asks for each piece whether its stack
- * knows it, and copies what it does not (lane_harp.c). Stacks count how often memory was added: NCCL registers one
- * pool again for each comm.
+ * A registration is a slot of a table. NCCL gets its number and the slot's age, so a handle that was never given, or was
+ * given back, is noticed. A sender's registration is announced to every engine whose NIC reads the application's memory
+ * (DPDK), now or when the engine is opened. lane_harp.c asks the stack for each piece and copies what it does not know.
+ * Stacks count registrations, because NCCL registers one pool again for each comm.
  *
- * deregMr returns when nobody touches the memory on behalf of the registration. In the good case nothing is left to be
- * done: what was sent is acknowledged, and the NIC has long completed it. When NCCL aborts it deregisters with
- * requests in flight, frees the memory, and closes the comm then (contract section 3.8): so the comm, sender or
- * receiver, gives its requests up first, those that were posted with this registration (comm_cancel_memory()); others may
- * cover the same bytes. What connections still have queued is copied into frames,
- * which the peer may acknowledge when it likes; what waits for the NIC is given up; and the NIC is waited for, which
- * takes microseconds, or is stopped when it does not get on (harp_nic.h). A comm's close does the same for what
- * it has registered.
+ * deregMr returns when nothing touches the memory on behalf of the registration. Usually nothing is left to do. When NCCL
+ * aborts it deregisters with requests in flight, frees the memory, and closes the comm then (contract section 3.8). So the
+ * comm first gives up the requests that were posted with this registration (comm_cancel_memory()). What connections have
+ * queued is copied into frames, what waits for the NIC is given up, and the NIC is waited for, or stopped if it does not
+ * complete (harp_nic.h). A comm's close does the same for its registrations.
  *
- * All is under memory_lock but the waiting: whoever waits is counted, and no engine goes before they have done.
+ * memory_lock protects all of it. It is not held during waits, which are counted: no engine closes before they end.
  */
 #include "comm/memory.h"
 #include "process/log.h"

@@ -2,8 +2,8 @@
 /*
  * acceptor.h - where peers connect: one per process and device, shared by all its listen comms.
  */
-#ifndef HARP_PLUGIN_RENDEZVOUS_H
-#define HARP_PLUGIN_RENDEZVOUS_H
+#ifndef HARP_PLUGIN_ACCEPTOR_H
+#define HARP_PLUGIN_ACCEPTOR_H
 
 #include "connect/ctx.h"
 #include "wire/preamble.h"

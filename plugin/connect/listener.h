@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* listener.h - where peers come in: listening sockets of the kernel's and listeners on our own stacks. */
-#ifndef HARP_PLUGIN_DOOR_H
-#define HARP_PLUGIN_DOOR_H
+#ifndef HARP_PLUGIN_LISTENER_H
+#define HARP_PLUGIN_LISTENER_H
 
 #include "connect/pending.h"
 

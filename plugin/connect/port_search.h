@@ -4,8 +4,8 @@
  *
  * The poller of the engine is held throughout, but for port_search_prepare().
  */
-#ifndef HARP_PLUGIN_OPENING_H
-#define HARP_PLUGIN_OPENING_H
+#ifndef HARP_PLUGIN_PORT_SEARCH_H
+#define HARP_PLUGIN_PORT_SEARCH_H
 
 #include "poll/engine.h"
 #include "lane/lane.h"

@@ -4,8 +4,8 @@
  *
  * No clock of its own and no lock: part of a connect, under its poller.
  */
-#ifndef HARP_PLUGIN_RETRY_H
-#define HARP_PLUGIN_RETRY_H
+#ifndef HARP_PLUGIN_ROUNDS_H
+#define HARP_PLUGIN_ROUNDS_H
 
 #include <stdbool.h>
 #include <stdint.h>

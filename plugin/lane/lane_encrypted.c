@@ -14,27 +14,23 @@
 /*
  * Theory of operation
  *
- * The stream is cut into segments: length, ciphertext, tag. Each direction has a key and a count of segments,
- * which is the nonce and is not sent: a segment that is changed, repeated, left out or moved is not what the
- * count says, and ends the lane. After KEY_SEGMENTS a key is replaced by its hash, long before AES-GCM
- * has given away anything by the amount of text under one key.
+ * The stream is cut into segments: length, ciphertext, tag. Each direction has a key and a count of segments, which is the
+ * nonce and is not sent. A segment that was changed, repeated, left out or moved does not match the count and ends the
+ * lane. After KEY_SEGMENTS segments a key is replaced by its hash.
  *
- * Out. send() encrypts from the caller's memory into `out`, up to OUT_SEGMENTS at once, and hands that to
- * the lane beneath, which may take part of it. The rest stays here, safe as lane.h wants it, and goes first
- * at the next call of any kind or event; nothing new is taken before. Plaintext is done when its whole segment is:
- * `marks` remembers where segments end in both counts. When it is full the newest mark moves on, so that
- * bytes are called done later, never earlier.
+ * Out. send() encrypts from the caller's memory into `out`, up to OUT_SEGMENTS at once, and hands that to the lane beneath,
+ * which may take part of it. The rest goes first at the next call or event; nothing new is taken before. Plaintext is done
+ * when its whole segment is: `marks` has the ends of segments in both counts. When it is full the newest mark moves on, so
+ * bytes are reported done later, never earlier.
  *
- * In. recv() reads as much as `in` holds and opens one segment after the other, where it lies, before any
- * byte of it goes further. From there whole 8-byte units are placed (NCCL contract section 4.3). A unit may
- * lie in two segments: the rest of the first, at most 7 bytes, is put in front of the second's bytes, over its
- * length, which has served, and the tag before:
+ * In. recv() reads as much as `in` holds and decrypts one segment after the other in place, before any byte of it goes
+ * further. Whole 8-byte units are delivered (NCCL contract section 4.3). If a unit lies in two segments, the rest of the
+ * first, at most 7 bytes, is put in front of the second's bytes, over its length and the tag before:
  *
- *	| opened, placed | tag | length | ciphertext ... | tag | length | ciph
- *	                       `rest' <- plain_begin     ^ plain_end    ^ in_begin   in_end
+ *	| decrypted, delivered | tag | length | ciphertext ... | tag | length | ciph
+ *	                          `rest' <- plain_begin      ^ plain_end    ^ in_begin   in_end
  *
- * The end. CLOSE inside the stream is the peer's word; a FIN between segments is told as the end, which without
- * CLOSE the comm takes for the peer's death, and one inside a segment is an error at once.
+ * A FIN between segments is reported as the end of the stream, one inside a segment is an error.
  */
 
 #define SEGMENT_BYTES_MAX (SEGMENT_PLAIN_BYTES_MAX + SEGMENT_EXTRA_BYTES)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* lane_encrypted.h - a lane whose bytes are encrypted and authenticated (docs/lanes.md, "Encrypted lanes"). */
-#ifndef HARP_PLUGIN_LANE_SEALED_H
-#define HARP_PLUGIN_LANE_SEALED_H
+#ifndef HARP_PLUGIN_LANE_ENCRYPTED_H
+#define HARP_PLUGIN_LANE_ENCRYPTED_H
 
 #include "lane/lane.h"
 #include "wire/crypto.h"

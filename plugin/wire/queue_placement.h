@@ -6,8 +6,8 @@
  * port is right when the hash of the packets there leads to the listener's queue and that of the packets back
  * to the connector's. Where key and table are known that is computed, else it is tried.
  */
-#ifndef HARP_PLUGIN_PLACEMENT_H
-#define HARP_PLUGIN_PLACEMENT_H
+#ifndef HARP_PLUGIN_QUEUE_PLACEMENT_H
+#define HARP_PLUGIN_QUEUE_PLACEMENT_H
 
 #include "harp_host.h"
 

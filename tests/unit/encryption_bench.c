@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * seal_bench.c - what a sealed lane costs: seal_bench send|receive SIZE COUNT
+ * encryption_bench.c - what an encrypted lane costs: encryption_bench send|receive SIZE COUNT
  *
  * Moves COUNT messages of SIZE bytes through a pair of sealed lanes over memory, and prints the processor time
  * of one side for each message and byte. tools/instructions.py counts its instructions: all inside measured().
@@ -122,7 +122,7 @@ int main(int argc, char **argv)
 	char why[256];
 
 	if (!size || size > PIPE_BYTES / 2 || !count) {
-		fprintf(stderr, "usage: seal_bench send|receive SIZE COUNT\n");
+		fprintf(stderr, "usage: encryption_bench send|receive SIZE COUNT\n");
 		return 2;
 	}
 	if (crypto_load(why, sizeof(why)))

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_lane_sealed.c - sealed lanes over fake ones: what goes in comes out, whatever the cuts; and nothing
+ * test_lane_encrypted.c - encrypted lanes over fake ones: what goes in comes out, whatever the cuts; and nothing
  * comes out that did not go in.
  */
 #include <errno.h>
