@@ -3,7 +3,7 @@
  * comm.h - one end of an NCCL connection: requests on one side, records on lanes on the other.
  *
  *   comm.c       the application's side, creation and close
- *   comm_turn.c  who advances a comm when: its poller, the engines of its lanes, the control thread
+ *   comm_turn.c  turns: its poller, the engines of its lanes, the control thread
  *   comm_lane.c  lanes join, are sampled, die
  *   comm_state.c completion, failure, records out and in
  *   comm_send.c  the sender: chunks, credits, buffered sends, acknowledgements
@@ -224,7 +224,7 @@ enum comm_loss {
 typedef bool comm_lane_lost(struct comm *comm, unsigned index, enum comm_loss loss);
 
 struct comm {
-	/* Written by whoever makes it. */
+	/* Written when it is made. */
 	enum comm_side side;
 	bool failover;  /* more than one lane may come: chunks, ACK records, lanes that die */
 	bool no_credit; /* the sender wants none */
@@ -310,7 +310,7 @@ struct comm_options {
 	uint64_t comm_id;
 	uint64_t reconnect_wait_ns;    /* so long the last lane's death is waited out */
 	struct comm_lane_options lane; /* of the first */
-	comm_lane_lost *lane_lost;     /* NULL: nobody wants to know */
+	comm_lane_lost *lane_lost;     /* NULL: not reported */
 	uint64_t harp_bytes_max;       /* several, send: path_policy.h */
 };
 
@@ -321,7 +321,7 @@ int comm_create(struct comm **out, struct lane *lane, const struct comm_options 
 int comm_attach(struct comm *comm, struct lane *lane, const struct comm_lane_options *opt);
 /* Is a lane of that index attached, and has not died? Any thread. */
 bool comm_has_lane(struct comm *comm, unsigned index);
-/* Ends and frees; the caller has taken it off its ctx's list, and nobody attaches to it any more. abort: RST in
+/* Ends and frees; the caller has taken it off its ctx's list, and no lane is attached to it any more. abort: RST in
  * any case. */
 void comm_close(struct comm *comm, bool abort);
 /* As comm_close(comm, true) by a caller that holds the poller of its only lane so far, before anyone else knows the comm. */

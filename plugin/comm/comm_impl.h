@@ -154,7 +154,7 @@ void comm_recv_run(struct comm *comm);
 void ack_message_done(struct comm *comm, uint64_t bytes);
 /* A record, or what has come of one, is in its place. */
 void ack_count(struct comm *comm, uint64_t message, uint64_t bytes);
-/* All that the sender was told may be lost. */
+/* All records that were sent to the sender may be lost. */
 void ack_again(struct comm *comm);
 /* Is a CREDIT due? */
 bool ack_credit_due(const struct comm *comm);

@@ -108,7 +108,7 @@ static void comm_choose_control(struct comm *comm)
 	if (control == comm->control)
 		return;
 	comm->control = control;
-	/* What the old one was told may be lost. */
+	/* What was sent on the old one may be lost. */
 	if (comm->side == COMM_RECV)
 		ack_again(comm);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* comm_turn.c - who advances a comm when: its poller, the engines of its lanes, the control thread. */
+/* comm_turn.c - turns of a comm: its poller, the engines of its lanes, the control thread. */
 #include <assert.h>
 #include <sched.h>
 #include <stddef.h>
@@ -24,7 +24,7 @@
  * another engine drives is woken by that engine's work; of a kernel lane the application is told by `kernel_due`, and the
  * control thread by `rouse`, which it leaves when it rests.
  *
- * Kernel lanes beside HARP lanes. A look at an engine reads memory, a look at kernel lanes costs a system
+ * Kernel lanes and HARP lanes together. A look at an engine reads memory, a look at kernel lanes costs a system
  * call. So kernel lanes that carry nothing are looked at now and then, and more seldom while messages go by HARP
  * lanes. The price is the latency of the first message that comes by a kernel lane again.
  */
@@ -373,7 +373,7 @@ void comm_poll(struct comm *comm)
 	/* For the control thread, which stays away then. */
 	atomic_store_explicit(&comm->poller.polled_ns, now_ns, memory_order_relaxed);
 	if (comm_has_engines(comm)) {
-		/* An only lane cannot stall beside others: its engine's events are enough. A tick would wake the
+		/* A single lane cannot stall while others move: its engine's events are enough. A tick would wake the
 		 * thread that sleeps on it. */
 		if (comm->failover && now_ns - comm->ticked_ns >= TICK_NS)
 			comm_tick(comm, now_ns);

@@ -55,7 +55,7 @@ static pthread_cond_t memory_waited = PTHREAD_COND_INITIALIZER;
 
 /* ---- the stacks -------------------------------------------------------------------------------- */
 
-/* One call of a stack, by whoever has its engine's poller. */
+/* One call of a stack, by the holder of its engine's poller. */
 struct memory_call {
 	struct work work; /* first */
 	struct engine *engine;
@@ -114,7 +114,7 @@ static int memory_take_back(struct engine *engine, const struct memory_piece *pi
 		     "stopped: don't use them again, and end the process",
 		     engine_describe(engine), piece->bytes, piece->base,
 		     (unsigned)(MEMORY_WAIT_NS / 1000000000u));
-	return rc == -ENOENT ? 0 : rc; /* it could not be told */
+	return rc == -ENOENT ? 0 : rc; /* it was never announced */
 }
 
 /* memory_lock held, and let go of meanwhile. Engines that come now don't know the piece. */
@@ -220,7 +220,7 @@ int plugin_memory_add(struct comm *comm, const void *base, size_t bytes, void **
 		slot->comm = comm;
 		slot->closing = 0;
 		slot->piece = (struct memory_piece){ base, bytes };
-		/* Who receives is written to by the processor. */
+		/* A receive buffer is written by the processor. */
 		slot->sent_from = comm->side == COMM_SEND && bytes > 0;
 		comm->registered++;
 		*out = slot_handle((uint32_t)(slot - slots));

@@ -410,7 +410,7 @@ int scheduler_best(const struct scheduler *scheduler, unsigned kinds, uint64_t b
 		if (rank > best_rank)
 			continue;
 		if (scheduler_is_tried(l, now_ns))
-			finish_ns |= WAITS_NS; /* before nobody of its rank */
+			finish_ns |= WAITS_NS; /* after all others of its rank */
 		choices = rank < best_rank ? 1 : choices + 1;
 		if (rank < best_rank || finish_ns < best_ns) {
 			best = index;

@@ -43,7 +43,7 @@ struct acceptor {
 	struct listen_comm *listens;
 	unsigned rail_count;
 	struct acceptor *rails[RAIL_PAIRS_MAX]; /* of our comms; the first is ourselves */
-	atomic_bool held;                       /* the kernel sockets accept nobody */
+	atomic_bool held;                       /* the kernel sockets accept no connection */
 };
 
 /* ---- for pending_set ----------------------------------------------------------------------------- */
@@ -304,7 +304,7 @@ void acceptor_close(struct acceptor *acceptor)
 	free(acceptor);
 }
 
-/* ---- what peers are told ---------------------------------------------------------------------- */
+/* ---- what is sent to peers ---------------------------------------------------------------------- */
 
 /* Of the other listeners as many as there is room for, the lowest queues first: on the first queue packets arrive
  * on most NICs. */
@@ -422,7 +422,7 @@ void acceptor_add(struct acceptor *acceptor, struct listen_comm *listen)
 	pthread_mutex_unlock(&acceptor->lock);
 }
 
-/* A list of comms that nobody will have. No poller held. */
+/* A list of comms that no accept will return. No poller held. */
 static void acceptor_drop(struct comm *comm)
 {
 	while (comm) {

@@ -24,7 +24,7 @@ int acceptor_open_harp(struct acceptor *acceptor, struct engine_set *engines);
  * thread; never waits. */
 void acceptor_hold(struct acceptor *acceptor);
 void acceptor_let_in(struct acceptor *acceptor);
-/* Drops everybody who is not in a comm. No listen comm is left. */
+/* Drops all connections that are not in a comm. No listen comm is left. */
 void acceptor_close(struct acceptor *acceptor);
 int acceptor_dev(const struct acceptor *acceptor);
 
@@ -57,14 +57,14 @@ void acceptor_set_rails(struct acceptor *acceptor, struct acceptor *const *list,
 /* Takes it away and drops the comms that wait in it. */
 void acceptor_remove(struct acceptor *acceptor, struct listen_comm *listen);
 /* Takes turns and the next ready comm; 0 and NULL when there is none yet. An error is of a peer that acceptor_fail() was called
- * for, and told once: the next may be accepted. */
+ * for, and reported once: the next may be accepted. */
 int acceptor_accept(struct acceptor *acceptor, struct listen_comm *listen, struct comm **out);
 
 /* ---- for pending.c; any poller -------------------------------------------------------------------- */
 
 /* The value of extension 2 of CHALLENGE, and its bytes. */
 size_t acceptor_rails(struct acceptor *acceptor, uint8_t out[RAILS_BYTES_MAX]);
-/* The secret of who listens under that id; false when nobody does. */
+/* The secret of the listen comm of that id; false: there is none. */
 bool acceptor_secret(struct acceptor *acceptor, uint64_t listen_id,
 		     uint8_t secret[HANDLE_SECRET_BYTES]);
 /* May it have READY, or wait so many to be accepted already? */
@@ -77,7 +77,7 @@ void acceptor_warn_full(struct acceptor *acceptor, uint64_t listen_id,
 void acceptor_fail(struct acceptor *acceptor, uint64_t listen_id, const struct harp_endpoint *peer,
 		   int error);
 /* Puts a comm where acceptor_accept() finds it, and lets further lanes in by key (NULL: a comm of one lane).
- * False when nobody listens there any more, or a comm of that id is there. */
+ * False: the listen comm is closed, or a comm of that id is there. */
 bool acceptor_ready(struct acceptor *acceptor, uint64_t listen_id, struct comm *comm,
 		    uint64_t comm_id, const uint8_t *key);
 

@@ -17,8 +17,8 @@
  *
  * A kernel lane is the control thread's until it is proved, so it answers although the application does not poll. A HARP
  * lane's attempt is started, advanced and stopped by work that is posted to its engine. A timer looks at deadlines and, for
- * HARP lanes, at rounds of SYNs. Whoever ends the attempt gives the lane to the comm at once (proved()), leaves the result,
- * and posts the owner's work.
+ * HARP lanes, at rounds of SYNs. The poller that ends the attempt gives the lane to the comm
+ * (proved()), stores the result, and posts the owner's work.
  */
 
 #define OPEN_NS 3000000000ull /* of a further lane: until it is open, and until it is proved */

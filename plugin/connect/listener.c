@@ -17,8 +17,8 @@
 
 #define ACCEPTS_A_TURN 16u
 #define BACKLOG 128 /* of our stacks, which answer by cookies beyond it */
-/* The kernel drops what is more, and who is dropped comes again after a second: unauthenticated peers who come by thousands must not fill
- * it while the control thread waits for a processor. */
+/* The kernel drops further SYNs, which are repeated after a second only. Thousands of unauthenticated peers must not fill the
+ * backlog while the control thread waits for a processor. */
 #define KERNEL_BACKLOG 1024
 #define LOOK_NS 50000000ull        /* at the pending_set' deadlines */
 #define REST_NS 100000000ull       /* of a listener while descriptors are short */

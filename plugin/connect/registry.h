@@ -13,7 +13,7 @@
 
 /* A comm into which further lanes are let by key. -EEXIST: there is one of that id; -ENOMEM. */
 int registry_add(struct comm *comm, uint64_t comm_id, const uint8_t key[PREAMBLE_KEY_BYTES]);
-/* A comm of that id is about to be added: who calls further lanes finds its key. NULL: there is one, or no memory. */
+/* A comm of that id is about to be added: further lanes find its key. NULL: there is one, or no memory. */
 struct registry_entry *registry_expect(uint64_t comm_id, const uint8_t key[PREAMBLE_KEY_BYTES]);
 /* It was added, or will not be. */
 void registry_forget(struct registry_entry *expected);

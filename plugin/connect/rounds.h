@@ -14,11 +14,11 @@
 enum rounds_kind {
 	ROUNDS_WRONG,   /* it will do so again: a proof that does not hold */
 	ROUNDS_REFUSED, /* no way to anybody: nothing at that port, no route, no descriptor */
-	ROUNDS_UNKNOWN, /* HELLO was reset: nobody listens under that id, or unauthenticated peers crowd the listener */
-	ROUNDS_TURNED_AWAY, /* silence, or reset later than that: somebody there knows us */
+	ROUNDS_UNKNOWN, /* HELLO was reset: the listen comm is closed, or the listener is crowded */
+	ROUNDS_TURNED_AWAY, /* silence, or a later reset: the listen comm exists */
 };
 
-/* What the end of an attempt tells who reads of it. Of a round the last that tells most is kept. */
+/* How much the end of an attempt explains. Of a round the last one that explains most is reported. */
 enum rounds_detail {
 	ROUNDS_NOT_TRIED,
 	ROUNDS_SILENCE, /* no answer */
@@ -27,12 +27,12 @@ enum rounds_detail {
 };
 
 struct rounds {
-	uint64_t timeout_ns;     /* of the connect, HARP_CONNECT_TIMEOUT_MS */
-	uint64_t spread;         /* at random: who comes again does not come with all others */
-	unsigned rounds;         /* that are over */
+	uint64_t timeout_ns; /* of the connect, HARP_CONNECT_TIMEOUT_MS */
+	uint64_t spread; /* random: connects that were dropped together do not return together */
+	unsigned rounds; /* that are over */
 	enum rounds_kind kind;   /* of the present one so far */
 	enum rounds_detail news; /* of the present one so far */
-	uint64_t in_vain_ns;     /* since when nobody there has known us; 0: since never */
+	uint64_t in_vain_ns;     /* since when no listen comm was found; 0: one was */
 	uint64_t not_before_ns;  /* the next round */
 };
 

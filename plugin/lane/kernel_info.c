@@ -20,7 +20,7 @@
  *
  * When a question was asked the kernel does not say: tcpi_last_data_sent passes over probes, and counts what is sent
  * again. So a question counts from the first look that finds it, and one that is out at two looks with an answer between
- * them may be another: it counts from the second. Nobody is given up early by that, nor later than by the time between
+ * them may be another: it counts from the second. No peer is given up early by that, nor later than by the time between
  * two looks. Whether there was an answer the count of segments tells exactly, where the clocks don't (the kernel's goes in
  * steps of up to 10 ms, and ours may have been read a while ago). Segments that are no answer, which anybody
  * can make, are counted too: hence a look at the time of the last ACK as well.

@@ -56,9 +56,9 @@ struct lane_ops {
 	void (*info)(struct lane *lane, struct lane_info *info);
 	/* No more will be sent: FIN after what is queued. */
 	void (*shutdown)(struct lane *lane);
-	/* A request took so long from its posting to its end. NULL: nobody counts it. */
+	/* A request took so long from its posting to its end. NULL: it is not counted. */
 	void (*observe)(struct lane *lane, uint64_t latency_ns);
-	/* What it is for, to be shown to people: "send". NULL: nobody looks. */
+	/* What it is for, to be shown to people: "send". NULL: it is not shown. */
 	void (*label)(struct lane *lane, const char *text);
 	/* Ends and frees the lane. abort: RST, else orderly in the background. */
 	void (*close)(struct lane *lane, bool abort);

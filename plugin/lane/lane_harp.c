@@ -393,7 +393,7 @@ static void lane_harp_tick(struct engine_lane *l, uint64_t now_ns)
 	}
 	if (harp_conn_info(h->conn, &info, sizeof(info)))
 		return;
-	/* Before it was watched nobody asked the peer to say anything. */
+	/* Before it was watched no answer of the peer was due. */
 	received_ns = info.last_rcv_ns > h->watched_ns ? info.last_rcv_ns : h->watched_ns;
 	if (now_ns < received_ns + LANE_HARP_SILENCE_NS) {
 		h->warned_silent = false;

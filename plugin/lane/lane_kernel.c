@@ -56,7 +56,7 @@ struct lane_kernel {
 	bool ack_owed;  /* read since TCP_QUICKACK was last set */
 	bool between;   /* the last receive was of control bytes: a payload begins with the next */
 	bool bulk;      /* the last payload was large */
-	int send_error; /* that a send has told: the kernel tells it once */
+	int send_error; /* of a failed send: the kernel reports it once */
 	uint64_t sent_bytes;
 	struct kernel_silence silence;
 	size_t ahead_begin, ahead_end;

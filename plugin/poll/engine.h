@@ -6,10 +6,9 @@
  * joined) with the last reference. Init or the control thread makes it (interface_open()), since
  * that waits. How many engines a device can have, and why not more, is decided once.
  *
- *   engine.c         the sets: opening, closing, references, fork
- *   engine_open.c    one engine: by harpd, or by the process itself
+ *   engine.c         engines by harpd or by the process itself, their sets, references, fork
  *   engine_turn.c    one engine: lanes, a turn of its poller, what it reports
- *   engine_thread.c  who drives when: background poller and dedicated threads
+ *   engine_thread.c  the background poller and dedicated threads
  */
 #ifndef HARP_PLUGIN_ENGINE_H
 #define HARP_PLUGIN_ENGINE_H

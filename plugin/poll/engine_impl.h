@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* engine_impl.h - between engine.c, engine_open.c, engine_turn.c and engine_thread.c: what an engine is made of. */
+/* engine_impl.h - between engine.c, engine_turn.c and engine_thread.c: what an engine is made of. */
 #ifndef HARP_PLUGIN_ENGINE_IMPL_H
 #define HARP_PLUGIN_ENGINE_IMPL_H
 
@@ -34,14 +34,9 @@ struct engine {
 	atomic_bool
 		news; /* the host's: set by the thread that saw them come, cleared by a turn. Relaxed:
 			   * a turn that misses them is followed by one that does not */
-	atomic_bool sleeping; /* Writer: thread. Reader: who posts work. See engine_thread.c */
+	atomic_bool
+		sleeping; /* Writer: thread. Reader: threads that post work. See engine_thread.c */
 };
-
-/* ---- engine_open.c --------------------------------------------------------------------------- */
-
-/* The device's queue of that index, or any other of harpd's NICs. NULL: why says the reason. */
-struct engine *engine_new(int dev, unsigned index, char *why, size_t why_len);
-void engine_free(struct engine *engine);
 
 /* ---- engine_turn.c --------------------------------------------------------------------------- */
 
@@ -53,7 +48,7 @@ void engine_requests(void *ctx, uint64_t now_ns);
 bool engine_turn(struct engine *engine, uint64_t now_ns);
 /* Poller held: when a turn is due though nothing comes. */
 uint64_t engine_deadline_ns(const struct engine *engine);
-/* Nobody else knows the engine any more: finishes what is closing, within the linger, and says what
+/* No other thread uses the engine: finishes what is closing, within the linger, and says what
  * it did in all. */
 void engine_finish(struct engine *engine);
 
@@ -67,7 +62,7 @@ struct engine_thread_options {
 	bool dedicated;
 	bool crowded; /* dedicated, but fewer cores than such threads: stands by like a background poller */
 	int core;         /* to be pinned to; -1: none */
-	uint64_t idle_ns; /* background poller: nobody has polled for so long */
+	uint64_t idle_ns; /* background poller: no thread has polled for so long */
 	uint64_t spin_ns; /* dedicated: turns without work before it sleeps, at most */
 };
 /* 0, or -errno with one line in why. */
@@ -75,7 +70,7 @@ int engine_thread_start(struct engine_thread **out, struct engine *const *engine
 			const struct engine_thread_options *opt, char *why, size_t why_len);
 /* Joins it. The engines can be driven on by the caller. NULL is accepted. */
 void engine_thread_stop(struct engine_thread *thread);
-/* Who shares wake-ups and sleep with it: engine->driver.wake and advance. */
+/* engine->poller.wake and advance. */
 void engine_wake(struct poller *poller);
 void engine_advance(struct poller *poller, uint64_t now_ns);
 /* In a forked child. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* engine_thread.c - who drives an engine when: the background poller, dedicated threads, and their sleep. */
+/* engine_thread.c - the threads that poll engines, the background poller and dedicated ones, and their sleep. */
 #include <errno.h>
 #include <poll.h>
 #include <sched.h>
@@ -167,7 +167,7 @@ static unsigned thread_last_look(struct engine_thread *thread, struct engine *en
 	struct pollfd *fds = thread->fds;
 
 	if (!thread_take(engine)) {
-		/* Somebody was preempted with the poller, on this very core: give way, whatever comes. */
+		/* A thread that holds the poller was preempted on this core: yield. */
 		atomic_store_explicit(&engine->sleeping, false, memory_order_relaxed);
 		*until_ns = earlier_ns(*until_ns, now_ns + thread->opt.idle_ns);
 		return count;
@@ -185,7 +185,7 @@ static unsigned thread_last_look(struct engine_thread *thread, struct engine *en
 	return count;
 }
 
-/* A descriptor says that something came. The host's news would go on saying so until a tick reads them. */
+/* A descriptor is ready. The host's events stay ready until a tick reads them. */
 static void thread_woken(struct engine_thread *thread, unsigned fds)
 {
 	uint64_t count;

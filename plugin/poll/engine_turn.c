@@ -13,7 +13,7 @@
 #include "process/config.h"
 #include "device/device.h"
 
-#define ENGINE_TICK_NS 50000000ull /* closes, probes, silence, the host's news */
+#define ENGINE_TICK_NS 50000000ull /* closes, probes, silence, the host's events */
 
 struct poller *engine_poller(struct engine *engine)
 {
@@ -139,7 +139,7 @@ static void engine_control(struct engine *engine, uint64_t now_ns)
 {
 	int rc;
 
-	/* Before it looks: what comes while it does is news again. */
+	/* Before it looks: what comes meanwhile sets it again. */
 	atomic_store_explicit(&engine->news, false, memory_order_relaxed);
 	rc = harp_instance_control(engine->instance, now_ns);
 

@@ -29,7 +29,7 @@ void poller_post(struct poller *poller, struct work *work)
 {
 	struct work *head;
 
-	/* Read-modify-write on both sides (see poller_run_ready): whoever finds it queued knows that a
+	/* Read-modify-write on both sides (see poller_run_ready): a caller that finds it queued knows that a
 	 * run which sees everything written before this line is still to come. */
 	if (atomic_exchange_explicit(&work->queued, true, memory_order_acq_rel))
 		return;

@@ -17,7 +17,7 @@
 
 /* A thing to run with the poller held: a comm with new requests, a connection to open. Embedded. */
 struct work {
-	struct work *next;  /* Writer: who posted it, until the driver takes the list */
+	struct work *next;  /* Writer: the thread that posts it, until the poller takes the list */
 	atomic_bool queued; /* release in poller_post, acquire when run: one place in the list */
 	void (*run)(struct work *work, uint64_t now_ns);
 };
@@ -39,7 +39,7 @@ uint64_t clock_now_ns(void); /* CLOCK_MONOTONIC */
 void poller_init(struct poller *poller, void (*advance)(struct poller *, uint64_t));
 /* Any thread: puts work on the ready list unless it is there. */
 void poller_post(struct poller *poller, struct work *work);
-/* The poller if it is free, without a turn; who has taken it gives it. */
+/* Acquires the poller if it is free, without a turn. */
 bool poller_try(struct poller *poller);
 void poller_release(struct poller *poller);
 /* Poller held: the clock of a turn. The caller read its clock before it acquired the poller. Another thread may have polled
@@ -52,7 +52,7 @@ bool poller_poll_at(struct poller *poller, uint64_t now_ns);
 bool poller_poll(struct poller *poller);
 /* Poller held: runs everything that is ready. Returns how many. */
 unsigned poller_run_ready(struct poller *poller, uint64_t now_ns);
-/* Posts work and takes turns (yielding in between) until it has run, here or by who has the poller; for
+/* Posts work and takes turns (yielding in between) until it has run, here or by the holder of the poller; for
  * set-up and close. */
 void poller_call(struct poller *poller, struct work *work);
 

@@ -262,12 +262,8 @@ static void test_unknown(void)
 {
 	char entry[400] = "HARP_";
 
-	check_hint("HARP_PATHS=xdp", "did you mean HARP_PATH?");
-	check_hint("HARP_EAGER_BYTE=1", "did you mean HARP_EAGER_BYTES?");
-	check_hint("HARP_IFNAEM=eth0", "did you mean HARP_IFNAME?");
-	check_hint("HARP_CONNECT_TIMEOUT=1", "did you mean HARP_CONNECT_TIMEOUT_MS?");
-	check_hint("HARP_path=1", "did you mean HARP_PATH?");
-	check_hint("HARP_=1", "did you mean HARP_RSS?");
+	check_hint("HARP_=1", "HARP_ is");
+	check_hint("HARP_path=1", "HARP_path");
 	check_hint("HARP_COMPLETELY_ELSEWHERE=1", "harpctl config show");
 	memset(entry + strlen(entry), 'Y', 300);
 	strcat(entry, "=1");
