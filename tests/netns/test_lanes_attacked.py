@@ -68,8 +68,8 @@ def test_sealed_lanes_are_reset_and_come_back(lab: Lab, tmp_path: Path) -> None:
         assert counters(stream, SOURCE)["lanes_replaced"] > 0
         stream.finish()
         for rank in stream.ranks:
-            assert "sealed" in rank.log()
-            assert "is not what the peer sealed" not in rank.log()
+            assert "encrypted" in rank.log()
+            assert "is not what the peer encrypted" not in rank.log()
 
 
 @pytest.mark.sample("IPv6-xdp", "IPv4-kernel", "IPv6-auto")
