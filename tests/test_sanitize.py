@@ -217,7 +217,7 @@ def engines_used(said: list[str]) -> None:
 
 @pytest.mark.parametrize("drive", ["inline", "dedicated"])
 def test_thread_engines(thread_build: Path, need_root: None, drive: str) -> None:
-    """One guardian for four engines, and a thread for each."""
+    """One background poller for four engines, and a thread for each."""
     env = THREAD | ENGINES | {"HARP_DRIVE": drive}
     engines_used(bench(thread_build, "allreduce", FOUR_QUEUES, env))
 

@@ -44,7 +44,7 @@ struct plugin_config {
 	bool ifname_set; /* named by the user: HARP may be attached whatever that costs the kernel */
 	bool ifname_is_nccl; /* ifname is NCCL_SOCKET_IFNAME's: it says nothing of DPDK ports */
 	int family;          /* NCCL_SOCKET_FAMILY: 0, AF_INET, AF_INET6 */
-	/* NCCL_SOCKET_NTHREADS and NCCL_NSOCKS_PERTHREAD; -1: not set. parallel.c says what follows. */
+	/* NCCL_SOCKET_NTHREADS and NCCL_NSOCKS_PERTHREAD; -1: not set. device_sysfs.c says what follows. */
 	int nccl_threads, nccl_sockets_per_thread;
 	/* Lanes of a comm over each NIC that it uses. kernel_lanes 0: as NCCL's socket
 	 * transport would have on that NIC. */

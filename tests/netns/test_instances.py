@@ -222,7 +222,7 @@ def threads(actor: Actor, name: str) -> list[list[int]]:
 
 
 def test_the_drive_setting_chooses_the_polling_thread(switched: Lab) -> None:
-    """One guardian for all, or a thread for each, on the cores that were named."""
+    """One background poller for all, or a thread for each, on the cores that were named."""
     core = cpus()[-1]
     with ranks(switched, 0, HARP_DRIVE="inline") as both:
         both.sender.call("listen")
@@ -246,7 +246,9 @@ def test_a_core_that_is_not_ours(switched: Lab) -> None:
         assert all(both.pump())
 
 
-SLEEPS_PER_S = 1.5  # of a guardian or an engine's thread: one of 100 ms, then of a second each
+SLEEPS_PER_S = (
+    1.5  # of a background poller or an engine's thread: one of 100 ms, then of a second each
+)
 ASKS_PER_S = (
     2  # of an instance: a look at what brings packets, and once more where a lock was taken
 )
@@ -276,7 +278,7 @@ def test_waiting_costs_next_to_nothing(
     assert "HARP TCP" in str(report["log"])
     late, polls = report["results"]
     asleep = SLEEPS_PER_S * threads + ASKS_PER_S * QUEUES + PROCESS_WAKES_PER_S + SETTLING_PER_S
-    # One guardian always looks at who polls, the others while that one stands still.
+    # One background poller always looks at who polls, the others while that one stands still.
     stood_still = 1 - min(1, polls["polling_cpu_percent"] / 100)
     looking = 1 + stood_still * (threads - 1)
     for rank in (late, polls):
@@ -329,7 +331,7 @@ def test_the_hosts_news_wake_it_for_a_moment(
 def test_a_dedicated_thread_sleeps_when_nothing_comes(tools: Tools) -> None:
     """One instance has its core on any machine with two; the actors' own threads wait in read()."""
     if len(cpus()) < 2:
-        pytest.skip("a thread of one core stands by like a guardian")
+        pytest.skip("a thread of one core stands by like a background poller")
     idle_s = 5.0
     job = {"HARP_INSTANCES": "1", "HARP_DRIVE": "dedicated", "HARP_PATH": "xdp"}
     with Lab() as lab, ranks(lab, 1, **job) as both:

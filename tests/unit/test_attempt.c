@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_dial.c - the round trip that a dial measures, over lanes in memory: from HELLO to CHALLENGE, and none where
+ * test_attempt.c - the round trip that an attempt measures, over lanes in memory: from HELLO to CHALLENGE, and none where
  * the answer was there before the dial had come back from sending. And for how long it waits for which answer.
  */
 #include <errno.h>

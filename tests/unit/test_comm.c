@@ -242,7 +242,7 @@ static void test_death(void)
 	fake_pair_free(&t.pairs[0]);
 }
 
-/* ---- threads: one driver, as an engine's, a thread for each end and a guardian --------------- */
+/* ---- threads: one poller, as an engine's, a thread for each end and a background --------------- */
 
 enum { THREAD_MESSAGES = 2000 };
 
@@ -251,7 +251,7 @@ struct threads {
 	atomic_bool stop;
 };
 
-static void *thread_guardian(void *arg)
+static void *thread_background(void *arg)
 {
 	struct threads *all = arg;
 
@@ -290,19 +290,19 @@ static void *thread_receiver(void *arg)
 static void test_threads(void)
 {
 	static struct threads all;
-	pthread_t guardian, sender, receiver;
+	pthread_t background, sender, receiver;
 
 	talk_seed = 3;
 	talk_open(&all.t, THREAD_MESSAGES, 1);
 	for (uint64_t m = 0; m < THREAD_MESSAGES; m++)
 		all.t.sizes[m] %= 40000;
-	pthread_create(&guardian, NULL, thread_guardian, &all);
+	pthread_create(&background, NULL, thread_background, &all);
 	pthread_create(&sender, NULL, talk_sender, &all.t);
 	pthread_create(&receiver, NULL, thread_receiver, &all);
 	pthread_join(sender, NULL);
 	pthread_join(receiver, NULL);
 	atomic_store(&all.stop, true);
-	pthread_join(guardian, NULL);
+	pthread_join(background, NULL);
 	comm_close(all.t.send, false);
 	comm_close(all.t.recv, false);
 	talk_free(&all.t);
