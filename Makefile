@@ -47,9 +47,10 @@ test-long: build-tests
 test-nccl: build-tests
 	@$(AS_ROOT) $(PYTEST) tests/nccl -m 'nccl or not nccl' $(PYTESTFLAGS)
 
-# .[torch] without HARP itself, which lies in the source tree.
+# The extras' packages, without HARP itself, which lies in the source tree.
 test-torch: build-tests
-	@.venv/bin/python tools/lock.py --ranges torch | .venv/bin/python -m pip install -q -r /dev/stdin
+	@for extra in torch torch-test; do .venv/bin/python tools/lock.py --ranges $$extra; done | \
+		.venv/bin/python -m pip install -q -r /dev/stdin
 	@$(AS_ROOT) $(PYTEST) tests/torch $(PYTESTFLAGS)
 
 sanitize: build-tests

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch.distributed import Backend, ProcessGroup
 
-__all__ = ["register", "stats", "tune"]
+__all__ = ["register", "stats"]
 
 
 def register() -> None:

@@ -8,8 +8,9 @@
  * An asynchronous one returns a HarpWork, which owns the tensors until its last call is done.
  *
  * Threads. libharp-coll reports a finished call from the thread that found out, with no lock held:
- * a thread in wait(), or the library's own. That thread copies results back, completes the Work and
- * then its Future. It needs the GIL only for callbacks that Python attached to the Future.
+ * a thread in wait(), or the library's own. That thread copies results back and completes the Work.
+ * A Future, where one was asked for, is completed by a thread of its own: callbacks attached to it
+ * may need the GIL and may wait for further operations, as those of torch's PowerSGD hook do.
  * A thread that closes a group joins the library's thread, so it must not hold the GIL.
  *
  * Store. The group's keys go through a clone of the given store, as a thread of the application may
@@ -17,11 +18,14 @@
  *
  * Compiled on the user's machine (harp/torch/building.py), as c10d has no stable ABI.
  */
+#include <atomic>
 #include <cerrno>
 #include <condition_variable>
 #include <cstdio>
 #include <cstring>
+#include <deque>
 #include <exception>
+#include <functional>
 #include <mutex>
 #include <optional>
 #include <set>
@@ -77,10 +81,13 @@ template <typename... Words> [[noreturn]] void refuse(const char *name, const Wo
 	C10_THROW_ERROR(ValueError, c10::str(name, ": ", words...));
 }
 
-/* Called with the library's lock held: it takes no lock of Python or torch. */
+/*
+ * The plugin's warnings; the library's own are the texts of errors, too. Called with the library's
+ * lock held: it takes no lock of Python or torch.
+ */
 void log_warning(void *, int level, const char *text)
 {
-	if (level == 2)
+	if (level == 2 && !strncmp(text, "NET/", 4))
 		fprintf(stderr, "harp: %s\n", text);
 }
 
@@ -238,13 +245,21 @@ struct Plan {
 		return dtype_of(like.scalar_type()) ? 1 : like.element_size();
 	}
 
+	/* The library wants an address, and an empty tensor has none. */
+	static void *memory_of(const Tensor &tensor)
+	{
+		static char nothing;
+
+		return tensor.numel() ? tensor.data_ptr() : &nothing;
+	}
+
 	const void *source(const Tensor &tensor)
 	{
 		check_dense(name, tensor);
 		inputs.push_back(tensor);
 		kept.push_back(is_plain(tensor) ? tensor
 						: tensor.resolve_conj().resolve_neg().contiguous());
-		return kept.back().data_ptr();
+		return memory_of(kept.back());
 	}
 
 	void *target(const Tensor &tensor)
@@ -258,7 +273,7 @@ struct Plan {
 						 at::MemoryFormat::Contiguous));
 			copies.emplace_back(tensor, kept.back());
 		}
-		return kept.back().data_ptr();
+		return memory_of(kept.back());
 	}
 
 	/* Input and output at once. */
@@ -279,6 +294,74 @@ struct Plan {
 		for (const auto &[tensor, copy] : copies)
 			tensor.copy_(copy);
 	}
+};
+
+/* ---- threads that complete Futures ------------------------------------------------------------------------ */
+
+/*
+ * As many threads as there are Futures whose callbacks have not returned. They end after some idle
+ * seconds. Never destroyed: threads may outlive main().
+ */
+class Completions {
+    public:
+	static Completions &instance()
+	{
+		static auto *completions = new Completions;
+
+		return *completions;
+	}
+
+	void run(std::function<void()> &&function)
+	{
+		std::lock_guard<std::mutex> lock(lock_);
+
+		queue_.push_back(std::move(function));
+		if (queue_.size() > idle_) {
+			threads_++;
+			std::thread([this] { loop(); }).detach();
+		} else {
+			wake_.notify_one();
+		}
+	}
+
+	/* Before the interpreter ends: callbacks may need it. */
+	void drain()
+	{
+		std::unique_lock<std::mutex> lock(lock_);
+
+		drained_.wait_for(lock, std::chrono::seconds(2),
+				  [this] { return queue_.empty() && idle_ == threads_; });
+	}
+
+    private:
+	void loop()
+	{
+		std::unique_lock<std::mutex> lock(lock_);
+
+		for (;;) {
+			idle_++;
+			drained_.notify_all();
+			const bool has_work = wake_.wait_for(lock, std::chrono::seconds(10),
+							     [this] { return !queue_.empty(); });
+			idle_--;
+			if (!has_work)
+				break;
+			{
+				std::function<void()> function = std::move(queue_.front());
+
+				queue_.pop_front();
+				lock.unlock();
+				function();
+			}
+			lock.lock();
+		}
+		threads_--;
+	}
+
+	std::mutex lock_;
+	std::condition_variable wake_, drained_;
+	std::deque<std::function<void()>> queue_;
+	size_t idle_ = 0, threads_ = 0;
 };
 
 /* ---- Work ---------------------------------------------------------------------------------------------- */
@@ -358,6 +441,18 @@ class HarpWork : public Work
 
 	intrusive_ptr<c10::ivalue::Future> getFuture() override
 	{
+		bool is_done;
+		{
+			std::lock_guard<std::mutex> lock(mutex_);
+
+			if (future_)
+				return future_;
+			future_ = c10::make_intrusive<c10::ivalue::Future>(
+				c10::ListType::create(c10::TensorType::get()));
+			is_done = completed_;
+		}
+		if (is_done)
+			complete_future();
 		return future_;
 	}
 
@@ -420,6 +515,24 @@ class HarpWork : public Work
 		plan_.kept.clear();
 		plan_.copies.clear();
 		finish(failure_);
+		bool has_future;
+		{
+			std::lock_guard<std::mutex> lock(mutex_);
+
+			has_future = static_cast<bool>(future_);
+		}
+		if (has_future)
+			Completions::instance().run(
+				[work = intrusive_ptr<HarpWork>::reclaim_copy(this)] {
+					work->complete_future();
+				});
+	}
+
+	/* complete() and getFuture() may both find that it is time. */
+	void complete_future()
+	{
+		if (is_future_complete_.exchange(true))
+			return;
 		if (failure_)
 			future_->setError(failure_);
 		else
@@ -431,7 +544,8 @@ class HarpWork : public Work
 	size_t left_; /* calls that are not done */
 	std::exception_ptr failure_;
 	const uint64_t sequence_;
-	intrusive_ptr<c10::ivalue::Future> future_;
+	intrusive_ptr<c10::ivalue::Future> future_; /* once it was asked for */
+	std::atomic<bool> is_future_complete_ = false;
 };
 
 /* ---- the store ------------------------------------------------------------------------------------------- */
@@ -659,7 +773,7 @@ class HarpBackend : public c10d::Backend
 		int64_t offset = 0;
 
 		plan.reduces(call, joined, opts.reduceOp);
-		call.call.in = call.call.out = joined.data_ptr();
+		call.call.in = call.call.out = Plan::memory_of(joined);
 		plan.kept.push_back(joined);
 		plan.inputs = plan.outputs = tensors;
 		for (const Tensor &tensor : tensors) {
@@ -1261,6 +1375,7 @@ void close_all()
 	for (HarpBackend *backend : open_backends)
 		backend->close_group();
 	open_backends.clear();
+	Completions::instance().drain();
 }
 
 py::dict stats(const intrusive_ptr<c10d::Backend> &backend)

@@ -9,6 +9,7 @@ import hashlib
 import importlib.util
 import os
 import shutil
+import subprocess
 import sys
 import sysconfig
 import tempfile
@@ -108,7 +109,7 @@ def _compile(version: str, target: Path) -> None:
                 build_directory=work,
                 is_python_module=False,
             )
-        except (RuntimeError, OSError) as error:
+        except (RuntimeError, OSError, subprocess.SubprocessError) as error:
             log = target.parent / "error.log"
             log.write_text(str(error))
             newest = ".".join(map(str, NEWEST))
