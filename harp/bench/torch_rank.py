@@ -40,7 +40,7 @@ def is_right(group: dist.ProcessGroup, size: int) -> bool:
     wanted = data * (world * (world + 1) / 2)
     data *= dist.get_rank(group) + 1
     dist.all_reduce(data, group=group)
-    return torch.equal(data, wanted)
+    return bool(torch.equal(data, wanted))
 
 
 def measure(groups: dict[str, dist.ProcessGroup], size: int, rounds: int) -> dict[str, Any]:

@@ -51,6 +51,10 @@ class TestDistBackendWithSpawn(TestDistBackend, DistributedTest._DistTestBase):
 
         self._start_processes(process)
 
+    @unittest.skip('DDP\'s log names every backend "custom" that is not of torch itself')
+    def test_ddp_logging_data_cpu(self) -> None:
+        """Expects the name harp there."""
+
 
 if __name__ == "__main__":
     unittest.main()
