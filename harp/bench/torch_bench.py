@@ -51,7 +51,8 @@ def check() -> None:
         raise HarpError("PyTorch is not installed: pip install 'harp-nccl[torch]'", Exit.MISSING)
 
 
-def _environment(path: str, ifname: str) -> dict[str, str]:
+def environment(path: str, ifname: str) -> dict[str, str]:
+    """Of a rank that has this interface."""
     keep = {name: value for name, value in os.environ.items() if not name.startswith("NCCL_")}
     return keep | {
         "HARP_PATH": path,
@@ -87,7 +88,7 @@ def run_once(lab: Lab, options: TorchOptions, path: str) -> list[dict[str, Any]]
                     host.popen(
                         command,
                         cpu=usable[host.index % len(usable)],
-                        env=_environment(path, host.ifname),
+                        env=environment(path, host.ifname),
                         stderr=stderr,
                     )
                 )

@@ -185,3 +185,31 @@ def test_suite_of_torch() -> None:
     assert ran is not None
     assert skipped is not None
     assert int(ran[1]) - int(skipped[1]) >= 60
+
+
+def harpctl(*words: str) -> Any:
+    """The JSON document of a command."""
+    command = [str(Path(sys.executable).with_name("harpctl")), *words, "-o", "json"]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False, env=os.environ
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return json.loads(done.stdout)
+
+
+def test_bench() -> None:
+    """Sums are right on two hosts, and HARP's bytes cross the network."""
+    report = harpctl("bench", "torch", "--rounds", "1", "--max-bytes", "65536", "--path", "kernel")
+    assert report["right"]
+    assert [row["size_bytes"] for row in report["results"]] == [4, 8, 64, 1024, 8192, 32768]
+    cells = [row["paths"]["kernel"] for row in report["results"]]
+    assert all(cell["net_sent_bytes"] >= cell["size_bytes"] for cell in cells)
+    assert all(len(times) == 1 for cell in cells for times in cell["times_us"].values())
+
+
+def test_demonstration() -> None:
+    """torchrun on two hosts: the same weights over Gloo and over HARP."""
+    report = harpctl("demo", "--torch", "--epochs", "1")
+    assert report["ranks_equal_bit_for_bit"]
+    assert report["backends_equal_bit_for_bit"]
+    assert report["weights"] > 1_000_000
