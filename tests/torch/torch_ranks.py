@@ -344,6 +344,38 @@ def ddp(rank: int, world: int, folder: Path) -> None:
         assert torch.equal(harp, gloo) if is_exact else torch.allclose(harp, gloo, atol=1e-5)
 
 
+def feedback(rank: int, world: int, folder: Path) -> None:
+    """Top-k sends a quarter of a gradient in each step: all of it, after four."""
+    from harp.torch import hooks
+
+    class Weights(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weights = torch.nn.Parameter(torch.zeros(40))
+
+        def forward(self, data: torch.Tensor) -> torch.Tensor:
+            return self.weights @ data
+
+    init(rank, world, folder)
+    gradients = [
+        torch.randperm(40, generator=torch.Generator().manual_seed(r)) for r in range(world)
+    ]
+    mean = torch.stack(gradients).float().mean(0)
+    for error_feedback in (True, False):
+        model = DistributedDataParallel(Weights())
+        model.register_comm_hook(None, hooks.topk(0.25, error_feedback=error_feedback))
+        total = torch.zeros(40)
+        for step in range(5):
+            model.zero_grad()
+            model(gradients[rank].float() * (step == 0)).backward()
+            total += model.module.weights.grad
+            if step == 0:
+                assert (model.module.weights.grad == 0).any(), "the smallest are not sent"
+        assert torch.allclose(total, mean) == error_feedback
+    assert "ratio 0" in failure(lambda: hooks.topk(0))
+    dist.destroy_process_group()
+
+
 def subgroups(rank: int, world: int, folder: Path) -> None:
     """Groups of some ranks, groups by device, and a group after another."""
     init(rank, world, folder, "cpu:harp")
