@@ -181,8 +181,7 @@ def test_compiler_that_fails(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("world", "least"), [("4", 66), ("8", 79)])
-@pytest.mark.parametrize("host", [LANES, MEMORY])
+@pytest.mark.parametrize(("world", "least", "host"), [("4", 66, LANES), ("8", 79, MEMORY)])
 def test_suite_of_torch(world: str, least: int, host: str) -> None:
     """torch's own tests of backends: all that need neither a GPU nor another backend."""
     words = ["sh", "-c", 'ip link set lo up && exec "$@"', "sh", sys.executable, str(SUITE)]
