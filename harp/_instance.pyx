@@ -70,7 +70,7 @@ cdef _remember(harp_instance *instance, harp_instance *now):
 
 # --------------------------------------------------------------------------------------------------
 def steering_names():
-    """What the steering program does with packets: verdicts in order, with their help texts."""
+    """What the XDP program does with packets: verdicts in order, with their help texts."""
     cdef unsigned i = 0
     found = {}
     while harp_steering_name(i) != NULL:
@@ -155,7 +155,7 @@ def _dpdk_number(name, least):
 
 @cython.no_gc_clear
 cdef class Instance:
-    """A stack on one queue of a NIC, with the host's own addresses, routes and neighbours.
+    """A stack on one queue of a NIC, with the host's own addresses, routes and neighbors.
 
     Leased from harpd where its socket is (no privilege needed), else opened by the process itself
     (root, or CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF). daemon: "auto", "off" or "require"; socket:
@@ -326,7 +326,7 @@ cdef class Instance:
         return harp_instance_fd(self._open())
 
     def control_fileno(self):
-        """A descriptor that is readable when addresses, routes, neighbours or the link changed."""
+        """A descriptor that is readable when addresses, routes, neighbors or the link changed."""
         return harp_instance_control_fd(self._open())
 
     def stats(self):
@@ -354,7 +354,7 @@ cdef class Instance:
             self._leave()
 
     def steering(self):
-        """What the steering program did with the interface's packets, by verdict
+        """What the XDP program did with the interface's packets, by verdict
         (steering_names()). OSError ENOTSUP for a lease: harpd has the counts."""
         cdef uint64_t counts[STEERING_MAX]
         cdef int count

@@ -82,7 +82,7 @@ def demo(
             raise click.UsageError("--torch goes with --hosts, --epochs, --path and the lab's only")
         _train_torch(lab_shape(lab, hosts), epochs, path or "auto", output)
         return
-    from harp.demo import run  # numpy takes 0.1 s to import
+    from harp.demo import run  # Import late: numpy takes 0.1 s.
 
     path = path or ("auto" if nic == memif.NIC else "xdp")
     options = run.DemoOptions(
