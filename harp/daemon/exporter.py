@@ -19,9 +19,10 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from socketserver import ThreadingMixIn
 from typing import Any
+from urllib.parse import parse_qs
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
@@ -63,23 +64,30 @@ class Scrapes:
     def __init__(self, source: DaemonSource, reader: Reader) -> None:
         self._source, self._reader = source, reader
         self._lock = threading.Lock()
-        self._last: Answer | None = None
+        self._last: dict[bool, Answer] = {}
         self._problem = ""
+        self._process = ProcessCollector(registry=None)
 
-    def answer(self) -> Answer:
-        """Return the last answer if it is recent. Requests wait for an answer that is being
-        made.
+    def answer(self, per_queue: bool = False) -> Answer:
+        """Return the last answer if it is recent. Requests wait for an answer in the making.
+
+        Parameters
+        ----------
+        per_queue
+            Whether instances have series of each queue instead of sums of each NIC.
         """
         with self._lock:
-            if self._last is None or time.monotonic() - self._last.made_s >= AGE_S:
-                text = self._text()
-                self._last = Answer(text, time.monotonic())
-            return self._last
+            last = self._last.get(per_queue)
+            if last is None or time.monotonic() - last.made_s >= AGE_S:
+                last = Answer(self._text(per_queue), time.monotonic())
+                self._last[per_queue] = last
+            return last
 
-    def _text(self) -> bytes:
+    def _text(self, per_queue: bool) -> bytes:
         view = self._view()
-        pages = self._pages(view)
+        pages = self._pages(view, per_queue)
         registry = CollectorRegistry(auto_describe=False)
+        registry.register(self._process)
         registry.register(_Own(view, pages is not None))
         return generate_latest(registry) + (pages or b"")
 
@@ -91,13 +99,13 @@ class Scrapes:
             log.exception("metrics: harpd's part is missing from this scrape")
             return None
 
-    def _pages(self, view: families.DaemonView | None) -> bytes | None:
+    def _pages(self, view: families.DaemonView | None, per_queue: bool) -> bytes | None:
         """Return families of instances and jobs; None if the process that reads them failed."""
         leased = [[*place, pid] for place, pid in view.leased.items()] if view else []
         more = {"leased": leased, "nics": [nic.name for nic in view.nics] if view else []}
         problem = ""
         try:
-            fd = self._reader.ask({"kind": "metrics"}, more, READ_S)
+            fd = self._reader.ask({"kind": "metrics", "per_queue": per_queue}, more, READ_S)
             with os.fdopen(fd, "rb") as file:
                 return file.read()
         except (ReaderError, OSError) as error:
@@ -255,14 +263,19 @@ class Exporter:
 
 
 def _app(scrapes: Scrapes) -> Callable[..., Iterable[bytes]]:
-    """Return the WSGI application. Every path is /metrics."""
+    """Return the WSGI application. Every path is /metrics; ?per=queue: series of each queue."""
 
     def app(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         if environ["REQUEST_METHOD"] != "GET":
             start_response("405 Method Not Allowed", [("Allow", "GET")])
             environ[MADE]()
             return [b""]
-        answer = scrapes.answer()
+        per = parse_qs(environ.get("QUERY_STRING", "")).get("per", ["device"])
+        if per not in (["device"], ["queue"]):
+            start_response("400 Bad Request", [("Content-Type", "text/plain")])
+            environ[MADE]()
+            return [b"per is device or queue\n"]
+        answer = scrapes.answer(per == ["queue"])
         environ[MADE]()
         headers = [("Content-Type", CONTENT_TYPE)]
         if "gzip" in environ.get("HTTP_ACCEPT_ENCODING", ""):

@@ -94,7 +94,7 @@ def _labeled(
 
 
 def _per_nic(counts: Iterable[tuple[str, Mapping[str, int]]]) -> Iterator[tuple[Any, float]]:
-    """Yield rows of the labels NIC and key."""
+    """Yield rows of the labels device and key."""
     for nic, numbers in counts:
         for key, number in sorted(numbers.items()):
             yield (nic, key), number
@@ -112,28 +112,28 @@ def _daemon(view: DaemonView) -> Iterator[Metric]:
         GaugeMetricFamily,
         "harpd_nic_usable",
         "1 when harpd can lease the NIC; 0 when jobs on it have kernel lanes only.",
-        ("nic",),
+        ("device",),
         (((nic.name,), 1 if nic.usable else 0) for nic in nics),
     )
     yield _labeled(
         GaugeMetricFamily,
         "harpd_queues",
         "Queues of the NIC that harpd may lease, by state.",
-        ("nic", "state"),
+        ("device", "state"),
         _per_nic((nic.name, nic.queues) for nic in nics),
     )
     yield _labeled(
         GaugeMetricFamily,
         "harpd_queues_unreachable",
         "Queues of the NIC that are not leased because it puts all of HARP's packets on one.",
-        ("nic",),
+        ("device",),
         (((nic.name,), nic.unreachable) for nic in nics),
     )
     yield _labeled(
         CounterMetricFamily,
         "harp_steering_packets",
         "What the XDP program did with the NIC's packets, by verdict.",
-        ("nic", "verdict"),
+        ("device", "verdict"),
         _per_nic((nic.name, nic.verdicts) for nic in nics),
     )
     leases = Counter(nic for nic, _queue in view.leased)
@@ -141,7 +141,7 @@ def _daemon(view: DaemonView) -> Iterator[Metric]:
         GaugeMetricFamily,
         "harpd_leases",
         "Leases in force.",
-        ("nic",),
+        ("device",),
         (((nic.name,), leases[nic.name]) for nic in nics),
     )
     yield _single(

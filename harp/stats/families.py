@@ -2,9 +2,10 @@
 """Metric families: a pure function of a scrape's data.
 
 Names come from the lists: harp_NAME_total of a counter, harp_NAME of a gauge; drops are one counter
-with the label reason, histograms are in seconds. Labels are bounded: nic and queue of the host, and
-slot, which numbers the instances on the same queue (in several network namespaces) from 0. Jobs
-have sums over all of them, by NIC and kind of lane. No process, peer, port or label of a job
+with the label reason, histograms are in seconds. Instances have sums by device, the NIC's name, or
+series by device, queue and slot if Scene.devices is None. slot numbers the instances on the same
+queue (in several network namespaces) from 0. Jobs have sums over all of them, by device and kind of
+lane. No process, peer, port or label of a job
 becomes a Prometheus label; harp.stats.xstats limits the names of a DPDK driver's counters.
 """
 
@@ -27,8 +28,8 @@ from harp.stats.job import Job
 
 INSTANCES_MAX = 512
 QUEUE_MAX = 1023
-LABELS = ("nic", "queue", "slot")
-RAIL_LABELS = ("nic", "kind")
+LABELS = ("device", "queue", "slot")
+RAIL_LABELS = ("device", "kind")
 DIED = "lanes_died_"
 NIC_NAME = re.compile(r"[A-Za-z0-9_.:@-]{1,15}")
 # One bucket per octave, from about a microsecond to about 17 seconds.
@@ -46,6 +47,7 @@ class Scene:
     instances: tuple[Instance, ...] = ()
     ignored: Mapping[str, int] = field(default_factory=dict)  # pages, by reason
     jobs: totals.Jobs = field(default_factory=totals.Jobs)
+    devices: Mapping[str, totals.Device] | None = None  # None: series of each queue
     xstats_ignored: Mapping[str, int] = field(default_factory=dict)  # by reason
 
 
@@ -145,7 +147,7 @@ def _xstats(seen: Labeled, ignored: Mapping[str, int]) -> Iterator[Metric]:
     counted = CounterMetricFamily(
         "harp_port_xstat",
         "Counters of a DPDK port's driver, by the driver's own names.",
-        labels=("nic", "slot", "name"),
+        labels=("device", "slot", "name"),
     )
     for (nic, queue, slot), each in seen:
         # The instance on queue 0 publishes the port's counters.
@@ -217,8 +219,18 @@ def _jobs(jobs: totals.Jobs) -> Iterator[Metric]:
     comms = GaugeMetricFamily("harp_comms_open", "Open comms of these jobs.")
     comms.add_metric((), jobs.comms_open)
     yield comms
+    by = GaugeMetricFamily(
+        "harp_comms",
+        "Open comms by the kinds of their open lanes; unknown: without a record on the job's page.",
+        labels=("transport",),
+    )
+    for transport, count in jobs.comms.items():
+        by.add_metric((transport,), count)
+    yield by
     down = GaugeMetricFamily(
-        "harp_rail_down", "Jobs with a comm for which no lane over the NIC works.", labels=("nic",)
+        "harp_rail_down",
+        "Jobs with a comm for which no lane over the NIC works.",
+        labels=("device",),
     )
     for nic, count in sorted(jobs.down.items()):
         down.add_metric((nic,), count)
@@ -250,8 +262,44 @@ def _histograms(seen: Labeled) -> Iterator[Metric]:
         yield family
 
 
-def _instances(scene: Scene) -> Iterator[Metric]:
-    seen = _labeled(scene.instances)
+def _devices(devices: Mapping[str, totals.Device]) -> Iterator[Metric]:
+    """Yield the sums of each NIC's instances."""
+    rows = sorted(devices.items())
+    running = GaugeMetricFamily(
+        "harp_instances", "Instances on the NIC, of all processes.", labels=("device",)
+    )
+    for name, device in rows:
+        running.add_metric((name,), device.instances)
+    yield running
+    drops = CounterMetricFamily(
+        "harp_drops", "Dropped packets or payload, by reason.", labels=("device", "reason")
+    )
+    for one in schema.statistics():
+        if one.drop_reason:
+            for name, device in rows:
+                drops.add_metric((name, one.drop_reason), device.numbers[one.name])
+            continue
+        make: type[CounterMetricFamily | GaugeMetricFamily] = GaugeMetricFamily
+        if one.kind == "counter":
+            make = CounterMetricFamily
+        family = make(f"harp_{one.name}", sentence(one.help), labels=("device",))
+        for name, device in rows:
+            family.add_metric((name,), device.numbers[one.name])
+        yield family
+    yield drops
+    for index, (title, text) in enumerate(_page.histograms()):
+        histogram = HistogramMetricFamily(
+            f"harp_{title}_seconds", sentence(text), labels=("device",)
+        )
+        for name, device in rows:
+            histogram.add_metric(
+                (name,), octaves(device.buckets[index]), device.sums_ns[index] / 1e9
+            )
+        yield histogram
+
+
+def _queues(seen: Labeled) -> Iterator[Metric]:
+    """Yield the series of each queue."""
     starts = GaugeMetricFamily(
         "harp_instance_start_time_seconds",
         "When the instance was opened, seconds of the epoch.",
@@ -263,6 +311,11 @@ def _instances(scene: Scene) -> Iterator[Metric]:
     yield from _plain(seen)
     yield _drops(seen)
     yield from _histograms(seen)
+
+
+def _instances(scene: Scene) -> Iterator[Metric]:
+    seen = _labeled(scene.instances)
+    yield from _queues(seen) if scene.devices is None else _devices(scene.devices)
     yield from _xstats(seen, scene.xstats_ignored)
     ignored = GaugeMetricFamily(
         "harp_pages_ignored",

@@ -104,10 +104,17 @@ def _record_bytes() -> tuple[int, int, int]:
     )
 
 
-def look(found: Found, *, flows: bool = True) -> Sight:
-    """Read all pages that were found, ordered by NIC, queue and process. flows False: without
-    connections and lanes.
+def look(found: Found, *, flows: bool = True, lanes: bool | None = None) -> Sight:
+    """Read all pages that were found, ordered by NIC, queue and process.
+
+    Parameters
+    ----------
+    flows
+        Whether to read the connections of instances.
+    lanes
+        Whether to read the comms and lanes of jobs. Default: as flows.
     """
+    lanes = flows if lanes is None else lanes
     bad = [(pid, str(error)) for pid, error in found.bad]
     instances: list[Instance] = []
     jobs: list[job.Job] = []
@@ -115,7 +122,7 @@ def look(found: Found, *, flows: bool = True) -> Sight:
     for page in (*found.pages, *found.jobs):
         try:
             if page.job:
-                jobs += _job(page, room, flows)
+                jobs += _job(page, room, lanes)
             else:
                 instances += _instance(page, room, flows)
         except PageError as error:

@@ -133,29 +133,33 @@ class Reader:
     def __init__(self) -> None:
         self.scans = Scans()
         self._totals, self._names = totals.Totals(), Names()
+        self._devices = totals.DeviceTotals()
 
     def answer(self, request: dict[str, Any], more: bytes) -> int:
         """Return a memfd with the answer."""
         if request["kind"] == "metrics":
-            return written([self._metrics(json.loads(more))])
-        return written(sight_text(self._sight(flows=bool(request["flows"]))))
+            return written([self._metrics(json.loads(more), bool(request.get("per_queue")))])
+        flows = bool(request["flows"])
+        return written(sight_text(self._sight(flows=flows, lanes=flows)))
 
-    def _sight(self, *, flows: bool) -> Sight:
-        return look(self.scans.found(), flows=flows)
+    def _sight(self, *, flows: bool, lanes: bool) -> Sight:
+        return look(self.scans.found(), flows=flows, lanes=lanes)
 
-    def _metrics(self, daemon: dict[str, Any]) -> bytes:
+    def _metrics(self, daemon: dict[str, Any], per_queue: bool) -> bytes:
         """Return families of instances and jobs as Prometheus's text."""
         leased = {(ifname, queue): pid for ifname, queue, pid in daemon["leased"]}
-        scene = self.scene(leased, frozenset(daemon["nics"]))
+        scene = self.scene(leased, frozenset(daemon["nics"]), per_queue)
         registry = CollectorRegistry(auto_describe=False)
         registry.register(_Families(scene))
         return generate_latest(registry)
 
-    def scene(self, leased: families.Leased, nics: frozenset[str]) -> families.Scene:
+    def scene(
+        self, leased: families.Leased, nics: frozenset[str], per_queue: bool = False
+    ) -> families.Scene:
         """Return the data of a scrape. nics: names of NICs that may become labels, besides this
         host's.
         """
-        sight = self._sight(flows=False)
+        sight = self._sight(flows=False, lanes=True)
         instances, ignored = families.believed(sight.instances, leased)
         jobs, left_out = families.believed_jobs(sight.jobs, leased)
         for reason, count in left_out.items():
@@ -163,8 +167,10 @@ class Reader:
         ignored["unreadable"] += len(sight.bad)
         here = {name for _, name in socket.if_nameindex()}
         done = self._totals.take(jobs, nics.union(here))
+        devices = self._devices.take(instances)
         instances, xstats_ignored = self._names.sift(instances)
-        return families.Scene(instances, ignored, done, xstats_ignored)
+        shown = None if per_queue else devices
+        return families.Scene(instances, ignored, done, shown, xstats_ignored)
 
 
 # --------------------------------------------------------------------------------------------------

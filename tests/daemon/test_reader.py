@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The process that reads users' statistics for harpd: what it may do, its end, and its absence."""
+"""The process that reads users' statistics for harpd: its privileges, its end, and its absence."""
 
 import gzip
 import json
@@ -256,7 +256,7 @@ def test_all_requests_of_a_second_get_one_answer(
         assert len(set(texts)) == 1
         assert len(texts) == 5
         assert (reader.asked, len(views)) == (1, 1)
-        assert b'harp_tcp_conns{nic="harp7"' in texts[0]
+        assert b'harp_tcp_conns{device="harp7"' in texts[0]
         assert b"harpd_pages_read 1.0" in texts[0]
         monkeypatch.setattr(exporter, "AGE_S", 0.0)
         get(running.url)
@@ -281,7 +281,7 @@ def test_metrics_without_the_reader_are_harpd_s_own(
     finally:
         running.close()
     assert "harpd_pages_read 0.0" in text
-    assert 'harp_steering_packets_total{nic="eth1",verdict="rss_mismatch"} 3.0' in text
+    assert 'harp_steering_packets_total{device="eth1",verdict="rss_mismatch"} 3.0' in text
     assert "harp_tcp_conns" not in text
     (line,) = [record.getMessage() for record in caplog.records]
     assert "can't be started: No such file" in line

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The endpoint: what a scrape gets, whom it survives, and which addresses it can't have."""
+"""The metrics endpoint: the content of a scrape, misbehaving clients, and unusable addresses."""
 
 import socket
 import threading
@@ -33,10 +33,19 @@ def get(url: str) -> str:
 def test_a_scrape_has_instances_and_harpd(owner: Owner, endpoint: exporter.Exporter) -> None:
     assert endpoint.url.startswith("http://127.0.0.1:")
     text = get(endpoint.url)
-    assert 'harp_tcp_conns{nic="harp7",queue="0",slot="0"} 3.0' in text
-    assert 'harp_steering_packets_total{nic="eth1",verdict="rss_mismatch"} 3.0' in text
+    assert 'harp_tcp_conns{device="harp7"} ' in text
+    assert 'queue="' not in text
+    assert "process_resident_memory_bytes" in text
+    each = get(f"{endpoint.url}?per=queue")
+    assert 'harp_tcp_conns{device="harp7",queue="0",slot="0"} 3.0' in each
+    assert 'harp_steering_packets_total{device="eth1",verdict="rss_mismatch"} 3.0' in text
     assert f'"{owner.process.pid}"' not in text
     assert "train rank" not in text
+
+
+def test_an_unknown_breakdown_is_a_bad_request(endpoint: exporter.Exporter) -> None:
+    with pytest.raises(urllib.error.HTTPError, match="400"):
+        get(f"{endpoint.url}?per=process")
 
 
 def test_a_source_that_fails_costs_its_part_only(owner: Owner) -> None:
@@ -48,7 +57,7 @@ def test_a_source_that_fails_costs_its_part_only(owner: Owner) -> None:
         text = get(running.url)
     finally:
         running.close()
-    assert 'harp_tcp_conns{nic="harp7"' in text
+    assert 'harp_tcp_conns{device="harp7"' in text
     assert "harpd_start_time_seconds" not in text
 
 
