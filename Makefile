@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Each target does its whole set-up (system packages, .venv, build/); as root or through sudo.
 .POSIX:
-.PHONY: help build build-tests demo check test test-long test-nccl sanitize fuzz coverage tables docs site format clean
+.PHONY: help build build-tests wheel packages demo check test test-long test-nccl sanitize fuzz coverage tables docs site format clean
 
 AS_ROOT = tools/as_root.sh
 PYTEST = .venv/bin/python -m pytest
@@ -10,6 +10,8 @@ DEMOFLAGS = --baseline
 
 help:
 	@echo 'make build      set up and build into build/'
+	@echo 'make wheel      ... and the wheel for other hosts into dist/'
+	@echo 'make packages   ... and Debian packages of plugin and daemon into dist/'
 	@echo 'make demo       ... and train a model across two hosts (namespaces), over HARP and over sockets'
 	@echo 'make check      ... and run the tests that need no root (2 minutes on two cores)'
 	@echo 'make test       ... and run the tests (11 minutes on two cores)'
@@ -29,6 +31,12 @@ build:
 
 build-tests:
 	@tools/setup.sh test
+
+wheel: build-tests
+	@.venv/bin/python tools/wheel.py
+
+packages: build-tests
+	@.venv/bin/python tools/deb.py
 
 demo: build
 	@$(AS_ROOT) .venv/bin/harpctl demo $(DEMOFLAGS)
@@ -71,4 +79,4 @@ format: build-tests
 	@.venv/bin/ruff check --quiet --fix harp tests tools
 
 clean:
-	rm -rf build build-* .venv .pytest_cache .mypy_cache .ruff_cache
+	rm -rf build build-* dist .venv .pytest_cache .mypy_cache .ruff_cache

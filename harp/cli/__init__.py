@@ -56,6 +56,10 @@ COMMANDS = {
         "harp.cli.stats:flows",
         "Show lanes by peer and comm, with bytes, round trips and losses; and other connections.",
     ),
+    "install": (
+        "harp.cli.install:install",
+        "Install the plugin where NCCL finds it by name; commands, manual pages, completion.",
+    ),
     "instances": (
         "harp.cli.daemon:instances",
         "List the leases of harpd: which process has which queue or DPDK port.",
@@ -100,13 +104,17 @@ COMMANDS = {
         "harp.cli.tune:tune",
         "Measure which path carries which messages, and write a profile.",
     ),
+    "uninstall": (
+        "harp.cli.install:uninstall",
+        "Remove what `harpctl install` wrote. Files that somebody changed are kept and named.",
+    ),
     "version": (
         "harp.cli.version:version",
         "Print the versions of HARP, its plugin, the kernel and libraries.",
     ),
 }
 SECTIONS = {
-    "Set up": ("check", "config", "tune", "version", "completion", "man"),
+    "Set up": ("install", "uninstall", "check", "config", "tune", "version", "completion", "man"),
     "Daemon": ("start", "stop", "restart", "status", "instances", "logs"),
     "Jobs": ("run", "env"),
     "Observe": ("stats", "flows", "report"),

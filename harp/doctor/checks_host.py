@@ -2,6 +2,7 @@
 """The host: processors, clock, container limits, BPF, harpd."""
 
 import errno
+import filecmp
 from pathlib import Path
 
 from harp import _conflict, _paths
@@ -9,11 +10,11 @@ from harp.config import ConfigError
 from harp.doctor.finding import Answer, cannot, check, costs, good
 from harp.doctor.view import CAP_NET_RAW, View
 from harp.errors import HarpError
+from harp.install import DEFAULT_NAME
 from harp.nicprep import ranges
 
 _SHM_SMALL = 256 << 20
 _PIDS_SMALL = 256
-_DEFAULT_NAME = "libnccl-net.so"  # the name that NCCL looks for without NCCL_NET_PLUGIN
 _IDLE_SLOW_US = 50
 # These are read without a system call (vDSO); the others cost 100 ns to 1 us each time.
 _CLOCKS_FAST = ("tsc", "kvm-clock", "hyperv_clocksource_tsc_page", "arch_sys_counter", "timebase")
@@ -213,17 +214,26 @@ def _pids(view: View) -> Answer:
 @check(
     "nccl-name",
     "host",
-    "whether libnccl-net.so is in the plugin's folder",
-    "NCCL 2.28 and 2.29 forget NCCL_NET_PLUGIN with the last communicator (docs/nccl.md)",
+    "whether NCCL finds the plugin by its names, libnccl-net-harp.so and libnccl-net.so",
+    "without `harpctl run` NCCL uses its sockets; NCCL 2.28 and 2.29 need the second name "
+    "(docs/nccl.md)",
 )
-def _nccl_name(_view: View) -> Answer:
+def _nccl_name(view: View) -> Answer:
     try:
-        plugin = _paths.plugin()
+        own = _paths.plugin()
     except HarpError:
         return None  # harpctl alone
-    if (plugin.parent / _DEFAULT_NAME).exists():
-        return good(f"{plugin.parent / _DEFAULT_NAME} is there")
-    return good(f"none; for several communicators in turn: ln -s {plugin.name} {_DEFAULT_NAME}")
+    named = view.find_library(_paths.PLUGIN)
+    if named is None:
+        return good("not by name: jobs need `harpctl run` or `env`; `harpctl install` changes that")
+    if not filecmp.cmp(named, own, shallow=False):
+        return costs(f"{named} is not the plugin of this HARP, {own}", "harpctl install")
+    default = view.find_library(DEFAULT_NAME)
+    if default is None:
+        return good(f"{named}; {DEFAULT_NAME} is not there: name it, NCCL_NET_PLUGIN=harp")
+    if not filecmp.cmp(default, own, shallow=False):
+        return good(f"{named}; {default} is another plugin: name HARP's, NCCL_NET_PLUGIN=harp")
+    return good(f"{named}, and by default {default}")
 
 
 @check(

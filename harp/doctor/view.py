@@ -11,6 +11,7 @@ from pathlib import Path
 
 from pyroute2 import IPRoute
 
+from harp import loader
 from harp.config import Config, ConfigError, load
 from harp.doctor.finding import Finding, Severity
 from harp.doctor.harpd import SOCKET, Harpd, ask
@@ -64,6 +65,7 @@ class View:
     may_open: Callable[[str], bool | None]
     ssh_address: str  # of this host, where the session's connection ends; empty: no such session
     python_site: Path | None = None  # folder of Python packages; None: the folder of this package
+    find_library: Callable[[str], Path | None] = loader.find
 
     @cached_property
     def harpd(self) -> Harpd:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every check finds nothing on a healthy host and its illness on an ill one."""
+"""Each check finds nothing on a host without faults, and finds its fault on a host that has it."""
 
 import errno
 import re
@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from fake_patient import NOT_RUNNING, Patient
 
+from harp import _paths
 from harp.doctor import document
 from harp.doctor.finding import CHECKS, Finding, Severity
 from harp.doctor.harpd import Device, Harpd
@@ -126,6 +127,13 @@ def another_harp(patient: Patient) -> None:
     (patient.python_site / "harp_nccl-0.1.0.dist-info").mkdir()
 
 
+def stale_plugin(patient: Patient) -> None:
+    path = patient.fake.host.sys / "libnccl-net-harp.so"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"an older build")
+    patient.libraries["libnccl-net-harp.so"] = path
+
+
 Illness = tuple[str, Callable[[Patient], object], Severity, str]
 ILLNESSES: list[Illness] = [
     ("processors", lambda p: p.fake.allowed.__ixor__(set(range(1, 8))), COSTS, "one only (0 of"),
@@ -146,6 +154,7 @@ ILLNESSES: list[Illness] = [
         COSTS,
         "hpet: each reading is a system call",
     ),
+    ("nccl-name", stale_plugin, COSTS, "is not the plugin of this HARP"),
     ("python-package", another_harp, NO, "the unrelated PyPI package harp 1.2 is installed"),
     ("bpf-jit", write("proc/sys/net/core/bpf_jit_enable", 0), COSTS, "interpreted"),
     ("bpffs", write("proc/filesystems", "nodev\tsysfs"), COSTS, "the kernel has none"),
@@ -226,6 +235,21 @@ def test_each_check_finds_its_fault(
     assert found.remedy
 
 
+def test_the_names_by_which_nccl_finds_the_plugin(patient: Patient, tmp_path: Path) -> None:
+    virtual(patient, "veth")
+    assert "not by name" in patient.finding("nccl-name").text
+    names = ("libnccl-net-harp.so", "libnccl-net.so")
+    patient.libraries[names[0]] = _paths.plugin()
+    assert "libnccl-net.so is not there" in patient.finding("nccl-name").text
+    patient.libraries[names[1]] = _paths.plugin()
+    assert "and by default" in patient.finding("nccl-name").text
+    patient.libraries[names[1]] = tmp_path / "other"
+    (tmp_path / "other").write_bytes(b"")
+    found = patient.finding("nccl-name")
+    assert "is another plugin" in found.text
+    assert not found.severity
+
+
 def test_each_check_is_tried_both_ways(patient: Patient) -> None:
     """A check that can't find anything, or none that says it is good, would go unnoticed."""
     tried = {illness[0] for illness in ILLNESSES}
@@ -234,8 +258,8 @@ def test_each_check_is_tried_both_ways(patient: Patient) -> None:
     for each in CHECKS:
         if each.function is None or each.scope in ("port", "opened", "used"):  # test_ports.py
             continue
-        # A veth's checksums are as they are, and the plugin's second name is advice: no illness.
-        assert each.name in {*tried, "checksums", "nccl-name"}, each.name
+        # A veth's checksums are as they are: no illness.
+        assert each.name in {*tried, "checksums"}, each.name
         # Of harpd's program nothing is said without harpd: below.
         assert each.name in {*said_well, "native-xdp", "harpd-program"}, each.name
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the documents name is there: files, commands, functions, settings, metrics, log lines."""
+"""Names in the documents exist: files, commands, functions, settings, metrics, log lines."""
 
 import re
 import shlex
@@ -22,7 +22,7 @@ DOCUMENTS = (
 # A path or a file's name, perhaps with a star: `plugin/comm*.c`, `tcp_in.c`, `docs/lanes.md`.
 SUFFIXES = "c|h|pyx|pxd|py|md|txt|service|build|yml|json|rules|yaml"
 PATH = re.compile(rf"`((?!/)[\w*./-]+\.(?:{SUFFIXES})|(?:[\w*-]+/)+)`")
-MADE = {".venv/", "build/", "build-long/", "build-coverage/"}
+MADE = {".venv/", "dist/", "build/", "build-long/", "build-coverage/"}
 # What is made elsewhere: by harpd, by DPDK's package.
 ELSEWHERE = {"state.json", "run_dir/state.json"}
 # Where a document's bare names lie, as it says itself.
@@ -57,7 +57,7 @@ PUT_IN = re.compile(r"%[-0-9.*lhz]*[a-zA-Z]|\{[^{}]*\}")
 # Commands that show nothing but whether they went well.
 WITHOUT_JSON = {
     *("start", "stop", "restart", "config reload", "logs", "report"),
-    *("run", "completion", "man"),
+    *("run", "completion", "man", "install", "uninstall"),
 }
 
 
