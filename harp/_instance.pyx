@@ -155,7 +155,7 @@ def _dpdk_number(name, least):
 
 @cython.no_gc_clear
 cdef class Instance:
-    """A stack on one queue of a NIC, with the host's own addresses, routes and neighbours.
+    """A stack on one queue of a NIC, with the host's own addresses, routes and neighbors.
 
     Leased from harpd where its socket is (no privilege needed), else opened by the process itself
     (root, or CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF). daemon: "auto", "off" or "require"; socket:
@@ -326,7 +326,7 @@ cdef class Instance:
         return harp_instance_fd(self._open())
 
     def control_fileno(self):
-        """A descriptor that is readable when addresses, routes, neighbours or the link changed."""
+        """A descriptor that is readable when addresses, routes, neighbors or the link changed."""
         return harp_instance_control_fd(self._open())
 
     def stats(self):

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* util.h - what C has no name for: the length of an array, the struct around a member. */
+/* util.h - array length, and the struct that contains a member. */
 #ifndef HARP_BASE_UTIL_H
 #define HARP_BASE_UTIL_H
 

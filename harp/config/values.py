@@ -278,7 +278,7 @@ def preset(key: Key) -> Setting:
 
 
 def spans(numbers: Iterable[int]) -> str:
-    """2,4-7 of (2, 4, 5, 6, 7): neighbours that follow one another become ranges."""
+    """2,4-7 of (2, 4, 5, 6, 7): neighbors that follow one another become ranges."""
     parts: list[list[int]] = []
     for number in numbers:
         if parts and number == parts[-1][1] + 1:

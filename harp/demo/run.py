@@ -48,7 +48,7 @@ class DemoOptions:
 
     @property
     def ranks(self) -> int:
-        """Of all hosts. Rank r is on host r modulo hosts, so that a ring's neighbours never share
+        """Of all hosts. Rank r is on host r modulo hosts, so that a ring's neighbors never share
         one."""
         return self.lab.hosts * self.ranks_per_host
 

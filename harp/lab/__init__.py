@@ -374,7 +374,7 @@ def _configure(host: Host, options: LabOptions) -> None:
 
     for nic in host.nics if _IPV6.exists() else ():
         # Nobody else is on this cable: no second of looking for duplicates of the link-local
-        # address, from which neighbour discovery asks.
+        # address, from which neighbor discovery asks.
         host.sysctl(f"ipv6/conf/{nic.ifname}/accept_dad", 0)
         if host.further:
             # An interface that was down has its addresses when it is up again, as what manages a

@@ -98,7 +98,7 @@ def test_an_impossible_length_is_dropped(rig: Rig, length: int) -> None:
 
 
 def test_a_port_that_nobody_has_is_said_by_icmp(rig: Rig) -> None:
-    made = Rig(rig.family, own_neighbours=True)
+    made = Rig(rig.family, own_neighbors=True)
     try:
         answers = datagram(made, b"anybody?")
         layer = ICMPv6DestUnreach if rig.family == "ipv6" else ICMP
