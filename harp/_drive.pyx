@@ -3,7 +3,7 @@
 """Blocking connections of a user-space stack: Driver, Acceptor, Endpoint.
 
 Any thread may use any of them. A call that waits gives up the GIL and advances the stacks itself;
-while nobody waits a guard thread does, so that acknowledgements, retransmissions and keepalives go
+while nobody waits a guard thread does, so that acknowledgments, retransmissions and keepalives go
 on while Python computes. Ctrl-C interrupts a wait. A forked child can use none of it.
 
 Where bytes are copied is said by each call, and counted: Endpoint.copied.

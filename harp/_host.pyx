@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # cython: language_level=3, embedsignature=True
-"""harpd's hands: queues, the steering program, and the messages of harp_lease.h.
+"""harpd's hands: queues, the XDP program, and the messages of harp_lease.h.
 
 The messages are packed from and unpacked into the C structs themselves: there is no second copy of
 their layout. What comes from a job is untrusted: unpack() raises ValueError with the reason. Calls
@@ -662,7 +662,7 @@ def has_default_route(str ifname):
 
 
 def verdict_names():
-    """Names of the steering program's verdicts, with their help."""
+    """Names of the XDP program's verdicts, with their help."""
     return {
         harp_steering_name(i).decode(): harp_steering_help(i).decode()
         for i in range(STEER_VERDICT_COUNT)
@@ -670,7 +670,7 @@ def verdict_names():
 
 
 # --------------------------------------------------------------------------------------------------
-# The steering program.
+# The XDP program.
 #
 cdef const harp_xdp_api *_api = NULL
 ctypedef const harp_xdp_api *(*entry_fn)() noexcept
@@ -689,7 +689,7 @@ def load_library(str path):
         raise OSError(2, f"{dlerror().decode('utf-8', 'replace')}; install libbpf1")
     entry = <entry_fn>dlsym(handle, "harp_xdp_api")
     if entry == NULL or entry().version != HARP_XDP_VERSION:
-        raise OSError(2, f"{path} is of another version of HARP; reinstall both")
+        raise OSError(2, f"{path} is of another version of HARP; install both again")
     _api = entry()
 
 
@@ -758,7 +758,7 @@ cdef class Steering:
 
     cdef harp_xdp *_open(self) except NULL:
         if self.xdp == NULL:
-            raise ValueError(f"the steering program of {self.ifname} is closed")
+            raise ValueError(f"the XDP program of {self.ifname} is closed")
         return self.xdp
 
     cdef _check(self, int rc, str what):
@@ -791,7 +791,7 @@ cdef class Steering:
         why[0] = 0
         rc = _loaded().replace(self._open(), why, sizeof(why))
         if rc < 0:
-            _fail(rc, why, f"{self.ifname}: replacing the steering program")
+            _fail(rc, why, f"{self.ifname}: replacing the XDP program")
 
     def xsk_set(self, uint32_t queue, int fd):
         """The socket of a queue; -1 takes it out. Out already is no error."""

@@ -70,7 +70,7 @@ cdef _remember(harp_instance *instance, harp_instance *now):
 
 # --------------------------------------------------------------------------------------------------
 def steering_names():
-    """What the steering program does with packets: verdicts in order, with their help texts."""
+    """What the XDP program does with packets: verdicts in order, with their help texts."""
     cdef unsigned i = 0
     found = {}
     while harp_steering_name(i) != NULL:
@@ -354,7 +354,7 @@ cdef class Instance:
             self._leave()
 
     def steering(self):
-        """What the steering program did with the interface's packets, by verdict
+        """What the XDP program did with the interface's packets, by verdict
         (steering_names()). OSError ENOTSUP for a lease: harpd has the counts."""
         cdef uint64_t counts[STEERING_MAX]
         cdef int count

@@ -209,7 +209,7 @@ cdef class Wire:
 
     def impair(self, unsigned port, *, delay_ns=0, jitter_ns=0, rate_bps=0, queue_bytes=0,
                loss_ppm=0, duplicate_ppm=0, reorder_ppm=0, reorder_ns=0, corrupt_ppm=0, down=False):
-        """Sets what happens to packets that this port sends; all of it anew."""
+        """Sets the impairments of packets that this port sends; replaces all previous ones."""
         cdef harp_wire_impair_t impair
         memset(&impair, 0, sizeof(impair))
         impair.delay_ns = delay_ns

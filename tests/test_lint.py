@@ -75,6 +75,26 @@ def test_cython_lint(root_dir: Path) -> None:
     run(root_dir, tool("cython-lint"), *files)
 
 
+def test_spelling(root_dir: Path) -> None:
+    """Codespell's own list, over the whole tree."""
+    suffixes = (".md", ".c", ".h", ".py", ".pyi", ".pyx", ".pxd", ".sh", ".yml", ".build")
+    run(root_dir, tool("codespell"), *sources(root_dir, *suffixes))
+
+
+def test_vocabulary(root_dir: Path) -> None:
+    """Documents and the Python package: American spelling, no retired term (docs/glossary.md)."""
+    files = [
+        name
+        for name in sources(root_dir, ".md", ".py", ".pyi", ".pyx", ".pxd")
+        if (name.startswith(("harp/", "docs/")) or "/" not in name)
+        and name != "docs/lanes.md"  # not rewritten yet
+    ]
+    assert len(files) > 200
+    command = [tool("codespell"), "--builtin", "en-GB_to_en-US", "--dictionary", "-"]
+    command += ["--dictionary", "tools/vocabulary.txt", "--ignore-regex", "`[^`]*`"]
+    run(root_dir, *command, *files)
+
+
 def test_layers(root_dir: Path) -> None:
     """No file includes a layer that it must not know."""
     run(root_dir, sys.executable, "tools/check_layers.py")

@@ -2,11 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Instructions, counted by callgrind: tools/instructions.py [BUILD_DIR] [sealed|bulk|lanes].
 
-For each kind of poll that tests/sim/sim_bench.c measures, and for 1, 100 and 10,000 flows: how many
+For each kind of poll that tools/cost/sim_bench.c measures, and for 1, 100 and 10,000 flows: the
 instructions the stack executes; then the same for a stack that publishes its statistics
 (harp_page.h) and is polled every microsecond. The wire's own (its functions, and the libc's copies
 that it asks for) are not counted. With `bulk`: of a segment in the middle of a stream, where
-polls find 64 of them (tests/sim/sim_bulk.c), the card's functions left out. With `sealed`: of a
+polls find 64 of them (tools/cost/sim_bulk.c), the card's functions left out. With `sealed`: of a
 message on a sealed lane instead, without the lane beneath (tests/unit/seal_bench.c). With `lanes`:
 of a small message over kernel lanes through the plugin, both ends together, and over the reference
 plugin's socket (tools/driver/cost.c); what the kernel executes is not seen. The numbers depend on
@@ -164,9 +164,9 @@ def main() -> int:
         lanes(build)
         return 0
     if part == "bulk":
-        bulk(build / "tests/sim/sim_bulk")
+        bulk(build / "tools/cost/sim_bulk")
         return 0
-    sim_bench = build / "tests/sim/sim_bench"
+    sim_bench = build / "tools/cost/sim_bench"
     if not sim_bench.exists():
         print(f"instructions.py: no {sim_bench}: run `make build`", file=sys.stderr)
         return 2

@@ -6,7 +6,9 @@
 #include <stddef.h>
 
 #define ARRAY_SIZE(array) (sizeof(array) / sizeof((array)[0]))
+#ifndef container_of /* rte_common.h defines it, too */
 #define container_of(pointer, type, member)                                                        \
 	((type *)(void *)((char *)(pointer)-offsetof(type, member)))
+#endif
 
 #endif

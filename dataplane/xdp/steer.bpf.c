@@ -5,9 +5,9 @@
  *
  * Ours is a packet to an own address and a port that a HARP stack holds, and an ICMP error that
  * quotes a packet from one. An address that the interface lost may stay in the map while stacks
- * live that had it (host/mirror.c, harpd). IP fragments always pass, as only the first has ports,
- * and so does IPv6 with extension headers, and neighbor discovery, which is the kernel's. When no
- * socket is on the packet's queue (its owner died) the kernel gets it and answers RST.
+ * live that had it (host/route_cache.c, harpd). IP fragments always pass, as only the first has
+ * ports, and so does IPv6 with extension headers, and neighbor discovery, which is the kernel's.
+ * When no socket is on the packet's queue (its owner died) the kernel gets it and answers RST.
  *
  * A port may have a home: the queue of the stack that has it. An AF_XDP socket gets packets of its
  * own queue only, so what the card put on another one is lost to the stack, and the kernel must not

@@ -142,8 +142,8 @@ static int xdp_try_native(struct harp_xdp *xdp, const struct why *why,
 /*
  * Generic mode is expensive for the kernel with any driver. Before the program runs, the kernel
  * copies each packet that is cloned, nonlinear, or has less than 256 bytes of headroom, which
- * includes its own bulk traffic, and disables GRO before the program (docs/testing.md has the
- * measurement).
+ * includes its own bulk traffic, and disables GRO before the program (see
+ * docs/performance.md).
  */
 static int xdp_attach_generic(struct harp_xdp *xdp, const struct why *why, const char *reason)
 {

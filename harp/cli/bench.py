@@ -44,7 +44,7 @@ def bench() -> None:
 
 @contextmanager
 def _progress_bar(enabled: bool, title: str) -> Iterator[runner.Progress | None]:
-    """A bar on a terminal, drawn on stderr; nothing elsewhere."""
+    """A progress bar on stderr if it is a terminal; nothing elsewhere."""
     if not enabled or not console.err.is_terminal:
         yield None
         return
@@ -124,7 +124,7 @@ def idle(hosts: int, output: str, **given: Any) -> None:
     HARP_DRIVE=dedicated harpctl bench idle
     """
     shape = lab_shape(given, hosts)
-    if given["nic"] == memif.NIC:  # before hosts are made
+    if given["nic"] == memif.NIC:  # before the hosts are made
         memif.check(hosts, given["path"])
     encrypt = given.pop("encrypt")
     with (
@@ -192,7 +192,7 @@ def wire(
 
 
 def _print_wire(report: dict[str, Any], words: str, output: str) -> None:
-    """pingpong may be None: there is no peer to answer."""
+    """Print the report; pingpong is None without a peer that replies."""
     if output == "json":
         console.print_json(report)
         return

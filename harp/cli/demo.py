@@ -69,7 +69,7 @@ def demo(
     harpctl demo --nic dpdk-memif
     harpctl demo --path kernel -o json
     """
-    from harp.demo import run  # numpy takes 0.1 s to import
+    from harp.demo import run  # Import late: numpy takes 0.1 s.
 
     path = path or ("auto" if nic == memif.NIC else "xdp")
     options = run.DemoOptions(

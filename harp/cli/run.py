@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""harpctl env and run: a job's environment, printed or set."""
+"""harpctl env and run: print or set a job's environment."""
 
 import os
 import shlex
@@ -55,7 +55,7 @@ def _assignments(texts: tuple[str, ...]) -> dict[str, str]:
 def job_variables(
     assignments: tuple[str, ...], file: str | None, plugin: str | None
 ) -> dict[str, str]:
-    """What a job needs in its environment beyond what is there."""
+    """Return the variables that a job needs in addition to its environment."""
     found = settings.load(file, settings=_assignments(assignments))
     for warning in found.warnings:
         console.err.print(f"harpctl: warning: {warning}", markup=False, soft_wrap=True)
@@ -95,7 +95,7 @@ def env(output: str, shell: bool, **given: Any) -> None:
 
 
 def _no_command(name: str, error: OSError) -> HarpError:
-    """Why it could not be started, as a shell would say it and with a shell's exit code."""
+    """Return why the command could not be started, with a shell's wording and exit code."""
     path = Path(name) if "/" in name else None
     found = shutil.which(name)
     if isinstance(error, FileNotFoundError) or (path is None and found is None):
@@ -114,10 +114,12 @@ def _no_command(name: str, error: OSError) -> HarpError:
 
 
 def execute(command: tuple[str, ...], environment: dict[str, str]) -> NoReturn:
-    """Becomes command: its exit code, signals and terminal are then its own."""
+    """Replace this process with the command, which then determines exit code, signals and
+    terminal.
+    """
     if not command[0]:
         raise HarpError("the command's name is empty", Exit.NOT_FOUND)
-    # Python ignores these for itself, and a program inherits what is ignored.
+    # Python ignores these signals, and a program would inherit that.
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
     sys.stdout.flush()

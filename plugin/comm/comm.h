@@ -2,9 +2,10 @@
 /*
  * comm.h - one end of an NCCL connection: requests on one side, records on lanes on the other.
  *
- *   comm.c       the application's side, completion, failure, making and closing
+ *   comm.c       the application's side, creation and close
  *   comm_turn.c  who advances a comm when: its poller, the engines of its lanes, the control thread
- *   comm_lane.c  a lane joins, is sampled, dies; records out and in
+ *   comm_lane.c  lanes join, are sampled, die
+ *   comm_state.c completion, failure, records out and in
  *   comm_send.c  the sender: chunks, credits, buffered sends, acknowledgements
  *   comm_recv.c  the receiver: delivery, unexpected messages
  *   comm_ack.c   when a receiver sends CREDIT and ACK records

@@ -44,8 +44,11 @@ static inline bool comm_lane_has_out(const struct comm_lane *l)
 	return l->out.header_sent < l->out.header_bytes || l->out.payload_left;
 }
 
-/* ---- comm.c ------------------------------------------------------------------------------------ */
+/* ---- comm_state.c ------------------------------------------------------------------------------------ */
 
+/* The lane has something to do: in this turn, if it is reachable, or its engine's next. */
+void comm_wake(struct comm_lane *l);
+void comm_wake_all(struct comm *comm);
 /* The oldest request is done. observer: a reachable lane that counts the latency, or NULL. */
 void comm_complete(struct comm *comm, struct comm_lane *observer, size_t size);
 /* Sticky failure with one WARN; lanes send CLOSE where their streams allow it. l: the lane that showed it, or NULL. */
@@ -61,6 +64,17 @@ void comm_end_by_error(struct comm *comm, struct comm_lane *l, int error);
 void comm_end_by_record(struct comm *comm, const struct record *close);
 /* Makes the end an error if a request is outstanding. */
 void comm_settle(struct comm *comm);
+const char *comm_lane_end_text(int error, bool in_message, char *buf, size_t len);
+void comm_out_begin(struct comm_lane *l, const struct record *record);
+/* Pushes l->out. 1: nothing is left, 0: the lane is full, or the error: the lane is broken. */
+int comm_lane_push(struct comm_lane *l);
+/* Reads the header of a record, and a CREDIT's payload behind it. 1; 0: more is to come; or the error: the lane has
+ * ended (-EPIPE: by FIN), or, -EPROTO, comm_fail_protocol() was called. */
+int comm_read_record(struct comm_lane *l, struct record *record);
+/* Sends CLOSE, unless a record is stuck in the middle. True: it and all before it is with the lane. */
+bool comm_lane_tell(struct comm_lane *l, const struct record *close);
+/* Sends CLOSE with the reason of the failure, once. */
+void comm_lane_tell_failed(struct comm_lane *l);
 
 /* ---- comm_turn.c ------------------------------------------------------------------------------- */
 
@@ -79,9 +93,6 @@ void comm_advance(struct comm *comm, struct comm_engine *engine, uint64_t now_ns
 /* Waits for the comm's poller, for set-up and close; and gives it back, with turns that were missed meanwhile. */
 void comm_hold(struct comm *comm);
 void comm_leave(struct comm *comm);
-/* The lane has something to do: in this turn, if it is reachable, or its engine's next. */
-void comm_wake(struct comm_lane *l);
-void comm_wake_all(struct comm *comm);
 /* The application's polls. */
 void comm_poll_posted(struct comm *comm, const struct request *request);
 void comm_poll(struct comm *comm);
@@ -94,7 +105,8 @@ void comm_lane_notify(struct lane *lane, uint64_t now_ns);
 struct comm_engine *comm_engine_of(struct comm *comm, struct driver *driver);
 /* For the comm; it joins by comm_adopt(). NULL: out of memory. The poller of lane->driver is held. */
 struct comm_lane *comm_lane_new(struct comm *comm, struct lane *lane,
-				const struct comm_lane_options *opt);
+				const struct comm_lane_options *opt,
+				void (*notify)(struct lane *lane, uint64_t now_ns));
 /* Lanes that were attached come on the table. */
 void comm_adopt(struct comm *comm);
 /* Looks now and then how the lane does. False: it has died of it. */
@@ -108,27 +120,15 @@ void comm_end_orphaned(struct comm *comm);
 void comm_lane_drain(struct comm_lane *l);
 /* Closes dead lanes that are reachable. */
 void comm_bury(struct comm *comm);
-/* Chooses the control lane again. */
-void comm_choose_control(struct comm *comm);
 /* Reachable lanes say CLOSE, and are closed. */
 void comm_close_lanes(struct comm *comm);
-/* Says CLOSE with the reason of the failure, once. */
-void comm_lane_tell_failed(struct comm_lane *l);
-const char *comm_lane_end_text(int error, bool in_message, char *buf, size_t len);
-
-void comm_out_begin(struct comm_lane *l, const struct record *record);
-/* Pushes l->out. 1: nothing is left, 0: the lane is full, or the error: the lane is broken. */
-int comm_lane_push(struct comm_lane *l);
-/* Reads the header of a record, and a CREDIT's payload behind it. 1; 0: more is to come; or the error: the lane has
- * ended (-EPIPE: by FIN), or, -EPROTO, comm_fail_protocol() was called. */
-int comm_read_record(struct comm_lane *l, struct record *record);
 
 /* ---- comm_send.c ------------------------------------------------------------------------------- */
 
 int comm_send_init(struct comm *comm, const struct comm_options *opt); /* -ENOMEM */
 void comm_send_free(struct comm *comm);
-/* Reads the receiver's records from a reachable lane. */
-void comm_send_read(struct comm_lane *l);
+/* Reads the receiver's records from a reachable lane. 1: there may be more, 0: there is no more, or why the lane has ended. */
+int comm_send_read(struct comm_lane *l);
 /* Sends what reachable lanes can take, and completes requests. */
 void comm_send_run(struct comm *comm);
 /* The chunks of a lane that has died, or, not lost, is closed in order. Returns how many others will send. */
@@ -143,7 +143,8 @@ void comm_send_finish_lane(struct comm_lane *l);
 
 int comm_recv_init(struct comm *comm); /* -ENOMEM */
 void comm_recv_free(struct comm *comm);
-void comm_recv_read(struct comm_lane *l);
+/* As comm_send_read(). */
+int comm_recv_read(struct comm_lane *l);
 /* Unexpected messages whose receives are posted go to their places; CREDIT and ACK go out. */
 void comm_recv_run(struct comm *comm);
 

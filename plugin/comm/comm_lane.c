@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* comm_lane.c - one lane of a comm: it joins, is sampled, dies; its records out and in. */
+/* comm_lane.c - the lanes of a comm: they join, are sampled, die and close. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,11 +18,7 @@
  * its chunks go to others, and the next turn that reaches it closes and frees it. While other lanes live that is no
  * error. The last lane's death ends the comm, after revive_ns in which another may join. A receiver's lane that takes
  * no more records drains: it is read to its end, as what it brought may come by no other lane.
- *
- * Records. A record on its way out stays in l->out until its last byte is with the lane; the next one begins then. The
- * payload is read from the request's memory in comm_lane_push() only. So a request may end between two calls: the rest of
- * its record is zeros, and the receiver, which has the bytes from another lane, drops them.
- */
+ * */
 
 #define SILENCE_ASK_NS 1000000000ull
 #define SILENCE_WARN_NS 5000000000ull
@@ -31,8 +27,6 @@
 #define SAMPLE_UNRATED_NS 20000u  /* until its rate is known, which looks measure */
 #define RTOS 2u                   /* of its TCP a lane has before it may be called dead */
 #define DRAIN_READS 256u
-
-static const uint8_t comm_zeros[4096];
 
 /* ---- joining ----------------------------------------------------------------------------------- */
 
@@ -61,7 +55,8 @@ static enum harp_page_kind comm_lane_page_kind(const struct lane *lane, int dev)
 }
 
 struct comm_lane *comm_lane_new(struct comm *comm, struct lane *lane,
-				const struct comm_lane_options *opt)
+				const struct comm_lane_options *opt,
+				void (*notify)(struct lane *lane, uint64_t now_ns))
 {
 	struct comm_lane *l = aligned_alloc(64, (sizeof(*l) + 63) & ~(size_t)63);
 	struct lane_stats_options stats = { .index = opt->index,
@@ -100,10 +95,22 @@ struct comm_lane *comm_lane_new(struct comm *comm, struct lane *lane,
 	for (struct lane *each = lane; each; each = each->beneath)
 		each->awaited = &comm->awaited;
 	lane->owner = l;
-	lane->notify = comm_lane_notify;
+	lane->notify = notify;
 	if (lane->ops->label)
 		lane->ops->label(lane, comm->side == COMM_SEND ? "NCCL send" : "NCCL receive");
 	return l;
+}
+
+static void comm_choose_control(struct comm *comm)
+{
+	int control = scheduler_control(&comm->scheduler);
+
+	if (control == comm->control)
+		return;
+	comm->control = control;
+	/* What the old one was told may be lost. */
+	if (comm->side == COMM_RECV)
+		ack_again(comm);
 }
 
 /* It leaves the table. lost: what it had may not arrive. Returns how many of its chunks others will send. */
@@ -166,35 +173,7 @@ void comm_adopt(struct comm *comm)
 	}
 }
 
-void comm_choose_control(struct comm *comm)
-{
-	int control = scheduler_control(&comm->scheduler);
-
-	if (control == comm->control)
-		return;
-	comm->control = control;
-	/* What the old one was told may be lost. */
-	if (comm->side == COMM_RECV)
-		ack_again(comm);
-}
-
 /* ---- dying ------------------------------------------------------------------------------------- */
-
-const char *comm_lane_end_text(int error, bool in_message, char *buf, size_t len)
-{
-	if (error == -ENETDOWN) /* here, not there */
-		return "this host's network interface is gone or down";
-	if (error == -EBADMSG) /* the peer lives */
-		return lane_error_text(error);
-	if (error == -EPIPE)
-		return in_message
-			       ? "connection closed in the middle of a message: the peer's process "
-				 "died (see its log)"
-			       : "connection closed without notice: the peer's process died (see its log)";
-	snprintf(buf, len, "%s: the peer's process or host died, or the path is cut",
-		 lane_error_text(error));
-	return buf;
-}
 
 void comm_end_orphaned(struct comm *comm)
 {
@@ -381,130 +360,6 @@ bool comm_lane_sample(struct comm_lane *l)
 	if (news & SCHEDULER_DEAD)
 		comm_lane_die(l, -ETIMEDOUT, true);
 	return l->state != COMM_LANE_DEAD;
-}
-
-/* ---- records out ------------------------------------------------------------------------------- */
-
-void comm_out_begin(struct comm_lane *l, const struct record *record)
-{
-	record_encode(l->out.header, record);
-	l->out.header_bytes = RECORD_HEADER_BYTES;
-	l->out.header_sent = 0;
-	l->out.payload = NULL;
-	l->out.payload_left = 0;
-}
-
-static int comm_out_push(struct comm_lane *l)
-{
-	struct comm_out *out = &l->out;
-
-	while (comm_lane_has_out(l)) {
-		size_t head = out->header_bytes - out->header_sent;
-		struct iovec iov[2];
-		int count = 0;
-		ssize_t n;
-
-		if (head)
-			iov[count++] = (struct iovec){ out->header + out->header_sent, head };
-		if (out->payload_left && out->payload)
-			iov[count++] = (struct iovec){ (void *)(uintptr_t)out->payload,
-						       out->payload_left };
-		else if (out->payload_left)
-			iov[count++] = (struct iovec){ (void *)(uintptr_t)comm_zeros,
-						       out->payload_left < sizeof(comm_zeros)
-							       ? out->payload_left
-							       : sizeof(comm_zeros) };
-		n = l->lane->ops->send(l->lane, iov, count);
-		if (n == -EAGAIN)
-			return 0;
-		if (n < 0)
-			return (int)n;
-		lane_stats_sent(l->stats, (uint64_t)n, l->comm->now_ns);
-		if ((size_t)n < head) {
-			out->header_sent += (size_t)n;
-			continue;
-		}
-		out->header_sent += head;
-		if (out->payload)
-			out->payload += (size_t)n - head;
-		out->payload_left -= (size_t)n - head;
-	}
-	out->header_bytes = out->header_sent = 0;
-	return 1;
-}
-
-int comm_lane_push(struct comm_lane *l)
-{
-	int rc;
-
-	if (l->broken)
-		return l->send_error;
-	rc = comm_out_push(l);
-	l->full = rc == 0;
-	if (rc < 0) {
-		l->broken = true;
-		l->send_error = rc;
-		comm_wake(l); /* what it has to be read explains it */
-	}
-	return rc;
-}
-
-/* CLOSE, unless a record is stuck in the middle: the RST must do then. True: it and all before it is with the lane. */
-static bool comm_lane_tell(struct comm_lane *l, const struct record *close)
-{
-	l->told_close = true;
-	if (l->broken || comm_lane_push(l) != 1)
-		return false;
-	comm_out_begin(l, close);
-	return comm_lane_push(l) == 1;
-}
-
-void comm_lane_tell_failed(struct comm_lane *l)
-{
-	/* The memory of a record that has begun to leave is the application's again. */
-	if (!l->told_close && !(l->out.payload && l->out.payload_left))
-		(void)comm_lane_tell(l, &l->comm->close);
-	l->told_close = true;
-}
-
-/* ---- records in -------------------------------------------------------------------------------- */
-
-/* Reads control bytes until in_head holds `want`. */
-static int comm_read_head(struct comm_lane *l, size_t want)
-{
-	while (l->in_head_bytes < want) {
-		ssize_t n = l->lane->ops->recv(l->lane, l->in_head + l->in_head_bytes,
-					       want - l->in_head_bytes, 1);
-
-		if (n == -EAGAIN)
-			return 0;
-		if (n <= 0)
-			return n ? (int)n : -EPIPE;
-		lane_stats_received(l->stats, (uint64_t)n, l->comm->now_ns);
-		l->in_head_bytes += (size_t)n;
-	}
-	return 1;
-}
-
-int comm_read_record(struct comm_lane *l, struct record *record)
-{
-	const char *what;
-	int rc = comm_read_head(l, RECORD_HEADER_BYTES);
-
-	if (rc != 1)
-		return rc;
-	rc = record_decode(l->in_head, record, &what);
-	if (rc) {
-		comm_fail_protocol(l->comm, l, what);
-		return rc;
-	}
-	if (record->type == RECORD_CREDIT) {
-		rc = comm_read_head(l, RECORD_HEADER_BYTES + record->length);
-		if (rc != 1)
-			return rc;
-	}
-	l->in_head_bytes = 0;
-	return 1;
 }
 
 /* ---- closing ----------------------------------------------------------------------------------- */

@@ -356,9 +356,8 @@ static int recv_header(struct comm_lane *l)
 	return 1;
 }
 
-void comm_recv_read(struct comm_lane *l)
+int comm_recv_read(struct comm_lane *l)
 {
-	struct comm *comm = l->comm;
 	int rc = 1;
 
 	l->waits = false;
@@ -368,16 +367,7 @@ void comm_recv_read(struct comm_lane *l)
 		if (rc == 1)
 			rc = recv_payload(l);
 	}
-	if (comm_has_failed(comm))
-		return;
-	if (rc == 1)
-		comm_wake(l); /* there may be more, and no event for it */
-	else if (rc < 0)
-		comm_lane_die(l, rc, false);
-	else if (l->broken && l->waits)
-		comm_lane_drain(l); /* what has come by it may come by no other */
-	else if (l->broken)
-		comm_lane_die(l, l->send_error, false);
+	return rc;
 }
 
 /* ---- unexpected messages whose receives are posted --------------------------------------------- */

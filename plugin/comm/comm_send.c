@@ -695,7 +695,7 @@ static bool send_record(struct comm_lane *l, const struct record *record)
 	return !wrong;
 }
 
-void comm_send_read(struct comm_lane *l)
+int comm_send_read(struct comm_lane *l)
 {
 	struct record record;
 	int rc;
@@ -706,12 +706,7 @@ void comm_send_read(struct comm_lane *l)
 			break;
 		l->idle_records++;
 		if (!send_record(l, &record))
-			return;
+			return 0;
 	} while (!comm_lane_is_over(l));
-	if (rc == 1)
-		comm_wake(l); /* there may be more, and no event for it */
-	else if (rc < 0 && !comm_has_failed(l->comm))
-		comm_lane_die(l, rc, false);
-	else if (l->broken && !comm_has_failed(l->comm))
-		comm_lane_die(l, l->send_error, false);
+	return rc;
 }

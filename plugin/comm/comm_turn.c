@@ -5,6 +5,7 @@
 #include <stddef.h>
 
 #include "comm/comm_impl.h"
+#include "base/util.h"
 
 /*
  * Theory of operation
@@ -98,8 +99,7 @@ void comm_turn(struct comm *comm, struct comm_engine *engine, uint64_t now_ns, e
 
 void comm_engine_run(struct work *work, uint64_t now_ns)
 {
-	struct comm_engine *e =
-		(struct comm_engine *)((char *)work - offsetof(struct comm_engine, work));
+	struct comm_engine *e = container_of(work, struct comm_engine, work);
 
 	comm_turn(e->comm, e, now_ns, COMM_TURN_TEST);
 }
@@ -110,27 +110,6 @@ void comm_lane_notify(struct lane *lane, uint64_t now_ns)
 
 	atomic_store_explicit(&l->event, true, memory_order_release);
 	comm_turn(l->comm, l->engine, now_ns, COMM_TURN_TEST);
-}
-
-/* ---- waking ------------------------------------------------------------------------------------ */
-
-void comm_wake(struct comm_lane *l)
-{
-	l->ready = true;
-	if (l->comm->closing) /* no work is left behind */
-		return;
-	if (!l->engine)
-		atomic_store_explicit(&l->comm->kernel_due, true, memory_order_relaxed);
-	else
-		driver_post(l->engine->driver, &l->engine->work);
-}
-
-void comm_wake_all(struct comm *comm)
-{
-	struct comm_lane *l;
-
-	COMM_FOR_EACH_LANE(comm, l)
-	comm_wake(l);
 }
 
 /* ---- a turn ------------------------------------------------------------------------------------ */
@@ -171,6 +150,23 @@ static bool comm_lane_is_due(struct comm_lane *l, enum comm_turn why)
 	return due;
 }
 
+static void comm_lane_read(struct comm_lane *l)
+{
+	struct comm *comm = l->comm;
+	int rc = comm->side == COMM_SEND ? comm_send_read(l) : comm_recv_read(l);
+
+	if (comm_has_failed(comm) || comm->end_error)
+		return;
+	if (rc == 1)
+		comm_wake(l); /* there may be more, and no event for it */
+	else if (rc < 0)
+		comm_lane_die(l, rc, false);
+	else if (l->broken && l->waits)
+		comm_lane_drain(l); /* what has come by it may come by no other */
+	else if (l->broken)
+		comm_lane_die(l, l->send_error, false);
+}
+
 /* Reads the reachable lanes that have something. False: there was none. */
 static bool comm_lanes_read(struct comm *comm, enum comm_turn why)
 {
@@ -185,10 +181,7 @@ static bool comm_lanes_read(struct comm *comm, enum comm_turn why)
 		l->ready = false;
 		l->full = false;
 		l->read_ns = comm->now_ns;
-		if (comm->side == COMM_SEND)
-			comm_send_read(l);
-		else
-			comm_recv_read(l);
+		comm_lane_read(l);
 		if (comm_has_failed(comm) || comm->end_error)
 			break;
 	}

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* rendezvous.c - where peers come in: the doors of a device, and the listen comms that they ask for. */
 #include "connect/acceptor.h"
+#include "base/util.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -179,8 +180,7 @@ void acceptor_hold(struct acceptor *acceptor)
 
 static void acceptor_let_in_run(struct work *work, uint64_t now_ns)
 {
-	struct acceptor *acceptor =
-		(struct acceptor *)((char *)work - offsetof(struct acceptor, let_in_work));
+	struct acceptor *acceptor = container_of(work, struct acceptor, let_in_work);
 
 	(void)now_ns;
 	kernel_listener_let_in(&acceptor->v4);
@@ -195,8 +195,7 @@ void acceptor_let_in(struct acceptor *acceptor)
 
 static void acceptor_close_run(struct work *work, uint64_t now_ns)
 {
-	struct acceptor *acceptor =
-		(struct acceptor *)((char *)work - offsetof(struct acceptor, close_work));
+	struct acceptor *acceptor = container_of(work, struct acceptor, close_work);
 
 	(void)now_ns;
 	kernel_listener_close(&acceptor->v4);
@@ -206,8 +205,7 @@ static void acceptor_close_run(struct work *work, uint64_t now_ns)
 
 static void acceptor_open_run(struct work *work, uint64_t now_ns)
 {
-	struct acceptor *acceptor =
-		(struct acceptor *)((char *)work - offsetof(struct acceptor, open_work));
+	struct acceptor *acceptor = container_of(work, struct acceptor, open_work);
 	int rc = kernel_listener_open(&acceptor->v4);
 
 	(void)now_ns;

@@ -34,13 +34,11 @@ static void attempt_no_way(struct attempt *attempt, const char *silence, uint64_
 {
 	const struct harp_endpoint *remote = &attempt->candidate.remote;
 	char text[HARP_ENDPOINT_TEXT_MAX];
-	bool deaf = engine_not_heard(attempt->candidate.engine, now_ns);
 
 	peers_avoid(remote, engine_index(attempt->candidate.engine), now_ns);
 	peers_forget(remote);
-	INFO("%s: %s: %s; not tried again for %llu s%s", plugin_device(attempt->dev)->ifname,
-	     harp_endpoint_format(remote, text), silence, PEERS_AVOID_NS / 1000000000u,
-	     deaf ? ", and this instance, which has not heard from anyone yet, is used last" : "");
+	INFO("%s: %s: %s; not tried again for %llu s", plugin_device(attempt->dev)->ifname,
+	     harp_endpoint_format(remote, text), silence, PEERS_AVOID_NS / 1000000000u);
 }
 
 /* The way to an open lane. True: there is one; else it is still being opened, or the attempt has ended. */

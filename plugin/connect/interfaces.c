@@ -7,6 +7,7 @@
 #include <time.h>
 
 #include "connect/ctx.h"
+#include "base/util.h"
 #include "base/thread.h"
 #include "poll/control.h"
 #include "process/keyfile.h"
@@ -341,9 +342,7 @@ static void interface_open_rails(int dev, struct acceptor *acceptor)
  * get kernel lanes. */
 static void interface_opened_run(struct work *work, uint64_t now_ns)
 {
-	struct device_state *state =
-		(struct device_state *)((char *)work -
-					offsetof(struct device_state, listen_waiter.work));
+	struct device_state *state = container_of(work, struct device_state, listen_waiter.work);
 	int dev = (int)(state - device_states);
 	struct acceptor *acceptor;
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* listener.c - where peers come in; see listener.h. */
 #include "connect/listener.h"
+#include "base/util.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -28,8 +29,7 @@
 /* In each turn of the engine. */
 static void stack_listener_run(struct work *work, uint64_t now_ns)
 {
-	struct stack_listener *listener =
-		(struct stack_listener *)((char *)work - offsetof(struct stack_listener, work));
+	struct stack_listener *listener = container_of(work, struct stack_listener, work);
 	struct lane *lane;
 
 	for (unsigned i = 0; i < ACCEPTS_A_TURN; i++) {
@@ -49,9 +49,7 @@ static void stack_listener_run(struct work *work, uint64_t now_ns)
 
 static void stack_listener_open_run(struct work *work, uint64_t now_ns)
 {
-	struct stack_listener *listener =
-		(struct stack_listener *)((char *)work -
-					  offsetof(struct stack_listener, open_work));
+	struct stack_listener *listener = container_of(work, struct stack_listener, open_work);
 	struct harp_endpoint any;
 	struct harp_tcp_options opt;
 
@@ -70,9 +68,7 @@ static void stack_listener_open_run(struct work *work, uint64_t now_ns)
 
 static void stack_listener_close_run(struct work *work, uint64_t now_ns)
 {
-	struct stack_listener *listener =
-		(struct stack_listener *)((char *)work -
-					  offsetof(struct stack_listener, close_work));
+	struct stack_listener *listener = container_of(work, struct stack_listener, close_work);
 
 	(void)now_ns;
 	engine_set_listener(listener->engine, NULL);
@@ -132,8 +128,7 @@ static void kernel_listener_rest(struct kernel_listener *listener, int error, ui
 
 static void kernel_listener_rested(struct control_timer *timer, uint64_t now_ns)
 {
-	struct kernel_listener *listener =
-		(struct kernel_listener *)((char *)timer - offsetof(struct kernel_listener, rest));
+	struct kernel_listener *listener = container_of(timer, struct kernel_listener, rest);
 
 	(void)now_ns;
 	control_rewatch(&listener->source, EPOLLIN);
@@ -146,9 +141,7 @@ static bool is_shortage(int error)
 
 static void kernel_listener_ready(struct control_source *source, uint64_t now_ns)
 {
-	struct kernel_listener *listener =
-		(struct kernel_listener *)((char *)source -
-					   offsetof(struct kernel_listener, source));
+	struct kernel_listener *listener = container_of(source, struct kernel_listener, source);
 
 	if (atomic_load(listener->held)) {
 		control_rewatch(&listener->source, 0);

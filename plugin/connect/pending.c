@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* pending.c - accepted connections until the peer has proved that it knows a handle or a comm; see pending.h. */
 #include "connect/handshake.h"
+#include "base/util.h"
 #include "connect/pending.h"
 
 #include <errno.h>
@@ -443,8 +444,7 @@ static void pending_subscribe(struct pending *pending)
 
 static void pending_ready(struct control_source *source, uint64_t now_ns)
 {
-	pending_advance((struct pending *)((char *)source - offsetof(struct pending, source)),
-			now_ns);
+	pending_advance(container_of(source, struct pending, source), now_ns);
 }
 
 /* ---- coming, and time ------------------------------------------------------------------------- */
@@ -480,9 +480,7 @@ void pending_set_look(struct pending_set *pending_set, uint64_t now_ns)
 
 static void pending_set_due(struct control_timer *timer, uint64_t now_ns)
 {
-	pending_set_look((struct pending_set *)((char *)timer -
-						offsetof(struct pending_set, timer)),
-			 now_ns);
+	pending_set_look(container_of(timer, struct pending_set, timer), now_ns);
 }
 
 void pending_set_turn_away(struct pending_set *pending_set)

@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "comm/comm.h"
-#include "device/parallel.h"
 #include "process/config.h"
 #include "device/device.h"
 
@@ -89,7 +88,7 @@ unsigned rails_lanes(int dev, bool harp)
 		if (harp && path != PATH_KERNEL)
 			lanes += plugin_config()->lanes;
 		if (!plugin_path_is_harp(path) && !plugin_device(devs[i])->netns)
-			lanes += parallel_of(devs[i]).lanes;
+			lanes += device_kernel_lanes(plugin_device(devs[i]));
 	}
 	if (!lanes)
 		return 1;

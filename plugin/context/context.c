@@ -74,8 +74,6 @@ int plugin_init(struct plugin_ctx **out, uint64_t comm_id, int traffic_class)
 	int rc;
 
 	*out = NULL;
-	if (forkguard_is_child)
-		return -EBADF;
 	ctx = calloc(1, sizeof(*ctx));
 	if (!ctx) {
 		WARN("cannot begin: out of memory");
@@ -92,7 +90,6 @@ int plugin_init(struct plugin_ctx **out, uint64_t comm_id, int traffic_class)
 		ctx->next = ctx_list;
 		ctx_list = ctx;
 		pthread_mutex_unlock(&ctx_lock);
-		forkguard_set_active(true);
 	}
 	pthread_mutex_unlock(&ctx_process_lock);
 	if (rc) {
@@ -170,8 +167,6 @@ int plugin_finalize(struct plugin_ctx *ctx)
 
 	if (!ctx)
 		return 0;
-	if (forkguard_is_child)
-		return -EBADF;
 	/* After an abort NCCL leaves half-open connects, listens and sometimes comms behind. */
 	while (ctx->connects)
 		connect_free(ctx->connects);
@@ -194,7 +189,6 @@ int plugin_finalize(struct plugin_ctx *ctx)
 	if (last) {
 		interfaces_close();
 		lane_page_close();
-		forkguard_set_active(false);
 	}
 	pthread_mutex_unlock(&ctx_process_lock);
 	free(ctx);
@@ -211,9 +205,7 @@ int plugin_listen(struct plugin_ctx *ctx, int dev, void *handle_bytes, struct li
 	int rc;
 
 	*out = NULL;
-	if (forkguard_is_child)
-		return -EBADF;
-	if (!ctx || !handle_bytes || !plugin_device(dev))
+	if (!plugin_device(dev))
 		return -EINVAL;
 	listen = calloc(1, sizeof(*listen));
 	if (!listen) {
@@ -257,10 +249,6 @@ int plugin_accept(struct listen_comm *listen, struct comm **out)
 	int rc;
 
 	*out = NULL;
-	if (forkguard_is_child)
-		return -EBADF;
-	if (!listen)
-		return -EINVAL;
 	rc = acceptor_accept(listen->acceptor, listen, &comm);
 	if (rc || !comm)
 		return rc;
@@ -275,10 +263,6 @@ int plugin_close_listen(struct listen_comm *listen)
 {
 	struct listen_comm **at;
 
-	if (!listen)
-		return 0;
-	if (forkguard_is_child)
-		return -EBADF;
 	pthread_mutex_lock(&ctx_lock);
 	for (at = &listen->ctx->listens; *at && *at != listen; at = &(*at)->next_of_ctx)
 		;
@@ -296,9 +280,7 @@ int plugin_connect(struct plugin_ctx *ctx, int dev, void *handle, int traffic_cl
 	int rc;
 
 	*out = NULL;
-	if (forkguard_is_child)
-		return -EBADF;
-	if (!ctx || !handle || !plugin_device(dev))
+	if (!plugin_device(dev))
 		return -EINVAL;
 	rc = connect_step(ctx, dev, handle, traffic_class, out);
 	if (*out)
@@ -322,7 +304,7 @@ float plugin_latency_us(int dev)
 
 void plugin_set_net_attr(struct plugin_ctx *ctx, const struct plugin_net_attr *attr)
 {
-	if (!ctx || forkguard_is_child)
+	if (!ctx)
 		return;
 	atomic_store_explicit(&ctx->operations, attr->operations, memory_order_relaxed);
 	atomic_store_explicit(&ctx->algorithms, attr->algorithms, memory_order_relaxed);
@@ -344,9 +326,7 @@ int plugin_isend(struct comm *comm, const void *data, size_t size, int tag, void
 		 struct request **out)
 {
 	*out = NULL;
-	if (forkguard_is_child)
-		return -EBADF;
-	if (!comm || comm->side != COMM_SEND || (!data && size) || size > RECORD_TOTAL_MAX)
+	if (comm->side != COMM_SEND || size > RECORD_TOTAL_MAX)
 		return -EINVAL;
 	return comm_post(comm, (void *)(uintptr_t)data, size, tag, memory, out);
 }
@@ -355,9 +335,7 @@ int plugin_irecv(struct comm *comm, void *data, size_t size, int tag, void *memo
 		 struct request **out)
 {
 	*out = NULL;
-	if (forkguard_is_child)
-		return -EBADF;
-	if (!comm || comm->side != COMM_RECV || (!data && size))
+	if (comm->side != COMM_RECV)
 		return -EINVAL;
 	return comm_post(comm, data, size, tag, memory, out);
 }
@@ -365,29 +343,21 @@ int plugin_irecv(struct comm *comm, void *data, size_t size, int tag, void *memo
 int plugin_test(struct request *request, int *done, size_t *size)
 {
 	*done = 0;
-	if (forkguard_is_child)
-		return -EBADF;
-	if (!request)
-		return -EINVAL;
 	return comm_test(request, done, size);
 }
 
 int plugin_reg_mr(struct comm *comm, const void *data, size_t size, void **out)
 {
-	return forkguard_is_child ? -EBADF : plugin_memory_add(comm, data, size, out);
+	return plugin_memory_add(comm, data, size, out);
 }
 
 int plugin_dereg_mr(void *handle)
 {
-	return forkguard_is_child ? -EBADF : plugin_memory_remove(handle);
+	return plugin_memory_remove(handle);
 }
 
 int plugin_close(struct comm *comm)
 {
-	if (!comm)
-		return 0;
-	if (forkguard_is_child)
-		return -EBADF;
 	ctx_close_comm(comm, false);
 	return 0;
 }

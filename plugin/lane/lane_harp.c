@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* lane_harp.c - a lane that is a connection of the process's own TCP stack. */
 #include "lane/lane_harp.h"
+#include "base/util.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -222,7 +223,7 @@ static void lane_harp_label(struct lane *lane, const char *text)
 
 static struct lane_harp *member_lane(struct engine_lane *l)
 {
-	return (struct lane_harp *)((char *)l - offsetof(struct lane_harp, member));
+	return container_of(l, struct lane_harp, member);
 }
 
 static void lane_harp_forget(struct lane_harp *h)
@@ -327,7 +328,7 @@ static void lane_harp_event(struct engine_lane *l, uint32_t events, uint64_t now
 
 	if (events & HARP_EVENT_CONNECTED) {
 		h->connected = true;
-		engine_heard(h->engine);
+		engine_load(h->engine, 1);
 		harp_conn_endpoints(h->conn, &h->lane.local, &h->lane.remote);
 	}
 	if (events & HARP_EVENT_CLOSED) {
@@ -490,7 +491,7 @@ int lane_harp_accept(struct engine *engine, struct harp_listener *listener, stru
 	}
 	h->conn = conn;
 	h->connected = true;
-	engine_heard(engine);
+	engine_load(engine, 1);
 	lane_harp_start(h, out);
 	return 0;
 }

@@ -4,7 +4,7 @@
 #define HARP_PLUGIN_LANE_SEALED_H
 
 #include "lane/lane.h"
-#include "wire/seal.h"
+#include "wire/crypto.h"
 
 /*
  * Puts *lane, which is open and whose preamble is through, into a sealed lane that takes its place: same ops,

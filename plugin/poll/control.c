@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* control.c - the control thread; see control.h. */
 #include "poll/control.h"
+#include "base/util.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -175,8 +176,7 @@ struct control_call {
 
 static void control_call_run(struct work *work, uint64_t now_ns)
 {
-	struct control_call *call =
-		(struct control_call *)((char *)work - offsetof(struct control_call, work));
+	struct control_call *call = container_of(work, struct control_call, work);
 
 	call->inner->run(call->inner, now_ns);
 	pthread_mutex_lock(&control->call_lock);

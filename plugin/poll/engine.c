@@ -238,28 +238,19 @@ int engine_set_port(const struct engine_set *set, struct harp_instance_port *out
 	return harp_instance_dpdk(set->engines[0]->instance, out);
 }
 
-static bool engine_is_deaf(const struct engine *engine, uint64_t now_ns)
-{
-	return now_ns < atomic_load_explicit(&engine->deaf_until_ns, memory_order_relaxed);
-}
-
 struct engine *engine_set_choose(struct engine_set *set)
 {
 	unsigned first = atomic_fetch_add_explicit(&set->turn, 1, memory_order_relaxed);
-	uint64_t now_ns = driver_clock_ns();
 	struct engine *best = NULL;
-	bool best_deaf = false;
 	unsigned least = 0;
 
 	for (unsigned i = 0; i < set->count; i++) {
 		struct engine *engine = set->engines[(first + i) % set->count];
 		unsigned load = atomic_load_explicit(&engine->load, memory_order_relaxed);
-		bool deaf = engine_is_deaf(engine, now_ns);
 
-		if (best && (deaf > best_deaf || (deaf == best_deaf && load >= least)))
+		if (best && load >= least)
 			continue;
 		best = engine;
-		best_deaf = deaf;
 		least = load;
 	}
 	return best;

@@ -57,10 +57,10 @@ struct engine_set *engine_set_get(int dev, char *why, size_t why_len);
 void engine_set_put(struct engine_set *set); /* NULL is accepted */
 unsigned engine_set_count(const struct engine_set *set);
 struct engine *engine_set_at(const struct engine_set *set, unsigned index);
-/* The one that serves the fewest comms and listeners, ties in turn; one that is deaf only when all are. */
+/* The one that serves the fewest comms and listeners, ties in turn. */
 struct engine *engine_set_choose(struct engine_set *set);
 /* What engine_set_choose() compares: a listener or a connect that may use the engine comes, or goes. Lanes
- * count by themselves, from engine_heard() on. */
+ * count by themselves. */
 void engine_load(struct engine *engine, int change);
 
 struct driver *engine_driver(struct engine *engine);
@@ -69,11 +69,6 @@ struct harp_stack *engine_stack(struct engine *engine);
 struct placement_end;
 void engine_placement(const struct engine *engine, struct placement_end *out);
 void engine_ports(const struct engine *engine, uint16_t *first, uint16_t *last);
-/* Something came to its queue: a lane is connected, and counts from now on. */
-void engine_heard(struct engine *engine);
-/* None was made though several were tried. One on which none was ever made is deaf for a while: perhaps
- * the NIC puts nothing on its queue. True when that is so. */
-bool engine_not_heard(struct engine *engine, uint64_t now_ns);
 /* How packets come to the engines of a set; HARP_MODE_NONE for NULL. */
 enum harp_instance_mode engine_set_mode(const struct engine_set *set);
 /* What the DPDK port of a set says of itself. -ENOTSUP: it is none. */

@@ -31,8 +31,6 @@ struct engine {
 						      * baton. Reader: thread; it orders nothing */
 	/* Relaxed: hints for choosing. */
 	atomic_uint load;
-	atomic_bool heard;
-	atomic_uint_fast64_t deaf_until_ns;
 	atomic_bool
 		news; /* the host's: set by the thread that saw them come, cleared by a turn. Relaxed:
 			   * a turn that misses them is followed by one that does not */

@@ -7,12 +7,12 @@
 #include <string.h>
 
 #include "poll/engine_impl.h"
+#include "base/util.h"
 #include "wire/queue_placement.h"
 #include "process/log.h"
 #include "process/config.h"
 #include "device/device.h"
 
-#define ENGINE_DEAF_NS 10000000000ull
 #define ENGINE_TICK_NS 50000000ull /* closes, probes, silence, the host's news */
 
 struct driver *engine_driver(struct engine *engine)
@@ -47,22 +47,6 @@ void engine_ports(const struct engine *engine, uint16_t *first, uint16_t *last)
 
 	*first = lease ? lease->port_min : (uint16_t)plugin_config()->port_min;
 	*last = lease ? lease->port_max : (uint16_t)plugin_config()->port_max;
-}
-
-void engine_heard(struct engine *engine)
-{
-	atomic_store_explicit(&engine->heard, true, memory_order_relaxed);
-	atomic_store_explicit(&engine->deaf_until_ns, 0, memory_order_relaxed);
-	engine_load(engine, 1);
-}
-
-bool engine_not_heard(struct engine *engine, uint64_t now_ns)
-{
-	if (atomic_load_explicit(&engine->heard, memory_order_relaxed))
-		return false;
-	atomic_store_explicit(&engine->deaf_until_ns, now_ns + ENGINE_DEAF_NS,
-			      memory_order_relaxed);
-	return true;
 }
 
 void engine_load(struct engine *engine, int change)
@@ -221,7 +205,7 @@ static void engine_report(struct engine *engine)
 	char line[384];
 	size_t len = 0;
 
-	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+	for (size_t i = 0; i < ARRAY_SIZE(names); i++) {
 		uint64_t value = 0;
 
 		(void)harp_stack_stat(engine->stack, names[i], &value);

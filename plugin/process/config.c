@@ -2,6 +2,7 @@
 /* config.c - the HARP_* variables and harpd's settings, read strictly: what is not understood is said,
  * never guessed. */
 #include "process/config.h"
+#include "base/util.h"
 
 #include <assert.h>
 #include <dlfcn.h>
@@ -29,7 +30,7 @@ static const size_t config_fields[] = {
 	HARP_CONFIG_JOB_KEYS(KEY)
 #undef KEY
 };
-#define CONFIG_JOB_COUNT (sizeof(config_fields) / sizeof(config_fields[0]))
+#define CONFIG_JOB_COUNT (ARRAY_SIZE(config_fields))
 
 /* A text must fit its field. */
 #define KEY(name, type, table, key, field, unit, min, max, ...)                                    \

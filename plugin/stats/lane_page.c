@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* lane_page.c - the job's statistics region: its memory, totals, and which record belongs to which comm and lane. */
 #include "stats/lane_page.h"
+#include "base/util.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -341,7 +342,7 @@ void comm_stats_done(struct comm_stats *stats, unsigned kinds, uint64_t bytes, u
 	stats_add(&value[HARP_COMM_requests], 1);
 	stats_add(&value[HARP_COMM_bytes], bytes);
 	stats_set(&value[HARP_COMM_updated_ns], now_ns);
-	if (kinds > 0 && kinds < sizeof(of) / sizeof(*of)) {
+	if (kinds > 0 && kinds < ARRAY_SIZE(of)) {
 		stats_add(&value[of[kinds].messages], 1);
 		stats_add(&value[of[kinds].bytes], bytes);
 		lane_page_count(of[kinds].job, 1);

@@ -174,7 +174,7 @@ def test_stop_cleans_up_where_no_harpd_runs(site: Site) -> None:
     pair.finish()
     said = harpctl(harpd, "stop").splitlines()
     assert said == [
-        "no harpd runs; removed the steering program of eth0",
+        "no harpd runs; removed the XDP program of eth0",
         f"no harpd runs; unmounted {harpd.run_dir}/bpf",
         "no harpd runs; put back what harpd had changed of NICs and ports",
         f"no harpd runs; removed {harpd.socket}",
@@ -189,7 +189,7 @@ def test_stop_cleans_up_where_no_harpd_runs(site: Site) -> None:
 def test_stop_by_force_cuts_jobs_that_outlived_their_harpd(site: Site) -> None:
     pair, harpd = site.pair(), site.daemons[1]
     harpd.end(signal.SIGKILL)
-    assert "removed the steering program of eth0" in harpctl(harpd, "stop", "--force")
+    assert "removed the XDP program of eth0" in harpctl(harpd, "stop", "--force")
     nothing_is_left(harpd)
     # The kernel answers for it from now on.
     error = pair.source.event()

@@ -147,7 +147,7 @@ def test_no_descriptor_of_a_lease_changes_the_host(harpd: HostDaemon, uid: int |
     assert harpd.host.run("ip", "-j", "addr", "show", harpd.host.ifname) == before
 
 
-def test_ordinary_sockets_would(harpd: HostDaemon) -> None:
+def test_ordinary_sockets_would_change_the_host(harpd: HostDaemon) -> None:
     """The test above could fail: sockets that root opened in the host change it from elsewhere."""
     ifname = harpd.host.ifname
     ifindex = int(harpd.host.run("cat", f"/sys/class/net/{ifname}/ifindex"))

@@ -129,7 +129,7 @@ def a_loop(path: Path) -> None:
         ("state.json.new", a_loop),
     ],
 )
-def test_what_is_no_file_holds_nobody_up(
+def test_a_state_that_is_no_regular_file_blocks_nothing(
     start: Callable[..., Running],
     settings: Settings,
     caplog: pytest.LogCaptureFixture,

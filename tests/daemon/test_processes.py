@@ -125,7 +125,9 @@ def test_each_has_a_queue_of_its_own(harpds: list[HostDaemon], pairs: list[Pair]
     assert all(pair.end() for pair in pairs)
 
 
-def test_one_is_killed(harpds: list[HostDaemon], pairs: list[Pair]) -> None:
+def test_other_processes_survive_when_one_is_killed(
+    harpds: list[HostDaemon], pairs: list[Pair]
+) -> None:
     victim, *others = pairs
     for pair in pairs:
         pair.begin(60 if pair is victim else SECONDS)
@@ -142,7 +144,7 @@ def test_one_is_killed(harpds: list[HostDaemon], pairs: list[Pair]) -> None:
     assert all(pair.run() for pair in others)
 
 
-def test_one_is_stopped(pairs: list[Pair]) -> None:
+def test_other_processes_continue_when_one_is_stopped(pairs: list[Pair]) -> None:
     victim, *others = pairs
     for pair in pairs:
         pair.begin(SECONDS)
@@ -207,7 +209,9 @@ def verdicts(daemon: HostDaemon) -> dict[str, int]:
     return found
 
 
-def test_one_is_flooded(lab: Lab, harpds: list[HostDaemon], pairs: list[Pair]) -> None:
+def test_other_processes_continue_when_one_is_flooded(
+    lab: Lab, harpds: list[HostDaemon], pairs: list[Pair]
+) -> None:
     found = harpds[1].query("instances")["instances"]
     victim = next(each for each in found if each["label"] == "receiver 0")
     low, high = victim["ports"]

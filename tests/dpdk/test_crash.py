@@ -59,7 +59,7 @@ def left_by(pid: int, since: float) -> list[Path]:
 
 
 @SIDES
-def test_a_killed_rank_is_named_and_both_begin_anew(
+def test_a_killed_rank_is_named_and_both_can_restart(
     meeting: Lab, options: StreamOptions, tmp_path: Path, victim: int
 ) -> None:
     since = time.time()

@@ -120,7 +120,7 @@ def room(tmp_path: Path, build_dir: Path) -> Iterator[Room]:
     made.close()
 
 
-def test_a_newcomer_walks_through_the_page(room: Room) -> None:
+def test_the_commands_of_the_page_work(room: Room) -> None:
     assert len(STEPS) > 15
     for step in STEPS:
         room.type_in(step)

@@ -91,7 +91,7 @@ SELECTION = [
 
 
 @pytest.mark.parametrize(("path", "pair", "loss"), SELECTION, indirect=["path"], ids=label)
-def test_a_selection(
+def test_some_interop_cases_pass(
     tools: PortTools, path: tuple[Lab, Dropper], pair: tuple[str, str], loss: float
 ) -> None:
     """SACK, timestamps and ECN on and off, both directions, the kernel's CUBIC."""
@@ -99,7 +99,7 @@ def test_a_selection(
 
 
 @every_case(LABS)
-def test_all(
+def test_all_interop_cases_pass(
     tools: PortTools, path: tuple[Lab, Dropper], pair: tuple[str, str], control: str, loss: float
 ) -> None:
     group(tools, path, pair, control, loss, LONG_BYTES)

@@ -23,6 +23,14 @@ def fails(sender: Actor, handle: str) -> str:
     return str(warning)
 
 
+@pytest.mark.sample(
+    "IPv4-xdp-closed",
+    "IPv6-auto-closed",
+    "IPv4-kernel-closed",
+    "IPv6-xdp-killed",
+    "IPv4-auto-killed",
+    "IPv6-kernel-killed",
+)
 @pytest.mark.parametrize("how", ["closed", "killed"])
 @pytest.mark.parametrize("path", ["auto", "xdp", "kernel"])
 def test_the_listener_is_gone(each: Hosts, path: str, how: str) -> None:
@@ -43,6 +51,7 @@ def test_the_listener_is_gone(each: Hosts, path: str, how: str) -> None:
         assert words in warning
 
 
+@pytest.mark.sample("IPv6")
 def test_the_peer_is_stopped(each: Hosts) -> None:
     """One question, and none of a firewall: the peer's kernel has answered."""
     made = [Actor(netns, each.env("kernel", **SOON)) for netns in each.netns]

@@ -40,9 +40,17 @@ def doors(handle: str) -> list[int]:
     return [port for port in struct.unpack_from("<HHH", base64.b64decode(handle), 12) if port]
 
 
+@pytest.mark.sample(
+    "IPv6-loris-kernel",
+    "IPv4-syn-auto",
+    "IPv4-scan-kernel",
+    "IPv6-silent-auto",
+    "IPv4-silent-kernel",
+    "IPv6-scan-auto",
+)
 @pytest.mark.parametrize("path", ["auto", "kernel"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_strangers_hold_nobody_up(lab: Lab, kind: str, path: str) -> None:
+def test_unauthenticated_peers_delay_no_connect(lab: Lab, kind: str, path: str) -> None:
     made = [Actor(host.netns, {"HARP_PATH": path, **ENV}) for host in lab.hosts[:2]]
     with actors(*made) as (victim, healthy):
         for rank in (victim, healthy):

@@ -166,7 +166,7 @@ def target_each(each: Hosts) -> Iterator[Target]:
         yield made
 
 
-def test_headers_that_lie(target: Target) -> None:
+def test_invalid_headers_are_dropped(target: Target) -> None:
     """Lengths, versions, checksums, options and flags of a frame that belongs to the flow."""
     target.goes_on()
     now = target.state()

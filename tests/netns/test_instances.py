@@ -121,7 +121,7 @@ def test_toeplitz_is_computed(switched: Lab, drive: str) -> None:
     assert all(count > 20 for count in counts), "each queue has had its part"
 
 
-def test_what_challenge_said_saves_the_tries(switched: Lab) -> None:
+def test_queue_placement_in_challenge_saves_attempts(switched: Lab) -> None:
     """One listener, connections to its port: many SYNs, then one, or on a busy machine many again
     where that gets no answer for 300 ms. Without kernel lanes: a comm's further lanes come when
     they come, and would be counted with the next connection."""
@@ -221,7 +221,7 @@ def threads(actor: Actor, name: str) -> list[list[int]]:
     return sorted(cores for thread, cores in actor.call("threads") if thread == name)
 
 
-def test_who_drives(switched: Lab) -> None:
+def test_the_drive_setting_chooses_the_polling_thread(switched: Lab) -> None:
     """One guardian for all, or a thread for each, on the cores that were named."""
     core = cpus()[-1]
     with ranks(switched, 0, HARP_DRIVE="inline") as both:
@@ -309,6 +309,7 @@ def news(lab: Lab) -> Iterator[None]:
         teller.result()
 
 
+@pytest.mark.sample("dedicated")
 @pytest.mark.parametrize("drive", ["inline", "dedicated"])
 def test_the_hosts_news_wake_it_for_a_moment(
     switched: Lab, drive: str, monkeypatch: pytest.MonkeyPatch

@@ -83,7 +83,7 @@ def test_output_must_be_what_the_page_shows() -> None:
     assert missing(["three ... five"], out) == "three ... five"
 
 
-def test_a_newcomer_walks_through_the_page(machines: list[Machine]) -> None:
+def test_the_commands_of_the_page_work(machines: list[Machine]) -> None:
     for step in STEPS:
         if step.kind != "wheel":
             type_in(machines[step.kind == "other"], step)

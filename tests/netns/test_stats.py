@@ -74,7 +74,7 @@ def test_the_page_goes_with_its_process(tools: Tools, lab: Lab) -> None:
         assert of_process(server.pid) == []
 
 
-def test_an_interface_that_is_down_is_said(tools: Tools, lab: Lab) -> None:
+def test_an_interface_that_is_down_is_reported(tools: Tools, lab: Lab) -> None:
     """By an instance that nothing else happens to."""
     there = lab.hosts[1]
     server = tools.serve_tcp(there, "harp", 61000)

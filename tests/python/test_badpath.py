@@ -31,7 +31,7 @@ def transfer(lab: Lab, count: int = BYTES) -> None:
     assert server.wait(20) == 0
 
 
-def test_the_share_asked_for_is_lost_and_counted(lab: Lab) -> None:
+def test_the_configured_share_is_lost_and_counted(lab: Lab) -> None:
     with Dropper(lab) as dropper:
         dropper.lose(0, 0.01, seed=7)
         transfer(lab)

@@ -6,6 +6,8 @@
  * Theory of operation. An epoll is a list of sockets, edge-triggered: each is told once of what came since. Nobody
  * sleeps in one: the plugin asks when it looks, and who does not look does not hear.
  */
+#include "device/device.h"
+#include "process/config.h"
 #include "comm_stream.h"
 
 #include <stdlib.h>
@@ -13,7 +15,6 @@
 #include <sys/epoll.h>
 
 #include "process/forkguard.h"
-#include "device/parallel.h"
 
 #define KERNEL_EPOLL_FD 2000000
 #define KERNEL_EPOLLS_MAX 256u
@@ -144,8 +145,8 @@ int __wrap_epoll_wait(int epoll_fd, struct epoll_event *events, int max, int tim
 
 /* ---- in the place of parallel.c ------------------------------------------------------------------ */
 
-struct parallel parallel_of(int dev)
+unsigned device_kernel_lanes(const struct device *device)
 {
-	(void)dev;
-	return (struct parallel){ .lanes = 1 };
+	(void)device;
+	return 1;
 }

@@ -73,13 +73,6 @@ void engine_ports(const struct engine *engine, uint16_t *first, uint16_t *last)
 	*last = 65535;
 }
 
-bool engine_not_heard(struct engine *engine, uint64_t now_ns)
-{
-	(void)engine;
-	(void)now_ns;
-	return false;
-}
-
 unsigned engine_index(const struct engine *engine)
 {
 	(void)engine;

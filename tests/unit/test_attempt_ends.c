@@ -147,13 +147,6 @@ void peers_avoid(const struct harp_endpoint *remote, unsigned engine, uint64_t n
 	world.avoided++;
 }
 
-bool engine_not_heard(struct engine *engine, uint64_t now_ns)
-{
-	(void)engine;
-	(void)now_ns;
-	return true;
-}
-
 unsigned engine_index(const struct engine *engine)
 {
 	(void)engine;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_plan.c - which lanes a comm should have: over which NICs, how many of which kind, in which order. */
+#include "device/device.h"
+#include "process/config.h"
 #include "connect/ctx.h"
-#include "device/parallel.h"
 #include "fake_routes.h"
 #include "connect/reconnect_impl.h"
 #include "process/config.h"
@@ -37,9 +38,9 @@ const struct plugin_config *plugin_config(void)
 	return &config;
 }
 
-struct parallel parallel_of(int dev)
+unsigned device_kernel_lanes(const struct device *device)
 {
-	return (struct parallel){ .lanes = KERNEL_LANES + (unsigned)dev };
+	return KERNEL_LANES + (device->ifindex - 10u);
 }
 
 struct engine_set *interface_engines(int dev, char *why, size_t why_len)

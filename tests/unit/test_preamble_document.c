@@ -5,7 +5,7 @@
 #include "connect/handshake.h"
 #include "preamble_rig.h"
 #include "wire/record.h"
-#include "wire/seal.h"
+#include "wire/crypto.h"
 #include "wire/handle.h"
 
 static void print_hex(const char *name, const uint8_t *bytes, size_t len)

@@ -17,7 +17,7 @@ uint32_t dpdk_send_kept(uint16_t port, uint16_t queue, struct rte_mbuf **packets
 /* libharp-dpdk.so's; NULL: not started. */
 const struct harp_dpdk_api *dpdk_library(void);
 
-/* Around each burst; false: not now, and nothing to leave. quiesce.c */
+/* Around each burst; false: not now, and nothing to leave. gate.c */
 bool dpdk_gate_enter(void);
 void dpdk_gate_leave(void);
 void dpdk_gate_shut(void);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * quiesce.c - keeps bursts out of memif's driver while its interrupt thread takes a connection down.
+ * gate.c - keeps bursts out of memif's driver while its interrupt thread takes a connection down.
  *
  * Each thread counts itself in and out of the drivers in a place of its own (shared by a few, where there are many
  * threads). Who shuts the gate waits until all places are empty; who finds it shut stays out for this burst. The
