@@ -68,7 +68,7 @@ static enum nccl_result abi_init_v6(nccl_logger logger)
 
 static enum nccl_result abi_init_v10(nccl_logger logger, nccl_profiler profiler)
 {
-	(void)profiler;
+	abi_set_profiler(profiler);
 	return abi_init_v6(logger);
 }
 
@@ -79,7 +79,7 @@ static enum nccl_result abi_init_v11(void **out, uint64_t comm_id, struct nccl_c
 	struct plugin_ctx *ctx = NULL;
 	int rc;
 
-	(void)profiler;
+	abi_set_profiler(profiler);
 	if (!out)
 		return NCCL_INTERNAL_ERROR;
 	*out = NULL;

@@ -372,6 +372,16 @@ int plugin_test(struct request *request, int *done, size_t *size)
 	return comm_test(request, done, size);
 }
 
+struct comm_event *plugin_event_begin(struct request *request)
+{
+	return comm_event_begin(request);
+}
+
+struct comm_event *plugin_event_end(struct request *request, int error)
+{
+	return comm_event_end(request, error);
+}
+
 int plugin_reg_mr(struct comm *comm, const void *data, size_t size, void **out)
 {
 	return forkguard_is_child ? -EBADF : plugin_memory_add(comm, data, size, out);
