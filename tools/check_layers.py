@@ -23,6 +23,7 @@ from pathlib import Path
 PILE = ("base", "memory", "nic", "link", "network", "transport", "socket", "stack")
 # The plugin's folders, lowest first, by the same rule.
 PLUGIN_PILE = (
+    "profiler",  # a library of its own, which sees public headers only
     "wire",
     "process",
     "device",

@@ -11,6 +11,9 @@
  *		complete;
  *	stopEvent.
  *
+ * NCCL 2.26 and 2.27 (net v10) get events only where HARP_TRACE is set: 2.27 crashes when a net plugin starts an event and the
+ * profiler gave no handle to those above it.
+ *
  * NCCL calls the three in the thread that posts and tests. The struct lies at one address from startEvent to stopEvent, so
  * a profiler v3, which gets no update, may keep the pointer and read it in stopEvent. It is gone when stopEvent
  * returns. An event whose comm is closed with the message under way is never stopped.

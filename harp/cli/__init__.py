@@ -96,6 +96,10 @@ COMMANDS = {
         "harp.cli.daemon:stop",
         "Stop harpd and restore the NICs as they were.",
     ),
+    "trace": (
+        "harp.cli.trace:trace",
+        "Write the network events of a traced job for Perfetto or Chrome.",
+    ),
     "tune": (
         "harp.cli.tune:tune",
         "Measure which path carries which messages, and write a profile.",
@@ -109,7 +113,7 @@ SECTIONS = {
     "Set up": ("check", "config", "tune", "version", "completion", "man"),
     "Daemon": ("start", "stop", "restart", "status", "instances", "logs"),
     "Jobs": ("run", "env"),
-    "Observe": ("stats", "flows", "report"),
+    "Observe": ("stats", "flows", "trace", "report"),
     "Try": ("demo", "bench"),
 }
 

@@ -27,6 +27,7 @@ struct plugin_config {
 	char dpdk_args[1024];                   /* HARP_DPDK_ARGS, for EAL */
 	uint32_t xdp_bytes_max;                 /* HARP_XDP_BYTES_MAX; path_policy.h */
 	char profile[256];           /* HARP_PROFILE; empty: HARP_CONFIG_PROFILE, if it exists */
+	char trace[256];             /* HARP_TRACE, read by libnccl-profiler-harp.so */
 	uint32_t eager_bytes;        /* HARP_EAGER_BYTES, default 262144 */
 	uint32_t frames;             /* HARP_FRAMES, default 8192 */
 	uint64_t connect_timeout_ns; /* HARP_CONNECT_TIMEOUT_MS, default 30000 */

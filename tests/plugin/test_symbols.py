@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the dynamic linker sees of the plugin: seven symbols, libc, and nothing left to resolve."""
+"""What the dynamic linker sees of the plugin: NCCL's tables, libc, and nothing left to resolve."""
 
 import re
 import subprocess
@@ -24,6 +24,14 @@ def test_exports_the_seven_tables_only(plugin: Path) -> None:
     assert {line.split()[-1] for line in lines} == {f"ncclNetPlugin_v{n}" for n in range(6, 13)}
     # Data symbols of struct type, as dlsym's callers expect.
     assert all(line.split()[-2] in "DRBV" for line in lines)
+
+
+def test_the_profiler_exports_its_tables_and_needs_libc_only(plugin: Path) -> None:
+    profiler = plugin.with_name("libnccl-profiler-harp.so")
+    lines = output("nm", "-D", "--defined-only", profiler).splitlines()
+    assert {line.split()[-1] for line in lines} == {f"ncclProfiler_v{n}" for n in range(3, 8)}
+    needed = re.findall(r"\(NEEDED\).*\[(.+)\]", output("readelf", "-d", profiler))
+    assert [name for name in needed if not name.startswith(("libc.so", "libpthread.so"))] == []
 
 
 def test_needs_libc_only(plugin: Path) -> None:
