@@ -34,6 +34,7 @@ PLUGIN_PILE = (
     "connect",
     "context",
     "abi",
+    "tuner",
 )
 # Files of one folder of the plugin that may depend on each other in a circle.
 CIRCLE_FILES_MAX = 3

@@ -115,6 +115,9 @@ extern "C" {
 	KEY(HARP_PROFILE, TEXT, "job", "profile", profile, "file", 0, 255, "", LIVE, JOB,                      \
 	    "Profile that says, for each NIC and group of peers, which messages go over AF_XDP with path "     \
 	    "auto. Empty: /etc/harp/profile.toml, where it exists")                                            \
+	KEY(HARP_TUNER, CHOICE, "job", "tuner", tuner, "auto|off", 0, 0, "auto", LIVE, JOB,                    \
+	    "Whether NCCL chooses algorithms and protocols by the times that `harpctl tune --nccl` measured. " \
+	    "auto: where the profile has them. The same on every host of a job")                               \
 	KEY(HARP_TRACE, TEXT, "", "", trace, "directory", 0, 255, "", LIVE, JOB,                               \
 	    "Directory that a job's network events are written to, with NCCL_PROFILER_PLUGIN=harp, for "       \
 	    "`harpctl trace`. `harpctl env` and `harpctl run` set both")                                       \

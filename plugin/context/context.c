@@ -238,6 +238,7 @@ int plugin_listen(struct plugin_ctx *ctx, int dev, void *handle_bytes, struct li
 	handle.sealed = keyfile_key() != NULL;
 	acceptor_endpoints(listen->acceptor, listen, &handle);
 	handle.opening = opening;
+	handle.tuner = path_policy_tuner();
 	handle.listen_id = listen->id;
 	memcpy(handle.secret, listen->secret, HANDLE_SECRET_BYTES);
 	(void)host_id_read(plugin_device(dev)->netns, handle.host_id); /* zeroes: nobody is local */
