@@ -5,9 +5,8 @@
 
 AS_ROOT = tools/as_root.sh
 PYTEST = .venv/bin/python -m pytest
-# Most tests wait for another process or a timer most of the time.
+RUN_TESTS = tools/run_tests.sh
 DEMOFLAGS = --baseline
-SIDE_BY_SIDE = -n 3 --dist worksteal
 
 help:
 	@echo 'make build      set up and build into build/'
@@ -35,10 +34,10 @@ demo: build
 
 # Needs no root: what makes network namespaces is left to `make test`.
 check: build-tests
-	@$(PYTEST) $(SIDE_BY_SIDE) -m 'not long and not nccl and not root and not full' $(PYTESTFLAGS)
+	@$(RUN_TESTS) -m 'not long and not nccl and not root and not full' $(PYTESTFLAGS)
 
 test: build-tests
-	@$(AS_ROOT) $(PYTEST) $(SIDE_BY_SIDE) -m 'not long and not nccl' $(PYTESTFLAGS)
+	@$(AS_ROOT) $(RUN_TESTS) -m 'not long and not nccl' $(PYTESTFLAGS)
 
 test-long: build-tests
 	@$(AS_ROOT) $(PYTEST) -m 'not nccl' $(PYTESTFLAGS)

@@ -256,7 +256,7 @@ SETTLING_PER_S = 30  # what the barrier before it leaves to be done, over two se
 LOOKS_PER_S = 1000  # of a thread that looks whether who polls still does: HARP_GUARDIAN_IDLE_US
 
 
-# Beside other tests a rank that is preempted in the barrier before wakes its threads hundreds of times.
+# Beside other tests a preempted rank of the barrier before it wakes its threads many times.
 @pytest.mark.long
 @pytest.mark.parametrize(("drive", "threads"), [("inline", 1), ("dedicated", QUEUES)])
 def test_waiting_costs_next_to_nothing(
@@ -264,8 +264,8 @@ def test_waiting_costs_next_to_nothing(
 ) -> None:
     """Eight instances, connections open: asleep, and while NCCL polls for a rank that is late.
 
-    Wakes are counted; processor time only tells of a thread that never sleeps. A rank that polls and
-    has no core looks as if it had stopped.
+    Wakes are counted; processor time only shows a thread that never sleeps. A rank that polls
+    without getting a core looks as if it had stopped.
     """
     monkeypatch.setenv("HARP_INSTANCES", str(QUEUES))
     monkeypatch.setenv("HARP_RSS", TOEPLITZ)

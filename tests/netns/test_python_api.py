@@ -24,9 +24,14 @@ with harp.Instance(sys.argv[3]) as instance, instance.listen(port, timeout=30) a
                 with frame, memoryview(frame) as view:
                     total += int(np.frombuffer(view, "u1").sum(dtype="u8"))
         end.send(np.array([total], "u8"))
+        stats = instance.snapshot()
         print(json.dumps({
             "total": total, "copied": end.copied, "describe": instance.describe,
-            "rx": int(instance.snapshot()["rx_packets"]), "steering": instance.steering(),
+            "nic": {
+                "rx_packets": int(stats["rx_packets"]), "rx_dropped": int(stats["nic_rx_dropped"]),
+                "rx_ring_full": int(stats["nic_rx_ring_full"]),
+            },
+            "steering": instance.steering(),
             "flows": [str(flow["state_name"]) for flow in instance.flows()],
         }), flush=True)
 """
@@ -58,7 +63,7 @@ def test_arrays_between_two_instances(tools: Tools, lab: Lab) -> None:
     assert int(out) == report["total"] > 0
     assert report["copied"] == [8, 0], "frames are not copied; the answer's array is, once"
     assert report["describe"].startswith(f"AF_XDP generic copy on {there.ifname} queue 0")
-    assert all_came(report["steering"], report["rx"])
+    assert all_came(report["steering"], report["nic"])
     assert len(report["flows"]) == 1
     wait_until(lambda: not xdp_attached(here) and not xdp_attached(there), "detached")
 

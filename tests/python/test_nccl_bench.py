@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """harpctl bench nccl: what it makes of times, and one real run of every shape."""
 
+import contextlib
 import json
 from pathlib import Path
 from typing import Any
@@ -57,9 +58,34 @@ def test_repetitions_are_bounded_by_bytes_and_number() -> None:
     assert shape.argument() == f"8:1000:200,{64 * nccl_bench.MIB}:4:1"
 
 
-def test_sizes_above_the_limit_are_left_out() -> None:
-    shape = nccl_bench.replace_sizes(Shape("stream", "bw", (8, 4096, 65536)), 4096)
-    assert shape.sizes == (8, 4096)
+def test_sizes_beyond_the_limits_are_left_out() -> None:
+    shape = Shape("stream", "bw", (8, 4096, 65536))
+    assert nccl_bench.replace_sizes(shape, None, 4096).sizes == (8, 4096)
+    assert nccl_bench.replace_sizes(shape, 4096, None).sizes == (4096, 65536)
+
+
+@pytest.mark.parametrize(("second_us", "is_ok"), [(10.0, True), (12.0, False)])
+def test_the_second_measurement_of_a_cell_that_missed_decides(
+    monkeypatch: pytest.MonkeyPatch, second_us: float, is_ok: bool
+) -> None:
+    sizes_run = []
+
+    def run_shape(lab: object, shape: Shape, transport: str) -> tuple[dict[int, float], str]:
+        sizes_run.append(shape.sizes)
+        slow = 12.0 if shape.sizes == (8, 64) else second_us
+        auto_us = {8: slow, 64: 10.0}
+        return {size: auto_us[size] if transport == AUTO else 10.0 for size in shape.sizes}, ""
+
+    monkeypatch.setattr(nccl_bench, "run_shape", run_shape)
+    monkeypatch.setattr(nccl_bench, "Lab", lambda options: contextlib.nullcontext())
+    shape = Shape("allreduce", "allreduce", (8, 64))
+    options = nccl_bench.NcclOptions((LabOptions(),), (shape,), rounds=3)
+    report = nccl_bench.run_nccl(options, lambda words: None)
+    assert report["ok"] is is_ok
+    assert sizes_run == [(8, 64)] * 12 + [(8,)] * 24
+    small, large = report["settings"][0]["shapes"][0]["cells"]
+    assert small["first"]["missed"]
+    assert "first" not in large
 
 
 @pytest.mark.parametrize("words", [["--ranks", "4", "--shape", "pingpong"], ["--channels", "3"]])
@@ -79,7 +105,7 @@ def test_a_plot_without_an_all_reduce_of_two_ranks_is_an_error(tmp_path: Path) -
 def report(need_root: None) -> dict[str, Any]:
     """Every kind of shape once, with two sizes."""
     shapes = {shape.name: shape for shape in nccl_bench.SHAPES if shape.channels < 4}
-    small = tuple(nccl_bench.replace_sizes(shape, 65536) for shape in shapes.values())
+    small = tuple(nccl_bench.replace_sizes(shape, None, 65536) for shape in shapes.values())
     options = nccl_bench.NcclOptions((LabOptions(),), small, rounds=1)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(nccl_bench, "_RUNS_MAX", 16)  # nothing is judged by these times
