@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Each target does its whole set-up (system packages, .venv, build/); as root or through sudo.
 .POSIX:
-.PHONY: help build build-tests demo check test test-long test-nccl sanitize fuzz coverage tables docs format clean
+.PHONY: help build build-tests wheel packages demo check test test-long test-nccl test-torch sanitize fuzz coverage tables docs site format clean
 
 AS_ROOT = tools/as_root.sh
 PYTEST = .venv/bin/python -m pytest
@@ -10,16 +10,20 @@ DEMOFLAGS = --baseline
 
 help:
 	@echo 'make build      set up and build into build/'
+	@echo 'make wheel      ... and the wheel for other hosts into dist/'
+	@echo 'make packages   ... and Debian packages of plugin and daemon into dist/'
 	@echo 'make demo       ... and train a model across two hosts (namespaces), over HARP and over sockets'
 	@echo 'make check      ... and run the tests that need no root (2 minutes on two cores)'
-	@echo 'make test       ... and run the tests (15 to 20 minutes on two cores)'
+	@echo 'make test       ... and run the tests (11 minutes on two cores)'
 	@echo 'make test-long  ... and what takes longer (sanitizers, more seeds, clang-tidy, the wheel)'
 	@echo 'make test-nccl  ... and run NVIDIA'"'"'s NCCL, 2.18 to the newest, over HARP (downloads 4 GB once)'
+	@echo 'make test-torch ... and run the tests of harp.torch (installs PyTorch into .venv)'
 	@echo 'make sanitize   ... and the suite with AddressSanitizer, UBSan and ThreadSanitizer (test-long has it)'
 	@echo 'make fuzz       ... and every fuzz target for a minute (FUZZFLAGS=--seconds=3600: an hour in all)'
 	@echo 'make coverage   ... and say which lines of dataplane/ no test runs'
-	@echo 'make tables     write the simulator'"'"'s tables anew (make test compares)'
-	@echo 'make docs       write conf/harp.toml and docs/configuration.md anew (make test compares)'
+	@echo 'make tables     write the simulator'"'"'s tables again (make test compares)'
+	@echo 'make docs       write conf/harp.toml and docs/configuration.md again (make test compares)'
+	@echo 'make site       build the documentation site into build-site/html'
 	@echo 'make format     format C and Python'
 	@echo 'make clean      remove build directories and .venv'
 
@@ -28,6 +32,12 @@ build:
 
 build-tests:
 	@tools/setup.sh test
+
+wheel: build-tests
+	@.venv/bin/python tools/wheel.py
+
+packages: build-tests
+	@.venv/bin/python tools/deb.py
 
 demo: build
 	@$(AS_ROOT) .venv/bin/harpctl demo $(DEMOFLAGS)
@@ -45,6 +55,12 @@ test-long: build-tests
 test-nccl: build-tests
 	@$(AS_ROOT) $(PYTEST) tests/nccl -m 'nccl or not nccl' $(PYTESTFLAGS)
 
+# The extras' packages, without HARP itself, which lies in the source tree.
+test-torch: build-tests
+	@for extra in torch torch-test; do .venv/bin/python tools/lock.py --ranges $$extra; done | \
+		.venv/bin/python -m pip install -q -r /dev/stdin
+	@$(AS_ROOT) $(PYTEST) tests/torch $(PYTESTFLAGS)
+
 sanitize: build-tests
 	@$(AS_ROOT) $(PYTEST) tests/test_sanitize.py $(PYTESTFLAGS)
 
@@ -61,10 +77,13 @@ tables: build
 docs: build
 	@.venv/bin/python tools/docs.py
 
+site:
+	@tools/site.sh
+
 format: build-tests
 	@git ls-files '*.c' '*.h' | xargs clang-format -i
 	@.venv/bin/ruff format --quiet harp tests tools
 	@.venv/bin/ruff check --quiet --fix harp tests tools
 
 clean:
-	rm -rf build build-* .venv .pytest_cache .mypy_cache .ruff_cache
+	rm -rf build build-* dist .venv .pytest_cache .mypy_cache .ruff_cache

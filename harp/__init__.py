@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""HARP's control plane: command line, laboratory, benchmarks, bindings to the C stack.
+"""HARP's control plane: command line, test hosts, benchmarks, bindings to the C stack.
 
-The Python API is here by name and loaded when it is asked for: harp.Instance, harp.Endpoint,
-harp.Driver, harp.Stack and so on (docs/python.md). harp.testing has what tests and scapy want.
+Public names load on first use: harp.Instance, harp.Endpoint, harp.Driver, harp.Stack and so on
+(docs/python.md). harp.testing has helpers for tests and scapy.
 """
 
 import warnings
@@ -62,11 +62,11 @@ __all__ = [
 if _conflict.other_distribution():
     warnings.warn(_conflict.problem(), ImportWarning, stacklevel=2)
 
-# In a source tree the compiled modules lie in the build tree ($HARP_BUILD chooses another one).
+# In a source tree the compiled modules are in the build tree; $HARP_BUILD selects another one.
 if (_build := _paths.build_dir()) is not None:
     __path__.append(str(_build / "harp"))
 
-# Where each public name is made: nothing compiled is loaded before it is used.
+# The module of each public name. No compiled module is loaded before it is used.
 _MADE_IN = {
     "harp._core": (
         "SSTHRESH_NONE",

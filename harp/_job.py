@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a job's own Python code needs to use HARP: harp.env() and harp.nccl_plugin_path()."""
+"""harp.env() and harp.nccl_plugin_path(), with which a job's own Python code uses HARP."""
 
 import os
 from collections.abc import Mapping

@@ -231,7 +231,7 @@ def lane_values():
 
 
 def steering_verdicts():
-    """(name, help) of what the steering program counts."""
+    """(name, help) of what the XDP program counts."""
     return _listed(harp_steering_name, harp_steering_help)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the compiled parts lie: in the build tree (editable) or in the installed package."""
+"""Locations of the compiled parts: the build tree (editable) or the installed package."""
 
 import os
 from collections.abc import Iterator
@@ -10,18 +10,18 @@ from harp.errors import Exit, HarpError
 
 PLUGIN = "libnccl-net-harp.so"
 XDP_LIBRARY = "libharp-xdp.so"
-DPDK_LIBRARY = "libharp-dpdk.so"  # where HARP was built with DPDK
+DPDK_LIBRARY = "libharp-dpdk.so"  # if HARP was built with DPDK
 COLL_LIBRARY = "libharp-coll.so"
-SOCKET_PLUGIN = "libnccl-net-sock.so"  # kernel sockets as NCCL uses them: a baseline
+SOCKET_PLUGIN = "libnccl-net-sock.so"  # NCCL's use of kernel sockets, the baseline
 
-# Places in the build tree. A wheel has everything in harp/lib and harp/bin.
+# Locations in the build tree. A wheel has everything in harp/lib and harp/bin.
 _BUILT = {
     PLUGIN: "plugin",
     XDP_LIBRARY: "dataplane/xdp",
     DPDK_LIBRARY: "dataplane/dpdk",
     COLL_LIBRARY: "coll",
     "harp-bench": "tools/driver",
-    "harp-nccl-rank": "tools/nccl",  # in the build tree only
+    "harp-nccl-rank": "tools/nccl",  # only in the build tree
     SOCKET_PLUGIN: "tools/driver",
     "harp-wire": "tools/wire",
     "harp-tcp": "tools/tcp",
@@ -32,7 +32,7 @@ _BUILT = {
 
 @cache
 def build_dir() -> Path | None:
-    """The build tree that belongs to this source tree: $HARP_BUILD, else build/ beside harp/."""
+    """The build tree of this source tree: $HARP_BUILD, else the folder build/ next to harp/."""
     override = os.environ.get("HARP_BUILD")
     if override:
         return Path(override).resolve()
@@ -52,7 +52,7 @@ def _candidates(name: str) -> Iterator[Path]:
 
 
 def find(name: str) -> Path:
-    """The path of a compiled part; HarpError says where it was looked for."""
+    """Return the path of a compiled part. HarpError lists the folders that were searched."""
     looked = list(_candidates(name))
     for path in looked:
         if path.is_file():
@@ -62,7 +62,7 @@ def find(name: str) -> Path:
 
 
 def plugin(path: str | None = None) -> Path:
-    """The plugin to load: the given path, which must exist, or HARP's own."""
+    """Return the plugin to load: the given path, which must exist, or HARP's own."""
     if path is None:
         return find(PLUGIN)
     chosen = Path(path).resolve()

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is closed when its `with` block is left."""
+"""Objects that are closed at the end of a `with` block."""
 
 from typing import Self
 
 
 class Closing:
-    """A context manager by its close(), which is safe twice."""
+    """A context manager by its close(), which may be called twice."""
 
     def close(self) -> None:
-        """Gives back all that it holds."""
+        """Release everything that the object holds."""
         raise NotImplementedError
 
     def __enter__(self) -> Self:

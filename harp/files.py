@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files by a path that somebody named, which may be anything: an error at once, never a wait."""
+"""Files by a path that a user gave: a wrong kind of file is an error at once, never a wait."""
 
 import errno
 import os
@@ -7,24 +7,24 @@ import stat
 from pathlib import Path
 from typing import TextIO
 
-# Of a FIFO without another end, a tape, a modem: open() must not wait for it, nor become its
-# terminal.
+# For a FIFO without another end, a tape or a modem: open() must neither block nor make it the
+# controlling terminal.
 _AT_ONCE = os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 NOT_REGULAR = "is no regular file"
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
-_LINKS_MAX = 40  # as the kernel's MAXSYMLINKS
+_LINKS_MAX = 40  # the kernel's MAXSYMLINKS
 _UNMAPPED, _ALL_USERS = 65534, "4294967295"
 
 
 class NotRegularError(OSError):
-    """There is something, and it is no file: a FIFO, a socket, a device."""
+    """The path exists and is no regular file: a FIFO, a socket, a device."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(errno.EINVAL, NOT_REGULAR, str(path))
 
 
 class UntrustedError(OSError):
-    """Others than root and this user can change what is at the path: one line, what to do."""
+    """Users other than root and this one can change the path; the message has the remedy."""
 
     def __init__(self, path: Path, why: str) -> None:
         super().__init__(errno.EPERM, why, str(path))
@@ -40,8 +40,9 @@ def _namespace_is_partial() -> bool:
 
 
 def trusted_user(uid: int) -> bool:
-    """Is it root or this user? As trust_user() of dataplane/base/trust.c: in a user namespace also
-    one that the namespace does not map, as the host's root."""
+    """Tell whether it is root or this user, as trust_user() of dataplane/base/trust.c: in a user
+    namespace also a user that the namespace does not map, such as the host's root.
+    """
     return uid in (0, os.geteuid()) or (uid == _UNMAPPED and _namespace_is_partial())
 
 
@@ -49,7 +50,7 @@ def _distrust(entry: Path, info: os.stat_result, last: bool) -> None:
     if not trusted_user(info.st_uid):
         why = f"belongs to user {info.st_uid}, who can change it: chown root {entry}"
         raise UntrustedError(entry, f"{entry} {why}")
-    # In a sticky directory others may not replace what is not theirs; a link has no mode.
+    # In a sticky directory others may not replace files that are not theirs; a link has no mode.
     sticky = stat.S_ISDIR(info.st_mode) and info.st_mode & stat.S_ISVTX and not last
     if not stat.S_ISLNK(info.st_mode) and info.st_mode & _OTHERS_WRITE and not sticky:
         mode = stat.S_IMODE(info.st_mode)
@@ -58,11 +59,11 @@ def _distrust(entry: Path, info: os.stat_result, last: bool) -> None:
 
 
 def check_trusted(path: Path) -> os.stat_result:
-    """Raises UntrustedError unless only root and this user can change or replace what is at path,
-    else says what is there.
+    """Raise UntrustedError unless only root and this user can change or replace the path; return
+    its status.
 
-    Every directory and symbolic link on the way counts: a user who can write to a directory can
-    replace what is in it. OSError when nothing is there.
+    Every directory and symbolic link on the path counts: a user who can write to a directory can
+    replace its entries. OSError if nothing exists there.
     """
     at, links = Path("/"), 0
     ahead = list(reversed(path.absolute().parts[1:]))
@@ -91,8 +92,9 @@ def check_trusted(path: Path) -> os.stat_result:
 
 
 def read(path: Path, bytes_max: int) -> bytes:
-    """A regular file that only root and this user can change, up to one byte more than bytes_max.
-    OSError, UntrustedError."""
+    """Read a regular file that only root and this user can change, up to one byte more than
+    bytes_max. OSError, UntrustedError.
+    """
     fd = os.open(path, os.O_RDONLY | _AT_ONCE)
     with os.fdopen(fd, "rb") as file:
         info = os.fstat(fd)
@@ -106,8 +108,9 @@ def read(path: Path, bytes_max: int) -> bytes:
 
 
 def open_output(path: Path, flags: int) -> int:
-    """A descriptor to write to, made if need be: of a file, or of a device that takes what comes
-    (/dev/null). OSError for what may keep who writes waiting."""
+    """Open for writing, and make if needed, a file, or a device that never blocks (/dev/null).
+    OSError for anything that may block the writer.
+    """
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | flags | _AT_ONCE, 0o666)
     mode = os.fstat(fd).st_mode
     if not stat.S_ISREG(mode) and not stat.S_ISCHR(mode):
@@ -118,5 +121,5 @@ def open_output(path: Path, flags: int) -> int:
 
 
 def opened(path: Path, newline: str | None = None) -> TextIO:
-    """open_output() of a text that takes the place of what is there."""
+    """open_output() for text that replaces the contents."""
     return os.fdopen(open_output(path, os.O_TRUNC), "w", encoding="utf-8", newline=newline)

@@ -23,7 +23,8 @@ class NotMemoryError(OSError):
 
 @functools.cache
 def devices() -> frozenset[int]:
-    """The device numbers of memfds: of ordinary pages, and of 2 MiB pages if the kernel has them.
+    """Return the device numbers of memfds: of ordinary pages, and of 2 MiB pages if the kernel has
+    them.
 
     The kernel keeps each kind on one internal file system, so a memfd made here has the number of
     all others. No path leads to these file systems.
@@ -38,9 +39,9 @@ def devices() -> frozenset[int]:
 
 
 def open_link(link: Path, flags: int) -> tuple[int, os.stat_result]:
-    """Opens the memfd behind a link of /proc/PID/fd or /proc/PID/map_files.
+    """Open the memfd behind a link of /proc/PID/fd or /proc/PID/map_files.
 
-    Returns a new descriptor, which is the caller's, and the file's status. NotMemoryError if the
+    Returns a new descriptor, which the caller owns, and the file's status. NotMemoryError if the
     link leads to another kind of file, which is not opened; OSError.
     """
     reference = os.open(link, os.O_PATH | os.O_CLOEXEC)

@@ -12,47 +12,47 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-# What is piped is not cut at 80 columns, which would be no use to grep.
+# Piped output is not cut at 80 columns, so that grep works.
 _width = None if sys.stdout is not None and sys.stdout.isatty() else 120
 WIDEST = 10_000  # columns
-FOLDED = 16  # of a column of words on a narrow terminal
+FOLDED = 16  # minimum width of a column of words on a narrow terminal
 out = Console(width=_width, highlight=False, soft_wrap=False)
 err = Console(stderr=True, highlight=False)
 
 
 def discard_stdout() -> None:
-    """Nobody reads what is printed, or it can't be written: what is left goes nowhere."""
+    """stdout can't be written or has no reader: discard the rest."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
     os.close(nowhere)
 
 
 def print_json(value: Any) -> None:
-    """One JSON document and nothing else on stdout."""
+    """Print one JSON document and nothing else on stdout."""
     json.dump(value, sys.stdout, indent=2)
     sys.stdout.write("\n")
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
-    """A table whose columns after the first are numbers, aligned right."""
+    """Make a table whose columns after the first are numbers, aligned right."""
     result = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
     for index, column in enumerate(columns):
         result.add_column(column, justify="left" if index == 0 else "right", no_wrap=True)
     for row in rows:
-        # Text, not a string: what a job calls itself is no markup.
+        # Text, not a string: a job's name is no markup.
         result.add_row(*(Text(str(cell)) for cell in row))
     return result
 
 
 def fold(made: Table, *columns: int) -> None:
-    """These columns are words, which may take several lines."""
+    """Mark columns of words, which may take several lines."""
     for index in columns:
         column = made.columns[index]
         column.justify, column.no_wrap, column.overflow = "left", False, "fold"
 
 
 def _width_of(made: Table) -> int:
-    """What a table takes whole, its words folded."""
+    """Return the width of a table with its words folded."""
     words = [column for column in made.columns if not column.no_wrap]
     for column in words:
         column.max_width = FOLDED
@@ -72,8 +72,9 @@ def _parts(made: RenderableType) -> Iterator[RenderableType]:
 
 
 def print_whole(made: RenderableType, console: Console = out) -> None:
-    """Prints tables and lines whole, also where they are wider than what they are printed on: a
-    number or a key that is cut is none. A narrow terminal folds their lines."""
+    """Print tables and lines completely, even if they are wider than the terminal, because a number
+    or a key must not be cut. A narrow terminal folds their lines.
+    """
     for each in _parts(made):
         if isinstance(each, Table):
             wide = max(_width_of(each), console.width)
@@ -83,5 +84,5 @@ def print_whole(made: RenderableType, console: Console = out) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Prints a table whole."""
+    """Print a table completely."""
     print_whole(table("", columns, rows))

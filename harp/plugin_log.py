@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a rank reads in its plugin's log."""
+"""Parses the plugin's log of a rank."""
 
 import re
 from collections.abc import Sequence
@@ -10,9 +10,9 @@ _PATH = re.compile(r": path (?:HARP: |DPDK: |(?=kernel TCP: ))(?P<why>.*)")
 
 
 def path_in_use(lines: Sequence[str]) -> str:
-    """What carries lanes, and why no better; the newest line wins, "" when none says so.
+    """Return what carries lanes, and why nothing better; the newest line counts, "" without one.
 
-    By which of its lanes a comm sends what is another line, which names both kinds.
+    Another line, which names both kinds, tells which of its lanes a comm uses.
     """
     for line in reversed(lines):
         if match := _PATH.search(line):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What /proc says of a process, whatever the process is called."""
+"""Reads a process's /proc files, whatever its name contains."""
 
 import contextlib
 from pathlib import Path
@@ -8,10 +8,10 @@ PROC = Path("/proc")
 
 
 def status_field(pid: int, name: str, proc: Path = PROC) -> str:
-    """A line of its status; empty when it is gone.
+    """Return a line of its status; empty after its end.
 
-    Its name, which it chose, comes first: bytes that are no text, and some that end a line for
-    str.splitlines() and not for the kernel.
+    Its name comes first and is its own choice: it may contain bytes that are no text, and some that
+    end a line for str.splitlines() and not for the kernel.
     """
     with contextlib.suppress(OSError):
         for line in (proc / str(pid) / "status").read_bytes().split(b"\n"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Descriptors 0, 1 and 2, whoever starts a program of ours."""
+"""Makes descriptors 0, 1 and 2 usable at the start of a program."""
 
 import errno
 import io
@@ -8,9 +8,10 @@ import sys
 
 
 def open_standard() -> None:
-    """Makes stdin, stdout and stderr ones that can be used, whoever started us closed them or not.
+    """Open stdin, stdout and stderr if the parent closed them.
 
-    Were a number below 3 free, a socket of ours would get it, and be printed to.
+    If a number below 3 were free, a socket of ours would get it, and messages would be printed to
+    it.
     """
     for fd, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         try:

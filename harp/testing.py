@@ -2,7 +2,7 @@
 """Stacks for tests: on a wire in memory, or with scapy as their peer. No privilege, no NIC.
 
 with harp.testing.pair() as (a, b): ...          two stacks on a wire, in real time
-with harp.testing.PacketBench() as bench: ...    one stack; every packet is yours, under your clock
+with harp.testing.PacketBench() as bench: ...    one stack under your clock; you send each packet
 """
 
 import time
@@ -27,8 +27,9 @@ MS_NS = 1_000_000
 #
 @dataclass(frozen=True)
 class MemoryHost:
-    """One end of the wire: a stack and its address. What happens to its packets: inside
-    driver.hold(), wire.impair(port, ...)."""
+    """One end of the wire: a stack and its address. To impair its packets, call wire.impair(port,
+    ...) inside driver.hold().
+    """
 
     driver: Driver
     stack: Stack
@@ -51,8 +52,9 @@ class MemoryHost:
 def hosts(
     count: int = 2, *, ipv6: bool = False, guard: bool = True, seed: int = 1, **wire: Any
 ) -> Iterator[tuple[MemoryHost, ...]]:
-    """Stacks 10.0.0.1, 10.0.0.2 ... (fd00::1 ...) on one wire, and the driver of all of them.
-    Further options are the Wire's."""
+    """Make stacks 10.0.0.1, 10.0.0.2 ... (fd00::1 ...) on one wire, and the driver of all of them.
+    Further options are the Wire's.
+    """
     with ExitStack() as opened:
         cable = opened.enter_context(Wire(ports=count, seed=seed, **wire))
         stacks = []
@@ -74,7 +76,7 @@ def _address(index: int, ipv6: bool) -> str:
 
 @contextmanager
 def pair(**options: Any) -> Iterator[tuple[MemoryHost, MemoryHost]]:
-    """Two of them."""
+    """Make two of them."""
     with hosts(2, **options) as made:
         yield made[0], made[1]
 
@@ -83,11 +85,11 @@ def pair(**options: Any) -> Iterator[tuple[MemoryHost, MemoryHost]]:
 # One stack, and scapy.
 #
 class PacketBench(Closing):
-    """A stack whose peer is scapy: exchange() hands it packets and returns its answers.
+    """A stack whose peer is scapy: exchange() sends it packets and returns its answers.
 
     The stack is `stack`, at `address` and `mac`; it knows the peer's MAC address already. Time
-    stands still between calls: each moves `now_ns` on. Packets are scapy's or bytes, with their
-    Ethernet header.
+    stands still between calls: each call advances `now_ns`. Packets are scapy's or bytes, with
+    their Ethernet header.
     """
 
     mac = "02:00:00:00:00:01"
@@ -111,7 +113,7 @@ class PacketBench(Closing):
         self.nic.collect()
 
     def exchange(self, *packets: "Packet | bytes", after_ns: int = MS_NS) -> "list[Packet]":
-        """Packets arrive together, time passes, one poll; what the stack sent."""
+        """Deliver packets together, advance the time, poll once; return what the stack sent."""
         for packet in packets:
             self.nic.inject(bytes(packet))
         self.now_ns += after_ns
@@ -119,13 +121,13 @@ class PacketBench(Closing):
         return self.sent()
 
     def sent(self) -> "list[Packet]":
-        """What the stack has sent since it was last asked."""
+        """Return what the stack has sent since the last call."""
         from scapy.layers.l2 import Ether
 
         return [Ether(frame) for frame in self.nic.collect()]
 
     def wait(self, duration_ns: int) -> "list[Packet]":
-        """Lets time pass, with a poll whenever the stack wants one; what it sent."""
+        """Advance the time, with a poll whenever the stack requests one; return what it sent."""
         end_ns, sent = self.now_ns + duration_ns, []
         while self.now_ns < end_ns:
             wanted = self.stack.next_deadline_ns
@@ -134,7 +136,7 @@ class PacketBench(Closing):
         return sent
 
     def wait_for(self, condition: Callable[[], object], limit_ns: int = 10**10) -> None:
-        """Lets time pass until the condition holds; AssertionError when it does not by then."""
+        """Advance the time until the condition holds; AssertionError at the limit."""
         end_ns = self.now_ns + limit_ns
         while not condition():
             if self.now_ns >= end_ns:
@@ -144,6 +146,6 @@ class PacketBench(Closing):
             self.stack.poll(self.now_ns)
 
     def close(self) -> None:
-        """Frees the stack and its NIC. Safe twice."""
+        """Free the stack and its NIC. May be called twice."""
         self.stack.close()
         self.nic.close()

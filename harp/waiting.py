@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Waiting for descriptors whatever their numbers: select() takes none beyond 1023."""
+"""Waits for descriptors of any number: select() accepts none beyond 1023."""
 
 import math
 import select
@@ -7,9 +7,11 @@ from collections.abc import Iterable
 
 
 def readable(fds: Iterable[int], limit_s: float) -> set[int]:
-    """Those that can be read, or have ended, as soon as there is one; none after limit_s."""
+    """Return the descriptors that can be read, or have ended, as soon as there is one; none after
+    limit_s.
+    """
     poll = select.poll()
     for fd in fds:
         poll.register(fd, select.POLLIN)
-    # Rounded up: who waits for the rest of a millisecond must not look for all of it.
+    # Rounded up, so that a caller does not spin during the last millisecond.
     return {fd for fd, _ in poll.poll(max(0, math.ceil(limit_s * 1000)))}

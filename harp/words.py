@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Words that others chose, before they are shown."""
+"""Makes text of other programs safe to print."""
 
 
 def printable(words: str) -> str:
-    """One line, and nothing in it that a terminal obeys."""
+    """Return one line without escape sequences."""
     return "".join(char if char.isprintable() else "?" for char in words)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every test may rely on: the built tree, root where needed, and a clean machine after."""
+"""Fixtures for all tests: the build tree, root, and a check that the run leaves nothing behind."""
 
 import os
 import signal
@@ -14,20 +14,20 @@ from harp import _paths
 
 ROOT = Path(__file__).resolve().parent.parent
 
-# Before anything is started, which inherits it.
+# Set before the first child process starts, because all children must inherit it.
 os.environ[RUN] = f"{os.getpid()}-{time.time_ns()}"
-# A shell's background job (nohup make test &) ignores it, and so would every child.
+# A background job of a shell (nohup make test &) ignores SIGINT, and its children would as well.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-# Who is ended ends what he has started.
+# On SIGTERM, fixtures must end the processes that they started.
 signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
-# What computes or waits for long in few tests: begun first, beside the many that are short. At the
-# end of a run one of them would have the machine for itself, half idle.
+# Files with few long tests run first. If one of them started last, it would run alone on a machine
+# that is half idle.
 _FIRST = ("test_meson.py", "test_long.py", "test_lint.py", "test_operating.py", "test_versus.py")
 
 
-# Folders whose tests all make network namespaces, or take a queue of a NIC.
+# Folders in which all tests create network namespaces or open a queue of a NIC.
 _ROOT_FOLDERS = {"daemon", "driver", "dpdk", "hostile", "netns"}
 
 
@@ -37,22 +37,44 @@ def _needs_root(item: pytest.Item) -> bool:
     )
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def _keep_samples(items: list[pytest.Item], complete: bool) -> None:
+    """Mark as `long` all cases but those that the marker `sample` names.
+
+    complete: all cases of each file were collected, so each name must be that of one.
+    """
+    missing: dict[str, set[str]] = {}
+    for item in items:
+        sample = item.get_closest_marker("sample")
+        if sample is None:
+            continue
+        function, _, case = item.nodeid.partition("[")
+        case = case.removesuffix("]")
+        missing.setdefault(function, set(sample.args)).discard(case)
+        if case not in sample.args:
+            item.add_marker(pytest.mark.long)
+    wrong = [f"{function}{sorted(cases)}" for function, cases in missing.items() if cases]
+    if complete and wrong:
+        raise pytest.UsageError("the marker `sample` names no case: " + ", ".join(wrong))
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         if _needs_root(item):
             item.add_marker(pytest.mark.root)
+    complete = not config.getoption("lf") and not any("::" in arg for arg in config.args)
+    _keep_samples(items, complete)
     items.sort(key=lambda item: item.path.name not in _FIRST)
 
 
 @pytest.fixture(scope="session")
 def root_dir() -> Path:
-    """The source tree."""
+    """Return the source tree."""
     return ROOT
 
 
 @pytest.fixture(scope="session")
 def build_dir() -> Path:
-    """The build tree that harp was installed from."""
+    """Return the build tree that the installed harp package uses."""
     build = _paths.build_dir()
     if build is None:
         pytest.fail("no build/: run `make build`")
@@ -61,27 +83,27 @@ def build_dir() -> Path:
 
 @pytest.fixture(scope="session")
 def need_root() -> None:
-    """Skips where there is no root (CI has it: .ci/run)."""
+    """Skip the test without root. CI runs as root (.ci/run)."""
     if os.geteuid() != 0:
         pytest.skip("needs root: network namespaces")
 
 
 @pytest.fixture(scope="session", autouse=True)
 def nothing_left_behind(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Fails the run when it leaves a namespace, XDP program, pin, bpffs, process or huge page."""
+    """Fail the run if it leaves a namespace, XDP program, pin, bpffs, process or huge page."""
     build = _paths.build_dir() or ROOT / "build"
     ours = tmp_path_factory.getbasetemp()
     before, pages_before = leftovers(build, ours), huge_pages_used()
     yield
-    # The kernel frees namespaces, programs and pages in its own time: some tens of milliseconds,
-    # and longer behind the hundreds of namespaces of a whole run.
-    # What is new after this first look is somebody else's; so is what they are seen to own.
+    # The kernel frees namespaces, programs and pages asynchronously: within tens of milliseconds,
+    # or later after the hundreds of namespaces of a whole run. Objects that appear after this first
+    # scan, and objects that other processes own, belong to other runs.
     left = leftovers(build, ours) - before
     deadline = time.monotonic() + 60
     while True:
         them = others(build)
         left = without(left, them)
-        # Pages have no names: who is not alone can't tell.
+        # Huge pages have no owner, so they are checked only if no other run is active.
         pages = 0 if them.tests else huge_pages_used() - pages_before
         if not left and pages <= 0:
             return

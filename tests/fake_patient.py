@@ -33,6 +33,7 @@ class Patient:
     files: dict[str, bool] = field(default_factory=dict)  # devices' files: may they be opened?
     ssh_address: str = ""
     python_site: Path | None = None
+    libraries: dict[str, Path] = field(default_factory=dict)  # that the loader finds
     harpd: Harpd = NOT_RUNNING
 
     look: PortLook = NO_PORT
@@ -65,6 +66,7 @@ class Patient:
             self.files.get,
             self.ssh_address,
             self.python_site,
+            self.libraries.get,
         )
 
     def examine(self, ifname: str = "eth1", queue: int = 0) -> Examined:

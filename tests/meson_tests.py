@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a build tree knows of its tests, and how to run one as meson does."""
+"""Read the list of tests of a build tree, and run one test as meson does."""
 
 import functools
 import json
@@ -12,32 +12,32 @@ from typing import Any
 import pytest
 
 EXIT_SKIP = 77  # as automake and meson have it
-PATIENCE = 10  # times a test's own limit: that ends what hangs, this machine may be busy
-# What computes under a virtual clock leaves the processors to tests that run by the real one.
-VIRTUAL = ["nice", "-n", "5"]
+TIMEOUT_FACTOR = 10  # of a test's own timeout, which only ends tests that hang; the machine is busy
+# Tests under a virtual clock give way to tests that depend on real time.
+LOW_PRIORITY = ["nice", "-n", "5"]
 
 
 @functools.cache
 def meson_tests(build: Path) -> tuple[dict[str, Any], ...]:
-    """The entries of intro-tests.json; none where there is no build."""
+    """Return the entries of intro-tests.json, or none without a build."""
     path = build / "meson-info" / "intro-tests.json"
     tests = json.loads(path.read_text()) if path.is_file() else []
-    # Arguments that are files of the build are relative to it, and meson runs tests there.
+    # Arguments that name files of the build are relative to it, and meson runs tests there.
     return tuple(test | {"workdir": test["workdir"] or str(build)} for test in tests)
 
 
 def suites(test: Mapping[str, Any]) -> list[str]:
-    """The suites of a test, without the project's name."""
+    """Return the suites of a test, without the project's name."""
     named = (suite.split(":")[-1] for suite in test["suite"])
     return [suite for suite in named if suite and suite != "harp"]
 
 
 def run_meson_test(test: Mapping[str, Any], env: Mapping[str, str] | None = None) -> None:
-    """Runs one entry of intro-tests.json: 0 good, 77 can't run here."""
-    seconds = test["timeout"] * PATIENCE or None
+    """Run one entry of intro-tests.json. Exit status 0 means passed, 77 means skipped."""
+    seconds = test["timeout"] * TIMEOUT_FACTOR or None
     try:
         done = subprocess.run(
-            [*(VIRTUAL if "sim" in suites(test) else []), *test["cmd"]],
+            [*(LOW_PRIORITY if "sim" in suites(test) else []), *test["cmd"]],
             cwd=test["workdir"],
             env=os.environ | test["env"] | (env or {}),
             stdin=subprocess.DEVNULL,
@@ -53,7 +53,7 @@ def run_meson_test(test: Mapping[str, Any], env: Mapping[str, str] | None = None
         pytest.fail(f"still running after {seconds} s; its output ends:\n{text[-4000:]}")
     if done.returncode == EXIT_SKIP:
         words = (done.stdout + done.stderr).strip().splitlines()
-        pytest.skip(words[-1] if words else "it can't run here, and doesn't say why")
+        pytest.skip(words[-1] if words else "it cannot run here and gives no reason")
     if done.returncode != 0:
         text = (done.stdout + done.stderr)[-8000:]
         pytest.fail(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every test of the meson build (C unit tests, simulator, examples) as one pytest case."""
+"""Run each test of the meson build (C unit tests, simulator, examples) as one pytest case."""
 
 import subprocess
 from pathlib import Path
@@ -10,8 +10,8 @@ from meson_tests import meson_tests, run_meson_test, suites
 
 from harp import _paths
 
-# What `make check` leaves out of the suites: the simulator's thousands of seeds and tables, and
-# conformance by other ABIs than the newest.
+# `make check` omits the simulator's thousands of seeds and tables, and conformance tests of all ABI
+# versions but the newest.
 _CHECK_CONFORMANCE = "conform-v12"
 
 
@@ -41,19 +41,19 @@ CASES = _cases()
 
 
 def test_the_build_has_tests() -> None:
-    """An empty list would make the parametrised test below vanish in silence."""
+    """With an empty list, pytest would skip the parametrized test below without a message."""
     assert CASES, "no meson tests in build/meson-info/intro-tests.json: run `make build`"
 
 
 @pytest.mark.parametrize("test", CASES)
 def test_meson(test: dict[str, Any]) -> None:
-    """The program says so by its exit status: 0 good, 77 can't run here."""
+    """The exit status of the program decides: 0 means passed, 77 means skipped."""
     run_meson_test(test)
 
 
 @pytest.mark.parametrize(("program", "seeds"), [("sim_run", 500), ("sim_comm_run", 200)])
 def test_simulator_passes_a_few_seeds(build_dir: Path, program: str, seeds: int) -> None:
-    """What `make check` runs of the simulator; the suite sim has thousands of seeds."""
+    """`make check` runs only these seeds; the suite `sim` has thousands."""
     command = [build_dir / "tests/sim" / program, "--seeds", "0", str(seeds)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What an idle stack costs a core, with a statistics page and without: tools/idle.py [SECONDS].
 
-tests/sim/sim_idle.c measures by getrusage, over a minute unless told otherwise, with 0 and 100 idle
+tools/cost/sim_idle.c measures by getrusage, over a minute by default, with 0 and 100 idle
 connections; both kinds at the same time, so that a busy machine treats them alike.
 """
 
@@ -15,7 +15,7 @@ BUILD = Path(__file__).resolve().parent.parent / "build"
 
 def main() -> int:
     seconds = sys.argv[1] if len(sys.argv) > 1 else "60"
-    program = BUILD / "tests/sim/sim_idle"
+    program = BUILD / "tools/cost/sim_idle"
     if not program.exists():
         print(f"idle.py: no {program}: run `make build`", file=sys.stderr)
         return 2

@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes the lists of Python packages that the build and the tests install, with hashes.
+"""Writes the lists of Python packages that the build, the tests and the site install, with hashes.
 
-    .venv/bin/python tools/lock.py             takes the newest versions that pyproject.toml allows
-    python3 tools/lock.py --ranges build|test  prints what pyproject.toml allows
-    python3 tools/lock.py --fits               exit code 0: the lists are for this Python
+    .venv/bin/python tools/lock.py        takes the newest versions that pyproject.toml allows
+    python3 tools/lock.py --ranges EXTRA  prints what pyproject.toml allows (build, test or site)
+    python3 tools/lock.py --fits          exit code 0: the lists are for this Python
 
 tools/requirements.lock has what `make build` installs, tools/requirements-test.lock what the tests
-add. A hash is of one file, the wheel for one Python on one kind of machine. With any other Python,
-tools/setup.sh installs what pyproject.toml allows, and says so.
+add, tools/requirements-site.lock what `make site` needs. A hash is of one file, the wheel for one
+Python on one kind of machine. With any other Python, tools/setup.sh installs what pyproject.toml
+allows, and prints a line about it.
 """
 
 import json
@@ -24,11 +25,13 @@ ROOT = Path(__file__).resolve().parent.parent
 LOCKS = {
     "build": ROOT / "tools" / "requirements.lock",
     "test": ROOT / "tools" / "requirements-test.lock",
+    "site": ROOT / "tools" / "requirements-site.lock",
 }
 FOR = "cpython 3.11 linux x86_64 glibc"
 HEADS = {
     "build": "What `make build` installs into .venv",
     "test": "What the tests add to tools/requirements.lock",
+    "site": "What `make site` installs into build-site/venv",
 }
 
 
@@ -39,7 +42,7 @@ def head(extra: str) -> str:
 
 
 def ranges(extra: str) -> list[str]:
-    """Requirements of the package and its build, or those that the tests add."""
+    """Requirements of the package and its build, or those of the tests or the site."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     wanted: list[str] = project["optional-dependencies"][extra]
     return [*project["dependencies"], *wanted] if extra == "build" else wanted
@@ -75,14 +78,16 @@ def resolve(requirements: list[str]) -> dict[str, str]:
 
 
 def write_locks() -> None:
-    """Resolves everything together, so that both lists agree, and splits it."""
+    """Resolves build and tests together, so that their lists agree, and splits the result."""
     everything = resolve([*ranges("build"), *ranges("test")])
     of_build = resolve(ranges("build")).keys()
+    lists = {
+        "build": [entry for name, entry in everything.items() if name in of_build],
+        "test": [entry for name, entry in everything.items() if name not in of_build],
+        "site": list(resolve(ranges("site")).values()),
+    }
     for extra, path in LOCKS.items():
-        entries = [
-            entry for name, entry in everything.items() if (name in of_build) == (extra == "build")
-        ]
-        path.write_text(head(extra) + "".join(sorted(entries)))
+        path.write_text(head(extra) + "".join(sorted(lists[extra])))
 
 
 def main() -> int:

@@ -147,7 +147,7 @@ extern "C" {
 	    "File with the pre-shared key, the same on every host: 64 hexadecimal digits (`openssl rand -hex " \
 	    "32`), readable by its owner alone. Empty: /etc/harp/job.key, where it exists")                    \
 	KEY(HARP_LIBDIR, TEXT, "", "", lib_dir, "directory", 0, 255, "", LIVE, JOB,                            \
-	    "Where libharp-xdp.so and libharp-dpdk.so lie; empty: beside this library")                        \
+	    "The folder of libharp-xdp.so and libharp-dpdk.so; empty: that of this library")                   \
 	KEY(HARP_DRIVE, CHOICE, "drive", "mode", drive, "auto|inline|dedicated", 0, 0, "auto",                 \
 	    LIVE, JOB,                                                                                         \
 	    "Who drives a stack. inline: NCCL's own threads while they poll; dedicated: a thread of its "      \
@@ -158,9 +158,9 @@ extern "C" {
 	KEY(HARP_SPIN_US, US, "drive", "spin_us", spin_ns, "us", 0, 1000000, "50", LIVE, JOB,                  \
 	    "For how long at most a dedicated thread that has nothing to do goes on polling before it "        \
 	    "sleeps; 0: it sleeps at once")                                                                    \
-	KEY(HARP_GUARDIAN_IDLE_US, US, "drive", "guardian_idle_us", guardian_idle_ns, "us", 10,                \
-	    1000000, "1000", LIVE, JOB,                                                                        \
-	    "After how long without a call from NCCL the guardian thread drives the stack")                    \
+	KEY(HARP_BACKGROUND_IDLE_US, US, "drive", "background_idle_us", background_idle_ns, "us",              \
+	    10, 1000000, "1000", LIVE, JOB,                                                                    \
+	    "Time without a call from NCCL after which the background poller polls the stack")                 \
 	KEY(HARP_CONGESTION, CHOICE, "tcp", "congestion", congestion,                                          \
 	    "default|newreno|cubic|dctcp|delay", 0, 0, "default", LIVE, JOB,                                   \
 	    "Congestion control of HARP's TCP; default: cubic. dctcp is for networks whose switches "          \
@@ -185,9 +185,9 @@ extern "C" {
 	    60000, "250", LIVE, JOB,                                                                           \
 	    "How often a silent peer is probed while a request waits for it; 0: never")                        \
 	KEY(HARP_CLOSE_LINGER_MS, MS, "tcp", "close_linger_ms", close_linger_ns, "ms", 0, 1000,                \
-	    "50", LIVE, JOB, "How long a close may wait for the last acknowledgements")
+	    "50", LIVE, JOB, "How long a close may wait for the last acknowledgments")
 
-/* What harpd reads, beside the NICs. */
+/* What harpd reads, besides the NICs. */
 #define HARP_CONFIG_DAEMON_KEYS(KEY)                                                                         \
 	KEY(HARP_RUN_DIR, TEXT, "daemon", "run_dir", 0, "directory", 1, 90, "/run/harp", RESTART,            \
 	    DAEMON | TOOL,                                                                                   \
@@ -198,7 +198,7 @@ extern "C" {
 	    "Group that owns the socket, which is then closed to everybody else; empty: everybody may "      \
 	    "connect, and users and groups decide who is given a lease")                                     \
 	KEY(HARP_USERS, LIST, "daemon", "users", 0, "users", 0, 64, "", LIVE, DAEMON,                        \
-	    "Users, by name or number, who may have leases besides root; * for everybody. A lease lets "     \
+	    "Users, by name or number, who may have leases besides root; * for all. A lease lets "           \
 	    "its holder send any frame on its NIC")                                                          \
 	KEY(HARP_GROUPS, LIST, "daemon", "groups", 0, "groups", 0, 64, "harp", LIVE, DAEMON,                 \
 	    "Groups, by name or number, whose members may have leases. One that does not exist has no "      \
@@ -311,7 +311,7 @@ extern "C" {
 	    "its first 15 bytes")                                                                            \
 	KEY(ADDRESSES, LIST, "dpdk", "addresses", 0, "addresses", 0, 15, "", LIVE, DAEMON,                   \
 	    "The port's own addresses with their prefix lengths, 10.9.0.1/24 or fd00:9::1/64: HARP answers " \
-	    "ARP, neighbour discovery and ping for them itself")                                             \
+	    "ARP, neighbor discovery and ping for them itself")                                              \
 	KEY(GATEWAYS, LIST, "dpdk", "gateways", 0, "gateways", 0, 2, "", LIVE, DAEMON,                       \
 	    "Default gateways, one of each family")                                                          \
 	KEY(ROUTES, LIST, "dpdk", "routes", 0, "routes", 0, 32, "", LIVE, DAEMON,                            \
@@ -336,7 +336,7 @@ extern "C" {
 	    "The configuration file. Empty: /etc/harp/harp.toml, which may be absent; a file that is " \
 	    "named must be there")                                                                     \
 	KEY(HARP_BUILD, TEXT, "", "", 0, "directory", 0, 1023, "", RESTART, TOOL,                      \
-	    "The build tree that a source tree's harpctl uses; empty: build/ beside harp/")            \
+	    "The build tree that a source tree's harpctl uses; empty: build/ next to harp/")           \
 	KEY(HARP_SEEDS, U32, "", "", 0, "seeds", 1, 100000000, "20000", RESTART, TOOL,                 \
 	    "Seeds of the simulator that `make test-long` runs")
 

@@ -208,7 +208,7 @@ struct harp_page_flow {
 	X(comms_failed, "comms that ended with an error")                                          \
 	X(lanes_opened, "lanes established, first and further ones")                               \
 	X(lanes_died_reset, "lanes lost while their comm lived: reset by the peer or the path")    \
-	X(lanes_died_timeout, "lanes lost: no acknowledgement for too long")                       \
+	X(lanes_died_timeout, "lanes lost: no acknowledgment for too long")                        \
 	X(lanes_died_closed, "lanes lost: closed by the peer without a word")                      \
 	X(lanes_died_unreachable, "lanes lost: no route to the peer")                              \
 	X(lanes_died_interface, "lanes lost: this host's interface is gone or down")               \

@@ -78,16 +78,15 @@
 	X(drop_gso_oversize, counter, "dropped: larger than the stack can hold")                   \
 	X(drop_nic_desc, counter, "dropped: impossible descriptors from the NIC")                  \
 	X(nic_completion_bad, counter, "completions of frames that the NIC did not hold")          \
-	X(arp_conflicts, counter,                                                                  \
-	  "ARP or neighbour discovery from others that claims our address")                        \
-	X(drop_arp_claim, counter, "dropped: claims that would replace a neighbour known to live") \
-	X(neighbour_full, counter, "neighbours not learned because the table was full")            \
+	X(arp_conflicts, counter, "ARP or neighbor discovery from others that claims our address") \
+	X(drop_arp_claim, counter, "dropped: claims that would replace a neighbor known to live")  \
+	X(neighbour_full, counter, "neighbors not learned because the table was full")             \
 	X(drop_icmp_rate, counter, "dropped: ICMP echo requests above the rate limit")             \
 	X(drop_vlan, counter, "dropped: frame of another VLAN, or with more than one tag")         \
-	X(nd_in, counter, "neighbour solicitations and advertisements received")                   \
-	X(nd_out, counter, "neighbour solicitations and advertisements sent")                      \
+	X(nd_in, counter, "neighbor solicitations and advertisements received")                    \
+	X(nd_out, counter, "neighbor solicitations and advertisements sent")                       \
 	X(nd_ignored, counter, "router discovery and redirects ignored: routes are the owner's")   \
-	X(drop_nd_bad, counter, "dropped: malformed neighbour discovery (RFC 4861 section 7.1)")   \
+	X(drop_nd_bad, counter, "dropped: malformed neighbor discovery (RFC 4861 section 7.1)")    \
 	X(drop_ip6_ext, counter, "dropped: IPv6 extension headers malformed or refused")           \
 	X(tcp_ecn_ce_in, counter, "data segments received with a router's mark (ECN CE)")          \
 	X(tcp_ecn_ece_in, counter, "segments received that tell of marks (ECE)")                   \

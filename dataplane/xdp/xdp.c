@@ -142,7 +142,7 @@ static int xdp_try_native(struct harp_xdp *xdp, const struct why *why,
 /*
  * Generic mode costs the kernel on any driver: before the program runs, the kernel copies each packet that is cloned,
  * not linear, or has less than 256 bytes of headroom, which is all of its own bulk traffic, and it does not join packets
- * (GRO) before the program (docs/testing.md has the measurement).
+ * (GRO) before the program (docs/performance.md).
  */
 static int xdp_attach_generic(struct harp_xdp *xdp, const struct why *why, const char *reason)
 {

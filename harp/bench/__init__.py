@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Benchmarks that run between hosts of a laboratory (harp.lab)."""
+"""Benchmarks between test hosts (harp.lab)."""

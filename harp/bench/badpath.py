@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A bad path: a switch between two hosts that loses packets.
+"""A path with loss: a switch between two hosts that drops packets.
 
-AF_XDP's packets bypass the qdisc and the tc egress of their own device: only the middle can lose
-and delay them as it does the kernel's. Offloads must be off, or it sees packets of many segments.
+AF_XDP's packets bypass the qdisc and the tc egress hook of their own device. Only the switch can
+drop and delay them like the kernel's packets. Offloads must be off, or the switch sees packets of
+many segments.
 """
 
 import json
@@ -25,9 +26,9 @@ def _switch(lab: Lab) -> Switch:
 
 
 class Dropper(Closing):
-    """Loses TCP packets that enter the switch, by harp-drop; ends with its block.
+    """Drops TCP packets that enter the switch, with harp-drop, until the end of the block.
 
-    Port i is where host i's packets enter: losing there is losing what host i sends.
+    Packets of host i enter through port i, so a drop there loses what host i sends.
     """
 
     def __init__(self, lab: Lab) -> None:
@@ -37,20 +38,22 @@ class Dropper(Closing):
         self._tool = PipedTool("harp-drop", process)
 
     def close(self) -> None:
-        """Detaches. Safe to call twice."""
+        """Detach the program. May be called twice."""
         self._tool.close()
 
     def lose(self, host: int, share: float, seed: int = 1) -> None:
-        """From now on this share of what the host sends is lost, the same again for a seed."""
+        """Drop this share of the host's packets from now on; a seed repeats the same drops."""
         port = self._switch.ports[host]
         self._tool.tell(f"loss {port} {round(share * PPM)} {seed}")
 
     def lose_both_ways(self, share: float, seed: int = 1) -> None:
-        """Loses what each host sends; data and its ACKs do not share a fate."""
+        """Drop packets of each host with a different seed, so that data and its ACKs are lost
+        independently.
+        """
         for host in range(len(self._switch.ports)):
             self.lose(host, share, seed + host)
 
     def counts(self, host: int) -> dict[str, int]:
-        """What the host sent since the beginning, and what of it was lost."""
+        """Return the numbers of packets that the host sent, and that were dropped."""
         found: dict[str, dict[str, int]] = json.loads(self._tool.ask("counts"))
         return found[self._switch.ports[host]]

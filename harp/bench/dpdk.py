@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""harpctl bench dpdk: what HARP's TCP makes of a wire that is faster than any stack.
+"""harpctl bench dpdk: HARP's TCP compared with the speed of memif.
 
-The wire is memif, shared memory between two processes with one core each. On it raw frames (a
-generator and a sink, no stack) and HARP's TCP, and beside both the kernel's TCP over a veth pair
-with all offloads and no XDP program: alternately, in one run, medians. The payload of every message
-is looked at by the receiver, HARP's and the kernel's alike.
+Memif is shared memory between two processes with one core each. One run alternates raw frames (a
+generator and a sink, no stack) and HARP's TCP on memif, and the kernel's TCP over a veth pair with
+all offloads and no XDP program. Results are medians. Every receiver reads each byte of the payload.
 """
 
 import json
@@ -23,26 +22,27 @@ from harp.lab import Host, Lab, LabOptions, cpus, memif
 
 PORT = 61000
 MESSAGE_BYTES = 65536
-DEPTH = 16  # messages of a connection on their way
+DEPTH = 16  # messages of a connection in flight
 _HEADERS_BYTES = 52  # IPv4 and TCP with timestamps
 _FINISH_S = 60
-# Gbit/s of verified payload over one connection, by MTU, and data frames to raw frames at 1500.
+# Goals: Gbit/s of verified payload over one connection, by MTU; data frames relative to raw frames
+# at 1500.
 RATE_GOALS = {1500: 40.0, 9000: 60.0}
 FRAMES_GOAL = (1500, 0.5)
 Say = Callable[[str], None]
 Report = dict[str, Any]
 
-# How HARP's sender gives its bytes to the stack: harp-tcp's option for it.
+# How HARP's sender passes its bytes to the stack: harp-tcp's option for it.
 SENDS = {
-    "frames": ["--frames"],  # written where the NIC reads them
-    "external": ["--external"],  # registered memory, read where it lies
+    "frames": ["--frames"],  # written into the stack's frames
+    "external": ["--external"],  # registered memory, read in place
     "copy": [],
 }
 
 
 @dataclass(frozen=True)
 class DpdkOptions:
-    """What the bench does."""
+    """Options of the bench."""
 
     mtus: tuple[int, ...] = (1500, 9000)
     flows: tuple[int, ...] = (1, 16)
@@ -55,7 +55,7 @@ class DpdkOptions:
 def _tcp(
     words: list[list[str | Path]], hosts: tuple[Host | None, Host | None], seconds: float
 ) -> tuple[Report, Report]:
-    """harp-tcp's sink and sender, a core each; their reports."""
+    """Run harp-tcp's sink and sender on one core each; return their reports."""
     processes: list[subprocess.Popen[str]] = []
     usable = cpus()
     tool = str(_paths.find("harp-tcp"))
@@ -74,7 +74,7 @@ def _tcp(
         try:
             printed, complaint = process.communicate(timeout=seconds + _FINISH_S)
         except subprocess.TimeoutExpired:
-            raise HarpError("harp-tcp does not end") from None
+            raise HarpError("harp-tcp did not end") from None
         if process.returncode != 0:
             lines = complaint.strip().splitlines()
             raise HarpError(lines[-1] if lines else f"harp-tcp: status {process.returncode}")
@@ -85,7 +85,7 @@ def _tcp(
         assert processes[0].stdout is not None
         if processes[0].stdout.readline() != "ready\n":
             finish(processes[0])
-            raise HarpError("harp-tcp sink ended without a word")
+            raise HarpError("harp-tcp sink ended without a report")
         processes.append(start(1))
         sender = json.loads(finish(processes[1]))
         sink = [json.loads(line) for line in finish(processes[0]).splitlines()]
@@ -127,7 +127,7 @@ def _harp(mtu_bytes: int, flows: int, send: str, options: DpdkOptions) -> Report
     rate = sender["bytes"] / sender["seconds"]
     return {
         "gbit_per_s": rate * 8e-9,
-        # Of full segments; the acknowledgements that go the other way are not counted.
+        # Full segments only. The acknowledgments in the other direction are not counted.
         "frames_per_s": rate / (mtu_bytes - _HEADERS_BYTES),
         "sender_copied": wire["tx_copied_bytes"] / moved,
         "receiver_copied": received["rx_copied_bytes"] / moved,
@@ -155,7 +155,7 @@ def _raw(mtu_bytes: int, options: DpdkOptions) -> Report:
 
 
 def run(options: DpdkOptions, say: Say) -> Report:
-    """Everything, alternately; medians and whether the goals are met."""
+    """Run all cases alternately; return medians and whether the goals are met."""
     results = []
     for mtu_bytes in options.mtus:
         rounds: dict[str, list[Report]] = {}
@@ -201,7 +201,7 @@ def _met(
     rounds: dict[str, list[Report]],
     options: DpdkOptions,
 ) -> dict[str, bool]:
-    """The goals, as far as what they speak of was run."""
+    """Return the goals that apply to the cases that were run."""
     met = {}
     name = f"harp {options.sends[0]} x{options.flows[0]}"
     if goal := RATE_GOALS.get(mtu_bytes):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Raw frames between two DPDK ports, a process each, made on harp.dpdk: `bench wire --nic dpdk:`.
+"""Raw frames between two DPDK ports, one process each, with harp.dpdk: `bench wire --nic dpdk:`.
 
-Without a peer's text a net_memif port gets its peer here, over a socket of this run; any other port
-only sends, and what counts is what its driver took.
+A net_memif port without a given peer gets one, over a socket of this run. Any other port without a
+peer only sends, and the packets that its driver accepted count.
 """
 
 import contextlib
@@ -24,13 +24,13 @@ PREFIX = "dpdk:"
 PING_BYTES = 64
 _ETHERNET_BYTES = 14
 _BUFFER_BYTES = 2048
-_BUFFERS = {False: 8191, True: 4095}  # small ones and large ones
+_BUFFERS = {False: 8191, True: 4095}  # bytes: small and large
 _MEMIF_LARGE_BYTES = 16384
 _ROUNDS = 2000
 
 
 class Worker:
-    """A process of harp.dpdk.worker's, and its port."""
+    """A process of harp.dpdk.worker and its port."""
 
     def __init__(self, spec: str, options: dict[str, Any], core: int | None = None) -> None:
         words = [sys.executable, "-m", "harp.dpdk.worker", spec.removeprefix(PREFIX)]
@@ -50,14 +50,14 @@ class Worker:
         self.info: dict[str, Any] = {}
 
     def tell(self, do: str, **order: Any) -> None:
-        """Gives an order."""
+        """Send a command to the process."""
         assert self.process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # its answer, or their absence, says why
+        with contextlib.suppress(BrokenPipeError):  # the missing reply explains the failure
             self.process.stdin.write(json.dumps({"do": do, **order}) + "\n")
             self.process.stdin.flush()
 
     def answer(self) -> dict[str, Any]:
-        """What came of the oldest order that was not answered. HarpError with its words."""
+        """Return the reply to the oldest pending command. HarpError quotes the process's error."""
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line:
@@ -70,12 +70,12 @@ class Worker:
         return result
 
     def ask(self, do: str, **order: Any) -> dict[str, Any]:
-        """An order and its answer."""
+        """Send a command and return its reply."""
         self.tell(do, **order)
         return self.answer()
 
     def close(self) -> None:
-        """Ends it."""
+        """End the process."""
         try:
             self.process.communicate(timeout=10)
         except subprocess.TimeoutExpired:
@@ -85,7 +85,7 @@ class Worker:
 
 @dataclass(frozen=True)
 class WireOptions:
-    """What is to be sent. frame_bytes 0: as the MTU has it."""
+    """Frames to send. frame_bytes 0: the largest that the MTU allows."""
 
     nic: str
     peer: str = ""
@@ -95,17 +95,17 @@ class WireOptions:
 
     @property
     def size(self) -> int:
-        """Of a frame."""
+        """Return the length of a frame."""
         return self.frame_bytes or self.mtu_bytes + _ETHERNET_BYTES
 
 
 def _specs(options: WireOptions, folder: str) -> tuple[str, str]:
-    """The two ports' texts, the generator's first; an empty second: there is no peer."""
+    """Return the specifications of the two ports, the generator's first. Empty second: no peer."""
     device, semicolon, rest = options.nic.removeprefix(PREFIX).partition(";")
     if options.peer or not device.startswith("net_memif") or "role=" in device:
         return options.nic, options.peer
     shared = f"{device},socket={folder}/memif.sock"
-    # The server first: it makes the socket.
+    # The server starts first, because it makes the socket.
     return f"{shared},role=client{semicolon}{rest}", f"{shared},role=server{semicolon}{rest}"
 
 
@@ -167,11 +167,11 @@ def _ping(workers: list[Worker]) -> dict[str, Any]:
 
 
 def run(options: WireOptions) -> dict[str, Any]:
-    """A stream, and round trips where there is a peer: {"stream": ..., "pingpong": ... or None}."""
+    """Measure a stream and, with a peer, round trips: {"stream": ..., "pingpong": ... or None}."""
     for spec in filter(None, (options.nic, options.peer)):
         if not spec.startswith(PREFIX):
             raise HarpError(f"{spec}: a DPDK port is dpdk:DEVICE, as dpdk:net_memif0")
-    import_module("harp.dpdk")  # or its error, which says what is missing
+    import_module("harp.dpdk")  # or its error, which names what is missing
     with unwinding(), tempfile.TemporaryDirectory(prefix="harp-wire-") as folder:
         specs = [each for each in _specs(options, folder) if each]
         with _workers(specs, options) as workers:

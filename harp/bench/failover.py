@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What several NICs are worth: the sum of their rates, and a stream that outlives one of them.
+"""Several NICs: the sum of their rates, and a stream that survives the failure of one.
 
-Both benches run a verified stream between two hosts whose rails are shaped in the switch, so that
-the line and not the processor is the limit, and look at it at the receiver.
+Both benches run a verified stream between two hosts. The switch shapes their rails, so that the
+line and not the processor is the limit. The receiver's progress is measured.
 """
 
 import csv
@@ -31,22 +31,22 @@ from harp.errors import Exit, HarpError
 from harp.lab import Lab, LabOptions, RailOptions
 from harp.lab.rails import Rails
 
-MBIT = 8e-6  # Mbit/s for each byte/s
-PAUSE_GOAL_MS = 1000.0  # without a received byte after a cut: less
+MBIT = 8e-6  # bytes per second to Mbit/s
+PAUSE_GOAL_MS = 1000.0  # goal: at most this long without a received byte after a cut
 CUTS = ("silent", "unplug", "down")
-_CUT_RAIL = 0  # that of the lane that connected first
+_CUT_RAIL = 0  # the NIC of the lane that connected first
 Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class RailsOptions:
-    """Shape of the hosts and of the stream; rates are those of each rail."""
+    """Shape of the hosts and of the stream; rates are per rail."""
 
     mbit_per_s: float = 2000
     rails: int = 2
     rounds: int = 5
     seconds: float = 3
-    skip_s: float = 1  # of each, before it counts
+    skip_s: float = 1  # warm-up, which does not count
     mtu_bytes: int = 1500
     offload: bool = True
     ipv6: bool = False
@@ -57,12 +57,12 @@ class RailsOptions:
 
     @property
     def lab(self) -> LabOptions:
-        """Two hosts, with a NIC for each rail."""
+        """Make two hosts with one NIC per rail."""
         further = (RailOptions(self.mtu_bytes, self.offload),) * (self.rails - 1)
         return LabOptions(2, self.mtu_bytes, self.offload, ipv6=self.ipv6, rails=further)
 
     def stream(self, use: str, nics: tuple[int, ...] | None = None) -> StreamOptions:
-        """HARP_RAILS=use, on these of the NICs."""
+        """Return a job's environment: HARP_RAILS=use, on these NICs."""
         variables = {"HARP_PATH": self.path, "HARP_RAILS": use}
         return StreamOptions(
             message_bytes=self.message_bytes,
@@ -80,7 +80,7 @@ def _shaped(lab: Lab, options: RailsOptions) -> Rails:
 
 
 def _until(stream: Stream, at_ns: int) -> None:
-    """Returns when the receiver's clock has reached that."""
+    """Wait until the receiver's clock reaches this time."""
     samples = stream.ranks[SINK].samples
     stream.wait(
         lambda: bool(samples) and samples[-1].at_ns >= at_ns,
@@ -95,34 +95,34 @@ def _median(rounds: Sequence[dict[str, Any]], key: str) -> float:
 
 
 # --------------------------------------------------------------------------------------------------
-# One rail is cut in the middle of the stream, and comes back.
+# One rail is cut in the middle of the stream, and restored.
 #
 @dataclass(frozen=True)
 class FailoverOptions:
-    """seconds of RailsOptions is before the cut; use: HARP_RAILS."""
+    """Times of the cut. RailsOptions.seconds is the time before it; use is HARP_RAILS."""
 
     shape: RailsOptions = RailsOptions(mbit_per_s=1000, message_bytes=65536)
     cut: str = "silent"
     use: str = "all"
     cut_s: float = 3
-    after_s: float = 8  # a rail that is back is tried again after 5 s at the latest
+    after_s: float = 8  # a restored rail is tried again after 5 s at the latest
 
     def check(self) -> None:
-        """HarpError names the option that makes no sense."""
+        """Raise HarpError for an invalid option."""
         if self.cut not in CUTS:
             raise HarpError(f"cut: {self.cut} is none of {', '.join(CUTS)}", Exit.USAGE)
 
 
 @dataclass(frozen=True)
 class RailSample:
-    """Bytes of frames that left the switch towards the receiver on each rail, until then."""
+    """Return the bytes of frames that left the switch towards the receiver, by rail."""
 
     at_ns: int
     counts: tuple[int, ...]
 
 
 def run_failover(options: FailoverOptions, say: Say) -> dict[str, Any]:
-    """The rounds, each in a laboratory of its own, and their medians."""
+    """Run the rounds, each on new hosts; return them and their medians."""
     options.check()
     rounds = []
     for index in range(options.shape.rounds):
@@ -143,7 +143,7 @@ def run_failover(options: FailoverOptions, say: Say) -> dict[str, Any]:
 
 @contextmanager
 def _cut(rails: Rails, options: FailoverOptions) -> Any:
-    """The rail is dead inside the block."""
+    """Keep the rail cut inside the block."""
     if options.cut == "silent":
         rails.silence(_CUT_RAIL)
         yield
@@ -195,7 +195,7 @@ def _failover_round(lab: Lab, options: FailoverOptions) -> dict[str, Any]:
 
 @contextmanager
 def _watched(rails: Rails, stream: Stream) -> Any:
-    """Notes what each rail has carried, as often as the receiver says something."""
+    """Record the bytes of each rail whenever the receiver reports progress."""
     found: list[RailSample] = []
     over = threading.Event()
 
@@ -213,7 +213,7 @@ def _watched(rails: Rails, stream: Stream) -> Any:
 
 
 def _used_again(watched: Sequence[RailSample], back_ns: int) -> int | None:
-    """When the rail that was cut had carried a message's worth of bytes; None: never."""
+    """Return when the cut rail had carried a message's worth of bytes again; None: never."""
     base = None
     for sample in watched:
         if sample.at_ns < back_ns:
@@ -227,7 +227,7 @@ def _used_again(watched: Sequence[RailSample], back_ns: int) -> int | None:
 def _timeline(
     samples: Sequence[Sample], watched: Sequence[RailSample], begin_ns: int, end_ns: int
 ) -> dict[str, Any]:
-    """Times in ms since begin, Mbit/s since the time before: received, and on each rail."""
+    """Return times in ms since begin and Mbit/s by sample: received, and per rail."""
     received = [[_ms(sample.at_ns, begin_ns), sample.count] for sample in samples]
     frames = [[_ms(sample.at_ns, begin_ns), *sample.counts] for sample in watched]
     last_ms = _ms(end_ns, begin_ns)
@@ -242,7 +242,7 @@ def _ms(at_ns: int, begin_ns: int) -> float:
 
 
 def _rates(rows: Sequence[Sequence[float]]) -> list[list[float]]:
-    """Of rows of a time in ms and counts: the time, and each count's growth since the last row."""
+    """Differences of rows of a time in ms and counts: the time, and each count's increase."""
     found = []
     for before, row in itertools.pairwise(rows):
         if row[0] > before[0]:
@@ -252,13 +252,13 @@ def _rates(rows: Sequence[Sequence[float]]) -> list[list[float]]:
 
 
 def typical_round(report: dict[str, Any]) -> dict[str, Any]:
-    """The round whose pause is the median one (of two in the middle, the longer)."""
+    """Return the round with the median pause (of two in the middle, the longer one)."""
     rounds: list[dict[str, Any]] = sorted(report["rounds"], key=lambda found: found["pause_ms"])
     return rounds[len(rounds) // 2]
 
 
 def check_output(csv_file: Path | None, plot: Path | None) -> None:
-    """What would be in the way of writing them is said before minutes of measuring."""
+    """Check that the files can be written before minutes of measuring."""
     for file in filter(None, (csv_file, plot)):
         with _writable(file):
             os.close(files.open_output(file, 0))
@@ -267,7 +267,7 @@ def check_output(csv_file: Path | None, plot: Path | None) -> None:
 
 
 def _matplotlib() -> tuple[Any, Any]:
-    """Figure, and the canvas that draws it."""
+    """Return a figure and the canvas that draws it."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
@@ -277,7 +277,7 @@ def _matplotlib() -> tuple[Any, Any]:
 
 
 def write_csv(report: dict[str, Any], file: Path) -> None:
-    """Every round's timeline: what was received and what each rail carried."""
+    """Write every round's timeline: received bytes, and bytes per rail."""
     with _writable(file), files.opened(file, newline="") as out:
         rows = csv.writer(out)
         rows.writerow(("round", "series", "at_ms", "mbit_per_s"))
@@ -290,7 +290,7 @@ def write_csv(report: dict[str, Any], file: Path) -> None:
 
 
 def write_plot(report: dict[str, Any], file: Path) -> None:
-    """The typical round as a picture, PNG or SVG by the file's name. It takes matplotlib."""
+    """Draw the median round as PNG or SVG, by the file's suffix. Needs matplotlib."""
     figure_of, canvas_of = _matplotlib()
     found = typical_round(report)
     shape = report["options"]["shape"]
@@ -319,7 +319,7 @@ def write_plot(report: dict[str, Any], file: Path) -> None:
 
 
 def _columns(rows: Sequence[Sequence[float]], column: int) -> tuple[list[float], list[float]]:
-    """Seconds, and Mbit/s averaged over so many samples that a picture can show them."""
+    """Return seconds and Mbit/s, averaged over several samples so that a plot shows them."""
     step = max(1, len(rows) // 250)
     groups = [rows[at : at + step] for at in range(0, len(rows), step)]
     return (
@@ -332,5 +332,5 @@ def _columns(rows: Sequence[Sequence[float]], column: int) -> tuple[list[float],
 def _writable(file: Path) -> Any:
     try:
         yield
-    except (OSError, ValueError) as error:  # ValueError: a name that ends in no known format
+    except (OSError, ValueError) as error:  # ValueError: the suffix is no known format
         raise HarpError(f"{file}: {error}", Exit.USAGE) from None

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """HARP and the kernel's TCP over a path that loses packets at random.
 
-Both ends of every run are of one kind, harp-tcp drives both kinds by the same loop, offloads are
-off for both, and the path is a bridge in the middle (harp.bench.badpath). Runs alternate, so that a
-noisy minute touches all of them, and medians are compared. The processes run before all others
-(SCHED_FIFO) unless told otherwise: a stack in a process stands still when the process does, half of
-the kernel's does not, and what else the machine has to do is no property of either.
+Both ends of a run use the same stack, and harp-tcp drives both stacks with the same loop. Offloads
+are off for both, and a bridge in the middle drops packets (harp.bench.badpath). Runs alternate, so
+that a noisy minute affects all of them; results are medians. The processes run under SCHED_FIFO
+unless configured otherwise. A stack in a process stops when the process is preempted, and half of
+the kernel's stack does not; other load on the machine is a property of neither.
 """
 
 import json
@@ -22,37 +22,37 @@ from harp.errors import Exit, HarpError
 from harp.lab import Host, Lab, LabOptions, cpus, require_programs
 
 HARP = "harp"
-BASELINE = "cubic"  # what Linux has by default, and what goals refer to
+BASELINE = "cubic"  # Linux's default, to which the goals refer
 PORTS = {"harp": 61000, "kernel": 7000}
 MESSAGE_BYTES = 65536
-STREAM_DEPTH = 16  # messages on their way when bandwidth is wanted
-RATIO_GOAL = 0.9  # goodput, HARP to cubic: at least; the inverse for times: at most
-RESENT_GOAL = 1.5  # bytes that HARP sends again to bytes lost: at most
+STREAM_DEPTH = 16  # messages in flight in the stream test
+RATIO_GOAL = 0.9  # goodput of HARP relative to cubic: at least; the inverse for times: at most
+RESENT_GOAL = 1.5  # bytes retransmitted by HARP relative to bytes lost: at most
 _FINISH_S = 60
 Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class Flows:
-    """What one process sends: so many connections of one kind at once."""
+    """Options of a sender: a number of connections of one kind."""
 
-    kind: str  # "harp", or a congestion control of the kernel's
+    kind: str  # "harp", or a congestion control of the kernel
     flows: int = 1
     depth: int = STREAM_DEPTH
     seconds: float = 3
     skip_s: float = 0.5
     spin: bool = False
-    sleep: bool = False  # a stack too sleeps at once when there is nothing to do
-    realtime: int = 1  # SCHED_FIFO's priority; 0: a process like all others
+    sleep: bool = False  # a stack sleeps at once when it has nothing to do
+    realtime: int = 1  # SCHED_FIFO's priority; 0: normal scheduling
     harp_cc: str | None = None
-    start_ns: int = 0  # the first byte leaves then (CLOCK_MONOTONIC); 0: as soon as connected
+    start_ns: int = 0  # start of sending (CLOCK_MONOTONIC); 0: as soon as connected
 
     @property
     def side(self) -> str:
         return "harp" if self.kind == HARP else "kernel"
 
     def options(self, host: Host) -> list[str | Path]:
-        """harp-tcp's options that both ends have."""
+        """Return harp-tcp's options for both ends."""
         spin = ["--spin"] if self.spin else ["--sleep"] if self.sleep else []
         if self.side == "kernel":
             return ["--kernel", "--cc", self.kind, *spin]
@@ -61,7 +61,7 @@ class Flows:
         return ["--ifname", host.ifname, "--lib-dir", library, *cc, *spin]
 
     def times(self) -> list[str]:
-        """The measured part, as both ends are told it."""
+        """Return the options that define the measured part, for both ends."""
         times = ["--skip", str(self.skip_s), "--seconds", str(self.seconds)]
         return [*times, "--start-ns", str(self.start_ns)] if self.start_ns else times
 
@@ -86,9 +86,9 @@ class Transfer:
         self._wait_s = flows.seconds + _FINISH_S
 
     def finish(self) -> dict[str, Any]:
-        """The sender's report, with the receiver's of each connection as `sources`.
+        """Return the sender's report, with the receiver's report of each connection as `sources`.
 
-        HarpError in the words of the end that failed.
+        HarpError quotes the error of the failed end.
         """
         printed, complaint = self._message.communicate(timeout=self._wait_s)
         if self._message.returncode != 0:
@@ -106,7 +106,7 @@ def _words(process: Popen[str]) -> str:
 
 
 def check_kinds(kinds: Sequence[str]) -> None:
-    """HarpError names a congestion control that this kernel has not."""
+    """Raise HarpError for a congestion control that this kernel does not have."""
     known = Path("/proc/sys/net/ipv4/tcp_available_congestion_control").read_text().split()
     for kind in kinds:
         if kind != HARP and kind not in known:
@@ -117,22 +117,22 @@ def check_kinds(kinds: Sequence[str]) -> None:
 
 
 def path_lab(mtu_bytes: int, ipv6: bool = False) -> Lab:
-    """Two hosts with a switch in the middle, all offloads off."""
+    """Make two hosts with a switch in the middle, all offloads off."""
     require_programs("chrt", "tc")
     return Lab(LabOptions(2, mtu_bytes, offload=False, switch=True, ipv6=ipv6))
 
 
 def forget_paths(lab: Lab) -> None:
-    """Lets no run profit or suffer from what the kernel learnt of the path in one before."""
+    """Flush the kernel's cached metrics of the path, so that no run affects the next."""
     for host in lab.hosts:
         host.sysctl("ipv4/tcp_no_metrics_save", 1)
 
 
 @dataclass(frozen=True)
 class LossOptions:
-    """What the loss bench does."""
+    """Options of the loss bench."""
 
-    losses: tuple[float, ...] = (0.001, 0.01, 0.03)  # shares of packets, each direction
+    losses: tuple[float, ...] = (0.001, 0.01, 0.03)  # shares of packets lost in each direction
     kinds: tuple[str, ...] = (HARP, BASELINE, "bbr", "reno")
     rounds: int = 7
     seconds: float = 2
@@ -144,7 +144,7 @@ class LossOptions:
 
 
 def run_loss(options: LossOptions, say: Say) -> dict[str, Any]:
-    """For each loss and kind: a stream of messages, and one message at a time; medians."""
+    """For each loss and kind run a stream of messages, and single messages; return medians."""
     check_kinds(options.kinds)
     results = []
     with path_lab(options.mtu_bytes, options.ipv6) as lab, Dropper(lab) as dropper:
@@ -170,7 +170,7 @@ def run_loss(options: LossOptions, say: Say) -> dict[str, Any]:
 def _loss_round(
     lab: Lab, dropper: Dropper, options: LossOptions, kind: str, loss: float, seed: int
 ) -> dict[str, Any]:
-    """One run of each test; times in us."""
+    """Run each test once; times are in us."""
     found: dict[str, Any] = {}
     before = dropper.counts(0)
     resent = 0
@@ -189,7 +189,7 @@ def _loss_round(
         resent += conn["bytes_retransmitted"]
         found[f"{test}_gbit_per_s"] = report["bytes"] * 8e-9 / report["seconds"]
         for name in ("p50", "p99"):
-            # No message at all in the time: one took longer than that.
+            # No message was completed: one took longer than the whole run.
             times = report["message_ns"] or {name: options.seconds * 1e9}
             found[f"{test}_{name}_us"] = times[name] / 1e3
         found[f"{test}_conn"] = conn
@@ -227,7 +227,7 @@ def _loss_result(loss: float, rounds: dict[str, list[dict[str, Any]]]) -> dict[s
 
 
 def _loss_met(result: dict[str, Any]) -> dict[str, bool]:
-    """The goals, as far as both competitors ran."""
+    """Return the goals that apply to the kinds that were run."""
     met = {}
     if ratio := result["ratio"].get(BASELINE):
         met["goodput"] = ratio["stream_gbit_per_s"] >= RATIO_GOAL

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """NVIDIA's NCCL over HARP and over its own sockets, alternated: harpctl bench nccl-real.
 
-The CPU plays the GPU (tools/nccl/README.md), on the processors that the transports need, too. So
-times compare transports under the same burden, and are no prediction for a GPU.
+The CPU emulates the GPU (tools/nccl/README.md) on the same processors that the transports use.
+Times therefore compare transports under equal load and do not predict those of a GPU.
 """
 
 import statistics
@@ -26,7 +26,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class RealOptions:
-    """What to measure."""
+    """Options of the bench."""
 
     version: str
     operations: tuple[str, ...] = OPERATIONS
@@ -37,13 +37,13 @@ class RealOptions:
 
 
 def bus_factor(operation: str, ranks: int) -> float:
-    """What nccl-tests multiplies the algorithm's bandwidth by: bytes on the bus for each byte."""
+    """Return nccl-tests' factor for bus bandwidth: bytes on the bus per byte of the operation."""
     share = (ranks - 1) / ranks
     return 2 * share if operation == "allreduce" else share
 
 
 def times_of(size_bytes: int) -> int:
-    """How often an operation runs without a pause."""
+    """Return the number of repetitions of an operation."""
     return min(max(_TIMES_MIN, _BYTES_A_RUN // max(size_bytes, 1)), _TIMES_MAX)
 
 
@@ -58,7 +58,7 @@ def _environments(lab: Lab, transport: str, protocol: str) -> list[dict[str, str
 
 
 def run_once(lab: Lab, options: RealOptions, transport: str) -> tuple[dict[Any, Any], str]:
-    """One transport: time and wrong bytes by operation and size, and the path that it says."""
+    """Run one transport: time and wrong bytes by operation and size, and the path that it logs."""
     found = {}
     usable = cpus()
     processors = [usable[host.index % len(usable)] for host in lab.hosts]
@@ -93,7 +93,7 @@ def _row(options: RealOptions, ranks: int, key: tuple[str, int], runs: dict[str,
             "wrong": sum(cell["wrong"] for cell in cells),
         }
     for path in options.paths:
-        # Rounds are compared with themselves: the machine's pace changes.
+        # Ratios are computed within a round, because the machine's speed changes.
         pairs = zip(runs[path], runs[SOCKETS], strict=True)
         ratios = [theirs[key]["time_us"] / ours[key]["time_us"] for ours, theirs in pairs]
         row["transports"][path]["speed_to_sockets"] = statistics.median(ratios)
@@ -101,7 +101,7 @@ def _row(options: RealOptions, ranks: int, key: tuple[str, int], runs: dict[str,
 
 
 def run_real(shape: LabOptions, options: RealOptions, say: Say) -> dict[str, Any]:
-    """The document of the whole bench; ok: no byte is wrong."""
+    """Return the report of the whole bench; ok: no byte is wrong."""
     transports = (*options.paths, SOCKETS)
     runs: dict[str, list[Any]] = {name: [] for name in transports}
     paths: dict[str, str] = {}
@@ -131,6 +131,6 @@ def run_real(shape: LabOptions, options: RealOptions, say: Say) -> dict[str, Any
 
 
 def check_sizes(sizes: tuple[int, ...]) -> None:
-    """HarpError for sizes that are no use."""
+    """Raise HarpError for invalid sizes."""
     if not all(4 <= size <= 1 << 30 for size in sizes):
         raise HarpError("sizes are 4 bytes to 1 GiB")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Benchmarks between hosts made on this machine: harp-bench and harp-wire do the timing in C."""
+"""Benchmarks between hosts on this machine; harp-bench and harp-wire measure in C."""
 
 import json
 import os
@@ -23,7 +23,7 @@ Progress = Callable[[dict[str, Any]], None]
 
 @dataclass(frozen=True)
 class BenchOptions:
-    """What harp-bench shall do; None leaves the choice to it."""
+    """Options of harp-bench; None selects its default."""
 
     mode: str = "lat"
     plugin: str | None = None
@@ -32,13 +32,13 @@ class BenchOptions:
     channels: int = 1
     abi: int | None = None
     datacheck: bool = True
-    seconds: float | None = None  # idle: of each wait
+    seconds: float | None = None  # idle: seconds of each phase
     timeout_s: float = 60
-    environment: Mapping[str, str] = field(default_factory=dict)  # of every rank, besides
+    environment: Mapping[str, str] = field(default_factory=dict)  # set for every rank
     nic: str = "veth"  # or memif.NIC
 
     def arguments(self) -> list[str]:
-        """harp-bench's command line, without rank and root."""
+        """Return harp-bench's command line, without rank and root."""
         words = [self.mode, "--plugin", str(_paths.plugin(self.plugin)), "-o", "json"]
         words += ["--channels", str(self.channels), "--timeout", str(self.timeout_s)]
         words += ["--datacheck", str(int(self.datacheck))]
@@ -87,13 +87,13 @@ def _report_progress(fd: int, progress: Progress | None) -> None:
 
 
 def _wait(processes: Iterable[subprocess.Popen[str]]) -> tuple[str, list[int]]:
-    """What rank 0 printed, and every rank's exit status."""
+    """Return rank 0's output and every rank's exit status."""
     outputs = [process.communicate()[0] for process in processes]
     return outputs[0], [process.returncode for process in processes]
 
 
 def _failure(statuses: list[int], folder: Path) -> str:
-    """The line of the rank that failed first hand, not because another one did."""
+    """Return the error of the rank that failed first, not of one that lost its peer."""
     failed = [rank for rank, status in enumerate(statuses) if status]
     failed.sort(key=lambda rank: statuses[rank] == 5)
     rank = failed[0]
@@ -102,7 +102,7 @@ def _failure(statuses: list[int], folder: Path) -> str:
 
 
 def run_bench(lab: Lab, options: BenchOptions, progress: Progress | None = None) -> dict[str, Any]:
-    """One harp-bench per host; rank 0's document. HarpError with the failing rank's own words."""
+    """Run one harp-bench per host; return rank 0's report. HarpError quotes the failed rank."""
     read_fd, write_fd = os.pipe()
     reader = threading.Thread(target=_report_progress, args=(read_fd, progress), daemon=True)
     reader.start()
@@ -114,7 +114,7 @@ def run_bench(lab: Lab, options: BenchOptions, progress: Progress | None = None)
             os.close(write_fd)
         printed, statuses = _wait(ranks)
         reader.join()
-        # Wrong data is a result, and its table is worth seeing; all else is a failure.
+        # Wrong data is a result, and its table is useful; every other failure is an error.
         if any(status not in (0, 1) for status in statuses):
             raise HarpError(_failure(statuses, folder))
         stderr = (folder / "rank0").read_text(errors="replace").splitlines()
@@ -128,16 +128,16 @@ def run_bench(lab: Lab, options: BenchOptions, progress: Progress | None = None)
 
 
 def path(report: dict[str, Any]) -> str:
-    """The plugin's line about its path; empty for a foreign plugin."""
+    """Return the plugin's log line about its path; empty for another plugin."""
     return path_in_use([str(entry["text"]) for entry in report["log"]])
 
 
 # --------------------------------------------------------------------------------------------------
-# The raw wire.
+# Raw frames.
 #
 @dataclass(frozen=True)
 class WireOptions:
-    """What harp-wire shall do."""
+    """Options of harp-wire."""
 
     seconds: int = 3
     xdp: str = "auto"
@@ -145,7 +145,7 @@ class WireOptions:
 
 
 def run_wire(lab: Lab, test: str, options: WireOptions) -> dict[str, Any]:
-    """One harp-wire test (send, pingpong) from host 0 to host 1."""
+    """Run one harp-wire test (send, pingpong) from host 0 to host 1."""
     tool = _paths.find("harp-wire")
     library = _paths.find(_paths.XDP_LIBRARY).parent
     shared: list[str | Path] = ["--seconds", str(options.seconds), "--xdp", options.xdp]

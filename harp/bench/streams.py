@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A verified stream from one host of a laboratory to another, watched while it runs.
+"""A verified stream from one test host to another, observed while it runs.
 
-Two harp-bench processes, which play NCCL over the plugin: the receiver compares every byte with
-what it must be, in order, and both say every few milliseconds what has been moved.
+Two harp-bench processes produce NCCL's traffic over the plugin. The receiver compares every byte in
+order. Both report their progress every few milliseconds.
 """
 
 import contextlib
@@ -31,16 +31,17 @@ SINK, SOURCE = 0, 1
 
 @dataclass(frozen=True)
 class StreamOptions:
-    """How the stream runs; env, prefix: what each rank's job sets, and what its command begins with
-    (setpriv ...), receiver first."""
+    """Options of the stream. env and prefix are, for each rank, the environment of its job and the
+    beginning of its command (setpriv ...), receiver first.
+    """
 
     message_bytes: int = 65536
     channels: int = 1
-    nics: tuple[int, ...] | None = None  # those of each host that the job names; None: all
-    devices: int = 1  # of those, the channels take turns with so many
+    nics: tuple[int, ...] | None = None  # NICs that each host's job names; None: all
+    devices: int = 1  # number of those NICs that the channels use in turn
     tick_ms: int = 10
-    timeout_s: float = 30  # without any progress it is a hang
-    rest_us: int = 0  # ranks sleep so long when nothing moves; 0: they spin, as NCCL does
+    timeout_s: float = 30  # seconds without progress that count as a hang
+    rest_us: int = 0  # ranks sleep that long when nothing moves; 0: they spin, as NCCL does
     verified: bool = True
     env: tuple[Mapping[str, str], Mapping[str, str]] = ({}, {})
     prefix: tuple[Sequence[str], Sequence[str]] = ((), ())
@@ -48,7 +49,7 @@ class StreamOptions:
 
 @dataclass(frozen=True)
 class Sample:
-    """So many bytes had been received (sent, by the source) at this time (CLOCK_MONOTONIC)."""
+    """Bytes received (by the source: sent) at a time of CLOCK_MONOTONIC."""
 
     at_ns: int
     count: int
@@ -56,21 +57,21 @@ class Sample:
 
 @dataclass
 class Rank:
-    """One of the processes, and what it has said so far."""
+    """One of the processes, and its output so far."""
 
     process: subprocess.Popen[str]
     stderr: Path
     samples: list[Sample] = field(default_factory=list)
-    events: list[dict[str, Any]] = field(default_factory=list)  # all but the ticks
+    events: list[dict[str, Any]] = field(default_factory=list)  # all lines except progress
     over: bool = False
 
     def log(self) -> str:
-        """The plugin's lines until now."""
+        """Return the plugin's log lines so far."""
         return self.stderr.read_text(errors="replace")
 
 
 class Stream(Closing):
-    """From host `source` to host `sink`, from __enter__ (it flows) to __exit__ (it is gone)."""
+    """A stream from host `source` to host `sink` that runs inside the `with` block."""
 
     def __init__(
         self, lab: Lab, options: StreamOptions | None = None, *, sink: int = 0, source: int = 1
@@ -96,7 +97,7 @@ class Stream(Closing):
         return self
 
     def close(self) -> None:
-        """Kills what still runs. Safe twice."""
+        """Kill processes that still run. May be called twice."""
         for rank in self.ranks:
             if rank.process.poll() is None:
                 rank.process.kill()
@@ -108,17 +109,18 @@ class Stream(Closing):
                 rank.process.stdout.close()
         self._folder.cleanup()
 
-    # ---- what has come through -------------------------------------------------------------------
+    # ---- progress --------------------------------------------------------------------------------
 
     @property
     def received(self) -> int:
-        """Bytes that the receiver has had and found right."""
+        """Return the number of bytes that the receiver verified."""
         samples = self.ranks[SINK].samples
         return samples[-1].count if samples else 0
 
     def wait(self, condition: Callable[[], bool], what: str, seconds: float = 60) -> None:
-        """Returns when it holds, looked at whenever a rank says something; HarpError when not in
-        time or a rank ends first."""
+        """Wait until the condition holds; it is evaluated whenever a rank reports. HarpError after
+        a timeout, or when a rank ends first.
+        """
         deadline = time.monotonic() + seconds
         with self._changed:
             while not condition():
@@ -130,12 +132,12 @@ class Stream(Closing):
                 self._changed.wait(left)
 
     def flow(self, more_bytes: int, seconds: float = 60) -> None:
-        """Returns when so many more bytes have been received."""
+        """Wait until that many more bytes have been received."""
         goal = self.received + more_bytes
         self.wait(lambda: self.received >= goal, f"{more_bytes} more bytes", seconds)
 
     def finish(self, seconds: float = 60) -> int:
-        """Ends it at its source; what was received in all. HarpError when anything was wrong."""
+        """End the stream at its source; return the bytes received. HarpError for any error."""
         self.ranks[SOURCE].process.send_signal(signal.SIGUSR1)
         for number, rank in enumerate(self.ranks):
             try:
@@ -150,14 +152,14 @@ class Stream(Closing):
         return int(sink["received_bytes"])
 
     def words(self) -> str:
-        """What both said last, for an error."""
+        """Return the last output of both, for an error message."""
         said = []
         for name, rank in zip(("sink", "source"), self.ranks, strict=False):
             said.append(f"{name}: {rank.events[-1:]} {self.received} bytes")
             said += rank.log().splitlines()[-8:]
         return "\n".join(said)
 
-    # ---- how -------------------------------------------------------------------------------------
+    # ---- implementation --------------------------------------------------------------------------
 
     def _require(self, number: int, event: str) -> None:
         rank = self.ranks[number]
@@ -185,7 +187,7 @@ class Stream(Closing):
                 env=self._environment(number),
                 text=True,
             )
-        host.processes.append(process)  # it ends with the laboratory at the latest
+        host.processes.append(process)  # it ends with the test hosts at the latest
         rank = Rank(process, stderr)
         thread = threading.Thread(target=self._listen, args=(rank, mode), daemon=True)
         self._threads.append(thread)
@@ -197,10 +199,11 @@ class Stream(Closing):
         return keep | {"NCCL_DEBUG": "INFO"} | dict(self.options.env[number])
 
     def _listen(self, rank: Rank, mode: str) -> None:
-        """Reads one rank's lines until it ends."""
+        """Read one rank's lines until it ends."""
         assert rank.process.stdout is not None
         key = "received_bytes" if mode == "sink" else "sent_bytes"
-        with contextlib.suppress(ValueError):  # closed under us, or half a line of a killed one
+        # the pipe was closed, or a killed process left half a line
+        with contextlib.suppress(ValueError):
             for line in rank.process.stdout:
                 event = json.loads(line)
                 with self._changed:
@@ -214,7 +217,7 @@ class Stream(Closing):
 
 
 def pause_ns(samples: list[Sample], begin_ns: int, end_ns: int) -> int:
-    """The longest time without a received byte between the two times."""
+    """Return the longest time without a received byte between two times."""
     longest, last_ns, count = 0, begin_ns, None
     for sample in samples:
         if count is None or sample.count != count:
@@ -228,7 +231,7 @@ def pause_ns(samples: list[Sample], begin_ns: int, end_ns: int) -> int:
 
 
 def rate_bytes_per_s(samples: list[Sample], begin_ns: int, end_ns: int) -> float:
-    """Between the first and the last sample of that time."""
+    """Return the rate between the first and the last sample of an interval."""
     inside = [sample for sample in samples if begin_ns <= sample.at_ns <= end_ns]
     if len(inside) < 2 or inside[0].at_ns == inside[-1].at_ns:
         return 0.0

@@ -38,12 +38,12 @@ from harp.plugin_log import path_in_use
 KIB, MIB = 1024, 1 << 20
 PORT = 7900
 LINE_BYTES_MAX = 1 << 20
-HARP, KERNEL = "xdp", "kernel"  # HARP_PATH of the two
+HARP, KERNEL = "xdp", "kernel"  # HARP_PATH of the two paths
 PATHS = (HARP, KERNEL)
 # The size classes of a profile (plugin/process/profile.h): the longest message of each.
 CLASSES = {"none": 0, "4KiB": 4 * KIB, "64KiB": 64 * KIB, "all": 1 << 63}
-# Messages move to HARP lanes where these are faster by this factor: a comm of both kinds of lanes
-# costs some of what it gains, and kernel TCP leaves the NIC's queues to other processes.
+# Messages use HARP lanes only where these are faster by this factor: a comm with both kinds of lane
+# costs part of the gain, and kernel TCP leaves the NIC's queues to other processes.
 MARGIN = 1.1
 MODE_WORDS = {
     "generic copy": "generic-copy",
@@ -113,7 +113,7 @@ Times = dict[str, dict[int, list[float]]]  # us, by path and message size, one f
 
 
 # --------------------------------------------------------------------------------------------------
-# Deciding: no clock and no machine.
+# Decisions: they use neither a clock nor the machine.
 #
 def speed_of_harp(times: Times, size: int) -> float:
     """How many times as fast HARP lanes are as kernel lanes: the median of the rounds' ratios."""
@@ -122,7 +122,7 @@ def speed_of_harp(times: Times, size: int) -> float:
 
 
 def harp_up_to(measured: Mapping[str, Times]) -> str:
-    """The largest size class of messages that HARP lanes shall carry: a key of CLASSES.
+    """Return the largest size class of messages that HARP lanes shall carry: a key of CLASSES.
 
     HARP lanes are faster by MARGIN for every message of that class and of the smaller ones, in
     every shape that measured it.
@@ -235,21 +235,21 @@ def _proof(token: str, role: str, nonces: Sequence[str]) -> str:
 
 @dataclass
 class Link:
-    """JSON lines over a TCP connection. HarpError names the peer for all that goes wrong."""
+    """JSON lines over a TCP connection. HarpError names the peer."""
 
     sock: socket.socket
     peer: str
     _buffer: bytearray = field(default_factory=bytearray)
 
     def send(self, message: Mapping[str, Any]) -> None:
-        """One message."""
+        """Send one message."""
         try:
             self.sock.sendall(json.dumps(message).encode() + b"\n")
         except OSError as error:
             raise HarpError(f"{self.peer}: {error.strerror or error}") from error
 
     def receive(self) -> dict[str, Any]:
-        """The next message."""
+        """Return the next message."""
         while b"\n" not in self._buffer:
             if len(self._buffer) > LINE_BYTES_MAX:
                 raise HarpError(f"{self.peer}: sent a line of more than {LINE_BYTES_MAX} bytes")
@@ -273,7 +273,7 @@ class Link:
         return message
 
     def authenticate(self, token: str, *, waits: bool) -> None:
-        """Both prove that they know the token, the measuring host first."""
+        """Prove to each other that both know the token, the measuring host first."""
         own = secrets.token_hex(16)
         self.send({"harp_tune": 1, "nonce": own})
         greeting = self.receive()
@@ -305,13 +305,13 @@ class Link:
 #
 @dataclass
 class Rank:
-    """A harp-bench of this host."""
+    """A harp-bench process on this host."""
 
     process: subprocess.Popen[str]
     folder: tempfile.TemporaryDirectory[str]
 
     def wait(self) -> tuple[str, str]:
-        """What it printed, and why it failed; the latter is empty when it did not."""
+        """Return its output, and the reason of its failure; the latter is empty after a success."""
         with self.folder as folder:
             try:
                 printed, _ = self.process.communicate(timeout=_RUN_TIMEOUT_S)
@@ -325,13 +325,13 @@ class Rank:
         return "", lines[-1] if lines else f"harp-bench: exit status {self.process.returncode}"
 
     def kill(self) -> None:
-        """Ends it."""
+        """End the process."""
         self.process.kill()
         self.wait()
 
 
 def start_rank(rank: int, root: str, shape: Shape, path: str, ifname: str) -> Rank:
-    """Starts harp-bench as this rank of two. root: rank 0's address and port."""
+    """Start harp-bench as this rank of two. root: rank 0's address and port."""
     options = BenchOptions(
         shape.mode,
         path=path,
@@ -373,7 +373,7 @@ def _endpoint(address: str, port: int) -> str:
 
 
 def _run(link: Link, shape: Shape, path: str, ifname: str) -> dict[str, Any]:
-    """One run as rank 0: its report."""
+    """Make one run as rank 0; return its report."""
     address = str(link.sock.getsockname()[0])
     port = _free_port(address)
     own = start_rank(0, _endpoint(address, port), shape, path, ifname)
@@ -384,7 +384,7 @@ def _run(link: Link, shape: Shape, path: str, ifname: str) -> dict[str, Any]:
         own.kill()
         raise
     if answer.get("failed"):
-        # The rank that failed first has the cause; the other one only lost its peer.
+        # The rank that failed first knows the cause; the other one only lost its peer.
         cause = own.wait()[1] if own.process.poll() is not None else ""
         if not cause:
             own.kill()
@@ -438,7 +438,7 @@ def steps(rounds: int, shapes: Mapping[str, Shape] = SHAPES) -> int:
 # The two roles.
 #
 def connect(host: str, port: int, token: str) -> Link:
-    """To the host that waits. HarpError says why it can't be had."""
+    """Connect to the waiting host. HarpError gives the reason of a failure."""
     peer = _endpoint(host, port)
     try:
         sock = socket.create_connection((host, port), timeout=_PROOF_TIMEOUT_S)
@@ -457,7 +457,7 @@ def connect(host: str, port: int, token: str) -> Link:
 
 
 def _obey(link: Link, ifname: str, write: Callable[[Any], str], say: Say) -> None:
-    """Runs what the measuring host names, until it sends the profile."""
+    """Run what the measuring host requests, until it sends the profile."""
     address = str(link.sock.getpeername()[0]).removeprefix("::ffff:")
     while True:
         message = link.receive()

@@ -56,6 +56,10 @@ COMMANDS = {
         "harp.cli.stats:flows",
         "Show lanes by peer and comm, with bytes, round trips and losses; and other connections.",
     ),
+    "install": (
+        "harp.cli.install:install",
+        "Install the plugin where NCCL finds it by name; commands, manual pages, completion.",
+    ),
     "instances": (
         "harp.cli.daemon:instances",
         "List the leases of harpd: which process has which queue or DPDK port.",
@@ -104,13 +108,17 @@ COMMANDS = {
         "harp.cli.tune:tune",
         "Measure which path carries which messages, and write a profile.",
     ),
+    "uninstall": (
+        "harp.cli.install:uninstall",
+        "Remove what `harpctl install` wrote. Files that somebody changed are kept and named.",
+    ),
     "version": (
         "harp.cli.version:version",
         "Print the versions of HARP, its plugin, the kernel and libraries.",
     ),
 }
 SECTIONS = {
-    "Set up": ("check", "config", "tune", "version", "completion", "man"),
+    "Set up": ("install", "uninstall", "check", "config", "tune", "version", "completion", "man"),
     "Daemon": ("start", "stop", "restart", "status", "instances", "logs"),
     "Jobs": ("run", "env"),
     "Observe": ("stats", "flows", "trace", "report"),
@@ -192,13 +200,13 @@ def cli() -> None:
 
 
 def _complain(words: str) -> None:
-    """A line on stderr, where there is one that takes it."""
+    """Print a line on stderr if stderr can be written."""
     with contextlib.suppress(OSError):
         err.print(f"harpctl: {words}", markup=False, soft_wrap=True)
 
 
 def _finish(status: int) -> int:
-    """The exit code. Everything that was printed is out, or one line has said why not."""
+    """Flush all output and return the exit code; an error of stdout is printed on stderr."""
     try:
         sys.stdout.flush()
     except BrokenPipeError:
@@ -212,12 +220,12 @@ def _finish(status: int) -> int:
 
 
 def _nobody_reads() -> int:
-    console.discard_stdout()  # or the interpreter would complain on its way out
+    console.discard_stdout()  # otherwise the interpreter would report the error at exit
     return Exit.FAILURE
 
 
 def _run() -> int:
-    """The command's exit code; whatever happens, people get one line."""
+    """Run the command and return its exit code. Every error becomes one line."""
     try:
         # Not standalone: click hands an Exit's code back instead of exiting.
         status = cli.main(standalone_mode=False, prog_name="harpctl")
@@ -247,6 +255,6 @@ def _run() -> int:
 
 
 def main() -> None:
-    """Entry point: errors become one line on stderr and an exit code that means something."""
+    """Entry point: errors become one line on stderr and an exit code."""
     open_standard()
     sys.exit(_finish(_run()))

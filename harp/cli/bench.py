@@ -22,6 +22,7 @@ from harp.cli.loss import loss
 from harp.cli.nccl import nccl
 from harp.cli.nccl_real import nccl_real
 from harp.cli.options import FiniteRange, output_option
+from harp.cli.torch import torch
 from harp.errors import Exit
 from harp.lab import Lab, LabOptions, memif
 
@@ -33,6 +34,7 @@ def bench() -> None:
     \b
     harpctl bench nccl                     HARP's paths and NCCL's sockets, NCCL's traffic
     harpctl bench nccl-real                NVIDIA's NCCL over HARP and its sockets, without a GPU
+    harpctl bench torch                    torch.distributed over HARP and over Gloo
     harpctl bench loss                     HARP and kernel TCP over a path that loses packets
     harpctl bench failover                 a NIC that fails under a stream, and recovers
     harpctl bench idle                     processor time of ranks that wait
@@ -44,7 +46,7 @@ def bench() -> None:
 
 @contextmanager
 def _progress_bar(enabled: bool, title: str) -> Iterator[runner.Progress | None]:
-    """A bar on a terminal, drawn on stderr; nothing elsewhere."""
+    """A progress bar on stderr if it is a terminal; nothing elsewhere."""
     if not enabled or not console.err.is_terminal:
         yield None
         return
@@ -124,7 +126,7 @@ def idle(hosts: int, output: str, **given: Any) -> None:
     HARP_DRIVE=dedicated harpctl bench idle
     """
     shape = lab_shape(given, hosts)
-    if given["nic"] == memif.NIC:  # before hosts are made
+    if given["nic"] == memif.NIC:  # before the hosts are made
         memif.check(hosts, given["path"])
     encrypt = given.pop("encrypt")
     with (
@@ -192,7 +194,7 @@ def wire(
 
 
 def _print_wire(report: dict[str, Any], words: str, output: str) -> None:
-    """pingpong may be None: there is no peer to answer."""
+    """Print the report; pingpong is None without a peer that replies."""
     if output == "json":
         console.print_json(report)
         return
@@ -215,3 +217,4 @@ bench.add_command(nccl)
 bench.add_command(nccl_real)
 bench.add_command(failover)
 bench.add_command(dpdk)
+bench.add_command(torch)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""harpctl config: what the settings are, where they come from, and what is wrong with them."""
+"""harpctl config: the settings, their sources, and mistakes in them."""
 
 import json
 import os
@@ -48,7 +48,7 @@ def _warn(warnings: Iterable[str]) -> None:
 
 
 def _shown(value: object) -> str:
-    """A value in a table."""
+    """Format a value for a table."""
     if value is None:
         return "(none)"
     return value if isinstance(value, str) and value else json.dumps(value)
@@ -67,9 +67,10 @@ def _print_rows(columns: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> No
 
 
 def _matches(row: dict[str, Any], wanted: tuple[str, ...], name: str = "") -> bool:
-    """Is it one of those asked for: tcp, tcp.ecn, ecn, HARP_ECN, nic, eth1, eth1.queues?
+    """Tell whether a setting was requested: tcp, tcp.ecn, ecn, HARP_ECN, nic, eth1, eth1.queues?
 
-    name: of the NIC or DPDK port that it is of."""
+    name: of its NIC or DPDK port.
+    """
     table, _, key = row["key"].partition(".")
     words = {row["key"], row["variable"], table, key}
     if name:
@@ -78,7 +79,7 @@ def _matches(row: dict[str, Any], wanted: tuple[str, ...], name: str = "") -> bo
 
 
 def _select(found: dict[str, Any], wanted: tuple[str, ...]) -> dict[str, Any]:
-    """The document with only the settings that were asked for."""
+    """Return the document with the requested settings only."""
     chosen = [row for row in found["settings"] if _matches(row, wanted)]
     arrays: dict[str, list[dict[str, Any]]] = {}
     for array, name in (("nics", "ifname"), ("dpdk", "name")):
@@ -190,7 +191,7 @@ def _unwritable(path: Path, error: OSError) -> HarpError:
 
 
 def write_new(path: Path, text: str, force: bool) -> None:
-    """Writes a file whole or not at all; force: over one that is there."""
+    """Write a file completely or not at all; force: replace an existing one."""
     try:
         if not path.parent.is_dir():
             path.parent.mkdir(parents=True)
@@ -208,7 +209,7 @@ def write_new(path: Path, text: str, force: bool) -> None:
             if force:
                 temporary.replace(path)
             else:
-                os.link(temporary, path)  # fails when it exists, dangling links included
+                os.link(temporary, path)  # fails if the file exists, even as a dangling link
         finally:
             temporary.unlink(missing_ok=True)
     except FileExistsError:
@@ -236,7 +237,8 @@ def init(force: bool, target: str | None, output: str) -> None:
     harpctl config init --file ./harp.toml
     harpctl config init --file -
     """
-    if target == "":  # an unset shell variable must not mean the default, which others read
+    # An unset shell variable must not select the default, which jobs and harpd read.
+    if target == "":
         raise HarpError("--file: the file has no name", Exit.USAGE)
     text = reference.to_toml()
     if target == "-" and output == "table":
@@ -252,7 +254,7 @@ def init(force: bool, target: str | None, output: str) -> None:
 
 
 def _ask_running(found: settings.Config) -> tuple[DaemonClient, dict[str, Any]]:
-    """The harpd of this configuration, and the settings that it goes by."""
+    """Return the harpd of this configuration, and the settings that it uses."""
     client = DaemonClient(found.daemon.socket_path)
     try:
         in_force: dict[str, Any] = client.query("config")
@@ -263,7 +265,7 @@ def _ask_running(found: settings.Config) -> tuple[DaemonClient, dict[str, Any]]:
 
 
 def _file_alone(file: str | None) -> settings.Config:
-    """What the file says, by itself: harpd has an environment of its own."""
+    """Return the file's settings alone: harpd has an environment of its own."""
     if file is None and not settings.file_of()[1]:
         return settings.load(None, {})
     return settings.load(file or settings.file_of()[0], {})
@@ -276,7 +278,7 @@ def _against_running(file: str | None) -> list[dict[str, Any]]:
 
 
 def _after(row: dict[str, Any]) -> str:
-    """What it takes for the file's value to be in force."""
+    """Return what makes the file's value effective."""
     if row["source"] in ("environment", "command line"):
         return "harpd's environment"
     comes_live = row["other"] is not None or row["key"].startswith("dpdk ")

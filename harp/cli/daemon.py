@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""harpctl start, stop, restart, status, instances: harpd from outside."""
+"""harpctl start, stop, restart, status, instances: control of harpd."""
 
 import contextlib
 import os
@@ -58,7 +58,7 @@ def _running(config: Path | None) -> DaemonClient | None:
 
 @contextlib.contextmanager
 def _understood() -> Iterator[None]:
-    """What harpd answers is used in here: another program's, or another version's, is one line."""
+    """Report an invalid answer of harpd (another program or version) as one line."""
     try:
         yield
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
@@ -90,7 +90,7 @@ def _command(config: Path | None, log: Path | None) -> list[str]:
 
 
 def _wait_ready(process: subprocess.Popen[str], ready: socket.socket) -> None:
-    """Returns when harpd says READY=1; HarpError with its own words when it ends before."""
+    """Wait until harpd sends READY=1; HarpError with its message when it ends before."""
     assert process.stderr is not None
     deadline = time.monotonic() + START_S
     pidfd = os.pidfd_open(process.pid)
@@ -102,7 +102,7 @@ def _wait_ready(process: subprocess.Popen[str], ready: socket.socket) -> None:
                 if b"READY=1" in ready.recv(4096).split(b"\n"):
                     return
             elif pidfd in found:
-                words = process.stderr.read().strip() or "harpd ended without a word"
+                words = process.stderr.read().strip() or "harpd ended without a message"
                 code = process.wait()
                 known = code in set(map(int, Exit))
                 lines = [line.removeprefix("harpd: ") for line in words.splitlines()]
@@ -116,7 +116,7 @@ def _wait_ready(process: subprocess.Popen[str], ready: socket.socket) -> None:
 
 def _start_in_background(config: Path | None) -> int:
     run_dir = Path(_daemon_config(config).run_dir)
-    rundir.prepare(run_dir)  # the log is in it
+    rundir.prepare(run_dir)  # the log contains the error
     name = f"\0harpctl-{os.getpid()}"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ready:
         ready.bind(name)
@@ -131,10 +131,10 @@ def _start_in_background(config: Path | None) -> int:
             errors="replace",
         )
         _wait_ready(process, ready)
-    # Its stderr has no reader from now on; what it has to say is in its log.
+    # Nothing reads its stderr from now on; its messages are in its log.
     assert process.stderr is not None
     process.stderr.close()
-    process.returncode = 0  # not ours to wait for: no warning when we are collected
+    process.returncode = 0  # no warning about a running process when the object is collected
     return process.pid
 
 
@@ -172,7 +172,7 @@ def _wait_end(pid: int, pidfd: int) -> None:
 
 
 def _check_gone(path: Path) -> None:
-    """The socket goes behind everything else that harpd takes back."""
+    """Wait until harpd has removed its socket, which it does last."""
     if path.exists() and not rundir.answers(path):
         raise HarpError(
             f"harpd has ended and left {path} behind: its log says why; `harpctl stop` once more "
@@ -193,7 +193,7 @@ def _owners(instances: list[dict[str, Any]]) -> str:
 
 
 def _clean_up(config: Path | None, force: bool) -> bool:
-    """Takes back what a dead harpd left; False when there is nothing, or nothing for this user."""
+    """Clean up after a dead harpd. False if there is nothing that this user may remove."""
     if os.geteuid() != 0:
         return False
     from harp import _host, _paths
@@ -214,10 +214,10 @@ def _clean_up(config: Path | None, force: bool) -> bool:
 def stop(config: Path | None, force: bool) -> None:
     """Stop harpd and restore the NICs as they were.
 
-    Refused (exit code 6) while jobs have leases, as they would lose their connections. To change
-    harpd under running jobs use `harpctl restart`. Where harpd has died it cleans up what that one
-    left: steering programs, changes of NICs, files. Exit code 7: there is no harpd, and nothing
-    that one left.
+    Refused (exit code 6) while jobs have leases, because they would lose their connections. To
+    change harpd under running jobs, use `harpctl restart`. After a crash of harpd, `stop` removes
+    what it left: XDP programs, changes of NICs, files. Exit code 7: no harpd runs, and nothing was
+    left.
 
     \b
     harpctl stop
@@ -251,8 +251,8 @@ def stop(config: Path | None, force: bool) -> None:
     console.out.print("harpd has stopped", markup=False)
 
 
-def _wait_anew(config: Path | None, since_s: float) -> dict[str, Any]:
-    """The status of the harpd that came after; it listens all the time and answers when ready."""
+def _wait_for_restart(config: Path | None, since_s: float) -> dict[str, Any]:
+    """Return the status of the new harpd; its socket is always open, and it replies when ready."""
     deadline = time.monotonic() + START_S
     while time.monotonic() < deadline:
         client = _running(config)
@@ -260,7 +260,7 @@ def _wait_anew(config: Path | None, since_s: float) -> dict[str, Any]:
             raise HarpError("harpd did not come back; see its log", Exit.NOT_RUNNING)
         with client:
             status: dict[str, Any] = client.query("status")
-        if status["since_s"] != since_s:  # not later where the clock was set back
+        if status["since_s"] != since_s:  # not later if the clock was set back
             return status
     raise HarpError(f"harpd has not restarted after {START_S:.0f} s; see its log")
 
@@ -271,7 +271,7 @@ def _wait_anew(config: Path | None, since_s: float) -> dict[str, Any]:
 def restart(config: Path | None) -> None:
     """Restart harpd, with a new version or configuration; jobs keep running.
 
-    Starts it where none runs. Leases, ports and the steering program stay; a job that asks
+    Starts harpd if none runs. Leases, ports and the XDP program stay. A job that requests a lease
     meanwhile waits.
 
     \b
@@ -284,7 +284,7 @@ def restart(config: Path | None) -> None:
         return
     with client:
         answer = client.query("restart")
-    status = _wait_anew(config, float(answer["since_s"]))
+    status = _wait_for_restart(config, float(answer["since_s"]))
     words = f"{_leases(status)} taken over"
     console.out.print(
         f"harpd {status['version']} restarted (process {status['pid']}), {words}", markup=False
@@ -327,7 +327,7 @@ def _port_rows(ports: list[dict[str, Any]]) -> list[list[object]]:
 
 
 def _nic_notes(nic: dict[str, Any]) -> Iterator[str]:
-    """Yield what the table of NICs has no column for."""
+    """Yield the facts for which the table of NICs has no column."""
     if nic["mode"] == "generic":
         yield nic["mode_why"]
     if nic["allow_sources"]:

@@ -54,7 +54,7 @@ def dpdk(
 ) -> None:
     """Compare raw frames and HARP's TCP over memif with kernel TCP over veth; medians.
 
-    Two processes, a core each. The receiver looks at every byte. Goals, of the first way to send
+    Two processes, one core each. The receiver reads every byte. Goals, for the first way to send
     and the first number of connections: 40 Gbit/s of payload at MTU 1500 and half of the raw frame
     rate, 60 Gbit/s at 9000; frames and registered memory are not copied. Exit code 1 when one is
     missed.

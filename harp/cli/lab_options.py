@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options of commands that make a laboratory: it takes 0.1 s to import, which others don't wait."""
+"""Options of commands that make test hosts. harp.lab takes 0.1 s to import, so it is imported
+late.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -30,7 +32,7 @@ ipv6_option = click.option("--ipv6", is_flag=True, help="Hosts with IPv6 address
 
 
 def lab_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """--mtu, --offload and --ipv6 of the laboratory."""
+    """--mtu, --offload and --ipv6 of the test hosts."""
     offload = click.option(
         "--offload",
         type=click.Choice(["on", "off"]),
@@ -45,5 +47,5 @@ def lab_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def lab_shape(given: dict[str, Any], hosts: int = 2) -> LabOptions:
-    """What those options ask for; takes them out of given."""
+    """Build LabOptions from those options and remove them from given."""
     return LabOptions(hosts, given.pop("mtu"), given.pop("offload") == "on", ipv6=given.pop("ipv6"))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Manual pages, made from the commands themselves and from the list of keys: never out of date."""
+"""Manual pages, generated from the commands and from the list of keys."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -29,7 +29,7 @@ _EXIT_CODES = (
 
 
 def escape(text: str) -> str:
-    """Text that roff shall print as it is."""
+    """Escape text for roff."""
     clean = (
         text.replace("\\", "\\e").replace("-", "\\-").replace("`", "\\(ga").replace("^", "\\(ha")
     )
@@ -67,7 +67,9 @@ def _see_also(*names: str) -> Iterator[str]:
 
 
 def _help(text: str) -> Iterator[str]:
-    """A command's help: paragraphs, those that click keeps as they are (\\b) as examples."""
+    """Format a command's help: paragraphs, and those that click keeps as they are (\\b) as
+    examples.
+    """
     for paragraph in text.split("\n\n"):
         lines = [line.strip() for line in paragraph.strip().splitlines()]
         if lines and lines[0] == "\b":
@@ -85,7 +87,7 @@ def _parameters(command: click.Command, ctx: click.Context) -> Iterator[str]:
 
 
 def leaves(command: click.Command, ctx: click.Context) -> Iterator[tuple[str, click.Command]]:
-    """Every command that does something itself, with its whole name, in order."""
+    """Yield every command without subcommands, with its full name, in order."""
     if not isinstance(command, click.Group):
         yield ctx.command_path, command
         return
@@ -190,7 +192,7 @@ def _harpd() -> Iterator[str]:
     yield ".SH DESCRIPTION"
     yield escape(
         "One per host, started by `harpctl start` or systemd (harpd.service). It prepares each "
-        "[[nic]] of harp.toml and remembers what it changed, loads and pins the steering program, "
+        "[[nic]] of harp.toml and remembers what it changed, loads and pins the XDP program, "
         "and leases queues, frames and ports to jobs over its socket, so that a job needs no "
         "privilege. It puts NICs back when it stops."
     )
@@ -211,7 +213,7 @@ def _harpd() -> Iterator[str]:
     )
     yield from _term(
         "SIGTERM",
-        "Ends. While leases exist the steering program stays pinned and jobs run on; the next "
+        "Ends. While leases exist the XDP program stays pinned and jobs run on; the next "
         "harpd takes them up again.",
     )
     yield from _files()
@@ -226,12 +228,12 @@ _WRITERS: dict[str, Callable[[], Iterator[str]]] = {
 
 
 def page(name: str) -> str:
-    """A page of PAGES, as roff."""
+    """Return a page of PAGES, as roff."""
     return "\n".join(_WRITERS[name]()) + "\n"
 
 
 def write_all(directory: Path) -> Iterator[Path]:
-    """Writes every page where man -M directory looks for it."""
+    """Write every page into the folders where man -M finds them."""
     for name, section in PAGES.items():
         path = directory / f"man{section}" / f"{name}.{section}"
         path.parent.mkdir(parents=True, exist_ok=True)

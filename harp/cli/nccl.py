@@ -20,7 +20,7 @@ _SETTINGS = {
 
 
 def size_words(size: int) -> str:
-    """8, 4K, 64M."""
+    """Format a size: 8, 4K, 64M."""
     for letter, unit in (("M", runner.MIB), ("K", runner.KIB)):
         if size % unit == 0:
             return f"{size // unit}{letter}"
@@ -28,12 +28,12 @@ def size_words(size: int) -> str:
 
 
 def time_words(time_us: float) -> str:
-    """Three digits that count."""
+    """Format a number with three significant digits."""
     return f"{time_us:,.0f}" if time_us >= 100 else f"{time_us:.1f}"
 
 
 def interval_words(found: dict[str, float]) -> str:
-    """1.02 (0.94 to 1.04)."""
+    """Format a ratio and its interval: 1.02 (0.94 to 1.04)."""
     return f"{found['ratio']:.2f} ({found['low']:.2f} to {found['high']:.2f})"
 
 

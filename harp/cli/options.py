@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options that several commands share. Those of laboratories are in harp.cli.lab_options."""
+"""Options that several commands share. Those of test hosts are in harp.cli.lab_options."""
 
 import math
 from typing import Any
@@ -8,7 +8,7 @@ import click
 
 
 class FiniteRange(click.FloatRange):
-    """click's lets nan through, which is outside of no range, and inf where there is no bound."""
+    """Reject nan, which click accepts in every range, and inf."""
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """harpctl report: one archive for a bug report.
 
-Every part is what a command prints anyway. Keys are in none of them: settings name the file of the
-pre-shared key, never its content. A part that fails is in errors.json.
+Each part is the output of a command. No part contains keys: settings name the file of the
+pre-shared key, never its content. errors.json lists the parts that failed.
 """
 
 import io

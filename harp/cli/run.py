@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""harpctl env and run: a job's environment, printed or set."""
+"""harpctl env and run: print or set a job's environment."""
 
 import os
 import shlex
@@ -113,7 +113,7 @@ def env(output: str, shell: bool, **given: Any) -> None:
 
 
 def _no_command(name: str, error: OSError) -> HarpError:
-    """Why it could not be started, as a shell would say it and with a shell's exit code."""
+    """Return why the command could not be started, with a shell's wording and exit code."""
     path = Path(name) if "/" in name else None
     found = shutil.which(name)
     if isinstance(error, FileNotFoundError) or (path is None and found is None):
@@ -132,10 +132,12 @@ def _no_command(name: str, error: OSError) -> HarpError:
 
 
 def execute(command: tuple[str, ...], environment: dict[str, str]) -> NoReturn:
-    """Becomes command: its exit code, signals and terminal are then its own."""
+    """Replace this process with the command, which then determines exit code, signals and
+    terminal.
+    """
     if not command[0]:
         raise HarpError("the command's name is empty", Exit.NOT_FOUND)
-    # Python ignores these for itself, and a program inherits what is ignored.
+    # Python ignores these signals, and a program would inherit that.
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
     sys.stdout.flush()

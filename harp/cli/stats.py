@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""harpctl stats and flows: what instances publish, once or again and again."""
+"""harpctl stats and flows: statistics of instances and jobs, once or repeatedly."""
 
 import ipaddress
 import time
@@ -35,7 +35,7 @@ def _filter(nic: str | None, queue: int | None, pid: int | None) -> Filter:
 
     def jobs(sight: Sight) -> Iterator[Job]:
         for each in sight.jobs:
-            # A queue is an instance's: who asks for one does not ask for jobs.
+            # Queues belong to instances, so a filter by queue excludes jobs.
             if queue is not None or (pid is not None and each.pid != pid):
                 continue
             if nic is None or nic in each.nics:
@@ -49,7 +49,7 @@ def _filter(nic: str | None, queue: int | None, pid: int | None) -> Filter:
 
 
 def _explain(sight: Sight, source: Source) -> None:
-    """What the table can't say, on stderr; HarpError when nothing could be seen at all."""
+    """Print warnings on stderr; HarpError if nothing could be read."""
     for pid, why in sight.bad:
         console.err.print(f"harpctl: process {pid}: {why}", markup=False, soft_wrap=True)
     if sight.instances or sight.jobs:
@@ -66,13 +66,13 @@ def _explain(sight: Sight, source: Source) -> None:
 
 
 class _Watch:
-    """Rates between one look and the next."""
+    """Rates between two readings."""
 
     def __init__(self) -> None:
         self._before: dict[tuple[int, int, int], tuple[float, Instance]] = {}
 
     def rates(self, sight: Sight) -> list[tuple[Rates, Instance]]:
-        """Each instance with what happened since it was last seen."""
+        """Return each instance with its changes since the previous reading."""
         now_s = time.monotonic()
         seen = []
         for each in sight.instances:
@@ -84,13 +84,13 @@ class _Watch:
 
 
 class _LaneWatch:
-    """Rates of lanes between one look and the next."""
+    """Rates of lanes between two readings."""
 
     def __init__(self) -> None:
         self._before: tuple[float, dict[lanes_view.LaneKey, int]] | None = None
 
     def rates(self, sight: Sight) -> lanes_view.LaneRates:
-        """What lanes carried since the last look."""
+        """Return what lanes carried since the previous reading."""
         now_s, carried = time.monotonic(), lanes_view.payloads(sight)
         before, self._before = self._before, (now_s, carried)
         if before is None:

@@ -25,7 +25,7 @@ PROFILE = Path("/etc/harp/profile.toml")
 
 
 def interface_of(address: str) -> tuple[str, str]:
-    """The interface that has this address of the host, and the prefix of its link."""
+    """Return the interface of this host with this address, and the prefix of its link."""
     with IPRoute() as ipr:
         for entry in ipr.get_addr(address=address.partition("%")[0]):
             (link,) = ipr.get_links(entry["index"])
@@ -37,7 +37,7 @@ def interface_of(address: str) -> tuple[str, str]:
 
 
 def write_profile(file: Path, text: str) -> str:
-    """Stores a profile whole or not at all; its path."""
+    """Store a profile completely or not at all; return its path."""
     partial = file.with_name(f".{file.name}.{os.getpid()}")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -53,9 +53,9 @@ def write_profile(file: Path, text: str) -> str:
 
 
 def _text(profile: Any, ifname: str, peers: str, peer: str) -> str:
-    """A profile of this host from what the measuring host sent or found.
+    """Build a profile of this host from the results of the measuring host.
 
-    Every value is checked: the other host may be of another version.
+    Every value is checked, because the other host may have another version.
     """
     try:
         rows = [

@@ -30,7 +30,7 @@ def _plugin_abis() -> list[int]:
 
 
 def _libbpf() -> str:
-    library = ctypes.CDLL("libbpf.so.1")
+    library = ctypes.CDLL(str(_paths.find(_paths.XDP_LIBRARY)))  # dlsym() searches its dependencies
     library.libbpf_version_string.restype = ctypes.c_char_p
     text: bytes = library.libbpf_version_string()
     return text.decode().removeprefix("v")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Repeats a view on the terminal, as --watch of several commands does."""
+"""Repeats a view on the terminal, for the --watch option of several commands."""
 
 import json
 import sys
@@ -14,7 +14,7 @@ from rich.live import Live
 from harp import output as console
 from harp.cli.options import FiniteRange
 
-# A terminal's own width; elsewhere wide enough that tables keep all their columns.
+# The terminal's width; otherwise wide enough for all columns.
 WIDE = Console(width=None if sys.stdout.isatty() else 240, highlight=False)
 T = TypeVar("T")
 
@@ -29,7 +29,9 @@ watch_option = click.option("--watch", "-w", is_flag=True, help="Repeat until Ct
 
 
 def _ticks(interval_s: float) -> Iterator[None]:
-    """Yield at once, then every interval_s seconds, whatever the work in between takes."""
+    """Yield at once, then every interval_s seconds, independent of the time that each step
+    takes.
+    """
     due = time.monotonic()
     while True:
         yield
@@ -43,7 +45,7 @@ def watch(
     interval_s: float,
     document: Callable[[T], dict[str, Any]] | None = None,
 ) -> None:
-    """Show what look() returns, again and again until an exception ends it.
+    """Show the result of look() repeatedly until an exception ends it.
 
     Parameters
     ----------

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""HARP's settings: the list of keys, harp.toml, the environment, and what they make together."""
+"""HARP's settings: the list of keys, harp.toml, the environment, and their combination."""
 
 from harp.config.keys import DEFAULT_FILE, Key, Reader, Type, all_keys, find
 from harp.config.loading import file_of, load, parse

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""harp.toml as a file: read with suspicion, parsed, its positions known."""
+"""harp.toml as a file: untrusted input, parsed, with the position of each key."""
 
 import re
 import tomllib
@@ -13,9 +13,9 @@ from harp.config.positions import Keys, Position, positions
 from harp.config.problems import ConfigError, Problem
 from harp.errors import Exit
 
-# A hundred times what one with 32 NICs needs, and nothing that takes the parser a second.
+# A hundred times the size of one with 32 NICs; the parser takes less than a second.
 FILE_BYTES_MAX = 256 * 1024
-# What tomllib does with a dotted key grows with the square of its parts, in time and in memory.
+# tomllib's time and memory for a dotted key grow with the square of its parts.
 _DOTS_MAX = 100
 _AT = re.compile(r" \(at line (\d+), column (\d+)\)$")
 
@@ -29,11 +29,11 @@ class Document:
     where: Mapping[Keys, Position] = field(default_factory=dict)
 
     def line(self, *keys: str | int) -> int:
-        """The line of a key, or of the nearest thing around it."""
+        """Return the line of a key, or of the nearest enclosing element."""
         return self._position(keys)[0]
 
     def place(self, *keys: str | int) -> str:
-        """FILE:LINE:COLUMN of a key, or of the nearest thing around it."""
+        """Return FILE:LINE:COLUMN of a key, or of the nearest enclosing element."""
         line, column = self._position(keys)
         return f"{self.file}:{line}:{column}"
 
@@ -74,7 +74,7 @@ def _syntax(file: str, text: str, error: tomllib.TOMLDecodeError) -> ConfigError
 
 
 def parse(file: str, text: str) -> Document:
-    """The document in text, called file in messages. ConfigError says where its syntax is wrong."""
+    """Parse text; messages call it file. ConfigError reports the position of a syntax error."""
     for number, line in enumerate(text.split("\n"), 1):
         if line.count(".") > _DOTS_MAX and not line.lstrip().startswith("#"):
             raise _refuse(f"{file}:{number}:1", f"has more than {_DOTS_MAX} dots in a line")
@@ -86,12 +86,12 @@ def parse(file: str, text: str) -> Document:
     except RecursionError:
         raise _refuse(file, "is nested too deeply: this is no harp.toml") from None
     except ValueError as error:
-        # tomllib lets Python's limit on the digits of a number through.
+        # tomllib does not catch Python's limit on the digits of a number.
         raise _refuse(file, f"{str(error)[:200]} (TOML syntax)") from None
 
 
 def read(path: Path) -> Document:
-    """The file at path. ConfigError, with Exit.MISSING when it is not there."""
+    """Read the file at path. ConfigError, with Exit.MISSING if it does not exist."""
     file = str(path)
     try:
         data = files.read(path, FILE_BYTES_MAX)

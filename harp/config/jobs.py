@@ -7,7 +7,7 @@ from pathlib import Path
 from harp.config.model import Config
 from harp.errors import HarpError
 
-# What NCCL takes (net.cc): a list with commas between, each entry at most 254 bytes.
+# NCCL's limits (net.cc): a list separated by commas, each entry at most 254 bytes.
 _NAME_BYTES_MAX = 254
 _PROFILER = "NCCL_PROFILER_PLUGIN"  # harp: libnccl-profiler-harp.so, beside the plugin
 _PLUGIN_PREFIX, _PLUGIN_SUFFIX = "libnccl-net-", ".so"
@@ -15,10 +15,11 @@ _LOADER_SEPARATORS = set(":;")  # of LD_LIBRARY_PATH
 
 
 def plugin_variables(plugin: Path, environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables by which NCCL finds and takes this very plugin.
+    """Return the variables with which NCCL finds exactly this plugin.
 
-    Its name, and its directory first on the loader's path: every version of NCCL understands that,
-    while 2.17 to 2.19 and 2.27.3 take no path. A path only for a plugin that no name leads to.
+    The plugin's name, and its directory first in the loader's path: every version of NCCL accepts
+    that, while 2.17 to 2.19 and 2.27.3 accept no path. Only a plugin that cannot be found by name
+    is given as a path.
     """
     path, name, directory = str(plugin), plugin.name, str(plugin.parent)
     found = {"NCCL_NET_PLUGIN": path, "NCCL_NET": "HARP"}
@@ -35,15 +36,16 @@ def plugin_variables(plugin: Path, environ: Mapping[str, str]) -> dict[str, str]
 
 
 def variables(config: Config, plugin: Path, environ: Mapping[str, str]) -> dict[str, str]:
-    """All of a job's: NCCL's, and what the file or the command line says to jobs.
+    """Return all variables of a job: NCCL's, and the job's settings of the file or the command
+    line.
 
-    What environ has already is left out: it beats the file (but not a command line).
+    Variables in environ are left out: they override the file (but not a command line).
     """
     found = plugin_variables(plugin, environ)
     found |= {name: value.text for name, value in sorted(config.job_values().items())}
     if found.get("HARP_TRACE", environ.get("HARP_TRACE")) and not environ.get(_PROFILER):
         found[_PROFILER] = "harp"
-    # A harpd elsewhere than usual: jobs don't know its directory, only its socket.
+    # For a harpd in another directory, pass its socket: jobs do not know the directory.
     run_dir = config.values["HARP_RUN_DIR"]
     if run_dir.source.kind == "file" and not run_dir.is_default and not config["HARP_SOCKET"]:
         found["HARP_SOCKET"] = str(config.daemon.socket_path)

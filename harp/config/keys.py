@@ -10,9 +10,10 @@ from functools import cache
 from harp._core import config_keys
 
 VARIABLE_PREFIX = "HARP_"
+COLLECTIVES_PREFIX = "HARP_COLL_"  # variables of libharp-coll (docs/collectives.md)
 NIC_TABLE = "nic"
 DPDK_TABLE = "dpdk"
-# The arrays of tables, and the key of each that says which one is meant.
+# The arrays of tables, and the key that identifies an entry of each.
 ARRAYS = {NIC_TABLE: "ifname", DPDK_TABLE: "device"}
 # HARP_CONFIG_CORE_MAX, HARP_CONFIG_FILE of harp_config.h.
 CORE_MAX = 1024
@@ -34,7 +35,7 @@ class Type(IntEnum):
 
 
 class Reader(Flag):
-    """Who looks at a key."""
+    """Programs that read a key."""
 
     JOB = 1
     DAEMON = 2
@@ -43,7 +44,7 @@ class Reader(Flag):
 
 @dataclass(frozen=True)
 class Key:
-    """One setting. name: its variable; of a key of [[nic]] or [[dpdk]] the name in capitals."""
+    """One setting. name: its variable; for a key of [[nic]] or [[dpdk]] the name in capitals."""
 
     name: str
     table: str
@@ -64,22 +65,22 @@ class Key:
 
     @property
     def place(self) -> str:
-        """What people call it: tcp.ecn, nic.queues; the variable where there is nothing else."""
+        """Return the name for people: tcp.ecn, nic.queues; the variable if there is no key."""
         return f"{self.table}.{self.key}" if self.table else self.name
 
     @property
     def words(self) -> tuple[str, ...]:
-        """Of a CHOICE: what it may be."""
+        """Return the allowed values of a CHOICE."""
         return tuple(self.unit.split("|")) if self.type is Type.CHOICE else ()
 
     @property
     def unit_name(self) -> str:
-        """The unit of a number, for people; empty where there is none."""
+        """Return the unit of a number, for people; empty without one."""
         return "" if self.type in (Type.CHOICE, Type.BOOL) else self.unit
 
     @property
     def accepts(self) -> str:
-        """What a value must be, as half a sentence."""
+        """Return what a value must be, for messages."""
         match self.type:
             case Type.BOOL:
                 return "true or false"
@@ -100,7 +101,7 @@ class Key:
 
 @cache
 def all_keys() -> tuple[Key, ...]:
-    """Every key, in the order of the list."""
+    """Return every key, in the order of the list."""
     return tuple(
         Key(
             name=row["name"],
@@ -121,25 +122,25 @@ def all_keys() -> tuple[Key, ...]:
 
 @cache
 def global_keys() -> tuple[Key, ...]:
-    """Keys that have one value: all but those of [[nic]] and [[dpdk]]."""
+    """Return keys with a single value: all except those of [[nic]] and [[dpdk]]."""
     return tuple(key for key in all_keys() if key.variable is not None)
 
 
 @cache
 def nic_keys() -> tuple[Key, ...]:
-    """Keys of each [[nic]]."""
+    """Return the keys of each [[nic]]."""
     return tuple(key for key in all_keys() if key.table == NIC_TABLE)
 
 
 @cache
 def dpdk_keys() -> tuple[Key, ...]:
-    """Keys of each [[dpdk]]."""
+    """Return the keys of each [[dpdk]]."""
     return tuple(key for key in all_keys() if key.table == DPDK_TABLE)
 
 
 @cache
 def tables() -> dict[str, dict[str, Key]]:
-    """harp.toml's tables: name -> key -> Key, in the order of the list; ARRAYS among them."""
+    """Return harp.toml's tables: name -> key -> Key, in the order of the list, including ARRAYS."""
     result: dict[str, dict[str, Key]] = {}
     for key in all_keys():
         if key.table:
@@ -154,20 +155,20 @@ def by_name() -> dict[str, Key]:
 
 
 def nearest(word: str, words: Iterable[str]) -> str | None:
-    """The word that was meant, when one is near enough."""
+    """Return the closest of the known words, if one is close enough."""
     found = difflib.get_close_matches(word.lower()[:100], [w.lower() for w in words], 1, 0.6)
     return found[0] if found else None
 
 
 def nearest_variable(name: str) -> str | None:
-    """The variable that was meant; what all have in common makes none of them near."""
+    """Return the closest variable; the common prefix does not count."""
     names = [known.removeprefix(VARIABLE_PREFIX) for known in by_name()]
     found = nearest(name.removeprefix(VARIABLE_PREFIX), names)
     return VARIABLE_PREFIX + found.upper() if found else None
 
 
 def find(text: str) -> Key | None:
-    """The key that people mean by tcp.ecn, HARP_ECN, or ecn where only one table has it."""
+    """Return the key for tcp.ecn, HARP_ECN, or ecn if only one table has it."""
     named = by_name().get(text)
     if named is not None:
         return named

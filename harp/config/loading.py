@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Environment over file over default, with everything that is wrong said at once."""
+"""Combines environment, file and defaults, and reports all mistakes at once."""
 
 import os
 from collections.abc import Mapping
@@ -8,6 +8,7 @@ from pathlib import Path
 from harp._core import port_spec
 from harp.config import document, values
 from harp.config.keys import (
+    COLLECTIVES_PREFIX,
     DEFAULT_FILE,
     DPDK_TABLE,
     NIC_TABLE,
@@ -33,7 +34,7 @@ _ENCRYPT = "HARP_ENCRYPT"
 
 
 def file_of(environ: Mapping[str, str] | None = None) -> tuple[Path, bool]:
-    """The file to read, and whether somebody named it (then it must be there)."""
+    """Return the file to read, and whether the user named it (then it must exist)."""
     named = (os.environ if environ is None else environ).get("HARP_CONFIG", "")
     return Path(named or DEFAULT_FILE), bool(named)
 
@@ -43,7 +44,7 @@ def _from_environment(
 ) -> dict[str, Value]:
     found: dict[str, Value] = {}
     for name, text in environ.items():
-        if not name.startswith(VARIABLE_PREFIX):
+        if not name.startswith(VARIABLE_PREFIX) or name.startswith(COLLECTIVES_PREFIX):
             continue
         key = by_name().get(name)
         if key is None:
@@ -83,7 +84,7 @@ def _blame(value: Value) -> str:
 
 
 def _together(found: Mapping[str, Value], problems: list[Problem]) -> None:
-    """Values that are good each and no good together; said where the later of them stands."""
+    """Report values that are valid alone and invalid together, at the position of the later one."""
 
     def wrong(first: str, second: str, message: str) -> None:
         culprit = found[second] if found[second].source.kind != "default" else found[first]
@@ -101,8 +102,10 @@ def _together(found: Mapping[str, Value], problems: list[Problem]) -> None:
 def _keep_encryption(
     found: dict[str, Value], file: Mapping[str, Value], problems: list[Problem]
 ) -> None:
-    """What harp.toml requires, neither the environment nor a command line takes back: as
-    config_keep_encryption() of plugin/process/config.c."""
+    """Report an environment or a command line that disables encryption which harp.toml requires,
+    like
+    config_keep_encryption() of plugin/process/config.c.
+    """
     required = file.get(_ENCRYPT)
     if required is None or required.value != "aes-256-gcm":
         return
@@ -114,7 +117,7 @@ def _keep_encryption(
 
 
 def _nic_together(nic: Mapping[str, Value], problems: list[Problem]) -> None:
-    """The same of one [[nic]]: what is written and has no effect is a mistake."""
+    """The same for one [[nic]]: a value without effect is a mistake."""
     needs = (
         ("coalesce_rx_us", "coalesce", "set"),
         ("coalesce_tx_us", "coalesce", "set"),
@@ -135,12 +138,12 @@ def _nic_together(nic: Mapping[str, Value], problems: list[Problem]) -> None:
             break
 
 
-# Keys of a port's text, where they are called otherwise in harp.toml.
+# Keys of a port specification whose name in harp.toml differs.
 _PORT_KEYS = {"ip": "addresses", "gw": "gateways", "route": "routes"}
 
 
 def _port_whole(port: Mapping[str, Value], config: DpdkConfig, problems: list[Problem]) -> None:
-    """What is wrong between the keys of one [[dpdk]], as harp_port_spec_parse() sees it."""
+    """Report contradictions between the keys of one [[dpdk]], as harp_port_spec_parse() does."""
     try:
         port_spec(config.spec())
     except ValueError as error:
@@ -153,14 +156,15 @@ def _port_whole(port: Mapping[str, Value], config: DpdkConfig, problems: list[Pr
 def _ports_together(
     ports: list[dict[str, Value]], nics: list[dict[str, Value]], problems: list[Problem]
 ) -> None:
-    """The same of all [[dpdk]]: no two are called the same, or as a NIC, or have an address in
-    common."""
+    """The same for all [[dpdk]]: names are unique, also among NICs, and addresses are not
+    shared.
+    """
     called: dict[str, Value] = {str(nic["ifname"].value): nic["ifname"] for nic in nics}
     owned: dict[str, Value] = {}
     for port in ports:
         named = port["name"] if port["name"].value else port["device"]
         name = str(port["name"].value) or port_name(str(port["device"].value))
-        # Two of the same name or the same device have been told of.
+        # Duplicates of a name or a device have been reported already.
         if name in called and called[name].key is not named.key:
             message = f"makes a second {name}: {_blame(called[name])} has one; set name"
             problems.append(Problem(_blame(named), named.key.place, message))
@@ -175,7 +179,7 @@ def _ports_together(
 
 
 def _complete(keys: tuple[Key, ...], *layers: Mapping[str, Value]) -> dict[str, Value]:
-    """One value for each key: of the first layer that has it, else the default."""
+    """Return one value for each key: from the first layer that has it, else the default."""
     result: dict[str, Value] = {}
     for key in keys:
         name = key.name if key.variable else key.key
@@ -191,7 +195,7 @@ def build(
     readers: Reader = ALL_READERS,
     settings: Mapping[str, str] | None = None,
 ) -> Config:
-    """A configuration of these sources, a command line's settings first."""
+    """Build a configuration from these sources, the command line's settings first."""
     reading = Reading(doc or document.Document(""))
     problems = list(reading.problems)
     warnings: list[str] = []
@@ -225,12 +229,12 @@ def load(
     readers: Reader = ALL_READERS,
     settings: Mapping[str, str] | None = None,
 ) -> Config:
-    """The configuration: environment over file over default.
+    """Load the configuration: environment over file over default.
 
-    path: None means HARP_CONFIG, or /etc/harp/harp.toml, which alone may be absent. readers: of
-    variables of others nothing is taken (harpd passes Reader.DAEMON: what its own environment says
-    to jobs must not hide what the file says to them). settings: what a command line says, above
-    all. ConfigError names every problem.
+    path: None means HARP_CONFIG, or /etc/harp/harp.toml; only the latter may be absent. readers:
+    variables of other readers are ignored (harpd passes Reader.DAEMON, because job settings in its
+    environment must not hide those of the file). settings: the command line's, which override all.
+    ConfigError lists every problem.
     """
     environ = os.environ if environ is None else environ
     chosen, named = (Path(path), True) if path is not None else file_of(environ)
@@ -247,5 +251,5 @@ def load(
 
 
 def parse(text: str, file: str = "harp.toml", environ: Mapping[str, str] | None = None) -> Config:
-    """As load(), of a text, and by default without an environment."""
+    """Like load(), but from a text, and by default without an environment."""
     return build(document.parse(file, text), environ or {})

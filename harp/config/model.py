@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A configuration: every value with where it came from, and typed views for those who use it."""
+"""A configuration: every value with its source, and typed views of tables."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ SourceKind = Literal["default", "file", "environment", "command line"]
 
 @dataclass(frozen=True)
 class Source:
-    """Where a value came from; file and line of a file's."""
+    """The source of a value; with file and line if it is a file."""
 
     kind: SourceKind = "default"
     file: str = ""
@@ -40,26 +40,26 @@ class Value:
 
     @property
     def is_default(self) -> bool:
-        """Is it what it would be anyway, wherever it came from?"""
+        """Tell whether the value equals the default, whatever its source."""
         return self.value == values.preset(self.key)
 
     @property
     def text(self) -> str:
-        """As a variable has it."""
+        """Format the value for a variable."""
         return values.to_text(self.value, self.key)
 
     @property
     def toml(self) -> str:
-        """As harp.toml has it."""
+        """Format the value for harp.toml."""
         return values.to_toml(self.value, self.key)
 
 
 # --------------------------------------------------------------------------------------------------
-# Typed views. Their fields are the keys of the list (a test compares), values in the key's unit.
+# Typed views. Their fields are the keys of the list (a test compares), in the key's unit.
 #
 @dataclass(frozen=True, kw_only=True)
 class DaemonConfig:
-    """[daemon], and what of other tables harpd reads. Paths are absolute; see socket_path."""
+    """[daemon], and other settings that harpd reads. Paths are absolute; see socket_path."""
 
     socket: str
     run_dir: str
@@ -78,7 +78,7 @@ class DaemonConfig:
 
     @property
     def socket_path(self) -> Path:
-        """Where harpd listens: socket, else harpd.sock in run_dir."""
+        """Return harpd's socket: socket, else harpd.sock in run_dir."""
         return Path(self.socket or f"{self.run_dir}/harpd.sock")
 
 
@@ -137,16 +137,16 @@ class DpdkConfig:
 
     @property
     def port(self) -> str:
-        """What jobs call it."""
+        """Return the name that jobs use."""
         return self.name or port_name(self.device)
 
     def spec(self) -> str:
-        """As harp_port_spec_parse() reads it."""
+        """Return the specification for harp_port_spec_parse()."""
         return f"{self.text};queues={self.queues}"
 
     @property
     def text(self) -> str:
-        """The same without queues, of which a job may want fewer."""
+        """Return it without queues, since a job may use fewer."""
         words = [self.device, f"name={self.port}"]
         words += [f"ip={address}" for address in self.addresses]
         words += [f"gw={gateway}" for gateway in self.gateways]
@@ -158,11 +158,11 @@ class DpdkConfig:
 
 
 View = TypeVar("View", DaemonConfig, MetricsConfig, NicConfig, DpdkConfig)
-PORT_NAME_BYTES_MAX = 15  # of struct harp_port_spec: as long as an interface's
+PORT_NAME_BYTES_MAX = 15  # of struct harp_port_spec: the length of an interface's name
 
 
 def port_name(device: str) -> str:
-    """What a port is called that harp.toml does not name."""
+    """Return the default name of a port."""
     return device.partition(",")[0][:PORT_NAME_BYTES_MAX]
 
 
@@ -172,14 +172,16 @@ def _view(view: type[View], found: Mapping[str, Value]) -> View:
 
 
 def dpdk_view(found: Mapping[str, Value]) -> DpdkConfig:
-    """One [[dpdk]], of its values by key."""
+    """Make one [[dpdk]] from its values by key."""
     return _view(DpdkConfig, found)
 
 
 @dataclass(frozen=True)
 class Config:
-    """All settings of a host. values by variable, nic_values by key, one for each [[nic]];
-    dpdk_values the same of [[dpdk]]."""
+    """All settings of a host. values by variable; nic_values by key, one for each [[nic]];
+    dpdk_values
+    likewise.
+    """
 
     values: Mapping[str, Value]
     nic_values: tuple[Mapping[str, Value], ...] = ()
@@ -188,12 +190,12 @@ class Config:
     warnings: tuple[str, ...] = ()
 
     def table(self, name: str) -> dict[str, Value]:
-        """A table's values by key."""
+        """Return a table's values by key."""
         return {key.key: self.values[key.name] for key in global_keys() if key.table == name}
 
     @cached_property
     def daemon(self) -> DaemonConfig:
-        """What harpd goes by."""
+        """Return harpd's settings."""
         return _view(DaemonConfig, self.table("daemon"))
 
     @cached_property
@@ -208,7 +210,7 @@ class Config:
 
     @property
     def dpdk_named(self) -> dict[str, Mapping[str, Value]]:
-        """dpdk_values by what jobs call the ports."""
+        """Return dpdk_values by the names that jobs use."""
         return {port.port: found for port, found in zip(self.dpdk, self.dpdk_values, strict=True)}
 
     @cached_property
@@ -217,13 +219,14 @@ class Config:
         return tuple(map(dpdk_view, self.dpdk_values))
 
     def __getitem__(self, name: str) -> Setting:
-        """A value by its variable: config["HARP_FRAMES"]."""
+        """Return a value by its variable: config["HARP_FRAMES"]."""
         return self.values[name].value
 
     def job_values(self) -> dict[str, Value]:
-        """What harp.toml and a command line say to jobs, by variable.
+        """Return the job settings of harp.toml and the command line, by variable.
 
-        A default of the file is left out; one of a command line is there to beat something.
+        A default in the file is left out; one of a command line is kept, because it overrides
+        something.
         """
         return {
             name: value
@@ -236,7 +239,9 @@ class Config:
         }
 
     def job_settings(self) -> str:
-        """WELCOME's settings: one NAME=VALUE a line. How a job finds harpd is no part of it."""
+        """Return the settings for WELCOME, one NAME=VALUE a line, without those that locate
+        harpd.
+        """
         lines = [
             f"{name}={value.text}\n"
             for name, value in self.job_values().items()
@@ -246,5 +251,5 @@ class Config:
 
 
 def frozen(found: dict[str, Value]) -> Mapping[str, Value]:
-    """So that nobody changes a configuration that others hold."""
+    """Prevent changes of a shared configuration."""
     return MappingProxyType(found)

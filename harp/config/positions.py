@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where things stand in a TOML document that tomllib has read: path of keys -> line, column.
+"""Positions of elements in a TOML document that tomllib has read: path of keys -> line, column.
 
-tomllib says where syntax is wrong and nothing about where a value stands. This walks over the text
-once, and since the document is known to be valid it only has to tell where one thing ends and the
-next begins.
+tomllib reports the position of syntax errors only. This module scans the text once. Since the
+document is valid, it only needs to find the boundaries of elements.
 """
 
 import re
@@ -15,7 +14,7 @@ Position = tuple[int, int]  # line and column, both from 1
 _BLANK = re.compile(r"(?:[ \t\n]|#[^\n]*)*")
 _SPACE = re.compile(r"[ \t]*")
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
-# Longest first: a string of three quotes must not be taken for an empty one.
+# Longest first: three quotes must not be read as an empty string.
 _STRING = re.compile(
     r"""\"{3}(?:\\.|[^\\])*?\"{3,5}(?!\")|'{3}.*?'{3,5}(?!')|\"(?:\\.|[^"\\])*\"|'[^']*'""",
     re.DOTALL,
@@ -28,7 +27,7 @@ class _Walker:
         self.text = text
         self.at = 0
         self.found: dict[Keys, int] = {}
-        self.arrays: dict[Keys, int] = {}  # [[a]]: how many of it there were
+        self.arrays: dict[Keys, int] = {}  # [[a]]: number of its elements so far
 
     def skip(self, pattern: re.Pattern[str]) -> str:
         match = pattern.match(self.text, self.at)
@@ -53,19 +52,19 @@ class _Walker:
             self.at += 1
 
     def name(self, base: Keys, parts: list[str], start: int) -> Keys:
-        """Notes every prefix of a dotted key; the first that names a table says where it is."""
+        """Record every prefix of a dotted key; the first one that names a table is its position."""
         path = base
         for index, part in enumerate(parts):
             path = (*path, part)
             last = index == len(parts) - 1
-            # Tables in an array are named by their latest element.
+            # An element of an array of tables is named by its latest index.
             if not last and path in self.arrays:
                 path = (*path, self.arrays[path] - 1)
             self.found.setdefault(path, start)
         return path
 
     def pair(self, base: Keys) -> None:
-        """key = value."""
+        """Scan key = value."""
         start = self.at
         path = self.name(base, self.key(), start)
         self.at += 1  # =
@@ -109,7 +108,7 @@ class _Walker:
         self.at += 1
 
     def header(self) -> Keys:
-        """[table] or [[array]]; what follows belongs to it."""
+        """Scan [table] or [[array]], which contains the following keys."""
         start = self.at
         double = self.text.startswith("[[", self.at)
         self.at += 2 if double else 1
@@ -134,7 +133,7 @@ class _Walker:
 
 
 def positions(text: str) -> dict[Keys, Position]:
-    """Line and column of every table, key and element of a valid TOML document."""
+    """Return line and column of every table, key and element of a valid TOML document."""
     walker = _Walker(text.replace("\r\n", "\n"))
     walker.document()
     lines: dict[Keys, Position] = {}

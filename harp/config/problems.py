@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is wrong with a configuration: all of it, each in one line with its place."""
+"""Mistakes in a configuration: all of them, each in one line with its position."""
 
 import re
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from harp.errors import Exit, HarpError
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing wrong. place: file:line:column or "environment"; key: tcp.ecn, HARP_ECN or ""."""
+    """One mistake. place: file:line:column or "environment"; key: tcp.ecn, HARP_ECN or ""."""
 
     place: str
     key: str
@@ -18,7 +18,7 @@ class Problem:
 
     @property
     def position(self) -> tuple[bool, tuple[int, ...]]:
-        """To sort by: a file's problems first, from its top to its end."""
+        """Sort key: a file's problems first, from top to bottom."""
         match = re.search(r":(\d+)(?::(\d+))?$", self.place)
         return match is None, tuple(int(number or 0) for number in match.groups()) if match else ()
 
@@ -27,7 +27,7 @@ class Problem:
 
 
 class ConfigError(HarpError):
-    """A configuration that can't be used; problems has everything found, the message too."""
+    """An invalid configuration; problems lists every mistake, and so does the message."""
 
     def __init__(self, problems: Sequence[Problem], code: Exit = Exit.FAILURE) -> None:
         super().__init__("\n".join(str(problem) for problem in problems), code)

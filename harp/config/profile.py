@@ -3,8 +3,8 @@
 
 It has the path policy and times for NCCL's tuner.
 
-The plugin reads the same file with a reader of its own (plugin/process/profile.c), which takes the
-part of TOML that text() writes and refuses what parse() refuses.
+The plugin has its own reader of the same file (plugin/process/profile.c). It reads the part of TOML
+that text() writes, and rejects what parse() rejects.
 """
 
 import re
@@ -29,13 +29,14 @@ POINTS_MAX = 16
 
 
 class ProfileError(ValueError):
-    """A profile that cannot be used: one line."""
+    """An invalid profile; the message is one line."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One [[nic]]: in that mode, messages to peers of up to harp_up_to go over HARP lanes. peers: a
-    prefix; empty: all."""
+    """One [[nic]]: in that mode, messages to these peers of up to harp_up_to use HARP lanes. peers:
+    a prefix; empty: all.
+    """
 
     ifname: str
     mode: str
@@ -98,7 +99,9 @@ def _check_tuner(raw: object) -> None:
 
 
 def parse(text: str, host: str | None = None) -> tuple[Entry, ...]:
-    """The entries; ProfileError. host: whose profile it must be; None: this one's."""
+    """Return the entries; ProfileError. host: the host that the profile must be for; None: this
+    one.
+    """
     try:
         found = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -121,7 +124,7 @@ def parse(text: str, host: str | None = None) -> tuple[Entry, ...]:
 
 
 def text(entries: Sequence[Entry], host: str | None = None) -> str:
-    """The file that says so, for this host or that one."""
+    """Return the text of a profile for a host; None: this one."""
     lines = [f"version = {VERSION}", f'host = "{socket.gethostname() if host is None else host}"']
     for entry in entries:
         lines += ["", "[[nic]]", f'ifname = "{entry.ifname}"', f'mode = "{entry.mode}"']
@@ -131,7 +134,7 @@ def text(entries: Sequence[Entry], host: str | None = None) -> str:
 
 
 def source(named: str) -> str:
-    """Where path auto's table comes from, one line. named: HARP_PROFILE, or empty."""
+    """Return one line that names the table of path auto. named: HARP_PROFILE, or empty."""
     file = Path(named or DEFAULT_FILE)
     try:
         entries = parse(file.read_text())

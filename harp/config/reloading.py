@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What SIGHUP changes, and what needs a restart."""
+"""Classifies changes of a configuration: effective after SIGHUP, or after a restart."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,8 +12,9 @@ _Array = Mapping[str, Mapping[str, Value]]
 
 @dataclass(frozen=True)
 class Change:
-    """One key that differs. nic: the [[nic]] or [[dpdk]] it is of, or empty. One that came has no
-    old, one that went no new; their name is "nic" or "dpdk"."""
+    """One key that differs. nic: its [[nic]] or [[dpdk]], or empty. An added entry has no old
+    value, a removed one no new value; its name is "nic" or "dpdk".
+    """
 
     name: str
     old: Value | None
@@ -31,7 +32,9 @@ class Change:
 
 @dataclass(frozen=True)
 class Reload:
-    """live: in force at once; restart: after a restart; effective: what to go by until then."""
+    """live: effective at once; restart: after a restart; effective: the configuration until
+    then.
+    """
 
     live: tuple[Change, ...]
     restart: tuple[Change, ...]
@@ -53,12 +56,12 @@ def _may_change(change: Change) -> bool:
 
 
 def _merge(old: Mapping[str, Value], new: Mapping[str, Value]) -> Mapping[str, Value]:
-    """The new values where they may change live, else the old ones."""
+    """Return the new values of keys that may change live, and the old values of the others."""
     return frozen({name: new[name] if new[name].key.live else old[name] for name in old})
 
 
 def _of_arrays(table: str, old: _Array, new: _Array) -> Iterator[Change]:
-    """What differs between the [[nic]] or [[dpdk]] of two files, by what they are called."""
+    """Compare the [[nic]] or [[dpdk]] of two files by their names."""
     key = ARRAYS[table]
     for name, each in old.items():
         if name in new:
@@ -75,10 +78,10 @@ def _named(nics: Sequence[Mapping[str, Value]]) -> _Array:
 
 
 def reload(old: Config, new: Config) -> Reload:
-    """What differs. A NIC that comes or goes needs a restart, a DPDK port does not; their order
-    means nothing.
+    """Compare two configurations. An added or removed NIC needs a restart, a DPDK port does not;
+    their order does not matter.
 
-    Keys that only tools read (HARP_SEEDS) are no concern of harpd's and left out.
+    Keys that only tools read (HARP_SEEDS) do not concern harpd and are left out.
     """
     changes = [
         change

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A configuration as a document: what `harpctl config show -o json` prints and harpd answers."""
+"""A configuration as a document: the output of `harpctl config show -o json` and harpd's answer."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,7 +10,7 @@ from harp.config.model import Config, Value
 
 
 def row(value: Value) -> dict[str, Any]:
-    """One setting."""
+    """Return one setting as a row."""
     key = value.key
     return {
         "key": key.place,
@@ -29,7 +29,7 @@ def row(value: Value) -> dict[str, Any]:
 
 
 def document(config: Config) -> dict[str, Any]:
-    """All of it."""
+    """Return all settings."""
     return {
         "file": config.file or None,
         "warnings": list(config.warnings),
@@ -49,13 +49,13 @@ def document(config: Config) -> dict[str, Any]:
 
 
 def _flat(found: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Rows of a document by what people call them: tcp.ecn, nic eth1.queues, dpdk p0.queues."""
+    """Return the rows of a document by their names: tcp.ecn, nic eth1.queues, dpdk p0.queues."""
     rows = {row["key"]: row for row in found["settings"]}
     for nic in found["nics"]:
         for setting in nic["settings"]:
             name = setting["key"].removeprefix("nic.")
             rows[f"nic {nic['ifname']}.{name}"] = setting
-    for port in found.get("dpdk", ()):  # a harpd before 0.2 has none
+    for port in found.get("dpdk", ()):  # a harpd before 0.2 sends none
         for setting in port["settings"]:
             name = setting["key"].removeprefix("dpdk.")
             rows[f"dpdk {port['name']}.{name}"] = setting
@@ -63,7 +63,7 @@ def _flat(found: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def against_defaults(found: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Every setting that is not what it would be anyway."""
+    """Return the settings that differ from their defaults."""
     return [
         {"key": name, "other": setting["default"], **_mine(setting)}
         for name, setting in _flat(found).items()
@@ -72,7 +72,7 @@ def against_defaults(found: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def against(found: Mapping[str, Any], other: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Every setting of harpd's or jobs' that differs; None where one side has no such NIC."""
+    """Return the settings of harpd or jobs that differ; None if one side lacks the NIC."""
     mine, theirs = _flat(found), _flat(other)
     result = []
     for name in {**mine, **theirs}:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A document against the list of keys: the values it sets, and all that is wrong with it."""
+"""Checks a document against the list of keys: returns its values and all mistakes."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -10,12 +10,13 @@ from harp.config.keys import ARRAYS, DPDK_TABLE, NIC_TABLE, Key, global_keys, ne
 from harp.config.model import Source, Value
 from harp.config.problems import Problem
 
-DEVICES_MAX = 32  # HARP_LEASE_DEVICES_MAX: NICs and ports that WELCOME can name
+DEVICES_MAX = 32  # HARP_LEASE_DEVICES_MAX: NICs and ports that fit in WELCOME
 
 
 class Reading:
-    """What one document says. values by variable, arrays (nic, dpdk) by key, problems in no
-    order."""
+    """The contents of one document. values by variable, arrays (nic, dpdk) by key, problems in no
+    order.
+    """
 
     def __init__(self, document: Document) -> None:
         self.document = document
@@ -117,13 +118,13 @@ class Reading:
             self.arrays[table].append(found)
 
     def _needed(self, table: str, name: str) -> None:
-        """Each of the array says which one it is about."""
+        """Check that each element of the array names its device."""
         for index in range(len(self.arrays[table])):
             if name not in self.document.tree[table][index]:
                 self._wrong(f'needs {name} = "..."', table, table, index)
 
     def _alone(self, table: str, name: str, identity: Callable[[str], str]) -> None:
-        """No two of the array have the same there."""
+        """Check that no two elements of the array have the same value there."""
         seen: dict[str, int] = {}
         for index, each in enumerate(self.arrays[table]):
             value = each.get(name)

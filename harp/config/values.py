@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Values: from a variable's text, from TOML, and back. A bad one is a ValueError that says why."""
+"""Values: from a variable's text, from TOML, and back. A bad value is a ValueError with the
+reason.
+"""
 
 import ipaddress
 import json
@@ -19,7 +21,7 @@ _RANGE = re.compile(r"([0-9]{1,15})(?:-([0-9]{1,15}))?")
 
 
 def quote(value: object) -> str:
-    """A value as found, for a message: never long, never with control characters."""
+    """Quote a value for a message: short, without control characters."""
     try:
         text = json.dumps(value, ensure_ascii=False, default=str)
     except RecursionError:
@@ -29,7 +31,7 @@ def quote(value: object) -> str:
 
 
 def _number(text: str, key: Key) -> int:
-    # Not int(): "+1", "1_000", " 1 " and digits of other scripts are no numbers here, nor in C.
+    # Not int(): "+1", "1_000", " 1 " and digits of other scripts are invalid here and in C.
     if not re.fullmatch(r"0*[0-9]{1,20}", text):
         raise ValueError(f"must be {key.accepts}")
     return _in_range(int(text), key)
@@ -57,7 +59,7 @@ def _text(text: str, key: Key) -> str:
 
 def _words(words: Iterable[str], key: Key) -> tuple[str, ...]:
     result = tuple(words)
-    # A route of IPv6 is two addresses; what a variable may hold, the plugin reads too.
+    # An IPv6 route is two addresses; the plugin reads the same limit for variables.
     most = 63 if key.variable else 127
     good = all(re.fullmatch(rf"[^\s,\x00-\x1f\x7f]{{1,{most}}}", word) for word in result)
     if len(result) > key.max or not good:
@@ -75,7 +77,7 @@ def _cores(numbers: Iterable[int], key: Key) -> tuple[int, ...]:
 
 
 def _spans(text: str, key: Key) -> Iterable[int]:
-    """The numbers of "2,4-7"."""
+    """Return the numbers of "2,4-7"."""
     for part in text.split(",") if text else ():
         match = _RANGE.fullmatch(part)
         if match is None or len(part) > 15:
@@ -96,7 +98,7 @@ def _ports(text: str, key: Key) -> tuple[int, int]:
 
 
 # --------------------------------------------------------------------------------------------------
-# What a text must mean, beyond what its type says.
+# Checks of the meaning of a text, in addition to its type.
 #
 def _absolute(text: str) -> None:
     if text and not text.startswith("/"):
@@ -111,7 +113,7 @@ def _address(text: str) -> None:
 
 
 def bare_address(text: str) -> str:
-    """The address of 10.9.0.1/24, however it is written."""
+    """Return the address in 10.9.0.1/24, in canonical form."""
     bare = text.partition("/")[0]
     try:
         return str(ipaddress.ip_address(bare))
@@ -135,10 +137,10 @@ def _rss(text: str) -> None:
 
 
 def _prefix_problem(text: str) -> str:
-    """Why it is no prefix that a packet's source can be in; empty: it is one."""
+    """Return why a prefix cannot contain a packet's source; empty: it is valid."""
     address, _, bits = text.partition("/")
     try:
-        # Also a netmask, a zone or no slash is good for ipaddress, and none of them is meant here.
+        # ipaddress also accepts a netmask, a zone and no slash, which are mistakes here.
         if not re.fullmatch(r"[0-9]{1,3}", bits) or "%" in address:
             raise ValueError
         network = ipaddress.ip_network(text, strict=False)
@@ -160,8 +162,8 @@ def _prefix(text: str) -> None:
 
 
 def _in_port(key: str) -> Callable[[str], None]:
-    """What a port's text takes there: harp_port_spec_parse() is the one who knows."""
-    # A gateway is of the family of some address.
+    """Check a part of a port specification with harp_port_spec_parse()."""
+    # A gateway must be of the family of one of the addresses.
     others = "" if key in ("", "ip") else ";ip=192.0.2.1/32;ip=2001:db8::1/128"
 
     def check(word: str) -> None:
@@ -209,7 +211,7 @@ def _means(value: _Kind, key: Key) -> _Kind:
 
 
 def from_text(text: str, key: Key) -> Setting:
-    """A variable's text, read as the plugin reads it."""
+    """Parse a variable's text as the plugin does."""
     match key.type:
         case Type.BOOL:
             if text not in ("true", "false"):
@@ -252,7 +254,7 @@ def _wrong_type(value: object, key: Key) -> ValueError:
 
 
 def from_toml(value: object, key: Key) -> Setting:
-    """A value of harp.toml, as tomllib gives it."""
+    """Convert a value of harp.toml from tomllib's type."""
     match key.type:
         case Type.BOOL:
             if isinstance(value, bool):
@@ -265,20 +267,20 @@ def from_toml(value: object, key: Key) -> Setting:
             if isinstance(value, str):
                 return from_text(value, key)
         case _:
-            if type(value) is int:  # a bool is an int to Python, and none here
+            if type(value) is int:  # Python's bool is an int; it is not a number here.
                 return _in_range(value, key)
     raise _wrong_type(value, key)
 
 
 def preset(key: Key) -> Setting:
-    """The default."""
+    """Return the default."""
     if not key.preset and key.type is Type.TEXT:
-        return ""  # it may be shorter than what may be written: [[nic]] ifname has none
+        return ""  # it may be shorter than a written value: [[nic]] ifname has none
     return from_text(key.preset, key)
 
 
 def spans(numbers: Iterable[int]) -> str:
-    """2,4-7 of (2, 4, 5, 6, 7): neighbours that follow one another become ranges."""
+    """Format (2, 4, 5, 6, 7) as 2,4-7."""
     parts: list[list[int]] = []
     for number in numbers:
         if parts and number == parts[-1][1] + 1:
@@ -289,7 +291,7 @@ def spans(numbers: Iterable[int]) -> str:
 
 
 def to_text(value: Setting, key: Key) -> str:
-    """A variable's text; from_text() gives the value back."""
+    """Format a value for a variable; the inverse of from_text()."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, tuple):
@@ -309,7 +311,7 @@ def _toml_string(text: str) -> str:
 
 
 def to_toml(value: Setting, key: Key) -> str:
-    """As harp.toml writes it; from_toml() gives the value back."""
+    """Format a value for harp.toml; the inverse of from_toml()."""
     if isinstance(value, (bool, int)):
         return to_text(value, key)
     if key.type is Type.LIST and isinstance(value, tuple):
@@ -318,7 +320,7 @@ def to_toml(value: Setting, key: Key) -> str:
 
 
 def to_json(value: Setting) -> bool | int | str | list[str] | list[int]:
-    """As JSON takes it: tuples become lists."""
+    """Convert a value to JSON's types: tuples become lists."""
     if isinstance(value, tuple):
         return list(value)  # type: ignore[return-value]
     return value

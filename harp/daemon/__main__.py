@@ -22,23 +22,23 @@ from harp.standard import open_standard
 log = logging.getLogger("harpd")
 LOG_BYTES_MAX = 1 << 20
 DESCRIPTORS = 65536
-SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)  # that Daemon.run() handles
-# sd-daemon(3): levels in front of lines that go to the journal.
+SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)  # handled by Daemon.run()
+# sd-daemon(3): prefixes that give lines their level in the journal.
 _JOURNAL = {"DEBUG": "<7>", "INFO": "<6>", "WARNING": "<4>", "ERROR": "<3>", "CRITICAL": "<2>"}
 
-# A character is 10 bytes at most, as what can't be encoded is spelled.
+# An unencodable character is written as 10 bytes at most.
 PIECE_CHARS = select.PIPE_BUF // 10
 
 
 class _JournalFormatter(logging.Formatter):
-    """The journal adds time and name itself."""
+    """Without time and name, which the journal adds."""
 
     def format(self, record: logging.LogRecord) -> str:
         return _JOURNAL.get(record.levelname, "") + super().format(record)
 
 
 class _BoundedFile(logging.handlers.RotatingFileHandler):
-    """The file and the one before it: no more than so much on the disk, whatever is in the way."""
+    """A log file with one predecessor, which bounds the space on the disk."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(
@@ -56,14 +56,15 @@ class _BoundedFile(logging.handlers.RotatingFileHandler):
     def doRollover(self) -> None:  # noqa: N802 - the base class calls it so
         try:
             super().doRollover()
-        except OSError:  # else no line would be written any more
+        except OSError:  # otherwise no further line would be written
             self.stream = self._open()
             self.stream.truncate(0)
 
 
 class _Stderr(logging.StreamHandler[TextIO]):
-    """Lines that nobody takes (a pipe that is full, a terminal that was stopped) are left out and
-    counted: jobs must not wait for who reads a log."""
+    """Log lines are dropped and counted while nobody reads them (a full pipe, a stopped terminal):
+    jobs must not wait for the reader of a log.
+    """
 
     _unsaid = 0
     _lead = ""
@@ -83,12 +84,12 @@ class _Stderr(logging.StreamHandler[TextIO]):
             self.handleError(record)
 
     def _say(self, text: str) -> None:
-        """A piece at a time: where a write of PIPE_BUF bytes would not wait, a longer one may."""
+        """Write in pieces of PIPE_BUF bytes: a longer write may block."""
         text, self._lead = self._lead + text, ""
         for at in range(0, len(text), PIECE_CHARS):
             if not self._takes():
                 self._unsaid += 1
-                self._lead = "\n"  # the next one is a line of its own
+                self._lead = "\n"  # the next line starts on a new line
                 return
             self.stream.write(text[at : at + PIECE_CHARS])
             self.stream.flush()
@@ -116,7 +117,7 @@ def _log_to(path: Path | None) -> None:
         else:
             handler.setFormatter(logging.Formatter("harpd: %(levelname)s: %(message)s"))
     logging.getLogger().addHandler(handler)
-    # A full disk must not make a traceback of every line.
+    # A full disk must not cause a traceback for every line.
     logging.raiseExceptions = False
 
 
@@ -179,15 +180,15 @@ def _serve(config: Path | None) -> None:
     "namespace ends with it.",
 )
 def harpd(config: Path | None, log_file: Path | None, mount: bool) -> None:
-    """Leases instances of this host's NICs to jobs, which need no privileges then.
+    """Leases instances of this host's NICs to jobs without privileges.
 
-    Serves in the foreground until SIGTERM; SIGHUP reads the configuration anew. `harpctl start`
-    runs it in the background.
+    Serves in the foreground until SIGTERM; SIGHUP reloads the configuration. `harpctl start` runs
+    it in the background.
 
     \b
     harpd --config /etc/harp/harp.toml
     """
-    # Relative paths must mean the same after a restart, and no mount is kept busy.
+    # Relative paths must mean the same after a restart, and no mount may be kept busy.
     try:
         config = config.absolute() if config else None
         log_file = log_file.absolute() if log_file else None
@@ -209,13 +210,14 @@ def harpd(config: Path | None, log_file: Path | None, mount: bool) -> None:
 def main() -> None:
     """Entry point: an error is one line and an exit code, never a traceback."""
     open_standard()
-    # A start is not broken off half way: the loop hears of them when it runs. Threads never do.
+    # A start is not interrupted half way: the loop handles these signals when it runs. Threads
+    # never do.
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:
         status = harpd.main(standalone_mode=False)
         sys.exit(status if isinstance(status, int) else Exit.OK)
     except HarpError as error:
-        # On stderr for who started us, and in the log when that is a file.
+        # On stderr for the parent, and in the log if that is a file.
         if logging.getLogger().handlers:
             log.error("%s", error)
         if not any(isinstance(each, _Stderr) for each in logging.getLogger().handlers):

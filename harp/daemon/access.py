@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who may have leases: root, the users named, the members of the groups named."""
+"""Decides which users may have leases: root, the named users, members of the named groups."""
 
 import grp
 import pwd
@@ -10,7 +10,7 @@ EVERYBODY = "*"
 
 
 def user_number(name: str) -> int | None:
-    """The number of a user given by name or number; None when there is none of that name."""
+    """Return the number of a user given by name or number; None for an unknown name."""
     if name.isdecimal():
         return int(name)
     try:
@@ -20,7 +20,7 @@ def user_number(name: str) -> int | None:
 
 
 def group_number(name: str) -> int | None:
-    """The number of a group given by name or number; None when there is none of that name."""
+    """Return the number of a group given by name or number; None for an unknown name."""
     if name.isdecimal():
         return int(name)
     try:
@@ -31,7 +31,7 @@ def group_number(name: str) -> int | None:
 
 @dataclass(frozen=True)
 class Access:
-    """The rule, in numbers. unknown: names that stand for nobody, for the log."""
+    """The rule, in numbers. unknown: names without a user or group, for the log."""
 
     everybody: bool
     uids: frozenset[int]
@@ -40,7 +40,7 @@ class Access:
 
     @classmethod
     def of(cls, users: Iterable[str], groups: Iterable[str]) -> "Access":
-        """Looks the names up."""
+        """Look up the names."""
         users = list(users)
         named = {name: user_number(name) for name in users if name != EVERYBODY}
         grouped = {name: group_number(name) for name in groups}
@@ -54,5 +54,5 @@ class Access:
         )
 
     def allows(self, uid: int, gids: Iterable[int]) -> bool:
-        """May this user, with these groups, have a lease?"""
+        """Tell whether this user, with these groups, may have a lease."""
         return self.everybody or uid == 0 or uid in self.uids or bool(self.gids & set(gids))

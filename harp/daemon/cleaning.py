@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`harpctl stop` where no harpd runs: takes back what one that died has left."""
+"""`harpctl stop` without a running harpd: cleans up after one that died."""
 
 import logging
 import os
@@ -18,10 +18,10 @@ Unpin = Callable[[str], bool]
 
 
 def clean(settings: Settings, preparation: Preparation, unpin: Unpin, force: bool) -> list[str]:
-    """Removes pins, bpffs, socket and state and undoes the preparation of NICs; what it did, a line
-    each, empty when nothing was there.
+    """Remove pins, bpffs, socket and state and restore the NICs; return a line for each action.
 
-    HarpError: another harpd runs, jobs of before still run (and not force), or root is needed.
+    HarpError: another harpd runs, jobs of the dead one still run (without force), or root is
+    required.
     """
     if not settings.run_dir.is_dir():
         return []
@@ -80,10 +80,10 @@ def _lives(lease: Lease) -> bool:
 
 
 def _unpin(settings: Settings, unpin: Unpin) -> list[str]:
-    """The steering programs go with their pins."""
+    """Remove the XDP programs by removing their pins."""
     pins = settings.pins_dir
     done = [
-        f"removed the steering program of {path.name}"
+        f"removed the XDP program of {path.name}"
         for path in rundir.pinned(pins)
         if unpin(str(path))
     ]
@@ -95,7 +95,7 @@ def _unpin(settings: Settings, unpin: Unpin) -> list[str]:
 
 
 def _restore(preparation: Preparation, state: State, file: StateFile) -> None:
-    """What can't be put back stays in the file, for the next try."""
+    """Restore the NICs. Changes that can't be restored stay in the file for the next attempt."""
 
     def record(undo: object) -> None:
         state.undo = undo
@@ -105,7 +105,7 @@ def _restore(preparation: Preparation, state: State, file: StateFile) -> None:
 
 
 def _stale_socket(settings: Settings) -> bool:
-    """Nobody listens: we hold the lock."""
+    """Remove the socket. Nothing listens on it, because this process holds the lock."""
     try:
         found = settings.socket_path.lstat()
     except FileNotFoundError:

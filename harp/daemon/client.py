@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""harpd from the other side: what harpctl asks, and leases for tests and tools in Python."""
+"""A client of harpd: harpctl's requests, and leases for tests and tools in Python."""
 
 import array
 import contextlib
@@ -19,7 +19,7 @@ from harp.daemon import peer
 from harp.errors import Exit, HarpError
 
 TIMEOUT_S = 10.0
-# harpd keeps to 128 MiB of them (harp/stats/instance.py), and says the rest.
+# harpd limits documents to 128 MiB (harp/stats/instance.py) and reports omissions.
 DOCUMENT_BYTES_MAX = 160 << 20
 
 
@@ -34,7 +34,7 @@ class RefusedByDaemonError(HarpError):
 
 
 class DaemonClient(Closing):
-    """A connection, after HELLO. devices and settings are as WELCOME has them."""
+    """A connection after HELLO. devices and settings are those of WELCOME."""
 
     def __init__(
         self, path: Path, name: str = f"harpctl {__version__}", timeout_s: float = TIMEOUT_S
@@ -42,7 +42,7 @@ class DaemonClient(Closing):
         self.path = path
         self._serial = 0
         self._sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        # Not settimeout(): a connect() to a socket whose queue is full must wait, not fail.
+        # Not settimeout(): a connect() to a socket with a full queue must wait, not fail.
         limit = struct.pack("ll", int(timeout_s), int(timeout_s % 1 * 1_000_000))
         for option in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
             self._sock.setsockopt(socket.SOL_SOCKET, option, limit)
@@ -78,11 +78,11 @@ class DaemonClient(Closing):
             )
 
     def close(self) -> None:
-        """Ends the connection; leases stay the process's. Safe twice."""
+        """Close the connection; leases belong to the process and stay. May be called twice."""
         self._sock.close()
 
     def fileno(self) -> int:
-        """The connection's descriptor."""
+        """Return the connection's descriptor."""
         return self._sock.fileno()
 
     def _next(self) -> int:
@@ -90,7 +90,7 @@ class DaemonClient(Closing):
         return self._serial
 
     def _ask(self, payload: bytes, wanted: Kind) -> tuple[Message, list[int]]:
-        """Sends, and reads the answer; the descriptors are the caller's."""
+        """Send a message and return the answer; the caller owns the descriptors."""
         try:
             with contextlib.suppress(ConnectionResetError, BrokenPipeError):
                 self._sock.send(payload)
@@ -123,7 +123,8 @@ class DaemonClient(Closing):
         )
         try:
             raw, ancillary, _, _ = read()
-        except ConnectionResetError:  # harpd's last word may be behind it
+        # the reason that harpd sent before closing may be in the buffer
+        except ConnectionResetError:
             raw, ancillary, _, _ = read()
         for level, kind, data in ancillary:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
@@ -131,7 +132,7 @@ class DaemonClient(Closing):
         return raw, list(fds)
 
     def query(self, command: str, **fields: Any) -> Any:
-        """Asks for a document."""
+        """Request a document."""
         question = json.dumps({"command": command, **fields}).encode()
         _, fds = self._ask(_host.pack_query(self._next(), question), Kind.ANSWER)
         try:
@@ -152,7 +153,9 @@ class DaemonClient(Closing):
             _close(fds)
 
     def lease(self, ifname: str, **wishes: Any) -> tuple[Leased, list[int]]:
-        """An instance; the descriptors, in the order of enum harp_lease_fd, are the caller's."""
+        """Request an instance; the caller owns the descriptors, in the order of enum
+        harp_lease_fd.
+        """
         message, fds = self._ask(_host.pack_lease(self._next(), ifname, **wishes), Kind.LEASED)
         lease: Leased = message.fields["lease"]
         if len(fds) != _host.FDS:
@@ -161,7 +164,7 @@ class DaemonClient(Closing):
         return lease, fds
 
     def lease_port(self, name: str, **wishes: Any) -> tuple[_host.Port, list[int]]:
-        """A DPDK port; the descriptors, a statistics page for each queue, are the caller's."""
+        """Request a DPDK port; the caller owns the descriptors, one statistics page per queue."""
         message, fds = self._ask(_host.pack_lease(self._next(), name, **wishes), Kind.PORT)
         port: _host.Port = message.fields["port"]
         if len(fds) != port.page_count:
@@ -170,7 +173,7 @@ class DaemonClient(Closing):
         return port, fds
 
     def release(self, lease_id: int) -> None:
-        """Gives an instance back."""
+        """Return an instance."""
         self._ask(_host.pack_release(self._next(), lease_id), Kind.DONE)
 
 

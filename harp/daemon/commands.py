@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What harpctl may ask of harpd over the socket: each command's answer is a JSON document."""
+"""Commands of harpctl over the socket; each answer is a JSON document."""
 
 import errno
 import logging
@@ -25,20 +25,20 @@ def _only_root(client: Client) -> None:
     who = client.peer.owner
     if who.uid not in (0, os.geteuid()):
         raise RefusedError(errno.EPERM, "only root may do that")
-    # Root in a container that was given the socket alone is not the host's.
+    # Root in a container that has only the socket is not the host's root.
     needed = _NET_ADMIN & peer.capabilities(os.getpid())
     if peer.capabilities(who.pid) & needed != needed or not peer.lives(who):
         raise RefusedError(errno.EPERM, "only root with CAP_NET_ADMIN may do that")
 
 
 class Commands:
-    """All of them, over one harpd."""
+    """All commands of one harpd."""
 
     def __init__(self, daemon: "Daemon", looks: Looks) -> None:
         self._daemon, self._looks = daemon, looks
 
     def all(self) -> dict[str, Command]:
-        """By name."""
+        """Return the commands by name."""
         daemon = self._daemon
         return {
             "status": lambda _client, _question: daemon.status(),
@@ -51,7 +51,7 @@ class Commands:
         }
 
     def _stats(self, client: Client, question: dict[str, Any]) -> Later:
-        """What all instances of the host publish, for those who may have some."""
+        """Return the statistics of all instances of the host, for users who may have leases."""
         who = client.peer
         if who.owner.uid not in (0, os.geteuid()) and not self._daemon.leasing.access.allows(
             who.owner.uid, who.gids

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""harp.toml as harpd takes it, and the preparation of NICs as harp.nicprep does it."""
+"""Loads harp.toml for harpd, and prepares NICs with harp.nicprep."""
 
 import contextlib
 import logging
@@ -43,7 +43,7 @@ def _port(port: config.DpdkConfig) -> PortSettings:
 
 
 def settings(found: config.Config) -> Settings:
-    """The whole configuration."""
+    """Convert the whole configuration."""
     daemon, metrics = found.daemon, found.metrics
     page_flows = found["HARP_PAGE_FLOWS"]
     assert isinstance(page_flows, int)
@@ -72,7 +72,9 @@ def settings(found: config.Config) -> Settings:
 
 
 def read(path: Path | None) -> Settings:
-    """The file (None: HARP_CONFIG, or the usual one) and harpd's own environment; ConfigError."""
+    """Load the file (None: HARP_CONFIG, or the default) and harpd's own environment;
+    ConfigError.
+    """
     found = config.load(path, readers=config.Reader.DAEMON)
     for warning in found.warnings:
         log.warning("%s", warning)
@@ -80,7 +82,7 @@ def read(path: Path | None) -> Settings:
 
 
 def read_again(path: Path | None) -> Callable[[Settings], Settings]:
-    """For SIGHUP: what may change live is taken, the rest is told and waits for a restart."""
+    """Reload for SIGHUP: apply what may change live; log what needs a restart."""
 
     def again(old: Settings) -> Settings:
         new = config.load(path, readers=config.Reader.DAEMON)
@@ -95,10 +97,10 @@ def read_again(path: Path | None) -> Callable[[Settings], Settings]:
 
 
 def start_metrics(settings: Settings, documents: Callable[[], Documents]) -> Metrics | None:
-    """The Prometheus endpoint; None where harp.toml wants none. ExporterError."""
+    """Start the Prometheus endpoint; None if harp.toml disables it. ExporterError."""
     if settings.metrics_port == 0:
         return None
-    # prometheus_client takes a while to import: only who wants it waits.
+    # prometheus_client takes a while to import.
     from harp.daemon import exporter, families
 
     return exporter.start(
@@ -109,7 +111,7 @@ def start_metrics(settings: Settings, documents: Callable[[], Documents]) -> Met
 
 
 class NicPreparation(Preparation):
-    """harp.nicprep, told to the log."""
+    """harp.nicprep, with its results logged."""
 
     def __init__(self, host: nicprep.Host | None = None) -> None:
         self._host = host or nicprep.Host()
@@ -133,7 +135,7 @@ class NicPreparation(Preparation):
         return lambda undo: record(undo.to_json() if undo.entries else None)
 
     def prepare(self, settings: Settings, undo: Any, record: Callable[[Any], None]) -> None:
-        """As harp.toml asks."""
+        """Prepare the NICs as harp.toml asks."""
         found: config.Config = settings.source
         nics = [asdict(nic) for nic in found.nics]
         result = nicprep.prepare(
@@ -146,9 +148,9 @@ class NicPreparation(Preparation):
         self._tell(result.outcomes)
 
     def restore(self, undo: Any, record: Callable[[Any], None]) -> None:
-        """As it was."""
+        """Restore the NICs."""
         result = nicprep.restore(self._undo(undo), self._host, self._record(record))
         self._tell(result.outcomes)
-        # What can't be written down was told just now; the end of harpd must not hang on it.
+        # A failure to write was logged; harpd must still be able to end.
         with contextlib.suppress(OSError):
             record(result.undo.to_json() if result.undo.entries else None)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which core a dedicated thread of a lease should run on: near the NIC, and not another lease's."""
+"""Chooses the core for a lease's dedicated thread: near the NIC, and not another lease's."""
 
 from collections.abc import Collection, Iterable
 
@@ -7,9 +7,10 @@ from collections.abc import Collection, Iterable
 def suggest(
     allowed: Collection[int], local: Collection[int], taken: Iterable[int], queue: int
 ) -> int | None:
-    """A core that the job may use, NUMA-local if it can be, that no other lease was told.
+    """Return a core that the job may use, NUMA-local if possible, and that no other lease has.
 
-    When every such core is taken, leases share, by queue number; None where the job may use none.
+    When all such cores are taken, leases share them by queue number. None if the job may use no
+    core.
     """
     near = sorted(set(allowed) & set(local)) or sorted(allowed)
     if not near:

@@ -3,17 +3,16 @@
 
 Theory of operation
 
-start() goes from what fails most cheaply to what others could notice: the directory and its lock,
-the state that the harpd before left, the bpffs, the NICs' preparation, their steering programs
-(taken up where they are pinned, attached where not), the leases of processes that still live, and
-last the socket.
+start() orders its steps by the cost of a failure: the directory and its lock, the state of the
+previous harpd, the bpffs, the NICs' preparation, their XDP programs (adopted if pinned, else
+attached), the leases of processes that still live, and last the socket.
 
-Three ways out. stop(): everything is taken back; refused while leases exist, unless forced.
-SIGTERM: the same when there are no leases; when there are, pins and state stay and jobs run on,
-for the next harpd to take up (systemctl restart). restart: the process executes itself anew,
-keeping lock and listening socket open, so that a job that asks meanwhile waits instead of being
-refused. SIGKILL is like SIGTERM with leases: the pins hold the program, the kernel takes dead
-jobs' sockets out of the map, and all other packets pass.
+There are three ways to end. stop() removes everything; it is refused while leases exist, unless
+forced. SIGTERM does the same without leases. With leases, pins and state stay and jobs continue,
+and the next harpd adopts them (systemctl restart). A restart executes the process again and keeps
+lock and listening socket open, so that a job's request waits instead of being refused. SIGKILL is
+like SIGTERM with leases: the pins hold the program, the kernel removes dead jobs' sockets from the
+map, and all other packets pass.
 """
 
 import contextlib
@@ -53,22 +52,23 @@ from harp.errors import HarpError
 
 log = logging.getLogger("harpd")
 SYNC_EVERY_S = 30.0
-STATE_AGAIN_S = 5.0  # until there is room on the disk again
+STATE_AGAIN_S = 5.0  # until the disk has space again
 NEWS_AGAIN_S = 1.0
 ASK_S = 5.0
-INHERITED = "HARPD_INHERITED_FDS"  # over a restart: lock, listening socket, clients ("+": greeted)
+# kept across a restart: lock, listening socket, clients ("+": greeted)
+INHERITED = "HARPD_INHERITED_FDS"
 INHERITED_FRAMES = "HARPD_INHERITED_FRAMES"  # and the frame memory of leases
 
 
 class Preparation:
-    """Makes NICs as harp.toml asks and puts them back: harp.nicprep, or nothing."""
+    """Prepares NICs as harp.toml asks and restores them: harp.nicprep, or nothing."""
 
     def prepare(self, settings: Settings, undo: Any, record: Callable[[Any], None]) -> None:
-        """record(undo) after each change; undo: what an earlier harpd had changed."""
+        """Prepare; record(undo) after each change. undo: changes of an earlier harpd."""
         record(undo)
 
     def restore(self, undo: Any, record: Callable[[Any], None]) -> None:
-        """Puts everything back."""
+        """Restore everything."""
 
 
 class Metrics(Protocol):
@@ -80,13 +80,13 @@ class Metrics(Protocol):
     def close(self) -> None: ...
 
 
-# Starts it; its source gives status and instances and may be called by any thread.
+# Starts the endpoint. Its source returns status and instances; any thread may call it.
 Documents = tuple[dict[str, Any], dict[str, Any]]
 StartMetrics = Callable[[Settings, Callable[[], Documents]], Metrics | None]
 
 
 class Daemon:
-    """One harpd."""
+    """A harpd."""
 
     def __init__(
         self,
@@ -100,11 +100,11 @@ class Daemon:
         self.settings, self._kernel = settings, kernel
         self._preparation = preparation or Preparation()
         self._read_settings = reload  # what may change live, for SIGHUP
-        self._fresh_settings = fresh  # all of it, for a restart
+        self._fresh_settings = fresh  # the whole configuration, for a restart
         self._start_metrics = metrics
         self._metrics: Metrics | None = None
         self._reloads = 0
-        self._before: State | None = None  # until all of it is taken up
+        self._before: State | None = None  # until all leases are adopted
         self._takeover = Takeover(State())
         self.since_s = time.time()
         self.loop = Loop()
@@ -127,7 +127,9 @@ class Daemon:
     # ---- start ----
 
     def start(self) -> None:
-        """Everything up to serving; HarpError in one line, and nothing is left half done."""
+        """Do everything up to serving. HarpError in one line after a failure, with nothing left
+        behind.
+        """
         settings = self.settings
         rundir.prepare(settings.run_dir)
         inherited = _inherited()
@@ -171,12 +173,12 @@ class Daemon:
             self._preparation.restore(before.undo, self._record_undo)
 
     def _prepare_again(self) -> None:
-        """A NIC has appeared."""
+        """A NIC appeared."""
         if self.settings.prepare:
             self._preparation.prepare(self.settings, self._undo, self._record_undo)
 
     def _record_undo(self, undo: Any) -> None:
-        """Writes the list of changes before and after each one: OSError when it can't be."""
+        """Write the list of changes before and after each one; OSError if it can't be written."""
         self._undo = undo
         self._state_file.write(self._state())
 
@@ -189,7 +191,7 @@ class Daemon:
             Frames(self._frames),
         )  # fmt: skip
         if self.leasing.access.unknown:
-            log.info("nobody is called %s", ", ".join(self.leasing.access.unknown))
+            log.info("no user or group is called %s", ", ".join(self.leasing.access.unknown))
         self._monitor = netlink.monitor()
         self._takeover = Takeover(before)
         self.nics.inherit(before.nics, self._takeover.users)
@@ -231,19 +233,19 @@ class Daemon:
         try:
             heard = netlink.drain(self._monitor)
         except OSError as error:
-            log.warning("news of links and addresses: %s; listening anew", error.strerror)
+            log.warning("monitoring links and addresses: %s; opening a new monitor", error.strerror)
             self.loop.unwatch(self._monitor.fileno())
             self._monitor.close()
-            self.loop.after(NEWS_AGAIN_S, self._listen_anew)
+            self.loop.after(NEWS_AGAIN_S, self._listen_again)
             return
         if heard:
             self.nics.sync()
 
-    def _listen_anew(self) -> None:
+    def _listen_again(self) -> None:
         try:
             self._monitor = netlink.monitor()
-        except OSError:  # no descriptor, no memory: nics.sync() looks by itself, if seldom
-            self.loop.after(NEWS_AGAIN_S, self._listen_anew)
+        except OSError:  # no descriptor or memory: nics.sync() also runs by a slow timer
+            self.loop.after(NEWS_AGAIN_S, self._listen_again)
             return
         self.loop.watch(self._monitor.fileno(), READ, self._news)
         self.nics.sync()
@@ -254,7 +256,7 @@ class Daemon:
         now_s, wall_s = self.loop.now_s(), time.time()
         me, ticks = os.getpid(), peer.start_ticks(os.getpid())
         if self._before is not None:
-            # Still starting: whoever comes after a death in the middle must know all of it.
+            # During the start: after a crash the next harpd must know all leases.
             return replace(
                 self._before, pid=me, start_ticks=ticks, version=__version__, undo=self._undo
             )
@@ -273,14 +275,14 @@ class Daemon:
         )
 
     def save(self) -> None:
-        """Writes the state; a failure is told once, and its end too."""
+        """Write the state; log a failure, and its end, once."""
         try:
             self._state_file.write(self._state())
         except OSError as error:
             words = error.strerror or str(error)
             if words != self._state_broken:
                 log.error(
-                    "%s can't be written: %s; harpd serves on, but a harpd after it would not "
+                    "%s can't be written: %s; harpd continues, but the next harpd would not "
                     "know of the leases made now; make room",
                     self._state_file.path, words,
                 )  # fmt: skip
@@ -291,14 +293,14 @@ class Daemon:
         self._state_broken = ""
 
     def _save_again(self) -> None:
-        """No lease may come or go for days, and a harpd that dies by then would take all along."""
+        """Retry a failed write: no lease may change for days, and a crash would lose all leases."""
         if self._state_broken:
             self.save()
 
     # ---- commands ----
 
     def status(self) -> dict[str, Any]:
-        """The document of `harpctl status`."""
+        """Return the document of `harpctl status`."""
         extra = {
             "socket": str(self.settings.socket_path),
             "run_dir": str(self.settings.run_dir),
@@ -311,11 +313,11 @@ class Daemon:
         return queries.status(self.leasing, self.since_s, extra)
 
     def documents(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Status and instances, for any thread but the loop's."""
+        """Return status and instances, for threads other than the loop's."""
         return self.loop.ask(lambda: (self.status(), queries.instances(self.leasing)), ASK_S)
 
     def reload(self) -> str:
-        """Reads harp.toml anew and takes what may change live; "" or why not."""
+        """Reload harp.toml and apply what may change live; return "" or the reason of a failure."""
         notify.reloading()
         problem = ""
         try:
@@ -323,10 +325,10 @@ class Daemon:
                 problem = self._apply(self._read_settings(self.settings))
                 self._reloads += 1
                 self.nics.sync()
-                log.info("configuration read anew")
+                log.info("configuration reloaded")
                 if problem:
                     log.error("%s", problem)
-        except Exception as error:  # whatever the reader raises, harpd goes on as it was
+        except Exception as error:  # harpd continues whatever the reader raises
             problem = str(error)
             log.error("%s; the configuration stays as it was", problem)
         notify.ready(self._words())
@@ -336,7 +338,7 @@ class Daemon:
         self.reload()
 
     def _apply(self, new: Settings) -> str:
-        """Who may lease comes first. Returns what could not be applied."""
+        """Apply a configuration; access rules first. Return what could not be applied."""
         self.settings = new
         self.leasing.settings = new
         self.leasing.access = Access.of(new.users, new.groups)
@@ -357,7 +359,7 @@ class Daemon:
         return f"{count} lease{'' if count == 1 else 's'} on {where}"
 
     def run(self) -> None:
-        """Serves until told to end; returns then, or executes harpd anew."""
+        """Serve until the end is requested; then return, or execute harpd again."""
         self.loop.on_signal(signal.SIGTERM, self._terminated)
         self.loop.on_signal(signal.SIGINT, self._terminated)
         self.loop.on_signal(signal.SIGHUP, self._hung_up)
@@ -379,12 +381,13 @@ class Daemon:
 
     @property
     def in_use(self) -> bool:
-        """Are there jobs that an end of everything would hurt?"""
+        """Tell whether jobs would lose their connections."""
         return bool(self.table.leases or self._takeover.stranded)
 
     def end_soon(self, remove: bool, restart: bool = False) -> None:
-        """Ends after the present answer is on its way: everything, or only this process, or
-        (restart) not even that."""
+        """End after the present answer is sent: remove everything, end this process, or execute it
+        again.
+        """
 
         def end() -> None:
             self._restart = restart
@@ -393,7 +396,7 @@ class Daemon:
         self.loop.after(0, end)
 
     def restart_problem(self) -> str:
-        """Why a restart now would not come back as it should; empty: it would."""
+        """Return why a restart would fail or lose leases now; empty: it would work."""
         self._save_again()
         if self._state_broken and self.in_use:
             return (
@@ -420,14 +423,14 @@ class Daemon:
     _remove = False
 
     def close(self) -> None:
-        """Takes everything back, or leaves what jobs need. Safe after a start() that failed."""
+        """Remove everything, or leave what jobs need. May follow a failed start()."""
         if not self._started:
             return
         self._started = False
         if self._metrics is not None:
             self._metrics.close()
         self._looks.end()
-        self.loop.finish_work()  # leases that are being made are refused now
+        self.loop.finish_work()  # leases in the making are refused now
         self.leasing.end_waiting()
         if self._server is not None:
             self._clients = self._server.hand_over() if self._restart else []
@@ -446,7 +449,7 @@ class Daemon:
         if self._monitor is not None:
             self._monitor.close()
         if self._restart:
-            self._execute_anew()
+            self._execute_again()
         self._close_socket()
         if self._remove:
             rundir.unmount(self.settings.pins_dir)
@@ -469,7 +472,7 @@ class Daemon:
             self._listening.close()
 
     def _abandon(self) -> None:
-        """start() failed: whatever it made goes, what was there before stays."""
+        """Clean up after a failed start(): remove what it made, keep what existed."""
         if hasattr(self, "nics"):
             self.nics.close(remove=self._before is not None and not self._before.leases)
         if self._monitor is not None:
@@ -481,20 +484,20 @@ class Daemon:
         self._close_socket()
         os.close(self._lock)
 
-    def _execute_anew(self) -> None:
+    def _execute_again(self) -> None:
         assert self._listening is not None
         fds = [(self._lock, False), (self._listening.detach(), False), *self._clients]
         _leave(INHERITED, fds)
         _leave(INHERITED_FRAMES, [(fd, False) for fd in self._frames])
-        log.info("executing harpd anew")
+        log.info("executing harpd again")
         for handler in logging.getLogger().handlers:
-            with contextlib.suppress(OSError):  # a full disk: jobs wait for us, lines don't matter
+            with contextlib.suppress(OSError):  # a full disk: jobs wait, log lines do not matter
                 handler.flush()
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 
 
 def _remove(path: Path) -> None:
-    """A file of ours, at the end: one that stays keeps nothing else back."""
+    """Remove one of our files at the end; a failure stops nothing else."""
     try:
         path.unlink(missing_ok=True)
     except OSError as error:
@@ -502,14 +505,14 @@ def _remove(path: Path) -> None:
 
 
 def _leave(name: str, fds: list[tuple[int, bool]]) -> None:
-    """For _inherited() of the harpd that we execute."""
+    """Format descriptors for _inherited() of the executed harpd."""
     for fd, _ in fds:
         os.set_inheritable(fd, True)
     os.environ[name] = ",".join(f"{fd}{'+' if flag else '-'}" for fd, flag in fds)
 
 
 def _inherited(name: str = INHERITED) -> list[tuple[int, bool]]:
-    """What the harpd that executed us has left open; empty at an ordinary start."""
+    """Return the descriptors that the previous harpd left open; empty at an ordinary start."""
     text = os.environ.pop(name, "")
     try:
         fds = [(int(word[:-1]), word[-1] == "+") for word in text.split(",")] if text else []

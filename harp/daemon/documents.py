@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The documents that harpd answers with: memfds, and who has them open.
 
-A document's memory is harpd's, and who asks may keep what he gets. So harpd keeps a descriptor of
-each that it lends, and looks whether others have it open still: a lease for writing is granted to
-nobody but the only one (fcntl(2), F_SETLEASE). Then the document is emptied, for a mere path to it
-(O_PATH), which is not seen so, would keep its memory. What a user has open is bounded. Each user
-has documents of his own: what one keeps counts for no other.
+harpd pays for a document's memory, and clients may keep their descriptors. So harpd keeps a
+descriptor of each lent document and checks whether others have it open: a lease for writing is
+granted only to the sole holder (fcntl(2), F_SETLEASE). Then harpd empties the document, because a
+path reference (O_PATH) does not count as open and would keep the memory. The memory of open
+documents is limited per user. Users do not share documents, so that each pays only for its own.
 
-They are sealed against everything but that, which only harpd does: who has one open can rely on it.
+Documents are sealed against all other changes, so that a reader can rely on the contents.
 """
 
 import errno
@@ -20,22 +20,22 @@ from dataclasses import dataclass
 from harp.daemon.loop import Loop
 from harp.daemon.table import RefusedError
 
-HELD_BYTES_MAX = 512 << 20  # of a user but root: four that are as long as can be
+HELD_BYTES_MAX = 512 << 20  # of a user other than root: four of the largest documents
 SWEEP_S = 1.0
 COPY_BYTES = 1 << 20
 _SEALS = fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
 
 
 def _opened(fd: int) -> int:
-    """One more open of it: with an offset of its own, and only to read."""
+    """Open it once more, read-only, with an offset of its own."""
     return os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC)
 
 
 def written(pieces: Iterable[bytes]) -> int:
-    """A document: a descriptor, only to read. By any thread."""
+    """A document: a read-only descriptor. Any thread may use it."""
     fd = os.memfd_create("harp-answer", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
-        os.fchmod(fd, 0o600)  # who has it to read can't open it to write
+        os.fchmod(fd, 0o600)  # a reader of it can't open it for writing
         with os.fdopen(fd, "wb", closefd=False) as file:
             file.writelines(pieces)
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
@@ -45,12 +45,12 @@ def written(pieces: Iterable[bytes]) -> int:
 
 
 def document_fd(text: str) -> int:
-    """written() of a text that is short."""
+    """Return written() of a short text."""
     return written((text.encode(),))
 
 
 def copied(fd: int) -> int:
-    """Another document that says the same. By any thread; the descriptor is closed."""
+    """Copy a document. Any thread may call it; it closes the descriptor."""
     with os.fdopen(fd, "rb", buffering=0) as file:
         return written(iter(lambda: file.read(COPY_BYTES), b""))
 
@@ -62,15 +62,15 @@ class _Lent:
     source: object
 
     def is_kept(self) -> bool:
-        """Has anybody else it open?"""
+        """Tell whether another process has it open."""
         try:
-            # Who opens it just then, as root may, has a signal sent to us: not SIGIO, which would
-            # end us.
+            # If a process opens it at this moment, as root may, the kernel sends a signal. The
+            # default signal, SIGIO, would end harpd.
             fcntl.fcntl(self.fd, fcntl.F_SETSIG, signal.SIGURG)
             fcntl.fcntl(self.fd, fcntl.F_SETLEASE, fcntl.F_WRLCK)
         except BlockingIOError:
             return True
-        except OSError:  # leases are switched off (fs.leases-enable)
+        except OSError:  # leases are disabled (fs.leases-enable)
             return False
         fcntl.fcntl(self.fd, fcntl.F_SETLEASE, fcntl.F_UNLCK)
         os.truncate(f"/proc/self/fd/{self.fd}", 0)
@@ -78,7 +78,7 @@ class _Lent:
 
 
 class Lending:
-    """All that are lent, to each user up to a quarter of so many. Used by the loop's thread."""
+    """All lent documents; a user may have a quarter of the total. Used by the loop's thread."""
 
     def __init__(self, loop: Loop, count_max: int) -> None:
         self._loop = loop
@@ -87,7 +87,7 @@ class Lending:
         self._sweeps = False
 
     def expect_room(self, uid: int, size: int) -> None:
-        """RefusedError when one more of that size is too much for the user."""
+        """Raise RefusedError if one more document of that size exceeds the user's limit."""
         lent = self._swept(uid)
         total = sum(each.size for each in lent)
         if uid == 0:
@@ -101,8 +101,9 @@ class Lending:
             )
 
     def lend(self, uid: int, fd: int, source: object = None) -> int:
-        """A descriptor for the user of a document, which is the caller's no more. source: what
-        again() may ask for."""
+        """Lend a document to a user and return a descriptor; takes over the document. source: what
+        again() may ask for.
+        """
         try:
             lent = _opened(fd)
             size = os.fstat(fd).st_size
@@ -114,14 +115,14 @@ class Lending:
         return lent
 
     def again(self, uid: int, source: object) -> int | None:
-        """One more descriptor of what the user was lent of that source; None when he was not."""
+        """Return another descriptor of the user's document of that source; None without one."""
         for each in self._lent.get(uid, ()):
             if each.source is source:
                 return _opened(each.fd)
         return None
 
     def _swept(self, uid: int) -> list[_Lent]:
-        """Those of a user's that somebody has open; the others are gone."""
+        """Drop the user's documents that nobody has open; return the others."""
         kept = []
         for each in self._lent.pop(uid, ()):
             if each.is_kept():
@@ -145,7 +146,7 @@ class Lending:
             self._sweep_later()
 
     def close(self) -> None:
-        """Lets go of all; who has one open keeps it."""
+        """Close all; clients keep theirs."""
         for uid in list(self._lent):
             for each in self._swept(uid):
                 os.close(each.fd)

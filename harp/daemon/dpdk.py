@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """DPDK ports: harp.toml's [[dpdk]], leased whole to one job at a time.
 
-harpd never opens a port and never starts DPDK: it says what the port is and that nobody else has
-it, and hands over a statistics page for each queue. The job opens the device itself, with what it
-may open. So a port's lease is a promise between jobs that ask harpd; what keeps others off is
-whoever may open the device (docs/security.md).
+harpd never opens a port and never starts DPDK. It sends the port's specification and a statistics
+page for each queue, and leases the port to no other job. The job opens the device itself, with its
+own permissions. So a lease excludes only jobs that ask harpd; permissions on the device exclude
+others (docs/security.md).
 """
 
 import errno
@@ -18,7 +18,7 @@ from harp.daemon.table import Lease, LeaseTable, Owner, RefusedError
 
 
 class Ports:
-    """All of them, by name."""
+    """All ports, by name."""
 
     def __init__(self, settings: Settings, kernel: Kernel, table: LeaseTable) -> None:
         self._kernel, self._table = kernel, table
@@ -26,13 +26,13 @@ class Ports:
         self.apply(settings)
 
     def apply(self, settings: Settings) -> None:
-        """harp.toml, for leases from now on; a lease of a port that went lasts until its end."""
+        """Take over harp.toml, for new leases; a lease of a removed port lasts until its end."""
         self.all = {port.name: port for port in settings.dpdk}
 
     def reserve(
         self, owner: Owner, name: str, queues: int, label: str, *, since_s: float, held: int
     ) -> Lease:
-        """Sets a port aside; RefusedError says why not."""
+        """Reserve a port; RefusedError with the reason."""
         port = self.all[name]
         problem = self._kernel.port(port).problem
         if problem:
@@ -49,7 +49,9 @@ class Ports:
         return lease
 
     def spec(self, lease: Lease) -> str:
-        """The text of the leased port; RefusedError when harp.toml has none such by now."""
+        """Return the specification of the leased port; RefusedError if harp.toml no longer has
+        it.
+        """
         port = self.all.get(lease.ifname)
         if port is None or port.device != lease.device:
             raise RefusedError(errno.ENODEV, f"harp.toml has no DPDK port {lease.ifname} any more")
@@ -58,7 +60,7 @@ class Ports:
     # ---- for others ----
 
     def device(self, name: str) -> _host.Device:
-        """One port, for WELCOME."""
+        """Return one port, for WELCOME."""
         port = self.all[name]
         facts, spec = self._kernel.port(port), _core.port_spec(port.text)
         holder = self._table.holder(name, port.device)
@@ -81,7 +83,7 @@ class Ports:
         )
 
     def status(self, name: str) -> dict[str, object]:
-        """One port, for `harpctl status`."""
+        """Return one port, for `harpctl status`."""
         port = self.all[name]
         holder = self._table.holder(name, port.device)
         spec = _core.port_spec(port.text)
@@ -101,7 +103,7 @@ class Ports:
 
 
 def _first(addresses: tuple[str, ...], version: int) -> bytes:
-    """The first address of a family, as struct harp_addr; empty when there is none."""
+    """Return the first address of a family, as struct harp_addr; empty without one."""
     for text in addresses:
         address = ipaddress.ip_interface(text).ip
         if address.version == version:

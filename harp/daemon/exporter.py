@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Prometheus endpoint: an HTTP server in a thread of its own, that harpd starts.
+"""The Prometheus endpoint: an HTTP server in a thread of its own, which harpd starts.
 
-An answer is made at most once a second, and all who ask meanwhile share it. harpd's part is made
-here; that of instances and jobs by another process (harp.daemon.reader), since a scan of /proc
-takes long and what users write is parsed there. Without that process harpd's part is the answer.
+An answer is made at most once a second; requests meanwhile share it. harpd's part is made here.
+Another process makes that of instances and jobs (harp.daemon.reader), since a scan of /proc takes
+long and parses what users write. Without that process, the answer is harpd's part.
 """
 
 import contextlib
@@ -19,9 +19,10 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from socketserver import ThreadingMixIn
 from typing import Any
+from urllib.parse import parse_qs
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
@@ -32,70 +33,79 @@ from harp.errors import HarpError
 log = logging.getLogger("harpd")
 REQUEST_TIMEOUT_S = 10.0
 AGE_S = 1.0
-READ_S = 8.0  # Prometheus waits for 10 s, unless it is told otherwise
+READ_S = 8.0  # below the 10 s that Prometheus waits by default
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 REQUESTS_MAX = 8
-TAKE_S = 1.0  # who takes longer over an answer makes room for others
-MADE = "harp.made"  # of a request's environment: what to call when the answer is made
+TAKE_S = 1.0  # a client that reads longer is closed for others
+MADE = "harp.made"  # in a request's environment: the function to call when the answer is made
 DaemonSource = Callable[[], families.DaemonView | None]
 
 
 class ExporterError(HarpError):
-    """The endpoint can't be had: the address is another's, or nobody's."""
+    """The endpoint can't be opened: its address is in use, or not of this host."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What all who ask within AGE_S get."""
+    """The answer to all requests within AGE_S."""
 
     text: bytes
     made_s: float
 
     @functools.cached_property
     def zipped(self) -> bytes:
-        """The same for those who take gzip."""
+        """The text for clients that accept gzip."""
         return gzip.compress(self.text, compresslevel=1)
 
 
 class Scrapes:
-    """Makes answers, at most one a second. By any thread."""
+    """Makes answers, at most one a second. Any thread may call it."""
 
     def __init__(self, source: DaemonSource, reader: Reader) -> None:
         self._source, self._reader = source, reader
         self._lock = threading.Lock()
-        self._last: Answer | None = None
+        self._last: dict[bool, Answer] = {}
         self._problem = ""
+        self._process = ProcessCollector(registry=None)
 
-    def answer(self) -> Answer:
-        """The last one while it is young. Those who ask while one is made wait for that one."""
+    def answer(self, per_queue: bool = False) -> Answer:
+        """Return the last answer if it is recent. Requests wait for an answer in the making.
+
+        Parameters
+        ----------
+        per_queue
+            Whether instances have series of each queue instead of sums of each NIC.
+        """
         with self._lock:
-            if self._last is None or time.monotonic() - self._last.made_s >= AGE_S:
-                text = self._text()
-                self._last = Answer(text, time.monotonic())
-            return self._last
+            last = self._last.get(per_queue)
+            if last is None or time.monotonic() - last.made_s >= AGE_S:
+                last = Answer(self._text(per_queue), time.monotonic())
+                self._last[per_queue] = last
+            return last
 
-    def _text(self) -> bytes:
+    def _text(self, per_queue: bool) -> bytes:
         view = self._view()
-        pages = self._pages(view)
+        pages = self._pages(view, per_queue)
         registry = CollectorRegistry(auto_describe=False)
+        registry.register(self._process)
         registry.register(_Own(view, pages is not None))
         return generate_latest(registry) + (pages or b"")
 
     def _view(self) -> families.DaemonView | None:
-        """None: a source that fails costs harpd's part only."""
+        """Return harpd's state; None if the source fails, which costs harpd's part only."""
         try:
             return self._source()
         except Exception:
             log.exception("metrics: harpd's part is missing from this scrape")
             return None
 
-    def _pages(self, view: families.DaemonView | None) -> bytes | None:
-        """Families of instances and jobs; None: the process that reads them has failed."""
+    def _pages(self, view: families.DaemonView | None, per_queue: bool) -> bytes | None:
+        """Return families of instances and jobs; None if the process that reads them failed."""
         leased = [[*place, pid] for place, pid in view.leased.items()] if view else []
         more = {"leased": leased, "nics": [nic.name for nic in view.nics] if view else []}
         problem = ""
         try:
-            fd = self._reader.ask({"kind": "metrics"}, more, READ_S)
+            fd = self._reader.ask({"kind": "metrics", "per_queue": per_queue}, more, READ_S)
             with os.fdopen(fd, "rb") as file:
                 return file.read()
         except (ReaderError, OSError) as error:
@@ -107,7 +117,7 @@ class Scrapes:
             self._problem = problem
 
     def close(self) -> None:
-        """Ends the reader."""
+        """End the reader."""
         self._reader.close()
 
 
@@ -123,17 +133,17 @@ class _Own(Collector):
 
 
 class _Handler(WSGIRequestHandler):
-    timeout = REQUEST_TIMEOUT_S  # whoever connects and says nothing
+    timeout = REQUEST_TIMEOUT_S  # for a client that sends nothing
     server: "_Server"
 
     def parse_request(self) -> bool:
-        """Reads the headers: now it is known what is asked."""
+        """Read the headers: the client has sent its request."""
         good = super().parse_request()
         self.server.has_asked(self.connection)
         return good
 
     def get_environ(self) -> dict[str, Any]:
-        """With a word for who makes the answer."""
+        """Add the function that the application calls when the answer is made."""
         made = functools.partial(self.server.is_answered, self.connection)
         return {**super().get_environ(), MADE: made}
 
@@ -150,13 +160,13 @@ class _Server(ThreadingMixIn, WSGIServer):
     def __init__(self, address: tuple[str, int], handler: type[_Handler]) -> None:
         self._room = threading.BoundedSemaphore(REQUESTS_MAX)
         self._lock = threading.Lock()
-        # The oldest first: those that have not asked yet, and since when others take their answers.
+        # The oldest first: clients without a request, and when others began to read their answers.
         self._silent: dict[socket.socket, None] = {}
         self._taking: dict[socket.socket, float] = {}
         super().__init__(address, handler)
 
     def server_bind(self) -> None:
-        # http.server's own asks the DNS for the host's name.
+        # http.server's own method asks the DNS for the host's name.
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.socket.bind(self.server_address)
         self.server_address = self.socket.getsockname()
@@ -164,8 +174,9 @@ class _Server(ThreadingMixIn, WSGIServer):
         self.setup_environ()
 
     def _has_room(self) -> bool:
-        """A Prometheus asks at once, and takes its answer at once: who is slow with that makes room
-        for the next."""
+        """Reserve a slot. Prometheus sends and reads at once, so a slow client is closed for the
+        next one.
+        """
         if self._room.acquire(blocking=False):
             return True
         with self._lock:
@@ -173,7 +184,9 @@ class _Server(ThreadingMixIn, WSGIServer):
             if slow is not None:
                 self._forget(slow)
                 with contextlib.suppress(OSError):
-                    slow.shutdown(socket.SHUT_RDWR)  # its thread finds the end, and ends
+                    slow.shutdown(
+                        socket.SHUT_RDWR
+                    )  # its thread sees the end of the connection and ends
         return slow is not None and self._room.acquire(timeout=REQUEST_TIMEOUT_S)
 
     def _forget(self, request: socket.socket) -> None:
@@ -186,18 +199,18 @@ class _Server(ThreadingMixIn, WSGIServer):
         return next(iter(self._silent), None) or next(slow, None)
 
     def has_asked(self, request: socket.socket) -> None:
-        """From now on it is we who are waited for."""
+        """The client has sent its request: it waits for us."""
         with self._lock:
             self._silent.pop(request, None)
 
     def is_answered(self, request: socket.socket) -> None:
-        """From now on it has only to take its answer."""
+        """The answer is made: the client must read it."""
         with self._lock:
             self._taking[request] = time.monotonic()
 
     def process_request(self, request: Any, client_address: Any) -> None:
         if not self._has_room():
-            self.shutdown_request(request)  # more at once than any Prometheus needs
+            self.shutdown_request(request)  # more at once than Prometheus needs
             return
         with self._lock:
             self._silent[request] = None
@@ -231,18 +244,18 @@ class Exporter:
 
     @property
     def address(self) -> tuple[str, int]:
-        """Where it listens."""
+        """Return its address and port."""
         host, port = self._server.server_address[:2]
         return str(host), int(port)
 
     @property
     def url(self) -> str:
-        """For a browser or Prometheus."""
+        """Return the URL for a browser or Prometheus."""
         host, port = self.address
         return f"http://{f'[{host}]' if ':' in host else host}:{port}/metrics"
 
     def close(self) -> None:
-        """Ends it; requests under way are cut off with the process."""
+        """End it; requests in progress end with the process."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
@@ -250,14 +263,19 @@ class Exporter:
 
 
 def _app(scrapes: Scrapes) -> Callable[..., Iterable[bytes]]:
-    """The WSGI application. Every path is /metrics."""
+    """Return the WSGI application. Every path is /metrics; ?per=queue: series of each queue."""
 
     def app(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         if environ["REQUEST_METHOD"] != "GET":
             start_response("405 Method Not Allowed", [("Allow", "GET")])
             environ[MADE]()
             return [b""]
-        answer = scrapes.answer()
+        per = parse_qs(environ.get("QUERY_STRING", "")).get("per", ["device"])
+        if per not in (["device"], ["queue"]):
+            start_response("400 Bad Request", [("Content-Type", "text/plain")])
+            environ[MADE]()
+            return [b"per is device or queue\n"]
+        answer = scrapes.answer(per == ["queue"])
         environ[MADE]()
         headers = [("Content-Type", CONTENT_TYPE)]
         if "gzip" in environ.get("HTTP_ACCEPT_ENCODING", ""):
@@ -286,9 +304,9 @@ def start(
     source: DaemonSource = lambda: None,
     reader: Reader | None = None,
 ) -> Exporter:
-    """Serves /metrics. port 0: any, see Exporter.address. source is called by other threads.
+    """Serve /metrics. port 0: any, see Exporter.address. Other threads call source.
 
-    ExporterError in one line when address and port can't be had: log it and go on.
+    ExporterError in one line if the address can't be bound: log it and continue.
     """
     scrapes = Scrapes(source, reader or Reader())
     kind = _Server6 if ":" in address else _Server

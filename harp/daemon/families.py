@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""harpd's own metric families: what it knows of itself, its NICs and its leases.
+"""harpd's own metric families: its state, its NICs and its leases.
 
-Those of instances and jobs are made by another process (harp.stats.reader), for they are read from
-users' files. This module imports nothing that takes long.
+Another process makes those of instances and jobs (harp.stats.reader), because it parses files of
+users. This module imports nothing that takes long.
 """
 
 from collections import Counter
@@ -24,18 +24,18 @@ REFUSALS = ("EACCES", "EBUSY", "EDQUOT", "EINVAL", "ENODEV")
 
 @dataclass(frozen=True)
 class NicView:
-    """What harpd knows of a NIC."""
+    """State of a NIC."""
 
     name: str
     usable: bool = True  # HARP can lease it
-    queues: Mapping[str, int] = field(default_factory=dict)  # how many in each state
-    verdicts: Mapping[str, int] = field(default_factory=dict)  # of the steering program
-    unreachable: int = 0  # queues that none of HARP's packets come to
+    queues: Mapping[str, int] = field(default_factory=dict)  # number of queues by state
+    verdicts: Mapping[str, int] = field(default_factory=dict)  # of the XDP program
+    unreachable: int = 0  # queues that receive none of HARP's packets
 
 
 @dataclass(frozen=True)
 class DaemonView:
-    """What harpd knows of itself. refused: by errno's name. leased: (nic, queue) -> pid."""
+    """State of harpd. refused: by errno's name. leased: (nic, queue) -> pid."""
 
     start_s: float
     nics: tuple[NicView, ...] = ()
@@ -46,7 +46,7 @@ class DaemonView:
 
 
 def daemon_view(status: Mapping[str, Any], instances: Mapping[str, Any]) -> DaemonView:
-    """Of harpd's own documents (harp.daemon.queries)."""
+    """Build the snapshot from harpd's documents (harp.daemon.queries)."""
     nics = []
     for nic in status["nics"]:
         states = Counter(nic["queues"].values())
@@ -58,7 +58,7 @@ def daemon_view(status: Mapping[str, Any], instances: Mapping[str, Any]) -> Daem
         nics.append(NicView(port["name"], not port["problem"], dict(states), {}, 0))
     leased: dict[tuple[str, int], int] = {}
     for each in instances["instances"]:
-        # A DPDK port is leased whole: its queues, from 0, are its holder's.
+        # A DPDK port is leased whole: its holder has all queues, from 0.
         queues = range(each["queues"]) if each.get("device") else (each["queue"],)
         leased |= {(each["ifname"], queue): each["pid"] for queue in queues}
     return DaemonView(
@@ -94,7 +94,7 @@ def _labeled(
 
 
 def _per_nic(counts: Iterable[tuple[str, Mapping[str, int]]]) -> Iterator[tuple[Any, float]]:
-    """Rows of the labels NIC and key."""
+    """Yield rows of the labels device and key."""
     for nic, numbers in counts:
         for key, number in sorted(numbers.items()):
             yield (nic, key), number
@@ -112,28 +112,28 @@ def _daemon(view: DaemonView) -> Iterator[Metric]:
         GaugeMetricFamily,
         "harpd_nic_usable",
         "1 when harpd can lease the NIC; 0 when jobs on it have kernel lanes only.",
-        ("nic",),
+        ("device",),
         (((nic.name,), 1 if nic.usable else 0) for nic in nics),
     )
     yield _labeled(
         GaugeMetricFamily,
         "harpd_queues",
         "Queues of the NIC that harpd may lease, by state.",
-        ("nic", "state"),
+        ("device", "state"),
         _per_nic((nic.name, nic.queues) for nic in nics),
     )
     yield _labeled(
         GaugeMetricFamily,
         "harpd_queues_unreachable",
         "Queues of the NIC that are not leased because it puts all of HARP's packets on one.",
-        ("nic",),
+        ("device",),
         (((nic.name,), nic.unreachable) for nic in nics),
     )
     yield _labeled(
         CounterMetricFamily,
         "harp_steering_packets",
-        "What the steering program did with the NIC's packets, by verdict.",
-        ("nic", "verdict"),
+        "What the XDP program did with the NIC's packets, by verdict.",
+        ("device", "verdict"),
         _per_nic((nic.name, nic.verdicts) for nic in nics),
     )
     leases = Counter(nic for nic, _queue in view.leased)
@@ -141,7 +141,7 @@ def _daemon(view: DaemonView) -> Iterator[Metric]:
         GaugeMetricFamily,
         "harpd_leases",
         "Leases in force.",
-        ("nic",),
+        ("device",),
         (((nic.name,), leases[nic.name]) for nic in nics),
     )
     yield _single(
@@ -150,7 +150,7 @@ def _daemon(view: DaemonView) -> Iterator[Metric]:
         "Leases granted since harpd's start.",
         view.granted,
     )
-    # A series must be there before it moves, or its first step is not seen.
+    # A series must exist before it changes, or its first increase is not seen.
     refused = dict.fromkeys(REFUSALS, 0) | dict(view.refused)
     yield _labeled(
         CounterMetricFamily,
@@ -162,14 +162,15 @@ def _daemon(view: DaemonView) -> Iterator[Metric]:
     yield _single(
         CounterMetricFamily,
         "harpd_reloads",
-        "Times that harpd read its configuration anew.",
+        "Reloads of the configuration.",
         view.reloads,
     )
 
 
 def collect(view: DaemonView | None, pages_read: bool) -> Iterator[Metric]:
-    """All of harpd's families. None: harpd's loop did not answer. pages_read: families of
-    instances and jobs follow."""
+    """Return all of harpd's families. None: harpd's loop did not answer. pages_read: families of
+    instances and jobs follow.
+    """
     info = InfoMetricFamily("harp_build", "The version of HARP that exports.")
     info.add_metric((), {"version": __version__})
     yield info

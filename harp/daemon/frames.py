@@ -2,13 +2,12 @@
 """The frame memory of leases: harpd keeps a descriptor of each, and frees the memory at the end.
 
 The memory is a memfd that harpd makes and pays for, and its lessee may keep a descriptor or a
-mapping for as long as it likes. So the end of a lease punches the memory out of the file. What the
-lessee still holds is an empty file; pages that it writes after that are charged to its own control
-group. The seals of the file (AF_XDP_FRAMES_SEALS) keep the lessee from adding one that would forbid
-that.
+mapping. So the end of a lease punches the memory out of the file. The lessee then holds an empty
+file; pages that it writes after that are charged to its own control group. The seals of the file
+(AF_XDP_FRAMES_SEALS) prevent the lessee from adding one that would forbid that.
 
-The descriptors outlive `harpctl restart`. A harpd that was killed or ended under leases has lost
-them; the next one finds the memory again among the descriptors and mappings of the owner.
+The descriptors survive `harpctl restart`. A harpd that was killed or ended under leases lost them;
+the next one finds the memory again among the descriptors and mappings of the owner.
 """
 
 import contextlib
@@ -21,7 +20,7 @@ from pathlib import Path
 from harp import memfd
 from harp.procfs import PROC
 
-LINKS_MAX = 65536  # descriptors, and mappings, of one process that are looked at
+LINKS_MAX = 65536  # limit of descriptors and mappings of one process that are examined
 _KEEP_SIZE, _PUNCH_HOLE = 0x1, 0x2  # fallocate(2)
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
@@ -31,12 +30,12 @@ NONE: Identity = (0, 0)
 
 
 def identity(status: os.stat_result) -> Identity:
-    """What tells a file from all others of this host, until it is gone."""
+    """Identifies a file among all of this host while it exists."""
     return status.st_dev, status.st_ino
 
 
 def empty(fd: int) -> None:
-    """Frees all memory of a memfd and closes the descriptor. Takes milliseconds. OSError."""
+    """Free all memory of a memfd and close the descriptor. Takes milliseconds. OSError."""
     try:
         size = os.fstat(fd).st_size
         if size and _libc.fallocate(fd, _PUNCH_HOLE | _KEEP_SIZE, 0, size) != 0:
@@ -47,11 +46,12 @@ def empty(fd: int) -> None:
 
 
 # --------------------------------------------------------------------------------------------------
-# In another process.
+# The memory of another process.
 #
 def _descriptors(process: Path, _wanted: Identity) -> Iterator[Path]:
-    """Links of its descriptors to memfds. Neither stat() nor open() may follow the others: a server
-    of files that does not answer would stop harpd."""
+    """Yield links of its descriptors to memfds. Neither stat() nor open() may follow the others: a
+    file server that does not respond would block harpd.
+    """
     with os.scandir(process / "fd") as entries:
         for entry in itertools.islice(entries, LINKS_MAX):
             link = process / "fd" / entry.name
@@ -61,7 +61,7 @@ def _descriptors(process: Path, _wanted: Identity) -> Iterator[Path]:
 
 
 def _mappings(process: Path, wanted: Identity) -> Iterator[Path]:
-    """Links of its mappings to the file: a job closes the descriptor when it has mapped it."""
+    """Yield links of its mappings of the file: a job closes the descriptor after mapping it."""
     with (process / "maps").open("rb") as maps:
         for line in itertools.islice(maps, LINKS_MAX):
             # proc_pid_maps(5): addresses, permissions, offset, device, inode, path
@@ -71,17 +71,17 @@ def _mappings(process: Path, wanted: Identity) -> Iterator[Path]:
 
 
 def _without_zeros(addresses: str) -> str:
-    """A range of addresses as map_files spells it."""
+    """Format a range of addresses as in map_files."""
     return "-".join(f"{int(address, 16):x}" for address in addresses.split("-"))
 
 
 def search(pid: int, wanted: Identity, proc: Path = PROC) -> int:
-    """A descriptor of the file, which the process has open or mapped; -1 if it has not."""
+    """Return a descriptor of the file that the process has open or mapped; -1 without one."""
     process = proc / str(pid)
     for links in (_descriptors, _mappings):
         with contextlib.suppress(OSError):
             for link in links(process, wanted):
-                with contextlib.suppress(OSError):  # it is gone or read-only; another may be there
+                with contextlib.suppress(OSError):  # it is gone or read-only; try the next
                     fd, status = memfd.open_link(link, os.O_RDWR)
                     if identity(status) == wanted:
                         return fd
@@ -90,7 +90,7 @@ def search(pid: int, wanted: Identity, proc: Path = PROC) -> int:
 
 
 # --------------------------------------------------------------------------------------------------
-# Of all leases.
+# All leases.
 #
 class Frames:
     """The descriptors, by lease. inherited: those of the harpd that executed this one."""
@@ -102,12 +102,12 @@ class Frames:
             self._inherited[identity(os.fstat(fd))] = fd
 
     def keep(self, lease_id: int, fd: int) -> Identity:
-        """Keeps a duplicate for the time of a lease. OSError: no descriptor is left."""
+        """Keep a duplicate during a lease. OSError: no descriptor is left."""
         self._held[lease_id] = os.dup(fd)
         return identity(os.fstat(fd))
 
     def find(self, lease_id: int, pid: int, wanted: Identity) -> bool:
-        """keep() for a lease of the harpd before, whose owner is pid."""
+        """The same for a lease of the previous harpd, with its owner's pid."""
         fd = self._inherited.pop(wanted, -1)
         if fd < 0:
             fd = search(pid, wanted)
@@ -116,34 +116,36 @@ class Frames:
         return fd >= 0
 
     def take(self, lease_id: int) -> int:
-        """The descriptor of a lease, the caller's from now on; -1 if there is none."""
+        """Return the descriptor of a lease to the caller, who owns it then; -1 without one."""
         return self._held.pop(lease_id, -1)
 
     def forget(self, lease_id: int) -> None:
-        """Closes the descriptor of a lease; the memory goes with its last holder."""
+        """Close the descriptor of a lease; the memory lasts as long as its last holder."""
         fd = self.take(lease_id)
         if fd >= 0:
             os.close(fd)
 
     def leave(self, wanted: Identity) -> None:
-        """Closes an inherited descriptor: its lease is not taken up, but its owner lives on."""
+        """Close an inherited descriptor: its lease is not adopted, but its owner lives."""
         fd = self._inherited.pop(wanted, -1)
         if fd >= 0:
             os.close(fd)
 
     def unclaimed(self) -> list[int]:
-        """Inherited descriptors that neither find() nor leave() took; the caller's from now on."""
+        """Return the inherited descriptors that neither find() nor leave() used; the caller owns
+        them.
+        """
         fds = list(self._inherited.values())
         self._inherited.clear()
         return fds
 
     @property
     def fds(self) -> list[int]:
-        """All that are held, for the harpd that this one executes."""
+        """Return all descriptors, for the harpd that this one executes."""
         return list(self._held.values())
 
     def close(self) -> None:
-        """Lets go of all; the memory of leases is not touched."""
+        """Close all; the memory of leases is not touched."""
         for lease_id in list(self._held):
             self.forget(lease_id)
         for fd in self.unclaimed():

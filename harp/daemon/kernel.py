@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What harpd does to the machine: the one place that the tests without root replace.
+"""harpd's system calls on the machine: the only part that tests without root replace.
 
 All sockets are made in harpd's own network namespace, which is the NICs'.
 """
@@ -28,7 +28,7 @@ PROBE_FRAMES = 64
 BIND_WAIT_MS = 20
 UNPINNED_S = 1.0
 FRAME_BYTES_MAX = 4096
-FD_FRAMES = 1  # of Made.fds: HARP_LEASE_FD_FRAMES
+FD_FRAMES = 1  # index in Made.fds: HARP_LEASE_FD_FRAMES
 _SYSFS = Path("/sys/class/net")
 
 
@@ -60,7 +60,7 @@ class MonitorLike(Protocol):
 
 @dataclass
 class Made:
-    """What a lease hands over; fds in the order of enum harp_lease_fd, ours until closed."""
+    """The descriptors of a lease, in the order of enum harp_lease_fd; ours until closed."""
 
     fds: list[int]
     frame_size: int
@@ -75,14 +75,14 @@ class Made:
     page_bytes: int
 
     def close(self) -> None:
-        """No duplicate is kept. Safe twice."""
+        """Close the descriptors. May be called twice."""
         while self.fds:
             os.close(self.fds.pop())
 
 
 @dataclass(frozen=True)
 class Wish:
-    """A queue that is to be made. flows: of the statistics page."""
+    """Parameters of a new queue. flows: records on the statistics page."""
 
     ifname: str
     queue: int
@@ -93,21 +93,20 @@ class Wish:
 
 @dataclass
 class Pages:
-    """What a lease of a DPDK port hands over: a statistics page for each queue."""
+    """The descriptors of a lease of a DPDK port: a statistics page for each queue."""
 
     fds: list[int]
     page_bytes: int
 
     def close(self) -> None:
-        """No duplicate is kept. Safe twice."""
+        """Close the descriptors. May be called twice."""
         while self.fds:
             os.close(self.fds.pop())
 
 
 @dataclass(frozen=True)
 class PortFacts:
-    """What the machine says of a DPDK port. problem: why nobody can open it now; empty: none is
-    known."""
+    """State of a DPDK port. problem: why it can't be opened now; empty: no known reason."""
 
     problem: str = ""
     numa_node: int = -1
@@ -117,7 +116,7 @@ class PortFacts:
 
 @dataclass(frozen=True)
 class Hardware:
-    """What does not change while the NIC is there. numa_node -1, speed 0: not known."""
+    """Constant properties of a NIC. numa_node -1, speed 0: not known."""
 
     queues: int = 1
     rss_kind: int = 0
@@ -132,7 +131,7 @@ class Hardware:
 
 
 class Kernel(Protocol):
-    """The machine, as harpd needs it. Calls raise OSError whose strerror is one line for people."""
+    """The machine, as harpd uses it. Calls raise OSError whose strerror is one line for people."""
 
     netns: int
 
@@ -156,7 +155,7 @@ class HostKernel:
     """This machine."""
 
     def __init__(self) -> None:
-        # Compiled; imported here so that the pure parts can be tested and shown without it.
+        # Compiled; imported here so that the other modules can be tested without it.
         from harp import _host, _paths
 
         _host.load_library(str(_paths.find(_paths.XDP_LIBRARY)))
@@ -173,7 +172,7 @@ class HostKernel:
     # ---- what a NIC is ----
 
     def hardware(self, link: Link, rss: str) -> Hardware:
-        """What the NIC says of itself; sysfs is believed only if it shows this very interface."""
+        """Read a NIC's properties; sysfs is used only if it shows this very interface."""
         read = self._host.rss_read(link.ifname)
         if rss:
             read = self._host.rss_parse(rss, read.queues)
@@ -201,12 +200,12 @@ class HostKernel:
         return self._host.Steering.adopt(str(pins), ifname)
 
     def attach(self, ifname: str, mode: int, pins: Path | None) -> tuple[SteeringLike, str]:
-        """Attaches, and pins where there is a place to; the second is why in this mode."""
+        """Attach the program, and pin it if possible; also return the reason for its mode."""
         while True:
             try:
                 return self._attach(ifname, mode, pins)
             except OSError as error:
-                # The kernel detaches what was unpinned a moment later, and does not say when.
+                # The kernel detaches an unpinned program a moment later, without notification.
                 if error.errno != errno.EBUSY or time.monotonic() > self._unpinned_s + UNPINNED_S:
                     raise
             time.sleep(UNPINNED_S / 100)
@@ -217,15 +216,16 @@ class HostKernel:
         return steering, steering.why
 
     def unpin(self, pins: Path) -> bool:
-        """Removes our pins there; False when there were none."""
+        """Remove our pins there; False without any."""
         self._unpinned_s = time.monotonic()
         return self._host.unpin(str(pins))
 
     # ---- a lease's descriptors ----
 
     def make(self, wish: Wish) -> Made:
-        """Everything that LEASED carries, fresh. Waits for the queue for a moment only, so that
-        workers are there for others: EBUSY. A worker's."""
+        """Make the descriptors for LEASED. Waits only briefly for the queue, so that workers stay
+        available: EBUSY. Runs in a worker.
+        """
         room = self._room.take(wish.frames * FRAME_BYTES_MAX)
         with room, contextlib.ExitStack() as undo:
             q = self._host.queue_make(
@@ -246,7 +246,7 @@ class HostKernel:
         )  # fmt: skip
 
     def queue_free(self, ifname: str, queue: int) -> bool:
-        """Can the queue be bound? Tries with a small socket of its own, once: a worker's."""
+        """Tell whether the queue can be bound, by binding a small socket once. Runs in a worker."""
         try:
             made = self._host.queue_make(
                 ifname,
@@ -257,25 +257,28 @@ class HostKernel:
                 bind_retry_ms=1,
             )
         except OSError as error:
-            # Busy is the only reason to wait; anything else the next lease will be told.
+            # Only EBUSY is a reason to wait; the next lease reports any other error.
             return error.errno != errno.EBUSY
         close_all([made.xsk_fd, made.frames_fd])
         return True
 
-    # ---- the network, for jobs of other namespaces ----
+    # ---- the network, for jobs of other namespaces
+    # ------------------------------------------------
 
     def network(self, ifindex: int) -> bytes:
-        """As _host.network(): waits for the kernel. A worker's."""
+        """As _host.network(): waits for the kernel. Runs in a worker."""
         return self._host.network(ifindex)
 
     def route(self, ifindex: int, dst: bytes) -> bytes:
-        """As _host.route(): the same."""
+        """As _host.route(): likewise."""
         return self._host.route(ifindex, dst)
 
     # ---- DPDK ports ----
 
     def port(self, port: PortSettings) -> PortFacts:
-        """What sysfs says of its device, and whether the host would be cut off without it."""
+        """Read sysfs about a port's device, and whether the host would lose its network without
+        it.
+        """
         address = pci.canonical(port.device)
         found = pci.look(Host(), address) if address else None
         problem = pci.unbound(Host(), port.device)
@@ -289,7 +292,7 @@ class HostKernel:
         return PortFacts(problem, found.numa_node, str(found.folder.resolve()), frozenset(cpus))
 
     def pages(self, count: int, flows: int) -> Pages:
-        """Fresh statistics pages."""
+        """Make statistics pages."""
         made = Pages([], 0)
         try:
             for _ in range(count):
@@ -302,7 +305,7 @@ class HostKernel:
 
 
 def _pin(steering: "Steering", pins: Path | None) -> None:
-    """In a failure it is closed."""
+    """Close the descriptor after a failure."""
     try:
         if pins is not None:
             steering.pin(str(pins))

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A lease from the question to the end: decided, made in a worker, put in the map, watched, taken
-back.
+"""A lease from the request to the end: decide, make in a worker, add to the map, watch, take back.
 
-The order is what makes a failure harmless. Queue and ports are set aside first; a worker makes the
-descriptors; then ports, then the socket go into the steering map, the state is saved, and the
-answer is sent. Whatever fails takes back what was done before it. Once sent, our descriptors are
-closed, so that the job's death frees the queue; but the one of the frame memory is kept, to free
-that at the end (frames.py).
+The order of the steps makes every failure harmless. Queue and ports are reserved first; a worker
+makes the descriptors; ports, then the socket are added to the XDP program's maps; the state is
+saved; the answer is sent. A failure undoes the previous steps. After sending, harpd closes its
+descriptors, so that the job's death frees the queue. It keeps the descriptor of the frame memory,
+to free that at the end (frames.py).
 """
 
 import contextlib
@@ -39,22 +38,22 @@ FRAMES_DEFAULT = 8192
 FRAMES_MIN = 64
 RECOVER_FIRST_S, RECOVER_MAX_S = 0.02, 1.0
 RECOVER_TELL_S = 5.0
-# Who asks for what is about to come back waits: for a queue that an AF_XDP socket owns, for one
-# whose socket was of harpd's making until RELEASE_S ago (a loaded kernel holds it for so long),
-# for the user's own share. A job gives up after 10 s (host/daemon.c).
+# A request waits for what is about to become free: a queue whose AF_XDP socket is closing, a queue
+# whose socket harpd closed up to RELEASE_S ago (a loaded kernel keeps it that long), and the user's
+# own share. A job gives up after 10 s (host/daemon.c).
 AGAIN_S = 0.05
 BUSY_WAIT_S, RELEASED_WAIT_S, QUOTA_WAIT_S = 2.0, 8.0, 1.0
 RELEASE_S = 20.0
 
-# Answers a request: the lease's message and descriptors, or why not. Returns False when the client
-# can't be reached; calls back with False when it turns out later that it could not.
+# Sends the answer to a request: the lease's message and descriptors, or the error. Returns False if
+# the client can't be reached; calls back with False if that turns out later.
 Answer = Callable[["Granted | RefusedError"], None]
 Make = Callable[[], Made | Pages]
 
 
 @dataclass
 class Granted:
-    """A lease that was made; whoever sends it calls delivered(False) when it did not arrive."""
+    """A lease that was made; the sender calls delivered(False) if it did not arrive."""
 
     leased: _host.Leased | _host.Port
     made: Made | Pages
@@ -63,7 +62,7 @@ class Granted:
 
 @dataclass(eq=False)
 class _Request:
-    """One LEASE, until it is answered."""
+    """One LEASE request until its answer."""
 
     who: Peer
     fields: dict[str, object]
@@ -73,17 +72,17 @@ class _Request:
 
 @dataclass
 class _Recovery:
-    """A queue that the kernel still holds for somebody who should be gone."""
+    """A queue that the kernel still holds although its owner should be gone."""
 
     pid: int
     since_s: float
-    uid: int | None  # whose lease the queue had; None: it never came to a lease
+    uid: int | None  # the lease that had the queue; None: it never became a lease
     delay_s: float = RECOVER_FIRST_S
     told: bool = False
 
 
 class Leasing:
-    """All leases, joined to the kernel. saved() writes the state."""
+    """All leases and their state in the kernel. saved() writes the state."""
 
     def __init__(
         self,
@@ -103,31 +102,32 @@ class Leasing:
         self._saved = saved
         self._watched: dict[Owner, int] = {}  # pidfds, ours
         self.recovering: dict[tuple[str, int], _Recovery] = {}
-        self._let_go_s: dict[tuple[str, int], float] = {}  # when a queue's socket of ours went
+        self._let_go_s: dict[tuple[str, int], float] = {}  # when our socket on a queue was closed
         self._port_looks = PortLooks(loop, self._look)
-        self._waiting: set[_Request] = set()  # for what is about to come back
+        self._waiting: set[_Request] = set()  # requests that wait for something to become free
         self.closing = False
         self.ended: Callable[[Lease], None] = lambda _lease: None
-        # For the metrics: leases handed over, requests refused by errno's name.
+        # For the metrics: leases granted, requests refused by errno's name.
         self.granted = 0
         self.refused: Counter[str] = Counter()
 
     def now_s(self) -> float:
-        """The clock of `recovering`."""
+        """Return the clock of `recovering`."""
         return self._loop.now_s()
 
     # ---- a request ----
 
     def request(self, who: Peer, fields: dict[str, object], answer: Answer) -> None:
-        """Handles LEASE. The answer comes at once, when a worker has made what it takes, or when
-        what is about to come back has not come in time."""
+        """Handle LEASE. The answer is sent at once, when a worker is done, or after waiting in vain
+        for something to become free.
+        """
         self._try(_Request(who, fields, answer, self._loop.now_s()))
 
     def _try(self, request: _Request, in_use: frozenset[int] | None = None) -> None:
-        """in_use: ports of the kernel's sockets; None: not looked at yet."""
+        """in_use: ports of the kernel's sockets; None: not read yet."""
         who, fields = request.who, request.fields
         is_port = str(fields["ifname"]) in self.ports.all
-        if who.pidfd < 0 or peer.ended(who.pidfd):  # its connection was closed meanwhile
+        if who.pidfd < 0 or peer.ended(who.pidfd):  # the connection was closed meanwhile
             request.answer(RefusedError(errno.ESRCH, f"process {who.owner.pid} has gone"))
             return
         try:
@@ -145,7 +145,7 @@ class Leasing:
                     lease, make = self._reserve(who, fields, in_use or frozenset())
                 undo.pop_all()
         except RefusedError as refused:
-            # A queue given back a moment ago is not held against anyone.
+            # A queue that was returned a moment ago does not count against the user.
             back = refused.error == errno.EDQUOT and self._held(who.owner.uid)
             self._again(request, refused, QUOTA_WAIT_S if back else 0)
             return
@@ -164,13 +164,13 @@ class Leasing:
             self._try(request, in_use)
 
     def _look(self) -> frozenset[int]:
-        """A worker's: the ports in use of all NICs' ranges."""
+        """Read the ports in use in all NICs' ranges. Runs in a worker."""
         spans = [nic.settings.ports for nic in self.nics.all.values()]
         first, last = min(span.first for span in spans), max(span.last for span in spans)
         return self._kernel.ports_in_use(Block(first, last))
 
     def _again(self, request: _Request, refused: RefusedError, wait_s: float) -> None:
-        """Once more a little later, until it has waited so long; then it is refused."""
+        """Retry a little later, up to the limit; then refuse."""
         if self.closing or self._loop.now_s() - request.since_s >= wait_s:
             request.answer(refused)
             return
@@ -184,13 +184,13 @@ class Leasing:
         self._loop.after(AGAIN_S, again)
 
     def end_waiting(self) -> None:
-        """Nobody waits any more: harpd ends."""
+        """Refuse all waiting requests: harpd ends."""
         while self._waiting:
             self._try(self._waiting.pop())
         self._port_looks.end()
 
     def _busy_wait_s(self, lease: Lease) -> float:
-        """How long a queue is asked for that an AF_XDP socket owns."""
+        """Return how long to retry a queue that an AF_XDP socket owns."""
         let_go_s = self._let_go_s.get((lease.ifname, lease.queue), -RELEASE_S)
         late = self._loop.now_s() - let_go_s >= RELEASE_S
         return BUSY_WAIT_S if late else RELEASED_WAIT_S
@@ -206,8 +206,9 @@ class Leasing:
             )
 
     def _make(self, wish: Wish, who: Owner, allowed: bool) -> Made:
-        """Makes a queue, unless its holder could use the AF_XDP socket to reach our network
-        namespace: that takes CAP_NET_ADMIN over it. Runs in a worker."""
+        """Make a queue, unless its holder could use the AF_XDP socket to reach our network
+        namespace, which takes CAP_NET_ADMIN over it. Runs in a worker.
+        """
         why = "" if allowed else peer.network_admin_elsewhere(who.pid)
         if why:
             raise OSError(
@@ -229,7 +230,7 @@ class Leasing:
         return lease, lambda: self._kernel.pages(lease.queues, flows)
 
     def _check_nic(self, who: Peer, fields: dict[str, object]) -> None:
-        """What is refused without a look at the kernel's sockets. RefusedError."""
+        """Refuse what can be refused without reading the kernel's sockets. RefusedError."""
         ifname, queue = str(fields["ifname"]), int(str(fields["queue"]))
         frames, copy_mode = int(str(fields["frame_count"])), int(str(fields["copy_mode"]))
         if copy_mode > 2 or (frames and frames < FRAMES_MIN):
@@ -251,7 +252,7 @@ class Leasing:
     def _reserve(
         self, who: Peer, fields: dict[str, object], in_use: frozenset[int]
     ) -> tuple[Lease, Make]:
-        self._check_nic(who, fields)  # much may have changed during the look
+        self._check_nic(who, fields)  # the state may have changed while a worker read the sockets
         ifname, queue = str(fields["ifname"]), int(str(fields["queue"]))
         frames, copy_mode = int(str(fields["frame_count"])), int(str(fields["copy_mode"]))
         nic = self.nics.all[ifname]
@@ -283,7 +284,7 @@ class Leasing:
         error: BaseException | None,
         request: _Request,
     ) -> None:
-        """The worker is back: the rest, or all of it undone."""
+        """The worker is done: finish the lease, or undo everything."""
         try:
             if made is None:
                 raise _refusal(error, lease.ifname)
@@ -309,14 +310,14 @@ class Leasing:
         request.answer(Granted(leased, made, delivered))
 
     def _check_still_there(self, lease: Lease, pidfd: int) -> None:
-        """Things may have changed while the worker was at it."""
+        """Check what may have changed while the worker ran."""
         if self.closing:
             raise RefusedError(errno.ESHUTDOWN, "harpd is being stopped")
         if peer.ended(pidfd):
             raise RefusedError(errno.ESRCH, f"process {lease.owner.pid} has ended")
 
     def _join(self, lease: Lease, made: Made | Pages) -> _host.Leased | _host.Port:
-        """What was made goes into its place; what the job is told of it."""
+        """Add the descriptors to the maps; return the job's message."""
         if isinstance(made, Pages):
             core = _host.CORE_NONE if lease.core is None else lease.core
             text = self.ports.spec(lease)
@@ -384,14 +385,14 @@ class Leasing:
     # ---- the end of a lease ----
 
     def release(self, who: Owner, lease_id: int) -> None:
-        """Handles RELEASE; RefusedError when the lease is not the process's."""
+        """Handle RELEASE; RefusedError if the lease is not the process's."""
         lease = self.table.leases.get(lease_id)
         if lease is None or lease.owner != who or not lease.active:
             raise RefusedError(errno.ENOENT, f"process {who.pid} has no lease {lease_id:016x}")
         self.end(lease, "given back")
 
     def end(self, lease: Lease, why: str) -> None:
-        """Out of the map at once; the queue comes back when the kernel lets go of it."""
+        """End a lease. It leaves the map at once; the queue is free when the kernel releases it."""
         self._unsteer(lease)
         self.ended(lease)
         self.table.release(lease, self._loop.now_s())
@@ -407,7 +408,7 @@ class Leasing:
         self._saved()
 
     def _empty(self, fd: int, what: str) -> None:
-        """Frees the frame memory of a lease that is over. Takes the descriptor; -1: none."""
+        """Free the frame memory of an ended lease. Closes the descriptor; -1: none."""
 
         def failed(error: BaseException | None) -> None:
             if error is not None:
@@ -427,7 +428,7 @@ class Leasing:
         nic = self.nics.all.get(lease.ifname)
         steering = nic.steering if nic is not None else None
         if steering is None or self.table.nic_of(lease) is None:
-            return  # gone with its maps
+            return  # removed with its maps
         try:
             steering.xsk_set(lease.queue, -1)
             steering.ports_set(lease.block.first, lease.block.last, 0, False)
@@ -437,7 +438,7 @@ class Leasing:
     # ---- owners ----
 
     def _watch(self, owner: Owner, pidfd: int) -> None:
-        """Takes the pidfd."""
+        """Watch an owner; takes over the pidfd."""
         if owner in self._watched:
             os.close(pidfd)
             return
@@ -452,13 +453,13 @@ class Leasing:
 
     def _died(self, owner: Owner) -> None:
         for lease in self.table.of_owner(owner):
-            # One that is still being made is found dead by _made().
+            # _made() notices the death of the owner of a lease in the making.
             if lease.active:
                 self.end(lease, "the process ended")
         self._unwatch(owner)
 
     def adopt(self, lease: Lease) -> str:
-        """Takes up a lease of the harpd before; "" or why that can't be."""
+        """Adopt a lease of the previous harpd; return "" or why that is impossible."""
         try:
             pidfd = peer.reopen(lease.owner)
         except peer.PeerGoneError as gone:
@@ -472,8 +473,8 @@ class Leasing:
             return "its NIC, its queue or its ports are no longer what they were"
         self._watch(lease.owner, pidfd)
         if lease.device:
-            return ""  # whether it has the port open, nobody can tell but it
-        # A process that closed its queue while no harpd was there could not say so.
+            return ""  # only the process itself knows whether it has the port open
+        # A process that closed its queue while no harpd ran could not report it.
         self._loop.work(
             lambda: self._kernel.queue_free(lease.ifname, lease.queue),
             lambda free, _error: self._still_used(lease, bool(free)),
@@ -481,7 +482,7 @@ class Leasing:
         return ""
 
     def adopted(self) -> None:
-        """All leases of the harpd before were taken up or are over: the others' memory goes."""
+        """All leases of the previous harpd are adopted or over: free the memory of the others."""
         for fd in self.frames.unclaimed():
             self._empty(fd, "a lease that is over")
 
@@ -492,16 +493,17 @@ class Leasing:
     # ---- queues that come back ----
 
     def _held(self, uid: int) -> int:
-        """Queues that processes of the user hold without a lease: a job that passes its socket on
-        and dies must not get around the limit."""
+        """Return the queues that processes of the user hold without a lease: a job that passes its
+        socket on and dies must not evade the limit.
+        """
         return sum(each.uid == uid for each in self.recovering.values())
 
     def _let_go(self, ifname: str, queue: int) -> None:
-        """A socket of harpd's making was on the queue: of a lease, or a probe's."""
+        """A socket of harpd was on the queue: of a lease, or of a probe."""
         self._let_go_s[ifname, queue] = self._loop.now_s()
 
     def _recover(self, lease: Lease) -> None:
-        """Asks the kernel again and again, ever more rarely, whether the queue is free."""
+        """Ask the kernel, at growing intervals, whether the queue is free."""
         key = (lease.ifname, lease.queue)
         nic = self.table.nics.get(lease.ifname)
         if key in self.recovering or nic is None or nic.ifindex != lease.ifindex:
@@ -513,10 +515,10 @@ class Leasing:
 
     def _probe(self, key: tuple[str, int], recovery: _Recovery) -> None:
         if self.recovering.get(key) is not recovery:
-            return  # a lease has the queue; its end begins anew
+            return  # a lease has the queue; its end starts a new recovery
         nic = self.table.nics.get(key[0])
         state = nic.queues.get(key[1]) if nic is not None else None
-        if state is QueueState.RESERVED:  # a lease is being made, and may find it busy
+        if state is QueueState.RESERVED:  # a lease is in the making, and may find the queue busy
             self._probed(key, recovery, free=False)
             return
         if state is not QueueState.RECOVERING or self.closing:
@@ -553,7 +555,7 @@ class Leasing:
     # ---- for others ----
 
     def devices(self) -> list[_host.Device]:
-        """The NICs and DPDK ports, for WELCOME."""
+        """Return the NICs and DPDK ports, for WELCOME."""
         nics = [self._device(nic) for nic in self.nics.all.values() if nic.link is not None]
         return nics + [self.ports.device(name) for name in self.ports.all]
 
@@ -583,7 +585,7 @@ class Leasing:
         )
 
     def close(self) -> None:
-        """Closes pidfds and frame memory; leases are not touched."""
+        """Close pidfds and frame memory; leases are not touched."""
         for owner in list(self._watched):
             self._unwatch(owner)
         self.frames.close()
@@ -597,5 +599,5 @@ def _refusal(error: BaseException | None, ifname: str) -> RefusedError:
 
 
 def _clean(text: str) -> str:
-    """Text of a job's, for logs and terminals: one line, nothing that a terminal obeys."""
+    """Make a job's text safe for logs and terminals: one line, no escape sequences."""
     return printable(text)[:64]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bounds on what a client may cost: messages a second, connections."""
+"""Limits per client: messages per second, connections, memory."""
 
 import contextlib
 import errno
@@ -10,18 +10,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-DESCRIPTORS_KEPT = 48  # harpd's own, and those of the leases that are being made
+DESCRIPTORS_KEPT = 48  # harpd's own, and those of leases in the making
 DOCUMENTS_MAX = 1024
 MEMORY_KEPT = 256 << 20  # for harpd itself, its answers and the processes that read statistics
 
 
 @dataclass
 class Bucket:
-    """Tokens that come back with time. now_s: the caller's clock, in seconds."""
+    """A token bucket. now_s: the caller's clock, in seconds."""
 
     rate_per_s: float
     burst: float
-    tokens: float = math.inf  # as many as there can be
+    tokens: float = math.inf  # capacity
     at_s: float = 0.0
 
     def _refill(self, now_s: float) -> None:
@@ -29,27 +29,28 @@ class Bucket:
         self.at_s = now_s
 
     def take(self, now_s: float) -> float:
-        """0 and one token less, or the seconds until there is one."""
+        """Return 0 and take a token, or return the seconds until there is one."""
         self._refill(now_s)
-        # A little less than a whole one will do: floating point must not make a caller wait twice.
+        # Slightly less than a whole token suffices: rounding must not make a caller wait twice.
         if self.tokens >= 1.0 - 1e-9:
             self.tokens = max(0.0, self.tokens - 1.0)
             return 0.0
         return (1.0 - self.tokens) / self.rate_per_s
 
     def charge(self, count: float, now_s: float) -> None:
-        """Takes tokens that need not be there: what is missing delays the next take(). The debt is
-        at most a burst."""
+        """Take tokens that need not exist: the debt delays the next take(). It is at most a
+        burst.
+        """
         self._refill(now_s)
         self.tokens = max(-self.burst, self.tokens - count)
 
     def full(self, now_s: float) -> bool:
-        """No token is missing: the bucket may be forgotten."""
+        """Tell whether the bucket is full and may be forgotten."""
         return self.tokens + (now_s - self.at_s) * self.rate_per_s >= self.burst
 
 
 class Buckets:
-    """One bucket for each user; those that are full again are forgotten."""
+    """One bucket per user; full ones are forgotten."""
 
     _SWEEP_AT = 1024
 
@@ -72,20 +73,21 @@ class Buckets:
 
 
 def connections_possible(wanted: int) -> int:
-    """At most so many connections leave descriptors for leases: each costs two, its socket and a
-    pidfd."""
+    """Return the limit of connections that leaves descriptors for leases. Each connection needs
+    two: its socket and a pidfd.
+    """
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return max(4, min(wanted, (soft - DESCRIPTORS_KEPT - documents_possible()) // 2))
 
 
 def documents_possible() -> int:
-    """So many answers may be watched for who keeps them: a descriptor each."""
+    """Return the limit of answers whose holders are watched, one descriptor each."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return max(4, min(DOCUMENTS_MAX, soft // 16))
 
 
 def own_group() -> Path | None:
-    """The directory of this process's control group (version 2); None: there is none."""
+    """Return the directory of this process's control group (version 2); None without one."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/self/cgroup").read_text().splitlines():
             if line.startswith("0::"):
@@ -94,31 +96,30 @@ def own_group() -> Path | None:
 
 
 class MemoryRoom:
-    """Memory that harpd's control group has left for frames. By any thread.
+    """Memory that harpd's control group has left for frames. Any thread may use it.
 
-    The kernel would end harpd where a lease takes more than MemoryMax= of the unit leaves.
+    The kernel would kill harpd if a lease exceeded MemoryMax= of the unit.
     """
 
     def __init__(self, group: Path | None = None) -> None:
         self._group = group or own_group()
         self._lock = threading.Lock()
-        self._promised = 0  # bytes of leases that are being made
+        self._promised = 0  # bytes of leases in the making
 
     def _left(self) -> int | None:
-        """Bytes; None: there is no limit."""
+        """Return the bytes left; None: there is no limit."""
         if self._group is None:
             return None
         try:
             limit = (self._group / "memory.max").read_text().strip()
             used = int((self._group / "memory.current").read_text())
-        except OSError:  # memory is not counted
+        except OSError:  # memory is not accounted
             return None
         return None if limit == "max" else int(limit) - used
 
     @contextlib.contextmanager
     def take(self, size: int) -> Iterator[None]:
-        """Sets bytes aside until what they are for has been allocated. OSError: there are not so
-        many."""
+        """Reserve bytes until the memory has been allocated. OSError: not enough is left."""
         with self._lock:
             left = self._left()
             if left is not None and left - self._promised < size + MEMORY_KEPT:
@@ -138,8 +139,9 @@ class MemoryRoom:
 
 @dataclass
 class Connections:
-    """How many connections there are, in all and by user. Root has a reserve of its own, so that
-    `harpctl` gets through when users have taken everything."""
+    """The number of connections, in all and by user. Root has a reserve, so that `harpctl` works
+    when users have taken all others.
+    """
 
     total_max: int
     per_uid_max: int
@@ -150,11 +152,11 @@ class Connections:
         self.by_uid: dict[int, int] = {}
 
     def has_too_many(self, uid: int) -> bool:
-        """Is it the user's own limit that one more of his would break?"""
+        """Tell whether one more connection would exceed the user's own limit."""
         return uid != 0 and self.by_uid.get(uid, 0) >= self.per_uid_max
 
     def admit(self, uid: int) -> str:
-        """Counts one more and returns "", or says in a line why not."""
+        """Count one more connection and return "", or return the reason why not."""
         mine = self.by_uid.get(uid, 0)
         reserve = min(self.root_reserve, self.total_max // 4) if uid == 0 else 0
         if self.has_too_many(uid):
@@ -166,7 +168,7 @@ class Connections:
         return ""
 
     def leave(self, uid: int) -> None:
-        """One less."""
+        """Count one less."""
         self.total -= 1
         if self.by_uid[uid] == 1:
             del self.by_uid[uid]

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What all instances of the host publish, for who asks harpd.
+"""Statistics of all instances of the host, for clients of harpd.
 
-Another process looks (harp.daemon.reader), since any user's processes may make it long and write
-what is parsed: once for all who ask meanwhile, and for some time after, as pages change all the
-time and a look costs as much as it finds. What it finds is one document; each user who asks has a
-copy.
+Another process reads them (harp.daemon.reader), since users' processes may make that slow and write
+what is parsed. A reading serves all requests that arrive meanwhile and for some time after, because
+it costs as much as it finds. Its result is one document; each user who asks gets a copy.
 """
 
 import errno
@@ -18,13 +17,13 @@ from harp.daemon.reader import Reader, ReaderError
 from harp.daemon.table import RefusedError
 
 AGE_S = 1.0
-# Takes a document by descriptor, from then on the caller's, or what went wrong.
+# Takes over a document's descriptor, or gets the error.
 Then = Callable[[int | None, BaseException | None], None]
 
 
 @dataclass
 class _Seen:
-    """A look's document. waiting: who has asked for it, by user, while his copy is made."""
+    """A reading's document. waiting: requests by user, while the user's copy is made."""
 
     fd: int
     waiting: dict[int, list[Then]] = field(default_factory=dict)
@@ -38,16 +37,17 @@ def _look(reader: Reader, flows: bool) -> int:
 
 
 class Looks:
-    """The last of each kind, with and without connections. Used by the loop's thread."""
+    """The last reading of each kind, with and without connections. Used by the loop's thread."""
 
     def __init__(self, loop: Loop, lending: Lending) -> None:
         self._loop, self._lending = loop, lending
         self.reader = Reader()
         self._seen: dict[bool, _Seen] = {}
-        self._waiting: dict[bool, list[tuple[int, Then]]] = {}  # for a look that is under way
+        # requests that wait for a reading in progress
+        self._waiting: dict[bool, list[tuple[int, Then]]] = {}
 
     def ask(self, uid: int, flows: bool, then: Then) -> None:
-        """then() now or later, from the loop."""
+        """Call then() with a descriptor, now or later, from the loop."""
         seen = self._seen.get(flows)
         if seen is not None:
             self._give(seen, uid, then)
@@ -75,7 +75,7 @@ class Looks:
             os.close(self._seen.pop(flows).fd)
 
     def _give(self, seen: _Seen, uid: int, then: Then) -> None:
-        """His copy, which may be there already."""
+        """Give the user a copy, which may exist already."""
         if uid in seen.waiting:
             seen.waiting[uid].append(then)
             return
@@ -105,10 +105,10 @@ class Looks:
                 then(None, failed)
 
     def close(self) -> None:
-        """Nobody asks any more."""
+        """Drop the document: no request waits."""
         for flows, seen in list(self._seen.items()):
             self._forget(flows, seen)
 
     def end(self) -> None:
-        """Ends a look that is under way: harpd ends."""
+        """Abort a reading in progress: harpd ends."""
         self.reader.close()

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""harpd's one thread: descriptors, timers, signals, and a few workers for what may take long.
+"""harpd's event loop: descriptors, timers, signals, and a few workers for slow jobs.
 
-A callback that raises is our mistake: it is logged and the loop goes on, as everyone else's jobs
-hang on it. Work (frames to allocate, pages to look at) runs in a worker thread and its result comes
-back as a callback; only the loop's thread touches harpd's state.
+A callback that raises is a bug: it is logged and the loop continues, because all jobs depend on it.
+Slow work (allocating frames, reading pages) runs in a worker thread, and its result comes back as a
+callback. Only the loop's thread touches harpd's state.
 """
 
 import contextlib
@@ -28,24 +28,24 @@ WORKERS = 4
 
 
 class Timer:
-    """One call at a time to come."""
+    """A scheduled call."""
 
     def __init__(self, callback: Callable[[], None]) -> None:
         self._callback: Callable[[], None] | None = callback
 
     def cancel(self) -> None:
-        """It will not be called. Safe at any time."""
+        """Cancel the call. Safe at any time."""
         self._callback = None
 
     def fire(self) -> None:
-        """Calls it, unless it was cancelled or called before."""
+        """Make the call, unless it was canceled or made before."""
         callback, self._callback = self._callback, None
         if callback is not None:
             callback()
 
 
 class Loop:
-    """Everything harpd waits for. Used by one thread but for soon()."""
+    """The event loop. Only soon() and ask() may be called by other threads."""
 
     def __init__(self) -> None:
         self._selector = selectors.DefaultSelector()
@@ -59,44 +59,44 @@ class Loop:
         for end in (self._wake_in, self._wake_out):
             end.setblocking(False)
         self._signals: dict[int, Callable[[], None]] = {}
-        self._came: set[int] = set()  # signals that are to be handled
+        self._came: set[int] = set()  # signals with a handler
         self._signal_fd_before = -1
         self.watch(self._wake_in.fileno(), READ, self._woken)
 
     @staticmethod
     def now_s() -> float:
-        """The clock of timers."""
+        """Return the clock of timers."""
         return time.monotonic()
 
     # ---- descriptors ----
 
     def watch(self, fd: int, events: int, callback: Callable[[int], None]) -> None:
-        """callback(events) whenever fd is ready; replaces what was watched before."""
+        """Call callback(events) whenever fd is ready; replaces the previous watch."""
         if fd in self._selector.get_map():
             self._selector.modify(fd, events, callback)
         else:
             self._selector.register(fd, events, callback)
 
     def unwatch(self, fd: int) -> None:
-        """No more; nothing happens when it was not watched."""
+        """Stop watching; does nothing for an unwatched descriptor."""
         if fd in self._selector.get_map():
             self._selector.unregister(fd)
 
     def watched(self, fd: int) -> int:
-        """The events that are watched for; 0: none."""
+        """Return the watched events; 0: none."""
         key = self._selector.get_map().get(fd)
         return key.events if key is not None else 0
 
     # ---- time ----
 
     def after(self, delay_s: float, callback: Callable[[], None]) -> Timer:
-        """Calls once, after delay_s seconds."""
+        """Call once, after delay_s seconds."""
         timer = Timer(callback)
         heapq.heappush(self._timers, (self.now_s() + delay_s, next(self._serial), timer))
         return timer
 
     def every(self, period_s: float, callback: Callable[[], None]) -> None:
-        """Calls again and again, for as long as the loop lives."""
+        """Call repeatedly, for the life of the loop."""
 
         def again() -> None:
             self.after(period_s, again)
@@ -109,7 +109,7 @@ class Loop:
     def work(
         self, job: Callable[[], T], done: Callable[[T | None, BaseException | None], None]
     ) -> None:
-        """Runs job() in a worker, then done(result, error) here."""
+        """Run job() in a worker, then done(result, error) in the loop."""
 
         def body() -> None:
             result, failure = None, None
@@ -123,13 +123,15 @@ class Loop:
             self._workers.submit(body)
 
     def soon(self, callback: Callable[[], None]) -> None:
-        """callback() from the loop. For any thread."""
+        """Run callback() in the loop. Any thread may call this."""
         with self._lock:
             self._finished.append(callback)
         self._wake()
 
     def ask(self, question: Callable[[], T], limit_s: float) -> T:
-        """question() answered by the loop, for another thread; TimeoutError when it is too busy."""
+        """Return question() evaluated by the loop, for another thread; TimeoutError if the loop is
+        busy.
+        """
         answer: Future[T] = Future()
 
         def body() -> None:
@@ -144,7 +146,7 @@ class Loop:
         return answer.result(limit_s)
 
     def _wake(self) -> None:
-        with contextlib.suppress(BlockingIOError):  # full: it wakes anyway
+        with contextlib.suppress(BlockingIOError):  # full: it wakes the loop anyway
             self._wake_out.send(b"\0")
 
     def _woken(self, _events: int) -> None:
@@ -165,11 +167,13 @@ class Loop:
     # ---- signals ----
 
     def on_signal(self, number: signal.Signals, callback: Callable[[], None]) -> None:
-        """callback() from the loop when the signal comes, or has come while it was blocked. Main
-        thread only."""
+        """Run callback() in the loop when the signal arrives, or arrived while it was blocked. Main
+        thread only.
+        """
         if not self._signals:
-            # It wakes the loop, so that Python calls the handler. It does not tell which came: its
-            # buffer is full when many have come while the loop was busy.
+            # The descriptor only wakes the loop, so that Python calls the handler. It does not
+            # identify the signal: its buffer may be full when many signals arrive while the loop is
+            # busy.
             self._signal_fd_before = signal.set_wakeup_fd(
                 self._wake_out.fileno(), warn_on_full_buffer=False
             )
@@ -192,17 +196,17 @@ class Loop:
             log.debug("where", exc_info=True)
 
     def stop(self) -> None:
-        """run() returns after this turn."""
+        """Make run() return after this turn."""
         self._running = False
 
     def turn(self, limit_s: float | None = None) -> None:
-        """Waits for one thing and handles what is ready; at most limit_s seconds."""
+        """Wait at most limit_s seconds, and handle everything that is ready."""
         wait_s = limit_s
         if self._timers:
             until_s = max(0.0, self._timers[0][0] - self.now_s())
             wait_s = until_s if wait_s is None else min(wait_s, until_s)
         for key, events in self._selector.select(wait_s):
-            # One callback may have unwatched or closed what another was ready for.
+            # A callback may have closed or unwatched what another event belongs to.
             current = self._selector.get_map().get(key.fd)
             if current is not None and current.data is key.data:
                 self._call(key.data, events)
@@ -211,23 +215,25 @@ class Loop:
             self._call(heapq.heappop(self._timers)[2].fire)
 
     def run(self) -> None:
-        """Turns until stop()."""
+        """Run turns until stop()."""
         self._running = True
         while self._running:
             self.turn()
 
     def finish_work(self) -> None:
-        """Waits for the workers and hands their results out; no more work is taken."""
+        """Wait for the workers and deliver their results; accept no more work."""
         self._workers.shutdown(wait=True)
         while self._finished:
             self._call(self._finished.popleft())
 
     def close(self) -> None:
-        """The end. finish_work() comes before, and whoever watches descriptors closes them. Signals
-        are blocked from now on."""
+        """Close the loop, after finish_work(); the callers close their descriptors. Signals are
+        blocked from now on.
+        """
         self._workers.shutdown(wait=True)
         if self._signals:
-            # What is left to do is done whole; a harpd that is executed anew gets them.
+            # The rest of the shutdown is not interrupted; a harpd that is executed again gets the
+            # signals.
             signal.pthread_sigmask(signal.SIG_BLOCK, self._signals)
             signal.set_wakeup_fd(self._signal_fd_before)
             for number in self._signals:
@@ -238,6 +244,6 @@ class Loop:
 
 
 def close_all(fds: list[int]) -> None:
-    """Closes descriptors and forgets them."""
+    """Close descriptors and forget them."""
     while fds:
         os.close(fds.pop())

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Links and addresses of our network namespace, from rtnetlink: a monitor that wakes, dumps that
-tell.
+"""Links and addresses of our network namespace, from rtnetlink.
 
-What monitor() says is not parsed: it says that something changed, and the dump then says how
-things are. So a message lost to a full buffer costs nothing. NetworkMonitor listens for jobs of
-other network namespaces, and reads what concerns single neighbors.
+A monitor socket wakes harpd, and a dump then returns the state. The monitor's messages are not
+parsed, so a message lost to a full buffer has no effect. NetworkMonitor listens for jobs of other
+network namespaces, and also parses changes of single neighbors.
 """
 
 import contextlib
@@ -33,7 +32,7 @@ _SCOPE_LINK = 253
 _ARPHRD_ETHER = 1
 # Links, IPv4 and IPv6 addresses (RTMGRP_LINK, RTMGRP_IPV4_IFADDR, RTMGRP_IPV6_IFADDR).
 MONITOR_GROUPS = 0x1 | 0x10 | 0x100
-# Those, neighbors and routes.
+# Also neighbors and routes.
 NETWORK_GROUPS = MONITOR_GROUPS | 0x4 | 0x40 | 0x400
 _NEIGHBOR = struct.Struct("=BxHiHBB")  # struct ndmsg
 _INTERFACE = struct.Struct("=4xi")  # of a link or an address
@@ -44,7 +43,7 @@ _NDA_DST, _NDA_LLADDR = 1, 2
 # NUD_REACHABLE, STALE, DELAY, PROBE, NOARP, PERMANENT
 _USABLE, _FAILED = 0x2 | 0x4 | 0x8 | 0x10 | 0x40 | 0x80, 0x20
 _V4_MAPPED = b"\0" * 10 + b"\xff\xff"
-_IP_PKTINFO = 8  # socket has no name for it
+_IP_PKTINFO = 8  # Python's socket module lacks it
 _MSG_DONTROUTE, _MSG_PROBE, _MSG_CONFIRM = 0x4, 0x10, 0x800
 _DISCARD_PORT = 9
 _TRIES = 4
@@ -67,7 +66,7 @@ class Link:
 
 @dataclass(frozen=True)
 class Address:
-    """An own address in 16 bytes (IPv4 mapped); the greater the rank, the better for others."""
+    """An address of this host in 16 bytes (IPv4 mapped); peers prefer the greatest rank."""
 
     raw: bytes
     ifindex: int
@@ -79,12 +78,12 @@ class Address:
 
     @property
     def is_v4(self) -> bool:
-        """Is it an IPv4 address?"""
+        """Tell whether it is an IPv4 address."""
         return self.raw[:12] == b"\0" * 10 + b"\xff\xff"
 
 
 def monitor(groups: int = MONITOR_GROUPS) -> socket.socket:
-    """A socket that is readable when something changed."""
+    """Return a socket that is readable after a change."""
     sock = socket.socket(
         socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_NONBLOCK, socket.NETLINK_ROUTE
     )
@@ -97,8 +96,9 @@ def monitor(groups: int = MONITOR_GROUPS) -> socket.socket:
 
 
 def drain(sock: socket.socket) -> bool:
-    """Reads the monitor empty, or for a while where news come faster than that; True when there was
-    anything, lost messages counted. OSError: it will not be heard of any more."""
+    """Read all messages of the monitor, or for a while if they arrive faster; True if there were
+    any, including lost ones. OSError: the monitor has failed.
+    """
     for reads in range(READS_MAX):
         try:
             if not sock.recv(65536):
@@ -132,7 +132,7 @@ def _messages(raw: bytes) -> Iterator[tuple[int, int, bytes]]:
 
 
 def _dump_once(request: int, body: bytes) -> list[tuple[int, bytes]] | None:
-    """The answer; None when it changed while it was read."""
+    """Return the answer to a dump; None if the tables changed meanwhile."""
     found: list[tuple[int, bytes]] = []
     interrupted = False
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as sock:
@@ -160,7 +160,7 @@ def _dump(request: int, body: bytes) -> list[tuple[int, bytes]]:
 
 
 def parse_link(body: bytes) -> Link:
-    """One RTM_NEWLINK."""
+    """Parse one RTM_NEWLINK."""
     _, kind, ifindex, flags, _ = _LINK.unpack_from(body)
     found = dict(_attributes(body[_LINK.size :]))
 
@@ -181,7 +181,7 @@ def parse_link(body: bytes) -> Link:
 
 
 def parse_address(body: bytes) -> Address | None:
-    """One RTM_NEWADDR; None when it is not ours yet (tentative), not unique, or not for a NIC."""
+    """Parse one RTM_NEWADDR; None if the address is tentative, a duplicate, or not for a NIC."""
     family, _, flags, scope, ifindex = _ADDRESS.unpack_from(body)
     found = dict(_attributes(body[_ADDRESS.size :]))
     if family not in (socket.AF_INET, socket.AF_INET6) or scope > _SCOPE_LINK:
@@ -197,20 +197,20 @@ def parse_address(body: bytes) -> Address | None:
     if family == socket.AF_INET6 and flags & _TEMPORARY:
         rank = min(rank, 2)
     if scope < _SCOPE_LINK:
-        rank += 3  # a link-local one is a last resort
+        rank += 3  # a link-local address is a last resort
     mapped = raw if family == socket.AF_INET6 else b"\0" * 10 + b"\xff\xff" + raw
     return Address(mapped, ifindex, rank)
 
 
 def links() -> dict[str, Link]:
-    """All interfaces of our namespace by name."""
+    """Return all interfaces of our namespace by name."""
     body = _LINK.pack(socket.AF_UNSPEC, 0, 0, 0, 0)
     found = (parse_link(rest) for kind, rest in _dump(_GETLINK, body) if kind == _NEWLINK)
     return {link.ifname: link for link in found}
 
 
 def addresses() -> list[Address]:
-    """All usable own addresses."""
+    """Return all usable addresses of this host."""
     body = _ADDRESS.pack(socket.AF_UNSPEC, 0, 0, 0, 0)
     found = (parse_address(rest) for kind, rest in _dump(_GETADDR, body) if kind == _NEWADDR)
     return [address for address in found if address is not None]
@@ -218,8 +218,9 @@ def addresses() -> list[Address]:
 
 @dataclass
 class News:
-    """What changed. interfaces: whose link or addresses did; routes: some route did; lost: so much
-    that not all of it is known; neighbors: index, address in 16 bytes, MAC address or nothing."""
+    """Changes. interfaces: indexes with a changed link or address; routes: a route changed; lost:
+    some changes are unknown; neighbors: index, address in 16 bytes, MAC address or nothing.
+    """
 
     interfaces: set[int] = field(default_factory=set)
     routes: bool = False
@@ -228,7 +229,7 @@ class News:
 
 
 def parse_neighbor(kind: int, body: bytes) -> tuple[int, bytes, bytes] | None:
-    """RTM_NEWNEIGH or RTM_DELNEIGH; None while the kernel does not know yet."""
+    """Parse RTM_NEWNEIGH or RTM_DELNEIGH; None while the kernel is still resolving."""
     family, _, ifindex, state, _, _ = _NEIGHBOR.unpack_from(body)
     found = dict(_attributes(body[_NEIGHBOR.size :]))
     addr, mac = found.get(_NDA_DST, b""), found.get(_NDA_LLADDR, b"")
@@ -266,25 +267,26 @@ def _neighbor_request(
 
 
 class NetworkMonitor:
-    """Links, addresses, routes and neighbors of our namespace."""
+    """Monitors links, addresses, routes and neighbors of our namespace."""
 
     def __init__(self) -> None:
         self._sock = monitor(NETWORK_GROUPS)
         self._probes: dict[int, socket.socket] = {}
 
     def fileno(self) -> int:
-        """Readable when there is news."""
+        """Return the descriptor, which is readable when there are changes."""
         return self._sock.fileno()
 
     def close(self) -> None:
-        """Safe twice."""
+        """Close the socket. May be called twice."""
         self._sock.close()
         while self._probes:
             self._probes.popitem()[1].close()
 
     def read(self) -> News:
-        """What there is, or part of it where it comes faster than it can be read. OSError: nothing
-        will come any more."""
+        """Return the changes, or part of them if they arrive faster. OSError: the monitor has
+        failed.
+        """
         news = News()
         for _ in range(READS_MAX):
             try:
@@ -296,14 +298,15 @@ class NetworkMonitor:
                     raise
                 news.lost = True
                 continue
-            if sender[0] == 0:  # the kernel; root's processes may send here, too
+            if sender[0] == 0:  # from the kernel; root's processes may send here, too
                 for kind, _, body in _messages(raw):
                     _note(news, kind, body)
         return news
 
     def resolve(self, neighbors: list[tuple[int, bytes]]) -> None:
-        """Has the kernel say what it knows of neighbors (index, address), and find out what it does
-        not: read() has the answers. Waits for the kernel: a worker's."""
+        """Have the kernel report neighbors (index, address), and resolve unknown ones; read()
+        returns the results. Waits for the kernel, so it runs in a worker.
+        """
         messages = b"".join(
             _neighbor_request(_GETNEIGH, 0, ifindex, addr, 0)
             + _neighbor_request(_NEWNEIGH, _CREATE, ifindex, addr, _NTF_USE)
@@ -312,9 +315,9 @@ class NetworkMonitor:
         self._sock.send(messages)
 
     def confirm(self, ifindex: int, addr: bytes) -> None:
-        """Confirms a known neighbor's reachability to the kernel. Sends no packet and does not
-        wait. rtnetlink is not used: NUD_REACHABLE turns a permanent entry into one that
-        expires."""
+        """Confirm a known neighbor's reachability to the kernel. Sends no packet and does not wait.
+        rtnetlink is not used: NUD_REACHABLE would make a permanent entry expire.
+        """
         v4 = addr.startswith(_V4_MAPPED)
         family = socket.AF_INET if v4 else socket.AF_INET6
         if family not in self._probes:

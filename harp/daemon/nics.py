@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The NICs that harpd looks after: XDP program, own addresses, and what happens to them.
+"""harpd's NICs: XDP programs, addresses, and changes of both.
 
-sync() is called at start, when rtnetlink has news, and by a slow timer; it compares what is with
-what was and acts on the difference. So nothing depends on hearing every message, and each thing is
+sync() runs at start, after rtnetlink changes, and by a slow timer. It compares the present state
+with the last one and handles the differences. So no single message matters, and each change is
 logged once.
 """
 
@@ -22,13 +22,13 @@ from harp.daemon.table import REMOVED, Lease, LeaseTable, NicTable, QueueState
 
 log = logging.getLogger("harpd")
 DOWN, ADDRESS = "NIC is down", "address removed"
-# Of the program's 64 addresses (xdp/steer.h) so many may be ones that the interface no longer has.
+# Of the program's 64 addresses (xdp/steer.h), this many may be ones that the interface lost.
 MISSED_MAX = 16
 
 
 @dataclass
 class Nic:
-    """One NIC, there or not."""
+    """One NIC, present or not."""
 
     settings: NicSettings
     pins: Path | None
@@ -36,35 +36,35 @@ class Nic:
     hardware: Hardware = field(default_factory=Hardware)
     steering: SteeringLike | None = None
     addresses: dict[bytes, Address] = field(default_factory=dict)
-    # In the map, and not the interface's for now; the longest missed first.
+    # Addresses in the map that the interface lost; the oldest loss first.
     missed: dict[bytes, Address] = field(default_factory=dict)
     # Why it can't be leased now; empty: it can.
     why_not: str = "not looked at yet"
     error: int = errno.ENODEV
-    fresh: bool = True  # since it appeared nobody has prepared it
-    keep_pins: bool = False  # jobs depend on pins that we can't take up
-    mode_why: str = ""  # why the program is where it is, in this mode
+    fresh: bool = True  # it appeared and is not prepared yet
+    keep_pins: bool = False  # jobs depend on pins that this harpd can't adopt
+    mode_why: str = ""  # why the program is in this mode
     # The allow_sources that the program enforces; None: not known.
     sources: tuple[Prefix, ...] | None = None
 
     @property
     def ifname(self) -> str:
-        """Its name."""
+        """Return its name."""
         return self.settings.ifname
 
     @property
     def generic(self) -> bool:
-        """Is the program a generic one, which slows the kernel's own traffic down?"""
+        """Tell whether the program is generic, which slows the kernel's own traffic."""
         return self.steering is not None and not self.steering.native
 
     def best(self, v4: bool) -> bytes:
-        """The address to give to others; empty when there is none of the family."""
+        """Return the address to announce; empty if there is none of the family."""
         found = [address for address in self.addresses.values() if address.is_v4 is v4]
         return max(found, key=lambda address: address.rank).raw if found else b""
 
 
 class Nics:
-    """All of them. changed() is called when something that state.json holds is different."""
+    """All NICs. changed() is called after a change of what state.json holds."""
 
     def __init__(
         self,
@@ -88,20 +88,20 @@ class Nics:
         self._told: dict[str, str] = {}
 
     def inherit(self, before: dict[str, NicState], users: Callable[[str, int], list[int]]) -> None:
-        """What the harpd before had done; taken up by the first sync() that sees the NIC.
+        """Take over the state of the previous harpd, for the first sync() that finds each NIC.
 
         users(ifname, ifindex): living processes that it had leased queues of that NIC to.
         """
         self._before, self._stranded = dict(before), users
 
     def prepare_with(self, prepare: Callable[[], None]) -> None:
-        """From now on a NIC that appears is prepared before it is used."""
+        """From now on prepare a NIC that appears before it is used."""
         self._prepare = prepare
 
     # ---- looking ----
 
     def sync(self) -> None:
-        """Looks at links and addresses and follows them."""
+        """Read links and addresses and handle their changes."""
         try:
             links, addresses = self._kernel.links(), self._kernel.addresses()
         except OSError as error:
@@ -128,8 +128,9 @@ class Nics:
                 self.look_at_queues(nic)
 
     def _restrict(self, nic: Nic) -> None:
-        """Has the XDP program enforce allow_sources. On failure the list before stays in force, and
-        no lease is granted: it would receive from sources that harp.toml excludes."""
+        """Make the XDP program enforce allow_sources. After a failure the previous list stays in
+        force, and no lease is granted: it would receive from sources that harp.toml excludes.
+        """
         assert nic.steering is not None
         wanted, before = nic.settings.allow_sources, nic.sources
         if before == wanted:
@@ -155,8 +156,10 @@ class Nics:
         return nic.link is not None and nic.link.ifname == nic.ifname
 
     def _renamed(self, nic: Nic, links: dict[str, Link]) -> Link | None:
-        """The NIC under a name that harp.toml does not know: its leases are the interface's, and go
-        on; nobody gets new ones. None: it is gone, was not used, or is another [[nic]] now."""
+        """Find the NIC under a name that harp.toml does not have. Its leases belong to the
+        interface and continue; there are no new ones. None: it is gone, was not used, or is another
+        [[nic]] now.
+        """
         index = nic.link.ifindex if nic.link is not None and nic.steering is not None else 0
         found = next((link for link in links.values() if link.ifindex == index), None)
         return found if found is not None and found.ifname not in self.all else None
@@ -174,7 +177,7 @@ class Nics:
             log.info("%s: the interface has its name again", nic.ifname)
 
     def look_at_queues(self, nic: Nic) -> None:
-        """Which queues packets reach, as far as the steering program has seen."""
+        """Return which queues packets reach, according to the XDP program's counters."""
         table = self._table.nics.get(nic.ifname)
         if nic.steering is None or table is None:
             return
@@ -196,14 +199,14 @@ class Nics:
             )
 
     def _tell(self, ifname: str, words: str) -> None:
-        """Logs a lasting trouble once, and again when it is another one. Empty: it is over."""
+        """Log a lasting problem once, and again when it changes. Empty: it is over."""
         if self._told.get(ifname, "") != words:
             self._told[ifname] = words
             if words:
                 log.warning("%s", f"{ifname}: {words}" if ifname else words)
 
     def leases_on(self, nic: Nic) -> list[Lease]:
-        """The leases of the NIC as it is now."""
+        """Return the leases of the present NIC."""
         index = nic.link.ifindex if nic.link else 0
         return [
             lease
@@ -230,14 +233,16 @@ class Nics:
         self._changed()
 
     def _check_program(self, nic: Nic) -> None:
-        """Any privileged process may detach the program: it is attached again. Where that fails,
-        the connections of leases end by their timeouts, and the next look tries again."""
+        """Check that the program is still attached, since any privileged process may detach it.
+        After a failure to attach it again, connections end by their timeouts, and the next check
+        retries.
+        """
         if nic.steering is None:
             return
         try:
             words = nic.steering.check()
         except OSError as error:
-            if error.errno != errno.ENODEV:  # that the next look at the links will find
+            if error.errno != errno.ENODEV:  # the next reading of the links will find it
                 self._tell(f"{nic.ifname} program", error.strerror or str(error))
             return
         self._told.pop(f"{nic.ifname} program", None)
@@ -245,7 +250,7 @@ class Nics:
             log.warning("%s", words)
 
     def _let_go(self, nic: Nic) -> None:
-        """Closes and unpins: what is not pinned and not held is detached."""
+        """Close and unpin: a program that is neither pinned nor held is detached."""
         if nic.steering is not None:
             nic.steering.close()
             nic.steering = None
@@ -256,7 +261,7 @@ class Nics:
                 log.warning("%s", error.strerror)
 
     def _take_up(self, nic: Nic, link: Link) -> None:
-        """Adopts what is pinned, or attaches; a NIC that can't be had is told of once."""
+        """Adopt a pinned program, or attach one; log a failure once."""
         before = self._before.get(nic.ifname)
         try:
             if before is None and nic.link is not None and nic.fresh:
@@ -281,7 +286,7 @@ class Nics:
         nic.why_not, nic.error = "", 0
         nic.addresses, nic.missed, nic.sources = {}, {}, None
         if adopted and before is not None:
-            # In the map already, if they are still there; sync() takes out what is not.
+            # Addresses in an adopted map may be stale; sync() removes those.
             known = [bytes.fromhex(raw) for raw in before.addresses]
             nic.addresses = {raw: Address(raw, link.ifindex, 0) for raw in known}
         table = self._table.nics.get(nic.ifname)
@@ -290,7 +295,7 @@ class Nics:
         self._changed()
 
     def _adopt(self, nic: Nic, link: Link, before: NicState | None) -> bool:
-        """Takes up pins of an earlier harpd; what does not fit is removed with a message."""
+        """Adopt the pins of an earlier harpd; log and remove what does not fit."""
         if nic.pins is None:
             return False
         try:
@@ -300,7 +305,7 @@ class Nics:
                 raise
             if error.errno == errno.ESTALE:
                 self._check_unused(nic, link)
-                log.warning("%s; removed, attaching anew", error.strerror)
+                log.warning("%s; removed, attaching a new one", error.strerror)
             if self._kernel.unpin(nic.pins) and error.errno == errno.ENOENT:
                 log.warning("%s: removed what a harpd left that died at its start", nic.ifname)
             return False
@@ -308,18 +313,18 @@ class Nics:
             "an earlier harpd" if before and before.ifindex == link.ifindex else "an unknown one"
         )
         if not self._stays(nic, link):
-            log.info("%s: removed the steering program of %s, attaching anew", nic.ifname, whose)
+            log.info("%s: removed the XDP program of %s, attaching a new one", nic.ifname, whose)
             self._let_go(nic)
             return False
         try:
             nic.steering.replace()
-            log.info("%s: took up the steering program of %s", nic.ifname, whose)
+            log.info("%s: adopted the XDP program of %s", nic.ifname, whose)
         except OSError as error:
             log.warning("%s; the one of %s goes on", error.strerror, whose)
         return True
 
     def _stays(self, nic: Nic, link: Link) -> bool:
-        """A generic program that harp.toml does not ask for goes, once no process has a lease."""
+        """Detach a generic program that harp.toml does not ask for, once no process has a lease."""
         assert nic.steering is not None
         if not nic.generic or nic.settings.xdp_mode == XDP_GENERIC:
             mode = "generic" if nic.generic else "native"
@@ -337,13 +342,13 @@ class Nics:
         return True
 
     def _check_unused(self, nic: Nic, link: Link) -> None:
-        """OSError while jobs live whose packets come through pins that we can't take up."""
+        """Raise OSError while jobs receive through pins that this harpd can't adopt."""
         pids = self._stranded(nic.ifname, link.ifindex)
         nic.keep_pins = bool(pids)
         if pids:
             raise OSError(
                 errno.EBUSY,
-                f"{nic.ifname}: jobs run on with another version's steering program (process "
+                f"{nic.ifname}: jobs run on with another version's XDP program (process "
                 f"{', '.join(map(str, pids))}); it is replaced when they have ended",
             )
 
@@ -362,8 +367,9 @@ class Nics:
     # ---- a reload ----
 
     def apply(self, settings: Settings) -> str:
-        """What harp.toml may change while leases exist; for leases from now on. Returns which NICs
-        can't be read, and why; they keep the queues that were read before."""
+        """Apply what harp.toml may change while leases exist, for new leases. Return the NICs that
+        can't be read, and why; they keep their previous queues.
+        """
         problems = []
         self._settings = settings
         for each in settings.nics:
@@ -405,12 +411,12 @@ class Nics:
             self._changed()
 
     def _mirror(self, nic: Nic, ifindex: int, found: list[Address]) -> None:
-        """The program's own addresses become the interface's.
+        """Make the program's addresses those of the interface.
 
-        One that goes stays in the program while a lease lives that had it: when it comes back the
-        kernel owns it before we hear of it, and would answer a peer that retransmits with an RST.
-        Meanwhile the lease's stack drops what comes for it. If another interface has it, it is the
-        kernel's.
+        A removed address stays in the program while a lease lives that had it. When the address
+        returns, the kernel has it before harpd knows, and would answer a retransmission with an
+        RST. Meanwhile the lease's stack drops packets for it. If another interface has the address,
+        it is the kernel's.
         """
         there = {address.raw: address for address in found if address.ifindex == ifindex}
         elsewhere = {address.raw for address in found if address.ifindex != ifindex}
@@ -445,8 +451,9 @@ class Nics:
         self._changed()
 
     def _awaited(self, nic: Nic, address: Address) -> bool:
-        """May a lease have connections at an address that went? Those of the harpd before may, as
-        long as they are not taken up."""
+        """Tell whether a lease may have connections at a removed address. Leases of the previous
+        harpd may, until they are adopted.
+        """
         mark = f"{ADDRESS}: {address}"
         return any(mark in lease.marks for lease in self.leases_on(nic)) or (
             nic.link is not None and bool(self._stranded(nic.ifname, nic.link.ifindex))
@@ -464,12 +471,12 @@ class Nics:
     # ---- after a restart ----
 
     def waits(self, lease: Lease) -> bool:
-        """Is the lease's NIC one whose pins can't be taken up while jobs depend on them?"""
+        """Tell whether the lease's NIC has pins that can't be adopted while jobs depend on them."""
         nic = self.all.get(lease.ifname)
         return bool(nic and nic.keep_pins and nic.link and nic.link.ifindex == lease.ifindex)
 
     def mark_taken_up(self, nic: Nic) -> None:
-        """Leases that were taken up learn which addresses came and went without a harpd."""
+        """Tell adopted leases which addresses changed while no harpd ran."""
         for lease in self.leases_on(nic):
             for address in nic.missed.values():
                 lease.mark(f"{ADDRESS}: {address}")
@@ -477,7 +484,7 @@ class Nics:
                 lease.unmark(f"{ADDRESS}: {address}")
 
     def clean_maps(self, nic: Nic) -> None:
-        """Takes out of an adopted program's maps what belongs to no lease."""
+        """Remove from an adopted program's maps what belongs to no lease."""
         table = self._table.nics.get(nic.ifname)
         if nic.steering is None or table is None:
             return
@@ -489,7 +496,7 @@ class Nics:
                 nic.steering.xsk_set(queue, -1)
 
     def states(self) -> dict[str, NicState]:
-        """For state.json."""
+        """Return the state for state.json."""
         return {
             nic.ifname: NicState(
                 nic.link.ifindex,
@@ -501,7 +508,7 @@ class Nics:
         }
 
     def close(self, remove: bool) -> None:
-        """Ends: with remove everything is detached, without it what is pinned stays."""
+        """End: with remove detach everything; without it pinned programs stay."""
         for nic in self.all.values():
             if remove:
                 self._let_go(nic)
@@ -518,7 +525,7 @@ def _owners(leases: list[Lease], words: str) -> str:
 
 
 def _gaps(span: Block, held: list[Block]) -> list[Block]:
-    """The parts of span that no block of held has; held is sorted."""
+    """Return the parts of span that are in no block of held, which is sorted."""
     gaps, at = [], span.first
     for block in held:
         if at < min(block.first, span.last + 1):

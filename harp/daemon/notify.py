@@ -8,7 +8,7 @@ import time
 
 
 def notify(*lines: str) -> None:
-    """Sends the lines to whoever started us and wants to know; nobody there is no error."""
+    """Send the lines to the service manager; nothing happens without one."""
     where = os.environ.get("NOTIFY_SOCKET", "")
     if not where:
         return
@@ -20,22 +20,22 @@ def notify(*lines: str) -> None:
 
 
 def ready(status: str) -> None:
-    """harpd serves."""
+    """Report that harpd serves."""
     notify("READY=1", f"STATUS={status}", f"MAINPID={os.getpid()}")
 
 
 def reloading() -> None:
-    """A reload begins; ready() ends it."""
+    """Report the begin of a reload; ready() ends it."""
     notify("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
 
 
 def stopping() -> None:
-    """harpd ends."""
+    """Report that harpd ends."""
     notify("STOPPING=1")
 
 
 def watchdog_period_s() -> float | None:
-    """How often systemd wants to hear of us, halved; None when it does not."""
+    """Return half of systemd's watchdog interval; None without a watchdog."""
     usec, pid = os.environ.get("WATCHDOG_USEC", ""), os.environ.get("WATCHDOG_PID", "")
     if not usec.isdecimal() or int(usec) == 0 or (pid.isdecimal() and int(pid) != os.getpid()):
         return None
@@ -43,5 +43,5 @@ def watchdog_period_s() -> float | None:
 
 
 def alive() -> None:
-    """The watchdog's due."""
+    """Reset the watchdog."""
     notify("WATCHDOG=1")

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who is at the other end of a Unix socket: process, user, groups, and a pidfd that knows its
-end."""
+"""The process at the other end of a Unix socket: user, groups, capabilities, and a pidfd."""
 
 import contextlib
 import errno
@@ -17,8 +16,8 @@ from harp.daemon.table import Owner
 from harp.waiting import readable
 from harp.words import printable
 
-# linux/socket.h of 6.5; Python 3.11 and Debian 12's headers don't have it. The number is the same
-# on all architectures that HARP builds for (asm-generic/socket.h).
+# linux/socket.h of 6.5; Python 3.11 and Debian 12's headers lack it. The number is the same on all
+# architectures that HARP builds for (asm-generic/socket.h).
 SO_PEERPIDFD = 77
 SO_PEERGROUPS = 59
 _UCRED = struct.Struct("3i")
@@ -27,44 +26,46 @@ _CAPABILITY_SETS = ("CapBnd", "CapPrm", "CapInh")
 _THREADS_MAX = 4096  # of one process
 _HOST_THREADS_MAX = 1 << 18
 _NS_GET_USERNS = 0xB701  # linux/nsfs.h
-_GROUPS_BYTES = 1024  # the most that Python's getsockopt() takes: 256 groups
+_GROUPS_BYTES = 1024  # the most that Python's getsockopt() returns: 256 groups
 
 
 class PeerGoneError(Exception):
-    """The process ended before it could be looked at."""
+    """The process ended before it could be examined."""
 
 
 @dataclass
 class Peer:
-    """A process that connected. The pidfd is ours to close."""
+    """A process that connected. The owner of this object closes the pidfd."""
 
     owner: Owner
     gids: frozenset[int]
     pidfd: int
     name: str = ""
-    # What connected() could not find out; for the log.
+    # What connected() could not read; for the log.
     notes: list[str] = field(default_factory=list)
 
     def close(self) -> None:
-        """Closes the pidfd. Safe twice."""
+        """Close the pidfd. May be called twice."""
         if self.pidfd >= 0:
             os.close(self.pidfd)
         self.pidfd = -1
 
 
 def start_ticks(pid: int, proc: Path = Path("/proc")) -> int:
-    """When the process began, in clock ticks since boot (field 22 of stat); PeerGoneError."""
+    """Return the start time of the process in clock ticks since boot (field 22 of stat);
+    PeerGoneError.
+    """
     try:
         stat = (proc / str(pid) / "stat").read_bytes()
     except OSError as error:
         raise PeerGoneError(f"process {pid}: {error.strerror}") from error
-    # The name in parentheses may hold anything, parentheses too.
+    # The name in parentheses may contain parentheses.
     fields = stat.rpartition(b")")[2].split()
     return int(fields[19])
 
 
 def command_name(pid: int, proc: Path = procfs.PROC) -> str:
-    """The process's short name, for people; empty when it is gone."""
+    """Return the process's short name, for people; empty after its end."""
     try:
         raw = (proc / str(pid) / "comm").read_bytes()
     except OSError:
@@ -73,26 +74,26 @@ def command_name(pid: int, proc: Path = procfs.PROC) -> str:
 
 
 def allowed_cpus(pid: int, proc: Path = procfs.PROC) -> set[int]:
-    """The processors it may run on; none when it is gone."""
-    from harp.nicprep import ranges  # with pyroute2, which harpctl's clients do without
+    """Return the processors that it may run on; none after its end."""
+    from harp.nicprep import ranges  # imported late: pyroute2 needs it, harpctl's clients do not
 
     return ranges.parse(procfs.status_field(pid, "Cpus_allowed_list", proc))
 
 
 def capabilities(pid: int) -> int:
-    """Its effective capabilities, as bits; none when it is gone."""
+    """Return its effective capabilities, as bits; none after its end."""
     return int(procfs.status_field(pid, "CapEff") or "0", 16)
 
 
 def network_admin_elsewhere(pid: int, proc: Path = procfs.PROC) -> str:
-    """Why a process of another network namespace than ours may have CAP_NET_ADMIN over ours; empty:
-    it is of ours, or may not.
+    """Return why a process of another network namespace may have CAP_NET_ADMIN over ours; empty: it
+    shares ours, or may not.
 
-    A process can have what is permitted to it, or inheritable, or in its bounding set (by a
+    A process can have permitted capabilities, inheritable ones, and those of its bounding set (by a
     program's file capabilities); each of its threads has sets of its own. A lessee can pass its
     sockets on, so every process counts that shares its network namespace, or a PID namespace of it
-    or its parents which is not harpd's. What can't be looked at counts as the capability. Takes as
-    long as a look at every thread of the host: for a worker.
+    or its parents which is not harpd's. What can't be read counts as the capability. This takes as
+    long as reading every thread of the host, so it runs in a worker.
     """
     try:
         network = _namespace(proc / str(pid), "net")
@@ -119,7 +120,7 @@ def network_admin_elsewhere(pid: int, proc: Path = procfs.PROC) -> str:
 
 
 def _pid_namespaces(pid: int, proc: Path) -> set[tuple[int, int]]:
-    """Those of a process and its parents, up to harpd's."""
+    """Return the PID namespaces of a process and its parents, up to harpd's."""
     found: set[tuple[int, int]] = set()
     own = _namespace(proc / "self", "pid")
     while pid and (namespace := _namespace(proc / str(pid), "pid")) != own:
@@ -131,8 +132,9 @@ def _pid_namespaces(pid: int, proc: Path) -> set[tuple[int, int]]:
 def _neighbors(
     network: tuple[int, int], pid_namespaces: set[tuple[int, int]], proc: Path
 ) -> Iterator[int]:
-    """Processes of one of these PID namespaces, or with a thread in the network namespace. The
-    first thread may have ended, and then has no network namespace. OSError."""
+    """Yield processes of one of these PID namespaces, or with a thread in the network namespace.
+    The first thread may have ended, and then has no network namespace. OSError.
+    """
     threads = 0
     for process in proc.iterdir():
         if not process.name.isdigit():
@@ -157,15 +159,17 @@ def _neighbors(
 
 
 def _is_above(pid: int, proc: Path) -> bool:
-    """Is an unreadable process of harpd's PID namespace, and beyond CAP_SYS_PTRACE of harpd's? Then
-    it belongs to a user namespace above harpd's, or a security module guards it: no container."""
+    """Tell whether an unreadable process shares harpd's PID namespace, and even harpd's
+    CAP_SYS_PTRACE does not open it. Then it belongs to a user namespace above harpd's, or a
+    security module protects it: it is no container.
+    """
     levels = procfs.status_field(pid, "NSpid", proc).split()
     return len(levels) == 1 and bool(capabilities(os.getpid()) >> _CAP_SYS_PTRACE & 1)
 
 
 def _may_administer(pid: int, proc: Path) -> str:
     own_user = _namespace(proc / "self", "user")
-    # One that harpd can look into and that is not its own is beneath it.
+    # A process that harpd can read and that has another namespace is below it.
     if _namespace(proc / str(pid), "user") != own_user and _network_owner(proc) == own_user:
         return ""
     tasks = [task.name for task in (proc / str(pid) / "task").iterdir()]
@@ -187,12 +191,11 @@ def _namespace(process: Path, kind: str) -> tuple[int, int]:
 
 
 def _network_owner(proc: Path) -> tuple[int, int]:
-    """The user namespace that our network namespace belongs to: capabilities over it are what
-    counts."""
+    """Return the user namespace that owns our network namespace: capabilities in it count."""
     with (proc / "self/ns/net").open("rb") as network:
         try:
             owner = fcntl.ioctl(network, _NS_GET_USERNS)
-        except PermissionError:  # one above ours: nobody here has any
+        except PermissionError:  # a namespace above ours: no process here has capabilities in it
             return _namespace(proc / "self", "user")
     try:
         found = os.fstat(owner)
@@ -202,12 +205,12 @@ def _network_owner(proc: Path) -> tuple[int, int]:
 
 
 def ended(pidfd: int) -> bool:
-    """Is the process of a pidfd dead?"""
+    """Tell whether the process of a pidfd is dead."""
     return bool(readable([pidfd], 0))
 
 
 def pidfd_pid(pidfd: int) -> int:
-    """The process that a pidfd stands for, in our pid namespace; -1 dead, 0 not visible here."""
+    """Return the process of a pidfd, in our PID namespace; -1 dead, 0 not visible here."""
     for line in Path(f"/proc/self/fdinfo/{pidfd}").read_text().splitlines():
         name, _, value = line.partition(":")
         if name == "Pid":
@@ -219,7 +222,7 @@ def _peer_pidfd(connection: socket.socket, pid: int) -> int:
     try:
         return connection.getsockopt(socket.SOL_SOCKET, SO_PEERPIDFD)
     except OSError as error:
-        # Only before 6.5: else it means that the process is dead, and its number may be another's.
+        # Only before 6.5: else it means that the process is dead, and another may have its number.
         if error.errno != errno.ENOPROTOOPT:
             raise PeerGoneError(f"process {pid}: {error.strerror}") from error
         try:
@@ -238,13 +241,13 @@ def _groups(connection: socket.socket, gid: int, notes: list[str]) -> frozenset[
 
 
 def connected_uid(connection: socket.socket) -> int:
-    """The user at the other end; nothing else is looked at."""
+    """Return the user at the other end, without examining anything else."""
     raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
     return int(_UCRED.unpack(raw)[1]) & 0xFFFFFFFF
 
 
 def connected(connection: socket.socket) -> Peer:
-    """The process that connected; PeerGoneError when it has ended already."""
+    """Return the process that connected; PeerGoneError if it has ended."""
     raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
     pid, uid, gid = _UCRED.unpack(raw)
     if pid <= 0:
@@ -253,7 +256,7 @@ def connected(connection: socket.socket) -> Peer:
     pidfd = _peer_pidfd(connection, pid)
     try:
         owner = Owner(pid, start_ticks(pid), uid & 0xFFFFFFFF)
-        # Asked after the start time was read: it is the same process's then.
+        # Read after the start time, so that it belongs to the same process.
         if pidfd_pid(pidfd) != pid:
             raise PeerGoneError(f"process {pid} has ended")
         return Peer(owner, _groups(connection, gid, notes), pidfd, command_name(pid), notes)
@@ -263,8 +266,7 @@ def connected(connection: socket.socket) -> Peer:
 
 
 def reopen(owner: Owner) -> int:
-    """A pidfd of a process known from before; PeerGoneError when it has ended or is another by
-    now."""
+    """Open a pidfd of a known process; PeerGoneError if it has ended, or its number was reused."""
     try:
         pidfd = os.pidfd_open(owner.pid)
     except OSError as error:
@@ -279,7 +281,7 @@ def reopen(owner: Owner) -> int:
 
 
 def lives(owner: Owner) -> bool:
-    """Is the process still there, and the same?"""
+    """Tell whether the process still exists, and is the same."""
     try:
         os.close(reopen(owner))
     except PeerGoneError:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A NIC's ports, cut into blocks: one block a lease, and a rest before the next one gets it.
+"""A NIC's ports, in blocks: one block per lease, and a quarantine after it.
 
-A block that comes back rests, because packets to the dead owner's connections are still under way
-and its peers may still be sending: they must meet the kernel's RST, not somebody else's stack.
+A returned block is quarantined, because packets to the dead owner's connections are still on the
+way and its peers may still be sending. They must get the kernel's RST, not reach another stack.
 """
 
 from collections.abc import Iterable, Iterator
@@ -27,18 +27,19 @@ class Block:
         return f"{self.first}-{self.last}"
 
     def overlaps(self, other: "Block") -> bool:
-        """Has a port in common with other."""
+        """Tell whether it has a port in common with other."""
         return self.first <= other.last and other.first <= self.last
 
 
 def block_size(ports: int, queues: int) -> int:
-    """The ports of one lease when nothing is said: two blocks for each queue, so that all queues
-    can be leased again while the blocks before rest."""
+    """Return the default number of ports of a lease: two blocks for each queue, so that all queues
+    can be leased again during the quarantine of the previous blocks.
+    """
     return max(1, min(BLOCK_MAX, ports // (2 * max(1, queues))))
 
 
 class PortBlocks:
-    """Which blocks are held, which rest until when."""
+    """Which blocks are held, and which are in quarantine until when."""
 
     def __init__(self, span: Block, size: int, rest_s: float) -> None:
         if size < 1:
@@ -52,7 +53,7 @@ class PortBlocks:
         self._next = span.first
 
     def _cut(self) -> Iterator[Block]:
-        """All blocks, from where the last was taken onwards: the longest unused come first."""
+        """Yield all blocks after the last one that was taken: the longest unused first."""
         starts = range(self.span.first, self.span.last - self.size + 2, self.size)
         later = [start for start in starts if start >= self._next]
         earlier = [start for start in starts if start < self._next]
@@ -60,12 +61,13 @@ class PortBlocks:
             yield Block(start, start + self.size - 1)
 
     def wake(self, now_s: float) -> None:
-        """Ends the rests that are over."""
+        """End the quarantines that are over."""
         self.resting = {block: until for block, until in self.resting.items() if until > now_s}
         self._rested_by = {b: uid for b, uid in self._rested_by.items() if b in self.resting}
 
     def take(self, now_s: float, in_use: Iterable[int] = ()) -> Block | None:
-        """A block for a new lease; None when none is free. in_use: ports of the kernel's sockets.
+        """Take a block for a new lease; None if none is free. in_use: ports of the kernel's
+        sockets.
 
         The cost grows with the ports and the blocks, not with their product.
         """
@@ -84,9 +86,9 @@ class PortBlocks:
         return None
 
     def claim(self, block: Block) -> bool:
-        """Holds the block of a lease that is already there; False when another one overlaps it.
+        """Hold the block of an existing lease; False if another one overlaps it.
 
-        It may have another size than ours: harpd was restarted with other settings.
+        Its size may differ from ours, after a restart with other settings.
         """
         if any(block.overlaps(other) for other in self.held):
             return False
@@ -94,26 +96,27 @@ class PortBlocks:
         return True
 
     def give_back(self, block: Block, now_s: float, rest: bool = True, uid: int = 0) -> None:
-        """The lease of a user (uid) is over; rest is False when nobody ever used the block."""
+        """Return the block of a user's (uid) lease; rest is False if the block was never used."""
         self.held.remove(block)
         if rest and self.rest_s > 0:
             self.resting[block] = now_s + self.rest_s
             self._rested_by[block] = uid
 
     def used_up(self, uid: int, queues: int, now_s: float) -> bool:
-        """Does so much rest on this user's account that others, who want their queues too, would
-        find nothing?"""
+        """Tell whether so many blocks are in quarantine because of this user that others would find
+        none.
+        """
         self.wake(now_s)
         count = (self.span.last - self.span.first + 1) // self.size
         share = max(count - queues, (count + 1) // 2)
         return sum(by == uid for by in self._rested_by.values()) >= share
 
     def lie_down(self, block: Block, until_s: float) -> None:
-        """A block that rested before a restart goes on resting."""
+        """Continue a quarantine from before a restart."""
         if not any(block.overlaps(other) for other in self.held):
             self.resting[block] = until_s
 
     def free_in_s(self, now_s: float) -> float | None:
-        """When the first rest ends; None when nothing rests."""
+        """Return when the first quarantine ends; None without any."""
         self.wake(now_s)
         return min(self.resting.values()) - now_s if self.resting else None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The documents that harpctl asks for: what harpd is, which NICs it has, who has instances."""
+"""Documents for harpctl: harpd's state, its NICs, its leases."""
 
 import os
 import time
@@ -15,7 +15,7 @@ from harp.daemon.table import Lease, QueueState
 
 
 def instance(lease: Lease) -> dict[str, Any]:
-    """One lease."""
+    """Return one lease."""
     return {
         "lease_id": f"{lease.lease_id:016x}",
         "ifname": lease.ifname,
@@ -38,13 +38,13 @@ def instance(lease: Lease) -> dict[str, Any]:
 
 
 def config(settings: Settings) -> dict[str, Any]:
-    """The settings in force, as `harpctl config show -o json` has them."""
+    """Return the settings in force, in the form of `harpctl config show -o json`."""
     assert isinstance(settings.source, Config), "harpd was given no file's settings"
     return report.document(settings.source)
 
 
 def instances(leasing: Leasing) -> dict[str, Any]:
-    """All leases, by NIC and queue."""
+    """Return all leases, by NIC and queue."""
     leases = sorted(leasing.table.leases.values(), key=lambda each: (each.ifname, each.queue))
     return {"instances": [instance(lease) for lease in leases]}
 
@@ -61,7 +61,7 @@ def _verdicts(nic: Nic) -> dict[str, int]:
 
 
 def nic(each: Nic, leasing: Leasing) -> dict[str, Any]:
-    """One NIC."""
+    """Return one NIC."""
     table = leasing.table.nics.get(each.ifname)
     link, hardware = each.link, each.hardware
     leasing.nics.look_at_queues(each)
@@ -101,7 +101,7 @@ def nic(each: Nic, leasing: Leasing) -> dict[str, Any]:
 
 
 def status(leasing: Leasing, since_s: float, extra: dict[str, Any]) -> dict[str, Any]:
-    """harpd as a whole."""
+    """Return harpd as a whole."""
     return {
         "daemon": "harpd",
         "version": __version__,

@@ -1,16 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which queues of a NIC HARP's packets reach: the conclusion that all land on one.
+"""Detects that a NIC puts all of HARP's packets on one queue.
 
-Some NICs and clouds put everything on one receive queue, whatever ethtool says. A stack on another
-queue hears nothing, so its lease is of no use. harpd concludes that from the XDP program's counts,
-conservatively: many packets were dropped because they were another queue's, of several flows that
-the other end answered, and not one packet of HARP's ever came to a second queue. One that does
-takes it back.
+Some NICs and clouds do so, whatever ethtool says. A stack on another queue receives nothing, so its
+lease is useless. harpd concludes that from the XDP program's counters, conservatively: many packets
+of several flows were dropped because they were another queue's, they were replies, and no packet of
+HARP's came to a second queue. One such packet reverts the conclusion.
 
-Only TCP segments with the ACK bit count: the other end answers what a stack here has sent. A SYN or
-a UDP packet, which any host can send to a listening port, is no evidence. The XDP program knows no
-sequence numbers. So a host that forges answers of eight flows, all on one queue, before any other
-packet of HARP's has come to a second one, can still cause the conclusion.
+Only TCP segments with the ACK bit count, because they answer what a stack here has sent. A SYN or a
+UDP packet, which any host can send to a listening port, is no evidence. The XDP program does not
+check sequence numbers. So a host that forges replies of eight flows, all on one queue, before any
+other packet of HARP's came to a second one, can still cause the conclusion.
 """
 
 from collections.abc import Sequence
@@ -22,14 +21,14 @@ FLOWS_MIN = 8
 
 @dataclass(frozen=True)
 class OneQueue:
-    """Everything lands on this queue; what was seen."""
+    """All packets arrive on this queue; with the counters."""
 
     queue: int
     mismatches: int
     flows: int
 
     def words(self, ifname: str) -> str:
-        """One line: what was seen and what to do."""
+        """Return one line: evidence and remedy."""
         return (
             f"{ifname}: the NIC puts all of HARP's packets on queue {self.queue} "
             f"({self.mismatches} answers to {self.flows} flows or more of other queues were "
@@ -40,7 +39,7 @@ class OneQueue:
 
 
 def conclude(arrivals: Sequence[tuple[int, int, int]]) -> OneQueue | None:
-    """Of the steering program's arrivals() of all queues: None while nothing can be said."""
+    """Evaluate the XDP program's arrivals() of all queues: None without enough evidence."""
     used = [queue for queue, (packets, _, _) in enumerate(arrivals) if packets]
     if len(arrivals) < 2 or len(used) != 1:
         return None

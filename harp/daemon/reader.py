@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """harpd's side of the process that reads users' statistics (harp.stats.reader).
 
-The process is started by the first request, and again by a later one if it has died; it ends with
-harpd. Requests are a worker's or another thread's, never the loop's: they wait for the answer.
+The first request starts the process, and a later one starts it again if it died. It ends with
+harpd. Requests come from workers or other threads, never from the loop: they wait for the answer.
 """
 
 import contextlib
@@ -24,16 +24,16 @@ COMMAND = (sys.executable, "-P", "-m", "harp.stats.reader")
 START_S = 20.0  # it imports numpy, and the host may be loaded
 END_S = 5.0
 ANSWER_S = 60.0  # a document of 128 MiB
-RESTART_S = 1.0  # it is started at most so often
+RESTART_S = 1.0  # shortest time between two starts
 _ANSWER_BYTES_MAX = 4096
 
 
 class ReaderError(HarpError):
-    """The process did not answer; one line says why."""
+    """The process did not answer; one line with the reason."""
 
 
 class Reader:
-    """One such process. By any thread; one request at a time."""
+    """A reader process. Any thread may use it; one request at a time."""
 
     def __init__(self, command: Sequence[str] = COMMAND) -> None:
         self._command = list(command)
@@ -45,12 +45,14 @@ class Reader:
 
     @property
     def pid(self) -> int:
-        """Of the process; 0: there is none."""
+        """Return the process's number; 0: there is none."""
         process = self._process
         return process.pid if process is not None else 0
 
     def ask(self, request: dict[str, Any], more: Any = None, limit_s: float = ANSWER_S) -> int:
-        """The answer: a memfd, the caller's. more: what is too long for a message. ReaderError."""
+        """Return the answer: a memfd that the caller owns. more: data that does not fit in a
+        message. ReaderError.
+        """
         with self._lock:
             connection = self._connected()
             try:
@@ -78,7 +80,7 @@ class Reader:
         raise ReaderError(f"the reader of statistics: {said.decode(errors='replace')}")
 
     def _connected(self) -> socket.socket:
-        """The connection to a process that lives, which may have to be started."""
+        """Return the connection to a living process, starting one if needed."""
         if self._connection is not None:
             return self._connection
         if self._closed:
@@ -116,7 +118,9 @@ class Reader:
         return here
 
     def _hang_up(self) -> None:
-        """The process ends by itself then. harpd has no CAP_KILL, and the process another user."""
+        """Close the connection, which ends the process. harpd has no CAP_KILL, and the process has
+        another user.
+        """
         connection = self._connection
         if connection is not None:
             with contextlib.suppress(OSError):  # it has ended
@@ -134,7 +138,7 @@ class Reader:
         self._connection = self._process = None
 
     def close(self) -> None:
-        """Ends the process, and a request that is under way in another thread. Safe twice."""
+        """End the process, and a request in progress in another thread. May be called twice."""
         self._closed = True
         self._hang_up()
         with self._lock:

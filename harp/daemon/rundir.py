@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""harpd's directory: one harpd at a time, its socket, its mounts. What goes wrong is one line."""
+"""harpd's directory: one harpd at a time, its socket, its mounts. Every error is one line."""
 
 import contextlib
 import ctypes
@@ -15,9 +15,8 @@ from harp.daemon.access import group_number
 from harp.daemon.settings import Settings
 from harp.errors import Exit, HarpError
 
-_MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_BIND = 2, 4, 8, 4096
-_CLONE_NEWNET = 0x40000000
-_UMOUNT_NOFOLLOW, _MNT_DETACH = 8, 2
+_MS_NOSUID, _MS_NODEV, _MS_NOEXEC = 2, 4, 8
+_UMOUNT_NOFOLLOW = 8
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -27,7 +26,7 @@ def _privilege(run_dir: Path) -> HarpError:
 
 
 def prepare(run_dir: Path) -> None:
-    """Makes the directory: the socket in it is for others, nothing else is."""
+    """Make the directory: others may access only the socket in it."""
     try:
         run_dir.mkdir(mode=0o755, parents=True, exist_ok=True)
     except OSError as error:
@@ -47,7 +46,7 @@ def prepare(run_dir: Path) -> None:
 
 
 def check(run_dir: Path) -> None:
-    """HarpError when others could put a socket or a state of theirs in it."""
+    """Raise HarpError if others could put a socket or a state file in it."""
     try:
         files.check_trusted(run_dir)
     except files.UntrustedError as error:
@@ -57,7 +56,7 @@ def check(run_dir: Path) -> None:
 
 
 def lock(run_dir: Path) -> int:
-    """Takes the directory for this harpd; the descriptor holds it for as long as it is open."""
+    """Lock the directory for this harpd; the open descriptor holds the lock."""
     fd = os.open(run_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -75,7 +74,7 @@ def lock(run_dir: Path) -> int:
 # The socket.
 #
 def answers(path: Path) -> bool:
-    """Does somebody listen there?"""
+    """Tell whether a program listens there."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
         probe.settimeout(1)
         try:
@@ -83,13 +82,13 @@ def answers(path: Path) -> bool:
         except (ConnectionRefusedError, FileNotFoundError):
             return False
         except OSError as error:
-            # A stream or datagram socket is alive if it is somebody's of another type.
+            # An error about the type means that a socket of another type is alive.
             return error.errno != errno.ECONNREFUSED
     return True
 
 
 def _clear(path: Path) -> str:
-    """Makes room for the socket; what it removed, in words. HarpError when it is not ours."""
+    """Make room for the socket; return what was removed. HarpError if it is not ours."""
     try:
         found = path.lstat()
     except FileNotFoundError:
@@ -109,7 +108,7 @@ def _clear(path: Path) -> str:
 
 
 def listen(settings: Settings, backlog: int) -> tuple[socket.socket, str]:
-    """The listening socket with its permissions, and what was in its way."""
+    """Return the listening socket with its permissions, and what was removed."""
     path = settings.socket_path
     gid = -1
     if settings.socket_group:
@@ -123,7 +122,7 @@ def listen(settings: Settings, backlog: int) -> tuple[socket.socket, str]:
     removed = _clear(path)
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
     try:
-        # Nobody connects before the permissions are what they must be.
+        # No client may connect before the permissions are set.
         before = os.umask(0o177)
         try:
             sock.bind(str(path))
@@ -144,11 +143,11 @@ def listen(settings: Settings, backlog: int) -> tuple[socket.socket, str]:
 
 
 # --------------------------------------------------------------------------------------------------
-# What is mounted here, and outlives harpd: a bpffs for what is pinned, and a network namespace for
-# the other ends of devices beside interfaces (dataplane/xdp/xdp_pin.c).
+# The BPF file system that is mounted here and outlives harpd. Programs, links and maps are pinned
+# in it (dataplane/xdp/xdp_pin.c).
 #
 def is_mounted(path: Path, kind: str, mountinfo: Path = Path("/proc/self/mountinfo")) -> bool:
-    """Is a file system of that kind mounted there?"""
+    """Tell whether a file system of that type is mounted there."""
     wanted = str(path.resolve())
     for line in mountinfo.read_text().splitlines():
         mount, _, rest = line.partition(" - ")
@@ -166,23 +165,24 @@ def _mount(source: str, path: Path, kind: str | None, flags: int, data: str | No
 
 
 def mount_bpffs(path: Path) -> None:
-    """Mounts one there, for root alone, unless one is; OSError."""
+    """Mount one there, for root alone, unless one is; OSError."""
     path.mkdir(mode=0o700, exist_ok=True)
     if not is_mounted(path, "bpf"):
         _mount("bpf", path, "bpf", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC, "mode=0700")
 
 
 def pinned(path: Path) -> list[Path]:
-    """What is pinned in the BPF file system there, a directory each."""
+    """Return the directories of pins in the BPF file system there."""
     return sorted(each for each in path.iterdir() if each.is_dir()) if path.is_dir() else []
 
 
 def unmount(pins: Path) -> None:
-    """Unmounts and removes the BPF file system, if nothing is pinned there any more. A mount of
-    another mount namespace (conf/harpd.service) stays."""
+    """Unmount and remove the BPF file system if nothing is pinned in it. A mount of another mount
+    namespace (conf/harpd.service) stays.
+    """
     with contextlib.suppress(OSError):
         if is_mounted(pins, "bpf"):
-            # The kernel's own files there (maps.debug) are none of ours.
+            # The kernel's own files there (maps.debug) do not count.
             if pinned(pins):
                 return
             _libc.umount2(os.fsencode(pins), _UMOUNT_NOFOLLOW)

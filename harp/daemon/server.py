@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""harpd's socket: who connects, what they may cost, one question and one answer at a time.
+"""harpd's socket: clients, their limits, one request and one answer at a time.
 
-A client is never waited for. Until it has taken its answer nothing more is read from it; what it
-sends meanwhile fills its own socket's buffer and then makes it wait. A client that speaks
-nonsense, passes descriptors, does not say hello or does not take its answer in time is closed,
-with a line in the log (at most a few a second). So it costs one connection, one message in and two
-out, whatever it does: an answer, and news that it has asked to be told (watching.py). While there
-is no place left, who has not said hello makes room for the next.
+harpd never waits for a client. It reads nothing more from a client until that has taken its answer;
+what the client sends meanwhile fills its own socket's buffer and then blocks it. A client that
+sends invalid messages, passes descriptors, does not say hello or does not take its answer in time
+is closed, with a line in the log (at most a few a second). So a client costs at most one
+connection, one message in and two out: an answer, and a notification that it asked for
+(watching.py). When no connection is free, a client that has not said hello is closed for the next
+one.
 """
 
 import contextlib
@@ -28,41 +29,41 @@ log = logging.getLogger("harpd")
 HELLO_S, TAKE_S = 10.0, 10.0
 CLIENT_PER_S, CLIENT_BURST = 20.0, 100.0
 USER_PER_S, USER_BURST = 200.0, 400.0
-# A request that is refused costs as much as so many more messages: asking again and again for what
-# is not there must not take harpd's time from others.
+# A refused request costs this many more messages, because repeated requests for something that is
+# not available must not take harpd's time from others.
 REFUSED_TOKENS = 5.0
 COMPLAINTS_PER_S, COMPLAINTS_BURST = 2.0, 20.0
 CONNECTIONS_MAX = 1024
-# A new connection costs a look at the process; who makes them faster is hung up on unseen.
+# A new connection costs an examination of the process; faster ones are closed unseen.
 CONNECTS_PER_S, CONNECTS_BURST = 100.0, 500.0
 ACCEPTS_PER_TURN = 64
 BACKLOG = 4096
 ACCEPT_PAUSE_S = 0.1
-UNREAD_MAX = 16  # messages that are looked for before a last word
+UNREAD_MAX = 16  # messages that are read before a final message
 SEND_SMALL = 2048  # bytes of a message that fits the smallest send buffer
 
 
 def last_word(sock: socket.socket, error: int, why: str) -> None:
-    """REFUSED that answers no question, before harpd hangs up."""
+    """Send REFUSED, which answers no request, and close."""
     with contextlib.suppress(OSError):
-        # What is left unread would come to the client before it, as a reset.
+        # Unread messages would reach the client first, as a reset.
         for _ in range(UNREAD_MAX):
             if not sock.recv(1, socket.MSG_DONTWAIT):
                 break
-    with contextlib.suppress(OSError):  # it gets end-of-file
+    with contextlib.suppress(OSError):  # the client gets end-of-file
         sock.send(_host.pack_refused(0, error, why), socket.MSG_DONTWAIT)
 
 
 @dataclass
 class Reply:
-    """One answer. The descriptors stay the caller's; done(arrived) is called exactly once."""
+    """One answer. The caller keeps the descriptors; done(arrived) is called exactly once."""
 
     payload: bytes
     fds: list[int] = field(default_factory=list)
     done: Callable[[bool], None] = lambda _arrived: None
 
 
-# What handles a client's messages: reads one, calls client.reply() now or later.
+# Handles a client's messages: reads one, calls client.reply() now or later.
 Handler = Callable[["Client", _host.Message], None]
 
 
@@ -71,15 +72,15 @@ class Client:
 
     def __init__(self, server: "Server", sock: socket.socket, who: Peer) -> None:
         self._server, self._sock, self.peer = server, sock, who
-        # The least there is: answers that nobody takes, each with descriptors, don't pile up.
+        # The smallest buffer, so that answers with descriptors do not accumulate.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 0)
-        self.name = ""  # as HELLO says; empty before it
+        self.name = ""  # version in HELLO; empty before it
         self.open = True
-        # What the client has not taken: an answer, and a message that it did not ask for, at most.
+        # Not yet sent: at most one answer and one notification.
         self._pending: deque[Reply] = deque()
         self._answer: Reply | None = None
         self._busy = False
-        # Gives the next message that the client did not ask for, while it takes them; see tell().
+        # Returns the client's next notification; see tell().
         self.news: Callable[[], bytes | None] | None = None
         self.closed: Callable[[], None] = lambda: None
         self._bucket = Bucket(CLIENT_PER_S, CLIENT_BURST)
@@ -101,7 +102,7 @@ class Client:
         self.hang_up(errno.ETIMEDOUT, f"it said nothing for {HELLO_S:.0f} s")
 
     def greeted(self, name: str) -> None:
-        """HELLO came: from now on it may be silent."""
+        """HELLO arrived: from now on the client may be silent."""
         self.name = name or "(unnamed)"
         self._server.has_spoken(self)
         self._cancel_timer()
@@ -119,7 +120,7 @@ class Client:
             self._server.loop.after(wait_s, self._resume)
             return
         try:
-            # No room for ancillary data: the kernel drops descriptors and says so.
+            # No room for ancillary data: the kernel drops descriptors and reports that.
             raw, _, flags, _ = self._sock.recvmsg(_host.MESSAGE_MAX + 1, 0)
         except BlockingIOError:
             return
@@ -150,7 +151,7 @@ class Client:
         self._server.handler(self, message)
 
     def charge_refusal(self) -> None:
-        """A request of this client was refused: its next ones, and its user's, come later."""
+        """A request was refused: delay the next ones of this client and its user."""
         now_s = self._server.loop.now_s()
         self._bucket.charge(REFUSED_TOKENS, now_s)
         self._server.buckets.charge(self.peer.owner.uid, REFUSED_TOKENS, now_s)
@@ -158,7 +159,7 @@ class Client:
     # ---- out ----
 
     def reply(self, reply: Reply) -> None:
-        """Sends an answer, now if the client takes it, else when it does, else never."""
+        """Send an answer now, when the client takes it, or never."""
         if not self.open or self._answer is not None:
             reply.done(False)
             return
@@ -166,7 +167,7 @@ class Client:
         self._put(reply)
 
     def tell(self) -> None:
-        """There is news: it is sent, message by message, as fast as the client takes it."""
+        """Send notifications, message by message, as fast as the client takes them."""
         if self.open and not self._pending:
             self._put_news()
 
@@ -200,7 +201,7 @@ class Client:
             self._sent(reply)
 
     def _sent(self, reply: Reply) -> None:
-        if self.name:  # until HELLO came, the timer is HELLO's
+        if self.name:  # until HELLO arrives, the timer is HELLO's
             self._cancel_timer()
         self._pending.popleft()
         if reply is self._answer:
@@ -226,20 +227,21 @@ class Client:
     # ---- end ----
 
     def hand_over(self) -> tuple[int, bool] | None:
-        """The connection for the harpd after this one, and whether it was greeted; None when an
-        answer is stuck, or it takes news, which it asks the next harpd for."""
+        """Return the connection for the next harpd, and whether it said hello; None if an answer is
+        pending, or it takes notifications, which it requests again from the next harpd.
+        """
         if self._pending or self._busy or self.news is not None:
             return None
         return os.dup(self._sock.fileno()), bool(self.name)
 
     def hang_up(self, error: int, why: str) -> None:
-        """close(), on one that may mean well, and is told."""
+        """close() with a message to a well-behaved client."""
         if not self._pending:
             last_word(self._sock, error, f"process {self.peer.owner.pid}: {why}")
         self.close(why)
 
     def close(self, why: str) -> None:
-        """Ends the connection; leases are the process's and stay. why: empty when it is no news."""
+        """Close the connection; leases belong to the process and stay. why: empty logs nothing."""
         if not self.open:
             return
         self.open = False
@@ -266,7 +268,8 @@ class Server:
         self.connections = Connections(connections_possible(CONNECTIONS_MAX), per_uid_max)
         self._connects = Buckets(CONNECTS_PER_S, CONNECTS_BURST)
         self.clients: set[Client] = set()
-        self._silent: dict[int, dict[Client, None]] = {}  # by user: no HELLO yet, the oldest first
+        # by user: connections without HELLO, the oldest first
+        self._silent: dict[int, dict[Client, None]] = {}
         self._complaints = Bucket(COMPLAINTS_PER_S, COMPLAINTS_BURST)
         self._unsaid = 0
         listening.setblocking(False)
@@ -276,14 +279,14 @@ class Server:
         self.loop.watch(self._listening.fileno(), READ, self._acceptable)
 
     def _acceptable(self, _events: int) -> None:
-        # Many at once: a flood must not fill the queue in which others wait.
+        # Accept many at once: a flood must not fill the queue in which others wait.
         for _ in range(ACCEPTS_PER_TURN):
             try:
                 sock, _ = self._listening.accept()
             except (BlockingIOError, ConnectionAbortedError):
                 return
             except OSError as error:
-                # Out of descriptors or memory: those who wait, wait a moment longer.
+                # No descriptor or memory is left: waiting clients wait longer.
                 self.complain(f"accepting a connection: {error.strerror}")
                 self.loop.unwatch(self._listening.fileno())
                 self.loop.after(ACCEPT_PAUSE_S, self._accepting)
@@ -316,8 +319,10 @@ class Server:
         return client
 
     def _make_room(self, uid: int) -> bool:
-        """One more of that user's has no place: the oldest goes that has not said hello, his own if
-        it is he who has too many, else of who has the most of them. Who speaks does so at once."""
+        """Make room for one more of the user: close the oldest connection without HELLO, of this
+        user if the user's limit is reached, else of the user with the most. A client that says
+        hello in time is not affected.
+        """
         own = self.connections.has_too_many(uid)
         crowd = self._silent.get(uid) if own else max(self._silent.values(), key=len, default=None)
         if not crowd:
@@ -327,7 +332,7 @@ class Server:
         return True
 
     def has_spoken(self, client: Client) -> None:
-        """It is no place to be had any more."""
+        """The connection can no longer be closed for another one."""
         crowd = self._silent.get(client.peer.owner.uid, {})
         crowd.pop(client, None)
         if not crowd:
@@ -339,24 +344,24 @@ class Server:
             last_word(sock, errno.EUSERS, why)
 
     def hand_over(self) -> list[tuple[int, bool]]:
-        """Connections that the next harpd can go on with, as if nothing had happened."""
+        """Return the connections that the next harpd can continue."""
         found = [client.hand_over() for client in self.clients]
         return [each for each in found if each is not None]
 
     def take_over(self, fd: int, greeted: bool) -> None:
-        """A connection of the harpd before."""
+        """Take over a connection of the previous harpd."""
         client = self._admit(socket.socket(fileno=fd))
         if client is not None and greeted:
             client.greeted("")
 
     def left(self, client: Client) -> None:
-        """A client's connection is closed."""
+        """A client's connection was closed."""
         self.clients.discard(client)
         self.has_spoken(client)
         self.connections.leave(client.peer.owner.uid)
 
     def complain(self, words: str) -> None:
-        """Into the log, unless that is what somebody floods."""
+        """Log a line, within the rate limit."""
         if self._complaints.take(self.loop.now_s()) > 0:
             self._unsaid += 1
             return
@@ -366,7 +371,7 @@ class Server:
         log.warning("%s", words)
 
     def close(self) -> None:
-        """Ends all connections; the listening socket stays the caller's."""
+        """Close all connections; the caller keeps the listening socket."""
         self.loop.unwatch(self._listening.fileno())
         for client in list(self.clients):
             client.close("")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What harpd answers to each message of harp_lease.h."""
+"""Handles each message of harp_lease.h."""
 
 import errno
 import json
@@ -19,7 +19,8 @@ from harp.daemon.watching import Watching
 
 log = logging.getLogger("harpd")
 Later = Callable[[Then], None]
-# A command: who asks, its other fields -> the answer's document, or who makes it. RefusedError.
+# A command: gets the client and its other fields; returns the document, or a function that makes
+# it. RefusedError.
 Command = Callable[[Client, dict[str, Any]], dict[str, Any] | Later]
 
 
@@ -38,7 +39,7 @@ class Session:
         self._lending, self._watching = lending, watching
 
     def __call__(self, client: Client, message: Message) -> None:
-        """Handles one message; answers exactly once, or closes the connection."""
+        """Handle one message; answer exactly once, or close the connection."""
         if message.kind is not Kind.HELLO and not client.name:
             client.close("it did not say hello first")
             return
@@ -46,7 +47,7 @@ class Session:
             self._handle(client, message)
         except RefusedError as refused:
             self._refuse(client, message.serial, refused)
-        except Exception as error:  # our mistake, and no reason to let the client wait for ever
+        except Exception as error:  # a bug of harpd must not leave the client waiting
             self._failed(client, message.serial, error)
 
     def _handle(self, client: Client, message: Message) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What harpd is told: harp.toml's [daemon], [metrics] and [[nic]], in the shape that harpd uses."""
+"""harpd's settings: harp.toml's [daemon], [metrics], [[nic]] and [[dpdk]], in harpd's own types."""
 
 from dataclasses import dataclass, field
 from ipaddress import IPv4Network, IPv6Network
@@ -13,13 +13,13 @@ RUN_DIR = Path("/run/harp")
 SOCKET_NAME = "harpd.sock"
 PINS_NAME = "bpf"
 PORTS = Block(61000, 65535)
-# enum harp_xdp_mode. harpd attaches a generic program only where harp.toml asks for it.
+# enum harp_xdp_mode. harpd attaches a generic program only if harp.toml asks for it.
 XDP_GENERIC, XDP_NATIVE, XDP_NATIVE_OR_NONE = 1, 2, 3
 
 
 @dataclass(frozen=True)
 class NicSettings:
-    """One [[nic]]. xdp_mode as enum harp_xdp_mode; empty sets mean "all there are"."""
+    """One [[nic]]. xdp_mode as enum harp_xdp_mode; empty sets mean "all"."""
 
     ifname: str
     lease_queues: frozenset[int] = frozenset()
@@ -32,7 +32,7 @@ class NicSettings:
 
 @dataclass(frozen=True)
 class PortSettings:
-    """One [[dpdk]]. text: the port as harp_port_spec_parse() reads it, without queues."""
+    """One [[dpdk]]. text: the port's specification for harp_port_spec_parse(), without queues."""
 
     name: str
     device: str
@@ -41,13 +41,13 @@ class PortSettings:
     cores: tuple[int, ...] = ()
 
     def spec(self, queues: int) -> str:
-        """The text with so many queues."""
+        """Return the specification with this number of queues."""
         return f"{self.text};queues={queues}"
 
 
 @dataclass(frozen=True)
 class Settings:
-    """All of it. job: lines of NAME=VALUE for WELCOME."""
+    """All settings. job: lines of NAME=VALUE for WELCOME."""
 
     run_dir: Path = RUN_DIR
     socket: Path | None = None
@@ -68,15 +68,15 @@ class Settings:
     job: str = ""
     nics: tuple[NicSettings, ...] = ()
     dpdk: tuple[PortSettings, ...] = ()
-    # What the file said, for whoever prepares the NICs.
+    # The file's values, for the preparation of NICs.
     source: Any = field(default=None, compare=False)
 
     @property
     def socket_path(self) -> Path:
-        """Where harpd listens."""
+        """Return the path of harpd's socket."""
         return self.socket or self.run_dir / SOCKET_NAME
 
     @property
     def pins_dir(self) -> Path:
-        """harpd's bpffs."""
+        """Return the path of harpd's bpffs."""
         return self.run_dir / PINS_NAME

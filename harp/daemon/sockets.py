@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which local ports the kernel's TCP and UDP sockets have, from sock_diag(7).
+"""The local ports of the kernel's TCP and UDP sockets, from sock_diag(7).
 
-One look is four dumps (two protocols, two families). The kernel walks its tables and returns only
-sockets with ports of the range, so the cost does not depend on how many ports are tried. TCP
+One reading is four dumps (two protocols, two families). The kernel walks its tables and returns
+only sockets with ports of the range, so the cost does not depend on the number of candidates. TCP
 sockets that are bound and neither listen nor connect are listed since Linux 6.8.
 
-Looks are a worker's. At most one is under way; requests that come meanwhile share the next one.
+Readings run in a worker. At most one is in progress; requests that arrive meanwhile share the next
+one.
 """
 
 import errno
@@ -18,7 +19,7 @@ from collections.abc import Callable
 from harp.daemon.loop import Loop
 from harp.daemon.ports import Block
 
-SOCKETS_MAX = 65536  # of one dump; more in a range of at most 65535 ports are an attack
+SOCKETS_MAX = 65536  # limit of one dump; more in a range of at most 65535 ports are an attack
 TIMEOUT_S = 5.0
 _NETLINK_SOCK_DIAG = 4
 _SOCK_DIAG_BY_FAMILY = 20
@@ -35,10 +36,10 @@ _READ_BYTES = 65536
 
 
 def _filter(span: Block) -> bytes:
-    """INET_DIAG_REQ_BYTECODE: the local port is in the range, or else jump behind the end.
+    """Return INET_DIAG_REQ_BYTECODE: the local port is in the range, else jump behind the end.
 
-    Each comparison is a struct inet_diag_bc_op (code, jump if true, jump if false) and a second
-    one whose last field is the port.
+    Each comparison is a struct inet_diag_bc_op (code, jump if true, jump if false) and a second one
+    whose last field is the port.
     """
     at_least, at_most = 2, 3  # INET_DIAG_BC_S_GE, INET_DIAG_BC_S_LE
     code = struct.pack("=BBHBBH", at_least, 8, 20, 0, 0, span.first)
@@ -47,7 +48,7 @@ def _filter(span: Block) -> bytes:
 
 
 def _dump(diag: socket.socket, family: int, protocol: int, span: Block, found: set[int]) -> None:
-    """One protocol of one family. OSError."""
+    """Dump one protocol of one family. OSError."""
     body = _REQUEST.pack(family, protocol, 0, 0, _ALL_STATES) + _filter(span)
     diag.send(
         _HEADER.pack(_HEADER.size + len(body), _SOCK_DIAG_BY_FAMILY, _REQUEST_DUMP, 0, 0) + body
@@ -95,8 +96,9 @@ def _look(family: int, protocol: int, span: Block, found: set[int]) -> None:
 
 
 def ports_in_use(span: Block) -> frozenset[int]:
-    """The ports of the range that any TCP or UDP socket of this network namespace has. OSError
-    whose strerror is one line for people."""
+    """Return the ports of the range that any TCP or UDP socket of this network namespace has.
+    OSError whose strerror is one line for people.
+    """
     found: set[int] = set()
     for protocol in _MODULES:
         for family in (socket.AF_INET, socket.AF_INET6):
@@ -104,23 +106,23 @@ def ports_in_use(span: Block) -> frozenset[int]:
     return frozenset(found)
 
 
-# Takes the ports in use, or why they are not known.
+# Gets the ports in use, or why they are not known.
 Then = Callable[[frozenset[int] | None, BaseException | None], None]
 
 
 class PortLooks:
-    """Looks for all who ask. Used by the loop's thread.
+    """Shares readings among requests. Used by the loop's thread.
 
-    A request is never answered by a look that began before it: its own ports may be newer.
+    A reading that began before a request never answers it: the ports may have changed.
     """
 
     def __init__(self, loop: Loop, look: Callable[[], frozenset[int]]) -> None:
         self._loop, self._look = loop, look
-        self._now: list[Then] = []  # for the look that is under way
+        self._now: list[Then] = []  # requests for the reading in progress
         self._next: list[Then] = []
 
     def ask(self, then: Then) -> None:
-        """Calls then() from the loop when a look that begins now or later is done."""
+        """Call then() from the loop after a reading that begins now or later."""
         self._next.append(then)
         self._begin()
 
@@ -137,7 +139,7 @@ class PortLooks:
             self._loop.soon(functools.partial(then, ports, error))
 
     def end(self) -> None:
-        """No more looks: harpd ends, and no worker is left. Answers all who still wait."""
+        """Stop: harpd ends, and no worker is left. Answers all waiting requests."""
         waiting = [*self._now, *self._next]
         self._now, self._next = [], []
         for then in waiting:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What harpd must know after a restart, in run_dir/state.json.
+"""harpd's state across restarts, in run_dir/state.json.
 
-Written anew at every change and renamed into place, so that it is whole at any moment. When it
-can't be written (disk full, read-only) harpd says so once and serves on; it tries again with the
+Every change rewrites the file and renames it into place, so that it is always complete. When it
+can't be written (disk full, read-only), harpd logs that once and continues. It retries with the
 next change, every few seconds, and before a restart, which it refuses while there are leases.
 """
 
@@ -24,16 +24,16 @@ VERSION = 1
 FILE_BYTES_MAX = 64 << 20  # 65536 leases take 40
 FILE = "state.json"
 U32_MAX, U64_MAX, PID_MAX = 2**32 - 1, 2**64 - 1, 2**31 - 1
-QUEUES_MAX = 65536  # of any NIC
+QUEUES_MAX = 65536  # number of queues of any NIC
 
 
 class BadStateError(Exception):
-    """The file is there and is not what we write: one line that says how."""
+    """The file exists and is invalid; one line with the reason."""
 
 
 @dataclass
 class NicState:
-    """A NIC with our program: its index then, the pins' directory, addresses in the map, in hex."""
+    """A NIC with our program: its index, the pins' directory, addresses in the map, in hex."""
 
     ifindex: int
     pins: str = ""
@@ -42,8 +42,9 @@ class NicState:
 
 @dataclass
 class State:
-    """Everything in the file. rests: per NIC, blocks and the epoch second at which they wake; undo:
-    what nicprep changed and will put back."""
+    """The contents of the file. rests: per NIC, blocks and the epoch second at which their
+    quarantine ends; undo: nicprep's changes to restore.
+    """
 
     pid: int = 0
     start_ticks: int = 0
@@ -55,9 +56,9 @@ class State:
 
 
 def encode(state: State) -> str:
-    """The file's text."""
+    """Return the file's text."""
     document = asdict(state) | {"format": VERSION}
-    # Apart: a harpd that knows no DPDK reads the others.
+    # Separate: a harpd without DPDK reads the others.
     document["leases"] = [asdict(lease) for lease in state.leases if not lease.device]
     document["port_leases"] = [asdict(lease) for lease in state.leases if lease.device]
     document["rests"] = {
@@ -68,7 +69,7 @@ def encode(state: State) -> str:
 
 
 def _number(value: Any, most: int, least: int = 0) -> int:
-    """A whole number in its range: what the kernel is given must be one."""
+    """Return a whole number in its range, because the kernel gets it."""
     if type(value) is not int or not least <= value <= most:
         raise ValueError(f"{str(value)[:40]!r} is no number from {least} to {most}")
     return value
@@ -82,14 +83,14 @@ def _seconds(value: Any) -> float:
 
 
 def _text(value: Any) -> str:
-    """One line, nothing that a terminal obeys."""
+    """Return one line without escape sequences."""
     if not isinstance(value, str):
         raise TypeError(f"{str(value)[:40]!r} is no text")
     return printable(value)
 
 
 def _lease(raw: dict[str, Any]) -> Lease:
-    """Of a queue."""
+    """Read a lease of a queue."""
     ports = raw["ports"]
     lease = _common(raw)
     lease.ifindex = _number(raw["ifindex"], PID_MAX, 1)
@@ -101,7 +102,7 @@ def _lease(raw: dict[str, Any]) -> Lease:
 
 
 def _port_lease(raw: dict[str, Any]) -> Lease:
-    """Of a DPDK port."""
+    """Read a lease of a DPDK port."""
     lease = _common(raw)
     lease.device = _text(raw["device"])
     if not lease.device:
@@ -142,7 +143,7 @@ def _address(value: Any) -> str:
 
 
 def decode(text: str) -> State:
-    """Reads it back; BadStateError says what is wrong. Fields of later versions are left aside."""
+    """Parse the text; BadStateError with the reason. Fields of later versions are ignored."""
     try:
         raw = json.loads(text)
         if raw["format"] != VERSION:
@@ -184,8 +185,9 @@ class StateFile:
         self._new = run_dir / (FILE + ".new")
 
     def read(self) -> State | None:
-        """What the harpd before left; None when there is nothing. BadStateError, OSError, HarpError
-        when other users can change it: harpd acts on it as root."""
+        """Read the state of the previous harpd; None without one. BadStateError, OSError, or
+        HarpError if other users can change it, because harpd acts on it as root.
+        """
         try:
             raw = files.read(self.path, FILE_BYTES_MAX)
         except FileNotFoundError:
@@ -202,9 +204,9 @@ class StateFile:
             raise BadStateError(str(error)) from error
 
     def write(self, state: State) -> None:
-        """Replaces the file, whole; OSError leaves the old one as it is."""
+        """Replace the file as a whole; OSError leaves the old one unchanged."""
         try:
-            # Whatever is in its place, a harpd that was killed or somebody left there.
+            # Remove whatever has this name: a killed harpd or another program left it.
             self._new.unlink(missing_ok=True)
             fd = os.open(self._new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             with os.fdopen(fd, "w", encoding="utf-8") as file:
@@ -216,11 +218,11 @@ class StateFile:
             raise
 
     def set_aside(self) -> Path:
-        """Renames a file that can't be read, so that a person may look at it."""
+        """Rename an unreadable file, so that a person may examine it."""
         aside = self.path.with_suffix(".bad")
         self.path.replace(aside)
         return aside
 
     def remove(self) -> None:
-        """Nothing is left to remember."""
+        """Remove the file: there is no state."""
         self.path.unlink(missing_ok=True)

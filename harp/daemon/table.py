@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who has what: queues, port blocks and leases, as a table that only decides and remembers.
+"""The table of queues, port blocks and leases. It decides and remembers, without system calls.
 
-A queue's life: FREE -> RESERVED (a lease is being made) -> LEASED -> RECOVERING (the lease is
-over, the kernel may still hold the old socket, and a forked child keeps it for as long as it
-likes) -> FREE. A lease's life: reserve() -> activate() -> release(), or reserve() -> cancel() when
-making it failed.
+States of a queue: FREE -> RESERVED (a lease is in the making) -> LEASED -> RECOVERING (the lease is
+over; the kernel may still hold the old socket, and a forked child keeps it as long as it likes) ->
+FREE. Calls for a lease: reserve() -> activate() -> release(), or reserve() -> cancel() after a
+failure.
 """
 
 import errno
@@ -16,11 +16,11 @@ from enum import Enum
 from harp.daemon.ports import Block, PortBlocks
 
 QUEUE_ANY = 0xFFFFFFFF
-REMOVED = "NIC was removed"  # a mark: the lease has no queue any more, whatever comes in its place
+REMOVED = "NIC was removed"  # a mark: the lease has no queue any more, whatever replaces the NIC
 
 
 class RefusedError(Exception):
-    """What a job asked for and does not get: an errno and one line for people."""
+    """A refused request: an errno and one line for people."""
 
     def __init__(self, error: int, why: str) -> None:
         super().__init__(why)
@@ -32,7 +32,7 @@ class RefusedError(Exception):
 
 
 class QueueState(Enum):
-    """Where a queue is in its life."""
+    """The state of a queue."""
 
     FREE = "free"
     RESERVED = "reserved"
@@ -42,7 +42,7 @@ class QueueState(Enum):
 
 @dataclass(frozen=True)
 class Owner:
-    """A process, told apart from a later one of the same number by its start time."""
+    """A process; the start time distinguishes it from a later one of the same number."""
 
     pid: int
     start_ticks: int
@@ -51,15 +51,14 @@ class Owner:
 
 @dataclass
 class Lease:
-    """One instance, or a whole DPDK port, in the hands of a process. since_s: seconds of the
-    epoch."""
+    """A leased instance, or a whole leased DPDK port. since_s: seconds of the epoch."""
 
     lease_id: int
     owner: Owner
     ifname: str
     ifindex: int
     queue: int
-    ports: Block | None  # None: a DPDK port's, on which all are its holder's
+    ports: Block | None  # None: a DPDK port's, whose holder has all ports
     label: str
     since_s: float
     frame_count: int = 0
@@ -68,30 +67,30 @@ class Lease:
     frames: tuple[int, int] = (0, 0)  # device and inode of its frame memory
     core: int | None = None
     active: bool = False
-    # A DPDK port's device, and how many queues its holder has; ifindex and queue are 0 then.
+    # A DPDK port's device, and its holder's number of queues; ifindex and queue are 0 then.
     device: str = ""
     queues: int = 1
-    # What befell the NIC since: "down", "removed" ... for status; empty: nothing.
+    # Events of the NIC since the lease: "down", "removed" ... for status; empty: none.
     marks: list[str] = field(default_factory=list)
 
     @property
     def block(self) -> Block:
-        """The ports of a lease of a queue."""
+        """Return the ports of a lease of a queue."""
         assert self.ports is not None, "a DPDK port's lease has none of its own"
         return self.ports
 
     @property
     def what(self) -> str:
-        """For people: what is leased."""
+        """Return what is leased, for people."""
         return f"DPDK port {self.ifname}" if self.device else f"{self.ifname} queue {self.queue}"
 
     def mark(self, word: str) -> None:
-        """Notes it, once."""
+        """Record an event, once."""
         if word not in self.marks:
             self.marks.append(word)
 
     def unmark(self, word: str) -> None:
-        """It is over."""
+        """End an event."""
         if word in self.marks:
             self.marks.remove(word)
 
@@ -104,19 +103,19 @@ class NicTable:
     ifindex: int
     ports: PortBlocks
     queues: dict[int, QueueState]
-    # Queues that harp.toml no longer gives: not leased again.
+    # Queues that harp.toml removed: not leased again.
     withdrawn: set[int] = field(default_factory=set)
-    # Packets reach this queue alone, and why that is believed; None: all, as far as is known.
+    # The only queue that packets reach, and the evidence; None: all, as far as is known.
     one_queue: int | None = None
     one_queue_why: str = ""
 
     def count(self, state: QueueState) -> int:
-        """How many queues that may be leased, and that packets reach, are in that state."""
+        """Count the queues in a state that may be leased and that packets reach."""
         return sum(self.queues[queue] is state for queue in self._reachable)
 
     @property
     def leasable(self) -> list[int]:
-        """The queues that may be leased, in order."""
+        """Return the queues that may be leased, in order."""
         return sorted(set(self.queues) - self.withdrawn)
 
     @property
@@ -125,8 +124,9 @@ class NicTable:
 
     @property
     def coming_back(self) -> list[int]:
-        """The queues that the kernel may still hold; first the one that was not tried for longest,
-        as settle() has it."""
+        """Return the queues that the kernel may still hold, in the order of settle(): first the one
+        that was not tried for longest.
+        """
         return [queue for queue, state in self.queues.items() if state is QueueState.RECOVERING]
 
     def settle(self, queue: int, state: QueueState) -> None:
@@ -136,12 +136,13 @@ class NicTable:
 
     @property
     def unreachable(self) -> list[int]:
-        """Queues that may be leased as far as harp.toml says, and get no packets."""
+        """Return the queues that harp.toml allows and that receive no packets."""
         return sorted(set(self.leasable) - set(self._reachable))
 
     def choose(self, wanted: int) -> int:
-        """A queue for a new lease: the wanted one, else a free one, else the one of those that are
-        coming back that was not tried for longest."""
+        """Choose a queue for a new lease: the requested one, else a free one, else the recovering
+        one that was not tried for longest.
+        """
         if wanted != QUEUE_ANY:
             return self._wanted(wanted)
         free = [queue for queue in self._reachable if self.queues[queue] is QueueState.FREE]
@@ -173,7 +174,7 @@ class NicTable:
 
 
 class LeaseTable:
-    """All NICs and all leases. now_s is the caller's clock, any that only goes forward."""
+    """All NICs and all leases. now_s is the caller's clock, which must be monotonic."""
 
     def __init__(self, per_uid_max: int, new_id: Callable[[], int]) -> None:
         self.per_uid_max = per_uid_max
@@ -184,15 +185,15 @@ class LeaseTable:
     # ---- NICs ----
 
     def add_nic(self, nic: NicTable) -> None:
-        """A NIC whose queues may be leased."""
+        """Add a NIC whose queues may be leased."""
         self.nics[nic.ifname] = nic
 
     def remove_nic(self, ifname: str) -> None:
-        """Its queues are no more. Leases of it stay, without a queue, until their owners end."""
+        """Remove a NIC. Its leases stay, without a queue, until their owners end."""
         self.nics.pop(ifname, None)
 
     def nic_of(self, lease: Lease) -> NicTable | None:
-        """The NIC that the lease is on, if it is still the same one."""
+        """Return the NIC of a lease, if it is still the same one."""
         nic = self.nics.get(lease.ifname)
         same = nic is not None and nic.ifindex == lease.ifindex and REMOVED not in lease.marks
         return nic if same else None
@@ -200,11 +201,11 @@ class LeaseTable:
     # ---- leases ----
 
     def of_uid(self, uid: int) -> int:
-        """How many leases the user has."""
+        """Return the number of leases of a user."""
         return sum(lease.owner.uid == uid for lease in self.leases.values())
 
     def of_owner(self, owner: Owner) -> list[Lease]:
-        """The leases of one process."""
+        """Return the leases of one process."""
         return [lease for lease in self.leases.values() if lease.owner == owner]
 
     def reserve(
@@ -219,10 +220,10 @@ class LeaseTable:
         in_use: Iterable[int] = (),
         held: int = 0,
     ) -> Lease:
-        """Sets a queue and a block of ports aside; RefusedError says why not.
+        """Reserve a queue and a block of ports; RefusedError with the reason.
 
-        in_use: ports of the kernel's sockets. held: queues that the user's leases had and that
-        some process of theirs has not let go of.
+        in_use: ports of the kernel's sockets. held: queues of the user's former leases that some
+        process still holds.
         """
         nic, queue = self.choose(owner, ifname, wanted, now_s=now_s, held=held)
         block = nic.ports.take(now_s, in_use)
@@ -238,8 +239,9 @@ class LeaseTable:
     def choose(
         self, owner: Owner, ifname: str, wanted: int, *, now_s: float, held: int = 0
     ) -> tuple[NicTable, int]:
-        """The NIC and the queue that reserve() would take now; RefusedError. Nothing is set
-        aside, and the kernel is not asked."""
+        """Return the NIC and the queue that reserve() would take now; RefusedError. Reserves
+        nothing, and does not ask the kernel.
+        """
         nic = self.nics.get(ifname)
         if nic is None:
             there = ", ".join(sorted(self.nics)) or "none"
@@ -262,7 +264,7 @@ class LeaseTable:
         since_s: float,
         held: int = 0,
     ) -> Lease:
-        """Sets a DPDK port aside, whole; RefusedError says why not. held as above."""
+        """Reserve a DPDK port, whole; RefusedError with the reason. held as above."""
         if owner.uid != 0:
             self._check_count(owner.uid, held)
         holder = self.holder(name, device)
@@ -279,7 +281,9 @@ class LeaseTable:
         return lease
 
     def holder(self, name: str, device: str) -> Lease | None:
-        """Who has a DPDK port: by its name, or by its device if harp.toml called it otherwise."""
+        """Return the holder of a DPDK port, by its name, or by its device if harp.toml had another
+        name.
+        """
         stem = device.partition(",")[0]
         for lease in self.leases.values():
             if lease.device and (lease.ifname == name or lease.device.partition(",")[0] == stem):
@@ -320,18 +324,18 @@ class LeaseTable:
                 return lease_id
 
     def activate(self, lease: Lease) -> None:
-        """It was made and handed over."""
+        """The lease was made and handed over."""
         nic = self.nic_of(lease)
         lease.active = True
         if nic is not None:
             nic.queues[lease.queue] = QueueState.LEASED
 
     def cancel(self, lease: Lease, now_s: float, bound: bool) -> None:
-        """Making it failed. bound: a socket was on the queue, which comes back a moment later."""
+        """Making the lease failed. bound: a socket was on the queue, which is free soon."""
         self._end(lease, now_s, QueueState.RECOVERING if bound else QueueState.FREE, rest=False)
 
     def release(self, lease: Lease, now_s: float) -> None:
-        """Its owner gave it back or is dead: the ports rest, the queue recovers."""
+        """The owner returned the lease or is dead: quarantine the ports, recover the queue."""
         self._end(lease, now_s, QueueState.RECOVERING, rest=True)
 
     def _end(self, lease: Lease, now_s: float, state: QueueState, rest: bool) -> None:
@@ -342,7 +346,7 @@ class LeaseTable:
             nic.ports.give_back(lease.block, now_s, rest, lease.owner.uid)
 
     def adopt(self, lease: Lease) -> bool:
-        """Takes up a lease of the harpd before; False when its queue or ports are another's."""
+        """Adopt a lease of the previous harpd; False if another lease has its queue or ports."""
         if lease.device:
             if lease.lease_id in self.leases or self.holder(lease.ifname, lease.device):
                 return False
@@ -362,7 +366,7 @@ class LeaseTable:
         return True
 
     def recovered(self, ifname: str, queue: int) -> bool:
-        """The kernel has let go of the queue; False when somebody has, or will have, it already."""
+        """The kernel has released the queue; False if another lease has, or gets, it already."""
         nic = self.nics.get(ifname)
         if nic is None or nic.queues.get(queue) is not QueueState.RECOVERING:
             return False

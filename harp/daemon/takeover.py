@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the harpd before left: its state, leases whose owners live, ports that rest, pins."""
+"""Takes over from the previous harpd: state, leases of living owners, quarantined ports, pins."""
 
 import logging
 import os
@@ -17,7 +17,7 @@ log = logging.getLogger("harpd")
 
 
 def read_state(file: StateFile) -> State:
-    """The state of before; an empty one, with a message, where it can't be read."""
+    """Return the previous state; an empty one, with a message, if it can't be read."""
     try:
         state = file.read()
     except BadStateError as error:
@@ -47,22 +47,23 @@ def _set_aside(file: StateFile) -> str:
 
 
 class Takeover:
-    """The leases of before, until they are taken up or over. stranded: of jobs that live on a
-    program which this harpd can't take up."""
+    """Leases of the previous harpd until they are adopted or over. stranded: of jobs that depend on
+    a program which this harpd can't adopt.
+    """
 
     def __init__(self, before: State) -> None:
         self._before = before
         self.stranded: list[Lease] = [lease for lease in before.leases if lease.active]
 
     def users(self, ifname: str, ifindex: int) -> list[int]:
-        """Living owners of leases that were not taken up, on one NIC; forgets the dead."""
+        """Return living owners of unadopted leases on one NIC; forget the dead."""
         self.stranded = [lease for lease in self.stranded if peer.lives(lease.owner)]
         here = (ifname, ifindex)
         found = {each.owner.pid for each in self.stranded if (each.ifname, each.ifindex) == here}
         return sorted(found)
 
     def rest(self, leasing: Leasing, rest_s: float) -> None:
-        """Ports that rested go on resting."""
+        """Continue the quarantine of ports."""
         now_s, wall_s = leasing.now_s(), time.time()
         for ifname, rests in self._before.rests.items():
             table = leasing.table.nics.get(ifname)
@@ -72,7 +73,7 @@ class Takeover:
                     table.ports.lie_down(block, now_s + left_s)
 
     def adopt(self, leasing: Leasing, rest_s: float) -> None:
-        """Each lease of before is taken up, or is over; then the maps hold nothing else."""
+        """Adopt or end each lease; after that the maps contain nothing else."""
         for lease in self._before.leases:
             if not lease.active:
                 continue
@@ -87,7 +88,7 @@ class Takeover:
             leasing.nics.clean_maps(nic)
 
     def _adopt_one(self, lease: Lease, leasing: Leasing, rest_s: float) -> None:
-        if lease in self.stranded:  # not when its owner was found dead
+        if lease in self.stranded:  # not if its owner was found dead
             self.stranded.remove(lease)
         why = leasing.adopt(lease)
         if not why:
@@ -103,7 +104,7 @@ class Takeover:
 
 
 def clean_pins(settings: Settings, kernel: Kernel, leasing: Leasing) -> None:
-    """Removes what is pinned for interfaces that we no longer look after."""
+    """Remove pins of interfaces that are no longer in harp.toml."""
 
     def ours(path: Path) -> bool:
         nic = leasing.nics.all.get(path.name)
@@ -114,6 +115,6 @@ def clean_pins(settings: Settings, kernel: Kernel, leasing: Leasing) -> None:
             continue
         try:
             if kernel.unpin(path):
-                log.warning("removed the steering program that an earlier harpd left in %s", path)
+                log.warning("removed the XDP program that an earlier harpd left in %s", path)
         except OSError as error:
             log.warning("%s", error.strerror)

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What harpd tells jobs of other network namespaces: link, addresses, routes and neighbors.
+"""Notifies jobs of other network namespaces of changes: link, addresses, routes and neighbors.
 
-Such a job has no socket that the kernel of the NIC's namespace would answer on (docs/security.md).
-It asks by WATCH, once for each lease and connection, and is sent what changes from then on; by
-NEIGHBORS for next hops, at most NEIGHBORS_LEASE_MAX of a lease; by ROUTE for one destination.
+Such a job has no socket on which the kernel of the NIC's namespace would answer (docs/security.md).
+It sends WATCH once for each lease and connection, and gets all changes from then on. It sends
+NEIGHBORS for next hops, at most NEIGHBORS_LEASE_MAX per lease, and ROUTE for one destination.
 
-Bounds. What a client has not taken is kept as the difference between what it was told and what is
-so: one network and NEIGHBORS_LEASE_MAX neighbors. The kernel is asked by one worker, one question
-at a time, so that leases find the others; an interface is read READS_PER_S times a second at most,
-for all its watches together. New neighbors cost entries of a table that the host shares: a user may
-add NEIGHBORS_PER_S a second. Messages themselves are limited as all are (server.py).
+Limits. Untaken changes are kept as the difference between what the client got and the present
+state: one network and NEIGHBORS_LEASE_MAX neighbors. One worker asks the kernel, one request at a
+time, so that leases find the other workers. An interface is read at most READS_PER_S times a
+second, for all its watches together. New neighbors use entries of a table that the host shares: a
+user may add NEIGHBORS_PER_S a second. Messages are limited as all are (server.py).
 """
 
 import errno
@@ -38,7 +38,7 @@ Neighbor = tuple[int, bytes]  # an interface's index, and 16 bytes of address
 
 
 class OneWorker:
-    """Runs jobs one after the other, so that they keep one worker busy and no more."""
+    """Runs jobs in order, so that they occupy at most one worker."""
 
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
@@ -46,7 +46,7 @@ class OneWorker:
         self._busy = False
 
     def work(self, job: Callable[[], Any], done: Callable[[Any, Any], None]) -> None:
-        """As Loop.work(), after those that came before."""
+        """As Loop.work(), after the previous jobs."""
         self._queue.append((job, done))
         self._next()
 
@@ -66,8 +66,9 @@ class OneWorker:
 
 @dataclass(eq=False)
 class _Watch:
-    """One lease's. serial: of the WATCH that is not answered yet; 0: it is. neighbors: the MAC
-    address that the job was told, None: nothing yet; those asked for last are at the end."""
+    """The watch of one lease. serial: of the unanswered WATCH; 0: none. neighbors: the MAC address
+    that the job got, None: nothing yet; the latest requests are at the end.
+    """
 
     client: Client
     lease: Lease
@@ -80,7 +81,7 @@ class _Watch:
 
 @dataclass(eq=False)
 class _Network:
-    """An interface that is watched. found: as it was read last; wanted: it is to be read again."""
+    """A watched interface. found: its last state; wanted: it must be read again."""
 
     watches: set[_Watch] = field(default_factory=set)
     found: bytes = b""
@@ -99,7 +100,7 @@ class Watching:
         self._of_client: dict[Client, _Watch] = {}
         self._networks: dict[int, _Network] = {}  # by interface
         self._of_neighbor: dict[Neighbor, set[_Watch]] = {}
-        self._resolve: dict[Neighbor, None] = {}  # the kernel is to be asked
+        self._resolve: dict[Neighbor, None] = {}  # the kernel must be asked
         self._resolving = False
         self._new_neighbors = Buckets(NEIGHBORS_PER_S, NEIGHBORS_BURST)
         leasing.ended = self._ended
@@ -107,7 +108,7 @@ class Watching:
     # ---- what jobs ask ----
 
     def watch(self, client: Client, serial: int, lease_id: int) -> None:
-        """Handles WATCH: answered when the interface was read; RefusedError."""
+        """Handle WATCH: answered after the interface was read; RefusedError."""
         lease = self._lease(client, lease_id)
         elsewhere = self._watches.get(lease_id)
         self._left(client)
@@ -123,7 +124,7 @@ class Watching:
     def neighbors(
         self, client: Client, serial: int, entries: list[tuple[bytes, bytes, int]]
     ) -> None:
-        """Handles NEIGHBORS of a job; RefusedError."""
+        """Handle NEIGHBORS of a job; RefusedError."""
         watch = self._of_client.get(client)
         if watch is None:
             raise RefusedError(errno.ENOENT, "neighbors are of a lease: WATCH comes first")
@@ -135,7 +136,7 @@ class Watching:
         client.reply(Reply(_host.pack_done(serial)))
 
     def route(self, client: Client, serial: int, lease_id: int, dst: bytes) -> None:
-        """Handles ROUTE; RefusedError."""
+        """Handle ROUTE; RefusedError."""
         ifindex = self._lease(client, lease_id).ifindex
 
         def done(found: bytes | None, error: BaseException | None) -> None:
@@ -218,12 +219,12 @@ class Watching:
         self._loop.watch(self._monitor.fileno(), READ, self._readable)
 
     def close(self) -> None:
-        """Closes the monitor; the next watch opens another."""
+        """Close the monitor; the next watch opens another."""
         monitor, self._monitor = self._monitor, None
         if monitor is None:
             return
         self._loop.unwatch(monitor.fileno())
-        if self._resolving:  # in a worker, which must not find another descriptor in its place
+        if self._resolving:  # in a worker, which must not find another descriptor under its number
             self._worker.work(monitor.close, lambda _done, _error: None)
         else:
             monitor.close()
@@ -305,7 +306,7 @@ class Watching:
             self._loop.after(1 / READS_PER_S, rested)
             if found is not None:
                 network.found = found
-            else:  # tables that change faster than they can be read
+            else:  # the tables change faster than they can be read
                 log.debug("interface %d: %s", ifindex, error)
                 network.wanted = True
             for watch in list(network.watches):
@@ -323,7 +324,7 @@ class Watching:
         watch.client.tell()
 
     def _news(self, watch: _Watch) -> bytes | None:
-        """The next message for a client that has taken all before."""
+        """Return the next message for a client that has taken all previous ones."""
         network = self._networks[watch.ifindex]
         if watch.network != network.found:
             watch.network = network.found
@@ -338,7 +339,7 @@ class Watching:
 
 
 def _is_unicast(raw: bytes) -> bool:
-    """Can it be another host's address?"""
+    """Tell whether it can be another host's address."""
     v6 = ipaddress.IPv6Address(raw)
     address = v6.ipv4_mapped or v6
     return not (

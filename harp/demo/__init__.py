@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The demonstration: data-parallel training across hosts, every gradient through the plugin."""
+"""The demo: data-parallel training across hosts, with every gradient through the plugin."""

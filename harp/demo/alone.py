@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The single-process run that the demonstration is compared with: python -m harp.demo.alone.
+"""The single-process run to which the demo is compared: python -m harp.demo.alone.
 
-A process of its own, so that it computes with the same number of threads as a rank does.
+It is a process of its own, so that it computes with the same number of threads as a rank.
 """
 
 import sys

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Data set of the demonstration: synthetic digits of 8 x 8 grey values, drawn from a seed.
+"""Data set of the demo: synthetic digits of 8 x 8 gray values, drawn from a seed.
 
 Each image is a digit drawn as strokes, distorted by a random affine map, with random pen width,
-blur and noise. Accuracies on it say that training works; they do not compare with published
+blur and noise. Accuracies on it show that training works; they do not compare with published
 results on handwritten digits.
 """
 
@@ -37,7 +37,7 @@ _STROKES: tuple[tuple[tuple[tuple[float, float], ...], ...], ...] = (
 
 @dataclass(frozen=True)
 class Digits:
-    """Images with grey values from 0 to 1, one image a row, and their labels from 0 to 9."""
+    """Images with gray values from 0 to 1, one image a row, and their labels from 0 to 9."""
 
     train_images: Floats
     train_labels: Ints
@@ -56,7 +56,7 @@ def _segments(digit: int) -> NDArray[np.float64]:
 
 
 def _draw(digit: int, random: np.random.Generator) -> Floats:
-    """One distorted image as a row of SIDE * SIDE grey values."""
+    """Return a distorted image as a row of SIDE * SIDE gray values."""
     angle, shear = random.uniform(-0.35, 0.35), random.uniform(-0.3, 0.3)
     scale = random.uniform(0.65, 1.0, 2)
     rotation = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
@@ -70,14 +70,16 @@ def _draw(digit: int, random: np.random.Generator) -> Floats:
     share = ((pixels - start) * along).sum(axis=2) / (along**2).sum(axis=1)
     nearest = start + np.clip(share, 0, 1)[..., None] * along
     distance = np.sqrt(((pixels - nearest) ** 2).sum(axis=2)).min(axis=1)
-    grey = np.exp(-((distance / random.uniform(0.05, 0.1)) ** 2))
-    noisy = grey + random.normal(0, 0.08, grey.shape)
+    gray = np.exp(-((distance / random.uniform(0.05, 0.1)) ** 2))
+    noisy = gray + random.normal(0, 0.08, gray.shape)
     image: Floats = np.clip(noisy, 0, 1).astype(np.float32)
     return image
 
 
 def make_digits() -> Digits:
-    """The data set: the same on every host with the same numpy, as SEED decides everything."""
+    """Return the data set: the same on every host with the same numpy, since SEED decides
+    everything.
+    """
     random = np.random.default_rng(SEED)
     labels = np.arange(TRAIN + TEST, dtype=np.int64) % 10
     random.shuffle(labels)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A small neural network in numpy on synthetic digits; all arithmetic in float32.
 
-Weights and gradients are one flat vector each, as the all-reduce wants them; the layers are views
-of it. Training is deterministic: one seed gives the same batches and first weights everywhere.
+Weights and gradients are one flat vector each, for the all-reduce; the layers are views of it.
+Training is deterministic: one seed gives the same batches and first weights everywhere.
 """
 
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ def batches(count: int, epoch: int) -> Iterator[Ints]:
 
 
 def shard(batch: Ints, rank: int, ranks: int) -> Ints:
-    """The part of a batch that one rank works on."""
+    """Return the part of a batch that one rank computes."""
     size = len(batch) // ranks
     return batch[rank * size : (rank + 1) * size]
 
@@ -62,10 +62,11 @@ class Model:
         return activations
 
     def gradient(self, images: Floats, labels: Ints, out: Floats) -> None:
-        """Writes this shard's part of the batch's mean gradient to out, and of its loss behind it.
+        """Write this shard's part of the batch's mean gradient to out, followed by its part of the
+        loss.
 
-        out has one element more than the weights. The sum of all shards' vectors is the gradient
-        of the whole batch.
+        out has one element more than the weights. The sum of all shards' vectors is the gradient of
+        the whole batch.
         """
         activations = self._forward(images)
         scores = activations[-1] - activations[-1].max(axis=1, keepdims=True)
@@ -86,21 +87,21 @@ class Model:
         out[-1] = loss / np.float32(BATCH)
 
     def step(self, gradient: Floats) -> None:
-        """One update from the whole batch's gradient."""
+        """Update the weights with the whole batch's gradient."""
         self._velocity *= MOMENTUM
         self._velocity -= LEARNING_RATE * gradient
         self.weights += self._velocity
 
     def accuracy(self, images: Floats, labels: Ints) -> float:
-        """Share of images recognised."""
+        """Return the share of images recognized."""
         return float((self._forward(images)[-1].argmax(axis=1) == labels).mean())
 
 
 def train_alone(epochs: int, shards: int) -> Floats:
-    """The same training in one process; returns the weights.
+    """Train in one process; return the weights.
 
-    shards 1: each batch in one piece, as anyone would. More: the gradients of the shards are taken
-    apart and added in rank order, which for two is exactly what the ring computes.
+    shards 1: each batch in one piece. More: the gradients of the shards are computed separately and
+    added in rank order, which for two is exactly what the ring computes.
     """
     data, model = make_digits(), Model()
     whole = np.zeros(len(model.weights) + 1, np.float32)

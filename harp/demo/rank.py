@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One rank of the demonstration: a process in one host. Speaks JSON lines on standard output.
+"""One rank of the demo: a process on one host. Writes JSON lines to standard output.
 
-By hand, between two real hosts: `harpctl run -- python -m harp.demo.rank --rank 0 --ranks 2
---root ADDRESS:PORT` on the first, whose address it is, and with `--rank 1` on the second.
+By hand, between two real hosts: `harpctl run -- python -m harp.demo.rank --rank 0 --ranks 2 --root
+ADDRESS:PORT` on the first, whose address it is, and with `--rank 1` on the second.
 """
 
 import argparse
@@ -27,12 +27,12 @@ _STATS_LINE = re.compile(r"HARP stats:(?P<pairs>.*)")
 
 
 def emit(event: str, **fields: Any) -> None:
-    """One line for the parent."""
+    """Print one line for the parent."""
     print(json.dumps({"event": event, **fields}), flush=True)
 
 
 def train(comm: Communicator, arguments: argparse.Namespace) -> Floats:
-    """Trains; every batch's gradient crosses the plugin once."""
+    """Train; every batch's gradient crosses the plugin once."""
     data, model = make_digits(), net.Model()
     gradient = np.zeros(len(model.weights) + 1, np.float32)
     comm.barrier()
@@ -61,14 +61,14 @@ def train(comm: Communicator, arguments: argparse.Namespace) -> Floats:
 
 
 def path(log: list[tuple[int, str]]) -> str:
-    """What the plugin says of its path."""
+    """Return the path that the plugin logged."""
     return path_in_use([text for _, text in log]) or "unknown: the plugin has said nothing"
 
 
 def plugin_stats(log: list[tuple[int, str]]) -> dict[str, int]:
-    """The counters of the plugin's closing lines, one for each instance, added up.
+    """Add up the counters in the plugin's final log lines, one for each instance.
 
-    Empty when it ran no stack.
+    Empty if it ran no stack.
     """
     total: Counter[str] = Counter()
     for _level, text in log:
@@ -79,7 +79,7 @@ def plugin_stats(log: list[tuple[int, str]]) -> dict[str, int]:
 
 
 def kernel_counters(ifname: str) -> dict[str, int]:
-    """What the kernel counts in this host, for ranks on kernel lanes."""
+    """Return the kernel's counters on this host, for ranks on kernel lanes."""
     statistics = Path("/sys/class/net") / ifname / "statistics"
     if not statistics.exists():  # a container without /sys
         return {}
@@ -94,7 +94,7 @@ def kernel_counters(ifname: str) -> dict[str, int]:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Everything between open and close, then the account of it."""
+    """Train between open and close, then report."""
     before = kernel_counters(arguments.ifname) if arguments.ifname else {}
     address, _, port = arguments.root.rpartition(":")
     store = TcpStore(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The demonstration's parent: makes the hosts, starts the ranks, prints, compares the weights."""
+"""The demo's parent process: makes hosts, starts ranks, prints, compares the weights."""
 
 import json
 import os
@@ -24,16 +24,16 @@ from harp.lab.harpd import LabHarpd
 from harp.lab.jail import Jail, library_dirs
 
 ROOT_PORT = 7700
-# How the NICs of hosts with several ranks spread packets: the key of Microsoft's specification.
+# The RSS key of hosts with several ranks: that of Microsoft's specification.
 RSS = "toeplitz:6d5a56da255b0ec24167253d43a38fb0d0ca2bcbae7b30b477cb2da38030f20c6a42b73bbeac01fa"
 # Relative to the largest weight. Sums of float32 in another order differ in the last bits, and
-# training carries that on from step to step.
+# training amplifies the difference.
 TOLERANCE = 1e-4
 
 
 @dataclass(frozen=True)
 class DemoOptions:
-    """What the command line asked for."""
+    """Options of the command line."""
 
     lab: LabOptions
     epochs: int = 20
@@ -41,21 +41,22 @@ class DemoOptions:
     plugin: str | None = None
     timeout_s: float = 60
     ranks_per_host: int = 1
-    # A harpd on each host; the ranks are user nobody's, in namespaces of their own.
+    # A harpd on each host; the ranks run as user nobody, in namespaces of their own.
     daemon: bool = False
     nic: str = "veth"
-    baseline: bool = False  # also the same training over NCCL's kernel sockets
+    baseline: bool = False  # also train over NCCL's kernel sockets
 
     @property
     def ranks(self) -> int:
-        """Of all hosts. Rank r is on host r modulo hosts, so that a ring's neighbours never share
-        one."""
+        """Number of ranks. Rank r is on host r modulo hosts, so that neighbors in the ring never
+        share a host.
+        """
         return self.lab.hosts * self.ranks_per_host
 
 
 @dataclass
 class RankReport:
-    """What one rank told; None where it never came so far."""
+    """Results of one rank; None if it did not get that far."""
 
     rank: int
     connected: dict[str, Any] | None = None
@@ -64,7 +65,7 @@ class RankReport:
 
 
 def check(options: DemoOptions) -> None:
-    """Raises HarpError for options that contradict each other."""
+    """Raise HarpError for options that contradict each other."""
     if options.baseline and options.lab.ipv6:
         raise HarpError("--baseline has IPv4 only: leave --ipv6 out", Exit.USAGE)
     if options.nic != memif.NIC:
@@ -80,7 +81,7 @@ def _environment(options: DemoOptions, host: Host) -> dict[str, str]:
     return keep | {
         "NCCL_SOCKET_IFNAME": f"={host.ifname}",
         "HARP_PATH": options.path,
-        # One thread: the same sums in the same order in every process, and no fight for cores.
+        # One thread: the same sums in the same order in every process, and no contention for cores.
         "OPENBLAS_NUM_THREADS": "1",
         "OMP_NUM_THREADS": "1",
         "PYTHONUNBUFFERED": "1",
@@ -96,7 +97,7 @@ def _command(options: DemoOptions, lab: Lab, rank: int, folder: Path) -> list[st
         command += ["--ifname", host.ifname]
     command += ["--rank", str(rank), "--ranks", str(options.ranks)]
     command += ["--root", lab.hosts[0].endpoint(ROOT_PORT)]
-    if options.ranks_per_host > 1:  # HARP's TCP joins hosts, not ranks of one
+    if options.ranks_per_host > 1:  # HARP's TCP connects hosts, not ranks of one host
         command += ["--memory", f"{folder.name}-{host.index}"]
     command += ["--epochs", str(options.epochs), "--timeout", str(options.timeout_s)]
     return [*command, "--weights", folder / f"rank{rank}.npy"]
@@ -130,12 +131,12 @@ def _start(
             text=True,
             errors="replace",
         )
-    host.processes.append(process)  # it ends with the laboratory at the latest
+    host.processes.append(process)  # it ends with the test hosts at the latest
     return process
 
 
 def _listen(process: subprocess.Popen[str], rank: int, events: Queue[tuple[int, Any]]) -> None:
-    """Reads one rank's lines; a None says that it has ended."""
+    """Read one rank's lines; None signals its end."""
     assert process.stdout is not None
     for line in process.stdout:
         try:
@@ -154,7 +155,7 @@ def _fail(folder: Path, rank: int, status: int) -> HarpError:
 def _follow(
     options: DemoOptions, lab: Lab, daemons: list[LabHarpd], folder: Path, on_epoch: Any
 ) -> tuple[list[RankReport], float]:
-    """Runs all ranks to their end; HarpError tells the first failure."""
+    """Run all ranks to their end; HarpError reports the first failure."""
     start = time.perf_counter()
     events: Queue[tuple[int, Any]] = Queue()
     ranks = range(options.ranks)
@@ -193,7 +194,7 @@ def _alone(options: DemoOptions, shards: int, folder: Path) -> Floats:
 
 
 def compare(options: DemoOptions, folder: Path) -> dict[str, Any]:
-    """All ranks against each other bit for bit, and against single-process runs."""
+    """Compare all ranks bit for bit, and with single-process runs."""
     ranks = [np.load(folder / f"rank{rank}.npy") for rank in range(options.ranks)]
     alone = _alone(options, 1, folder)
     difference = float(np.abs(ranks[0] - alone).max() / np.abs(alone).max())
@@ -204,10 +205,11 @@ def compare(options: DemoOptions, folder: Path) -> dict[str, Any]:
         "difference_relative": difference,
         "tolerance_relative": TOLERANCE,
         "alone_equal_bit_for_bit": ranks[0].tobytes() == alone.tobytes(),
-        # NaN is no agreement.
+        # NaN counts as a difference.
         "agree": equal and difference <= TOLERANCE,
     }
-    if options.ranks == 2:  # a + b is b + a: the order of a ring of two can be repeated exactly
+    # a + b is b + a, so the order of a ring of two can be reproduced exactly
+    if options.ranks == 2:
         sharded = _alone(options, 2, folder)
         result["alone_by_shards_equal_bit_for_bit"] = ranks[0].tobytes() == sharded.tobytes()
         result["agree"] = result["agree"] and result["alone_by_shards_equal_bit_for_bit"]
@@ -215,7 +217,9 @@ def compare(options: DemoOptions, folder: Path) -> dict[str, Any]:
 
 
 def _laboratory(options: DemoOptions) -> LabOptions:
-    """With a harpd each rank has a queue of its own, and the NICs spread as HARP can compute."""
+    """Return the options of the hosts. With a harpd each rank has a queue, and the NICs use a rule
+    that HARP can compute.
+    """
     if not options.daemon or options.ranks_per_host == 1:
         return options.lab
     return replace(options.lab, queues=options.ranks_per_host, rss=RSS)
@@ -229,7 +233,7 @@ def _daemons(options: DemoOptions, lab: Lab, stack: ExitStack) -> list[LabHarpd]
 
 
 def _total(epochs: list[dict[str, Any]]) -> dict[str, float]:
-    """Seconds of all epochs together, and of these in communication."""
+    """Return the seconds of all epochs, and those in communication."""
     return {
         "seconds": sum(epoch["seconds"] for epoch in epochs),
         "comm_seconds": sum(epoch["comm_seconds"] for epoch in epochs),
@@ -237,7 +241,7 @@ def _total(epochs: list[dict[str, Any]]) -> dict[str, float]:
 
 
 def _run_sockets(options: DemoOptions) -> dict[str, float]:
-    """The same training over kernel sockets used as NCCL's socket transport uses them.
+    """Train over kernel sockets used as NCCL's socket transport uses them.
 
     It has hosts of its own, so that no XDP program is attached. Returns rank 0's seconds.
     """
@@ -255,7 +259,7 @@ def _run_sockets(options: DemoOptions) -> dict[str, float]:
 
 
 def run(options: DemoOptions, on_epoch: Any = lambda event: None) -> dict[str, Any]:
-    """The whole demonstration; the account of it as plain data."""
+    """Run the whole demo; return its report as plain data."""
     check(options)
     with (
         tempfile.TemporaryDirectory(prefix="harp-demo-") as name,
@@ -297,10 +301,10 @@ def run(options: DemoOptions, on_epoch: Any = lambda event: None) -> dict[str, A
 
 
 # --------------------------------------------------------------------------------------------------
-# For people.
+# Output for people.
 #
 def print_epoch(event: dict[str, Any]) -> None:
-    """One line an epoch, as it ends."""
+    """Print one line per epoch."""
     share = event["comm_seconds"] / event["seconds"] if event["seconds"] else 0
     output.out.print(
         f"epoch {event['epoch']:3d}   loss {event['loss']:8.5f}   "
@@ -310,7 +314,7 @@ def print_epoch(event: dict[str, Any]) -> None:
 
 
 def print_report(report: dict[str, Any]) -> None:
-    """The table of ranks and the verdict."""
+    """Print the table of ranks and the verdict."""
     rows = []
     for rank in report["ranks"]:
         counters = rank.get("counters", {})
@@ -351,7 +355,7 @@ def print_report(report: dict[str, Any]) -> None:
 
 
 def transport_lines(report: dict[str, Any]) -> list[str]:
-    """Which transport carried the bytes, why packets were retransmitted, and the baseline."""
+    """Print which transport carried the bytes, why packets were retransmitted, and the baseline."""
     lines = []
     counters = [rank.get("counters", {}) for rank in report["ranks"]]
     stack_bytes = sum(each.get("tx_bytes", 0) for each in counters)
@@ -378,7 +382,7 @@ def transport_lines(report: dict[str, Any]) -> list[str]:
 
 
 def verdict_lines(verdict: dict[str, Any], ranks: int) -> list[str]:
-    """Says whether the weights agree, how closely, and why not bit for bit."""
+    """Print whether the weights agree, how closely, and why not bit for bit."""
     lines = []
     if verdict["ranks_equal_bit_for_bit"]:
         lines.append(f"weights of all {ranks} ranks: equal bit for bit ({verdict['weights']})")

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Would HARP work here, and how well? What `harpctl check` knows.
+"""`harpctl check`: whether HARP works here, and how well.
 
-A check is a small function from a view of the host, all of whose sources a test can replace, to one
-finding. docs/check.md has the table of them (document.py).
+A check is a function from a view of the host, whose sources a test can replace, to one finding.
+docs/check.md has the table of checks (document.py).
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A DPDK port: its driver, link, queues, MTU, offloads and memory, as it says when it is opened."""
+"""A DPDK port: its driver, link, queues, MTU, offloads and memory, as it reports when opened."""
 
 from typing import Any
 
@@ -10,11 +10,11 @@ from harp.doctor.view import View
 
 _USEFUL_TX = {"TCP_CKSUM": "checksums", "TCP_TSO": "segmentation (TSO)"}
 _VIRTUAL = "vdev"
-_LOST = ("err", "drop", "miss", "discard", "nombuf")  # in names of counters of what did not arrive
+_LOST = ("err", "drop", "miss", "discard", "nombuf")  # in names of counters of lost packets
 
 
 def _frame_bytes(mtu_bytes: int) -> int:
-    """Of a frame for packets of that size, at least: a power of two with what lies before them."""
+    """Return the frame size for packets of that size: a power of two that includes the headers."""
     size = 2048
     while size < mtu_bytes + 470:
         size *= 2
@@ -22,7 +22,7 @@ def _frame_bytes(mtu_bytes: int) -> int:
 
 
 def _flaw(look: PortLook) -> bool:
-    """There is nothing to say but what "dpdk-device" says."""
+    """The check "dpdk-device" has said everything."""
     return bool(look.error)
 
 
@@ -30,7 +30,7 @@ def _flaw(look: PortLook) -> bool:
     "dpdk",
     "opened",
     "whether HARP was built with DPDK, and which",
-    "a port is driven by it",
+    "HARP drives ports with it",
 )
 def _dpdk(view: View, spec: Any, look: PortLook) -> Answer:
     if look.missing:
@@ -41,8 +41,8 @@ def _dpdk(view: View, spec: Any, look: PortLook) -> Answer:
 @check(
     "dpdk-memory",
     "opened",
-    "free huge pages, and what ports of a process are to get (dpdk_memory_mib): do frames fit",
-    "packets lie there; a card reads them by address, and small pages cost it translations",
+    "free huge pages, and whether frames fit into the memory of a process (dpdk_memory_mib)",
+    "packets are in huge pages; small pages cost the NIC address translations",
 )
 def _memory(view: View, spec: Any, look: PortLook) -> Answer:
     if look.missing:
@@ -96,8 +96,8 @@ def _device(view: View, spec: Any, look: PortLook) -> Answer:
 @check(
     "dpdk-link",
     "opened",
-    "the link of a card (a virtual device's is not asked for: that would reach for its peer)",
-    "without it nothing goes",
+    "the link of a NIC (not of a virtual device, which would contact its peer)",
+    "no packets without",
 )
 def _link(view: View, spec: Any, look: PortLook) -> Answer:
     if _flaw(look) or not look.link:
@@ -111,8 +111,8 @@ def _link(view: View, spec: Any, look: PortLook) -> Answer:
 @check(
     "dpdk-mtu",
     "opened",
-    "the MTU that is asked for, and what the device takes",
-    "both ends and all between must agree",
+    "the requested MTU, and the device's limit",
+    "all hosts and switches must agree",
 )
 def _mtu(view: View, spec: Any, look: PortLook) -> Answer:
     if _flaw(look):
@@ -120,7 +120,7 @@ def _mtu(view: View, spec: Any, look: PortLook) -> Answer:
     info = look.info
     wanted = spec.mtu_bytes or info["mtu_bytes"]
     if wanted > info["mtu_bytes_max"]:
-        # memif says 1500 and carries what its buffers hold.
+        # memif reports 1500 and carries what its buffers hold.
         if info["driver"] == "net_memif":
             return good(f"{wanted}, in packets of several buffers")
         return cannot(
@@ -133,8 +133,8 @@ def _mtu(view: View, spec: Any, look: PortLook) -> Answer:
 @check(
     "dpdk-queues",
     "opened",
-    "queues that are asked for, and that the device has; its hash",
-    "each instance wants a queue of its own, and to know which flows come there",
+    "the requested queues, the device's queues, and its hash",
+    "each instance needs a queue, and must know which flows reach it",
 )
 def _queues(view: View, spec: Any, look: PortLook) -> Answer:
     if _flaw(look):
@@ -156,7 +156,7 @@ def _queues(view: View, spec: Any, look: PortLook) -> Answer:
     "dpdk-offloads",
     "opened",
     "checksums and segmentation, and whether the driver copies packets",
-    "what the card does the processor need not",
+    "the NIC's work is saved on the processor",
 )
 def _offloads(view: View, spec: Any, look: PortLook) -> Answer:
     if _flaw(look):
@@ -174,7 +174,7 @@ def _offloads(view: View, spec: Any, look: PortLook) -> Answer:
     "dpdk-counters",
     "opened",
     "how many counters the driver has (xstats)",
-    "they say where packets went that did not arrive",
+    "they show where packets were lost",
 )
 def _counters(view: View, spec: Any, look: PortLook) -> Answer:
     return None if _flaw(look) else good(f"{look.xstats}")
@@ -183,8 +183,8 @@ def _counters(view: View, spec: Any, look: PortLook) -> Answer:
 @check(
     "dpdk-lease",
     "used",
-    "who has the port by harpd's lease, and what its driver counts; such a port is not opened",
-    "counters say where packets went that did not arrive",
+    "the holder of harpd's lease, and its driver's counters; such a port is not opened",
+    "counters show where packets were lost",
 )
 def _lease(view: View, spec: Any, use: PortUse) -> Answer:
     if not use.pid:

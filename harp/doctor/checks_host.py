@@ -2,6 +2,7 @@
 """The host: processors, clock, container limits, BPF, harpd."""
 
 import errno
+import filecmp
 from pathlib import Path
 
 from harp import _conflict, _paths
@@ -9,13 +10,13 @@ from harp.config import ConfigError
 from harp.doctor.finding import Answer, cannot, check, costs, good
 from harp.doctor.view import CAP_NET_RAW, View
 from harp.errors import HarpError
+from harp.install import DEFAULT_NAME
 from harp.nicprep import ranges
 
 _SHM_SMALL = 256 << 20
 _PIDS_SMALL = 256
-_DEFAULT_NAME = "libnccl-net.so"  # what NCCL looks for without NCCL_NET_PLUGIN
 _IDLE_SLOW_US = 50
-# Read without a system call (vDSO); the others cost some 100 ns to 1 us a look.
+# These are read without a system call (vDSO); the others cost 100 ns to 1 us each time.
 _CLOCKS_FAST = ("tsc", "kvm-clock", "hyperv_clocksource_tsc_page", "arch_sys_counter", "timebase")
 
 
@@ -70,7 +71,7 @@ def _cpu_quota(view: View) -> Answer:
     "cpu-governor",
     "host",
     "scaling_governor of the usable processors",
-    "a processor that clocks down wakes late",
+    "a processor with a lower clock wakes late",
 )
 def _governor(view: View) -> Answer:
     slow: dict[str, list[int]] = {}
@@ -82,7 +83,7 @@ def _governor(view: View) -> Answer:
         if governor not in (None, "performance"):
             slow.setdefault(str(governor), []).append(cpu)
     if not seen:
-        return good("the machine does not let us choose (a virtual one, as a rule)")
+        return good("the machine offers no choice (usually a virtual machine)")
     if not slow:
         return good("performance")
     words = "; ".join(f"{name} on {ranges.text(cpus)}" for name, cpus in sorted(slow.items()))
@@ -93,7 +94,7 @@ def _governor(view: View) -> Answer:
     "cpu-idle",
     "host",
     "how long the processors need to leave their deepest idle state",
-    "a thread that sleeps is late by as much",
+    "a sleeping thread wakes late by as much",
 )
 def _idle(view: View) -> Answer:
     worst, worst_name = 0, ""
@@ -115,7 +116,7 @@ def _idle(view: View) -> Answer:
     "clocksource",
     "host",
     "the kernel's clock",
-    "the stack reads it at every poll",
+    "every poll reads it",
 )
 def _clocksource(view: View) -> Answer:
     folder = view.host.sys / "devices/system/clocksource/clocksource0"
@@ -127,18 +128,18 @@ def _clocksource(view: View) -> Answer:
     others = (view.host.read(folder / "available_clocksource") or "").split()
     better = next((other for other in _CLOCKS_FAST if other in others), None)
     return costs(
-        f"{name}: each look is a system call",
+        f"{name}: each reading is a system call",
         f"echo {better} > {folder / 'current_clocksource'}"
         if better
         else "boot with clocksource=tsc, if the machine's TSC is stable",
     )
 
 
-@check("bpf-jit", "host", "net.core.bpf_jit_enable", "the steering program runs for each packet")
+@check("bpf-jit", "host", "net.core.bpf_jit_enable", "the XDP program runs for each packet")
 def _bpf_jit(view: View) -> Answer:
     value = view.host.number(view.host.proc / "sys/net/core/bpf_jit_enable")
     if value == 0:
-        return costs("off: the steering program is interpreted", "sysctl net.core.bpf_jit_enable=1")
+        return costs("off: the XDP program is interpreted", "sysctl net.core.bpf_jit_enable=1")
     return good("on" if value else "built in")
 
 
@@ -146,13 +147,13 @@ def _bpf_jit(view: View) -> Answer:
     "bpffs",
     "host",
     "the BPF file system, and where it is mounted",
-    "harpd pins its program there, so that jobs outlive its restart",
+    "harpd pins its program there, so that jobs survive its restart",
 )
 def _bpffs(view: View) -> Answer:
     known = view.host.read(view.host.proc / "filesystems")
     if known is not None and "bpf" not in known.split():
         return costs(
-            "the kernel has none: jobs don't outlive a restart of harpd",
+            "the kernel has none: jobs do not survive a restart of harpd",
             "a kernel with CONFIG_BPF_SYSCALL",
         )
     mounts = (view.host.read(view.host.proc / "self/mounts") or "").splitlines()
@@ -187,12 +188,12 @@ def _af_xdp(view: View) -> Answer:
     return cannot("not allowed to make one", "run as root, add CAP_NET_RAW, or start harpd")
 
 
-@check("shm", "host", "the size of /dev/shm", "NCCL's ranks of one host meet there")
+@check("shm", "host", "the size of /dev/shm", "NCCL's ranks of one host use it")
 def _shm(view: View) -> Answer:
     size = view.space("/dev/shm")
     remedy = "docker --shm-size=1g; Kubernetes: an emptyDir of medium Memory at /dev/shm"
     if size is None:
-        return costs("there is none: NCCL between ranks of this host fails or crawls", remedy)
+        return costs("there is none: NCCL between ranks of this host fails or is slow", remedy)
     if size < _SHM_SMALL:
         return costs(f"{size >> 20} MiB: too little for NCCL between ranks of this host", remedy)
     return good(f"{size >> 20} MiB")
@@ -213,24 +214,33 @@ def _pids(view: View) -> Answer:
 @check(
     "nccl-name",
     "host",
-    "whether libnccl-net.so lies beside the plugin",
-    "NCCL 2.28 and 2.29 forget NCCL_NET_PLUGIN with the last communicator (docs/nccl.md)",
+    "whether NCCL finds the plugin by its names, libnccl-net-harp.so and libnccl-net.so",
+    "without `harpctl run` NCCL uses its sockets; NCCL 2.28 and 2.29 need the second name "
+    "(docs/nccl.md)",
 )
-def _nccl_name(_view: View) -> Answer:
+def _nccl_name(view: View) -> Answer:
     try:
-        plugin = _paths.plugin()
+        own = _paths.plugin()
     except HarpError:
         return None  # harpctl alone
-    if (plugin.parent / _DEFAULT_NAME).exists():
-        return good(f"{plugin.parent / _DEFAULT_NAME} is there")
-    return good(f"none; for several communicators in turn: ln -s {plugin.name} {_DEFAULT_NAME}")
+    named = view.find_library(_paths.PLUGIN)
+    if named is None:
+        return good("not by name: jobs need `harpctl run` or `env`; `harpctl install` changes that")
+    if not filecmp.cmp(named, own, shallow=False):
+        return costs(f"{named} is not the plugin of this HARP, {own}", "harpctl install")
+    default = view.find_library(DEFAULT_NAME)
+    if default is None:
+        return good(f"{named}; {DEFAULT_NAME} is not there: name it, NCCL_NET_PLUGIN=harp")
+    if not filecmp.cmp(default, own, shallow=False):
+        return good(f"{named}; {default} is another plugin: name HARP's, NCCL_NET_PLUGIN=harp")
+    return good(f"{named}, and by default {default}")
 
 
 @check(
     "irqbalance",
     "host",
     "whether irqbalance runs",
-    "it moves interrupts away from where they were put",
+    "it moves interrupts from their processors",
 )
 def _irqbalance(view: View) -> Answer:
     for name in view.host.names(view.host.proc):
@@ -246,7 +256,7 @@ def _irqbalance(view: View) -> Answer:
     "config",
     "host",
     "harp.toml and HARP_* variables",
-    "harpd does not start with a wrong setting, and jobs don't see what it names",
+    "harpd does not start with an invalid setting, and jobs do not get it",
 )
 def _config(view: View) -> Answer:
     found = view.read_config
@@ -269,7 +279,7 @@ def _config(view: View) -> Answer:
     "python-package",
     "host",
     "whether PyPI's other project `harp` is installed in this environment",
-    "its import name is harp-nccl's, so that its files replace harp-nccl's",
+    "it has the same import name, so that its files replace harp-nccl's",
 )
 def _python_package(view: View) -> Answer:
     problem = _conflict.problem(view.python_site)
@@ -279,7 +289,12 @@ def _python_package(view: View) -> Answer:
     return good("harp-nccl alone has the import name harp")
 
 
-@check("harpd", "host", "harpd's socket, and whether it serves this user", "who lends queues")
+@check(
+    "harpd",
+    "host",
+    "harpd's socket, and whether it serves this user",
+    "harpd leases queues to jobs",
+)
 def _harpd(view: View) -> Answer:
     harpd = view.harpd
     if not harpd.error:
@@ -304,7 +319,7 @@ def _harpd(view: View) -> Answer:
 
 
 def cgroup_folders(view: View, controller: str) -> list[Path]:
-    """The folders of this process's cgroup and of those above it, as far as they are visible."""
+    """Return the visible folders of this process's cgroup and of its ancestors."""
     base = view.host.sys / "fs/cgroup"
     folders = []
     for line in (view.host.read(view.host.proc / "self/cgroup") or "").splitlines():
@@ -312,7 +327,8 @@ def cgroup_folders(view: View, controller: str) -> list[Path]:
         controllers, _, path = rest.partition(":")
         if controllers and controller not in controllers.split(","):
             continue
-        # One hierarchy (v2), or one for each controller (v1); v2 may hang beside v1 as "unified".
+        # One hierarchy (v2), or one for each controller (v1); v2 may be mounted with v1 as
+        # "unified".
         roots = [base / controller, base / controllers] if controllers else [base, base / "unified"]
         for root in roots:
             at = (root / path.strip("/")) if ".." not in Path(path).parts else root
@@ -324,7 +340,7 @@ def cgroup_folders(view: View, controller: str) -> list[Path]:
 
 
 def cpu_quota(view: View) -> float | None:
-    """The least bandwidth of the cgroups, in processors; None: no limit."""
+    """Return the smallest bandwidth limit of the cgroups, in processors; None: no limit."""
     found = []
     for folder in cgroup_folders(view, "cpu"):
         words = (view.host.read(folder / "cpu.max") or "").split()

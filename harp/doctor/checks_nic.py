@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An interface: what kind it is, what its driver can, and how it is set."""
+"""An interface: its kind, its driver's features, and its settings."""
 
 from harp.doctor.finding import Answer, cannot, check, costs, good
 from harp.doctor.view import Link, View
@@ -7,11 +7,12 @@ from harp.nicprep import interrupts, ranges
 from harp.nicprep.topology import affinity_path, local_processors
 
 _BASIC, _ZEROCOPY, _RX_SG = 1, 8, 32
-# What one page holds besides headroom and the kernel's own structure; drivers differ by some bytes.
+# The largest packet in one page with headroom and the kernel's structure; drivers differ by some
+# bytes.
 MTU_ONE_BUFFER = 3498
 _LATE_US = 64
 _RING_SMALL = 1024
-# Drivers that want as many spare transmit queues for native XDP as there are queues.
+# Drivers that need as many spare transmit queues for native XDP as there are queues.
 _HALF_OF_QUEUES = ("ena",)
 
 
@@ -19,11 +20,11 @@ _HALF_OF_QUEUES = ("ena",)
     "device",
     "interface",
     "bonds, VLANs, bridges, macvlans, tunnels",
-    "an AF_XDP socket receives on real queues alone",
+    "an AF_XDP socket receives only on real queues",
 )
 def _device(view: View, link: Link, _queue: int) -> Answer:
     if link.loopback:
-        return None  # the C stack says it
+        return None  # the C stack reports it
     if not link.ethernet:
         return cannot("carries no Ethernet frames", "name the NIC that leads to the other hosts")
     if link.kind in ("bond", "team"):
@@ -78,8 +79,8 @@ def _zero_copy(view: View, link: Link, _queue: int) -> Answer:
 @check(
     "native-xdp",
     "interface",
-    "XDP in the driver, and above which MTU not",
-    "generic XDP runs after the kernel has made a packet of it",
+    "native XDP, and the largest MTU for it",
+    "generic XDP runs after the kernel has allocated a packet",
 )
 def _native(view: View, link: Link, _queue: int) -> Answer:
     if not view.hardware(link):
@@ -102,7 +103,7 @@ def _native(view: View, link: Link, _queue: int) -> Answer:
     "harpd-program",
     "interface",
     "whether harpd's XDP program is a generic one",
-    "before a generic program the kernel copies what it receives for itself",
+    "with a generic program the kernel copies what it receives for itself",
 )
 def _harpd_program(view: View, link: Link, _queue: int) -> Answer:
     if not view.lent(link) or not view.harpd.devices[link.name].generic:
@@ -140,8 +141,8 @@ def _channels(view: View, link: Link, _queue: int) -> Answer:
 @check(
     "rss",
     "interface",
-    "whether the NIC shows by what rule it chooses queues",
-    "HARP computes ports whose packets come to the right queue",
+    "whether the NIC reports the rule by which it chooses queues",
+    "HARP then computes ports whose packets reach the right queue",
 )
 def _rss(view: View, link: Link, _queue: int) -> Answer:
     if _queues(view, link) == 1:
@@ -184,7 +185,7 @@ def _merging(view: View, link: Link, _queue: int) -> Answer:
     "checksums",
     "interface",
     "veth: packets of this host's kernel have no finished checksum",
-    "corruption between two ends of a veth can't be told",
+    "corruption between two ends of a veth is not detected",
 )
 def _checksums(view: View, link: Link, _queue: int) -> Answer:
     if link.kind != "veth":
@@ -199,7 +200,7 @@ def _checksums(view: View, link: Link, _queue: int) -> Answer:
     "vlan-tags",
     "interface",
     "whether the NIC takes VLAN tags off (rxvlan) while it has VLANs",
-    "an XDP program does not see such a tag: it can take a VLAN's packet for HARP's",
+    "an XDP program does not see such a tag, so HARP may receive a VLAN's packets",
 )
 def _vlan_tags(view: View, link: Link, _queue: int) -> Answer:
     # The VLANs of a bond arrive on its members.
@@ -226,7 +227,7 @@ def _vlan_tags(view: View, link: Link, _queue: int) -> Answer:
 @check(
     "coalescing",
     "interface",
-    "how long the NIC waits before it interrupts",
+    "the time that the NIC waits before an interrupt",
     "each wait is part of a message's latency",
 )
 def _coalescing(view: View, link: Link, _queue: int) -> Answer:
@@ -245,7 +246,7 @@ def _coalescing(view: View, link: Link, _queue: int) -> Answer:
     return good(f"packets wait {wait} us at most")
 
 
-@check("rings", "interface", "the NIC's ring sizes", "a short ring drops what comes in a burst")
+@check("rings", "interface", "the NIC's ring sizes", "a short ring drops packets of a burst")
 def _rings(view: View, link: Link, _queue: int) -> Answer:
     try:
         now = view.host.ethtool.get("rings", link.name)
@@ -281,8 +282,8 @@ def _numa(view: View, link: Link, _queue: int) -> Answer:
 @check(
     "irq-affinity",
     "interface",
-    "on which processors the queues' interrupts run",
-    "far away, or all on one, they hold each other up",
+    "the processors of the queues' interrupts",
+    "distant or shared processors delay packets",
 )
 def _irq_affinity(view: View, link: Link, _queue: int) -> Answer:
     found = interrupts(view.host, link.name)
@@ -293,7 +294,7 @@ def _irq_affinity(view: View, link: Link, _queue: int) -> Answer:
     }
     near = local_processors(view.host, link.name)
     remedy = 'irq_affinity = "local" in harp.toml, or /proc/irq/*/smp_affinity_list'
-    # Where a process may run does not bind interrupts; only the node's own processors tell.
+    # The affinity of a process does not bind interrupts; only the node's own processors matter.
     node = view.host.node(link.name)
     if node is not None:
         folder = view.host.sys / f"devices/system/node/node{node}"

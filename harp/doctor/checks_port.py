@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A DPDK port before it is opened: whose device it is, how it is bound, and what would be lost.
+"""A DPDK port before it is opened: its device, its binding, and what taking it would cut off.
 
-Everything here is read from files, so that it can be said of a device that must not be opened.
+Everything here is read from files, so that it works for a device that must not be opened.
 """
 
 from harp._core import PortSpec
@@ -9,15 +9,15 @@ from harp.doctor.finding import Answer, cannot, check, costs, good
 from harp.doctor.view import View
 from harp.nicprep import pci
 
-# Arguments of virtual devices that name an interface of the kernel's (dataplane/host/dpdk_take.c).
+# Arguments of virtual devices that name a kernel interface (dataplane/host/dpdk_take.c).
 _INTERFACE_ARGUMENTS = ("iface", "rx_iface", "tx_iface", "rx_iface_in", "remote")
-# Of an IOMMU group's other devices: these drivers hold nothing that a process could break.
+# Of an IOMMU group's other devices: with these drivers a process can't break anything.
 _HARMLESS = ("", "vfio-pci", "pci-stub", "pcieport")
 _UNSAFE = "module/vfio/parameters/enable_unsafe_noiommu_mode"
 
 
 def _address(view: View, spec: PortSpec) -> str | None:
-    """The PCI address of the port's device, which may be said by its interface's name."""
+    """Return the PCI address of the port's device, which may be given by its interface's name."""
     address = pci.canonical(spec.device)
     if address is None and spec.device in view.links:
         folder = view.host.device(spec.device)
@@ -31,7 +31,7 @@ def _device(view: View, spec: PortSpec) -> pci.PciDevice | None:
 
 
 def _interfaces(view: View, spec: PortSpec) -> list[str]:
-    """Interfaces of the kernel's that the port would take over, or share."""
+    """Return the kernel's interfaces that the port would take over, or share."""
     found = []
     for argument in spec.device.split(",")[1:]:
         name, _, value = argument.partition("=")
@@ -47,7 +47,7 @@ def _interfaces(view: View, spec: PortSpec) -> list[str]:
     "dpdk-default-route",
     "port",
     "whether the host's default route, or this SSH session, goes by the port's interface",
-    "who takes it cuts the host off",
+    "taking it cuts the host off",
 )
 def _default_route(view: View, spec: PortSpec) -> Answer:
     for name in _interfaces(view, spec):
@@ -71,7 +71,7 @@ def _default_route(view: View, spec: PortSpec) -> Answer:
     "dpdk-binding",
     "port",
     "the driver that a PCI device is bound to (driverctl, dpdk-devbind)",
-    "DPDK opens what vfio-pci has; mlx5 it shares with the kernel's driver",
+    "DPDK opens devices of vfio-pci; it shares mlx5 with the kernel's driver",
 )
 def _binding(view: View, spec: PortSpec) -> Answer:
     address = _address(view, spec)
@@ -103,7 +103,7 @@ def _binding(view: View, spec: PortSpec) -> Answer:
     "dpdk-vfio",
     "port",
     "VFIO in the kernel, an IOMMU, and what else is in the device's group",
-    "vfio-pci gives a device to a process, and keeps it in that process's memory by the IOMMU",
+    "vfio-pci gives a device to a process, and the IOMMU limits it to that process's memory",
 )
 def _vfio(view: View, spec: PortSpec) -> Answer:
     device = _device(view, spec)
@@ -149,7 +149,7 @@ def _without_iommu(view: View) -> Answer:
     "dpdk-access",
     "port",
     "whether this user may open the device's file (/dev/vfio/GROUP)",
-    "a job opens the port itself, harpd does not do it for it",
+    "the job opens the port, not harpd",
 )
 def _access(view: View, spec: PortSpec) -> Answer:
     device = _device(view, spec)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The examination: which findings there are, and what they come to."""
+"""Runs the checks and combines their findings."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,7 +10,7 @@ from harp.doctor.view import Link, View, candidates
 from harp.errors import Exit, HarpError
 from harp.nicprep import pci
 
-# They put themselves on the list when they are imported.
+# These modules register their checks on import.
 CHECK_MODULES = (checks_host, checks_nic, checks_port, checks_dpdk, stack)
 PORT_PREFIX = "dpdk:"
 
@@ -23,7 +23,7 @@ _VERDICTS = (
 
 @dataclass(frozen=True)
 class Examined:
-    """One interface."""
+    """The findings about one interface."""
 
     ifname: str
     queue: int
@@ -31,16 +31,16 @@ class Examined:
 
     @property
     def severity(self) -> Severity:
-        """The worst."""
+        """Return the worst severity."""
         return max((finding.severity for finding in self.findings), default=Severity.GOOD)
 
     @property
     def verdict(self) -> str:
-        """One line."""
+        """Return the verdict as one line."""
         return _VERDICTS[self.severity].format(ifname=self.ifname)
 
     def to_json(self) -> dict[str, Any]:
-        """For scripts: the keys never change their meaning."""
+        """Return a document for scripts: the keys never change their meaning."""
         return {
             "interface": self.ifname,
             "queue": self.queue,
@@ -52,21 +52,21 @@ class Examined:
 
 @dataclass(frozen=True)
 class Report:
-    """The host and every interface that HARP could be meant to use."""
+    """The findings about the host and every interface that HARP might use."""
 
     host: list[Finding]
     interfaces: list[Examined]  # and DPDK ports of harp.toml, as "dpdk:NAME"
 
     @property
     def severity(self) -> Severity:
-        """The worst of the host's, and of the best interface's."""
+        """Return the worst severity of the host, and of the best interface."""
         host = max((finding.severity for finding in self.host), default=Severity.GOOD)
         best = min((each.severity for each in self.interfaces), default=Severity.NO)
         return max(host, best)
 
     @property
     def verdict(self) -> str:
-        """One line."""
+        """Return the verdict as one line."""
         if not self.interfaces:
             return "no interface is up and has an address that other hosts could reach"
         if any(finding.severity == Severity.NO for finding in self.host):
@@ -79,7 +79,7 @@ class Report:
         return f"HARP works on {names}{cost}"
 
     def to_json(self) -> dict[str, Any]:
-        """For scripts: the keys never change their meaning."""
+        """Return a document for scripts: the keys never change their meaning."""
         return {
             "severity": self.severity.word,
             "verdict": self.verdict,
@@ -89,8 +89,9 @@ class Report:
 
 
 def examine(view: View, ifname: str, queue: int, take: bool = False) -> Examined:
-    """One interface, and the host with it; HarpError when there is no such interface. Or a DPDK
-    port, which a PCI address is too; take: it may be though the default route leaves by it."""
+    """Examine one interface and the host; HarpError if it does not exist. It may also be a DPDK
+    port or PCI address; take: it may be the default route's.
+    """
     if ifname.startswith(PORT_PREFIX) or pci.canonical(ifname):
         port = examine_port(view, ifname.removeprefix(PORT_PREFIX), take)
         return replace(port, findings=[*run("host", view), *port.findings])
@@ -103,8 +104,9 @@ def examine(view: View, ifname: str, queue: int, take: bool = False) -> Examined
 
 
 def examine_port(view: View, text: str, take: bool = False) -> Examined:
-    """A DPDK port, by its text after "dpdk:" or by its name in harp.toml. What it must not be taken
-    for is found out before it is opened; one that harpd has leased is left to its holder."""
+    """Examine a DPDK port, by its specification after "dpdk:" or its name in harp.toml. Checks that
+    it may be taken come before it is opened; a port that harpd leased is not opened.
+    """
     from harp._core import port_spec
 
     configured = {port.port: port.spec() for port in view.config.dpdk} if view.config else {}
@@ -127,14 +129,14 @@ def examine_port(view: View, text: str, take: bool = False) -> Examined:
 
 
 def examine_all(view: View, queue: int) -> Report:
-    """Every candidate, and the DPDK ports of harp.toml."""
+    """Examine every candidate, and the DPDK ports of harp.toml."""
     interfaces: list[Examined] = []
     of_host: list[Finding] = []
     for link in candidates(view.links):
         of_host, of_link = _findings(view, link, queue)
         interfaces.append(Examined(link.name, queue, of_link))
     if not interfaces:
-        # The host's part of the C stack's answer is the same on any.
+        # The host's part of the C stack's answer is the same for any interface.
         of_host = _of_stack(view, "lo", queue)[0]
     for port in view.config.dpdk if view.config else ():
         interfaces.append(examine_port(view, port.port))
@@ -142,7 +144,7 @@ def examine_all(view: View, queue: int) -> Report:
 
 
 def _findings(view: View, link: Link, queue: int) -> tuple[list[Finding], list[Finding]]:
-    """Of the host by the C stack, and of the interface by both."""
+    """Return the findings about the host by the C stack, and about the interface by both."""
     of_host, of_link = _of_stack(view, link.name, queue)
     if link.loopback:
         return of_host, of_link
@@ -150,7 +152,7 @@ def _findings(view: View, link: Link, queue: int) -> tuple[list[Finding], list[F
         of_host = [_lent(finding) for finding in of_host]
         of_link = [_lent(finding) for finding in of_link]
     own = list(run("interface", view, link, queue))
-    # A device that can't be used is said once.
+    # A device that can't be used is reported once.
     if any(finding.name == "device" and finding.severity == Severity.NO for finding in own):
         of_link = [each for each in of_link if each.name != "xdp-mode" or not each.severity]
     return of_host, of_link + own
@@ -163,7 +165,7 @@ def _of_stack(view: View, ifname: str, queue: int) -> tuple[list[Finding], list[
 
 
 def _lent(finding: Finding) -> Finding:
-    """What does not matter to a job that gets its queue from harpd."""
+    """Replace findings that do not matter to a job with a lease."""
     words = {
         "privilege": "harpd lends queues; a job needs none",
         "memlock": "harpd lends packet memory; a job locks none",

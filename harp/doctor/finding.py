@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `harpctl check` finds, and the list of everything it looks at."""
+"""Findings of `harpctl check`, and the list of all checks."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ class Severity(IntEnum):
 
     @property
     def word(self) -> str:
-        """ok, warn or fail, as people and the JSON see it."""
+        """Return ok, warn or fail, for people and the JSON document."""
         return ("ok", "warn", "fail")[self]
 
 
@@ -27,7 +27,7 @@ class Finding:
     name: str
     severity: Severity
     text: str
-    remedy: str = ""  # what to do; never empty when it isn't good
+    remedy: str = ""  # remedy; never empty for warn and fail
 
     def to_json(self) -> dict[str, str]:
         """Return the finding for scripts: the keys never change their meaning."""
@@ -39,16 +39,17 @@ class Finding:
         }
 
 
-# port: a DPDK port's text, before it is opened; opened: what it said then; used: it was not opened,
-# for a job has it.
+# port: a DPDK port's specification, before it is opened; opened: its properties; used: it was not
+# opened, because a job has it.
 Scope = Literal["host", "interface", "port", "opened", "used"]
 
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that is looked at. function: of a host (view), of an interface (view, link, queue),
-    of a port (view, spec), of an opened one (view, spec, look), of one in use (view, spec, use);
-    -> (severity, text, remedy), or None where there is nothing to say."""
+    """One check. function: of a host (view), of an interface (view, link, queue), of a port (view,
+    spec), of an opened one (view, spec, look), of one in use (view, spec, use); returns (severity,
+    text, remedy), or None without a finding.
+    """
 
     name: str
     scope: Scope
@@ -64,7 +65,7 @@ CHECKS: list[Check] = []
 def check(
     name: str, scope: Scope, looks_at: str, why: str
 ) -> Callable[[Callable[..., Answer]], Callable[..., Answer]]:
-    """Puts a function on the list."""
+    """Register a function as a check."""
 
     def put(function: Callable[..., Answer]) -> Callable[..., Answer]:
         assert name not in {each.name for each in CHECKS}, name
@@ -90,7 +91,7 @@ def cannot(text: str, remedy: str) -> Answer:
 
 
 def run(scope: Scope, *arguments: Any) -> Iterable[Finding]:
-    """The findings of the Python checks of one scope. One that fails says so; the others go on."""
+    """Run the Python checks of one scope. A check that fails reports that; the others continue."""
     for each in CHECKS:
         if each.scope != scope or each.function is None:
             continue

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Asks harpd whether it is there and what it lends to us: HELLO and WELCOME of harp_lease.h."""
+"""Asks harpd whether it runs and what it leases to this user: HELLO and WELCOME of harp_lease.h."""
 
 import errno
 import socket
@@ -16,30 +16,30 @@ _TIMEOUT_S = 3
 
 @dataclass(frozen=True)
 class Device:
-    """An interface of which harpd lends queues."""
+    """An interface whose queues harpd leases."""
 
     name: str
     ifindex: int
     queues: int
     queues_free: int
-    one_queue: bool = False  # all packets were seen on one queue: no other is leased
+    one_queue: bool = False  # all packets arrive on one queue: no other is leased
     port: bool = False  # a DPDK port, leased whole
     generic: bool = False  # its XDP program is generic: the kernel copies what it receives
 
 
 @dataclass(frozen=True)
 class Harpd:
-    """What came of asking."""
+    """The result of the question."""
 
     path: Path
-    error: int = 0  # errno; 0: it answered
+    error: int = 0  # errno; 0: harpd answered
     why: str = ""
     version: str = ""
     devices: Mapping[str, Device] = field(default_factory=dict)
 
 
 def ask(path: Path = SOCKET) -> Harpd:
-    """One question; never raises."""
+    """Ask harpd; never raises."""
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
             sock.settimeout(_TIMEOUT_S)

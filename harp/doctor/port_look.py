@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a DPDK port is, by opening it in a process of its own: drivers may end theirs, and DPDK
-can't be stopped. The port is configured, started only to see a card's link, and closed again."""
+"""Opens a DPDK port in a process of its own, because drivers may end their process and DPDK can't
+be stopped. The port is configured, started only to see a NIC's link, and closed again.
+"""
 
 import json
 import os
@@ -13,25 +14,26 @@ from typing import Any
 
 _TIMEOUT_S = 60
 _BUFFERS = 255  # enough to configure with
-# A virtual device reaches for its peer when it is started; a card's link says that a cable is in.
+# A virtual device contacts its peer when it is started; a NIC's link shows the cable.
 _STARTED_BUSES = ("pci",)
 
 
 @dataclass(frozen=True)
 class PortLook:
-    """What came of opening it. error: why it could not be, in DPDK's or HARP's words."""
+    """The result of opening a port. error: the reason of a failure, in DPDK's or HARP's words."""
 
     error: str = ""
-    missing: bool = False  # there is no DPDK here at all
+    missing: bool = False  # DPDK is missing
     info: Mapping[str, Any] = field(default_factory=dict)  # PortInfo, and DPDK's version
-    link: Mapping[str, Any] = field(default_factory=dict)  # empty: it wasn't looked at
+    link: Mapping[str, Any] = field(default_factory=dict)  # empty: the link was not examined
     xstats: int = 0
     huge_pages: bool = False
 
 
 def look(spec: str, arguments: str = "") -> PortLook:
-    """Opens and closes the port, as a job whose DPDK has these arguments would. Never raises for
-    what the port is."""
+    """Open and close the port as a job with these DPDK arguments would. Never raises because of the
+    port.
+    """
     try:
         import harp.dpdk  # noqa: F401
     except ImportError as error:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who has a DPDK port that harpd has leased, and what its driver counts, by that job's own page."""
+"""The holder of a leased DPDK port, and its driver's counters from that job's page."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ from harp.stats.source import Source
 
 @dataclass(frozen=True)
 class PortUse:
-    """pid 0: this user can't see whose it is."""
+    """pid 0: this user can't see the holder."""
 
     pid: int = 0
     label: str = ""
@@ -20,8 +20,9 @@ class PortUse:
 
 
 def use(name: str, harpd: Path) -> PortUse:
-    """Of the port of that name, of the harpd on that socket: another one of this machine may lease
-    a port of the same name. The instance on queue 0 speaks for it."""
+    """Find the port of that name of the harpd on that socket: another harpd of this machine may
+    lease a port of the same name. The instance on queue 0 has the counters.
+    """
     try:
         with DaemonClient(harpd) as client:
             leases = {each["lease_id"] for each in client.query("instances")["instances"]}

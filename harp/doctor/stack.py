@@ -1,27 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the C stack looks at itself (harp_host_check): the plugin explains its refusals with the
-same words, so it isn't done twice. Listed here for the table of checks."""
+"""Checks of the C stack (harp_host_check). The plugin explains its refusals with the same words.
+They are listed here for the table of checks.
+"""
 
 from harp.doctor.finding import CHECKS, Check, Scope
 
 _LIST: tuple[tuple[str, Scope, str, str], ...] = (
     ("kernel", "host", "the kernel's version", "XDP links need 5.9, jumbo frames 6.6"),
-    ("privilege", "host", "capabilities of this process", "without them harpd must lend queues"),
+    ("privilege", "host", "capabilities of this process", "without them harpd must lease queues"),
     ("memlock", "host", "RLIMIT_MEMLOCK", "packet memory is registered with the kernel"),
     ("huge-pages", "host", "free 2 MiB pages", "fewer TLB misses, faster start"),
-    ("ports-used", "host", "kernel sockets within HARP's ports", "HARP takes others"),
+    ("ports-used", "host", "kernel sockets within HARP's ports", "HARP uses other ports"),
     ("ports-reserved", "host", "ip_local_reserved_ports, ip_local_port_range", "port conflicts"),
-    ("interface", "interface", "whether it exists, and is not the loopback", "nothing to use"),
+    ("interface", "interface", "whether it exists, and is not loopback", "HARP needs an interface"),
     ("link", "interface", "up, with carrier", "no packets without"),
     ("driver", "interface", "the driver's name", "decides the XDP mode"),
-    ("xdp-mode", "interface", "native or generic XDP", "generic leaves the kernel its offloads"),
+    ("xdp-mode", "interface", "native or generic XDP", "generic mode keeps the kernel's offloads"),
     ("queue", "interface", "receive queues, and the one asked for", "packets on other queues"),
-    ("mtu", "interface", "the MTU, and frames for one packet", "what is sent at once"),
-    ("ipv4", "interface", "an IPv4 address", "peers need one to reach"),
-    ("ipv6", "interface", "an IPv6 address, its state and lifetime", "peers need one to reach"),
-    ("addresses", "interface", "whether the kernel lists them", "only said when it does not"),
+    ("mtu", "interface", "the MTU, and frames for one packet", "the size of packets"),
+    ("ipv4", "interface", "an IPv4 address", "peers connect to it"),
+    ("ipv6", "interface", "an IPv6 address, its state and lifetime", "peers connect to it"),
+    ("addresses", "interface", "whether the kernel lists them", "a problem only if it does not"),
     ("xdp-program", "interface", "other XDP programs", "one program at a time"),
-    ("default-route", "interface", "whether it leaves here", "such a NIC is used only when named"),
+    (
+        "default-route",
+        "interface",
+        "whether it uses this interface",
+        "such a NIC is used only when named",
+    ),
 )
 HOST_NAMES = {name for name, scope, _, _ in _LIST if scope == "host"}
 CHECKS.extend(Check(name, scope, looks_at, why, None) for name, scope, looks_at, why in _LIST)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The host as the checks see it: every source can be replaced by a test."""
+"""The host as the checks see it: a test can replace every source."""
 
 import errno
 import os
@@ -11,6 +11,7 @@ from pathlib import Path
 
 from pyroute2 import IPRoute
 
+from harp import loader
 from harp.config import Config, ConfigError, load
 from harp.doctor.finding import Finding, Severity
 from harp.doctor.harpd import SOCKET, Harpd, ask
@@ -41,39 +42,39 @@ class Link:
     tx_queues: int = 1
     master: str = ""  # the bond or bridge that it belongs to
     master_kind: str = ""
-    beneath: str = ""  # the device on which a VLAN or macvlan sits
+    beneath: str = ""  # the device below a VLAN or macvlan
     members: tuple[str, ...] = ()  # of a bond or bridge
     addresses: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class View:
-    """Where the checks look."""
+    """The sources of the checks."""
 
     host: Host
     links: Mapping[str, Link]
     stack: Callable[[str, int], list[Finding]]  # harp_host_check()
-    space: Callable[[str], int | None]  # bytes of a file system; None: no such place
+    space: Callable[[str], int | None]  # bytes of a file system; None: no such path
     xdp_socket: Callable[[], int]  # opens an AF_XDP socket: 0 or errno
     ask_harpd: Callable[[Path], Harpd]
     load_config: Callable[[], Config]  # or ConfigError
-    open_port: Callable[[str, str], PortLook]  # a DPDK port's text; DPDK's arguments
+    open_port: Callable[[str, str], PortLook]  # a DPDK port's specification; DPDK's arguments
     port_use: Callable[[str, Path], PortUse]  # a leased port's name; harpd's socket
-    default_route: Callable[[str], bool]  # does it leave by this interface?
-    may_open: Callable[[str], bool | None]  # a device's file, to read and write; None: not there
+    default_route: Callable[[str], bool]  # whether the default route uses this interface
+    # whether a device's file can be read and written; None: it does not exist
+    may_open: Callable[[str], bool | None]
     ssh_address: str  # of this host, where the session's connection ends; empty: no such session
-    python_site: Path | None = (
-        None  # folder of Python packages; None: the one that has this package
-    )
+    python_site: Path | None = None  # folder of Python packages; None: the folder of this package
+    find_library: Callable[[str], Path | None] = loader.find
 
     @cached_property
     def harpd(self) -> Harpd:
-        """What harpd says; asked once."""
+        """Return harpd's answer; asked once."""
         return self.ask_harpd(self.config.daemon.socket_path if self.config else SOCKET)
 
     @cached_property
     def read_config(self) -> Config | ConfigError:
-        """harp.toml and the environment, or what is wrong with them."""
+        """Return harp.toml and the environment, or their mistakes."""
         try:
             return self.load_config()
         except ConfigError as error:
@@ -81,18 +82,18 @@ class View:
 
     @property
     def config(self) -> Config | None:
-        """The same; None where something is wrong."""
+        """The same; None if there are mistakes."""
         return self.read_config if isinstance(self.read_config, Config) else None
 
     @cached_property
     def status(self) -> Mapping[str, str]:
-        """/proc/self/status."""
+        """Return /proc/self/status."""
         text = self.host.read(self.host.proc / "self/status") or ""
         lines = (line.partition(":") for line in text.splitlines())
         return {name: value.strip() for name, colon, value in lines if colon}
 
     def has_capability(self, number: int) -> bool:
-        """Is it effective in this process?"""
+        """Tell whether a capability is effective in this process."""
         try:
             return bool(int(self.status.get("CapEff", "0"), 16) >> number & 1)
         except ValueError:
@@ -100,16 +101,16 @@ class View:
 
     @property
     def privileged(self) -> bool:
-        """May this process open queues by itself?"""
+        """Tell whether this process may open queues by itself."""
         bpf = self.has_capability(CAP_BPF) or self.has_capability(CAP_SYS_ADMIN)
         return bpf and all(map(self.has_capability, (CAP_NET_ADMIN, CAP_NET_RAW)))
 
     def hardware(self, link: Link) -> bool:
-        """A NIC on a bus, not a device that the kernel made."""
+        """Tell whether it is a NIC on a bus, not a device that the kernel made."""
         return not link.kind and self.host.device(link.name) is not None
 
     def lent(self, link: Link) -> bool:
-        """Does harpd lend queues of it to this user?"""
+        """Tell whether harpd leases queues of it to this user."""
         device = self.harpd.devices.get(link.name)
         return device is not None and device.ifindex == link.index
 
@@ -156,13 +157,13 @@ def _may_open(path: str) -> bool | None:
 
 
 def _ssh_address() -> str:
-    """The third word: client's address and port, ours and ours (sshd(8))."""
+    """Return the third word of SSH_CONNECTION: client's address and port, then ours (sshd(8))."""
     words = os.environ.get("SSH_CONNECTION", "").split()
     return words[2] if len(words) == 4 else ""
 
 
 def read_links() -> dict[str, Link]:
-    """The interfaces of this network namespace."""
+    """Return the interfaces of this network namespace."""
     with IPRoute() as ipr:
         found = list(ipr.get_links())
         addresses: dict[int, list[str]] = {}
@@ -177,7 +178,7 @@ def read_links() -> dict[str, Link]:
     result = {}
     for link in found:
         index, master = link["index"], link.get_attr("IFLA_MASTER") or 0
-        # A veth's other end is no device beneath it, and may be in another namespace.
+        # A veth's other end is no device below it, and may be in another namespace.
         other = kinds[index] != "veth" and link.get_attr("IFLA_LINK_NETNSID") is None
         result[names[index]] = Link(
             name=names[index],
@@ -211,8 +212,9 @@ def this_host() -> View:
 
 
 def candidates(links: Mapping[str, Link]) -> list[Link]:
-    """Interfaces that HARP could be meant to use: up, with an address that others can reach; of a
-    bond its members."""
+    """Return interfaces that HARP might use: up, with an address that others can reach; members of
+    bonds.
+    """
     found = []
     for link in links.values():
         reachable = [text for text in link.addresses if not text.startswith(_LINK_LOCAL)]

@@ -12,7 +12,7 @@ _WHY_BYTES = 512
 
 
 class DpdkError(HarpError):
-    """What DPDK or a misuse of it ended with. errno says which kind (errno.EBUSY and so on)."""
+    """An error of DPDK or of its use. errno tells the kind (errno.EBUSY and so on)."""
 
     def __init__(self, message: str, error: int) -> None:
         super().__init__(message)
@@ -20,7 +20,7 @@ class DpdkError(HarpError):
 
 
 class MissingError(HarpError, ImportError):
-    """There is no harp.dpdk here; the text says what to install."""
+    """harp.dpdk is not available; the text names what to install."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, Exit.MISSING)
@@ -44,32 +44,32 @@ except ImportError as _error:
 
 
 class Why:
-    """A buffer for one line of explanation."""
+    """Return a buffer for one line of explanation."""
 
     def __init__(self) -> None:
         self.buffer = ffi.new("char[]", _WHY_BYTES)
 
     @property
     def arguments(self) -> tuple[Any, int]:
-        """The last two of a call."""
+        """Return the last two arguments of a call that explains its failure."""
         return self.buffer, _WHY_BYTES
 
     def check(self, result: int) -> int:
-        """The result of a call that explains itself; DpdkError when it failed."""
+        """Check the result of a call that explains its failure; DpdkError."""
         if result < 0:
             raise DpdkError(ffi.string(self.buffer).decode(errors="replace"), -result)
         return result
 
 
 def check(result: int, what: str) -> int:
-    """The result of a call that doesn't; what: "net_memif0: setting its MTU"."""
+    """Check the result of a call that does not; what: "net_memif0: setting its MTU"."""
     if result < 0:
         raise DpdkError(f"{what}: {os.strerror(-result)}", -result)
     return result
 
 
 def require_running() -> None:
-    """DpdkError unless DPDK runs in this very process."""
+    """Raise DpdkError unless DPDK runs in this very process."""
     state = lib.dpdk_running()
     if state == -errno.ECHILD:
         raise DpdkError(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DPDK's environment (EAL): one in a process, shared with HARP's stacks there, and kept."""
+"""DPDK's environment (EAL): one per process, shared with HARP's stacks, never stopped."""
 
 import errno
 import os
@@ -20,12 +20,13 @@ def start(
     args: str = "",
     log: IO[Any] | None = None,
 ) -> None:
-    """Starts DPDK in this process, on a thread of its own, or finds it running.
+    """Start DPDK in this process, on a thread of its own, or use the running one.
 
-    huge_pages: auto takes them where there are enough. memory_mib: for all ports and pools of the
+    huge_pages: auto uses them if there are enough. memory_mib: for all ports and pools of the
     process; 0: 256. args: more arguments of EAL ("--iova-mode=va"). log: a file with a descriptor
-    that EAL's own messages go to (sys.stderr). DpdkError with EAL's words: EALREADY when it runs
-    otherwise, ENOMEM, EINVAL, EIO. It can't be stopped: its memory is the process's until it ends.
+    for EAL's own messages (sys.stderr). DpdkError with EAL's message: EALREADY if it runs with
+    other options, ENOMEM, EINVAL, EIO. It can't be stopped: its memory belongs to the process until
+    the end.
     """
     if huge_pages not in _HUGE_PAGES:
         words = ", ".join(_HUGE_PAGES)
@@ -39,14 +40,14 @@ def start(
     options = ffi.new("struct dpdk_eal_options *")
     options.library, options.args = library, words_of_eal
     options.huge_pages, options.memory_mib = _HUGE_PAGES[huge_pages], memory_mib
-    # A descriptor of our own: theirs may be closed.
+    # A descriptor of our own: the caller may close its own.
     options.log_fd = -1 if log is None else os.dup(log.fileno())
     why = Why()
     why.check(lib.dpdk_start(options, *why.arguments))
 
 
 def running() -> bool:
-    """Does it run in this process? False in a forked child of one where it does."""
+    """Tell whether DPDK runs in this process. False in a forked child of such a process."""
     return bool(lib.dpdk_running() == 1)
 
 
@@ -56,5 +57,5 @@ def version() -> str:
 
 
 def huge_pages() -> bool:
-    """Has it its memory from huge pages?"""
+    """Tell whether its memory is in huge pages."""
     return bool(lib.dpdk_huge_pages())

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Bursts of packets in DPDK's memory, and views of their bytes.
 
-A burst has its packets: it frees them when it is freed, or collected. Their bytes are seen through
-memoryviews, which are taken back when the packets go: a released view raises ValueError. What
-Python can't take back (a slice of a view, a numpy array over it) keeps the burst from being freed
-or sent: that raises instead, with EBUSY.
+A burst owns its packets and frees them when it is freed or collected. Their bytes are accessed
+through memoryviews, which are released with the packets: a released view raises ValueError. What
+Python can't release (a slice of a view, a numpy array over it) prevents the burst from being freed
+or sent, with EBUSY.
 """
 
 import errno
@@ -25,8 +25,9 @@ Lengths: TypeAlias = np.ndarray[Any, np.dtype[np.uint32]]
 
 
 class Packet:
-    """One packet of a burst: a buffer, or a chain of them (segments). Valid as long as the burst
-    has it."""
+    """One packet of a burst: a buffer, or a chain of them (segments). Valid while the burst owns
+    it.
+    """
 
     __slots__ = ("_burst", "_generation", "_index")
 
@@ -38,7 +39,7 @@ class Packet:
             return int(lib.dpdk_packet_bytes(handle, self._index))
 
     def __bytes__(self) -> bytes:
-        """A copy of all of it."""
+        """Return a copy of all bytes."""
         with self._burst._held(self._generation) as handle:
             length = lib.dpdk_packet_bytes(handle, self._index)
             out = bytearray(length)
@@ -56,13 +57,13 @@ class Packet:
 
     @property
     def segments(self) -> tuple[memoryview, ...]:
-        """Its bytes where they lie, writable, a view for each buffer."""
+        """Return writable views of its bytes, one for each buffer."""
         with self._burst._held(self._generation):
             return self._burst._views_of(self._index)
 
     @property
     def data(self) -> memoryview:
-        """The same of a packet in one buffer. EMSGSIZE: it has several."""
+        """Return the view of a packet in one buffer. EMSGSIZE: it has several."""
         views = self.segments
         if len(views) != 1:
             raise DpdkError(
@@ -74,11 +75,11 @@ class Packet:
 
     @property
     def array(self) -> Bytes:
-        """data as numpy's uint8. Delete it before the packet goes."""
+        """Return data as numpy's uint8. Delete it before the packet is freed or sent."""
         return np.frombuffer(self.data, np.uint8)
 
     def write(self, data: Buffer, offset: int = 0) -> None:
-        """Copies bytes into it. ERANGE: they don't fit; packets keep their length."""
+        """Copy bytes into the packet. ERANGE: they don't fit; packets keep their length."""
         view = ffi.from_buffer(data)
         if offset < 0 or offset + len(view) > BURST_MAX * BURST_MAX:
             raise DpdkError(f"offset {offset} is outside of the packet", errno.ERANGE)
@@ -92,7 +93,7 @@ class Packet:
 
 
 class _Held:
-    """The lock of a burst that is open, in the generation that the holder knows."""
+    """Holds the lock of an open burst, in the generation that the holder knows."""
 
     __slots__ = ("_burst", "_generation")
 
@@ -118,13 +119,14 @@ class _Held:
 
 
 def _destroy(pool: object, handle: Any) -> None:
-    """pool is here to be alive until now."""
+    """Keep pool alive until now."""
     lib.dpdk_burst_destroy(handle)
 
 
 class Burst:
     """Packets, in order. Made by Port.receive(), Pool.allocate() and Pool.build(). Threads may
-    share one: calls take turns."""
+    share a burst; calls are serialized.
+    """
 
     def __init__(self, size: int, pool: object = None) -> None:
         if not 0 < size <= BURST_MAX:
@@ -134,7 +136,7 @@ class Burst:
         handle = lib.dpdk_burst_create(size)
         if handle == ffi.NULL:
             raise DpdkError(f"no memory for a burst of {size} packets", errno.ENOMEM)
-        # The packets go when nobody is left who could reach them: neither this nor a view.
+        # The packets are freed when neither this object nor a view can reach them.
         self._handle = ffi.gc(handle, lambda it: _destroy(pool, it))
         self._lock = threading.Lock()
         self._freed = False
@@ -155,7 +157,7 @@ class Burst:
         return self._views[index]
 
     def _view(self, segment: Any) -> memoryview:
-        # A view keeps its buffer alive, that its pointer, and that the handle.
+        # A view keeps its buffer alive, the buffer the pointer, and the pointer the handle.
         handle = self._handle
         pointer = ffi.gc(ffi.cast("char *", segment.data), lambda _: handle)
         buffer = ffi.buffer(pointer, segment.bytes)
@@ -163,7 +165,7 @@ class Burst:
         return memoryview(buffer)
 
     def _settle(self) -> None:
-        """Under the lock: takes all views back. EBUSY when somebody holds on to the bytes."""
+        """Under the lock: release all views. EBUSY if the bytes are in use."""
         while self._views:
             index, views = self._views.popitem()
             for view in views:
@@ -204,14 +206,16 @@ class Burst:
 
     @property
     def lengths(self) -> Lengths:
-        """Bytes of each packet: a copy."""
+        """Return the bytes of each packet, as a copy."""
         with self._held() as handle:
             lengths = np.zeros(handle.count, np.uint32)
             lib.dpdk_packet_lengths(handle, ffi.from_buffer("uint32_t[]", lengths))
         return lengths
 
     def free(self) -> None:
-        """Gives the packets back to their pool; again: nothing. EBUSY: their bytes are in use."""
+        """Return the packets to their pool; a second call does nothing. EBUSY: their bytes are in
+        use.
+        """
         with self._lock:
             if self._freed:
                 return
@@ -226,13 +230,13 @@ class Burst:
         try:
             self.free()
         except DpdkError:
-            # With an error on its way its traceback may hold views: collection frees them.
+            # The traceback of an error may hold views; collection frees them.
             if kind is None:
                 raise
 
 
 def no_room(error: int, count: int, size: int) -> DpdkError:
-    """Why packets could not be had."""
+    """Return the error for packets that could not be allocated."""
     if error == errno.ENOBUFS:
         text = f"the pool has not enough free buffers for {count} packets of {size} bytes"
         return DpdkError(f"{text}: free some, or make a larger pool", error)

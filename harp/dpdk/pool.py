@@ -11,13 +11,13 @@ from harp.dpdk import eal
 from harp.dpdk._binding import DpdkError, Why, ffi, lib, require_running
 from harp.dpdk.packets import BURST_MAX, Burst, no_room
 
-HEADROOM_BYTES = 128  # of a buffer, before its bytes (RTE_PKTMBUF_HEADROOM)
+HEADROOM_BYTES = 128  # of a buffer, before its data (RTE_PKTMBUF_HEADROOM)
 _COUNT_MAX = 1 << 22
 _PACKET_BYTES_MAX = 1 << 22
 
 
 class Pool:
-    """count buffers of buffer_bytes each; longer packets take several. Starts DPDK if need be."""
+    """count buffers of buffer_bytes each; longer packets use several. Starts DPDK if needed."""
 
     def __init__(self, count: int = 8191, buffer_bytes: int = 2048) -> None:
         self._handle: Any = None
@@ -36,8 +36,8 @@ class Pool:
         why.check(lib.dpdk_pool_create(out, count, buffer_bytes + HEADROOM_BYTES, *why.arguments))
         self.count, self.buffer_bytes = count, buffer_bytes
         self._lock = threading.Lock()
-        self._ports = 0  # that receive into it
-        # Freed with its last user; not while buffers of it are somewhere (-EBUSY: it stays).
+        self._ports = 0  # ports that receive into it
+        # Freed with its last user, but not while it has buffers in use (-EBUSY: it stays).
         self._handle = ffi.gc(out[0], lib.dpdk_pool_free)
 
     def _open(self) -> Any:
@@ -49,12 +49,12 @@ class Pool:
 
     @property
     def in_use(self) -> int:
-        """Buffers in bursts, in drivers' rings, or on their way."""
+        """Return the number of buffers in bursts, in drivers' rings, or in flight."""
         with self._lock:
             return int(lib.dpdk_pool_in_use(self._open()))
 
     def allocate(self, count: int, size: int) -> Burst:
-        """count packets of size bytes; what is in them is not defined. ENOBUFS, EMSGSIZE."""
+        """Return count packets of size bytes with undefined contents. ENOBUFS, EMSGSIZE."""
         if not 0 <= size <= _PACKET_BYTES_MAX:
             raise no_room(errno.EMSGSIZE, count, size)
         with self._lock:
@@ -66,7 +66,9 @@ class Pool:
         return burst
 
     def build(self, packets: Iterable[Any]) -> Burst:
-        """Packets with these bytes: bytes-like, or anything that bytes() takes (scapy's)."""
+        """Return packets with these bytes: bytes-like, or anything that bytes() accepts
+        (scapy's).
+        """
         contents = [_contents(each) for each in packets]
         with self._lock:
             handle = self._open()
@@ -79,7 +81,9 @@ class Pool:
         return burst
 
     def close(self) -> None:
-        """Gives its memory back; again: nothing. EBUSY: a port or a burst has buffers of it."""
+        """Free its memory; a second call does nothing. EBUSY: a port or a burst has buffers of
+        it.
+        """
         with self._lock:
             if self._handle is None:
                 return

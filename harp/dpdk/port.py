@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ports: any Ethernet device of DPDK's, for this process alone."""
+"""Ports: any Ethernet device of DPDK, owned by this process."""
 
 import contextlib
 import errno
@@ -18,14 +18,14 @@ from harp.dpdk.pool import Pool
 
 _PREFIX = "dpdk:"
 _BUFFERS = 8191  # of a port's own pool
-_NAP_S = 50e-6  # between two looks for packets: a port has nothing to sleep on
+_NAP_S = 50e-6  # seconds between two polls for packets: a port has no descriptor to sleep on
 _XSTATS_TRIES = 5
 _MEMIF_MORE_BYTES = 64
 
 
 @dataclass(frozen=True)
 class Link:
-    """The link, as the driver sees it. speed_mbps 0: not known."""
+    """The link, as reported by the driver. speed_mbps 0: not known."""
 
     up: bool
     speed_mbps: int
@@ -34,7 +34,7 @@ class Link:
 
 @dataclass(frozen=True)
 class PortInfo:
-    """What a port is, and what it could be. Names are DPDK's."""
+    """Properties of a port. Names are DPDK's."""
 
     name: str
     driver: str
@@ -61,7 +61,7 @@ class PortInfo:
 
 
 def _spec(text: str) -> Any:
-    """The text of a port, by the one parser there is (host/port_spec.c)."""
+    """Parse a port's specification with the only parser (host/port_spec.c)."""
     from harp._core import port_spec
 
     if not isinstance(text, str):
@@ -75,9 +75,10 @@ def _spec(text: str) -> Any:
 
 
 def _with_buffers(device: str, pool: Pool) -> str:
-    """Newer releases of DPDK's memif copy what a peer says is in a buffer into one of the pool's,
-    however long that is, unless their own buffers are larger than those: then longer packets take
-    several. A precaution: 22.11.11 was not seen to."""
+    """Newer releases of DPDK's memif copy a peer's buffer into one of the pool's, whatever its
+    length, unless the pool's buffers are larger: then longer packets use several. This is a
+    precaution; 22.11.11 does not do so.
+    """
     if not device.startswith("net_memif") or ",bsize=" in device:
         return device
     return f"{device},bsize={pool.buffer_bytes + _MEMIF_MORE_BYTES}"
@@ -94,12 +95,12 @@ def _text(field: Any) -> str:
 
 
 class Port(Closing):
-    """A device: PCI address or virtual device with its arguments, or a whole port spec
-    ("net_memif0,role=client;mtu=9000;queues=2"), which says mtu and queues where the call doesn't.
+    """A device: PCI address or virtual device with its arguments, or a port specification
+    ("net_memif0,role=client;mtu=9000;queues=2"), whose mtu and queues apply if the call has none.
 
-    Opens, configures and starts it (start False: doesn't start it); starts DPDK if need be. Packets
-    are received into pool, the port's own without one. Calls are safe from any thread; each queue
-    serves one at a time. DpdkError: ENODEV no such device, EBUSY in use, EINVAL, ENOMEM.
+    Opens, configures and starts it (start False: does not start it); starts DPDK if needed. Packets
+    are received into pool; without one, into the port's own. Any thread may call; each queue serves
+    one thread at a time. DpdkError: ENODEV no such device, EBUSY in use, EINVAL, ENOMEM.
     """
 
     def __init__(
@@ -166,7 +167,7 @@ class Port(Closing):
 
     @contextlib.contextmanager
     def _control(self) -> Iterator[int]:
-        """The port's number, for a call that is no burst."""
+        """Return the port's number, for calls other than bursts."""
         require_running()
         with self._lock:
             if self._id is None:
@@ -175,7 +176,7 @@ class Port(Closing):
 
     @contextlib.contextmanager
     def _everything(self) -> Iterator[None]:
-        """No burst is under way, and none begins."""
+        """Wait until no burst is in progress, and let none begin."""
         with contextlib.ExitStack() as stack:
             for each in (*self._rx_locks, *self._tx_locks):
                 stack.enter_context(each)
@@ -183,7 +184,7 @@ class Port(Closing):
 
     @contextlib.contextmanager
     def _queue(self, locks: list[threading.Lock], queue: int) -> Iterator[int]:
-        """The port's number, for bursts of one queue."""
+        """Return the port's number, for bursts of one queue."""
         if not 0 <= queue < len(locks):
             raise DpdkError(f"{self.name}: queue {queue}: it has {len(locks)}", errno.ERANGE)
         require_running()
@@ -197,7 +198,7 @@ class Port(Closing):
     # Its life.
     #
     def start(self) -> None:
-        """Begins to receive and send; a started one goes on."""
+        """Begin to receive and send; does nothing on a started port."""
         with self._control() as port:
             if not self._started:
                 why = Why()
@@ -205,18 +206,19 @@ class Port(Closing):
                 self._started = True
 
     def stop(self) -> None:
-        """Ends it; start() goes on. A stopped one stays so."""
+        """Stop; start() continues. Does nothing on a stopped port."""
         with self._control() as port, self._everything():
             if self._started:
                 check(lib.dpdk_port_stop(port), f"{self.name}: stopping it")
                 self._started = False
 
     def close(self) -> None:
-        """Stops and removes the device, which can be opened again; again: nothing. The port's own
-        pool goes when the last burst of it does."""
+        """Stop and remove the device, which can be opened again; a second call does nothing. The
+        port's own pool is freed with its last burst.
+        """
         if self._id is None:
             return
-        if not eal.running():  # in a forked child it is the parent's
+        if not eal.running():  # in a forked child the port is the parent's
             self._id = None
             return
         with self._lock, self._everything():
@@ -230,7 +232,7 @@ class Port(Closing):
         check(result, f"{self.name}: closing it")
 
     def _close_pool(self) -> None:
-        """If it is the port's own; it waits for the last burst of it."""
+        """Free the pool if it is the port's own, after its last burst."""
         if self._own_pool:
             with contextlib.suppress(DpdkError):
                 self.pool.close()
@@ -250,7 +252,7 @@ class Port(Closing):
     #
     @property
     def info(self) -> PortInfo:
-        """Everything the driver says of it, now."""
+        """Return all properties that the driver reports now."""
         out = ffi.new("struct dpdk_port_info *")
         with self._control() as port:
             check(lib.dpdk_port_info(port, out), f"{self.name}: asking what it is")
@@ -277,12 +279,12 @@ class Port(Closing):
 
     @property
     def link(self) -> Link:
-        """Up or down, and how fast."""
+        """Return whether the link is up, and its speed."""
         return self.info.link
 
     @property
     def mac(self) -> str:
-        """ "02:00:00:00:00:01"; may be set where the driver can."""
+        """ "02:00:00:00:00:01"; can be set if the driver supports it."""
         return self.info.mac
 
     @mac.setter
@@ -298,7 +300,7 @@ class Port(Closing):
 
     @property
     def mtu(self) -> int:
-        """Bytes of an IP packet; may be set where the driver can."""
+        """Bytes of an IP packet; can be set if the driver supports it."""
         return self.info.mtu_bytes
 
     @mtu.setter
@@ -312,7 +314,7 @@ class Port(Closing):
 
     @property
     def promiscuous(self) -> bool:
-        """Does it take packets for other MAC addresses?"""
+        """Tell whether it accepts packets for other MAC addresses."""
         return self.info.promiscuous
 
     @promiscuous.setter
@@ -322,15 +324,18 @@ class Port(Closing):
             check(lib.dpdk_port_set_promiscuous(port, int(value)), what)
 
     def stats(self) -> dict[str, int]:
-        """The counters that every driver has: rx_packets, tx_packets, rx_bytes, tx_bytes, rx_missed
-        (no descriptor was free), rx_errors, tx_errors, rx_no_buffer (the pool was empty)."""
+        """Return the counters that every driver has: rx_packets, tx_packets, rx_bytes, tx_bytes,
+        rx_missed (no descriptor was free), rx_errors, tx_errors, rx_no_buffer (the pool was empty).
+        """
         out = ffi.new("struct dpdk_port_stats *")
         with self._control() as port:
             check(lib.dpdk_port_stats(port, out), f"{self.name}: its counters")
         return {name: int(getattr(out, name)) for name, _ in ffi.typeof(out[0]).fields}
 
     def xstats(self) -> dict[str, int]:
-        """The driver's own counters, by DPDK's names (rx_good_packets, rx_missed_errors ...)."""
+        """Return the driver's own counters, by DPDK's names (rx_good_packets, rx_missed_errors
+        ...).
+        """
         with self._control() as port:
             for _ in range(_XSTATS_TRIES):
                 most = check(
@@ -344,7 +349,7 @@ class Port(Closing):
         raise DpdkError(f"{self.name}: its counters change too often", errno.EAGAIN)
 
     def reset_stats(self) -> None:
-        """Sets stats() and xstats() to 0, where the driver can."""
+        """Reset stats() and xstats() to 0, if the driver supports it."""
         with self._control() as port:
             check(lib.dpdk_port_stats_reset(port), f"{self.name}: resetting its counters")
 
@@ -352,8 +357,7 @@ class Port(Closing):
     # Packets.
     #
     def receive(self, most: int = 32, *, queue: int = 0, timeout: float = 0) -> Burst:
-        """The packets that wait, at most so many; an empty burst when none came within timeout
-        seconds."""
+        """Return the received packets, up to a limit; an empty burst after timeout seconds."""
         if not 0 < most <= BURST_MAX:
             raise DpdkError(f"{self.name}: a burst of {most} packets", errno.ERANGE)
         burst = Burst(most, self.pool._handle)
@@ -366,11 +370,11 @@ class Port(Closing):
             time.sleep(_NAP_S)
 
     def send(self, packets: Any, *, queue: int = 0, keep: bool = False, timeout: float = 1) -> int:
-        """Sends a burst, or one packet, or several (bytes, or scapy's); returns how many were sent
-        when the device takes no more for timeout seconds.
+        """Send a burst, one packet, or several (bytes, or scapy's); return the number of packets
+        sent when the device accepts no more for timeout seconds.
 
-        What was sent of a burst is the driver's and leaves it; with keep it stays, to be sent
-        again, and must not be written to before the device has sent it.
+        Sent packets leave the burst and belong to the driver. With keep they stay in the burst, to
+        be sent again, and must not be written to before the device has sent them.
         """
         if isinstance(packets, Burst):
             return self._send_burst(packets, queue, keep, timeout)

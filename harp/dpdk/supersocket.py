@@ -26,7 +26,7 @@ _BURST = 32
 
 
 class DpdkSocket(SuperSocket):  # type: ignore[misc,unused-ignore]
-    """Packets of one queue of a port. The port stays the caller's: closing this leaves it open."""
+    """Packets of one queue of a port. The caller owns the port: closing this leaves it open."""
 
     desc = "a queue of a DPDK port"
     nonblocking_socket = True
@@ -39,7 +39,7 @@ class DpdkSocket(SuperSocket):  # type: ignore[misc,unused-ignore]
         self.closed = False
 
     def send(self, x: Any) -> int:
-        """Sends one packet; returns its bytes, 0 when the device does not take it."""
+        """Send one packet; return its bytes, 0 if the device does not accept it."""
         data = bytes(x)
         if self.port.send(data, queue=self.queue) == 0:
             return 0
@@ -54,23 +54,23 @@ class DpdkSocket(SuperSocket):  # type: ignore[misc,unused-ignore]
         return bool(self._waiting)
 
     def recv_raw(self, x: int = 65535) -> tuple[Any, bytes | None, float | None]:
-        """The next packet's class, bytes and time; Nones when none waits."""
+        """Return the next packet's class, bytes and time; Nones without a packet."""
         if not self._fill():
             return None, None, None
         when, data = self._waiting.pop(0)
         return Ether, data[:x], when
 
     def fileno(self) -> int:
-        """A port has none."""
+        """A port has no descriptor."""
         return -1
 
     def close(self) -> None:
-        """Nothing of the port's."""
+        """Leave the port open."""
         self.closed = True
 
     @staticmethod
     def select(sockets: list[Any], remain: float | None = None) -> list[Any]:
-        """Those with packets; waits as long as scapy says."""
+        """Return the sockets with packets; waits as long as scapy requests."""
         interval = conf.recv_poll_rate if remain is None else min(remain, conf.recv_poll_rate)
         deadline = time.monotonic() + interval
         while True:

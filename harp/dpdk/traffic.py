@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Traffic at the rate of C: a generator, a sink, an echo, a ping.
 
-Each runs its loop in C, without Python's lock, and comes back every 20 ms at most: so Ctrl-C, other
-threads and other queues of the port go on.
+Each loop runs in C without the GIL and returns at least every 20 ms, so that Ctrl-C, other threads
+and other queues of the port continue.
 """
 
 import errno
@@ -16,29 +16,29 @@ from harp.dpdk.packets import Burst
 from harp.dpdk.port import Port
 
 _SPAN_NS = 20_000_000
-_PINGS = 64  # at a time
+_PINGS = 64  # packets per call
 _ROUNDS_MAX = 10_000_000
 _FOREVER = float("inf")
 
 
 @dataclass(frozen=True)
 class Count:
-    """What was moved. idle: bursts, of so many calls, that moved nothing."""
+    """Counts of a run. idle: calls that moved no packet, of `bursts` calls."""
 
     packets: int
     bytes: int  # Ethernet header included
     calls: int
     idle: int
-    seconds: float  # from the first burst that moved any to the last
+    seconds: float  # from the first burst with packets to the last
 
     @property
     def packets_per_s(self) -> float:
-        """0 where there is no time to speak of."""
+        """Return the rate; 0 without a measurable time."""
         return self.packets / self.seconds if self.seconds else 0.0
 
     @property
     def gbit_per_s(self) -> float:
-        """Of these bytes."""
+        """Return the rate of these bytes."""
         return self.bytes * 8e-9 / self.seconds if self.seconds else 0.0
 
 
@@ -66,11 +66,11 @@ def generate(
     queue: int = 0,
     stop: threading.Event | None = None,
 ) -> Count:
-    """Sends the burst's packets again and again, until so many are out, so long has passed, or stop
-    is set.
+    """Send the burst's packets repeatedly, until that many were sent, the time is over, or stop is
+    set.
 
-    The packets are not copied by HARP: the same buffers go out, with a reference more each time.
-    Make the burst long (64 to 1024), for the sake of drivers that keep buffers for a while.
+    HARP does not copy the packets: the same buffers are sent, with another reference each time.
+    Make the burst long (64 to 1024), because some drivers keep buffers for a while.
     """
     if packets is not None and packets < 0:
         raise DpdkError(f"{packets} packets: 0 or more are possible", errno.EINVAL)
@@ -93,8 +93,9 @@ def sink(
     queue: int = 0,
     stop: threading.Event | None = None,
 ) -> Count:
-    """Receives and frees, until so many came, so long has passed, none came for idle seconds after
-    the first, or stop is set."""
+    """Receive and free packets, until that many arrived, the time is over, none came for idle
+    seconds after the first, or stop is set.
+    """
     if packets is not None and packets < 1:
         raise DpdkError(f"{packets} packets: 1 or more are possible", errno.EINVAL)
     end, raw = _end(seconds), ffi.new("struct dpdk_count *")
@@ -115,7 +116,9 @@ def echo(
     queue: int = 0,
     stop: threading.Event | None = None,
 ) -> Count:
-    """Sends back what comes, source and destination MAC exchanged, so long or until stop is set."""
+    """Return packets to their senders, with source and destination MAC exchanged, until the time is
+    over or stop is set.
+    """
     end, raw = _end(seconds), ffi.new("struct dpdk_count *")
     while time.monotonic() < end and not _is_set(stop):
         with (
@@ -129,8 +132,9 @@ def echo(
 def ping(
     port: Port, burst: Burst, *, rounds: int = 1000, wait: float = 0.1, queue: int = 0
 ) -> list[int]:
-    """Round trips in ns: sends the burst's first packet, which an echo() answers, and waits for it,
-    so often. Those that were not answered within wait seconds are not in the list."""
+    """Measure round trips in ns: send the burst's first packet, which an echo() returns, and wait
+    for it. Round trips of more than wait seconds are not in the list.
+    """
     if not 0 < rounds <= _ROUNDS_MAX or not 0 < wait <= 60:
         raise DpdkError(f"rounds={rounds}, wait={wait}: out of range", errno.EINVAL)
     result: list[int] = []

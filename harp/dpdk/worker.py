@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A process with one port, which does what it is told: `python -m harp.dpdk.worker SPEC [OPTIONS]`.
+"""A process with one port that runs commands: `python -m harp.dpdk.worker SPEC [OPTIONS]`.
 
-OPTIONS is a JSON object: start's and Port's arguments. Each line of stdin is a JSON object, {"do":
-"info"} and so on, and is answered by one line of JSON: what came of it, or {"error": text}. sink
-and echo go on until the next line, {"do": "stop"}. End of input ends it. harp.bench.dpdk_wire and
-`harpctl check` are its masters: DPDK starts once in a process, and a driver may end one.
+OPTIONS is a JSON object: arguments of start() and Port. Each line of stdin is a JSON object, {"do":
+"info"} and so on, and is answered by one line of JSON: the result, or {"error": text}. sink and
+echo run until the next line, {"do": "stop"}. End of input ends the process. harp.bench.dpdk_wire
+and `harpctl check` use it, because DPDK starts once in a process, and a driver may end one.
 """
 
 import json
@@ -34,7 +34,7 @@ class Worker:
         self.lines: queue.SimpleQueue[str] = queue.SimpleQueue()
 
     def read(self) -> None:
-        """A thread's work: lines of stdin, and their end."""
+        """A thread's function: read lines of stdin until the end."""
         for line in sys.stdin:
             if json.loads(line).get("do") == "stop":
                 self.stop.set()
@@ -44,19 +44,20 @@ class Worker:
         self.lines.put("")
 
     def info(self) -> dict[str, Any]:
-        """What the port is."""
+        """Return the port's properties."""
         return asdict(self.port.info) | {"version": dpdk.version()}
 
     def link(self, seconds: float = _LINK_S) -> dict[str, Any]:
-        """Waits for it; up false: it did not come."""
+        """Wait for the link; up false: it did not come up."""
         deadline = time.monotonic() + seconds
         while not self.port.link.up and time.monotonic() < deadline:
             time.sleep(_LOOK_S)
         return asdict(self.port.link)
 
     def examine(self, buses: list[str]) -> dict[str, Any]:
-        """For `harpctl check`. The link is looked at on these buses, where starting a port reaches
-        for nobody; {}: it wasn't."""
+        """Return the properties for `harpctl check`, with the link on these buses, where starting a
+        port contacts no peer; {}: the link was not read.
+        """
         link: dict[str, Any] = {}
         if self.port.info.bus in buses:
             self.port.start()
@@ -69,21 +70,21 @@ class Worker:
         return self.port.pool.build([head + bytes(size - len(head))] * count)
 
     def generate(self, size: int, seconds: float, to: str, count: int = 256) -> dict[str, Any]:
-        """A stream of one packet's copies, made before."""
+        """Send copies of one packet."""
         with self._packets(size, count, to) as burst:
             return self._counted(dpdk.generate(self.port, burst, seconds=seconds))
 
     def sink(self) -> dict[str, Any]:
-        """Until stop. late: what was still on its way then, and counts in no rate."""
+        """Receive until stop. late: packets still in flight then, which count in no rate."""
         count = self._counted(dpdk.sink(self.port, stop=self.stop))
         return count | {"late": dpdk.sink(self.port, seconds=_LATE_S).packets}
 
     def echo(self) -> dict[str, Any]:
-        """Until stop."""
+        """Echo until stop."""
         return self._counted(dpdk.echo(self.port, stop=self.stop))
 
     def ping(self, size: int, rounds: int, to: str) -> dict[str, Any]:
-        """Round trips to an echo."""
+        """Measure round trips to an echo."""
         with self._packets(size, 1, to) as burst:
             return {"rtt_ns": dpdk.ping(self.port, burst, rounds=rounds), "sent": rounds}
 
@@ -92,7 +93,7 @@ class Worker:
         return asdict(count) | rates | {"stats": self.port.stats()}
 
     def serve(self) -> None:
-        """Commands, until there are no more."""
+        """Run commands until the end of input."""
         commands: dict[str, Callable[..., dict[str, Any]]] = {
             "info": self.info,
             "link": self.link,
@@ -113,12 +114,12 @@ class Worker:
 
 
 def answer(document: dict[str, Any]) -> None:
-    """One line."""
+    """Print one line."""
     print(json.dumps(document), flush=True)
 
 
 def main() -> int:
-    """0; 1 when the port can't be had, which the only line says."""
+    """Return 0, or 1 if the port can't be opened; the only line has the reason."""
     options = json.loads(sys.argv[2]) if len(sys.argv) > 2 else {}
     try:
         names = ("huge_pages", "memory_mib", "args")

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A laboratory on one machine: hosts are network namespaces joined by veth pairs.
+"""Test hosts on one machine: network namespaces joined by veth pairs.
 
-Two hosts share one veth pair; three or four, or two with `switch`, hang on a bridge in a namespace
-of its own, so that the machine's own namespace sees nothing of it. Hosts with several NICs have a
-bridge there for each: a rail, with a subnet of its own (harp.lab.rails cuts and shapes them). A
-laboratory is a context manager and cleans up after itself: on leaving the block, on an exception,
-SIGINT, SIGTERM, SIGHUP, and at exit. What a killed run left is known by its name
-(harp-<pid>-<serial>-...) and goes when the next laboratory is made.
+Two hosts share one veth pair. Three or four hosts, or two with `switch`, are connected to a bridge
+in a namespace of its own, so that the machine's own namespace sees nothing of it. Hosts with
+several NICs have a bridge for each: a rail, with a subnet of its own (harp.lab.rails cuts and
+shapes them). A lab is a context manager and cleans up at the end of the block, on an exception,
+SIGINT, SIGTERM, SIGHUP, and at exit. The next lab removes what a killed run left, by its name
+(harp-<pid>-<serial>-...).
 """
 
 import atexit
@@ -52,53 +52,53 @@ _serial = itertools.count()
 
 @dataclass(frozen=True)
 class RailOptions:
-    """What a further NIC of each host looks like, and the bridge that joins them."""
+    """A further NIC of each host, and the bridge that connects them."""
 
     mtu_bytes: int = 1500
     offload: bool = True
 
     def check(self) -> None:
-        """HarpError names the option that is out of range."""
+        """Raise HarpError for an option out of range."""
         if not MTU_MIN <= self.mtu_bytes <= MTU_MAX:
             raise HarpError(f"mtu: {self.mtu_bytes} is not in {MTU_MIN}..{MTU_MAX}", Exit.USAGE)
 
 
 @dataclass(frozen=True)
 class LabOptions:
-    """What the laboratory looks like."""
+    """The hosts and their NICs."""
 
     hosts: int = 2
     mtu_bytes: int = 1500
     offload: bool = True  # segmentation, GRO and checksum offloads of the veth devices
     queues: int = 1
-    # A bridge between two hosts as well: the place to lose and to shape packets.
+    # A bridge even between two hosts, to drop and to shape packets.
     switch: bool = False
     ipv6: bool = False  # IPv6 addresses only, instead of IPv4 ones
-    # How each NIC spreads packets over its queues: a rule of harp.lab.spread. Needs a switch.
-    # None leaves it to veth, of which a generic XDP program has the packets of transmit queue n on
-    # receive queue n - 1 (and of 0 on 0): of use to nobody who has more than one queue.
+    # The rule by which each NIC chooses queues (harp.lab.spread). Needs a switch. None leaves it to
+    # veth, where a generic XDP program gets the packets of transmit queue n on receive queue n - 1
+    # (and of 0 on 0). That is useless with more than one queue.
     rss: str | None = None
-    # NICs of each host beside eth0: eth1, eth2 ... They take a switch.
+    # NICs of each host besides eth0: eth1, eth2 ... They need a switch.
     rails: tuple[RailOptions, ...] = ()
 
     @property
     def every_rail(self) -> tuple[RailOptions, ...]:
-        """That of eth0 too."""
+        """Return the further NICs, and eth0's first."""
         return (RailOptions(self.mtu_bytes, self.offload), *self.rails)
 
     @property
     def switched(self) -> bool:
-        """Is there a switch?"""
+        """Tell whether there is a switch."""
         return self.switch or self.hosts > 2 or self.rss is not None or bool(self.rails)
 
     @property
     def words(self) -> str:
-        """For the head of a table."""
+        """Return a description for the head of a table."""
         family = "IPv6" if self.ipv6 else "IPv4"
         return f"{family}, MTU {self.mtu_bytes}, offloads {'on' if self.offload else 'off'}"
 
     def check(self) -> None:
-        """HarpError names the option that is out of range."""
+        """Raise HarpError for an option out of range."""
         if not 2 <= self.hosts <= HOSTS_MAX:
             raise HarpError(f"hosts: {self.hosts} is not in 2..{HOSTS_MAX}", Exit.USAGE)
         for rail in self.every_rail:
@@ -121,7 +121,7 @@ class Nic:
 
 @dataclass
 class Host(Namespace):
-    """One host: a namespace with an interface and an address, and perhaps further ones."""
+    """A host: a namespace with an interface and an address, and perhaps further ones."""
 
     index: int
     address: str
@@ -130,36 +130,37 @@ class Host(Namespace):
 
     @property
     def nics(self) -> tuple[Nic, ...]:
-        """One for each rail."""
+        """Return its addresses, one for each rail."""
         return (Nic(self.ifname, self.address), *self.further)
 
     def endpoint(self, port: int) -> str:
-        """ "address:port", the address in brackets if it is IPv6."""
+        """Return "address:port", the address in brackets if it is IPv6."""
         return f"[{self.address}]:{port}" if ":" in self.address else f"{self.address}:{port}"
 
 
 @dataclass
 class Switch(Namespace):
-    """The namespace in the middle: for each rail a bridge with one port for each host, in their
-    order."""
+    """The namespace in the middle: for each rail a bridge with one port per host, in their
+    order.
+    """
 
     ports: tuple[str, ...]  # of the first rail
     further: tuple[tuple[str, ...], ...] = ()
 
     @property
     def rails(self) -> tuple[tuple[str, ...], ...]:
-        """The ports of each rail."""
+        """Return the ports of each rail."""
         return (self.ports, *self.further)
 
     @staticmethod
     def bridge(rail: int) -> str:
-        """The rail's bridge."""
+        """Return the rail's bridge."""
         return f"br{rail}"
 
 
 @contextlib.contextmanager
 def unwinding() -> Iterator[None]:
-    """SIGTERM and SIGHUP unwind like Ctrl-C does, so that what was made is removed."""
+    """Make SIGTERM and SIGHUP raise an exception like Ctrl-C, so that everything is removed."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -202,7 +203,7 @@ class Lab(Closing):
         return self
 
     def close(self) -> None:
-        """Ends every process, removes every namespace. Safe to call twice."""
+        """End every process, remove every namespace. May be called twice."""
         if os.getpid() != self._owner:
             return  # a forked child runs atexit handlers too, and owns nothing
         places: list[Namespace] = [*self.hosts, *([self.switch] if self.switch else [])]
@@ -262,7 +263,7 @@ class Lab(Closing):
     def _make_bridge(self, switch: Switch, rail: int, shape: RailOptions) -> None:
         ports = switch.rails[rail]
         for host, port in zip(self.hosts, ports, strict=True):
-            # What harp-rss needs: rss.bpf.c says why.
+            # harp-rss needs this; rss.bpf.c has the reason.
             spare = int(self.options.rss is not None)
             _make_veth(switch.netns, port, host.netns, host.nics[rail].ifname, self.options, spare)
 
@@ -282,18 +283,18 @@ class Lab(Closing):
 
 
 def cpus() -> list[int]:
-    """The processors that we may use, in order."""
+    """Return the processors that this process may use, in order."""
     return sorted(os.sched_getaffinity(0))
 
 
 def require_root(what: str) -> None:
-    """One clear error for everyone but root."""
+    """Raise HarpError unless this is root."""
     if os.geteuid() != 0:
         raise HarpError(f"{what} needs root: run it with sudo", Exit.PRIVILEGE)
 
 
 def require_programs(*names: str) -> None:
-    """One clear error that names what is missing and the package that has it."""
+    """Raise HarpError with the missing program and its package."""
     packages = {
         "ip": "iproute2",
         "tc": "iproute2",
@@ -311,7 +312,7 @@ def require_programs(*names: str) -> None:
 
 
 def clean_leftovers() -> list[str]:
-    """Removes the namespaces of runs that are dead, and what still runs in them."""
+    """Remove the namespaces of dead runs, and processes in them."""
     removed = []
     for name in namespaces():
         match = _NAME.fullmatch(name)
@@ -331,7 +332,7 @@ def _alive(pid: int) -> bool:
 
 
 def _remove_namespace(name: str) -> None:
-    """Kills what runs in a namespace and deletes it; one that is gone already is no error."""
+    """Kill the processes in a namespace and delete it; a missing one is no error."""
     with contextlib.suppress(HarpError):
         for pid in run(["ip", "netns", "pids", name]).split():
             with contextlib.suppress(ProcessLookupError):
@@ -347,9 +348,9 @@ def _remove_namespace(name: str) -> None:
 def _make_veth(
     ns_a: str, if_a: str, ns_b: str, if_b: str, options: LabOptions, spare: int = 0
 ) -> None:
-    """A veth pair between two namespaces, made inside them: nothing shows up outside.
+    """Make a veth pair between two namespaces, inside them, so that nothing shows up outside.
 
-    The first end has so many transmit queues to spare.
+    The first end has this number of additional transmit queues.
     """
     queues = {"num_tx_queues": options.queues, "num_rx_queues": options.queues}
     first = queues | {"num_tx_queues": options.queues + spare}
@@ -373,12 +374,11 @@ def _configure(host: Host, options: LabOptions) -> None:
             ipr.link("set", index=index, state="up")
 
     for nic in host.nics if _IPV6.exists() else ():
-        # Nobody else is on this cable: no second of looking for duplicates of the link-local
-        # address, from which neighbour discovery asks.
+        # The cable has no other host: skip the second of duplicate detection for the link-local
+        # address, which neighbor discovery uses as its source.
         host.sysctl(f"ipv6/conf/{nic.ifname}/accept_dad", 0)
         if host.further:
-            # An interface that was down has its addresses when it is up again, as what manages a
-            # host's network would see to.
+            # Keep the addresses of an interface that goes down, as a host's network manager would.
             host.sysctl(f"ipv6/conf/{nic.ifname}/keep_addr_on_down", 1)
     in_namespace(host.netns, configure)
     for nic, rail in zip(host.nics, options.every_rail, strict=True):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A harpd for a host of the laboratory: run_dir, harp.toml and socket of its own.
+"""A harpd for a test host, with run_dir, harp.toml and socket of its own.
 
-It runs in the host's network namespace and in the machine's mount namespace (`ip netns exec` would
-give it one of its own, in which its bpffs and with it what is pinned would vanish when it dies).
+It runs in the host's network namespace and in the machine's mount namespace. `ip netns exec` would
+give it a mount namespace of its own, whose bpffs and pins would vanish at its death.
 """
 
 import contextlib
@@ -33,12 +33,14 @@ def _toml(value: Value) -> str:
 
 
 def in_network(host: Host, args: Sequence[str | Path]) -> list[str]:
-    """The command line that runs args in the host's network, and all else the machine's."""
+    """Return the command line that runs args with the host's network and the machine's other
+    namespaces.
+    """
     return ["nsenter", f"--net=/run/netns/{host.netns}", "--", *map(str, args)]
 
 
 class LabHarpd(Closing):
-    """harpd on one host, from __enter__ to __exit__."""
+    """A harpd on one host, from __enter__ to __exit__."""
 
     def __init__(
         self,
@@ -57,7 +59,7 @@ class LabHarpd(Closing):
         self.log = self.run_dir / "harpd.log"
         tables: dict[str, Mapping[str, Value]] = {
             "[daemon]": {"run_dir": str(self.run_dir), "users": users, **(daemon or {})},
-            # The laboratory's veths have generic XDP only.
+            # The test hosts' veths support generic XDP only.
             "[[nic]]": {"ifname": host.ifname, "xdp_mode": "generic", **(nic or {})},
             "[metrics]": {"port": metrics_port},
         }
@@ -79,13 +81,13 @@ class LabHarpd(Closing):
 
     @property
     def environment(self) -> dict[str, str]:
-        """What makes harpctl and jobs on this machine mean this harpd."""
+        """Return the variables that select this harpd for harpctl and jobs."""
         return {"HARP_CONFIG": str(self.config), "HARP_SOCKET": str(self.socket)}
 
     def outcome(
         self, args: Sequence[str | Path], timeout_s: float = 90
     ) -> subprocess.CompletedProcess[str]:
-        """A command in the host's network, with this harpd's environment; whatever it ends with."""
+        """Run a command in the host's network, with this harpd's environment; return its result."""
         return subprocess.run(
             in_network(self.host, args),
             env=os.environ | self.environment,
@@ -97,7 +99,7 @@ class LabHarpd(Closing):
         )
 
     def harpctl(self, *args: str) -> str:
-        """Runs harpctl against this harpd; what it printed, HarpError when it fails."""
+        """Run harpctl with this harpd; return its output, HarpError if it fails."""
         done = self.outcome([sys.executable, "-c", _HARPCTL, *args])
         if done.returncode != 0:
             lines = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
@@ -111,7 +113,7 @@ class LabHarpd(Closing):
         return done.stdout
 
     def close(self) -> None:
-        """Stops it, leases or not, and removes its directory. Safe to call twice."""
+        """Stop it, even with leases, and remove its directory. May be called twice."""
         if not self.run_dir.exists():
             return
         with contextlib.suppress(HarpError, subprocess.TimeoutExpired):
@@ -120,7 +122,7 @@ class LabHarpd(Closing):
 
 
 def remove_run_dir(run_dir: Path) -> None:
-    """Removes what a harpd that is dead has left: its bpffs, which unpins all, and its files."""
+    """Remove what a dead harpd left: its bpffs, which unpins everything, and its files."""
     subprocess.run(["umount", "-l", run_dir / "bpf"], capture_output=True, check=False)
     shutil.rmtree(run_dir, ignore_errors=True)
     with contextlib.suppress(OSError):

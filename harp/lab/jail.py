@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs a command as a container would: user nobody, no capability, namespaces of its own.
 
-Of the machine's files it sees /usr and what is named, read-only; of harpd the socket; of the NIC
-nothing. Its own are mounts, processes, IPC, host name and, unless it shares a host's, network.
+It sees /usr and the named files of the machine, read-only, and harpd's socket, but no NIC. It has
+namespaces of its own for mounts, processes, IPC, host name and, unless it shares a host's, network.
 `python -m harp.lab.jail SPEC COMMAND...` is the inner half, which runs as root in the new
-namespaces and gives all of it up.
+namespaces and drops all privileges.
 """
 
 import ctypes
@@ -34,17 +34,17 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def library_dirs() -> list[str]:
-    """What HARP and this Python consist of, and nobody may read: for Jail.readable."""
+    """Return the files of HARP and this Python that any user may read, for Jail.readable."""
     package = Path(__file__).resolve().parent.parent
     found = [package, Path(sys.prefix), Path(sys.base_prefix)]
     found += [Path(sysconfig.get_path("purelib")), *map(Path, sys.path)]
     build = _paths.build_dir()
     if build is not None:
-        # The tree is known by its meson.build: see _paths.build_dir().
+        # meson.build identifies the tree: see _paths.build_dir().
         found += [build, package.parent / "meson.build"]
     theirs = {Path("/"), Path("/tmp"), Path.cwd()}  # a script's directory, not a library
     existing = [path for path in found if path.is_absolute() and path.exists()]
-    # A parent comes before what lies in it, and makes it unnecessary.
+    # A parent comes before its contents, and makes them unnecessary.
     kept: list[Path] = []
     for path in sorted(set(existing)):
         if path not in theirs and not any(path.is_relative_to(other) for other in kept):
@@ -54,16 +54,16 @@ def library_dirs() -> list[str]:
 
 @dataclass(frozen=True)
 class Jail:
-    """What such a command sees."""
+    """The contents of a jail."""
 
     socket: str | None = None  # harpd's, mounted as /run/harp/harpd.sock
     readable: tuple[str, ...] = ()
     writable: tuple[str, ...] = ()
     hostname: str = "container"
-    own_network: bool = False  # a network namespace of its own, with nothing but lo
+    own_network: bool = False  # a network namespace of its own, with only lo
 
     def command(self, host: Host | None, args: Sequence[str | Path]) -> list[str]:
-        """The command line, for root: in a host's network, or (None) in the caller's."""
+        """Return the command line, for root: in a host's network, or (None) in the caller's."""
         require_programs("nsenter", "unshare")
         enter = ["nsenter", f"--net=/run/netns/{host.netns}", "--"] if host else []
         spaces = ["--mount", "--pid", "--ipc", "--uts", "--cgroup", "--fork", "--kill-child"]
@@ -85,7 +85,7 @@ def _mount(source: str, target: str | Path, kind: str | None, flags: int, data: 
 
 
 def _bind(root: Path, path: str, inside: str | None = None, *, writable: bool = False) -> None:
-    """The same file or directory below root, read-only unless it is to be written."""
+    """Mount the same file or directory below root, read-only unless it must be writable."""
     target = root / (inside or path).lstrip("/")
     if Path(path).is_dir():
         target.mkdir(mode=0o755, parents=True, exist_ok=True)
@@ -124,7 +124,8 @@ def _build_root(jail: Jail, root: Path) -> None:
 def _give_up_everything() -> None:
     resource.setrlimit(resource.RLIMIT_MEMLOCK, (MEMLOCK_BYTES, MEMLOCK_BYTES))
     for capability in range(_CAPABILITIES):
-        _libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0)  # EINVAL past the kernel's last one
+        # EINVAL beyond the kernel's last capability
+        _libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0)
     os.setgroups([])
     os.setresgid(NOBODY, NOBODY, NOBODY)
     os.setresuid(NOBODY, NOBODY, NOBODY)

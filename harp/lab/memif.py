@@ -6,18 +6,20 @@ from pathlib import Path
 from harp.errors import Exit, HarpError
 from harp.lab import LabOptions
 
-NIC = "dpdk-memif"  # what commands that can use it call it
+NIC = "dpdk-memif"  # its name in commands
 SERVER, CLIENT = 0, 1
 _NETWORK = {False: ("10.77.0.{}", 24), True: ("fd77::7:{}", 64)}
 
 
 def address(end: int, *, ipv6: bool = False) -> str:
-    """Of the port at that end, SERVER or CLIENT."""
+    """Return the specification of the port at that end, SERVER or CLIENT."""
     return _NETWORK[ipv6][0].format(end + 1)
 
 
 def port_texts(folder: Path, *, mtu_bytes: int = 1500, ipv6: bool = False) -> tuple[str, str]:
-    """The texts of both ports, the server's first: it makes the socket, in this folder."""
+    """Return the specifications of both ports, the server's first: it makes the socket, in this
+    folder.
+    """
     prefix = _NETWORK[ipv6][1]
     device = f"net_memif0,socket={folder}/memif.sock,role="
     return tuple(  # type: ignore[return-value]
@@ -27,7 +29,7 @@ def port_texts(folder: Path, *, mtu_bytes: int = 1500, ipv6: bool = False) -> tu
 
 
 def check(ranks: int, path: str) -> None:
-    """HarpError names what can't be had of a job whose only NICs are these."""
+    """Raise HarpError for options that a job on memif ports alone does not support."""
     if ranks != 2:
         raise HarpError(
             f"memif joins two processes: --nic {NIC} is for 2 hosts with one rank each", Exit.USAGE
@@ -39,6 +41,6 @@ def check(ranks: int, path: str) -> None:
 
 
 def environment(lab: LabOptions, rank: int, folder: Path) -> dict[str, str]:
-    """What a rank is told of its end of the memif: the only way between the two."""
+    """Return the environment of a rank with its end of the memif as the only path."""
     texts = port_texts(folder, mtu_bytes=lab.mtu_bytes, ipv6=lab.ipv6)
     return {"HARP_DPDK": texts[rank], "HARP_PATH": "dpdk", "HARP_IFNAME": "=net_memif0"}

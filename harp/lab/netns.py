@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Network namespaces: what runs in one, and what its interfaces are like."""
+"""Network namespaces: processes and interfaces in them."""
 
 import ctypes
 import socket
@@ -16,8 +16,8 @@ from pyroute2 import IPRoute
 from harp.errors import HarpError
 
 NETNS_DIR = Path("/run/netns")
-CARRIER_S = 60  # ends what hangs
-# The same, of a short command: many wait for the kernel's RCU, which polling on all cores holds up.
+CARRIER_S = 60  # seconds after which a hanging command ends
+# The same for short commands: many wait for the kernel's RCU, which polling on all cores delays.
 COMMAND_S = 120
 _CLONE_NEWNET = 0x40000000
 _RTMGRP_LINK = 1
@@ -28,7 +28,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def run(command: Sequence[str], timeout_s: float = COMMAND_S) -> str:
-    """Runs a short command and returns what it printed; HarpError when it fails."""
+    """Run a short command and return its output; HarpError if it fails."""
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=timeout_s, errors="replace", check=False
     )
@@ -40,7 +40,7 @@ def run(command: Sequence[str], timeout_s: float = COMMAND_S) -> str:
 
 @dataclass
 class Namespace:
-    """A network namespace of the laboratory, and what was started in it."""
+    """A network namespace of the lab, and the processes in it."""
 
     netns: str
     processes: list[subprocess.Popen[str]] = field(default_factory=list, kw_only=True)
@@ -48,7 +48,9 @@ class Namespace:
     def command(
         self, args: Sequence[str | Path], cpu: int | None = None, realtime: int = 0
     ) -> list[str]:
-        """The command line that runs args here: on one processor, before all others, if asked."""
+        """Return the command line that runs args here: on one processor, with real-time priority,
+        if requested.
+        """
         pin = [] if cpu is None else ["taskset", "-c", str(cpu)]
         first = ["chrt", "--fifo", str(realtime)] if realtime else []
         return ["ip", "netns", "exec", self.netns, *pin, *first, *map(str, args)]
@@ -65,7 +67,7 @@ class Namespace:
         stderr: int | IO[Any] | None = subprocess.PIPE,
         pass_fds: Sequence[int] = (),
     ) -> subprocess.Popen[str]:
-        """Starts a process here. It ends with the laboratory at the latest."""
+        """Start a process here. It ends with the lab at the latest."""
         process = subprocess.Popen(
             self.command(args, cpu, realtime),
             stdin=stdin,
@@ -80,11 +82,11 @@ class Namespace:
         return process
 
     def run(self, *args: str | Path, timeout_s: float = COMMAND_S) -> str:
-        """Runs a short command here and returns what it printed; HarpError when it fails."""
+        """Run a short command here and return its output; HarpError if it fails."""
         return run(self.command(args), timeout_s)
 
     def sysctl(self, name: str, value: object) -> None:
-        """Sets a variable under /proc/sys/net: "ipv4/tcp_sack"."""
+        """Set a variable under /proc/sys/net: "ipv4/tcp_sack"."""
 
         def write(_ipr: Any) -> None:
             Path("/proc/sys/net", name).write_text(f"{value}\n")
@@ -93,10 +95,10 @@ class Namespace:
 
 
 def in_namespace(name: str, work: Callable[[Any], None]) -> None:
-    """Runs work(IPRoute) inside a namespace.
+    """Run work(IPRoute) inside a namespace.
 
-    In a thread that enters it and ends: pyroute2's own way forks, and the copy would share our
-    signal handlers and our duty to clean up.
+    It runs in a thread that enters the namespace and ends. pyroute2's own way forks, and the child
+    would share our signal handlers and cleanup.
     """
     failure: list[BaseException] = []
 
@@ -118,7 +120,7 @@ def in_namespace(name: str, work: Callable[[Any], None]) -> None:
 
 
 def namespaces() -> list[str]:
-    """The names of all there are."""
+    """Return the names of all namespaces."""
     try:
         return sorted(path.name for path in NETNS_DIR.iterdir())
     except FileNotFoundError:
@@ -126,7 +128,7 @@ def namespaces() -> list[str]:
 
 
 def end_processes(processes: Sequence[subprocess.Popen[str]]) -> None:
-    """SIGTERM, and SIGKILL to what does not heed it within two seconds."""
+    """Send SIGTERM, and SIGKILL to processes that do not end within two seconds."""
     living = [process for process in processes if process.poll() is None]
     for process in living:
         process.terminate()
@@ -143,11 +145,12 @@ def end_processes(processes: Sequence[subprocess.Popen[str]]) -> None:
 
 
 def wait_for_carrier(ipr: Any, ifname: str | None = None, *, up: bool = True) -> None:
-    """Returns when every veth here is up (down), or the one: the kernel says so a moment after both
-    ends are. A port of a bridge is up when the bridge forwards over it."""
+    """Wait until every veth here, or the named one, is up (down): the kernel reports it a moment
+    after both ends are. A port of a bridge is up when the bridge forwards over it.
+    """
     deadline = time.monotonic() + CARRIER_S
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as changes:
-        changes.bind((0, _RTMGRP_LINK))  # before the first look, so that no change is missed
+        changes.bind((0, _RTMGRP_LINK))  # before the first reading, so that no change is missed
         while True:
             links = [link for link in ipr.get_links() if link.get_nested(*_IFLA_KIND) == "veth"]
             if ifname is not None:
@@ -170,6 +173,6 @@ def _running(link: Any) -> bool:
 
 
 def offloads_off(namespace: str, ifname: str) -> None:
-    """Segmentation, merging and checksums are the kernel's own work."""
+    """Turn off segmentation, merging and checksum offloads."""
     features = [word for name in ("tso", "gso", "gro", "tx") for word in (name, "off")]
     run(["ip", "netns", "exec", namespace, "ethtool", "-K", ifname, *features])

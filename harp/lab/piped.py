@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A tool that a laboratory holds by a pipe: a line to it, a line back; it ends with its stdin."""
+"""A tool controlled by a pipe: a line to it, a line back; it ends with its stdin."""
 
 import subprocess
 
@@ -10,21 +10,23 @@ _ANSWER_S = 20
 
 
 class PipedTool:
-    """A process that was started with pipes, and says "ready" first."""
+    """A process that was started with pipes, and prints "ready" first."""
 
     def __init__(self, name: str, process: subprocess.Popen[str]) -> None:
         self._name, self._process = name, process
         self._expect("ready")
 
     def close(self) -> None:
-        """Ends it; it undoes what it did. Safe to call twice."""
+        """End the tool, which undoes its changes. May be called twice."""
         if self._process.stdin is not None and not self._process.stdin.closed:
             self._process.stdin.close()
         if self._process.poll() is None:
             self._process.wait(_ANSWER_S)
 
     def ask(self, command: str) -> str:
-        """One line and its answer; HarpError with the tool's own words when it ended."""
+        """Send one line and return the answer; HarpError with the tool's own message after its
+        end.
+        """
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(command + "\n")
@@ -34,7 +36,7 @@ class PipedTool:
         return self._line()
 
     def tell(self, command: str) -> None:
-        """One line that is answered with "ok"."""
+        """Send one line whose answer must be "ok"."""
         self._check("ok", self.ask(command))
 
     # ----------------------------------------------------------------------------------------------

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What can happen to the rails of a laboratory: less bandwidth, a cut, and being there again.
+"""Changes of a lab's rails: less bandwidth, a cut, and recovery.
 
-All of it is done in the switch, save down() and up(): AF_XDP's packets bypass the qdisc of their
-own device. Rail r of host h is its interface eth<r>; the cable ends at a port of the switch.
-Each call returns when the kernel has done what it asks.
+All of it happens in the switch, except down() and up(): AF_XDP's packets bypass the qdisc of their
+own device. Rail r of host h is its interface eth<r>; the cable ends at a port of the switch. Each
+call returns when the kernel has made the change.
 """
 
 import re
@@ -17,11 +17,11 @@ from harp.lab.netns import in_namespace, wait_for_carrier
 
 _CLASS = re.compile(r"class htb 1:(\d+) .*\n Sent (\d+) bytes")
 CLASSES_MAX = 8  # a power of two
-_PATH_SHIFT = 1  # bit 0 of the port is the same for all that Linux chooses for connect()
+_PATH_SHIFT = 1  # bit 0 is the same for all ports that Linux chooses for connect()
 
 
 class Rails:
-    """The rails of a laboratory that has a switch."""
+    """The rails of a lab with a switch."""
 
     def __init__(self, lab: Lab) -> None:
         if lab.switch is None:
@@ -33,7 +33,9 @@ class Rails:
     # ---- bandwidth -------------------------------------------------------------------------------
 
     def shape(self, rail: int, mbit_per_s: float, *, queue_ms: float = 20) -> None:
-        """Limits what leaves the switch on the rail, towards each host; its queue holds so much."""
+        """Limit what leaves the switch on the rail, towards each host, and the length of the
+        queue.
+        """
         queue_bytes = self._queue_bytes(rail, mbit_per_s, queue_ms)
         for port in self._switch.rails[rail]:
             self._tc(
@@ -42,17 +44,17 @@ class Rails:
             )
 
     def shape_paths(self, rail: int, mbit_per_s: Sequence[float], *, queue_ms: float = 20) -> None:
-        """Makes paths of the rail, towards each host, each with its own rate and queue.
+        """Make paths of the rail, towards each host, each with its own rate and queue.
 
-        As a fabric of several spines would by its hash, a TCP connection keeps to a path: half its
-        source port, modulo the number of paths, which is a power of two. Called again it changes
-        rates, under the traffic.
+        Like the hash of a fabric with several spines, half of the source port modulo the number of
+        paths, a power of two, selects the path of a TCP connection. Another call changes the rates
+        during traffic.
         """
         count = len(mbit_per_s)
         if not 1 < count <= CLASSES_MAX or count & (count - 1):
             raise HarpError(f"paths: {count} is not 2, 4 or {CLASSES_MAX}")
         for port in self._switch.rails[rail]:
-            # Replacing a root that is htb already would be refused; what there is stays.
+            # Replacing an htb root is refused; the present one stays.
             if not self._has_paths(port):
                 self._tc(
                     "qdisc", "replace", "dev", port, "root", "handle", "1:", "htb", "default", "1"
@@ -84,7 +86,9 @@ class Rails:
             )
 
     def _burst_bytes(self, rail: int, mbit_per_s: float) -> int:
-        """A millisecond of credit: what the timer's grain withheld, and no long bursts."""
+        """Return the burst: a millisecond of credit, which the timer's granularity withholds,
+        without long bursts.
+        """
         frame = self._lab.options.every_rail[rail].mtu_bytes + 18
         return max(int(mbit_per_s * 1e6 / 8 / 1000), 2 * frame)
 
@@ -103,28 +107,28 @@ class Rails:
         self._wait(host, rail, up=False)
 
     def plug(self, host: int, rail: int) -> None:
-        """It has a carrier again."""
+        """The host's NIC has a carrier again."""
         self._set(self._switch.netns, self._switch.rails[rail][host], "up")
         self._wait(host, rail)
 
     def down(self, host: int, rail: int) -> None:
-        """The host's NIC is switched off, on the host."""
+        """Switch the host's NIC off, on the host."""
         place = self._lab.hosts[host]
         self._set(place.netns, place.nics[rail].ifname, "down")
         self._wait(host, rail, up=False)
 
     def up(self, host: int, rail: int) -> None:
-        """It is switched on again."""
+        """Switch it on again."""
         place = self._lab.hosts[host]
         self._set(place.netns, place.nics[rail].ifname, "up")
         self._wait(host, rail)
 
     def silence(self, rail: int) -> None:
-        """Every frame is lost in the middle; no host can see why."""
+        """Drop every frame in the switch; no host can see why."""
         self._set(self._switch.netns, self._switch.bridge(rail), "down")
 
     def restore(self, rail: int) -> None:
-        """The middle forwards again."""
+        """Forward again."""
         self._set(self._switch.netns, self._switch.bridge(rail), "up")
 
     @staticmethod
@@ -135,7 +139,7 @@ class Rails:
         in_namespace(netns, work)
 
     def _wait(self, host: int, rail: int, *, up: bool = True) -> None:
-        """For both ends of the cable: the switch hears of its carrier after the host."""
+        """Wait for both ends of the cable: the switch sees its carrier after the host."""
         place = self._lab.hosts[host]
         ends = (
             (place.netns, place.nics[rail].ifname),
@@ -147,7 +151,7 @@ class Rails:
     # ---- what came through -----------------------------------------------------------------------
 
     def bytes_to(self, host: int) -> list[int]:
-        """Bytes of frames that left the switch towards the host so far, on each rail."""
+        """Return the bytes of frames that left the switch towards the host so far, on each rail."""
         found: list[int] = []
 
         def once(counts: list[int]) -> bool:
@@ -158,7 +162,7 @@ class Rails:
         return found
 
     def watch(self, host: int, tell: Callable[[list[int]], bool]) -> None:
-        """Calls tell() with bytes_to() again and again, until it returns False."""
+        """Call tell() with bytes_to() repeatedly, until it returns False."""
 
         def work(ipr: Any) -> None:
             links = [ipr.link_lookup(ifname=ports[host])[0] for ports in self._switch.rails]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NICs that spread packets over their queues: what harp-rss makes of a laboratory's switch.
+"""NICs that choose receive queues by a rule: harp-rss in the lab's switch.
 
 A rule is HARP_RSS's `toeplitz:KEY[:TABLE]`, which HARP can compute too; `hash:NUMBER`, which it
-cannot; `zero`, everything to queue 0; or `keep`, as the kernel likes.
+cannot; `zero`, everything to queue 0; or `keep`, the kernel's choice.
 """
 
 import json
@@ -28,16 +28,16 @@ class Spreader:
         self._ports, self._queues = tuple(ports), queues
 
     def rule(self, host: int, rule: str) -> None:
-        """From now on, for what the host receives. HarpError: no such rule."""
+        """Set the rule for what the host receives. HarpError: no such rule."""
         if not rule or rule.split() != [rule]:
             raise HarpError(f"{rule!r} is no rule of receive side scaling")
         self._tool.tell(f"rss {self._ports[host]} {self._queues} {rule}")
 
     def counts(self, host: int) -> list[int]:
-        """Packets for each queue of the host since the beginning, but for those under `keep`."""
+        """Return the packets for each queue of the host, except those under `keep`."""
         counts: dict[str, list[int]] = json.loads(self._tool.ask("counts"))
         return counts[self._ports[host]][: self._queues]
 
     def close(self) -> None:
-        """Detaches. Safe to call twice."""
+        """Detach the program. May be called twice."""
         self._tool.close()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Struct layouts of a libnccl.so.2, from its own debug information (DWARF), for harp-nccl-rank.
 
-NCCL shares internal structs with its kernels, and their fields move from version to version. The
-library says where they are: NVIDIA ships it with symbols and debug information.
+NCCL shares internal structs with its kernels, and their fields move from version to version. NVIDIA
+ships the library with symbols and debug information.
 """
 
 import contextlib
@@ -13,7 +13,7 @@ from typing import Any
 
 from harp.errors import Exit, HarpError
 
-FORMAT = 1  # of the text; part of the name of a file that is kept
+FORMAT = 1  # of the layout's text; part of the name of the cached file
 _STRUCTS = (
     "ncclConnFifo",
     "ncclConnInfo",
@@ -39,7 +39,7 @@ _ENUMERATORS = (
     "ncclDevWorkStorageTypeArgs",
     "ncclDevWorkStorageTypeFifo",
 )
-_SOURCE = b"enqueue.cc"  # the compilation unit that knows all of them
+_SOURCE = b"enqueue.cc"  # the compilation unit that defines all of them
 _TYPEDEFS = ("DW_TAG_typedef", "DW_TAG_const_type", "DW_TAG_volatile_type")
 _COMPOUND = ("DW_TAG_structure_type", "DW_TAG_union_type", "DW_TAG_class_type")
 
@@ -65,7 +65,7 @@ def _number(die: Any, attribute: str, default: int = 0) -> int:
 
 
 def _plain_type(die: Any) -> Any:
-    """The type of a member or variable, without typedefs and qualifiers."""
+    """Return the type of a member or variable, without typedefs and qualifiers."""
     found = die.get_DIE_from_attribute("DW_AT_type")
     while found.tag in _TYPEDEFS and "DW_AT_type" in found.attributes:
         found = found.get_DIE_from_attribute("DW_AT_type")
@@ -73,7 +73,7 @@ def _plain_type(die: Any) -> Any:
 
 
 def _bytes(die: Any) -> int:
-    """The size of a type; pointers have none of their own in some files."""
+    """Return the size of a type; some files have none for pointers."""
     if die.tag == "DW_TAG_array_type":
         count = 1
         for child in die.iter_children():
@@ -84,7 +84,7 @@ def _bytes(die: Any) -> int:
 
 
 def _place(member: Any, size: int) -> tuple[int, int]:
-    """Offset and length of a member in bits."""
+    """Return offset and length of a member in bits."""
     base = _number(member, "DW_AT_data_member_location") * 8
     bits = _number(member, "DW_AT_bit_size")
     if not bits:
@@ -98,7 +98,7 @@ def _place(member: Any, size: int) -> tuple[int, int]:
 
 def _members(prefix: str, die: Any, base_bits: int) -> Iterator[str]:
     for member in die.iter_children():
-        # Static members and base classes have no place.
+        # Static members and base classes have no offset.
         if member.tag != "DW_TAG_member" or "DW_AT_external" in member.attributes:
             continue
         kind = _plain_type(member)
@@ -117,7 +117,7 @@ def _enumerators(unit: Any) -> Iterator[str]:
 
 
 def _describe(unit: Any) -> list[str]:
-    """The lines for one compilation unit."""
+    """Return the lines for one compilation unit."""
     structs: dict[str, Any] = {}
     top = unit.get_top_DIE()
     for die in top.iter_children():
@@ -143,7 +143,7 @@ def _open(library: Path, stack: contextlib.ExitStack) -> Any:
         raise HarpError(f"{library}: {error.strerror}", Exit.MISSING) from error
     except HarpError:
         raise
-    except Exception as error:  # pyelftools has many
+    except Exception as error:  # pyelftools raises many types
         raise HarpError(f"{library}: not an ELF file: {error}") from error
     machine = elf.get_machine_arch()
     if machine != "x64" or platform.machine() != "x86_64":
@@ -159,7 +159,7 @@ def _open(library: Path, stack: contextlib.ExitStack) -> Any:
 
 
 def read(library: Path) -> str:
-    """The layout file's text: "field NAME OFFSET BITS" and "number NAME=VALUE", a line each.
+    """Return the layout file's text: "field NAME OFFSET BITS" and "number NAME=VALUE", a line each.
 
     HarpError for a library that is stripped, for another machine, or unlike all known versions.
     """

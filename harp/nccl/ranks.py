@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks of NVIDIA's NCCL on the hosts of a laboratory, one process each: harp-nccl-rank.
+"""Ranks of NVIDIA's NCCL on test hosts, one process each: harp-nccl-rank.
 
-Each rank takes commands, a line each, and answers with a document (tools/nccl/rank.c lists them).
+Each rank reads commands, a line each, and answers with a document (tools/nccl/rank.c lists them).
 """
 
 import contextlib
@@ -22,12 +22,12 @@ from harp.lab import Host
 from harp.nccl import wheels
 from harp.waiting import readable
 
-ANSWER_S = 90.0  # ends what hangs
+ANSWER_S = 90.0  # seconds after which a hanging rank ends
 HARP, SOCKETS = "HARP", "Socket"  # NCCL_NET
 Answer = dict[str, Any]
 _COMPLAINT = re.compile(r"harp-nccl-rank: |NCCL WARN ")
 
-# The emulated GPU plays rings, Simple or LL; virtual memory management is not emulated.
+# The emulated GPU supports rings, Simple or LL; it does not emulate virtual memory management.
 _EMULATION = {
     "NCCL_ALGO": "Ring",
     "NCCL_PROTO": "Simple",
@@ -40,7 +40,7 @@ _EMULATION = {
 def environment(
     host: Host, net: str, more: Mapping[str, str] | None = None, plugin: Path | None = None
 ) -> dict[str, str]:
-    """A rank's environment: net carries the traffic, or NCCL fails. `more` has the last word."""
+    """Return a rank's environment: net carries the traffic, or NCCL fails. `more` overrides it."""
     kept = {
         name: value
         for name, value in os.environ.items()
@@ -63,7 +63,7 @@ def environment(
 
 
 class RankError(HarpError):
-    """A rank's own words: NCCL's error, or those of the process, which has ended."""
+    """An error of a rank: NCCL's, or that of the process, which has ended."""
 
     def __init__(self, message: str, answer: Answer | None = None) -> None:
         super().__init__(message)
@@ -71,7 +71,7 @@ class RankError(HarpError):
 
 
 class Rank(Closing):
-    """One process, which waits for commands."""
+    """A process that waits for commands."""
 
     def __init__(self, index: int, process: subprocess.Popen[str], log: Path) -> None:
         self.index, self.process, self._log = index, process, log
@@ -79,11 +79,11 @@ class Rank(Closing):
 
     @property
     def log(self) -> list[str]:
-        """What NCCL and the plugin have printed so far."""
+        """Return the output of NCCL and the plugin so far."""
         return self._log.read_text(errors="replace").splitlines()
 
     def send(self, command: str) -> None:
-        """One command, without waiting for the answer."""
+        """Send a command without waiting for the answer."""
         assert self.process.stdin is not None
         try:
             self.process.stdin.write(command + "\n")
@@ -92,7 +92,7 @@ class Rank(Closing):
             raise self._ended() from None
 
     def receive(self, limit_s: float = ANSWER_S) -> Answer:
-        """The answer; RankError where it is an error, or there is none."""
+        """Return the answer; RankError if it is an error, or there is none."""
         stdout = self.process.stdout
         assert stdout is not None
         if not readable([stdout.fileno()], limit_s):
@@ -107,18 +107,18 @@ class Rank(Closing):
         return answer
 
     def ask(self, command: str, limit_s: float = ANSWER_S) -> Answer:
-        """A command and its answer."""
+        """Send a command and return its answer."""
         self.send(command)
         return self.receive(limit_s)
 
     def end(self) -> None:
-        """The end of its commands: it exits, as at the end of a job. Does not wait."""
+        """End its commands: it exits as at the end of a job. Does not wait."""
         assert self.process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.close()
 
     def close(self) -> None:
-        """Ends the process and waits for it. Safe to call twice."""
+        """End the process and wait for it. May be called twice."""
         self.end()
         try:
             self.process.wait(ANSWER_S)
@@ -150,7 +150,9 @@ class Ranks(Closing):
         commands: Sequence[Sequence[str | Path]] | None = None,
         processors: Sequence[int | None] | None = None,
     ) -> None:
-        """`commands` are put before each rank's own command line, in the host's network."""
+        """Start the ranks; `commands` precede each rank's own command line, in the host's
+        network.
+        """
         self._folder = tempfile.TemporaryDirectory(prefix="harp-nccl-")
         self.ranks: list[Rank] = []
         library = wheels.library(version)
@@ -180,24 +182,26 @@ class Ranks(Closing):
         return self.ranks[index]
 
     def ask(self, command: str, limit_s: float = ANSWER_S) -> list[Answer]:
-        """The same command to all at once; every answer. {rank} and {ranks} are filled in."""
+        """Send the same command to all at once; return every answer. {rank} and {ranks} are
+        replaced.
+        """
         for rank in self.ranks:
             rank.send(command.format(rank=rank.index, ranks=len(self.ranks)))
         deadline = time.monotonic() + limit_s
         return [rank.receive(max(deadline - time.monotonic(), 0.1)) for rank in self.ranks]
 
     def init(self, comm: int = 0) -> list[Answer]:
-        """A communicator of all ranks."""
+        """Make a communicator of all ranks."""
         unique = self.ranks[0].ask("id")["id"]
         return self.ask(f"init {comm} {unique} {{ranks}} {{rank}}")
 
     def run(self, operation: str, size_bytes: int, comm: int = 0) -> int:
-        """One operation; how many bytes are wrong on all ranks."""
+        """Run one operation; return the number of wrong bytes on all ranks."""
         self.ask(f"start {comm} {operation} {size_bytes}")
         return sum(answer["wrong"] for answer in self.ask(f"finish {comm}"))
 
     def close(self) -> None:
-        """Ends all of them. Safe to call twice."""
+        """End all ranks. May be called twice."""
         for rank in self.ranks:
             rank.end()
         for rank in self.ranks:

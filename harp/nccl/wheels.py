@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NVIDIA's wheels of NCCL: fetched by pip into a cache, of which libnccl.so.2 is kept.
+"""NVIDIA's wheels of NCCL: pip downloads them into a cache, which keeps libnccl.so.2.
 
-The cache is harp/nccl in $XDG_CACHE_HOME, else in ~/.cache. It holds a folder for each version,
-with the library, of 200 to 450 MB, and its layout (harp.nccl.layout).
+The cache is harp/nccl in $XDG_CACHE_HOME, else in ~/.cache. It has a folder for each version, with
+the library, of 200 to 450 MB, and its layout (harp.nccl.layout).
 """
 
 import os
@@ -22,34 +22,36 @@ LIBRARY = "libnccl.so.2"
 _INSIDE = f"nvidia/nccl/lib/{LIBRARY}"
 _VERSION = re.compile(r"\d+(\.\d+)+(\.post\d+)?")
 _DOWNLOAD_S = 900
-_FREE_BYTES_MIN = 2 << 30  # the wheel, and what is in it
+_FREE_BYTES_MIN = 2 << 30  # the wheel, and its contents
 
 
 def cache_dir() -> Path:
-    """Where the libraries are kept."""
+    """Return the cache's folder."""
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(home) / "harp" / "nccl"
 
 
 def version_key(version: str) -> tuple[int, ...]:
-    """For sorting."""
+    """Return a sort key."""
     return tuple(int(part) for part in re.findall(r"\d+", version))
 
 
 def cached() -> list[str]:
-    """The versions in the cache, oldest first."""
+    """Return the versions in the cache, oldest first."""
     found = (path.parent.name for path in cache_dir().glob(f"*/{LIBRARY}"))
     return sorted((name for name in found if _VERSION.fullmatch(name)), key=version_key)
 
 
 def check_version(version: str) -> None:
-    """HarpError for what is no version; it becomes part of a path and of pip's command line."""
+    """Raise HarpError for an invalid version, since it becomes part of a path and of pip's command
+    line.
+    """
     if not _VERSION.fullmatch(version):
         raise HarpError(f"'{version}' is no version of NCCL, such as 2.30.7", Exit.USAGE)
 
 
 def library(version: str) -> Path:
-    """The library of a version that is in the cache; HarpError says how to get it."""
+    """Return the library of a cached version; HarpError with the command to get it."""
     check_version(version)
     path = cache_dir() / version / LIBRARY
     if not path.is_file():
@@ -62,7 +64,7 @@ def library(version: str) -> Path:
 
 
 def layout_file(path: Path) -> Path:
-    """The layout of a library, kept beside it when that can be written."""
+    """Return the layout of a library, cached with it if the folder can be written."""
     kept = path.parent / f"layout-{layout.FORMAT}"
     if not kept.is_file():
         text = layout.read(path)
@@ -74,7 +76,7 @@ def layout_file(path: Path) -> Path:
 
 
 def fetch(version: str | None = None) -> str:
-    """Downloads a version, or the newest, unless it is in the cache; returns the version."""
+    """Download a version, or the newest, unless it is cached; return the version."""
     if version is not None:
         check_version(version)
         if version in cached():
@@ -94,7 +96,7 @@ def fetch(version: str | None = None) -> str:
         version = wheel.name.split("-")[1]
         check_version(version)
         _extract(wheel, folder)
-        layout_file(folder / LIBRARY)  # fails for a library that is of no use
+        layout_file(folder / LIBRARY)  # fails for a library that can't be used
         target = cache / version
         target.mkdir(exist_ok=True)
         for file in folder.iterdir():

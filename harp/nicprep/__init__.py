@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prepares NICs and their host for HARP as harp.toml asks, remembers how they were, puts it back.
+"""Prepares NICs and their host for HARP as harp.toml asks, and restores them.
 
     host = Host()
     result = prepare([NicConfig("eth1", queues=8)], HostConfig(), host, record, Undo.from_json(old))
     ...
     restore(result.undo, host, record)
 
-nic_config() and host_config() read harp.toml's values. Nothing but the reserved ports is changed
-unless it is asked for, and never an MTU. `record` writes Undo.to_json() where a restarted harpd
+nic_config() and host_config() convert harp.toml's values. Only the reserved ports are changed
+unless more is requested, and never an MTU. `record` writes Undo.to_json() where a restarted harpd
 finds it. undo.py has the theory of operation.
 """
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Generic netlink for two families, ethtool and netdev: pyroute2's messages over a plain socket.
 
-pyroute2 (0.7 to 0.9) knows the ring sizes only; the other messages are declared here with its
+pyroute2 (0.7 to 0.9) has only the ring sizes; the other messages are declared here with its
 primitives, after include/uapi/linux/ethtool_netlink.h and netdev.h. Its sockets run an event loop
-of their own, which a daemon that has one can't use, so the socket is ours: one request, one answer,
-closed again. It belongs to the network namespace of the calling thread.
+of their own, which a daemon with a loop can't use. So this module opens a socket for one request
+and one answer, in the network namespace of the calling thread.
 """
 
 import errno
@@ -131,9 +131,9 @@ class NetdevQueue(genlmsg):  # type: ignore[misc]
 
 
 def call(family: str, message: Any, command: int, *, dump: bool = False) -> list[Any]:
-    """Sends one request; the answers as decoded messages of its class.
+    """Send one request; return the answers as decoded messages of its class.
 
-    OSError with the kernel's own words where it has some; ENOTSUP when there is no such family.
+    OSError with the kernel's own message if there is one; ENOTSUP if there is no such family.
     """
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_GENERIC) as sock:
         sock.settimeout(_TIMEOUT_S)
@@ -187,12 +187,12 @@ def _exchange(
 
 
 def _raise(part: bytes, flags: int) -> None:
-    """What an NLMSG_ERROR says; returns when it is only the acknowledgement."""
+    """Raise the error of an NLMSG_ERROR; return if it is only the acknowledgment."""
     (negative,) = struct.unpack_from("=i", part, _HEADER.size)
     if negative == 0:
         return
     words = ""
-    at = _HEADER.size + 4 + _HEADER.size  # NETLINK_CAP_ACK: the header alone is quoted
+    at = _HEADER.size + 4 + _HEADER.size  # NETLINK_CAP_ACK: only the header is quoted
     while flags & _NLM_F_ACK_TLVS and at + 4 <= len(part):
         size, kind = struct.unpack_from("=HH", part, at)
         if kind & 0x3FFF == _NLMSGERR_ATTR_MSG:

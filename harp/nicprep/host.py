@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The host as NIC preparation sees it: /sys and /proc under roots that a test may choose, the NICs
-through a transport that a test may replace."""
+through a transport that a test may replace.
+"""
 
 import os
 import socket
@@ -25,7 +26,7 @@ def _processors() -> set[int]:
 
 @dataclass(frozen=True)
 class Host:
-    """Where to look. Everything that is read can be absent: a question then has no answer."""
+    """The sources. Everything that is read may be absent."""
 
     sys: Path = Path("/sys")
     proc: Path = Path("/proc")
@@ -34,14 +35,14 @@ class Host:
     processors: Callable[[], set[int]] = _processors  # that this process may use
 
     def read(self, path: Path) -> str | None:
-        """A small file's text without the last newline; None when it can't be read."""
+        """Return a small file's text without the last newline; None if it can't be read."""
         try:
             return path.read_text(errors="replace").strip()
         except OSError:
             return None
 
     def number(self, path: Path) -> int | None:
-        """A file that holds one number."""
+        """Return the number in a file."""
         text = self.read(path)
         try:
             return None if text is None else int(text)
@@ -49,24 +50,24 @@ class Host:
             return None
 
     def numbers(self, path: Path) -> set[int]:
-        """A file that holds a list such as "0-3,8"; empty when it can't be read."""
+        """Return the list in a file, such as "0-3,8"; empty if it can't be read."""
         try:
             return ranges.parse(self.read(path) or "")
         except ValueError:
             return set()
 
     def names(self, path: Path) -> list[str]:
-        """What a folder holds, in order; empty when it isn't there."""
+        """Return the entries of a folder, in order; empty if it does not exist."""
         try:
             return sorted(entry.name for entry in path.iterdir())
         except OSError:
             return []
 
     def device(self, ifname: str) -> Path | None:
-        """The NIC's folder on the PCI bus; None where there is none (veth, bond).
+        """Return the NIC's folder on the PCI bus; None if there is none (veth, bond).
 
-        By its bus address, which the driver tells, and not through /sys/class/net: that folder
-        shows the network namespace in which /sys was mounted, and there another eth0 may live.
+        By the bus address that the driver reports, and not through /sys/class/net: that folder
+        shows the network namespace in which /sys was mounted, where eth0 may be another interface.
         """
         try:
             _, address = self.ethtool.driver(ifname)
@@ -78,11 +79,11 @@ class Host:
         return folder if folder.is_dir() else None
 
     def node(self, ifname: str) -> int | None:
-        """The NUMA node of the NIC; None where it has none or there is one node only."""
+        """Return the NUMA node of the NIC; None if it has none or there is only one."""
         device = self.device(ifname)
         node = self.number(device / "numa_node") if device else None
         return node if node is not None and node >= 0 else None
 
     def nodes(self) -> list[int]:
-        """The NUMA nodes that have memory; [] on a machine that knows none."""
+        """Return the NUMA nodes that have memory; [] on a machine without NUMA information."""
         return sorted(self.numbers(self.sys / "devices/system/node/has_memory"))

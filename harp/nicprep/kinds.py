@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kinds of settings that NIC preparation changes: how each is read, written and put back.
+"""The kinds of settings that NIC preparation changes: how to read, write and restore each.
 
 A setting is a kind, a target ("eth0", "node0/2048kB", "") and some named values. Values are JSON's,
-so that what was changed can be written down.
+so that changes can be written to a file.
 """
 
 import errno
@@ -21,17 +21,17 @@ ABSENT = (errno.EOPNOTSUPP, errno.ENOENT, errno.ENOTTY)
 
 
 def default_table(size: int, queues: int) -> list[int]:
-    """The RSS table that the kernel makes when nobody asks for another."""
+    """Return the RSS table that the kernel makes by default."""
     return [entry % queues for entry in range(size)]
 
 
 def own_table(table: list[int], queues: int) -> list[int]:
-    """The same; [] for the default one, which changes with the number of queues."""
+    """Return the table; [] for the default one, which changes with the number of queues."""
     return [] if table == default_table(len(table), max(1, queues)) else table
 
 
 def receive_queues(host: Host, ifname: str, otherwise: int) -> int:
-    """How many the NIC has now."""
+    """Return the NIC's present number of queues."""
     try:
         now = host.ethtool.get("channels", ifname)
     except OSError:
@@ -41,7 +41,7 @@ def receive_queues(host: Host, ifname: str, otherwise: int) -> int:
 
 @dataclass(frozen=True)
 class Kind:
-    """How one kind is read and written; both raise OSError."""
+    """Reads and writes one kind; both raise OSError."""
 
     title: str
     read: Callable[[Host, str], Values]
@@ -69,7 +69,7 @@ def _read_text(path: Path) -> str:
 
 
 def _write_text(path: Path, text: str) -> None:
-    """Writes a file that the kernel made, in one piece; never makes one."""
+    """Write a file of the kernel, in one piece; never make one."""
     fd = os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)
     try:
         os.write(fd, f"{text}\n".encode())
@@ -95,7 +95,7 @@ NAPI = ("napi_defer_hard_irqs", "gro_flush_timeout")
 
 
 def _napi_folder(host: Host, target: str) -> Path:
-    """The interface's folder, if /sys shows our network namespace and not another one's."""
+    """Return the interface's folder, if /sys shows our network namespace."""
     folder = host.sys / "class/net" / target
     if host.number(folder / "ifindex") != host.ifindex(target):
         raise OSError(errno.EOPNOTSUPP, "/sys shows another network namespace")
@@ -122,7 +122,7 @@ def _write_ports(host: Host, _target: str, values: Mapping[str, object]) -> None
 
 
 def pages_path(host: Host, target: str) -> Path:
-    """The file that counts the huge pages of target, "node0/2048kB" or "2048kB"."""
+    """Return the file with the number of huge pages of target, "node0/2048kB" or "2048kB"."""
     node, _, size = target.rpartition("/")
     base = host.sys / "devices/system/node" / node if node else host.sys / "kernel/mm"
     return base / "hugepages" / f"hugepages-{size}" / "nr_hugepages"
@@ -151,14 +151,14 @@ KINDS: dict[str, Kind] = {
 
 @dataclass(frozen=True)
 class Back:
-    """How a setting goes back: what to write, and what somebody else changed meanwhile."""
+    """The values to restore, and those that another program changed meanwhile."""
 
     write: Values
     theirs: Values
 
 
 def way_back(kind: str, before: Values, after: Values, now: Values) -> Back:
-    """What to write so that only what is still as we set it returns to what it was."""
+    """Return what to write so that only values that are still ours return to their old ones."""
     if kind == "reserved-ports":
         return _ports_back(before, after, now)
     if kind == "rss" and not before["table"] and not now.get("table") and after["table"]:
@@ -177,7 +177,7 @@ def way_back(kind: str, before: Values, after: Values, now: Values) -> Back:
 
 
 def _ports_back(before: Values, after: Values, now: Values) -> Back:
-    """Takes out the ports that we put in, and leaves everybody else's, older or newer."""
+    """Remove the ports that we added, and keep all others, older or newer."""
     ours = ranges.parse(after["ports"]) - ranges.parse(before["ports"])
     present = ranges.parse(now["ports"])
     if not ours & present:

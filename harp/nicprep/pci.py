@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PCI devices as sysfs shows them: what has one, and whether DPDK could open it."""
+"""PCI devices in sysfs: their drivers, and whether DPDK can open them."""
 
 import re
 from dataclasses import dataclass
@@ -7,9 +7,9 @@ from pathlib import Path
 
 from harp.nicprep.host import Host
 
-# Drivers through which a process has the device; any other is the kernel's own.
+# Drivers that give the device to a process; any other is the kernel's own.
 USER_DRIVERS = ("vfio-pci", "uio_pci_generic", "igb_uio")
-# Drivers of the kernel's with which DPDK shares the NIC: it is opened as it is, and never bound.
+# Drivers of the kernel that share the NIC with DPDK: it is opened as it is, and never bound.
 BIFURCATED = ("mlx4_core", "mlx5_core", "mana")
 _ADDRESS = re.compile(
     r"(?:([0-9a-fA-F]{1,8}):)?([0-9a-fA-F]{1,2}):([0-9a-fA-F]{1,2})\.([0-7])", re.ASCII
@@ -18,25 +18,28 @@ _ADDRESS = re.compile(
 
 @dataclass(frozen=True)
 class PciDevice:
-    """One device. driver: empty where none has it; interfaces: those of this network namespace's
-    /sys; iommu_group: None where the machine has no IOMMU, or not for it."""
+    """One device. driver: empty without one; interfaces: those of this network namespace's /sys;
+    iommu_group: None without an IOMMU for it.
+    """
 
     address: str
     driver: str
     interfaces: tuple[str, ...]
-    network: bool  # is it a NIC at all?
+    network: bool  # whether it is a NIC
     iommu_group: int | None
     numa_node: int
     folder: Path
 
     @property
     def opens(self) -> bool:
-        """May DPDK open it as it is bound now?"""
+        """Tell whether DPDK can open it with its present driver."""
         return self.driver in USER_DRIVERS or self.driver in BIFURCATED
 
 
 def canonical(device: str) -> str | None:
-    """The PCI address that a port's device begins with, with its domain; None: a virtual device."""
+    """Return the PCI address at the begin of a port's device, with its domain; None: a virtual
+    device.
+    """
     match = _ADDRESS.fullmatch(device.partition(",")[0])
     if match is None:
         return None
@@ -45,7 +48,7 @@ def canonical(device: str) -> str | None:
 
 
 def _link(path: Path) -> str:
-    """The last part of where a link leads; empty when there is none."""
+    """Return the last part of a link's target; empty without a link."""
     try:
         return path.readlink().name
     except OSError:
@@ -53,7 +56,7 @@ def _link(path: Path) -> str:
 
 
 def look(host: Host, address: str) -> PciDevice | None:
-    """The device; None: there is none at that address."""
+    """Return the device; None: there is none at that address."""
     folder = host.sys / "bus/pci/devices" / address
     if not folder.is_dir():
         return None
@@ -71,13 +74,14 @@ def look(host: Host, address: str) -> PciDevice | None:
 
 
 def binding(device: PciDevice) -> str:
-    """The command that gives it to DPDK."""
+    """Return the command that gives it to DPDK."""
     return f"driverctl set-override {device.address} vfio-pci"
 
 
 def unbound(host: Host, device: str) -> str:
-    """Why DPDK can't open a port's device as it is, and what to do; empty: it could, or it is
-    virtual, which only DPDK knows about."""
+    """Return why DPDK can't open a port's device, and the remedy; empty: it can, or it is virtual,
+    which only DPDK can tell.
+    """
     address = canonical(device)
     if address is None:
         return ""

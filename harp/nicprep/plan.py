@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is asked of a NIC and its host, and how that differs from what they are: asks only."""
+"""Compares what is requested of a NIC and its host with the present state; changes nothing."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,13 +23,15 @@ Count = int | Literal["max"]
 
 @dataclass(frozen=True)
 class NicConfig:
-    """What harp.toml asks of one NIC. None, or nothing, leaves it as it is: so does the default."""
+    """Requests of harp.toml for one NIC. None or empty leaves a setting as it is, which is the
+    default.
+    """
 
     ifname: str
     queues: Count | None = None
     rx_ring: Count | None = None  # packets
     tx_ring: Count | None = None
-    adaptive: bool | None = None  # the NIC's own, moving choice of the next four
+    adaptive: bool | None = None  # the NIC's adaptive choice of the next four
     rx_usecs: int | None = None
     tx_usecs: int | None = None
     rx_frames: int | None = None
@@ -37,26 +39,26 @@ class NicConfig:
     offloads: Mapping[str, bool] = field(default_factory=dict)  # {"rx-lro": False}
     defer_irqs: int | None = None  # polls
     gro_flush_us: int | None = None
-    rss: Sequence[int] | Literal["equal"] | None = None  # queues over which packets are spread
-    irq_affinity: Sequence[int] | Literal["local"] | None = None  # processors, queue by queue
+    rss: Sequence[int] | Literal["equal"] | None = None  # queues that receive packets
+    irq_affinity: Sequence[int] | Literal["local"] | None = None  # processors, by queue
 
 
 @dataclass(frozen=True)
 class HostConfig:
-    """What harp.toml asks of the host."""
+    """Requests of harp.toml for the host."""
 
     reserved_ports: Sequence[tuple[int, int]] = PORTS_DEFAULT  # first and last of each range
-    huge_pages: int = 0  # of 2 MiB, at least, in all
+    huge_pages: int = 0  # number of 2 MiB pages, at least, in all
 
     @property
     def ports(self) -> set[int]:
-        """All of those ports."""
+        """Return all ports of the ranges."""
         return {port for first, last in self.reserved_ports for port in range(first, last + 1)}
 
 
 @dataclass(frozen=True)
 class Change:
-    """One setting as it is and as it is wanted; with a problem it can't be had."""
+    """One setting, present and requested; with a problem it can't be changed."""
 
     kind: str
     target: str
@@ -64,11 +66,11 @@ class Change:
     after: Values
     note: str = ""
     problem: str = ""
-    absent: bool = False  # the problem is that there is no such thing here
+    absent: bool = False  # the problem is that the NIC has no such setting
 
     @property
     def needed(self) -> bool:
-        """Something is to be done, or to be said."""
+        """Tell whether there is something to do, or to report."""
         return bool(self.problem) or self.before != self.after
 
     @property
@@ -78,7 +80,7 @@ class Change:
 
     @property
     def words(self) -> str:
-        """One line for people."""
+        """Return one line for people."""
         if self.problem:
             return f"{self.name}: {self.problem}"
         parts = ", ".join(
@@ -89,17 +91,17 @@ class Change:
 
 
 def plan(config: NicConfig, host: Host) -> list[Change]:
-    """What must change for one NIC, in the order in which it must."""
+    """Return the changes for one NIC, in the required order."""
     return [change for change in wishes(config, host) if change.needed]
 
 
 def plan_host(config: HostConfig, host: Host, ifnames: Sequence[str] = ()) -> list[Change]:
-    """What must change for the host; huge pages go to the nodes of these NICs."""
+    """Return the changes for the host; huge pages go to the nodes of these NICs."""
     return [change for change in wishes_of_host(config, host, ifnames) if change.needed]
 
 
 def wishes(config: NicConfig, host: Host) -> list[Change]:
-    """As plan(), with what is already as wanted."""
+    """As plan(), including settings that are already as requested."""
     found = [
         *_counts(host, "channels", config.ifname, {"queues": config.queues}),
         *_counts(host, "rings", config.ifname, {"rx": config.rx_ring, "tx": config.tx_ring}),
@@ -116,7 +118,7 @@ def wishes(config: NicConfig, host: Host) -> list[Change]:
 
 
 def wishes_of_host(config: HostConfig, host: Host, ifnames: Sequence[str] = ()) -> list[Change]:
-    """As plan_host(), with what is already as wanted."""
+    """As plan_host(), including settings that are already as requested."""
     found = []
     if config.reserved_ports:
         found.append(_ports(host, config.ports))
@@ -129,7 +131,7 @@ def wishes_of_host(config: HostConfig, host: Host, ifnames: Sequence[str] = ()) 
 
 
 def short(value: object) -> str:
-    """A value for a line: on and off, and no table of 128 entries."""
+    """Format a value for a line: on and off, and no table of 128 entries."""
     if isinstance(value, bool):
         return "on" if value else "off"
     if isinstance(value, list):
@@ -148,7 +150,7 @@ def _read(host: Host, kind: str, target: str) -> Values | Change:
 
 
 def _simple(host: Host, kind: str, target: str, wanted: Values) -> Change:
-    """Values that are wanted exactly so; those that the NIC doesn't know are a problem."""
+    """Plan values that must match exactly; unknown ones are a problem."""
     now = _read(host, kind, target)
     if isinstance(now, Change):
         return now
@@ -162,7 +164,7 @@ def _simple(host: Host, kind: str, target: str, wanted: Values) -> Change:
 
 
 def _counts(host: Host, kind: str, ifname: str, asked: Mapping[str, Count | None]) -> list[Change]:
-    """Numbers that have a limit: more than that is wanted means the limit, and is said."""
+    """Plan numbers with a limit: a larger request is reduced to the limit, and reported."""
     if all(value is None for value in asked.values()):
         return []
     now = _read(host, kind, ifname)
@@ -188,7 +190,7 @@ def _counts(host: Host, kind: str, ifname: str, asked: Mapping[str, Count | None
 
 
 def _queue_names(asked: Mapping[str, Count | None], now: Values) -> Mapping[str, Count | None]:
-    """Queues are combined ones where a NIC has such, else as many for each direction."""
+    """Plan queues: combined ones if the NIC has such, else the same number for each direction."""
     if "queues" not in asked:
         return asked
     if now.get("combined_max"):
@@ -197,7 +199,7 @@ def _queue_names(asked: Mapping[str, Count | None], now: Values) -> Mapping[str,
 
 
 def _offloads(host: Host, ifname: str, asked: Mapping[str, bool]) -> Change:
-    """One that the NIC does not have is off already."""
+    """A setting that the NIC does not have is off already."""
     now = _read(host, "features", ifname)
     if isinstance(now, Change):
         return now
@@ -230,7 +232,7 @@ def _coalesce(host: Host, config: NicConfig) -> list[Change]:
         return []
     now = _read(host, "coalesce", config.ifname)
     if not isinstance(now, Change) and "adaptive_rx" in now and config.adaptive is not None:
-        # Many NICs adapt one direction only, and mean both.
+        # Many NICs have one adaptive switch for both directions.
         asked = {name: v for name, v in asked.items() if name != "adaptive_tx" or name in now}
     return [_simple(host, "coalesce", config.ifname, asked)]
 
@@ -283,7 +285,7 @@ def _ports(host: Host, ports: set[int]) -> Change:
 
 
 def _pages(host: Host, pages: int, ifnames: Sequence[str]) -> list[Change]:
-    """Shares for the NICs' nodes, or for all; only ever more than there are."""
+    """Divide pages among the NICs' nodes, or all nodes; never fewer than there are."""
     near = {node for ifname in ifnames if (node := host.node(ifname)) is not None}
     nodes = sorted(near) or host.nodes()
     targets = [f"node{node}/{HUGE_PAGE}" for node in nodes] or [HUGE_PAGE]

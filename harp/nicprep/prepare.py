@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What harpd calls: prepare() at start and at each reload, restore() at stop."""
+"""prepare() at harpd's start and at each reload, restore() at its stop."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -17,11 +17,11 @@ def prepare(
     record: Record = no_record,
     undo: Undo | None = None,
 ) -> Result:
-    """Makes the host and its NICs as they are asked to be; what an earlier call changed and nobody
-    asks for any more goes back first. Blocks: a NIC may take a second over its rings.
+    """Prepare the host and its NICs; restore first what an earlier call changed and is no longer
+    requested. Blocks: a NIC may take a second to change its rings.
 
-    The number of queues comes first and the rest is looked at after it, because interrupts and the
-    RSS table come and go with the queues.
+    The number of queues comes first and the rest is read after it, because interrupts and the RSS
+    table change with the queues.
     """
     result = Result(undo=undo or Undo())
 
@@ -51,7 +51,7 @@ def prepare(
 
 
 def _unwanted(undo: Undo, wanted: Iterable[Change], reserved: set[int]) -> list[Entry]:
-    """The parts of undo that no wish covers, value by value, last first."""
+    """Return the parts of undo that no request covers, value by value, last first."""
     covered: dict[tuple[str, str], set[str]] = {}
     for change in wanted:
         covered.setdefault((change.kind, change.target), set()).update(change.after)
@@ -69,7 +69,7 @@ def _unwanted(undo: Undo, wanted: Iterable[Change], reserved: set[int]) -> list[
 
 
 def _less(undo: Undo, part: Entry) -> Undo:
-    """Without what went back."""
+    """Return undo without what was restored."""
     entry = undo.find(part.kind, part.target)
     assert entry is not None
     before = {name: value for name, value in entry.before.items() if name not in part.before}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sets of small numbers as the kernel writes them: "0-3,8" for processors, ports and interrupts."""
+"""Sets of small numbers in the kernel's notation: "0-3,8" for processors, ports and interrupts."""
 
 from collections.abc import Iterable
 
@@ -7,7 +7,7 @@ NUMBER_MAX = 65535
 
 
 def parse(text: str) -> set[int]:
-    """The numbers of "0-3,8"; ValueError names what is no range."""
+    """Return the numbers of "0-3,8"; ValueError names an invalid range."""
     numbers: set[int] = set()
     for part in text.replace("\n", ",").replace(" ", ",").split(","):
         if not part:
@@ -23,7 +23,7 @@ def parse(text: str) -> set[int]:
 
 
 def text(numbers: Iterable[int]) -> str:
-    """The shortest such text; empty for none."""
+    """Return the shortest notation; empty for no numbers."""
     parts: list[str] = []
     ordered = sorted(set(numbers))
     at = 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""harp.toml's [[nic]] and [daemon] as NIC preparation takes them (keys: harp_config.h)."""
+"""Converts harp.toml's [[nic]] and [daemon] for NIC preparation (keys: harp_config.h)."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -7,7 +7,7 @@ from typing import Any
 from harp.nicprep import ranges
 from harp.nicprep.plan import HostConfig, NicConfig
 
-# Key -> the kernel's names. One offload has several names where drivers differ.
+# Key -> the kernel's names. One offload has several names because drivers differ.
 OFFLOADS: dict[str, tuple[str, ...]] = {
     "lro": ("rx-lro",),
     "gro_hw": ("rx-gro-hw",),
@@ -19,8 +19,9 @@ OFFLOADS: dict[str, tuple[str, ...]] = {
 
 
 def nic_config(nic: Mapping[str, Any]) -> NicConfig:
-    """One [[nic]], its keys in small letters and its values checked; keys that are absent, 0 where
-    that means so, and "keep" leave the NIC as it is."""
+    """Convert one [[nic]] with checked values; absent keys, 0 where it means that, and "keep" leave
+    the NIC as it is.
+    """
     adaptive, rx_us, tx_us = _coalescing(nic)
     return NicConfig(
         ifname=str(nic["ifname"]),
@@ -43,7 +44,7 @@ def nic_config(nic: Mapping[str, Any]) -> NicConfig:
 
 
 def host_config(daemon: Mapping[str, Any], nics: Iterable[Mapping[str, Any]]) -> HostConfig:
-    """[daemon] and every [[nic]]: whose ports are reserved."""
+    """Convert [daemon] and every [[nic]], whose ports are reserved."""
     ports: set[tuple[int, int]] = set()
     for nic in nics:
         given = nic.get("ports", "61000-65535")
@@ -74,7 +75,7 @@ def _interrupts(nic: Mapping[str, Any]) -> Any:
 
 
 def _cores(value: str | Sequence[int]) -> list[int]:
-    """In the order in which they are given: queue 0's first."""
+    """In the given order: queue 0's first."""
     if not isinstance(value, str):
         return [int(core) for core in value]
     return [core for part in value.split(",") for core in sorted(ranges.parse(part))]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which interrupts are a NIC's queues, and which processors are near them."""
+"""Finds the interrupts of a NIC's queues, and the processors near them."""
 
 import re
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ class Interrupt:
 
 
 def interrupts(host: Host, ifname: str) -> list[Interrupt]:
-    """The interrupts of the NIC's queues, by queue; empty where it has none of its own."""
+    """Return the interrupts of the NIC's queues, by queue; empty if it has none of its own."""
     device = host.device(ifname)
     if device is None:
         return []
@@ -46,7 +46,7 @@ def interrupts(host: Host, ifname: str) -> list[Interrupt]:
 
 
 def interrupt_names(host: Host) -> dict[int, str]:
-    """Interrupt number -> what its driver calls it (/proc/interrupts)."""
+    """Return interrupt number -> its name by the driver (/proc/interrupts)."""
     result: dict[int, str] = {}
     for line in (host.read(host.proc / "interrupts") or "").splitlines():
         number, colon, rest = line.strip().partition(":")
@@ -56,9 +56,9 @@ def interrupt_names(host: Host) -> dict[int, str]:
 
 
 def processors(host: Host, ifname: str) -> list[int]:
-    """The processors we may use, best first for this NIC.
+    """Return the processors that we may use, best first for this NIC.
 
-    Those of its NUMA node before the others by distance; of each core one thread before its
+    Those of its NUMA node first, then the others by distance; of each core one thread before its
     siblings; processor 0, where the kernel does its housekeeping, after its equals.
     """
     allowed = host.processors()
@@ -74,7 +74,7 @@ def processors(host: Host, ifname: str) -> list[int]:
 
 
 def local_processors(host: Host, ifname: str) -> set[int]:
-    """Those of the NIC's NUMA node that we may use; all where there is no node to speak of."""
+    """Return those of the NIC's NUMA node; all if there is no known node."""
     allowed, node = host.processors(), host.node(ifname)
     if node is None:
         return allowed
@@ -83,13 +83,15 @@ def local_processors(host: Host, ifname: str) -> set[int]:
 
 
 def cores_of_queues(host: Host, ifname: str, queues: int) -> list[int]:
-    """A processor for the thread of each queue: near the NIC, each its own while they last."""
+    """Return a processor for the thread of each queue: near the NIC, and different while they
+    last.
+    """
     order = processors(host, ifname)
     return [order[queue % len(order)] for queue in range(queues)] if order else []
 
 
 def _distances(host: Host, ifname: str) -> dict[int, int]:
-    """Processor -> how far its node is from the NIC's; empty where that is unknown."""
+    """Return processor -> distance of its node to the NIC's; empty if unknown."""
     node = host.node(ifname)
     base = host.sys / "devices/system/node"
     if node is None:
@@ -106,5 +108,5 @@ def _distances(host: Host, ifname: str) -> dict[int, int]:
 
 
 def affinity_path(host: Host, number: int) -> Path:
-    """Where the processors of an interrupt are read and chosen."""
+    """Return the file with the processors of an interrupt."""
     return host.proc / "irq" / str(number) / "smp_affinity_list"

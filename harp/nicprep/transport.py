@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a NIC can be asked and told: the kernel's ethtool, by netlink and, where that is younger
-than the kernels we run on (the RSS table, the driver's name), by ioctl."""
+"""The kernel's ethtool interface: netlink, and ioctl for parts that are younger there than the
+supported kernels (the RSS table, the driver's name).
+"""
 
 import array
 import ctypes
@@ -20,7 +21,7 @@ _ETHTOOL_GDRVINFO = 0x03
 _ETHTOOL_GRXFHINDIR, _ETHTOOL_SRXFHINDIR = 0x38, 0x39
 _RSS_TABLE_MAX = 8192
 _NETDEV_DEV_GET, _NETDEV_QUEUE_GET = 1, 10
-# Part: get, set, message, what may be set.
+# Part: get, set, message, and the values that may be set.
 _PARTS: dict[str, tuple[int, int, type[Any], tuple[str, ...]]] = {
     "channels": (17, 18, genl.Channels, ("rx", "tx", "combined")),
     "rings": (15, 16, genl.Rings, ("rx", "tx")),
@@ -35,23 +36,29 @@ _PARTS: dict[str, tuple[int, int, type[Any], tuple[str, ...]]] = {
 
 
 class Ethtool(Protocol):
-    """The questions; every one raises OSError, EOPNOTSUPP for what this NIC does not have."""
+    """Access to a NIC's settings. Every call raises OSError: EOPNOTSUPP for what this NIC lacks."""
 
     def get(self, part: str, ifname: str) -> Values:
-        """channels, rings, coalesce: numbers, with their "_max"; features: name -> bool, of what is
-        on or may be; changeable: those of them that may change; rss: {"table": [queue, ...]}."""
+        """Return a part. channels, rings, coalesce: numbers, with their "_max"; features: name ->
+        bool, of what is on or may be; changeable: those that may change; rss: {"table": [queue,
+        ...]}.
+        """
 
     def set(self, part: str, ifname: str, values: Mapping[str, Any]) -> None:
-        """Some of what get() said. rss: {"table": []} is the driver's own default."""
+        """Set values of a part, as get() returns them. rss: {"table": []} is the driver's own
+        default.
+        """
 
     def driver(self, ifname: str) -> tuple[str, str]:
-        """The driver's name and its bus address ("" for a device without one)."""
+        """Return the driver's name and its bus address ("" for a device without one)."""
 
     def xdp(self, ifname: str) -> Values:
-        """xdp_features, zc_max_segs, xsk_features: the kernel's netdev family (Linux 6.3)."""
+        """Return xdp_features, zc_max_segs, xsk_features: the kernel's netdev family (Linux
+        6.3).
+        """
 
     def xsk_queues(self, ifname: str) -> list[int]:
-        """Receive queues to which an AF_XDP socket is bound."""
+        """Return the receive queues to which an AF_XDP socket is bound."""
 
 
 class KernelEthtool:
@@ -118,7 +125,9 @@ def _request(message: type[Any], ifname: str) -> Any:
 
 
 def _bit_names(bitset: Any) -> dict[str, bool]:
-    """The bits of a bitset by name, and whether each is set; one without a mask lists set ones."""
+    """Return the bits of a bitset by name, and whether each is set; without a mask only set
+    ones.
+    """
     listed = bitset.get_attr("ETHTOOL_A_BITSET_BITS") if bitset is not None else None
     if listed is None:
         return {}

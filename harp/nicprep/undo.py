@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Making changes so that they can be taken back, also by another process after a crash.
+"""Reversible changes, which another process can restore after a crash.
 
-Theory of operation. Before a setting is touched, how it was and how it is wanted are written down
-(an entry of state "intent"); after it, what the kernel made of it ("done"). A process that dies
-between the two leaves an intent: whoever takes things back looks at what is there. As it was:
-nothing to do. As wanted: ours, it goes back. Anything else: somebody changed it after us, and
-theirs wins. What can't be written down is not changed. An entry whose interface is gone, or is
-another one by the same name, is dropped.
+Theory of operation. Before a change, its old and requested values are written to a file (an entry
+of state "intent"); after it, the resulting values ("done"). A process that dies between the two
+leaves an intent, and the restoring process compares it with the present values. Equal to the old
+ones: nothing to do. Equal to the requested ones: our change, which is restored. Anything else:
+another program changed it after us, and its change stays. A change that can't be written to the
+file is not made. An entry is dropped if its interface is gone, or its name belongs to another one.
 """
 
 import errno
@@ -37,7 +37,7 @@ Status = Literal["done", "partly", "not supported", "refused", "restored", "left
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one change, or of taking one back: one line for people."""
+    """The result of one change, or of restoring it: one line for people."""
 
     status: Status
     name: str  # "eth0 ring sizes"
@@ -45,21 +45,21 @@ class Outcome:
 
     @property
     def words(self) -> str:
-        """For a log."""
+        """Return the line for a log."""
         return f"{self.name}: {self.status}: {self.text}" if self.text else self.name
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One setting that we changed, or were about to."""
+    """A setting that we changed, or were about to."""
 
     kind: str
     target: str
     before: Values
     after: Values
     state: Literal["intent", "done"]
-    ifindex: int  # 0: no NIC's
-    # Of an intent: what an earlier change of ours had made of it, which is ours as well.
+    ifindex: int  # 0: not a NIC's
+    # Of an intent: the result of an earlier change of ours, which is ours as well.
     earlier: Values = field(default_factory=dict)
 
     @property
@@ -70,37 +70,37 @@ class Entry:
 
 @dataclass(frozen=True)
 class Undo:
-    """Everything that is to go back, in the order in which it was changed."""
+    """All changes to restore, in the order in which they were made."""
 
     entries: tuple[Entry, ...] = ()
 
     def find(self, kind: str, target: str) -> Entry | None:
-        """The entry of one setting."""
+        """Return the entry of one setting."""
         for entry in self.entries:
             if (entry.kind, entry.target) == (kind, target):
                 return entry
         return None
 
     def put(self, entry: Entry) -> "Undo":
-        """With this entry, in the place of an older one of the same setting."""
+        """Return a list with this entry, which replaces an older one of the same setting."""
         old = self.find(entry.kind, entry.target)
         if old is None:
             return Undo((*self.entries, entry))
         return Undo(tuple(entry if each is old else each for each in self.entries))
 
     def drop(self, kind: str, target: str) -> "Undo":
-        """Without the entry of one setting."""
+        """Return a list without the entry of one setting."""
         return Undo(
             tuple(each for each in self.entries if (each.kind, each.target) != (kind, target))
         )
 
     def to_json(self) -> dict[str, Any]:
-        """For a state file."""
+        """Convert to JSON for a state file."""
         return {"version": VERSION, "changes": [vars(entry) for entry in self.entries]}
 
     @classmethod
     def from_json(cls, value: object) -> "Undo":
-        """What to_json() gave; HarpError says what is wrong with anything else."""
+        """Convert from JSON; HarpError describes what is invalid."""
         if value is None:
             return cls()
         try:
@@ -113,7 +113,7 @@ class Undo:
 
 @dataclass
 class Result:
-    """What was done, and what is to go back now."""
+    """The results, and the remaining changes to restore."""
 
     outcomes: list[Outcome] = field(default_factory=list)
     undo: Undo = field(default_factory=Undo)
@@ -123,16 +123,16 @@ Record = Callable[[Undo], None]
 
 
 def no_record(_undo: Undo) -> None:
-    """Keeps no record: for what does not outlive the process."""
+    """Record nothing, for changes that end with the process."""
 
 
 def apply(
     changes: Iterable[Change], host: Host, record: Record = no_record, undo: Undo | None = None
 ) -> Result:
-    """Makes changes one by one; one that fails is said and the others go on.
+    """Make changes one by one; a failure is reported and the others continue.
 
-    record(undo) writes the list down, before and after each; it may raise OSError, and then the
-    change is not made. undo: what was changed earlier and is still to go back.
+    record(undo) writes the list, before and after each change; if it raises OSError before, the
+    change is not made. undo: earlier changes that are still to be restored.
     """
     result = Result(undo=undo or Undo())
     for change in changes:
@@ -145,7 +145,7 @@ def apply(
 
 
 def restore(undo: Undo, host: Host, record: Record = no_record) -> Result:
-    """Takes everything back, last first; what fails stays in the result's undo."""
+    """Restore everything, last first; failures stay in the result's undo."""
     result = Result(undo=undo)
     for entry in reversed(undo.entries):
         outcome, settled = _restore_one(entry, host)
@@ -156,7 +156,7 @@ def restore(undo: Undo, host: Host, record: Record = no_record) -> Result:
             try:
                 record(result.undo)
             except OSError as error:
-                # It is back all the same; a reader of the old list will find it so.
+                # It is restored all the same; a reader of the old list will find it so.
                 result.outcomes.append(Outcome("partly", entry.name, f"not recorded: {error}"))
     return result
 
@@ -211,7 +211,7 @@ def _apply_one(change: Change, host: Host, record: Record, result: Result) -> No
         now = {name: present.get(name) for name in change.after}
     except (OSError, ValueError) as error:
         say("refused", f"{failure or 'changed'}, and can't be read any more: {error}")
-        return  # the intent stays: the truth is not known
+        return  # the intent stays, because the present value is unknown
     if now == change.after:
         result.undo = undo.put(replace(entry, state="done", earlier={}))
         say("done", change.words.partition(": ")[2])
@@ -226,12 +226,12 @@ def _apply_one(change: Change, host: Host, record: Record, result: Result) -> No
     try:
         record(result.undo)
     except OSError as error:
-        # The intent is recorded, and serves as well.
+        # The recorded intent has the same effect.
         say("partly", f"its end is not recorded: {error}")
 
 
 def _merged(old: Entry | None, change: Change, ifindex: int) -> Entry:
-    """The entry of a change to something that we may have changed before: what it was at first."""
+    """Return the entry of a repeated change, with the values before the first one."""
     if old is None or old.ifindex != ifindex:
         return Entry(change.kind, change.target, change.before, change.after, "intent", ifindex)
     before, after = {**old.before, **change.before}, {**old.after, **change.after}
@@ -250,7 +250,7 @@ def _merged(old: Entry | None, change: Change, ifindex: int) -> Entry:
 
 
 def _restore_one(entry: Entry, host: Host) -> tuple[Outcome | None, bool]:
-    """What to say, if anything, and whether the matter is closed."""
+    """Return what to report, if anything, and whether the entry is finished."""
     kind = KINDS[entry.kind]
     if kind.of_nic and host.ifindex(entry.target.split(" ")[0]) != entry.ifindex:
         return Outcome("gone", entry.name, "the interface is gone, or another one now"), True
@@ -277,9 +277,9 @@ def _restore_one(entry: Entry, host: Host) -> tuple[Outcome | None, bool]:
 
 
 def _ours(entry: Entry, now: Values) -> Values:
-    """What stands there if nobody else touched it. After an intent that is one of several things:
-    its process may have died before the change, after it, or when the kernel had given fewer pages
-    than it was asked for."""
+    """Return the values that are ours. After an intent there are several: its process may have died
+    before the change, after it, or when the kernel had provided fewer pages than requested.
+    """
     ours = dict(entry.after)
     unsure = entry.kind == "huge-pages" and entry.state == "intent"
     for name in entry.after.keys() & now.keys():

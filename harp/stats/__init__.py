@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Statistics: pages that instances publish, read without disturbing or trusting their owners.
+"""Statistics pages of instances and jobs, read without disturbing or trusting their owners.
 
 >>> from harp import stats
 >>> for page in stats.find().pages:

@@ -2,8 +2,8 @@
 """Finds statistics pages: memfds named harp-page that processes hold open (/proc/PID/fd).
 
 A page that several processes hold (a forked child, harpd) is found once, and belongs to the process
-that its identity names. Whose descriptors may not be looked at is counted, not complained of. A
-user's pages are found up to a limit: anybody can make some.
+that its identity names. Processes whose descriptors can't be read are counted. A user's pages are
+found up to a limit, because anyone can make many.
 """
 
 import contextlib
@@ -21,8 +21,8 @@ from harp.stats.page import JobSnapshot, PageError, Snapshot, identity, read, re
 from harp.words import printable
 
 PAGES_MAX = 4096
-# Of a user, but root: whoever looks reads them all, and they cost who holds them nothing. A process
-# counts as so many descriptors.
+# Limit per user, except root: readers read all pages, and pages cost their holders nothing. A
+# process counts as this many descriptors.
 USER_LINKS_MAX = 65536
 PROCESS_LINKS = 16
 USER_PAGES_MAX = 512
@@ -31,7 +31,9 @@ USER_BYTES_MAX = 512 << 20
 
 @dataclass
 class Page:
-    """One page, open. uid and pid are the kernel's word, seen from here; comm is the process's."""
+    """An open page. The kernel provides uid and pid, as seen from here; comm is the process's
+    own.
+    """
 
     fd: int
     pid: int
@@ -42,20 +44,20 @@ class Page:
     job: bool = False  # a job's; else a stack's
 
     def read(self, *, flows: bool = True) -> Snapshot:
-        """What a stack's says now. PageError."""
+        """Read a stack's page. PageError."""
         return read(self.fd, flows=flows)
 
     def read_job(self, *, lanes: bool = True) -> JobSnapshot:
-        """What a job's says now. PageError."""
+        """Read a job's page. PageError."""
         return read_job(self.fd, lanes=lanes)
 
     @property
     def alive(self) -> bool:
-        """Is its process still there?"""
+        """Tell whether its process still exists."""
         return (PROC / str(self.pid)).exists()
 
     def close(self) -> None:
-        """Lets go of the descriptor. Safe twice."""
+        """Close the descriptor. May be called twice."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
@@ -63,15 +65,15 @@ class Page:
 
 @dataclass
 class Found(Closing):
-    """What a search found; closes its pages when left."""
+    """The result of a search; closes its pages at the end of the block."""
 
     pages: list[Page] = field(default_factory=list)  # of stacks
     jobs: list[Page] = field(default_factory=list)
-    hidden_processes: int = 0  # whose descriptors we may not see
+    hidden_processes: int = 0  # processes whose descriptors can't be read
     bad: list[tuple[int, PageError]] = field(default_factory=list)  # pid, what is wrong
 
     def close(self) -> None:
-        """Closes all pages."""
+        """Close all pages."""
         for page in (*self.pages, *self.jobs):
             page.close()
 
@@ -82,13 +84,13 @@ def _processes(proc: Path) -> Iterator[int]:
 
 
 def _numbers(fds: Path) -> list[int]:
-    """A process's descriptors, of a million the first. OSError when we may not look."""
+    """Return a process's descriptors, up to a million. OSError without permission."""
     with os.scandir(fds) as entries:
         return sorted(int(entry.name) for entry in islice(entries, USER_LINKS_MAX))
 
 
 def _page_links(fds: Path, numbers: Iterable[int]) -> Iterator[Path]:
-    """Descriptors whose link says that they are pages."""
+    """Yield descriptors whose links are those of pages."""
     for number in numbers:
         link = fds / str(number)
         with contextlib.suppress(OSError):
@@ -97,13 +99,13 @@ def _page_links(fds: Path, numbers: Iterable[int]) -> Iterator[Path]:
 
 
 def _own_pid(proc: Path, pid: int) -> int:
-    """The process's number as it sees itself, in its own PID namespace."""
+    """Return the process's number in its own PID namespace."""
     values = status_field(pid, "NSpid", proc).split()
     return int(values[-1]) if values else pid
 
 
 def _uid(proc: Path, pid: int) -> int:
-    """The process's user, which the owner of its directory need not be; -1 when it is gone."""
+    """Return the process's user, which may differ from its directory's owner; -1 after its end."""
     uids = status_field(pid, "Uid", proc).split()
     return int(uids[0]) if uids else -1
 
@@ -114,15 +116,15 @@ def _described(proc: Path, pid: int, fd: int, seen: os.stat_result) -> Page:
 
 
 class _Shares:
-    """How much of what is looked at each user has."""
+    """Counts what each user has of the examined."""
 
     def __init__(self) -> None:
         self._each: dict[int, tuple[int, int]] = {}
         self._told: set[int] = set()
-        self._links: dict[int, int] = {}  # descriptors that were looked at
+        self._links: dict[int, int] = {}  # descriptors that were examined
 
     def links(self, uid: int, pid: int, count: int, found: Found) -> int:
-        """How many of a process's descriptors may be looked at."""
+        """Return how many of a process's descriptors may be examined."""
         if uid == 0:
             return count
         used = self._links.get(uid, 0) + PROCESS_LINKS
@@ -139,7 +141,7 @@ class _Shares:
             found.bad.append((pid, PageError(why, errno.EDQUOT)))
 
     def take(self, page: Page, found: Found) -> bool:
-        """One more; False, and a word of it at the first time, when it is too many."""
+        """Count one more; False, with one message, beyond the limit."""
         count, size = self._each.get(page.uid, (0, 0))
         count, size = count + 1, size + page.size
         if page.uid == 0 or (count <= USER_PAGES_MAX and size <= USER_BYTES_MAX):
@@ -150,7 +152,7 @@ class _Shares:
 
 
 class _Search:
-    """One look through all processes, and what it has found so far."""
+    """A search through all processes, and its result so far."""
 
     def __init__(self, proc: Path) -> None:
         self.found = Found()
@@ -160,7 +162,7 @@ class _Search:
         self._shares = _Shares()
 
     def look(self, pid: int) -> None:
-        """At one process."""
+        """Examine one process."""
         try:
             numbers = _numbers(self._proc / str(pid) / "fd")
         except OSError as error:
@@ -174,13 +176,14 @@ class _Search:
             if len(self.by_inode) >= PAGES_MAX:
                 return
             if int(link.name) in opened:
-                continue  # ours by this search alone: who held it when we saw it has it
+                # ours by this search alone: the process that held it when we saw it owns it
+                continue
             with contextlib.suppress(OSError):
                 if not self._take(pid, link):
                     return
 
     def _take(self, pid: int, link: Path) -> bool:
-        """False: the process's user has had his share."""
+        """Return False if the process's user has reached the limit."""
         fd, seen = memfd.open_link(link, os.O_RDONLY)
         inode = seen.st_ino
         if inode in self._bad:
@@ -195,7 +198,7 @@ class _Search:
         except PageError as error:
             page.close()
             self._bad.add(inode)
-            # A lease's page between its making and the job's first word is nobody's fault.
+            # A lease's page before the job's first publication is no problem.
             if error.errno != errno.ENODATA:
                 self.found.bad.append((pid, error))
             return True
@@ -203,7 +206,7 @@ class _Search:
         return True
 
     def _keep(self, page: Page, inode: int, claimed: int) -> None:
-        """Of several processes that hold it, it is the one's that its identity names."""
+        """Assign a page that several processes hold to the one that its identity names."""
         before = self.by_inode.get(inode)
         if before is not None and (
             _own_pid(self._proc, before.pid) == claimed or _own_pid(self._proc, page.pid) != claimed
@@ -216,7 +219,7 @@ class _Search:
 
 
 def find(proc: Path = PROC) -> Found:
-    """All pages of all processes that we may look at."""
+    """Find all pages of all processes that we may examine."""
     search = _Search(proc)
     for pid in _processes(proc):
         search.look(pid)

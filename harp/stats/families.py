@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prometheus's view: a pure function from what was seen to metric families.
+"""Metric families: a pure function of a scrape's data.
 
 Names come from the lists: harp_NAME_total of a counter, harp_NAME of a gauge; drops are one counter
-with the label reason, histograms are in seconds. Labels are bounded: nic and queue as the host has
-them, and slot, which counts the instances that say they are on the same queue (in other network
-namespaces) from 0. Of jobs there are sums over all of them, by NIC and kind of lane. No process, no
-peer, no port, no label of a job's becomes a Prometheus label; of the names that a DPDK port's
-driver has for its counters harp.stats.xstats lets through what is bounded.
+with the label reason, histograms are in seconds. Instances have sums by device, the NIC's name, or
+series by device, queue and slot if Scene.devices is None. slot numbers the instances on the same
+queue (in several network namespaces) from 0. Jobs have sums over all of them, by device and kind of
+lane. No process, peer, port or label of a job
+becomes a Prometheus label; harp.stats.xstats limits the names of a DPDK driver's counters.
 """
 
 import re
@@ -28,41 +28,42 @@ from harp.stats.job import Job
 
 INSTANCES_MAX = 512
 QUEUE_MAX = 1023
-LABELS = ("nic", "queue", "slot")
-RAIL_LABELS = ("nic", "kind")
+LABELS = ("device", "queue", "slot")
+RAIL_LABELS = ("device", "kind")
 DIED = "lanes_died_"
 NIC_NAME = re.compile(r"[A-Za-z0-9_.:@-]{1,15}")
-# A bucket an octave, from about a microsecond to about 17 seconds.
+# One bucket per octave, from about a microsecond to about 17 seconds.
 OCTAVES_NS = tuple(1 << exponent for exponent in range(10, 35))
 
 
-# What harpd has leased: NIC and queue, and the owner's process.
+# harpd's leases: NIC and queue -> the owner's process.
 Leased = Mapping[tuple[str, int], int]
 
 
 @dataclass(frozen=True)
 class Scene:
-    """Everything that the families are made of."""
+    """The data of the families."""
 
     instances: tuple[Instance, ...] = ()
     ignored: Mapping[str, int] = field(default_factory=dict)  # pages, by reason
     jobs: totals.Jobs = field(default_factory=totals.Jobs)
+    devices: Mapping[str, totals.Device] | None = None  # None: series of each queue
     xstats_ignored: Mapping[str, int] = field(default_factory=dict)  # by reason
 
 
 # --------------------------------------------------------------------------------------------------
-# Whom to believe.
+# Trust.
 #
 def believed(
     instances: Iterable[Instance], leased: Leased
 ) -> tuple[tuple[Instance, ...], dict[str, int]]:
-    """Instances that may have series of their own, and how many pages were left out, by reason.
+    """Return the instances that may have series, and the number of ignored pages, by reason.
 
-    A page says itself where it belongs. Root's is believed, and a lease's when it says what harpd
-    knows; anyone else could fill a Prometheus with names.
+    A page itself names its NIC and queue. Root's pages are trusted, and those of a lease's owner
+    that name the leased queue; others could fill a Prometheus with names.
     """
     kept: list[Instance] = []
-    ignored = {"ended": 0, "malformed": 0, "stranger": 0, "too_many": 0, "unreadable": 0}
+    ignored = {"ended": 0, "malformed": 0, "unknown_owner": 0, "too_many": 0, "unreadable": 0}
     for each in instances:
         identity = each.snapshot.identity
         if each.snapshot.status.ended:
@@ -70,7 +71,7 @@ def believed(
         elif not NIC_NAME.fullmatch(identity.ifname) or identity.queue > QUEUE_MAX:
             ignored["malformed"] += 1
         elif each.uid != 0 and leased.get((identity.ifname, identity.queue)) != each.pid:
-            ignored["stranger"] += 1
+            ignored["unknown_owner"] += 1
         elif len(kept) >= INSTANCES_MAX:
             ignored["too_many"] += 1
         else:
@@ -79,10 +80,10 @@ def believed(
 
 
 def believed_jobs(jobs: Iterable[Job], leased: Leased) -> tuple[tuple[Job, ...], dict[str, int]]:
-    """Jobs that count, and how many pages were left out: root's, and those of who has a lease.
+    """Return the jobs that count (root's and those with a lease), and the number of ignored pages.
 
-    Others' are not counted as strangers, of whom an alert tells: a user's job over kernel lanes is
-    nothing to be alarmed of.
+    Other jobs do not count as unknown owners, which raise an alert: a user's job over kernel lanes
+    is normal.
     """
     owners = set(leased.values())
     kept: list[Job] = []
@@ -99,8 +100,8 @@ def believed_jobs(jobs: Iterable[Job], leased: Leased) -> tuple[tuple[Job, ...],
     return tuple(kept), ignored
 
 
-def _labelled(instances: Iterable[Instance]) -> list[tuple[tuple[str, str, str], Instance]]:
-    """Each with its labels' values; slots by age, so that a newcomer takes the next one."""
+def _labeled(instances: Iterable[Instance]) -> list[tuple[tuple[str, str, str], Instance]]:
+    """Return each with its labels' values; slots by age, so that a new one gets the next slot."""
     slots: dict[tuple[str, int], int] = {}
     result = []
     for each in sorted(instances, key=lambda one: (one.snapshot.identity.start_wall_ns, one.pid)):
@@ -114,10 +115,10 @@ def _labelled(instances: Iterable[Instance]) -> list[tuple[tuple[str, str, str],
 # --------------------------------------------------------------------------------------------------
 # Instances.
 #
-Labelled = list[tuple[tuple[str, str, str], Instance]]
+Labeled = list[tuple[tuple[str, str, str], Instance]]
 
 
-def _plain(seen: Labelled) -> Iterator[Metric]:
+def _plain(seen: Labeled) -> Iterator[Metric]:
     for one in schema.statistics():
         if one.drop_reason:
             continue
@@ -131,9 +132,9 @@ def _plain(seen: Labelled) -> Iterator[Metric]:
         yield family
 
 
-def _drops(seen: Labelled) -> Metric:
+def _drops(seen: Labeled) -> Metric:
     family = CounterMetricFamily(
-        "harp_drops", "Packets or payload thrown away, by reason.", labels=(*LABELS, "reason")
+        "harp_drops", "Dropped packets or payload, by reason.", labels=(*LABELS, "reason")
     )
     for labels, each in seen:
         for one in schema.drops():
@@ -142,14 +143,14 @@ def _drops(seen: Labelled) -> Metric:
     return family
 
 
-def _xstats(seen: Labelled, ignored: Mapping[str, int]) -> Iterator[Metric]:
+def _xstats(seen: Labeled, ignored: Mapping[str, int]) -> Iterator[Metric]:
     counted = CounterMetricFamily(
         "harp_port_xstat",
-        "What the driver of a DPDK port counts, by its own name for it.",
-        labels=("nic", "slot", "name"),
+        "Counters of a DPDK port's driver, by the driver's own names.",
+        labels=("device", "slot", "name"),
     )
     for (nic, queue, slot), each in seen:
-        # The instance on queue 0 speaks for the port.
+        # The instance on queue 0 publishes the port's counters.
         for name, value in each.snapshot.xstats.items() if queue == "0" else ():
             counted.add_metric((nic, slot, name), value)
     yield counted
@@ -182,7 +183,7 @@ def _job_counters(jobs: totals.Jobs) -> Iterator[Metric]:
 
 
 def rail_metric(name: str) -> str:
-    """The metric of a number of HARP_RAIL_VALUES."""
+    """Return the metric of a number of HARP_RAIL_VALUES."""
     return f"harp_{name}" if name.startswith("lanes_") else f"harp_lane_{name}"
 
 
@@ -203,7 +204,7 @@ def _rails(jobs: totals.Jobs) -> Iterator[Metric]:
         yield family
     srtt = HistogramMetricFamily(
         "harp_lane_srtt_seconds",
-        "Smoothed round-trip times of lanes, asked now and then while they work.",
+        "Smoothed round-trip times of lanes, sampled while they work.",
         labels=RAIL_LABELS,
     )
     for labels, rail in rails:
@@ -215,11 +216,21 @@ def _jobs(jobs: totals.Jobs) -> Iterator[Metric]:
     running = GaugeMetricFamily("harp_jobs", "Processes that run the NCCL plugin.")
     running.add_metric((), jobs.jobs)
     yield running
-    comms = GaugeMetricFamily("harp_comms_open", "Comms that they have.")
+    comms = GaugeMetricFamily("harp_comms_open", "Open comms of these jobs.")
     comms.add_metric((), jobs.comms_open)
     yield comms
+    by = GaugeMetricFamily(
+        "harp_comms",
+        "Open comms by the kinds of their open lanes; unknown: without a record on the job's page.",
+        labels=("transport",),
+    )
+    for transport, count in jobs.comms.items():
+        by.add_metric((transport,), count)
+    yield by
     down = GaugeMetricFamily(
-        "harp_rail_down", "Jobs with a comm for which no lane over the NIC works.", labels=("nic",)
+        "harp_rail_down",
+        "Jobs with a comm for which no lane over the NIC works.",
+        labels=("device",),
     )
     for nic, count in sorted(jobs.down.items()):
         down.add_metric((nic,), count)
@@ -229,7 +240,7 @@ def _jobs(jobs: totals.Jobs) -> Iterator[Metric]:
 
 
 def octaves(bucket: Iterable[int]) -> list[tuple[str, float]]:
-    """Cumulative counts at OCTAVES_NS and +Inf of a page's histogram, as Prometheus wants them."""
+    """Return cumulative counts at OCTAVES_NS and +Inf of a page's histogram."""
     upper, counts = schema.upper_ns(), [int(count) for count in bucket]
     result, total, index = [], 0, 0
     for bound_ns in OCTAVES_NS:
@@ -241,7 +252,7 @@ def octaves(bucket: Iterable[int]) -> list[tuple[str, float]]:
     return result
 
 
-def _histograms(seen: Labelled) -> Iterator[Metric]:
+def _histograms(seen: Labeled) -> Iterator[Metric]:
     for index, (name, text) in enumerate(_page.histograms()):
         family = HistogramMetricFamily(f"harp_{name}_seconds", sentence(text), labels=LABELS)
         for labels, each in seen:
@@ -251,8 +262,44 @@ def _histograms(seen: Labelled) -> Iterator[Metric]:
         yield family
 
 
-def _instances(scene: Scene) -> Iterator[Metric]:
-    seen = _labelled(scene.instances)
+def _devices(devices: Mapping[str, totals.Device]) -> Iterator[Metric]:
+    """Yield the sums of each NIC's instances."""
+    rows = sorted(devices.items())
+    running = GaugeMetricFamily(
+        "harp_instances", "Instances on the NIC, of all processes.", labels=("device",)
+    )
+    for name, device in rows:
+        running.add_metric((name,), device.instances)
+    yield running
+    drops = CounterMetricFamily(
+        "harp_drops", "Dropped packets or payload, by reason.", labels=("device", "reason")
+    )
+    for one in schema.statistics():
+        if one.drop_reason:
+            for name, device in rows:
+                drops.add_metric((name, one.drop_reason), device.numbers[one.name])
+            continue
+        make: type[CounterMetricFamily | GaugeMetricFamily] = GaugeMetricFamily
+        if one.kind == "counter":
+            make = CounterMetricFamily
+        family = make(f"harp_{one.name}", sentence(one.help), labels=("device",))
+        for name, device in rows:
+            family.add_metric((name,), device.numbers[one.name])
+        yield family
+    yield drops
+    for index, (title, text) in enumerate(_page.histograms()):
+        histogram = HistogramMetricFamily(
+            f"harp_{title}_seconds", sentence(text), labels=("device",)
+        )
+        for name, device in rows:
+            histogram.add_metric(
+                (name,), octaves(device.buckets[index]), device.sums_ns[index] / 1e9
+            )
+        yield histogram
+
+
+def _queues(seen: Labeled) -> Iterator[Metric]:
+    """Yield the series of each queue."""
     starts = GaugeMetricFamily(
         "harp_instance_start_time_seconds",
         "When the instance was opened, seconds of the epoch.",
@@ -264,6 +311,11 @@ def _instances(scene: Scene) -> Iterator[Metric]:
     yield from _plain(seen)
     yield _drops(seen)
     yield from _histograms(seen)
+
+
+def _instances(scene: Scene) -> Iterator[Metric]:
+    seen = _labeled(scene.instances)
+    yield from _queues(seen) if scene.devices is None else _devices(scene.devices)
     yield from _xstats(seen, scene.xstats_ignored)
     ignored = GaugeMetricFamily(
         "harp_pages_ignored",
@@ -276,11 +328,11 @@ def _instances(scene: Scene) -> Iterator[Metric]:
 
 
 def sentence(text: str) -> str:
-    """A help text of a list, as a sentence."""
+    """Return a help text of a list as a sentence."""
     return text[:1].upper() + text[1:] + ("" if text.endswith(".") else ".")
 
 
 def collect(scene: Scene) -> Iterator[Metric]:
-    """All families of instances and jobs, with those that have no samples now."""
+    """Return all families of instances and jobs, including those without samples."""
     yield from _instances(scene)
     yield from _jobs(scene.jobs)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pages and whose they are, at one moment: this host's, or of a document of harpd's."""
+"""Pages and their owners at one moment: of this host, or from a document of harpd."""
 
 import functools
 import json
@@ -26,15 +26,15 @@ from harp.stats.page import restored as restored_record
 from harp.words import printable
 
 FORMAT = 1
-# Of a document, as JSON; shared by users whose pages there are. A page full of connections fits.
+# Limit of a JSON document, shared by the users with pages. A page full of connections fits.
 DOCUMENT_BYTES_MAX = 128 << 20
-# Of a record: names, where the longest says "?", and the comm of a lane whose own is not shown.
+# Longest records: names, of which "?" is the longest, and the comm of a lane without a comm record.
 EXTRA_BYTES = 192
 
 
 @dataclass(frozen=True)
 class Instance:
-    """One publisher. pid, uid and comm are the kernel's word; the rest is the owner's."""
+    """One publisher. The kernel provides pid, uid and comm; the rest is the owner's."""
 
     pid: int
     uid: int
@@ -48,14 +48,14 @@ class Instance:
 
     @property
     def key(self) -> tuple[int, int, int]:
-        """Tells instances apart over time."""
+        """Identifies an instance over time."""
         identity = self.snapshot.identity
         return self.pid, identity.start_wall_ns, identity.instance
 
 
 @dataclass(frozen=True)
 class Sight:
-    """All instances and jobs at one moment, and what could not be seen."""
+    """All instances and jobs at one moment, and what could not be read."""
 
     instances: tuple[Instance, ...]
     hidden_processes: int = 0
@@ -64,7 +64,7 @@ class Sight:
 
 
 class _Room:
-    """What the pages of each user may take of a document."""
+    """Limits the part of a document for each user's pages."""
 
     def __init__(self, found: Found, bad: list[tuple[int, str]]) -> None:
         users = {page.uid for page in (*found.pages, *found.jobs)}
@@ -73,7 +73,7 @@ class _Room:
         self._told: set[int] = set()
 
     def take(self, page: Page, count: int, each_bytes: int) -> int:
-        """For how many of so many things there is room; a word of it where that is not all."""
+        """Return how many of these records fit; warn if not all do."""
         given = min(count, self._left[page.uid] // each_bytes)
         self._left[page.uid] -= given * each_bytes
         if given < count and page.uid not in self._told:
@@ -83,19 +83,19 @@ class _Room:
         return given
 
     def kept(self, page: Page, records: Items, each_bytes: int) -> Items:
-        """Records, as many as there is room for."""
+        """Return the records that fit."""
         return records[: self.take(page, len(records), each_bytes)]
 
 
 def _most(dtype: np.dtype[np.void], document: Any) -> int:
-    """The bytes of the longest record of a kind as a document."""
+    """Return the bytes of the longest record of a kind in a document."""
     longest = np.frombuffer(b"\xff" * dtype.itemsize, dtype)[0]
     return len(json.dumps(document(longest))) + EXTRA_BYTES
 
 
 @functools.cache
 def _record_bytes() -> tuple[int, int, int]:
-    """Of a flow, a comm and a lane, at most."""
+    """Return the limits for a flow, a comm and a lane."""
     share = 1 / 3e5
     return (
         _most(schema.flow_type(), flow_document),
@@ -104,8 +104,17 @@ def _record_bytes() -> tuple[int, int, int]:
     )
 
 
-def look(found: Found, *, flows: bool = True) -> Sight:
-    """Reads all pages that were found. By NIC, queue and process. flows False: nor lanes."""
+def look(found: Found, *, flows: bool = True, lanes: bool | None = None) -> Sight:
+    """Read all pages that were found, ordered by NIC, queue and process.
+
+    Parameters
+    ----------
+    flows
+        Whether to read the connections of instances.
+    lanes
+        Whether to read the comms and lanes of jobs. Default: as flows.
+    """
+    lanes = flows if lanes is None else lanes
     bad = [(pid, str(error)) for pid, error in found.bad]
     instances: list[Instance] = []
     jobs: list[job.Job] = []
@@ -113,7 +122,7 @@ def look(found: Found, *, flows: bool = True) -> Sight:
     for page in (*found.pages, *found.jobs):
         try:
             if page.job:
-                jobs += _job(page, room, flows)
+                jobs += _job(page, room, lanes)
             else:
                 instances += _instance(page, room, flows)
         except PageError as error:
@@ -124,7 +133,7 @@ def look(found: Found, *, flows: bool = True) -> Sight:
 
 
 def _instance(page: Page, room: _Room, flows: bool) -> list[Instance]:
-    """The one of a page; none where there is no room."""
+    """Return a page's instance; None if it does not fit."""
     seen = page.read(flows=flows)
     bare = Instance(page.pid, page.uid, page.comm, replace(seen, flows=seen.flows[:0]))
     if not room.take(page, 1, len(json.dumps(document(bare)))):
@@ -134,7 +143,7 @@ def _instance(page: Page, room: _Room, flows: bool) -> list[Instance]:
 
 
 def _job(page: Page, room: _Room, lanes: bool) -> list[job.Job]:
-    """As above."""
+    """The same for a job."""
     did = page.read_job(lanes=lanes)
     bare = replace(did, comms=did.comms[:0], lanes=did.lanes[:0])
     one = job.Job(page.pid, page.uid, page.comm, bare)
@@ -151,10 +160,10 @@ def _place(each: Instance) -> tuple[str, int]:
 
 
 # --------------------------------------------------------------------------------------------------
-# As a document: what `-o json` prints and harpd answers.
+# As a document: the output of `-o json` and harpd's answer.
 #
 def flow_document(flow: np.void) -> dict[str, Any]:
-    """One connection."""
+    """Return one connection."""
     values = {name: int(flow[name]) for name, _ in _page.flow_values()}
     return {
         "local": address(flow["local_addr"].tobytes()),
@@ -170,7 +179,7 @@ def flow_document(flow: np.void) -> dict[str, Any]:
 
 
 def document(each: Instance) -> dict[str, Any]:
-    """One instance."""
+    """Return one instance."""
     snapshot = each.snapshot
     return {
         "pid": each.pid,
@@ -193,7 +202,7 @@ def document(each: Instance) -> dict[str, Any]:
 
 
 def sight_document(sight: Sight) -> dict[str, Any]:
-    """Everything seen."""
+    """Return everything that was read."""
     return {
         "format": FORMAT,
         "histogram_upper_ns": list(schema.upper_ns()),
@@ -230,7 +239,7 @@ def _restored_flow(given: dict[str, Any], into: np.void) -> None:
 
 
 def restored(given: dict[str, Any]) -> Instance:
-    """The instance that document() was made of."""
+    """Return the instance of a document; the inverse of document()."""
     counters = np.zeros(1, schema.counters_type())
     for name in schema.counters_type().names or ():
         counters[0][name] = given["counters"].get(name, 0)
@@ -256,7 +265,9 @@ def restored(given: dict[str, Any]) -> Instance:
 
 
 def restored_sight(given: dict[str, Any]) -> Sight:
-    """What sight_document() was made of, by a harpd of any version. HarpError when it was not."""
+    """Return the instances and jobs of a harpd's document, of any version. HarpError if it is
+    invalid.
+    """
     try:
         return Sight(
             tuple(restored(each) for each in given["instances"]),

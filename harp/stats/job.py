@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A job's page and whose it is: comms and their lanes, at one moment.
+"""A job's page and its owner: comms and their lanes, at one moment.
 
-What a job says of itself is a claim: lanes may name comms that there aren't, numbers may be any.
+The page is the job's own claim: lanes may name comms that do not exist, numbers may be arbitrary.
 """
 
 import ipaddress
@@ -26,7 +26,9 @@ ENDS = {_page.lane_end_name(number): number for number in range(64) if _page.lan
 
 @dataclass(frozen=True)
 class Job:
-    """A process that runs the plugin. pid, uid and comm are the kernel's word; the rest its own."""
+    """A process that runs the plugin. The kernel provides pid, uid and comm; the rest is its
+    own.
+    """
 
     pid: int
     uid: int
@@ -35,46 +37,46 @@ class Job:
 
     @property
     def key(self) -> tuple[int, int]:
-        """Tells jobs apart over time."""
+        """Identifies a job over time."""
         return self.pid, self.snapshot.identity.start_wall_ns
 
     @property
     def name(self) -> str:
-        """What people call it."""
+        """Return its name for people."""
         return self.snapshot.identity.label or self.comm
 
     @property
     def nics(self) -> set[str]:
-        """Over which it has or had lanes."""
+        """Return the NICs over which it has or had lanes."""
         return {text(rail["ifname"]) for rail in self.snapshot.rails}
 
 
 @dataclass(frozen=True)
 class CommLanes:
-    """A comm and its lanes, by index. comm None: the page had no room for the comm itself."""
+    """A comm and its lanes, by index. comm None: the page has no record of the comm itself."""
 
     comm: np.void | None
     lanes: tuple[np.void, ...]
 
     @cached_property
     def _total_bytes(self) -> int:
-        # Once: a page may say that a comm has thousands.
+        # Cached: a page may claim thousands of lanes for a comm.
         return sum(int(each["payload_bytes"]) for each in self.lanes)
 
     def share(self, lane: np.void) -> float:
-        """How much of what the comm's lanes carried was carried by this one, 0 to 1."""
+        """Return this lane's share of the comm's payload, 0 to 1."""
         return int(lane["payload_bytes"]) / self._total_bytes if self._total_bytes else 0.0
 
     @property
     def peer(self) -> str:
-        """The peer's address."""
+        """Return the peer's address."""
         if self.comm is not None:
             return address(self.comm["remote_addr"].tobytes())
         return address(self.lanes[0]["remote_addr"].tobytes()) if self.lanes else UNKNOWN
 
 
 def comms(snapshot: JobSnapshot) -> list[CommLanes]:
-    """Lanes by comm, comms by age; at last those whose comm is not shown."""
+    """Return lanes by comm, comms by age; last those without a comm record."""
     by_comm: dict[int, list[np.void]] = {}
     for lane in snapshot.lanes:
         by_comm.setdefault(int(lane["comm"]), []).append(lane)
@@ -90,14 +92,14 @@ def _by_index(lanes: Iterable[np.void]) -> tuple[np.void, ...]:
 
 
 # --------------------------------------------------------------------------------------------------
-# As a document: what `-o json` prints and harpd answers.
+# As a document: the output of `-o json` and harpd's answer.
 #
 def _values(record: np.void, names: list[tuple[str, str]]) -> dict[str, Any]:
     return {name: int(record[name]) for name, _ in names}
 
 
 def lane_document(lane: np.void, share: float) -> dict[str, Any]:
-    """One lane."""
+    """Return one lane."""
     values = _values(lane, _page.lane_values())
     return {
         "local": address(lane["local_addr"].tobytes()),
@@ -117,7 +119,7 @@ def lane_document(lane: np.void, share: float) -> dict[str, Any]:
 
 
 def comm_document(each: CommLanes) -> dict[str, Any]:
-    """One comm, with its lanes. Only `peer` and `lanes` of one that the page has no room for."""
+    """Return one comm, with its lanes. Without a comm record, only `peer` and `lanes`."""
     lanes = [lane_document(lane, each.share(lane)) for lane in each.lanes]
     if each.comm is None:
         return {"peer": each.peer, "lanes": lanes}
@@ -135,7 +137,7 @@ def comm_document(each: CommLanes) -> dict[str, Any]:
 
 
 def rail_document(rail: np.void) -> dict[str, Any]:
-    """Lanes of one kind over one NIC."""
+    """Return lanes of one kind over one NIC."""
     values = _values(rail, _page.rail_values())
     return {
         "ifname": text(rail["ifname"]),
@@ -151,7 +153,7 @@ def rail_document(rail: np.void) -> dict[str, Any]:
 
 
 def document(job: Job) -> dict[str, Any]:
-    """One job."""
+    """Return one job."""
     snapshot = job.snapshot
     return {
         "pid": job.pid,
@@ -168,7 +170,7 @@ def document(job: Job) -> dict[str, Any]:
 
 
 def packed(raw: str) -> bytes:
-    """The 16 bytes of a record's address; address() turns them round."""
+    """Return the 16 bytes of a record's address; the inverse of address()."""
     parsed = ipaddress.ip_address(raw)
     if isinstance(parsed, ipaddress.IPv4Address):
         parsed = ipaddress.IPv6Address(f"::ffff:{parsed}")
@@ -176,7 +178,7 @@ def packed(raw: str) -> bytes:
 
 
 def _number(names: dict[int, str], said: Any) -> int:
-    """What stands for a name; 255, which stands for none, of one that is not known."""
+    """Return the number of a name; 255, which means none, for an unknown name."""
     return next((number for number, name in names.items() if name == said), 255)
 
 
@@ -217,7 +219,7 @@ def _restored_rail(given: dict[str, Any], into: np.void) -> None:
 
 
 def restored(given: dict[str, Any]) -> Job:
-    """The job that document() was made of."""
+    """Return the job of a document; the inverse of document()."""
     counters = np.zeros(1, schema.job_type())
     for name in schema.job_type().names or ():
         counters[0][name] = given["counters"].get(name, 0)
@@ -244,6 +246,6 @@ def restored(given: dict[str, Any]) -> Job:
 
 
 def publisher(given: dict[str, Any]) -> tuple[int, int, str]:
-    """Process, user and name of who publishes."""
+    """Return process, user and name of a publisher."""
     pid, uid = (page.of_kind(int, given[name]) for name in ("pid", "uid"))
     return pid, uid, page.of_kind(str, given["comm"])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables of lanes for people: by peer, comm and lane; and of the jobs that have them."""
+"""Tables of lanes for people: by peer, comm and lane; and of their jobs."""
 
 import ipaddress
 from collections.abc import Iterable, Iterator, Mapping
@@ -33,19 +33,21 @@ LaneKey: TypeAlias = tuple[int, int, int]  # of the job, and the lane's serial
 
 
 def lane_key(job: Job, lane: np.void) -> LaneKey:
-    """Tells lanes apart over time."""
+    """Identifies a lane over time."""
     return *job.key, int(lane["serial"])
 
 
 @dataclass(frozen=True)
 class LaneRates:
-    """What lanes carried between two looks. seconds 0: there was no look before."""
+    """What lanes carried between two readings. seconds 0: there was no previous reading."""
 
     seconds: float = 0.0
     before: Mapping[LaneKey, int] = field(default_factory=dict)  # payload bytes
 
     def carried(self, job: Job, lane: np.void) -> float:
-        """Bytes of messages: so far, or a second since the look before; all of a new lane's."""
+        """Return bytes of messages: so far, or per second since the previous reading; all of a new
+        lane's.
+        """
         now = int(lane["payload_bytes"])
         if self.seconds <= 0:
             return now
@@ -53,7 +55,7 @@ class LaneRates:
 
 
 def payloads(sight: Sight) -> dict[LaneKey, int]:
-    """What LaneRates compares with later."""
+    """Return the state for a later comparison."""
     return {
         lane_key(job, lane): int(lane["payload_bytes"])
         for job in sight.jobs
@@ -62,7 +64,7 @@ def payloads(sight: Sight) -> dict[LaneKey, int]:
 
 
 # --------------------------------------------------------------------------------------------------
-# Choosing what to show.
+# Filters.
 #
 def _is_peer(raw: bytes, peers: Network) -> bool:
     found = ipaddress.ip_address(address(raw))
@@ -76,7 +78,7 @@ def _of_peers(records: Items, peers: Network) -> Items:
 
 
 def of_peers(sight: Sight, peers: Network) -> Sight:
-    """Comms, lanes and connections with these peers only. A comm's lanes go where it goes."""
+    """Keep only comms, lanes and connections with these peers. A comm keeps its lanes."""
 
     def lanes_of(job: Job) -> Job:
         kept = _of_peers(job.snapshot.comms, peers)
@@ -106,7 +108,7 @@ def of_peers(sight: Sight, peers: Network) -> Sight:
 
 
 def over_nic(job: Job, nic: str) -> Job:
-    """The job's comms that have a lane over the NIC, with all their lanes."""
+    """Return the job's comms that have a lane over the NIC, with all their lanes."""
     lanes = job.snapshot.lanes
     serials = {int(lane["comm"]) for lane in lanes if text(lane["ifname"]) == nic}
 
@@ -130,7 +132,7 @@ def over_nic(job: Job, nic: str) -> Job:
 #
 @dataclass(frozen=True)
 class _Line:
-    """One line of the tree: a peer's, a comm's or a lane's. Sums are of the lanes beneath it."""
+    """A line of the tree: a peer, a comm or a lane. Sums are over the lanes below it."""
 
     what: str
     carried: float
@@ -172,7 +174,7 @@ def _lane_line(job: Job, each: CommLanes, lane: np.void, rates: LaneRates) -> _L
 
 
 def _messages(comm: np.void) -> str:
-    """ "harp 10, kernel 2": how many messages of a sender went by which kinds."""
+    """ "harp 10, kernel 2": how many of a sender's messages each kind carried."""
     counts = {name: int(comm[f"messages_{name}"]) for name in ("harp", "kernel", "mixed")}
     return ", ".join(f"{name} {amount(count)}" for name, count in counts.items() if count)
 
@@ -195,7 +197,7 @@ def _comm_lines(job: Job, each: CommLanes, rates: LaneRates) -> Iterator[_Line]:
 
 
 def tree(sight: Sight, rates: LaneRates) -> Iterator[_Line]:
-    """A line for every peer, comm and lane, in this order."""
+    """Return a line for every peer, comm and lane, in this order."""
     by_peer: dict[str, list[tuple[Job, CommLanes]]] = {}
     for job in sight.jobs:
         for each in comms(job.snapshot):
@@ -252,7 +254,7 @@ def _endpoints(record: np.void) -> tuple[Any, ...]:
 
 
 def without_lanes(sight: Sight) -> Sight:
-    """The connections of instances that no job calls a lane of its own."""
+    """Return the connections of instances that are no lanes of a job."""
     known = {_endpoints(lane) for job in sight.jobs for lane in job.snapshot.lanes}
 
     def rest(each: Instance) -> Instance:
@@ -264,7 +266,7 @@ def without_lanes(sight: Sight) -> Sight:
 
 
 def job_notes(sight: Sight) -> list[Text]:
-    """What jobs' pages have no room for, and NICs without a working lane."""
+    """Return notes on missing records, and on NICs without a working lane."""
     lines = []
     for job in sight.jobs:
         status = job.snapshot.status
@@ -282,7 +284,7 @@ def job_notes(sight: Sight) -> list[Text]:
 
 
 def lanes_view(sight: Sight, rates: LaneRates, *, wide: bool = False) -> RenderableType:
-    """The whole of `harpctl flows`: lanes by peer and comm, then connections that are no lanes."""
+    """Return the output of `harpctl flows`: lanes by peer and comm, then other connections."""
     lines = list(tree(sight, rates))
     parts: list[RenderableType] = []
     if lines:
@@ -325,17 +327,17 @@ def _job_row(job: Job) -> tuple[object, ...]:
 
 
 def jobs_table(sight: Sight) -> Table | None:
-    """A line for every job; None when there are none."""
+    """Return a line for every job; None without jobs."""
     if not sight.jobs:
         return None
     columns = (
         "job", "pid", "comms", "HARP lanes", "kernel lanes", "by HARP", "by kernel", "died",
-        "replaced", "re-rolled", "moved", "twice", "NICs down", "strangers",
+        "replaced", "re-rolled", "moved", "duplicate", "NICs down", "refused peers",
     )  # fmt: skip
     return table("Jobs, since their start", columns, map(_job_row, sight.jobs))
 
 
 def all_job_counters(job: Job) -> Table:
-    """Every counter that isn't 0, with its meaning."""
+    """Return every counter that is not 0, with its meaning."""
     title = f"{job.name}, process {job.pid}"
     return counters_table(title, "counter", job.snapshot.counters, schema.job_counters())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One page, read once: a snapshot of what its owner says."""
+"""One page, read once: a snapshot of its owner's claims."""
 
 import contextlib
 import errno
@@ -21,7 +21,7 @@ Items: TypeAlias = np.ndarray[Any, np.dtype[np.void]]
 
 
 class PageError(HarpError):
-    """The page can't be read: not one, another version, lying, or nobody publishes to it."""
+    """The page can't be read: it is invalid, of another version, or its owner has died."""
 
     def __init__(self, message: str, error: int) -> None:
         super().__init__(message)
@@ -29,12 +29,12 @@ class PageError(HarpError):
 
 
 def text(raw: bytes) -> str:
-    """A string of a page: text and nothing else, whatever its owner wrote (no escape sequences)."""
+    """Return a string of a page as plain text, whatever its owner wrote (no escape sequences)."""
     return printable(raw.split(b"\0", 1)[0].decode("utf-8", "replace"))
 
 
 def of_kind(kind: Any, value: Any) -> Any:
-    """A value of a document that must be of this type; words are printable(). TypeError."""
+    """Check the type of a value of a document; words become printable(). TypeError."""
     if type(value) is not kind:
         raise TypeError(f"{str(value)[:40]!r} where {kind.__name__} should be")
     return printable(value) if isinstance(value, str) else value
@@ -42,7 +42,7 @@ def of_kind(kind: Any, value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Identity:
-    """Who publishes, by the owner's own words."""
+    """The publisher, as its owner claims."""
 
     pid: int
     queue: int
@@ -58,7 +58,7 @@ class Identity:
 
 @dataclass(frozen=True)
 class Status:
-    """How the stack was when it last published."""
+    """The stack's state when it last published."""
 
     published_ns: int
     publications: int
@@ -66,7 +66,7 @@ class Status:
     flows_hidden: int
     ended: bool
     note: str
-    comms_open: int = 0  # these two of a job
+    comms_open: int = 0  # the next two: of a job
     comms_hidden: int = 0
 
 
@@ -74,32 +74,33 @@ _Record = TypeVar("_Record", Identity, Status)
 
 
 def restored(kind: type[_Record], given: Mapping[str, Any]) -> _Record:
-    """The Identity or Status that vars() made a document of; what others know besides is left out.
-    LookupError, TypeError."""
+    """Return the Identity or Status of a document, ignoring further members. LookupError,
+    TypeError.
+    """
     known = [each for each in fields(kind) if each.name in given or each.default is MISSING]
     return kind(**{each.name: of_kind(each.type, given[each.name]) for each in known})
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A page at one moment. Parts are whole in themselves, each of its own moment."""
+    """A page at one moment. Each part is consistent, and has its own moment."""
 
     identity: Identity
     status: Status
     counters: np.void  # a field per statistic of harp_stats.h
     histograms: Items  # by the order of HARP_HISTOGRAMS
     flows: Items  # open ones only
-    # What the card's driver counts of the whole port, by its own names: of the instance on queue 0.
+    # The driver's counters of the whole port, by its own names: of the instance on queue 0.
     xstats: Mapping[str, int] = field(default_factory=dict)
 
     def histogram(self, name: str) -> np.void:
-        """The one of that name: fields count, sum_ns, bucket."""
+        """Return a histogram: fields count, sum_ns, bucket."""
         names = [each for each, _ in _page.histograms()]
         result: np.void = self.histograms[names.index(name)]
         return result
 
     def drops(self) -> dict[str, int]:
-        """What was thrown away, by reason; only what there was."""
+        """Return the drops by reason that are not 0."""
         return {
             each.drop_reason: int(self.counters[each.name])
             for each in schema.drops()
@@ -109,12 +110,12 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class JobSnapshot:
-    """A job's page at one moment. Records are whole in themselves, each of its own moment."""
+    """A job's page at one moment. Each record is consistent, and has its own moment."""
 
     identity: Identity
     status: Status
     counters: np.void  # a field per counter of HARP_JOB_COUNTERS
-    rails: Items  # these three: records in use only
+    rails: Items  # the next three: records in use only
     comms: Items
     lanes: Items
 
@@ -168,14 +169,14 @@ def _histograms(fd: int) -> Items:
 
 
 def _records(fd: int, part: int, dtype: np.dtype[np.void], used: str, most: int) -> Items:
-    """Those of a part in which `used` isn't 0."""
+    """Return the records of a part whose `used` is not 0."""
     records = np.frombuffer(_page.read(fd, part, dtype.itemsize, most), dtype)
     result: Items = records[records[used] != 0]
     return result
 
 
 def _xstats(fd: int) -> dict[str, int]:
-    """Up to the first without a name; of those with the same one the first."""
+    """Return those before the first without a name; of equal names the first."""
     result: dict[str, int] = {}
     dtype = schema.xstat_type()
     try:
@@ -183,7 +184,7 @@ def _xstats(fd: int) -> dict[str, int]:
     except OSError as error:
         if error.errno != errno.EBUSY:
             raise
-        return {}  # their writer died, and it is no part of the stack
+        return {}  # its writer died, and is no part of the stack
     for item in items:
         if not item["name"]:
             break
@@ -205,14 +206,14 @@ def _refusals() -> Iterator[None]:
 
 
 def identity(fd: int) -> tuple[Identity, bool]:
-    """Whose page it is, and whether a job's rather than a stack's. PageError."""
+    """Return the owner, and whether the page is a job's. PageError."""
     with _refusals():
         _page.check(fd)
         return _identity(fd), len(_page.read(fd, _page.JOB, 8, 1)) > 0
 
 
 def read(fd: int, *, flows: bool = True) -> Snapshot:
-    """The page of a stack behind a descriptor. flows False: none are read. PageError."""
+    """Read the page of a stack behind a descriptor. flows False: without flows. PageError."""
     with _refusals():
         _page.check(fd)
         nobody = np.empty(0, schema.flow_type())
@@ -227,7 +228,9 @@ def read(fd: int, *, flows: bool = True) -> Snapshot:
 
 
 def read_job(fd: int, *, lanes: bool = True) -> JobSnapshot:
-    """The page of a job behind a descriptor. lanes False: no comms nor lanes. PageError."""
+    """Read the page of a job behind a descriptor. lanes False: without comms and lanes.
+    PageError.
+    """
     most = FLOWS_MAX if lanes else 0
     with _refusals():
         _page.check(fd)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What happened between two looks at a page."""
+"""Changes between two readings of a page."""
 
 from dataclasses import dataclass
 
@@ -18,7 +18,7 @@ class Rates:
     seconds: float
 
     def delta(self, name: str) -> int:
-        """By how much a counter grew; the whole of it when the page is another owner's, or new."""
+        """Return the increase of a counter; all of it if the page is new or another owner's."""
         value = int(self.now.counters[name])
         if self.before is None or self._restarted():
             return value
@@ -32,20 +32,20 @@ class Rates:
         )
 
     def per_s(self, name: str) -> float | None:
-        """The counter's rate; None at the first look."""
+        """Return the counter's rate; None at the first reading."""
         if self.before is None or self.seconds <= 0:
             return None
         return self.delta(name) / self.seconds
 
     def drops_per_s(self) -> dict[str, float]:
-        """By reason; only what there was."""
+        """Return drops by reason that are not 0."""
         if self.before is None or self.seconds <= 0:
             return {}
         rates = {each.drop_reason: self.delta(each.name) for each in schema.drops()}
         return {reason: n / self.seconds for reason, n in rates.items() if reason and n}
 
     def quantile_ns(self, histogram: str, share: float) -> int | None:
-        """An upper bound, within a quarter, of so large a share of the values; None: no values."""
+        """Return an upper bound, within a quarter, of a quantile; None: no values."""
         buckets = np.asarray(self.now.histogram(histogram)["bucket"], dtype=np.uint64).copy()
         if self.before is not None and not self._restarted():
             earlier = np.asarray(self.before.histogram(histogram)["bucket"], dtype=np.uint64)
@@ -55,7 +55,7 @@ class Rates:
 
 
 def quantile_ns(buckets: np.ndarray[tuple[int], np.dtype[np.uint64]], share: float) -> int | None:
-    """The largest value of the bucket in which the quantile lies; None when all are empty."""
+    """Return the largest value of the bucket with the quantile; None if all are empty."""
     total = sum(int(count) for count in buckets)
     if total == 0:
         return None

@@ -6,8 +6,8 @@ keeps two: CAP_SYS_PTRACE, to follow /proc/PID/fd of other users' processes, and
 CAP_DAC_READ_SEARCH, to list that directory. It runs as user nobody, which owns nothing.
 
 Its standard input is a socket (SOCK_SEQPACKET) to harpd. A request is a JSON object, with a memfd
-if it has more to say; the answer is "ok" with a memfd, or the reason why not. The process ends
-with the connection, even in the middle of a look.
+for more data; the answer is "ok" with a memfd, or the reason of a failure. The process ends with
+the connection, even during a reading.
 """
 
 import contextlib
@@ -46,7 +46,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 # --------------------------------------------------------------------------------------------------
-# What it may do.
+# Privileges.
 #
 def _checked(result: int, what: str) -> None:
     if result != 0:
@@ -55,7 +55,7 @@ def _checked(result: int, what: str) -> None:
 
 
 def _capabilities() -> int:
-    """The permitted ones, as bits."""
+    """Return the permitted capabilities, as bits."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("CapPrm:"):
             return int(line.split()[1], 16)
@@ -70,12 +70,12 @@ def _keep_capabilities(kept: int) -> None:
 
 
 def confine() -> None:
-    """Gives up what this process does not need. OSError: harpd may not change users."""
+    """Drop the privileges that this process does not need. OSError: harpd may not change users."""
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    for number in (signal.SIGINT, signal.SIGHUP):  # a terminal's; harpd tells us by the socket
+    for number in (signal.SIGINT, signal.SIGHUP):  # a terminal's; harpd uses the socket
         signal.signal(number, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    with contextlib.suppress(OSError):  # it dies before harpd where memory is short
+    with contextlib.suppress(OSError):  # the kernel kills it before harpd if memory is short
         Path("/proc/self/oom_score_adj").write_text("1000")
     kept = _capabilities() & KEPT
     _checked(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "PR_SET_NO_NEW_PRIVS")
@@ -88,17 +88,17 @@ def confine() -> None:
 
 
 # --------------------------------------------------------------------------------------------------
-# What it is asked for.
+# Requests.
 #
 class Scans:
-    """The pages that the last scan of /proc found: one scan a second serves all readers."""
+    """The pages that the last scan of /proc found: one scan a second serves all requests."""
 
     def __init__(self) -> None:
         self._found: discover.Found | None = None
         self._until_s = 0.0
 
     def found(self) -> discover.Found:
-        """Pages, open; they are this object's."""
+        """Return open pages, which this object owns."""
         if self._found is None or time.monotonic() >= self._until_s:
             self.drop()
             self._found = discover.find()
@@ -106,11 +106,11 @@ class Scans:
         return self._found
 
     def left_s(self) -> float | None:
-        """Until drop() is due; None: nothing is held."""
+        """Return the time until drop() is due; None: nothing is held."""
         return None if self._found is None else max(0.0, self._until_s - time.monotonic())
 
     def drop(self) -> None:
-        """Closes the pages: an open one keeps a dead process's memory."""
+        """Close the pages: an open page keeps a dead process's memory."""
         if self._found is not None:
             self._found.close()
         self._found = None
@@ -133,28 +133,33 @@ class Reader:
     def __init__(self) -> None:
         self.scans = Scans()
         self._totals, self._names = totals.Totals(), Names()
+        self._devices = totals.DeviceTotals()
 
     def answer(self, request: dict[str, Any], more: bytes) -> int:
-        """A memfd with the answer."""
+        """Return a memfd with the answer."""
         if request["kind"] == "metrics":
-            return written([self._metrics(json.loads(more))])
-        return written(sight_text(self._sight(flows=bool(request["flows"]))))
+            return written([self._metrics(json.loads(more), bool(request.get("per_queue")))])
+        flows = bool(request["flows"])
+        return written(sight_text(self._sight(flows=flows, lanes=flows)))
 
-    def _sight(self, *, flows: bool) -> Sight:
-        return look(self.scans.found(), flows=flows)
+    def _sight(self, *, flows: bool, lanes: bool) -> Sight:
+        return look(self.scans.found(), flows=flows, lanes=lanes)
 
-    def _metrics(self, daemon: dict[str, Any]) -> bytes:
-        """Families of instances and jobs as Prometheus's text."""
+    def _metrics(self, daemon: dict[str, Any], per_queue: bool) -> bytes:
+        """Return families of instances and jobs as Prometheus's text."""
         leased = {(ifname, queue): pid for ifname, queue, pid in daemon["leased"]}
-        scene = self.scene(leased, frozenset(daemon["nics"]))
+        scene = self.scene(leased, frozenset(daemon["nics"]), per_queue)
         registry = CollectorRegistry(auto_describe=False)
         registry.register(_Families(scene))
         return generate_latest(registry)
 
-    def scene(self, leased: families.Leased, nics: frozenset[str]) -> families.Scene:
-        """What there is to tell now. nics: names of NICs that may become labels, besides those of
-        this host."""
-        sight = self._sight(flows=False)
+    def scene(
+        self, leased: families.Leased, nics: frozenset[str], per_queue: bool = False
+    ) -> families.Scene:
+        """Return the data of a scrape. nics: names of NICs that may become labels, besides this
+        host's.
+        """
+        sight = self._sight(flows=False, lanes=True)
         instances, ignored = families.believed(sight.instances, leased)
         jobs, left_out = families.believed_jobs(sight.jobs, leased)
         for reason, count in left_out.items():
@@ -162,15 +167,17 @@ class Reader:
         ignored["unreadable"] += len(sight.bad)
         here = {name for _, name in socket.if_nameindex()}
         done = self._totals.take(jobs, nics.union(here))
+        devices = self._devices.take(instances)
         instances, xstats_ignored = self._names.sift(instances)
-        return families.Scene(instances, ignored, done, xstats_ignored)
+        shown = None if per_queue else devices
+        return families.Scene(instances, ignored, done, shown, xstats_ignored)
 
 
 # --------------------------------------------------------------------------------------------------
 # The conversation.
 #
 def _end_with(connection: socket.socket) -> None:
-    """Ends this process when harpd has: its end of the connection is closed then."""
+    """End this process with harpd, whose end of the connection is then closed."""
     ends = select.poll()
     ends.register(connection, 0)  # POLLHUP is always reported
     ends.poll()
@@ -178,7 +185,7 @@ def _end_with(connection: socket.socket) -> None:
 
 
 def _more(fds: list[int]) -> bytes:
-    """The content of a request's memfd."""
+    """Return the content of a request's memfd."""
     for fd in fds:
         with os.fdopen(fd, "rb") as file:
             file.seek(0)
@@ -187,7 +194,7 @@ def _more(fds: list[int]) -> bytes:
 
 
 def serve(connection: socket.socket) -> None:
-    """Until harpd hangs up."""
+    """Answer until harpd closes the connection."""
     threading.Thread(target=_end_with, args=(connection,), daemon=True).start()
     reader = Reader()
     while True:
@@ -209,7 +216,7 @@ def serve(connection: socket.socket) -> None:
 
 
 def main() -> None:
-    """Entry point; an error is one line of harpd's log."""
+    """Entry point; an error is one line in harpd's log."""
     connection = socket.socket(fileno=os.dup(0))
     try:
         confine()

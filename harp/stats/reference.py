@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/metrics.md, made from the lists: `python -m harp.stats.reference > docs/metrics.md`."""
+"""Generates docs/metrics.md from the lists: `python -m harp.stats.reference > docs/metrics.md`."""
 
 import sys
 from collections.abc import Iterable, Iterator
@@ -10,32 +10,28 @@ from harp.stats import families, schema
 
 _HEAD = """# Statistics and metrics
 
-This page is made by `python -m harp.stats.reference` from the lists that the code is compiled with;
-a test keeps it current. How to look: `harpctl stats`, `harpctl flows`, or Prometheus.
+`python -m harp.stats.reference` generates this page from the lists in the code; a test keeps it
+current. `harpctl stats`, `harpctl flows` and Prometheus show the statistics.
 
-Every stack writes its statistics to a page of shared memory, at most once a millisecond, and nobody
-has to ask it: `dataplane/include/harp_page.h` is the format. Reading never disturbs a job. While a
-stack sleeps its numbers are at most 0.1 s old. What a job writes is its own word.
+Every stack writes its statistics to a page of shared memory, at most once a millisecond
+(`dataplane/include/harp_page.h` is the format). Reading never disturbs a job. While a stack sleeps,
+its numbers are at most 0.1 s old. A page contains the claims of the job that writes it.
 
-Every process that runs the NCCL plugin is a *job* and has a page of its own besides, with its
-comms and their lanes, HARP's and the kernel's: without privileges, harpd or instances too. A
-comm's records are written every 10 ms while it works, and some 20 ms after its last request is done
-at the latest; at once when it or a lane of it opens, fails or ends. What TCP says of a lane (round
-trip, in flight) is asked now and then while it works.
+Every process that runs the NCCL plugin is a *job*. It has a page of its own with its comms and
+lanes, of HARP and of the kernel, even without privileges, harpd or instances. TCP's numbers of a
+lane (round trip, in flight) are sampled while it works.
 
-## What it costs
+## Cost
 
-`tools/instructions.py` counts instructions, with a page and without: about 35 more a poll (the
-histogram of gaps between polls, and the question whether a millisecond has passed), and for a
-publication, at most a thousand a second, 1,450 with one connection, 3,700 with thousands.
-`tools/idle.py` measures what an idle stack with 100 connections takes of a core over a minute:
-0.011 % with a page, 0.007 % without, and it is woken as often: a stack without traffic isn't woken
-to publish.
+`tools/instructions.py` counts instructions with and without a page: about 35 more per poll, and for
+a publication, at most a thousand a second, 1,450 with one connection and 3,700 with thousands.
+`tools/idle.py` measures an idle stack with 100 connections: 0.011 % of a core with a page, 0.007 %
+without. A stack without traffic does not wake to publish.
 
 ## Prometheus
 
-harpd serves `http://127.0.0.1:9747/metrics`; `[metrics]` in harp.toml has address and port. The
-endpoint has no password: whoever can connect can read. `conf/alerts.yml` has alert rules,
+harpd serves `http://127.0.0.1:9747/metrics`; `[metrics]` in harp.toml sets address and port. The
+endpoint has no password: any client that can connect can read. `conf/alerts.yml` has alert rules,
 `conf/grafana-dashboard.json` a dashboard.
 
     scrape_configs:
@@ -43,24 +39,27 @@ endpoint has no password: whoever can connect can read. `conf/alerts.yml` has al
         static_configs:
           - targets: ["127.0.0.1:9747"]
 
-Labels: `nic`, `queue`, and `slot`, which counts instances that are on the same queue of NICs of the
-same name (in several network namespaces) from 0. There is no label with a process, a peer or a
-job's name: `harpctl stats` and `harpctl flows` show those. Instances have series when root owns
-them or harpd leased them; `harp_pages_ignored` counts the others. A new process on a queue begins
-at 0 again, which `rate()` takes for what it is.
+Instances have sums by `device`, the name of their NIC. `/metrics?per=queue` (`params: {per:
+[queue]}` in scrape_configs) has series of each queue instead, about 215 a queue, with the labels
+`device`, `queue` and `slot`; slot numbers the instances on the same queue of NICs of the same name
+(in several network namespaces) from 0. There is no label with a process, a peer or a job's name:
+`harpctl stats` and `harpctl flows` show those. An instance counts if root owns it or harpd leased
+it; `harp_pages_ignored` counts the others. harpd's own process has `process_*`.
 
-Of a DPDK port the instance on queue 0 tells what its driver counts (xstats, once a second; 512 at
-most), under the driver's own names: `harp_port_xstat_total`, `harpctl stats --all`, and `xstats` of
-`harpctl stats -o json`. A NIC has 512 names at most for as long as the endpoint lives, of letters,
-digits, blanks and `_.:/[]-`; `harp_port_xstats_ignored` counts what that leaves out.
+A DPDK port's instance on queue 0 publishes its driver's counters (xstats, once a second, at most
+512) by the driver's own names: `harp_port_xstat_total`, `harpctl stats --all`, and `xstats` of
+`harpctl stats -o json`. A NIC has at most 512 such names for the life of the endpoint, of letters,
+digits, blanks and `_.:/[]-`; `harp_port_xstats_ignored` counts the others.
 
-Of jobs there are sums over all that are root's or have a lease, by `nic` and `kind` (`harp`,
-`kernel`) of their lanes; a NIC that this host doesn't have is called `other`. Sums go on when a job
-ends, and begin at 0 when harpd does. What a job did after the last scrape before its end is not in
-them. A job that began after harpd's first scrape counts from its beginning, in whichever scrape it
-is first seen: one whose user publishes more pages than are looked at, or that has no lease yet, may
-come late, as a step. One that is older counts from when it is first seen. The series of a NIC and
-kind are there from the first job on that has lanes of it, at what that job did.
+Jobs have sums over all that are root's or have a lease, by `device` and `kind` (`harp`, `kernel`,
+`dpdk`) of their lanes; a NIC that this host does not have is called `other`. `harp_comms` counts
+open comms by `transport`: the kinds of their open lanes. The job's log has the reason of a kernel
+lane.
+
+Sums of instances and jobs begin at 0 with harpd, and stay when an instance or a job ends. What
+happens between the last scrape and the end is not counted. An instance or job that began after
+harpd's first scrape counts from its beginning, whenever it is first seen; an older one counts from
+the scrape that first saw it.
 """
 
 
@@ -76,27 +75,28 @@ def _metrics() -> Iterator[tuple[str, str, str, str]]:
     nic = daemon.NicView("eth1", True, {"free": 1}, {"absent": 0})
     own = daemon.collect(daemon.DaemonView(0.0, (nic,)), True)
     labels = {
-        "harp_drops": "nic, queue, slot, reason",
+        "harp_drops": "device, reason",
         "harp_pages_ignored": "reason",
-        "harp_port_xstat": "nic, slot, name",
+        "harp_port_xstat": "device, slot, name",
         "harp_port_xstats_ignored": "reason",
         "harp_build": "version",
-        "harpd_queues": "nic, state",
-        "harp_steering_packets": "nic, verdict",
+        "harpd_queues": "device, state",
+        "harp_steering_packets": "device, verdict",
         "harpd_leases_refused": "error",
         "harp_jobs": "",
         "harp_comms_open": "",
-        "harp_rail_down": "nic",
+        "harp_comms": "transport",
+        "harp_rail_down": "device",
         "harp_job_lanes_died": "reason",
-        "harp_lane_srtt_seconds": "nic, kind",
+        "harp_lane_srtt_seconds": "device, kind",
     }
-    labels |= {families.rail_metric(name): "nic, kind" for name, _ in _page.rail_values()}
-    for family in (*families.collect(families.Scene()), *own):
+    labels |= {families.rail_metric(name): "device, kind" for name, _ in _page.rail_values()}
+    for family in (*families.collect(families.Scene(devices={})), *own):
         suffix = {"counter": "_total", "info": "_info"}.get(family.type, "")
-        default = "nic, queue, slot"
+        default = "device"
         if family.name.startswith("harpd_"):
             of_nic = ("harpd_nic_usable", "harpd_leases", "harpd_queues_unreachable")
-            default = "nic" if family.name in of_nic else ""
+            default = "device" if family.name in of_nic else ""
         elif family.name.startswith("harp_job_"):
             default = ""
         yield (
@@ -113,21 +113,20 @@ _JOBS = """
 `harpctl flows -o json`, `harpctl stats -o json` and harpd's `stats` answer have a list `jobs`;
 each:
 
-- `pid`, `uid`, `comm` (the process's name): the kernel's word. `identity`, `status`: as an
+- `pid`, `uid`, `comm` (the process's name), from the kernel. `identity`, `status`: as an
   instance's; `status.flows_open` counts its lanes, `flows_hidden` and `comms_hidden` those
   without a record, for which `page_flows` is too small (there is room for 16 lanes for each).
 - `counters`: the table below.
 - `rails`: for each NIC and kind of lane `ifname`, `kind`, `down` (true: no lane of a comm that
-  wants the NIC works), the numbers below, and `srtt`, a histogram.
+  uses the NIC works), the numbers below, and `srtt`, a histogram.
 - `comms`: a list, by age. `peer`, `peer_port`, `scope_id`, `ifname` (the NIC that NCCL asked
   for), `state` (`open`, `failed`), `side` (`send`, `receive`),
-  the numbers below, and `lanes`. One whose record the page has no room for has `peer` and `lanes`
-  alone.
+  the numbers below, and `lanes`. One without a record on the page has only `peer` and `lanes`.
 - `lanes` of each comm, by index: `local`, `local_port`, `remote`, `remote_port`, `scope_id`,
   `ifname`, `state` (`open`, `stalled`, `dead`), `kind` (`harp`, `kernel`), `end` (why the last
-  one there was lost, or empty), `sealed`, `backup`, `share` (0 to 1, of the payload that the
-  comm's lanes carried), and the numbers below. A lane is a place in its comm: one that takes a
-  lost one's place goes on with its numbers.
+  one was lost, or empty), `sealed`, `backup`, `share` (0 to 1, of the payload that the
+  comm's lanes carried), and the numbers below. A lane is a place in its comm: a lane that replaces
+  a lost one continues its numbers.
 """
 
 
@@ -145,7 +144,7 @@ def _jobs() -> Iterator[str]:
 
 
 def document() -> Iterator[str]:
-    """Its lines."""
+    """Return the page's lines."""
     yield _HEAD
     yield from _table(("metric", "type", "labels", "what"), _metrics())
     yield "\n## Reasons of drops\n"
@@ -153,7 +152,7 @@ def document() -> Iterator[str]:
     yield from _table(
         ("reason", "what"), ((f"`{one.drop_reason}`", one.help) for one in schema.drops())
     )
-    yield "\n## Verdicts of the steering program\n"
+    yield "\n## Verdicts of the XDP program\n"
     yield "`harp_steering_packets_total{verdict=...}`, and `harpctl status`:\n"
     yield from _table(
         ("verdict", "what"), ((f"`{name}`", help) for name, help in _page.steering_verdicts())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a page holds, as numpy types made from the lists that the stack was compiled with."""
+"""The layout of a page as numpy types, from the lists that the stack was compiled with."""
 
 from dataclasses import dataclass
 from functools import cache
@@ -20,19 +20,19 @@ class Statistic:
 
     @property
     def drop_reason(self) -> str | None:
-        """ "tcp_checksum" of "drop_tcp_checksum"; None when it counts no drops."""
+        """ "tcp_checksum" of "drop_tcp_checksum"; None if it counts no drops."""
         return self.name.removeprefix("drop_") if self.name.startswith("drop_") else None
 
 
 @cache
 def statistics() -> tuple[Statistic, ...]:
-    """All of them, in the page's order."""
+    """Return all statistics, in the page's order."""
     return tuple(Statistic(*each) for each in _page.statistics())
 
 
 @cache
 def drops() -> tuple[Statistic, ...]:
-    """Those that count what was thrown away."""
+    """Return those that count drops."""
     return tuple(each for each in statistics() if each.drop_reason)
 
 
@@ -43,7 +43,7 @@ def _dtype(layout: Any) -> np.dtype[np.void]:
 
 @cache
 def counters_type() -> np.dtype[np.void]:
-    """A field per statistic."""
+    """Return a type with a field per statistic."""
     return np.dtype([(each.name, "=u8") for each in statistics()])
 
 
@@ -73,13 +73,13 @@ def flow_type() -> np.dtype[np.void]:
 
 @cache
 def job_counters() -> tuple[Statistic, ...]:
-    """What a job counts, in the page's order."""
+    """Return the counters of a job, in the page's order."""
     return tuple(Statistic(name, "counter", text) for name, text in _page.job_counters())
 
 
 @cache
 def job_type() -> np.dtype[np.void]:
-    """A field per counter of a job."""
+    """Return a type with a field per counter of a job."""
     return np.dtype([(each.name, "=u8") for each in job_counters()])
 
 
@@ -109,5 +109,5 @@ def xstat_type() -> np.dtype[np.void]:
 
 @cache
 def upper_ns() -> tuple[int, ...]:
-    """The largest value that each histogram bucket but the last counts."""
+    """Return the largest value of each histogram bucket except the last."""
     return tuple(_page.histogram_upper_ns())

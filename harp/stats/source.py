@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where harpctl gets statistics from: the pages of this host, or harpd, which may see all of them.
+"""The source of harpctl's statistics: the pages of this host, or harpd, which may see all.
 
-Root sees every process's pages. Others see their own processes', and ask harpd for the rest;
-harpd answers whom it would lease to.
+Root sees every process's pages. Others see their own processes' pages, and ask harpd for the rest;
+harpd answers users who may have leases.
 """
 
 import importlib
@@ -19,7 +19,7 @@ SOCKET = "/run/harp/harpd.sock"
 
 
 def ask_harpd(flows: bool) -> dict[str, Any] | None:
-    """harpd's answer; None when there is no harpd, or none that would answer."""
+    """Return harpd's answer; None if there is no harpd, or it does not answer."""
     path = Path(os.environ.get("HARP_SOCKET") or SOCKET)
     try:
         client = importlib.import_module("harp.daemon.client")
@@ -31,14 +31,14 @@ def ask_harpd(flows: bool) -> dict[str, Any] | None:
 
 
 class Source:
-    """One place to look at, again and again."""
+    """A source for repeated readings."""
 
     def __init__(self, ask: Callable[[bool], dict[str, Any] | None] = ask_harpd) -> None:
         self._ask = ask
-        self.daemon = False  # the last look was harpd's
+        self.daemon = False  # the last reading was harpd's
 
     def look(self, *, flows: bool) -> Sight:
-        """Everything that can be seen now."""
+        """Return everything that is visible now."""
         self.daemon = False
         if os.geteuid() != 0:
             answer = self._ask(flows)

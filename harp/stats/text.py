@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is seen as JSON, a piece at a time: sight_document() without having all of it at once.
+"""Statistics as JSON in pieces: sight_document() without the whole document in memory.
 
-There may be millions of connections, and a document of all at once would take too much memory.
+There may be millions of connections, and one document would need too much memory.
 """
 
 import json
@@ -21,7 +21,7 @@ def _json(value: Any) -> bytes:
 
 
 def _members(given: dict[str, Any], lists: dict[str, Iterable[bytes]]) -> Iterator[bytes]:
-    """A document, of which some members are lists of what is given as text already."""
+    """Yield a document whose given members are lists in text form."""
     between = b"{"
     for name, value in given.items():
         yield between + _json(name) + b": "
@@ -36,7 +36,7 @@ def _members(given: dict[str, Any], lists: dict[str, Iterable[bytes]]) -> Iterat
 
 
 def _some(documents: Iterable[Any]) -> Iterator[bytes]:
-    """The inside of a list, a few at a time."""
+    """Yield the inside of a list, a few elements at a time."""
     rest, between = iter(documents), b""
     while some := list(islice(rest, SOME)):
         yield between + _json(some)[1:-1]
@@ -44,7 +44,7 @@ def _some(documents: Iterable[Any]) -> Iterator[bytes]:
 
 
 def _each(texts: Iterable[Iterable[bytes]]) -> Iterator[bytes]:
-    """The inside of a list of long ones."""
+    """Yield the inside of a list of long elements."""
     for number, text in enumerate(texts):
         if number:
             yield b", "
@@ -59,7 +59,7 @@ def _instance(each: Instance) -> Iterator[bytes]:
 
 def _comm(each: job.CommLanes) -> Iterator[bytes]:
     lanes = (job.lane_document(lane, each.share(lane)) for lane in each.lanes)
-    # A comm that isn't shown itself is told by its first lane.
+    # The first lane of a comm without a record identifies it.
     bare = replace(each, lanes=each.lanes[:1])
     return _members(job.comm_document(bare), {"lanes": _some(lanes)})
 
@@ -71,7 +71,7 @@ def _job(each: job.Job) -> Iterator[bytes]:
 
 
 def sight_text(sight: Sight) -> Iterator[bytes]:
-    """The JSON of sight_document()."""
+    """Yield the JSON of sight_document()."""
     return _members(
         sight_document(replace(sight, instances=(), jobs=())),
         {

@@ -1,34 +1,39 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What all jobs of a host did together, as numbers that only grow.
+"""Sums over all jobs of a host, and over all instances of a NIC, as numbers that only grow.
 
-Prometheus is told sums over jobs, for a job is no label. A job that ends would take its share of a
-sum with it, and rate() would see a restart; so Totals remembers. A job that had begun by the first
-look counts from when it is first seen, as what was before harpd's start counts for nothing; a later
-one from its beginning, whenever it is seen; one that was not looked at for a while, from where it
-was (its user had had his share of the look). When one of those is forgotten, as they are too many,
-all that is not remembered counts as if that look were the first: nothing is counted twice.
+Prometheus gets sums, because jobs and instances come and go. One that ends would take its share
+with it, which looks like a restart to rate(); so the sums keep it. One that began before the first
+reading counts from when it is first seen, because earlier events do not count. A later one counts
+from its beginning, whenever it is first seen. One that was left out of readings (its user exceeded
+a limit) counts from where it was. If so many are remembered that some must be forgotten, every
+unknown one counts as at the first reading: nothing is counted twice.
 """
 
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from harp import _page
 from harp.procfs import PROC
 from harp.stats import schema
-from harp.stats.job import KINDS, Job
+from harp.stats.instance import Instance
+from harp.stats.job import COMM_STATES, KINDS, LANE_STATES, Job
 from harp.stats.page import text
 
-OTHER = "other"  # for NICs that a job names and this host doesn't have
+OTHER = "other"  # for NICs that a job names and this host does not have
 GAUGES = ("lanes_open",)
-# Numbers of lanes over a NIC that grow; kind and down are none.
+# Growing numbers of lanes over a NIC; kind and down do not grow.
 RAIL_COUNTERS = tuple(
     name for name, _ in _page.rail_values() if name not in ("kind", "down", *GAUGES)
 )
-ABSENT_MAX = 512  # jobs that live and are not seen; those of before them are forgotten
+# Transports of a comm, by the kinds of its open lanes. unknown: the page has no record of it.
+TRANSPORTS = ("harp", "dpdk", "kernel", "mixed", "none", "unknown")
+ABSENT_MAX = 512  # living jobs that are not seen; earlier ones are forgotten
 BUCKETS = len(_page.histogram_upper_ns()) + 1
 
 
@@ -44,10 +49,13 @@ class Rail:
 
 @dataclass
 class Jobs:
-    """What jobs do and did. rails: by NIC and kind; down: NICs, and jobs for which they are."""
+    """The sums over jobs. comms: open ones by transport; rails: by NIC and kind; down: NICs, and
+    the jobs for which they are down.
+    """
 
     jobs: int = 0
     comms_open: int = 0
+    comms: dict[str, int] = field(default_factory=lambda: dict.fromkeys(TRANSPORTS, 0))
     counters: dict[str, int] = field(
         default_factory=lambda: {each.name: 0 for each in schema.job_counters()}
     )
@@ -56,11 +64,12 @@ class Jobs:
 
 
 Key = tuple[object, ...]
-_Seen = dict[tuple[int, int], dict[Key, int]]  # by Job.key
+_Vector = npt.NDArray[np.uint64]
+_WORKING = {number for number, name in LANE_STATES.items() if name != "dead"}
 
 
 def _numbers(job: Job, nics: frozenset[str]) -> dict[Key, int]:
-    """Everything of a job that grows, under a key that says where it belongs."""
+    """Return a job's growing numbers, under keys for the sums to which they belong."""
     snapshot = job.snapshot
     result: dict[Key, int] = {
         ("job", each.name): int(snapshot.counters[each.name]) for each in schema.job_counters()
@@ -81,7 +90,7 @@ def _numbers(job: Job, nics: frozenset[str]) -> dict[Key, int]:
 
 
 def _place(rail: np.void, nics: frozenset[str]) -> tuple[str, str] | None:
-    """NIC and kind of a record; None of one that names no kind."""
+    """Return NIC and kind of a record; None for an unknown kind."""
     kind, name = KINDS.get(int(rail["kind"])), text(rail["ifname"])
     if kind is None:
         return None
@@ -92,48 +101,63 @@ def _lives(pid: int) -> bool:
     return (PROC / str(pid)).exists()
 
 
+_Numbers = TypeVar("_Numbers")
+
+
+class _Memory(Generic[_Numbers]):
+    """Numbers of the last reading, by owner: its process, its start time, and more."""
+
+    def __init__(self, lives: Callable[[int], bool], wall_ns: Callable[[], int]) -> None:
+        self._lives, self._wall_ns = lives, wall_ns
+        self._seen: dict[tuple[int, ...], _Numbers] = {}
+        self._since_ns: int | None = None  # owners that began later count from their beginning
+
+    def before(self, key: tuple[int, ...]) -> tuple[bool, _Numbers | None]:
+        """Return whether the owner counts from its beginning, and its last numbers."""
+        is_new = self._since_ns is not None and key[1] >= self._since_ns
+        return is_new, self._seen.get(key)
+
+    def remember(self, now: Mapping[tuple[int, ...], _Numbers]) -> None:
+        """Replace the numbers; keep those of absent owners whose process exists."""
+        if self._since_ns is None:
+            self._since_ns = self._wall_ns()
+        keys = [key for key in self._seen if key not in now and self._lives(key[0])]
+        if len(keys) > ABSENT_MAX:
+            self._since_ns = self._wall_ns()
+        self._seen = {key: self._seen[key] for key in keys[-ABSENT_MAX:]} | dict(now)
+
+
 class Totals:
-    """Remembers between scrapes; by any thread. lives: is there a process of that number? wall_ns:
-    the clock of jobs' beginnings."""
+    """Remembers jobs between scrapes; any thread may call it. lives: tells whether a process of
+    that number exists. wall_ns: the clock of jobs' start times.
+    """
 
     def __init__(
         self, lives: Callable[[int], bool] = _lives, wall_ns: Callable[[], int] = time.time_ns
     ) -> None:
         self._lock = threading.Lock()
-        self._lives, self._wall_ns = lives, wall_ns
-        self._seen: _Seen = {}
+        self._memory: _Memory[dict[Key, int]] = _Memory(lives, wall_ns)
         self._sums: dict[Key, int] = {}
-        self._since_ns: int | None = None  # who began later is known from his beginning
 
     def take(self, jobs: Iterable[Job], nics: frozenset[str]) -> Jobs:
-        """The sums, with what these jobs say now. nics: names that may become labels."""
+        """Return the sums, including these jobs' present numbers. nics: names that may become
+        labels.
+        """
         kept = list(jobs)
         with self._lock:
-            now = {job.key: _numbers(job, nics) for job in kept}
-            for key, numbers in now.items():
-                unseen: Mapping[Key, int] = {} if self._is_new(key) else numbers
-                before = self._seen.get(key, unseen)
+            now: dict[tuple[int, ...], dict[Key, int]] = {}
+            for job in kept:
+                numbers = now[job.key] = _numbers(job, nics)
+                is_new, last = self._memory.before(job.key)
+                before = last if last is not None else {} if is_new else numbers
                 for name, value in numbers.items():
                     earlier = before.get(name, 0)
                     grown = value - earlier if value >= earlier else 0
                     self._sums[name] = self._sums.get(name, 0) + grown
-            if self._since_ns is None:
-                self._since_ns = self._wall_ns()
-            self._seen = self._absent(now) | now
+            self._memory.remember(now)
             result = self._jobs()
         _gauges(result, kept, nics)
         return result
-
-    def _is_new(self, key: tuple[int, int]) -> bool:
-        """Did it begin under our eyes?"""
-        return self._since_ns is not None and key[1] >= self._since_ns
-
-    def _absent(self, now: _Seen) -> _Seen:
-        """Who was seen before and may come again, the longest absent first."""
-        keys = [key for key in self._seen if key not in now and self._lives(key[0])]
-        if len(keys) > ABSENT_MAX:
-            self._since_ns = self._wall_ns()
-        return {key: self._seen[key] for key in keys[-ABSENT_MAX:]}
 
     def _jobs(self) -> Jobs:
         result = Jobs()
@@ -155,6 +179,8 @@ def _gauges(result: Jobs, jobs: list[Job], nics: frozenset[str]) -> None:
     result.jobs = len(jobs)
     for job in jobs:
         result.comms_open += job.snapshot.status.comms_open
+        for transport, count in transports(job).items():
+            result.comms[transport] += count
         down: dict[str, bool] = {}
         for record in job.snapshot.rails:
             place = _place(record, nics)
@@ -163,3 +189,93 @@ def _gauges(result: Jobs, jobs: list[Job], nics: frozenset[str]) -> None:
                 down[place[0]] = down.get(place[0], False) or record["down"] != 0
         for nic, is_down in down.items():
             result.down[nic] = result.down.get(nic, 0) + is_down
+
+
+def transports(job: Job) -> dict[str, int]:
+    """Count a job's open comms by transport: the kinds of their open lanes."""
+    snapshot = job.snapshot
+    kinds: dict[int, set[str]] = {
+        int(comm["serial"]): set()
+        for comm in snapshot.comms
+        if COMM_STATES.get(int(comm["state"])) == "open"
+    }
+    for lane in snapshot.lanes:
+        if lane["state"] in _WORKING and int(lane["comm"]) in kinds:
+            kinds[int(lane["comm"])].add(KINDS.get(int(lane["kind"]), "unknown"))
+    result = {"unknown": snapshot.status.comms_hidden}
+    for each in kinds.values():
+        name = "none" if not each else "mixed" if len(each) > 1 else next(iter(each))
+        result[name] = result.get(name, 0) + 1
+    return result
+
+
+# --------------------------------------------------------------------------------------------------
+# Instances.
+#
+@dataclass
+class Device:
+    """All instances of a NIC. numbers: by statistic, gauges of the present instances; buckets and
+    sums_ns: in the order of HARP_HISTOGRAMS.
+    """
+
+    instances: int
+    numbers: dict[str, int]
+    buckets: list[list[int]]
+    sums_ns: list[int]
+
+
+class DeviceTotals:
+    """Remembers instances between scrapes, as Totals does jobs; any thread may call it."""
+
+    def __init__(
+        self, lives: Callable[[int], bool] = _lives, wall_ns: Callable[[], int] = time.time_ns
+    ) -> None:
+        self._lock = threading.Lock()
+        self._memory: _Memory[_Vector] = _Memory(lives, wall_ns)
+        self._sums: dict[str, _Vector] = {}
+
+    def take(self, instances: Iterable[Instance]) -> dict[str, Device]:
+        """Return the sums by NIC, including these instances' present numbers."""
+        kept = list(instances)
+        with self._lock:
+            now: dict[tuple[int, ...], _Vector] = {}
+            for each in kept:
+                numbers = now[each.key] = _vector(each)
+                is_new, last = self._memory.before(each.key)
+                before = last if last is not None else np.zeros_like(numbers) if is_new else numbers
+                grown = np.where(numbers >= before, numbers - before, 0)
+                name = each.snapshot.identity.ifname
+                self._sums[name] = self._sums.get(name, np.zeros_like(numbers)) + grown
+            self._memory.remember(now)
+            result = {name: _device(sums) for name, sums in self._sums.items()}
+        for each in kept:
+            device = result[each.snapshot.identity.ifname]
+            device.instances += 1
+            for one in schema.statistics():
+                if one.kind == "gauge":
+                    device.numbers[one.name] += int(each.snapshot.counters[one.name])
+        return result
+
+
+def _vector(each: Instance) -> _Vector:
+    """Return the statistics, then each histogram's sum and buckets."""
+    histograms = each.snapshot.histograms
+    parts = [np.array(each.snapshot.counters.tolist(), dtype=np.uint64)]
+    parts += [np.append(one["sum_ns"], one["bucket"]).astype(np.uint64) for one in histograms]
+    return np.concatenate(parts)
+
+
+def _device(sums: _Vector) -> Device:
+    """Split a vector; gauges are 0."""
+    statistics = schema.statistics()
+    numbers = {
+        one.name: 0 if one.kind == "gauge" else int(value)
+        for one, value in zip(statistics, sums, strict=False)
+    }
+    histograms = sums[len(statistics) :].reshape(len(_page.histograms()), -1)
+    return Device(
+        instances=0,
+        numbers=numbers,
+        buckets=[[int(count) for count in one[1:]] for one in histograms],
+        sums_ns=[int(one[0]) for one in histograms],
+    )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables for people: instances, drops, flows; totals at the first look, rates afterwards."""
+"""Tables for people: instances, drops, flows; totals at the first reading, rates afterwards."""
 
 from collections.abc import Iterable, Sequence
 
@@ -19,7 +19,7 @@ _UNITS = ("", "k", "M", "G", "T", "P", "E")
 
 
 def amount(value: float, unit: str = "") -> str:
-    """1234567 as "1.23M"."""
+    """Format 1234567 as "1.23M"."""
     step = 0
     while value >= 1000 and step + 1 < len(_UNITS):
         value /= 1000
@@ -29,7 +29,7 @@ def amount(value: float, unit: str = "") -> str:
 
 
 def span(ns: float | None) -> str:
-    """A duration in ns, us, ms or s; "-" when there is none."""
+    """Format a duration in ns, us, ms or s; "-" without one."""
     if not ns:
         return "-"
     for unit, size in (("s", 1e9), ("ms", 1e6), ("us", 1e3)):
@@ -65,7 +65,7 @@ def _instance_row(rates: Rates, each: Instance) -> tuple[object, ...]:
 
 
 def instances(seen: Sequence[tuple[Rates, Instance]], *, live: bool) -> Table:
-    """A line per instance."""
+    """Return a line per instance."""
     per = "/s" if live else ""
     title = "HARP instances" + ("" if live else ", since their start")
     bits = "bit/s" if live else "bits"
@@ -78,7 +78,7 @@ def instances(seen: Sequence[tuple[Rates, Instance]], *, live: bool) -> Table:
 
 
 def drops(seen: Iterable[tuple[Rates, Instance]], *, live: bool) -> Table | None:
-    """Why packets were thrown away; None when none were."""
+    """Return a table of drops by reason; None without drops."""
     helps = {each.drop_reason: each.help for each in schema.drops()}
     rows = []
     for rates, each in seen:
@@ -96,7 +96,7 @@ def drops(seen: Iterable[tuple[Rates, Instance]], *, live: bool) -> Table | None
 
 
 def notes(sight: Sight) -> list[Text]:
-    """What owners say, who has ended, and what is wrong with pages."""
+    """Return notes: instances that ended, and problems of pages."""
     lines = []
     for each in sight.instances:
         status = each.snapshot.status
@@ -117,7 +117,7 @@ def notes(sight: Sight) -> list[Text]:
 def counters_table(
     title: str, what: str, values: np.void, known: Iterable[schema.Statistic]
 ) -> Table:
-    """Those of the known counters that aren't 0, with their meaning."""
+    """Return the known counters that are not 0, with their meaning."""
     rows = [(one.name, int(values[one.name]), one.help) for one in known if values[one.name]]
     result = table(title, (what, "value", "what"), rows)
     fold(result, 2)
@@ -125,13 +125,13 @@ def counters_table(
 
 
 def all_counters(each: Instance) -> Table:
-    """Every statistic that isn't 0, with its meaning."""
+    """Return every statistic that is not 0, with its meaning."""
     title = f"{each.name}, process {each.pid}"
     return counters_table(title, "statistic", each.snapshot.counters, schema.statistics())
 
 
 def all_xstats(each: Instance) -> Table | None:
-    """What the port's driver counts and isn't 0; None when there is nothing."""
+    """Return the driver's counters that are not 0; None without any."""
     rows = [(name, value) for name, value in each.snapshot.xstats.items() if value]
     if not rows:
         return None
@@ -141,7 +141,7 @@ def all_xstats(each: Instance) -> Table | None:
 def stats_view(
     sight: Sight, seen: Sequence[tuple[Rates, Instance]], *, live: bool
 ) -> RenderableType:
-    """The instances' part of `harpctl stats`."""
+    """Return the instances' part of `harpctl stats`."""
     parts: list[RenderableType] = [instances(seen, live=live)] if seen else []
     lost = drops(seen, live=live)
     if lost is not None:
@@ -186,7 +186,7 @@ _LEFT = ("local", "remote", "state", "nic/queue", "lane", "cc")
 
 
 def flows_view(sight: Sight, *, wide: bool = False) -> RenderableType:
-    """The whole of `harpctl flows --flat`."""
+    """Return the output of `harpctl flows --flat`."""
     columns = _FLOW_COLUMNS_WIDE if wide else _FLOW_COLUMNS
     cells = [_flow_cells(each, flow) for each in sight.instances for flow in each.snapshot.flows]
     result = table("HARP connections", columns, ([row[name] for name in columns] for row in cells))

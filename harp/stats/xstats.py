@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which of the names that drivers have for their counters become labels.
+"""Limits the names of drivers' counters that become labels.
 
-A job says what its driver counts, by names that it could make up: so a NIC has at most as many
-names as a page holds, for as long as the exporter lives, and none that a person could not type.
+A job reports its driver's counters, by names that it could invent. So a NIC has at most as many
+names as a page holds, for the life of the exporter, and only of printable characters.
 """
 
 import re
@@ -17,14 +17,15 @@ _NAME = re.compile(r"[A-Za-z0-9_.:/\[\] -]{1,63}")
 
 
 class Names:
-    """The names that were seen so far, by NIC."""
+    """The names seen so far, by NIC."""
 
     def __init__(self) -> None:
         self._known: dict[str, set[str]] = {}
 
     def sift(self, instances: Iterable[Instance]) -> tuple[tuple[Instance, ...], dict[str, int]]:
-        """The instances with those counters that may have series, and how many may not, by
-        reason."""
+        """Return the instances with the counters that may have series, and how many may not, by
+        reason.
+        """
         kept = []
         ignored = Counter({"name": 0, "too_many": 0})
         for each in instances:

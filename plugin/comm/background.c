@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* background.c - see background.h. */
 #include "comm/background.h"
+#include "base/util.h"
 
 #include <stddef.h>
 
@@ -20,13 +21,12 @@ static uint64_t background_read_ns(uint64_t now_ns)
 
 static void background_due(struct control_timer *timer, uint64_t now_ns)
 {
-	struct comm_background *b =
-		(struct comm_background *)((char *)timer - offsetof(struct comm_background, timer));
+	struct comm_background *b = container_of(timer, struct comm_background, timer);
 	bool reads = b->sleeps || ++b->ticks % READ_TICKS == 0;
 
-	b->quiet_ticks = comm_tend(b->comm, now_ns, reads) ? 0 : b->quiet_ticks + 1;
+	b->quiet_ticks = comm_run_background(b->comm, now_ns, reads) ? 0 : b->quiet_ticks + 1;
 	if (!b->sleeps && b->quiet_ticks >= QUIET_TICKS)
-		b->sleeps = comm_rest(b->comm, control_driver(), &b->begin_work);
+		b->sleeps = comm_sleep(b->comm, control_poller(), &b->begin_work);
 	if (!b->sleeps)
 		control_timer_set(timer, control_tick_ns(now_ns));
 	else if (comm_is_read(b->comm))
@@ -35,9 +35,7 @@ static void background_due(struct control_timer *timer, uint64_t now_ns)
 
 static void background_begin_run(struct work *work, uint64_t now_ns)
 {
-	struct comm_background *b =
-		(struct comm_background *)((char *)work -
-					   offsetof(struct comm_background, begin_work));
+	struct comm_background *b = container_of(work, struct comm_background, begin_work);
 
 	if (!b->comm)
 		return;
@@ -48,9 +46,7 @@ static void background_begin_run(struct work *work, uint64_t now_ns)
 
 static void background_end_run(struct work *work, uint64_t now_ns)
 {
-	struct comm_background *b =
-		(struct comm_background *)((char *)work -
-					   offsetof(struct comm_background, end_work));
+	struct comm_background *b = container_of(work, struct comm_background, end_work);
 
 	(void)now_ns;
 	b->comm = NULL;
@@ -68,6 +64,6 @@ void background_begin(struct comm_background *b, struct comm *comm)
 
 void background_end(struct comm_background *b)
 {
-	comm_rest_never(b->comm);
+	comm_stay_awake(b->comm);
 	control_call(&b->end_work);
 }

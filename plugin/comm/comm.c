@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* comm.c - one end of a connection: requests, completion, failure, making and closing. */
+/* comm.c - one end of a connection: its requests, its creation and its close. */
 #include "comm/comm_impl.h"
+#include "base/util.h"
 #include "process/log.h"
 #include "process/config.h"
 
 #include <errno.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,10 +27,6 @@
  * dies; the receiver drops what arrives twice. A request is done when it is acknowledged; a small one is buffered and done
  * when its lane has delivered it. Without failover there are no chunks and no ACK records: the lane's TCP says what is
  * delivered, as it does for buffered sends.
- *
- * Ending and failing are two things. The lanes may end (peer closed, process died) while no request is
- * outstanding: comm_end() notes that, and it becomes an error, with its one WARN, when a request is. A failure is
- * sticky: `error` is set once, no buffer is touched from then on, and every later call returns it.
  */
 
 /* ---- making ------------------------------------------------------------------------------------ */
@@ -63,21 +59,21 @@ static struct comm *comm_new(const struct lane *lane, const struct comm_options 
 	if (!comm)
 		return NULL;
 	memset(comm, 0, sizeof(*comm));
-	driver_init(&comm->poller, NULL);
+	poller_init(&comm->poller, NULL);
 	kernel_poll_init(&comm->kernel_poll);
 	comm->side = opt->side;
-	comm->failover = opt->several;
-	comm->no_credit = opt->no_credit && !opt->several;
+	comm->failover = opt->multi_lane;
+	comm->no_credit = opt->no_credit && !opt->multi_lane;
 	comm->has_kernel_lanes = lane->kind_bit == LANE_KERNEL ||
-				 (opt->several && !plugin_path_is_harp(plugin_config()->path));
+				 (opt->multi_lane && !plugin_path_is_harp(plugin_config()->path));
 	comm->eager_bytes =
 		opt->eager_bytes < COMM_EAGER_BYTES_MIN ? COMM_EAGER_BYTES_MIN : opt->eager_bytes;
 	/* A quarter of what may go without credit, so that one chunk always fits (docs/lanes.md section 5.3). */
-	if (opt->several && opt->kept)
+	if (opt->multi_lane && opt->buffered)
 		comm->buffer_bytes = comm->eager_bytes / 4 < COMM_BUFFER_BYTES_MAX
 					     ? comm->eager_bytes / 4
 					     : COMM_BUFFER_BYTES_MAX;
-	comm->revive_ns = opt->revive_ns;
+	comm->reconnect_wait_ns = opt->reconnect_wait_ns;
 	comm->ctx = opt->ctx;
 	comm->comm_id = opt->comm_id;
 	comm->remote = lane->remote;
@@ -102,7 +98,7 @@ static struct comm *comm_new(const struct lane *lane, const struct comm_options 
 int comm_create(struct comm **out, struct lane *lane, const struct comm_options *opt)
 {
 	struct comm *comm = comm_new(lane, opt);
-	struct comm_lane *l = comm ? comm_lane_new(comm, lane, &opt->lane) : NULL;
+	struct comm_lane *l = comm ? comm_lane_new(comm, lane, &opt->lane, comm_lane_notify) : NULL;
 
 	*out = NULL;
 	if (!l) {
@@ -111,7 +107,7 @@ int comm_create(struct comm **out, struct lane *lane, const struct comm_options 
 		return -ENOMEM;
 	}
 	atomic_store_explicit(&comm->joining, l, memory_order_relaxed);
-	comm->now_ns = driver_clock_ns();
+	comm->now_ns = clock_now_ns();
 	comm_adopt(comm); /* no other thread knows the comm */
 	*out = comm;
 	return 0;
@@ -125,7 +121,7 @@ int comm_attach(struct comm *comm, struct lane *lane, const struct comm_lane_opt
 		return -EINVAL;
 	if (atomic_load_explicit(&comm->ended, memory_order_relaxed) || comm_has_failed(comm))
 		return -ENOTCONN;
-	l = comm_lane_new(comm, lane, opt);
+	l = comm_lane_new(comm, lane, opt, comm_lane_notify);
 	if (!l)
 		return -ENOMEM;
 	atomic_fetch_or_explicit(&comm->present, 1u << l->index, memory_order_relaxed);
@@ -135,7 +131,7 @@ int comm_attach(struct comm *comm, struct lane *lane, const struct comm_lane_opt
 	} while (!atomic_compare_exchange_weak_explicit(&comm->joining, &head, l,
 							memory_order_release,
 							memory_order_relaxed));
-	comm_turn(comm, NULL, driver_clock_ns(), COMM_TURN_POST);
+	comm_turn(comm, NULL, clock_now_ns(), COMM_TURN_POST);
 	return 0;
 }
 
@@ -192,7 +188,7 @@ int comm_post(struct comm *comm, void *data, size_t size, int tag, const void *m
 	request->size = size;
 	request->tag = tag;
 	request->size_done = 0;
-	request->posted_ns = driver_clock_ns();
+	request->posted_ns = clock_now_ns();
 	request->event = NULL;
 	request->begun_ns = 0;
 	request->received = 0;
@@ -246,131 +242,6 @@ bool comm_has_requests(const struct comm *comm)
 	return false;
 }
 
-/* ---- completing and failing -------------------------------------------------------------------- */
-
-void comm_complete(struct comm *comm, struct comm_lane *observer, size_t size)
-{
-	struct request *request = comm_request(comm, comm->completed++);
-	uint64_t now_ns = comm->now_ns;
-
-	request->size_done = size;
-	comm_stats_done(comm->stats, request->carried, size, now_ns);
-	if (observer && observer->lane->ops->observe && comm_lane_is_reachable(observer))
-		observer->lane->ops->observe(observer->lane, now_ns > request->posted_ns
-								     ? now_ns - request->posted_ns
-								     : 0);
-	/* Release: the message's bytes are visible to a thread that sees DONE. */
-	atomic_store_explicit(&request->state, REQUEST_DONE, memory_order_release);
-}
-
-static void comm_fail_text(struct comm *comm, struct comm_lane *l, int error,
-			   const struct record *close, const char *text)
-{
-	char peer[HARP_ENDPOINT_TEXT_MAX];
-	struct comm_lane *each;
-
-	comm->close = *close;
-	comm->close.type = RECORD_CLOSE;
-	comm->close.message = comm->completed;
-	/* All comms with a host that is gone end like this. */
-	WARN_IF(error != -ETIMEDOUT ||
-			lane_is_news(LANE_NEWS_GIVEN_UP, &comm->remote.addr, comm->now_ns),
-		"%s peer %s over %s: %s", comm->side == COMM_SEND ? "sending to" : "receiving from",
-		harp_endpoint_format(&comm->remote, peer),
-		l && !comm->failover ? l->lane->ops->kind : "several lanes", text);
-	comm_stats_failed(comm->stats);
-	atomic_store_explicit(&comm->ended, true, memory_order_relaxed);
-	/* Behind the words: a thread that sees the error finds them logged (ncclGetLastError()). */
-	atomic_store_explicit(&comm->error, error, memory_order_release);
-	COMM_FOR_EACH_LANE(comm, each)
-	{
-		if (comm_lane_is_reachable(each))
-			comm_lane_tell_failed(each);
-		else
-			comm_wake(each);
-	}
-}
-
-void comm_fail(struct comm *comm, struct comm_lane *l, int error, enum close_reason reason,
-	       const struct record *detail, const char *fmt, ...)
-{
-	struct record close = { .tag = reason };
-	char text[256];
-	va_list args;
-
-	if (comm_has_failed(comm))
-		return;
-	if (detail) {
-		close.total = detail->total;
-		close.offset = detail->offset;
-	}
-	va_start(args, fmt);
-	vsnprintf(text, sizeof(text), fmt, args);
-	va_end(args);
-	comm_fail_text(comm, l, error, &close, text);
-}
-
-void comm_fail_protocol(struct comm *comm, struct comm_lane *l, const char *what)
-{
-	comm_fail(comm, l, -EPROTO, CLOSE_PROTOCOL, NULL,
-		  "%s came (message %llu): the stream is damaged or the peer runs another version; "
-		  "install the same HARP on every host",
-		  what, (unsigned long long)comm->completed);
-}
-
-void comm_fail_truncated(struct comm *comm, struct comm_lane *l, const struct comm_in *in,
-			 size_t posted)
-{
-	struct record detail = { .total = posted, .offset = in->total };
-
-	comm_fail(
-		comm, l, -EMSGSIZE, CLOSE_TRUNCATED, &detail,
-		"message truncated: %llu bytes came for a receive of %zu (message %llu, tag %#x): "
-		"the ranks disagree on sizes; check that NCCL_PROTO, NCCL_ALGO and the like are equal "
-		"on every rank",
-		(unsigned long long)in->total, posted, (unsigned long long)in->message, in->tag);
-}
-
-void comm_end(struct comm *comm, int error, const char *text)
-{
-	if (comm->end_error)
-		return;
-	comm->end_error = error;
-	atomic_store_explicit(&comm->ended, true, memory_order_relaxed);
-	snprintf(comm->end_text, sizeof(comm->end_text), "%s", text);
-}
-
-void comm_end_by_error(struct comm *comm, struct comm_lane *l, int error)
-{
-	char text[96];
-
-	comm_end(comm, error == -EPIPE ? -ECONNRESET : error,
-		 comm_lane_end_text(error, l && !comm->failover && l->in.here, text, sizeof(text)));
-}
-
-void comm_end_by_record(struct comm *comm, const struct record *close)
-{
-	int error = -ECONNRESET;
-
-	if (close->tag == CLOSE_TRUNCATED)
-		error = -EMSGSIZE;
-	else if (close->tag == CLOSE_PROTOCOL)
-		error = -EPROTO;
-	comm_end(comm, error, record_close_reason_text(close->tag));
-}
-
-void comm_settle(struct comm *comm)
-{
-	struct record close = { .tag = CLOSE_ABORTED };
-	struct comm_lane *l;
-
-	if (!comm->end_error || comm_has_failed(comm) || comm->completed == comm_posted(comm))
-		return;
-	/* Of the only lane the kind is said. */
-	l = comm->lanes[0];
-	comm_fail_text(comm, l, comm->end_error, &close, comm->end_text);
-}
-
 /* ---- memory that is taken back ----------------------------------------------------------------- */
 
 /* A request that was posted without a registration is found by its address. */
@@ -386,7 +257,7 @@ static bool comm_request_is_in(const struct request *request, const void *memory
 	return at < end && begin < at + request->size;
 }
 
-void comm_withdraw(struct comm *comm, const void *memory, const void *base, size_t bytes)
+void comm_cancel_memory(struct comm *comm, const void *memory, const void *base, size_t bytes)
 {
 	uintptr_t begin = (uintptr_t)base;
 	char peer[HARP_ENDPOINT_TEXT_MAX];
@@ -422,8 +293,7 @@ void comm_withdraw(struct comm *comm, const void *memory, const void *base, size
  */
 static void comm_close_run(struct work *work, uint64_t now_ns)
 {
-	struct comm_engine *e =
-		(struct comm_engine *)((char *)work - offsetof(struct comm_engine, close_work));
+	struct comm_engine *e = container_of(work, struct comm_engine, close_work);
 	struct comm *comm = e->comm;
 	struct comm_lane *l;
 
@@ -439,12 +309,12 @@ static void comm_close_run(struct work *work, uint64_t now_ns)
 
 static void comm_close_turns(struct comm *comm)
 {
-	struct driver *driver;
+	struct poller *poller;
 
 	for (unsigned i = 0; i < COMM_LANES_MAX; i++) {
-		driver = atomic_load_explicit(&comm->engines[i].driver, memory_order_acquire);
-		if (driver)
-			driver_call(driver, &comm->engines[i].close_work);
+		poller = atomic_load_explicit(&comm->engines[i].poller, memory_order_acquire);
+		if (poller)
+			poller_call(poller, &comm->engines[i].close_work);
 	}
 }
 
@@ -461,7 +331,7 @@ void comm_close(struct comm *comm, bool abort)
 		COMM_FOR_EACH_LANE(comm, l)
 		l->ready = true;
 		comm_close_turns(comm);
-		comm_advance(comm, NULL, driver_clock_ns(), COMM_TURN_TEND);
+		comm_advance(comm, NULL, clock_now_ns(), COMM_TURN_BACKGROUND);
 	}
 	comm->closing = true;
 	comm_close_turns(comm);

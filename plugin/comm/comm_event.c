@@ -50,7 +50,7 @@ struct comm_event *comm_event_end(struct request *request, int error)
 		return NULL;
 	request->event = NULL;
 	data = &event->data;
-	data->done_ns = driver_clock_ns();
+	data->done_ns = clock_now_ns();
 	data->error = error;
 	/* A request that failed may be the poller's still. */
 	end_ns = error || !request->begun_ns ? data->done_ns : request->begun_ns;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* comm_lane.c - one lane of a comm: it joins, is sampled, dies; its records out and in. */
+/* comm_lane.c - the lanes of a comm: they join, are sampled, die and close. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,13 +16,9 @@
  * Life. comm_attach() makes a lane and leaves it on a stack; the next turn puts it on the table, in the place of one of
  * the same index. A lane ends by FIN or RST, by its TCP's timeout, by ours (scheduler.c), or is replaced. It leaves the table,
  * its chunks go to others, and the next turn that reaches it closes and frees it. While other lanes live that is no
- * error. The last lane's death ends the comm, after revive_ns in which another may join. A receiver's lane that takes
+ * error. The last lane's death ends the comm, after reconnect_wait_ns in which another may join. A receiver's lane that takes
  * no more records drains: it is read to its end, as what it brought may come by no other lane.
- *
- * Records. A record on its way out stays in l->out until its last byte is with the lane; the next one begins then. The
- * payload is read from the request's memory in comm_lane_push() only. So a request may end between two calls: the rest of
- * its record is zeros, and the receiver, which has the bytes from another lane, drops them.
- */
+ * */
 
 #define SILENCE_ASK_NS 1000000000ull
 #define SILENCE_WARN_NS 5000000000ull
@@ -32,19 +28,17 @@
 #define RTOS 2u                   /* of its TCP a lane has before it may be called dead */
 #define DRAIN_READS 256u
 
-static const uint8_t comm_zeros[4096];
-
 /* ---- joining ----------------------------------------------------------------------------------- */
 
-struct comm_engine *comm_engine_of(struct comm *comm, struct driver *driver)
+struct comm_engine *comm_engine_of(struct comm *comm, struct poller *poller)
 {
 	for (unsigned i = 0; i < COMM_LANES_MAX; i++) {
-		struct driver *found = NULL;
+		struct poller *found = NULL;
 
-		if (atomic_compare_exchange_strong_explicit(&comm->engines[i].driver, &found,
-							    driver, memory_order_acq_rel,
+		if (atomic_compare_exchange_strong_explicit(&comm->engines[i].poller, &found,
+							    poller, memory_order_acq_rel,
 							    memory_order_acquire) ||
-		    found == driver)
+		    found == poller)
 			return &comm->engines[i];
 	}
 	return NULL;
@@ -61,7 +55,8 @@ static enum harp_page_kind comm_lane_page_kind(const struct lane *lane, int dev)
 }
 
 struct comm_lane *comm_lane_new(struct comm *comm, struct lane *lane,
-				const struct comm_lane_options *opt)
+				const struct comm_lane_options *opt,
+				void (*notify)(struct lane *lane, uint64_t now_ns))
 {
 	struct comm_lane *l = aligned_alloc(64, (sizeof(*l) + 63) & ~(size_t)63);
 	struct lane_stats_options stats = { .index = opt->index,
@@ -70,7 +65,7 @@ struct comm_lane *comm_lane_new(struct comm *comm, struct lane *lane,
 					    .kind = comm_lane_page_kind(lane, opt->dev),
 					    .local = lane->local,
 					    .remote = lane->remote,
-					    .sealed = lane->beneath != NULL,
+					    .encrypted = lane->beneath != NULL,
 					    .owner = l };
 
 	if (!l)
@@ -86,7 +81,7 @@ struct comm_lane *comm_lane_new(struct comm *comm, struct lane *lane,
 	l->rtt_ns = opt->rtt_ns;
 	l->under_way = (struct comm_list){ -1, -1 };
 	l->out.buffer = -1;
-	l->engine = l->kind == LANE_HARP ? comm_engine_of(comm, lane->driver) : NULL;
+	l->engine = l->kind == LANE_HARP ? comm_engine_of(comm, lane->poller) : NULL;
 	if ((l->kind == LANE_HARP) != !!l->engine ||
 	    (l->kind == LANE_KERNEL && !comm->has_kernel_lanes)) {
 		free(l);
@@ -100,10 +95,22 @@ struct comm_lane *comm_lane_new(struct comm *comm, struct lane *lane,
 	for (struct lane *each = lane; each; each = each->beneath)
 		each->awaited = &comm->awaited;
 	lane->owner = l;
-	lane->notify = comm_lane_notify;
+	lane->notify = notify;
 	if (lane->ops->label)
 		lane->ops->label(lane, comm->side == COMM_SEND ? "NCCL send" : "NCCL receive");
 	return l;
+}
+
+static void comm_choose_control(struct comm *comm)
+{
+	int control = scheduler_control(&comm->scheduler);
+
+	if (control == comm->control)
+		return;
+	comm->control = control;
+	/* What was sent on the old one may be lost. */
+	if (comm->side == COMM_RECV)
+		ack_again(comm);
 }
 
 /* It leaves the table. lost: what it had may not arrive. Returns how many of its chunks others will send. */
@@ -118,7 +125,7 @@ static unsigned comm_lane_detach(struct comm_lane *l, bool lost)
 	scheduler_remove(&comm->scheduler, l->index);
 	atomic_fetch_and_explicit(&comm->present, ~(1u << l->index), memory_order_relaxed);
 	if (comm->side == COMM_SEND && comm->failover)
-		moved = comm_send_orphan(l, lost);
+		moved = comm_send_release(l, lost);
 	comm_choose_control(comm);
 	if (comm->side == COMM_RECV) /* it may have taken a CREDIT or an ACK along */
 		ack_again(comm);
@@ -139,7 +146,7 @@ static void comm_join(struct comm *comm, struct comm_lane *l)
 	l->state = COMM_LANE_OPEN;
 	comm->lanes[l->index] = l;
 	scheduler_add(&comm->scheduler, l->index, l->kind, l->backup, l->rtt_ns, comm->now_ns);
-	comm->orphaned_ns = 0;
+	comm->last_lane_died_ns = 0;
 	comm_choose_control(comm);
 	comm_wake(l); /* something may have come with the preamble */
 }
@@ -166,43 +173,15 @@ void comm_adopt(struct comm *comm)
 	}
 }
 
-void comm_choose_control(struct comm *comm)
-{
-	int control = scheduler_control(&comm->scheduler);
-
-	if (control == comm->control)
-		return;
-	comm->control = control;
-	/* What the old one was told may be lost. */
-	if (comm->side == COMM_RECV)
-		ack_again(comm);
-}
-
 /* ---- dying ------------------------------------------------------------------------------------- */
 
-const char *comm_lane_end_text(int error, bool in_message, char *buf, size_t len)
+void comm_end_without_lanes(struct comm *comm)
 {
-	if (error == -ENETDOWN) /* here, not there */
-		return "this host's network interface is gone or down";
-	if (error == -EBADMSG) /* the peer lives */
-		return lane_error_text(error);
-	if (error == -EPIPE)
-		return in_message
-			       ? "connection closed in the middle of a message: the peer's process "
-				 "died (see its log)"
-			       : "connection closed without notice: the peer's process died (see its log)";
-	snprintf(buf, len, "%s: the peer's process or host died, or the path is cut",
-		 lane_error_text(error));
-	return buf;
-}
-
-void comm_end_orphaned(struct comm *comm)
-{
-	comm->orphaned_ns = 0;
+	comm->last_lane_died_ns = 0;
 	if (comm->side == COMM_RECV && comm->rx.peer_closed)
 		comm_end_by_record(comm, &comm->rx.peer_close);
 	else
-		comm_end_by_error(comm, NULL, comm->orphan_error);
+		comm_end_by_error(comm, NULL, comm->last_lane_error);
 }
 
 static bool comm_is_quiet(const struct comm *comm)
@@ -242,10 +221,10 @@ void comm_lane_die(struct comm_lane *l, int error, bool stalled)
 	moved = comm_lane_detach(l, true);
 	left = comm->scheduler.live != 0;
 	if (!left) {
-		comm->orphaned_ns = comm->now_ns;
-		comm->orphan_error = error;
-		if (!comm->revive_ns || comm->closing || comm_has_failed(comm))
-			comm_end_orphaned(comm);
+		comm->last_lane_died_ns = comm->now_ns;
+		comm->last_lane_error = error;
+		if (!comm->reconnect_wait_ns || comm->closing || comm_has_failed(comm))
+			comm_end_without_lanes(comm);
 	}
 	comm_wake_all(comm);
 	replaced = !quiet && comm->lane_lost &&
@@ -256,7 +235,7 @@ void comm_lane_die(struct comm_lane *l, int error, bool stalled)
 		lane_stats_closed(l->stats, l);
 	else if (!replaced) /* else its place is the new one's soon */
 		lane_stats_died(l->stats, l, error);
-	if (!quiet && !replaced && (left || comm->revive_ns))
+	if (!quiet && !replaced && (left || comm->reconnect_wait_ns))
 		comm_lane_log_death(l, error, stalled, moved);
 }
 
@@ -277,7 +256,7 @@ static void comm_lane_free(struct comm_lane *l, bool abort)
 	free(l);
 }
 
-void comm_bury(struct comm *comm)
+void comm_free_dead_lanes(struct comm *comm)
 {
 	struct comm_lane **dead = comm->engine ? &comm->engine->dead : &comm->dead;
 
@@ -384,130 +363,6 @@ bool comm_lane_sample(struct comm_lane *l)
 	return l->state != COMM_LANE_DEAD;
 }
 
-/* ---- records out ------------------------------------------------------------------------------- */
-
-void comm_out_begin(struct comm_lane *l, const struct record *record)
-{
-	record_encode(l->out.header, record);
-	l->out.header_bytes = RECORD_HEADER_BYTES;
-	l->out.header_sent = 0;
-	l->out.payload = NULL;
-	l->out.payload_left = 0;
-}
-
-static int comm_out_push(struct comm_lane *l)
-{
-	struct comm_out *out = &l->out;
-
-	while (comm_lane_has_out(l)) {
-		size_t head = out->header_bytes - out->header_sent;
-		struct iovec iov[2];
-		int count = 0;
-		ssize_t n;
-
-		if (head)
-			iov[count++] = (struct iovec){ out->header + out->header_sent, head };
-		if (out->payload_left && out->payload)
-			iov[count++] = (struct iovec){ (void *)(uintptr_t)out->payload,
-						       out->payload_left };
-		else if (out->payload_left)
-			iov[count++] = (struct iovec){ (void *)(uintptr_t)comm_zeros,
-						       out->payload_left < sizeof(comm_zeros)
-							       ? out->payload_left
-							       : sizeof(comm_zeros) };
-		n = l->lane->ops->send(l->lane, iov, count);
-		if (n == -EAGAIN)
-			return 0;
-		if (n < 0)
-			return (int)n;
-		lane_stats_sent(l->stats, (uint64_t)n, l->comm->now_ns);
-		if ((size_t)n < head) {
-			out->header_sent += (size_t)n;
-			continue;
-		}
-		out->header_sent += head;
-		if (out->payload)
-			out->payload += (size_t)n - head;
-		out->payload_left -= (size_t)n - head;
-	}
-	out->header_bytes = out->header_sent = 0;
-	return 1;
-}
-
-int comm_lane_push(struct comm_lane *l)
-{
-	int rc;
-
-	if (l->broken)
-		return l->send_error;
-	rc = comm_out_push(l);
-	l->full = rc == 0;
-	if (rc < 0) {
-		l->broken = true;
-		l->send_error = rc;
-		comm_wake(l); /* what it has to be read explains it */
-	}
-	return rc;
-}
-
-/* CLOSE, unless a record is stuck in the middle: the RST must do then. True: it and all before it is with the lane. */
-static bool comm_lane_tell(struct comm_lane *l, const struct record *close)
-{
-	l->told_close = true;
-	if (l->broken || comm_lane_push(l) != 1)
-		return false;
-	comm_out_begin(l, close);
-	return comm_lane_push(l) == 1;
-}
-
-void comm_lane_tell_failed(struct comm_lane *l)
-{
-	/* The memory of a record that has begun to leave is the application's again. */
-	if (!l->told_close && !(l->out.payload && l->out.payload_left))
-		(void)comm_lane_tell(l, &l->comm->close);
-	l->told_close = true;
-}
-
-/* ---- records in -------------------------------------------------------------------------------- */
-
-/* Reads control bytes until in_head holds `want`. */
-static int comm_read_head(struct comm_lane *l, size_t want)
-{
-	while (l->in_head_bytes < want) {
-		ssize_t n = l->lane->ops->recv(l->lane, l->in_head + l->in_head_bytes,
-					       want - l->in_head_bytes, 1);
-
-		if (n == -EAGAIN)
-			return 0;
-		if (n <= 0)
-			return n ? (int)n : -EPIPE;
-		lane_stats_received(l->stats, (uint64_t)n, l->comm->now_ns);
-		l->in_head_bytes += (size_t)n;
-	}
-	return 1;
-}
-
-int comm_read_record(struct comm_lane *l, struct record *record)
-{
-	const char *what;
-	int rc = comm_read_head(l, RECORD_HEADER_BYTES);
-
-	if (rc != 1)
-		return rc;
-	rc = record_decode(l->in_head, record, &what);
-	if (rc) {
-		comm_fail_protocol(l->comm, l, what);
-		return rc;
-	}
-	if (record->type == RECORD_CREDIT) {
-		rc = comm_read_head(l, RECORD_HEADER_BYTES + record->length);
-		if (rc != 1)
-			return rc;
-	}
-	l->in_head_bytes = 0;
-	return 1;
-}
-
 /* ---- closing ----------------------------------------------------------------------------------- */
 
 /* What the kernel still has for us would turn its close into a reset, and CLOSE be lost. */
@@ -544,7 +399,7 @@ void comm_close_lanes(struct comm *comm)
 		if (!failed && !in_flight) {
 			if (l->kind == LANE_KERNEL && comm->failover)
 				comm_lane_read_off(l);
-			lost = !comm_lane_tell(l, &close);
+			lost = !comm_lane_send_close(l, &close);
 		}
 		(void)comm_lane_detach(l, lost);
 	}

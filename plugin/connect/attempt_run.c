@@ -1,129 +1,185 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* reconnect_attempt.c - one dial of a comm's further lane, and who may touch it when; upkeep.c has the theory. */
+/* attempt_run.c - a connect attempt between its owner, the control thread, and the poller that its lane belongs to. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
 
+#include "base/util.h"
+#include "connect/attempt.h"
 #include "connect/peers.h"
 #include "connect/reconnect_impl.h"
 #include "device/device.h"
 
-#define DIAL_OPEN_NS 3000000000ull
-#define DIAL_NS 5000000000ull
+/*
+ * Theory of operation
+ *
+ * A kernel lane is the control thread's until it is proved, so it answers although the application does not poll. A HARP
+ * lane's attempt is started, advanced and stopped by work that is posted to its engine. A timer looks at deadlines and, for
+ * HARP lanes, at rounds of SYNs. The poller that ends the attempt gives the lane to the comm
+ * (proved()), stores the result, and posts the owner's work.
+ */
 
-/* One dial. */
-struct attempt_run {
-	struct reconnect *u;
-	struct comm_lane_options options;
-	struct candidates candidates;
-	struct attempt attempt;
-	struct control_source source; /* of a kernel lane */
-	bool harp, waits_for_open;
-	struct work start_work, work, stop_work, free_work;
-	atomic_int
-		result; /* ATTEMPT_RUNNING, 0, -errno. Writer: baton of the attempt, release. Reader: keeper */
-	char text[96];
-};
+#define OPEN_NS 3000000000ull /* of a further lane: until it is open, and until it is proved */
+#define PROVED_NS 5000000000ull
+#define LOOK_HARP_NS 10000000ull
+#define LOOK_KERNEL_NS 100000000ull
 
-/* ---- one attempt; baton of the dial ----------------------------------------------------------- */
-
-static void attempt_ended(struct attempt *attempt, int error, const char *text, uint64_t now_ns)
+static void attempt_ended(struct attempt *a, int error, const char *text, uint64_t now_ns)
 {
-	struct attempt_run *a = attempt->owner;
-
 	(void)now_ns;
 	control_unwatch(&a->source);
 	if (!error) {
-		a->options.sent_bytes = attempt->preamble.sent_bytes;
-		a->options.rtt_ns = attempt->rtt_ns;
-		error = comm_attach(a->u->comm, attempt->lane, &a->options);
-		text = "the comm does not take it";
+		error = a->proved(a);
+		text = error == -ENOTCONN ? "the comm does not take it" : lane_error_text(error);
 		if (error)
-			attempt_stop(attempt);
-		attempt->lane = NULL;
+			attempt_stop(a);
+		a->lane = NULL;
 	}
 	snprintf(a->text, sizeof(a->text), "%s", text);
 	atomic_store_explicit(&a->result, error, memory_order_release);
-	control_post(&a->u->work);
+	control_post(a->result_work);
 }
 
 static void attempt_start_run(struct work *work, uint64_t now_ns)
 {
-	struct attempt_run *a =
-		(struct attempt_run *)((char *)work - offsetof(struct attempt_run, start_work));
-
-	attempt_start(&a->attempt, now_ns);
+	attempt_start(container_of(work, struct attempt, start_work), now_ns);
 }
 
 static void attempt_run(struct work *work, uint64_t now_ns)
 {
-	struct attempt_run *a =
-		(struct attempt_run *)((char *)work - offsetof(struct attempt_run, work));
-
-	attempt_advance(&a->attempt, now_ns);
+	attempt_advance(container_of(work, struct attempt, work), now_ns);
 }
 
 static void attempt_stop_run(struct work *work, uint64_t now_ns)
 {
-	struct attempt_run *a =
-		(struct attempt_run *)((char *)work - offsetof(struct attempt_run, stop_work));
-
 	(void)now_ns;
-	attempt_stop(&a->attempt);
-}
-
-static void attempt_run_delete(struct attempt_run *a)
-{
-	candidates_forget(&a->candidates);
-	explicit_bzero(a->attempt.key, sizeof(a->attempt.key));
-	explicit_bzero(a->attempt.preamble.key, sizeof(a->attempt.preamble.key));
-	free(a);
-}
-
-static void attempt_free_run(struct work *work, uint64_t now_ns)
-{
-	(void)now_ns;
-	attempt_run_delete(
-		(struct attempt_run *)((char *)work - offsetof(struct attempt_run, free_work)));
+	attempt_stop(container_of(work, struct attempt, stop_work));
 }
 
 static void attempt_ready(struct control_source *source, uint64_t now_ns)
 {
-	struct attempt_run *a =
-		(struct attempt_run *)((char *)source - offsetof(struct attempt_run, source));
+	struct attempt *a = container_of(source, struct attempt, source);
 
-	attempt_advance(&a->attempt, now_ns);
-	if (a->source.watched && a->waits_for_open && a->attempt.opened) {
-		a->waits_for_open = false;
-		control_rewatch(&a->source, EPOLLIN);
-	}
+	attempt_advance(a, now_ns);
+	if (!a->source.watched || !a->waits_for_open || !a->opened)
+		return;
+	a->waits_for_open = false;
+	control_rewatch(&a->source, EPOLLIN);
 }
 
-/* ---- beginning one; the keeper ---------------------------------------------------------------- */
-
-/* The next candidate in turn that is worth a try. */
-static int attempt_choose(struct attempt_run *a, unsigned turn, uint64_t now_ns)
+static void attempt_look(struct control_timer *timer, uint64_t now_ns)
 {
-	for (unsigned i = 0; i < a->candidates.count; i++) {
+	struct attempt *a = container_of(timer, struct attempt, timer);
+
+	if (attempt_result(a) != ATTEMPT_RUNNING)
+		return;
+	control_timer_set(timer, now_ns + (a->candidate.harp ? LOOK_HARP_NS : LOOK_KERNEL_NS));
+	if (a->candidate.harp)
+		poller_post(a->poller, &a->work);
+	else
+		attempt_advance(a, now_ns);
+}
+
+struct attempt *attempt_new(void)
+{
+	struct attempt *a = calloc(1, sizeof(*a));
+
+	if (!a)
+		return NULL;
+	a->start_work.run = attempt_start_run;
+	a->work.run = attempt_run;
+	a->stop_work.run = attempt_stop_run;
+	a->source.ready = attempt_ready;
+	a->timer.run = attempt_look;
+	a->ended = attempt_ended;
+	atomic_init(&a->result, ATTEMPT_RUNNING);
+	return a;
+}
+
+void attempt_begin(struct attempt *a, uint64_t now_ns)
+{
+	uint64_t look_ns = now_ns + (a->candidate.harp ? LOOK_HARP_NS : LOOK_KERNEL_NS);
+
+	a->poller = a->candidate.harp ? engine_poller(a->candidate.engine) : control_poller();
+	if (a->candidate.harp) {
+		poller_post(a->poller, &a->start_work);
+	} else {
+		a->waits_for_open = true;
+		attempt_start(a, now_ns);
+		/* A socket without events is given up at once. */
+		if (a->lane &&
+		    control_watch(&a->source, lane_kernel_fd(a->lane), EPOLLIN | EPOLLOUT))
+			look_ns = a->open_deadline_ns = a->deadline_ns = now_ns;
+	}
+	control_timer_set(&a->timer, look_ns);
+}
+
+int attempt_result(const struct attempt *a)
+{
+	return atomic_load_explicit(&a->result, memory_order_acquire);
+}
+
+void attempt_free(struct attempt *a)
+{
+	if (!a)
+		return;
+	control_timer_set(&a->timer, UINT64_MAX);
+	if (a->poller && a->candidate.harp) {
+		poller_call(a->poller, &a->stop_work);
+	} else if (a->poller) {
+		control_unwatch(&a->source);
+		attempt_stop(a);
+	}
+	explicit_bzero(a->key, sizeof(a->key));
+	explicit_bzero(a->preamble.key, sizeof(a->preamble.key));
+	free(a);
+}
+
+/* ---- further lanes ----------------------------------------------------------------------------------- */
+
+static int further_lane_proved(struct attempt *a)
+{
+	struct reconnect *u = a->owner;
+	struct comm_lane_options options = {
+		.index = a->own.index,
+		.dev = a->dev,
+		.backup = u->rails[u->lanes[a->own.index].rail].backup,
+		.sent_bytes = a->preamble.sent_bytes,
+		.rtt_ns = a->rtt_ns,
+	};
+
+	return comm_attach(u->comm, a->lane, &options);
+}
+
+/* The next candidate after each failure, without those that could not be reached a moment ago. */
+static int further_lane_choose(struct attempt *a, const struct reconnect_rail *rail,
+			       const struct reconnect_lane *lane, uint64_t now_ns)
+{
+	struct candidates candidates;
+	int rc = -EHOSTUNREACH;
+
+	candidates_list(&candidates, rail->dev, lane->harp ? rail->engines : NULL, &rail->handle);
+	for (unsigned i = 0; rc && i < candidates.count; i++) {
 		const struct candidate *candidate =
-			&a->candidates.list[(turn + i) % a->candidates.count];
+			&candidates.list[(lane->failures + i) % candidates.count];
 
 		if (candidate->harp &&
 		    peers_avoided_s(&candidate->remote, engine_index(candidate->engine), now_ns))
 			continue;
-		a->attempt.candidate = *candidate;
-		return 0;
+		a->candidate = *candidate;
+		rc = 0;
 	}
-	return -EHOSTUNREACH;
+	candidates_forget(&candidates);
+	return rc;
 }
 
 /* A kernel lane of a rail leaves by its NIC, or not at all. */
-static int attempt_bind(struct attempt_run *a, const struct reconnect_rail *rail)
+static int further_lane_bind(struct attempt *a, const struct reconnect_rail *rail)
 {
 	const struct device *device = plugin_device(rail->dev);
-	struct candidate *candidate = &a->attempt.candidate;
+	struct candidate *candidate = &a->candidate;
 	struct harp_host_route route;
 	int rc;
 
@@ -140,109 +196,33 @@ static int attempt_bind(struct attempt_run *a, const struct reconnect_rail *rail
 	return 0;
 }
 
-static void attempt_prepare(struct attempt_run *a, struct reconnect *u,
-			    const struct reconnect_lane *lane, uint64_t now_ns)
+int reconnect_attempt(struct attempt **out, struct reconnect *u, const struct reconnect_lane *lane,
+		      uint64_t now_ns)
 {
 	const struct reconnect_rail *rail = &u->rails[lane->rail];
-	struct attempt *attempt = &a->attempt;
-
-	a->u = u;
-	a->harp = lane->harp;
-	a->options = (struct comm_lane_options){
-		.index = lane->index,
-		.dev = rail->dev,
-		.backup = rail->backup,
-	};
-	a->start_work.run = attempt_start_run;
-	a->work.run = attempt_run;
-	a->stop_work.run = attempt_stop_run;
-	a->free_work.run = attempt_free_run;
-	a->source.ready = attempt_ready;
-	a->waits_for_open = true;
-	atomic_init(&a->result, ATTEMPT_RUNNING);
-	attempt->dev = rail->dev;
-	attempt->driver = lane->harp ? engine_driver(attempt->candidate.engine) : control_driver();
-	attempt->dscp = u->dscp;
-	attempt->comm_id = u->comm_id;
-	memcpy(attempt->key, u->key, PREAMBLE_KEY_BYTES);
-	attempt->own.lanes = u->planned;
-	attempt->own.index = lane->index;
-	attempt->own.join = true;
-	attempt->open_deadline_ns = now_ns + DIAL_OPEN_NS;
-	attempt->deadline_ns = now_ns + DIAL_NS;
-	attempt->ended = attempt_ended;
-	attempt->owner = a;
-}
-
-int attempt_run_begin(struct attempt_run **out, struct reconnect *u,
-		      const struct reconnect_lane *lane, uint64_t now_ns)
-{
-	struct reconnect_rail *rail = &u->rails[lane->rail];
-	struct attempt_run *a = calloc(1, sizeof(*a));
-	int rc;
+	struct attempt *a = attempt_new();
+	int rc = a ? further_lane_choose(a, rail, lane, now_ns) : -ENOMEM;
 
 	*out = NULL;
-	if (!a)
-		return -ENOMEM;
-	candidates_list(&a->candidates, rail->dev, lane->harp ? rail->engines : NULL,
-			&rail->handle);
-	rc = attempt_choose(a, lane->failures, now_ns);
 	if (!rc)
-		rc = attempt_bind(a, rail);
+		rc = further_lane_bind(a, rail);
 	if (rc) {
-		attempt_run_delete(a);
+		attempt_free(a);
 		return rc;
 	}
-	attempt_prepare(a, u, lane, now_ns);
+	a->dev = rail->dev;
+	a->dscp = u->dscp;
+	a->comm_id = u->comm_id;
+	memcpy(a->key, u->key, PREAMBLE_KEY_BYTES);
+	a->own.lanes = u->planned;
+	a->own.index = lane->index;
+	a->own.join = true;
+	a->open_deadline_ns = now_ns + OPEN_NS;
+	a->deadline_ns = now_ns + PROVED_NS;
+	a->proved = further_lane_proved;
+	a->owner = u;
+	a->result_work = &u->work;
 	*out = a;
-	if (lane->harp) {
-		rail->harp_dialled = true;
-		driver_post(a->attempt.driver, &a->start_work);
-		return 0;
-	}
-	attempt_start(&a->attempt, now_ns);
-	if (a->attempt.lane &&
-	    control_watch(&a->source, lane_kernel_fd(a->attempt.lane), EPOLLIN | EPOLLOUT))
-		a->attempt.open_deadline_ns = a->attempt.deadline_ns =
-			now_ns; /* nobody would look */
+	attempt_begin(a, now_ns);
 	return 0;
-}
-
-/* ---- an attempt that runs --------------------------------------------------------------------- */
-
-int attempt_run_result(const struct attempt_run *a)
-{
-	return atomic_load_explicit(&a->result, memory_order_acquire);
-}
-
-const char *attempt_run_text(const struct attempt_run *a)
-{
-	return a->text;
-}
-
-void attempt_run_advance(struct attempt_run *a, uint64_t now_ns)
-{
-	if (a->harp)
-		driver_post(a->attempt.driver, &a->work);
-	else if (now_ns >= a->attempt.open_deadline_ns || now_ns >= a->attempt.deadline_ns)
-		attempt_advance(&a->attempt, now_ns);
-}
-
-void attempt_run_free(struct attempt_run *a)
-{
-	if (a->harp)
-		driver_post(a->attempt.driver, &a->free_work);
-	else
-		attempt_run_delete(a);
-}
-
-void attempt_run_stop(struct attempt_run *a)
-{
-	if (a->harp) {
-		driver_call(a->attempt.driver, &a->stop_work);
-	} else {
-		control_unwatch(&a->source);
-		attempt_stop(&a->attempt);
-	}
-	attempt_run_delete(a);
 }

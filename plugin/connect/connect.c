@@ -1,62 +1,43 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* connect.c - plugin_connect: candidates, lanes, preamble, until there is a comm. */
+/* connect.c - plugin_connect: one connect attempt after the other, until there is a comm. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/epoll.h>
 #include <sys/random.h>
 
-#include "device/path_policy.h"
-#include "connect/ctx.h"
+#include "base/util.h"
 #include "connect/attempt.h"
-#include "process/forkguard.h"
-#include "poll/control.h"
-#include "process/keyfile.h"
+#include "connect/ctx.h"
 #include "connect/peers.h"
 #include "connect/rails.h"
-#include "connect/rounds.h"
 #include "connect/reconnect.h"
-#include "process/log.h"
-#include "process/config.h"
+#include "connect/rounds.h"
 #include "device/device.h"
+#include "device/path_policy.h"
+#include "poll/control.h"
+#include "process/config.h"
+#include "process/keyfile.h"
+#include "process/log.h"
 
 /*
  * Theory of operation
  *
- * A struct connect lives from the first plugin_connect() with a handle to the one that returns a comm or
- * an error; it is found again by the handle's address and secret. It has a list of candidates, best
- * first: HARP lanes, then kernel lanes, each by the families that both sides have. An attempt takes the
- * next candidate, opens a lane and runs the preamble; when it fails the next one is tried, and after the
- * last a pause and another round (retry.c): others may have pushed us out (pending.c), or the listener may be gone.
+ * A struct connect lives from the first plugin_connect() with a handle to the one that returns a comm or an error. It is
+ * found again by the handle's address and secret. The control thread advances it: it waits for the interface, lists the
+ * candidate addresses (HARP lanes first, then kernel lanes), and tries one after the other (attempt.h). After the last
+ * one it pauses and begins another round (rounds.h): the listener may be crowded, or gone.
  *
- * A lane is opened and proved by dial.c, a HARP lane from a source port that leads to both queues. Where none did, that
- * is remembered for some seconds (peers.c), and the next candidate is taken at once: HARP lanes between other
- * instances of ours and other ports of the peer's, which share ports and time, then kernel lanes.
- *
- * A kernel lane is the control thread's until it is proved: it answers when something comes, and
- * not when the application, which may have hundreds to poll, comes round to this one. The acceptor
- * does not wait for long.
- *
- * `stage` says who advances it. IDLE: the application's thread, until the pause is over. STARTING:
- * a task of the control thread. The first one opens the interface and asks for routes, which may
- * take long; each chooses the attempt's driver. RUNNING: the baton of that driver. DONE, FAILED:
- * the application's again. Each stage is left with release, the application looks with acquire. The
- * control thread frees a connect that has ended, since that waits for its drivers.
+ * The comm is made by the attempt's poller. `stage` is left by the control thread with release and read by the
+ * application with acquire; meanwhile the application polls the engine of the present attempt.
  */
 
 #define HARP_OPEN_NS 3000000000ull /* HARP lanes of a family have so long if another kind is left */
-#define ANSWER_NS 6000000000ull    /* for CHALLENGE: a door has turned away after 5 s (pending.c) */
-#define LOOK_NS 1000000000ull      /* at the time, for a lane that is the control thread's */
-#define WAY_PORTS_MAX 64u          /* tried for each way but the first */
+#define ANSWER_NS                                                                                  \
+	6000000000ull     /* for CHALLENGE: a listener has turned away after 5 s (pending.c) */
+#define WAY_PORTS_MAX 64u /* source ports that are tried for each way but the first */
 
-enum connect_stage {
-	CONNECT_IDLE,
-	CONNECT_STARTING,
-	CONNECT_RUNNING,
-	CONNECT_DONE,
-	CONNECT_FAILED,
-};
+enum connect_stage { CONNECT_RUNNING, CONNECT_DONE, CONNECT_FAILED };
 
 struct connect {
 	struct connect *next; /* in ctx's list */
@@ -65,24 +46,23 @@ struct connect {
 	int dev;
 	uint8_t dscp;
 	struct handle handle;
+	uint64_t comm_id, deadline_ns;
+	atomic_int stage;
+	_Atomic(struct poller *) engine; /* of the present attempt; NULL: it has a kernel lane */
+
+	/* The control thread's. */
+	struct work begin_work, result_work, end_work, free_work;
+	struct interface_waiter waiter; /* for the interface to be opened */
+	struct control_timer pause;
 	struct candidates candidates; /* none before the first attempt */
 	unsigned candidate;           /* of the present attempt */
 	struct rounds rounds;
-	atomic_int stage;
-	struct driver *driver; /* of the present attempt */
-	/* The control thread's: begins an attempt, ends this. */
-	struct work begin_work, end_work;
-	struct interface_waiter waiter; /* for the interface to be opened */
-	struct work start_work, work, stop_work;
-	uint64_t comm_id;
-	uint64_t deadline_ns, look_ns;
-	uint64_t began_ns;            /* the present attempt */
-	uint64_t harp_deadline_ns;    /* of all HARP lanes of a family, in this round */
-	struct attempt attempt;       /* the present attempt */
-	struct control_source source; /* of a kernel lane; the control thread's */
-	bool waits_for_open;
+	uint64_t began_ns;         /* the present attempt */
+	uint64_t harp_deadline_ns; /* of all HARP lanes of a family, in this round */
+	struct attempt *attempt;
+	uint8_t lanes;               /* that HELLO says */
 	struct reconnect *reconnect; /* of further lanes; NULL: there will be none */
-	struct comm *comm;
+	struct comm *comm;           /* Writer: the attempt's poller */
 	int error;
 	enum rounds_kind failure; /* where error comes from */
 	char error_text[256];     /* empty: the error has been logged */
@@ -93,16 +73,18 @@ struct connect *connect_next(struct connect *c)
 	return c->next;
 }
 
-/* ---- one attempt; baton held ------------------------------------------------------------------ */
+/* ---- one attempt ------------------------------------------------------------------------------ */
 
 static void connect_leave(struct connect *c, enum connect_stage stage)
 {
 	atomic_store_explicit(&c->stage, (int)stage, memory_order_release);
 }
 
-/* How the dial that has just ended failed. */
+/* How the attempt that has just ended failed. */
 static enum rounds_kind connect_failure(const struct attempt *attempt, int error)
 {
+	if (!attempt)
+		return ROUNDS_REFUSED;
 	if (error == -EKEYREJECTED)
 		return ROUNDS_WRONG;
 	if (!attempt->opened || (error != -ECONNRESET && error != -ETIMEDOUT))
@@ -112,30 +94,32 @@ static enum rounds_kind connect_failure(const struct attempt *attempt, int error
 	return ROUNDS_TURNED_AWAY;
 }
 
-static enum rounds_news connect_news(const struct connect *c, int error)
+static enum rounds_detail connect_detail(const struct attempt *attempt, int error)
 {
-	if (!c->began_ns)
+	if (!attempt)
 		return ROUNDS_NOT_TRIED;
-	if (c->attempt.opened)
+	if (attempt->opened)
 		return ROUNDS_PEER;
 	return error == -ETIMEDOUT ? ROUNDS_SILENCE : ROUNDS_NO_WAY;
 }
 
-static void connect_attempt_failed(struct connect *c, int error, const char *text, uint64_t now_ns)
+/* attempt NULL: the candidate was not tried. */
+static void connect_attempt_failed(struct connect *c, const struct attempt *attempt, int error,
+				   const char *text, uint64_t now_ns)
 {
 	const struct candidate *candidate = &c->candidates.list[c->candidate];
 	char remote[HARP_ENDPOINT_TEXT_MAX];
-	enum rounds_kind failure = connect_failure(&c->attempt, error);
-	bool over = c->handle.sealed != (keyfile_key() != NULL), cut_short;
+	enum rounds_kind failure = connect_failure(attempt, error);
+	bool over = c->handle.encrypted != (keyfile_key() != NULL), cut_short;
 
-	/* The listener has heard it now too: it says the same there. */
+	/* The listener knows it now too, and logs the same. */
 	if (over) {
 		error = -EPROTONOSUPPORT;
-		text = preamble_sealed_differs(c->handle.sealed);
+		text = preamble_encryption_differs(c->handle.encrypted);
 	}
-	cut_short =
-		error == -ETIMEDOUT && now_ns >= c->deadline_ns && now_ns < c->began_ns + ANSWER_NS;
-	if (rounds_tells(&c->rounds, connect_news(c, error), cut_short)) {
+	cut_short = attempt && error == -ETIMEDOUT && now_ns >= c->deadline_ns &&
+		    now_ns < c->began_ns + ANSWER_NS;
+	if (rounds_reports(&c->rounds, connect_detail(attempt, error), cut_short)) {
 		c->error = error;
 		c->failure = failure;
 		snprintf(c->error_text, sizeof(c->error_text), "%s by %s: %s",
@@ -147,94 +131,64 @@ static void connect_attempt_failed(struct connect *c, int error, const char *tex
 		c->candidate = 0;
 		over |= !rounds_again(&c->rounds, now_ns);
 	}
-	connect_leave(c,
-		      over || now_ns >= c->deadline_ns || c->rounds.not_before_ns >= c->deadline_ns
-			      ? CONNECT_FAILED
-			      : CONNECT_IDLE);
+	if (over || now_ns >= c->deadline_ns || c->rounds.not_before_ns >= c->deadline_ns)
+		connect_leave(c, CONNECT_FAILED);
+	else
+		control_timer_set(&c->pause, c->candidate ? now_ns : c->rounds.not_before_ns);
 }
 
-static int connect_finish(struct connect *c)
+/* The lane is proved: it becomes a comm. */
+static int connect_proved(struct attempt *attempt)
 {
-	const struct preamble *p = &c->attempt.preamble;
-	struct comm_options opt = { .ctx = c->ctx,
-				    .side = COMM_SEND,
-				    .several = preamble_several(p),
-				    .kept = (p->own.features & FEATURE_KEPT) != 0,
-				    .comm_id = c->comm_id,
-				    .revive_ns = COMM_REVIVE_NS };
+	struct connect *c = attempt->owner;
+	const struct preamble *p = &attempt->preamble;
+	struct comm_options opt = {
+		.ctx = c->ctx,
+		.side = COMM_SEND,
+		.multi_lane = preamble_is_multi_lane(p),
+		.buffered = (p->own.features & FEATURE_BUFFERED) != 0,
+		.no_credit = (p->own.features & FEATURE_NO_CREDIT) != 0,
+		.comm_id = c->comm_id,
+		.reconnect_wait_ns = COMM_RECONNECT_WAIT_NS,
+		.lane = { .dev = c->dev, .sent_bytes = p->sent_bytes, .rtt_ns = attempt->rtt_ns }
+	};
 	int rc;
 
-	opt.lane.dev = c->dev;
-	opt.lane.sent_bytes = p->sent_bytes;
-	opt.lane.rtt_ns = c->attempt.rtt_ns;
 	opt.eager_bytes =
 		p->own.eager_bytes < p->peer.eager_bytes ? p->own.eager_bytes : p->peer.eager_bytes;
-	opt.no_credit = (p->own.features & FEATURE_NO_CREDIT) != 0;
-	if (opt.several) {
+	if (opt.multi_lane) {
 		opt.lane_lost = reconnect_lost;
 		opt.harp_bytes_max =
-			interface_harp_bytes_max(c->dev, &c->attempt.candidate.remote.addr);
+			interface_harp_bytes_max(c->dev, &attempt->candidate.remote.addr);
 	}
-	rc = comm_create(&c->comm, c->attempt.lane, &opt);
-	if (!rc && opt.several)
-		reconnect_made(c->reconnect, c->comm, &c->attempt);
+	rc = comm_create(&c->comm, attempt->lane, &opt);
+	if (!rc && opt.multi_lane)
+		reconnect_made(c->reconnect, c->comm, attempt);
 	return rc;
 }
 
-static void connect_ended(struct attempt *attempt, int error, const char *text, uint64_t now_ns)
+static void connect_result_run(struct work *work, uint64_t now_ns)
 {
-	struct connect *c = attempt->owner;
+	struct connect *c = container_of(work, struct connect, result_work);
+	struct attempt *attempt = c->attempt;
+	int result = attempt ? attempt_result(attempt) : ATTEMPT_RUNNING;
 
-	control_unwatch(&c->source);
-	if (!error)
-		error = connect_finish(c);
-	if (error && attempt->lane) {
-		text = lane_error_text(error);
-		attempt_stop(attempt);
-	}
-	attempt->lane = NULL;
-	if (error)
-		connect_attempt_failed(c, error, text, now_ns);
-	else
+	if (result == ATTEMPT_RUNNING)
+		return;
+	if (result)
+		connect_attempt_failed(c, attempt, result, attempt->text, now_ns);
+	atomic_store_explicit(&c->engine, (struct poller *)NULL, memory_order_release);
+	c->attempt = NULL;
+	attempt_free(attempt);
+	if (!result)
 		connect_leave(c, CONNECT_DONE);
 }
 
-static void connect_run(struct work *work, uint64_t now_ns)
-{
-	struct connect *c = (struct connect *)((char *)work - offsetof(struct connect, work));
-
-	if (atomic_load_explicit(&c->stage, memory_order_relaxed) == CONNECT_RUNNING)
-		attempt_advance(&c->attempt, now_ns);
-}
-
-static void connect_ready(struct control_source *source, uint64_t now_ns)
-{
-	struct connect *c = (struct connect *)((char *)source - offsetof(struct connect, source));
-
-	attempt_advance(&c->attempt, now_ns);
-	if (c->source.watched && c->waits_for_open && c->attempt.opened) {
-		c->waits_for_open = false;
-		control_rewatch(&c->source, EPOLLIN);
-	}
-}
-
-/* A kernel lane has been begun. */
-static void connect_watch(struct connect *c, uint64_t now_ns)
-{
-	struct attempt *attempt = &c->attempt;
-	int rc = control_watch(&c->source, lane_kernel_fd(attempt->lane), EPOLLIN | EPOLLOUT);
-
-	c->waits_for_open = true;
-	if (!rc)
-		return;
-	attempt_stop(attempt);
-	connect_attempt_failed(c, rc, lane_error_text(rc), now_ns);
-}
-
 /* False: it is no use to try this HARP lane now; text says why. */
-static bool connect_may_try(struct connect *c, const struct candidate *candidate, uint64_t now_ns,
-			    char *text, size_t len)
+static bool connect_may_try(struct connect *c, struct attempt *attempt, uint64_t now_ns, char *text,
+			    size_t len)
 {
+	const struct candidate *candidate = &attempt->candidate;
 	bool last_resort = c->candidates.list[c->candidates.count - 1].harp;
 	unsigned avoided_s;
 
@@ -251,47 +205,53 @@ static bool connect_may_try(struct connect *c, const struct candidate *candidate
 		return false;
 	}
 	if (!last_resort && c->harp_deadline_ns < c->deadline_ns)
-		c->attempt.open_deadline_ns = c->harp_deadline_ns;
+		attempt->open_deadline_ns = c->harp_deadline_ns;
 	if (c->candidate % c->candidates.ways)
-		c->attempt.ports_max = WAY_PORTS_MAX;
+		attempt->ports_max = WAY_PORTS_MAX;
 	return true;
 }
 
-static void connect_start_run(struct work *work, uint64_t now_ns)
+static void connect_next_attempt(struct connect *c, uint64_t now_ns)
 {
-	struct connect *c = (struct connect *)((char *)work - offsetof(struct connect, start_work));
-	const struct candidate *candidate = &c->candidates.list[c->candidate];
+	struct attempt *attempt = attempt_new();
 	char text[96];
 
-	c->attempt.candidate = *candidate;
-	c->attempt.driver = c->driver;
-	c->attempt.opened = false;
-	c->attempt.ports_max = 0;
-	c->began_ns = 0;
-	c->attempt.deadline_ns = c->attempt.open_deadline_ns = c->deadline_ns;
-	if (candidate->harp && !connect_may_try(c, candidate, now_ns, text, sizeof(text))) {
-		connect_attempt_failed(c, -ETIMEDOUT, text, now_ns);
+	if (!attempt) {
+		connect_attempt_failed(c, NULL, -ENOMEM, lane_error_text(-ENOMEM), now_ns);
+		return;
+	}
+	attempt->dev = c->dev;
+	attempt->dscp = c->dscp;
+	attempt->candidate = c->candidates.list[c->candidate];
+	attempt->listen_id = c->handle.listen_id;
+	attempt->comm_id = c->comm_id;
+	memcpy(attempt->key, c->handle.secret, PREAMBLE_KEY_BYTES);
+	attempt->own.lanes = c->lanes;
+	attempt->answer_ns = ANSWER_NS;
+	attempt->deadline_ns = attempt->open_deadline_ns = c->deadline_ns;
+	attempt->proved = connect_proved;
+	attempt->owner = c;
+	attempt->result_work = &c->result_work;
+	if (attempt->candidate.harp && !connect_may_try(c, attempt, now_ns, text, sizeof(text))) {
+		attempt_free(attempt);
+		connect_attempt_failed(c, NULL, -ETIMEDOUT, text, now_ns);
 		return;
 	}
 	c->began_ns = now_ns;
-	connect_leave(c, CONNECT_RUNNING);
-	attempt_start(&c->attempt, now_ns);
-	if (!candidate->harp && c->attempt.lane)
-		connect_watch(c, now_ns);
+	c->attempt = attempt;
+	attempt_begin(attempt, now_ns);
+	if (attempt->candidate.harp)
+		atomic_store_explicit(&c->engine, attempt->poller, memory_order_release);
 }
 
-static void connect_stop_run(struct work *work, uint64_t now_ns)
+static void connect_paused(struct control_timer *timer, uint64_t now_ns)
 {
-	struct connect *c = (struct connect *)((char *)work - offsetof(struct connect, stop_work));
-
-	(void)now_ns;
-	control_unwatch(&c->source);
-	attempt_stop(&c->attempt);
+	connect_next_attempt(container_of(timer, struct connect, pause), now_ns);
 }
 
-/* ---- starting an attempt; the control thread, no lock and no baton held ----------------------- */
+/* ---- the first attempt ------------------------------------------------------------------------ */
 
-/* The lanes to come are upkeep.c's; without memory for it the comm has one. */
+/* Further lanes are reconnect.c's; without memory for it the comm has one lane. */
 static uint8_t connect_plan(struct connect *c)
 {
 	char why[384];
@@ -304,98 +264,54 @@ static uint8_t connect_plan(struct connect *c)
 	return c->reconnect ? (uint8_t)lanes : 1;
 }
 
-static void connect_prepare_dial(struct connect *c)
+/* Also when the interface has been opened. Asks the kernel for routes. */
+static void connect_begin(struct connect *c, uint64_t now_ns)
 {
-	struct attempt *attempt = &c->attempt;
-
-	attempt->dev = c->dev;
-	attempt->dscp = c->dscp;
-	attempt->listen_id = c->handle.listen_id;
-	attempt->comm_id = c->comm_id;
-	memcpy(attempt->key, c->handle.secret, PREAMBLE_KEY_BYTES);
-	attempt->own.lanes = connect_plan(c);
-	attempt->answer_ns = ANSWER_NS;
-	attempt->ended = connect_ended;
-	attempt->owner = c;
-}
-
-/* Before the first attempt, when the interface is open: asks the kernel for routes. */
-static int connect_prepare(struct connect *c)
-{
-	int rc = candidates_find(&c->candidates, c->dev, &c->handle);
-
-	if (!rc)
-		connect_prepare_dial(c);
-	return rc;
-}
-
-/* Runs work under the poller of a driver, and returns when it has run; the control thread. */
-static void connect_call(struct driver *driver, struct work *work)
-{
-	if (driver == control_driver())
-		control_call(work);
-	else
-		driver_call(driver, work);
-}
-
-/* Of the next attempt. */
-static struct driver *connect_driver(struct connect *c)
-{
-	const struct candidate *candidate = &c->candidates.list[c->candidate];
-
-	return candidate->harp ? engine_driver(candidate->engine) : control_driver();
-}
-
-static void connect_begin(struct connect *c)
-{
-	struct driver *driver;
-
-	if (!c->candidates.count) {
-		if (interface_wait(c->dev, &c->waiter))
-			return;
-		c->error = connect_prepare(c);
-		if (c->error) {
-			connect_leave(c, CONNECT_FAILED);
-			return;
-		}
+	if (interface_wait(c->dev, &c->waiter))
+		return;
+	c->error = candidates_find(&c->candidates, c->dev, &c->handle);
+	if (c->error) {
+		connect_leave(c, CONNECT_FAILED);
+		return;
 	}
-	driver = connect_driver(c);
-	if (driver != c->driver) /* nothing of this connect stays on the list of the old one */
-		connect_call(c->driver, &c->stop_work);
-	c->driver = driver;
-	connect_call(driver, &c->start_work);
+	c->lanes = connect_plan(c);
+	connect_next_attempt(c, now_ns);
 }
 
 static void connect_begin_run(struct work *work, uint64_t now_ns)
 {
-	(void)now_ns;
-	connect_begin((struct connect *)((char *)work - offsetof(struct connect, begin_work)));
+	connect_begin(container_of(work, struct connect, begin_work), now_ns);
 }
 
-/* The interface is open. */
 static void connect_opened_run(struct work *work, uint64_t now_ns)
 {
-	(void)now_ns;
-	connect_begin((struct connect *)((char *)work - offsetof(struct connect, waiter.work)));
+	connect_begin(container_of(work, struct connect, waiter.work), now_ns);
 }
 
 /* ---- plugin_connect --------------------------------------------------------------------------- */
 
-/* The control thread: what was posted for the connect before has run. */
+static void connect_free_run(struct work *work, uint64_t now_ns)
+{
+	(void)now_ns;
+	free(container_of(work, struct connect, free_work));
+}
+
+/* What was posted for the connect before has run. */
 static void connect_end_run(struct work *work, uint64_t now_ns)
 {
-	struct connect *c = (struct connect *)((char *)work - offsetof(struct connect, end_work));
+	struct connect *c = container_of(work, struct connect, end_work);
 
 	(void)now_ns;
-	connect_call(c->driver,
-		     &c->stop_work); /* c->work, if it is still queued there, runs before */
+	control_timer_set(&c->pause, UINT64_MAX);
+	attempt_free(c->attempt);
+	c->attempt = NULL;
 	if (c->comm) {
 		reconnect_stop(c->comm->reconnect);
 		comm_close(c->comm, true);
 	}
 	reconnect_free(c->reconnect);
 	candidates_forget(&c->candidates);
-	free(c);
+	control_post(&c->free_work); /* after what the attempt may have posted */
 }
 
 static int connect_new(struct plugin_ctx *ctx, int dev, const void *key,
@@ -410,18 +326,16 @@ static int connect_new(struct plugin_ctx *ctx, int dev, const void *key,
 	}
 	c->begin_work.run = connect_begin_run;
 	c->waiter.work.run = connect_opened_run;
+	c->result_work.run = connect_result_run;
 	c->end_work.run = connect_end_run;
-	c->start_work.run = connect_start_run;
-	c->work.run = connect_run;
-	c->stop_work.run = connect_stop_run;
-	c->source.ready = connect_ready;
+	c->free_work.run = connect_free_run;
+	c->pause.run = connect_paused;
 	c->ctx = ctx;
 	c->key = key;
 	c->dev = dev;
 	c->dscp = ctx_dscp(ctx, traffic_class);
 	c->handle = *handle;
-	c->driver = control_driver();
-	c->deadline_ns = driver_clock_ns() + plugin_config()->connect_timeout_ns;
+	c->deadline_ns = clock_now_ns() + plugin_config()->connect_timeout_ns;
 	if (getrandom(&c->comm_id, sizeof(c->comm_id), 0) != sizeof(c->comm_id)) {
 		WARN("%s: cannot connect: getrandom() gives no id", plugin_device(dev)->ifname);
 		free(c);
@@ -432,6 +346,7 @@ static int connect_new(struct plugin_ctx *ctx, int dev, const void *key,
 	c->next = ctx->connects;
 	ctx->connects = c;
 	pthread_mutex_unlock(&ctx_lock);
+	control_post(&c->begin_work);
 	*out = c;
 	return 0;
 }
@@ -507,23 +422,12 @@ static const char *connect_remedy(const struct connect *c)
 	return "; is the peer's rank alive, and does a firewall let TCP through?";
 }
 
-/* The control thread sees what comes; it does not look at the time. */
-static bool connect_must_look(struct connect *c)
-{
-	uint64_t now_ns = driver_clock_ns();
-
-	if (c->driver == control_driver() && now_ns < c->look_ns && now_ns < c->deadline_ns)
-		return false;
-	c->look_ns = now_ns + LOOK_NS;
-	return true;
-}
-
 int connect_step(struct plugin_ctx *ctx, int dev, const void *handle_bytes, int traffic_class,
 		 struct comm **out)
 {
 	struct handle handle;
 	struct connect *c;
-	uint64_t now_ns;
+	struct poller *engine;
 	char why[192];
 	int rc;
 
@@ -548,24 +452,9 @@ int connect_step(struct plugin_ctx *ctx, int dev, const void *handle_bytes, int 
 		if (rc)
 			return rc;
 	}
-	switch (atomic_load_explicit(&c->stage, memory_order_acquire)) {
-	case CONNECT_IDLE:
-		now_ns = driver_clock_ns();
-		if (now_ns < c->rounds.not_before_ns)
-			return 0;
-		c->look_ns = now_ns + LOOK_NS;
-		connect_leave(c, CONNECT_STARTING);
-		control_post(&c->begin_work);
-		return 0;
-	case CONNECT_RUNNING:
-		if (connect_must_look(c))
-			driver_post(c->driver, &c->work);
-		if (c->driver != control_driver())
-			driver_poll(c->driver);
-		break;
-	default:
-		break;
-	}
+	engine = atomic_load_explicit(&c->engine, memory_order_acquire);
+	if (engine)
+		poller_poll(engine);
 	switch (atomic_load_explicit(&c->stage, memory_order_acquire)) {
 	case CONNECT_DONE:
 		connect_report(c);

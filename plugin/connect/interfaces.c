@@ -7,6 +7,7 @@
 #include <time.h>
 
 #include "connect/ctx.h"
+#include "base/util.h"
 #include "base/thread.h"
 #include "poll/control.h"
 #include "process/keyfile.h"
@@ -57,7 +58,7 @@ static struct {
 } opener = { .lock = PTHREAD_MUTEX_INITIALIZER };
 _Static_assert(PLUGIN_DEVICES_MAX <= 32, "bits of opener.devices");
 
-/* The last in the order of locks: none is taken, nor any baton, while it is held. */
+/* The last in the order of locks: none is taken, nor any poller, while it is held. */
 static pthread_mutex_t engines_lock = PTHREAD_MUTEX_INITIALIZER;
 
 /* Which messages take which path, where both are open. */
@@ -274,7 +275,7 @@ void interfaces_finish_opening(void)
 	pthread_mutex_unlock(&opener.lock);
 	if (started)
 		pthread_join(id, NULL);
-	if (control_driver())
+	if (control_poller())
 		control_call(&none);
 }
 
@@ -341,9 +342,7 @@ static void interface_open_rails(int dev, struct acceptor *acceptor)
  * get kernel lanes. */
 static void interface_opened_run(struct work *work, uint64_t now_ns)
 {
-	struct device_state *state =
-		(struct device_state *)((char *)work -
-					offsetof(struct device_state, listen_waiter.work));
+	struct device_state *state = container_of(work, struct device_state, listen_waiter.work);
 	int dev = (int)(state - device_states);
 	struct acceptor *acceptor;
 
@@ -416,11 +415,11 @@ void interfaces_close(void)
 static bool interface_port_has_link(const struct engine_set *set, struct harp_instance_port *port)
 {
 	const struct timespec pause = { .tv_nsec = 20000000 };
-	uint64_t until_ns = driver_clock_ns() + PORT_LINK_WAIT_NS;
+	uint64_t until_ns = clock_now_ns() + PORT_LINK_WAIT_NS;
 
 	if (plugin_config()->path != PATH_AUTO || !strcmp(port->driver, "net_memif"))
 		return true;
-	while (!port->up && driver_clock_ns() < until_ns) {
+	while (!port->up && clock_now_ns() < until_ns) {
 		nanosleep(&pause, NULL);
 		if (engine_set_port(set, port))
 			return false;

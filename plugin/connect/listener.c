@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* listener.c - where peers come in; see listener.h. */
 #include "connect/listener.h"
+#include "base/util.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -16,8 +17,8 @@
 
 #define ACCEPTS_A_TURN 16u
 #define BACKLOG 128 /* of our stacks, which answer by cookies beyond it */
-/* The kernel drops what is more, and who is dropped comes again after a second: strangers who come by thousands must not fill
- * it while the keeper waits for a processor. */
+/* The kernel drops further SYNs, which are repeated after a second only. Thousands of unauthenticated peers must not fill the
+ * backlog while the control thread waits for a processor. */
 #define KERNEL_BACKLOG 1024
 #define LOOK_NS 50000000ull        /* at the pending_set' deadlines */
 #define REST_NS 100000000ull       /* of a listener while descriptors are short */
@@ -28,8 +29,7 @@
 /* In each turn of the engine. */
 static void stack_listener_run(struct work *work, uint64_t now_ns)
 {
-	struct stack_listener *listener =
-		(struct stack_listener *)((char *)work - offsetof(struct stack_listener, work));
+	struct stack_listener *listener = container_of(work, struct stack_listener, work);
 	struct lane *lane;
 
 	for (unsigned i = 0; i < ACCEPTS_A_TURN; i++) {
@@ -49,9 +49,7 @@ static void stack_listener_run(struct work *work, uint64_t now_ns)
 
 static void stack_listener_open_run(struct work *work, uint64_t now_ns)
 {
-	struct stack_listener *listener =
-		(struct stack_listener *)((char *)work -
-					  offsetof(struct stack_listener, open_work));
+	struct stack_listener *listener = container_of(work, struct stack_listener, open_work);
 	struct harp_endpoint any;
 	struct harp_tcp_options opt;
 
@@ -70,9 +68,7 @@ static void stack_listener_open_run(struct work *work, uint64_t now_ns)
 
 static void stack_listener_close_run(struct work *work, uint64_t now_ns)
 {
-	struct stack_listener *listener =
-		(struct stack_listener *)((char *)work -
-					  offsetof(struct stack_listener, close_work));
+	struct stack_listener *listener = container_of(work, struct stack_listener, close_work);
 
 	(void)now_ns;
 	engine_set_listener(listener->engine, NULL);
@@ -95,7 +91,7 @@ int stack_listener_open(struct stack_listener **out, struct acceptor *acceptor,
 	listener->work.run = stack_listener_run;
 	listener->open_work.run = stack_listener_open_run;
 	listener->close_work.run = stack_listener_close_run;
-	driver_call(engine_driver(engine), &listener->open_work);
+	poller_call(engine_poller(engine), &listener->open_work);
 	rc = listener->open_result;
 	if (rc)
 		free(listener);
@@ -108,7 +104,7 @@ uint64_t stack_listener_close(struct stack_listener *listener)
 {
 	uint64_t turned_away;
 
-	driver_call(engine_driver(listener->engine), &listener->close_work);
+	poller_call(engine_poller(listener->engine), &listener->close_work);
 	turned_away = listener->pending_set.turned_away;
 	free(listener);
 	return turned_away;
@@ -119,7 +115,7 @@ uint64_t stack_listener_close(struct stack_listener *listener)
 /* No descriptor, or no memory for one: level-triggered epoll would only turn round and round. */
 static void kernel_listener_rest(struct kernel_listener *listener, int error, uint64_t now_ns)
 {
-	static uint64_t warned_ns; /* under the keeper's baton */
+	static uint64_t warned_ns; /* under the control thread */
 
 	control_rewatch(&listener->source, 0);
 	control_timer_set(&listener->rest, now_ns + REST_NS);
@@ -132,8 +128,7 @@ static void kernel_listener_rest(struct kernel_listener *listener, int error, ui
 
 static void kernel_listener_rested(struct control_timer *timer, uint64_t now_ns)
 {
-	struct kernel_listener *listener =
-		(struct kernel_listener *)((char *)timer - offsetof(struct kernel_listener, rest));
+	struct kernel_listener *listener = container_of(timer, struct kernel_listener, rest);
 
 	(void)now_ns;
 	control_rewatch(&listener->source, EPOLLIN);
@@ -146,9 +141,7 @@ static bool is_shortage(int error)
 
 static void kernel_listener_ready(struct control_source *source, uint64_t now_ns)
 {
-	struct kernel_listener *listener =
-		(struct kernel_listener *)((char *)source -
-					   offsetof(struct kernel_listener, source));
+	struct kernel_listener *listener = container_of(source, struct kernel_listener, source);
 
 	if (atomic_load(listener->held)) {
 		control_rewatch(&listener->source, 0);
@@ -165,7 +158,7 @@ static void kernel_listener_ready(struct control_source *source, uint64_t now_ns
 		if (fd < 0)
 			return; /* EAGAIN; ECONNABORTED and such: the next turn tries again */
 		sockaddr_to_endpoint(&peer, &remote);
-		if (!lane_kernel_adopt(control_driver(), fd, &listener->local, &remote, &lane))
+		if (!lane_kernel_adopt(control_poller(), fd, &listener->local, &remote, &lane))
 			pending_set_add(listener->pending_set, lane, fd, now_ns);
 	}
 }

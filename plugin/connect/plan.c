@@ -3,7 +3,6 @@
 #include <string.h>
 
 #include "connect/ctx.h"
-#include "device/parallel.h"
 #include "connect/reconnect_impl.h"
 #include "process/config.h"
 #include "device/device.h"
@@ -22,7 +21,7 @@ static void rail_handle(struct reconnect_rail *rail, const struct reconnect *u, 
 	struct handle *h = &rail->handle;
 
 	*h = u->handle;
-	if (!nic && !h->opening) /* the handle knows more doors of it */
+	if (!nic && !h->opening) /* the handle knows more listeners of it */
 		return;
 	h->has_v4 = h->has_v6 = false;
 	h->harp_port = h->kernel_port_v4 = h->kernel_port_v6 = 0;
@@ -101,7 +100,7 @@ static void rail_plan(struct reconnect *u, unsigned number)
 	if (rail->engines && rail_has(rail, true))
 		harp = plugin_config()->lanes;
 	if (!plugin_path_is_harp(path) && !plugin_device(rail->dev)->netns && rail_has(rail, false))
-		kernel = parallel_of(rail->dev).lanes;
+		kernel = device_kernel_lanes(plugin_device(rail->dev));
 	if (!number) { /* the first lane has index 0 */
 		rail_lanes(u, number, u->first_harp, 1);
 		harp -= harp && u->first_harp;

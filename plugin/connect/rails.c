@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "comm/comm.h"
-#include "device/parallel.h"
 #include "process/config.h"
 #include "device/device.h"
 
@@ -32,7 +31,7 @@ static unsigned pci_shared(const char *a, const char *b)
 	return shared;
 }
 
-/* How well a device does beside dev; larger is better. */
+/* How well a device goes with dev; larger is better. */
 static unsigned rails_score(const struct device *own, const struct device *device)
 {
 	unsigned score = pci_shared(own->pci_path, device->pci_path);
@@ -89,7 +88,7 @@ unsigned rails_lanes(int dev, bool harp)
 		if (harp && path != PATH_KERNEL)
 			lanes += plugin_config()->lanes;
 		if (!plugin_path_is_harp(path) && !plugin_device(devs[i])->netns)
-			lanes += parallel_of(devs[i]).lanes;
+			lanes += device_kernel_lanes(plugin_device(devs[i]));
 	}
 	if (!lanes)
 		return 1;

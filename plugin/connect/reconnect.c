@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* upkeep.c - the connector's further lanes of a comm; see upkeep.h. */
+/* reconnect.c - the connector's further lanes of a comm; see reconnect.h. */
 #include "connect/reconnect_impl.h"
+#include "base/util.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -13,29 +14,19 @@
 /*
  * Theory of operation
  *
- * The plan (reconnect_plan.c) is a list of lanes, by their index in the comm. A lane of the plan that is not up is dialled
- * (reconnect_attempt.c): at once at first, and when it had lived for a while; else after RECONNECT_BACKOFF_NS_MIN, twice as
- * long after each failure. A slow one is dialled once more while it is up, under its index: the new lane replaces it,
- * from another source port. The peer resets the old one when it lets the new one in, which may be seen here before the new
- * one's READY: that is no death.
+ * The plan (plan.c) is a list of lanes, by their index in the comm. A lane of the plan that is not up gets a connect
+ * attempt: at once at first, and when it had lived for a while; else after RECONNECT_BACKOFF_NS_MIN, twice as long after
+ * each failure. A slow one gets an attempt while it is up, under its index: the new lane, from another source port,
+ * replaces it. The peer resets the old one when it lets the new one in, which may be seen here before the new one's READY:
+ * that is no death.
  *
- * Who does what. The control thread makes the plan, since it asks the kernel for routes. It
- * decides, and dials kernel lanes itself, with the keeper's baton. A HARP lane's dial belongs to
- * its engine's baton: it is started, advanced (rounds of SYNs, deadlines) and freed by work that
- * the keeper posts there, which runs in the order of posting. Whoever ends a dial attaches the lane
- * to the comm at once and leaves the result for the keeper. reconnect_lost() leaves bits.
- *
- * Stopping. First the keeper forgets the plan, and with it all kernel dials; then each HARP dial is stopped with
- * its engine's baton, by the thread that stops. After that nobody attaches anything. An engine may be just behind
- * leaving a result that the keeper has taken up already, or have a dial to free: a call to each engine that was
- * used returns behind that.
+ * All of it belongs to the control thread. reconnect_lost(), called by any poller, leaves bits and posts work.
  */
 
 #define BACKOFF_NS_MAX 5000000000ull
-#define PROVEN_NS 1000000000ull /* a lane that lived so long is dialled again at once */
+#define PROVEN_NS 1000000000ull /* a lane that lived so long is opened again at once */
 #define REROLL_NS 5000000000ull /* a slow lane is replaced no more often */
-#define ADVANCE_NS 10000000ull  /* dials of HARP lanes are looked at so often */
-#define SAY_NS 5000000000ull    /* no more often of one rail */
+#define LOG_NS 5000000000ull    /* no more often of one rail */
 
 /* ---- what became of lanes --------------------------------------------------------------------- */
 
@@ -46,13 +37,13 @@ struct said {
 	uint64_t down_ns, up_ns;
 };
 
-static struct said *rail_said(const struct reconnect_rail *rail)
+static struct said *rail_log_entry(const struct reconnect_rail *rail)
 {
-	static struct said table[64]; /* the keeper's baton */
+	static struct said table[64]; /* the control thread's */
 	const struct harp_addr *addr = rail->handle.has_v4 ? &rail->handle.v4 : &rail->handle.v6;
 	struct said *oldest = &table[0];
 
-	for (unsigned i = 0; i < sizeof(table) / sizeof(table[0]); i++) {
+	for (unsigned i = 0; i < ARRAY_SIZE(table); i++) {
 		if (table[i].down_ns && table[i].dev == rail->dev &&
 		    !memcmp(&table[i].addr, addr, sizeof(*addr)))
 			return &table[i];
@@ -63,26 +54,26 @@ static struct said *rail_said(const struct reconnect_rail *rail)
 	return oldest;
 }
 
-static bool say_now(uint64_t *said_ns, uint64_t now_ns)
+static bool log_allowed(uint64_t *said_ns, uint64_t now_ns)
 {
-	if (*said_ns && now_ns < *said_ns + SAY_NS)
+	if (*said_ns && now_ns < *said_ns + LOG_NS)
 		return false;
 	*said_ns = now_ns;
 	return true;
 }
 
-static void rail_say(const struct reconnect_rail *rail, bool down, uint64_t now_ns)
+static void rail_log(const struct reconnect_rail *rail, bool down, uint64_t now_ns)
 {
-	struct said *said = rail_said(rail);
+	struct said *said = rail_log_entry(rail);
 	char text[HARP_ADDR_TEXT_MAX];
 
 	lane_page_rail(rail->dev, down);
 	harp_addr_format(&said->addr, text);
-	if (down && say_now(&said->down_ns, now_ns))
+	if (down && log_allowed(&said->down_ns, now_ns))
 		WARN("%s: no lane to %s works over this NIC any more; messages go over others (is the "
 		     "link, a switch or the peer's NIC down?)",
 		     plugin_device(rail->dev)->ifname, text);
-	else if (!down && say_now(&said->up_ns, now_ns))
+	else if (!down && log_allowed(&said->up_ns, now_ns))
 		INFO("%s: lanes to %s work over this NIC again", plugin_device(rail->dev)->ifname,
 		     text);
 }
@@ -97,10 +88,10 @@ static void rails_look(struct reconnect *u, uint64_t now_ns)
 	for (unsigned i = 0; i < u->rail_count && up; i++) {
 		struct reconnect_rail *rail = &u->rails[i];
 
-		if (!rail->used || rail->down_said == !rail->up)
+		if (!rail->used || rail->down_logged == !rail->up)
 			continue;
-		rail->down_said = !rail->up;
-		rail_say(rail, rail->down_said, now_ns);
+		rail->down_logged = !rail->up;
+		rail_log(rail, rail->down_logged, now_ns);
 	}
 }
 
@@ -128,7 +119,7 @@ static void lane_back_off(struct reconnect_lane *lane, uint64_t now_ns)
 static void lane_failed(struct reconnect *u, struct reconnect_lane *lane, int error,
 			const char *text, uint64_t now_ns)
 {
-	static uint64_t shortage_ns; /* the keeper's baton */
+	static uint64_t shortage_ns; /* the control thread's */
 	const char *ifname = plugin_device(u->rails[lane->rail].dev)->ifname;
 
 	lane_page_count(HARP_JOB_dials_failed, 1);
@@ -136,13 +127,13 @@ static void lane_failed(struct reconnect *u, struct reconnect_lane *lane, int er
 	lane->next_ns = UINT64_MAX;
 	if (!lane->up) /* else it was to be replaced, and goes on */
 		lane_back_off(lane, now_ns);
-	if ((error == -EMFILE || error == -ENFILE) && say_now(&shortage_ns, now_ns))
+	if ((error == -EMFILE || error == -ENFILE) && log_allowed(&shortage_ns, now_ns))
 		WARN("%s: %s: comms go on with fewer lanes than planned (raise the limit: ulimit -n)",
 		     ifname, text);
-	if (!lane->failure_said)
+	if (!lane->failure_logged)
 		INFO("%s: a further lane (%s TCP) cannot be opened: %s; tried again", ifname,
 		     lane->harp ? "HARP" : "kernel", text);
-	lane->failure_said = true;
+	lane->failure_logged = true;
 }
 
 static void lane_is_lost(struct reconnect *u, struct reconnect_lane *lane, uint64_t now_ns)
@@ -170,7 +161,7 @@ static void lane_is_slow(struct reconnect_lane *lane, uint64_t now_ns)
 	lane->next_ns = now_ns;
 }
 
-/* It is not dialled any more. True: the peer has ended it meanwhile, or what took its place. */
+/* It is not being replaced any more. True: the peer has ended it meanwhile, or what took its place. */
 static bool lane_rerolled(struct reconnect *u, const struct reconnect_lane *lane)
 {
 	unsigned bit = 1u << lane->index;
@@ -186,14 +177,13 @@ static void lane_is_unreplaced(struct reconnect *u, struct reconnect_lane *lane,
 	lane_is_lost(u, lane, now_ns);
 }
 
-static void lane_dial(struct reconnect *u, struct reconnect_lane *lane, uint64_t now_ns)
+static void lane_attempt(struct reconnect *u, struct reconnect_lane *lane, uint64_t now_ns)
 {
 	int rc;
 
-	if (lane->up) /* before the peer can hear of it */
+	if (lane->up) /* before the peer can know of it */
 		atomic_fetch_or(&u->rerolling, 1u << lane->index);
-	rc = attempt_run_begin(&lane->attempt, u, lane, now_ns);
-
+	rc = reconnect_attempt(&lane->attempt, u, lane, now_ns);
 	if (!rc)
 		return;
 	if (lane_rerolled(u, lane))
@@ -204,8 +194,8 @@ static void lane_dial(struct reconnect *u, struct reconnect_lane *lane, uint64_t
 /* The lane's attempt, if it has ended. */
 static void lane_look(struct reconnect *u, struct reconnect_lane *lane, uint64_t now_ns)
 {
-	struct attempt_run *a = lane->attempt;
-	int result = a ? attempt_run_result(a) : ATTEMPT_RUNNING;
+	struct attempt *a = lane->attempt;
+	int result = a ? attempt_result(a) : ATTEMPT_RUNNING;
 	bool ended;
 
 	if (result == ATTEMPT_RUNNING)
@@ -214,15 +204,15 @@ static void lane_look(struct reconnect *u, struct reconnect_lane *lane, uint64_t
 	ended = lane_rerolled(u, lane);
 	if (!result)
 		lane_is_up(u, lane, now_ns);
+	else
+		lane_failed(u, lane, result, a->text, now_ns);
 	/* It was lost before its result was seen, when reconnect_run() took it for down. */
 	if (!result && !ended && !comm_has_lane(u->comm, lane->index))
 		lane_is_lost(u, lane, now_ns);
-	/* The old one has ended when the new one came, as it should; or the new one has since, and nobody was told. */
+	/* The old one has ended when the new one came, as it should; or the new one has ended since. */
 	if (ended && (result || !comm_has_lane(u->comm, lane->index)))
 		lane_is_unreplaced(u, lane, now_ns);
-	if (result)
-		lane_failed(u, lane, result, attempt_run_text(a), now_ns);
-	attempt_run_free(a);
+	attempt_free(a);
 }
 
 static void reconnect_look(struct reconnect *u, uint64_t now_ns)
@@ -240,12 +230,8 @@ static void reconnect_look(struct reconnect *u, uint64_t now_ns)
 		if (slow >> lane->index & 1)
 			lane_is_slow(lane, now_ns);
 		if (!lane->attempt && now_ns >= lane->next_ns)
-			lane_dial(u, lane, now_ns);
-		else if (lane->attempt)
-			attempt_run_advance(lane->attempt, now_ns);
-		if (lane->attempt && now_ns + ADVANCE_NS < next_ns)
-			next_ns = now_ns + ADVANCE_NS;
-		else if (!lane->attempt && lane->next_ns < next_ns)
+			lane_attempt(u, lane, now_ns);
+		if (!lane->attempt && lane->next_ns < next_ns)
 			next_ns = lane->next_ns;
 	}
 	control_timer_set(&u->timer, next_ns);
@@ -261,11 +247,10 @@ static void reconnect_plan_lanes(struct reconnect *u, uint64_t now_ns)
 	u->rails[0].used = true;
 }
 
-/* The plan, and dials, ask the kernel for routes. */
+/* The plan and the attempts ask the kernel for routes. */
 static void reconnect_due(struct control_timer *timer, uint64_t now_ns)
 {
-	struct reconnect *u =
-		(struct reconnect *)((char *)timer - offsetof(struct reconnect, timer));
+	struct reconnect *u = container_of(timer, struct reconnect, timer);
 
 	if (!u->rail_count)
 		reconnect_plan_lanes(u, now_ns);
@@ -274,7 +259,7 @@ static void reconnect_due(struct control_timer *timer, uint64_t now_ns)
 
 static void reconnect_run(struct work *work, uint64_t now_ns)
 {
-	struct reconnect *u = (struct reconnect *)((char *)work - offsetof(struct reconnect, work));
+	struct reconnect *u = container_of(work, struct reconnect, work);
 
 	if (u->ending || !atomic_load_explicit(&u->begun, memory_order_acquire))
 		return;
@@ -290,7 +275,7 @@ bool reconnect_lost(struct comm *comm, unsigned index, enum comm_loss loss)
 		return false;
 	bit = 1u << index;
 	if (loss == COMM_LOSS_BY_PEER) {
-		/* In this order, and lane_rerolled() in the other: the keeper hears of it one way at least. */
+		/* In this order, and lane_rerolled() in the other: the control thread learns of it one way at least. */
 		atomic_fetch_or(&u->ended, bit);
 		if (atomic_load(&u->rerolling) & bit)
 			return true;
@@ -311,33 +296,23 @@ void reconnect_begin(struct reconnect *u)
 
 static void reconnect_stop_run(struct work *work, uint64_t now_ns)
 {
-	struct reconnect *u =
-		(struct reconnect *)((char *)work - offsetof(struct reconnect, stop_work));
+	struct reconnect *u = container_of(work, struct reconnect, stop_work);
 
 	(void)now_ns;
 	u->ending = true;
 	control_timer_set(&u->timer, UINT64_MAX);
 	for (unsigned i = 0; i < u->lane_count; i++) {
-		if (!u->lanes[i].attempt)
-			continue;
-		attempt_run_stop(u->lanes[i].attempt);
+		attempt_free(u->lanes[i].attempt);
 		u->lanes[i].attempt = NULL;
 	}
 	for (unsigned i = 0; i < u->rail_count; i++)
-		if (u->rails[i].down_said)
+		if (u->rails[i].down_logged)
 			lane_page_rail_left(u->rails[i].dev);
-}
-
-static void reconnect_idle_run(struct work *work, uint64_t now_ns)
-{
-	(void)work;
-	(void)now_ns;
 }
 
 static void reconnect_free_run(struct work *work, uint64_t now_ns)
 {
-	struct reconnect *u =
-		(struct reconnect *)((char *)work - offsetof(struct reconnect, free_work));
+	struct reconnect *u = container_of(work, struct reconnect, free_work);
 
 	(void)now_ns;
 	explicit_bzero(u->key, sizeof(u->key));
@@ -355,7 +330,6 @@ struct reconnect *reconnect_new(int dev, uint8_t dscp, const struct handle *hand
 	u->handle = *handle;
 	u->work.run = reconnect_run;
 	u->stop_work.run = reconnect_stop_run;
-	u->idle_work.run = reconnect_idle_run;
 	u->free_work.run = reconnect_free_run;
 	u->timer.run = reconnect_due;
 	return u;
@@ -379,22 +353,12 @@ void reconnect_made(struct reconnect *u, struct comm *comm, const struct attempt
 	background_begin(&u->background, comm);
 }
 
-/* No attempt_ended() is under way on the rail's engines, and no attempt waits there to be freed. */
-static void reconnect_flush(struct reconnect *u, const struct reconnect_rail *rail)
-{
-	for (unsigned i = 0; i < engine_set_count(rail->engines); i++)
-		driver_call(engine_driver(engine_set_at(rail->engines, i)), &u->idle_work);
-}
-
 void reconnect_stop(struct reconnect *u)
 {
 	if (!u)
 		return;
 	background_end(&u->background);
 	control_call(&u->stop_work);
-	for (unsigned i = 0; i < u->rail_count; i++)
-		if (u->rails[i].harp_dialled)
-			reconnect_flush(u, &u->rails[i]);
 }
 
 void reconnect_free(struct reconnect *u)

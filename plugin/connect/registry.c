@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* registry.c - the acceptor's comms of several lanes, by id; see registry.h. */
 #include "connect/registry.h"
+#include "base/util.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -91,8 +92,7 @@ static void registry_free(struct registry_entry *entry)
 static void registry_free_run(struct work *work, uint64_t now_ns)
 {
 	(void)now_ns;
-	registry_free((struct registry_entry *)((char *)work -
-						offsetof(struct registry_entry, free_work)));
+	registry_free(container_of(work, struct registry_entry, free_work));
 }
 
 int registry_add(struct comm *comm, uint64_t comm_id, const uint8_t key[PREAMBLE_KEY_BYTES])

@@ -74,8 +74,6 @@ int plugin_init(struct plugin_ctx **out, uint64_t comm_id, int traffic_class)
 	int rc;
 
 	*out = NULL;
-	if (forkguard_is_child)
-		return -EBADF;
 	ctx = calloc(1, sizeof(*ctx));
 	if (!ctx) {
 		WARN("cannot begin: out of memory");
@@ -92,7 +90,6 @@ int plugin_init(struct plugin_ctx **out, uint64_t comm_id, int traffic_class)
 		ctx->next = ctx_list;
 		ctx_list = ctx;
 		pthread_mutex_unlock(&ctx_lock);
-		forkguard_set_active(true);
 	}
 	pthread_mutex_unlock(&ctx_process_lock);
 	if (rc) {
@@ -170,8 +167,6 @@ int plugin_finalize(struct plugin_ctx *ctx)
 
 	if (!ctx)
 		return 0;
-	if (forkguard_is_child)
-		return -EBADF;
 	/* After an abort NCCL leaves half-open connects, listens and sometimes comms behind. */
 	while (ctx->connects)
 		connect_free(ctx->connects);
@@ -194,7 +189,6 @@ int plugin_finalize(struct plugin_ctx *ctx)
 	if (last) {
 		interfaces_close();
 		lane_page_close();
-		forkguard_set_active(false);
 	}
 	pthread_mutex_unlock(&ctx_process_lock);
 	free(ctx);
@@ -211,9 +205,7 @@ int plugin_listen(struct plugin_ctx *ctx, int dev, void *handle_bytes, struct li
 	int rc;
 
 	*out = NULL;
-	if (forkguard_is_child)
-		return -EBADF;
-	if (!ctx || !handle_bytes || !plugin_device(dev))
+	if (!plugin_device(dev))
 		return -EINVAL;
 	listen = calloc(1, sizeof(*listen));
 	if (!listen) {
@@ -235,13 +227,13 @@ int plugin_listen(struct plugin_ctx *ctx, int dev, void *handle_bytes, struct li
 	acceptor_add(listen->acceptor, listen);
 	memset(&handle, 0, sizeof(handle));
 	handle.wire_min = handle.wire_max = WIRE_VERSION;
-	handle.sealed = keyfile_key() != NULL;
+	handle.encrypted = keyfile_key() != NULL;
 	acceptor_endpoints(listen->acceptor, listen, &handle);
 	handle.opening = opening;
 	handle.tuner = path_policy_tuner();
 	handle.listen_id = listen->id;
 	memcpy(handle.secret, listen->secret, HANDLE_SECRET_BYTES);
-	(void)host_id_read(plugin_device(dev)->netns, handle.host_id); /* zeroes: nobody is local */
+	(void)host_id_read(plugin_device(dev)->netns, handle.host_id); /* zeros: no peer is local */
 	handle_encode(handle_bytes, &handle);
 	pthread_mutex_lock(&ctx_lock);
 	listen->next_of_ctx = ctx->listens;
@@ -258,10 +250,6 @@ int plugin_accept(struct listen_comm *listen, struct comm **out)
 	int rc;
 
 	*out = NULL;
-	if (forkguard_is_child)
-		return -EBADF;
-	if (!listen)
-		return -EINVAL;
 	rc = acceptor_accept(listen->acceptor, listen, &comm);
 	if (rc || !comm)
 		return rc;
@@ -276,10 +264,6 @@ int plugin_close_listen(struct listen_comm *listen)
 {
 	struct listen_comm **at;
 
-	if (!listen)
-		return 0;
-	if (forkguard_is_child)
-		return -EBADF;
 	pthread_mutex_lock(&ctx_lock);
 	for (at = &listen->ctx->listens; *at && *at != listen; at = &(*at)->next_of_ctx)
 		;
@@ -297,9 +281,7 @@ int plugin_connect(struct plugin_ctx *ctx, int dev, void *handle, int traffic_cl
 	int rc;
 
 	*out = NULL;
-	if (forkguard_is_child)
-		return -EBADF;
-	if (!ctx || !handle || !plugin_device(dev))
+	if (!plugin_device(dev))
 		return -EINVAL;
 	rc = connect_step(ctx, dev, handle, traffic_class, out);
 	if (*out)
@@ -323,7 +305,7 @@ float plugin_latency_us(int dev)
 
 void plugin_set_net_attr(struct plugin_ctx *ctx, const struct plugin_net_attr *attr)
 {
-	if (!ctx || forkguard_is_child)
+	if (!ctx)
 		return;
 	atomic_store_explicit(&ctx->operations, attr->operations, memory_order_relaxed);
 	atomic_store_explicit(&ctx->algorithms, attr->algorithms, memory_order_relaxed);
@@ -345,9 +327,7 @@ int plugin_isend(struct comm *comm, const void *data, size_t size, int tag, void
 		 struct request **out)
 {
 	*out = NULL;
-	if (forkguard_is_child)
-		return -EBADF;
-	if (!comm || comm->side != COMM_SEND || (!data && size) || size > RECORD_TOTAL_MAX)
+	if (comm->side != COMM_SEND || size > RECORD_TOTAL_MAX)
 		return -EINVAL;
 	return comm_post(comm, (void *)(uintptr_t)data, size, tag, memory, out);
 }
@@ -356,9 +336,7 @@ int plugin_irecv(struct comm *comm, void *data, size_t size, int tag, void *memo
 		 struct request **out)
 {
 	*out = NULL;
-	if (forkguard_is_child)
-		return -EBADF;
-	if (!comm || comm->side != COMM_RECV || (!data && size))
+	if (comm->side != COMM_RECV)
 		return -EINVAL;
 	return comm_post(comm, data, size, tag, memory, out);
 }
@@ -366,10 +344,6 @@ int plugin_irecv(struct comm *comm, void *data, size_t size, int tag, void *memo
 int plugin_test(struct request *request, int *done, size_t *size)
 {
 	*done = 0;
-	if (forkguard_is_child)
-		return -EBADF;
-	if (!request)
-		return -EINVAL;
 	return comm_test(request, done, size);
 }
 
@@ -385,20 +359,16 @@ struct comm_event *plugin_event_end(struct request *request, int error)
 
 int plugin_reg_mr(struct comm *comm, const void *data, size_t size, void **out)
 {
-	return forkguard_is_child ? -EBADF : plugin_memory_add(comm, data, size, out);
+	return plugin_memory_add(comm, data, size, out);
 }
 
 int plugin_dereg_mr(void *handle)
 {
-	return forkguard_is_child ? -EBADF : plugin_memory_remove(handle);
+	return plugin_memory_remove(handle);
 }
 
 int plugin_close(struct comm *comm)
 {
-	if (!comm)
-		return 0;
-	if (forkguard_is_child)
-		return -EBADF;
 	ctx_close_comm(comm, false);
 	return 0;
 }

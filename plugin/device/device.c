@@ -121,7 +121,7 @@ static int device_rank_v6(const struct device_host *host, const char *ifname,
 	    IN6_IS_ADDR_V4MAPPED(&v6->sin6_addr))
 		return 0;
 	state = host->address_state(ifname, addr);
-	if (state < 0) /* nobody to ask: believed */
+	if (state < 0) /* unknown: taken as preferred */
 		state = HARP_ADDRESS_PREFERRED;
 	if (state < HARP_ADDRESS_DEPRECATED)
 		return 0;
@@ -287,7 +287,7 @@ static bool device_usable(const struct device_host *host, const struct plugin_co
 	if (device->netns && (config->path == PATH_KERNEL || config->daemon == DAEMON_OFF ||
 			      candidate->unnamed_never))
 		return false;
-	/* Beside IPv4 a link-local address is of no use. */
+	/* If there is an IPv4 address, a link-local one is of no use. */
 	device->has_v6 =
 		candidate->v6_rank && (!device->has_v4 || candidate->v6_rank > RANK_BEYOND_LINK);
 	if (!device->has_v6)
@@ -320,6 +320,73 @@ static void device_describe(const struct device_host *host, const struct plugin_
 		device->speed_mbps = device_assumed_speed_mbps(device);
 		device->speed_is_assumed = true;
 	}
+}
+
+static bool device_leased_usable(const struct harp_lease_device *leased)
+{
+	return (leased->flags & HARP_LEASE_DEVICE_UP) && leased->queues_free;
+}
+
+static void device_leased_address(struct candidate *candidate, const struct harp_addr *addr,
+				  bool v4)
+{
+	static const struct harp_addr none;
+	struct device *device = &candidate->device;
+
+	if (!memcmp(addr, &none, sizeof(none)))
+		return;
+	if (v4) {
+		device->addr_v4 = *addr;
+		device->has_v4 = true;
+		return;
+	}
+	device->addr_v6 = *addr;
+	device->scope_id = device_scope_id(device, addr);
+	candidate->v6_rank = HARP_ADDRESS_PREFERRED + (device->scope_id ? 0 : RANK_BEYOND_LINK);
+}
+
+/* Adds the NICs of other namespaces that harpd can lease a queue of; returns the new count. */
+static unsigned device_collect_leased(const struct device_host *host,
+				      const struct plugin_config *config, struct candidate *all,
+				      unsigned count, unsigned max)
+{
+	for (unsigned i = 0; host->netns && i < host->leased_count && count < max; i++) {
+		const struct harp_lease_device *leased = &host->leased[i];
+		struct candidate *candidate = &all[count];
+		struct device *device = &candidate->device;
+
+		if (leased->netns == host->netns || !device_leased_usable(leased) ||
+		    (leased->flags & HARP_LEASE_DEVICE_DPDK))
+			continue;
+		count++;
+		memset(candidate, 0, sizeof(*candidate));
+		memcpy(device->ifname, leased->ifname, sizeof(device->ifname));
+		device->ifindex = leased->ifindex;
+		device->netns = leased->netns;
+		device->guid = leased->guid;
+		device->mtu_bytes = leased->mtu_bytes;
+		device->numa_node = leased->numa_node;
+		device->speed_mbps = leased->speed_mbps;
+		memcpy(device->pci_path, leased->pci_path, sizeof(device->pci_path));
+		device->has_default_route = leased->flags & HARP_LEASE_DEVICE_DEFAULT_ROUTE;
+		candidate->unnamed_never = device->has_default_route && !config->ifname_set;
+		if (config->family != AF_INET6)
+			device_leased_address(candidate, (const void *)leased->addr_v4, true);
+		if (config->family != AF_INET)
+			device_leased_address(candidate, (const void *)leased->addr_v6, false);
+	}
+	return count;
+}
+
+/* Is this an interface of ours that a usable NIC of harpd has the name of? */
+static bool device_is_shadowed(const struct candidate *candidate, const struct candidate *all,
+			       const bool *usable, unsigned count)
+{
+	for (unsigned i = 0; i < count && !candidate->device.netns; i++)
+		if (usable[i] && all[i].device.netns &&
+		    !strcmp(all[i].device.ifname, candidate->device.ifname))
+			return true;
+	return false;
 }
 
 unsigned device_scan(const struct device_host *host, const struct plugin_config *config,

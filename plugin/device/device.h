@@ -39,6 +39,9 @@ int plugin_devices_load(plugin_port_open *open);
 unsigned plugin_ports_refused(void);
 int plugin_device_count(void);
 const struct device *plugin_device(int dev); /* NULL when out of range */
+/* How many kernel lanes a comm has over a NIC, 1 to 16: as many as NCCL's socket transport would have sockets there, unless
+ * HARP is told otherwise (device_sysfs.c). */
+unsigned device_kernel_lanes(const struct device *device);
 /* What names the link of an address that is reached through the device: 0 unless it is link-local. */
 static inline uint32_t device_scope_id(const struct device *device, const struct harp_addr *addr)
 {

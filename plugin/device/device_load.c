@@ -29,6 +29,7 @@
 #include <unistd.h>
 
 #include "device/daemon.h"
+#include "base/util.h"
 #include "device/scan.h"
 #include "process/log.h"
 #include "process/config.h"
@@ -95,7 +96,7 @@ static int device_segments(const char *ifname)
 
 	if (fd < 0)
 		return -errno;
-	for (size_t i = 0; i < sizeof(offloads) / sizeof(*offloads); i++) {
+	for (size_t i = 0; i < ARRAY_SIZE(offloads); i++) {
 		struct ethtool_value value = { .cmd = offloads[i] };
 		struct ifreq request = { .ifr_data = (void *)&value };
 

@@ -15,6 +15,8 @@
 #include <unistd.h>
 
 #include "device/scan.h"
+#include "base/util.h"
+#include "process/config.h"
 
 #define DEVICE_SPEED_MBPS_MAX 10000000u
 #define DEVICE_STACKING_MAX 4u /* VLAN on bond on ... */
@@ -131,7 +133,7 @@ uint32_t device_assumed_speed_mbps(const struct device *device)
 {
 	static const char *const cloud[] = { "ena", "gve", "hv_netvsc", "mana", "virtio_net" };
 
-	for (size_t i = 0; i < sizeof(cloud) / sizeof(cloud[0]); i++)
+	for (size_t i = 0; i < ARRAY_SIZE(cloud); i++)
 		if (!strcmp(device->driver, cloud[i]))
 			return DEVICE_SPEED_MBPS_CLOUD;
 	return DEVICE_SPEED_MBPS_DEFAULT;
@@ -211,4 +213,60 @@ void device_describe_hardware(const char *sysfs, struct candidate *candidate,
 	}
 	device_describe_pci(directory, device);
 	device_describe_driver(directory, device);
+}
+
+/* ---- kernel lanes of a comm ------------------------------------------------------------------------ */
+
+/*
+ * Clouds limit one flow to a part of what the machine may send, so NCCL opens several sockets where it
+ * recognises one (NCCL contract section 4.5): the vendor of the NIC's PCI function decides. Its variables
+ * beat that, each by itself; NCCL_NSOCKS_PERTHREAD without threads means nothing there, so
+ * neither does it here. NCCL allows 64 sockets in all; ours share a message as they come along and
+ * not in fixed parts, 16 of them are enough.
+ */
+#define KERNEL_LANES_MAX 16u
+#define VENDOR_ENA 0x1d0fu
+#define VENDOR_GVNIC 0x1ae0u
+
+static unsigned kernel_lanes_vendor(const struct device *device)
+{
+	char path[PATH_MAX];
+	unsigned vendor = 0;
+	FILE *file;
+
+	if (!device->pci_path[0] ||
+	    snprintf(path, sizeof(path), "%s/vendor", device->pci_path) >= (int)sizeof(path))
+		return 0;
+	file = fopen(path, "re");
+	if (!file)
+		return 0;
+	if (fscanf(file, "0x%4x", &vendor) != 1)
+		vendor = 0;
+	fclose(file);
+	return vendor;
+}
+
+unsigned device_kernel_lanes(const struct device *device)
+{
+	const struct plugin_config *config = plugin_config();
+	unsigned vendor = kernel_lanes_vendor(device), threads = 0, sockets = 1, lanes;
+
+	if (vendor == VENDOR_ENA) {
+		threads = 2;
+		sockets = 8;
+	} else if (vendor == VENDOR_GVNIC) {
+		threads = 4;
+	}
+	if (config->nccl_threads >= 0)
+		threads = (unsigned)config->nccl_threads;
+	if (config->nccl_sockets_per_thread >= 0)
+		sockets = (unsigned)config->nccl_sockets_per_thread;
+	if (threads > KERNEL_LANES_MAX)
+		threads = KERNEL_LANES_MAX;
+	if (sockets > KERNEL_LANES_MAX)
+		sockets = KERNEL_LANES_MAX;
+	lanes = config->kernel_lanes ? config->kernel_lanes : threads * sockets;
+	if (lanes > KERNEL_LANES_MAX)
+		lanes = KERNEL_LANES_MAX;
+	return lanes ? lanes : 1;
 }

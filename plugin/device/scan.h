@@ -51,7 +51,7 @@ void device_port_opened(struct device *device, const struct harp_instance_port *
 			const struct plugin_config *config, const char *sysfs, unsigned dev);
 
 /* ------------------------------------------------------------------------------------------------
- * Between device.c, device_leased.c, device_port.c and device_sysfs.c.
+ * Between device.c, device_port.c and device_sysfs.c.
  */
 /* What NCCL's own socket transport assumes of an interface that reports no speed. */
 #define DEVICE_SPEED_MBPS_DEFAULT 10000u
@@ -74,12 +74,6 @@ struct candidate {
 	int v6_rank; /* of device.addr_v6: how good an address to give to peers; 0: there is none */
 };
 
-/* Adds the NICs of other namespaces that harpd can lease a queue of; returns the new count. */
-unsigned device_collect_leased(const struct device_host *host, const struct plugin_config *config,
-			       struct candidate *all, unsigned count, unsigned max);
-/* Is this an interface of ours that a usable NIC of harpd's has the name of? */
-bool device_is_shadowed(const struct candidate *candidate, const struct candidate *all,
-			const bool *usable, unsigned count);
 /* MAC and index: unique per interface of a host, and the same each time it is asked. */
 uint64_t device_guid(const uint8_t mac[6], uint32_t ifindex);
 /* The PCI function of an address ("0000:3b:00.0"), and its NUMA node unless there is one. */

@@ -9,13 +9,11 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-bool forkguard_is_child;
-
 /* Held across fork(), so that the child finds the table whole. */
 static pthread_mutex_t guard_lock = PTHREAD_MUTEX_INITIALIZER;
 static int *guard_fds; /* unordered; under guard_lock */
 static unsigned guard_count, guard_capacity;
-static bool guard_installed, guard_active;
+static bool guard_installed;
 static const struct forkguard_hooks *guard_hooks;
 
 static bool hooks_end(const struct forkguard_hooks *hooks)
@@ -42,8 +40,6 @@ static void forkguard_parent(void)
 /* Async-signal-safe calls only: the child may have come from a process of many threads. */
 static void forkguard_child(void)
 {
-	if (guard_active)
-		forkguard_is_child = true;
 	for (unsigned i = 0; i < guard_count; i++)
 		close(guard_fds[i]);
 	guard_count = 0;
@@ -64,13 +60,6 @@ int forkguard_init(const struct forkguard_hooks *hooks)
 	guard_hooks = hooks;
 	pthread_mutex_unlock(&guard_lock);
 	return rc;
-}
-
-void forkguard_set_active(bool active)
-{
-	pthread_mutex_lock(&guard_lock);
-	guard_active = active;
-	pthread_mutex_unlock(&guard_lock);
 }
 
 /* guard_lock held. Takes fd or closes it. */

@@ -29,11 +29,4 @@ int forkguard_epoll(void);
 /* Forgets and closes fd. */
 void forkguard_close(int fd);
 
-/* Is there anything to guard: a context lives. */
-void forkguard_set_active(bool active);
-
-/* True in a child forked while a context lived: the plugin is dead there. Written before the child
- * runs on. */
-extern bool forkguard_is_child;
-
 #endif

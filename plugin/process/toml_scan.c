@@ -7,6 +7,7 @@
  * encrypt = "auto". tests/python/test_toml_scan.py compares it with a parser.
  */
 #include "process/toml_scan.h"
+#include "base/util.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -59,7 +60,7 @@ static bool toml_is_exempt(const char *text)
 
 	if (value)
 		value = toml_skip(value, "=");
-	for (size_t i = 0; value && i < sizeof(values) / sizeof(values[0]); i++) {
+	for (size_t i = 0; value && i < ARRAY_SIZE(values); i++) {
 		const char *end = toml_skip(value, values[i]);
 
 		if (end) {
@@ -77,7 +78,7 @@ static bool toml_line_requires(const char *text)
 
 	if (toml_skip(text, "#") || toml_is_exempt(text))
 		return false;
-	for (size_t i = 0; i < sizeof(signs) / sizeof(signs[0]); i++)
+	for (size_t i = 0; i < ARRAY_SIZE(signs); i++)
 		if (strstr(text, signs[i]))
 			return true;
 	return false;

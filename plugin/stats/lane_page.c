@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* lane_page.c - the job's statistics region: its memory, totals, and which record belongs to which comm and lane. */
 #include "stats/lane_page.h"
+#include "base/util.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -89,7 +90,7 @@ static int page_records_open(enum page_table table, uint32_t count)
 static void page_status(bool ended)
 {
 	struct harp_page_status status = {
-		.published_ns = driver_clock_ns(),
+		.published_ns = clock_now_ns(),
 		.publications = ++page_publications,
 		.flows_open = page_records[PAGE_LANES].open,
 		.flows_hidden = page_records[PAGE_LANES].hidden,
@@ -311,8 +312,7 @@ struct comm_stats *comm_stats_new(const struct comm_stats_options *opt)
 	record->scope_id = opt->remote.scope_id;
 	page_ifname(record->ifname, opt->dev);
 	record->value[HARP_COMM_state] = HARP_PAGE_COMM_OPEN;
-	record->value[HARP_COMM_opened_ns] = record->value[HARP_COMM_updated_ns] =
-		driver_clock_ns();
+	record->value[HARP_COMM_opened_ns] = record->value[HARP_COMM_updated_ns] = clock_now_ns();
 	record->value[HARP_COMM_comm_id] = opt->comm_id;
 	record->value[HARP_COMM_side] = opt->side;
 	record->value[HARP_COMM_serial] = serial;
@@ -342,7 +342,7 @@ void comm_stats_done(struct comm_stats *stats, unsigned kinds, uint64_t bytes, u
 	stats_add(&value[HARP_COMM_requests], 1);
 	stats_add(&value[HARP_COMM_bytes], bytes);
 	stats_set(&value[HARP_COMM_updated_ns], now_ns);
-	if (kinds > 0 && kinds < sizeof(of) / sizeof(*of)) {
+	if (kinds > 0 && kinds < ARRAY_SIZE(of)) {
 		stats_add(&value[of[kinds].messages], 1);
 		stats_add(&value[of[kinds].bytes], bytes);
 		lane_page_count(of[kinds].job, 1);
@@ -444,9 +444,9 @@ static void lane_stats_begin(struct lane_stats *stats, const struct lane_stats_o
 	record->scope_id = opt->remote.scope_id;
 	page_ifname(record->ifname, opt->dev);
 	stats_set(&record->value[HARP_LANE_state], HARP_PAGE_LANE_OPEN);
-	stats_set(&record->value[HARP_LANE_opened_ns], driver_clock_ns());
+	stats_set(&record->value[HARP_LANE_opened_ns], clock_now_ns());
 	stats_set(&record->value[HARP_LANE_kind], opt->kind);
-	stats_set(&record->value[HARP_LANE_sealed], opt->sealed);
+	stats_set(&record->value[HARP_LANE_sealed], opt->encrypted);
 	stats_set(&record->value[HARP_LANE_backup], opt->backup);
 	stats_set(&record->value[HARP_LANE_tcp_ns], 0);
 	stats_add(&record->value[HARP_LANE_lanes], 1);

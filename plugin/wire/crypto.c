@@ -1,10 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* crypto.c - AES-256-GCM by libcrypto's EVP functions, found by dlopen. */
 #include "wire/crypto.h"
+#include "base/util.h"
+#include "wire/blake2s.h"
+#include "wire/record.h"
 
 #include <dlfcn.h>
 #include <errno.h>
 #include <stdio.h>
+#include <string.h>
 
 /*
  * Theory of operation
@@ -53,7 +57,7 @@ static const char *const crypto_names[] = {
 	CRYPTO_FUNCTIONS(FN)
 #undef FN
 };
-#define CRYPTO_FUNCTION_COUNT (sizeof(crypto_names) / sizeof(crypto_names[0]))
+#define CRYPTO_FUNCTION_COUNT (ARRAY_SIZE(crypto_names))
 
 /* The table is read as an array of pointers. */
 _Static_assert(sizeof(crypto) == (CRYPTO_FUNCTION_COUNT + 1) * sizeof(void *), "one type of entry");
@@ -124,9 +128,9 @@ static bool crypto_gcm_begin(struct crypto_gcm *gcm, const uint8_t *nonce, const
 	       crypto.EVP_CipherUpdate(gcm, NULL, &n, head, (int)head_bytes) == 1;
 }
 
-int crypto_gcm_seal(struct crypto_gcm *gcm, const uint8_t nonce[CRYPTO_NONCE_BYTES],
-		    const void *head, size_t head_bytes, const struct iovec *pieces,
-		    int piece_count, uint8_t *out)
+int crypto_gcm_encrypt(struct crypto_gcm *gcm, const uint8_t nonce[CRYPTO_NONCE_BYTES],
+		       const void *head, size_t head_bytes, const struct iovec *pieces,
+		       int piece_count, uint8_t *out)
 {
 	int n;
 
@@ -144,8 +148,8 @@ int crypto_gcm_seal(struct crypto_gcm *gcm, const uint8_t nonce[CRYPTO_NONCE_BYT
 	return 0;
 }
 
-int crypto_gcm_open(struct crypto_gcm *gcm, const uint8_t nonce[CRYPTO_NONCE_BYTES],
-		    const void *head, size_t head_bytes, uint8_t *bytes, size_t len)
+int crypto_gcm_decrypt(struct crypto_gcm *gcm, const uint8_t nonce[CRYPTO_NONCE_BYTES],
+		       const void *head, size_t head_bytes, uint8_t *bytes, size_t len)
 {
 	int n;
 
@@ -155,4 +159,73 @@ int crypto_gcm_open(struct crypto_gcm *gcm, const uint8_t nonce[CRYPTO_NONCE_BYT
 		    1)
 		return -EIO;
 	return crypto.EVP_CipherFinal_ex(gcm, bytes + len, &n) == 1 ? 0 : -EBADMSG;
+}
+
+/* ---- segments ------------------------------------------------------------------------------------ */
+
+static const char label_next[] = "HARP1 next key  "; /* 16 bytes, no NUL */
+
+int segment_flow_begin(struct segment_flow *flow, const uint8_t key[CRYPTO_KEY_BYTES], bool encrypt)
+{
+	flow->segment = 0;
+	memcpy(flow->key, key, CRYPTO_KEY_BYTES);
+	flow->gcm = crypto_gcm_new(key, encrypt);
+	return flow->gcm ? 0 : -ENOMEM;
+}
+
+void segment_flow_end(struct segment_flow *flow)
+{
+	crypto_gcm_free(flow->gcm);
+	explicit_bzero(flow->key, sizeof(flow->key));
+}
+
+/* The nonce of the next segment; before it, when its time has come, the next key. */
+static int segment_next(struct segment_flow *flow, uint8_t nonce[CRYPTO_NONCE_BYTES])
+{
+	uint64_t segment = flow->segment;
+
+	if (segment == UINT64_MAX) /* a nonce never comes again */
+		return -ECONNABORTED;
+	if (segment && segment % KEY_SEGMENTS == 0) {
+		uint8_t next[CRYPTO_KEY_BYTES];
+		int rc;
+
+		blake2s(next, sizeof(next), flow->key, sizeof(flow->key), label_next,
+			sizeof(label_next) - 1);
+		memcpy(flow->key, next, sizeof(flow->key));
+		explicit_bzero(next, sizeof(next));
+		rc = crypto_gcm_rekey(flow->gcm, flow->key);
+		if (rc)
+			return rc;
+	}
+	wire_put64(nonce, segment);
+	memset(nonce + 8, 0, CRYPTO_NONCE_BYTES - 8);
+	return 0;
+}
+
+int segment_encrypt(struct segment_flow *flow, const struct iovec *pieces, int piece_count,
+		    size_t len, uint8_t *out)
+{
+	uint8_t nonce[CRYPTO_NONCE_BYTES];
+	int rc = segment_next(flow, nonce);
+
+	if (rc)
+		return rc;
+	flow->segment++; /* whatever comes: this number is used up */
+	wire_put32(out, (uint32_t)len);
+	return crypto_gcm_encrypt(flow->gcm, nonce, out, SEGMENT_HEAD_BYTES, pieces, piece_count,
+				  out + SEGMENT_HEAD_BYTES); /* COPY, and the cipher */
+}
+
+int segment_decrypt(struct segment_flow *flow, uint8_t *segment, size_t len)
+{
+	uint8_t nonce[CRYPTO_NONCE_BYTES];
+	int rc = segment_next(flow, nonce);
+
+	if (!rc)
+		rc = crypto_gcm_decrypt(flow->gcm, nonce, segment, SEGMENT_HEAD_BYTES,
+					segment + SEGMENT_HEAD_BYTES, len);
+	if (!rc)
+		flow->segment++;
+	return rc;
 }

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* preamble.c - the mutual proof at the beginning of a lane, both roles: what is said. Proofs: preamble_proof.c. */
+/* preamble.c - the mutual proof at the beginning of a lane, both roles. */
 #include <errno.h>
 #include <string.h>
 
-#include "wire/preamble_impl.h"
+#include "wire/preamble.h"
 #include "wire/rails.h"
 #include "wire/record.h"
+#include "wire/blake2s.h"
 
 /*
  * Theory of operation
@@ -42,6 +43,81 @@
 
 #define HELLO_JOIN 1u /* flag: the comm is there already */
 
+#define PREAMBLE_LABEL_BYTES 16u
+
+static const char preamble_label_challenge[PREAMBLE_LABEL_BYTES + 1] = "HARP1 acceptor  ";
+static const char preamble_label_proof[PREAMBLE_LABEL_BYTES + 1] = "HARP1 connector ";
+static const char preamble_label_ready[PREAMBLE_LABEL_BYTES + 1] = "HARP1 ready     ";
+static const char label_comm_key[PREAMBLE_LABEL_BYTES + 1] = "HARP1 comm key  ";
+static const char label_encrypted[PREAMBLE_LABEL_BYTES + 1] = "HARP1 sealed    ";
+static const char label_connector_sends[PREAMBLE_LABEL_BYTES + 1] = "HARP1 conn sends";
+static const char label_acceptor_sends[PREAMBLE_LABEL_BYTES + 1] = "HARP1 acc sends ";
+
+/* out_bytes from the key, a label and the first len bytes of the transcript. The key is the secret, or what
+ * the pre-shared key makes of it. */
+static void preamble_hash(const struct preamble *p, const char *label, size_t len, uint8_t *out,
+			  size_t out_bytes)
+{
+	uint8_t key[BLAKE2S_KEY_BYTES_MAX];
+	size_t key_bytes = PREAMBLE_KEY_BYTES;
+	struct blake2s state;
+
+	memcpy(key, p->key, PREAMBLE_KEY_BYTES);
+	if (p->own.psk) {
+		blake2s_init(&state, sizeof(key), p->own.psk, CRYPTO_PSK_BYTES);
+		blake2s_update(&state, label_encrypted, PREAMBLE_LABEL_BYTES);
+		blake2s_update(&state, p->key, PREAMBLE_KEY_BYTES);
+		blake2s_final(&state, key);
+		key_bytes = sizeof(key);
+	}
+	blake2s_init(&state, out_bytes, key, key_bytes);
+	explicit_bzero(key, sizeof(key));
+	blake2s_update(&state, label, PREAMBLE_LABEL_BYTES);
+	blake2s_update(&state, p->transcript, len);
+	blake2s_final(&state, out);
+}
+
+static void preamble_mac(const struct preamble *p, const char *label, size_t len,
+			 uint8_t out[PREAMBLE_MAC_BYTES])
+{
+	preamble_hash(p, label, len, out, PREAMBLE_MAC_BYTES);
+}
+
+static void preamble_sign(struct preamble *p, const char *label)
+{
+	preamble_mac(p, label, p->end, p->transcript + p->end);
+	p->end += PREAMBLE_MAC_BYTES;
+}
+
+static bool preamble_holds(const struct preamble *p, const char *label)
+{
+	uint8_t mac[PREAMBLE_MAC_BYTES];
+	size_t signed_bytes = p->end - PREAMBLE_MAC_BYTES;
+
+	preamble_mac(p, label, signed_bytes, mac);
+	return blake2s_equal(mac, p->transcript + signed_bytes, PREAMBLE_MAC_BYTES);
+}
+
+void preamble_comm_key(const struct preamble *p, uint8_t out[PREAMBLE_KEY_BYTES])
+{
+	preamble_mac(p, label_comm_key, p->end, out);
+}
+
+bool preamble_keys(const struct preamble *p, struct preamble_keys *out)
+{
+	bool acceptor = p->lookup != NULL;
+
+	if (!p->own.psk)
+		return false;
+	preamble_hash(p, label_connector_sends, p->end, acceptor ? out->receive : out->send,
+		      CRYPTO_KEY_BYTES);
+	preamble_hash(p, label_acceptor_sends, p->end, acceptor ? out->send : out->receive,
+		      CRYPTO_KEY_BYTES);
+	return true;
+}
+
+/* flag: the comm is there already */
+
 static int preamble_fail(struct preamble *p, int error, const char *what)
 {
 	p->what = what;
@@ -49,26 +125,27 @@ static int preamble_fail(struct preamble *p, int error, const char *what)
 }
 
 /* p->own is set: what follows from its psk. */
-static void preamble_want_sealed(struct preamble *p)
+static void preamble_offer_encryption(struct preamble *p)
 {
 	if (p->own.psk)
-		p->own.features |= FEATURE_SEALED;
+		p->own.features |= FEATURE_ENCRYPTED;
 }
 
-/* One side wants the lane sealed, the other does not. */
-static int preamble_check_sealed(struct preamble *p)
+/* One side wants the lane encrypted, the other does not. */
+static int preamble_check_encryption(struct preamble *p)
 {
-	if (!((p->own.features ^ p->peer.features) & FEATURE_SEALED))
+	if (!((p->own.features ^ p->peer.features) & FEATURE_ENCRYPTED))
 		return 0;
-	return preamble_fail(p, -EPROTONOSUPPORT, preamble_sealed_differs(!p->own.psk));
+	return preamble_fail(p, -EPROTONOSUPPORT, preamble_encryption_differs(!p->own.psk));
 }
 
-const char *preamble_sealed_differs(bool peer_seals)
+const char *preamble_encryption_differs(bool peer_encrypts)
 {
-	return peer_seals ? "the peer encrypts its lanes (HARP_ENCRYPT) and this process does not: "
-			    "set HARP_ENCRYPT and HARP_KEY_FILE alike on every rank"
-			  : "this process encrypts its lanes (HARP_ENCRYPT) and the peer does not: "
-			    "set HARP_ENCRYPT and HARP_KEY_FILE alike on every rank";
+	return peer_encrypts
+		       ? "the peer encrypts its lanes (HARP_ENCRYPT) and this process does not: "
+			 "set HARP_ENCRYPT and HARP_KEY_FILE alike on every rank"
+		       : "this process encrypts its lanes (HARP_ENCRYPT) and the peer does not: "
+			 "set HARP_ENCRYPT and HARP_KEY_FILE alike on every rank";
 }
 
 static uint8_t *preamble_begin(struct preamble *p, enum preamble_step step, size_t len)
@@ -103,7 +180,7 @@ void preamble_connect(struct preamble *p, uint64_t listen_id, uint64_t comm_id,
 	p->listen_id = listen_id;
 	p->comm_id = comm_id;
 	memcpy(p->key, key, PREAMBLE_KEY_BYTES);
-	preamble_want_sealed(p);
+	preamble_offer_encryption(p);
 	m = preamble_begin(p, PREAMBLE_SEND_HELLO, PREAMBLE_HELLO_BYTES);
 	wire_put32(m + AT_MAGIC, MAGIC_HELLO);
 	wire_put16(m + AT_VERSION, WIRE_VERSION);
@@ -124,7 +201,7 @@ void preamble_accept(struct preamble *p, const struct preamble_terms *own, pream
 	p->own = *own;
 	p->lookup = lookup;
 	p->lookup_ctx = lookup_ctx;
-	preamble_want_sealed(p);
+	preamble_offer_encryption(p);
 	preamble_begin(p, PREAMBLE_READ_HELLO, PREAMBLE_HELLO_BYTES);
 }
 
@@ -139,7 +216,7 @@ static int preamble_check_head(struct preamble *p, uint32_t magic)
 		return preamble_fail(p, -EPROTONOSUPPORT, "another wire version");
 	p->peer.features = wire_get64(m + AT_FEATURES);
 	p->peer.eager_bytes = wire_get32(m + AT_EAGER_BYTES);
-	if (p->peer.features & FEATURE_MANDATORY_MASK & ~FEATURE_SEALED)
+	if (p->peer.features & FEATURE_MANDATORY_MASK & ~FEATURE_ENCRYPTED)
 		return preamble_fail(p, -EPROTONOSUPPORT,
 				     "a mandatory feature that is unknown here");
 	p->peer.index = m[AT_LANE_INDEX];
@@ -187,7 +264,7 @@ const uint8_t *preamble_rails(const struct preamble *p, size_t *bytes)
 	return p->transcript + p->rails_at;
 }
 
-bool preamble_several(const struct preamble *p)
+bool preamble_is_multi_lane(const struct preamble *p)
 {
 	return p->own.lanes > 1 && p->peer.lanes > 1;
 }
@@ -306,7 +383,7 @@ static int preamble_got_hello(struct preamble *p)
 						  : "nobody listens under that id");
 	if (p->full)
 		return preamble_fail(p, -EBUSY, "too many are at the door already");
-	rc = preamble_check_sealed(p);
+	rc = preamble_check_encryption(p);
 	if (rc)
 		return rc;
 	preamble_begin_challenge(p);
@@ -320,7 +397,7 @@ static int preamble_got_challenge(struct preamble *p)
 
 	if (rc <= 0)
 		return rc;
-	rc = preamble_check_sealed(p);
+	rc = preamble_check_encryption(p);
 	if (rc)
 		return rc;
 	if (!preamble_holds(p, preamble_label_challenge))

@@ -67,7 +67,7 @@ def living() -> Owner:
     return Owner(os.getpid(), peer.start_ticks(os.getpid()), 0)
 
 
-def test_nothing_is_nothing(settings: Settings) -> None:
+def test_stop_of_a_host_without_harpd_does_nothing(settings: Settings) -> None:
     machine = Machine()
     assert clean(settings, machine, machine.unpin, force=False) == []
     settings.run_dir.mkdir()
@@ -75,7 +75,7 @@ def test_nothing_is_nothing(settings: Settings) -> None:
     assert not machine.restored
 
 
-def test_all_is_taken_back_and_said(settings: Settings) -> None:
+def test_stop_undoes_and_reports_everything(settings: Settings) -> None:
     machine = Machine()
     left(settings, dead(), undo={"x": 1})
     assert len(clean(settings, machine, machine.unpin, force=False)) == 5

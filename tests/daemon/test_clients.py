@@ -95,7 +95,7 @@ def test_nonsense_ends_the_connection_and_nothing_else(harpd: Running, kind: str
     served(harpd)
 
 
-def test_hello_twice(harpd: Running) -> None:
+def test_a_second_hello_closes_the_connection(harpd: Running) -> None:
     with greeted(harpd.path) as sock:
         sock.send(HELLO)
         assert closed(sock)
@@ -116,7 +116,9 @@ def test_descriptors_passed_to_harpd_are_dropped_and_the_connection_with_them(
     assert descriptors() <= before
 
 
-def test_who_says_nothing_is_closed(harpd: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_that_sends_nothing_is_closed(
+    harpd: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(server, "HELLO_S", 0.1)
     with connect(harpd.path) as silent, greeted(harpd.path) as quiet:
         assert closed(silent)
@@ -126,7 +128,9 @@ def test_who_says_nothing_is_closed(harpd: Running, monkeypatch: pytest.MonkeyPa
     served(harpd)
 
 
-def test_who_takes_no_answer_is_closed(harpd: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_that_reads_no_answer_is_closed(
+    harpd: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(server, "TAKE_S", 0.2)
     monkeypatch.setattr(server, "CLIENT_BURST", 1e6)
     monkeypatch.setattr(server, "USER_BURST", 1e6)
@@ -224,7 +228,7 @@ def test_a_thousand_connections_of_a_user_leave_room_for_others(harpd: Running) 
     served(harpd)
 
 
-def test_a_flood_of_connections_keeps_nobody_out(harpd: Running) -> None:
+def test_other_users_connect_during_a_flood_of_connections(harpd: Running) -> None:
     if os.geteuid() != 0:
         pytest.skip("needs root: it plays two users")
     path = harpd.path

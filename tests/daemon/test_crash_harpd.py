@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""harpd dies, is restarted, is upgraded, while jobs move data: they must not notice.
+"""harpd dies, restarts or is upgraded while jobs transfer data, and no job notices.
 
-That no packet is lost counters say: the program's `absent` (no queue for a port of ours), the
-kernels' resets, and TCP's: nothing arrived out of order, and what was sent again (a rank that gets
-no processor for a while is sent a probe) had arrived before.
+Counters show that no packet is lost: the program's `absent` (no queue for a HARP port), the
+kernels' resets, and TCP's. No segment arrives out of order. The receiver had already received each
+retransmitted segment (a rank without processor time is probed).
 """
 
 import signal
@@ -174,7 +174,7 @@ def test_stop_cleans_up_where_no_harpd_runs(site: Site) -> None:
     pair.finish()
     said = harpctl(harpd, "stop").splitlines()
     assert said == [
-        "no harpd runs; removed the steering program of eth0",
+        "no harpd runs; removed the XDP program of eth0",
         f"no harpd runs; unmounted {harpd.run_dir}/bpf",
         "no harpd runs; put back what harpd had changed of NICs and ports",
         f"no harpd runs; removed {harpd.socket}",
@@ -189,7 +189,7 @@ def test_stop_cleans_up_where_no_harpd_runs(site: Site) -> None:
 def test_stop_by_force_cuts_jobs_that_outlived_their_harpd(site: Site) -> None:
     pair, harpd = site.pair(), site.daemons[1]
     harpd.end(signal.SIGKILL)
-    assert "removed the steering program of eth0" in harpctl(harpd, "stop", "--force")
+    assert "removed the XDP program of eth0" in harpctl(harpd, "stop", "--force")
     nothing_is_left(harpd)
     # The kernel answers for it from now on.
     error = pair.source.event()

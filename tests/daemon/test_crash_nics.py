@@ -95,7 +95,7 @@ def test_an_address_that_comes_back_was_not_missed(site: Site) -> None:
     pair.finish()
 
 
-def test_an_address_comes_back_before_harpd_hears_of_it(site: Site) -> None:
+def test_an_address_comes_back_before_harpd_notices(site: Site) -> None:
     """The kernel owns it then, gets nothing of the job's, and resets nothing."""
     pair, harpd = site.pair(), site.daemons[1]
     address = [f"{harpd.host.address}/24", "dev", "eth0"]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`harpctl start` where harpd can't: one line that says what to do, a stable exit code, and nothing
-is left of the try."""
+"""`harpctl start` fails with one line that names the remedy, a stable exit code, and no
+leftovers."""
 
 import contextlib
 import socket
@@ -140,7 +140,9 @@ def test_what_was_in_the_way_is_untouched(daemon: HostDaemon) -> None:
 
 
 @pytest.mark.parametrize("kind", [socket.SOCK_STREAM, socket.SOCK_SEQPACKET], ids=["stream", "seq"])
-def test_another_programs_socket(daemon: HostDaemon, kind: socket.SocketKind) -> None:
+def test_the_socket_of_another_program_is_left_alone(
+    daemon: HostDaemon, kind: socket.SocketKind
+) -> None:
     daemon.run_dir.mkdir()
     with socket.socket(socket.AF_UNIX, kind) as other:
         other.bind(str(daemon.socket))
@@ -157,7 +159,7 @@ def test_another_programs_socket(daemon: HostDaemon, kind: socket.SocketKind) ->
     daemon.socket.unlink()
 
 
-def test_a_full_disk_is_told_and_harpd_serves(daemon: HostDaemon) -> None:
+def test_a_full_disk_is_reported_and_harpd_serves(daemon: HostDaemon) -> None:
     full(daemon)
     done = daemon.harpctl("start")
     assert done.returncode == 0, done.stderr

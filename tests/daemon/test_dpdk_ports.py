@@ -112,7 +112,7 @@ def test_as_many_queues_as_there_are(harpd: Running, wanted: int, granted: int) 
         close(fds)
 
 
-def test_welcome_names_ports(harpd: Running) -> None:
+def test_welcome_lists_the_ports(harpd: Running) -> None:
     harpd.kernel.port_problems["rail1"] = "0000:00:06.0 belongs to the kernel's ena"
     with harpd.client() as client:
         nic, rail0, rail1 = client.devices
@@ -145,7 +145,7 @@ def test_one_holder_at_a_time_and_its_death_frees_the_port(harpd: Running) -> No
         close(fds)
 
 
-def test_who_has_one_can_not_have_it_twice(harpd: Running) -> None:
+def test_a_holder_cannot_lease_its_port_again(harpd: Running) -> None:
     with harpd.client() as client:
         close(client.lease_port("rail0")[1])
         assert refused(client, "rail0").error == errno.EBUSY
@@ -172,7 +172,9 @@ def test_a_port_counts_as_a_lease(start: Callable[..., Running], settings: Setti
         assert in_child(greedy, uid=NOBODY) == [errno.EDQUOT, errno.EDQUOT]
 
 
-def test_not_for_everybody(start: Callable[..., Running], settings: Settings) -> None:
+def test_users_that_are_not_listed_are_refused(
+    start: Callable[..., Running], settings: Settings
+) -> None:
     harpd = start(given=replace(settings, users=(), groups=()))
     path = harpd.path
 
@@ -188,7 +190,7 @@ def test_not_for_everybody(start: Callable[..., Running], settings: Settings) ->
         assert in_child(stranger, uid=NOBODY) == errno.EACCES
 
 
-def test_a_port_that_nobody_could_open_is_refused(harpd: Running) -> None:
+def test_a_port_that_cannot_be_opened_is_refused(harpd: Running) -> None:
     harpd.kernel.port_problems["rail1"] = "0000:00:06.0 has no driver: driverctl"
     with harpd.client() as client:
         no = refused(client, "rail1")
@@ -199,7 +201,7 @@ def test_a_port_that_nobody_could_open_is_refused(harpd: Running) -> None:
         assert ports(client)["rail1"]["problem"] == "0000:00:06.0 has no driver: driverctl"
 
 
-def test_no_such_port(harpd: Running) -> None:
+def test_a_lease_of_an_unknown_port_is_refused(harpd: Running) -> None:
     with harpd.client() as client:
         assert refused(client, "rail9").error == errno.ENODEV
 
@@ -339,7 +341,7 @@ def test_another_process_can_not_give_it_back(harpd: Running) -> None:
     ],
     ids=str,
 )
-def test_a_state_that_somebody_changed(change: dict[str, Any]) -> None:
+def test_a_changed_state_file_loses_only_the_changed_leases(change: dict[str, Any]) -> None:
     lease = {
         "lease_id": 7,
         "owner": {"pid": 1, "start_ticks": 2, "uid": 3},

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""harpd where something is missing: capabilities, memory, disk space, a directory to write to.
+"""harpd without capabilities, memory, disk space or a writable directory.
 
-Each: one clear line, and whatever can go on goes on.
+Each case logs one clear line, and harpd continues with the parts that still work.
 """
 
 import contextlib
@@ -315,7 +315,7 @@ def fill(path: Path) -> None:
             pass
 
 
-def test_a_full_disk(daemon: HostDaemon, disk: Path) -> None:
+def test_harpd_serves_on_a_full_disk(daemon: HostDaemon, disk: Path) -> None:
     daemon.start()
     leases(daemon)
     fill(disk / "filler")
@@ -344,7 +344,9 @@ def test_a_directory_that_turns_read_only(daemon: HostDaemon, disk: Path) -> Non
     assert last.startswith(f"harpd: ERROR: {disk} can't be written to (read-only?); set run_dir")
 
 
-def test_a_bad_configuration_is_told_whole_and_nothing_is_touched(daemon: HostDaemon) -> None:
+def test_all_errors_of_a_bad_configuration_are_listed_and_nothing_changes(
+    daemon: HostDaemon,
+) -> None:
     daemon.configure(daemon="leases_per_uid = 0\nprot_rest_ms = 1", nic="queues = -1")
     daemon.start(wait=False)
     assert daemon.process is not None
@@ -391,7 +393,7 @@ def test_metrics_are_served_and_a_taken_port_is_one_line(lab: Lab) -> None:
         two.close()
 
 
-def test_a_container(daemon: HostDaemon) -> None:
+def test_harpd_runs_in_a_container(daemon: HostDaemon) -> None:
     """PID, IPC, mount and network namespaces of its own: known by its number outside."""
     daemon.start()
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Many at once: at the metrics port, and operators who start, stop and restart together."""
+"""Many clients at the metrics port, and operators that start, stop and restart at the same time."""
 
 import contextlib
 import errno
@@ -128,7 +128,7 @@ os.execvp(sys.argv[1], sys.argv[1:])
 """
 
 
-def test_an_operator_who_has_many_descriptors(daemon: HostDaemon) -> None:
+def test_harpctl_works_with_many_open_descriptors(daemon: HostDaemon) -> None:
     for word in ("start", "restart", "stop"):
         command = [sys.executable, "-c", MANY_OPEN, *daemon.harpctl_command(word)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=90, check=False)
@@ -170,7 +170,7 @@ def test_signals_while_it_starts_restarts_and_ends(daemon: HostDaemon) -> None:
     assert xdp_id(daemon.host) == 0
 
 
-def test_operators_who_do_not_know_of_each_other(daemon: HostDaemon) -> None:
+def test_concurrent_harpctl_commands_leave_one_harpd(daemon: HostDaemon) -> None:
     """Five starts: one harpd. Then stops and restarts at once: it runs, or all is taken back."""
     starts = ends(*(operator(daemon, "start") for _ in range(5)))
     assert starts.count(Exit.OK) == 1

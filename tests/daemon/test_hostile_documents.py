@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Users who keep the answers that they get: what that costs harpd is bounded, and comes back."""
+"""Users that keep harpd's answers: the cost for harpd is bounded, and the memory is released."""
 
 import errno
 import fcntl
@@ -42,7 +42,7 @@ def kept(client: DaemonClient, most: int) -> tuple[list[int], str]:
 
 
 @ROOT_ONLY
-def test_who_keeps_answers_is_told_so_and_nobody_else(harpd: Running) -> None:
+def test_only_the_user_that_keeps_answers_is_refused(harpd: Running) -> None:
     harpd.daemon._lending._each_max = 5
     path = harpd.path
 
@@ -66,7 +66,7 @@ def test_who_keeps_answers_is_told_so_and_nobody_else(harpd: Running) -> None:
 
 
 @ROOT_ONLY
-def test_bytes_count(harpd: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_limit_counts_bytes(harpd: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(documents, "HELD_BYTES_MAX", 3000)
     monkeypatch.setattr(looks, "_look", lambda _reader, _flows: documents.document_fd("x" * 2000))
     monkeypatch.setattr(looks, "AGE_S", 0.01)
@@ -125,7 +125,7 @@ def test_memory_comes_back_although_a_path_is_kept(
         os.close(path)
 
 
-def test_nobody_writes_to_it_or_cuts_it(harpd: Running) -> None:
+def test_an_answer_cannot_be_written_or_truncated(harpd: Running) -> None:
     with harpd.client() as client:
         fd = keep(client)
     for attempt in (
@@ -158,7 +158,7 @@ def test_without_leases_of_files_answers_are_answers(
     os.close(fd)
 
 
-def test_who_hangs_up_keeps_nothing(harpd: Running) -> None:
+def test_a_client_that_disconnects_keeps_no_memory(harpd: Running) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
         sock.connect(str(harpd.path))
         sock.send(_host.pack_hello(1, "enemy"))
@@ -180,7 +180,7 @@ def test_answers_leave_descriptors_for_leases(
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def test_who_opens_a_document_that_is_looked_at_ends_nobody(harpd: Running) -> None:
+def test_opening_an_answer_during_the_check_does_not_end_harpd(harpd: Running) -> None:
     """He breaks the lease, of which the kernel tells by a signal: SIGIO ends who has it unasked."""
     lock, opens = fcntl.fcntl, []
 

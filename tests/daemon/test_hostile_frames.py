@@ -259,7 +259,7 @@ def test_what_a_lessee_writes_after_the_end_is_its_own(need_root: None) -> None:
 # --------------------------------------------------------------------------------------------------
 # The search, over this process.
 #
-def test_the_search_opens_what_was_asked_for_alone() -> None:
+def test_the_search_opens_only_the_wanted_file() -> None:
     one, other = os.memfd_create("harp-frames"), os.memfd_create("harp-frames")
     try:
         wanted = frames.identity(os.fstat(one))

@@ -36,12 +36,12 @@ def harpctl(*words: str, shell: str = "", **env: str) -> subprocess.CompletedPro
         (">/dev/full 2>&-", 1, ""),
     ],
 )
-def test_whatever_stdout_is(shell: str, code: int, words: str) -> None:
+def test_harpctl_survives_every_kind_of_stdout(shell: str, code: int, words: str) -> None:
     done = harpctl("config", "show", shell=shell)
     assert (done.returncode, done.stderr) == (code, words)
 
 
-def test_who_reads_no_further_is_no_trouble() -> None:
+def test_a_reader_that_stops_early_is_no_error() -> None:
     reading, writing = os.pipe()
     os.close(reading)
     done = subprocess.run(

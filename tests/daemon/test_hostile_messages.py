@@ -104,7 +104,7 @@ def descriptors() -> int:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_mutated_messages(
+def test_mutated_messages_crash_nothing(
     harpd: Running, seed: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(server, "CLIENT_BURST", 1e6)
@@ -196,7 +196,7 @@ def test_a_connection_made_by_the_dead_is_closed(harpd: Running) -> None:
     theirs.close()
 
 
-def test_only_a_kernel_without_peer_pidfds_is_asked_by_number(
+def test_only_without_peer_pidfds_is_a_process_identified_by_number(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     class Dead:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A user who binds ports of the range and asks for leases all the time: others are served."""
+"""A user that binds ports of the range and requests leases without a pause delays no other user."""
 
 import contextlib
 import errno
@@ -47,7 +47,9 @@ def waiting(harpd: Running) -> int:
     return sum(client._busy for client in harpd.daemon._server.clients)
 
 
-def test_a_search_for_ports_is_one_look(harpd: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_port_search_reads_the_socket_tables_once(
+    harpd: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """However many ports and blocks are in use; no port is tried."""
     bound: list[object] = []
     monkeypatch.setattr(socket.socket, "bind", lambda _self, address: bound.append(address))
@@ -65,7 +67,7 @@ def test_a_search_for_ports_is_one_look(harpd: Running, monkeypatch: pytest.Monk
     assert bound == []
 
 
-def test_a_refusal_that_needs_no_look_costs_none(harpd: Running) -> None:
+def test_a_refusal_for_other_reasons_reads_no_socket_tables(harpd: Running) -> None:
     with harpd.client() as client:
         for wishes in ({"ifname": "eth7"}, {"ifname": "eth0", "queue": 99}):
             with pytest.raises(RefusedByDaemonError):
@@ -73,7 +75,7 @@ def test_a_refusal_that_needs_no_look_costs_none(harpd: Running) -> None:
     assert harpd.kernel.looks == 0
 
 
-def test_others_are_served_during_a_look_and_requests_share_the_next(harpd: Running) -> None:
+def test_other_requests_are_served_during_a_read_and_share_the_next(harpd: Running) -> None:
     looking = Looking(harpd)
     with contextlib.ExitStack() as stack:
         clients = [stack.enter_context(harpd.client()) for _ in range(CONNECTIONS)]
@@ -95,7 +97,7 @@ def test_others_are_served_during_a_look_and_requests_share_the_next(harpd: Runn
     assert all(name.startswith("harpd-work") for name in looking.threads)
 
 
-def test_who_waits_for_a_look_is_answered_when_harpd_ends(harpd: Running) -> None:
+def test_a_request_that_waits_for_a_read_is_answered_when_harpd_ends(harpd: Running) -> None:
     """Also who asked during it, for whom no other look may begin."""
     looking = Looking(harpd)
     with harpd.client() as one, harpd.client() as other:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A user who takes more than a share: by queues that dead jobs' children hold, by ports that rest,
-by answers that nobody takes."""
+"""A user that exceeds its share: queues held by children of dead jobs, quarantined ports, and
+unread answers."""
 
 import errno
 import os
@@ -67,7 +67,9 @@ def test_a_queue_given_back_a_moment_ago_does_not(
     assert lease_and_die(harpd, 5) == []
 
 
-def test_ports_that_rest_are_shared(start: Callable[..., Running], settings: Settings) -> None:
+def test_quarantined_ports_are_shared_between_users(
+    start: Callable[..., Running], settings: Settings
+) -> None:
     kernel = FakeKernel()
     kernel.queue_free = lambda _ifname, _queue: True  # type: ignore[method-assign]
     kernel.held = type("Never", (set,), {"__contains__": lambda *_: False})()
@@ -79,7 +81,7 @@ def test_ports_that_rest_are_shared(start: Callable[..., Running], settings: Set
     assert len(set(ports)) == 4
 
 
-def test_who_shares_ports() -> None:
+def test_users_share_the_port_range() -> None:
     blocks = PortBlocks(Block(61000, 61079), 10, 60)
     for number in range(4):
         assert not blocks.used_up(7, 4, 0)
@@ -91,7 +93,7 @@ def test_who_shares_ports() -> None:
     assert not blocks.used_up(7, 4, 60.5), "one has woken"
 
 
-def test_answers_that_nobody_takes_do_not_pile_up(harpd: Running) -> None:
+def test_unread_answers_do_not_accumulate(harpd: Running) -> None:
     """Each is a memfd of harpd's making, alive for as long as it is in the way."""
     question = _host.pack_query(5, b'{"command": "status"}')
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
@@ -120,7 +122,7 @@ def test_answers_that_nobody_takes_do_not_pile_up(harpd: Running) -> None:
 
 
 @pytest.mark.parametrize("uid", [0, NOBODY])
-def test_who_says_nothing_makes_room(harpd: Running, uid: int) -> None:
+def test_a_client_without_hello_is_dropped_first(harpd: Running, uid: int) -> None:
     """As many as one user may have, or as harpd has places for root, and more of them come: who
     speaks is served, of whichever user."""
     path, places = harpd.path, harpd.daemon._server.connections
@@ -140,7 +142,9 @@ def test_who_says_nothing_makes_room(harpd: Running, uid: int) -> None:
     assert in_child(enemy, uid) == [True] * (1 if uid else 2)
 
 
-def test_who_makes_room_is_told_why(harpd: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_that_is_dropped_learns_the_reason(
+    harpd: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also when its hello was on the way, and when there is no other to make room."""
     server = harpd.daemon._server
     monkeypatch.setattr(server.connections, "per_uid_max", 1)

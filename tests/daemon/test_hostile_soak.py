@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Many leases, one after the other, of a real harpd: it is afterwards what it was before."""
+"""Many leases in sequence leave a real harpd as it was before."""
 
 import contextlib
 import os
@@ -52,7 +52,7 @@ def cycle(harpd: HostDaemon, count: int) -> None:
 
 
 @pytest.mark.parametrize("count", [150, pytest.param(10_000, marks=pytest.mark.long)])
-def test_leases_leave_nothing(harpd: HostDaemon, count: int) -> None:
+def test_leases_leave_nothing_behind(harpd: HostDaemon, count: int) -> None:
     cycle(harpd, 50)
     before = holdings(harpd)
     cycle(harpd, count)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""state.json that somebody has changed or cut: harpd starts, says so, and answers valid JSON."""
+"""harpd starts with a changed or truncated state.json, logs it, and answers with valid JSON."""
 
 import json
 import math
@@ -129,7 +129,7 @@ def a_loop(path: Path) -> None:
         ("state.json.new", a_loop),
     ],
 )
-def test_what_is_no_file_holds_nobody_up(
+def test_a_state_that_is_no_regular_file_blocks_nothing(
     start: Callable[..., Running],
     settings: Settings,
     caplog: pytest.LogCaptureFixture,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A lease from the question to the end, every way it can fail, and what NICs do meanwhile."""
+"""The life of a lease, each way in which it can fail, and changes of the NIC during it."""
 
 import errno
 import logging
@@ -122,7 +122,7 @@ def test_a_label_can_not_write_to_a_terminal(harpd: Running) -> None:
     ],
     ids=["interface", "path", "queue", "frames", "copy-mode"],
 )
-def test_what_can_not_be_had_is_refused(harpd: Running, wishes: dict, error: int) -> None:  # type: ignore[type-arg]
+def test_a_lease_that_is_impossible_is_refused(harpd: Running, wishes: dict, error: int) -> None:  # type: ignore[type-arg]
     with harpd.client() as client:
         with pytest.raises(RefusedByDaemonError) as caught:
             client.lease(**wishes)
@@ -159,7 +159,7 @@ def test_an_internal_error_is_one_line_and_harpd_goes_on(
     nothing_is_left(harpd)
 
 
-def test_who_hangs_up_while_the_lease_is_made_gets_none(harpd: Running) -> None:
+def test_a_client_that_disconnects_during_a_lease_gets_none(harpd: Running) -> None:
     harpd.kernel.may_make.clear()
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     sock.connect(str(harpd.path))
@@ -284,7 +284,9 @@ def logged(caplog: pytest.LogCaptureFixture, words: str) -> int:
     return sum(words in record.getMessage() for record in caplog.records)
 
 
-def test_down_and_up(harpd: Running, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_lease_survives_link_down_and_up(
+    harpd: Running, caplog: pytest.LogCaptureFixture
+) -> None:
     with harpd.client() as client:
         lease, fds = client.lease("eth0")
         harpd.kernel.change(up=False)
@@ -302,7 +304,9 @@ def test_down_and_up(harpd: Running, caplog: pytest.LogCaptureFixture) -> None:
         client.release(lease.lease_id)
 
 
-def test_the_mtu_changes(harpd: Running, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_lease_survives_a_change_of_the_mtu(
+    harpd: Running, caplog: pytest.LogCaptureFixture
+) -> None:
     with harpd.client() as client:
         lease, fds = client.lease("eth0")
         harpd.kernel.change(mtu_bytes=9000)
@@ -391,7 +395,9 @@ def test_away_and_back_with_its_index(harpd: Running) -> None:
     nothing_is_left(harpd)
 
 
-def test_renamed_and_back(harpd: Running, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_lease_survives_a_renamed_interface(
+    harpd: Running, caplog: pytest.LogCaptureFixture
+) -> None:
     """Leases go on; nobody gets a new one, and is told why."""
     with harpd.client() as client:
         lease, fds = client.lease("eth0")

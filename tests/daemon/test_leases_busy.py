@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Queues that the kernel has not let go of yet, and such that a stranger's socket owns."""
+"""Queues that the kernel has not released yet, and queues that another program's socket owns."""
 
 import errno
 import os
@@ -91,7 +91,7 @@ def test_of_queues_that_come_back_the_one_that_does(start: Callable[..., Running
         assert leased(client).queue == 1
 
 
-def test_a_stranger_s_queue_is_refused(
+def test_a_queue_of_another_program_is_refused(
     start: Callable[..., Running],
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
@@ -130,7 +130,7 @@ def test_what_a_probe_held_is_waited_for_too(
         assert leased(client).queue == 0
 
 
-def test_who_dies_waiting_leaves_the_queue_to_others(
+def test_a_client_that_dies_waiting_leaves_the_queue_to_others(
     start: Callable[..., Running], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(leasing, "RELEASED_WAIT_S", 1000.0)
@@ -159,7 +159,9 @@ def test_who_dies_waiting_leaves_the_queue_to_others(
         assert leased(client).queue == 0
 
 
-def test_who_waits_for_a_queue_is_refused_when_harpd_ends(start: Callable[..., Running]) -> None:
+def test_a_client_that_waits_for_a_queue_is_refused_when_harpd_ends(
+    start: Callable[..., Running],
+) -> None:
     kernel = SlowKernel(queues=1)
     harpd = start(kernel)
     with harpd.client() as client:

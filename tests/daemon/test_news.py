@@ -32,13 +32,13 @@ def test_news_without_end_leave_time_for_others(what: bytes | OSError) -> None:
     assert netlink.drain(Talker(what))  # type: ignore[arg-type]
 
 
-def test_nothing_new_is_nothing_heard() -> None:
+def test_no_change_causes_no_notification() -> None:
     with netlink.monitor() as monitor:
         netlink.drain(monitor)
         assert not netlink.drain(monitor)
 
 
-def test_a_monitor_that_is_broken_is_made_anew(
+def test_a_broken_monitor_is_replaced(
     harpd: Running, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(daemon, "NEWS_AGAIN_S", 0.01)
@@ -65,7 +65,7 @@ def test_a_monitor_that_is_broken_is_made_anew(
         )
 
     harpd.until(listens, "a monitor")
-    assert caplog.text.count("operation on non-socket; listening anew") == 1
+    assert caplog.text.count("operation on non-socket; opening a new monitor") == 1
     with harpd.client() as client:
         assert client.query("status")["nics"]
 

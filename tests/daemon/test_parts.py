@@ -117,7 +117,7 @@ def test_a_bucket_may_owe() -> None:
     assert bucket.full(1.0)
 
 
-def test_buckets_of_users_who_are_silent_are_forgotten() -> None:
+def test_buckets_of_idle_users_are_forgotten() -> None:
     buckets = Buckets(10, 5)
     for uid in range(5000):
         assert buckets.take(uid, uid * 1.0) == 0
@@ -195,7 +195,7 @@ def test_a_core_is_suggested(
 # ---- access ----
 
 
-def test_who_may_have_leases() -> None:
+def test_users_and_groups_decide_who_may_lease() -> None:
     access = Access.of(["nobody", "4711", "no-such-user"], ["daemon", "no-such-group"])
     assert access.unknown == ("user no-such-user", "group no-such-group")
     assert access.allows(0, [])
@@ -280,7 +280,7 @@ def test_no_netlink_message_crashes_the_parser(raw: bytes) -> None:
 # ---- processes ----
 
 
-def test_a_process_is_told_by_its_start(tmp_path: Path) -> None:
+def test_a_process_is_identified_by_its_start_time(tmp_path: Path) -> None:
     (tmp_path / "7").mkdir()
     fields = " ".join(str(n) for n in range(3, 53))
     (tmp_path / "7/stat").write_text(f"7 (a) ) S (b) {fields}\n")
@@ -298,7 +298,7 @@ def test_an_owner_is_found_again_and_not_mistaken() -> None:
         peer.reopen(Owner(os.getpid(), ticks + 1, 0))
 
 
-def test_the_watchdog_is_fed_twice_as_often_as_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_watchdog_is_notified_twice_per_interval(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WATCHDOG_USEC", "3000000")
     monkeypatch.setenv("WATCHDOG_PID", str(os.getpid()))
     assert notify.watchdog_period_s() == 1.5

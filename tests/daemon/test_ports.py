@@ -23,7 +23,7 @@ def test_a_block_in_use_by_the_kernel_is_passed_over() -> None:
     assert taken == Block(61030, 61039)
 
 
-def test_a_block_rests_and_wakes() -> None:
+def test_a_block_is_quarantined_for_its_time() -> None:
     ports = PortBlocks(Block(61000, 61009), 10, 60)
     block = ports.take(0)
     assert block is not None
@@ -34,7 +34,7 @@ def test_a_block_rests_and_wakes() -> None:
     assert ports.take(160) == block
 
 
-def test_a_block_that_nobody_used_does_not_rest() -> None:
+def test_an_unused_block_is_not_quarantined() -> None:
     ports = PortBlocks(Block(61000, 61009), 10, 60)
     block = ports.take(0)
     assert block is not None

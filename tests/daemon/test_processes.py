@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Eight processes on each host, an instance of harpd's each: none suffers what another does."""
+"""Eight processes on each host, each with a leased instance: none suffers from another's
+failure."""
 
 import contextlib
 import os
@@ -125,7 +126,9 @@ def test_each_has_a_queue_of_its_own(harpds: list[HostDaemon], pairs: list[Pair]
     assert all(pair.end() for pair in pairs)
 
 
-def test_one_is_killed(harpds: list[HostDaemon], pairs: list[Pair]) -> None:
+def test_other_processes_survive_when_one_is_killed(
+    harpds: list[HostDaemon], pairs: list[Pair]
+) -> None:
     victim, *others = pairs
     for pair in pairs:
         pair.begin(60 if pair is victim else SECONDS)
@@ -142,7 +145,7 @@ def test_one_is_killed(harpds: list[HostDaemon], pairs: list[Pair]) -> None:
     assert all(pair.run() for pair in others)
 
 
-def test_one_is_stopped(pairs: list[Pair]) -> None:
+def test_other_processes_continue_when_one_is_stopped(pairs: list[Pair]) -> None:
     victim, *others = pairs
     for pair in pairs:
         pair.begin(SECONDS)
@@ -207,7 +210,9 @@ def verdicts(daemon: HostDaemon) -> dict[str, int]:
     return found
 
 
-def test_one_is_flooded(lab: Lab, harpds: list[HostDaemon], pairs: list[Pair]) -> None:
+def test_other_processes_continue_when_one_is_flooded(
+    lab: Lab, harpds: list[HostDaemon], pairs: list[Pair]
+) -> None:
     found = harpds[1].query("instances")["instances"]
     victim = next(each for each in found if each["label"] == "receiver 0")
     low, high = victim["ports"]

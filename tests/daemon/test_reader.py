@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The process that reads users' statistics for harpd: what it may do, its end, and its absence."""
+"""The process that reads users' statistics for harpd: its privileges, its end, and its absence."""
 
 import gzip
 import json
@@ -173,7 +173,7 @@ def test_a_mistake_of_its_own_is_an_answer(make_reader: Callable[..., Reader]) -
 # --------------------------------------------------------------------------------------------------
 # One scan for all who ask.
 #
-def test_a_scan_serves_all_who_ask_within_a_second(
+def test_one_scan_serves_all_requests_of_a_second(
     owner: Owner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("harp.stats.reader.SCAN_AGE_S", 1000.0)
@@ -190,7 +190,7 @@ def test_a_scan_serves_all_who_ask_within_a_second(
 
 
 @pytest.mark.parametrize("room", [0, 1, 2])
-def test_a_user_s_descriptors_are_looked_at_up_to_a_limit(
+def test_the_number_of_descriptors_read_per_user_is_limited(
     owner: Owner, monkeypatch: pytest.MonkeyPatch, room: int
 ) -> None:
     """A user with millions of them must not make the scan long; it is said who."""
@@ -232,7 +232,7 @@ def get(url: str, **headers: str) -> bytes:
         return gzip.decompress(text) if answer.headers["Content-Encoding"] == "gzip" else text
 
 
-def test_all_who_ask_within_a_second_have_one_answer(
+def test_all_requests_of_a_second_get_one_answer(
     owner: Owner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(exporter, "AGE_S", 1000.0)
@@ -256,7 +256,7 @@ def test_all_who_ask_within_a_second_have_one_answer(
         assert len(set(texts)) == 1
         assert len(texts) == 5
         assert (reader.asked, len(views)) == (1, 1)
-        assert b'harp_tcp_conns{nic="harp7"' in texts[0]
+        assert b'harp_tcp_conns{device="harp7"' in texts[0]
         assert b"harpd_pages_read 1.0" in texts[0]
         monkeypatch.setattr(exporter, "AGE_S", 0.0)
         get(running.url)
@@ -281,7 +281,7 @@ def test_metrics_without_the_reader_are_harpd_s_own(
     finally:
         running.close()
     assert "harpd_pages_read 0.0" in text
-    assert 'harp_steering_packets_total{nic="eth1",verdict="rss_mismatch"} 3.0' in text
+    assert 'harp_steering_packets_total{device="eth1",verdict="rss_mismatch"} 3.0' in text
     assert "harp_tcp_conns" not in text
     (line,) = [record.getMessage() for record in caplog.records]
     assert "can't be started: No such file" in line

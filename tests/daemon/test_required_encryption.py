@@ -166,6 +166,7 @@ def check_silent(job: Job, why: str) -> None:
         assert all(each.result() for each in encrypted)
 
 
+@pytest.mark.sample("nothing")
 @pytest.mark.parametrize("required", [False, True], ids=["nothing", "required"])
 def test_harpd_is_stopped(job: Job, required: bool) -> None:
     """SIGSTOP: it answers nothing. SIGKILL: its socket is there, and its settings are not known."""
@@ -195,6 +196,7 @@ def check_answer(job: Job, required: bool) -> None:
             assert not job.encrypts(HARP_DAEMON=asked)
 
 
+@pytest.mark.sample("required")
 @pytest.mark.parametrize("required", [False, True], ids=["nothing", "required"])
 def test_harpd_is_busy(start: Start, settings: Settings, job: Job, required: bool) -> None:
     """Its one loop does something else: a job cannot know whether harp.toml requires something."""

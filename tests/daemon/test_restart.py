@@ -145,7 +145,7 @@ def test_pins_of_another_layout_are_replaced_with_a_message(
     first.end(remove=False)
     steering(first).failing = "adopt"
     second = start(first.kernel)
-    assert "pins of another layout; removed, attaching anew" in caplog.text
+    assert "pins of another layout; removed, attaching a new one" in caplog.text
     assert len(second.kernel.steerings) == 2
 
 
@@ -160,7 +160,7 @@ def test_pins_that_a_job_depends_on_stay_until_it_ends(
     second = start(first.kernel)
     assert old.xsks, "the job's packets still come"
     assert second.kernel.steerings == [old]
-    assert "jobs run on with another version's steering program" in caplog.text
+    assert "jobs run on with another version's XDP program" in caplog.text
     with second.client() as client, pytest.raises(RefusedByDaemonError, match="another version"):
         client.lease("eth0")
     # Nor does the end of this harpd take anything from it, nor the next one's beginning.
@@ -284,7 +284,7 @@ def test_another_programs_living_socket(settings: Settings, kind: socket.SocketK
         assert settings.socket_path.is_socket()
 
 
-def test_no_such_group(settings: Settings) -> None:
+def test_an_unknown_socket_group_is_an_error(settings: Settings) -> None:
     with pytest.raises(HarpError, match="socket_group: there is no group no-such-group"):
         Daemon(replace(settings, socket_group="no-such-group"), FakeKernel()).start()
 
@@ -339,7 +339,7 @@ def full(_self: object, _state: object) -> None:
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
-def test_a_full_disk_is_told_once_and_harpd_serves_on(
+def test_a_full_disk_is_logged_once_and_harpd_continues(
     harpd: Running, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def lease_and_return() -> None:
@@ -479,5 +479,5 @@ def test_a_clock_that_is_set_back_does_not_hide_the_restart(
     monkeypatch.setattr(cli_daemon, "_running", lambda _config: harpd.client())
     before = harpd.daemon.since_s
     with pytest.raises(HarpError, match="has not restarted"):
-        cli_daemon._wait_anew(None, before)
-    assert cli_daemon._wait_anew(None, before + 3600)["since_s"] == before
+        cli_daemon._wait_for_restart(None, before)
+    assert cli_daemon._wait_for_restart(None, before + 3600)["since_s"] == before

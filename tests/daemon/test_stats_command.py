@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""harpd tells what the host's instances publish: to those who may lease, and for harpctl stats."""
+"""harpd sends the statistics of the host's instances to users that may lease, and to harpctl
+stats."""
 
 import json
 import os
@@ -38,7 +39,7 @@ def test_harpd_tells_what_instances_publish(harpd: Running, owner: Owner) -> Non
 
 
 @ROOT_ONLY
-def test_harpctl_of_nobody_asks_harpd(harpd: Running, owner: Owner) -> None:
+def test_harpctl_of_user_nobody_asks_harpd(harpd: Running, owner: Owner) -> None:
     """Whose pages it may not open: harpd may."""
     code = (
         "import difflib, harp.cli, harp.cli.stats, harp.daemon.client, os;"
@@ -58,7 +59,9 @@ def test_harpctl_of_nobody_asks_harpd(harpd: Running, owner: Owner) -> None:
 
 
 @ROOT_ONLY
-def test_who_may_not_lease_sees_nothing(start: Callable[..., Running], settings: Settings) -> None:
+def test_users_that_may_not_lease_see_no_statistics(
+    start: Callable[..., Running], settings: Settings
+) -> None:
     harpd = start(given=replace(settings, users=("root",), groups=()))
 
     def ask() -> Any:
@@ -85,7 +88,9 @@ def both_ask(harpd: Running, *clients: DaemonClient) -> None:
     harpd.until(lambda: sum(c._busy for c in harpd.daemon._server.clients) == 2, "two wait")
 
 
-def test_others_are_served_during_a_look(harpd: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_requests_are_served_during_a_scan(
+    harpd: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """However long it takes; and who asks meanwhile is told what it finds."""
     looked, seen = [], threading.Event()
 
@@ -122,7 +127,7 @@ def test_all_of_a_user_have_one_document(harpd: Running, monkeypatch: pytest.Mon
     assert len(inodes) == 1
 
 
-def test_a_look_that_fails_is_answered(harpd: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_scan_is_answered(harpd: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(_reader: Reader, _flows: bool) -> int:
         raise KeyError("oops")
 
@@ -133,7 +138,7 @@ def test_a_look_that_fails_is_answered(harpd: Running, monkeypatch: pytest.Monke
         assert client.query("status")["leases"] == 0
 
 
-def test_who_asks_all_the_time_gets_the_last_answer(
+def test_frequent_requests_get_the_last_answer(
     harpd: Running, owner: Owner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(looks, "AGE_S", 60)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Queues and leases: who gets what, who is refused and why, nothing given twice."""
+"""Queues and leases: grants, refusals and their reasons; no queue or port is leased twice."""
 
 import errno
 import itertools
@@ -99,14 +99,14 @@ def test_no_queue_is_left_and_the_line_says_so() -> None:
     assert why.why.startswith("eth0: all 2 queues are leased; `harpctl instances`")
 
 
-def test_an_unknown_interface_is_told_what_there_is() -> None:
+def test_an_unknown_interface_is_refused_with_the_known_ones() -> None:
     why = refused(table(), ifname="eth9")
     assert why.error == errno.ENODEV
     assert "it has: eth0" in why.why
 
 
 @pytest.mark.parametrize(("queue", "error"), [(5, errno.EINVAL), (0, errno.EBUSY)])
-def test_a_queue_asked_for_by_number(queue: int, error: int) -> None:
+def test_a_queue_can_be_requested_by_number(queue: int, error: int) -> None:
     leases = table()
     assert reserve(leases, wanted=0).queue == 0
     assert refused(leases, wanted=queue).error == error
@@ -123,7 +123,7 @@ def test_the_cap_is_the_users_and_not_roots() -> None:
         reserve(leases, owner=Owner(1, 1, 0))
 
 
-def test_ports_that_rest_are_told_when_they_wake() -> None:
+def test_a_refusal_names_the_end_of_the_quarantine() -> None:
     leases = table(queues=2, blocks=1)
     lease = reserve(leases)
     leases.activate(lease)

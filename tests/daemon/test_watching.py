@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What harpd tells jobs of other network namespaces, and what it costs who asks too much."""
+"""The state that harpd sends to jobs of other network namespaces, and the limits of such
+requests."""
 
 import contextlib
 import errno
@@ -90,7 +91,7 @@ def want(watcher: Watcher, *addresses: bytes, flags: int = WANTED) -> None:
     assert answer.kind is Kind.DONE
 
 
-def test_changes_of_the_network_are_told_once(harpd: Running, watcher: Watcher) -> None:
+def test_each_network_change_is_sent_once(harpd: Running, watcher: Watcher) -> None:
     for news in (News(interfaces={2}), News(routes=True), News(lost=True)):
         before = harpd.kernel.look
         harpd.kernel.look = bytes([before[0] + 1])
@@ -127,7 +128,7 @@ def test_a_network_that_changes_too_fast_is_read_again(harpd: Running, lease: in
         assert watcher.next().kind is Kind.NETWORK
 
 
-def test_a_neighbor_is_asked_for_and_told(harpd: Running, watcher: Watcher) -> None:
+def test_a_wanted_neighbor_is_resolved_and_sent(harpd: Running, watcher: Watcher) -> None:
     want(watcher, addr(1))
     harpd.until(lambda: monitor(harpd).resolved == [(2, addr(1))], "the kernel is asked")
     monitor(harpd).tell(News(neighbors=[(2, addr(2), MAC), (3, addr(1), MAC), (2, addr(1), MAC)]))
@@ -157,7 +158,9 @@ def test_only_known_neighbors_are_confirmed(harpd: Running, watcher: Watcher) ->
 @pytest.mark.parametrize(
     "text", ["224.0.0.1", "127.0.0.1", "0.0.0.0", "255.255.255.255", "ff02::1", "::1", "::"]
 )
-def test_what_is_no_neighbor_is_not_asked_for(harpd: Running, watcher: Watcher, text: str) -> None:
+def test_an_address_that_is_no_neighbor_is_not_resolved(
+    harpd: Running, watcher: Watcher, text: str
+) -> None:
     v6 = ":" in text
     raw = socket.inet_pton(socket.AF_INET6, text) if v6 else V4 + socket.inet_aton(text)
     want(watcher, raw, addr(1))
@@ -220,7 +223,7 @@ def test_an_answer_waits_behind_news_and_both_arrive(harpd: Running, watcher: Wa
         pass
 
 
-def test_lost_news_are_asked_for(harpd: Running, watcher: Watcher) -> None:
+def test_lost_notifications_cause_a_new_read(harpd: Running, watcher: Watcher) -> None:
     want(watcher, addr(1))
     harpd.until(lambda: len(monitor(harpd).resolved) == 1, "the kernel is asked")
     harpd.kernel.look = b"b"
@@ -357,7 +360,7 @@ PROCESSES = {
 
 
 @pytest.mark.parametrize("name", PROCESSES)
-def test_who_may_administer_our_network(tmp_path: Path, name: str) -> None:
+def test_processes_with_net_admin_over_this_network_are_found(tmp_path: Path, name: str) -> None:
     namespaces, threads, of_parent, of_other, allowed = PROCESSES[name]
 
     def join(folder: Path, spaces: str) -> None:

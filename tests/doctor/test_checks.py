@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every check finds nothing on a healthy host and its illness on an ill one."""
+"""Each check finds nothing on a host without faults, and finds its fault on a host that has it."""
 
 import errno
 import re
@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from fake_patient import NOT_RUNNING, Patient
 
+from harp import _paths
 from harp.doctor import document
 from harp.doctor.finding import CHECKS, Finding, Severity
 from harp.doctor.harpd import Device, Harpd
@@ -126,6 +127,13 @@ def another_harp(patient: Patient) -> None:
     (patient.python_site / "harp_nccl-0.1.0.dist-info").mkdir()
 
 
+def stale_plugin(patient: Patient) -> None:
+    path = patient.fake.host.sys / "libnccl-net-harp.so"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"an older build")
+    patient.libraries["libnccl-net-harp.so"] = path
+
+
 Illness = tuple[str, Callable[[Patient], object], Severity, str]
 ILLNESSES: list[Illness] = [
     ("processors", lambda p: p.fake.allowed.__ixor__(set(range(1, 8))), COSTS, "one only (0 of"),
@@ -144,8 +152,9 @@ ILLNESSES: list[Illness] = [
         "clocksource",
         write("sys/devices/system/clocksource/clocksource0/current_clocksource", "hpet"),
         COSTS,
-        "hpet: each look is a system call",
+        "hpet: each reading is a system call",
     ),
+    ("nccl-name", stale_plugin, COSTS, "is not the plugin of this HARP"),
     ("python-package", another_harp, NO, "the unrelated PyPI package harp 1.2 is installed"),
     ("bpf-jit", write("proc/sys/net/core/bpf_jit_enable", 0), COSTS, "interpreted"),
     ("bpffs", write("proc/filesystems", "nodev\tsysfs"), COSTS, "the kernel has none"),
@@ -212,7 +221,7 @@ def test_a_healthy_host_has_nothing(patient: Patient) -> None:
 @pytest.mark.parametrize(
     ("name", "infect", "severity", "words"), ILLNESSES, ids=[f"{i[0]}: {i[3]}" for i in ILLNESSES]
 )
-def test_an_illness(
+def test_each_check_finds_its_fault(
     patient: Patient,
     name: str,
     infect: Callable[[Patient], object],
@@ -226,6 +235,21 @@ def test_an_illness(
     assert found.remedy
 
 
+def test_the_names_by_which_nccl_finds_the_plugin(patient: Patient, tmp_path: Path) -> None:
+    virtual(patient, "veth")
+    assert "not by name" in patient.finding("nccl-name").text
+    names = ("libnccl-net-harp.so", "libnccl-net.so")
+    patient.libraries[names[0]] = _paths.plugin()
+    assert "libnccl-net.so is not there" in patient.finding("nccl-name").text
+    patient.libraries[names[1]] = _paths.plugin()
+    assert "and by default" in patient.finding("nccl-name").text
+    patient.libraries[names[1]] = tmp_path / "other"
+    (tmp_path / "other").write_bytes(b"")
+    found = patient.finding("nccl-name")
+    assert "is another plugin" in found.text
+    assert not found.severity
+
+
 def test_each_check_is_tried_both_ways(patient: Patient) -> None:
     """A check that can't find anything, or none that says it is good, would go unnoticed."""
     tried = {illness[0] for illness in ILLNESSES}
@@ -234,8 +258,8 @@ def test_each_check_is_tried_both_ways(patient: Patient) -> None:
     for each in CHECKS:
         if each.function is None or each.scope in ("port", "opened", "used"):  # test_ports.py
             continue
-        # A veth's checksums are as they are, and the plugin's second name is advice: no illness.
-        assert each.name in {*tried, "checksums", "nccl-name"}, each.name
+        # A veth's checksums are as they are: no illness.
+        assert each.name in {*tried, "checksums"}, each.name
         # Of harpd's program nothing is said without harpd: below.
         assert each.name in {*said_well, "native-xdp", "harpd-program"}, each.name
 
@@ -270,7 +294,7 @@ def test_each_check_is_tried_both_ways(patient: Patient) -> None:
         (
             lambda p: [p.fake.remove(f"{CPU}/cpu{n}/cpufreq/scaling_governor") for n in range(8)],
             "cpu-governor",
-            "does not let us choose",
+            "the machine offers no choice",
         ),
         (lambda p: p.status(seccomp=2), "af-xdp", "through the seccomp filter"),
         (
@@ -289,7 +313,7 @@ def test_what_is_good_in_another_way(
     assert words.replace("none of its own", "no interrupts of their own") in found.text
 
 
-def test_absent_files_are_no_illness_and_no_crash(patient: Patient, tmp_path: Path) -> None:
+def test_missing_files_cause_no_finding_and_no_crash(patient: Patient, tmp_path: Path) -> None:
     """An old kernel, a container without /sys: every check still says something."""
     for folder in ("sys", "proc"):
         (tmp_path / folder).rename(tmp_path / f"no-{folder}")
@@ -325,7 +349,7 @@ def test_a_check_that_fails_says_so_and_the_others_go_on(patient: Patient) -> No
     assert found["harpd"].severity == Severity.GOOD
 
 
-def test_who_gets_a_queue_from_harpd_needs_no_privilege(patient: Patient) -> None:
+def test_a_user_with_leases_needs_no_privilege(patient: Patient) -> None:
     patient.stack += [
         Finding("memlock", NO, "too little", "more"),
         Finding("xdp-program", NO, "XDP program 7 is attached", "stop it"),
@@ -346,7 +370,7 @@ def test_who_gets_a_queue_from_harpd_needs_no_privilege(patient: Patient) -> Non
     assert found["privilege"].severity == NO, "harpd's eth1 is another one, of its own namespace"
 
 
-def test_harpd_is_asked_where_it_is_configured(patient: Patient) -> None:
+def test_harpd_is_asked_at_its_configured_socket(patient: Patient) -> None:
     patient.toml = '[daemon]\nrun_dir = "/run/other"\n'
     patient.finding("harpd")
     patient.toml = "[daemon]\nrun_dir = 7\n"
@@ -367,7 +391,7 @@ def test_the_whole_host_is_as_good_as_its_best_interface(patient: Patient) -> No
     assert "on this host" in patient.examine_all().verdict
 
 
-def test_candidates(patient: Patient) -> None:
+def test_candidate_interfaces_are_listed(patient: Patient) -> None:
     one = patient.links["eth1"]
     patient.links |= {
         "down": replace(one, name="down", index=6, up=False),

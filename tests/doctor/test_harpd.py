@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Asking harpd, whatever is behind the socket."""
+"""harpctl check queries harpd, whatever listens on the socket."""
 
 import errno
 import socket
@@ -61,7 +61,7 @@ def serve(tmp_path: Path) -> Iterator[Callable[[bytes | None], Path]]:
         assert not thread.is_alive()
 
 
-def test_it_answers(serve: Callable[[bytes | None], Path]) -> None:
+def test_an_answering_harpd_is_reported(serve: Callable[[bytes | None], Path]) -> None:
     found = harpd.ask(serve(welcome(device("eth1", 5, 8, 3), device("eth2", 6, 4, 0))))
     assert (found.error, found.version) == (0, "harpd 9")
     assert found.devices["eth1"] == harpd.Device("eth1", 5, 8, 3)
@@ -76,7 +76,7 @@ def test_it_says_whether_its_program_is_generic(
     assert harpd.ask(serve(welcome(told))).devices["eth1"].generic == generic
 
 
-def test_it_refuses(serve: Callable[[bytes | None], Path]) -> None:
+def test_a_refusal_is_reported(serve: Callable[[bytes | None], Path]) -> None:
     why = "user nobody is not in harp.toml's users"
     found = harpd.ask(serve(_host.pack_refused(1, errno.EACCES, why)))
     assert (found.error, found.why) == (errno.EACCES, why)
@@ -98,17 +98,19 @@ def test_it_refuses(serve: Callable[[bytes | None], Path]) -> None:
         b"\xff" * 65536,
     ],
 )
-def test_it_speaks_nonsense(serve: Callable[[bytes | None], Path], answer: bytes) -> None:
+def test_an_invalid_answer_is_reported(
+    serve: Callable[[bytes | None], Path], answer: bytes
+) -> None:
     found = harpd.ask(serve(answer))
     assert found.error == errno.EPROTO
     assert found.devices == {}
 
 
-def test_it_hangs_up(serve: Callable[[bytes | None], Path]) -> None:
+def test_a_closed_connection_is_reported(serve: Callable[[bytes | None], Path]) -> None:
     assert harpd.ask(serve(None)).error == errno.ECONNRESET
 
 
-def test_it_never_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_answer_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(harpd, "_TIMEOUT_S", 0.05)
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
         server.bind(str(tmp_path / "s"))
@@ -116,7 +118,7 @@ def test_it_never_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         assert harpd.ask(tmp_path / "s").error == errno.ETIMEDOUT
 
 
-def test_it_is_not_there(tmp_path: Path) -> None:
+def test_a_missing_harpd_is_reported(tmp_path: Path) -> None:
     assert harpd.ask(tmp_path / "s").error == errno.ENOENT
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
         server.bind(str(tmp_path / "s"))

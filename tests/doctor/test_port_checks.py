@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A DPDK port's device before it is opened: what is said of it, and that it is not opened then."""
+"""Checks of a DPDK port's device before it is opened; a device with a finding is not opened."""
 
 from pathlib import Path
 
@@ -81,7 +81,7 @@ def test_a_card_that_the_kernel_shares_is_not_bound(patient: Patient, driver: st
     assert "dpdk-access" not in names
 
 
-def test_no_such_card_and_no_nic(patient: Patient) -> None:
+def test_an_unknown_card_and_a_missing_nic_are_reported(patient: Patient) -> None:
     assert said(patient, "dpdk-binding")[0] is NO
     (card(patient) / "class").write_text("0x010802\n")
     severity, text = said(patient, "dpdk-binding")
@@ -94,14 +94,14 @@ def test_a_card_without_a_driver(patient: Patient) -> None:
     assert "has no driver" in said(patient, "dpdk-binding")[1]
 
 
-def test_vfio_that_is_absent(patient: Patient) -> None:
+def test_a_missing_vfio_is_reported(patient: Patient) -> None:
     card(patient, "ena")
     (patient.fake.host.sys / "bus/pci/drivers/vfio-pci").rmdir()
     severity, text = said(patient, "dpdk-vfio")
     assert (severity, "modprobe vfio-pci" in text) == (NO, True)
 
 
-def test_without_an_iommu(patient: Patient) -> None:
+def test_a_missing_iommu_is_reported(patient: Patient) -> None:
     card(patient, group=None)
     severity, text = said(patient, "dpdk-vfio")
     assert (severity, "intel_iommu=on" in text) == (NO, True)
@@ -157,7 +157,7 @@ def test_the_ssh_session_s_interface_is_not_taken(patient: Patient) -> None:
     assert (severity, "SSH session comes in by eth5" in text) == (NO, True)
 
 
-def test_it_may_be_told_to(patient: Patient) -> None:
+def test_a_setting_allows_the_default_route_s_interface(patient: Patient) -> None:
     from harp.doctor.examine import examine
 
     interface(patient, card(patient, "mlx5_core"), "eth5")
@@ -188,7 +188,7 @@ def test_a_port_of_harp_toml_by_its_name(patient: Patient) -> None:
         ("x0000:00:06.0", None),
     ],
 )
-def test_addresses(text: str, address: str | None) -> None:
+def test_pci_addresses_are_recognized(text: str, address: str | None) -> None:
     assert pci.canonical(text) == address
 
 

@@ -110,7 +110,7 @@ def test_a_healthy_port_has_nothing(port: Patient) -> None:
 @pytest.mark.parametrize(
     ("name", "infect", "severity", "words"), ILLNESSES, ids=[f"{i[0]}: {i[3]}" for i in ILLNESSES]
 )
-def test_an_illness(
+def test_each_check_finds_its_fault(
     port: Patient, name: str, infect: Callable[[Patient], None], severity: Severity, words: str
 ) -> None:
     infect(port)
@@ -121,7 +121,7 @@ def test_an_illness(
 
 
 @pytest.mark.parametrize(("alter", "name", "words"), WELL, ids=[f"{i[1]}: {i[2]}" for i in WELL])
-def test_no_complaint(
+def test_a_good_port_has_no_finding(
     port: Patient, alter: Callable[[Patient], None], name: str, words: str
 ) -> None:
     alter(port)
@@ -137,7 +137,7 @@ def test_each_check_is_tried(port: Patient) -> None:
     assert {illness[0] for illness in ILLNESSES} == names - {"dpdk-counters"}
 
 
-def test_what_can_not_be_opened_is_said_once(port: Patient) -> None:
+def test_a_port_that_cannot_be_opened_is_reported_once(port: Patient) -> None:
     port.look = PortLook("0000:01:00.0: no such device")
     assert [each.name for each in examine_port(port.view, SPEC).findings if each.severity] == [
         "dpdk-device"
@@ -185,7 +185,7 @@ def check(spec: str) -> tuple[int, dict[str, Any]]:
     return done.returncode, {each["name"]: each for each in findings}
 
 
-def test_a_real_port(dpdk: None) -> None:
+def test_a_real_port_is_examined(dpdk: None) -> None:
     status, findings = check("net_null0;queues=2;mtu=4000")
     assert findings["dpdk-device"]["text"].startswith("net_null, a virtual device, ")
     assert findings["dpdk-mtu"]["text"].startswith("4000, of at most ")

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""harp.dpdk. Scenes are functions of the files bindings_*.py; each is run in a
-process of its own, and in a network namespace that goes with it."""
+"""harp.dpdk. The scenes are functions of bindings_*.py. Each runs in its own process and network
+namespace."""
 
 import ast
 import os
@@ -64,7 +64,7 @@ def bindings() -> None:
 
 
 @pytest.mark.parametrize("scene", scenes("bindings_scenes.py"))
-def test_scene(scene: str, bindings: None) -> None:
+def test_a_scene_passes(scene: str, bindings: None) -> None:
     """See bindings_scenes.py."""
     if scene == "ports_say_what_they_are" and os.geteuid() != 0:
         pytest.skip("needs root: a tap device")
@@ -72,20 +72,20 @@ def test_scene(scene: str, bindings: None) -> None:
 
 
 @pytest.mark.parametrize("scene", scenes("bindings_enemies.py"))
-def test_enemy(scene: str, bindings: None) -> None:
+def test_misuse_is_withstood(scene: str, bindings: None) -> None:
     """See bindings_enemies.py."""
     run("bindings_enemies.py", scene)
 
 
 @pytest.mark.parametrize("scene", scenes("bindings_devices.py"))
-def test_device(scene: str, bindings: None, tmp_path: Path) -> None:
+def test_a_device_works(scene: str, bindings: None, tmp_path: Path) -> None:
     """See bindings_devices.py."""
     if scene == "the_kernel_answers" and os.geteuid() != 0:
         pytest.skip("needs root: a tap device")
     run("bindings_devices.py", scene, str(tmp_path))
 
 
-def test_absent() -> None:
+def test_a_missing_library_is_named() -> None:
     """A build without DPDK: one line, with the remedy, and an ImportError for who asks so."""
     done = subprocess.run(
         [sys.executable, "-c", WITHOUT], cwd=ROOT, capture_output=True, text=True, check=False

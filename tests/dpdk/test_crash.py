@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NCCL's streams over memif when a rank is killed or stopped: who survives is told whom it lost,
-what the dead had is gone, both begin anew, and a rank that stood still costs no byte."""
+"""NCCL streams over memif while a rank is killed or stopped. The survivor names the lost peer, the
+resources of the dead rank are freed, both can restart, and a stopped rank loses no byte."""
 
 import os
 import re
@@ -59,7 +59,7 @@ def left_by(pid: int, since: float) -> list[Path]:
 
 
 @SIDES
-def test_a_killed_rank_is_named_and_both_begin_anew(
+def test_a_killed_rank_is_named_and_both_can_restart(
     meeting: Lab, options: StreamOptions, tmp_path: Path, victim: int
 ) -> None:
     since = time.time()

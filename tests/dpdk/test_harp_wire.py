@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""harp-wire on DPDK ports: raw frames and round trips over memif, and what it refuses."""
+"""harp-wire on DPDK ports: raw frames and round trips over memif, and refused options."""
 
 import json
 import os
@@ -18,7 +18,7 @@ from harp.lab import Lab, memif
 pytestmark = pytest.mark.usefixtures("need_root", "ends")
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def lab() -> Iterator[Lab]:
     """Both sides agree over its veth; frames go by memif."""
     with Lab() as made:
@@ -66,7 +66,7 @@ def test_frames_arrive_whole(
     assert received["bytes"] == received["frames"] * (mtu + 14)
 
 
-def test_round_trips(lab: Lab, build_dir: Path, tmp_path: Path) -> None:
+def test_round_trips_are_measured(lab: Lab, build_dir: Path, tmp_path: Path) -> None:
     report = wire(lab, build_dir, tmp_path, "pingpong", 1500)
     assert report["round_trips"] > 50
     assert 0 < report["rtt_ns"]["p50"] <= report["rtt_ns"]["p99"]
@@ -88,7 +88,7 @@ def test_round_trips(lab: Lab, build_dir: Path, tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_can_not_be_is_one_line(
+def test_an_impossible_port_is_one_error_line(
     lab: Lab, build_dir: Path, port: str, more: tuple[str, ...], complaint: str
 ) -> None:
     here, there = lab.hosts
@@ -113,7 +113,7 @@ def test_what_can_not_be_is_one_line(
         ("net_null0", ("--lib-dir", "/nowhere"), "libharp-dpdk.so is not installed"),
     ],
 )
-def test_a_server_that_can_not_be_is_not_ready(
+def test_an_impossible_server_never_says_ready(
     lab: Lab, build_dir: Path, port: str, more: tuple[str, ...], complaint: str
 ) -> None:
     there = lab.hosts[1]
@@ -172,7 +172,8 @@ def test_dpdk_of_another_version(lab: Lab, build_dir: Path, tmp_path: Path) -> N
     assert ended(server)[0] == 1
 
 
-def test_a_peer_that_does_not_come_is_said(lab: Lab, build_dir: Path, tmp_path: Path) -> None:
+@pytest.mark.long  # it waits 10 s for a link
+def test_a_missing_peer_is_reported(lab: Lab, build_dir: Path, tmp_path: Path) -> None:
     """Two servers of memif: neither gets a link."""
     here, there = lab.hosts
     folders = [tmp_path / name for name in "ab"]

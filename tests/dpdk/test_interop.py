@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The interop cases of tests/netns with HARP on a DPDK port: net_af_packet on a host's veth.
 
-The rigs are theirs, and so is the path in the middle that loses packets. What differs is where
-HARP lives: its host's kernel has given up the address, so that HARP alone answers for it.
+They share the rigs and the path that loses packets. The difference: the host's kernel has no
+address here, so HARP alone answers for it.
 """
 
 import dataclasses
@@ -91,7 +91,7 @@ SELECTION = [
 
 
 @pytest.mark.parametrize(("path", "pair", "loss"), SELECTION, indirect=["path"], ids=label)
-def test_a_selection(
+def test_some_interop_cases_pass(
     tools: PortTools, path: tuple[Lab, Dropper], pair: tuple[str, str], loss: float
 ) -> None:
     """SACK, timestamps and ECN on and off, both directions, the kernel's CUBIC."""
@@ -99,7 +99,7 @@ def test_a_selection(
 
 
 @every_case(LABS)
-def test_all(
+def test_all_interop_cases_pass(
     tools: PortTools, path: tuple[Lab, Dropper], pair: tuple[str, str], control: str, loss: float
 ) -> None:
     group(tools, path, pair, control, loss, LONG_BYTES)

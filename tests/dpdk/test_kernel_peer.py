@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """HARP on DPDK ports against the kernel: a tap device, and a veth by AF_PACKET and AF_XDP.
 
-The kernel's ARP, neighbour discovery and ping are answered by HARP, for nobody else is there.
+HARP answers the kernel's ARP, neighbor discovery and ping, because no other stack has the address.
 """
 
 import re
@@ -111,6 +111,7 @@ def peer(request: pytest.FixtureRequest, ends: Ends, need_root: None) -> Iterato
         yield Peer(ends, lab, kind, mtu)
 
 
+@pytest.mark.sample("tap-1500-IPv6", "af_packet-9000-IPv4", "af_xdp-1500-IPv4", "af_xdp-3498-IPv6")
 @pytest.mark.parametrize("family", list(FAMILIES))
 def test_harp_accepts(peer: Peer, family: str) -> None:
     """The kernel connects, having asked for HARP's address, sends and receives; and pings."""
@@ -131,6 +132,14 @@ def test_harp_accepts(peer: Peer, family: str) -> None:
         assert far["stats"]["nd_out" if family == "IPv6" else "arp_out"] > 0
 
 
+@pytest.mark.sample(
+    "tap-1280-IPv6-send",
+    "tap-1500-IPv4-recv",
+    "af_packet-9000-IPv4-send",
+    "af_packet-1500-IPv6-recv",
+    "af_xdp-3498-IPv6-send",
+    "af_xdp-1500-IPv4-recv",
+)
 @pytest.mark.parametrize("verb", ["send", "recv"])
 @pytest.mark.parametrize("family", list(FAMILIES))
 def test_harp_connects(peer: Peer, family: str, verb: str) -> None:
@@ -146,7 +155,8 @@ def test_harp_connects(peer: Peer, family: str, verb: str) -> None:
     assert report["conn"]["stats"]["drop_tcp_checksum"] == 0
 
 
-def test_loss(peer: Peer) -> None:
+@pytest.mark.sample("tap-1500", "af_packet-9000", "af_xdp-3498")
+def test_a_transfer_survives_loss(peer: Peer) -> None:
     """One per cent of what HARP sends is lost on its way into the kernel: all of it arrives."""
     server = peer.serve("10.9.0.1")
     process = peer.there.popen([_paths.find("harp-drop"), peer.ifname], stdin=subprocess.PIPE)

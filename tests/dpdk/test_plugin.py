@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NCCL's plugin on DPDK ports: messages over memif, and what it says when a port can't be used.
+"""NCCL's plugin on DPDK ports: messages over memif, and the log lines for unusable ports.
 
-`conform` runs NCCL's contract over the two ends of a memif (tests/plugin). DPDK starts once in a
-process, so that each rank and each try here is one.
+`conform` runs NCCL's contract over the two ends of a memif (tests/plugin). A process can start DPDK
+only once, so each rank and each attempt here is a process.
 """
 
 import json
@@ -225,7 +225,7 @@ def test_a_port_is_a_device(live: Live) -> None:
     assert any("net_null0: path DPDK: DPDK" in line for line in life["told"])
 
 
-def test_ports_are_opened_anew_by_each_first_init(live: Live) -> None:
+def test_each_first_init_opens_the_ports(live: Live) -> None:
     lives = live(5, HARP_PATH="dpdk", HARP_DPDK=PORT)
     assert [life["error"] for life in lives] == [None] * 5
     assert all(life["devices"] == lives[0]["devices"] for life in lives)
@@ -262,7 +262,7 @@ MISSING = [
 
 
 @pytest.mark.parametrize(("variables", "error", "said"), MISSING, ids=[m[2] for m in MISSING])
-def test_a_path_asked_for_that_is_not_to_be_had(
+def test_a_forced_path_that_is_not_available_fails(
     live: Live, variables: Environment, error: str, said: str
 ) -> None:
     """An error of init, and one line that says of what."""

@@ -129,7 +129,7 @@ with Instance(sys.argv[1]) as instance:
 """
 
 
-def test_python(ends: Ends, tmp_path: Path) -> None:
+def test_the_python_binding_transfers_bytes(ends: Ends, tmp_path: Path) -> None:
     """harp.Instance drives a port: calls block, and a NIC without a descriptor is no hindrance."""
     texts = [f"dpdk:{memif(role, tmp_path, n)}" for role, n in (("server", 1), ("client", 2))]
     server = start([sys.executable, "-c", PYTHON, texts[0], "serve"])
@@ -154,13 +154,13 @@ def test_python(ends: Ends, tmp_path: Path) -> None:
         ("net_null0;ip=10.9.0.2/24;queues=64;mtu=1500;route=10.9.0.0/24@10.9.0.9", "net_null0"),
     ],
 )
-def test_wrong_ports(ends: Ends, spec: str, words: str) -> None:
+def test_an_invalid_port_is_refused(ends: Ends, spec: str, words: str) -> None:
     said = ends.refused(spec)
     assert words in said
     assert said.startswith("harp-tcp: ")
 
 
-def test_port_taken(ends: Ends, tmp_path: Path) -> None:
+def test_a_port_in_use_is_refused(ends: Ends, tmp_path: Path) -> None:
     """The server's end of a memif is one process's, which those who are refused don't disturb."""
     spec = memif("server", tmp_path, 1)
     server = ends.serve("10.9.0.1", spec)
@@ -171,7 +171,7 @@ def test_port_taken(ends: Ends, tmp_path: Path) -> None:
     assert report["bytes"] == BYTES
 
 
-def test_no_huge_pages(ends: Ends, tmp_path: Path) -> None:
+def test_missing_huge_pages_are_reported(ends: Ends, tmp_path: Path) -> None:
     """Asked for and not there: one line that says how many are wanted."""
     said = ends.refused(
         memif("server", tmp_path, 1),
@@ -181,7 +181,7 @@ def test_no_huge_pages(ends: Ends, tmp_path: Path) -> None:
     assert "nr_hugepages" in said
 
 
-def test_without_the_library(ends: Ends, tmp_path: Path) -> None:
+def test_a_missing_library_is_reported(ends: Ends, tmp_path: Path) -> None:
     command = ends.command("send", "10.9.0.1", memif("server", tmp_path, 1))
     command[command.index(ends.library)] = tmp_path
     process = start(command)

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""HARP's TCP on DPDK's virtio driver: net_virtio_user, its back-end net_vhost in another process.
+"""HARP's TCP on DPDK's virtio driver: net_virtio_user, with its back end net_vhost in another
+process.
 
-It is the driver of a virtual machine's card, with what that is asked to do: checksums that are
-never written, and trains of segments, which arrive as one packet, as nothing cuts them on the way.
+This is the driver of a virtual machine's card. It uses its offloads: checksums that are never
+written, and GSO packets, which arrive whole because no device segments them on the way.
 """
 
 import signal
@@ -37,6 +38,12 @@ def checked(report: Any, mtu: int, address: str) -> None:
     assert report["stats"]["csum_partial_accepted"] == 0
 
 
+@pytest.mark.sample(
+    "9000--10.9.0.1-send",
+    "1500--fd00:9::1-recv",
+    "9000-tso-fd00:9::1-send",
+    "1500-tso-10.9.0.1-recv",
+)
 @pytest.mark.parametrize("test", ["send", "recv"])
 @pytest.mark.parametrize("address", list(HEADERS))
 @pytest.mark.parametrize("cuts", [False, True], ids=["", "tso"])
@@ -60,6 +67,7 @@ def test_bytes_arrive(
     assert (receiver["stats"]["rx_packets"] < segments // 2) == trains
 
 
+@pytest.mark.sample("fd00:9::1-send", "10.9.0.1-recv")
 @pytest.mark.parametrize("test", ["send", "recv"])
 @pytest.mark.parametrize("address", list(HEADERS))
 def test_bytes_arrive_on_another_queue(ends: Ends, tmp_path: Path, address: str, test: str) -> None:
@@ -85,6 +93,7 @@ def test_a_port_has_no_more_queues_than_its_device(ends: Ends, tmp_path: Path) -
     finish(server)
 
 
+@pytest.mark.sample("lost-indirect", "kept-", "-indirect")
 @pytest.mark.parametrize("order", ["", ",in_order=0"], ids=["", "indirect"])
 @pytest.mark.parametrize("few", ["", "lost", "kept"])
 def test_messages_verified(ends: Ends, tmp_path: Path, few: str, order: str) -> None:
@@ -167,7 +176,7 @@ def test_a_killed_back_end(ends: Ends, tmp_path: Path) -> None:
     finish(server)
 
 
-def test_a_killed_card(ends: Ends, tmp_path: Path) -> None:
+def test_a_stream_fails_when_the_card_s_process_is_killed(ends: Ends, tmp_path: Path) -> None:
     """Its back-end is closed."""
     back_end = opened(ends, vhost(tmp_path, 1500, True))
     server = ends.serve("10.9.0.2", virtio(tmp_path, 1500))

@@ -102,7 +102,7 @@ def test_a_port_alone_sends() -> None:
         (["--nic", "dpdk:net_null0", "--peer", "dpdk:frog"], "frog: no such device"),
     ],
 )
-def test_refusals(words: list[str], complaint: str) -> None:
+def test_invalid_options_are_refused(words: list[str], complaint: str) -> None:
     """One line that names what is wrong; no process stays."""
     done = wire(*words)
     assert done.returncode != 0

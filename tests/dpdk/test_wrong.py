@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What can be wrong with a DPDK port, through NCCL's plugin: HARP_PATH=dpdk ends init with one line
-that says what; auto says it and goes on by another path, and all sums are right."""
+"""Faults of a DPDK port seen through NCCL's plugin. With HARP_PATH=dpdk, init fails with one line
+that gives the reason. With auto, the plugin logs it, uses another path, and all sums are right."""
 
 import json
 import subprocess
@@ -80,7 +80,7 @@ def wrong(request: pytest.FixtureRequest, ends: Ends, tmp_path: Path) -> Wrong:
     return Wrong(case.words, here(case.dpdk), environment() | more)
 
 
-def test_dpdk_was_asked_for(live: Live, wrong: Wrong) -> None:
+def test_a_forced_dpdk_path_fails_with_the_reason(live: Live, wrong: Wrong) -> None:
     (life,) = live(HARP_PATH="dpdk", HARP_DPDK=wrong.dpdk, **wrong.more)
     assert life["error"] == "ncclInvalidUsage"
     (line,) = life["warned"]
@@ -95,11 +95,11 @@ def hosts(need_root: None) -> Iterator[Lab]:
         yield lab
 
 
-def test_auto_goes_on(hosts: Lab, wrong: Wrong, ends: Ends, plugin: Path) -> None:
+def test_auto_continues_on_another_path(hosts: Lab, wrong: Wrong, ends: Ends, plugin: Path) -> None:
     goes_on(hosts, wrong, ends, plugin)
 
 
-def test_auto_goes_on_without_a_link(hosts: Lab, ends: Ends, plugin: Path) -> None:
+def test_auto_continues_without_a_link(hosts: Lab, ends: Ends, plugin: Path) -> None:
     library = {"HARP_LIBDIR": str(ends.build / "tests/unit/fake_dpdk")}
     wrong = Wrong("its link is down", "fake0,down;ip=10.78.1.1/24", environment() | library)
     goes_on(hosts, wrong, ends, plugin)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""harp-bench over the reference plugin, which can be told to misbehave, and over HARP's own."""
+"""harp-bench over the reference plugin, which can be told to misbehave, and over HARP's plugin."""
 
 import contextlib
 import dataclasses
@@ -115,7 +115,7 @@ def kernel_lanes(monkeypatch: pytest.MonkeyPatch) -> None:
 PERCENTILES = {"count", "min_us", "p50_us", "p90_us", "p99_us", "p99_9_us", "max_us", "mean_us"}
 
 
-def test_lat(arena: Arena, plugin: list[str]) -> None:
+def test_lat_measures_latency(arena: Arena, plugin: list[str]) -> None:
     """Percentiles are ordered, every sample counts, and the baseline is beside them."""
     document = arena.document(2, "lat", "-b", "8", "-e", "128", "-n", "300", "--baseline", *plugin)
     assert [row["size_bytes"] for row in document["results"]] == [8, 32, 128]
@@ -134,7 +134,7 @@ def test_lat(arena: Arena, plugin: list[str]) -> None:
 
 
 @pytest.mark.parametrize("more", [[], ["--bidir"], ["--channels", "3"]], ids=" ".join)
-def test_bw(arena: Arena, plugin: list[str], more: list[str]) -> None:
+def test_bw_measures_bandwidth(arena: Arena, plugin: list[str], more: list[str]) -> None:
     """The rate is bytes by the receiver's window; all messages of all channels are in it."""
     channels = 3 if "--channels" in more else 1
     args = ["-b", "65536", "-e", "65536", "-n", "100", "-w", "10", *more, *plugin]
@@ -153,7 +153,7 @@ def test_bw(arena: Arena, plugin: list[str], more: list[str]) -> None:
     assert document["rank0"]["sent_messages"] == (110 + 64) * channels
 
 
-def test_sizes(arena: Arena) -> None:
+def test_sizes_follow_the_factor(arena: Arena) -> None:
     """In the order given, each with its own number of messages; one of 0 bytes has no next size."""
     document = arena.document(2, "lat", "--sizes", "4K:30:2,8,64K:20", "-n", "50", "-w", "1")
     found = [(row["size_bytes"], row["half_round_trip"]["count"]) for row in document["results"]]
@@ -163,7 +163,7 @@ def test_sizes(arena: Arena) -> None:
 
 
 @pytest.mark.parametrize("abi", range(6, 13))
-def test_every_abi(arena: Arena, plugin: list[str], abi: int) -> None:
+def test_every_abi_version_works(arena: Arena, plugin: list[str], abi: int) -> None:
     """Every version through its own table."""
     args = ["-b", "4", "-e", "40000", "-f", "10", "-n", "3", "--abi", str(abi), *plugin]
     document = arena.document(2, "allreduce", *args)
@@ -173,7 +173,7 @@ def test_every_abi(arena: Arena, plugin: list[str], abi: int) -> None:
 
 @pytest.mark.parametrize("protocol", [[], ["--ll"]], ids=["simple", "ll"])
 @pytest.mark.parametrize(("ranks", "channels"), [(1, 1), (2, 1), (2, 3), (3, 2), (4, 1)])
-def test_allreduce(
+def test_allreduce_sums_are_right(
     arena: Arena, plugin: list[str], ranks: int, channels: int, protocol: list[str]
 ) -> None:
     """Exact sums: chunks that are empty, cut short, of one slice and of several rounds."""
@@ -190,7 +190,7 @@ def test_allreduce(
         assert row["busbw_gb_per_s"] == pytest.approx(busbw, rel=0.01, abs=1e-3)
 
 
-def test_document(arena: Arena) -> None:
+def test_the_json_document_is_complete(arena: Arena) -> None:
     """Members that scripts rely on."""
     document = arena.document(2, "allreduce", "-b", "8", "-e", "8", "-n", "2")
     assert set(document) == {
@@ -202,7 +202,7 @@ def test_document(arena: Arena) -> None:
     assert any("using lo" in line["text"] for line in document["log"])
 
 
-def test_table_and_progress(arena: Arena) -> None:
+def test_the_table_and_progress_lines_are_printed(arena: Arena) -> None:
     """nccl-tests' columns for people; JSON lines for a progress bar."""
     read, write = os.pipe()
     port = arena.port()
@@ -240,7 +240,7 @@ def test_corruption_is_counted(arena: Arena, mode: str) -> None:
     assert document["results"][0]["wrong"] == document["wrong"]
 
 
-def test_flags_before_data(arena: Arena) -> None:
+def test_flags_arrive_before_data_is_an_error(arena: Arena) -> None:
     """LL reads what is half written: flags that come before their data make wrong sums there,
     while Simple, which waits for the completion, does not notice."""
     args = ["allreduce", "-b", "64K", "-e", "64K", "-n", "3", "-w", "1"]
@@ -250,7 +250,7 @@ def test_flags_before_data(arena: Arena) -> None:
 
 
 @pytest.mark.parametrize("shape", [(0, 8), (1, 1), (2, 8), (4, 1), (3, 40)])
-def test_shapes(arena: Arena, shape: tuple[int, int]) -> None:
+def test_every_shape_passes_its_check(arena: Arena, shape: tuple[int, int]) -> None:
     """NCCL's variables give the reference plugin threads and sockets; every byte arrives."""
     threads, each = shape
     variables = {"NCCL_SOCKET_NTHREADS": str(threads), "NCCL_NSOCKS_PERTHREAD": str(each)}
@@ -294,7 +294,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_fault(arena: Arena, fault: str) -> None:
+def test_each_fault_of_a_plugin_ends_every_rank_and_is_named(arena: Arena, fault: str) -> None:
     """Each kind of misbehaviour ends every rank, with a code and a text that name it."""
     args = ["allreduce", "-b", "512K", "-e", "512K", "-n", "3", "--timeout", "3"]
     ended = arena.run(2, *args, SOCK_FAULT=fault)
@@ -327,7 +327,7 @@ USAGES: list[tuple[list[str], str]] = [
 
 
 @pytest.mark.parametrize(("args", "text"), USAGES, ids=lambda v: " ".join(v) if v else "")
-def test_usage(arena: Arena, args: list[str], text: str) -> None:
+def test_bad_usage_is_named(arena: Arena, args: list[str], text: str) -> None:
     """One line that names the option, and exit 2."""
     mode, *rest = args
     words = [str(arena.bench), mode, "--rank", "0", "--ranks", "2", "--root", "127.0.0.1:1"]
@@ -345,7 +345,7 @@ def test_usage(arena: Arena, args: list[str], text: str) -> None:
         ("libc.so.6", "none of the symbols"),
     ],
 )
-def test_bad_plugin(arena: Arena, value: str, text: str) -> None:
+def test_a_bad_plugin_is_named(arena: Arena, value: str, text: str) -> None:
     """What can't be loaded is said before any peer is waited for."""
     words = [str(arena.bench), "lat", "--rank", "0", "--ranks", "2", "--root", "127.0.0.1:1"]
     done = subprocess.run(
@@ -355,7 +355,7 @@ def test_bad_plugin(arena: Arena, value: str, text: str) -> None:
     assert text in done.stderr
 
 
-def test_rank_that_never_comes(arena: Arena) -> None:
+def test_a_missing_rank_is_reported(arena: Arena) -> None:
     """The root says how many arrived."""
     port = arena.port()
     root = arena.start(0, 3, port, "allreduce", "--timeout", "3")
@@ -366,7 +366,7 @@ def test_rank_that_never_comes(arena: Arena) -> None:
     assert "2 of 3 ranks arrived" in err
 
 
-def test_ranks_that_differ(arena: Arena) -> None:
+def test_ranks_with_different_options_are_refused(arena: Arena) -> None:
     """Ranks started with different channels are told so."""
     port = arena.port()
     root = arena.start(0, 2, port, "lat")
@@ -377,7 +377,7 @@ def test_ranks_that_differ(arena: Arena) -> None:
     assert "--channels" in err
 
 
-def test_interrupt(arena: Arena) -> None:
+def test_an_interrupt_ends_all_ranks(arena: Arena) -> None:
     """SIGINT ends a run at once, and orderly."""
     port = arena.port()
     sink = arena.start(0, 2, port, "sink")
@@ -397,7 +397,9 @@ def test_interrupt(arena: Arena) -> None:
 #
 @pytest.mark.parametrize("fork", [[], ["--fork-child"]], ids=["alone", "forked"])
 @pytest.mark.parametrize("role", ["source", "sink", "wait"])
-def test_survivor_of_a_kill(arena: Arena, plugin: list[str], role: str, fork: list[str]) -> None:
+def test_the_survivor_of_a_killed_rank_ends_with_an_error(
+    arena: Arena, plugin: list[str], role: str, fork: list[str]
+) -> None:
     """SIGKILL of the peer gives ncclRemoteError, also to one that only waits, and also when the
     peer had forked a child that sleeps on. Before silence would: HARP bears that for 120 s, and
     harp-bench calls it a hang before."""
@@ -413,7 +415,7 @@ def test_survivor_of_a_kill(arena: Arena, plugin: list[str], role: str, fork: li
         outlives(survivor, victim, stack)
 
 
-def test_done_means_delivered(arena: Arena, plugin: list[str]) -> None:
+def test_completed_sends_were_delivered(arena: Arena, plugin: list[str]) -> None:
     """A sender that exits without closing right after its last message is done loses nothing."""
     port = arena.port()
     args = ["-n", "100", "-b", "100000", "--datacheck", "1", *plugin]

@@ -24,8 +24,9 @@ def demo(*args: str) -> dict[str, Any]:
 LEASED = re.compile(r"AF_XDP generic copy on eth0 queue (\d+), .*, leased from harpd")
 
 
+@pytest.mark.sample("args0")
 @pytest.mark.parametrize("args", [("--daemon",), ("--ranks-per-host", "4", "--path", "xdp")])
-def test_ranks_of_nobody_agree(need_root: None, args: tuple[str, ...]) -> None:
+def test_ranks_of_user_nobody_agree(need_root: None, args: tuple[str, ...]) -> None:
     report = demo(*args)
     each = report["options"]["ranks_per_host"]
     ranks, verdict = report["ranks"], report["verdict"]

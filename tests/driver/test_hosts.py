@@ -103,7 +103,9 @@ PATHS = [("xdp", "xdp"), ("xdp", "kernel"), ("kernel", "xdp")]
     ],
     ids=lambda args: "-".join(a.lstrip("-") for a in args),
 )
-def test_measures(cable: Cable, args: tuple[str, ...], paths: tuple[str, str]) -> None:
+def test_every_mode_measures_over_a_cable(
+    cable: Cable, args: tuple[str, ...], paths: tuple[str, str]
+) -> None:
     """Every byte of every mode is right, over HARP TCP, and between HARP and kernel lanes."""
     document = cable.document(*args, paths=paths)
     assert document["wrong"] == 0
@@ -114,7 +116,9 @@ def test_measures(cable: Cable, args: tuple[str, ...], paths: tuple[str, str]) -
 
 @pytest.mark.parametrize("fork", [[], ["--fork-child"]], ids=["alone", "forked"])
 @pytest.mark.parametrize("role", ["source", "sink", "wait"])
-def test_survivor_of_a_kill(cable: Cable, role: str, fork: list[str]) -> None:
+def test_the_survivor_of_a_killed_rank_ends_with_an_error(
+    cable: Cable, role: str, fork: list[str]
+) -> None:
     """SIGKILL of the peer process gives ncclRemoteError: it is told, as silence would be borne for
     longer (120 s, HARP_USER_TIMEOUT_MS) than harp-bench does (a hang, another error)."""
     peer = {"source": "sink", "sink": "source", "wait": "wait"}[role]
@@ -127,7 +131,7 @@ def test_survivor_of_a_kill(cable: Cable, role: str, fork: list[str]) -> None:
 
 
 @pytest.mark.parametrize("size", ["9", "100000", "1M"])
-def test_done_means_delivered(cable: Cable, size: str) -> None:
+def test_completed_sends_were_delivered(cable: Cable, size: str) -> None:
     """A sender that exits without closing right after its last message is done loses nothing."""
     args = ["-n", "100", "-b", size, "--datacheck", "1"]
     with contextlib.ExitStack() as stack:

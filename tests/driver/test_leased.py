@@ -77,7 +77,9 @@ def containers(
     ],
     ids=["lat", "allreduce"],
 )
-def test_ranks_of_nobody_in_containers(containers: Containers, args: tuple[str, ...]) -> None:
+def test_ranks_of_user_nobody_in_containers_agree(
+    containers: Containers, args: tuple[str, ...]
+) -> None:
     document, said = containers.run(*args)
     assert document["wrong"] == 0
     assert document["device"] == "eth0"
@@ -138,7 +140,7 @@ def test_a_job_outlives_harpd_and_gives_back_to_the_next(containers: Containers)
     assert "given back" in words
 
 
-def test_a_harpd_that_is_stopped_holds_nobody_up(containers: Containers) -> None:
+def test_a_stopped_harpd_delays_no_rank(containers: Containers) -> None:
     with contextlib.ExitStack() as stack:
         ranks = []
         for rank, mode in enumerate(("sink", "source")):
@@ -205,7 +207,7 @@ def refused(containers: Containers, **more: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("containers", [2], indirect=True, ids=["2-queues"])
-def test_two_containers_of_one_host_are_told_why_not(containers: Containers) -> None:
+def test_two_containers_of_one_host_are_refused_with_a_reason(containers: Containers) -> None:
     said = " ".join(refused(containers, host=0))
     assert "no way to the peer: the peer is on this host: its packets never reach a NIC" in said
     assert "eth0 is a NIC of another network namespace" in said
@@ -236,7 +238,7 @@ def test_without_harpd_kernel_lanes_and_both_reasons(
         assert reason in path
 
 
-def test_who_may_not_have_leases_is_told(containers: Containers) -> None:
+def test_a_user_that_may_not_lease_is_refused_with_a_reason(containers: Containers) -> None:
     for daemon in containers.daemons:
         daemon.end(signal.SIGTERM)
         daemon.file.write_text(daemon.file.read_text().replace('"nobody"', '"daemon"'))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Strangers, liars and killers against the real plugin on a real queue (issue 2, point 11).
+"""Unauthenticated peers, invalid data and killed peers against the real plugin on a real queue.
 
-Each gets one clear error or a counted drop; nothing crashes or hangs, and what was established goes
-on. Every test runs over HARP's own TCP (AF_XDP on veth) and over kernel lanes.
+Each causes one clear error or a counted drop. Nothing crashes or hangs, and established comms
+continue. Every test runs over HARP's TCP (AF_XDP on veth) and over kernel lanes.
 """
 
 from __future__ import annotations
@@ -134,7 +134,8 @@ def test_every_byte_of_a_handle_is_protected(each: Hosts, path: str) -> None:
             assert "handle" in said[0], f"byte {at}: {said}"
 
 
-def test_silent_strangers_do_not_delay_a_healthy_connect(hosts: Hosts, path: str) -> None:
+@pytest.mark.sample("xdp")
+def test_silent_unauthenticated_peers_do_not_delay_a_connect(hosts: Hosts, path: str) -> None:
     with ranks(hosts, path) as pair, contextlib.ExitStack() as strangers:
         handle = Handle.decode(base64.b64decode(pair.handle))
         silent = []
@@ -153,7 +154,7 @@ def test_silent_strangers_do_not_delay_a_healthy_connect(hosts: Hosts, path: str
                 wait_closed(sock)
 
 
-def test_babbling_strangers_are_closed_and_change_nothing(each: Hosts, path: str) -> None:
+def test_unauthenticated_peers_that_send_garbage_are_closed(each: Hosts, path: str) -> None:
     rng = random.Random(SEED)
     with ranks(each, path) as pair:
         handle = Handle.decode(base64.b64decode(pair.handle))
@@ -365,7 +366,7 @@ class TestForcedPath:
             with pytest.raises(ActorError, match=r"init: |devices: "):
                 actor.call("load", path=str(hosts.plugin))
 
-    def test_missing_privilege(self, hosts: Hosts) -> None:
+    def test_a_missing_privilege_is_named(self, hosts: Hosts) -> None:
         drop = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--no-new-privs"]
         with actors(Actor(hosts.netns[0], hosts.env("xdp"), drop)) as (actor,):
             with pytest.raises(ActorError, match="init: "):

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A connect to nobody: the listener was closed, its process died, the way there is forbidden. One
-error that names the peer and what to look at. (How soon it comes is unit/test_retry's.)
-"""
+"""Connect to a closed listener, to a dead process, or over a forbidden path: one error names the
+peer and the likely cause."""
 
 from __future__ import annotations
 
@@ -23,6 +22,14 @@ def fails(sender: Actor, handle: str) -> str:
     return str(warning)
 
 
+@pytest.mark.sample(
+    "IPv4-xdp-closed",
+    "IPv6-auto-closed",
+    "IPv4-kernel-closed",
+    "IPv6-xdp-killed",
+    "IPv4-auto-killed",
+    "IPv6-kernel-killed",
+)
 @pytest.mark.parametrize("how", ["closed", "killed"])
 @pytest.mark.parametrize("path", ["auto", "xdp", "kernel"])
 def test_the_listener_is_gone(each: Hosts, path: str, how: str) -> None:
@@ -43,6 +50,7 @@ def test_the_listener_is_gone(each: Hosts, path: str, how: str) -> None:
         assert words in warning
 
 
+@pytest.mark.sample("IPv6")
 def test_the_peer_is_stopped(each: Hosts) -> None:
     """One question, and none of a firewall: the peer's kernel has answered."""
     made = [Actor(netns, each.env("kernel", **SOON)) for netns in each.netns]

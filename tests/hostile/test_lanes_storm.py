@@ -60,6 +60,7 @@ class Storm:
             rank.call("each", name="close_listen", values=listens)
 
 
+@pytest.mark.sample("auto-516 comms")
 @pytest.mark.parametrize(
     "count", [43, pytest.param(171, marks=pytest.mark.long)], ids=["516 comms", "2052 comms"]
 )

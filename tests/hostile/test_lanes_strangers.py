@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Port scanners, half-open floods and slow-loris peers at every door, while a healthy host connects
-again and again and a transfer of several lanes goes on: no connect fails, is tried again, or says
-anything; every byte is right. `connects.py` has the times.
-"""
+"""Port scanners, half-open floods and slow-loris peers at every listener, while a healthy host
+connects repeatedly and a comm of several lanes transfers data. No connect fails, is repeated or
+logs a line, and every byte is right. `connects.py` measures the times."""
 
 from __future__ import annotations
 
@@ -40,9 +39,17 @@ def doors(handle: str) -> list[int]:
     return [port for port in struct.unpack_from("<HHH", base64.b64decode(handle), 12) if port]
 
 
+@pytest.mark.sample(
+    "IPv6-loris-kernel",
+    "IPv4-syn-auto",
+    "IPv4-scan-kernel",
+    "IPv6-silent-auto",
+    "IPv4-silent-kernel",
+    "IPv6-scan-auto",
+)
 @pytest.mark.parametrize("path", ["auto", "kernel"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_strangers_hold_nobody_up(lab: Lab, kind: str, path: str) -> None:
+def test_unauthenticated_peers_delay_no_connect(lab: Lab, kind: str, path: str) -> None:
     made = [Actor(host.netns, {"HARP_PATH": path, **ENV}) for host in lab.hosts[:2]]
     with actors(*made) as (victim, healthy):
         for rank in (victim, healthy):

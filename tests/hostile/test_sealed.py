@@ -129,7 +129,7 @@ def runs_heard(heard: bytes) -> int:
     [(("kernel", "kernel"), 0), (("xdp", "kernel"), 1), (("kernel", "xdp"), 0)],
     ids=["kernel", "HARP receives", "HARP sends"],
 )
-def test_an_eavesdropper_hears_no_plaintext(
+def test_no_plaintext_is_on_the_wire(
     hosts: Hosts, key_file: Path, kinds: tuple[str, str], where: int, encrypt: bool
 ) -> None:
     """Of a queue that HARP has, packet sockets of that host hear nothing: they are at the other."""

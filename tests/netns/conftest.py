@@ -47,6 +47,20 @@ def lab(need_root: None) -> Iterator[Lab]:
         yield lab
 
 
+@pytest.fixture(scope="module")
+def shared_lab(need_root: None) -> Iterator[Lab]:
+    """Two hosts, MTU 1500, for all tests of a file that leave them as they were."""
+    with Lab() as lab:
+        yield lab
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["IPv4", "IPv6"])
+def shared_each(request: pytest.FixtureRequest, need_root: None) -> Iterator[Lab]:
+    """The same with addresses of one family."""
+    with Lab(LabOptions(ipv6=request.param)) as lab:
+        yield lab
+
+
 @pytest.fixture
 def dual(lab: Lab) -> Lab:
     """The two fresh hosts have addresses of both families: 10.77.0.N and fd77::N."""

@@ -28,7 +28,7 @@ def call_until_answered(tools: Tools, here: Host, address: str) -> Any:
     raise AssertionError(f"{address}: nobody answered")
 
 
-def test_link_and_mtu_changes_are_told_and_survived(tools: Tools, lab: Lab) -> None:
+def test_link_and_mtu_changes_are_reported_and_survived(tools: Tools, lab: Lab) -> None:
     here, there = lab.hosts
     server = tools.serve_tcp(there, "harp", 61000)
     there.run("ip", "link", "set", there.ifname, "mtu", "1400")
@@ -70,7 +70,7 @@ def sent_again_or_reset(sock: socket.socket) -> bool:
     return info[2] > 0 or info[0] == TCP_CLOSE
 
 
-def test_an_address_comes_back_before_its_process_hears_of_it(tools: Tools, each: Lab) -> None:
+def test_an_address_comes_back_before_its_process_notices(tools: Tools, each: Lab) -> None:
     """The kernel owns it then, gets nothing of the connection's, and resets nothing."""
     here, there = each.hosts
     v6 = ":" in there.address

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""harp_host_check() finds what is there and says what to do; the route questions answer."""
+"""harp_host_check() finds faults and names remedies, and route lookups are answered."""
 
 import json
 import sys
@@ -33,7 +33,7 @@ def ask(build: Path, host: Host, ifname: str, queue: int = 0) -> tuple[dict[str,
     return found, default
 
 
-def test_a_good_host(build_dir: Path, lab: Lab) -> None:
+def test_a_good_host_has_no_finding(build_dir: Path, lab: Lab) -> None:
     host = lab.hosts[0]
     found, default = ask(build_dir, host, host.ifname)
     for name in ("kernel", "privilege", "link", "driver", "xdp-mode", "queue", "xdp-program"):
@@ -139,7 +139,7 @@ def test_ports_that_others_may_get(tools: Tools, build_dir: Path, lab: Lab) -> N
     assert "(61005 is one)" in text
 
 
-def test_several_queues(build_dir: Path, need_root: None) -> None:
+def test_several_queues_are_reported(build_dir: Path, need_root: None) -> None:
     with Lab(LabOptions(queues=2)) as lab:
         host = lab.hosts[0]
         severity, text, remedy = ask(build_dir, host, host.ifname)[0]["queue"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""harpctl check in a host of the laboratory: what the kernel tells of its interfaces."""
+"""harpctl check on a host of the laboratory: its findings about real interfaces."""
 
 import json
 import sys
@@ -41,7 +41,7 @@ def findings(report: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return found
 
 
-def test_a_veth(lab: Lab) -> None:
+def test_a_veth_is_reported_as_generic(lab: Lab) -> None:
     host = lab.hosts[0]
     report, status = check(host, host.ifname)
     found = findings(report)
@@ -56,7 +56,7 @@ def test_a_veth(lab: Lab) -> None:
     assert "native-xdp" not in found, "veth is generic by choice"
 
 
-def test_without_an_interface(lab: Lab) -> None:
+def test_check_without_an_interface_examines_all(lab: Lab) -> None:
     host = lab.hosts[0]
     report, status = check(host)
     assert [each["interface"] for each in report["interfaces"]] == [host.ifname]
@@ -82,7 +82,7 @@ def test_the_verdict_comes_first_then_only_problems(lab: Lab) -> None:
     assert any(line.startswith("kernel") and " ok " in line for line in out.splitlines())
 
 
-def test_a_busy_queue(tools: Tools, lab: Lab) -> None:
+def test_a_queue_in_use_is_reported(tools: Tools, lab: Lab) -> None:
     host = lab.hosts[0]
     server = tools.serve_tcp(host, "harp", 61000)
     report, status = check(host, host.ifname)
@@ -127,7 +127,7 @@ def test_a_port_of_a_bridge_is_one(lab: Lab) -> None:
     assert host.ifname in findings(check(host, "br0")[0])["device"]["remedy"]
 
 
-def test_as_nobody(lab: Lab) -> None:
+def test_check_runs_as_user_nobody(lab: Lab) -> None:
     """Reads as much as it can, and says what nobody lacks."""
     report, status = check(lab.hosts[0], lab.hosts[0].ifname, nobody=True)
     found = findings(report)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A process with eight instances: its comms spread over them, each on its own queue.
 
-What NICs do with packets is the laboratory's switch's business: a Toeplitz hash that HARP is told,
-one that it is not, and one that puts everything on queue 0.
+The laboratory's switch chooses the queues: by a Toeplitz hash that HARP knows, by one that it does
+not know, or always queue 0.
 """
 
 import concurrent.futures
@@ -121,7 +121,7 @@ def test_toeplitz_is_computed(switched: Lab, drive: str) -> None:
     assert all(count > 20 for count in counts), "each queue has had its part"
 
 
-def test_what_challenge_said_saves_the_tries(switched: Lab) -> None:
+def test_queue_placement_in_challenge_saves_attempts(switched: Lab) -> None:
     """One listener, connections to its port: many SYNs, then one, or on a busy machine many again
     where that gets no answer for 300 ms. Without kernel lanes: a comm's further lanes come when
     they come, and would be counted with the next connection."""
@@ -221,17 +221,17 @@ def threads(actor: Actor, name: str) -> list[list[int]]:
     return sorted(cores for thread, cores in actor.call("threads") if thread == name)
 
 
-def test_who_drives(switched: Lab) -> None:
+def test_the_drive_setting_chooses_the_polling_thread(switched: Lab) -> None:
     """One guardian for all, or a thread for each, on the cores that were named."""
     core = cpus()[-1]
     with ranks(switched, 0, HARP_DRIVE="inline") as both:
         both.sender.call("listen")
-        assert threads(both.sender, "harp-guardian") == [cpus()]
+        assert threads(both.sender, "harp-background") == [cpus()]
         assert threads(both.sender, "harp-engine") == []
     with ranks(switched, 0, HARP_DRIVE="dedicated", HARP_CORES=str(core)) as both:
         both.sender.call("listen")
         assert threads(both.sender, "harp-engine") == [[core]] * QUEUES
-        assert threads(both.sender, "harp-guardian") == []
+        assert threads(both.sender, "harp-background") == []
         both.sender.call("finalize")
         assert threads(both.sender, "harp-engine") == []
 
@@ -253,7 +253,7 @@ ASKS_PER_S = (
 # Of a process: the keeper reads what may have come to receivers' kernel lanes, all at once.
 PROCESS_WAKES_PER_S = 1
 SETTLING_PER_S = 30  # what the barrier before it leaves to be done, over two seconds
-LOOKS_PER_S = 1000  # of a thread that looks whether who polls still does: HARP_GUARDIAN_IDLE_US
+LOOKS_PER_S = 1000  # of a thread that looks whether who polls still does: HARP_BACKGROUND_IDLE_US
 
 
 # Beside other tests a preempted rank of the barrier before it wakes its threads many times.
@@ -309,6 +309,7 @@ def news(lab: Lab) -> Iterator[None]:
         teller.result()
 
 
+@pytest.mark.sample("dedicated")
 @pytest.mark.parametrize("drive", ["inline", "dedicated"])
 def test_the_hosts_news_wake_it_for_a_moment(
     switched: Lab, drive: str, monkeypatch: pytest.MonkeyPatch

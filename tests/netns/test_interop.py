@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""HARP's TCP and the kernel's understand each other: both ways, MTUs, offloads, both families.
+"""HARP's TCP and the kernel's interoperate: both directions, MTUs, offloads, both families.
 
-The end that receives compares every byte with what it must be at its place in the stream.
+The receiver compares every byte with the expected byte at its position in the stream.
 """
 
 import json
@@ -70,7 +70,9 @@ def test_bytes_arrive(tools: Tools, wired: Lab, client: str, server: str, test: 
 
 @pytest.mark.parametrize("more", [(), ("--frames",)], ids=["plain", "frames"])
 @pytest.mark.parametrize("test", ["send", "recv"])
-def test_harp_to_harp(tools: Tools, lab_of_mtu: Lab, test: str, more: tuple[str, ...]) -> None:
+def test_bytes_arrive_from_harp_to_harp(
+    tools: Tools, lab_of_mtu: Lab, test: str, more: tuple[str, ...]
+) -> None:
     report, near, far = transfer(
         tools, lab_of_mtu, "harp", "harp", test, "--bytes", str(BYTES), *more
     )
@@ -85,7 +87,9 @@ def test_harp_to_harp(tools: Tools, lab_of_mtu: Lab, test: str, more: tuple[str,
 
 @pytest.mark.parametrize(("client", "server"), [("harp", "kernel"), ("kernel", "harp")])
 @pytest.mark.parametrize("size", [1, 1448, 40000])
-def test_echo(tools: Tools, each: Lab, client: str, server: str, size: int) -> None:
+def test_echoed_bytes_return(
+    tools: Tools, shared_each: Lab, client: str, server: str, size: int
+) -> None:
     args = ("--count", "300", "--size", str(size))
-    report, _, _ = transfer(tools, each, client, server, "echo", *args)
+    report, _, _ = transfer(tools, shared_each, client, server, "echo", *args)
     assert report["rtt_ns"]["min"] > 0

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the kernel's TCP does besides moving bytes: closing early, half, a thousand times; opening
-from both ends at once; having hardly any buffer, or no window scaling."""
+"""Further behavior of the kernel's TCP: early close, half close, a thousand connections,
+simultaneous open, tiny receive buffers, and no window scaling."""
 
 import json
 import sys
@@ -20,7 +20,7 @@ both_ways = pytest.mark.parametrize(("client", "server"), PAIRS)
 both_families = pytest.mark.parametrize("lab", [False, True], indirect=True, ids=["ipv4", "ipv6"])
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def lab(request: pytest.FixtureRequest, need_root: None) -> Iterator[Lab]:
     """Two hosts with a switch in the middle; IPv6 when a test asks for it."""
     ipv6 = getattr(request, "param", False)
@@ -76,7 +76,11 @@ def test_without_window_scaling(
 ) -> None:
     for host in lab.hosts:
         host.sysctl("ipv4/tcp_window_scaling", 0)
-    harp, _ = transfer(tools, lab, client, server, test, "--bytes", "4000000")
+    try:
+        harp, _ = transfer(tools, lab, client, server, test, "--bytes", "4000000")
+    finally:
+        for host in lab.hosts:
+            host.sysctl("ipv4/tcp_window_scaling", 1)
     assert not harp["options"] & WSCALE
 
 

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""HARP and the kernel's TCP with every option on and off, over a path that loses or does not.
+"""HARP and the kernel's TCP with every option on and off, with and without packet loss.
 
-A group is one lab (MTU and family), who calls whom, the kernel's congestion control and the loss.
-In it all eight settings of SACK, timestamps and ECN carry bytes both ways, one connection each. The
-receiver compares every byte with what belongs there, and both ends' digests must agree.
+A group is one laboratory (MTU and family), the connecting side, the kernel's congestion control and
+the loss. In a group all eight settings of SACK, timestamps and ECN transfer bytes both ways, one
+connection each. The receiver compares every byte, and the digests of both ends must agree.
 
-`make test` runs a selection; `make test-long` all of it, ten gigabytes.
+`make test` runs a sample; `make test-long` runs all groups, ten gigabytes.
 """
 
 import functools
@@ -112,10 +112,16 @@ def check(harp: dict[str, Any], lab: Lab, setting: tuple[int, int, int], what: s
     assert harp["stats"]["drop_tcp_options"] == 0, what
 
 
+@pytest.mark.sample(
+    "0.01-harp-kernel-9000-ipv4",
+    "0.0-harp-kernel-1280-ipv6",
+    "0.01-kernel-harp-1280-ipv6",
+    "0.0-kernel-harp-9000-ipv4",
+)
 @pytest.mark.parametrize("path", SHORT_LABS, indirect=True, ids=label)
 @pytest.mark.parametrize("pair", PAIRS, ids=label)
 @pytest.mark.parametrize("loss", LOSSES)
-def test_a_selection(
+def test_some_option_combinations_interoperate(
     tools: Tools, path: tuple[Lab, Dropper], pair: tuple[str, str], loss: float
 ) -> None:
     group(tools, path, pair, "cubic", loss, SHORT_BYTES)
@@ -134,7 +140,7 @@ def every_case(labs: Sequence[tuple[int, bool]]) -> Callable[[Callable[..., None
 
 
 @every_case(LABS)
-def test_all(
+def test_all_option_combinations_interoperate(
     tools: Tools, path: tuple[Lab, Dropper], pair: tuple[str, str], control: str, loss: float
 ) -> None:
     group(tools, path, pair, control, loss, LONG_BYTES)

@@ -43,6 +43,12 @@ def with_prefix(made: StreamOptions, poor: int) -> StreamOptions:
     return replace(made, prefix=(prefix[0], prefix[1]))
 
 
+@pytest.mark.sample(
+    "IPv4-auto-poor receiver",
+    "IPv6-auto-poor sender",
+    "IPv4-xdp-poor sender",
+    "IPv6-xdp-poor receiver",
+)
 @pytest.mark.parametrize("poor", [SINK, SOURCE], ids=["poor receiver", "poor sender"])
 @pytest.mark.parametrize("rich", ["auto", "xdp"])
 def test_a_host_without_privileges_and_one_with_them(lab: Lab, poor: int, rich: str) -> None:
@@ -65,6 +71,7 @@ def test_a_host_without_privileges_and_one_with_them(lab: Lab, poor: int, rich: 
     assert "path HARP" not in logs[poor]
 
 
+@pytest.mark.sample("IPv4-auto", "IPv6-xdp", "IPv6-kernel")
 @pytest.mark.parametrize("path", ["xdp", "kernel", "auto"])
 def test_many_lanes_of_several_comms(lab: Lab, path: str) -> None:
     rails = Rails(lab)
@@ -74,6 +81,7 @@ def test_many_lanes_of_several_comms(lab: Lab, path: str) -> None:
         stream.finish()
 
 
+@pytest.mark.sample("IPv4-sender-xdp", "IPv6-receiver-kernel", "IPv6-receiver-auto")
 @pytest.mark.parametrize("path", ["xdp", "kernel", "auto"])
 @pytest.mark.parametrize("stopped", [SINK, SOURCE], ids=["receiver", "sender"])
 def test_a_stopped_process_goes_on_where_it_was(lab: Lab, path: str, stopped: int) -> None:
@@ -92,6 +100,9 @@ def test_a_stopped_process_goes_on_where_it_was(lab: Lab, path: str, stopped: in
         stream.finish()
 
 
+@pytest.mark.sample(
+    "IPv4-receiver-auto", "IPv6-sender-xdp", "IPv6-receiver-kernel", "IPv4-sender-kernel"
+)
 @pytest.mark.parametrize("path", ["xdp", "kernel", "auto"])
 @pytest.mark.parametrize("killed", [SINK, SOURCE], ids=["receiver", "sender"])
 def test_a_killed_peer_is_an_error_that_names_it(lab: Lab, path: str, killed: int) -> None:
@@ -105,6 +116,7 @@ def test_a_killed_peer_is_an_error_that_names_it(lab: Lab, path: str, killed: in
         assert any(address in line for line in said for address in addresses), said
 
 
+@pytest.mark.sample("IPv4-xdp", "IPv6-auto")
 @pytest.mark.parametrize("path", ["xdp", "auto"])
 def test_both_sides_start_again_at_once(lab: Lab, path: str) -> None:
     """Killed in the middle of it and started anew, five times: queues, ports and rails are there

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Several NICs under one stream: their sum, one that dies and comes back, one that is slow.
+"""Several NICs under one stream: their sum, one that fails and recovers, one that is slow.
 
-The receiver compares every byte in its order. Rails are shaped far below what the processors do,
-and what is compared is bytes and the receiver's ticks, so that a busy machine changes nothing.
+The receiver compares every byte in order. Rails are far slower than the processors, and the tests
+compare bytes and the receiver's ticks, so that a busy machine changes nothing.
 """
 
 import statistics
@@ -43,6 +43,14 @@ def lab(request: pytest.FixtureRequest, need_root: None) -> Iterator[Lab]:
         yield made
 
 
+@pytest.mark.sample(
+    "IPv6-receiver's NIC off-kernel",
+    "IPv4-silent-xdp",
+    "IPv6-unplugged receiver-xdp",
+    "IPv4-unplugged sender-kernel",
+    "IPv4-sender's NIC off-xdp",
+    "IPv6-silent-kernel",
+)
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("cut", CUTS)
 def test_a_rail_that_dies_costs_no_byte(lab: Lab, cut: str, path: str) -> None:
@@ -69,6 +77,7 @@ def test_a_rail_that_dies_costs_no_byte(lab: Lab, cut: str, path: str) -> None:
         stream.finish()
 
 
+@pytest.mark.sample("IPv4-xdp", "IPv6-kernel")
 @pytest.mark.parametrize("path", PATHS)
 def test_a_backup_works_only_while_the_own_rail_does_not(lab: Lab, path: str) -> None:
     rails = Rails(lab)
@@ -86,6 +95,7 @@ def test_a_backup_works_only_while_the_own_rail_does_not(lab: Lab, path: str) ->
         stream.finish()
 
 
+@pytest.mark.sample("IPv4")
 def test_both_rails_dead_is_no_error_before_the_user_timeout(lab: Lab) -> None:
     """Everything is silent for longer than a lane may be: nothing is given up, nothing is lost."""
     rails = Rails(lab)
@@ -103,6 +113,7 @@ def test_both_rails_dead_is_no_error_before_the_user_timeout(lab: Lab) -> None:
         stream.finish()
 
 
+@pytest.mark.sample("IPv6")
 def test_both_rails_dead_is_an_error_that_names_the_peer(lab: Lab) -> None:
     rails = Rails(lab)
     stream_options = options("auto", HARP_RAILS="all", HARP_USER_TIMEOUT_MS="1500")
@@ -119,6 +130,7 @@ def test_both_rails_dead_is_an_error_that_names_the_peer(lab: Lab) -> None:
         assert any(lab.hosts[SINK].address in line for line in warnings(stream, SOURCE))
 
 
+@pytest.mark.sample("IPv6-silent", "IPv4-sender's NIC off")
 @pytest.mark.parametrize("cut", ["silent", "sender's NIC off"])
 def test_rails_that_die_in_turns(lab: Lab, cut: str) -> None:
     """One is back just before the other goes, again and again: the stream goes on over either."""

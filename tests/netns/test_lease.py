@@ -55,7 +55,7 @@ def job(tools: Tools, daemon: LittleHarpd, *args: str) -> tuple[str, str, int]:
     return out, err, process.returncode
 
 
-def test_nobody_sends_and_receives(tools: Tools, each: Lab, harpd: LittleHarpd) -> None:
+def test_user_nobody_sends_and_receives(tools: Tools, each: Lab, harpd: LittleHarpd) -> None:
     peer = each.hosts[1]
     server = tools.serve_tcp(peer, "kernel", 7000, "--count", "2")
     for test in ("send", "recv"):
@@ -72,7 +72,7 @@ def test_nobody_sends_and_receives(tools: Tools, each: Lab, harpd: LittleHarpd) 
     assert harpd.labels == ["harp-tcp"] * 2
 
 
-def test_nobody_serves_and_a_fork_or_a_kill_frees_the_queue(
+def test_a_fork_or_a_kill_frees_the_queue_of_user_nobody(
     tools: Tools, each: Lab, harpd: LittleHarpd
 ) -> None:
     here, peer = each.hosts
@@ -97,7 +97,9 @@ def test_ports_of_others_are_refused(tools: Tools, each: Lab, harpd: LittleHarpd
     assert "Address already in use" in err
 
 
-def test_a_refusal_is_said_as_it_is(tools: Tools, each: Lab, harpd: LittleHarpd) -> None:
+def test_a_refusal_of_harpd_is_printed_unchanged(
+    tools: Tools, each: Lab, harpd: LittleHarpd
+) -> None:
     harpd.refuse = (122, "user nobody has 64 of 64 leases\x1b[31m; wait for one to end")
     _, err, status = job(tools, harpd, "send", each.hosts[1].address, "7000")
     assert status == 1
@@ -105,7 +107,7 @@ def test_a_refusal_is_said_as_it_is(tools: Tools, each: Lab, harpd: LittleHarpd)
     assert err == f"harp-tcp: {line}wait for one to end\n"
 
 
-def test_no_daemon(tools: Tools, each: Lab, tmp_path: Path) -> None:
+def test_a_missing_harpd_is_reported(tools: Tools, each: Lab, tmp_path: Path) -> None:
     host = each.hosts[0]
     args = ("send", "10.0.0.1", "7", "--ifname", host.ifname, "--daemon", "/nonexistent/sock")
     process = start(tools.tcp, *args)
@@ -184,13 +186,16 @@ LIES: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize("lie", LIES)
-def test_a_lying_daemon(tools: Tools, lab: Lab, lie: str) -> None:
+def test_an_invalid_lease_is_refused_and_given_back(
+    tools: Tools, shared_lab: Lab, lie: str
+) -> None:
     change, words = LIES[lie]
     with tempfile.TemporaryDirectory(prefix=f"harp-lease-{os.getpid()}-") as folder:
         Path(folder).chmod(0o755)
-        with LittleHarpd(tools.build, lab.hosts[0], Path(folder) / "harpd.sock") as daemon:
+        here, there = shared_lab.hosts
+        with LittleHarpd(tools.build, here, Path(folder) / "harpd.sock") as daemon:
             daemon.spoil = change
-            out, err, status = job(tools, daemon, "send", lab.hosts[1].address, "7000")
+            out, err, status = job(tools, daemon, "send", there.address, "7000")
             assert (status, out) == (1, "")
             assert len(err.splitlines()) == 1, err
             assert words in err

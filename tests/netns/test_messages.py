@@ -78,7 +78,7 @@ def test_over_a_path_that_loses(tools: Tools, client: str, server: str, need_roo
         assert resent >= lost > 0, "what was lost was sent again"
 
 
-def test_who_sleeps_wakes_for_packets_and_for_timers(tools: Tools, need_root: None) -> None:
+def test_a_sleeping_process_wakes_for_packets_and_timers(tools: Tools, need_root: None) -> None:
     """A tenth of what is sent is lost, the last of a message too: only timers bring it back."""
     with Lab(LabOptions(switch=True, offload=False)) as lab, Dropper(lab) as dropper:
         dropper.lose_both_ways(0.1)
@@ -90,7 +90,7 @@ def test_who_sleeps_wakes_for_packets_and_for_timers(tools: Tools, need_root: No
         assert sum(conn["tlp_probes"] + conn["rto_count"] for conn in sent) > 0
 
 
-def test_who_sleeps_takes_next_to_nothing_while_nothing_comes(tools: Tools, lab: Lab) -> None:
+def test_a_sleeping_process_uses_almost_no_processor_time(tools: Tools, lab: Lab) -> None:
     here, there = lab.hosts
     sink = [tools.tcp, "sink", there.address, "61000", *tools.side(there, "harp"), "--sleep"]
     serving = tools.serve(there, sink)
@@ -142,8 +142,8 @@ def test_a_sink_refuses_what_is_no_message(tools: Tools, lab: Lab) -> None:
         (["--size", "23"], "Message too long"),
     ],
 )
-def test_bad_options_are_named(tools: Tools, lab: Lab, more: list[str], word: str) -> None:
-    here, there = lab.hosts
+def test_bad_options_are_named(tools: Tools, shared_lab: Lab, more: list[str], word: str) -> None:
+    here, there = shared_lab.hosts
     args = [tools.tcp, "message", there.address, "7000", "--kernel", *more]
     _, err, status = outcome(here, args)
     assert status in (1, 2)

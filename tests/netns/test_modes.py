@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Native or generic XDP: what is chosen, and what is said about it."""
+"""Native or generic XDP: which mode is chosen, and what is logged."""
 
 import contextlib
 import json
@@ -107,7 +107,7 @@ def test_of_a_driver_that_refused_nothing_stays(library: Library, lab: Lab) -> N
     assert programs() == before
 
 
-def test_a_mode_that_was_asked_for_carries_a_connection(tools: Tools, lab: Lab) -> None:
+def test_a_forced_mode_carries_a_connection(tools: Tools, lab: Lab) -> None:
     here, there = lab.hosts
     server = tools.serve_tcp(there, "harp", 61000, "--xdp", "native")
     report = tools.call_tcp(here, "harp", "send", there.address, 61000, "--bytes", "1000000")

@@ -80,7 +80,7 @@ def test_what_is_confirmed_stays_what_it_was(each: Lab) -> None:
     assert absent not in here.run("ip", "neigh", "show")
 
 
-def test_changes_are_told_by_their_interface(lab: Lab) -> None:
+def test_changes_are_reported_with_their_interface(lab: Lab) -> None:
     here = lab.hosts[0]
 
     def news(monitor: NetworkMonitor, ready: Callable[[Any], bool]) -> bool:

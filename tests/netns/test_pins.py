@@ -121,13 +121,18 @@ def test_replaced_under_traffic_without_a_packet_that_missed_it(
     again.detach()
 
 
-@pytest.fixture
-def pinned(lab: Lab, library: Library, bpffs: Path) -> Iterator[Path]:
-    """What the second host's harpd would have pinned, nobody holding it."""
+def pin(lab: Lab, library: Library, bpffs: Path) -> Path:
+    """Pin a program on the second host as harpd does, and hold nothing of it."""
     steering = attach(library, lab.hosts[1])
     steering.pin(bpffs / "eth0")
     steering.detach()
-    yield bpffs / "eth0"
+    return bpffs / "eth0"
+
+
+@pytest.fixture
+def pinned(lab: Lab, library: Library, bpffs: Path) -> Iterator[Path]:
+    """Pins of the second host's program that no process holds."""
+    yield pin(lab, library, bpffs)
     if (bpffs / "eth0").exists():
         library.unpin(bpffs / "eth0")
 
@@ -203,7 +208,9 @@ def test_maps_of_another_program_are_stale(
     library.unpin(bpffs / "other")
 
 
-def test_an_interface_made_anew_is_another(lab: Lab, library: Library, pinned: Path) -> None:
+def test_pins_of_a_recreated_interface_are_not_adopted(
+    lab: Lab, library: Library, pinned: Path
+) -> None:
     here, there = lab.hosts
     assert refusal(library, here, pinned).errno == errno.ESTALE
     there.run("ip", "link", "delete", there.ifname)
@@ -213,20 +220,22 @@ def test_an_interface_made_anew_is_another(lab: Lab, library: Library, pinned: P
     assert "not attached to this interface" in error.strerror
 
 
-def test_no_interface(lab: Lab, library: Library, pinned: Path) -> None:
+def test_a_missing_interface_is_an_error(lab: Lab, library: Library, pinned: Path) -> None:
     with pytest.raises(RefusedError) as refused:
         inside(lab.hosts[1], lambda: library.adopt(pinned, "nosuch0"))
     assert refused.value.errno == errno.ENODEV
 
 
-@pytest.mark.parametrize("name", sorted(PINS))
-def test_a_missing_pin_is_said(lab: Lab, library: Library, pinned: Path, name: str) -> None:
-    (pinned / name).unlink()
-    error = refusal(library, lab.hosts[1], pinned)
-    assert error.errno == errno.ESTALE
-    library.unpin(pinned)
-    assert not pinned.exists()
-    wait_until(lambda: not xdp_attached(lab.hosts[1]), "detaching")
+def test_pins_of_which_one_is_missing_are_refused_and_removed(
+    lab: Lab, library: Library, bpffs: Path
+) -> None:
+    for name in sorted(PINS):
+        pinned = pin(lab, library, bpffs)
+        (pinned / name).unlink()
+        assert refusal(library, lab.hosts[1], pinned).errno == errno.ESTALE, name
+        library.unpin(pinned)
+        assert not pinned.exists(), name
+        wait_until(lambda: not xdp_attached(lab.hosts[1]), "detaching")
 
 
 @pytest.mark.parametrize("name", ["link", "ports", "program"])
@@ -243,7 +252,7 @@ def test_something_else_by_a_name_of_ours(
         pinned.rmdir()
 
 
-def test_others_files_stay(lab: Lab, library: Library, pinned: Path) -> None:
+def test_files_of_other_programs_stay(lab: Lab, library: Library, pinned: Path) -> None:
     (pinned / "mine").mkdir()
     adopt(library, lab.hosts[1], pinned).detach()
     library.unpin(pinned)
@@ -311,7 +320,7 @@ for call in (lambda: library.adopt(Path({at!r}), {ifname!r}), lambda: library.un
 """
 
 
-def test_without_privilege(tools: Tools, lab: Lab, pinned: Path) -> None:
+def test_adopting_needs_privileges(tools: Tools, lab: Lab, pinned: Path) -> None:
     """Neither the directory nor the system call is open to others."""
     host = lab.hosts[1]
     code = AS_NOBODY.format(

@@ -240,6 +240,6 @@ def test_a_nic_that_spreads_otherwise(tools: Tools, wide4: Lab, kind: str) -> No
 
 
 @pytest.mark.parametrize("rule", ["", "two words", "toeplitz:00", f"{RULE}:9", "hash:x", "nosuch"])
-def test_a_rule_that_is_none_is_said(need_root: None, rule: str) -> None:
+def test_an_invalid_rss_rule_is_reported(need_root: None, rule: str) -> None:
     with pytest.raises(HarpError), Lab(LabOptions(queues=2, rss=rule)):
         pass

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What HARP cannot have it says in one line: interface, queue, cause, remedy."""
+"""If HARP cannot open an interface, one line names the interface, the queue, the cause and the
+remedy."""
 
 import os
 from pathlib import Path
@@ -23,25 +24,25 @@ def refused(tools: Tools, host: Host, *options: str, before: tuple[str, ...] = (
     return lines[0].removeprefix("harp-tcp: ")
 
 
-def test_no_such_interface(tools: Tools, lab: Lab) -> None:
+def test_an_unknown_interface_is_refused(tools: Tools, lab: Lab) -> None:
     line = refused(tools, lab.hosts[0], "--ifname", "nosuch0", *tools.lib_dir)
     assert line == "nosuch0 queue 0: no such interface; `ip link` lists them"
 
 
-def test_no_such_queue(tools: Tools, lab: Lab) -> None:
+def test_an_unknown_queue_is_refused(tools: Tools, lab: Lab) -> None:
     host = lab.hosts[0]
     line = refused(tools, host, "--ifname", host.ifname, *tools.lib_dir, "--queue", "7")
     assert line == f"{host.ifname} queue 7: no such queue; the interface has 1, counted from 0"
 
 
-def test_interface_down(tools: Tools, lab: Lab) -> None:
+def test_an_interface_that_is_down_is_refused(tools: Tools, lab: Lab) -> None:
     host = lab.hosts[0]
     host.run("ip", "link", "set", host.ifname, "down")
     line = refused(tools, host, "--ifname", host.ifname, *tools.lib_dir)
     assert line.startswith(f"{host.ifname} queue 0: the interface is down; ")
 
 
-def test_queue_busy(tools: Tools, lab: Lab) -> None:
+def test_a_queue_in_use_is_refused(tools: Tools, lab: Lab) -> None:
     """Whoever has the queue has its program there, too."""
     host = lab.hosts[0]
     args = [tools.tcp, "serve", host.address, "61000", *tools.side(host, "harp")]
@@ -51,7 +52,7 @@ def test_queue_busy(tools: Tools, lab: Lab) -> None:
     assert xdp_attached(host)
 
 
-def test_a_queue_that_nobody_uses_is_waited_for(tools: Tools, lab: Lab, library: Library) -> None:
+def test_a_queue_that_becomes_free_is_waited_for(tools: Tools, lab: Lab, library: Library) -> None:
     """As the kernel holds it for a while after its owner's death: bound, and no program attached.
     On a busy machine that takes longer than a queue with an owner is asked for."""
     host = lab.hosts[0]
@@ -81,7 +82,9 @@ def test_a_second_process_needs_harpd(tools: Tools, need_root: None) -> None:
         assert xdp_attached(host)
 
 
-def test_another_xdp_program(tools: Tools, lab: Lab, tmp_path: Path) -> None:
+def test_an_interface_with_another_xdp_program_is_refused(
+    tools: Tools, lab: Lab, tmp_path: Path
+) -> None:
     host = lab.hosts[0]
     program = compile_pass(tmp_path)
     host.run("ip", "link", "set", host.ifname, "xdp", "obj", program, "sec", "xdp")
@@ -92,7 +95,7 @@ def test_another_xdp_program(tools: Tools, lab: Lab, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("capability", ["net_raw", "net_admin", "bpf,-sys_admin"])
-def test_missing_privilege(tools: Tools, lab: Lab, capability: str) -> None:
+def test_a_missing_privilege_is_named(tools: Tools, lab: Lab, capability: str) -> None:
     host = lab.hosts[0]
     drop = ("setpriv", f"--bounding-set=-{capability}", f"--inh-caps=-{capability}", "--")
     line = refused(tools, host, "--ifname", host.ifname, *tools.lib_dir, before=drop)
@@ -108,7 +111,7 @@ def test_no_zero_copy_on_veth(tools: Tools, lab: Lab) -> None:
     assert not xdp_attached(host)
 
 
-def test_library_missing(tools: Tools, lab: Lab, tmp_path: Path) -> None:
+def test_a_missing_library_is_named(tools: Tools, lab: Lab, tmp_path: Path) -> None:
     host = lab.hosts[0]
     line = refused(tools, host, "--ifname", host.ifname, "--lib-dir", str(tmp_path))
     assert "libharp-xdp.so: cannot open shared object file" in line

@@ -219,7 +219,7 @@ OF_THE_KERNELS = ["10.77.0.2", "0.0.0.0", "fd77::2", "::"]
 
 
 @pytest.mark.parametrize("address", OF_THE_KERNELS)
-def test_a_port_of_harps_is_nobody_elses(tools: Tools, dual: Lab, address: str) -> None:
+def test_a_port_of_harp_cannot_be_bound(tools: Tools, dual: Lab, address: str) -> None:
     there = dual.hosts[1]
     tools.serve_tcp(there, "harp", 61000)
     refused(tools, there, address)
@@ -232,7 +232,7 @@ def refused(tools: Tools, host: Host, address: str) -> None:
     assert status == 1
 
 
-def test_a_port_of_harps_is_nobody_elses_without_ipv6(tools: Tools, lab: Lab) -> None:
+def test_a_port_of_harp_cannot_be_bound_without_ipv6(tools: Tools, lab: Lab) -> None:
     there = lab.hosts[1]
     there.sysctl("ipv6/conf/all/disable_ipv6", 1)
     tools.serve_tcp(there, "harp", 61000)

@@ -249,7 +249,7 @@ def test_no_packet_of_a_source_that_stays_is_dropped_by_a_change(dual: Lab, one:
         thread.join()
 
 
-def test_a_list_outlives_who_made_it(
+def test_the_source_list_outlives_its_process(
     tools: Tools,
     dual: Lab,
     library: Library,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Instances on real queues publish: found while they live, with what they do, gone with them."""
+"""Instances on real queues publish statistics, which are found while the process lives."""
 
 import json
 import signal
@@ -74,7 +74,7 @@ def test_the_page_goes_with_its_process(tools: Tools, lab: Lab) -> None:
         assert of_process(server.pid) == []
 
 
-def test_an_interface_that_is_down_is_said(tools: Tools, lab: Lab) -> None:
+def test_an_interface_that_is_down_is_reported(tools: Tools, lab: Lab) -> None:
     """By an instance that nothing else happens to."""
     there = lab.hosts[1]
     server = tools.serve_tcp(there, "harp", 61000)

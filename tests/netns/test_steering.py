@@ -267,7 +267,9 @@ def test_the_kernel_answers_pings_and_solicitations(tools: Tools, dual: Lab) -> 
 
 
 @pytest.mark.parametrize("family", [V4, V6], ids=["IPv4", "IPv6"])
-def test_a_kernel_server_beside_harp_is_reached(tools: Tools, dual: Lab, family: Family) -> None:
+def test_a_kernel_server_on_the_same_interface_is_reached(
+    tools: Tools, dual: Lab, family: Family
+) -> None:
     """As an sshd would be."""
     here, there = dual.hosts
     tools.serve(there, [tools.tcp, "serve", "::", str(PORT), *tools.side(there, "harp")])

@@ -101,7 +101,7 @@ def test_harp_calls_harp(tools: Tools, family: Lab) -> None:
     assert end(server)["received"] == COUNT
 
 
-def test_nobody_has_the_port(tools: Tools, family: Lab) -> None:
+def test_a_closed_port_is_answered_with_an_icmp_error(tools: Tools, family: Lab) -> None:
     """The kernel's ICMP error reaches the socket through the steering program."""
     here, there = family.hosts
     report = harp_call(tools, here, there.address, "--count", "1")
@@ -109,7 +109,7 @@ def test_nobody_has_the_port(tools: Tools, family: Lab) -> None:
     assert report["steering"]["redirect_icmp"] == 1
 
 
-def test_the_kernel_keeps_the_rest(tools: Tools, family: Lab) -> None:
+def test_other_ports_stay_the_kernel_s(tools: Tools, family: Lab) -> None:
     """A held port can't be bound; others, and TCP's of the same number, are free."""
     here, there = family.hosts
     server = echo_server(tools, there)

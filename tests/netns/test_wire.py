@@ -26,6 +26,14 @@ def descriptors(mtu_bytes: int) -> int:
     return -(-(mtu_bytes + 14) // (chunk - 128))
 
 
+@pytest.mark.sample(
+    "9000-moved-send",
+    "1500-bare-recv",
+    "9000-IPv6-bare-recv",
+    "1500-IPv6-moved-recv",
+    "3498-bare-send",
+    "3498-moved-recv",
+)
 @pytest.mark.parametrize("test", ["send", "recv"])
 @pytest.mark.parametrize(
     ("options", "mode"),

@@ -79,7 +79,7 @@ def test_lives_and_deaths_leave_the_host_as_it_was(
     st.sampled_from([("rings", "rx", 777), ("coalesce", "rx_usecs", 33), ("rings", "tx", 99)]),
     st.integers(0, 3),
 )
-def test_somebody_elses_value_survives_unless_we_are_asked_again(
+def test_a_foreign_value_survives_until_the_next_request(
     lives: list[tuple[NicConfig, HostConfig]], change: tuple[str, str, int], when: int
 ) -> None:
     part, name, value = change

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Huge pages of this machine, a few more for a moment; and what its kernel says of its NICs."""
+"""Huge pages of this machine, and the kernel's answers about its NICs."""
 
 import errno
 import socket
@@ -77,7 +77,7 @@ def test_every_interface_of_this_machine_answers_or_says_why_not() -> None:
         assert all(isinstance(on, bool) for on in features.values())
 
 
-def test_the_kernels_own_words(need_root: None) -> None:
+def test_error_texts_of_the_kernel_are_kept(need_root: None) -> None:
     """An extended acknowledgement says more than the error number."""
     error = error_of("channels", "nosuch0")
     assert error is not None

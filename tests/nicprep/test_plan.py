@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is asked against what is there: a plan asks only, and names what it can't have."""
+"""A plan requests only differences from the current state, and names what is not possible."""
 
 import pytest
 from fake_host import FakeHost, FakeNic
@@ -17,7 +17,7 @@ from harp.nicprep import (
 )
 
 
-def test_nothing_asked_changes_nothing(fake: FakeHost) -> None:
+def test_no_request_changes_nothing(fake: FakeHost) -> None:
     assert plan(NicConfig("eth1"), fake.host) == []
     (change,) = plan_host(HostConfig(), fake.host)
     assert change.kind == "reserved-ports"
@@ -43,7 +43,7 @@ def test_what_is_already_so_is_no_change(fake: FakeHost) -> None:
     assert plan(config, fake.host) == []
 
 
-def test_each_part(fake: FakeHost) -> None:
+def test_each_setting_is_planned(fake: FakeHost) -> None:
     config = NicConfig(
         "eth1",
         queues=4,
@@ -71,7 +71,7 @@ def test_each_part(fake: FakeHost) -> None:
     assert changes["irq-affinity"].after == {"processors": "7"}, "of the NIC's node alone"
 
 
-def test_more_than_there_is_means_the_most_and_is_said(fake: FakeHost) -> None:
+def test_requests_above_the_maximum_are_reduced_and_reported(fake: FakeHost) -> None:
     (channels,) = plan(NicConfig("eth1", queues=64), fake.host)
     assert channels.after == {"combined": 16}
     assert "combined 64 asked for, 16 is the most" in channels.note
@@ -129,7 +129,7 @@ def test_an_empty_rss_table_is_no_table(fake: FakeHost) -> None:
     assert change.problem
 
 
-def test_no_such_interface(fake: FakeHost) -> None:
+def test_an_unknown_interface_is_refused(fake: FakeHost) -> None:
     (change,) = plan(NicConfig("eth9", rx_ring=64), fake.host)
     assert change.problem == "no device matches name"
 
@@ -213,7 +213,7 @@ def test_ranges_there_and_back(numbers: set[int]) -> None:
 
 
 @pytest.mark.parametrize("text", ["a", "3-1", "1-", "-1", "0-70000", "1--2"])
-def test_no_range(text: str) -> None:
+def test_an_invalid_range_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="range"):
         ranges.parse(text)
 

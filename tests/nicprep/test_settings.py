@@ -12,12 +12,12 @@ KEEP = {"lro": "keep", "gro_hw": "keep", "coalesce": "keep", "irq_affinity": "ke
 ZERO = {"queues": 0, "rx_ring": 0, "tx_ring": 0, "defer_irqs": 0, "gro_flush_us": 0}
 
 
-def test_what_is_kept_is_not_asked_for() -> None:
+def test_settings_with_the_value_keep_are_not_requested() -> None:
     assert nic_config({"ifname": "eth1"}) == NicConfig("eth1")
     assert nic_config({"ifname": "eth1", **KEEP, **ZERO}) == NicConfig("eth1")
 
 
-def test_what_nobody_wrote_changes_nothing_but_the_reserved_ports() -> None:
+def test_defaults_change_only_the_reserved_ports() -> None:
     """harp.toml's own defaults: HARP must never hurt a host that was not asked about it."""
     found = config.parse('[[nic]]\nifname = "eth1"\n')
     nics = [asdict(nic) for nic in found.nics]
@@ -25,7 +25,7 @@ def test_what_nobody_wrote_changes_nothing_but_the_reserved_ports() -> None:
     assert host_config(asdict(found.daemon), nics) == HostConfig(((61000, 65535),), 0)
 
 
-def test_everything() -> None:
+def test_all_settings_are_converted() -> None:
     made = nic_config(
         {
             "ifname": "eth1",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Changes are made, written down first, and taken back; whatever goes wrong in between."""
+"""Changes are recorded before they are made, and restored, whatever fails in between."""
 
 import errno
 import json
@@ -84,7 +84,7 @@ def test_everything_there_and_back(fake: FakeHost) -> None:
     assert back.undo == state.read() == Undo()
 
 
-def test_twice_is_once(fake: FakeHost) -> None:
+def test_a_repeated_change_is_recorded_once(fake: FakeHost) -> None:
     before = snapshot(fake)
     first = prepare([EVERYTHING], OF_HOST, fake.host)
     log = list(fake.ethtool.log)
@@ -94,7 +94,7 @@ def test_twice_is_once(fake: FakeHost) -> None:
     assert snapshot(fake) == before
 
 
-def test_queues_first_since_the_rest_depends_on_them(fake: FakeHost) -> None:
+def test_queues_are_restored_first(fake: FakeHost) -> None:
     prepare([EVERYTHING], OF_HOST, fake.host)
     assert fake.ethtool.log[0][0] == "channels"
     assert prepare([EVERYTHING], OF_HOST, fake.host).undo == Undo()
@@ -102,7 +102,9 @@ def test_queues_first_since_the_rest_depends_on_them(fake: FakeHost) -> None:
 
 @pytest.mark.parametrize("part", ["channels", "rings", "coalesce", "features", "rss"])
 @pytest.mark.parametrize("how", ["refuse", "deaf"])
-def test_one_that_fails_is_said_and_the_others_go_on(fake: FakeHost, part: str, how: str) -> None:
+def test_a_failed_change_is_reported_and_the_others_continue(
+    fake: FakeHost, part: str, how: str
+) -> None:
     before = snapshot(fake)
     if how == "refuse":
         fake.ethtool.refuse[part] = OSError(errno.EBUSY, "the firmware is thinking")
@@ -119,7 +121,7 @@ def test_one_that_fails_is_said_and_the_others_go_on(fake: FakeHost, part: str, 
     assert snapshot(fake) == before
 
 
-def test_less_than_asked_for_is_said_and_goes_back(fake: FakeHost) -> None:
+def test_a_reduced_value_is_reported_and_restored(fake: FakeHost) -> None:
     fake.ethtool.limit["rings.rx"] = 2048
     config = NicConfig("eth1", rx_ring=4096)
     result = apply(plan(config, fake.host), fake.host)
@@ -134,7 +136,7 @@ def test_not_supported_is_not_refused(fake: FakeHost) -> None:
     assert words(result) == {"eth1 ring sizes": ("not supported", "Operation not supported")}
 
 
-def test_somebody_elses_later_change_wins_value_by_value(fake: FakeHost) -> None:
+def test_a_later_foreign_change_is_kept_value_by_value(fake: FakeHost) -> None:
     result = prepare([EVERYTHING], OF_HOST, fake.host)
     fake.nic.parts["rings"]["rx"] = 2048
     fake.write("proc/irq/41/smp_affinity_list", "2")
@@ -151,7 +153,7 @@ def test_somebody_elses_later_change_wins_value_by_value(fake: FakeHost) -> None
     assert back.undo == Undo()
 
 
-def test_somebody_put_it_back_already(fake: FakeHost) -> None:
+def test_a_value_that_was_restored_by_others_is_left(fake: FakeHost) -> None:
     result = apply(plan(NicConfig("eth1", rx_ring=64), fake.host), fake.host)
     fake.nic.parts["rings"]["rx"] = 512
     log = len(fake.ethtool.log)
@@ -159,7 +161,7 @@ def test_somebody_put_it_back_already(fake: FakeHost) -> None:
     assert len(fake.ethtool.log) == log
 
 
-def test_our_ports_go_and_everybody_elses_stay(fake: FakeHost) -> None:
+def test_reserved_ports_of_others_stay(fake: FakeHost) -> None:
     fake.write(PORTS, "5000,61000-61005")
     result = apply(plan_host(HostConfig(), fake.host), fake.host)
     assert fake.read(PORTS) == "5000,61000-65535"
@@ -179,7 +181,7 @@ def test_a_wider_range_still_goes_back_whole(fake: FakeHost) -> None:
     assert fake.read(PORTS) == "5000"
 
 
-def test_what_is_asked_no_more_goes_back_at_reload(fake: FakeHost) -> None:
+def test_a_setting_that_is_removed_is_restored_at_reload(fake: FakeHost) -> None:
     before = snapshot(fake)
     first = prepare([EVERYTHING], OF_HOST, fake.host)
     less = NicConfig("eth1", rx_ring="max", adaptive=False)
@@ -205,7 +207,7 @@ def test_the_first_of_all_values_goes_back_after_several_changes(fake: FakeHost)
     assert fake.nic.parts["rings"]["rx"] == 512
 
 
-def test_what_somebody_set_between_two_of_ours_goes_back(fake: FakeHost) -> None:
+def test_a_foreign_value_between_two_changes_is_restored(fake: FakeHost) -> None:
     undo = prepare([NicConfig("eth1", rx_ring=64)], OF_HOST, fake.host).undo
     fake.nic.parts["rings"]["rx"] = 100
     undo = prepare([NicConfig("eth1", rx_ring=2048)], OF_HOST, fake.host, undo=undo).undo

@@ -34,7 +34,7 @@ def test_a_segment_has_the_headers_of_its_connection(rig: Rig) -> None:
     assert built_again(reply) == bytes(reply), "checksums"
 
 
-def test_a_rst_for_nobody_has_good_checksums(rig: Rig) -> None:
+def test_a_rst_without_a_connection_has_good_checksums(rig: Rig) -> None:
     (reply,) = rig.raw(rig.frame(rig.segment("A", dport=7999, ack=77)))
     assert (str(reply[TCP].flags), reply[TCP].seq) == ("R", 77)
     assert built_again(reply) == bytes(reply)
@@ -129,7 +129,7 @@ def test_a_tagged_stack_speaks_tagged(rig: Rig) -> None:
     made.close()
 
 
-def test_a_tagged_stack_hears_nothing_untagged(rig: Rig) -> None:
+def test_a_tagged_stack_ignores_untagged_frames(rig: Rig) -> None:
     made = Rig(rig.family, vlan_id=7)
     made.listen()
     assert made.says("S", ack=0) == []

@@ -85,7 +85,7 @@ def answered(rig: Rig, packets: list[Packet]) -> set[str]:
 
 @pytest.mark.parametrize("sends", [False, True], ids=["receiver", "sender"])
 @pytest.mark.parametrize("family", ["ipv4", "ipv6"])
-def test_nobody_takes_the_place_of_a_peer_that_is_heard(family: str, sends: bool) -> None:
+def test_the_entry_of_an_active_peer_is_not_replaced(family: str, sends: bool) -> None:
     """RFC 4861 section 7.3.1: what is new in either direction confirms where the peer is."""
     rig = Rig(family, own_neighbours=True)
     rig.raw(who_has(rig, rig.ours) if family == "ipv4" else solicit(rig))
@@ -128,7 +128,7 @@ def test_a_solicitation_is_answered(host6: Rig) -> None:
     assert bytes(again) == bytes(reply), "checksum"
 
 
-def test_a_probe_for_our_address_is_told_to_all(host6: Rig) -> None:
+def test_a_probe_for_our_address_is_answered_to_all_nodes(host6: Rig) -> None:
     """RFC 4862 section 5.4.3."""
     (reply,) = host6.raw(solicit(host6, src="::"))
     assert (reply[Ether].dst, reply[IPv6].dst) == ("33:33:00:00:00:01", "ff02::1")

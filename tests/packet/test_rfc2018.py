@@ -27,7 +27,7 @@ def flight(rig: Rig, segments: int = 8) -> tuple[object, int]:
 # ---- the receiver --------------------------------------------------------------------------------
 
 
-def test_a_hole_is_told_by_a_block(rig: Rig) -> None:
+def test_a_hole_is_reported_by_a_sack_block(rig: Rig) -> None:
     conn = rig.open(sack=True)
     (answer,) = rig.says("A", b"x" * 100, seq=rig.seq + 100)
     assert answer.ack == rig.seq
@@ -62,7 +62,7 @@ def test_at_most_four_blocks_fit(rig: Rig) -> None:
     conn.abort()
 
 
-def test_three_blocks_fit_beside_a_timestamp(rig: Rig) -> None:
+def test_three_blocks_fit_with_a_timestamp(rig: Rig) -> None:
     conn = rig.open(sack=True, timestamps=True)
     for i in range(8):
         (answer,) = rig.says("A", b"x" * 10, seq=rig.seq + 100 * (i + 1))
@@ -87,7 +87,7 @@ def test_no_blocks_where_sack_was_not_agreed(rig: Rig) -> None:
     conn.abort()
 
 
-def test_a_duplicate_below_the_ack_is_told_first(rig: Rig) -> None:
+def test_a_duplicate_below_the_ack_is_reported_first(rig: Rig) -> None:
     """RFC 2883 section 4.1.1."""
     conn = rig.open(sack=True)
     rig.receives(b"x" * 200)
@@ -96,7 +96,7 @@ def test_a_duplicate_below_the_ack_is_told_first(rig: Rig) -> None:
     conn.abort()
 
 
-def test_a_duplicate_within_a_block_is_told_with_its_block(rig: Rig) -> None:
+def test_a_duplicate_within_a_block_is_reported_with_its_block(rig: Rig) -> None:
     """RFC 2883 section 4.2.1."""
     conn = rig.open(sack=True)
     rig.says("A", b"x" * 300, seq=rig.seq + 100)
@@ -108,7 +108,7 @@ def test_a_duplicate_within_a_block_is_told_with_its_block(rig: Rig) -> None:
     conn.abort()
 
 
-def test_a_duplicate_part_is_told(rig: Rig) -> None:
+def test_a_partial_duplicate_is_reported(rig: Rig) -> None:
     """RFC 2883 section 4.2.1: a segment whose first half had come."""
     conn = rig.open(sack=True)
     start = rig.seq
@@ -121,7 +121,7 @@ def test_a_duplicate_part_is_told(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("first", [0, 500])
-def test_of_two_duplicate_parts_the_first_is_told(rig: Rig, first: int) -> None:
+def test_the_first_of_two_partial_duplicates_is_reported(rig: Rig, first: int) -> None:
     """RFC 2883 sections 4.2.2 and 4.2.3: below the ACK and above it."""
     conn = rig.open(sack=True)
     start = rig.seq + first
@@ -348,7 +348,7 @@ ABSURD = {
 
 
 @pytest.mark.parametrize("name", ABSURD)
-def test_absurd_blocks_hurt_nobody(rig: Rig, name: str) -> None:
+def test_invalid_sack_blocks_are_ignored(rig: Rig, name: str) -> None:
     conn, mss = flight(rig)
     end = rig.ack + 8 * mss
     for _ in range(20):

@@ -60,7 +60,7 @@ def test_ecn_that_is_off_is_not_agreed_to(rig: Rig) -> None:
     assert flags_of(rig.says("SEC", ack=0)) == ["SA"]
 
 
-def test_we_ask_when_told_to(rig: Rig) -> None:
+def test_ecn_is_requested_when_it_is_enabled(rig: Rig) -> None:
     conn = rig.stack.connect(rig.peer, 80, ecn="request")
     (packet,) = rig.poll()
     assert set(str(packet["TCP"].flags)) == set("SEC")
@@ -148,7 +148,7 @@ def test_ece_shrinks_the_window_once_per_window(rig: Rig) -> None:
     conn.abort()
 
 
-def test_the_reduction_is_told_by_cwr_on_new_data(rig: Rig) -> None:
+def test_cwr_on_new_data_reports_the_reduction(rig: Rig) -> None:
     conn = open_with_ecn(rig)
     conn.send(bytes(40 * rig.mss))
     first = with_data(rig.tcp(rig.poll()))

@@ -112,7 +112,7 @@ def test_segments_that_are_not_believed_keep_no_dead_peer_alive(rig: Rig) -> Non
     conn.close()
 
 
-def test_challenges_are_few_whatever_the_flood(rig: Rig) -> None:
+def test_the_rate_of_challenge_acks_is_limited(rig: Rig) -> None:
     conn = rig.open()
     answers = 0
     for i in range(500):
@@ -199,7 +199,7 @@ def test_a_fin_outside_the_window_closes_nothing(rig: Rig) -> None:
     conn.abort()
 
 
-def test_random_segments_from_elsewhere_touch_nobody(rig: Rig) -> None:
+def test_random_segments_of_other_hosts_change_nothing(rig: Rig) -> None:
     conn = rig.open()
     with Counted(rig) as counted:
         for port in range(1, 50):

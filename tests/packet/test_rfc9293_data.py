@@ -29,7 +29,7 @@ def test_data_arrives_and_is_acknowledged(rig: Rig) -> None:
     conn.abort()
 
 
-def test_a_stream_is_delivered_in_order_whatever_the_pieces(rig: Rig) -> None:
+def test_a_stream_is_delivered_in_order_for_all_segment_sizes(rig: Rig) -> None:
     conn = rig.open()
     whole = bytes(range(256)) * 8
     for at in range(0, len(whole), 100):
@@ -145,7 +145,7 @@ def test_a_segment_of_long_ago_is_answered_with_an_ack(rig: Rig) -> None:
     conn.abort()
 
 
-def test_the_window_shrinks_as_the_application_sleeps_and_never_moves_back(rig: Rig) -> None:
+def test_the_right_edge_of_the_window_never_moves_left(rig: Rig) -> None:
     conn = rig.open(listen={"rx_frames": 16})
     edge = 0
     for _ in range(12):
@@ -298,7 +298,7 @@ def test_what_we_say_lies_in_a_window_taken_back(rig: Rig) -> None:
     assert (str(rst.flags), rst.seq) == ("RA", rig.ack + 1000)
 
 
-def test_a_window_that_rounding_took_back_is_no_such_thing(rig: Rig) -> None:
+def test_a_window_that_shrinks_by_rounding_is_not_a_shrunk_window(rig: Rig) -> None:
     """RFC 7323 section 2.4."""
     conn = rig.open(wscale=7)
     rig.sends(conn, bytes(1000))

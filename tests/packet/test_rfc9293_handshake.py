@@ -153,7 +153,7 @@ def test_the_rst_for_data_without_ack_counts_the_data(rig: Rig) -> None:
     assert answer.ack == rig.seq + 11
 
 
-def test_a_rst_for_nobody_is_not_answered(rig: Rig) -> None:
+def test_a_rst_without_a_connection_is_not_answered(rig: Rig) -> None:
     assert rig.says("R") == []
     assert rig.says("RA") == []
 
@@ -236,7 +236,7 @@ def test_syns_that_cross_open_one_connection(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("offer", [{}, {"timestamps": True, "sack": True, "wscale": 3}])
-def test_a_strangers_syn_ends_no_connect(rig: Rig, offer: dict[str, Any]) -> None:
+def test_a_syn_of_another_host_ends_no_connect(rig: Rig, offer: dict[str, Any]) -> None:
     """It makes a simultaneous open; but the SYN-ACK that comes then knows our ISN."""
     conn = rig.stack.connect(rig.peer, PORT)
     (syn,) = rig.tcp(rig.poll())
@@ -286,7 +286,7 @@ def test_the_backlog_bounds_half_open_connections(rig: Rig) -> None:
     assert rig.stat("tcp_conns") <= 4
 
 
-def test_a_flood_of_syns_keeps_nobody_out(rig: Rig) -> None:
+def test_a_flood_of_syns_prevents_no_connection(rig: Rig) -> None:
     listener = rig.listen(backlog=8)
     for i in range(200):
         rig.says("S", ack=0, sport=10000 + i)
@@ -305,7 +305,7 @@ def test_initial_sequence_numbers_differ_between_ports(rig: Rig) -> None:
     assert len(steps) > 10
 
 
-def test_port_zero_is_nobody(rig: Rig) -> None:
+def test_segments_to_port_zero_are_dropped(rig: Rig) -> None:
     rig.listen()
     rig.says("S", ack=0, sport=0)
     assert rig.stat("tcp_conns") == 0

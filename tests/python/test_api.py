@@ -249,7 +249,7 @@ def test_frames_of_a_stack_that_one_polls() -> None:
         listener.close()
 
 
-def test_a_log_function_may_look_but_not_wait() -> None:
+def test_a_log_function_may_read_but_not_wait() -> None:
     """It is called inside poll(), with the driver's lock held."""
     said: list[str] = []
     with harp.Wire() as wire, harp.Stack(wire.port(0), log=lambda _, text: said.append(text)) as a:

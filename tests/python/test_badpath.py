@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The bad path loses as much as it is told to, counts it, and ends without a trace."""
+"""The bad path loses the configured share, counts it, and leaves nothing behind."""
 
 from collections.abc import Iterator
 
@@ -31,7 +31,7 @@ def transfer(lab: Lab, count: int = BYTES) -> None:
     assert server.wait(20) == 0
 
 
-def test_the_share_asked_for_is_lost_and_counted(lab: Lab) -> None:
+def test_the_configured_share_is_lost_and_counted(lab: Lab) -> None:
     with Dropper(lab) as dropper:
         dropper.lose(0, 0.01, seed=7)
         transfer(lab)

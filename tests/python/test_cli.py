@@ -13,6 +13,7 @@ from pathlib import Path
 
 import click
 import pytest
+from click.testing import CliRunner
 
 from harp import __version__, output
 from harp._core import version
@@ -76,8 +77,8 @@ def every_command() -> list[str]:
 
 @pytest.mark.parametrize("path", every_command())
 def test_help_has_an_example(path: str) -> None:
-    done = harpctl(*path.split()[1:], "--help")
-    assert done.returncode == Exit.OK
+    done = CliRunner().invoke(cli, [*path.split()[1:], "--help"], prog_name="harpctl")
+    assert done.exit_code == Exit.OK
     usage, _, rest = done.stdout.partition("\n")
     assert usage.startswith(f"Usage: {path} ")
     assert re.search(rf"^ +{path}( |$)", rest, re.MULTILINE), "no line that one could type"
@@ -283,7 +284,7 @@ def test_every_command_of_the_list_is_there() -> None:
         ("status", set()),
     ],
 )
-def test_what_takes_long_to_import_is_left_to_those_who_need_it(
+def test_slow_imports_are_left_to_the_commands_that_need_them(
     command: str, needed: set[str]
 ) -> None:
     assert imported(*command.split()) & SLOW <= needed
@@ -369,6 +370,7 @@ def test_check_of_the_whole_host() -> None:
     assert done.returncode == (code if report["interfaces"] else Exit.MISSING)
 
 
+@pytest.mark.sample("kernel-IPv4", "auto-IPv6", "xdp-IPv4")
 @pytest.mark.usefixtures("need_root")
 @pytest.mark.parametrize("family", [(), ("--ipv6",)], ids=["IPv4", "IPv6"])
 @pytest.mark.parametrize("path", ["auto", "xdp", "kernel"])
@@ -423,6 +425,7 @@ def test_bench_idle_encrypts_its_lanes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert done.returncode == Exit.FAILURE, done.stdout
 
 
+@pytest.mark.sample("IPv6")
 @pytest.mark.usefixtures("need_root")
 @pytest.mark.parametrize("family", [(), ("--ipv6",)], ids=["IPv4", "IPv6"])
 def test_bench_wire_counts_frames(family: tuple[str, ...]) -> None:

@@ -68,7 +68,7 @@ def test_show_says_where_each_value_came_from(file: Path) -> None:
     ],
     ids=str,
 )
-def test_show_chooses(asked: list[str], shown: list[str], file: Path) -> None:
+def test_show_prints_the_chosen_keys(asked: list[str], shown: list[str], file: Path) -> None:
     done = harpctl("config", "show", *asked, "--file", str(file))
     assert done.returncode == Exit.OK, done.stderr
     assert sorted(line.rsplit("  ")[0].strip() for line in _lines(done.stdout)) == shown
@@ -94,7 +94,7 @@ def test_show_of_nothing_known_is_bad_usage(file: Path) -> None:
         assert word in done.stderr
 
 
-def test_validate_good(file: Path) -> None:
+def test_a_good_file_is_valid(file: Path) -> None:
     done = harpctl("config", "validate", str(file))
     assert (done.returncode, done.stdout) == (Exit.OK, f"{file}: good\n")
     done = harpctl("config", "validate", str(file), "-o", "json")
@@ -116,7 +116,7 @@ def test_validate_names_everything(tmp_path: Path) -> None:
     assert [p["key"] for p in json.loads(done.stdout)["problems"]] == ["job.frames", "job.path"]
 
 
-def test_validate_of_what_is_in_force_looks_at_variables(file: Path) -> None:
+def test_validate_without_a_file_checks_variables(file: Path) -> None:
     done = harpctl("config", "validate", HARP_CONFIG=str(file), HARP_ECN="x", HARP_FRAMEZ="1")
     assert done.returncode == Exit.FAILURE
     assert 'environment: HARP_ECN = "x": must be one of' in done.stdout

@@ -108,20 +108,20 @@ def test_bad_options_stop_env_and_run(arguments: list[str], code: Exit, said: st
 # --------------------------------------------------------------------------------------------------
 # The plugin's place.
 #
-def test_the_plugin_goes_by_name() -> None:
+def test_the_plugin_is_named_without_its_path() -> None:
     for path in (Path("/a,b/libnccl-net-harp.so"), Path("/" + "x" * 250 + "/libnccl-net-harp.so")):
         found = jobs.plugin_variables(path, {"LD_LIBRARY_PATH": "/usr/lib/x"})
         assert found["NCCL_NET_PLUGIN"] == "harp"
         assert found["LD_LIBRARY_PATH"] == f"{path.parent}:/usr/lib/x"
 
 
-def test_a_plugin_without_such_a_name_goes_by_path() -> None:
+def test_a_plugin_with_another_name_is_named_by_path() -> None:
     for path in ("/a/other.so", "/a:b/libnccl-net-harp.so"):
         found = jobs.plugin_variables(Path(path), {})
         assert found == {"NCCL_NET_PLUGIN": path, "NCCL_NET": "HARP"}
 
 
-def test_a_path_that_nobody_can_be_told_is_an_error() -> None:
+def test_an_unprintable_path_is_an_error() -> None:
     with pytest.raises(HarpError, match="call it libnccl-net"):
         jobs.plugin_variables(Path("/a,b/other.so"), {})
     for directory in ("/a,b:c", "/a,b;c"):
@@ -218,7 +218,7 @@ def test_no_descriptor_is_left_to_the_command() -> None:
     assert done.stdout.split() == ["0", "1", "2", "3"]  # 3: ls reads the directory by it
 
 
-def test_what_stands_in_the_way_is_replaced_and_said() -> None:
+def test_a_variable_that_conflicts_is_replaced_with_a_warning() -> None:
     show = 'echo "$NCCL_NET $NCCL_NET_PLUGIN"'
     done = harpctl("run", "--", "sh", "-c", show, NCCL_NET="Socket", NCCL_NET_PLUGIN="none")
     assert done.stdout == "HARP harp\n"

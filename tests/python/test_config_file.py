@@ -187,7 +187,7 @@ def test_a_mistake_is_named(text: str, said: str) -> None:
     assert caught.value.code == Exit.FAILURE
 
 
-def test_everything_is_said_at_once_from_top_to_end() -> None:
+def test_all_errors_are_listed_in_order() -> None:
     good_lines = ("[job]\n", "[daemon]\n")
     text = (
         "stray = 1\n"
@@ -209,7 +209,7 @@ def test_everything_is_said_at_once_from_top_to_end() -> None:
     assert str(caught.value).count("\n") == len(places) - 1
 
 
-def test_what_the_environment_says_wrong_is_said_with_broken_syntax_too(tmp_path: Path) -> None:
+def test_environment_errors_are_listed_with_syntax_errors(tmp_path: Path) -> None:
     file = tmp_path / "harp.toml"
     file.write_text("[job\n")
     with pytest.raises(config.ConfigError) as caught:
@@ -302,7 +302,7 @@ HOSTILE: list[tuple[str, bytes, str]] = [
 
 
 @pytest.mark.parametrize(("content", "said"), [h[1:] for h in HOSTILE], ids=[h[0] for h in HOSTILE])
-def test_hostile_contents(content: bytes, said: str, tmp_path: Path) -> None:
+def test_hostile_contents_are_one_error(content: bytes, said: str, tmp_path: Path) -> None:
     file = tmp_path / "harp.toml"
     file.write_bytes(content)
     assert said in str(refused(file))
@@ -362,7 +362,7 @@ def test_the_default_file_alone_may_be_absent(
 
 
 @pytest.mark.usefixtures("need_root")
-def test_unreadable_says_who_may_not(tmp_path: Path) -> None:
+def test_an_unreadable_file_names_the_user(tmp_path: Path) -> None:
     file = tmp_path / "harp.toml"
     file.write_text("")
     file.chmod(0o600)
@@ -492,7 +492,7 @@ REQUIRED = '[lanes]\nencrypt = "aes-256-gcm"\n'
         ("", "", "", "auto"),
     ],
 )
-def test_the_strongest_wish_for_encryption_holds(
+def test_the_strongest_encryption_setting_wins(
     tmp_path: Path, text: str, environ: str, set_to: str, holds: str
 ) -> None:
     file = tmp_path / "harp.toml"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What SIGHUP may change, and what waits for a restart."""
+"""Settings that SIGHUP changes, and settings that wait for a restart."""
 
 import pytest
 from config_samples import TABLE_KEYS, good, identity
@@ -84,7 +84,7 @@ def test_ports_come_and_go_and_change_live() -> None:
     ]
 
 
-def test_what_waits_is_said_again_until_the_restart() -> None:
+def test_pending_changes_are_repeated_until_the_restart() -> None:
     """The second SIGHUP compares with what is in force, not with what was asked for last."""
     old = config.parse("")
     new = config.parse('[daemon]\nrun_dir = "/x"\nlog_level = "debug"\n')

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every key: what it takes and refuses, and that TOML, variables and the plugin agree on it."""
+"""Every key: accepted and refused values, and agreement between TOML, variables and the plugin."""
 
 import dataclasses
 import json
@@ -126,7 +126,7 @@ def test_a_bad_variable_is_named(key: Key) -> None:
         assert "must be" in problem.message
 
 
-def test_a_bad_word_of_a_list_variable_is_named() -> None:
+def test_a_bad_element_of_a_list_variable_is_named() -> None:
     with pytest.raises(config.ConfigError, match="HARP_USERS"):
         config.parse("", environ={"HARP_USERS": "a,b c"})
     assert config.parse("", environ={"HARP_USERS": "a,7"})["HARP_USERS"] == ("a", "7")

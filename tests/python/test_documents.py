@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the documents name is there: files, commands, functions, settings, metrics, log lines."""
+"""Names in the documents exist: files, commands, functions, settings, metrics, log lines."""
 
 import re
 import shlex
@@ -22,7 +22,7 @@ DOCUMENTS = (
 # A path or a file's name, perhaps with a star: `plugin/comm*.c`, `tcp_in.c`, `docs/lanes.md`.
 SUFFIXES = "c|h|pyx|pxd|py|md|txt|service|build|yml|json|rules|yaml"
 PATH = re.compile(rf"`((?!/)[\w*./-]+\.(?:{SUFFIXES})|(?:[\w*-]+/)+)`")
-MADE = {".venv/", "build/", "build-long/", "build-coverage/"}
+MADE = {".venv/", "dist/", "build/", "build-long/", "build-coverage/"}
 # What is made elsewhere: by harpd, by DPDK's package.
 ELSEWHERE = {"state.json", "run_dir/state.json"}
 # Where a document's bare names lie, as it says itself.
@@ -57,7 +57,7 @@ PUT_IN = re.compile(r"%[-0-9.*lhz]*[a-zA-Z]|\{[^{}]*\}")
 # Commands that show nothing but whether they went well.
 WITHOUT_JSON = {
     *("start", "stop", "restart", "config reload", "logs", "report"),
-    *("run", "completion", "man"),
+    *("run", "completion", "man", "install", "uninstall"),
 }
 
 
@@ -73,8 +73,35 @@ def is_there(name: str) -> bool:
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_every_file_that_is_named_is_there(document: str) -> None:
     named = set(PATH.findall(text_of(document))) - MADE - ELSEWHERE
-    assert named or document == "docs/check.md", "the document names files"
+    assert named or document in ("docs/check.md", "docs/harpctl.md"), "the document names files"
     assert not sorted(name for name in named if not is_there(name))
+
+
+LINK = re.compile(r"\[[^\]]*\]\((?!https?://|mailto:)([^)\s]+)\)")
+HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
+
+
+def anchors(path: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub and MkDocs make them."""
+    text = re.sub(r"^```.*?^```", "", path.read_text(encoding="utf-8"), flags=re.M | re.S)
+    plain = (re.sub(r"[^\w\- ]", "", heading.lower()) for heading in HEADING.findall(text))
+    return {heading.strip().replace(" ", "-") for heading in plain}
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_every_link_leads_to_a_file_and_a_heading(document: str) -> None:
+    broken = []
+    for link in LINK.findall(text_of(document)):
+        name, _, anchor = link.partition("#")
+        target = (ROOT / document).parent / name if name else ROOT / document
+        if not target.exists() or (anchor and anchor not in anchors(target)):
+            broken.append(link)
+    assert not broken
+
+
+def test_readme_and_architecture_are_short() -> None:
+    assert len(text_of("README.md").splitlines()) <= 150
+    assert len(text_of("ARCHITECTURE.md").split()) <= 2500
 
 
 def in_code() -> Iterator[Path]:
@@ -142,7 +169,7 @@ def commands(words: list[str]) -> Iterator[tuple[click.Command, list[str]]]:
 
 
 def test_documents_have_commands() -> None:
-    assert len(list(harpctl_lines("README.md"))) > 15
+    assert len(list(harpctl_lines("docs/harpctl.md"))) > 30
     assert sum(len(list(harpctl_lines(document))) for document in NOW) > 150
     assert [command.name for command, _ in commands(["config", "show|diff"])] == ["diff", "show"]
 
@@ -164,16 +191,13 @@ def every_command() -> dict[str, click.Command]:
     return {path.removeprefix("harpctl "): command for path, command in leaves}
 
 
-def test_the_readme_has_every_command() -> None:
-    text = text_of("README.md")
-    here = {" ".join(line.split()[:2]) for line in harpctl_lines("README.md")}
-    bench = {name for name in every_command() if name.startswith("bench ")}
-    assert not bench - here
-    for name in every_command().keys() - bench:
-        assert name.split()[-1] in text, f"harpctl {name}"
+def test_harpctl_md_lists_every_command() -> None:
+    lines = [line.split() for line in harpctl_lines("docs/harpctl.md")]
+    here = {" ".join(words[:count]) for words in lines for count in (1, 2)}
+    assert not every_command().keys() - here
 
 
-def test_what_shows_something_has_json_as_the_readme_says() -> None:
+def test_commands_that_show_something_have_json_as_harpctl_md_says() -> None:
     without = {
         name
         for name, command in every_command().items()
@@ -182,8 +206,8 @@ def test_what_shows_something_has_json_as_the_readme_says() -> None:
     assert without == WITHOUT_JSON
 
 
-def test_the_readme_has_every_exit_code() -> None:
-    part = text_of("README.md").partition("Exit codes:")[2].partition("\n## ")[0]
+def test_harpctl_md_lists_every_exit_code() -> None:
+    part = text_of("docs/harpctl.md").partition("Exit codes:")[2].partition("\n## ")[0]
     codes = [
         int(code) for row in re.findall(r"^\| ([\d, ]+) \|", part, re.M) for code in row.split(",")
     ]

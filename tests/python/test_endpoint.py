@@ -252,7 +252,7 @@ def test_frames_go_home_with_their_connection(two: tuple[MemoryHost, MemoryHost]
         assert (b.stack.stat("frames_tcp_rx"), a.stack.stat("frames_tcp_tx")) == before
 
 
-def test_who_keeps_frames_stops_the_sender(ends: tuple[harp.Endpoint, harp.Endpoint]) -> None:
+def test_kept_frames_stop_the_sender(ends: tuple[harp.Endpoint, harp.Endpoint]) -> None:
     here, there = ends
     sending = in_thread(lambda: here.send(bytes(4 << 20)))
     kept: list[harp.Frame] = []
@@ -323,7 +323,7 @@ def test_waits_end_in_time_and_leave_the_connection_whole(
             there.recv(timeout=wrong)  # type: ignore[arg-type]
 
 
-def test_connecting_to_nobody(two: tuple[MemoryHost, MemoryHost]) -> None:
+def test_connecting_to_a_closed_port_fails(two: tuple[MemoryHost, MemoryHost]) -> None:
     a, b = two
     with pytest.raises(ConnectionRefusedError):
         a.connect(b.address, 9)
@@ -339,7 +339,9 @@ def test_connecting_to_nobody(two: tuple[MemoryHost, MemoryHost]) -> None:
         assert a.stack.stat("tcp_conns") == 0
 
 
-def test_a_guard_drives_while_nobody_waits(ends: tuple[harp.Endpoint, harp.Endpoint]) -> None:
+def test_the_background_thread_polls_while_no_call_waits(
+    ends: tuple[harp.Endpoint, harp.Endpoint],
+) -> None:
     """The far side's acknowledgement needs a poll that neither side asks for."""
     here, _ = ends
     here.send(bytes(1000))
@@ -565,7 +567,7 @@ def test_other_threads_run_while_one_waits(ends: tuple[harp.Endpoint, harp.Endpo
     assert waiting.result(LIMIT_S).tobytes() == b"done"
 
 
-def test_a_forked_child_is_told(ends: tuple[harp.Endpoint, harp.Endpoint]) -> None:
+def test_a_forked_child_gets_an_error(ends: tuple[harp.Endpoint, harp.Endpoint]) -> None:
     here, there = ends
     child = os.fork()
     if child == 0:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whatever stands where a file is named: one clear error, and nobody waits."""
+"""If a named file is something else, there is one clear error, and no program blocks."""
 
 import fcntl
 import logging
@@ -85,7 +85,7 @@ def test_harpd_has_no_log_there(make: Callable[[Path], None], said: str, tmp_pat
     assert not (tmp_path / "run").exists()
 
 
-def test_a_log_that_can_not_be_turned_begins_anew(
+def test_a_log_that_cannot_be_rotated_is_truncated(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Else no line would be written any more."""
@@ -116,7 +116,7 @@ def test_pages_and_timelines(make: Callable[[Path], None], said: str, tmp_path: 
 @pytest.mark.parametrize(
     ("room", "line", "begun"), [(0, 1, ""), (4096, 10000, "harpd: ERROR: xxx")]
 )
-def test_a_log_that_nobody_reads_holds_nobody_up(room: int, line: int, begun: str) -> None:
+def test_an_unread_log_blocks_nothing(room: int, line: int, begun: str) -> None:
     """stderr is a full pipe, or one with less room than a line (a traceback) takes: what is said
     meanwhile is counted, and harpd goes on."""
     reading, writing = os.pipe()

@@ -4,7 +4,7 @@
 from harp.bench import loss
 
 
-def test_loss(need_root: None) -> None:
+def test_the_loss_report_is_consistent(need_root: None) -> None:
     options = loss.LossOptions(losses=(0.01,), kinds=("harp", "cubic"), rounds=1, seconds=1.5)
     said: list[str] = []
     report = loss.run_loss(options, said.append)

@@ -73,6 +73,7 @@ def test_rails_are_apart_and_have_shapes_of_their_own(lab: Lab) -> None:
     assert reaches(lab, 1)
 
 
+@pytest.mark.sample("IPv6")
 def test_a_rail_is_cut_and_comes_back(lab: Lab) -> None:
     rails = Rails(lab)
     for cut, heal, seen in (
@@ -121,7 +122,7 @@ def test_paths_of_a_rail_are_chosen_by_the_source_port(lab: Lab) -> None:
         stream.finish()
 
 
-def test_a_rank_that_dies_is_told_with_its_words(lab: Lab) -> None:
+def test_the_error_of_a_dead_rank_is_reported(lab: Lab) -> None:
     with Stream(lab, KERNEL) as stream:
         stream.flow(1 << 20)
         stream.ranks[1].process.kill()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""harpctl tune: what it decides, whom it lets in, and one real measurement of two hosts."""
+"""harpctl tune: its decisions, the hosts that it accepts, and one real measurement of two hosts."""
 
 import socket
 import sys
@@ -131,7 +131,7 @@ def test_profile_reaches_a_host_that_knows_the_token() -> None:
         b"\xff" * 99,
     ],
 )
-def test_a_stranger_is_refused_and_the_next_host_is_served(sent: bytes) -> None:
+def test_an_unknown_host_is_refused_and_the_next_is_served(sent: bytes) -> None:
     waiting = Waiting()
     with socket.create_connection(("127.0.0.1", waiting.port)) as stranger:
         stranger.sendall(sent)
@@ -174,7 +174,7 @@ def test_only_known_runs_are_run(run: dict[str, Any]) -> None:
     assert "asked for a run that this version does not know" in str(waiting.error)
 
 
-def test_nobody_waits_there() -> None:
+def test_a_missing_peer_is_an_error() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     with pytest.raises(HarpError, match="run `harpctl tune` there first") as caught:

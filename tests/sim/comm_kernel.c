@@ -6,6 +6,8 @@
  * Theory of operation. An epoll is a list of sockets, edge-triggered: each is told once of what came since. Nobody
  * sleeps in one: the plugin asks when it looks, and who does not look does not hear.
  */
+#include "device/device.h"
+#include "process/config.h"
 #include "comm_stream.h"
 
 #include <stdlib.h>
@@ -13,7 +15,6 @@
 #include <sys/epoll.h>
 
 #include "process/forkguard.h"
-#include "device/parallel.h"
 
 #define KERNEL_EPOLL_FD 2000000
 #define KERNEL_EPOLLS_MAX 256u
@@ -105,8 +106,7 @@ void forkguard_close(int fd)
 	e->open = false;
 }
 
-int __wrap_epoll_ctl(int epoll_fd, int op, int fd, struct epoll_event *event);
-int __wrap_epoll_ctl(int epoll_fd, int op, int fd, struct epoll_event *event)
+int epoll_ctl(int epoll_fd, int op, int fd, struct epoll_event *event)
 {
 	struct kernel_epoll *e = kernel_epoll(epoll_fd);
 
@@ -123,8 +123,7 @@ int __wrap_epoll_ctl(int epoll_fd, int op, int fd, struct epoll_event *event)
 	return 0;
 }
 
-int __wrap_epoll_wait(int epoll_fd, struct epoll_event *events, int max, int timeout_ms);
-int __wrap_epoll_wait(int epoll_fd, struct epoll_event *events, int max, int timeout_ms)
+int epoll_wait(int epoll_fd, struct epoll_event *events, int max, int timeout_ms)
 {
 	struct kernel_epoll *e = kernel_epoll(epoll_fd);
 	int count = 0;
@@ -144,8 +143,8 @@ int __wrap_epoll_wait(int epoll_fd, struct epoll_event *events, int max, int tim
 
 /* ---- in the place of parallel.c ------------------------------------------------------------------ */
 
-struct parallel parallel_of(int dev)
+unsigned device_kernel_lanes(const struct device *device)
 {
-	(void)dev;
-	return (struct parallel){ .lanes = 1 };
+	(void)device;
+	return 1;
 }

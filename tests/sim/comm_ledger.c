@@ -187,18 +187,18 @@ void csim_ledger_ended(struct csim_comm *k, unsigned index, int error, uint16_t 
 	due_never(e);
 }
 
-int __real_attempt_run_begin(struct attempt_run **out, struct reconnect *u,
+int __real_reconnect_attempt(struct attempt **out, struct reconnect *u,
 			     const struct reconnect_lane *lane, uint64_t now_ns);
-int __wrap_attempt_run_begin(struct attempt_run **out, struct reconnect *u,
+int __wrap_reconnect_attempt(struct attempt **out, struct reconnect *u,
 			     const struct reconnect_lane *lane, uint64_t now_ns);
-int __wrap_attempt_run_begin(struct attempt_run **out, struct reconnect *u,
+int __wrap_reconnect_attempt(struct attempt **out, struct reconnect *u,
 			     const struct reconnect_lane *lane, uint64_t now_ns)
 {
 	struct csim_comm *k = &ledger_sim->comms[u->comm_id];
 	int rc;
 
 	ledger_dial(k, lane->index, now_ns);
-	rc = __real_attempt_run_begin(out, u, lane, now_ns);
+	rc = __real_reconnect_attempt(out, u, lane, now_ns);
 	if (rc)
 		csim_ledger_ended(k, lane->index, rc, 0, now_ns);
 	return rc;
@@ -369,7 +369,7 @@ static bool judge_rails(const struct csim_comm *k, const struct reconnect *u)
 			return csim_fail(ledger_sim,
 					 "comm %u: rail %u is said to have %u lanes of %u",
 					 ledger_number(k), i, u->rails[i].up, up[i]);
-		if (all && u->rails[i].down_said != down)
+		if (all && u->rails[i].down_logged != down)
 			return csim_fail(ledger_sim, "comm %u: rail %u is %s, which is not said",
 					 ledger_number(k), i, down ? "down" : "up");
 	}
@@ -409,7 +409,7 @@ void __wrap_lane_page_rail(int dev, bool down)
 		     u && &ledger_sim->hosts[app->host] == csim_keeper_host() && r < u->rail_count;
 		     r++) {
 			if (u->rails[r].dev == dev && !u->rails[r].up == down &&
-			    u->rails[r].down_said == down)
+			    u->rails[r].down_logged == down)
 				return;
 		}
 	}
@@ -436,9 +436,9 @@ bool csim_ledger_log(const char *text)
 void csim_ledger_closes(const struct reconnect *u)
 {
 	for (unsigned i = 0; u && i < u->lane_count; i++) {
-		const struct attempt_run *a = u->lanes[i].attempt;
+		const struct attempt *a = u->lanes[i].attempt;
 
-		if (a && attempt_run_result(a) != ATTEMPT_RUNNING && attempt_run_result(a) != 0)
+		if (a && attempt_result(a) != ATTEMPT_RUNNING && attempt_result(a) != 0)
 			ledger_sim->dials_forgotten++;
 	}
 }

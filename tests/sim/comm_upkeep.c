@@ -204,7 +204,7 @@ static bool judge_lane(struct csim_app *app, const struct reconnect_lane *lane)
 		wrong = "is taken for up";
 	else if (!lane->up && here && !lane->attempt)
 		wrong = "is there, and taken for down";
-	else if (lane->attempt && attempt_run_result(lane->attempt) != ATTEMPT_RUNNING)
+	else if (lane->attempt && attempt_result(lane->attempt) != ATTEMPT_RUNNING)
 		wrong = "was dialled, and nobody looks what came of it";
 	return !wrong ||
 	       csim_fail(app->sim, "comm %u: lane %u %s", app->number, lane->index, wrong);

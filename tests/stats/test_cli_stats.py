@@ -86,7 +86,7 @@ def test_flows_shows_each_connection(owner: Owner) -> None:
     assert flow["srtt_ns"] > 0
 
 
-def test_watch_is_a_line_of_json_a_look(owner: Owner) -> None:
+def test_watch_prints_one_json_line_per_sample(owner: Owner) -> None:
     command = [*HARPCTL, "stats", "--watch", "--interval", "0.05", "-o", "json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as watching:
         assert watching.stdout is not None
@@ -122,7 +122,7 @@ def test_watch_draws_rates(owner: Owner) -> None:
     assert heads == 3
 
 
-def test_nobody_there_is_said(make_owner: MakeOwner) -> None:
+def test_no_instances_are_reported(make_owner: MakeOwner) -> None:
     done = harpctl("stats", "--nic", "no-such-nic")
     assert done.returncode == Exit.OK
     assert "no process publishes statistics on this host" in done.stderr

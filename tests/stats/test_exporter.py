@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The endpoint: what a scrape gets, whom it survives, and which addresses it can't have."""
+"""The metrics endpoint: the content of a scrape, misbehaving clients, and unusable addresses."""
 
 import socket
 import threading
@@ -33,10 +33,19 @@ def get(url: str) -> str:
 def test_a_scrape_has_instances_and_harpd(owner: Owner, endpoint: exporter.Exporter) -> None:
     assert endpoint.url.startswith("http://127.0.0.1:")
     text = get(endpoint.url)
-    assert 'harp_tcp_conns{nic="harp7",queue="0",slot="0"} 3.0' in text
-    assert 'harp_steering_packets_total{nic="eth1",verdict="rss_mismatch"} 3.0' in text
+    assert 'harp_tcp_conns{device="harp7"} ' in text
+    assert 'queue="' not in text
+    assert "process_resident_memory_bytes" in text
+    each = get(f"{endpoint.url}?per=queue")
+    assert 'harp_tcp_conns{device="harp7",queue="0",slot="0"} 3.0' in each
+    assert 'harp_steering_packets_total{device="eth1",verdict="rss_mismatch"} 3.0' in text
     assert f'"{owner.process.pid}"' not in text
     assert "train rank" not in text
+
+
+def test_an_unknown_breakdown_is_a_bad_request(endpoint: exporter.Exporter) -> None:
+    with pytest.raises(urllib.error.HTTPError, match="400"):
+        get(f"{endpoint.url}?per=process")
 
 
 def test_a_source_that_fails_costs_its_part_only(owner: Owner) -> None:
@@ -48,11 +57,11 @@ def test_a_source_that_fails_costs_its_part_only(owner: Owner) -> None:
         text = get(running.url)
     finally:
         running.close()
-    assert 'harp_tcp_conns{nic="harp7"' in text
+    assert 'harp_tcp_conns{device="harp7"' in text
     assert "harpd_start_time_seconds" not in text
 
 
-def test_who_says_nothing_keeps_nobody_out(endpoint: exporter.Exporter) -> None:
+def test_silent_clients_block_no_scrape(endpoint: exporter.Exporter) -> None:
     silent = [socket.create_connection(endpoint.address) for _ in range(exporter.REQUESTS_MAX - 1)]
     try:
         assert "harp_build_info" in get(endpoint.url)
@@ -61,7 +70,7 @@ def test_who_says_nothing_keeps_nobody_out(endpoint: exporter.Exporter) -> None:
             each.close()
 
 
-def test_a_crowd_that_never_finishes_its_question_keeps_nobody_out(
+def test_unfinished_requests_block_no_scrape(
     endpoint: exporter.Exporter,
 ) -> None:
     slow = []
@@ -79,7 +88,7 @@ def test_a_crowd_that_never_finishes_its_question_keeps_nobody_out(
             each.close()
 
 
-def test_who_does_not_take_his_answer_keeps_nobody_out(
+def test_unread_answers_block_no_scrape(
     endpoint: exporter.Exporter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As many as there are places ask, and read nothing: those with the answer in their hands for
@@ -118,7 +127,7 @@ def test_nonsense_is_survived(endpoint: exporter.Exporter) -> None:
     assert "harp_build_info" in get(endpoint.url)
 
 
-def test_many_at_once(endpoint: exporter.Exporter) -> None:
+def test_many_scrapes_at_once_are_answered(endpoint: exporter.Exporter) -> None:
     texts: list[str] = []
 
     def scrape() -> None:
@@ -149,7 +158,7 @@ def test_an_address_that_is_not_ours(address: str) -> None:
         exporter.start(address, 0)
 
 
-def test_ipv6() -> None:
+def test_the_endpoint_listens_on_ipv6() -> None:
     running = exporter.start("::1", 0)
     try:
         assert running.url.startswith("http://[::1]:")

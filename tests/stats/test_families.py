@@ -85,7 +85,7 @@ def test_promtool_has_no_complaint(instances: tuple[Instance, ...]) -> None:
 
 def test_every_statistic_is_there_once(instances: tuple[Instance, ...]) -> None:
     found = samples(Scene(instances, {}), DAEMON)
-    labels = (("nic", "harp7"), ("queue", "0"), ("slot", "0"))
+    labels = (("device", "harp7"), ("queue", "0"), ("slot", "0"))
     counters = instances[0].snapshot.counters
     for each in schema.statistics():
         if each.drop_reason:
@@ -98,7 +98,10 @@ def test_every_statistic_is_there_once(instances: tuple[Instance, ...]) -> None:
 
 def test_buckets_are_cumulative_and_exact(instances: tuple[Instance, ...]) -> None:
     found = samples(Scene(instances))
-    name, labels = "harp_message_latency_seconds", (("nic", "harp7"), ("queue", "0"), ("slot", "0"))
+    name, labels = (
+        "harp_message_latency_seconds",
+        (("device", "harp7"), ("queue", "0"), ("slot", "0")),
+    )
     buckets = {
         float(dict(key[1])["le"]): value
         for key, value in found.items()
@@ -133,14 +136,14 @@ def test_the_same_queue_of_two_namespaces_has_two_slots(instances: tuple[Instanc
     assert starts == sorted(starts)
 
 
-def test_strangers_have_no_series(instances: tuple[Instance, ...]) -> None:
+def test_unknown_statistics_have_no_series(instances: tuple[Instance, ...]) -> None:
     """Who publishes names of his own makes no series; a lease that says what is true does."""
     user = replace(_moved(instances[0], ifname="eth1", queue=0), uid=1000)
     tenant = replace(user, pid=4711)
     liar = replace(_moved(tenant, queue=1), pid=4711)
     kept, ignored = families.believed((user, tenant, liar), DAEMON.leased)
     assert kept == (tenant,)
-    assert ignored["stranger"] == 2
+    assert ignored["unknown_owner"] == 2
     assert families.believed((tenant,), {})[0] == ()
 
 
@@ -150,7 +153,7 @@ def test_names_that_are_none_have_no_series(instances: tuple[Instance, ...], ifn
     assert (kept, ignored["malformed"]) == ((), 1)
 
 
-def test_so_many_and_no_more(instances: tuple[Instance, ...]) -> None:
+def test_the_number_of_series_is_bounded(instances: tuple[Instance, ...]) -> None:
     crowd = [instances[0]] * (families.INSTANCES_MAX + 3)
     kept, ignored = families.believed(crowd, {})
     assert (len(kept), ignored["too_many"]) == (families.INSTANCES_MAX, 3)
@@ -165,7 +168,7 @@ def test_a_driver_s_counters_have_bounded_names(make_owner: MakeOwner) -> None:
     names = Names()
     counted = (
         "harp_port_xstat_total",
-        (("name", "rx_missed_errors"), ("nic", "harp7"), ("slot", "0")),
+        (("device", "harp7"), ("name", "rx_missed_errors"), ("slot", "0")),
     )
 
     def scraped() -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
@@ -193,13 +196,15 @@ def test_a_driver_s_counters_have_bounded_names(make_owner: MakeOwner) -> None:
 
 def test_harpd_s_part(instances: tuple[Instance, ...]) -> None:
     found = samples(Scene(), DAEMON)
-    assert found["harpd_leases", (("nic", "eth1"),)] == 1
-    assert found["harpd_queues", (("nic", "eth1"), ("state", "free"))] == 3
-    assert found["harp_steering_packets_total", (("nic", "eth1"), ("verdict", "redirect_tcp"))] == 7
+    assert found["harpd_leases", (("device", "eth1"),)] == 1
+    assert found["harpd_queues", (("device", "eth1"), ("state", "free"))] == 3
+    assert (
+        found["harp_steering_packets_total", (("device", "eth1"), ("verdict", "redirect_tcp"))] == 7
+    )
     assert found["harpd_leases_refused_total", (("error", "EBUSY"),)] == 2
     assert found["harpd_leases_refused_total", (("error", "EACCES"),)] == 0
-    assert found["harpd_nic_usable", (("nic", "eth1"),)] == 1
-    assert found["harpd_queues_unreachable", (("nic", "eth1"),)] == 0
+    assert found["harpd_nic_usable", (("device", "eth1"),)] == 1
+    assert found["harpd_queues_unreachable", (("device", "eth1"),)] == 0
     assert found["harpd_start_time_seconds", ()] == 1000
 
 

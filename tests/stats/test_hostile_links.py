@@ -115,7 +115,7 @@ def test_only_memory_is_opened(tmp_path: Path, kind: str) -> None:
             os.close(fd)
 
 
-def test_a_lease_on_a_memfd_holds_nobody_up() -> None:
+def test_a_file_lease_on_a_memfd_blocks_nothing() -> None:
     """Its owner may make an open() wait for 45 s (fcntl(2), F_SETLEASE)."""
     made = os.memfd_create("harp-page")
     held, status = memfd.open_link(Path("/proc/self/fd", str(made)), os.O_RDONLY)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs' pages: lanes by comm and peer, shares, what became of the dead; and pages that lie."""
+"""Statistics of jobs: lanes by comm and peer, shares, dead lanes; and invalid regions."""
 
 import errno
 import fcntl
@@ -152,7 +152,7 @@ def test_flows_of_some(
     assert [each["serial"] for each in job["comms"]] == comms_shown
 
 
-def test_who_asks_for_what_is_not_there(job_owner: JobOwner) -> None:
+def test_an_unknown_job_is_an_error(job_owner: JobOwner) -> None:
     done = harpctl("flows", *_pid(job_owner), "--nic", "no-such-nic", "-o", "json")
     assert (done.returncode, json.loads(done.stdout)["jobs"]) == (Exit.OK, [])
     done = harpctl("flows", "--peer", "10.0.0.300")
@@ -237,7 +237,7 @@ def test_a_part_that_does_not_lie_within_the_page(job_owner: JobOwner, part: int
         os.close(fd)
 
 
-def test_nonsense_in_records_is_shown_as_such(job_owner: JobOwner) -> None:
+def test_invalid_records_are_shown_as_invalid(job_owner: JobOwner) -> None:
     """Numbers that name nothing, comms of the same number, escape sequences: text and no crash."""
     raw = _copied(job_owner)
     lanes, stride = _part(raw, _page.LANES)
@@ -279,7 +279,7 @@ def test_nonsense_in_records_is_shown_as_such(job_owner: JobOwner) -> None:
     assert "\x1b" not in shown.getvalue()
 
 
-def test_who_died_while_writing_costs_that_record_only(job_owner: JobOwner) -> None:
+def test_a_writer_that_died_costs_only_that_record(job_owner: JobOwner) -> None:
     raw = _copied(job_owner)
     at, _ = _part(raw, _page.LANES)
     raw[at] |= 1

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pages of another process, as numpy arrays: found, read, told apart, and not trusted."""
+"""Statistics regions of another process as numpy arrays: found, read, told apart, and not
+trusted."""
 
 import ctypes
 import errno
@@ -86,7 +87,7 @@ def test_a_page_of_the_dead_is_not_found(make_owner: MakeOwner) -> None:
         assert not owner.pages(found)
 
 
-def test_who_died_while_writing_gives_a_clear_error(owner: Owner) -> None:
+def test_a_writer_that_died_is_one_clear_error(owner: Owner) -> None:
     owner.say("tear")
     with stats.find() as found:
         sight = look(found)
@@ -225,7 +226,7 @@ def of_nobody(monkeypatch: pytest.MonkeyPatch, *owners: Owner) -> None:
 
 
 @pytest.mark.parametrize("limit", ["pages", "bytes"])
-def test_a_user_s_pages_are_looked_at_up_to_a_limit(
+def test_the_number_of_regions_read_per_user_is_limited(
     make_owner: MakeOwner, monkeypatch: pytest.MonkeyPatch, limit: str
 ) -> None:
     """Somebody has more than that: it is said once, and what comes behind is left out."""

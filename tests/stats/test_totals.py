@@ -1,18 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sums over jobs: they only grow, whoever comes and goes, and have few labels, whatever is said."""
+"""Sums over jobs: they only grow while jobs come and go, and have a bounded number of labels."""
 
 from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
-from conftest_stats import A_LIFE, JobOwner
+from conftest_stats import A_LIFE, JobOwner, MakeOwner, Owner
 from test_families import DAEMON, exposition, samples
 
+from harp import stats
 from harp.stats import families, schema
 from harp.stats.families import Scene
+from harp.stats.instance import Instance, look
 from harp.stats.job import Job
 from harp.stats.reader import Reader
-from harp.stats.totals import ABSENT_MAX, OTHER, Totals
+from harp.stats.totals import ABSENT_MAX, OTHER, DeviceTotals, Totals, transports
 
 NICS = frozenset({"lo", "eth1"})
 MakeJob = Callable[..., JobOwner]
@@ -48,7 +50,7 @@ def test_sums_outlive_jobs(make_job: MakeJob) -> None:
     assert none.rails["lo", "kernel"].lanes_open == 0
 
 
-def test_who_is_not_looked_at_for_a_while_goes_on_from_where_he_was(make_job: MakeJob) -> None:
+def test_a_job_that_is_missed_for_a_while_continues_its_sums(make_job: MakeJob) -> None:
     """Its user had had his share of that look, or the process is hidden for a moment."""
     sums = Totals()
     sums.take((), NICS)
@@ -66,25 +68,25 @@ def test_who_is_not_looked_at_for_a_while_goes_on_from_where_he_was(make_job: Ma
     assert grown.counters["payload_bytes"] == 30700
 
 
-def test_who_is_gone_is_forgotten_and_the_absent_are_bounded(job_owner: JobOwner) -> None:
+def test_ended_jobs_are_forgotten_and_missing_ones_are_bounded(job_owner: JobOwner) -> None:
     alive = set(range(1, ABSENT_MAX + 11))
     sums, job = Totals(alive.__contains__), job_owner.job()
     sums.take([replace(job, pid=pid) for pid in alive], NICS)
     sums.take((), NICS)
-    assert [pid for pid, _ in sums._seen] == list(range(11, ABSENT_MAX + 11))
+    assert [pid for pid, _ in sums._memory._seen] == list(range(11, ABSENT_MAX + 11))
     alive.clear()
     sums.take((), NICS)
-    assert not sums._seen
+    assert not sums._memory._seen
 
 
-def test_who_was_there_before_counts_from_the_first_look_on(job_owner: JobOwner) -> None:
+def test_jobs_older_than_harpd_count_from_the_first_scan(job_owner: JobOwner) -> None:
     sums = Totals()
     assert sums.take((job_owner.job(),), NICS).rails["lo", "harp"].counters["payload_bytes"] == 0
     job_owner.say("bytes 0 0 512")
     assert sums.take((job_owner.job(),), NICS).rails["lo", "harp"].counters["payload_bytes"] == 512
 
 
-def test_who_was_missed_at_the_first_look_counts_from_when_he_was_seen(make_job: MakeJob) -> None:
+def test_a_job_missed_by_the_first_scan_counts_from_its_first_sample(make_job: MakeJob) -> None:
     """What he had done before is nobody's news; of who came later it is."""
     missed = make_job("missed")
     missed.say(*A_LIFE)
@@ -98,7 +100,7 @@ def test_who_was_missed_at_the_first_look_counts_from_when_he_was_seen(make_job:
     assert found.rails["lo", "harp"].counters["payload_bytes"] == 5000 + 512
 
 
-def test_who_was_forgotten_does_not_count_twice(job_owner: JobOwner) -> None:
+def test_a_forgotten_job_does_not_count_twice(job_owner: JobOwner) -> None:
     now_ns = [0]
     sums, job = Totals(lambda _pid: True, lambda: now_ns[0]), job_owner.job()
     sums.take((), NICS)
@@ -136,7 +138,7 @@ def test_a_nic_is_down_once_for_a_job(make_job: MakeJob) -> None:
     assert sums.take((first.job(), second.job()), NICS).down == {"lo": 0}
 
 
-def test_whose_jobs_count(job_owner: JobOwner) -> None:
+def test_jobs_of_all_users_that_may_lease_count(job_owner: JobOwner) -> None:
     mine = job_owner.job()
     user, tenant = replace(mine, uid=1000), replace(mine, uid=1000, pid=4711)
     kept, ignored = families.believed_jobs((user, tenant, mine), DAEMON.leased)
@@ -149,13 +151,13 @@ def _families_of(jobs: tuple[Job, ...]) -> Scene:
     return Scene(jobs=sums_from_the_beginning().take(jobs, NICS))
 
 
-def test_series_of_jobs(job_owner: JobOwner) -> None:
+def test_each_sum_is_one_series(job_owner: JobOwner) -> None:
     job_owner.say("rail 1", "move 0 0 1")
     found = samples(_families_of((job_owner.job(),)))
-    harp = (("kind", "harp"), ("nic", "lo"))
+    harp = (("device", "lo"), ("kind", "harp"))
     assert found["harp_jobs", ()] == 1
     assert found["harp_comms_open", ()] == 2
-    assert found["harp_rail_down", (("nic", "lo"),)] == 1
+    assert found["harp_rail_down", (("device", "lo"),)] == 1
     assert found["harp_job_lanes_died_total", (("reason", "reset"),)] == 1
     assert found["harp_job_lanes_died_total", (("reason", "timeout"),)] == 0
     assert found["harp_job_chunks_moved_total", ()] == 1
@@ -185,3 +187,70 @@ def test_a_scrape_finds_jobs(job_owner: JobOwner) -> None:
     done = reader.scene({}, frozenset()).jobs
     assert done.jobs >= 1
     assert done.rails["lo", "harp"].counters["payload_bytes"] == 4000
+
+
+# --------------------------------------------------------------------------------------------------
+# Instances.
+#
+def instances_of(owner: Owner) -> tuple[Instance, ...]:
+    with stats.find() as found:
+        return tuple(each for each in look(found).instances if each.pid == owner.process.pid)
+
+
+def test_sums_of_a_nic_outlive_its_instances(make_owner: MakeOwner) -> None:
+    """The counters of an instance that ended stay in the sums; its gauges do not."""
+    sums = DeviceTotals(wall_ns=lambda: 0)
+    assert sums.take(()) == {}
+    first, second = make_owner(), make_owner()
+    first.say("run 30", "latency 1000")
+    seen = (*instances_of(first), *instances_of(second))
+    both = sums.take(seen)["harp7"]
+    assert both.instances == len(seen) == 4
+    for one in schema.statistics():
+        assert both.numbers[one.name] == sum(int(each.snapshot.counters[one.name]) for each in seen)
+    assert both.numbers["polls"] > 0 < both.numbers["tcp_conns"]
+    assert sum(map(sum, both.buckets)) == sum(
+        int(each.snapshot.histograms["bucket"].sum()) for each in seen
+    )
+    none = sums.take(())["harp7"]
+    assert (none.instances, none.numbers["tcp_conns"]) == (0, 0)
+    assert none.numbers["polls"] == both.numbers["polls"]
+    assert none.buckets == both.buckets
+    second.say("run 30")
+    again = sums.take(instances_of(second))["harp7"]
+    assert again.numbers["polls"] > both.numbers["polls"]
+
+
+def test_instances_of_the_first_reading_count_from_it(owner: Owner) -> None:
+    sums = DeviceTotals()
+    owner.say("run 30")
+    assert sums.take(instances_of(owner))["harp7"].numbers["polls"] == 0
+    owner.say("run 30")
+    assert sums.take(instances_of(owner))["harp7"].numbers["polls"] > 0
+
+
+def test_series_of_a_nic_have_no_queue(owner: Owner) -> None:
+    devices = DeviceTotals(wall_ns=lambda: 0).take(instances_of(owner))
+    seen = instances_of(owner)
+    found = samples(Scene(seen, devices=devices))
+    labels = (("device", "harp7"),)
+    assert found["harp_instances", labels] == 2
+    assert found["harp_tcp_conns", labels] == devices["harp7"].numbers["tcp_conns"]
+    assert found["harp_tcp_rtt_seconds_count", labels] >= 0
+    assert not [labels for _, labels in found if "queue" in dict(labels)]
+    per_queue = samples(Scene(seen))
+    assert len(per_queue) > len(found)
+
+
+def test_comms_are_counted_by_the_kinds_of_their_lanes(job_owner: JobOwner) -> None:
+    job_owner.say(*A_LIFE)
+    job = job_owner.job()
+    counts = transports(job)
+    assert sum(counts.values()) == job.snapshot.status.comms_open
+    open_kinds = {int(lane["kind"]) for lane in job.snapshot.lanes if lane["state"] != 3}
+    assert open_kinds
+    found = samples(_families_of((job,)))
+    for transport, count in counts.items():
+        assert found["harp_comms", (("transport", transport),)] == count
+    alone = replace(job, snapshot=replace(job.snapshot, lanes=job.snapshot.lanes[:0]))
+    assert transports(alone) == {"unknown": 0, "none": len(job.snapshot.comms)}

@@ -73,13 +73,6 @@ void engine_ports(const struct engine *engine, uint16_t *first, uint16_t *last)
 	*last = 65535;
 }
 
-bool engine_not_heard(struct engine *engine, uint64_t now_ns)
-{
-	(void)engine;
-	(void)now_ns;
-	return false;
-}
-
 unsigned engine_index(const struct engine *engine)
 {
 	(void)engine;
@@ -104,7 +97,7 @@ void engine_load(struct engine *engine, int change)
 	(void)change;
 }
 
-struct driver *engine_driver(struct engine *engine)
+struct poller *engine_poller(struct engine *engine)
 {
 	(void)engine;
 	return NULL;

@@ -12,25 +12,21 @@
 
 /* ---- the rest of the plugin ---------------------------------------------------------------------- */
 
-struct attempt_run {
-	int result;
-};
-
-static struct attempt_run attempts[2];
-static struct driver control;
+static struct attempt attempts[2];
+static struct poller control;
 static struct comm comm;
 static struct reconnect *reconnect;
 static struct control_timer *timer;
-static unsigned begun, advanced, forgotten, failed, failures, flushed, unreplaced;
+static unsigned begun, freed, failed, failures, unreplaced;
 static unsigned rails = 1, rails_said,
 		warned;     /* NICs; how often one was spoken of; lines of the log */
 static unsigned rails_down; /* bits of those that are */
 static int
-	begin_rc; /* what attempt_run_begin() says; if it fails the peer ends the lane meanwhile */
+	begin_rc; /* what reconnect_attempt() says; if it fails the peer ends the lane meanwhile */
 static bool swallowed, here; /* what reconnect_lost() said; the comm has a lane of that index */
 
-int attempt_run_begin(struct attempt_run **out, struct reconnect *u,
-		      const struct reconnect_lane *lane, uint64_t now_ns)
+int reconnect_attempt(struct attempt **out, struct reconnect *u, const struct reconnect_lane *lane,
+		      uint64_t now_ns)
 {
 	(void)u;
 	(void)now_ns;
@@ -46,33 +42,14 @@ int attempt_run_begin(struct attempt_run **out, struct reconnect *u,
 	return begin_rc;
 }
 
-int attempt_run_result(const struct attempt_run *a)
+int attempt_result(const struct attempt *a)
 {
 	return a->result;
 }
 
-const char *attempt_run_text(const struct attempt_run *a)
+void attempt_free(struct attempt *a)
 {
-	(void)a;
-	return "";
-}
-
-void attempt_run_advance(struct attempt_run *a, uint64_t now_ns)
-{
-	(void)a;
-	(void)now_ns;
-	advanced++;
-}
-
-void attempt_run_free(struct attempt_run *a)
-{
-	(void)a;
-	forgotten++;
-}
-
-void attempt_run_stop(struct attempt_run *a)
-{
-	(void)a;
+	freed += a != NULL;
 }
 
 bool comm_has_lane(struct comm *c, unsigned index)
@@ -98,7 +75,7 @@ void reconnect_plan(struct reconnect *u)
 	}
 }
 
-struct driver *control_driver(void)
+struct poller *control_poller(void)
 {
 	return &control;
 }
@@ -111,32 +88,12 @@ void control_timer_set(struct control_timer *t, uint64_t at_ns)
 
 void control_post(struct work *work)
 {
-	driver_post(&control, work);
+	poller_post(&control, work);
 }
 
 void control_call(struct work *work)
 {
-	work->run(work, driver_clock_ns());
-}
-
-struct driver *engine_driver(struct engine *engine)
-{
-	(void)engine;
-	flushed++;
-	return &control;
-}
-
-struct engine *engine_set_at(const struct engine_set *set, unsigned i)
-{
-	(void)set;
-	(void)i;
-	return NULL;
-}
-
-unsigned engine_set_count(const struct engine_set *set)
-{
-	(void)set;
-	return 1;
+	work->run(work, clock_now_ns());
 }
 
 const char *lane_error_text(int error)
@@ -218,21 +175,21 @@ void background_end(struct comm_background *tender)
 
 /* ---- a comm of two lanes --------------------------------------------------------------------------- */
 
-static void control_turn(struct driver *driver, uint64_t now_ns)
+static void control_turn(struct poller *poller, uint64_t now_ns)
 {
-	(void)driver_run_ready(driver, now_ns);
+	(void)poller_run_ready(poller, now_ns);
 }
 
 static void turn(uint64_t now_ns)
 {
-	CHECK(driver_turn(&control, now_ns));
+	CHECK(poller_run(&control, now_ns));
 }
 
 /* The dial has ended. */
 static void ended(int result, uint64_t now_ns)
 {
 	attempts[LANE].result = result;
-	driver_post(&control, &reconnect->work);
+	poller_post(&control, &reconnect->work);
 	turn(now_ns);
 }
 
@@ -241,10 +198,10 @@ static uint64_t begin_dial(void)
 {
 	static struct attempt first;
 	const struct handle handle = { .has_v4 = true };
-	uint64_t now_ns = driver_clock_ns();
+	uint64_t now_ns = clock_now_ns();
 
-	driver_init(&control, control_turn);
-	begun = advanced = forgotten = failed = flushed = unreplaced = 0;
+	poller_init(&control, control_turn);
+	begun = freed = failed = unreplaced = 0;
 	rails_said = rails_down = warned = 0;
 	begin_rc = 0;
 	swallowed = false;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_attempt_run.c - one dial of a further lane: whom it calls, from where, whose baton it has, and that nothing is left of it. */
+/* test_attempt_run.c - an attempt for a further lane: its candidate, its local address, its poller, and that nothing is left of it. */
 #include <stddef.h>
 #include <sys/epoll.h>
 
@@ -14,22 +14,22 @@
 /* ---- the rest of the plugin ------------------------------------------------------------------------- */
 
 struct engine {
-	struct driver driver; /* first */
+	struct poller poller; /* first */
 	unsigned index;
 };
 
 static struct engine engines[2];
 static struct engine_set *const set = (struct engine_set *)engines;
-static struct driver control;
+static struct poller control;
 static struct reconnect u;
 static struct reconnect_lane lane_spec;
-static struct attempt_run *a;
+static struct attempt *a;
 static struct comm comm;
 
 static struct world {
 	unsigned ways, started, advanced, stopped, attached, watched, rewatched, unwatched;
 	unsigned told;
-	bool avoided[CANDIDATES_MAX], no_lane, ends_at_once, held;
+	bool avoided[CANDIDATES_MAX], no_lane, ends_at_once;
 	uint32_t events;
 	int watch_rc, attach_rc;
 	uint64_t now_ns;
@@ -56,9 +56,9 @@ static void host_ways(struct candidates *out, const struct engine_set *from,
 		out->list[0].remote.addr = way_v6;
 }
 
-struct driver *engine_driver(struct engine *engine)
+struct poller *engine_poller(struct engine *engine)
 {
-	return &engine->driver;
+	return &engine->poller;
 }
 
 unsigned engine_index(const struct engine *engine)
@@ -75,14 +75,14 @@ unsigned peers_avoided_s(const struct harp_endpoint *remote, unsigned engine, ui
 	return world.avoided[way];
 }
 
-struct driver *control_driver(void)
+struct poller *control_poller(void)
 {
 	return &control;
 }
 
 void control_post(struct work *work)
 {
-	driver_post(&control, work);
+	poller_post(&control, work);
 }
 
 int control_watch(struct control_source *source, int fd, uint32_t events)
@@ -108,6 +108,16 @@ void control_unwatch(struct control_source *source)
 	source->watched = false;
 }
 
+void control_timer_set(struct control_timer *timer, uint64_t at_ns)
+{
+	timer->at_ns = at_ns;
+}
+
+const char *lane_error_text(int error)
+{
+	return error == -ENOMEM ? "out of memory" : "";
+}
+
 int lane_kernel_fd(struct lane *l)
 {
 	CHECK(l == &lane);
@@ -117,7 +127,7 @@ int lane_kernel_fd(struct lane *l)
 /* Whose baton is held is whose turn it is. */
 static bool held(const struct attempt *dial)
 {
-	return !dial->candidate.harp || atomic_load(&dial->driver->baton);
+	return !dial->candidate.harp || atomic_load(&dial->poller->held);
 }
 
 void attempt_start(struct attempt *dial, uint64_t now_ns)
@@ -143,9 +153,8 @@ void attempt_advance(struct attempt *dial, uint64_t now_ns)
 
 void attempt_stop(struct attempt *dial)
 {
-	CHECK(dial == world.dial && held(dial));
-	world.stopped++;
-	world.held = dial->lane != NULL; /* it closes that */
+	CHECK(held(dial));
+	world.stopped += dial->lane != NULL; /* it closes that */
 	dial->lane = NULL;
 }
 
@@ -164,9 +173,9 @@ static void told(struct work *work, uint64_t now_ns)
 	world.told++;
 }
 
-static void turn(struct driver *driver, uint64_t now_ns)
+static void turn(struct poller *poller, uint64_t now_ns)
 {
-	(void)driver_run_ready(driver, now_ns);
+	(void)poller_run_ready(poller, now_ns);
 }
 
 /* ---- an attempt over NIC 1 ---------------------------------------------------------------------------- */
@@ -178,9 +187,9 @@ static void prepare(bool harp)
 	memset(&u, 0, sizeof(u));
 	memset(&lane, 0, sizeof(lane));
 	memset(&way_v6, 0, sizeof(way_v6));
-	driver_init(&control, turn);
+	poller_init(&control, turn);
 	for (unsigned i = 0; i < 2; i++) {
-		driver_init(&engines[i].driver, turn);
+		poller_init(&engines[i].poller, turn);
 		engines[i].index = 5 + i;
 	}
 	world.ways = 3;
@@ -195,12 +204,13 @@ static void prepare(bool harp)
 	u.rails[1] =
 		(struct reconnect_rail){ .dev = 1, .engines = set, .backup = true, .bound = true };
 	u.rails[0].handle.listen_id = u.rails[1].handle.listen_id = 99;
+	u.lanes[6].rail = 1;
 	lane_spec = (struct reconnect_lane){ .index = 6, .rail = 1, .harp = harp };
 }
 
 static int begin(void)
 {
-	return attempt_run_begin(&a, &u, &lane_spec, NOW_NS);
+	return reconnect_attempt(&a, &u, &lane_spec, NOW_NS);
 }
 
 /* What it held was given back. */
@@ -214,17 +224,17 @@ static void begin_ok(void)
 {
 	CHECK_EQ(begin(), 0);
 	CHECK(a != NULL);
-	CHECK_EQ(attempt_run_result(a), ATTEMPT_RUNNING);
+	CHECK_EQ(attempt_result(a), ATTEMPT_RUNNING);
 }
 
 static void engine_turns(unsigned i, uint64_t now_ns)
 {
-	CHECK(driver_turn(&engines[i].driver, now_ns));
+	CHECK(poller_run(&engines[i].poller, now_ns));
 }
 
 static void control_turns(void)
 {
-	CHECK(driver_turn(&control, NOW_NS));
+	CHECK(poller_run(&control, NOW_NS));
 }
 
 /* The dial has a proved lane. */
@@ -249,7 +259,7 @@ static unsigned way_of_failures(unsigned failures)
 	lane_spec.failures = failures;
 	begin_ok();
 	way = world.dial->candidate.remote.port - 6000u;
-	attempt_run_stop(a);
+	attempt_free(a);
 	return way;
 }
 
@@ -279,13 +289,13 @@ static void test_who_is_avoided(void)
 		CHECK(asked.engines == set);
 		engine_turns(cases[i].way % 2, NOW_NS);
 		CHECK_EQ(world.dial->candidate.remote.port, 6000 + cases[i].way);
-		attempt_run_stop(a);
+		attempt_free(a);
 		expect_gone();
 	}
 	prepare(true);
 	world.avoided[0] = world.avoided[1] = world.avoided[2] = true;
 	CHECK_EQ(begin(), -EHOSTUNREACH);
-	CHECK(!a && !u.rails[1].harp_dialled);
+	CHECK(!a);
 	expect_gone();
 	prepare(false); /* the kernel's are not remembered so */
 	world.avoided[0] = true;
@@ -306,7 +316,7 @@ static struct harp_endpoint local_of(void)
 
 	begin_ok();
 	local = world.dial->candidate.local;
-	attempt_run_stop(a);
+	attempt_free(a);
 	return local;
 }
 
@@ -347,15 +357,15 @@ static void test_by_its_nic(void)
 	prepare(true); /* a stack knows its own */
 	begin_ok();
 	CHECK_EQ(route.asked, 0);
-	attempt_run_stop(a);
+	attempt_free(a);
 }
 
 /* ---- what the dial is told ------------------------------------------------------------------------------ */
 
-static void expect_told(const struct attempt *dial, struct driver *driver)
+static void expect_told(const struct attempt *dial, struct poller *poller)
 {
 	CHECK_EQ(dial->dev, 1);
-	CHECK(dial->driver == driver);
+	CHECK(dial->poller == poller);
 	CHECK_EQ(dial->dscp, 46);
 	CHECK_EQ(dial->comm_id, 1234);
 	CHECK_MEM(dial->key, u.key, sizeof(u.key));
@@ -373,22 +383,20 @@ static void test_what_it_is_told(void)
 	begin_ok();
 	CHECK_EQ(world.started, 1); /* at once */
 	CHECK_EQ(world.now_ns, NOW_NS);
-	CHECK(!u.rails[1].harp_dialled);
 	expect_told(world.dial, &control);
-	attempt_run_stop(a);
+	attempt_free(a);
 	prepare(true);
 	lane_spec.failures = 1;
 	begin_ok();
 	CHECK_EQ(world.started, 0); /* by its engine */
-	CHECK(u.rails[1].harp_dialled && !u.rails[0].harp_dialled);
 	engine_turns(0, NOW_NS);
 	CHECK_EQ(world.started, 0);
 	engine_turns(1, NOW_NS + 1);
 	CHECK_EQ(world.started, 1);
 	CHECK_EQ(world.now_ns, NOW_NS + 1);
 	CHECK_EQ(world.watched, 0);
-	expect_told(world.dial, &engines[1].driver);
-	attempt_run_stop(a);
+	expect_told(world.dial, &engines[1].poller);
+	attempt_free(a);
 }
 
 /* ---- how it ends ----------------------------------------------------------------------------------------- */
@@ -412,15 +420,13 @@ static void test_it_is_attached(void)
 			engine_turns(0, NOW_NS);
 		dial_ends_well();
 		expect_attached();
-		CHECK_EQ(attempt_run_result(a), 0);
+		CHECK_EQ(attempt_result(a), 0);
 		CHECK_EQ(world.stopped, 0);
 		CHECK_EQ(world.unwatched, !harp);
 		CHECK_EQ(world.told, 0);
 		control_turns();
 		CHECK_EQ(world.told, 1);
-		attempt_run_free(a);
-		if (harp)
-			engine_turns(0, NOW_NS);
+		attempt_free(a);
 		expect_gone();
 	}
 	prepare(false);
@@ -428,7 +434,7 @@ static void test_it_is_attached(void)
 	begin_ok();
 	dial_ends_well();
 	CHECK(!world.options.backup);
-	attempt_run_free(a);
+	attempt_free(a);
 }
 
 /* It is closed, and says why. */
@@ -438,13 +444,12 @@ static void test_the_comm_does_not_take_it(void)
 	world.attach_rc = -ENOTCONN;
 	begin_ok();
 	dial_ends_well();
-	CHECK_EQ(attempt_run_result(a), -ENOTCONN);
-	CHECK_STR(attempt_run_text(a), "the comm does not take it");
+	CHECK_EQ(attempt_result(a), -ENOTCONN);
+	CHECK_STR(a->text, "the comm does not take it");
 	CHECK_EQ(world.stopped, 1);
-	CHECK(world.held);
 	control_turns();
 	CHECK_EQ(world.told, 1);
-	attempt_run_free(a);
+	attempt_free(a);
 	expect_gone();
 }
 
@@ -455,22 +460,22 @@ static void test_it_fails(void)
 	world.ends_at_once = world.dial->opened = true;
 	world.source->ready(world.source, NOW_NS + 1);
 	CHECK_EQ(world.now_ns, NOW_NS + 1);
-	CHECK_EQ(attempt_run_result(a), -ECONNREFUSED);
-	CHECK_STR(attempt_run_text(a), "refused");
+	CHECK_EQ(attempt_result(a), -ECONNREFUSED);
+	CHECK_STR(a->text, "refused");
 	CHECK_EQ(world.attached, 0);
 	CHECK_EQ(world.unwatched, 1);
 	CHECK_EQ(world.rewatched, 0);
 	control_turns();
 	CHECK_EQ(world.told, 1);
-	attempt_run_free(a);
+	attempt_free(a);
 	expect_gone();
 	prepare(false); /* before there is a lane */
 	world.ends_at_once = true;
 	CHECK_EQ(begin(), 0);
-	CHECK_EQ(attempt_run_result(a), -ENETUNREACH);
-	CHECK_STR(attempt_run_text(a), "no way");
+	CHECK_EQ(attempt_result(a), -ENETUNREACH);
+	CHECK_STR(a->text, "no way");
 	CHECK_EQ(world.watched, 0);
-	attempt_run_free(a);
+	attempt_free(a);
 	expect_gone();
 }
 
@@ -492,36 +497,37 @@ static void test_what_is_waited_for(void)
 	CHECK_EQ(world.advanced, 4);
 	CHECK_EQ(world.rewatched, 1);
 	CHECK_EQ(world.events, EPOLLIN);
-	attempt_run_stop(a);
+	attempt_free(a);
 	CHECK_EQ(world.unwatched, 1);
 	CHECK_EQ(world.stopped, 1);
 	expect_gone();
 }
 
-/* A kernel lane is looked at when it is too late alone; a HARP lane each time, by its engine. */
+static void look(uint64_t now_ns)
+{
+	CHECK_EQ(a->timer.at_ns, now_ns);
+	a->timer.run(&a->timer, now_ns);
+}
+
+/* A kernel lane's deadlines are looked at by the control thread, a HARP lane's by its engine. */
 static void test_it_is_advanced(void)
 {
 	prepare(false);
 	begin_ok();
-	attempt_run_advance(a, NOW_NS + 3000 * MS - 1);
-	CHECK_EQ(world.advanced, 0);
-	attempt_run_advance(a, NOW_NS + 3000 * MS);
+	look(NOW_NS + 100 * MS);
 	CHECK_EQ(world.advanced, 1);
-	world.dial->open_deadline_ns = UINT64_MAX;
-	attempt_run_advance(a, NOW_NS + 5000 * MS - 1);
-	CHECK_EQ(world.advanced, 1);
-	attempt_run_advance(a, NOW_NS + 5000 * MS);
+	look(NOW_NS + 200 * MS);
 	CHECK_EQ(world.advanced, 2);
-	attempt_run_stop(a);
+	attempt_free(a);
 	prepare(true);
 	begin_ok();
 	engine_turns(0, NOW_NS);
-	attempt_run_advance(a, NOW_NS + 1);
+	look(NOW_NS + 10 * MS);
 	CHECK_EQ(world.advanced, 0);
-	engine_turns(0, NOW_NS + 2);
+	engine_turns(0, NOW_NS + 11 * MS);
 	CHECK_EQ(world.advanced, 1);
-	CHECK_EQ(world.now_ns, NOW_NS + 2);
-	attempt_run_stop(a);
+	CHECK_EQ(world.now_ns, NOW_NS + 11 * MS);
+	attempt_free(a);
 	CHECK_EQ(world.stopped, 1);
 	expect_gone();
 }
@@ -534,9 +540,9 @@ static void test_it_can_not_be_watched(void)
 	begin_ok();
 	CHECK_EQ(world.dial->open_deadline_ns, NOW_NS);
 	CHECK_EQ(world.dial->deadline_ns, NOW_NS);
-	attempt_run_advance(a, NOW_NS);
+	look(NOW_NS);
 	CHECK_EQ(world.advanced, 1);
-	attempt_run_stop(a);
+	attempt_free(a);
 	expect_gone();
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_parallel.c - kernel lanes and threads of a NIC, over made-up PCI functions. */
-#include "device/parallel.h"
+/* test_parallel.c - kernel lanes of a comm over a NIC, over made-up PCI functions. */
+#include "device/device.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,11 +15,6 @@ static struct plugin_config config;
 const struct plugin_config *plugin_config(void)
 {
 	return &config;
-}
-
-const struct device *plugin_device(int dev)
-{
-	return dev == 0 ? &device : NULL;
 }
 
 /* What the function's file says; NULL: it has none. */
@@ -38,13 +33,13 @@ static void write_vendor(const char *text)
 
 static void expect(const char *vendor, int nccl_threads, int nccl_sockets, unsigned lanes)
 {
-	struct parallel parallel;
+	unsigned got;
 
 	config.nccl_threads = nccl_threads;
 	config.nccl_sockets_per_thread = nccl_sockets;
 	write_vendor(vendor);
-	parallel = parallel_of(0);
-	CHECK_EQ(parallel.lanes, lanes);
+	got = device_kernel_lanes(&device);
+	CHECK_EQ(got, lanes);
 }
 
 static void test_vendors(void)
@@ -85,8 +80,7 @@ static void test_no_function(void)
 
 	snprintf(path, sizeof(path), "%s", device.pci_path);
 	device.pci_path[0] = '\0';
-	CHECK_EQ(parallel_of(0).lanes, 1);
-	CHECK_EQ(parallel_of(1).lanes, 1);
+	CHECK_EQ(device_kernel_lanes(&device), 1);
 	snprintf(device.pci_path, sizeof(device.pci_path), "%s", path);
 }
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_plan.c - which lanes a comm should have: over which NICs, how many of which kind, in which order. */
+#include "device/device.h"
+#include "process/config.h"
 #include "connect/ctx.h"
-#include "device/parallel.h"
 #include "fake_routes.h"
 #include "connect/reconnect_impl.h"
 #include "process/config.h"
@@ -37,9 +38,9 @@ const struct plugin_config *plugin_config(void)
 	return &config;
 }
 
-struct parallel parallel_of(int dev)
+unsigned device_kernel_lanes(const struct device *device)
 {
-	return (struct parallel){ .lanes = KERNEL_LANES + (unsigned)dev };
+	return KERNEL_LANES + (device->ifindex - 10u);
 }
 
 struct engine_set *interface_engines(int dev, char *why, size_t why_len)
@@ -109,7 +110,7 @@ static void prepare(void)
 	u.handle = (struct handle){ .wire_min = 1,
 				    .wire_max = 2,
 				    .has_v4 = true,
-				    .sealed = true,
+				    .encrypted = true,
 				    .harp_port = 1000,
 				    .harp_placement = 3,
 				    .harp_queues = 8,
@@ -269,7 +270,7 @@ static void test_several_nics(void)
 	CHECK(u.rails[1].bound && u.rails[2].bound);
 	CHECK_MEM(&u.rails[0].handle, &u.handle, sizeof(u.handle));
 	/* Of the peer's NIC alone, and who it is stays. */
-	CHECK(h->has_v4 && h->has_v6 && h->sealed);
+	CHECK(h->has_v4 && h->has_v6 && h->encrypted);
 	CHECK_MEM(&h->v4, &v4, sizeof(v4));
 	CHECK_MEM(&h->v6, &v6, sizeof(v6));
 	CHECK_EQ(h->kernel_port_v4, 3001);

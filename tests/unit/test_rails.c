@@ -2,8 +2,9 @@
 /* test_rails.c - which NICs of ours go with which of the peer's, and how many lanes that makes. */
 #include <stdio.h>
 
+#include "device/device.h"
+#include "process/config.h"
 #include "check.h"
-#include "device/parallel.h"
 #include "wire/preamble.h"
 #include "connect/rails.h"
 #include "process/config.h"
@@ -28,10 +29,10 @@ const struct device *plugin_device(int dev)
 	return dev >= 0 && dev < device_count ? &devices[dev] : NULL;
 }
 
-struct parallel parallel_of(int dev)
+unsigned device_kernel_lanes(const struct device *device)
 {
-	(void)dev;
-	return (struct parallel){ .lanes = kernel_lanes };
+	(void)device;
+	return kernel_lanes;
 }
 
 static void add_device(uint32_t speed_mbps, int numa_node, const char *pci_path)

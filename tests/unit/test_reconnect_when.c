@@ -40,7 +40,7 @@ static void test_pauses(void)
 		CHECK_EQ(begun, i + 1);
 		CHECK_EQ(failures, i);
 		CHECK_EQ(failed, i);
-		CHECK_EQ(forgotten, i);
+		CHECK_EQ(freed, i);
 		pause_ns = 2 * pause_ns < 5000 * MS ? 2 * pause_ns : 5000 * MS;
 	}
 	here = true;
@@ -55,24 +55,11 @@ static void test_pauses(void)
 	here = true;
 	ended(0, now_ns);
 	/* It lived for a while. */
-	CHECK_EQ(lost(LANE, COMM_LOSS, now_ns + 1000 * MS), now_ns + 1010 * MS);
+	CHECK_EQ(lost(LANE, COMM_LOSS, now_ns + 1000 * MS), UINT64_MAX);
 	CHECK_EQ(begun, 12);
 	now_ns += 1000 * MS;
 	ended(-ECONNREFUSED, now_ns);
 	CHECK_EQ(timer->at_ns, now_ns + 100 * MS);
-	end();
-}
-
-/* What takes long is looked at. */
-static void test_a_dial_is_advanced(void)
-{
-	uint64_t now_ns = begin_dial();
-
-	for (unsigned i = 0; i < 5; i++) {
-		CHECK_EQ(timer->at_ns, now_ns + 10 * MS);
-		now_ns = due();
-		CHECK_EQ(advanced, i + 1);
-	}
 	end();
 }
 
@@ -95,7 +82,7 @@ static void test_replaced_every_5_s_at_most(void)
 	ended(-ECONNREFUSED, now_ns + 5000 * MS);
 	CHECK_EQ(timer->at_ns, UINT64_MAX);
 	/* Nobody is told of it any more: it dies as others do. */
-	CHECK_EQ(lost(LANE, COMM_LOSS_BY_PEER, now_ns + 5001 * MS), now_ns + 5011 * MS);
+	CHECK_EQ(lost(LANE, COMM_LOSS_BY_PEER, now_ns + 5001 * MS), UINT64_MAX);
 	CHECK_EQ(begun, 4);
 	end();
 }
@@ -109,7 +96,7 @@ static void test_ended_long_ago(void)
 	CHECK(reconnect_lost(&comm, LANE, COMM_LOSS_BY_PEER));
 	ended(0, now_ns);
 	now_ns += 6000 * MS;
-	CHECK_EQ(lost(LANE, COMM_LOSS_BY_PEER, now_ns), now_ns + 10 * MS);
+	CHECK_EQ(lost(LANE, COMM_LOSS_BY_PEER, now_ns), UINT64_MAX);
 	here = true;
 	ended(0, now_ns);
 	CHECK(!reconnect_lost(&comm, LANE, COMM_LOSS_SLOW));
@@ -156,9 +143,7 @@ static void test_lost_behind_its_end(void)
 
 	turn(now_ns);
 	ended(0, now_ns);
-	reconnect->rails[0].harp_dialled = true;
 	reconnect_stop(reconnect);
-	CHECK_EQ(flushed, 1);
 	CHECK(!reconnect_lost(&comm, LANE, COMM_LOSS));
 	turn(now_ns + 9000 * MS);
 	CHECK_EQ(begun, 2);
@@ -223,7 +208,7 @@ static void test_a_nic_that_does_not_come_back(void)
 	CHECK_EQ(begun, 3);      /* at once, both */
 	CHECK_EQ(rails_said, 1); /* of no lane at all the comm speaks */
 	attempts[0].result = 0;
-	driver_post(&control, &reconnect->work);
+	poller_post(&control, &reconnect->work);
 	turn(now_ns + 2000 * MS);
 	CHECK_EQ(rails_down, 1u << 1);
 	here = true;
@@ -236,7 +221,6 @@ static void test_a_nic_that_does_not_come_back(void)
 int main(void)
 {
 	test_pauses();
-	test_a_dial_is_advanced();
 	test_replaced_every_5_s_at_most();
 	test_ended_long_ago();
 	test_lost_and_slow();

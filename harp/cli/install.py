@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""harpctl install and uninstall."""
+
+import os
+from pathlib import Path
+
+import click
+
+from harp import __version__
+from harp import install as installation
+from harp import output as console
+
+_prefix_option = click.option(
+    "--prefix",
+    metavar="DIR",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Put everything below DIR, and change nothing else. Default: /usr/local, the loader's "
+    "cache, and /etc.",
+)
+
+
+def _place(prefix: Path | None) -> installation.Place:
+    return installation.Place(Path(os.path.normpath(prefix.absolute())) if prefix else None)
+
+
+def _print(line: str) -> None:
+    console.out.print(line, markup=False, soft_wrap=True)
+
+
+def _print_next(place: installation.Place) -> None:
+    """Print what is left to do."""
+    library = place.base / "lib"
+    manifest = installation.Manifest.read(place)
+    assert manifest is not None
+    options = installation.Options.chosen(manifest)
+    if not installation.is_found_by_name(place):
+        _print(f"export LD_LIBRARY_PATH={library}${{LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}}")
+    if place.prefix is None:
+        if not (options.nccl_conf or options.default_name):
+            _print(f"export {installation.NCCL_LINE}")
+        if options.systemd:
+            _print("start harpd: systemctl enable --now harpd")
+        return
+    if options.nccl_conf:
+        _print(f"export NCCL_CONF_FILE={place.nccl_conf}  # NCCL 2.23 and later")
+    if options.systemd:
+        _print(f"start harpd: systemctl enable --now {place.unit}")
+
+
+@click.command()
+@_prefix_option
+@click.option(
+    "--systemd/--no-systemd",
+    default=None,
+    help="Also install harpd.service. Does not start it.",
+)
+@click.option(
+    "--nccl-conf/--no-nccl-conf",
+    default=None,
+    help=f"Also add {installation.NCCL_LINE} to /etc/nccl.conf, which every job of the host reads.",
+)
+@click.option(
+    "--default-name/--no-default-name",
+    default=None,
+    help="Also call the plugin libnccl-net.so, which NCCL loads when no plugin is named (default).",
+)
+def install(
+    prefix: Path | None, systemd: bool | None, nccl_conf: bool | None, default_name: bool | None
+) -> None:
+    """Install the plugin where NCCL finds it by name; commands, manual pages, completion.
+
+    Run it again to upgrade, downgrade or change options; options that are not given stay as they
+    were. It replaces only files that it wrote and that nobody changed. Otherwise it changes
+    nothing. `harpctl uninstall` removes them.
+
+    \b
+    harpctl install
+    harpctl install --systemd --nccl-conf
+    harpctl install --prefix ~/harp          without root
+    """
+    place = _place(prefix)
+    changes = installation.install(place, systemd, nccl_conf, default_name)
+    for path in changes.kept:
+        _print(f"{path} was changed by somebody and is kept")
+    before = changes.old_version
+    if not changes:
+        _print(f"HARP {__version__} is installed in {place.base}: nothing to do")
+    elif before and before != __version__:
+        _print(f"HARP {__version__} is installed in {place.base}, in place of {before}")
+    else:
+        counts = f"{len(changes.written)} files written, {len(changes.removed)} removed"
+        _print(f"HARP {__version__} is installed in {place.base}: {counts}")
+    _print_next(place)
+
+
+@click.command()
+@_prefix_option
+def uninstall(prefix: Path | None) -> None:
+    """Remove what `harpctl install` wrote. Files that somebody changed are kept and named.
+
+    \b
+    harpctl uninstall
+    harpctl uninstall --prefix ~/harp
+    """
+    changes = installation.uninstall(_place(prefix))
+    for path in changes.kept:
+        _print(f"{path} was changed by somebody and is kept")
+    _print(f"HARP {changes.old_version} is removed: {len(changes.removed)} files")

@@ -1,0 +1,611 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `harpctl install` puts on a host, and takes away again.
+
+Theory of operation. A Part is one file or symbolic link. The manifest lists the parts that this
+module wrote, with a digest of each. A path that exists is replaced or removed only while its digest
+is one of the manifest's; everything else belongs to somebody else. All paths are examined before
+the first change, so a refusal changes nothing.
+
+The manifest is written before the parts, with old and new digests, and again after them. Each part
+is replaced by a rename. An installation that was interrupted therefore is completed by the next
+`install`, or removed by `uninstall`. A process that has the old plugin open keeps it.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import stat
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+from platform import machine
+from typing import TYPE_CHECKING, Any
+
+from harp import __version__, _paths, files, loader
+from harp.errors import Exit, HarpError
+
+if TYPE_CHECKING:
+    import click
+
+FORMAT = 1  # of the manifest
+HOST_PREFIX = Path("/usr/local")
+NAMES = ("libnccl-net.so", "librccl-net-harp.so")  # links to the plugin
+DEFAULT_NAME = NAMES[0]
+NCCL_LINE = "NCCL_NET_PLUGIN=harp"
+SHARED = ("harp.toml", "alerts.yml", "grafana-dashboard.json", "99-harp-vfio.rules")
+UNIT = "harpd.service"
+
+_MANIFEST_BYTES_MAX = 1 << 20
+_ABSENT = "absent"
+_SHELLS = {
+    "bash": "share/bash-completion/completions/harpctl",
+    "zsh": "share/zsh/site-functions/_harpctl",
+    "fish": "share/fish/vendor_completions.d/harpctl.fish",
+}
+# e_machine of elf(5), by `uname -m`.
+_ELF_MACHINES = {62: "x86_64", 183: "aarch64", 243: "riscv64", 21: "ppc64le"}
+# What harpd.service hides from harpd: ProtectHome= and PrivateTmp=.
+_HIDDEN_BY_THE_UNIT = ("/home", "/root", "/run/user", "/tmp", "/var/tmp")
+
+
+@dataclass(frozen=True)
+class Part:
+    """A file, or a symbolic link to `target`."""
+
+    path: Path
+    content: bytes = b""
+    target: str | None = None
+    mode: int = 0o644
+
+    @cached_property
+    def digest(self) -> str:
+        """What digest_of() returns once the part is written."""
+        if self.target is not None:
+            return f"link:{self.target}"
+        return f"sha256:{hashlib.sha256(self.content).hexdigest()}"
+
+    @property
+    def temporary(self) -> Path:
+        """The name under which the part is written."""
+        return _temporary(self.path)
+
+    def write(self) -> None:
+        """Write the part and rename it to its path."""
+        self.temporary.unlink(missing_ok=True)
+        if self.target is not None:
+            self.temporary.symlink_to(self.target)
+        else:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+            with os.fdopen(os.open(self.temporary, flags, self.mode), "wb") as file:
+                file.write(self.content)
+                os.fchmod(file.fileno(), self.mode)  # whatever the umask
+        self.temporary.replace(self.path)
+
+
+def _temporary(path: Path) -> Path:
+    return path.with_name(f".{path.name}.harp-install")
+
+
+def digest_of(path: Path) -> str:
+    """Return what is at a path: its digest, "absent", or a digest that no part has."""
+    try:
+        mode = path.lstat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return _ABSENT
+    if stat.S_ISLNK(mode):
+        return f"link:{path.readlink()}"
+    if not stat.S_ISREG(mode):
+        return "other"
+    with path.open("rb") as file:
+        return f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
+
+
+# --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where an installation lies.
+
+    Without a prefix it is the host's own: in /usr/local, and where loader, NCCL and systemd look.
+    With a prefix everything is below the prefix, and the user tells them.
+    """
+
+    prefix: Path | None = None
+    root: Path = Path("/")  # of the host's file system; tests have one of their own
+
+    @property
+    def base(self) -> Path:
+        """The directory that has lib/, bin/ and share/."""
+        if self.prefix is not None:
+            return self.prefix
+        return self.root / HOST_PREFIX.relative_to("/")
+
+    @property
+    def etc(self) -> Path:
+        """Return the directory of nccl.conf."""
+        return self.root / "etc" if self.prefix is None else self.prefix / "etc"
+
+    @property
+    def nccl_conf(self) -> Path:
+        """Return NCCL's file of settings."""
+        return self.etc / "nccl.conf"
+
+    @property
+    def loader_conf(self) -> Path:
+        """Return our file of the loader's directories."""
+        return self.etc / "ld.so.conf.d" / "harp.conf"
+
+    @property
+    def unit(self) -> Path:
+        """Return the path of harpd.service."""
+        if self.prefix is None:
+            return self.etc / "systemd/system" / UNIT
+        return self.prefix / "lib/systemd/system" / UNIT
+
+    @property
+    def manifest(self) -> Path:
+        """Return the list of what was written."""
+        return self.base / "share/harp/install.json"
+
+    @property
+    def is_live(self) -> bool:
+        """Whether the running system's loader and systemd see it."""
+        return self.prefix is None and self.root == Path("/")
+
+    def check_writable(self, command: str) -> None:
+        """Raise HarpError unless this user can write there."""
+        at = self.base
+        while not os.access(at, os.F_OK) and at != at.parent:
+            at = at.parent
+        if not at.is_dir():
+            raise HarpError(f"{command}: {at} is no directory; choose another --prefix")
+        needs = [at, *([self.etc] if self.prefix is None else [])]
+        for folder in needs:
+            if not os.access(folder, os.W_OK | os.X_OK):
+                raise HarpError(
+                    f"{command}: {folder} cannot be written by this user; run as root"
+                    + (", or choose a --prefix that is yours" if self.prefix is None else ""),
+                    Exit.PRIVILEGE,
+                )
+
+
+@dataclass(frozen=True)
+class Options:
+    """What is installed besides the plugin, commands and pages."""
+
+    systemd: bool = False
+    nccl_conf: bool = False
+    default_name: bool = True  # libnccl-net.so
+
+    @staticmethod
+    def chosen(old: "Manifest", **options: bool | None) -> "Options":
+        """Return the options given; where None is given, those of the last installation."""
+        known = vars(Options()) | old.options
+        return Options(**known | {name: on for name, on in options.items() if on is not None})
+
+
+@dataclass
+class Manifest:
+    """The parts that were written."""
+
+    version: str = ""
+    options: dict[str, bool] = field(default_factory=dict)
+    parts: dict[Path, list[str]] = field(default_factory=dict)  # digests
+    directories: list[Path] = field(default_factory=list)  # outer ones first
+    nccl_line: bool = False  # is NCCL_LINE of nccl.conf ours?
+    nccl_conf_new: bool = False  # did nccl.conf not exist?
+
+    @staticmethod
+    def read(place: Place) -> "Manifest | None":
+        """Return the manifest of a place; None when nothing is installed there."""
+        path = place.manifest
+        try:
+            document = json.loads(files.read(path, _MANIFEST_BYTES_MAX))
+            if document["format"] != FORMAT:
+                raise HarpError(
+                    f"{path}: written by another harpctl, of HARP {document['version']}; run that "
+                    "one's `harpctl uninstall` first"
+                )
+            return Manifest(
+                str(document["version"]),
+                {str(name): bool(on) for name, on in document["options"].items()},
+                {Path(name): [str(d) for d in list_] for name, list_ in document["parts"].items()},
+                [Path(name) for name in document["directories"]],
+                bool(document["nccl_line"]),
+                bool(document["nccl_conf_new"]),
+            )
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise HarpError(
+                f"{path}: not a list of installed files ({error}); restore it, or remove it and "
+                "the files of HARP by hand"
+            ) from error
+
+    def part(self) -> bytes:
+        """Return the manifest as a document."""
+        document: dict[str, Any] = {
+            "format": FORMAT,
+            "version": self.version,
+            "options": self.options,
+            "parts": {str(path): digests for path, digests in sorted(self.parts.items())},
+            "directories": [str(path) for path in self.directories],
+            "nccl_line": self.nccl_line,
+            "nccl_conf_new": self.nccl_conf_new,
+        }
+        return (json.dumps(document, indent=1) + "\n").encode()
+
+    def write(self, place: Place) -> None:
+        """Replace the manifest of a place."""
+        Part(place.manifest, self.part()).write()
+
+
+# --------------------------------------------------------------------------------------------------
+# What a HARP consists of.
+
+
+def shared(name: str) -> Path:
+    """Return the path of a file of conf/: in the source tree, or in the installed package."""
+    package = Path(__file__).resolve().parent
+    for path in (package / "share" / name, package.parent / "conf" / name):
+        if path.is_file():
+            return path
+    raise HarpError(f"{name} not found in {package / 'share'}: reinstall harp-nccl", Exit.MISSING)
+
+
+def check_library(path: Path, content: bytes) -> None:
+    """Raise HarpError for a library that this machine cannot load."""
+    if content[:6] != b"\x7fELF\x02\x01" or len(content) < 64:
+        raise HarpError(f"{path}: not a 64-bit library; reinstall harp-nccl")
+    (number,) = struct.unpack_from("<H", content, 18)
+    of = _ELF_MACHINES.get(number, f"ELF machine {number}")
+    if of != machine():
+        raise HarpError(f"{path}: for {of}, and this host is {machine()}; install its own wheel")
+    (headers,) = struct.unpack_from("<Q", content, 40)  # e_shoff: at the end of the file
+    if len(content) < headers:
+        raise HarpError(f"{path}: truncated; reinstall harp-nccl")
+
+
+def _libraries(folder: Path, options: Options) -> Iterator[Part]:
+    bundled = _paths.find(_paths.XDP_LIBRARY).parent / "harp"  # a wheel's libbpf and libelf
+    for source in sorted(bundled.iterdir()) if bundled.is_dir() else ():
+        yield Part(folder / "harp" / source.name, source.read_bytes())
+    for name in (_paths.PLUGIN, _paths.XDP_LIBRARY, _paths.COLL_LIBRARY, _paths.DPDK_LIBRARY):
+        try:
+            source = _paths.find(name)
+        except HarpError:
+            if name == _paths.DPDK_LIBRARY:
+                continue  # built without DPDK
+            raise
+        content = source.read_bytes()
+        check_library(source, content)
+        if name == _paths.PLUGIN and b"ncclNetPlugin_v" not in content:
+            raise HarpError(f"{source}: has no table of NCCL; reinstall harp-nccl")
+        yield Part(folder / name, content, mode=0o755)
+    for name in NAMES:
+        if options.default_name or name != DEFAULT_NAME:
+            yield Part(folder / name, target=_paths.PLUGIN)
+
+
+def program(name: str) -> Path:
+    """Return the path of harpctl or harpd of this Python environment."""
+    listed: list[Path] = []
+    with contextlib.suppress(PackageNotFoundError):  # a source tree
+        own = distribution("harp-nccl")
+        listed = [Path(str(own.locate_file(file))) for file in own.files or () if file.name == name]
+    folder = Path(sys.executable).parent
+    for path in (*listed, folder / name):
+        if path.is_file():
+            return Path(os.path.normpath(path))
+    raise HarpError(f"{name} not found in {folder}: reinstall harp-nccl", Exit.MISSING)
+
+
+def _commands(folder: Path) -> Iterator[Part]:
+    for name in ("harpctl", "harpd"):
+        source, path = program(name), folder / name
+        if source != path:  # else pip put it there
+            yield Part(path, target=str(source))
+
+
+def _unit(place: Place) -> Part:
+    daemon = program("harpd")
+    for path in (daemon, daemon.resolve(), Path(sys.base_prefix).resolve()):
+        for hidden in _HIDDEN_BY_THE_UNIT:
+            if path.is_relative_to(hidden):
+                raise HarpError(
+                    f"--systemd: {path} is in {hidden}, which {UNIT} hides from harpd; install "
+                    "harp-nccl elsewhere, for example with `python3 -m venv /opt/harp`"
+                )
+    lines = []
+    for line in shared(UNIT).read_text().splitlines():
+        key, _, value = line.partition("=")
+        if key in ("ExecStart", "ExecStartPre"):
+            line = f"{key}={value.replace('harpd', str(daemon), 1)}"
+        lines.append(line)
+    return Part(place.unit, "\n".join([*lines, ""]).encode())
+
+
+def completions(command: "click.Command") -> Iterator[tuple[str, str]]:
+    """Return the completion scripts of harpctl: path below a prefix, and text."""
+    from click.shell_completion import get_completion_class
+
+    for shell, path in _SHELLS.items():
+        kind = get_completion_class(shell)
+        assert kind is not None
+        script = kind(command, {}, "harpctl", "_HARPCTL_COMPLETE")
+        yield path, kind.source_template % script.source_vars()
+
+
+def _pages(base: Path) -> Iterator[Part]:
+    from harp.cli import cli, manual
+
+    for name, section in manual.PAGES.items():
+        page = manual.page(name).encode()
+        yield Part(base / f"share/man/man{section}/{name}.{section}", page)
+    for path, script in completions(cli):
+        yield Part(base / path, script.encode())
+
+
+def parts(place: Place, options: Options) -> list[Part]:
+    """Return everything that an installation has, nccl.conf's line excepted."""
+    library = place.base / "lib"
+    listed = [*_libraries(library, options), *_commands(place.base / "bin"), *_pages(place.base)]
+    listed += [Part(place.base / "share/harp" / name, shared(name).read_bytes()) for name in SHARED]
+    if options.systemd:
+        listed.append(_unit(place))
+    if place.prefix is None and not _is_searched(place, library):
+        listed.append(Part(place.loader_conf, f"{HOST_PREFIX / 'lib'}\n".encode()))
+    return listed
+
+
+def _is_searched(place: Place, library: Path) -> bool:
+    """Whether the loader looks there without our file."""
+    own = digest_of(place.loader_conf) != _ABSENT
+    return not own and HOST_PREFIX / "lib" in loader.configured_directories(place.root)
+
+
+# --------------------------------------------------------------------------------------------------
+# nccl.conf: one line of a file that may be somebody else's.
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text(errors="surrogateescape").splitlines()
+    except FileNotFoundError:
+        return []
+
+
+def _other_plugin(lines: list[str]) -> str | None:
+    """Return the line that names another plugin."""
+    named = [line for line in lines if line.split("=")[0] == "NCCL_NET_PLUGIN"]
+    return next((line for line in named if line != NCCL_LINE), None)
+
+
+def _replace_lines(path: Path, lines: list[str]) -> None:
+    text = "".join(f"{line}\n" for line in lines)
+    real = path.resolve()
+    mode = stat.S_IMODE(real.stat().st_mode) if real.exists() else 0o644
+    Part(real, text.encode(errors="surrogateescape"), mode=mode).write()
+
+
+def _add_line(place: Place, manifest: Manifest) -> None:
+    lines = _lines(place.nccl_conf)
+    if NCCL_LINE not in lines:
+        _replace_lines(place.nccl_conf, [*lines, NCCL_LINE])
+
+
+def _remove_line(place: Place, manifest: Manifest) -> bool:
+    """Whether nccl.conf was changed."""
+    lines = _lines(place.nccl_conf)
+    if not manifest.nccl_line or NCCL_LINE not in lines:
+        return False
+    lines.remove(NCCL_LINE)
+    if lines or not manifest.nccl_conf_new:
+        _replace_lines(place.nccl_conf, lines)
+    else:
+        place.nccl_conf.unlink()
+    return True
+
+
+# --------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Changes:
+    """What install() or uninstall() did."""
+
+    written: list[Path] = field(default_factory=list)
+    removed: list[Path] = field(default_factory=list)
+    kept: list[Path] = field(default_factory=list)  # somebody changed them
+    old_version: str = ""
+
+    def __bool__(self) -> bool:
+        return bool(self.written or self.removed)
+
+
+def _conflict(part: Part) -> str:
+    if part.path.name == DEFAULT_NAME:
+        return (
+            f"{part.path} exists and is not HARP's: another plugin, which NCCL loads by default; "
+            "remove it, or add --no-default-name"
+        )
+    return f"{part.path} exists and is not as `harpctl install` wrote it; move it away"
+
+
+def _default_name_elsewhere(place: Place) -> Path | None:
+    """Another plugin of NCCL's default name, which the loader finds already."""
+    for path in loader.cached().get(DEFAULT_NAME, []) if place.is_live else []:
+        if path.exists() and path.resolve().name != _paths.PLUGIN:
+            return path
+    return None
+
+
+def _check_conflicts(place: Place, listed: list[Part], old: Manifest, options: Options) -> None:
+    problems = []
+    for part in listed:
+        if digest_of(part.path) not in (_ABSENT, part.digest, *old.parts.get(part.path, ())):
+            problems.append(_conflict(part))
+    other = _default_name_elsewhere(place) if options.default_name else None
+    if other is not None and not problems:
+        problems.append(_conflict(Part(other)))
+    line = _other_plugin(_lines(place.nccl_conf)) if options.nccl_conf else None
+    if line is not None:
+        problems.append(f"{place.nccl_conf} has {line}: another plugin; remove that line")
+    if problems:
+        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+        raise HarpError(f"nothing was changed: {problems[0]}{more}")
+
+
+def _new_directories(paths: list[Path]) -> list[Path]:
+    """The directories that do not exist yet, outer ones first."""
+    missing = {folder for path in paths for folder in path.parents if not folder.is_dir()}
+    return sorted(missing, key=lambda folder: len(folder.parts))
+
+
+def install(
+    place: Place,
+    systemd: bool | None = None,
+    nccl_conf: bool | None = None,
+    default_name: bool | None = None,
+) -> Changes:
+    """Install, upgrade or downgrade to this HARP. None: as the last installation.
+
+    Raises
+    ------
+    HarpError
+        Something is in the way, or this user may not write there. Nothing was changed.
+    """
+    place.check_writable("install")
+    old = Manifest.read(place) or Manifest()
+    options = Options.chosen(old, systemd=systemd, nccl_conf=nccl_conf, default_name=default_name)
+    listed = parts(place, options)
+    _check_conflicts(place, listed, old, options)
+    # What somebody else wrote, to the byte, is left to them.
+    ours = [part for part in listed if part.path in old.parts or digest_of(part.path) == _ABSENT]
+    changes = Changes(old_version=old.version)
+
+    add_line = options.nccl_conf and (old.nccl_line or NCCL_LINE not in _lines(place.nccl_conf))
+    paths = [part.path for part in ours] + [place.manifest]
+    paths += [place.nccl_conf] if add_line else []
+    directories = _new_directories(paths)
+    intended = Manifest(
+        version=__version__,
+        options=dict(vars(options)),
+        parts={path: list(digests) for path, digests in old.parts.items()},
+        directories=old.directories + [each for each in directories if each not in old.directories],
+        nccl_line=old.nccl_line or add_line,
+        nccl_conf_new=old.nccl_conf_new or (add_line and not place.nccl_conf.exists()),
+    )
+    for part in ours:
+        known = intended.parts.setdefault(part.path, [])
+        known += [part.digest] if part.digest not in known else []
+    for folder in directories:
+        folder.mkdir(exist_ok=True)
+        folder.chmod(0o755)  # whatever the umask
+    intended.write(place)
+
+    for part in ours:
+        if digest_of(part.path) != part.digest:
+            part.write()
+            changes.written.append(part.path)
+    stale = old.parts.keys() - {part.path for part in listed}
+    for path in sorted(stale):
+        _remove_part(path, old.parts[path], changes)
+    if add_line and NCCL_LINE not in _lines(place.nccl_conf):
+        _add_line(place, intended)
+        changes.written.append(place.nccl_conf)
+    if old.nccl_line and not options.nccl_conf:
+        if _remove_line(place, old):
+            changes.removed.append(place.nccl_conf)
+        intended.nccl_line = intended.nccl_conf_new = False
+
+    intended.parts = {part.path: [part.digest] for part in ours}
+    intended.write(place)
+    if changes:
+        _tell_the_system(place, changes)
+    return changes
+
+
+def uninstall(place: Place) -> Changes:
+    """Remove what install() wrote and nobody changed since.
+
+    Raises
+    ------
+    HarpError
+        Nothing is installed there, harpd.service runs, or this user may not write there.
+    """
+    old = Manifest.read(place)
+    if old is None:
+        raise HarpError(f"nothing of HARP is installed in {place.base}", Exit.MISSING)
+    place.check_writable("uninstall")
+    if place.unit in old.parts:
+        _leave_systemd(place)
+    changes = Changes(old_version=old.version)
+    for path, digests in old.parts.items():
+        _remove_part(path, digests, changes)
+    if _remove_line(place, old):
+        changes.removed.append(place.nccl_conf)
+    place.manifest.unlink()
+    changes.removed.append(place.manifest)
+    _temporary(place.manifest).unlink(missing_ok=True)
+    for folder in reversed(old.directories):
+        with contextlib.suppress(OSError):  # not empty: somebody else uses it
+            folder.rmdir()
+    _tell_the_system(place, changes)
+    return changes
+
+
+def _remove_part(path: Path, digests: list[str], changes: Changes) -> None:
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        _temporary(path).unlink()
+    digest = digest_of(path)
+    if digest in digests:
+        path.unlink()
+        changes.removed.append(path)
+    elif digest != _ABSENT:
+        changes.kept.append(path)
+
+
+def is_found_by_name(place: Place) -> bool:
+    """Whether the loader finds this installation's plugin for every job of the host."""
+    path = place.base / "lib" / _paths.PLUGIN
+    return place.is_live and path in loader.cached().get(_paths.PLUGIN, ())[:1]
+
+
+# --------------------------------------------------------------------------------------------------
+# The loader's cache, and systemd where it runs.
+
+
+def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def _has_systemd() -> bool:
+    return Path("/run/systemd/system").is_dir()
+
+
+def _tell_the_system(place: Place, changes: Changes) -> None:
+    if not place.is_live:
+        return
+    program_ = loader.ldconfig()
+    if program_ is not None:
+        done = _run([program_])
+        if done.returncode != 0:
+            raise HarpError(f"ldconfig failed: {done.stderr.strip()}; run it by hand")
+    if place.unit in {*changes.written, *changes.removed} and _has_systemd():
+        _run(["systemctl", "daemon-reload"])
+
+
+def _leave_systemd(place: Place) -> None:
+    if not place.is_live or not _has_systemd():
+        return
+    if _run(["systemctl", "is-active", "--quiet", UNIT]).returncode == 0:
+        raise HarpError(f"{UNIT} runs: systemctl disable --now {UNIT}", Exit.RUNNING)
+    _run(["systemctl", "disable", "--quiet", UNIT])

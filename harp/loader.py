@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The dynamic loader's search for a library by its name, as for a dlopen() of NCCL."""
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+_SYSTEM_DIRECTORIES = ("/lib64", "/usr/lib64", "/lib", "/usr/lib")
+_CACHE_LINE = re.compile(r"^\s+(\S+) \((.*)\) => (.+)$", re.MULTILINE)
+_LDCONFIG_S = 60
+
+
+def ldconfig() -> str | None:
+    """Return the path of ldconfig, which a user's PATH may lack; None where there is none."""
+    return shutil.which("ldconfig", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
+
+
+def cached() -> dict[str, list[Path]]:
+    """Return the libraries of the loader's cache by name, preferred ones first."""
+    program = ldconfig()
+    if program is None:
+        return {}
+    command = [program, "-p"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=_LDCONFIG_S, check=False)
+    libraries: dict[str, list[Path]] = {}
+    for name, _, path in _CACHE_LINE.findall(done.stdout):
+        libraries.setdefault(name, []).append(Path(path))
+    return libraries
+
+
+def find(name: str, environ: Mapping[str, str] = os.environ) -> Path | None:
+    """Return the file that the loader would open for this name; None when there is none."""
+    listed = [Path(part or ".") for part in re.split("[:;]", environ.get("LD_LIBRARY_PATH", ""))]
+    places = [folder / name for folder in listed] if environ.get("LD_LIBRARY_PATH") else []
+    places += cached().get(name, [])
+    places += [Path(folder) / name for folder in _SYSTEM_DIRECTORIES]
+    return next((path for path in places if path.is_file()), None)
+
+
+def configured_directories(root: Path = Path("/")) -> set[Path]:
+    """Return the directories of /etc/ld.so.conf and of the files that it includes."""
+    return _directories(root, root / "etc/ld.so.conf", depth=4)
+
+
+def _directories(root: Path, file: Path, depth: int) -> set[Path]:
+    try:
+        lines = file.read_text(errors="replace").splitlines()
+    except OSError:
+        return set()
+    directories = set()
+    for line in lines:
+        words = line.partition("#")[0].split()
+        if words[:1] == ["include"] and depth:
+            for pattern in words[1:]:
+                relative = pattern.lstrip("/") if pattern.startswith("/") else f"etc/{pattern}"
+                for path in sorted(root.glob(relative)):
+                    directories |= _directories(root, path, depth - 1)
+        elif words[:1] not in ([], ["hwcap"], ["include"]):
+            directories.add(Path(words[0]))
+    return directories

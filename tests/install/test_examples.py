@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The examples of launchers: each script runs two ranks of examples/allreduce.py over HARP.
+
+torchrun, srun, scontrol and mpirun are stand-ins, which start the ranks with the variables of the
+real ones and keep their command lines.
+"""
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from harp import _paths
+
+RANKS = 2
+# Starts two ranks of a command, each with the variables that are listed for it.
+START = """\
+#!{python}
+import os, subprocess, sys
+{parse}
+open({log!r}, "w").write("\\n".join(sys.argv[1:]))
+ranks = [subprocess.Popen(command, env={{**os.environ, **variables(n)}}) for n in range({ranks})]
+sys.exit(max(rank.wait() for rank in ranks))
+"""
+TORCHRUN = """\
+options = dict(word[2:].split("=") for word in sys.argv[1:] if word.startswith("--"))
+command = [sys.executable, *(word for word in sys.argv[1:] if not word.startswith("--"))]
+def variables(n):
+    return {"RANK": str(n), "WORLD_SIZE": options["nproc-per-node"], "LOCAL_RANK": str(n),
+            "MASTER_ADDR": options["master-addr"], "MASTER_PORT": options["master-port"]}
+"""
+SRUN = """\
+command = sys.argv[1:]
+def variables(n):
+    return {"SLURM_PROCID": str(n), "SLURM_LOCALID": str(n), "SLURM_NTASKS": "2"}
+"""
+# As a remote rank sees it: of the environment, only what -x names.
+MPIRUN = """\
+words, given = sys.argv[1:], {}
+while words[0].startswith("-"):
+    if words[0] == "-x":
+        name, _, value = words[1].partition("=")
+        given[name] = value
+    words = words[2:]
+command = words
+for name in [name for name in os.environ if name.startswith(("NCCL_", "HARP_", "LD_"))]:
+    del os.environ[name]
+def variables(n):
+    return given | {"OMPI_COMM_WORLD_RANK": str(n), "OMPI_COMM_WORLD_SIZE": "2",
+                    "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}
+"""
+SCONTROL = '#!/bin/sh\n[ "$3" = "node[1-2]" ] && printf "127.0.0.1\\n127.0.0.2\\n"\n'
+SHOW = """\
+import os, runpy, sys
+names = ("NCCL_NET", "NCCL_NET_PLUGIN", "LD_LIBRARY_PATH")
+wrong = [name for name in names if name not in os.environ]
+if wrong or os.environ["NCCL_NET_PLUGIN"] != "harp":
+    sys.exit(f"not set: {wrong}")
+runpy.run_path(sys.argv[1])
+"""
+
+
+@pytest.fixture
+def port() -> int:
+    """A port of 127.0.0.1 that was free."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture
+def tools(tmp_path: Path) -> Path:
+    """The folder of stand-ins, and of this build's harpctl."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    for name, parse in (("torchrun", TORCHRUN), ("srun", SRUN), ("mpirun", MPIRUN)):
+        log = str(tmp_path / f"{name}.log")
+        text = START.format(python=sys.executable, parse=parse, log=log, ranks=RANKS)
+        (folder / name).write_text(text)
+    (folder / "scontrol").write_text(SCONTROL)
+    (folder / "harpctl").write_text(f"#!{sys.executable}\nfrom harp.cli import main\nmain()\n")
+    (tmp_path / "show.py").write_text(SHOW)
+    for path in folder.iterdir():
+        path.chmod(0o755)
+    return folder
+
+
+def run(
+    root_dir: Path, tools: Path, port: int, script: str, *arguments: str | Path, **more: str
+) -> str:
+    """Run a script; return what it prints."""
+    kept = {
+        name: os.environ[name] for name in ("HOME", "TMPDIR", "PYTHONPATH") if name in os.environ
+    }
+    env = {"PATH": f"{tools}:{os.environ['PATH']}", "MASTER_PORT": str(port), **kept, **more}
+    done = subprocess.run(
+        [root_dir / "examples" / script, *arguments],
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def is_right(output: str) -> bool:
+    """Whether both ranks have the sum of 1 and 2."""
+    lines = [f"rank {rank} of {RANKS}: the sum is 3" for rank in range(RANKS)]
+    return sorted(output.splitlines()) == lines
+
+
+@pytest.fixture
+def program(root_dir: Path, tmp_path: Path) -> list[Path]:
+    """examples/allreduce.py, after a look at the variables of the rank."""
+    return [tmp_path / "show.py", root_dir / "examples/allreduce.py"]
+
+
+def test_torchrun(root_dir: Path, tools: Path, port: int, program: list[Path]) -> None:
+    assert is_right(run(root_dir, tools, port, "torchrun.sh", *program, RANKS_PER_NODE="2"))
+    words = (tools.parent / "torchrun.log").read_text().split("\n")
+    assert {"--nnodes=1", "--node-rank=0", "--nproc-per-node=2"} <= set(words)
+
+
+def test_slurm(root_dir: Path, tools: Path, port: int, program: list[Path]) -> None:
+    nodes = {"SLURM_JOB_NODELIST": "node[1-2]"}
+    output = run(root_dir, tools, port, "slurm.sbatch", sys.executable, *program, **nodes)
+    assert is_right(output)
+
+
+def test_mpirun(root_dir: Path, tools: Path, port: int, program: list[Path]) -> None:
+    arguments = ("-np", "2", "-x", f"HARP_COLL_PORT={port}", sys.executable, *program)
+    assert is_right(run(root_dir, tools, port, "mpirun.sh", *arguments))
+    log = (tools.parent / "mpirun.log").read_text()
+    assert f"LD_LIBRARY_PATH={_paths.plugin().parent}" in log
+
+
+def test_a_failing_harpctl_starts_nothing(root_dir: Path, tools: Path) -> None:
+    (tools / "harpctl").write_text("#!/bin/sh\necho 'harpctl: no' >&2\nexit 4\n")
+    done = subprocess.run(
+        [root_dir / "examples/mpirun.sh", "true"],
+        env={"PATH": f"{tools}:{os.environ['PATH']}"},
+        check=False,
+        stderr=subprocess.DEVNULL,
+    )
+    assert done.returncode == 4
+    assert not (tools.parent / "mpirun.log").exists()
+
+
+@pytest.mark.parametrize("script", ["torchrun.sh", "slurm.sbatch", "mpirun.sh"])
+def test_scripts_are_sound(root_dir: Path, script: str) -> None:
+    path = root_dir / "examples" / script
+    subprocess.run(["bash", "-n", path], check=True)
+    assert os.access(path, os.X_OK)
+    if shutil.which("shellcheck"):
+        subprocess.run(["shellcheck", path], check=True)

@@ -1,0 +1,550 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_lane_encrypted.c - encrypted lanes over fake ones: what goes in comes out, whatever the cuts; and nothing
+ * comes out that did not go in.
+ */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "wire/blake2s.h"
+#include "check.h"
+#include "double_env.h"
+#include "fake_lane.h"
+#include "lane/lane_encrypted.h"
+#include "wire/record.h"
+
+#define SENT_BEFORE 96u /* a preamble's bytes */
+#define GUARD 0xa5
+
+static uint8_t key_a[CRYPTO_KEY_BYTES], key_b[CRYPTO_KEY_BYTES];
+
+struct rig {
+	struct fake_pair pair;
+	struct lane *lanes[2];
+	unsigned notified[2];
+};
+
+static void note(struct lane *lane, uint64_t now_ns)
+{
+	(void)now_ns;
+	(*(unsigned *)lane->owner)++;
+}
+
+static void rig_open(struct rig *rig, uint64_t seed, size_t capacity)
+{
+	memset(rig, 0, sizeof(*rig));
+	fake_pair_init(&rig->pair, seed, capacity);
+	for (int i = 0; i < 2; i++) {
+		struct fake_lane *fake = &rig->pair.lanes[i];
+
+		fake->acked = fake->out->written = SENT_BEFORE;
+		rig->lanes[i] = &fake->lane;
+		CHECK_EQ(lane_encrypt(&rig->lanes[i], SENT_BEFORE, i ? key_b : key_a,
+				      i ? key_a : key_b),
+			 0);
+		rig->lanes[i]->owner = &rig->notified[i];
+		rig->lanes[i]->notify = note;
+	}
+}
+
+static void rig_close(struct rig *rig)
+{
+	for (int i = 0; i < 2; i++)
+		rig->lanes[i]->ops->close(rig->lanes[i], true);
+	fake_pair_free(&rig->pair);
+}
+
+static ssize_t put(struct lane *lane, const void *bytes, size_t len)
+{
+	struct iovec iov = { (void *)(uintptr_t)bytes, len };
+
+	return lane->ops->send(lane, &iov, 1);
+}
+
+/* Everything, as one segment. */
+static void put_segment(struct rig *rig, int from, const void *bytes, size_t len)
+{
+	CHECK_EQ(put(rig->lanes[from], bytes, len), len);
+	for (int i = 0; i < 1000 && rig->pair.lanes[from].acked < rig->pair.pipes[from].written;
+	     i++)
+		fake_pair_turn(&rig->pair);
+	(void)rig->lanes[from]->ops->done_bytes(rig->lanes[from]); /* pushes what is left */
+}
+
+/* ---- what goes in comes out ------------------------------------------------------------------- */
+
+static uint8_t pattern(uint64_t at)
+{
+	return (uint8_t)(at * 131 + (at >> 7) * 17 + (at >> 13));
+}
+
+struct flow {
+	uint64_t sent, received, total, done;
+};
+
+/* Sends some bytes of two pieces of memory that is destroyed right after. */
+static void flow_send(struct rig *rig, int from, struct flow *flow, uint32_t most)
+{
+	static uint8_t data[100000];
+	struct rng *rng = &rig->pair.rng;
+	size_t left = (size_t)(flow->total - flow->sent), len = 1 + rng_below(rng, most);
+	struct iovec iov[3];
+	size_t first;
+	ssize_t n;
+
+	if (!left)
+		return;
+	if (len > left)
+		len = left;
+	for (size_t i = 0; i < len; i++)
+		data[i] = pattern(flow->sent + i);
+	first = rng_below(rng, (uint32_t)len + 1);
+	iov[0] = (struct iovec){ data, first };
+	iov[1] = (struct iovec){ data, 0 };
+	iov[2] = (struct iovec){ data + first, len - first };
+	n = rig->lanes[from]->ops->send(rig->lanes[from], iov, 3);
+	memset(data, 0, len);
+	CHECK(n == -EAGAIN || (n > 0 && (size_t)n <= len));
+	if (n > 0)
+		flow->sent += (uint64_t)n;
+}
+
+/* Receives by control reads and as payload: whole units, each byte once, nothing beside. */
+static void flow_receive(struct rig *rig, int to, struct flow *flow, uint32_t most)
+{
+	static uint8_t memory[100064] __attribute__((aligned(64)));
+	struct rng *rng = &rig->pair.rng;
+	uint8_t *dst = memory + 16 + rng_below(rng, 9);
+	unsigned unit = rng_below(rng, 3) ? 8 : 1;
+	size_t want = 1 + rng_below(rng, most), got = 0, wrong = 0;
+
+	if (want > flow->total - flow->received)
+		want = (size_t)(flow->total - flow->received);
+	if (!want)
+		return;
+	memset(memory, GUARD, sizeof(memory));
+	for (int i = 0; got < want && i < 400; i++) {
+		ssize_t n = rig->lanes[to]->ops->recv(rig->lanes[to], dst + got, want - got, unit);
+
+		CHECK(n == -EAGAIN || (n > 0 && (size_t)n <= want - got));
+		if (n > 0)
+			got += (size_t)n;
+		if (unit == 8 && got < want && got) /* a unit that is not complete is not touched */
+			CHECK_EQ((uintptr_t)(dst + got) % 8, 0);
+		wrong += dst[got] != GUARD;
+		if (n < 0) {
+			fake_pair_turn(&rig->pair);
+			flow_send(rig, 1 - to, flow, most);
+		}
+	}
+	for (size_t i = 0; i < got; i++)
+		wrong += dst[i] != pattern(flow->received + i);
+	wrong += dst[-1] != GUARD || dst[got] != GUARD;
+	CHECK_EQ(wrong, 0);
+	flow->received += got;
+}
+
+static void flow_done(struct rig *rig, int from, struct flow *flow)
+{
+	struct lane *lane = rig->lanes[from];
+	uint64_t done = lane->ops->done_bytes(lane) - SENT_BEFORE;
+
+	CHECK(done >= flow->done && done <= flow->sent);
+	flow->done = done;
+}
+
+static void test_round_trip(uint64_t seed, size_t capacity, uint32_t most, uint64_t total)
+{
+	struct flow flows[2] = { { .total = total }, { .total = total / 2 } };
+	struct rig rig;
+
+	rig_open(&rig, seed, capacity);
+	for (int turn = 0; turn < 400000 && !check_failures; turn++) {
+		bool over = true;
+
+		for (int i = 0; i < 2; i++) {
+			flow_send(&rig, i, &flows[i], most);
+			flow_receive(&rig, 1 - i, &flows[i], most);
+			flow_done(&rig, i, &flows[i]);
+			over = over && flows[i].received == flows[i].total &&
+			       flows[i].done == flows[i].total;
+		}
+		fake_pair_turn(&rig.pair);
+		if (over)
+			break;
+	}
+	for (int i = 0; i < 2; i++) {
+		CHECK_EQ(flows[i].received, flows[i].total);
+		CHECK_EQ(flows[i].done, flows[i].total);
+		CHECK(rig.notified[i] > 0);
+	}
+	rig_close(&rig);
+}
+
+/* ---- nothing else does ------------------------------------------------------------------------ */
+
+static const size_t segments[] = { 1, 40, 7, 300, 8 };
+#define SEGMENTS (sizeof(segments) / sizeof(segments[0]))
+
+/* The segments' bytes: number i consists of bytes i + 1. */
+static void put_segments(struct rig *rig)
+{
+	uint8_t data[512];
+
+	for (size_t i = 0; i < SEGMENTS; i++) {
+		memset(data, (int)i + 1, segments[i]);
+		put_segment(rig, 0, data, segments[i]);
+	}
+}
+
+/* Reads until the end; how many whole segments came, all of them unaltered. *end: what came last. */
+static size_t get_segments(struct rig *rig, ssize_t *end)
+{
+	struct lane *lane = rig->lanes[1];
+	uint8_t data[1024];
+	size_t got = 0, at = 0, whole = 0;
+	ssize_t n;
+
+	while ((n = lane->ops->recv(lane, data + got, sizeof(data) - got, 1)) > 0)
+		got += (size_t)n;
+	*end = n;
+	for (; whole < SEGMENTS && at + segments[whole] <= got; whole++)
+		for (size_t i = 0; i < segments[whole]; i++, at++)
+			CHECK_EQ(data[at], whole + 1);
+	CHECK_EQ(at, got); /* nothing of a segment that is not whole */
+	return whole;
+}
+
+static uint64_t stream_bytes(void)
+{
+	uint64_t sum = 0;
+
+	for (size_t i = 0; i < SEGMENTS; i++)
+		sum += segments[i] + SEGMENT_EXTRA_BYTES;
+	return sum;
+}
+
+/* Every byte, altered in several ways. */
+static void test_tampering(void)
+{
+	static const uint8_t flips[] = { 0x01, 0x80, 0xff };
+
+	for (uint64_t at = 0; at < stream_bytes(); at++) {
+		uint64_t behind = 0;
+		size_t intact = 0;
+
+		while (behind + segments[intact] + SEGMENT_EXTRA_BYTES <= at)
+			behind += segments[intact++] + SEGMENT_EXTRA_BYTES;
+		for (size_t f = 0; f < sizeof(flips); f++) {
+			struct rig rig;
+			ssize_t end;
+
+			rig_open(&rig, at, 4096);
+			rig.pair.pipes[0].flip_at = SENT_BEFORE + at;
+			rig.pair.pipes[0].flip = flips[f];
+			put_segments(&rig);
+			fake_pair_turn(&rig.pair);
+			rig.pair.pipes[0].closed = true;
+			env_warns = 0;
+			CHECK_EQ(get_segments(&rig, &end), intact);
+			/* A length that became longer than what there is waits in vain. */
+			CHECK(end == -EBADMSG || (end == -ECONNRESET && at - behind < 4));
+			CHECK_EQ(env_warns, end == -EBADMSG);
+			CHECK_EQ(rig.lanes[1]->error, end);
+			CHECK_EQ(rig.lanes[1]->ops->state(rig.lanes[1]), LANE_DEAD);
+			CHECK_EQ(put(rig.lanes[1], "x", 1), end);
+			rig_close(&rig);
+		}
+	}
+	CHECK(strstr(env_warn, "altered") != NULL);
+}
+
+/* Segments as they were sealed, taken from the pipe. */
+static size_t take_segments(uint8_t *bytes, size_t len)
+{
+	struct rig rig;
+	size_t count;
+
+	rig_open(&rig, 1, 4096);
+	put_segments(&rig);
+	count = rig.pair.pipes[0].count;
+	CHECK(count <= len && count == stream_bytes());
+	memcpy(bytes, rig.pair.pipes[0].bytes, count);
+	rig_close(&rig);
+	return count;
+}
+
+/* The sealed segments of `order` come, and then the end of the stream. */
+static void check_order(const size_t *order, size_t count, int to, size_t whole, ssize_t want)
+{
+	uint8_t sealed[1024];
+	struct rig rig;
+	ssize_t end = 0;
+
+	take_segments(sealed, sizeof(sealed));
+	rig_open(&rig, 2, 4096);
+	for (size_t i = 0; i < count; i++) {
+		size_t at = 0;
+
+		for (size_t k = 0; k < order[i]; k++)
+			at += segments[k] + SEGMENT_EXTRA_BYTES;
+		fake_inject(&rig.pair.lanes[to], sealed + at,
+			    segments[order[i]] + SEGMENT_EXTRA_BYTES);
+	}
+	rig.pair.lanes[to].in->closed = true;
+	if (to == 1) {
+		CHECK_EQ(get_segments(&rig, &end), whole);
+	} else {
+		uint8_t data[1024];
+
+		end = rig.lanes[0]->ops->recv(rig.lanes[0], data, sizeof(data), 1);
+	}
+	CHECK_EQ(end, want);
+	rig_close(&rig);
+}
+
+static void test_order(void)
+{
+	static const size_t right[] = { 0, 1, 2 }, repeated[] = { 0, 1, 1 },
+			    swapped[] = { 0, 2, 1 }, left_out[] = { 0, 2 },
+			    first_left_out[] = { 1 };
+
+	check_order(right, 3, 1, 3, 0);
+	check_order(repeated, 3, 1, 2, -EBADMSG);
+	check_order(swapped, 3, 1, 1, -EBADMSG);
+	check_order(left_out, 2, 1, 1, -EBADMSG);
+	check_order(first_left_out, 1, 1, 0, -EBADMSG);
+	check_order(right, 3, 0, 0, -EBADMSG); /* sent back to who sealed it */
+}
+
+/* Impossible lengths are noticed before anything is waited for. */
+static void test_lengths(void)
+{
+	static const uint32_t lengths[] = { 0, SEGMENT_PLAIN_BYTES_MAX + 1, UINT32_MAX };
+
+	for (size_t i = 0; i < sizeof(lengths) / sizeof(lengths[0]); i++) {
+		uint8_t head[SEGMENT_HEAD_BYTES], data[8];
+		struct rig rig;
+
+		rig_open(&rig, 3, 4096);
+		wire_put32(head, lengths[i]);
+		fake_inject(&rig.pair.lanes[1], head, sizeof(head));
+		CHECK_EQ(rig.lanes[1]->ops->recv(rig.lanes[1], data, 8, 8), -EBADMSG);
+		rig_close(&rig);
+	}
+}
+
+/* The stream ends at each of its bytes: only between two segments is that an end. */
+static void test_truncated(void)
+{
+	uint8_t sealed[1024];
+	size_t count = take_segments(sealed, sizeof(sealed)), boundary = 0, whole = 0;
+
+	for (size_t at = 0; at <= count; at++) {
+		struct rig rig;
+		ssize_t end;
+
+		if (whole < SEGMENTS && at == boundary + segments[whole] + SEGMENT_EXTRA_BYTES) {
+			boundary = at;
+			whole++;
+		}
+		rig_open(&rig, 4, 4096);
+		fake_inject(&rig.pair.lanes[1], sealed, at);
+		rig.pair.pipes[0].closed = true;
+		CHECK_EQ(get_segments(&rig, &end), whole);
+		CHECK_EQ(end, at == boundary ? 0 : -ECONNRESET);
+		rig_close(&rig);
+	}
+}
+
+/* What had come before the lane beneath died is still delivered. */
+static void test_reset(void)
+{
+	struct rig rig;
+	ssize_t end;
+
+	rig_open(&rig, 5, 4096);
+	put_segments(&rig);
+	fake_reset(&rig.pair.lanes[1]);
+	CHECK_EQ(get_segments(&rig, &end), SEGMENTS);
+	CHECK_EQ(end, -ECONNRESET);
+	rig_close(&rig);
+}
+
+/* ---- counting --------------------------------------------------------------------------------- */
+
+static void test_last_segment(void)
+{
+	uint64_t before;
+	uint8_t got[8];
+	struct rig rig;
+
+	rig_open(&rig, 6, 4096);
+	lane_encrypted_renumber(rig.lanes[0], UINT64_MAX - 1, 0);
+	lane_encrypted_renumber(rig.lanes[1], 0, UINT64_MAX - 1);
+	put_segment(&rig, 0, "last", 4);
+	before = rig.pair.pipes[0].written;
+	CHECK_EQ(put(rig.lanes[0], "more", 4), -ECONNABORTED);
+	CHECK_EQ(rig.pair.pipes[0].written, before);
+	CHECK_EQ(rig.lanes[0]->error, -ECONNABORTED);
+	CHECK_EQ(rig.lanes[1]->ops->recv(rig.lanes[1], got, 4, 8), 4);
+	CHECK_MEM(got, "last", 4);
+	rig_close(&rig);
+}
+
+/* The next key takes its turn on both sides, and is the hash of the one before. */
+static void test_next_key(void)
+{
+	uint8_t nonce[CRYPTO_NONCE_BYTES] = { 0 }, next[CRYPTO_KEY_BYTES], sealed[64], got[16];
+	struct crypto_gcm *gcm;
+	struct rig rig;
+
+	rig_open(&rig, 7, 4096);
+	lane_encrypted_renumber(rig.lanes[0], KEY_SEGMENTS - 1, 0);
+	lane_encrypted_renumber(rig.lanes[1], 0, KEY_SEGMENTS - 1);
+	put_segment(&rig, 0, "old", 3);
+	put_segment(&rig, 0, "newer", 5);
+	memcpy(sealed, rig.pair.pipes[0].bytes + 3 + SEGMENT_EXTRA_BYTES, 5 + SEGMENT_EXTRA_BYTES);
+	CHECK_EQ(rig.lanes[1]->ops->recv(rig.lanes[1], got, 8, 1), 8);
+	CHECK_MEM(got, "oldnewer", 8);
+	blake2s(next, 32, key_a, 32, "HARP1 next key  ", 16);
+	wire_put64(nonce, KEY_SEGMENTS);
+	gcm = crypto_gcm_new(next, false);
+	CHECK_EQ(crypto_gcm_decrypt(gcm, nonce, sealed, 4, sealed + 4, 5), 0);
+	CHECK_MEM(sealed + 4, "newer", 5);
+	crypto_gcm_free(gcm);
+	rig_close(&rig);
+}
+
+/* More segments in flight than are remembered: done comes later, never earlier, and comes. */
+static void test_many_in_flight(void)
+{
+	struct rig rig;
+	uint64_t done;
+
+	rig_open(&rig, 8, 65536);
+	for (int i = 0; i < 500; i++)
+		CHECK_EQ(put(rig.lanes[0], "abc", 3), 3);
+	for (int i = 0; i < 500; i++) {
+		rig.pair.lanes[0].acked =
+			SENT_BEFORE + (uint64_t)(3 + SEGMENT_EXTRA_BYTES) * (unsigned)i;
+		done = rig.lanes[0]->ops->done_bytes(rig.lanes[0]) - SENT_BEFORE;
+		CHECK(done <= 3 * (unsigned)i);
+		CHECK(i >= 64 || done == 3 * (unsigned)i);
+	}
+	rig.pair.lanes[0].acked = rig.pair.pipes[0].written;
+	CHECK_EQ(rig.lanes[0]->ops->done_bytes(rig.lanes[0]), SENT_BEFORE + 1500);
+	rig_close(&rig);
+}
+
+/* What TCP says of the lane beneath, in plaintext bytes: never more than that, never less than before. */
+static void test_info(void)
+{
+	uint64_t acked = SENT_BEFORE;
+	struct lane_info info;
+	struct rig rig;
+
+	rig_open(&rig, 11, 1000);
+	rig.lanes[0]->ops->info(rig.lanes[0], &info);
+	CHECK_EQ(info.acked_bytes, SENT_BEFORE);
+	for (uint64_t taken = SENT_BEFORE; taken < SENT_BEFORE + 5000;) {
+		uint8_t data[700] = { 0 };
+		ssize_t n = put(rig.lanes[0], data, sizeof(data));
+
+		taken += n > 0 ? (uint64_t)n : 0;
+		rig.lanes[0]->ops->info(rig.lanes[0], &info);
+		CHECK(info.acked_bytes >= acked && info.acked_bytes <= taken);
+		CHECK(info.unsent_bytes + info.in_flight_bytes + info.acked_bytes >= taken);
+		acked = info.acked_bytes;
+		fake_pair_turn(&rig.pair);
+		while (rig.lanes[1]->ops->recv(rig.lanes[1], data, sizeof(data), 1) > 0)
+			;
+	}
+	for (int i = 0; i < 1000; i++) {
+		uint8_t data[700];
+
+		fake_pair_turn(&rig.pair);
+		(void)rig.lanes[1]->ops->recv(rig.lanes[1], data, sizeof(data), 1);
+	}
+	rig.lanes[0]->ops->info(rig.lanes[0], &info);
+	CHECK_EQ(info.acked_bytes, rig.lanes[0]->ops->done_bytes(rig.lanes[0]));
+	CHECK_EQ(info.unsent_bytes, 0);
+	rig_close(&rig);
+}
+
+/* A FIN goes behind what is sealed and not pushed yet. */
+static void test_shutdown(void)
+{
+	static uint8_t data[20000], got[20000];
+	struct rig rig;
+	size_t received = 0, sent = 0;
+
+	rig_open(&rig, 9, 1000);
+	while (sent < sizeof(data)) {
+		ssize_t n = put(rig.lanes[0], data + sent, sizeof(data) - sent);
+
+		if (n == -EAGAIN)
+			break;
+		sent += (size_t)n;
+	}
+	rig.lanes[0]->ops->shutdown(rig.lanes[0]);
+	CHECK(!rig.pair.pipes[0].closed);
+	for (int i = 0; i < 100000; i++) {
+		ssize_t n = rig.lanes[1]->ops->recv(rig.lanes[1], got + received,
+						    sizeof(got) - received, 8);
+
+		if (n > 0)
+			received += (size_t)n;
+		if (!n || received == sizeof(got))
+			break;
+		fake_pair_turn(&rig.pair);
+	}
+	CHECK_EQ(received, sent);
+	fake_pair_turn(&rig.pair);
+	(void)rig.lanes[0]->ops->done_bytes(rig.lanes[0]);
+	CHECK(rig.pair.pipes[0].closed);
+	rig_close(&rig);
+}
+
+static void test_names(void)
+{
+	char text[64];
+	struct rig rig;
+
+	rig_open(&rig, 10, 4096);
+	CHECK_STR(rig.lanes[0]->ops->kind, "encrypted fake");
+	rig.lanes[0]->ops->describe(rig.lanes[0], text, sizeof(text));
+	CHECK_STR(text, "encrypted fake");
+	CHECK(rig.lanes[0]->ops->observe == NULL && rig.lanes[0]->ops->label == NULL);
+	rig_close(&rig);
+	CHECK(rig.pair.lanes[0].closed && rig.pair.lanes[0].aborted);
+}
+
+int main(void)
+{
+	char why[256] = "";
+
+	if (crypto_load(why, sizeof(why)))
+		return check_skip(why);
+	for (uint8_t i = 0; i < CRYPTO_KEY_BYTES; i++) {
+		key_a[i] = i;
+		key_b[i] = (uint8_t)(100 + i);
+	}
+	for (uint64_t seed = 0; seed < 60; seed++) {
+		test_round_trip(seed, 64 + seed, 50, 3000);
+		test_round_trip(seed, 5000, 3000, 100000);
+		test_round_trip(seed, 100000, 60000, 600000);
+	}
+	test_tampering();
+	test_order();
+	test_lengths();
+	test_truncated();
+	test_reset();
+	test_last_segment();
+	test_next_key();
+	test_many_in_flight();
+	test_info();
+	test_shutdown();
+	test_names();
+	return check_done();
+}

@@ -1,0 +1,453 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_tcp_blind.c - an attacker off the path, who knows the 4-tuple and more: RFC 5961, the timestamp
+ * echo, challenge ACKs that tell nothing, and 2^20 guesses. An argument is the seed of the guesses.
+ */
+#include <stdlib.h>
+
+#include "base/rng.h"
+#include "tcp_rig.h"
+
+#define GUESSES (1u << 20)
+#define GUESS_NS 1000u
+
+static struct rig rig;
+
+/* A segment with a timestamp option of this kind. */
+static struct rig_say with_echo(struct rig_say say, uint32_t tsval, uint32_t tsecr)
+{
+	say.raw_options = true;
+	say.options_len = TCP_OPTIONS_TIMESTAMP_BYTES;
+	tcp_options_write_timestamp(say.options, tsval, tsecr);
+	return say;
+}
+
+/* Bytes go both ways for a while, so that neither the clocks nor the windows are new. */
+static void converse(void)
+{
+	uint8_t buf[2000];
+
+	for (unsigned i = 0; i < 4; i++) {
+		rig.tsval += 3;
+		rig_wait(&rig, 3 * RIG_MS);
+		rig_says(&rig, rig_usual(&rig, TCP_ACK, 1000));
+		rig.seq += 1000;
+		rig_poll(&rig);
+		CHECK_EQ(rig_write(&rig, 500), 500);
+		rig_poll(&rig);
+		while (rig_pending(&rig)) {
+			const struct rig_seg *s = &rig.out[rig.out_head++ % RIG_QUEUE];
+
+			rig.ack = seq_max(rig.ack, s->seq + s->len);
+			rig.tsecr = s->opt.tsval;
+		}
+		CHECK_EQ(harp_conn_recv(rig.conn, buf, sizeof(buf)), 1000);
+	}
+	rig_says(&rig, rig_usual(&rig, TCP_ACK, 0));
+	rig_poll(&rig);
+	rig.out_head = rig.out_tail;
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * The echo, case by case.
+ */
+static void test_data_needs_an_echo_that_we_sent(void)
+{
+	uint32_t newest, oldest;
+
+	rig_open(&rig);
+	rig_established(&rig, NULL);
+	converse();
+	newest = rig.conn->ts.sent;
+	oldest = rig.conn->ts.echo_min;
+	CHECK(newest - oldest <= 20);
+	rig_says(&rig, with_echo(rig_usual(&rig, TCP_ACK, 10), rig.tsval, newest + 1));
+	rig_expect(&rig, TCP_ACK); /* the challenge */
+	rig_says(&rig, with_echo(rig_usual(&rig, TCP_ACK, 10), rig.tsval, oldest - 1));
+	rig_expect(&rig, TCP_ACK);
+	rig_says(&rig, with_echo(rig_usual(&rig, TCP_ACK | TCP_FIN, 0), rig.tsval, oldest - 1));
+	rig_expect(&rig, TCP_ACK);
+	CHECK_EQ(rig_stat(&rig, "drop_tcp_echo"), 3);
+	CHECK_EQ(rig.conn->rcv_nxt_seq, rig.seq);
+	CHECK_EQ(rig.conn->state, HARP_TCP_ESTABLISHED);
+	/* Nor does a refused one move TS.Recent, which would lock out the peer. */
+	CHECK_EQ(rig.conn->ts_recent, rig.tsval);
+	rig_says(&rig, with_echo(rig_usual(&rig, TCP_ACK, 10), rig.tsval, oldest));
+	CHECK_EQ(rig.conn->rcv_nxt_seq, rig.seq + 10);
+	rig_close(&rig);
+}
+
+/* An ACK of what was sent but not received would make the peer wait for ever. */
+static void test_ack_needs_an_echo_too(void)
+{
+	struct rig_say say;
+
+	rig_open(&rig);
+	rig_established(&rig, NULL);
+	CHECK_EQ(rig_write(&rig, 1000), 1000);
+	rig_expect(&rig, TCP_ACK | TCP_PSH);
+	say = rig_usual(&rig, TCP_ACK, 0);
+	say.ack += 1000;
+	rig_says(&rig, with_echo(say, rig.tsval, rig.tsecr + 5));
+	CHECK_EQ(harp_conn_acked_bytes(rig.conn), 0);
+	rig_expect(&rig, TCP_ACK);
+	rig_says(&rig, say);
+	CHECK_EQ(harp_conn_acked_bytes(rig.conn), 1000);
+	rig_close(&rig);
+}
+
+static void test_echo_after_an_idle_month(void)
+{
+	uint8_t buf[200];
+
+	rig_open(&rig);
+	rig_established(&rig, NULL);
+	converse();
+	rig_wait(&rig, 30ull * 86400 * RIG_S);
+	/* The peer's clock has wrapped half way: PAWS may not judge (RFC 7323 section 5.5). */
+	rig.tsval += 30u * 86400u * 1000u;
+	rig_says(&rig, rig_usual(&rig, TCP_ACK, 100));
+	CHECK_EQ(rig.conn->rcv_nxt_seq, rig.seq + 100);
+	rig.seq += 100;
+	rig_poll(&rig);
+	rig_expect(&rig, TCP_ACK);
+	CHECK_EQ(harp_conn_recv(rig.conn, buf, sizeof(buf)), 100);
+	converse();
+	CHECK_EQ(rig_stat(&rig, "drop_tcp_echo"), 0);
+	CHECK_EQ(rig_stat(&rig, "drop_tcp_paws"), 0);
+	rig_close(&rig);
+}
+
+static void test_segments_overtaken_within_a_tick_are_taken(void)
+{
+	struct rig_say first, second;
+
+	rig_open(&rig);
+	rig_established(&rig, NULL);
+	converse();
+	rig.tsval++;
+	/* Two pure ACKs of one tick of the peer's clock, and between them it heard of us. */
+	first = with_echo(rig_usual(&rig, TCP_ACK, 0), rig.tsval, rig.conn->ts.echo_max);
+	CHECK_EQ(rig_write(&rig, 10), 10);
+	rig_expect(&rig, TCP_ACK | TCP_PSH);
+	rig_wait(&rig, 2 * RIG_MS);
+	CHECK_EQ(rig_write(&rig, 10), 10);
+	rig_expect(&rig, TCP_ACK | TCP_PSH);
+	second = rig_usual(&rig, TCP_ACK, 0);
+	second.ack += 20;
+	CHECK(rig.tsecr != rig.conn->ts.echo_max);
+	rig_says(&rig, second);
+	rig_says(&rig, first);
+	CHECK_EQ(rig_stat(&rig, "drop_tcp_echo"), 0);
+	rig_close(&rig);
+}
+
+static void test_peer_that_echoes_nothing_is_not_held_to_it(void)
+{
+	rig_open(&rig);
+	rig_syn_sent(&rig, NULL);
+	rig.tsecr = 0;
+	rig_says(&rig, rig_syn(&rig, TCP_SYN | TCP_ACK));
+	rig.seq++;
+	rig_expect(&rig, TCP_ACK);
+	for (unsigned i = 0; i < 3; i++) {
+		rig_says(&rig, with_echo(rig_usual(&rig, TCP_ACK, 10), ++rig.tsval, 0));
+		rig.seq += 10;
+	}
+	CHECK_EQ(rig.conn->rcv_nxt_seq, rig.seq);
+	CHECK_EQ(rig_stat(&rig, "drop_tcp_echo"), 0);
+	rig_close(&rig);
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * Challenge ACKs.
+ */
+struct side_channel {
+	uint16_t port[2];
+	uint32_t seq, ack[2];
+	uint32_t seen[2]; /* challenge ACKs, per connection */
+	uint64_t trace;   /* of connection 0: when each came */
+};
+
+static void side_channel_provoke(struct side_channel *s, unsigned which)
+{
+	struct rig_say say;
+
+	rig.port = s->port[which];
+	rig.ack = s->ack[which];
+	rig.seq = s->seq;
+	say = rig_syn(&rig, TCP_SYN);
+	say.seq += 10;
+	rig_says(&rig, say);
+	while (rig_pending(&rig)) {
+		const struct rig_seg *seg = rig_expect(&rig, TCP_ACK);
+		unsigned of = seg->src_port == s->port[1];
+
+		s->seen[of]++;
+		if (!of)
+			s->trace = (s->trace ^ rig.now_ns) * 0x100000001b3ull;
+	}
+}
+
+/* The attacker's own connection is 0, his victim's 1. */
+static struct side_channel side_channel_run(bool provoke_victim)
+{
+	struct side_channel s = { .trace = 1 };
+	struct harp_conn *conns[2];
+
+	rig_open(&rig);
+	for (unsigned i = 0; i < 2; i++) {
+		rig.seq = RIG_PEER_ISS;
+		rig_established(&rig, NULL);
+		conns[i] = rig.conn;
+		s.port[i] = rig.port;
+		s.ack[i] = rig.ack;
+		s.seq = rig.seq;
+	}
+	for (unsigned i = 0; i < 2000; i++) {
+		rig_wait(&rig, 5 * RIG_MS);
+		if (provoke_victim)
+			side_channel_provoke(&s, 1);
+		side_channel_provoke(&s, 0);
+	}
+	harp_conn_abort(conns[0]);
+	rig_close(&rig);
+	return s;
+}
+
+static void test_challenges_of_one_connection_tell_nothing_of_another(void)
+{
+	struct side_channel quiet = side_channel_run(false), busy = side_channel_run(true);
+
+	CHECK_EQ(quiet.seen[1], 0);
+	CHECK(busy.seen[1] >= 40); /* of ten seconds: half of the budget at least */
+	CHECK(busy.seen[1] <= 150 && busy.seen[0] <= 150);
+	CHECK_EQ(quiet.seen[0], busy.seen[0]);
+	CHECK_EQ(quiet.trace, busy.trace); /* to the nanosecond */
+}
+
+static void test_rst_with_a_reason_and_into_a_closed_window(void)
+{
+	struct harp_tcp_options opt = { .size = sizeof(opt), .rx_frames = 4 };
+	struct rig_say say;
+
+	rig_open(&rig);
+	rig_established(&rig, &opt);
+	while (conn_rcv_wnd_bytes(rig.conn) > 0) {
+		uint32_t wnd = conn_rcv_wnd_bytes(rig.conn);
+
+		rig_says(&rig, rig_usual(&rig, TCP_ACK, wnd < 1448 ? wnd : 1448));
+		rig.seq += wnd < 1448 ? wnd : 1448;
+		rig_poll(&rig);
+	}
+	rig.out_head = rig.out_tail;
+	say = rig_usual(&rig, TCP_RST, 20);
+	say.seq += 1 << 20;
+	rig_says(&rig, say);
+	rig_silent(&rig);
+	/* It may have left before its sender heard that what was under way is refused. */
+	say.seq = rig.seq + 1000;
+	rig_says(&rig, say);
+	CHECK_EQ(rig_expect(&rig, TCP_ACK)->ack, rig.seq);
+	CHECK_EQ(rig.conn->state, HARP_TCP_ESTABLISHED);
+	say.seq = rig.seq;
+	rig_says(&rig, say);
+	CHECK_EQ(harp_conn_error(rig.conn), -ECONNRESET);
+	rig_close(&rig);
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * Initial sequence numbers and timestamp offsets: RFC 6528, RFC 7323 section 5.4.
+ */
+/* Chi-square over the values of a byte: 255 degrees of freedom, above 330.5 once in a thousand honest runs,
+ * and this run is the same each time. */
+static void check_bytes_even(const uint32_t counts[256], uint32_t draws)
+{
+	double want = draws / 256.0, chi = 0;
+
+	for (unsigned i = 0; i < 256; i++)
+		chi += (counts[i] - want) * (counts[i] - want) / want;
+	CHECK(chi < 330.5);
+}
+
+static void test_isn_is_a_clock_and_a_secret_per_tuple(void)
+{
+	static uint32_t iss[8][256],
+		offset[8][256]; /* 4 bytes of the values, 4 of the differences */
+	struct harp_conn conn;
+	uint32_t last_iss = 0, last_offset = 0;
+
+	rig_open(&rig);
+	rig_syn_sent(&rig, NULL);
+	conn = *rig.conn;
+	/* The same 4-tuple a second later: 4 us a tick, or 4.096, as it is made by a shift. */
+	conn.tcp->now_ns += RIG_S;
+	tcp_conn_secrets(&conn);
+	CHECK_EQ(conn.iss_seq - rig.conn->iss_seq,
+		 ((rig.now_ns + RIG_S) >> 12) - (rig.now_ns >> 12));
+	CHECK_EQ(conn.ts.offset, rig.conn->ts.offset);
+	/* Remotes one beside the other, at one moment. */
+	for (uint32_t port = 0; port < 65536; port++) {
+		conn.remote_port = (uint16_t)port;
+		tcp_conn_secrets(&conn);
+		for (unsigned i = 0; i < 4; i++) {
+			iss[i][(uint8_t)(conn.iss_seq >> 8 * i)]++;
+			iss[4 + i][(uint8_t)((conn.iss_seq - last_iss) >> 8 * i)]++;
+			offset[i][(uint8_t)(conn.ts.offset >> 8 * i)]++;
+			offset[4 + i][(uint8_t)((conn.ts.offset - last_offset) >> 8 * i)]++;
+		}
+		last_iss = conn.iss_seq;
+		last_offset = conn.ts.offset;
+	}
+	for (unsigned i = 0; i < 8; i++) {
+		check_bytes_even(iss[i], 65536);
+		check_bytes_even(offset[i], 65536);
+	}
+	rig_close(&rig);
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * 2^20 guesses.
+ *
+ * What one guess can hit, with everything that the attacker may be assumed to know taken from him for
+ * granted. P(range) is the chance that a 32-bit number drawn evenly, or the next of a stride as long as the
+ * range, falls into the range: range / 2^32.
+ *
+ *	RST		P(1): exactly RCV.NXT
+ *	SYN		0
+ *	data, FIN, ACK	P(window + length) for SEG.SEQ, times
+ *			P(MAX.SND.WND + flight + 1) for SEG.ACK, times
+ *			P(ts_sent - ts_echo_min + 1) for TSecr; PAWS halves it again, which is not counted
+ *
+ * An "insider" guess knows SEG.SEQ and SEG.ACK exactly, and a good TSval: the echo alone is in his way. The
+ * bound is the sum over all guesses (the union bound).
+ */
+struct odds {
+	double rst, blind, insider;
+};
+
+static double p_range(double range)
+{
+	return range / 4294967296.0;
+}
+
+static struct odds odds_of(const struct harp_conn *conn)
+{
+	double echo = (conn->options & HARP_TCPI_TIMESTAMPS)
+			      ? p_range((double)(conn->ts.sent - conn->ts.echo_min) + 1)
+			      : 1;
+
+	return (struct odds){
+		.rst = p_range(1),
+		.blind = p_range(conn_rcv_wnd_bytes(conn) + 100.0) * echo *
+			 p_range((double)conn->snd_wnd_max_bytes + conn_flight_bytes(conn) + 1),
+		.insider = echo,
+	};
+}
+
+struct attacker {
+	struct rng rng;
+	uint32_t seq, ack, tsecr; /* strides go on from here */
+	double bound;
+};
+
+static void attacker_guess(struct attacker *a, const struct odds *odds)
+{
+	static const uint8_t kinds[] = { TCP_ACK, TCP_ACK | TCP_PSH, TCP_ACK | TCP_FIN, TCP_SYN,
+					 TCP_RST };
+	const struct harp_conn *conn = rig.conn;
+	bool insider = odds->insider < 1 && rng_below(&a->rng, 4) == 0;
+	bool strided = rng_below(&a->rng, 2);
+	uint32_t echo_range = conn->ts.sent - conn->ts.echo_min + 1;
+	struct rig_say say = { .flags = kinds[rng_below(&a->rng, insider ? 3 : 5)],
+			       .wnd = rng_below(&a->rng, 65536) };
+
+	a->seq += (say.flags & TCP_RST) ? 1 : conn_rcv_wnd_bytes(conn);
+	a->ack += conn->snd_wnd_max_bytes;
+	a->tsecr += echo_range;
+	say.seq = strided ? a->seq : (uint32_t)rng_u64(&a->rng);
+	say.ack = strided ? a->ack : (uint32_t)rng_u64(&a->rng);
+	if (insider) {
+		say.seq = rig.seq;
+		say.ack = rig.ack + rng_below(&a->rng, 1 + conn_flight_bytes(conn));
+	}
+	if (!(say.flags & TCP_SYN))
+		say.len = rng_below(&a->rng, 2) ? rng_below(&a->rng, 100) : 0;
+	if (conn->options & HARP_TCPI_TIMESTAMPS)
+		say = with_echo(say, insider ? rig.tsval : (uint32_t)rng_u64(&a->rng),
+				strided ? a->tsecr : (uint32_t)rng_u64(&a->rng));
+	a->bound += say.flags == TCP_RST   ? odds->rst
+		    : say.flags == TCP_SYN ? 0
+		    : insider              ? odds->insider
+					   : odds->blind;
+	rig_put(&rig, say);
+}
+
+static void test_a_million_guesses(uint64_t seed, bool timestamps)
+{
+	struct attacker a = { .seq = 0 };
+	struct harp_conn before;
+	struct odds odds;
+	unsigned answers = 0;
+	uint8_t buf[2000];
+
+	rng_seed(&a.rng, seed);
+	a.seq = (uint32_t)rng_u64(&a.rng);
+	a.ack = (uint32_t)rng_u64(&a.rng);
+	a.tsecr = (uint32_t)rng_u64(&a.rng);
+	rig_open(&rig);
+	rig.timestamps = timestamps;
+	rig_established(&rig, NULL);
+	converse();
+	CHECK_EQ(!!(rig.conn->options & HARP_TCPI_TIMESTAMPS), timestamps);
+	rig_events(&rig);
+	odds = odds_of(rig.conn);
+	before = *rig.conn;
+	for (unsigned i = 0; i < GUESSES; i++) {
+		attacker_guess(&a, &odds);
+		if (i % 32 != 31)
+			continue;
+		rig.now_ns += 32 * GUESS_NS;
+		rig_poll(&rig);
+		answers += rig_pending(&rig);
+		rig.out_head = rig.out_tail;
+	}
+	printf("2^20 guesses %s timestamps: a chance of at most %.2g that any of them hits "
+	       "(a blind one %.2g, RST %.2g, an insider's %.2g); %u answers\n",
+	       timestamps ? "with" : "without", a.bound, odds.blind, odds.rst,
+	       timestamps ? odds.insider : 0.0, answers);
+	CHECK(a.bound < 0.01);
+	CHECK_EQ(rig.conn->state, HARP_TCP_ESTABLISHED);
+	CHECK_EQ(rig.conn->rcv_nxt_seq, before.rcv_nxt_seq);
+	CHECK_EQ(rig.conn->snd_una_seq, before.snd_una_seq);
+	CHECK_EQ(rig.conn->ts_recent, before.ts_recent);
+	CHECK_EQ(rig.conn->snd_wnd_bytes, before.snd_wnd_bytes);
+	CHECK_EQ(rig.conn->reass_frames, 0);
+	CHECK_EQ(rig_events(&rig) & ~HARP_EVENT_WRITABLE, 0);
+	/* Next to nothing but challenges, of one second: the rest "was received before", by chance. */
+	CHECK(answers <= (timestamps ? 3 : 10) * TCP_CHALLENGE_ACKS_PER_S);
+	/* And the connection goes on, its bytes the peer's. */
+	rig.tsval += 2000;
+	rig_says(&rig, rig_usual(&rig, TCP_ACK, 1000));
+	CHECK_EQ(harp_conn_recv(rig.conn, buf, sizeof(buf)), 1000);
+	for (uint32_t i = 0; i < 1000; i++)
+		CHECK_EQ(buf[i], rig_byte(rig.seq + i));
+	rig_close(&rig);
+}
+
+int main(int argc, char **argv)
+{
+	uint64_t seed = argc > 1 ? strtoull(argv[1], NULL, 0) : 5961;
+
+	test_data_needs_an_echo_that_we_sent();
+	test_ack_needs_an_echo_too();
+	test_echo_after_an_idle_month();
+	test_segments_overtaken_within_a_tick_are_taken();
+	test_peer_that_echoes_nothing_is_not_held_to_it();
+	test_challenges_of_one_connection_tell_nothing_of_another();
+	test_rst_with_a_reason_and_into_a_closed_window();
+	test_isn_is_a_clock_and_a_secret_per_tuple();
+	test_a_million_guesses(seed, true);
+	test_a_million_guesses(seed, false);
+	return check_done();
+}

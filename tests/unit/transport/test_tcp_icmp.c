@@ -1,0 +1,202 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* test_tcp_icmp.c - ICMP errors that quote a connection (RFC 5927, RFC 1191): believed or not. */
+#include "tcp_rig.h"
+
+#define UNREACHABLE 3u
+#define PORT 3u
+#define TOO_BIG 4u
+
+static struct rig rig;
+
+/* An error from the peer's host that quotes a segment of ours, seq and no more than RFC 792 asks. */
+static void icmp_says(uint8_t code, uint16_t mtu_bytes, uint32_t seq)
+{
+	struct rig_packet *p = &rig.in[rig.in_tail++ % RIG_QUEUE];
+	const struct harp_addr own = harp_addr_v4(10, 0, 0, 1), peer = harp_addr_v4(10, 0, 0, 2);
+	uint8_t *icmp = p->bytes + 34, *quote = icmp + 8;
+	uint16_t sum;
+
+	memset(p->bytes, 0, sizeof(p->bytes));
+	packet_headers(p->bytes, rig_mac, rig_peer_mac, &peer, &own, IP_PROTO_ICMP, 36);
+	icmp[0] = UNREACHABLE;
+	icmp[1] = code;
+	be16_store(icmp + 6, mtu_bytes);
+	memcpy(quote, "\x45\0\x05\xdc\0\0\x40\0\x40\6\0\0\x0a\0\0\1\x0a\0\0\2", 20);
+	be16_store(quote + 20, rig.port);
+	be16_store(quote + 22, RIG_PEER_PORT);
+	be32_store(quote + 24, seq);
+	sum = csum_finish(csum_partial(icmp, 36, 0));
+	memcpy(icmp + 2, &sum, 2);
+	p->len = 14 + 56;
+	rig_poll(&rig);
+}
+
+/* A SYN fits every path: whoever says otherwise may not touch what has not begun. */
+static void test_too_big_says_nothing_of_a_syn(void)
+{
+	const struct rig_seg *syn;
+
+	rig_open(&rig);
+	syn = rig_syn_sent(&rig, NULL);
+	icmp_says(TOO_BIG, 68, syn->seq);
+	CHECK_EQ(rig.conn->recovery, TCP_RECOVERY_NONE);
+	rig_says(&rig, rig_syn(&rig, TCP_SYN | TCP_ACK));
+	rig.seq++;
+	rig_expect(&rig, TCP_ACK);
+	CHECK_EQ(rig.conn->state, HARP_TCP_ESTABLISHED);
+	CHECK_EQ(rig.conn->snd_mss_bytes, 1448);
+	CHECK_EQ(rig_write(&rig, 1448), 1448);
+	CHECK_EQ(rig_expect(&rig, TCP_ACK | TCP_PSH)->len, 1448);
+	rig_close(&rig);
+}
+
+/* Segments as large as that one have arrived: whoever says that they can't must wait for a time-out. */
+static void test_a_claim_against_the_evidence_waits(void)
+{
+	uint32_t first;
+
+	rig_open(&rig);
+	rig_established(&rig, NULL);
+	CHECK_EQ(rig_write(&rig, 1448), 1448);
+	first = rig_expect(&rig, TCP_ACK | TCP_PSH)->seq;
+	rig.ack = first + 1448;
+	rig_says(&rig, rig_usual(&rig, TCP_ACK, 0));
+	CHECK_EQ(rig_write(&rig, 1448), 1448);
+	rig_expect(&rig, TCP_ACK | TCP_PSH);
+	icmp_says(TOO_BIG, 1000, first + 1448);
+	CHECK_EQ(rig.conn->snd_mss_bytes, 1448);
+	/* It was a lie: the segment arrives. */
+	rig.ack += 1448;
+	rig_says(&rig, rig_usual(&rig, TCP_ACK, 0));
+	rig_wait(&rig, RIG_S);
+	CHECK_EQ(rig.conn->snd_mss_bytes, 1448);
+	rig_silent(&rig);
+	/* It is true: nothing arrives, and the time-out sends what was said to fit. */
+	CHECK_EQ(rig_write(&rig, 1448), 1448);
+	rig_expect(&rig, TCP_ACK | TCP_PSH);
+	icmp_says(TOO_BIG, 1000, rig.ack);
+	rig_wait(&rig, RIG_S / 4);
+	while (rig_pending(&rig) > 1)
+		rig.out_head++;
+	CHECK_EQ(rig.conn->snd_mss_bytes, 1000 - 52);
+	CHECK_EQ(rig_expect(&rig, TCP_ACK)->len, 1000 - 52);
+	CHECK_EQ(rig_stat(&rig, "tcp_mtu_told"), 1);
+	rig_close(&rig);
+}
+
+/* A claim must be about the beginning of a segment that is larger than what it says fits. */
+static void test_a_claim_must_fit_what_it_quotes(void)
+{
+	uint32_t first;
+
+	rig_open(&rig);
+	rig_established(&rig, NULL);
+	CHECK_EQ(rig_write(&rig, 1448 + 100), 1548);
+	first = rig_expect(&rig, TCP_ACK)->seq;
+	rig_expect(&rig, TCP_ACK | TCP_PSH);
+	icmp_says(TOO_BIG, 1000, first + 1);
+	icmp_says(TOO_BIG, 1000, first + 1448); /* of 100 bytes */
+	CHECK_EQ(rig.conn->snd_mss_bytes, 1448);
+	CHECK_EQ(rig_stat(&rig, "tcp_mtu_told_ignored"), 2);
+	rig_silent(&rig);
+	rig_close(&rig);
+}
+
+/*
+ * Ten minutes after a router's word a probe asks whether it still holds. It is lost, which the peer tells
+ * without SACK: it is cut and sent again, and the window stays. The next one passes.
+ */
+static void test_a_lost_probe_is_no_congestion(void)
+{
+	const struct rig_seg *s;
+	uint32_t first, cwnd, small = 1000 - 52;
+
+	rig_open(&rig);
+	rig_established(&rig, NULL);
+	CHECK_EQ(rig_write(&rig, 1448), 1448);
+	first = rig_expect(&rig, TCP_ACK | TCP_PSH)->seq;
+	icmp_says(TOO_BIG, 1000, first);
+	CHECK_EQ(rig_expect(&rig, TCP_ACK)->len, small);
+	CHECK_EQ(rig_expect(&rig, TCP_ACK | TCP_PSH)->len, 1448 - small);
+	CHECK_EQ(rig_stat(&rig, "tcp_resegmented"), 1);
+	CHECK_EQ(rig_stat(&rig, "tcp_rto"), 0);
+	rig.ack = first + 1448;
+	rig_says(&rig, rig_usual(&rig, TCP_ACK, 0));
+	rig_wait(&rig, 601 * RIG_S);
+	CHECK_EQ(rig_stat(&rig, "tcp_mtu_probes"), 0);
+	for (int lost = 1; lost >= 0; lost--) {
+		rig_silent(&rig);
+		CHECK_EQ(rig_write(&rig, 1448 + 5 * small), 1448 + 5 * small);
+		cwnd = rig.conn->cc.cwnd_bytes;
+		s = rig_expect(&rig, TCP_ACK);
+		CHECK_EQ(s->seq, rig.ack);
+		CHECK_EQ(s->len, 1448);
+		/* Those behind it lie as they were, less what it took of the first. */
+		CHECK_EQ(rig_expect(&rig, TCP_ACK)->len, 2 * small - 1448);
+		for (int i = 0; i < 4; i++)
+			CHECK_EQ(rig_expect(&rig, TCP_ACK)->len, small);
+		CHECK_EQ(rig_expect(&rig, TCP_ACK | TCP_PSH)->len, 1448 - small);
+		rig_silent(&rig);
+		for (int i = 0; lost && i < 5; i++)
+			rig_says(&rig, rig_usual(&rig, TCP_ACK, 0));
+		if (lost) {
+			CHECK_EQ(rig_expect(&rig, TCP_ACK)->len, small);
+			CHECK_EQ(rig_expect(&rig, TCP_ACK)->len, 1448 - small);
+			rig_silent(&rig);
+			CHECK_EQ(rig_stat(&rig, "tcp_mtu_probes_lost"), 1);
+		}
+		CHECK_EQ(rig.conn->recovery, TCP_RECOVERY_NONE);
+		CHECK(rig.conn->cc.cwnd_bytes >= cwnd);
+		rig.ack += 1448 + 5 * small;
+		rig_says(&rig, rig_usual(&rig, TCP_ACK, 0));
+		rig_wait(&rig, RIG_S);
+	}
+	CHECK_EQ(rig_write(&rig, 10), 10); /* what an ACK told is looked at before the next data */
+	CHECK_EQ(rig.conn->snd_mss_bytes, 1448);
+	CHECK_EQ(rig_stat(&rig, "tcp_fast_retransmits"), 0);
+	CHECK_EQ(rig_stat(&rig, "tcp_mtu_raised"), 1);
+	rig_close(&rig);
+}
+
+/* A partial ACK says that the probe is lost, as a duplicate does: what arrives in its place is no proof of anything. */
+static void test_a_probe_behind_a_hole_is_lost_too(void)
+{
+	uint32_t first, small = 1000 - 52;
+
+	rig_open(&rig);
+	rig_established(&rig, NULL);
+	CHECK_EQ(rig_write(&rig, 1448), 1448);
+	first = rig_expect(&rig, TCP_ACK | TCP_PSH)->seq;
+	icmp_says(TOO_BIG, 1000, first);
+	rig.ack = first + 1448;
+	rig_says(&rig, rig_usual(&rig, TCP_ACK, 0));
+	rig_wait(&rig, 601 * RIG_S);
+	rig.out_head = rig.out_tail;
+	CHECK_EQ(rig_write(&rig, 100), 100);
+	CHECK_EQ(rig_expect(&rig, TCP_ACK | TCP_PSH)->len, 100);
+	CHECK_EQ(rig_write(&rig, 1448 + 5 * small), 1448 + 5 * small);
+	CHECK_EQ(rig_expect(&rig, TCP_ACK)->len, 1448);
+	CHECK_EQ(rig_stat(&rig, "tcp_mtu_probes"), 1);
+	for (int i = 0; i < 4; i++)
+		rig_says(&rig, rig_usual(&rig, TCP_ACK, 0));
+	CHECK_EQ(rig_stat(&rig, "tcp_fast_retransmits"), 1);
+	rig.ack += 100;
+	rig_says(&rig, rig_usual(&rig, TCP_ACK, 0));
+	CHECK_EQ(rig_stat(&rig, "tcp_mtu_probes_lost"), 1);
+	rig.ack += 1448 + 5 * small;
+	rig_says(&rig, rig_usual(&rig, TCP_ACK, 0));
+	CHECK_EQ(rig_write(&rig, 10), 10);
+	CHECK_EQ(rig.conn->snd_mss_bytes, small);
+	CHECK_EQ(rig_stat(&rig, "tcp_mtu_raised"), 0);
+	rig_close(&rig);
+}
+
+int main(void)
+{
+	test_a_claim_against_the_evidence_waits();
+	test_a_claim_must_fit_what_it_quotes();
+	test_a_lost_probe_is_no_congestion();
+	test_a_probe_behind_a_hole_is_lost_too();
+	test_too_big_says_nothing_of_a_syn();
+	return check_done();
+}

@@ -1,0 +1,423 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* test_tcp_rack.c - RFC 8985, 9937, 4015, 5682: late or lost, the tail, the share, and in vain. */
+#include "tcp_sack_rig.h"
+
+#define REORDER_NS (RTT_NS / 4)
+
+/* ------------------------------------------------------------------------------------------------
+ * RACK.
+ */
+static void test_reordering_within_the_window_costs_nothing(void)
+{
+	in_flight(10, true);
+	later(RTT_NS);
+	sack(0, 1, 2);
+	rig_silent(&rig);
+	rig_wait(&rig, REORDER_NS / 2);
+	rig_silent(&rig);
+	ack(2);
+	rig_wait(&rig, REORDER_NS);
+	CHECK_EQ(rig_stat(&rig, "tcp_retransmits"), 0);
+	CHECK_EQ(rig_stat(&rig, "tcp_lost_segs"), 0);
+	CHECK_EQ(rig.conn->rack.reordering, 1);
+	/* Now that the path is known to reorder, three SACKs are no proof any more (section 6.2). */
+	later(RTT_NS);
+	sack(2, 3, 7);
+	CHECK_EQ(rig_stat(&rig, "tcp_lost_segs"), 0);
+	rig_close(&rig);
+}
+
+static void test_what_is_later_than_the_window_is_lost(void)
+{
+	in_flight(10, true);
+	later(RTT_NS);
+	sack(0, 1, 2);
+	rig_wait(&rig, 2 * REORDER_NS); /* and the wheel's tick */
+	expect_segment(0);
+	rig_silent(&rig);
+	CHECK_EQ(rig.conn->recovery, TCP_RECOVERY_FAST);
+	CHECK_EQ(rig_stat(&rig, "tcp_rto"), 0);
+	rig_close(&rig);
+}
+
+/* A receiver that had room for a part of what was sent again: the rest is lost, and found as ever. */
+static void test_the_rest_of_a_retransmission_is_found(void)
+{
+	uint32_t block[1][2] = { { 1, 10 } };
+	struct rig_say say;
+
+	in_flight(20, true);
+	later(RTT_NS);
+	sack(0, 1, 10);
+	expect_segment(0);
+	rig.out_head = rig.out_tail;
+	for (unsigned i = 0; i < 2; i++) {
+		say = ack_say(0, 1, block);
+		say.ack += 700;
+		rig_says(&rig, say);
+		CHECK_EQ(rig.conn->snd_head->seq, at(0) + 700);
+		later(RTT_NS);
+		block[0][1] =
+			(rig.conn->snd_nxt_seq - first_seq) / MSS; /* and what left behind it */
+	}
+	CHECK_EQ(rig_expect(&rig, TCP_ACK)->seq, at(0) + 700);
+	CHECK_EQ(rig_stat(&rig, "tcp_rto"), 0);
+	rig_close(&rig);
+}
+
+static void test_dsack_widens_the_window(void)
+{
+	uint64_t narrow;
+
+	in_flight(20, true);
+	later(RTT_NS);
+	sack(0, 1, 2);
+	expect_segment(10); /* limited transmit */
+	rig_wait(&rig, 2 * REORDER_NS);
+	expect_segment(0); /* too early, as it turns out */
+	rig.out_head = rig.out_tail;
+	ack(2);
+	rig.conn->rack.reordering = 1;
+	narrow = tcp_rack_window_ns(rig.conn);
+	sack(2, 0, 1); /* a duplicate */
+	CHECK_EQ(rig_stat(&rig, "tcp_dsack_in"), 1);
+	CHECK(tcp_rack_window_ns(rig.conn) == 2 * narrow);
+	sack(2, 0, 1); /* more than was sent again: the network's own copy */
+	CHECK(tcp_rack_window_ns(rig.conn) == 2 * narrow);
+	for (uint32_t i = 0; i < 15; i++)
+		tcp_rack_adapt(rig.conn, false, true);
+	CHECK(tcp_rack_window_ns(rig.conn) == 2 * narrow);
+	tcp_rack_adapt(rig.conn, false, true); /* 16 recoveries without */
+	CHECK(tcp_rack_window_ns(rig.conn) == narrow);
+	rig_close(&rig);
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * The tail.
+ */
+/* While a DSACK may still undo the last repair, the next tail is probed for all the same. */
+static void test_a_tail_behind_a_repair_is_probed_for(void)
+{
+	in_flight(10, true);
+	later(RTT_NS);
+	sack(0, 1, 10);
+	expect_segment(0);
+	later(RTT_NS);
+	ack(10);
+	CHECK_EQ(rig.conn->recovery, TCP_RECOVERY_NONE);
+	CHECK_EQ(rig.conn->undo.open, 1);
+	CHECK_EQ(rig_write(&rig, 4 * MSS), 4 * MSS);
+	rig.out_head = rig.out_tail;
+	rig_wait(&rig, RIG_MS);
+	expect_segment(13);
+	CHECK_EQ(rig_stat(&rig, "tcp_tlp_probes"), 1);
+	CHECK_EQ(rig_stat(&rig, "tcp_rto"), 0);
+	rig_close(&rig);
+}
+
+/* A DSACK of the probe acknowledges nothing: the probe of what was sent behind it comes as if there were none. */
+static void test_data_behind_a_probe_is_probed_for(void)
+{
+	uint64_t due_ns;
+
+	in_flight(4, true);
+	rig_wait(&rig, RIG_MS);
+	expect_segment(3);
+	CHECK_EQ(rig_write(&rig, 2 * MSS), 2 * MSS);
+	rig.out_head = rig.out_tail;
+	later(RTT_NS);
+	ack(4);
+	CHECK_EQ(rig.conn->tlp.out, 1);
+	due_ns = rig.now_ns + rig.conn->rtt.pto_ns;
+	later(RTT_NS);
+	sack(4, 3, 4);
+	CHECK_EQ(rig.conn->tlp.out, 0);
+	CHECK(rig.conn->deadline.probe_ns == due_ns);
+	rig_wait(&rig, RIG_MS);
+	expect_segment(5);
+	CHECK_EQ(rig_stat(&rig, "tcp_tlp_probes"), 2);
+	rig_close(&rig);
+}
+
+static void test_the_probe_is_new_data_when_there_is_some(void)
+{
+	in_flight(12, true);
+	rig_wait(&rig, RIG_MS);
+	expect_segment(10);
+	rig_silent(&rig);
+	later(RTT_NS);
+	ack(11);
+	CHECK_EQ(rig_stat(&rig, "tcp_retransmits"), 0);
+	CHECK_EQ(rig.conn->tlp.out, 0);
+	rig_close(&rig);
+}
+
+/* Section 7.4: the probe was the only copy that arrived: a loss, though no hole was ever seen. */
+static void test_a_probe_that_repairs_counts_as_loss(void)
+{
+	uint32_t before;
+
+	in_flight(4, true);
+	before = rig.conn->cc.cwnd_bytes;
+	rig_wait(&rig, RIG_MS);
+	expect_segment(3);
+	later(RTT_NS);
+	ack(4);
+	CHECK_EQ(rig.conn->cc.cwnd_bytes, before);
+	CHECK_EQ(rig_write(&rig, MSS), MSS);
+	rig.out_head = rig.out_tail;
+	later(RTT_NS);
+	ack(5);
+	CHECK(rig.conn->cc.ssthresh_bytes < before);
+	CHECK_EQ(rig_stat(&rig, "tcp_rto"), 0);
+	rig_close(&rig);
+}
+
+static void test_a_probe_too_many_does_not(void)
+{
+	uint32_t before;
+
+	in_flight(4, true);
+	before = rig.conn->cc.ssthresh_bytes;
+	rig_wait(&rig, RIG_MS);
+	expect_segment(3);
+	later(RTT_NS);
+	sack(4, 3, 4); /* DSACK */
+	CHECK_EQ(rig.conn->tlp.out, 0);
+	CHECK_EQ(rig_write(&rig, MSS), MSS);
+	rig.out_head = rig.out_tail;
+	later(RTT_NS);
+	ack(5);
+	CHECK_EQ(rig.conn->cc.ssthresh_bytes, before);
+	CHECK_EQ(rig.conn->rack.mult, 0);
+	rig_close(&rig);
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * PRR: RFC 9937 section 6.2; NewReno halves, so one segment leaves for two that arrive.
+ */
+static void test_prr_sends_half_of_what_arrives(void)
+{
+	uint32_t pipe_last, end = 30;
+
+	in_flight(40, true);
+	later(RTT_NS);
+	ack(10); /* cwnd is 20 */
+	rig.out_head = rig.out_tail;
+	CHECK_EQ(conn_flight_bytes(rig.conn), 20 * MSS);
+	later(RTT_NS);
+	sack(10, 11, 14);
+	CHECK_EQ(rig.conn->recovery, TCP_RECOVERY_FAST);
+	CHECK_EQ(rig.conn->cc.ssthresh_bytes, 10 * MSS);
+	pipe_last = tcp_loss_pipe_bytes(rig.conn);
+	for (uint32_t i = 15; i <= end && pipe_last > 10 * MSS; i++) {
+		sack(10, 11, i);
+		CHECK(rig.conn->prr.out_bytes <=
+		      rig.conn->prr.delivered_bytes / 2 + MSS); /* the share, cut to segments */
+		CHECK(rig.conn->prr.out_bytes + MSS + MSS / 2 >= rig.conn->prr.delivered_bytes / 2);
+		pipe_last = tcp_loss_pipe_bytes(rig.conn);
+		CHECK(pipe_last >= 9 * MSS);
+	}
+	rig.out_head = rig.out_tail;
+	later(RTT_NS);
+	ack((rig.conn->loss.recover_seq - first_seq) / MSS);
+	CHECK_EQ(rig.conn->recovery, TCP_RECOVERY_NONE);
+	CHECK_EQ(rig.conn->cc.cwnd_bytes, 10 * MSS);
+	rig_close(&rig);
+}
+
+/* Of 20 in flight 16 are lost at once: slow start from there, not a burst. */
+static void test_prr_does_not_burst_after_heavy_loss(void)
+{
+	in_flight(40, true);
+	later(RTT_NS);
+	ack(10);
+	rig.out_head = rig.out_tail;
+	later(RTT_NS);
+	sack(10, 26, 30);
+	CHECK_EQ(rig.conn->recovery, TCP_RECOVERY_FAST);
+	CHECK(rig_pending(&rig) >= 1 && rig_pending(&rig) <= 5);
+	rig.out_head = rig.out_tail;
+	later(RTT_NS);
+	ack(11);
+	CHECK(rig_pending(&rig) <= 2);
+	rig_close(&rig);
+}
+
+/* RFC 3168 through the same door: one reduction, and no retransmission. */
+static void test_ecn_reduces_once(void)
+{
+	in_flight(20, true);
+	later(RTT_NS);
+	tcp_loss_ecn(rig.conn);
+	CHECK_EQ(rig.conn->recovery, TCP_RECOVERY_CWR);
+	CHECK_EQ(rig.conn->cc.ssthresh_bytes, 5 * MSS);
+	tcp_loss_ecn(rig.conn);
+	CHECK_EQ(rig.conn->cc.ssthresh_bytes, 5 * MSS);
+	for (uint32_t i = 1; i <= 10; i++)
+		ack(i);
+	CHECK_EQ(rig.conn->recovery, TCP_RECOVERY_NONE);
+	CHECK_EQ(rig.conn->cc.cwnd_bytes, 5 * MSS);
+	CHECK(rig_pending(&rig) >= 4 && rig_pending(&rig) <= 6);
+	CHECK_EQ(rig_stat(&rig, "tcp_retransmits"), 0);
+	rig_close(&rig);
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * In vain.
+ */
+static void test_frto_undoes_a_timeout_without_timestamps(void)
+{
+	uint32_t before;
+
+	in_flight(10, false);
+	before = rig.conn->cc.cwnd_bytes;
+	rig.conn->deadline.probe_ns = TCP_NEVER_NS; /* the probe would have asked in time */
+	rig_wait(&rig, 8 * RIG_MS);
+	CHECK_EQ(rig_stat(&rig, "tcp_rto"), 1);
+	CHECK_EQ(rig.conn->cc.cwnd_bytes, MSS);
+	expect_segment(0);
+	rig_silent(&rig);
+	sack(0, 2, 3); /* an original: the path was slow, and 0 and 1 are late */
+	CHECK_EQ(rig.conn->recovery, TCP_RECOVERY_NONE);
+	CHECK(rig.conn->cc.cwnd_bytes >= before);
+	CHECK_EQ(rig_stat(&rig, "tcp_spurious_rto"), 1);
+	ack(10);
+	CHECK_EQ(rig_stat(&rig, "tcp_retransmits"), 1);
+	rig_close(&rig);
+}
+
+static void test_dsack_undoes_a_timeout(void)
+{
+	uint32_t before;
+
+	in_flight(1, false); /* nothing else is there to arrive */
+	before = rig.conn->cc.cwnd_bytes;
+	rig.conn->deadline.probe_ns = TCP_NEVER_NS;
+	rig_wait(&rig, 60 * RIG_MS);
+	CHECK_EQ(rig_stat(&rig, "tcp_rto"), 1);
+	ack(1);
+	CHECK(rig.conn->cc.cwnd_bytes < before);
+	sack(1, 0, 1);
+	CHECK(rig.conn->cc.cwnd_bytes >= before);
+	CHECK_EQ(rig.conn->acct.undos, 1);
+	rig_close(&rig);
+}
+
+/* Reported one by one, or at once by a receiver that joins segments (GRO). */
+static void test_dsack_undoes_a_fast_recovery(bool joined)
+{
+	uint32_t before, una, resent;
+
+	in_flight(20, false);
+	before = rig.conn->cc.cwnd_bytes;
+	later(RTT_NS);
+	sack(0, 2, 6);
+	expect_segment(0);
+	sack(0, 2, 9);
+	expect_segment(1);
+	rig.out_head = rig.out_tail;
+	CHECK_EQ(rig.conn->recovery, TCP_RECOVERY_FAST);
+	later(20 * US);
+	ack(9); /* they were late */
+	while (rig.conn->recovery != TCP_RECOVERY_NONE)
+		ack((rig.conn->loss.recover_seq - first_seq) / MSS);
+	CHECK(rig.conn->cc.cwnd_bytes < before);
+	una = (rig.conn->snd_una_seq - first_seq) / MSS;
+	resent = (uint32_t)rig.conn->acct.retransmits;
+	CHECK(resent > 1);
+	if (joined) {
+		sack(una, 0, resent + 1); /* of so many not all are ours */
+		CHECK_EQ(rig.conn->acct.undos, 0);
+		sack(una, 0, resent);
+	}
+	for (uint32_t i = 0; i < resent && !joined; i++) {
+		CHECK_EQ(rig.conn->acct.undos, 0);
+		sack(una, i, i + 1);
+	}
+	CHECK(rig.conn->cc.cwnd_bytes >= before);
+	CHECK_EQ(rig_stat(&rig, "tcp_spurious_recovery"), 1);
+	rig_close(&rig);
+}
+
+/* Eifel: the ACK echoes what was sent before the first segment sent again. */
+static void test_eifel_undoes_a_fast_recovery(void)
+{
+	uint32_t before, early;
+
+	in_flight(20, true);
+	before = rig.conn->cc.cwnd_bytes;
+	early = rig.tsecr;
+	later(2 * RIG_MS);
+	sack(0, 1, 5);
+	CHECK_EQ(rig.conn->recovery, TCP_RECOVERY_FAST);
+	CHECK(rig_pending(&rig) > 0);
+	rig.tsecr = early;
+	ack(5);
+	CHECK_EQ(rig.conn->recovery, TCP_RECOVERY_NONE);
+	CHECK(rig.conn->cc.cwnd_bytes >= before);
+	CHECK_EQ(rig_stat(&rig, "tcp_spurious_recovery"), 1);
+	rig_close(&rig);
+}
+
+static void test_a_real_timeout_stays(void)
+{
+	in_flight(10, false);
+	rig.conn->deadline.probe_ns = TCP_NEVER_NS;
+	rig_wait(&rig, 8 * RIG_MS);
+	expect_segment(0);
+	later(RTT_NS);
+	ack(1); /* the one sent again */
+	CHECK_EQ(rig.conn->recovery, TCP_RECOVERY_RTO);
+	CHECK_EQ(rig_stat(&rig, "tcp_spurious_rto"), 0);
+	expect_segment(1);
+	expect_segment(2);
+	rig_close(&rig);
+}
+
+/* Small writes go on and nothing comes back: neither the probe nor the timeout may be put off for ever. */
+static void test_writes_do_not_put_off_the_timers(void)
+{
+	uint64_t begin_ns;
+
+	rig_open(&rig);
+	rig.sack = true;
+	rig_established(&rig, NULL);
+	rig.conn->rtt.srtt_ns =
+		100 * RIG_MS; /* a long path that never varied: 2 * SRTT is beyond the RTO */
+	rig.conn->rtt.rto_ns = 105 * RIG_MS;
+	rig.conn->rtt.pto_ns = 200 * RIG_MS;
+	begin_ns = rig.now_ns;
+	while (rig_stat(&rig, "tcp_tlp_probes") + rig_stat(&rig, "tcp_rto") == 0 &&
+	       rig.now_ns < begin_ns + RIG_S / 2) {
+		CHECK_EQ(rig_write(&rig, 100), 100);
+		rig_wait(&rig, 5 * RIG_MS);
+		rig.out_head = rig.out_tail;
+	}
+	CHECK(rig.now_ns < begin_ns + RIG_S / 4);
+	rig_close(&rig);
+}
+
+int main(void)
+{
+	test_writes_do_not_put_off_the_timers();
+	test_reordering_within_the_window_costs_nothing();
+	test_what_is_later_than_the_window_is_lost();
+	test_the_rest_of_a_retransmission_is_found();
+	test_dsack_widens_the_window();
+	test_a_tail_behind_a_repair_is_probed_for();
+	test_data_behind_a_probe_is_probed_for();
+	test_the_probe_is_new_data_when_there_is_some();
+	test_a_probe_that_repairs_counts_as_loss();
+	test_a_probe_too_many_does_not();
+	test_prr_sends_half_of_what_arrives();
+	test_prr_does_not_burst_after_heavy_loss();
+	test_ecn_reduces_once();
+	test_frto_undoes_a_timeout_without_timestamps();
+	test_dsack_undoes_a_timeout();
+	test_dsack_undoes_a_fast_recovery(false);
+	test_dsack_undoes_a_fast_recovery(true);
+	test_eifel_undoes_a_fast_recovery();
+	test_a_real_timeout_stays();
+	return check_done();
+}

@@ -1,0 +1,230 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* test_tcp_sack.c - RFC 2018, 2883, 6675: blocks out, blocks in, and what enemies make of them. */
+#include "tcp_sack_rig.h"
+
+/* ------------------------------------------------------------------------------------------------
+ * As a receiver.
+ */
+/* The peer sends [at, at + len), relative to where it is; returns our answer. */
+static const struct rig_seg *receives(uint32_t at_byte, uint32_t len)
+{
+	struct rig_say say = rig_usual(&rig, TCP_ACK, len);
+
+	say.seq += at_byte;
+	rig_says(&rig, say);
+	rig_poll(&rig);
+	return rig_expect(&rig, TCP_ACK);
+}
+
+#define BLOCKS(...) ((const uint32_t[][2]){ __VA_ARGS__ })
+
+/* RFC 6691: a segment with blocks is no longer than one without. */
+static void test_blocks_on_data_leave_room_for_it(void)
+{
+	const struct rig_seg *s;
+
+	in_flight(0, true);
+	receives(500, 500);
+	CHECK_EQ(rig_write(&rig, 1000), 1000);
+	s = rig_expect(&rig, TCP_ACK | TCP_PSH);
+	CHECK_EQ(s->len, 1000);
+	CHECK_EQ(s->opt.sack_count, 1);
+	CHECK_EQ(rig_write(&rig, 1440), 1440);
+	s = rig_expect(&rig, TCP_ACK | TCP_PSH);
+	CHECK_EQ(s->len, 1440);
+	CHECK_EQ(s->opt.sack_count, 0);
+	rig_close(&rig);
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * As a sender.
+ */
+static void test_after_a_timeout_what_was_sacked_stays(void)
+{
+	in_flight(10, true);
+	later(RTT_NS);
+	sack(0, 9, 10); /* all before it is lost: sent again, and lost again */
+	rig.out_head = rig.out_tail;
+	sack(0, 4, 6);
+	rig.out_head = rig.out_tail;
+	rig_wait(&rig, 8 * RIG_MS);
+	CHECK(rig_stat(&rig, "tcp_rto") > 0);
+	rig.out_head = rig.out_tail;
+	for (uint32_t i = 0; i < 12 && rig.conn->recovery; i++) {
+		uint32_t una = (rig.conn->snd_una_seq - first_seq) / MSS;
+
+		later(RTT_NS);
+		ack(una == 3 ? 6 : una == 8 ? 10 : una + 1);
+		while (rig_pending(&rig)) {
+			uint32_t seg = (rig.out[rig.out_head % RIG_QUEUE].seq - first_seq) / MSS;
+
+			CHECK(seg != 4 && seg != 5 && seg != 9);
+			expect_segment(seg);
+		}
+	}
+	CHECK_EQ(rig.conn->snd_una_seq, at(10));
+	rig_close(&rig);
+}
+
+static void test_nonsense_is_ignored(void)
+{
+	static const struct {
+		int32_t start, end; /* bytes from segment 0 */
+	} bad[] = {
+		{ 3000, 3000 },          /* empty */
+		{ 6000, 3000 },          /* reversed */
+		{ 3000, 15 * 1448 },     /* beyond SND.NXT */
+		{ 0, 0x40000000 },       /* half the world */
+		{ 0x7fffffff, 0x7fffff } /* wrapped */
+	};
+
+	in_flight(10, true);
+	later(RTT_NS);
+	for (uint32_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+		struct rig_say say = ack_say(0, 1, BLOCKS({ 0, 0 }));
+
+		say.sack[0] = (struct tcp_sack_block){ first_seq + (uint32_t)bad[i].start,
+						       first_seq + (uint32_t)bad[i].end };
+		rig_says(&rig, say);
+		CHECK_EQ(rig_stat(&rig, "tcp_sack_bad"), i + 1);
+	}
+	CHECK_EQ(rig.conn->loss.sacked_bytes, 0);
+	CHECK_EQ(rig_stat(&rig, "tcp_retransmits"), 0);
+	rig_close(&rig);
+}
+
+/* Pieces of segments say nothing about the whole. */
+static void test_pieces_mark_nothing(void)
+{
+	in_flight(10, true);
+	later(RTT_NS);
+	for (uint32_t i = 0; i < 1447; i++) {
+		struct rig_say say = ack_say(0, 1, BLOCKS({ 0, 0 }));
+
+		say.sack[0] = (struct tcp_sack_block){ at(3) + i, at(3) + i + 1 };
+		rig_says(&rig, say);
+	}
+	CHECK_EQ(rig.conn->loss.sacked_bytes, 0);
+	sack(0, 3, 4);
+	CHECK_EQ(rig.conn->loss.sacked_bytes, MSS);
+	rig_close(&rig);
+}
+
+/* CVE-2019-11477 to 11479 in spirit: whatever blocks come, an ACK costs a few dozen steps. */
+static void test_bombs_cost_little(void)
+{
+	struct harp_tcp_options opt = { .size = sizeof(opt),
+					.congestion = HARP_CONGESTION_FIXED,
+					.fixed_window_bytes = 130 * 1448,
+					.tx_frames = 200 };
+	uint64_t before, acks = 0;
+	uint32_t flight;
+
+	rig_open(&rig);
+	rig.sack = true;
+	rig_established(&rig, &opt);
+	first_seq = rig.ack;
+	rig_says(&rig, rig_usual(&rig, TCP_ACK, 0));
+	for (uint32_t i = 0; i < 8; i++)
+		rig_write(&rig, 30 * 1448);
+	rig_poll(&rig);
+	rig.out_head = rig.out_tail;
+	flight = conn_flight_bytes(rig.conn) / MSS;
+	CHECK(flight >= 60);
+	later(RTT_NS);
+	before = rig_stat(&rig, "tcp_sack_walked");
+	/* Every other segment, from the far end and from the near one, four at a time, over and over. */
+	for (uint32_t round = 0; round < 20; round++) {
+		for (uint32_t i = 1; i + 8 < flight; i += 2) {
+			uint32_t far = flight - i - 1;
+			const uint32_t blocks[3][2] = { { far | 1, (far | 1) + 1 },
+							{ i, i + 1 },
+							{ (i * 7 % flight) | 1,
+							  ((i * 7 % flight) | 1) + 1 } };
+			struct rig_say say = ack_say(0, 3, blocks);
+
+			for (uint32_t k = 0; k < 3; k++)
+				if (seq_gt(say.sack[k].end_seq, rig.conn->snd_nxt_seq))
+					say.sack[k] = say.sack[1];
+			rig_says(&rig, say);
+			acks++;
+			rig.out_head = rig.out_tail;
+		}
+	}
+	CHECK(tcp_sack_sums_good(rig.conn));
+	CHECK((rig_stat(&rig, "tcp_sack_walked") - before) / acks < 64);
+	rig_close(&rig);
+}
+
+/*
+ * However large the window, a segment is found from a finger near it: the fingers spread until they
+ * cover all that is in flight, and no further. `segments` in flight all the time, of 1000 bytes, until
+ * what there is was sent over many times.
+ */
+static void fingers_cover(uint32_t segments, uint32_t walk_max)
+{
+	static struct harp_conn conn;
+	static struct harp_stats stats;
+	struct frame_pool pool = { .frame_count = segments + 1 };
+	struct tcp tcp = { .pool = &pool, .stats = &stats };
+	struct frame *frames = calloc(pool.frame_count, sizeof(*frames));
+	uint64_t walked_most = 0;
+
+	CHECK(frames != NULL);
+	memset(&conn, 0, sizeof(conn));
+	pool.frames = frames;
+	conn.tcp = &tcp;
+	conn.snd_una_seq = conn.snd_nxt_seq = 0xfff00000; /* wraps on its way */
+	for (uint32_t i = 0; i < 20 * segments; i++) {
+		struct frame *f = &frames[i % pool.frame_count];
+
+		*f = (struct frame){ .index = i % pool.frame_count, .seq = conn.snd_nxt_seq };
+		seg_set(f, 1000, 1);
+		if (i > 0)
+			conn.snd_tail->next = f;
+		conn.snd_tail = f;
+		conn.snd_nxt_seq += 1000;
+		if (i < segments) {
+			conn.snd_head = frames;
+		} else { /* the oldest was acknowledged */
+			conn.snd_head = &frames[(i + 2) % pool.frame_count];
+			conn.snd_una_seq = conn.snd_head->seq;
+		}
+		if (conn.finger_left-- == 0)
+			tcp_sack_finger(&conn, f);
+		if (i % 13 == 0 && i > segments) {
+			uint32_t seq = conn.snd_una_seq +
+				       (uint32_t)((uint64_t)i * 7919 % (segments - 2)) * 1000;
+			uint64_t before = stats.tcp_sack_walked;
+
+			f = tcp_sack_find(&conn, seq + 1);
+			CHECK(f && f->seq == seq);
+			if (stats.tcp_sack_walked - before > walked_most)
+				walked_most = stats.tcp_sack_walked - before;
+		}
+	}
+	CHECK(walked_most <= walk_max);
+	if (walked_most > walk_max)
+		fprintf(stderr, "of %u segments %llu walked\n", segments,
+			(unsigned long long)walked_most);
+	free(frames);
+}
+
+static void test_fingers_cover_any_window(void)
+{
+	fingers_cover(100, 32);
+	fingers_cover(1000, 64);
+	fingers_cover(5000, 320);
+	fingers_cover(50000, 3200);
+}
+
+int main(void)
+{
+	test_blocks_on_data_leave_room_for_it();
+	test_after_a_timeout_what_was_sacked_stays();
+	test_nonsense_is_ignored();
+	test_pieces_mark_nothing();
+	test_bombs_cost_little();
+	test_fingers_cover_any_window();
+	return check_done();
+}
