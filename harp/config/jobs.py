@@ -9,7 +9,7 @@ from harp.errors import HarpError
 
 # NCCL's limits (net.cc): a list separated by commas, each entry at most 254 bytes.
 _NAME_BYTES_MAX = 254
-_PROFILER = "NCCL_PROFILER_PLUGIN"  # harp: libnccl-profiler-harp.so, beside the plugin
+_PROFILER = "NCCL_PROFILER_PLUGIN"  # harp: libnccl-profiler-harp.so, next to the plugin
 _PLUGIN_PREFIX, _PLUGIN_SUFFIX = "libnccl-net-", ".so"
 _LOADER_SEPARATORS = set(":;")  # of LD_LIBRARY_PATH
 
