@@ -6,7 +6,7 @@ import subprocess
 from collections.abc import Callable
 
 import pytest
-from nccl_tools import NEWEST, ONE_OF_EACH_TABLE, check_once, ranks_of
+from nccl_tools import NEWEST, check_once, ranks_of
 
 from harp.lab import Lab
 from harp.nccl.ranks import HARP, SOCKETS, RankError, Ranks
@@ -52,12 +52,11 @@ def abort(ranks: Ranks) -> None:
     ranks.ask("destroy 1")
 
 
-@pytest.mark.parametrize("version", ONE_OF_EACH_TABLE)
 @pytest.mark.parametrize("net", [SOCKETS, "kernel", "xdp"])
 @pytest.mark.parametrize("fault", [kill, stop, abort])
-def test_fault(lab: Lab, fault: Fault, net: str, version: str) -> None:
+def test_fault(lab: Lab, fault: Fault, net: str) -> None:
     more = {} if net == SOCKETS else {"HARP_PATH": net}
-    with ranks_of(lab, version, SOCKETS if net == SOCKETS else HARP, more) as ranks:
+    with ranks_of(lab, NEWEST, SOCKETS if net == SOCKETS else HARP, more) as ranks:
         ranks.init()
         check_once(ranks)
         fault(ranks)
