@@ -273,17 +273,17 @@ cdef class Stack:
         self._conns = weakref.WeakValueDictionary()
 
     def __init__(self, Nic nic not None, *, seed=0, now_ns=0, unsigned max_conns=0,
-                 unsigned max_listeners=0, unsigned max_neighbours=0, port_min=0, port_max=0,
-                 bint own_neighbours=True, log=None, unsigned scope_id=0, vlan_id=0):
+                 unsigned max_listeners=0, unsigned max_neighbors=0, port_min=0, port_max=0,
+                 bint own_neighbors=True, log=None, unsigned scope_id=0, vlan_id=0):
         cdef harp_stack_options options
         memset(&options, 0, sizeof(options))
         options.size = sizeof(options)
         options.max_conns = max_conns
         options.max_listeners = max_listeners
-        options.max_neighbours = max_neighbours
+        options.max_neighbors = max_neighbors
         options.port_min = port_min
         options.port_max = port_max
-        options.neighbour_mode = HARP_NEIGHBOUR_OWN if own_neighbours else HARP_NEIGHBOUR_EXTERNAL
+        options.neighbor_mode = HARP_NEIGHBOR_OWN if own_neighbors else HARP_NEIGHBOR_EXTERNAL
         options.seed = seed
         options.now_ns = now_ns
         self.scope_id = options.scope_id = scope_id
@@ -394,14 +394,14 @@ cdef class Stack:
         _check(harp_stack_route_add(self._open(), &addr, prefix_len,
                                     NULL if gateway is None else &via, mtu_bytes), prefix)
 
-    def neighbour_set(self, str address not None, mac):
+    def neighbor_set(self, str address not None, mac):
         """Set a neighbor's MAC address; None removes it."""
         cdef harp_addr addr
         cdef uint8_t raw[6]
         _parse(address, &addr)
         if mac is not None:
             _mac(mac, raw)
-        _check(harp_stack_neighbour_set(self._open(), &addr, NULL if mac is None else raw),
+        _check(harp_stack_neighbor_set(self._open(), &addr, NULL if mac is None else raw),
                address)
 
     def listen(self, int port, str address="0.0.0.0", **options):
@@ -682,7 +682,7 @@ cdef class Connection:
     @property
     def send_room(self):
         """Bytes that send() would accept now."""
-        return harp_conn_send_room(self._open())
+        return harp_conn_send_space(self._open())
 
     def recv(self, size_t size=65536):
         """Return received bytes; b"" at the end of the stream; BlockingIOError without any."""

@@ -348,7 +348,7 @@ def network(uint32_t ifindex):
     cdef harp_lease_network m
     cdef int rc
     with nogil:
-        rc = mirror_network(ifindex, &m)
+        rc = route_cache_network(ifindex, &m)
     if rc:
         raise OSError(-rc, f"interface {ifindex}: {os.strerror(-rc)}")
     at = <size_t>(<char *>&m.lease_id - <char *>&m) + sizeof(m.lease_id)
@@ -384,7 +384,7 @@ def route(uint32_t ifindex, bytes dst):
         raise ValueError(f"an address of {len(dst)} bytes")
     memcpy(addr.bytes, <const char *>dst, 16)
     with nogil:
-        question_routed(ifindex, &addr, &m)
+        netlink_get_routed(ifindex, &addr, &m)
     return (<const char *>&m)[sizeof(m.header) : sizeof(m)]
 
 
