@@ -23,6 +23,7 @@ from pathlib import Path
 PILE = ("base", "memory", "nic", "link", "network", "transport", "socket", "stack")
 # The plugin's folders, lowest first, by the same rule.
 PLUGIN_PILE = (
+    "profiler",  # a library of its own, which sees public headers only
     "wire",
     "process",
     "device",
@@ -33,6 +34,7 @@ PLUGIN_PILE = (
     "connect",
     "context",
     "abi",
+    "tuner",
 )
 # Files of one folder of the plugin that may depend on each other in a circle.
 CIRCLE_FILES_MAX = 3

@@ -117,6 +117,12 @@ extern "C" {
 	KEY(HARP_PROFILE, TEXT, "job", "profile", profile, "file", 0, 255, "", LIVE, JOB,                      \
 	    "Profile that says, for each NIC and group of peers, which messages go over AF_XDP with path "     \
 	    "auto. Empty: /etc/harp/profile.toml, where it exists")                                            \
+	KEY(HARP_TUNER, CHOICE, "job", "tuner", tuner, "auto|off", 0, 0, "auto", LIVE, JOB,                    \
+	    "Whether NCCL chooses algorithms and protocols by the times that `harpctl tune --nccl` measured. " \
+	    "auto: where the profile has them. The same on every host of a job")                               \
+	KEY(HARP_TRACE, TEXT, "", "", trace, "directory", 0, 255, "", LIVE, JOB,                               \
+	    "Directory that a job's network events are written to, with NCCL_PROFILER_PLUGIN=harp, for "       \
+	    "`harpctl trace`. `harpctl env` and `harpctl run` set both")                                       \
 	KEY(HARP_LANES, U32, "lanes", "harp", lanes, "lanes", 1, 8, "1", LIVE, JOB,                            \
 	    "Lanes on HARP's own stack that a comm opens over each NIC it uses")                               \
 	KEY(HARP_KERNEL_LANES, U32, "lanes", "kernel", kernel_lanes, "lanes", 0, 16, "0", LIVE,                \

@@ -102,6 +102,13 @@ SHAPES = {
     )
 }
 
+# Streams at once, for [tuner]: how many pay.
+TUNER_SHAPES = {
+    shape.name: shape
+    for shape in (Shape(f"streams{n}", "bw", (MIB,), channels=n) for n in (1, 2, 8))
+}
+ALL_SHAPES = SHAPES | TUNER_SHAPES
+
 Times = dict[str, dict[int, list[float]]]  # us, by path and message size, one for each round
 
 
@@ -157,8 +164,40 @@ def nic_mode(path_words: str) -> str:
     raise HarpError(f"the plugin does not say how it uses the NIC: {path_words!r}")
 
 
+def _best_us(times: Times, size: int, limit: str) -> float:
+    """Over the lanes that carry messages of that size."""
+    return float(np.median(times[HARP if size <= CLASSES[limit] else KERNEL][size]))
+
+
+def tuner_times(measured: Mapping[str, Times], limit: str) -> dict[str, Any]:
+    """[tuner] of a profile: latency of a small message, rates by size and by streams in MB/s."""
+
+    def rate(name: str, size: int) -> int:
+        return max(1, round(size / _best_us(measured[name], size, limit)))
+
+    ring = measured["allreduce"]
+    smallest = min(ring[HARP])
+    streams = {1: "streams1", 2: "streams2", 4: "stream", 8: "streams8"}
+    return {
+        # A ring of two ranks sends two messages, one after the other.
+        "latency_ns": max(1, round(_best_us(ring, smallest, limit) * 1e3 / 2)),
+        "rates": [[size, rate("stream", size)] for size in sorted(measured["stream"][HARP])],
+        "channels": [[n, rate(name, MIB)] for n, name in streams.items()],
+    }
+
+
+def _curve(points: Sequence[Sequence[int]]) -> str:
+    return " ".join(f"{int(at)}:{int(rate)}" for at, rate in points)
+
+
 def profile_text(
-    host: str, ifname: str, mode: str, peers: str, measured: Sequence[Mapping[str, Any]], limit: str
+    host: str,
+    ifname: str,
+    mode: str,
+    peers: str,
+    measured: Sequence[Mapping[str, Any]],
+    limit: str,
+    tuner: Mapping[str, Any] | None = None,
 ) -> str:
     """The profile of one host (docs/configuration.md), with the measurement as comments."""
     lines = [
@@ -171,7 +210,17 @@ def profile_text(
         f" {row['kernel_us']:>13.1f} {row['speed_of_harp']:>6.2f}"
         for row in measured
     ]
-    lines += ["version = 1", f'host = "{host}"', "", "[[nic]]", f'ifname = "{ifname}"']
+    lines += ["version = 1", f'host = "{host}"', ""]
+    if tuner is not None:
+        lines += [
+            "# For NCCL's tuner; rates in MB/s. The same on every host of a job.",
+            "[tuner]",
+            f"latency_ns = {int(tuner['latency_ns'])}",
+            f'rates = "{_curve(tuner["rates"])}"',
+            f'channels = "{_curve(tuner["channels"])}"',
+            "",
+        ]
+    lines += ["[[nic]]", f'ifname = "{ifname}"']
     lines += [f'mode = "{mode}"', f'harp_up_to = "{limit}"', f'peers = "{peers}"', ""]
     return "\n".join(lines)
 
@@ -352,19 +401,23 @@ def _run(link: Link, shape: Shape, path: str, ifname: str) -> dict[str, Any]:
 
 
 def measure(
-    link: Link, ifname: str, rounds: int, advance: Callable[[str], None]
+    link: Link,
+    ifname: str,
+    rounds: int,
+    advance: Callable[[str], None],
+    shapes: Mapping[str, Shape] = SHAPES,
 ) -> tuple[dict[str, Times], str]:
     """Times of every shape over both paths, and the plugin's line about its AF_XDP path.
 
-    advance is called before each of `steps(rounds)` runs with what is run next.
+    advance is called before each of `steps(rounds, shapes)` runs with what is run next.
     """
     words = ""
     measured: dict[str, Times] = {
         name: {path: {size: [] for size in shape.message_bytes} for path in PATHS}
-        for name, shape in SHAPES.items()
+        for name, shape in shapes.items()
     }
     for index in range(rounds):
-        for name, shape in SHAPES.items():
+        for name, shape in shapes.items():
             for path in PATHS if index % 2 == 0 else reversed(PATHS):
                 advance(f"{name} over {path}")
                 report = _run(link, shape, path, ifname)
@@ -376,9 +429,9 @@ def measure(
     return measured, words
 
 
-def steps(rounds: int) -> int:
-    """Return the number of runs of `measure`."""
-    return rounds * len(SHAPES) * len(PATHS)
+def steps(rounds: int, shapes: Mapping[str, Shape] = SHAPES) -> int:
+    """Runs of `measure`."""
+    return rounds * len(shapes) * len(PATHS)
 
 
 # --------------------------------------------------------------------------------------------------
@@ -414,7 +467,7 @@ def _obey(link: Link, ifname: str, write: Callable[[Any], str], say: Say) -> Non
         run = message.get("run")
         if not isinstance(run, dict):
             raise HarpError(f"{link.peer}: sent neither a run nor a profile")
-        shape, path, port = SHAPES.get(str(run.get("shape"))), run.get("path"), run.get("port")
+        shape, path, port = ALL_SHAPES.get(str(run.get("shape"))), run.get("path"), run.get("port")
         if shape is None or path not in PATHS or type(port) is not int or not 1024 <= port < 65536:
             raise HarpError(f"{link.peer}: asked for a run that this version does not know")
         say(f"{shape.name} over {path}")

@@ -100,6 +100,10 @@ COMMANDS = {
         "harp.cli.daemon:stop",
         "Stop harpd and restore the NICs as they were.",
     ),
+    "trace": (
+        "harp.cli.trace:trace",
+        "Write the network events of a traced job for Perfetto or Chrome.",
+    ),
     "tune": (
         "harp.cli.tune:tune",
         "Measure which path carries which messages, and write a profile.",
@@ -117,7 +121,7 @@ SECTIONS = {
     "Set up": ("install", "uninstall", "check", "config", "tune", "version", "completion", "man"),
     "Daemon": ("start", "stop", "restart", "status", "instances", "logs"),
     "Jobs": ("run", "env"),
-    "Observe": ("stats", "flows", "report"),
+    "Observe": ("stats", "flows", "trace", "report"),
     "Try": ("demo", "bench"),
 }
 

@@ -21,7 +21,12 @@ from harp.errors import Exit, HarpError
 
 
 def job_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """--set, --file and --plugin."""
+    """--set, --file, --plugin and --trace."""
+    traced = click.option(
+        "--trace",
+        metavar="DIR",
+        help="Trace the job's network events to this directory, for `harpctl trace`.",
+    )
     plugin = click.option(
         "--plugin", metavar="PATH", help="The plugin to name (default: HARP's own)."
     )
@@ -39,7 +44,7 @@ def job_options(command: Callable[..., Any]) -> Callable[..., Any]:
         shell_complete=complete_assignment,
         help="A setting, by key (tcp.ecn) or variable (HARP_ECN); beats environment and file.",
     )
-    return given(file(plugin(command)))
+    return given(file(plugin(traced(command))))
 
 
 def _assignments(texts: tuple[str, ...]) -> dict[str, str]:
@@ -52,11 +57,24 @@ def _assignments(texts: tuple[str, ...]) -> dict[str, str]:
     return found
 
 
+def _trace_directory(name: str) -> str:
+    """It is there, and the job may start elsewhere."""
+    path = Path(name).absolute()
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise HarpError(f"--trace {name}: {error.strerror}") from error
+    return str(path)
+
+
 def job_variables(
-    assignments: tuple[str, ...], file: str | None, plugin: str | None
+    assignments: tuple[str, ...], file: str | None, plugin: str | None, trace: str | None
 ) -> dict[str, str]:
-    """Return the variables that a job needs in addition to its environment."""
-    found = settings.load(file, settings=_assignments(assignments))
+    """What a job needs in its environment beyond what is there."""
+    given = _assignments(assignments)
+    if trace is not None:
+        given["HARP_TRACE"] = _trace_directory(trace)
+    found = settings.load(file, settings=given)
     for warning in found.warnings:
         console.err.print(f"harpctl: warning: {warning}", markup=False, soft_wrap=True)
     return jobs.variables(found, _paths.plugin(plugin).resolve(), os.environ)

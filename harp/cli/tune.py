@@ -4,6 +4,7 @@
 import contextlib
 import ipaddress
 import os
+import re
 import secrets
 import socket
 from pathlib import Path
@@ -14,8 +15,10 @@ from pyroute2 import IPRoute
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from harp import output as console
+from harp import tuner
 from harp.bench import tune as runner
 from harp.cli.options import output_option
+from harp.config.profile import parse
 from harp.errors import Exit, HarpError
 
 PROFILE = Path("/etc/harp/profile.toml")
@@ -66,11 +69,18 @@ def _text(profile: Any, ifname: str, peers: str, peer: str) -> str:
             for row in profile["measured"][:64]
         ]
         mode, limit = profile["mode"], profile["harp_up_to"]
+        tuner = profile.get("tuner")
     except (KeyError, TypeError, ValueError) as error:
         raise HarpError(f"{peer}: sent a profile that can't be read: {error!r}") from error
     if mode not in runner.MODES or limit not in runner.CLASSES:
         raise HarpError(f"{peer}: sent a profile that this version does not know")
-    return runner.profile_text(socket.gethostname(), ifname, mode, peers, rows, limit)
+    try:
+        host = socket.gethostname()
+        text = runner.profile_text(host, ifname, mode, peers, rows, limit, tuner)
+        parse(text, host)
+    except (KeyError, TypeError, ValueError) as error:
+        raise HarpError(f"{peer}: sent times that can't be used: {error}") from error
+    return text
 
 
 def _wait(port: int, ifname: str | None, file: Path) -> None:
@@ -104,7 +114,10 @@ def _wait(port: int, ifname: str | None, file: Path) -> None:
     console.out.print(f"{file}: written; new jobs use it", markup=False)
 
 
-def _measure(peer: str, port: int, token: str, ifname: str | None, file: Path, rounds: int) -> Any:
+def _measure(
+    peer: str, port: int, token: str, ifname: str | None, file: Path, rounds: int, nccl: bool
+) -> Any:
+    shapes = runner.ALL_SHAPES if nccl else runner.SHAPES
     with runner.connect(peer, port, token) as link:
         name, peers = interface_of(str(link.sock.getsockname()[0]))
         name = ifname or name
@@ -116,18 +129,21 @@ def _measure(peer: str, port: int, token: str, ifname: str | None, file: Path, r
             TimeElapsedColumn(),
         )
         with Progress(*columns, console=console.err, transient=True) as bar:
-            task = bar.add_task("start", total=runner.steps(rounds))
-            done = iter(range(runner.steps(rounds)))
+            task = bar.add_task("start", total=runner.steps(rounds, shapes))
+            done = iter(range(runner.steps(rounds, shapes)))
 
             def advance(words: str) -> None:
                 bar.update(task, description=words, completed=next(done))
 
-            measured, words = runner.measure(link, name, rounds, advance)
-        profile = {
+            measured, words = runner.measure(link, name, rounds, advance, shapes)
+        limit = runner.harp_up_to({name: measured[name] for name in runner.SHAPES})
+        profile: dict[str, Any] = {
             "mode": runner.nic_mode(words),
-            "harp_up_to": runner.harp_up_to(measured),
+            "harp_up_to": limit,
             "measured": runner.rows(measured),
         }
+        if nccl:
+            profile["tuner"] = runner.tuner_times(measured, limit)
         written = [write_profile(file, _text(profile, name, peers, link.peer))]
         link.send({"profile": profile})
         written.append(f"{str(other.get('host'))[:64]}: {str(link.receive().get('written'))[:300]}")
@@ -160,6 +176,40 @@ def _print(report: dict[str, Any]) -> None:
         console.out.print(f"written: {where}", markup=False, soft_wrap=True)
 
 
+class SizeType(click.ParamType[int]):
+    """Bytes: 4096, 64K, 1M, 2G."""
+
+    name = "bytes"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        found = re.fullmatch(r"(\d{1,12})([kKmMgG]?)(iB|B)?", value)
+        if not found or int(found[1]) == 0:
+            self.fail(f"{value!r} is no size such as 4096, 64K or 1M", param, ctx)
+        return int(found[1]) << 10 * " kmg".index(found[2].lower() or " ")
+
+
+def _explain(file: Path, operation: str, size: int, ranks: int, hosts: int, output: str) -> None:
+    if hosts > ranks:
+        raise HarpError(f"--hosts {hosts}: there are {ranks} ranks", Exit.USAGE)
+    found = tuner.explain(file, operation, size, ranks, hosts)
+    if output == "json":
+        console.print_json(found)
+        return
+    console.out.print(
+        f"{operation} of {size:,} bytes, {ranks} ranks on {hosts} hosts", markup=False
+    )
+    rows = [
+        [row["algorithm"], row["protocol"], f"{row['us']:,.1f}", "chosen" if row["chosen"] else ""]
+        for row in found["costs"]
+    ]
+    console.print_table(("algorithm", "protocol", "us", ""), rows)
+    channels = found["channels"] or "as NCCL chooses"
+    chunks = f"chunks of Simple: {found['chunk_bytes']:,} bytes"
+    console.out.print(f"channels: {channels}; {chunks}", markup=False)
+
+
 @click.command()
 @click.argument("peer", required=False)
 @click.option("--port", type=click.IntRange(1, 65535), default=runner.PORT, show_default=True)
@@ -174,6 +224,23 @@ def _print(report: dict[str, Any]) -> None:
     show_default=True,
     help="Where the profile is written.",
 )
+@click.option(
+    "--nccl",
+    is_flag=True,
+    help="Measure for NCCL's tuner, too. All hosts of a job need the same [tuner] then.",
+)
+@click.option(
+    "--explain",
+    nargs=3,
+    type=(click.Choice(tuner.FUNCTIONS), SizeType(), click.IntRange(2)),
+    metavar="OP BYTES RANKS",
+    help="Print how NCCL's tuner decides by the profile, and measure nothing.",
+)
+@click.option(
+    "--hosts",
+    type=click.IntRange(2),
+    help="With --explain: hosts that the ranks are on (default: as many as ranks).",
+)
 @output_option
 def tune(
     peer: str | None,
@@ -182,6 +249,9 @@ def tune(
     ifname: str | None,
     rounds: int,
     file: Path,
+    nccl: bool,
+    explain: tuple[str, int, int] | None,
+    hosts: int | None,
     output: str,
 ) -> None:
     """Measure which path carries which messages, and write a profile.
@@ -193,7 +263,11 @@ def tune(
     \b
     harpctl tune                                 on the first host: prints a token
     harpctl tune 10.0.0.1 --token 1f2e3d4c5b6a7988   on the second host
+    harpctl tune --explain allreduce 1M 8        what NCCL's tuner makes of the profile
     """
+    if explain is not None:
+        _explain(file, *explain, hosts or explain[2], output)
+        return
     if peer is None:
         if token is not None:
             raise HarpError("--token needs PEER, the host that printed it", Exit.USAGE)
@@ -204,7 +278,7 @@ def tune(
             f"--token is missing: run `harpctl tune` on {peer} and give the token that it prints",
             Exit.USAGE,
         )
-    report = _measure(peer, port, token, ifname, file, rounds)
+    report = _measure(peer, port, token, ifname, file, rounds, nccl)
     if output == "json":
         console.print_json(report)
     else:

@@ -9,6 +9,7 @@ from harp.errors import HarpError
 
 # NCCL's limits (net.cc): a list separated by commas, each entry at most 254 bytes.
 _NAME_BYTES_MAX = 254
+_PROFILER = "NCCL_PROFILER_PLUGIN"  # harp: libnccl-profiler-harp.so, next to the plugin
 _PLUGIN_PREFIX, _PLUGIN_SUFFIX = "libnccl-net-", ".so"
 _LOADER_SEPARATORS = set(":;")  # of LD_LIBRARY_PATH
 
@@ -42,6 +43,8 @@ def variables(config: Config, plugin: Path, environ: Mapping[str, str]) -> dict[
     """
     found = plugin_variables(plugin, environ)
     found |= {name: value.text for name, value in sorted(config.job_values().items())}
+    if found.get("HARP_TRACE", environ.get("HARP_TRACE")) and not environ.get(_PROFILER):
+        found[_PROFILER] = "harp"
     # For a harpd in another directory, pass its socket: jobs do not know the directory.
     run_dir = config.values["HARP_RUN_DIR"]
     if run_dir.source.kind == "file" and not run_dir.is_default and not config["HARP_SOCKET"]:

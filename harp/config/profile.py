@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The path policy that `harpctl tune` measured: /etc/harp/profile.toml (docs/configuration.md).
+"""What `harpctl tune` measured: /etc/harp/profile.toml (docs/configuration.md).
+
+It has the path policy and times for NCCL's tuner.
 
 The plugin has its own reader of the same file (plugin/process/profile.c). It reads the part of TOML
 that text() writes, and rejects what parse() rejects.
@@ -20,6 +22,10 @@ MODES = ("generic-copy", "native-copy", "zero-copy")
 UP_TO = ("none", "4KiB", "64KiB", "all")
 ENTRIES_MAX = 64
 _NEEDED, _KEYS = {"ifname", "mode", "harp_up_to"}, {"ifname", "mode", "harp_up_to", "peers"}
+
+
+_PAIR = re.compile(r"([1-9]\d{0,11}):([1-9]\d{0,8})")
+POINTS_MAX = 16
 
 
 class ProfileError(ValueError):
@@ -62,6 +68,36 @@ def _entry(raw: dict[str, Any], number: int) -> Entry:
     return entry
 
 
+def _curve(text: object) -> bool:
+    if not isinstance(text, str):
+        return False
+    pairs = [_PAIR.fullmatch(word) for word in text.split(" ")]
+    places = [int(pair[1]) for pair in pairs if pair]
+    return (
+        len(places) == len(pairs) <= POINTS_MAX and sorted(set(places)) == places and bool(places)
+    )
+
+
+def _check_tuner(raw: object) -> None:
+    """ProfileError unless it is a [tuner]."""
+    if not isinstance(raw, dict):
+        raise ProfileError("tuner must be a table: [tuner]")
+    keys = {"latency_ns", "rates", "channels"}
+    if missing := sorted(keys - set(raw)):
+        raise ProfileError(f"[tuner]: {missing[0]} is missing")
+    if unknown := sorted(set(raw) - keys):
+        raise ProfileError(f"[tuner]: unknown key {unknown[0]}")
+    latency = raw["latency_ns"]
+    if type(latency) is not int or not 1 <= latency < 10**12:
+        raise ProfileError("[tuner]: latency_ns must be 1 to 999999999999")
+    for key in ("rates", "channels"):
+        if not _curve(raw[key]):
+            raise ProfileError(
+                f"[tuner]: {key} must be 1 to {POINTS_MAX} pairs such as 16384:1200 65536:2300,"
+                " rising"
+            )
+
+
 def parse(text: str, host: str | None = None) -> tuple[Entry, ...]:
     """Return the entries; ProfileError. host: the host that the profile must be for; None: this
     one.
@@ -71,12 +107,14 @@ def parse(text: str, host: str | None = None) -> tuple[Entry, ...]:
     except tomllib.TOMLDecodeError as error:
         raise ProfileError(str(error)) from error
     host = socket.gethostname() if host is None else host
-    if unknown := sorted(set(found) - {"version", "host", "nic"}):
+    if unknown := sorted(set(found) - {"version", "host", "nic", "tuner"}):
         raise ProfileError(f"unknown key {unknown[0]}")
     if found.get("version") != VERSION or isinstance(found["version"], bool):
         raise ProfileError(f"version must be {VERSION}")
     if found.get("host") != host:
         raise ProfileError(f"it is of host {found.get('host')}, and this is {host}")
+    if "tuner" in found:
+        _check_tuner(found["tuner"])
     nics = found.get("nic", [])
     if not isinstance(nics, list) or not all(isinstance(each, dict) for each in nics):
         raise ProfileError("nic must be an array of tables: [[nic]]")

@@ -167,6 +167,11 @@ it without harpd; in a container the file must be mounted.
     version = 1
     host = "node7"                 # its host name: a profile of another host is ignored
 
+    [tuner]                        # optional, of `harpctl tune --nccl`: docs/nccl.md
+    latency_ns = 21300             # of a small message, one way
+    rates = "16384:300 65536:700 1048576:1200"   # MB/s by bytes of a message, four streams at once
+    channels = "1:1100 2:1800 4:1850"            # MB/s by streams at once, messages of 1 MiB
+
     [[nic]]
     ifname = "eth1"
     mode = "native-copy"           # or generic-copy, zero-copy: the mode of the entry

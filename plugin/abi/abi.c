@@ -68,8 +68,13 @@ static enum nccl_result abi_init_v6(nccl_logger logger)
 
 static enum nccl_result abi_init_v10(nccl_logger logger, nccl_profiler profiler)
 {
-	(void)profiler;
-	return abi_init_v6(logger);
+	enum nccl_result result = abi_init_v6(logger);
+
+	/* NCCL 2.27 crashes when a net plugin starts an event and the profiler has not started those above it. HARP's own
+	 * profiler does, others may not. */
+	if (result == NCCL_SUCCESS && plugin_config()->trace[0])
+		abi_set_profiler(profiler);
+	return result;
 }
 
 static enum nccl_result abi_init_v11(void **out, uint64_t comm_id, struct nccl_comm_config *config,
@@ -79,7 +84,7 @@ static enum nccl_result abi_init_v11(void **out, uint64_t comm_id, struct nccl_c
 	struct plugin_ctx *ctx = NULL;
 	int rc;
 
-	(void)profiler;
+	abi_set_profiler(profiler);
 	if (!out)
 		return NCCL_INTERNAL_ERROR;
 	*out = NULL;

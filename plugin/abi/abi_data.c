@@ -2,6 +2,7 @@
 /* abi_data.c - NCCL's calls on memory and messages, in every version's form; see abi.c. */
 #include <errno.h>
 #include <limits.h>
+#include <stdatomic.h>
 
 #include "abi/abi_impl.h"
 
@@ -59,6 +60,41 @@ enum nccl_result abi_dereg_mr_v6(void *comm, void *mhandle)
 }
 
 /* ------------------------------------------------------------------------------------------------
+ * Profiler events: one for each isend and irecv that has a profiler handle.
+ */
+
+/* A function of libnccl's, the same for all communicators. Writer: init. Reader: isend, irecv, test. */
+static _Atomic(nccl_profiler) abi_profiler;
+
+void abi_set_profiler(nccl_profiler profiler)
+{
+	if (profiler)
+		atomic_store_explicit(&abi_profiler, profiler, memory_order_release);
+}
+
+static void abi_event_start(struct request *request, void *phandle)
+{
+	nccl_profiler profiler = atomic_load_explicit(&abi_profiler, memory_order_acquire);
+	struct comm_event *event = profiler ? plugin_event_begin(request) : NULL;
+
+	/* No event is no reason to fail: the profiler has lost it. */
+	if (event && profiler(&event->handle, NCCL_PROFILER_START, phandle, HARP_PROFILER_PLUGIN_ID,
+			      &event->data))
+		event->handle = NULL;
+}
+
+static void abi_event_stop(struct request *request, int error)
+{
+	struct comm_event *event = plugin_event_end(request, error);
+
+	if (event)
+		atomic_load_explicit(&abi_profiler,
+				     memory_order_acquire)(&event->handle,
+							   NCCL_PROFILER_UPDATE_AND_STOP, NULL,
+							   HARP_PROFILER_PLUGIN_ID, &event->data);
+}
+
+/* ------------------------------------------------------------------------------------------------
  * Data.
  */
 enum nccl_result abi_isend_v9(void *send_comm, void *data, size_t size, int tag, void *mhandle,
@@ -97,8 +133,11 @@ enum nccl_result abi_isend_v6(void *send_comm, void *data, int size, int tag, vo
 enum nccl_result abi_isend_v10(void *send_comm, void *data, size_t size, int tag, void *mhandle,
 			       void *phandle, void **request)
 {
-	(void)phandle;
-	return abi_isend_v9(send_comm, data, size, tag, mhandle, request);
+	enum nccl_result result = abi_isend_v9(send_comm, data, size, tag, mhandle, request);
+
+	if (phandle && result == NCCL_SUCCESS && *request)
+		abi_event_start(*request, phandle);
+	return result;
 }
 
 enum nccl_result abi_irecv_v9(void *recv_comm, int n, void **data, size_t *sizes, int *tags,
@@ -147,8 +186,11 @@ enum nccl_result abi_irecv_v6(void *recv_comm, int n, void **data, int *sizes, i
 enum nccl_result abi_irecv_v10(void *recv_comm, int n, void **data, size_t *sizes, int *tags,
 			       void **mhandles, void **phandles, void **request)
 {
-	(void)phandles;
-	return abi_irecv_v9(recv_comm, n, data, sizes, tags, mhandles, request);
+	enum nccl_result result = abi_irecv_v9(recv_comm, n, data, sizes, tags, mhandles, request);
+
+	if (phandles && phandles[0] && result == NCCL_SUCCESS && *request)
+		abi_event_start(*request, phandles[0]);
+	return result;
 }
 
 /* Host memory has nothing to flush: no request means done. */
@@ -178,6 +220,8 @@ enum nccl_result abi_test_v6(void *request, int *done, int *sizes)
 	if (!request || request == NCCL_REQUEST_OPTIONAL)
 		return ABI_MISUSE(-EBADF, "test: %p is no request", request);
 	rc = plugin_test(request, done, &size);
+	if (rc || *done)
+		abi_event_stop(request, rc);
 	if (rc) {
 		*done = 0;
 		return abi_result(rc);

@@ -14,6 +14,9 @@ enum nccl_result abi_result(int rc);
 /* NCCL gave us something it never should: said once here, so that the shims stay short. */
 #define ABI_MISUSE(rc, ...) (WARN(__VA_ARGS__), abi_result(rc))
 
+/* NCCL's callback for profiler events, from an init of v10 or later. NULL leaves it as it is. */
+void abi_set_profiler(nccl_profiler profiler);
+
 /* Shims for the tables: an older form widens its arguments and calls a later one. */
 enum nccl_result abi_reg_mr_v8(void *comm, void *data, size_t size, int type, void **mhandle);
 enum nccl_result abi_reg_mr_v6(void *comm, void *data, int size, int type, void **mhandle);

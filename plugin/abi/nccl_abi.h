@@ -56,6 +56,14 @@ enum nccl_log_level {
 
 typedef void (*nccl_logger)(enum nccl_log_level level, unsigned long flags, const char *func,
 			    int line, const char *fmt, ...);
+/* What a profiler's callback is told, its `type`. The parent, a profiler handle of isend or irecv, is looked at for START
+ * only, which stores the event's handle, if the profiler wants the event. */
+enum nccl_profiler_call {
+	NCCL_PROFILER_START = 0,
+	NCCL_PROFILER_STOP = 1,
+	NCCL_PROFILER_UPDATE = 2,          /* profiler v4 and later */
+	NCCL_PROFILER_UPDATE_AND_STOP = 3, /* before v4: as STOP */
+};
 typedef enum nccl_result (*nccl_profiler)(void **event, int type, void *parent, int64_t plugin_id,
 					  void *data);
 

@@ -35,6 +35,7 @@ static void comm_free(struct comm *comm)
 {
 	kernel_poll_close(&comm->kernel_poll);
 	comm_stats_free(comm->stats);
+	free(comm->events);
 	if (comm->side == COMM_SEND)
 		comm_send_free(comm);
 	else
@@ -188,9 +189,11 @@ int comm_post(struct comm *comm, void *data, size_t size, int tag, const void *m
 	request->tag = tag;
 	request->size_done = 0;
 	request->posted_ns = clock_now_ns();
+	request->event = NULL;
+	request->begun_ns = 0;
 	request->received = 0;
 	request->begun = false;
-	request->carried = 0;
+	request->carried = request->brought = 0;
 	request->buffer = -1;
 	request->kinds = LANE_HARP | LANE_KERNEL;
 	if (comm->failover && comm->side == COMM_SEND)

@@ -9,6 +9,7 @@
  *   comm_send.c  the sender: chunks, credits, buffered sends, acknowledgements
  *   comm_recv.c  the receiver: delivery, unexpected messages
  *   comm_ack.c   when a receiver sends CREDIT and ACK records
+ *   comm_event.c what NCCL's profiler gets to know of a message
  *   scheduler.c  which lane takes the next chunk
  *   ranges.c     which bytes of the messages under way have arrived
  *
@@ -19,6 +20,7 @@
 #ifndef HARP_PLUGIN_COMM_H
 #define HARP_PLUGIN_COMM_H
 
+#include "comm/comm_event.h"
 #include "comm/ranges.h"
 #include "comm/scheduler.h"
 #include "lane/kernel_poll.h"
@@ -65,13 +67,16 @@ struct request {
 	size_t size;      /* posted */
 	size_t size_done; /* of the message, when done */
 	uint64_t posted_ns;
+	struct comm_event *event; /* NULL: no profiler wants it */
 	/* Poller. */
+	uint64_t begun_ns; /* the first record was cut, or came */
 	uint64_t
 		end_bytes; /* send, no failover: position behind it in the lane's stream of records */
 	uint64_t received; /* receive: bytes in place */
 	uint64_t total;    /* receive: of the message, once begun */
 	uint8_t kinds;     /* send: enum lane_kind, the lanes that it prefers */
 	uint8_t carried;   /* send: and those that had a part of it */
+	uint8_t brought;   /* receive: those that brought a part of it */
 	int8_t buffer;     /* send: its buffer, -1: none */
 	bool begun;        /* receive: a record of it has come */
 };
@@ -246,6 +251,7 @@ struct comm {
 
 	/* Application. */
 	uint64_t app_posted;
+	struct comm_event *events; /* of the requests' slots; NULL: none was asked for */
 	uint64_t kernel_polled_ns;
 	uint64_t ticked_ns;
 	atomic_uint_fast64_t posted; /* Writer: application, release. Reader: poller, acquire */

@@ -296,11 +296,12 @@ static bool comm_lane_is_silent(struct comm_lane *l)
 	l->silence_due_ns = now_ns + wait_ns;
 	silent = silence_ns >= SILENCE_WARN_NS;
 	if (silent && silence_ns < timeout_ns && !l->silence_warned)
-		WARN("peer %s silent for %llu s on a kernel lane: still waiting (gives up after "
-		     "%llu s; is the host or the path down?)",
-		     harp_endpoint_format(&l->lane->remote, peer),
-		     (unsigned long long)(SILENCE_WARN_NS / 1000000000u),
-		     (unsigned long long)(timeout_ns / 1000000000u));
+		WARN_IF(lane_is_news(LANE_NEWS_SILENT, &l->lane->remote.addr, now_ns),
+			"peer %s silent for %llu s on a kernel lane: still waiting (gives up after "
+			"%llu s; is the host or the path down?)",
+			harp_endpoint_format(&l->lane->remote, peer),
+			(unsigned long long)(SILENCE_WARN_NS / 1000000000u),
+			(unsigned long long)(timeout_ns / 1000000000u));
 	l->silence_warned = silent;
 	return silence_ns >= timeout_ns;
 }

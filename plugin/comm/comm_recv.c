@@ -120,7 +120,10 @@ static bool recv_admit(struct comm *comm, struct comm_lane *l, const struct comm
 		comm_fail_truncated(comm, l, in, request->size);
 		return false;
 	}
+	if (!request->begun)
+		request->begun_ns = comm->now_ns;
 	request->begun = true;
+	request->brought |= (uint8_t)l->kind;
 	request->total = in->total;
 	/* With failover the ACK of a shorter one carries the CREDIT. */
 	comm->rx.bulk = in->total > COMM_BULK_BYTES &&

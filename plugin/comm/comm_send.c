@@ -150,6 +150,8 @@ static void send_cut(struct comm *comm, uint64_t length)
 	struct comm_send_state *tx = &comm->tx;
 	struct request *request = comm_request(comm, tx->current);
 
+	if (!tx->offset)
+		request->begun_ns = comm->now_ns;
 	tx->offset += length;
 	tx->data_bytes += RECORD_HEADER_BYTES + length;
 	if (tx->offset < request->size)

@@ -65,9 +65,12 @@ static void comm_fail_text(struct comm *comm, struct comm_lane *l, int error,
 	comm->close = *close;
 	comm->close.type = RECORD_CLOSE;
 	comm->close.message = comm->completed;
-	WARN("%s peer %s over %s: %s", comm->side == COMM_SEND ? "sending to" : "receiving from",
-	     harp_endpoint_format(&comm->remote, peer),
-	     l && !comm->failover ? l->lane->ops->kind : "several lanes", text);
+	/* All comms with a host that is gone end like this. */
+	WARN_IF(error != -ETIMEDOUT ||
+			lane_is_news(LANE_NEWS_GIVEN_UP, &comm->remote.addr, comm->now_ns),
+		"%s peer %s over %s: %s", comm->side == COMM_SEND ? "sending to" : "receiving from",
+		harp_endpoint_format(&comm->remote, peer),
+		l && !comm->failover ? l->lane->ops->kind : "several lanes", text);
 	comm_stats_failed(comm->stats);
 	atomic_store_explicit(&comm->ended, true, memory_order_relaxed);
 	/* Behind the words: a thread that sees the error finds them logged (ncclGetLastError()). */

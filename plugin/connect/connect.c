@@ -14,6 +14,7 @@
 #include "connect/reconnect.h"
 #include "connect/rounds.h"
 #include "device/device.h"
+#include "device/path_policy.h"
 #include "poll/control.h"
 #include "process/config.h"
 #include "process/keyfile.h"
@@ -432,6 +433,15 @@ int connect_step(struct plugin_ctx *ctx, int dev, const void *handle_bytes, int 
 
 	*out = NULL;
 	rc = handle_decode(handle_bytes, &handle, why, sizeof(why));
+	if (!rc && handle.tuner != path_policy_tuner()) {
+		/* Ranks that choose different algorithms wait for each other for ever. */
+		snprintf(
+			why, sizeof(why),
+			"the peer's NCCL tuner goes by other times (%08x, here %08x): give all hosts the "
+			"same [tuner] in the profile, or set HARP_TUNER=off",
+			handle.tuner, path_policy_tuner());
+		rc = -EPROTONOSUPPORT;
+	}
 	if (rc) {
 		WARN("%s: cannot connect: %s", plugin_device(dev)->ifname, why);
 		return rc;

@@ -230,6 +230,7 @@ int plugin_listen(struct plugin_ctx *ctx, int dev, void *handle_bytes, struct li
 	handle.encrypted = keyfile_key() != NULL;
 	acceptor_endpoints(listen->acceptor, listen, &handle);
 	handle.opening = opening;
+	handle.tuner = path_policy_tuner();
 	handle.listen_id = listen->id;
 	memcpy(handle.secret, listen->secret, HANDLE_SECRET_BYTES);
 	(void)host_id_read(plugin_device(dev)->netns, handle.host_id); /* zeros: no peer is local */
@@ -344,6 +345,16 @@ int plugin_test(struct request *request, int *done, size_t *size)
 {
 	*done = 0;
 	return comm_test(request, done, size);
+}
+
+struct comm_event *plugin_event_begin(struct request *request)
+{
+	return comm_event_begin(request);
+}
+
+struct comm_event *plugin_event_end(struct request *request, int error)
+{
+	return comm_event_end(request, error);
 }
 
 int plugin_reg_mr(struct comm *comm, const void *data, size_t size, void **out)

@@ -18,6 +18,7 @@
 #ifndef HARP_PLUGIN_H
 #define HARP_PLUGIN_H
 
+#include "comm/comm_event.h"
 #include "device/device.h"
 #include "process/config.h"
 #include "process/log.h"
@@ -63,6 +64,9 @@ int plugin_reg_mr(struct comm *comm, const void *data, size_t size, void **out);
 int plugin_dereg_mr(void *handle);
 /* done: 0 or 1, always written. size: real size of the message, NULL accepted. */
 int plugin_test(struct request *request, int *done, size_t *size);
+/* comm_event.h. */
+struct comm_event *plugin_event_begin(struct request *request);
+struct comm_event *plugin_event_end(struct request *request, int error);
 /* Bounded, with requests in flight too; never touches the requests' buffers after it returns. */
 int plugin_close(struct comm *comm);
 

@@ -101,6 +101,11 @@ struct path_policy path_policy(const struct device *device, enum harp_instance_m
 	return path_policy_of(device, mode, peer, plugin_config(), &path_profile);
 }
 
+uint32_t path_policy_tuner(void)
+{
+	return plugin_config()->tuner == TUNER_OFF ? 0 : profile_tuner_digest(&path_profile.tuner);
+}
+
 static const struct profile_entry *path_missing_nic(const struct profile *profile)
 {
 	for (unsigned i = 0; i < profile->count; i++)
@@ -131,7 +136,7 @@ void path_policy_load(void)
 		INFO("profile %s: %u entries", file, path_profile.count);
 		return;
 	}
-	path_profile.count = 0;
+	memset(&path_profile, 0, sizeof(path_profile));
 	WARN("profile %s is ignored, the default path policy holds: %s; run `harpctl tune` or remove it",
 	     file, why);
 }

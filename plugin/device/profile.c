@@ -2,7 +2,7 @@
 /*
  * profile.c - see profile.h.
  *
- * A profile is the part of TOML that `harpctl tune` writes: `key = "string"`, `key = number`, [[nic]], comments and
+ * A profile is the part of TOML that `harpctl tune` writes: `key = "string"`, `key = number`, [tuner], [[nic]], comments and
  * empty lines. Anything else is an error: a profile that this reader understands, a TOML parser understands in the same way
  * (tests/python/test_profile.py).
  */
@@ -11,6 +11,7 @@
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "process/toml_scan.h"
@@ -26,16 +27,35 @@ enum profile_key {
 	PROFILE_KEY_MODE,
 	PROFILE_KEY_HARP_UP_TO,
 	PROFILE_KEY_PEERS,
+	PROFILE_KEY_LATENCY,
+	PROFILE_KEY_RATES,
+	PROFILE_KEY_CHANNELS,
 	PROFILE_KEY_COUNT,
 };
 static const char *const profile_keys[] = {
 	[PROFILE_KEY_VERSION] = "version",       [PROFILE_KEY_HOST] = "host",
 	[PROFILE_KEY_IFNAME] = "ifname",         [PROFILE_KEY_MODE] = "mode",
 	[PROFILE_KEY_HARP_UP_TO] = "harp_up_to", [PROFILE_KEY_PEERS] = "peers",
+	[PROFILE_KEY_LATENCY] = "latency_ns",    [PROFILE_KEY_RATES] = "rates",
+	[PROFILE_KEY_CHANNELS] = "channels",
 };
-#define PROFILE_TOP (1u << PROFILE_KEY_VERSION | 1u << PROFILE_KEY_HOST)
-#define PROFILE_NIC                                                                                \
-	(1u << PROFILE_KEY_IFNAME | 1u << PROFILE_KEY_MODE | 1u << PROFILE_KEY_HARP_UP_TO)
+#define PROFILE_NUMBERS (1u << PROFILE_KEY_VERSION | 1u << PROFILE_KEY_LATENCY)
+
+enum profile_table { PROFILE_TOP, PROFILE_TUNER, PROFILE_NIC };
+static const char *const profile_heads[] = {
+	[PROFILE_TUNER] = "[tuner]", [PROFILE_NIC] = "[[nic]]"
+};
+static const struct {
+	unsigned needed, allowed; /* bits of keys */
+} profile_tables[] = {
+	[PROFILE_TOP] = { 1u << PROFILE_KEY_VERSION | 1u << PROFILE_KEY_HOST, 0 },
+	[PROFILE_TUNER] = { 1u << PROFILE_KEY_LATENCY | 1u << PROFILE_KEY_RATES |
+				    1u << PROFILE_KEY_CHANNELS,
+			    0 },
+	[PROFILE_NIC] = { 1u << PROFILE_KEY_IFNAME | 1u << PROFILE_KEY_MODE |
+				  1u << PROFILE_KEY_HARP_UP_TO,
+			  1u << PROFILE_KEY_PEERS },
+};
 
 static const char *const profile_modes[] = {
 	[HARP_MODE_NONE] = "none",
@@ -55,7 +75,9 @@ struct profile_reader {
 	const char *host;
 	struct profile *out;
 	unsigned line;
-	unsigned top_keys, nic_keys; /* seen: at the top, in this [[nic]] */
+	enum profile_table table;
+	unsigned keys;  /* seen in this table */
+	bool has_tuner; /* a [tuner] */
 	char *why;
 	size_t why_len;
 };
@@ -70,6 +92,30 @@ profile_fail(const struct profile_reader *r, const char *format, ...)
 	vsnprintf(r->why + used, r->why_len - (size_t)used, format, args);
 	va_end(args);
 	return -EINVAL;
+}
+
+static uint32_t profile_digest(uint32_t digest, uint64_t number)
+{
+	for (unsigned i = 0; i < 8; i++, number >>= 8)
+		digest = (digest ^ (uint32_t)(number & 0xff)) * 16777619u; /* FNV-1a */
+	return digest;
+}
+
+uint32_t profile_tuner_digest(const struct profile_tuner *tuner)
+{
+	const struct profile_curve *curves[] = { &tuner->rates, &tuner->channels };
+	uint32_t digest = profile_digest(2166136261u, tuner->latency_ns);
+
+	if (!tuner->latency_ns)
+		return 0;
+	for (unsigned c = 0; c < 2; c++) {
+		digest = profile_digest(digest, curves[c]->count);
+		for (unsigned i = 0; i < curves[c]->count; i++) {
+			digest = profile_digest(digest, curves[c]->points[i].at);
+			digest = profile_digest(digest, curves[c]->points[i].mb_per_s);
+		}
+	}
+	return digest ? digest : 1;
 }
 
 bool profile_has_peer(const struct profile_entry *entry, const struct harp_addr *peer)
@@ -111,6 +157,48 @@ static bool profile_choice(const char *text, const char *const *words, unsigned 
 		if (!strcmp(text, words[*out]))
 			return true;
 	return false;
+}
+
+/* "16384:1200 65536:2300": both numbers are positive, the first ones rise. */
+static bool profile_curve(const char *text, struct profile_curve *curve)
+{
+	uint64_t before = 0, numbers[2];
+
+	for (curve->count = 0; *text; curve->count++) {
+		for (unsigned i = 0; i < 2; i++) {
+			unsigned digits = 0;
+
+			for (numbers[i] = 0; *text >= '0' && *text <= '9'; text++, digits++)
+				numbers[i] = numbers[i] * 10 + (uint64_t)(*text - '0');
+			if (!numbers[i] || digits > 12 || (i == 0 && *text++ != ':'))
+				return false;
+		}
+		text += *text == ' ' && text[1] != '\0';
+		if (curve->count == PROFILE_POINTS_MAX || numbers[0] <= before ||
+		    numbers[1] > UINT32_MAX || (*text && text[-1] != ' '))
+			return false;
+		before = numbers[0];
+		curve->points[curve->count] =
+			(struct profile_point){ numbers[0], (uint32_t)numbers[1] };
+	}
+	return curve->count > 0;
+}
+
+static int profile_tuner_value(const struct profile_reader *r, enum profile_key key,
+			       const char *text)
+{
+	struct profile_tuner *tuner = &r->out->tuner;
+
+	if (key == PROFILE_KEY_LATENCY) {
+		tuner->latency_ns = strlen(text) <= 12 ? strtoull(text, NULL, 10) : 0;
+		return tuner->latency_ns ? 0
+					 : profile_fail(r, "latency_ns must be 1 to 999999999999");
+	}
+	if (!profile_curve(text, key == PROFILE_KEY_RATES ? &tuner->rates : &tuner->channels))
+		return profile_fail(
+			r, "%s must be 1 to %u pairs such as 16384:1200 65536:2300, rising",
+			profile_keys[key], PROFILE_POINTS_MAX);
+	return 0;
 }
 
 static int profile_nic_value(const struct profile_reader *r, enum profile_key key, char *text)
@@ -169,38 +257,38 @@ static char *profile_value(char *text, bool *is_string)
 static int profile_assign(struct profile_reader *r, char *text)
 {
 	char *end = text + strspn(text, "abcdefghijklmnopqrstuvwxyz_"), *value;
-	unsigned key, *seen = r->out->count ? &r->nic_keys : &r->top_keys;
-	unsigned allowed = r->out->count ? PROFILE_NIC | 1u << PROFILE_KEY_PEERS : PROFILE_TOP;
-	bool is_string;
+	unsigned allowed = profile_tables[r->table].needed | profile_tables[r->table].allowed, key;
+	bool is_string, is_number;
 
 	value = end + strspn(end, PROFILE_BLANKS);
 	if (end == text || *value != '=')
-		return profile_fail(r, "neither key = value nor [[nic]]");
+		return profile_fail(r, "neither key = value nor a table");
 	value += 1 + strspn(value + 1, PROFILE_BLANKS);
 	*end = '\0';
 	if (!profile_choice(text, profile_keys, PROFILE_KEY_COUNT, &key) || !(allowed & 1u << key))
 		return profile_fail(r, "unknown key %.32s", text);
-	if (*seen & 1u << key)
+	if (r->keys & 1u << key)
 		return profile_fail(r, "%s is set twice", text);
-	*seen |= 1u << key;
+	r->keys |= 1u << key;
 	value = profile_value(value, &is_string);
-	if (!value || is_string == (key == PROFILE_KEY_VERSION))
+	is_number = PROFILE_NUMBERS & 1u << key;
+	if (!value || is_string == is_number)
 		return profile_fail(r, "%s needs a %s", text,
-				    key == PROFILE_KEY_VERSION ? "number"
-							       : "string in double quotes");
+				    is_number ? "number" : "string in double quotes");
 	if (key == PROFILE_KEY_VERSION && strcmp(value, PROFILE_VERSION))
 		return profile_fail(r, "version %.16s; this HARP reads version " PROFILE_VERSION,
 				    value);
 	if (key == PROFILE_KEY_HOST && strcmp(value, r->host))
 		return profile_fail(r, "it is of host %.64s, and this is %s", value, r->host);
-	return allowed == PROFILE_TOP ? 0 : profile_nic_value(r, key, value);
+	if (r->table == PROFILE_TUNER)
+		return profile_tuner_value(r, key, value);
+	return r->table == PROFILE_NIC ? profile_nic_value(r, key, value) : 0;
 }
 
 /* A table has ended: is all there that it needs? */
 static int profile_end_table(const struct profile_reader *r)
 {
-	unsigned needed = r->out->count ? PROFILE_NIC : PROFILE_TOP;
-	unsigned missing = needed & ~(r->out->count ? r->nic_keys : r->top_keys);
+	unsigned missing = profile_tables[r->table].needed & ~r->keys;
 
 	if (!missing)
 		return 0;
@@ -209,7 +297,7 @@ static int profile_end_table(const struct profile_reader *r)
 
 static int profile_line(struct profile_reader *r, char *text)
 {
-	static const char head[] = "[[nic]]";
+	enum profile_table table;
 	int rc;
 
 	text += strspn(text, PROFILE_BLANKS);
@@ -217,19 +305,26 @@ static int profile_line(struct profile_reader *r, char *text)
 		return 0;
 	if (*text != '[')
 		return profile_assign(r, text);
-	if (strncmp(text, head, sizeof(head) - 1))
-		return profile_fail(r, "the only table is [[nic]]");
-	text += sizeof(head) - 1;
+	table = text[1] == '[' ? PROFILE_NIC : PROFILE_TUNER;
+	if (strncmp(text, profile_heads[table], strlen(profile_heads[table])))
+		return profile_fail(r, "the only tables are [tuner] and [[nic]]");
+	text += strlen(profile_heads[table]);
 	text += strspn(text, PROFILE_BLANKS);
 	if (*text && *text != '#')
-		return profile_fail(r, "neither key = value nor [[nic]]");
+		return profile_fail(r, "neither key = value nor a table");
 	rc = profile_end_table(r);
 	if (rc)
 		return rc;
+	r->table = table;
+	r->keys = 0;
+	if (table == PROFILE_TUNER && r->has_tuner)
+		return profile_fail(r, "a second [tuner]");
+	r->has_tuner |= table == PROFILE_TUNER;
+	if (table == PROFILE_TUNER)
+		return 0;
 	if (r->out->count == PROFILE_ENTRIES_MAX)
 		return profile_fail(r, "more than %u [[nic]]", PROFILE_ENTRIES_MAX);
 	r->out->entries[r->out->count++] = (struct profile_entry){ .line = r->line };
-	r->nic_keys = 0;
 	return 0;
 }
 
@@ -256,16 +351,19 @@ static int profile_text(struct profile_reader *r, char *text)
 
 int profile_read(const char *path, const char *host, struct profile *out, char *why, size_t why_len)
 {
-	static char text[PROFILE_BYTES_MAX + 2]; /* under ctx_lock, as toml_scan.c */
 	struct profile_reader r = { .host = host, .out = out, .why = why, .why_len = why_len };
-	int rc = toml_read(path, text, PROFILE_BYTES_MAX, why, why_len);
+	char *text = malloc(PROFILE_BYTES_MAX + 2);
+	int rc = -EINVAL;
 
-	out->count = 0;
+	memset(out, 0, sizeof(*out));
+	if (!text)
+		snprintf(why, why_len, "out of memory");
+	else
+		rc = toml_read(path, text, PROFILE_BYTES_MAX, why, why_len);
+	if (rc > 0)
+		rc = profile_text(&r, text) ? -EINVAL : 1;
+	free(text);
 	if (rc <= 0)
-		return rc;
-	rc = profile_text(&r, text);
-	if (!rc)
-		return 1;
-	out->count = 0;
+		memset(out, 0, sizeof(*out));
 	return rc;
 }

@@ -1,8 +1,48 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* lane.c - what ends a lane of any kind, by number and in words. */
+/* lane.c - what ends a lane of any kind, by number and in words, and what is said of a peer once. */
 #include "lane/lane.h"
 
 #include <errno.h>
+#include <pthread.h>
+#include <string.h>
+
+#include "process/config.h"
+
+#define LANE_NEWS_PEERS 64u
+#define LANE_NEWS_NS_MIN 60000000000ull
+
+static pthread_mutex_t lane_news_lock = PTHREAD_MUTEX_INITIALIZER;
+/* Under lane_news_lock: the addresses that were named last. */
+static struct {
+	struct harp_addr peer;
+	enum lane_news news;
+	uint64_t named_ns; /* 0: empty */
+} lane_news[LANE_NEWS_PEERS];
+static unsigned lane_news_next;
+
+bool lane_is_news(enum lane_news news, const struct harp_addr *peer, uint64_t now_ns)
+{
+	uint64_t timeout_ns = plugin_config()->user_timeout_ns;
+	uint64_t quiet_ns = timeout_ns > LANE_NEWS_NS_MIN ? timeout_ns : LANE_NEWS_NS_MIN;
+	unsigned i;
+	bool is_news;
+
+	pthread_mutex_lock(&lane_news_lock);
+	for (i = 0; i < LANE_NEWS_PEERS; i++)
+		if (lane_news[i].named_ns && lane_news[i].news == news &&
+		    !memcmp(&lane_news[i].peer, peer, sizeof(*peer)))
+			break;
+	is_news = i == LANE_NEWS_PEERS || now_ns - lane_news[i].named_ns >= quiet_ns;
+	if (i == LANE_NEWS_PEERS) {
+		i = lane_news_next++ % LANE_NEWS_PEERS;
+		lane_news[i].peer = *peer;
+		lane_news[i].news = news;
+	}
+	if (is_news)
+		lane_news[i].named_ns = now_ns;
+	pthread_mutex_unlock(&lane_news_lock);
+	return is_news;
+}
 
 int lane_errno(int error)
 {

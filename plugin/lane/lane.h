@@ -106,7 +106,11 @@ void lane_kernel_ack_now(struct lane *lane);
  * asked regularly. One system call. */
 uint64_t lane_kernel_silence_ns(struct lane *lane, uint64_t now_ns);
 
-/* lane.c. The -errno of a lane whose socket's call ended in error. */
+/* lane.c. What a peer does to all comms with it is one warning. True: nothing of the kind was said of that address within
+ * the user timeout, or a minute. Any thread. */
+enum lane_news { LANE_NEWS_SILENT, LANE_NEWS_GIVEN_UP, LANE_NEWS_KINDS };
+bool lane_is_news(enum lane_news news, const struct harp_addr *peer, uint64_t now_ns);
+/* The -errno of a lane whose socket's call ended in error. */
 int lane_errno(int error);
 /* "connection refused": a few words for the usual -errno of a lane. */
 const char *lane_error_text(int error);

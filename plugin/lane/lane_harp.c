@@ -402,10 +402,11 @@ static void lane_harp_tick(struct engine_lane *l, uint64_t now_ns)
 
 		h->warned_silent = true;
 		lane_harp_describe(&h->lane, text, sizeof(text));
-		WARN("peer silent for %llu s on %s: still waiting (gives up after %llu s without an "
-		     "acknowledgement; is the host or the path down?)",
-		     (unsigned long long)((now_ns - received_ns) / 1000000000u), text,
-		     (unsigned long long)(plugin_config()->user_timeout_ns / 1000000000u));
+		WARN_IF(lane_is_news(LANE_NEWS_SILENT, &h->lane.remote.addr, now_ns),
+			"peer silent for %llu s on %s: still waiting (gives up after %llu s without "
+			"an acknowledgement; is the host or the path down?)",
+			(unsigned long long)((now_ns - received_ns) / 1000000000u), text,
+			(unsigned long long)(plugin_config()->user_timeout_ns / 1000000000u));
 	}
 }
 

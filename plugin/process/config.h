@@ -11,6 +11,7 @@
 enum plugin_path { PATH_AUTO, PATH_XDP, PATH_KERNEL, PATH_DPDK };
 enum plugin_huge_pages { HUGE_PAGES_AUTO, HUGE_PAGES_NEVER, HUGE_PAGES_REQUIRE };
 enum plugin_daemon { DAEMON_AUTO, DAEMON_OFF, DAEMON_REQUIRE };
+enum plugin_tuner { TUNER_AUTO, TUNER_OFF };
 enum plugin_drive { DRIVE_AUTO, DRIVE_INLINE, DRIVE_DEDICATED };
 enum plugin_rails { RAILS_OWN, RAILS_BACKUP, RAILS_ALL };
 enum plugin_encrypt { ENCRYPT_AUTO, ENCRYPT_OFF, ENCRYPT_AES_256_GCM };
@@ -27,6 +28,8 @@ struct plugin_config {
 	char dpdk_args[1024];                   /* HARP_DPDK_ARGS, for EAL */
 	uint32_t xdp_bytes_max;                 /* HARP_XDP_BYTES_MAX; path_policy.h */
 	char profile[256];           /* HARP_PROFILE; empty: HARP_CONFIG_PROFILE, if it exists */
+	enum plugin_tuner tuner;     /* HARP_TUNER=auto|off */
+	char trace[256];             /* HARP_TRACE, read by libnccl-profiler-harp.so */
 	uint32_t eager_bytes;        /* HARP_EAGER_BYTES, default 262144 */
 	uint32_t frames;             /* HARP_FRAMES, default 8192 */
 	uint64_t connect_timeout_ns; /* HARP_CONNECT_TIMEOUT_MS, default 30000 */

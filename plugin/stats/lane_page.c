@@ -48,6 +48,7 @@ struct comm_stats {
 	struct harp_page_comm *record;
 	struct harp_page_comm own; /* the record while it is hidden */
 	uint32_t slot;
+	uint64_t retransmits, srtt_ns; /* Writer: poller */
 	struct {
 		struct lane_stats stats;
 		struct harp_page_lane own;
@@ -348,6 +349,12 @@ void comm_stats_done(struct comm_stats *stats, unsigned kinds, uint64_t bytes, u
 	}
 }
 
+void comm_stats_tcp(const struct comm_stats *stats, uint64_t *retransmits, uint64_t *srtt_ns)
+{
+	*retransmits = stats_get(&stats->retransmits);
+	*srtt_ns = stats_get(&stats->srtt_ns);
+}
+
 void comm_stats_failed(struct comm_stats *stats)
 {
 	lane_page_count(HARP_JOB_comms_failed, 1);
@@ -628,9 +635,12 @@ void lane_stats_tcp(struct lane_stats *stats, const struct lane_info *tcp, uint6
 	stats_set(&value[HARP_LANE_unsent_bytes], tcp->unsent_bytes);
 	stats_sum(&stats->rail->value[HARP_RAIL_retransmits],
 		  retransmits - stats_get(&value[HARP_LANE_retransmits]));
+	stats_add(&stats->comm->retransmits,
+		  retransmits - stats_get(&value[HARP_LANE_retransmits]));
 	stats_set(&value[HARP_LANE_retransmits], retransmits);
 	if (!tcp->srtt_ns)
 		return;
+	stats_set(&stats->comm->srtt_ns, tcp->srtt_ns);
 	stats_sum(&srtt->bucket[harp_histogram_bucket(tcp->srtt_ns)], 1);
 	stats_sum(&srtt->sum_ns, tcp->srtt_ns);
 	stats_sum(&srtt->count, 1);

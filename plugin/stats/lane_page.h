@@ -49,6 +49,9 @@ struct comm_stats_options {
 struct comm_stats *comm_stats_new(const struct comm_stats_options *opt);
 /* The comm and its lanes are gone. */
 void comm_stats_free(struct comm_stats *stats);
+/* What TCP said last of the comm's lanes: retransmissions of all of them so far, the smoothed round trip of one. Any
+ * thread. */
+void comm_stats_tcp(const struct comm_stats *stats, uint64_t *retransmits, uint64_t *srtt_ns);
 /* The comm has failed. */
 void comm_stats_failed(struct comm_stats *stats);
 /* A request is done. kinds: the kinds of lanes that its message left by, bits of enum lane_kind; 0: it was

@@ -27,7 +27,7 @@
 #define AT_LISTEN_ID 24
 #define AT_HOST_ID 32
 #define AT_V4 48
-#define AT_RESERVED32 52
+#define AT_TUNER 52
 #define AT_V6 56
 #define AT_SECRET 72
 #define AT_PLACEMENT 88
@@ -73,6 +73,7 @@ void handle_encode(uint8_t out[PLUGIN_HANDLE_BYTES], const struct handle *handle
 	wire_put16(out + AT_KERNEL_PORT_V4, handle->kernel_port_v4);
 	wire_put16(out + AT_KERNEL_PORT_V6, handle->kernel_port_v6);
 	wire_put32(out + AT_SCOPE, handle->scope_id);
+	wire_put32(out + AT_TUNER, handle->tuner);
 	wire_put64(out + AT_LISTEN_ID, handle->listen_id);
 	memcpy(out + AT_HOST_ID, handle->host_id, HANDLE_HOST_ID_BYTES);
 	if (handle->has_v4)
@@ -135,6 +136,7 @@ int handle_decode(const uint8_t in[PLUGIN_HANDLE_BYTES], struct handle *handle, 
 	handle->kernel_port_v4 = wire_get16(in + AT_KERNEL_PORT_V4);
 	handle->kernel_port_v6 = wire_get16(in + AT_KERNEL_PORT_V6);
 	handle->scope_id = wire_get32(in + AT_SCOPE);
+	handle->tuner = wire_get32(in + AT_TUNER);
 	handle->listen_id = wire_get64(in + AT_LISTEN_ID);
 	memcpy(handle->host_id, in + AT_HOST_ID, HANDLE_HOST_ID_BYTES);
 	handle->v4 = harp_addr_v4(v4[0], v4[1], v4[2], v4[3]);

@@ -24,6 +24,7 @@
 	CASE(nothing, "messages of no bytes complete without touching memory")                     \
 	CASE(requests, "the 33rd request is NULL and success, until one is done")                  \
 	CASE(fifo, "the n-th receive gets the n-th message")                                       \
+	CASE(events, "a profiler hears of each message that has a handle, and of no other")        \
 	CASE(truncated, "a message longer than its receive is an error that says truncated")       \
 	CASE(two_ways, "two comms in opposite directions under load do not block each other")      \
 	CASE(threads, "threads with contexts and comms of their own do not disturb one another")   \

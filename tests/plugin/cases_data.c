@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "cases.h"
+#include "harp_profiler.h"
 
 #define MIB (1024u * 1024u)
 #define GUARD 64u
@@ -187,6 +188,87 @@ static enum nccl_result outcome(struct net *net, void *request)
 		REQUIRE(result == NCCL_SUCCESS ? done == 0 || done == 1 : done == 0);
 	}
 	return result;
+}
+
+/* A profiler: the events of each direction that it got. It wants none of more than EVENT_BYTES_MAX. */
+enum { EVENT_BYTES_MAX = 100000 };
+static struct {
+	unsigned started, stopped, refused;
+	const struct harp_profiler_event *running; /* one at a time */
+	struct harp_profiler_event last;
+} heard[2];
+static char phandle;
+
+static enum nccl_result profiler(void **handle, int type, void *parent, int64_t plugin_id,
+				 void *data)
+{
+	const struct harp_profiler_event *event = data;
+
+	REQUIRE(plugin_id == HARP_PROFILER_PLUGIN_ID);
+	REQUIRE(event->size == sizeof(*event) && event->direction < 2);
+	if (type == NCCL_PROFILER_START) {
+		REQUIRE(!*handle && parent == &phandle);
+		REQUIRE(event->posted_ns && !event->done_ns && !event->lane_kinds);
+		if (event->bytes > EVENT_BYTES_MAX) {
+			heard[event->direction].refused++;
+			return NCCL_SUCCESS;
+		}
+		REQUIRE(!heard[event->direction].running);
+		heard[event->direction].running = event;
+		heard[event->direction].started++;
+		*handle = &heard[event->direction];
+		return NCCL_SUCCESS;
+	}
+	REQUIRE(type == NCCL_PROFILER_UPDATE_AND_STOP);
+	REQUIRE(*handle == &heard[event->direction] && heard[event->direction].running == event);
+	heard[event->direction].running = NULL;
+	heard[event->direction].stopped++;
+	heard[event->direction].last = *event;
+	return NCCL_SUCCESS;
+}
+
+static void event_is_true(const struct harp_profiler_event *event, size_t size, unsigned message)
+{
+	REQUIRE(event->bytes == size && event->message == message && event->error == 0);
+	REQUIRE(event->done_ns >= event->posted_ns);
+	REQUIRE(event->wait_ns <= event->done_ns - event->posted_ns);
+	REQUIRE(event->lane_kinds > 0 && event->lane_kinds < 4);
+	REQUIRE(event->comm != 0 && event->remote_port != 0);
+}
+
+void case_events(const char *plugin, int version)
+{
+	static const size_t sizes[] = { 0, 5, 70000, EVENT_BYTES_MAX + 1, 8 };
+	static uint8_t out[EVENT_BYTES_MAX + GUARD + 1], in[EVENT_BYTES_MAX + GUARD + 1];
+	unsigned expected = 0, refused = 0;
+	struct library lib;
+	struct pair pair;
+
+	/* v10 reports events to HARP's own profiler only, which this variable announces. */
+	REQUIRE(setenv("HARP_TRACE", "/", 1) == 0);
+	library_load(&lib, plugin, version);
+	lib.net.profiler = lib.far.profiler = profiler;
+	OK(net_init(&lib.net, log_collect));
+	pair_open(&lib.net, &pair);
+	for (unsigned i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+		/* The last one has no handle. */
+		lib.net.phandle = lib.far.phandle =
+			i + 1 < sizeof(sizes) / sizeof(sizes[0]) ? &phandle : NULL;
+		transfer(&lib.net, &pair, out, in, 0, sizes[i], sizes[i]);
+		if (version >= 10 && lib.net.phandle) {
+			expected += sizes[i] <= EVENT_BYTES_MAX;
+			refused += sizes[i] > EVENT_BYTES_MAX;
+		}
+		for (unsigned d = 0; d < 2; d++) {
+			REQUIRE(heard[d].started == expected && heard[d].stopped == expected);
+			REQUIRE(heard[d].refused == refused);
+			if (expected == i + 1)
+				event_is_true(&heard[d].last, sizes[i], i);
+		}
+	}
+	REQUIRE(version < 10 || heard[0].last.comm == heard[1].last.comm);
+	pair_close(&lib.net, &pair);
+	library_close(&lib);
 }
 
 void case_truncated(const char *plugin, int version)

@@ -153,3 +153,16 @@ int harp_host_address_state(const char *ifname, const struct harp_addr *addr)
 	(void)addr;
 	return -1;
 }
+
+struct comm_event *plugin_event_begin(struct request *request)
+{
+	(void)request;
+	return NULL;
+}
+
+struct comm_event *plugin_event_end(struct request *request, int error)
+{
+	(void)request;
+	(void)error;
+	return NULL;
+}

@@ -109,11 +109,11 @@ static enum nccl_result init_one(struct net *net, nccl_logger logger)
 	net->ctx = (void *)(uintptr_t)0x5eed;
 	switch (net->version) {
 	case 10:
-		return V(10)->init(logger, NULL);
+		return V(10)->init(logger, net->profiler);
 	case 11:
-		return V(11)->init(&net->ctx, 0x1234, &config, logger, NULL);
+		return V(11)->init(&net->ctx, 0x1234, &config, logger, net->profiler);
 	case 12:
-		return V(12)->init(&net->ctx, 0x1234, &config, logger, NULL);
+		return V(12)->init(&net->ctx, 0x1234, &config, logger, net->profiler);
 	case 9:
 		return V(9)->init(logger);
 	case 8:
@@ -314,11 +314,11 @@ static enum nccl_result isend_one(struct net *net, void *comm, void *data, size_
 	case 9:
 		return V(9)->isend(comm, data, size, tag, mhandle, request);
 	case 10:
-		return V(10)->isend(comm, data, size, tag, mhandle, NULL, request);
+		return V(10)->isend(comm, data, size, tag, mhandle, net->phandle, request);
 	case 11:
-		return V(11)->isend(comm, data, size, tag, mhandle, NULL, request);
+		return V(11)->isend(comm, data, size, tag, mhandle, net->phandle, request);
 	default:
-		return V(12)->isend(comm, data, size, tag, mhandle, NULL, request);
+		return V(12)->isend(comm, data, size, tag, mhandle, net->phandle, request);
 	}
 }
 
@@ -335,7 +335,7 @@ static enum nccl_result irecv_one(struct net *net, void *comm, int n, void **dat
 				  int *tags, void **mhandles, void **request)
 {
 	int narrow[8] = { 0 }, *list = sizes ? narrow : NULL;
-	void *phandles[8] = { NULL };
+	void *phandles[8] = { net->phandle };
 
 	for (int i = 0; sizes && i < n && i < 8; i++)
 		narrow[i] = (int)sizes[i];

@@ -15,11 +15,13 @@
 struct net {
 	int version;
 	const void *table;
-	void *ctx;         /* of v11 and later, after net_init() */
-	int traffic_class; /* given at init (v11) or connect (v10) */
-	const char *port;  /* HARP_DPDK of its init; NULL: as it is */
-	int netns;         /* calls are made in this network namespace; 0: wherever we are */
-	struct net *far;   /* the receiving end is another host's; NULL: it is this one's too */
+	void *ctx;              /* of v11 and later, after net_init() */
+	int traffic_class;      /* given at init (v11) or connect (v10) */
+	const char *port;       /* HARP_DPDK of its init; NULL: as it is */
+	nccl_profiler profiler; /* given at init (v10 and later) */
+	void *phandle;          /* given with each message (v10 and later) */
+	int netns;              /* calls are made in this network namespace; 0: wherever we are */
+	struct net *far; /* the receiving end is another host's; NULL: it is this one's too */
 };
 
 bool net_is_valid(int version);

@@ -301,3 +301,15 @@ def test_python_names_the_plugin_by_path_as_the_loader_has_read_its_own(
     assert printed | {"NCCL_NET_PLUGIN": found["NCCL_NET_PLUGIN"]} == found
     with pytest.raises(HarpError, match="enc"):
         harp.env({"tcp.enc": "off"})
+
+
+def test_a_traced_job_has_a_directory_and_the_profiler(file: str, tmp_path: Path) -> None:
+    found = variables("--file", file, "--trace", str(tmp_path / "new"))
+    assert found["NCCL_PROFILER_PLUGIN"] == "harp"
+    assert found["HARP_TRACE"] == str(tmp_path / "new")
+    assert (tmp_path / "new").is_dir()
+    assert variables(HARP_TRACE="/tmp")["NCCL_PROFILER_PLUGIN"] == "harp"
+    assert "NCCL_PROFILER_PLUGIN" not in variables()
+    done = harpctl("env", "--trace", "/proc/none")
+    assert done.returncode == Exit.FAILURE
+    assert "--trace /proc/none: " in done.stderr

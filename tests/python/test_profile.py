@@ -19,7 +19,22 @@ ENTRIES = (
     Entry("eth1", "generic-copy", "none"),
     Entry("eth2", "zero-copy", "all", "fd00:7::/32"),
 )
+TUNER = '[tuner]\nlatency_ns = 21300\nrates = "16384:300 1048576:1200"\nchannels = "1:900 2:1700"\n'
 BAD = (
+    TOP + TUNER + TUNER,
+    TOP + TUNER.replace("latency_ns = 21300\n", ""),
+    TOP + TUNER.replace("21300", "0"),
+    TOP + TUNER.replace("21300", '"21300"'),
+    TOP + TUNER.replace("21300", "1234567890123"),
+    TOP + TUNER.replace("16384:300 ", "1048576:300 "),
+    TOP + TUNER.replace("16384:300", "16384"),
+    TOP + TUNER.replace("16384:300", "16384:0"),
+    TOP + TUNER.replace("16384:300 ", "16384:300,"),
+    TOP + TUNER.replace("16384:300 ", "16384:300  "),
+    TOP + TUNER.replace("1:900 2:1700", " "),
+    TOP + TUNER.replace("1:900 2:1700", ""),
+    TOP + TUNER.replace("1:900 2:1700", " ".join(f"{n}:1" for n in range(1, 18))),
+    TOP + TUNER + "speed = 1\n",
     "",
     "version = 2\n" + TOP.split("\n")[1],
     'version = 1\nhost = "node8"\n',
@@ -57,6 +72,14 @@ def test_what_harpctl_writes_the_plugin_reads(build_dir: Path, tmp_path: Path) -
     assert read(build_dir, file) == [
         *("1", "eth1,1,1,10.1.0.0/112", "eth1,1,0,::/0", "eth2,3,3,fd00:7::/32"),
     ]
+
+
+def test_times_for_the_tuner(build_dir: Path, tmp_path: Path) -> None:
+    file = tmp_path / "profile.toml"
+    for text in (TOP + TUNER + NIC, TOP + NIC + TUNER):
+        file.write_text(text)
+        assert len(profile.parse(text, HOST)) == 1
+        assert read(build_dir, file) == ["1", "tuner,21300,2,2,1048576,900", "eth1,1,1,::/0"]
 
 
 @pytest.mark.parametrize("text", BAD)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from test_cli_config import harpctl
 
 from harp.bench import tune
 from harp.bench.tune import HARP, KERNEL, Link, Times
@@ -216,7 +217,7 @@ def test_two_hosts_get_a_profile_each(tmp_path: Path) -> None:
         measures = _harpctl(
             lab.hosts[0],
             *(lab.hosts[1].address, "--token", token),
-            *("--rounds", "1", "--profile", str(files[0])),
+            *("--rounds", "1", "--nccl", "--profile", str(files[0])),
         )
         printed, complaint = measures.communicate(timeout=120)
         assert measures.returncode == 0, complaint
@@ -228,3 +229,9 @@ def test_two_hosts_get_a_profile_each(tmp_path: Path) -> None:
     assert (nic["ifname"], nic["mode"]) == ("eth0", "generic-copy")
     assert f'harp_up_to = "{nic["harp_up_to"]}"' in files[0].read_text()
     assert "path auto: " in printed
+    tuner = profiles[0]["tuner"]
+    assert 1_000 < tuner["latency_ns"] < 10**9
+    assert [pair.split(":")[0] for pair in tuner["channels"].split()] == ["1", "2", "4", "8"]
+    explained = harpctl("tune", "--profile", str(files[0]), "--explain", "allreduce", "1M", "8")
+    assert explained.returncode == 0, explained.stderr
+    assert explained.stdout.count("chosen") == 1

@@ -12,6 +12,14 @@ int main(int argc, char **argv)
 		int rc = profile_read(argv[i], argv[1], &profile, why, sizeof(why));
 
 		printf("%d", rc);
+		if (profile.tuner.latency_ns)
+			printf(" tuner,%llu,%u,%u,%llu,%u",
+			       (unsigned long long)profile.tuner.latency_ns,
+			       profile.tuner.rates.count, profile.tuner.channels.count,
+			       (unsigned long long)profile.tuner.rates
+				       .points[profile.tuner.rates.count - 1]
+				       .at,
+			       profile.tuner.channels.points[0].mb_per_s);
 		for (unsigned e = 0; e < profile.count; e++) {
 			const struct profile_entry *entry = &profile.entries[e];
 			char peers[HARP_ADDR_TEXT_MAX];

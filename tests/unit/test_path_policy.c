@@ -156,7 +156,7 @@ static void test_bad_profiles(void)
 		{ TOP "host = \"node7\"\n", "line 3: host is set twice" },
 		{ TOP "speed = 1\n", "line 3: unknown key speed" },
 		{ TOP "ifname = \"eth1\"\n", "unknown key ifname" },
-		{ TOP "[nic]\n", "the only table is [[nic]]" },
+		{ TOP "[nic]\n", "the only tables are [tuner] and [[nic]]" },
 		{ TOP "[[nic]] x\n", "line 3: neither" },
 		{ TOP "nonsense\n", "line 3: neither" },
 		{ TOP "[[nic]]\n" NIC, "line 4: ifname is missing above" },

@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""harpctl trace: a job's network events as a trace for Perfetto or Chrome."""
+
+import json
+from pathlib import Path
+
+import click
+
+from harp import output as console
+from harp import trace as traces
+from harp.errors import HarpError
+
+
+@click.command()
+@click.argument("directory", type=click.Path(path_type=Path))
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False), default="trace.json")
+def trace(directory: Path, file: Path) -> None:
+    """Write FILE, a trace of the job whose network events are in DIRECTORY.
+
+    Each send and receive of NCCL's is a slice: peer, bytes, the kinds of lanes that carried it, how
+    long it waited for its first byte, retransmissions, round trip. Messages that never ended are
+    marked. FILE (default: trace.json) opens in https://ui.perfetto.dev and chrome://tracing. For
+    jobs on several hosts, put the files of all of them into DIRECTORY. Needs NCCL 2.26 or later.
+
+    \b
+    harpctl run --trace /tmp/job -- torchrun --nproc-per-node 8 train.py
+    harpctl trace /tmp/job job.json
+    """
+    processes = traces.read_directory(directory)
+    try:
+        file.write_text(json.dumps(traces.chrome(processes)))
+    except OSError as error:
+        raise HarpError(f"{file}: it cannot be written: {error.strerror}") from error
+    found = traces.summary(processes)
+    console.out.print(
+        f"{file}: {found['messages']:,} messages of {found['processes']} processes,"
+        f" {found['unfinished']} unfinished, {found['failed']} failed",
+        markup=False,
+        soft_wrap=True,
+    )

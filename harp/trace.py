@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A job's network events, from the files that libnccl-profiler-harp.so writes, as a Chrome trace.
+
+Each process has one file, HOST-PID.jsonl, in the directory that HARP_TRACE named
+(plugin/profiler/trace.c). The trace is one JSON document in Chrome's trace event format, which
+Perfetto reads: a process for each process of the job, an asynchronous slice for each message, in it
+one for the time before its first byte moved. Times of several hosts are put together by their wall
+clocks.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from harp.errors import Exit, HarpError
+
+SUFFIX = ".jsonl"
+_LANES = {0: "none", 1: "HARP", 2: "kernel", 3: "HARP and kernel"}
+Line = dict[str, Any]
+
+
+@dataclass
+class Process:
+    """One file: a process and its messages."""
+
+    head: Line
+    events: dict[int, Line] = field(default_factory=dict)  # start and end of each together
+    last_ns: int = 0
+
+    @property
+    def offset_ns(self) -> int:
+        """What makes its monotonic clock a wall clock."""
+        return int(self.head["wall_ns"]) - int(self.head["monotonic_ns"])
+
+    @property
+    def ranks(self) -> list[int]:
+        return sorted({event["rank"] for event in self.events.values()})
+
+
+def _lines(file: Path) -> Iterator[Line]:
+    try:
+        with file.open(encoding="ascii") as lines:
+            for number, text in enumerate(lines, 1):
+                if not text.endswith("\n"):
+                    return  # the process was killed while it wrote
+                line = json.loads(text)
+                if not isinstance(line, dict):
+                    raise HarpError(f"{file}: line {number} is no event of HARP's")
+                yield line
+    except (OSError, ValueError) as error:
+        raise HarpError(f"{file}: it is no trace of HARP's: {error}") from error
+
+
+def read(file: Path) -> Process | None:
+    """What a process has written; None: nothing yet."""
+    lines = _lines(file)
+    head = next(lines, None)
+    if head is None:
+        return None
+    if head.get("harp_trace") != 1:
+        raise HarpError(f"{file}: it is no trace that this version of HARP reads")
+    process = Process(head)
+    try:
+        for line in lines:
+            process.last_ns = max(process.last_ns, line["ns"])
+            if "start" in line:
+                process.events[line["start"]] = {**line, "start_ns": line["ns"]}
+            else:
+                process.events[line["end"]] |= {**line, "end_ns": line["ns"]}
+    except KeyError as error:
+        raise HarpError(f"{file}: it is no trace of HARP's: no {error} in a line") from error
+    return process
+
+
+def read_directory(directory: Path) -> list[Process]:
+    """All processes of a job."""
+    if not directory.is_dir():
+        raise HarpError(f"{directory}: no such directory", Exit.MISSING)
+    files = sorted(directory.glob(f"*{SUFFIX}"))
+    found = [process for process in map(read, files) if process is not None]
+    if not found:
+        raise HarpError(
+            f"{directory}: there is no trace in it; run the job with "
+            f"`harpctl run --trace {directory} -- CMD`, with NCCL 2.26 or later",
+            Exit.MISSING,
+        )
+    return found
+
+
+def _slice(event: Line, pid: int, number: int, zero_ns: int, until_ns: int) -> Iterator[Line]:
+    end_ns = event.get("end_ns", until_ns)
+    common = {"cat": event["direction"], "id": f"{pid}.{number}", "pid": pid, "tid": pid}
+
+    def at(phase: str, name: str, ns: int, **more: Any) -> Line:
+        return {**common, "ph": phase, "name": name, "ts": (ns - zero_ns) / 1e3, **more}
+
+    sign = "to" if event["direction"] == "send" else "from"
+    name = f"{event['direction']} {sign} {event['peer']}"
+    shown = {key: event[key] for key in ("rank", "comm", "message", "peer", "bytes")}
+    if "end_ns" in event:
+        shown |= {
+            "lanes": _LANES.get(event["lane_kinds"], "unknown"),
+            "wait_us": event["wait_ns"] / 1e3,
+            "round_trip_us": event["rtt_ns"] / 1e3,
+            "retransmits": event["retransmits"],
+            "error": event["error"],
+        }
+    else:
+        shown["unfinished"] = True
+    yield at("b", name, event["start_ns"], args=shown)
+    if event.get("wait_ns"):
+        yield at("b", "wait", event["start_ns"])
+        yield at("e", "wait", min(event["start_ns"] + event["wait_ns"], end_ns))
+    yield at("e", name, end_ns)
+
+
+def chrome(processes: list[Process]) -> Line:
+    """The trace. Messages that were never done last until the process's last event."""
+    starts = [
+        event["start_ns"] + process.offset_ns
+        for process in processes
+        for event in process.events.values()
+    ]
+    first_ns = min(starts, default=0)
+    events: list[Line] = []
+    for pid, process in enumerate(processes, 1):
+        ranks = ", ".join(map(str, process.ranks)) or "?"
+        head = process.head
+        name = f"rank {ranks}: {head['program']} {head['pid']} on {head['host']}"
+        events.append({"ph": "M", "name": "process_name", "pid": pid, "args": {"name": name}})
+        zero_ns = first_ns - process.offset_ns
+        for number, event in process.events.items():
+            events += _slice(event, pid, number, zero_ns, process.last_ns)
+    return {"displayTimeUnit": "ns", "traceEvents": events}
+
+
+def summary(processes: list[Process]) -> Line:
+    """What is in it, in numbers."""
+    events = [event for process in processes for event in process.events.values()]
+    done = [event for event in events if "end_ns" in event]
+    return {
+        "processes": len(processes),
+        "messages": len(events),
+        "bytes": sum(event["bytes"] for event in done),
+        "unfinished": len(events) - len(done),
+        "failed": sum(event["error"] != 0 for event in done),
+    }

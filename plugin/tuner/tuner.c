@@ -1,0 +1,218 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * tuner.c - NCCL's tuner tables: NCCL chooses algorithm and protocol by what was measured instead of by its model of InfiniBand.
+ *
+ * Theory of operation
+ * -------------------
+ * Without a [tuner] in the profile, or with HARP_TUNER=off, and for communicators of one host, the tuner changes nothing.
+ *
+ * All ranks of a communicator must decide alike, or they wait for each other for ever. So a decision depends on nothing but
+ * the measured times and the arguments, and connections are refused between hosts whose times differ (tuner_digest(), in the
+ * handle).
+ *
+ * Since v3 NCCL hands over its table of costs: what it ignores stays ignored, what the model knows is replaced. v2 has no table
+ * and does not say what is allowed: there the tuner decides only if neither NCCL_ALGO nor NCCL_PROTO is set, and NCCL has
+ * neither NVLS nor CollNet.
+ *
+ * Channels: the tuner lowers their number to 1 where one stream is as fast as several. It never raises it: NCCL does not say how
+ * many there are.
+ */
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "harp_config.h"
+#include "process/config.h"
+#include "tuner/cost.h"
+
+#define TUNER_EXPORT __attribute__((visibility("default")))
+
+TUNER_EXPORT extern const struct nccl_tuner_v4 ncclTunerPlugin_v4;
+
+/* The context: NULL where there is nothing to change. */
+struct tuner {
+	struct cost_model model;
+};
+
+static bool tuner_read(struct profile_tuner *out)
+{
+	static const char *const no = "";
+	const char *named = plugin_config()->profile;
+	char host[65] = "", why[256];
+	struct profile *profile;
+	bool found;
+
+	/* Before the net plugin's init, as for `harpctl tune --explain`. */
+	if (!named[0])
+		named = getenv("HARP_PROFILE") ? getenv("HARP_PROFILE") : no;
+	profile = malloc(sizeof(*profile));
+	if (!profile)
+		return false;
+	gethostname(host, sizeof(host) - 1);
+	/* What is wrong with it the net plugin's init has said. */
+	found = profile_read(named[0] ? named : HARP_CONFIG_PROFILE, host, profile, why,
+			     sizeof(why)) > 0 &&
+		profile->tuner.latency_ns;
+	if (found)
+		*out = profile->tuner;
+	free(profile);
+	return found;
+}
+
+static enum nccl_result tuner_init_v5(void **context, uint64_t comm_id, size_t ranks, size_t nodes,
+				      nccl_logger logger, void *nvl_domains, void *constants)
+{
+	struct tuner *tuner;
+
+	(void)comm_id;
+	(void)nvl_domains;
+	(void)constants;
+	*context = NULL;
+	if (nodes < 2 || plugin_config()->tuner == TUNER_OFF)
+		return NCCL_SUCCESS;
+	tuner = calloc(1, sizeof(*tuner));
+	if (!tuner)
+		return NCCL_SYSTEM_ERROR; /* without this rank the others would decide differently */
+	tuner->model.ranks = ranks;
+	tuner->model.nodes = nodes;
+	if (!tuner_read(&tuner->model.measured)) {
+		free(tuner);
+		return NCCL_SUCCESS;
+	}
+	if (logger)
+		logger(NCCL_LOG_INFO, NCCL_LOG_INIT | NCCL_LOG_TUNING, __func__, __LINE__,
+		       "TUNER/HARP: %zu ranks on %zu hosts, by the profile: latency %.1f us, %d "
+		       "channels pay, chunks of %zu KiB",
+		       ranks, nodes, (double)tuner->model.measured.latency_ns / 1e3,
+		       cost_channels(&tuner->model.measured),
+		       cost_chunk_bytes(&tuner->model.measured) / 1024);
+	*context = tuner;
+	return NCCL_SUCCESS;
+}
+
+static enum nccl_result tuner_init_v2(size_t ranks, size_t nodes, nccl_logger logger,
+				      void **context)
+{
+	return tuner_init_v5(context, 0, ranks, nodes, logger, NULL, NULL);
+}
+
+/* NCCL 2.26 closes the library of a tuner once more than it has opened it, when that is the net plugin's, and calls the net
+ * plugin after that: the library stays. */
+static enum nccl_result tuner_init_v4(size_t ranks, size_t nodes, nccl_logger logger,
+				      void **context)
+{
+	Dl_info info;
+
+	if (dladdr(&ncclTunerPlugin_v4, &info) && info.dli_fname)
+		(void)dlopen(info.dli_fname, RTLD_NOW | RTLD_NOLOAD | RTLD_NODELETE);
+	return tuner_init_v2(ranks, nodes, logger, context);
+}
+
+static enum nccl_result tuner_finalize(void *context)
+{
+	free(context);
+	return NCCL_SUCCESS;
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * Decisions.
+ */
+static void tuner_channels(const struct tuner *tuner, int *channels)
+{
+	if (channels && cost_channels(&tuner->model.measured) == 1)
+		*channels = 1;
+}
+
+static enum nccl_result tuner_info_v4(void *context, int function, size_t bytes, int pipe_ops,
+				      float **costs, int algorithms, int protocols, int registered,
+				      int *channels)
+{
+	const struct tuner *tuner = context;
+	float *cost = (float *)costs, us;
+
+	(void)registered;
+	if (!tuner || function < 0 || function >= TUNER_FUNCTIONS)
+		return NCCL_SUCCESS;
+	for (int a = 0; a < algorithms; a++) {
+		for (int p = 0; p < protocols; p++, cost++) {
+			/* Of algorithms that are not known, NCCL's own time stays. */
+			if (*cost < 0 || a >= TUNER_ALGORITHMS || p >= TUNER_PROTOCOLS)
+				continue;
+			us = cost_us(&tuner->model, (enum tuner_function)function,
+				     (enum tuner_algorithm)a, (enum tuner_protocol)p, bytes,
+				     pipe_ops);
+			if (us >= 0)
+				*cost = us;
+		}
+	}
+	tuner_channels(tuner, channels);
+	return NCCL_SUCCESS;
+}
+
+static enum nccl_result tuner_info_v3(void *context, int function, size_t bytes, int pipe_ops,
+				      float **costs, int algorithms, int protocols, int *channels)
+{
+	return tuner_info_v4(context, function, bytes, pipe_ops, costs, algorithms, protocols, 0,
+			     channels);
+}
+
+static enum nccl_result tuner_info_v2(void *context, int function, size_t bytes, int collnet,
+				      int nvls, int pipe_ops, int *algorithm, int *protocol,
+				      int *channels)
+{
+	static const enum tuner_algorithm algorithms[] = { TUNER_RING, TUNER_TREE };
+	static const enum tuner_protocol protocols[] = { TUNER_LL, TUNER_SIMPLE };
+	const struct tuner *tuner = context;
+	float best = TUNER_COST_IGNORED, us;
+
+	if (!tuner || function < 0 || function >= TUNER_FUNCTIONS || collnet || nvls ||
+	    getenv("NCCL_ALGO") || getenv("NCCL_PROTO"))
+		return NCCL_SUCCESS;
+	for (unsigned a = 0; a < 2; a++) {
+		for (unsigned p = 0; p < 2; p++) {
+			us = cost_us(&tuner->model, (enum tuner_function)function, algorithms[a],
+				     protocols[p], bytes, pipe_ops);
+			if (us < 0 || (best >= 0 && us >= best))
+				continue;
+			best = us;
+			*algorithm = (int)algorithms[a];
+			*protocol = (int)protocols[p];
+		}
+	}
+	tuner_channels(tuner, channels);
+	return NCCL_SUCCESS;
+}
+
+/* Chunks of LL and LL128 have sizes of their own. NCCL limits the answer to its buffers. */
+static enum nccl_result tuner_chunk_v6(void *context, int function, size_t bytes, int algorithm,
+				       int protocol, int channels, size_t *chunk_bytes)
+{
+	const struct tuner *tuner = context;
+
+	(void)function;
+	(void)bytes;
+	(void)algorithm;
+	(void)channels;
+	if (tuner && protocol == TUNER_SIMPLE)
+		*chunk_bytes = cost_chunk_bytes(&tuner->model.measured);
+	return NCCL_SUCCESS;
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * The tables.
+ */
+#define TUNER_COMMON(init_form, info_form)                                                         \
+	.name = "HARP", .init = tuner_init_##init_form, .get_coll_info = tuner_info_##info_form,   \
+	.finalize = tuner_finalize
+
+TUNER_EXPORT extern const struct nccl_tuner_v2 ncclTunerPlugin_v2;
+const struct nccl_tuner_v2 ncclTunerPlugin_v2 = { TUNER_COMMON(v2, v2) };
+TUNER_EXPORT extern const struct nccl_tuner_v3 ncclTunerPlugin_v3;
+const struct nccl_tuner_v3 ncclTunerPlugin_v3 = { TUNER_COMMON(v2, v3) };
+const struct nccl_tuner_v4 ncclTunerPlugin_v4 = { TUNER_COMMON(v4, v4) };
+TUNER_EXPORT extern const struct nccl_tuner_v5 ncclTunerPlugin_v5;
+const struct nccl_tuner_v5 ncclTunerPlugin_v5 = { TUNER_COMMON(v5, v4) };
+TUNER_EXPORT extern const struct nccl_tuner_v6 ncclTunerPlugin_v6;
+const struct nccl_tuner_v6 ncclTunerPlugin_v6 = { TUNER_COMMON(v5, v4),
+						  .get_chunk_size = tuner_chunk_v6 };

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""NVIDIA's NCCL over HARP when something goes wrong: peers that die, stop, or cannot be reached."""
+
+import signal
+import subprocess
+from collections.abc import Callable
+
+import pytest
+from nccl_tools import NEWEST, check_once, ranks_of
+
+from harp.lab import Lab
+from harp.nccl.ranks import HARP, SOCKETS, RankError, Ranks
+
+pytestmark = pytest.mark.nccl
+
+BYTES = 3_000_000
+Fault = Callable[[Ranks], None]
+
+
+def kill(ranks: Ranks) -> None:
+    """Rank 1 dies: rank 0 gets an error, and its abort ends."""
+    ranks[0].ask(f"start 0 alltoall {BYTES}")
+    ranks[1].process.kill()
+    ranks[1].process.wait()
+    with pytest.raises(RankError, match="remote process exited or there was a network error"):
+        ranks[0].ask("finish 0")
+    ranks[0].ask("abort 0")
+
+
+def stop(ranks: Ranks) -> None:
+    """Rank 1 stops in the middle and goes on: nothing is lost."""
+    ranks.ask(f"start 0 alltoall {BYTES}")
+    ranks[1].process.send_signal(signal.SIGSTOP)
+    try:
+        ranks[0].send("finish 0")
+        # It waits, and does not give up: no answer within a moment.
+        with pytest.raises(RankError, match="no answer in 1 s"):
+            ranks[0].receive(1)
+    finally:
+        ranks[1].process.send_signal(signal.SIGCONT)
+    assert ranks[0].receive()["wrong"] == ranks[1].ask("finish 0")["wrong"] == 0
+    ranks.ask("destroy 0")
+
+
+def abort(ranks: Ranks) -> None:
+    """Rank 0 aborts an operation that rank 1 never starts; both can have another communicator."""
+    ranks[0].ask(f"start 0 alltoall {BYTES}")
+    ranks[0].ask("abort 0")
+    ranks[1].ask("abort 0")
+    ranks.init(1)
+    check_once(ranks, 1)
+    ranks.ask("destroy 1")
+
+
+@pytest.mark.parametrize("net", [SOCKETS, "kernel", "xdp"])
+@pytest.mark.parametrize("fault", [kill, stop, abort])
+def test_fault(lab: Lab, fault: Fault, net: str) -> None:
+    more = {} if net == SOCKETS else {"HARP_PATH": net}
+    with ranks_of(lab, NEWEST, SOCKETS if net == SOCKETS else HARP, more) as ranks:
+        ranks.init()
+        check_once(ranks)
+        fault(ranks)
+
+
+@pytest.mark.parametrize("net", [SOCKETS, "kernel", "xdp"])
+def test_a_communicator_is_split(lab: Lab, net: str) -> None:
+    more = {} if net == SOCKETS else {"HARP_PATH": net}
+    with ranks_of(lab, NEWEST, SOCKETS if net == SOCKETS else HARP, more) as ranks:
+        ranks.init()
+        # The ranks in reverse order.
+        ranks[0].send("split 0 1 0 1")
+        ranks[1].send("split 0 1 0 0")
+        assert [rank.receive()["rank"] for rank in ranks.ranks] == [1, 0]
+        check_once(ranks, 0)
+        check_once(ranks, 1)
+        ranks.ask("destroy 1")
+        check_once(ranks, 0)
+        ranks.ask("destroy 0")
+
+
+@pytest.mark.parametrize("path", ["kernel", "xdp"])
+def test_a_silent_peer_is_one_warning(lab: Lab, path: str) -> None:
+    """Not one for each comm: there are four with it."""
+    more = {"HARP_PATH": path, "HARP_USER_TIMEOUT_MS": "8000"}
+    far = lab.hosts[1]
+    with ranks_of(lab, NEWEST, HARP, more) as ranks:
+        ranks.init()
+        check_once(ranks)
+        ranks[0].ask(f"start 0 alltoall {BYTES}")
+        down = ["ip", "-n", far.netns, "link", "set", far.ifname, "down"]
+        subprocess.run(down, check=True)
+        with pytest.raises(RankError, match="no answer in time"):
+            ranks[0].ask("finish 0")
+        log = ranks[0].log
+        for rank in ranks.ranks:
+            rank.process.kill()
+    said = [line for line in log if " silent for " in line]
+    assert len([line for line in said if "NCCL WARN" in line]) == 1
+    assert len(said) > 1, "the others are there, as INFO"
+    ends = [line for line in log if "no answer in time" in line]
+    assert len([line for line in ends if "NCCL WARN" in line]) == 1

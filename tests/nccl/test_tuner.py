@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""NVIDIA's NCCL with the tuner in the plugin, which goes by times of a profile."""
+
+import re
+import socket
+from pathlib import Path
+
+import pytest
+from nccl_tools import NEWEST, check_all, check_once, log_of, ranks_of
+
+from harp.lab import Lab
+from harp.nccl.ranks import HARP, RankError, Ranks
+
+pytestmark = pytest.mark.nccl
+
+# 2.26 closes the library of a tuner once too often: two communicators, one after the other.
+VERSIONS = ("2.21.5", "2.23.4", "2.25.1", "2.26.5", "2.27.7", "2.30.7", NEWEST)
+
+
+def profile(folder: Path, latency_ns: int = 20_000) -> str:
+    file = folder / f"profile-{latency_ns}.toml"
+    file.write_text(
+        f'version = 1\nhost = "{socket.gethostname()}"\n[tuner]\nlatency_ns = {latency_ns}\n'
+        'rates = "16384:300 65536:1100 1048576:1200"\nchannels = "1:1100 2:1800"\n'
+    )
+    return str(file)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("tuned", [True, False])
+def test_the_tuner_is_loaded_and_every_byte_is_right(
+    lab: Lab, version: str, tuned: bool, tmp_path: Path
+) -> None:
+    more = {"HARP_PROFILE": profile(tmp_path)} if tuned else {}
+    with ranks_of(lab, version, HARP, more) as ranks:
+        for _ in range(3):
+            ranks.init()
+            check_all(ranks, version)
+            ranks.ask("destroy 0")
+        log = log_of(ranks)
+    assert re.search(r"TUNER/Plugin: Using (tuner plugin )?HARP", log)
+    words = "TUNER/HARP: 2 ranks on 2 hosts, by the profile: latency 20.0 us, 2 channels pay"
+    assert (words in log) == tuned
+    assert "WARN NET/HARP" not in log
+
+
+def use(ranks: Ranks) -> None:
+    """Connections are made by init or by the first operation."""
+    ranks.init()
+    check_once(ranks)
+
+
+def test_hosts_with_different_times_are_refused(lab: Lab, tmp_path: Path) -> None:
+    own = [{"HARP_PROFILE": profile(tmp_path, ns)} for ns in (20_000, 30_000)]
+    with ranks_of(lab, NEWEST, of_rank=own) as ranks:
+        with pytest.raises(RankError):
+            use(ranks)
+        log = log_of(ranks)
+    assert "the peer's NCCL tuner goes by other times" in log
+    assert "or set HARP_TUNER=off" in log
+
+
+def test_the_tuner_may_be_off(lab: Lab, tmp_path: Path) -> None:
+    own = [{"HARP_PROFILE": profile(tmp_path), "HARP_TUNER": "off"}, {}]
+    with ranks_of(lab, NEWEST, of_rank=own) as ranks:
+        ranks.init()
+        check_once(ranks)
+        ranks.ask("destroy 0")
+        assert "TUNER/HARP" not in log_of(ranks)

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""harpctl trace: files of events become a Chrome trace, and what is no such file one clear line."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from harp import trace as traces
+from harp.cli.trace import trace
+from harp.errors import Exit, HarpError
+
+HEAD = {
+    "harp_trace": 1,
+    "host": "a",
+    "pid": 7,
+    "program": "train",
+    "wall_ns": 5_000_000_000,
+    "monotonic_ns": 1_000,
+}
+START = {
+    "start": 0,
+    "rank": 3,
+    "direction": "send",
+    "comm": "00000000000000ff",
+    "message": 9,
+    "peer": "10.0.0.2:61000",
+    "bytes": 4096,
+    "ns": 11_000,
+}
+END = {
+    "end": 0,
+    "bytes": 4000,
+    "ns": 19_000,
+    "wait_ns": 2_000,
+    "rtt_ns": 30_000,
+    "retransmits": 1,
+    "lane_kinds": 3,
+    "error": 0,
+}
+
+
+def write(file: Path, *lines: dict[str, Any]) -> None:
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def test_a_message_becomes_a_slice(tmp_path: Path) -> None:
+    write(tmp_path / "a-7.jsonl", HEAD, START, END)
+    document = traces.chrome(traces.read_directory(tmp_path))
+    begin, wait, waited, end = (e for e in document["traceEvents"] if e["ph"] != "M")
+    assert (begin["name"], begin["ts"]) == ("send to 10.0.0.2:61000", 0)
+    assert begin["args"] == {
+        "rank": 3,
+        "comm": "00000000000000ff",
+        "message": 9,
+        "peer": "10.0.0.2:61000",
+        "bytes": 4000,
+        "lanes": "HARP and kernel",
+        "wait_us": 2,
+        "round_trip_us": 30,
+        "retransmits": 1,
+        "error": 0,
+    }
+    assert (wait["ts"], waited["ts"], end["ts"]) == (0, 2, 8)
+    assert len({begin["id"], wait["id"], waited["id"], end["id"]}) == 1
+
+
+def test_hosts_are_put_together_by_their_wall_clocks(tmp_path: Path) -> None:
+    write(tmp_path / "a-7.jsonl", HEAD, START, END)
+    # The other host's monotonic clock is 1 s ahead, and the message starts 4 us later.
+    other = {**HEAD, "host": "b", "monotonic_ns": 1_000_001_000}
+    later = [{**line, "ns": line["ns"] + 1_000_004_000} for line in (START, END)]
+    write(tmp_path / "b-7.jsonl", other, *later)
+    events = traces.chrome(traces.read_directory(tmp_path))["traceEvents"]
+    starts = [e["ts"] for e in events if e["ph"] == "b" and e["name"] != "wait"]
+    assert starts == [0, 4]
+    names = [event["args"]["name"] for event in events if event["ph"] == "M"]
+    assert names == ["rank 3: train 7 on a", "rank 3: train 7 on b"]
+
+
+def test_a_message_that_never_ended_lasts_to_the_last_event(tmp_path: Path) -> None:
+    write(tmp_path / "a-7.jsonl", HEAD, START, {**START, "start": 1, "ns": 15_000})
+    processes = traces.read_directory(tmp_path)
+    begin, end = (
+        e for e in traces.chrome(processes)["traceEvents"] if e.get("id", "").endswith(".0")
+    )
+    assert begin["args"]["unfinished"] is True
+    assert end["ts"] - begin["ts"] == 4
+    assert traces.summary(processes)["unfinished"] == 2
+
+
+def test_a_line_that_was_cut_short_ends_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "a-7.jsonl"
+    write(file, HEAD, START)
+    file.write_text(file.read_text() + '{"end": 0, "by')
+    assert traces.summary(traces.read_directory(tmp_path))["unfinished"] == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("hello\n", "no trace of HARP's"),
+        ('{"harp_trace": 2}\n', "no trace that this version"),
+        (json.dumps(HEAD) + '\n{"end": 5, "ns": 1}\n', "no trace of HARP's"),
+        (json.dumps(HEAD) + "\n[]\n", "line 2 is no event"),
+        ("\xff\n", "no trace of HARP's"),
+    ],
+)
+def test_what_is_no_trace(tmp_path: Path, text: str, words: str) -> None:
+    (tmp_path / "a.jsonl").write_text(text, encoding="latin-1")
+    with pytest.raises(HarpError, match=words):
+        traces.read_directory(tmp_path)
+
+
+def test_no_directory_and_no_trace_in_it(tmp_path: Path) -> None:
+    with pytest.raises(HarpError, match="no such directory"):
+        traces.read_directory(tmp_path / "a")
+    with pytest.raises(HarpError, match="harpctl run --trace") as caught:
+        traces.read_directory(tmp_path)
+    assert caught.value.code == Exit.MISSING
+
+
+def test_the_command_says_what_it_wrote(tmp_path: Path) -> None:
+    write(tmp_path / "a-7.jsonl", HEAD, START, END)
+    file = tmp_path / "out.json"
+    result = CliRunner().invoke(trace, [str(tmp_path), str(file)])
+    assert "1 messages of 1 processes, 0 unfinished, 0 failed" in result.output
+    assert len(json.loads(file.read_text())["traceEvents"]) == 5
