@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run of the tests left on the machine, and what there is somebody else's.
+"""Find the objects that a test run left on the machine, and those that belong to others.
 
-Several runs may share a machine. Everything that one of them starts inherits RUN; namespaces and
-directories have their maker's process in their names; a program of the kernel's is told by who
-holds it, or by the interface that it is on. What can't be told so counts as ours.
+Several runs may share a machine. All processes of a run inherit RUN. Names of namespaces and
+directories contain the process that made them. A BPF program belongs to the process that holds it,
+or to the interface that it is attached to. Other objects count as this run's.
 """
 
 import ctypes

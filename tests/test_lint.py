@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Formatters and linters, each a test: what they find fails the run."""
+"""Formatters and linters, one test each. A finding fails the run."""
 
 import json
 import os

@@ -2,8 +2,8 @@
 """What `make test-long` adds: warnings of two compilers, seeds, clang-tidy (and
 tests/test_sanitize.py, and tests/install with the wheel and packages).
 
-Each build lies in a directory of its own under build-long/ and is brought up to date, not made
-anew: a second run is quick. One part alone: pytest tests/test_long.py -k 'tidy or seeds'.
+Each build has a directory under build-long/ and is updated, so a second run is fast. To run a part:
+pytest tests/test_long.py -k 'tidy or seeds'.
 """
 
 import json

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`make sanitize`: the whole suite in builds that watch it.
+"""`make sanitize`: the whole suite in builds with sanitizers.
 
-AddressSanitizer (with leaks) and UndefinedBehaviorSanitizer in one build, ThreadSanitizer in the
-other: unit tests, simulator, fuzz corpora, DPDK ports, conformance, ranks of several engines and
-the packet tests in both; leases and pins under the first, all modes of harp-bench under the second.
-Builds lie in build-long/ and are brought up to date, not made anew. One half alone: -k address,
--k thread.
+One build has AddressSanitizer (with leaks) and UndefinedBehaviorSanitizer, the other
+ThreadSanitizer. Both run unit tests, the simulator, fuzz corpora, DPDK ports, conformance, ranks of
+several engines and packet tests. The first also runs leases and pins, the second all modes of
+harp-bench. Builds are in build-long/ and are updated. To run one half: -k address, -k thread.
 """
 
 import json

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A page of docs/ as a reader types it: its commands, their exit codes and what they print.
+"""Run a page of docs/ as a reader types it: its commands, their exit codes and their output.
 
-A block of the page is ```console, with words of the page's own behind. `# exit code 0 or 5` behind
-a command is the page's claim.
+A block of the page is ```console, followed by words that the page defines. `# exit code 0 or 5`
+after a command gives the expected codes.
 """
 
 import re

@@ -7,10 +7,10 @@ instructions the stack executes; then the same for a stack that publishes its st
 (harp_page.h) and is polled every microsecond. The wire's own (its functions, and the libc's copies
 that it asks for) are not counted. With `bulk`: of a segment in the middle of a stream, where
 polls find 64 of them (tools/cost/sim_bulk.c), the card's functions left out. With `sealed`: of a
-message on a sealed lane instead, without the lane beneath (tests/unit/seal_bench.c). With `lanes`:
-of a small message over kernel lanes through the plugin, both ends together, and over the reference
-plugin's socket (tools/driver/cost.c); what the kernel executes is not seen. The numbers depend on
-compiler and options, not on the load; valgrind has no AVX-512.
+message on an encrypted lane instead, without the lane beneath (tests/unit/encryption_bench.c).
+With `lanes`: of a small message over kernel lanes through the plugin, both ends together, and over
+the reference plugin's socket (tools/driver/cost.c); what the kernel executes is not seen. The
+numbers depend on compiler and options, not on the load; valgrind has no AVX-512.
 """
 
 import os
@@ -107,12 +107,12 @@ def instructions(sim_bench: Path, what: str, flows: int, *page: str) -> int:
     return round(callgrind(left_out, *command) / PACKETS)
 
 
-def sealed(seal_bench: Path) -> None:
+def sealed(encryption_bench: Path) -> None:
     print(f"{'instructions of a sealed message':36}" + "".join(f"{n:>10} B" for n in SEALED_BYTES))
     for what in ("send", "receive"):
         counts = []
         for size in SEALED_BYTES:
-            command = (str(seal_bench), what, str(size), str(SEALED_MESSAGES))
+            command = (str(encryption_bench), what, str(size), str(SEALED_MESSAGES))
             counts.append(callgrind(NOT_THE_LANE, *command) / SEALED_MESSAGES)
         print(f"{what:36}" + "".join(f"{count:>12.0f}" for count in counts), flush=True)
         each = [count / size for count, size in zip(counts, SEALED_BYTES, strict=True)]
@@ -158,7 +158,7 @@ def main() -> int:
     words = [word for word in words if word != part]
     build = Path(words[0] if words else "build")
     if part == "sealed":
-        sealed(build / "tests/unit/seal_bench")
+        sealed(build / "tests/unit/encryption_bench")
         return 0
     if part == "lanes":
         lanes(build)

@@ -154,8 +154,8 @@ extern "C" {
 	KEY(HARP_SPIN_US, US, "drive", "spin_us", spin_ns, "us", 0, 1000000, "50", LIVE, JOB,                  \
 	    "For how long at most a dedicated thread that has nothing to do goes on polling before it "        \
 	    "sleeps; 0: it sleeps at once")                                                                    \
-	KEY(HARP_GUARDIAN_IDLE_US, US, "drive", "guardian_idle_us", guardian_idle_ns, "us", 10,                \
-	    1000000, "1000", LIVE, JOB,                                                                        \
+	KEY(HARP_BACKGROUND_IDLE_US, US, "drive", "background_idle_us", background_idle_ns, "us",              \
+	    10, 1000000, "1000", LIVE, JOB,                                                                    \
 	    "Time without a call from NCCL after which the background poller polls the stack")                 \
 	KEY(HARP_CONGESTION, CHOICE, "tcp", "congestion", congestion,                                          \
 	    "default|newreno|cubic|dctcp|delay", 0, 0, "default", LIVE, JOB,                                   \

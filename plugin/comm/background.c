@@ -24,9 +24,9 @@ static void background_due(struct control_timer *timer, uint64_t now_ns)
 	struct comm_background *b = container_of(timer, struct comm_background, timer);
 	bool reads = b->sleeps || ++b->ticks % READ_TICKS == 0;
 
-	b->quiet_ticks = comm_tend(b->comm, now_ns, reads) ? 0 : b->quiet_ticks + 1;
+	b->quiet_ticks = comm_run_background(b->comm, now_ns, reads) ? 0 : b->quiet_ticks + 1;
 	if (!b->sleeps && b->quiet_ticks >= QUIET_TICKS)
-		b->sleeps = comm_rest(b->comm, control_driver(), &b->begin_work);
+		b->sleeps = comm_sleep(b->comm, control_poller(), &b->begin_work);
 	if (!b->sleeps)
 		control_timer_set(timer, control_tick_ns(now_ns));
 	else if (comm_is_read(b->comm))
@@ -64,6 +64,6 @@ void background_begin(struct comm_background *b, struct comm *comm)
 
 void background_end(struct comm_background *b)
 {
-	comm_rest_never(b->comm);
+	comm_stay_awake(b->comm);
 	control_call(&b->end_work);
 }

@@ -4,7 +4,7 @@
  *
  * It sees through what is on its way over lanes that no thread polls, acknowledgments among it: a lane that dies is
  * noticed, and others take over. While nothing is on its way the comm sleeps, and wakes the control thread when a lane is
- * given something. A receiver's kernel lanes, which wake nobody, are read once a second then, and ten times a second before.
+ * given something. A receiver's kernel lanes, which wake no thread, are read once a second then, and ten times a second before.
  */
 #ifndef HARP_PLUGIN_BACKGROUND_H
 #define HARP_PLUGIN_BACKGROUND_H

@@ -45,10 +45,10 @@ static struct comm **closing_tail(struct comm **list)
 
 static bool closing_stays(struct comm *comm, uint64_t now_ns, uint64_t until_ns)
 {
-	if (!comm_owes(comm))
+	if (!comm_has_undelivered(comm))
 		return false;
-	(void)comm_tend(comm, now_ns, false);
-	return comm_owes(comm) && now_ns < comm->linger_until_ns && now_ns < until_ns;
+	(void)comm_run_background(comm, now_ns, false);
+	return comm_has_undelivered(comm) && now_ns < comm->linger_until_ns && now_ns < until_ns;
 }
 
 /* Takes those that need not stay off the list. */
@@ -79,7 +79,7 @@ static uint64_t closing_pause_ns(uint64_t look_ns)
 /* The lock is not held while it looks and ends: closing_take() never waits. */
 static void closing_run(void)
 {
-	uint64_t begin_ns = driver_clock_ns(), until_ns, end_ns;
+	uint64_t begin_ns = clock_now_ns(), until_ns, end_ns;
 	struct comm *stay, *over, *comm;
 	void (*end)(struct comm * comm);
 	unsigned count = 0;
@@ -91,7 +91,7 @@ static void closing_run(void)
 	end = closing_end;
 	pthread_mutex_unlock(&closing_lock);
 	over = closing_look(&stay, begin_ns, until_ns);
-	end_ns = driver_clock_ns();
+	end_ns = clock_now_ns();
 	while ((comm = over)) {
 		over = comm->next;
 		end(comm);
@@ -126,7 +126,7 @@ void closing_take(struct comm *comm, void (*end)(struct comm *comm))
 {
 	pthread_mutex_lock(&closing_lock);
 	closing_end = end;
-	comm->linger_until_ns = driver_clock_ns() + CLOSING_NS;
+	comm->linger_until_ns = clock_now_ns() + CLOSING_NS;
 	comm->next = NULL;
 	*closing_tail(&closing_comms) = comm;
 	closing_count++;
@@ -147,7 +147,7 @@ bool closing_is_used(void)
 void closing_finish(uint64_t timeout_ns)
 {
 	pthread_mutex_lock(&closing_lock);
-	closing_until_ns = driver_clock_ns() + timeout_ns;
+	closing_until_ns = clock_now_ns() + timeout_ns;
 	if (closing_comms)
 		control_post(&closing_work);
 	while (closing_count)

@@ -58,21 +58,21 @@ static struct comm *comm_new(const struct lane *lane, const struct comm_options 
 	if (!comm)
 		return NULL;
 	memset(comm, 0, sizeof(*comm));
-	driver_init(&comm->poller, NULL);
+	poller_init(&comm->poller, NULL);
 	kernel_poll_init(&comm->kernel_poll);
 	comm->side = opt->side;
-	comm->failover = opt->several;
-	comm->no_credit = opt->no_credit && !opt->several;
+	comm->failover = opt->multi_lane;
+	comm->no_credit = opt->no_credit && !opt->multi_lane;
 	comm->has_kernel_lanes = lane->kind_bit == LANE_KERNEL ||
-				 (opt->several && !plugin_path_is_harp(plugin_config()->path));
+				 (opt->multi_lane && !plugin_path_is_harp(plugin_config()->path));
 	comm->eager_bytes =
 		opt->eager_bytes < COMM_EAGER_BYTES_MIN ? COMM_EAGER_BYTES_MIN : opt->eager_bytes;
 	/* A quarter of what may go without credit, so that one chunk always fits (docs/lanes.md section 5.3). */
-	if (opt->several && opt->kept)
+	if (opt->multi_lane && opt->buffered)
 		comm->buffer_bytes = comm->eager_bytes / 4 < COMM_BUFFER_BYTES_MAX
 					     ? comm->eager_bytes / 4
 					     : COMM_BUFFER_BYTES_MAX;
-	comm->revive_ns = opt->revive_ns;
+	comm->reconnect_wait_ns = opt->reconnect_wait_ns;
 	comm->ctx = opt->ctx;
 	comm->comm_id = opt->comm_id;
 	comm->remote = lane->remote;
@@ -106,7 +106,7 @@ int comm_create(struct comm **out, struct lane *lane, const struct comm_options 
 		return -ENOMEM;
 	}
 	atomic_store_explicit(&comm->joining, l, memory_order_relaxed);
-	comm->now_ns = driver_clock_ns();
+	comm->now_ns = clock_now_ns();
 	comm_adopt(comm); /* no other thread knows the comm */
 	*out = comm;
 	return 0;
@@ -130,7 +130,7 @@ int comm_attach(struct comm *comm, struct lane *lane, const struct comm_lane_opt
 	} while (!atomic_compare_exchange_weak_explicit(&comm->joining, &head, l,
 							memory_order_release,
 							memory_order_relaxed));
-	comm_turn(comm, NULL, driver_clock_ns(), COMM_TURN_POST);
+	comm_turn(comm, NULL, clock_now_ns(), COMM_TURN_POST);
 	return 0;
 }
 
@@ -187,7 +187,7 @@ int comm_post(struct comm *comm, void *data, size_t size, int tag, const void *m
 	request->size = size;
 	request->tag = tag;
 	request->size_done = 0;
-	request->posted_ns = driver_clock_ns();
+	request->posted_ns = clock_now_ns();
 	request->received = 0;
 	request->begun = false;
 	request->carried = 0;
@@ -254,7 +254,7 @@ static bool comm_request_is_in(const struct request *request, const void *memory
 	return at < end && begin < at + request->size;
 }
 
-void comm_withdraw(struct comm *comm, const void *memory, const void *base, size_t bytes)
+void comm_cancel_memory(struct comm *comm, const void *memory, const void *base, size_t bytes)
 {
 	uintptr_t begin = (uintptr_t)base;
 	char peer[HARP_ENDPOINT_TEXT_MAX];
@@ -306,12 +306,12 @@ static void comm_close_run(struct work *work, uint64_t now_ns)
 
 static void comm_close_turns(struct comm *comm)
 {
-	struct driver *driver;
+	struct poller *poller;
 
 	for (unsigned i = 0; i < COMM_LANES_MAX; i++) {
-		driver = atomic_load_explicit(&comm->engines[i].driver, memory_order_acquire);
-		if (driver)
-			driver_call(driver, &comm->engines[i].close_work);
+		poller = atomic_load_explicit(&comm->engines[i].poller, memory_order_acquire);
+		if (poller)
+			poller_call(poller, &comm->engines[i].close_work);
 	}
 }
 
@@ -328,7 +328,7 @@ void comm_close(struct comm *comm, bool abort)
 		COMM_FOR_EACH_LANE(comm, l)
 		l->ready = true;
 		comm_close_turns(comm);
-		comm_advance(comm, NULL, driver_clock_ns(), COMM_TURN_TEND);
+		comm_advance(comm, NULL, clock_now_ns(), COMM_TURN_BACKGROUND);
 	}
 	comm->closing = true;
 	comm_close_turns(comm);

@@ -3,7 +3,7 @@
  * comm.h - one end of an NCCL connection: requests on one side, records on lanes on the other.
  *
  *   comm.c       the application's side, creation and close
- *   comm_turn.c  who advances a comm when: its poller, the engines of its lanes, the control thread
+ *   comm_turn.c  turns: its poller, the engines of its lanes, the control thread
  *   comm_lane.c  lanes join, are sampled, die
  *   comm_state.c completion, failure, records out and in
  *   comm_send.c  the sender: chunks, credits, buffered sends, acknowledgements
@@ -23,7 +23,7 @@
 #include "comm/scheduler.h"
 #include "lane/kernel_poll.h"
 #include "lane/lane.h"
-#include "poll/driver.h"
+#include "poll/poller.h"
 #include "process/config.h"
 #include "process/log.h"
 #include "stats/lane_page.h"
@@ -31,7 +31,8 @@
 
 #define PLUGIN_REQUESTS_MAX 32u
 #define COMM_LANES_MAX SCHEDULER_LANES_MAX
-#define COMM_REVIVE_NS 500000000ull /* the connector reconnects a comm's last lane at once */
+#define COMM_RECONNECT_WAIT_NS                                                                     \
+	500000000ull /* the connector reconnects a comm's last lane at once */
 #define COMM_EAGER_BYTES_MIN 4096u
 #define COMM_EAGER_MESSAGES 256u /* begun beyond the credits, at most */
 #define COMM_BULK_BYTES 32768u   /* larger messages make the receiver send credits early */
@@ -101,7 +102,7 @@ enum comm_lane_state {
 	COMM_LANE_JOINING, /* attached; the poller has not seen it yet */
 	COMM_LANE_OPEN,
 	COMM_LANE_DRAINING, /* takes nothing more, and is read to its end */
-	COMM_LANE_DEAD,     /* off the table; its driver's next turn closes it */
+	COMM_LANE_DEAD,     /* off the table; its engine's next turn closes it */
 };
 
 struct comm_lane {
@@ -122,7 +123,7 @@ struct comm_lane {
 	bool ready;        /* there may be something to do, whatever the lane says */
 	bool full;         /* the last push ended there */
 	bool broken;       /* it takes nothing more: send_error */
-	bool told_close, heard_close;
+	bool close_sent, close_received;
 	bool waits;     /* a receiver: what is next has no receive */
 	bool duplicate; /* brought one: CREDIT and ACK go out here */
 	bool unrated;   /* much is under way and its rate is not known */
@@ -143,7 +144,7 @@ struct comm_lane {
 /* An engine that carries lanes of the comm, from the first one on. */
 struct comm_engine {
 	struct comm *comm;
-	_Atomic(struct driver *) driver; /* NULL: none, and none behind it */
+	_Atomic(struct poller *) poller; /* NULL: none, and none behind it */
 	struct work work, close_work;
 	struct comm_lane *dead; /* to be closed by the next turn that holds both */
 };
@@ -223,14 +224,14 @@ enum comm_loss {
 typedef bool comm_lane_lost(struct comm *comm, unsigned index, enum comm_loss loss);
 
 struct comm {
-	/* Written by whoever makes it. */
+	/* Written when it is made. */
 	enum comm_side side;
 	bool failover;  /* more than one lane may come: chunks, ACK records, lanes that die */
 	bool no_credit; /* the sender wants none */
 	bool has_kernel_lanes; /* it may have */
 	uint32_t eager_bytes;
-	uint32_t buffer_bytes; /* messages of up to so many are buffered; 0: none is */
-	uint64_t revive_ns;    /* so long the last lane's death is waited out */
+	uint32_t buffer_bytes;      /* messages of up to so many are buffered; 0: none is */
+	uint64_t reconnect_wait_ns; /* so long the last lane's death is waited out */
 	struct plugin_ctx *ctx;
 	uint64_t comm_id;
 	struct harp_endpoint remote; /* of the first lane, for people */
@@ -252,7 +253,7 @@ struct comm {
 	struct request requests[PLUGIN_REQUESTS_MAX]; /* message m is in slot m % 32 */
 
 	/* Any thread. */
-	_Alignas(64) struct driver poller;
+	_Alignas(64) struct poller poller;
 	atomic_uint_fast64_t
 		missed; /* turns that were wanted while the poller was held; comm_turn.c */
 	_Atomic(struct comm_lane *) joining; /* a stack */
@@ -273,18 +274,18 @@ struct comm {
 	struct comm_lane *lanes[COMM_LANES_MAX]; /* live, by index */
 	struct comm_lane *dead;                  /* kernel lanes to be closed */
 	struct scheduler scheduler;
-	int control;          /* index of the control lane, -1 */
-	bool closing;         /* comm_close() is at it */
-	bool abort;           /* close, whatever the state */
-	struct record close;  /* what lanes say of the failure */
-	uint64_t orphaned_ns; /* the last lane died; 0: there is one */
-	int orphan_error;
+	int control;                /* index of the control lane, -1 */
+	bool closing;               /* comm_close() is at it */
+	bool abort;                 /* close, whatever the state */
+	struct record close;        /* what lanes say of the failure */
+	uint64_t last_lane_died_ns; /* the last lane died; 0: there is one */
+	int last_lane_error;
 	int end_error; /* lanes or peer have ended; an error as soon as a request waits */
 	char end_text[96];
-	/* Its tender rests: this is posted to that driver when there is something to look after. */
-	struct work *rouse;
-	struct driver *rouse_driver;
-	bool restless; /* it may not rest any more */
+	/* The control thread sleeps: this is posted to that poller when there is something to look after. */
+	struct work *wake_work;
+	struct poller *wake_poller;
+	bool stays_awake; /* it may not rest any more */
 	union {
 		struct comm_send_state tx;
 		struct comm_recv_state rx;
@@ -304,23 +305,23 @@ struct comm_options {
 	enum comm_side side;
 	uint32_t eager_bytes; /* the smaller of both sides' */
 	bool no_credit;       /* means nothing when several */
-	bool several;         /* both sides plan more than one lane, from the first record on */
-	bool kept;            /* several: the connector buffers small messages */
+	bool multi_lane;      /* both sides plan more than one lane, from the first record on */
+	bool buffered;        /* several: the connector buffers small messages */
 	uint64_t comm_id;
-	uint64_t revive_ns;            /* so long the last lane's death is waited out */
+	uint64_t reconnect_wait_ns;    /* so long the last lane's death is waited out */
 	struct comm_lane_options lane; /* of the first */
-	comm_lane_lost *lane_lost;     /* NULL: nobody wants to know */
+	comm_lane_lost *lane_lost;     /* NULL: not reported */
 	uint64_t harp_bytes_max;       /* several, send: path_policy.h */
 };
 
-/* Takes the lane; the poller of lane->driver is held. -ENOMEM leaves it. */
+/* Takes the lane; the poller of lane->poller is held. -ENOMEM leaves it. */
 int comm_create(struct comm **out, struct lane *lane, const struct comm_options *opt);
-/* A further lane, or a replacement of that index. The poller of lane->driver is held; never waits. -ENOTCONN: the comm is
+/* A further lane, or a replacement of that index. The poller of lane->poller is held; never waits. -ENOTCONN: the comm is
  * ending, -EINVAL: it has one lane, -ENOMEM: each leaves the lane. */
 int comm_attach(struct comm *comm, struct lane *lane, const struct comm_lane_options *opt);
 /* Is a lane of that index attached, and has not died? Any thread. */
 bool comm_has_lane(struct comm *comm, unsigned index);
-/* Ends and frees; the caller has taken it off its ctx's list, and nobody attaches to it any more. abort: RST in
+/* Ends and frees; the caller has taken it off its ctx's list, and no lane is attached to it any more. abort: RST in
  * any case. */
 void comm_close(struct comm *comm, bool abort);
 /* As comm_close(comm, true) by a caller that holds the poller of its only lane so far, before anyone else knows the comm. */
@@ -328,7 +329,7 @@ void comm_drop(struct comm *comm);
 /* The application takes a registration back. When a request that is not done was posted with it, or with none and lies
  * in its bytes, the comm fails (-ECANCELED). Returns when no such request's memory is read or written any more. Any
  * thread, no poller held; the comm is not being closed. */
-void comm_withdraw(struct comm *comm, const void *memory, const void *base, size_t bytes);
+void comm_cancel_memory(struct comm *comm, const void *memory, const void *base, size_t bytes);
 int comm_post(struct comm *comm, void *data, size_t size, int tag, const void *memory,
 	      struct request **out);
 int comm_test(struct request *request, int *done, size_t *size);
@@ -338,16 +339,16 @@ bool comm_has_requests(const struct comm *comm);
 /* The control thread, now and then: what was given to lanes, and what kernel lanes have to do, goes on though the
  * application does not poll. reads: kernel lanes of a receiver that was not polled lately are read, too. False: there was
  * nothing to do. */
-bool comm_tend(struct comm *comm, uint64_t now_ns, bool reads);
+bool comm_run_background(struct comm *comm, uint64_t now_ns, bool reads);
 /* Has it kernel lanes to be read? */
 bool comm_is_read(const struct comm *comm);
-/* True: there is nothing to look after; work is posted to driver when there is, once. */
-bool comm_rest(struct comm *comm, struct driver *driver, struct work *work);
-/* It is not posted from here on: comm_rest() is false. */
-void comm_rest_never(struct comm *comm);
+/* True: there is nothing to look after; work is posted to the poller when there is, once. */
+bool comm_sleep(struct comm *comm, struct poller *poller, struct work *work);
+/* It is not posted from here on: comm_sleep() is false. */
+void comm_stay_awake(struct comm *comm);
 /* Its application has nothing under way and may close it. Is there a buffered send that was reported done and is not
  * delivered? Any thread. */
-bool comm_owes(struct comm *comm);
+bool comm_has_undelivered(struct comm *comm);
 /* One line for people: by which lanes. */
 void comm_describe(struct comm *comm, char *buf, size_t len);
 /* Has it kernel lanes only? */

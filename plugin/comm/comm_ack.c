@@ -22,7 +22,7 @@
  * waiting: a CREDIT of a large message, or an ACK when it knows of half of the completed receives only.
  *
  * TCP's own ACKs: a lane whose sender counts on them (FEATURE_ACK_PROMPTLY, lane_kernel.c) acknowledges at once;
- * a receiver's records are acknowledged with delay (lane_harp_delay_acks()), as nobody waits for that.
+ * a receiver's records are acknowledged with delay (lane_harp_delay_acks()), as no request waits for that.
  */
 
 #define ACK_BYTES 1048576u /* received since the last ACK */

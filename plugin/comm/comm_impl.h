@@ -72,17 +72,17 @@ int comm_lane_push(struct comm_lane *l);
  * ended (-EPIPE: by FIN), or, -EPROTO, comm_fail_protocol() was called. */
 int comm_read_record(struct comm_lane *l, struct record *record);
 /* Sends CLOSE, unless a record is stuck in the middle. True: it and all before it is with the lane. */
-bool comm_lane_tell(struct comm_lane *l, const struct record *close);
+bool comm_lane_send_close(struct comm_lane *l, const struct record *close);
 /* Sends CLOSE with the reason of the failure, once. */
-void comm_lane_tell_failed(struct comm_lane *l);
+void comm_lane_send_failure(struct comm_lane *l);
 
 /* ---- comm_turn.c ------------------------------------------------------------------------------- */
 
 /* Why a turn is taken. */
 enum comm_turn {
-	COMM_TURN_POST, /* a request was posted: kernel lanes are not read */
-	COMM_TURN_TEST, /* the application, or an engine, polls */
-	COMM_TURN_TEND, /* the control thread: kernel lanes are read whatever is posted */
+	COMM_TURN_POST,       /* a request was posted: kernel lanes are not read */
+	COMM_TURN_TEST,       /* the application, or an engine, polls */
+	COMM_TURN_BACKGROUND, /* the control thread: kernel lanes are read whatever is posted */
 };
 /* One turn: lanes of the engine, whose poller is held, or (NULL) kernel lanes. If another thread holds the comm's
  * poller, that one sees to it. Comm's poller not held. */
@@ -101,9 +101,9 @@ void comm_lane_notify(struct lane *lane, uint64_t now_ns);
 
 /* ---- comm_lane.c ------------------------------------------------------------------------------- */
 
-/* The comm's entry of that driver's engine; NULL: there is no room. Any thread. */
-struct comm_engine *comm_engine_of(struct comm *comm, struct driver *driver);
-/* For the comm; it joins by comm_adopt(). NULL: out of memory. The poller of lane->driver is held. */
+/* The comm's entry of that poller's engine; NULL: there is no room. Any thread. */
+struct comm_engine *comm_engine_of(struct comm *comm, struct poller *poller);
+/* For the comm; it joins by comm_adopt(). NULL: out of memory. The poller of lane->poller is held. */
 struct comm_lane *comm_lane_new(struct comm *comm, struct lane *lane,
 				const struct comm_lane_options *opt,
 				void (*notify)(struct lane *lane, uint64_t now_ns));
@@ -115,11 +115,11 @@ bool comm_lane_sample(struct comm_lane *l);
  * be read. */
 void comm_lane_die(struct comm_lane *l, int error, bool stalled);
 /* The last lane has died, and no other has come. */
-void comm_end_orphaned(struct comm *comm);
+void comm_end_without_lanes(struct comm *comm);
 /* It takes nothing more. */
 void comm_lane_drain(struct comm_lane *l);
 /* Closes dead lanes that are reachable. */
-void comm_bury(struct comm *comm);
+void comm_free_dead_lanes(struct comm *comm);
 /* Reachable lanes say CLOSE, and are closed. */
 void comm_close_lanes(struct comm *comm);
 
@@ -132,10 +132,10 @@ int comm_send_read(struct comm_lane *l);
 /* Sends what reachable lanes can take, and completes requests. */
 void comm_send_run(struct comm *comm);
 /* The chunks of a lane that has died, or, not lost, is closed in order. Returns how many others will send. */
-unsigned comm_send_orphan(struct comm_lane *l, bool lost);
+unsigned comm_send_release(struct comm_lane *l, bool lost);
 /* Is there a buffered send that no ACK covers? */
 bool comm_send_has_buffered(const struct comm *comm);
-bool comm_send_owes(const struct comm *comm);
+bool comm_send_has_undelivered(const struct comm *comm);
 /* Completes what the lane has delivered, before its end is noticed. The turn reaches the lane. */
 void comm_send_finish_lane(struct comm_lane *l);
 
@@ -154,7 +154,7 @@ void comm_recv_run(struct comm *comm);
 void ack_message_done(struct comm *comm, uint64_t bytes);
 /* A record, or what has come of one, is in its place. */
 void ack_count(struct comm *comm, uint64_t message, uint64_t bytes);
-/* All that the sender was told may be lost. */
+/* All records that were sent to the sender may be lost. */
 void ack_again(struct comm *comm);
 /* Is a CREDIT due? */
 bool ack_credit_due(const struct comm *comm);

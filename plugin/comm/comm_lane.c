@@ -16,7 +16,7 @@
  * Life. comm_attach() makes a lane and leaves it on a stack; the next turn puts it on the table, in the place of one of
  * the same index. A lane ends by FIN or RST, by its TCP's timeout, by ours (scheduler.c), or is replaced. It leaves the table,
  * its chunks go to others, and the next turn that reaches it closes and frees it. While other lanes live that is no
- * error. The last lane's death ends the comm, after revive_ns in which another may join. A receiver's lane that takes
+ * error. The last lane's death ends the comm, after reconnect_wait_ns in which another may join. A receiver's lane that takes
  * no more records drains: it is read to its end, as what it brought may come by no other lane.
  * */
 
@@ -30,15 +30,15 @@
 
 /* ---- joining ----------------------------------------------------------------------------------- */
 
-struct comm_engine *comm_engine_of(struct comm *comm, struct driver *driver)
+struct comm_engine *comm_engine_of(struct comm *comm, struct poller *poller)
 {
 	for (unsigned i = 0; i < COMM_LANES_MAX; i++) {
-		struct driver *found = NULL;
+		struct poller *found = NULL;
 
-		if (atomic_compare_exchange_strong_explicit(&comm->engines[i].driver, &found,
-							    driver, memory_order_acq_rel,
+		if (atomic_compare_exchange_strong_explicit(&comm->engines[i].poller, &found,
+							    poller, memory_order_acq_rel,
 							    memory_order_acquire) ||
-		    found == driver)
+		    found == poller)
 			return &comm->engines[i];
 	}
 	return NULL;
@@ -65,7 +65,7 @@ struct comm_lane *comm_lane_new(struct comm *comm, struct lane *lane,
 					    .kind = comm_lane_page_kind(lane, opt->dev),
 					    .local = lane->local,
 					    .remote = lane->remote,
-					    .sealed = lane->beneath != NULL,
+					    .encrypted = lane->beneath != NULL,
 					    .owner = l };
 
 	if (!l)
@@ -81,7 +81,7 @@ struct comm_lane *comm_lane_new(struct comm *comm, struct lane *lane,
 	l->rtt_ns = opt->rtt_ns;
 	l->under_way = (struct comm_list){ -1, -1 };
 	l->out.buffer = -1;
-	l->engine = l->kind == LANE_HARP ? comm_engine_of(comm, lane->driver) : NULL;
+	l->engine = l->kind == LANE_HARP ? comm_engine_of(comm, lane->poller) : NULL;
 	if ((l->kind == LANE_HARP) != !!l->engine ||
 	    (l->kind == LANE_KERNEL && !comm->has_kernel_lanes)) {
 		free(l);
@@ -108,7 +108,7 @@ static void comm_choose_control(struct comm *comm)
 	if (control == comm->control)
 		return;
 	comm->control = control;
-	/* What the old one was told may be lost. */
+	/* What was sent on the old one may be lost. */
 	if (comm->side == COMM_RECV)
 		ack_again(comm);
 }
@@ -125,7 +125,7 @@ static unsigned comm_lane_detach(struct comm_lane *l, bool lost)
 	scheduler_remove(&comm->scheduler, l->index);
 	atomic_fetch_and_explicit(&comm->present, ~(1u << l->index), memory_order_relaxed);
 	if (comm->side == COMM_SEND && comm->failover)
-		moved = comm_send_orphan(l, lost);
+		moved = comm_send_release(l, lost);
 	comm_choose_control(comm);
 	if (comm->side == COMM_RECV) /* it may have taken a CREDIT or an ACK along */
 		ack_again(comm);
@@ -146,7 +146,7 @@ static void comm_join(struct comm *comm, struct comm_lane *l)
 	l->state = COMM_LANE_OPEN;
 	comm->lanes[l->index] = l;
 	scheduler_add(&comm->scheduler, l->index, l->kind, l->backup, l->rtt_ns, comm->now_ns);
-	comm->orphaned_ns = 0;
+	comm->last_lane_died_ns = 0;
 	comm_choose_control(comm);
 	comm_wake(l); /* something may have come with the preamble */
 }
@@ -175,13 +175,13 @@ void comm_adopt(struct comm *comm)
 
 /* ---- dying ------------------------------------------------------------------------------------- */
 
-void comm_end_orphaned(struct comm *comm)
+void comm_end_without_lanes(struct comm *comm)
 {
-	comm->orphaned_ns = 0;
+	comm->last_lane_died_ns = 0;
 	if (comm->side == COMM_RECV && comm->rx.peer_closed)
 		comm_end_by_record(comm, &comm->rx.peer_close);
 	else
-		comm_end_by_error(comm, NULL, comm->orphan_error);
+		comm_end_by_error(comm, NULL, comm->last_lane_error);
 }
 
 static bool comm_is_quiet(const struct comm *comm)
@@ -221,10 +221,10 @@ void comm_lane_die(struct comm_lane *l, int error, bool stalled)
 	moved = comm_lane_detach(l, true);
 	left = comm->scheduler.live != 0;
 	if (!left) {
-		comm->orphaned_ns = comm->now_ns;
-		comm->orphan_error = error;
-		if (!comm->revive_ns || comm->closing || comm_has_failed(comm))
-			comm_end_orphaned(comm);
+		comm->last_lane_died_ns = comm->now_ns;
+		comm->last_lane_error = error;
+		if (!comm->reconnect_wait_ns || comm->closing || comm_has_failed(comm))
+			comm_end_without_lanes(comm);
 	}
 	comm_wake_all(comm);
 	replaced = !quiet && comm->lane_lost &&
@@ -235,7 +235,7 @@ void comm_lane_die(struct comm_lane *l, int error, bool stalled)
 		lane_stats_closed(l->stats, l);
 	else if (!replaced) /* else its place is the new one's soon */
 		lane_stats_died(l->stats, l, error);
-	if (!quiet && !replaced && (left || comm->revive_ns))
+	if (!quiet && !replaced && (left || comm->reconnect_wait_ns))
 		comm_lane_log_death(l, error, stalled, moved);
 }
 
@@ -256,7 +256,7 @@ static void comm_lane_free(struct comm_lane *l, bool abort)
 	free(l);
 }
 
-void comm_bury(struct comm *comm)
+void comm_free_dead_lanes(struct comm *comm)
 {
 	struct comm_lane **dead = comm->engine ? &comm->engine->dead : &comm->dead;
 
@@ -398,7 +398,7 @@ void comm_close_lanes(struct comm *comm)
 		if (!failed && !in_flight) {
 			if (l->kind == LANE_KERNEL && comm->failover)
 				comm_lane_read_off(l);
-			lost = !comm_lane_tell(l, &close);
+			lost = !comm_lane_send_close(l, &close);
 		}
 		(void)comm_lane_detach(l, lost);
 	}

@@ -9,20 +9,17 @@
 /*
  * Theory of operation
  *
- * Payload goes from a lane to its final place at once, at the offset that its record names, in whole 8-byte units
- * (NCCL contract section 4.3). Messages end in their order.
+ * Payload goes from a lane to its final place at once, in whole 8-byte units (NCCL contract section 4.3). Messages complete
+ * in their order.
  *
- * Without failover a message without receive waits in the lane, and TCP's flow control holds the sender; records
- * come in order. With failover chunks come by any lane in any order, and `ranges` knows what has arrived; a message
- * of one chunk does without. While no receive is incomplete a lane is read up to the first chunk of a message
- * without receive, and no further: duplicates are answered all the same, as their sender may wait for an ACK that was
- * lost with its lane. While one is incomplete every lane is read, and a chunk of a message without receive goes
- * to memory of ours until there is one. So no lane keeps back what is wanted because of what is not. The eager limit
- * bounds that memory: a sender begins no more than that beyond its credits.
+ * Without failover a message without receive waits in the lane, and TCP's flow control holds the sender. With failover
+ * chunks come by any lane in any order, and `ranges` knows what has arrived. While no receive is incomplete a lane is read
+ * up to the first chunk of a message without receive; duplicates are answered all the same, because their sender may wait
+ * for an ACK that was lost with its lane. While a receive is incomplete every lane is read, and chunks of messages without
+ * receive go to memory of the comm. The eager limit bounds that memory.
  *
- * The same chunk may come by two lanes, one of which may die in the middle of it. Each lane delivers what it
- * brings, and the first to have delivered all of it is the one that counts; the others read the rest into
- * nowhere. So before every piece its target is looked up again: the message may be done by then.
+ * The same chunk may come by two lanes, one of which may die in the middle of it. The first lane that has delivered all of
+ * it counts; what others bring is read and dropped. So the target is looked up before every piece.
  */
 
 enum target_kind {
@@ -318,7 +315,7 @@ static int recv_header(struct comm_lane *l)
 	const char *wrong = NULL;
 	int rc;
 
-	if (l->heard_close)
+	if (l->close_received)
 		return -EPIPE;
 	if (!comm->failover && comm->completed == posted) {
 		l->waits = true;
@@ -328,7 +325,7 @@ static int recv_header(struct comm_lane *l)
 	if (rc != 1)
 		return comm_has_failed(comm) ? 0 : rc;
 	if (record.type == RECORD_CLOSE) {
-		l->heard_close = true;
+		l->close_received = true;
 		recv_close(comm, &record);
 		return comm->end_error ? 0 : -EPIPE;
 	}

@@ -9,23 +9,20 @@
 /*
  * Theory of operation
  *
- * Credits. Messages whose receive is posted, as far as CREDIT records have told (message < granted), go out whole.
- * Beyond that at most eager_bytes of DATA records, headers included, and at most 256 messages: so much can wait at the
- * receiver. docs/lanes.md section 5 shows why the two ends can't wait for each other. credited_bytes is the
- * position behind message granted-1, so that data_bytes - credited_bytes is what is out beyond the credits; end_ring
- * has the positions of the messages that a later CREDIT may cover.
+ * Credits. Messages whose receive is posted, as far as CREDIT records have advertised (message < granted), go out whole.
+ * Beyond that at most eager_bytes of DATA records, headers included, and at most 256 messages. docs/lanes.md section 5
+ * shows why the two ends can't wait for each other. credited_bytes is the position behind message granted-1, so
+ * data_bytes - credited_bytes is what is out beyond the credits; end_ring has the positions that a later CREDIT may need.
  *
- * Chunks (failover only). Messages are cut in order. scheduler.c names the lane that would deliver the next chunk first; if
- * that lane is full, the chunk waits for it, as it would come later by another. Each chunk stays on the list
- * of its lane until an ACK covers it. Order of sending: chunks of lanes that died; those of a stalled lane that belong to
- * the oldest message, which holds up all others; new ones; the rest of stalled lanes; those that a slow
- * lane has and another would deliver much sooner. The receiver drops what arrives twice.
+ * Chunks (failover only). Messages are cut in order. scheduler.c names the lane that would deliver the next chunk first; a
+ * full lane is waited for. Each chunk stays on the list of its lane until an ACK covers it. Order of sending: chunks of
+ * lanes that died; those of a stalled lane that belong to the oldest message; new ones; the rest of stalled lanes; those
+ * that another lane would deliver much sooner. The receiver drops what arrives twice.
  *
- * Buffered sends (failover only). An ACK record for each small message would double the packets, and without one its
- * memory could not be given back, as its lane may die. So a message of up to buffer_bytes is copied when it is
- * cut; lanes send the copy. The request is done when its lane has delivered it; the buffer is free when an ACK covers it,
- * which the receiver sends for every 16 such messages. Without a free buffer no small message is cut; docs/lanes.md
- * section 5.3 shows why one becomes free. The lowest buffer is used first, so that little memory is ever touched.
+ * Buffered sends (failover only). An ACK record for each small message would double the packets. So a message of up to
+ * buffer_bytes is copied when it is cut, and lanes send the copy. The request is done when its lane has delivered it; the
+ * buffer is free when an ACK covers it, which the receiver sends for every 16 such messages. Without a free buffer no small
+ * message is cut; docs/lanes.md section 5.3 shows why one becomes free.
  *
  * A peer can't hold up a turn: without failover each CREDIT must grant more than the last; with failover a turn of a lane
  * reads COMM_IDLE_RECORDS_MAX records.
@@ -112,7 +109,7 @@ static bool chunk_is_acked(const struct comm_send_state *tx, const struct comm_c
 }
 
 /* Takes off the head what is acknowledged. True: that was all, and the last one came by no other lane. */
-static bool list_shed(struct comm_send_state *tx, struct comm_list *list)
+static bool list_drop_acked(struct comm_send_state *tx, struct comm_list *list)
 {
 	bool alone = false;
 
@@ -204,7 +201,7 @@ static bool buffer_is_read(struct comm *comm, int8_t buffer)
 	return false;
 }
 
-static void buffers_shed(struct comm *comm)
+static void buffers_free_acked(struct comm *comm)
 {
 	struct comm_send_state *tx = &comm->tx;
 	uint64_t left = tx->buffers ? ~tx->buffers_free : 0;
@@ -228,7 +225,7 @@ bool comm_send_has_buffered(const struct comm *comm)
 	return comm->side == COMM_SEND && comm->tx.buffers && ~comm->tx.buffers_free;
 }
 
-bool comm_send_owes(const struct comm *comm)
+bool comm_send_has_undelivered(const struct comm *comm)
 {
 	const struct comm_send_state *tx = &comm->tx;
 	uint64_t left = tx->buffers ? ~tx->buffers_free : 0;
@@ -295,15 +292,15 @@ static int send_acked(struct comm *comm, uint64_t message, uint64_t offset)
 		const struct scheduler_lane *lane = &comm->scheduler.lane[l->index];
 
 		/* What has arrived its TCP has delivered, which a kernel lane is asked for seldom. */
-		if (list_shed(tx, &l->under_way) && l->kind == LANE_KERNEL)
+		if (list_drop_acked(tx, &l->under_way) && l->kind == LANE_KERNEL)
 			scheduler_acked(&comm->scheduler, l->index, lane->given_bytes,
 					comm->now_ns);
 	}
-	buffers_shed(comm);
+	buffers_free_acked(comm);
 	return 0;
 }
 
-unsigned comm_send_orphan(struct comm_lane *l, bool lost)
+unsigned comm_send_release(struct comm_lane *l, bool lost)
 {
 	struct comm_send_state *tx = &l->comm->tx;
 	unsigned moved = 0;
@@ -422,7 +419,7 @@ static bool plan_new(struct comm *comm, struct plan *plan)
 }
 
 /* A chunk that another lane would deliver much sooner than the slow one that has it: the first that lags. */
-static bool plan_late(struct comm *comm, struct plan *plan)
+static bool plan_slow(struct comm *comm, struct plan *plan)
 {
 	struct comm_send_state *tx = &comm->tx;
 	uint64_t now_ns = comm->now_ns;
@@ -466,13 +463,13 @@ static bool plan_next(struct comm *comm, struct plan *plan)
 
 	if (!comm->failover)
 		return plan_new(comm, plan);
-	(void)list_shed(tx, &tx->moved);
+	(void)list_drop_acked(tx, &tx->moved);
 	if (tx->moved.head >= 0) {
 		plan_chunk(comm, plan, PLAN_MOVED, tx->moved.head);
 		return true;
 	}
 	return plan_stalled(comm, plan, false) || plan_new(comm, plan) ||
-	       plan_stalled(comm, plan, true) || plan_late(comm, plan);
+	       plan_stalled(comm, plan, true) || plan_slow(comm, plan);
 }
 
 /* Small messages in a row go by the lane that was best for the first of some: comparing 16 lanes takes as long as

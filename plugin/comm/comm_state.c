@@ -29,7 +29,7 @@ void comm_wake(struct comm_lane *l)
 	if (!l->engine)
 		atomic_store_explicit(&l->comm->kernel_due, true, memory_order_relaxed);
 	else
-		driver_post(l->engine->driver, &l->engine->work);
+		poller_post(l->engine->poller, &l->engine->work);
 }
 
 void comm_wake_all(struct comm *comm)
@@ -238,21 +238,21 @@ int comm_lane_push(struct comm_lane *l)
 }
 
 /* CLOSE, unless a record is stuck in the middle: the RST must do then. True: it and all before it is with the lane. */
-bool comm_lane_tell(struct comm_lane *l, const struct record *close)
+bool comm_lane_send_close(struct comm_lane *l, const struct record *close)
 {
-	l->told_close = true;
+	l->close_sent = true;
 	if (l->broken || comm_lane_push(l) != 1)
 		return false;
 	comm_out_begin(l, close);
 	return comm_lane_push(l) == 1;
 }
 
-void comm_lane_tell_failed(struct comm_lane *l)
+void comm_lane_send_failure(struct comm_lane *l)
 {
 	/* The memory of a record that has begun to leave is the application's again. */
-	if (!l->told_close && !(l->out.payload && l->out.payload_left))
-		(void)comm_lane_tell(l, &l->comm->close);
-	l->told_close = true;
+	if (!l->close_sent && !(l->out.payload && l->out.payload_left))
+		(void)comm_lane_send_close(l, &l->comm->close);
+	l->close_sent = true;
 }
 
 /* Reads control bytes until in_head holds `want`. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* comm_turn.c - who advances a comm when: its poller, the engines of its lanes, the control thread. */
+/* comm_turn.c - turns of a comm: its poller, the engines of its lanes, the control thread. */
 #include <assert.h>
 #include <sched.h>
 #include <stddef.h>
@@ -24,7 +24,7 @@
  * another engine drives is woken by that engine's work; of a kernel lane the application is told by `kernel_due`, and the
  * control thread by `rouse`, which it leaves when it rests.
  *
- * Kernel lanes beside HARP lanes. A look at an engine reads memory, a look at kernel lanes costs a system
+ * Kernel lanes and HARP lanes together. A look at an engine reads memory, a look at kernel lanes costs a system
  * call. So kernel lanes that carry nothing are looked at now and then, and more seldom while messages go by HARP
  * lanes. The price is the latency of the first message that comes by a kernel lane again.
  */
@@ -44,26 +44,26 @@ static_assert(COMM_LANES_MAX < 63, "a bit of `missed` for each engine");
 /* ---- the poller -------------------------------------------------------------------------------- */
 
 /* Turns that others wanted while the poller was held. It is held again. */
-static void comm_make_up(struct comm *comm)
+static void comm_run_missed(struct comm *comm)
 {
 	uint64_t missed = atomic_exchange(&comm->missed, 0);
 
 	for (uint64_t left = missed & ~COMM_MISSED_KERNEL; left; left &= left - 1) {
 		struct comm_engine *e = &comm->engines[__builtin_ctzll(left)];
 
-		driver_post(e->driver, &e->work);
+		poller_post(e->poller, &e->work);
 	}
 	if (missed & COMM_MISSED_KERNEL)
-		comm_advance(comm, NULL, driver_clock_ns(), COMM_TURN_POST);
+		comm_advance(comm, NULL, clock_now_ns(), COMM_TURN_POST);
 }
 
 void comm_leave(struct comm *comm)
 {
 	for (;;) {
-		(void)atomic_exchange(&comm->poller.baton, false);
-		if (!atomic_load(&comm->missed) || !driver_take(&comm->poller))
+		(void)atomic_exchange(&comm->poller.held, false);
+		if (!atomic_load(&comm->missed) || !poller_try(&comm->poller))
 			return;
-		comm_make_up(comm);
+		comm_run_missed(comm);
 	}
 }
 
@@ -71,10 +71,10 @@ static bool comm_take(struct comm *comm, const struct comm_engine *engine)
 {
 	uint64_t bit = engine ? UINT64_C(1) << (engine - comm->engines) : COMM_MISSED_KERNEL;
 
-	if (driver_take(&comm->poller))
+	if (poller_try(&comm->poller))
 		return true;
 	(void)atomic_fetch_or(&comm->missed, bit);
-	if (!driver_take(&comm->poller))
+	if (!poller_try(&comm->poller))
 		return false;
 	(void)atomic_fetch_and(&comm->missed, ~bit);
 	return true;
@@ -84,7 +84,7 @@ void comm_hold(struct comm *comm)
 {
 	unsigned spins = 0;
 
-	while (!driver_take(&comm->poller))
+	while (!poller_try(&comm->poller))
 		if (++spins % HOLD_SPINS == 0)
 			sched_yield();
 }
@@ -125,8 +125,8 @@ static bool comm_kernel_lane_is_due(struct comm_lane *l, enum comm_turn why)
 	if (why == COMM_TURN_POST && !l->ready)
 		return false;
 	if (comm->side == COMM_RECV)
-		return l->ready ||
-		       (lane_kernel_is_due(l->lane, false) && (waits || why == COMM_TURN_TEND));
+		return l->ready || (lane_kernel_is_due(l->lane, false) &&
+				    (waits || why == COMM_TURN_BACKGROUND));
 	if (comm->now_ns - l->read_ns >= READ_NS)
 		return true;
 	if (!lane_kernel_is_due(l->lane, false))
@@ -193,7 +193,7 @@ static void comm_kernel_turn(struct comm *comm, enum comm_turn why)
 {
 	atomic_store_explicit(&comm->kernel_due, false, memory_order_relaxed);
 	kernel_poll_begin(&comm->kernel_poll, comm->now_ns);
-	if (why == COMM_TURN_TEND)
+	if (why == COMM_TURN_BACKGROUND)
 		comm->kernel_poll.rare = true;
 	/* To look at a single socket is to try it, once in a turn: again behind a small message would be in vain. */
 	if (comm->kernel_poll.count == 1)
@@ -235,7 +235,7 @@ static bool comm_is_under_way(const struct comm *comm)
 static void comm_finish(struct comm *comm)
 {
 	bool waits = comm->completed < comm_posted(comm) && !comm_has_failed(comm);
-	struct work *rouse = comm->rouse;
+	struct work *wake_work = comm->wake_work;
 	struct comm_lane *l;
 
 	/* Of room in a socket no event tells. */
@@ -248,10 +248,10 @@ static void comm_finish(struct comm *comm)
 		if (!waits)
 			lane_stats_idle(l->stats);
 	}
-	if (rouse && (comm_is_under_way(comm) ||
-		      atomic_load_explicit(&comm->kernel_due, memory_order_relaxed))) {
-		comm->rouse = NULL;
-		driver_post(comm->rouse_driver, rouse);
+	if (wake_work && (comm_is_under_way(comm) ||
+			  atomic_load_explicit(&comm->kernel_due, memory_order_relaxed))) {
+		comm->wake_work = NULL;
+		poller_post(comm->wake_poller, wake_work);
 	}
 }
 
@@ -290,35 +290,36 @@ void comm_advance(struct comm *comm, struct comm_engine *engine, uint64_t now_ns
 		if (!comm_has_failed(comm))
 			comm_send_run(comm);
 	}
-	if (comm->orphaned_ns && comm->now_ns >= comm->orphaned_ns + comm->revive_ns)
-		comm_end_orphaned(comm);
+	if (comm->last_lane_died_ns &&
+	    comm->now_ns >= comm->last_lane_died_ns + comm->reconnect_wait_ns)
+		comm_end_without_lanes(comm);
 	comm_settle(comm);
 	if (comm_has_failed(comm))
 		COMM_FOR_EACH_LANE(comm, l)
 	if (comm_lane_is_reachable(l))
-		comm_lane_tell_failed(l);
-	comm_bury(comm);
+		comm_lane_send_failure(l);
+	comm_free_dead_lanes(comm);
 	comm_finish(comm);
 }
 
 /* ---- the application --------------------------------------------------------------------------- */
 
-static struct driver *comm_driver(struct comm *comm, unsigned i)
+static struct poller *comm_engine_poller(struct comm *comm, unsigned i)
 {
-	return atomic_load_explicit(&comm->engines[i].driver, memory_order_acquire);
+	return atomic_load_explicit(&comm->engines[i].poller, memory_order_acquire);
 }
 
 static bool comm_has_engines(struct comm *comm)
 {
-	return comm_driver(comm, 0) != NULL;
+	return comm_engine_poller(comm, 0) != NULL;
 }
 
 static void comm_poll_engines(struct comm *comm, uint64_t now_ns)
 {
-	struct driver *driver;
+	struct poller *poller;
 
-	for (unsigned i = 0; i < COMM_LANES_MAX && (driver = comm_driver(comm, i)); i++)
-		driver_poll_at(driver, now_ns);
+	for (unsigned i = 0; i < COMM_LANES_MAX && (poller = comm_engine_poller(comm, i)); i++)
+		poller_poll_at(poller, now_ns);
 }
 
 /* Is it time to look at kernel lanes? Without HARP lanes it is what there is to do. */
@@ -359,7 +360,7 @@ void comm_poll_posted(struct comm *comm, const struct request *request)
 static void comm_tick(struct comm *comm, uint64_t now_ns)
 {
 	comm->ticked_ns = now_ns;
-	if (!driver_take(&comm->poller))
+	if (!poller_try(&comm->poller))
 		return;
 	comm_wake_all(comm);
 	comm_leave(comm);
@@ -367,12 +368,12 @@ static void comm_tick(struct comm *comm, uint64_t now_ns)
 
 void comm_poll(struct comm *comm)
 {
-	uint64_t now_ns = driver_clock_ns();
+	uint64_t now_ns = clock_now_ns();
 
 	/* For the control thread, which stays away then. */
 	atomic_store_explicit(&comm->poller.polled_ns, now_ns, memory_order_relaxed);
 	if (comm_has_engines(comm)) {
-		/* An only lane cannot stall beside others: its engine's events are enough. A tick would wake the
+		/* A single lane cannot stall while others move: its engine's events are enough. A tick would wake the
 		 * thread that sleeps on it. */
 		if (comm->failover && now_ns - comm->ticked_ns >= TICK_NS)
 			comm_tick(comm, now_ns);
@@ -391,59 +392,59 @@ bool comm_is_read(const struct comm *comm)
 	return comm->side == COMM_RECV && comm->has_kernel_lanes;
 }
 
-bool comm_tend(struct comm *comm, uint64_t now_ns, bool reads)
+bool comm_run_background(struct comm *comm, uint64_t now_ns, bool reads)
 {
 	bool under_way, due;
 
 	reads &= comm_is_read(comm) &&
 		 now_ns >= atomic_load_explicit(&comm->poller.polled_ns, memory_order_relaxed) +
 				   LEFT_NS;
-	if (!driver_take(&comm->poller))
+	if (!poller_try(&comm->poller))
 		return true;
 	under_way = comm_is_under_way(comm);
 	due = atomic_load_explicit(&comm->kernel_due, memory_order_relaxed);
 	if (under_way)
 		comm_wake_all(comm);
 	if (under_way || due || reads)
-		comm_advance(comm, NULL, now_ns, reads ? COMM_TURN_TEND : COMM_TURN_TEST);
+		comm_advance(comm, NULL, now_ns, reads ? COMM_TURN_BACKGROUND : COMM_TURN_TEST);
 	comm_leave(comm);
 	return under_way || due;
 }
 
-bool comm_rest(struct comm *comm, struct driver *driver, struct work *work)
+bool comm_sleep(struct comm *comm, struct poller *poller, struct work *work)
 {
 	bool rests;
 
-	if (!driver_take(&comm->poller))
+	if (!poller_try(&comm->poller))
 		return false;
-	rests = !comm->restless && !comm_is_under_way(comm) &&
+	rests = !comm->stays_awake && !comm_is_under_way(comm) &&
 		!atomic_load_explicit(&comm->kernel_due, memory_order_relaxed);
 	if (rests) {
-		comm->rouse_driver = driver;
-		comm->rouse = work;
+		comm->wake_poller = poller;
+		comm->wake_work = work;
 	}
 	comm_leave(comm);
 	return rests;
 }
 
-void comm_rest_never(struct comm *comm)
+void comm_stay_awake(struct comm *comm)
 {
 	comm_hold(comm);
-	comm->restless = true;
-	comm->rouse = NULL;
+	comm->stays_awake = true;
+	comm->wake_work = NULL;
 	comm_leave(comm);
 }
 
-bool comm_owes(struct comm *comm)
+bool comm_has_undelivered(struct comm *comm)
 {
 	bool owes;
 
 	if (!comm->failover || comm->side != COMM_SEND)
 		return false;
-	if (!driver_take(&comm->poller))
+	if (!poller_try(&comm->poller))
 		return true;
 	owes = !comm_has_failed(comm) && !comm->end_error && comm->completed == comm_posted(comm) &&
-	       comm_send_owes(comm);
+	       comm_send_has_undelivered(comm);
 	comm_leave(comm);
 	return owes;
 }

@@ -1,25 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * memory.c - memory that NCCL registers (regMr): whose it is, and which stacks can send from it in place.
+ * memory.c - memory that NCCL registers (regMr), and which stacks can send from it in place.
  *
  * Theory of operation
  *
- * A registration is a slot of a table; NCCL is given its number and the slot's age, so that a number that was never
- * given, or has been given back, is noticed. A sender's is told to every engine whose NIC reads the application's memory
- * (harp_stack_memory_supported(): DPDK), now or when it is opened. Who sends asks for each piece whether its stack
- * knows it, and copies what it does not (lane_harp.c). Stacks count how often memory was added: NCCL registers one
- * pool again for each comm.
+ * A registration is a slot of a table. NCCL gets its number and the slot's age, so a handle that was never given, or was
+ * given back, is noticed. A sender's registration is announced to every engine whose NIC reads the application's memory
+ * (DPDK), now or when the engine is opened. lane_harp.c asks the stack for each piece and copies what it does not know.
+ * Stacks count registrations, because NCCL registers one pool again for each comm.
  *
- * deregMr returns when nobody touches the memory on behalf of the registration. In the good case nothing is left to be
- * done: what was sent is acknowledged, and the NIC has long completed it. When NCCL aborts it deregisters with
- * requests in flight, frees the memory, and closes the comm then (contract section 3.8): so the comm, sender or
- * receiver, gives its requests up first, those that were posted with this registration (comm_withdraw()); others may
- * cover the same bytes. What connections still have queued is copied into frames,
- * which the peer may acknowledge when it likes; what waits for the NIC is given up; and the NIC is waited for, which
- * takes microseconds, or is stopped when it does not get on (harp_nic.h). A comm's close does the same for what
- * it has registered.
+ * deregMr returns when nothing touches the memory on behalf of the registration. Usually nothing is left to do. When NCCL
+ * aborts it deregisters with requests in flight, frees the memory, and closes the comm then (contract section 3.8). So the
+ * comm first gives up the requests that were posted with this registration (comm_cancel_memory()). What connections have
+ * queued is copied into frames, what waits for the NIC is given up, and the NIC is waited for, or stopped if it does not
+ * complete (harp_nic.h). A comm's close does the same for its registrations.
  *
- * All is under memory_lock but the waiting: whoever waits is counted, and no engine goes before they have done.
+ * memory_lock protects all of it. It is not held during waits, which are counted: no engine closes before they end.
  */
 #include "comm/memory.h"
 #include "process/log.h"
@@ -59,7 +55,7 @@ static pthread_cond_t memory_waited = PTHREAD_COND_INITIALIZER;
 
 /* ---- the stacks -------------------------------------------------------------------------------- */
 
-/* One call of a stack, by whoever has its engine's baton. */
+/* One call of a stack, by the holder of its engine's poller. */
 struct memory_call {
 	struct work work; /* first */
 	struct engine *engine;
@@ -92,11 +88,11 @@ static int memory_call(struct engine *engine, const struct memory_piece *piece, 
 		.work.run = memory_run, .engine = engine, .piece = *piece, .add = add
 	};
 
-	driver_call(engine_driver(engine), &call.work);
+	poller_call(engine_poller(engine), &call.work);
 	return call.rc;
 }
 
-static void memory_tell(struct engine *engine, const struct memory_piece *piece)
+static void memory_announce(struct engine *engine, const struct memory_piece *piece)
 {
 	int rc = memory_call(engine, piece, true);
 
@@ -108,17 +104,17 @@ static void memory_tell(struct engine *engine, const struct memory_piece *piece)
 /* By one that waits. */
 static int memory_take_back(struct engine *engine, const struct memory_piece *piece)
 {
-	uint64_t until_ns = driver_clock_ns() + MEMORY_WAIT_NS;
+	uint64_t until_ns = clock_now_ns() + MEMORY_WAIT_NS;
 	int rc;
 
-	while ((rc = memory_call(engine, piece, false)) == -EBUSY && driver_clock_ns() < until_ns)
+	while ((rc = memory_call(engine, piece, false)) == -EBUSY && clock_now_ns() < until_ns)
 		sched_yield(); /* each call polls the NIC */
 	if (rc == -EBUSY)
 		WARN("%s: deregMr: the device still reads %zu bytes at %p after %u s and can't be "
 		     "stopped: don't use them again, and end the process",
 		     engine_describe(engine), piece->bytes, piece->base,
 		     (unsigned)(MEMORY_WAIT_NS / 1000000000u));
-	return rc == -ENOENT ? 0 : rc; /* it could not be told */
+	return rc == -ENOENT ? 0 : rc; /* it was never announced */
 }
 
 /* memory_lock held, and let go of meanwhile. Engines that come now don't know the piece. */
@@ -148,7 +144,7 @@ void plugin_memory_engine_open(struct engine *engine)
 	pthread_mutex_lock(&memory_lock);
 	for (uint32_t i = 0; i < slot_count; i++)
 		if ((slots[i].age & 1) && slots[i].sent_from)
-			memory_tell(engine, &slots[i].piece);
+			memory_announce(engine, &slots[i].piece);
 	engines[engine_count++] = engine;
 	pthread_mutex_unlock(&memory_lock);
 }
@@ -224,12 +220,12 @@ int plugin_memory_add(struct comm *comm, const void *base, size_t bytes, void **
 		slot->comm = comm;
 		slot->closing = 0;
 		slot->piece = (struct memory_piece){ base, bytes };
-		/* Who receives is written to by the processor. */
+		/* A receive buffer is written by the processor. */
 		slot->sent_from = comm->side == COMM_SEND && bytes > 0;
 		comm->registered++;
 		*out = slot_handle((uint32_t)(slot - slots));
 		for (unsigned i = 0; slot->sent_from && i < engine_count; i++)
-			memory_tell(engines[i], &slot->piece);
+			memory_announce(engines[i], &slot->piece);
 	}
 	pthread_mutex_unlock(&memory_lock);
 	if (!slot)
@@ -252,7 +248,7 @@ int plugin_memory_remove(void *handle)
 	slot_give(slot);
 	pthread_mutex_unlock(&memory_lock);
 	if (was.comm)
-		comm_withdraw(was.comm, handle, was.piece.base, was.piece.bytes);
+		comm_cancel_memory(was.comm, handle, was.piece.base, was.piece.bytes);
 	pthread_mutex_lock(&memory_lock);
 	if (was.sent_from)
 		rc = memory_take_back_all(&was.piece);

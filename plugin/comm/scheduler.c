@@ -9,33 +9,29 @@
 /*
  * Theory of operation
  *
- * Lanes have rates that nobody announces, and the slowest must not set the pace. So there is no fixed split:
- * each chunk is given, when a lane has room, to the lane for which
+ * Lanes have rates that nothing announces, and the slowest must not set the pace. So there is no fixed split: a chunk goes
+ * to the lane for which
  *
  *     half a round trip + (bytes under way + this chunk) / rate
  *
- * is smallest, where bytes under way are those that were given and not yet acknowledged by the peer's TCP. A lane
- * that is full may still be the one: the chunk waits for it, as it would only come later by another.
+ * is smallest. Bytes under way were given to the lane and are not acknowledged by the peer's TCP. The chunk waits for that
+ * lane even if it is full, because another lane would deliver it later.
  *
- * The rate is what was acknowledged in the time in which something was under way. Acknowledgements come in bursts
- * and are seen at looks, so a sample lasts from look to look, at least a millisecond and SAMPLE_BYTES_MIN. When all is
- * acknowledged at a look, the lane became idle some time since the last one: that gives two bounds instead of a
- * rate; far apart they are no first rate, or a fast lane that is looked at too seldom would be taken for a slow one, and
- * not be used enough to show. And while a sample goes on, the rate is no more than had all been acknowledged just now.
+ * The rate is what was acknowledged while something was under way, in samples of at least a millisecond and
+ * SAMPLE_BYTES_MIN. If all is acknowledged at a look, the lane became idle at an unknown time since the last look. That
+ * gives two bounds; bounds that are far apart are no first rate. While a sample goes on, the rate is at most what it would
+ * be if all were acknowledged now.
  *
- * As long as it is unknown the lane is taken to be as fast as the fastest of its kind, so that it gets a share and
- * shows, but the share is two chunks until the peer acknowledges: a socket's buffer would take megabytes. So is one
- * that was given nothing for a while: a rate that keeps a lane from being used would never be found to have
- * become better.
+ * A lane of unknown rate counts as fast as the fastest of its kind, so that it gets a share, but only two chunks until the
+ * peer acknowledges. The same holds for a lane that was given nothing for a while: its rate may have become better.
  *
- * A lane that becomes slow has given promises that it can't keep. What it has under way is late when another lane would
- * deliver it in less than half the time, and not for a hiccup; it is sent again there by who has nothing else to do.
- * The kinds that are asked for are a preference among equals: a lane that crawls, compared with those of the other
- * kind, takes its part by time alone.
+ * What a lane has under way is late if another lane would deliver it in less than half the time; it is sent again there
+ * when nothing else is to be sent. The preferred kinds decide among equals only: a lane that crawls compared with the other
+ * kind takes its part by time alone.
  *
- * Stalled is who owes acknowledgements and gives none for longer than a retransmission should take. It is passed
- * over as long as another moves. Dead is who stays so for the lane timeout while a sibling is acknowledged: were
- * all silent, the host is, and TCP's patience is the right one.
+ * A lane is stalled if it owes acknowledgments for longer than a retransmission takes; it is passed over while another one
+ * moves. It is dead if that lasts for the lane timeout while a sibling is acknowledged. If all are silent, the host is, and
+ * TCP's timeout holds.
  */
 
 #define RATE_DEFAULT 1250000u /* 10 Gbit/s */
@@ -414,7 +410,7 @@ int scheduler_best(const struct scheduler *scheduler, unsigned kinds, uint64_t b
 		if (rank > best_rank)
 			continue;
 		if (scheduler_is_tried(l, now_ns))
-			finish_ns |= WAITS_NS; /* before nobody of its rank */
+			finish_ns |= WAITS_NS; /* after all others of its rank */
 		choices = rank < best_rank ? 1 : choices + 1;
 		if (rank < best_rank || finish_ns < best_ns) {
 			best = index;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* rendezvous.c - where peers come in: the doors of a device, and the listen comms that they ask for. */
+/* acceptor.c - where peers come in: the listeners of a device, and the listen comms that they ask for. */
 #include "connect/acceptor.h"
 #include "base/util.h"
 
@@ -16,37 +16,34 @@
 /*
  * Theory of operation
  *
- * A rendezvous has doors: a kernel socket per family and a listener on the stack of each engine.
- * Who comes in through a listener is a *pending* until its preamble is through; then it becomes a comm on
- * the ready list of the listen comm that its HELLO named, and plugin_accept() takes it from there; or a
- * further lane of a comm that is there (registry.c). A listen comm has one of the HARP doors, on the engine
- * that served the fewest, and its handle says that listener's port: so the comms of a process are spread over
- * its engines.
+ * An acceptor has a kernel socket of each family and a listener on the stack of each engine. What connects is a pending
+ * connection (pending.c) until its preamble is through. Then it becomes a comm on the ready list of the listen comm that
+ * its HELLO named, or a further lane of a comm (registry.c). Each listen comm has one of the HARP listeners, on the engine
+ * that serves the fewest, so that the comms of a process are spread over its engines.
  *
- * Guests behind the kernel doors belong to the keeper, those behind a HARP listener to its engine: nobody has to
- * call plugin_accept() for them to get in. It takes turns all the same, being quicker than a thread that must be
- * woken. What all touch, the list of listen comms and their ready lists, is under `lock`, which is held for a
- * few instructions.
+ * Pending connections of kernel listeners belong to the control thread, those of a HARP listener to its engine. So peers
+ * get in although no thread calls plugin_accept(), which polls all the same, as that is quicker than to wake a thread.
+ * `lock` protects the list of listen comms and their ready lists.
  *
- * The HARP doors come with the device's engines, which may be after the kernel's: they are being
- * opened, or the device is a spare rail of another and no listen needs its engines. While they are
- * being opened the kernel doors are held: CHALLENGE must name the HARP doors.
+ * The engines may be opened later than the kernel's sockets. Until then the kernel listeners hold connections in their
+ * backlog, because CHALLENGE must name the HARP ports.
  */
 
 struct acceptor {
 	int dev;
 	struct kernel_listener v4, v6;
-	struct pending_set kernel_guests; /* the keeper's */
+	struct pending_set kernel_pending; /* the control thread's */
 	struct work open_work, let_in_work, close_work;
 	unsigned listener_count;
 	struct stack_listener *listeners[ENGINES_MAX]; /* as the engines are numbered */
 	pthread_mutex_t lock;
 	/* Under lock. */
-	struct engine_set *engines; /* NULL: none; once it is set the doors are there for good */
+	struct engine_set
+		*engines; /* NULL: none; once it is set the listeners are there for good */
 	struct listen_comm *listens;
 	unsigned rail_count;
 	struct acceptor *rails[RAIL_PAIRS_MAX]; /* of our comms; the first is ourselves */
-	atomic_bool held;                       /* the kernel sockets accept nobody */
+	atomic_bool held;                       /* the kernel sockets accept no connection */
 };
 
 /* ---- for pending_set ----------------------------------------------------------------------------- */
@@ -74,7 +71,7 @@ bool acceptor_secret(struct acceptor *acceptor, uint64_t listen_id,
 }
 
 /* A connector that did not hear READY tries again, with the id that it had: what it left here will never be used.
- * Who may close it is told by plugin_accept(): we hold a baton. Lock held. */
+ * Who may close it is told by plugin_accept(): we hold a poller. Lock held. */
 static void acceptor_leave(struct listen_comm *listen, uint64_t comm_id)
 {
 	struct comm **at = &listen->waiting, *comm;
@@ -102,8 +99,8 @@ bool acceptor_has_room(struct acceptor *acceptor, uint64_t listen_id)
 	return room;
 }
 
-void acceptor_say_full(struct acceptor *acceptor, uint64_t listen_id,
-		       const struct harp_endpoint *peer)
+void acceptor_warn_full(struct acceptor *acceptor, uint64_t listen_id,
+			const struct harp_endpoint *peer)
 {
 	char text[HARP_ENDPOINT_TEXT_MAX];
 	struct listen_comm *listen;
@@ -111,9 +108,9 @@ void acceptor_say_full(struct acceptor *acceptor, uint64_t listen_id,
 
 	pthread_mutex_lock(&acceptor->lock);
 	listen = acceptor_find(acceptor, listen_id);
-	say = listen && !listen->full_said;
+	say = listen && !listen->full_logged;
 	if (say)
-		listen->full_said = true;
+		listen->full_logged = true;
 	pthread_mutex_unlock(&acceptor->lock);
 	if (say)
 		WARN("%s: turned away %s, which comes again: too many that know a handle wait already; "
@@ -166,7 +163,7 @@ bool acceptor_ready(struct acceptor *acceptor, uint64_t listen_id, struct comm *
 	return listen != NULL;
 }
 
-/* ---- doors ------------------------------------------------------------------------------------ */
+/* ---- listeners -------------------------------------------------------------------------------- */
 
 int acceptor_dev(const struct acceptor *acceptor)
 {
@@ -200,7 +197,7 @@ static void acceptor_close_run(struct work *work, uint64_t now_ns)
 	(void)now_ns;
 	kernel_listener_close(&acceptor->v4);
 	kernel_listener_close(&acceptor->v6);
-	pending_set_turn_away(&acceptor->kernel_guests);
+	pending_set_turn_away(&acceptor->kernel_pending);
 }
 
 static void acceptor_open_run(struct work *work, uint64_t now_ns)
@@ -224,11 +221,11 @@ static int acceptor_open_kernel(struct acceptor *acceptor)
 	int rc = 0;
 
 	if (device->has_v4)
-		rc = kernel_listener_listen(&acceptor->v4, addr, 0, &acceptor->kernel_guests);
+		rc = kernel_listener_listen(&acceptor->v4, addr, 0, &acceptor->kernel_pending);
 	if (!rc && device->has_v6) {
 		addr = &device->addr_v6;
 		rc = kernel_listener_listen(&acceptor->v6, addr, device->scope_id,
-					    &acceptor->kernel_guests);
+					    &acceptor->kernel_pending);
 	}
 	if (!rc)
 		control_post(&acceptor->open_work);
@@ -257,7 +254,7 @@ int acceptor_open(struct acceptor **out, int dev)
 	acceptor->let_in_work.run = acceptor_let_in_run;
 	acceptor->open_work.run = acceptor_open_run;
 	acceptor->close_work.run = acceptor_close_run;
-	pending_set_init(&acceptor->kernel_guests, acceptor, NULL);
+	pending_set_init(&acceptor->kernel_pending, acceptor, NULL);
 	/* The addresses of a NIC in another namespace are not ours to bind. */
 	if (!plugin_path_is_harp(plugin_config()->path) && !plugin_device(dev)->netns)
 		rc = acceptor_open_kernel(acceptor);
@@ -299,17 +296,17 @@ void acceptor_close(struct acceptor *acceptor)
 	for (unsigned i = 0; i < acceptor->listener_count; i++)
 		turned_away += stack_listener_close(acceptor->listeners[i]);
 	control_call(&acceptor->close_work);
-	turned_away += acceptor->kernel_guests.turned_away;
+	turned_away += acceptor->kernel_pending.turned_away;
 	if (turned_away)
-		INFO("%s: %llu strangers were turned away", plugin_device(acceptor->dev)->ifname,
-		     (unsigned long long)turned_away);
+		INFO("%s: %llu unauthenticated peers were turned away",
+		     plugin_device(acceptor->dev)->ifname, (unsigned long long)turned_away);
 	pthread_mutex_destroy(&acceptor->lock);
 	free(acceptor);
 }
 
-/* ---- what peers are told ---------------------------------------------------------------------- */
+/* ---- what is sent to peers ---------------------------------------------------------------------- */
 
-/* Of the other doors as many as there is room for, the lowest queues first: on the first queue packets arrive
+/* Of the other listeners as many as there is room for, the lowest queues first: on the first queue packets arrive
  * on most NICs. */
 static void acceptor_more_ports(const struct acceptor *acceptor,
 				const struct stack_listener *listener, struct handle *handle)
@@ -386,7 +383,7 @@ static void acceptor_entries(struct acceptor *acceptor, uint8_t nic, struct rail
 			       rails);
 }
 
-size_t acceptor_tell(struct acceptor *acceptor, uint8_t out[RAILS_BYTES_MAX])
+size_t acceptor_rails(struct acceptor *acceptor, uint8_t out[RAILS_BYTES_MAX])
 {
 	struct acceptor *list[RAIL_PAIRS_MAX];
 	struct rails rails = { 0 };
@@ -425,7 +422,7 @@ void acceptor_add(struct acceptor *acceptor, struct listen_comm *listen)
 	pthread_mutex_unlock(&acceptor->lock);
 }
 
-/* A list of comms that nobody will have. No baton held. */
+/* A list of comms that no accept will return. No poller held. */
 static void acceptor_drop(struct comm *comm)
 {
 	while (comm) {
@@ -494,9 +491,9 @@ static void acceptor_poll_listeners(struct acceptor *acceptor, struct listen_com
 		return;
 	other = acceptor->listeners[listen->turn++ % acceptor->listener_count];
 	if (listen->listener)
-		driver_poll(engine_driver(listen->listener->engine));
+		poller_poll(engine_poller(listen->listener->engine));
 	if (other != listen->listener)
-		driver_poll(engine_driver(other->engine));
+		poller_poll(engine_poller(other->engine));
 }
 
 int acceptor_accept(struct acceptor *acceptor, struct listen_comm *listen, struct comm **out)

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * rendezvous.h - where peers connect: one per process and device, shared by all its listen comms.
+ * acceptor.h - where peers connect: one per process and device, shared by all its listen comms.
  */
-#ifndef HARP_PLUGIN_RENDEZVOUS_H
-#define HARP_PLUGIN_RENDEZVOUS_H
+#ifndef HARP_PLUGIN_ACCEPTOR_H
+#define HARP_PLUGIN_ACCEPTOR_H
 
 #include "connect/ctx.h"
 #include "wire/preamble.h"
@@ -24,7 +24,7 @@ int acceptor_open_harp(struct acceptor *acceptor, struct engine_set *engines);
  * thread; never waits. */
 void acceptor_hold(struct acceptor *acceptor);
 void acceptor_let_in(struct acceptor *acceptor);
-/* Drops everybody who is not in a comm. No listen comm is left. */
+/* Drops all connections that are not in a comm. No listen comm is left. */
 void acceptor_close(struct acceptor *acceptor);
 int acceptor_dev(const struct acceptor *acceptor);
 
@@ -36,14 +36,14 @@ struct listen_comm {
 	struct stack_listener
 		*listener; /* that peers with HARP lanes come to; NULL: there is none */
 	unsigned turn;     /* acceptor_accept()'s: which other listener is looked at */
-	/* The rest under the rendezvous' lock. */
+	/* The rest under the acceptor's lock. */
 	struct listen_comm *next;
 	uint64_t id;
 	uint8_t secret[HANDLE_SECRET_BYTES];
 	struct comm *waiting; /* ready comms, oldest first, through comm->next */
 	struct comm *left;    /* those that their connectors have given up: to be closed */
 	unsigned count;       /* of both */
-	bool full_said;       /* that peers are turned away for want of room */
+	bool full_logged;     /* that peers are turned away for want of room */
 	int error; /* why a peer that was let in has no comm; accept has not said it yet */
 };
 
@@ -57,27 +57,27 @@ void acceptor_set_rails(struct acceptor *acceptor, struct acceptor *const *list,
 /* Takes it away and drops the comms that wait in it. */
 void acceptor_remove(struct acceptor *acceptor, struct listen_comm *listen);
 /* Takes turns and the next ready comm; 0 and NULL when there is none yet. An error is of a peer that acceptor_fail() was called
- * for, and told once: the next may be accepted. */
+ * for, and reported once: the next may be accepted. */
 int acceptor_accept(struct acceptor *acceptor, struct listen_comm *listen, struct comm **out);
 
-/* ---- for pending.c; any baton -------------------------------------------------------------------- */
+/* ---- for pending.c; any poller -------------------------------------------------------------------- */
 
 /* The value of extension 2 of CHALLENGE, and its bytes. */
-size_t acceptor_tell(struct acceptor *acceptor, uint8_t out[RAILS_BYTES_MAX]);
-/* The secret of who listens under that id; false when nobody does. */
+size_t acceptor_rails(struct acceptor *acceptor, uint8_t out[RAILS_BYTES_MAX]);
+/* The secret of the listen comm of that id; false: there is none. */
 bool acceptor_secret(struct acceptor *acceptor, uint64_t listen_id,
 		     uint8_t secret[HANDLE_SECRET_BYTES]);
 /* May it have READY, or wait so many to be accepted already? */
 bool acceptor_has_room(struct acceptor *acceptor, uint64_t listen_id);
 /* A peer that has proved itself was turned away for want of room: said once. */
-void acceptor_say_full(struct acceptor *acceptor, uint64_t listen_id,
-		       const struct harp_endpoint *peer);
+void acceptor_warn_full(struct acceptor *acceptor, uint64_t listen_id,
+			const struct harp_endpoint *peer);
 /* A connector that has READY gets no comm: it believes itself connected, finds a reset and does not come again. So accept must
  * not wait for it any longer. */
 void acceptor_fail(struct acceptor *acceptor, uint64_t listen_id, const struct harp_endpoint *peer,
 		   int error);
 /* Puts a comm where acceptor_accept() finds it, and lets further lanes in by key (NULL: a comm of one lane).
- * False when nobody listens there any more, or a comm of that id is there. */
+ * False: the listen comm is closed, or a comm of that id is there. */
 bool acceptor_ready(struct acceptor *acceptor, uint64_t listen_id, struct comm *comm,
 		    uint64_t comm_id, const uint8_t *key);
 

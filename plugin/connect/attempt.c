@@ -75,8 +75,8 @@ static int attempt_begin_preamble(struct attempt *attempt)
 	own->psk = keyfile_key();
 	/* A kernel lane's sends are done before they have arrived: nothing may come back that could
 	 * turn our close into a reset (docs/lanes.md section 5.4). */
-	own->features =
-		FEATURE_KEPT | (attempt->candidate.harp ? FEATURE_ACK_PROMPTLY : FEATURE_NO_CREDIT);
+	own->features = FEATURE_BUFFERED |
+			(attempt->candidate.harp ? FEATURE_ACK_PROMPTLY : FEATURE_NO_CREDIT);
 	if (getrandom(own->nonce, sizeof(own->nonce), 0) != sizeof(own->nonce))
 		return -EIO;
 	preamble_connect(&attempt->preamble, attempt->listen_id, attempt->comm_id, attempt->key,
@@ -106,7 +106,7 @@ static void attempt_done(struct attempt *attempt, uint64_t now_ns)
 	attempt->ended(attempt, 0, "", now_ns);
 }
 
-/* The door answers HELLO or resets, and a reset may be lost. Later than that the acceptor may have made a comm. */
+/* The listener answers HELLO or resets, and a reset may be lost. Later than that the acceptor may have made a comm. */
 static bool attempt_unanswered(const struct attempt *attempt, uint64_t now_ns)
 {
 	return attempt->answer_ns && attempt->preamble.step == PREAMBLE_READ_CHALLENGE &&
@@ -178,7 +178,7 @@ void attempt_start(struct attempt *attempt, uint64_t now_ns)
 		attempt_advance(attempt, now_ns);
 		return;
 	}
-	rc = lane_kernel_connect(attempt->driver, &candidate->local, &candidate->remote,
+	rc = lane_kernel_connect(attempt->poller, &candidate->local, &candidate->remote,
 				 attempt->dscp, &attempt->lane);
 	if (rc)
 		attempt_fail(attempt, rc, lane_error_text(rc), now_ns);

@@ -32,7 +32,7 @@ struct attempt {
 	struct work *result_work; /* posted to the control thread when there is a result */
 
 	/* The poller's. */
-	struct driver *driver;
+	struct poller *poller;
 	bool under_way;
 	bool opened; /* it got through to the peer: the preamble has begun */
 	struct lane *lane;

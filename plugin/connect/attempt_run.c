@@ -17,8 +17,8 @@
  *
  * A kernel lane is the control thread's until it is proved, so it answers although the application does not poll. A HARP
  * lane's attempt is started, advanced and stopped by work that is posted to its engine. A timer looks at deadlines and, for
- * HARP lanes, at rounds of SYNs. Whoever ends the attempt gives the lane to the comm at once (proved()), leaves the result,
- * and posts the owner's work.
+ * HARP lanes, at rounds of SYNs. The poller that ends the attempt gives the lane to the comm
+ * (proved()), stores the result, and posts the owner's work.
  */
 
 #define OPEN_NS 3000000000ull /* of a further lane: until it is open, and until it is proved */
@@ -77,7 +77,7 @@ static void attempt_look(struct control_timer *timer, uint64_t now_ns)
 		return;
 	control_timer_set(timer, now_ns + (a->candidate.harp ? LOOK_HARP_NS : LOOK_KERNEL_NS));
 	if (a->candidate.harp)
-		driver_post(a->driver, &a->work);
+		poller_post(a->poller, &a->work);
 	else
 		attempt_advance(a, now_ns);
 }
@@ -102,9 +102,9 @@ void attempt_begin(struct attempt *a, uint64_t now_ns)
 {
 	uint64_t look_ns = now_ns + (a->candidate.harp ? LOOK_HARP_NS : LOOK_KERNEL_NS);
 
-	a->driver = a->candidate.harp ? engine_driver(a->candidate.engine) : control_driver();
+	a->poller = a->candidate.harp ? engine_poller(a->candidate.engine) : control_poller();
 	if (a->candidate.harp) {
-		driver_post(a->driver, &a->start_work);
+		poller_post(a->poller, &a->start_work);
 	} else {
 		a->waits_for_open = true;
 		attempt_start(a, now_ns);
@@ -126,9 +126,9 @@ void attempt_free(struct attempt *a)
 	if (!a)
 		return;
 	control_timer_set(&a->timer, UINT64_MAX);
-	if (a->driver && a->candidate.harp) {
-		driver_call(a->driver, &a->stop_work);
-	} else if (a->driver) {
+	if (a->poller && a->candidate.harp) {
+		poller_call(a->poller, &a->stop_work);
+	} else if (a->poller) {
 		control_unwatch(&a->source);
 		attempt_stop(a);
 	}

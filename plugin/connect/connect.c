@@ -47,7 +47,7 @@ struct connect {
 	struct handle handle;
 	uint64_t comm_id, deadline_ns;
 	atomic_int stage;
-	_Atomic(struct driver *) engine; /* of the present attempt; NULL: it has a kernel lane */
+	_Atomic(struct poller *) engine; /* of the present attempt; NULL: it has a kernel lane */
 
 	/* The control thread's. */
 	struct work begin_work, result_work, end_work, free_work;
@@ -93,7 +93,7 @@ static enum rounds_kind connect_failure(const struct attempt *attempt, int error
 	return ROUNDS_TURNED_AWAY;
 }
 
-static enum rounds_news connect_news(const struct attempt *attempt, int error)
+static enum rounds_detail connect_detail(const struct attempt *attempt, int error)
 {
 	if (!attempt)
 		return ROUNDS_NOT_TRIED;
@@ -109,16 +109,16 @@ static void connect_attempt_failed(struct connect *c, const struct attempt *atte
 	const struct candidate *candidate = &c->candidates.list[c->candidate];
 	char remote[HARP_ENDPOINT_TEXT_MAX];
 	enum rounds_kind failure = connect_failure(attempt, error);
-	bool over = c->handle.sealed != (keyfile_key() != NULL), cut_short;
+	bool over = c->handle.encrypted != (keyfile_key() != NULL), cut_short;
 
 	/* The listener knows it now too, and logs the same. */
 	if (over) {
 		error = -EPROTONOSUPPORT;
-		text = preamble_sealed_differs(c->handle.sealed);
+		text = preamble_encryption_differs(c->handle.encrypted);
 	}
 	cut_short = attempt && error == -ETIMEDOUT && now_ns >= c->deadline_ns &&
 		    now_ns < c->began_ns + ANSWER_NS;
-	if (rounds_tells(&c->rounds, connect_news(attempt, error), cut_short)) {
+	if (rounds_reports(&c->rounds, connect_detail(attempt, error), cut_short)) {
 		c->error = error;
 		c->failure = failure;
 		snprintf(c->error_text, sizeof(c->error_text), "%s by %s: %s",
@@ -144,24 +144,24 @@ static int connect_proved(struct attempt *attempt)
 	struct comm_options opt = {
 		.ctx = c->ctx,
 		.side = COMM_SEND,
-		.several = preamble_several(p),
-		.kept = (p->own.features & FEATURE_KEPT) != 0,
+		.multi_lane = preamble_is_multi_lane(p),
+		.buffered = (p->own.features & FEATURE_BUFFERED) != 0,
 		.no_credit = (p->own.features & FEATURE_NO_CREDIT) != 0,
 		.comm_id = c->comm_id,
-		.revive_ns = COMM_REVIVE_NS,
+		.reconnect_wait_ns = COMM_RECONNECT_WAIT_NS,
 		.lane = { .dev = c->dev, .sent_bytes = p->sent_bytes, .rtt_ns = attempt->rtt_ns }
 	};
 	int rc;
 
 	opt.eager_bytes =
 		p->own.eager_bytes < p->peer.eager_bytes ? p->own.eager_bytes : p->peer.eager_bytes;
-	if (opt.several) {
+	if (opt.multi_lane) {
 		opt.lane_lost = reconnect_lost;
 		opt.harp_bytes_max =
 			interface_harp_bytes_max(c->dev, &attempt->candidate.remote.addr);
 	}
 	rc = comm_create(&c->comm, attempt->lane, &opt);
-	if (!rc && opt.several)
+	if (!rc && opt.multi_lane)
 		reconnect_made(c->reconnect, c->comm, attempt);
 	return rc;
 }
@@ -176,7 +176,7 @@ static void connect_result_run(struct work *work, uint64_t now_ns)
 		return;
 	if (result)
 		connect_attempt_failed(c, attempt, result, attempt->text, now_ns);
-	atomic_store_explicit(&c->engine, (struct driver *)NULL, memory_order_release);
+	atomic_store_explicit(&c->engine, (struct poller *)NULL, memory_order_release);
 	c->attempt = NULL;
 	attempt_free(attempt);
 	if (!result)
@@ -240,7 +240,7 @@ static void connect_next_attempt(struct connect *c, uint64_t now_ns)
 	c->attempt = attempt;
 	attempt_begin(attempt, now_ns);
 	if (attempt->candidate.harp)
-		atomic_store_explicit(&c->engine, attempt->driver, memory_order_release);
+		atomic_store_explicit(&c->engine, attempt->poller, memory_order_release);
 }
 
 static void connect_paused(struct control_timer *timer, uint64_t now_ns)
@@ -334,7 +334,7 @@ static int connect_new(struct plugin_ctx *ctx, int dev, const void *key,
 	c->dev = dev;
 	c->dscp = ctx_dscp(ctx, traffic_class);
 	c->handle = *handle;
-	c->deadline_ns = driver_clock_ns() + plugin_config()->connect_timeout_ns;
+	c->deadline_ns = clock_now_ns() + plugin_config()->connect_timeout_ns;
 	if (getrandom(&c->comm_id, sizeof(c->comm_id), 0) != sizeof(c->comm_id)) {
 		WARN("%s: cannot connect: getrandom() gives no id", plugin_device(dev)->ifname);
 		free(c);
@@ -426,7 +426,7 @@ int connect_step(struct plugin_ctx *ctx, int dev, const void *handle_bytes, int 
 {
 	struct handle handle;
 	struct connect *c;
-	struct driver *engine;
+	struct poller *engine;
 	char why[192];
 	int rc;
 
@@ -444,7 +444,7 @@ int connect_step(struct plugin_ctx *ctx, int dev, const void *handle_bytes, int 
 	}
 	engine = atomic_load_explicit(&c->engine, memory_order_acquire);
 	if (engine)
-		driver_poll(engine);
+		poller_poll(engine);
 	switch (atomic_load_explicit(&c->stage, memory_order_acquire)) {
 	case CONNECT_DONE:
 		connect_report(c);

@@ -31,7 +31,7 @@ struct plugin_ctx {
 /* Protects the contexts, their lists, and the tables of engines and acceptors. Held for list work, and to open kernel
  * sockets and listeners. Never held while an interface is opened, except by the first init, nor while the control thread
  * is waited for (control_call()), which takes it.
- * Order: ctx_lock, then an engine's poller: a listener that cannot be opened is closed again by driver_call(). So a thread
+ * Order: ctx_lock, then an engine's poller: a listener that cannot be opened is closed again by poller_call(). So a thread
  * that may hold a poller does not take ctx_lock. */
 extern pthread_mutex_t ctx_lock;
 
@@ -55,7 +55,7 @@ void interface_cancel(struct interface_waiter *waiter);
 /* Returns when no interface is being opened, and the work of all that waited has run. No lock held. */
 void interfaces_finish_opening(void);
 /* The device's engines. NULL: it has none, and why says the reason, or interface_open() has not
- * run. By any thread, with any lock or baton held. */
+ * run. By any thread, with any lock or poller held. */
 struct engine_set *interface_engines(int dev, char *why, size_t why_len);
 /* device/path_policy.h: messages to peer over the device of up to this many bytes prefer HARP lanes. As
  * interface_engines(). */

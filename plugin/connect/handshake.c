@@ -6,7 +6,7 @@
 #include <string.h>
 #include <sys/uio.h>
 
-#include "lane/lane_sealed.h"
+#include "lane/lane_encrypted.h"
 
 static int handshake_fail(struct preamble *p, int error, const char *what)
 {
@@ -47,7 +47,7 @@ int handshake_encrypt(const struct preamble *p, struct lane **lane)
 
 	if (!preamble_keys(p, &keys))
 		return 0;
-	rc = lane_seal(lane, p->sent_bytes, keys.send, keys.receive);
+	rc = lane_encrypt(lane, p->sent_bytes, keys.send, keys.receive);
 	explicit_bzero(&keys, sizeof(keys));
 	return rc;
 }

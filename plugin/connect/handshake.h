@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* handshake.h - the preamble (wire/preamble.h) over a lane. The poller of lane->driver is held. */
+/* handshake.h - the preamble (wire/preamble.h) over a lane. The poller of lane->poller is held. */
 #ifndef HARP_PLUGIN_HANDSHAKE_H
 #define HARP_PLUGIN_HANDSHAKE_H
 

@@ -58,7 +58,7 @@ static struct {
 } opener = { .lock = PTHREAD_MUTEX_INITIALIZER };
 _Static_assert(PLUGIN_DEVICES_MAX <= 32, "bits of opener.devices");
 
-/* The last in the order of locks: none is taken, nor any baton, while it is held. */
+/* The last in the order of locks: none is taken, nor any poller, while it is held. */
 static pthread_mutex_t engines_lock = PTHREAD_MUTEX_INITIALIZER;
 
 /* Which messages take which path, where both are open. */
@@ -275,7 +275,7 @@ void interfaces_finish_opening(void)
 	pthread_mutex_unlock(&opener.lock);
 	if (started)
 		pthread_join(id, NULL);
-	if (control_driver())
+	if (control_poller())
 		control_call(&none);
 }
 
@@ -415,11 +415,11 @@ void interfaces_close(void)
 static bool interface_port_has_link(const struct engine_set *set, struct harp_instance_port *port)
 {
 	const struct timespec pause = { .tv_nsec = 20000000 };
-	uint64_t until_ns = driver_clock_ns() + PORT_LINK_WAIT_NS;
+	uint64_t until_ns = clock_now_ns() + PORT_LINK_WAIT_NS;
 
 	if (plugin_config()->path != PATH_AUTO || !strcmp(port->driver, "net_memif"))
 		return true;
-	while (!port->up && driver_clock_ns() < until_ns) {
+	while (!port->up && clock_now_ns() < until_ns) {
 		nanosleep(&pause, NULL);
 		if (engine_set_port(set, port))
 			return false;

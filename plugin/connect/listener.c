@@ -17,8 +17,8 @@
 
 #define ACCEPTS_A_TURN 16u
 #define BACKLOG 128 /* of our stacks, which answer by cookies beyond it */
-/* The kernel drops what is more, and who is dropped comes again after a second: strangers who come by thousands must not fill
- * it while the keeper waits for a processor. */
+/* The kernel drops further SYNs, which are repeated after a second only. Thousands of unauthenticated peers must not fill the
+ * backlog while the control thread waits for a processor. */
 #define KERNEL_BACKLOG 1024
 #define LOOK_NS 50000000ull        /* at the pending_set' deadlines */
 #define REST_NS 100000000ull       /* of a listener while descriptors are short */
@@ -91,7 +91,7 @@ int stack_listener_open(struct stack_listener **out, struct acceptor *acceptor,
 	listener->work.run = stack_listener_run;
 	listener->open_work.run = stack_listener_open_run;
 	listener->close_work.run = stack_listener_close_run;
-	driver_call(engine_driver(engine), &listener->open_work);
+	poller_call(engine_poller(engine), &listener->open_work);
 	rc = listener->open_result;
 	if (rc)
 		free(listener);
@@ -104,7 +104,7 @@ uint64_t stack_listener_close(struct stack_listener *listener)
 {
 	uint64_t turned_away;
 
-	driver_call(engine_driver(listener->engine), &listener->close_work);
+	poller_call(engine_poller(listener->engine), &listener->close_work);
 	turned_away = listener->pending_set.turned_away;
 	free(listener);
 	return turned_away;
@@ -115,7 +115,7 @@ uint64_t stack_listener_close(struct stack_listener *listener)
 /* No descriptor, or no memory for one: level-triggered epoll would only turn round and round. */
 static void kernel_listener_rest(struct kernel_listener *listener, int error, uint64_t now_ns)
 {
-	static uint64_t warned_ns; /* under the keeper's baton */
+	static uint64_t warned_ns; /* under the control thread */
 
 	control_rewatch(&listener->source, 0);
 	control_timer_set(&listener->rest, now_ns + REST_NS);
@@ -158,7 +158,7 @@ static void kernel_listener_ready(struct control_source *source, uint64_t now_ns
 		if (fd < 0)
 			return; /* EAGAIN; ECONNABORTED and such: the next turn tries again */
 		sockaddr_to_endpoint(&peer, &remote);
-		if (!lane_kernel_adopt(control_driver(), fd, &listener->local, &remote, &lane))
+		if (!lane_kernel_adopt(control_poller(), fd, &listener->local, &remote, &lane))
 			pending_set_add(listener->pending_set, lane, fd, now_ns);
 	}
 }

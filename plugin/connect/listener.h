@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* listener.h - where peers come in: listening sockets of the kernel's and listeners on our own stacks. */
-#ifndef HARP_PLUGIN_DOOR_H
-#define HARP_PLUGIN_DOOR_H
+#ifndef HARP_PLUGIN_LISTENER_H
+#define HARP_PLUGIN_LISTENER_H
 
 #include "connect/pending.h"
 
-/* A listener on one engine's stack; what changes is under that engine's baton. */
+/* A listener on one engine's stack; what changes is under that engine's poller. */
 struct stack_listener {
 	struct engine *engine;
 	struct placement_end placement; /* of the engine; never changes */
@@ -18,26 +18,27 @@ struct stack_listener {
 };
 int stack_listener_open(struct stack_listener **out, struct acceptor *acceptor,
 			struct engine *engine);
-/* Returns how many strangers came to it. */
+/* Returns how many unauthenticated peers came to it. */
 uint64_t stack_listener_close(struct stack_listener *listener);
 
-/* A listening socket; the keeper's baton. Part of the caller's. */
+/* A listening socket; the control thread. Part of the caller's. */
 struct kernel_listener {
 	int fd; /* -1: none */
 	struct harp_endpoint local;
 	struct control_source source;
 	struct control_timer rest; /* no descriptor was left: it waits for one */
 	struct pending_set *pending_set;
-	const atomic_bool *held; /* accepts nobody while it is set; then kernel_listener_let_in() */
+	const atomic_bool
+		*held; /* accepts no connection while it is set; then kernel_listener_let_in() */
 };
-/* On the device's own address; the kernel chooses the port. No baton yet. */
+/* On the device's own address; the kernel chooses the port. No poller yet. */
 int kernel_listener_listen(struct kernel_listener *listener, const struct harp_addr *addr,
 			   uint32_t scope_id, struct pending_set *pending_set);
-/* Lets in from now on; no baton needed. */
+/* Lets in from now on; no poller needed. */
 int kernel_listener_open(struct kernel_listener *listener);
-/* It is not held any more; baton held. */
+/* It is not held any more; poller held. */
 void kernel_listener_let_in(struct kernel_listener *listener);
-/* Baton held. A listener that was never opened is accepted. */
+/* Poller held. A listener that was never opened is accepted. */
 void kernel_listener_close(struct kernel_listener *listener);
 
 #endif

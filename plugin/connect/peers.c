@@ -26,7 +26,7 @@ static void peer_clear(struct peer *peer)
 	memset(peer, 0, sizeof(*peer));
 }
 
-/* peers_lock held. make: in the place of who was asked about longest ago, if need be. */
+/* peers_lock held. make: the entry that was used longest ago is replaced if the table is full. */
 static struct peer *peers_find(const struct harp_endpoint *remote, bool make)
 {
 	struct peer *oldest = NULL;

@@ -3,7 +3,7 @@
  * peers.h - what this process remembers of the HARP ports of its peers: how their NICs choose queues, and
  * which of them could not be reached a moment ago.
  *
- * A small table; who has not been asked about for longest is forgotten first. Any thread.
+ * A small table; the entry that was not used for longest is replaced first. Any thread.
  */
 #ifndef HARP_PLUGIN_PEERS_H
 #define HARP_PLUGIN_PEERS_H

@@ -158,7 +158,7 @@ static bool pending_may_enter(struct pending *pending)
 
 	if (acceptor_has_room(acceptor, listen_id))
 		return true;
-	acceptor_say_full(acceptor, listen_id, &pending->lane->remote);
+	acceptor_warn_full(acceptor, listen_id, &pending->lane->remote);
 	return false;
 }
 
@@ -190,9 +190,9 @@ static bool pending_lookup(void *ctx, struct preamble *p, uint8_t key[PREAMBLE_K
 		return true;
 	}
 	p->full = !pending_identify(pending);
-	if (!p->peer.join && preamble_several(p)) {
+	if (!p->peer.join && preamble_is_multi_lane(p)) {
 		p->own.rails = pending->rails;
-		p->own.rails_bytes = acceptor_tell(pending->all->acceptor, pending->rails);
+		p->own.rails_bytes = acceptor_rails(pending->all->acceptor, pending->rails);
 	}
 	return true;
 }
@@ -201,13 +201,13 @@ static bool pending_lookup(void *ctx, struct preamble *p, uint8_t key[PREAMBLE_K
  * A peer that knows a listen id of ours and can't come in because of HARP_ENCRYPT or HARP_KEY_FILE: the
  * connector says it at its end, and so do we, now and then.
  */
-static void pending_warn_sealed(struct pending *pending, int error, uint64_t now_ns)
+static void pending_warn_encryption(struct pending *pending, int error, uint64_t now_ns)
 {
 	const struct preamble *p = &pending->preamble;
 	char peer[HARP_ENDPOINT_TEXT_MAX];
 	const char *text = NULL;
 
-	if (error == -EPROTONOSUPPORT && (p->own.features ^ p->peer.features) & FEATURE_SEALED)
+	if (error == -EPROTONOSUPPORT && (p->own.features ^ p->peer.features) & FEATURE_ENCRYPTED)
 		text = p->what;
 	else if (error == -ECONNRESET && p->own.psk && p->step == PREAMBLE_READ_PROOF)
 		text = "it left at our proof: do the pre-shared keys (HARP_KEY_FILE) differ?";
@@ -269,10 +269,10 @@ static int pending_begin_comm(struct pending *pending)
 	const struct preamble *p = &pending->preamble;
 	struct comm_options opt = {
 		.side = COMM_RECV,
-		.several = preamble_several(p),
-		.kept = (p->peer.features & FEATURE_KEPT) != 0,
+		.multi_lane = preamble_is_multi_lane(p),
+		.buffered = (p->peer.features & FEATURE_BUFFERED) != 0,
 		.comm_id = p->comm_id,
-		.revive_ns = COMM_REVIVE_NS,
+		.reconnect_wait_ns = COMM_RECONNECT_WAIT_NS,
 	};
 	struct registry_entry *expected = pending->expected;
 	uint8_t key[PREAMBLE_KEY_BYTES];
@@ -291,7 +291,7 @@ static int pending_begin_comm(struct pending *pending)
 	pending->expected = NULL; /* until the comm is there */
 	pending_release(pending);
 	if (!acceptor_ready(pending->all->acceptor, p->listen_id, comm, p->comm_id,
-			    opt.several ? key : NULL))
+			    opt.multi_lane ? key : NULL))
 		comm_drop(comm);
 	if (expected)
 		registry_forget(expected);
@@ -322,7 +322,7 @@ static void pending_expect(void *ctx)
 	struct pending *pending = ctx;
 	uint8_t key[PREAMBLE_KEY_BYTES];
 
-	if (pending->preamble.peer.join || !preamble_several(&pending->preamble))
+	if (pending->preamble.peer.join || !preamble_is_multi_lane(&pending->preamble))
 		return;
 	preamble_comm_key(&pending->preamble, key);
 	pending->expected = registry_expect(pending->preamble.comm_id, key);
@@ -404,7 +404,7 @@ static void pending_advance(struct pending *pending, uint64_t now_ns)
 		return;
 	}
 	if (pending->lane->ops->state(pending->lane) == LANE_DEAD) {
-		pending_warn_sealed(pending, pending->lane->error, now_ns);
+		pending_warn_encryption(pending, pending->lane->error, now_ns);
 		pending_turn_away(pending);
 		return;
 	}
@@ -424,7 +424,7 @@ static void pending_advance(struct pending *pending, uint64_t now_ns)
 		}
 	}
 	if (rc < 0) {
-		pending_warn_sealed(pending, rc, now_ns);
+		pending_warn_encryption(pending, rc, now_ns);
 		pending_turn_away(pending);
 	} else if (pending->ready_ns) {
 		pending_look_ready(pending, now_ns);

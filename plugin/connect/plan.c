@@ -21,7 +21,7 @@ static void rail_handle(struct reconnect_rail *rail, const struct reconnect *u, 
 	struct handle *h = &rail->handle;
 
 	*h = u->handle;
-	if (!nic && !h->opening) /* the handle knows more doors of it */
+	if (!nic && !h->opening) /* the handle knows more listeners of it */
 		return;
 	h->has_v4 = h->has_v6 = false;
 	h->harp_port = h->kernel_port_v4 = h->kernel_port_v6 = 0;

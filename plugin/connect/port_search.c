@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* opening.c - opens a HARP lane: from the one right source port, or from several until one gets through. */
+/* port_search.c - opens a HARP lane: from the one right source port, or from several until one gets through. */
 #include "connect/port_search.h"
 
 #include <errno.h>
@@ -12,20 +12,18 @@
 /*
  * Theory of operation
  *
- * Where each NIC has one queue a SYN leaves from any port. Without an answer one from another port joins it, later and
- * later: the peer may still have the end of an older connection from that port (TIME-WAIT), of a process of ours that
- * is gone and whose sequence numbers we do not go on with, or a path of several may be dead.
+ * If each NIC has one queue, a SYN leaves from any port. Without an answer SYNs from other ports follow, at growing
+ * intervals: the peer may be in TIME-WAIT with an older connection from that port, or one of several paths may be dead.
  *
- * Where both NICs' ways to choose queues are known (placement.h) one SYN leaves from a port that is computed;
- * more only if it gets no answer for CERTAIN_NS: what was believed may be out of date.
+ * If both NICs' hashes are known (queue_placement.h), one SYN leaves from a computed port; more follow only if it gets no
+ * answer for CERTAIN_NS.
  *
- * Else SYNs leave in rounds, from ports that may do: about twice as many as it takes on the average to find a
- * right one, ROUND_PORTS_MAX at most, every ROUND_NS. The first lane whose handshake completes is the
- * one; it has shown that both directions arrive. The others are aborted. A SYN on the wrong queue is
- * dropped over there, its SYN-ACK on the wrong queue here: neither is ever answered, so nothing has to be
- * undone but what we hold. Of more than PORT_SEARCH_LANES_MAX the oldest goes: it has had its time.
+ * Else SYNs leave in rounds, every ROUND_NS, from about twice as many ports as it takes on the average to find a right one,
+ * ROUND_PORTS_MAX at most. The first lane whose handshake completes is used, the others are aborted. A SYN on the wrong
+ * queue is dropped by the peer's host, a SYN-ACK on the wrong queue by this one: neither is answered. Of more than
+ * PORT_SEARCH_LANES_MAX lanes the oldest is dropped.
  *
- * A RST is an answer: it found the way back, so nobody listens there, whatever the port.
+ * A RST is an answer: it found the way back, so nothing listens at that port.
  */
 
 #define ANOTHER_NS                                                                                 \

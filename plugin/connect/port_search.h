@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * opening.h - one HARP lane to one endpoint, from a source port whose packets reach both queues.
+ * port_search.h - one HARP lane to one endpoint, from a source port whose packets reach both queues.
  *
- * Baton of the engine held throughout, but for port_search_prepare().
+ * The poller of the engine is held throughout, but for port_search_prepare().
  */
-#ifndef HARP_PLUGIN_OPENING_H
-#define HARP_PLUGIN_OPENING_H
+#ifndef HARP_PLUGIN_PORT_SEARCH_H
+#define HARP_PLUGIN_PORT_SEARCH_H
 
 #include "poll/engine.h"
 #include "lane/lane.h"
@@ -30,7 +30,7 @@ struct port_search {
 	void (*notify)(struct lane *lane, uint64_t now_ns);
 };
 
-/* No baton needed. local: its port is not looked at. */
+/* no poller needed. local: its port is not looked at. */
 void port_search_prepare(struct port_search *o, struct engine *engine,
 			 const struct placement_end *peer, const struct harp_endpoint *local,
 			 const struct harp_endpoint *remote, int dscp);

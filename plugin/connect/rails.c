@@ -31,7 +31,7 @@ static unsigned pci_shared(const char *a, const char *b)
 	return shared;
 }
 
-/* How well a device does beside dev; larger is better. */
+/* How well a device goes with dev; larger is better. */
 static unsigned rails_score(const struct device *own, const struct device *device)
 {
 	unsigned score = pci_shared(own->pci_path, device->pci_path);

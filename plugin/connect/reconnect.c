@@ -24,9 +24,9 @@
  */
 
 #define BACKOFF_NS_MAX 5000000000ull
-#define PROVEN_NS 1000000000ull /* a lane that lived so long is dialled again at once */
+#define PROVEN_NS 1000000000ull /* a lane that lived so long is opened again at once */
 #define REROLL_NS 5000000000ull /* a slow lane is replaced no more often */
-#define SAY_NS 5000000000ull    /* no more often of one rail */
+#define LOG_NS 5000000000ull    /* no more often of one rail */
 
 /* ---- what became of lanes --------------------------------------------------------------------- */
 
@@ -37,7 +37,7 @@ struct said {
 	uint64_t down_ns, up_ns;
 };
 
-static struct said *rail_said(const struct reconnect_rail *rail)
+static struct said *rail_log_entry(const struct reconnect_rail *rail)
 {
 	static struct said table[64]; /* the control thread's */
 	const struct harp_addr *addr = rail->handle.has_v4 ? &rail->handle.v4 : &rail->handle.v6;
@@ -54,26 +54,26 @@ static struct said *rail_said(const struct reconnect_rail *rail)
 	return oldest;
 }
 
-static bool say_now(uint64_t *said_ns, uint64_t now_ns)
+static bool log_allowed(uint64_t *said_ns, uint64_t now_ns)
 {
-	if (*said_ns && now_ns < *said_ns + SAY_NS)
+	if (*said_ns && now_ns < *said_ns + LOG_NS)
 		return false;
 	*said_ns = now_ns;
 	return true;
 }
 
-static void rail_say(const struct reconnect_rail *rail, bool down, uint64_t now_ns)
+static void rail_log(const struct reconnect_rail *rail, bool down, uint64_t now_ns)
 {
-	struct said *said = rail_said(rail);
+	struct said *said = rail_log_entry(rail);
 	char text[HARP_ADDR_TEXT_MAX];
 
 	lane_page_rail(rail->dev, down);
 	harp_addr_format(&said->addr, text);
-	if (down && say_now(&said->down_ns, now_ns))
+	if (down && log_allowed(&said->down_ns, now_ns))
 		WARN("%s: no lane to %s works over this NIC any more; messages go over others (is the "
 		     "link, a switch or the peer's NIC down?)",
 		     plugin_device(rail->dev)->ifname, text);
-	else if (!down && say_now(&said->up_ns, now_ns))
+	else if (!down && log_allowed(&said->up_ns, now_ns))
 		INFO("%s: lanes to %s work over this NIC again", plugin_device(rail->dev)->ifname,
 		     text);
 }
@@ -88,10 +88,10 @@ static void rails_look(struct reconnect *u, uint64_t now_ns)
 	for (unsigned i = 0; i < u->rail_count && up; i++) {
 		struct reconnect_rail *rail = &u->rails[i];
 
-		if (!rail->used || rail->down_said == !rail->up)
+		if (!rail->used || rail->down_logged == !rail->up)
 			continue;
-		rail->down_said = !rail->up;
-		rail_say(rail, rail->down_said, now_ns);
+		rail->down_logged = !rail->up;
+		rail_log(rail, rail->down_logged, now_ns);
 	}
 }
 
@@ -127,13 +127,13 @@ static void lane_failed(struct reconnect *u, struct reconnect_lane *lane, int er
 	lane->next_ns = UINT64_MAX;
 	if (!lane->up) /* else it was to be replaced, and goes on */
 		lane_back_off(lane, now_ns);
-	if ((error == -EMFILE || error == -ENFILE) && say_now(&shortage_ns, now_ns))
+	if ((error == -EMFILE || error == -ENFILE) && log_allowed(&shortage_ns, now_ns))
 		WARN("%s: %s: comms go on with fewer lanes than planned (raise the limit: ulimit -n)",
 		     ifname, text);
-	if (!lane->failure_said)
+	if (!lane->failure_logged)
 		INFO("%s: a further lane (%s TCP) cannot be opened: %s; tried again", ifname,
 		     lane->harp ? "HARP" : "kernel", text);
-	lane->failure_said = true;
+	lane->failure_logged = true;
 }
 
 static void lane_is_lost(struct reconnect *u, struct reconnect_lane *lane, uint64_t now_ns)
@@ -161,7 +161,7 @@ static void lane_is_slow(struct reconnect_lane *lane, uint64_t now_ns)
 	lane->next_ns = now_ns;
 }
 
-/* It is not dialled any more. True: the peer has ended it meanwhile, or what took its place. */
+/* It is not being replaced any more. True: the peer has ended it meanwhile, or what took its place. */
 static bool lane_rerolled(struct reconnect *u, const struct reconnect_lane *lane)
 {
 	unsigned bit = 1u << lane->index;
@@ -247,7 +247,7 @@ static void reconnect_plan_lanes(struct reconnect *u, uint64_t now_ns)
 	u->rails[0].used = true;
 }
 
-/* The plan, and dials, ask the kernel for routes. */
+/* The plan and the attempts ask the kernel for routes. */
 static void reconnect_due(struct control_timer *timer, uint64_t now_ns)
 {
 	struct reconnect *u = container_of(timer, struct reconnect, timer);
@@ -306,7 +306,7 @@ static void reconnect_stop_run(struct work *work, uint64_t now_ns)
 		u->lanes[i].attempt = NULL;
 	}
 	for (unsigned i = 0; i < u->rail_count; i++)
-		if (u->rails[i].down_said)
+		if (u->rails[i].down_logged)
 			lane_page_rail_left(u->rails[i].dev);
 }
 

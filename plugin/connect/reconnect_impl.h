@@ -19,12 +19,12 @@ struct reconnect_rail {
 	bool bound; /* kernel lanes leave by our NIC or not at all */
 	unsigned up;
 	bool used; /* it has had a lane */
-	bool down_said;
+	bool down_logged;
 };
 
 struct reconnect_lane {
 	uint8_t index, rail;
-	bool harp, up, failure_said;
+	bool harp, up, failure_logged;
 	unsigned failures; /* in a row */
 	uint64_t next_ns, backoff_ns, up_ns, rerolled_ns;
 	struct attempt *attempt; /* NULL: none runs */

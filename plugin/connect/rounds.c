@@ -1,16 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* retry.c - the patience of a connect; see retry.h. */
+/* rounds.c - the patience of a connect; see rounds.h. */
 #include "connect/rounds.h"
 
 /*
  * Theory of operation
  *
- * A storm of connects, a peer whose program is just being attached, a door that is crowded: all of that passes, and a job
- * must not fail of it. A listener that is gone does not, and whoever waits for it wants to be told soon. So patience
- * depends on what was heard. Who is turned away by somebody that knows the id has all the time that there is. A reset at
- * HELLO is what a listener says that is closed, and what a stranger hears who is pushed out by others before his HELLO
- * was read: a third of the time. Nobody at any port: a tenth. What is wrong in itself is tried as often as a damaged
- * packet may be the reason.
+ * Hundreds of connects at once, a peer whose XDP program is being attached, and a crowded listener pass; a listener that
+ * has gone does not. So how long a connect goes on depends on the answers. An answer after CHALLENGE, or silence: the whole
+ * timeout. A reset at HELLO, which a closed listener and a crowded one send: a third. No answer at any port: a tenth. A
+ * proof that does not hold: four rounds, as often as a damaged packet may be the reason.
  */
 
 #define PAUSE_NS 50000000ull /* after the first round; doubles, */
@@ -30,7 +28,7 @@ void rounds_note(struct rounds *r, enum rounds_kind kind)
 		r->kind = kind;
 }
 
-bool rounds_tells(struct rounds *r, enum rounds_news news, bool cut_short)
+bool rounds_reports(struct rounds *r, enum rounds_detail news, bool cut_short)
 {
 	if (news < r->news || (cut_short && r->rounds))
 		return false;
@@ -40,7 +38,7 @@ bool rounds_tells(struct rounds *r, enum rounds_news news, bool cut_short)
 
 static bool rounds_has_patience(const struct rounds *r, uint64_t now_ns)
 {
-	/* Another driver's clock may be older than that of the round before. */
+	/* Another poller's clock may be older than that of the round before. */
 	uint64_t in_vain_ns = now_ns > r->in_vain_ns ? now_ns - r->in_vain_ns : 0;
 
 	switch (r->kind) {

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * retry.h - a connect has failed at every candidate: does it try all of them again, and when?
+ * rounds.h - a connect has failed at every candidate: does it try all of them again, and when?
  *
- * No clock of its own and no lock: part of a connect, under its baton.
+ * No clock of its own and no lock: part of a connect, under its poller.
  */
-#ifndef HARP_PLUGIN_RETRY_H
-#define HARP_PLUGIN_RETRY_H
+#ifndef HARP_PLUGIN_ROUNDS_H
+#define HARP_PLUGIN_ROUNDS_H
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -14,12 +14,12 @@
 enum rounds_kind {
 	ROUNDS_WRONG,   /* it will do so again: a proof that does not hold */
 	ROUNDS_REFUSED, /* no way to anybody: nothing at that port, no route, no descriptor */
-	ROUNDS_UNKNOWN, /* HELLO was reset: nobody listens under that id, or strangers crowd the door */
-	ROUNDS_TURNED_AWAY, /* silence, or reset later than that: somebody there knows us */
+	ROUNDS_UNKNOWN, /* HELLO was reset: the listen comm is closed, or the listener is crowded */
+	ROUNDS_TURNED_AWAY, /* silence, or a later reset: the listen comm exists */
 };
 
-/* What the end of an attempt tells who reads of it. Of a round the last that tells most is kept. */
-enum rounds_news {
+/* How much the end of an attempt explains. Of a round the last one that explains most is reported. */
+enum rounds_detail {
 	ROUNDS_NOT_TRIED,
 	ROUNDS_SILENCE, /* no answer */
 	ROUNDS_NO_WAY,  /* an error on the way, here or there */
@@ -27,20 +27,20 @@ enum rounds_news {
 };
 
 struct rounds {
-	uint64_t timeout_ns;    /* of the connect, HARP_CONNECT_TIMEOUT_MS */
-	uint64_t spread;        /* at random: who comes again does not come with all others */
-	unsigned rounds;        /* that are over */
-	enum rounds_kind kind;  /* of the present one so far */
-	enum rounds_news news;  /* of the present one so far */
-	uint64_t in_vain_ns;    /* since when nobody there has known us; 0: since never */
-	uint64_t not_before_ns; /* the next round */
+	uint64_t timeout_ns; /* of the connect, HARP_CONNECT_TIMEOUT_MS */
+	uint64_t spread; /* random: connects that were dropped together do not return together */
+	unsigned rounds; /* that are over */
+	enum rounds_kind kind;   /* of the present one so far */
+	enum rounds_detail news; /* of the present one so far */
+	uint64_t in_vain_ns;     /* since when no listen comm was found; 0: one was */
+	uint64_t not_before_ns;  /* the next round */
 };
 
 void rounds_init(struct rounds *r, uint64_t timeout_ns, uint64_t spread);
 /* An attempt of the present round has failed so. */
 void rounds_note(struct rounds *r, enum rounds_kind kind);
 /* It is what is to be said if there is no more. cut_short: by the deadline, before an answer was due. */
-bool rounds_tells(struct rounds *r, enum rounds_news news, bool cut_short);
+bool rounds_reports(struct rounds *r, enum rounds_detail news, bool cut_short);
 /* The last of the round has. False: that was all, though there may be time. */
 bool rounds_again(struct rounds *r, uint64_t now_ns);
 

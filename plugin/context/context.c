@@ -227,12 +227,12 @@ int plugin_listen(struct plugin_ctx *ctx, int dev, void *handle_bytes, struct li
 	acceptor_add(listen->acceptor, listen);
 	memset(&handle, 0, sizeof(handle));
 	handle.wire_min = handle.wire_max = WIRE_VERSION;
-	handle.sealed = keyfile_key() != NULL;
+	handle.encrypted = keyfile_key() != NULL;
 	acceptor_endpoints(listen->acceptor, listen, &handle);
 	handle.opening = opening;
 	handle.listen_id = listen->id;
 	memcpy(handle.secret, listen->secret, HANDLE_SECRET_BYTES);
-	(void)host_id_read(plugin_device(dev)->netns, handle.host_id); /* zeroes: nobody is local */
+	(void)host_id_read(plugin_device(dev)->netns, handle.host_id); /* zeros: no peer is local */
 	handle_encode(handle_bytes, &handle);
 	pthread_mutex_lock(&ctx_lock);
 	listen->next_of_ctx = ctx->listens;

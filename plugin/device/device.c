@@ -121,7 +121,7 @@ static int device_rank_v6(const struct device_host *host, const char *ifname,
 	    IN6_IS_ADDR_V4MAPPED(&v6->sin6_addr))
 		return 0;
 	state = host->address_state(ifname, addr);
-	if (state < 0) /* nobody to ask: believed */
+	if (state < 0) /* unknown: taken as preferred */
 		state = HARP_ADDRESS_PREFERRED;
 	if (state < HARP_ADDRESS_DEPRECATED)
 		return 0;
@@ -287,7 +287,7 @@ static bool device_usable(const struct device_host *host, const struct plugin_co
 	if (device->netns && (config->path == PATH_KERNEL || config->daemon == DAEMON_OFF ||
 			      candidate->unnamed_never))
 		return false;
-	/* Beside IPv4 a link-local address is of no use. */
+	/* If there is an IPv4 address, a link-local one is of no use. */
 	device->has_v6 =
 		candidate->v6_rank && (!device->has_v4 || candidate->v6_rank > RANK_BEYOND_LINK);
 	if (!device->has_v6)

@@ -20,7 +20,7 @@
  *
  * When a question was asked the kernel does not say: tcpi_last_data_sent passes over probes, and counts what is sent
  * again. So a question counts from the first look that finds it, and one that is out at two looks with an answer between
- * them may be another: it counts from the second. Nobody is given up early by that, nor later than by the time between
+ * them may be another: it counts from the second. No peer is given up early by that, nor later than by the time between
  * two looks. Whether there was an answer the count of segments tells exactly, where the clocks don't (the kernel's goes in
  * steps of up to 10 ms, and ours may have been read a while ago). Segments that are no answer, which anybody
  * can make, are counted too: hence a look at the time of the last ACK as well.
@@ -60,7 +60,7 @@ void kernel_info(int fd, uint64_t sent_bytes, struct lane_info *info)
 	info->unsent_bytes = waiting_bytes - info->in_flight_bytes;
 	info->acked_bytes = sent_bytes - waiting_bytes;
 	info->retransmits = tcp.tcpi_total_retrans;
-	info->heard_ns = driver_clock_ns() - tcp.tcpi_last_ack_recv * 1000000ull;
+	info->received_ns = clock_now_ns() - tcp.tcpi_last_ack_recv * 1000000ull;
 }
 
 uint64_t kernel_silence_ns(int fd, struct kernel_silence *silence, uint64_t now_ns)

@@ -11,21 +11,17 @@
 /*
  * Theory of operation
  *
- * NCCL polls thousands of times between two messages. With 16 sockets each poll would be 16 recv() calls that
- * return EAGAIN. So the sockets of a comm that has several are in an edge-triggered epoll, and a turn
- * that finds none known to be ready asks it once. A socket that returned less than it was asked for, or took
- * less, is left alone until its next edge. The end of a stream has an edge as well, and a read of the
- * data before it would consume that edge: it is remembered in `ended`.
+ * NCCL polls thousands of times between two messages; with 16 sockets each poll would be 16 recv() calls that return
+ * EAGAIN. So the sockets of a comm that has several are in an edge-triggered epoll. A socket that returned, or took, less
+ * than it was asked to is left alone until its next edge. The end of a stream is remembered in `ended`, because a read of
+ * the data before it consumes that edge.
  *
- * Small messages come on the same socket again and again. So most looks assume that the socket which was read
- * last is readable, and skip epoll: a message then costs one recv(), as on a single socket. While epoll has had
- * no event for a while it is asked every eighth time only. Where turns are rare, as those of the control thread,
- * each of them asks.
+ * Small messages come on the same socket again and again. So most looks assume that the socket which was read last is
+ * readable, and skip epoll: a message then costs one recv(). After SILENT_LOOKS without an event epoll is asked every
+ * eighth time. Where turns are rare, as those of the control thread, each of them asks.
  *
- * A single socket has no epoll: to look is to try.
- *
- * Now and then all sockets are tried whatever epoll says. A send that failed for want of memory while
- * nothing is in flight gets no acknowledgement that would make an edge.
+ * A single socket has no epoll: to look is to try. Now and then all sockets are tried: a send that failed for want of
+ * memory while nothing is in flight gets no acknowledgment that would make an edge.
  */
 
 #define EVENTS_MAX 32

@@ -44,7 +44,7 @@ const char *lane_error_text(int error)
 	case EPROTO:
 		return "protocol error";
 	case EBADMSG:
-		return "a sealed segment was altered, repeated or left out on the way";
+		return "an encrypted segment was altered, repeated or left out on the way";
 	default:
 		return "system error";
 	}

@@ -2,12 +2,12 @@
 /*
  * lane.h - a lane: one reliable byte stream of one comm, HARP TCP or a kernel TCP socket.
  *
- * Every function is called with the baton of lane->driver held.
+ * Every function is called with the poller of lane->poller held.
  */
 #ifndef HARP_PLUGIN_LANE_H
 #define HARP_PLUGIN_LANE_H
 
-#include "poll/driver.h"
+#include "poll/poller.h"
 #include "harp.h"
 
 struct kernel_poll;
@@ -29,7 +29,7 @@ struct lane_info {
 	uint64_t unsent_bytes; /* taken by send(), not sent: the window, or congestion control */
 	uint64_t acked_bytes;  /* in the count of done_bytes(), by the peer's TCP */
 	uint64_t retransmits;
-	uint64_t heard_ns; /* when the peer's TCP was last heard of */
+	uint64_t received_ns; /* when the peer's TCP was last heard of */
 };
 
 struct lane_ops {
@@ -56,9 +56,9 @@ struct lane_ops {
 	void (*info)(struct lane *lane, struct lane_info *info);
 	/* No more will be sent: FIN after what is queued. */
 	void (*shutdown)(struct lane *lane);
-	/* A request took so long from its posting to its end. NULL: nobody counts it. */
+	/* A request took so long from its posting to its end. NULL: it is not counted. */
 	void (*observe)(struct lane *lane, uint64_t latency_ns);
-	/* What it is for, to be shown to people: "send". NULL: nobody looks. */
+	/* What it is for, to be shown to people: "send". NULL: it is not shown. */
 	void (*label)(struct lane *lane, const char *text);
 	/* Ends and frees the lane. abort: RST, else orderly in the background. */
 	void (*close)(struct lane *lane, bool abort);
@@ -68,33 +68,34 @@ struct lane_ops {
 
 struct lane {
 	const struct lane_ops *ops;
-	struct driver *driver;
-	/* Called (baton held) when the lane became readable, writable, acknowledged more, opened or
+	struct poller *poller;
+	/* Called (poller held) when the lane became readable, writable, acknowledged more, opened or
 	 * died. HARP lanes call it from the stack's events; kernel lanes never do: their owner looks
 	 * at each turn. */
 	void (*notify)(struct lane *lane, uint64_t now_ns);
 	void *owner;
 	/* The owner's: a request is outstanding, so a dead peer must be noticed (a probe every interval). NULL: never. */
 	const atomic_bool *awaited;
-	struct lane *beneath; /* of a sealed lane (lane_sealed.h): what carries it; else NULL */
+	struct lane
+		*beneath; /* of an encrypted lane (lane_encrypted.h): what carries it; else NULL */
 	enum lane_kind kind_bit;
 	int error; /* -errno once dead */
 	struct harp_endpoint local, remote;
 };
 
-/* lane_kernel.c. Both make the lane's own struct driver part of the caller's choice: driver is kept. */
+/* lane_kernel.c. Both make the lane's own struct poller part of the caller's choice: driver is kept. */
 /* local: the address that it leaves from, zero: the kernel's choice; its port is not looked at. */
-int lane_kernel_connect(struct driver *driver, const struct harp_endpoint *local,
+int lane_kernel_connect(struct poller *poller, const struct harp_endpoint *local,
 			const struct harp_endpoint *remote, int dscp, struct lane **out);
 /* Its socket, to be waited for; the lane's. */
 int lane_kernel_fd(struct lane *lane);
-/* Takes a socket of forkguard_accept(), whose door has the options, and knows both ends. */
-int lane_kernel_adopt(struct driver *driver, int fd, const struct harp_endpoint *local,
+/* Takes a socket of forkguard_accept(), whose listener has the options, and knows both ends. */
+int lane_kernel_adopt(struct poller *poller, int fd, const struct harp_endpoint *local,
 		      const struct harp_endpoint *remote, struct lane **out);
-/* Sets those of a door: the kernel hands them on to the sockets that it lets in. */
+/* Sets those of a listener: the kernel hands them on to the sockets that it lets in. */
 void lane_kernel_options(int fd);
-/* A kernel lane, also beneath a sealed one, moves to its comm's poller and sockets. Both pollers are held. */
-void lane_kernel_join(struct lane *lane, struct driver *driver, struct kernel_poll *poll);
+/* A kernel lane, also beneath an encrypted one, moves to its comm's poller and sockets. Both pollers are held. */
+void lane_kernel_join(struct lane *lane, struct poller *poller, struct kernel_poll *poll);
 /* Of a comm's lane: may it have something to read or, for a writer, room, as far as is known? */
 bool lane_kernel_is_due(struct lane *lane, bool writes);
 /* The peer's sends are done when TCP acknowledges them: acknowledge what is received at once. */
@@ -112,7 +113,7 @@ const char *lane_error_text(int error);
 /* What is to be done about it, to be put behind those words; NULL: the shortage is none of this host's. */
 const char *lane_error_remedy(int error);
 
-/* lane_harp.c, on an engine's driver; baton held. */
+/* lane_harp.c, on an engine's poller; poller held. */
 struct engine;
 int lane_harp_connect(struct engine *engine, const struct harp_endpoint *local,
 		      const struct harp_endpoint *remote, int dscp, struct lane **out);

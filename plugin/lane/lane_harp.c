@@ -16,7 +16,7 @@
 /*
  * Theory of operation
  *
- * Everything runs with the baton of the engine held. The stack's events come through
+ * Everything runs with the The poller of the engine is held. The stack's events come through
  * lane_harp_event(): while the lane has an owner they become its notify(); once the owner has let
  * go they drive the closing.
  *
@@ -152,8 +152,8 @@ static uint64_t lane_harp_done_bytes(struct lane *lane)
  * rests answers. */
 static bool lane_harp_probe_waits(struct lane_harp *h, const struct harp_tcp_info *tcp)
 {
-	if (tcp->last_rcv_ns != h->heard_ns) {
-		h->heard_ns = tcp->last_rcv_ns;
+	if (tcp->last_rcv_ns != h->received_ns) {
+		h->received_ns = tcp->last_rcv_ns;
 		h->probes_answered = tcp->zero_window_probes;
 	}
 	return tcp->zero_window_probes != h->probes_answered;
@@ -178,7 +178,7 @@ static void lane_harp_info(struct lane *lane, struct lane_info *info)
 		info->in_flight_bytes = tcp.bytes_unsent;
 	info->acked_bytes = harp_conn_acked_bytes(h->conn);
 	info->retransmits = tcp.retransmits;
-	info->heard_ns = tcp.last_rcv_ns;
+	info->received_ns = tcp.last_rcv_ns;
 }
 
 /* idle_ns 0: off. */
@@ -369,7 +369,7 @@ static void lane_harp_tick(struct engine_lane *l, uint64_t now_ns)
 {
 	struct lane_harp *h = member_lane(l);
 	struct harp_tcp_info info;
-	uint64_t heard_ns;
+	uint64_t received_ns;
 	bool watched;
 
 	if (h->closing_deadline_ns) {
@@ -393,9 +393,9 @@ static void lane_harp_tick(struct engine_lane *l, uint64_t now_ns)
 	}
 	if (harp_conn_info(h->conn, &info, sizeof(info)))
 		return;
-	/* Before it was watched nobody asked the peer to say anything. */
-	heard_ns = info.last_rcv_ns > h->watched_ns ? info.last_rcv_ns : h->watched_ns;
-	if (now_ns < heard_ns + LANE_HARP_SILENCE_NS) {
+	/* Before it was watched no answer of the peer was due. */
+	received_ns = info.last_rcv_ns > h->watched_ns ? info.last_rcv_ns : h->watched_ns;
+	if (now_ns < received_ns + LANE_HARP_SILENCE_NS) {
 		h->warned_silent = false;
 	} else if (!h->warned_silent) {
 		char text[256];
@@ -404,7 +404,7 @@ static void lane_harp_tick(struct engine_lane *l, uint64_t now_ns)
 		lane_harp_describe(&h->lane, text, sizeof(text));
 		WARN("peer silent for %llu s on %s: still waiting (gives up after %llu s without an "
 		     "acknowledgement; is the host or the path down?)",
-		     (unsigned long long)((now_ns - heard_ns) / 1000000000u), text,
+		     (unsigned long long)((now_ns - received_ns) / 1000000000u), text,
 		     (unsigned long long)(plugin_config()->user_timeout_ns / 1000000000u));
 	}
 }
@@ -423,7 +423,7 @@ static struct lane_harp *lane_harp_new(struct engine *engine)
 	if (!h)
 		return NULL;
 	h->lane.ops = &lane_harp_ops;
-	h->lane.driver = engine_driver(engine);
+	h->lane.poller = engine_poller(engine);
 	h->lane.kind_bit = LANE_HARP;
 	h->engine = engine;
 	h->member.ops = &lane_harp_member_ops;

@@ -10,7 +10,7 @@
 #define LANE_HARP_UNSENT_BYTES 262144u
 /* Pieces from this size on are sent in place: a smaller one costs more in records and descriptors than the copy. */
 #define LANE_HARP_IN_PLACE_BYTES 2048u
-/* Nobody waits for TCP's ACKs of a receiver's records. Less than the soonest loss probe of a TCP like ours, 500 us. */
+/* No request depends on TCP's ACKs of a receiver's records. Less than the soonest loss probe of a TCP like ours, 500 us. */
 #define LANE_HARP_DELAYED_ACK_NS 200000u
 /* A watched peer that says nothing for so long is reported once (design.md section 8). */
 #define LANE_HARP_SILENCE_NS 5000000000ull
@@ -28,7 +28,7 @@ struct lane_harp {
 	bool warned_silent;
 	uint64_t watched_ns; /* since when */
 	/* Of the connection when info() was asked: the last segment heard, and the window probes sent before. */
-	uint64_t heard_ns, probes_answered;
+	uint64_t received_ns, probes_answered;
 };
 
 /* The options of every connection of a lane, for listeners too. */

@@ -56,7 +56,7 @@ struct lane_kernel {
 	bool ack_owed;  /* read since TCP_QUICKACK was last set */
 	bool between;   /* the last receive was of control bytes: a payload begins with the next */
 	bool bulk;      /* the last payload was large */
-	int send_error; /* that a send has told: the kernel tells it once */
+	int send_error; /* of a failed send: the kernel reports it once */
 	uint64_t sent_bytes;
 	struct kernel_silence silence;
 	size_t ahead_begin, ahead_end;
@@ -306,7 +306,7 @@ void lane_kernel_options(int fd)
 }
 
 /* Takes the descriptor, also when it fails. */
-static struct lane_kernel *lane_kernel_new(struct driver *driver, int fd)
+static struct lane_kernel *lane_kernel_new(struct poller *poller, int fd)
 {
 	struct lane_kernel *k = malloc(sizeof(*k));
 
@@ -316,7 +316,7 @@ static struct lane_kernel *lane_kernel_new(struct driver *driver, int fd)
 	}
 	memset(k, 0, offsetof(struct lane_kernel, ahead));
 	k->lane.ops = &lane_kernel_ops;
-	k->lane.driver = driver;
+	k->lane.poller = poller;
 	k->lane.kind_bit = LANE_KERNEL;
 	k->fd = fd;
 	k->member.fd = fd;
@@ -344,7 +344,7 @@ static int lane_kernel_bind(int fd, const struct harp_endpoint *local)
 	return bind(fd, (struct sockaddr *)&sa, len) ? -errno : 0;
 }
 
-int lane_kernel_connect(struct driver *driver, const struct harp_endpoint *local,
+int lane_kernel_connect(struct poller *poller, const struct harp_endpoint *local,
 			const struct harp_endpoint *remote, int dscp, struct lane **out)
 {
 	struct sockaddr_storage sa;
@@ -356,7 +356,7 @@ int lane_kernel_connect(struct driver *driver, const struct harp_endpoint *local
 	*out = NULL;
 	if (fd < 0)
 		return fd;
-	k = lane_kernel_new(driver, fd);
+	k = lane_kernel_new(poller, fd);
 	if (!k)
 		return -ENOMEM;
 	lane_kernel_options(fd);
@@ -378,10 +378,10 @@ int lane_kernel_connect(struct driver *driver, const struct harp_endpoint *local
 	return 0;
 }
 
-int lane_kernel_adopt(struct driver *driver, int fd, const struct harp_endpoint *local,
+int lane_kernel_adopt(struct poller *poller, int fd, const struct harp_endpoint *local,
 		      const struct harp_endpoint *remote, struct lane **out)
 {
-	struct lane_kernel *k = lane_kernel_new(driver, fd);
+	struct lane_kernel *k = lane_kernel_new(poller, fd);
 
 	*out = NULL;
 	if (!k)
@@ -427,10 +427,10 @@ bool lane_kernel_is_due(struct lane *lane, bool writes)
 	       k->ahead_begin < k->ahead_end || (writes && k->member.writable);
 }
 
-void lane_kernel_join(struct lane *lane, struct driver *driver, struct kernel_poll *poll)
+void lane_kernel_join(struct lane *lane, struct poller *poller, struct kernel_poll *poll)
 {
 	for (; lane; lane = lane->beneath) {
-		lane->driver = driver;
+		lane->poller = poller;
 		if (lane->ops == &lane_kernel_ops)
 			kernel_poll_add(poll, &to_kernel(lane)->member);
 	}

@@ -33,7 +33,7 @@
 #define SLEEP_NS_MAX 1000000000ull
 
 struct control {
-	struct driver driver; /* first: aligned */
+	struct poller poller; /* first: aligned */
 	int epoll_fd, wake_fd;
 	pthread_t id;
 	atomic_bool stop, woken;
@@ -49,9 +49,9 @@ struct control {
 
 static struct control *control;
 
-struct driver *control_driver(void)
+struct poller *control_poller(void)
 {
-	return control ? &control->driver : NULL;
+	return control ? &control->poller : NULL;
 }
 
 /* ---- sources ---------------------------------------------------------------------------------- */
@@ -154,18 +154,18 @@ static void control_timers(uint64_t now_ns)
 
 /* ---- posted work ------------------------------------------------------------------------------ */
 
-static void control_wake(struct driver *driver)
+static void control_wake(struct poller *poller)
 {
 	uint64_t one = 1;
 
-	(void)driver;
+	(void)poller;
 	if (!atomic_exchange(&control->woken, true))
 		(void)!write(control->wake_fd, &one, sizeof(one));
 }
 
 void control_post(struct work *work)
 {
-	driver_post(&control->driver, work);
+	poller_post(&control->poller, work);
 }
 
 /* On the caller's stack. */
@@ -190,7 +190,7 @@ void control_call(struct work *work)
 	struct control_call call = { .work.run = control_call_run, .inner = work };
 
 	if (pthread_equal(pthread_self(), control->id)) {
-		work->run(work, driver_clock_ns());
+		work->run(work, clock_now_ns());
 		return;
 	}
 	control_post(&call.work);
@@ -202,9 +202,9 @@ void control_call(struct work *work)
 
 /* ---- the thread ------------------------------------------------------------------------------- */
 
-static void control_turn(struct driver *driver, uint64_t now_ns)
+static void control_turn(struct poller *poller, uint64_t now_ns)
 {
-	driver_run_ready(driver, now_ns);
+	poller_run_ready(poller, now_ns);
 	control_events(now_ns);
 	control_timers(now_ns);
 }
@@ -214,7 +214,7 @@ static void control_sleep(void)
 {
 	struct pollfd fds[2] = { { .fd = control->epoll_fd, .events = POLLIN },
 				 { .fd = control->wake_fd, .events = POLLIN } };
-	uint64_t now_ns = driver_clock_ns(), wait_ns, count;
+	uint64_t now_ns = clock_now_ns(), wait_ns, count;
 	struct timespec ts;
 
 	wait_ns = control->earliest_ns > now_ns ? control->earliest_ns - now_ns : 0;
@@ -234,10 +234,10 @@ static void *control_main(void *arg)
 	pthread_mutex_lock(&control->call_lock); /* until its id is known */
 	pthread_mutex_unlock(&control->call_lock);
 	while (!atomic_load_explicit(&control->stop, memory_order_acquire)) {
-		(void)driver_turn(&control->driver, driver_clock_ns());
+		(void)poller_run(&control->poller, clock_now_ns());
 		control_sleep();
 	}
-	while (driver_run_ready(&control->driver, driver_clock_ns()))
+	while (poller_run_ready(&control->poller, clock_now_ns()))
 		;
 	return NULL;
 }
@@ -267,8 +267,8 @@ int control_start(void)
 		return -ENOMEM;
 	}
 	memset(c, 0, sizeof(*c));
-	driver_init(&c->driver, control_turn);
-	c->driver.wake = control_wake;
+	poller_init(&c->poller, control_turn);
+	c->poller.wake = control_wake;
 	c->earliest_ns = UINT64_MAX;
 	pthread_mutex_init(&c->call_lock, NULL);
 	pthread_cond_init(&c->call_done, NULL);
@@ -298,7 +298,7 @@ void control_stop(void)
 	if (!c)
 		return;
 	atomic_store_explicit(&c->stop, true, memory_order_release);
-	control_wake(&c->driver);
+	control_wake(&c->poller);
 	pthread_join(c->id, NULL);
 	control =
 		NULL; /* before its descriptors are closed: a child that is forked now must not close them twice */

@@ -12,7 +12,7 @@
 
 #include <stddef.h>
 
-#include "poll/driver.h"
+#include "poll/poller.h"
 
 /* By the first init. Repeated calls are free. -errno, logged by WARN. */
 int control_start(void);
@@ -24,7 +24,7 @@ void control_fork_child(void);
 
 /* The poller of kernel lanes that belong to no comm yet; only the control thread takes its turns. NULL: the thread does
  * not run. */
-struct driver *control_driver(void);
+struct poller *control_poller(void);
 /* Any thread; never waits: the control thread runs the work, in the order of posting. Its run may free it. */
 void control_post(struct work *work);
 /* Returns when the work has run, after all that was posted before it. The control thread itself runs it at once. The

@@ -1,20 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * engine.h - HARP instances (AF_XDP queue or DPDK port, and stack) of this process, their batons and their threads.
+ * engine.h - HARP instances (AF_XDP queue or DPDK port, and stack) of this process, their pollers and their threads.
  *
  * A device has one *set* of engines in a process, shared by all contexts and comms, gone (threads
  * joined) with the last reference. Init or the control thread makes it (interface_open()), since
  * that waits. How many engines a device can have, and why not more, is decided once.
  *
- *   engine.c         the sets: opening, closing, references, fork
- *   engine_open.c    one engine: by harpd, or by the process itself
- *   engine_turn.c    one engine: lanes, a turn of its baton, what it reports
- *   engine_thread.c  who drives when: guardian and dedicated threads
+ *   engine.c         engines by harpd or by the process itself, their sets, references, fork
+ *   engine_turn.c    one engine: lanes, a turn of its poller, what it reports
+ *   engine_thread.c  the background poller and dedicated threads
  */
 #ifndef HARP_PLUGIN_ENGINE_H
 #define HARP_PLUGIN_ENGINE_H
 
-#include "poll/driver.h"
+#include "poll/poller.h"
 #include "device/device.h"
 
 #define ENGINES_MAX 64u /* of one device; HARP_INSTANCES' range */
@@ -63,7 +62,7 @@ struct engine *engine_set_choose(struct engine_set *set);
  * count by themselves. */
 void engine_load(struct engine *engine, int change);
 
-struct driver *engine_driver(struct engine *engine);
+struct poller *engine_poller(struct engine *engine);
 struct harp_stack *engine_stack(struct engine *engine);
 /* How its NIC chooses queues, and the local ports of its stack, both included. */
 struct placement_end;
@@ -73,7 +72,7 @@ void engine_ports(const struct engine *engine, uint16_t *first, uint16_t *last);
 enum harp_instance_mode engine_set_mode(const struct engine_set *set);
 /* What the DPDK port of a set says of itself. -ENOTSUP: it is none. */
 int engine_set_port(const struct engine_set *set, struct harp_instance_port *out);
-/* What is run in each turn, to look at a listener; NULL: nothing. Baton held. */
+/* What is run in each turn, to look at a listener; NULL: nothing. Poller held. */
 void engine_set_listener(struct engine *engine, struct work *listener);
 /* When the listener must run next though nothing comes; UINT64_MAX: never. Poller held. */
 void engine_listener_due(struct engine *engine, uint64_t at_ns);
@@ -83,7 +82,7 @@ unsigned engine_index(const struct engine *engine);
 const char *engine_describe(struct engine *engine);
 /* May this engine reach dst? Not when dst is an address of this host or leaves by another
  * interface: why says so. source: the address of the interface that the kernel would call from (RFC 6724:
- * neither deprecated nor temporary ones as the host is set to), zero when it has no wish. No baton needed. */
+ * neither deprecated nor temporary ones as the host is set to), zero when it has no wish. no poller needed. */
 bool engine_reaches(struct engine *engine, const struct harp_addr *dst, struct harp_addr *source,
 		    char *why, size_t why_len);
 /* The last context is gone: refusals are forgotten, so that a later init may try again. */

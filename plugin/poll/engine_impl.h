@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* engine_impl.h - between engine.c, engine_open.c, engine_turn.c and engine_thread.c: what an engine is made of. */
+/* engine_impl.h - between engine.c, engine_turn.c and engine_thread.c: what an engine is made of. */
 #ifndef HARP_PLUGIN_ENGINE_IMPL_H
 #define HARP_PLUGIN_ENGINE_IMPL_H
 
@@ -10,8 +10,8 @@
 struct engine_thread;
 
 struct engine {
-	struct driver driver; /* first: cache-line aligned */
-	/* Baton. */
+	struct poller poller; /* first: cache-line aligned */
+	/* Poller. */
 	struct harp_instance *instance;
 	struct harp_stack *stack;
 	struct engine_lane *lanes;
@@ -28,20 +28,15 @@ struct engine {
 	/* Shared. */
 	_Alignas(64)
 		atomic_uint_fast64_t worked_ns; /* last turn that found something to do. Writer:
-						      * baton. Reader: thread; it orders nothing */
+						      * poller. Reader: thread; it orders nothing */
 	/* Relaxed: hints for choosing. */
 	atomic_uint load;
 	atomic_bool
 		news; /* the host's: set by the thread that saw them come, cleared by a turn. Relaxed:
 			   * a turn that misses them is followed by one that does not */
-	atomic_bool sleeping; /* Writer: thread. Reader: who posts work. See engine_thread.c */
+	atomic_bool
+		sleeping; /* Writer: thread. Reader: threads that post work. See engine_thread.c */
 };
-
-/* ---- engine_open.c --------------------------------------------------------------------------- */
-
-/* The device's queue of that index, or any other of harpd's NICs. NULL: why says the reason. */
-struct engine *engine_new(int dev, unsigned index, char *why, size_t why_len);
-void engine_free(struct engine *engine);
 
 /* ---- engine_turn.c --------------------------------------------------------------------------- */
 
@@ -49,25 +44,25 @@ void engine_free(struct engine *engine);
 void engine_turn_init(struct engine *engine);
 /* The requests hook of the instance. ctx: the engine. */
 void engine_requests(void *ctx, uint64_t now_ns);
-/* Baton held. True when there was something to do. */
+/* Poller held. True when there was something to do. */
 bool engine_turn(struct engine *engine, uint64_t now_ns);
-/* Baton held: when a turn is due though nothing comes. */
+/* Poller held: when a turn is due though nothing comes. */
 uint64_t engine_deadline_ns(const struct engine *engine);
-/* Nobody else knows the engine any more: finishes what is closing, within the linger, and says what
+/* No other thread uses the engine: finishes what is closing, within the linger, and says what
  * it did in all. */
-void engine_wind_up(struct engine *engine);
+void engine_finish(struct engine *engine);
 
 /* ---- engine_thread.c ------------------------------------------------------------------------- */
 
 /*
- * A thread and the engines it drives: one *dedicated* thread for each, or one *guardian* for all.
+ * A thread and the engines it drives: one *dedicated* thread for each, or one *background poller* for all.
  * engines stay the caller's and outlive the thread.
  */
 struct engine_thread_options {
 	bool dedicated;
-	bool crowded; /* dedicated, but fewer cores than such threads: stands by like a guardian */
-	int core;     /* to be pinned to; -1: none */
-	uint64_t idle_ns; /* guardian: nobody has polled for so long */
+	bool crowded; /* dedicated, but fewer cores than such threads: stands by like a background poller */
+	int core;         /* to be pinned to; -1: none */
+	uint64_t idle_ns; /* background poller: no thread has polled for so long */
 	uint64_t spin_ns; /* dedicated: turns without work before it sleeps, at most */
 };
 /* 0, or -errno with one line in why. */
@@ -75,9 +70,9 @@ int engine_thread_start(struct engine_thread **out, struct engine *const *engine
 			const struct engine_thread_options *opt, char *why, size_t why_len);
 /* Joins it. The engines can be driven on by the caller. NULL is accepted. */
 void engine_thread_stop(struct engine_thread *thread);
-/* Who shares wake-ups and sleep with it: engine->driver.wake and advance. */
-void engine_wake(struct driver *driver);
-void engine_advance(struct driver *driver, uint64_t now_ns);
+/* engine->poller.wake and advance. */
+void engine_wake(struct poller *poller);
+void engine_advance(struct poller *poller, uint64_t now_ns);
 /* In a forked child. */
 void engine_thread_fork_child(struct engine_thread *thread);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* engine_thread.c - who drives an engine when: the guardian, dedicated threads, and their sleep. */
+/* engine_thread.c - the threads that poll engines, the background poller and dedicated ones, and their sleep. */
 #include <errno.h>
 #include <poll.h>
 #include <sched.h>
@@ -16,45 +16,33 @@
 /*
  * Theory of operation
  *
- * A turn is one harp_stack_poll(): packets, timers, then through the requests hook the stack's events
- * and the comms' new requests, then transmission. Who holds the baton does it.
+ * A turn is one harp_stack_poll(): packets, timers, then through the requests hook the stack's events and the comms' new
+ * requests, then transmission. The thread that holds the engine's poller does it.
  *
- * Inline. An application thread that calls isend or test takes a turn (driver_poll), and for a comm of one lane irecv, too; it
- * spins anyway. One guardian thread for all engines of a device stands by. It is one and not one each, because
- * while the application polls it must look every idle_ns whether it still does: a timer that costs the same
- * for eight engines as for one; and when nobody polls, nobody waits for the last microsecond. To each engine
- * it is in one of three ways:
- *   - away: nobody has polled it for idle_ns. The guardian takes turns until there is nothing to do;
- *   - in use: polled, and something happened lately. The guardian keeps away from core and socket, and
- *     sleeps on a timer until the silence would be long enough;
- *   - quiet: polled, and nothing has happened for QUIET_NS. The poller finds packets before us; the
- *     guardian sleeps as if away, so that a rank which waits for a minute costs nothing.
+ * Inline. Application threads poll. One background poller serves all engines of a device, because its timer costs the same
+ * for eight engines as for one. An engine is
+ *   - away: no thread has polled it for idle_ns. The background poller takes turns until there is nothing to do;
+ *   - in use: polled, and something happened lately. The background poller sleeps on a timer until idle_ns are over;
+ *   - quiet: polled, and nothing has happened for QUIET_NS. The background poller sleeps as if the engine were away, so a
+ *     rank that waits for a minute costs nothing.
  *
- * Dedicated. A thread of its own, pinned if it has a core, holds the baton and spins while there is
- * work, so that the application only posts requests and reads done flags; posting costs it no turn. After
- * spin_ns without work it gives the baton and sleeps. Then application threads take turns, as they do
- * inline: they would otherwise wait for a wake-up, which costs tens of microseconds, many times a
- * turn. So a poll or a send after silence is never slower than inline, and the thread, roused by the first
- * turn that found work, takes over within a wake-up's time. How long it spins follows what came of it:
- * a sleep that was interrupted sooner than the spin could have lasted was not worth it, the next spin has full
- * length; each longer sleep halves the next spin. With fewer cores than such threads a spinning one would hold
- * the core that the application polls on, baton and all: there each stands by as a guardian of its one engine.
+ * Dedicated. A thread for each engine, pinned if it has a core, holds the poller and spins while there is work. After
+ * spin_ns without work it releases the poller and sleeps. Then application threads poll, because waking a thread takes tens
+ * of turns; the first turn that finds work wakes the thread. Each sleep longer than the spin halves the next spin, a
+ * shorter one restores it. With fewer cores than such threads each acts as the background poller of its engine.
  *
- * Sleep. Before it: `sleeping` is set, a fence, one more turn. Who posts work: work on the list, a fence,
- * `sleeping` read, eventfd written. Whoever comes second sees the other, so no wake-up is lost. A turn of the
- * application's that found work rouses too: it may leave an ACK or a timer behind that the sleeper does
- * not know of.
+ * Sleep. The thread sets `sleeping`, executes a fence, and takes one more turn. A thread that posts work puts it on the
+ * list, executes a fence, reads `sleeping`, and writes the eventfd. Whichever comes second sees the other, so no wake-up is
+ * lost. An application's turn that found work wakes the thread, too: it may leave an ACK or a timer behind.
  *
- * What is due at a time says so (engine_deadline_ns()), and everything else wakes the sleeper; so the length of a sleep
- * only bounds how old numbers on the page may be that change without a packet: 100 ms behind whatever happened last
- * (harp_page.h), and longer when nothing has since.
+ * Deadlines end a sleep (engine_deadline_ns()), events do as well. So its length only bounds the age of statistics that
+ * change without a packet: 100 ms after the last event (harp_page.h), longer when nothing has happened since.
  *
- * A NIC without a descriptor (most DPDK ports) wakes nobody: its engine is *blind*, and the sleep is cut into pieces
- * of an eighth of the time since its last work, from 50 us to 1 ms. So an idle port costs a thousand short turns a
- * second, and what comes after a silence waits for a millisecond at most where nobody polls.
+ * A NIC without a descriptor to wait on (most DPDK ports) is looked at by a timer: an eighth of the time since its last
+ * work, 50 us to 1 ms.
  */
 
-#define TURNS_EMPTY_MAX 8u /* turns that find nothing before the guardian sleeps */
+#define TURNS_EMPTY_MAX 8u /* turns that find nothing before the background poller sleeps */
 #define QUIET_NS 20000000ull
 #define SLEEP_NS_MAX 100000000ull
 #define SLEEP_QUIET_NS_MAX 1000000000ull /* one after another that nothing ended */
@@ -62,7 +50,7 @@
 #define BLIND_NS_MIN 50000u
 #define BLIND_NS_MAX 1000000u
 #define BLIND_SHARE 8u
-#define TAKE_TRIES_MAX 64u /* for the baton, before giving way */
+#define TAKE_TRIES_MAX 64u /* for the poller, before giving way */
 
 struct engine_thread {
 	struct engine_thread_options opt;
@@ -81,7 +69,7 @@ struct engine_thread {
 
 /* ---- rousing --------------------------------------------------------------------------------- */
 
-static void engine_rouse(struct engine *engine)
+static void engine_wake_thread(struct engine *engine)
 {
 	uint64_t one = 1;
 
@@ -91,20 +79,20 @@ static void engine_rouse(struct engine *engine)
 		(void)!write(engine->thread->wake_fd, &one, sizeof(one));
 }
 
-void engine_wake(struct driver *driver)
+void engine_wake(struct poller *poller)
 {
 	/* Pairs with the fence in thread_sleep(): work is on the list before `sleeping` is read. */
 	atomic_thread_fence(memory_order_seq_cst);
-	engine_rouse((struct engine *)driver);
+	engine_wake_thread((struct engine *)poller);
 }
 
 /* The application's turn. */
-void engine_advance(struct driver *driver, uint64_t now_ns)
+void engine_advance(struct poller *poller, uint64_t now_ns)
 {
-	struct engine *engine = (struct engine *)driver;
+	struct engine *engine = (struct engine *)poller;
 
 	if (engine_turn(engine, now_ns))
-		engine_rouse(engine);
+		engine_wake_thread(engine);
 }
 
 /* ---- what an engine is doing ------------------------------------------------------------------ */
@@ -117,7 +105,7 @@ static bool thread_stands_by(const struct engine_thread *thread)
 
 static uint64_t engine_polled_ns(struct engine *engine)
 {
-	return atomic_load_explicit(&engine->driver.polled_ns, memory_order_relaxed);
+	return atomic_load_explicit(&engine->poller.polled_ns, memory_order_relaxed);
 }
 
 /* The application polls it. */
@@ -147,7 +135,7 @@ static bool thread_take(struct engine *engine)
 {
 	/* Pollers give it between two turns. */
 	for (unsigned i = 0; i < TAKE_TRIES_MAX; i++) {
-		if (driver_take(&engine->driver))
+		if (poller_try(&engine->poller))
 			return true;
 		thread_relax();
 	}
@@ -179,14 +167,14 @@ static unsigned thread_last_look(struct engine_thread *thread, struct engine *en
 	struct pollfd *fds = thread->fds;
 
 	if (!thread_take(engine)) {
-		/* Somebody was preempted with the baton, on this very core: give way, whatever comes. */
+		/* A thread that holds the poller was preempted on this core: yield. */
 		atomic_store_explicit(&engine->sleeping, false, memory_order_relaxed);
 		*until_ns = earlier_ns(*until_ns, now_ns + thread->opt.idle_ns);
 		return count;
 	}
 	*until_ns = earlier_ns(*until_ns,
 			       engine_turn(engine, now_ns) ? now_ns : engine_deadline_ns(engine));
-	driver_give(&engine->driver);
+	poller_release(&engine->poller);
 	if (engine_is_blind(engine))
 		*until_ns = earlier_ns(*until_ns, blind_until_ns(engine, now_ns));
 	thread->watched[count / 2] = engine;
@@ -197,7 +185,7 @@ static unsigned thread_last_look(struct engine_thread *thread, struct engine *en
 	return count;
 }
 
-/* A descriptor says that something came. The host's news would go on saying so until a tick reads them. */
+/* A descriptor is ready. The host's events stay ready until a tick reads them. */
 static void thread_woken(struct engine_thread *thread, unsigned fds)
 {
 	uint64_t count;
@@ -213,7 +201,7 @@ static void thread_woken(struct engine_thread *thread, unsigned fds)
 /* Sleeps until something is to be done. True when it was woken, by a packet or a post. */
 static bool thread_sleep(struct engine_thread *thread)
 {
-	uint64_t now_ns = driver_clock_ns(), wait_ns;
+	uint64_t now_ns = clock_now_ns(), wait_ns;
 	uint64_t max_ns = now_ns + (thread->quiet ? SLEEP_QUIET_NS_MAX : SLEEP_NS_MAX);
 	uint64_t until_ns = max_ns;
 	unsigned asleep = 0, fds = 1;
@@ -235,7 +223,7 @@ static bool thread_sleep(struct engine_thread *thread)
 	atomic_thread_fence(memory_order_seq_cst);
 	for (unsigned i = 0; i < asleep; i++)
 		fds = thread_last_look(thread, thread->asleep[i], now_ns, fds, &until_ns);
-	now_ns = driver_clock_ns();
+	now_ns = clock_now_ns();
 	if (until_ns > now_ns) {
 		wait_ns = until_ns - now_ns;
 		ts.tv_sec = (time_t)(wait_ns / 1000000000u);
@@ -255,9 +243,9 @@ static bool thread_stopped(const struct engine_thread *thread)
 	return atomic_load_explicit(&thread->stop, memory_order_acquire);
 }
 
-/* ---- the guardian ----------------------------------------------------------------------------- */
+/* ---- the background poller ----------------------------------------------------------------------------- */
 
-static void *guardian_main(void *arg)
+static void *background_main(void *arg)
 {
 	struct engine_thread *thread = arg;
 	unsigned empty = 0;
@@ -267,14 +255,14 @@ static void *guardian_main(void *arg)
 
 		for (unsigned i = 0; i < thread->count; i++) {
 			struct engine *engine = thread->engines[i];
-			uint64_t now_ns = driver_clock_ns();
+			uint64_t now_ns = clock_now_ns();
 
 			if (engine_is_polled(engine, thread, now_ns) ||
-			    !driver_take(&engine->driver))
+			    !poller_try(&engine->poller))
 				continue;
 			away = true;
 			worked |= engine_turn(engine, now_ns);
-			driver_give(&engine->driver);
+			poller_release(&engine->poller);
 		}
 		if (worked || (away && ++empty <= TURNS_EMPTY_MAX)) {
 			empty = worked ? 0 : empty;
@@ -288,11 +276,11 @@ static void *guardian_main(void *arg)
 
 /* ---- dedicated -------------------------------------------------------------------------------- */
 
-/* Baton held, and given: turns until there was nothing to do for limit_ns. Of a blind engine a timer's turn may find
+/* Poller held, and released: turns until there was nothing to do for limit_ns. Of a blind engine a timer's turn may find
  * what would have woken the thread. */
 static void dedicated_spin(struct engine_thread *thread, struct engine *engine, uint64_t limit_ns)
 {
-	uint64_t now_ns = driver_clock_ns(), busy_ns = now_ns;
+	uint64_t now_ns = clock_now_ns(), busy_ns = now_ns;
 
 	do {
 		if (engine_turn(engine, now_ns)) {
@@ -302,9 +290,9 @@ static void dedicated_spin(struct engine_thread *thread, struct engine *engine, 
 		} else {
 			thread_relax();
 		}
-		now_ns = driver_clock_ns();
+		now_ns = clock_now_ns();
 	} while (now_ns - busy_ns <= limit_ns && !thread_stopped(thread));
-	driver_give(&engine->driver);
+	poller_release(&engine->poller);
 }
 
 static void *dedicated_main(void *arg)
@@ -322,9 +310,9 @@ static void *dedicated_main(void *arg)
 		}
 		/* A timer's turn is one turn. */
 		dedicated_spin(thread, engine, woken ? thread->spin_ns : 0);
-		slept_ns = driver_clock_ns();
+		slept_ns = clock_now_ns();
 		woken = thread_sleep(thread);
-		slept_ns = driver_clock_ns() - slept_ns;
+		slept_ns = clock_now_ns() - slept_ns;
 		if (!woken)
 			continue;
 		if (slept_ns < thread->opt.spin_ns)
@@ -340,8 +328,8 @@ static void *dedicated_main(void *arg)
 static int thread_create(struct engine_thread *thread)
 {
 	return thread_start_on(&thread->id, thread->opt.core,
-			       thread_stands_by(thread) ? guardian_main : dedicated_main, thread,
-			       thread->opt.dedicated ? "harp-engine" : "harp-guardian");
+			       thread_stands_by(thread) ? background_main : dedicated_main, thread,
+			       thread->opt.dedicated ? "harp-engine" : "harp-background");
 }
 
 int engine_thread_start(struct engine_thread **out, struct engine *const *engines, unsigned count,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* engine_turn.c - one engine at work: its lanes, a turn of its baton, its end and what it reports. */
+/* engine_turn.c - one engine at work: its lanes, a turn of its poller, its end and what it reports. */
 #include <errno.h>
 #include <poll.h>
 #include <stdio.h>
@@ -13,11 +13,11 @@
 #include "process/config.h"
 #include "device/device.h"
 
-#define ENGINE_TICK_NS 50000000ull /* closes, probes, silence, the host's news */
+#define ENGINE_TICK_NS 50000000ull /* closes, probes, silence, the host's events */
 
-struct driver *engine_driver(struct engine *engine)
+struct poller *engine_poller(struct engine *engine)
 {
-	return &engine->driver;
+	return &engine->poller;
 }
 
 struct harp_stack *engine_stack(struct engine *engine)
@@ -110,7 +110,7 @@ void engine_requests(void *ctx, uint64_t now_ns)
 	}
 	if (engine->listener)
 		engine->listener->run(engine->listener, now_ns);
-	driver_run_ready(&engine->driver, now_ns);
+	poller_run_ready(&engine->poller, now_ns);
 }
 
 /* The interface was removed: no other one of its name brings the queue back. The owner of a lane that ends may end
@@ -123,7 +123,7 @@ static void engine_gone(struct engine *engine, uint64_t now_ns)
 		l = l->ops->gone(l, now_ns) ? engine->lanes : l->next;
 }
 
-static const char *engine_trouble(int error)
+static const char *engine_error_text(int error)
 {
 	switch (error) {
 	case -ENODEV:
@@ -139,14 +139,14 @@ static void engine_control(struct engine *engine, uint64_t now_ns)
 {
 	int rc;
 
-	/* Before it looks: what comes while it does is news again. */
+	/* Before it looks: what comes meanwhile sets it again. */
 	atomic_store_explicit(&engine->news, false, memory_order_relaxed);
 	rc = harp_instance_control(engine->instance, now_ns);
 
 	/* One of the interface's engines speaks for all; of a DPDK port's link its instance does. */
 	if (rc && rc != engine->link_reported && !engine->index &&
 	    !(rc == -ENETDOWN && plugin_device(engine->dev)->dpdk))
-		WARN("%s: %s", plugin_device(engine->dev)->ifname, engine_trouble(rc));
+		WARN("%s: %s", plugin_device(engine->dev)->ifname, engine_error_text(rc));
 	engine->link_reported = rc;
 	if (rc == -ENODEV || rc == -ENOLINK)
 		engine_gone(engine, now_ns);
@@ -191,8 +191,8 @@ uint64_t engine_deadline_ns(const struct engine *engine)
 
 void engine_turn_init(struct engine *engine)
 {
-	driver_init(&engine->driver, engine_advance);
-	engine->driver.wake = engine_wake;
+	poller_init(&engine->poller, engine_advance);
+	engine->poller.wake = engine_wake;
 }
 
 /* ---- the end -------------------------------------------------------------------------------- */
@@ -237,13 +237,13 @@ static void engine_report_drops(struct engine *engine)
 		INFO("%s: HARP drops:%s", engine->name, line);
 }
 
-void engine_wind_up(struct engine *engine)
+void engine_finish(struct engine *engine)
 {
-	uint64_t deadline_ns = driver_clock_ns() + plugin_config()->close_linger_ns;
+	uint64_t deadline_ns = clock_now_ns() + plugin_config()->close_linger_ns;
 
 	/* Peers may still need our last ACK or CLOSE. */
 	while (engine->closing_count) {
-		uint64_t now_ns = driver_clock_ns();
+		uint64_t now_ns = clock_now_ns();
 		struct pollfd fd = { .fd = harp_instance_fd(engine->instance), .events = POLLIN };
 
 		if (now_ns >= deadline_ns)
@@ -254,7 +254,7 @@ void engine_wind_up(struct engine *engine)
 	}
 	while (engine->lanes)
 		engine->lanes->ops->discard(engine->lanes);
-	(void)engine_turn(engine, driver_clock_ns()); /* the last FIN or RST leaves */
+	(void)engine_turn(engine, clock_now_ns()); /* the last FIN or RST leaves */
 	engine_report(engine);
 	engine_report_drops(engine);
 }

@@ -19,9 +19,7 @@
 #include "process/log.h"
 
 #define CONFIG_PREFIX "HARP_"
-/* A name further away than this many edits is no misspelling. */
-#define CONFIG_HINT_EDITS_MAX 4u
-#define CONFIG_NAME_BYTES_MAX 64u
+#define CONFIG_NAME_BYTES_MAX 64
 #define CONFIG_VALUE_BYTES_MAX 4096u
 
 /* Where the job keys, the first of harp_config_key(), lie in struct plugin_config. */
@@ -217,33 +215,6 @@ static void config_warn_value(const struct harp_config_key *key, const char *sou
 	}
 }
 
-/* Levenshtein's distance: insertions, deletions and substitutions. */
-static unsigned config_edits(const char *a, size_t a_len, const char *b)
-{
-	unsigned row[CONFIG_NAME_BYTES_MAX + 1];
-	size_t b_len = strlen(b);
-
-	assert(b_len <= CONFIG_NAME_BYTES_MAX);
-	for (size_t j = 0; j <= b_len; j++)
-		row[j] = (unsigned)j;
-	for (size_t i = 1; i <= a_len; i++) {
-		unsigned diagonal = row[0];
-
-		row[0] = (unsigned)i;
-		for (size_t j = 1; j <= b_len; j++) {
-			unsigned best = diagonal + (a[i - 1] != b[j - 1]);
-
-			diagonal = row[j];
-			if (row[j] + 1 < best)
-				best = row[j] + 1;
-			if (row[j - 1] + 1 < best)
-				best = row[j - 1] + 1;
-			row[j] = best;
-		}
-	}
-	return row[b_len];
-}
-
 /* Is it the name of a variable? The keys of [[nic]] are none. */
 static bool config_is_variable(const struct harp_config_key *key)
 {
@@ -261,31 +232,6 @@ static unsigned config_find(const char *name, size_t len)
 		    !strncmp(key->name, name, len))
 			break;
 	return index;
-}
-
-static void config_warn_unknown(const char *name, size_t len)
-{
-	unsigned least = CONFIG_HINT_EDITS_MAX + 1;
-	const struct harp_config_key *key;
-	const char *nearest = NULL;
-
-	for (unsigned i = 0; (key = harp_config_key(i)) && len <= CONFIG_NAME_BYTES_MAX; i++) {
-		unsigned edits;
-
-		if (!config_is_variable(key))
-			continue;
-		edits = config_edits(name, len, key->name);
-		if (edits < least) {
-			least = edits;
-			nearest = key->name;
-		}
-	}
-	if (nearest)
-		WARN("the variable %.*s is unknown and ignored: did you mean %s?", (int)len, name,
-		     nearest);
-	else
-		WARN("the variable %.*s is unknown and ignored; `harpctl config show` lists those there are",
-		     (int)(len < CONFIG_NAME_BYTES_MAX ? len : CONFIG_NAME_BYTES_MAX), name);
 }
 
 static const char *config_lookup(char *const *environment, const char *name)
@@ -338,7 +284,7 @@ static int config_read_nccl(struct plugin_config *config, char *const *environme
 		strcpy(config->ifname, ifname);
 		config->ifname_is_nccl = true;
 	}
-	/* "Anything but those" names nobody. */
+	/* "Anything but those" names no interface. */
 	config->ifname_set = config->ifname[0] && config->ifname[0] != '^';
 	return 0;
 }
@@ -405,7 +351,12 @@ static int config_read_environment(struct plugin_config *out, char *const *envir
 		index = config_find(name, (size_t)(equals - name));
 		if (index >= harp_config_count()) {
 			if (hints)
-				config_warn_unknown(name, (size_t)(equals - name));
+				WARN("the variable %.*s is unknown and ignored; `harpctl config show` lists "
+				     "those there are",
+				     (int)(equals - name < CONFIG_NAME_BYTES_MAX
+						   ? equals - name
+						   : CONFIG_NAME_BYTES_MAX),
+				     name);
 		} else if (index < CONFIG_JOB_COUNT && equals[1] &&
 			   !config_set(out, index, equals + 1)) {
 			config_warn_value(harp_config_key(index), "", equals + 1);
@@ -485,7 +436,7 @@ int config_read(struct plugin_config *out, char *const *environment, const char 
 	return result ? result : config_read_nccl(out, environment);
 }
 
-/* The directory of the file that this function was loaded from; empty when it cannot be told. */
+/* The directory of the file that this function was loaded from; empty when it is unknown. */
 static void config_own_directory(char *out, size_t len)
 {
 	Dl_info info;

@@ -17,10 +17,10 @@
 int keyfile_load(const char *host_path);
 /* With the last context: wipes it. */
 void keyfile_forget(void);
-/* CRYPTO_PSK_BYTES; NULL: lanes are not sealed. */
+/* CRYPTO_PSK_BYTES; NULL: lanes are not encrypted. */
 const uint8_t *keyfile_key(void);
 
-/* Reads 64 hexadecimal digits from a file that is nobody else's. 0, or -errno with one line in why. */
+/* Reads 64 hexadecimal digits from a file that no other user can read. 0, or -errno with one line in why. */
 int keyfile_read(const char *path, uint8_t key[CRYPTO_PSK_BYTES], char *why, size_t why_len);
 
 #endif

@@ -89,7 +89,7 @@ static int page_records_open(enum page_table table, uint32_t count)
 static void page_status(bool ended)
 {
 	struct harp_page_status status = {
-		.published_ns = driver_clock_ns(),
+		.published_ns = clock_now_ns(),
 		.publications = ++page_publications,
 		.flows_open = page_records[PAGE_LANES].open,
 		.flows_hidden = page_records[PAGE_LANES].hidden,
@@ -311,8 +311,7 @@ struct comm_stats *comm_stats_new(const struct comm_stats_options *opt)
 	record->scope_id = opt->remote.scope_id;
 	page_ifname(record->ifname, opt->dev);
 	record->value[HARP_COMM_state] = HARP_PAGE_COMM_OPEN;
-	record->value[HARP_COMM_opened_ns] = record->value[HARP_COMM_updated_ns] =
-		driver_clock_ns();
+	record->value[HARP_COMM_opened_ns] = record->value[HARP_COMM_updated_ns] = clock_now_ns();
 	record->value[HARP_COMM_comm_id] = opt->comm_id;
 	record->value[HARP_COMM_side] = opt->side;
 	record->value[HARP_COMM_serial] = serial;
@@ -438,9 +437,9 @@ static void lane_stats_begin(struct lane_stats *stats, const struct lane_stats_o
 	record->scope_id = opt->remote.scope_id;
 	page_ifname(record->ifname, opt->dev);
 	stats_set(&record->value[HARP_LANE_state], HARP_PAGE_LANE_OPEN);
-	stats_set(&record->value[HARP_LANE_opened_ns], driver_clock_ns());
+	stats_set(&record->value[HARP_LANE_opened_ns], clock_now_ns());
 	stats_set(&record->value[HARP_LANE_kind], opt->kind);
-	stats_set(&record->value[HARP_LANE_sealed], opt->sealed);
+	stats_set(&record->value[HARP_LANE_sealed], opt->encrypted);
 	stats_set(&record->value[HARP_LANE_backup], opt->backup);
 	stats_set(&record->value[HARP_LANE_tcp_ns], 0);
 	stats_add(&record->value[HARP_LANE_lanes], 1);

@@ -74,7 +74,7 @@ struct lane_stats {
 struct lane_stats_options {
 	unsigned index; /* in the comm, below 32 */
 	enum harp_page_kind kind;
-	bool sealed, backup;
+	bool encrypted, backup;
 	int dev;
 	struct harp_endpoint local, remote;
 	const void *owner; /* tells this lane from others that have or had its place */

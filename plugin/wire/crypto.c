@@ -128,9 +128,9 @@ static bool crypto_gcm_begin(struct crypto_gcm *gcm, const uint8_t *nonce, const
 	       crypto.EVP_CipherUpdate(gcm, NULL, &n, head, (int)head_bytes) == 1;
 }
 
-int crypto_gcm_seal(struct crypto_gcm *gcm, const uint8_t nonce[CRYPTO_NONCE_BYTES],
-		    const void *head, size_t head_bytes, const struct iovec *pieces,
-		    int piece_count, uint8_t *out)
+int crypto_gcm_encrypt(struct crypto_gcm *gcm, const uint8_t nonce[CRYPTO_NONCE_BYTES],
+		       const void *head, size_t head_bytes, const struct iovec *pieces,
+		       int piece_count, uint8_t *out)
 {
 	int n;
 
@@ -148,8 +148,8 @@ int crypto_gcm_seal(struct crypto_gcm *gcm, const uint8_t nonce[CRYPTO_NONCE_BYT
 	return 0;
 }
 
-int crypto_gcm_open(struct crypto_gcm *gcm, const uint8_t nonce[CRYPTO_NONCE_BYTES],
-		    const void *head, size_t head_bytes, uint8_t *bytes, size_t len)
+int crypto_gcm_decrypt(struct crypto_gcm *gcm, const uint8_t nonce[CRYPTO_NONCE_BYTES],
+		       const void *head, size_t head_bytes, uint8_t *bytes, size_t len)
 {
 	int n;
 
@@ -165,7 +165,7 @@ int crypto_gcm_open(struct crypto_gcm *gcm, const uint8_t nonce[CRYPTO_NONCE_BYT
 
 static const char label_next[] = "HARP1 next key  "; /* 16 bytes, no NUL */
 
-int seal_begin(struct seal_flow *flow, const uint8_t key[CRYPTO_KEY_BYTES], bool encrypt)
+int segment_flow_begin(struct segment_flow *flow, const uint8_t key[CRYPTO_KEY_BYTES], bool encrypt)
 {
 	flow->segment = 0;
 	memcpy(flow->key, key, CRYPTO_KEY_BYTES);
@@ -173,20 +173,20 @@ int seal_begin(struct seal_flow *flow, const uint8_t key[CRYPTO_KEY_BYTES], bool
 	return flow->gcm ? 0 : -ENOMEM;
 }
 
-void seal_end(struct seal_flow *flow)
+void segment_flow_end(struct segment_flow *flow)
 {
 	crypto_gcm_free(flow->gcm);
 	explicit_bzero(flow->key, sizeof(flow->key));
 }
 
 /* The nonce of the next segment; before it, when its time has come, the next key. */
-static int seal_advance(struct seal_flow *flow, uint8_t nonce[CRYPTO_NONCE_BYTES])
+static int segment_next(struct segment_flow *flow, uint8_t nonce[CRYPTO_NONCE_BYTES])
 {
 	uint64_t segment = flow->segment;
 
 	if (segment == UINT64_MAX) /* a nonce never comes again */
 		return -ECONNABORTED;
-	if (segment && segment % SEAL_KEY_SEGMENTS == 0) {
+	if (segment && segment % KEY_SEGMENTS == 0) {
 		uint8_t next[CRYPTO_KEY_BYTES];
 		int rc;
 
@@ -203,28 +203,28 @@ static int seal_advance(struct seal_flow *flow, uint8_t nonce[CRYPTO_NONCE_BYTES
 	return 0;
 }
 
-int seal_close(struct seal_flow *flow, const struct iovec *pieces, int piece_count, size_t len,
-	       uint8_t *out)
+int segment_encrypt(struct segment_flow *flow, const struct iovec *pieces, int piece_count,
+		    size_t len, uint8_t *out)
 {
 	uint8_t nonce[CRYPTO_NONCE_BYTES];
-	int rc = seal_advance(flow, nonce);
+	int rc = segment_next(flow, nonce);
 
 	if (rc)
 		return rc;
 	flow->segment++; /* whatever comes: this number is used up */
 	wire_put32(out, (uint32_t)len);
-	return crypto_gcm_seal(flow->gcm, nonce, out, SEAL_HEAD_BYTES, pieces, piece_count,
-			       out + SEAL_HEAD_BYTES); /* COPY, and the cipher */
+	return crypto_gcm_encrypt(flow->gcm, nonce, out, SEGMENT_HEAD_BYTES, pieces, piece_count,
+				  out + SEGMENT_HEAD_BYTES); /* COPY, and the cipher */
 }
 
-int seal_open(struct seal_flow *flow, uint8_t *segment, size_t len)
+int segment_decrypt(struct segment_flow *flow, uint8_t *segment, size_t len)
 {
 	uint8_t nonce[CRYPTO_NONCE_BYTES];
-	int rc = seal_advance(flow, nonce);
+	int rc = segment_next(flow, nonce);
 
 	if (!rc)
-		rc = crypto_gcm_open(flow->gcm, nonce, segment, SEAL_HEAD_BYTES,
-				     segment + SEAL_HEAD_BYTES, len);
+		rc = crypto_gcm_decrypt(flow->gcm, nonce, segment, SEGMENT_HEAD_BYTES,
+					segment + SEGMENT_HEAD_BYTES, len);
 	if (!rc)
 		flow->segment++;
 	return rc;

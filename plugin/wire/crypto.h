@@ -33,39 +33,40 @@ int crypto_gcm_rekey(struct crypto_gcm *gcm, const uint8_t key[CRYPTO_KEY_BYTES]
  * Encrypts the pieces, in order, to out, and writes the tag behind the last byte. head is authenticated
  * with them and not encrypted. A nonce serves once for each key: the caller's duty. 0 or -EIO.
  */
-int crypto_gcm_seal(struct crypto_gcm *gcm, const uint8_t nonce[CRYPTO_NONCE_BYTES],
-		    const void *head, size_t head_bytes, const struct iovec *pieces,
-		    int piece_count, uint8_t *out);
-/* Decrypts len bytes where they lie; the tag is behind them. -EBADMSG: they are not what was sealed, and
+int crypto_gcm_encrypt(struct crypto_gcm *gcm, const uint8_t nonce[CRYPTO_NONCE_BYTES],
+		       const void *head, size_t head_bytes, const struct iovec *pieces,
+		       int piece_count, uint8_t *out);
+/* Decrypts len bytes where they lie; the tag is behind them. -EBADMSG: they are not what was encrypted, and
  * what lies there now is worth nothing. */
-int crypto_gcm_open(struct crypto_gcm *gcm, const uint8_t nonce[CRYPTO_NONCE_BYTES],
-		    const void *head, size_t head_bytes, uint8_t *bytes, size_t len);
+int crypto_gcm_decrypt(struct crypto_gcm *gcm, const uint8_t nonce[CRYPTO_NONCE_BYTES],
+		       const void *head, size_t head_bytes, uint8_t *bytes, size_t len);
 
 /*
  * One direction of an encrypted lane: its key, its count, and its segments (docs/lanes.md section 8). A segment is the
  * length of its plaintext, the ciphertext, and the tag.
  */
-#define SEAL_HEAD_BYTES 4u
-#define SEAL_PLAIN_BYTES_MAX 16384u /* of a segment */
-#define SEAL_EXTRA_BYTES (SEAL_HEAD_BYTES + CRYPTO_TAG_BYTES)
+#define SEGMENT_HEAD_BYTES 4u
+#define SEGMENT_PLAIN_BYTES_MAX 16384u /* of a segment */
+#define SEGMENT_EXTRA_BYTES (SEGMENT_HEAD_BYTES + CRYPTO_TAG_BYTES)
 /* After so many segments of a direction comes the next key. */
-#define SEAL_KEY_SEGMENTS (1u << 20)
+#define KEY_SEGMENTS (1u << 20)
 
-struct seal_flow {
+struct segment_flow {
 	struct crypto_gcm *gcm;
 	uint64_t segment; /* the next one's number */
 	uint8_t key[CRYPTO_KEY_BYTES];
 };
 
-/* -ENOMEM; seal_end() in any case. */
-int seal_begin(struct seal_flow *flow, const uint8_t key[CRYPTO_KEY_BYTES], bool encrypt);
-void seal_end(struct seal_flow *flow);
-/* Writes the next segment, len bytes from the pieces, to out: len + SEAL_EXTRA_BYTES. -ECONNABORTED: there is
+/* -ENOMEM; segment_flow_end() in any case. */
+int segment_flow_begin(struct segment_flow *flow, const uint8_t key[CRYPTO_KEY_BYTES],
+		       bool encrypt);
+void segment_flow_end(struct segment_flow *flow);
+/* Writes the next segment, len bytes from the pieces, to out: len + SEGMENT_EXTRA_BYTES. -ECONNABORTED: there is
  * no number left; -EIO. */
-int seal_close(struct seal_flow *flow, const struct iovec *pieces, int piece_count, size_t len,
-	       uint8_t *out);
-/* Opens the next segment, of len bytes of plaintext, where it lies: behind SEAL_HEAD_BYTES. -EBADMSG: it is not
+int segment_encrypt(struct segment_flow *flow, const struct iovec *pieces, int piece_count,
+		    size_t len, uint8_t *out);
+/* Opens the next segment, of len bytes of plaintext, where it lies: behind SEGMENT_HEAD_BYTES. -EBADMSG: it is not
  * what the count says, which stays; -ECONNABORTED and -EIO as above. */
-int seal_open(struct seal_flow *flow, uint8_t *segment, size_t len);
+int segment_decrypt(struct segment_flow *flow, uint8_t *segment, size_t len);
 
 #endif

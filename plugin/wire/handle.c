@@ -33,14 +33,14 @@
 #define AT_PLACEMENT 88
 #define AT_QUEUES 90
 #define AT_QUEUE 92
-#define AT_DOORS 94     /* 4 bytes each */
+#define AT_PORTS 94     /* 4 bytes each */
 #define AT_RESERVED 110 /* 2 bytes */
 #define AT_CHECK 112
 #define CHECK_BYTES 16u
 
 #define FLAG_V4 1u
 #define FLAG_V6 2u
-#define FLAG_SEALED 4u
+#define FLAG_ENCRYPTED 4u
 #define FLAG_OPENING 8u
 
 static const uint8_t handle_magic[8] = { 'H', 'A', 'R', 'P', 'h', 'n', 'd', 'l' };
@@ -67,7 +67,7 @@ void handle_encode(uint8_t out[PLUGIN_HANDLE_BYTES], const struct handle *handle
 	out[AT_WIRE_MIN] = handle->wire_min;
 	out[AT_WIRE_MAX] = handle->wire_max;
 	out[AT_FLAGS] = (uint8_t)((handle->has_v4 ? FLAG_V4 : 0) | (handle->has_v6 ? FLAG_V6 : 0) |
-				  (handle->sealed ? FLAG_SEALED : 0) |
+				  (handle->encrypted ? FLAG_ENCRYPTED : 0) |
 				  (handle->opening ? FLAG_OPENING : 0));
 	wire_put16(out + AT_HARP_PORT, handle->harp_port);
 	wire_put16(out + AT_KERNEL_PORT_V4, handle->kernel_port_v4);
@@ -84,8 +84,8 @@ void handle_encode(uint8_t out[PLUGIN_HANDLE_BYTES], const struct handle *handle
 	wire_put16(out + AT_QUEUES, handle->harp_queues);
 	wire_put16(out + AT_QUEUE, handle->harp_queue);
 	for (unsigned i = 0; i < HANDLE_PORTS_MAX; i++) {
-		wire_put16(out + AT_DOORS + 4 * i, handle->ports[i].port);
-		wire_put16(out + AT_DOORS + 4 * i + 2, handle->ports[i].queue);
+		wire_put16(out + AT_PORTS + 4 * i, handle->ports[i].port);
+		wire_put16(out + AT_PORTS + 4 * i + 2, handle->ports[i].queue);
 	}
 	handle_check(out, out + AT_CHECK);
 }
@@ -129,7 +129,7 @@ int handle_decode(const uint8_t in[PLUGIN_HANDLE_BYTES], struct handle *handle, 
 	}
 	handle->has_v4 = (in[AT_FLAGS] & FLAG_V4) != 0;
 	handle->has_v6 = (in[AT_FLAGS] & FLAG_V6) != 0;
-	handle->sealed = (in[AT_FLAGS] & FLAG_SEALED) != 0;
+	handle->encrypted = (in[AT_FLAGS] & FLAG_ENCRYPTED) != 0;
 	handle->opening = (in[AT_FLAGS] & FLAG_OPENING) != 0;
 	handle->harp_port = wire_get16(in + AT_HARP_PORT);
 	handle->kernel_port_v4 = wire_get16(in + AT_KERNEL_PORT_V4);
@@ -144,8 +144,8 @@ int handle_decode(const uint8_t in[PLUGIN_HANDLE_BYTES], struct handle *handle, 
 	handle->harp_queues = wire_get16(in + AT_QUEUES);
 	handle->harp_queue = wire_get16(in + AT_QUEUE);
 	for (unsigned i = 0; i < HANDLE_PORTS_MAX; i++) {
-		handle->ports[i].port = wire_get16(in + AT_DOORS + 4 * i);
-		handle->ports[i].queue = wire_get16(in + AT_DOORS + 4 * i + 2);
+		handle->ports[i].port = wire_get16(in + AT_PORTS + 4 * i);
+		handle->ports[i].queue = wire_get16(in + AT_PORTS + 4 * i + 2);
 	}
 	return 0;
 }

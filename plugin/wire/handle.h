@@ -20,8 +20,8 @@ struct handle_port {
 struct handle {
 	uint8_t wire_min, wire_max; /* wire versions that the listener speaks */
 	bool has_v4, has_v6;
-	bool sealed;  /* the listener encrypts its lanes: so must the connector */
-	bool opening; /* the listener's instances are being opened: CHALLENGE has their ports */
+	bool encrypted; /* the listener encrypts its lanes: so must the connector */
+	bool opening;   /* the listener's instances are being opened: CHALLENGE has their ports */
 	uint16_t harp_port; /* of the listener's stack, both families; 0: none */
 	/* How that stack's NIC chooses queues: enum placement_kind, its queues, the stack's own. */
 	uint8_t harp_placement;

@@ -49,7 +49,7 @@ static const char preamble_label_challenge[PREAMBLE_LABEL_BYTES + 1] = "HARP1 ac
 static const char preamble_label_proof[PREAMBLE_LABEL_BYTES + 1] = "HARP1 connector ";
 static const char preamble_label_ready[PREAMBLE_LABEL_BYTES + 1] = "HARP1 ready     ";
 static const char label_comm_key[PREAMBLE_LABEL_BYTES + 1] = "HARP1 comm key  ";
-static const char label_sealed[PREAMBLE_LABEL_BYTES + 1] = "HARP1 sealed    ";
+static const char label_encrypted[PREAMBLE_LABEL_BYTES + 1] = "HARP1 sealed    ";
 static const char label_connector_sends[PREAMBLE_LABEL_BYTES + 1] = "HARP1 conn sends";
 static const char label_acceptor_sends[PREAMBLE_LABEL_BYTES + 1] = "HARP1 acc sends ";
 
@@ -65,7 +65,7 @@ static void preamble_hash(const struct preamble *p, const char *label, size_t le
 	memcpy(key, p->key, PREAMBLE_KEY_BYTES);
 	if (p->own.psk) {
 		blake2s_init(&state, sizeof(key), p->own.psk, CRYPTO_PSK_BYTES);
-		blake2s_update(&state, label_sealed, PREAMBLE_LABEL_BYTES);
+		blake2s_update(&state, label_encrypted, PREAMBLE_LABEL_BYTES);
 		blake2s_update(&state, p->key, PREAMBLE_KEY_BYTES);
 		blake2s_final(&state, key);
 		key_bytes = sizeof(key);
@@ -125,26 +125,27 @@ static int preamble_fail(struct preamble *p, int error, const char *what)
 }
 
 /* p->own is set: what follows from its psk. */
-static void preamble_want_sealed(struct preamble *p)
+static void preamble_offer_encryption(struct preamble *p)
 {
 	if (p->own.psk)
-		p->own.features |= FEATURE_SEALED;
+		p->own.features |= FEATURE_ENCRYPTED;
 }
 
-/* One side wants the lane sealed, the other does not. */
-static int preamble_check_sealed(struct preamble *p)
+/* One side wants the lane encrypted, the other does not. */
+static int preamble_check_encryption(struct preamble *p)
 {
-	if (!((p->own.features ^ p->peer.features) & FEATURE_SEALED))
+	if (!((p->own.features ^ p->peer.features) & FEATURE_ENCRYPTED))
 		return 0;
-	return preamble_fail(p, -EPROTONOSUPPORT, preamble_sealed_differs(!p->own.psk));
+	return preamble_fail(p, -EPROTONOSUPPORT, preamble_encryption_differs(!p->own.psk));
 }
 
-const char *preamble_sealed_differs(bool peer_seals)
+const char *preamble_encryption_differs(bool peer_encrypts)
 {
-	return peer_seals ? "the peer encrypts its lanes (HARP_ENCRYPT) and this process does not: "
-			    "set HARP_ENCRYPT and HARP_KEY_FILE alike on every rank"
-			  : "this process encrypts its lanes (HARP_ENCRYPT) and the peer does not: "
-			    "set HARP_ENCRYPT and HARP_KEY_FILE alike on every rank";
+	return peer_encrypts
+		       ? "the peer encrypts its lanes (HARP_ENCRYPT) and this process does not: "
+			 "set HARP_ENCRYPT and HARP_KEY_FILE alike on every rank"
+		       : "this process encrypts its lanes (HARP_ENCRYPT) and the peer does not: "
+			 "set HARP_ENCRYPT and HARP_KEY_FILE alike on every rank";
 }
 
 static uint8_t *preamble_begin(struct preamble *p, enum preamble_step step, size_t len)
@@ -179,7 +180,7 @@ void preamble_connect(struct preamble *p, uint64_t listen_id, uint64_t comm_id,
 	p->listen_id = listen_id;
 	p->comm_id = comm_id;
 	memcpy(p->key, key, PREAMBLE_KEY_BYTES);
-	preamble_want_sealed(p);
+	preamble_offer_encryption(p);
 	m = preamble_begin(p, PREAMBLE_SEND_HELLO, PREAMBLE_HELLO_BYTES);
 	wire_put32(m + AT_MAGIC, MAGIC_HELLO);
 	wire_put16(m + AT_VERSION, WIRE_VERSION);
@@ -200,7 +201,7 @@ void preamble_accept(struct preamble *p, const struct preamble_terms *own, pream
 	p->own = *own;
 	p->lookup = lookup;
 	p->lookup_ctx = lookup_ctx;
-	preamble_want_sealed(p);
+	preamble_offer_encryption(p);
 	preamble_begin(p, PREAMBLE_READ_HELLO, PREAMBLE_HELLO_BYTES);
 }
 
@@ -215,7 +216,7 @@ static int preamble_check_head(struct preamble *p, uint32_t magic)
 		return preamble_fail(p, -EPROTONOSUPPORT, "another wire version");
 	p->peer.features = wire_get64(m + AT_FEATURES);
 	p->peer.eager_bytes = wire_get32(m + AT_EAGER_BYTES);
-	if (p->peer.features & FEATURE_MANDATORY_MASK & ~FEATURE_SEALED)
+	if (p->peer.features & FEATURE_MANDATORY_MASK & ~FEATURE_ENCRYPTED)
 		return preamble_fail(p, -EPROTONOSUPPORT,
 				     "a mandatory feature that is unknown here");
 	p->peer.index = m[AT_LANE_INDEX];
@@ -263,7 +264,7 @@ const uint8_t *preamble_rails(const struct preamble *p, size_t *bytes)
 	return p->transcript + p->rails_at;
 }
 
-bool preamble_several(const struct preamble *p)
+bool preamble_is_multi_lane(const struct preamble *p)
 {
 	return p->own.lanes > 1 && p->peer.lanes > 1;
 }
@@ -382,7 +383,7 @@ static int preamble_got_hello(struct preamble *p)
 						  : "nobody listens under that id");
 	if (p->full)
 		return preamble_fail(p, -EBUSY, "too many are at the door already");
-	rc = preamble_check_sealed(p);
+	rc = preamble_check_encryption(p);
 	if (rc)
 		return rc;
 	preamble_begin_challenge(p);
@@ -396,7 +397,7 @@ static int preamble_got_challenge(struct preamble *p)
 
 	if (rc <= 0)
 		return rc;
-	rc = preamble_check_sealed(p);
+	rc = preamble_check_encryption(p);
 	if (rc)
 		return rc;
 	if (!preamble_holds(p, preamble_label_challenge))

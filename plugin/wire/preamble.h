@@ -33,10 +33,10 @@
 	 PREAMBLE_MAC_BYTES + PREAMBLE_PROOF_BYTES + PREAMBLE_READY_BYTES)
 
 /* The feature word. Low half: a side may ignore what it doesn't know. High half: it must refuse. */
-#define FEATURE_NO_CREDIT 0x1ull      /* send me no CREDIT records (section 5.4) */
-#define FEATURE_ACK_PROMPTLY 0x2ull   /* my sends are done when TCP acknowledges them */
-#define FEATURE_KEPT 0x4ull           /* small messages I keep: acknowledge them now and then */
-#define FEATURE_SEALED 0x100000000ull /* what follows READY is sealed */
+#define FEATURE_NO_CREDIT 0x1ull         /* send me no CREDIT records (section 5.4) */
+#define FEATURE_ACK_PROMPTLY 0x2ull      /* my sends are done when TCP acknowledges them */
+#define FEATURE_BUFFERED 0x4ull          /* small messages are buffered until acknowledged */
+#define FEATURE_ENCRYPTED 0x100000000ull /* what follows READY is encrypted */
 #define FEATURE_MANDATORY_MASK 0xffffffff00000000ull
 
 enum preamble_status { PREAMBLE_ACCEPTED = 0, PREAMBLE_NOT_LISTENING = 1, PREAMBLE_NO_MEMORY = 2 };
@@ -55,7 +55,7 @@ struct preamble_terms {
 	const struct placement_end *placement;
 	const uint8_t *rails;
 	size_t rails_bytes;
-	/* CRYPTO_PSK_BYTES, the caller's: the lane is to be sealed, FEATURE_SEALED is said. NULL: it is not. */
+	/* CRYPTO_PSK_BYTES, the caller's: the lane is to be encrypted, FEATURE_ENCRYPTED is said. NULL: it is not. */
 	const uint8_t *psk;
 };
 
@@ -116,9 +116,9 @@ int preamble_moved(struct preamble *p, size_t n);
 /* Done: the key that further lanes of this comm prove that they know (docs/lanes.md section 3.4). */
 void preamble_comm_key(const struct preamble *p, uint8_t out[PREAMBLE_KEY_BYTES]);
 /* Done: both sides can do with several lanes. */
-bool preamble_several(const struct preamble *p);
-/* Words for a peer that differs about FEATURE_SEALED. */
-const char *preamble_sealed_differs(bool peer_seals);
+bool preamble_is_multi_lane(const struct preamble *p);
+/* Words for a peer that differs about FEATURE_ENCRYPTED. */
+const char *preamble_encryption_differs(bool peer_encrypts);
 /* Done: the keys of an encrypted lane, as this side uses them. False: the lane is not encrypted. */
 struct preamble_keys {
 	uint8_t send[CRYPTO_KEY_BYTES], receive[CRYPTO_KEY_BYTES];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* placement.c - choosing source ports by the queues that they lead to; what peers say of theirs. */
+/* queue_placement.c - choosing source ports by the queues that they lead to; what peers say of theirs. */
 #include "wire/queue_placement.h"
 
 #include <errno.h>

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * placement.h - which source ports bring a connection's packets to the right queues, on both NICs.
+ * queue_placement.h - which source ports bring a connection's packets to the right queues, on both NICs.
  *
  * A stack hears only what its NIC puts on its own queue. What the connector can choose is its source port; a
  * port is right when the hash of the packets there leads to the listener's queue and that of the packets back
  * to the connector's. Where key and table are known that is computed, else it is tried.
  */
-#ifndef HARP_PLUGIN_PLACEMENT_H
-#define HARP_PLUGIN_PLACEMENT_H
+#ifndef HARP_PLUGIN_QUEUE_PLACEMENT_H
+#define HARP_PLUGIN_QUEUE_PLACEMENT_H
 
 #include "harp_host.h"
 

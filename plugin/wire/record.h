@@ -14,7 +14,7 @@
 #define RECORD_HEADER_BYTES 40u
 #define RECORD_LENGTH_MAX (1u << 30)  /* payload of one DATA record */
 #define RECORD_OFFSET_ALIGN 64u       /* DATA offsets are multiples of it */
-#define RECORD_CREDITS_MAX 64u        /* receives told by one CREDIT record */
+#define RECORD_CREDITS_MAX 64u        /* receives advertised by one CREDIT record */
 #define RECORD_TOTAL_MAX (1ull << 48) /* no message is longer */
 
 enum record_type {

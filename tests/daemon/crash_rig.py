@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hosts with a harpd each, and NCCL's traffic between jobs of user nobody that lease from them.
+"""Hosts that run harpd, and NCCL traffic between jobs of user nobody that lease from it.
 
-The jobs are ranks of harp-bench: one streams messages without end, the other looks at every byte.
+The jobs are ranks of harp-bench: one streams messages, the other checks every byte.
 """
 
 import contextlib

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A real harpd, one for each host of a laboratory, and jobs of user nobody that lease from it."""
+"""A real harpd on each host of a laboratory, and jobs of user nobody that lease from it."""
 
 import contextlib
 import json

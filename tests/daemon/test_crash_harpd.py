@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""harpd dies, is restarted, is upgraded, while jobs move data: they must not notice.
+"""harpd dies, restarts or is upgraded while jobs transfer data, and no job notices.
 
-That no packet is lost counters say: the program's `absent` (no queue for a port of ours), the
-kernels' resets, and TCP's: nothing arrived out of order, and what was sent again (a rank that gets
-no processor for a while is sent a probe) had arrived before.
+Counters show that no packet is lost: the program's `absent` (no queue for a HARP port), the
+kernels' resets, and TCP's. No segment arrives out of order. The receiver had already received each
+retransmitted segment (a rank without processor time is probed).
 """
 
 import signal

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A job dies under load: everything that it had comes back, and its peer knows."""
+"""A job dies under load: harpd frees its resources, and the peer reports an error."""
 
 import signal
 from collections.abc import Iterator

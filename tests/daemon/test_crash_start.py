@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`harpctl start` where harpd can't: one line that says what to do, a stable exit code, and nothing
-is left of the try."""
+"""`harpctl start` fails with one line that names the remedy, a stable exit code, and no
+leftovers."""
 
 import contextlib
 import socket

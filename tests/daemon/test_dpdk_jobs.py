@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A job's instances on a DPDK port of harpd's: opened with what harpd says, and given back."""
+"""The instances of a job on a DPDK port that harpd leases: opened as harpd says, and released."""
 
 import subprocess
 import sys

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A job of another network namespace than its NIC's learns from harpd what the network is."""
+"""A job of another network namespace learns the state of its NIC's network from harpd."""
 
 import json
 import os

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""harpd where something is missing: capabilities, memory, disk space, a directory to write to.
+"""harpd without capabilities, memory, disk space or a writable directory.
 
-Each: one clear line, and whatever can go on goes on.
+Each case logs one clear line, and harpd continues with the parts that still work.
 """
 
 import contextlib

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Many at once: at the metrics port, and operators who start, stop and restart together."""
+"""Many clients at the metrics port, and operators that start, stop and restart at the same time."""
 
 import contextlib
 import errno

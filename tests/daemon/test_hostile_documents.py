@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Users who keep the answers that they get: what that costs harpd is bounded, and comes back."""
+"""Users that keep harpd's answers: the cost for harpd is bounded, and the memory is released."""
 
 import errno
 import fcntl

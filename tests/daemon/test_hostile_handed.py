@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a job can do to the host with what it was handed, even one with capabilities of its own.
+"""The access to the host that the descriptors of a lease give, even to a job with capabilities.
 
-ioctl() and netlink ask whether the caller has a capability over the network namespace of the
-*socket*. So a job that shares the host's user namespace (Docker's default) and has CAP_NET_ADMIN in
-a network namespace of its own has it over the host's, too, as soon as it holds a socket of it.
+ioctl() and netlink check the caller's capabilities against the network namespace of the *socket*. A
+job that shares the host's user namespace (Docker's default) and has CAP_NET_ADMIN in its own
+network namespace therefore has it over the host's network as soon as it holds a socket of the host.
 """
 
 import contextlib

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A user who binds ports of the range and asks for leases all the time: others are served."""
+"""A user that binds ports of the range and requests leases without a pause delays no other user."""
 
 import contextlib
 import errno

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A user who takes more than a share: by queues that dead jobs' children hold, by ports that rest,
-by answers that nobody takes."""
+"""A user that exceeds its share: queues held by children of dead jobs, quarantined ports, and
+unread answers."""
 
 import errno
 import os

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Many leases, one after the other, of a real harpd: it is afterwards what it was before."""
+"""Many leases in sequence leave a real harpd as it was before."""
 
 import contextlib
 import os

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""state.json that somebody has changed or cut: harpd starts, says so, and answers valid JSON."""
+"""harpd starts with a changed or truncated state.json, logs it, and answers with valid JSON."""
 
 import json
 import math

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A lease from the question to the end, every way it can fail, and what NICs do meanwhile."""
+"""The life of a lease, each way in which it can fail, and changes of the NIC during it."""
 
 import errno
 import logging

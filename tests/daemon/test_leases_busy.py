@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Queues that the kernel has not let go of yet, and such that a stranger's socket owns."""
+"""Queues that the kernel has not released yet, and queues that another program's socket owns."""
 
 import errno
 import os

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Eight processes on each host, an instance of harpd's each: none suffers what another does."""
+"""Eight processes on each host, each with a leased instance: none suffers from another's
+failure."""
 
 import contextlib
 import os

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The process that reads users' statistics for harpd: what it may do, its end, and its absence."""
+"""The process that reads users' statistics for harpd: its privileges, its end, and its absence."""
 
 import gzip
 import json

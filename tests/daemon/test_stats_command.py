@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""harpd tells what the host's instances publish: to those who may lease, and for harpctl stats."""
+"""harpd sends the statistics of the host's instances to users that may lease, and to harpctl
+stats."""
 
 import json
 import os

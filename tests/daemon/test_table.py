@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Queues and leases: who gets what, who is refused and why, nothing given twice."""
+"""Queues and leases: grants, refusals and their reasons; no queue or port is leased twice."""
 
 import errno
 import itertools

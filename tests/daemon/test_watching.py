@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What harpd tells jobs of other network namespaces, and what it costs who asks too much."""
+"""The state that harpd sends to jobs of other network namespaces, and the limits of such
+requests."""
 
 import contextlib
 import errno

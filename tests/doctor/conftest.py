@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A made-up host in the best of health, to be made ill by each test."""
+"""A simulated host without faults, to which each test adds one."""
 
 from pathlib import Path
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every check finds nothing on a healthy host and its illness on an ill one."""
+"""Each check finds nothing on a host without faults, and finds its fault on a host that has it."""
 
 import errno
 import re

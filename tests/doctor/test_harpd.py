@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Asking harpd, whatever is behind the socket."""
+"""harpctl check queries harpd, whatever listens on the socket."""
 
 import errno
 import socket

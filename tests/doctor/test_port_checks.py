@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A DPDK port's device before it is opened: what is said of it, and that it is not opened then."""
+"""Checks of a DPDK port's device before it is opened; a device with a finding is not opened."""
 
 from pathlib import Path
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""harp.dpdk on devices that lead somewhere: `bindings_devices.py SCENE FOLDER`, each in a process
-of its own. test_bindings.py runs them."""
+"""harp.dpdk on devices with a peer: `bindings_devices.py SCENE FOLDER`, each scene in its own
+process. test_bindings.py runs them."""
 
 import os
 import subprocess

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What harp.dpdk withstands, scene by scene: `bindings_enemies.py SCENE`, each in a process of its
-own. test_bindings.py runs them."""
+"""Misuse of harp.dpdk: `bindings_enemies.py SCENE`, each scene in its own process. test_bindings.py
+runs them."""
 
 import errno
 import gc

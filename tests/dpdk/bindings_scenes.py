@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What harp.dpdk does, scene by scene: `bindings_scenes.py SCENE`, each in a process of its own,
-since DPDK starts once in one. test_bindings.py runs them; a scene that fails raises."""
+"""Use of harp.dpdk: `bindings_scenes.py SCENE`, each scene in its own process, because a process
+can start DPDK only once. test_bindings.py runs them; a failing scene raises."""
 
 import errno
 import json

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""harp-tcp on DPDK ports: ends of a stream, each a process with an environment of its own."""
+"""harp-tcp on DPDK ports: each end of a stream is a process with its own environment."""
 
 import json
 import os

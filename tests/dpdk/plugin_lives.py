@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A process that loads NCCL's plugin, lives with it, and says how that went.
+"""A process that loads NCCL's plugin, initializes and finalizes it, and reports the results.
 
-`python plugin_lives.py PLUGIN LIVES`: so many times init and finalize. One JSON document: of each
-life the devices or the error, what was said by WARN and INFO, and how many threads and
-descriptors were left.
+`python plugin_lives.py PLUGIN LIVES` runs LIVES cycles of init and finalize. It prints one JSON
+document with the devices or the error of each cycle, the lines logged at WARN and INFO, and the
+number of threads and descriptors that remain.
 """
 
 import ctypes as ct

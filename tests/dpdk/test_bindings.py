@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""harp.dpdk. Scenes are functions of the files bindings_*.py; each is run in a
-process of its own, and in a network namespace that goes with it."""
+"""harp.dpdk. The scenes are functions of bindings_*.py. Each runs in its own process and network
+namespace."""
 
 import ast
 import os

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NCCL's streams over memif when a rank is killed or stopped: who survives is told whom it lost,
-what the dead had is gone, both begin anew, and a rank that stood still costs no byte."""
+"""NCCL streams over memif while a rank is killed or stopped. The survivor names the lost peer, the
+resources of the dead rank are freed, both can restart, and a stopped rank loses no byte."""
 
 import os
 import re

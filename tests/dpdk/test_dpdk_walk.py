@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/dpdk.md, typed by a newcomer: every command, its exit code and what it prints. In a network
-namespace and with an /etc and a /run of its own."""
+"""Run the commands of docs/dpdk.md, and compare exit codes and output. They run in a network
+namespace with an /etc and a /run of its own."""
 
 import os
 import re

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""harp-wire on DPDK ports: raw frames and round trips over memif, and what it refuses."""
+"""harp-wire on DPDK ports: raw frames and round trips over memif, and refused options."""
 
 import json
 import os

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The interop cases of tests/netns with HARP on a DPDK port: net_af_packet on a host's veth.
 
-The rigs are theirs, and so is the path in the middle that loses packets. What differs is where
-HARP lives: its host's kernel has given up the address, so that HARP alone answers for it.
+They share the rigs and the path that loses packets. The difference: the host's kernel has no
+address here, so HARP alone answers for it.
 """
 
 import dataclasses

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """HARP on DPDK ports against the kernel: a tap device, and a veth by AF_PACKET and AF_XDP.
 
-The kernel's ARP, neighbor discovery and ping are answered by HARP, for nobody else is there.
+HARP answers the kernel's ARP, neighbor discovery and ping, because no other stack has the address.
 """
 
 import re

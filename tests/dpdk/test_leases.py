@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Jobs of user nobody on ports that a real harpd leases: harp-tcp, and the plugin by harpctl run.
 
-Two hosts with a harpd each; port rail0 of each is one end of the same memif.
+Each of the two hosts runs harpd; port rail0 of each is one end of the same memif.
 """
 
 import itertools

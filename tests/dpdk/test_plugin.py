@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NCCL's plugin on DPDK ports: messages over memif, and what it says when a port can't be used.
+"""NCCL's plugin on DPDK ports: messages over memif, and the log lines for unusable ports.
 
-`conform` runs NCCL's contract over the two ends of a memif (tests/plugin). DPDK starts once in a
-process, so that each rank and each try here is one.
+`conform` runs NCCL's contract over the two ends of a memif (tests/plugin). A process can start DPDK
+only once, so each rank and each attempt here is a process.
 """
 
 import json

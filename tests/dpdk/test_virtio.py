@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""HARP's TCP on DPDK's virtio driver: net_virtio_user, its back-end net_vhost in another process.
+"""HARP's TCP on DPDK's virtio driver: net_virtio_user, with its back end net_vhost in another
+process.
 
-It is the driver of a virtual machine's card, with what that is asked to do: checksums that are
-never written, and trains of segments, which arrive as one packet, as nothing cuts them on the way.
+This is the driver of a virtual machine's card. It uses its offloads: checksums that are never
+written, and GSO packets, which arrive whole because no device segments them on the way.
 """
 
 import signal

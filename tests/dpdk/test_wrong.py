@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What can be wrong with a DPDK port, through NCCL's plugin: HARP_PATH=dpdk ends init with one line
-that says what; auto says it and goes on by another path, and all sums are right."""
+"""Faults of a DPDK port seen through NCCL's plugin. With HARP_PATH=dpdk, init fails with one line
+that gives the reason. With auto, the plugin logs it, uses another path, and all sums are right."""
 
 import json
 import subprocess

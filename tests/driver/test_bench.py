@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""harp-bench over the reference plugin, which can be told to misbehave, and over HARP's own."""
+"""harp-bench over the reference plugin, which can be told to misbehave, and over HARP's plugin."""
 
 import contextlib
 import dataclasses

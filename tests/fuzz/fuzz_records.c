@@ -16,10 +16,10 @@
 #define RECEIVE_BYTES 5000u
 #define LANES 3u
 
-static void records_piece(struct fuzz_input *in, struct fake_pair *pairs, bool several)
+static void records_piece(struct fuzz_input *in, struct fake_pair *pairs, bool multi_lane)
 {
 	uint8_t bytes[4096];
-	uint32_t word = fuzz_u16(in), to = several ? word >> 12 & 7 : 0;
+	uint32_t word = fuzz_u16(in), to = multi_lane ? word >> 12 & 7 : 0;
 	struct fake_lane *lane = &pairs[to % 4 % LANES].lanes[1];
 	size_t len;
 
@@ -51,9 +51,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
 	uint32_t choices = fuzz_u8(&in);
 	struct comm_options opt = { .eager_bytes = 16384,
 				    .no_credit = choices & 4,
-				    .several = choices & 8,
-				    .kept = choices & 16 };
-	unsigned lanes = opt.several ? LANES : 1;
+				    .multi_lane = choices & 8,
+				    .buffered = choices & 16 };
+	unsigned lanes = opt.multi_lane ? LANES : 1;
 	struct request *requests[RECEIVES];
 	uint8_t *memory[RECEIVES] = { NULL };
 	struct comm *comm;
@@ -76,7 +76,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
 		FUZZ_CLAIM(comm_post(comm, memory[i], RECEIVE_BYTES, 0, NULL, &requests[i]) == 0);
 	}
 	while (in.left > 0) {
-		records_piece(&in, pairs, opt.several);
+		records_piece(&in, pairs, opt.multi_lane);
 		for (unsigned i = 0; i < 8 * lanes; i++)
 			(void)fake_pair_turn(&pairs[i % lanes]);
 	}

@@ -12,7 +12,7 @@
 #include "double_env.h"
 #include "fake_lane.h"
 #include "fuzz.h"
-#include "lane/lane_sealed.h"
+#include "lane/lane_encrypted.h"
 
 #define PLAIN_BYTES 40000u
 
@@ -107,11 +107,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
 	fake_pair_init(&rig.pair, choices, choices & 1 ? 20000 : 300);
 	for (unsigned i = 0; i < 2; i++) {
 		rig.lanes[i] = &rig.pair.lanes[i].lane;
-		FUZZ_CLAIM(lane_seal(&rig.lanes[i], 0, keys[i], keys[1 - i]) == 0);
+		FUZZ_CLAIM(lane_encrypt(&rig.lanes[i], 0, keys[i], keys[1 - i]) == 0);
 	}
 	if (choices & 2) { /* the next key is near */
-		lane_sealed_renumber(rig.lanes[0], SEAL_KEY_SEGMENTS - 2, 0);
-		lane_sealed_renumber(rig.lanes[1], 0, SEAL_KEY_SEGMENTS - 2);
+		lane_encrypted_renumber(rig.lanes[0], KEY_SEGMENTS - 2, 0);
+		lane_encrypted_renumber(rig.lanes[1], 0, KEY_SEGMENTS - 2);
 	}
 	while (in.left > 0)
 		rig_step(&rig, &in);

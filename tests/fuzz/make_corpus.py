@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes the seed corpus: one input per thing that a fuzzer would take long to find by itself.
+"""Write the seed corpus: one input for each case that a fuzzer would take long to find.
 
-    tests/fuzz/make_corpus.py     rewrites tests/fuzz/corpus from what stands here
+    tests/fuzz/make_corpus.py     rewrites tests/fuzz/corpus from this file
 
-Each target's comment says what its bytes mean.
+The comment of each target explains its bytes.
 """
 
 import struct

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A process in a namespace that does what a test tells it, one JSON line a command.
+"""A process in a namespace that executes a test's commands, one JSON line per command.
 
-As a module it is the test's side (`Actor`); run as a program it is the process's side, which holds
-one plugin (ncclnet.Net) and answers each command with one line. Commands may be started and
-collected apart, so that a test can be hostile while one is under way.
+As a module it is the test's side (`Actor`). Run as a program it is the process's side, which holds
+one plugin (ncclnet.Net) and answers each command with one line. A test can start a command and
+collect its answer later, and attack in between.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What attackers do to a host whose ports they can reach, in a laboratory's namespaces.
+"""Attacks on a host's reachable ports, inside the laboratory's namespaces.
 
 `attack.py KIND ADDRESS PORT...` in the attacker's namespace. It prints "ready" after its first
-packets, continues until its stdin ends, and then prints how many there were:
+packets, continues until its stdin ends, and then prints the number of packets:
 
     syn    half-open floods: SYNs to these ports from any source port, half of them from
-           addresses that nobody has
-    scan   a SYN to every port there is, again and again
-    silent connections to these ports that say nothing, opened again when they are closed
-    loris  connections to these ports that say a byte of a preamble now and then
+           addresses without a host
+    scan   a SYN to every port, repeatedly
+    silent connections to these ports that send nothing and are reopened when they are closed
+    loris  connections to these ports that send a byte of a preamble at intervals
 """
 
 import json

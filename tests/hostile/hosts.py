@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two hosts joined by a cable: what every hostile test stands on."""
+"""Two hosts joined by a cable, which all hostile tests use."""
 
 from __future__ import annotations
 

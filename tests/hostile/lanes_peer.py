@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Both ends of a comm of several kernel lanes, written from docs/lanes.md alone, over wire.py.
 
-In one process and one thread with a plugin under ctypes, whose NCCL it plays: what happens is drawn
-from a seed, and takes a few milliseconds. Run inside a network namespace of its own:
+It plays NCCL to a plugin under ctypes, in one process and one thread. A seed determines each trial,
+which takes a few milliseconds. Run it inside a network namespace of its own:
 
     lanes_peer.py send|receive FIRST COUNT
 """

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A harpd that is stopped after a job's init holds up no call: listen, connect, accept and
-closeListen return while it withholds the lease. When it goes on the job gets its lease, and comms
-whose handles were made meanwhile use it.
-"""
+"""A harpd that is stopped after a job's init blocks no call: listen, connect, accept and
+closeListen return while it withholds the lease. When harpd continues, the job gets its lease, and
+comms of handles made in the meantime use it."""
 
 from __future__ import annotations
 

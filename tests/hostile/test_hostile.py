@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Strangers, liars and killers against the real plugin on a real queue (issue 2, point 11).
+"""Unauthenticated peers, invalid data and killed peers against the real plugin on a real queue.
 
-Each gets one clear error or a counted drop; nothing crashes or hangs, and what was established goes
-on. Every test runs over HARP's own TCP (AF_XDP on veth) and over kernel lanes.
+Each causes one clear error or a counted drop. Nothing crashes or hangs, and established comms
+continue. Every test runs over HARP's TCP (AF_XDP on veth) and over kernel lanes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A connect to nobody: the listener was closed, its process died, the way there is forbidden. One
-error that names the peer and what to look at. (How soon it comes is unit/test_retry's.)
-"""
+"""Connect to a closed listener, to a dead process, or over a forbidden path: one error names the
+peer and the likely cause."""
 
 from __future__ import annotations
 

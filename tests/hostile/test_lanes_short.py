@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Connects while something runs short: descriptors, memory, or nothing but the patience of who
-opens and closes a thousand comms. Who has what he needs again goes on; nothing stays behind.
-"""
+"""Connects without descriptors or memory, and a thousand connects in sequence. When the resources
+are back, the process continues, and nothing stays behind."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Port scanners, half-open floods and slow-loris peers at every door, while a healthy host connects
-again and again and a transfer of several lanes goes on: no connect fails, is tried again, or says
-anything; every byte is right. `connects.py` has the times.
-"""
+"""Port scanners, half-open floods and slow-loris peers at every listener, while a healthy host
+connects repeatedly and a comm of several lanes transfers data. No connect fails, is repeated or
+logs a line, and every byte is right. `connects.py` measures the times."""
 
 from __future__ import annotations
 

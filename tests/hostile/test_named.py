@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """On a NIC with generic XDP only, HARP_PATH=auto attaches nothing and leaves the kernel's traffic
-alone; what forces AF_XDP attaches a program and says what it costs."""
+alone. A forced AF_XDP path attaches a program and logs its cost."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Frames that no honest host sends, at every layer, against a living flow (issue 2, point 11).
+"""Invalid frames at every layer, sent into an active flow.
 
-The plugin under test has its queue on host 0; host 1's kernel is an honest peer of one comm while a
-packet socket beside it, which hears the flow and so knows its sequence numbers, plays the attacker.
-Every test ends with messages over that comm and with the counters of what was thrown away.
+The plugin under test has its queue on host 0. The kernel of host 1 is a valid peer of one comm. A
+packet socket on host 1, which sees the flow and so knows its sequence numbers, is the attacker.
+Every test ends with messages over that comm and a check of the drop counters.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What root may do to BPF links: list a process's, detach one by force, put one's own there."""
+"""Operations on BPF links that root may do: list a process's links, detach one by force, attach
+one."""
 
 import ctypes
 import os

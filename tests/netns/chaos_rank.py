@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A rank of test_lanes_chaos.py: all-reduces whose every sum is checked, until told to end.
+"""A rank of test_lanes_chaos.py: it checks the sums of all-reduces until it is told to end.
 
-Arguments: plugin, rank, ranks, root. A JSON line for each step; a line on rank 0's stdin is the
-end.
+Arguments: plugin, rank, ranks, root. It prints a JSON line for each step. A line on rank 0's stdin
+ends it.
 """
 
 import json

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An attacker in the middle of a rail who reads what passes and resets connections.
+"""An attacker on the path of a rail that reads packets and resets connections.
 
-He sees sequence numbers, so his RSTs are the right ones (RFC 5961): a segment of a connection's
-quieter direction tells where that direction stands.
+It sees sequence numbers, so its RSTs are exact (RFC 5961). It takes the sequence number from a
+segment of the connection's quieter direction.
 """
 
 import socket

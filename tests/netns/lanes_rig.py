@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests of lanes share: rails far slower than the processors, and streams over them."""
+"""Shared by the tests of lanes: rails far slower than the processors, and streams over them."""
 
 from collections.abc import Callable
 

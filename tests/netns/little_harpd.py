@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A small harpd: it leases one queue of one host, or what a test makes of the lease."""
+"""A small harpd that leases one queue of one host, with the changes to the lease that a test
+makes."""
 
 import contextlib
 import ctypes

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A host of the laboratory as a machine of its own, for commands as a reader would type them.
+"""A host of the laboratory as a separate machine, for commands as a reader would type them.
 
 It has its own /etc, /run, /sys, /opt and /usr/local/bin and its own processes, in namespaces that
-one process holds open; and a user `trainer`, who is nobody special.
+one process holds open, and an unprivileged user `trainer`.
 """
 
 import os

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Connections of the kernel's whose packets arrive on a chosen queue of HARP's host."""
+"""Connections of the kernel whose packets arrive on a chosen queue of HARP's host."""
 
 import ctypes
 import select

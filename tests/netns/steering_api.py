@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""libharp-xdp.so by ctypes: harp_xdp.h, version 8 of it, for tests of what harpd does with it.
+"""libharp-xdp.so by ctypes: version 8 of harp_xdp.h, for tests of harpd's use of it.
 
-As a program it attaches and pins, says "ready", and holds on until it is killed:
+As a program it attaches and pins, prints "ready", and runs until it is killed:
 steering_api.py BUILD DIR IFNAME [MODE]
 """
 

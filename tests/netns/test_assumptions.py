@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The platform is what we rely on: when a kernel changes, this says which assumption broke."""
+"""Assumptions about the platform. When a kernel changes, these tests name the broken assumption."""
 
 from pathlib import Path
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""harp_host_check() finds what is there and says what to do; the route questions answer."""
+"""harp_host_check() finds faults and names remedies, and route lookups are answered."""
 
 import json
 import sys

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""harpctl check in a host of the laboratory: what the kernel tells of its interfaces."""
+"""harpctl check on a host of the laboratory: its findings about real interfaces."""
 
 import json
 import sys

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ports that have a home queue, as a lease has: who gets a packet, who answers for the dead."""
+"""Ports with a home queue, as a lease has: which queue gets a packet, and the answers after its
+end."""
 
 import errno
 import os

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A process with eight instances: its comms spread over them, each on its own queue.
 
-What NICs do with packets is the laboratory's switch's business: a Toeplitz hash that HARP is told,
-one that it is not, and one that puts everything on queue 0.
+The laboratory's switch chooses the queues: by a Toeplitz hash that HARP knows, by one that it does
+not know, or always queue 0.
 """
 
 import concurrent.futures
@@ -226,12 +226,12 @@ def test_the_drive_setting_chooses_the_polling_thread(switched: Lab) -> None:
     core = cpus()[-1]
     with ranks(switched, 0, HARP_DRIVE="inline") as both:
         both.sender.call("listen")
-        assert threads(both.sender, "harp-guardian") == [cpus()]
+        assert threads(both.sender, "harp-background") == [cpus()]
         assert threads(both.sender, "harp-engine") == []
     with ranks(switched, 0, HARP_DRIVE="dedicated", HARP_CORES=str(core)) as both:
         both.sender.call("listen")
         assert threads(both.sender, "harp-engine") == [[core]] * QUEUES
-        assert threads(both.sender, "harp-guardian") == []
+        assert threads(both.sender, "harp-background") == []
         both.sender.call("finalize")
         assert threads(both.sender, "harp-engine") == []
 
@@ -253,7 +253,7 @@ ASKS_PER_S = (
 # Of a process: the keeper reads what may have come to receivers' kernel lanes, all at once.
 PROCESS_WAKES_PER_S = 1
 SETTLING_PER_S = 30  # what the barrier before it leaves to be done, over two seconds
-LOOKS_PER_S = 1000  # of a thread that looks whether who polls still does: HARP_GUARDIAN_IDLE_US
+LOOKS_PER_S = 1000  # of a thread that looks whether who polls still does: HARP_BACKGROUND_IDLE_US
 
 
 # Beside other tests a preempted rank of the barrier before it wakes its threads many times.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""HARP's TCP and the kernel's understand each other: both ways, MTUs, offloads, both families.
+"""HARP's TCP and the kernel's interoperate: both directions, MTUs, offloads, both families.
 
-The end that receives compares every byte with what it must be at its place in the stream.
+The receiver compares every byte with the expected byte at its position in the stream.
 """
 
 import json

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the kernel's TCP does besides moving bytes: closing early, half, a thousand times; opening
-from both ends at once; having hardly any buffer, or no window scaling."""
+"""Further behavior of the kernel's TCP: early close, half close, a thousand connections,
+simultaneous open, tiny receive buffers, and no window scaling."""
 
 import json
 import sys

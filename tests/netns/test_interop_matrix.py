@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""HARP and the kernel's TCP with every option on and off, over a path that loses or does not.
+"""HARP and the kernel's TCP with every option on and off, with and without packet loss.
 
-A group is one lab (MTU and family), who calls whom, the kernel's congestion control and the loss.
-In it all eight settings of SACK, timestamps and ECN carry bytes both ways, one connection each. The
-receiver compares every byte with what belongs there, and both ends' digests must agree.
+A group is one laboratory (MTU and family), the connecting side, the kernel's congestion control and
+the loss. In a group all eight settings of SACK, timestamps and ECN transfer bytes both ways, one
+connection each. The receiver compares every byte, and the digests of both ends must agree.
 
-`make test` runs a selection; `make test-long` all of it, ten gigabytes.
+`make test` runs a sample; `make test-long` runs all groups, ten gigabytes.
 """
 
 import functools

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The laboratory's harpds and containers: what a job sees, what it leases, and what is left."""
+"""The laboratory's harpds and containers: what a job can see and lease, and what remains."""
 
 import json
 import os

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An attacker in the middle, who sees what passes: lanes that he resets, and bytes of his own on
-living ones. The stream goes on over other lanes and every byte is right; where he gets bytes into
-a lane it may be an error, which is named."""
+"""An attacker on the path that resets lanes and injects bytes into them. The stream continues over
+other lanes, and every byte is right. Injected bytes may cause an error, which is named."""
 
 import random
 from collections.abc import Iterator
@@ -69,8 +68,8 @@ def test_sealed_lanes_are_reset_and_come_back(lab: Lab, tmp_path: Path) -> None:
         assert counters(stream, SOURCE)["lanes_replaced"] > 0
         stream.finish()
         for rank in stream.ranks:
-            assert "sealed" in rank.log()
-            assert "is not what the peer sealed" not in rank.log()
+            assert "encrypted" in rank.log()
+            assert "is not what the peer encrypted" not in rank.log()
 
 
 @pytest.mark.sample("IPv6-xdp", "IPv4-kernel", "IPv6-auto")

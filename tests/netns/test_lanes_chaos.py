@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rails that are cut and come back, processes that stand still, resets out of nowhere, in any order
-of chance, under an all-reduce whose every sum is checked: right data, or an error that says why;
-never a hang, never a wrong sum. The seed is printed; HARP_CHAOS_SEED gives it again.
-"""
+"""Rails that are cut and restored, processes that are stopped, and resets, in random order, during
+all-reduces. Each sum is right or an error gives the reason; no rank hangs. The seed is printed, and
+HARP_CHAOS_SEED repeats it."""
 
 import json
 import os

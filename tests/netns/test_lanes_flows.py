@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What harpctl shows of lanes that carry a stream over two rails: bytes, shares, deaths, moves."""
+"""harpctl's view of lanes that carry a stream over two rails: bytes, shares, deaths, moves."""
 
 import json
 import subprocess

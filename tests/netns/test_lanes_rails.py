@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Several NICs under one stream: their sum, one that dies and comes back, one that is slow.
+"""Several NICs under one stream: their sum, one that fails and recovers, one that is slow.
 
-The receiver compares every byte in its order. Rails are shaped far below what the processors do,
-and what is compared is bytes and the receiver's ticks, so that a busy machine changes nothing.
+The receiver compares every byte in order. Rails are far slower than the processors, and the tests
+compare bytes and the receiver's ticks, so that a busy machine changes nothing.
 """
 
 import statistics

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The look at what a run leaves behind: all of its own, and nothing of another run's."""
+"""The scan for leftovers finds all objects of its own run, and none of another run."""
 
 import os
 import subprocess

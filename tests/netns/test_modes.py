@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Native or generic XDP: what is chosen, and what is said about it."""
+"""Native or generic XDP: which mode is chosen, and what is logged."""
 
 import contextlib
 import json

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NIC preparation against the kernel: what a veth has changes and goes back, the rest is said."""
+"""NIC preparation against the kernel: settings of a veth change and are restored; others are
+reported."""
 
 import json
 from collections.abc import Callable

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/operating.md, typed by a newcomer: every command, its exit code and what it prints.
+"""Run the commands of docs/operating.md, and compare exit codes and output.
 
-A block of the page is ```console, with `other` for the second host or `wheel` for what needs the
-wheel (tests/test_long.py has it). `# exit code 0 or 5` behind a command is the page's own claim.
+A block of the page is ```console, with `other` for the second host, or `wheel` if it needs the
+wheel (tests/test_long.py runs these). `# exit code 0 or 5` after a command gives the expected
+codes.
 """
 
 import tempfile

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""harp.Instance over AF_XDP between two hosts: with HARP, with the kernel, and what goes wrong."""
+"""harp.Instance over AF_XDP between two hosts: with HARP, with the kernel, and its errors."""
 
 import json
 import subprocess

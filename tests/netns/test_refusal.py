@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What HARP cannot have it says in one line: interface, queue, cause, remedy."""
+"""If HARP cannot open an interface, one line names the interface, the queue, the cause and the
+remedy."""
 
 import os
 from pathlib import Path

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Instances on real queues publish: found while they live, with what they do, gone with them."""
+"""Instances on real queues publish statistics, which are found while the process lives."""
 
 import json
 import signal

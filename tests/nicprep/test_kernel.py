@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Huge pages of this machine, a few more for a moment; and what its kernel says of its NICs."""
+"""Huge pages of this machine, and the kernel's answers about its NICs."""
 
 import errno
 import socket

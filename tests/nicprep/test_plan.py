@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is asked against what is there: a plan asks only, and names what it can't have."""
+"""A plan requests only differences from the current state, and names what is not possible."""
 
 import pytest
 from fake_host import FakeHost, FakeNic

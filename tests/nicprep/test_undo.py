@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Changes are made, written down first, and taken back; whatever goes wrong in between."""
+"""Changes are recorded before they are made, and restored, whatever fails in between."""
 
 import errno
 import json

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""RFC 792, 4443, 1191, 8201, 5927: what ICMP asks, and what it may say of a connection."""
+"""RFC 792, 4443, 1191, 8201, 5927: ICMP requests, and the effect of ICMP errors on connections."""
 
 from collections.abc import Iterator
 

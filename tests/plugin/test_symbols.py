@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the dynamic linker sees of the plugin: seven symbols, libc, and nothing left to resolve."""
+"""The plugin's dynamic symbols: seven exports, and libc as the only dependency."""
 
 import re
 import subprocess

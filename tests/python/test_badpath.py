@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The bad path loses as much as it is told to, counts it, and ends without a trace."""
+"""The bad path loses the configured share, counts it, and leaves nothing behind."""
 
 from collections.abc import Iterator
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A capture file is what other programs call pcapng: scapy and tcpdump read it."""
+"""Other programs read a capture file as pcapng: scapy and tcpdump."""
 
 import shutil
 import subprocess

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What SIGHUP may change, and what waits for a restart."""
+"""Settings that SIGHUP changes, and settings that wait for a restart."""
 
 import pytest
 from config_samples import TABLE_KEYS, good, identity

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every key: what it takes and refuses, and that TOML, variables and the plugin agree on it."""
+"""Every key: accepted and refused values, and agreement between TOML, variables and the plugin."""
 
 import dataclasses
 import json

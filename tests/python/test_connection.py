@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An open Connection: its options, what waits in it, its halves, its loss state."""
+"""An open Connection: options, readable bytes, shutdown of each direction, and loss state."""
 
 import socket
 from collections.abc import Iterator

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the documents name is there: files, commands, functions, settings, metrics, log lines."""
+"""Names in the documents exist: files, commands, functions, settings, metrics, log lines."""
 
 import re
 import shlex

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whatever stands where a file is named: one clear error, and nobody waits."""
+"""If a named file is something else, there is one clear error, and no program blocks."""
 
 import fcntl
 import logging

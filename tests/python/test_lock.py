@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tools/requirements*.lock: what `make build` and the tests, and so CI, install has hashes."""
+"""tools/requirements*.lock: all packages that `make build`, the tests and CI install have
+hashes."""
 
 import os
 import re

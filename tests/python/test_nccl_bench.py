@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""harpctl bench nccl: what it makes of times, and one real run of every shape."""
+"""harpctl bench nccl: how it judges times, and one real run of every shape."""
 
 import contextlib
 import json

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The wheel has what its programs, documented modules and tools use, and no test-only module."""
+"""The wheel has the modules of its programs, documents and tools, and no test-only module."""
 
 import ast
 import json

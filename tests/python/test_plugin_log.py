@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is read in a plugin's log."""
+"""The reader of a plugin's log."""
 
 from harp.plugin_log import path_in_use
 

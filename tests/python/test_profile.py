@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Profiles: what harpctl writes the plugin reads, and both refuse the same files."""
+"""The plugin reads the profiles that harpctl writes, and both refuse the same files."""
 
 import subprocess
 import tomllib

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the plugin sees in harp.toml without harpd, against a TOML parser: nothing is missed."""
+"""The plugin's scan of harp.toml without harpd, compared with a TOML parser: it misses no
+requirement."""
 
 import itertools
 import os

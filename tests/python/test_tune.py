@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""harpctl tune: what it decides, whom it lets in, and one real measurement of two hosts."""
+"""harpctl tune: its decisions, the hosts that it accepts, and one real measurement of two hosts."""
 
 import socket
 import sys

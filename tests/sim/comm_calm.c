@@ -25,7 +25,7 @@ static bool calm_for_nothing; /* a comm has such a turn */
 
 /* What a turn that finds nothing to do leaves as it was. */
 struct calm_lane {
-	bool waits, duplicate, full, broken, told_close;
+	bool waits, duplicate, full, broken, close_sent;
 	enum comm_lane_state state;
 	size_t in_head_bytes, header_bytes, header_sent, payload_left;
 	struct comm_list under_way;
@@ -49,7 +49,7 @@ static void calm_see_lane(struct calm_lane *v, const struct comm_lane *l)
 	v->duplicate = l->duplicate;
 	v->full = l->full;
 	v->broken = l->broken;
-	v->told_close = l->told_close;
+	v->close_sent = l->close_sent;
 	v->state = l->state;
 	v->in_head_bytes = l->in_head_bytes;
 	v->header_bytes = l->out.header_bytes;
@@ -210,22 +210,22 @@ static bool calm_look(struct csim_app *app, struct comm_engine *e)
 {
 	struct comm *comm = app->comm;
 	struct csim *sim = app->sim;
-	struct driver *driver = e ? atomic_load(&e->driver) : NULL;
+	struct poller *poller = e ? atomic_load(&e->poller) : NULL;
 	const char *did;
 
-	if (driver && !driver_take(driver))
+	if (poller && !poller_try(poller))
 		return true;
-	if (!driver_take(&comm->poller)) {
-		if (driver)
-			driver_give(driver);
+	if (!poller_try(&comm->poller)) {
+		if (poller)
+			poller_release(poller);
 		return true;
 	}
 	sim->depth++;
 	did = calm_turn(comm, e);
 	sim->depth--;
-	driver_give(&comm->poller);
-	if (driver)
-		driver_give(driver);
+	poller_release(&comm->poller);
+	if (poller)
+		poller_release(poller);
 	return !did || csim_fail(sim, "comm %u: the %s end %s (%s lanes), and nobody had woken it",
 				 app->number, app->side ? "receiving" : "sending", did,
 				 e ? "HARP" : "kernel");
@@ -264,7 +264,7 @@ bool csim_calm_look(struct csim_app *app)
 	if (comm->control != scheduler_control(&comm->scheduler))
 		return csim_fail(sim, "comm %u: the %s end keeps to a control lane that is not it",
 				 app->number, app->side ? "receiving" : "sending");
-	for (unsigned i = 0; i < COMM_LANES_MAX && atomic_load(&comm->engines[i].driver); i++)
+	for (unsigned i = 0; i < COMM_LANES_MAX && atomic_load(&comm->engines[i].poller); i++)
 		if (!calm_look(app, &comm->engines[i]))
 			return false;
 	/* A sender that is held up looks at its kernel lanes in each turn. */

@@ -46,14 +46,14 @@ struct csim_host *csim_keeper_host(void)
 
 /* ---- the keeper ---------------------------------------------------------------------------------- */
 
-struct driver *control_driver(void)
+struct poller *control_poller(void)
 {
 	return &dials_host->keeper;
 }
 
 void control_post(struct work *work)
 {
-	driver_post(&dials_host->keeper, work);
+	poller_post(&dials_host->keeper, work);
 }
 
 void control_call(struct work *work)
@@ -61,20 +61,10 @@ void control_call(struct work *work)
 	work->run(work, dials_sim->now_ns);
 }
 
-/* The statistics page is the process's, and its timer: no host's keeper has it. Who would leave a copy to the keeper makes
- * it himself. */
-struct comm_row;
-bool __wrap_row_owe(struct comm_row *row);
-bool __wrap_row_owe(struct comm_row *row)
-{
-	(void)row;
-	return false;
-}
-
-static void keeper_woken(struct driver *driver)
+static void keeper_woken(struct poller *poller)
 {
 	struct csim_host *host =
-		(struct csim_host *)((char *)driver - offsetof(struct csim_host, keeper));
+		(struct csim_host *)((char *)poller - offsetof(struct csim_host, keeper));
 	uint64_t due_ns = dials_sim->now_ns + rng_below(&dials_sim->rng, DIALS_WAKE_NS);
 
 	if (due_ns < host->keeper_ns)
@@ -315,14 +305,14 @@ static uint64_t source_ns(const struct control_source *source, const struct csim
 	return CSIM_NEVER_NS;
 }
 
-static void keeper_turn(struct driver *driver, uint64_t now_ns)
+static void keeper_turn(struct poller *poller, uint64_t now_ns)
 {
 	struct csim_host *host =
-		(struct csim_host *)((char *)driver - offsetof(struct csim_host, keeper));
+		(struct csim_host *)((char *)poller - offsetof(struct csim_host, keeper));
 	struct control_timer *timer;
 
 	dials_host = host;
-	(void)driver_run_ready(driver, now_ns);
+	(void)poller_run_ready(poller, now_ns);
 	for (unsigned i = 0; i < dials_source_count; i++) {
 		if (dials_sources[i] && source_ns(dials_sources[i], host) <= now_ns)
 			dials_sources[i]->ready(dials_sources[i], now_ns);
@@ -339,7 +329,7 @@ static void keeper_turn(struct driver *driver, uint64_t now_ns)
 
 void csim_keeper_make(struct csim_host *host)
 {
-	driver_init(&host->keeper, keeper_turn);
+	poller_init(&host->keeper, keeper_turn);
 	host->keeper.wake = keeper_woken;
 	host->keeper_ns = CSIM_NEVER_NS;
 }
@@ -389,6 +379,6 @@ void csim_keepers_run(struct csim *sim)
 		if (host->keeper_due_ns > sim->now_ns || csim_frozen(sim, h))
 			continue;
 		host->keeper_ns = CSIM_NEVER_NS;
-		(void)driver_turn(&host->keeper, sim->now_ns);
+		(void)poller_run(&host->keeper, sim->now_ns);
 	}
 }

@@ -76,16 +76,16 @@ int harp_instance_fd(const struct harp_instance *instance)
 }
 
 /* Work was posted: whoever sleeps must look. */
-void engine_wake(struct driver *driver)
+void engine_wake(struct poller *poller)
 {
-	struct csim_nic *nic = (struct csim_nic *)driver;
+	struct csim_nic *nic = (struct csim_nic *)poller;
 
 	nic->due_ns = nic->due_ns < nic->sim->now_ns ? nic->due_ns : nic->sim->now_ns;
 }
 
-void engine_advance(struct driver *driver, uint64_t now_ns)
+void engine_advance(struct poller *poller, uint64_t now_ns)
 {
-	struct csim_nic *nic = (struct csim_nic *)driver;
+	struct csim_nic *nic = (struct csim_nic *)poller;
 
 	if (engine_turn(&nic->engine, now_ns))
 		csim_rouse(nic->sim, nic->host);
@@ -146,7 +146,7 @@ static unsigned card_rx(struct harp_nic *nic, struct harp_desc *descs, unsigned 
 			uint64_t now_ns)
 {
 	struct csim_card *card = to_card(nic);
-	unsigned got, kept = 0, n;
+	unsigned got, buffered = 0, n;
 
 	do {
 		got = card->inner->ops->rx(card->inner, descs, max, now_ns);
@@ -160,11 +160,11 @@ static unsigned card_rx(struct harp_nic *nic, struct harp_desc *descs, unsigned 
 				card->inner->ops->fill(card->inner, &descs[d].addr, 1);
 			if (lost)
 				continue;
-			memmove(descs + kept, descs + i, n * sizeof(*descs));
-			kept += n;
+			memmove(descs + buffered, descs + i, n * sizeof(*descs));
+			buffered += n;
 		}
-	} while (got > 0 && kept == 0);
-	return kept;
+	} while (got > 0 && buffered == 0);
+	return buffered;
 }
 
 static unsigned card_tx(struct harp_nic *nic, const struct harp_desc *descs, unsigned count,
@@ -318,9 +318,9 @@ static int nic_make(struct csim *sim, unsigned host, unsigned rail)
 	return nic_stack_make(nic, true);
 }
 
-static void host_dial_advance(struct driver *driver, uint64_t now_ns)
+static void host_dial_advance(struct poller *poller, uint64_t now_ns)
 {
-	(void)driver_run_ready(driver, now_ns);
+	(void)poller_run_ready(poller, now_ns);
 }
 
 bool csim_hosts_make(struct csim *sim)
@@ -344,7 +344,7 @@ bool csim_hosts_make(struct csim *sim)
 		err = harp_wire_create(&sim->wires[rail], &options);
 	}
 	for (unsigned host = 0; host < w->hosts && !err; host++) {
-		driver_init(&sim->hosts[host].dial_driver, host_dial_advance);
+		poller_init(&sim->hosts[host].dial_driver, host_dial_advance);
 		csim_keeper_make(&sim->hosts[host]);
 		for (unsigned rail = 0; rail < w->rails && !err; rail++)
 			err = nic_make(sim, host, rail);

@@ -73,13 +73,14 @@ bool csim_judge_error(struct csim_app *app, int error)
 	if (!judge_peer_named(app))
 		return csim_fail(sim, "comm %u: error %d and no warning that names the peer",
 				 app->number, error);
-	if (k->spec->several && app->side == CSIM_RECV && peer->done > app->done && !peer->closed &&
+	if (k->spec->multi_lane && app->side == CSIM_RECV && peer->done > app->done &&
+	    !peer->closed &&
 	    !csim_keeps(
 		    k)) /* kept ones are with the lanes, which have ended: had they to, is said below */
 		return csim_fail(sim, "comm %u: sends up to %llu were done, only %llu are received",
 				 app->number, (unsigned long long)peer->done,
 				 (unsigned long long)app->done);
-	if (k->spec->truncate_at || peer->error || (peer->closed && !k->spec->several) ||
+	if (k->spec->truncate_at || peer->error || (peer->closed && !k->spec->multi_lane) ||
 	    k->bare_ns != CSIM_NEVER_NS || !judge_works(sim, app->number) ||
 	    (k->bared_ns && sim->now_ns < k->bared_ns + sim->scenario->world.user_timeout_ns))
 		k->excused = true;
@@ -152,7 +153,7 @@ static bool judge_comm_progress(struct csim *sim, unsigned number)
 	since_ns = judge_later(r->next_post_ns, since_ns);
 	limit_ns = w->user_timeout_ns + JUDGE_SLACK_NS +
 		   sim->scenario->comm_count * k->spec->size_max * 800;
-	if (judge_simple(sim->scenario) && judge_works(sim, number) && k->spec->several)
+	if (judge_simple(sim->scenario) && judge_works(sim, number) && k->spec->multi_lane)
 		limit_ns = w->lane_timeout_ns + JUDGE_QUICK_NS;
 	if (sim->now_ns <= since_ns + limit_ns)
 		return true;
@@ -220,7 +221,7 @@ bool csim_judge_end(struct csim *sim)
 						 (unsigned long long)k->spec->messages,
 						 side ? "received" : "sent");
 		}
-		if (k->spec->several && !k->spec->r_close_at && !(csim_keeps(k) && k->excused) &&
+		if (k->spec->multi_lane && !k->spec->r_close_at && !(csim_keeps(k) && k->excused) &&
 		    !sim->hosts[k->app[CSIM_RECV].host].dead &&
 		    k->app[CSIM_SEND].finished > k->app[CSIM_RECV].finished)
 			return csim_fail(sim, "comm %u: %llu sends were done, %llu are received", i,

@@ -106,8 +106,7 @@ void forkguard_close(int fd)
 	e->open = false;
 }
 
-int __wrap_epoll_ctl(int epoll_fd, int op, int fd, struct epoll_event *event);
-int __wrap_epoll_ctl(int epoll_fd, int op, int fd, struct epoll_event *event)
+int epoll_ctl(int epoll_fd, int op, int fd, struct epoll_event *event)
 {
 	struct kernel_epoll *e = kernel_epoll(epoll_fd);
 
@@ -124,8 +123,7 @@ int __wrap_epoll_ctl(int epoll_fd, int op, int fd, struct epoll_event *event)
 	return 0;
 }
 
-int __wrap_epoll_wait(int epoll_fd, struct epoll_event *events, int max, int timeout_ms);
-int __wrap_epoll_wait(int epoll_fd, struct epoll_event *events, int max, int timeout_ms)
+int epoll_wait(int epoll_fd, struct epoll_event *events, int max, int timeout_ms)
 {
 	struct kernel_epoll *e = kernel_epoll(epoll_fd);
 	int count = 0;

@@ -43,7 +43,7 @@ static struct csim_lane *lane_of(const struct lane *lane, enum csim_side *side)
 
 static void own_interleave(struct lane *lane)
 {
-	csim_interleave(lanes_sim, ((struct csim_nic *)lane->driver)->host);
+	csim_interleave(lanes_sim, ((struct csim_nic *)lane->poller)->host);
 }
 
 static ssize_t own_send(struct lane *lane, const struct iovec *iov, int iov_count)
@@ -256,12 +256,12 @@ static int lane_begin_comm(struct csim_lane *lane, enum csim_side side)
 		.side = side == CSIM_SEND ? COMM_SEND : COMM_RECV,
 		.eager_bytes = (uint32_t)k->spec->eager_bytes,
 		.no_credit = k->spec->no_credit,
-		.several = k->spec->several,
-		.kept = csim_keeps(k),
+		.multi_lane = k->spec->multi_lane,
+		.buffered = csim_keeps(k),
 		.harp_bytes_max = csim_harp_bytes_max(k),
 		.comm_id = k->spec->stream,
 		.lane_lost = lanes_lost,
-		.revive_ns = k->spec->reconnect ? COMM_REVIVE_NS : 0,
+		.reconnect_wait_ns = k->spec->reconnect ? COMM_RECONNECT_WAIT_NS : 0,
 		.lane = { .index = (uint8_t)lane->index,
 			  .dev = (int)lane->spec->rail,
 			  .backup = lane->spec->backup,
@@ -291,13 +291,13 @@ static void lane_join(struct csim_lane *lane, enum csim_side side)
 {
 	struct csim_app *app = &lane->sim->comms[lane->spec->comm].app[side];
 	struct csim_end *end = &lane->end[side];
-	struct driver *driver = end->lane->driver;
+	struct poller *poller = end->lane->poller;
 	bool first = !app->comm && !app->closed && lane->index == 0;
 	int rc;
 
 	if (!app->comm && !first && !app->closed)
 		return; /* its first lane is still to come */
-	if (!driver_take(driver))
+	if (!poller_try(poller))
 		return; /* later */
 	if (app->closed)
 		rc = -ENOTCONN;
@@ -317,7 +317,7 @@ static void lane_join(struct csim_lane *lane, enum csim_side side)
 		csim_note(lane->sim, "lane %u joined comm %u's %s end", lane->number, app->number,
 			  side ? "receiving" : "sending");
 	}
-	driver_give(driver);
+	poller_release(poller);
 	app->wake_ns = lane->sim->now_ns;
 }
 
@@ -334,11 +334,11 @@ static void lane_settle(struct csim_lane *lane, enum csim_side side)
 		return;
 	case LANE_DEAD:
 		lane->broken = lane->disturbed = true;
-		if (driver_take(end->lane->driver)) {
-			struct driver *driver = end->lane->driver;
+		if (poller_try(end->lane->poller)) {
+			struct poller *poller = end->lane->poller;
 
 			end->lane->ops->close(end->lane, true);
-			driver_give(driver);
+			poller_release(poller);
 		}
 		return;
 	default:
@@ -370,7 +370,7 @@ static void nic_accept(struct csim_nic *nic)
 {
 	struct lane *lane;
 
-	if (!nic->listener || !driver_take(&nic->engine.driver))
+	if (!nic->listener || !poller_try(&nic->engine.poller))
 		return;
 	while (lane_harp_accept(&nic->engine, nic->listener, &lane) == 0) {
 		struct csim_lane *found = csim_lane_from(nic, lane);
@@ -382,7 +382,7 @@ static void nic_accept(struct csim_nic *nic)
 		csim_lane_adopt(lane);
 		found->end[CSIM_RECV].lane = lane;
 	}
-	driver_give(&nic->engine.driver);
+	poller_release(&nic->engine.poller);
 }
 
 void csim_lanes_settle(struct csim *sim, unsigned host)

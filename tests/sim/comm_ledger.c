@@ -369,7 +369,7 @@ static bool judge_rails(const struct csim_comm *k, const struct reconnect *u)
 			return csim_fail(ledger_sim,
 					 "comm %u: rail %u is said to have %u lanes of %u",
 					 ledger_number(k), i, u->rails[i].up, up[i]);
-		if (all && u->rails[i].down_said != down)
+		if (all && u->rails[i].down_logged != down)
 			return csim_fail(ledger_sim, "comm %u: rail %u is %s, which is not said",
 					 ledger_number(k), i, down ? "down" : "up");
 	}
@@ -409,7 +409,7 @@ void __wrap_lane_page_rail(int dev, bool down)
 		     u && &ledger_sim->hosts[app->host] == csim_keeper_host() && r < u->rail_count;
 		     r++) {
 			if (u->rails[r].dev == dev && !u->rails[r].up == down &&
-			    u->rails[r].down_said == down)
+			    u->rails[r].down_logged == down)
 				return;
 		}
 	}

@@ -74,9 +74,9 @@ static const char *csn_check(const void *scenario)
 
 		if (c->from >= s->world.hosts || c->to >= s->world.hosts || c->from == c->to)
 			return "a comm that joins no two hosts";
-		if (c->reconnect && !c->several)
+		if (c->reconnect && !c->multi_lane)
 			return "a comm of one lane whose further lanes are kept up";
-		if (!lanes[i] || lanes[i] > 32 || (!c->several && lanes[i] > 1))
+		if (!lanes[i] || lanes[i] > 32 || (!c->multi_lane && lanes[i] > 1))
 			return "a comm with too few or too many lanes";
 		if (c->sizes >= CSN_SIZES_KINDS || !c->s_burst || !c->r_burst)
 			return "a comm without sizes or requests";
@@ -225,7 +225,7 @@ static void make_calm(struct maker *m, struct csn_comm *c)
 	c->size_max = busy ? PICK(m, 65536, 131072) : c->size_max;
 	c->s_burst = c->r_burst = 4;
 	c->s_gap_ns = c->r_gap_ns = busy ? 300 * MS : 1 * S;
-	c->reconnect = c->several = 1;
+	c->reconnect = c->multi_lane = 1;
 }
 
 static void make_comm(struct maker *m, struct csn_comm *c, uint32_t budget)
@@ -233,7 +233,7 @@ static void make_comm(struct maker *m, struct csn_comm *c, uint32_t budget)
 	c->stream = rng_u64(&m->rng);
 	c->from = below(m, m->s->world.hosts);
 	c->to = (c->from + 1 + below(m, m->s->world.hosts - 1)) % m->s->world.hosts;
-	c->several = !one_in(m, 6);
+	c->multi_lane = !one_in(m, 6);
 	c->eager_bytes = PICK(m, 4096, 4096, 16384, 262144);
 	make_sizes(m, c, budget);
 	c->slack_bytes = PICK(m, 0, 0, 64, 4096);
@@ -255,7 +255,7 @@ static void make_comm(struct maker *m, struct csn_comm *c, uint32_t budget)
 	c->r_close_ns = one_in(m, 2) ? below64(m, 10 * MS) : 0;
 	if (m->calm)
 		c->s_close_ns = c->r_close_ns = one_in(m, 2) ? 30 * S : 0;
-	c->reconnect |= c->several && !m->s->world.no_looks && one_in(m, 2);
+	c->reconnect |= c->multi_lane && !m->s->world.no_looks && one_in(m, 2);
 	c->redial_ns = one_in(m, 2) ? 1 + below64(m, PICK(m, MS, 100 * MS)) : 0;
 }
 
@@ -264,7 +264,7 @@ static void make_lanes(struct maker *m, unsigned comm)
 {
 	struct csn_comm *c = &m->s->comms[comm];
 	uint64_t kinds = 1 + below(m, 3);
-	unsigned count = c->several ? 1 + below(m, PICK(m, 2, 4, 8)) : 1;
+	unsigned count = c->multi_lane ? 1 + below(m, PICK(m, 2, 4, 8)) : 1;
 
 	for (unsigned i = 0; i < count; i++) {
 		uint64_t kind = kinds == 3 ? 1 + below(m, 2) : kinds;
@@ -389,7 +389,7 @@ void comm_scenario_make_small(struct comm_scenario *s, unsigned which)
 	*c = (struct csn_comm){
 		.stream = which,
 		.to = 1,
-		.several = small[which].lanes > 1,
+		.multi_lane = small[which].lanes > 1,
 		.eager_bytes = 16384,
 		.messages = small[which].messages,
 		.sizes = small[which].sizes,

@@ -91,7 +91,7 @@ enum csn_plant {
 	X(stream, SCN_KEEP) /* names its bytes and sizes */                                        \
 	X(from, SCN_KEEP)                                                                          \
 	X(to, SCN_KEEP)                                                                            \
-	X(several, SCN_KEEP)                                                                       \
+	X(multi_lane, SCN_KEEP)                                                                    \
 	X(eager_bytes, 262144)                                                                     \
 	X(no_credit, 0)                                                                            \
 	X(messages, 1)                                                                             \

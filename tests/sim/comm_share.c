@@ -78,7 +78,7 @@ static void share_make(struct comm_scenario *s, const struct share_row *row, uin
 	s->comms[0] = (struct csn_comm){ .stream = row->kinds[0] == CSN_HARP ? CSIM_STREAM_HARP
 									     : CSIM_STREAM_KERNEL,
 					 .to = 1,
-					 .several = 1,
+					 .multi_lane = 1,
 					 .eager_bytes = 262144,
 					 .messages = SHARE_BYTES / size + 4,
 					 .sizes = CSN_SIZES_ALL,

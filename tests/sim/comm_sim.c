@@ -29,10 +29,7 @@
 
 static struct csim *running;
 
-int __wrap_clock_gettime(clockid_t clock, struct timespec *ts);
-int __wrap_sched_yield(void);
-
-int __wrap_clock_gettime(clockid_t clock, struct timespec *ts)
+int clock_gettime(clockid_t clock, struct timespec *ts)
 {
 	(void)clock;
 	ts->tv_sec = (time_t)(running->now_ns / 1000000000u);
@@ -42,7 +39,7 @@ int __wrap_clock_gettime(clockid_t clock, struct timespec *ts)
 
 static void sim_release(struct csim *sim, struct csim_host *host)
 {
-	struct driver *driver = host->held;
+	struct poller *poller = host->held;
 
 	host->held = NULL;
 	if (host->held_comm) { /* makes up for the turns that were wanted */
@@ -52,12 +49,12 @@ static void sim_release(struct csim *sim, struct csim_host *host)
 		comm_leave(comm);
 		return;
 	}
-	driver_give(driver);
-	(void)driver_turn(driver, sim->now_ns);
+	poller_release(poller);
+	(void)poller_run(poller, sim->now_ns);
 }
 
 /* Someone waits for another thread: that one gets on. */
-int __wrap_sched_yield(void)
+int sched_yield(void)
 {
 	for (unsigned i = 0; i < running->scenario->world.hosts; i++) {
 		if (running->hosts[i].held)
@@ -149,9 +146,9 @@ void csim_interleave(struct csim *sim, unsigned host)
 		if (app->host == host && sim->scenario->world.kernel_threads && sim_app_runs(app) &&
 		    rng_below(&sim->rng, 2)) {
 			/* The control thread looks after a comm. */
-			(void)comm_tend(app->comm, sim->now_ns, rng_below(&sim->rng, 2));
+			(void)comm_run_background(app->comm, sim->now_ns, rng_below(&sim->rng, 2));
 		} else if (rng_below(&sim->rng, 2)) {
-			(void)driver_turn(&sim->hosts[host].nics[rail]->engine.driver, sim->now_ns);
+			(void)poller_run(&sim->hosts[host].nics[rail]->engine.poller, sim->now_ns);
 		} else if (app->host == host && sim_app_runs(app)) {
 			csim_app_turn(app);
 		}
@@ -388,7 +385,7 @@ static void sim_nic_turn(struct csim *sim, struct csim_nic *nic)
 {
 	nic->due_ns = CSIM_NEVER_NS;
 	nic->turned_ns = sim->now_ns;
-	(void)driver_turn(&nic->engine.driver, sim->now_ns);
+	(void)poller_run(&nic->engine.poller, sim->now_ns);
 	csim_lanes_settle(sim, nic->host);
 	sim_stepped(sim, 1000 + nic->host * 16 + nic->rail);
 }
@@ -399,14 +396,14 @@ static void sim_app_turn(struct csim *sim, struct csim_app *app)
 	uint64_t rails = sim->scenario->world.rails;
 
 	if (!host->held && csim_chance(&sim->rng, sim->scenario->world.hold_ppm)) {
-		struct driver *driver =
-			&host->nics[rng_below(&sim->rng, (uint32_t)rails)]->engine.driver;
+		struct poller *poller =
+			&host->nics[rng_below(&sim->rng, (uint32_t)rails)]->engine.poller;
 		bool comm = app->comm && !app->closed && rng_below(&sim->rng, 2);
 
 		if (comm)
-			driver = &app->comm->poller;
-		if (driver_take(driver)) {
-			host->held = driver;
+			poller = &app->comm->poller;
+		if (poller_try(poller)) {
+			host->held = poller;
 			host->held_comm = comm ? app->comm : NULL;
 			host->held_until_ns = sim->now_ns + 1 + rng_below(&sim->rng, 100000);
 		}
@@ -439,7 +436,7 @@ static uint64_t sim_nic_due_ns(struct csim *sim, struct csim_nic *nic)
 	}
 	if (nic->due_ns == CSIM_NEVER_NS)
 		return nic->due_ns;
-	if (sim->hosts[nic->host].held == &nic->engine.driver)
+	if (sim->hosts[nic->host].held == &nic->engine.poller)
 		return sim_later(nic->due_ns, sim->hosts[nic->host].held_until_ns);
 	return sim_later(nic->due_ns, sim->hosts[nic->host].freeze_until_ns);
 }

@@ -66,13 +66,13 @@ struct csim_nic {
 
 struct csim_host {
 	struct csim_nic *nics[CSN_RAILS_MAX];
-	struct driver dial_driver; /* of kernel lanes that have no comm yet */
-	struct driver keeper;      /* comm_dials.c's */
+	struct poller dial_driver; /* of kernel lanes that have no comm yet */
+	struct poller keeper;      /* comm_dials.c's */
 	struct control_timer *timers;
 	uint64_t keeper_ns, keeper_due_ns; /* woken; or that, or a timer or a dial */
 	uint64_t stall_until_ns, freeze_until_ns;
 	bool dead;
-	struct driver *held;    /* its poller is held by a thread that is nowhere to be seen */
+	struct poller *held;    /* its poller is held by a thread that is nowhere to be seen */
 	struct comm *held_comm; /* whose poller that is */
 	uint64_t held_until_ns;
 };
@@ -163,7 +163,7 @@ struct csim_comm {
 /* Its sender keeps small messages (comm_send.c): three comms of four. */
 static inline bool csim_keeps(const struct csim_comm *k)
 {
-	return k->spec->several && k->spec->stream % 4;
+	return k->spec->multi_lane && k->spec->stream % 4;
 }
 
 /* The comm's path policy (path_policy.h), by its stream's number as well. */

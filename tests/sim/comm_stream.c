@@ -234,8 +234,7 @@ static ssize_t stream_send(struct csim_stream *s, enum csim_side side, const str
 	return sent ? (ssize_t)sent : stream_refuse(EAGAIN);
 }
 
-ssize_t __wrap_sendmsg(int fd, const struct msghdr *msg, int flags);
-ssize_t __wrap_sendmsg(int fd, const struct msghdr *msg, int flags)
+ssize_t sendmsg(int fd, const struct msghdr *msg, int flags)
 {
 	enum csim_side side;
 	struct csim_stream *s = stream_at(fd, &side);
@@ -324,8 +323,7 @@ static ssize_t stream_recv(struct csim_stream *s, enum csim_side side, struct ms
 	return (ssize_t)done;
 }
 
-ssize_t __wrap_recv(int fd, void *dst, size_t len, int flags);
-ssize_t __wrap_recv(int fd, void *dst, size_t len, int flags)
+ssize_t recv(int fd, void *dst, size_t len, int flags)
 {
 	enum csim_side side;
 	struct csim_stream *s = stream_at(fd, &side);
@@ -338,8 +336,7 @@ ssize_t __wrap_recv(int fd, void *dst, size_t len, int flags)
 }
 
 /* Payload, and what comes behind it. */
-ssize_t __wrap_recvmsg(int fd, struct msghdr *msg, int flags);
-ssize_t __wrap_recvmsg(int fd, struct msghdr *msg, int flags)
+ssize_t recvmsg(int fd, struct msghdr *msg, int flags)
 {
 	enum csim_side side;
 	struct csim_stream *s = stream_at(fd, &side);
@@ -359,8 +356,7 @@ ssize_t __wrap_recvmsg(int fd, struct msghdr *msg, int flags)
 	return n;
 }
 
-int __wrap_setsockopt(int fd, int level, int name, const void *value, socklen_t len);
-int __wrap_setsockopt(int fd, int level, int name, const void *value, socklen_t len)
+int setsockopt(int fd, int level, int name, const void *value, socklen_t len)
 {
 	enum csim_side side;
 	struct csim_stream *s = stream_at(fd, &side);
@@ -409,8 +405,8 @@ void kernel_info(int fd, uint64_t sent_bytes, struct lane_info *info)
 		.srtt_ns = 2 * p->delay_ns + 1000,
 		.acked_bytes = sent_bytes - (p->written - p->arrived),
 		.in_flight_bytes = p->written - p->arrived,
-		.heard_ns = csim_lane_silent(s->owner, !side) ? s->owner->silent_since_ns
-							      : s->sim->now_ns,
+		.received_ns = csim_lane_silent(s->owner, !side) ? s->owner->silent_since_ns
+								 : s->sim->now_ns,
 	};
 }
 

@@ -2,7 +2,7 @@
 /*
  * comm_words.c - further HARP lanes are dialled and proved as in the plugin: dial.c, opening.c and the preamble on one end, door.c,
  * pending.c and registry.c on the other, over the stacks and wires of the simulation. In the place of rendezvous.c, peers.c, keyfile.c and
- * lane_sealed.c stand functions of this file.
+ * lane_encrypted.c stand functions of this file.
  *
  * Theory of operation. A lane of comm_lanes.c is known by its port: that of each SYN while it is being opened, then its own. Its ends become
  * its comm's when the plugin attaches them, and are until then what dial and door have of it.
@@ -19,7 +19,7 @@
 #include "process/forkguard.h"
 #include "process/keyfile.h"
 #include "lane/lane_harp.h"
-#include "lane/lane_sealed.h"
+#include "lane/lane_encrypted.h"
 #include "connect/peers.h"
 #include "connect/registry.h"
 
@@ -27,8 +27,7 @@ static struct csim *words_sim;
 
 /* ---- in the place of others ------------------------------------------------------------------------ */
 
-ssize_t __wrap_getrandom(void *buf, size_t len, unsigned flags);
-ssize_t __wrap_getrandom(void *buf, size_t len, unsigned flags)
+ssize_t getrandom(void *buf, size_t len, unsigned flags)
 {
 	uint8_t *out = buf;
 
@@ -43,8 +42,8 @@ const uint8_t *keyfile_key(void)
 	return NULL;
 }
 
-int lane_seal(struct lane **lane, uint64_t sent_bytes, const uint8_t out[CRYPTO_KEY_BYTES],
-	      const uint8_t in[CRYPTO_KEY_BYTES])
+int lane_encrypt(struct lane **lane, uint64_t sent_bytes, const uint8_t out[CRYPTO_KEY_BYTES],
+		 const uint8_t in[CRYPTO_KEY_BYTES])
 {
 	(void)lane;
 	(void)sent_bytes;
@@ -99,7 +98,7 @@ bool acceptor_secret(struct acceptor *acceptor, uint64_t listen_id,
 	return false;
 }
 
-size_t acceptor_tell(struct acceptor *acceptor, uint8_t out[RAILS_BYTES_MAX])
+size_t acceptor_rails(struct acceptor *acceptor, uint8_t out[RAILS_BYTES_MAX])
 {
 	(void)acceptor;
 	(void)out;
@@ -124,8 +123,8 @@ bool acceptor_has_room(struct acceptor *acceptor, uint64_t listen_id)
 	abort(); /* of first lanes, as the next two */
 }
 
-void acceptor_say_full(struct acceptor *acceptor, uint64_t listen_id,
-		       const struct harp_endpoint *peer)
+void acceptor_warn_full(struct acceptor *acceptor, uint64_t listen_id,
+			const struct harp_endpoint *peer)
 {
 	(void)acceptor;
 	(void)listen_id;
@@ -259,7 +258,7 @@ int __wrap_registry_join(uint64_t comm_id, const uint8_t key[PREAMBLE_KEY_BYTES]
 			 const struct comm_lane_options *opt)
 {
 	const struct lane_ops *ops = lane->ops;
-	struct csim_nic *nic = (struct csim_nic *)lane->driver;
+	struct csim_nic *nic = (struct csim_nic *)lane->poller;
 	struct csim_lane *l = csim_lane_from(nic, lane);
 	int rc;
 

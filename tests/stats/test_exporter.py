@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The endpoint: what a scrape gets, whom it survives, and which addresses it can't have."""
+"""The metrics endpoint: the content of a scrape, misbehaving clients, and unusable addresses."""
 
 import socket
 import threading

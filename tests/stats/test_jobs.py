@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs' pages: lanes by comm and peer, shares, what became of the dead; and pages that lie."""
+"""Statistics of jobs: lanes by comm and peer, shares, dead lanes; and invalid regions."""
 
 import errno
 import fcntl

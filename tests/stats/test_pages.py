@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pages of another process, as numpy arrays: found, read, told apart, and not trusted."""
+"""Statistics regions of another process as numpy arrays: found, read, told apart, and not
+trusted."""
 
 import ctypes
 import errno

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sums over jobs: they only grow, whoever comes and goes, and have few labels, whatever is said."""
+"""Sums over jobs: they only grow while jobs come and go, and have a bounded number of labels."""
 
 from collections.abc import Callable
 from dataclasses import replace

@@ -18,7 +18,7 @@
 
 static inline void rig_open(struct talk *t, unsigned lanes, uint32_t eager_bytes, size_t capacity)
 {
-	struct comm_options opt = { .several = true, .eager_bytes = eager_bytes };
+	struct comm_options opt = { .multi_lane = true, .eager_bytes = eager_bytes };
 
 	memset(t, 0, sizeof(*t));
 	env_warns = 0;
@@ -33,7 +33,7 @@ static inline void rig_open(struct talk *t, unsigned lanes, uint32_t eager_bytes
 static inline void rig_open_fed(struct talk *t, unsigned lanes, uint32_t eager_bytes)
 {
 	struct comm_options opt = { .side = COMM_RECV,
-				    .several = true,
+				    .multi_lane = true,
 				    .eager_bytes = eager_bytes };
 
 	memset(t, 0, sizeof(*t));
@@ -52,7 +52,7 @@ static inline void rig_open_fed(struct talk *t, unsigned lanes, uint32_t eager_b
 
 static inline void rig_open_kept(struct talk *t, unsigned lanes)
 {
-	struct comm_options opt = { .several = true, .kept = true, .eager_bytes = 1048576 };
+	struct comm_options opt = { .multi_lane = true, .buffered = true, .eager_bytes = 1048576 };
 
 	memset(t, 0, sizeof(*t));
 	env_warns = 0;
@@ -80,10 +80,10 @@ static inline void rig_free(struct talk *t)
 /* Turns until the request is done, or the error. */
 static inline int rig_wait(struct talk *t, struct request *request, size_t *size)
 {
-	uint64_t until_ns = driver_clock_ns() + WAIT_NS;
+	uint64_t until_ns = clock_now_ns() + WAIT_NS;
 	int done = 0, rc = 0;
 
-	while (!rc && !done && driver_clock_ns() < until_ns) {
+	while (!rc && !done && clock_now_ns() < until_ns) {
 		(void)talk_turn(t);
 		rc = comm_test(request, &done, size);
 	}
@@ -95,10 +95,10 @@ static inline int rig_wait(struct talk *t, struct request *request, size_t *size
 /* Both: a sender's lanes are looked at as long as its application asks. */
 static inline void rig_both(struct talk *t, struct request *send, struct request *recv)
 {
-	uint64_t until_ns = driver_clock_ns() + WAIT_NS;
+	uint64_t until_ns = clock_now_ns() + WAIT_NS;
 	int sent = 0, received = 0;
 
-	while ((!sent || !received) && driver_clock_ns() < until_ns && !check_failures) {
+	while ((!sent || !received) && clock_now_ns() < until_ns && !check_failures) {
 		(void)talk_turn(t);
 		if (!sent)
 			CHECK_EQ(comm_test(send, &sent, NULL), 0);

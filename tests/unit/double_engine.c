@@ -97,7 +97,7 @@ void engine_load(struct engine *engine, int change)
 	(void)change;
 }
 
-struct driver *engine_driver(struct engine *engine)
+struct poller *engine_poller(struct engine *engine)
 {
 	(void)engine;
 	return NULL;

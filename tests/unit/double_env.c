@@ -24,7 +24,7 @@ struct plugin_config env_config = {
 	.initial_rto_ns = 200000000,
 	.probe_interval_ns = 250000000,
 	.close_linger_ns = 50000000,
-	.guardian_idle_ns = 1000000,
+	.background_idle_ns = 1000000,
 };
 char env_warn[1024];
 unsigned env_warns;

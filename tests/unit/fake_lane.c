@@ -172,9 +172,9 @@ static const struct lane_ops fake_ops = {
 	.describe = fake_describe,
 };
 
-static void fake_turn(struct driver *driver, uint64_t now_ns)
+static void fake_turn(struct poller *poller, uint64_t now_ns)
 {
-	struct fake_pair *pair = (struct fake_pair *)driver;
+	struct fake_pair *pair = (struct fake_pair *)poller;
 
 	for (int i = 0; i < 2; i++) {
 		struct fake_lane *f = &pair->lanes[i];
@@ -188,19 +188,19 @@ static void fake_turn(struct driver *driver, uint64_t now_ns)
 			f->lane.notify(&f->lane, now_ns);
 		}
 	}
-	driver_run_ready(driver, now_ns);
+	poller_run_ready(poller, now_ns);
 }
 
-static void fake_wake(struct driver *driver)
+static void fake_wake(struct poller *poller)
 {
-	(void)driver;
+	(void)poller;
 }
 
 void fake_pair_init(struct fake_pair *pair, uint64_t seed, size_t capacity)
 {
 	memset(pair, 0, sizeof(*pair));
-	driver_init(&pair->driver, fake_turn);
-	pair->driver.wake =
+	poller_init(&pair->poller, fake_turn);
+	pair->poller.wake =
 		fake_wake; /* an engine has a thread to tell; kernel lanes move to their comm's drivers */
 	rng_seed(&pair->rng, seed);
 	for (int i = 0; i < 2; i++) {
@@ -208,7 +208,7 @@ void fake_pair_init(struct fake_pair *pair, uint64_t seed, size_t capacity)
 		pair->pipes[i].capacity = capacity;
 		pair->lanes[i].lane.ops = &fake_ops;
 		pair->lanes[i].lane.kind_bit = LANE_HARP;
-		pair->lanes[i].lane.driver = &pair->driver;
+		pair->lanes[i].lane.poller = &pair->poller;
 		pair->lanes[i].pair = pair;
 		pair->lanes[i].out = &pair->pipes[i];
 		pair->lanes[i].in = &pair->pipes[1 - i];
@@ -224,7 +224,7 @@ void fake_pair_free(struct fake_pair *pair)
 
 bool fake_pair_turn(struct fake_pair *pair)
 {
-	driver_turn(&pair->driver, driver_clock_ns());
+	poller_run(&pair->poller, clock_now_ns());
 	for (int i = 0; i < 2; i++) {
 		const struct fake_lane *f = &pair->lanes[i];
 

@@ -35,7 +35,7 @@ struct fake_lane {
 };
 
 struct fake_pair {
-	struct driver driver;
+	struct poller poller;
 	struct rng rng;
 	struct fake_pipe pipes[2];
 	struct fake_lane lanes[2];

@@ -22,7 +22,7 @@
 #include <string.h>
 
 #include "double_env.h"
-#include "poll/driver.h"
+#include "poll/poller.h"
 #include "stats/lane_page.h"
 
 #define COMMS 16u
@@ -70,7 +70,7 @@ static void do_bytes(struct lane_stats *lane, uint64_t n)
 	uint64_t chunks = (n + CHUNK_BYTES - 1) / CHUNK_BYTES;
 
 	lane_stats_payload(lane, n);
-	lane_stats_sent(lane, n + 40 * chunks, driver_clock_ns());
+	lane_stats_sent(lane, n + 40 * chunks, clock_now_ns());
 	for (uint64_t i = 0; i < chunks; i++)
 		lane_stats_chunk_sent(lane, 0);
 }
@@ -79,7 +79,7 @@ static void do_tcp(struct lane_stats *lane, uint64_t srtt_ns, uint64_t retransmi
 {
 	struct lane_info info = { .srtt_ns = srtt_ns, .retransmits = retransmits };
 
-	lane_stats_tcp(lane, &info, driver_clock_ns());
+	lane_stats_tcp(lane, &info, clock_now_ns());
 }
 
 static void do_end(void)
@@ -110,7 +110,7 @@ static void obey(char *line)
 	} else if (!strncmp(line, "bytes ", 6)) {
 		do_bytes(lanes[c][i], n);
 	} else if (!strncmp(line, "message ", 8)) {
-		comm_stats_done(comms[c], i, n, driver_clock_ns());
+		comm_stats_done(comms[c], i, n, clock_now_ns());
 	} else if (sscanf(line, "tcp %*u %*u %*u %" SCNu64, &n) == 1) {
 		do_tcp(lanes[c][i], j, n);
 	} else if (!strncmp(line, "move ", 5)) {

@@ -13,7 +13,7 @@
 /* ---- the rest of the plugin ---------------------------------------------------------------------- */
 
 static struct attempt attempts[2];
-static struct driver control;
+static struct poller control;
 static struct comm comm;
 static struct reconnect *reconnect;
 static struct control_timer *timer;
@@ -75,7 +75,7 @@ void reconnect_plan(struct reconnect *u)
 	}
 }
 
-struct driver *control_driver(void)
+struct poller *control_poller(void)
 {
 	return &control;
 }
@@ -88,12 +88,12 @@ void control_timer_set(struct control_timer *t, uint64_t at_ns)
 
 void control_post(struct work *work)
 {
-	driver_post(&control, work);
+	poller_post(&control, work);
 }
 
 void control_call(struct work *work)
 {
-	work->run(work, driver_clock_ns());
+	work->run(work, clock_now_ns());
 }
 
 const char *lane_error_text(int error)
@@ -175,21 +175,21 @@ void background_end(struct comm_background *tender)
 
 /* ---- a comm of two lanes --------------------------------------------------------------------------- */
 
-static void control_turn(struct driver *driver, uint64_t now_ns)
+static void control_turn(struct poller *poller, uint64_t now_ns)
 {
-	(void)driver_run_ready(driver, now_ns);
+	(void)poller_run_ready(poller, now_ns);
 }
 
 static void turn(uint64_t now_ns)
 {
-	CHECK(driver_turn(&control, now_ns));
+	CHECK(poller_run(&control, now_ns));
 }
 
 /* The dial has ended. */
 static void ended(int result, uint64_t now_ns)
 {
 	attempts[LANE].result = result;
-	driver_post(&control, &reconnect->work);
+	poller_post(&control, &reconnect->work);
 	turn(now_ns);
 }
 
@@ -198,9 +198,9 @@ static uint64_t begin_dial(void)
 {
 	static struct attempt first;
 	const struct handle handle = { .has_v4 = true };
-	uint64_t now_ns = driver_clock_ns();
+	uint64_t now_ns = clock_now_ns();
 
-	driver_init(&control, control_turn);
+	poller_init(&control, control_turn);
 	begun = freed = failed = unreplaced = 0;
 	rails_said = rails_down = warned = 0;
 	begin_rc = 0;

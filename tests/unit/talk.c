@@ -90,7 +90,7 @@ void talk_open(struct talk *t, uint64_t count, unsigned lanes)
 	struct rng *rng = &t->pairs[0].rng;
 	size_t largest = 0;
 	size_t capacity;
-	struct comm_options opt = { .several = lanes > 1 };
+	struct comm_options opt = { .multi_lane = lanes > 1 };
 	bool small;
 
 	memset(t, 0, sizeof(*t));
@@ -117,7 +117,7 @@ void talk_open(struct talk *t, uint64_t count, unsigned lanes)
 	}
 	opt.eager_bytes = eager[rng_below(rng, 4)];
 	opt.no_credit = rng_below(rng, 4) == 0;
-	opt.kept = rng_below(rng, 4) != 0;
+	opt.buffered = rng_below(rng, 4) != 0;
 	opt.harp_bytes_max = harp_bytes_max[rng_below(rng, 4)];
 	talk_comms(t, &opt);
 	for (unsigned i = 1; i < lanes; i++)
@@ -221,8 +221,8 @@ bool talk_turn(struct talk *t)
 
 		owed |= fake_pair_turn(&t->pairs[i]);
 		/* A receiver that has all it asked for polls no more; its guard looks at kernel lanes. */
-		if (t->recv && !end->closed && end->lane.driver != &t->pairs[i].driver)
-			(void)comm_tend(t->recv, driver_clock_ns(), true);
+		if (t->recv && !end->closed && end->lane.poller != &t->pairs[i].poller)
+			(void)comm_run_background(t->recv, clock_now_ns(), true);
 	}
 	return owed;
 }
@@ -232,7 +232,7 @@ void talk_run(struct talk *t)
 {
 	struct rng *rng = &t->pairs[0].rng;
 	unsigned idle = 0;
-	uint64_t busy_ns = driver_clock_ns();
+	uint64_t busy_ns = clock_now_ns();
 	/* Phases in which one side sleeps, so that queues run full and empty. */
 	unsigned bias = 0;
 
@@ -256,11 +256,11 @@ void talk_run(struct talk *t)
 		moved |= before != t->sent + t->send_done + t->posted + t->received;
 		if (moved) {
 			idle = 0;
-			busy_ns = driver_clock_ns();
+			busy_ns = clock_now_ns();
 		} else if (++idle > TURNS_IDLE_MAX && bias) {
 			bias = idle = 0;
 		}
-		if (idle > TURNS_IDLE_MAX && driver_clock_ns() - busy_ns > IDLE_NS_MAX) {
+		if (idle > TURNS_IDLE_MAX && clock_now_ns() - busy_ns > IDLE_NS_MAX) {
 			fprintf(stderr,
 				"seed %" PRIu64 ": deadlock: sent %" PRIu64 "/%" PRIu64
 				" posted %" PRIu64 "/%" PRIu64 " of %" PRIu64 "\n",

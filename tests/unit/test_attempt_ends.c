@@ -45,10 +45,10 @@ static const struct lane_ops ops = { .kind = "made up", .state = lane_state, .cl
 static struct lane lane = { .ops = &ops };
 static struct attempt dial;
 
-int lane_kernel_connect(struct driver *driver, const struct harp_endpoint *local,
+int lane_kernel_connect(struct poller *poller, const struct harp_endpoint *local,
 			const struct harp_endpoint *remote, int dscp, struct lane **out)
 {
-	(void)driver;
+	(void)poller;
 	(void)local;
 	(void)remote;
 	(void)dscp;
@@ -360,7 +360,7 @@ static void test_done(void)
 	for (unsigned harp = 0; harp < 2; harp++) {
 		begin_open(harp);
 		CHECK_EQ(dial.preamble.own.features,
-			 FEATURE_KEPT | (harp ? FEATURE_ACK_PROMPTLY : FEATURE_NO_CREDIT));
+			 FEATURE_BUFFERED | (harp ? FEATURE_ACK_PROMPTLY : FEATURE_NO_CREDIT));
 		CHECK_EQ(dial.preamble.own.eager_bytes, 4096);
 		world.placed = harp;
 		world.peer_features = harp ? 0 : FEATURE_ACK_PROMPTLY;

@@ -14,13 +14,13 @@
 /* ---- the rest of the plugin ------------------------------------------------------------------------- */
 
 struct engine {
-	struct driver driver; /* first */
+	struct poller poller; /* first */
 	unsigned index;
 };
 
 static struct engine engines[2];
 static struct engine_set *const set = (struct engine_set *)engines;
-static struct driver control;
+static struct poller control;
 static struct reconnect u;
 static struct reconnect_lane lane_spec;
 static struct attempt *a;
@@ -56,9 +56,9 @@ static void host_ways(struct candidates *out, const struct engine_set *from,
 		out->list[0].remote.addr = way_v6;
 }
 
-struct driver *engine_driver(struct engine *engine)
+struct poller *engine_poller(struct engine *engine)
 {
-	return &engine->driver;
+	return &engine->poller;
 }
 
 unsigned engine_index(const struct engine *engine)
@@ -75,14 +75,14 @@ unsigned peers_avoided_s(const struct harp_endpoint *remote, unsigned engine, ui
 	return world.avoided[way];
 }
 
-struct driver *control_driver(void)
+struct poller *control_poller(void)
 {
 	return &control;
 }
 
 void control_post(struct work *work)
 {
-	driver_post(&control, work);
+	poller_post(&control, work);
 }
 
 int control_watch(struct control_source *source, int fd, uint32_t events)
@@ -127,7 +127,7 @@ int lane_kernel_fd(struct lane *l)
 /* Whose baton is held is whose turn it is. */
 static bool held(const struct attempt *dial)
 {
-	return !dial->candidate.harp || atomic_load(&dial->driver->baton);
+	return !dial->candidate.harp || atomic_load(&dial->poller->held);
 }
 
 void attempt_start(struct attempt *dial, uint64_t now_ns)
@@ -173,9 +173,9 @@ static void told(struct work *work, uint64_t now_ns)
 	world.told++;
 }
 
-static void turn(struct driver *driver, uint64_t now_ns)
+static void turn(struct poller *poller, uint64_t now_ns)
 {
-	(void)driver_run_ready(driver, now_ns);
+	(void)poller_run_ready(poller, now_ns);
 }
 
 /* ---- an attempt over NIC 1 ---------------------------------------------------------------------------- */
@@ -187,9 +187,9 @@ static void prepare(bool harp)
 	memset(&u, 0, sizeof(u));
 	memset(&lane, 0, sizeof(lane));
 	memset(&way_v6, 0, sizeof(way_v6));
-	driver_init(&control, turn);
+	poller_init(&control, turn);
 	for (unsigned i = 0; i < 2; i++) {
-		driver_init(&engines[i].driver, turn);
+		poller_init(&engines[i].poller, turn);
 		engines[i].index = 5 + i;
 	}
 	world.ways = 3;
@@ -229,12 +229,12 @@ static void begin_ok(void)
 
 static void engine_turns(unsigned i, uint64_t now_ns)
 {
-	CHECK(driver_turn(&engines[i].driver, now_ns));
+	CHECK(poller_run(&engines[i].poller, now_ns));
 }
 
 static void control_turns(void)
 {
-	CHECK(driver_turn(&control, NOW_NS));
+	CHECK(poller_run(&control, NOW_NS));
 }
 
 /* The dial has a proved lane. */
@@ -362,10 +362,10 @@ static void test_by_its_nic(void)
 
 /* ---- what the dial is told ------------------------------------------------------------------------------ */
 
-static void expect_told(const struct attempt *dial, struct driver *driver)
+static void expect_told(const struct attempt *dial, struct poller *poller)
 {
 	CHECK_EQ(dial->dev, 1);
-	CHECK(dial->driver == driver);
+	CHECK(dial->poller == poller);
 	CHECK_EQ(dial->dscp, 46);
 	CHECK_EQ(dial->comm_id, 1234);
 	CHECK_MEM(dial->key, u.key, sizeof(u.key));
@@ -395,7 +395,7 @@ static void test_what_it_is_told(void)
 	CHECK_EQ(world.started, 1);
 	CHECK_EQ(world.now_ns, NOW_NS + 1);
 	CHECK_EQ(world.watched, 0);
-	expect_told(world.dial, &engines[1].driver);
+	expect_told(world.dial, &engines[1].poller);
 	attempt_free(a);
 }
 

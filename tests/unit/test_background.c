@@ -13,26 +13,26 @@
 
 static struct comm comms[COMMS];
 static struct comm_background backgrounds[COMMS];
-static struct driver control;
+static struct poller control;
 static unsigned tended, read_too;
 static bool receives; /* over kernel lanes */
 static bool busy;     /* something is on its way */
 static struct work *rouse[COMMS];
 static bool never[COMMS];
 
-struct driver *control_driver(void)
+struct poller *control_poller(void)
 {
 	return &control;
 }
 
 void control_post(struct work *work)
 {
-	driver_post(&control, work);
+	poller_post(&control, work);
 }
 
 void control_call(struct work *work)
 {
-	work->run(work, driver_clock_ns());
+	work->run(work, clock_now_ns());
 }
 
 void control_timer_set(struct control_timer *timer, uint64_t at_ns)
@@ -40,7 +40,7 @@ void control_timer_set(struct control_timer *timer, uint64_t at_ns)
 	timer->at_ns = at_ns;
 }
 
-bool comm_tend(struct comm *comm, uint64_t now_ns, bool reads)
+bool comm_run_background(struct comm *comm, uint64_t now_ns, bool reads)
 {
 	(void)comm;
 	(void)now_ns;
@@ -55,24 +55,24 @@ bool comm_is_read(const struct comm *comm)
 	return receives;
 }
 
-bool comm_rest(struct comm *comm, struct driver *driver, struct work *work)
+bool comm_sleep(struct comm *comm, struct poller *poller, struct work *work)
 {
-	CHECK(driver == &control && !busy);
+	CHECK(poller == &control && !busy);
 	CHECK(!rouse[comm - comms]);
 	if (!never[comm - comms])
 		rouse[comm - comms] = work;
 	return !never[comm - comms];
 }
 
-void comm_rest_never(struct comm *comm)
+void comm_stay_awake(struct comm *comm)
 {
 	never[comm - comms] = true;
 	rouse[comm - comms] = NULL;
 }
 
-static void control_turn(struct driver *driver, uint64_t now_ns)
+static void control_turn(struct poller *poller, uint64_t now_ns)
 {
-	(void)driver_run_ready(driver, now_ns);
+	(void)poller_run_ready(poller, now_ns);
 }
 
 /* Runs the timers that are due first; when that was. */
@@ -93,13 +93,13 @@ static uint64_t control_wakes(void)
 
 static void begin(uint64_t now_ns)
 {
-	driver_init(&control, control_turn); /* with the test's clock: end() has the machine's */
+	poller_init(&control, control_turn); /* with the test's clock: end() has the machine's */
 	memset(backgrounds, 0, sizeof(backgrounds));
 	memset(rouse, 0, sizeof(rouse));
 	memset(never, 0, sizeof(never));
 	for (unsigned i = 0; i < COMMS; i++) {
 		background_begin(&backgrounds[i], &comms[i]);
-		CHECK(driver_turn(&control, now_ns));
+		CHECK(poller_run(&control, now_ns));
 		now_ns += 2345678;
 	}
 }
@@ -145,9 +145,9 @@ static void test_at_rest(void)
 	for (unsigned i = 0; i < COMMS; i++)
 		CHECK(rouse[i] != NULL);
 	now_ns += 60 * SECOND_NS;
-	driver_post(&control, rouse[3]);
+	poller_post(&control, rouse[3]);
 	rouse[3] = NULL;
-	CHECK(driver_turn(&control, now_ns));
+	CHECK(poller_run(&control, now_ns));
 	for (unsigned i = 0; i < COMMS; i++)
 		CHECK_EQ(backgrounds[i].timer.at_ns != UINT64_MAX, i == 3);
 	CHECK_EQ(backgrounds[3].timer.at_ns, control_tick_ns(now_ns));
@@ -185,9 +185,9 @@ static void test_read(void)
 	CHECK(wakes >= 60 && wakes <= 61);
 	CHECK_EQ(read_too, COMMS * wakes);
 	CHECK(rouse[5] != NULL);
-	driver_post(&control, rouse[5]);
+	poller_post(&control, rouse[5]);
 	rouse[5] = NULL;
-	CHECK(driver_turn(&control, now_ns));
+	CHECK(poller_run(&control, now_ns));
 	CHECK_EQ(backgrounds[5].timer.at_ns, control_tick_ns(now_ns));
 	end();
 	receives = false;
@@ -200,9 +200,9 @@ static void test_roused_and_ended(void)
 	begin(7777777);
 	while (control_wakes() != UINT64_MAX)
 		;
-	driver_post(&control, rouse[0]);
+	poller_post(&control, rouse[0]);
 	end();
-	CHECK(driver_turn(&control, 8888888));
+	CHECK(poller_run(&control, 8888888));
 	CHECK_EQ(backgrounds[0].timer.at_ns, UINT64_MAX);
 }
 

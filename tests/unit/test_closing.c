@@ -36,17 +36,17 @@ static void end_comm(struct comm *comm)
 		closing_take(another, end_comm);
 }
 
-uint64_t driver_clock_ns(void)
+uint64_t clock_now_ns(void)
 {
 	return atomic_load(&now_ns);
 }
 
-bool comm_owes(struct comm *comm)
+bool comm_has_undelivered(struct comm *comm)
 {
 	return owed[comm - comms] != 0;
 }
 
-bool comm_tend(struct comm *comm, uint64_t at_ns, bool reads)
+bool comm_run_background(struct comm *comm, uint64_t at_ns, bool reads)
 {
 	(void)at_ns;
 	CHECK(!reads);

@@ -126,11 +126,11 @@ static void test_withdrawn(unsigned lanes, bool sender)
 	comm = sender ? t.send : t.recv;
 	memset(memory, 7, sizeof(memory));
 	CHECK_EQ(comm_post(comm, data, 65536, 0, NULL, &request), 0);
-	comm_withdraw(comm, memory, memory, 4096);
-	comm_withdraw(comm, memory, data + 65536, 4096);
-	comm_withdraw(comm, memory, data + 5000, 0);
+	comm_cancel_memory(comm, memory, memory, 4096);
+	comm_cancel_memory(comm, memory, data + 65536, 4096);
+	comm_cancel_memory(comm, memory, data + 5000, 0);
 	CHECK_EQ(comm->error, 0);
-	comm_withdraw(comm, memory, sender ? data + 65535 : memory, sender ? 100 : 4097);
+	comm_cancel_memory(comm, memory, sender ? data + 65535 : memory, sender ? 100 : 4097);
 	CHECK_EQ(comm->error, -ECANCELED);
 	CHECK_EQ(comm_test(request, &done, NULL), -ECANCELED);
 	CHECK_EQ(done, 0);
@@ -161,10 +161,10 @@ static void test_registered_twice(unsigned lanes, bool sender)
 	CHECK_EQ(comm_post(comm, data, sizeof(data), 0, &one, &request), 0);
 	CHECK_EQ(comm_post(comm, data + 100, 0, 0, &none, &request), 0);
 	CHECK_EQ(comm_post(comm, data + 100, 0, 0, NULL, &request), 0);
-	comm_withdraw(comm, &other, data, sizeof(data));
-	comm_withdraw(comm, &none, data, 4096);
+	comm_cancel_memory(comm, &other, data, sizeof(data));
+	comm_cancel_memory(comm, &none, data, 4096);
 	CHECK_EQ(comm->error, 0);
-	comm_withdraw(comm, &one, data, sizeof(data));
+	comm_cancel_memory(comm, &one, data, sizeof(data));
 	CHECK_EQ(comm->error, -ECANCELED);
 	comm_close(t.send, false);
 	comm_close(t.recv, false);
@@ -256,7 +256,7 @@ static void *thread_guardian(void *arg)
 	struct threads *all = arg;
 
 	while (!atomic_load(&all->stop)) {
-		driver_turn(&all->t.pairs[0].driver, driver_clock_ns());
+		poller_run(&all->t.pairs[0].poller, clock_now_ns());
 		sched_yield();
 	}
 	return NULL;

@@ -22,7 +22,7 @@
 #include "check.h"
 #include "comm/comm_impl.h"
 #include "double_env.h"
-#include "poll/driver.h"
+#include "poll/poller.h"
 #include "wire/handle.h"
 #include "lane/kernel_info.h"
 #include "kernel_pair.h"
@@ -439,7 +439,7 @@ static void test_strangers(void)
 }
 
 /* A peer's whole preamble, and a byte behind it. */
-static struct lane *talks_on(const uint8_t bytes[PLUGIN_HANDLE_BYTES], struct driver *driver)
+static struct lane *talks_on(const uint8_t bytes[PLUGIN_HANDLE_BYTES], struct poller *poller)
 {
 	struct preamble_terms own = { .eager_bytes = 16384, .lanes = 1, .nonce = { 1 } };
 	struct harp_endpoint remote = { 0 }, any = { 0 };
@@ -452,7 +452,7 @@ static struct lane *talks_on(const uint8_t bytes[PLUGIN_HANDLE_BYTES], struct dr
 	CHECK_EQ(handle_decode(bytes, &handle, why, sizeof(why)), 0);
 	remote.addr = handle.v4;
 	remote.port = handle.kernel_port_v4;
-	CHECK_EQ(lane_kernel_connect(driver, &any, &remote, 0, &lane), 0);
+	CHECK_EQ(lane_kernel_connect(poller, &any, &remote, 0, &lane), 0);
 	while (lane->ops->state(lane) == LANE_CONNECTING)
 		sched_yield();
 	preamble_connect(&preamble, handle.listen_id, 5, handle.secret, &own);
@@ -471,15 +471,15 @@ static void test_a_byte_behind_the_preamble(void)
 	uint8_t bytes[PLUGIN_HANDLE_BYTES], byte;
 	struct listen_comm *listen;
 	struct plugin_ctx *ctx;
-	struct driver driver;
+	struct poller poller;
 	struct lane *lane;
 
 	env_config.connect_timeout_ns = 100000000;
-	driver_init(&driver, NULL);
+	poller_init(&poller, NULL);
 	CHECK_EQ(plugin_init(&ctx, 1, -1), 0);
 	CHECK_EQ(plugin_listen(ctx, 0, bytes, &listen), 0);
 	atomic_store(&unheard, true);
-	lane = talks_on(bytes, &driver);
+	lane = talks_on(bytes, &poller);
 	while (lane->ops->recv(lane, &byte, 1, 1) == -EAGAIN)
 		sched_yield();
 	atomic_store(&unheard, false);

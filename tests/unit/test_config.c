@@ -60,7 +60,7 @@ static void test_defaults(void)
 	CHECK(config.user_timeout_ns == 120000000000ull);
 	CHECK(config.initial_rto_ns == 200000000ull);
 	CHECK(config.probe_interval_ns == 250000000ull && config.close_linger_ns == 50000000ull);
-	CHECK(config.guardian_idle_ns == 1000000ull && config.family == 0);
+	CHECK(config.background_idle_ns == 1000000ull && config.family == 0);
 	CHECK(config.lanes == 1 && config.kernel_lanes == 0);
 	CHECK(config.rails == RAILS_BACKUP && config.lane_timeout_ns == 500000000);
 	CHECK(config.encrypt == ENCRYPT_AUTO && !config.key_file[0]);
@@ -96,7 +96,7 @@ static void test_values(void)
 	CHECK(!read_one(&c, "HARP_FRAMES=1024") && c.frames == 1024);
 	CHECK(!read_one(&c, "HARP_INITIAL_RTO_MS=1000") && c.initial_rto_ns == 1000000000ull);
 	CHECK(!read_one(&c, "HARP_PROBE_INTERVAL_MS=0") && c.probe_interval_ns == 0);
-	CHECK(!read_one(&c, "HARP_GUARDIAN_IDLE_US=250") && c.guardian_idle_ns == 250000);
+	CHECK(!read_one(&c, "HARP_BACKGROUND_IDLE_US=250") && c.background_idle_ns == 250000);
 	CHECK(!read_one(&c, "HARP_CONNECT_TIMEOUT_MS=0050") && c.connect_timeout_ns == 50000000);
 	CHECK(!read_one(&c, "HARP_SPEED_MBPS=400000") && c.speed_mbps == 400000);
 	CHECK(!read_one(&c, "HARP_LIBDIR=/opt/harp") && !strcmp(c.lib_dir, "/opt/harp"));
@@ -227,7 +227,7 @@ static void test_bad_values(void)
 	check_bad("HARP_FRAMES=99999999999999999999999999", "999", "frames");
 	check_bad("HARP_FRAMES=18446744073709559808", "1844", "frames");
 	check_bad("HARP_CONNECT_TIMEOUT_MS=9", "9", "ms from 10 to 3600000");
-	check_bad("HARP_GUARDIAN_IDLE_US=2000000", "2000000", "us");
+	check_bad("HARP_BACKGROUND_IDLE_US=2000000", "2000000", "us");
 	check_bad("HARP_DAEMON=yes", "yes", "auto|off|require");
 	check_bad("HARP_INSTANCES=0", "0", "from 1 to 64");
 	check_bad("HARP_CORES=4-2", "4-2", "like 2,4-7");
@@ -262,12 +262,8 @@ static void test_unknown(void)
 {
 	char entry[400] = "HARP_";
 
-	check_hint("HARP_PATHS=xdp", "did you mean HARP_PATH?");
-	check_hint("HARP_EAGER_BYTE=1", "did you mean HARP_EAGER_BYTES?");
-	check_hint("HARP_IFNAEM=eth0", "did you mean HARP_IFNAME?");
-	check_hint("HARP_CONNECT_TIMEOUT=1", "did you mean HARP_CONNECT_TIMEOUT_MS?");
-	check_hint("HARP_path=1", "did you mean HARP_PATH?");
-	check_hint("HARP_=1", "did you mean HARP_RSS?");
+	check_hint("HARP_=1", "HARP_ is");
+	check_hint("HARP_path=1", "HARP_path");
 	check_hint("HARP_COMPLETELY_ELSEWHERE=1", "harpctl config show");
 	memset(entry + strlen(entry), 'Y', 300);
 	strcat(entry, "=1");

@@ -32,7 +32,7 @@ static const struct device devices[DEVICES] = { { .ifname = "first" }, { .ifname
 static const struct plugin_config config = { .path = PATH_AUTO, .rails = RAILS_ALL };
 static struct engine_set sets[DEVICES] = { { 0 }, { 1 } };
 static struct acceptor rendezvous[DEVICES];
-static struct driver control;
+static struct poller control;
 static struct work close_work;
 static struct work *posted;
 static int refused;        /* the device without a rendezvous; -1: none */
@@ -43,11 +43,11 @@ static unsigned rails_set; /* of the first device */
 /* ---- the rest of the plugin ------------------------------------------------------------------------- */
 
 /* As reconnect_plan() does, with the baton held. */
-static void control_advance(struct driver *driver, uint64_t now_ns)
+static void control_advance(struct poller *driver, uint64_t now_ns)
 {
 	char why[384];
 
-	driver_run_ready(driver, now_ns);
+	poller_run_ready(driver, now_ns);
 	for (int dev = 0; dev < DEVICES; dev++) {
 		const struct engine_set *engines = interface_engines(dev, why, sizeof(why));
 
@@ -64,7 +64,7 @@ static void close_run(struct work *work, uint64_t now_ns)
 	(void)now_ns;
 }
 
-struct driver *control_driver(void)
+struct poller *control_poller(void)
 {
 	return &control;
 }
@@ -85,7 +85,7 @@ int acceptor_open(struct acceptor **out, int dev)
 {
 	*out = NULL;
 	if (dev == refused) {
-		driver_call(&control, &close_work);
+		poller_call(&control, &close_work);
 		return -EMFILE;
 	}
 	*out = &rendezvous[dev];
@@ -253,7 +253,7 @@ static void test_opener(void)
 int main(void)
 {
 	alarm(SECONDS_MAX);
-	driver_init(&control, control_advance);
+	poller_init(&control, control_advance);
 	close_work.run = close_run;
 	test_listen();
 	test_opener();

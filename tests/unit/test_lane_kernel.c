@@ -99,8 +99,8 @@ static void calls_make_fail(int error, unsigned times)
 
 struct rig {
 	struct kernel_poll poll;
-	struct driver comm;    /* whose lanes they are */
-	struct driver outside; /* where lanes are born */
+	struct poller comm;    /* whose lanes they are */
+	struct poller outside; /* where lanes are born */
 	int door;
 	unsigned count;
 	struct lane *lanes[LANES];
@@ -110,7 +110,7 @@ struct rig {
 /* A turn begins: what follows is in it. */
 static void rig_begin_turn(struct rig *rig)
 {
-	kernel_poll_begin(&rig->poll, driver_clock_ns());
+	kernel_poll_begin(&rig->poll, clock_now_ns());
 }
 
 static void rig_open(struct rig *rig, unsigned count)
@@ -121,8 +121,8 @@ static void rig_open(struct rig *rig, unsigned count)
 
 	memset(rig, 0, sizeof(*rig));
 	kernel_poll_init(&rig->poll);
-	driver_init(&rig->comm, NULL);
-	driver_init(&rig->outside, NULL);
+	poller_init(&rig->comm, NULL);
+	poller_init(&rig->outside, NULL);
 	rig->door = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	lane_kernel_options(rig->door);
 	CHECK(!bind(rig->door, (struct sockaddr *)&addr, len) && !listen(rig->door, LANES) &&
@@ -144,7 +144,7 @@ static void rig_open(struct rig *rig, unsigned count)
 					   &rig->lanes[rig->count]),
 			 0);
 		lane_kernel_join(rig->lanes[rig->count], &rig->comm, &rig->poll);
-		CHECK(rig->lanes[rig->count]->driver == &rig->comm);
+		CHECK(rig->lanes[rig->count]->poller == &rig->comm);
 	}
 	calls_reset();
 }
@@ -367,7 +367,7 @@ static void test_rare_turns(void)
 	rig_drain(&rig);
 	for (int turn = 0; turn < 200; turn++)
 		CHECK_EQ(rig_ask_all(&rig), -1);
-	now_ns = driver_clock_ns();
+	now_ns = clock_now_ns();
 	for (unsigned i = 0; i < LANES; i++) {
 		peer_write(&rig, i, source, 40);
 		now_ns += 100000000;
@@ -531,7 +531,7 @@ static void test_info(void)
 	CHECK_EQ(rig.lanes[0]->ops->done_bytes(rig.lanes[0]), (int64_t)sent);
 	CHECK_EQ(info.acked_bytes + info.in_flight_bytes + info.unsent_bytes, sent);
 	CHECK(info.unsent_bytes > 0); /* the peer's window is closed */
-	CHECK(info.heard_ns && info.heard_ns <= driver_clock_ns());
+	CHECK(info.received_ns && info.received_ns <= clock_now_ns());
 	CHECK(info.srtt_ns > 0);
 	CHECK(info.rto_ns >= info.srtt_ns);
 	for (uint64_t got = 0; got < sent;) {

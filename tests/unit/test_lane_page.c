@@ -11,7 +11,7 @@
 
 #include "check.h"
 #include "double_env.h"
-#include "poll/driver.h"
+#include "poll/poller.h"
 #include "process/forkguard.h"
 #include "job_page.h"
 #include "stats/lane_page.h"
@@ -23,7 +23,7 @@ static void test_the_life_of_a_comm(void)
 	struct lane_stats *harp = lane_add(comm, 0, HARP_PAGE_KIND_HARP);
 	struct lane_stats *kernel = lane_add(comm, 1, HARP_PAGE_KIND_KERNEL);
 	struct lane_info tcp = { .srtt_ns = 30000, .in_flight_bytes = 512, .retransmits = 3 };
-	uint64_t now_ns = driver_clock_ns() + 1000000000u;
+	uint64_t now_ns = clock_now_ns() + 1000000000u;
 
 	CHECK_EQ(page_comm(0).value[HARP_COMM_state], HARP_PAGE_COMM_OPEN);
 	CHECK_EQ(page_comm(0).value[HARP_COMM_comm_id], 77);
@@ -36,11 +36,11 @@ static void test_the_life_of_a_comm(void)
 	CHECK_EQ(page_counter(HARP_JOB_lanes_opened), 2);
 
 	lane_stats_payload(harp, 1000);
-	lane_stats_sent(harp, 1040, driver_clock_ns());
+	lane_stats_sent(harp, 1040, clock_now_ns());
 	lane_stats_chunk_sent(harp, 0);
 	lane_stats_chunk_sent(harp, 0);
 	lane_stats_payload(kernel, 3000);
-	lane_stats_sent(kernel, 3040, driver_clock_ns());
+	lane_stats_sent(kernel, 3040, clock_now_ns());
 	CHECK(lane_stats_want_tcp(harp, now_ns));
 	lane_stats_tcp(harp, &tcp, now_ns);
 	CHECK(!lane_stats_want_tcp(harp, now_ns + 1000000));
@@ -353,7 +353,7 @@ static void test_no_page(void)
 	CHECK_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
 	CHECK_EQ(page_find(), -1);
 	comm = comm_add(3);
-	lane_stats_sent(lane_add(comm, 0, HARP_PAGE_KIND_HARP), 1, driver_clock_ns());
+	lane_stats_sent(lane_add(comm, 0, HARP_PAGE_KIND_HARP), 1, clock_now_ns());
 	lane_page_count(HARP_JOB_dials_failed, 1);
 	lane_page_rail(0, true);
 	comm_stats_free(comm);

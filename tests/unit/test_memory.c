@@ -61,19 +61,19 @@ static size_t piece_bytes(unsigned i)
 
 /* ---- what memory.c asks ------------------------------------------------------------------------ */
 
-uint64_t driver_clock_ns(void)
+uint64_t clock_now_ns(void)
 {
 	now_ns += 1000000000u;
 	return now_ns;
 }
 
-void driver_call(struct driver *driver, struct work *work)
+void poller_call(struct poller *poller, struct work *work)
 {
-	(void)driver;
+	(void)poller;
 	work->run(work, 0);
 }
 
-struct driver *engine_driver(struct engine *engine)
+struct poller *engine_poller(struct engine *engine)
 {
 	(void)engine;
 	return NULL;
@@ -138,7 +138,7 @@ ssize_t harp_stack_memory_evict(struct harp_stack *stack, const void *base, size
 	return 0;
 }
 
-void comm_withdraw(struct comm *comm, const void *handle, const void *base, size_t bytes)
+void comm_cancel_memory(struct comm *comm, const void *handle, const void *base, size_t bytes)
 {
 	withdrawn.count++;
 	withdrawn.comm = comm;
@@ -344,7 +344,7 @@ static void test_any_order(void)
 		void *handle;
 		struct comm *comm; /* NULL: closed */
 		unsigned piece;
-	} kept[REGISTRATIONS];
+	} buffered[REGISTRATIONS];
 	struct comm *comms[COMMS] = { NULL };
 	bool there[ENGINES] = { false };
 	struct rng rng;
@@ -358,8 +358,8 @@ static void test_any_order(void)
 		if (rng_below(&rng, 50) == 0 && comms[c]) {
 			comm_closes(comms[c]);
 			for (unsigned r = 0; r < REGISTRATIONS; r++)
-				if (kept[r].comm == comms[c])
-					kept[r].comm = NULL;
+				if (buffered[r].comm == comms[c])
+					buffered[r].comm = NULL;
 			comms[c] = NULL;
 		} else if (rng_below(&rng, 50) == 0 && there[e]) {
 			engine_leaves(&engines[e]);
@@ -368,22 +368,23 @@ static void test_any_order(void)
 			memset(&engines[e], 0, sizeof(engines[e]));
 			engines[e].reads = there[e] = true;
 			plugin_memory_engine_open(&engines[e]);
-		} else if (kept[i].handle) {
-			CHECK_EQ(plugin_memory_remove(kept[i].handle), 0);
-			kept[i].handle = NULL;
+		} else if (buffered[i].handle) {
+			CHECK_EQ(plugin_memory_remove(buffered[i].handle), 0);
+			buffered[i].handle = NULL;
 		} else {
 			if (!comms[c])
 				comms[c] = comm_new(c & 1 ? COMM_RECV : COMM_SEND);
-			kept[i].piece = rng_below(&rng, PIECES);
-			kept[i].comm = comms[c];
-			kept[i].handle = add(comms[c], kept[i].piece);
+			buffered[i].piece = rng_below(&rng, PIECES);
+			buffered[i].comm = comms[c];
+			buffered[i].handle = add(comms[c], buffered[i].piece);
 		}
 		for (unsigned p = 0; p < PIECES; p++) {
 			unsigned wanted = 0;
 
 			for (unsigned r = 0; r < REGISTRATIONS; r++)
-				wanted += kept[r].handle && kept[r].comm && kept[r].piece == p &&
-					  kept[r].comm->side == COMM_SEND;
+				wanted += buffered[r].handle && buffered[r].comm &&
+					  buffered[r].piece == p &&
+					  buffered[r].comm->side == COMM_SEND;
 			for (e = 0; e < ENGINES; e++)
 				CHECK(!there[e] || engines[e].known[p] == wanted);
 		}

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_guest.c - strangers and peers at a door: who has to go when it is full, and when everybody's time is up. By count and
- * by a clock that the test turns, over lanes in memory.
+ * test_pending.c - the admission limits and deadlines of pending connections, by a clock that the test turns, over lanes in
+ * memory.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -27,42 +27,40 @@ static unsigned comers;
 
 /* ---- what runs short of memory -------------------------------------------------------------------- */
 
-enum shortage { SHORT_OF_NOTHING, SHORT_IN_SEAL, SHORT_IN_CREATE, SHORT_IN_ADD };
-static enum shortage shortage; /* the next call, once */
+/* Sanitizers have allocators of their own. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define SHORTAGES false
+#else
+#define SHORTAGES true
+
+static unsigned shortage; /* this allocation from now on fails; 0: none */
+
+static void *allocate(size_t align, size_t bytes)
+{
+	void *memory;
+
+	if (shortage && --shortage == 0)
+		return NULL;
+	return posix_memalign(&memory, align, bytes) ? NULL : memory;
+}
+
+void *aligned_alloc(size_t align, size_t bytes)
+{
+	return allocate(align, bytes);
+}
+
+void *calloc(size_t count, size_t bytes)
+{
+	void *memory = allocate(16, count * bytes);
+
+	return memory ? memset(memory, 0, count * bytes) : NULL;
+}
+#endif
 static char warning[512];
-
-static bool is_short(enum shortage of)
-{
-	if (shortage != of)
-		return false;
-	shortage = SHORT_OF_NOTHING;
-	return true;
-}
-
-int __real_handshake_encrypt(const struct preamble *p, struct lane **lane);
-int __wrap_handshake_encrypt(const struct preamble *p, struct lane **lane);
-int __wrap_handshake_encrypt(const struct preamble *p, struct lane **lane)
-{
-	return is_short(SHORT_IN_SEAL) ? -ENOMEM : __real_handshake_encrypt(p, lane);
-}
-
-int __real_comm_create(struct comm **out, struct lane *lane, const struct comm_options *opt);
-int __wrap_comm_create(struct comm **out, struct lane *lane, const struct comm_options *opt);
-int __wrap_comm_create(struct comm **out, struct lane *lane, const struct comm_options *opt)
-{
-	return is_short(SHORT_IN_CREATE) ? -ENOMEM : __real_comm_create(out, lane, opt);
-}
-
-int __real_registry_add(struct comm *comm, uint64_t comm_id, const uint8_t key[PREAMBLE_KEY_BYTES]);
-int __wrap_registry_add(struct comm *comm, uint64_t comm_id, const uint8_t key[PREAMBLE_KEY_BYTES]);
-int __wrap_registry_add(struct comm *comm, uint64_t comm_id, const uint8_t key[PREAMBLE_KEY_BYTES])
-{
-	return is_short(SHORT_IN_ADD) ? -ENOMEM : __real_registry_add(comm, comm_id, key);
-}
 
 /* ---- doors ---------------------------------------------------------------------------------------- */
 
-static void door_open(struct acceptor *acceptor)
+static void listener_open(struct acceptor *acceptor)
 {
 	static const struct placement_end one_queue = { .kind = PLACEMENT_ONE_QUEUE, .queues = 1 };
 
@@ -72,7 +70,7 @@ static void door_open(struct acceptor *acceptor)
 	pending_set_init(pending_set, acceptor, &one_queue);
 }
 
-static void door_close(void)
+static void listener_close(void)
 {
 	pending_set_turn_away(pending_set);
 	CHECK_EQ(pending_set->count, 0);
@@ -118,7 +116,7 @@ static void test_one_attacker(struct acceptor *acceptor)
 {
 	unsigned honest[3], others = 0;
 
-	door_open(acceptor);
+	listener_open(acceptor);
 	for (unsigned i = 0; i < 3; i++)
 		honest[i] = come(2 + i, SECOND_NS + i);
 	for (unsigned i = 0; i < 200; i++)
@@ -138,25 +136,25 @@ static void test_one_attacker(struct acceptor *acceptor)
 	for (unsigned i = 0; i < 64; i++)
 		(void)come(1, 2 * SECOND_NS + i);
 	CHECK(is_here(honest[0]));
-	door_close();
+	listener_close();
 }
 
 /* Nobody has more than another: the oldest goes. */
 static void test_many_attackers(struct acceptor *acceptor)
 {
-	door_open(acceptor);
+	listener_open(acceptor);
 	for (unsigned i = 0; i < 100; i++)
 		(void)come(i, SECOND_NS + i);
 	for (unsigned i = 0; i < 100; i++)
 		CHECK_EQ(is_here(i), i >= 100 - PENDING_UNAUTHENTICATED_MAX);
 	CHECK_EQ(pending_set->dropped, 100 - PENDING_UNAUTHENTICATED_MAX);
-	door_close();
+	listener_close();
 }
 
 /* As many hosts as there are pending_set, and hosts whose pending_set have gone make room for others. */
 static void test_many_hosts(struct acceptor *acceptor)
 {
-	door_open(acceptor);
+	listener_open(acceptor);
 	for (unsigned i = 0; i < PENDING_IDENTIFIED_MAX; i++)
 		say_hello(come(1000 + i, SECOND_NS + i), SECOND_NS + i);
 	for (unsigned i = 0; i < 1000; i++) {
@@ -173,14 +171,14 @@ static void test_many_hosts(struct acceptor *acceptor)
 		(void)come(2000, 3 * SECOND_NS + i);
 	CHECK_EQ(pending_set->count, PENDING_MAX);
 	CHECK(is_here(comers - 1));
-	door_close();
+	listener_close();
 }
 
 static void test_time(struct acceptor *acceptor)
 {
 	unsigned first, late;
 
-	door_open(acceptor);
+	listener_open(acceptor);
 	first = come(1, SECOND_NS);
 	late = come(1, 3 * SECOND_NS);
 	pending_set_look(pending_set, 6 * SECOND_NS - 1);
@@ -190,7 +188,7 @@ static void test_time(struct acceptor *acceptor)
 	pending_set_look(pending_set, 8 * SECOND_NS);
 	CHECK(!is_here(late));
 	CHECK_EQ(pending_set->count, 0);
-	door_close();
+	listener_close();
 }
 
 /* What is not a preamble costs its sender the place at once. */
@@ -199,7 +197,7 @@ static void test_babble(struct acceptor *acceptor)
 	uint8_t babble[64] = "GET / HTTP/1.1";
 	unsigned silent, babbling;
 
-	door_open(acceptor);
+	listener_open(acceptor);
 	silent = come(1, SECOND_NS);
 	babbling = come(1, SECOND_NS);
 	CHECK_EQ(fake_inject(&pairs[babbling].lanes[0], babble, sizeof(babble)), sizeof(babble));
@@ -207,7 +205,7 @@ static void test_babble(struct acceptor *acceptor)
 		pairs[babbling].lanes[0].lane.notify(&pairs[babbling].lanes[0].lane, SECOND_NS);
 	CHECK(is_here(silent) && !is_here(babbling));
 	CHECK_EQ(pending_set->turned_away, 1);
-	door_close();
+	listener_close();
 }
 
 /*
@@ -218,7 +216,7 @@ static void test_known(struct acceptor *acceptor)
 {
 	unsigned peers[513], here = 0;
 
-	door_open(acceptor);
+	listener_open(acceptor);
 	for (unsigned i = 0; i < 513; i++) {
 		peers[i] = come(1 + i % 3, SECOND_NS + i);
 		say_hello(peers[i], SECOND_NS + i);
@@ -250,7 +248,7 @@ static void test_known(struct acceptor *acceptor)
 	pending_set_look(pending_set, 9 * SECOND_NS);
 	CHECK_EQ(pending_set->count, 0);
 	CHECK_EQ(pending_set->identified, 0);
-	door_close();
+	listener_close();
 }
 
 /*
@@ -263,7 +261,7 @@ static void test_known_all_get_through(struct acceptor *acceptor)
 	unsigned through = 0, rounds = 0, waiting[513], left = want;
 	uint64_t now_ns = SECOND_NS;
 
-	door_open(acceptor);
+	listener_open(acceptor);
 	while (left && rounds < 4) {
 		unsigned again = 0;
 
@@ -287,7 +285,7 @@ static void test_known_all_get_through(struct acceptor *acceptor)
 	}
 	CHECK_EQ(through, want);
 	CHECK_EQ(rounds, 3);
-	door_close();
+	listener_close();
 }
 
 /* ---- READY -------------------------------------------------------------------------------------- */
@@ -400,7 +398,7 @@ static void test_ready_must_arrive(struct acceptor *acceptor, struct listen_comm
 	for (unsigned lanes = 1; lanes <= 2; lanes++) {
 		unsigned first, again;
 
-		door_open(acceptor);
+		listener_open(acceptor);
 		first = say_all(1, 77, lanes, SECOND_NS);
 		pending_set_look(pending_set, 2 * SECOND_NS);
 		CHECK_EQ(accept_all(acceptor, listen, 77), 0);
@@ -418,7 +416,7 @@ static void test_ready_must_arrive(struct acceptor *acceptor, struct listen_comm
 		notify(again, 3 * SECOND_NS);
 		CHECK_EQ(pending_set->count, 0);
 		CHECK_EQ(accept_all(acceptor, listen, 77), 1);
-		door_close();
+		listener_close();
 	}
 }
 
@@ -427,13 +425,13 @@ static void test_ready_arrives_last(struct acceptor *acceptor, struct listen_com
 {
 	unsigned peer;
 
-	door_open(acceptor);
+	listener_open(acceptor);
 	peer = say_all(1, 78, 1, SECOND_NS);
 	acknowledge(peer);
 	fake_reset(&pairs[peer].lanes[0]);
 	notify(peer, SECOND_NS);
 	CHECK_EQ(accept_all(acceptor, listen, 78), 1);
-	door_close();
+	listener_close();
 }
 
 /* Nothing tells, for as long as a connector tries. Meanwhile a crowd pushes it out only if it is silent for a second. */
@@ -442,7 +440,7 @@ static void test_ready_stays_unknown(struct acceptor *acceptor, struct listen_co
 	uint64_t end_ns = SECOND_NS + plugin_config()->connect_timeout_ns;
 	unsigned peer;
 
-	door_open(acceptor);
+	listener_open(acceptor);
 	peer = say_all(1, 79, 1, SECOND_NS);
 	for (unsigned i = 0; i < 300; i++)
 		say_hello(come(1, 2 * SECOND_NS - 1), 2 * SECOND_NS - 1);
@@ -455,15 +453,15 @@ static void test_ready_stays_unknown(struct acceptor *acceptor, struct listen_co
 	pending_set_look(pending_set, end_ns);
 	CHECK(!is_here(peer));
 	CHECK_EQ(accept_all(acceptor, listen, 79), 0);
-	door_close();
+	listener_close();
 	/* Peers of another address drop their own. */
-	door_open(acceptor);
+	listener_open(acceptor);
 	peer = say_all(1, 79, 1, SECOND_NS);
 	for (unsigned i = 0; i < 300; i++)
 		say_hello(come(2, 2 * SECOND_NS + i), 2 * SECOND_NS + i);
 	CHECK(is_here(peer));
 	CHECK_EQ(accept_all(acceptor, listen, 79), 0);
-	door_close();
+	listener_close();
 }
 
 /* Each time the door has nothing to read the peer goes on, as one does whose door's thread stands still in between. */
@@ -515,7 +513,7 @@ static void test_nobody_goes_behind_ready(struct acceptor *acceptor, struct list
 {
 	unsigned peer;
 
-	door_open(acceptor);
+	listener_open(acceptor);
 	for (unsigned i = 0; i < PENDING_IDENTIFIED_MAX; i++)
 		say_hello(come(1, SECOND_NS + i), SECOND_NS + i);
 	CHECK_EQ(pending_set->identified, PENDING_IDENTIFIED_MAX);
@@ -532,7 +530,7 @@ static void test_nobody_goes_behind_ready(struct acceptor *acceptor, struct list
 	acknowledge(peer);
 	notify(peer, 2 * SECOND_NS + 300);
 	CHECK_EQ(accept_all(acceptor, listen, 95), 1);
-	door_close();
+	listener_close();
 }
 
 /* Peers that know a handle and keep silent behind READY make room for a peer at another address, after a second. */
@@ -540,7 +538,7 @@ static void test_silent_behind_ready(struct acceptor *acceptor, struct listen_co
 {
 	unsigned silent[PENDING_IDENTIFIED_MAX], honest;
 
-	door_open(acceptor);
+	listener_open(acceptor);
 	for (unsigned i = 0; i < PENDING_IDENTIFIED_MAX; i++)
 		silent[i] = say_all(1, 5000 + i, 2, SECOND_NS);
 	CHECK_EQ(pending_set->identified, PENDING_IDENTIFIED_MAX);
@@ -555,7 +553,7 @@ static void test_silent_behind_ready(struct acceptor *acceptor, struct listen_co
 	acknowledge(honest);
 	notify(honest, 2 * SECOND_NS + 300);
 	CHECK_EQ(accept_all(acceptor, listen, 6000), 1);
-	door_close();
+	listener_close();
 }
 
 /* A turn whose clock was read before that of the last one: nobody has been silent for a second by it. */
@@ -563,7 +561,7 @@ static void test_an_older_clock(struct acceptor *acceptor, struct listen_comm *l
 {
 	unsigned peers[LISTEN_PEERS_MAX];
 
-	door_open(acceptor);
+	listener_open(acceptor);
 	for (unsigned i = 0; i < LISTEN_PEERS_MAX; i++)
 		peers[i] = say_all(1, 1000 + i, 2, SECOND_NS);
 	(void)say_all(2, 205, 2, SECOND_NS - 1);
@@ -574,8 +572,8 @@ static void test_an_older_clock(struct acceptor *acceptor, struct listen_comm *l
 	acknowledge(peers[0]);
 	pending_set_look(pending_set, 2 * SECOND_NS);
 	CHECK_EQ(accept_all(acceptor, listen, 1000), 1);
-	door_close();
-	listen->full_said = false;
+	listener_close();
+	listen->full_logged = false;
 }
 
 /* Nor does who acknowledges it: so many comms wait to be accepted, and more may come when one was. */
@@ -584,7 +582,7 @@ static void test_nobody_accepts(struct acceptor *acceptor, struct listen_comm *l
 	struct comm *comm;
 	unsigned peer;
 
-	door_open(acceptor);
+	listener_open(acceptor);
 	warning[0] = '\0';
 	for (unsigned i = 0; i < LISTEN_PEERS_MAX; i++) {
 		peer = say_all(1, 3000 + i, 2, SECOND_NS + i);
@@ -612,8 +610,8 @@ static void test_nobody_accepts(struct acceptor *acceptor, struct listen_comm *l
 	say_in_vain(1, 204, 2 * SECOND_NS + 100);
 	CHECK_EQ(accept_all(acceptor, listen, 204), 1);
 	CHECK_EQ(listen->count, 0);
-	door_close();
-	listen->full_said = false;
+	listener_close();
+	listen->full_logged = false;
 }
 
 /* The first attempt is a comm that nobody has been given yet, and its connector comes again: there is one comm. */
@@ -622,7 +620,7 @@ static void test_a_second_attempt(struct acceptor *acceptor, struct listen_comm 
 	for (unsigned lanes = 1; lanes <= 2; lanes++) {
 		unsigned first, again;
 
-		door_open(acceptor);
+		listener_open(acceptor);
 		first = say_all(1, 80, lanes, SECOND_NS);
 		acknowledge(first);
 		notify(first, SECOND_NS);
@@ -631,7 +629,7 @@ static void test_a_second_attempt(struct acceptor *acceptor, struct listen_comm 
 		notify(again, 2 * SECOND_NS);
 		CHECK_EQ(accept_all(acceptor, listen, 80), 1);
 		CHECK(!is_here(first) && !is_here(again));
-		door_close();
+		listener_close();
 	}
 }
 
@@ -643,7 +641,7 @@ static void test_a_first_attempt_lingers(struct acceptor *acceptor, struct liste
 		unsigned first, again;
 		struct comm *comm;
 
-		door_open(acceptor);
+		listener_open(acceptor);
 		first = say_all(1, 81, lanes, SECOND_NS);
 		CHECK_EQ(registry_key(81, keys[0]), lanes > 1);
 		again = say_all(1, 81, lanes, 2 * SECOND_NS);
@@ -666,7 +664,7 @@ static void test_a_first_attempt_lingers(struct acceptor *acceptor, struct liste
 			comm_close(comm, true);
 		}
 		CHECK(!registry_key(81, keys[0]));
-		door_close();
+		listener_close();
 	}
 }
 
@@ -676,7 +674,7 @@ static void test_a_further_lane_waits(struct acceptor *acceptor, struct listen_c
 	struct comm *comm;
 	unsigned first;
 
-	door_open(acceptor);
+	listener_open(acceptor);
 	first = say_all(1, 91, 2, SECOND_NS);
 	(void)say_further(1, 91, SECOND_NS);
 	CHECK_EQ(pending_set->count, 2);
@@ -692,7 +690,7 @@ static void test_a_further_lane_waits(struct acceptor *acceptor, struct listen_c
 	CHECK_EQ(comm->scheduler.live, 3);
 	registry_remove(comm);
 	comm_close(comm, true);
-	door_close();
+	listener_close();
 }
 
 /* There will be no comm: the first lane breaks. Who comes in its place has another key. */
@@ -701,7 +699,7 @@ static void test_a_further_lane_of_none(struct acceptor *acceptor, struct listen
 	uint8_t key[PREAMBLE_KEY_BYTES];
 	unsigned first, further, again;
 
-	door_open(acceptor);
+	listener_open(acceptor);
 	first = say_all(1, 92, 2, SECOND_NS);
 	further = say_further(1, 92, SECOND_NS);
 	again = say_all(1, 92, 2, SECOND_NS + 1); /* before we heard of that */
@@ -725,7 +723,7 @@ static void test_a_further_lane_of_none(struct acceptor *acceptor, struct listen
 	CHECK(!is_here(further));
 	CHECK_EQ(pending_set->count, 0);
 	CHECK_EQ(accept_all(acceptor, listen, 93), 0);
-	door_close();
+	listener_close();
 }
 
 /*
@@ -734,21 +732,30 @@ static void test_a_further_lane_of_none(struct acceptor *acceptor, struct listen
  */
 static void test_no_memory_behind_ready(struct acceptor *acceptor, struct listen_comm *listen)
 {
+#if SHORTAGES
 	struct comm *comm;
+	unsigned failures;
 
-	for (enum shortage of = SHORT_IN_SEAL; of <= SHORT_IN_ADD; of++) {
+	for (failures = 0; failures < 100; failures++) {
 		unsigned before, unlucky, after;
+		bool is_short;
 
-		door_open(acceptor);
+		listener_open(acceptor);
 		before = say_all(1, 101, 2, SECOND_NS);
 		unlucky = say_all(2, 102, 2, SECOND_NS);
 		acknowledge(before);
 		notify(before, SECOND_NS);
 		warning[0] = '\0';
-		shortage = of;
+		shortage = 1 + failures;
 		acknowledge(unlucky);
 		notify(unlucky, SECOND_NS);
-		CHECK_EQ(shortage, SHORT_OF_NOTHING);
+		is_short = !shortage;
+		shortage = 0;
+		if (!is_short) { /* all of its allocations have failed once */
+			CHECK_EQ(accept_all(acceptor, listen, 101), 2);
+			listener_close();
+			break;
+		}
 		CHECK(!is_here(unlucky));
 		CHECK(strstr(warning, "cannot accept 10.0.0.2") != NULL);
 		CHECK(strstr(warning, "out of memory") != NULL);
@@ -764,8 +771,13 @@ static void test_no_memory_behind_ready(struct acceptor *acceptor, struct listen
 		acknowledge(after);
 		notify(after, SECOND_NS);
 		CHECK_EQ(accept_all(acceptor, listen, 103), 1);
-		door_close();
+		listener_close();
 	}
+	CHECK(failures >= 3);
+#else
+	(void)acceptor;
+	(void)listen;
+#endif
 }
 
 static void keep_warning(enum plugin_log_level level, const char *text)

@@ -110,7 +110,7 @@ static void prepare(void)
 	u.handle = (struct handle){ .wire_min = 1,
 				    .wire_max = 2,
 				    .has_v4 = true,
-				    .sealed = true,
+				    .encrypted = true,
 				    .harp_port = 1000,
 				    .harp_placement = 3,
 				    .harp_queues = 8,
@@ -270,7 +270,7 @@ static void test_several_nics(void)
 	CHECK(u.rails[1].bound && u.rails[2].bound);
 	CHECK_MEM(&u.rails[0].handle, &u.handle, sizeof(u.handle));
 	/* Of the peer's NIC alone, and who it is stays. */
-	CHECK(h->has_v4 && h->has_v6 && h->sealed);
+	CHECK(h->has_v4 && h->has_v6 && h->encrypted);
 	CHECK_MEM(&h->v4, &v4, sizeof(v4));
 	CHECK_MEM(&h->v6, &v6, sizeof(v6));
 	CHECK_EQ(h->kernel_port_v4, 3001);

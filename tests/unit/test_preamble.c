@@ -4,7 +4,7 @@
  * every other case.
  */
 #include "connect/handshake.h"
-#include "lane/lane_sealed.h"
+#include "lane/lane_encrypted.h"
 #include "preamble_rig.h"
 #include "wire/record.h"
 
@@ -151,7 +151,7 @@ static void test_sealed(void)
 		run(&r);
 		CHECK_EQ(r.connected, 1);
 		CHECK_EQ(r.accepted, 1);
-		CHECK_EQ(r.connector.peer.features, FEATURE_ACK_PROMPTLY | FEATURE_SEALED);
+		CHECK_EQ(r.connector.peer.features, FEATURE_ACK_PROMPTLY | FEATURE_ENCRYPTED);
 		lanes[0] = &r.pair.lanes[0].lane;
 		lanes[1] = &r.pair.lanes[1].lane;
 		CHECK_EQ(handshake_encrypt(&r.connector, &lanes[0]), 0);
@@ -271,12 +271,12 @@ static void test_comm_key(void)
 	preamble_comm_key(&r.connector, key);
 	CHECK_MEM(key, comm.key, sizeof(key));
 	CHECK(memcmp(key, handle.secret, sizeof(key)) != 0);
-	CHECK(preamble_several(&r.connector));
-	CHECK(preamble_several(&r.acceptor));
+	CHECK(preamble_is_multi_lane(&r.connector));
+	CHECK(preamble_is_multi_lane(&r.acceptor));
 	run_first(&r, 1, 1, 32);
-	CHECK(!preamble_several(&r.connector) && !preamble_several(&r.acceptor));
+	CHECK(!preamble_is_multi_lane(&r.connector) && !preamble_is_multi_lane(&r.acceptor));
 	run_first(&r, 1, 3, 1);
-	CHECK(!preamble_several(&r.connector) && !preamble_several(&r.acceptor));
+	CHECK(!preamble_is_multi_lane(&r.connector) && !preamble_is_multi_lane(&r.acceptor));
 	/* Another comm, another key: nonces and comm id are in the transcript. */
 	preamble_comm_key(&r.connector, key);
 	run_first(&r, 1, 3, 2);

@@ -73,7 +73,7 @@ static void check_sealed_in_text(const char *digits)
 	for (int i = 0; i < 200; i++)
 		fake_pair_turn(&r.pair);
 	check_in_text(digits, "sealed segment", r.pair.pipes[0].bytes + r.pair.pipes[0].begin,
-		      sizeof(record) + SEAL_EXTRA_BYTES);
+		      sizeof(record) + SEGMENT_EXTRA_BYTES);
 	lane->ops->close(lane, true);
 	fake_pair_free(&r.pair);
 }

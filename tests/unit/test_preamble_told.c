@@ -234,7 +234,7 @@ static void test_handle_placement(void)
 	struct handle out, in = handle;
 	char why[192];
 
-	in.sealed = true;
+	in.encrypted = true;
 	in.harp_placement = PLACEMENT_TOEPLITZ;
 	in.harp_queues = 64;
 	in.harp_queue = 63;
@@ -243,7 +243,7 @@ static void test_handle_placement(void)
 	CHECK_EQ(out.harp_placement, PLACEMENT_TOEPLITZ);
 	CHECK_EQ(out.harp_queues, 64);
 	CHECK_EQ(out.harp_queue, 63);
-	CHECK(out.sealed);
+	CHECK(out.encrypted);
 	CHECK_EQ(out.ports[0].port, 0);
 	for (unsigned i = 0; i < HANDLE_PORTS_MAX; i++)
 		in.ports[i] = (struct handle_port){ (uint16_t)(61000 + i), (uint16_t)(300 + i) };
@@ -254,7 +254,7 @@ static void test_handle_placement(void)
 	handle_encode(bytes, &handle);
 	CHECK_EQ(handle_decode(bytes, &out, why, sizeof(why)), 0);
 	CHECK_EQ(out.harp_placement, PLACEMENT_NOT_SAID);
-	CHECK(!out.sealed);
+	CHECK(!out.encrypted);
 }
 
 int main(void)

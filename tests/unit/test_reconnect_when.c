@@ -208,7 +208,7 @@ static void test_a_nic_that_does_not_come_back(void)
 	CHECK_EQ(begun, 3);      /* at once, both */
 	CHECK_EQ(rails_said, 1); /* of no lane at all the comm speaks */
 	attempts[0].result = 0;
-	driver_post(&control, &reconnect->work);
+	poller_post(&control, &reconnect->work);
 	turn(now_ns + 2000 * MS);
 	CHECK_EQ(rails_down, 1u << 1);
 	here = true;

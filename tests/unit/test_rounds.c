@@ -117,18 +117,18 @@ static void test_what_is_said(void)
 	struct rounds r;
 
 	rounds_init(&r, TIMEOUT_NS, 0);
-	CHECK(rounds_tells(&r, ROUNDS_NOT_TRIED, false)); /* better than nothing */
-	CHECK(rounds_tells(&r, ROUNDS_SILENCE, true));    /* so is this: there was none before it */
-	CHECK(rounds_tells(&r, ROUNDS_PEER, false));
-	CHECK(!rounds_tells(&r, ROUNDS_NO_WAY, false));
-	CHECK(!rounds_tells(&r, ROUNDS_NOT_TRIED, false));
-	CHECK(rounds_tells(&r, ROUNDS_PEER, false));
+	CHECK(rounds_reports(&r, ROUNDS_NOT_TRIED, false)); /* better than nothing */
+	CHECK(rounds_reports(&r, ROUNDS_SILENCE, true)); /* so is this: there was none before it */
+	CHECK(rounds_reports(&r, ROUNDS_PEER, false));
+	CHECK(!rounds_reports(&r, ROUNDS_NO_WAY, false));
+	CHECK(!rounds_reports(&r, ROUNDS_NOT_TRIED, false));
+	CHECK(rounds_reports(&r, ROUNDS_PEER, false));
 	CHECK(rounds_again(&r, BEGIN_NS));
-	CHECK(rounds_tells(&r, ROUNDS_NO_WAY, false)); /* the peer has gone since */
-	CHECK(!rounds_tells(&r, ROUNDS_SILENCE, false));
+	CHECK(rounds_reports(&r, ROUNDS_NO_WAY, false)); /* the peer has gone since */
+	CHECK(!rounds_reports(&r, ROUNDS_SILENCE, false));
 	CHECK(rounds_again(&r, BEGIN_NS));
-	CHECK(!rounds_tells(&r, ROUNDS_SILENCE, true));
-	CHECK(!rounds_tells(&r, ROUNDS_PEER, true));
+	CHECK(!rounds_reports(&r, ROUNDS_SILENCE, true));
+	CHECK(!rounds_reports(&r, ROUNDS_PEER, true));
 }
 
 int main(void)

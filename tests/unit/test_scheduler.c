@@ -426,24 +426,24 @@ static void test_a_clock_of_long_ago(void)
 /* Nor does who looks. A thread was away in the middle of its turn, and another one has heard of the lane meanwhile. */
 static void test_a_look_of_long_ago(void)
 {
-	const uint64_t base_ns = 1000 * MS, heard_ns = base_ns + 30 * MS;
+	const uint64_t base_ns = 1000 * MS, received_ns = base_ns + 30 * MS;
 	struct scheduler s;
 
 	two_rated(&s, LANE_KERNEL, base_ns);
 	scheduler_give(&s, 0, CHUNK, base_ns);
-	scheduler_acked(&s, 0, CHUNK, heard_ns);
+	scheduler_acked(&s, 0, CHUNK, received_ns);
 	scheduler_acked(&s, 0, CHUNK, base_ns);
 	/* Nothing was owed until just now: it does not stall. */
 	scheduler_give(&s, 0, 4 * CHUNK, base_ns);
 	CHECK_EQ(scheduler_sample(&s, 0, true, MS / 10, TIMEOUT_NS, base_ns), 0);
-	CHECK_EQ(scheduler_sample(&s, 0, true, MS / 10, TIMEOUT_NS, heard_ns + MS), 0);
+	CHECK_EQ(scheduler_sample(&s, 0, true, MS / 10, TIMEOUT_NS, received_ns + MS), 0);
 	/* Nor has it done with much of what it was given just now. */
-	scheduler_acked(&s, 0, 2 * CHUNK, heard_ns + 10 * MS);
-	scheduler_acked(&s, 0, 2 * CHUNK, heard_ns + 2 * MS);
-	scheduler_give(&s, 0, 20 * CHUNK, heard_ns + 10 * MS);
-	scheduler_give(&s, 1, 12 * CHUNK, heard_ns + 10 * MS);
+	scheduler_acked(&s, 0, 2 * CHUNK, received_ns + 10 * MS);
+	scheduler_acked(&s, 0, 2 * CHUNK, received_ns + 2 * MS);
+	scheduler_give(&s, 0, 20 * CHUNK, received_ns + 10 * MS);
+	scheduler_give(&s, 1, 12 * CHUNK, received_ns + 10 * MS);
 	s.lane[0].rate = s.lane[1].rate = 500000;
-	CHECK_EQ(scheduler_best(&s, LANE_KERNEL, CHUNK, heard_ns + 10 * MS), 1);
+	CHECK_EQ(scheduler_best(&s, LANE_KERNEL, CHUNK, received_ns + 10 * MS), 1);
 }
 
 /* What a kind was seen to do is no more than what was asked of it: single small messages. More is tried, until there is a queue. */

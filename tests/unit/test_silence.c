@@ -48,7 +48,7 @@ int getsockopt(int fd, int level, int name, void *value, socklen_t *len)
 /* ---- a lane, and a comm of that one lane ---------------------------------------------------------- */
 
 struct rig {
-	struct driver driver;
+	struct poller poller;
 	struct comm comm;
 	struct comm_lane lane;
 	int peer;
@@ -61,10 +61,10 @@ static void rig_open(struct rig *rig)
 
 	memset(rig, 0, sizeof(*rig));
 	memset(&tcp, 0, sizeof(tcp));
-	driver_init(&rig->driver, NULL);
+	poller_init(&rig->poller, NULL);
 	CHECK_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), 0);
 	rig->peer = fds[1];
-	CHECK_EQ(lane_kernel_adopt(&rig->driver, fds[0], &none, &none, &rig->lane.lane), 0);
+	CHECK_EQ(lane_kernel_adopt(&rig->poller, fds[0], &none, &none, &rig->lane.lane), 0);
 	rig->lane.comm = &rig->comm;
 	rig->lane.kind = LANE_KERNEL;
 	rig->comm.lanes[0] = &rig->lane;

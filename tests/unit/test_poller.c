@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_driver.c - work that is called runs once and has run on return, whoever has the baton; and turns have one clock. */
-#include "poll/driver.h"
+#include "poll/poller.h"
 
 #include <pthread.h>
 #include <sched.h>
@@ -16,7 +16,7 @@ struct call {
 	unsigned returned;
 };
 
-static struct driver driver;
+static struct poller poller;
 static atomic_bool control_stop;
 static atomic_uint keeper_turns;
 
@@ -26,12 +26,12 @@ static void call_run(struct work *work, uint64_t now_ns)
 	((struct call *)((char *)work - offsetof(struct call, work)))->runs++;
 }
 
-static void advance(struct driver *d, uint64_t now_ns)
+static void advance(struct poller *d, uint64_t now_ns)
 {
-	driver_run_ready(d, now_ns);
+	poller_run_ready(d, now_ns);
 }
 
-static void wake(struct driver *d)
+static void wake(struct poller *d)
 {
 	(void)d;
 }
@@ -40,13 +40,13 @@ static void wake(struct driver *d)
 static void *keeper(void *arg)
 {
 	(void)arg;
-	while (!driver_take(&driver))
+	while (!poller_try(&poller))
 		sched_yield();
 	while (!atomic_load(&control_stop)) {
-		advance(&driver, driver_clock_ns());
+		advance(&poller, clock_now_ns());
 		atomic_fetch_add(&keeper_turns, 1);
 	}
-	driver_give(&driver);
+	poller_release(&poller);
 	return NULL;
 }
 
@@ -55,7 +55,7 @@ static void *caller(void *arg)
 	struct call *call = arg;
 
 	for (unsigned i = 0; i < CALLS; i++) {
-		driver_call(&driver, &call->work);
+		poller_call(&poller, &call->work);
 		/* What the run wrote is seen here: TSan watches. */
 		if (call->runs != i + 1)
 			break;
@@ -83,7 +83,7 @@ static void call_from_threads(void)
 
 static void test_nobody_keeps_it(void)
 {
-	driver_init(&driver, advance);
+	poller_init(&poller, advance);
 	call_from_threads();
 }
 
@@ -91,21 +91,21 @@ static void test_kept_for_ever(void)
 {
 	pthread_t thread;
 
-	driver_init(&driver, advance);
-	driver.wake = wake;
+	poller_init(&poller, advance);
+	poller.wake = wake;
 	CHECK_EQ(pthread_create(&thread, NULL, keeper, NULL), 0);
 	while (!atomic_load(&keeper_turns))
 		sched_yield();
-	CHECK(!driver_take(&driver));
+	CHECK(!poller_try(&poller));
 	call_from_threads();
 	atomic_store(&control_stop, true);
 	pthread_join(thread, NULL);
-	CHECK(driver_take(&driver));
+	CHECK(poller_try(&poller));
 }
 
 static uint64_t seen_ns;
 
-static void sees(struct driver *d, uint64_t now_ns)
+static void sees(struct poller *d, uint64_t now_ns)
 {
 	(void)d;
 	seen_ns = now_ns;
@@ -114,12 +114,12 @@ static void sees(struct driver *d, uint64_t now_ns)
 /* Two have read the clock, and the second was here first: what it has noted is not later than now. */
 static void test_the_clock_does_not_go_back(void)
 {
-	driver_init(&driver, sees);
-	CHECK(driver_turn(&driver, 2000));
+	poller_init(&poller, sees);
+	CHECK(poller_run(&poller, 2000));
 	CHECK_EQ(seen_ns, 2000);
-	CHECK(driver_poll_at(&driver, 1999));
+	CHECK(poller_poll_at(&poller, 1999));
 	CHECK_EQ(seen_ns, 2000);
-	CHECK(driver_turn(&driver, 2001));
+	CHECK(poller_run(&poller, 2001));
 	CHECK_EQ(seen_ns, 2001);
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* lane_sealed.c - a lane over another lane: what goes out is sealed, what comes in must be. */
-#include "lane/lane_sealed.h"
+/* lane_encrypted.c - a lane over another lane: both directions are encrypted. */
+#include "lane/lane_encrypted.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -14,30 +14,26 @@
 /*
  * Theory of operation
  *
- * The stream is cut into segments: length, ciphertext, tag. Each direction has a key and a count of segments,
- * which is the nonce and is not sent: a segment that is changed, repeated, left out or moved is not what the
- * count says, and ends the lane. After SEAL_KEY_SEGMENTS a key is replaced by its hash, long before AES-GCM
- * has given away anything by the amount of text under one key.
+ * The stream is cut into segments: length, ciphertext, tag. Each direction has a key and a count of segments, which is the
+ * nonce and is not sent. A segment that was changed, repeated, left out or moved does not match the count and ends the
+ * lane. After KEY_SEGMENTS segments a key is replaced by its hash.
  *
- * Out. send() encrypts from the caller's memory into `out`, up to OUT_SEGMENTS at once, and hands that to
- * the lane beneath, which may take part of it. The rest stays here, safe as lane.h wants it, and goes first
- * at the next call of any kind or event; nothing new is taken before. Plaintext is done when its whole segment is:
- * `marks` remembers where segments end in both counts. When it is full the newest mark moves on, so that
- * bytes are called done later, never earlier.
+ * Out. send() encrypts from the caller's memory into `out`, up to OUT_SEGMENTS at once, and hands that to the lane beneath,
+ * which may take part of it. The rest goes first at the next call or event; nothing new is taken before. Plaintext is done
+ * when its whole segment is: `marks` has the ends of segments in both counts. When it is full the newest mark moves on, so
+ * bytes are reported done later, never earlier.
  *
- * In. recv() reads as much as `in` holds and opens one segment after the other, where it lies, before any
- * byte of it goes further. From there whole 8-byte units are placed (NCCL contract section 4.3). A unit may
- * lie in two segments: the rest of the first, at most 7 bytes, is put in front of the second's bytes, over its
- * length, which has served, and the tag before:
+ * In. recv() reads as much as `in` holds and decrypts one segment after the other in place, before any byte of it goes
+ * further. Whole 8-byte units are delivered (NCCL contract section 4.3). If a unit lies in two segments, the rest of the
+ * first, at most 7 bytes, is put in front of the second's bytes, over its length and the tag before:
  *
- *	| opened, placed | tag | length | ciphertext ... | tag | length | ciph
- *	                       `rest' <- plain_begin     ^ plain_end    ^ in_begin   in_end
+ *	| decrypted, delivered | tag | length | ciphertext ... | tag | length | ciph
+ *	                          `rest' <- plain_begin      ^ plain_end    ^ in_begin   in_end
  *
- * The end. CLOSE inside the stream is the peer's word; a FIN between segments is told as the end, which without
- * CLOSE the comm takes for the peer's death, and one inside a segment is an error at once.
+ * A FIN between segments is reported as the end of the stream, one inside a segment is an error.
  */
 
-#define SEGMENT_BYTES_MAX (SEAL_PLAIN_BYTES_MAX + SEAL_EXTRA_BYTES)
+#define SEGMENT_BYTES_MAX (SEGMENT_PLAIN_BYTES_MAX + SEGMENT_EXTRA_BYTES)
 #define OUT_SEGMENTS 4u
 #define OUT_BYTES (OUT_SEGMENTS * SEGMENT_BYTES_MAX)
 #define UNIT_BYTES 8u
@@ -47,36 +43,36 @@
 #define PIECES_MAX 8
 
 /* Ends of a segment. */
-struct seal_mark {
+struct segment_mark {
 	uint64_t beneath_bytes; /* in the count of the lane beneath */
 	uint64_t plain_bytes;
 };
 
-struct lane_sealed {
+struct lane_encrypted {
 	struct lane lane; /* first */
 	struct lane_ops ops;
 	char kind[24];
-	struct seal_flow send, recv;
+	struct segment_flow send, recv;
 	bool shut; /* FIN when `out` is empty */
 	size_t out_begin, out_end;
-	uint64_t beneath_bytes; /* sealed so far, in the count of the lane beneath */
+	uint64_t beneath_bytes; /* encrypted so far, in the count of the lane beneath */
 	uint64_t plain_bytes;   /* taken so far, and the preamble */
 	uint64_t done_bytes;
 	uint64_t acked_bytes; /* as info() told: never less */
 	unsigned mark_first, mark_count;
-	struct seal_mark marks[MARKS];
+	struct segment_mark marks[MARKS];
 	size_t plain_begin, plain_end; /* opened and not placed yet */
 	size_t in_begin, in_end;       /* behind it: not opened yet */
 	_Alignas(64) uint8_t out[OUT_BYTES];
 	_Alignas(64) uint8_t in[IN_BYTES];
 };
 
-static struct lane_sealed *to_sealed(struct lane *lane)
+static struct lane_encrypted *to_encrypted(struct lane *lane)
 {
-	return (struct lane_sealed *)lane;
+	return (struct lane_encrypted *)lane;
 }
 
-static int sealed_fail(struct lane_sealed *s, int error)
+static int encrypted_fail(struct lane_encrypted *s, int error)
 {
 	if (!s->lane.error)
 		s->lane.error = error;
@@ -86,16 +82,16 @@ static int sealed_fail(struct lane_sealed *s, int error)
 /* ---- one segment ------------------------------------------------------------------------------ */
 
 /* Seals len bytes of the pieces behind what is in `out`. */
-static int sealed_close_segment(struct lane_sealed *s, const struct iovec *pieces, int piece_count,
-				size_t len)
+static int encrypted_close_segment(struct lane_encrypted *s, const struct iovec *pieces,
+				   int piece_count, size_t len)
 {
-	struct seal_mark *mark;
-	int rc = seal_close(&s->send, pieces, piece_count, len, s->out + s->out_end);
+	struct segment_mark *mark;
+	int rc = segment_encrypt(&s->send, pieces, piece_count, len, s->out + s->out_end);
 
 	if (rc)
 		return rc;
-	s->out_end += len + SEAL_EXTRA_BYTES;
-	s->beneath_bytes += len + SEAL_EXTRA_BYTES;
+	s->out_end += len + SEGMENT_EXTRA_BYTES;
+	s->beneath_bytes += len + SEGMENT_EXTRA_BYTES;
 	s->plain_bytes += len;
 	if (s->mark_count < MARKS)
 		s->mark_count++;
@@ -105,37 +101,37 @@ static int sealed_close_segment(struct lane_sealed *s, const struct iovec *piece
 	return 0;
 }
 
-static int sealed_forged(struct lane_sealed *s)
+static int encrypted_fail_forged(struct lane_encrypted *s)
 {
 	char peer[HARP_ENDPOINT_TEXT_MAX];
 
-	WARN("peer %s over %s: segment %llu is not what the peer sealed: it was altered, repeated or "
+	WARN("peer %s over %s: segment %llu is not what the peer encrypted: it was altered, repeated or "
 	     "left out on the way; is somebody in the network between? The lane is given up",
 	     harp_endpoint_format(&s->lane.remote, peer), s->kind,
 	     (unsigned long long)s->recv.segment);
-	return sealed_fail(s, -EBADMSG);
+	return encrypted_fail(s, -EBADMSG);
 }
 
 /* Opens the segment at in_begin, of which all is there, behind the rest of the last. */
-static int sealed_open_segment(struct lane_sealed *s, size_t len)
+static int encrypted_open_segment(struct lane_encrypted *s, size_t len)
 {
 	uint8_t *head = s->in + s->in_begin;
 	size_t rest = s->plain_end - s->plain_begin;
-	int rc = seal_open(&s->recv, head, len);
+	int rc = segment_decrypt(&s->recv, head, len);
 
 	if (rc)
-		return rc == -EBADMSG ? sealed_forged(s) : sealed_fail(s, rc);
-	memmove(head + SEAL_HEAD_BYTES - rest, s->in + s->plain_begin, rest);
-	s->plain_begin = s->in_begin + SEAL_HEAD_BYTES - rest;
-	s->plain_end = s->in_begin + SEAL_HEAD_BYTES + len;
+		return rc == -EBADMSG ? encrypted_fail_forged(s) : encrypted_fail(s, rc);
+	memmove(head + SEGMENT_HEAD_BYTES - rest, s->in + s->plain_begin, rest);
+	s->plain_begin = s->in_begin + SEGMENT_HEAD_BYTES - rest;
+	s->plain_end = s->in_begin + SEGMENT_HEAD_BYTES + len;
 	s->in_begin = s->plain_end + CRYPTO_TAG_BYTES;
 	return 1;
 }
 
 /* ---- out -------------------------------------------------------------------------------------- */
 
-/* Hands what is sealed to the lane beneath. 1: all of it, 0: it is full, or its error. */
-static int sealed_push(struct lane_sealed *s)
+/* Hands what is encrypted to the lane beneath. 1: all of it, 0: it is full, or its error. */
+static int encrypted_push(struct lane_encrypted *s)
 {
 	struct lane *beneath = s->lane.beneath;
 
@@ -158,13 +154,13 @@ static int sealed_push(struct lane_sealed *s)
 }
 
 /* A place in the caller's iovec. */
-struct seal_cursor {
+struct segment_cursor {
 	const struct iovec *iov, *end;
 	size_t used; /* of *iov */
 };
 
 /* The next piece of at most len bytes; 0 at the end. */
-static size_t cursor_next(struct seal_cursor *c, size_t len, struct iovec *piece)
+static size_t cursor_next(struct segment_cursor *c, size_t len, struct iovec *piece)
 {
 	size_t left;
 
@@ -182,7 +178,7 @@ static size_t cursor_next(struct seal_cursor *c, size_t len, struct iovec *piece
 }
 
 /* Fills `out`, which is empty. Returns how many bytes were taken, or the error. */
-static ssize_t sealed_fill(struct lane_sealed *s, struct seal_cursor *c)
+static ssize_t encrypted_fill(struct lane_encrypted *s, struct segment_cursor *c)
 {
 	size_t taken = 0;
 
@@ -191,32 +187,32 @@ static ssize_t sealed_fill(struct lane_sealed *s, struct seal_cursor *c)
 		size_t len = 0, n;
 		int count = 0, rc;
 
-		while (count < PIECES_MAX && len < SEAL_PLAIN_BYTES_MAX &&
-		       (n = cursor_next(c, SEAL_PLAIN_BYTES_MAX - len, &pieces[count]))) {
+		while (count < PIECES_MAX && len < SEGMENT_PLAIN_BYTES_MAX &&
+		       (n = cursor_next(c, SEGMENT_PLAIN_BYTES_MAX - len, &pieces[count]))) {
 			len += n;
 			count++;
 		}
 		if (!len)
 			break;
-		rc = sealed_close_segment(s, pieces, count, len);
+		rc = encrypted_close_segment(s, pieces, count, len);
 		if (rc)
-			return sealed_fail(s, rc);
+			return encrypted_fail(s, rc);
 		taken += len;
 	}
 	return (ssize_t)taken;
 }
 
-static ssize_t sealed_send(struct lane *lane, const struct iovec *iov, int iov_count)
+static ssize_t encrypted_send(struct lane *lane, const struct iovec *iov, int iov_count)
 {
-	struct lane_sealed *s = to_sealed(lane);
-	struct seal_cursor c = { iov, iov + iov_count, 0 };
+	struct lane_encrypted *s = to_encrypted(lane);
+	struct segment_cursor c = { iov, iov + iov_count, 0 };
 	size_t taken = 0;
 	int rc;
 
 	if (lane->error)
 		return lane->error;
-	while ((rc = sealed_push(s)) == 1) {
-		ssize_t n = sealed_fill(s, &c);
+	while ((rc = encrypted_push(s)) == 1) {
+		ssize_t n = encrypted_fill(s, &c);
 
 		if (n <= 0) {
 			rc = (int)n;
@@ -231,12 +227,12 @@ static ssize_t sealed_send(struct lane *lane, const struct iovec *iov, int iov_c
 	return s->out_begin < s->out_end ? -EAGAIN : 0;
 }
 
-static uint64_t sealed_done_bytes(struct lane *lane)
+static uint64_t encrypted_done_bytes(struct lane *lane)
 {
-	struct lane_sealed *s = to_sealed(lane);
+	struct lane_encrypted *s = to_encrypted(lane);
 	uint64_t beneath_done;
 
-	(void)sealed_push(s);
+	(void)encrypted_push(s);
 	if (!s->mark_count)
 		return s->done_bytes;
 	beneath_done = lane->beneath->ops->done_bytes(lane->beneath);
@@ -252,9 +248,9 @@ static uint64_t sealed_done_bytes(struct lane *lane)
  * What the peer's TCP has acknowledged is told in plaintext bytes by what it has not: exact when nothing is
  * missing, else a little less than it is.
  */
-static void sealed_info(struct lane *lane, struct lane_info *info)
+static void encrypted_info(struct lane *lane, struct lane_info *info)
 {
-	struct lane_sealed *s = to_sealed(lane);
+	struct lane_encrypted *s = to_encrypted(lane);
 	uint64_t missing;
 
 	lane->beneath->ops->info(lane->beneath, info);
@@ -265,18 +261,18 @@ static void sealed_info(struct lane *lane, struct lane_info *info)
 	info->acked_bytes = s->acked_bytes;
 }
 
-static void sealed_shutdown(struct lane *lane)
+static void encrypted_shutdown(struct lane *lane)
 {
-	struct lane_sealed *s = to_sealed(lane);
+	struct lane_encrypted *s = to_encrypted(lane);
 
 	s->shut = true;
-	(void)sealed_push(s);
+	(void)encrypted_push(s);
 }
 
 /* ---- in --------------------------------------------------------------------------------------- */
 
 /* Makes room in `in` for a segment of which `want` bytes are needed: what is not placed moves to the front. */
-static void sealed_make_room(struct lane_sealed *s, size_t want)
+static void encrypted_make_room(struct lane_encrypted *s, size_t want)
 {
 	size_t rest = s->plain_end - s->plain_begin, unopened = s->in_end - s->in_begin;
 
@@ -292,39 +288,39 @@ static void sealed_make_room(struct lane_sealed *s, size_t want)
 
 /* Opens the next segment; less than a unit is left of the last. 1, 0 at the end of the stream, -EAGAIN, or
  * the error. */
-static int sealed_next(struct lane_sealed *s)
+static int encrypted_next(struct lane_encrypted *s)
 {
 	struct lane *beneath = s->lane.beneath;
 
 	for (;;) {
-		size_t unopened = s->in_end - s->in_begin, want = SEAL_HEAD_BYTES;
+		size_t unopened = s->in_end - s->in_begin, want = SEGMENT_HEAD_BYTES;
 		ssize_t n;
 
-		if (unopened >= SEAL_HEAD_BYTES) {
+		if (unopened >= SEGMENT_HEAD_BYTES) {
 			uint32_t len = wire_get32(s->in + s->in_begin);
 
-			if (len - 1u >= SEAL_PLAIN_BYTES_MAX)
-				return sealed_forged(s);
-			want = len + SEAL_EXTRA_BYTES;
+			if (len - 1u >= SEGMENT_PLAIN_BYTES_MAX)
+				return encrypted_fail_forged(s);
+			want = len + SEGMENT_EXTRA_BYTES;
 			if (unopened >= want)
-				return sealed_open_segment(s, len);
+				return encrypted_open_segment(s, len);
 		}
-		sealed_make_room(s, want);
+		encrypted_make_room(s, want);
 		n = beneath->ops->recv(beneath, s->in + s->in_end, IN_BYTES - s->in_end, 1);
 		if (n < 0)
-			return n == -EAGAIN ? -EAGAIN : sealed_fail(s, (int)n);
+			return n == -EAGAIN ? -EAGAIN : encrypted_fail(s, (int)n);
 		if (!n)
-			return unopened ? sealed_fail(s, -ECONNRESET) : 0;
+			return unopened ? encrypted_fail(s, -ECONNRESET) : 0;
 		s->in_end += (size_t)n;
 	}
 }
 
-static ssize_t sealed_recv(struct lane *lane, void *dst, size_t len, unsigned unit)
+static ssize_t encrypted_recv(struct lane *lane, void *dst, size_t len, unsigned unit)
 {
-	struct lane_sealed *s = to_sealed(lane);
+	struct lane_encrypted *s = to_encrypted(lane);
 	size_t placed = 0;
 
-	(void)sealed_push(s);
+	(void)encrypted_push(s);
 	while (placed < len) {
 		uint8_t *to = (uint8_t *)dst + placed;
 		struct iovec plain = { s->in + s->plain_begin, s->plain_end - s->plain_begin };
@@ -333,7 +329,7 @@ static ssize_t sealed_recv(struct lane *lane, void *dst, size_t len, unsigned un
 		if (unit > 1)
 			commit = place_commit_bytes(to, len - placed, plain.iov_len);
 		if (!commit) {
-			int rc = lane->error ? lane->error : sealed_next(s);
+			int rc = lane->error ? lane->error : encrypted_next(s);
 
 			if (rc == 1)
 				continue;
@@ -351,89 +347,90 @@ static ssize_t sealed_recv(struct lane *lane, void *dst, size_t len, unsigned un
 
 /* ---- the rest: handed on ---------------------------------------------------------------------- */
 
-static enum lane_state sealed_state(struct lane *lane)
+static enum lane_state encrypted_state(struct lane *lane)
 {
 	if (lane->error)
 		return LANE_DEAD;
-	(void)sealed_push(to_sealed(lane));
+	(void)encrypted_push(to_encrypted(lane));
 	return lane->beneath->ops->state(lane->beneath);
 }
 
-static void sealed_observe(struct lane *lane, uint64_t latency_ns)
+static void encrypted_observe(struct lane *lane, uint64_t latency_ns)
 {
 	lane->beneath->ops->observe(lane->beneath, latency_ns);
 }
 
-static void sealed_label(struct lane *lane, const char *text)
+static void encrypted_label(struct lane *lane, const char *text)
 {
 	lane->beneath->ops->label(lane->beneath, text);
 }
 
-static void sealed_describe(struct lane *lane, char *buf, size_t len)
+static void encrypted_describe(struct lane *lane, char *buf, size_t len)
 {
-	int used = snprintf(buf, len, "sealed ");
+	int used = snprintf(buf, len, "encrypted ");
 
 	if (used >= 0 && (size_t)used < len)
 		lane->beneath->ops->describe(lane->beneath, buf + used, len - (size_t)used);
 }
 
 /* An event of the lane beneath. Its error is ours only when recv() meets it, behind what had come. */
-static void sealed_notify(struct lane *beneath, uint64_t now_ns)
+static void encrypted_notify(struct lane *beneath, uint64_t now_ns)
 {
-	struct lane_sealed *s = beneath->owner;
+	struct lane_encrypted *s = beneath->owner;
 
-	(void)sealed_push(s);
+	(void)encrypted_push(s);
 	if (s->lane.notify)
 		s->lane.notify(&s->lane, now_ns);
 }
 
-static void sealed_close(struct lane *lane, bool abort)
+static void encrypted_close(struct lane *lane, bool abort)
 {
-	struct lane_sealed *s = to_sealed(lane);
+	struct lane_encrypted *s = to_encrypted(lane);
 	struct lane *beneath = lane->beneath;
 
 	if (!abort && !lane->error)
-		(void)sealed_push(s);
+		(void)encrypted_push(s);
 	beneath->owner = NULL;
 	beneath->notify = NULL;
 	beneath->awaited = NULL;
 	beneath->ops->close(beneath, abort || lane->error == -EBADMSG);
-	seal_end(&s->send);
-	seal_end(&s->recv);
+	segment_flow_end(&s->send);
+	segment_flow_end(&s->recv);
 	free(s);
 }
 
-static const struct lane_ops sealed_ops = {
-	.state = sealed_state,
-	.send = sealed_send,
-	.recv = sealed_recv,
-	.done_bytes = sealed_done_bytes,
-	.info = sealed_info,
-	.shutdown = sealed_shutdown,
-	.observe = sealed_observe,
-	.label = sealed_label,
-	.close = sealed_close,
-	.describe = sealed_describe,
+static const struct lane_ops encrypted_ops = {
+	.state = encrypted_state,
+	.send = encrypted_send,
+	.recv = encrypted_recv,
+	.done_bytes = encrypted_done_bytes,
+	.info = encrypted_info,
+	.shutdown = encrypted_shutdown,
+	.observe = encrypted_observe,
+	.label = encrypted_label,
+	.close = encrypted_close,
+	.describe = encrypted_describe,
 };
 
-int lane_seal(struct lane **lane, uint64_t sent_bytes, const uint8_t send_key[CRYPTO_KEY_BYTES],
-	      const uint8_t recv_key[CRYPTO_KEY_BYTES])
+int lane_encrypt(struct lane **lane, uint64_t sent_bytes, const uint8_t send_key[CRYPTO_KEY_BYTES],
+		 const uint8_t recv_key[CRYPTO_KEY_BYTES])
 {
 	struct lane *beneath = *lane;
-	struct lane_sealed *s = aligned_alloc(64, (sizeof(*s) + 63) & ~(size_t)63);
+	struct lane_encrypted *s = aligned_alloc(64, (sizeof(*s) + 63) & ~(size_t)63);
 
 	if (!s)
 		return -ENOMEM;
-	memset(s, 0, offsetof(struct lane_sealed, out));
-	if (seal_begin(&s->send, send_key, true) || seal_begin(&s->recv, recv_key, false)) {
-		seal_end(&s->send);
-		seal_end(&s->recv);
+	memset(s, 0, offsetof(struct lane_encrypted, out));
+	if (segment_flow_begin(&s->send, send_key, true) ||
+	    segment_flow_begin(&s->recv, recv_key, false)) {
+		segment_flow_end(&s->send);
+		segment_flow_end(&s->recv);
 		free(s);
 		return -ENOMEM;
 	}
-	snprintf(s->kind, sizeof(s->kind), "sealed %s", beneath->ops->kind);
+	snprintf(s->kind, sizeof(s->kind), "encrypted %s", beneath->ops->kind);
 	/* What the lane beneath does not do, this one doesn't. */
-	s->ops = sealed_ops;
+	s->ops = encrypted_ops;
 	s->ops.kind = s->kind;
 	if (!beneath->ops->observe)
 		s->ops.observe = NULL;
@@ -445,14 +442,14 @@ int lane_seal(struct lane **lane, uint64_t sent_bytes, const uint8_t send_key[CR
 	s->plain_bytes = s->beneath_bytes = s->done_bytes = sent_bytes;
 	s->in_begin = s->in_end = IN_FRONT_BYTES;
 	beneath->owner = s;
-	beneath->notify = sealed_notify;
+	beneath->notify = encrypted_notify;
 	*lane = &s->lane;
 	return 0;
 }
 
-void lane_sealed_renumber(struct lane *lane, uint64_t send_segment, uint64_t recv_segment)
+void lane_encrypted_renumber(struct lane *lane, uint64_t send_segment, uint64_t recv_segment)
 {
-	struct lane_sealed *s = to_sealed(lane);
+	struct lane_encrypted *s = to_encrypted(lane);
 
 	s->send.segment = send_segment;
 	s->recv.segment = recv_segment;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_lane_sealed.c - sealed lanes over fake ones: what goes in comes out, whatever the cuts; and nothing
+ * test_lane_encrypted.c - encrypted lanes over fake ones: what goes in comes out, whatever the cuts; and nothing
  * comes out that did not go in.
  */
 #include <errno.h>
@@ -10,7 +10,7 @@
 #include "check.h"
 #include "double_env.h"
 #include "fake_lane.h"
-#include "lane/lane_sealed.h"
+#include "lane/lane_encrypted.h"
 #include "wire/record.h"
 
 #define SENT_BEFORE 96u /* a preamble's bytes */
@@ -39,8 +39,8 @@ static void rig_open(struct rig *rig, uint64_t seed, size_t capacity)
 
 		fake->acked = fake->out->written = SENT_BEFORE;
 		rig->lanes[i] = &fake->lane;
-		CHECK_EQ(lane_seal(&rig->lanes[i], SENT_BEFORE, i ? key_b : key_a,
-				   i ? key_a : key_b),
+		CHECK_EQ(lane_encrypt(&rig->lanes[i], SENT_BEFORE, i ? key_b : key_a,
+				      i ? key_a : key_b),
 			 0);
 		rig->lanes[i]->owner = &rig->notified[i];
 		rig->lanes[i]->notify = note;
@@ -220,7 +220,7 @@ static uint64_t stream_bytes(void)
 	uint64_t sum = 0;
 
 	for (size_t i = 0; i < SEGMENTS; i++)
-		sum += segments[i] + SEAL_EXTRA_BYTES;
+		sum += segments[i] + SEGMENT_EXTRA_BYTES;
 	return sum;
 }
 
@@ -233,8 +233,8 @@ static void test_tampering(void)
 		uint64_t behind = 0;
 		size_t intact = 0;
 
-		while (behind + segments[intact] + SEAL_EXTRA_BYTES <= at)
-			behind += segments[intact++] + SEAL_EXTRA_BYTES;
+		while (behind + segments[intact] + SEGMENT_EXTRA_BYTES <= at)
+			behind += segments[intact++] + SEGMENT_EXTRA_BYTES;
 		for (size_t f = 0; f < sizeof(flips); f++) {
 			struct rig rig;
 			ssize_t end;
@@ -287,9 +287,9 @@ static void check_order(const size_t *order, size_t count, int to, size_t whole,
 		size_t at = 0;
 
 		for (size_t k = 0; k < order[i]; k++)
-			at += segments[k] + SEAL_EXTRA_BYTES;
+			at += segments[k] + SEGMENT_EXTRA_BYTES;
 		fake_inject(&rig.pair.lanes[to], sealed + at,
-			    segments[order[i]] + SEAL_EXTRA_BYTES);
+			    segments[order[i]] + SEGMENT_EXTRA_BYTES);
 	}
 	rig.pair.lanes[to].in->closed = true;
 	if (to == 1) {
@@ -320,10 +320,10 @@ static void test_order(void)
 /* Impossible lengths are noticed before anything is waited for. */
 static void test_lengths(void)
 {
-	static const uint32_t lengths[] = { 0, SEAL_PLAIN_BYTES_MAX + 1, UINT32_MAX };
+	static const uint32_t lengths[] = { 0, SEGMENT_PLAIN_BYTES_MAX + 1, UINT32_MAX };
 
 	for (size_t i = 0; i < sizeof(lengths) / sizeof(lengths[0]); i++) {
-		uint8_t head[SEAL_HEAD_BYTES], data[8];
+		uint8_t head[SEGMENT_HEAD_BYTES], data[8];
 		struct rig rig;
 
 		rig_open(&rig, 3, 4096);
@@ -344,7 +344,7 @@ static void test_truncated(void)
 		struct rig rig;
 		ssize_t end;
 
-		if (whole < SEGMENTS && at == boundary + segments[whole] + SEAL_EXTRA_BYTES) {
+		if (whole < SEGMENTS && at == boundary + segments[whole] + SEGMENT_EXTRA_BYTES) {
 			boundary = at;
 			whole++;
 		}
@@ -380,8 +380,8 @@ static void test_last_segment(void)
 	struct rig rig;
 
 	rig_open(&rig, 6, 4096);
-	lane_sealed_renumber(rig.lanes[0], UINT64_MAX - 1, 0);
-	lane_sealed_renumber(rig.lanes[1], 0, UINT64_MAX - 1);
+	lane_encrypted_renumber(rig.lanes[0], UINT64_MAX - 1, 0);
+	lane_encrypted_renumber(rig.lanes[1], 0, UINT64_MAX - 1);
 	put_segment(&rig, 0, "last", 4);
 	before = rig.pair.pipes[0].written;
 	CHECK_EQ(put(rig.lanes[0], "more", 4), -ECONNABORTED);
@@ -400,17 +400,17 @@ static void test_next_key(void)
 	struct rig rig;
 
 	rig_open(&rig, 7, 4096);
-	lane_sealed_renumber(rig.lanes[0], SEAL_KEY_SEGMENTS - 1, 0);
-	lane_sealed_renumber(rig.lanes[1], 0, SEAL_KEY_SEGMENTS - 1);
+	lane_encrypted_renumber(rig.lanes[0], KEY_SEGMENTS - 1, 0);
+	lane_encrypted_renumber(rig.lanes[1], 0, KEY_SEGMENTS - 1);
 	put_segment(&rig, 0, "old", 3);
 	put_segment(&rig, 0, "newer", 5);
-	memcpy(sealed, rig.pair.pipes[0].bytes + 3 + SEAL_EXTRA_BYTES, 5 + SEAL_EXTRA_BYTES);
+	memcpy(sealed, rig.pair.pipes[0].bytes + 3 + SEGMENT_EXTRA_BYTES, 5 + SEGMENT_EXTRA_BYTES);
 	CHECK_EQ(rig.lanes[1]->ops->recv(rig.lanes[1], got, 8, 1), 8);
 	CHECK_MEM(got, "oldnewer", 8);
 	blake2s(next, 32, key_a, 32, "HARP1 next key  ", 16);
-	wire_put64(nonce, SEAL_KEY_SEGMENTS);
+	wire_put64(nonce, KEY_SEGMENTS);
 	gcm = crypto_gcm_new(next, false);
-	CHECK_EQ(crypto_gcm_open(gcm, nonce, sealed, 4, sealed + 4, 5), 0);
+	CHECK_EQ(crypto_gcm_decrypt(gcm, nonce, sealed, 4, sealed + 4, 5), 0);
 	CHECK_MEM(sealed + 4, "newer", 5);
 	crypto_gcm_free(gcm);
 	rig_close(&rig);
@@ -427,7 +427,7 @@ static void test_many_in_flight(void)
 		CHECK_EQ(put(rig.lanes[0], "abc", 3), 3);
 	for (int i = 0; i < 500; i++) {
 		rig.pair.lanes[0].acked =
-			SENT_BEFORE + (uint64_t)(3 + SEAL_EXTRA_BYTES) * (unsigned)i;
+			SENT_BEFORE + (uint64_t)(3 + SEGMENT_EXTRA_BYTES) * (unsigned)i;
 		done = rig.lanes[0]->ops->done_bytes(rig.lanes[0]) - SENT_BEFORE;
 		CHECK(done <= 3 * (unsigned)i);
 		CHECK(i >= 64 || done == 3 * (unsigned)i);
@@ -512,9 +512,9 @@ static void test_names(void)
 	struct rig rig;
 
 	rig_open(&rig, 10, 4096);
-	CHECK_STR(rig.lanes[0]->ops->kind, "sealed fake");
+	CHECK_STR(rig.lanes[0]->ops->kind, "encrypted fake");
 	rig.lanes[0]->ops->describe(rig.lanes[0], text, sizeof(text));
-	CHECK_STR(text, "sealed fake");
+	CHECK_STR(text, "encrypted fake");
 	CHECK(rig.lanes[0]->ops->observe == NULL && rig.lanes[0]->ops->label == NULL);
 	rig_close(&rig);
 	CHECK(rig.pair.lanes[0].closed && rig.pair.lanes[0].aborted);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * seal_bench.c - what a sealed lane costs: seal_bench send|receive SIZE COUNT
+ * encryption_bench.c - what an encrypted lane costs: encryption_bench send|receive SIZE COUNT
  *
  * Moves COUNT messages of SIZE bytes through a pair of sealed lanes over memory, and prints the processor time
  * of one side for each message and byte. tools/instructions.py counts its instructions: all inside measured().
@@ -11,7 +11,7 @@
 #include <time.h>
 
 #include "check.h"
-#include "lane/lane_sealed.h"
+#include "lane/lane_encrypted.h"
 
 #define PIPE_BYTES (4u << 20)
 
@@ -107,7 +107,7 @@ static struct lane *seal_pipe(unsigned i)
 
 	pipes[i].lane.ops = &pipe_ops;
 	pipes[i].from = &pipes[1 - i];
-	CHECK_EQ(lane_seal(&lane, 0, keys[i], keys[1 - i]), 0);
+	CHECK_EQ(lane_encrypt(&lane, 0, keys[i], keys[1 - i]), 0);
 	return lane;
 }
 
@@ -122,7 +122,7 @@ int main(int argc, char **argv)
 	char why[256];
 
 	if (!size || size > PIPE_BYTES / 2 || !count) {
-		fprintf(stderr, "usage: seal_bench send|receive SIZE COUNT\n");
+		fprintf(stderr, "usage: encryption_bench send|receive SIZE COUNT\n");
 		return 2;
 	}
 	if (crypto_load(why, sizeof(why)))

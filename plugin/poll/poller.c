@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* poller.c - the poller and the ready list; see poller.h. */
+#include "poll/poller.h"
+
+#include <sched.h>
+#include <stddef.h>
+#include <time.h>
+
+uint64_t clock_now_ns(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+void poller_init(struct poller *poller, void (*advance)(struct poller *, uint64_t))
+{
+	atomic_init(&poller->held, false);
+	atomic_init(&poller->runs, 0);
+	atomic_init(&poller->ready, NULL);
+	atomic_init(&poller->polled_ns, 0);
+	poller->now_ns = 0;
+	poller->advance = advance;
+	poller->wake = NULL;
+}
+
+void poller_post(struct poller *poller, struct work *work)
+{
+	struct work *head;
+
+	/* Read-modify-write on both sides (see poller_run_ready): a caller that finds it queued knows that a
+	 * run which sees everything written before this line is still to come. */
+	if (atomic_exchange_explicit(&work->queued, true, memory_order_acq_rel))
+		return;
+	head = atomic_load_explicit(&poller->ready, memory_order_relaxed);
+	do {
+		work->next = head;
+	} while (!atomic_compare_exchange_weak_explicit(&poller->ready, &head, work,
+							memory_order_release,
+							memory_order_relaxed));
+	if (poller->wake)
+		poller->wake(poller);
+}
+
+unsigned poller_run_ready(struct poller *poller, uint64_t now_ns)
+{
+	struct work *taken = NULL, *fifo = NULL;
+	uint64_t runs = atomic_load_explicit(&poller->runs, memory_order_relaxed);
+	unsigned count = 0;
+
+	if (atomic_load_explicit(&poller->ready, memory_order_relaxed))
+		taken = atomic_exchange_explicit(&poller->ready, NULL, memory_order_acquire);
+	while (taken) { /* newest first, as pushed: turn it round */
+		struct work *next = taken->next;
+
+		taken->next = fifo;
+		fifo = taken;
+		taken = next;
+	}
+	while (fifo) {
+		struct work *work = fifo;
+
+		/* From the exchange on it may be posted again, or its run may free it. */
+		fifo = work->next;
+		atomic_exchange_explicit(&work->queued, false, memory_order_acq_rel);
+		work->run(work, now_ns);
+		count++;
+	}
+	/* No work frees the driver that it runs on. */
+	atomic_store_explicit(&poller->runs, runs + 1, memory_order_release);
+	return count;
+}
+
+bool poller_try(struct poller *poller)
+{
+	/* Look before taking: a failed exchange would steal the holder's cache line. */
+	return !atomic_load_explicit(&poller->held, memory_order_relaxed) &&
+	       !atomic_exchange_explicit(&poller->held, true, memory_order_acquire);
+}
+
+void poller_release(struct poller *poller)
+{
+	atomic_store_explicit(&poller->held, false, memory_order_release);
+}
+
+uint64_t poller_clock(struct poller *poller, uint64_t now_ns)
+{
+	if (now_ns > poller->now_ns)
+		poller->now_ns = now_ns;
+	return poller->now_ns;
+}
+
+bool poller_run(struct poller *poller, uint64_t now_ns)
+{
+	if (!poller_try(poller))
+		return false;
+	poller->advance(poller, poller_clock(poller, now_ns));
+	poller_release(poller);
+	return true;
+}
+
+bool poller_poll_at(struct poller *poller, uint64_t now_ns)
+{
+	/* Only the background poller reads it, to stay away; it orders nothing. */
+	atomic_store_explicit(&poller->polled_ns, now_ns, memory_order_relaxed);
+	return poller_run(poller, now_ns);
+}
+
+bool poller_poll(struct poller *poller)
+{
+	return poller_poll_at(poller, clock_now_ns());
+}
+
+void poller_call(struct poller *poller, struct work *work)
+{
+	uint64_t runs = 0;
+	bool taken = false;
+
+	poller_post(poller, work);
+	for (;;) {
+		/* A turn of our own that ends with the work off the list: it ran in this turn, or in an
+		 * earlier one that has ended. */
+		if (poller_poll(poller) &&
+		    !atomic_load_explicit(&work->queued, memory_order_acquire))
+			return;
+		/* Or who has the poller, and may keep it, has taken the work and since then ended a run. He
+		 * is in his turn still: not for a driver that may go when this returns. */
+		if (!poller->wake) {
+			sched_yield();
+			continue;
+		}
+		if (taken && atomic_load_explicit(&poller->runs, memory_order_acquire) != runs)
+			return;
+		if (!taken && !atomic_load_explicit(&work->queued, memory_order_acquire)) {
+			taken = true;
+			runs = atomic_load_explicit(&poller->runs, memory_order_acquire);
+		}
+		sched_yield();
+	}
+}
