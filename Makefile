@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Each target does its whole set-up (system packages, .venv, build/); as root or through sudo.
 .POSIX:
-.PHONY: help build build-tests wheel packages demo check test test-long test-nccl sanitize fuzz coverage tables docs site format clean
+.PHONY: help build build-tests wheel packages demo check test test-long test-nccl test-torch sanitize fuzz coverage tables docs site format clean
 
 AS_ROOT = tools/as_root.sh
 PYTEST = .venv/bin/python -m pytest
@@ -17,6 +17,7 @@ help:
 	@echo 'make test       ... and run the tests (11 minutes on two cores)'
 	@echo 'make test-long  ... and what takes longer (sanitizers, more seeds, clang-tidy, the wheel)'
 	@echo 'make test-nccl  ... and run NVIDIA'"'"'s NCCL, 2.18 to the newest, over HARP (downloads 4 GB once)'
+	@echo 'make test-torch ... and run the tests of harp.torch (installs PyTorch into .venv)'
 	@echo 'make sanitize   ... and the suite with AddressSanitizer, UBSan and ThreadSanitizer (test-long has it)'
 	@echo 'make fuzz       ... and every fuzz target for a minute (FUZZFLAGS=--seconds=3600: an hour in all)'
 	@echo 'make coverage   ... and say which lines of dataplane/ no test runs'
@@ -53,6 +54,12 @@ test-long: build-tests
 
 test-nccl: build-tests
 	@$(AS_ROOT) $(PYTEST) tests/nccl -m 'nccl or not nccl' $(PYTESTFLAGS)
+
+# The extras' packages, without HARP itself, which lies in the source tree.
+test-torch: build-tests
+	@for extra in torch torch-test; do .venv/bin/python tools/lock.py --ranges $$extra; done | \
+		.venv/bin/python -m pip install -q -r /dev/stdin
+	@$(AS_ROOT) $(PYTEST) tests/torch $(PYTESTFLAGS)
 
 sanitize: build-tests
 	@$(AS_ROOT) $(PYTEST) tests/test_sanitize.py $(PYTESTFLAGS)

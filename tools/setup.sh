@@ -225,10 +225,10 @@ setup_venv() {
 		rm -rf .venv
 		"$python" -m venv .venv
 		install_packages build
-		install_harp
 		rm -rf build # its compiled modules belong to the interpreter that is gone
 		stamp_text build >.venv/harp-stamp
 	fi
+	install_harp
 	if [ $with_tests = yes ] && ! tests_usable; then
 		say "installing Python packages for the tests"
 		install_packages build test
@@ -247,6 +247,12 @@ install_harp() {
 	printf '#!%s\nfrom harp.daemon.__main__ import main\n\nmain()\n' "$root/.venv/bin/python" \
 		>.venv/bin/harpd
 	chmod +x .venv/bin/harpctl .venv/bin/harpd
+	# Entry points, by which torch finds its backend, are read from a package's metadata.
+	mkdir -p "$site/harp_nccl-0.dist-info"
+	printf 'Metadata-Version: 2.1\nName: harp-nccl\nVersion: 0\n' \
+		>"$site/harp_nccl-0.dist-info/METADATA"
+	printf '[torch.backends]\nharp = harp.torch:register\n' \
+		>"$site/harp_nccl-0.dist-info/entry_points.txt"
 }
 
 # Prometheus and promtool, which tests run: taken out of Debian's package, not installed. Installing it would

@@ -107,9 +107,12 @@ static void hook_udp_port_release(void *ctx, uint16_t port)
 static int setup_version(struct instance_setup *o, const struct harp_instance_options *opt)
 {
 	size_t first = offsetof(struct harp_instance_options, daemon_socket);
+	const char *ifname = opt && opt->ifname ? opt->ifname : "(none)";
 
-	why_about(&o->why, "%s queue %u", opt && opt->ifname ? opt->ifname : "(none)",
-		  opt ? opt->queue : 0);
+	if (opt && opt->queue == HARP_LEASE_QUEUE_ANY)
+		why_about(&o->why, "%s", ifname);
+	else
+		why_about(&o->why, "%s queue %u", ifname, opt ? opt->queue : 0);
 	if (!opt || opt->size < first)
 		return why_fail(&o->why, -EINVAL, "options of an older size; rebuild the caller");
 	memcpy(&o->opt, opt, opt->size < sizeof(*opt) ? opt->size : sizeof(*opt));

@@ -22,6 +22,7 @@ from harp.cli.loss import loss
 from harp.cli.nccl import nccl
 from harp.cli.nccl_real import nccl_real
 from harp.cli.options import FiniteRange, output_option
+from harp.cli.torch import torch
 from harp.errors import Exit
 from harp.lab import Lab, LabOptions, memif
 
@@ -33,6 +34,7 @@ def bench() -> None:
     \b
     harpctl bench nccl                     HARP's paths and NCCL's sockets, NCCL's traffic
     harpctl bench nccl-real                NVIDIA's NCCL over HARP and its sockets, without a GPU
+    harpctl bench torch                    torch.distributed over HARP and over Gloo
     harpctl bench loss                     HARP and kernel TCP over a path that loses packets
     harpctl bench failover                 a NIC that fails under a stream, and recovers
     harpctl bench idle                     processor time of ranks that wait
@@ -215,3 +217,4 @@ bench.add_command(nccl)
 bench.add_command(nccl_real)
 bench.add_command(failover)
 bench.add_command(dpdk)
+bench.add_command(torch)

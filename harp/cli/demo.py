@@ -8,7 +8,7 @@ import click
 from harp.cli.lab_options import lab_options, lab_shape, nic_option, plugin_option
 from harp.cli.options import output_option
 from harp.errors import Exit
-from harp.lab import memif
+from harp.lab import LabOptions, memif
 from harp.output import out, print_json
 
 
@@ -36,6 +36,12 @@ from harp.output import out, print_json
     help="Also train over kernel sockets, used as NCCL uses them, and compare.",
 )
 @click.option(
+    "--torch",
+    "is_torch",
+    is_flag=True,
+    help="Train an unmodified PyTorch script instead, over Gloo and over HARP (docs/torch.md).",
+)
+@click.option(
     "--path",
     type=click.Choice(["auto", "xdp", "kernel"]),
     help="HARP_PATH. Default: xdp on veth, so that HARP's TCP is what you see; auto on DPDK.",
@@ -50,6 +56,7 @@ def demo(
     nic: str,
     epochs: int,
     baseline: bool,
+    is_torch: bool,
     path: str | None,
     plugin: str | None,
     output: str,
@@ -68,7 +75,13 @@ def demo(
     harpctl demo --ranks-per-host 4
     harpctl demo --nic dpdk-memif
     harpctl demo --path kernel -o json
+    harpctl demo --torch --epochs 3
     """
+    if is_torch:
+        if daemon or baseline or plugin or ranks_per_host > 1 or nic == memif.NIC:
+            raise click.UsageError("--torch goes with --hosts, --epochs, --path and the lab's only")
+        _train_torch(lab_shape(lab, hosts), epochs, path or "auto", output)
+        return
     from harp.demo import run  # Import late: numpy takes 0.1 s.
 
     path = path or ("auto" if nic == memif.NIC else "xdp")
@@ -94,4 +107,16 @@ def demo(
         report = run.run(options, run.print_epoch)
         run.print_report(report)
     if not report["verdict"]["agree"]:
+        raise click.exceptions.Exit(Exit.FAILURE)
+
+
+def _train_torch(shape: LabOptions, epochs: int, path: str, output: str) -> None:
+    from harp.demo import torch_run
+
+    report = torch_run.run(shape, epochs, path)
+    if output == "json":
+        print_json(report)
+    else:
+        torch_run.print_report(report)
+    if not report["agree"]:
         raise click.exceptions.Exit(Exit.FAILURE)

@@ -10,6 +10,7 @@ from functools import cache
 from harp._core import config_keys
 
 VARIABLE_PREFIX = "HARP_"
+COLLECTIVES_PREFIX = "HARP_COLL_"  # variables of libharp-coll (docs/collectives.md)
 NIC_TABLE = "nic"
 DPDK_TABLE = "dpdk"
 # The arrays of tables, and the key that identifies an entry of each.

@@ -8,6 +8,7 @@ from pathlib import Path
 from harp._core import port_spec
 from harp.config import document, values
 from harp.config.keys import (
+    COLLECTIVES_PREFIX,
     DEFAULT_FILE,
     DPDK_TABLE,
     NIC_TABLE,
@@ -43,7 +44,7 @@ def _from_environment(
 ) -> dict[str, Value]:
     found: dict[str, Value] = {}
     for name, text in environ.items():
-        if not name.startswith(VARIABLE_PREFIX):
+        if not name.startswith(VARIABLE_PREFIX) or name.startswith(COLLECTIVES_PREFIX):
             continue
         key = by_name().get(name)
         if key is None:

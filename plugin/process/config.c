@@ -19,6 +19,7 @@
 #include "process/log.h"
 
 #define CONFIG_PREFIX "HARP_"
+#define CONFIG_COLL_PREFIX "HARP_COLL_" /* variables of libharp-coll */
 #define CONFIG_NAME_BYTES_MAX 64
 #define CONFIG_VALUE_BYTES_MAX 4096u
 
@@ -346,7 +347,8 @@ static int config_read_environment(struct plugin_config *out, char *const *envir
 		const char *name = *environment, *equals = strchr(name, '=');
 		unsigned index;
 
-		if (strncmp(name, CONFIG_PREFIX, strlen(CONFIG_PREFIX)) || !equals)
+		if (strncmp(name, CONFIG_PREFIX, strlen(CONFIG_PREFIX)) || !equals ||
+		    !strncmp(name, CONFIG_COLL_PREFIX, strlen(CONFIG_COLL_PREFIX)))
 			continue;
 		index = config_find(name, (size_t)(equals - name));
 		if (index >= harp_config_count()) {

@@ -88,7 +88,8 @@ def used(package: dict[str, Path], roots: set[str]) -> set[str]:
 
 def test_the_wheel_has_no_module_for_tests_alone(root_dir: Path, package: dict[str, Path]) -> None:
     project = tomllib.loads((root_dir / "pyproject.toml").read_text())["project"]
-    roots = {entry.partition(":")[0] for entry in project["scripts"].values()}
+    entries = project["scripts"] | project["entry-points"]["torch.backends"]
+    roots = {entry.partition(":")[0] for entry in entries.values()}
     for page in (root_dir / "README.md", *(root_dir / "docs").glob("*.md")):
         roots |= set(DOCUMENTED.findall(page.read_text()))
     for tool in (root_dir / "tools").glob("*.py"):  # those that make the documents

@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: Apache-2.0
+"""harp.torch: torch.distributed over HARP, ranks in one network namespace and on two hosts."""
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+# Of the real torch: this folder's name is found, too.
+pytest.importorskip("torch.distributed")
+
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("need_root")]
+RANKS = Path(__file__).with_name("torch_ranks.py")
+SUITE = Path(__file__).with_name("torch_suite.py")
+TIMEOUT_S = 120
+ENV = {
+    "HARP_DAEMON": "off",
+    "HARP_PATH": "kernel",
+    "NCCL_SOCKET_IFNAME": "lo",
+    "OMP_NUM_THREADS": "1",
+    "PYTHONWARNINGS": "ignore",
+}
+LANES, MEMORY = "", "one"  # HARP_COLL_HOST of the ranks
+
+
+def output_of(words: list[str], env: dict[str, str], timeout_s: float = TIMEOUT_S) -> Any:
+    """Runs a program in a new network namespace: exit status and what it printed."""
+    with subprocess.Popen(
+        ["unshare", "-n", *words],
+        env=os.environ | ENV | env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        try:
+            out, err = process.communicate(timeout=timeout_s)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # ranks that hang
+    return process.returncode, out, err
+
+
+def results(folder: Path, scenario: str, world: int, host: str = LANES, **env: str) -> Any:
+    """What each rank said, by rank."""
+    words = [sys.executable, str(RANKS), scenario, str(world), host, str(folder)]
+    status, out, err = output_of(words, env)
+    assert status == 0, err[-4000:]
+    return dict(json.loads(line) for line in out.splitlines())
+
+
+@pytest.mark.parametrize(("world", "host"), [(1, LANES), (2, LANES), (3, MEMORY), (4, LANES)])
+def test_operations(tmp_path: Path, world: int, host: str) -> None:
+    """Every operation and type equals numpy's."""
+    counters = results(tmp_path, "ops", world, host)
+    assert len(counters) == world
+    unused = "shm_sent_messages" if host == LANES else "net_sent_messages"
+    assert all(counter[unused] == 0 for counter in counters.values())
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("world", [2, 5, 8])
+@pytest.mark.parametrize("host", [LANES, MEMORY])
+def test_operations_in_all_sizes(tmp_path: Path, world: int, host: str) -> None:
+    """The same with every type in every size."""
+    assert len(results(tmp_path, "ops", world, host, HARP_TEST_TYPES="all")) == world
+
+
+@pytest.mark.parametrize(
+    "world", [2, pytest.param(3, marks=pytest.mark.long), pytest.param(4, marks=pytest.mark.long)]
+)
+def test_training_as_over_gloo(tmp_path: Path, world: int) -> None:
+    """DDP, without a hook and with those of torch and of HARP."""
+    results(tmp_path, "ddp", world)
+
+
+def test_top_k(tmp_path: Path) -> None:
+    """What is not sent at first is sent later; without error feedback it is lost."""
+    results(tmp_path, "feedback", 2)
+
+
+def test_subgroups(tmp_path: Path) -> None:
+    results(tmp_path, "subgroups", 4)
+
+
+def test_many_groups(tmp_path: Path) -> None:
+    results(tmp_path, "many_groups", 2)
+
+
+def test_mismatched_calls(tmp_path: Path) -> None:
+    """Both ranks get an error that names both calls."""
+    for text in results(tmp_path, "mismatch", 2).values():
+        assert text.startswith("DistBackendError: harp: ranks called different operations")
+        assert "rank 0 called broadcast(float32, 100 elements, root 0)" in text
+        assert "rank 1 called allreduce(float32, 100 elements, sum)" in text
+
+
+def test_a_killed_rank_is_named(tmp_path: Path) -> None:
+    """By Work.wait() and by the Future."""
+    texts = results(tmp_path, "killed", 3)
+    assert sorted(texts) == [0, 2]
+    assert all("rank 1" in text for text in texts.values()), texts
+
+
+def test_a_late_rank_is_named(tmp_path: Path) -> None:
+    texts = results(tmp_path, "late", 3)
+    assert all("rank 1" in texts[rank] for rank in (0, 2)), texts
+
+
+def test_destroy_with_work_in_flight(tmp_path: Path) -> None:
+    texts = results(tmp_path, "in_flight", 2)
+    assert "rank 0 closed the group while operations were in progress" in texts[0]
+
+
+def test_abort(tmp_path: Path) -> None:
+    texts = results(tmp_path, "aborted", 3)
+    assert all("rank 0 aborted the group" in text for text in texts.values()), texts
+
+
+def test_bad_calls(tmp_path: Path) -> None:
+    texts = results(tmp_path, "bad_calls", 2)
+    assert texts[0] == texts[1]
+    words = [
+        "all_reduce: sparse tensors are not supported",
+        "all_reduce: a tensor is on meta, and harp moves CPU tensors",
+        "band is not defined for float32",
+        "PREMUL_SUM is NCCL's only",
+        "there is no reduction of Float8_e4m3fn tensors",
+        "one tensor is expected, and 2 were given",
+        "the larger tensor has 2 elements, and needs 2 times 3",
+        "3 tensors were given for 2 ranks",
+        "destination rank should not be the same",
+    ]
+    for text, wanted in zip(texts[0], words, strict=True):
+        assert text.startswith("ValueError: ")
+        assert wanted in text
+
+
+def test_exit_without_destroy(tmp_path: Path) -> None:
+    """A rank that ends at once after its part: what it sent arrives."""
+    assert results(tmp_path, "no_destroy", 2) == {0: "", 1: ""}
+
+
+def compile_error(tmp_path: Path, code: str, **env: str) -> str:
+    """The line that a process without a compiled backend prints."""
+    words = [
+        sys.executable,
+        "-c",
+        f"import torch; {code}from harp.torch.__main__ import main; main()",
+    ]
+    _, _, err = output_of(words, {"XDG_CACHE_HOME": str(tmp_path), **env})
+    lines: list[str] = err.strip().splitlines()
+    return lines[-1]
+
+
+def test_no_compiler(tmp_path: Path) -> None:
+    text = compile_error(tmp_path, "", CXX="no-such-compiler")
+    assert re.search(
+        r"this machine lacks a C\+\+ compiler \(no-such-compiler\); install that", text
+    )
+
+
+def test_old_torch(tmp_path: Path) -> None:
+    text = compile_error(tmp_path, "torch.__version__ = '2.1.0'; ")
+    assert text == (
+        "harp: error: torch 2.1.0 is too old for the harp backend: install torch 2.13 or later"
+    )
+
+
+def test_compiler_that_fails(tmp_path: Path) -> None:
+    """As with a torch whose c10d has changed."""
+    text = compile_error(tmp_path, "torch.__version__ = '9.0.0'; ", CXX="false")
+    assert "it is newer than 2.14, the newest known to work" in text
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("world", "least", "host"), [("4", 66, LANES), ("8", 79, MEMORY)])
+def test_suite_of_torch(world: str, least: int, host: str) -> None:
+    """torch's own tests of backends: all that need neither a GPU nor another backend."""
+    words = ["sh", "-c", 'ip link set lo up && exec "$@"', "sh", sys.executable, str(SUITE)]
+    status, _, err = output_of(words, {"WORLD_SIZE": world, "HARP_COLL_HOST": host}, 900)
+    assert status == 0, err[-4000:]
+    ran = re.search(r"Ran (\d+) tests", err)
+    skipped = re.search(r"skipped=(\d+)", err)
+    assert ran is not None
+    assert skipped is not None
+    assert int(ran[1]) - int(skipped[1]) >= least
+
+
+def harpctl(*words: str) -> Any:
+    """The JSON document of a command."""
+    command = [str(Path(sys.executable).with_name("harpctl")), *words, "-o", "json"]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False, env=os.environ
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return json.loads(done.stdout)
+
+
+def test_bench() -> None:
+    """Sums are right on two hosts, and HARP's bytes cross the network."""
+    report = harpctl("bench", "torch", "--rounds", "1", "--max-bytes", "65536", "--path", "kernel")
+    assert report["right"]
+    assert [row["size_bytes"] for row in report["results"]] == [4, 8, 64, 1024, 8192, 32768]
+    cells = [row["paths"]["kernel"] for row in report["results"]]
+    assert all(cell["net_sent_bytes"] >= cell["size_bytes"] for cell in cells)
+    assert all(len(times) == 1 for cell in cells for times in cell["times_us"].values())
+
+
+def test_demonstration() -> None:
+    """torchrun on two hosts: the same weights over Gloo and over HARP."""
+    report = harpctl("demo", "--torch", "--epochs", "1")
+    assert report["ranks_equal_bit_for_bit"]
+    assert report["backends_equal_bit_for_bit"]
+    assert report["weights"] > 1_000_000

@@ -1,0 +1,552 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ranks of torch.distributed groups, for test_torch.py: forks them, runs a scenario in each.
+
+python torch_ranks.py SCENARIO WORLD HOST FOLDER: the ranks meet in FOLDER; HOST is HARP_COLL_HOST:
+an empty one makes them exchange over kernel lanes, "one" through shared memory. One JSON line for
+each rank: [rank, result].
+"""
+
+import contextlib
+import faulthandler
+import gc
+import json
+import os
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+INTEGERS = ("uint8", "int8", "int16", "int32", "int64")
+UNSIGNED = ("uint16", "uint32", "uint64")
+FLOATS = ("float16", "float32", "float64")
+COMPLEX = ("complex64", "complex128")
+TYPES = (*INTEGERS, *UNSIGNED, *FLOATS, *COMPLEX, "bool", "bfloat16")
+SIZES = (0, 1, 1000, 20_011)
+TIMEOUT = timedelta(seconds=30)
+Op = dist.ReduceOp
+# float32 holds small integers exactly, so numpy, which has no bfloat16, computes with it.
+REDUCTIONS: dict[Any, Any] = {
+    Op.SUM: np.add,
+    Op.AVG: np.add,
+    Op.PRODUCT: np.multiply,
+    Op.MIN: np.minimum,
+    Op.MAX: np.maximum,
+    Op.BAND: np.bitwise_and,
+    Op.BOR: np.bitwise_or,
+    Op.BXOR: np.bitwise_xor,
+}
+
+
+def init(rank: int, world: int, folder: Path, backend: str = "harp", **options: Any) -> None:
+    dist.init_process_group(
+        backend,
+        init_method=f"file://{folder}/{backend.replace(':', '-')}",
+        rank=rank,
+        world_size=world,
+        **({"timeout": TIMEOUT} | options),
+    )
+
+
+def numbers(rank: int, size: int, dtype: str) -> Any:
+    """Small, and different for each rank, so that sums and products are exact in every type."""
+    base = np.arange(size) * (rank + 3) + rank
+    array = base % 2 + (base % 5 == 0)
+    return array.astype("float32" if dtype == "bfloat16" else dtype)
+
+
+def tensor(array: Any, dtype: str) -> torch.Tensor:
+    found = torch.from_numpy(array.copy())
+    return found.bfloat16() if dtype == "bfloat16" else found
+
+
+def same(got: torch.Tensor, wanted: Any, *what: object) -> None:
+    plain = got.float() if got.dtype == torch.bfloat16 else got
+    assert np.array_equal(plain.numpy().ravel(), wanted.ravel()), (what, got[:8], wanted[:8])
+
+
+def reductions_of(dtype: str) -> list[Any]:
+    if dtype == "bool":
+        return [Op.SUM, Op.PRODUCT, Op.BAND, Op.BOR, Op.BXOR]
+    ops = [Op.SUM, Op.AVG]
+    ops += [] if dtype in COMPLEX else [Op.PRODUCT, Op.MIN, Op.MAX]
+    return ops + ([Op.BAND, Op.BOR, Op.BXOR] if dtype in (*INTEGERS, *UNSIGNED) else [])
+
+
+def reduced(op: Any, arrays: list[Any]) -> Any:
+    total = arrays[0]
+    for array in arrays[1:]:
+        total = REDUCTIONS[op](total, array).astype(total.dtype)
+    if op != Op.AVG:
+        return total
+    if total.dtype.kind in "iu":
+        return total // len(arrays)
+    return (total / np.array(len(arrays), total.dtype)).astype(total.dtype)
+
+
+def check_reductions(rank: int, world: int, size: int, dtype: str) -> None:
+    arrays = [numbers(r, size, dtype) for r in range(world)]
+    blocks = [numbers(r, size * world, dtype) for r in range(world)]
+    root = size % world
+    mine = slice(size * rank, size * (rank + 1))
+    for op in reductions_of(dtype):
+        what = (op, dtype, size, rank)
+        wanted = reduced(op, arrays)
+        if dtype == "bfloat16":  # 1/3 is rounded
+            wanted = tensor(wanted, dtype).float().numpy()
+        data = tensor(arrays[rank], dtype)
+        dist.all_reduce(data, op)
+        same(data, wanted, "all_reduce", *what)
+        data = tensor(arrays[rank], dtype)
+        dist.all_reduce(data, op, async_op=True).wait()
+        same(data, wanted, "all_reduce, asynchronous", *what)
+        data = tensor(arrays[rank], dtype)
+        dist.reduce(data, root, op)
+        if rank == root:
+            same(data, wanted, "reduce", *what)
+        if dtype in COMPLEX:
+            continue
+        wanted = reduced(op, blocks)[mine]
+        if dtype == "bfloat16":
+            wanted = tensor(wanted, dtype).float().numpy()
+        whole = tensor(blocks[rank], dtype)
+        out = torch.zeros(size, dtype=whole.dtype)
+        dist.reduce_scatter_tensor(out, whole, op)
+        same(out, wanted, "reduce_scatter_tensor", *what)
+        out.zero_()
+        dist.reduce_scatter(out, list(whole.chunk(world)) if size else [out] * world, op)
+        same(out, wanted, "reduce_scatter", *what)
+
+
+def check_copies(rank: int, world: int, size: int, dtype: str) -> None:
+    arrays = [numbers(r, size, dtype) for r in range(world)]
+    root = (size + 1) % world
+    what = (dtype, size, rank)
+    mine = tensor(arrays[rank], dtype)
+    together = np.concatenate(arrays)
+
+    def empty(count: int = 1) -> torch.Tensor:
+        return torch.zeros(count * size, dtype=mine.dtype)
+
+    data = mine.clone()
+    dist.broadcast(data, root)
+    same(data, arrays[root], "broadcast", *what)
+    parts = [empty() for _ in range(world)]
+    dist.all_gather(parts, mine)
+    same(torch.cat(parts), together, "all_gather", *what)
+    whole = empty(world)
+    dist.all_gather_into_tensor(whole, mine)
+    same(whole, together, "all_gather_into_tensor", *what)
+    parts = [empty() for _ in range(world)] if rank == root else None
+    dist.gather(mine, parts, root)
+    if parts is not None:
+        same(torch.cat(parts), together, "gather", *what)
+    out = empty()
+    dist.scatter(out, [tensor(a, dtype) for a in arrays] if rank == root else None, root)
+    same(out, arrays[rank], "scatter", *what)
+    blocks = [numbers(r, size * world, dtype) for r in range(world)]
+    wanted = np.concatenate([block[size * rank : size * (rank + 1)] for block in blocks])
+    whole, source = empty(world), tensor(blocks[rank], dtype)
+    dist.all_to_all_single(whole, source)
+    same(whole, wanted, "all_to_all_single", *what)
+    parts = [empty() for _ in range(world)]
+    sources = list(source.chunk(world)) if size else [empty()] * world
+    dist.all_to_all(parts, sources)
+    same(torch.cat(parts), wanted, "all_to_all", *what)
+
+
+def check_counts(rank: int, world: int) -> None:
+    """Ranks with different numbers of elements."""
+    mine = torch.full((rank + 1,), float(rank))
+    wanted = np.concatenate([np.full(r + 1, r, "float32") for r in range(world)])
+    parts = [torch.zeros(r + 1) for r in range(world)]
+    dist.all_gather(parts, mine)
+    same(torch.cat(parts), wanted, "all_gather of different sizes")
+    # Rank r sends r + 1 rows to each, and gets s + 1 from rank s.
+    source = torch.full((world * (rank + 1), 3), float(rank))
+    whole = torch.zeros(len(wanted), 3)
+    counts = [r + 1 for r in range(world)]
+    dist.all_to_all_single(whole, source, counts, [rank + 1] * world)
+    same(whole, np.repeat(wanted, 3), "all_to_all_single with counts")
+    out = torch.zeros(rank + 1)
+    dist.reduce_scatter(out, [torch.ones(r + 1) for r in range(world)])
+    same(out, np.full(rank + 1, world, "float32"), "reduce_scatter of different sizes")
+
+
+def check_coalesced(rank: int, world: int) -> None:
+    tensors = [torch.full((n,), float(rank + 1)) for n in (3, 1, 7)]
+    dist.all_reduce_coalesced(tensors)
+    for data in tensors:
+        same(data, np.full(data.numel(), world * (world + 1) / 2), "all_reduce_coalesced")
+    ones = [torch.ones(4), torch.ones(4)]
+    with dist._coalescing_manager(async_ops=True) as manager:
+        for data in ones:
+            dist.all_reduce(data)
+    manager.wait()
+    assert all((data == world).all() for data in ones)
+    with dist._coalescing_manager(device=torch.device("cpu"), async_ops=True) as manager:
+        for data in ones:
+            dist.all_reduce(data)
+    manager.wait()
+    assert all((data == world * world).all() for data in ones)
+
+
+def check_messages(rank: int, world: int) -> None:
+    for size in (1, 100_000):
+        data = torch.full((size,), float(rank))
+        got = torch.zeros(size)
+        request = dist.isend(data, (rank + 1) % world, tag=5)
+        assert dist.recv(got, tag=5) == (rank - 1) % world
+        assert (got == (rank - 1) % world).all()
+        request.wait()
+        right = dist.P2POp(dist.isend, data, (rank + 1) % world)
+        left = dist.P2POp(dist.irecv, got.zero_(), (rank - 1) % world)
+        for work in dist.batch_isend_irecv([right, left]):
+            work.wait()
+        assert (got == (rank - 1) % world).all()
+
+
+def check_layouts(rank: int, world: int) -> None:
+    """Tensors that are not contiguous, in and out."""
+    base = torch.arange(12.0).reshape(3, 4) * (rank + 1)
+    total = torch.arange(12.0).reshape(3, 4) * (world * (world + 1) / 2)
+    view = base.clone().t()
+    dist.all_reduce(view)
+    assert torch.equal(view, total.t())
+    column = base.clone()
+    dist.all_reduce(column[:, 1], async_op=True).wait()
+    assert torch.equal(column[:, 1], total[:, 1])
+    assert torch.equal(column[:, 0], base[:, 0]), "its neighbors are not touched"
+    parts = [torch.zeros(4, 3).t() for _ in range(world)]
+    dist.all_gather(parts, base)
+    assert all(torch.equal(part, base / (rank + 1) * (r + 1)) for r, part in enumerate(parts))
+    image = torch.ones(2, 3, 4, 4).to(memory_format=torch.channels_last)
+    dist.all_reduce(image)
+    assert (image == world).all()
+
+
+def check_futures(rank: int, world: int) -> None:
+    work = dist.all_reduce(torch.ones(50_000), async_op=True)
+    doubled = work.get_future().then(lambda future: future.value()[0] * 2)
+    assert (doubled.wait() == 2 * world).all()
+    assert work.is_completed()
+    assert work.is_success()
+    # A Work that nobody keeps still ends, and its memory lives until then.
+    data = torch.ones(200_000)
+    dist.all_reduce(data, async_op=True)
+    del work
+    gc.collect()
+    dist.barrier()
+    assert (data == world).all()
+
+
+def ops(rank: int, world: int, folder: Path) -> Any:
+    """Every operation, in the types and sizes that take different ways."""
+    from harp.torch import stats
+
+    init(rank, world, folder)
+    many = os.environ.get("HARP_TEST_TYPES") == "all"
+    for dtype in TYPES:
+        for size in SIZES if many or dtype == "float32" else (1000,):
+            check_reductions(rank, world, size, dtype)
+            check_copies(rank, world, size, dtype)
+    check_counts(rank, world)
+    check_coalesced(rank, world)
+    check_layouts(rank, world)
+    check_futures(rank, world)
+    if world > 1:
+        check_messages(rank, world)
+    dist.barrier()
+    dist.get_backend_config()
+    objects: list[Any] = [None] * world
+    dist.all_gather_object(objects, {"rank": rank})
+    assert objects == [{"rank": r} for r in range(world)]
+    counters = stats()
+    dist.destroy_process_group()
+    return counters
+
+
+class Net(torch.nn.Module):
+    """Several buckets of gradients."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(5)
+        self.layers = torch.nn.Sequential(
+            torch.nn.Linear(20, 300),
+            torch.nn.ReLU(),
+            torch.nn.Linear(300, 300),
+            torch.nn.ReLU(),
+            torch.nn.Linear(300, 1),
+        )
+
+    def forward(self, data: torch.Tensor) -> Any:
+        return self.layers(data)
+
+
+Hook = Callable[[DistributedDataParallel], None]
+
+
+def train(rank: int, hook: Hook, bucket_mb: float = 0.1) -> torch.Tensor:
+    """Weights after some steps of DDP."""
+    model = DistributedDataParallel(Net(), bucket_cap_mb=bucket_mb)
+    hook(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    generator = torch.Generator().manual_seed(rank)
+    for _ in range(8):
+        optimizer.zero_grad()
+        model(torch.randn(16, 20, generator=generator)).square().mean().backward()
+        optimizer.step()
+    return torch.cat([value.detach().ravel() for value in model.parameters()])
+
+
+def ddp(rank: int, world: int, folder: Path) -> None:
+    """DistributedDataParallel gives what it gives over Gloo, and the same on all ranks."""
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+
+    from harp.torch import hooks
+
+    def nothing(model: DistributedDataParallel) -> None:
+        pass
+
+    def half(model: DistributedDataParallel) -> None:
+        model.register_comm_hook(None, default_hooks.fp16_compress_hook)
+
+    def power(model: DistributedDataParallel) -> None:
+        torch.manual_seed(1)
+        state = powerSGD_hook.PowerSGDState(None, start_powerSGD_iter=2)
+        model.register_comm_hook(state, hooks.ordered(powerSGD_hook.powerSGD_hook))
+
+    def everything(model: DistributedDataParallel) -> None:
+        model.register_comm_hook(None, hooks.topk(1.0))
+
+    weights: dict[str, list[torch.Tensor]] = {}
+    for backend in ("gloo", "harp"):
+        init(rank, world, folder, backend)
+        found = [train(rank, hook) for hook in (nothing, half, power, everything)]
+        for value in found:
+            parts = [torch.zeros_like(value) for _ in range(world)]
+            dist.all_gather(parts, value)
+            assert all(torch.equal(part, parts[0]) for part in parts), "ranks differ"
+        weights[backend] = found
+        dist.destroy_process_group()
+    assert torch.allclose(weights["harp"][0], weights["harp"][3], atol=1e-5), "top-k of all"
+    for index, (harp, gloo) in enumerate(zip(weights["harp"], weights["gloo"], strict=True)):
+        # Two ranks have one order of additions; more, and PowerSGD, may differ in the last bits.
+        is_exact = world == 2 and index != 2
+        assert torch.equal(harp, gloo) if is_exact else torch.allclose(harp, gloo, atol=1e-5)
+
+
+def feedback(rank: int, world: int, folder: Path) -> None:
+    """Top-k sends a quarter of a gradient in each step: all of it, after four."""
+    from harp.torch import hooks
+
+    class Weights(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weights = torch.nn.Parameter(torch.zeros(40))
+
+        def forward(self, data: torch.Tensor) -> torch.Tensor:
+            return self.weights @ data
+
+    init(rank, world, folder)
+    gradients = [
+        torch.randperm(40, generator=torch.Generator().manual_seed(r)) for r in range(world)
+    ]
+    mean = torch.stack(gradients).float().mean(0)
+    for error_feedback in (True, False):
+        model = DistributedDataParallel(Weights())
+        model.register_comm_hook(None, hooks.topk(0.25, error_feedback=error_feedback))
+        total = torch.zeros(40)
+        for step in range(5):
+            model.zero_grad()
+            model(gradients[rank].float() * (step == 0)).backward()
+            total += model.module.weights.grad
+            if step == 0:
+                assert (model.module.weights.grad == 0).any(), "the smallest are not sent"
+        assert torch.allclose(total, mean) == error_feedback
+    assert "ratio 0" in failure(lambda: hooks.topk(0))
+    dist.destroy_process_group()
+
+
+def subgroups(rank: int, world: int, folder: Path) -> None:
+    """Groups of some ranks, groups by device, and a group after another."""
+    init(rank, world, folder, "cpu:harp")
+    pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+    own = pairs[rank // 2]
+    data = torch.tensor([rank])
+    dist.all_reduce(data, group=own)
+    assert data.item() == [1, 5][rank // 2]
+    odd = dist.new_group([1, 3], use_local_synchronization=True) if rank % 2 else None
+    if odd is not None:
+        dist.broadcast(data, 3, group=odd)
+        assert data.item() == 5
+    dist.destroy_process_group(own)
+    backend = dist.group.WORLD._get_backend(torch.device("cpu"))
+    store = dist.PrefixStore("split", dist.distributed_c10d._get_default_store())
+    part = backend.split(store, [0, 2], backend.options) if hasattr(backend, "split") else None
+    if part is not None and rank in (0, 2):
+        assert part.size() == 2
+    dist.barrier()
+    dist.destroy_process_group()
+    # The same store and names again: keys of the groups before are not reused.
+    init(rank, world, folder, "cpu:harp")
+    dist.all_reduce(data)
+    dist.destroy_process_group()
+
+
+def failure(run: Callable[[], object]) -> str:
+    try:
+        run()
+    except (RuntimeError, ValueError) as error:
+        return f"{type(error).__name__}: {error}"
+    return "no error"
+
+
+def mismatch(rank: int, world: int, folder: Path) -> str:
+    init(rank, world, folder)
+    if rank:
+        first = failure(lambda: dist.all_reduce(torch.ones(100)))
+    else:
+        first = failure(lambda: dist.broadcast(torch.ones(100), 0))
+    # A small broadcast may be done before the other rank's call is known.
+    later = failure(dist.barrier)
+    return first if first != "no error" else later
+
+
+def killed(rank: int, world: int, folder: Path) -> str:
+    init(rank, world, folder)
+    dist.all_reduce(torch.ones(1 << 20))
+    if rank == 1:
+        os.kill(os.getpid(), 9)
+    work = dist.all_reduce(torch.ones(1 << 20), async_op=True)
+    return failure(work.get_future().wait if rank == 2 else work.wait)
+
+
+def late(rank: int, world: int, folder: Path) -> str:
+    """monitored_barrier names the rank that does not come."""
+    init(rank, world, folder, timeout=timedelta(seconds=20))
+    dist.barrier()
+    if rank == 1:
+        store = dist.distributed_c10d._get_default_store()
+        store.wait([f"failed{r}" for r in range(world) if r != 1])
+        return ""
+    backend = dist.group.WORLD._get_backend(torch.device("cpu"))
+    text = failure(lambda: backend.monitored_barrier(timedelta(seconds=1.5)))
+    dist.distributed_c10d._get_default_store().set(f"failed{rank}", "")
+    return text
+
+
+def in_flight(rank: int, world: int, folder: Path) -> str:
+    """destroy_process_group() with an operation in progress, which then fails."""
+    init(rank, world, folder)
+    dist.barrier()
+    store = dist.distributed_c10d._get_default_store()
+    text = ""
+    if rank == 0:
+        work = dist.all_reduce(torch.ones(1 << 20), async_op=True)  # no other rank has called it
+        future = work.get_future()
+        dist.destroy_process_group()
+        text = failure(work.wait)
+        assert failure(future.wait).endswith(text.partition(": ")[2])
+    store.set(f"done{rank}", "")
+    store.wait([f"done{r}" for r in range(world)])
+    return text
+
+
+def aborted(rank: int, world: int, folder: Path) -> str:
+    """A rank aborts the group while the others wait in an operation."""
+    init(rank, world, folder)
+    dist.barrier()
+    if rank == 0:
+        dist.group.WORLD.abort()
+    return failure(lambda: dist.all_reduce(torch.ones(9)))
+
+
+def bad_calls(rank: int, world: int, folder: Path) -> list[str]:
+    """Refused with one sentence each, and the group goes on."""
+    init(rank, world, folder)
+    ones = torch.ones(3)
+    # Past torch's own checks in Python.
+    backend = dist.group.WORLD._get_backend(torch.device("cpu"))
+    calls: list[Callable[[], object]] = [
+        lambda: dist.all_reduce(ones.to_sparse()),
+        lambda: backend.allreduce([torch.ones(3, device="meta")]),
+        lambda: dist.all_reduce(ones, Op.BAND),
+        lambda: dist.all_reduce(ones, dist._make_nccl_premul_sum(2.0)),
+        lambda: dist.all_reduce(ones.to(torch.float8_e4m3fn)),
+        lambda: backend.allreduce([ones, ones]),
+        lambda: dist.all_gather_into_tensor(torch.ones(2), ones),
+        lambda: dist.all_gather([ones] * (world + 1), ones),
+        lambda: dist.send(ones, rank),
+    ]
+    texts = [failure(call) for call in calls]
+    dist.barrier()
+    dist.destroy_process_group()
+    return texts
+
+
+def no_destroy(rank: int, world: int, folder: Path) -> str:
+    """A rank that ends at once after its part: what it has sent arrives."""
+    init(rank, world, folder)
+    data = torch.ones(100_000) * (rank == 0)
+    dist.broadcast(data, 0)
+    return "" if (data == 1).all() else "wrong"
+
+
+def many_groups(rank: int, world: int, folder: Path) -> None:
+    init(rank, world, folder)
+    for _ in range(30):
+        group = dist.new_group()
+        data = torch.ones(3)
+        dist.all_reduce(data, group=group)
+        assert data[0].item() == world
+        dist.destroy_process_group(group)
+    dist.destroy_process_group()
+
+
+def main() -> int:
+    """Entry point."""
+    scenario, world, host, folder = sys.argv[1:]
+    os.environ["HARP_COLL_HOST"] = host
+    subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
+    torch.set_num_threads(1)
+    from harp.torch import building
+
+    building.module()  # the ranks have it
+    children = {}
+    for rank in range(int(world)):
+        pid = os.fork()
+        if pid:
+            children[pid] = rank
+            continue
+        faulthandler.dump_traceback_later(100)
+        status = 1
+        try:
+            result = globals()[scenario](rank, int(world), Path(folder))
+            os.write(1, (json.dumps([rank, result]) + "\n").encode())
+            status = 0
+        except BaseException:
+            traceback.print_exc()
+        if scenario == "no_destroy":
+            sys.exit(status)  # with its atexit functions
+        os._exit(status)
+    status = 0
+    while children:
+        pid, code = os.wait()
+        rank = children.pop(pid)
+        if code and not (rank == 1 and scenario == "killed"):
+            status = 1
+    return status
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(KeyboardInterrupt):
+        sys.exit(main())

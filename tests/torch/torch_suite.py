@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""PyTorch's own tests of torch.distributed backends, with the backend "harp", a process a rank.
+
+    WORLD_SIZE=3 python tests/torch/torch_suite.py -v [TestDistBackendWithSpawn.test_NAME]
+
+torch.testing has them in its wheel. Which of them run depends on the features declared here.
+"""
+
+import os
+import unittest
+from collections.abc import Callable
+from typing import Any
+
+os.environ.setdefault("BACKEND", "harp")
+os.environ.setdefault("WORLD_SIZE", "3")
+
+import torch
+from torch.testing._internal.common_distributed import DistTestCases
+
+for feature in ("ddp", "subgroup", "plugin"):
+    DistTestCases.backend_feature[feature].add("harp")
+
+from torch.testing._internal.distributed.distributed_test import (  # noqa: E402
+    DistributedTest,
+    TestDistBackend,
+)
+
+# Ranks are as many as cores, or more.
+torch.set_num_threads(1)
+
+
+def _run(
+    environment: dict[str, str], target: Callable[..., None], *args: Any, **options: Any
+) -> None:
+    """The server that forks the ranks has the environment of its start."""
+    os.environ.update(environment)
+    target(*args, **options)
+
+
+class TestDistBackendWithSpawn(TestDistBackend, DistributedTest._DistTestBase):
+    """Every test in new processes, which a server that has imported torch forks."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        context = torch.multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["torch.testing._internal.distributed.distributed_test"])
+
+        def process(target: Callable[..., None], args: tuple[Any, ...], **options: Any) -> Any:
+            words = (dict(os.environ), target, *args)
+            return context.Process(target=_run, args=words, **options)
+
+        self._start_processes(process)
+
+    @unittest.skip('DDP\'s log names every backend "custom" that is not of torch itself')
+    def test_ddp_logging_data_cpu(self) -> None:
+        """Expects the name harp there."""
+
+
+if __name__ == "__main__":
+    unittest.main()
