@@ -42,7 +42,7 @@ CASES = {
         more={"LD_LIBRARY_PATH": "{broken}"},
     ),
     "no-huge-pages": Wrong(
-        "1000000 MiB of huge pages are asked for",
+        "1000000 MiB of huge pages are requested",
         more={"HARP_DPDK_HUGE_PAGES": "require", "HARP_DPDK_MEMORY_MIB": "1000000"},
     ),
     "no-such-device": Wrong("no_such_device0", "no_such_device0;ip=10.78.1.1/24"),

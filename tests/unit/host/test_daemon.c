@@ -391,10 +391,10 @@ static void test_no_harpd(void)
 	no_door(-ENOENT, "/nonexistent/harpd.sock", "harpctl start");
 	close(door); /* a socket that its owner left behind */
 	door = -1;
-	no_door(-ECONNREFUSED, path, "nobody listens");
+	no_door(-ECONNREFUSED, path, "no process listens");
 	unlink(path);
 	file = open(path, O_CREAT | O_WRONLY | O_CLOEXEC, 0600);
-	no_door(-ECONNREFUSED, path, "nobody listens");
+	no_door(-ECONNREFUSED, path, "no process listens");
 	close(file);
 	type_of_door = SOCK_STREAM;
 	open_door();

@@ -141,10 +141,10 @@ static void test_unusable(void)
 	leased.rss_kind = HARP_LEASE_RSS_TOEPLITZ;
 	leased.rss_key_bytes = 39;
 	leased.rss_table_count = 128;
-	REFUSES(-EPROTO, ~0u, "an RSS of kind 2, 39 bytes of key");
+	REFUSES(-EPROTO, ~0u, "RSS of kind 2, 39 bytes of key");
 	good();
 	leased.rss_table_count = HARP_LEASE_RSS_TABLE_MAX + 1;
-	REFUSES(-EPROTO, ~0u, "an RSS of kind 0, 0 bytes of key, 513 entries");
+	REFUSES(-EPROTO, ~0u, "RSS of kind 0, 0 bytes of key, 513 entries");
 }
 
 /* What is no lease is not given back. */
