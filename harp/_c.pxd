@@ -91,8 +91,8 @@ cdef extern from "harp_nic.h" nogil:
 cdef extern from "harp.h" nogil:
     enum:
         HARP_ADDR_TEXT_MAX
-        HARP_NEIGHBOUR_OWN
-        HARP_NEIGHBOUR_EXTERNAL
+        HARP_NEIGHBOR_OWN
+        HARP_NEIGHBOR_EXTERNAL
 
     enum harp_log_level:
         HARP_LOG_ERROR
@@ -130,10 +130,10 @@ cdef extern from "harp.h" nogil:
         uint32_t size
         uint32_t max_conns
         uint32_t max_listeners
-        uint32_t max_neighbours
+        uint32_t max_neighbors
         uint16_t port_min
         uint16_t port_max
-        uint32_t neighbour_mode
+        uint32_t neighbor_mode
         uint64_t seed
         uint64_t now_ns
         harp_stack_hooks hooks
@@ -149,7 +149,7 @@ cdef extern from "harp.h" nogil:
     int harp_stack_address_remove(harp_stack *stack, const harp_addr *addr)
     int harp_stack_route_add(harp_stack *stack, const harp_addr *prefix, unsigned prefix_len,
                              const harp_addr *gateway, uint32_t mtu_bytes)
-    int harp_stack_neighbour_set(harp_stack *stack, const harp_addr *addr, const uint8_t *mac)
+    int harp_stack_neighbor_set(harp_stack *stack, const harp_addr *addr, const uint8_t *mac)
 
     struct harp_tcp_options:
         uint32_t size
@@ -192,7 +192,7 @@ cdef extern from "harp.h" nogil:
                          harp_conn **out)
     harp_conn *harp_stack_next_event(harp_stack *stack, uint32_t *events)
     ssize_t harp_conn_send(harp_conn *conn, const iovec *iov, int iov_count)
-    size_t harp_conn_send_room(const harp_conn *conn)
+    size_t harp_conn_send_space(const harp_conn *conn)
     ssize_t harp_conn_recv(harp_conn *conn, void *buf, size_t length)
     size_t harp_conn_readable_bytes(const harp_conn *conn)
 

@@ -81,10 +81,10 @@ class Stack(_Closing):
         now_ns: int = 0,
         max_conns: int = 0,
         max_listeners: int = 0,
-        max_neighbours: int = 0,
+        max_neighbors: int = 0,
         port_min: int = 0,
         port_max: int = 0,
-        own_neighbours: bool = True,
+        own_neighbors: bool = True,
         log: Callable[[int, str], None] | None = None,
         scope_id: int = 0,
         vlan_id: int = 0,
@@ -99,7 +99,7 @@ class Stack(_Closing):
     def route_add(
         self, prefix: str, prefix_len: int, gateway: str | None = None, mtu_bytes: int = 0
     ) -> None: ...
-    def neighbour_set(self, address: str, mac: str | bytes | None) -> None: ...
+    def neighbor_set(self, address: str, mac: str | bytes | None) -> None: ...
     def listen(self, port: int, address: str = "0.0.0.0", **options: int | str) -> Listener: ...
     def connect(
         self,

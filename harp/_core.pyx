@@ -2,10 +2,10 @@
 # cython: language_level=3, embedsignature=True
 """Bindings to the stack (harp.h): one class per C object.
 
-Children keep their parents alive; close() is safe twice; an open object that is collected warns and
-is closed. Calls that fail raise OSError with the stack's errno; "nothing now" is BlockingIOError.
-A stack and all that belongs to it is used by one thread at a time, as in C. One that a harp.Driver
-advances is the driver's: calls on it are made inside Driver.hold(), or RuntimeError says so.
+Children keep their parents alive. close() may be called twice; an open object that is collected
+warns and is closed. Failed calls raise OSError with the stack's errno; BlockingIOError means "not
+now". As in C, one thread at a time uses a stack and its objects. A stack that a harp.Driver polls
+belongs to the driver: calls outside Driver.hold() raise RuntimeError.
 """
 
 import enum
@@ -32,7 +32,7 @@ __all__ = [
 
 
 class Event(enum.IntFlag):
-    """What next_events() reports (HARP_EVENT_* of harp.h)."""
+    """Events of next_events() (HARP_EVENT_* of harp.h)."""
 
     CONNECTED = 0x01
     READABLE = 0x02
@@ -44,17 +44,17 @@ class Event(enum.IntFlag):
 
 
 def version():
-    """The library's version, "0.1.0"."""
+    """Return the library's version, "0.1.0"."""
     return harp_version().decode()
 
 
 def api_version():
-    """HARP_API_VERSION as compiled into the library."""
+    """Return HARP_API_VERSION as compiled into the library."""
     return harp_api_version()
 
 
 def stat_names():
-    """Names of all statistics, in the order of harp_stats.h, with their help texts."""
+    """Return the names of all statistics, in the order of harp_stats.h, with their help texts."""
     return {
         harp_stats_name(i).decode(): harp_stats_help(i).decode() for i in range(harp_stats_count())
     }
@@ -64,7 +64,7 @@ _dtypes = {}
 
 
 def stats_dtype():
-    """numpy's dtype of Stack.snapshot(): now_ns, then each statistic by name, all uint64."""
+    """Return numpy's dtype of Stack.snapshot(): now_ns, then each statistic by name, all uint64."""
     if "stats" not in _dtypes:
         import numpy
 
@@ -73,8 +73,8 @@ def stats_dtype():
 
 
 def stats_delta(later, earlier):
-    """What happened between two snapshots of a stack: a record of the differences, modulo 2**64 (a
-    gauge that fell wraps)."""
+    """Return the differences of two snapshots of a stack, modulo 2**64 (a gauge that fell wraps).
+    """
     import numpy
 
     ends = [numpy.frombuffer(numpy.array(taken, stats_dtype()), "u8") for taken in (later, earlier)]
@@ -82,7 +82,8 @@ def stats_delta(later, earlier):
 
 
 def flow_dtype():
-    """numpy's dtype of Stack.flows(): both ends, states by name, and struct harp_tcp_info."""
+    """Return numpy's dtype of Stack.flows(): both ends, names of states, and struct harp_tcp_info.
+    """
     cdef harp_tcp_info info
     if "flow" not in _dtypes:
         import numpy
@@ -96,7 +97,7 @@ def flow_dtype():
 
 
 def host_check(str ifname, int queue=0):
-    """Would HARP work on this interface? A list of (name, severity 0..2, text, remedy)."""
+    """Check whether HARP works on an interface. Return (name, severity 0..2, text, remedy) rows."""
     cdef harp_check_item items[64]
     cdef int count
     if queue < 0:
@@ -117,29 +118,29 @@ def host_check(str ifname, int queue=0):
 
 
 class PortSpec(typing.NamedTuple):
-    """struct harp_port_spec: a DPDK port. Numbers are 0 where the text has none."""
+    """struct harp_port_spec: a DPDK port. Numbers are 0 where the specification has none."""
 
     device: str
     name: str
     addresses: tuple  # "10.9.0.1/24"
-    gateways: tuple  # at most one a family
+    gateways: tuple  # at most one per family
     routes: tuple  # "10.8.0.0/16@10.9.0.254"
     mtu_bytes: int
     vlan_id: int
     queues: int
     frame_count: int
     take_default_route: bool
-    text: str  # which gives the same again
+    text: str  # the canonical specification
 
 
 def port_spec(str text):
-    """A DPDK port's text (harp_host.h), without "dpdk:" before it; ValueError says what is wrong
-    with it."""
+    """Parse a DPDK port's specification (harp_host.h), without "dpdk:"; ValueError with the reason.
+    """
     cdef harp_port_spec spec
     cdef char why[512]
     cdef char buf[HARP_PORT_TEXT_MAX]
     encoded = text.encode("utf-8", "surrogateescape")
-    # A zero byte would end it for C.
+    # C would end the text at a zero byte.
     rc = harp_port_spec_parse(encoded.replace(b"\0", b" "), &spec, why, sizeof(why))
     if rc < 0:
         raise ValueError(why.decode("utf-8", "replace"))
@@ -168,7 +169,7 @@ def port_spec(str text):
 
 
 def config_keys():
-    """The settings of harp_config.h, one dict each; harp.config.keys gives them types."""
+    """Return the settings of harp_config.h, one dict each; harp.config.keys adds types."""
     cdef const harp_config_key_t *key
     result = []
     for index in range(harp_config_count()):
@@ -199,7 +200,7 @@ cdef void _stack_log(void *ctx, harp_log_level level, const char *message) noexc
     try:
         stack._log(<int>level, message.decode("utf-8", "replace"))
     except Exception as error:
-        stack._log_error = error  # raised by the poll that is running
+        stack._log_error = error  # raised by the running poll
 
 
 SSTHRESH_NONE = HARP_SSTHRESH_NONE
@@ -221,7 +222,7 @@ cdef int _congestion(str name) except -1:
 
 
 cdef int _change_tcp_options(harp_tcp_options *out, dict given) except -1:
-    """Overwrites the fields that are given."""
+    """Set the fields that are given."""
     given = dict(given)
     out.rx_frames = given.pop("rx_frames", out.rx_frames)
     out.tx_frames = given.pop("tx_frames", out.tx_frames)
@@ -265,24 +266,24 @@ def _no_driver():
 
 @cython.no_gc_clear
 cdef class Stack:
-    """A TCP stack on a NIC, advanced by poll(now_ns) and by nothing else."""
+    """A TCP stack on a NIC. Only poll(now_ns) advances it."""
 
     def __cinit__(self, *args, **kwargs):
         self._driver = _no_driver
         self._conns = weakref.WeakValueDictionary()
 
     def __init__(self, Nic nic not None, *, seed=0, now_ns=0, unsigned max_conns=0,
-                 unsigned max_listeners=0, unsigned max_neighbours=0, port_min=0, port_max=0,
-                 bint own_neighbours=True, log=None, unsigned scope_id=0, vlan_id=0):
+                 unsigned max_listeners=0, unsigned max_neighbors=0, port_min=0, port_max=0,
+                 bint own_neighbors=True, log=None, unsigned scope_id=0, vlan_id=0):
         cdef harp_stack_options options
         memset(&options, 0, sizeof(options))
         options.size = sizeof(options)
         options.max_conns = max_conns
         options.max_listeners = max_listeners
-        options.max_neighbours = max_neighbours
+        options.max_neighbors = max_neighbors
         options.port_min = port_min
         options.port_max = port_max
-        options.neighbour_mode = HARP_NEIGHBOUR_OWN if own_neighbours else HARP_NEIGHBOUR_EXTERNAL
+        options.neighbor_mode = HARP_NEIGHBOR_OWN if own_neighbors else HARP_NEIGHBOR_EXTERNAL
         options.seed = seed
         options.now_ns = now_ns
         self.scope_id = options.scope_id = scope_id
@@ -307,13 +308,13 @@ cdef class Stack:
         return self.stack
 
     cdef bint _reachable(self):
-        """May a collected child give back what it holds?"""
+        """Return whether a collected child may release its memory."""
         if self.stack == NULL:
             return False
         return self._owner is None or self._pid == getpid()
 
     cdef _enter(self):
-        """The right to touch a driven stack, for a moment; to be handed to _leave()."""
+        """Enter a stack that a driver polls; pass the result to _leave()."""
         cdef drive *drive
         driver = self._driver()
         if driver is not None:
@@ -338,7 +339,7 @@ cdef class Stack:
             conn._check_lent()
 
     cdef _detach(self):
-        """Whatever belongs to this stack is closed from here on."""
+        """Close everything that belongs to this stack."""
         cdef Connection conn
         for conn in list(self._conns.values()):
             conn._drop_frames(False)
@@ -352,7 +353,7 @@ cdef class Stack:
         return wrapped
 
     def poll(self, uint64_t now_ns):
-        """Receives, runs timers, transmits. Returns how much there was to do."""
+        """Receive, run timers, transmit. Return the amount of work done."""
         did = harp_stack_poll(self._open(), now_ns)
         if self._log_error is not None:
             error, self._log_error = self._log_error, None
@@ -361,30 +362,30 @@ cdef class Stack:
 
     @property
     def next_deadline_ns(self):
-        """When poll() must be called next if nothing arrives; None when never."""
+        """When poll() must be called next if nothing arrives; None: never."""
         cdef uint64_t when = harp_stack_next_deadline_ns(self._open())
         return None if when == <uint64_t>-1 else when
 
     @property
     def now_ns(self):
-        """The clock as of the last poll."""
+        """The time of the last poll."""
         return harp_stack_now_ns(self._open())
 
     def address_add(self, str address not None, unsigned prefix_len):
-        """Adds an own address; its prefix becomes a route."""
+        """Add an address of this stack; its prefix becomes a route."""
         cdef harp_addr addr
         _parse(address, &addr)
         _check(harp_stack_address_add(self._open(), &addr, prefix_len), address)
 
     def address_remove(self, str address not None):
-        """Removes an own address."""
+        """Remove an address of this stack."""
         cdef harp_addr addr
         _parse(address, &addr)
         _check(harp_stack_address_remove(self._open(), &addr), address)
 
     def route_add(self, str prefix not None, unsigned prefix_len, str gateway=None,
                   unsigned mtu_bytes=0):
-        """Adds a route; without gateway it is on-link."""
+        """Add a route; without gateway it is on-link."""
         cdef harp_addr addr
         cdef harp_addr via
         _parse(prefix, &addr)
@@ -393,18 +394,18 @@ cdef class Stack:
         _check(harp_stack_route_add(self._open(), &addr, prefix_len,
                                     NULL if gateway is None else &via, mtu_bytes), prefix)
 
-    def neighbour_set(self, str address not None, mac):
-        """Sets a neighbour's MAC address; None removes it."""
+    def neighbor_set(self, str address not None, mac):
+        """Set a neighbor's MAC address; None removes it."""
         cdef harp_addr addr
         cdef uint8_t raw[6]
         _parse(address, &addr)
         if mac is not None:
             _mac(mac, raw)
-        _check(harp_stack_neighbour_set(self._open(), &addr, NULL if mac is None else raw),
+        _check(harp_stack_neighbor_set(self._open(), &addr, NULL if mac is None else raw),
                address)
 
     def listen(self, int port, str address="0.0.0.0", **options):
-        """Listens; options as struct harp_tcp_options."""
+        """Listen; options of struct harp_tcp_options."""
         cdef harp_endpoint local
         cdef harp_tcp_options tcp
         cdef Listener listener = Listener.__new__(Listener)
@@ -420,7 +421,7 @@ cdef class Stack:
 
     def connect(self, str address not None, int port, str local_address=None, int local_port=0,
                 **options):
-        """Begins to connect; next_events() tells how it went."""
+        """Begin to connect; next_events() reports the result."""
         cdef harp_endpoint local
         cdef harp_endpoint remote
         cdef harp_tcp_options tcp
@@ -437,7 +438,7 @@ cdef class Stack:
         return self._wrap(conn)
 
     def udp(self, int port=0, str address="::", **options):
-        """A UDP socket; options as struct harp_udp_options."""
+        """Return a UDP socket; options of struct harp_udp_options."""
         cdef harp_endpoint local
         cdef harp_udp_options udp
         cdef UdpSocket sock = UdpSocket.__new__(UdpSocket)
@@ -454,7 +455,7 @@ cdef class Stack:
         return sock
 
     def next_events(self):
-        """All pending events, as [(Connection, Event)]; they are cleared."""
+        """Return all pending events as [(Connection, Event)], and clear them."""
         cdef uint32_t events = 0
         cdef harp_conn *conn
         found = []
@@ -467,7 +468,7 @@ cdef class Stack:
                 found.append((wrapped, Event(events)))
 
     def stat(self, str name not None):
-        """One statistic of harp_stats.h."""
+        """Return one statistic of harp_stats.h."""
         cdef uint64_t value = 0
         encoded = name.encode()
         if harp_stack_stat(self._open(), encoded, &value) < 0:
@@ -475,7 +476,7 @@ cdef class Stack:
         return value
 
     def stats(self):
-        """All statistics by name."""
+        """Return all statistics by name."""
         cdef harp_stack *stack = self._open()
         cdef unsigned count = harp_stats_count()
         cdef uint64_t *values = <uint64_t *>calloc(count, sizeof(uint64_t))
@@ -488,8 +489,9 @@ cdef class Stack:
             free(values)
 
     def snapshot(self):
-        """All statistics at once, with the time: a numpy record of stats_dtype(). stats_delta()
-        subtracts two of them."""
+        """Return all statistics at once, with the time: a numpy record of stats_dtype().
+        stats_delta() subtracts two of them.
+        """
         import numpy
 
         cdef harp_stack *stack = self._open()
@@ -500,7 +502,7 @@ cdef class Stack:
         return taken[0]
 
     def flows(self):
-        """The connections that Python holds: a numpy array of flow_dtype()."""
+        """Return the connections that Python holds: a numpy array of flow_dtype()."""
         import numpy
 
         self._open()
@@ -518,16 +520,16 @@ cdef class Stack:
         return numpy.array(flows, flow_dtype())
 
     def capture_start(self, size_t ring_bytes, unsigned snap_len=0):
-        """Keeps the newest packets in a ring."""
+        """Keep the newest packets in a ring."""
         _check(harp_stack_capture_start(self._open(), ring_bytes, snap_len), "capture")
 
     def capture_write(self, file, int64_t wall_offset_ns=0):
-        """Writes the ring as pcapng to a file object or descriptor."""
+        """Write the ring as pcapng to a file object or descriptor."""
         fd = file if isinstance(file, int) else file.fileno()
         _check(harp_stack_capture_write(self._open(), fd, wall_offset_ns), "capture")
 
     def capture_stop(self):
-        """Ends the capture and frees its ring."""
+        """End the capture and free its ring."""
         harp_stack_capture_stop(self._open())
 
     @property
@@ -535,8 +537,9 @@ cdef class Stack:
         return self.stack == NULL
 
     def close(self):
-        """Drops every connection without a word and frees the stack. BufferError while memory of
-        its frames is in use."""
+        """Drop every connection without notice to the peers and free the stack. BufferError while
+        memory of its frames is in use.
+        """
         if self.stack == NULL:
             return
         if self._owner is not None:
@@ -576,7 +579,7 @@ cdef class Listener:
         return self.listener
 
     def accept(self):
-        """Takes an established connection; None when there is none."""
+        """Return an established connection; None without one."""
         cdef harp_conn *conn = NULL
         cdef int rc = harp_tcp_accept(self._open(), &conn)
         if rc == -11:  # EAGAIN
@@ -586,7 +589,7 @@ cdef class Listener:
 
     @property
     def endpoint(self):
-        """(address, port) it listens on."""
+        """The (address, port) of the listener."""
         cdef harp_endpoint local
         harp_listener_endpoint(self._open(), &local)
         return _format(&local.addr), local.port
@@ -596,7 +599,7 @@ cdef class Listener:
         return self.listener == NULL or self.stack.stack == NULL
 
     def close(self):
-        """Stops listening; connections not yet accepted are reset."""
+        """Stop listening; connections that were not accepted are reset."""
         if not self.closed:
             harp_listener_close(self._open())
         self.listener = NULL
@@ -639,7 +642,7 @@ cdef class Connection:
             at = (<Frame>at).next
 
     cdef _drop_frames(self, bint give_back):
-        """Frames that the application still holds are its no more."""
+        """Invalidate frames that the application still holds."""
         cdef Frame frame
         while self.frames != NULL:
             frame = <Frame>self.frames
@@ -664,7 +667,7 @@ cdef class Connection:
         self.conn = NULL
 
     def send(self, const uint8_t[::1] data not None):
-        """Takes bytes to send; returns how many. BlockingIOError when none could be taken."""
+        """Queue bytes to send; return how many. BlockingIOError if none could be queued."""
         cdef iovec piece
         cdef ssize_t sent
         cdef harp_conn *conn = self._open()
@@ -678,11 +681,11 @@ cdef class Connection:
 
     @property
     def send_room(self):
-        """Bytes that send() would take now."""
-        return harp_conn_send_room(self._open())
+        """Bytes that send() would accept now."""
+        return harp_conn_send_space(self._open())
 
     def recv(self, size_t size=65536):
-        """Takes received bytes; b"" at the end of the stream; BlockingIOError when none wait."""
+        """Return received bytes; b"" at the end of the stream; BlockingIOError without any."""
         cdef harp_conn *conn = self._open()
         buffer = bytearray(size)
         cdef char *target = buffer
@@ -691,22 +694,25 @@ cdef class Connection:
         return bytes(buffer[:got])
 
     def recv_frame(self):
-        """Takes received bytes where they lie, as a Frame: nothing is copied. None at the end of
-        the stream; BlockingIOError when none wait."""
+        """Return received bytes in place, as a Frame, without a copy. None at the end of the
+        stream; BlockingIOError without any.
+        """
         cdef harp_frame *frame = NULL
         cdef int rc = harp_conn_recv_frame(self._open(), &frame)
         _check(rc, "recv_frame")
         return self._lend(frame, True) if rc else None
 
     def frame(self):
-        """An empty Frame to fill and send. BlockingIOError while the send budget is used up."""
+        """Return an empty Frame to fill and send. BlockingIOError while the send budget is used up.
+        """
         cdef harp_frame *frame = NULL
         _check(harp_frame_alloc(self._open(), &frame), "frame")
         return self._lend(frame, False)
 
     def send_frame(self, Frame frame not None, length=None):
-        """Sends a Frame of frame(), its first `length` bytes: nothing is copied. It is the stack's
-        from here; BufferError while a memoryview of it is alive."""
+        """Send the first `length` bytes of a Frame of frame(), without a copy. The stack owns it
+        from here; BufferError while a memoryview of it is alive.
+        """
         cdef harp_conn *conn = self._open()
         cdef harp_frame *taken = frame._open()
         if frame.connection is not self:
@@ -743,7 +749,7 @@ cdef class Connection:
 
     @property
     def acked_bytes(self):
-        """Bytes of ours that the peer has acknowledged."""
+        """Sent bytes that the peer has acknowledged."""
         return harp_conn_acked_bytes(self._open())
 
     @property
@@ -752,8 +758,9 @@ cdef class Connection:
         return self.info()["state_name"]
 
     def info(self):
-        """struct harp_tcp_info as a dict, and state_name, congestion_name and ca_state_name.
-        snd_ssthresh_bytes is harp.SSTHRESH_NONE before the first congestion."""
+        """Return struct harp_tcp_info as a dict, with state_name, congestion_name and
+        ca_state_name. snd_ssthresh_bytes is harp.SSTHRESH_NONE before the first congestion.
+        """
         cdef harp_tcp_info info
         memset(&info, 0, sizeof(info))
         _check(harp_conn_info(self._open(), &info, sizeof(info)), "info")
@@ -764,7 +771,7 @@ cdef class Connection:
         return fields
 
     def options(self):
-        """The options in force, as connect(), listen() and set_options() take them."""
+        """Return the present options, as connect(), listen() and set_options() take them."""
         cdef harp_tcp_options tcp
         tcp.size = sizeof(tcp)
         _check(harp_conn_options(self._open(), &tcp), "options")
@@ -778,8 +785,9 @@ cdef class Connection:
         return fields
 
     def set_options(self, **options):
-        """Changes the options that are given, all of them or, on error, none; 0 restores a default.
-        See harp_conn_set_options() for what can change when."""
+        """Change all of the given options or, on error, none; 0 restores a default.
+        harp_conn_set_options() describes what can change when.
+        """
         cdef harp_tcp_options tcp
         tcp.size = sizeof(tcp)
         _check(harp_conn_options(self._open(), &tcp), "set_options")
@@ -787,13 +795,14 @@ cdef class Connection:
         _check(harp_conn_set_options(self._open(), &tcp), "set_options")
 
     def probe(self):
-        """Sends one keepalive probe at the next poll."""
+        """Send one keepalive probe at the next poll."""
         _check(harp_conn_probe(self._open()), "probe")
 
     def shutdown(self, int how=SHUT_WR):
-        """Ends one or both directions. socket.SHUT_WR: FIN after what is queued; receiving goes on.
-        SHUT_RD: received bytes, present and future, are acknowledged and discarded, and recv()
-        returns b""."""
+        """End one or both directions. socket.SHUT_WR: FIN after the queued data; receiving
+        continues. SHUT_RD: received bytes, present and future, are acknowledged and discarded, and
+        recv() returns b"".
+        """
         _check(harp_conn_shutdown(self._open(), how), "shutdown")
 
     @property
@@ -801,8 +810,9 @@ cdef class Connection:
         return self.conn == NULL or self.stack.stack == NULL
 
     def close(self):
-        """Orderly end; the stack finishes alone. Frames still held are given back; BufferError
-        while memory of one is in use."""
+        """Close in order; the stack finishes alone. Held frames are released; BufferError while
+        memory of one is in use.
+        """
         if not self.closed:
             self._open()
             self._check_lent()
@@ -811,7 +821,7 @@ cdef class Connection:
             self._forget()
 
     def abort(self):
-        """Sends RST and forgets the connection. Frames as with close()."""
+        """Send RST and forget the connection. Frames as with close()."""
         if not self.closed:
             self._open()
             self._check_lent()
@@ -823,7 +833,7 @@ cdef class Connection:
         if self.conn == NULL or not self.stack._reachable():
             return
         _left_open("Connection")
-        self.stack._conns.pop(<size_t>self.conn, None)  # nobody finds it from here on
+        self.stack._conns.pop(<size_t>self.conn, None)  # no lookup finds it from here on
         driver = self.stack._enter()
         if self.stack._reachable():
             harp_conn_abort(self.conn)
@@ -838,13 +848,13 @@ cdef class Connection:
 
 @cython.no_gc_clear
 cdef class Frame:
-    """A piece of the stack's own memory, in the application's hands.
+    """A buffer of the stack's own memory, held by the application.
 
-    Received, it is a read-only buffer of the bytes that arrived; from frame(), a writable one of
-    `capacity` bytes. memoryview(frame) and numpy.frombuffer(frame, dtype) copy nothing, and hold on
-    to the memory: release() raises BufferError until the last of them is gone
-    (memoryview.release(), del array). After release() any use is a ValueError. Frames not released
-    count against the connection's receive budget: who keeps them stops the sender.
+    A received frame is a read-only buffer of the bytes that arrived. One of frame() is a writable
+    buffer of `capacity` bytes. memoryview(frame) and numpy.frombuffer(frame, dtype) copy nothing,
+    and keep the memory: release() raises BufferError until all of them are gone
+    (memoryview.release(), del array). After release() any use is a ValueError. Frames that are not
+    released count against the connection's receive budget and stop the sender.
     """
 
     def __init__(self):
@@ -869,8 +879,8 @@ cdef class Frame:
 
     def __getbuffer__(self, Py_buffer *buffer, int flags):
         cdef harp_frame *frame = self._open()
-        # An instance's memory is not there in a forked child. A driven stack's frame may be looked
-        # at by anyone: nobody but the application touches it.
+        # An instance's memory does not exist in a forked child. Any thread may read a driven
+        # stack's frame: only the application changes it.
         if not self.connection.stack._reachable():
             raise RuntimeError("this frame's memory belongs to another process")
         length = frame.length if self.received else frame.capacity
@@ -881,17 +891,17 @@ cdef class Frame:
         self.exports -= 1
 
     def __len__(self):
-        """Bytes received, or that fit."""
+        """Bytes received, or the capacity."""
         cdef harp_frame *frame = self._open()
         return frame.length if self.received else frame.capacity
 
     @property
     def released(self):
-        """Is it the stack's again?"""
+        """Whether the stack owns it again."""
         return self.frame == NULL
 
     def release(self):
-        """Gives the memory back. Safe twice."""
+        """Release the memory. May be called twice."""
         if self.frame == NULL:
             return
         stack = self.connection.stack
@@ -949,14 +959,16 @@ cdef class UdpSocket:
         return self.sock
 
     def connect(self, str address=None, int port=0):
-        """Only this peer from now on; without an address, everyone again."""
+        """Receive only from this peer from now on; without an address, from all."""
         cdef harp_endpoint remote
         if address is not None:
             _endpoint(address, port, self.stack.scope_id, &remote)
         _check(harp_udp_connect(self._open(), NULL if address is None else &remote), "connect")
 
     def send(self, const uint8_t[::1] data not None, str address=None, int port=0):
-        """One datagram, to the connected peer or to an address. BlockingIOError: no budget now."""
+        """Send one datagram, to the connected peer or to an address. BlockingIOError: no budget
+        now.
+        """
         cdef harp_endpoint remote
         cdef iovec piece
         cdef ssize_t sent
@@ -969,7 +981,9 @@ cdef class UdpSocket:
         return sent
 
     def recv(self, size_t size=65536):
-        """One datagram as (bytes, real length, (address, port)); BlockingIOError: none waits."""
+        """Return one datagram as (bytes, real length, (address, port)); BlockingIOError without
+        one.
+        """
         cdef harp_endpoint source
         buffer = bytearray(size)
         cdef char *target = buffer
@@ -978,13 +992,13 @@ cdef class UdpSocket:
         return bytes(buffer[:got]), got, (_format(&source.addr), source.port)
 
     def error(self):
-        """The newest error as (errno, (address, port) it is about), or None; it is taken."""
+        """Return the newest error as (errno, its (address, port)), or None, and clear it."""
         cdef harp_endpoint about
         cdef int err = harp_udp_error(self._open(), &about)
         return None if err == 0 else (-err, (_format(&about.addr), about.port))
 
     def payload_max(self, str address=None, int port=0):
-        """Bytes of the largest datagram to there."""
+        """Return the bytes of the largest datagram to an address."""
         cdef harp_endpoint remote
         if address is not None:
             _endpoint(address, port, self.stack.scope_id, &remote)
@@ -994,7 +1008,7 @@ cdef class UdpSocket:
 
     @property
     def endpoints(self):
-        """((local address, port), (remote address, port)); the remote port is 0 unconnected."""
+        """((local address, port), (remote address, port)); the remote port is 0 if unconnected."""
         cdef harp_endpoint local
         cdef harp_endpoint remote
         harp_udp_endpoints(self._open(), &local, &remote)
@@ -1005,7 +1019,7 @@ cdef class UdpSocket:
         return self.sock == NULL or self.stack.stack == NULL
 
     def close(self):
-        """Drops what is queued and closes."""
+        """Drop the queued datagrams and close."""
         if not self.closed:
             harp_udp_close(self._open())
         self.sock = NULL

@@ -2,11 +2,11 @@
 # cython: language_level=3, embedsignature=True
 """Blocking connections of a user-space stack: Driver, Acceptor, Endpoint.
 
-Any thread may use any of them. A call that waits gives up the GIL and advances the stacks itself;
-while nobody waits a guard thread does, so that acknowledgments, retransmissions and keepalives go
-on while Python computes. Ctrl-C interrupts a wait. A forked child can use none of it.
+Any thread may use any of them. A blocking call releases the GIL and polls the stacks itself. While
+no thread waits, a background thread polls, so that acknowledgments, retransmissions and keepalives
+continue while Python computes. Ctrl-C interrupts a wait. A forked child cannot use them.
 
-Where bytes are copied is said by each call, and counted: Endpoint.copied.
+Each call documents its copies, and Endpoint.copied counts them.
 """
 
 import math
@@ -38,15 +38,14 @@ cdef extern from "errno.h" nogil:
 
 
 class WaitTimeoutError(TimeoutError):
-    """A call waited for as long as it was allowed to. bytes_done: what it had sent or received by
-    then; the connection is as good as before."""
+    """A timeout. bytes_done: bytes sent or received by then; the connection is unchanged."""
 
     def __init__(self, text, bytes_done=0):
         super().__init__(text)
         self.bytes_done = bytes_done
 
 
-# What the functions below answer drive_wait(), besides 0 (not yet) and -errno.
+# Results of the functions below for drive_wait(), besides 0 (not yet) and -errno.
 cdef enum:
     DONE = 1
     END = 2  # of the stream
@@ -67,7 +66,7 @@ cdef int _interrupted(void *ctx) noexcept with gil:
 
 
 cdef uint64_t _deadline(timeout) except? 0:
-    """A time on the drive's clock from seconds; None and infinity: never."""
+    """Return a time on the drive's clock from seconds; None and infinity: never."""
     if timeout is None:
         return DRIVE_FOREVER
     seconds = float(timeout)
@@ -105,12 +104,12 @@ cdef int _try_predicate(void *ctx) noexcept with gil:
 
 @cython.no_gc_clear
 cdef class Driver:
-    """Advances one or several stacks, for threads that block.
+    """Polls one or several stacks, for threads that block.
 
     Their clock is CLOCK_MONOTONIC from here on. Stacks joined by a Wire need one Driver for all of
-    them. An Instance has a Driver of its own. spin_us: a waiting thread polls for so long after the
-    last packet before it sleeps (a wake-up takes some 30 us). guard=False: nothing moves unless a
-    thread waits.
+    them. An Instance has a Driver of its own. spin_us: how long a waiting thread polls after the
+    last packet before it sleeps (a wake-up takes about 30 us). guard=False: nothing advances unless
+    a thread waits.
     """
 
     def __init__(self, *stacks, double spin_us=50.0, bint guard=True):
@@ -153,7 +152,7 @@ cdef class Driver:
         for stack in self._members:
             stack.drive = self.drive
             stack._driver = weakref.ref(self)
-        self.kick()  # their clocks are ours before anything begins
+        self.kick()  # set their clocks to ours before anything begins
 
     cdef drive *_open(self) except NULL:
         if self.drive == NULL or self._closing:
@@ -179,7 +178,7 @@ cdef class Driver:
             drive_leave(d)
 
     cdef int _wait(self, drive_try_fn attempt, void *ctx, timeout, str what) except -1:
-        """drive_wait(), its common failures as exceptions. 0: the time is over."""
+        """Call drive_wait(), and raise its common failures as exceptions. 0: timeout."""
         cdef uint64_t deadline_ns = _deadline(timeout)
         cdef drive *d = self._open()
         cdef int rc
@@ -201,15 +200,16 @@ cdef class Driver:
         return rc
 
     def hold(self):
-        """`with driver.hold():` the stacks stand still, and calls on them and on what belongs to
-        them (Connection, UdpSocket, ...) are this thread's alone."""
+        """Stop the stacks inside `with driver.hold():`; only this thread may use them and their
+        objects (Connection, UdpSocket, ...).
+        """
         cdef _Hold hold = _Hold.__new__(_Hold)
         self._open()
         hold.driver = self
         return hold
 
     def kick(self):
-        """Polls every stack once, now: after CallbackNic.inject()."""
+        """Poll every stack once, now: after CallbackNic.inject()."""
         cdef drive *d
         self._enter()
         d = self.drive
@@ -218,8 +218,9 @@ cdef class Driver:
             drive_leave(d)
 
     def wait_for(self, predicate, timeout=None):
-        """Waits until predicate() is true, and returns True; False when the time is over. It is
-        called with the driver held, after each poll: for what has no blocking call, as UDP."""
+        """Wait until predicate() is true, and return True; False after a timeout. It is called with
+        the driver held, after each poll, for operations without a blocking call, such as UDP.
+        """
         cdef predicate_ctx ctx
         errors = []
         if not callable(predicate):
@@ -233,7 +234,9 @@ cdef class Driver:
 
     def listen(self, Stack stack not None, int port=0, str address="0.0.0.0", *, timeout=None,
                **options):
-        """An Acceptor on a port of one of the stacks; port 0: chosen. Options as Stack.listen()."""
+        """Return an Acceptor on a port of one of the stacks; port 0: any. Options of
+        Stack.listen().
+        """
         cdef Acceptor acceptor = Acceptor.__new__(Acceptor)
         self._check_member(stack)
         self._enter()
@@ -247,9 +250,10 @@ cdef class Driver:
 
     def connect(self, Stack stack not None, str address not None, int port, *, timeout=10.0,
                 str local_address=None, int local_port=0, **options):
-        """Connects from one of the stacks and waits until the peer has answered: an Endpoint.
-        timeout: of this call; None: the stack's (connect_timeout_ns). ConnectionRefusedError and so
-        on as the stack says."""
+        """Connect from one of the stacks and wait until the peer has answered; return an Endpoint.
+        timeout: of this call; None: the stack's (connect_timeout_ns). Raises the stack's error,
+        such as ConnectionRefusedError.
+        """
         cdef Endpoint endpoint = Endpoint.__new__(Endpoint)
         cdef transfer ctx
         self._check_member(stack)
@@ -285,8 +289,9 @@ cdef class Driver:
         return self.drive == NULL or self._closing
 
     def close(self):
-        """Ends every wait with ValueError and lets go of the stacks; they and their connections are
-        the caller's again. Safe twice."""
+        """End every wait with ValueError and release the stacks; they and their connections belong
+        to the caller again. May be called twice.
+        """
         cdef drive *d = self.drive
         cdef Stack stack
         if d == NULL or self._closing:
@@ -320,7 +325,7 @@ cdef class Driver:
 
 
 # --------------------------------------------------------------------------------------------------
-# What waits for what.
+# Conditions of waits.
 #
 cdef int _dead(transfer *ctx, long rc) noexcept nogil:
     if rc == -EAGAIN:
@@ -365,7 +370,7 @@ cdef int _try_send(void *arg) noexcept nogil:
 
 
 cdef int _try_receive(void *arg) noexcept nogil:
-    """Until `size` bytes are there, or at least one when frame_max says so."""
+    """`size` bytes have arrived, or at least one if frame_max is set."""
     cdef transfer *ctx = <transfer *>arg
     cdef ssize_t got
     if ctx.conn[0] == NULL:
@@ -428,7 +433,7 @@ cdef _refuse_objects(const char *format, what):
     """An array of Python objects is an array of pointers: never bytes to send or to fill."""
     if format == NULL:
         return
-    # Names of a record's fields stand between colons.
+    # Colons enclose the names of a record's fields.
     if b"O" in b"".join((<bytes>format).split(b":")[::2]):
         raise TypeError(f"{what}: arrays of Python objects have no bytes to carry")
 
@@ -444,8 +449,9 @@ cdef class Acceptor:
         raise TypeError("Instance.listen() and Driver.listen() make acceptors")
 
     def accept(self, *, timeout=None):
-        """The next connection, as an Endpoint. WaitTimeoutError; ValueError when it is closed
-        meanwhile. timeout None: the acceptor's own `timeout`."""
+        """Return the next connection, as an Endpoint. WaitTimeoutError; ValueError if it is closed
+        meanwhile. timeout None: the acceptor's own `timeout`.
+        """
         cdef transfer ctx
         cdef Endpoint endpoint
         if self.closed:
@@ -465,7 +471,7 @@ cdef class Acceptor:
 
     @property
     def endpoint(self):
-        """(address, port) it listens on."""
+        """The (address, port) of the acceptor."""
         if self.closed:
             raise ValueError("this acceptor is closed")
         with self.driver.hold():
@@ -476,7 +482,7 @@ cdef class Acceptor:
         return self._listener.closed or self.driver.closed
 
     def close(self):
-        """Stops listening; connections not yet accepted are reset, accepted ones live on."""
+        """Stop listening; connections that were not accepted are reset, accepted ones live on."""
         if self.closed:
             return
         with self.driver.hold():
@@ -497,12 +503,12 @@ cdef class Acceptor:
 
 @cython.no_gc_clear
 cdef class Endpoint:
-    """One TCP connection with calls that block; made by connect() and accept().
+    """A TCP connection with blocking calls; made by connect() and accept().
 
-    `timeout` (seconds; None: for ever) holds for calls that are given none. A call that runs out of
-    time raises WaitTimeoutError and leaves the connection as it is. Buffers are bytes, bytearray,
-    memoryview, numpy arrays of any dtype but object: what matters is that their memory is in one
-    piece. numpy's byte order goes onto the wire as it is.
+    `timeout` (seconds; None: no limit) applies to calls without one. A timeout raises
+    WaitTimeoutError and leaves the connection unchanged. Buffers are bytes, bytearray, memoryview,
+    numpy arrays of any dtype except object; their memory must be contiguous. The byte order is not
+    changed.
     """
 
     def __init__(self):
@@ -515,7 +521,7 @@ cdef class Endpoint:
         return self._conn
 
     cdef list _lend(self, transfer *ctx, bint received):
-        """Frames that a wait has taken; until they are here the connection can't be closed."""
+        """Frames that a wait has taken; the connection can't be closed before they are returned."""
         self.driver._enter()
         try:
             self._conn.lending -= ctx.frame_count
@@ -527,10 +533,10 @@ cdef class Endpoint:
         raise OSError(error, f"{what}: {os.strerror(error)}")
 
     def send(self, data, *, timeout=None):
-        """Sends all of a buffer; returns its bytes. COPY: into the stack's frames, so that the
-        buffer is the caller's again on return. Returning says that the bytes are taken, not that
-        they arrived: flush() waits for that. WaitTimeoutError.bytes_done says how many had been
-        taken."""
+        """Send all of a buffer; return its bytes. COPY: into the stack's frames, so that the caller
+        may reuse the buffer. The bytes are queued on return, not delivered: flush() waits for that.
+        WaitTimeoutError.bytes_done is the number of queued bytes.
+        """
         cdef Py_buffer view
         cdef transfer ctx
         self._open()
@@ -557,8 +563,9 @@ cdef class Endpoint:
         return ctx.size
 
     def recv_into(self, buffer, *, timeout=None):
-        """Fills a writable buffer, all of it, and returns its bytes; 0 at the end of the stream.
-        EOFError when the stream ends in the middle. COPY: out of the stack's frames."""
+        """Fill a writable buffer completely and return its bytes; 0 at the end of the stream.
+        EOFError if the stream ends in the middle. COPY: out of the stack's frames.
+        """
         cdef Py_buffer view
         cdef transfer ctx
         self._open()
@@ -589,8 +596,9 @@ cdef class Endpoint:
         return ctx.size
 
     def recv_array(self, shape, dtype="u1", *, timeout=None):
-        """A new numpy array of that shape and dtype, filled as recv_into() does; EOFError at the
-        end of the stream. COPY: out of the stack's frames."""
+        """Return a new numpy array of that shape and dtype, filled as recv_into() does; EOFError at
+        the end of the stream. COPY: out of the stack's frames.
+        """
         import numpy
 
         array = numpy.empty(shape, dtype)
@@ -599,8 +607,9 @@ cdef class Endpoint:
         return array
 
     def recv(self, size_t max_bytes=65536, *, timeout=None):
-        """What has arrived, at least a byte and at most max_bytes; b"" at the end of the stream.
-        COPY: out of the stack's frames, and into the bytes object."""
+        """Return at least one and at most max_bytes received bytes; b"" at the end of the stream.
+        COPY: out of the stack's frames, and into the bytes object.
+        """
         cdef transfer ctx
         cdef uint8_t[::1] room
         if max_bytes == 0:
@@ -620,9 +629,10 @@ cdef class Endpoint:
         return bytes(memoryview(buffer)[:ctx.done])
 
     def recv_frames(self, unsigned max_frames=64, *, timeout=None):
-        """Received bytes where they lie, as a list of Frames in order, at least one; [] at the end
-        of the stream. Nothing is copied. Release each: until then it counts against the receive
-        budget (256 frames and more, or rx_frames), and the peer waits when that is used up."""
+        """Return received bytes in place, as a list of Frames in order, at least one; [] at the end
+        of the stream. Nothing is copied. Release each frame: until then it counts against the
+        receive budget (256 frames or more, or rx_frames), and the peer waits when that is used up.
+        """
         cdef transfer ctx
         if not 1 <= max_frames <= FRAMES_MAX:
             raise ValueError(f"recv_frames: max_frames {max_frames} is not in 1 to 1024")
@@ -640,8 +650,9 @@ cdef class Endpoint:
         return self._lend(&ctx, True)
 
     def frame(self, *, timeout=None):
-        """An empty Frame of the stack's memory, of at most one segment, to fill and send_frame();
-        waits for the send budget."""
+        """Return an empty Frame of the stack's memory, of at most one segment, for send_frame();
+        waits for the send budget.
+        """
         cdef transfer ctx
         self._open()
         memset(&ctx, 0, sizeof(ctx))
@@ -656,15 +667,16 @@ cdef class Endpoint:
         return self._lend(&ctx, False)[0]
 
     def send_frame(self, Frame frame not None, length=None):
-        """Sends the first `length` bytes of a Frame of frame(). Nothing is copied: the memory is
-        the stack's from here, and is read again if it must be retransmitted. BufferError while a
-        memoryview or array of it is alive."""
+        """Send the first `length` bytes of a Frame of frame(), without a copy. The stack owns the
+        memory from here, and reads it again for a retransmission. BufferError while a memoryview or
+        array of it is alive.
+        """
         conn = self._open()
         with self.driver.hold():
             return conn.send_frame(frame, length)
 
     def flush(self, *, timeout=None):
-        """Waits until the peer's TCP has acknowledged everything sent."""
+        """Wait until the peer's TCP has acknowledged everything sent."""
         cdef transfer ctx
         self._open()
         memset(&ctx, 0, sizeof(ctx))
@@ -677,20 +689,21 @@ cdef class Endpoint:
             raise WaitTimeoutError(f"flush: not all acknowledged within {wait} s")
 
     def shutdown(self, int how=SHUT_WR):
-        """Ends one or both directions. socket.SHUT_WR: nothing more is sent, and the peer reads the
-        end of the stream. SHUT_RD: received bytes, present and future, are discarded."""
+        """End one or both directions. socket.SHUT_WR: nothing more is sent, and the peer reads the
+        end of the stream. SHUT_RD: received bytes, present and future, are discarded.
+        """
         conn = self._open()
         with self.driver.hold():
             conn.shutdown(how)
 
     def options(self):
-        """The options in force, as connect(), listen() and set_options() take them."""
+        """Return the present options, as connect(), listen() and set_options() take them."""
         conn = self._open()
         with self.driver.hold():
             return conn.options()
 
     def set_options(self, **options):
-        """Changes the options that are given, all of them or, on error, none."""
+        """Change all of the given options or, on error, none."""
         conn = self._open()
         with self.driver.hold():
             conn.set_options(**options)
@@ -702,7 +715,7 @@ cdef class Endpoint:
         return info["tx_copied_bytes"], info["rx_copied_bytes"]
 
     def info(self):
-        """struct harp_tcp_info as a dict, and names of state and congestion control."""
+        """Return struct harp_tcp_info as a dict, with names of state and congestion control."""
         conn = self._open()
         with self.driver.hold():
             return conn.info()
@@ -728,9 +741,10 @@ cdef class Endpoint:
                 self._conn.close()
 
     def close(self, linger=5.0):
-        """Sends what is queued and the end of the stream, waits at most `linger` seconds until the
-        peer has acknowledged both, and lets go. A stack dies with its process: what had not left by
-        then would be lost. BufferError while memory of a frame is in use. Safe twice."""
+        """Send the queued data and the end of the stream, wait at most `linger` seconds for the
+        acknowledgment of both, and close. A stack ends with its process, and unacknowledged data
+        would be lost. BufferError while memory of a frame is in use. May be called twice.
+        """
         cdef transfer ctx
         if self.closed:
             return
@@ -741,7 +755,7 @@ cdef class Endpoint:
                 try:
                     self._conn.shutdown()
                 except OSError:
-                    linger = 0  # it never was connected, or is dead
+                    linger = 0  # it was never connected, or is dead
         if linger:
             memset(&ctx, 0, sizeof(ctx))
             ctx.conn, ctx.frame_max = &self._conn.conn, 1
@@ -749,7 +763,7 @@ cdef class Endpoint:
         self._end(False)
 
     def abort(self):
-        """Sends RST and forgets the connection."""
+        """Send RST and forget the connection."""
         self._end(True)
 
     def __enter__(self):

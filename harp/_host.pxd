@@ -289,12 +289,12 @@ cdef extern from "dlfcn.h" nogil:
     char *dlerror()
 
 
-cdef extern from "host/mirror.h" nogil:
-    int mirror_network(uint32_t ifindex, harp_lease_network *out)
+cdef extern from "host/route_cache.h" nogil:
+    int route_cache_network(uint32_t ifindex, harp_lease_network *out)
 
 
-cdef extern from "host/question.h" nogil:
-    void question_routed(uint32_t ifindex, const harp_addr *dst, harp_lease_routed *out)
+cdef extern from "host/netlink_get.h" nogil:
+    void netlink_get_routed(uint32_t ifindex, const harp_addr *dst, harp_lease_routed *out)
 
 
 cdef extern from "host/dpdk_take.h" nogil:

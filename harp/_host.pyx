@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # cython: language_level=3, embedsignature=True
-"""harpd's hands: queues, the XDP program, and the messages of harp_lease.h.
+"""Bindings for harpd: queues, the XDP program, and the messages of harp_lease.h.
 
-The messages are packed from and unpacked into the C structs themselves: there is no second copy of
-their layout. What comes from a job is untrusted: unpack() raises ValueError with the reason. Calls
-into the kernel raise OSError with an errno and, as strerror, the library's one line.
+Messages are packed from and unpacked into the C structs themselves, so that their layout has no
+second copy. A job's messages are untrusted: unpack() raises ValueError with the reason. Calls into
+the kernel raise OSError with an errno and, as strerror, the library's one line.
 """
 
 import enum
@@ -101,7 +101,7 @@ class Queue(typing.NamedTuple):
 
 
 class Leased(typing.NamedTuple):
-    """struct harp_lease_leased. core: CORE_NONE where none is suggested."""
+    """struct harp_lease_leased. core: CORE_NONE without a suggestion."""
 
     lease_id: int
     netns: int
@@ -126,7 +126,7 @@ class Leased(typing.NamedTuple):
 
 
 class Port(typing.NamedTuple):
-    """struct harp_lease_port and its text. core: CORE_NONE where none is suggested."""
+    """struct harp_lease_port and its specification. core: CORE_NONE without a suggestion."""
 
     lease_id: int
     page_count: int
@@ -189,7 +189,7 @@ cdef bytes _pack_neighbors(uint32_t serial, entries):
 
 
 # --------------------------------------------------------------------------------------------------
-# What a job says.
+# Messages of a job.
 #
 def pack_hello(uint32_t serial, str client):
     """HELLO."""
@@ -235,7 +235,7 @@ def pack_watch(uint32_t serial, uint64_t lease_id):
 
 
 def pack_wanted(uint32_t serial, wanted):
-    """NEIGHBORS as a job says it: pairs of an address of 16 bytes and WANTED or CONFIRMED."""
+    """NEIGHBORS of a job: pairs of an address of 16 bytes and WANTED or CONFIRMED."""
     return _pack_neighbors(serial, [(addr, b"", flags) for addr, flags in wanted])
 
 
@@ -256,7 +256,7 @@ def pack_query(uint32_t serial, bytes document):
 
 
 # --------------------------------------------------------------------------------------------------
-# What harpd says.
+# Messages of harpd.
 #
 cdef bytes _pack_device(d):
     cdef harp_lease_device m
@@ -273,7 +273,7 @@ cdef bytes _pack_device(d):
 
 
 def pack_welcome(uint32_t serial, str daemon, devices, str settings):
-    """WELCOME. At most DEVICES_MAX devices are told of."""
+    """WELCOME, with at most DEVICES_MAX devices."""
     cdef harp_lease_welcome m
     memset(&m, 0, sizeof(m))
     told = list(devices)[:HARP_LEASE_DEVICES_MAX]
@@ -344,11 +344,11 @@ def pack_answer(uint32_t serial):
 
 
 def network(uint32_t ifindex):
-    """What NETWORK says of an interface of this network namespace, for pack_network(); OSError."""
+    """Return the state of an interface of this network namespace, for pack_network(); OSError."""
     cdef harp_lease_network m
     cdef int rc
     with nogil:
-        rc = mirror_network(ifindex, &m)
+        rc = route_cache_network(ifindex, &m)
     if rc:
         raise OSError(-rc, f"interface {ifindex}: {os.strerror(-rc)}")
     at = <size_t>(<char *>&m.lease_id - <char *>&m) + sizeof(m.lease_id)
@@ -356,7 +356,7 @@ def network(uint32_t ifindex):
 
 
 def pack_network(uint32_t serial, uint64_t lease_id, bytes found):
-    """NETWORK, of what network() found. serial 0: it answers no message."""
+    """NETWORK, with the result of network(). serial 0: it answers no message."""
     cdef harp_lease_network m
     cdef size_t at = <size_t>(<char *>&m.lease_id - <char *>&m) + sizeof(m.lease_id)
     if len(found) != sizeof(m) - at:
@@ -368,28 +368,28 @@ def pack_network(uint32_t serial, uint64_t lease_id, bytes found):
 
 
 def pack_neighbors(found):
-    """NEIGHBORS as harpd says it: pairs of an address of 16 bytes and a MAC address; empty: it has
-    none."""
+    """NEIGHBORS of harpd: pairs of an address of 16 bytes and a MAC address; empty: it has none."""
     return _pack_neighbors(
         0, [(addr, mac, HARP_LEASE_NEIGHBOR_KNOWN if mac else 0) for addr, mac in found]
     )
 
 
 def route(uint32_t ifindex, bytes dst):
-    """ROUTED from an interface of this network namespace to 16 bytes of address, for
-    pack_routed()."""
+    """Return the route from an interface of this network namespace to 16 bytes of address, for
+    pack_routed().
+    """
     cdef harp_lease_routed m
     cdef harp_addr addr
     if len(dst) != 16:
         raise ValueError(f"an address of {len(dst)} bytes")
     memcpy(addr.bytes, <const char *>dst, 16)
     with nogil:
-        question_routed(ifindex, &addr, &m)
+        netlink_get_routed(ifindex, &addr, &m)
     return (<const char *>&m)[sizeof(m.header) : sizeof(m)]
 
 
 def pack_routed(uint32_t serial, bytes found):
-    """ROUTED, of what route() found."""
+    """ROUTED, with the result of route()."""
     cdef harp_lease_routed m
     if len(found) != sizeof(m) - sizeof(m.header):
         raise ValueError(f"{len(found)} bytes of a route")
@@ -398,10 +398,10 @@ def pack_routed(uint32_t serial, bytes found):
 
 
 # --------------------------------------------------------------------------------------------------
-# Reading both.
+# Unpacking of both.
 #
 cdef int _body(bytes raw, void *out, size_t size) except -1:
-    """Copies a message's struct out; a later version's longer one is cut."""
+    """Copy a message's struct; a later version's longer one is cut."""
     if <size_t>len(raw) < size:
         raise ValueError(f"a message of {len(raw)} bytes where {size} are needed")
     memcpy(out, <const char *>raw, size)
@@ -543,7 +543,7 @@ cdef dict _unpack_body(int kind, bytes raw):
 
 
 def unpack(bytes raw):
-    """One message as it came; ValueError says what is wrong with it."""
+    """Unpack one message; ValueError with the reason."""
     cdef harp_lease_header header
     _body(raw, &header, sizeof(header))
     if header.magic != HARP_LEASE_MAGIC:
@@ -620,7 +620,7 @@ cdef _rss(const harp_rss *rss):
 
 
 def rss_read(str ifname):
-    """harp_rss_read(): how the interface chooses queues."""
+    """harp_rss_read(): the rule by which the interface chooses queues."""
     cdef harp_rss rss
     memset(&rss, 0, sizeof(rss))
     name = ifname.encode()
@@ -631,7 +631,7 @@ def rss_read(str ifname):
 
 
 def rss_parse(str text, uint32_t queues):
-    """harp_rss_parse(): an operator's word for it; ValueError."""
+    """harp_rss_parse(): an operator's rule; ValueError."""
     cdef harp_rss rss
     memset(&rss, 0, sizeof(rss))
     encoded = text.encode()
@@ -641,8 +641,9 @@ def rss_parse(str text, uint32_t queues):
 
 
 def port_take_check(str text):
-    """OSError (EBUSY) when the host's default route leaves by the device of this DPDK port, whose
-    text does not say that it may be taken."""
+    """Raise OSError (EBUSY) if the host's default route uses the device of this DPDK port, whose
+    specification does not allow that.
+    """
     cdef harp_port_spec spec
     cdef char why[512]
     if harp_port_spec_parse(text.encode(), &spec, why, sizeof(why)) < 0:
@@ -653,7 +654,7 @@ def port_take_check(str text):
 
 
 def has_default_route(str ifname):
-    """Does the default route leave through this interface?"""
+    """Tell whether the default route uses this interface."""
     name = ifname.encode()
     rc = harp_host_has_default_route(name)
     if rc < 0:
@@ -677,7 +678,7 @@ ctypedef const harp_xdp_api *(*entry_fn)() noexcept
 
 
 def load_library(str path):
-    """Opens libharp-xdp.so; OSError in one line. Calls after the first do nothing."""
+    """Open libharp-xdp.so; OSError in one line. Further calls do nothing."""
     global _api
     cdef void *handle
     cdef entry_fn entry
@@ -700,7 +701,7 @@ cdef const harp_xdp_api *_loaded() except NULL:
 
 
 def attached_id(uint32_t ifindex):
-    """The number of the XDP program on an interface, 0 when there is none."""
+    """Return the number of the XDP program on an interface, 0 without one."""
     rc = _loaded().attached_id(ifindex)
     if rc < 0:
         raise OSError(-rc, os.strerror(-rc))
@@ -708,7 +709,7 @@ def attached_id(uint32_t ifindex):
 
 
 def unpin(str directory):
-    """Removes what is pinned there; False when nothing was."""
+    """Remove the pins in a directory; False without any."""
     encoded = os.fsencode(directory)
     rc = _loaded().unpin(encoded)
     if rc == -2:
@@ -730,7 +731,7 @@ cdef class Steering:
 
     @staticmethod
     def attach(str ifname, uint32_t mode=0):
-        """Loads and attaches it; mode: enum harp_xdp_mode. OSError."""
+        """Load and attach it; mode: enum harp_xdp_mode. OSError."""
         cdef Steering self = Steering.__new__(Steering)
         cdef char why[512]
         cdef int rc
@@ -744,7 +745,7 @@ cdef class Steering:
 
     @staticmethod
     def adopt(str directory, str ifname):
-        """Takes up what is pinned there; OSError with ENOENT or ESTALE as harp_xdp.h says."""
+        """Adopt the pins in a directory; OSError with ENOENT or ESTALE as in harp_xdp.h."""
         cdef Steering self = Steering.__new__(Steering)
         cdef char why[512]
         cdef int rc
@@ -767,12 +768,13 @@ cdef class Steering:
 
     @property
     def native(self):
-        """Native XDP, not generic."""
+        """Whether it is native XDP, not generic."""
         return _loaded().native(self._open())
 
     def check(self):
-        """Attaches it again if it was detached by force. A line for people about what changed, or
-        "". OSError: it receives nothing; ENODEV: the interface is gone."""
+        """Attach it again if it was detached by force. Return a line for people about changes, or
+        "". OSError: it receives nothing; ENODEV: the interface is gone.
+        """
         cdef char why[512]
         why[0] = 0
         rc = _loaded().check(self._open(), why, sizeof(why))
@@ -781,12 +783,12 @@ cdef class Steering:
         return why.decode("utf-8", "replace")
 
     def pin(self, str directory):
-        """Link, program and maps outlive this process from now on."""
+        """Pin link, program and maps, so that they outlive this process."""
         encoded = os.fsencode(directory)
         self._check(_loaded().pin(self._open(), encoded), f"pinning in {directory}")
 
     def replace(self):
-        """This library's programs take the place of those attached."""
+        """Replace the attached programs with this library's."""
         cdef char why[512]
         why[0] = 0
         rc = _loaded().replace(self._open(), why, sizeof(why))
@@ -794,20 +796,20 @@ cdef class Steering:
             _fail(rc, why, f"{self.ifname}: replacing the XDP program")
 
     def xsk_set(self, uint32_t queue, int fd):
-        """The socket of a queue; -1 takes it out. Out already is no error."""
+        """Set the socket of a queue; -1 removes it, also if there is none."""
         rc = _loaded().xsk_set(self._open(), queue, fd)
         if rc == -2 and fd < 0:
             return
         self._check(rc, f"socket of queue {queue} in the steering map")
 
     def ports_set(self, uint16_t first, uint16_t last, uint32_t home_queue, cbool ours):
-        """TCP and UDP ports of a lease, and the queue they are at home on."""
+        """Set the home queue of a lease's TCP and UDP ports."""
         cdef uint32_t both = STEER_PORT_TCP | STEER_PORT_UDP
         rc = _loaded().ports_set(self._open(), both, first, last, home_queue, ours)
         self._check(rc, f"ports {first}-{last} in the steering map")
 
     def address_set(self, bytes address, cbool ours):
-        """An own address, 16 bytes. Gone already is no error."""
+        """Add or remove an address of the host, 16 bytes. Removing a missing one is no error."""
         if len(address) != 16:
             raise ValueError(f"an address of {len(address)} bytes")
         rc = _loaded().address_set(self._open(), address, ours)
@@ -816,8 +818,9 @@ cdef class Steering:
         self._check(rc, "address in the steering map")
 
     def sources_set(self, sources):
-        """The prefixes that may send to HARP, each an address of 4 or 16 bytes and a number of
-        bits; none: every source."""
+        """Set the prefixes that may send to HARP, each an address of 4 or 16 bytes and a number of
+        bits; none: every source.
+        """
         cdef harp_xdp_source each[STEER_SOURCES_MAX]
         cdef unsigned count = 0
         memset(each, 0, sizeof(each))
@@ -833,14 +836,16 @@ cdef class Steering:
         self._check(rc, "allow_sources in the XDP program")
 
     def verdicts(self):
-        """Packets by verdict since it was attached, in the order of verdict_names()."""
+        """Return packets by verdict since it was attached, in the order of verdict_names()."""
         cdef uint64_t counts[64]
         self._check(_loaded().verdicts(self._open(), counts, STEER_VERDICT_COUNT), "verdicts")
         return [counts[i] for i in range(STEER_VERDICT_COUNT)]
 
     def arrivals(self, unsigned count):
-        """Of each queue below count: packets of ours that came there, answers to stacks of other
-        queues that were dropped there, and bits of the latter's flows. Since the maps were made."""
+        """Return for each queue below count: HARP's packets that came there, replies to stacks of
+        other queues that were dropped there, and bits of the latter's flows. Since the maps were
+        made.
+        """
         cdef steer_arrivals sums[256]
         count = min(count, 256)
         self._check(_loaded().arrivals(self._open(), sums, count), "arrivals")
@@ -853,7 +858,7 @@ cdef class Steering:
         return [fds[i] for i in range(count)]
 
     def close(self):
-        """Closes our descriptors: detaches it, unless it is pinned. Safe twice."""
+        """Close our descriptors, which detaches it unless it is pinned. May be called twice."""
         if self.xdp != NULL:
             _loaded().detach(self.xdp)
             self.xdp = NULL

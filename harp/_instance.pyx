@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # cython: language_level=3, embedsignature=True
-"""Instance: a stack on a NIC that the kernel goes on using (harp_host.h)."""
+"""Instance: a stack on a NIC that the kernel also uses (harp_host.h)."""
 
 import logging
 import os
@@ -42,7 +42,7 @@ _HUGE_PAGES = {"auto": 0, "never": 1, "require": 2}
 
 
 # --------------------------------------------------------------------------------------------------
-# A forked child, however it was forked, must not keep a queue alive.
+# A forked child must not keep a queue alive, whatever forked it.
 #
 cdef harp_instance *_open_instances[OPEN_MAX]
 
@@ -59,7 +59,7 @@ _check(-pthread_atfork(NULL, NULL, _in_child), "pthread_atfork")
 
 
 cdef _remember(harp_instance *instance, harp_instance *now):
-    """Puts `now` where `instance` stands in the table; False when there is no such place."""
+    """Replace `instance` by `now` in the table; False if it is not there."""
     cdef unsigned i
     for i in range(OPEN_MAX):
         if _open_instances[i] == instance:
@@ -70,7 +70,7 @@ cdef _remember(harp_instance *instance, harp_instance *now):
 
 # --------------------------------------------------------------------------------------------------
 def steering_names():
-    """What the XDP program does with packets: verdicts in order, with their help texts."""
+    """Return the verdicts of the XDP program in order, with their help texts."""
     cdef unsigned i = 0
     found = {}
     while harp_steering_name(i) != NULL:
@@ -90,7 +90,7 @@ cdef void _instance_log(void *ctx, harp_log_level level, const char *message) no
 
 @cython.no_gc_clear
 cdef class _Handle:
-    """The C object, closed when the last of its Instance, stack and connections is gone."""
+    """Owns the C object, which is closed with the last of its Instance, stack and connections."""
 
     cdef harp_instance *instance
     cdef int pid
@@ -123,7 +123,7 @@ def _choose(table, name, value):
 
 
 def _daemon_socket(daemon, path):
-    """The socket to lease from, or None for stand-alone; as HARP_DAEMON and HARP_SOCKET."""
+    """Return the socket to lease from, or None for stand-alone, by HARP_DAEMON and HARP_SOCKET."""
     daemon = daemon or os.environ.get("HARP_DAEMON") or "auto"
     path = path or os.environ.get("HARP_SOCKET") or HARP_LEASE_SOCKET.decode()
     if daemon not in ("auto", "off", "require"):
@@ -134,7 +134,7 @@ def _daemon_socket(daemon, path):
 
 
 def _library_dir(dpdk):
-    """Where libharp-xdp.so or libharp-dpdk.so lies, or None: the loader's search path."""
+    """Return the folder of libharp-xdp.so or libharp-dpdk.so, or None: the loader's search path."""
     from harp import _paths
     from harp.errors import HarpError
 
@@ -145,7 +145,7 @@ def _library_dir(dpdk):
 
 
 def _dpdk_number(name, least):
-    """The number that an environment variable has, 0 without it."""
+    """Return the number in an environment variable, 0 without it."""
     text = os.environ.get(name) or "0"
     digits = text.isascii() and text.isdigit()
     if not digits or not (text == "0" or least <= int(text) < 1 << 20):
@@ -157,24 +157,23 @@ def _dpdk_number(name, least):
 cdef class Instance:
     """A stack on one queue of a NIC, with the host's own addresses, routes and neighbors.
 
-    Leased from harpd where its socket is (no privilege needed), else opened by the process itself
-    (root, or CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF). daemon: "auto", "off" or "require"; socket:
-    harpd's. Without them HARP_DAEMON and HARP_SOCKET say it.
+    It is leased from harpd if its socket exists (no privilege needed), else opened by the process
+    itself (root, or CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF). daemon: "auto", "off" or "require";
+    socket: harpd's. The defaults are HARP_DAEMON and HARP_SOCKET.
 
-    With drive=True (the default) a Driver advances the stack: listen() and connect() give
-    connections whose calls block, and every method may be called by any thread. With drive=False
-    nothing moves until poll() is called; `stack` is then the nonblocking interface, and instance
-    and stack are used by one thread at a time. fileno() and control_fileno() are for select: when
-    either is readable, or at stack.next_deadline_ns, poll() has work.
+    With drive=True (the default) a Driver polls the stack: listen() and connect() return
+    connections with blocking calls, and any thread may call every method. With drive=False only
+    poll() advances it; `stack` is then the nonblocking interface, and one thread at a time uses
+    instance and stack. fileno() and control_fileno() are for select: when either is readable, or at
+    stack.next_deadline_ns, poll() has work.
 
-    ifname "dpdk:TEXT" is a queue of a DPDK port, which the process has for itself; TEXT is as
-    harp._core.port_spec() reads it. A name alone ("dpdk:left") is leased from harpd where its
-    socket is. dpdk_queues: with which the port is opened or leased, where its text does not say
-    it. How DPDK starts, once in a process, huge_pages, dpdk_memory_mib and dpdk_args say, or
-    without them HARP_DPDK_HUGE_PAGES, HARP_DPDK_MEMORY_MIB and HARP_DPDK_ARGS. fileno() of most
-    is -1.
+    ifname "dpdk:SPEC" is a queue of a DPDK port that the process owns; harp._core.port_spec()
+    parses SPEC. A name alone ("dpdk:left") is leased from harpd if its socket exists. dpdk_queues:
+    the number of queues to open or lease if SPEC has none. DPDK starts once in a process, with
+    huge_pages, dpdk_memory_mib and dpdk_args, or HARP_DPDK_HUGE_PAGES, HARP_DPDK_MEMORY_MIB and
+    HARP_DPDK_ARGS. fileno() of most ports is -1.
 
-    A forked child can use none of it; its copies of the descriptors are closed.
+    A forked child cannot use an instance; its copies of the descriptors are closed.
     """
 
     cdef _Handle _handle
@@ -195,7 +194,7 @@ cdef class Instance:
         memset(&options, 0, sizeof(options))
         options.size = sizeof(options)
         dpdk = ifname.startswith(HARP_PORT_PREFIX.decode())
-        # With arguments or keys it is the text of a port, which is opened here and nowhere leased.
+        # With arguments or keys it is a port's specification: opened here, never leased.
         if dpdk and ("," in ifname or ";" in ifname):
             if daemon == "require":
                 raise ValueError(f"{ifname!r}: a port that harpd leases is named alone")
@@ -225,7 +224,7 @@ cdef class Instance:
         options.seed = seed
         self.ifname = ifname
         self.leased = path is not None
-        # The encoded names live until harp_instance_open() has returned.
+        # The encoded names must live until harp_instance_open() has returned.
         name, words = ifname.encode(), (label or "").encode()[:63]
         if not dpdk and not 1 <= len(name) <= NAME_MAX:
             raise ValueError(f"{ifname!r} is no interface name: it has 1 to {NAME_MAX} bytes")
@@ -316,21 +315,24 @@ cdef class Instance:
 
     @property
     def mtu_bytes(self):
-        """The largest IP packet, as of the opening."""
+        """The largest IP packet, at the time of opening."""
         self._open()
         return self._stack.nic.mtu_bytes
 
     def fileno(self):
-        """A descriptor that is readable when packets wait. Not to be closed or read. -1: there is
-        none that tells, poll() every so often (most DPDK devices)."""
+        """Return a descriptor that is readable when packets wait. Do not close or read it. -1:
+        there is none (most DPDK devices), so call poll() regularly.
+        """
         return harp_instance_fd(self._open())
 
     def control_fileno(self):
-        """A descriptor that is readable when addresses, routes, neighbors or the link changed."""
+        """Return a descriptor that is readable when addresses, routes, neighbors or the link
+        changed.
+        """
         return harp_instance_control_fd(self._open())
 
     def stats(self):
-        """All statistics of the stack by name."""
+        """Return all statistics of the stack by name."""
         self._enter()
         try:
             return self._stack.stats()
@@ -338,7 +340,7 @@ cdef class Instance:
             self._leave()
 
     def snapshot(self):
-        """The same as a numpy record, with the time: see Stack.snapshot()."""
+        """Return the statistics as a numpy record, with the time: see Stack.snapshot()."""
         self._enter()
         try:
             return self._stack.snapshot()
@@ -346,7 +348,7 @@ cdef class Instance:
             self._leave()
 
     def flows(self):
-        """The connections that Python holds, as a numpy array: see Stack.flows()."""
+        """Return the connections that Python holds, as a numpy array: see Stack.flows()."""
         self._enter()
         try:
             return self._stack.flows()
@@ -354,8 +356,9 @@ cdef class Instance:
             self._leave()
 
     def steering(self):
-        """What the XDP program did with the interface's packets, by verdict
-        (steering_names()). OSError ENOTSUP for a lease: harpd has the counts."""
+        """Return the XDP program's counts of the interface's packets, by verdict
+        (steering_names()). OSError ENOTSUP for a lease: harpd has the counts.
+        """
         cdef uint64_t counts[STEERING_MAX]
         cdef int count
         self._enter()
@@ -375,12 +378,12 @@ cdef class Instance:
         return self.driver
 
     def listen(self, int port=0, str address="0.0.0.0", *, timeout=None, **options):
-        """An Acceptor; port 0: chosen. Options as struct harp_tcp_options."""
+        """Return an Acceptor; port 0: any. Options of struct harp_tcp_options."""
         return self._driven().listen(self._stack, port, address, timeout=timeout, **options)
 
     def connect(self, str address not None, int port, *, timeout=10.0, str local_address=None,
                 int local_port=0, **options):
-        """Connects and waits for the answer: an Endpoint. See Driver.connect()."""
+        """Connect and wait for the answer; return an Endpoint. See Driver.connect()."""
         return self._driven().connect(
             self._stack, address, port, timeout=timeout, local_address=local_address,
             local_port=local_port, **options
@@ -389,14 +392,15 @@ cdef class Instance:
     # ---- not driven ------------------------------------------------------------------------------
     @property
     def stack(self):
-        """The Stack. With a driver, calls on it are made inside driver.hold()."""
+        """The Stack. With a driver, make calls on it inside driver.hold()."""
         self._open()
         return self._stack
 
     def poll(self):
-        """drive=False: one poll now (CLOCK_MONOTONIC), and what the kernel's tables want. Returns
-        how much there was to do. OSError ENODEV when the interface is gone; while it is down,
-        nothing."""
+        """drive=False: poll once now (CLOCK_MONOTONIC), and apply changes of the kernel's tables.
+        Return the amount of work done. OSError ENODEV if the interface is gone; nothing while it is
+        down.
+        """
         cdef harp_instance *instance = self._open()
         if self.driver is not None:
             raise ValueError("a driver polls this instance")
@@ -414,13 +418,14 @@ cdef class Instance:
         return self._handle is None or self._handle.instance == NULL
 
     def close(self):
-        """Ends the waits of other threads, drops every connection without a word and gives back
-        queue and ports. Endpoint.close() first, for an orderly end. BufferError while memory of a
-        frame is in use. Safe twice."""
+        """End the waits of other threads, drop every connection without notice to the peers, and
+        release queue and ports. Call Endpoint.close() first for an orderly end. BufferError while
+        memory of a frame is in use. May be called twice.
+        """
         if self.closed:
             return
         if self._handle.pid != getpid():
-            return  # the child's copies were closed at the fork, and nothing else is its own
+            return  # the child's copies were closed at the fork, and it owns nothing else
         if self.driver is not None and not self.driver.closed:
             with self.driver.hold():
                 self._stack._check_lent()

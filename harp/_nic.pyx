@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # cython: language_level=3, embedsignature=True
-"""What a stack sits on: packets of Python's, or a wire in memory between several stacks.
+"""NICs for stacks: packets of Python, or a wire in memory between several stacks.
 
 Use it through harp._core, or harp.CallbackNic and harp.Wire.
 """
@@ -60,7 +60,7 @@ cdef _left_open(what):
 
 
 cdef class Nic:
-    """What a stack sits on. Made by Wire.port() or by a subclass."""
+    """A NIC for a stack. Made by Wire.port() or by a subclass."""
 
     cdef harp_nic *_open(self) except NULL:
         if self.nic == NULL or (self.parent is not None and self.parent.closed):
@@ -102,12 +102,13 @@ cdef int _callback_send(void *ctx, const void *frame, size_t length) noexcept wi
 
 
 cdef class CallbackNic(Nic):
-    """A NIC whose packets are Python bytes: inject() what the stack shall receive, collect() what
-    it sent. Raw Ethernet frames without FCS."""
+    """A NIC whose packets are Python bytes: inject() delivers packets to the stack, collect()
+    returns its packets. Raw Ethernet frames without FCS.
+    """
 
     cdef object _inbound
     cdef list _outbound
-    cdef readonly int oversize  # frames dropped because the stack offered too little room
+    cdef readonly int oversize  # frames dropped because the stack had too few buffers
 
     def __cinit__(self, *args, **kwargs):
         self._inbound = deque()
@@ -128,12 +129,12 @@ cdef class CallbackNic(Nic):
         _check(harp_nic_callback_create(&self.nic, &callbacks), "callback NIC")
 
     def inject(self, frame):
-        """A frame for the stack to receive at its next poll."""
+        """Queue a frame that the stack receives at its next poll."""
         self._open()
         self._inbound.append(bytes(frame))
 
     def collect(self):
-        """Takes the frames that the stack has sent, oldest first."""
+        """Return the frames that the stack has sent, oldest first."""
         frames = self._outbound
         self._outbound = []
         return frames
@@ -143,7 +144,7 @@ cdef class CallbackNic(Nic):
         return self.nic == NULL
 
     def close(self):
-        """Frees the NIC. Its stacks must be closed before."""
+        """Free the NIC. Close its stacks before."""
         if self.nic == NULL:
             return
         if self.users:
@@ -164,7 +165,7 @@ cdef class CallbackNic(Nic):
 
 
 cdef class Wire:
-    """Packets in memory between ports, with everything that can go wrong on the way."""
+    """Packets in memory between ports, with configurable impairments."""
 
     cdef harp_wire *wire
     cdef readonly unsigned ports
@@ -193,7 +194,7 @@ cdef class Wire:
         return self.wire
 
     def port(self, unsigned index):
-        """The NIC at one end."""
+        """Return the NIC at one end."""
         cdef harp_nic *nic = harp_wire_port(self._open(), index)
         cdef Nic port
         if nic == NULL:
@@ -209,7 +210,7 @@ cdef class Wire:
 
     def impair(self, unsigned port, *, delay_ns=0, jitter_ns=0, rate_bps=0, queue_bytes=0,
                loss_ppm=0, duplicate_ppm=0, reorder_ppm=0, reorder_ns=0, corrupt_ppm=0, down=False):
-        """Sets the impairments of packets that this port sends; replaces all previous ones."""
+        """Set the impairments of packets that this port sends; replaces all previous ones."""
         cdef harp_wire_impair_t impair
         memset(&impair, 0, sizeof(impair))
         impair.delay_ns = delay_ns
@@ -225,14 +226,14 @@ cdef class Wire:
         _check(harp_wire_set_impair(self._open(), port, &impair), f"port {port}")
 
     def stats(self, unsigned port):
-        """What happened to the packets that this port sent."""
+        """Return the counts of packets that this port sent."""
         cdef harp_wire_stats_t stats
         _check(harp_wire_stats(self._open(), port, &stats), f"port {port}")
         return dict(stats)
 
     @property
     def in_flight(self):
-        """Packets under way."""
+        """Packets in flight."""
         return harp_wire_in_flight(self._open())
 
     @property
@@ -240,7 +241,7 @@ cdef class Wire:
         return self.wire == NULL
 
     def close(self):
-        """Frees the wire and its NICs. Their stacks must be closed before."""
+        """Free the wire and its NICs. Close their stacks before."""
         cdef Nic nic
         if self.wire == NULL:
             return

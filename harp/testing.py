@@ -102,13 +102,13 @@ class PacketBench(Closing):
         self.now_ns = now_ns
         self.nic = CallbackNic(mac=self.mac, mtu_bytes=mtu_bytes)
         try:
-            shape = {"own_neighbours": False, "seed": 1} | stack
+            shape = {"own_neighbors": False, "seed": 1} | stack
             self.stack = Stack(self.nic, now_ns=now_ns, **shape)
         except BaseException:
             self.nic.close()
             raise
         self.stack.address_add(self.address, 64 if ipv6 else 24)
-        self.stack.neighbour_set(self.peer, self.peer_mac)
+        self.stack.neighbor_set(self.peer, self.peer_mac)
         self.stack.poll(now_ns)
         self.nic.collect()
 

@@ -65,9 +65,9 @@ BINDINGS = {
     ): "harp.dpdk shares DPDK's environment with the stacks of its process",
     (
         "harp/_host.pxd",
-        "dataplane/host/mirror.h",
+        "dataplane/host/route_cache.h",
     ): "harpd reads an interface's addresses and routes for a job as the job would",
-    ("harp/_host.pxd", "dataplane/host/question.h"): "the same of the route to a destination",
+    ("harp/_host.pxd", "dataplane/host/netlink_get.h"): "the same of the route to a destination",
     ("harp/_host.pxd", "dataplane/host/dpdk_take.h"): "harpd refuses a port as its opener would",
 }
 # Public headers that the pile itself must not know: they are built on top of it.

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* addr.c - addresses as text and back; IPv4 lives in its mapped form (RFC 4291 section 2.5.5.2). */
+/* addr.c - converts addresses to and from text; IPv4 uses the mapped form (RFC 4291 section
+ * 2.5.5.2). */
 #include "harp.h"
 
 #include <arpa/inet.h>
@@ -55,8 +56,8 @@ char *harp_endpoint_format(const struct harp_endpoint *ep, char *buf)
 	harp_addr_format(&ep->addr, text);
 	if (harp_addr_is_v4(&ep->addr))
 		snprintf(buf, HARP_ENDPOINT_TEXT_MAX, "%s:%u", text, (unsigned)ep->port);
-	/* RFC 4007 section 11. Without the scope when it does not fit: fe80::/64, and there are no other
-	 * link-local addresses (RFC 4291 section 2.5.6), leaves room for any. */
+	/* RFC 4007 section 11. Omits the scope if it does not fit; that cannot happen for
+	 * fe80::/64, the only link-local prefix in use (RFC 4291 section 2.5.6). */
 	else if (!ep->scope_id ||
 		 snprintf(buf, HARP_ENDPOINT_TEXT_MAX, "[%s%%%u]:%u", text, ep->scope_id,
 			  (unsigned)ep->port) >= HARP_ENDPOINT_TEXT_MAX)

@@ -5,9 +5,10 @@
  * RFC 1071 section 2(B), 2(C): a one's-complement sum may be taken in the machine's byte order and
  * in wider words. Each 64-bit word is split into its two 32-bit halves, which are added into 64-bit
  * lanes: those can't overflow below 2^32 words, so the loop has no carries and the compiler turns
- * it into plain vector code. The loop is compiled twice on x86-64, for AVX2 and for the baseline, and
- * has a sibling that adds 16-bit words by AVX-512's dot product; flags that libgcc fills at load time
- * choose (no ifunc: those resolve too early for sanitizers and not at all on other C libraries).
+ * it into plain vector code. The loop is compiled twice on x86-64, for AVX2 and for the baseline,
+ * and has a sibling that adds 16-bit words by AVX-512's dot product; flags that libgcc fills at
+ * load time choose (no ifunc: those resolve too early for sanitizers and not at all on other C
+ * libraries).
  */
 #include "base/checksum.h"
 
@@ -30,7 +31,7 @@ static inline uint64_t csum_load64(const uint8_t *p)
 	return w;
 }
 
-/* The bytes that fill no block. Returns a sum that can't overflow what follows. */
+/* The bytes behind the last block. The sum cannot overflow in the additions that follow. */
 static inline uint64_t csum_tail(uint8_t *dst, const uint8_t *src, size_t len, bool copy)
 {
 	uint64_t sum = 0, last = 0;
@@ -54,9 +55,10 @@ static inline uint64_t csum_tail(uint8_t *dst, const uint8_t *src, size_t len, b
 }
 
 /*
- * The one loop. `copy` is a constant at every call, so each caller gets its own version. Two vectors a turn, so that no
- * addition waits for the one before, each loaded once (volatile: compilers load again for each use, and most lie across lines).
- * All lanes together overflow with 2^34 bytes.
+ * The main loop. `copy` is a constant in every call, so each caller gets its own version. Two
+ * vectors per iteration, so that additions do not depend on each other, each loaded once (volatile:
+ * compilers would load it for each use, and most loads cross cache lines). The lanes overflow at
+ * 2^34 bytes.
  */
 #define CSUM_STEP(at, low_sum, high_sum)                                                           \
 	do {                                                                                       \
@@ -95,11 +97,12 @@ static inline __attribute__((always_inline)) uint64_t csum_loop(uint8_t *dst, co
 #ifdef __x86_64__
 #define CSUM_FOR(isa) __attribute__((target(isa), noinline))
 #define CSUM_AVX512 "avx512f,avx512bw,avx512vnni"
-#define CSUM_AVX512_BYTES_MAX 65536u /* the sum of so many bytes' words fits 32 bits */
+#define CSUM_AVX512_BYTES_MAX 65536u /* the sum of this many bytes fits 32 bits */
 
 /*
- * One instruction adds pairs of words into 32-bit lanes, but takes them as signed: so each word less 2^15 is added, which is
- * what turning its highest bit over makes of it, and 2^15 for each in the end. Four sums, as an addition takes as many cycles.
+ * One instruction adds pairs of words into 32-bit lanes, but as signed numbers. So each word minus
+ * 2^15 is added, which is the word with its top bit inverted, and 2^15 per word at the end. Four
+ * sums, because an addition has a latency of four cycles.
  */
 #define CSUM_WORDS(v, sum) sum = _mm512_dpwssd_epi32(sum, _mm512_xor_si512(v, top), one)
 #define CSUM_BLOCK(at, sum)                                                                        \
@@ -144,7 +147,7 @@ static CSUM_FOR(CSUM_AVX512) uint64_t csum_copy_avx512(uint8_t *dst, const uint8
 {
 	return csum_loop_avx512(dst, src, len, true);
 }
-/* Not the first that had AVX-512, which slow down for it. */
+/* Excludes the first CPUs with AVX-512, which reduce their clock for it. */
 static bool csum_is_avx512(size_t len)
 {
 	return len <= CSUM_AVX512_BYTES_MAX && __builtin_cpu_supports("avx512vbmi2") &&

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * checksum.h - the Internet checksum (RFC 1071): sums are in memory order (no byte swapping needed to
- * store the folded, complemented result), 32 bits wide and unfolded so that they can be added.
+ * checksum.h - the Internet checksum (RFC 1071): sums are in memory order (no byte swapping needed
+ * to store the folded, complemented result), 32 bits wide and unfolded so that they can be added.
  */
 #ifndef HARP_BASE_CHECKSUM_H
 #define HARP_BASE_CHECKSUM_H
@@ -13,14 +13,14 @@
 uint32_t csum_partial(const void *data, size_t len, uint32_t sum);
 /* The same while copying: one pass over the bytes. */
 uint32_t csum_copy(void *restrict dst, const void *restrict src, size_t len, uint32_t sum);
-/* A sum of 32-bit words, made without a thought for carries. */
+/* Folds a sum of 32-bit words with accumulated carries. */
 static inline uint32_t csum_fold64(uint64_t sum)
 {
 	sum = (sum & 0xffffffffu) + (sum >> 32);
 	return (uint32_t)((sum & 0xffffffffu) + (sum >> 32));
 }
-/* Sum of a header of 32-bit words (len a multiple of 4), inline: headers are summed right after they
- * are written, and loads as wide as the stores before them need not wait for those. */
+/* Sum of a header of 32-bit words (len a multiple of 4), inline: headers are summed right after
+ * they are written, and loads no wider than the stores do not stall. */
 static inline uint32_t csum_words(const void *data, size_t len, uint32_t sum)
 {
 	const uint8_t *p = data;

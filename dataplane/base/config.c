@@ -6,7 +6,7 @@
 
 #include "base/util.h"
 
-/* The lists write readers by their short names. */
+/* The lists use the short names of readers. */
 enum { JOB = HARP_CONFIG_JOB, DAEMON = HARP_CONFIG_DAEMON, TOOL = HARP_CONFIG_TOOL };
 
 #define CONFIG_ROW(name, type, table, key, field, unit, min, max, preset, apply, readers, help)    \

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * endian.h - byte order in the type: be16_t and be32_t are bytes as a packet has them, so they have
- * no alignment and can't be mixed up with numbers. Words are copied and swapped as such: compilers that are
- * given bytes and shifts make one load of them, but not always one store.
+ * endian.h - byte order in the type: be16_t and be32_t are bytes in wire order, so they have no
+ * alignment and cannot be confused with integers. Words are copied and swapped whole: from bytes
+ * and shifts compilers make a single load, but not always a single store.
  */
 #ifndef HARP_BASE_ENDIAN_H
 #define HARP_BASE_ENDIAN_H

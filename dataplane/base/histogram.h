@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* histogram.h - counting a duration: which bucket of a struct harp_page_histogram it belongs to. */
+/* histogram.h - adds a duration to a struct harp_page_histogram. */
 #ifndef HARP_BASE_HISTOGRAM_H
 #define HARP_BASE_HISTOGRAM_H
 
 #include "harp_page.h"
 
-/* Four buckets to an octave: the exponent and the two bits after the leading one. */
+/* Four buckets per octave: the exponent and the two bits after the leading one. */
 static inline unsigned histogram_bucket(uint64_t value_ns)
 {
 	unsigned exponent, bucket;
 
 	if (value_ns <= HARP_HISTOGRAM_FIRST_NS)
 		return 0;
-	value_ns--; /* a bucket's upper end belongs to it */
+	value_ns--; /* a bucket includes its upper bound */
 	exponent = 63u - (unsigned)__builtin_clzll(value_ns);
 	bucket = 1 + (exponent - 7) * 4 + (unsigned)(value_ns >> (exponent - 2) & 3);
 	return bucket < HARP_HISTOGRAM_BUCKETS - 1 ? bucket : HARP_HISTOGRAM_BUCKETS - 1;

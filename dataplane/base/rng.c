@@ -17,14 +17,15 @@ static uint64_t rng_splitmix64(uint64_t *state)
 
 void rng_seed(struct rng *rng, uint64_t seed)
 {
-	/* splitmix64 never gives four zeros in a row, the one state xoshiro can't leave. */
+	/* splitmix64 never returns four consecutive zeros, the only invalid state of xoshiro. */
 	for (int i = 0; i < 4; i++)
 		rng->s[i] = rng_splitmix64(&seed);
 	rng->is_replayable = true;
 	rng->error = 0;
 }
 
-/* At most 256 bytes: getrandom() then gives all or fails, and only a signal before the pool is ready interrupts it. */
+/* At most 256 bytes: then getrandom() returns all or fails, and only a signal before the pool is
+ * initialized interrupts it. */
 static void rng_system(struct rng *rng, void *out, size_t bytes)
 {
 	ssize_t got;
@@ -80,6 +81,6 @@ uint64_t rng_u64(struct rng *rng)
 
 uint32_t rng_below(struct rng *rng, uint32_t bound)
 {
-	/* The high half of a product: a bias of bound / 2^32 at most, and no division. */
+	/* The high half of the product: bias of at most bound / 2^32, no division. */
 	return (uint32_t)((rng_u64(rng) >> 32) * bound >> 32);
 }

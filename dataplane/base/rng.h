@@ -2,8 +2,8 @@
 /*
  * rng.h - random numbers (xoshiro256**), and the secrets of a stack.
  *
- * The numbers are not secret: some of them show on the wire, and from a few of them the others can be computed. So a
- * key is drawn from getrandom(), apart from the numbers and from other keys.
+ * The numbers are not secret: some appear on the wire, and the generator's state can be computed
+ * from a few. So keys are drawn from getrandom(), independent of the numbers and of other keys.
  */
 #ifndef HARP_BASE_RNG_H
 #define HARP_BASE_RNG_H
@@ -15,17 +15,18 @@
 
 struct rng {
 	uint64_t s[4];
-	bool is_replayable; /* keys, too, come from the seed */
-	int error;          /* -errno of getrandom(); the keys drawn since are worthless */
+	bool is_replayable; /* keys are derived from the seed, too */
+	int error;          /* -errno of getrandom(); keys drawn after that are invalid */
 };
 /* For simulators and tests: the same seed gives the same numbers and keys. */
 void rng_seed(struct rng *rng, uint64_t seed);
-/* Seeds it with getrandom(), from where rng_key() then has each key. Look at rng->error when all are drawn. */
+/* Seeds from getrandom(), which also provides each rng_key(). Check rng->error after drawing all
+ * keys. */
 void rng_seed_system(struct rng *rng);
-/* A secret that nothing else tells anything about, unless the generator is replayable. */
+/* An independent secret, unless the generator is replayable. */
 struct siphash_key rng_key(struct rng *rng);
 uint64_t rng_u64(struct rng *rng);
-/* Uniform in [0, bound), bound > 0, without modulo bias that matters. */
+/* Uniform in [0, bound), bound > 0, with negligible modulo bias. */
 uint32_t rng_below(struct rng *rng, uint32_t bound);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* thread.h - threads of ours in somebody else's process. */
+/* thread.h - threads of the library in an application's process. */
 #ifndef HARP_BASE_THREAD_H
 #define HARP_BASE_THREAD_H
 
@@ -7,14 +7,14 @@
 
 #define THREAD_ANY_CORE (-1)
 
-/* Starts a thread that takes none of the application's signals: they are not ours. name: at most 15 bytes.
- * 0, or -errno. */
+/* Starts a thread with all signals blocked, since they belong to the application. name: at most 15
+ * bytes. 0, or -errno. */
 int thread_start(pthread_t *id, void *(*run)(void *), void *arg, const char *name);
 
 /* The same on one core, or THREAD_ANY_CORE. */
 int thread_start_on(pthread_t *id, int core, void *(*run)(void *), void *arg, const char *name);
 
-/* Between two looks of a thread that spins. */
+/* For use between iterations of a spinning thread. */
 static inline void thread_relax(void)
 {
 #if defined(__x86_64__)

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* trust.c - whose programs and files this process believes. */
+/* trust.c - the users whose programs and files this process trusts. */
 #include "base/trust.h"
 
 #include <stdio.h>
 #include <unistd.h>
 
-/* The kernel's DEFAULT_OVERFLOWUID: a user whom the user namespace does not map. */
+/* The kernel's DEFAULT_OVERFLOWUID: a user that the user namespace does not map. */
 #define TRUST_UNMAPPED 65534u
 #define TRUST_ALL_USERS 4294967295u
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* version.c - which library this is; the number comes from meson.build. */
+/* version.c - the library's version, from meson.build. */
 #include "harp.h"
 
 const char *harp_version(void)

@@ -8,8 +8,9 @@
  *   - on a level above 0, all timers lie in slots after the one that now_tick names;
  *   - a level-0 slot holds one tick, and the slot of now_tick itself what is due at once.
  * So the next thing to do is the first occupied slot of the lowest occupied level: one
- * count-trailing-zeros per level, and empty time costs nothing. When time reaches a slot of a higher
- * level, its timers are placed again and fall to a lower one: at most WHEEL_LEVELS moves each.
+ * count-trailing-zeros per level, and empty time costs nothing. When time reaches a slot of a
+ * higher level, its timers are placed again and fall to a lower one: at most WHEEL_LEVELS moves
+ * each.
  *
  * Timers further away than the top level reaches (2^30 ticks, 4.9 hours) wait in the top level's
  * slot 0. Within an era of 2^30 ticks no timer belongs there, so there it means "when the next era
@@ -96,7 +97,7 @@ void wheel_set(struct wheel *wheel, struct timer *timer, uint64_t deadline_ns)
 	wheel->count++;
 }
 
-/* The first occupied slot in time: its tick, and where it lies. UINT64_MAX when there is none. */
+/* The first occupied slot in time: its tick and position. UINT64_MAX if there is none. */
 static uint64_t wheel_first(const struct wheel *wheel, unsigned *level, unsigned *slot)
 {
 	for (unsigned l = 0; l < WHEEL_LEVELS; l++) {
@@ -107,7 +108,7 @@ static uint64_t wheel_first(const struct wheel *wheel, unsigned *level, unsigned
 		if (!bits)
 			continue;
 		*level = l;
-		if (l == WHEEL_TOP && bits == 1) { /* only timers of later eras */
+		if (l == WHEEL_TOP && bits == 1) { /* only timers beyond the wheel's range */
 			*slot = 0;
 			return (base + 1) << WHEEL_ERA_BITS;
 		}
@@ -119,7 +120,7 @@ static uint64_t wheel_first(const struct wheel *wheel, unsigned *level, unsigned
 	return UINT64_MAX;
 }
 
-/* Moves a slot's timers: all of them to the list of due ones, or each to a lower level. */
+/* Moves a slot's timers to the list of due ones, or each to a lower level. */
 static struct timer **wheel_drain(struct wheel *wheel, unsigned level, unsigned slot,
 				  struct timer **due_tail)
 {
@@ -150,12 +151,12 @@ unsigned wheel_advance(struct wheel *wheel, uint64_t now_ns, wheel_fire_fn fire,
 	struct timer *due = NULL, **tail = &due;
 	unsigned level = 0, slot = 0, fired = 0;
 
-	/* Most calls come within the tick of the one before: nothing but its own slot can be due. */
+	/* Most calls are within the tick of the previous one: only its own slot can be due. */
 	if (target <= wheel->now_tick &&
 	    !(wheel->occupied[0] >> (wheel->now_tick & WHEEL_MASK) & 1))
 		return 0;
 	if (target < wheel->now_tick)
-		target = wheel->now_tick; /* time never runs backwards here */
+		target = wheel->now_tick; /* time never runs backwards */
 	for (;;) {
 		uint64_t tick = wheel->count ? wheel_first(wheel, &level, &slot) : UINT64_MAX;
 
@@ -165,8 +166,8 @@ unsigned wheel_advance(struct wheel *wheel, uint64_t now_ns, wheel_fire_fn fire,
 		tail = wheel_drain(wheel, level, slot, tail);
 	}
 	wheel->now_tick = target;
-	/* Collected first, fired after: a handler that sets a timer in the past gets it at the next
-	 * call, so that this loop ends. */
+	/* Collected first, then fired: a timer that a handler sets in the past fires in the next
+	 * call, so this loop ends. */
 	while (due) {
 		struct timer *timer = due;
 

@@ -2,8 +2,8 @@
 /*
  * wheel.h - timers: a hierarchical timing wheel, O(1) to set and cancel.
  *
- * Resolution is WHEEL_TICK_NS; a timer fires at the first wheel_advance() whose time has reached its
- * deadline rounded up to a tick, never before. Setting a set timer moves it.
+ * Resolution is WHEEL_TICK_NS; a timer fires at the first wheel_advance() whose time has reached
+ * its deadline rounded up to a tick, never before. Setting a set timer moves it.
  */
 #ifndef HARP_BASE_WHEEL_H
 #define HARP_BASE_WHEEL_H
@@ -17,11 +17,11 @@ struct wheel;
 struct timer {
 	struct timer *next, **pprev; /* pprev NULL: not set */
 	uint64_t deadline_ns;
-	uint32_t kind; /* the owner's */
-	uint32_t slot; /* the wheel's */
+	uint32_t kind; /* set by the owner */
+	uint32_t slot; /* set by the wheel */
 };
 
-/* size of struct wheel is public so that it can be embedded: see wheel.c for the layout's story */
+/* The size of struct wheel is public so that it can be embedded; layout: see wheel.c. */
 #define WHEEL_LEVELS 5u
 #define WHEEL_SLOTS 64u
 struct wheel {
@@ -40,8 +40,8 @@ static inline bool timer_is_set(const struct timer *timer)
 {
 	return timer->pprev != 0;
 }
-/* Fires what is due, each timer unset before its call; a handler may set or cancel any timer.
- * Returns how many fired. Cheap when nothing is due. */
+/* Fires due timers; each is unset before its call, and a handler may set or cancel any timer.
+ * Returns how many fired. Cheap if nothing is due. */
 unsigned wheel_advance(struct wheel *wheel, uint64_t now_ns, wheel_fire_fn fire, void *ctx);
 /* A lower bound of the earliest deadline, exact within the lowest level; UINT64_MAX when empty. */
 uint64_t wheel_next_ns(const struct wheel *wheel);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* why.c - the one line for people that says why something failed. */
+/* why.c - one-line error texts. */
 #include "base/why.h"
 
 #include <stdarg.h>

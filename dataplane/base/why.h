@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* why.h - the one line for people that says why something failed: what, cause, remedy. */
+/* why.h - one-line error texts: what failed, the cause, the remedy. */
 #ifndef HARP_BASE_WHY_H
 #define HARP_BASE_WHY_H
 
@@ -16,8 +16,8 @@ void __attribute__((format(printf, 2, 3))) why_about(struct why *why, const char
 /* Writes "subject: ...". */
 void __attribute__((format(printf, 2, 3))) why_say(const struct why *why, const char *format, ...);
 
-/* Says so and is the error, so that a failure is one statement. A macro: who reads the caller, clang's analyzer
- * too, sees which error comes back. */
+/* Says so and is the error, so that a failure is one statement. A macro: who reads the caller,
+ * clang's analyzer too, sees which error comes back. */
 #define why_fail(why, error, ...)                                                                  \
 	({                                                                                         \
 		int why_error = (error); /* first: saying it may change errno */                   \

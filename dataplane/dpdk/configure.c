@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* configure.c - from what a device reports to one that is ready to start. */
+/* configure.c - configures a device from what it reports, up to the point where it can be
+ * started. */
 #include <errno.h>
 #include <rte_errno.h>
 #include <stdio.h>
@@ -11,14 +12,14 @@
 #define PORT_ETH_BYTES 22u /* Ethernet header, VLAN tag, frame check sequence */
 #define PORT_FRAME_SIZE 2048u
 #define PORT_FRAME_SIZE_MAX 65536u
-#define PORT_ROOM_HARDWARE 2048u /* receive buffers of devices are multiples of up to a KiB */
+#define PORT_ROOM_HARDWARE 2048u /* devices round receive buffers to multiples of up to 1 KiB */
 #define PORT_FRAMES 8192u
 #define PORT_RING 1024u
 #define PORT_FRAGS_MAX 16u
 #define PORT_TSO_BYTES_MAX 65400u
-#define PORT_HEADROOM 256u /* FRAME_HEADROOM_BYTES, of which no receive buffer needs more */
-/* Of a chunk of an XDP socket (DRIVER_CHUNKS) the kernel keeps some bytes, and the driver has so many of them in its ring
- * whatever it is told. */
+#define PORT_HEADROOM 256u /* FRAME_HEADROOM_BYTES; more than any receive buffer needs */
+/* With XDP sockets (DRIVER_CHUNKS) the kernel reserves part of each chunk, and the driver's ring
+ * has this many frames regardless of its configuration. */
 #define PORT_CHUNK_BYTES_MAX 4096u
 #define PORT_CHUNK_KEPT_BYTES (256u + RTE_PKTMBUF_HEADROOM)
 #define PORT_CHUNK_RING 2048u
@@ -28,10 +29,10 @@ static uint32_t min_u32(uint32_t a, uint32_t b)
 	return a < b ? a : b;
 }
 
-/* What DPDK said, or the errno's text. */
+/* DPDK's message, or the errno's text. */
 static const char *port_words(char words[EAL_WORDS_BYTES], int err)
 {
-	eal_log_words(words);
+	eal_log_message(words);
 	if (!words[0])
 		snprintf(words, EAL_WORDS_BYTES, "%s", rte_strerror(-err));
 	return words;
@@ -56,9 +57,10 @@ uint32_t port_frame_size(const struct rte_eth_dev_info *info, uint32_t traits, u
 	return size;
 }
 
-/* ---- choices ----------------------------------------------------------------------------------- */
+/* ---- choices
+ * ----------------------------------------------------------------------------------- */
 
-/* What the device itself can be told: it takes no larger packet, or takes it without being told. */
+/* The MTU for which the device need not be configured: the limit of its buffers. */
 static uint32_t port_device_mtu(const struct dpdk_port *port)
 {
 	const struct rte_eth_dev_info *info = &port->info;
@@ -120,9 +122,10 @@ static int port_choose_frames(struct dpdk_port *port, const struct harp_dpdk_por
 }
 
 /*
- * Of a queue's frames half are to receive into: where a ring is filled when the device is set up, it has to be filled again after
- * each burst, whatever the burst has become, or some drivers never fill it. And what a card has sent it gives back when
- * more is sent, to which the stack needs frames: it may keep a quarter.
+ * Half of a queue's frames are for reception. A ring that is filled when the device is set up must
+ * be refilled after each burst, whatever happens to the burst; otherwise some drivers never fill
+ * it. A NIC returns sent frames when more is sent, for which the stack needs frames: it may keep a
+ * quarter.
  */
 static int port_check_rings(struct dpdk_port *port, const struct why *why)
 {
@@ -138,7 +141,7 @@ static int port_check_rings(struct dpdk_port *port, const struct why *why)
 			"%u frames are too few for its rings, which have %u and %u descriptors at "
 			"least; make it %u",
 			port->frame_count, port->rx_ring, port->tx_ring, need);
-	/* Shorter chains, where a ring can't be as short as it should. */
+	/* Limits fragments if the ring cannot be as short as required. */
 	port->frags_max = PORT_FRAGS_MAX;
 	if ((port->traits & DRIVER_INDIRECT) &&
 	    DRIVER_SLOT_MBUFS * 4 * port->tx_ring > port->frame_count)
@@ -155,7 +158,7 @@ static int port_choose_queues(struct dpdk_port *port, const struct harp_dpdk_por
 	int err;
 
 	if (queues > most || queues > RTE_MAX_QUEUES_PER_PORT)
-		return why_fail(why, -EINVAL, "%u queues are asked for and the device has %u",
+		return why_fail(why, -EINVAL, "%u queues are requested and the device has %u",
 				queues, most);
 	port->queues = (uint16_t)queues;
 	if (port->traits & DRIVER_CHUNKS)
@@ -175,10 +178,12 @@ static int port_choose_queues(struct dpdk_port *port, const struct harp_dpdk_por
 	return port_check_rings(port, why);
 }
 
-/* ---- the device -------------------------------------------------------------------------------- */
+/* ---- the device
+ * -------------------------------------------------------------------------------- */
 
 #define PORT_TX_CSUM (RTE_ETH_TX_OFFLOAD_TCP_CKSUM | RTE_ETH_TX_OFFLOAD_UDP_CKSUM)
-/* Of what is cut the device writes IPv4's checksum, too. Those that do so for nothing else (virtio) don't report it. */
+/* For segmented packets the device also writes IPv4 checksums. Drivers that do so only then
+ * (virtio) do not report it. */
 #define PORT_TX_TSO (PORT_TX_CSUM | RTE_ETH_TX_OFFLOAD_TCP_TSO)
 
 static void port_offloads(const struct dpdk_port *port, struct rte_eth_conf *conf)
@@ -219,14 +224,16 @@ static void port_features(struct dpdk_port *port)
 		port->features |= HARP_NIC_TX_TSO;
 		port->tso_bytes_max = PORT_TSO_BYTES_MAX;
 	}
-	/* Cards report every so-manieth descriptor, and some drivers look when they send (virtio: when its ring is nearly full). */
+	/* NICs report completion only for some descriptors, and some drivers check only when they
+	 * send (virtio: when its ring is nearly full). */
 	if (!(port->traits & DRIVER_READS))
 		port->features |= HARP_NIC_TX_LAZY;
 	if (port->traits & DRIVER_KERNEL)
 		port->features |= HARP_NIC_RX_CSUM_PARTIAL;
 }
 
-/* The device's address, where it has a usable one. Several virtual drivers give all of their devices the same, or none. */
+/* The device's MAC address if it is usable. Several virtual drivers use the same address for all
+ * devices, or none. */
 static void port_mac(struct dpdk_port *port)
 {
 	if (rte_eth_macaddr_get(port->id, &port->mac) == 0 &&
@@ -263,7 +270,7 @@ int port_configure(struct dpdk_port *port, const struct harp_dpdk_port_options *
 	if (err)
 		return why_fail(why, err, "can't be configured with %u queues and MTU %u: %s",
 				port->queues, port->mtu_bytes, port_words(words, err));
-	/* What it reports may depend on how it is configured. */
+	/* The report may depend on the configuration. */
 	err = rte_eth_dev_info_get(port->id, &port->info);
 	if (err)
 		return why_fail(why, err, "does not say what it is: %s", rte_strerror(-err));

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* driver.c - what some of DPDK's drivers don't say of themselves, by name, and nothing else does. */
+/* driver.c - table of driver properties that DPDK does not report, by driver name. */
 #include <errno.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "base/util.h"
 #include "dpdk/memif.h"
 #include "dpdk/port.h"
 
@@ -14,29 +15,29 @@ static const struct {
 	const char *name;
 	uint32_t traits;
 } drivers[] = {
-	/* memif admits to 1518 bytes; what is larger goes through in chains of its buffers. */
+	/* memif reports a maximum of 1518 bytes; larger packets pass in chains of its buffers. */
 	{ "net_memif",
 	  DRIVER_ANY_LENGTH | DRIVER_TAKES_LATE | DRIVER_COPIES | DRIVER_DIALS | DRIVER_READS },
 	{ "net_ring", DRIVER_ANY_LENGTH | DRIVER_TAKES_LATE | DRIVER_READS },
 	{ "net_null", DRIVER_ANY_LENGTH | DRIVER_TAKES_LATE | DRIVER_READS },
 	{ "net_pcap", DRIVER_TAKES_LATE | DRIVER_COPIES | DRIVER_KERNEL | DRIVER_READS },
-	/* af_packet admits to 1518 bytes; what its slots hold goes through. */
+	/* af_packet reports a maximum of 1518 bytes; packets up to its slot size pass. */
 	{ "net_af_packet", DRIVER_ANY_LENGTH | DRIVER_TAKES_LATE | DRIVER_COPIES | DRIVER_KERNEL |
 				   DRIVER_SLOTS | DRIVER_READS },
 	{ "net_af_xdp",
 	  DRIVER_COPIES | DRIVER_KERNEL | DRIVER_PULLS | DRIVER_READS | DRIVER_CHUNKS },
 	{ "net_virtio_user", DRIVER_INDIRECT },
-	/* Unless the host keeps them in order (VIRTIO_F_IN_ORDER, which few do). */
+	/* Unless the host keeps them in order (VIRTIO_F_IN_ORDER, which is rare). */
 	{ "net_virtio", DRIVER_INDIRECT },
 	{ "net_vhost", DRIVER_TAKES_LATE | DRIVER_COPIES | DRIVER_READS | DRIVER_TRAINS },
-	/* tap sends no packet that is longer than it admits to (MTU 1504), and counts Ethernet's header to the MTU when
-	 * it cuts: it refuses to make segments of full length. */
+	/* tap sends no packet longer than it reports (MTU 1504), and includes the Ethernet header
+	 * in the MTU when it segments, so it refuses full-sized segments. */
 	{ "net_tap", DRIVER_COPIES | DRIVER_NO_TSO | DRIVER_READS | DRIVER_MAKES },
 };
 
 uint32_t driver_traits(const char *driver)
 {
-	for (size_t i = 0; i < sizeof(drivers) / sizeof(drivers[0]); i++)
+	for (size_t i = 0; i < ARRAY_SIZE(drivers); i++)
 		if (strncmp(driver, drivers[i].name, strlen(drivers[i].name)) == 0)
 			return drivers[i].traits;
 	return 0;
@@ -66,12 +67,13 @@ int driver_device(const char *device, uint32_t frame_size, char *out, size_t out
 	const uint32_t slot = driver_slot_bytes(frame_size);
 	int len;
 
-	/* Newer releases of DPDK's memif copy what a peer says is in a buffer into one mbuf, however long that is, unless their own
-	 * buffers are larger than an mbuf's room (a precaution: 22.11.11 was not seen to). With larger ones the packets of a peer
-	 * of another MTU, or with memif's own 2048 bytes, come in chains. */
+	/* Newer releases of DPDK's memif copy a peer's buffer into one mbuf, whatever its length,
+	 * unless their own buffers are larger than an mbuf's data room (a precaution: 22.11.11 was
+	 * not seen to do so). With larger buffers, packets of a peer with another MTU, or with
+	 * memif's default of 2048 bytes, arrive in chains. */
 	if (memif_is(device) && !driver_argument(device, "bsize="))
 		len = snprintf(out, out_len, "%s,bsize=%u", device, room + DRIVER_ROOM_MORE);
-	/* af_packet's slots divide a block of whole pages, and what they hold fits into an mbuf. */
+	/* af_packet's slots divide a block of whole pages, and their contents fit an mbuf. */
 	else if ((driver_traits(device) & DRIVER_SLOTS) && !driver_argument(device, "framesz="))
 		len = snprintf(out, out_len, "%s,blocksz=%u,framesz=%u", device,
 			       slot < 4096 ? 4096 : slot, slot);

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * eal.c - starts DPDK's environment inside a process that is not DPDK's.
+ * eal.c - starts DPDK's environment inside an application's process.
  *
- * rte_eal_init() can be called once in a process, pins its caller to a core and makes threads that inherit their
- * creator's signal mask. So it runs in a thread of its own, with all signals blocked, which then waits for ever: it is
- * DPDK's main lcore. No other thread of the process is touched; those that use ports are not lcores, which
- * nothing of what we use needs.
+ * rte_eal_init() can be called once per process, pins its caller to a core, and creates threads
+ * that inherit its signal mask. So it runs in a separate thread with all signals blocked, which
+ * then sleeps forever: it is DPDK's main lcore. Other threads are not affected. Threads that use
+ * ports are not lcores, which none of the functions in use requires.
  *
- * Nothing is left on disk by a crash: with huge pages the environment is `--in-memory` (anonymous huge pages, no
- * files, and other processes' are left alone); without them it needs no runtime folder either (--no-shconf).
+ * A crash leaves nothing on disk: with huge pages the environment is `--in-memory` (anonymous huge
+ * pages, no files); without them it needs no runtime folder either (--no-shconf).
  */
 #include "dpdk/eal.h"
 
@@ -43,13 +43,14 @@ static struct {
 	pthread_mutex_t lock;
 	enum { EAL_NOT_STARTED, EAL_RUNS, EAL_FAILED } state;
 	bool huge_pages;
-	bool forked; /* this is a child of the process that started it */
+	bool forked; /* this is a forked child of the process that started it */
 	struct harp_dpdk_eal_options opt;
-	char args[EAL_TEXT_BYTES];       /* opt.args, kept to be compared */
-	char words[2 * EAL_WORDS_BYTES]; /* why it failed */
+	char args[EAL_TEXT_BYTES];       /* copy of opt.args, for comparison */
+	char words[2 * EAL_WORDS_BYTES]; /* error text */
 } eal = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
-/* ---- huge pages -------------------------------------------------------------------------------- */
+/* ---- huge pages
+ * -------------------------------------------------------------------------------- */
 
 static unsigned long eal_number(const char *folder, const char *size, const char *file)
 {
@@ -67,7 +68,7 @@ static unsigned long eal_number(const char *folder, const char *size, const char
 	return value;
 }
 
-/* MiB of huge pages that are free, of all sizes. */
+/* Free huge pages of all sizes, in MiB. */
 static unsigned long eal_huge_mib(void)
 {
 	static const char folder[] = "/sys/kernel/mm/hugepages";
@@ -91,13 +92,14 @@ static int eal_choose_memory(const struct why *why)
 	eal.huge_pages = eal.opt.huge_pages != 1 && mib >= eal.opt.memory_mib;
 	if (eal.opt.huge_pages == 2 && !eal.huge_pages)
 		return why_fail(why, -ENOMEM,
-				"%u MiB of huge pages are asked for and %lu are free; reserve more "
+				"%u MiB of huge pages are requested and %lu are free; reserve more "
 				"(/proc/sys/vm/nr_hugepages), or let DPDK go without",
 				eal.opt.memory_mib, mib);
 	return 0;
 }
 
-/* ---- arguments --------------------------------------------------------------------------------- */
+/* ---- arguments
+ * --------------------------------------------------------------------------------- */
 
 struct eal_args {
 	int count;
@@ -123,7 +125,7 @@ eal_arg(struct eal_args *args, const char *format, ...)
 	return true;
 }
 
-/* The main lcore may run wherever the process may: "0@(0-3,8)". */
+/* The main lcore may run on all cores of the process: "0@(0-3,8)". */
 static bool eal_arg_lcores(struct eal_args *args)
 {
 	cpu_set_t set;
@@ -147,8 +149,9 @@ static bool eal_arg_lcores(struct eal_args *args)
 }
 
 /*
- * Do the caller's arguments make this a secondary process, or perhaps one? It would wait for a primary for ever, dead or alive; and
- * what it had of that one's ports would go with it. getopt takes any beginning of an option, its value behind "=" or next.
+ * True if the caller's arguments may make this a secondary process. It would wait forever for a
+ * primary, and lose ports with it. getopt accepts any prefix of an option, with its value after "="
+ * or as the next argument.
  */
 static bool eal_args_share(const struct eal_args *args)
 {
@@ -173,14 +176,14 @@ static bool eal_args_make(struct eal_args *args)
 
 	good = good && eal_arg_lcores(args) && eal_arg(args, "--no-telemetry");
 	good = good && eal_arg(args, "--iova-mode=va");
-	/* None of the PCI devices that are found is probed but those that a port names later. */
+	/* No PCI device is probed until a port names it. */
 	good = good && eal_arg(args, "--allow=ffff:ff:1f.7");
 	if (eal.huge_pages)
 		good = good && eal_arg(args, "--in-memory");
 	else
 		good = good && eal_arg(args, "--no-huge") && eal_arg(args, "--no-shconf") &&
 		       eal_arg(args, "-m") && eal_arg(args, "%u", eal.opt.memory_mib);
-	/* The caller's, last, so that they win. */
+	/* The caller's arguments are last, so they take precedence. */
 	for (const char *at = eal.args; good && *at;) {
 		size_t len = strcspn(at, " \t");
 
@@ -192,7 +195,8 @@ static bool eal_args_make(struct eal_args *args)
 	return good;
 }
 
-/* ---- the start --------------------------------------------------------------------------------- */
+/* ---- the start
+ * --------------------------------------------------------------------------------- */
 
 struct eal_run {
 	pthread_mutex_t lock;
@@ -202,7 +206,7 @@ struct eal_run {
 	int result, error;
 };
 
-/* DPDK's main lcore. Never ends once the environment runs. */
+/* DPDK's main lcore. Never returns once the environment runs. */
 static void *eal_main(void *arg)
 {
 	struct eal_run *run = arg;
@@ -223,7 +227,7 @@ static void *eal_main(void *arg)
 		pause();
 }
 
-/* Runs eal_main(), until it has a result. */
+/* Runs eal_main() until it has a result. */
 static int eal_thread(struct eal_run *run)
 {
 	pthread_t thread;
@@ -247,7 +251,7 @@ static bool eal_has_pool_driver(void)
 	return false;
 }
 
-/* DPDK loads its drivers as it starts. Of those that every port needs, what is missing; NULL: nothing. */
+/* DPDK loads its drivers at start. Returns a required one that is missing; NULL: none. */
 static const char *eal_driver_missing(const struct eal_run *run)
 {
 	if (!rte_bus_find_by_name("pci"))
@@ -261,8 +265,8 @@ static void eal_failed(const struct eal_run *run)
 	char words[EAL_WORDS_BYTES];
 
 	eal.state = EAL_FAILED;
-	eal_log_words(words);
-	/* It reads its arguments before it loads any driver. */
+	eal_log_message(words);
+	/* Arguments are parsed before drivers are loaded. */
 	if (run->result < 0 && run->error == EINVAL && driver && eal.args[0])
 		snprintf(eal.words, sizeof(eal.words),
 			 "it refuses its arguments; leave out of HARP_DPDK_ARGS what it does not "
@@ -286,13 +290,13 @@ static void eal_after_fork(void)
 
 static int eal_init(const struct why *why)
 {
-	/* Static: the thread is left behind, and DPDK keeps its arguments. */
+	/* Static: the thread continues, and DPDK keeps its arguments. */
 	static struct eal_run the_run = { .lock = PTHREAD_MUTEX_INITIALIZER,
 					  .changed = PTHREAD_COND_INITIALIZER };
 	struct eal_run *run = &the_run;
 	int err;
 
-	run->args.count = 0; /* of a try before, which has started nothing */
+	run->args.count = 0; /* from an earlier attempt, which has started nothing */
 	run->args.used = 0;
 	if (!eal_args_make(&run->args))
 		return why_fail(why, -EINVAL, "too many arguments (HARP_DPDK_ARGS)");
@@ -308,9 +312,9 @@ static int eal_init(const struct why *why)
 	if (err)
 		return why_fail(why, err, "no thread for its environment: %s", strerror(-err));
 	pthread_atfork(NULL, NULL, eal_after_fork);
-	rmdir(rte_eal_get_runtime_dir()); /* empty where nothing is shared, or the start failed */
+	rmdir(rte_eal_get_runtime_dir()); /* empty if nothing is shared, or after a failed start */
 	if (run->result >= 0 && !eal_driver_missing(run)) {
-		rte_log_set_level_pattern("pmd.net.memif", RTE_LOG_DEBUG); /* link.c listens */
+		rte_log_set_level_pattern("pmd.net.memif", RTE_LOG_DEBUG); /* for link.c */
 		eal.state = EAL_RUNS;
 		return 0;
 	}
@@ -319,7 +323,7 @@ static int eal_init(const struct why *why)
 	return why_fail(why, err, "its environment did not start: %s", eal.words);
 }
 
-/* What was loaded must be what the inline functions in here were compiled for. */
+/* The loaded library must match the headers whose inline functions were compiled in. */
 static int eal_version(const struct why *why)
 {
 	unsigned year = 0, month = 0;
@@ -327,11 +331,10 @@ static int eal_version(const struct why *why)
 	if (sscanf(rte_version(), "DPDK %u.%u", &year, &month) == 2 && year == RTE_VER_YEAR &&
 	    month == RTE_VER_MONTH)
 		return 0;
-	return why_fail(
-		why, -ENOTSUP,
-		"%s was loaded, and HARP was built with %u.%02u; build HARP anew, or install "
-		"that version",
-		rte_version(), RTE_VER_YEAR, RTE_VER_MONTH);
+	return why_fail(why, -ENOTSUP,
+			"%s was loaded, and HARP was built with %u.%02u; rebuild HARP, or install "
+			"that version",
+			rte_version(), RTE_VER_YEAR, RTE_VER_MONTH);
 }
 
 static int eal_first(const struct harp_dpdk_eal_options *opt, const struct why *why)
@@ -354,7 +357,7 @@ static int eal_first(const struct harp_dpdk_eal_options *opt, const struct why *
 	return err ? err : eal_init(why);
 }
 
-/* It runs: do the options agree with how? What was not said agrees with anything. */
+/* Checks that the options match the running environment. Options without a value match anything. */
 static int eal_again(const struct harp_dpdk_eal_options *opt, const struct why *why)
 {
 	const char *what = NULL;
@@ -383,7 +386,7 @@ int eal_start(const struct harp_dpdk_eal_options *opt, char *why_text, size_t wh
 	why_about(&why, "DPDK");
 	if (opt && (opt->size != sizeof(*opt) || opt->huge_pages > 2))
 		return why_fail(&why, -EINVAL, "options of another version of HARP");
-	if (eal.forked) /* its lock may be held for ever */
+	if (eal.forked) /* its lock may be held forever */
 		return eal_usable(&why);
 	pthread_mutex_lock(&eal.lock);
 	switch (eal.state) {
@@ -415,7 +418,7 @@ int eal_usable(const struct why *why)
 		return why_fail(
 			why, -ENXIO,
 			"this process is a fork of the one that started DPDK, which does not "
-			"survive that; exec() a program of its own");
+			"survive that; exec() a new program");
 	return 0;
 }
 

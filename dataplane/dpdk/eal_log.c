@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * eal_log.c - DPDK's own messages, line by line, to the caller's sink instead of the process's output.
+ * eal_log.c - passes DPDK's log messages, line by line, to the caller's log function instead of the
+ * process's output.
  *
- * DPDK logs to a stream that can be replaced. A few places of its start print to stdout and stderr besides; as these
- * are variables in glibc, they are replaced too for as long as the start lasts. What other threads print
- * meanwhile is passed on to where they meant it. Drivers log each packet that they lose, in the thread
- * that polls: so a limited number of lines is passed on, and the rest is counted.
+ * DPDK logs to a stream that can be replaced. Some code of its start prints to stdout and stderr as
+ * well. In glibc these are variables, so they are replaced during the start; output of other
+ * threads is passed on to the original stream. Drivers log each lost packet in the polling thread,
+ * so the number of lines is limited and the rest is counted.
  */
 #include "dpdk/eal_log.h"
 
@@ -22,23 +23,24 @@
 #include <unistd.h>
 
 #define EAL_LINE_BYTES 512
-#define EAL_LINES_MAX 10u /* that are passed on in a window */
+#define EAL_LINES_MAX 10u /* lines passed on per window */
 #define EAL_WINDOW_NS 10000000000u
 
 static struct {
 	pthread_mutex_t lock;
-	char line[EAL_LINE_BYTES]; /* begun and not ended */
+	char line[EAL_LINE_BYTES]; /* incomplete line */
 	size_t used;
-	uint64_t window_ns;       /* when it began */
-	uint64_t passed, dropped; /* lines in it */
-	bool telling;             /* words[] are an error's */
+	uint64_t window_ns;       /* start of the window */
+	uint64_t passed, dropped; /* lines in the window */
+	bool telling;             /* words[] is from an error */
 	char words[EAL_WORDS_BYTES];
 	FILE *log_stream, *out_stream, *err_stream, *out_before, *err_before;
 	void (*leaving)(void);
-	pthread_t quiet; /* the thread whose prints are caught */
+	pthread_t quiet; /* the thread whose output is captured */
 } eal_log = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
-/* The sink. Its lock is held while it is called, and recursive: a sink may call what logs. */
+/* The log function. Its lock is held during calls, and recursive: the function may cause log
+ * messages. */
 static struct {
 	pthread_mutex_t lock;
 	harp_log_fn log;
@@ -70,8 +72,8 @@ static enum harp_log_level eal_log_level(void)
 	}
 }
 
-/* To the sink, without the lock: it may print, and this thread's prints come here. */
-static void eal_log_say(enum harp_log_level level, const char *line)
+/* Calls the log function without the lock: it may print, and this thread's output is captured. */
+static void eal_log_emit(enum harp_log_level level, const char *line)
 {
 	pthread_mutex_unlock(&eal_log.lock);
 	pthread_mutex_lock(&eal_log_sink.lock);
@@ -91,7 +93,7 @@ static uint64_t eal_log_now_ns(void)
 	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-/* A new window; says what the last one dropped. Under the lock. */
+/* Starts a window; reports what the last one dropped. Under the lock. */
 static void eal_log_window(uint64_t now_ns)
 {
 	uint64_t dropped = eal_log.dropped;
@@ -103,10 +105,10 @@ static void eal_log_window(uint64_t now_ns)
 		return;
 	snprintf(line, sizeof(line), "%" PRIu64 " more lines of DPDK's were not passed on",
 		 dropped);
-	eal_log_say(HARP_LOG_INFO, line);
+	eal_log_emit(HARP_LOG_INFO, line);
 }
 
-/* A line that may come with each packet. Under the lock. */
+/* A line that can occur for every packet. Under the lock. */
 static void eal_log_limited(const char *line)
 {
 	uint64_t now_ns = eal_log_now_ns();
@@ -114,18 +116,20 @@ static void eal_log_limited(const char *line)
 	if (now_ns - eal_log.window_ns >= EAL_WINDOW_NS)
 		eal_log_window(now_ns);
 	if (eal_log.passed++ < EAL_LINES_MAX)
-		eal_log_say(HARP_LOG_INFO, line);
+		eal_log_emit(HARP_LOG_INFO, line);
 	else
 		eal_log.dropped++;
 }
 
-/* What reads like a failure and is none: secondary processes, which there are none of, would ask memif's regions so. */
+/* Looks like a failure but is none: only secondary processes, which do not exist here, would
+ * request memif's regions this way. */
 static bool eal_log_harmless(const char *line)
 {
 	return strstr(line, "Failed to register mp action callback") != NULL;
 }
 
-/* A whole line, under the lock. DPDK's errors are not HARP's: what matters of them is in our own error's text. */
+/* A complete line, under the lock. DPDK's errors are not necessarily HARP's: relevant text is in
+ * HARP's own errors. */
 static void eal_log_line(enum harp_log_level level)
 {
 	char line[EAL_LINE_BYTES];
@@ -143,21 +147,21 @@ static void eal_log_line(enum harp_log_level level)
 		snprintf(eal_log.words, sizeof(eal_log.words), "%.*s", EAL_WORDS_BYTES - 1, line);
 		eal_log.telling = level == HARP_LOG_ERROR;
 	}
-	/* Who asked for the others asked for all of them. */
+	/* A caller that asked for debug messages gets all of them. */
 	if (level == HARP_LOG_DEBUG)
-		eal_log_say(level, line);
+		eal_log_emit(level, line);
 	else
 		eal_log_limited(line);
 }
 
-void eal_log_tell(const char *line)
+void eal_log_forward(const char *line)
 {
 	pthread_mutex_lock(&eal_log.lock);
 	eal_log_limited(line);
 	pthread_mutex_unlock(&eal_log.lock);
 }
 
-void eal_log_rest(void)
+void eal_log_flush(void)
 {
 	pthread_mutex_lock(&eal_log.lock);
 	eal_log_window(eal_log_now_ns());
@@ -180,14 +184,14 @@ static ssize_t eal_log_write(void *cookie, const char *text, size_t bytes)
 {
 	(void)cookie;
 	eal_log_text(text, bytes, eal_log_level());
-	/* What memif says in this thread before it takes a connection down: see link.c. */
+	/* memif's message in this thread before it ends a connection: see link.c. */
 	if (rte_thread_is_intr() && (memmem(text, bytes, "Invalid message size", 20) ||
 				     memmem(text, bytes, "Disconnect received", 19)))
 		eal_log.leaving();
 	return (ssize_t)bytes;
 }
 
-/* What is printed to stdout or stderr while they are replaced. */
+/* Output to stdout or stderr while they are replaced. */
 static ssize_t eal_print_write(void *cookie, const char *text, size_t bytes)
 {
 	FILE *before = *(FILE **)cookie;
@@ -205,7 +209,7 @@ static FILE *eal_stream(void *cookie, cookie_write_function_t *write_text)
 	FILE *stream = fopencookie(cookie, "w", (cookie_io_functions_t){ .write = write_text });
 
 	if (stream)
-		setvbuf(stream, NULL, _IONBF, 0); /* each call is a write: lines come whole */
+		setvbuf(stream, NULL, _IONBF, 0); /* unbuffered: each call is one write */
 	return stream;
 }
 
@@ -244,7 +248,7 @@ void eal_log_mark(void)
 	pthread_mutex_unlock(&eal_log.lock);
 }
 
-void eal_log_words(char words[EAL_WORDS_BYTES])
+void eal_log_message(char words[EAL_WORDS_BYTES])
 {
 	pthread_mutex_lock(&eal_log.lock);
 	memcpy(words, eal_log.words, EAL_WORDS_BYTES);

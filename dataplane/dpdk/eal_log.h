@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* eal_log.h - where DPDK's own messages go: to the sink, and the last of them into error texts. */
+/* eal_log.h - routing of DPDK's log messages: to the log function, and the last ones into error
+ * texts. */
 #ifndef HARP_DPDK_EAL_LOG_H
 #define HARP_DPDK_EAL_LOG_H
 
@@ -9,20 +10,23 @@
 
 #define EAL_WORDS_BYTES 160
 
-/* The sink; NULL: none. When it returns, nobody is inside the one before. */
+/* Sets the log function; NULL: none. After the return, the previous one is no longer being
+ * called. */
 void eal_log_to(harp_log_fn log, void *ctx);
-/* From now on DPDK's log goes to the sink. leaving: called in DPDK's interrupt thread when memif is about to take a
- * connection down. -errno. */
+/* Routes DPDK's log to the log function. leaving: called in DPDK's interrupt thread when memif is
+ * about to end a connection. -errno. */
 int eal_log_open(void (*leaving)(void));
-/* This thread is about to call code of DPDK's that prints besides (true), or has done so. One thread at a time. */
+/* true: this thread is about to call DPDK code that prints; false: it has returned. One thread at a
+ * time. */
 void eal_log_quiet(bool on);
-/* Says how many lines were not passed on. */
-void eal_log_rest(void);
-/* A line of our own among DPDK's, and limited as they are. */
-void eal_log_tell(const char *line);
-/* Forgets the words. */
+/* Reports how many lines were not passed on. */
+void eal_log_flush(void);
+/* Logs a line of HARP, with the same limit. */
+void eal_log_forward(const char *line);
+/* Clears the recorded message. */
 void eal_log_mark(void);
-/* The most telling of DPDK's lines since the mark: its first error, else its last line; "" if it said nothing. */
-void eal_log_words(char words[EAL_WORDS_BYTES]);
+/* The most relevant line since the mark: DPDK's first error, else its last line; "" if there was
+ * none. */
+void eal_log_message(char words[EAL_WORDS_BYTES]);
 
 #endif

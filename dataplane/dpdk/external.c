@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* external.c - the application's memory as mbufs (rte_pktmbuf_attach_extbuf), of one queue. */
+/* external.c - the application's memory as mbufs (rte_pktmbuf_attach_extbuf), for one queue. */
 #include "dpdk/external.h"
 
 #include <errno.h>
@@ -8,19 +8,20 @@
 #include <string.h>
 
 #define EXTERNAL_OPS_NAME "harp_external"
-/* A device completes what it was given within microseconds. Some drivers look when they send next, if ever: their queue is
- * stopped. A link that is paused may take a while; behind it nothing helps but to stop the device. */
+/* A device completes packets within microseconds. Some drivers check only on the next transmission,
+ * if ever: their queue is stopped. A paused link may take longer; after that only stopping the
+ * device helps. */
 #define EXTERNAL_QUEUE_NS UINT64_C(20000000)
 #define EXTERNAL_PORT_NS UINT64_C(1000000000)
 
-/* ---- the mempool: nobody takes from it, and what comes back is done ----------------------------- */
+/* the mempool: nothing is allocated from it, and freed mbufs are completions */
 
 static inline uint32_t *external_number(void *mbuf)
 {
 	return rte_mbuf_to_priv(mbuf);
 }
 
-/* A driver has let go of item i. The owner, or nobody is inside. */
+/* A driver has released item i. Called by the owner, or with no thread inside. */
 static inline void external_sort(struct external *external, uint32_t i)
 {
 	external->freed++;
@@ -28,7 +29,7 @@ static inline void external_sort(struct external *external, uint32_t i)
 		external->done[external->done_count++] = i;
 }
 
-/* Sorts what others have freed. */
+/* Processes what other threads have freed. */
 static void external_collect(struct external *external)
 {
 	if (__atomic_load_n(&external->away_count, __ATOMIC_RELAXED) == 0)
@@ -48,7 +49,8 @@ static void external_free_away(struct external *external, uint32_t i)
 	rte_spinlock_unlock(&external->lock);
 }
 
-/* Any thread. A lock of the owner's would wait for each packet that its driver has copied to reach memory. */
+/* Any thread. A lock of the owner would wait until the driver's copies of all packets have reached
+ * memory. */
 static int external_enqueue(struct rte_mempool *mempool, void *const *mbufs, unsigned count)
 {
 	struct external *external = mempool->pool_data;
@@ -56,7 +58,7 @@ static int external_enqueue(struct rte_mempool *mempool, void *const *mbufs, uns
 		external && __atomic_load_n(&external->owner, __ATOMIC_RELAXED) == pthread_self();
 
 	if (!external)
-		return 0; /* they are being made */
+		return 0; /* during creation */
 	for (unsigned n = 0; n < count; n++) {
 		if (owner)
 			external_sort(external, *external_number(mbufs[n]));
@@ -102,7 +104,7 @@ static const struct rte_mempool_ops external_ops = {
 };
 RTE_MEMPOOL_REGISTER_OPS(external_ops);
 
-/* The bytes are not needed any more. What is done is the mbuf, a moment later. */
+/* The bytes are no longer needed; the mbuf is freed a moment later. */
 static void external_freed(void *bytes, void *opaque)
 {
 	(void)bytes;
@@ -121,7 +123,7 @@ static void external_made(struct rte_mempool *mempool, void *opaque, void *mbuf,
 					.shared.fcb_opaque = item };
 }
 
-/* An mbuf for each item. */
+/* Creates an mbuf for each item. */
 static int external_mempool(struct external *external, int numa_node)
 {
 	static unsigned number;
@@ -200,11 +202,11 @@ void external_reset(struct external *external)
 	external->done_count = 0;
 }
 
-/* Those of closed ports of which others still hold mbufs. Under the lock. */
+/* Those of closed ports whose mbufs are still in use elsewhere. Under the lock. */
 static struct external *external_retired;
 static pthread_mutex_t external_retired_lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* The lock: who freed the last of it has let go of it, too. */
+/* Takes the lock: the thread that freed the last one has released it. */
 static bool external_is_home(struct external *external)
 {
 	bool out;
@@ -241,7 +243,7 @@ void external_retire(struct external *external)
 	external_reap();
 }
 
-/* ---- what is sent ------------------------------------------------------------------------------ */
+/* transmission */
 
 struct rte_mbuf *external_make(struct external *external, uint32_t i, uint32_t len)
 {
@@ -253,7 +255,7 @@ struct rte_mbuf *external_make(struct external *external, uint32_t i, uint32_t l
 	item->len = len;
 	item->undone = false;
 	rte_mbuf_ext_refcnt_set(&item->shared, 1);
-	/* Nobody writes there. The address is what a device reads by: mapping.c. */
+	/* Never written. The address is what a device reads: mapping.c. */
 	rte_pktmbuf_attach_extbuf(mbuf, (void *)(uintptr_t)item->bytes, (rte_iova_t)item->bytes,
 				  (uint16_t)len, &item->shared);
 	mbuf->data_len = (uint16_t)len;
@@ -289,7 +291,8 @@ unsigned external_complete(struct external *external, uint32_t *items, unsigned 
 	return n;
 }
 
-/* ---- memory ------------------------------------------------------------------------------------ */
+/* ---- memory
+ * ------------------------------------------------------------------------------------ */
 
 int external_memory_add(struct external *external, const void *base, size_t bytes)
 {
@@ -315,7 +318,7 @@ static bool external_lies_in(const struct external_memory *m, const struct exter
 	       item->len <= m->bytes - (size_t)(item->bytes - m->base);
 }
 
-/* Does something that is out lie in no memory but the last of the list? */
+/* True if an item in flight is in no region but the last of the list. */
 static bool external_needs_last(const struct external *external)
 {
 	uint32_t last = external->memory_count - 1;
@@ -334,7 +337,7 @@ static bool external_needs_last(const struct external *external)
 	return false;
 }
 
-/* Of memory whose removal is refused. */
+/* For memory whose removal is refused. */
 static enum port_flush external_flush_due(struct external_memory *m, uint64_t now_ns)
 {
 	if (m->refused_ns == 0)

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * forked.c - a forked child does not keep what drivers have taken: a card in VFIO, a tap device, an XDP or packet socket.
+ * forked.c - keeps a forked child from holding a driver's descriptors: a NIC in VFIO, a tap device,
+ * an XDP or packet socket.
  *
- * Drivers open them without close-on-exec, and while a child has one open, or mapped, the kernel keeps it for a process that
- * may have ended. So those that appear while a port is opened are noted, and closed in children, which do not
- * inherit what of them is mapped: only what is, at the fork too, of a kind that drivers have, as its number may have become
- * somebody else's.
+ * Drivers open them without close-on-exec. While a child has one open or mapped, the kernel keeps
+ * the resource for a process that may have exited. So descriptors that appear while a port is
+ * opened are recorded and closed in children, if they are still of such a kind (the number may have
+ * been reused). Their mappings are excluded from inheritance.
  */
 #include <dirent.h>
 #include <inttypes.h>
@@ -16,16 +17,17 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/util.h"
 #include "dpdk/memif_switch.h"
 #include "dpdk/port.h"
 
 #define FORKED_AF_XDP 44
 
-/* Writers hold the ports' lock; the child of a fork has no other thread. */
+/* Writers hold the ports' lock; a forked child has no other thread. */
 static int forked_fds[FORKED_MAX];
 static unsigned forked_count;
 
-/* Async-signal-safe, all of it. */
+/* Async-signal-safe. */
 static bool forked_is_drivers(int fd)
 {
 	static const char *const files[] = { "/dev/net/tun", "/dev/vfio/", "anon_inode:[vfio" };
@@ -43,7 +45,7 @@ static bool forked_is_drivers(int fd)
 		name[at++] = digits[--n];
 	if (readlink(name, target, sizeof(target) - 1) < 0)
 		return false;
-	for (size_t i = 0; i < sizeof(files) / sizeof(files[0]); i++)
+	for (size_t i = 0; i < ARRAY_SIZE(files); i++)
 		if (strncmp(target, files[i], strlen(files[i])) == 0)
 			return true;
 	return false;
@@ -57,7 +59,7 @@ static bool forked_has(const int *fds, unsigned count, int fd)
 	return false;
 }
 
-/* Those that are a driver's, of all that are open. */
+/* Collects the open descriptors that belong to drivers. */
 static unsigned forked_look(int fds[FORKED_MAX])
 {
 	DIR *dir = opendir("/proc/self/fd");
@@ -77,7 +79,7 @@ void forked_before(struct forked *before)
 	before->count = forked_look(before->fds);
 }
 
-/* Rings of a socket, registers of a card: children have none of that mapped. */
+/* Excludes mappings (socket rings, NIC registers) from inheritance. */
 static void forked_keep_maps(int fd)
 {
 	char name[32], target[64] = "", line[512];

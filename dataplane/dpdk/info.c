@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* info.c - what a port says of itself, and what its driver counts. */
+/* info.c - properties of a port, and its driver's counters. */
 #include <errno.h>
 #include <rte_version.h>
 #include <stdio.h>
@@ -69,7 +69,7 @@ int port_xstats(const struct harp_dpdk_port *harp_port, char (*names)[64], uint6
 {
 	int count;
 
-	/* The device is not stopped, or brought up anew, meanwhile. */
+	/* The device is not stopped or restarted meanwhile. */
 	port_lock_all();
 	count = port_xstats_get(port_of(harp_port), names, values, max);
 	port_unlock_all();

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* interface.c - the kernel's interface in which a virtual device ends: whether it has the port's MTU. */
+/* interface.c - checks the MTU of the kernel interface behind a virtual device. */
 #include <errno.h>
 #include <net/if.h>
 #include <string.h>
@@ -9,14 +9,14 @@
 
 #include "dpdk/port.h"
 
-/* Drivers would send what is too long, and nobody would say that the kernel dropped it. */
+/* Drivers would send packets that are too long, and the kernel would drop them silently. */
 static int interface_compare(const struct dpdk_port *port, int fd, struct ifreq *request,
 			     const struct why *why)
 {
 	const int mtu = (int)port->mtu_bytes;
 
 	if (ioctl(fd, SIOCGIFMTU, request) < 0)
-		return 0; /* gone again: the link says so */
+		return 0; /* it has disappeared: the link state reports that */
 	if (request->ifr_mtu >= mtu && !(port->traits & DRIVER_MAKES))
 		return 0;
 	if (!(port->traits & DRIVER_MAKES))

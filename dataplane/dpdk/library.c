@@ -15,10 +15,10 @@ static const struct harp_dpdk_api api = {
 	.port_close = port_close,
 	.guard = link_guard,
 	.run_there = link_run_there,
-	.memif_probe = guest_memif_probe,
-	.memif_hold = guest_memif_hold,
-	.memif_release = guest_memif_release,
-	.memif_close = guest_memif_close,
+	.memif_probe = memif_handle_probe,
+	.memif_hold = memif_handle_hold,
+	.memif_release = memif_handle_release,
+	.memif_close = memif_handle_close,
 };
 
 const struct harp_dpdk_api *harp_dpdk_api(void)

@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * link.c - ports whose driver connects to a peer: memif's.
+ * link.c - ports whose driver connects to a peer: memif.
  *
  * Theory of operation
  *
- * A memif connection is made and ended in DPDK's interrupt thread. Nothing in the driver keeps that
- * thread apart from threads that start, stop or close the device, so they do it there: an event of
- * ours runs one call in each round of the interrupt thread. A socket that one call closes has no
- * event left when the next call opens a socket with the same number.
+ * Memif connections are established and ended in DPDK's interrupt thread. The driver does not
+ * synchronize that thread with threads that start, stop or close the device, so those calls are
+ * made there as well: an event runs one call per iteration of the interrupt thread. A socket closed
+ * by one call thus has no pending event when the next call opens a socket with the same number.
  *
- * A memif client connects once, when it is started; memif_switch.c makes that work for a server that
- * comes later. Every tenth of a second clients that have lost their server are restarted.
+ * A memif client connects once, when it is started; memif_switch.c handles a server that starts
+ * later. Ten times a second, clients that have lost their server are restarted.
  *
- * When a peer dies, or says goodbye, the driver unmaps the rings at once, under bursts that are copying from them.
- * There is no hook before that but its own log: at its debug level it says, in the interrupt thread, that what
- * it received ends the connection. At this line the gates of all such ports are shut and their bursts awaited; an
- * alarm, which comes after the driver has done, opens them. From then on the driver knows that it is not connected.
+ * When a peer exits or disconnects, the driver unmaps the rings at once, while bursts may copy from
+ * them. The only earlier hook is its log: at debug level it reports, in the interrupt thread, that
+ * a message ends the connection. On this line all such ports are quiesced; an alarm, which runs
+ * after the driver is done, ends that. From then on the driver knows that it is disconnected.
  */
 #include <errno.h>
 #include <rte_alarm.h>
@@ -24,21 +24,21 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "dpdk/gate.h"
+#include "dpdk/quiesce.h"
 #include "dpdk/port.h"
 #include "dpdk/memif_switch.h"
 
 #define LINK_LOOK_US 100000u
-#define LINK_RETRY_NS 1000000000u /* after a start that worked: the peers are shaking hands */
+#define LINK_RETRY_NS 1000000000u /* after a successful start: handshake in progress */
 
-/* Ports that have peers. Writers hold the ports' lock and link_list_lock, link_leaving() the latter alone. */
+/* Ports with peers. Writers hold the ports' lock and link_list_lock, link_leaving() only the
+ * latter. */
 static struct dpdk_port *link_ports;
 static pthread_mutex_t link_list_lock = PTHREAD_MUTEX_INITIALIZER;
-static bool link_armed; /* link_tick() will come. Under link_list_lock */
-static unsigned
-	link_left; /* gates shut by link_leaving(), and not yet opened. Under link_list_lock */
+static bool link_armed;    /* link_tick() is scheduled. Under link_list_lock */
+static unsigned link_left; /* quiesced by link_leaving(). Under link_list_lock */
 
-/* Of ports that are not ours (harp_dpdk.h: guard). Under link_list_lock */
+/* For ports of harp.dpdk (harp_dpdk.h: guard). Under link_list_lock */
 static void (*link_others_leaving)(void);
 static void (*link_others_done)(void);
 
@@ -60,26 +60,26 @@ static void link_look(struct dpdk_port *port, uint64_t now_ns)
 	if (port->started && rte_eth_link_get_nowait(port->id, &link) == 0 &&
 	    link.link_status == RTE_ETH_LINK_UP)
 		return;
-	if (gate_shut(port)) {
+	if (quiesce_begin(port)) {
 		if (port->started) {
 			rte_eth_dev_stop(port->id);
 			__atomic_store_n(&port->started, false, __ATOMIC_RELAXED);
-			gate_shut(port); /* not started: shut for as long */
+			quiesce_begin(port); /* not started: quiesced until it is */
 		}
 		if (rte_eth_dev_start(port->id) == 0) {
 			__atomic_store_n(&port->started, true, __ATOMIC_RELAXED);
 			port->retry_ns = now_ns + LINK_RETRY_NS;
-			gate_open(port);
+			quiesce_end(port);
 		}
 	}
-	gate_open(port);
+	quiesce_end(port);
 }
 
-/* Every tenth of a second, in the interrupt thread, as long as there are ports. */
+/* Ten times a second in the interrupt thread, while there are ports. */
 static void link_tick(void *arg)
 {
 	(void)arg;
-	/* Who holds the lock may be waiting for this thread: link_run(). */
+	/* The lock's holder may be waiting for this thread: link_run(). */
 	if (port_trylock_all()) {
 		for (struct dpdk_port *p = link_ports; p; p = p->next)
 			link_look(p, link_now_ns());
@@ -90,13 +90,14 @@ static void link_tick(void *arg)
 	pthread_mutex_unlock(&link_list_lock);
 }
 
-/* ---- calls in the interrupt thread ------------------------------------------------------------- */
+/* ---- calls in the interrupt thread
+ * ------------------------------------------------------------- */
 
 static struct {
 	pthread_mutex_t turn; /* one call at a time */
-	pthread_mutex_t lock; /* guards the rest */
+	pthread_mutex_t lock; /* protects the rest */
 	pthread_cond_t changed;
-	struct rte_intr_handle *handle; /* NULL: not made */
+	struct rte_intr_handle *handle; /* NULL: not created */
 	void (*run)(void *arg);         /* NULL: done */
 	void *arg;
 } link_call = {
@@ -119,7 +120,7 @@ static void link_event(void *arg)
 	pthread_mutex_unlock(&link_call.lock);
 }
 
-/* The event. It stays, as the interrupt thread does. */
+/* The event is never removed, like the interrupt thread. */
 static int link_event_make(void)
 {
 	struct rte_intr_handle *handle = rte_intr_instance_alloc(RTE_INTR_INSTANCE_F_PRIVATE);
@@ -168,7 +169,8 @@ int link_run(const struct dpdk_port *port, void (*run)(void *arg), void *arg)
 	return 0;
 }
 
-/* ---- ports ------------------------------------------------------------------------------------- */
+/* ---- ports
+ * ------------------------------------------------------------------------------------- */
 
 void link_add(struct dpdk_port *port)
 {
@@ -176,7 +178,7 @@ void link_add(struct dpdk_port *port)
 	port->next = link_ports;
 	link_ports = port;
 	if (link_left > 0)
-		gate_shut(port); /* link_done() opens the gates of all */
+		quiesce_begin(port); /* link_done() ends it for all */
 	if (!link_armed)
 		link_armed = rte_eal_alarm_set(LINK_LOOK_US, link_tick, NULL) == 0;
 	pthread_mutex_unlock(&link_list_lock);
@@ -193,14 +195,14 @@ void link_remove(struct dpdk_port *port)
 	pthread_mutex_unlock(&link_list_lock);
 }
 
-/* The driver has done what it was about to do. */
+/* The driver has finished. */
 static void link_done(void *arg)
 {
 	(void)arg;
 	pthread_mutex_lock(&link_list_lock);
 	if (link_left > 0) {
 		for (struct dpdk_port *p = link_ports; p; p = p->next)
-			gate_open(p);
+			quiesce_end(p);
 		if (link_others_done)
 			link_others_done();
 	}
@@ -214,7 +216,7 @@ void link_leaving(void)
 	if (link_left == 0 && rte_eal_alarm_set(1, link_done, NULL) == 0) {
 		link_left = 1;
 		for (struct dpdk_port *p = link_ports; p; p = p->next)
-			gate_shut(p);
+			quiesce_begin(p);
 		if (link_others_leaving)
 			link_others_leaving();
 	}
@@ -225,7 +227,7 @@ void link_guard(void (*leaving)(void), void (*done)(void))
 {
 	pthread_mutex_lock(&link_list_lock);
 	if (link_left > 0)
-		leaving(); /* link_done() will say the other word */
+		leaving(); /* link_done() calls done() */
 	link_others_leaving = leaving;
 	link_others_done = done;
 	pthread_mutex_unlock(&link_list_lock);

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * mapping.c - memory that devices read by themselves: registered with DPDK, and mapped for each device's DMA.
+ * mapping.c - memory for DMA: registered with DPDK, and mapped for each device.
  *
- * A range is made of whole pages, and pages are shared: by ranges that overlap, by queues of one device, and, in
- * what DPDK is told, by devices. So there is a list of pieces that do not overlap, each with the number of ranges
- * that need it: a range uses the pieces that lie in it and makes those that are missing between them. Pieces
- * of no device are what DPDK is told (rte_extmem_register), those of a device what it is mapped for.
+ * Ranges consist of whole pages and may overlap; queues of one device, and in DPDK's registration
+ * all devices, share pages. So there is a list of disjoint pieces, each with the number of ranges
+ * that need it. A range uses existing pieces and creates the missing ones between them. Pieces
+ * without a device are DPDK's registrations (rte_extmem_register), the others are a device's
+ * mappings.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -52,7 +53,7 @@ static void mapping_unmake(const struct mapping *m)
 		rte_extmem_unregister(at, bytes);
 }
 
-/* One range less needs the pieces of [from, to). */
+/* Releases the pieces of [from, to) for one range. */
 static void mapping_let_go(struct rte_device *device, uintptr_t from, uintptr_t to)
 {
 	for (struct mapping **at = &mappings, *m; (m = *at) != NULL;) {
@@ -66,8 +67,8 @@ static void mapping_let_go(struct rte_device *device, uintptr_t from, uintptr_t 
 	}
 }
 
-/* The end of what may be made from `from` on, before the next piece; or, where a piece begins or goes on,
- * that piece. */
+/* The end of a new piece that starts at `from`, limited by the next piece; or the existing piece at
+ * `from`. */
 static struct mapping *mapping_at(struct rte_device *device, uintptr_t from, uintptr_t *end)
 {
 	for (struct mapping *m = mappings; m; m = m->next) {
@@ -128,7 +129,7 @@ int mapping_add(struct rte_device *device, const void *base, size_t bytes)
 	uintptr_t from, to;
 	int err;
 
-	/* By physical addresses memory is one piece only within a page. */
+	/* With physical addresses memory is contiguous only within a page. */
 	if (rte_eal_iova_mode() != RTE_IOVA_VA)
 		return -ENOTSUP;
 	mapping_pages(base, bytes, &from, &to);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* memif.c - the text of a memif port: which arguments the switch reads, and which the driver. */
+/* memif.c - parses a memif port's text: arguments for the switch, and arguments for the driver. */
 #include "dpdk/memif.h"
 
 #include <errno.h>
@@ -10,12 +10,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/util.h"
 #include "dpdk/port.h"
 
-#define MEMIF_FOLDER "/tmp/harp-memif-%u" /* with the user's number */
+#define MEMIF_FOLDER "/tmp/harp-memif-%u" /* the user's number is appended */
 
-/* The driver ignores all of its arguments when it does not know one. Its zero-copy= is left out: it
- * shares DPDK's own memory, whose files are not sealed. */
+/* The driver ignores all arguments if it does not know one. zero-copy= is left out: it shares
+ * DPDK's own memory, whose files are not sealed. */
 static const struct {
 	const char *key;
 	bool is_switch; /* the driver gets another value */
@@ -25,7 +26,7 @@ static const struct {
 	{ "secret=", false },         { "id=", true },
 	{ "socket-abstract=", true }, { "socket=", true },
 };
-#define MEMIF_KEYS (sizeof(memif_keys) / sizeof(memif_keys[0]))
+#define MEMIF_KEYS ARRAY_SIZE(memif_keys)
 
 bool memif_is(const char *device)
 {
@@ -39,7 +40,7 @@ static const char *memif_argument_or(const char *device, const char *key, const 
 	return value ? value : otherwise;
 }
 
-/* The name, and the arguments that the driver reads as they are. */
+/* The name, and the arguments passed to the driver unchanged. */
 static int memif_rest(struct memif_text *out, const char *device, const struct why *why)
 {
 	const char *at = device;
@@ -67,7 +68,8 @@ static int memif_rest(struct memif_text *out, const char *device, const struct w
 	}
 }
 
-/* A path; an abstract name (without a NUL at its end, as other programs write it) only on request. */
+/* A path; or, only on request, an abstract name (without a trailing NUL, as other programs use
+ * it). */
 static int memif_address(struct memif_text *out, const char *device, const struct why *why)
 {
 	const char *name = driver_argument(device, "socket=");

@@ -18,16 +18,16 @@ struct memif_address {
 
 struct memif_text {
 	bool is_server;
-	bool is_default; /* the address is the default one: memif_folder() makes its folder */
+	bool is_default; /* the default address: memif_folder() creates its folder */
 	uint32_t id;
 	struct memif_address address;
-	char rest[512]; /* the device's name, and the arguments that only the driver reads */
+	char rest[512]; /* device name and arguments for the driver */
 };
 
 bool memif_is(const char *device);
 /* -EINVAL: an argument is unknown, or its value is not valid. */
 int memif_parse(struct memif_text *out, const char *device, const struct why *why);
-/* Makes the folder of the default socket, or checks that only this user can search it. */
+/* Creates the folder of the default socket, or checks that only this user can search it. */
 int memif_folder(const struct why *why);
 
 #endif

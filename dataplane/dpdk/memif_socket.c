@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* memif_socket.c - the sockets of the memif switch, and the messages on them. */
+/* memif_socket.c - sockets and messages of the memif switch. */
 #include "dpdk/memif_socket.h"
 
 #include <errno.h>
@@ -12,10 +12,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/util.h"
 #include "dpdk/eal_log.h"
 
 #define MEMIF_BACKLOG 16
-/* The driver's listener, our file of it, and two for DPDK's interrupt thread, which makes a new epoll. */
+/* The driver's listener, our file of it, and two for DPDK's interrupt thread, which creates a new
+ * epoll. */
 #define MEMIF_HOME_FDS 4u
 
 int memif_socket(void)
@@ -27,17 +29,18 @@ void memif_fd_close(int *fd)
 {
 	int old = *fd;
 
-	*fd = -1; /* first: memif_forked() closes what is here */
+	*fd = -1; /* first, because memif_forked() closes what it finds */
 	if (old >= 0) {
 		shutdown(old, SHUT_RDWR);
 		close(old);
 	}
 }
 
-/* ---- listeners --------------------------------------------------------------------------------- */
+/* ---- listeners
+ * --------------------------------------------------------------------------------- */
 
-/* A server that was killed leaves its socket's file. A call of the wrong type is refused either way,
- * and a server that runs does not see it. */
+/* A killed server leaves its socket's file. A connect() of the wrong type is refused in either
+ * case, and unnoticed by a running server. */
 static bool memif_has_ended(const struct memif_address *at)
 {
 	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -96,7 +99,7 @@ int memif_listen_anywhere(struct memif_address *at)
 	if (fd < 0)
 		return -errno;
 	*at = (struct memif_address){ .un.sun_family = AF_UNIX, .len = sizeof(at->un) };
-	/* With no name at all the kernel chooses an abstract one. */
+	/* Without a name the kernel chooses an abstract one. */
 	if (bind(fd, (struct sockaddr *)&at->un, sizeof(sa_family_t)) == 0 &&
 	    getsockname(fd, (struct sockaddr *)&at->un, &at->len) == 0 &&
 	    listen(fd, MEMIF_BACKLOG) == 0)
@@ -126,19 +129,19 @@ bool memif_is_self(int fd)
 	return memif_peer(fd).pid == getpid();
 }
 
-/* ---- the driver's own listener ----------------------------------------------------------------- */
+/* the driver's own listener */
 
 static struct {
 	char name[64];
 	int fd; /* the socket's file, which has no name any more */
 } home;
 
-/* A folder of ours, for the moment in which the socket has a name. */
+/* Creates a private folder for the short time in which the socket has a name. */
 static int memif_home_folder(char *path, size_t len)
 {
 	static const char *const places[] = { "/tmp", "/dev/shm", "/run" };
 
-	for (size_t i = 0; i < sizeof(places) / sizeof(places[0]); i++) {
+	for (size_t i = 0; i < ARRAY_SIZE(places); i++) {
 		snprintf(path, len, "%s/harp-memif-XXXXXX", places[i]);
 		if (mkdtemp(path))
 			return 0;
@@ -146,7 +149,7 @@ static int memif_home_folder(char *path, size_t len)
 	return -errno;
 }
 
-/* Are enough descriptors left? */
+/* True if enough descriptors are free. */
 static int memif_home_descriptors(void)
 {
 	int fds[MEMIF_HOME_FDS], err = 0;
@@ -165,12 +168,12 @@ static int memif_home_descriptors(void)
 }
 
 /*
- * DPDK 22.11's driver never closes a listener, and uses it after it has freed it. So there is one
+ * The driver of DPDK 22.11 never closes a listener, and uses it after freeing it. So there is one
  * listener, of a device that is never started and never closed. Its file is kept open and has no
- * name, so only this process reaches it.
+ * name, so only this process can reach it.
  *
- * Without a descriptor the driver leaves a device behind that can't be removed, and the interrupt
- * thread ends the process: so look first, and try again with another name.
+ * Without a free descriptor the driver leaves a device that cannot be removed, and the interrupt
+ * thread aborts the process. So this checks first, and retries with another name.
  */
 static int memif_home_make(const struct why *why)
 {
@@ -200,7 +203,7 @@ static int memif_home_make(const struct why *why)
 	if (!err)
 		return 0;
 	home.name[0] = '\0';
-	eal_log_words(words);
+	eal_log_message(words);
 	return why_fail(why, -EIO, "its driver can't be made to listen: %s",
 			words[0] ? words : strerror(-err));
 }
@@ -217,7 +220,8 @@ int memif_home(const char **name, struct memif_address *at, const struct why *wh
 	return err;
 }
 
-/* ---- messages ---------------------------------------------------------------------------------- */
+/* ---- messages
+ * ---------------------------------------------------------------------------------- */
 
 uint16_t memif_u16(const struct memif_message *message, size_t at)
 {
@@ -247,7 +251,8 @@ int memif_receive(int fd, struct memif_message *message)
 	struct msghdr header = { .msg_iov = &bytes,
 				 .msg_iovlen = 1,
 				 .msg_control = control.bytes,
-				 /* CMSG_SPACE would let the kernel install a second descriptor */
+				 /* CMSG_SPACE would allow the kernel to install a second
+				  * descriptor */
 				 .msg_controllen = CMSG_LEN(sizeof(int)) };
 	ssize_t len = recvmsg(fd, &header, MSG_CMSG_CLOEXEC);
 	const struct cmsghdr *first;

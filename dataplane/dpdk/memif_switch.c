@@ -1,30 +1,31 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * memif_switch.c - carries the handshake between memif's driver and its peers.
+ * memif_switch.c - relays the handshake between memif's driver and its peers.
  *
  * Theory of operation
  *
  * The two ends of a memif shake hands on a UNIX socket, in DPDK's interrupt thread; packets do not
  * pass there. The driver of DPDK 22.11 does not survive a peer that is killed at the wrong moment:
  *
- * - A client that ends before the server's driver has greeted it ends the server (rte_panic()).
- * - A server does not start on the socket file that a killed server left.
- * - A client's connect() waits for a server that is stopped, and is not repeated.
+ * - A client that ends before the server's driver has greeted it aborts the server (rte_panic()).
+ * - A server does not start on the socket file of a killed server.
+ * - A client's connect() blocks if the server is stopped, and is not repeated.
  * - A listener is never closed, and is used after it was freed.
- * - The interrupt thread knows sockets by number. An event that is handled after its socket was
- *   closed reaches the next socket with that number, which then blocks in recvmsg().
+ * - The interrupt thread knows sockets by number. An event handled after its socket was closed
+ *   reaches the next socket with that number, which then blocks in recvmsg().
  *
- * So the driver never meets a peer. A thread owns the sockets that peers see, and for each of them a
- * connection of its own to the driver, which is a *pair*. It forwards messages with their
- * descriptors. Its half of a connection stays until the driver has greeted it. memif_hold() ends a
- * port's pairs before the port is stopped, so that the driver closes their sockets in events of theirs.
+ * So the driver never communicates with a peer directly. A thread owns the sockets that peers
+ * connect to. For each peer it has a connection of its own to the driver; the two are a *pair*. It
+ * forwards messages and their descriptors. The driver's half of a pair stays until the driver has
+ * greeted it. memif_hold() ends a port's pairs before the port is stopped, so that the driver
+ * closes their sockets in separate events.
  *
- * All servers of a process share the driver's one listener (memif_home()), each with a number of its
- * own there, which replaces the number that a client asks for. A client's driver connects to a
- * listener of ours, and this thread calls the server until it answers.
+ * All servers of a process share the driver's one listener (memif_home()), each with its own id
+ * there, which replaces the id that a client requests. A client's driver connects to a listener of
+ * ours, and this thread connects to the server, repeatedly until it answers.
  *
- * Peers trust each other: the other end runs as the same user, or as root (SO_PEERCRED). What a peer
- * says is not checked, but for mistakes: regions that could shrink, shorter buffers, fewer queues.
+ * Peers trust each other: the other end must run as the same user, or as root (SO_PEERCRED).
+ * Messages are only checked for mistakes: regions that could shrink, shorter buffers, fewer queues.
  */
 #include "dpdk/memif_switch.h"
 
@@ -44,12 +45,12 @@
 #include "dpdk/memif_socket.h"
 #include "dpdk/port.h"
 
-#define MEMIF_CALL_MS 20 /* between two calls of an end that is not there */
+#define MEMIF_CALL_MS 20 /* interval of connection attempts */
 #define MEMIF_PAIRS_MAX 64u
-#define MEMIF_NO_ID UINT32_MAX /* a number that no server has in memif_home() */
-#define MEMIF_ROUNDS 8         /* of the interrupt thread, which takes one message in each */
+#define MEMIF_NO_ID UINT32_MAX /* an id that no server has in memif_home() */
+#define MEMIF_ROUNDS 8 /* iterations of the interrupt thread, which reads one message in each */
 
-/* Where fields are in a message, and in a ring. */
+/* Offsets of fields in messages and rings. */
 #define INIT_ID_AT 4
 #define REGION_SIZE_AT 4
 #define RING_FLAGS_AT 2
@@ -62,52 +63,54 @@
 
 struct memif {
 	struct memif *next;
-	char name[32]; /* the device's */
+	char name[32]; /* of the device */
 	bool is_server;
 	bool is_held;
 	int listen_fd;               /* a server's for its peers, a client's for the driver */
-	struct memif_address at, to; /* that listener, and where a pair's other half connects to */
-	uint32_t id, home_id;        /* a server's number for its peers, and in memif_home() */
+	struct memif_address at, to; /* address of that listener, and of a pair's other half */
+	uint32_t id, home_id;        /* a server's id for its peers, and in memif_home() */
 	uint32_t packet_bytes, queues;
 	unsigned pairs;
 };
 
-/* A peer's connection, and ours to the driver for it. */
+/* A peer's connection and the driver's. */
 struct pair {
 	struct pair *next;
 	struct memif *memif;
-	int peer, driver;  /* -1: gone */
-	bool is_calling;   /* one of the two is not connected yet */
+	int peer, driver;  /* -1: closed */
+	bool is_calling;   /* one of the two is still connecting */
 	bool is_greeted;   /* by a server's driver; a client's does not greet */
-	bool is_draining;  /* the driver is reading the rest, and closes its end */
-	bool is_connected; /* the client has said CONNECT */
-	unsigned regions;  /* that the client has sent */
-	unsigned rings[2]; /* likewise, for each direction */
+	bool is_draining;  /* the driver reads the rest and closes its end */
+	bool is_connected; /* the client has sent CONNECT */
+	unsigned regions;  /* sent by the client */
+	unsigned rings[2]; /* the same, for each direction */
 	int region_fd;     /* the first region, until CONNECT; -1: none */
 };
 
 static struct {
 	pthread_mutex_t lock;
-	pthread_cond_t changed; /* the thread has looked at everything */
+	pthread_cond_t changed; /* the thread has completed an iteration */
 	bool is_running;
-	int wake; /* eventfd; -1: not made */
+	int wake; /* eventfd; -1: not created */
 	uint32_t next_home_id, turns;
 	struct memif *memifs;
 	struct pair *pairs;
 	unsigned pair_count;
-	char note[160];              /* what the thread logs next, when it has let go of the lock */
-	struct memif *parent_memifs; /* in a forked child, which does not use them */
+	/* log line of the thread, written after it releases the lock */
+	char note[160];
+	struct memif *parent_memifs; /* set in a forked child, which does not use them */
 	struct pair *parent_pairs;
-} hub = { .lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER, .wake = -1 };
+} sw = { .lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER, .wake = -1 };
 
-static void hub_wake(void)
+static void switch_wake(void)
 {
-	(void)eventfd_write(hub.wake, 1);
+	(void)eventfd_write(sw.wake, 1);
 }
 
-/* ---- pairs. Under the lock --------------------------------------------------------------------- */
+/* ---- pairs. Under the lock
+ * --------------------------------------------------------------------- */
 
-/* The peer has gone, or is not wanted. The driver sees the end of the connection. */
+/* The peer has closed or is refused. The driver sees the end of the connection. */
 static void pair_end(struct pair *pair)
 {
 	struct memif_message complete = { .bytes = { MEMIF_CONNECT }, .fd = -1 };
@@ -134,7 +137,7 @@ static void pair_call(struct pair *pair)
 	struct pollfd caller = { .fd = pair->peer };
 	uid_t uid;
 
-	/* A peer that is gone already: the driver does not hear of it. */
+	/* The peer has closed already: do not involve the driver. */
 	if (memif->is_server && poll(&caller, 1, 0) == 1) {
 		pair_end(pair);
 		return;
@@ -145,7 +148,7 @@ static void pair_call(struct pair *pair)
 		return;
 	pair->is_calling = false;
 	if (!memif->is_server && !memif_is_trusted(*fd, &uid)) {
-		snprintf(hub.note, sizeof(hub.note),
+		snprintf(sw.note, sizeof(sw.note),
 			 "%s: its server is refused: it runs as user %u, and this process as user "
 			 "%u; memif's ends run as one user",
 			 memif->name, uid, geteuid());
@@ -153,7 +156,7 @@ static void pair_call(struct pair *pair)
 	}
 }
 
-/* The driver maps and uses a region whole: a page that its file loses later would end the process. */
+/* The driver maps and uses a whole region: pages lost by truncation would crash the process. */
 static const char *pair_region(struct pair *pair, const struct memif_message *message)
 {
 	int seals = fcntl(message->fd, F_GET_SEALS);
@@ -170,7 +173,7 @@ static const char *pair_region(struct pair *pair, const struct memif_message *me
 	return NULL;
 }
 
-/* The driver does not clear the mark of a chain, which it writes where a packet needs two buffers. */
+/* The driver does not clear the chain flag, which it sets if a packet needs two buffers. */
 static const char *pair_ring(struct pair *pair, const struct memif_message *message)
 {
 	bool to_server = memif_u16(message, RING_FLAGS_AT) & RING_FLAG_TO_SERVER;
@@ -201,7 +204,7 @@ static const char *pair_connect(struct pair *pair)
 	return NULL;
 }
 
-/* What a client may not say, in words; NULL: it may. */
+/* The error text for an invalid client message; NULL: valid. */
 static const char *pair_check(struct pair *pair, struct memif_message *message)
 {
 	const struct memif *memif = pair->memif;
@@ -225,7 +228,7 @@ static const char *pair_check(struct pair *pair, struct memif_message *message)
 
 static void pair_refuse(struct pair *pair, struct memif_message *message, const char *wrong)
 {
-	snprintf(hub.note, sizeof(hub.note), "%s: its client is refused: %s", pair->memif->name,
+	snprintf(sw.note, sizeof(sw.note), "%s: its client is refused: %s", pair->memif->name,
 		 wrong);
 	if (message->fd >= 0)
 		close(message->fd);
@@ -279,10 +282,10 @@ static void pair_turn(struct pair *pair)
 		pair_from_driver(pair);
 }
 
-/* Frees those whose connections have both gone. */
+/* Frees pairs whose connections have both closed. */
 static void pairs_reap(void)
 {
-	for (struct pair **at = &hub.pairs; *at;) {
+	for (struct pair **at = &sw.pairs; *at;) {
 		struct pair *pair = *at;
 
 		if (pair->peer >= 0 || pair->driver >= 0) {
@@ -290,7 +293,7 @@ static void pairs_reap(void)
 			continue;
 		}
 		*at = pair->next;
-		hub.pair_count--;
+		sw.pair_count--;
 		pair->memif->pairs--;
 		if (pair->region_fd >= 0)
 			close(pair->region_fd);
@@ -298,21 +301,22 @@ static void pairs_reap(void)
 	}
 }
 
-/* ---- listeners. Under the lock ----------------------------------------------------------------- */
+/* ---- listeners. Under the lock
+ * ----------------------------------------------------------------- */
 
-/* A peer's call, or the driver's. */
+/* True for a connection of a peer or of the driver. */
 static bool memif_wants(const struct memif *memif, int fd)
 {
 	uid_t uid;
 
 	if (!memif->is_server)
-		return memif_is_self(fd); /* anybody can connect to an abstract name */
+		return memif_is_self(fd); /* anyone can connect to an abstract name */
 	if (memif->is_held)
 		return false;
 	if (memif_is_trusted(fd, &uid))
 		return true;
 	snprintf(
-		hub.note, sizeof(hub.note),
+		sw.note, sizeof(sw.note),
 		"%s: a client is refused: it runs as user %u, and this process as user %u; memif's "
 		"ends run as one user",
 		memif->name, uid, geteuid());
@@ -321,7 +325,7 @@ static bool memif_wants(const struct memif *memif, int fd)
 
 static void memif_accept(struct memif *memif)
 {
-	while (hub.pair_count < MEMIF_PAIRS_MAX) {
+	while (sw.pair_count < MEMIF_PAIRS_MAX) {
 		int fd = accept4(memif->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 		struct pair *pair;
 
@@ -332,7 +336,7 @@ static void memif_accept(struct memif *memif)
 			close(fd);
 			continue;
 		}
-		*pair = (struct pair){ .next = hub.pairs,
+		*pair = (struct pair){ .next = sw.pairs,
 				       .memif = memif,
 				       .peer = memif->is_server ? fd : -1,
 				       .driver = memif->is_server ? -1 : fd,
@@ -340,23 +344,24 @@ static void memif_accept(struct memif *memif)
 				       .is_greeted = !memif->is_server,
 				       .region_fd = -1 };
 		memif->pairs++;
-		hub.pairs = pair;
-		hub.pair_count++;
-		hub_wake(); /* the thread may not have seen this one */
+		sw.pairs = pair;
+		sw.pair_count++;
+		switch_wake(); /* the thread may not have seen this one */
 	}
 }
 
-/* ---- the thread -------------------------------------------------------------------------------- */
+/* ---- the thread
+ * -------------------------------------------------------------------------------- */
 
-static int hub_wait_for(struct pollfd *fds, nfds_t *count)
+static int switch_wait_for(struct pollfd *fds, nfds_t *count)
 {
 	int timeout_ms = -1;
 
 	*count = 0;
-	fds[(*count)++] = (struct pollfd){ .fd = hub.wake, .events = POLLIN };
-	for (struct memif *at = hub.memifs; at && hub.pair_count < MEMIF_PAIRS_MAX; at = at->next)
+	fds[(*count)++] = (struct pollfd){ .fd = sw.wake, .events = POLLIN };
+	for (struct memif *at = sw.memifs; at && sw.pair_count < MEMIF_PAIRS_MAX; at = at->next)
 		fds[(*count)++] = (struct pollfd){ .fd = at->listen_fd, .events = POLLIN };
-	for (struct pair *pair = hub.pairs; pair; pair = pair->next) {
+	for (struct pair *pair = sw.pairs; pair; pair = pair->next) {
 		bool is_server = pair->memif->is_server;
 
 		if (!pair->is_calling || is_server)
@@ -369,73 +374,74 @@ static int hub_wait_for(struct pollfd *fds, nfds_t *count)
 	return timeout_ms;
 }
 
-/* Looks at everything, whatever woke it: there are at most a few ports and peers. */
-static void *hub_main(void *arg)
+/* Handles all ports and peers on every wakeup: there are only a few. */
+static void *switch_main(void *arg)
 {
 	static struct pollfd fds[1 + 2 * RTE_MAX_ETHPORTS + 2 * MEMIF_PAIRS_MAX];
 
 	for (;;) {
-		char note[sizeof(hub.note)];
+		char note[sizeof(sw.note)];
 		eventfd_t woken;
 		nfds_t count;
 		int timeout_ms;
 
-		pthread_mutex_lock(&hub.lock);
-		for (struct memif *at = hub.memifs; at; at = at->next)
+		pthread_mutex_lock(&sw.lock);
+		for (struct memif *at = sw.memifs; at; at = at->next)
 			memif_accept(at);
-		for (struct pair *pair = hub.pairs; pair; pair = pair->next)
+		for (struct pair *pair = sw.pairs; pair; pair = pair->next)
 			pair_turn(pair);
 		pairs_reap();
-		hub.turns++;
-		pthread_cond_broadcast(&hub.changed);
-		timeout_ms = hub_wait_for(fds, &count);
-		memcpy(note, hub.note, sizeof(note));
-		hub.note[0] = '\0';
-		pthread_mutex_unlock(&hub.lock);
+		sw.turns++;
+		pthread_cond_broadcast(&sw.changed);
+		timeout_ms = switch_wait_for(fds, &count);
+		memcpy(note, sw.note, sizeof(note));
+		sw.note[0] = '\0';
+		pthread_mutex_unlock(&sw.lock);
 		if (note[0])
-			eal_log_tell(note);
+			eal_log_forward(note);
 		poll(fds, count, timeout_ms);
-		(void)eventfd_read(hub.wake, &woken);
+		(void)eventfd_read(sw.wake, &woken);
 	}
 	return arg;
 }
 
-static int hub_start(void)
+static int switch_start(void)
 {
 	pthread_t thread;
 	int err;
 
-	if (hub.is_running)
+	if (sw.is_running)
 		return 0;
-	if (hub.wake < 0)
-		hub.wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-	if (hub.wake < 0)
+	if (sw.wake < 0)
+		sw.wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	if (sw.wake < 0)
 		return -errno;
-	err = thread_start(&thread, hub_main, NULL, "harp-memif");
+	err = thread_start(&thread, switch_main, NULL, "harp-memif");
 	if (err)
 		return err;
 	pthread_detach(thread);
-	hub.is_running = true;
+	sw.is_running = true;
 	return 0;
 }
 
 void memif_forked(void)
 {
-	for (const struct memif *at = hub.memifs; at; at = at->next)
+	for (const struct memif *at = sw.memifs; at; at = at->next)
 		close(at->listen_fd);
-	for (const struct pair *pair = hub.pairs; pair; pair = pair->next)
+	for (const struct pair *pair = sw.pairs; pair; pair = pair->next)
 		if (pair->peer >= 0)
 			close(pair->peer);
-	/* In a child's child those numbers are other files. A leak checker still finds the memory. */
-	if (hub.memifs)
-		hub.parent_memifs = hub.memifs;
-	if (hub.pairs)
-		hub.parent_pairs = hub.pairs;
-	hub.memifs = NULL;
-	hub.pairs = NULL;
+	/* In a grandchild the numbers are other files. A leak checker still finds the memory. */
+	if (sw.memifs)
+		sw.parent_memifs = sw.memifs;
+	if (sw.pairs)
+		sw.parent_pairs = sw.pairs;
+	sw.memifs = NULL;
+	sw.pairs = NULL;
 }
 
-/* ---- ports ------------------------------------------------------------------------------------- */
+/* ---- ports
+ * ------------------------------------------------------------------------------------- */
 
 static int memif_serve(struct memif *memif, const struct memif_text *text, const char **name,
 		       const struct why *why)
@@ -445,7 +451,7 @@ static int memif_serve(struct memif *memif, const struct memif_text *text, const
 	if (err)
 		return err;
 	memif->at = text->address;
-	memif->home_id = hub.next_home_id++;
+	memif->home_id = sw.next_home_id++;
 	memif->listen_fd = memif_listen(text, why);
 	return memif->listen_fd < 0 ? memif->listen_fd : 0;
 }
@@ -467,7 +473,7 @@ static int memif_add(struct memif *memif, const struct memif_text *text,
 		     char driver_text[MEMIF_TEXT_BYTES], const struct why *why)
 {
 	const char *name;
-	int err = hub_start();
+	int err = switch_start();
 
 	if (err)
 		return why_fail(why, err, "no thread for its sockets: %s", strerror(-err));
@@ -481,8 +487,8 @@ static int memif_add(struct memif *memif, const struct memif_text *text,
 		 text->rest, memif->home_id, name);
 	memif->is_server = text->is_server;
 	memif->id = text->id;
-	memif->next = hub.memifs;
-	hub.memifs = memif;
+	memif->next = sw.memifs;
+	sw.memifs = memif;
 	return 0;
 }
 
@@ -499,14 +505,14 @@ int memif_open(struct memif **out, const char *device, char text[MEMIF_TEXT_BYTE
 	*out = calloc(1, sizeof(**out));
 	if (!*out)
 		return why_fail(why, -ENOMEM, "out of memory");
-	pthread_mutex_lock(&hub.lock);
+	pthread_mutex_lock(&sw.lock);
 	err = memif_add(*out, &parsed, text, why);
 	if (err) {
 		free(*out);
 		*out = NULL;
 	}
-	pthread_mutex_unlock(&hub.lock);
-	hub_wake();
+	pthread_mutex_unlock(&sw.lock);
+	switch_wake();
 	return err;
 }
 
@@ -514,20 +520,20 @@ void memif_expect(struct memif *memif, uint32_t packet_bytes, uint32_t queues)
 {
 	if (!memif)
 		return;
-	pthread_mutex_lock(&hub.lock);
+	pthread_mutex_lock(&sw.lock);
 	memif->packet_bytes = packet_bytes;
 	memif->queues = queues;
-	pthread_mutex_unlock(&hub.lock);
+	pthread_mutex_unlock(&sw.lock);
 }
 
 bool memif_is_lost(struct memif *memif)
 {
 	bool is_lost;
 
-	pthread_mutex_lock(&hub.lock);
-	memif_accept(memif); /* the driver may have called just now */
+	pthread_mutex_lock(&sw.lock);
+	memif_accept(memif); /* the driver may have connected just now */
 	is_lost = !memif->is_server && memif->pairs == 0;
-	pthread_mutex_unlock(&hub.lock);
+	pthread_mutex_unlock(&sw.lock);
 	return is_lost;
 }
 
@@ -540,58 +546,58 @@ void memif_hold(struct memif *memif)
 {
 	if (!memif)
 		return;
-	pthread_mutex_lock(&hub.lock);
+	pthread_mutex_lock(&sw.lock);
 	memif->is_held = true;
 	memif_accept(memif);
-	for (struct pair *pair = hub.pairs; pair; pair = pair->next)
+	for (struct pair *pair = sw.pairs; pair; pair = pair->next)
 		if (pair->memif == memif)
 			pair_end(pair);
-	pthread_mutex_unlock(&hub.lock);
-	/* The driver accepts, greets, reads to the end and takes the connection down. A child of this
-	 * process may have a copy of its socket, so that ours does not tell when. */
+	pthread_mutex_unlock(&sw.lock);
+	/* The driver accepts, greets, reads to the end and closes the connection. A child of this
+	 * process may have a copy of its socket, so ours does not show when. */
 	for (unsigned i = 0; i < MEMIF_ROUNDS; i++)
 		link_run_there(memif_round, NULL);
-	pthread_mutex_lock(&hub.lock);
-	for (struct pair *pair = hub.pairs; pair; pair = pair->next)
+	pthread_mutex_lock(&sw.lock);
+	for (struct pair *pair = sw.pairs; pair; pair = pair->next)
 		if (pair->memif == memif) {
 			pair_end(pair);
 			memif_fd_close(&pair->driver);
 		}
-	hub_wake();
+	switch_wake();
 	while (memif->pairs > 0)
-		pthread_cond_wait(&hub.changed, &hub.lock);
-	pthread_mutex_unlock(&hub.lock);
+		pthread_cond_wait(&sw.changed, &sw.lock);
+	pthread_mutex_unlock(&sw.lock);
 }
 
 void memif_release(struct memif *memif)
 {
 	if (!memif)
 		return;
-	pthread_mutex_lock(&hub.lock);
+	pthread_mutex_lock(&sw.lock);
 	memif->is_held = false;
-	pthread_mutex_unlock(&hub.lock);
+	pthread_mutex_unlock(&sw.lock);
 }
 
 void memif_close(struct memif *memif)
 {
-	struct memif **at = &hub.memifs;
+	struct memif **at = &sw.memifs;
 	uint32_t turns;
 
 	if (!memif)
 		return;
 	memif_hold(memif);
-	pthread_mutex_lock(&hub.lock);
+	pthread_mutex_lock(&sw.lock);
 	while (*at != memif)
 		at = &(*at)->next;
 	*at = memif->next;
 	if (memif->is_server && memif->at.un.sun_path[0])
 		unlink(memif->at.un.sun_path);
 	close(memif->listen_fd);
-	/* The kernel keeps the listener, and its name, for as long as the thread waits for it. */
-	turns = hub.turns;
-	hub_wake();
-	while (hub.turns == turns)
-		pthread_cond_wait(&hub.changed, &hub.lock);
-	pthread_mutex_unlock(&hub.lock);
+	/* The kernel keeps the listener and its name while the thread polls it. */
+	turns = sw.turns;
+	switch_wake();
+	while (sw.turns == turns)
+		pthread_cond_wait(&sw.changed, &sw.lock);
+	pthread_mutex_unlock(&sw.lock);
 	free(memif);
 }

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* nic.h - what the files of a queue pair's NIC share. */
+/* nic.h - shared by the files of a queue pair's NIC. */
 #ifndef HARP_DPDK_NIC_H
 #define HARP_DPDK_NIC_H
 
-#include "dpdk/gate.h"
+#include "dpdk/quiesce.h"
 
 static inline struct dpdk_nic *nic_of(struct harp_nic *nic)
 {
 	return (struct dpdk_nic *)nic;
 }
 
-/* Around what may take frames from the pool's lists, or put them there. */
+/* Encloses code that may access the pool's lists. */
 static inline void nic_enter(struct dpdk_nic *nic)
 {
 	pool_enter(nic->pool);
@@ -32,7 +32,7 @@ unsigned nic_tx(struct harp_nic *harp_nic, const struct harp_desc *descs, unsign
 		uint64_t now_ns);
 unsigned nic_complete(struct harp_nic *harp_nic, uint64_t *addrs, unsigned max, uint64_t now_ns);
 void nic_kick(struct harp_nic *nic, uint64_t now_ns);
-/* What the driver has sent and not said so comes home, if it can be asked. Not inside. */
+/* Releases what the driver has sent but not reported, if the driver can be asked. Not inside. */
 void nic_clean_inside(struct dpdk_nic *nic);
 
 #endif

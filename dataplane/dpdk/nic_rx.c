@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * nic_rx.c - what a queue receives: mbufs become descriptors.
+ * nic_rx.c - reception of a queue: mbufs become descriptors.
  *
- * rx() asks the driver for at most as many packets as it has descriptors for. Where packets consist of several mbufs
- * those that don't fit wait in the NIC for the next call. An mbuf that is not one of the frames (a spare, or one
- * that came through a net_ring from another port of this process) is copied into frames.
+ * rx() asks the driver for at most as many packets as it has descriptors. If packets have several
+ * mbufs, those that do not fit wait in the NIC for the next call. An mbuf that is not one of the
+ * frames (a spare, or one from another port of this process through a net_ring) is copied into
+ * frames.
  */
 #include <rte_prefetch.h>
 #include <stdio.h>
@@ -13,8 +14,8 @@
 #include "dpdk/eal_log.h"
 #include "dpdk/nic.h"
 
-#define NIC_STARVED_NS UINT64_C(10000000000) /* between two lines of it */
-#define NIC_JOIN_BYTES 96u /* Ethernet with a tag, IPv6 and TCP with timestamps have 90 */
+#define NIC_STARVED_NS UINT64_C(10000000000) /* minimum interval of the log line */
+#define NIC_JOIN_BYTES 96u /* Ethernet with a VLAN tag, IPv6 and TCP with timestamps: 90 */
 
 unsigned nic_fill(struct harp_nic *harp_nic, const uint64_t *addrs, unsigned count)
 {
@@ -32,7 +33,8 @@ unsigned nic_fill(struct harp_nic *harp_nic, const uint64_t *addrs, unsigned cou
 	return count;
 }
 
-/* *None* is one that was never written, of a packet that has not left its host (virtio): its data is vouched for. */
+/* *None* is a checksum that was never written, because the packet has not left its host (virtio):
+ * its data counts as verified. */
 static inline uint32_t nic_rx_flags(const struct rte_mbuf *packet)
 {
 	const uint64_t sum = packet->ol_flags & RTE_MBUF_F_RX_L4_CKSUM_MASK;
@@ -42,13 +44,13 @@ static inline uint32_t nic_rx_flags(const struct rte_mbuf *packet)
 		       : 0;
 }
 
-/* It was given to receive into. (One that was sent may come back through a net_ring.) */
+/* True if it was given for reception. (A sent one may return through a net_ring.) */
 static inline bool nic_is_frame(const struct pool *pool, const struct rte_mbuf *mbuf)
 {
 	return mbuf->pool == pool->mempool && pool->state[pool_index(pool, mbuf)] == POOL_RECEIVING;
 }
 
-/* All of a packet's mbufs are frames of this pool. */
+/* True if all mbufs of a packet are frames of this pool. */
 static bool nic_is_ours(const struct pool *pool, const struct rte_mbuf *packet)
 {
 	for (; packet; packet = packet->next)
@@ -57,7 +59,7 @@ static bool nic_is_ours(const struct pool *pool, const struct rte_mbuf *packet)
 	return true;
 }
 
-/* A chain of our frames: each mbuf a descriptor, and again an mbuf by itself. */
+/* A chain of our frames: each mbuf becomes a descriptor, and is unchained. */
 static void nic_rx_chain(struct dpdk_nic *nic, struct rte_mbuf *mbuf, struct harp_desc *descs)
 {
 	struct pool *pool = nic->pool;
@@ -78,7 +80,7 @@ static void nic_rx_chain(struct dpdk_nic *nic, struct rte_mbuf *mbuf, struct har
 	}
 }
 
-/* Descriptors that a copy of the packet takes. */
+/* Number of descriptors for a copy of the packet. */
 static unsigned nic_copy_descs(const struct dpdk_nic *nic, const struct rte_mbuf *packet)
 {
 	uint32_t room = nic->nic.caps.frame_size - nic->nic.caps.rx_headroom;
@@ -86,7 +88,7 @@ static unsigned nic_copy_descs(const struct dpdk_nic *nic, const struct rte_mbuf
 	return (packet->pkt_len + room - 1) / room;
 }
 
-/* A packet in mbufs that are not our frames, copied into some that were filled. */
+/* Copies a packet whose mbufs are not our frames into filled ones. */
 static void nic_rx_copy(struct dpdk_nic *nic, const struct rte_mbuf *packet,
 			struct harp_desc *descs)
 {
@@ -114,7 +116,7 @@ static void nic_rx_copy(struct dpdk_nic *nic, const struct rte_mbuf *packet,
 	}
 }
 
-/* Any packet. Descriptors written; 0 if there is no room for them; or -1: dropped. */
+/* Any packet. Returns the descriptors written; 0 if there is no space for them; -1: dropped. */
 static int nic_rx_any(struct dpdk_nic *nic, struct rte_mbuf *packet, struct harp_desc *descs,
 		      unsigned room)
 {
@@ -139,8 +141,9 @@ static int nic_rx_any(struct dpdk_nic *nic, struct rte_mbuf *packet, struct harp
 }
 
 /*
- * Headers that come in an mbuf of their own, as memif's do when their sender sends its payload from where that lies: into
- * the headroom of the payload's mbuf, and the packet is one frame. The mbuf they came in is as good as new.
+ * Headers in a separate mbuf, as memif sends them if the payload is sent in place: copied into the
+ * headroom of the payload's mbuf, so that the packet is one frame. The header mbuf becomes empty
+ * again.
  */
 static struct rte_mbuf *nic_rx_join(struct dpdk_nic *nic, struct rte_mbuf *packet)
 {
@@ -189,7 +192,7 @@ static unsigned nic_rx_take(struct dpdk_nic *nic, struct harp_desc *descs, unsig
 			count = nic_rx_any(nic, packet, descs + got, max - got);
 			if (count == 0 && got > 0)
 				break;
-			if (count == 0) { /* larger than any burst of the caller's */
+			if (count == 0) { /* larger than any burst of the caller */
 				nic->stats.rx_invalid++;
 				rte_pktmbuf_free(packet);
 				count = -1;
@@ -205,7 +208,8 @@ static unsigned nic_rx_take(struct dpdk_nic *nic, struct harp_desc *descs, unsig
 	return got;
 }
 
-/* The driver has found too few frames, since the last look. Drivers drop packets then, or leave them, and few say so. */
+/* The driver found too few frames since the last check. Drivers then drop packets or leave them,
+ * and few report it. */
 static void nic_rx_starved(struct dpdk_nic *nic)
 {
 	char line[256];
@@ -218,7 +222,7 @@ static void nic_rx_starved(struct dpdk_nic *nic)
 		 "%s queue %u: too few of %u frames are free to receive into: packets wait or are "
 		 "lost; more: frames= in its text",
 		 nic->port->name, nic->queue, nic->port->frame_count);
-	eal_log_tell(line);
+	eal_log_forward(line);
 }
 
 unsigned nic_rx(struct harp_nic *harp_nic, struct harp_desc *descs, unsigned max, uint64_t now_ns)
@@ -229,7 +233,7 @@ unsigned nic_rx(struct harp_nic *harp_nic, struct harp_desc *descs, unsigned max
 
 	nic->now_ns = now_ns;
 	nic_enter(nic);
-	if (nic->waiting_at == nic->waiting_count && gate_pass(nic)) {
+	if (nic->waiting_at == nic->waiting_count && quiesce_enter(nic)) {
 		nic->waiting_at = 0;
 		nic->waiting_count =
 			rte_eth_rx_burst(nic->port_id, nic->queue, nic->waiting, (uint16_t)want);

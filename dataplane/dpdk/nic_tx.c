@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * nic_tx.c - what a queue sends: descriptors become mbufs, and come back when the driver frees those.
+ * nic_tx.c - transmission of a queue: descriptors become mbufs, and return when the driver frees
+ * them.
  *
- * tx() makes mbufs of as many packets as a burst has and offers them to the driver, which may take fewer: the others
- * become frames again, and the caller keeps them.
+ * tx() builds mbufs for as many packets as a burst has and offers them to the driver, which may
+ * accept fewer: the others become frames again and stay with the caller.
  */
 #include "dpdk/nic.h"
 
-/* Which external frame a descriptor names; beyond any: none. */
+/* The external frame of a descriptor; an index beyond the last: none. */
 static inline uint64_t nic_external(const struct dpdk_nic *nic, const struct harp_desc *desc)
 {
 	return (desc->addr >> nic->pool->shift) - nic->pool->frame_count;
@@ -45,7 +46,7 @@ static inline struct rte_mbuf *nic_mbuf_make(struct dpdk_nic *nic, const struct 
 	return mbuf;
 }
 
-/* The driver did not take it: frames again. */
+/* Not accepted by the driver: converts back to frames. */
 static void nic_packet_undo(struct dpdk_nic *nic, struct rte_mbuf *mbuf)
 {
 	while (mbuf) {
@@ -62,7 +63,8 @@ static void nic_packet_undo(struct dpdk_nic *nic, struct rte_mbuf *mbuf)
 	}
 }
 
-/* The packet at descs, as mbufs. Its descriptors; 0: it has no end; -1: it can't be sent. */
+/* Builds mbufs for the packet at descs. Returns its descriptors; 0: it has no end; -1: it cannot be
+ * sent. */
 static int nic_packet_make(struct dpdk_nic *nic, const struct harp_desc *descs, unsigned count,
 			   struct rte_mbuf **out)
 {
@@ -93,7 +95,7 @@ static int nic_packet_make(struct dpdk_nic *nic, const struct harp_desc *descs, 
 	return (int)n;
 }
 
-/* A packet that can't be sent: those of its frames that are the caller's are done. */
+/* Completes the frames of a packet that cannot be sent. */
 static unsigned nic_packet_refuse(struct dpdk_nic *nic, const struct harp_desc *descs)
 {
 	struct pool *pool = nic->pool;
@@ -118,8 +120,8 @@ static unsigned nic_packet_refuse(struct dpdk_nic *nic, const struct harp_desc *
 	return n;
 }
 
-/* What the driver has to say of packets that it is to work on. Those that it would not send are left out,
- * with what comes after them; *n: -1 when there is one. */
+/* Lets the driver check packets with offloads. Leaves out those that it refuses, and the ones after
+ * them; *n: -1 if there is one. */
 static unsigned nic_prepare(struct dpdk_nic *nic, struct rte_mbuf **packets, unsigned made, int *n)
 {
 	uint16_t good = rte_eth_tx_prepare(nic->port_id, nic->queue, packets, (uint16_t)made);
@@ -131,7 +133,8 @@ static unsigned nic_prepare(struct dpdk_nic *nic, struct rte_mbuf **packets, uns
 	return good;
 }
 
-/* One burst. Descriptors taken; *more false when there is nothing left that the driver would take. */
+/* Sends one burst. Returns the descriptors taken; *more is false if the driver will accept nothing
+ * else. */
 static unsigned nic_tx_burst(struct dpdk_nic *nic, const struct harp_desc *descs, unsigned count,
 			     bool *more)
 {
@@ -152,7 +155,7 @@ static unsigned nic_tx_burst(struct dpdk_nic *nic, const struct harp_desc *descs
 			break;
 		sizes[made++] = (uint8_t)n;
 	}
-	/* Read before the burst: what has been sent is the driver's. */
+	/* Read before the burst: sent mbufs belong to the driver. */
 	uint32_t lens[NIC_BURST];
 
 	for (unsigned i = 0; i < made; i++)
@@ -186,17 +189,17 @@ unsigned nic_tx(struct harp_nic *harp_nic, const struct harp_desc *descs, unsign
 
 	(void)now_ns;
 	nic_enter(nic);
-	more = more && gate_pass(nic);
+	more = more && quiesce_enter(nic);
 	while (more)
 		taken += nic_tx_burst(nic, descs + taken, count - taken, &more);
 	nic_leave(nic);
 	return taken;
 }
 
-/* Drivers free what they have sent when it suits them, which may be never: asks for it. */
+/* Drivers free sent mbufs at their own discretion, perhaps never: requests it. */
 static void nic_clean(struct dpdk_nic *nic)
 {
-	if (!gate_pass(nic))
+	if (!quiesce_enter(nic))
 		return;
 	if (nic->port->traits & DRIVER_PULLS)
 		rte_eth_tx_burst(nic->port_id, nic->queue, nic->waiting, 0);
@@ -243,5 +246,5 @@ unsigned nic_complete(struct harp_nic *harp_nic, uint64_t *addrs, unsigned max, 
 void nic_kick(struct harp_nic *nic, uint64_t now_ns)
 {
 	(void)nic;
-	(void)now_ns; /* drivers send in tx() */
+	(void)now_ns; /* drivers send inside tx() */
 }

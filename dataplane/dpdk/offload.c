@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* offload.c - what a device is asked to do to a packet: checksums, and cutting a train into segments. */
+/* offload.c - offload requests for a packet: checksums and segmentation. */
 #include <rte_ether.h>
 #include <rte_ip.h>
 #include <rte_tcp.h>
@@ -7,7 +7,7 @@
 
 #include "dpdk/port.h"
 
-/* The headers lie in the packet's first mbuf: HARP wrote them. */
+/* The headers are in the packet's first mbuf, as HARP writes them. */
 bool offload_packet(struct rte_mbuf *mbuf, uint32_t flags)
 {
 	const struct rte_ether_hdr *eth = rte_pktmbuf_mtod(mbuf, const struct rte_ether_hdr *);
@@ -31,7 +31,7 @@ bool offload_packet(struct rte_mbuf *mbuf, uint32_t flags)
 		mbuf->ol_flags |= RTE_MBUF_F_TX_IPV4;
 		proto = ip->next_proto_id;
 		if (flags & HARP_DESC_TX_TSO) {
-			/* Each segment's is its own. */
+			/* For each segment. */
 			mbuf->ol_flags |= RTE_MBUF_F_TX_IP_CKSUM;
 			ip->hdr_checksum = 0;
 		}

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* pool.c - frames as mbufs: the operations of a mempool whose lists are a NIC's fill ring and its completions. */
+/* pool.c - frames as mbufs: mempool operations whose lists are a NIC's fill ring and its
+ * completions. */
 #include "dpdk/pool.h"
 
 #include <errno.h>
@@ -10,7 +11,8 @@
 
 #define POOL_OPS_NAME "harp"
 
-/* ---- the lists --------------------------------------------------------------------------------- */
+/* ---- the lists
+ * --------------------------------------------------------------------------------- */
 
 static inline void pool_push(struct pool_list *list, uint32_t index)
 {
@@ -18,11 +20,11 @@ static inline void pool_push(struct pool_list *list, uint32_t index)
 	list->items[list->count++] = index;
 }
 
-/* An element comes home: where to, its state says. The owner. */
+/* Returns an element to the list that its state determines. Called by the owner. */
 static void pool_sort(struct pool *pool, uint32_t index)
 {
 	switch (pool->state[index]) {
-	case POOL_RECEIVING: /* taken, and not used */
+	case POOL_RECEIVING: /* taken, but not used */
 		pool->state[index] = POOL_EMPTY;
 		pool_push(&pool->empty, index);
 		break;
@@ -30,7 +32,7 @@ static void pool_sort(struct pool *pool, uint32_t index)
 		pool->state[index] = POOL_HOME;
 		pool_push(&pool->done, index);
 		break;
-	default: /* it was not out: freed twice, or never taken */
+	default: /* not in use: freed twice, or never taken */
 		pool->bad++;
 		break;
 	}
@@ -57,7 +59,8 @@ void pool_collect(struct pool *pool)
 	rte_spinlock_unlock(&pool->lock);
 }
 
-/* ---- the mempool's operations ------------------------------------------------------------------ */
+/* ---- the mempool's operations
+ * ------------------------------------------------------------------ */
 
 static bool pool_is_owner(const struct pool *pool)
 {
@@ -74,7 +77,7 @@ static void pool_free_away(struct pool *pool, uint32_t index)
 				 (pool->away.items[pool->away.count] = index, pool->away.count + 1),
 				 __ATOMIC_RELAXED);
 	else
-		pool->bad++; /* more than there are: some were freed twice */
+		pool->bad++; /* too many: some were freed twice */
 	rte_spinlock_unlock(&pool->lock);
 }
 
@@ -95,7 +98,7 @@ static int pool_enqueue(struct rte_mempool *mempool, void *const *objects, unsig
 	return 0;
 }
 
-/* The driver sets a queue up: it gets spares. */
+/* The driver sets up a queue: it gets spares. */
 static int pool_dequeue_spare(struct pool *pool, void **objects, unsigned count)
 {
 	int err = -ENOBUFS;
@@ -152,7 +155,7 @@ static void pool_ops_free(struct rte_mempool *mempool)
 	mempool->pool_data = NULL;
 }
 
-/* One element after the other; DPDK says where a chunk that the device sees as one begins and ends. */
+/* Adds elements singly; DPDK reports the boundaries of contiguous chunks. */
 static int pool_populate(struct rte_mempool *mempool, unsigned max, void *address, rte_iova_t iova,
 			 size_t bytes, rte_mempool_populate_obj_cb_t *made, void *made_arg)
 {
@@ -177,7 +180,7 @@ static const struct rte_mempool_ops pool_ops = {
 };
 RTE_MEMPOOL_REGISTER_OPS(pool_ops);
 
-/* ---- making one -------------------------------------------------------------------------------- */
+/* creation */
 
 static void pool_free(struct pool *pool)
 {
@@ -199,7 +202,7 @@ static int pool_list_init(struct pool_list *list, uint32_t max)
 	return list->items ? 0 : -ENOMEM;
 }
 
-/* Mempool over one piece of DPDK's memory, its mbufs initialised. */
+/* Creates a mempool in one piece of DPDK's memory and initializes its mbufs. */
 static int pool_memory(struct pool *pool, const struct pool_options *opt)
 {
 	static unsigned number;
@@ -263,7 +266,7 @@ int pool_create(struct pool **out, const struct pool_options *opt, const struct 
 	return 0;
 }
 
-/* ---- its end ----------------------------------------------------------------------------------- */
+/* destruction */
 
 uint32_t pool_out(struct pool *pool)
 {
@@ -287,7 +290,8 @@ void pool_reset(struct pool *pool)
 	pool->done.count = 0;
 }
 
-/* Pools of closed ports whose frames others still hold (mbufs in the ring of a net_ring, say). */
+/* Pools of closed ports whose frames are still in use elsewhere (for example in the ring of a
+ * net_ring). */
 static struct pool *pool_retired;
 static pthread_mutex_t pool_retired_lock = PTHREAD_MUTEX_INITIALIZER;
 

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * port.c - opens and closes Ethernet devices of DPDK's, and the lock of all that changes one.
+ * port.c - opens and closes DPDK's Ethernet devices.
  *
- * One lock guards the list of ports and everything that changes one. What a NIC does between goes past it.
+ * One lock protects the list of ports and all changes of a port. A NIC's data path does not take
+ * it.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -47,16 +48,17 @@ void port_leave(const struct sigpipe *was)
 	sigpipe_restore(was);
 }
 
-/* ---- opening ----------------------------------------------------------------------------------- */
+/* ---- opening
+ * ----------------------------------------------------------------------------------- */
 
 static bool port_is_virtual(const struct dpdk_port *port)
 {
 	return strcmp(rte_bus_name(rte_dev_bus(port->device)), "vdev") == 0;
 }
 
-/* A virtual device's driver reads memory like everyone, if it reads it at all: those that hand packets on to other
- * devices (bonding, failsafe) or to another process (virtio_user) are no use, as nobody tells those where it is.
- * Another device is told. */
+/* A virtual device's driver reads memory with the CPU, if at all. Drivers that pass packets to
+ * other devices (bonding, failsafe) or to another process (virtio_user) do not work, since nothing
+ * maps the memory for those. For other devices it is mapped. */
 static int port_external(struct dpdk_port *port, uint16_t queue, const struct why *why)
 {
 	bool virtual = port_is_virtual(port);
@@ -106,12 +108,13 @@ static int port_start(struct dpdk_port *port, const struct why *why)
 	eal_log_mark();
 	err = rte_eth_dev_start(port->id);
 	if (err) {
-		eal_log_words(words);
+		eal_log_message(words);
 		return why_fail(why, err, "can't be started: %s",
 				words[0] ? words : rte_strerror(-err));
 	}
 	port->started = true;
-	/* Neighbour discovery asks groups (RFC 4861); where a device can't be told, it takes everything. */
+	/* Neighbor discovery uses multicast (RFC 4861); a device without multicast filters receives
+	 * everything. */
 	rte_eth_allmulticast_enable(port->id);
 	return 0;
 }
@@ -125,7 +128,7 @@ static void port_stop(void *arg)
 	rte_eth_dev_close(port->id);
 }
 
-/* What is left of a device whose driver took it, and of its memory. */
+/* Frees what remains of a probed device, and its memory. */
 static void port_free(struct dpdk_port *port)
 {
 	link_remove(port);
@@ -202,6 +205,6 @@ void port_close(struct harp_dpdk_port *harp_port)
 	port_enter(&was);
 	port_free(port);
 	forked_closed();
-	eal_log_rest();
+	eal_log_flush();
 	port_leave(&was);
 }

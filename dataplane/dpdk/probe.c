@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* probe.c - finds the device that a port's text names, and makes its driver take it. */
+/* probe.c - finds the device that a port's text names, and attaches its driver. */
 #include <errno.h>
 #include <rte_dev.h>
 #include <rte_errno.h>
@@ -22,7 +22,7 @@ int port_name(struct dpdk_port *port, const char *device, const struct why *why)
 	return 0;
 }
 
-/* Drivers say -1 for anything: their words know better. */
+/* Drivers return -1 for anything: their messages say more. */
 static int port_probe_error(int err, const char *words)
 {
 	if (err != -1)
@@ -34,12 +34,12 @@ static int port_probe_error(int err, const char *words)
 	return strcasestr(words, "no such") ? -ENODEV : -EINVAL;
 }
 
-/* One sentence for what rte_dev_probe() refused. */
+/* Formats a failure of rte_dev_probe(). */
 static int port_probe_failed(const char *device, int err, const struct why *why)
 {
 	char words[EAL_WORDS_BYTES];
 
-	eal_log_words(words);
+	eal_log_message(words);
 	if (err == -EEXIST)
 		return why_fail(why, -EBUSY, "is open in this process already");
 	if (err == -EFAULT || strstr(words, "failed to parse device") ||
@@ -61,7 +61,7 @@ struct port_probing {
 	int err;
 };
 
-/* Makes DPDK find the device and its driver take it. */
+/* Probes the device. */
 static void port_probe_device(void *arg)
 {
 	struct port_probing *probing = arg;

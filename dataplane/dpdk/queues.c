@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* queues.c - who has a port's queues, and how a driver is made to let go of what a queue's user left with it. */
+/* queues.c - assignment of a port's queues, and recovery of frames that a queue's last user left
+ * with the driver. */
 #include <errno.h>
 #include <rte_errno.h>
 
 #include "dpdk/eal.h"
-#include "dpdk/gate.h"
+#include "dpdk/quiesce.h"
 #include "dpdk/memif_switch.h"
 #include "dpdk/port.h"
 
@@ -32,7 +33,7 @@ static bool port_others_taken(const struct dpdk_port *port, uint32_t queue)
 	return false;
 }
 
-/* The driver holds frames, of the pool or external. */
+/* True if the driver holds pool or external frames. */
 static bool port_queue_out(const struct dpdk_port *port, uint32_t queue)
 {
 	const struct dpdk_nic *nic = &port->nics[queue];
@@ -40,14 +41,14 @@ static bool port_queue_out(const struct dpdk_port *port, uint32_t queue)
 	return pool_out(nic->pool) > 0 || (nic->external && external_out(nic->external));
 }
 
-/* What its driver holds of its queues' frames comes home, as they are set up anew. What is in flight is lost. */
+/* Recovers all frames by restarting the port. Packets in flight are lost. */
 static int port_restart(struct dpdk_port *port, const struct why *why)
 {
 	struct forked before;
 	int err = 0;
 
-	if (!gate_shut(port)) {
-		gate_open(port);
+	if (!quiesce_begin(port)) {
+		quiesce_end(port);
 		return why_fail(why, -EBUSY, "a thread has not left its driver for a second");
 	}
 	forked_before(&before);
@@ -66,13 +67,13 @@ static int port_restart(struct dpdk_port *port, const struct why *why)
 	forked_after(&before);
 	if (err)
 		why_fail(why, err, "can't be started again: %s", rte_strerror(-err));
-	gate_open(port);
+	quiesce_end(port);
 	return err;
 }
 
 void port_flush(struct dpdk_nic *nic, enum port_flush how)
 {
-	const struct why nobody = { 0 }; /* a port that does not start again has no link */
+	const struct why nobody = { 0 }; /* a port that does not restart has no link */
 	struct sigpipe was;
 
 	port_enter(&was);
@@ -83,7 +84,7 @@ void port_flush(struct dpdk_nic *nic, enum port_flush how)
 	port_leave(&was);
 }
 
-/* A queue that was in use, likewise. */
+/* The same for one queue, by restarting it. */
 static int port_queue_again(struct dpdk_port *port, uint32_t queue, const struct why *why)
 {
 	int err;

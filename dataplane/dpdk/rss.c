@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* rss.c - which receive queue a device chooses, as far as it says. */
+/* rss.c - the receive queue that a device chooses, as far as it reports that. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "dpdk/port.h"
 
-/* The device's table: entry i is the queue of hash i modulo its size. -errno. */
+/* The device's indirection table: entry i is the queue for hash i modulo its size. -errno. */
 static int rss_table(const struct dpdk_port *port, struct harp_rss *out)
 {
 	uint32_t count = port->info.reta_size;

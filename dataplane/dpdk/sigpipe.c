@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sigpipe.c - no driver's write to a peer that is gone ends the process: virtio_user's do it without MSG_NOSIGNAL. */
+/* sigpipe.c - suppresses SIGPIPE from drivers: virtio_user writes to a closed peer without
+ * MSG_NOSIGNAL. */
 #include <signal.h>
 #include <time.h>
 
@@ -29,7 +30,7 @@ void sigpipe_restore(const struct sigpipe *was)
 	const sigset_t only = sigpipe_only();
 	const struct timespec now = { 0 };
 
-	if (!was->pending) /* then what there is was the driver's */
+	if (!was->pending) /* otherwise a pending signal came from the driver */
 		sigtimedwait(&only, NULL, &now);
 	pthread_sigmask(SIG_SETMASK, &was->mask, NULL);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * check.c - would HARP work here? One finding per line, each with what to do about it; asks only,
- * attaches and changes nothing.
+ * check.c - checks whether HARP would work here. One finding per line, each with a remedy; attaches
+ * and changes nothing.
  */
 #include <errno.h>
 #include <stdarg.h>
@@ -179,7 +179,7 @@ static void check_default_route(struct report *report, const char *ifname)
 
 /* ---- ports ---------------------------------------------------------------------------------- */
 
-/* Counts local ports of HARP's range in a /proc/net/tcp table; remembers the first. */
+/* Counts local ports of HARP's range in a /proc/net/tcp table; records the first. */
 static unsigned ports_in_use(const char *path, unsigned *first)
 {
 	char line[256];
@@ -198,7 +198,7 @@ static unsigned ports_in_use(const char *path, unsigned *first)
 	return count;
 }
 
-/* Does "1-5,61000-65535" cover HARP's range in one piece? */
+/* True if one entry of "1-5,61000-65535" covers HARP's range. */
 static bool ports_reserved(void)
 {
 	FILE *file = fopen("/proc/sys/net/ipv4/ip_local_reserved_ports", "re");

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* check_address.c - which addresses of an interface HARP would use, and why not others. */
+/* check_address.c - which addresses of an interface HARP would use, and why not the others. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -10,7 +10,7 @@
 
 #define IPV6_MTU_MIN 1280u /* RFC 8200 section 5 */
 
-/* The best of each kind, and the first that cannot be used. */
+/* The best address of each kind, and the first unusable one. */
 struct addresses {
 	uint32_t ifindex;
 	int v4_state, v6_state, link_local_state, unusable_state; /* -1: none */
@@ -82,7 +82,7 @@ static bool ipv6_disabled(const char *ifname)
 	return yes == '1';
 }
 
-/* severity: of having no IPv6 address that all peers can be given. */
+/* severity: of having no IPv6 address that all peers can reach. */
 static void check_ipv6(struct report *report, const char *ifname, const struct af_xdp_link *link,
 		       const struct addresses *a, enum severity severity)
 {

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon.c - a job's side of the conversation with harpd (harp_lease.h).
+ * daemon.c - the job's side of the protocol with harpd (harp_lease.h).
  *
- * One message out, one in, each within a bounded time. harpd is another program, maybe of another version,
- * maybe not harpd at all: an answer counts only when it is whole, of the right kind, to the question
- * asked, with the descriptors that belong to it; of any other every descriptor is closed, and the
- * conversation is over. Text of its making is cleaned before it gets near a log.
+ * One request, one answer, each within a bounded time. harpd is another program, perhaps of another
+ * version, perhaps not harpd at all. An answer counts only if it is complete, of the right type and
+ * serial, and has the expected descriptors. Otherwise all its descriptors are closed and the
+ * connection ends. Its text is sanitized before it is logged.
  */
 #include "host/daemon.h"
 
@@ -20,23 +20,24 @@
 #include "host/daemon_wire.h"
 
 #define WAIT_HELLO_MS 3000u
-/* harpd may have to make huge pages and to wait for a queue whose last owner has just died. */
+/* harpd may have to create huge pages, and to wait for a queue whose last owner has just exited. */
 #define WAIT_LEASE_MS 10000u
 #define ERRNO_MAX 4095
 #define FDS_AS_IT_SAYS ~0u
 
 struct harp_daemon {
-	unsigned wait_ms; /* for an answer; a lease may take longer */
+	unsigned wait_ms; /* timeout of an answer; a lease may take longer */
 	uint32_t serial;
 	uint32_t device_count;
 	struct harp_lease_device devices[HARP_LEASE_DEVICES_MAX];
 	char *settings;
 	char name[32];
-	/* What a successful call leaves here has a header that is whole, of the right kind and serial. */
+	/* After a successful call, holds a message whose header is complete, of the right type and
+	 * serial. */
 	struct daemon_wire wire;
 };
 
-/* Text of fixed size from outside: ended, and nothing in it that is not one printable line. */
+/* Sanitizes text of fixed size from outside: terminated, one printable line. */
 static void daemon_clean(char *text, size_t size)
 {
 	size_t len = strnlen(text, size - 1);
@@ -47,22 +48,22 @@ static void daemon_clean(char *text, size_t size)
 			text[i] = '?';
 }
 
-/* ---- one question --------------------------------------------------------------------------- */
+/* one request */
 
-/* harpd hangs up, and says why. */
+/* harpd closes the connection and gives the reason. */
 static bool daemon_is_last_word(const struct harp_lease_header *header)
 {
 	return header->type == HARP_LEASE_REFUSED && !header->serial;
 }
 
-/* The answer's header; type: what it should be beside REFUSED. */
+/* Checks the answer's header; type: expected, or REFUSED. */
 static int daemon_judge(const struct harp_daemon *daemon, uint16_t type, const struct why *why)
 {
 	const struct harp_lease_header *header = (const void *)daemon->wire.answer;
 
 	if (daemon->wire.answer_bytes < sizeof(*header) || header->magic != HARP_LEASE_MAGIC ||
 	    !header->version)
-		return why_fail(why, -EPROTO, "whoever listens there is not harpd");
+		return why_fail(why, -EPROTO, "the listener is not harpd");
 	if (header->size != daemon->wire.answer_bytes)
 		return why_fail(why, -EPROTO, "harpd's message has %zu bytes and says %u",
 				daemon->wire.answer_bytes, header->size);
@@ -109,8 +110,9 @@ static int daemon_silent(int rc, unsigned wait_ms, const struct why *why)
 	}
 }
 
-/* Asks and waits; the answer, of this type and at least this long, is in daemon->wire.answer, and its
- * descriptors, exactly so many unless the message is to say, in daemon->wire.fds. */
+/* Sends a request and waits. The answer, of this type and at least this long, is in
+ * daemon->wire.answer. Its descriptors are in daemon->wire.fds, exactly fd_count unless the message
+ * states the number. */
 static int daemon_call(struct harp_daemon *daemon, void *message, size_t bytes, uint16_t type,
 		       uint16_t answer_type, size_t answer_bytes, unsigned fd_count,
 		       const struct why *why)
@@ -182,7 +184,7 @@ static int daemon_take_devices(struct harp_daemon *daemon, uint32_t count, const
 	for (uint32_t i = 0; i < count; i++) {
 		struct harp_lease_device *device = &daemon->devices[i];
 
-		/* A DPDK port is no interface of the kernel's. */
+		/* A DPDK port is not a kernel interface. */
 		if (!daemon_name_good(device->ifname) ||
 		    !device->ifindex != !!(device->flags & HARP_LEASE_DEVICE_DPDK))
 			return why_fail(why, -EPROTO, "harpd's device %u has no name or index", i);
@@ -327,7 +329,7 @@ static int daemon_judge_rss(const struct harp_lease_leased *leased, const struct
 	    (leased->rss_kind == HARP_LEASE_RSS_TOEPLITZ &&
 	     (leased->rss_key_bytes < 40 || !leased->rss_table_count)))
 		return why_fail(why, -EPROTO,
-				"harpd tells of an RSS of kind %u, %u bytes of key, %u entries",
+				"harpd reports RSS of kind %u, %u bytes of key, %u entries",
 				leased->rss_kind, leased->rss_key_bytes, leased->rss_table_count);
 	return 0;
 }
@@ -337,7 +339,7 @@ static int daemon_judge_lease(const struct harp_lease_request *request,
 {
 	if (strncmp(leased->ifname, request->ifname, sizeof(leased->ifname)) != 0 ||
 	    !leased->ifindex)
-		return why_fail(why, -EPROTO, "harpd leases another interface than asked for");
+		return why_fail(why, -EPROTO, "harpd leases another interface than requested");
 	if (request->queue != HARP_LEASE_QUEUE_ANY && leased->queue != request->queue)
 		return why_fail(why, -EPROTO, "harpd leases queue %u instead", leased->queue);
 	if (!leased->port_min || leased->port_min > leased->port_max)
@@ -346,13 +348,14 @@ static int daemon_judge_lease(const struct harp_lease_request *request,
 	return daemon_judge_rss(leased, why);
 }
 
-/* harpd has leased, and we cannot use it: else it would keep queue and ports until this process ends. */
+/* Returns an unusable lease: otherwise harpd would keep queue and ports until this process
+ * exits. */
 static void daemon_lease_unwanted(struct harp_daemon *daemon)
 {
 	const struct harp_lease_release *leased = (const void *)daemon->wire.answer;
 	struct why quiet = { 0 };
 
-	/* The lease's number is at the same place in all of them. */
+	/* lease_id has the same offset in all of them. */
 	static_assert(offsetof(struct harp_lease_leased, lease_id) ==
 			      offsetof(struct harp_lease_release, lease_id),
 		      "LEASED");
@@ -398,7 +401,7 @@ int daemon_lease(struct harp_daemon *daemon, struct harp_lease_request *request,
 	return 0;
 }
 
-/* What the message says, and whether all of it is there. */
+/* Copies the message's fields, and checks that it is complete. */
 static int daemon_take_port(struct harp_daemon *daemon, const char *name, struct daemon_port *out,
 			    struct why *why)
 {
@@ -470,7 +473,7 @@ int daemon_route(struct harp_daemon *daemon, uint64_t lease_id, const struct har
 		return rc;
 	memcpy(&routed, daemon->wire.answer, sizeof(routed));
 	if (routed.error < 0 || routed.error > ERRNO_MAX)
-		return why_fail(why, -EPROTO, "harpd tells of a route with error %d", routed.error);
+		return why_fail(why, -EPROTO, "harpd reports a route with error %d", routed.error);
 	if (routed.error)
 		return why_fail(why, -routed.error, "the route: %s", strerror(routed.error));
 	daemon_clean(routed.ifname, sizeof(routed.ifname));

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* daemon_wire.c - messages to harpd and back, each within a bounded time, whatever he does. */
+/* daemon_wire.c - messages to harpd and back, each within a bounded time. */
 #include "host/daemon_wire.h"
 
 #include <errno.h>
@@ -96,7 +96,7 @@ static void wire_take_fds(struct daemon_wire *wire, struct msghdr *message)
 	}
 }
 
-/* What harpd said last is behind the reset. */
+/* harpd's last message can still be read after a reset. */
 int daemon_wire_receive(struct daemon_wire *wire)
 {
 	_Alignas(struct cmsghdr) char control[CMSG_SPACE(DAEMON_WIRE_FDS_MAX * sizeof(int))];
@@ -123,13 +123,13 @@ int daemon_wire_receive(struct daemon_wire *wire)
 		return -EMSGSIZE;
 	if (!(message.msg_flags & MSG_CTRUNC))
 		return 0;
-	/* The kernel drops what we have no room for, here or in the table of descriptors. */
+	/* The kernel drops descriptors that exceed our buffer or descriptor table. */
 	return wire->fd_count < DAEMON_WIRE_FDS_MAX ? -EMFILE : -EMSGSIZE;
 }
 
 /*
- * Waits for the answer. When the time is up, the way in is shut and looked at once more: either the
- * answer is there now, or it can no longer be sent, and harpd knows that nobody has what was in it.
+ * Waits for the answer. On timeout, shuts down reception and checks once more: either the answer
+ * has arrived, or it can no longer be sent and harpd knows that its contents were not received.
  */
 static int wire_await(struct daemon_wire *wire, uint64_t until_ms)
 {
@@ -164,8 +164,8 @@ int daemon_wire_exchange(struct daemon_wire *wire, const void *message, size_t b
 /* ---- calling -------------------------------------------------------------------------------- */
 
 /*
- * Where nobody takes the call connect() waits for SO_SNDTIMEO, anew after each signal: a process with a
- * timer (a profiler's) would wait for ever, hence a limit that shrinks.
+ * If the listener does not accept, connect() waits for SO_SNDTIMEO, restarted after each signal. A
+ * process with a profiling timer would wait forever, so the timeout shrinks.
  */
 static int wire_call(const struct daemon_wire *wire, const struct sockaddr_un *address,
 		     unsigned wait_ms)
@@ -187,8 +187,8 @@ static int wire_call(const struct daemon_wire *wire, const struct sockaddr_un *a
 	return -EAGAIN;
 }
 
-/* Any user who may write to the directory can listen at that path. harpd's settings decide how a job sends, so harpd
- * must run as root or as the job's own user. */
+/* Any user with write access to the directory can listen at that path. harpd's settings control how
+ * a job sends, so harpd must run as root or as the job's own user. */
 static int wire_check_user(const struct daemon_wire *wire, const struct why *why)
 {
 	struct ucred peer;
@@ -224,14 +224,14 @@ int daemon_wire_connect(struct daemon_wire *wire, const char *path, unsigned wai
 	case -ENOENT:
 		return why_fail(why, rc, "no such socket; is harpd running (`harpctl start`)?");
 	case -ECONNREFUSED:
-		return why_fail(why, rc, "nobody listens; is harpd running (`harpctl start`)?");
+		return why_fail(why, rc, "no process listens; is harpd running (`harpctl start`)?");
 	case -EACCES:
 		return why_fail(why, rc,
 				"not for this user; harp.toml says which group may use it");
 	case -EAGAIN:
 		return why_fail(why, -ETIMEDOUT, "harpd takes no calls; is it stopped?");
 	case -EPROTOTYPE:
-		return why_fail(why, -EPROTO, "whoever listens there is not harpd");
+		return why_fail(why, -EPROTO, "the listener is not harpd");
 	default:
 		return why_fail(why, rc, "%s", strerror(-rc));
 	}

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* daemon_wire.h - messages to harpd and back, each within a bounded time; daemon.c says what is in them. */
+/* daemon_wire.h - messages to harpd and back, each within a bounded time; daemon.c interprets
+ * them. */
 #ifndef HARP_HOST_DAEMON_WIRE_H
 #define HARP_HOST_DAEMON_WIRE_H
 
@@ -8,31 +9,32 @@
 #include "base/why.h"
 #include "harp_lease.h"
 
-/* Room for more descriptors than belong to any message: what does not fit the kernel drops. */
+/* More than any message has; the kernel drops the excess. */
 #define DAEMON_WIRE_FDS_MAX 72u
 
 struct daemon_wire {
 	int fd;
-	bool ended; /* nothing more can be asked here */
-	/* The last message that came, and what came with it. */
+	bool ended; /* no more requests are possible */
+	/* The last received message and its descriptors. */
 	size_t answer_bytes;
 	unsigned fd_count;
 	int fds[DAEMON_WIRE_FDS_MAX];
 	_Alignas(uint64_t) uint8_t answer[HARP_LEASE_MESSAGE_MAX];
 };
 
-/* Connects to harpd at path. -EINVAL no path; -ENOENT, -ECONNREFUSED no listener; -EACCES; -ETIMEDOUT connections are
- * not accepted; -EPROTO not harpd; -EPERM a listener of a user who is not trusted (base/trust.h): one line in why. */
+/* Connects to harpd at path. -EINVAL no path; -ENOENT, -ECONNREFUSED no listener; -EACCES;
+ * -ETIMEDOUT connections are not accepted; -EPROTO not harpd; -EPERM a listener of a user who is
+ * not trusted (base/trust.h): one line in why. */
 int daemon_wire_connect(struct daemon_wire *wire, const char *path, unsigned wait_ms,
 			const struct why *why);
 /*
- * A message out, one in. -ETIMEDOUT; -ECONNRESET he hung up; -EMSGSIZE what he sent is too much; -EMFILE this
- * process has no room for the descriptors; other -errno. answer and fds hold what did come: fds are the
- * caller's to drop, on failure too.
+ * Sends a message and receives one. -ETIMEDOUT; -ECONNRESET harpd closed; -EMSGSIZE the answer is
+ * too long; -EMFILE this process has no free descriptors; other -errno. answer and fds hold what
+ * arrived: the caller closes fds, on failure, too.
  */
 int daemon_wire_exchange(struct daemon_wire *wire, const void *message, size_t bytes,
 			 unsigned wait_ms);
-/* The same without waiting: -EAGAIN the socket's buffer is full, or no message is there. */
+/* The same without waiting: -EAGAIN the socket's buffer is full, or no message has arrived. */
 int daemon_wire_send(struct daemon_wire *wire, const void *message, size_t bytes);
 int daemon_wire_receive(struct daemon_wire *wire);
 void daemon_wire_drop_fds(struct daemon_wire *wire);

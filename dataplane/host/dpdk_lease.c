@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* dpdk_lease.c - a DPDK port that harpd leases: its text, a statistics page for each queue, and the giving back. */
+/* dpdk_lease.c - a DPDK port leased from harpd: its text, a statistics page per queue, and its
+ * return. */
 #include "host/dpdk_lease.h"
 
 #include <errno.h>

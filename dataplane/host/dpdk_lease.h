@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* dpdk_lease.h - a DPDK port that harpd leases: its text, a statistics page for each queue, and the giving back. */
+/* dpdk_lease.h - a DPDK port leased from harpd: its text, a statistics page per queue, and its
+ * return. */
 #ifndef HARP_HOST_DPDK_LEASE_H
 #define HARP_HOST_DPDK_LEASE_H
 
@@ -11,17 +12,18 @@ struct dpdk_lease {
 	uint64_t lease_id;
 	uint32_t page_count, page_bytes;
 	uint32_t core; /* for its first dedicated thread; 0xffffffff: none is suggested */
-	char daemon[LEASE_DAEMON_BYTES]; /* who leases it: "harpd 0.1.0" */
+	char daemon[LEASE_DAEMON_BYTES]; /* the lessor: "harpd 0.1.0" */
 	char socket[LEASE_SOCKET_BYTES];
-	int page_fds
-		[HARP_LEASE_PORT_PAGES_MAX]; /* open as long as it is: readers find pages there */
+	int page_fds[HARP_LEASE_PORT_PAGES_MAX]; /* kept open: readers find the pages there */
 };
 
-/* Asks the harpd of opt->daemon_socket for the port that it calls name. Errors as harp_instance_open(). */
+/* Requests the port called name from the harpd of opt->daemon_socket. Errors as
+ * harp_instance_open(). */
 int dpdk_lease_take(struct dpdk_lease **out, const char *name,
 		    const struct harp_instance_options *opt, struct harp_port_spec *spec,
 		    const struct why *why);
-/* NULL is accepted. -errno, and the reason, when harpd is there and does not take it back: then it ends with the process. */
+/* NULL is accepted. -errno and the reason if harpd is there but does not take it back: then the
+ * lease ends with the process. */
 int dpdk_lease_give_back(struct dpdk_lease *lease, struct why *why);
 /* In a forked child: closes its descriptors, once. Async-signal-safe. */
 void dpdk_lease_fork_child(struct dpdk_lease *lease);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* dpdk_library.c - finds and opens libharp-dpdk.so, the only part of HARP that needs DPDK, for good. */
+/* dpdk_library.c - finds and loads libharp-dpdk.so, the only part of HARP that needs DPDK. It is
+ * never unloaded. */
 #include "host/dpdk_library.h"
 
 #include <dlfcn.h>
@@ -10,10 +11,11 @@
 
 #define DPDK_LIBRARY "libharp-dpdk.so"
 
-/* The loader's words: a file that is missing, ours or one of DPDK's, or what is wrong with one. */
+/* The loader's error: a file of ours or of DPDK is missing or invalid. */
 static int library_refused(const struct why *why, const char *words)
 {
-	/* "librte_eal.so.23: cannot open ...", "undefined symbol: rte_eth_fp_ops, version DPDK_23" */
+	/* "librte_eal.so.23: cannot open ...", "undefined symbol: rte_eth_fp_ops, version
+	 * DPDK_23" */
 	if (words && (strstr(words, "librte_") || strstr(words, "version DPDK_")))
 		return why_fail(
 			why, -ENOENT,
@@ -21,7 +23,7 @@ static int library_refused(const struct why *why, const char *words)
 			"them (Debian: apt-get install libdpdk-dev dpdk)",
 			words);
 	if (words && !strstr(words, "No such file"))
-		return why_fail(why, -ENOENT, "%s; install HARP anew", words);
+		return why_fail(why, -ENOENT, "%s; reinstall HARP", words);
 	return why_fail(
 		why, -ENOENT,
 		"%s is not installed: this build of HARP is without DPDK; build it where "
@@ -42,7 +44,7 @@ int dpdk_library_open(const char *lib_dir, const struct harp_dpdk_api **api, con
 	if (*api && (*api)->version == HARP_DPDK_VERSION)
 		return 0;
 	*api = NULL;
-	dlclose(library); /* nothing of DPDK's has run */
-	return why_fail(why, -ENOENT, "%s is of another version of HARP; install both anew",
+	dlclose(library); /* no DPDK code has run */
+	return why_fail(why, -ENOENT, "%s is of another version of HARP; reinstall both",
 			DPDK_LIBRARY);
 }

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* dpdk_library.h - finds and opens libharp-dpdk.so, the only part of HARP that needs DPDK, for good. */
+/* dpdk_library.h - finds and loads libharp-dpdk.so, the only part of HARP that needs DPDK. It is
+ * never unloaded. */
 #ifndef HARP_HOST_DPDK_LIBRARY_H
 #define HARP_HOST_DPDK_LIBRARY_H
 
 #include "base/why.h"
 #include "dpdk/harp_dpdk.h"
 
-/* lib_dir: as library_load(). The library is never closed: DPDK's environment can be neither ended nor started
- * again, and its threads run on. -ENOENT it is not there, or not to be loaded. */
+/* lib_dir: as library_load(). Never closed: DPDK's environment can neither be ended nor started
+ * again, and its threads keep running. -ENOENT not found, or not loadable. */
 int dpdk_library_open(const char *lib_dir, const struct harp_dpdk_api **api, const struct why *why);
 
 #endif

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * dpdk_port.c - the DPDK ports of this process, by name, each with the queues that its instances have.
+ * dpdk_port.c - the DPDK ports of this process, by name, with the queues of its instances.
  *
- * DPDK lets no two processes share a device, and within one its ports are everybody's: so the first instance
- * opens the port with all its queues, and the last one to go closes it.
+ * DPDK devices cannot be shared between processes, and within one its ports are global. So the
+ * first instance opens the port with all queues, and the last one closes it.
  */
 #include "host/dpdk_port.h"
 
@@ -15,23 +15,24 @@
 #include <string.h>
 
 #include "host/dpdk_library.h"
-#include "host/dpdk_news.h"
+#include "host/dpdk_events.h"
 #include "host/dpdk_take.h"
 #include "host/registry.h"
 
 #define PORT_NUMBERS 65536u
 #define PORT_FRAMES_DEFAULT 8192u
-#define PORT_LOOK_NS UINT64_C(100000000) /* between questions for the link */
+#define PORT_LOOK_NS UINT64_C(100000000) /* interval of link queries */
 
 static struct registry ports; /* of struct dpdk_port */
 
-/* ---- DPDK's messages ------------------------------------------------------------------------ */
+/* DPDK's log */
 
 /*
- * A log is called without the lock: it may wait for one (Python's) that another thread holds which is about to log.
+ * A log function is called without the lock: it may wait for a lock (Python's) that another thread
+ * holds which is about to log.
  */
 static struct registry sinks;   /* of struct dpdk_sink */
-static unsigned sinks_speaking; /* calls of a log that have not returned; under the lock */
+static unsigned sinks_speaking; /* log calls in progress; under the lock */
 
 void dpdk_sink_add(struct dpdk_sink *sink)
 {
@@ -61,7 +62,7 @@ void dpdk_sink_remove(struct dpdk_sink *sink)
 	registry_leave(&sinks);
 }
 
-/* Any thread of DPDK's. */
+/* Called in any thread of DPDK. */
 static void sink_log(void *ctx, enum harp_log_level level, const char *message)
 {
 	struct dpdk_sink *sink;
@@ -104,7 +105,7 @@ static void port_free(struct dpdk_port *port)
 		port->api->port_close(port->port);
 	free(port->owners[DPDK_TCP]);
 	free(port->owners[DPDK_UDP]);
-	dpdk_news_destroy(port->news);
+	dpdk_events_destroy(port->news);
 	free(port);
 }
 
@@ -122,7 +123,8 @@ static int port_start(const struct dpdk_port *port, const struct harp_instance_o
 	return port->api->start(&eal, why->text, why->size);
 }
 
-/* A device whose rules put each port's packets on its queue is, for each queue, as one that has no other. */
+/* If flow rules direct each port's packets to its queue, each queue behaves as if it were the only
+ * one. */
 static int port_rss(struct dpdk_port *port, const struct why *why)
 {
 	int rc;
@@ -171,7 +173,7 @@ static int port_make(struct dpdk_port **out, const struct harp_port_spec *spec,
 	port->spec = *spec;
 	for (unsigned i = 0; i < 2; i++)
 		port->owners[i] = calloc(PORT_NUMBERS, sizeof(*port->owners[i]));
-	port->news = dpdk_news_create();
+	port->news = dpdk_events_create();
 	if (!port->owners[DPDK_TCP] || !port->owners[DPDK_UDP] || !port->news)
 		why_fail(why, rc, "out of memory");
 	else
@@ -190,7 +192,7 @@ static int port_make(struct dpdk_port **out, const struct harp_port_spec *spec,
 	return 0;
 }
 
-/* The queues that an instance wants it to have do not make another port of it. */
+/* Different queue requests of instances still mean the same port. */
 static bool port_same(const struct harp_port_spec *open, const struct harp_port_spec *wanted)
 {
 	struct harp_port_spec copy = *wanted;
@@ -215,7 +217,7 @@ static int port_enter(struct dpdk_port **out, const struct harp_port_spec *spec,
 	return 0;
 }
 
-/* The first instance leases the port, with all that it is to have. */
+/* The first instance leases the port with all its queues. */
 static int port_enter_leased(struct dpdk_port **out, const char *name,
 			     const struct harp_instance_options *opt, const struct why *why)
 {
@@ -298,9 +300,9 @@ int dpdk_port_put(struct dpdk_port *port, struct why *why)
 		api = port->api;
 		lease = port->lease;
 		port_forget(port);
-		/* Under the lock: the next opening finds the device free. */
+		/* Under the lock: the next open must find the device free. */
 		port_free(port);
-		/* Whoever linked this code may be unloaded; DPDK's threads stay. */
+		/* This code may be unloaded; DPDK's threads stay. */
 		if (!ports.first)
 			(void)api->start(&silent, NULL, 0);
 		rc = dpdk_lease_give_back(lease, why);
@@ -309,7 +311,7 @@ int dpdk_port_put(struct dpdk_port *port, struct why *why)
 	return rc;
 }
 
-/* ---- what instances share ------------------------------------------------------------------- */
+/* shared by instances */
 
 bool dpdk_port_up(struct dpdk_port *port, uint64_t now_ns, bool *changed)
 {

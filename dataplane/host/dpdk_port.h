@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * dpdk_port.h - the DPDK ports of this process. A port is opened with its first instance and closed with its
- * last; each instance has a queue of it. What the instances of a port share is here: its link, its local ports.
+ * dpdk_port.h - the DPDK ports of this process. A port is opened with its first instance and closed
+ * with its last; each instance has one queue. Instances share the port's link state and local
+ * ports.
  */
 #ifndef HARP_HOST_DPDK_PORT_H
 #define HARP_HOST_DPDK_PORT_H
@@ -13,58 +14,61 @@
 #include "harp_host.h"
 #include "host/dpdk_lease.h"
 
-/* What an instance wants of a port. */
+/* An instance's request for a port. */
 struct dpdk_wish {
-	const char *text; /* the port's text; the name alone where it is leased */
+	const char *text; /* the port's text; only its name if it is leased */
 	const struct harp_instance_options *opt;
 };
 
 struct dpdk_port {
 	const struct harp_dpdk_api *api;
 	struct harp_dpdk_port *port;
-	struct harp_port_spec spec; /* queues: as it was opened */
-	struct harp_dpdk_info info; /* as of the opening */
+	struct harp_port_spec spec; /* queues: as opened */
+	struct harp_dpdk_info info; /* at the time of opening */
 	struct harp_rss rss;
-	struct dpdk_lease *lease; /* NULL: opened by ourselves */
+	struct dpdk_lease *lease; /* NULL: opened by this process */
 	/* The rest is dpdk_port.c's. */
 	struct dpdk_port *next;
 	unsigned users;
-	_Atomic uint64_t look_ns; /* when the link is asked for again */
+	_Atomic uint64_t look_ns; /* Private to dpdk_port.c. */
 	atomic_bool up;
-	struct dpdk_news *news; /* what its stacks tell each other */
-	/* By protocol and port: the queue that holds it, plus 1. Writer: whoever has put 0 there in its stead. */
+	struct dpdk_events *news; /* next link query */
+	/* Queue that holds a port, plus 1, by protocol and port. Writer: whoever changes an entry
+	 * from 0, and its holder. */
 	_Atomic uint8_t *owners[2];
 };
 
-/* Two protocols have local ports. */
+/* Protocols with local ports. */
 enum dpdk_protocol { DPDK_TCP = 0, DPDK_UDP = 1 };
 
-/* -EINVAL the text, or it is open with another one; -errno of opening library and device. */
+/* -EINVAL invalid text, or open with a different one; -errno of opening library and device. */
 int dpdk_port_get(struct dpdk_port **out, const struct dpdk_wish *wish, const struct why *why);
-/* NULL is accepted. As dpdk_lease_give_back() of the last user's. */
+/* NULL is accepted. The last user's result is that of dpdk_lease_give_back(). */
 int dpdk_port_put(struct dpdk_port *port, struct why *why);
 
-/* Is the link up? Asks the driver a few times a second, whoever of the instances calls first: *changed is true for
- * the one that saw it change. By any thread. */
+/* Link state. The first instance that calls after an interval queries the driver: *changed is true
+ * for the call that saw a change. Any thread. */
 bool dpdk_port_up(struct dpdk_port *port, uint64_t now_ns, bool *changed);
 
-/* A local port for a stack on this queue. -EADDRINUSE: a sibling has it, or the device has no room for its flow rule. */
+/* Acquires a local port for a stack on this queue. -EADDRINUSE: another instance has it, or the
+ * device has no space for its flow rule. */
 int dpdk_port_acquire(struct dpdk_port *port, enum dpdk_protocol protocol, uint16_t number,
 		      uint32_t queue);
 void dpdk_port_release(struct dpdk_port *port, enum dpdk_protocol protocol, uint16_t number,
 		       uint32_t queue);
-/* Does another queue's stack hold it? */
+/* True if another queue's stack holds the port. */
 bool dpdk_port_elsewhere(const struct dpdk_port *port, enum dpdk_protocol protocol, uint16_t number,
 			 uint32_t queue);
 
-/* ---- DPDK's own messages, by any thread of its: to the instance that has been open longest. ---------------------- */
+/* ---- DPDK's own messages, by any thread of its: to the instance that has been open longest.
+ * ---------------------- */
 struct dpdk_sink {
 	struct dpdk_sink *next;
 	harp_log_fn log;
 	void *ctx;
 };
 void dpdk_sink_add(struct dpdk_sink *sink);
-/* When it returns, log is not being called and never will be. */
+/* Removes the log function, which is not called after the return. */
 void dpdk_sink_remove(struct dpdk_sink *sink);
 
 #endif

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * dpdk_take.c - may a DPDK port be taken from the kernel?
+ * dpdk_take.c - checks whether a DPDK port may be taken from the kernel.
  *
- * A NIC that is bound to vfio-pci has no interface any more and takes nothing away by being opened. Some are opened
- * while the kernel still has them: mlx5's driver shares its NIC with the kernel's, and af_packet, af_xdp, pcap and
- * tap's remote sit on an interface that is named to them. What comes there goes to DPDK from then on, or to both.
+ * A NIC bound to vfio-pci has no interface and takes nothing away. Others are opened while the
+ * kernel still uses them: mlx5 shares its NIC with the kernel, and af_packet, af_xdp, pcap and
+ * tap's remote use a named interface. From then on packets go to DPDK, or to both.
  */
 #include "host/dpdk_take.h"
 
@@ -14,15 +14,17 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/util.h"
 #include "base/why.h"
 
 #define PCI_DEVICES "/sys/bus/pci/devices"
 
-/* Arguments of virtual devices that name an interface of the kernel's. */
+/* Arguments of virtual devices that name a kernel interface. */
 static const char *const take_arguments[] = { "iface", "rx_iface", "tx_iface", "rx_iface_in",
 					      "remote" };
 
-/* -EBUSY when the default route leaves by that interface. One that can't be asked about is not the host's. */
+/* -EBUSY if the default route uses that interface. An interface that cannot be queried is not the
+ * host's. */
 static int take_ifname(const char *ifname, const struct why *why)
 {
 	if (harp_host_has_default_route(ifname) <= 0)
@@ -35,7 +37,7 @@ static int take_ifname(const char *ifname, const struct why *why)
 		ifname);
 }
 
-/* Is it 0000:00:06.0, or 00:06.0 of domain 0? path: of its folder. */
+/* True for 0000:00:06.0, or 00:06.0 of domain 0. path: its sysfs folder. */
 static bool take_pci_path(const char *device, size_t len, const char *pci_devices, char *path,
 			  size_t size)
 {
@@ -55,7 +57,7 @@ static bool take_pci_path(const char *device, size_t len, const char *pci_device
 	return true;
 }
 
-/* The interfaces of a PCI device: none when it is bound to vfio-pci, or is not there. */
+/* Checks the interfaces of a PCI device: none if it is bound to vfio-pci, or absent. */
 static int take_pci(const char *path, const struct why *why)
 {
 	DIR *folder = opendir(path);
@@ -71,7 +73,7 @@ static int take_pci(const char *path, const struct why *why)
 	return rc;
 }
 
-/* One argument, "iface=eth0", of len bytes. */
+/* Checks one argument, "iface=eth0", of len bytes. */
 static int take_argument(const char *text, size_t len, const struct why *why)
 {
 	const char *equals = memchr(text, '=', len);
@@ -82,7 +84,7 @@ static int take_argument(const char *text, size_t len, const struct why *why)
 		return 0;
 	memcpy(ifname, equals + 1, len - name_len - 1);
 	ifname[len - name_len - 1] = '\0';
-	for (size_t i = 0; i < sizeof(take_arguments) / sizeof(take_arguments[0]); i++)
+	for (size_t i = 0; i < ARRAY_SIZE(take_arguments); i++)
 		if (strlen(take_arguments[i]) == name_len &&
 		    !memcmp(take_arguments[i], text, name_len))
 			return take_ifname(ifname, why);

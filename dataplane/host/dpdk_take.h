@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* dpdk_take.h - may a DPDK port be taken from the kernel? */
+/* dpdk_take.h - checks whether a DPDK port may be taken from the kernel. */
 #ifndef HARP_HOST_DPDK_TAKE_H
 #define HARP_HOST_DPDK_TAKE_H
 
@@ -8,9 +8,10 @@
 #include "harp_host.h"
 
 /*
- * Refuses a device by whose interface the host's default route leaves, of either family, unless the port's text says
- * take=default-route: whoever took it would cut the host off. 0, or -EBUSY with one line in why that begins with the
- * device. Interfaces are those of the calling thread's network namespace.
+ * Refuses a device whose interface carries the host's default route, of either family, unless the
+ * port's text has take=default-route: opening it would cut the host off. 0, or -EBUSY with a line
+ * in why that begins with the device. Interfaces are those of the calling thread's network
+ * namespace.
  */
 int dpdk_take_check(const struct harp_port_spec *spec, char *why, size_t why_len);
 /* The same with another /sys/bus/pci/devices, for tests. */

@@ -26,7 +26,7 @@ struct dpdk_xstats {
 	struct harp_page_xstat items[HARP_PAGE_XSTATS_MAX];
 };
 
-/* A driver that can't tell just now leaves what it said before. */
+/* If a driver cannot answer now, its last values stay. */
 static void xstats_bring(struct dpdk_xstats *xstats, uint64_t now_ns)
 {
 	unsigned kept = 0;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * instance.c - an instance at work: what the kernel changes goes into the stack, what the stack wants
- * goes to the kernel. instance_open.c has the theory of operation.
+ * instance.c - a running instance: applies kernel events to the stack, and the stack's requests to
+ * the kernel. Theory of operation: instance_open.c.
  */
 #include "host/instance.h"
 
@@ -13,9 +13,9 @@
 #include <unistd.h>
 
 #include "harp_page.h"
-#include "host/question.h"
+#include "host/netlink_get.h"
 
-/* IFF_LOWER_UP of linux/if.h, which cannot be included beside net/if.h: the carrier, at once. */
+/* IFF_LOWER_UP of linux/if.h, which conflicts with net/if.h: the carrier, without delay. */
 #define LINK_LOWER_UP 0x10000u
 
 void __attribute__((format(printf, 3, 4)))
@@ -33,7 +33,7 @@ instance_log(const struct harp_instance *instance, enum harp_log_level level, co
 	instance->log(instance->ctx, level, line);
 }
 
-/* Last of all: the queue is nobody's by then. */
+/* Last: the queue has been released by then. */
 static void instance_give_back(struct harp_instance *instance)
 {
 	char text[320];
@@ -48,7 +48,7 @@ void harp_instance_close(struct harp_instance *instance)
 {
 	if (!instance)
 		return;
-	asker_stop(&instance->asker);
+	netlink_worker_stop(&instance->worker);
 	instance_dpdk_quiet(instance);
 	harp_stack_destroy(instance->stack);
 	instance_page_close(&instance->page);
@@ -63,11 +63,11 @@ void harp_instance_close(struct harp_instance *instance)
 	instance_dpdk_close(instance);
 	harp_nic_destroy(instance->nic);
 	netlink_close(&instance->monitor);
-	netlink_close(&instance->questions);
-	neighbours_close(&instance->neighbours);
+	netlink_close(&instance->queries);
+	neighbors_close(&instance->neighbors);
 	netwatch_close(instance->netwatch);
 	instance_give_back(instance);
-	pthread_mutex_destroy(&instance->questions_lock);
+	pthread_mutex_destroy(&instance->queries_lock);
 	free(instance);
 }
 
@@ -87,12 +87,12 @@ void harp_instance_fork_child(struct harp_instance *instance)
 	for (unsigned i = 0; i < instance->udp_ports.count; i++)
 		close(instance->udp_ports.fds[i]);
 	close(harp_nic_af_xdp_fd(instance->nic));
-	neighbours_fork_child(&instance->neighbours);
+	neighbors_fork_child(&instance->neighbors);
 	if (instance->netwatch) {
 		netwatch_fork_child(instance->netwatch);
 	} else {
 		close(instance->monitor.fd);
-		close(instance->questions.fd);
+		close(instance->queries.fd);
 	}
 	if (instance->lease)
 		lease_fork_child(instance->lease);
@@ -100,7 +100,7 @@ void harp_instance_fork_child(struct harp_instance *instance)
 
 /* ---- control -------------------------------------------------------------------------------- */
 
-/* The stack is whoever the kernel says that it is on the link. */
+/* The stack uses the MAC address that the kernel has. */
 static void control_mac(struct harp_instance *instance, const uint8_t *now)
 {
 	uint8_t *mac = instance->nic->caps.mac;
@@ -146,13 +146,15 @@ static void control_link(struct harp_instance *instance, const struct nlmsghdr *
 	const struct ifinfomsg *body = NLMSG_DATA(message);
 	const struct rtattr *attributes[IFLA_MAX + 1], *mac;
 
-	if ((uint32_t)body->ifi_index != instance->mirror.ifindex)
+	if ((uint32_t)body->ifi_index != instance->cache.ifindex)
 		return;
-	/* `ip link set xdp off` and the like announce themselves so; other changes are found once a second. */
+	/* `ip link set xdp off` and similar commands cause this event; other changes are found once
+	 * a second. */
 	if (instance->shared)
-		asker_look(&instance->asker);
+		netlink_worker_run_task(&instance->worker);
 	if (message->nlmsg_type == RTM_DELLINK) {
-		/* A bridge says DELLINK of a port that leaves it, too: family tells them apart. */
+		/* A bridge also sends DELLINK when a port leaves it; the family distinguishes
+		 * them. */
 		if (body->ifi_family == AF_UNSPEC)
 			control_gone(instance);
 		return;
@@ -182,7 +184,7 @@ static int control_event(void *ctx, const struct nlmsghdr *message)
 		break;
 	case RTM_NEWNEIGH:
 	case RTM_DELNEIGH:
-		neighbours_event(&instance->neighbours, message);
+		neighbors_event(&instance->neighbors, message);
 		break;
 	default:
 		break;
@@ -190,33 +192,33 @@ static int control_event(void *ctx, const struct nlmsghdr *message)
 	return 0;
 }
 
-/* Events were lost: what they would have said is asked for. */
+/* Events were lost: reads everything again. */
 static void control_lost(struct harp_instance *instance)
 {
-	struct question_link link;
+	struct netlink_get_link link;
 	int rc;
 
-	pthread_mutex_lock(&instance->questions_lock);
-	rc = question_link(&instance->questions, instance->mirror.ifindex, &link);
-	pthread_mutex_unlock(&instance->questions_lock);
+	pthread_mutex_lock(&instance->queries_lock);
+	rc = netlink_get_link(&instance->queries, instance->cache.ifindex, &link);
+	pthread_mutex_unlock(&instance->queries_lock);
 	instance->gone |= rc == -ENODEV;
 	if (!rc)
 		instance->up = link.up;
 	instance->tables_changed = true;
-	neighbours_resync(&instance->neighbours);
+	neighbors_resync(&instance->neighbors);
 }
 
-/* Addresses that the kernel no longer has, and connections may still have. */
+/* Reports addresses that the kernel removed and connections may still use. */
 static void control_tell_removed(struct harp_instance *instance,
 				 const struct harp_lease_tables *before)
 {
-	const struct harp_lease_tables *now = &instance->mirror.now;
+	const struct harp_lease_tables *now = &instance->cache.now;
 	char text[HARP_ADDR_TEXT_MAX];
 
 	for (unsigned i = 0; i < before->address_count; i++) {
 		const struct harp_addr *addr = &before->addresses[i];
 
-		if (!mirror_has_address(now, addr))
+		if (!route_cache_has_address(now, addr))
 			instance_log(
 				instance, HARP_LOG_WARN,
 				"the address %s was removed from %s; its connections wait until "
@@ -227,9 +229,9 @@ static void control_tell_removed(struct harp_instance *instance,
 
 static void control_apply(struct harp_instance *instance, const struct harp_lease_tables *found)
 {
-	struct harp_lease_tables before = instance->mirror.now;
+	struct harp_lease_tables before = instance->cache.now;
 
-	mirror_apply(&instance->mirror, found);
+	route_cache_apply(&instance->cache, found);
 	control_tell_removed(instance, &before);
 }
 
@@ -238,27 +240,27 @@ static void control_tables(struct harp_instance *instance)
 	struct harp_lease_tables found;
 	int rc;
 
-	if (asker_tables(&instance->asker, &found, &rc)) {
-		/* A table that changes faster than it can be read: again. */
+	if (netlink_worker_tables(&instance->worker, &found, &rc)) {
+		/* The tables changed during the read: repeat. */
 		instance->tables_changed |= rc != 0;
 		if (!rc)
 			control_apply(instance, &found);
 	}
 	if (instance->tables_changed)
-		asker_read(&instance->asker);
+		netlink_worker_request_tables(&instance->worker);
 	instance->tables_changed = false;
 }
 
 static void control_kernel(struct harp_instance *instance)
 {
-	asker_heard(&instance->asker);
+	netlink_worker_clear(&instance->worker);
 	if (netlink_events(&instance->monitor, control_event, instance) == -ENOBUFS)
 		control_lost(instance);
 	if (!instance->gone)
 		control_tables(instance);
 }
 
-static void hear_network(struct harp_instance *instance, const struct harp_lease_network *network)
+static void apply_network(struct harp_instance *instance, const struct harp_lease_network *network)
 {
 	if (network->link == HARP_LEASE_LINK_GONE)
 		control_gone(instance);
@@ -268,23 +270,24 @@ static void hear_network(struct harp_instance *instance, const struct harp_lease
 	control_mac(instance, network->mac);
 	control_mtu(instance, network->mtu_bytes);
 	control_apply(instance, &network->tables);
-	if (network->header.serial) /* a harpd that knows nothing of the neighbors */
-		neighbours_resync(&instance->neighbours);
+	if (network->header.serial) /* this harpd does not know the neighbors yet */
+		neighbors_resync(&instance->neighbors);
 }
 
-void instance_hear(void *ctx, const struct harp_lease_header *message)
+void instance_apply_message(void *ctx, const struct harp_lease_header *message)
 {
 	struct harp_instance *instance = ctx;
 
 	if (message->type == HARP_LEASE_NETWORK)
-		hear_network(instance, (const void *)message);
+		apply_network(instance, (const void *)message);
 	else
-		neighbours_message(&instance->neighbours, (const void *)message);
+		neighbors_message(&instance->neighbors, (const void *)message);
 }
 
 static void control_harpd(struct harp_instance *instance, uint64_t now_ns)
 {
-	bool lost = netwatch_events(instance->netwatch, now_ns, instance_hear, instance) != 0;
+	bool lost =
+		netwatch_events(instance->netwatch, now_ns, instance_apply_message, instance) != 0;
 
 	if (lost && !instance->netwatch_lost)
 		instance_log(instance, HARP_LOG_WARN,
@@ -296,7 +299,8 @@ static void control_harpd(struct harp_instance *instance, uint64_t now_ns)
 	instance->netwatch_lost = lost;
 }
 
-/* The asker's thread: is the XDP program still attached? True: the poller has something to read. */
+/* In the netlink worker's thread: is the XDP program still attached? True: the poller has something
+ * to read. */
 bool instance_check_program(void *ctx)
 {
 	struct harp_instance *instance = ctx;
@@ -340,7 +344,7 @@ int harp_instance_control(struct harp_instance *instance, uint64_t now_ns)
 	else
 		control_kernel(instance);
 	if (!instance->gone)
-		neighbours_work(&instance->neighbours, &instance->asker, now_ns);
+		neighbors_work(&instance->neighbors, &instance->worker, now_ns);
 	rc = instance->shared ? control_program(instance) : 0;
 	instance->gone |= rc == -ENODEV;
 	if (instance->gone)
@@ -357,12 +361,12 @@ int harp_instance_route(struct harp_instance *instance, const struct harp_addr *
 
 	if (instance->dpdk)
 		return instance_dpdk_route(instance, dst, out);
-	pthread_mutex_lock(&instance->questions_lock);
+	pthread_mutex_lock(&instance->queries_lock);
 	if (instance->netwatch)
 		rc = netwatch_route(instance->netwatch, dst, out);
 	else
-		rc = question_route_from(&instance->questions, instance->mirror.ifindex, dst, out);
-	pthread_mutex_unlock(&instance->questions_lock);
+		rc = netlink_get_route_from(&instance->queries, instance->cache.ifindex, dst, out);
+	pthread_mutex_unlock(&instance->queries_lock);
 	return rc;
 }
 
@@ -370,11 +374,11 @@ bool harp_instance_control_pending(const struct harp_instance *instance)
 {
 	if (instance->dpdk)
 		return instance_dpdk_control_pending(instance);
-	return instance->neighbours.pending || instance->tables_changed ||
-	       asker_answered(&instance->asker);
+	return instance->neighbors.pending || instance->tables_changed ||
+	       netlink_worker_answered(&instance->worker);
 }
 
-/* ---- looking at it -------------------------------------------------------------------------- */
+/* accessors */
 
 struct harp_stack *harp_instance_stack(struct harp_instance *instance)
 {

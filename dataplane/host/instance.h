@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* instance.h - an instance's parts, between its opening (instance_open.c) and its work (instance.c). */
+/* instance.h - the parts of an instance, shared by its setup (instance_open.c) and its operation
+ * (instance.c). */
 #ifndef HARP_HOST_INSTANCE_H
 #define HARP_HOST_INSTANCE_H
 
@@ -7,46 +8,48 @@
 #include <pthread.h>
 
 #include "harp_host.h"
-#include "host/asker.h"
+#include "host/netlink_worker.h"
 #include "host/instance_dpdk.h"
 #include "host/instance_page.h"
 #include "host/lease.h"
-#include "host/mirror.h"
-#include "host/neighbours.h"
+#include "host/route_cache.h"
+#include "host/neighbors.h"
 #include "host/ports.h"
 #include "host/xdp_shared.h"
 
-/* What the asker's thread found of the XDP program, for the thread that polls. */
+/* State of the XDP program, from the netlink worker's thread to the poller. */
 struct program_watch {
 	pthread_mutex_t lock;
 	int error;      /* 0, or why nothing is received */
-	char text[320]; /* to be logged; empty: nothing */
+	char text[320]; /* log line; empty: none */
 };
 
 struct harp_instance {
 	struct harp_nic *nic;
 	struct harp_stack *stack;
-	struct xdp_shared *shared; /* the XDP program: of the instances on this interface */
+	struct xdp_shared *shared; /* XDP program shared by the instances on this interface */
 	const struct harp_xdp_api *api;
 	struct harp_xdp *xdp;
-	struct netlink monitor, questions;
+	struct netlink monitor, queries;
 	pthread_mutex_t
-		questions_lock; /* of `questions`, or netwatch's routes: one at a time, any thread's */
-	struct instance_dpdk *dpdk; /* NULL: on a NIC that the kernel keeps using */
-	/* NULL: the kernel of this network namespace is asked; else monitor, questions and asker are not used. */
+		/* protects `queries`, or netwatch's routes: one at a time, any thread */
+		queries_lock;
+	struct instance_dpdk *dpdk; /* NULL: on a NIC shared with the kernel */
+	/* NULL: uses the kernel of this network namespace; otherwise monitor, queries and worker
+	 * are unused. */
 	struct netwatch *netwatch;
-	bool netwatch_lost;  /* the log says so */
+	bool netwatch_lost;  /* loss of the connection has been logged */
 	struct lease *lease; /* NULL: stand-alone; then library, api, xdp and ports are set */
-	struct mirror mirror;
+	struct route_cache cache;
 	struct ports ports, udp_ports;
-	struct neighbours neighbours;
+	struct neighbors neighbors;
 	struct instance_page page; /* stand-alone */
 	uint32_t queue, mtu_bytes;
 	enum harp_instance_mode mode;
 	bool up, gone;
-	bool waited; /* of a DPDK port: its link has never been up */
+	bool waited; /* DPDK port: its link has never been up */
 	bool tables_changed;
-	struct asker asker;
+	struct netlink_worker worker;
 	struct program_watch watch; /* stand-alone */
 	void *ctx;
 	harp_log_fn log;
@@ -59,9 +62,9 @@ struct harp_instance {
 void __attribute__((format(printf, 3, 4)))
 instance_log(const struct harp_instance *instance, enum harp_log_level level, const char *format,
 	     ...);
-/* asker.look. ctx: the instance. */
+/* worker.task. ctx: the instance. */
 bool instance_check_program(void *ctx);
 /* A netwatch_fn. ctx: the instance. */
-void instance_hear(void *ctx, const struct harp_lease_header *message);
+void instance_apply_message(void *ctx, const struct harp_lease_header *message);
 
 #endif

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * instance_dpdk.c - a stack on a queue of a DPDK port, which no kernel knows.
+ * instance_dpdk.c - a stack on a queue of a DPDK port, which the kernel does not know.
  *
  * Theory of operation
  *
- * What the kernel is asked for elsewhere comes from the port's text: addresses, routes, MTU, tag. The stack
- * resolves its neighbours itself. Nothing steers: all packets of the port are ours, and a local port is
- * held against sibling stacks of this process alone. The link is asked for a few times a second, for
- * drivers have no descriptor that tells.
+ * Addresses, routes, MTU and VLAN tag come from the port's text instead of the kernel. The stack
+ * resolves neighbors itself. All packets of the port belong to HARP, so there is no XDP program,
+ * and a local port is reserved only against other stacks of this process. The link is polled a few
+ * times a second, since drivers have no descriptor for it.
  */
 #include "host/instance_dpdk.h"
 
@@ -22,7 +22,7 @@
 
 #include "harp_page.h"
 #include "host/lease.h"
-#include "host/opening.h"
+#include "host/instance_setup.h"
 
 #define IPV6_MTU_MIN_BYTES 1280u /* RFC 8200 section 5 */
 
@@ -70,24 +70,24 @@ static void hook_udp_release(void *ctx, uint16_t number)
 	dpdk_port_release(instance->dpdk->port, DPDK_UDP, number, instance->queue);
 }
 
-static void hook_neighbour_heard(void *ctx, const struct harp_addr *addr, const uint8_t *mac,
-				 uint32_t news)
+static void hook_neighbor_learned(void *ctx, const struct harp_addr *addr, const uint8_t *mac,
+				  uint32_t news)
 {
 	const struct instance_dpdk *dpdk = ((struct harp_instance *)ctx)->dpdk;
-	struct dpdk_word word = { .from = &dpdk->reader, .addr = *addr, .news = news };
+	struct dpdk_event word = { .from = &dpdk->reader, .addr = *addr, .news = news };
 
 	word.has_mac = mac != NULL;
 	if (mac)
 		memcpy(word.mac, mac, sizeof(word.mac));
-	dpdk_news_tell(dpdk->port->news, &word);
+	dpdk_events_publish(dpdk->port->news, &word);
 }
 
 static void hook_error_elsewhere(void *ctx, const struct harp_icmp_error *error)
 {
 	const struct instance_dpdk *dpdk = ((struct harp_instance *)ctx)->dpdk;
-	const struct dpdk_word word = { .from = &dpdk->reader, .is_error = true, .error = *error };
+	const struct dpdk_event word = { .from = &dpdk->reader, .is_error = true, .error = *error };
 
-	dpdk_news_tell(dpdk->port->news, &word);
+	dpdk_events_publish(dpdk->port->news, &word);
 }
 
 static bool hook_elsewhere(void *ctx, uint8_t protocol, uint16_t number)
@@ -101,7 +101,7 @@ static bool hook_elsewhere(void *ctx, uint8_t protocol, uint16_t number)
 
 void instance_dpdk_hooks(struct harp_instance *instance, struct harp_stack_options *opt)
 {
-	opt->neighbour_mode = HARP_NEIGHBOUR_OWN;
+	opt->neighbor_mode = HARP_NEIGHBOR_OWN;
 	opt->vlan_id = (uint16_t)instance->dpdk->port->spec.vlan_id;
 	opt->hooks.port_acquire = hook_tcp_acquire;
 	opt->hooks.port_release = hook_tcp_release;
@@ -109,21 +109,21 @@ void instance_dpdk_hooks(struct harp_instance *instance, struct harp_stack_optio
 	opt->udp_port_release = hook_udp_release;
 	if (instance->dpdk->port->spec.queues == 1)
 		return;
-	opt->neighbour_heard = hook_neighbour_heard;
+	opt->neighbor_learned = hook_neighbor_learned;
 	opt->port_elsewhere = hook_elsewhere;
 	opt->error_elsewhere = hook_error_elsewhere;
 }
 
 /* ---- opening -------------------------------------------------------------------------------- */
 
-/* RFC 4291 section 2.5.6 and appendix A: fe80::/64 and the modified EUI-64 of the MAC address. */
+/* Fills in a lease's data from the port. */
 static struct harp_addr dpdk_link_local(const uint8_t mac[6])
 {
 	return (struct harp_addr){ .bytes = { 0xfe, 0x80, [8] = mac[0] ^ 2, mac[1], mac[2], 0xff,
 					      0xfe, mac[3], mac[4], mac[5] } };
 }
 
-static int dpdk_addresses(const struct opening *o, struct harp_instance *instance)
+static int dpdk_addresses(const struct instance_setup *o, struct harp_instance *instance)
 {
 	const struct harp_port_spec *spec = &instance->dpdk->port->spec;
 	struct harp_addr *link_local = &instance->dpdk->link_local;
@@ -149,7 +149,7 @@ static int dpdk_addresses(const struct opening *o, struct harp_instance *instanc
 				   : 0;
 }
 
-static int dpdk_route_add(const struct opening *o, struct harp_instance *instance,
+static int dpdk_route_add(const struct instance_setup *o, struct harp_instance *instance,
 			  const struct harp_addr *prefix, uint32_t prefix_len,
 			  const struct harp_addr *gateway)
 {
@@ -162,7 +162,7 @@ static int dpdk_route_add(const struct opening *o, struct harp_instance *instanc
 		  : 0;
 }
 
-static int dpdk_routes(const struct opening *o, struct harp_instance *instance)
+static int dpdk_routes(const struct instance_setup *o, struct harp_instance *instance)
 {
 	const struct harp_port_spec *spec = &instance->dpdk->port->spec;
 	const struct harp_addr any_v4 = harp_addr_v4(0, 0, 0, 0);
@@ -194,8 +194,8 @@ static void dpdk_describe(struct harp_instance *instance)
 			 ", leased from %s", port->lease->daemon);
 }
 
-/* What harpd says of a lease, as far as it concerns a port. */
-static void dpdk_told(const struct opening *o, struct harp_instance *instance)
+/* harpd provides the statistics page of a leased port's queue. */
+static void dpdk_fill_lease(const struct instance_setup *o, struct harp_instance *instance)
 {
 	const struct dpdk_port *port = instance->dpdk->port;
 	const struct harp_nic_caps *caps = &instance->nic->caps;
@@ -221,7 +221,7 @@ static void dpdk_told(const struct opening *o, struct harp_instance *instance)
 }
 
 /* The statistics page of a leased port's queue is harpd's. */
-static int dpdk_publish(const struct opening *o, struct harp_instance *instance)
+static int dpdk_publish(const struct instance_setup *o, struct harp_instance *instance)
 {
 	struct instance_dpdk *dpdk = instance->dpdk;
 	const struct dpdk_lease *lease = dpdk->port->lease;
@@ -229,7 +229,7 @@ static int dpdk_publish(const struct opening *o, struct harp_instance *instance)
 
 	if (!lease)
 		return 0;
-	dpdk_told(o, instance);
+	dpdk_fill_lease(o, instance);
 	rc = lease_page_map(lease->page_fds[instance->queue], lease->page_bytes, &dpdk->page,
 			    &o->why);
 	if (rc)
@@ -241,7 +241,7 @@ static int dpdk_publish(const struct opening *o, struct harp_instance *instance)
 		  : 0;
 }
 
-static int dpdk_queue(struct opening *o, struct harp_instance *instance)
+static int dpdk_queue(struct instance_setup *o, struct harp_instance *instance)
 {
 	struct dpdk_port *port = instance->dpdk->port;
 	int rc;
@@ -264,7 +264,7 @@ static int dpdk_queue(struct opening *o, struct harp_instance *instance)
 	return 0;
 }
 
-static int dpdk_port(struct opening *o, struct harp_instance *instance, const char *text)
+static int dpdk_port(struct instance_setup *o, struct harp_instance *instance, const char *text)
 {
 	const struct dpdk_wish wish = { .text = text, .opt = &o->opt };
 	struct instance_dpdk *dpdk = calloc(1, sizeof(*dpdk));
@@ -281,20 +281,20 @@ static int dpdk_port(struct opening *o, struct harp_instance *instance, const ch
 	rc = dpdk_port_get(&dpdk->port, &wish, &o->why);
 	if (rc)
 		return rc;
-	dpdk_news_join(dpdk->port->news, &dpdk->reader);
+	dpdk_events_join(dpdk->port->news, &dpdk->reader);
 	snprintf(instance->ifname, sizeof(instance->ifname), "%s", dpdk->port->spec.name);
 	why_about(&o->why, "%s queue %u", instance->ifname, instance->queue);
 	return 0;
 }
 
-int opening_dpdk(struct opening *o, struct harp_instance *instance)
+int setup_dpdk(struct instance_setup *o, struct harp_instance *instance)
 {
 	int rc = dpdk_port(o, instance, instance_dpdk_text(o->opt.ifname));
 
 	if (!rc)
 		rc = dpdk_queue(o, instance);
 	if (!rc)
-		rc = opening_stack(o, instance);
+		rc = setup_stack(o, instance);
 	if (!rc)
 		rc = dpdk_publish(o, instance);
 	if (!rc)
@@ -315,19 +315,19 @@ int opening_dpdk(struct opening *o, struct harp_instance *instance)
 	return 0;
 }
 
-/* ---- at work -------------------------------------------------------------------------------- */
+/* operation */
 
-static void dpdk_hear(struct harp_instance *instance)
+static void dpdk_receive_events(struct harp_instance *instance)
 {
 	struct instance_dpdk *dpdk = instance->dpdk;
-	struct dpdk_word word;
+	struct dpdk_event word;
 
-	while (dpdk_news_take(dpdk->port->news, &dpdk->reader, &word)) {
+	while (dpdk_events_next(dpdk->port->news, &dpdk->reader, &word)) {
 		if (word.is_error)
-			harp_stack_error_heard(instance->stack, &word.error);
+			harp_stack_icmp_error(instance->stack, &word.error);
 		else
-			harp_stack_neighbour_heard(instance->stack, &word.addr,
-						   word.has_mac ? word.mac : NULL, word.news);
+			harp_stack_neighbor_learned(instance->stack, &word.addr,
+						    word.has_mac ? word.mac : NULL, word.news);
 	}
 }
 
@@ -335,14 +335,14 @@ int instance_dpdk_control(struct harp_instance *instance, uint64_t now_ns)
 {
 	bool changed, up = dpdk_port_up(instance->dpdk->port, now_ns, &changed);
 
-	/* Of siblings one speaks, and the first link of all is no news to warn of. */
+	/* One instance of the port logs it, and the first link-up is no warning. */
 	if (changed)
 		instance_log(instance, up && instance->waited ? HARP_LOG_INFO : HARP_LOG_WARN,
 			     "%s is %s", instance->ifname,
 			     up ? instance->waited ? "up" : "up again" : "down");
 	if (up != instance->up)
 		harp_stack_publish_note(instance->stack, up ? "" : "the link is down");
-	dpdk_hear(instance);
+	dpdk_receive_events(instance);
 	instance->waited &= !up;
 	instance->up = up;
 	return up ? 0 : -ENETDOWN;
@@ -372,11 +372,11 @@ void instance_dpdk_published(struct harp_instance *instance)
 			     HARP_PAGE_XSTATS_MAX, count);
 }
 
-/* ---- the end -------------------------------------------------------------------------------- */
+/* close */
 
 void instance_dpdk_fork_child(const struct harp_instance *instance)
 {
-	/* Of DPDK nothing is touched: its memory, threads and devices are the parent's. */
+	/* DPDK's memory, threads and devices belong to the parent. */
 	close(instance->dpdk->reader.fd);
 	if (instance->dpdk->port)
 		dpdk_lease_fork_child(instance->dpdk->port->lease);
@@ -401,7 +401,7 @@ void instance_dpdk_close(struct harp_instance *instance)
 	harp_nic_destroy(instance->nic);
 	instance->nic = NULL;
 	if (dpdk->port) {
-		dpdk_news_leave(dpdk->port->news, &dpdk->reader);
+		dpdk_events_leave(dpdk->port->news, &dpdk->reader);
 		if (dpdk->page)
 			munmap(dpdk->page, dpdk->port->lease->page_bytes);
 	}

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* instance_dpdk_info.c - questions about an instance on a DPDK port: what its port is, and where packets would go. */
+/* instance_dpdk_info.c - properties of an instance on a DPDK port, and its routes. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -28,7 +28,7 @@ static bool dpdk_match(const struct harp_addr *a, const struct harp_addr *b, uin
 	return rest == 0 || (a->bytes[bytes] ^ b->bytes[bytes]) >> (8 - rest) == 0;
 }
 
-/* Longest prefix, as the stack has it: its subnets, its routes, its gateways. False: none. */
+/* Longest prefix match, as in the stack: subnets, routes, gateways. False: no route. */
 static bool dpdk_next_hop(const struct instance_dpdk *dpdk, const struct harp_addr *dst,
 			  struct harp_host_route *out)
 {
@@ -69,7 +69,7 @@ static bool dpdk_next_hop(const struct instance_dpdk *dpdk, const struct harp_ad
 	return found;
 }
 
-/* The address to send from: of the next hop's subnet, else the first of the family. */
+/* Source address: of the next hop's subnet, else the first of the family. */
 static void dpdk_source(const struct instance_dpdk *dpdk, const struct harp_addr *dst,
 			struct harp_host_route *out)
 {

@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * instance_lease.c - opens a stack on a queue that harpd leases: no privilege, no program, no map.
+ * instance_lease.c - opens a stack on a queue leased from harpd, without privileges.
  *
- * What the process cannot do for itself harpd has done: the queue is made and in the steering map, the
- * ports are reserved. In the NIC's network namespace the process then asks the kernel what the interface is, as a
- * stand-alone one does. In another one it has no socket that the kernel would answer on, and asks harpd (netwatch.h).
+ * harpd has created the queue, entered it in the XDP program's map and reserved the ports. In the
+ * NIC's network namespace the process reads the interface from the kernel, as a stand-alone one
+ * does. In another namespace it has no socket for that and asks harpd (netwatch.h).
  */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "host/opening.h"
-#include "host/question.h"
+#include "host/instance_setup.h"
+#include "host/netlink_get.h"
 
-static int lease_link_up(const struct opening *o, struct harp_instance *instance, bool up,
+static int lease_link_up(const struct instance_setup *o, struct harp_instance *instance, bool up,
 			 uint32_t mtu_bytes)
 {
 	if (!up)
@@ -23,16 +23,16 @@ static int lease_link_up(const struct opening *o, struct harp_instance *instance
 	return 0;
 }
 
-/* The interface as the kernel sees it. */
-static int lease_here(struct opening *o, struct harp_instance *instance)
+/* Interface data from the kernel. */
+static int lease_here(struct instance_setup *o, struct harp_instance *instance)
 {
 	const struct harp_lease_leased *told = &instance->lease->told;
-	struct question_link link;
-	int rc = opening_netlink(o, instance, false);
+	struct netlink_get_link link;
+	int rc = setup_netlink(o, instance, false);
 
 	if (rc)
 		return rc;
-	rc = question_link(&instance->questions, told->ifindex, &link);
+	rc = netlink_get_link(&instance->queries, told->ifindex, &link);
 	if (rc)
 		return why_fail(&o->why, rc, "harpd's interface %u is not here: %s", told->ifindex,
 				strerror(-rc));
@@ -44,24 +44,24 @@ static int lease_here(struct opening *o, struct harp_instance *instance)
 	return lease_link_up(o, instance, link.up, link.mtu_bytes);
 }
 
-/* The first NETWORK: there is no stack yet that it could change. */
-static void lease_heard(void *ctx, const struct harp_lease_header *message)
+/* The first NETWORK message: there is no stack yet to apply it to. */
+static void lease_apply(void *ctx, const struct harp_lease_header *message)
 {
 	if (message->type == HARP_LEASE_NETWORK)
 		memcpy(ctx, message, sizeof(struct harp_lease_network));
 }
 
-/* As harpd sees it. */
-static int lease_elsewhere(struct opening *o, struct harp_instance *instance,
+/* Interface data from harpd. */
+static int lease_elsewhere(struct instance_setup *o, struct harp_instance *instance,
 			   struct harp_lease_network *network)
 {
 	struct lease *lease = instance->lease;
-	int rc = netwatch_open(&instance->netwatch, lease->socket, &lease->told, lease_heard,
+	int rc = netwatch_open(&instance->netwatch, lease->socket, &lease->told, lease_apply,
 			       network, &o->why);
 
 	if (rc)
 		return rc;
-	neighbours_remote(&instance->neighbours, instance->netwatch);
+	neighbors_remote(&instance->neighbors, instance->netwatch);
 	if (memcmp(network->mac, lease->told.mac, sizeof(network->mac)) != 0)
 		return why_fail(&o->why, -EPROTO, "harpd's interface has two MAC addresses");
 	return lease_link_up(o, instance, network->link == HARP_LEASE_LINK_UP, network->mtu_bytes);
@@ -84,14 +84,14 @@ static void lease_describe(struct harp_instance *instance)
 	const struct harp_lease_leased *told = &instance->lease->told;
 	size_t used;
 
-	opening_mode(instance, told->native);
+	setup_mode(instance, told->native);
 	used = strlen(instance->describe);
 	snprintf(instance->describe + used, sizeof(instance->describe) - used,
 		 ", ports %u-%u, leased from %s", told->port_min, told->port_max,
 		 instance->lease->daemon);
 }
 
-static int lease_publish(const struct opening *o, struct harp_instance *instance)
+static int lease_publish(const struct instance_setup *o, struct harp_instance *instance)
 {
 	const struct lease *lease = instance->lease;
 	const struct harp_lease_leased *told = &lease->told;
@@ -103,7 +103,7 @@ static int lease_publish(const struct opening *o, struct harp_instance *instance
 		  : 0;
 }
 
-int opening_lease(struct opening *o, struct harp_instance *instance)
+int setup_lease(struct instance_setup *o, struct harp_instance *instance)
 {
 	struct harp_lease_network network = { 0 };
 	struct harp_queue queue;
@@ -131,13 +131,13 @@ int opening_lease(struct opening *o, struct harp_instance *instance)
 		return rc;
 	o->link.mtu_bytes = instance->mtu_bytes;
 	lease_describe(instance);
-	rc = opening_stack(o, instance);
+	rc = setup_stack(o, instance);
 	if (!rc)
 		rc = lease_publish(o, instance);
 	if (rc)
 		return rc;
 	if (!instance->netwatch)
-		return opening_kernel_tables(o, instance);
-	opening_mirror(o, instance, &network.tables);
+		return setup_kernel_tables(o, instance);
+	setup_route_cache(o, instance, &network.tables);
 	return 0;
 }

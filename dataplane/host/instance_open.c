@@ -1,29 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * instance_open.c - opens a stack on a NIC that the kernel keeps using.
+ * instance_open.c - opens a stack on a NIC that is shared with the kernel.
  *
  * Theory of operation
  *
- * Opening goes from what fails most cheaply to what others could notice: options and privileges, the
- * XDP program (which instances of this process on other queues of the interface may have attached
- * already; with empty maps it redirects no packet), the AF_XDP queue, the stack, the host's addresses and
- * routes, and only as the last step the socket in the program's map. What fails unwinds the steps
- * before it in reverse; harp_instance_close() is the same unwinding from the end.
+ * Steps are ordered from those that fail cheaply to those with effects on others: options and
+ * privileges, the XDP program (other instances of this process may have attached it already; with
+ * empty maps it redirects nothing), the AF_XDP queue, the stack, the host's addresses and routes,
+ * and last the socket in the program's map. A failure undoes the steps in reverse;
+ * harp_instance_close() does the same from the end.
  *
- * The program redirects to a port only while the stack uses it: the stack's port_acquire hook binds a
- * kernel socket to the port, so that no one else can have it, then sets the map, which keeps the queue of
- * the stack as the port's home; port_release goes the other way. When we die, the kernel drops link, map
- * and sockets, and packets to the port meet no listener: the peers get RST.
+ * The program redirects packets of a port only while the stack uses it. The stack's port_acquire
+ * hook binds a kernel socket to the port, which reserves it, then enters it in the map together
+ * with the stack's queue. port_release does the reverse. When the process exits, the kernel frees
+ * link, map and sockets; packets to the port then find no listener, and peers get an RST.
  *
- * All that is of an instance that stands alone. One that is leased (instance_lease.c) gets queue and ports from
- * harpd, which has program and map; stack and hooks are the same, and control too where the process is in the NIC's
- * network namespace. Elsewhere harpd tells what the monitor would (netwatch.h). One on a DPDK
- * port (instance_dpdk.c) has nothing to do with the kernel.
+ * This describes a stand-alone instance. A leased one (instance_lease.c) gets queue and ports from
+ * harpd, which owns program and map. Stack and hooks are the same; so is control, if the process is
+ * in the NIC's network namespace. Otherwise harpd sends what the monitor would (netwatch.h). An
+ * instance on a DPDK port (instance_dpdk.c) does not use the kernel.
  *
- * The stack's hooks run inside harp_stack_poll() and only take notes. harp_instance_control(), called
- * by the same thread, speaks to the kernel: it hears the monitor (link, addresses, routes,
- * neighbours), copies what changed into the stack, and has the neighbours that were wanted asked for. It
- * waits for nothing: a question may take the kernel long, so a thread asks it (asker.h).
+ * The stack's hooks run inside harp_stack_poll() and only record requests. harp_instance_control(),
+ * called by the same thread, communicates with the kernel: it reads the monitor's events (link,
+ * addresses, routes, neighbors), applies changes to the stack, and requests the neighbors that the
+ * stack needs. It never blocks: a thread sends requests that may take long (netlink_worker.h).
  */
 #include <errno.h>
 #include <stdio.h>
@@ -32,12 +32,11 @@
 #include <string.h>
 #include <time.h>
 
-#include "host/opening.h"
+#include "host/instance_setup.h"
 #include "host/privilege.h"
 #include "nic/af_xdp_link.h"
 
-#define OWNERLESS_TRIES                                                                            \
-	10u /* of 2 s each; 20 s were seen on a machine with ten times the work for it */
+#define OWNERLESS_TRIES 10u /* of 2 s each; 20 s were observed on a machine with a tenfold load */
 
 /* ---- hooks of the stack --------------------------------------------------------------------- */
 
@@ -57,17 +56,17 @@ static void hook_requests(void *ctx, uint64_t now_ns)
 		instance->requests(instance->ctx, now_ns);
 }
 
-static void hook_neighbour_wanted(void *ctx, const struct harp_addr *next_hop)
+static void hook_neighbor_requested(void *ctx, const struct harp_addr *next_hop)
 {
-	neighbours_wanted(&((struct harp_instance *)ctx)->neighbours, next_hop);
+	neighbors_wanted(&((struct harp_instance *)ctx)->neighbors, next_hop);
 }
 
-static void hook_neighbour_confirmed(void *ctx, const struct harp_addr *next_hop)
+static void hook_neighbor_confirmed(void *ctx, const struct harp_addr *next_hop)
 {
-	neighbours_confirmed(&((struct harp_instance *)ctx)->neighbours, next_hop);
+	neighbors_confirmed(&((struct harp_instance *)ctx)->neighbors, next_hop);
 }
 
-/* The ports of a lease are its own already, and packets to others never come here. */
+/* A lease's ports are reserved already, and packets to other ports never arrive. */
 static int hook_port_acquire(void *ctx, uint16_t port)
 {
 	struct harp_instance *instance = ctx;
@@ -104,13 +103,16 @@ static void hook_udp_port_release(void *ctx, uint16_t port)
 
 /* ---- opening -------------------------------------------------------------------------------- */
 
-/* The caller may have been built with the first version of the options, or with a later one. */
-static int opening_version(struct opening *o, const struct harp_instance_options *opt)
+/* The caller may have been built with an older or newer version of the options. */
+static int setup_version(struct instance_setup *o, const struct harp_instance_options *opt)
 {
 	size_t first = offsetof(struct harp_instance_options, daemon_socket);
+	const char *ifname = opt && opt->ifname ? opt->ifname : "(none)";
 
-	why_about(&o->why, "%s queue %u", opt && opt->ifname ? opt->ifname : "(none)",
-		  opt ? opt->queue : 0);
+	if (opt && opt->queue == HARP_LEASE_QUEUE_ANY)
+		why_about(&o->why, "%s", ifname);
+	else
+		why_about(&o->why, "%s queue %u", ifname, opt ? opt->queue : 0);
 	if (!opt || opt->size < first)
 		return why_fail(&o->why, -EINVAL, "options of an older size; rebuild the caller");
 	memcpy(&o->opt, opt, opt->size < sizeof(*opt) ? opt->size : sizeof(*opt));
@@ -122,7 +124,7 @@ static int opening_version(struct opening *o, const struct harp_instance_options
 	return 0;
 }
 
-static int opening_options(struct opening *o)
+static int setup_options(struct instance_setup *o)
 {
 	const struct harp_instance_options *opt = &o->opt;
 	char missing[80];
@@ -153,22 +155,22 @@ static int opening_options(struct opening *o)
 	return 0;
 }
 
-int opening_stack(const struct opening *o, struct harp_instance *instance)
+int setup_stack(const struct instance_setup *o, struct harp_instance *instance)
 {
 	struct harp_stack_options opt = {
 		.size = sizeof(opt),
 		.max_conns = o->opt.max_conns,
 		.port_min = o->opt.port_min,
 		.port_max = o->opt.port_max,
-		.neighbour_mode = HARP_NEIGHBOUR_EXTERNAL,
+		.neighbor_mode = HARP_NEIGHBOR_EXTERNAL,
 		.seed = o->opt.seed,
 		.scope_id = o->link.ifindex,
 		.hooks = {
 			.ctx = instance,
 			.log = hook_log,
 			.requests = hook_requests,
-			.neighbour_wanted = hook_neighbour_wanted,
-			.neighbour_confirmed = hook_neighbour_confirmed,
+			.neighbor_requested = hook_neighbor_requested,
+			.neighbor_confirmed = hook_neighbor_confirmed,
 			.port_acquire = hook_port_acquire,
 			.port_release = hook_port_release,
 		},
@@ -186,59 +188,59 @@ int opening_stack(const struct opening *o, struct harp_instance *instance)
 	if (rc)
 		return why_fail(&o->why, rc, "the stack: %s; look at frames and port range",
 				strerror(-rc));
-	instance->neighbours.stack = instance->stack;
+	instance->neighbors.stack = instance->stack;
 	return 0;
 }
 
-int opening_netlink(const struct opening *o, struct harp_instance *instance, bool privileged)
+int setup_netlink(const struct instance_setup *o, struct harp_instance *instance, bool privileged)
 {
-	/* The monitor first: what changes while we read is heard. */
+	/* The monitor first, so that changes during the reads are seen. */
 	int rc = netlink_open(&instance->monitor, RTMGRP_LINK | RTMGRP_NEIGH | RTMGRP_IPV4_IFADDR |
 							  RTMGRP_IPV4_ROUTE | RTMGRP_IPV6_IFADDR |
 							  RTMGRP_IPV6_ROUTE);
 
 	if (!rc)
-		rc = netlink_open(&instance->questions, 0);
+		rc = netlink_open(&instance->queries, 0);
 	if (rc)
 		return why_fail(&o->why, rc, "rtnetlink: %s", strerror(-rc));
-	rc = neighbours_open(&instance->neighbours, instance->ifname, o->link.ifindex, privileged);
+	rc = neighbors_open(&instance->neighbors, instance->ifname, o->link.ifindex, privileged);
 	return rc ? why_fail(&o->why, rc, "a UDP socket on the interface: %s", strerror(-rc)) : 0;
 }
 
-void opening_mirror(const struct opening *o, struct harp_instance *instance,
-		    const struct harp_lease_tables *found)
+void setup_route_cache(const struct instance_setup *o, struct harp_instance *instance,
+		       const struct harp_lease_tables *found)
 {
-	instance->mirror = (struct mirror){
+	instance->cache = (struct route_cache){
 		.stack = instance->stack,
 		.api = instance->api,
 		.xdp = instance->xdp,
 		.ifindex = o->link.ifindex,
 	};
-	mirror_apply(&instance->mirror, found);
-	if (!instance->mirror.now.address_count)
+	route_cache_apply(&instance->cache, found);
+	if (!instance->cache.now.address_count)
 		instance_log(instance, HARP_LOG_WARN,
 			     "%s has no usable IP address yet; `ip address add ... dev %s`",
 			     instance->ifname, instance->ifname);
 }
 
-int opening_kernel_tables(const struct opening *o, struct harp_instance *instance)
+int setup_kernel_tables(const struct instance_setup *o, struct harp_instance *instance)
 {
 	struct harp_lease_tables found;
-	int rc = mirror_read(o->link.ifindex, &instance->questions, &found);
+	int rc = route_cache_read(o->link.ifindex, &instance->queries, &found);
 
 	if (rc)
 		return why_fail(&o->why, rc, "rtnetlink: %s", strerror(-rc));
-	opening_mirror(o, instance, &found);
-	instance->asker.look = instance->shared ? instance_check_program : NULL;
-	instance->asker.look_ctx = instance;
-	rc = asker_start(&instance->asker, instance->monitor.fd, o->link.ifindex,
-			 &instance->questions, &instance->questions_lock);
+	setup_route_cache(o, instance, &found);
+	instance->worker.task = instance->shared ? instance_check_program : NULL;
+	instance->worker.task_ctx = instance;
+	rc = netlink_worker_start(&instance->worker, instance->monitor.fd, o->link.ifindex,
+				  &instance->queries, &instance->queries_lock);
 	return rc ? why_fail(&o->why, rc, "cannot start a thread: %s; raise the limit (ulimit -u)",
 			     strerror(-rc))
 		  : 0;
 }
 
-static int opening_attach(const struct opening *o, struct harp_instance *instance)
+static int setup_attach(const struct instance_setup *o, struct harp_instance *instance)
 {
 	const struct xdp_wish wish = {
 		.ifname = o->opt.ifname,
@@ -261,7 +263,7 @@ static int opening_attach(const struct opening *o, struct harp_instance *instanc
 	return 0;
 }
 
-void opening_mode(struct harp_instance *instance, bool native)
+void setup_mode(struct harp_instance *instance, bool native)
 {
 	struct harp_nic_caps *caps = &instance->nic->caps;
 	const char *copy = strstr(caps->mode, "zero-copy") ? "zero-copy" : "copy";
@@ -278,7 +280,7 @@ void opening_mode(struct harp_instance *instance, bool native)
 		 caps->mtu_bytes, caps->frame_count, caps->frame_size);
 }
 
-static int opening_queue(const struct opening *o, struct harp_instance *instance)
+static int setup_queue(const struct instance_setup *o, struct harp_instance *instance)
 {
 	const struct harp_af_xdp_options opt = {
 		.size = sizeof(opt),
@@ -290,23 +292,23 @@ static int opening_queue(const struct opening *o, struct harp_instance *instance
 	};
 	int rc = harp_nic_af_xdp_create(&instance->nic, &opt, o->why.text, o->why.size);
 
-	/* Its release waits for a kernel thread and for locks of the whole host's. Whoever uses the
-	 * queue needs a program that brings it packets, and the only one is ours. */
+	/* The queue is released by a kernel thread, under locks of the whole host. Another user of
+	 * the queue would need our XDP program, so retrying is safe. */
 	for (unsigned i = 0;
 	     rc == -EBUSY && i < OWNERLESS_TRIES && xdp_shared_users(instance->shared) == 1; i++) {
 		if (!i)
 			instance_log(instance, HARP_LOG_INFO,
-				     "%s queue %u is busy, and nobody uses it: the kernel is about "
+				     "%s queue %u is busy without a user: the kernel is about "
 				     "to release it, which is waited for",
 				     instance->ifname, o->opt.queue);
 		rc = harp_nic_af_xdp_create(&instance->nic, &opt, o->why.text, o->why.size);
 	}
 	if (!rc)
-		opening_mode(instance, instance->api->native(instance->xdp));
+		setup_mode(instance, instance->api->native(instance->xdp));
 	return rc;
 }
 
-static int opening_rss(const struct opening *o, struct harp_instance *instance)
+static int setup_rss(const struct instance_setup *o, struct harp_instance *instance)
 {
 	int rc = 0;
 
@@ -317,7 +319,7 @@ static int opening_rss(const struct opening *o, struct harp_instance *instance)
 	return rc ? why_fail(&o->why, rc, "its receive queues: %s", strerror(-rc)) : 0;
 }
 
-static int opening_map(const struct opening *o, struct harp_instance *instance)
+static int setup_map(const struct instance_setup *o, struct harp_instance *instance)
 {
 	unsigned users = xdp_shared_users(instance->shared);
 	int rc = instance->api->xsk_set(instance->xdp, o->opt.queue,
@@ -326,12 +328,12 @@ static int opening_map(const struct opening *o, struct harp_instance *instance)
 	if (rc)
 		return why_fail(&o->why, rc, "putting the socket in the steering map: %s",
 				strerror(-rc));
-	/* Whoever connects may find the right source ports (plugin/connect/opening.c does): no reason to warn. */
+	/* A connecting peer may find matching source ports (plugin/connect/): no warning. */
 	if (instance->rss.queues > users)
 		instance_log(
 			instance, HARP_LOG_INFO,
 			"%s has %u receive queues, and this process has instances on %u of them: "
-			"connections of queue %u whose packets arrive on another one do not come about%s; "
+			"connections of queue %u whose packets arrive on another one cannot be established%s; "
 			"`ethtool -L %s combined 1` if that is too few",
 			instance->ifname, instance->rss.queues, users, o->opt.queue,
 			instance->rss.kind == HARP_RSS_TOEPLITZ
@@ -341,19 +343,19 @@ static int opening_map(const struct opening *o, struct harp_instance *instance)
 	return 0;
 }
 
-/* Everything by ourselves. */
-static int opening_alone(struct opening *o, struct harp_instance *instance)
+/* Stand-alone setup. */
+static int setup_alone(struct instance_setup *o, struct harp_instance *instance)
 {
-	int rc = opening_options(o);
+	int rc = setup_options(o);
 
 	instance->mtu_bytes = o->link.mtu_bytes;
 	instance->up = true;
 	if (!rc)
-		rc = opening_rss(o, instance);
+		rc = setup_rss(o, instance);
 	if (!rc)
-		rc = opening_attach(o, instance);
+		rc = setup_attach(o, instance);
 	if (!rc)
-		rc = opening_queue(o, instance);
+		rc = setup_queue(o, instance);
 	if (!rc) {
 		rc = ports_init(&instance->ports, instance->api, instance->xdp, STEER_PORT_TCP,
 				instance->queue);
@@ -364,35 +366,35 @@ static int opening_alone(struct opening *o, struct harp_instance *instance)
 			why_fail(&o->why, rc, "out of memory");
 	}
 	if (!rc)
-		rc = opening_stack(o, instance);
+		rc = setup_stack(o, instance);
 	if (!rc)
-		rc = opening_netlink(o, instance, true);
+		rc = setup_netlink(o, instance, true);
 	if (!rc)
-		rc = opening_kernel_tables(o, instance);
+		rc = setup_kernel_tables(o, instance);
 	if (!rc)
-		rc = opening_map(o, instance);
+		rc = setup_map(o, instance);
 	return rc;
 }
 
 int harp_instance_open(struct harp_instance **out, const struct harp_instance_options *opt,
 		       char *why, size_t why_len)
 {
-	struct opening o = { .why = { .text = why, .size = why_len } };
+	struct instance_setup o = { .why = { .text = why, .size = why_len } };
 	struct harp_instance *instance;
 	int rc;
 
 	*out = NULL;
 	if (why && why_len)
 		why[0] = '\0';
-	rc = opening_version(&o, opt);
+	rc = setup_version(&o, opt);
 	if (rc)
 		return rc;
 	instance = calloc(1, sizeof(*instance));
 	if (!instance)
 		return why_fail(&o.why, -ENOMEM, "out of memory");
-	instance->monitor.fd = instance->questions.fd = instance->page.fd = -1;
-	instance->neighbours.probe_v4_fd = instance->neighbours.probe_v6_fd = -1;
-	pthread_mutex_init(&instance->questions_lock, NULL);
+	instance->monitor.fd = instance->queries.fd = instance->page.fd = -1;
+	instance->neighbors.probe_v4_fd = instance->neighbors.probe_v6_fd = -1;
+	pthread_mutex_init(&instance->queries_lock, NULL);
 	pthread_mutex_init(&instance->watch.lock, NULL);
 	instance->queue = o.opt.queue;
 	instance->ctx = o.opt.ctx;
@@ -400,10 +402,9 @@ int harp_instance_open(struct harp_instance **out, const struct harp_instance_op
 	instance->requests = o.opt.requests;
 	snprintf(instance->ifname, sizeof(instance->ifname), "%s", o.opt.ifname);
 	if (instance_dpdk_text(o.opt.ifname))
-		rc = opening_dpdk(&o, instance);
+		rc = setup_dpdk(&o, instance);
 	else
-		rc = o.opt.daemon_socket ? opening_lease(&o, instance)
-					 : opening_alone(&o, instance);
+		rc = o.opt.daemon_socket ? setup_lease(&o, instance) : setup_alone(&o, instance);
 	if (rc) {
 		harp_instance_close(instance);
 		return rc;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* instance_page.c - an instance's statistics page: made, mapped, and what is said of the owner. */
+/* instance_page.c - an instance's statistics page: creation, mapping, and owner data. */
 #include "host/instance_page.h"
 
 #include <errno.h>

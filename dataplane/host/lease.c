@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * lease.c - an instance's parts that harpd made: asked for, checked, used, given back.
+ * lease.c - the parts of an instance that harpd creates: requested, verified, used, returned.
  *
- * A lease is the process's, not the connection's: the connection that asked for it is closed at once, and
- * giving back takes a new one. So it makes no difference whether harpd was restarted in between.
+ * A lease belongs to the process, not to the connection: the connection is closed at once, and the
+ * return uses a new one. So a restart of harpd in between makes no difference.
  *
- * The descriptors come from another program. Before one is used the kernel says what it is: a wrong one
- * would be a hang or silence later, far from its cause.
+ * The descriptors come from another program. Each is verified with the kernel before use: a wrong
+ * one would cause a hang or silent failure much later.
  */
 #include "host/lease.h"
 
@@ -23,17 +23,17 @@
 #include "harp_page.h"
 #include "host/daemon.h"
 
-/* Linux 5.14; not in Debian 12's headers of the C library. */
+/* Linux 5.14; missing in Debian 12's C library headers. */
 #ifndef SO_NETNS_COOKIE
 #define SO_NETNS_COOKIE 71
 #endif
 
-/* A harpd that is stopped must not hold up who closes several instances. */
+/* A stopped harpd must not delay closing several instances. */
 #define RELEASE_WAIT_MS 1000u
 #define LEASE_CLIENT_BYTES 32u
 #define PAGE_SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
 
-/* ---- what the descriptors are --------------------------------------------------------------- */
+/* verification of descriptors */
 
 static bool lease_namespace(int fd, uint64_t *cookie)
 {
@@ -80,7 +80,7 @@ int lease_page_map(int fd, size_t bytes, void **out, const struct why *why)
 	return 0;
 }
 
-/* ---- taking --------------------------------------------------------------------------------- */
+/* request */
 
 static void lease_client(char client[LEASE_CLIENT_BYTES])
 {
@@ -141,7 +141,7 @@ int lease_take(struct lease **out, const struct harp_instance_options *opt, stru
 		free(lease);
 		return rc;
 	}
-	/* The AF_XDP socket and frames are judged by the NIC that adopts them. */
+	/* The NIC that adopts the AF_XDP socket and frames verifies them. */
 	rc = lease_page_map(lease->fds[HARP_LEASE_FD_PAGE], lease->told.page_bytes, &lease->page,
 			    why);
 	if (rc) {
@@ -187,7 +187,7 @@ bool lease_has_port(const struct lease *lease, uint16_t port)
 	return port >= lease->told.port_min && port <= lease->told.port_max;
 }
 
-/* ---- giving back ---------------------------------------------------------------------------- */
+/* return */
 
 int lease_release(const char *socket, uint64_t lease_id, struct why *why)
 {
@@ -197,7 +197,7 @@ int lease_release(const char *socket, uint64_t lease_id, struct why *why)
 
 	lease_client(client);
 	rc = daemon_open(&daemon, socket, client, RELEASE_WAIT_MS, why);
-	/* The next harpd sees by itself that the queue is nobody's. */
+	/* The next harpd detects that the queue is unused. */
 	if (rc == -ENOENT || rc == -ECONNREFUSED)
 		return 0;
 	if (rc)

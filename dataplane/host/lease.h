@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* lease.h - an instance's parts that harpd made: asked for, checked, used, given back. */
+/* lease.h - the parts of an instance that harpd creates: requested, verified, used, returned. */
 #ifndef HARP_HOST_LEASE_H
 #define HARP_HOST_LEASE_H
 
@@ -14,37 +14,37 @@
 
 struct lease {
 	struct harp_lease_leased told;
-	char daemon[LEASE_DAEMON_BYTES]; /* who made it: "harpd 0.1.0" */
+	char daemon[LEASE_DAEMON_BYTES]; /* the lessor: "harpd 0.1.0" */
 	char socket[LEASE_SOCKET_BYTES];
-	int fds[HARP_LEASE_FDS]; /* -1: handed on, closed or not there */
+	int fds[HARP_LEASE_FDS]; /* -1: passed on, closed or absent */
 	void *page;              /* statistics, told.page_bytes; NULL: not mapped */
 };
 
-/* Connects to the daemon of opt->daemon_socket; name: who it is. Errors as harp_daemon_connect(). */
+/* Connects to the daemon of opt->daemon_socket; name: its identity. Errors as
+ * harp_daemon_connect(). */
 int lease_connect(struct harp_daemon **out, const struct harp_instance_options *opt,
 		  char name[LEASE_DAEMON_BYTES], const struct why *why);
-/* What people read of a lease: opt's label, or the program's name. */
+/* Display label of a lease: opt's, or the program's name. */
 const char *lease_label(const struct harp_instance_options *opt);
-/* Asks the daemon of opt->daemon_socket for one and checks every descriptor. On failure nothing is left,
- * and harpd has been told. */
+/* Requests a lease from the daemon of opt->daemon_socket and verifies every descriptor. On failure
+ * it is returned to harpd. */
 int lease_take(struct lease **out, const struct harp_instance_options *opt, struct why *why);
-/* Is the NIC in another network namespace than this thread? Before 5.14 the kernel does not tell: then it counts as
- * another. */
+/* True if the NIC is in another network namespace than this thread. Before Linux 5.14 this is
+ * unknown, and true. */
 bool lease_is_elsewhere(const struct lease *lease);
-/* The descriptor, from now on the caller's. */
+/* Passes a descriptor to the caller. */
 int lease_hand_on(struct lease *lease, enum harp_lease_fd which);
-/* What harp_nic_af_xdp_adopt() is told; its descriptors are handed on. */
+/* Arguments for harp_nic_af_xdp_adopt(), including descriptors. */
 void lease_queue(struct lease *lease, struct harp_queue *out);
-/* Maps a statistics page of bytes that harpd made, for this process alone; NULL and -EPROTO when it is none. The
- * descriptor stays the caller's. */
+/* Maps a statistics page created by harpd, for this process alone; NULL and -EPROTO if invalid. The
+ * descriptor stays with the caller. */
 int lease_page_map(int fd, size_t bytes, void **out, const struct why *why);
-/* Tells the harpd of that socket that this process has no more use for a lease. 0 when there is no harpd: the next one
- * sees by itself. */
+/* Returns a lease to the harpd of that socket. 0 if there is no harpd: the next one detects it. */
 int lease_release(const char *socket, uint64_t lease_id, struct why *why);
-/* Is this port one of the lease's? */
+/* True if this port is part of the lease. */
 bool lease_has_port(const struct lease *lease, uint16_t port);
-/* Frees it, and gives it back to harpd if there is one (why: when that fails, though harpd is there,
- * -errno). NULL is accepted. */
+/* Frees it and returns it to harpd, if there is one (-errno and why: harpd is there, and it fails).
+ * NULL is accepted. */
 int lease_give_back(struct lease *lease, struct why *why);
 /* In a forked child. Async-signal-safe. */
 void lease_fork_child(const struct lease *lease);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* library.h - finds a part of HARP that is a library of its own, because it needs more than libc. */
+/* library.h - finds an optional library of HARP, which needs more than libc. */
 #ifndef HARP_HOST_LIBRARY_H
 #define HARP_HOST_LIBRARY_H
 
-/* As dlopen(RTLD_NOW | RTLD_LOCAL); name: "libharp-xdp.so". lib_dir NULL: beside the library or program that this code
- * is in, then the loader's search path. NULL: dlerror() has the loader's words of the place where the file lies. */
+/* As dlopen(RTLD_NOW | RTLD_LOCAL); name: "libharp-xdp.so". lib_dir NULL: the directory of this
+ * code's library or program, then the loader's search path. NULL: see dlerror(). */
 void *library_load(const char *name, const char *lib_dir);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* netlink.c - a small rtnetlink client on libc alone (the plugin may link nothing else). */
+/* netlink.c - a small rtnetlink client using libc only (the plugin may link nothing else). */
 #include "host/netlink.h"
 
 #include <assert.h>
@@ -173,7 +173,7 @@ static int address_state(int family, uint32_t flags)
 {
 	if (flags & IFA_F_DADFAILED)
 		return HARP_ADDRESS_DUPLICATE;
-	/* An optimistic one is in use while it is looked at (RFC 4429). */
+	/* An optimistic address can be used while it is being verified (RFC 4429). */
 	if ((flags & IFA_F_TENTATIVE) && !(flags & IFA_F_OPTIMISTIC))
 		return HARP_ADDRESS_TENTATIVE;
 	if (flags & IFA_F_DEPRECATED)
@@ -194,14 +194,15 @@ bool netlink_own_address(const struct nlmsghdr *message, struct harp_addr *addr,
 	netlink_attributes(message, sizeof(*body), attributes, IFA_MAX);
 	*state = address_state(body->ifa_family,
 			       netlink_u32(attributes[IFA_FLAGS], body->ifa_flags));
-	/* Of a point-to-point link the peer's is in IFA_ADDRESS; IPv6 has only that one else. */
+	/* On a point-to-point link the peer's address is in IFA_ADDRESS; IPv6 has only that
+	 * otherwise. */
 	return netlink_addr(attributes[IFA_LOCAL], body->ifa_family, addr) ||
 	       netlink_addr(attributes[IFA_ADDRESS], body->ifa_family, addr);
 }
 
 /*
- * Walks one datagram. Returns 1 when it ended the answer to `sequence` (0: a monitor, which has no
- * end), 0 when more follows, -errno.
+ * Walks one datagram. 1: it ended the answer to `sequence` (0: a monitor, without an end), 0: more
+ * follows, or -errno.
  */
 static int netlink_walk(const void *buffer, size_t bytes, uint32_t sequence, netlink_fn fn,
 			void *ctx)
@@ -215,7 +216,7 @@ static int netlink_walk(const void *buffer, size_t bytes, uint32_t sequence, net
 			continue; /* the answer to a call that timed out */
 		interrupted |= !!(message->nlmsg_flags & NLM_F_DUMP_INTR);
 		if (!sequence && message->nlmsg_type == NLMSG_ERROR)
-			continue; /* to what an asker sent (asker.h) */
+			continue; /* to a request of the netlink worker (netlink_worker.h) */
 		if (message->nlmsg_type == NLMSG_ERROR) {
 			const struct nlmsgerr *error = NLMSG_DATA(message);
 
@@ -233,8 +234,8 @@ static int netlink_walk(const void *buffer, size_t bytes, uint32_t sequence, net
 }
 
 /*
- * The next datagram of the kernel's; -1 and errno as recv() has them. Whoever has CAP_NET_ADMIN may send to
- * this socket, too, what no kernel would: messages shorter than their kind.
+ * Receives the kernel's next datagram; -1 and errno as recv(). Processes with CAP_NET_ADMIN can
+ * also send to this socket, including malformed messages.
  */
 static ssize_t netlink_receive(const struct netlink *nl, void *buffer, int flags)
 {

@@ -39,7 +39,7 @@ void netlink_put_addr(struct netlink_message *message, uint16_t type, const stru
 /* Sends and gives every answer to fn (NULL: there is none but success). Returns 0, the kernel's
  * -errno, fn's, or -EINTR: a dump raced with a change, ask again. */
 int netlink_call(struct netlink *nl, struct netlink_message *message, netlink_fn fn, void *ctx);
-/* Reads what a monitor has. 0, or -ENOBUFS: events were lost, look at everything again. */
+/* Reads a monitor's pending events. 0, or -ENOBUFS: events were lost, read everything again. */
 int netlink_events(struct netlink *nl, netlink_fn fn, void *ctx);
 
 /* Fills table[0..max] with the attributes of a message whose body has body_bytes. */
@@ -48,16 +48,18 @@ void netlink_attributes(const struct nlmsghdr *message, size_t body_bytes,
 /* The same for `bytes` of attributes from `first` on (those of a next hop, or nested ones). */
 void netlink_attributes_in(const struct rtattr *first, size_t bytes, const struct rtattr **table,
 			   unsigned max);
-/* The way of a multipath route (RTA_MULTIPATH) that leaves by an interface; NULL when none does. */
+/* The next hop of a multipath route (RTA_MULTIPATH) on an interface; NULL if there is none. */
 const struct rtnexthop *netlink_hop(const struct rtattr *multipath, uint32_t ifindex);
 uint32_t netlink_u32(const struct rtattr *attribute, uint32_t absent);
 /* An address attribute; false when absent or of the wrong length. */
 bool netlink_addr(const struct rtattr *attribute, int family, struct harp_addr *out);
 
-/* The gateway of a route or next hop: RTA_GATEWAY, or RTA_VIA with its own family. False: on-link. */
+/* The gateway of a route or next hop: RTA_GATEWAY, or RTA_VIA with its own family. False:
+ * on-link. */
 bool netlink_gateway(const struct rtattr *const *attributes, int family, struct harp_addr *out);
 
-/* An address message (RTM_NEWADDR): the interface's own address, and its enum harp_address_state. */
+/* An address message (RTM_NEWADDR): the interface's own address, and its enum
+ * harp_address_state. */
 bool netlink_own_address(const struct nlmsghdr *message, struct harp_addr *addr, int *state);
 int netlink_family(const struct harp_addr *addr); /* AF_INET or AF_INET6 */
 

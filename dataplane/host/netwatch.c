@@ -4,12 +4,14 @@
  *
  * Theory of operation
  *
- * HELLO and WATCH are sent together when the connection is made. harpd answers WATCH with NETWORK, and sends NETWORK
- * and NEIGHBORS on its own from then on; other answers (WELCOME, DONE) are skipped. A message that is none
- * of these ends the connection, and a new one is tried a second later: so does a harpd that was restarted, and a job
- * that was stopped for so long that harpd closed the connection. Between connections the caller keeps its last state.
+ * HELLO and WATCH are sent together after connecting. harpd answers WATCH with NETWORK, and sends
+ * NETWORK and NEIGHBORS as they change; other answers (WELCOME, DONE) are skipped. An unexpected
+ * message ends the connection, and a new one is tried a second later. The same happens after a
+ * restart of harpd, or if the job was stopped for so long that harpd closed the connection. Between
+ * connections the caller keeps its last state.
  *
- * Routes are asked for over connections of their own: the caller of harp_instance_route() is any thread, and waits.
+ * Route requests use separate connections: harp_instance_route() is called by any thread and
+ * blocks.
  */
 #include "host/netwatch.h"
 
@@ -26,11 +28,11 @@
 #include "host/daemon.h"
 
 #define NETWATCH_OPEN_MS 3000u
-#define NETWATCH_CALL_MS 1u /* harpd's queue of connections is full: later */
+#define NETWATCH_CALL_MS 1u /* harpd's accept queue is full: retry later */
 #define NETWATCH_RETRY_NS UINT64_C(1000000000)
 #define NETWATCH_ROUTE_NS UINT64_C(1000000000)
 #define NETWATCH_ROUTE_WAIT_MS 1000u
-#define NETWATCH_MESSAGES 64u /* handled in one call: the rest keeps the descriptor readable */
+#define NETWATCH_MESSAGES 64u /* processed per call: the rest keeps the descriptor readable */
 
 static uint64_t netwatch_clock_ns(void)
 {
@@ -57,7 +59,7 @@ static void netwatch_drop(struct netwatch *watch, uint64_t now_ns)
 
 static struct harp_lease_header netwatch_header(struct netwatch *watch, uint16_t type, size_t bytes)
 {
-	if (!++watch->serial) /* 0 is harpd's own */
+	if (!++watch->serial) /* 0 is reserved for harpd */
 		++watch->serial;
 	return (struct harp_lease_header){
 		.magic = HARP_LEASE_MAGIC,
@@ -128,7 +130,7 @@ bool netwatch_message_good(const void *message, size_t bytes)
 	}
 }
 
-/* One message, in wire.answer. */
+/* Processes one message, in wire.answer. */
 static int netwatch_take(struct netwatch *watch, netwatch_fn fn, void *ctx, const struct why *why)
 {
 	const struct harp_lease_header *header = (const void *)watch->wire.answer;
@@ -283,7 +285,7 @@ static struct netwatch_route *netwatch_find(struct netwatch *watch, const struct
 	return NULL;
 }
 
-/* A record for dst, in the place of the oldest when all are used. */
+/* Returns an entry for dst, replacing the oldest if all are used. */
 static struct netwatch_route *netwatch_add(struct netwatch *watch, const struct harp_addr *dst)
 {
 	struct netwatch_route *record = &watch->routes[watch->route_next];
@@ -310,7 +312,8 @@ static int netwatch_ask(const struct netwatch *watch, const struct harp_addr *ds
 		return error;
 	*rc = daemon_route(daemon, watch->lease_id, dst, route, &quiet);
 	harp_daemon_close(daemon);
-	/* -ENETUNREACH and its kind are the kernel's; these mean that the kernel was not asked. */
+	/* -ENETUNREACH and similar come from the kernel; these mean that the kernel was not
+	 * asked. */
 	switch (*rc) {
 	case -ETIMEDOUT:
 	case -ECONNRESET:
@@ -340,7 +343,7 @@ int netwatch_route(struct netwatch *watch, const struct harp_addr *dst, struct h
 			if (!rc)
 				record->route = route;
 		}
-		/* A harpd that is silent costs the callers one wait, not each of them one. */
+		/* A silent harpd costs all callers together one timeout. */
 		record->fresh_ns = netwatch_clock_ns() + NETWATCH_ROUTE_NS;
 	}
 	if (!record->rc)

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * page.c - statistics pages as memory that processes share: made, recognised, read without trust.
+ * page.c - statistics pages in shared memory: creation, detection, and reading without trust.
  *
- * Everything is read with pread(). A mapping would be quicker and would let the owner choose how its reader
- * dies: by a hole that can't be filled, by pages of another file system. A copy of bytes can only be wrong,
- * and wrong bytes are what the checks are for.
+ * Everything is read with pread(). A mapping would be faster, but the owner could crash the reader
+ * by truncating the file or by using another file system. A copy can only contain wrong bytes,
+ * which are checked.
  */
 #include "harp_page.h"
 
@@ -24,8 +24,8 @@
 #define PAGE_SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
 #define PAGE_PARTS_MAX 64u
 #define PAGE_STRIDE_MAX 65536u
-/* An owner needs a microsecond a millisecond to write: more tries than that mean another thing. Of one call,
- * and of one record within it. */
+/* An owner writes for about a microsecond per millisecond: more retries mean another problem. Limit
+ * per call, and per record within it. */
 #define PAGE_TRIES 1000u
 #define PAGE_RECORD_TRIES 20u
 
@@ -69,7 +69,7 @@ int harp_page_create_job_fd(uint32_t lanes, int *out)
 
 /* ---- reading -------------------------------------------------------------------------------- */
 
-/* All of it, or -errno; -EPROTO when the file ends before. */
+/* Reads exactly `bytes`, or returns -errno; -EPROTO if the file is shorter. */
 static int page_get(int fd, uint64_t offset, void *into, size_t bytes)
 {
 	ssize_t got = pread(fd, into, bytes, (off_t)offset);
@@ -79,7 +79,7 @@ static int page_get(int fd, uint64_t offset, void *into, size_t bytes)
 	return (size_t)got == bytes ? 0 : -EPROTO;
 }
 
-/* One place of the table: does it lie within the page? */
+/* True if a part lies within the page. */
 static bool page_place_good(const struct harp_page_header *header, uint32_t part)
 {
 	const struct harp_page_place *place = &header->parts[part];
@@ -115,7 +115,7 @@ static int page_header(int fd, struct harp_page_header *header, char *why, size_
 	if (rc)
 		return page_fail(why, why_len, rc, "reading: %s", strerror(-rc));
 	if (header->magic == 0)
-		return page_fail(why, why_len, -ENODATA, "nobody has published to it yet");
+		return page_fail(why, why_len, -ENODATA, "its owner has not published yet");
 	if (header->magic != HARP_PAGE_MAGIC)
 		return page_fail(why, why_len, -EPROTO, "not a statistics page: wrong magic");
 	if (header->version != HARP_PAGE_VERSION)
@@ -151,7 +151,7 @@ int harp_page_check(int fd, char *why, size_t why_len)
 
 /* ---- parts ---------------------------------------------------------------------------------- */
 
-/* Reads bytes at offset, which the sequence number at lock_offset guards. */
+/* Reads bytes at offset, protected by the sequence number at lock_offset. */
 static int page_get_locked(int fd, uint64_t lock_offset, uint64_t offset, void *into, size_t bytes,
 			   unsigned tries)
 {
@@ -167,7 +167,8 @@ static int page_get_locked(int fd, uint64_t lock_offset, uint64_t offset, void *
 		if (before & 1)
 			continue;
 		rc = page_get(fd, offset, into, bytes);
-		/* Pairs with the owner's fence after the odd number: what is newer shows it. */
+		/* Pairs with the owner's fence after the odd number: newer data implies a changed
+		 * number. */
 		atomic_thread_fence(memory_order_acquire);
 		if (!rc)
 			rc = page_get(fd, lock_offset, &after, sizeof(after));
@@ -179,7 +180,7 @@ static int page_get_locked(int fd, uint64_t lock_offset, uint64_t offset, void *
 	return -EBUSY;
 }
 
-/* What a reader's item takes of the page's. */
+/* Copies the common part of the page's item and the reader's. */
 static void page_item_copy(uint8_t *item, uint32_t item_bytes, const uint8_t *source,
 			   uint32_t stride)
 {
@@ -189,15 +190,16 @@ static void page_item_copy(uint8_t *item, uint32_t item_bytes, const uint8_t *so
 	memset(item + bytes, 0, item_bytes - bytes);
 }
 
-/* Of these parts each item begins with a seqlock of its own. */
+/* Parts whose items each begin with a seqlock. */
 static bool page_part_of_records(enum harp_page_part part)
 {
 	return part == HARP_PAGE_FLOWS || part == HARP_PAGE_COMMS || part == HARP_PAGE_LANES;
 }
 
 /*
- * Records are guarded one by one. All are read three times over, in three calls: the sequence numbers of the
- * first and the last reading tell which records of the one between are whole. The others are read alone.
+ * Records have separate seqlocks. All are read three times in three calls: the sequence numbers of
+ * the first and last read tell which records of the middle one are consistent. The others are read
+ * singly.
  */
 static int page_read_records(int fd, uint64_t offset, uint8_t *items, uint32_t stride,
 			     uint32_t count)

@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* port_spec.c - a DPDK port as text and back: the one parser (harp_host.h has the grammar). */
+/* port_spec.c - parser and formatter of a DPDK port's text (grammar: harp_host.h). */
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/util.h"
 #include "base/why.h"
 #include "harp_host.h"
 
 #define PORT_MTU_MIN 68u        /* RFC 791 section 3.2 */
-#define PORT_MTU_MAX 16000u     /* what a frame of 16384 bytes has room for */
+#define PORT_MTU_MAX 16000u     /* fits a frame of 16384 bytes */
 #define PORT_MTU_IPV6_MIN 1280u /* RFC 8200 section 5 */
 #define PORT_VLAN_MAX 4094u
 #define PORT_QUEUES_MAX 64u
@@ -19,7 +20,7 @@
 
 static const struct harp_addr port_none;
 
-/* One key and its value while they are read. */
+/* A key and its value during parsing. */
 struct port_item {
 	struct harp_port_spec *spec;
 	const char *key, *value;
@@ -43,7 +44,7 @@ static bool port_addr_is(const struct harp_addr *a, const struct harp_addr *b)
 	return memcmp(a, b, sizeof(*a)) == 0;
 }
 
-/* Could a host have this address? */
+/* True if a host can have this address. */
 static bool port_is_unicast(const struct harp_addr *addr)
 {
 	static const struct harp_addr loopback = { .bytes = { [15] = 1 } };
@@ -65,7 +66,7 @@ static bool port_has_family(const struct harp_port_spec *spec, bool v4)
 
 /* ---- values --------------------------------------------------------------------------------- */
 
-/* Decimal digits alone: no sign, no space, no base. */
+/* Decimal digits only: no sign, space or base prefix. */
 static int port_digits(const char *text, size_t len, uint32_t max, uint32_t *out)
 {
 	uint64_t value = 0;
@@ -146,7 +147,7 @@ static int item_gateway(const struct port_item *item)
 	return 0;
 }
 
-/* The prefix without the bits behind its length, as routes are compared. */
+/* Clears the bits behind the prefix length, for comparison. */
 static struct harp_addr port_masked(const struct harp_addr *addr, uint32_t prefix_len)
 {
 	struct harp_addr out = *addr;
@@ -233,7 +234,7 @@ static int item_take(const struct port_item *item)
 	return 0;
 }
 
-/* ---- the text ------------------------------------------------------------------------------- */
+/* parsing */
 
 static const struct port_key {
 	const char *key;
@@ -246,9 +247,9 @@ static const struct port_key {
 	{ "queues", false, item_queues }, { "frames", false, item_frames },
 	{ "take", false, item_take },
 };
-#define PORT_KEYS (sizeof(port_keys) / sizeof(port_keys[0]))
+#define PORT_KEYS ARRAY_SIZE(port_keys)
 
-/* One key=value; the text is the caller's copy, ended there. */
+/* Parses one key=value; text is a writable copy. */
 static int port_item(struct harp_port_spec *spec, char *text, bool seen[PORT_KEYS],
 		     const struct why *why)
 {
@@ -346,7 +347,7 @@ static int port_parse(char *text, struct harp_port_spec *spec, const struct why 
 	return rc ? rc : port_consistent(spec, why);
 }
 
-/* The device without its arguments, as far as it can be shown. */
+/* The device without arguments, as far as it is printable. */
 static void port_subject(struct why *why, const char *text)
 {
 	size_t len = 0;
@@ -386,7 +387,7 @@ int harp_port_spec_parse(const char *text, struct harp_port_spec *out, char *why
 	return rc;
 }
 
-/* ---- and back ------------------------------------------------------------------------------- */
+/* formatting */
 
 struct port_writer {
 	char *buf;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ports.c - ports held in the kernel by a bound, silent socket: it answers RST when we are gone. */
+/* ports.c - ports reserved in the kernel by a bound socket that sends nothing; after our exit the
+ * kernel answers with RST. */
 #include "host/ports.h"
 
 #include <errno.h>
@@ -29,7 +30,7 @@ int ports_init(struct ports *ports, const struct harp_xdp_api *api, struct harp_
 		.protocol = protocol,
 		.home_queue = home_queue,
 	};
-	/* Pages of these that are never touched cost nothing. */
+	/* Untouched pages cost nothing. */
 	ports->held = calloc(PORTS_ALL, sizeof(*ports->held));
 	ports->fds = calloc(PORTS_ALL, sizeof(*ports->fds));
 	ports->slot_of = calloc(PORTS_ALL, sizeof(*ports->slot_of));
@@ -75,8 +76,8 @@ static int ports_bind(int type, uint16_t port)
 	return rc;
 }
 
-/* What the steering program passes (IP fragments) must not pile up in a UDP socket that
- * nobody reads: a filter that takes nothing. */
+/* IP fragments, which the XDP program passes, must not accumulate in a UDP socket that is never
+ * read: attaches a filter that drops everything. */
 static int ports_be_silent(const struct ports *ports, int fd)
 {
 	struct sock_filter nothing[] = { BPF_STMT(BPF_RET | BPF_K, 0) };
@@ -98,7 +99,7 @@ int ports_acquire(struct ports *ports, uint16_t port)
 	fd = ports_bind(ports->protocol == STEER_PORT_UDP ? SOCK_DGRAM : SOCK_STREAM, port);
 	if (fd < 0)
 		return fd;
-	/* Only now: nobody's packets are taken before the port is ours. */
+	/* Only after the port is ours: packets of other users are not affected. */
 	rc = ports_be_silent(ports, fd);
 	if (!rc)
 		rc = ports->api->ports_set(ports->xdp, ports->protocol, port, port,

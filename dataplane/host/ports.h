@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ports.h - the local ports of a stack in one protocol, held in the kernel by a bound socket each, so
- * that nobody else on the host gets them, and told to the steering map.
+ * ports.h - the local ports of a stack in one protocol: each reserved in the kernel by a bound
+ * socket, and entered in the XDP program's map.
  */
 #ifndef HARP_HOST_PORTS_H
 #define HARP_HOST_PORTS_H
@@ -13,8 +13,9 @@
 struct ports {
 	const struct harp_xdp_api *api;
 	struct harp_xdp *xdp;
-	uint32_t protocol;   /* STEER_PORT_TCP or STEER_PORT_UDP */
-	uint32_t home_queue; /* of the stack: where the card must put the ports' packets */
+	uint32_t protocol; /* STEER_PORT_TCP or STEER_PORT_UDP */
+	/* the stack's queue, to which the NIC must direct the ports' packets */
+	uint32_t home_queue;
 	unsigned count;
 	uint16_t *held;    /* [count] port numbers, in no order */
 	int *fds;          /* [count] their sockets: what a forked child must close */

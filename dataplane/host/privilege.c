@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* privilege.c - which of the capabilities that an instance needs this process lacks. */
+/* privilege.c - the capabilities that an instance needs and this process lacks. */
 #include "host/privilege.h"
+#include "base/util.h"
 
 #include <linux/capability.h>
 #include <stdint.h>
@@ -29,10 +30,10 @@ unsigned privilege_missing(char *buf, size_t len)
 	static const struct {
 		const char *name;
 		unsigned capability;
-		unsigned instead; /* one that includes it, or itself */
+		unsigned instead; /* alternative that includes it, or itself */
 	} needed[] = {
 		{ "CAP_NET_RAW", CAP_NET_RAW, CAP_NET_RAW },       /* AF_XDP sockets */
-		{ "CAP_NET_ADMIN", CAP_NET_ADMIN, CAP_NET_ADMIN }, /* attaching, neighbours */
+		{ "CAP_NET_ADMIN", CAP_NET_ADMIN, CAP_NET_ADMIN }, /* attaching, neighbors */
 		{ "CAP_BPF", CAP_BPF, CAP_SYS_ADMIN },             /* loading the program */
 	};
 	uint64_t effective = privilege_effective();
@@ -41,7 +42,7 @@ unsigned privilege_missing(char *buf, size_t len)
 
 	if (len)
 		buf[0] = '\0';
-	for (size_t i = 0; i < sizeof(needed) / sizeof(needed[0]); i++) {
+	for (size_t i = 0; i < ARRAY_SIZE(needed); i++) {
 		if (has(effective, needed[i].capability) || has(effective, needed[i].instead))
 			continue;
 		if (used < len) {

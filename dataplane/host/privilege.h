@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* privilege.h - which of the capabilities that an instance needs this process lacks. */
+/* privilege.h - the capabilities that an instance needs and this process lacks. */
 #ifndef HARP_HOST_PRIVILEGE_H
 #define HARP_HOST_PRIVILEGE_H
 
@@ -8,7 +8,7 @@
 
 /* Writes the missing ones ("CAP_BPF, CAP_NET_RAW"), empty when none; returns how many. */
 unsigned privilege_missing(char *buf, size_t len);
-/* May this process lock so many bytes? */
+/* True if this process may lock this many bytes. */
 bool privilege_memlock(size_t bytes);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* registry.c - what a process has once for all its instances, under a lock that a fork cannot break. */
+/* registry.c - per-process state of all instances, under a lock that survives fork(). */
 #include "host/registry.h"
 
 #include <sched.h>

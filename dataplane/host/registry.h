@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * registry.h - what a process has once for all its instances, under a lock that a fork cannot break.
+ * registry.h - per-process state of all instances, under a lock that survives fork().
  *
- * A forked child has nothing of it: fork() copies the contents, and perhaps a lock that a thread held who is not
- * there any more. No atfork handler may wait for that lock (the thread that holds it may itself wait for one
- * that the forking thread holds), so each call looks whether it is in the process that the registry was made
- * in, and a child makes it anew, empty.
+ * A forked child must not use the parent's state: fork() copies it, and perhaps a lock held by a
+ * thread that does not exist in the child. An atfork handler cannot wait for that lock (its holder
+ * may wait for a lock of the forking thread). So each call checks the process id, and a child
+ * starts with an empty registry.
  */
 #ifndef HARP_HOST_REGISTRY_H
 #define HARP_HOST_REGISTRY_H
@@ -14,12 +14,13 @@
 #include <stdatomic.h>
 #include <sys/types.h>
 
-/* Statically zero at first. */
+/* Zero-initialized. */
 struct registry {
-	/* In whose process lock and first are good; 0: in none; -pid: a thread of that one makes them. */
+	/* Process in which lock and first are valid; 0: none; -pid: a thread of that process is
+	 * initializing them. */
 	_Atomic pid_t pid;
 	pthread_mutex_t lock;
-	void *first; /* of a list of the owner's; under the lock */
+	void *first; /* the owner's list; under the lock */
 };
 
 void registry_enter(struct registry *registry);

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * rss.c - receive side scaling: which queue a NIC chooses for a packet, asked, told or computed.
+ * rss.c - receive side scaling: the queue that a NIC chooses for a packet, from the driver or
+ * computed.
  *
- * The hash and the order of its input are those of "RSS Hashing Functions" (Microsoft, Windows driver
- * documentation), which all cards follow that offer Toeplitz: source address, destination address, source
- * port, destination port as they are on the wire. The queue is the entry of the indirection table at the hash
- * modulo the table's size.
+ * Hash and input order follow "RSS Hashing Functions" (Microsoft, Windows driver documentation), as
+ * all NICs with Toeplitz do: source address, destination address, source port, destination port in
+ * wire order. The queue is the indirection table's entry at the hash modulo the table's size.
  */
 #include "host/rss.h"
 
@@ -33,7 +33,7 @@
 
 uint32_t rss_toeplitz(const uint8_t *key, const uint8_t *input, size_t len)
 {
-	/* The left-most 32 bits of the key, which move one to the right with each bit of input. */
+	/* The left-most 32 bits of the key, shifted by one per input bit. */
 	uint32_t window =
 		(uint32_t)key[0] << 24 | (uint32_t)key[1] << 16 | (uint32_t)key[2] << 8 | key[3];
 	uint32_t hash = 0;
@@ -80,9 +80,9 @@ int harp_rss_queue(const struct harp_rss *rss, const struct harp_endpoint *src,
 	return rss->table[rss_toeplitz(rss->key, input, len) % rss->table_count];
 }
 
-/* ---- deciding ------------------------------------------------------------------------------- */
+/* evaluation */
 
-/* How many entries say it all: a table too large for us often repeats itself. 0: none. */
+/* Number of entries after which a table, too large for us, repeats. 0: it does not. */
 static uint32_t rss_table_period(const uint32_t *table, uint32_t count)
 {
 	const uint32_t period = HARP_RSS_TABLE_MAX;
@@ -129,9 +129,9 @@ void rss_decide(const struct rss_answers *answers, struct harp_rss *out)
 	memcpy(out->key, answers->key, out->key_bytes);
 }
 
-/* ---- asking --------------------------------------------------------------------------------- */
+/* queries */
 
-/* For drivers without channels, which may have several queues all the same (tun, tap). */
+/* For drivers without channels, which may have several queues nevertheless (tun, tap). */
 static uint32_t rss_queues_of_sysfs(const char *ifname)
 {
 	char path[64];
@@ -158,12 +158,12 @@ static int rss_ethtool(int fd, const char *ifname, void *command)
 
 static uint32_t rss_fields(int fd, const char *ifname, uint32_t flow)
 {
-	struct ethtool_rxnfc question = { .cmd = ETHTOOL_GRXFH, .flow_type = flow };
+	struct ethtool_rxnfc request = { .cmd = ETHTOOL_GRXFH, .flow_type = flow };
 
-	return rss_ethtool(fd, ifname, &question) ? 0 : (uint32_t)question.data;
+	return rss_ethtool(fd, ifname, &request) ? 0 : (uint32_t)request.data;
 }
 
-/* NULL: the driver does not say how it spreads. The caller frees it. */
+/* NULL: the driver does not report its hash. The caller frees it. */
 static struct ethtool_rxfh *rss_hash(int fd, const char *ifname)
 {
 	struct ethtool_rxfh sizes = { .cmd = ETHTOOL_GRSSH }, *answer;
@@ -218,7 +218,7 @@ int harp_rss_read(const char *ifname, struct harp_rss *out)
 	return 0;
 }
 
-/* ---- told ----------------------------------------------------------------------------------- */
+/* result */
 
 static int rss_parse_key(const char *text, size_t len, struct harp_rss *out)
 {

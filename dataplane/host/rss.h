@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* rss.h - how a NIC spreads packets over its queues: from what its driver says to struct harp_rss. */
+/* rss.h - how a NIC distributes packets to queues: from the driver's answers to struct harp_rss. */
 #ifndef HARP_HOST_RSS_H
 #define HARP_HOST_RSS_H
 
@@ -8,13 +8,14 @@
 
 #include "harp_host.h"
 
-/* What a driver says, in the numbers of linux/ethtool.h. */
+/* The driver's answers, with the constants of linux/ethtool.h. */
 struct rss_answers {
-	uint32_t queues;               /* 0: it does not say */
-	bool spreads;                  /* it says how it spreads: what follows is good */
-	uint32_t function;             /* bits, of which RSS_FUNCTION_TOEPLITZ is one */
-	uint32_t transform;            /* what it does to addresses and ports before; 0: nothing */
-	uint32_t fields_v4, fields_v6; /* of TCP, bits RXH_...; 0: it does not say */
+	uint32_t queues;   /* 0: not reported */
+	bool spreads;      /* reported: the following fields are valid */
+	uint32_t function; /* bits, of which RSS_FUNCTION_TOEPLITZ is one */
+	/* transformation of addresses and ports before hashing; 0: none */
+	uint32_t transform;
+	uint32_t fields_v4, fields_v6; /* for TCP, RXH_... bits; 0: not reported */
 	const uint8_t *key;
 	uint32_t key_bytes;
 	const uint32_t *table;
@@ -22,9 +23,10 @@ struct rss_answers {
 };
 #define RSS_FUNCTION_TOEPLITZ 1u /* ETH_RSS_HASH_TOP of the kernel's own headers */
 
-/* Toeplitz if that, and nothing else, is what the answers mean. */
+/* Sets Toeplitz only if the answers allow no other interpretation. */
 void rss_decide(const struct rss_answers *answers, struct harp_rss *out);
-/* The hash of the Microsoft RSS specification. The key has 4 bytes more than the input, at least. */
+/* Toeplitz hash of the Microsoft RSS specification. The key is at least 4 bytes longer than the
+ * input. */
 uint32_t rss_toeplitz(const uint8_t *key, const uint8_t *input, size_t len);
 
 #endif

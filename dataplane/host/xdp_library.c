@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* xdp_library.c - finds and opens libharp-xdp.so, the only part of HARP that needs libbpf. */
+/* xdp_library.c - finds and loads libharp-xdp.so, the only part of HARP that needs libbpf. */
 #include "host/xdp_library.h"
 
 #include <dlfcn.h>
@@ -29,8 +29,7 @@ int xdp_library_open(const char *lib_dir, void **handle, const struct harp_xdp_a
 	*api = entry ? entry() : NULL;
 	if (!*api || (*api)->version != HARP_XDP_VERSION) {
 		if (why)
-			snprintf(why, why_len,
-				 "%s is of another version of HARP; install both anew",
+			snprintf(why, why_len, "%s is of another version of HARP; reinstall both",
 				 XDP_LIBRARY);
 		dlclose(library);
 		return -ENOENT;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* xdp_program.h - which XDP program an interface has, by rtnetlink: without libbpf or privileges. */
+/* xdp_program.h - the XDP program of an interface, by rtnetlink: needs neither libbpf nor
+ * privileges. */
 #ifndef HARP_HOST_XDP_PROGRAM_H
 #define HARP_HOST_XDP_PROGRAM_H
 

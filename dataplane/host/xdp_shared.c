@@ -29,7 +29,7 @@ struct xdp_shared {
 
 static struct registry registry; /* of struct xdp_shared */
 
-/* Interfaces are numbered per namespace. 0: a kernel before 5.14, which does not say. */
+/* Interface numbers are per namespace. 0: a kernel before 5.14 does not report it. */
 static uint64_t netns_cookie(void)
 {
 	uint64_t cookie = 0;
@@ -90,13 +90,13 @@ static int shared_make(struct xdp_shared **out, const struct xdp_wish *wish, uin
 	return 0;
 }
 
-/* May an instance of that wish use a program that is there? */
+/* True if an instance with this request can use an attached program. */
 static int shared_suits(const struct xdp_shared *shared, const struct xdp_wish *wish, char *why,
 			size_t why_len)
 {
 	bool native = shared->api->native(shared->xdp);
 
-	/* What is there already costs the kernel nothing more. */
+	/* An attached program costs the kernel nothing more. */
 	if (wish->mode == HARP_XDP_AUTO || wish->mode == HARP_XDP_NATIVE_OR_NONE ||
 	    (wish->mode == HARP_XDP_NATIVE) == native)
 		return 0;
@@ -146,13 +146,13 @@ static void shared_forget(const struct xdp_shared *shared)
 
 void xdp_shared_put(struct xdp_shared *shared)
 {
-	/* Of a parent's in its child nothing is closed again, and nothing of the parent's undone. */
+	/* In a forked child, the parent's program is neither closed nor detached. */
 	if (!shared || shared->pid != getpid())
 		return;
 	registry_enter(&registry);
 	if (!--shared->users) {
 		shared_forget(shared);
-		/* Under the lock: the next attach finds the interface free. */
+		/* Under the lock: the next attach must find the interface free. */
 		shared_free(shared);
 	}
 	registry_leave(&registry);

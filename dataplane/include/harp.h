@@ -2,19 +2,19 @@
 /*
  * harp.h - the public C API of the HARP user-space TCP stack.
  *
- * A *stack* is one core's world: one NIC queue pair, one pool of frames, one flow table, one timer
- * wheel, one random generator. It does nothing by itself: harp_stack_poll(stack, now_ns) advances
- * it and nothing else does. Time is an argument, so a stack runs as well under a virtual clock.
+ * A *stack* belongs to one core: it has one NIC queue pair, one pool of frames, one flow table, one
+ * timer wheel, one random generator. Only harp_stack_poll(stack, now_ns) advances it. Time is an
+ * argument, so a stack can run under a virtual clock.
  *
  * Threads: a stack, its listeners, connections and frames belong to one thread at a time. Calls on
- * different stacks never touch shared data. No call blocks; none but harp_stack_create() and the
- * NIC constructors allocates memory.
+ * different stacks never touch shared data. No call blocks; only harp_stack_create() and the NIC
+ * constructors allocate memory.
  *
  * Errors: functions that can fail return 0 (or a count) on success and -errno on failure. The
  * library never prints, never exits, never installs a signal handler.
  *
- * Units are part of the names: _ns nanoseconds, _bytes, _packets, _seq TCP sequence numbers.
- * A worked example, compiled and run by the tests, is examples/two_stacks.c.
+ * Units are part of the names: _ns nanoseconds, _bytes, _packets, _seq TCP sequence numbers. A
+ * worked example, compiled and run by the tests, is examples/two_stacks.c.
  */
 #ifndef HARP_H
 #define HARP_H
@@ -42,7 +42,7 @@ struct harp_stack;
 struct harp_listener;
 struct harp_conn;
 
-/* "0.1.0"; and HARP_API_VERSION as compiled into the library, to compare with the header's. */
+/* "0.1.0"; and HARP_API_VERSION at the library's build time, for comparison with the header's. */
 HARP_API const char *harp_version(void);
 HARP_API uint32_t harp_api_version(void);
 
@@ -66,7 +66,7 @@ struct harp_endpoint {
 
 HARP_API struct harp_addr harp_addr_v4(uint8_t a, uint8_t b, uint8_t c, uint8_t d);
 HARP_API bool harp_addr_is_v4(const struct harp_addr *addr);
-/* fe80::/10: means little without a link. */
+/* fe80::/10: ambiguous without a scope. */
 HARP_API bool harp_addr_is_link_local(const struct harp_addr *addr);
 /* Parses "10.0.0.1" or "fd00::1". -EINVAL when it is neither. */
 HARP_API int harp_addr_parse(const char *text, struct harp_addr *out);
@@ -85,86 +85,89 @@ enum harp_log_level {
 };
 typedef void (*harp_log_fn)(void *ctx, enum harp_log_level level, const char *message);
 
-/* Who answers "which MAC address has this next hop?" */
-enum harp_neighbour_mode {
-	HARP_NEIGHBOUR_OWN = 0, /* the stack speaks ARP and neighbour discovery itself (dedicated
-				      * NIC, wire, tests) */
-	HARP_NEIGHBOUR_EXTERNAL = 1, /* the owner feeds harp_stack_neighbour_set() (shared NIC) */
+/* Who resolves next hops to MAC addresses. */
+enum harp_neighbor_mode {
+	/* the stack, by ARP and neighbor discovery (dedicated NIC, wire, tests) */
+	HARP_NEIGHBOR_OWN = 0,
+	HARP_NEIGHBOR_EXTERNAL = 1, /* the owner, by harp_stack_neighbor_set() (shared NIC) */
 };
 
 /*
- * Hooks into the owner. Every one may be NULL; all are called by the thread inside
- * harp_stack_poll() or inside another call of this API, never concurrently.
+ * Callbacks to the owner. Each may be NULL; all are called by the thread inside harp_stack_poll()
+ * or another function of this API, never concurrently.
  */
 struct harp_stack_hooks {
 	void *ctx;
 	harp_log_fn log;
-	/* Called once per poll, after packets and timers, before transmission: the place to hand
-	 * over the application's requests. */
+	/* Called once per poll, after packets and timers, before transmission: passes the
+	 * application's requests to the stack. */
 	void (*requests)(void *ctx, uint64_t now_ns);
-	/* HARP_NEIGHBOUR_EXTERNAL: a packet waits for this next hop. Called at most every 100 ms per
+	/* HARP_NEIGHBOR_EXTERNAL: a packet waits for this next hop. Called at most every 100 ms per
 	 * address while it is missing. */
-	void (*neighbour_wanted)(void *ctx, const struct harp_addr *next_hop);
-	/* HARP_NEIGHBOUR_EXTERNAL: a connection through this next hop made progress (its data or
-	 * SYN was acknowledged). Called at most once a second per address; the owner confirms the
-	 * kernel's entry with it. */
-	void (*neighbour_confirmed)(void *ctx, const struct harp_addr *next_hop);
-	/* A local port comes into use / is free again. acquire returns 0, or -EADDRINUSE to make
+	void (*neighbor_requested)(void *ctx, const struct harp_addr *next_hop);
+	/* HARP_NEIGHBOR_EXTERNAL: a connection through this next hop made progress (its data or SYN
+	 * was acknowledged). Called at most once a second per address; the owner confirms the
+	 * kernel's entry. */
+	void (*neighbor_confirmed)(void *ctx, const struct harp_addr *next_hop);
+	/* A local port comes into use, or is free again. acquire returns 0, or -EADDRINUSE to make
 	 * the stack choose another one (automatic ports) or fail (explicit ports). */
 	int (*port_acquire)(void *ctx, uint16_t port);
 	void (*port_release)(void *ctx, uint16_t port);
 };
 
-/* An ICMP error about a packet that we, or someone who lies, sent from `local`. seq is the quoted TCP
- * header's: believe nothing that is not in flight (RFC 5927 section 4). */
+/* An ICMP error that quotes a packet from `local`. It may be forged. seq is the quoted TCP
+ * header's: ignore it unless it is in flight (RFC 5927 section 4). */
 struct harp_icmp_error {
-	uint32_t kind;      /* enum icmp_error_kind: the stack's own */
+	uint32_t kind;      /* enum icmp_error_kind, internal */
 	uint8_t type, code; /* as received */
 	uint8_t proto;
 	struct harp_endpoint local, remote;
 	uint32_t seq;       /* TCP only */
-	uint32_t mtu_bytes; /* of one that says "too big": at least what every path has to carry */
+	uint32_t mtu_bytes; /* "packet too big": the path MTU, at least the protocol's minimum */
 };
 
 struct harp_stack_options {
-	uint32_t size;           /* sizeof(struct harp_stack_options), set by the caller */
-	uint32_t max_conns;      /* connections in all states; UDP sockets, counted apart, at most
-				  * 65536. Half-open ones may have half of them: see
-				  * harp_tcp_options.backlog. Memory is taken as they are used. 0: 1024.
-				  * 1..1048576 */
-	uint32_t max_listeners;  /* 0: 64 */
-	uint32_t max_neighbours; /* 0: 256 */
-	uint16_t port_min;       /* automatic local ports, both ends included. 0: 61000 */
-	uint16_t port_max;       /* 0: 65535 */
-	uint32_t neighbour_mode; /* enum harp_neighbour_mode */
-	uint64_t seed;           /* 0: numbers and secrets come from getrandom(). Else all of them
-				  * come from it, for simulators and tests: who knows it, or guesses
-				  * it from what the stack sends, knows every secret */
-	uint64_t now_ns;         /* the clock at creation */
+	uint32_t size; /* sizeof(struct harp_stack_options), set by the caller */
+	/* connections in all states; UDP sockets are counted separately, at most 65536. Half of
+	 * them may be half-open: see harp_tcp_options.backlog. Memory is used as needed. 0: 1024.
+	 * 1..1048576 */
+	uint32_t max_conns;
+	uint32_t max_listeners; /* 0: 64 */
+	uint32_t max_neighbors; /* 0: 256 */
+	uint16_t port_min;      /* automatic local ports, both ends included. 0: 61000 */
+	uint16_t port_max;      /* 0: 65535 */
+	uint32_t neighbor_mode; /* enum harp_neighbor_mode */
+	/* 0: random numbers and secrets come from getrandom(). Otherwise all are derived from it,
+	 * for simulators and tests: anyone who knows or guesses it knows every secret */
+	uint64_t seed;
+	uint64_t now_ns; /* the clock at creation */
 	struct harp_stack_hooks hooks;
-	/* The interface's number, as harp_endpoint.scope_id of link-local addresses names it. */
+	/* The interface's number: harp_endpoint.scope_id of link-local addresses. */
 	uint32_t scope_id;
-	/* 1..4094: all frames carry this IEEE 802.1Q tag, and others are dropped. 0: untagged. The MTU
-	 * is the same: the tag's 4 bytes are the link's, as they are with Linux. */
+	/* 1..4094: all frames carry this IEEE 802.1Q tag, and others are dropped. 0: untagged. The
+	 * MTU does not change: the tag's 4 bytes belong to the link layer, as in Linux. */
 	uint16_t vlan_id;
 	uint16_t reserved;
-	/* As hooks.port_acquire and port_release, with hooks.ctx, for UDP's ports: a number means
-	 * another port there. */
+	/* As hooks.port_acquire and port_release, with hooks.ctx, for UDP: its port numbers are
+	 * separate. */
 	int (*udp_port_acquire)(void *ctx, uint16_t port);
 	void (*udp_port_release)(void *ctx, uint16_t port);
 	/*
-	 * Of a stack that has its addresses in common with others, each on a queue of one card; with hooks.ctx.
+	 * For a stack that shares its addresses with others, each on a queue of one NIC; with
+	 * hooks.ctx.
 	 *
-	 * HARP_NEIGHBOUR_OWN: a packet said where a neighbour is, and only the queue that it came to knows. mac NULL:
-	 * where it was known to be. The owner tells the others: harp_stack_neighbour_heard() with the same arguments.
+	 * HARP_NEIGHBOR_OWN: a packet, received only by this queue, has a neighbor's address. mac
+	 * NULL: unchanged. The owner calls harp_stack_neighbor_learned() of the other stacks with
+	 * the same arguments.
 	 */
-	void (*neighbour_heard)(void *ctx, const struct harp_addr *addr, const uint8_t *mac,
-				uint32_t news);
-	/* Does another stack hold this port, which is none of ours? What comes to it here is then dropped without
-	 * a word: an answer would end what is the other's. protocol: 6 TCP, 17 UDP. */
+	void (*neighbor_learned)(void *ctx, const struct harp_addr *addr, const uint8_t *mac,
+				 uint32_t news);
+	/* True if another stack holds this port, which this stack does not use. Packets to it are
+	 * then dropped silently: an answer would abort the other stack's connection. protocol: 6
+	 * TCP, 17 UDP. */
 	bool (*port_elsewhere)(void *ctx, uint8_t protocol, uint16_t port);
-	/* An ICMP error came here that quotes a packet from such a port: cards put ICMP on any queue. At most
-	 * 1000 a second. The owner hands it to that stack: harp_stack_error_heard(). */
+	/* An ICMP error quotes a packet from such a port (NICs may put ICMP on any queue). At most
+	 * 1000 per second. The owner calls harp_stack_icmp_error() of that stack. */
 	void (*error_elsewhere)(void *ctx, const struct harp_icmp_error *error);
 };
 
@@ -175,70 +178,73 @@ struct harp_stack_options {
  */
 HARP_API int harp_stack_create(struct harp_stack **out, struct harp_nic *nic,
 			       const struct harp_stack_options *opt);
-/* Drops every connection without sending anything more, and frees the stack. NULL is accepted. */
+/* Drops all connections without sending anything, and frees the stack. NULL is accepted. */
 HARP_API void harp_stack_destroy(struct harp_stack *stack);
 
 /*
- * Advances the stack: receives, runs timers, calls hooks.requests, transmits.
- * now_ns: monotonic; a smaller value than the last one is taken as the last one.
- * Returns the number of packets received and sent plus timers run (0: nothing happened).
+ * Advances the stack: receives, runs timers, calls hooks.requests, transmits. now_ns: monotonic; a
+ * smaller value than the last one counts as the last one. Returns the number of packets received
+ * and sent plus timers run (0: idle).
  */
 HARP_API int harp_stack_poll(struct harp_stack *stack, uint64_t now_ns);
-/* When poll must be called next if no packet arrives and no call is made: the earliest timer, the
- * present when transmission is pending, UINT64_MAX when there is none. A NIC with next_ns() is asked
- * beside it; of another one that still holds sent packets the stack takes it that it wants a poll soon. */
+/* Time of the next necessary poll if no packet arrives and no call is made: the earliest timer, now
+ * if transmission is pending, UINT64_MAX if there is none. Includes next_ns() of the NIC; a NIC
+ * without it that still holds sent packets is polled soon. */
 HARP_API uint64_t harp_stack_next_deadline_ns(const struct harp_stack *stack);
-/* The clock as of the last poll. */
+/* The clock of the last poll. */
 HARP_API uint64_t harp_stack_now_ns(const struct harp_stack *stack);
 
 /* Own addresses. prefix_len in bits of the address's own family (0..32 or 0..128); the on-link
- * prefix becomes a route. IPv6 asks for an MTU of 1280 (RFC 8200 section 5). -EEXIST, -ENOENT,
+ * prefix becomes a route. IPv6 requires an MTU of 1280 (RFC 8200 section 5). -EEXIST, -ENOENT,
  * -ENOSPC, -EINVAL. */
 HARP_API int harp_stack_address_add(struct harp_stack *stack, const struct harp_addr *addr,
 				    unsigned prefix_len);
 HARP_API int harp_stack_address_remove(struct harp_stack *stack, const struct harp_addr *addr);
-/* Routes: longest prefix wins. gateway NULL: on-link. mtu_bytes 0: the NIC's; at least 68, IPv6 1280.
- * Routers are not listened to: IPv6 routes too come from the owner. */
+/* Routes: longest prefix match. gateway NULL: on-link. mtu_bytes 0: the NIC's; at least 68, IPv6
+ * 1280. Router advertisements are ignored: IPv6 routes also come from the owner. */
 HARP_API int harp_stack_route_add(struct harp_stack *stack, const struct harp_addr *prefix,
 				  unsigned prefix_len, const struct harp_addr *gateway,
 				  uint32_t mtu_bytes);
 HARP_API int harp_stack_route_remove(struct harp_stack *stack, const struct harp_addr *prefix,
 				     unsigned prefix_len);
-/* Sets (mac 6 bytes) or removes (mac NULL) a neighbour; packets that waited for it leave. */
-HARP_API int harp_stack_neighbour_set(struct harp_stack *stack, const struct harp_addr *addr,
-				      const uint8_t *mac);
-/* HARP_NEIGHBOUR_OWN: what harp_stack_options.neighbour_heard told of another stack; believed, or not, as if the
- * packet had come here. */
-HARP_API void harp_stack_neighbour_heard(struct harp_stack *stack, const struct harp_addr *addr,
-					 const uint8_t *mac, uint32_t news);
-/* What harp_stack_options.error_elsewhere told of another stack; believed, or not, as if the packet had come here. */
-HARP_API void harp_stack_error_heard(struct harp_stack *stack, const struct harp_icmp_error *error);
+/* Sets (mac 6 bytes) or removes (mac NULL) a neighbor; packets that waited for it are sent. */
+HARP_API int harp_stack_neighbor_set(struct harp_stack *stack, const struct harp_addr *addr,
+				     const uint8_t *mac);
+/* HARP_NEIGHBOR_OWN: applies what harp_stack_options.neighbor_learned of another stack reported,
+ * with the same checks as for a received packet. */
+HARP_API void harp_stack_neighbor_learned(struct harp_stack *stack, const struct harp_addr *addr,
+					  const uint8_t *mac, uint32_t news);
+/* Processes an error that harp_stack_options.error_elsewhere of another stack reported, with the
+ * same checks as for a received packet. */
+HARP_API void harp_stack_icmp_error(struct harp_stack *stack, const struct harp_icmp_error *error);
 
 /* ------------------------------------------------------------------------------------------------
  * TCP.
  */
-/* What decides how much may be in flight. */
+/* Congestion controllers. */
 enum harp_congestion {
 	HARP_CONGESTION_DEFAULT = 0, /* cubic */
 	HARP_CONGESTION_NEWRENO,     /* RFC 5681 */
 	HARP_CONGESTION_CUBIC,       /* RFC 9438, with HyStart++ (RFC 9406) */
-	HARP_CONGESTION_DCTCP,       /* RFC 8257; cubic when the peer has no ECN. For both ends */
-	HARP_CONGESTION_DELAY,       /* keeps the round trip near its minimum, after Swift */
-	HARP_CONGESTION_FIXED,       /* fixed_window_bytes, whatever happens: for tests */
+	/* RFC 8257; cubic if the peer has no ECN. For use at both ends */
+	HARP_CONGESTION_DCTCP,
+	HARP_CONGESTION_DELAY, /* keeps the round-trip time near its minimum, as Swift */
+	HARP_CONGESTION_FIXED, /* constant fixed_window_bytes, for tests */
 };
-/* "cubic" and so on; "?" when it is none. */
+/* "cubic" and so on; "?" for an invalid value. */
 HARP_API const char *harp_congestion_name(enum harp_congestion congestion);
 /* The enum's value of "cubic" and so on, or of "default"; -EINVAL. */
 HARP_API int harp_congestion_from_name(const char *name);
 
 /* Explicit congestion notification (RFC 3168): routers mark packets instead of dropping them. */
 enum harp_ecn {
-	HARP_ECN_DEFAULT = 0, /* agreed to when the peer asks; asked for by dctcp */
+	HARP_ECN_DEFAULT = 0, /* accepted if the peer offers it; offered with dctcp */
 	HARP_ECN_OFF,
-	HARP_ECN_REQUEST, /* asked for */
+	HARP_ECN_REQUEST, /* offered */
 };
 
-/* TCP options of the handshake, as bits of harp_tcp_options.options_off and harp_tcp_info.options. */
+/* TCP options of the handshake, as bits of harp_tcp_options.options_off and
+ * harp_tcp_info.options. */
 #define HARP_TCPI_TIMESTAMPS 1u /* RFC 7323 section 3 */
 #define HARP_TCPI_SACK 2u       /* RFC 2018 */
 #define HARP_TCPI_WSCALE 4u     /* RFC 7323 section 2 */
@@ -249,70 +255,70 @@ enum harp_ecn {
  * inherit the listener's, and harp_conn_set_options() changes them later. 0 selects the default.
  */
 struct harp_tcp_options {
-	/* sizeof(struct harp_tcp_options), set by the caller. Of a smaller one the missing fields have
-	 * their defaults; of a larger one the fields that the library does not know must be 0. */
+	/* sizeof(struct harp_tcp_options), set by the caller. Missing fields of a smaller one have
+	 * their defaults; unknown fields of a larger one must be 0. */
 	uint32_t size;
-	/* Receive budget in frames, at most 65536; bounds the window. 0: tuned. It begins with 256 and
-	 * follows what the application consumes in a round trip, as far as the pool allows. */
+	/* Receive budget in frames, at most 65536; limits the window. 0: autotuned from 256, by
+	 * what the application consumes per round trip, within the pool's limits. */
 	uint32_t rx_frames;
-	/* Send budget in frames, at most 65536. 0: tuned. It begins with 256 and follows the congestion
-	 * window. */
+	/* Send budget in frames, at most 65536. 0: autotuned from 256, by the congestion window. */
 	uint32_t tx_frames;
-	uint32_t backlog; /* listeners only: half-open plus unaccepted connections. 0: 128. Above
-			     * it the listener answers with SYN cookies, and with nothing while that
-			     * many wait for accept */
-	uint64_t connect_timeout_ns;    /* SYN-SENT and SYN-RECEIVED. 0: 10 s */
-	uint64_t user_timeout_ns;       /* RFC 5482: data unacknowledged for so long. 0: 120 s */
-	uint64_t keepalive_idle_ns;     /* since the last segment received. 0: no keepalive */
+	/* listeners only: half-open plus unaccepted connections. 0: 128. Beyond it the listener
+	 * sends SYN cookies, and drops SYNs while that many wait for accept */
+	uint32_t backlog;
+	uint64_t connect_timeout_ns; /* SYN-SENT and SYN-RECEIVED. 0: 10 s */
+	/* RFC 5482: maximum time without acknowledgment. 0: 120 s */
+	uint64_t user_timeout_ns;
+	uint64_t keepalive_idle_ns;     /* after the last received segment. 0: no keepalive */
 	uint64_t keepalive_interval_ns; /* 0: keepalive_idle_ns */
 	uint32_t keepalive_count;       /* unanswered probes before -ETIMEDOUT. 0: 8 */
 	uint8_t dscp;                   /* 0..63 */
 	uint8_t reserved[3];
 	void *user; /* harp_conn_user() of the connection (and of accepted ones) */
-	/* Limit of bytes queued and never sent: harp_conn_send() takes no more than that, rounded
-	 * down to whole segments. Bytes copied shortly before they leave are still in the cache.
-	 * 0: tx_frames is the only limit. */
+	/* Limit of bytes queued and never sent: harp_conn_send() takes at most that, rounded down
+	 * to whole segments. Bytes copied shortly before transmission are still in the cache. 0:
+	 * tx_frames is the only limit. */
 	uint32_t unsent_bytes_max;
 	uint32_t congestion;         /* enum harp_congestion */
 	uint32_t fixed_window_bytes; /* of HARP_CONGESTION_FIXED: 1..2^30; else 0 */
 	uint32_t ecn;                /* enum harp_ecn. OFF with DCTCP is -EINVAL */
-	/* Largest segment, as the MSS option counts (RFC 6691: without IP and TCP options): announced
-	 * in the SYN, and a limit for what is sent. 88..65535; values above the MTU's have no effect.
-	 * 0: what the MTU allows. As Linux's TCP_MAXSEG, but a later change limits what is sent from
-	 * then on. harp_tcp_info.snd_mss_bytes is the payload of a full segment. */
+	/* Maximum segment size as in the MSS option (RFC 6691: without IP and TCP options): sent in
+	 * the SYN, and a limit for sent segments. 88..65535; values above the MTU's have no effect.
+	 * 0: from the MTU. As Linux's TCP_MAXSEG, but a later change limits later segments.
+	 * harp_tcp_info.snd_mss_bytes is the payload of a full segment. */
 	uint32_t mss_bytes;
-	/* HARP_TCPI_TIMESTAMPS, _SACK, _WSCALE: not offered to the peer and not agreed to. */
+	/* HARP_TCPI_TIMESTAMPS, _SACK, _WSCALE: neither offered nor accepted. */
 	uint32_t options_off;
-	/* How long the ACK of a segment below the full size may wait for more data or for a segment to
-	 * carry it (RFC 5681 section 4.2): below 500 ms, and never for more than two full segments'
-	 * worth. 0: until the next poll. Set it only where the peer does not wait for these ACKs; each
-	 * pure ACK costs both sides as much as a data segment. */
+	/* Maximum delay of a partial segment's ACK (RFC 5681 section 4.2): below 500 ms, and never
+	 * for more than two full segments. 0: until the next poll. Useful only if the peer does not
+	 * wait for these ACKs; each pure ACK costs both ends as much as a data segment. */
 	uint64_t delayed_ack_ns;
-	/* Retransmission timeout before the first round trip is measured, 5 ms to 60 s; three times that
-	 * when the handshake measured none (RFC 6298 (2.1), (5.7)). 0: 1 s */
+	/* Retransmission timeout before the first RTT sample, 5 ms to 60 s; three times that if the
+	 * handshake gave no sample (RFC 6298 (2.1), (5.7)). 0: 1 s */
 	uint64_t initial_rto_ns;
 };
 
 /* Events, as a bit mask. */
 #define HARP_EVENT_CONNECTED 0x01u /* connect() completed */
-#define HARP_EVENT_READABLE 0x02u  /* received bytes, or end of stream, wait */
-#define HARP_EVENT_WRITABLE 0x04u  /* send budget is there again after -EAGAIN */
+#define HARP_EVENT_READABLE 0x02u  /* received bytes, or end of stream, can be read */
+#define HARP_EVENT_WRITABLE 0x04u  /* send budget is available again after -EAGAIN */
 #define HARP_EVENT_ACKED 0x08u     /* harp_conn_acked_bytes() advanced */
-#define HARP_EVENT_EOF 0x10u       /* the peer's FIN has arrived (bytes may still wait) */
-#define HARP_EVENT_CLOSED 0x20u    /* dead; harp_conn_error() says why. Nothing more follows */
-#define HARP_EVENT_ACCEPT 0x40u    /* never raised: ask harp_tcp_accept() */
-#define HARP_EVENT_ERROR 0x80u     /* of a UDP socket: harp_udp_error() says what and about whom */
+#define HARP_EVENT_EOF 0x10u       /* the peer's FIN has arrived (bytes may still be unread) */
+#define HARP_EVENT_CLOSED 0x20u /* terminated; harp_conn_error() has the reason. The last event */
+#define HARP_EVENT_ACCEPT 0x40u /* never raised: call harp_tcp_accept() */
+#define HARP_EVENT_ERROR 0x80u  /* UDP: harp_udp_error() has the error and its destination */
 
 /*
  * Listens. local->addr all zero: every own address of both families. local->port 0: chosen from the
- * range, see harp_listener_endpoint(). -EADDRINUSE, -EADDRNOTAVAIL, -ENOSPC, -EINVAL, -E2BIG (options).
+ * range, see harp_listener_endpoint(). -EADDRINUSE, -EADDRNOTAVAIL, -ENOSPC, -EINVAL, -E2BIG
+ * (options).
  */
 HARP_API int harp_tcp_listen(struct harp_stack *stack, const struct harp_endpoint *local,
 			     const struct harp_tcp_options *opt, struct harp_listener **out);
 /* Takes an established connection. -EAGAIN when there is none. */
 HARP_API int harp_tcp_accept(struct harp_listener *listener, struct harp_conn **out);
 HARP_API void harp_listener_endpoint(const struct harp_listener *l, struct harp_endpoint *local);
-/* Stops listening; connections not yet accepted are reset, accepted ones live on. */
+/* Stops listening; resets connections that were not accepted, accepted ones continue. */
 HARP_API void harp_listener_close(struct harp_listener *listener);
 
 /*
@@ -320,40 +326,41 @@ HARP_API void harp_listener_close(struct harp_listener *listener);
  * zero address or port: chosen. Ends in HARP_EVENT_CONNECTED or HARP_EVENT_CLOSED. The 4-tuple may
  * be that of a connection in TIME-WAIT whose timestamps tell the two apart, after a second.
  * A link-local address needs the stack's scope_id. The source is chosen by RFC 6724.
- * -EADDRINUSE, -EADDRNOTAVAIL, -ENETUNREACH (no route), -ENOSPC (max_conns), -EINVAL, -E2BIG (options).
+ * -EADDRINUSE, -EADDRNOTAVAIL, -ENETUNREACH (no route), -ENOSPC (max_conns), -EINVAL, -E2BIG
+ * (options).
  */
 HARP_API int harp_tcp_connect(struct harp_stack *stack, const struct harp_endpoint *local,
 			      const struct harp_endpoint *remote,
 			      const struct harp_tcp_options *opt, struct harp_conn **out);
 
 /*
- * Pops one connection with pending events and clears them; NULL when none is left. A connection
- * keeps at most one place in this queue, so a loop over it is fair and bounded.
- * For a listener use harp_tcp_accept() directly.
+ * Returns one connection with pending events and clears them; NULL if there is none. A connection
+ * is in this queue at most once, so a loop over it is fair and bounded. For a listener call
+ * harp_tcp_accept() directly.
  */
 HARP_API struct harp_conn *harp_stack_next_event(struct harp_stack *stack, uint32_t *events);
 
 /*
  * Sends bytes: copies them into the stack's frames (counted as tx_copied_bytes). Returns how many
- * were taken, which may be fewer than asked; -EAGAIN when none could be. They leave at the next
- * poll. -ENOTCONN before the handshake is complete, -EPIPE after shutdown, the connection's error
- * when it is dead.
+ * were taken, possibly fewer than requested; -EAGAIN: none. They are sent in the next poll.
+ * -ENOTCONN before the handshake is complete, -EPIPE after shutdown, the connection's error after
+ * termination.
  */
 HARP_API ssize_t harp_conn_send(struct harp_conn *conn, const struct iovec *iov, int iov_count);
 /* Bytes that harp_conn_send() would take now. */
-HARP_API size_t harp_conn_send_room(const struct harp_conn *conn);
-/* Receives: copies at most len in-order bytes out (counted as rx_copied_bytes). Returns the
- * count; 0 at end of stream; -EAGAIN when nothing waits; the connection's error when dead. */
+HARP_API size_t harp_conn_send_space(const struct harp_conn *conn);
+/* Receives: copies at most len in-order bytes (counted as rx_copied_bytes). Returns the count; 0 at
+ * end of stream; -EAGAIN if there are none; the connection's error after termination. */
 HARP_API ssize_t harp_conn_recv(struct harp_conn *conn, void *buf, size_t len);
-/* Bytes that harp_conn_recv() would return now: received in order and not taken yet (Linux's SIOCINQ).
- * Valid in every state, also when the connection is dead. */
+/* Bytes that harp_conn_recv() would return now: received in order and not read yet (Linux's
+ * SIOCINQ). Valid in every state, including after termination. */
 HARP_API size_t harp_conn_readable_bytes(const struct harp_conn *conn);
 /*
- * Looks at received bytes where they lie: fills at most iov_count pieces in stream order without
- * taking them. Returns the number of pieces; 0 at end of stream; -EAGAIN; the error.
- * harp_conn_consume() then takes len bytes (at most what peek could see) and reopens the window.
- * Pieces stay valid until consumed or until the next harp_conn_recv*() on the connection; polls
- * in between do not move them, new bytes may be appended to the last one.
+ * Exposes received bytes in place: fills in at most iov_count pieces in stream order without
+ * consuming them. Returns the number of pieces; 0 at end of stream; -EAGAIN; the error.
+ * harp_conn_consume() then consumes len bytes (at most those visible to peek) and reopens the
+ * window. Pieces stay valid until consumed or until the next harp_conn_recv*() on the connection;
+ * polls do not move them, but may append to the last one.
  */
 HARP_API int harp_conn_peek(struct harp_conn *conn, struct iovec *iov, int iov_count);
 HARP_API void harp_conn_consume(struct harp_conn *conn, size_t len);
@@ -388,28 +395,29 @@ HARP_API void harp_frame_release(struct harp_conn *conn, struct harp_frame *fram
 /* ------------------------------------------------------------------------------------------------
  * Sending from the application's own memory, nothing copied: where the NIC can read it (DPDK).
  */
-/* Can its NIC read other memory than its own frames at all? The same for the stack's life; any thread may ask. */
+/* True if the NIC can read memory other than its own frames. Constant for the stack; any thread. */
 HARP_API bool harp_stack_memory_supported(const struct harp_stack *stack);
-/* Makes memory known to the stack's NIC, so that it may be sent in place. -ENOTSUP the NIC reads nothing but its own
- * frames, -ENOMEM, -EINVAL. */
+/* Makes memory known to the stack's NIC, so that it may be sent in place. -ENOTSUP the NIC reads
+ * nothing but its own frames, -ENOMEM, -EINVAL. */
 HARP_API int harp_stack_memory_add(struct harp_stack *stack, const void *base, size_t bytes);
-/* Takes that back; base and bytes as they were added. -EBUSY while a connection's data or the NIC still
- * refers to it: poll and ask again. Connections that are aborted let go as soon as the NIC has. -ENOENT. */
+/* Removes memory; base and bytes as they were added. -EBUSY while a connection's data or the NIC
+ * refers to it: poll and retry. Aborted connections release it as soon as the NIC has. -ENOENT. */
 HARP_API int harp_stack_memory_remove(struct harp_stack *stack, const void *base, size_t bytes);
 /*
- * Makes connections independent of that memory: what they have queued of it is copied into frames, packets that wait
- * for the NIC are given up and sent again later, and, unless it was added more than once, nothing more is sent from it in
- * place. Where a frame holds a whole packet (every DPDK port) the frames of its headers have the room; else a
- * connection for which there are too few ends with -ENOBUFS. From here only the NIC may still read it, until it has
- * completed what it holds. Returns the bytes that were copied; -ENOENT.
+ * Makes connections independent of that memory. Queued data is copied into frames, packets waiting
+ * for the NIC are dropped and retransmitted later, and, unless the memory was added more than once,
+ * no more is sent from it in place. If a frame holds a whole packet (every DPDK port) the header
+ * frames have the space; otherwise a connection without enough frames is terminated with -ENOBUFS.
+ * Then only the NIC may still read the memory, until completion. Returns the bytes copied; -ENOENT.
  */
 HARP_API ssize_t harp_stack_memory_evict(struct harp_stack *stack, const void *base, size_t bytes);
-/* The same of one connection, and of whatever memory. -ENOBUFS: too few frames, and it still refers to it. */
+/* The same for one connection and all memory. -ENOBUFS: too few frames; it still refers to
+ * memory. */
 HARP_API ssize_t harp_conn_evict(struct harp_conn *conn);
 /*
- * As harp_conn_send() of one piece, but the bytes are not copied: they are read where they lie, again when they must
- * be retransmitted, and must not change before harp_conn_acked_bytes() counts them. -EFAULT when they are
- * not within one piece of added memory.
+ * As harp_conn_send() of one piece, without a copy: the bytes are read in place, again for
+ * retransmissions, and must not change until harp_conn_acked_bytes() counts them. -EFAULT if they
+ * are not within one added region.
  */
 HARP_API ssize_t harp_conn_send_external(struct harp_conn *conn, const void *data, size_t len);
 
@@ -425,13 +433,14 @@ HARP_API ssize_t harp_conn_send_external(struct harp_conn *conn, const void *dat
  *
  * SHUT_RD: discards the bytes that wait and all that arrive later, and receive calls return end of
  * stream. The peer learns nothing of it: the stack acknowledges the discarded bytes
- * (rx_discarded_bytes), so the window stays open, and HARP_EVENT_READABLE follows only with the peer's
- * FIN. Pieces of harp_conn_peek() are invalid from here, frames of harp_conn_recv_frame() stay valid.
- * BSD does the same. Linux keeps what waits and what arrives later readable, and closes the window
- * when the buffer is full. Discarded bytes are not unread: harp_conn_close() sends no RST for them.
+ * (rx_discarded_bytes), so the window stays open, and HARP_EVENT_READABLE follows only with the
+ * peer's FIN. Pieces of harp_conn_peek() are invalid from here, frames of harp_conn_recv_frame()
+ * stay valid. BSD does the same. Linux keeps what waits and what arrives later readable, and closes
+ * the window when the buffer is full. Discarded bytes are not unread: harp_conn_close() sends no
+ * RST for them.
  *
- * Calling it again has no effect. -EINVAL: how is none of these; -EPIPE or the connection's error when
- * it is dead.
+ * Calling it again has no effect. -EINVAL: how is none of these; -EPIPE or the connection's error
+ * when it is dead.
  */
 HARP_API int harp_conn_shutdown(struct harp_conn *conn, int how);
 /* Orderly: FIN after what is queued, then the stack finishes alone (TIME-WAIT included). Unread
@@ -458,32 +467,35 @@ HARP_API uint64_t harp_conn_acked_bytes(const struct harp_conn *conn);
  */
 HARP_API int harp_conn_options(const struct harp_conn *conn, struct harp_tcp_options *opt);
 /*
- * Changes the options of a connection that connect began or accept returned. As with tcgetattr() and
- * tcsetattr(): fill *opt with harp_conn_options(), change fields, set it. A field with the value that
- * is in force has no effect, so changing one option restarts no timer and no controller of another.
- * All or nothing: on error the connection is as it was.
+ * Changes the options of a connection that connect began or accept returned. As with tcgetattr()
+ * and tcsetattr(): fill *opt with harp_conn_options(), change fields, set it. A field with the
+ * value that is in force has no effect, so changing one option restarts no timer and no controller
+ * of another. All or nothing: on error the connection is as it was.
  *
  * rx_frames, tx_frames	another value ends tuning, 0 begins it
  * rx_frames	more opens the window at once, up to what the window scale of the handshake can say
- *		(RFC 7323 section 2.2). After the handshake it cannot be lowered: the window that was
- *		advertised is not taken back (RFC 9293 section 3.8.6)
+ *		(RFC 7323 section 2.2). After the handshake it cannot be lowered: the window that
+ *		was advertised is not taken back (RFC 9293 section 3.8.6)
  * tx_frames, unsent_bytes_max	less refuses new bytes until the queue has shrunk
- * user_timeout_ns, keepalive_*	count from the last progress and the last segment received, as always:
+ * user_timeout_ns, keepalive_*	count from the last progress and the last segment received, as
+ * always:
  *		a timeout that has passed by then ends the connection at the next poll
- * congestion	the new controller starts with the window and ssthresh of the old one, as with Linux's
+ * congestion	the new controller starts with the window and ssthresh of the old one, as with
+ * Linux's
  *		TCP_CONGESTION; from and to FIXED the window starts anew
  * mss_bytes	see there; what is in flight stays as it is, unless it is lost
  * backlog	ignored
  *
- * -EISCONN: ecn and options_off belong to the SYN, which harp_tcp_connect() has prepared and an accepted
- * connection has answered; connect_timeout_ns and initial_rto_ns can change until the handshake is complete, rx_frames only grow after it.
- * -EOPNOTSUPP: DCTCP on a connection without ECN. -EINVAL: opt is NULL, or a value or size is out of
- * range (the log hook names it). -E2BIG: a field that the library does not know is not 0. -EPIPE or the
- * connection's error when it is dead.
+ * -EISCONN: ecn and options_off belong to the SYN, which harp_tcp_connect() has prepared and an
+ * accepted connection has answered; connect_timeout_ns and initial_rto_ns can change until the
+ * handshake is complete, rx_frames only grow after it.
+ * -EOPNOTSUPP: DCTCP on a connection without ECN. -EINVAL: opt is NULL, or a value or size is out
+ * of range (the log hook names it). -E2BIG: a field that the library does not know is not 0. -EPIPE
+ * or the connection's error when it is dead.
  */
 HARP_API int harp_conn_set_options(struct harp_conn *conn, const struct harp_tcp_options *opt);
-/* Sends one keepalive probe at the next poll, whatever the timers say: a living peer answers with
- * an ACK, a dead process's host with RST. */
+/* Sends one keepalive probe in the next poll: a live peer answers with an ACK, the host of an
+ * exited process with RST. */
 HARP_API int harp_conn_probe(struct harp_conn *conn);
 
 /* RFC 9293 section 3.3.2, in its order. */
@@ -502,24 +514,25 @@ enum harp_tcp_state {
 };
 HARP_API const char *harp_tcp_state_name(enum harp_tcp_state state);
 
-/* What the sender knows of losses: Linux's tcpi_ca_state, with its values. */
+/* The sender's loss state: Linux's tcpi_ca_state, with its values. */
 enum harp_ca_state {
 	HARP_CA_OPEN = 0, /* nothing suspicious */
 	HARP_CA_DISORDER, /* duplicate ACKs or SACK blocks: a segment is missing, or late */
-	HARP_CA_CWR,      /* the window goes down for ECN, or for a loss that a probe repaired */
-	HARP_CA_RECOVERY, /* fast recovery: segments counted as lost are sent again */
+	/* the window is being reduced, for ECN or for a loss that a probe repaired */
+	HARP_CA_CWR,
+	HARP_CA_RECOVERY, /* fast recovery: lost segments are retransmitted */
 	HARP_CA_LOSS,     /* after a retransmission timeout */
 };
 /* "open" and so on; "?" when it is none. */
 HARP_API const char *harp_ca_state_name(enum harp_ca_state state);
 
-/* snd_ssthresh_bytes of a connection that has had no congestion: it is in its first slow start
- * (RFC 5681 section 3.1: ssthresh "SHOULD be set arbitrarily high"). */
+/* snd_ssthresh_bytes of a connection without congestion so far, in its first slow start (RFC 5681
+ * section 3.1: ssthresh "SHOULD be set arbitrarily high"). */
 #define HARP_SSTHRESH_NONE 0x40000000u
 
 struct harp_tcp_info {
 	uint32_t state;   /* enum harp_tcp_state */
-	uint32_t options; /* HARP_TCPI_* that both sides agreed on */
+	uint32_t options; /* HARP_TCPI_* negotiated */
 	uint32_t snd_mss_bytes, rcv_mss_bytes;
 	uint32_t snd_wscale, rcv_wscale;
 	uint64_t srtt_ns, rttvar_ns, rtt_ns_min, rto_ns;
@@ -532,34 +545,35 @@ struct harp_tcp_info {
 	uint64_t tx_copied_bytes, rx_copied_bytes;
 	uint32_t rx_frames_held, rx_frames_budget, tx_frames_held, tx_frames_budget;
 	uint64_t last_rcv_ns;        /* clock of the last segment accepted */
-	uint32_t congestion;         /* enum harp_congestion: what is in force, never DEFAULT */
-	uint32_t dctcp_alpha_ppm;    /* DCTCP: the share of bytes that are marked, smoothed */
+	uint32_t congestion;         /* enum harp_congestion in use, never DEFAULT */
+	uint32_t dctcp_alpha_ppm;    /* DCTCP: smoothed fraction of marked bytes */
 	uint64_t pacing_bytes_per_s; /* 0: not paced */
-	uint64_t ecn_ce_in;          /* segments received that a router had marked */
-	uint64_t ecn_ece_in;         /* segments received that told of marks of ours */
-	uint64_t ecn_reductions;     /* of the window, for that */
-	uint64_t sacked_bytes;       /* of bytes_in_flight: the peer has them out of order */
-	uint64_t lost_segs;          /* counted as lost so far, whether they were or not */
-	uint64_t tlp_probes;         /* tail loss probes (RFC 8985) */
-	uint64_t undone_recoveries;  /* timeouts too: nothing had been lost */
-	uint64_t reorder_window_ns;  /* later than that counts as lost */
-	uint32_t ca_state;           /* enum harp_ca_state */
+	uint64_t ecn_ce_in;          /* received segments with CE marks */
+	uint64_t ecn_ece_in;         /* received segments with ECE */
+	uint64_t ecn_reductions;     /* window reductions caused by ECN */
+	/* part of bytes_in_flight that the peer has received out of order */
+	uint64_t sacked_bytes;
+	uint64_t lost_segs;         /* marked lost so far, correctly or not */
+	uint64_t tlp_probes;        /* tail loss probes (RFC 8985) */
+	uint64_t undone_recoveries; /* including timeouts: recoveries found to be spurious */
+	uint64_t reorder_window_ns; /* reordering window; later segments count as lost */
+	uint32_t ca_state;          /* enum harp_ca_state */
 	uint32_t backoff; /* times rto_ns was doubled since the last progress (RFC 6298 5.5) */
 	/* Segments in flight by their state, as Linux's tcpi_sacked, tcpi_lost and tcpi_retrans;
 	 * retransmits and lost_segs count over the connection's life. */
 	uint64_t sacked_out_segs;  /* received by the peer out of order */
-	uint64_t lost_out_segs;    /* counted as lost and not sent again yet */
-	uint64_t retrans_out_segs; /* sent again, and not acknowledged, SACKed or lost since */
+	uint64_t lost_out_segs;    /* lost and not retransmitted yet */
+	uint64_t retrans_out_segs; /* retransmitted, and not acknowledged, SACKed or lost since */
 };
 
-/* Fills at most size bytes of info (the caller's sizeof): older callers get the older fields. Valid in
- * every state. While segments are lost it walks over those in flight. */
+/* Fills at most size bytes of info (the caller's sizeof): older callers get the older fields. Valid
+ * in every state. While segments are lost it walks over those in flight. */
 HARP_API int harp_conn_info(const struct harp_conn *conn, struct harp_tcp_info *info, size_t size);
 
 /* ------------------------------------------------------------------------------------------------
  * UDP. A socket keeps whole datagrams: each is received once, whole and unaltered, or not at all.
- * Nothing is fragmented: what is larger than the way to its destination allows is refused. Checksums
- * are always sent.
+ * Nothing is fragmented: what is larger than the way to its destination allows is refused.
+ * Checksums are always sent.
  */
 struct harp_udp;
 
@@ -575,14 +589,15 @@ struct harp_udp_options {
 };
 
 /*
- * Opens a socket. local NULL or with a zero address: every own address; port 0: chosen at random from
- * the range (RFC 6056), see harp_udp_endpoints(). -EADDRINUSE, -EADDRNOTAVAIL, -ENOSPC, -EINVAL.
+ * Opens a socket. local NULL or with a zero address: every own address; port 0: chosen at random
+ * from the range (RFC 6056), see harp_udp_endpoints(). -EADDRINUSE, -EADDRNOTAVAIL, -ENOSPC,
+ * -EINVAL.
  */
 HARP_API int harp_udp_open(struct harp_stack *stack, const struct harp_endpoint *local,
 			   const struct harp_udp_options *opt, struct harp_udp **out);
 /*
- * From here only remote is sent to and heard, and datagrams of others that still wait are dropped. The
- * source address is chosen by the route when the socket has none. remote NULL: as before.
+ * From here only remote is sent to and heard, and datagrams of others that still wait are dropped.
+ * The source address is chosen by the route when the socket has none. remote NULL: as before.
  * -ENETUNREACH, -EADDRNOTAVAIL, -EINVAL (a link-local address needs the stack's scope_id).
  */
 HARP_API int harp_udp_connect(struct harp_udp *sock, const struct harp_endpoint *remote);
@@ -596,27 +611,27 @@ HARP_API void harp_udp_close(struct harp_udp *sock);
  */
 HARP_API struct harp_udp *harp_udp_next_event(struct harp_stack *stack, uint32_t *events);
 /*
- * Takes the newest error, 0 when there is none: what an ICMP message said about a datagram of this
- * socket, or why one that was taken could not be sent. about (may be NULL): its destination.
- * -ECONNREFUSED nobody has that port, -EMSGSIZE too large for the way (connected: harp_udp_payload_max()
- * knows the new limit), -ENETUNREACH, -EHOSTUNREACH, -EPROTO. ICMP can be forged: it says what may be.
+ * Takes the newest error, 0 if there is none: an ICMP message about a datagram of this socket, or
+ * why an accepted one could not be sent. about (may be NULL): its destination. -ECONNREFUSED port
+ * unreachable, -EMSGSIZE larger than the path MTU (connected: harp_udp_payload_max() has the new
+ * limit), -ENETUNREACH, -EHOSTUNREACH, -EPROTO. ICMP can be forged: treat it as a hint.
  */
 HARP_API int harp_udp_error(struct harp_udp *sock, struct harp_endpoint *about);
 
 /* Bytes of the largest datagram that can be sent to remote (NULL: the connected peer); -errno. */
 HARP_API int harp_udp_payload_max(struct harp_udp *sock, const struct harp_endpoint *remote);
 /*
- * Sends one datagram, of no bytes too: copies it into the stack's frames (tx_copied_bytes). It leaves
- * at the next poll. remote NULL: the connected peer. Returns its length, or takes nothing: -EAGAIN
- * (HARP_EVENT_WRITABLE follows), -EMSGSIZE, -EDESTADDRREQ, -EISCONN (remote given on a connected
- * socket), -ENETUNREACH, -EADDRNOTAVAIL.
+ * Sends one datagram, of no bytes too: copies it into the stack's frames (tx_copied_bytes). It
+ * leaves at the next poll. remote NULL: the connected peer. Returns its length, or takes nothing:
+ * -EAGAIN (HARP_EVENT_WRITABLE follows), -EMSGSIZE, -EDESTADDRREQ, -EISCONN (remote given on a
+ * connected socket), -ENETUNREACH, -EADDRNOTAVAIL.
  */
 HARP_API ssize_t harp_udp_send(struct harp_udp *sock, const struct harp_endpoint *remote,
 			       const struct iovec *iov, int iov_count);
 /*
  * Receives one datagram: copies at most len bytes of it (rx_copied_bytes), the rest of it is gone.
- * Returns its real length, which tells a datagram cut from a whole one. from may be NULL. -EAGAIN when
- * none waits; a connected socket's error is returned once.
+ * Returns its real length, which tells a datagram cut from a whole one. from may be NULL. -EAGAIN
+ * when none waits; a connected socket's error is returned once.
  */
 HARP_API ssize_t harp_udp_recv(struct harp_udp *sock, void *buf, size_t len,
 			       struct harp_endpoint *from);
@@ -640,8 +655,8 @@ HARP_API int harp_udp_recv_many(struct harp_udp *sock, struct harp_udp_message *
 				int count);
 
 /*
- * With the stack's own frames, nothing copied. A datagram is one frame, or several in order where it is
- * larger than a frame of the NIC.
+ * With the stack's own frames, nothing copied. A datagram is one frame, or several in order where
+ * it is larger than a frame of the NIC.
  */
 /* Takes an empty frame to fill. -EAGAIN (HARP_EVENT_WRITABLE follows). */
 HARP_API int harp_udp_frame_alloc(struct harp_udp *sock, struct harp_frame **out);
@@ -665,7 +680,7 @@ HARP_API void harp_udp_endpoints(const struct harp_udp *sock, struct harp_endpoi
 struct harp_udp_info {
 	uint64_t rx_datagrams, rx_bytes, tx_datagrams, tx_bytes; /* payload */
 	uint64_t rx_dropped; /* arrived while the receive budget was used up */
-	uint64_t tx_dropped; /* taken and not sent: no route, or nobody at the next hop */
+	uint64_t tx_dropped; /* taken and not sent: no route, or no answer from the next hop */
 	uint32_t rx_frames_held, rx_frames_budget, tx_frames_held, tx_frames_budget;
 };
 /* Fills at most size bytes of info (the caller's sizeof). */

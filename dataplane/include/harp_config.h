@@ -1,32 +1,33 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * harp_config.h - every setting of HARP, once. The plugin's parser of the environment, harp.toml and its
- * checks, harpctl's commands, the hints for misspelt names and docs/configuration.md come from these lists.
+ * harp_config.h - the list of all settings. The plugin's parser of the environment, harp.toml and
+ * its checks, harpctl's commands, the hints for misspelled names and docs/configuration.md are
+ * generated from it.
  *
- * Environment beats harp.toml beats default. An empty variable counts as unset.
+ * Precedence: environment, harp.toml, default. An empty variable counts as unset.
  *
  * KEY(name, type, table, key, field, unit, min, max, preset, apply, readers, help)
- *   name     the variable; for keys of [[nic]] and [[dpdk]], of which there are as many as such tables, only a name:
- *            harp.toml alone sets them
+ *   name     the environment variable; for keys of [[nic]] and [[dpdk]], only a name: these tables
+ *            can occur several times, and only harp.toml sets them
  *   type     BOOL     true or false
- *            U32      a whole number
- *            MS, US   a whole number of milliseconds, microseconds; C fields hold nanoseconds (uint64_t)
+ *            U32      a non-negative integer
+ *            MS, US   an integer number of milliseconds, microseconds; C fields hold nanoseconds
+ *                     (uint64_t)
  *            CHOICE   one of the words in unit, in the order of the C field's enum
  *            TEXT     min to max bytes, without control characters
- *            LIST     words with commas between; in harp.toml an array of strings. At most max words
- *            CORES    numbers and ranges in order, "2,4-7"; in harp.toml that string or an array of numbers.
- *                     At most max numbers, each below HARP_CONFIG_CORE_MAX
+ *            LIST     at most max words, separated by commas; in harp.toml an array of strings
+ *            CORES    numbers and ranges in ascending order, "2,4-7"; in harp.toml that string or
+ *                     an array of numbers. At most max numbers, each below HARP_CONFIG_CORE_MAX
  *            PORTS    one range of ports, "61000-65535"
- *   table, key  where it stands in harp.toml; "" : it is a variable only
- *   field    of struct plugin_config (plugin/plugin.h); 0 where the plugin does not read it
- *   unit     for people; of CHOICE the words, with | between
+ *   table, key  position in harp.toml; "": environment variable only
+ *   field    of struct plugin_config (plugin/plugin.h); 0 if the plugin does not read it
+ *   unit     for display; for CHOICE the words, separated by |
  *   preset   the default, as text
- *   apply    LIVE     SIGHUP to harpd is enough: it holds for jobs, leases and connections from then on
+ *   apply    LIVE     reloaded on SIGHUP to harpd: applies to later jobs, leases and connections
  *            RESTART  needs `harpctl restart`
- *   readers  JOB the plugin, DAEMON harpd, TOOL harpctl and the tests; several with | between
+ *   readers  JOB the plugin, DAEMON harpd, TOOL harpctl and the tests; several separated by |
  *
- * Append to a list's end or insert where it reads best: nothing depends on the order, and names are never
- * given a second meaning.
+ * The order of entries has no meaning. A name is never reused with another meaning.
  */
 #ifndef HARP_CONFIG_H
 #define HARP_CONFIG_H
@@ -47,8 +48,9 @@ extern "C" {
 #define HARP_CONFIG_CORE_MAX 1024u /* core numbers are below it */
 #define HARP_CONFIG_LIST_MAX 64u   /* entries of any LIST or CORES */
 
-/* What the plugin reads. Those that stand in harp.toml reach a job through harpd (WELCOME) or `harpctl env`. What can
- * load a library (HARP_LIBDIR, HARP_DPDK_ARGS) is a variable only, so that harpd cannot choose code for a job. */
+/* What the plugin reads. Those that stand in harp.toml reach a job through harpd (WELCOME) or
+ * `harpctl env`. What can load a library (HARP_LIBDIR, HARP_DPDK_ARGS) is a variable only, so that
+ * harpd cannot choose code for a job. */
 #define HARP_CONFIG_JOB_KEYS(KEY)                                                                              \
 	KEY(HARP_PATH, CHOICE, "job", "path", path, "auto|xdp|kernel|dpdk", 0, 0, "auto", LIVE,                \
 	    JOB,                                                                                               \
@@ -293,8 +295,9 @@ extern "C" {
 	    "Cores to suggest to jobs for their dedicated threads, one for each lease; empty: those of the "  \
 	    "NIC's NUMA node")
 
-/* One [[dpdk]] of harp.toml each: a port that harpd leases whole to one job at a time, whose own DPDK drives it. harpd
- * never opens it, so everything may change live, and ports come and go with a reload. */
+/* One [[dpdk]] of harp.toml each: a port that harpd leases whole to one job at a time, whose own
+ * DPDK drives it. harpd never opens it, so everything may change live, and ports come and go with a
+ * reload. */
 #define HARP_CONFIG_DPDK_KEYS(KEY)                                                                           \
 	KEY(DEVICE, TEXT, "dpdk", "device", 0, "device", 1, 511, "", LIVE, DAEMON,                           \
 	    "PCI address of the NIC (0000:00:06.0), or name of a virtual device, with DPDK's arguments for " \

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * harp_host.h - a stack on a NIC that the kernel keeps using: AF_XDP queue, steering program,
- * the host's own addresses, its routes and neighbours through rtnetlink.
+ * harp_host.h - a stack on a NIC that is shared with the kernel: AF_XDP queue, XDP program, and the
+ * host's own addresses, routes and neighbors by rtnetlink.
  *
- * An *instance* is such a stack, opened by the process itself (stand-alone mode: it needs
- * CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF or root, and holds its own XDP link, so that its death
- * detaches it; instances of one process on several queues of an interface share it), or leased from
- * harpd, which needs nothing of all that (daemon_socket). It changes no MTU, queue count or offload. Its
- * stack's clock is CLOCK_MONOTONIC.
+ * An *instance* is such a stack. The process opens it itself (stand-alone mode), which needs root
+ * or CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF. The process then holds its own XDP link, which is
+ * detached when it exits; its instances on several queues of an interface share the link. Or the
+ * instance is leased from harpd and needs no privileges (daemon_socket). It changes no MTU, queue
+ * count or offload. Its stack's clock is CLOCK_MONOTONIC.
  */
 #ifndef HARP_HOST_H
 #define HARP_HOST_H
@@ -24,14 +24,14 @@ extern "C" {
  *
  *   DEVICE[;key=value]...    "net_memif0,role=client,id=0;ip=10.9.0.1/24;ip=fd00:9::1/64;mtu=9000"
  *
- * DEVICE: a PCI address, or a virtual device with its arguments after a comma. Keys: ip ADDRESS/LEN (repeated for
- * more), gw ADDRESS (the default route, one a family), route PREFIX/LEN@GATEWAY (repeated), name (1 to 15
- * bytes; else DEVICE up to its first comma, cut to 15), mtu, vlan, queues, frames, take=default-route (the device
- * may be taken from the kernel though the host's default route leaves by it). No spaces.
+ * DEVICE: a PCI address, or a virtual device with its arguments after a comma. Keys: ip ADDRESS/LEN
+ * (repeated for more), gw ADDRESS (the default route, one a family), route PREFIX/LEN@GATEWAY
+ * (repeated), name (1 to 15 bytes; else DEVICE up to its first comma, cut to 15), mtu, vlan,
+ * queues, frames, take=default-route (the device may be taken from the kernel though the host's
+ * default route leaves by it). No spaces.
  */
-#define HARP_PORT_PREFIX                                                                           \
-	"dpdk:" /* what stands before a port's text where an interface's name is taken */
-#define HARP_PORT_ADDRESSES_MAX 15u /* the stack has one more: the link-local one of IPv6 */
+#define HARP_PORT_PREFIX "dpdk:"    /* prefix of a port's text in place of an interface name */
+#define HARP_PORT_ADDRESSES_MAX 15u /* the stack has one more: the IPv6 link-local one */
 #define HARP_PORT_ROUTES_MAX 32u
 #define HARP_PORT_DEVICE_MAX 512u /* bytes of DEVICE with its final NUL */
 #define HARP_PORT_TEXT_MAX 8192u  /* of a whole text with its final NUL: any fits */
@@ -46,7 +46,7 @@ struct harp_port_spec {
 	uint32_t mtu_bytes;   /* 0: the device's own */
 	uint32_t vlan_id;     /* 0: untagged */
 	uint32_t queues;      /* at least 1 */
-	uint32_t frame_count; /* of each queue; 0: as whoever opens it likes */
+	uint32_t frame_count; /* per queue; 0: the opener's default */
 	bool take_default_route;
 	uint8_t reserved[3];
 	uint32_t address_count, route_count;
@@ -55,12 +55,12 @@ struct harp_port_spec {
 	struct harp_port_route routes[HARP_PORT_ROUTES_MAX];
 	struct harp_addr gateway_v4, gateway_v6; /* all zero: none */
 };
-/* text: without HARP_PORT_PREFIX. 0, or -EINVAL with one line in why that names the port, the key, its value and
- * what is allowed there. */
+/* text: without HARP_PORT_PREFIX. 0, or -EINVAL with one line in why that names the port, the key,
+ * its value and what is allowed there. */
 HARP_API int harp_port_spec_parse(const char *text, struct harp_port_spec *out, char *why,
 				  size_t why_len);
-/* Writes the text that gives the same again, and returns its length; -ENOSPC when buf (size bytes with the final
- * NUL) is too small for it. */
+/* Writes the text that gives the same again, and returns its length; -ENOSPC when buf (size bytes
+ * with the final NUL) is too small for it. */
 HARP_API int harp_port_spec_format(const struct harp_port_spec *spec, char *buf, size_t size);
 
 /* ------------------------------------------------------------------------------------------------
@@ -70,10 +70,10 @@ struct harp_instance;
 struct harp_host_route;
 
 enum harp_xdp_mode {
-	HARP_XDP_AUTO = 0, /* native where attaching costs the kernel nothing, else generic */
+	HARP_XDP_AUTO = 0, /* native if it costs the kernel nothing, else generic */
 	HARP_XDP_GENERIC = 1,
 	HARP_XDP_NATIVE = 2,
-	HARP_XDP_NATIVE_OR_NONE = 3, /* native as auto; an error instead of generic */
+	HARP_XDP_NATIVE_OR_NONE = 3, /* as auto, but an error instead of generic */
 };
 
 struct harp_instance_options {
@@ -87,20 +87,22 @@ struct harp_instance_options {
 	uint32_t max_conns;          /* 0: 1024 */
 	uint16_t port_min, port_max; /* 0: 61000, 65535 */
 	uint64_t seed;               /* harp_stack_options.seed: 0 but in tests */
-	const char *lib_dir; /* where libharp-xdp.so lies; NULL: beside this library, then the
-				* loader's search path */
-	void *ctx;           /* of the two hooks */
+	/* location of libharp-xdp.so; NULL: beside this library, then the loader's search path */
+	const char *lib_dir;
+	void *ctx; /* of the two hooks */
 	harp_log_fn log;
 	void (*requests)(void *ctx, uint64_t now_ns);
-	/* Since the second version; size may be that of the first, which ended here. */
+	/* Since version 2; the size of version 1 ended here. */
 	const char *daemon_socket;  /* harpd's, which leases the instance; NULL: stand-alone */
-	const char *label;          /* of the lease, for people; at most 63 bytes. NULL: none */
+	const char *label;          /* display label of the lease; at most 63 bytes. NULL: none */
 	const struct harp_rss *rss; /* of harp_rss_parse(); NULL: ask the NIC */
-	/* Since the third version, of DPDK ports (ifname "dpdk:..."). */
+	/* Since version 3, for DPDK ports (ifname "dpdk:..."). */
 	uint32_t
-		dpdk_queues; /* with which the first instance opens or leases the port; 0: as its text says */
+		/* queues that the first instance opens or leases the port with; 0: as in its
+		 * text */
+		dpdk_queues;
 	uint32_t dpdk_memory_mib; /* of DPDK's environment, once in a process; 0: 256 */
-	const char *dpdk_args;    /* more arguments of EAL, with spaces between; NULL: none */
+	const char *dpdk_args;    /* more EAL arguments, separated by spaces; NULL: none */
 };
 
 /*
@@ -110,41 +112,46 @@ struct harp_instance_options {
  * kernel or driver cannot, -ENOENT libharp-xdp.so cannot be loaded, -ENETDOWN, -ENOMEM, -ECANCELED
  * HARP_XDP_NATIVE_OR_NONE, and only generic mode is possible.
  *
- * With daemon_socket the instance is a lease of harpd's: no privilege is needed and libharp-xdp.so is not
- * loaded. Of the options ifname, queue (HARP_LEASE_QUEUE_ANY: any), copy_mode and frame_count are
- * wishes that go to harpd; xdp_mode, huge_pages, port_min, port_max and lib_dir are not used: the ports are
- * the lease's. Besides: -ECONNREFUSED or -ENOENT no daemon there, -ETIMEDOUT it does not answer, -EPROTO
- * it answers nonsense, or the errno of its refusal (-EACCES, -EDQUOT, -EBUSY ...). harp_instance_close()
- * gives the lease back; so does the death of the process.
+ * With daemon_socket the instance is a lease of harpd's: no privilege is needed and libharp-xdp.so
+ * is not loaded. Of the options ifname, queue (HARP_LEASE_QUEUE_ANY: any), copy_mode and
+ * frame_count are wishes that go to harpd; xdp_mode, huge_pages, port_min, port_max and lib_dir are
+ * not used: the ports are the lease's. Besides: -ECONNREFUSED or -ENOENT no daemon there,
+ * -ETIMEDOUT it does not answer, -EPROTO it answers nonsense, or the errno of its refusal (-EACCES,
+ * -EDQUOT, -EBUSY ...). harp_instance_close() gives the lease back; so does the death of the
+ * process.
  *
- * ifname "dpdk:TEXT" (harp_port_spec_parse(); with daemon_socket "dpdk:NAME", and harpd tells the text) is a queue
- * of a DPDK port, which the process has for itself: the first instance opens it, the last one closes it. The
- * stack has the port's addresses and routes, answers ARP, neighbour discovery and ping itself, and has a link-local
- * IPv6 address besides. xdp_mode and copy_mode are not used; lib_dir is where libharp-dpdk.so lies; frame_count
- * where the text has none; huge_pages is DPDK's. log may be called by DPDK's threads, too, with what DPDK says. A link
- * that is down is no error: see harp_instance_control(). Besides: -EINVAL the text, -ENOENT libharp-dpdk.so or
- * DPDK is not there, -ENOTSUP another version of DPDK, -EALREADY DPDK runs in this process with other settings.
+ * ifname "dpdk:TEXT" (harp_port_spec_parse(); with daemon_socket "dpdk:NAME", and harpd tells the
+ * text) is a queue of a DPDK port, which the process has for itself: the first instance opens it,
+ * the last one closes it. The stack has the port's addresses and routes, answers ARP, neighbor
+ * discovery and ping itself, and has a link-local IPv6 address besides. xdp_mode and copy_mode are
+ * not used; lib_dir is where libharp-dpdk.so lies; frame_count where the text has none; huge_pages
+ * is DPDK's. log may be called by DPDK's threads, too, with what DPDK says. A link that is down is
+ * no error: see harp_instance_control(). Besides: -EINVAL the text, -ENOENT libharp-dpdk.so or DPDK
+ * is not there, -ENOTSUP another version of DPDK, -EALREADY DPDK runs in this process with other
+ * settings.
  */
 HARP_API int harp_instance_open(struct harp_instance **out, const struct harp_instance_options *opt,
 				char *why, size_t why_len);
 HARP_API struct harp_stack *harp_instance_stack(struct harp_instance *instance);
 HARP_API struct harp_nic *harp_instance_nic(struct harp_instance *instance);
-/* Readable when packets wait (sleep on it together with control_fd when idle). -1: nothing tells, poll the stack every
- * so often (most DPDK devices). */
+/* Readable when packets wait (poll together with control_fd when idle). -1: not available, poll the
+ * stack periodically (most DPDK devices). */
 HARP_API int harp_instance_fd(const struct harp_instance *instance);
-/* Readable when addresses, routes, neighbours or the link changed (of a DPDK port: never the link). */
+/* Readable when addresses, routes, neighbors or the link changed (DPDK port: never for the
+ * link). */
 HARP_API int harp_instance_control_fd(const struct harp_instance *instance);
-/* Handles those changes and has the kernel asked, by a thread of the instance's, for what the stack wants to know.
- * By the thread that may poll the stack; a few times a second, and when control_fd is readable. Cheap when there is
- * nothing, and does not wait for the kernel.
- * -ENODEV when the interface is gone, -ENETDOWN while it is down, -ENOLINK while packets do not reach the stack
- * though it is up: what brings them was taken away, and could not be mended. */
+/* Processes those changes, and lets a thread of the instance query the kernel for what the stack
+ * needs. Called by the poller; a few times a second, and when control_fd is readable. Cheap if
+ * there is nothing to do, and never waits for the kernel. -ENODEV the interface is gone, -ENETDOWN
+ * it is down, -ENOLINK packets do not reach the stack although it is up: the XDP program was
+ * removed and could not be attached again. */
 HARP_API int harp_instance_control(struct harp_instance *instance, uint64_t now_ns);
 /* True when the stack has asked for something that harp_instance_control() must do soon. */
 HARP_API bool harp_instance_control_pending(const struct harp_instance *instance);
-/* One line for people: "AF_XDP generic copy on veth0 queue 0, MTU 1500, 8192 frames of 2048". */
+/* Description: "AF_XDP generic copy on veth0 queue 0, MTU 1500, 8192 frames of 2048". */
 HARP_API const char *harp_instance_describe(const struct harp_instance *instance);
-/* How its packets come and go. Copy: the kernel copies each packet between its memory and the instance's. */
+/* Data path of its packets. Copy: the kernel copies each packet between its memory and the
+ * instance's. */
 enum harp_instance_mode {
 	HARP_MODE_NONE = 0,         /* no instance */
 	HARP_MODE_GENERIC_COPY = 1, /* AF_XDP behind a generic XDP program */
@@ -154,9 +161,8 @@ enum harp_instance_mode {
 };
 #define HARP_MODE_COUNT 5u
 HARP_API enum harp_instance_mode harp_instance_mode(const struct harp_instance *instance);
-/* What the steering program did with the packets of the interface since it was attached: one count
- * per verdict. Copies at most max, returns how many there are, or -errno (-ENOTSUP: the instance is a
- * lease, and the counts are harpd's). */
+/* Counters of the XDP program since it was attached, one per verdict. Copies at most max, returns
+ * how many there are, or -errno (-ENOTSUP: the instance is leased, and harpd has the counters). */
 HARP_API int harp_instance_steering(const struct harp_instance *instance, uint64_t *counts,
 				    unsigned max);
 /* The verdict's name ("redirect_tcp") and what it means; NULL past the last. */
@@ -165,7 +171,7 @@ HARP_API const char *harp_steering_help(unsigned index);
 /* In a forked child: closes this instance's descriptors and nothing else. Async-signal-safe. */
 HARP_API void harp_instance_fork_child(struct harp_instance *instance);
 HARP_API void harp_instance_close(struct harp_instance *instance);
-/* What harpd said of the lease, for the life of the instance; NULL: stand-alone. */
+/* harpd's lease data, valid for the instance's lifetime; NULL: stand-alone. */
 HARP_API const struct harp_lease_leased *harp_instance_lease(const struct harp_instance *instance);
 /* What the DPDK port of an instance is. -ENOTSUP: it has none. */
 struct harp_instance_port {
@@ -185,32 +191,33 @@ struct harp_instance_port {
 };
 HARP_API int harp_instance_dpdk(const struct harp_instance *instance,
 				struct harp_instance_port *out);
-/* harp_host_route_on() as the instance's NIC sees it, which may lie in another network namespace. The
- * source is zero when the kernel's choice is no address of the interface. By any thread. For a lease of
- * another network namespace than the process's harpd is asked, which takes a millisecond; two seconds at most where
- * it does not answer, and then the answer is the last one to the same destination, if there was one. */
+/* harp_host_route_on() for the instance's NIC, which may be in another network namespace. The
+ * source is zero if the kernel's choice is no address of the interface. Any thread. For a lease in
+ * another network namespace harpd is asked, which takes a millisecond; if it does not answer, at
+ * most two seconds, and then the result is the last answer for the same destination, if any. */
 HARP_API int harp_instance_route(struct harp_instance *instance, const struct harp_addr *dst,
 				 struct harp_host_route *out);
 
 /* ------------------------------------------------------------------------------------------------
- * harpd, from a job's side (harp_lease.h has the protocol). No call takes longer than a few seconds,
- * whatever harpd does.
+ * harpd, from a job's side (harp_lease.h has the protocol). No call takes longer than a few
+ * seconds, whatever harpd does.
  */
 struct harp_daemon;
 
-/* Connects to harpd and says hello. client: who asks, for its log ("harp 0.1.0 plugin", at most 31
- * bytes). -ENOENT, -ECONNREFUSED no daemon there, -EACCES the socket's permissions, -ETIMEDOUT, -EPERM a
- * listener that is neither root's nor this user's, -EPROTO nonsense; why (one line) names the socket, the cause and what to do. */
+/* Connects to harpd. client: name for its log ("harp 0.1.0 plugin", at most 31 bytes). -ENOENT,
+ * -ECONNREFUSED no daemon there, -EACCES the socket's permissions, -ETIMEDOUT, -EPERM the
+ * listener's user is neither root nor this one, -EPROTO invalid answer; why (one line) names the
+ * socket, the cause and the remedy. */
 HARP_API int harp_daemon_connect(struct harp_daemon **out, const char *socket, const char *client,
 				 char *why, size_t why_len);
-/* The NICs of which it leases queues; the daemon's memory. */
+/* The NICs whose queues it leases; the daemon's memory. */
 HARP_API const struct harp_lease_device *harp_daemon_devices(const struct harp_daemon *daemon,
 							     unsigned *count);
 /* What harp.toml sets for jobs: lines of NAME=VALUE; never NULL. The daemon's memory. */
 HARP_API const char *harp_daemon_settings(const struct harp_daemon *daemon);
-/* Who answered: "harpd 0.1.0". */
+/* Name of the daemon: "harpd 0.1.0". */
 HARP_API const char *harp_daemon_name(const struct harp_daemon *daemon);
-/* NULL is accepted. Leases are not touched: they are the process's. */
+/* NULL is accepted. Leases stay, since they belong to the process. */
 HARP_API void harp_daemon_close(struct harp_daemon *daemon);
 
 /* ------------------------------------------------------------------------------------------------
@@ -220,7 +227,7 @@ HARP_API void harp_daemon_close(struct harp_daemon *daemon);
 /* The values of enum harp_lease_rss. TOEPLITZ: table[hash of the packet with key % table_count]. */
 enum harp_rss_kind {
 	HARP_RSS_NONE = 0,    /* one queue: everything arrives there */
-	HARP_RSS_UNKNOWN = 1, /* several, and nothing tells which: try */
+	HARP_RSS_UNKNOWN = 1, /* several, choice unknown: try */
 	HARP_RSS_TOEPLITZ = 2,
 };
 #define HARP_RSS_KEY_MAX 64u
@@ -233,15 +240,15 @@ struct harp_rss {
 	uint8_t key[HARP_RSS_KEY_MAX];
 	uint16_t table[HARP_RSS_TABLE_MAX];
 };
-/* Asks the interface (ethtool ioctl; no privilege needed). What it does not say, or says in a way that
- * queues cannot be computed from, is HARP_RSS_UNKNOWN. 0; -ENODEV no such interface, other -errno. */
+/* Queries the interface (ethtool ioctl; no privilege needed). HARP_RSS_UNKNOWN if the answer is
+ * missing or insufficient to compute queues. 0; -ENODEV no such interface, other -errno. */
 HARP_API int harp_rss_read(const char *ifname, struct harp_rss *out);
-/* An operator's word for an interface of so many queues: "unknown", or "toeplitz:KEY[:TABLE]", KEY 40 to
- * 64 bytes in hexadecimal, TABLE queue numbers with commas between (without: 128 entries, each queue in
- * turn). With one queue it is HARP_RSS_NONE whatever the text. 0, -EINVAL. */
+/* An operator's setting for an interface with this number of queues: "unknown", or
+ * "toeplitz:KEY[:TABLE]", KEY 40 to 64 bytes in hexadecimal, TABLE queue numbers separated by
+ * commas (default: 128 entries, round robin). With one queue always HARP_RSS_NONE. 0, -EINVAL. */
 HARP_API int harp_rss_parse(const char *text, uint32_t queues, struct harp_rss *out);
-/* The queue on which the NIC receives a TCP packet from src to dst, both of one family. -ENOTSUP: not
- * known; -EINVAL: different families. */
+/* The queue on which the NIC receives a TCP packet from src to dst, both of one family. -ENOTSUP:
+ * not known; -EINVAL: different families. */
 HARP_API int harp_rss_queue(const struct harp_rss *rss, const struct harp_endpoint *src,
 			    const struct harp_endpoint *dst);
 /* The instance's NIC, as it was at the opening; valid until the instance is closed. */
@@ -262,22 +269,22 @@ struct harp_host_route {
 	uint8_t reserved[2];
 	char ifname[16];
 };
-/* The kernel's way to dst. -ENETUNREACH; other -errno. */
+/* The kernel's route to dst. -ENETUNREACH; other -errno. */
 HARP_API int harp_host_route(const struct harp_addr *dst, struct harp_host_route *out);
-/* The same for a destination that is known by one interface only, being link-local. 0: any. */
+/* The same for a link-local destination on one interface. 0: any. */
 HARP_API int harp_host_route_on(const struct harp_addr *dst, uint32_t ifindex,
 				struct harp_host_route *out);
-/* How the kernel thinks of an interface's own address; the larger the better to give to others. */
+/* The kernel's state of an interface's own address; larger values are preferred. */
 enum harp_address_state {
 	HARP_ADDRESS_DUPLICATE = 0, /* another host has it (RFC 4862 section 5.4): unusable */
-	HARP_ADDRESS_TENTATIVE = 1, /* not known yet to be unique: unusable for a second or two */
+	HARP_ADDRESS_TENTATIVE = 1, /* not yet known to be unique: unusable for a second or two */
 	HARP_ADDRESS_DEPRECATED = 2,
 	HARP_ADDRESS_TEMPORARY = 3, /* RFC 8981: changes daily */
 	HARP_ADDRESS_PREFERRED = 4,
 };
 /* One of these; -ENODEV, -EADDRNOTAVAIL the interface does not have it, other -errno. */
 HARP_API int harp_host_address_state(const char *ifname, const struct harp_addr *addr);
-/* 1 when the default route (either family) leaves through this interface, 0 when not, -errno. */
+/* 1 if the default route (either family) uses this interface, 0 if not, -errno. */
 HARP_API int harp_host_has_default_route(const char *ifname);
 
 /* ------------------------------------------------------------------------------------------------

@@ -1,42 +1,50 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * harp_lease.h - what a job and harpd say to each other: how an unprivileged process gets an instance.
+ * harp_lease.h - what a job and harpd say to each other: how an unprivileged process gets an
+ * instance.
  *
- * A Unix socket of type SOCK_SEQPACKET (default /run/harp/harpd.sock): one message is one packet, at
- * most HARP_LEASE_MESSAGE_MAX bytes, integers in the byte order of the host that both live on. The job speaks
- * first and gets one answer to each message, in order. A message begins with struct harp_lease_header. A
- * receiver takes a longer body than it knows (later versions append) and refuses a shorter one.
+ * A Unix socket of type SOCK_SEQPACKET (default /run/harp/harpd.sock): one message is one packet,
+ * at most HARP_LEASE_MESSAGE_MAX bytes, integers in the byte order of the host that both live on.
+ * The job speaks first and gets one answer to each message, in order. A message begins with struct
+ * harp_lease_header. A receiver takes a longer body than it knows (later versions append) and
+ * refuses a shorter one.
  *
  *   job                       harpd
  *   HELLO     ------------->
  *             <-------------  WELCOME   devices, settings of harp.toml
  *   LEASE     ------------->
  *             <-------------  LEASED    and descriptors (SCM_RIGHTS), in enum's order
- *                             PORT      of a DPDK port instead: what it is, and a descriptor for each queue
- *                             REFUSED   errno and one line for people
+ *                             PORT      of a DPDK port instead: what it is, and a descriptor for
+ *                             each queue REFUSED   errno and one line for people
  *   RELEASE   ------------->
  *             <-------------  DONE, or REFUSED
- *   WATCH     ------------->            the network of a lease's NIC, for a job of another network namespace
- *             <-------------  NETWORK   link, addresses and routes; again with serial 0 after each change
+ *   WATCH     ------------->            the network of a lease's NIC, for a job of another network
+ *   namespace
+ *             <-------------  NETWORK   link, addresses and routes; again with serial 0 after each
+ *             change
  *   NEIGHBORS ------------->            after WATCH: next hops to resolve, or that make progress
- *             <-------------  DONE; NEIGHBORS with serial 0 when harpd knows one, and after each change
+ *             <-------------  DONE; NEIGHBORS with serial 0 when harpd knows one, and after each
+ *             change
  *   ROUTE     ------------->            to a destination, from a lease's NIC
  *             <-------------  ROUTED, or REFUSED
  *   QUERY     ------------->            a JSON document: harpctl's commands (docs/operating.md)
- *             <-------------  ANSWER    and one descriptor, to read: a memfd that holds a JSON document,
+ *             <-------------  ANSWER    and one descriptor, to read: a memfd that holds a JSON
+ *             document,
  *                                     sealed but for its end: emptied when nobody has it open
  *
- * REFUSED with serial 0 answers no question: it is the last that harpd says to one that has no place (EUSERS) or was
- * silent for too long (ETIMEDOUT), before it hangs up.
+ * REFUSED with serial 0 answers no question: it is the last that harpd says to one that has no
+ * place (EUSERS) or was silent for too long (ETIMEDOUT), before it hangs up.
  *
- * A lease belongs to the process that connected (SO_PEERPIDFD), not to the connection: it ends with RELEASE
- * or with the process, so that harpd may be restarted while jobs run. Who reconnects may release its own leases.
+ * A lease belongs to the process that connected (SO_PEERPIDFD), not to the connection: it ends with
+ * RELEASE or with the process, so that harpd may be restarted while jobs run. Who reconnects may
+ * release its own leases.
  *
- * No socket of the NIC's network namespace but the AF_XDP sockets is handed over: ioctl() checks capabilities
- * against the namespace of the socket that it is called on. A job in the NIC's namespace opens its own sockets. A
- * job of another namespace asks harpd (WATCH, NEIGHBORS, ROUTE). WATCH belongs to its connection; it ends with it,
- * with the lease, and with another WATCH of the same lease. After harpd was restarted the job connects and asks
- * again; until then it goes on with what it was told last.
+ * No socket of the NIC's network namespace but the AF_XDP sockets is handed over: ioctl() checks
+ * capabilities against the namespace of the socket that it is called on. A job in the NIC's
+ * namespace opens its own sockets. A job of another namespace asks harpd (WATCH, NEIGHBORS, ROUTE).
+ * WATCH belongs to its connection; it ends with it, with the lease, and with another WATCH of the
+ * same lease. After harpd was restarted the job connects and asks again; until then it goes on with
+ * what it was told last.
  */
 #ifndef HARP_LEASE_H
 #define HARP_LEASE_H
@@ -98,12 +106,13 @@ struct harp_lease_hello {
 
 #define HARP_LEASE_DEVICE_DEFAULT_ROUTE 1u /* carries the default route: only when named */
 #define HARP_LEASE_DEVICE_UP 2u
-#define HARP_LEASE_DEVICE_ONE_QUEUE 4u /* all packets were seen on one queue: no other is leased */
-/* A DPDK port, leased whole and driven by the job's own DPDK: ifname is its name, ifindex and netns 0, queues what
- * one job may have of it, queues_free the same or 0 when it is leased. harpd does not open it: speed and MAC address
- * are 0, MTU too where harp.toml has none. */
+#define HARP_LEASE_DEVICE_ONE_QUEUE 4u /* all packets arrived on one queue: no other is leased */
+/* A DPDK port, leased whole and driven by the job's own DPDK: ifname is its name, ifindex and netns
+ * 0, queues the number available to one job, queues_free the same, or 0 if it is leased. harpd does
+ * not open it: speed and MAC address are 0, and the MTU if harp.toml has none. */
 #define HARP_LEASE_DEVICE_DPDK 8u
-/* Its XDP program is a generic one, which slows the kernel's own traffic down: harp.toml asked for it. */
+/* Its XDP program is in generic mode, as requested in harp.toml, which slows down the kernel's own
+ * traffic. */
 #define HARP_LEASE_DEVICE_GENERIC 16u
 struct harp_lease_device {
 	char ifname[16];
@@ -127,8 +136,9 @@ struct harp_lease_welcome {
 	char daemon[32]; /* "harpd 0.1.0" */
 	uint32_t device_count;
 	uint32_t settings_bytes;
-	/* device_count times struct harp_lease_device, then settings_bytes of text: one NAME=VALUE a line,
-	 * the HARP_ variables that harp.toml sets for jobs. The job's environment beats them. */
+	/* Followed by device_count times struct harp_lease_device, then settings_bytes of text: the
+	 * HARP_ variables that harp.toml sets for jobs, one NAME=VALUE per line. The job's
+	 * environment takes precedence. */
 };
 
 struct harp_lease_request {
@@ -172,21 +182,23 @@ struct harp_lease_leased {
 	uint16_t rss_table[HARP_LEASE_RSS_TABLE_MAX]; /* hash modulo rss_table_count -> queue */
 };
 
-/* A DPDK port. With it come page_count descriptors: a statistics page (harp_page.h, a sealed memfd) for each stack.
- * The request's queue, frame_count and copy_mode mean nothing here. */
+/* A DPDK port. Accompanied by page_count descriptors: a statistics page (harp_page.h, a sealed
+ * memfd) for each stack. Ignores the request's queue, frame_count and copy_mode. */
 struct harp_lease_port {
 	struct harp_lease_header header;
 	uint64_t lease_id;
-	uint32_t page_count; /* as many queues the port is opened with: those asked for, or fewer */
+	uint32_t page_count; /* number of queues to open the port with: as requested, or fewer */
 	uint32_t page_bytes; /* of each */
 	uint32_t core;       /* suggested for the first dedicated thread; 0xffffffff: none */
 	uint32_t spec_bytes;
-	/* spec_bytes of text: the port as harp_port_spec_parse() reads it, without a final NUL. */
+	/* Followed by spec_bytes of text: the port for harp_port_spec_parse(), without a final
+	 * NUL. */
 };
 
 struct harp_lease_refused {
 	struct harp_lease_header header;
-	int32_t error; /* errno: EACCES who asks, EBUSY no queue free, EDQUOT cap of the uid, ENODEV ... */
+	/* errno: EACCES who asks, EBUSY no queue free, EDQUOT cap of the uid, ENODEV ... */
+	int32_t error;
 	char why[384]; /* one line: what, where, what to do */
 };
 
@@ -195,7 +207,8 @@ struct harp_lease_release {
 	uint64_t lease_id;
 };
 
-/* ---- the network of a lease's NIC, for a job of another network namespace ---------------------- */
+/* ---- the network of a lease's NIC, for a job of another network namespace
+ * ---------------------- */
 
 struct harp_lease_watch {
 	struct harp_lease_header header;
@@ -214,7 +227,7 @@ struct harp_lease_route {
 /* Addresses of the NIC, and routes of the main table that leave by it. */
 struct harp_lease_tables {
 	uint32_t address_count, route_count;
-	uint32_t skipped; /* found, but more than there is space for */
+	uint32_t skipped; /* found, but beyond the available space */
 	struct harp_addr addresses[HARP_LEASE_ADDRESSES_MAX];
 	struct harp_lease_route routes[HARP_LEASE_ROUTES_MAX];
 };
@@ -234,10 +247,12 @@ struct harp_lease_network {
 	struct harp_lease_tables tables;
 };
 
-#define HARP_LEASE_NEIGHBORS_MAX 64u        /* in one message */
-#define HARP_LEASE_NEIGHBORS_LEASE_MAX 256u /* that harpd follows for a lease: the latest */
-/* What a message says of a neighbor. From a job: */
-#define HARP_LEASE_NEIGHBOR_WANTED 1u    /* the kernel shall resolve it, and harpd say what it is */
+#define HARP_LEASE_NEIGHBORS_MAX 64u /* in one message */
+/* followed by harpd for a lease: the most recent ones */
+#define HARP_LEASE_NEIGHBORS_LEASE_MAX 256u
+/* Flags of a neighbor. From a job: */
+/* the kernel is to resolve it, and harpd to report the result */
+#define HARP_LEASE_NEIGHBOR_WANTED 1u
 #define HARP_LEASE_NEIGHBOR_CONFIRMED 2u /* a connection through it makes progress */
 /* From harpd: */
 #define HARP_LEASE_NEIGHBOR_KNOWN 4u /* its MAC address is mac; without: it has none */

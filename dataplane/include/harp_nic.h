@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * harp_nic.h - what the stack asks of a network card, and the cards that come with it.
+ * harp_nic.h - the interface between the stack and a NIC, and the NICs that are included.
  *
- * A NIC is a struct of a few functions over one region of equal frames. Frames are named by their
- * byte offset in the region. Ownership moves by call: fill() gives the NIC empty frames to receive
- * into, rx() gives them back with a packet; tx() gives the NIC frames to send, complete() gives
- * them back. All functions of one NIC are called by one thread at a time.
+ * A NIC is a struct of a few functions over one region of equal frames. Frames are identified by
+ * their byte offset in the region. Calls transfer ownership: fill() gives the NIC empty frames for
+ * reception, rx() returns them with a packet; tx() gives the NIC frames to send, complete() returns
+ * them. All functions of one NIC are called by one thread at a time.
  */
 #ifndef HARP_NIC_H
 #define HARP_NIC_H
@@ -21,22 +21,22 @@ extern "C" {
 #define HARP_API __attribute__((visibility("default")))
 #endif
 
-/* The layout of struct xdp_desc (linux/if_xdp.h), so that AF_XDP rings need no translation. */
+/* The layout of struct xdp_desc (linux/if_xdp.h), so AF_XDP rings need no conversion. */
 struct harp_desc {
 	uint64_t addr;  /* offset of the first byte in the region */
 	uint32_t len;   /* bytes here */
 	uint32_t flags; /* HARP_DESC_* */
 };
-#define HARP_DESC_MORE 0x1u        /* the packet goes on in the next descriptor */
-#define HARP_DESC_CSUM_GOOD 0x100u /* rx: the card verified the transport checksum */
-/* tx, on the first descriptor of a packet, only where caps.features offers it. The transport checksum field holds
- * the folded sum of the pseudo-header, which of a packet to be cut counts no length (as Linux and DPDK have it). */
-#define HARP_DESC_TX_CSUM 0x200u /* the card fills in the TCP or UDP checksum */
+#define HARP_DESC_MORE 0x1u        /* the packet continues in the next descriptor */
+#define HARP_DESC_CSUM_GOOD 0x100u /* rx: the NIC verified the transport checksum */
+/* tx, on the first descriptor of a packet, only if caps.features has it. The transport checksum
+ * field holds the folded pseudo-header sum; for TSO without the length (as in Linux and DPDK). */
+#define HARP_DESC_TX_CSUM 0x200u /* the NIC fills in the TCP or UDP checksum */
 #define HARP_DESC_TX_TSO                                                                           \
-	0x400u /* with TX_CSUM: TCP; cut into segments of flags >> MSS_SHIFT bytes */
+	0x400u /* with TX_CSUM: TCP segmentation offload; segments of flags >> MSS_SHIFT bytes */
 #define HARP_DESC_MSS_SHIFT 16u
 
-/* Abilities, in caps.features. */
+/* Features, in caps.features. */
 #define HARP_NIC_RX_CSUM_PARTIAL                                                                   \
 	0x1u                     /* a local peer may leave only the folded pseudo-header sum
 				       * in the transport checksum field (veth, bridge, tap) */
@@ -45,11 +45,11 @@ struct harp_desc {
 #define HARP_NIC_TX_CSUM 0x8u    /* HARP_DESC_TX_CSUM: TCP and UDP over IPv4 and IPv6 */
 #define HARP_NIC_TX_TSO 0x10u    /* HARP_DESC_TX_TSO, both families */
 #define HARP_NIC_TX_TSO_V4 0x20u /* with TX_TSO: IPv4 only */
-#define HARP_NIC_TX_LAZY 0x40u   /* sent frames may come back only when more has been sent */
+#define HARP_NIC_TX_LAZY 0x40u   /* completion of sent frames may require further transmissions */
 
 struct harp_nic_caps {
 	char name[32];       /* interface or wire port */
-	char mode[64];       /* for people: "af_xdp generic copy queue 0", "wire" */
+	char mode[64];       /* for display: "af_xdp generic copy queue 0", "wire" */
 	uint8_t *frame_base; /* the region */
 	uint32_t frame_size; /* bytes of each frame, a power of two */
 	uint32_t frame_count;
@@ -61,18 +61,20 @@ struct harp_nic_caps {
 	uint32_t features;     /* HARP_NIC_* */
 	uint8_t mac[6];
 	uint8_t reserved[2];
-	/* Since the second version: a NIC whose ops.size ends before memory_add has none of it (0). */
-	uint32_t frame_reserved; /* bytes at the beginning of each frame that are the NIC's own */
-	uint32_t tso_bytes_max;  /* of HARP_NIC_TX_TSO: TCP payload of one packet */
+	/* Since version 2: 0 for a NIC whose ops.size ends before memory_add. */
+	/* bytes at the beginning of each frame that are reserved for the NIC */
+	uint32_t frame_reserved;
+	uint32_t tso_bytes_max; /* of HARP_NIC_TX_TSO: TCP payload of one packet */
 	/*
-	 * External frames: a piece of memory that is not of the region (memory_add) goes out in place as a further
-	 * descriptor of a packet, never its first. Its addr is (frame_count + i) * frame_size, i below
-	 * external_count, and its bytes are len at external[i], an array of the NIC's that the caller writes
-	 * before tx(); complete() gives the addr back when the card can't read them any more.
+	 * External frames: memory outside of the region (memory_add), sent in place as a further
+	 * descriptor of a packet, never the first. addr is (frame_count + i) * frame_size with i
+	 * below external_count, and the bytes are len at external[i], an array of the NIC that the
+	 * caller writes before tx(); complete() returns the addr when the NIC no longer reads them.
 	 */
 	uint32_t external_count; /* 0: the NIC has no external frames */
 	uint32_t
-		rx_fill_min; /* frames the card keeps in its ring: fewer, and it receives badly. 0: any */
+		/* frames that the NIC needs in its ring to receive well. 0: any */
+		rx_fill_min;
 	const uint8_t **external;
 };
 
@@ -83,40 +85,43 @@ struct harp_nic_stats {
 	uint64_t kicks;        /* system calls made to transmit or to wake the card */
 	uint64_t copied_bytes; /* copied by the NIC code of HARP itself (0 for AF_XDP) */
 	uint64_t
-		driver_copied_bytes; /* copied by the driver beneath, where it is known to (memif, tap, af_packet) */
+		/* copied by the driver, if known (memif, tap, af_packet) */
+		driver_copied_bytes;
 };
 
 struct harp_nic;
 
 struct harp_nic_ops {
 	uint32_t size; /* sizeof(struct harp_nic_ops) */
-	/* Receives: fills at most max descriptors and returns how many; never returns a part of a
-	 * packet. The frames are the caller's from here. now_ns is the clock (virtual NICs). */
+	/* Receives: fills in at most max descriptors and returns how many; always whole packets.
+	 * The frames then belong to the caller. now_ns is the clock (virtual NICs). */
 	unsigned (*rx)(struct harp_nic *nic, struct harp_desc *descs, unsigned max,
 		       uint64_t now_ns);
-	/* Queues packets; returns how many descriptors were taken (whole packets only). They may
-	 * leave at once or at the next kick(). */
+	/* Queues packets; returns how many descriptors were taken (whole packets only). They are
+	 * sent at once or at the next kick(). */
 	unsigned (*tx)(struct harp_nic *nic, const struct harp_desc *descs, unsigned count,
 		       uint64_t now_ns);
-	/* Gives back sent frames (any offset within the frame); returns how many. */
+	/* Returns sent frames (any offset within the frame), and their number. */
 	unsigned (*complete)(struct harp_nic *nic, uint64_t *addrs, unsigned max, uint64_t now_ns);
 	/* Takes empty frames to receive into; returns how many it took. */
 	unsigned (*fill)(struct harp_nic *nic, const uint64_t *addrs, unsigned count);
-	/* Makes queued packets leave, and wakes the card if it asked for it. */
+	/* Sends queued packets, and wakes the NIC if necessary. */
 	void (*kick)(struct harp_nic *nic, uint64_t now_ns);
 	/* Earliest time at which rx() or complete() will have something, UINT64_MAX if unknown. For
-	 * virtual clocks: whoever polls asks it, beside harp_stack_next_deadline_ns(). May be NULL. */
+	 * virtual clocks, together with harp_stack_next_deadline_ns(). May be NULL. */
 	uint64_t (*next_ns)(struct harp_nic *nic);
 	/* File descriptor that polls readable when packets wait, or -1. May be NULL. */
 	int (*fd)(struct harp_nic *nic);
 	void (*stats)(struct harp_nic *nic, struct harp_nic_stats *out);
 	void (*destroy)(struct harp_nic *nic);
-	/* Since the second version; NULL where caps.external_count is 0. Makes memory readable for the card
-	 * (registered, DMA-mapped where the device needs it) until memory_remove(). The same memory may be added
-	 * several times, and ranges may overlap. -ENOTSUP the device can't read such memory, -ENOMEM, -EINVAL. */
+	/* Since version 2; NULL if caps.external_count is 0. Makes memory readable for the NIC
+	 * (registered, DMA-mapped if the device needs it) until memory_remove(). Memory may be
+	 * added several times, and ranges may overlap. -ENOTSUP the device cannot read such memory,
+	 * -ENOMEM, -EINVAL. */
 	int (*memory_add)(struct harp_nic *nic, const void *base, size_t bytes);
-	/* Takes one memory_add() of exactly this range back. -EBUSY while the card may still read it: poll, and
-	 * ask again. A card that does not get on is stopped after a while, so that this ends. -ENOENT. */
+	/* Reverts one memory_add() of exactly this range. -EBUSY while the NIC may still read
+	 * it: poll and retry. A NIC without progress is stopped after a while, so this ends.
+	 * -ENOENT. */
 	int (*memory_remove)(struct harp_nic *nic, const void *base, size_t bytes);
 };
 
@@ -147,8 +152,9 @@ struct harp_wire_impair {        /* of packets that a port sends */
 	uint32_t corrupt_ppm; /* one random bit flipped */
 	uint64_t reorder_ns;
 	uint32_t down; /* 1: everything is lost */
-	/* 1: rate, queue and marks are those of the switch towards this port, where everyone's packets
-	 * meet; what the port sends is unlimited. queue_dropped and ce_marked count there too. */
+	/* 1: rate, queue and marks are those of the switch port towards this port, shared by all
+	 * senders; what the port sends is unlimited. queue_dropped and ce_marked are counted there,
+	 * too. */
 	uint32_t inbound;
 };
 
@@ -164,8 +170,8 @@ struct harp_wire_options {
 	uint64_t seed;
 	uint64_t complete_delay_ns;     /* when a sent frame is given back. 0: at once */
 	struct harp_wire_impair impair; /* of every port at first */
-	/* Since the second version, and 0 for who knows the first only. Cards that can do more: HARP_NIC_TX_CSUM,
-	 * HARP_NIC_TX_TSO, and external frames, in strict mode hashed like others. */
+	/* Since version 2: NIC offloads HARP_NIC_TX_CSUM, HARP_NIC_TX_TSO, and external frames,
+	 * hashed in strict mode. */
 	uint32_t offloads;
 	uint32_t external_count; /* 0: none */
 	uint32_t tso_bytes_max;  /* 0: 65400, also the most */
@@ -202,9 +208,9 @@ struct harp_nic_callbacks {
 	uint8_t reserved[2];
 	void *ctx;
 	/* Writes one received Ethernet frame (no FCS) of at most cap bytes to buf and returns its
-	 * length; 0 when none waits. A frame longer than cap must be dropped by the caller. */
+	 * length; 0 if there is none. The caller must drop longer frames. */
 	size_t (*receive)(void *ctx, void *buf, size_t cap);
-	/* Sends one Ethernet frame. Returns 0, or -EAGAIN to be asked again with the same one. */
+	/* Sends one Ethernet frame. Returns 0, or -EAGAIN to be called again with the same one. */
 	int (*send)(void *ctx, const void *frame, size_t len);
 };
 HARP_API int harp_nic_callback_create(struct harp_nic **out,
@@ -222,21 +228,23 @@ struct harp_af_xdp_options {
 	uint32_t frame_size;  /* 2048 or 4096; 0: 2048 up to MTU 1500, else 4096 */
 	uint32_t ring_size;   /* descriptors of each ring, power of two. 0: 2048 */
 	uint32_t
-		copy_mode; /* 0: zero-copy if the driver has it, else copy. 1: copy. 2: zero-copy or fail */
+		/* 0: zero-copy if the driver has it, else copy. 1: copy. 2: zero-copy or fail */
+		copy_mode;
 	uint32_t huge_pages; /* 0: if available. 1: never. 2: or fail */
 	uint32_t
-		bind_retry_ms; /* a queue is busy for tens of ms after its owner's death, longer on a
-				 * loaded machine. 0: 2000 */
+		/* a queue is busy for tens of ms after its owner's exit, longer on a loaded host.
+		 * 0: 2000 */
+		bind_retry_ms;
 };
 /* why (why_len bytes, may be NULL) receives one line on failure that names interface, queue, cause
  * and remedy. -EPERM, -ENODEV, -EBUSY, -EOPNOTSUPP, -ENOMEM, -EINVAL. */
 HARP_API int harp_nic_af_xdp_create(struct harp_nic **out, const struct harp_af_xdp_options *opt,
 				    char *why, size_t why_len);
 /*
- * The same in two steps, for a maker and a user that are different processes (harp_lease.h).
+ * The same in two steps, for a creator and a user in different processes (harp_lease.h).
  *
- * Make: a queue that nothing has mapped. The maker hands the descriptors over and closes its own: the
- * queue lives as long as anyone holds the socket or a mapping of its rings.
+ * Create: a queue without mappings. The creator passes the descriptors on and closes its own: the
+ * queue exists as long as the socket or a mapping of its rings.
  */
 struct harp_queue {
 	uint32_t size;    /* sizeof(struct harp_queue) */
@@ -255,15 +263,15 @@ struct harp_queue {
 	uint8_t reserved;
 	char ifname[16];
 };
-/* As harp_nic_af_xdp_create(); on success the descriptors are the caller's (close-on-exec), on failure
- * they are -1 and nothing is left. */
+/* As harp_nic_af_xdp_create(); on success the descriptors are the caller's (close-on-exec), on
+ * failure they are -1 and nothing is left. */
 HARP_API int harp_queue_make(struct harp_queue *out, const struct harp_af_xdp_options *opt,
 			     char *why, size_t why_len);
 /*
- * Adopt: maps rings and memory of a queue that another process made, and is then its NIC. Needs no
- * privilege and no locked memory. What *queue says is checked against what the kernel says of the
- * descriptors. Takes them all, on failure too: they are closed. -EBADF not what they are said to be,
- * -EPROTO a size or a feature that cannot be, -EPERM memory that could shrink, -ENOMEM, other -errno.
+ * Adopts a queue created by another process: maps rings and memory, and becomes its NIC. Needs no
+ * privilege and no locked memory. *queue is verified with the kernel. Takes all descriptors, on
+ * failure, too. -EBADF wrong kind of descriptor, -EPROTO an impossible size or feature, -EPERM
+ * memory that could shrink, -ENOMEM, other -errno.
  */
 HARP_API int harp_nic_af_xdp_adopt(struct harp_nic **out, const struct harp_queue *queue, char *why,
 				   size_t why_len);

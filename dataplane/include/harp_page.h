@@ -1,43 +1,45 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * harp_page.h - the statistics page: what a stack tells the world, without ever being asked.
+ * harp_page.h - the statistics page: shared memory in which a process publishes statistics.
  *
- * One page belongs to one stack, or to one job: a process that runs NCCL's plugin, with or without stacks.
- * Its memory is a memfd named "harp-page" (its link in /proc/PID/fd is HARP_PAGE_LINK), sealed against
- * growing, shrinking and further seals. harpd makes a stack's for a lease, the process itself when it stands
- * alone; a job's is always the process's own. The owner writes it, and nobody else; readers may come and
- * go at any time and can't disturb the owner, nor does the owner know of them.
+ * A page belongs to one stack, or to one job: a process with NCCL's plugin, with or without stacks.
+ * It is a memfd named "harp-page" (its link in /proc/PID/fd is HARP_PAGE_LINK), sealed against
+ * growing, shrinking and further seals. harpd creates the page of a leased stack; a stand-alone
+ * process creates its own, as every job does. Only the owner writes it. Readers may come and go
+ * without the owner's knowledge and cannot disturb it.
  *
- * In a stack's page the parts from HARP_PAGE_JOB to _LANES have no items; in a job's page HARP_PAGE_COUNTERS,
- * _HISTOGRAMS, _FLOWS and _XSTATS have none, and its identity names no interface. Who finds items in HARP_PAGE_JOB
- * has a job's.
+ * In a stack's page the parts HARP_PAGE_JOB to _LANES are empty; in a job's page
+ * HARP_PAGE_COUNTERS, _HISTOGRAMS, _FLOWS and _XSTATS are, and its identity has no interface. A
+ * page with items in HARP_PAGE_JOB is a job's.
  *
- * Layout. Integers are in the host's byte order: owner and reader live on one machine. At offset 0 lies
- * struct harp_page_header. Its table says where each part lies: at `offset` (a multiple of 64, within the
- * page) a struct harp_page_lock, then `count` items, `stride` bytes apart. A page of zeros (magic 0) is one
- * that nobody publishes to yet. Strings end with a NUL, if they are shorter than their field.
+ * Layout. Integers are in the host's byte order. At offset 0 is struct harp_page_header. Its table
+ * has the position of each part: at `offset` (a multiple of 64, within the page) a struct
+ * harp_page_lock, then `count` items at intervals of `stride` bytes. A page of zeros (magic 0) is
+ * not published to yet. Strings shorter than their field are NUL-terminated.
  *
- * Growth. A reader refuses another `version`. Within a version parts, items and fields are appended only: a
- * reader takes the parts it knows; of items that are longer than its own it takes the beginning; of
- * shorter ones the rest is 0; items beyond those it knows are ignored.
+ * Compatibility. A reader refuses another `version`. Within a version parts, items and fields are
+ * only appended. A reader ignores parts and items it does not know, truncates longer items, and
+ * extends shorter ones with 0.
  *
- * The seqlock. `sequence` is odd while the owner writes what it guards, and is 2 further afterwards:
+ * The seqlock. `sequence` is odd while the owner writes the protected data, and has increased by 2
+ * afterwards:
  *
  *	owner					reader
- *	sequence = s | 1			s = sequence (acquire); odd: again
+ *	sequence = s | 1			s = sequence (acquire); odd: retry
  *	release fence				copy
  *	write					acquire fence
- *	sequence = (s | 1) + 1 (release)	sequence still s: good; else again
+ *	sequence = (s | 1) + 1 (release)	sequence still s: valid; else retry
  *
- * A part's lock guards all its items; of HARP_PAGE_FLOWS, _COMMS and _LANES each item has a lock of its own.
- * The numbers of HARP_PAGE_JOB and _RAILS are written one by one: each is whole, they are not of one moment.
- * HARP_PAGE_XSTATS may be written by another thread than the stack's: its lock is its own, as every part's is.
+ * A part's lock protects all its items; items of HARP_PAGE_FLOWS, _COMMS and _LANES each have their
+ * own lock. The numbers of HARP_PAGE_JOB and _RAILS are written one by one: each is consistent, but
+ * not the set. HARP_PAGE_XSTATS may be written by another thread than the stack's.
  *
- * Trust. What a job writes is a claim. A reader checks every offset and size against the file's size, bounds
- * its retries, and takes no text for more than text. harp_page_check() and harp_page_read() do all
- * of that; they read the descriptor (pread), since a mapping of another's memory could kill its reader.
+ * Trust. A job's page is unverified input. A reader checks every offset and size against the file's
+ * size, limits its retries, and sanitizes text. harp_page_check() and harp_page_read() do so; they
+ * use pread(), because a mapping of another process's memory could crash the reader.
  *
- * Units: _ns nanoseconds of the owner's clock (CLOCK_MONOTONIC, where the stack is an instance), _bytes.
+ * Units: _ns nanoseconds of the owner's clock (CLOCK_MONOTONIC if the stack is an instance),
+ * _bytes.
  */
 #ifndef HARP_PAGE_H
 #define HARP_PAGE_H
@@ -56,8 +58,8 @@ extern "C" {
 #define HARP_PAGE_BYTES_MAX (32u << 20) /* a reader refuses more */
 #define HARP_PAGE_FLOWS_MAX 65536u
 #define HARP_PAGE_FLOWS_DEFAULT 1024u
-#define HARP_PAGE_PERIOD_NS 1000000ull /* the owner writes no more often */
-/* While the stack sleeps, counters may be so old and no older. */
+#define HARP_PAGE_PERIOD_NS 1000000ull /* minimum interval of the owner's writes */
+/* Maximum age of counters while the stack sleeps. */
 #define HARP_PAGE_LATE_NS 100000000ull
 
 enum harp_page_part {
@@ -70,7 +72,8 @@ enum harp_page_part {
 	HARP_PAGE_RAILS = 6,      /* struct harp_page_rail */
 	HARP_PAGE_COMMS = 7,      /* struct harp_page_comm */
 	HARP_PAGE_LANES = 8,      /* struct harp_page_lane; the owner chooses how many */
-	HARP_PAGE_XSTATS = 9,     /* struct harp_page_xstat; the first without a name ends them */
+	/* struct harp_page_xstat; the list ends at the first without a name */
+	HARP_PAGE_XSTATS = 9,
 };
 #define HARP_PAGE_PARTS 10u
 
@@ -82,7 +85,7 @@ struct harp_page_place {
 };
 
 struct harp_page_header {
-	uint64_t magic; /* written last; 0: nobody publishes here yet */
+	uint64_t magic; /* written last; 0: not published to yet */
 	uint32_t version;
 	uint32_t part_count;
 	uint64_t page_bytes; /* in use; at most the file's size */
@@ -91,14 +94,14 @@ struct harp_page_header {
 
 struct harp_page_lock {
 	uint64_t sequence;
-	uint64_t written_ns; /* when the owner last wrote the part */
+	uint64_t written_ns; /* time of the owner's last write to the part */
 	uint64_t reserved[6];
 };
 
-/* Who publishes. Given by the stack's owner to harp_stack_publish_to(). */
+/* Identity of the publisher, passed to harp_stack_publish_to(). */
 struct harp_page_identity {
 	uint32_t size;          /* sizeof(struct harp_page_identity), set by the caller */
-	uint32_t pid;           /* as the owner sees itself: its PID namespace may be another */
+	uint32_t pid;           /* in the owner's PID namespace */
 	uint32_t queue;         /* of the NIC */
 	uint32_t instance;      /* which of the process's instances, from 0 */
 	uint64_t lease_id;      /* harpd's; 0: stand-alone */
@@ -113,18 +116,19 @@ struct harp_page_identity {
 struct harp_page_status {
 	uint64_t published_ns; /* the stack's clock at the last publication */
 	uint64_t publications;
-	uint64_t flows_open;   /* connections in any state but CLOSED; of a job: lanes */
-	uint64_t flows_hidden; /* of these, at most so many have no record: the page is too small */
-	uint32_t ended;        /* 1: the owner is gone; these are its last words */
+	uint64_t flows_open; /* connections in any state but CLOSED; of a job: lanes */
+	/* of these, upper bound of those without a record: the page is too small */
+	uint64_t flows_hidden;
+	uint32_t ended; /* 1: the owner has ended; these are its final values */
 	uint32_t reserved;
-	char note[160]; /* what the owner said last: harp_stack_publish_note() */
+	char note[160]; /* the owner's last harp_stack_publish_note() */
 	/* Of a job. */
 	uint64_t comms_open;
-	uint64_t comms_hidden; /* of these, so many have no record */
+	uint64_t comms_hidden; /* of these, those without a record */
 };
 
-/* What the driver of a card counts, by its own name for it (DPDK's xstats), of the whole port: the instance on
- * queue 0 publishes it, once a second. A name may be anything, and there twice. */
+/* A counter of the NIC's driver, by the driver's name (DPDK's xstats), for the whole port:
+ * published once a second by the instance on queue 0. Names are arbitrary and may be repeated. */
 struct harp_page_xstat {
 	char name[64];
 	uint64_t value;
@@ -134,8 +138,9 @@ struct harp_page_xstat {
 /* ------------------------------------------------------------------------------------------------
  * Histograms. X(name, help): all of durations in nanoseconds. Append only.
  *
- * Buckets are logarithmic, four to an octave: bucket 0 counts values up to 128 ns; bucket i (1..126) those
- * above harp_histogram_upper_ns(i - 1) up to harp_histogram_upper_ns(i), included; bucket 127 all others.
+ * Buckets are logarithmic, four to an octave: bucket 0 counts values up to 128 ns; bucket i
+ * (1..126) those above harp_histogram_upper_ns(i - 1) up to harp_histogram_upper_ns(i), included;
+ * bucket 127 all others.
  */
 #define HARP_HISTOGRAMS(X)                                                                         \
 	X(tcp_rtt, "round-trip times that TCP measured, of acknowledged segments")                 \
@@ -199,7 +204,8 @@ struct harp_page_flow {
 #undef HARP_FLOW_FIELD
 
 /* ------------------------------------------------------------------------------------------------
- * A job: its comms, their lanes, the NICs that they use. Comms are NCCL's connections, one direction each.
+ * A job: its comms, their lanes, the NICs that they use. Comms are NCCL's connections, one
+ * direction each.
  *
  * Counters of the process, from its plugin's first init on. X(name, help). Append only.
  */
@@ -276,8 +282,8 @@ enum harp_page_side { HARP_PAGE_SIDE_SEND = 1, HARP_PAGE_SIDE_RECEIVE = 2 };
 	X(chunks_moved, "chunks taken from one lane and sent again over another")                  \
 	X(chunks_duplicate, "chunks that came a second time, and were dropped")
 
-/* A lane, which is a place in its comm: when one is lost, another may take the place, and the counters go on.
- */
+/* A lane's position in its comm: when a lane is lost, another one may replace it, and the counters
+ * continue. */
 #define HARP_LANE_VALUES(X)                                                                        \
 	X(state, "enum harp_page_lane_state; 0: the record is empty")                              \
 	X(serial, "places of this process so far, at the making of this one")                      \
@@ -308,7 +314,7 @@ enum harp_page_side { HARP_PAGE_SIDE_SEND = 1, HARP_PAGE_SIDE_RECEIVE = 2 };
 enum harp_page_comm_state { HARP_PAGE_COMM_OPEN = 1, HARP_PAGE_COMM_FAILED = 2 };
 enum harp_page_lane_state {
 	HARP_PAGE_LANE_OPEN = 1,
-	HARP_PAGE_LANE_STALLED = 2, /* no progress: its siblings take its chunks */
+	HARP_PAGE_LANE_STALLED = 2, /* no progress: other lanes take over its chunks */
 	HARP_PAGE_LANE_DEAD = 3,
 };
 
@@ -365,27 +371,28 @@ struct harp_page_lane {
 /* ------------------------------------------------------------------------------------------------
  * The owner's side: by the thread that may poll the stack.
  */
-/* Bytes of a page with room for so many flows; 0: HARP_PAGE_FLOWS_DEFAULT; at most HARP_PAGE_FLOWS_MAX.
- * Memory is used by flows that exist, not by room. */
+/* Bytes of a page for this number of flows; 0: HARP_PAGE_FLOWS_DEFAULT; at most
+ * HARP_PAGE_FLOWS_MAX. Only existing flows use memory. */
 HARP_API size_t harp_page_bytes(uint32_t flows);
-/* A new page's memory: a sealed memfd of zeros, close-on-exec; the caller's to close. -EINVAL too many
- * flows, -EMFILE, -ENFILE, -ENOMEM. */
+/* A new page's memory: a sealed memfd of zeros, close-on-exec; the caller's to close. -EINVAL too
+ * many flows, -EMFILE, -ENFILE, -ENOMEM. */
 HARP_API int harp_page_create_fd(uint32_t flows, int *fd);
 /*
- * From now on harp_stack_poll() writes the stack's statistics to page (bytes long, aligned to 64, zeros or
- * what an earlier owner left), at most once every HARP_PAGE_PERIOD_NS of its clock; it costs no system
- * call and takes no lock. The page must stay mapped until harp_stack_destroy(), which writes it a last time,
- * or until page NULL is given here, which does so too. The rest of the page's room is for flows.
- * -EINVAL: unaligned, or without room for the parts beside flows; identity of a wrong size.
+ * From now on harp_stack_poll() writes the stack's statistics to page (bytes long, aligned to 64,
+ * zeros or an earlier owner's), at most once per HARP_PAGE_PERIOD_NS of its clock, without system
+ * calls or locks. The page must stay mapped until harp_stack_destroy(), which writes final values,
+ * or until a call with page NULL, which does so, too. Space behind the fixed parts is for flows.
+ * -EINVAL: unaligned, or too small for the fixed parts; identity of a wrong size.
  */
 HARP_API int harp_stack_publish_to(struct harp_stack *stack, void *page, size_t bytes,
 				   const struct harp_page_identity *identity);
-/* One line for people in status.note ("the interface is down"), "" for none. An instance says so of its
- * interface itself. */
+/* One line for status.note ("the interface is down"), "" for none. An instance sets it for its
+ * interface. */
 HARP_API void harp_stack_publish_note(struct harp_stack *stack, const char *text);
 /*
- * What the card's driver counts, instead of what was said before; HARP_PAGE_XSTATS_MAX at most are taken. One
- * thread at a time, which needs not be the stack's; between harp_stack_publish_to() and the end of publishing.
+ * Publishes the NIC driver's counters, replacing the previous ones; at most HARP_PAGE_XSTATS_MAX.
+ * One thread at a time, not necessarily the stack's; between harp_stack_publish_to() and the end of
+ * publishing.
  */
 HARP_API void harp_stack_publish_xstats(struct harp_stack *stack,
 					const struct harp_page_xstat *xstats, unsigned count,
@@ -393,7 +400,8 @@ HARP_API void harp_stack_publish_xstats(struct harp_stack *stack,
 /* Counts a value. Nothing while there is no page. */
 HARP_API void harp_stack_observe(struct harp_stack *stack, enum harp_histogram histogram,
 				 uint64_t value_ns);
-/* What the connection is for, shown in its record: "send comm 3 -> rank 1". Cut to 63 bytes. */
+/* Purpose of the connection, shown in its record: "send comm 3 -> rank 1". Truncated to 63
+ * bytes. */
 HARP_API void harp_conn_set_label(struct harp_conn *conn, const char *label);
 
 /* ------------------------------------------------------------------------------------------------
@@ -408,16 +416,17 @@ struct harp_page_job {
 	uint32_t comm_room, lane_room;
 	uint64_t *status_sequence; /* the seqlock of *status */
 };
-/* Bytes of a job's page with room for so many lanes, at most HARP_PAGE_FLOWS_MAX; 0: for none. */
+/* Bytes of a job's page for this number of lanes, at most HARP_PAGE_FLOWS_MAX; 0: none. */
 HARP_API size_t harp_page_job_bytes(uint32_t lanes);
 /* As harp_page_create_fd(). */
 HARP_API int harp_page_create_job_fd(uint32_t lanes, int *fd);
-/* Writes header and identity to a new page (harp_page_job_bytes(lanes) long, zeros, aligned to 64): from now on
- * it has readers. out: where its parts lie. -EINVAL: too many lanes, unaligned; identity of a wrong size. */
+/* Writes header and identity to a new page (harp_page_job_bytes(lanes) long, zeros, aligned to 64),
+ * which makes it valid for readers. out: positions of its parts. -EINVAL: too many lanes,
+ * unaligned; identity of a wrong size. */
 HARP_API int harp_page_job_begin(void *page, uint32_t lanes,
 				 const struct harp_page_identity *identity,
 				 struct harp_page_job *out);
-/* The owner's side of a seqlock, around writing what it guards. One writer at a time. */
+/* The owner's side of a seqlock: encloses writes of the protected data. One writer at a time. */
 HARP_API void harp_page_write_begin(uint64_t *sequence);
 HARP_API void harp_page_write_end(uint64_t *sequence);
 
@@ -425,18 +434,17 @@ HARP_API void harp_page_write_end(uint64_t *sequence);
  * The reader's side: any process that may open the memfd.
  */
 /*
- * Is this descriptor a page that harp_page_read() can read? 0; -ENODATA nobody publishes to it yet; -EPERM
- * not sealed as a page is; -EFBIG, -EMSGSIZE its size; -EPROTO not a page, or its table lies; -EPROTONOSUPPORT
- * another version. why (may be NULL) gets one line.
+ * Checks that this descriptor is a page that harp_page_read() can read. 0; -ENODATA not published
+ * to yet; -EPERM wrong seals; -EFBIG, -EMSGSIZE wrong size; -EPROTO not a page, or an invalid
+ * table; -EPROTONOSUPPORT another version. why (may be NULL) gets one line.
  */
 HARP_API int harp_page_check(int fd, char *why, size_t why_len);
 /*
- * Copies items first.. of a part to items, item_bytes apart: shorter ones are filled up with zeros, of longer
- * ones the beginning is taken. A record with a lock of its own that is being written all the time is given as
- * zeros, that is empty.
- * Returns how many (at most max; 0 past the last; 0 for a part that an older owner does not have); -EBUSY the
- * owner writes all the time or died in the middle of it; and as harp_page_check(), whose checks are made
- * anew, seals excepted.
+ * Copies items first.. of a part to items, at intervals of item_bytes: shorter ones are extended
+ * with zeros, longer ones truncated. A record whose lock is held persistently is returned as zeros,
+ * that is, empty. Returns how many (at most max; 0 past the last, and for a part that an older
+ * owner does not have); -EBUSY: the owner writes persistently, or died during a write; and the
+ * errors of harp_page_check(), whose checks are repeated, except for seals.
  */
 HARP_API int harp_page_read(int fd, enum harp_page_part part, uint32_t first, void *items,
 			    uint32_t item_bytes, uint32_t max);

@@ -24,7 +24,7 @@
 	X(frames_tcp_tx, gauge, "frames in send queues")                                           \
 	X(frames_tcp_rx, gauge, "frames in receive queues, or lent to the application")            \
 	X(tx_ring_full, counter, "transmissions put off because the NIC's ring was full")          \
-	X(neighbour_wait, counter, "transmissions put off because the next hop was unresolved")    \
+	X(neighbor_wait, counter, "transmissions put off because the next hop was unresolved")     \
 	X(arp_in, counter, "ARP packets received")                                                 \
 	X(arp_out, counter, "ARP packets sent")                                                    \
 	X(icmp_echo_in, counter, "ICMP echo requests answered")                                    \
@@ -80,7 +80,7 @@
 	X(nic_completion_bad, counter, "completions of frames that the NIC did not hold")          \
 	X(arp_conflicts, counter, "ARP or neighbor discovery from others that claims our address") \
 	X(drop_arp_claim, counter, "dropped: claims that would replace a neighbor known to live")  \
-	X(neighbour_full, counter, "neighbors not learned because the table was full")             \
+	X(neighbor_full, counter, "neighbors not learned because the table was full")              \
 	X(drop_icmp_rate, counter, "dropped: ICMP echo requests above the rate limit")             \
 	X(drop_vlan, counter, "dropped: frame of another VLAN, or with more than one tag")         \
 	X(nd_in, counter, "neighbor solicitations and advertisements received")                    \
@@ -105,7 +105,8 @@
 	X(drop_udp_checksum, counter, "dropped: UDP checksum wrong, or absent over IPv6")          \
 	X(drop_udp_no_port, counter, "dropped: no socket for this UDP datagram")                   \
 	X(drop_udp_rx_budget, counter, "dropped: receive budget of the UDP socket used up")        \
-	X(drop_udp_unsent, counter, "UDP datagrams given up: no route, or nobody at the next hop") \
+	X(drop_udp_unsent, counter,                                                                \
+	  "UDP datagrams given up: no route, or no answer from the next hop")                      \
 	X(tcp_cookies_sent, counter,                                                               \
 	  "SYNs answered with a SYN cookie: the backlog was under pressure")                       \
 	X(tcp_cookies_accepted, counter, "connections opened by a SYN cookie that came back")      \
@@ -121,8 +122,8 @@
 	X(tcp_spurious_recovery, counter, "fast recoveries undone: nothing was lost")              \
 	X(tcp_reneged, counter, "peers that dropped what they had SACKed")                         \
 	X(tcp_resegmented, counter, "segments cut because the path carries smaller ones only")     \
-	X(tcp_mtu_told, counter, "connections that a router told of a smaller path MTU")           \
-	X(tcp_mtu_told_ignored, counter, "such messages that fit nothing outstanding")             \
+	X(tcp_mtu_icmp, counter, "connections that a router told of a smaller path MTU")           \
+	X(tcp_mtu_icmp_ignored, counter, "such messages that fit nothing outstanding")             \
 	X(tcp_mtu_black_holes, counter,                                                            \
 	  "times that segments were made smaller because large ones were lost in silence")         \
 	X(tcp_mtu_probes, counter, "path MTU probes sent (RFC 4821)")                              \
@@ -132,8 +133,8 @@
 	X(frames_tcp_external, gauge,                                                              \
 	  "pieces of the application's memory in send queues, sent in place")                      \
 	X(tx_external_bytes, counter, "application bytes queued in place: not copied")             \
-	X(tcp_trains_out, counter, "packets of several segments, which the NIC cuts (TSO)")        \
-	X(tcp_train_segs_out, counter, "segments sent in them")                                    \
+	X(tcp_tso_packets_out, counter, "packets of several segments, which the NIC cuts (TSO)")   \
+	X(tcp_tso_segs_out, counter, "segments sent in them")                                      \
 	X(drop_port_elsewhere, counter,                                                            \
 	  "dropped: for a port that another stack of the same card has")                           \
 	X(nic_rx_dropped, counter,                                                                 \

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* arp.c - the packets of ARP (RFC 826): questions and answers for the neighbour table. */
+/* arp.c - ARP packets (RFC 826) for the neighbor table. */
 #include <string.h>
 
 #include "link/eth.h"
@@ -89,22 +89,22 @@ enum eth_verdict arp_input(struct eth *eth, const struct frame *f)
 		return ETH_DROPPED;
 	}
 	eth->stats->arp_in++;
-	if (eth->neighbour_mode == HARP_NEIGHBOUR_EXTERNAL)
-		return ETH_CONSUMED; /* the kernel has it too, and answers */
+	if (eth->neighbor_mode == HARP_NEIGHBOR_EXTERNAL)
+		return ETH_CONSUMED; /* the kernel has this address, too, and answers */
 	sender = arp_addr(arp->sender_ip);
 	target = arp_addr(arp->target_ip);
 	reply = be16_get(arp->op) == ARP_OP_REPLY;
 	for_us = arp_is_own(eth, &target);
 	if (arp_is_own(eth, &sender)) {
-		neighbour_conflict(eth, arp->sender_mac);
+		neighbor_conflict(eth, arp->sender_mac);
 		return ETH_CONSUMED;
 	}
-	/* A probe (RFC 5227) has no sender address: answered, nothing learned. */
+	/* A probe (RFC 5227) has no sender address: answer it, learn nothing. */
 	if (arp->sender_ip[0] != 0)
-		neighbour_heard(eth, &sender, arp->sender_mac,
-				NEIGHBOUR_OVERRIDE | (reply    ? NEIGHBOUR_REPLY
-						      : for_us ? NEIGHBOUR_ASKS_US
-							       : 0u));
+		neighbor_learn(eth, &sender, arp->sender_mac,
+			       NEIGHBOR_OVERRIDE | (reply    ? NEIGHBOR_REPLY
+						    : for_us ? NEIGHBOR_ASKS_US
+							     : 0u));
 	if (for_us && !reply)
 		arp_send(eth, ARP_OP_REPLY, arp->sender_mac, arp->target_ip, arp->sender_mac,
 			 arp->sender_ip);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* eth.c - Ethernet headers and VLAN tags (IEEE 802.1Q) on and off. */
+/* eth.c - adds and removes Ethernet headers and VLAN tags (IEEE 802.1Q). */
 #include "link/eth.h"
 
 #include <errno.h>
@@ -13,10 +13,10 @@ static const struct harp_stack_hooks eth_no_hooks;
 int eth_init(struct eth *eth, struct nicio *io, struct wheel *wheel, struct rng *rng,
 	     struct harp_stats *stats, const struct harp_stack_options *opt)
 {
-	uint32_t max = opt && opt->max_neighbours ? opt->max_neighbours : 256;
+	uint32_t max = opt && opt->max_neighbors ? opt->max_neighbors : 256;
 	uint32_t buckets = 1;
 
-	if (max > 1u << 16 || (opt && (opt->neighbour_mode > HARP_NEIGHBOUR_EXTERNAL ||
+	if (max > 1u << 16 || (opt && (opt->neighbor_mode > HARP_NEIGHBOR_EXTERNAL ||
 				       opt->vlan_id > ETH_VLAN_ID_MAX)))
 		return -EINVAL;
 	while (buckets < max)
@@ -27,16 +27,16 @@ int eth_init(struct eth *eth, struct nicio *io, struct wheel *wheel, struct rng 
 		.wheel = wheel,
 		.rng = rng,
 		.hooks = opt ? &opt->hooks : &eth_no_hooks,
-		.tell = opt ? opt->neighbour_heard : NULL,
-		.neighbour_mode = opt ? opt->neighbour_mode : HARP_NEIGHBOUR_OWN,
+		.tell = opt ? opt->neighbor_learned : NULL,
+		.neighbor_mode = opt ? opt->neighbor_mode : HARP_NEIGHBOR_OWN,
 		.vlan_id = opt ? opt->vlan_id : 0,
-		.neighbour_max = max,
+		.neighbor_max = max,
 		.hash_mask = buckets - 1,
 		.hash_key = rng_key(rng),
 	};
-	eth->neighbours = calloc(max, sizeof(*eth->neighbours));
+	eth->neighbors = calloc(max, sizeof(*eth->neighbors));
 	eth->hash = calloc(buckets, sizeof(*eth->hash));
-	if (!eth->neighbours || !eth->hash) {
+	if (!eth->neighbors || !eth->hash) {
 		eth_destroy(eth);
 		return -ENOMEM;
 	}
@@ -45,15 +45,16 @@ int eth_init(struct eth *eth, struct nicio *io, struct wheel *wheel, struct rng 
 
 void eth_destroy(struct eth *eth)
 {
-	for (uint32_t i = 0; eth->neighbours && i < eth->neighbour_max; i++)
-		wheel_cancel(eth->wheel, &eth->neighbours[i].timer);
-	free(eth->neighbours);
+	for (uint32_t i = 0; eth->neighbors && i < eth->neighbor_max; i++)
+		wheel_cancel(eth->wheel, &eth->neighbors[i].timer);
+	free(eth->neighbors);
 	free(eth->hash);
-	eth->neighbours = NULL;
+	eth->neighbors = NULL;
 	eth->hash = NULL;
 }
 
-/* ---- out --------------------------------------------------------------------------------------- */
+/* ---- out
+ * --------------------------------------------------------------------------------------- */
 
 static inline void eth_write_header(const struct eth *eth, struct packet_out *out,
 				    const uint8_t *dst, uint16_t type)
@@ -75,16 +76,16 @@ static inline void eth_write_header(const struct eth *eth, struct packet_out *ou
 	h->type = be16_of(type);
 }
 
-int eth_output(struct eth *eth, struct neighbour *n, uint16_t type,
-	       const struct harp_addr *src_addr, struct packet_out *out)
+int eth_output(struct eth *eth, struct neighbor *n, uint16_t type, const struct harp_addr *src_addr,
+	       struct packet_out *out)
 {
 	unsigned frags = out->frags;
 
-	/* One branch when all is well: REACHABLE, and not for too long. */
-	if (n->state != NEIGHBOUR_REACHABLE || eth->neighbour_mode != HARP_NEIGHBOUR_EXTERNAL)
-		neighbour_ask(eth, n, src_addr);
-	if (!neighbour_usable(n)) {
-		eth->stats->neighbour_wait++;
+	/* The common case takes one branch: REACHABLE, confirmed recently. */
+	if (n->state != NEIGHBOR_REACHABLE || eth->neighbor_mode != HARP_NEIGHBOR_EXTERNAL)
+		neighbor_solicit(eth, n, src_addr);
+	if (!neighbor_usable(n)) {
+		eth->stats->neighbor_wait++;
 		return -EAGAIN;
 	}
 	for (const struct frame *f = out->frame; f && out->frags == 0; f = f->frag)
@@ -116,7 +117,8 @@ void eth_control_send(struct eth *eth, const uint8_t *dst, uint16_t type, struct
 	frame_release(eth->io->pool, out->frame);
 }
 
-/* ---- in ---------------------------------------------------------------------------------------- */
+/* ---- in
+ * ---------------------------------------------------------------------------------------- */
 
 static inline void eth_strip(struct frame *packet, uint32_t bytes)
 {
@@ -126,9 +128,9 @@ static inline void eth_strip(struct frame *packet, uint32_t bytes)
 }
 
 /*
- * Takes the tag off when there is one; *type becomes what it covers. False (counted) when the frame is of
- * another VLAN than ours. A tag with VLAN 0 carries a priority only and equals none (IEEE 802.1Q clause
- * 6.9.1). One tag is all that a host's port has: provider bridges' (802.1ad) and tags in tags are refused.
+ * Removes a VLAN tag; *type becomes the inner type. False (counted) if the frame is not of our
+ * VLAN. A tag with VLAN 0 carries only a priority and counts as untagged (IEEE 802.1Q clause
+ * 6.9.1). A host port has one tag: provider bridges (802.1ad) and nested tags are refused.
  */
 static bool eth_untag(struct eth *eth, struct frame *packet, uint16_t *type)
 {
@@ -150,8 +152,8 @@ static bool eth_untag(struct eth *eth, struct frame *packet, uint16_t *type)
 	return false;
 }
 
-/* The groups that we listen to (RFC 2464 section 7): all nodes, and solicited nodes; whether the latter
- * is one of ours the address in the packet says. */
+/* Groups that we receive (RFC 2464 section 7): all nodes, and solicited nodes; the IP layer checks
+ * whether one of the latter is ours. */
 static bool eth_is_group(const uint8_t *dst)
 {
 	static const uint8_t all_nodes[ETH_MAC_BYTES] = { 0x33, 0x33, 0, 0, 0, 1 };
@@ -188,8 +190,8 @@ enum eth_verdict eth_input(struct eth *eth, struct frame *packet)
 		return ETH_DROPPED;
 	switch (type) {
 	case ETH_TYPE_IPV4:
-		/* RFC 1122 section 3.3.6: an IP packet for one host has no business in a link
-		 * layer broadcast, and we speak nothing that is broadcast. */
+		/* RFC 1122 section 3.3.6: a unicast IP packet must not be in a link-layer
+		 * broadcast, and no supported protocol is broadcast. */
 		return unicast ? ETH_IPV4 : eth_not_ours(eth);
 	case ETH_TYPE_IPV6:
 		/* IPv6 has groups and no broadcast. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* external.c - external frames: records, and the pieces of memory that they may lie in. */
+/* external.c - external frames, and the memory regions that they refer to. */
 #include "memory/external.h"
 
 #include <errno.h>
@@ -30,7 +30,8 @@ void external_destroy(struct frame_pool *pool)
 	free(pool->external_free);
 }
 
-/* ---- memory ------------------------------------------------------------------------------------ */
+/* ---- memory
+ * ------------------------------------------------------------------------------------ */
 
 static bool external_holds(const struct frame_memory *m, const uint8_t *data, size_t len)
 {
@@ -39,7 +40,7 @@ static bool external_holds(const struct frame_memory *m, const uint8_t *data, si
 
 struct frame_memory *external_find(struct frame_pool *pool, const void *data, size_t len)
 {
-	/* From where the last one was found: applications send a buffer from end to end. */
+	/* Starts at the last match: applications send a buffer from start to end. */
 	for (uint32_t i = 0, at = pool->memory_hint; i < pool->memory_count; i++, at++) {
 		if (at >= pool->memory_count)
 			at = 0;
@@ -99,7 +100,8 @@ void external_memory_drop(struct frame_pool *pool, struct frame_memory *memory)
 	free(memory);
 }
 
-/* ---- records ----------------------------------------------------------------------------------- */
+/* ---- records
+ * ----------------------------------------------------------------------------------- */
 
 struct frame *external_alloc(struct frame_pool *pool, struct frame_memory *memory,
 			     const uint8_t *data, uint32_t len, uint32_t floor)
@@ -111,7 +113,7 @@ struct frame *external_alloc(struct frame_pool *pool, struct frame_memory *memor
 	f = &pool->frames[pool->external_free[--pool->external_free_count]];
 	assert(f->stack_refs == 0 && f->nic_refs == 0);
 	assert(external_holds(memory, data, len));
-	/* Nobody writes there: headers go to the frame before it, and what is received elsewhere. */
+	/* Never written: headers are in the preceding frame, and received data is elsewhere. */
 	f->pub.data = (uint8_t *)(uintptr_t)data;
 	f->pub.len = len;
 	f->pub.capacity = len;

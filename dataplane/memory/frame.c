@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * frame.c - the pool: a stack of free chunk numbers, newest first, so that the frame used next is
- * the one most likely still in the cache.
+ * frame.c - the pool: a stack of free frame numbers, most recently used on top, since that frame is
+ * most likely still in the cache.
  */
 #include "memory/frame.h"
 

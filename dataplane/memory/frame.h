@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * frame.h - frames and their pool: one record per chunk of the NIC's region.
+ * frame.h - frames and their pool: one struct frame per chunk of the NIC's memory region.
  *
- * A frame has at most two holders: someone in the stack (a queue, the application) and the NIC. It
- * goes home when the last one lets go: acknowledged *and* completed. A packet is a frame and its
- * fragments, linked by `frag`; a queue links packets by `next`. A *train* is several packets of a queue,
- * which the card gets as one.
+ * A frame has at most two references: one from the stack (a queue or the application) and one from
+ * the NIC. It returns to the pool when both are released, that is, acknowledged and completed. A
+ * packet is a frame and its fragments, linked by `frag`; a queue links packets by `next`. A GSO
+ * packet consists of several packets of a queue, which the NIC gets as one.
  */
 #ifndef HARP_MEMORY_FRAME_H
 #define HARP_MEMORY_FRAME_H
@@ -14,22 +14,22 @@
 #include "harp.h"
 
 /*
- * Room kept below the payload of a frame we fill, for every header that may come before it: Ethernet
- * 14 + VLAN 4 + IPv6 40 + TCP 60 = 118. And more, for where it makes packets begin: the kernel's copy
- * (rep movsb) goes to offset 64 of a page or of its half, and on AMD's Zen a copy whose destination lies
- * just above its source, modulo 4096, is several times slower. With 128 bytes packets began at offset 62;
- * with 256 a stream over veth moves an eighth more frames at MTU 1500 and a fifth more at 9000.
+ * Space before the payload of a frame that we fill, for all headers: Ethernet 14 + VLAN 4 + IPv6 40
+ * + TCP 60 = 118. The rest aligns packets for the kernel's copy (rep movsb) to offset 64 of a page
+ * or half page: on AMD Zen a copy is several times slower if the destination is just above the
+ * source, modulo 4096. With 128 bytes, packets began at offset 62; with 256, a stream over veth
+ * moves an eighth more frames at MTU 1500 and a fifth more at 9000.
  */
 #define FRAME_HEADROOM_BYTES 256u
 
 enum frame_flag {
 	FRAME_CSUM = 0x01, /* csum covers data[0..len): the payload's one's-complement sum */
-	FRAME_RX_CSUM_GOOD = 0x02, /* the card verified the transport checksum */
+	FRAME_RX_CSUM_GOOD = 0x02, /* the NIC verified the transport checksum */
 	FRAME_SENT = 0x04,         /* first transmission has happened; segment boundary is fixed */
 	FRAME_RETRANS = 0x08,
 	FRAME_FIN = 0x10,
-	FRAME_LENT = 0x20,    /* in the application's hands */
-	FRAME_RX_NIC = 0x40,  /* the NIC holds it for receiving: nobody else does */
+	FRAME_LENT = 0x20,    /* held by the application */
+	FRAME_RX_NIC = 0x40,  /* held by the NIC for reception, and by no one else */
 	FRAME_LENT_RX = 0x80, /* with FRAME_LENT: it was received, not allocated to send */
 };
 
@@ -45,7 +45,7 @@ struct frame {
 	uint32_t csum;         /* see FRAME_CSUM; not folded further than 32 bits */
 	uint32_t seq;          /* TCP: sequence number of data[0] */
 	uint64_t sent_ns;      /* TCP: last transmission; RACK and RTT sampling read it */
-	uint64_t owner; /* the layer that holds it: a mark of its own (transport: the conn) */
+	uint64_t owner;        /* set by the layer that holds it (transport: the connection) */
 };
 static_assert(sizeof(struct frame) == 64, "one cache line per frame");
 
@@ -54,40 +54,43 @@ struct frame_pool {
 	uint32_t frame_size, frame_shift, frame_count;
 	uint32_t free_count;
 	uint32_t
-		data_at; /* where in a frame its data begins: behind the NIC's bytes and headroom */
+		/* offset of the data in a frame: behind the NIC's bytes and the headroom */
+		data_at;
 	uint32_t *free_stack; /* indices of free frames, newest last */
 	struct frame *frames; /* frame_count records, and external_count of external frames */
-	/* The application's memory, sent in place: external.h. */
+	/* External frames: external.h. */
 	uint32_t external_count, external_free_count;
 	uint32_t *external_free;  /* indices of free ones, from frame_count on */
-	const uint8_t **external; /* the NIC's array: where the bytes of each lie */
+	const uint8_t **external; /* the NIC's array of their addresses */
 	struct frame_memory **memory;
 	uint32_t memory_count, memory_room;
-	uint32_t memory_hint; /* where the last search ended */
+	uint32_t memory_hint; /* index of the last search result */
 };
 
 /* Sets up a pool over caps->frame_base; all frames free. -EINVAL, -ENOMEM. */
 int frame_pool_init(struct frame_pool *pool, const struct harp_nic_caps *caps);
 void frame_pool_destroy(struct frame_pool *pool);
 
-/* An empty frame with stack_refs 1, data FRAME_HEADROOM_BYTES behind what the NIC reserves, capacity to the chunk's end; NULL
- * when fewer than `floor` would remain (the floor keeps the fill ring alive). */
+/* Allocates an empty frame with stack_refs 1. Data begins FRAME_HEADROOM_BYTES behind the NIC's
+ * reserved bytes; capacity extends to the chunk's end. NULL if fewer than `floor` would remain
+ * (which keeps the fill ring supplied). */
 struct frame *frame_alloc(struct frame_pool *pool, uint32_t floor);
-/* Lets the stack's hold on this frame and its fragments go; home when the NIC's is gone too. */
+/* Releases the stack's reference to this frame and its fragments. */
 void frame_release_packet(struct frame_pool *pool, struct frame *f);
-/* The same for one frame, its fragments untouched. */
+/* The same for one frame without its fragments. */
 void frame_release(struct frame_pool *pool, struct frame *f);
-/* Cuts n bytes off the front of a packet; frames left empty are set free. Returns the new first frame; NULL: none is left. */
+/* Removes n bytes from the front of a packet and frees empty frames. Returns the new first frame;
+ * NULL: none is left. */
 struct frame *frame_packet_cut_front(struct frame_pool *pool, struct frame *f, uint32_t n);
-/* Keeps the first len bytes of a packet that has as many (len > 0). */
+/* Truncates a packet to its first len bytes (len > 0, at most its length). */
 void frame_packet_cut_back(struct frame_pool *pool, struct frame *f, uint32_t len);
 /* The NIC completed one transmission of this frame. */
 void frame_nic_done(struct frame_pool *pool, struct frame *f);
 
-/* The payload sum of a packet to be sent (unfolded); sums made before are kept (FRAME_CSUM). len (may be
- * NULL): its bytes. */
+/* Payload checksum of a packet to be sent (unfolded); cached per frame (FRAME_CSUM). len (may be
+ * NULL) receives the payload length. */
 uint32_t frame_packet_sum(struct frame *packet, uint32_t *len);
-/* The same of a packet whose sum was made when it was written, as most are, in one frame. */
+/* The same with a fast path for the common case: one frame, sum computed when it was written. */
 static inline uint32_t frame_sum(struct frame *packet)
 {
 	return (packet->flags & FRAME_CSUM) && !packet->frag ? packet->csum
@@ -100,13 +103,13 @@ static inline struct frame *frame_of_offset(struct frame_pool *pool, uint64_t of
 	uint64_t index = offset >> pool->frame_shift;
 	return index < pool->frame_count + pool->external_count ? &pool->frames[index] : NULL;
 }
-/* Its bytes lie in the application's memory. */
+/* The data is in the application's memory. */
 static inline bool frame_is_external(const struct frame_pool *pool, const struct frame *f)
 {
 	return f->index >= pool->frame_count;
 }
-/* The frame whose bytes follow those of f in a train, whose packets after *packet are *more; packets
- * without bytes of their own have none in the first frame. NULL: f is the last. */
+/* The frame that follows f in a GSO packet; *more packets follow *packet. Packets without own
+ * payload have none in their first frame. NULL: f is the last. */
 static inline struct frame *frame_after(const struct frame *f, struct frame **packet,
 					uint32_t *more)
 {

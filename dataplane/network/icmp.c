@@ -13,10 +13,10 @@
 #define ICMP_TIME_EXCEEDED 11u
 #define ICMP_PARAMETER_PROBLEM 12u
 
-/* 10,000 answers a second, 256 at once: plenty for any tool, nothing for a flood. */
+/* 10,000 echo replies per second, bursts of 256: enough for any tool, and a limit for floods. */
 #define ICMP_ECHO_COST_NS UINT64_C(100000)
 #define ICMP_ECHO_BURST 256u
-/* Errors: 1000 a second, 50 at once; as many again for other stacks of the card. */
+/* Errors: 1000 per second, bursts of 50; the same again for other stacks of the NIC. */
 #define ICMP_ERROR_COST_NS UINT64_C(1000000)
 #define ICMP_ERROR_BURST 50u
 #define ICMP_MTU_MIN 552u
@@ -81,8 +81,8 @@ bool icmp_elsewhere_allowed(struct icmp *icmp)
 }
 
 /*
- * Answers with the very frames that brought the question: its data goes back unread and uncopied.
- * They stay ours until the NIC has sent them, since nicio_tx() takes its own hold.
+ * Replies with the frames of the request: the data is neither read nor copied. We release our
+ * reference as usual, since nicio_tx() takes its own.
  */
 static enum icmp_verdict icmp_echo(struct icmp *icmp, struct packet_in *in)
 {
@@ -100,7 +100,7 @@ static enum icmp_verdict icmp_echo(struct icmp *icmp, struct packet_in *in)
 	h->type = ICMP_ECHO_REPLY;
 	h->csum = 0;
 	h->csum = csum_finish(ip_sum_add(0, f));
-	/* An answer that can't leave now is lost, as any packet may be. */
+	/* A reply that cannot be sent now is dropped. */
 	if (ip_output(icmp->ip, &path, IP_PROTO_ICMP, in->tos & 0xfcu, &out) == 0)
 		icmp->stats->icmp_echo_in++;
 	return ICMP_CONSUMED;
@@ -142,9 +142,9 @@ bool icmp_parse_ports(const struct icmp *icmp, const uint8_t *transport,
 }
 
 /*
- * What a "fragmentation needed" says. A router older than RFC 1191 says 0: section 7's table of the MTUs
- * that there are gives the next one below the quoted packet's size. And no path in use is narrower than
- * ICMP_MTU_MIN: who says so wants us to send headers (Linux has the same floor, min_pmtu).
+ * MTU in a "fragmentation needed". A router older than RFC 1191 sends 0: take the next lower entry
+ * of section 7's table of common MTUs below the quoted packet's size. No path in use has less than
+ * ICMP_MTU_MIN; a smaller value would make us send mostly headers (Linux's min_pmtu is the same).
  */
 static uint32_t icmp_mtu_bytes(uint32_t mtu_bytes, uint32_t quoted_bytes)
 {
@@ -157,7 +157,8 @@ static uint32_t icmp_mtu_bytes(uint32_t mtu_bytes, uint32_t quoted_bytes)
 	return mtu_bytes < ICMP_MTU_MIN ? ICMP_MTU_MIN : mtu_bytes;
 }
 
-/* The quoted packet: ours by its source address, with the first 8 bytes of its transport header. */
+/* The quoted packet: it must have our source address and the first 8 bytes of its transport
+ * header. */
 static bool icmp_parse_quote(const struct icmp *icmp, const uint8_t *quote, uint32_t len,
 			     struct harp_icmp_error *error)
 {
@@ -169,7 +170,7 @@ static bool icmp_parse_quote(const struct icmp *icmp, const uint8_t *quote, uint
 	header = ipv4_header_bytes(h);
 	if (h->version_ihl >> 4 != 4 || header < IPV4_HEADER_BYTES || len < header + 8)
 		return false;
-	if (be16_get(h->flags_offset) & IPV4_OFFSET_MASK) /* no transport header in there */
+	if (be16_get(h->flags_offset) & IPV4_OFFSET_MASK) /* no transport header in this fragment */
 		return false;
 	error->proto = h->proto;
 	error->local.addr = ipv4_mapped(h->src);

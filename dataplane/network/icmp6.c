@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* icmp6.c - ICMP for IPv6 (RFC 4443), in. The one error that is sent: icmp_out.c. */
+/* icmp6.c - received ICMP for IPv6 (RFC 4443). icmp_out.c sends the only error. */
 #include "base/checksum.h"
 #include "network/icmp.h"
 #include "network/ipv6.h"
@@ -11,7 +11,7 @@
 #define ICMP6_PARAMETER_PROBLEM 4u
 #define ICMP6_ECHO_REQUEST 128u
 #define ICMP6_ECHO_REPLY 129u
-#define ICMP6_QUOTE_EXT_MAX 4u /* extension headers of a packet that we never sent so */
+#define ICMP6_QUOTE_EXT_MAX 4u /* extension headers; we never send any */
 
 struct icmp6_header {
 	uint8_t type, code;
@@ -26,7 +26,7 @@ static enum icmp_verdict icmp6_bad(struct icmp *icmp)
 	return ICMP_DROPPED;
 }
 
-/* Section 4.2. With the very frames that brought the question, as for IPv4 (icmp.c). */
+/* Section 4.2. Replies with the frames of the request, as for IPv4 (icmp.c). */
 static enum icmp_verdict icmp6_echo(struct icmp *icmp, struct packet_in *in)
 {
 	struct frame *f = in->frame;
@@ -42,7 +42,7 @@ static enum icmp_verdict icmp6_echo(struct icmp *icmp, struct packet_in *in)
 	if (!ipv6_is_multicast(&in->dst))
 		path.src = in->dst;
 	if (ip_path_lookup(icmp->ip, &path) != 0)
-		return ICMP_CONSUMED; /* no way back: lost, as any packet may be */
+		return ICMP_CONSUMED; /* no route back: dropped */
 	ip_path_label(icmp->ip, &path, 0, 0);
 	h->type = ICMP6_ECHO_REPLY;
 	h->csum = 0;
@@ -61,7 +61,7 @@ static enum icmp_error_kind icmp6_error_kind(uint8_t type, uint8_t code)
 	case ICMP6_TIME_EXCEEDED:
 		return ICMP_ERROR_TTL;
 	case ICMP6_PARAMETER_PROBLEM:
-		/* Code 1, "unrecognized next header": there is no TCP over there. */
+		/* Code 1, "unrecognized next header": the host has no TCP. */
 		return code == 1 ? ICMP_ERROR_UNREACHABLE_PORT : ICMP_ERROR_PARAMETER;
 	default:
 		break;
@@ -80,8 +80,8 @@ static enum icmp_error_kind icmp6_error_kind(uint8_t type, uint8_t code)
 	}
 }
 
-/* The quoted packet, as much of it as lies in the first frame: ours by its source address, with the first
- * 8 bytes of its transport header behind whatever extension headers it has on the way. */
+/* The quoted packet, as far as it is in the first frame: it must have our source address, and the
+ * first 8 bytes of its transport header behind any extension headers. */
 static bool icmp6_parse_quote(const struct icmp *icmp, const uint8_t *quote, uint32_t len,
 			      struct harp_icmp_error *error)
 {
@@ -117,7 +117,7 @@ static enum icmp_verdict icmp6_error(struct icmp *icmp, const struct packet_in *
 	error->kind = icmp6_error_kind(h->type, h->code);
 	if (error->kind == ICMP_ERROR_TOO_BIG) {
 		error->mtu_bytes = be32_get(h->mtu);
-		/* RFC 8201 section 4: below what every link has it is a lie, and discarded. */
+		/* RFC 8201 section 4: a value below the minimum of every link is discarded. */
 		if (error->mtu_bytes < IPV6_MTU_MIN)
 			return icmp6_bad(icmp);
 	}

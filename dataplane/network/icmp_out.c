@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* icmp_out.c - the one ICMP error that a host of ours sends: nobody has that UDP port. */
+/* icmp_out.c - the only ICMP error that the stack sends: UDP port unreachable. */
 #include "base/checksum.h"
 #include "network/icmp.h"
 #include "network/ipv4.h"
 #include "network/ipv6.h"
 
 #define OUT_HEADER_BYTES 8u
-/* As much of the packet as fits: RFC 1812 section 4.3.2.3 and RFC 4443 section 2.4 (c). */
+/* Quotes as much of the packet as fits: RFC 1812 section 4.3.2.3 and RFC 4443 section 2.4 (c). */
 #define OUT_PACKET_BYTES_V4 576u
 #define OUT_PACKET_BYTES_V6 IPV6_MTU_MIN
 
@@ -27,9 +27,9 @@ static uint32_t out_write(uint8_t *at, const struct packet_in *in, bool v4)
 }
 
 /*
- * As many as the bucket has, on average: each takes none, one or two of it. The bucket is everybody's, and who
- * could count on it would ask under others' names first and find by what is left for his own question which
- * of their ports are open (SAD DNS, CVE-2020-25705).
+ * Takes 0, 1 or 2 tokens at random, one on average. The bucket is shared by all peers: with an
+ * exact count, an attacker could exhaust it under forged addresses and learn from the rest which
+ * ports are open (SAD DNS, CVE-2020-25705).
  */
 static bool out_allowed(struct icmp *icmp)
 {
@@ -43,8 +43,8 @@ static bool out_allowed(struct icmp *icmp)
 	return true;
 }
 
-/* What the packet must not be, for an error to answer it (RFC 1122 section 3.2.2, RFC 4443 section 2.4
- * (e)), the layers before have seen to: no broadcast, no group, no fragment, no source but one host. */
+/* Earlier layers have excluded packets that must not be answered (RFC 1122 section 3.2.2, RFC 4443
+ * section 2.4 (e)): broadcast, multicast, fragments, invalid sources. */
 void icmp_unreachable_port(struct icmp *icmp, const struct packet_in *in)
 {
 	struct ip_path path = { .src = in->dst, .dst = in->src };
@@ -70,7 +70,7 @@ void icmp_unreachable_port(struct icmp *icmp, const struct packet_in *in)
 	csum = csum_finish(ip_sum_add(sum, f));
 	memcpy(f->pub.data + 2, &csum, sizeof(csum));
 	out = (struct packet_out){ .frame = f, .head = f->pub.data, .len = f->pub.len };
-	/* Sent or lost: it answers a packet that is gone. */
+	/* Best effort. */
 	if (ip_output(icmp->ip, &path, proto, 0, &out) == 0)
 		icmp->stats->icmp_unreachable_out++;
 	frame_release(io->pool, f);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ip.c - IPv4 packets in (RFC 791, RFC 1122 section 3.2), and packets of both families out. */
+/* ip.c - received IPv4 packets (RFC 791, RFC 1122 section 3.2), and output for both families. */
 #include "network/ip.h"
 
 #include <errno.h>
@@ -32,14 +32,15 @@ void ip_init(struct ip *ip, struct eth *eth, struct harp_stats *stats,
 uint32_t ip_pseudo_sum(const struct harp_addr *src, const struct harp_addr *dst, uint8_t proto,
 		       uint32_t len)
 {
-	/* The mapped prefix is left out: IPv4 has none. */
+	/* IPv4: skips the prefix of the mapped form. */
 	unsigned skip = harp_addr_is_v4(dst) ? 12 : 0;
 	uint32_t sum = csum_words(src->bytes + skip, 16 - skip, 0);
 
 	return ip_pseudo_add(csum_words(dst->bytes + skip, 16 - skip, sum), proto, len);
 }
 
-/* ---- in ---------------------------------------------------------------------------------------- */
+/* ---- in
+ * ---------------------------------------------------------------------------------------- */
 
 bool ip_trim(struct ip *ip, struct frame *f, uint32_t total)
 {
@@ -58,7 +59,8 @@ bool ip_trim(struct ip *ip, struct frame *f, uint32_t total)
 	return true;
 }
 
-/* RFC 1122 section 3.2.1.3: what must never be a source. Own addresses are not, from outside. */
+/* RFC 1122 section 3.2.1.3: addresses that must never be a source. Own addresses are invalid from
+ * outside, too. */
 static bool ip_source_good(const struct ip *ip, const struct harp_addr *src)
 {
 	uint32_t v4 = ipv4_number(src);
@@ -87,9 +89,9 @@ enum ip_verdict ip_protocol(const struct ip *ip, uint8_t proto)
 }
 
 /*
- * Is somebody else its destination, by a source route (RFC 791 section 3.1: kinds 131 and 137) that is not at its end?
- * RFC 1122 section 3.3.5 lets a host pass it on; no host does any more (RFC 7126 section 4.3). What else options say, and
- * where they lie, is ignored.
+ * True if a source route (RFC 791 section 3.1: options 131 and 137) that is not at its end names
+ * another destination. RFC 1122 section 3.3.5 allows forwarding; no host does that any more (RFC
+ * 7126 section 4.3). Other options are ignored.
  */
 static bool ip_is_routed_on(const uint8_t *options, uint32_t len)
 {
@@ -107,9 +109,9 @@ static bool ip_is_routed_on(const uint8_t *options, uint32_t len)
 	return false;
 }
 
-/* Judges the addresses of a packet, counts what is wrong, and remembers those that are good. What they are
- * judged by changes with the generation. */
-static bool ip_hear(struct ip *ip, const struct ipv4_header *h)
+/* Checks a packet's addresses, counts errors, and caches valid ones. The checks depend on state
+ * that changes with the generation. */
+static bool ip_cache_addresses(struct ip *ip, const struct ipv4_header *h)
 {
 	struct harp_addr src = ipv4_mapped(h->src), dst = ipv4_mapped(h->dst);
 
@@ -121,11 +123,11 @@ static bool ip_hear(struct ip *ip, const struct ipv4_header *h)
 		ip->stats->drop_ip_source++;
 		return false;
 	}
-	ip->heard = (struct ip_heard){ .generation = ip->generation,
-				       .pseudo_sum = ip_pseudo_sum(&src, &dst, 0, 0),
-				       .src = src,
-				       .dst = dst };
-	memcpy(ip->heard.header, ipv4_addresses(h), sizeof(ip->heard.header));
+	ip->last = (struct ip_last_addresses){ .generation = ip->generation,
+					       .pseudo_sum = ip_pseudo_sum(&src, &dst, 0, 0),
+					       .src = src,
+					       .dst = dst };
+	memcpy(ip->last.header, ipv4_addresses(h), sizeof(ip->last.header));
 	return true;
 }
 
@@ -135,7 +137,7 @@ enum ip_verdict ip_input(struct ip *ip, struct packet_in *in)
 	const struct ipv4_header *h = (const struct ipv4_header *)f->pub.data;
 	struct harp_stats *stats = ip->stats;
 
-	/* The header must lie in the first frame: every card puts it there. */
+	/* The header must be in the first frame: all NICs do so. */
 	if (f->pub.len < IPV4_HEADER_BYTES)
 		return ip_drop(&stats->drop_ip_short);
 	uint32_t header = ipv4_header_bytes(h), total = be16_get(h->total_len);
@@ -151,15 +153,15 @@ enum ip_verdict ip_input(struct ip *ip, struct packet_in *in)
 	if (!ip_trim(ip, f, total))
 		return ip_drop(&stats->drop_ip_short);
 
-	if ((ip->heard.generation != ip->generation ||
-	     memcmp(ip->heard.header, ipv4_addresses(h), sizeof(ip->heard.header)) != 0) &&
-	    !ip_hear(ip, h))
+	if ((ip->last.generation != ip->generation ||
+	     memcmp(ip->last.header, ipv4_addresses(h), sizeof(ip->last.header)) != 0) &&
+	    !ip_cache_addresses(ip, h))
 		return IP_DROPPED;
-	in->src = ip->heard.src;
-	in->dst = ip->heard.dst;
+	in->src = ip->last.src;
+	in->dst = ip->last.dst;
 	if (be16_get(h->flags_offset) & (IPV4_FLAG_MF | IPV4_OFFSET_MASK))
 		return ip_drop(&stats->drop_ip_fragment);
-	/* Other options are skipped: a host may ignore all of those that are in use (RFC 1122 section 3.2.1.8). */
+	/* Other options are skipped: a host may ignore those in use (RFC 1122 section 3.2.1.8). */
 	if (header > IPV4_HEADER_BYTES &&
 	    ip_is_routed_on(f->pub.data + IPV4_HEADER_BYTES, header - IPV4_HEADER_BYTES))
 		return ip_drop(&stats->drop_ip_not_ours);
@@ -169,17 +171,18 @@ enum ip_verdict ip_input(struct ip *ip, struct packet_in *in)
 	in->ttl = h->ttl;
 	in->tos = h->tos;
 	in->csum_good = (f->flags & FRAME_RX_CSUM_GOOD) != 0;
-	in->l4_csum_pseudo = ip_pseudo_add(ip->heard.pseudo_sum, in->proto, in->len);
+	in->l4_csum_pseudo = ip_pseudo_add(ip->last.pseudo_sum, in->proto, in->len);
 	f->pub.data += header;
 	f->pub.len -= header;
 	f->pub.capacity -= header;
 	return h->proto == IP_PROTO_ICMP ? IP_LOCAL_ICMP : ip_protocol(ip, h->proto);
 }
 
-/* ---- out --------------------------------------------------------------------------------------- */
+/* ---- out
+ * --------------------------------------------------------------------------------------- */
 
-/* The identification means nothing with DF (RFC 6864 section 4). It counts per path, which is how receivers
- * like it that merge packets; a counter of all would tell any of our peers how much the others get. */
+/* The identification has no meaning with DF (RFC 6864 section 4). It is counted per path, as
+ * receivers with GRO expect; a global counter would reveal to a peer how much others receive. */
 static void ip_write_header(struct ip_path *path, uint8_t proto, uint8_t tos,
 			    struct packet_out *out)
 {
@@ -192,7 +195,7 @@ static void ip_write_header(struct ip_path *path, uint8_t proto, uint8_t tos,
 	h->tos = tos;
 	h->total_len = be16_of((uint16_t)out->len);
 	h->id = be16_of(path->v4_id);
-	/* Each segment of a train has its own: the card counts on from the first. */
+	/* Each segment of a GSO packet has its own: the NIC increments from the first. */
 	path->v4_id = (uint16_t)(path->v4_id + (out->segments > 1 ? out->segments : 1));
 	h->flags_offset = be16_of(IPV4_FLAG_DF);
 	h->ttl = IP_TTL;
@@ -203,17 +206,17 @@ static void ip_write_header(struct ip_path *path, uint8_t proto, uint8_t tos,
 	h->csum = csum_finish(csum_words(h, IPV4_HEADER_BYTES, 0));
 }
 
-/* The headers are those of the packet before, and the next hop is where it was. */
+/* True if the previous packet's headers can be reused, and the next hop is unchanged. */
 static inline bool ip_sent_fits(const struct ip *ip, const struct ip_path *path, uint8_t proto,
 				uint8_t tos)
 {
 	const struct ip_sent *sent = &path->sent;
 
 	return sent->len != 0 && sent->proto == proto && sent->tos == tos &&
-	       ip_path_neighbour(path) && eth_is_certain(ip->eth, path->neighbour, sent->bytes);
+	       ip_path_neighbor(path) && eth_is_certain(ip->eth, path->neighbor, sent->bytes);
 }
 
-/* A packet has left with these headers. */
+/* Caches the headers of a sent packet. */
 static void ip_sent_note(struct ip_path *path, uint8_t proto, uint8_t tos,
 			 const struct packet_out *before, const struct packet_out *out)
 {
@@ -246,7 +249,8 @@ static inline void ip_write_again(struct ip *ip, struct ip_path *path, struct pa
 	uint8_t *ip_header = out->head - sent->ip_bytes;
 
 	out->head -= sent->len;
-	if (sent->len == ETH_HEADER_BYTES + IPV4_HEADER_BYTES) /* a constant is copied by words */
+	/* a copy of constant size is inlined */
+	if (sent->len == ETH_HEADER_BYTES + IPV4_HEADER_BYTES)
 		memcpy(out->head, sent->bytes, ETH_HEADER_BYTES + IPV4_HEADER_BYTES);
 	else
 		memcpy(out->head, sent->bytes, sent->len);
@@ -263,7 +267,7 @@ static inline void ip_write_again(struct ip *ip, struct ip_path *path, struct pa
 		((struct ipv6_header *)ip_header)->payload_len = be16_of((uint16_t)out->len);
 	}
 	out->len += sent->len;
-	eth_output_again(ip->eth, path->neighbour, out);
+	eth_output_again(ip->eth, path->neighbor, out);
 }
 
 void ip_output_next(struct ip *ip, struct ip_path *path, struct packet_out *out)
@@ -271,7 +275,7 @@ void ip_output_next(struct ip *ip, struct ip_path *path, struct packet_out *out)
 	ip_write_again(ip, path, out);
 }
 
-/* Sends with the headers of the packet before. */
+/* Sends with the cached headers. */
 static int ip_output_again(struct ip *ip, struct ip_path *path, struct packet_out *out)
 {
 	if (out->len - out->cut_bytes + path->sent.ip_bytes > path->mtu_bytes)
@@ -298,20 +302,20 @@ int ip_output(struct ip *ip, struct ip_path *path, uint8_t proto, uint8_t tos,
 	    path->mtu_bytes)
 		return -EMSGSIZE;
 	before = *out;
-	path->neighbour = ip_path_neighbour(path);
-	if (!path->neighbour)
-		path->neighbour = neighbour_get(ip->eth, &path->next_hop);
-	if (!path->neighbour)
+	path->neighbor = ip_path_neighbor(path);
+	if (!path->neighbor)
+		path->neighbor = neighbor_get(ip->eth, &path->next_hop);
+	if (!path->neighbor)
 		return -EAGAIN;
 	if (v4)
 		ip_write_header(path, proto, tos, out);
 	else
 		ip6_write_header(out, path, proto, tos, IP_TTL);
-	err = eth_output(ip->eth, path->neighbour, v4 ? ETH_TYPE_IPV4 : ETH_TYPE_IPV6, &path->src,
+	err = eth_output(ip->eth, path->neighbor, v4 ? ETH_TYPE_IPV4 : ETH_TYPE_IPV6, &path->src,
 			 out);
 	if (err)
 		*out = before;
-	else if (out->frags > 0) /* else it would not be asked for */
+	else if (out->frags > 0) /* otherwise it would not be requested */
 		ip_sent_note(path, proto, tos, &before, out);
 	return err;
 }

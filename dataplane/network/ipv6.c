@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ipv6.c - IPv6 packets in, and their header out (RFC 8200).
+ * ipv6.c - received IPv6 packets, and the header of sent ones (RFC 8200).
  *
- * Extension headers. None is ever sent. Hop-by-hop and destination options are stepped over, option by
- * option, up to IP6_EXT_BYTES_MAX bytes in IP6_EXT_MAX headers (RFC 8504 section 5.3 asks for limits); an
- * unknown option whose type says "discard" discards. A routing header, whatever its type, is stepped over
- * when it has nothing left to do and refused when it wants to go on (section 4.4; RFC 5095 section 3 would
- * have no other of type 0). What is refused is not answered by a parameter problem: it is counted.
- * Fragments are refused, and so are atomic ones, which RFC 6946 would have us take: nobody who speaks TCP
- * with path MTU discovery sends them, RFC 8021 forbids what once made hosts send them, and RFC 6980 wants
- * neighbour discovery in them refused anyway.
+ * Extension headers. None are sent. Hop-by-hop and destination options are skipped, up to
+ * IP6_EXT_BYTES_MAX bytes in IP6_EXT_MAX headers (RFC 8504 section 5.3 asks for limits); an unknown
+ * option of type "discard" discards the packet. A routing header of any type is skipped if it has
+ * no segments left, and refused otherwise (section 4.4; RFC 5095 section 3 for type 0). Refused
+ * packets are counted, without a parameter problem message. Fragments are refused, and so are
+ * atomic fragments, which RFC 6946 would accept: no TCP sender with path MTU discovery sends them,
+ * RFC 8021 deprecates what caused them, and RFC 6980 forbids them for neighbor discovery.
  */
 #include "network/ipv6.h"
 
@@ -31,7 +30,7 @@ static enum ip_verdict ip6_drop(uint64_t *counter)
 /* RFC 4291: what must never be a source. */
 static bool ip6_source_good(const struct harp_addr *src)
 {
-	/* A mapped address on the wire would pass for IPv4's (RFC 4942 section 2.2). */
+	/* A mapped address on the wire would be mistaken for IPv4 (RFC 4942 section 2.2). */
 	return !ipv6_is_multicast(src) && !ipv6_is_loopback(src) && !harp_addr_is_v4(src);
 }
 
@@ -40,12 +39,13 @@ bool ip6_source_is_other(const struct ip *ip, const struct harp_addr *src)
 	return !ipv6_is_unspecified(src) && !ip_is_own(ip, src);
 }
 
-/* An own address, or a group that an own address or every node belongs to. */
+/* True for an own address, and for a group of an own address or of all nodes. */
 static bool ip6_is_ours(const struct ip *ip, const struct packet_in *in)
 {
 	static const struct harp_addr all_nodes = { .bytes = { 0xff, 2, [15] = 1 } };
 
-	if (!ipv6_is_multicast(&in->dst)) /* in a frame for a group: not ours (as RFC 1122 3.3.6) */
+	/* unicast address in a multicast frame: not ours (as RFC 1122 3.3.6) */
+	if (!ipv6_is_multicast(&in->dst))
 		return !harp_addr_is_v4(&in->dst) && ip_is_own(ip, &in->dst) && !in->group;
 	if (memcmp(&in->dst, &all_nodes, sizeof(all_nodes)) == 0)
 		return true;
@@ -84,7 +84,7 @@ static bool ip6_ext_good(uint8_t proto, const uint8_t *p, uint32_t bytes, unsign
 	return (proto == IPV6_EXT_DESTINATION || count == 0) && ip6_options_good(p + 2, bytes - 2);
 }
 
-/* Steps over extension headers: the verdict of what follows, and its offset from p. */
+/* Skips extension headers. Returns the verdict of what follows, and its offset from p. */
 static enum ip_verdict ip6_extensions(const struct ip *ip, struct packet_in *in, const uint8_t *p,
 				      uint32_t len, uint32_t *offset)
 {
@@ -124,7 +124,7 @@ enum ip_verdict ip6_input(struct ip *ip, struct packet_in *in)
 	enum ip_verdict verdict;
 	uint32_t word, total, ext;
 
-	/* The headers must lie in the first frame: every card puts them there. */
+	/* The headers must be in the first frame: all NICs do so. */
 	if (f->pub.len < IPV6_HEADER_BYTES)
 		return ip6_drop(&stats->drop_ip_short);
 	word = be32_get(h->version_class_label);
@@ -192,6 +192,6 @@ void ip_path_label(const struct ip *ip, struct ip_path *path, uint16_t local_por
 	static_assert(sizeof(flow) == 36, "hashed as bytes: no padding");
 	path->flow_label = (uint32_t)siphash24(&ip->label_key, &flow, sizeof(flow)) & 0xfffffu;
 	path->sent.len = 0;
-	if (path->flow_label == 0) /* would mean "no label" */
+	if (path->flow_label == 0) /* 0 means "no label" */
 		path->flow_label = 1;
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ipv6.h - the IPv6 header (RFC 8200), kinds of addresses (RFC 4291), for the files of the network layer. */
+/* ipv6.h - the IPv6 header (RFC 8200) and address types (RFC 4291), internal to the network
+ * layer. */
 #ifndef HARP_NETWORK_IPV6_H
 #define HARP_NETWORK_IPV6_H
 
@@ -24,7 +25,8 @@ struct ipv6_header {
 } __attribute__((packed));
 static_assert(sizeof(struct ipv6_header) == IPV6_HEADER_BYTES, "RFC 8200 section 3");
 
-/* RFC 4291 section 2.7: scopes are numbers, those of unicast addresses too (RFC 6724 section 3.1). */
+/* RFC 4291 section 2.7: scopes are numbers, those of unicast addresses too (RFC 6724 section
+ * 3.1). */
 #define IPV6_SCOPE_LINK 2u
 #define IPV6_SCOPE_SITE 5u
 #define IPV6_SCOPE_GLOBAL 14u
@@ -64,8 +66,8 @@ static inline void ipv6_group_mac(const struct harp_addr *group, uint8_t *mac)
 	memcpy(mac + 2, group->bytes + 12, 4);
 }
 
-/* Bytes of an extension header of the common form at p, of which len bytes are there: 0 when it does
- * not fit or has another form. *next becomes what follows. */
+/* Length of a generic extension header at p, of which len bytes are available: 0 if it does not fit
+ * or has another format. *next becomes the following header's type. */
 static inline uint32_t ipv6_ext_bytes(uint8_t proto, const uint8_t *p, uint32_t len, uint8_t *next)
 {
 	uint32_t bytes;
@@ -81,19 +83,19 @@ static inline uint32_t ipv6_ext_bytes(uint8_t proto, const uint8_t *p, uint32_t 
 }
 
 /* ipv6.c */
-/* A source that anything but neighbour discovery may have: neither :: nor an address of ours. */
+/* Valid source for anything but neighbor discovery: neither :: nor an own address. */
 bool ip6_source_is_other(const struct ip *ip, const struct harp_addr *src);
 void ip6_write_header(struct packet_out *out, const struct ip_path *path, uint8_t proto,
 		      uint8_t tclass, uint8_t hop_limit);
 
-/* nd.c - neighbour discovery (RFC 4861): messages in and out. The table is the link layer's. */
+/* nd.c - neighbor discovery (RFC 4861): messages in and out. The link layer has the table. */
 #define ND_ROUTER_SOLICITATION 133u
 #define ND_ROUTER_ADVERTISEMENT 134u
 #define ND_SOLICITATION 135u
 #define ND_ADVERTISEMENT 136u
 #define ND_REDIRECT 137u
 
-/* An ICMPv6 message whose checksum is good and whose type is one of the above. Counts it. */
+/* Processes an ICMPv6 message with a valid checksum and one of the types above. Counts it. */
 void nd_input(struct ip *ip, const struct packet_in *in);
 void nd_solicit(struct ip *ip, const struct harp_addr *src_addr, const struct harp_addr *target,
 		const uint8_t *mac);

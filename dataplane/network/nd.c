@@ -1,26 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * nd.c - neighbour discovery (RFC 4861): who has this address, and where do they live.
+ * nd.c - neighbor discovery (RFC 4861).
  *
- * Solicitations and advertisements are IPv6 packets and so are made and read here; what they say goes to
- * the neighbour table of the link layer (link/neigh.c), which also decides when to ask and whom to believe.
- * Router discovery and redirects are ignored and counted: routes come from the stack's owner. Own
- * addresses are not probed before use (RFC 4862 section 5.4): they are the owner's choice; a conflict is
- * noticed when the other machine speaks, counted and told.
+ * Solicitations and advertisements are IPv6 packets, so they are built and parsed here. The link
+ * layer's neighbor table (link/neigh.c) processes their content and decides when to send and what
+ * to accept. Router discovery and redirects are counted and ignored: routes come from the stack's
+ * owner. Own addresses are not probed before use (RFC 4862 section 5.4), since the owner has chosen
+ * them; a conflict is detected when the other node sends, counted and reported.
  *
- * In external mode the owner's kernel answers and asks; what reaches us is counted, no more.
+ * In external mode the owner's kernel sends and answers; received messages are only counted.
  *
- * Membership of our solicited-node groups is not announced (RFC 4861 section 7.2.1 wants MLD, RFC 3810):
- * own mode serves the wire and callers' NICs, where every group reaches us, and on a NIC shared with the
- * kernel, its addresses being ours, the kernel has joined them. A NIC of our own behind a switch that snoops
- * MLD (RFC 4541) would hear strangers' solicitations only while that switch floods them.
+ * Membership of our solicited-node groups is not announced (RFC 4861 section 7.2.1 asks for MLD,
+ * RFC 3810). Own mode serves the wire and callers' NICs, which receive all groups; on a NIC shared
+ * with the kernel, which has the same addresses, the kernel has joined them. On a dedicated NIC
+ * behind a switch with MLD snooping (RFC 4541), solicitations arrive only while the switch floods
+ * them.
  */
 #include <endian.h>
 
 #include "base/checksum.h"
 #include "network/ipv6.h"
 
-#define ND_HOP_LIMIT 255u /* nobody but a neighbour can send it: routers make it less */
+#define ND_HOP_LIMIT 255u /* proves that the sender is on the link: routers decrement it */
 #define ND_OPTION_SOURCE_LINK 1u
 #define ND_OPTION_TARGET_LINK 2u
 #define ND_FLAG_SOLICITED 0x40u
@@ -39,7 +40,8 @@ struct nd_message {
 static_assert(sizeof(struct nd_message) == 32, "RFC 4861 section 4.3");
 #define ND_MESSAGE_BYTES_MIN 24u /* up to the options */
 
-/* ---- out --------------------------------------------------------------------------------------- */
+/* ---- out
+ * --------------------------------------------------------------------------------------- */
 
 static void nd_send(struct ip *ip, const struct ip_path *path, const uint8_t *mac, uint8_t type,
 		    uint8_t flags, const struct harp_addr *target)
@@ -91,7 +93,7 @@ void nd_solicit(struct ip *ip, const struct harp_addr *src_addr, const struct ha
 	nd_send(ip, &path, mac, ND_SOLICITATION, 0, target);
 }
 
-/* Section 7.2.4. mac: where the question came from, NULL when it was a probe without an address. */
+/* Section 7.2.4. mac: source of the solicitation; NULL for an address probe. */
 static void nd_advertise(struct ip *ip, const struct harp_addr *target,
 			 const struct harp_addr *asker, const uint8_t *mac)
 {
@@ -102,17 +104,19 @@ static void nd_advertise(struct ip *ip, const struct harp_addr *target,
 			target);
 		return;
 	}
-	/* RFC 4862 section 5.4.3: someone is about to take our address; all nodes hear that it is ours. */
+	/* RFC 4862 section 5.4.3: another node probes our address; tell all nodes that it is
+	 * ours. */
 	path.dst = (struct harp_addr){ .bytes = { 0xff, 2, [15] = 1 } };
 	nd_send(ip, &path, NULL, ND_ADVERTISEMENT, ND_FLAG_OVERRIDE, target);
 }
 
-/* ---- in ---------------------------------------------------------------------------------------- */
+/* ---- in
+ * ---------------------------------------------------------------------------------------- */
 
 /*
- * Walks the options; *mac becomes the link-layer address in the one of the wanted kind. False when an
- * option has length 0 or does not fit (section 7.1: the whole packet is discarded), or when that address
- * is none that a machine could have.
+ * Parses the options; *mac becomes the link-layer address of the wanted option. False if an option
+ * has length 0 or does not fit (section 7.1: discard the whole packet), or if the address cannot be
+ * a unicast one.
  */
 static bool nd_options(const uint8_t *p, uint32_t len, uint8_t wanted, const uint8_t **mac)
 {
@@ -132,7 +136,7 @@ static bool nd_options(const uint8_t *p, uint32_t len, uint8_t wanted, const uin
 	return true;
 }
 
-/* Sections 7.1.1 and 7.1.2, line by line; the checksum is good already. */
+/* Sections 7.1.1 and 7.1.2 in their order; the checksum is already verified. */
 static bool nd_valid(const struct packet_in *in, const uint8_t **mac)
 {
 	const struct nd_message *m = (const struct nd_message *)in->frame->pub.data;
@@ -160,19 +164,20 @@ static void nd_solicited(struct ip *ip, const struct packet_in *in, const uint8_
 	bool for_us = ip_is_own(ip, &m->target);
 
 	if (mac)
-		neighbour_heard(ip->eth, &in->src, mac,
-				NEIGHBOUR_OVERRIDE | (for_us ? NEIGHBOUR_ASKS_US : 0u));
+		neighbor_learn(ip->eth, &in->src, mac,
+			       NEIGHBOR_OVERRIDE | (for_us ? NEIGHBOR_ASKS_US : 0u));
 	if (!for_us)
 		return;
 	if (!mac && !ipv6_is_unspecified(&in->src)) {
-		/* A unicast probe may leave its address out. We know it, or the next one is answered. */
-		if (ip_path_lookup(ip, &path) != 0 || !path.neighbour)
+		/* A unicast probe may omit its address. If we do not know it, the next probe will
+		 * be answered. */
+		if (ip_path_lookup(ip, &path) != 0 || !path.neighbor)
 			return;
-		if (!neighbour_usable(path.neighbour)) {
-			neighbour_ask(ip->eth, path.neighbour, &m->target);
+		if (!neighbor_usable(path.neighbor)) {
+			neighbor_solicit(ip->eth, path.neighbor, &m->target);
 			return;
 		}
-		mac = path.neighbour->mac;
+		mac = path.neighbor->mac;
 	}
 	nd_advertise(ip, &m->target, &in->src, mac);
 }
@@ -182,13 +187,13 @@ static void nd_advertised(struct ip *ip, const struct packet_in *in, const uint8
 {
 	const struct nd_message *m = (const struct nd_message *)in->frame->pub.data;
 
-	neighbour_heard(ip->eth, &m->target, mac,
-			((m->flags & ND_FLAG_SOLICITED) ? NEIGHBOUR_REPLY : 0u) |
-				((m->flags & ND_FLAG_OVERRIDE) ? NEIGHBOUR_OVERRIDE : 0u));
+	neighbor_learn(ip->eth, &m->target, mac,
+		       ((m->flags & ND_FLAG_SOLICITED) ? NEIGHBOR_REPLY : 0u) |
+			       ((m->flags & ND_FLAG_OVERRIDE) ? NEIGHBOR_OVERRIDE : 0u));
 }
 
-/* RFC 4862 section 5.4.4: an advertisement of an own address, which its other owner sends from that very address; or
- * anything else from there. */
+/* RFC 4862 section 5.4.4: an advertisement of an own address by another node, or any packet from
+ * that address. */
 static bool nd_claims_ours(const struct ip *ip, const struct packet_in *in)
 {
 	const struct nd_message *m = (const struct nd_message *)in->frame->pub.data;
@@ -211,10 +216,10 @@ void nd_input(struct ip *ip, const struct packet_in *in)
 		return;
 	}
 	ip->stats->nd_in++;
-	if (ip->eth->neighbour_mode == HARP_NEIGHBOUR_EXTERNAL)
-		return; /* the kernel has it too, and answers */
+	if (ip->eth->neighbor_mode == HARP_NEIGHBOR_EXTERNAL)
+		return; /* the kernel has this address, too, and answers */
 	if (nd_claims_ours(ip, in))
-		neighbour_conflict(ip->eth, mac);
+		neighbor_conflict(ip->eth, mac);
 	else if (type == ND_SOLICITATION)
 		nd_solicited(ip, in, mac);
 	else

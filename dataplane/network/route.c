@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * route.c - own addresses and routes: where a packet goes and whose name it bears.
+ * route.c - own addresses and routes: next hop and source address selection.
  *
- * Theory of operation. The tables are short and looked at once per connection (struct ip_path keeps the
- * answer, until the generation moves), so they are arrays that are searched. Prefix lengths count the bits
- * of the 128-bit form: one rule for both families, IPv4's mapped form being a prefix of 96 bits. The two
- * never mix: a route's gateway and a packet's source are of the destination's family. Where several own
- * addresses would do, RFC 6724 chooses (route_rank()): scope first, so that a link-local address is the last
- * resort for any other destination. To ourselves, to groups, to a subnet's broadcast address and to loopback
- * there is no way.
+ * Theory of operation. The tables are short and searched once per connection (struct ip_path caches
+ * the result until the generation changes), so they are arrays. Prefix lengths are those of the
+ * 128-bit form, for both families; IPv4's mapped form adds 96 bits. The families never mix: a
+ * route's gateway and a packet's source have the destination's family. Among several own addresses
+ * RFC 6724 decides (route_rank()): scope first, so a link-local address is the last resort for
+ * other destinations. Own addresses, multicast, broadcast and loopback have no route.
  */
 #include <errno.h>
 
@@ -55,7 +54,7 @@ static int route_prefix_bits(const struct harp_addr *addr, unsigned prefix_len)
 	return (int)(v4 ? IPV4_PREFIX_BITS + prefix_len : prefix_len);
 }
 
-/* Could a host have this address, or send to it? */
+/* True if the address can belong to a host. */
 static bool route_is_unicast(const struct harp_addr *addr)
 {
 	if (!harp_addr_is_v4(addr))
@@ -85,13 +84,14 @@ static uint32_t ip_nic_mtu_bytes(const struct ip *ip)
 	return ip->eth->io->nic->caps.mtu_bytes;
 }
 
-/* RFC 791 section 3.2, RFC 8200 section 5: what every link has. */
+/* RFC 791 section 3.2, RFC 8200 section 5: the minimum MTU of every link. */
 static bool route_mtu_good(const struct harp_addr *addr, uint32_t mtu_bytes)
 {
 	return mtu_bytes >= (harp_addr_is_v4(addr) ? 68u : IPV6_MTU_MIN);
 }
 
-/* ---- addresses --------------------------------------------------------------------------------- */
+/* ---- addresses
+ * --------------------------------------------------------------------------------- */
 
 static int route_address_find(const struct ip *ip, const struct harp_addr *addr)
 {
@@ -145,7 +145,8 @@ int ip_address_remove(struct ip *ip, const struct harp_addr *addr)
 	return 0;
 }
 
-/* ---- routes ------------------------------------------------------------------------------------ */
+/* ---- routes
+ * ------------------------------------------------------------------------------------ */
 
 static struct ip_route *route_find(struct ip *ip, const struct harp_addr *prefix, unsigned bits)
 {
@@ -198,7 +199,8 @@ int ip_route_remove(struct ip *ip, const struct harp_addr *prefix, unsigned pref
 	return 0;
 }
 
-/* ---- paths ------------------------------------------------------------------------------------- */
+/* ---- paths
+ * ------------------------------------------------------------------------------------- */
 
 /* Longest prefix wins. */
 static const struct ip_route *route_lookup(const struct ip *ip, const struct harp_addr *dst)
@@ -229,8 +231,8 @@ static unsigned route_scope(const struct harp_addr *addr)
 	return addr->bytes[0] == 0xfe ? IPV6_SCOPE_SITE : IPV6_SCOPE_GLOBAL;
 }
 
-/* RFC 6724 section 2.1: of the policy table, what tells apart addresses of one scope that a host may
- * have: unique local ones (RFC 4193), 6to4, Teredo, and the rest. */
+/* RFC 6724 section 2.1: the part of the policy table that distinguishes addresses of one scope:
+ * unique local (RFC 4193), 6to4, Teredo, and others. */
 static unsigned route_label(const struct harp_addr *addr)
 {
 	const uint8_t *b = addr->bytes;
@@ -258,9 +260,10 @@ static unsigned route_common_bits(const struct harp_addr *a, const struct harp_a
 }
 
 /*
- * How good an own address is to send to dst from, as a number to compare: RFC 6724 section 5, the rules
- * that can tell our addresses apart. There is one interface, nothing temporary and nothing deprecated:
- * rules 2 (scope), 6 (label), 5.5 in the form "of the next hop's subnet", and 8 (longest prefix).
+ * Rank of an own address as a source for dst, higher is better: those rules of RFC 6724 section 5
+ * that can differ between own addresses. With one interface and without temporary or deprecated
+ * addresses these are 2 (scope), 6 (label), 5.5 as "in the next hop's subnet", and 8 (longest
+ * prefix).
  */
 static uint32_t route_rank(const struct ip_address *a, const struct harp_addr *dst,
 			   const struct harp_addr *next_hop)
@@ -268,7 +271,7 @@ static uint32_t route_rank(const struct ip_address *a, const struct harp_addr *d
 	unsigned scope = route_scope(&a->addr), needed = route_scope(dst);
 	uint32_t rank;
 
-	/* Rule 2: the smallest scope that reaches, else the largest there is. */
+	/* Rule 2: the smallest sufficient scope, else the largest. */
 	rank = scope >= needed ? 31 - scope : scope;
 	rank = rank << 1 | (route_label(&a->addr) == route_label(dst));
 	rank = rank << 8 | (route_match(&a->addr, next_hop, a->prefix_len) ? a->prefix_len : 0u);
@@ -312,9 +315,9 @@ int ip_path_lookup(struct ip *ip, struct ip_path *path)
 	uint32_t nic_mtu_bytes = ip_nic_mtu_bytes(ip);
 
 	path->generation = 0;
-	path->neighbour = NULL;
+	path->neighbor = NULL;
 	path->sent.len = 0;
-	/* To ourselves there is no way: nothing loops back in here. */
+	/* No route to own addresses: the stack has no loopback. */
 	if (route_is_unicast(&path->dst) && !ip_is_own(ip, &path->dst) &&
 	    !ip_is_broadcast(ip, &path->dst))
 		route = route_lookup(ip, &path->dst);
@@ -333,7 +336,7 @@ int ip_path_lookup(struct ip *ip, struct ip_path *path)
 	}
 	path->mtu_bytes = route->mtu_bytes && route->mtu_bytes < nic_mtu_bytes ? route->mtu_bytes
 									       : nic_mtu_bytes;
-	path->neighbour = neighbour_get(ip->eth, &path->next_hop);
+	path->neighbor = neighbor_get(ip->eth, &path->next_hop);
 	path->pseudo_sum = ip_pseudo_sum(&path->src, &path->dst, 0, 0);
 	path->generation = ip->generation;
 	return 0;

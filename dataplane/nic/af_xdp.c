@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* af_xdp.c - the AF_XDP NIC at work: bursts through four rings shared with the kernel. */
+/* af_xdp.c - the AF_XDP NIC's data path: bursts through four rings shared with the kernel. */
 #include "nic/af_xdp.h"
 
 #include <errno.h>
@@ -10,8 +10,8 @@
 
 /* ---- rings ---------------------------------------------------------------------------------- */
 
-/* Entries we may write. The acquire pairs with the kernel's release of what it has consumed: it
- * reads an entry no more once we see its index behind. */
+/* Entries that we may write. The acquire pairs with the kernel's release after it has consumed
+ * them: it no longer reads an entry that its index has passed. */
 static uint32_t ring_room(struct xsk_ring *ring, uint32_t wanted)
 {
 	uint32_t room = ring->limit - ring->head;
@@ -24,7 +24,7 @@ static uint32_t ring_room(struct xsk_ring *ring, uint32_t wanted)
 	return room;
 }
 
-/* Entries we may read. The acquire pairs with the kernel's release of what it has written. */
+/* Entries that we may read. The acquire pairs with the kernel's release after writing them. */
 static uint32_t ring_waiting(struct xsk_ring *ring, uint32_t wanted)
 {
 	uint32_t waiting = ring->limit - ring->head;
@@ -37,7 +37,7 @@ static uint32_t ring_waiting(struct xsk_ring *ring, uint32_t wanted)
 	return waiting;
 }
 
-/* Release: the kernel sees the entries written (our reads are over) before the index moves. */
+/* Release: the kernel sees the entries (and our reads are complete) before the index moves. */
 static void ring_publish(struct xsk_ring *ring, uint32_t *index)
 {
 	__atomic_store_n(index, ring->head, __ATOMIC_RELEASE);
@@ -78,13 +78,13 @@ static unsigned af_xdp_fill(struct harp_nic *nic, const uint64_t *addrs, unsigne
 	return taken;
 }
 
-/* A packet that no burst of the caller's can hold: its frames go back to the fill ring. */
+/* Drops a packet that no burst of the caller can hold: its frames return to the fill ring. */
 static void af_xdp_rx_refuse(struct af_xdp *x, unsigned count)
 {
 	for (unsigned i = 0; i < count; i++) {
 		const struct harp_desc *desc = ring_desc(&x->rx, x->rx.head++);
 
-		/* The fill ring may be full by now: the caller gave it others meanwhile. */
+		/* The fill ring may be full now, since the caller has added frames. */
 		assert(x->stash_count < AF_XDP_STASH_MAX);
 		x->stash[x->stash_count++] = desc->addr & ~(uint64_t)(x->nic.caps.frame_size - 1);
 	}
@@ -93,7 +93,7 @@ static void af_xdp_rx_refuse(struct af_xdp *x, unsigned count)
 	af_xdp_fill(&x->nic, NULL, 0);
 }
 
-/* Descriptors of the packet at the ring's head; 0 when its end has not been written yet. */
+/* Descriptors of the packet at the ring's head; 0 if its end has not arrived. */
 static unsigned af_xdp_packet_descs(struct af_xdp *x, uint32_t waiting)
 {
 	for (unsigned n = 0; n < waiting; n++)
@@ -155,7 +155,7 @@ static unsigned af_xdp_tx(struct harp_nic *nic, const struct harp_desc *descs, u
 
 		while (end < count && (descs[end].flags & HARP_DESC_MORE))
 			end++;
-		/* The caller's mistakes: a packet without an end, or of too many pieces. */
+		/* Caller errors: a packet without an end, or with too many fragments. */
 		assert(end < count && end - taken < nic->caps.tx_frags_max);
 		if (end == count || end + 1 - taken > room)
 			break;
@@ -175,11 +175,11 @@ static unsigned af_xdp_tx(struct harp_nic *nic, const struct harp_desc *descs, u
 }
 
 /*
- * Makes the kernel send. In copy mode one sendto() sends a budget's worth (32 packets before Linux
- * 6.17) and says EAGAIN when more are left. EBUSY (the device's queue is full), ENOBUFS (no memory,
- * socket buffer used up), EAGAIN without progress (completion ring full) and ENETDOWN leave the rest
- * where it is: complete(), which every poll calls, tries again. Every turn of the loop needs
- * progress, so it ends.
+ * Makes the kernel send. In copy mode one sendto() sends a batch (32 packets before Linux 6.17) and
+ * returns EAGAIN if more are left. EBUSY (the device's queue is full), ENOBUFS (no memory, or
+ * socket buffer full), EAGAIN without progress (completion ring full) and ENETDOWN leave the rest
+ * in the ring; complete(), which every poll calls, retries. Each iteration requires progress, so
+ * the loop ends.
  */
 static void af_xdp_kick_tx(struct af_xdp *x)
 {
@@ -191,7 +191,7 @@ static void af_xdp_kick_tx(struct af_xdp *x)
 		ssize_t rc;
 
 		if (x->zero_copy && !ring_needs_wakeup(&x->tx))
-			return; /* the driver is at work */
+			return; /* the driver is already active */
 		rc = sendto(x->fd, NULL, 0, MSG_DONTWAIT | MSG_NOSIGNAL, NULL, 0);
 		x->stats.kicks++;
 		left = x->tx.head - __atomic_load_n(x->tx.consumer, __ATOMIC_ACQUIRE);
@@ -211,7 +211,7 @@ static void af_xdp_kick(struct harp_nic *nic, uint64_t now_ns)
 	struct af_xdp *x = (struct af_xdp *)nic;
 
 	(void)now_ns;
-	/* A driver that ran out of empty frames sleeps until it is told that there are some. */
+	/* A driver that ran out of fill frames sleeps until it is woken. */
 	if (ring_needs_wakeup(&x->fill)) {
 		recvfrom(x->fd, NULL, 0, MSG_DONTWAIT, NULL, NULL);
 		x->stats.kicks++;
@@ -236,7 +236,7 @@ static unsigned af_xdp_complete(struct harp_nic *nic, uint64_t *addrs, unsigned 
 	return taken;
 }
 
-/* ---- the rest ------------------------------------------------------------------------------- */
+/* management */
 
 static int af_xdp_poll_fd(struct harp_nic *nic)
 {
@@ -270,7 +270,7 @@ static void af_xdp_destroy(struct harp_nic *nic)
 {
 	struct af_xdp *x = (struct af_xdp *)nic;
 
-	/* A mapped ring keeps the socket, and with it the queue: unmap first, close last. */
+	/* A mapped ring keeps the socket, and so the queue, alive: unmap first, close last. */
 	af_xdp_ring_unmap(&x->rx);
 	af_xdp_ring_unmap(&x->fill);
 	af_xdp_ring_unmap(&x->tx);

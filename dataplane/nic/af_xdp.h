@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* af_xdp.h - the AF_XDP NIC's state, between its making, its adoption and its work (af_xdp_make.c,
- * af_xdp_adopt.c, af_xdp.c). */
+/* af_xdp.h - state of the AF_XDP NIC, shared by creation (af_xdp_make.c), adoption (af_xdp_adopt.c)
+ * and data path (af_xdp.c). */
 #ifndef HARP_NIC_AF_XDP_H
 #define HARP_NIC_AF_XDP_H
 
@@ -10,22 +10,23 @@
 #include "nic/af_xdp_abi.h"
 
 /*
- * One ring shared with the kernel (af_xdp.rst, "Rings"): single producer, single consumer. We produce
- * fill and tx, and consume rx and completion; the kernel has the other end.
- *   ours: plain copy in `head`; published with a release store
- *   the kernel's: read with an acquire load into `limit` only when the old value is used up
+ * One ring shared with the kernel (af_xdp.rst, "Rings"): single producer, single consumer. We
+ * produce fill and tx, and consume rx and completion.
+ *   our index: plain copy in `head`; published with a release store
+ *   the kernel's: acquire load into `limit`, only when the old value is used up
  */
 struct xsk_ring {
 	uint32_t *producer, *consumer, *flags;
 	void *entries;
 	uint32_t size, mask;
-	uint32_t head;  /* our next index */
-	uint32_t limit; /* producer rings: first index we may not write; consumer: not read */
+	uint32_t head; /* our next index */
+	/* producer rings: first index that we must not write; consumer rings: must not read */
+	uint32_t limit;
 	void *map;
 	size_t map_bytes;
 };
 
-/* Frames that a packet longer than the caller's burst left behind, on their way to the fill ring. */
+/* Frames of a packet longer than the caller's burst, on their way to the fill ring. */
 #define AF_XDP_STASH_MAX 256u
 
 struct af_xdp {
@@ -38,7 +39,7 @@ struct af_xdp {
 	size_t region_bytes;
 	unsigned stash_count;
 	uint64_t stash[AF_XDP_STASH_MAX];
-	struct harp_nic_stats stats; /* what the kernel does not count */
+	struct harp_nic_stats stats; /* counters that the kernel does not have */
 };
 
 extern const struct harp_nic_ops af_xdp_ops;
@@ -46,8 +47,8 @@ extern const struct harp_nic_ops af_xdp_ops;
 /* Unmaps it, if it is mapped. */
 void af_xdp_ring_unmap(struct xsk_ring *ring);
 
-/* The memory of a queue: whole huge pages, whether it is made of them or not, and of this size for
- * ever: who mapped it must not get SIGBUS because someone else made it smaller. */
+/* A queue's memory has a multiple of this size, with or without huge pages, and never changes size:
+ * a process that maps it must not get SIGBUS because another one truncates it. */
 #define AF_XDP_HUGE_PAGE_BYTES ((size_t)2 << 20)
 #define AF_XDP_FRAMES_SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
 static inline size_t af_xdp_region_bytes(uint32_t frame_count, uint32_t frame_size)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * af_xdp_abi.h - the AF_XDP system interface, with what Debian 12's headers (Linux 6.1) lack declared
- * by hand and every layout asserted.
+ * af_xdp_abi.h - the AF_XDP system interface, with what Debian 12's headers (Linux 6.1) lack
+ * declared by hand and every layout asserted.
  *
  * Source: include/uapi/linux/if_xdp.h and Documentation/networking/af_xdp.rst of Linux 6.18.
  */
@@ -34,7 +34,7 @@
 #define XDP_MAX_TX_SKB_BUDGET 9
 #endif
 
-/* The kernel keeps this room at the beginning of each chunk for XDP (include/net/xdp.h). */
+/* The kernel reserves this at the beginning of each chunk for XDP (include/net/xdp.h). */
 #define AF_XDP_HEADROOM_BYTES 256u
 /* Copy mode builds one skb: its linear part and MAX_SKB_FRAGS (17) fragments. */
 #define AF_XDP_COPY_FRAGS_MAX 18u
@@ -49,7 +49,7 @@ static_assert(sizeof(struct xdp_ring_offset) == 32, "offsets with flags (Linux 5
 static_assert(sizeof(struct xdp_mmap_offsets) == 128, "struct xdp_mmap_offsets");
 static_assert(sizeof(struct xdp_statistics) == 48, "statistics of Linux 5.9");
 
-/* A ring's descriptor is the NIC interface's: no translation on the way. */
+/* A ring's descriptor is used as the NIC interface's, without conversion. */
 static_assert(sizeof(struct harp_desc) == sizeof(struct xdp_desc), "desc");
 static_assert(offsetof(struct harp_desc, addr) == offsetof(struct xdp_desc, addr), "desc.addr");
 static_assert(offsetof(struct harp_desc, len) == offsetof(struct xdp_desc, len), "desc.len");

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * af_xdp_adopt.c - becomes the NIC of an AF_XDP queue that somebody made: maps its rings and memory.
+ * af_xdp_adopt.c - creates a NIC from an existing AF_XDP queue: maps its rings and memory.
  *
- * The maker may be another process and another version of HARP, so nothing it says is taken for true
- * that the kernel can be asked about: a wrong number here would be a crash, or a silence, much later.
- * What the kernel does not tell (the memory that the socket knows, the queue it is bound to) is believed.
+ * The creator may be another process and another version of HARP, so everything that the kernel can
+ * report is verified: a wrong number would cause a crash or silent failure much later. Facts that
+ * the kernel does not report (the socket's memory, the queue it is bound to) are trusted.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -18,7 +18,7 @@
 #include "base/why.h"
 #include "nic/af_xdp.h"
 
-/* A packet of more pieces than the kernel has for one skb is a number out of the air. */
+/* More fragments per packet than the kernel supports for one skb are invalid. */
 #define FRAGS_MAX 255u
 #define MTU_BYTES_MIN 68u /* RFC 791 */
 #define FEATURES_KNOWN (HARP_NIC_RX_CSUM_PARTIAL | HARP_NIC_TX_MULTI)
@@ -92,7 +92,7 @@ static int adopting_frames(struct adopting *a)
 				strerror(errno));
 	a->x->nic.caps.frame_base = frames;
 	a->x->region_bytes = bytes;
-	/* A forked child must not hold (nor scribble on) memory that the card reads and writes. */
+	/* A forked child must not hold or write memory that the NIC reads and writes. */
 	if (madvise(frames, bytes, MADV_DONTFORK) < 0)
 		return why_fail(&a->why, -errno, "madvise(MADV_DONTFORK): %s", strerror(errno));
 	return 0;
@@ -114,7 +114,7 @@ static int adopting_socket(const struct adopting *a, struct xdp_mmap_offsets *of
 	if (len < sizeof(*offsets))
 		return why_fail(&a->why, -EOPNOTSUPP,
 				"kernel without need-wakeup rings; 5.4 is needed");
-	/* Receives nothing; ENETDOWN passes by, ENXIO does not. */
+	/* Receives nothing; ENETDOWN is transient, ENXIO is not. */
 	if (recvfrom(fd, NULL, 0, MSG_DONTWAIT, NULL, NULL) < 0 && errno == ENXIO)
 		return why_fail(&a->why, -EBADF, "its socket is not bound to a queue");
 	return 0;
@@ -128,15 +128,15 @@ static void *adopting_map(const struct adopting *a, const struct adopting_ring *
 		    (off_t)r->page_offset);
 }
 
-/* The kernel maps no more of a ring than there is, in whole pages: who finds room for twice the size
- * has been told too little, and would read and write the wrong entries. */
+/* The kernel maps whole pages and no more than the ring: if twice the stated size can be mapped,
+ * the stated size is wrong and indices would be misinterpreted. */
 static bool adopting_ring_is_larger(const struct adopting *a, const struct adopting_ring *r)
 {
 	size_t page = (size_t)sysconf(_SC_PAGESIZE), bytes;
 	void *map;
 
 	if (r->offset->desc + 2 * a->queue->ring_size * r->entry_bytes <= page)
-		return false; /* one page holds both */
+		return false; /* both sizes fit one page */
 	map = adopting_map(a, r, 2 * a->queue->ring_size, &bytes);
 	if (map == MAP_FAILED)
 		return false;
@@ -188,7 +188,7 @@ static int adopting_rings(const struct adopting *a)
 	return rc;
 }
 
-/* ---- all ------------------------------------------------------------------------------------- */
+/* adoption */
 
 static void adopting_caps(const struct adopting *a)
 {

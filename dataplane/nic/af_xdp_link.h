@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* af_xdp_link.h - what an interface says about itself: index, MTU, driver, queues, offloads. */
+/* af_xdp_link.h - interface properties: index, MTU, driver, queues, offloads. */
 #ifndef HARP_NIC_AF_XDP_LINK_H
 #define HARP_NIC_AF_XDP_LINK_H
 
@@ -19,8 +19,8 @@ enum af_xdp_offload {
 struct af_xdp_link {
 	uint32_t ifindex;
 	uint32_t mtu_bytes;
-	uint32_t rx_queues, tx_queues; /* 0: the driver does not say */
-	uint32_t rx_queues_max;        /* that it could have */
+	uint32_t rx_queues, tx_queues; /* 0: not reported */
+	uint32_t rx_queues_max;        /* maximum that the driver supports */
 	uint32_t offloads;             /* enum af_xdp_offload */
 	bool up, carrier, loopback;
 	uint8_t mac[6];
@@ -29,11 +29,12 @@ struct af_xdp_link {
 
 /* Reads them; -ENODEV no such interface, -EINVAL not Ethernet or a name too long, other -errno. */
 int af_xdp_link_read(const char *ifname, struct af_xdp_link *out);
-/* May a neighbour on the same machine hand over packets whose TCP checksum is only begun? */
+/* True if packets from a local neighbor may have partial TCP checksums. */
 bool af_xdp_link_partial_csum(const struct af_xdp_link *link);
-/* Do its packets arrive on devices beneath it (bond, team, VLAN)? An AF_XDP socket on it receives nothing. */
+/* True if packets arrive on lower devices (bond, team, VLAN): an AF_XDP socket on it receives
+ * nothing. */
 bool af_xdp_link_is_stacked(const struct af_xdp_link *link);
-/* Is this a software device on which native XDP costs the kernel more than it gives HARP? */
+/* True for a software device on which native XDP costs the kernel more than HARP gains. */
 bool af_xdp_link_wants_generic(const struct af_xdp_link *link);
 
 #endif

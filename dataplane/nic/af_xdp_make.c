@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * af_xdp_make.c - makes an AF_XDP queue: memory, socket, ring sizes, bind; raw system calls, libc only.
- * af_xdp_adopt.c maps it, in this process or another.
+ * af_xdp_make.c - creates an AF_XDP queue: memory, socket, ring sizes, bind. Raw system calls, libc
+ * only. af_xdp_adopt.c maps it, in this process or another.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -18,12 +18,12 @@
 #include "nic/af_xdp_link.h"
 
 #define BIND_RETRY_NS 2000000
-/* Packets sent by one sendto() in copy mode: more than a burst of the stack's, few enough not to
- * keep the thread in the kernel while others wait. */
+/* Packets per sendto() in copy mode: more than a burst of the stack, few enough not to keep the
+ * thread in the kernel for long. */
 #define TX_BUDGET_PACKETS 128u
 
 struct making {
-	struct harp_af_xdp_options opt; /* defaults filled in */
+	struct harp_af_xdp_options opt; /* with defaults */
 	struct af_xdp_link link;
 	struct harp_queue *queue;
 	bool sg;
@@ -74,9 +74,9 @@ static int making_options(struct making *m, const struct harp_af_xdp_options *op
 	return 0;
 }
 
-/* ---- the frames ------------------------------------------------------------------------------ */
+/* frame memory */
 
-/* A memfd whose size nobody can change any more; the caller's. -1 when there is no such memory. */
+/* Creates a memfd of sealed size; the caller owns it. -1 if there is no such memory. */
 static int frames_create(size_t bytes, unsigned memfd_flags)
 {
 	int fd = memfd_create("harp-frames", MFD_CLOEXEC | MFD_ALLOW_SEALING | memfd_flags);
@@ -84,7 +84,7 @@ static int frames_create(size_t bytes, unsigned memfd_flags)
 
 	if (fd < 0)
 		return -1;
-	/* Huge pages are counted when they are mapped, not before. */
+	/* Huge pages are reserved when mapped, not before. */
 	if (ftruncate(fd, (off_t)bytes) == 0 && fcntl(fd, F_ADD_SEALS, AF_XDP_FRAMES_SEALS) == 0) {
 		frames =
 			mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0);
@@ -119,7 +119,7 @@ static int making_frames(struct making *m)
 
 /* ---- the socket ----------------------------------------------------------------------------- */
 
-/* Mapped for the time of the call: the kernel keeps the pages, not their address. */
+/* Mapped only during the call: the kernel keeps the pages, not their address. */
 static int frames_register(const struct making *m)
 {
 	size_t bytes = af_xdp_region_bytes(m->opt.frame_count, m->opt.frame_size);
@@ -153,8 +153,8 @@ static int making_socket(const struct making *m)
 				"this kernel has no AF_XDP; CONFIG_XDP_SOCKETS is needed");
 	if (fd < 0)
 		return why_fail(&m->why, -errno, "AF_XDP socket: %s", strerror(errno));
-	/* Copy mode charges what is on its way to the socket; its default would hold less than a
-	 * ring. A wish: sending works without. */
+	/* Copy mode charges packets in flight to the socket; its default is less than a ring.
+	 * Optional: sending works without. */
 	if (setsockopt(fd, SOL_SOCKET, SO_SNDBUFFORCE, &sndbuf_bytes, sizeof(sndbuf_bytes)) < 0)
 		setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &sndbuf_bytes, sizeof(sndbuf_bytes));
 	return 0;
@@ -188,7 +188,7 @@ static int making_rings(const struct making *m)
 		    0)
 			return why_fail(&m->why, -errno, "rings of %u: %s", m->opt.ring_size,
 					strerror(errno));
-	/* A wish too: kernels before 6.17 send 32 packets a call. */
+	/* Optional: kernels before 6.17 send 32 packets per call. */
 	if (budget > m->opt.ring_size)
 		budget = m->opt.ring_size;
 	setsockopt(fd, SOL_XDP, XDP_MAX_TX_SKB_BUDGET, &budget, sizeof(budget));
@@ -211,8 +211,8 @@ static int bind_once(const struct making *m, unsigned flags)
 }
 
 /*
- * A queue stays busy for tens of milliseconds after its owner's death or clean close (the kernel
- * frees the old pool in a work queue), and no event tells the end: ask again for a bounded time.
+ * A queue stays busy for tens of milliseconds after its owner exits or closes it (the kernel frees
+ * the old pool in a work queue). No event reports the end, so retries for a bounded time.
  */
 static int bind_patiently(const struct making *m, unsigned flags)
 {
@@ -256,8 +256,8 @@ static int making_bind_failed(struct making *m, int rc)
 }
 
 /*
- * The best that kernel and driver take. Zero-copy: no machine that this was developed on can run it
- * (veth, tap and virtio answer EOPNOTSUPP); the fall-back to copy mode is what the tests see.
+ * Binds in the best mode that kernel and driver accept. Zero-copy has never run: veth, tap and
+ * virtio return EOPNOTSUPP, and the tests see the fallback to copy mode.
  */
 static int making_bind(struct making *m)
 {
@@ -272,7 +272,8 @@ static int making_bind(struct making *m)
 	for (unsigned i = first; i <= last; i++) {
 		unsigned flags = attempts[i];
 
-		/* Without multi-buffer frames above one chunk would be dropped in silence. */
+		/* Without multi-buffer support, frames larger than one chunk would be dropped
+		 * silently. */
 		if (jumbo && !(flags & XDP_USE_SG))
 			continue;
 		rc = bind_patiently(m, flags);
@@ -292,7 +293,7 @@ static int making_bind(struct making *m)
 	return 0;
 }
 
-/* What the adopter is told beside the descriptors. */
+/* The parameters for the adopter, besides the descriptors. */
 static void making_describe(const struct making *m)
 {
 	struct harp_queue *queue = m->queue;

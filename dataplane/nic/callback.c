@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * callback.c - a NIC made of two functions of the caller's. A packet that fits one frame is received
- * into it and sent from it; one that takes several goes through a buffer of the NIC's.
+ * callback.c - a NIC made of two functions of the caller. Single-frame packets are received into
+ * and sent from their frame; larger packets go through a buffer of the NIC.
  */
 #include "harp_nic.h"
 
@@ -24,7 +24,7 @@ struct callback_nic {
 	uint32_t packet_bytes;
 	uint64_t *fill; /* ring of empty frames */
 	uint32_t fill_head, fill_count;
-	uint64_t *sent; /* ring of frames to give back */
+	uint64_t *sent; /* ring of completed frames */
 	uint32_t sent_head, sent_count;
 };
 
@@ -42,7 +42,7 @@ static uint64_t callback_fill_take(struct callback_nic *cb)
 	return addr;
 }
 
-/* Receives one packet into descs; 0 when none waits. A packet that breaks the bound is skipped. */
+/* Receives one packet into descs; 0 if none is available. Skips a packet that exceeds the bound. */
 static unsigned callback_rx_one(struct callback_nic *cb, struct harp_desc *descs)
 {
 	uint8_t *base = cb->nic.caps.frame_base;
@@ -85,7 +85,7 @@ static unsigned callback_rx(struct harp_nic *nic, struct harp_desc *descs, unsig
 	unsigned got = 0, n;
 
 	(void)now_ns;
-	/* A packet is asked for only when the largest one would fit. */
+	/* Receives only if the largest packet would fit. */
 	while (max - got >= frags) {
 		if (cb->fill_count < frags) {
 			cb->stats.rx_fill_empty++;
@@ -107,7 +107,7 @@ static bool callback_desc_good(const struct callback_nic *cb, const struct harp_
 	       (desc->addr & (caps->frame_size - 1)) + desc->len <= caps->frame_size;
 }
 
-/* Sends the packet at descs. The caller's answer, or -EMSGSIZE for one that can't be sent. */
+/* Sends the packet at descs. Returns the caller's result, or -EMSGSIZE if it cannot be sent. */
 static int callback_tx_one(struct callback_nic *cb, const struct harp_desc *descs, unsigned n)
 {
 	const uint8_t *base = cb->nic.caps.frame_base;
@@ -148,7 +148,7 @@ static unsigned callback_tx(struct harp_nic *nic, const struct harp_desc *descs,
 
 		if (err == -EAGAIN)
 			break;
-		cb->stats.tx_invalid += err != 0; /* any other answer: the packet is gone */
+		cb->stats.tx_invalid += err != 0; /* any other result: the packet is dropped */
 		for (unsigned i = 0; i < n; i++)
 			cb->sent[(cb->sent_head + cb->sent_count++) % nic->caps.tx_ring] =
 				packet[i].addr;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * capture.c - packets in a byte ring, and the pcapng file made of them (draft-ietf-opsawg-pcapng).
+ * capture.c - a ring of captured packets, written as pcapng (draft-ietf-opsawg-pcapng).
  *
- * The ring holds records, each a header and the packet's bytes, padded to 8. head and tail count
- * bytes since the beginning; their difference is what the ring holds. Blocks of the file are in the
- * machine's byte order, which the section header's magic tells the reader.
+ * The ring holds records of a header and the packet's bytes, padded to 8. head and tail count bytes
+ * since the start; their difference is the content. Blocks of the file have the host's byte order,
+ * which the section header's magic identifies.
  */
 #include "nic/capture.h"
 
@@ -43,7 +43,7 @@ struct capture {
 	uint8_t *ring;
 };
 
-/* A file being written: bytes gather here and leave in large pieces. */
+/* Output buffer of the file, flushed in large writes. */
 struct capture_file {
 	int fd, error;
 	size_t used;
@@ -62,7 +62,7 @@ int capture_create(struct capture **out, size_t ring_bytes, uint32_t snap_len)
 
 	if (size < sizeof(struct capture_record) + 64)
 		return -EINVAL;
-	/* A small ring keeps less of each packet rather than none at all. */
+	/* A small ring keeps less of each packet rather than nothing. */
 	if (snap > (size - sizeof(struct capture_record)) / 2)
 		snap = (uint32_t)((size - sizeof(struct capture_record)) / 2);
 
@@ -157,7 +157,7 @@ void capture_packet(struct capture *c, enum capture_direction direction, uint64_
 		head = g ? g->pub.data : NULL;
 		n = g ? g->pub.len : 0;
 	}
-	c->head = end; /* the padding's bytes are never read */
+	c->head = end; /* padding bytes are never read */
 	c->packets++;
 }
 
@@ -174,7 +174,7 @@ static void capture_file_flush(struct capture_file *file)
 	file->used = 0;
 }
 
-/* A place for len bytes (at most the buffer's size), zeroed. */
+/* Reserves len zeroed bytes, at most the buffer's size. */
 static uint8_t *capture_file_room(struct capture_file *file, size_t len)
 {
 	if (sizeof(file->buf) - file->used < len)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * nicio.c - packets in and out of a NIC, which is not trusted: what it hands over is checked
- * before a byte is read, and a frame that it does not hold is counted and left alone.
+ * nicio.c - packet input and output of a NIC, which is not trusted: descriptors are checked before
+ * data is read, and frames that the NIC does not hold are counted and ignored.
  */
 #include "nic/nicio.h"
 
@@ -18,10 +18,10 @@ void harp_nic_destroy(struct harp_nic *nic)
 		nic->ops->destroy(nic);
 }
 
-/* Sizes of the first version: what ends there has nothing of the second. */
+/* Sizes of the first version: an ops table of this size lacks later members. */
 #define NICIO_OPS_BYTES_V1 offsetof(struct harp_nic_ops, memory_add)
 #define NICIO_CAPS_BYTES_V1 offsetof(struct harp_nic_caps, frame_reserved)
-#define NICIO_TSO_BYTES_MAX 65400u /* with any header still a number of 16 bits */
+#define NICIO_TSO_BYTES_MAX 65400u /* with headers the length still fits 16 bits */
 
 static bool nicio_is_v1(const struct harp_nic *nic)
 {
@@ -40,7 +40,7 @@ struct harp_nic_caps nicio_caps(const struct harp_nic *nic)
 	if (caps.tso_bytes_max > NICIO_TSO_BYTES_MAX)
 		caps.tso_bytes_max = NICIO_TSO_BYTES_MAX;
 	if (!(caps.features & HARP_NIC_TX_MULTI) || caps.tx_frags_max < 2)
-		caps.external_count = 0; /* headers need a descriptor of their own */
+		caps.external_count = 0; /* headers need a separate descriptor */
 	return caps;
 }
 
@@ -63,7 +63,7 @@ int nicio_init(struct nicio *io, struct harp_nic *nic, struct frame_pool *pool,
 			      .stats = stats,
 			      .features = caps.features,
 			      .tso_bytes_max = caps.tso_bytes_max };
-	/* Half of the frames at most: sending and queues need the others. */
+	/* At most half of the frames: transmission and queues need the others. */
 	half = caps.frame_count / 2;
 	io->fill_max = caps.rx_ring < half ? caps.rx_ring : half;
 	want = caps.rx_fill_min > NICIO_FILL_MIN ? caps.rx_fill_min : NICIO_FILL_MIN;
@@ -72,11 +72,10 @@ int nicio_init(struct nicio *io, struct harp_nic *nic, struct frame_pool *pool,
 }
 
 /*
- * How many frames the NIC holds. The fill ring is first in, first out: with n frames in it every frame
- * comes round after n packets, and with many of them none is in a cache any more when it does (over
- * veth the sender's core, which does the kernel's copying, took 1.6 s for a GB with 2048 frames and 1.4
- * with 128). So there are few, and more once polls find so many packets waiting that they could run
- * out.
+ * Adapts the number of frames that the NIC holds. The fill ring is FIFO: with n frames each is
+ * reused after n packets, and with a large n none is in a cache by then (over veth the sender's
+ * core, which does the kernel's copy, took 1.6 s per GB with 2048 frames and 1.4 s with 128). So
+ * the number starts low and grows when polls find so many packets that frames could run out.
  */
 static void nicio_fill_adapt(struct nicio *io, unsigned got, unsigned want)
 {
@@ -87,7 +86,7 @@ static void nicio_fill_adapt(struct nicio *io, unsigned got, unsigned want)
 	io->fill_target = io->fill_target < io->fill_max / 2 ? io->fill_target * 2 : io->fill_max;
 }
 
-/* The frame that the NIC gives back with a packet; NULL when it does not hold that one. */
+/* The frame that the NIC returns with a packet; NULL if the NIC does not hold it. */
 static inline struct frame *nicio_take(struct nicio *io, const struct harp_desc *desc)
 {
 	struct frame *f = frame_of_offset(io->pool, desc->addr);
@@ -111,7 +110,7 @@ static inline struct frame *nicio_take(struct nicio *io, const struct harp_desc 
 	return f;
 }
 
-/* A packet being put together from descriptors. */
+/* A packet being assembled from descriptors. */
 struct nicio_chain {
 	struct frame *first, *last;
 	uint32_t frags, bytes;
@@ -141,7 +140,7 @@ static inline void nicio_chain_add(struct nicio *io, struct nicio_chain *chain,
 
 static void nicio_chain_drop(struct nicio *io, struct nicio_chain *chain)
 {
-	/* Too many for a packet: most likely a kernel on this host that leaves it to the card to cut. */
+	/* Too many fragments: probably a GSO packet of a local kernel. */
 	if (chain->frags > NICIO_FRAGS_MAX)
 		io->stats->drop_gso_oversize++;
 	else
@@ -157,7 +156,7 @@ static inline void nicio_prefetch(const struct nicio *io, const struct harp_desc
 	__builtin_prefetch(&io->pool->frames[desc->addr >> io->pool->frame_shift], 1);
 }
 
-/* Puts the first packet of `left` descriptors together; how many are its. */
+/* Assembles the first packet of `left` descriptors; returns how many it used. */
 static inline unsigned nicio_chain(struct nicio *io, struct nicio_chain *chain,
 				   const struct harp_desc *descs, unsigned left)
 {
@@ -171,11 +170,11 @@ static inline unsigned nicio_chain(struct nicio *io, struct nicio_chain *chain,
 		if (!(descs[n++].flags & HARP_DESC_MORE))
 			return n;
 	} while (n < left);
-	chain->bad = true; /* the NIC broke its word: a part of a packet */
+	chain->bad = true; /* invalid: an incomplete packet */
 	return n;
 }
 
-/* A packet in one frame, as most are; NULL: the NIC handed it over badly, or it has more. */
+/* The common case of a packet in one frame; NULL: invalid, or more fragments. */
 static inline struct frame *nicio_single(struct nicio *io, const struct harp_desc *desc)
 {
 	uint32_t at = (uint32_t)(desc->addr & (io->pool->frame_size - 1));
@@ -195,7 +194,7 @@ unsigned nicio_rx(struct nicio *io, struct frame **packets, unsigned max)
 	unsigned count = 0;
 
 	if (got > want)
-		got = want; /* it can't have written more without overrunning descs */
+		got = want; /* the NIC cannot have written more without overrunning descs */
 	nicio_fill_adapt(io, got, want);
 	if (got == 0)
 		return 0;
@@ -230,7 +229,7 @@ bool nicio_tx_make_ready(struct nicio *io, unsigned frags)
 		return false;
 	if (io->tx_count + frags > NICIO_BURST)
 		nicio_flush(io);
-	/* tx_held counts the waiting ones too. */
+	/* tx_held includes those not flushed. */
 	if (io->tx_held + frags > io->tx_ring)
 		nicio_complete(io);
 	if (io->tx_count + frags > NICIO_BURST || io->tx_held + frags > io->tx_ring) {
@@ -240,14 +239,14 @@ bool nicio_tx_make_ready(struct nicio *io, unsigned frags)
 	return true;
 }
 
-/* Where the card finds the bytes: an external frame's it is told each time. */
+/* Address for the NIC; for external frames it is passed each time. */
 static inline uint64_t nicio_addr(struct nicio *io, const struct frame *f, const uint8_t *data)
 {
 	struct frame_pool *pool = io->pool;
 
 	if (__builtin_expect(!frame_is_external(pool, f), 1))
 		return frame_offset(pool, data);
-	/* The card may read them where they lay before until it has completed that. */
+	/* The NIC may read them at the old address until completion. */
 	assert(f->nic_refs == 0);
 	pool->external[f->index - pool->frame_count] = data;
 	return (uint64_t)f->index << pool->frame_shift;
@@ -266,7 +265,7 @@ static inline void nicio_put(struct nicio *io, struct frame *f, const uint8_t *d
 	io->tx_held++;
 }
 
-/* The descriptors of a packet that has several. */
+/* Queues the descriptors of a packet with several. */
 static void nicio_tx_chain(struct nicio *io, const struct packet_out *out, uint32_t more)
 {
 	struct frame *f = out->frame, *packet = f, *next;
@@ -318,8 +317,8 @@ void nicio_flush(struct nicio *io)
 			memmove(io->tx, io->tx + taken, io->tx_count * sizeof(io->tx[0]));
 	}
 	io->tx_refused = io->tx_count;
-	/* While the NIC holds frames it may want another kick; whether that costs a system call it
-	 * knows best. */
+	/* While the NIC holds frames it may need another kick; it knows whether that takes a system
+	 * call. */
 	if (io->tx_held > io->tx_count || io->kick_wanted)
 		io->nic->ops->kick(io->nic, io->now_ns);
 	io->kick_wanted = false;
@@ -380,7 +379,8 @@ void nicio_fill(struct nicio *io)
 	io->stats->frames_free = io->pool->free_count;
 }
 
-/* ---- memory ------------------------------------------------------------------------------------ */
+/* ---- memory
+ * ------------------------------------------------------------------------------------ */
 
 int nicio_memory_add(struct nicio *io, const void *base, size_t bytes)
 {
@@ -417,7 +417,7 @@ int nicio_memory_remove(struct nicio *io, const void *base, size_t bytes)
 	return err;
 }
 
-/* Descriptors of the packet at descs; *reads: some of its bytes lie in that memory. */
+/* Descriptors of the packet at descs; *reads: it has bytes in that memory. */
 static unsigned nicio_packet_descs(struct nicio *io, const struct harp_desc *descs,
 				   const struct frame_memory *memory, bool *reads)
 {
@@ -451,10 +451,11 @@ void nicio_memory_forget(struct nicio *io, const void *base, size_t bytes)
 			frame_nic_done(io->pool, frame_of_offset(io->pool, io->tx[i].addr));
 		io->tx_held -= n;
 	}
-	/* Then nothing is news to the NIC: an owner who asks at each poll would have the stack due at once, for ever. */
+	/* Nothing is new to the NIC: otherwise an owner that asks at each poll would keep the stack
+	 * due forever. */
 	if (kept == io->tx_count)
 		return;
 	io->tx_count = kept;
-	io->tx_refused = 0; /* it has not been asked since how much of this it has room for */
+	io->tx_refused = 0; /* the NIC has not been asked since how many of these fit */
 	io->stats->frames_tx_nic = io->tx_held;
 }

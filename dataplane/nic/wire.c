@@ -1,25 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * wire.c - packets in memory between two or more ports, with everything that can go wrong on the way.
+ * wire.c - simulated network: packets in memory between two or more ports, with configurable
+ * impairments.
  *
  * Theory of operation
  *
- * tx() copies a packet into one of the wire's slots: its bytes must outlive the sender's frame, which
- * may be given back at once. Each port has a heap of slots that travel towards it, ordered by arrival
- * (and by number, so that equal times keep their order). rx() takes those whose time has come, copies
- * each into frames of the port's fill ring, and frees the slot. A packet sent to several ports, or
- * duplicated, takes a slot each.
+ * tx() copies a packet into a slot of the wire, since its bytes must outlive the sender's frame,
+ * which may be completed at once. Each port has a heap of slots in flight to it, ordered by arrival
+ * time (then by number, so equal times keep their order). rx() takes those whose time has come,
+ * copies each into frames of the port's fill ring, and frees the slot. A packet sent to several
+ * ports, or duplicated, takes a slot each.
  *
- * On its way a packet meets, in this order: the cable (down: lost), the rate limiter of its port with its
- * queue (tail drop, ECN mark above a depth), that of the switch towards its destination (inbound), loss,
- * corruption, duplication, then delay, jitter and reordering.
- * Everything is decided at tx() from one seeded generator: the same calls at the same times give the
- * same wire, whatever machine runs it. Time is what callers say; no packet arrives before it was
- * sent, and without reordering each pair of ports is first in, first out.
+ * A packet passes, in this order: the cable (down: lost), the rate limiter of its port with its
+ * queue (tail drop, ECN mark above a depth), the rate limiter of the switch towards its
+ * destination, loss, corruption, duplication, then delay, jitter and reordering. All decisions are
+ * made at tx() from one seeded generator: the same calls at the same times give the same result on
+ * any machine. Time is the callers' argument; no packet arrives before it was sent, and without
+ * reordering each pair of ports is FIFO.
  *
- * Strict mode finds a stack that writes to a frame between tx() and complete(): a card may read it at
- * any time in between. The bytes are hashed at tx() and again when the frame is given back; those of external
- * frames too, which must moreover still lie where they lay.
+ * Strict mode detects a stack that writes to a frame between tx() and complete(), while a NIC may
+ * read it. The bytes are hashed at tx() and again at completion; external frames must also still be
+ * at the same address.
  *
  * One thread drives all ports of a wire.
  */
@@ -37,9 +38,11 @@
 #define WIRE_TSO_BYTES 65400u /* with headers still less than WIRE_PACKET_MAX */
 #define WIRE_ETH_BYTES 18u    /* Ethernet and VLAN headers, above the MTU */
 
-/* ---- sending ----------------------------------------------------------------------------------- */
+/* ---- sending
+ * ----------------------------------------------------------------------------------- */
 
-/* Notices writes, not enemies: one multiplication a word, since strict tests hash every byte twice. */
+/* Detects accidental writes, not attacks: one multiplication per word, because strict tests hash
+ * every byte twice. */
 static uint64_t wire_hash(const uint8_t *p, uint32_t len)
 {
 	uint64_t hash = len, word;
@@ -54,7 +57,8 @@ static uint64_t wire_hash(const uint8_t *p, uint32_t len)
 	return (hash ^ word) * 0x9e3779b97f4a7c15u;
 }
 
-/* Remembers a frame until complete(); a bad one (bytes NULL) comes back too, when it is one of ours. */
+/* Records a frame until complete(); an invalid one (bytes NULL) is returned as well if it is one of
+ * ours. */
 static void wire_sent_add(struct wire_port *port, const struct harp_desc *desc,
 			  const uint8_t *bytes, uint64_t now_ns)
 {
@@ -81,7 +85,7 @@ static unsigned wire_packet_descs(const struct harp_desc *descs, unsigned count)
 	return 0;
 }
 
-/* A packet as the card lets it out: struct wire_sending. */
+/* A packet as the NIC transmits it: struct wire_sending. */
 struct wire_sending {
 	struct wire_port *port;
 	uint64_t now_ns;
@@ -154,7 +158,8 @@ static unsigned wire_complete(struct harp_nic *nic, uint64_t *addrs, unsigned ma
 	return n;
 }
 
-/* ---- receiving --------------------------------------------------------------------------------- */
+/* ---- receiving
+ * --------------------------------------------------------------------------------- */
 
 static unsigned wire_fill(struct harp_nic *nic, const uint64_t *addrs, unsigned count)
 {
@@ -216,7 +221,7 @@ static unsigned wire_rx(struct harp_nic *nic, struct harp_desc *descs, unsigned 
 			break;
 		wire_path_pop(port);
 		w->free_slots[w->free_count++] = slot;
-		if (frames > max) { /* would be in the way for ever */
+		if (frames > max) { /* would block the queue forever */
 			port->nic_stats.rx_dropped++;
 		} else if (frames > port->fill_count) {
 			port->nic_stats.rx_fill_empty++;
@@ -257,7 +262,7 @@ static void wire_nic_stats(struct harp_nic *nic, struct harp_nic_stats *out)
 
 static void wire_nic_destroy(struct harp_nic *nic)
 {
-	(void)nic; /* the wire's: harp_wire_destroy() */
+	(void)nic; /* owned by the wire: harp_wire_destroy() */
 }
 
 static const struct harp_nic_ops wire_ops = {
@@ -274,7 +279,7 @@ static const struct harp_nic_ops wire_ops = {
 	.memory_remove = wire_card_memory_remove,
 };
 
-/* ---- making and unmaking ----------------------------------------------------------------------- */
+/* creation and destruction */
 
 static int wire_port_init(struct harp_wire *w, uint32_t index, const struct harp_wire_options *opt)
 {
@@ -302,7 +307,7 @@ static int wire_port_init(struct harp_wire *w, uint32_t index, const struct harp
 	caps->external_count = opt->external_count;
 	memcpy(caps->mac, mac, sizeof(mac));
 
-	/* calloc: pages that no test touches cost nothing. */
+	/* calloc: untouched pages cost nothing. */
 	caps->frame_base = calloc(opt->frame_count, opt->frame_size);
 	port->last_ns = calloc(w->port_count, sizeof(*port->last_ns));
 	port->fill = calloc(caps->rx_ring, sizeof(*port->fill));
@@ -321,7 +326,7 @@ static bool wire_impair_good(const struct harp_wire_impair *im)
 	       im->reorder_ppm <= WIRE_PPM && im->corrupt_ppm <= WIRE_PPM;
 }
 
-/* Fills in defaults and refuses what can't work. */
+/* Applies defaults and validates. */
 static int wire_options(struct harp_wire_options *opt, const struct harp_wire_options *from)
 {
 	*opt = (struct harp_wire_options){ 0 };

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* wire.h - what the parts of the wire share: ports (wire.c), what their cards can do (wire_card.c), and the way
- * between them (wire_path.c). */
+/* wire.h - shared by the parts of the wire: ports (wire.c), NIC offloads (wire_card.c), and the
+ * path between ports (wire_path.c). */
 #ifndef HARP_NIC_WIRE_H
 #define HARP_NIC_WIRE_H
 
@@ -20,7 +20,7 @@ struct wire_slot {
 struct wire_sent { /* a descriptor between tx() and complete() */
 	uint64_t addr, hash, ready_ns;
 	const uint8_t *bytes;
-	uint32_t len; /* 0: it was a bad one */
+	uint32_t len; /* 0: invalid */
 	bool external;
 };
 
@@ -36,15 +36,15 @@ struct wire_port {
 	struct harp_wire_impair impair;
 	struct harp_wire_stats stats;
 	struct harp_nic_stats nic_stats;
-	uint64_t line_free_ns; /* the rate limiter has sent everything by then */
+	uint64_t line_free_ns; /* the rate limiter is idle from then on */
 	uint64_t *last_ns;     /* per destination: arrival of the last packet not reordered */
 	uint64_t *fill;        /* ring of empty frames */
 	uint32_t fill_head, fill_count;
-	struct wire_sent *sent; /* ring of frames not given back */
+	struct wire_sent *sent; /* ring of frames not completed */
 	uint32_t sent_head, sent_count;
-	uint32_t *heap; /* slots travelling to this port */
+	uint32_t *heap; /* slots in flight to this port */
 	uint32_t heap_count;
-	struct wire_memory *memory; /* that external frames may lie in, as often as it was added */
+	struct wire_memory *memory; /* regions for external frames, with their add counts */
 	uint32_t memory_count;
 };
 
@@ -69,19 +69,19 @@ static inline uint64_t wire_later(uint64_t a, uint64_t b)
 	return a > UINT64_MAX - b ? UINT64_MAX : a + b;
 }
 
-/* wire_card.c: the bytes of a descriptor; NULL: they are not the card's to read. */
+/* wire_card.c: the bytes of a descriptor; NULL: the NIC may not read them. */
 const uint8_t *wire_card_bytes(const struct wire_port *port, const struct harp_desc *desc);
 int wire_card_memory_add(struct harp_nic *nic, const void *base, size_t bytes);
 int wire_card_memory_remove(struct harp_nic *nic, const void *base, size_t bytes);
 typedef void (*wire_card_emit)(void *ctx, uint8_t *packet, uint32_t len);
-/* What a card with these abilities makes of a packet whose first descriptor has these flags: one packet, or
- * the segments of a train, none larger than packet_max. False: it breaks the rules, and nothing leaves. The packet
- * is written to. */
+/* Transmits a packet with these capabilities and descriptor flags: as one packet, or as the
+ * segments of a GSO packet, none larger than packet_max. False: it violates harp_nic.h and is not
+ * sent. Modifies the packet. */
 bool wire_card_send(const struct harp_nic_caps *caps, uint8_t *packet, uint32_t len, uint32_t flags,
 		    uint32_t packet_max, wire_card_emit emit, void *ctx);
-/* wire_path.c: sends a packet from port on its way. It may be written to (ECN marks). */
+/* wire_path.c: sends a packet from port. May modify it (ECN marks). */
 void wire_path_send(struct wire_port *port, uint8_t *bytes, uint32_t len, uint64_t now_ns);
-/* Takes the first slot of those that travel to this port off its heap, to be freed by the caller. */
+/* Removes the first slot from the heap of this port; the caller frees it. */
 void wire_path_pop(struct wire_port *port);
 
 #endif

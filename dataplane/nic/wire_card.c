@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * wire_card.c - what a better card does on a port of the wire: reads the application's memory, fills in
- * checksums, cuts trains (TSO). A caller that breaks the rules of harp_nic.h has its packet refused.
+ * wire_card.c - NIC offloads of a wire port: external memory, checksums, segmentation (TSO). A
+ * packet that violates harp_nic.h is refused.
  *
- * What is written into the segments of a train is what cards write: identification and sequence number counted
- * on, lengths, FIN and PSH on the last only, CWR on the first only, checksums.
+ * Segments are written as NICs do: identification and sequence number incremented, lengths, FIN and
+ * PSH on the last only, CWR on the first only, checksums.
  */
 #include <endian.h>
 #include <errno.h>
@@ -20,7 +20,8 @@
 #define CARD_FIN_PSH 0x09u
 #define CARD_CWR 0x80u
 
-/* ---- memory ------------------------------------------------------------------------------------ */
+/* ---- memory
+ * ------------------------------------------------------------------------------------ */
 
 static bool card_memory_holds(const struct wire_port *port, const uint8_t *bytes, uint32_t len)
 {
@@ -67,7 +68,7 @@ int wire_card_memory_add(struct harp_nic *nic, const void *base, size_t bytes)
 	return 0;
 }
 
-/* Would a descriptor that is not completed lie in no memory any more? */
+/* True if an uncompleted descriptor would lose its memory. */
 static bool card_memory_is_needed(const struct wire_port *port)
 {
 	for (uint32_t i = 0; i < port->sent_count; i++) {
@@ -103,9 +104,9 @@ int wire_card_memory_remove(struct harp_nic *nic, const void *base, size_t bytes
 	return -EBUSY;
 }
 
-/* ---- checksums and trains ---------------------------------------------------------------------- */
+/* checksums and segmentation */
 
-/* A packet, and where its headers lie. */
+/* A packet and the offsets of its headers. */
 struct card_packet {
 	uint8_t *bytes;
 	uint32_t len;
@@ -139,7 +140,8 @@ static uint8_t *card_csum_field(const struct card_packet *p)
 	return p->bytes + p->l4 + (p->tcp ? 16 : 6);
 }
 
-/* Does the checksum field hold what harp_nic.h asks for? l4_len: that it counts. */
+/* True if the checksum field has the value that harp_nic.h requires. l4_len: its length is
+ * included. */
 static bool card_pseudo_good(const struct card_packet *p, uint32_t l4_len)
 {
 	uint32_t sum = csum_add(htobe32(p->tcp ? CARD_TCP : CARD_UDP), htobe32(l4_len));
@@ -151,7 +153,7 @@ static bool card_pseudo_good(const struct card_packet *p, uint32_t l4_len)
 	return have == want;
 }
 
-/* The field holds the pseudo-header's sum, `add` short of it. */
+/* Completes the checksum; the field holds the pseudo-header's sum without `add`. */
 static void card_csum_fill(const struct card_packet *p, uint32_t add)
 {
 	uint16_t csum = csum_finish(csum_partial(p->bytes + p->l4, p->len - p->l4, htobe32(add)));
@@ -161,7 +163,7 @@ static void card_csum_fill(const struct card_packet *p, uint32_t add)
 	memcpy(card_csum_field(p), &csum, sizeof(csum));
 }
 
-/* The segment of a train that begins at payload byte `at`: its headers, as those of the first. */
+/* Writes the segment that begins at payload byte `at`, with headers derived from the first. */
 static void card_segment(struct card_packet *s, uint32_t number, uint32_t at, bool last)
 {
 	uint8_t *ip = s->bytes + s->ip, *th = s->bytes + s->l4;

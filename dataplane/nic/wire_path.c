@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* wire_path.c - the way between two ports of the wire: everything that happens to a packet on it. */
+/* wire_path.c - the path between two ports of the wire: all impairments. */
 #include "nic/wire.h"
 
 #include <string.h>
@@ -9,7 +9,8 @@
 
 #define WIRE_NONE UINT32_MAX
 
-/* ---- the heap of arrivals ---------------------------------------------------------------------- */
+/* ---- the heap of arrivals
+ * ---------------------------------------------------------------------- */
 
 static inline bool wire_path_before(const struct harp_wire *w, uint32_t a, uint32_t b)
 {
@@ -45,7 +46,7 @@ void wire_path_pop(struct wire_port *port)
 	port->heap[i] = last;
 }
 
-/* ---- what happens on the way ------------------------------------------------------------------- */
+/* impairments */
 
 static bool wire_path_chance(struct harp_wire *w, uint32_t ppm)
 {
@@ -78,7 +79,7 @@ static bool wire_path_mark_ce(uint8_t *eth, uint32_t len)
 	return true;
 }
 
-/* Takes the packet through the port's rate limiter; *now_ns becomes when its last bit has left. */
+/* Passes the port's rate limiter; *now_ns becomes the time when the last bit has been sent. */
 static bool wire_path_queue(struct wire_port *port, uint8_t *bytes, uint32_t len, uint64_t *now_ns)
 {
 	const struct harp_wire_impair *im = &port->impair;
@@ -133,7 +134,7 @@ static void wire_path_launch(struct wire_port *port, struct wire_port *to, uint3
 	wire_path_push(to, slot);
 }
 
-/* One copy of a packet to one port: what this path does to it. */
+/* Sends one copy of a packet to one port. */
 static void wire_path_send_to(struct wire_port *port, struct wire_port *to, uint8_t *bytes,
 			      uint32_t len, uint64_t now_ns)
 {
@@ -174,7 +175,7 @@ static void wire_path_send_to(struct wire_port *port, struct wire_port *to, uint
 	}
 }
 
-/* The port that a MAC address of ours names; NULL: broadcast, multicast or unknown. */
+/* The port with this MAC address; NULL: broadcast, multicast or unknown. */
 static struct wire_port *wire_path_switch(struct harp_wire *w, const uint8_t *mac)
 {
 	if (memcmp(mac, w->ports[0].nic.caps.mac, 5) != 0 || mac[5] >= w->port_count)
@@ -204,7 +205,7 @@ void wire_path_send(struct wire_port *port, uint8_t *bytes, uint32_t len, uint64
 	struct wire_port *to = len >= 6 ? wire_path_switch(w, bytes) : NULL;
 
 	if (to == port)
-		port->stats.lost++; /* a switch sends nothing back where it came from */
+		port->stats.lost++; /* a switch does not return a packet to its source port */
 	else if (to)
 		wire_path_send_to(port, to, bytes, len, now_ns);
 	for (uint32_t i = 0; !to && i < w->port_count; i++)

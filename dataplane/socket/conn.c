@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* conn.c - connections as the application sees them: open, bytes in and out, close. */
+/* conn.c - the application's interface to connections: open, send, receive, close. */
 #include "socket/socket.h"
 
 #include <errno.h>
@@ -8,7 +8,7 @@
 
 #include "base/util.h"
 
-/* The slowest clock of timestamps has ticked: RFC 7323 section 5.4. */
+/* The slowest timestamp clock ticks within this time: RFC 7323 section 5.4. */
 #define CONN_REOPEN_NS TCP_NS_PER_S
 
 bool socket_addr_is_any(const struct harp_addr *addr)
@@ -23,9 +23,9 @@ bool socket_addr_is_any(const struct harp_addr *addr)
  * Opening.
  */
 /*
- * RFC 6191 for who opens himself, as Linux does (tcp_tw_reuse): TIME-WAIT is there lest segments of the old connection be taken
- * for the new one's. Each end's new timestamps are greater than all its old ones, so PAWS tells them apart. One that was accepted had
- * its timestamps from a cookie, perhaps.
+ * RFC 6191 for the active opener, as Linux's tcp_tw_reuse: TIME-WAIT keeps segments of the old
+ * connection out of a new one. New timestamps at both ends exceed the old ones, so PAWS separates
+ * them. An accepted connection may have taken its timestamps from a cookie.
  */
 static bool conn_may_reopen(const struct harp_conn *old)
 {
@@ -65,7 +65,8 @@ static int conn_choose_port(struct harp_conn *conn, uint16_t wanted)
 	return tcp->ports.shortage ? tcp->ports.shortage : -EADDRINUSE;
 }
 
-/* A port is held by a descriptor, and for a minute in TIME-WAIT: the oldest that has one to itself gives way. */
+/* A port holds a file descriptor, for a minute in TIME-WAIT: reclaims the oldest that has a port to
+ * itself. */
 static bool conn_take_back_port(struct tcp *tcp)
 {
 	struct harp_conn *old;
@@ -80,7 +81,7 @@ static bool conn_take_back_port(struct tcp *tcp)
 	return false;
 }
 
-/* In the place of the one of that tuple that is in TIME-WAIT, if there is one. */
+/* Replaces a TIME-WAIT connection of the same 4-tuple, if there is one. */
 static void conn_bind(struct harp_conn *conn)
 {
 	struct flow_key key = conn_flow_key(conn);
@@ -106,7 +107,7 @@ int conn_connect(struct tcp *tcp, const struct harp_endpoint *local,
 
 	if (err)
 		return err;
-	/* An address of our own would have to turn round inside: packets never do. */
+	/* An own address would need a loopback path, which the stack does not have. */
 	if (remote->port == 0 || socket_addr_is_any(&remote->addr) ||
 	    ip_is_own(tcp->ip, &remote->addr) ||
 	    !ip_scope_good(tcp->ip, &remote->addr, remote->scope_id))
@@ -176,14 +177,15 @@ void socket_want_write(struct harp_conn *conn)
 	struct tcp *tcp = conn->tcp;
 
 	conn->flags |= CONN_WANT_WRITE;
-	/* Its own frames come back by ACKs; the pool's by the work of others. */
+	/* Its own budget is freed by ACKs; the pool's frames by other connections. */
 	if (conn->tx_frames_held < conn->tx_frames_budget && !conn->on_pool_list) {
 		TAILQ_INSERT_TAIL(&tcp->pool_waiters, conn, pool_link);
 		conn->on_pool_list = 1;
 	}
 }
 
-/* More follows what is not taken now: a segment that was begun would leave short, so the limit is one of whole ones. */
+/* More data will follow: a partly filled segment would be sent short, so the limit counts whole
+ * segments. */
 size_t socket_unsent_room(const struct harp_conn *conn, size_t bytes)
 {
 	uint32_t unsent = conn_unsent_bytes(conn), most = conn->opts.unsent_bytes_max;
@@ -216,7 +218,7 @@ ssize_t harp_conn_send(struct harp_conn *conn, const struct iovec *iov, int iov_
 			break;
 		}
 		if (len < iov[i].iov_len) {
-			conn->flags |= CONN_WANT_WRITE; /* tcp_tx_phase() will say when */
+			conn->flags |= CONN_WANT_WRITE; /* tcp_tx_phase() reports when */
 			break;
 		}
 	}
@@ -227,13 +229,13 @@ ssize_t harp_conn_send(struct harp_conn *conn, const struct iovec *iov, int iov_
 	return (ssize_t)done;
 }
 
-size_t harp_conn_send_room(const struct harp_conn *conn)
+size_t harp_conn_send_space(const struct harp_conn *conn)
 {
 	size_t room, unsent_room;
 
 	if (socket_send_state(conn) != 0)
 		return 0;
-	room = tcp_sndq_room(conn);
+	room = tcp_sndq_space(conn);
 	unsent_room = socket_unsent_room(conn, 0);
 	return room < unsent_room ? room : unsent_room;
 }
@@ -258,7 +260,7 @@ int harp_conn_shutdown(struct harp_conn *conn, int how)
 	return 0;
 }
 
-/* The handle is dead from here. */
+/* The handle is invalid from here on. */
 static void conn_drop_handle(struct harp_conn *conn)
 {
 	conn->flags &= ~(uint32_t)(CONN_HANDLE | CONN_WANT_WRITE);
@@ -292,7 +294,7 @@ void harp_conn_close(struct harp_conn *conn)
 		break;
 	}
 	if (unread) {
-		/* RFC 2525 section 2.17: the peer must learn that bytes were thrown away. */
+		/* RFC 2525 section 2.17: the peer must learn that data was discarded. */
 		tcp_conn_reset(conn, -ECONNRESET);
 		return;
 	}
@@ -314,9 +316,7 @@ void harp_conn_abort(struct harp_conn *conn)
 		tcp_conn_reset(conn, -ECONNABORTED);
 }
 
-/* ------------------------------------------------------------------------------------------------
- * Small things.
- */
+/* Accessors. */
 int harp_conn_error(const struct harp_conn *conn)
 {
 	return conn->error;

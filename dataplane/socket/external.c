@@ -24,7 +24,7 @@ ssize_t harp_conn_send_external(struct harp_conn *conn, const void *data, size_t
 	done = tcp_external_queue(conn, memory, data, len < room ? len : room, &records);
 	if (done < len && (records || done == room) && conn->tx_frames_held > 0)
 		conn->flags |=
-			CONN_WANT_WRITE; /* what it has queued comes back by ACKs, or leaves */
+			CONN_WANT_WRITE; /* its queued data is acknowledged or sent eventually */
 	else if (done < len)
 		socket_want_write(conn);
 	if (done == 0)

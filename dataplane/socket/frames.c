@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* frames.c - received bytes and frames: copied out, looked at in place, or handed over. */
+/* frames.c - receiving: copied, peeked in place, or as frames. */
 #include "socket/socket.h"
 
 #include <errno.h>
 #include <string.h>
 
-/* Nothing waits: end of stream, dead, or later. */
+/* Nothing to read: end of stream, terminated, or -EAGAIN. */
 static int frames_nothing(const struct harp_conn *conn)
 {
 	if (conn->error)
@@ -22,7 +22,7 @@ static void frames_give_back(struct harp_conn *conn, struct frame *f)
 	frame_release(conn->tcp->pool, f);
 }
 
-/* Takes n bytes, at most what the first frame has, off the queue. */
+/* Consumes n bytes, at most those of the first frame. */
 static void frames_take(struct harp_conn *conn, uint32_t n)
 {
 	struct frame *f = conn->rcv_head;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* options.c - struct harp_tcp_options: checked, defaults applied, read back and changed. */
+/* options.c - struct harp_tcp_options: validation, defaults, reading and changing. */
 #include "socket/socket.h"
 
 #include <errno.h>
@@ -15,7 +15,7 @@
 #define OPTIONS_DELAYED_ACK_NS_MAX (TCP_NS_PER_S / 2) /* RFC 5681 section 4.2 */
 #define OPTIONS_OFF_ALL (HARP_TCPI_TIMESTAMPS | HARP_TCPI_SACK | HARP_TCPI_WSCALE)
 
-/* Copies the fields that the caller has over those of *out. */
+/* Copies the fields that the caller's version has to *out. */
 static int options_copy(const struct harp_tcp_options *in, struct harp_tcp_options *out)
 {
 	if (in->size < OPTIONS_SIZE_MIN || in->size > OPTIONS_SIZE_MAX)
@@ -28,7 +28,7 @@ static int options_copy(const struct harp_tcp_options *in, struct harp_tcp_optio
 	return 0;
 }
 
-/* The first fault; NULL: none. */
+/* The first error; NULL: none. */
 static const char *options_check(const struct harp_tcp_options *opt)
 {
 	if (opt->dscp > 63)
@@ -65,7 +65,7 @@ static void options_defaults(struct harp_tcp_options *opt)
 		opt->congestion = HARP_CONGESTION_CUBIC;
 }
 
-/* The caller's fields over those of *out, which are good. */
+/* Merges the caller's fields into *out, which is valid. */
 static int options_apply(const struct tcp *tcp, const struct harp_tcp_options *in,
 			 struct harp_tcp_options *out)
 {
@@ -93,9 +93,7 @@ int socket_options(const struct tcp *tcp, const struct harp_tcp_options *in,
 	return options_apply(tcp, in ? in : &none, out);
 }
 
-/* ------------------------------------------------------------------------------------------------
- * Of a connection.
- */
+/* Options of an open connection. */
 static struct harp_tcp_options options_in_force(const struct harp_conn *conn)
 {
 	uint32_t congestion = tcp_cc_congestion(conn), unsent = conn->opts.unsent_bytes_max;
@@ -137,7 +135,7 @@ int harp_conn_options(const struct harp_conn *conn, struct harp_tcp_options *opt
 	return 0;
 }
 
-/* May they change now? */
+/* True if the options may change in this state. */
 static int options_check_state(const struct harp_conn *conn, const struct harp_tcp_options *now,
 			       const struct harp_tcp_options *want)
 {
@@ -148,17 +146,17 @@ static int options_check_state(const struct harp_conn *conn, const struct harp_t
 	if (want->connect_timeout_ns != now->connect_timeout_ns ||
 	    want->initial_rto_ns != now->initial_rto_ns)
 		return -EISCONN;
-	/* The window's right edge is not moved to the left: RFC 9293 section 3.8.6. */
+	/* The window's right edge never moves left: RFC 9293 section 3.8.6. */
 	if (want->rx_frames != 0 && want->rx_frames < now->rx_frames)
 		return -EISCONN;
-	/* Before the handshake tcp_cc_begin() decides. */
+	/* Before the handshake, tcp_cc_begin() decides. */
 	if (want->congestion == HARP_CONGESTION_DCTCP && now->congestion != want->congestion &&
 	    !(conn->options & HARP_TCPI_ECN))
 		return -EOPNOTSUPP;
 	return 0;
 }
 
-/* A budget that has not changed goes on being tuned. */
+/* An unchanged budget stays autotuned. */
 static void options_set_budgets(struct harp_conn *conn, const struct harp_tcp_options *now,
 				const struct harp_tcp_options *want)
 {

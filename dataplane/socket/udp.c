@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* udp.c - UDP sockets as the application sees them: datagrams by copy, many at once, and as frames. */
+/* udp.c - the application's interface to UDP sockets: datagrams by copy, in batches, and as
+ * frames. */
 #include <errno.h>
 #include <string.h>
 
@@ -65,7 +66,7 @@ int udp_open(struct udp *udp, const struct harp_endpoint *local, const struct ha
 	return 0;
 }
 
-/* Somebody: not an address of our own, which would have to turn round inside. */
+/* A valid remote address: not an own one, since the stack has no loopback. */
 static bool udp_remote_good(const struct harp_udp *sock, const struct harp_endpoint *remote)
 {
 	const struct ip *ip = sock->udp->ip;
@@ -74,7 +75,7 @@ static bool udp_remote_good(const struct harp_udp *sock, const struct harp_endpo
 	       !ip_is_own(ip, &remote->addr) && ip_scope_good(ip, &remote->addr, remote->scope_id);
 }
 
-/* Of what waits, the peer's datagrams to its own address stay. */
+/* Drops queued datagrams that are not from the peer to the socket's address. */
 static void udp_drop_others(struct harp_udp *sock)
 {
 	struct udp_queue kept = { 0 };
@@ -150,7 +151,7 @@ int harp_udp_error(struct harp_udp *sock, struct harp_endpoint *about)
 /* ------------------------------------------------------------------------------------------------
  * Sending.
  */
-/* Where a datagram goes (remote NULL: to the peer) and from: 0 with sock->path leading there. */
+/* Resolves destination (remote NULL: the peer) and source. 0: sock->path leads there. */
 static int udp_aim(struct harp_udp *sock, const struct harp_endpoint *remote,
 		   const struct harp_addr *from, struct udp_where *where)
 {
@@ -188,7 +189,7 @@ int harp_udp_payload_max(struct harp_udp *sock, const struct harp_endpoint *remo
 	return err ? err : (int)udp_payload_max(sock);
 }
 
-/* Frames for len bytes; NULL: not now. */
+/* Allocates frames for len bytes; NULL: -EAGAIN. */
 static struct frame *udp_tx_frames(struct harp_udp *sock, size_t len)
 {
 	struct frame *first = udp_tx_alloc(sock), *last = first;
@@ -220,7 +221,7 @@ static void udp_fill(struct frame *f, const struct iovec *iov, int iov_count)
 
 			if (n == 0) {
 				f = f->frag;
-				assert(f); /* there is room for all of it */
+				assert(f); /* the frames suffice */
 				continue;
 			}
 			n = left < n ? (uint32_t)left : n;
@@ -305,7 +306,7 @@ int harp_udp_send_frames(struct harp_udp *sock, const struct harp_endpoint *remo
 	for (int i = 0; i < count; i++) {
 		const struct frame *f = (const struct frame *)frames[i];
 
-		/* An empty one says something only when it is alone. */
+		/* An empty frame is only valid alone. */
 		if ((f->flags & (FRAME_LENT | FRAME_LENT_RX)) != FRAME_LENT ||
 		    f->pub.len > f->pub.capacity || (f->pub.len == 0 && count > 1))
 			return -EINVAL;
@@ -331,7 +332,7 @@ int harp_udp_send_frames(struct harp_udp *sock, const struct harp_endpoint *remo
 /* ------------------------------------------------------------------------------------------------
  * Receiving.
  */
-/* Nothing waits. */
+/* Nothing to read. */
 static int udp_nothing(struct harp_udp *sock)
 {
 	return sock->connected && sock->error ? harp_udp_error(sock, NULL) : -EAGAIN;
@@ -440,9 +441,7 @@ void harp_udp_frame_release(struct harp_udp *sock, struct harp_frame *frame)
 		udp_tx_release(sock, f);
 }
 
-/* ------------------------------------------------------------------------------------------------
- * Small things.
- */
+/* Accessors. */
 void *harp_udp_user(const struct harp_udp *sock)
 {
 	return sock->user;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* api.c - the doors of harp.h that name a stack: each leads to the layer that answers. */
+/* api.c - functions of harp.h that take a stack: each forwards to its layer. */
 #include "stack/stack.h"
 
 #include <errno.h>
@@ -27,10 +27,10 @@ int harp_stack_route_remove(struct harp_stack *stack, const struct harp_addr *pr
 	return ip_route_remove(&stack->ip, prefix, prefix_len);
 }
 
-int harp_stack_neighbour_set(struct harp_stack *stack, const struct harp_addr *addr,
-			     const uint8_t *mac)
+int harp_stack_neighbor_set(struct harp_stack *stack, const struct harp_addr *addr,
+			    const uint8_t *mac)
 {
-	return neighbour_set(&stack->eth, addr, mac);
+	return neighbor_set(&stack->eth, addr, mac);
 }
 
 bool harp_stack_memory_supported(const struct harp_stack *stack)
@@ -48,14 +48,14 @@ int harp_stack_memory_remove(struct harp_stack *stack, const void *base, size_t 
 	return nicio_memory_remove(&stack->io, base, bytes);
 }
 
-void harp_stack_neighbour_heard(struct harp_stack *stack, const struct harp_addr *addr,
-				const uint8_t *mac, uint32_t news)
+void harp_stack_neighbor_learned(struct harp_stack *stack, const struct harp_addr *addr,
+				 const uint8_t *mac, uint32_t news)
 {
-	if (stack->eth.neighbour_mode == HARP_NEIGHBOUR_OWN && (!mac || !(mac[0] & 1)))
-		neighbour_told(&stack->eth, addr, mac, news);
+	if (stack->eth.neighbor_mode == HARP_NEIGHBOR_OWN && (!mac || !(mac[0] & 1)))
+		neighbor_learn_forwarded(&stack->eth, addr, mac, news);
 }
 
-void harp_stack_error_heard(struct harp_stack *stack, const struct harp_icmp_error *error)
+void harp_stack_icmp_error(struct harp_stack *stack, const struct harp_icmp_error *error)
 {
 	struct flow_key key;
 	int kind;
@@ -79,7 +79,7 @@ void harp_stack_error_heard(struct harp_stack *stack, const struct harp_icmp_err
 		kind = -EHOSTUNREACH;
 		break;
 	default:
-		return; /* soft: RFC 1122 section 4.2.3.9, the timers go on */
+		return; /* soft error: RFC 1122 section 4.2.3.9, timers continue */
 	}
 	tcp_icmp_error(&stack->tcp, &key, error->seq, kind, error->mtu_bytes);
 }

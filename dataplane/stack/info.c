@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* info.c - statistics by number and by name, all from the one list in harp_stats.h. */
+/* info.c - statistics by index and by name, generated from harp_stats.h. */
 #include "stack/stack.h"
 
 #include <errno.h>
@@ -57,7 +57,7 @@ void info_ask_nic(const struct harp_stack *stack, struct harp_stats *stats)
 	stats->nic_driver_copied_bytes = said.driver_copied_bytes;
 }
 
-/* Gauges that others keep are brought up to date for the reader. */
+/* Updates gauges that other modules maintain. */
 static struct harp_stats info_snapshot(const struct harp_stack *stack)
 {
 	struct harp_stats stats = stack->stats;

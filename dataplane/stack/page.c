@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* page.c - where the parts of a statistics page lie, and the names of what is in them. */
+/* page.c - layout of a statistics page, and the names of its contents. */
 #include "stack/page.h"
 
 #include <errno.h>
 
 #include "base/histogram.h"
+#include "base/util.h"
 
 static_assert(sizeof(struct harp_page_header) <= PAGE_HEADER_BYTES, "parts begin behind it");
 static_assert(sizeof(struct harp_page_lock) == PAGE_LINE_BYTES, "items begin on a line");
@@ -23,7 +24,7 @@ static uint32_t page_round(size_t bytes)
 	return (uint32_t)((bytes + PAGE_LINE_BYTES - 1) & ~(size_t)(PAGE_LINE_BYTES - 1));
 }
 
-/* The next part begins where this one ends. */
+/* Places the next part behind this one. */
 static uint32_t page_place(struct harp_page_place *place, uint32_t offset, uint32_t stride,
 			   uint32_t count)
 {
@@ -31,7 +32,7 @@ static uint32_t page_place(struct harp_page_place *place, uint32_t offset, uint3
 	return page_round(offset + sizeof(struct harp_page_lock) + (size_t)stride * count);
 }
 
-/* What every page begins with. */
+/* The part that every page begins with. */
 static uint32_t page_layout_owner(struct harp_page_place *places)
 {
 	uint32_t end = PAGE_HEADER_BYTES;
@@ -40,7 +41,7 @@ static uint32_t page_layout_owner(struct harp_page_place *places)
 	return page_place(&places[HARP_PAGE_STATUS], end, sizeof(struct harp_page_status), 1);
 }
 
-/* The parts of a job's page, with room for so many. */
+/* The parts of a job's page, for these counts. */
 static uint32_t page_layout_lanes(struct harp_page_place *places, uint32_t end, uint32_t counters,
 				  uint32_t rails, uint32_t comms, uint32_t lanes)
 {
@@ -102,19 +103,19 @@ static const char *page_text(const char *const texts[], unsigned count, unsigned
 	return index < count ? texts[index] : NULL;
 }
 
-/* Both functions of a list: list_name(index), list_help(index). */
+/* Defines list_name(index) and list_help(index). */
 #define PAGE_LIST(LIST, list)                                                                      \
 	const char *list##_name(unsigned index)                                                    \
 	{                                                                                          \
 		static const char *const names[] = { LIST(PAGE_NAME) };                            \
                                                                                                    \
-		return page_text(names, sizeof(names) / sizeof(*names), index);                    \
+		return page_text(names, ARRAY_SIZE(names), index);                                 \
 	}                                                                                          \
 	const char *list##_help(unsigned index)                                                    \
 	{                                                                                          \
 		static const char *const helps[] = { LIST(PAGE_HELP) };                            \
                                                                                                    \
-		return page_text(helps, sizeof(helps) / sizeof(*helps), index);                    \
+		return page_text(helps, ARRAY_SIZE(helps), index);                                 \
 	}
 
 PAGE_LIST(HARP_HISTOGRAMS, harp_histogram)
@@ -128,7 +129,7 @@ const char *harp_lane_end_name(unsigned end)
 {
 	static const char *const names[] = { HARP_LANE_ENDS(PAGE_END) };
 
-	return end == 0 ? NULL : page_text(names, sizeof(names) / sizeof(*names), end - 1);
+	return end == 0 ? NULL : page_text(names, ARRAY_SIZE(names), end - 1);
 }
 
 uint64_t harp_histogram_upper_ns(unsigned bucket)

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * publish.c - writes a stack's statistics to its page: at most once a millisecond of its clock, a
- * bounded amount each time, without a system call, a lock or a look at what others made of the page. Ten times a
- * second the NIC is asked for its counters, which may be a system call (AF_XDP).
+ * publish.c - writes a stack's statistics to its page: at most once per millisecond of its clock, a
+ * bounded amount each time, without system calls, locks or reads of the page. Ten times a second it
+ * queries the NIC's counters, which may be a system call (AF_XDP).
  *
- * Counters and the histograms that have moved are copied whole. Flow records are refreshed in turn: connection
- * slot i of the stack has record i, a publication looks at some slots and writes a few records, and
- * more of both when the last one is long ago. Slots are taken lowest first (a free list that works as a
- * stack), so that records in use lie together.
+ * Counters and changed histograms are copied whole. Flow records are refreshed round robin: slot i
+ * of the stack has record i. A publication checks some slots and writes a few records, more of both
+ * if the last publication is long ago. Slots are allocated lowest first (a free list used as a
+ * stack), so used records are adjacent.
  *
- * Who sleeps must not leave old numbers behind: publish_next_ns() makes the stack's next deadline early enough
- * until everything that happened has been written once.
+ * A thread that sleeps must not leave stale numbers: publish_next_ns() limits the stack's next
+ * deadline until all activity has been written once.
  */
 #include "base/histogram.h"
 #include "stack/stack.h"
@@ -76,7 +76,7 @@ static void publish_flow_values(struct harp_page_flow *flow, const struct harp_c
 	flow->last_rcv_ns = info.last_rcv_ns;
 }
 
-/* Record of slot `index`; true when one was written. */
+/* Updates the record of slot `index`; true if it was written. */
 static bool publish_flow(struct harp_stack *stack, uint32_t index)
 {
 	struct harp_conn *conn = &stack->tcp.conns[index];
@@ -126,7 +126,7 @@ static void publish_flows(struct harp_stack *stack, uint32_t slots, uint32_t rec
 		p->flows_left = high;
 }
 
-/* ---- the rest ------------------------------------------------------------------------------- */
+/* Publication. */
 
 static void publish_status(struct harp_stack *stack)
 {
@@ -137,7 +137,7 @@ static void publish_status(struct harp_stack *stack)
 	p->status.publications++;
 	p->status.flows_open = stack->stats.tcp_conns;
 	p->status.flows_hidden = 0;
-	/* How many of those without a record are open is not worth a look at all of them. */
+	/* Counting the open connections without a record is not worth a scan of all slots. */
 	if (stack->tcp.conns_high > p->flow_room) {
 		uint64_t beyond = stack->tcp.conns_high - p->flow_room;
 
@@ -193,7 +193,7 @@ static void publish_now(struct harp_stack *stack)
 	if (periods > PUBLISH_PERIODS_MAX)
 		periods = PUBLISH_PERIODS_MAX;
 	if (periods == 0)
-		periods = 1; /* the first one, of a clock that has just begun */
+		periods = 1; /* first publication */
 	if (publish_news(stack))
 		p->flows_left = stack->tcp.conns_high;
 	p->seen_packets = stack->stats.rx_packets + stack->stats.tx_packets;
@@ -239,9 +239,9 @@ void publish_end(struct harp_stack *stack)
 	stack->tcp.rtt_histogram = NULL;
 }
 
-/* ---- the doors of harp_page.h --------------------------------------------------------------- */
+/* The functions of harp_page.h. */
 
-/* What an earlier owner left: nobody may take it for ours. */
+/* Clears what an earlier owner has left. */
 static void publish_clear(const struct publish *p)
 {
 	struct harp_page_header *header = (struct harp_page_header *)p->page;
@@ -299,7 +299,7 @@ int harp_stack_publish_to(struct harp_stack *stack, void *page, size_t bytes,
 	for (uint32_t i = 0; i < stack->tcp.conns_high; i++)
 		stack->tcp.conns[i].page_shown = false;
 	memset(p->histogram_seen, 0, sizeof(p->histogram_seen));
-	p->seen_packets = UINT64_MAX; /* there is news: all of it */
+	p->seen_packets = UINT64_MAX; /* forces a full publication */
 	publish_identity(stack, identity);
 	publish_now(stack);
 	page_header_write(p->page, p->places, used);
@@ -312,7 +312,7 @@ void harp_stack_publish_note(struct harp_stack *stack, const char *text)
 	struct publish *p = &stack->publish;
 
 	snprintf(p->status.note, sizeof(p->status.note), "%s", text);
-	/* News, though no packet told: the next deadline allows for it. */
+	/* Activity without packets: include it in the next deadline. */
 	if (p->flows_left == 0)
 		p->flows_left = 1;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* publish_job.c - what the owners of all pages share, and how a job's page begins. */
+/* publish_job.c - functions for all page owners, and the header of a job's page. */
 #include "stack/page.h"
 
 #include <errno.h>
@@ -13,7 +13,8 @@ void harp_page_write_begin(uint64_t *sequence)
 	uint64_t now = atomic_load_explicit(lock, memory_order_relaxed);
 
 	atomic_store_explicit(lock, now | 1, memory_order_relaxed);
-	/* Pairs with the reader's fence: who copies something newer sees that the number moved. */
+	/* Pairs with the reader's fence: a reader that copies newer data sees the changed
+	 * number. */
 	atomic_thread_fence(memory_order_release);
 }
 
@@ -40,7 +41,7 @@ void page_header_write(void *page, const struct harp_page_place places[HARP_PAGE
 			      memory_order_release);
 }
 
-/* A part's lock; its items lie behind it. */
+/* A part's lock; its items follow it. */
 static struct harp_page_lock *job_part(uint8_t *page, const struct harp_page_place *places,
 				       enum harp_page_part part)
 {

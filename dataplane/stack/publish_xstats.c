@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* publish_xstats.c - what a card's driver counts, written to a stack's page by who asks the driver. */
+/* publish_xstats.c - writes a driver's counters to a stack's page, from the thread that queries the
+ * driver. */
 #include "stack/stack.h"
 
 #include <string.h>
@@ -20,7 +21,7 @@ void harp_stack_publish_xstats(struct harp_stack *stack, const struct harp_page_
 	harp_page_write_begin(&lock->sequence);
 	lock->written_ns = now_ns;
 	memcpy(items, xstats, count * sizeof(*items));
-	/* Memory behind the last one is not touched. */
+	/* Does not read behind the last one. */
 	if (count < HARP_PAGE_XSTATS_MAX)
 		items[count] = (struct harp_page_xstat){ 0 };
 	harp_page_write_end(&lock->sequence);

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * stack.c - the order of things: receive, timers, the application's requests, transmit, refill, publish.
+ * stack.c - order of a poll: receive, timers, the application's requests, transmit, refill,
+ * publish.
  *
- * The only file that knows it. Packets go up by verdict: each layer looks at a packet and returns what
- * it is, and the code here calls the next one. Going down is a call and does not pass here.
+ * Only this file knows the order. On reception each layer returns a verdict, and the code here
+ * calls the next one. Output calls go down through the layers and do not pass here.
  */
 #include "stack/stack.h"
 
@@ -15,8 +16,9 @@
 #include "base/util.h"
 
 #define STACK_CONNS_MAX 1048576u
-#define STACK_TIMERS_PUT_OFF_MAX 32u /* polls: a burst each, so that a flood can't stop time */
-#define STACK_TX_RETRY_NS 20000u     /* a NIC that holds packets and can't say until when */
+/* polls of one burst each, so a flood cannot delay timers forever */
+#define STACK_TIMERS_PUT_OFF_MAX 32u
+#define STACK_TX_RETRY_NS 20000u /* for a NIC that holds packets and has no next_ns() */
 
 /* ------------------------------------------------------------------------------------------------
  * Creation.
@@ -41,8 +43,8 @@ static int stack_options(const struct harp_stack_options *in, struct harp_stack_
 		opt->max_conns = 1024;
 	if (opt->max_listeners == 0)
 		opt->max_listeners = 64;
-	if (opt->max_neighbours == 0)
-		opt->max_neighbours = 256;
+	if (opt->max_neighbors == 0)
+		opt->max_neighbors = 256;
 	if (opt->port_min == 0)
 		opt->port_min = 61000;
 	if (opt->port_max == 0)
@@ -51,14 +53,14 @@ static int stack_options(const struct harp_stack_options *in, struct harp_stack_
 		return stack_bad_option(opt, "harp_stack_create: max_conns is above 1048576");
 	if (opt->max_listeners > 65536)
 		return stack_bad_option(opt, "harp_stack_create: max_listeners is above 65536");
-	if (opt->max_neighbours > 65536)
-		return stack_bad_option(opt, "harp_stack_create: max_neighbours is above 65536");
+	if (opt->max_neighbors > 65536)
+		return stack_bad_option(opt, "harp_stack_create: max_neighbors is above 65536");
 	if (opt->port_min > opt->port_max)
 		return stack_bad_option(opt, "harp_stack_create: port_min is above port_max");
 	if (opt->vlan_id > ETH_VLAN_ID_MAX)
 		return stack_bad_option(opt, "harp_stack_create: vlan_id is above 4094");
-	if (opt->neighbour_mode > HARP_NEIGHBOUR_EXTERNAL)
-		return stack_bad_option(opt, "harp_stack_create: neighbour_mode is neither OWN nor "
+	if (opt->neighbor_mode > HARP_NEIGHBOR_EXTERNAL)
+		return stack_bad_option(opt, "harp_stack_create: neighbor_mode is neither OWN nor "
 					     "EXTERNAL");
 	return 0;
 }
@@ -102,7 +104,7 @@ int harp_stack_create(struct harp_stack **out, struct harp_nic *nic,
 		err = udp_init(&stack->udp, &stack->icmp, &stack->wheel, &stack->rng, &stack->stats,
 			       &stack->options);
 	if (!err)
-		err = stack->rng.error; /* all keys are drawn by now */
+		err = stack->rng.error; /* all keys have been drawn by now */
 	if (err)
 		goto fail;
 	nicio_fill(&stack->io);
@@ -118,7 +120,7 @@ void harp_stack_destroy(struct harp_stack *stack)
 	if (!stack)
 		return;
 	publish_end(stack);
-	eth_destroy(&stack->eth); /* its timers leave lists that lead through connections */
+	eth_destroy(&stack->eth); /* its timers are in lists that contain connections */
 	udp_destroy(&stack->udp);
 	tcp_destroy(&stack->tcp);
 	if (stack->io.capture)
@@ -130,7 +132,7 @@ void harp_stack_destroy(struct harp_stack *stack)
 /* ------------------------------------------------------------------------------------------------
  * One poll.
  */
-/* Of the stacks of a card the one hears it that sent what is quoted. */
+/* Passes an ICMP error to the stack of this NIC that sent the quoted packet. */
 static void stack_icmp_input(struct harp_stack *stack, const struct harp_icmp_error *error)
 {
 	const struct harp_stack_options *opt = &stack->options;
@@ -138,7 +140,7 @@ static void stack_icmp_input(struct harp_stack *stack, const struct harp_icmp_er
 		error->proto == IP_PROTO_TCP ? &stack->tcp.ports : &stack->udp.ports;
 
 	if (!opt->error_elsewhere || !port_elsewhere(ports, error->proto, error->local.port))
-		harp_stack_error_heard(stack, error);
+		harp_stack_icmp_error(stack, error);
 	else if (icmp_elsewhere_allowed(&stack->icmp))
 		opt->error_elsewhere(opt->hooks.ctx, error);
 }
@@ -158,21 +160,22 @@ static enum ip_verdict stack_ip(struct harp_stack *stack, struct packet_in *in)
 	}
 }
 
-/* One packet up through the layers. more: others follow in the same burst, perhaps of its run. */
+/* Processes one packet through the layers. more: others follow in the burst, perhaps of the same
+ * GRO batch. */
 static void stack_input(struct harp_stack *stack, struct frame *packet, bool more)
 {
-	struct tcp_run *run = &stack->run;
-	struct packet_in *in = &run->in;
+	struct tcp_gro *gro = &stack->gro;
+	struct packet_in *in = &gro->in;
 	struct harp_icmp_error error;
 	bool kept = false;
 
-	run->conn = NULL;
-	run->head = more ? packet->pub.data : NULL;
-	run->bytes = packet->pub.len;
+	gro->conn = NULL;
+	gro->head = more ? packet->pub.data : NULL;
+	gro->bytes = packet->pub.len;
 	*in = (struct packet_in){ .frame = packet };
 	switch (stack_ip(stack, in)) {
 	case IP_LOCAL_TCP:
-		kept = tcp_input(&stack->tcp, run) == TCP_KEPT;
+		kept = tcp_input(&stack->tcp, gro) == TCP_KEPT;
 		break;
 	case IP_LOCAL_ICMP:
 		if (icmp_input(&stack->icmp, in, &error) == ICMP_ERROR)
@@ -201,10 +204,10 @@ static void stack_timer(void *ctx, struct timer *timer, uint64_t now_ns)
 	else if (timer->kind == UDP_TIMER_KIND)
 		udp_timer_fire(container_of(timer, struct harp_udp, timer));
 	else
-		neighbour_timer(&stack->eth, timer, now_ns);
+		neighbor_timer(&stack->eth, timer, now_ns);
 }
 
-/* Who found the NIC full the last time goes first: neither can starve the other. */
+/* The protocol that found the NIC full last time goes first, so neither starves the other. */
 static void stack_tx_phase(struct harp_stack *stack)
 {
 	if (stack->udp.nic_full) {
@@ -233,12 +236,12 @@ int harp_stack_poll(struct harp_stack *stack, uint64_t now_ns)
 
 	nicio_complete(&stack->io);
 	received = nicio_rx(&stack->io, packets, NICIO_BURST);
-	stack->run.conn = NULL;
+	stack->gro.conn = NULL;
 	for (unsigned i = 0; i < received; i++)
-		if (!stack->run.conn || !tcp_run_in(&stack->run, packets[i]))
+		if (!stack->gro.conn || !tcp_gro_in(&stack->gro, packets[i]))
 			stack_input(stack, packets[i], i + 1 < received);
-	/* When the ring had more than a burst, what a timer waits for may still lie in it: a thread that
-	 * was away for a while must not take its own absence for loss. */
+	/* If the ring had more than one burst, what timers wait for may still be in it: a thread
+	 * that did not poll for a while must not take that for loss. */
 	if (received < NICIO_BURST || ++stack->timers_put_off == STACK_TIMERS_PUT_OFF_MAX) {
 		fired = wheel_advance(&stack->wheel, now_ns, stack_timer, stack);
 		stack->timers_put_off = 0;
@@ -255,10 +258,10 @@ int harp_stack_poll(struct harp_stack *stack, uint64_t now_ns)
 }
 
 /*
- * While the NIC holds packets: it may need another kick, and frames and room that come back are what a
- * full transmit phase, a segment to be sent again and who waits for a frame are waiting for. A NIC that
- * knows says when (next_ns); the others are asked again, the later the longer nothing has moved. None knows of what was
- * made between two polls, as the RST of a connection that was aborted.
+ * Deadline while the NIC holds packets. It may need another kick, and its completions release
+ * frames and space that a full transmit phase, a retransmission or an allocation waits for. A NIC
+ * with next_ns() is asked; others are polled at growing intervals while nothing completes. This
+ * also covers packets sent between two polls, such as the RST of an aborted connection.
  */
 static uint64_t stack_nic_next_ns(const struct harp_stack *stack)
 {

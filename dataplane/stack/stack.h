@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* stack.h - what one stack is made of. Private to stack/. */
+/* stack.h - the parts of a stack. Private to stack/. */
 #ifndef HARP_STACK_STACK_H
 #define HARP_STACK_STACK_H
 
@@ -7,11 +7,11 @@
 #include "network/icmp.h"
 #include "socket/socket.h"
 #include "stack/page.h"
-#include "transport/tcp_run.h"
+#include "transport/tcp_gro.h"
 
 struct harp_stack {
 	uint64_t now_ns;
-	uint32_t timers_put_off; /* polls in a row */
+	uint32_t timers_put_off; /* consecutive polls */
 	struct nicio io;
 	struct wheel wheel;
 	struct harp_stats stats;
@@ -21,7 +21,7 @@ struct harp_stack {
 	struct ip ip;
 	struct icmp icmp;
 	struct tcp tcp;
-	struct tcp_run run;
+	struct tcp_gro gro;
 	struct udp udp;
 	struct harp_stack_options options;
 	struct publish publish;

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cc.h - congestion control behind four hooks: how much may be in flight, and how fast it may leave.
+ * cc.h - congestion control behind four hooks: the window, and the rate at which it may be sent.
  *
- * Who does what. tcp_loss.c knows what was lost and what is in flight, and moves cwnd_bytes while it
- * repairs (RFC 6937): a controller answers `congestion` and `timeout` with ssthresh_bytes, the window to
- * go on with, and `acked` with cwnd_bytes. It keeps a little memory of its own in priv; all of struct cc
- * is copied before a reduction and put back when that turns out to have been spurious (RFC 4015), so
- * that no controller needs a hook for it.
+ * Division of labor. tcp_loss.c knows what was lost and what is in flight, and sets cwnd_bytes
+ * during recovery (RFC 6937). A controller answers `congestion` and `timeout` with ssthresh_bytes,
+ * the window after the recovery, and `acked` with cwnd_bytes. Its private state is in priv. All of
+ * struct cc is saved before a reduction and restored when the reduction turns out to be spurious
+ * (RFC 4015), so no controller needs a hook for that.
  */
 #ifndef HARP_TRANSPORT_CC_H
 #define HARP_TRANSPORT_CC_H
@@ -23,8 +23,9 @@ struct cc {
 	const struct cc_ops *ops;
 	uint32_t cwnd_bytes;
 	uint32_t ssthresh_bytes;
-	uint64_t pacing_bytes_per_s; /* 0: not paced. tcp_cc.c keeps it, by window and round trip */
-	uint64_t priv[CC_PRIV_WORDS]; /* the controller's own */
+	/* 0: not paced. tcp_cc.c computes it from window and round-trip time */
+	uint64_t pacing_bytes_per_s;
+	uint64_t priv[CC_PRIV_WORDS]; /* owned by the controller */
 };
 
 enum cc_signal {
@@ -36,7 +37,8 @@ enum cc_signal {
 struct cc_event {
 	uint64_t now_ns;
 	uint32_t mss_bytes;
-	uint32_t flight_bytes;    /* outstanding before this ACK, what left the network taken off */
+	/* bytes outstanding before this ACK, minus what had left the network */
+	uint32_t flight_bytes;
 	uint32_t acked_bytes;     /* newly acknowledged, by SEG.ACK */
 	uint32_t delivered_bytes; /* newly acknowledged or SACKed */
 	uint32_t marked_bytes;    /* of those, on an ACK with ECE (DCTCP: RFC 8257 section 3.3) */
@@ -44,13 +46,13 @@ struct cc_event {
 	uint64_t rtt_ns;                   /* of this ACK; 0: no sample */
 	uint64_t srtt_ns, rtt_ns_min;      /* of the connection; 0: none yet */
 	uint8_t limited;    /* the window, not the application, held back the sender */
-	uint8_t recovering; /* cwnd_bytes is tcp_loss.c's at present: look, but don't touch */
+	uint8_t recovering; /* tcp_loss.c owns cwnd_bytes at present: read only */
 	uint8_t signal;     /* enum cc_signal, of `congestion` */
 };
 
 struct cc_ops {
 	const char *name;
-	bool constant; /* its window is what a test says: neither paced nor taken back after idling */
+	bool constant; /* fixed window: neither paced nor reduced after idle */
 	/* The connection is established. priv[0]: harp_tcp_options.fixed_window_bytes. */
 	void (*init)(struct cc *cc, const struct cc_event *ev);
 	/* An ACK that acknowledged or SACKed something. */
@@ -71,7 +73,7 @@ static inline uint32_t cc_initial_window_bytes(uint32_t mss_bytes)
 	return 10 * mss_bytes < most ? 10 * mss_bytes : most;
 }
 
-/* RFC 5681 section 3.1, and what DCTCP grows by: one *acked_bytes of priv counts towards a segment. */
+/* RFC 5681 section 3.1. *counted_bytes, in priv, holds acked bytes not yet turned into window. */
 void cc_reno_grow(struct cc *cc, const struct cc_event *ev, uint64_t *counted_bytes);
 /* RFC 5681 equation (4): max (FlightSize / 2, 2*SMSS). */
 uint32_t cc_reno_ssthresh_bytes(const struct cc_event *ev);

@@ -2,15 +2,16 @@
 /*
  * cc_cubic.c - CUBIC (RFC 9438), with HyStart++ (RFC 9406) for the first slow start.
  *
- * Theory of operation. After a reduction from W_max the window follows W_cubic(t) = C*(t-K)^3 + W_max: fast
- * back towards W_max, flat around it, then away. t is time spent in congestion avoidance with the window as
- * the limit (section 4.2 excludes idle and application-limited periods): it is added up from ACK to ACK, a
- * round trip at most each, so no idle period can get in. Where Reno would have the larger window, W_est, that
- * one counts (section 4.3); with the round trips of a data centre this is nearly always, and what CUBIC
- * brings there are its gentler reductions.
+ * Theory of operation. After a reduction from W_max the window follows W_cubic(t) = C*(t-K)^3 +
+ * W_max: steep towards W_max, flat around it, then steep again. t counts only time in congestion
+ * avoidance during which the window was the limit (section 4.2 excludes idle and
+ * application-limited periods). It is summed from ACK to ACK, at most one round trip each, so idle
+ * periods never count. When Reno's window W_est is larger, W_est applies (section 4.3). With the
+ * round-trip times of a data center this is nearly always the case, and CUBIC's benefit there is
+ * its smaller reductions.
  *
- * Windows are in bytes, times in units of 2^-16 s; everything is done in integers, and the one cube root is
- * taken once per reduction.
+ * Windows are in bytes, times in units of 2^-16 s. All arithmetic is on integers; the cube root is
+ * computed once per reduction.
  */
 #include "transport/cc.h"
 
@@ -19,7 +20,7 @@
 #include "transport/cc_hystart.h"
 
 #define CUBIC_TIME_SHIFT 16u        /* t and K: 2^16 units a second, 15 us */
-#define CUBIC_TIME_MAX (1u << 24)   /* 256 s: further out nobody follows the curve */
+#define CUBIC_TIME_MAX (1u << 24)   /* 256 s: the curve is not followed further */
 #define CUBIC_NS_MAX (1ull << 46)   /* 19 hours: so that << 16 fits */
 #define CUBIC_BETA_PERCENT 70u      /* section 4.6 */
 #define CUBIC_FAST_CONV_PERCENT 85u /* section 4.7: (1 + beta) / 2 */
@@ -27,16 +28,16 @@
 #define CUBIC_ALPHA_DEN 17u
 
 struct __attribute__((may_alias)) cubic {
-	uint64_t t_ns;         /* since this stage of congestion avoidance began */
-	uint64_t last_ns;      /* of the last ACK */
-	uint64_t grow_rest;    /* (target - cwnd) * acked not yet worth a byte */
-	uint64_t est_rest;     /* the same of W_est */
-	uint32_t k;            /* 2^-16 s */
-	uint32_t w_max_bytes;  /* before the last reduction, fast convergence applied; 0: none */
-	uint32_t origin_bytes; /* of the curve: W_max, or where it began */
+	uint64_t t_ns;           /* since this epoch of congestion avoidance began */
+	uint64_t last_ns;        /* of the last ACK */
+	uint64_t grow_remainder; /* (target - cwnd) * acked, remainder below one byte */
+	uint64_t est_remainder;  /* the same for W_est */
+	uint32_t k;              /* 2^-16 s */
+	uint32_t w_max_bytes;    /* before the last reduction, after fast convergence; 0: none */
+	uint32_t origin_bytes;   /* plateau of the curve: W_max, or the window at its start */
 	uint32_t w_est_bytes;
 	uint32_t prior_bytes; /* cwnd at the last reduction */
-	uint32_t began;       /* this stage has an origin */
+	uint32_t began;       /* this epoch has an origin */
 	struct hystart hystart;
 };
 static_assert(sizeof(struct cubic) <= sizeof(((struct cc *)0)->priv), "fits");
@@ -50,7 +51,7 @@ static uint32_t cubic_root(uint64_t x)
 {
 	uint64_t root = 0;
 
-	/* A bit of the root at a time; 21 bits, as x is below 2^63. */
+	/* Computes one bit of the root per iteration; 21 bits, as x is below 2^63. */
 	for (uint64_t bit = 1u << 20; bit > 0; bit >>= 1) {
 		uint64_t try = root | bit;
 
@@ -63,7 +64,7 @@ static uint32_t cubic_root(uint64_t x)
 /* Figure 2: K = cubic_root((W_max - cwnd_epoch) / C), in segments and seconds, C = 2/5. */
 static uint32_t cubic_k(uint32_t below_bytes, uint32_t mss_bytes)
 {
-	/* 2^36 under the root is 2^12 before it. */
+	/* A factor of 2^36 under the root is 2^12 outside. */
 	uint64_t cube = (((uint64_t)below_bytes * 5 << 18) / (2 * mss_bytes)) << 18;
 
 	return cubic_root(cube) << (CUBIC_TIME_SHIFT - 12u);
@@ -96,12 +97,12 @@ static void cubic_init(struct cc *cc, const struct cc_event *ev)
 	hystart_begin(&c->hystart, ev);
 }
 
-/* Sections 4.2, 4.8 and 4.10: where this stage of congestion avoidance begins. */
+/* Sections 4.2, 4.8 and 4.10: starts an epoch of congestion avoidance. */
 static void cubic_begin(struct cubic *c, uint32_t cwnd_bytes, uint32_t mss_bytes)
 {
 	c->began = 1;
 	c->t_ns = 0;
-	c->grow_rest = c->est_rest = 0;
+	c->grow_remainder = c->est_remainder = 0;
 	c->w_est_bytes = cwnd_bytes;
 	c->k = 0;
 	c->origin_bytes = cwnd_bytes;
@@ -109,21 +110,22 @@ static void cubic_begin(struct cubic *c, uint32_t cwnd_bytes, uint32_t mss_bytes
 		c->origin_bytes = c->w_max_bytes;
 		c->k = cubic_k(c->w_max_bytes - cwnd_bytes, mss_bytes);
 	} else {
-		/* After a timeout, after HyStart++, or already beyond: W_max is the window now. */
+		/* After a timeout, after HyStart++, or beyond W_max: W_max is the current
+		 * window. */
 		c->w_max_bytes = cwnd_bytes;
 	}
 }
 
-/* Section 4.3: what Reno, made as aggressive as CUBIC's beta allows, would have by now. */
+/* Section 4.3: the window that Reno, with CUBIC's beta, would have reached. */
 static void cubic_estimate(struct cubic *c, const struct cc_event *ev, uint32_t cwnd_bytes)
 {
 	uint32_t alpha = c->w_est_bytes >= c->prior_bytes ? CUBIC_ALPHA_DEN : CUBIC_ALPHA_NUM;
 	uint64_t whole = (uint64_t)CUBIC_ALPHA_DEN * cwnd_bytes;
 
-	c->est_rest += (uint64_t)alpha * ev->mss_bytes * ev->acked_bytes;
-	if (c->est_rest >= whole) {
-		c->w_est_bytes += (uint32_t)(c->est_rest / whole);
-		c->est_rest %= whole;
+	c->est_remainder += (uint64_t)alpha * ev->mss_bytes * ev->acked_bytes;
+	if (c->est_remainder >= whole) {
+		c->w_est_bytes += (uint32_t)(c->est_remainder / whole);
+		c->est_remainder %= whole;
 	}
 }
 
@@ -144,11 +146,11 @@ static void cubic_avoid(struct cc *cc, const struct cc_event *ev)
 		return;
 	if (target > cwnd + cwnd / 2)
 		target = cwnd + cwnd / 2;
-	c->grow_rest += (uint64_t)(target - cwnd) * ev->acked_bytes;
-	if (c->grow_rest >= cwnd) {
-		uint64_t more = c->grow_rest / cwnd;
+	c->grow_remainder += (uint64_t)(target - cwnd) * ev->acked_bytes;
+	if (c->grow_remainder >= cwnd) {
+		uint64_t more = c->grow_remainder / cwnd;
 
-		c->grow_rest %= cwnd;
+		c->grow_remainder %= cwnd;
 		cc->cwnd_bytes += more < target - cwnd ? (uint32_t)more : target - cwnd;
 	}
 }
@@ -174,7 +176,8 @@ static void cubic_acked(struct cc *cc, const struct cc_event *ev)
 	uint64_t passed_ns = ev->now_ns - c->last_ns;
 
 	c->last_ns = ev->now_ns;
-	/* Section 5.8: an application that does not use its window learns nothing about the path. */
+	/* Section 5.8: an application that does not use its window learns nothing about the
+	 * path. */
 	if (ev->recovering || !ev->limited || cc->cwnd_bytes >= CC_WINDOW_BYTES_MAX)
 		return;
 	if (cc->cwnd_bytes < cc->ssthresh_bytes) {
@@ -193,9 +196,9 @@ static void cubic_acked(struct cc *cc, const struct cc_event *ev)
 static void cubic_reduce(struct cc *cc, const struct cc_event *ev)
 {
 	struct cubic *c = cubic_of(cc);
-	/* Section 4.6 lets cwnd stand for the flight where cwnd grows only while it is the limit, as it
-	 * does here. The flight would say less than the path carries: over a round trip of microseconds
-	 * it is what a processor had put out when the loss was seen. */
+	/* Section 4.6 permits cwnd instead of FlightSize if cwnd grows only while it is the limit,
+	 * as here. FlightSize would underestimate the path: with round trips of microseconds it is
+	 * only what the processor had sent when it noticed the loss. */
 	uint32_t ssthresh = (uint32_t)((uint64_t)cc->cwnd_bytes * CUBIC_BETA_PERCENT / 100);
 
 	cc->ssthresh_bytes = ssthresh > 2 * ev->mss_bytes ? ssthresh : 2 * ev->mss_bytes;
@@ -209,7 +212,8 @@ static void cubic_congestion(struct cc *cc, const struct cc_event *ev)
 	struct cubic *c = cubic_of(cc);
 	uint32_t cwnd = cc->cwnd_bytes;
 
-	/* Section 4.7: below the last W_max someone else needs room: give up more of it. */
+	/* Section 4.7: below the last W_max a new flow needs bandwidth: release more of the
+	 * window. */
 	if (cwnd < c->w_max_bytes)
 		c->w_max_bytes = (uint32_t)((uint64_t)cwnd * CUBIC_FAST_CONV_PERCENT / 100);
 	else

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cc_dctcp.c - RFC 8257: the window shrinks by how much of it was marked, not by half because some was.
+ * cc_dctcp.c - DCTCP (RFC 8257): the reduction is proportional to the fraction of marked bytes.
  *
- * It grows, and reacts to loss, as RFC 5681 says (sections 3.4 and 3.5). The receiving half, which says of
- * every segment whether it was marked, is in tcp_ecn.c. Without ECN a connection gets CUBIC instead.
+ * Growth and the response to loss follow RFC 5681 (sections 3.4 and 3.5). The receiving half, which
+ * reports marks per segment, is in tcp_ecn.c. Without ECN the connection uses CUBIC instead.
  */
 #include "transport/cc.h"
 
@@ -13,9 +13,9 @@
 #define DCTCP_G_SHIFT 4u     /* section 4.2: g = 1/16 */
 
 struct __attribute__((may_alias)) dctcp {
-	uint64_t counted_bytes; /* cc_reno_grow()'s */
+	uint64_t counted_bytes; /* for cc_reno_grow() */
 	uint64_t acked_bytes, marked_bytes;
-	uint32_t alpha; /* of DCTCP_ONE */
+	uint32_t alpha; /* in units of 1 / DCTCP_ONE */
 	uint32_t window_end_seq;
 };
 static_assert(sizeof(struct dctcp) <= sizeof(((struct cc *)0)->priv), "fits");
@@ -56,7 +56,7 @@ static void dctcp_acked(struct cc *cc, const struct cc_event *ev)
 		d->window_end_seq = ev->snd_nxt_seq;
 		d->acked_bytes = d->marked_bytes = 0;
 	}
-	/* An ACK with ECE says "less", not "more". */
+	/* An ACK with ECE never grows the window. */
 	if (ev->marked_bytes == 0)
 		cc_reno_grow(cc, ev, &d->counted_bytes);
 }

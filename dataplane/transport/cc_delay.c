@@ -1,25 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cc_delay.c - keeps the round trip a little above its minimum: Swift's rule (Kumar et al., SIGCOMM 2020),
- * for clocks and receivers without the help of a card.
+ * cc_delay.c - keeps the round-trip time slightly above its minimum: Swift's algorithm (Kumar et
+ * al., SIGCOMM 2020), without NIC timestamps.
  *
- * Theory of operation. Once a round trip the least round trip of that round, which held ACKs and a late
- * poll do not touch, is compared with a target. Below it the window grows by a segment a round trip, and
- * by more when it has been below for long (TIMELY's hyperactive increase, Mittal et al., SIGCOMM 2015);
- * above it the window shrinks in proportion to the excess, by half at most. Loss and ECN marks halve it:
- * a queue too short for the target, or someone else's.
+ * Theory of operation. Once per round trip, the minimum RTT sample of that round is compared with a
+ * target; the minimum ignores delayed ACKs and late polls. Below the target the window grows by one
+ * segment per round trip, and faster after several rounds below it (TIMELY's hyperactive increase,
+ * Mittal et al., SIGCOMM 2015). Above the target the window shrinks in proportion to the excess, at
+ * most by half. Loss and ECN marks halve it: the queue is too short for the target, or is shared
+ * with other traffic.
  *
- * The target is the minimum plus an eighth of it, 100 us at least (two ACKs held by our own receivers; see
- * cc_hystart.c) and 5 ms at most, for a window of 64 segments; Swift's flow scaling makes it larger for
- * smaller windows and smaller for larger ones, by the root of their ratio, between half and four times. Flows
- * that share a queue see one delay, so it is this that makes their windows equal, though one of them may
- * have measured a longer minimum.
+ * The target is the minimum RTT plus one eighth, at least 100 us (two delayed ACKs of HARP
+ * receivers; see cc_hystart.c) and at most 5 ms, for a window of 64 segments. Swift's flow scaling
+ * raises it for smaller windows and lowers it for larger ones, by the square root of the ratio,
+ * within a factor of 1/2 to 4. Flows that share a queue see the same delay, so flow scaling
+ * equalizes their windows even if one has measured a larger minimum.
  *
- * The minimum is that of the last two spans of 512 round trips each (20 ms to 5 s), so that a longer route is
- * believed after 10 s at most, and who came late and took the queue for the route does not think so for long.
- * A span that ends with no sample near the minimum may have had a standing queue all the time, ours or
- * that of many like us, which would become the new minimum: the window is then taken down to four
- * segments for a round trip, and what is measured without us counts (BBR's ProbeRTT).
+ * The minimum covers the last two spans of 512 round trips each (20 ms to 5 s). A longer route is
+ * therefore accepted after at most 10 s, and a flow that started with a full queue corrects its
+ * minimum within that time. A span without a sample near the minimum may have seen a standing queue
+ * throughout. The window is then reduced to four segments for one round trip, and the RTT without
+ * our own queue is measured (BBR's ProbeRTT).
  */
 #include "transport/cc.h"
 
@@ -28,29 +29,31 @@
 #define DELAY_SPAN_ROUNDS 512u
 #define DELAY_SPAN_NS_MIN 20000000ull
 #define DELAY_SPAN_NS_MAX 5000000000ull
-#define DELAY_START_SAMPLES 4u /* ACKs of a round, before slow start may be left within it */
+#define DELAY_START_SAMPLES 4u /* samples that a round needs before slow start can end within it */
 #define DELAY_TARGET_NS_MIN 100000u
 #define DELAY_TARGET_NS_MAX 5000000u
 #define DELAY_TARGET_DIVISOR 8u
-#define DELAY_CALM_ROUNDS 5u /* below the target for so many: grow faster, by one more each round */
-#define DELAY_FASTEST 16u    /* segments a round trip */
+/* rounds below the target before growth accelerates by one segment per round */
+#define DELAY_CALM_ROUNDS 5u
+#define DELAY_FASTEST 16u /* maximum growth, segments per round trip */
 #define DELAY_PROBE_SEGMENTS 4u
 
 enum delay_phase { DELAY_STARTING = 0, DELAY_STEERING, DELAY_DRAINING, DELAY_MEASURING };
 
 struct __attribute__((may_alias)) delay {
 	uint64_t span_end_ns;
-	uint64_t rtt_ns_span[2]; /* least of this span and of the one before; UINT64_MAX: none */
-	uint64_t rtt_ns_round;   /* least of this round */
-	uint64_t rest;           /* growth not yet worth a byte */
+	/* minimum of this span and of the previous one; UINT64_MAX: none */
+	uint64_t rtt_ns_span[2];
+	uint64_t rtt_ns_round; /* minimum of this round */
+	uint64_t rest;         /* growth, remainder below one byte */
 	uint32_t round_end_seq;
-	uint32_t resume_bytes; /* the window to go back to after a probe */
-	uint32_t calm;         /* rounds below the target, in a row */
+	uint32_t resume_bytes; /* window to restore after a probe */
+	uint32_t calm;         /* consecutive rounds below the target */
 	uint8_t phase;         /* enum delay_phase */
-	uint8_t grows;         /* what the last round said */
-	uint8_t reduced;       /* loss has spoken in this round */
-	uint8_t samples;       /* of this round, while starting */
-	uint8_t scale16;       /* of the target, for this window */
+	uint8_t grows;         /* result of the last round: the window grows */
+	uint8_t reduced;       /* reduced by loss in this round */
+	uint8_t samples;       /* samples of this round, during slow start */
+	uint8_t scale16;       /* scale of the target for this window, in sixteenths */
 };
 static_assert(sizeof(struct delay) <= sizeof(((struct cc *)0)->priv), "fits");
 
@@ -96,15 +99,15 @@ static void delay_init(struct cc *cc, const struct cc_event *ev)
 					.round_end_seq = ev->snd_nxt_seq };
 	if (ev->rtt_ns_min > 0)
 		delay_of(cc)->rtt_ns_span[0] =
-			ev->rtt_ns_min; /* the handshake's: of an empty window */
+			ev->rtt_ns_min; /* RTT of the handshake: the window was empty */
 }
 
-/* A span is over: true when a fresh minimum must be looked for. */
+/* Ends a span. True if the minimum must be probed again. */
 static bool delay_next_span(struct delay *d, const struct cc_event *ev)
 {
 	uint64_t span_ns = DELAY_SPAN_ROUNDS * ev->srtt_ns;
 
-	/* A quarter of the distance to the target: the queue was empty at times. */
+	/* Within a quarter of the distance to the target: the queue was empty at times. */
 	bool fresh =
 		d->rtt_ns_span[1] == UINT64_MAX ||
 		d->rtt_ns_span[0] <= delay_base_ns(d) + (delay_target_ns(d) - delay_base_ns(d)) / 4;
@@ -122,7 +125,7 @@ static uint32_t delay_floor_bytes(const struct cc_event *ev)
 	return 2 * ev->mss_bytes;
 }
 
-/* The window times (1 - excess / rtt * 0.8), and not below half of it. */
+/* cwnd * (1 - excess / rtt * 0.8), at least half of it. */
 static void delay_shrink(struct cc *cc, const struct cc_event *ev, uint64_t rtt_ns,
 			 uint64_t target_ns)
 {
@@ -178,7 +181,8 @@ static void delay_round_over(struct cc *cc, const struct cc_event *ev)
 	if (ev->recovering || rtt_ns == UINT64_MAX) {
 		d->grows = 0;
 	} else if (d->phase == DELAY_DRAINING) {
-		/* What was sent with the old window has come back: the next round is the measurement. */
+		/* Everything sent with the old window is acknowledged: the next round is the
+		 * measurement. */
 		d->phase = DELAY_MEASURING;
 		d->rtt_ns_span[0] = UINT64_MAX;
 	} else if (d->phase == DELAY_MEASURING) {
@@ -193,7 +197,7 @@ static void delay_round_over(struct cc *cc, const struct cc_event *ev)
 		delay_probe(cc, ev);
 }
 
-/* A segment a round trip; all that is acknowledged while starting. */
+/* One segment per round trip; during slow start, all acknowledged bytes. */
 static uint64_t delay_growth(struct delay *d, const struct cc *cc, const struct cc_event *ev)
 {
 	uint64_t segments = d->calm > DELAY_CALM_ROUNDS ? d->calm - DELAY_CALM_ROUNDS : 1, more;
@@ -221,7 +225,7 @@ static void delay_acked(struct cc *cc, const struct cc_event *ev)
 		d->samples++;
 	if ((int32_t)(ev->snd_una_seq - d->round_end_seq) >= 0 ||
 	    (d->samples == DELAY_START_SAMPLES && d->rtt_ns_round > delay_target_ns(d)))
-		delay_round_over(cc, ev); /* doubling can't wait for the round's end */
+		delay_round_over(cc, ev); /* doubling must stop before the end of the round */
 	if (ev->recovering || !ev->limited || d->phase > DELAY_STEERING ||
 	    (d->phase == DELAY_STEERING && !d->grows))
 		return;

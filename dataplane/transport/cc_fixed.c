@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cc_fixed.c - a window of so many bytes, whatever happens: for tests, and for paths of one's own. */
+/* cc_fixed.c - a constant window, for tests and for dedicated paths. */
 #include "transport/cc.h"
 
 /* priv[0]: the window */

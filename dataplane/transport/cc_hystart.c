@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cc_hystart.c - HyStart++ (RFC 9406), with thresholds for round trips of 20 us as well as 200 ms.
+ * cc_hystart.c - HyStart++ (RFC 9406), with thresholds for round-trip times from 20 us to 200 ms.
  *
- * The RFC's MIN_RTT_THRESH of 4 ms is for the noise of the Internet: where a round trip takes 50 us it
- * would never be reached before the queue overflows. Ours is 100 us: more than our own receivers may hold
- * back an ACK (TCP_ACK_HOLD_BULK_NS, 40 us) and a poll or two, and 125 KB of queue at 10 Gbit/s. An
- * eighth of the round trip, RFC 9406's own rule, goes beyond it from 0.8 ms on.
+ * The RFC's MIN_RTT_THRESH of 4 ms suits the jitter of the Internet. With a round trip of 50 us the
+ * queue would overflow before that threshold. This file uses 100 us: more than a HARP receiver may
+ * delay an ACK (TCP_ACK_HOLD_BULK_NS, 40 us) plus a poll or two, and 125 KB of queue at 10 Gbit/s.
+ * From 0.8 ms on, the RFC's own rule, one eighth of the round trip, exceeds it.
  *
- * N_RTT_SAMPLE = 8 presumes an ACK for every second segment. Our receivers acknowledge up to 16 at
- * once, so an ACK counts as half its segments, yet never as more than half of the eight: one late
- * ACK must not decide.
+ * N_RTT_SAMPLE = 8 presumes an ACK for every second segment. HARP receivers acknowledge up to 16
+ * segments at once, so an ACK counts as half of its segments, but at most as half of the eight: a
+ * single late ACK must not decide.
  *
- * L, the most that an ACK may add, is infinite: the sender is paced (section 4.3).
+ * L, the limit of growth per ACK, is infinite: the sender is paced (section 4.3).
  */
 #include "transport/cc_hystart.h"
 
@@ -71,12 +71,13 @@ uint32_t hystart_acked(struct hystart *h, const struct cc_event *ev, bool *leave
 			h->css_rounds = 0;
 			h->css_rtt_ns_baseline = h->rtt_ns_now;
 		} else if (h->css && h->rtt_ns_now < h->css_rtt_ns_baseline) {
-			/* The exit was spurious: go on as before. */
+			/* The exit was spurious: resume slow start. */
 			h->css = 0;
 		}
 	}
 	if (!seq_awaited(h->round_end_seq, ev->snd_una_seq, ev->snd_nxt_seq)) {
-		/* "If the transition into CSS happens in the middle of a round, that partial round counts". */
+		/* "If the transition into CSS happens in the middle of a round, that partial round
+		 * counts". */
 		if (h->css && ++h->css_rounds >= HYSTART_CSS_ROUNDS)
 			*leave = true;
 		hystart_next_round(h, ev);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cc_newreno.c - RFC 5681 with appropriate byte counting (RFC 3465) and a window of 10 (RFC 6928). */
+/* cc_newreno.c - RFC 5681 with appropriate byte counting (RFC 3465) and a window of 10 (RFC
+ * 6928). */
 #include "transport/cc.h"
 
 /* priv[0]: bytes acknowledged since cwnd last grew in congestion avoidance */
@@ -13,11 +14,12 @@ uint32_t cc_reno_ssthresh_bytes(const struct cc_event *ev)
 
 void cc_reno_grow(struct cc *cc, const struct cc_event *ev, uint64_t *counted_bytes)
 {
-	/* RFC 7661's concern, simply: a window that was not used says nothing about the path. */
+	/* Simplified RFC 7661: a window that was not fully used gives no information about the
+	 * path. */
 	if (ev->recovering || !ev->limited || cc->cwnd_bytes >= CC_WINDOW_BYTES_MAX)
 		return;
 	if (cc->cwnd_bytes < cc->ssthresh_bytes) {
-		/* Slow start: a whole burst may be acknowledged at once, so count its bytes. */
+		/* Slow start: one ACK may acknowledge a whole burst, so count bytes. */
 		cc->cwnd_bytes += ev->acked_bytes;
 		if (cc->cwnd_bytes > cc->ssthresh_bytes)
 			cc->cwnd_bytes = cc->ssthresh_bytes;

@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * flow.h - the flow table: which connection has this 4-tuple?
+ * flow.h - the flow table: maps a 4-tuple to a connection.
  *
- * Open addressing with linear probing, twice as many slots as connections, keyed by SipHash so that a
- * peer who picks addresses and ports can't make long chains. A slot holds the hash and the
- * connection's index: a look-up touches one line of the table and, on a hit, the connection.
+ * Open addressing with linear probing and twice as many slots as connections. The key is hashed
+ * with SipHash, so a peer that chooses addresses and ports cannot create long chains. A slot holds
+ * the hash and the connection's index: a lookup touches one cache line of the table and, on a hit,
+ * the connection.
  *
- * Before it is asked, the few flows that were looked up last are: of a busy one many segments come together.
- * Where in that array a flow lies is no secret; who makes two meet there makes both cost what any other does.
+ * A small direct-mapped cache of recent flows is searched first, since busy flows receive many
+ * segments together. Its index function is not secret; a peer that forces a collision there only
+ * causes the regular lookup.
  */
 #ifndef HARP_TRANSPORT_FLOW_H
 #define HARP_TRANSPORT_FLOW_H
@@ -17,7 +19,7 @@
 #include "base/siphash.h"
 #include "harp.h"
 
-/* Laid out without padding: it is hashed and compared as bytes. */
+/* No padding: hashed and compared as bytes. */
 struct flow_key {
 	struct harp_addr local, remote;
 	uint16_t local_port, remote_port;
@@ -36,7 +38,7 @@ struct flow_recent {
 	uint32_t index; /* FLOW_NONE: empty */
 };
 
-/* Says whether the connection `index` has this key: the table holds no keys itself. */
+/* True if connection `index` has this key. The table itself stores no keys. */
 typedef bool (*flow_match_fn)(const void *ctx, uint32_t index, const struct flow_key *key);
 
 struct flow_table {
@@ -52,9 +54,9 @@ struct flow_table {
 int flow_init(struct flow_table *table, uint32_t max_flows, const struct siphash_key *secret,
 	      flow_match_fn match, const void *match_ctx);
 void flow_destroy(struct flow_table *table);
-/* The index, or FLOW_NONE. */
+/* Returns the index, or FLOW_NONE. */
 uint32_t flow_find(struct flow_table *table, const struct flow_key *key);
-/* The caller knows that the key is not there and that fewer than max_flows are. */
+/* The caller guarantees that the key is absent and that fewer than max_flows are in the table. */
 void flow_insert(struct flow_table *table, const struct flow_key *key, uint32_t index);
 void flow_remove(struct flow_table *table, const struct flow_key *key, uint32_t index);
 

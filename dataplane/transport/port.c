@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * port.c - local ports: a count of users each; the owner's hooks hear of the first and the last.
+ * port.c - local ports: a reference count each; hooks report the first and the last reference.
  *
- * A port that is chosen must be one that a third party can't guess, as it is half of what an attacker off
- * the path has to know (RFC 6056 section 1). For connections that is algorithm 4, double-hash port
- * selection: each pair of addresses and remote port has a place of its own to begin, and goes round from
- * there, so that a port comes back to the same remote as late as possible. Nothing of the stack's
- * generator is shown, only a keyed hash.
+ * An off-path attacker must not be able to guess an ephemeral port (RFC 6056 section 1).
+ * Connections use algorithm 4, double-hash port selection: each combination of addresses and remote
+ * port starts its search at its own offset and proceeds cyclically, so the same remote endpoint
+ * sees a port again as late as possible. Output depends on a keyed hash only and reveals nothing of
+ * the stack's random generator.
  */
 #include "transport/port.h"
 
@@ -68,7 +68,7 @@ void port_put(struct port_table *table, uint16_t port)
 		table->release(table->ctx, port);
 }
 
-/* Where the search begins: hashed as bytes, without padding. */
+/* Input of the hash, as bytes without padding. */
 struct port_input {
 	struct flow_key peer;
 	uint32_t draw;
@@ -83,8 +83,9 @@ static uint32_t port_first(struct port_table *table, const struct flow_key *peer
 
 	if (!peer)
 		return (uint32_t)draw;
-	/* RFC 6056 section 3.3.4: offset = F(), index = G(); here the halves of one keyed hash. The step is
-	 * of random length, or a remote that shares the counter could count our connections. */
+	/* RFC 6056 section 3.3.4: offset = F(), index = G(); here the two halves of one keyed hash.
+	 * The step is random, because a remote endpoint that shares the counter could otherwise
+	 * count our connections. */
 	in = (struct port_input){ .peer = *peer };
 	in.peer.local_port = 0;
 	hash = siphash24(&table->secret, &in, sizeof(in));
@@ -98,7 +99,7 @@ uint16_t port_choose(struct port_table *table, const struct flow_key *peer,
 {
 	uint32_t span = (uint32_t)table->port_max - table->port_min + 1u;
 	uint32_t first = port_first(table, peer) % span;
-	bool unused = true; /* those can still be had */
+	bool unused = true; /* ports without users are still available */
 
 	for (uint32_t pass = 0; pass < (shared ? 2u : 1u); pass++) {
 		for (uint32_t i = 0; i < span; i++) {
@@ -109,7 +110,8 @@ uint16_t port_choose(struct port_table *table, const struct flow_key *peer,
 				continue;
 			if (port_get(table, port) == 0)
 				return port;
-			unused = !table->shortage; /* the next port would take a descriptor, too */
+			/* another port would need a file descriptor, too */
+			unused = !table->shortage;
 		}
 	}
 	return 0;

@@ -22,8 +22,8 @@ static inline bool seq_geq(uint32_t a, uint32_t b)
 {
 	return seq_leq(b, a);
 }
-/* Is seq, which was snd_nxt once, still ahead of snd_una? One that nobody looked at while half the sequence space
- * went by seems to be, to all of the above. */
+/* True if seq, a former snd_nxt, is still ahead of snd_una. A value that was not checked while half
+ * of the sequence space passed would look ahead to the comparisons above. */
 static inline bool seq_awaited(uint32_t seq, uint32_t snd_una, uint32_t snd_nxt)
 {
 	return seq - snd_una - 1 < snd_nxt - snd_una;

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tcp.c - the life of a connection: slots, states, death.
+ * tcp.c - lifecycle of a connection: slots, states, termination.
  *
- * Everything is allocated by tcp_init(): connections lie in an array with a free list. A slot is taken
- * by connect or by a listener's SYN, and put back when two things have come true: the state is CLOSED,
- * and nobody holds the handle (CONN_HANDLE). A connection that the application closed finishes alone;
- * one that dies while the application holds it stays, CLOSED, until the application closes it, so that
- * received bytes and the reason can still be read.
+ * tcp_init() allocates everything: connections are in an array with a free list. connect() or a
+ * listener's SYN takes a slot. The slot is returned when the state is CLOSED and no handle exists
+ * (CONN_HANDLE). A connection that the application has closed finishes on its own. A connection
+ * that terminates while the application holds it stays, in CLOSED, until the application closes it,
+ * so that received bytes and the error can still be read.
  */
 #include "transport/tcp.h"
 
@@ -140,7 +140,8 @@ int tcp_init(struct tcp *tcp, struct ip *ip, struct wheel *wheel, struct rng *rn
 	if (err)
 		return err;
 	tcp->listeners = calloc(opt->max_listeners, sizeof(*tcp->listeners));
-	/* A large table costs the pages of the slots that were used: calloc() gets them zeroed and untouched. */
+	/* calloc() returns zeroed, untouched pages: a large table costs only the slots that were
+	 * used. */
 	tcp->conns_memory = calloc(1, ((size_t)opt->max_conns + 2) * sizeof(*tcp->conns));
 	if (!tcp->listeners || !tcp->conns_memory)
 		return -ENOMEM;
@@ -166,7 +167,7 @@ void tcp_clock(struct tcp *tcp, uint64_t now_ns)
 	tcp->now_ms = (uint32_t)(now_ns / TCP_NS_PER_MS);
 }
 
-/* Typical payload of a received frame when segments are full: turns frames into a window. */
+/* Typical payload of a received frame with full segments: converts frames to window bytes. */
 static uint32_t tcp_rcv_bytes_per_frame(const struct tcp *tcp, uint32_t mtu_bytes,
 					uint32_t mss_bytes)
 {
@@ -207,7 +208,7 @@ struct harp_conn *tcp_conn_alloc(struct tcp *tcp, const struct harp_tcp_options 
 		tcp_slot_init(tcp, tcp->conns_high++);
 		TAILQ_INSERT_HEAD(&tcp->free_conns, conn, owner_link);
 	}
-	if (TAILQ_EMPTY(&tcp->free_conns)) { /* the oldest TIME-WAIT gives way */
+	if (TAILQ_EMPTY(&tcp->free_conns)) { /* reclaim the oldest TIME-WAIT */
 		conn = TAILQ_FIRST(&tcp->time_wait);
 		tcp_conn_die(conn ? conn : TAILQ_FIRST(&tcp->time_wait_opened), 0);
 	}
@@ -285,7 +286,8 @@ void tcp_conn_secrets(struct harp_conn *conn)
 	struct flow_key key = conn_flow_key(conn);
 	uint64_t hash = siphash24(&conn->tcp->isn_secret, &key, sizeof(key));
 
-	/* ISN = M + F(localip, localport, remoteip, remoteport, secretkey); M ticks every 4 us. */
+	/* RFC 6528: ISN = M + F(localip, localport, remoteip, remoteport, secretkey); M ticks every
+	 * 4 us. */
 	tcp_conn_iss(conn, (uint32_t)(conn->tcp->now_ns >> 12) + (uint32_t)hash);
 	/* A fixed offset per 4-tuple: a later incarnation's timestamps are greater (RFC 6191). */
 	conn->ts.offset = (uint32_t)(hash >> 32);
@@ -312,7 +314,8 @@ void tcp_conn_iss_beyond(struct harp_conn *conn, uint32_t old_nxt_seq)
 void tcp_conn_event(struct harp_conn *conn, uint32_t events)
 {
 	conn->events |= events;
-	/* Until accepted nobody knows it: accept delivers what has gathered. */
+	/* Before accept() the application does not know the connection; accept delivers pending
+	 * events. */
 	if (conn->on_event_list || !(conn->flags & CONN_HANDLE) || conn->listener)
 		return;
 	TAILQ_INSERT_TAIL(&conn->tcp->events, conn, event_link);
@@ -335,17 +338,17 @@ void tcp_conn_established(struct harp_conn *conn)
 		l->tcp->embryonic_count--;
 		TAILQ_INSERT_TAIL(&l->accept_queue, conn, owner_link);
 		l->accept_count++;
-		conn->flags |= CONN_HANDLE; /* the queue's, later the application's */
+		conn->flags |= CONN_HANDLE; /* held by the accept queue, later by the application */
 	}
 	if (conn->flags & CONN_FIN_WANTED) {
-		/* Closed while connecting: RFC 9293 3.10.4, SYN-RECEIVED: queue it. */
+		/* Closed while connecting: RFC 9293 3.10.4, SYN-RECEIVED: queue the FIN. */
 		tcp_tx_ready(conn);
 	}
 	tcp_conn_event(conn, HARP_EVENT_CONNECTED | HARP_EVENT_WRITABLE);
 }
 
-/* As Linux's tcp_max_tw_buckets. The next connection from that port has greater timestamps, and
- * PAWS tells the two apart. */
+/* Limit as Linux's tcp_max_tw_buckets. The next connection from that port has greater timestamps,
+ * so PAWS separates the two. */
 void tcp_time_wait_add(struct harp_conn *conn)
 {
 	struct tcp *tcp = conn->tcp;
@@ -360,7 +363,7 @@ void tcp_time_wait_add(struct harp_conn *conn)
 	if (++tcp->time_wait_opened_count <= TCP_TIME_WAIT_PORTS_MAX)
 		return;
 	oldest = TAILQ_FIRST(&tcp->time_wait_opened);
-	if (oldest->flags & CONN_ACK_PENDING) /* of the peer's FIN */
+	if (oldest->flags & CONN_ACK_PENDING) /* an ACK of the peer's FIN */
 		(void)tcp_out_ack(oldest);
 	tcp_conn_die(oldest, 0);
 }
@@ -391,7 +394,7 @@ void tcp_enter_time_wait(struct harp_conn *conn)
 	tcp_timer_life(conn, TCP_TIME_WAIT_NS);
 	if (!(conn->flags & CONN_HANDLE))
 		tcp_time_wait_add(conn);
-	/* For the application it is over. */
+	/* The application sees the end now. */
 	tcp_conn_event(conn, HARP_EVENT_CLOSED);
 }
 
@@ -416,7 +419,7 @@ void tcp_conn_die(struct harp_conn *conn, int error)
 	port_put(&tcp->ports, conn->local_port);
 	tcp_time_wait_remove(conn);
 	if (conn->listener) {
-		/* Died before accept: it vanishes. */
+		/* Terminated before accept: remove it silently. */
 		tcp_listener_forget(conn);
 		conn->flags &= ~(uint32_t)CONN_HANDLE;
 	}
@@ -430,8 +433,9 @@ void tcp_conn_die(struct harp_conn *conn, int error)
 
 void tcp_conn_reset(struct harp_conn *conn, int error)
 {
-	/* RFC 9293 3.10.5: RST from SYN-RECEIVED, ESTABLISHED, FIN-WAIT-1/2 and CLOSE-WAIT. Also from CLOSING
-	 * and LAST-ACK, where it asks for none: the peer may still wait for data that is lost now. */
+	/* RFC 9293 3.10.5: RST from SYN-RECEIVED, ESTABLISHED, FIN-WAIT-1/2 and CLOSE-WAIT. CLOSING
+	 * and LAST-ACK send one as well, beyond the RFC: the peer may still wait for data that is
+	 * lost now. */
 	if (conn->state >= HARP_TCP_SYN_RECEIVED && conn->state != HARP_TCP_TIME_WAIT &&
 	    conn->state != HARP_TCP_CLOSED)
 		(void)tcp_out_rst(conn);

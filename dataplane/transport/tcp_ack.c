@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tcp_ack.c - what an acceptable ACK does: the send queue, the RTT, the windows, the application. */
+/* tcp_ack.c - what an acceptable ACK does: the send queue, the RTT, the windows, the
+ * application. */
 #include "transport/tcp.h"
 
-#define ACK_CONFIRM_NS TCP_NS_PER_S /* a neighbour need not hear of progress more often */
+#define ACK_CONFIRM_NS TCP_NS_PER_S /* minimum interval of neighbor confirmations */
 
 void tcp_ack_writable(struct harp_conn *conn)
 {
@@ -33,14 +34,14 @@ void tcp_ack_progress(struct harp_conn *conn)
 {
 	struct tcp *tcp = conn->tcp;
 
-	if (tcp->now_ns < conn->throttle.confirm_next_ns || !ip_path_neighbour(&conn->path))
+	if (tcp->now_ns < conn->throttle.confirm_next_ns || !ip_path_neighbor(&conn->path))
 		return;
 	conn->throttle.confirm_next_ns = tcp->now_ns + ACK_CONFIRM_NS;
-	neighbour_confirm(tcp->eth, conn->path.neighbour, tcp->now_ns);
+	neighbor_confirm(tcp->eth, conn->path.neighbor, tcp->now_ns);
 }
 
-/* Whom progress concerns. */
-static void ack_tell(struct harp_conn *conn)
+/* Reports progress to the neighbor table and to the application. */
+static void ack_notify(struct harp_conn *conn)
 {
 	tcp_cc_pace(conn);
 	tcp_timer_acked(conn);
@@ -52,19 +53,19 @@ static void ack_tell(struct harp_conn *conn)
 	tcp_ack_progress(conn);
 }
 
-/* Karn's rule is in sent_ns: 0 when what arrived was sent twice. */
-static void ack_round_trip(struct harp_conn *conn, struct tcp_ack *a, bool lone)
+/* Karn's algorithm: sent_ns is 0 if the delivered segment was retransmitted. */
+static void ack_round_trip(struct harp_conn *conn, struct tcp_ack *a, bool single)
 {
 	uint64_t now_ns = conn->tcp->now_ns;
 
 	if (a->sent_ns == 0)
 		return;
 	a->rtt_ns = now_ns > a->sent_ns ? now_ns - a->sent_ns : 1;
-	tcp_timer_rtt(conn, a->rtt_ns, lone);
+	tcp_timer_rtt(conn, a->rtt_ns, single);
 }
 
 /* One segment is outstanding. */
-static bool ack_is_lone(const struct harp_conn *conn)
+static bool ack_is_single(const struct harp_conn *conn)
 {
 	return conn->snd_head && conn->snd_head->next == conn->snd_unsent;
 }
@@ -72,23 +73,23 @@ static bool ack_is_lone(const struct harp_conn *conn)
 void tcp_ack_new(struct harp_conn *conn, uint32_t ack)
 {
 	struct tcp_ack a = { .ack = ack, .flight_bytes = conn_flight_bytes(conn) };
-	bool lone = ack_is_lone(conn);
+	bool single = ack_is_single(conn);
 
 	ack_advance(conn, &a);
 	a.delivered_bytes = a.acked_bytes;
-	ack_round_trip(conn, &a, lone);
+	ack_round_trip(conn, &a, single);
 	if (a.sent_ns) {
-		/* RACK, where nothing is out of order. */
+		/* RACK state, without reordering. */
 		conn->rack.sent_ns = a.sent_ns;
 		conn->rack.end_seq = ack;
 		conn->rack.fack_seq = ack;
 		conn->rack.rtt_ns = a.rtt_ns;
 	}
 	tcp_loss_ack(conn, &a);
-	ack_tell(conn);
+	ack_notify(conn);
 }
 
-/* RFC 5681 section 2: a duplicate acknowledgment, in all its parts. */
+/* RFC 5681 section 2: all conditions of a duplicate acknowledgment. */
 static bool ack_is_duplicate(const struct harp_conn *conn, const struct tcp_segment *seg)
 {
 	return seg->ack == conn->snd_una_seq && conn_flight_bytes(conn) > 0 && seg->len == 0 &&
@@ -105,7 +106,7 @@ void tcp_ack_in(struct harp_conn *conn, const struct tcp_segment *seg)
 			     .dup = ack_is_duplicate(conn, seg),
 			     .sack = (seg->opt.seen & TCP_OPT_SACK) &&
 				     (conn->options & HARP_TCPI_SACK) };
-	bool lone = ack_is_lone(conn), advances = seq_gt(seg->ack, conn->snd_una_seq);
+	bool single = ack_is_single(conn), advances = seq_gt(seg->ack, conn->snd_una_seq);
 
 	conn->acct.dup_acks_in += a.dup;
 	if (!conn->loss_open && !a.sack && !(a.dup && !(conn->options & HARP_TCPI_SACK))) {
@@ -113,15 +114,15 @@ void tcp_ack_in(struct harp_conn *conn, const struct tcp_segment *seg)
 			tcp_ack_new(conn, seg->ack);
 		return;
 	}
-	conn->loss_open = 1; /* each segment tells what it delivers */
+	conn->loss_open = 1; /* each segment reports what it delivers */
 	if (advances)
 		ack_advance(conn, &a);
 	if (a.sack)
 		tcp_sack_in(conn, seg, &a);
-	ack_round_trip(conn, &a, lone && advances);
+	ack_round_trip(conn, &a, single && advances);
 	tcp_loss_ack(conn, &a);
 	if (advances)
-		ack_tell(conn);
+		ack_notify(conn);
 }
 
 void tcp_window_update(struct harp_conn *conn, const struct tcp_segment *seg)
@@ -129,30 +130,31 @@ void tcp_window_update(struct harp_conn *conn, const struct tcp_segment *seg)
 	uint32_t wnd = seg->wnd_field << conn->snd_wscale;
 	bool opened = wnd > conn->snd_wnd_bytes, shut = conn->snd_wnd_bytes == 0;
 
-	/* RFC 9293 3.10.7.4: "If SND.WL1 < SEG.SEQ or (SND.WL1 = SEG.SEQ and SND.WL2 =< SEG.ACK), set
-	 * SND.WND <- SEG.WND, set SND.WL1 <- SEG.SEQ, and set SND.WL2 <- SEG.ACK." And when the ACK is
-	 * newer than that of the last update, whatever its SEG.SEQ: a retransmission's ACK moves SND.UNA
-	 * too, and the old window counted from there would reach beyond the edge we were given. */
+	/* RFC 9293 3.10.7.4: "If SND.WL1 < SEG.SEQ or (SND.WL1 = SEG.SEQ and SND.WL2 =< SEG.ACK),
+	 * set SND.WND <- SEG.WND, set SND.WL1 <- SEG.SEQ, and set SND.WL2 <- SEG.ACK." And when the
+	 * ACK is newer than that of the last update, whatever its SEG.SEQ: a retransmission's ACK
+	 * moves SND.UNA too, and the old window counted from there would reach beyond the edge we
+	 * were given. */
 	if (!seq_lt(conn->snd_wl1_seq, seg->seq) && !seq_gt(seg->ack, conn->snd_wl2_seq) &&
 	    !(conn->snd_wl1_seq == seg->seq && seq_leq(conn->snd_wl2_seq, seg->ack)))
 		return;
 	conn->snd_wl1_seq = seg->seq;
 	conn->snd_wl2_seq = seg->ack;
 	if (wnd == conn->snd_wnd_bytes)
-		return; /* what an ACK that moved SND.UNA makes room for is told by that */
+		return; /* an ACK that moved SND.UNA has already triggered that */
 	conn->snd_wnd_bytes = wnd;
 	if (wnd > conn->snd_wnd_max_bytes)
 		conn->snd_wnd_max_bytes = wnd;
 	if (opened && shut && conn_flight_bytes(conn) > 0 && (conn->flags & CONN_HANDLE)) {
-		/* The peer had taken its window back. Data behind the edge was no loss: backoff and user
-		 * timeout begin again. */
+		/* The peer had shrunk its window. Data beyond the edge was not lost: restart
+		 * backoff and user timeout. */
 		conn->progress_ns = conn->tcp->now_ns;
 		tcp_timer_reopened(conn);
 	}
 	if (!conn->snd_unsent)
 		return;
 	if (opened && conn_flight_bytes(conn) == 0) {
-		/* The persist timer has nothing to ask any more. */
+		/* The persist timer is no longer needed. */
 		conn->rtx_backoff = 0;
 		conn->deadline.rto_ns = TCP_NEVER_NS;
 	}

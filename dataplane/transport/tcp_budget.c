@@ -1,33 +1,37 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tcp_budget.c - how many frames of the pool a connection may hold, for sending and for receiving.
+ * tcp_budget.c - frames of the pool that a connection may hold, for sending and for receiving.
  *
- * Theory of operation. A budget is what the application asked for (harp_tcp_options.rx_frames, tx_frames), or it
- * follows the bandwidth-delay product. Frames of the pool are the limit of both, so all rules are in frames.
+ * Theory of operation. A budget is either what the application asked for
+ * (harp_tcp_options.rx_frames, tx_frames), or it follows the bandwidth-delay product. Budgets are
+ * counted in frames, since the pool's frames are the limited resource.
  *
- * Receive budgets follow dynamic right-sizing (Fisk and Feng 2001), as Linux's tcp_rcv_space_adjust() does. Once
- * a round trip the stack counts the bytes that arrived, out of order or not: a hole that is filled is no faster
- * stream. The budget becomes twice that, and more while the count grows, so the window never limits slow start.
- * An application that lets half of the budget wait gets no more.
+ * Receive budgets follow dynamic right-sizing (Fisk and Feng 2001), as Linux's
+ * tcp_rcv_space_adjust() does. Once per round trip the stack counts the bytes that arrived, in
+ * order or not (filling a hole does not make the stream faster). The budget becomes twice that, and
+ * more while the count grows, so the window never limits slow start. It does not grow while the
+ * application leaves half of it unread.
  *
- * Connections whose budget has grown are on tcp->grown. The sum of their budgets stays within half of the shared
- * frames: a connection gets what the others leave, and at least an equal share. A connection above its share
- * returns frames when it is measured next. The window that was advertised is never taken back (RFC 9293 section
- * 3.8.6): rx_frames_limit still accepts it, while rx_frames_budget, which later windows follow, is lower at once.
- * A connection that has not been measured for BUDGET_IDLE_NS returns its share when another one wants it.
+ * Connections with a grown budget are on tcp->grown. The sum of their budgets stays within half of
+ * the shared frames: a connection gets what the others leave, and at least an equal share. A
+ * connection above its share returns frames at its next measurement. The advertised window never
+ * shrinks (RFC 9293 section 3.8.6): rx_frames_limit still accepts it, while rx_frames_budget, which
+ * sets later windows, decreases at once. A connection that was not measured for BUDGET_IDLE_NS
+ * returns its share when another one needs it.
  *
- * Send budgets follow the congestion window: twice that, as Linux's tcp_sndbuf_expand(). No connection holds more
- * frames than are still free (dynamic thresholds: Choudhury and Hahne 1998), so n busy connections hold 1/(n + 1)
- * of the frames each.
+ * Send budgets are twice the congestion window, as in Linux's tcp_sndbuf_expand(). No connection
+ * holds more frames than are still free (dynamic thresholds: Choudhury and Hahne 1998), so n busy
+ * connections hold 1/(n + 1) of the frames each.
  */
 #include "transport/tcp.h"
 
-#define BUDGET_FRAMES_BASE 256u   /* a tuned budget begins with these and never goes below */
-#define BUDGET_FRAMES_MAX 65536u  /* of jumbo frames still less than half the sequence space */
-#define BUDGET_FRAMES_SPARE 16u   /* segments that are not full, and what is not in flight */
-#define BUDGET_RESERVE_FRAMES 16u /* for ACKs, RSTs and ARP when data has taken all it may */
+#define BUDGET_FRAMES_BASE 256u /* initial and minimum budget when autotuned */
+/* with jumbo frames this is still less than half of the sequence space */
+#define BUDGET_FRAMES_MAX 65536u
+#define BUDGET_FRAMES_SPARE 16u   /* for partial segments, and frames not in flight */
+#define BUDGET_RESERVE_FRAMES 16u /* for ACKs, RSTs and ARP when data uses everything else */
 #define BUDGET_IDLE_NS TCP_NS_PER_S
-#define BUDGET_INTERVAL_NS_MIN 100000u /* between measurements: they cost instructions */
+#define BUDGET_INTERVAL_NS_MIN 100000u /* minimum interval: measurements cost instructions */
 #define BUDGET_RTT_NS_UNKNOWN (10 * TCP_NS_PER_MS)
 #define BUDGET_RTT_NS_MAX TCP_NS_PER_S
 
@@ -41,8 +45,9 @@ static uint32_t budget_floor(const struct tcp *tcp, uint32_t held, uint64_t othe
 
 	if (io->fill_max > io->fill_held)
 		floor += io->fill_max - io->fill_held;
-	/* The directions may not starve one another: two stacks whose pools are full of bytes to send
-	 * would refuse each other's for ever. Every connection may hold a few frames of both. */
+	/* Neither direction may starve the other: two stacks whose pools are full of data to send
+	 * would refuse each other's data forever. Each connection may always hold a few frames in
+	 * both directions. */
 	if (held >= TCP_FRAMES_BUDGET_MIN && other_held < quarter)
 		floor += quarter - (uint32_t)other_held;
 	return floor;
@@ -67,7 +72,7 @@ void tcp_budget_init(struct tcp *tcp)
 	TAILQ_INIT(&tcp->grown);
 }
 
-/* Within the limits of harp_tcp_options, and half of what the fill ring leaves of the pool. */
+/* Within the limits of harp_tcp_options, and half of the pool beyond the fill ring. */
 static uint32_t budget_clamp(const struct tcp *tcp, uint64_t frames)
 {
 	if (frames > tcp->shared_frames / 2)
@@ -90,7 +95,7 @@ static void budget_unlist(struct harp_conn *conn)
 	conn->on_grown_list = 0;
 }
 
-/* To the tail: the list is in the order of the last measurement. */
+/* To the tail: the list is ordered by time of measurement. */
 static void budget_list(struct harp_conn *conn)
 {
 	TAILQ_INSERT_TAIL(&conn->tcp->grown, conn, grown_link);
@@ -99,7 +104,7 @@ static void budget_list(struct harp_conn *conn)
 	conn->on_grown_list = 1;
 }
 
-/* Not on the list. */
+/* The connection is not on the list. */
 static void budget_set_rx(struct harp_conn *conn, uint32_t frames)
 {
 	uint32_t promised = conn->rx_frames_held;
@@ -119,7 +124,7 @@ void tcp_budget_release(struct harp_conn *conn)
 	budget_set_rx(conn, budget_clamp(conn->tcp, BUDGET_FRAMES_BASE));
 }
 
-/* Of the grown connections the one that was measured longest ago, when that is long: its share is free. */
+/* Releases the share of the grown connection whose measurement is oldest, if that is long ago. */
 static void budget_reclaim(struct tcp *tcp, const struct harp_conn *wants)
 {
 	struct harp_conn *conn = TAILQ_FIRST(&tcp->grown);
@@ -156,8 +161,8 @@ static void budget_grant(struct harp_conn *conn, uint64_t want)
 			UINT32_MAX; /* the window field follows another budget */
 }
 
-/* A receiver that never sends data knows the round trip of the handshake; a longer one shows in the timestamps, which
- * count milliseconds. */
+/* A receiver that never sends data knows only the handshake's round-trip time. A longer one shows
+ * in the timestamps, in milliseconds. */
 static uint64_t budget_rtt_ns(const struct harp_conn *conn)
 {
 	uint64_t rtt_ns = conn->rtt.srtt_ns ? conn->rtt.srtt_ns : BUDGET_RTT_NS_UNKNOWN, echo_ns;
@@ -190,7 +195,7 @@ void tcp_budget_measure(struct harp_conn *conn)
 	want = 2 * bytes;
 	if (bytes > most) {
 		conn->budget.received_bytes_max = bytes;
-		if (most > 0) /* slow start doubles it until the next measurement */
+		if (most > 0) /* slow start doubles the rate until the next measurement */
 			want += 4 * (bytes - most);
 	}
 	/* An application that reads too slowly needs no larger window. */
@@ -226,13 +231,11 @@ void tcp_budget_tune_tx(struct harp_conn *conn)
 	if (!conn->budget.tx_tuned)
 		return;
 	conn->tx_frames_budget = tcp_budget_tx_frames(conn);
-	/* The peer may acknowledge each segment while this thread does not run. */
+	/* The peer may acknowledge every segment while this thread is not running. */
 	nicio_fill_raise(conn->tcp->io, conn->tx_frames_budget);
 }
 
-/* ------------------------------------------------------------------------------------------------
- * Asked for.
- */
+/* Requested budgets. */
 void tcp_budget_begin(struct harp_conn *conn, uint32_t rx_frames, uint32_t tx_frames)
 {
 	const struct tcp *tcp = conn->tcp;
@@ -242,7 +245,7 @@ void tcp_budget_begin(struct harp_conn *conn, uint32_t rx_frames, uint32_t tx_fr
 	conn->rx_frames_budget = budget_clamp(tcp, rx_frames ? rx_frames : BUDGET_FRAMES_BASE);
 	conn->tx_frames_budget = budget_clamp(tcp, tx_frames ? tx_frames : BUDGET_FRAMES_BASE);
 	conn->budget.rx_frames_limit = conn->rx_frames_budget;
-	/* The window scale is that of the largest window there may be: RFC 7323 section 2.3. */
+	/* The window scale fits the largest possible window: RFC 7323 section 2.3. */
 	conn->budget.rx_frames_max = conn->budget.rx_tuned ? budget_clamp(tcp, BUDGET_FRAMES_MAX)
 							   : conn->rx_frames_budget;
 }

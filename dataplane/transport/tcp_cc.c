@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tcp_cc.c - which controller a connection has, and how fast its window may leave.
+ * tcp_cc.c - selects a connection's congestion controller, and paces its window.
  *
- * Pacing. A window of data that arrives at a short queue all at once overflows it, though the same window
- * spread over the round trip would not. So new data is paced at 1.2 windows a round trip (2 in slow start,
- * which must double), the rates that Linux has found good: above what the window allows on average, so that
- * it is the window that decides. A connection may send a burst of TCP_PACE_BURST_NS at its rate, never less
- * than a turn in the transmit phase: where the round trip is shorter than CC_PACE_RTT_NS_MIN that is the
- * whole window, and nothing is computed at all.
+ * Pacing. A whole window that arrives at a short queue at once overflows it; the same window spread
+ * over the round trip does not. New data is therefore paced at 1.2 windows per round trip (2 in
+ * slow start, which must double), Linux's rates. They exceed the average rate, so the window
+ * remains the limit. A connection may send a burst of TCP_PACE_BURST_NS at its rate, at least its
+ * quota of one transmit phase. If the round trip is shorter than CC_PACE_RTT_NS_MIN, the burst is
+ * the whole window, and nothing is computed.
  */
 #include "transport/tcp.h"
 
@@ -16,10 +16,10 @@
 
 #include "base/util.h"
 
-/* 1.2 windows a round trip, and bursts of 250 us: below 300 us the burst is the window. */
+/* 1.2 windows per round trip and bursts of 250 us: below 300 us the burst is the whole window. */
 #define CC_PACE_RTT_NS_MIN (TCP_PACE_BURST_NS * 6 / 5)
-/* RFC 5681 section 4.1 takes the window back after an idle RTO, RFC 6298's of a second at least. Ours is
- * shorter, and the path of a second ago is still worth knowing. */
+/* RFC 5681 section 4.1 reduces the window after an idle RTO, which RFC 6298 makes at least a
+ * second. Our RTO is shorter, and what was learned a second ago about the path is still useful. */
 #define CC_IDLE_NS_MIN TCP_NS_PER_S
 
 static const struct cc_ops *const cc_controllers[] = {
@@ -79,7 +79,7 @@ enum harp_congestion tcp_cc_congestion(const struct harp_conn *conn)
 	return (enum harp_congestion)i;
 }
 
-/* What a controller begins with. */
+/* The event that initializes a controller. */
 static struct cc_event cc_begin_event(const struct harp_conn *conn)
 {
 	return (struct cc_event){ .now_ns = conn->tcp->now_ns,
@@ -94,7 +94,7 @@ void tcp_cc_begin(struct harp_conn *conn)
 {
 	struct cc_event ev = cc_begin_event(conn);
 
-	/* RFC 8257 is about marks: without them its sender would know loss only. */
+	/* DCTCP (RFC 8257) depends on marks: without ECN it would respond to loss only. */
 	if (conn->cc.ops == &cc_dctcp && !(conn->options & HARP_TCPI_ECN))
 		conn->cc.ops = &cc_cubic;
 	conn->cc.ops->init(&conn->cc, &ev);
@@ -103,8 +103,8 @@ void tcp_cc_begin(struct harp_conn *conn)
 		conn->cc.cwnd_bytes = conn->snd_mss_bytes;
 }
 
-/* As Linux: what the old controller learned is lost, the window and ssthresh stay. A constant window is no
- * measurement of the path, so that nothing is taken over from or to it. */
+/* As Linux: the old controller's state is lost; window and ssthresh stay. A constant window is no
+ * measurement of the path, so nothing is carried over from or to it. */
 static void cc_replace(struct cc *cc, const struct cc *chosen, const struct cc_event *ev)
 {
 	struct cc old = *cc;
@@ -127,7 +127,7 @@ void tcp_cc_change(struct harp_conn *conn, uint32_t congestion, uint32_t fixed_w
 		return;
 	}
 	cc_replace(&conn->cc, &chosen, &ev);
-	if (conn->undo.open) /* loss_undo() would bring the old one back */
+	if (conn->undo.open) /* loss_undo() would restore the old controller */
 		cc_replace(&conn->undo.cc, &chosen, &ev);
 	tcp_cc_pace(conn);
 	tcp_tx_ready(conn);
@@ -140,7 +140,7 @@ void tcp_cc_restart(struct harp_conn *conn)
 
 	if (idle_ns < CC_IDLE_NS_MIN || idle_ns < conn->rtt.rto_ns || conn->cc.ops->constant)
 		return;
-	/* RW = min(IW,cwnd); ssthresh remembers what was good (RFC 5681 section 4.1). */
+	/* RW = min(IW,cwnd); ssthresh keeps the former window (RFC 5681 section 4.1). */
 	restart = cc_initial_window_bytes(conn->snd_mss_bytes);
 	if (conn->cc.cwnd_bytes > restart)
 		conn->cc.cwnd_bytes = restart;
@@ -171,13 +171,13 @@ bool tcp_cc_pace_admits(struct harp_conn *conn, uint32_t bytes)
 
 	if (conn->pace.credit_bytes >= bytes)
 		return true;
-	/* After a pause a whole turn may leave at once; while waiting two segments will do. */
+	/* After a pause, a whole quota may be sent at once; while waiting, two segments. */
 	deepest = (int64_t)TCP_TX_QUOTA_SEGMENTS * conn->snd_mss_bytes;
 	if (deepest < burst)
 		deepest = burst;
 	if (burst < 2 * conn->snd_mss_bytes)
 		burst = 2 * conn->snd_mss_bytes;
-	/* What was sent again counts too, and may have left the credit below zero. */
+	/* Retransmissions count as well, and may have made the credit negative. */
 	if (conn->pace.credit_bytes < -deepest)
 		conn->pace.credit_bytes = -deepest;
 	most_ns = (uint64_t)deepest * 2 * TCP_NS_PER_S / (rate + 1) + 1;

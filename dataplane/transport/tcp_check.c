@@ -1,52 +1,55 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tcp_check.c - is a segment from whom it says it is? RFC 9293 section 3.10.7.4 up to the ACK, RFC 5961,
- * RFC 7323 section 5.
+ * tcp_check.c - acceptability of a segment: RFC 9293 section 3.10.7.4 up to the ACK, RFC 5961, RFC
+ * 7323 section 5.
  *
- * Theory of operation. Somebody off the path can send us anything under our peer's name, see none of our
- * answers, and may know the 4-tuple, our windows and roughly our clock. Each kind of segment must hit
- * something that he can't know:
+ * Threat model. An off-path attacker can send anything with our peer's address, sees none of our
+ * answers, and may know the 4-tuple, our windows and roughly our clock. Each kind of segment must
+ * match a value that the attacker cannot know:
  *
- *	RST	the very RCV.NXT: 1 in 2^32. Elsewhere in the window it gets a challenge ACK, whose answer
- *		by a peer that really reset is an RST that hits.
- *	SYN	nothing: always a challenge ACK (TIME-WAIT apart: tcp_check_time_wait_reuse()).
- *	data,	SEG.SEQ in the window, SEG.ACK in [SND.UNA - MAX.SND.WND, SND.NXT] and not before our first
- *	FIN,	byte, and with timestamps a TSecr that we have sent and that the peer may still echo, beside
+ *	RST	exactly RCV.NXT: 1 in 2^32. Elsewhere in the window it gets a challenge ACK, which a
+ *		peer that really reset answers with an exact RST.
+ *	SYN	never accepted: always a challenge ACK (except TIME-WAIT:
+ *		tcp_check_time_wait_reuse()).
+ *	data,	SEG.SEQ in the window, SEG.ACK in [SND.UNA - MAX.SND.WND, SND.NXT] and not before
+ *		our first
+ *	FIN,	byte, and with timestamps a TSecr that we have sent and that the peer may still
+ *		echo, and
  *	ACK	a TSval that is not old.
  *
- * The echo. Our timestamps begin at a secret offset (tcp_conn_secrets()). A peer echoes its TS.Recent,
- * which only grows. PAWS lets pass what has the TSval of our TS.Recent or a later one: that was sent after
- * everything with an earlier TSval, and echoes no less than the last such segment that we took a timestamp
- * from (ts_echo_min; ts_echo_max is for the TSval of TS.Recent, whose tick of the peer's clock may not be
- * over). So TSecr lies in [ts_echo_min, ts_sent], and ts_sent is the last TSval that really left: on a busy
- * connection a round trip of milliseconds, on an idle one the time between the last two exchanges, of 2^32
- * in all. No order of arrival makes a segment of an honest peer fail. Where one does, the challenge ACK
- * that it provokes carries our newest TSval, so that a peer with an odd idea of TS.Recent finds back, and a
- * peer whose very handshake echoed something else (CONN_ECHO_LOOSE) is not held to it. RSTs are exempt: RFC
- * 7323 section 3.2 lets them have none.
+ * TSecr. Our timestamps begin at a secret offset (tcp_conn_secrets()). A peer echoes its TS.Recent,
+ * which only grows. PAWS accepts segments whose TSval is at least TS.Recent. Such a segment was
+ * sent after all with an earlier TSval, and echoes at least what the last segment that updated
+ * TS.Recent echoed (ts.echo_min; ts.echo_max is for the TSval of TS.Recent, whose clock tick may
+ * not be over). So TSecr lies in [ts.echo_min, ts.sent], where ts.sent is the last TSval sent. That
+ * range is a round trip of milliseconds on a busy connection, and the time between the last two
+ * exchanges on an idle one, out of 2^32. Segments of a correct peer pass in any order of arrival.
+ * If one fails, the challenge ACK carries our newest TSval, so a peer with a different TS.Recent
+ * recovers. A peer whose handshake already echoed another value (CONN_ECHO_LOOSE) is exempt. RSTs
+ * are exempt, too: RFC 7323 section 3.2 allows them without timestamps.
  *
- * Challenge ACKs are limited, lest two ends answer each other for ever or an attacker have us send.
- * A limit that connections share tells each of them about the others: CVE-2016-5696 counted a global
- * budget from a connection of the attacker's own, and so found 4-tuples and sequence numbers. Here nothing
- * is shared. What a connection may send follows from the number of connections alone: their sum stays
- * near TCP_CHALLENGE_ACKS_PER_S_STACK, yet no challenge on one of them can change what another one sends.
- * Budgets and epochs are jittered by a keyed hash of connection and epoch, so that not even that number
- * can be read off.
+ * Challenge ACKs are limited, so that two ends do not answer each other forever and an attacker
+ * cannot make us send. A limit shared by connections leaks information between them: CVE-2016-5696
+ * counted a global budget from the attacker's own connection and so found 4-tuples and sequence
+ * numbers. Here nothing is shared. A connection's limit depends on the number of connections only:
+ * their sum stays near TCP_CHALLENGE_ACKS_PER_S_STACK, but a challenge on one connection never
+ * changes what another one sends. A keyed hash of connection and epoch adds jitter to budgets and
+ * epochs, so even that number cannot be measured.
  */
 #include "transport/tcp.h"
 
 #include <errno.h>
 
-/* RFC 7323 section 5.5: a timestamp older than 24 days may have wrapped. */
+/* RFC 7323 section 5.5: after 24 days an old timestamp may have wrapped. */
 #define CHECK_TS_AGE_NS (24ull * 86400 * TCP_NS_PER_S)
 #define CHECK_EPOCH_NS_MAX (16 * TCP_NS_PER_S)
-/* Less than any timer that probes waits for. */
+/* Shorter than any probe timer. */
 #define CHECK_PROBE_NS (4 * TCP_NS_PER_MS)
 
 /* ------------------------------------------------------------------------------------------------
  * Challenge ACKs: RFC 5961 section 7.
  */
-/* A new epoch: how long it lasts, and how many may leave in it. */
+/* Starts an epoch with a random length and budget. */
 static void check_new_epoch(struct harp_conn *conn)
 {
 	struct tcp *tcp = conn->tcp;
@@ -70,7 +73,7 @@ static void check_new_epoch(struct harp_conn *conn)
 		(uint8_t)(most - (hash & 0xffff) * (most / 2 + 1) / 0x10000);
 }
 
-/* Sends one, if the connection's budget has one left. */
+/* Sends a challenge ACK if the connection's budget allows it. */
 static void check_challenge(struct harp_conn *conn)
 {
 	struct tcp *tcp = conn->tcp;
@@ -122,7 +125,7 @@ static enum tcp_verdict check_timestamps(struct harp_conn *conn, const struct tc
 	    (conn->flags & CONN_ECHO_LOOSE))
 		return TCP_PASS;
 	if (conn->state == HARP_TCP_SYN_RECEIVED && seg->ack == conn->iss_seq + 1) {
-		/* It knows our ISN and has another idea of echoes. */
+		/* The peer knows our ISN but echoes timestamps differently. */
 		conn->flags |= CONN_ECHO_LOOSE;
 		return TCP_PASS;
 	}
@@ -138,8 +141,8 @@ static bool check_acceptable(const struct harp_conn *conn, const struct tcp_segm
 {
 	uint32_t wnd = conn_rcv_wnd_bytes(conn);
 
-	/* The four cases of the table; an empty segment at the right edge is a sender that has filled
-	 * the window, and its ACK is good. */
+	/* The four cases of the RFC's table. An empty segment at the right edge comes from a sender
+	 * that has filled the window; its ACK is valid. */
 	if (space == 0)
 		return seg->seq - conn->rcv_nxt_seq <= wnd;
 	if (wnd == 0)
@@ -147,7 +150,7 @@ static bool check_acceptable(const struct harp_conn *conn, const struct tcp_segm
 	return seg->seq - conn->rcv_nxt_seq < wnd || seg->seq + space - 1 - conn->rcv_nxt_seq < wnd;
 }
 
-/* Is it where data may be that was under way when the window was taken back (reass_refused())? */
+/* True if seq is in a range that was advertised before the window was shrunk (reass_refused()). */
 static bool check_was_offered(const struct harp_conn *conn, uint32_t seq)
 {
 	return conn_rcv_wnd_bytes(conn) == 0 &&
@@ -155,9 +158,9 @@ static bool check_was_offered(const struct harp_conn *conn, uint32_t seq)
 }
 
 /*
- * A keepalive's or window's probe without a byte. Two ends that are a byte apart in both directions, whosever fault that is, take
- * each other's ACKs for such, and would answer for ever, as fast as they can (Linux: tcp_invalid_ratelimit). Nothing but the
- * very SEG.SEQ gets here, so a blind attacker has no say in who is answered.
+ * A keepalive or window probe without payload. Two ends that are off by one byte in both directions
+ * would take each other's ACKs for probes and answer endlessly (Linux: tcp_invalid_ratelimit). Only
+ * an exact SEG.SEQ gets here, so a blind attacker cannot exhaust the limit.
  */
 static bool check_answers_probe(struct harp_conn *conn)
 {
@@ -170,18 +173,21 @@ static bool check_answers_probe(struct harp_conn *conn)
 static enum tcp_verdict check_unacceptable(struct harp_conn *conn, const struct tcp_segment *seg,
 					   uint32_t space)
 {
-	/* "If an incoming segment is not acceptable, an acknowledgment should be sent in reply (unless the
-	 * RST bit is set ...)": keepalive probes and data that was received before get it at once, what no
-	 * honest peer sends throttled, or a stranger could have us send his victim duplicate ACKs. */
+	/* "If an incoming segment is not acceptable, an acknowledgment should be sent in reply
+	 * (unless the RST bit is set ...)". Keepalive probes and duplicate data get the ACK at
+	 * once. Segments that no correct peer sends are rate-limited: otherwise an off-path
+	 * attacker could make us send its victim duplicate ACKs. */
 	uint32_t behind = conn_rcv_offered_bytes_max(conn);
 
 	if (seg->flags & TCP_RST) {
-		/* It left into a window: RFC 5961 section 3.2. Who has reset answers with an RST that fits. */
+		/* It was sent into an advertised window: RFC 5961 section 3.2. A peer that reset
+		 * answers with a matching RST. */
 		if (check_was_offered(conn, seg->seq))
 			check_challenge(conn);
 		return TCP_DROP_WINDOW;
 	}
-	/* The retransmitted FIN: restart 2 MSL. Any other would let a stranger keep the slot for ever. */
+	/* A retransmitted FIN restarts 2 MSL. Other segments must not: an attacker could keep the
+	 * slot forever. */
 	if (conn->state == HARP_TCP_TIME_WAIT && (seg->flags & TCP_FIN) &&
 	    seg->seq + space == conn->rcv_nxt_seq)
 		tcp_timer_life(conn, TCP_TIME_WAIT_NS);
@@ -199,16 +205,16 @@ static enum tcp_verdict check_unacceptable(struct harp_conn *conn, const struct 
 	return TCP_DROP_WINDOW;
 }
 
-/* "If the RCV.WND is zero, ... special allowance should be made to accept valid ACKs": also of what was under way when the
- * window was taken back, which RFC 7323 section 2.4 wants honoured. Its data is refused, and its place is the edge's, or
- * what comes after it at the edge would pass for older. */
+/* "If the RCV.WND is zero, ... special allowance should be made to accept valid ACKs": also for
+ * data in flight when the window was shrunk (RFC 7323 section 2.4). Its payload is refused. It
+ * counts as received at the edge; otherwise segments at the edge that follow would look older. */
 static bool check_closed(struct harp_conn *conn, struct tcp_segment *seg, uint32_t space)
 {
 	if (!check_was_offered(conn, seg->seq) || (seg->flags & (TCP_RST | TCP_SYN)))
 		return false;
 	if (space > 0) {
 		conn->tcp->stats->drop_tcp_rx_budget++;
-		tcp_delack_want(conn, true);
+		tcp_delack_request(conn, true);
 	}
 	seg->seq = conn->rcv_nxt_seq;
 	seg->len = 0;
@@ -216,7 +222,7 @@ static bool check_closed(struct harp_conn *conn, struct tcp_segment *seg, uint32
 	return true;
 }
 
-/* Simultaneous open: the SYN is known, and its ACK is what we wait for. */
+/* Simultaneous open: the SYN is known; its ACK is the one we wait for. */
 static bool check_is_their_syn_ack(const struct harp_conn *conn, const struct tcp_segment *seg)
 {
 	return conn->state == HARP_TCP_SYN_RECEIVED && !(conn->flags & CONN_PASSIVE) &&
@@ -229,14 +235,14 @@ static enum tcp_verdict check_sequence(struct harp_conn *conn, struct tcp_segmen
 	uint32_t space;
 
 	if (check_is_their_syn_ack(conn, seg)) {
-		tcp_delack_want(conn,
-				true); /* the peer may wait for it, as our SYN-ACK may be lost */
+		tcp_delack_request(conn,
+				   true); /* the peer may wait for it, as our SYN-ACK may be lost */
 		return TCP_PASS;
 	}
 	space = seg->len + ((seg->flags & TCP_SYN) ? 1u : 0u) + ((seg->flags & TCP_FIN) ? 1u : 0u);
-	if (seg->flags & TCP_RST) /* it may carry a reason (RFC 9293 3.5.3) that is no data */
+	if (seg->flags & TCP_RST) /* may carry an error text (RFC 9293 3.5.3), which is not data */
 		space = 0;
-	/* A SYN again in SYN-RECEIVED: our SYN-ACK was lost. */
+	/* A retransmitted SYN in SYN-RECEIVED: our SYN-ACK was lost. */
 	if (conn->state == HARP_TCP_SYN_RECEIVED && (seg->flags & (TCP_SYN | TCP_ACK)) == TCP_SYN &&
 	    seg->seq == conn->irs_seq) {
 		tcp_ecn_syn_again(conn, seg->flags);
@@ -255,13 +261,13 @@ static enum tcp_verdict check_rst(struct harp_conn *conn, const struct tcp_segme
 	if (!(seg->flags & TCP_RST))
 		return TCP_PASS;
 	if (seg->seq != conn->rcv_nxt_seq) {
-		/* "does not exactly match the next expected sequence value, yet is within the current
-		 * receive window ... MUST send an acknowledgment (challenge ACK)". */
+		/* "does not exactly match the next expected sequence value, yet is within the
+		 * current receive window ... MUST send an acknowledgment (challenge ACK)". */
 		check_challenge(conn);
 		return TCP_DROP_WINDOW;
 	}
-	/* RFC 1337 section 3 (F1): "Ignore RST segments in TIME-WAIT state", or an old duplicate would
-	 * end the wait that is to protect the next incarnation. */
+	/* RFC 1337 section 3 (F1): "Ignore RST segments in TIME-WAIT state". An old duplicate would
+	 * otherwise end the state that protects the next incarnation. */
 	if (conn->state == HARP_TCP_TIME_WAIT)
 		return TCP_DROP_STATE;
 	conn->tcp->stats->tcp_rst_in++;
@@ -294,7 +300,7 @@ enum tcp_verdict tcp_check_segment(struct harp_conn *conn, struct tcp_segment *s
 {
 	enum tcp_verdict v;
 
-	/* RFC 7323 section 5.3 R1: PAWS comes before the sequence number. */
+	/* RFC 7323 section 5.3 R1: PAWS is checked before the sequence number. */
 	if ((v = check_timestamps(conn, seg)) != TCP_PASS ||
 	    (v = check_sequence(conn, seg)) != TCP_PASS || (v = check_rst(conn, seg)) != TCP_PASS)
 		return v;
@@ -303,9 +309,9 @@ enum tcp_verdict tcp_check_segment(struct harp_conn *conn, struct tcp_segment *s
 
 enum tcp_verdict tcp_check_ack(struct harp_conn *conn, const struct tcp_segment *seg)
 {
-	/* RFC 5961 section 5.2: "((SND.UNA - MAX.SND.WND) <= SEG.ACK <= SND.NXT)", else challenge. What lies
-	 * before our first byte nobody can have received: who sends with a forged address and guessed
-	 * his way through the handshake would have a window full of good ACKs
+	/* RFC 5961 section 5.2: "((SND.UNA - MAX.SND.WND) <= SEG.ACK <= SND.NXT)", else challenge.
+	 * Nothing before our first byte can be acknowledged; otherwise an attacker that guessed
+	 * through the handshake with a forged address would have a window full of valid ACKs
 	 * (draft-ietf-tcpm-tcp-ghost-acks). */
 	uint32_t behind = conn->snd_wnd_max_bytes;
 

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tcp_conn.h - one connection: its conditions, what it remembers, and where in the cache that lies.
+ * tcp_conn.h - one connection: flags, state, and its layout in cache lines.
  *
- * tcp.h includes it; the files there say what each field is for in more than a line. The receive queue and the
- * reassembly list are flat lists of frames (by ->next); of the send queue, tcp_sndq.h.
+ * Included by tcp.h. The receive queue and the reassembly list are singly linked lists of frames
+ * (by ->next); the send queue is described in tcp_sndq.h.
  *
- * What the RFCs call otherwise:
+ * RFC variables and their names here:
  *	RCV.WND			rcv_edge_seq - rcv_nxt_seq, conn_rcv_wnd_bytes()
  *	MAX.SND.WND		snd_wnd_max_bytes (RFC 5961)
  *	Eff.snd.MSS		snd_mss_bytes
@@ -33,74 +33,78 @@
 #include "transport/flow.h"
 #include "transport/tcp_options.h"
 
-/* Conditions, as bits of conn->flags. */
+/* Bits of conn->flags. */
 enum conn_flag {
-	/* The application, and how it came about. */
+	/* Application and origin. */
 	CONN_HANDLE = 0x00000001,  /* the application (or an accept queue) holds it */
 	CONN_PASSIVE = 0x00000002, /* opened by a listener */
 	CONN_ESTABLISHED_ONCE = 0x00000800,
 	CONN_WANT_WRITE = 0x00000100, /* the application saw -EAGAIN */
-	CONN_ECHO_LOOSE = 0x00010000, /* its handshake did not echo our timestamp */
-	/* The ends. */
+	CONN_ECHO_LOOSE = 0x00010000, /* the handshake's last ACK did not echo our timestamp */
+	/* Shutdown. */
 	CONN_FIN_WANTED = 0x00000004,   /* shutdown or close was called */
 	CONN_FIN_QUEUED = 0x00000008,   /* the FIN is in the send queue */
-	CONN_FIN_RECEIVED = 0x00000010, /* the peer's FIN is in order */
-	CONN_FIN_OOO = 0x00001000,      /* a FIN was seen out of order, at rcv_fin_seq */
+	CONN_FIN_RECEIVED = 0x00000010, /* the peer's FIN was received in order */
+	CONN_FIN_OOO = 0x00001000,      /* a FIN was received out of order, at rcv_fin_seq */
 	CONN_READ_SHUT = 0x00020000,    /* shutdown(SHUT_RD): received bytes are discarded */
-	/* To be sent. */
+	/* Pending output. */
 	CONN_SYN_PENDING = 0x00000020,   /* SYN or SYN-ACK */
 	CONN_PROBE_PENDING = 0x00000200, /* a keepalive or window probe */
 	CONN_TLP_PENDING = 0x00100000,   /* a tail loss probe */
-	CONN_ACK_PENDING = 0x00000040,   /* an ACK is owed, */
-	CONN_ACK_NOW = 0x00000080,       /* and may not wait for the next poll; */
-	CONN_ACK_HELD = 0x00008000,      /* or may wait until delack.due_ns */
-	CONN_PUSH = 0x00004000,          /* what is queued ends what the application handed over */
-	/* What holds data back. */
-	CONN_CWND_LIMITED = 0x00000400, /* the congestion window did: until limited_seq */
+	CONN_ACK_PENDING = 0x00000040,   /* an ACK is due */
+	CONN_ACK_NOW = 0x00000080,       /* it must be sent in the next transmit phase */
+	CONN_ACK_HELD = 0x00008000,      /* it may wait until delack.due_ns */
+	/* the end of the queue is the end of what the application has handed over */
+	CONN_PUSH = 0x00004000,
+	/* Limits of the sender. */
+	CONN_CWND_LIMITED = 0x00000400, /* limited by the congestion window, until limited_seq */
 	CONN_WINDOW_FORCE =
-		0x00002000, /* the peer's, with nothing in flight: cut a segment to fit */
+		/* limited by the peer's window with nothing in flight: send a partial segment */
+	0x00002000,
 	/* ECN. */
-	CONN_ECN_IN = 0x01000000,    /* the peer may send ECT: its marks are told of */
+	CONN_ECN_IN = 0x01000000,    /* negotiated for receiving: CE marks are echoed */
 	CONN_ECN_ECHO = 0x02000000,  /* ECE is due: see tcp_ecn.c */
 	CONN_ECN_CWR = 0x04000000,   /* CWR is due, on the next new data */
-	CONN_ECN_ASKED = 0x08000000, /* a SYN of ours asked for ECN */
-	CONN_ECN_PLAIN = 0x10000000, /* a SYN of ours did not */
+	CONN_ECN_ASKED = 0x08000000, /* one of our SYNs offered ECN */
+	CONN_ECN_PLAIN = 0x10000000, /* one of our SYNs did not offer ECN */
 };
 
 enum tcp_recovery {
 	TCP_RECOVERY_NONE = 0,
-	TCP_RECOVERY_FAST, /* segments were lost: until snd_una passes loss.recover_seq */
-	TCP_RECOVERY_RTO,  /* after a timeout: likewise */
-	TCP_RECOVERY_CWR, /* nothing was lost, the window goes down: ECN, or a probe filled the hole */
+	TCP_RECOVERY_FAST, /* segments were lost: until snd_una reaches loss.recover_seq */
+	TCP_RECOVERY_RTO,  /* after a timeout, until loss.recover_seq */
+	/* the window is reduced without retransmissions: ECN, or a probe repaired the loss */
+	TCP_RECOVERY_CWR,
 };
 
 enum tcp_mtu {
-	MTU_IDLE = 0, /* as large as can be */
+	MTU_IDLE = 0, /* at the largest size */
 	MTU_SEARCH,   /* a probe may be sent at mtu_next_ns */
-	MTU_PROBING,  /* one is on its way */
+	MTU_PROBING,  /* a probe is in flight */
 };
 
-#define TCP_FINGERS 64u
+#define TCP_SKIP_ENTRIES 64u
 #define TCP_SACK_RANGES 32u
-#define TCP_RESENT 128u
+#define TCP_RETRANS_ENTRIES 128u
 
-/* The sender's memory of segments sent: see tcp_sack.c and tcp_rack.c. Not touched on the fast path. */
-struct tcp_board {
+/* The sender's scoreboard: see tcp_sack.c and tcp_rack.c. Not touched on the fast path. */
+struct tcp_scoreboard {
 	struct {
 		uint32_t seq, frame;
-	} finger[TCP_FINGERS]; /* every finger_step-th segment sent, oldest at finger_first */
-	struct tcp_sack_block range[TCP_SACK_RANGES]; /* sorted; every segment in them is marked */
+		/* skip index: every skip_step-th segment sent, oldest at skip_first */
+	} skip[TCP_SKIP_ENTRIES];
+	struct tcp_sack_block range[TCP_SACK_RANGES]; /* sorted; all segments in them are marked */
 	struct {
 		uint32_t seq, frame;
-	} resent[TCP_RESENT]; /* segments sent again, in the order of time */
-	uint32_t finger_first, finger_count, finger_step;
+	} resent[TCP_RETRANS_ENTRIES]; /* retransmitted segments, by time of transmission */
+	uint32_t skip_first, skip_count, skip_step;
 	uint32_t range_count;
 	uint32_t resent_first, resent_count;
-	bool resent_untracked; /* some found no room in it */
+	bool resent_untracked; /* the array was full: some retransmissions are not in it */
 };
 
 struct harp_conn {
-	/* Line 0: read for every segment in, written for most. */
+	/* Cache line 0: read for every received segment, written for most. */
 	struct tcp *tcp;
 	uint32_t snd_una_seq, snd_nxt_seq;
 	uint32_t rcv_nxt_seq, rcv_edge_seq; /* right edge of the advertised window */
@@ -112,104 +116,110 @@ struct harp_conn {
 	uint8_t state;    /* enum harp_tcp_state; written by tcp_state_set() only */
 	uint8_t recovery; /* enum tcp_recovery */
 	uint8_t snd_wscale, rcv_wscale;
-	uint8_t options; /* HARP_TCPI_* agreed on */
+	uint8_t options; /* negotiated HARP_TCPI_* */
 	uint8_t dup_acks;
-	uint8_t rtx_backoff;       /* RFC 6298 (5.5): how often the timer was doubled */
+	uint8_t rtx_backoff;       /* RFC 6298 (5.5): number of times the timer was doubled */
 	uint8_t full_segs_unacked; /* full-sized segments received since the last ACK was sent */
-	uint8_t loss_open;         /* marks, a repair or a probe: ACKs take the slow path */
-	uint16_t finger_left;      /* segments to be sent until the next one has a finger */
+	uint8_t loss_open;         /* loss marks, recovery or a probe: ACKs take the slow path */
+	uint16_t skip_left;        /* segments until the next entry of the skip index */
 
-	/* Line 1: the queues. */
+	/* Cache line 1: the queues. */
 	struct frame *snd_head;   /* oldest segment not acknowledged */
 	struct frame *snd_unsent; /* first segment never sent */
 	struct frame *snd_tail;
 	struct frame *rcv_head, *rcv_tail;
-	uint32_t snd_end_seq; /* sequence number after the last byte queued */
+	uint32_t snd_end_seq; /* sequence number behind the last queued byte */
 	uint32_t tx_frames_held, tx_frames_budget;
 	uint32_t rx_frames_held, rx_frames_budget;
-	uint32_t rcv_bytes_per_frame; /* typical; turns frames into a window */
+	/* typical payload per frame; converts frames to window bytes */
+	uint32_t rcv_bytes_per_frame;
 
-	/* Lines 2 and 3: output. */
+	/* Cache lines 2 and 3: output. */
 	struct cc cc;
 
-	/* From line 4 on: what an ACK, a timer or a segment out needs besides. */
+	/* From cache line 4 on: other state for ACKs, timers and transmission. */
 	struct { /* TCP_NEVER_NS: off */
-		/* The one timer of RFC 9293 that asks again. What it means when it fires, retransmission, SYN,
-		 * persist or override, follows from what is outstanding then: timer_rto_expired(). */
+		/* RFC 9293's retransmission timer. Its meaning on expiry (retransmission, SYN,
+		 * persist or override) depends on what is outstanding: timer_rto_expired(). */
 		uint64_t rto_ns;
 		uint64_t loss_ns;  /* the reordering timer (RFC 8985 section 6.2 step 5) */
 		uint64_t probe_ns; /* the tail loss probe (section 7.2) */
 		uint64_t life_ns;  /* connect timeout, FIN-WAIT-2, TIME-WAIT */
 		uint64_t keep_ns;
-		uint64_t pace_ns; /* new data may leave again */
+		uint64_t pace_ns; /* pacing: new data may be sent again */
 	} deadline;
 	struct { /* RFC 6298 */
 		uint64_t srtt_ns, rttvar_ns, min_ns;
 		uint64_t rto_ns; /* without backoff */
 		uint64_t
-			pto_ns; /* RFC 8985 section 7.2, of more than one segment; 0: no sample yet */
+			/* PTO, RFC 8985 section 7.2, for more than one segment; 0: no sample yet */
+			pto_ns;
 	} rtt;
 	uint64_t last_rcv_ns;
-	uint64_t progress_ns; /* snd_una last moved, or data became outstanding */
+	uint64_t progress_ns; /* last move of snd_una, or first outstanding data */
 
 	uint16_t snd_mss_bytes, rcv_mss_bytes;
 	uint16_t local_port, remote_port;
-	struct { /* the window field sent last, and what it follows from: out_window_field() */
+	struct { /* the last advertised window field and its inputs: out_window_field() */
 		uint32_t nxt_seq, edge_seq, held_frames;
 		uint16_t field;
 	} advertised;
 	struct {                             /* RFC 7323 timestamps */
-		uint32_t offset;             /* of ours */
-		uint32_t echo_min, echo_max; /* what the peer may echo: see tcp_check.c */
+		uint32_t offset;             /* offset of our timestamps */
+		uint32_t echo_min, echo_max; /* range that the peer may echo: see tcp_check.c */
 		uint32_t sent;
 		uint32_t echo; /* TSecr of the ACK being processed */
 		uint64_t recent_ns;
 	} ts;
-	struct { /* what is lost and sent again: tcp_loss.c */
-		/* Nothing before it is SEG_LOST; older than snd_una: snd_head. */
+	struct { /* loss detection and retransmission: tcp_loss.c */
+		/* No segment before it is SEG_LOST; older than snd_una: means snd_head. */
 		struct frame *rtx_next;
-		/* What was sent once before it has been judged. */
+		/* First segment, sent once, that RACK has not yet judged. */
 		struct frame *rack_next;
-		uint32_t rtx_seq; /* of rtx_next */
+		uint32_t rtx_seq; /* sequence number of rtx_next */
 		uint32_t rack_next_seq;
 		uint32_t recover_seq;
 		uint32_t sacked_bytes, sacked_segs; /* marked SEG_SACKED */
 		uint32_t lost_bytes;                /* marked SEG_LOST */
-		uint32_t dup_acked_bytes; /* left the network, by duplicate ACKs without SACK */
-		uint32_t retrans_end_seq; /* behind the last segment that was sent again */
-		uint8_t resent_segs;      /* by the last repair, up to 255: tcp_dupack.c */
-		uint8_t rtx_force;        /* one segment is sent again whatever the window says */
+		/* bytes that duplicate ACKs without SACK report as having left the network */
+		uint32_t dup_acked_bytes;
+		uint32_t retrans_end_seq; /* end of the last retransmitted segment */
+		/* retransmitted in the last recovery, up to 255: tcp_dupack.c */
+		uint8_t resent_segs;
+		uint8_t rtx_force; /* retransmit one segment regardless of the window */
 	} loss;
 	struct {
-		int64_t credit_bytes; /* may leave at once; as of credit_ns */
+		int64_t credit_bytes; /* may be sent at once; valid at credit_ns */
 		uint64_t credit_ns;
 	} pace;
-	struct {                      /* delayed ACKs: tcp_delack.c */
-		uint64_t due_ns;      /* CONN_ACK_HELD: no later than that */
-		uint32_t poll;        /* tcp->poll_count when the ACK became due */
-		uint32_t full_ns;     /* when the last full-sized segment in order came, low bits */
-		uint32_t full_gap_ns; /* and how far apart they usually come */
-		uint8_t bulk_segs; /* full-sized ones in order in a row, up to TCP_BULK_SEGMENTS */
+	struct {                 /* delayed ACKs: tcp_delack.c */
+		uint64_t due_ns; /* CONN_ACK_HELD: deadline */
+		uint32_t poll;   /* tcp->poll_count when the ACK became due */
+		/* arrival of the last in-order full-sized segment, low bits */
+		uint32_t full_ns;
+		uint32_t full_gap_ns; /* typical interval between them */
+		/* consecutive in-order full-sized segments, up to TCP_BULK_SEGMENTS */
+		uint8_t bulk_segs;
 		uint8_t full_pushed; /* the last full-sized segment had PSH */
-		uint8_t last_pushed; /* the last one that brought data */
+		uint8_t last_pushed; /* the last data segment had PSH */
 	} delack;
 	struct {
-		struct frame *head, *tail, *hint; /* hint: inserted last */
+		struct frame *head, *tail, *hint; /* hint: the most recently inserted frame */
 	} reass;
 	uint32_t snd_wnd_max_bytes;
-	uint32_t limited_seq; /* CONN_CWND_LIMITED: SND.NXT when the window last held back */
-	uint32_t ecn_seq;     /* SND.NXT when the window was last reduced */
+	uint32_t limited_seq; /* CONN_CWND_LIMITED: SND.NXT when the window was last the limit */
+	uint32_t ecn_seq;     /* SND.NXT at the last window reduction */
 	uint32_t iss_seq, irs_seq;
 	uint32_t rcv_fin_seq;
 	uint32_t rcv_queued_bytes;
-	uint32_t keep_unanswered; /* keepalive probes */
-	uint32_t events;          /* HARP_EVENT_* not yet taken */
+	uint32_t keep_unanswered; /* keepalive probes without answer */
+	uint32_t events;          /* HARP_EVENT_* not yet delivered */
 	uint8_t tos;
-	uint8_t ack_ece;    /* the ACK being processed has ECE */
-	uint8_t tx_queued;  /* enum: on which of tcp's transmit lists */
-	uint8_t lone_quick; /* single segments in a row that were acknowledged at once */
-	uint8_t rto_lone;   /* the deadline allows for a delayed ACK of a single segment */
-	uint8_t rto_probe;  /* the loss probe has taken the timeout's place */
+	uint8_t ack_ece;      /* the ACK being processed has ECE */
+	uint8_t tx_queued;    /* enum tx_list: the transmit list that the connection is on */
+	uint8_t single_quick; /* consecutive single segments that were acknowledged without delay */
+	uint8_t rto_single;   /* the deadline allows for a delayed ACK of a single segment */
+	uint8_t rto_probe;    /* the tail loss probe replaces the timeout */
 	uint8_t on_ack_list, on_event_list, on_pool_list, on_reass_list, on_starved_list;
 	uint8_t on_grown_list;
 	struct { /* as in struct harp_tcp_options */
@@ -224,85 +234,91 @@ struct harp_conn {
 	} opts;
 	struct timer timer;
 
-	/* The rest: set-up, the application, repairs, and accounts. */
+	/* Cache-cold: set-up, application, recovery, and accounting. */
 	struct ip_path path;            /* path.src: local address, path.dst: remote */
 	TAILQ_ENTRY(harp_conn) tx_link; /* tx_ready, tx_blocked, tx_unresolved */
 	TAILQ_ENTRY(harp_conn) ack_link;
 	TAILQ_ENTRY(harp_conn) event_link;
-	TAILQ_ENTRY(harp_conn) pool_link;    /* waits for frames of the pool */
-	TAILQ_ENTRY(harp_conn) reass_link;   /* has data out of order, or had */
-	TAILQ_ENTRY(harp_conn) starved_link; /* its window is closed: the pool has no frames */
-	TAILQ_ENTRY(harp_conn) grown_link;   /* its receive budget has grown */
-	TAILQ_ENTRY(harp_conn) owner_link;   /* free list, a listener's queues, or TIME-WAIT */
-	struct harp_listener *listener;      /* until accepted */
+	TAILQ_ENTRY(harp_conn) pool_link;  /* waits for frames of the pool */
+	TAILQ_ENTRY(harp_conn) reass_link; /* has, or recently had, out-of-order data */
+	/* its window is closed because the pool has no frames */
+	TAILQ_ENTRY(harp_conn) starved_link;
+	TAILQ_ENTRY(harp_conn) grown_link; /* its receive budget has grown */
+	TAILQ_ENTRY(harp_conn) owner_link; /* free list, a listener's queues, or TIME-WAIT */
+	struct harp_listener *listener;    /* until accepted */
 	void *user;
-	int error; /* -errno that ended it */
+	int error; /* -errno that terminated the connection */
 	uint32_t index;
-	struct
-	{ /* RFC 8985 section 5.3: the newest segment that arrived, and the path's reordering */
+	struct { /* RFC 8985 section 5.3: the newest delivered segment, and the path's reordering */
 		uint64_t sent_ns, rtt_ns;
 		uint32_t end_seq, fack_seq, dsack_seq;
 		uint8_t mult, persist, reordering, dsack_round;
 	} rack;
 	struct { /* the tail loss probe in flight (RFC 8985 section 7) */
 		uint32_t end_seq;
-		uint8_t out, again; /* there is one; it carried nothing new */
+		uint8_t out, again; /* a probe is in flight; it carried no new data */
 	} tlp;
 	struct { /* RFC 9937 */
 		uint32_t delivered_bytes, out_bytes, flight_bytes;
 	} prr;
-	struct { /* what to restore when the retransmissions turn out to be spurious (RFC 4015) */
+	struct {
+		/* saved state, restored if the retransmissions turn out to be spurious (RFC
+		 * 4015) */
 		struct cc cc;
-		uint32_t seq, end_seq; /* DSACKs for what lies between count */
-		uint32_t last_seq;     /* after the episode: until this is acknowledged */
-		uint32_t resent_segs;  /* sent again and not reported as a duplicate */
-		uint32_t tsval;        /* of the first segment sent again */
+		uint32_t seq, end_seq; /* DSACKs in this range count */
+		uint32_t last_seq;     /* after the episode: valid until this is acknowledged */
+		uint32_t resent_segs;  /* retransmitted and not yet reported as duplicate */
+		uint32_t tsval;        /* TSval of the first retransmission */
 		uint32_t dsack_in_segs;
 		uint8_t open, tsval_set;
-		uint8_t frto; /* the timeout is fresh: an original that arrives proves it wrong */
+		uint8_t frto; /* F-RTO: an original that arrives now proves the timeout spurious */
 	} undo;
-	struct { /* our own SACK blocks, the most recent first, and the duplicate to report */
+	struct { /* SACK blocks to send, most recently changed first, and the duplicate to report */
 		struct tcp_sack_block block[TCP_SACK_BLOCKS_MAX];
 		uint32_t count;
-		uint32_t dsack_start_seq, dsack_end_seq; /* equal: none */
+		uint32_t dsack_start_seq, dsack_end_seq; /* equal: no duplicate */
 	} sackout;
-	struct {                       /* the path's MTU: tcp_mtu.c. Segments, as snd_mss_bytes */
-		uint16_t acked_bytes;  /* the largest acknowledged since snd_mss_bytes went down */
-		uint16_t agreed_bytes; /* what link and peer allowed in the handshake */
-		uint16_t top_bytes;    /* the same within opts.mss_limit_bytes */
-		uint16_t high_bytes;   /* MTU_SEARCH: nothing larger passes */
-		uint16_t probe_bytes;  /* the last one sent */
-		uint16_t icmp_bytes;   /* reported by ICMP, not believed yet; 0: nothing */
+	struct {
+		/* path MTU: tcp_mtu.c. Sizes are payload bytes, as snd_mss_bytes */
+		/* the largest acknowledged since snd_mss_bytes was reduced */
+		uint16_t acked_bytes;
+		uint16_t agreed_bytes; /* limit of link and peer from the handshake */
+		uint16_t top_bytes;    /* the same, within opts.mss_limit_bytes */
+		uint16_t high_bytes;   /* MTU_SEARCH: larger segments do not pass */
+		uint16_t probe_bytes;  /* size of the last probe */
+		uint16_t icmp_bytes;   /* reported by ICMP, not yet confirmed; 0: none */
 		uint32_t probe_seq, probe_end_seq, icmp_seq;
 		uint8_t state;    /* enum tcp_mtu */
-		uint8_t tries;    /* of this size, lost */
+		uint8_t tries;    /* lost probes of this size */
 		uint8_t failed;   /* the last probe was lost */
-		uint64_t next_ns; /* no probe before */
+		uint64_t next_ns; /* earliest time of the next probe */
 	} mtu;
 	struct { /* rate limits */
 		uint64_t confirm_next_ns;
 		uint64_t challenge_epoch_end_ns;
-		uint64_t probe_next_ns; /* no probe of the peer's is answered before */
-		uint8_t challenge_left; /* in this epoch */
+		uint64_t probe_next_ns; /* peer's probes before this time are not answered */
+		uint8_t challenge_left; /* left in this epoch */
 	} throttle;
-	struct {                   /* data that the pool has no frames for: tcp_starve.c */
-		uint64_t since_ns; /* when it was first refused; 0: never */
-		uint32_t seq;      /* RCV.NXT then */
+	struct {                   /* data refused because the pool has no frames: tcp_starve.c */
+		uint64_t since_ns; /* first refusal; 0: none */
+		uint32_t seq;      /* RCV.NXT at that time */
 	} refused;
 	struct {                         /* tcp_budget.c */
-		uint64_t measure_end_ns; /* of the current measurement of received bytes */
+		uint64_t measure_end_ns; /* end of the current measurement of received bytes */
 		uint64_t measure_start_ns;
-		uint64_t measure_start_bytes; /* received until then */
-		uint64_t received_bytes_max;  /* the most in a round trip so far */
+		uint64_t measure_start_bytes; /* bytes received at its start */
+		uint64_t received_bytes_max;  /* maximum per round trip so far */
 		uint32_t
-			rx_frames_limit; /* accepted; above rx_frames_budget after that went down */
-		uint32_t rx_frames_max;  /* that the budget may grow to */
+			/* enforced limit; above rx_frames_budget after that was reduced */
+			rx_frames_limit;
+		uint32_t rx_frames_max; /* upper limit of the autotuned budget */
 		uint8_t rx_tuned, tx_tuned;
 	} budget;
-	uint64_t persist_ns; /* of the last window probe; 0: none */
+	uint64_t persist_ns; /* time of the last window probe; 0: none */
 	uint32_t on_time_wait_list;
-	uint32_t tx_external_held; /* external frames in the send queue, beside tx_frames_held */
-	uint64_t bytes_queued;     /* taken from the application */
+	/* external frames in the send queue, not part of tx_frames_held */
+	uint32_t tx_external_held;
+	uint64_t bytes_queued; /* total bytes accepted from the application */
 	struct {
 		uint64_t bytes_sent, bytes_acked, bytes_received, bytes_retransmitted;
 		uint64_t segs_out, segs_in, data_segs_out, data_segs_in;
@@ -312,11 +328,11 @@ struct harp_conn {
 		uint64_t tx_copied_bytes, rx_copied_bytes;
 		uint64_t lost_segs, tlp_probes, undos;
 	} acct;
-	/* For who looks at it: the statistics page. */
-	uint64_t serial;                   /* of this stack's connections */
-	char label[HARP_FLOW_LABEL_BYTES]; /* the application's */
-	bool page_shown; /* the page's record is not empty; outlives the connection */
-	struct tcp_board board;
+	/* Statistics page. */
+	uint64_t serial;                   /* number of the connection within this stack */
+	char label[HARP_FLOW_LABEL_BYTES]; /* label set by the application */
+	bool page_shown; /* the page's record is in use; outlives the connection */
+	struct tcp_scoreboard scoreboard;
 } __attribute__((aligned(64)));
 static_assert(offsetof(struct harp_conn, snd_head) == 64, "line 0 is what every segment needs");
 static_assert(offsetof(struct harp_conn, cc) == 128, "line 1 is the queues");
@@ -330,17 +346,17 @@ static inline uint32_t conn_flight_bytes(const struct harp_conn *conn)
 {
 	return conn->snd_nxt_seq - conn->snd_una_seq;
 }
-/* Queued and never sent. */
+/* Bytes queued and never sent. */
 static inline uint32_t conn_unsent_bytes(const struct harp_conn *conn)
 {
 	return conn->snd_unsent ? conn->snd_end_seq - conn->snd_unsent->seq : 0;
 }
-/* The largest window that may have been advertised, */
+/* The largest window that may have been advertised. */
 static inline uint32_t conn_rcv_offered_bytes_max(const struct harp_conn *conn)
 {
 	return conn->budget.rx_frames_limit * conn->rcv_bytes_per_frame;
 }
-/* and that may be now. */
+/* The largest window that may be advertised now. */
 static inline uint32_t conn_rcv_wnd_bytes_max(const struct harp_conn *conn)
 {
 	return conn->rx_frames_budget * conn->rcv_bytes_per_frame;
@@ -349,7 +365,7 @@ static inline uint32_t conn_rcv_wnd_bytes(const struct harp_conn *conn)
 {
 	return conn->rcv_edge_seq - conn->rcv_nxt_seq;
 }
-/* No mark, no repair, no probe on its way. */
+/* No loss marks, no recovery, no probe in flight. */
 static inline bool conn_loss_is_quiet(const struct harp_conn *conn)
 {
 	return conn->recovery == TCP_RECOVERY_NONE && conn->loss.sacked_bytes == 0 &&
@@ -362,7 +378,7 @@ static inline struct flow_key conn_flow_key(const struct harp_conn *conn)
 				  .local_port = conn->local_port,
 				  .remote_port = conn->remote_port };
 }
-/* Handshake done, not yet dead. */
+/* The handshake is complete and the connection not terminated. */
 static inline bool conn_synchronized(const struct harp_conn *conn)
 {
 	return conn->state >= HARP_TCP_ESTABLISHED && conn->state <= HARP_TCP_TIME_WAIT;

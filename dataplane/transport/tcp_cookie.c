@@ -1,40 +1,43 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tcp_cookie.c - SYN cookies (RFC 4987 section 3.6): under pressure a SYN costs an answer, no memory.
+ * tcp_cookie.c - SYN cookies (RFC 4987 section 3.6): under pressure a SYN gets an answer but no
+ * memory.
  *
- * Theory of operation. While a listener has room, a SYN takes a slot, since that keeps everything the peer
- * offered and can repeat the SYN-ACK. When half-open connections have used up the backlog, or half of the
- * stack's slots, a SYN is answered and forgotten. What must be remembered travels to the peer and back:
+ * Theory of operation. While the backlog has room, a SYN takes a slot, which keeps all of the
+ * peer's options and can retransmit the SYN-ACK. When half-open connections have used up the
+ * backlog, or half of the stack's slots, a SYN is answered without state. The state travels to the
+ * peer and back:
  *
- *	ISN	5 bits of the period (2^36 ns, 69 s), 3 bits that say which MSS, 24 bits of SipHash over
- *		4-tuple, peer's ISN, period and MSS, under a key that this stack alone knows
- *	TSval	its low 6 bits: window scale, SACK, ECN (only for peers with timestamps; without, the
- *		connection has none of these). The value stays at or below the clock, so that time goes on
+ *	ISN	5 bits of the period (2^36 ns, 69 s), 3 bits of the MSS index, 24 bits of SipHash
+ *		over 4-tuple, peer's ISN, period and MSS, with a key private to this stack
+ *	TSval	its low 6 bits: window scale, SACK, ECN (only for peers with timestamps; without
+ *		them, the connection has none of these). The value never exceeds the clock, so that
+ *		timestamps stay monotonic
  *
- * An ACK that belongs to no connection is checked while such answers can be outstanding. The period is
- * part of what is hashed, so that the effective secret changes with it; this one and the last are good,
- * and an answer thus for 69 to 137 s. A guess hits one of 2 periods x 8 MSS of 2^32 (2^-28), and with
- * timestamps must also echo a TSval of the last 137 s at the 4-tuple's secret offset: 2^-28 x 2^-15. Then
- * the connection is made as if its SYN had been kept, and the ACK does the rest. The cookies that came back
- * last are remembered, or a segment that the network had duplicated would open a connection once more when
- * the first is gone, and bring its bytes again.
+ * An ACK that belongs to no connection is checked while cookies may be outstanding. The period is
+ * part of the hash, so the effective secret changes with it. The current and the previous period
+ * are valid, so a cookie lives 69 to 137 s. A guess succeeds for 2 periods x 8 MSS of 2^32 values
+ * (2^-28). With timestamps it must also echo a TSval of the last 137 s at the 4-tuple's secret
+ * offset: 2^-28 x 2^-15. The connection is then created as if its SYN had been kept, and the ACK is
+ * processed. The most recently accepted cookies are remembered: otherwise a duplicated segment
+ * would open the connection again after it has ended, and deliver its bytes twice.
  *
- * There is no limit per source: the sources of a flood are forged, and a limit would lock out whoever is
- * named by one.
+ * There is no limit per source: the sources of a SYN flood are forged, and a limit would lock out
+ * the real owners of these addresses.
  */
 #include "transport/tcp.h"
 
 #include <string.h>
 
 #define COOKIE_PERIOD_SHIFT 36
-#define COOKIE_PERIODS 2u /* for so many an answer is good */
+#define COOKIE_PERIODS 2u /* periods during which a cookie is valid */
 #define COOKIE_MAC_BITS 24
 #define COOKIE_TS_BITS 6
 #define COOKIE_WSCALE_NONE 15u
 #define COOKIE_SACK 0x10u
 #define COOKIE_ECN 0x20u
 
-/* What a peer may receive is rounded down to the next: 576, IPv6's 1280, tunnels, 1500, 3498, 9000. */
+/* The peer's MSS is rounded down to one of these: 576, IPv6's 1280, tunnels, 1500, 3498, 9000. */
 static const uint16_t cookie_mss[8] = {
 	TCP_MSS_BYTES_MIN, 536, 1220, 1360, 1440, 1460, 3438, 8940
 };
@@ -67,10 +70,8 @@ static uint32_t cookie_mss_index(uint32_t mss_bytes)
 	return i;
 }
 
-/* ------------------------------------------------------------------------------------------------
- * The answer.
- */
-/* The low bits of a TSval not above the clock. */
+/* The SYN-ACK. */
+/* The largest TSval with these low bits that does not exceed the clock. */
 static uint32_t cookie_tsval(const struct harp_conn *conn)
 {
 	uint32_t low = (conn->options & HARP_TCPI_WSCALE) ? conn->snd_wscale : COOKIE_WSCALE_NONE;
@@ -88,7 +89,7 @@ void tcp_cookie_answer(struct harp_listener *l, const struct tcp_segment *syn)
 {
 	struct tcp *tcp = l->tcp;
 	struct tcp_segment known = *syn;
-	struct harp_conn *conn = &tcp->conns[tcp->max_conns]; /* the slot that is nobody's */
+	struct harp_conn *conn = &tcp->conns[tcp->max_conns]; /* the slot that is never assigned */
 	struct cookie_input in = { .peer_iss_seq = syn->seq, .period = cookie_period(tcp) };
 	uint32_t mss = syn->opt.seen & TCP_OPT_MSS ? syn->opt.mss_bytes
 						   : tcp_mss_bytes_default(&syn->in->src);
@@ -108,7 +109,7 @@ void tcp_cookie_answer(struct harp_listener *l, const struct tcp_segment *syn)
 	tcp_conn_iss(conn, cookie_make(tcp, &in));
 	if (conn->options & HARP_TCPI_TIMESTAMPS)
 		conn->ts.offset -= conn_tsval(conn) - cookie_tsval(conn);
-	conn->state = HARP_TCP_SYN_RECEIVED; /* for this moment: tcp_out_syn() asks */
+	conn->state = HARP_TCP_SYN_RECEIVED; /* temporarily, for tcp_out_syn() */
 	if (tcp_out_syn(conn) == 0) {
 		tcp->stats->tcp_cookies_sent++;
 		l->cookie_until_ns =
@@ -118,10 +119,8 @@ void tcp_cookie_answer(struct harp_listener *l, const struct tcp_segment *syn)
 	conn->state = HARP_TCP_CLOSED;
 }
 
-/* ------------------------------------------------------------------------------------------------
- * What comes back.
- */
-/* The SYN that the ACK answers our answer to, as far as it is known. False: no such cookie was given. */
+/* The returning ACK. */
+/* Reconstructs the SYN behind the ACK as far as the cookie allows. False: not a valid cookie. */
 static bool cookie_check(const struct harp_conn *conn, const struct tcp_segment *ack,
 			 struct tcp_segment *syn)
 {
@@ -176,7 +175,7 @@ bool tcp_cookie_accept(struct harp_listener *l, const struct tcp_segment *ack)
 		tcp->stats->tcp_cookies_refused++;
 		return false;
 	}
-	/* Its data comes again if there is no room now. */
+	/* The peer retransmits its data if there is no room now. */
 	if (l->accept_count >= l->backlog) {
 		tcp->stats->drop_tcp_backlog++;
 		return false;
@@ -191,7 +190,7 @@ bool tcp_cookie_accept(struct harp_listener *l, const struct tcp_segment *ack)
 	conn->rcv_edge_seq = conn->rcv_nxt_seq + conn_syn_wnd_bytes(conn);
 	conn->ts.echo_min = conn->ts.echo_max = conn->ts.sent =
 		syn.opt.seen & TCP_OPT_TIMESTAMP ? ack->opt.tsecr : 0;
-	conn->rtx_backoff = 1; /* when the SYN-ACK left is not known: no round trip to learn */
+	conn->rtx_backoff = 1; /* the SYN-ACK's send time is unknown: no RTT sample */
 	tcp->stats->tcp_cookies_accepted++;
 	return true;
 }

@@ -1,30 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tcp_delack.c - when what has come is acknowledged.
+ * tcp_delack.c - delayed ACKs: decides when received data is acknowledged.
  *
- * Theory of operation. Who owes an ACK is on ack_list; a data segment that leaves takes it along (tcp_out_acked()), and
- * tcp_delack_phase(), behind the data of a poll, sends those that are due.
+ * Theory of operation. A connection with a pending ACK is on ack_list. An outgoing data segment
+ * carries the ACK (tcp_out_acked()). After the data of a poll, tcp_delack_phase() sends the ACKs
+ * that are due.
  *
- * An ACK waits for the poll after the one in which it became due, so that an application that answers
- * at once has its answer carry it, or go with it: what leaves by itself costs a kick of the NIC, and the application hears of its
- * message behind that. It does not wait when two full-sized segments are unacknowledged (RFC 9293 3.8.6.3) and the last one was not
- * the end of what its sender had (PSH), nor when CONN_ACK_NOW says so.
+ * An ACK waits for the poll after the one in which it became due. An application that answers at
+ * once thus has its answer carry the ACK or leave with it; a separate ACK costs a kick of the NIC
+ * and delays the application's wakeup. The ACK does not wait if two full-sized segments are
+ * unacknowledged (RFC 9293 3.8.6.3) and the last one was not the end of the sender's data (PSH), or
+ * if CONN_ACK_NOW is set.
  *
- * While more segments are obviously coming ACKs are held (CONN_ACK_HELD): a fast poller would send one
- * for every two or three segments, each costs about as much as a data segment, and the next segment
- * waits meanwhile. A hold ends with TCP_ACK_EVERY_SEGMENTS (receivers with segment coalescing stretch
- * them likewise: RFC 9293 3.8.6.3 is a SHOULD), when its time is over, or with a segment that is not
- * in the middle: see delack_hold_ns(). However many a burst brings, one ACK at its end says it, unless it is long
+ * While more segments are evidently on their way, ACKs are held (CONN_ACK_HELD). A fast poller
+ * would otherwise send one for every two or three segments; each costs about as much as a data
+ * segment and delays the next one. A hold ends after TCP_ACK_EVERY_SEGMENTS segments (as with
+ * receive coalescing: RFC 9293 3.8.6.3 is a SHOULD), at its deadline, or with a segment that ends a
+ * stream: see delack_hold_ns(). A burst of any size gets one ACK at its end, unless it is long
  * (TCP_ACK_BURST_BYTES).
  */
 #include "transport/tcp.h"
 
 #include <errno.h>
 
-/* ------------------------------------------------------------------------------------------------
- * Owed: at once, in the next poll, or later.
- */
-void tcp_delack_want(struct harp_conn *conn, bool now)
+/* Pending: at once, in the next poll, or later. */
+void tcp_delack_request(struct harp_conn *conn, bool now)
 {
 	if (now)
 		conn->flags |= CONN_ACK_NOW;
@@ -35,7 +35,7 @@ void tcp_delack_want(struct harp_conn *conn, bool now)
 	}
 	if (!conn->on_ack_list) {
 		TAILQ_INSERT_TAIL(&conn->tcp->ack_list, conn, ack_link);
-		conn->tcp->acks_owed++;
+		conn->tcp->acks_pending++;
 		conn->on_ack_list = 1;
 	}
 }
@@ -44,35 +44,35 @@ static void delack_hold(struct harp_conn *conn, uint64_t hold_ns)
 {
 	uint64_t due_ns = conn->tcp->now_ns + hold_ns;
 
-	/* Owed sooner, or held already, unless for longer: behind a short segment. */
+	/* Already pending earlier, or held, unless the hold is longer (behind a short segment). */
 	if (conn->flags & CONN_ACK_PENDING &&
 	    (!(conn->flags & CONN_ACK_HELD) || !conn->opts.delayed_ack_ns ||
 	     conn->delack.due_ns <= due_ns))
 		return;
-	tcp_delack_want(conn, false);
+	tcp_delack_request(conn, false);
 	conn->flags |= CONN_ACK_HELD;
 	conn->delack.due_ns = due_ns;
 }
 
 /*
- * In a slow stream an ACK waits for a second segment, as long as that may take (RFC 5681 section
- * 4.2: "an ACK SHOULD be generated for at least every second full-sized segment", and no oftener). It is
- * not about what ACKs cost: an ACK for each lets the sender put one segment into the place that one has
- * just left in a full queue, where those who are acknowledged by twos need two places at once, and lose:
- * four flows of Linux were left a quarter of the path by four of ours. PSH is no hint here, as others set
- * it wherever a call ended; two in a row are short messages, that someone may wait for. And what is larger than a
- * segment has been joined on its way (GRO, LRO, a sender on this machine): it is two at least, and may be all that a
- * sender with a small window has out.
+ * In a slow stream an ACK waits for a second segment, for as long as that may take (RFC 5681
+ * section 4.2: "an ACK SHOULD be generated for at least every second full-sized segment"). The
+ * reason is fairness, not cost: an ACK per segment lets the sender refill each place in a full
+ * queue as it becomes free, while flows acknowledged in pairs need two places and lose. Four flows
+ * of Linux got a quarter of the path beside four of ours. PSH is no hint here, since other stacks
+ * set it at the end of every call; two in a row are short messages for which an application may
+ * wait. A segment larger than the MSS was coalesced on its way (GRO, LRO, a local sender): it
+ * counts as two at least, and may be all that a small window allows.
  */
 static uint64_t delack_pair_ns(struct harp_conn *conn, bool pushed, bool joined)
 {
 	bool again = pushed && conn->delack.full_pushed;
-	/* Segments come in clusters: some pauses are much longer than the usual distance. */
+	/* Segments arrive in clusters: some gaps are much longer than the typical one. */
 	uint64_t hold_ns = 8u * conn->delack.full_gap_ns;
 
 	conn->delack.full_pushed = pushed;
 	if (again || joined || conn->full_segs_unacked >= 2 ||
-	    conn->tcp->acks_owed >= TCP_ACKS_HELD_MAX)
+	    conn->tcp->acks_pending >= TCP_ACKS_HELD_MAX)
 		return 0;
 	return hold_ns < TCP_ACK_HOLD_SLOW_NS_MAX ? hold_ns : TCP_ACK_HOLD_SLOW_NS_MAX;
 }
@@ -81,15 +81,16 @@ static uint64_t delack_pair_ns(struct harp_conn *conn, bool pushed, bool joined)
 static uint64_t delack_short_ns(const struct harp_conn *conn)
 {
 	if (conn->rcv_nxt_seq - conn->rcv_acked_seq >= 2u * conn->rcv_mss_bytes ||
-	    conn->tcp->acks_owed >= TCP_ACKS_HELD_MAX)
+	    conn->tcp->acks_pending >= TCP_ACKS_HELD_MAX)
 		return 0;
 	return conn->opts.delayed_ack_ns;
 }
 
 /*
- * How long may the ACK of this segment wait for its successors? A short one's as long as the application says. Else in
- * the middle of what the sender has only: full-sized, and not the last that it had (PSH). Briefly at first, as a sender in
- * slow start may have stopped for want of a window; longer in a stream; not at all where our window is what it waits for.
+ * How long the ACK of this segment may be delayed. A short one: as long as the application allows.
+ * Otherwise only in the middle of the sender's data: a full-sized segment without PSH. Briefly at
+ * first, because a sender in slow start may have run out of window; longer in a stream; not at all
+ * if our window is what the sender waits for.
  */
 static uint64_t delack_hold_ns(struct harp_conn *conn, const struct tcp_segment *seg, uint32_t len)
 {
@@ -107,7 +108,7 @@ static uint64_t delack_hold_ns(struct harp_conn *conn, const struct tcp_segment 
 	return TCP_ACK_HOLD_NS;
 }
 
-/* How far apart full-sized segments come: a pause counts for no more than twice what was usual. */
+/* Tracks the interval of full-sized segments: a pause counts at most twice the typical interval. */
 static void delack_gap(struct harp_conn *conn)
 {
 	uint32_t now_ns = (uint32_t)conn->tcp->now_ns, gap_ns = now_ns - conn->delack.full_ns;
@@ -121,7 +122,7 @@ static void delack_gap(struct harp_conn *conn)
 		conn->delack.full_gap_ns = TCP_ACK_HOLD_SLOW_NS_MAX;
 }
 
-void tcp_delack_took(struct harp_conn *conn, const struct tcp_segment *seg, uint32_t len)
+void tcp_delack_received(struct harp_conn *conn, const struct tcp_segment *seg, uint32_t len)
 {
 	uint64_t hold_ns;
 
@@ -134,7 +135,7 @@ void tcp_delack_took(struct harp_conn *conn, const struct tcp_segment *seg, uint
 	if (hold_ns)
 		delack_hold(conn, hold_ns);
 	else
-		tcp_delack_want(conn, false);
+		tcp_delack_request(conn, false);
 	if (conn->full_segs_unacked >= TCP_ACK_EVERY_SEGMENTS &&
 	    conn->rcv_nxt_seq - conn->rcv_acked_seq >= TCP_ACK_BURST_BYTES)
 		(void)tcp_out_ack(conn);
@@ -142,9 +143,7 @@ void tcp_delack_took(struct harp_conn *conn, const struct tcp_segment *seg, uint
 		tcp_conn_event(conn, HARP_EVENT_READABLE);
 }
 
-/* ------------------------------------------------------------------------------------------------
- * Due.
- */
+/* Sending. */
 static bool delack_is_due(const struct harp_conn *conn)
 {
 	if (conn->flags & CONN_ACK_NOW)
@@ -173,7 +172,7 @@ unsigned tcp_delack_phase(struct tcp *tcp)
 			break;
 		}
 		if (err) {
-			/* The peer will ask again. */
+			/* The peer will retransmit and so trigger another ACK. */
 			tcp_out_acked(conn);
 			continue;
 		}

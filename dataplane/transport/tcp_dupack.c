@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tcp_dupack.c - what duplicate ACKs tell where the peer has no SACK: RFC 6582, 3042.
+ * tcp_dupack.c - duplicate ACKs, for peers without SACK: RFC 6582, 3042.
  *
- * Three of them say that the oldest segment is lost, and in the repair each partial ACK says it of the next one. A
- * duplicate ACK takes one segment's bytes off what is in flight (dup_acked_bytes), whichever it was; so limited
- * transmit is the same comparison as everything else. What an ACK then covers had in part been told of already.
+ * Three duplicates mark the oldest segment lost; during recovery each partial ACK marks the next
+ * one. A duplicate ACK subtracts one segment from the bytes in flight (dup_acked_bytes), whichever
+ * segment it was, so limited transmit needs no special case. A later cumulative ACK covers in part
+ * what duplicates have already reported.
  */
 #include "transport/tcp.h"
 
@@ -23,9 +24,10 @@ static void dupack_mark_head(struct harp_conn *conn)
 }
 
 /*
- * Section 3.2 step 2 begins no repair before an ACK of more than recover, as the copies of what was sent again make duplicates
- * of recover itself. But what was lost right behind it would then wait for the timeout each time: there are no more
- * copies than segments sent again, so it takes so many duplicates more.
+ * Section 3.2 step 2 starts no recovery before an ACK beyond recover, because retransmitted copies
+ * cause duplicates of recover itself. A loss right behind recover would then always wait for the
+ * timeout. There are no more copies than retransmitted segments, so that many additional duplicates
+ * are required instead.
  */
 static bool dupack_may_recover(const struct harp_conn *conn)
 {
@@ -39,8 +41,8 @@ void tcp_dupack_count(struct harp_conn *conn, struct tcp_ack *a)
 {
 	uint32_t most = conn_flight_bytes(conn), room;
 
-	/* RFC 5681 section 3.2 (4): no more than was outstanding when recovery began, or a peer could draw
-	 * on new data for ever by duplicates of one ACK (Savage et al. 1999). */
+	/* RFC 5681 section 3.2 (4): at most what was outstanding when recovery began; otherwise a
+	 * peer could pull new data endlessly with duplicates of one ACK (Savage et al. 1999). */
 	if (conn->recovery == TCP_RECOVERY_FAST &&
 	    conn->loss.recover_seq - conn->snd_una_seq < most)
 		most = conn->loss.recover_seq - conn->snd_una_seq;
@@ -70,12 +72,13 @@ void tcp_dupack_advance(struct harp_conn *conn, struct tcp_ack *a)
 		tcp_dupack_forget(conn);
 		return;
 	}
-	/* A partial ACK: of what it covers all but the segment sent again had been reported. */
+	/* A partial ACK: all it covers, except the retransmitted segment, had been reported
+	 * before. */
 	known = a->acked_bytes > conn->snd_mss_bytes ? a->acked_bytes - conn->snd_mss_bytes : 0;
 	if (known > conn->loss.dup_acked_bytes)
 		known = conn->loss.dup_acked_bytes;
 	conn->loss.dup_acked_bytes -= known;
-	/* Duplicates may have claimed all of what was in flight, the lost segment too. */
+	/* Duplicates may have claimed everything in flight, including the lost segment. */
 	if (conn->loss.dup_acked_bytes > conn_flight_bytes(conn))
 		conn->loss.dup_acked_bytes = conn_flight_bytes(conn);
 	a->delivered_bytes = a->acked_bytes - known;

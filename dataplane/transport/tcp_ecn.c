@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tcp_ecn.c - explicit congestion notification: RFC 3168, and the receiving half of DCTCP (RFC 8257).
+ * tcp_ecn.c - explicit congestion notification: RFC 3168, and the receiving half of DCTCP (RFC
+ * 8257).
  *
- * Theory of operation. Both ends agree in the handshake. From then on new data leaves as ECT(0), and nothing
- * else does: no SYN, pure ACK, probe or retransmission (RFC 3168 section 6.1). A router marks a packet CE
- * instead of dropping it; the receiver says ECE
- *	- until the sender says CWR (RFC 3168 section 6.1.3); or,
- *	- with DCTCP, on the ACKs of marked segments and on no others (RFC 8257 section 3.2): before the state
- *	  changes what is unacknowledged is acknowledged with the old one, held ACKs included.
- * The sender reduces its window once per window of data, and says CWR on the next new data after any
- * reduction. Which DCTCP is spoken is not negotiated: both ends have to be told.
+ * Theory of operation. Both ends agree in the handshake. New data then leaves as ECT(0); SYNs, pure
+ * ACKs, probes and retransmissions do not (RFC 3168 section 6.1). A router marks a packet CE
+ * instead of dropping it, and the receiver sends ECE
+ *	- until the sender sends CWR (RFC 3168 section 6.1.3); or,
+ *	- with DCTCP, on the ACKs of marked segments only (RFC 8257 section 3.2): before the CE
+ *	  state changes, pending data is acknowledged with the old state, delayed ACKs included.
+ * The sender reduces its window once per window of data, and sends CWR on the next new data after
+ * any reduction. DCTCP is not negotiated: both ends must be configured for it.
  *
- * A segment that has to do with marks leaves the fast path; with ECN agreed and nothing marked none does.
+ * Segments with marks leave the fast path; unmarked ones do not, even with ECN.
  */
 #include "transport/tcp.h"
 
@@ -34,7 +35,8 @@ uint8_t tcp_ecn_syn_out(struct harp_conn *conn, bool reply)
 
 	if (reply)
 		return conn->flags & CONN_ECN_IN ? TCP_ECE : 0;
-	/* Section 6.1.1.1: a SYN that asked and got no answer may have been dropped for that. */
+	/* Section 6.1.1.1: a SYN that offered ECN and got no answer may have been dropped for that
+	 * reason. */
 	if (asks && conn->snd_nxt_seq == conn->iss_seq) {
 		conn->flags |= CONN_ECN_ASKED;
 		return TCP_ECE | TCP_CWR;
@@ -48,7 +50,7 @@ void tcp_ecn_syn_in(struct harp_conn *conn, uint8_t flags)
 	uint8_t said = flags & (TCP_ECE | TCP_CWR);
 
 	if (flags & TCP_ACK) {
-		/* ECE alone; a peer that mirrors what it does not know would have both. */
+		/* ECE alone; a peer that reflects unknown bits would send both. */
 		if (said != TCP_ECE || !(conn->flags & CONN_ECN_ASKED))
 			return;
 		conn->flags |= CONN_ECN_IN;
@@ -65,14 +67,12 @@ void tcp_ecn_syn_again(struct harp_conn *conn, uint8_t flags)
 {
 	if ((flags & (TCP_ECE | TCP_CWR)) == (TCP_ECE | TCP_CWR))
 		return;
-	/* It has fallen back, and will not set ECT. */
+	/* The peer has disabled ECN and will not set ECT. */
 	conn->flags &= ~(uint32_t)CONN_ECN_IN;
 	conn->options &= (uint8_t)~HARP_TCPI_ECN;
 }
 
-/* ------------------------------------------------------------------------------------------------
- * Out.
- */
+/* Output. */
 uint8_t tcp_ecn_out(const struct harp_conn *conn, const struct frame *f, uint32_t payload_len,
 		    uint8_t *flags)
 {
@@ -85,9 +85,7 @@ uint8_t tcp_ecn_out(const struct harp_conn *conn, const struct frame *f, uint32_
 	return ECN_ECT0;
 }
 
-/* ------------------------------------------------------------------------------------------------
- * In.
- */
+/* Input. */
 void tcp_ecn_data_in(struct harp_conn *conn, const struct tcp_segment *seg)
 {
 	bool marked = (seg->in->tos & ECN_MASK) == ECN_CE;
@@ -105,16 +103,16 @@ void tcp_ecn_data_in(struct harp_conn *conn, const struct tcp_segment *seg)
 		if (conn->rcv_acked_seq != conn->rcv_nxt_seq)
 			(void)tcp_out_ack(conn);
 		conn->flags ^= CONN_ECN_ECHO;
-		tcp_delack_want(conn, true);
+		tcp_delack_request(conn, true);
 		return;
 	}
-	/* A segment may have both: the sender has heard, and there is news. */
+	/* A segment may have both: the sender has responded, and there is a new mark. */
 	if (seg->flags & TCP_CWR)
 		conn->flags &= ~(uint32_t)CONN_ECN_ECHO;
 	if (marked) {
 		conn->flags |= CONN_ECN_ECHO;
 		if (!before)
-			tcp_delack_want(conn, true);
+			tcp_delack_request(conn, true);
 	}
 }
 
@@ -131,8 +129,9 @@ void tcp_ecn_echo_in(struct harp_conn *conn)
 {
 	conn->tcp->stats->tcp_ecn_ece_in++;
 	conn->acct.ecn_ece_in++;
-	/* Once per window of data: what was sent since the last reduction must have been acknowledged.
-	 * Without one for half the sequence space ecn_seq lies ahead, and means nothing. */
+	/* Once per window of data: everything sent since the last reduction must be acknowledged
+	 * first. After half of the sequence space without a reduction, ecn_seq is ahead and
+	 * meaningless. */
 	if (seq_leq(conn->snd_una_seq, conn->ecn_seq) && seq_leq(conn->ecn_seq, conn->snd_nxt_seq))
 		return;
 	tcp_loss_ecn(conn);

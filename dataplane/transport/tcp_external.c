@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tcp_external.c - segments of the application's own memory (memory/external.h): cut as if the bytes had been
- * copied, but each segment has a frame for headers only, and records of where its payload lies.
+ * tcp_external.c - segments from the application's own memory (memory/external.h). Cut as if the
+ * bytes had been copied, but each segment is a frame with the headers and external frames that
+ * refer to the payload.
  */
 #include "transport/tcp.h"
 
@@ -9,9 +10,10 @@
 
 #include "memory/external.h"
 
-#define EXTERNAL_HELD_MIN 16u /* of a connection, before it must leave some to others */
+#define EXTERNAL_HELD_MIN 16u /* per connection, before it must leave external frames for others */
 
-/* May this connection take another record? Nobody may take all, and who has some leaves some to others. */
+/* True if this connection may take another external frame: none may take all, and a connection that
+ * has some must leave some. */
 static bool external_allows(struct harp_conn *conn)
 {
 	const struct frame_pool *pool = conn->tcp->pool;
@@ -31,7 +33,7 @@ static void external_count(struct harp_conn *conn)
 	conn->tcp->stats->frames_tcp_external++;
 }
 
-/* The newest frame of the queue when these bytes go on where it ends: then it may simply be longer. */
+/* The newest frame of the queue if these bytes continue it: then it is simply extended. */
 static struct frame *external_tail(const struct harp_conn *conn, const struct frame *seg,
 				   const struct frame_memory *memory, const uint8_t *src)
 {
@@ -90,7 +92,7 @@ struct frame *tcp_external_cut(struct harp_conn *conn, struct frame *f, uint32_t
 	return rest;
 }
 
-/* ---- letting go of the memory ------------------------------------------------------------------ */
+/* releasing the memory */
 
 static bool external_refers(const struct harp_conn *conn, const struct frame *seg,
 			    const struct frame_memory *memory)
@@ -113,7 +115,7 @@ ssize_t tcp_external_evict(struct harp_conn *conn, const struct frame_memory *me
 
 		if (!external_refers(conn, seg, memory))
 			continue;
-		n = tcp_recut_into_pool(conn, seg);
+		n = tcp_resegment_into_pool(conn, seg);
 		if (n < 0)
 			return n;
 		conn->tcp->stats->tx_evicted_bytes += (uint64_t)n;

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tcp_fast.c - the fast path: a segment in that is as usual in every respect (header prediction, RFC 1323
- * appendix and Jacobson 1990).
+ * tcp_fast.c - the fast path (header prediction; RFC 1323 appendix and Jacobson 1990).
  *
- * An established connection, nothing but ACK (and PSH), exactly the next bytes, room for them, the options
- * that were agreed on, no loss being repaired: then nothing of RFC 9293 section 3.10.7 applies but that the
- * ACK may move SND.UNA, the window is taken over and the bytes go to the receive queue. tcp_in.c does the
- * same for such a segment, step by step; what is here must never do anything else.
+ * Conditions: the connection is established; the flags are ACK, perhaps PSH; the payload is exactly
+ * the next bytes and fits; the options are the negotiated ones; no loss is being repaired. Then the
+ * only effects in RFC 9293 section 3.10.7 are that the ACK may move SND.UNA, the window is updated,
+ * and the payload is queued. tcp_in.c does the same for such a segment step by step; the fast path
+ * must never differ from it.
  */
 #include "transport/tcp.h"
 
-/* One question a line; a single "yes" is enough. */
+/* One condition per line; any of them selects the slow path. */
 static inline bool fast_is_slow(const struct harp_conn *conn, const struct tcp_segment *seg)
 {
 	uint32_t flight = conn_flight_bytes(conn);
@@ -32,8 +32,8 @@ static inline bool fast_is_slow(const struct harp_conn *conn, const struct tcp_s
 	return slow;
 }
 
-/* Payload that is one frame, with room for it whatever the others do: nothing to trim, to copy together
- * or to give up for it. */
+/* The payload is one frame and fits regardless of other connections: no trimming, merging or
+ * eviction. */
 static inline bool fast_may_keep(const struct harp_conn *conn, const struct tcp_segment *seg)
 {
 	const struct tcp *tcp = conn->tcp;
@@ -66,13 +66,13 @@ static inline void fast_keep(struct harp_conn *conn, const struct tcp_segment *s
 	conn->acct.bytes_received += seg->len;
 	conn->rcv_queued_bytes += seg->len;
 	conn->rcv_nxt_seq += seg->len;
-	tcp_delack_took(conn, seg, seg->len);
+	tcp_delack_received(conn, seg, seg->len);
 }
 
-static inline void fast_heard(struct harp_conn *conn, const struct tcp_segment *seg)
+static inline void fast_note_received(struct harp_conn *conn, const struct tcp_segment *seg)
 {
 	conn->tcp->stats->tcp_fast_path_in++;
-	conn_heard(conn);
+	conn_note_received(conn);
 	tcp_check_take_timestamp(conn, seg);
 	conn->ts.echo = seg->opt.tsecr;
 }
@@ -81,7 +81,7 @@ enum tcp_verdict tcp_fast_in(struct harp_conn *conn, struct tcp_segment *seg)
 {
 	if (fast_is_slow(conn, seg))
 		return TCP_PASS;
-	fast_heard(conn, seg);
+	fast_note_received(conn, seg);
 	if (seg->ack != conn->snd_una_seq)
 		tcp_ack_new(conn, seg->ack);
 	tcp_window_update(conn, seg);
@@ -94,10 +94,10 @@ enum tcp_verdict tcp_fast_in(struct harp_conn *conn, struct tcp_segment *seg)
 }
 
 /*
- * At the same time as the one before, and to be told from it by nothing but where it begins: of what the questions ask only the
- * receive queue has changed, and only the sequence number is heard anew.
+ * Same time and same headers as the previous segment, except for the sequence number: only the
+ * receive queue and the sequence number need a check.
  */
-bool tcp_fast_again(struct harp_conn *conn, const struct tcp_segment *seg)
+bool tcp_fast_next(struct harp_conn *conn, const struct tcp_segment *seg)
 {
 	if (seg->seq != conn->rcv_nxt_seq || seg->len > conn_rcv_wnd_bytes(conn) ||
 	    !fast_may_keep(conn, seg))

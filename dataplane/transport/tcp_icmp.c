@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tcp_icmp.c - ICMP errors (RFC 5927): believed only when they quote something outstanding. */
+/* tcp_icmp.c - ICMP errors (RFC 5927): accepted only if they quote outstanding data. */
 #include "transport/tcp.h"
 
 #include <errno.h>
@@ -17,10 +17,10 @@ void tcp_icmp_error(struct tcp *tcp, const struct flow_key *key, uint32_t quoted
 		return;
 	if (kind == -EMSGSIZE) {
 		if (conn_synchronized(conn)) /* a SYN fits every path */
-			tcp_mtu_told(conn, quoted_seq, mtu_bytes);
+			tcp_mtu_icmp(conn, quoted_seq, mtu_bytes);
 		return;
 	}
-	/* Hard errors are soft once synchronized: section 5.2. */
+	/* Hard errors count as soft once synchronized: section 5.2. */
 	if (conn->state == HARP_TCP_SYN_SENT)
 		tcp_conn_die(conn, kind);
 }

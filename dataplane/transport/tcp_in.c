@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tcp_in.c - a segment in: RFC 9293 section 3.10.7, in its order.
+ * tcp_in.c - segment arrival: RFC 9293 section 3.10.7, in its order.
  *
- * Theory of operation. tcp_input() checks header and checksum and finds the connection. What is as usual in
- * every respect is tcp_fast.c's; everything else goes step by step as the RFC tells it; whether a segment
- * may be believed at all is tcp_check.c's. A step either returns a verdict or lets the segment pass.
+ * Theory of operation. tcp_input() checks header and checksum and finds the connection. tcp_fast.c
+ * handles the common case. Everything else follows the RFC step by step; tcp_check.c decides
+ * acceptability. Each step returns a verdict or TCP_PASS.
  *
- * Replies are made by wish (tcp_delack_want(), tcp_tx_ready()); only resets, challenge ACKs and the
- * answer to an unacceptable segment are sent from here, as what they answer is not remembered.
+ * Replies are requested (tcp_delack_request(), tcp_tx_ready()) and sent later. Only resets,
+ * challenge ACKs and answers to unacceptable segments are sent from here, because what they answer
+ * is not recorded.
  */
-#include "transport/tcp_run.h"
+#include "transport/tcp_gro.h"
 
 #include <errno.h>
 #include <string.h>
@@ -17,9 +18,7 @@
 #include "base/checksum.h"
 #include "base/endian.h"
 
-/* ------------------------------------------------------------------------------------------------
- * Before the connection.
- */
+/* Before the connection is known. */
 static inline bool in_checksum_good(struct tcp *tcp, const struct packet_in *in)
 {
 	uint16_t field;
@@ -52,7 +51,7 @@ static enum tcp_verdict in_parse(struct tcp *tcp, struct packet_in *in, struct t
 		return TCP_DROP_CHECKSUM;
 	seg->in = in;
 	seg->flags = th[13];
-	/* No stack sends these; scanners do. */
+	/* No stack sends these; port scanners do. */
 	if ((seg->flags & TCP_SYN && seg->flags & (TCP_FIN | TCP_RST)) ||
 	    !(seg->flags & (TCP_SYN | TCP_RST | TCP_ACK)))
 		return TCP_DROP_FLAGS;
@@ -96,8 +95,8 @@ static enum tcp_verdict in_no_flow(struct tcp *tcp, struct tcp_segment *seg)
 	}
 	if (port_elsewhere(&tcp->ports, IP_PROTO_TCP, (uint16_t)(th[2] << 8 | th[3])))
 		return TCP_DROP_ELSEWHERE;
-	/* 3.10.7.1 CLOSED: "An incoming segment containing a RST is discarded. An incoming segment not
-	 * containing a RST causes a RST to be sent in response." */
+	/* 3.10.7.1 CLOSED: "An incoming segment containing a RST is discarded. An incoming segment
+	 * not containing a RST causes a RST to be sent in response." */
 	if (!(seg->flags & TCP_RST))
 		tcp_out_rst_reply(tcp, seg);
 	return TCP_DROP_NO_FLOW;
@@ -110,15 +109,15 @@ static void in_fin(struct harp_conn *conn)
 	/* "advance RCV.NXT over the FIN, and send an acknowledgment for the FIN." */
 	conn->rcv_nxt_seq++;
 	conn->rcv_edge_seq = seq_max(conn->rcv_edge_seq, conn->rcv_nxt_seq);
-	tcp_reass_purge(conn); /* behind the end there is nothing, whatever came */
-	tcp_delack_want(conn, true);
+	tcp_reass_purge(conn); /* no data follows the FIN */
+	tcp_delack_request(conn, true);
 	tcp_conn_event(conn, HARP_EVENT_EOF | HARP_EVENT_READABLE);
 	switch (conn->state) {
 	case HARP_TCP_ESTABLISHED:
 		tcp_state_set(conn, HARP_TCP_CLOSE_WAIT);
 		break;
 	case HARP_TCP_FIN_WAIT_1:
-		/* Our FIN is not acknowledged, or the state would be FIN-WAIT-2 by now. */
+		/* Our FIN is not acknowledged yet; otherwise the state would be FIN-WAIT-2. */
 		tcp_state_set(conn, HARP_TCP_CLOSING);
 		break;
 	case HARP_TCP_FIN_WAIT_2:
@@ -136,8 +135,8 @@ static enum tcp_verdict in_syn_sent(struct harp_conn *conn, const struct tcp_seg
 {
 	bool ack_good = false;
 
-	/* "First, check the ACK bit: If SEG.ACK =< ISS or SEG.ACK > SND.NXT, send a reset (unless the RST
-	 * bit is set ...) and discard the segment." */
+	/* "First, check the ACK bit: If SEG.ACK =< ISS or SEG.ACK > SND.NXT, send a reset (unless
+	 * the RST bit is set ...) and discard the segment." */
 	if (seg->flags & TCP_ACK) {
 		ack_good = seq_gt(seg->ack, conn->iss_seq) && seq_leq(seg->ack, conn->snd_nxt_seq);
 		if (!ack_good) {
@@ -146,8 +145,8 @@ static enum tcp_verdict in_syn_sent(struct harp_conn *conn, const struct tcp_seg
 			return TCP_DROP_ACK;
 		}
 	}
-	/* "Second, check the RST bit: If the ACK was acceptable, then signal to the user 'error: connection
-	 * reset', drop the segment, enter CLOSED state." */
+	/* "Second, check the RST bit: If the ACK was acceptable, then signal to the user 'error:
+	 * connection reset', drop the segment, enter CLOSED state." */
 	if (seg->flags & TCP_RST) {
 		if (!ack_good)
 			return TCP_DROP_STATE;
@@ -155,10 +154,11 @@ static enum tcp_verdict in_syn_sent(struct harp_conn *conn, const struct tcp_seg
 		tcp_conn_die(conn, -ECONNREFUSED);
 		return TCP_DONE;
 	}
-	/* "Fourth, check the SYN bit"; "Fifth, if neither of the SYN or RST bits is set, then drop". */
+	/* "Fourth, check the SYN bit"; "Fifth, if neither of the SYN or RST bits is set, then
+	 * drop". */
 	if (!(seg->flags & TCP_SYN))
 		return TCP_DROP_STATE;
-	conn_heard(conn);
+	conn_note_received(conn);
 	tcp_syn_options(conn, seg);
 	conn->rcv_edge_seq = tcp_window_edge(conn);
 	if (!ack_good) {
@@ -173,14 +173,15 @@ static enum tcp_verdict in_syn_sent(struct harp_conn *conn, const struct tcp_seg
 	conn->snd_una_seq = seg->ack;
 	tcp_timer_handshake(conn);
 	tcp_conn_established(conn);
-	tcp_delack_want(conn, true);
+	tcp_delack_request(conn, true);
 	return TCP_DONE;
 }
 
 /*
- * A SYN has made a simultaneous open of our connect, and now a SYN-ACK with another ISN acknowledges ours, which who
- * sent that SYN need not have known: it was old, or a stranger's. RFC 9293 would answer by an ACK, the peer that with
- * a reset, and anyone who knows the 4-tuple could end a connect by one packet.
+ * After a simultaneous open with a SYN, a SYN-ACK with another ISN acknowledges our SYN. The sender
+ * of the first SYN did not need to know our ISN: it was an old duplicate or forged. RFC 9293 would
+ * answer with an ACK and the peer with a reset, so anyone who knows the 4-tuple could abort a
+ * connect with one packet.
  */
 static bool in_syn_was_anothers(const struct harp_conn *conn, const struct tcp_segment *seg)
 {
@@ -202,7 +203,8 @@ static enum tcp_verdict in_ack_syn_received(struct harp_conn *conn, const struct
 		return TCP_DROP_ACK;
 	}
 	conn->snd_una_seq = seg->ack;
-	/* RFC 7323 section 2.2: the window of a SYN-ACK, in a simultaneous open, is never scaled. */
+	/* RFC 7323 section 2.2: the window of a SYN-ACK, in a simultaneous open, is never
+	 * scaled. */
 	conn->snd_wnd_bytes = seg->wnd_field << (seg->flags & TCP_SYN ? 0 : conn->snd_wscale);
 	conn->snd_wnd_max_bytes = conn->snd_wnd_bytes;
 	conn->snd_wl1_seq = seg->seq;
@@ -212,13 +214,13 @@ static enum tcp_verdict in_ack_syn_received(struct harp_conn *conn, const struct
 	return TCP_PASS;
 }
 
-/* Our FIN is acknowledged. False when that was the connection's end. */
+/* Our FIN is acknowledged. False if the connection terminated. */
 static bool in_fin_acked(struct harp_conn *conn)
 {
 	switch (conn->state) {
 	case HARP_TCP_FIN_WAIT_1:
 		tcp_state_set(conn, HARP_TCP_FIN_WAIT_2);
-		/* The application is gone: a peer that stays silent must not keep the slot. */
+		/* The application has closed: a silent peer must not keep the slot. */
 		if (!(conn->flags & CONN_HANDLE))
 			tcp_timer_life(conn, TCP_FIN_WAIT_2_NS);
 		return true;
@@ -248,8 +250,8 @@ static enum tcp_verdict in_check_ack(struct harp_conn *conn, const struct tcp_se
 	v = tcp_check_ack(conn, seg);
 	if (v != TCP_PASS)
 		return v;
-	conn_heard(conn);
-	/* Later than RFC 7323 section 5.3 R3 has it: not before the segment has proved itself. */
+	conn_note_received(conn);
+	/* Later than in RFC 7323 section 5.3 R3: only after the segment is found acceptable. */
 	tcp_check_take_timestamp(conn, seg);
 	conn->ts.echo = seg->opt.tsecr;
 	conn->ack_ece = (seg->flags & (TCP_ECE | TCP_SYN)) == TCP_ECE &&
@@ -293,7 +295,7 @@ static enum tcp_verdict in_text_and_fin(struct harp_conn *conn, struct tcp_segme
 		conn->flags |= CONN_FIN_OOO;
 		conn->rcv_fin_seq = fin_seq;
 	}
-	/* Bytes in order where the end was said to be: it was a lie. */
+	/* In-order data beyond the claimed FIN: the FIN was forged. */
 	if ((conn->flags & CONN_FIN_OOO) && seq_gt(conn->rcv_nxt_seq, conn->rcv_fin_seq))
 		conn->flags &= ~(uint32_t)CONN_FIN_OOO;
 	if ((conn->flags & CONN_FIN_OOO) && conn->rcv_nxt_seq == conn->rcv_fin_seq)
@@ -303,8 +305,9 @@ static enum tcp_verdict in_text_and_fin(struct harp_conn *conn, struct tcp_segme
 	return v;
 }
 
-/* A new incarnation: RFC 9293 section 3.6.1 (MUST-13's exception): it "assigns its initial sequence number
- * for the new connection to be larger than the largest sequence number it used on the previous". */
+/* A new incarnation: RFC 9293 section 3.6.1 (MUST-13's exception): it "assigns its initial sequence
+ * number for the new connection to be larger than the largest sequence number it used on the
+ * previous". */
 static enum tcp_verdict in_time_wait_reuse(struct harp_conn *conn, struct tcp_segment *seg)
 {
 	struct tcp *tcp = conn->tcp;
@@ -337,16 +340,16 @@ static enum tcp_verdict in_slow(struct harp_conn *conn, struct tcp_segment *seg)
 	v = in_check_ack(conn, seg);
 	if (v != TCP_PASS)
 		return v;
-	if (seg->flags & TCP_SYN) /* what else it brings comes again, as in SYN-SENT */
+	if (seg->flags & TCP_SYN) /* the peer retransmits the rest, as in SYN-SENT */
 		return TCP_DONE;
 	/* "Sixth, check the URG bit": urgent data is delivered in line (RFC 6093). */
 	return in_text_and_fin(conn, seg);
 }
 
-static enum tcp_verdict in_segment(struct tcp *tcp, struct tcp_run *run)
+static enum tcp_verdict in_segment(struct tcp *tcp, struct tcp_gro *gro)
 {
-	struct tcp_segment *seg = &run->seg;
-	enum tcp_verdict v = in_parse(tcp, &run->in, seg);
+	struct tcp_segment *seg = &gro->seg;
+	enum tcp_verdict v = in_parse(tcp, &gro->in, seg);
 	struct harp_conn *conn;
 
 	if (v != TCP_PASS)
@@ -359,15 +362,15 @@ static enum tcp_verdict in_segment(struct tcp *tcp, struct tcp_run *run)
 	v = tcp_fast_in(conn, seg);
 	if (v == TCP_PASS)
 		return in_slow(conn, seg);
-	/* As one frame, as it came. */
-	if (v == TCP_KEPT && run->head && conn->rcv_tail == run->in.frame)
-		tcp_run_begin(run, conn);
+	/* Queued as a single frame, unchanged. */
+	if (v == TCP_KEPT && gro->head && conn->rcv_tail == gro->in.frame)
+		tcp_gro_begin(gro, conn);
 	return v;
 }
 
-enum tcp_verdict tcp_input(struct tcp *tcp, struct tcp_run *run)
+enum tcp_verdict tcp_input(struct tcp *tcp, struct tcp_gro *gro)
 {
-	/* The counter of each reason; those that are no drops count nowhere. */
+	/* The counter of each drop reason; 0: not counted. */
 	static const size_t counters[TCP_VERDICTS] = {
 		[TCP_DROP_SHORT] = offsetof(struct harp_stats, drop_tcp_short),
 		[TCP_DROP_CHECKSUM] = offsetof(struct harp_stats, drop_tcp_checksum),
@@ -375,7 +378,7 @@ enum tcp_verdict tcp_input(struct tcp *tcp, struct tcp_run *run)
 		[TCP_DROP_OPTIONS] = offsetof(struct harp_stats, drop_tcp_options),
 		[TCP_DROP_NO_FLOW] = offsetof(struct harp_stats, drop_tcp_no_flow),
 		[TCP_DROP_ELSEWHERE] = offsetof(struct harp_stats, drop_port_elsewhere),
-		[TCP_DROP_BACKLOG] = 0, /* counted where the choice is made: see tcp_listen.c */
+		[TCP_DROP_BACKLOG] = 0, /* counted where the SYN is dropped: see tcp_listen.c */
 		[TCP_DROP_WINDOW] = offsetof(struct harp_stats, drop_tcp_window),
 		[TCP_DROP_PAWS] = offsetof(struct harp_stats, drop_tcp_paws),
 		[TCP_DROP_ACK] = offsetof(struct harp_stats, drop_tcp_ack),
@@ -384,7 +387,7 @@ enum tcp_verdict tcp_input(struct tcp *tcp, struct tcp_run *run)
 		[TCP_DROP_STATE] = offsetof(struct harp_stats, drop_tcp_state),
 		[TCP_DROP_ECHO] = offsetof(struct harp_stats, drop_tcp_echo),
 	};
-	enum tcp_verdict v = in_segment(tcp, run);
+	enum tcp_verdict v = in_segment(tcp, gro);
 
 	if (counters[v] != 0)
 		++*(uint64_t *)((uint8_t *)tcp->stats + counters[v]);

@@ -2,10 +2,10 @@
 /*
  * tcp_listen.c - a SYN to a listener: RFC 9293 section 3.10.7.2.
  *
- * A listener's backlog bounds what strangers can cost: embryonic connections plus those not yet
- * accepted; all listeners together have half of the stack's slots for embryonic ones. When that is used
- * up SYNs are answered without keeping anything (tcp_cookie.c), so that a flood keeps out nobody who
- * completes the handshake; when nobody accepts, they are dropped.
+ * The backlog bounds a listener's embryonic plus unaccepted connections. All listeners together may
+ * use half of the stack's slots for embryonic ones. Beyond that, SYNs are answered without state
+ * (tcp_cookie.c), so a flood locks out no peer that completes the handshake. If the application
+ * does not accept, SYNs are dropped.
  */
 #include "transport/tcp.h"
 
@@ -45,7 +45,7 @@ void tcp_listener_forget(struct harp_conn *conn)
 	conn->listener = NULL;
 }
 
-/* An option that the application has turned off counts as not sent. */
+/* Options that the application has disabled are ignored. */
 static uint8_t syn_options_seen(const struct harp_conn *conn, const struct tcp_options *opt)
 {
 	uint8_t off = 0;
@@ -140,7 +140,7 @@ struct harp_conn *tcp_listen_embryo(struct harp_listener *l, const struct tcp_se
 	return conn;
 }
 
-/* Half-open connections have taken what they may, of this listener or of the stack. */
+/* Half-open connections have reached the limit of this listener or of the stack. */
 static bool listen_under_pressure(const struct harp_listener *l)
 {
 	const struct tcp *tcp = l->tcp;
@@ -157,9 +157,10 @@ enum tcp_verdict tcp_listen_input(struct harp_listener *l, const struct tcp_segm
 	/* "First, check for a RST: An incoming RST segment should be ignored." */
 	if (seg->flags & TCP_RST)
 		return TCP_DROP_STATE;
-	/* "Second, check for an ACK: Any acknowledgment is bad if it arrives on a connection still in
-	 * the LISTEN state. An acceptable reset segment should be formed." While cookies are out it may
-	 * be data whose ACK was lost: no answer then, it comes again. */
+	/* "Second, check for an ACK: Any acknowledgment is bad if it arrives on a connection still
+	 * in the LISTEN state. An acceptable reset segment should be formed." While cookies are
+	 * outstanding it may be data whose handshake ACK was lost: no answer then, the peer
+	 * retransmits. */
 	if (seg->flags & TCP_ACK) {
 		if (tcp->now_ns < l->cookie_until_ns && !(seg->flags & TCP_SYN))
 			return tcp_cookie_accept(l, seg) ? TCP_PASS : TCP_DROP_ACK;

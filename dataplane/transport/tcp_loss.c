@@ -1,39 +1,44 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tcp_loss.c - the repair: when it begins and ends, what may leave meanwhile, and when it was in vain.
+ * tcp_loss.c - loss recovery: its start and end, what may be sent meanwhile, and undo.
  *
- * Theory of operation. Segments carry marks (tcp_sack.c): with SACK, RACK decides which are lost
- * (tcp_rack.c); without, duplicate and partial ACKs tell (tcp_dupack.c). A timeout says it of everything
- * that is not SACKed and not too young. What is marked is sent again, the oldest first, as the window
- * allows; when the mark goes the segment is in flight again.
+ * Theory of operation. Segments carry marks (tcp_sack.c). With SACK, RACK marks lost segments
+ * (tcp_rack.c); without it, duplicate and partial ACKs do (tcp_dupack.c). A timeout marks
+ * everything that is not SACKed and not too recent. Marked segments are retransmitted, oldest
+ * first, as the window allows; clearing the mark puts the segment in flight again.
  *
- * conn->recovery is the state. All but NONE are an episode, which lasts until snd_una reaches recover_seq, what had been
- * sent when the state was entered, whatever else is lost meanwhile:
- *	NONE	the controller (cc.h) moves cwnd. Something may be marked, as duplicates or late segments are being
- *		watched.
- *		-> FAST at the first loss: an ACK (loss_repair()), or RACK's timer (tcp_loss_found())
- *		-> CWR  at a mark of ECN's (tcp_loss_ecn()), or when the tail loss probe has repaired a loss
- *	FAST	segments were lost. The controller has set ssthresh, and RFC 9937 (PRR) leads cwnd there: what
- *		leaves is a share of what arrives, so the pipe neither runs dry nor bursts
- *	CWR	the same with nothing to repair
- *		-> FAST when something is: PRR goes on, towards the ssthresh that is set
- *	RTO	the timer has expired, in whichever state (tcp_loss_timeout()): slow start from one segment, towards
- *		the ssthresh that the controller has set. It stays when the timer expires again
- *	all	-> NONE by loss_end(), at recover_seq; or by loss_undo(), when it was in vain
+ * conn->recovery is the state. All states but NONE are an episode, which lasts until snd_una
+ * reaches recover_seq (SND.NXT when the state was entered), whatever else is lost meanwhile:
+ *	NONE	the controller (cc.h) moves cwnd. Segments may be marked while duplicates or late
+ *		segments are observed.
+ *		-> FAST at the first loss: an ACK (loss_repair()), or RACK's timer
+ *		(tcp_loss_found())
+ *		-> CWR  at an ECN mark (tcp_loss_ecn()), or when the tail loss probe has repaired a
+ *		loss
+ *	FAST	segments were lost. The controller has set ssthresh, and RFC 9937 (PRR) moves cwnd
+ *		there: what is sent is a fraction of what is delivered, so the pipe neither runs dry
+ *		nor bursts
+ *	CWR	as FAST, with nothing to retransmit
+ *		-> FAST when something is lost: PRR continues towards the same ssthresh
+ *	RTO	the timer has expired, in any state (tcp_loss_timeout()): slow start from one
+ *		segment, up to the controller's ssthresh. Repeated expiry stays in this state
+ *	all	-> NONE by loss_end(), at recover_seq; or by loss_undo(), if the episode was
+ *		spurious
  *
- * Two more bits live longer than that. loss_open is set from the first mark, duplicate or probe on, keeps
- * ACKs off the fast path, and goes when all is quiet (loss_close()). undo_open is set by what may turn out to have been in
- * vain, FAST and RTO, and goes when data sent after the episode is acknowledged: a DSACK comes a round trip late.
+ * Two more bits live longer. loss_open is set from the first mark, duplicate or probe, keeps ACKs
+ * off the fast path, and is cleared by loss_close(). undo.open is set by FAST and RTO, which may
+ * turn out to be spurious. It is cleared when data sent after the episode is acknowledged, because
+ * a DSACK arrives one round trip late.
  *
- * An episode was in vain when the first ACK of new data echoes a timestamp from before the first segment
- * sent again (Eifel, RFC 3522), when every segment sent again is reported as a duplicate (DSACK, RFC
- * 3708), or, after a timeout, when a segment arrives that was sent before it and not again (F-RTO with
- * SACK, RFC 5682 section 3). Then struct cc is what it was (RFC 4015), and the marks go; RACK finds again
- * what is lost after all.
+ * An episode was spurious if the first ACK of new data echoes a timestamp from before the first
+ * retransmission (Eifel, RFC 3522), if every retransmission is reported as a duplicate (DSACK, RFC
+ * 3708), or if, after a timeout, a segment is delivered that was sent before it and not again
+ * (F-RTO with SACK, RFC 5682 section 3). Then struct cc is restored (RFC 4015) and the marks are
+ * cleared; RACK marks again what is really lost.
  */
 #include "transport/tcp.h"
 
-enum { LOSS_TSVAL_SET = 1, LOSS_TSVAL_USED }; /* undo_tsval_set */
+enum { LOSS_TSVAL_SET = 1, LOSS_TSVAL_USED }; /* values of undo.tsval_set */
 
 static uint32_t loss_outstanding_bytes(const struct harp_conn *conn)
 {
@@ -62,7 +67,7 @@ static struct cc_event loss_event(const struct harp_conn *conn, uint32_t flight_
 	};
 }
 
-/* PRR leads the window. */
+/* PRR controls the window. */
 static bool loss_is_reducing(const struct harp_conn *conn)
 {
 	return conn->recovery == TCP_RECOVERY_FAST || conn->recovery == TCP_RECOVERY_CWR;
@@ -77,8 +82,8 @@ static void loss_remember(struct harp_conn *conn)
 	conn->undo.open = 1;
 	conn->undo.seq = conn->snd_una_seq;
 	conn->undo.tsval_set = 0;
-	/* DSACKs for these are on their way, too. */
-	conn->undo.resent_segs = conn->board.resent_count;
+	/* DSACKs for earlier retransmissions may arrive, too. */
+	conn->undo.resent_segs = conn->scoreboard.resent_count;
 }
 
 static void loss_begin(struct harp_conn *conn, enum tcp_recovery how, enum cc_signal signal,
@@ -91,7 +96,7 @@ static void loss_begin(struct harp_conn *conn, enum tcp_recovery how, enum cc_si
 		if (how == TCP_RECOVERY_FAST)
 			loss_remember(conn);
 		else
-			conn->undo.open = 0; /* the path said so, or the loss is certain */
+			conn->undo.open = 0; /* ECN, or the loss is certain */
 		ev.signal = (uint8_t)signal;
 		conn->cc.ops->congestion(&conn->cc, &ev);
 		tcp_ecn_reduced(conn);
@@ -130,8 +135,8 @@ static void loss_prr(struct harp_conn *conn, uint32_t delivered_bytes, bool safe
 		count = (int64_t)((share + conn->prr.flight_bytes - 1) / conn->prr.flight_bytes) -
 			conn->prr.out_bytes;
 	} else {
-		/* "SndCnt = MAX(prr_delivered - prr_out, DeliveredData)", one more when nothing else was
-		 * lost, "MIN(ssthresh - inflight, SndCnt)" */
+		/* "SndCnt = MAX(prr_delivered - prr_out, DeliveredData)", one more when nothing
+		 * else was lost, "MIN(ssthresh - inflight, SndCnt)" */
 		count = ahead > delivered_bytes ? ahead : delivered_bytes;
 		if (safe)
 			count += conn->snd_mss_bytes;
@@ -140,22 +145,20 @@ static void loss_prr(struct harp_conn *conn, uint32_t delivered_bytes, bool safe
 	}
 	if (count < 0)
 		count = 0;
-	/* With nothing on its way nothing would ever arrive. */
+	/* With nothing in flight no ACK would ever arrive. */
 	if (pipe == 0 && count < conn->snd_mss_bytes)
 		count = conn->snd_mss_bytes;
 	conn->cc.cwnd_bytes = pipe + (uint32_t)count;
 }
 
-/* ------------------------------------------------------------------------------------------------
- * In vain.
- */
+/* Spurious recovery. */
 static bool loss_was_in_vain(struct harp_conn *conn, const struct tcp_ack *a)
 {
 	bool eifel = a->acked_bytes > 0 && conn->undo.tsval_set == LOSS_TSVAL_SET &&
 		     (conn->options & HARP_TCPI_TIMESTAMPS) &&
 		     (int32_t)(conn->ts.echo - conn->undo.tsval) < 0;
 
-	/* Only the first ACK of new data tells. */
+	/* Only the first ACK of new data is evidence. */
 	if (a->acked_bytes > 0 && conn->undo.tsval_set)
 		conn->undo.tsval_set = LOSS_TSVAL_USED;
 	return eifel || a->undo ||
@@ -208,13 +211,13 @@ static void loss_close(struct harp_conn *conn)
 	if (!conn_loss_is_quiet(conn))
 		return;
 	if (conn->undo.open && seq_leq(conn->snd_una_seq, conn->undo.last_seq))
-		return; /* a DSACK may yet come */
+		return; /* a DSACK may still arrive */
 	conn->undo.open = 0;
 	conn->loss_open = 0;
 	conn->loss.rack_next = NULL;
-	conn->board.range_count = 0;
-	conn->board.resent_untracked |= conn->board.resent_count > 0;
-	conn->board.resent_count = 0;
+	conn->scoreboard.range_count = 0;
+	conn->scoreboard.resent_untracked |= conn->scoreboard.resent_count > 0;
+	conn->scoreboard.resent_count = 0;
 	tcp_timer_loss(conn, TCP_NEVER_NS);
 }
 
@@ -269,20 +272,20 @@ void tcp_loss_ack(struct harp_conn *conn, struct tcp_ack *a)
 
 	if (conn->loss_open && conn->undo.open && loss_was_in_vain(conn, a))
 		loss_undo(conn);
-	/* Asked before the repair may end: its last ACK counts as one of the repair. */
+	/* Evaluated before recovery may end: its last ACK still belongs to it. */
 	reducing = loss_is_reducing(conn);
 	timed_out = conn->recovery == TCP_RECOVERY_RTO;
 	if (conn->loss_open)
 		loss_repair(conn, a);
 	ev = loss_event(conn, a->flight_bytes);
-	/* RFC 3465 section 2.3: an ACK that fills a hole covers what had arrived before the timeout; it
-	 * would open the window that the timeout closed at once. */
+	/* RFC 3465 section 2.3: an ACK that fills a hole covers data delivered before the timeout;
+	 * counting it would reopen the window at once. */
 	ev.acked_bytes = timed_out ? a->delivered_bytes : a->acked_bytes;
 	ev.delivered_bytes = a->delivered_bytes;
 	ev.marked_bytes = conn->ack_ece ? a->delivered_bytes : 0;
 	ev.rtt_ns = a->rtt_ns;
 	ev.recovering = reducing || loss_is_reducing(conn);
-	/* After a timeout the loss window is the limit, however little is left to send. */
+	/* After a timeout the loss window is the limit, even with little left to send. */
 	ev.limited = timed_out || (conn->flags & CONN_CWND_LIMITED) != 0;
 	if (a->delivered_bytes > 0) {
 		conn->cc.ops->acked(&conn->cc, &ev);
@@ -307,7 +310,8 @@ void tcp_loss_found(struct harp_conn *conn)
 /* ------------------------------------------------------------------------------------------------
  * A timeout.
  */
-/* RFC 8985 section 6.3: the oldest, and those as old as a loss would be; without SACK all. */
+/* RFC 8985 section 6.3: the oldest segment, and others old enough to count as lost; without SACK,
+ * all. */
 static void loss_mark_all(struct harp_conn *conn)
 {
 	uint64_t age_ns = conn->rack.rtt_ns + tcp_rack_window_ns(conn);
@@ -328,7 +332,7 @@ void tcp_loss_timeout(struct harp_conn *conn)
 {
 	uint32_t flight_bytes = loss_outstanding_bytes(conn);
 
-	/* RFC 2018 section 8: what is asked for again isn't there. */
+	/* RFC 2018 section 8: the peer has reneged on a SACKed segment. */
 	if (conn->snd_head && (conn->snd_head->tcp_flags & SEG_SACKED)) {
 		conn->tcp->stats->tcp_reneged++;
 		tcp_sack_forget(conn);
@@ -355,14 +359,12 @@ void tcp_loss_timeout(struct harp_conn *conn)
 	tcp_dupack_forget(conn);
 	loss_mark_all(conn);
 	tcp_rack_restart(conn);
-	/* RFC 5681: the loss window, beside what may still be on its way. */
+	/* RFC 5681: the loss window, plus what may still be in flight. */
 	conn->cc.cwnd_bytes = tcp_loss_pipe_bytes(conn) + conn->snd_mss_bytes;
 	assert(tcp_sack_sums_good(conn));
 }
 
-/* ------------------------------------------------------------------------------------------------
- * Sending again.
- */
+/* Retransmission. */
 struct frame *tcp_loss_next(struct harp_conn *conn)
 {
 	struct frame *seg = conn->loss.rtx_next;
@@ -406,7 +408,7 @@ void tcp_loss_sent(struct harp_conn *conn, struct frame *seg, bool again)
 	}
 	if (conn->options & HARP_TCPI_SACK)
 		tcp_rack_resent(conn, seg);
-	/* Its ACK is a round trip away: RFC 6298 (5.1) for the segment that matters. */
+	/* Its ACK takes a round trip: RFC 6298 (5.1), for the oldest segment. */
 	if (seg == conn->snd_head && conn->recovery == TCP_RECOVERY_FAST)
 		tcp_timer_resent(conn);
 }

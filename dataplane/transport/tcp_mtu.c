@@ -1,53 +1,53 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tcp_mtu.c - how large a segment the path carries: told by routers, or found out (RFC 1191, 8201, 4821,
- * 8899).
+ * tcp_mtu.c - path MTU discovery, by ICMP and by probing (RFC 1191, 8201, 4821, 8899).
  *
- * Theory of operation. A connection begins with the largest segment that its own link and the peer's MSS
- * option allow, mtu_top_bytes. snd_mss_bytes goes down for three reasons:
- *	- our own route became narrower (tcp_mtu_refused()): what left before may arrive, the rest is cut
- *	- a router says so (tcp_mtu_told()). Anyone may pretend to be one, so it must quote a segment that
- *	  is outstanding and larger than it claims; and when segments as large as the quoted one have been
- *	  acknowledged since the connection began, its word waits for a retransmission timeout of that very
- *	  segment (RFC 5927 section 7.2)
- *	- nobody says anything: large segments time out again and again (a black hole, RFC 4821 section
- *	  7.7). Then it is what nearly every path carries, MTU_BASE_BYTES, and in IPv4, if that is too much
- *	  too, MTU_LEAST_BYTES. A path that is dead for a while looks the same: the search is cheap.
- * What is outstanding and too large counts as lost, is cut (tcp_resegmented) and sent again, in slow start
- * after a timeout, otherwise within the same window: it is no sign of congestion (RFC 1191 section 6.4).
+ * Theory of operation. A connection starts with the largest segment that its link and the peer's
+ * MSS option allow, mtu.top_bytes. snd_mss_bytes decreases for three reasons:
+ *	- our own route's MTU decreased (tcp_mtu_refused()): what was sent may arrive, the rest is
+ *	  split
+ *	- a router reports it (tcp_mtu_icmp()). Since anyone can forge the message, it must quote an
+ *	  outstanding segment larger than the reported size. If segments as large as the quoted one
+ *	  have been acknowledged, the report takes effect only after a retransmission timeout of
+ *	  that segment (RFC 5927 section 7.2)
+ *	- large segments time out repeatedly (a black hole, RFC 4821 section 7.7). The size becomes
+ *	  MTU_BASE_BYTES, which nearly every path carries, and for IPv4, if that fails too,
+ *	  MTU_LEAST_BYTES. A path that is dead for a while looks the same: the search is cheap.
+ * Outstanding segments that are too large count as lost, are split (tcp_resegmented) and
+ * retransmitted. That happens in slow start after a timeout, otherwise within the same window: it
+ * is no congestion signal (RFC 1191 section 6.4).
  *
- * It goes up by probes (MTU_SEARCH): the next bytes of the queue in one segment larger than the others,
- * with more behind it, so that its loss is noticed without a timeout. When it is acknowledged it is the
- * new size. When it alone is lost that is no congestion (RFC 4821 section 7.5): it is cut and sent again,
- * and after MTU_TRIES the size counts as too large. The first size tried is the largest, as a path that
- * was only dead for a while carries it; then the middle between what passes and what does not, until they
- * are MTU_CLOSE_BYTES apart. The search begins at once after a black hole, and again every
- * MTU_RAISE_NS while the size is below the top: a router's word is believed that long (RFC 1191 section
- * 6.3), as is the search's own result (RFC 8899's PMTU_RAISE_TIMER).
+ * The size increases by probes (MTU_SEARCH): the next bytes of the queue in one larger segment,
+ * followed by enough data to detect its loss without a timeout. If the probe is acknowledged, its
+ * size is the new one. If it alone is lost, that is no congestion (RFC 4821 section 7.5): it is
+ * split and retransmitted, and after MTU_TRIES losses the size counts as too large. The first
+ * candidate is the top, which works if the path was only dead for a while; then binary search
+ * continues until MTU_CLOSE_BYTES. The search starts at once after a black hole, and every
+ * MTU_RAISE_NS while the size is below the top: a router's report is valid that long (RFC 1191
+ * section 6.3), as is the search's result (RFC 8899's PMTU_RAISE_TIMER).
  */
 #include "transport/tcp.h"
 
 #define MTU_BASE_BYTES_V4 1024u /* RFC 4821 section 7.2 */
-#define MTU_LEAST_BYTES_V4 552u /* icmp.c's, and Linux's */
+#define MTU_LEAST_BYTES_V4 552u /* as in icmp.c and in Linux */
 #define MTU_BASE_BYTES_V6 1280u /* RFC 8200 section 5 */
 #define MTU_RAISE_NS (600 * TCP_NS_PER_S)
-#define MTU_BLACK_HOLE_TIMEOUTS 2u /* before the one that makes it one */
+#define MTU_BLACK_HOLE_TIMEOUTS 2u /* consecutive timeouts that make a black hole */
 #define MTU_BLACK_HOLE_NS (400 * TCP_NS_PER_MS)
 #define MTU_TRIES 3u /* RFC 8899 section 5.1.2, MAX_PROBES */
 #define MTU_CLOSE_BYTES 16u
-/* What follows a probe, so that its loss is noticed: RACK needs one, duplicate ACKs three, and one to
- * spare. */
+/* Segments behind a probe, for loss detection: RACK needs one, duplicate ACKs three, plus one. */
 #define MTU_BEHIND_SEGMENTS_SACK 1u
 #define MTU_BEHIND_SEGMENTS 4u
 
-/* Headers of a packet with a full segment. */
+/* Header bytes of a packet with a full segment. */
 static uint32_t mtu_header_bytes(const struct harp_conn *conn)
 {
 	return ip_header_bytes(&conn->path.dst) + TCP_HEADER_BYTES +
 	       (conn->options & HARP_TCPI_TIMESTAMPS ? TCP_OPTIONS_TIMESTAMP_BYTES : 0);
 }
 
-/* The segment that fits a path of so many bytes. */
+/* Payload of a segment for a path of this MTU. */
 static uint32_t mtu_segment_bytes(const struct harp_conn *conn, uint32_t mtu_bytes)
 {
 	uint32_t headers = mtu_header_bytes(conn);
@@ -55,7 +55,7 @@ static uint32_t mtu_segment_bytes(const struct harp_conn *conn, uint32_t mtu_byt
 	return mtu_bytes > headers + TCP_MSS_BYTES_MIN ? mtu_bytes - headers : TCP_MSS_BYTES_MIN;
 }
 
-/* The payload of a full segment that link, peer and the application's limit allow. */
+/* Payload of a full segment within the limits of link, peer and application. */
 static uint16_t mtu_limited(const struct harp_conn *conn)
 {
 	uint32_t limit = conn->opts.mss_limit_bytes;
@@ -74,7 +74,7 @@ void tcp_mtu_init(struct harp_conn *conn)
 	conn->mtu.state = MTU_IDLE;
 }
 
-/* The top now: the route may have changed. */
+/* The current top: the route may have changed. */
 static uint32_t mtu_top(const struct harp_conn *conn)
 {
 	uint32_t local = mtu_segment_bytes(conn, conn->path.mtu_bytes);
@@ -82,10 +82,8 @@ static uint32_t mtu_top(const struct harp_conn *conn)
 	return local < conn->mtu.top_bytes ? local : conn->mtu.top_bytes;
 }
 
-/* ------------------------------------------------------------------------------------------------
- * Down.
- */
-/* What is outstanding and too large will not arrive: it is to be sent again, cut. */
+/* Decrease. */
+/* Outstanding segments that are too large will not arrive: marks them for retransmission, split. */
 static void mtu_mark_large(struct harp_conn *conn)
 {
 	for (struct frame *seg = conn->snd_head; seg && seg != conn->snd_unsent; seg = seg->next) {
@@ -98,7 +96,8 @@ static void mtu_mark_large(struct harp_conn *conn)
 
 static void mtu_lower(struct harp_conn *conn, uint32_t mss_bytes, uint64_t raise_after_ns)
 {
-	if (mss_bytes < conn->snd_mss_bytes) /* what is in flight may be older than a lower limit */
+	/* segments in flight may be older than a lower limit */
+	if (mss_bytes < conn->snd_mss_bytes)
 		conn->snd_mss_bytes = (uint16_t)mss_bytes;
 	conn->mtu.acked_bytes = 0;
 	conn->mtu.icmp_bytes = 0;
@@ -108,17 +107,17 @@ static void mtu_lower(struct harp_conn *conn, uint32_t mss_bytes, uint64_t raise
 	conn->mtu.next_ns = conn->tcp->now_ns + raise_after_ns;
 }
 
-void tcp_mtu_told(struct harp_conn *conn, uint32_t quoted_seq, uint32_t mtu_bytes)
+void tcp_mtu_icmp(struct harp_conn *conn, uint32_t quoted_seq, uint32_t mtu_bytes)
 {
 	uint32_t mss = mtu_segment_bytes(conn, mtu_bytes);
 	const struct frame *seg = tcp_sack_find(conn, quoted_seq);
 
 	if (mss >= conn->snd_mss_bytes || !seg || seg->seq != quoted_seq || seg_bytes(seg) <= mss) {
-		conn->tcp->stats->tcp_mtu_told_ignored++;
+		conn->tcp->stats->tcp_mtu_icmp_ignored++;
 		return;
 	}
 	if (conn->mtu.state == MTU_PROBING && quoted_seq == conn->mtu.probe_seq) {
-		/* About the probe: it has the same end without. */
+		/* Ends the probe, which has failed in either case. */
 		tcp_mtu_probe_lost(conn, seg);
 		mtu_mark_large(conn);
 		return;
@@ -128,7 +127,7 @@ void tcp_mtu_told(struct harp_conn *conn, uint32_t quoted_seq, uint32_t mtu_byte
 		conn->mtu.icmp_seq = quoted_seq;
 		return;
 	}
-	conn->tcp->stats->tcp_mtu_told++;
+	conn->tcp->stats->tcp_mtu_icmp++;
 	mtu_lower(conn, mss, MTU_RAISE_NS);
 	mtu_mark_large(conn);
 }
@@ -140,14 +139,14 @@ void tcp_mtu_timeout(struct harp_conn *conn)
 	uint32_t base = mtu_segment_bytes(conn, v4 ? MTU_BASE_BYTES_V4 : MTU_BASE_BYTES_V6);
 	uint32_t least = v4 ? mtu_segment_bytes(conn, MTU_LEAST_BYTES_V4) : base;
 
-	/* It says nothing of the probe: something else is wrong (RFC 4821 section 7.6.4). */
+	/* No evidence about the probe: something else is wrong (RFC 4821 section 7.6.4). */
 	if (conn->mtu.state == MTU_PROBING)
 		tcp_mtu_probe_lost(conn, NULL);
 	if (conn->snd_wnd_bytes == 0)
-		return; /* the window is why, not the path */
+		return; /* the window is the cause, not the path */
 	if (conn->mtu.icmp_bytes && conn->mtu.icmp_bytes < conn->snd_mss_bytes &&
 	    seg->seq == conn->mtu.icmp_seq) {
-		conn->tcp->stats->tcp_mtu_told++;
+		conn->tcp->stats->tcp_mtu_icmp++;
 		mtu_lower(conn, conn->mtu.icmp_bytes, MTU_RAISE_NS);
 		return;
 	}
@@ -159,14 +158,12 @@ void tcp_mtu_timeout(struct harp_conn *conn)
 	else if (seg_bytes(seg) > least && conn->rtx_backoff >= 2 * MTU_BLACK_HOLE_TIMEOUTS)
 		mtu_lower(conn, least, 0);
 	else
-		return; /* small ones do not pass either */
+		return; /* small segments do not pass either */
 	conn->tcp->stats->tcp_mtu_black_holes++;
 }
 
-/* ------------------------------------------------------------------------------------------------
- * Up.
- */
-/* The search is over, for now; time allows another one when there is something to gain. */
+/* Increase. */
+/* The search is over; it starts again after MTU_RAISE_NS if the size is below the top. */
 static void mtu_settle(struct harp_conn *conn)
 {
 	conn->mtu.tries = 0;
@@ -180,9 +177,9 @@ void tcp_mtu_limit(struct harp_conn *conn)
 	bool searching = conn->mtu.state != MTU_IDLE;
 
 	if (!conn_synchronized(conn))
-		return; /* tcp_mtu_init() applies it */
+		return; /* tcp_mtu_init() applies the limit */
 	conn->mtu.top_bytes = mtu_limited(conn);
-	/* Without a search nothing speaks against the new top, as at the handshake. */
+	/* Without a search there is no evidence against the new top, as at the handshake. */
 	if (!searching || conn->snd_mss_bytes > conn->mtu.top_bytes)
 		conn->snd_mss_bytes = (uint16_t)mtu_top(conn);
 	mtu_settle(conn);
@@ -200,7 +197,7 @@ bool tcp_mtu_refused(struct harp_conn *conn)
 	}
 	if (conn->mtu.state != MTU_SEARCH || conn->tcp->now_ns < conn->mtu.next_ns)
 		return false;
-	mtu_settle(conn); /* it was a probe of what the route was until now */
+	mtu_settle(conn); /* it probed the route's former MTU */
 	return true;
 }
 
@@ -231,7 +228,7 @@ static void mtu_probe_passed(struct harp_conn *conn)
 		mtu_settle(conn);
 }
 
-/* The size to try next. */
+/* The next candidate size. */
 static uint32_t mtu_candidate(const struct harp_conn *conn)
 {
 	uint32_t top = mtu_top(conn), high = conn->mtu.high_bytes;
@@ -254,7 +251,7 @@ uint32_t tcp_mtu_probe(struct harp_conn *conn)
 	    conn->loss_open)
 		return 0;
 	bytes = mtu_candidate(conn);
-	if (bytes <= conn->snd_mss_bytes) { /* the route became narrower */
+	if (bytes <= conn->snd_mss_bytes) { /* the route's MTU decreased */
 		mtu_settle(conn);
 		return 0;
 	}

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tcp_out.c - one segment out: headers, options, the window, ACKs, probes and resets.
+ * tcp_out.c - one segment out: headers, options, the window; ACKs, probes and resets.
  *
- * When something is sent, and what of the send queue, is decided in tcp_tx.c.
+ * tcp_tx.c decides when and what to send.
  */
 #include "transport/tcp.h"
 
@@ -21,14 +21,15 @@ struct out_header {
 	uint16_t local_port, remote_port;
 	uint8_t flags;
 	uint8_t options_len;
-	uint8_t offload; /* OUT_CSUM: the card writes the checksum; OUT_TSO: of what it cuts */
+	/* OUT_CSUM: the NIC writes the checksum; OUT_TSO: and segments the packet */
+	uint8_t offload;
 	uint32_t payload_len;
-	uint32_t options_sum, payload_sum; /* where we write it */
+	uint32_t options_sum, payload_sum; /* if we write the checksum */
 };
 #define OUT_CSUM 1u
 #define OUT_TSO 2u
 
-/* Writes the fixed header and the checksum; the options lie already behind the fixed header. */
+/* Writes the fixed header and the checksum; the options are already in place behind it. */
 static void out_write_header(uint8_t *at, const struct out_header *h)
 {
 	uint32_t len = TCP_HEADER_BYTES + h->options_len, sum;
@@ -47,26 +48,25 @@ static void out_write_header(uint8_t *at, const struct out_header *h)
 	if (h->offload) {
 		csum = (uint16_t)~csum_finish(sum);
 	} else {
-		/* From registers: wider loads than the stores would have to wait for them. */
+		/* From registers: reloading the stored header with wider loads would stall. */
 		csum = csum_finish(csum_fold64((uint64_t)sum + ports + seq + ack + rest +
 					       h->options_sum + h->payload_sum));
 	}
 	memcpy(at + 16, &csum, sizeof(csum));
 }
 
-/* ------------------------------------------------------------------------------------------------
- * What every segment of a connection says about our receiving side.
- */
+/* Acknowledgment and window, in every segment of a connection. */
 static uint32_t out_window_field(struct harp_conn *conn)
 {
 	uint32_t wnd;
 
-	/* Who only sends says the same each time. */
+	/* A connection that only sends repeats the same window. */
 	if (conn->advertised.nxt_seq == conn->rcv_nxt_seq &&
 	    conn->advertised.held_frames == conn->rx_frames_held &&
 	    conn->advertised.edge_seq == conn->rcv_edge_seq)
 		return conn->advertised.field;
-	/* While the peer's loss is open, duplicate ACKs must be equal to be seen as such. */
+	/* During the peer's recovery, duplicate ACKs must have equal windows to count as
+	 * duplicates. */
 	if (!conn->reass.head || conn_rcv_wnd_bytes(conn) < 2u * conn->rcv_mss_bytes)
 		conn->rcv_edge_seq = tcp_window_edge(conn);
 	wnd = conn_rcv_wnd_bytes(conn) >> conn->rcv_wscale;
@@ -80,19 +80,19 @@ static uint32_t out_window_field(struct harp_conn *conn)
 void tcp_out_acked(struct harp_conn *conn)
 {
 	if (conn->rcv_acked_seq !=
-	    conn->rcv_nxt_seq) /* it goes on, so it has heard the ACK before */
+	    conn->rcv_nxt_seq) /* it resumes, so it has received the ACK before */
 		tcp_ack_progress(conn);
 	conn->rcv_acked_seq = conn->rcv_nxt_seq;
 	conn->full_segs_unacked = 0;
 	conn->flags &= ~(uint32_t)(CONN_ACK_PENDING | CONN_ACK_NOW | CONN_ACK_HELD);
 	if (conn->on_ack_list) {
 		TAILQ_REMOVE(&conn->tcp->ack_list, conn, ack_link);
-		conn->tcp->acks_owed--;
+		conn->tcp->acks_pending--;
 		conn->on_ack_list = 0;
 	}
 }
 
-/* Our SACK blocks, as many as the segment has room for, into the bytes before `end`. */
+/* Writes as many SACK blocks as fit before `end`. */
 static void out_sack(struct harp_conn *conn, uint8_t *end, struct out_header *h,
 		     uint32_t payload_len)
 {
@@ -114,27 +114,27 @@ static void out_sack(struct harp_conn *conn, uint8_t *end, struct out_header *h,
 	h->options_sum = csum_words(end - len, len, 0);
 }
 
-/* Who writes the checksum, and who cuts: the flags of the packet and of what writes its header. */
-static void out_offload(const struct harp_conn *conn, const struct tcp_train *train,
+/* Sets the flags for offloads: who writes the checksum, and who segments. */
+static void out_offload(const struct harp_conn *conn, const struct tcp_gso *gso,
 			struct out_header *h, struct packet_out *out)
 {
-	h->payload_len = train->bytes;
+	h->payload_len = gso->bytes;
 	if (!conn->tcp->csum_offload) {
-		h->payload_sum = train->bytes ? frame_packet_sum(train->first, NULL) : 0;
+		h->payload_sum = gso->bytes ? frame_packet_sum(gso->first, NULL) : 0;
 		return;
 	}
 	h->offload = OUT_CSUM;
 	out->flags = HARP_DESC_TX_CSUM;
-	if (train->segments > 1) {
+	if (gso->segments > 1) {
 		h->offload |= OUT_TSO;
 		out->flags |= HARP_DESC_TX_TSO | (uint32_t)conn->snd_mss_bytes
 							 << HARP_DESC_MSS_SHIFT;
-		out->segments = train->segments;
-		out->cut_bytes = train->bytes - conn->snd_mss_bytes;
+		out->segments = gso->segments;
+		out->cut_bytes = gso->bytes - conn->snd_mss_bytes;
 	}
 }
 
-/* The same of a segment without payload and connection. */
+/* The same for a segment without payload and connection. */
 static void out_bare(const struct tcp *tcp, struct out_header *h, struct packet_out *out)
 {
 	out->frags = 1;
@@ -144,7 +144,7 @@ static void out_bare(const struct tcp *tcp, struct out_header *h, struct packet_
 	}
 }
 
-/* A segment has left with this header and is in no way special: others may follow it. */
+/* Remembers the header of an ordinary segment, which the next ones may reuse. */
 static void out_begin_burst(const struct harp_conn *conn, const struct out_header *h,
 			    const struct packet_out *out, uint8_t tos, struct tcp_burst *burst)
 {
@@ -186,7 +186,7 @@ int tcp_out_next(struct harp_conn *conn, struct tcp_burst *burst, struct frame *
 	else
 		memcpy(head, burst->head, TCP_HEADER_BYTES);
 	memcpy(head + 4, &seq, sizeof(seq));
-	if (!tcp->csum_offload) { /* else it is of what does not differ */
+	if (!tcp->csum_offload) { /* otherwise the sum of the invariant part */
 		csum = csum_finish(csum_fold64((uint64_t)burst->sum + seq + frame_sum(seg)));
 		memcpy(head + 16, &csum, sizeof(csum));
 	}
@@ -197,23 +197,23 @@ int tcp_out_next(struct harp_conn *conn, struct tcp_burst *burst, struct frame *
 	return 0;
 }
 
-int tcp_out_train(struct harp_conn *conn, const struct tcp_train *train, uint32_t seq,
-		  uint8_t flags, struct tcp_burst *burst)
+int tcp_out_segments(struct harp_conn *conn, const struct tcp_gso *gso, uint32_t seq, uint8_t flags,
+		     struct tcp_burst *burst)
 {
 	struct tcp *tcp = conn->tcp;
-	struct frame *f = train->first;
-	uint32_t payload_len = train->bytes;
+	struct frame *f = gso->first;
+	uint32_t payload_len = gso->bytes;
 	struct out_header h = { .path = &conn->path,
 				.seq = seq,
 				.flags = flags,
 				.local_port = conn->local_port,
 				.remote_port = conn->remote_port };
-	struct packet_out out = { .frame = f, .frags = train->frags };
+	struct packet_out out = { .frame = f, .frags = gso->frags };
 	uint32_t tsval = 0;
 	uint8_t tos = conn->tos;
 	int err;
 
-	if (!nicio_tx_ready(tcp->io, train->frags))
+	if (!nicio_tx_ready(tcp->io, gso->frags))
 		return -ENOBUFS;
 	err = ip_path_check(tcp->ip, &conn->path);
 	if (err)
@@ -236,17 +236,17 @@ int tcp_out_train(struct harp_conn *conn, const struct tcp_train *train, uint32_
 		tos |= tcp_ecn_out(conn, f, payload_len, &h.flags);
 	out.head = f->pub.data - TCP_HEADER_BYTES - h.options_len;
 	out.len = TCP_HEADER_BYTES + h.options_len + payload_len;
-	out_offload(conn, train, &h, &out);
+	out_offload(conn, gso, &h, &out);
 	out_write_header(out.head, &h);
 	err = ip_output(tcp->ip, &conn->path, IP_PROTO_TCP, tos, &out);
 	if (err)
 		return err;
 	conn->ts.sent = tsval;
-	tcp->stats->tcp_segs_out += train->segments;
-	conn->acct.segs_out += train->segments;
-	if (train->segments > 1) {
-		tcp->stats->tcp_trains_out++;
-		tcp->stats->tcp_train_segs_out += train->segments;
+	tcp->stats->tcp_segs_out += gso->segments;
+	conn->acct.segs_out += gso->segments;
+	if (gso->segments > 1) {
+		tcp->stats->tcp_tso_packets_out++;
+		tcp->stats->tcp_tso_segs_out += gso->segments;
 	}
 	if (h.flags & TCP_CWR)
 		conn->flags &= ~(uint32_t)CONN_ECN_CWR;
@@ -257,7 +257,7 @@ int tcp_out_train(struct harp_conn *conn, const struct tcp_train *train, uint32_
 	return 0;
 }
 
-/* A frame without payload for one control segment; the NIC's completion sends it home. */
+/* A payload-free frame for one control segment; freed on the NIC's completion. */
 static struct frame *out_control_frame(struct tcp *tcp)
 {
 	struct frame *f = frame_alloc(tcp->pool, 0);
@@ -276,20 +276,20 @@ static struct frame *out_control_frame(struct tcp *tcp)
 static int out_control(struct harp_conn *conn, uint32_t seq, uint8_t flags)
 {
 	struct frame *f = out_control_frame(conn->tcp);
-	struct tcp_train train;
+	struct tcp_gso gso;
 	int err;
 
 	if (!f)
 		return -ENOMEM;
-	train = (struct tcp_train){ .first = f, .last = f, .segments = 1, .frags = 1 };
-	err = tcp_out_train(conn, &train, seq, flags, NULL);
+	gso = (struct tcp_gso){ .first = f, .last = f, .segments = 1, .frags = 1 };
+	err = tcp_out_segments(conn, &gso, seq, flags, NULL);
 	frame_release(conn->tcp->pool, f);
 	return err;
 }
 
-/* SND.NXT; or the edge of a window that was taken back from under it (RFC 9293 MUST-34): what lies beyond is
- * unacceptable, and with it whatever we acknowledge. Less than a step of the scale is rounding (RFC 7323
- * section 2.4). */
+/* SND.NXT; or the edge of a window that the peer has shrunk below it (RFC 9293 MUST-34): segments
+ * beyond are unacceptable, and so is their ACK. A difference below one unit of the window scale is
+ * rounding (RFC 7323 section 2.4). */
 static uint32_t out_acceptable_seq(const struct harp_conn *conn)
 {
 	uint32_t edge = conn->snd_una_seq + conn->snd_wnd_bytes;
@@ -306,8 +306,8 @@ int tcp_out_ack(struct harp_conn *conn)
 
 int tcp_out_probe(struct harp_conn *conn)
 {
-	/* RFC 9293 section 3.8.4: SEG.SEQ = SND.NXT-1, which any receiver must answer. The same when
-	 * nothing is in flight, and below its window also when something is. */
+	/* RFC 9293 section 3.8.4: SEG.SEQ = SND.NXT-1, which any receiver must answer. Equal if
+	 * nothing is in flight; otherwise it is below the receiver's window, too. */
 	return out_control(conn, conn->snd_una_seq - 1, TCP_ACK);
 }
 
@@ -324,7 +324,8 @@ void tcp_out_rst_reply(struct tcp *tcp, const struct tcp_segment *seg)
 {
 	const struct packet_in *in = seg->in;
 	struct ip_path path = { .src = in->dst, .dst = in->src };
-	const uint8_t *th = in->frame->pub.data; /* see tcp_input(): still the TCP header */
+	/* see tcp_input(): data still begins at the TCP header */
+	const uint8_t *th = in->frame->pub.data;
 	struct out_header h = { .path = &path, .flags = TCP_RST };
 	struct frame *f;
 	struct packet_out out;
@@ -401,7 +402,7 @@ int tcp_out_syn(struct harp_conn *conn)
 	}
 	h.flags |= tcp_ecn_syn_out(conn, reply);
 	h.wnd_field = conn_syn_wnd_bytes(conn);
-	/* In a simultaneous open an ACK may have said more already, and it stays said. */
+	/* In a simultaneous open an earlier ACK may have advertised more; that stays valid. */
 	if (!reply || seq_gt(conn->rcv_nxt_seq + h.wnd_field, conn->rcv_edge_seq))
 		conn->rcv_edge_seq = conn->rcv_nxt_seq + h.wnd_field;
 	h.options_len = (uint8_t)tcp_options_write_syn(bytes, &opt);
@@ -417,7 +418,7 @@ int tcp_out_syn(struct harp_conn *conn)
 	if (err)
 		return err;
 	conn->flags &= ~(uint32_t)CONN_SYN_PENDING;
-	if (conn->snd_nxt_seq == conn->iss_seq) /* the first: an answer may echo any of them */
+	if (conn->snd_nxt_seq == conn->iss_seq) /* the first SYN: the answer may echo any of them */
 		conn->ts.echo_min = conn->ts.echo_max = opt.tsval;
 	conn->ts.sent = opt.tsval;
 	tcp->stats->tcp_segs_out++;

@@ -1,26 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tcp_rack.c - when a segment counts as lost, and the tail loss probe: RFC 8985.
+ * tcp_rack.c - loss detection and the tail loss probe: RFC 8985.
  *
- * Theory of operation. RACK: once a segment has arrived, those sent before it are late, and a segment
- * that is late by more than the reordering window is lost, be it an original or sent again. The RFC's
- * loop looks at every outstanding segment in the order of transmission; two cursors do here:
- *	- originals were sent in sequence. rack_next walks over them once: the first one that is not yet
- *	  lost ends the walk, as all behind it left later;
- *	- what was sent again is remembered in the order of time (board.resent), and leaves at the front. An
- *	  entry is stale when its segment was acknowledged, SACKed or marked since; sequence numbers tell,
- *	  as a frame goes home only when snd_una has passed it; and of the head's a part may be left. What
- *	  finds no room is picked up by one walk once the array is empty.
- * The clock is that of a poll: segments of one poll left at the same time, in the order of their
- * sequence numbers.
+ * Theory of operation. RACK: once a segment is delivered, segments sent before it are late, and one
+ * that is late by more than the reordering window is lost, whether sent once or retransmitted. The
+ * RFC's loop visits all outstanding segments in order of transmission. Here two cursors do:
+ *	- segments sent once are in sequence order. rack_next walks over them once and stops at the
+ *	  first one that is not yet lost, since all behind it were sent later;
+ *	- retransmissions are kept in order of time (scoreboard.resent) and removed at the front. An
+ *	  entry is stale if its segment was acknowledged, SACKed or marked since; sequence numbers
+ *	  tell, as a frame is freed only when snd_una has passed it. Part of the head may remain.
+ *	  Retransmissions that did not fit are collected by one walk when the array is empty. The
+ *	  clock is that of a poll: segments of one poll have equal times and are ordered by sequence
+ *	  number.
  *
- * The probe: when nothing is marked and nothing was heard for two round trips, a new segment or the last
- * one again makes the peer tell what it misses, so that the loss of a tail is repaired like any other
- * instead of by a timeout. Whether the probe itself repaired a loss is found out by section 7.4.2.
+ * Tail loss probe: when nothing is marked and no ACK arrived for two round trips, a new segment or
+ * the last one again makes the peer report what it misses. The loss of a tail is then repaired
+ * without a timeout. Section 7.4.2 detects whether the probe itself repaired a loss.
  */
 #include "transport/tcp.h"
 
-#define RACK_WINDOW_PERSIST 16u /* recoveries without DSACK until the window is small again */
+#define RACK_WINDOW_PERSIST 16u /* recoveries without DSACK before the window is reset */
 #define RACK_MULT_MAX 200u
 
 /* RFC 8985 section 6.2: RACK_sent_after(). */
@@ -40,7 +40,7 @@ void tcp_rack_delivered(struct harp_conn *conn, const struct frame *seg, struct 
 	if (seg->flags & FRAME_RETRANS) {
 		uint32_t tsval = (uint32_t)(seg->sent_ns / TCP_NS_PER_MS) + conn->ts.offset;
 
-		/* Step 2: is it the original that arrived? */
+		/* Step 2: true if the original was delivered. */
 		if ((conn->options & HARP_TCPI_TIMESTAMPS) && (int32_t)(conn->ts.echo - tsval) < 0)
 			return;
 		if (rtt_ns < conn->rtt.min_ns)
@@ -98,14 +98,14 @@ uint64_t tcp_rack_window_ns(const struct harp_conn *conn)
  */
 void tcp_rack_resent(struct harp_conn *conn, const struct frame *seg)
 {
-	struct tcp_board *b = &conn->board;
+	struct tcp_scoreboard *b = &conn->scoreboard;
 	uint32_t at;
 
-	if (b->resent_count == TCP_RESENT) {
+	if (b->resent_count == TCP_RETRANS_ENTRIES) {
 		b->resent_untracked = true;
 		return;
 	}
-	at = (b->resent_first + b->resent_count++) % TCP_RESENT;
+	at = (b->resent_first + b->resent_count++) % TCP_RETRANS_ENTRIES;
 	b->resent[at].seq = seg->seq;
 	b->resent[at].frame = seg->index;
 }
@@ -113,14 +113,14 @@ void tcp_rack_resent(struct harp_conn *conn, const struct frame *seg)
 void tcp_rack_restart(struct harp_conn *conn)
 {
 	conn->loss.rack_next = NULL;
-	conn->board.resent_count = 0;
-	conn->board.resent_untracked = true;
+	conn->scoreboard.resent_count = 0;
+	conn->scoreboard.resent_untracked = true;
 }
 
-/* What was sent again and isn't remembered; in sequence, which is the order of time but for a few. */
+/* Collects retransmissions missing in the array, by sequence, which is nearly the order of time. */
 static void rack_track(struct harp_conn *conn)
 {
-	struct tcp_board *b = &conn->board;
+	struct tcp_scoreboard *b = &conn->scoreboard;
 
 	b->resent_untracked = false;
 	for (const struct frame *seg = conn->snd_head; seg && seg != conn->snd_unsent;
@@ -133,7 +133,7 @@ static void rack_track(struct harp_conn *conn)
 	}
 }
 
-/* Is it lost by now? If not, when would it be. */
+/* True if the segment counts as lost now; otherwise sets when it would. */
 static bool rack_is_late(const struct harp_conn *conn, const struct frame *seg, uint64_t window_ns,
 			 uint64_t *deadline_ns)
 {
@@ -169,15 +169,15 @@ static bool rack_detect_originals(struct harp_conn *conn, uint64_t window_ns, ui
 	return lost;
 }
 
-/* An entry from before snd_una: is it the segment that was acknowledged in part? */
-static bool rack_is_rest(const struct harp_conn *conn, const struct frame *seg)
+/* For an entry below snd_una: is it the partly acknowledged head? */
+static bool rack_is_remainder(const struct harp_conn *conn, const struct frame *seg)
 {
 	return seg == conn->snd_head && seg != conn->snd_unsent && (seg->flags & FRAME_RETRANS);
 }
 
 static bool rack_detect_resent(struct harp_conn *conn, uint64_t window_ns, uint64_t *deadline_ns)
 {
-	struct tcp_board *b = &conn->board;
+	struct tcp_scoreboard *b = &conn->scoreboard;
 	bool lost = false;
 
 	if (b->resent_count == 0 && b->resent_untracked)
@@ -185,8 +185,8 @@ static bool rack_detect_resent(struct harp_conn *conn, uint64_t window_ns, uint6
 	for (; b->resent_count > 0; b->resent_count--) {
 		uint32_t at = b->resent_first;
 		struct frame *seg = &conn->tcp->pool->frames[b->resent[at].frame];
-		bool stale =
-			seq_lt(b->resent[at].seq, conn->snd_una_seq) && !rack_is_rest(conn, seg);
+		bool stale = seq_lt(b->resent[at].seq, conn->snd_una_seq) &&
+			     !rack_is_remainder(conn, seg);
 
 		if (!stale && !(seg->tcp_flags & SEG_MARKS)) {
 			if (!rack_is_late(conn, seg, window_ns, deadline_ns))
@@ -194,7 +194,7 @@ static bool rack_detect_resent(struct harp_conn *conn, uint64_t window_ns, uint6
 			tcp_sack_mark_lost(conn, seg);
 			lost = true;
 		}
-		b->resent_first = (at + 1) % TCP_RESENT;
+		b->resent_first = (at + 1) % TCP_RETRANS_ENTRIES;
 	}
 	return lost;
 }
@@ -235,7 +235,7 @@ struct frame *tcp_rack_probe(struct harp_conn *conn)
 	conn->flags &= ~(uint32_t)CONN_TLP_PENDING;
 	if (conn->loss_open || conn_flight_bytes(conn) == 0)
 		return NULL;
-	/* Section 7.3: new data when the receiver's window allows it, whatever cwnd says. */
+	/* Section 7.3: new data if the receiver's window allows it, regardless of cwnd. */
 	if (seg && seg_bytes(seg) <= conn->snd_mss_bytes &&
 	    seq_leq(seg->seq + seg_space(seg), edge))
 		return seg;
@@ -259,11 +259,12 @@ bool tcp_rack_probe_acked(struct harp_conn *conn, const struct tcp_ack *a)
 	if (!conn->tlp.out || seq_lt(a->ack, conn->tlp.end_seq))
 		return false;
 	if (!conn->tlp.again || a->dsack_tlp || (a->dup && !a->sack)) {
-		conn->tlp.out = 0; /* the probe was new, or one copy too many: nothing was lost */
+		/* the probe was new data, or a redundant copy: nothing was lost */
+		conn->tlp.out = 0;
 		return false;
 	}
 	if (a->ack == conn->tlp.end_seq)
-		return false; /* a DSACK may still come */
+		return false; /* a DSACK may still arrive */
 	conn->tlp.out = 0;
 	return true;
 }

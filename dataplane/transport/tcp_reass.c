@@ -1,26 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tcp_reass.c - payload in: in order to the receive queue, else to the reassembly list.
+ * tcp_reass.c - received payload: in order to the receive queue, else to the reassembly list.
  *
- * Received frames are kept where the NIC put them. Both queues are flat lists of frames in sequence
- * order, each with the sequence number of its first byte; together with the frames that the application
- * holds they count against the connection's budget. When the budget is short the reassembly list gives
- * way to bytes that are in order, farthest first: they can be asked for again. When the pool is short, and
- * a connection has next to nothing of it, those of other connections do as well: else holes that nobody fills
- * could keep everybody's frames. When the receive queue
- * holds half of the budget, small segments are copied into the spare room of its last frame, so that a
- * peer that sends bytes one by one can't use up frames by the window's measure of full segments.
+ * Received frames stay where the NIC put them. Both queues are lists of frames in sequence order,
+ * each with the sequence number of its first byte. Together with the frames that the application
+ * holds they count against the connection's budget. When the budget is short, in-order data evicts
+ * the reassembly list, farthest frames first, since these can be retransmitted. When the pool is
+ * short and a connection has next to nothing of it, the reassembly lists of other connections are
+ * evicted as well; otherwise holes that are never filled could hold all frames. When the receive
+ * queue uses half of the budget, small segments are copied into the free space of its last frame. A
+ * peer that sends single bytes thus cannot use up frames that the window counts as full segments.
  */
 #include "transport/tcp.h"
 
 #include <string.h>
 
-/* A peer that fills holes at random may not have us search for ever (CVE-2018-5390). */
+/* Limits the walk when a peer fills holes at random (CVE-2018-5390). */
 #define REASS_WALK_FRAMES_MAX 1024u
 
-/* ------------------------------------------------------------------------------------------------
- * Frames in and out of the account.
- */
+/* Accounting of frames. */
 static void reass_release(struct harp_conn *conn, struct frame *f)
 {
 	conn->rx_frames_held--;
@@ -47,7 +45,8 @@ void tcp_rcvq_discard(struct harp_conn *conn)
 	tcp_window_reopen(conn);
 }
 
-/* Those with out-of-order data are listed, the longest so first; one whose holes were filled may still be. */
+/* Lists a connection with out-of-order data, oldest first; it may still be listed after its holes
+ * were filled. */
 static void reass_list(struct harp_conn *conn)
 {
 	if (conn->on_reass_list)
@@ -79,8 +78,8 @@ void tcp_reass_purge(struct harp_conn *conn)
 	reass_unlist(conn);
 }
 
-/* The farthest frames of the reassembly list go; false when there are none. An eighth of them at once:
- * the walk to the end, which one small segment can cause, is paid for by as many segments before. */
+/* Evicts the farthest frames of the reassembly list; false if it is empty. An eighth at a time: one
+ * small segment can cause the walk to the end, so it must be amortized. */
 static bool reass_evict(struct harp_conn *conn)
 {
 	struct frame *f, **link = &conn->reass.head, *before = NULL;
@@ -107,7 +106,7 @@ static bool reass_evict(struct harp_conn *conn)
 	return true;
 }
 
-/* Of another connection, by turns; false when none has any. */
+/* Evicts from another connection, round robin; false if none has any. */
 static bool reass_evict_other(struct tcp *tcp)
 {
 	struct harp_conn *conn;
@@ -124,9 +123,7 @@ static bool reass_evict_other(struct tcp *tcp)
 	return false;
 }
 
-/* ------------------------------------------------------------------------------------------------
- * Packets, before they are taken apart.
- */
+/* Packets before they are split into frames. */
 static uint32_t reass_count_frames(const struct frame *f)
 {
 	uint32_t n = 0;
@@ -151,19 +148,19 @@ static uint32_t reass_count_bytes(const struct frame *f, uint32_t frames)
 /* ------------------------------------------------------------------------------------------------
  * The receive queue.
  */
-/* Room behind the bytes of a frame, up to the end of its chunk. */
-static uint32_t rcvq_spare_bytes(const struct tcp *tcp, const struct frame *f)
+/* Free bytes behind a frame's data, up to the end of its chunk. */
+static uint32_t rcvq_tail_bytes(const struct tcp *tcp, const struct frame *f)
 {
 	const uint8_t *end = frame_chunk(tcp->pool, f) + tcp->pool->frame_size;
 
 	return (uint32_t)(end - (f->pub.data + f->pub.len));
 }
 
-/* May len more bytes be copied behind the last ones? */
+/* True if len more bytes may be copied behind the last ones. */
 static bool rcvq_may_coalesce(const struct harp_conn *conn, uint32_t len)
 {
 	return conn->rcv_tail && conn->rx_frames_held * 2 > conn->rx_frames_budget &&
-	       rcvq_spare_bytes(conn->tcp, conn->rcv_tail) >= len;
+	       rcvq_tail_bytes(conn->tcp, conn->rcv_tail) >= len;
 }
 
 static bool rcvq_coalesce(struct harp_conn *conn, const struct frame *f)
@@ -173,14 +170,14 @@ static bool rcvq_coalesce(struct harp_conn *conn, const struct frame *f)
 
 	if (!rcvq_may_coalesce(conn, f->pub.len))
 		return false;
-	/* COPY: small segments merged, so that they don't use a frame each. */
+	/* COPY: merges small segments, so that each does not use a frame. */
 	memcpy(tail->pub.data + tail->pub.len, f->pub.data, f->pub.len);
 	tail->pub.len += f->pub.len;
 	tcp->stats->rx_coalesced_bytes += f->pub.len;
 	return true;
 }
 
-/* Takes a frame that begins at rcv_nxt and already counts against the budget. */
+/* Appends a frame that begins at rcv_nxt and already counts against the budget. */
 static void rcvq_append(struct harp_conn *conn, struct frame *f)
 {
 	uint32_t len = f->pub.len;
@@ -206,17 +203,16 @@ static void rcvq_append(struct harp_conn *conn, struct frame *f)
 	conn->rcv_tail = f;
 }
 
-/* ------------------------------------------------------------------------------------------------
- * The reassembly list: sorted, without overlaps. What came first stays, and of a frame that overlaps it what is new.
- */
-/* What of a segment's text is taken: len bytes from seq on, behind `skip` of its packet. */
+/* The reassembly list: sorted, without overlaps. Bytes that arrived first stay; of an overlapping
+ * frame only new bytes are kept. */
+/* The accepted part of a segment: len bytes from seq on, behind `skip` bytes of the packet. */
 struct reass_text {
 	uint32_t seq, len, skip;
-	uint32_t dup_start_seq, dup_end_seq; /* had come before; equal: nothing */
+	uint32_t dup_start_seq, dup_end_seq; /* duplicate bytes; equal: none */
 };
 
-/* These bytes of it had. "The receiver reports the first such duplicate segment in a single D-SACK block": RFC 2883
- * section 4.2. */
+/* Records that these bytes are duplicates. "The receiver reports the first such duplicate segment
+ * in a single D-SACK block": RFC 2883 section 4.2. */
 static void reass_note_duplicate(struct reass_text *t, uint32_t start_seq, uint32_t end_seq)
 {
 	if (t->dup_start_seq == t->dup_end_seq)
@@ -226,7 +222,7 @@ static void reass_note_duplicate(struct reass_text *t, uint32_t start_seq, uint3
 	t->dup_end_seq = end_seq;
 }
 
-/* Cuts off the bytes before seq, which had come before. False: that was all of it, and the frame is gone. */
+/* Trims duplicate bytes before seq. False: nothing is left, and the frame is freed. */
 static bool reass_cut_old(struct harp_conn *conn, struct frame *f, uint32_t seq,
 			  struct reass_text *t)
 {
@@ -245,7 +241,7 @@ static bool reass_cut_old(struct harp_conn *conn, struct frame *f, uint32_t seq,
 	return true;
 }
 
-/* The last frame that begins at or before seq goes to *before. False: too far to walk. */
+/* Finds the last frame that begins at or before seq. False: the walk would be too long. */
 static bool reass_find(const struct harp_conn *conn, uint32_t seq, struct frame **before)
 {
 	struct frame *at = NULL, *next = conn->reass.head;
@@ -254,11 +250,11 @@ static bool reass_find(const struct harp_conn *conn, uint32_t seq, struct frame 
 	if (!next || seq_lt(seq, next->seq))
 		return true;
 	if (seq_leq(conn->reass.tail->seq, seq)) {
-		*before = conn->reass.tail; /* the usual case: it goes on at the end */
+		*before = conn->reass.tail; /* the common case: appends at the end */
 		return true;
 	}
 	if (conn->reass.hint && seq_leq(conn->reass.hint->seq, seq))
-		next = conn->reass.hint; /* the next usual one: a hole is being filled */
+		next = conn->reass.hint; /* the next most common case: a hole is being filled */
 	for (uint32_t steps = 0; next && seq_leq(next->seq, seq); steps++) {
 		if (steps == REASS_WALK_FRAMES_MAX)
 			return false;
@@ -269,7 +265,7 @@ static bool reass_find(const struct harp_conn *conn, uint32_t seq, struct frame 
 	return true;
 }
 
-/* Takes the frame behind `before` (NULL: the first one) off the list. */
+/* Removes the frame behind `before` (NULL: the first) from the list. */
 static struct frame *reass_unlink(struct harp_conn *conn, struct frame *before)
 {
 	struct frame **link = before ? &before->next : &conn->reass.head, *f = *link;
@@ -283,8 +279,9 @@ static struct frame *reass_unlink(struct harp_conn *conn, struct frame *before)
 }
 
 /*
- * The frames behind `before` that f, which begins before them, overlaps. Those that lie amidst of it become part of it, so
- * that what is new on both sides of them needs no other frame; of one that goes on to its end or beyond, f has no bytes.
+ * Resolves overlaps of f with frames behind `before`, which begin after f. Frames that lie inside f
+ * are merged into it, so that new data on both sides of them needs no other frame. If one extends
+ * to the end of f or beyond, f is trimmed.
  */
 static void reass_join(struct harp_conn *conn, struct frame *before, struct frame *f,
 		       struct reass_text *t)
@@ -301,14 +298,14 @@ static void reass_join(struct harp_conn *conn, struct frame *before, struct fram
 			f->pub.len = kept->seq - f->seq;
 			return;
 		}
-		/* COPY: bytes that came first, over those that a segment around them repeats. */
+		/* COPY: bytes that arrived first replace those of the segment around them. */
 		memcpy(f->pub.data + (kept->seq - f->seq), kept->pub.data, kept->pub.len);
 		conn->tcp->stats->rx_coalesced_bytes += kept->pub.len;
 		reass_release(conn, reass_unlink(conn, before));
 	}
 }
 
-/* Out of order: to its place. Frees the frame when it brings nothing new. */
+/* Inserts an out-of-order frame. Frees it if it has no new bytes. */
 static void reass_insert(struct harp_conn *conn, struct frame *f, struct reass_text *t)
 {
 	struct frame *before, *after;
@@ -324,7 +321,7 @@ static void reass_insert(struct harp_conn *conn, struct frame *f, struct reass_t
 		return;
 	reass_join(conn, before, f, t);
 	after = before ? before->next : conn->reass.head;
-	if (f->pub.len == 0) { /* between two that touch */
+	if (f->pub.len == 0) { /* fits exactly between two others */
 		reass_release(conn, f);
 		return;
 	}
@@ -340,10 +337,10 @@ static void reass_insert(struct harp_conn *conn, struct frame *f, struct reass_t
 	conn->reass_frames++;
 }
 
-/* In order: to the receive queue, and what follows it there. */
+/* Appends an in-order frame to the receive queue, and what follows it in the reassembly list. */
 static void reass_append(struct harp_conn *conn, struct frame *f, struct reass_text *t)
 {
-	/* Of a packet of several frames those before may have let out what lies here, too. */
+	/* Earlier frames of the same packet may have moved duplicates from the list. */
 	if (!reass_cut_old(conn, f, conn->rcv_nxt_seq, t))
 		return;
 	reass_join(conn, NULL, f, t);
@@ -355,20 +352,20 @@ static void reass_append(struct harp_conn *conn, struct frame *f, struct reass_t
 /* ------------------------------------------------------------------------------------------------
  * Payload.
  */
-/* Its own frames have left the pool already: what is left must keep the NIC fed. */
+/* The segment's own frames have left the pool already: the rest must keep the NIC supplied. */
 static bool reass_pool_short(const struct harp_conn *conn)
 {
 	return conn->tcp->pool->free_count < tcp_pool_floor_rx(conn);
 }
 
-/* Frames for it in the budget and in the pool, making room when it is in order. */
+/* Admits frames to budget and pool; evicts others for in-order data. */
 static bool reass_admit(struct harp_conn *conn, uint32_t frames, bool in_order)
 {
 	while (in_order && reass_pool_short(conn)) {
 		if (reass_evict(conn))
 			continue;
-		/* Who has some is not stuck: the application takes them. And to take back what was acknowledged
-		 * selectively costs its sender a timeout. */
+		/* A connection that holds frames is not stuck: the application will read them. And
+		 * dropping SACKed data costs its sender a timeout. */
 		if (conn->rx_frames_held >= TCP_FRAMES_BUDGET_MIN || !reass_evict_other(conn->tcp))
 			break;
 	}
@@ -379,7 +376,7 @@ static bool reass_admit(struct harp_conn *conn, uint32_t frames, bool in_order)
 	       !reass_pool_short(conn);
 }
 
-/* How many of len bytes behind the first `skip` of a chain the budget has frames for. */
+/* Bytes, out of len behind the first `skip` of a chain, that the budget has frames for. */
 static uint32_t reass_admit_part(const struct harp_conn *conn, const struct frame *f, uint32_t skip,
 				 uint32_t len)
 {
@@ -393,20 +390,21 @@ static uint32_t reass_admit_part(const struct harp_conn *conn, const struct fram
 	return bytes - skip < len ? bytes - skip : len;
 }
 
-/* In order, and refused. Segments smaller than the window's measure of a frame use up the budget before the window,
- * and the peer would send into it, ever more rarely, until its user timeout. It is taken back, though RFC 9293
- * would rather not (SHLD-14): so the peer asks as long as it takes (MUST-37), and hears of room. */
+/* In-order data was refused. Segments smaller than the window's bytes per frame use up the budget
+ * before the window. The peer would retransmit into the open window, ever more rarely, until its
+ * user timeout. So the window is shrunk, although RFC 9293 advises against it (SHLD-14): the peer
+ * then sends window probes as long as necessary (MUST-37), and learns when it opens. */
 static void reass_refused(struct harp_conn *conn)
 {
 	if (conn->rx_frames_held < conn->budget.rx_frames_limit && !tcp_starve_refused(conn))
 		return;
 	conn->rcv_edge_seq = conn->rcv_nxt_seq;
-	/* What the peer says from here on comes at the edge, and is no older than what is thrown away. */
+	/* Later segments of the peer are at the edge and not older than the dropped one. */
 	if (seq_gt(conn->snd_wl1_seq, conn->rcv_nxt_seq))
 		conn->snd_wl1_seq = conn->rcv_nxt_seq;
 }
 
-/* Hands the fragments one by one to where they belong. */
+/* Distributes the fragments to the receive queue and the reassembly list. */
 static void reass_take(struct harp_conn *conn, struct frame *f, struct reass_text *t, bool in_order)
 {
 	uint32_t seq = t->seq;
@@ -435,7 +433,8 @@ static void reass_take(struct harp_conn *conn, struct frame *f, struct reass_tex
 	tcp_sackout_duplicate(conn, t->dup_start_seq, t->dup_end_seq);
 }
 
-/* RFC 9293 3.10.7.4: "trimming off any portions that lie outside the window". TCP_PASS: something is left. */
+/* RFC 9293 3.10.7.4: "trimming off any portions that lie outside the window". TCP_PASS: something
+ * remains. */
 static enum tcp_verdict reass_trim_to_window(struct harp_conn *conn, struct reass_text *t)
 {
 	if (seq_lt(t->seq, conn->rcv_nxt_seq)) {
@@ -443,7 +442,7 @@ static enum tcp_verdict reass_trim_to_window(struct harp_conn *conn, struct reas
 
 		if (old >= t->len) {
 			tcp_sackout_duplicate(conn, t->seq, t->seq + t->len);
-			tcp_delack_want(conn, true);
+			tcp_delack_request(conn, true);
 			return TCP_DROP_DUPLICATE;
 		}
 		reass_note_duplicate(t, t->seq, conn->rcv_nxt_seq);
@@ -453,7 +452,7 @@ static enum tcp_verdict reass_trim_to_window(struct harp_conn *conn, struct reas
 	}
 	if (seq_gt(t->seq + t->len, conn->rcv_edge_seq)) {
 		if (!seq_gt(conn->rcv_edge_seq, t->seq)) {
-			tcp_delack_want(conn, true);
+			tcp_delack_request(conn, true);
 			return TCP_DROP_WINDOW;
 		}
 		t->len = conn->rcv_edge_seq - t->seq;
@@ -461,18 +460,19 @@ static enum tcp_verdict reass_trim_to_window(struct harp_conn *conn, struct reas
 	return TCP_PASS;
 }
 
-/* Room for it; what is in order may be larger than the frames left: its beginning is kept then, or the peer would send it
- * for ever. False: none of it. */
-static bool reass_trim_to_room(struct harp_conn *conn, const struct frame *f, struct reass_text *t,
-			       bool in_order)
+/* Trims the text to what frames are available for. An in-order segment larger than that is accepted
+ * in part; otherwise the peer would retransmit it forever. False: nothing fits. */
+static bool reass_trim_to_budget(struct harp_conn *conn, const struct frame *f,
+				 struct reass_text *t, bool in_order)
 {
-	/* Copied, it needs none; unless what a first frame of it lets out comes between it and the next. */
+	/* A copied segment needs no frame, unless its first frame releases data from the list
+	 * before its next one. */
 	if (in_order && !(f->frag && conn->reass.head) && rcvq_may_coalesce(conn, t->len))
 		return true;
 	if (reass_admit(conn, reass_count_frames(f), in_order))
 		return true;
 	t->len = in_order ? reass_admit_part(conn, f, t->skip, t->len) : 0;
-	tcp_delack_want(conn, true);
+	tcp_delack_request(conn, true);
 	if (t->len > 0) {
 		conn->tcp->stats->drop_tcp_rx_budget++;
 		return true;
@@ -496,7 +496,7 @@ enum tcp_verdict tcp_reass_payload(struct harp_conn *conn, struct tcp_segment *s
 	if (v != TCP_PASS)
 		return v;
 	in_order = text.seq == conn->rcv_nxt_seq;
-	if (!reass_trim_to_room(conn, f, &text, in_order))
+	if (!reass_trim_to_budget(conn, f, &text, in_order))
 		return TCP_DROP_RX_BUDGET;
 	f = frame_packet_cut_front(tcp->pool, f, text.skip);
 	frame_packet_cut_back(tcp->pool, f, text.len);
@@ -506,15 +506,15 @@ enum tcp_verdict tcp_reass_payload(struct harp_conn *conn, struct tcp_segment *s
 		conn->delack.bulk_segs = 0;
 		tcp->stats->tcp_out_of_order++;
 		conn->acct.out_of_order_in++;
-		/* RFC 5681 section 4.2: "A TCP receiver SHOULD send an immediate duplicate ACK when an
-		 * out-of-order segment arrives", one for each: the sender counts them. */
+		/* RFC 5681 section 4.2: "A TCP receiver SHOULD send an immediate duplicate ACK when
+		 * an out-of-order segment arrives", one for each: the sender counts them. */
 		(void)tcp_out_ack(conn);
 		return TCP_KEPT;
 	}
 	if (hole) {
 		tcp_sackout_advance(conn);
-		tcp_delack_want(conn, true); /* it is filled, wholly or in part */
+		tcp_delack_request(conn, true); /* the hole is filled, at least in part */
 	}
-	tcp_delack_took(conn, seg, text.len);
+	tcp_delack_received(conn, seg, text.len);
 	return TCP_KEPT;
 }

@@ -1,27 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tcp_sack.c - the sender's scoreboard: which segments the peer has, by its SACK blocks.
+ * tcp_sack.c - the sender's scoreboard: segments that the peer has, by SACK blocks.
  *
- * Theory of operation. The truth is a mark per segment (frame.tcp_flags): SEG_SACKED, the peer has it;
- * SEG_LOST, it doesn't, and it waits to be sent again; neither, it is on its way. What is in flight
- * follows from three sums: outstanding - sacked_bytes - lost_bytes (RFC 6675's pipe, segment by segment).
+ * Theory of operation. Each segment has a mark (frame.tcp_flags): SEG_SACKED, the peer has it;
+ * SEG_LOST, it is to be retransmitted; neither, it is in flight. Three sums give RFC 6675's pipe:
+ * outstanding - sacked_bytes - lost_bytes.
  *
- * The queue is a list of up to some thousand segments, and who sends the blocks may be an enemy. Two
- * small arrays make the work of an ACK follow what is new in it:
- *	- fingers: every so many segments sent one is remembered, with its sequence number. A segment is
- *	  found from the finger before it. When the array is full every second finger goes, and the step
- *	  doubles. A finger is good as long as its sequence number is not before snd_una: a frame goes home
- *	  when all of it is acknowledged.
- *	- ranges: what earlier blocks told and is marked. Only what a block adds to them is walked over. It
- *	  is a cache: when it is full the shortest range goes, and telling it again costs that little.
+ * The queue is a list of up to some thousand segments, and SACK blocks may come from an attacker.
+ * Two small arrays make the cost of an ACK proportional to its new information:
+ *	- skip index: every n-th sent segment is recorded with its sequence number. A search starts
+ *	  at the entry before the segment. When the array is full, every second entry is removed and
+ *	  n doubles. An entry is valid as long as its sequence number is not before snd_una: a frame
+ *	  is freed only when all of it is acknowledged.
+ *	- ranges: sequence ranges that are already marked. Only the new part of a block is walked.
+ *	  This is a cache: when it is full, the shortest range is dropped, and repeating that block
+ *	  costs little.
  *
- * A block says nothing about a segment that it covers in part: the rest is missing (RFC 2018 section 4
- * has blocks of whatever came in, and segments were cut by us). Blocks that lie outside of what is
- * outstanding are ignored and counted; the first may report a duplicate (RFC 2883).
+ * A block that covers a segment in part says nothing about it: the rest is missing (RFC 2018
+ * section 4 reports whatever arrived, and segments may have been split since). Blocks outside of
+ * the outstanding data are ignored and counted; the first block may report a duplicate (RFC 2883).
  */
 #include "transport/tcp.h"
 
-#define SACK_FINGER_STEP 16u /* segments, at first */
+#define SACK_SKIP_STEP 16u /* initial distance of entries, in segments */
 #define SACK_DSACK_BYTES_MAX (1u << 30)
 
 /* ------------------------------------------------------------------------------------------------
@@ -35,7 +36,7 @@ static uint32_t sack_end(const struct frame *seg)
 void tcp_sack_mark_lost(struct harp_conn *conn, struct frame *seg)
 {
 	assert(!(seg->tcp_flags & SEG_MARKS));
-	/* A cursor from before snd_una stands for the head: nothing is before that. */
+	/* A cursor before snd_una means the head: there is nothing before it. */
 	if (conn->loss.lost_bytes == 0 || (seq_geq(conn->loss.rtx_seq, conn->snd_una_seq) &&
 					   seq_lt(seg->seq, conn->loss.rtx_seq))) {
 		conn->loss.rtx_next = seg;
@@ -90,7 +91,7 @@ void tcp_sack_forget(struct harp_conn *conn)
 		seg->tcp_flags &= (uint8_t)~SEG_SACKED;
 	conn->loss.sacked_bytes = 0;
 	conn->loss.sacked_segs = 0;
-	conn->board.range_count = 0;
+	conn->scoreboard.range_count = 0;
 	tcp_rack_restart(conn);
 }
 
@@ -127,61 +128,59 @@ bool tcp_sack_sums_good(const struct harp_conn *conn)
 	       lost == conn->loss.lost_bytes;
 }
 
-/* ------------------------------------------------------------------------------------------------
- * Fingers.
- */
-/* The i-th, oldest first. */
-static uint32_t sack_finger_at(const struct tcp_board *b, uint32_t i)
+/* Skip index. */
+/* The i-th entry, oldest first. */
+static uint32_t sack_skip_at(const struct tcp_scoreboard *b, uint32_t i)
 {
-	return (b->finger_first + i) % TCP_FINGERS;
+	return (b->skip_first + i) % TCP_SKIP_ENTRIES;
 }
 
-static void sack_fingers_thin(struct tcp_board *b)
+static void sack_skip_thin(struct tcp_scoreboard *b)
 {
-	for (uint32_t i = 0; i < TCP_FINGERS / 2; i++)
-		b->finger[sack_finger_at(b, i)] = b->finger[sack_finger_at(b, 2 * i)];
-	b->finger_count = TCP_FINGERS / 2;
-	b->finger_step *= 2;
+	for (uint32_t i = 0; i < TCP_SKIP_ENTRIES / 2; i++)
+		b->skip[sack_skip_at(b, i)] = b->skip[sack_skip_at(b, 2 * i)];
+	b->skip_count = TCP_SKIP_ENTRIES / 2;
+	b->skip_step *= 2;
 }
 
-void tcp_sack_finger(struct harp_conn *conn, const struct frame *seg)
+void tcp_sack_index(struct harp_conn *conn, const struct frame *seg)
 {
-	struct tcp_board *b = &conn->board;
+	struct tcp_scoreboard *b = &conn->scoreboard;
 
-	while (b->finger_count > 0 && seq_lt(b->finger[b->finger_first].seq, conn->snd_una_seq)) {
-		b->finger_first = sack_finger_at(b, 1);
-		b->finger_count--;
+	while (b->skip_count > 0 && seq_lt(b->skip[b->skip_first].seq, conn->snd_una_seq)) {
+		b->skip_first = sack_skip_at(b, 1);
+		b->skip_count--;
 	}
-	if (b->finger_count == 0)
-		b->finger_step = SACK_FINGER_STEP;
-	else if (b->finger_count == TCP_FINGERS)
-		sack_fingers_thin(b);
-	b->finger[sack_finger_at(b, b->finger_count)].seq = seg->seq;
-	b->finger[sack_finger_at(b, b->finger_count)].frame = seg->index;
-	b->finger_count++;
-	conn->finger_left = b->finger_step < UINT16_MAX ? (uint16_t)b->finger_step : UINT16_MAX;
+	if (b->skip_count == 0)
+		b->skip_step = SACK_SKIP_STEP;
+	else if (b->skip_count == TCP_SKIP_ENTRIES)
+		sack_skip_thin(b);
+	b->skip[sack_skip_at(b, b->skip_count)].seq = seg->seq;
+	b->skip[sack_skip_at(b, b->skip_count)].frame = seg->index;
+	b->skip_count++;
+	conn->skip_left = b->skip_step < UINT16_MAX ? (uint16_t)b->skip_step : UINT16_MAX;
 }
 
 struct frame *tcp_sack_find(struct harp_conn *conn, uint32_t seq)
 {
-	const struct tcp_board *b = &conn->board;
+	const struct tcp_scoreboard *b = &conn->scoreboard;
 	struct frame *seg = conn->snd_head;
-	uint32_t low = 0, high = b->finger_count;
+	uint32_t low = 0, high = b->skip_count;
 
-	/* The last finger at or before seq. */
+	/* Binary search for the last entry at or before seq. */
 	while (low < high) {
 		uint32_t mid = (low + high) / 2;
 
-		if (seq_leq(b->finger[sack_finger_at(b, mid)].seq, seq))
+		if (seq_leq(b->skip[sack_skip_at(b, mid)].seq, seq))
 			low = mid + 1;
 		else
 			high = mid;
 	}
 	if (low > 0) {
-		uint32_t at = sack_finger_at(b, low - 1);
+		uint32_t at = sack_skip_at(b, low - 1);
 
-		if (seq_geq(b->finger[at].seq, conn->snd_una_seq))
-			seg = &conn->tcp->pool->frames[b->finger[at].frame];
+		if (seq_geq(b->skip[at].seq, conn->snd_una_seq))
+			seg = &conn->tcp->pool->frames[b->skip[at].frame];
 	}
 	for (; seg && seg != conn->snd_unsent; seg = seg->next) {
 		conn->tcp->stats->tcp_sack_walked++;
@@ -194,15 +193,15 @@ struct frame *tcp_sack_find(struct harp_conn *conn, uint32_t seq)
 /* ------------------------------------------------------------------------------------------------
  * Ranges.
  */
-static void sack_range_remove(struct tcp_board *b, uint32_t i)
+static void sack_range_remove(struct tcp_scoreboard *b, uint32_t i)
 {
 	b->range_count--;
 	for (; i < b->range_count; i++)
 		b->range[i] = b->range[i + 1];
 }
 
-/* [start, end), disjoint from all there are, is marked now. */
-static void sack_range_add(struct tcp_board *b, uint32_t start, uint32_t end)
+/* Adds [start, end), now marked and disjoint from all ranges. */
+static void sack_range_add(struct tcp_scoreboard *b, uint32_t start, uint32_t end)
 {
 	uint32_t i = 0, shortest = 0;
 
@@ -237,13 +236,13 @@ static void sack_range_add(struct tcp_board *b, uint32_t start, uint32_t end)
 
 static void sack_ranges_trim(struct harp_conn *conn)
 {
-	struct tcp_board *b = &conn->board;
+	struct tcp_scoreboard *b = &conn->scoreboard;
 
 	while (b->range_count > 0 && seq_leq(b->range[0].end_seq, conn->snd_una_seq))
 		sack_range_remove(b, 0);
 }
 
-/* Marks the whole segments of [start, end), which no range touches. */
+/* Marks the whole segments in [start, end), which overlaps no range. */
 static void sack_mark_gap(struct harp_conn *conn, uint32_t start, uint32_t end, struct tcp_ack *a)
 {
 	struct frame *seg = tcp_sack_find(conn, start);
@@ -261,18 +260,18 @@ static void sack_mark_gap(struct harp_conn *conn, uint32_t start, uint32_t end, 
 		last = sack_end(seg);
 	}
 	if (seq_lt(first, last))
-		sack_range_add(&conn->board, first, last);
+		sack_range_add(&conn->scoreboard, first, last);
 }
 
-/* A valid block: what the ranges don't have of it. */
+/* Processes a valid block: marks what the ranges do not cover. */
 static void sack_block(struct harp_conn *conn, uint32_t start, uint32_t end, struct tcp_ack *a)
 {
-	const struct tcp_board *b = &conn->board;
+	const struct tcp_scoreboard *b = &conn->scoreboard;
 
 	while (seq_lt(start, end)) {
 		uint32_t gap_end = end, next = end;
 
-		/* Adding to the ranges moves them: look again after each gap. */
+		/* Adding a range moves the others: search again after each gap. */
 		for (uint32_t i = 0; i < b->range_count; i++) {
 			if (seq_leq(b->range[i].end_seq, start))
 				continue;
@@ -288,11 +287,9 @@ static void sack_block(struct harp_conn *conn, uint32_t start, uint32_t end, str
 	}
 }
 
-/* ------------------------------------------------------------------------------------------------
- * Blocks in.
- */
-/* RFC 2883 section 4: the first block reports a duplicate when it lies below the ACK or within the
- * second one. */
+/* Received blocks. */
+/* RFC 2883 section 4: the first block reports a duplicate if it is below the ACK or within the
+ * second block. */
 static bool sack_is_dsack(const struct tcp_options *opt, uint32_t ack)
 {
 	if (seq_lt(opt->sack[0].start_seq, ack))
@@ -303,11 +300,11 @@ static bool sack_is_dsack(const struct tcp_options *opt, uint32_t ack)
 
 static void sack_dsack(struct harp_conn *conn, uint32_t start, uint32_t end, struct tcp_ack *a)
 {
-	/* A receiver that joins segments (GRO) reports several at once. */
+	/* A receiver with GRO reports several segments at once. */
 	uint32_t segs = (end - start + conn->snd_mss_bytes - 1) / conn->snd_mss_bytes;
 
-	/* Believed for what may have been outstanding, and of no more segments than we sent again: the
-	 * network makes copies too. */
+	/* Accepted within what was outstanding, and for at most as many segments as were
+	 * retransmitted: the network duplicates packets, too. */
 	if (!seq_lt(start, end) || seq_gt(end, conn->snd_nxt_seq) ||
 	    seq_lt(start, conn->snd_una_seq - SACK_DSACK_BYTES_MAX)) {
 		conn->tcp->stats->tcp_sack_bad++;
@@ -348,7 +345,7 @@ void tcp_sack_in(struct harp_conn *conn, const struct tcp_segment *seg, struct t
 			conn->tcp->stats->tcp_sack_bad++;
 			continue;
 		}
-		/* Of an old ACK: what has been acknowledged since says nothing new. */
+		/* For an old ACK: ignores what has been acknowledged since. */
 		sack_block(conn, seq_max(start, conn->snd_una_seq), end, a);
 	}
 }

@@ -2,10 +2,10 @@
 /*
  * tcp_sndq.c - the send queue: bytes and frames of the application become segments.
  *
- * A segment is a frame, whose headroom takes the headers, and continuation frames with payload only.
- * The newest segment grows until it is full or sent; after that its bytes lie still until they are
- * acknowledged, so that retransmission reads them again and the NIC never sees them change. Where segments
- * have to be of another size after all: tcp_recut.c.
+ * A segment is a frame, whose headroom takes the headers, and continuation frames with payload
+ * only. The newest segment grows until it is full or sent. After that its bytes do not change until
+ * they are acknowledged: a retransmission reads them again, and the NIC never sees a change.
+ * tcp_resegment.c changes the size of segments.
  */
 #include "transport/tcp.h"
 
@@ -14,7 +14,7 @@
 
 #include "base/checksum.h"
 
-/* A chunk's room for payload: what frame_alloc() leaves above the headroom. */
+/* Payload capacity of a frame from frame_alloc(). */
 static uint32_t sndq_frame_bytes(const struct tcp *tcp)
 {
 	return tcp->pool->frame_size - tcp->pool->data_at;
@@ -61,7 +61,7 @@ void tcp_sndq_uncount(struct harp_conn *conn, const struct frame *f, uint32_t fr
 
 static inline void sndq_release(struct harp_conn *conn, struct frame *seg)
 {
-	if (!seg->frag) { /* one of ours, as an external frame is never a segment's first */
+	if (!seg->frag) { /* not an external frame: those never come first */
 		conn->tx_frames_held--;
 		conn->tcp->stats->frames_tcp_tx--;
 		frame_release(conn->tcp->pool, seg);
@@ -91,7 +91,7 @@ struct frame *tcp_sndq_last_frag(struct frame *seg)
 	return seg;
 }
 
-/* The newest segment when it may still grow. */
+/* The newest segment if it may still grow. */
 static struct frame *sndq_open_tail(const struct harp_conn *conn)
 {
 	struct frame *tail = conn->snd_tail;
@@ -102,7 +102,7 @@ static struct frame *sndq_open_tail(const struct harp_conn *conn)
 	return tail;
 }
 
-/* The frame that the next byte goes to, with room in it; NULL: budget or pool are used up. */
+/* The frame, with free space, for the next byte; NULL: budget or pool exhausted. */
 static struct frame *sndq_writable(struct harp_conn *conn, struct frame **segment)
 {
 	struct frame *seg = sndq_open_tail(conn), *last, *f;
@@ -141,7 +141,7 @@ struct frame *tcp_sndq_growing(struct harp_conn *conn)
 	seg = sndq_take_frame(conn);
 	if (!seg)
 		return NULL;
-	seg->flags = FRAME_CSUM; /* of no bytes */
+	seg->flags = FRAME_CSUM; /* sum of no bytes */
 	seg_set(seg, 0, 1);
 	sndq_append_segment(conn, seg);
 	return seg;
@@ -161,7 +161,7 @@ size_t tcp_sndq_copy(struct harp_conn *conn, const uint8_t *src, size_t len)
 		n = conn->snd_mss_bytes - seg_bytes(seg);
 		n = n < room ? n : room;
 		n = len - done < n ? (uint32_t)(len - done) : n;
-		/* COPY: the application's bytes into our frame, summed on the way. */
+		/* COPY: the application's bytes into our frame, computing the checksum. */
 		sum = csum_copy(f->pub.data + f->pub.len, src + done, n, 0);
 		f->csum = csum_append(f->csum, sum, f->pub.len);
 		f->pub.len += n;
@@ -175,7 +175,7 @@ size_t tcp_sndq_copy(struct harp_conn *conn, const uint8_t *src, size_t len)
 	return done;
 }
 
-size_t tcp_sndq_room(const struct harp_conn *conn)
+size_t tcp_sndq_space(const struct harp_conn *conn)
 {
 	const struct tcp *tcp = conn->tcp;
 	struct frame *seg = sndq_open_tail(conn);
@@ -224,7 +224,7 @@ void tcp_sndq_frame(struct harp_conn *conn, struct frame *f)
 	uint32_t len = f->pub.len;
 
 	f->flags = 0;
-	/* Now, as whoever filled it has just written it: by the time it leaves it may lie in no near cache. */
+	/* Sums while the data is in the cache: the application has just written it. */
 	if (!conn->tcp->csum_offload) {
 		f->csum = csum_partial(f->pub.data, len, 0);
 		f->flags = FRAME_CSUM;
@@ -246,7 +246,7 @@ bool tcp_sndq_fin(struct harp_conn *conn)
 	struct frame *f = conn->snd_unsent ? conn->snd_tail : NULL;
 
 	if (!f || (f->flags & FRAME_SENT)) {
-		/* Beyond the budget: a FIN must not wait for the application. */
+		/* Exceeds the budget: a FIN must not wait for the application. */
 		f = frame_alloc(conn->tcp->pool, 0);
 		if (!f)
 			return false;
@@ -276,7 +276,7 @@ void tcp_sndq_acked(struct harp_conn *conn, uint32_t ack, struct tcp_ack *a)
 			if (conn->loss_open && seq_gt(ack, seg->seq))
 				tcp_sack_acked(conn, seg, ack - seg->seq, a);
 			if (seq_gt(ack, seg->seq))
-				tcp_recut_trim(conn, seg, ack - seg->seq);
+				tcp_resegment_trim(conn, seg, ack - seg->seq);
 			break;
 		}
 		if (seg_bytes(seg) > conn->mtu.acked_bytes)

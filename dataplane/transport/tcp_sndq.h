@@ -2,8 +2,8 @@
 /*
  * tcp_sndq.h - the send queue: a list of segments (by ->next), oldest first.
  *
- * A segment is a frame and its continuation frames (by ->frag) and is never re-cut once sent, save for what its
- * receiver acknowledged or asked for smaller. tcp.h includes this.
+ * A segment is a frame and its continuation frames (by ->frag). Once sent it keeps its boundaries,
+ * unless a part is acknowledged or a smaller size is required. Included by tcp.h.
  */
 #ifndef HARP_TRANSPORT_TCP_SNDQ_H
 #define HARP_TRANSPORT_TCP_SNDQ_H
@@ -13,16 +13,16 @@
 
 struct tcp_ack;
 
-/* frame.tcp_flags. A sent segment without a mark is on its way, as far as we know. */
+/* frame.tcp_flags. A sent segment without a mark is believed to be in flight. */
 enum seg_flag {
-	SEG_SACKED = 0x01, /* the peer has it, and not all before it */
-	SEG_LOST = 0x02,   /* it doesn't, and it is to be sent again */
+	SEG_SACKED = 0x01, /* delivered, but not everything before it */
+	SEG_LOST = 0x02,   /* lost; to be retransmitted */
 	SEG_MARKS = SEG_SACKED | SEG_LOST,
 	SEG_PUSH =
-		0x04, /* the application handed over what ends in it: leaves with PSH, each time */
+		0x04, /* ends a send call of the application: sent with PSH, retransmissions too */
 };
 
-/* Segments keep their length and fragment count in frame.owner. */
+/* Length and fragment count of a segment are in frame.owner. */
 static inline uint32_t seg_bytes(const struct frame *seg)
 {
 	return (uint32_t)(seg->owner & 0xffffffffu);
@@ -35,93 +35,99 @@ static inline void seg_set(struct frame *seg, uint32_t bytes, uint32_t frags)
 {
 	seg->owner = (uint64_t)frags << 32 | bytes;
 }
-/* Sequence space it takes: a FIN counts as one. */
+/* Sequence space: payload, plus one for a FIN. */
 static inline uint32_t seg_space(const struct frame *seg)
 {
 	return seg_bytes(seg) + ((seg->flags & FRAME_FIN) ? 1u : 0u);
 }
 
-/* Segments of the send queue, one after the other, that leave as one packet. */
-struct tcp_train {
+/* Consecutive segments of the send queue that are sent as one TSO packet. */
+struct tcp_gso {
 	struct frame *first, *last;
 	uint32_t segments; /* of these frames */
 	uint32_t frags;    /* descriptors */
-	uint32_t bytes;    /* payload of them all */
+	uint32_t bytes;    /* total payload */
 };
 
-/* ---- tcp_train.c ---- */
-/* The segment alone. */
-static inline struct tcp_train tcp_train_one(struct frame *seg)
+/* ---- tcp_gso.c ---- */
+/* A single segment. */
+static inline struct tcp_gso tcp_gso_one(struct frame *seg)
 {
-	return (struct tcp_train){ .first = seg,
-				   .last = seg,
-				   .segments = 1,
-				   .frags = seg_frags(seg),
-				   .bytes = seg_bytes(seg) };
+	return (struct tcp_gso){ .first = seg,
+				 .last = seg,
+				 .segments = 1,
+				 .frags = seg_frags(seg),
+				 .bytes = seg_bytes(seg) };
 }
-/* seg, never sent, may leave: and what follows it and may leave with it, where the card can cut it. */
-struct tcp_train tcp_train_make(const struct harp_conn *conn, struct frame *seg);
-/* The card may still read a continuation frame of seg. */
-bool tcp_train_is_read(const struct frame *seg);
-/* seg is about to be sent again: its application may have broken its word and changed the bytes. A segment whose checksum
- * is that of others would never arrive. */
-void tcp_train_forget_sums(const struct harp_conn *conn, struct frame *seg);
-/* The card has frames of seg, and is given none twice: headers would be written under it, and it may know a frame by
- * what it reads there. Cards that complete each descriptor by itself keep the end of a packet for longer. */
-static inline bool tcp_train_is_busy(const struct frame *seg)
+/* Collects seg, never sent before, and the following segments that may be sent with it in one
+ * packet, if the NIC supports TSO. */
+struct tcp_gso tcp_gso_build(const struct harp_conn *conn, struct frame *seg);
+/* True if the NIC may still read a continuation frame of seg. */
+bool tcp_gso_is_read(const struct frame *seg);
+/* Before a retransmission: drops cached checksums, because the application may have modified the
+ * memory. A segment with a wrong checksum would never be accepted. */
+void tcp_gso_drop_sums(const struct harp_conn *conn, struct frame *seg);
+/* True if the NIC still has frames of seg. A frame must not be queued twice: headers would be
+ * overwritten while the NIC reads them, and the NIC may identify frames by content. Drivers that
+ * complete each descriptor separately keep the end of a packet longer. */
+static inline bool tcp_gso_is_busy(const struct frame *seg)
 {
-	return seg->nic_refs > 0 || (seg->frag && tcp_train_is_read(seg));
+	return seg->nic_refs > 0 || (seg->frag && tcp_gso_is_read(seg));
 }
 
-/* Frames of nobody's with the bytes of seg, which may be sent as it; NULL: there are too few. */
-struct frame *tcp_train_copy(struct harp_conn *conn, const struct frame *seg, uint32_t *frags);
+/* Copies seg into unowned frames, which can be sent in its place; NULL: too few are free. */
+struct frame *tcp_gso_copy(struct harp_conn *conn, const struct frame *seg, uint32_t *frags);
 
 /* ---- tcp_external.c ---- */
-/* Queues bytes of the application's memory; how many were taken. *records: it were external frames that
- * ran out. */
+/* Queues bytes of the application's memory; returns how many. *records: stopped for lack of
+ * external frames. */
 size_t tcp_external_queue(struct harp_conn *conn, struct frame_memory *memory, const uint8_t *src,
 			  size_t len, bool *records);
-/* A record for what of an external frame lies behind keep bytes, which are all that f keeps; NULL: none. */
+/* Returns an external frame for the part of f behind keep bytes, and shortens f to keep bytes;
+ * NULL: none is free. */
 struct frame *tcp_external_cut(struct harp_conn *conn, struct frame *f, uint32_t keep);
 
-/* Copies what the send queue refers to of this memory (NULL: of any) into frames. The bytes; -ENOBUFS. */
+/* Copies all queued data of this memory (NULL: of any) into frames of the pool. Returns the bytes,
+ * or -ENOBUFS. */
 ssize_t tcp_external_evict(struct harp_conn *conn, const struct frame_memory *memory);
 
 /* ---- tcp_sndq.c ---- */
-/* So many frames of a segment are about to go home; of those from f on some are external. */
+/* Accounts for frags frames of a segment that are about to be freed; those from f on may be
+ * external. */
 void tcp_sndq_uncount(struct harp_conn *conn, const struct frame *f, uint32_t frags);
-/* The newest segment when it may grow by another frame, else a new one without any bytes; NULL: budget or
- * pool are used up. */
+/* The newest segment if it may take another frame, else a new empty one; NULL: budget or pool
+ * exhausted. */
 struct frame *tcp_sndq_growing(struct harp_conn *conn);
 struct frame *tcp_sndq_last_frag(struct frame *seg);
-/* Copies bytes in; how many were taken. */
+/* Copies bytes in; returns how many. */
 size_t tcp_sndq_copy(struct harp_conn *conn, const uint8_t *src, size_t len);
-size_t tcp_sndq_room(const struct harp_conn *conn);
+size_t tcp_sndq_space(const struct harp_conn *conn);
 struct frame *tcp_sndq_alloc(struct harp_conn *conn);
 void tcp_sndq_frame(struct harp_conn *conn, struct frame *f);
-/* The application called to send. whole: the call took all of its bytes, so that they end here. */
+/* The application has made a send call. whole: all of its bytes were taken, so its end is here. */
 static inline void tcp_sndq_handed_over(struct harp_conn *conn, bool whole)
 {
 	conn->flags = (conn->flags & ~(uint32_t)CONN_PUSH) | (whole ? CONN_PUSH : 0u);
 }
-/* The FIN takes its place; false when no frame could be had. */
+/* Queues the FIN; false without a free frame. */
 bool tcp_sndq_fin(struct harp_conn *conn);
-/* Everything before ack is gone; a learns what that delivers. */
+/* Frees everything before ack; adds what that delivers to a. */
 void tcp_sndq_acked(struct harp_conn *conn, uint32_t ack, struct tcp_ack *a);
 void tcp_sndq_purge(struct harp_conn *conn);
-/* Payload bytes that one of our segments can carry on this NIC. */
+/* Maximum payload of a segment on this NIC. */
 uint32_t tcp_sndq_segment_bytes_max(const struct tcp *tcp);
 
-/* ---- tcp_recut.c ---- */
-/* Cuts a segment after `bytes`; the rest, which may be a FIN alone, becomes the next one. False without a frame. */
-bool tcp_recut_split(struct harp_conn *conn, struct frame *seg, uint32_t bytes);
-/* Makes the first unsent segment, which is smaller, `bytes` long with what follows it: more than that is
- * queued. False when it can't; it may have grown all the same. */
-bool tcp_recut_gather(struct harp_conn *conn, uint32_t bytes);
-/* The first n bytes of a segment are acknowledged, the rest is not. */
-void tcp_recut_trim(struct harp_conn *conn, struct frame *seg, uint32_t n);
-/* Puts a segment's payload into frames of the pool, with none but the first of those it has. Bytes copied;
- * -ENOBUFS, and nothing has changed. */
-ssize_t tcp_recut_into_pool(struct harp_conn *conn, struct frame *seg);
+/* ---- tcp_resegment.c ---- */
+/* Splits a segment after `bytes`; the rest, perhaps a FIN alone, becomes the next segment. False
+ * without a free frame. */
+bool tcp_resegment_split(struct harp_conn *conn, struct frame *seg, uint32_t bytes);
+/* Extends the first unsent segment to `bytes` with the data behind it, of which there is enough.
+ * False on failure, after which it may have grown in part. */
+bool tcp_resegment_gather(struct harp_conn *conn, uint32_t bytes);
+/* The first n bytes of a segment, but not all, are acknowledged. */
+void tcp_resegment_trim(struct harp_conn *conn, struct frame *seg, uint32_t n);
+/* Copies a segment's payload into frames of the pool, replacing all frames but the first. Returns
+ * the bytes copied, or -ENOBUFS with nothing changed. */
+ssize_t tcp_resegment_into_pool(struct harp_conn *conn, struct frame *seg);
 
 #endif

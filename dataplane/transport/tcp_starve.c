@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tcp_starve.c - receivers that the pool has no frames for, though their own budget would.
+ * tcp_starve.c - receivers for which the pool has no frames, although their budget would allow
+ * some.
  *
- * The pool is short for a moment in many a burst, and what was refused then comes again. Where what comes again is
- * refused as well, others rest on the frames, and may for long: the peer sends into an open window, nothing is
- * acknowledged, and it would give up in the end. So the window is closed (reass_refused()), and the connection is
- * `starved': it offers nothing, whoever asks, until the pool has frames for it again, and says so then.
+ * The pool is often short for a moment, and refused data is retransmitted. If the retransmission is
+ * refused as well, other connections hold the frames, perhaps for long: the peer would send into an
+ * open window without ACKs and give up. So the window is closed (reass_refused()), and the
+ * connection is `starved`: it advertises a zero window until the pool has frames for it again, and
+ * then announces that.
  */
 #include "transport/tcp.h"
 
-/* So long after the first refusal one at the same place closes the window. */
+/* A refusal at the same sequence number this long after the first closes the window. */
 #define STARVE_AFTER_NS (20 * TCP_NS_PER_MS)
 
 bool tcp_starve_refused(struct harp_conn *conn)
@@ -35,12 +37,12 @@ void tcp_starve_end(struct harp_conn *conn)
 	TAILQ_REMOVE(&conn->tcp->starved, conn, starved_link);
 	conn->on_starved_list = 0;
 	conn->refused.since_ns = 0;
-	/* Another window is to be told, though nothing else has changed. */
+	/* Forces a new window computation, though nothing else has changed. */
 	conn->advertised.held_frames = UINT32_MAX;
 }
 
-/* Frames are there, or it would be given those that others hold out of order. And the peer has been told of the closed window, or
- * the next one would seem to be the old one, taken back by a part. */
+/* Ends when frames are free, or can be evicted from reassembly lists. The peer must also have seen
+ * the zero window; otherwise the new window would look like the old one, shrunk in part. */
 static bool starve_is_over(const struct harp_conn *conn)
 {
 	const struct tcp *tcp = conn->tcp;

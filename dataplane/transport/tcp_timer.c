@@ -1,54 +1,61 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tcp_timer.c - round trips and time-outs: RFC 6298, persist, keepalive, user timeout, TIME-WAIT.
+ * tcp_timer.c - round-trip times and timers: RFC 6298, persist, keepalive, user timeout, TIME-WAIT.
  *
- * Theory of operation. A connection has six deadlines and one timer in the wheel, set to the earliest
- * (timer_arm()). A deadline that moves away (every ACK moves the retransmission's) leaves the timer where it is: it fires
- * early, finds nothing due, and is set anew. So the common case costs a store, not a move in the wheel. The
- * functions of tcp.h are events; each says to a deadline what follows from it:
+ * Theory of operation. A connection has six deadlines and one timer in the wheel, set to the
+ * earliest deadline (timer_arm()). If a deadline moves later, as with every ACK, the timer stays:
+ * it fires early, finds nothing due, and is set again. So the common case costs a store instead of
+ * a wheel operation. The functions declared in tcp.h are events; each updates the deadlines that
+ * depend on it:
  *
- *	rto	asks again. What for follows from what waits when it comes (timer_rto_expired()):
- *			no handshake yet	SYN or SYN-ACK leaves once more
- *			something in flight	a retransmission timeout: tcp_loss_timeout()
- *			only unsent data	a probe of the window, if that is shut (persist); else what fits into it
- *						leaves (override: RFC 9293 3.8.6.2.1)
- *			nothing			it was set for what is acknowledged by now
- *		Set by what leaves while it is off (_sent()), and by what waits though nothing is in flight (_blocked(),
- *		_sliver()); moved by ACKs of new data (_acked()) and by what is sent again (_resent()); off when nothing is
- *		in flight any more. Each time it comes in vain rtx_backoff doubles the next one, until an ACK of new data
- *		or a window that opens.
- *	loss	the reordering timer of RACK, for peers with SACK (_loss())
- *	probe	the tail loss probe, PTO, for peers with SACK. New data and ACKs of new data restart it
- *		(timer_restart_pto()). It sends nothing while segments are marked: RACK repairs those.
- *	life	ends it: connect timeout, FIN-WAIT-2 without an application, TIME-WAIT
- *	keep	the next keepalive
- *	pace	new data may leave again
+ *	rto	retransmission timer. Its action depends on what is outstanding when it fires
+ *		(timer_rto_expired()):
+ *			no handshake yet	retransmits SYN or SYN-ACK
+ *			data in flight		a retransmission timeout: tcp_loss_timeout()
+ *			only unsent data	a window probe if the window is closed (persist);
+ *				otherwise sends what
+ *						fits (override: RFC 9293 3.8.6.2.1)
+ *			nothing			what it was set for has been acknowledged
+ *		Set by transmissions while it is off (_sent()), and by data that waits with nothing
+ *		in flight (_blocked(), _override()); moved by ACKs of new data (_acked()) and
+ *		retransmissions (_resent()); off when nothing is in flight. Each unanswered expiry
+ *		doubles the next interval (rtx_backoff), until an ACK of new data or an opened
+ *		window.
+ *	loss	RACK's reordering timer, for peers with SACK (_loss())
+ *	probe	the tail loss probe, PTO, for peers with SACK. New data and ACKs of new data restart
+ *		it (timer_restart_pto()). It sends nothing while segments are marked: RACK repairs
+ *		those.
+ *	life	terminates: connect timeout, FIN-WAIT-2 without an application, TIME-WAIT
+ *	keep	the next keepalive probe
+ *	pace	new data may be sent again
  *
- * The user timeout is no deadline: it is looked at where rto comes, which, once it has come in vain, is no later. It counts
- * from progress_ns: when snd_una moved last, or something came to wait.
+ * The user timeout has no deadline of its own: it is checked when rto expires, which after one
+ * expiry is soon enough. It counts from progress_ns: the last move of snd_una, or the time when
+ * data began to wait.
  *
- * A lone segment in flight is special. Its receiver may hold the ACK back for TIMER_ACK_DELAY_NS in the hope of a second
- * one, so RTO and PTO wait for so much more (rto_lone), unless this peer has shown often enough that it doesn't
- * (lone_quick). And where the RTO would come before the PTO, on a long path that hardly varies, the probe takes its place,
- * and the RTO begins anew behind it, once (rto_probe).
+ * A single segment in flight is special. Its receiver may delay the ACK by TIMER_ACK_DELAY_NS in
+ * the hope of a second one, so RTO and PTO are extended by that (rto_single), unless this peer has
+ * often answered at once (single_quick). If the RTO would expire before the PTO, on a long path
+ * with little variance, the probe takes its place, and the RTO restarts behind it, once
+ * (rto_probe).
  */
 #include "base/histogram.h"
 #include "transport/tcp.h"
 
 #include <errno.h>
 
-/* A receiver may sit on the ACK of a single segment: Linux for 40 ms and a tick. */
+/* Maximum delay of a single segment's ACK: Linux delays 40 ms plus a tick. */
 #define TIMER_ACK_DELAY_NS (45 * TCP_NS_PER_MS)
-/* So many single segments answered at once, in a row, and we stop expecting that. */
+/* Consecutive single segments answered at once, after which no delay is expected. */
 #define TIMER_QUICK_SAMPLES 64u
-/* RFC 8985 section 7.2 has a probe after 2 * SRTT; a peer that is being scheduled may need as long. */
+/* RFC 8985 section 7.2 probes after 2 * SRTT; a peer's scheduler may take as long as this. */
 #define TIMER_PTO_NS_MIN 500000u
 #define TIMER_BACKOFF_MAX 16u
 /* RFC 9293 3.8.6.2.1: "the override timeout should be in the range 0.1 - 1.0 seconds". */
 #define TIMER_OVERRIDE_NS (100 * TCP_NS_PER_MS)
-#define TIMER_SUSPECT_BACKOFF 3u /* timeouts in a row: is the next hop still where it was? */
+#define TIMER_SUSPECT_BACKOFF 3u /* consecutive timeouts after which the next hop is suspected */
 
-/* What an application asks for may be longer than time lasts. */
+/* Saturates: an application's timeout may exceed the range of the clock. */
 static uint64_t timer_sum(uint64_t from_ns, uint64_t after_ns)
 {
 	return after_ns < TCP_NEVER_NS - from_ns ? from_ns + after_ns : TCP_NEVER_NS;
@@ -98,18 +105,18 @@ void tcp_timer_stop(struct harp_conn *conn)
 }
 
 /* One segment is outstanding. */
-static bool timer_lone(const struct harp_conn *conn)
+static bool timer_is_single(const struct harp_conn *conn)
 {
 	return conn->snd_head && conn->snd_head->next == conn->snd_unsent;
 }
 
-/* A single segment, whose ACK may be delayed as far as we know. */
+/* A single segment is outstanding whose ACK may be delayed. */
 static bool timer_may_be_delayed(const struct harp_conn *conn)
 {
-	return timer_lone(conn) && conn->lone_quick < TIMER_QUICK_SAMPLES;
+	return timer_is_single(conn) && conn->single_quick < TIMER_QUICK_SAMPLES;
 }
 
-/* The time-out for what is outstanding now, backoff included. */
+/* The RTO for what is outstanding, including backoff. */
 uint64_t tcp_timer_rto_ns(const struct harp_conn *conn)
 {
 	uint64_t rto_ns = conn->rtt.rto_ns;
@@ -120,7 +127,7 @@ uint64_t tcp_timer_rto_ns(const struct harp_conn *conn)
 	return rto_ns < TCP_RTO_NS_MAX ? rto_ns : TCP_RTO_NS_MAX;
 }
 
-void tcp_timer_rtt(struct harp_conn *conn, uint64_t rtt_ns, bool lone)
+void tcp_timer_rtt(struct harp_conn *conn, uint64_t rtt_ns, bool single)
 {
 	uint64_t delta_ns, rto_ns;
 
@@ -140,8 +147,8 @@ void tcp_timer_rtt(struct harp_conn *conn, uint64_t rtt_ns, bool lone)
 		if (rtt_ns < conn->rtt.min_ns)
 			conn->rtt.min_ns = rtt_ns;
 	}
-	/* (2.3): "RTO <- SRTT + max (G, K*RTTVAR)", with the floor for G: a path of 100 ms that never
-	 * varied may do so for once. */
+	/* (2.3): "RTO <- SRTT + max (G, K*RTTVAR)", with the minimum RTO as G: a path of constant
+	 * 100 ms may vary once. */
 	rto_ns = 4 * conn->rtt.rttvar_ns;
 	if (rto_ns < TCP_RTO_NS_MIN)
 		rto_ns = TCP_RTO_NS_MIN;
@@ -150,17 +157,18 @@ void tcp_timer_rtt(struct harp_conn *conn, uint64_t rtt_ns, bool lone)
 		conn->rtt.pto_ns = conn->rtt.srtt_ns * 2 > TIMER_PTO_NS_MIN ? conn->rtt.srtt_ns * 2
 									    : TIMER_PTO_NS_MIN;
 	conn->rtt.rto_ns = rto_ns < TCP_RTO_NS_MAX ? rto_ns : TCP_RTO_NS_MAX;
-	if (lone && rtt_ns >= TCP_RTO_NS_MIN)
-		conn->lone_quick = 0;
-	else if (lone && conn->lone_quick < TIMER_QUICK_SAMPLES)
-		conn->lone_quick++;
+	if (single && rtt_ns >= TCP_RTO_NS_MIN)
+		conn->single_quick = 0;
+	else if (single && conn->single_quick < TIMER_QUICK_SAMPLES)
+		conn->single_quick++;
 }
 
 /* ------------------------------------------------------------------------------------------------
  * Events.
  */
-/* RFC 8985 section 7.2: no probe is due in a recovery or while segments are SACKed. Data sent behind a probe
- * needs one of its own, which does not take the place of the timeout: that repairs what the first one left. */
+/* RFC 8985 section 7.2: no probe in recovery or while segments are SACKed. Data sent behind a probe
+ * gets another probe, which does not replace the timeout: the timeout repairs what the first probe
+ * did not. */
 static void timer_restart_pto(struct harp_conn *conn)
 {
 	if (conn->rtt.pto_ns == 0 || conn->recovery != TCP_RECOVERY_NONE ||
@@ -169,13 +177,13 @@ static void timer_restart_pto(struct harp_conn *conn)
 		return;
 	}
 	if (conn->rto_probe && conn->deadline.probe_ns != TCP_NEVER_NS)
-		return; /* new data moves no timeout, so it does not move the probe in its place */
+		return; /* new data does not move the timeout, nor the probe in its place */
 	conn->deadline.probe_ns = conn->tcp->now_ns + conn->rtt.pto_ns;
 	if (timer_may_be_delayed(conn))
 		conn->deadline.probe_ns += TIMER_ACK_DELAY_NS;
 	if (conn->deadline.probe_ns < conn->deadline.rto_ns)
 		return;
-	/* Where the timeout would come sooner the probe takes its place, and the RTO restarts, once. */
+	/* The timeout would come first: the probe takes its place, and the RTO restarts, once. */
 	conn->deadline.probe_ns = conn->deadline.rto_ns;
 	if (!conn->rto_probe && !conn->tlp.out)
 		conn->deadline.rto_ns += tcp_timer_rto_ns(conn);
@@ -184,7 +192,7 @@ static void timer_restart_pto(struct harp_conn *conn)
 
 static void timer_restart_rto(struct harp_conn *conn)
 {
-	conn->rto_lone = timer_lone(conn);
+	conn->rto_single = timer_is_single(conn);
 	conn->rto_probe = 0;
 	conn->deadline.rto_ns = conn->tcp->now_ns + tcp_timer_rto_ns(conn);
 	timer_restart_pto(conn);
@@ -220,8 +228,8 @@ void tcp_timer_sent(struct harp_conn *conn)
 	if (conn->deadline.rto_ns == TCP_NEVER_NS) {
 		conn->progress_ns = conn->tcp->now_ns;
 		timer_restart_rto(conn);
-	} else if (conn->rto_lone && conn->rtx_backoff == 0 && !timer_lone(conn)) {
-		timer_restart_rto(conn); /* a second segment: no receiver delays their ACK */
+	} else if (conn->rto_single && conn->rtx_backoff == 0 && !timer_is_single(conn)) {
+		timer_restart_rto(conn); /* a second segment: its ACK is not delayed */
 	} else {
 		timer_restart_pto(conn);
 		if (!timer_is_set(&conn->timer) ||
@@ -248,8 +256,8 @@ void tcp_timer_handshake(struct harp_conn *conn)
 	if (conn->rtx_backoff == 0) {
 		tcp_timer_rtt(conn, conn->tcp->now_ns - conn->progress_ns + 1, false);
 	} else {
-		/* RFC 6298 (5.7): 3 s instead of 1 s, as the SYN may have been sent again too early. So too
-		 * behind a SYN cookie, whose time of sending is unknown. */
+		/* RFC 6298 (5.7): 3 s instead of 1 s, as the SYN was possibly retransmitted too
+		 * early. The same after a SYN cookie, whose send time is unknown. */
 		conn->rtt.rto_ns = conn->rtt.rto_ns * 3 < TCP_RTO_NS_MAX ? conn->rtt.rto_ns * 3
 									 : TCP_RTO_NS_MAX;
 	}
@@ -259,14 +267,14 @@ void tcp_timer_handshake(struct harp_conn *conn)
 void tcp_timer_blocked(struct harp_conn *conn)
 {
 	if (conn->deadline.rto_ns == TCP_NEVER_NS) {
-		/* The wait counts, or a SYN that left once its neighbour had answered would give the age
-		 * of the machine as its round trip, and the user timeout would be over at once. */
+		/* Counts the wait for the neighbor. Otherwise a SYN sent after that would give a
+		 * wrong round-trip time, and the user timeout would expire at once. */
 		conn->progress_ns = conn->tcp->now_ns;
 		timer_restart_rto(conn);
 	}
 }
 
-void tcp_timer_sliver(struct harp_conn *conn)
+void tcp_timer_override(struct harp_conn *conn)
 {
 	uint64_t after_ns = tcp_timer_rto_ns(conn);
 
@@ -305,7 +313,7 @@ void tcp_timer_user_timeout(struct harp_conn *conn)
 {
 	uint64_t limit_ns = timer_sum(conn->progress_ns, conn->opts.user_timeout_ns);
 
-	/* Without a backoff the next RTO is near, and asks the peer once more before it gives up. */
+	/* Without backoff the next RTO is soon, and probes the peer once more before giving up. */
 	if (conn->deadline.rto_ns == TCP_NEVER_NS || conn->rtx_backoff == 0)
 		return;
 	if (limit_ns < conn->tcp->now_ns)
@@ -316,9 +324,7 @@ void tcp_timer_user_timeout(struct harp_conn *conn)
 	timer_arm(conn);
 }
 
-/* ------------------------------------------------------------------------------------------------
- * Deadlines. Each returns false when the connection died.
- */
+/* Deadlines. Each returns false if the connection was terminated. */
 static bool timer_life_expired(struct harp_conn *conn)
 {
 	conn->deadline.life_ns = TCP_NEVER_NS;
@@ -326,9 +332,9 @@ static bool timer_life_expired(struct harp_conn *conn)
 	return false;
 }
 
-/* The window is closed and the peer says so when it is asked, as it was at asked_ns. RFC 9293 MUST-37: it keeps
- * the connection, however far apart probes are by now; but once the application has gone no more, or peers
- * could keep slots and frames for nothing (RFC 6429). */
+/* The window is closed, and the peer confirms that in its answers, last at asked_ns. RFC 9293
+ * MUST-37: the connection stays open, however rare the probes. Once the application has closed, it
+ * does not: peers could otherwise hold slots and frames without limit (RFC 6429). */
 static bool timer_is_shut_out(const struct harp_conn *conn, uint64_t asked_ns)
 {
 	return (conn->flags & CONN_HANDLE) &&
@@ -340,14 +346,14 @@ static bool timer_retransmit(struct harp_conn *conn)
 {
 	struct tcp *tcp = conn->tcp;
 
-	/* MUST-34: behind a window that was taken back what is sent again is a probe. */
+	/* MUST-34: a retransmission beyond a shrunk window is a probe. */
 	if (tcp->now_ns - conn->progress_ns >= conn->opts.user_timeout_ns &&
 	    !(conn->snd_wnd_bytes == 0 && timer_is_shut_out(conn, conn->snd_head->sent_ns))) {
 		tcp_conn_reset(conn, -ETIMEDOUT);
 		return false;
 	}
-	if (timer_lone(conn))
-		conn->lone_quick = 0;
+	if (timer_is_single(conn))
+		conn->single_quick = 0;
 	tcp->stats->tcp_rto++;
 	conn->acct.rto_count++;
 	conn->deadline.loss_ns = TCP_NEVER_NS;
@@ -381,12 +387,14 @@ static bool timer_rto_expired(struct harp_conn *conn)
 {
 	uint64_t limit_ns;
 
-	/* A thread that was away asked the peer nothing: the user timeout is about a peer that was asked. */
+	/* A thread that did not poll has not probed: the user timeout counts only time in which the
+	 * peer was probed. */
 	conn->progress_ns += conn->tcp->now_ns - conn->deadline.rto_ns;
 	conn->deadline.rto_ns = TCP_NEVER_NS;
 	if (!conn_synchronized(conn)) {
 		conn->flags |= CONN_SYN_PENDING;
-		if (conn->snd_nxt_seq != conn->iss_seq) { /* else it waits for its next hop */
+		if (conn->snd_nxt_seq != conn->iss_seq) {
+			/* otherwise it still waits for its next hop */
 			conn->tcp->stats->tcp_rto++;
 			conn->acct.rto_count++;
 		}
@@ -399,8 +407,8 @@ static bool timer_rto_expired(struct harp_conn *conn)
 	} else {
 		return true;
 	}
-	if (conn->rtx_backoff >= TIMER_SUSPECT_BACKOFF && ip_path_neighbour(&conn->path))
-		neighbour_suspect(conn->tcp->eth, conn->path.neighbour, &conn->path.src);
+	if (conn->rtx_backoff >= TIMER_SUSPECT_BACKOFF && ip_path_neighbor(&conn->path))
+		neighbor_suspect(conn->tcp->eth, conn->path.neighbor, &conn->path.src);
 	if (conn->rtx_backoff < TIMER_BACKOFF_MAX)
 		conn->rtx_backoff++; /* RFC 6298 (5.5) */
 	conn->deadline.rto_ns = conn->tcp->now_ns + tcp_timer_rto_ns(conn);
@@ -417,7 +425,7 @@ static bool timer_keep_expired(struct harp_conn *conn)
 	uint64_t due_ns = timer_sum(conn->last_rcv_ns, conn->opts.keepalive_idle_ns);
 
 	if (conn->keep_unanswered == 0 && due_ns > tcp->now_ns) {
-		conn->deadline.keep_ns = due_ns; /* segments have come since */
+		conn->deadline.keep_ns = due_ns; /* segments have arrived since */
 		return true;
 	}
 	if (conn->keep_unanswered >= conn->opts.keepalive_count) {
@@ -425,7 +433,8 @@ static bool timer_keep_expired(struct harp_conn *conn)
 		return false;
 	}
 	conn->deadline.keep_ns = timer_sum(tcp->now_ns, conn->opts.keepalive_interval_ns);
-	/* RFC 9293 3.8.4: "only when no sent data is outstanding": the retransmissions ask already. */
+	/* RFC 9293 3.8.4: "only when no sent data is outstanding": retransmissions already
+	 * probe. */
 	if (conn_flight_bytes(conn) > 0)
 		return true;
 	conn->keep_unanswered++;

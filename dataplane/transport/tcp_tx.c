@@ -2,55 +2,58 @@
 /*
  * tcp_tx.c - when a connection sends, and what: the transmit phase of a poll.
  *
- * Theory of operation. Nothing is sent when the application calls or when a segment arrives, with the
- * exceptions of duplicate and challenge ACKs and resets: a connection with something to send is put on
- * tx_ready, one that owes an ACK on ack_list, and tcp_tx_phase(), once a poll, serves both: data
- * first, a few segments of each connection in turn, as that is what someone waits for, then those ACKs
- * that no data segment took along and that are due (tcp_delack.c).
+ * Theory of operation. Nothing is sent directly by calls of the application or arriving segments,
+ * except duplicate ACKs, challenge ACKs and resets. A connection with data to send is put on
+ * tx_ready, one with a pending ACK on ack_list. tcp_tx_phase() serves both once per poll: first
+ * data, a few segments of each connection in turn, since receivers wait for it; then the ACKs that
+ * no data segment has carried and that are due (tcp_delack.c).
  *
- * What can't leave is not forgotten:
- *	- the NIC's ring is full: the phase ends, everyone keeps the place in tx_ready;
- *	- the next hop is unresolved: tx_unresolved, until eth->resolved_generation moves or anything (a
- *	  timer, an ACK, the application) makes the connection ready again, which asks for it again;
- *	- pacing says later: the connection's timer puts it back on tx_ready;
- *	- the frame to be sent again is still being read by the NIC, or no frame is free: tx_blocked, tried
- *	  again in every phase. While the NIC holds frames there is one soon: stack_nic_next_ns().
+ * What cannot be sent now waits:
+ *	- the NIC's ring is full: the phase ends, all connections keep their place in tx_ready;
+ *	- the next hop is unresolved: tx_unresolved, until eth->resolved_generation changes or an
+ *	  event (a timer, an ACK, the application) makes the connection ready again, which requests
+ *	  it again;
+ *	- pacing: the connection's timer puts it back on tx_ready;
+ *	- the NIC still reads the frame to be retransmitted, or no frame is free: tx_blocked, tried
+ *	  again in every phase. While the NIC holds frames there is a next phase soon:
+ *	  stack_nic_next_ns().
  */
 #include "transport/tcp.h"
 
 #include <assert.h>
 #include <errno.h>
 
-#define TX_SLIVER_BYTES (TCP_MSS_BYTES_MIN / 2) /* less is sent when the override timer says so */
-#define TX_PUSH_RTT_NS_MAX (2 * TCP_NS_PER_MS)  /* see tx_is_pushed() */
-#define TX_PHASE_SEGMENTS_MAX 256u              /* then the receive ring has its turn */
+/* smaller amounts are sent only when the override timer expires */
+#define TX_OVERRIDE_BYTES_MIN (TCP_MSS_BYTES_MIN / 2)
+#define TX_PUSH_RTT_NS_MAX (2 * TCP_NS_PER_MS) /* see tx_is_pushed() */
+#define TX_PHASE_SEGMENTS_MAX 256u             /* then the receive ring is served */
 #define CACHE_LINE_BYTES 64u
-#define TX_KEPT_NS (10 * TCP_NS_PER_MS) /* longer than a card takes to send what it was given */
+#define TX_KEPT_NS (10 * TCP_NS_PER_MS) /* longer than a NIC needs to send a packet */
 
 /* ------------------------------------------------------------------------------------------------
  * Data.
  */
 /*
- * PSH marks the end of what the application handed over, and the end of the queue. It also marks the last segment
- * that a small window lets out: a receiver of ours holds the ACK of a segment in the middle of a stream
- * (delack_hold_ns()), which on a short path is a good part of the round trip.
+ * PSH marks the end of a send call and the end of the queue. It also marks the last segment that a
+ * small window allows: a HARP receiver delays the ACK of a segment in the middle of a stream
+ * (delack_hold_ns()), which on a short path is a large part of the round trip.
  */
-static bool tx_is_pushed(const struct harp_conn *conn, const struct tcp_train *train)
+static bool tx_is_pushed(const struct harp_conn *conn, const struct tcp_gso *gso)
 {
 	uint32_t cwnd = conn->cc.cwnd_bytes, wnd = conn->snd_wnd_bytes, bytes;
-	const struct frame *seg = train->last;
+	const struct frame *seg = gso->last;
 
 	if (seg == conn->snd_tail || (seg->tcp_flags & SEG_PUSH))
 		return true;
 	if (conn->rtt.srtt_ns >= TX_PUSH_RTT_NS_MAX ||
 	    (cwnd < wnd ? cwnd : wnd) >= 2u * TCP_ACK_EVERY_SEGMENTS * conn->snd_mss_bytes)
 		return false;
-	assert(seg->next); /* it is not the tail */
-	bytes = train->bytes + seg_bytes(seg->next);
+	assert(seg->next); /* not the last one */
+	bytes = gso->bytes + seg_bytes(seg->next);
 	return tcp_loss_pipe_bytes(conn) + bytes > cwnd || conn_flight_bytes(conn) + bytes > wnd;
 }
 
-/* A segment has left. */
+/* A segment has been sent. */
 static void tx_note(struct harp_conn *conn, struct frame *seg, bool again)
 {
 	struct tcp *tcp = conn->tcp;
@@ -74,53 +77,53 @@ static void tx_note(struct harp_conn *conn, struct frame *seg, bool again)
 		seg->flags |= FRAME_SENT;
 		conn->snd_unsent = seg->next;
 		conn->snd_nxt_seq = seg->seq + seg_space(seg);
-		if (conn->finger_left-- == 0)
-			tcp_sack_finger(conn, seg);
+		if (conn->skip_left-- == 0)
+			tcp_sack_index(conn, seg);
 	}
 	if (conn->loss_open)
 		tcp_loss_sent(conn, seg, again);
 }
 
-/* The card has kept a segment's frames since it was sent, and may do so until more has left (HARP_NIC_TX_LAZY): then
- * nothing would ever leave. */
+/* The NIC has kept a segment's frames since its transmission, and may do so until more is sent
+ * (HARP_NIC_TX_LAZY). Waiting for it would block the connection forever, so sends a copy. */
 static int tx_copy(struct harp_conn *conn, const struct frame *seg, uint8_t flags)
 {
-	struct tcp_train train = { .segments = 1, .bytes = seg_bytes(seg) };
+	struct tcp_gso gso = { .segments = 1, .bytes = seg_bytes(seg) };
 	int err;
 
 	if (!(conn->tcp->io->features & HARP_NIC_TX_LAZY) || !(seg->flags & FRAME_SENT) ||
 	    conn->tcp->now_ns - seg->sent_ns < TX_KEPT_NS)
 		return -EBUSY;
-	train.first = train.last = tcp_train_copy(conn, seg, &train.frags);
-	if (!train.first)
+	gso.first = gso.last = tcp_gso_copy(conn, seg, &gso.frags);
+	if (!gso.first)
 		return -ENOMEM;
-	err = tcp_out_train(conn, &train, seg->seq, flags, NULL);
-	frame_release_packet(conn->tcp->pool, train.first);
+	err = tcp_out_segments(conn, &gso, seg->seq, flags, NULL);
+	frame_release_packet(conn->tcp->pool, gso.first);
 	return err;
 }
 
-/* The caller tells the timers of it. */
-static int tx_train(struct harp_conn *conn, const struct tcp_train *train, struct tcp_burst *burst)
+/* The caller notifies the timers. */
+static int tx_segments(struct harp_conn *conn, const struct tcp_gso *gso, struct tcp_burst *burst)
 {
-	bool again = train->first->flags & FRAME_SENT;
+	bool again = gso->first->flags & FRAME_SENT;
 	uint8_t flags = TCP_ACK;
 	int err;
 
 	if (again)
-		tcp_train_forget_sums(conn, train->first);
-	if (train->last->flags & FRAME_FIN)
+		tcp_gso_drop_sums(conn, gso->first);
+	if (gso->last->flags & FRAME_FIN)
 		flags |= TCP_FIN;
-	if (tx_is_pushed(conn, train))
+	if (tx_is_pushed(conn, gso))
 		flags |= TCP_PSH;
-	if (tcp_train_is_busy(train->first))
-		err = tx_copy(conn, train->first, flags);
+	if (tcp_gso_is_busy(gso->first))
+		err = tx_copy(conn, gso->first, flags);
 	else
-		err = tcp_out_train(conn, train, train->first->seq, flags, burst);
+		err = tcp_out_segments(conn, gso, gso->first->seq, flags, burst);
 	if (err)
 		return err;
-	for (struct frame *seg = train->first;; seg = seg->next) {
+	for (struct frame *seg = gso->first;; seg = seg->next) {
 		tx_note(conn, seg, again);
-		if (seg == train->last)
+		if (seg == gso->last)
 			break;
 	}
 	return 0;
@@ -128,20 +131,20 @@ static int tx_train(struct harp_conn *conn, const struct tcp_train *train, struc
 
 static int tx_segment(struct harp_conn *conn, struct frame *seg)
 {
-	struct tcp_train train = tcp_train_one(seg);
-	int err = tx_train(conn, &train, NULL);
+	struct tcp_gso gso = tcp_gso_one(seg);
+	int err = tx_segments(conn, &gso, NULL);
 
 	if (!err)
 		tcp_timer_sent(conn);
 	return err;
 }
 
-/* Segments larger than the path now allows (RFC 1191) are cut before they leave. */
+/* Splits segments that are larger than the path now allows (RFC 1191). */
 static bool tx_fit_mss(struct harp_conn *conn, struct frame *seg)
 {
 	if (seg_bytes(seg) <= conn->snd_mss_bytes)
 		return true;
-	if (!tcp_recut_split(conn, seg, conn->snd_mss_bytes))
+	if (!tcp_resegment_split(conn, seg, conn->snd_mss_bytes))
 		return false;
 	conn->tcp->stats->tcp_resegmented++;
 	return true;
@@ -153,7 +156,7 @@ static void tx_limited(struct harp_conn *conn)
 	conn->limited_seq = conn->snd_nxt_seq;
 }
 
-/* Pacing may leave the window half used in slow start, which is limited by it all the same. */
+/* Pacing may leave the window half used in slow start, which it limits all the same. */
 static bool tx_paced(struct harp_conn *conn, uint32_t bytes)
 {
 	if (tcp_cc_pace_admits(conn, bytes))
@@ -164,14 +167,14 @@ static bool tx_paced(struct harp_conn *conn, uint32_t bytes)
 	return false;
 }
 
-/* The first bytes of a segment may leave. */
+/* Splits off the first bytes of a segment, which may be sent. */
 static int tx_cut(struct harp_conn *conn, struct frame *seg, uint32_t bytes)
 {
-	return tcp_recut_split(conn, seg, bytes) ? 1 : -ENOMEM;
+	return tcp_resegment_split(conn, seg, bytes) ? 1 : -ENOMEM;
 }
 
-/* May the oldest unsent segment leave? 1: yes, perhaps cut as RFC 9293 3.8.6.2.1 allows; 0: no, and
- * something else will ask again; -ENOMEM: a frame to cut it with is missing. */
+/* Whether the oldest unsent segment may be sent. 1: yes, perhaps after a split as RFC 9293
+ * 3.8.6.2.1 allows; 0: no, an event will retry; -ENOMEM: no frame for the split. */
 static int tx_may_send(struct harp_conn *conn, struct frame *seg)
 {
 	uint32_t bytes = seg_bytes(seg);
@@ -185,21 +188,22 @@ static int tx_may_send(struct harp_conn *conn, struct frame *seg)
 	}
 	if (seg_space(seg) <= usable)
 		return conn->cc.pacing_bytes_per_s == 0 || bytes == 0 || tx_paced(conn, bytes);
-	if (bytes > 0 && bytes == usable) { /* no room for the FIN, which takes a sequence number */
+	if (bytes > 0 && bytes == usable) {
+		/* no space for the FIN, which takes a sequence number */
 		if (conn->cc.pacing_bytes_per_s > 0 && !tx_paced(conn, bytes))
 			return 0;
 		return tx_cut(conn, seg, bytes);
 	}
-	/* "min(D,U) >= Fs*Max(SND.WND)", Fs = 1/2; or the override time-out: see tcp_timer.c. */
+	/* "min(D,U) >= Fs*Max(SND.WND)", Fs = 1/2; or the override timeout: see tcp_timer.c. */
 	if (usable > 0 && (conn->flags & CONN_WINDOW_FORCE))
 		return tx_cut(conn, seg, usable);
-	/* Unless Max(SND.WND) is a joke: RFC 1122's sender would let itself be led by a window of 1. */
-	if (usable >= conn->snd_wnd_max_bytes / 2 && usable >= TX_SLIVER_BYTES)
+	/* Except for a tiny Max(SND.WND): RFC 1122's sender would follow a window of 1. */
+	if (usable >= conn->snd_wnd_max_bytes / 2 && usable >= TX_OVERRIDE_BYTES_MIN)
 		return tx_cut(conn, seg, usable);
 	if (conn_flight_bytes(conn) > 0)
 		return 0;
 	if (conn->snd_wnd_bytes > 0)
-		tcp_timer_sliver(conn);
+		tcp_timer_override(conn);
 	else
 		tcp_timer_blocked(conn);
 	return 0;
@@ -222,7 +226,8 @@ static int tx_loss_probe(struct harp_conn *conn, unsigned *sent)
 
 	if (!seg)
 		return 0;
-	for (; seg_bytes(seg) > conn->snd_mss_bytes; seg = seg->next) { /* its end is what counts */
+	for (; seg_bytes(seg) > conn->snd_mss_bytes; seg = seg->next) {
+		/* the probe needs the end of the last segment */
 		if (!tx_fit_mss(conn, seg)) {
 			conn->flags |= CONN_TLP_PENDING;
 			return -ENOMEM;
@@ -249,31 +254,31 @@ static int tx_mtu_probe(struct harp_conn *conn, unsigned *sent)
 	struct frame *seg = conn->snd_unsent;
 	int err;
 
-	if (bytes == 0 || !tcp_recut_gather(conn, bytes))
+	if (bytes == 0 || !tcp_resegment_gather(conn, bytes))
 		return 0;
 	err = tx_segment(conn, seg);
 	if (err)
-		return err; /* cut again when its turn comes */
+		return err; /* split again in its turn */
 	tcp_mtu_probed(conn, seg);
 	++*sent;
 	return 0;
 }
 
-/* May the oldest unsent segment, which may leave, do so with the headers of the one before? */
+/* True if the oldest unsent segment, which may be sent, can reuse the previous one's headers. */
 static bool tx_goes_on(const struct harp_conn *conn, const struct tcp_burst *burst,
 		       struct frame *seg)
 {
-	const struct tcp_train train = tcp_train_one(seg);
+	const struct tcp_gso gso = tcp_gso_one(seg);
 
-	return burst->header_bytes > 0 && train.bytes == burst->bytes &&
-	       !(seg->flags & FRAME_FIN) && !tx_is_pushed(conn, &train) && !tcp_train_is_busy(seg);
+	return burst->header_bytes > 0 && gso.bytes == burst->bytes && !(seg->flags & FRAME_FIN) &&
+	       !tx_is_pushed(conn, &gso) && !tcp_gso_is_busy(seg);
 }
 
-/* What was never sent, as much as may leave; as tx_conn(). */
+/* Sends new data as far as allowed; result as tx_conn(). */
 static int tx_new(struct harp_conn *conn, int quota, unsigned *sent)
 {
 	struct tcp_burst burst = { .header_bytes = 0 };
-	struct tcp_train train;
+	struct tcp_gso gso;
 	struct frame *seg;
 	int err;
 
@@ -296,22 +301,22 @@ static int tx_new(struct harp_conn *conn, int quota, unsigned *sent)
 			quota--;
 			continue;
 		}
-		train = conn->tcp->io->tso_bytes_max > 0 ? tcp_train_make(conn, seg)
-							 : tcp_train_one(seg);
-		err = tx_train(conn, &train, train.last->next ? &burst : NULL);
+		gso = conn->tcp->io->tso_bytes_max > 0 ? tcp_gso_build(conn, seg)
+						       : tcp_gso_one(seg);
+		err = tx_segments(conn, &gso, gso.last->next ? &burst : NULL);
 		if (err)
 			return err;
 		conn->flags &= ~(uint32_t)CONN_WINDOW_FORCE;
-		*sent += train.segments;
-		quota -= (int)train.segments;
-		if (train.last->flags & FRAME_FIN)
+		*sent += gso.segments;
+		quota -= (int)gso.segments;
+		if (gso.last->flags & FRAME_FIN)
 			tx_fin_sent(conn);
 	}
 	return 0;
 }
 
-/* Everything this connection may send, up to its quota. 0: nothing more to send now; 1: quota used up;
- * -errno as tcp_out_train(). *sent counts. */
+/* Sends what this connection may send, up to its quota. 0: done for now; 1: quota used up; -errno
+ * as tcp_out_segments(). Adds to *sent. */
 static int tx_conn(struct harp_conn *conn, unsigned *sent)
 {
 	int quota = TCP_TX_QUOTA_SEGMENTS;
@@ -333,7 +338,7 @@ static int tx_conn(struct harp_conn *conn, unsigned *sent)
 		conn->flags &= ~(uint32_t)CONN_PROBE_PENDING;
 		++*sent;
 	}
-	/* All calls since the last poll count as one. */
+	/* All send calls since the last poll count as one. */
 	if ((conn->flags & CONN_PUSH) && conn->snd_unsent)
 		conn->snd_tail->tcp_flags |= SEG_PUSH;
 	conn->flags &= ~(uint32_t)CONN_PUSH;
@@ -365,13 +370,11 @@ static int tx_conn(struct harp_conn *conn, unsigned *sent)
 	before = *sent;
 	err = tx_new(conn, quota, sent);
 	if (*sent != before)
-		tcp_timer_sent(conn); /* at the same time: once is enough */
+		tcp_timer_sent(conn); /* all at the same time: one notification suffices */
 	return err;
 }
 
-/* ------------------------------------------------------------------------------------------------
- * Who sends when.
- */
+/* Order of connections. */
 static struct conn_list *tx_list(struct tcp *tcp, uint8_t which)
 {
 	switch (which) {
@@ -400,8 +403,8 @@ static void tx_move(struct harp_conn *conn, uint8_t which)
 
 void tcp_tx_ready(struct harp_conn *conn)
 {
-	/* A next hop that is unresolved is asked again: the timer that would have done so may just have
-	 * been stopped by the ACK or the window that brings us here. */
+	/* Requests an unresolved next hop again: the timer that would have done so may have been
+	 * stopped by the ACK or window update that led here. */
 	if (conn->tx_queued == TX_LIST_NONE || conn->tx_queued == TX_LIST_UNRESOLVED)
 		tx_move(conn, TX_LIST_READY);
 }
@@ -411,7 +414,7 @@ void tcp_tx_unlist(struct harp_conn *conn)
 	tx_move(conn, TX_LIST_NONE);
 	if (conn->on_ack_list) {
 		TAILQ_REMOVE(&conn->tcp->ack_list, conn, ack_link);
-		conn->tcp->acks_owed--;
+		conn->tcp->acks_pending--;
 	}
 	conn->on_ack_list = 0;
 	if (conn->on_pool_list)
@@ -431,10 +434,10 @@ uint64_t tcp_tx_next_ns(const struct tcp *tcp)
 		return tcp->now_ns;
 	if (tcp_starve_may_feed(tcp))
 		return tcp->now_ns;
-	return tcp->acks_owed > 0 ? tcp_delack_next_ns(tcp) : TCP_NEVER_NS;
+	return tcp->acks_pending > 0 ? tcp_delack_next_ns(tcp) : TCP_NEVER_NS;
 }
 
-/* Blocked ones try again in every phase, unresolved ones when a neighbour has become usable. */
+/* Blocked connections retry in every phase, unresolved ones when a neighbor becomes usable. */
 static void tx_wake(struct tcp *tcp)
 {
 	struct harp_conn *conn;
@@ -446,7 +449,7 @@ static void tx_wake(struct tcp *tcp)
 		while ((conn = TAILQ_FIRST(&tcp->tx_unresolved)) != NULL)
 			tx_move(conn, TX_LIST_READY);
 	}
-	/* In the order in which they came to wait. */
+	/* In order of arrival. */
 	while ((conn = TAILQ_FIRST(&tcp->pool_waiters)) != NULL &&
 	       tcp->pool->free_count > tcp_pool_floor_tx(conn) + tcp->tx_frags_max) {
 		TAILQ_REMOVE(&tcp->pool_waiters, conn, pool_link);
@@ -457,7 +460,7 @@ static void tx_wake(struct tcp *tcp)
 	tcp_starve_feed(tcp);
 }
 
-/* One connection's turn is over with this result. False: the phase is over too. */
+/* Ends one connection's turn. False: the phase ends, too. */
 static bool tx_turn(struct harp_conn *conn, int result)
 {
 	switch (result) {
@@ -467,7 +470,7 @@ static bool tx_turn(struct harp_conn *conn, int result)
 			tcp_ack_writable(conn);
 		return true;
 	case 1:
-		tx_move(conn, TX_LIST_READY); /* to the end: the others first */
+		tx_move(conn, TX_LIST_READY); /* to the end of the list */
 		return true;
 	case -ENOBUFS:
 		conn->tcp->nic_full = true;
@@ -480,12 +483,12 @@ static bool tx_turn(struct harp_conn *conn, int result)
 	case -ENOMEM:
 		tx_move(conn, TX_LIST_BLOCKED);
 		return true;
-	case -EMSGSIZE: /* once more, cut */
+	case -EMSGSIZE: /* retry with smaller segments */
 		if (tcp_mtu_refused(conn))
 			return true;
 		/* fall through */
 	default:
-		/* No route, or our address is gone: the timers decide how long to hope. */
+		/* No route, or no source address: timers decide how long to retry. */
 		tx_move(conn, TX_LIST_NONE);
 		tcp_timer_blocked(conn);
 		return true;
@@ -503,7 +506,7 @@ unsigned tcp_tx_phase(struct tcp *tcp)
 		if (!tx_turn(conn, tx_conn(conn, &sent)))
 			break;
 	}
-	if (!tcp->nic_full && tcp->acks_owed > 0)
+	if (!tcp->nic_full && tcp->acks_pending > 0)
 		sent += tcp_delack_phase(tcp);
 	return sent;
 }

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tcp_window.c - the window that we offer: RFC 9293 section 3.8.6.2.2, RFC 7323 section 2.
+ * tcp_window.c - the advertised window: RFC 9293 section 3.8.6.2.2, RFC 7323 section 2.
  *
- * What a peer may send follows from the frames that the connection's budget has left, each as much as a frame of a full segment
- * carries. It is kept as its right edge, RCV.NXT + RCV.WND (rcv_edge_seq): that is what must not move left. Who does move it,
- * because small segments or others have used up the frames before: reass_refused() and tcp_starve.c. What a segment says of it is
- * tcp_out.c's, as the peer's window is tcp_window_update()'s (tcp_ack.c).
+ * The window follows from the unused frames of the connection's budget, each counted as the payload
+ * that a frame of a full segment carries. It is kept as its right edge, RCV.NXT + RCV.WND
+ * (rcv_edge_seq), which must not move left. Exceptions, when small segments or other connections
+ * have used up the frames: reass_refused() and tcp_starve.c. tcp_out.c writes the window field;
+ * tcp_window_update() (tcp_ack.c) processes the peer's window.
  */
 #include "transport/tcp.h"
 
@@ -21,7 +22,7 @@ uint32_t tcp_window_edge(const struct harp_conn *conn)
 
 	if (room > most)
 		room = most;
-	/* The field is cut to multiples of the scale: offer only what it can say. */
+	/* The field has units of the window scale: round down. */
 	room &= ~((1u << conn->rcv_wscale) - 1);
 	edge = conn->rcv_nxt_seq + room;
 	/* RFC 9293 3.8.6.2.2: no shrinking, and no steps smaller than min (Fr * RCV.BUFF, MSS). */
@@ -36,12 +37,12 @@ void tcp_window_reopen(struct harp_conn *conn)
 
 	if (!conn_synchronized(conn) || (conn->flags & CONN_FIN_RECEIVED))
 		return;
-	/* What is open leaves less than a quarter to gain. */
+	/* The open part leaves less than a quarter to gain. */
 	if (conn_rcv_wnd_bytes(conn) > full - full / 4 &&
 	    conn_rcv_wnd_bytes(conn) >= 2u * conn->rcv_mss_bytes)
 		return;
 	edge = tcp_window_edge(conn);
 	gain = edge - conn->rcv_edge_seq;
 	if (gain >= full / 4 || (gain > 0 && conn_rcv_wnd_bytes(conn) < 2u * conn->rcv_mss_bytes))
-		tcp_delack_want(conn, true);
+		tcp_delack_request(conn, true);
 }

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * udp.c - the life of a UDP socket, and a datagram in (RFC 768, RFC 1122 section 4.1).
+ * udp.c - lifecycle of a UDP socket, and received datagrams (RFC 768, RFC 1122 section 4.1).
  *
- * Sockets of a port are a chain from an array of all ports: no hash, so nothing that a sender could
- * choose makes it long, and no longer than there are own addresses. One socket has one (address, port);
- * a socket for every address has the port alone.
+ * An array of all ports leads to a chain of sockets: without a hash, no sender can make a chain
+ * long. It is at most as long as the number of own addresses. A socket for one address has its own
+ * (address, port); a wildcard socket has the port alone.
  */
 #include "transport/udp.h"
 
@@ -15,9 +15,9 @@
 #include "base/checksum.h"
 
 #define UDP_PORTS 65536u
-#define UDP_POOL_RESERVE_FRAMES 16u /* as TCP's: for ACKs, RSTs, ARP */
-#define UDP_FRAMES_SMALL 4u         /* so many may always be held */
-/* A router's word on what fits is believed for so long (RFC 1191 section 6.3). */
+#define UDP_POOL_RESERVE_FRAMES 16u /* as for TCP: for ACKs, RSTs, ARP */
+#define UDP_FRAMES_SMALL 4u         /* always allowed */
+/* Validity of a path MTU reported by ICMP (RFC 1191 section 6.3). */
 #define UDP_PMTU_NS (600ull * 1000000000ull)
 
 int udp_init(struct udp *udp, struct icmp *icmp, struct wheel *wheel, struct rng *rng,
@@ -39,7 +39,7 @@ int udp_init(struct udp *udp, struct icmp *icmp, struct wheel *wheel, struct rng
 	};
 	TAILQ_INIT(&udp->ready);
 	TAILQ_INIT(&udp->wait);
-	TAILQ_INIT(&udp->want);
+	TAILQ_INIT(&udp->frame_waiters);
 	TAILQ_INIT(&udp->events);
 	TAILQ_INIT(&udp->free_sockets);
 	if (udp->pool->frame_count > io->fill_max)
@@ -86,7 +86,7 @@ struct harp_udp *udp_socket_alloc(struct udp *udp)
 	return sock;
 }
 
-/* Another socket has this (address, port), or either is for every address. */
+/* Another socket has this (address, port), or one of the two is a wildcard. */
 static bool udp_conflicts(const struct udp *udp, const struct harp_endpoint *at, bool wild)
 {
 	for (uint32_t i = udp->by_port[at->port]; i; i = udp->sockets[i - 1].chain) {
@@ -145,7 +145,7 @@ void udp_socket_free(struct harp_udp *sock)
 		udp_unchain(sock);
 	if (sock->on_event_list)
 		TAILQ_REMOVE(&udp->events, sock, event_link);
-	/* Frames that the application still holds would have nobody to come back to. */
+	/* The application still holds frames that need this socket on release. */
 	assert(sock->rx_frames_held == 0 && sock->tx_frames_held == 0);
 	sock->udp = NULL;
 	udp->stats->udp_sockets--;
@@ -173,14 +173,14 @@ static bool udp_pool_allows(const struct udp *udp, uint32_t held, uint32_t other
 	return udp->pool->free_count > floor;
 }
 
-/* A quarter of the pool is for connections. */
+/* A quarter of the pool is reserved for connections. */
 static bool udp_pool_allows_rx(const struct udp *udp, uint32_t held)
 {
 	return udp_pool_allows(udp, held, udp->shared_frames / 4);
 }
 
-/* And another one for what is received: who sends as fast as it can must still hear the answers. What
- * the NIC has not completed counts as well, or the queue's budget would bound nothing. */
+/* And another quarter for reception: a busy sender must still receive answers. Frames that the NIC
+ * has not completed count as well; otherwise the queue's budget would limit nothing. */
 bool udp_pool_allows_tx(const struct udp *udp, uint32_t held)
 {
 	return udp_pool_allows(udp, held + udp->io->tx_held, udp->shared_frames / 2);
@@ -195,7 +195,7 @@ void udp_rx_release(struct harp_udp *sock, struct frame *datagram)
 	frame_release_packet(sock->udp->pool, datagram);
 }
 
-/* The socket that was promised datagrams for this own address and port. */
+/* The socket bound to this address and port. */
 static struct harp_udp *udp_find(const struct udp *udp, const struct harp_addr *addr, uint16_t port)
 {
 	for (uint32_t i = udp->by_port[port]; i; i = udp->sockets[i - 1].chain) {
@@ -208,15 +208,13 @@ static struct harp_udp *udp_find(const struct udp *udp, const struct harp_addr *
 	return NULL;
 }
 
-static bool udp_hears(const struct harp_udp *sock, const struct harp_addr *remote, uint16_t port)
+static bool udp_accepts(const struct harp_udp *sock, const struct harp_addr *remote, uint16_t port)
 {
 	return !sock->connected || (sock->remote.port == port &&
 				    memcmp(&sock->remote.addr, remote, sizeof(*remote)) == 0);
 }
 
-/* ------------------------------------------------------------------------------------------------
- * A datagram in.
- */
+/* A received datagram. */
 struct udp_header {
 	be16_t src, dst, len;
 	uint16_t csum; /* memory order */
@@ -234,7 +232,7 @@ static bool udp_checksum_good(struct udp *udp, const struct packet_in *in,
 		return harp_addr_is_v4(&in->dst);
 	if (in->csum_good)
 		return true;
-	/* The pseudo-header has UDP's own length, which a padded packet does not follow. */
+	/* The pseudo-header has UDP's own length, which differs in a padded packet. */
 	if (be16_get(h->len) != in->len)
 		sum = ip_pseudo_sum(&in->src, &in->dst, IP_PROTO_UDP, be16_get(h->len));
 	return ip_l4_csum_holds(in->frame, sum, h->csum,
@@ -242,7 +240,7 @@ static bool udp_checksum_good(struct udp *udp, const struct packet_in *in,
 				&udp->stats->csum_partial_accepted);
 }
 
-/* A valid datagram for this socket; the header and all before it make room for where it came from. */
+/* Queues a valid datagram; the source is stored in the space of the headers. */
 static enum udp_verdict udp_deliver(struct harp_udp *sock, const struct packet_in *in,
 				    uint16_t src_port, uint32_t payload_bytes)
 {
@@ -253,7 +251,8 @@ static enum udp_verdict udp_deliver(struct harp_udp *sock, const struct packet_i
 		.local = in->dst, .remote = in->src, .remote_port = src_port, .tos = in->tos
 	};
 
-	/* Its own frames have left the pool already: what is left must keep the NIC fed. */
+	/* The datagram's own frames have left the pool already: the rest must keep the NIC
+	 * supplied. */
 	if (sock->rx_frames_held + frames > sock->rx_frames_budget ||
 	    !udp_pool_allows_rx(udp, sock->rx_frames_held)) {
 		sock->acct.rx_dropped++;
@@ -281,9 +280,9 @@ static enum udp_verdict udp_judge(struct udp *udp, struct packet_in *in)
 
 	if (in->len < UDP_HEADER_BYTES || in->frame->pub.len < UDP_HEADER_BYTES)
 		return UDP_DROP_SHORT;
-	/* "Length is the length in octets of this user datagram including this header": no less than a
-	 * header, no more than there is. A length of 0 is for jumbograms (RFC 2675), which we never
-	 * offered to take. What IP carries beyond it is no part of the datagram. */
+	/* "Length is the length in octets of this user datagram including this header": at least a
+	 * header, at most what arrived. A length of 0 is for jumbograms (RFC 2675), which we do not
+	 * support. Bytes beyond it are not part of the datagram. */
 	len = be16_get(h->len);
 	if (len < UDP_HEADER_BYTES || len > in->len)
 		return UDP_DROP_SHORT;
@@ -292,7 +291,7 @@ static enum udp_verdict udp_judge(struct udp *udp, struct packet_in *in)
 	if (!udp_checksum_good(udp, in, h))
 		return UDP_DROP_CHECKSUM;
 	sock = udp_find(udp, &in->dst, be16_get(h->dst));
-	if (!sock || !udp_hears(sock, &in->src, be16_get(h->src))) {
+	if (!sock || !udp_accepts(sock, &in->src, be16_get(h->src))) {
 		if (port_elsewhere(&udp->ports, IP_PROTO_UDP, be16_get(h->dst)))
 			return UDP_DROP_ELSEWHERE;
 		/* RFC 1122 section 4.1.3.1: "UDP SHOULD send an ICMP Port Unreachable message." */
@@ -319,8 +318,8 @@ enum udp_verdict udp_input(struct udp *udp, struct packet_in *in)
 }
 
 /* ------------------------------------------------------------------------------------------------
- * An error about a datagram of ours: RFC 1122 section 4.1.3.3, "UDP MUST pass to the application layer
- * all ICMP error messages that it receives from the IP layer".
+ * An error about a datagram of ours: RFC 1122 section 4.1.3.3, "UDP MUST pass to the application
+ * layer all ICMP error messages that it receives from the IP layer".
  */
 static int udp_icmp_errno(const struct harp_icmp_error *error)
 {
@@ -338,12 +337,12 @@ static int udp_icmp_errno(const struct harp_icmp_error *error)
 	}
 }
 
-/* icmp has seen to it that mtu_bytes is no less than what every path carries. */
+/* The ICMP layer guarantees the minimum of mtu_bytes. */
 static void udp_too_big(struct harp_udp *sock, uint32_t mtu_bytes)
 {
 	bool known = sock->pmtu_bytes && sock->udp->now_ns < sock->pmtu_until_ns;
 
-	/* Never up: that is for time to do. */
+	/* Only decreases; increases after a timeout. */
 	if (mtu_bytes >= (known ? sock->pmtu_bytes : sock->path.mtu_bytes))
 		return;
 	sock->pmtu_bytes = mtu_bytes;
@@ -354,7 +353,7 @@ void udp_icmp_error(struct udp *udp, const struct harp_icmp_error *error)
 {
 	struct harp_udp *sock = udp_find(udp, &error->local.addr, error->local.port);
 
-	if (!sock || !udp_hears(sock, &error->remote.addr, error->remote.port))
+	if (!sock || !udp_accepts(sock, &error->remote.addr, error->remote.port))
 		return;
 	if (error->kind == ICMP_ERROR_TOO_BIG && sock->connected)
 		udp_too_big(sock, error->mtu_bytes);

@@ -5,8 +5,8 @@
  *	udp.c          lifecycle, who gets a datagram, what a datagram must be
  *	udp_tx.c       the queue of a socket and the transmit phase
  *
- * A datagram is a frame and its continuation frames (by ->frag); queues link datagrams by ->next. Where
- * one came from, or goes to, is kept in its own first frame: see struct udp_where.
+ * A datagram is a frame and its continuation frames (by ->frag); queues link datagrams by ->next.
+ * Where one came from, or goes to, is kept in its own first frame: see struct udp_where.
  */
 #ifndef HARP_TRANSPORT_UDP_H
 #define HARP_TRANSPORT_UDP_H
@@ -23,9 +23,9 @@
 #define UDP_TIMER_KIND 0x756470u /* "udp": struct timer.kind of a socket's timer */
 #define UDP_NEVER_NS UINT64_MAX
 
-/* The two ends of a datagram, from here: 35 bytes, which is less than the headers that stood before the
- * payload of a received one (14 + 20 + 8), so it takes their place. One that waits to be sent has it at
- * the very beginning of its chunk, where no header reaches. */
+/* Source and destination of a datagram: 35 bytes, less than the headers before the payload of a
+ * received one (14 + 20 + 8), so it is stored in their place. A datagram to be sent has it at the
+ * start of its chunk, where no header reaches. */
 struct udp_where {
 	struct harp_addr local, remote;
 	uint16_t remote_port;
@@ -45,33 +45,33 @@ struct harp_udp {
 	uint32_t chain; /* the next socket of its port, 1 + index; 0: none */
 
 	struct harp_endpoint local, remote;
-	bool wild;      /* opened for every own address, though connect() chose one */
-	bool connected; /* hears remote only */
+	bool wild;      /* bound to every own address, though connect() chose one */
+	bool connected; /* receives from remote only */
 	uint8_t tos;
 
 	struct udp_queue rx;
 	uint32_t rx_frames_held, rx_frames_budget; /* queued or lent */
 
 	struct udp_queue tx;   /* to be sent */
-	struct udp_queue wait; /* their next hop is unresolved */
+	struct udp_queue wait; /* datagrams for an unresolved next hop */
 	uint32_t tx_frames_held, tx_frames_budget;
-	bool on_ready_list, on_wait_list, on_want_list, on_event_list;
-	bool path_any;      /* path.src was chosen by the route */
-	struct timer timer; /* while `wait` holds something */
+	bool on_ready_list, on_wait_list, on_frame_wait_list, on_event_list;
+	bool path_any;      /* the route chose path.src */
+	struct timer timer; /* set while `wait` is not empty */
 
-	struct ip_path path; /* to the peer, or of the datagram sent last */
-	/* Connected: what a router said fits (RFC 1191), until it may be tried again. 0: nothing. */
+	struct ip_path path; /* to the peer, or of the last datagram sent */
+	/* Connected: path MTU from ICMP (RFC 1191), until it expires. 0: none. */
 	uint32_t pmtu_bytes;
 	uint64_t pmtu_until_ns;
 
-	uint32_t events; /* HARP_EVENT_* not yet taken */
-	int error;       /* the newest ICMP error not yet taken, and about whom */
+	uint32_t events; /* HARP_EVENT_* not yet delivered */
+	int error;       /* the newest ICMP error not yet delivered, and its destination */
 	struct harp_endpoint error_about;
 	void *user;
 	struct harp_udp_info acct;
 	TAILQ_ENTRY(harp_udp) ready_link;
 	TAILQ_ENTRY(harp_udp) wait_link;
-	TAILQ_ENTRY(harp_udp) want_link;
+	TAILQ_ENTRY(harp_udp) frame_wait_link;
 	TAILQ_ENTRY(harp_udp) event_link; /* or the free list */
 };
 
@@ -85,26 +85,26 @@ struct udp {
 	struct wheel *wheel;
 	struct harp_stats *stats;
 	uint64_t now_ns;
-	struct udp_list ready; /* have something to send */
-	struct udp_list wait;  /* have something for an unresolved next hop */
-	struct udp_list want;  /* their application waits for frames to send from */
+	struct udp_list ready;         /* have data to send */
+	struct udp_list wait;          /* have data for an unresolved next hop */
+	struct udp_list frame_waiters; /* the application waits for free frames */
 	struct udp_list events;
 	struct udp_list free_sockets;
-	bool nic_full;          /* the last transmit phase ended for want of room */
-	uint32_t resolved_seen; /* eth->resolved_generation when `wait` was last woken */
-	uint32_t shared_frames; /* of the pool, beside the fill ring */
+	bool nic_full;          /* the last transmit phase ended because the NIC was full */
+	uint32_t resolved_seen; /* eth->resolved_generation at the last wakeup of `wait` */
+	uint32_t shared_frames; /* of the pool, beyond the fill ring */
 	uint32_t tx_frags_max;
 	struct port_table ports;
 	uint32_t *by_port; /* [65536]: 1 + index of the first socket on it; 0: none */
 	struct harp_udp *sockets;
 	uint32_t max_sockets;
-	uint32_t made; /* slots that were ever used: the others are untouched memory */
+	uint32_t made; /* number of slots ever used: the others are untouched memory */
 };
 
-/* What became of a datagram. Counted by udp_input(), the one place that does. */
+/* Result of processing a datagram. udp_input() alone counts them. */
 enum udp_verdict {
-	UDP_DONE = 0, /* the packet is the caller's to release */
-	UDP_KEPT,     /* its frames are UDP's now */
+	UDP_DONE = 0, /* the caller releases the packet */
+	UDP_KEPT,     /* UDP has taken the frames */
 	UDP_DROP_SHORT,
 	UDP_DROP_CHECKSUM,
 	UDP_DROP_NO_PORT,
@@ -117,18 +117,19 @@ enum udp_verdict {
 int udp_init(struct udp *udp, struct icmp *icmp, struct wheel *wheel, struct rng *rng,
 	     struct harp_stats *stats, const struct harp_stack_options *opt);
 void udp_destroy(struct udp *udp);
-/* A slot; NULL when all are in use. udp_socket_free() drops its datagrams, leaves its port. */
+/* Returns a slot; NULL if all are in use. udp_socket_free() drops its datagrams and releases its
+ * port. */
 struct harp_udp *udp_socket_alloc(struct udp *udp);
 void udp_socket_free(struct harp_udp *sock);
-/* Takes local->port for it (0: chooses) and lets datagrams find it. -EADDRINUSE. */
+/* Binds to local->port (0: chooses one). -EADDRINUSE. */
 int udp_socket_bind(struct harp_udp *sock, const struct harp_endpoint *local);
 enum udp_verdict udp_input(struct udp *udp, struct packet_in *in);
 /* An ICMP error quoted a datagram that went from local to remote. */
 void udp_icmp_error(struct udp *udp, const struct harp_icmp_error *error);
 void udp_event(struct harp_udp *sock, uint32_t events);
-/* May a socket that holds `held` frames of the pool take another one to send from? */
+/* True if a socket that holds `held` frames of the pool may take another one to send from. */
 bool udp_pool_allows_tx(const struct udp *udp, uint32_t held);
-/* Lets go of a received datagram, or of one lent frame of it. */
+/* Releases a received datagram, or one lent frame of it. */
 void udp_rx_release(struct harp_udp *sock, struct frame *datagram);
 
 static inline struct udp_where *udp_where_received(const struct frame *f)
@@ -169,19 +170,19 @@ static inline uint32_t udp_frames(const struct frame *f)
 }
 
 /* ---- udp_tx.c ---- */
-/* Makes sock->path lead to where: 0, or the errors of ip_path_lookup(). */
+/* Makes sock->path lead to where. 0, or the errors of ip_path_lookup(). */
 int udp_path(struct harp_udp *sock, const struct udp_where *where);
-/* Payload bytes of one datagram along sock->path. */
+/* Maximum payload of one datagram along sock->path. */
 uint32_t udp_payload_max(const struct harp_udp *sock);
-/* An empty frame to send from; NULL: budget or pool used up, and WRITABLE follows. */
+/* Returns an empty frame to send from; NULL: budget or pool exhausted, and WRITABLE follows. */
 struct frame *udp_tx_alloc(struct harp_udp *sock);
-/* Frames of the budget go home unsent. */
+/* Frees unsent frames of the budget. */
 void udp_tx_release(struct harp_udp *sock, struct frame *datagram);
-/* The datagram leaves at the next transmit phase, for `where`. */
+/* Queues the datagram for the next transmit phase. */
 void udp_tx_queue(struct harp_udp *sock, struct frame *datagram, const struct udp_where *where);
 /* Drops what is queued. */
 void udp_tx_purge(struct harp_udp *sock);
-/* The transmit phase: returns how many datagrams were sent. */
+/* The transmit phase; returns the number of datagrams sent. */
 unsigned udp_tx_phase(struct udp *udp);
 uint64_t udp_tx_next_ns(const struct udp *udp);
 void udp_timer_fire(struct harp_udp *sock);

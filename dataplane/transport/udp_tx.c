@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * udp_tx.c - datagrams out: the queue of a socket, and the phase of a poll that empties it.
+ * udp_tx.c - the send queue of a UDP socket, and the transmit phase.
  *
- * A datagram is taken when it could go (route, size, budget) and leaves at the next transmit phase. One
- * whose next hop is not known yet steps aside into `wait`, so that a dead host holds up nobody else's;
- * it is tried again when a neighbour has become usable and every UDP_WAIT_RETRY_NS, and given up after
- * UDP_WAIT_NS. What the NIC has taken is sent as far as we know.
+ * A datagram is accepted if it could be sent now (route, size, budget) and leaves at the next
+ * transmit phase. A datagram whose next hop is unresolved moves to `wait`, so that an unreachable
+ * host blocks no other destination. It is retried when a neighbor becomes usable and every
+ * UDP_WAIT_RETRY_NS, and dropped after UDP_WAIT_NS. What the NIC has accepted counts as sent.
  */
 #include "transport/udp.h"
 
@@ -15,9 +15,9 @@
 #include "base/checksum.h"
 
 #define UDP_TX_QUOTA 64u       /* datagrams of one socket before the next has its turn */
-#define UDP_TX_PHASE_MAX 1024u /* of all of them in one phase */
+#define UDP_TX_PHASE_MAX 1024u /* of all sockets in one phase */
 #define UDP_WAIT_RETRY_NS 100000000ull
-#define UDP_WAIT_NS 3000000000ull /* as long as three unanswered ARP requests take */
+#define UDP_WAIT_NS 3000000000ull /* the time of three unanswered ARP requests */
 
 static struct udp_where *tx_where(const struct udp *udp, const struct frame *f)
 {
@@ -97,9 +97,9 @@ struct frame *udp_tx_alloc(struct harp_udp *sock)
 	if (f) {
 		sock->tx_frames_held++;
 		udp->stats->frames_udp_tx++;
-	} else if (!sock->on_want_list) {
-		TAILQ_INSERT_TAIL(&udp->want, sock, want_link);
-		sock->on_want_list = true;
+	} else if (!sock->on_frame_wait_list) {
+		TAILQ_INSERT_TAIL(&udp->frame_waiters, sock, frame_wait_link);
+		sock->on_frame_wait_list = true;
 	}
 	return f;
 }
@@ -116,7 +116,7 @@ void udp_tx_release(struct harp_udp *sock, struct frame *datagram)
 void udp_tx_queue(struct harp_udp *sock, struct frame *datagram, const struct udp_where *where)
 {
 	*tx_where(sock->udp, datagram) = *where;
-	datagram->sent_ns = sock->udp->now_ns; /* since when it waits */
+	datagram->sent_ns = sock->udp->now_ns; /* start of the wait */
 	udp_queue_push(&sock->tx, datagram);
 	tx_list_ready(sock);
 }
@@ -131,12 +131,12 @@ void udp_tx_purge(struct harp_udp *sock)
 	tx_unlist_wait(sock);
 	if (sock->on_ready_list)
 		TAILQ_REMOVE(&udp->ready, sock, ready_link);
-	if (sock->on_want_list)
-		TAILQ_REMOVE(&udp->want, sock, want_link);
-	sock->on_ready_list = sock->on_want_list = false;
+	if (sock->on_frame_wait_list)
+		TAILQ_REMOVE(&udp->frame_waiters, sock, frame_wait_link);
+	sock->on_ready_list = sock->on_frame_wait_list = false;
 }
 
-/* A datagram that can't be sent: what it was for is told, as if a router had said so. */
+/* Reports a datagram that cannot be sent, as an ICMP error would. */
 static void tx_give_up(struct harp_udp *sock, struct frame *datagram, int error)
 {
 	const struct udp_where *where = tx_where(sock->udp, datagram);
@@ -150,7 +150,7 @@ static void tx_give_up(struct harp_udp *sock, struct frame *datagram, int error)
 	udp_event(sock, HARP_EVENT_ERROR);
 }
 
-/* What waited goes before what came later. */
+/* Waiting datagrams go before newer ones. */
 static void tx_retry(struct harp_udp *sock)
 {
 	tx_unlist_wait(sock);
@@ -185,7 +185,7 @@ static uint32_t tx_payload_bytes(const struct frame *f)
 	return len;
 }
 
-/* 0; -ENOBUFS the NIC is full; -EAGAIN the next hop is unresolved; else it can't be sent. */
+/* 0; -ENOBUFS the NIC is full; -EAGAIN the next hop is unresolved; otherwise it cannot be sent. */
 static int tx_datagram(struct harp_udp *sock, struct frame *f)
 {
 	struct udp *udp = sock->udp;
@@ -233,7 +233,7 @@ static int tx_datagram(struct harp_udp *sock, struct frame *f)
 	return 0;
 }
 
-/* A socket's turn. False: the NIC is full, the phase is over. */
+/* Serves one socket. False: the NIC is full, the phase ends. */
 static bool tx_turn(struct harp_udp *sock, unsigned *sent)
 {
 	struct udp *udp = sock->udp;
@@ -246,7 +246,7 @@ static bool tx_turn(struct harp_udp *sock, unsigned *sent)
 			return false;
 		udp_queue_pop(&sock->tx);
 		if (!err) {
-			udp_tx_release(sock, f); /* the NIC has its own hold */
+			udp_tx_release(sock, f); /* the NIC has its own reference */
 			++*sent;
 		} else if (err == -EAGAIN) {
 			udp_queue_push(&sock->wait, f);
@@ -273,14 +273,14 @@ static void tx_wake_writers(struct udp *udp)
 {
 	struct harp_udp *sock, *next;
 
-	for (sock = TAILQ_FIRST(&udp->want); sock; sock = next) {
-		next = TAILQ_NEXT(sock, want_link);
-		/* When half of the budget is there again, not at every frame. */
+	for (sock = TAILQ_FIRST(&udp->frame_waiters); sock; sock = next) {
+		next = TAILQ_NEXT(sock, frame_wait_link);
+		/* When half of the budget is free again, not at every frame. */
 		if (sock->tx_frames_held > sock->tx_frames_budget / 2 ||
 		    !udp_pool_allows_tx(udp, sock->tx_frames_held))
 			continue;
-		TAILQ_REMOVE(&udp->want, sock, want_link);
-		sock->on_want_list = false;
+		TAILQ_REMOVE(&udp->frame_waiters, sock, frame_wait_link);
+		sock->on_frame_wait_list = false;
 		udp_event(sock, HARP_EVENT_WRITABLE);
 	}
 }

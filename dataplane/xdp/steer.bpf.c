@@ -1,31 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * steer.bpf.c - the XDP program: packets of HARP's connections go to HARP's AF_XDP socket, all other packets to
- * the kernel, untouched.
+ * steer.bpf.c - the XDP program: packets of HARP's connections go to HARP's AF_XDP socket, all
+ * other packets to the kernel, untouched.
  *
  * Ours is a packet to an own address and a port that a HARP stack holds, and an ICMP error that
- * quotes a packet from one. An address that the interface lost may stay in the map while stacks live that had it
- * (host/mirror.c, harpd). IP fragments always pass, as only the first has ports, and so does IPv6 with
- * extension headers, and neighbour discovery, which is the kernel's. When no socket is on the packet's queue
- * (its owner died) the kernel gets it and answers RST.
+ * quotes a packet from one. An address that the interface lost may stay in the map while stacks
+ * live that had it (host/route_cache.c, harpd). IP fragments always pass, as only the first has
+ * ports, and so does IPv6 with extension headers, and neighbor discovery, which is the kernel's.
+ * When no socket is on the packet's queue (its owner died) the kernel gets it and answers RST.
  *
- * A port may have a home: the queue of the stack that has it. An AF_XDP socket gets packets of its own queue
- * only, so what the card put on another one is lost to the stack, and the kernel must not have it either: its
- * RST would end a connection that lives. It is dropped, and the peer tries from another port. When no
- * socket is at home the kernel answers for the dead. An ICMP error comes from a router, on a queue that says
- * nothing of the flow's; the kernel gets it: no socket of the kernel's is connected so, hence all that it
- * can do is to remember the path MTU, which is true, while a drop would lose it to everyone.
+ * A port may have a home: the queue of the stack that has it. An AF_XDP socket gets packets of its
+ * own queue only, so what the card put on another one is lost to the stack, and the kernel must not
+ * have it either: its RST would end a connection that lives. It is dropped, and the peer tries from
+ * another port. When no socket is at home the kernel answers for the dead. An ICMP error comes from
+ * a router, on a queue that says nothing of the flow's; the kernel gets it: no socket of the
+ * kernel's is connected so, hence all that it can do is to remember the path MTU, which is true,
+ * while a drop would lose it to everyone.
  *
- * harpd can restrict the sources of a NIC (allow_sources in harp.toml). A packet of ours from any other source,
- * ICMP errors included, is dropped rather than passed: the kernel would answer it, with an RST for each spoofed
- * source address, and any process that binds one of HARP's ports would receive what the list excludes.
+ * harpd can restrict the sources of a NIC (allow_sources in harp.toml). A packet of ours from any
+ * other source, ICMP errors included, is dropped rather than passed: the kernel would answer it,
+ * with an RST for each spoofed source address, and any process that binds one of HARP's ports would
+ * receive what the list excludes.
  *
- * A VLAN's packets belong to another interface than this one: a tag in the frame makes it the kernel's. VLAN
- * 0 is no VLAN but a priority (IEEE 802.1Q clause 6.9.1): what lies under such a tag counts. A tag that the
- * card took off (rxvlan offload) is not seen here; with VLANs on such a card the addresses are what tells.
+ * A VLAN's packets belong to another interface than this one: a tag in the frame makes it the
+ * kernel's. VLAN 0 is no VLAN but a priority (IEEE 802.1Q clause 6.9.1): what lies under such a tag
+ * counts. A tag that the card took off (rxvlan offload) is not seen here; with VLANs on such a card
+ * the addresses are what tells.
  *
- * The license below is what the kernel demands of a program that may call its GPL-only helpers; these
- * call none, and says what is true.
+ * The license below is what the kernel demands of a program that may call its GPL-only helpers;
+ * these call none, and says what is true.
  */
 #include <linux/bpf.h>
 #include <linux/icmpv6.h>
@@ -92,7 +95,7 @@ struct {
 	__type(value, struct steer_arrivals);
 } arrivals SEC(".maps");
 
-/* One entry: nonzero when only the prefixes below may send to HARP. */
+/* One entry: nonzero if only the prefixes below may send to HARP. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -102,7 +105,7 @@ struct {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
-	__uint(map_flags, BPF_F_NO_PREALLOC); /* the kernel requires it */
+	__uint(map_flags, BPF_F_NO_PREALLOC); /* required by the kernel */
 	__uint(max_entries, STEER_SOURCES_MAX);
 	__type(key, struct steer_source_v4);
 	__type(value, __u32);
@@ -116,7 +119,7 @@ struct {
 	__type(value, __u32);
 } sources_v6 SEC(".maps");
 
-/* For whoever adopts the maps: STEER_LAYOUT, written by the loader. */
+/* STEER_LAYOUT, written by the loader, for later adopters. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -128,11 +131,11 @@ _Static_assert(STEER_VERDICT_COUNT <= STEER_VERDICTS_MAX, "the map has room");
 
 #define HOME_NONE (~0u)
 
-/* Where a packet goes. */
+/* Destination of a packet. */
 enum steer_way { STEER_KERNEL, STEER_SOCKET, STEER_NOWHERE };
 
-/* Of a packet of ours: the queue of its stack, what tells flows apart, and whether it acknowledges something
- * (TCP's ACK bit). */
+/* For a packet to HARP: the queue of its stack, a hash of its flow, and whether TCP's ACK bit is
+ * set. */
 struct found {
 	__u32 home, flow, answers;
 };
@@ -144,8 +147,8 @@ static __always_inline void address_from_v4(struct address *out, __be32 v4)
 	__builtin_memcpy(out->bytes + 12, &v4, 4);
 }
 
-/* Is (address, port) an end that a HARP stack holds, and where is its home? The port first: it decides most
- * packets. */
+/* Checks whether a HARP stack has (address, port), and finds its queue. The port first: it decides
+ * most packets. */
 static __always_inline enum steer_verdict own_end(const struct address *address, __u8 protocol,
 						  __be16 port, enum steer_verdict yes,
 						  struct found *found)
@@ -164,7 +167,7 @@ static __always_inline enum steer_verdict own_end(const struct address *address,
 	return yes;
 }
 
-/* TCP's and UDP's headers begin with the two ports. */
+/* Common start of the TCP and UDP headers. */
 struct ports_start {
 	__be16 source, dest;
 };
@@ -174,7 +177,7 @@ static __always_inline int has_ports(__u8 protocol)
 	return protocol == IPPROTO_TCP || protocol == IPPROTO_UDP;
 }
 
-/* A packet to `to`: its transport header, which is whole, names the port. */
+/* A packet to `to` whose transport header is complete: checks the port. */
 static __always_inline enum steer_verdict steer_transport(const struct address *to, __u8 protocol,
 							  struct ports_start *start, void *end,
 							  struct found *found)
@@ -184,14 +187,14 @@ static __always_inline enum steer_verdict steer_transport(const struct address *
 	if ((void *)start + (tcp ? sizeof(struct tcphdr) : sizeof(struct udphdr)) > end)
 		return STEER_pass_short;
 	found->answers = tcp && ((struct tcphdr *)start)->ack;
-	/* Neighbouring ports differ in the last bits: a flow's own bit of 64. */
+	/* Adjacent ports differ in the last bits: distributes flows over 64 bits. */
 	found->flow = (bpf_ntohs(start->source) + 7 * bpf_ntohs(start->dest)) & 63;
 	return own_end(to, protocol, start->dest, tcp ? STEER_redirect_tcp : STEER_redirect_udp,
 		       found);
 }
 
-/* Without a length: longer than there is one for, joined by a kernel. HARP cannot read it, and the kernel's RST would end a
- * connection that lives; what is sent again comes shorter. */
+/* Packets without a length (BIG TCP, coalesced by a kernel). HARP cannot read them, and the
+ * kernel's RST would abort a live connection, so they are dropped; retransmissions are shorter. */
 static __always_inline enum steer_verdict steer_length(enum steer_verdict verdict, __be16 len)
 {
 	return !len && (verdict == STEER_redirect_tcp || verdict == STEER_redirect_udp)
@@ -283,7 +286,7 @@ static __always_inline enum steer_verdict steer_v4(struct iphdr *ip, void *end, 
 {
 	enum steer_verdict verdict = steer_to_us_v4(ip, end, found);
 
-	/* Short packets have been decided by now; the verifier wants to see it. */
+	/* Short packets are handled above; this check is for the verifier. */
 	return (void *)(ip + 1) > end ? STEER_pass_short : check_source_v4(verdict, ip->saddr);
 }
 
@@ -306,7 +309,7 @@ static __always_inline enum steer_verdict steer_icmp6(struct icmp6hdr *icmp, voi
 	return own_end(&source, quoted->nexthdr, start->source, STEER_redirect_icmp, found);
 }
 
-/* RFC 2675: the length that no header has is an option's. */
+/* RFC 2675: the length is in an option. */
 struct jumbo_start {
 	__u8 nexthdr, hdrlen;
 	__u8 option[6];
@@ -388,7 +391,7 @@ static __always_inline enum steer_verdict steer_packet(void *data, void *end, st
 		return steer_v4(ip, end, found);
 	case ETH_P_IPV6:
 		return steer_v6(ip, end, found);
-	case ETH_P_8021Q: /* a tag in a tag */
+	case ETH_P_8021Q: /* nested tags */
 	case ETH_P_8021AD:
 		return STEER_pass_vlan;
 	default:
@@ -396,7 +399,7 @@ static __always_inline enum steer_verdict steer_packet(void *data, void *end, st
 	}
 }
 
-/* Ours, and its home is another queue than the packet's. */
+/* For HARP, but its stack is on another queue. */
 static __always_inline enum steer_way steer_elsewhere(__u32 home, __u32 *verdict)
 {
 	if (!bpf_map_lookup_elem(&xsks, &home)) {
@@ -411,8 +414,9 @@ static __always_inline enum steer_way steer_elsewhere(__u32 home, __u32 *verdict
 	return STEER_NOWHERE;
 }
 
-/* One more on its queue. The value is this processor's, and an interrupt of it does not nest here. A SYN, and
- * UDP, may come from anyone: they say nothing of where the NIC puts the packets of flows that exist. */
+/* Counts an arrival on its queue. The value is per CPU, and interrupts do not nest here. SYN and
+ * UDP packets are not counted as mismatches: they say nothing about where the NIC puts existing
+ * flows. */
 static __always_inline void steer_arrived(__u32 queue, __u32 verdict, const struct found *found)
 {
 	struct steer_arrivals *arrived = bpf_map_lookup_elem(&arrivals, &queue);
@@ -426,7 +430,7 @@ static __always_inline void steer_arrived(__u32 queue, __u32 verdict, const stru
 	arrived->flows |= 1ull << (found->flow & 63);
 }
 
-/* Decides where a packet goes that has been looked at, and counts it. */
+/* Chooses the destination of a classified packet, and counts it. */
 static __always_inline enum steer_way steer(__u32 verdict, const struct found *found, __u32 queue)
 {
 	int transport = verdict == STEER_redirect_tcp || verdict == STEER_redirect_udp;

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * steer.h - what the steering program and its loader agree on. Included by both, so it includes
+ * steer.h - interface between the XDP program and its loader. Included by both, so it includes
  * nothing. X(name, help): the verdicts, one counter each.
  */
 #ifndef HARP_XDP_STEER_H
 #define HARP_XDP_STEER_H
 
-/* What the maps are and mean. Another number: no program works over maps of before, nor may it adopt
- * them. Verdicts may be appended without. */
+/* Version of the maps' layout. A program never uses or adopts maps of another version. Appending
+ * verdicts does not change it. */
 #define STEER_LAYOUT 3
 #define STEER_PORTS 65536
 #define STEER_ADDRESSES_MAX 64
@@ -15,8 +15,8 @@
 #define STEER_QUEUES_MAX 256
 #define STEER_VERDICTS_MAX 64
 /*
- * What the map of ports holds. Whose port it is, as bits; whether its packets have a home, which is the
- * queue of the stack that has the port, each protocol for itself; and the queue.
+ * Values of the port map: flags of the protocols in use, flags that a protocol's queue is known,
+ * and for each protocol the queue of the stack that has the port.
  */
 #define STEER_PORT_TCP 0x1
 #define STEER_PORT_UDP 0x2
@@ -27,17 +27,18 @@
 #define STEER_HOME_MASK 0xff
 
 /*
- * What the map of arrivals holds for each receive queue, a value per processor, to be summed (flows: or-ed):
- * TCP and UDP packets that came to an own address and a port of ours on that queue, whatever became of them;
- * mismatches: TCP segments among them with the ACK bit, which answer a stack here, that were dropped because
- * that stack is on another queue; and of the latter one bit for each flow, by a hash of its ports: bits that
- * are set are fewer than the flows, never more.
+ * Per-CPU values of the arrivals map for each receive queue; readers add them up (flows: OR).
+ * packets: TCP and UDP packets to an own address and port that arrived on that queue, whatever
+ * became of them. mismatches: TCP segments with the ACK bit among them that were dropped because
+ * their stack is on another queue. flows: one bit per flow of the latter, by a hash of its ports;
+ * the number of bits is a lower bound.
  */
 struct steer_arrivals {
 	unsigned long long packets, mismatches, flows;
 };
 
-/* Keys of the maps of allowed sources. The kernel reads prefix_bits of the address (BPF_MAP_TYPE_LPM_TRIE). */
+/* Keys of the maps of allowed sources. The kernel compares prefix_bits of the address
+ * (BPF_MAP_TYPE_LPM_TRIE). */
 struct steer_source_v4 {
 	unsigned int prefix_bits;
 	unsigned char address[4];

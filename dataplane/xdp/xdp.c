@@ -64,7 +64,7 @@ static void xdp_close(int *fd)
 	*fd = -1;
 }
 
-/* The last references: the kernel detaches, unless the link is pinned. */
+/* Closes the last references: the kernel detaches, unless the link is pinned. */
 static void xdp_unlink(struct harp_xdp *xdp)
 {
 	xdp_close(&xdp->link_fd);
@@ -108,8 +108,8 @@ static int xdp_link_failed(const struct harp_xdp *xdp, const struct why *why, in
 }
 
 /*
- * Native, if it costs the kernel nothing that can be seen: MTU, queues, offloads. Returns 0 attached,
- * 1 not (lost says why, nothing is attached), or -errno.
+ * Native mode, if it does not reduce the kernel's MTU, queues or offloads. 0 attached, 1 not (lost
+ * has the reason; nothing is attached), or -errno.
  */
 static int xdp_try_native(struct harp_xdp *xdp, const struct why *why,
 			  const struct af_xdp_link *before, char *lost, size_t lost_len)
@@ -140,9 +140,10 @@ static int xdp_try_native(struct harp_xdp *xdp, const struct why *why,
 }
 
 /*
- * Generic mode costs the kernel on any driver: before the program runs, the kernel copies each packet that is cloned,
- * not linear, or has less than 256 bytes of headroom, which is all of its own bulk traffic, and it does not join packets
- * (GRO) before the program (docs/performance.md).
+ * Generic mode is expensive for the kernel with any driver. Before the program runs, the kernel
+ * copies each packet that is cloned, nonlinear, or has less than 256 bytes of headroom, which
+ * includes its own bulk traffic, and disables GRO before the program (see
+ * docs/performance.md).
  */
 static int xdp_attach_generic(struct harp_xdp *xdp, const struct why *why, const char *reason)
 {
@@ -161,7 +162,7 @@ static int xdp_attach_generic(struct harp_xdp *xdp, const struct why *why, const
 		reason);
 }
 
-/* Native where the kernel loses nothing by it; otherwise generic, or nothing if native_only. */
+/* Native if it costs the kernel nothing; otherwise generic, or nothing if native_only. */
 static int xdp_attach_auto(struct harp_xdp *xdp, const struct why *why,
 			   const struct af_xdp_link *before, bool native_only)
 {
@@ -191,7 +192,7 @@ void xdp_detach(struct harp_xdp *xdp)
 {
 	if (!xdp)
 		return;
-	/* A forked child may hold a copy of the link for a moment longer. */
+	/* A forked child may hold a copy of the link a little longer. */
 	if (xdp->attached && !xdp->pin_dir[0])
 		bpf_link_detach(xdp->link_fd);
 	xdp_unlink(xdp);
@@ -202,7 +203,7 @@ void xdp_detach(struct harp_xdp *xdp)
 	free(xdp);
 }
 
-/* Tries to, as asked or as the driver is best served. */
+/* Attaches in the requested mode, or in the best one for the driver. */
 static int xdp_attach_mode(struct harp_xdp *xdp, const struct why *why, uint32_t mode,
 			   const struct af_xdp_link *before)
 {
@@ -260,8 +261,8 @@ static int xdp_attach(struct harp_xdp **out, const char *ifname, uint32_t mode, 
 }
 
 /*
- * The kernel announces neither a forced detachment (`ip link set DEV xdp off`, BPF_LINK_DETACH) nor a program that
- * takes ours' place, so the owner asks.
+ * The kernel reports neither a forced detachment (`ip link set DEV xdp off`, BPF_LINK_DETACH) nor a
+ * program that replaces ours, so the owner polls.
  */
 static int xdp_check(struct harp_xdp *xdp, char *text, size_t text_len)
 {
@@ -274,12 +275,12 @@ static int xdp_check(struct harp_xdp *xdp, char *text, size_t text_len)
 	if (text_len)
 		text[0] = '\0';
 	why_about(&why, "%s", xdp->ifname);
-	/* Removed, or moved to another network namespace, where it must not keep our program. */
+	/* Removed, or moved to another network namespace, where our program must not stay. */
 	if (!if_indextoname(xdp->ifindex, ifname)) {
 		bpf_link_detach(xdp->link_fd);
 		return -ENODEV;
 	}
-	/* A process that has lost the privilege to ask keeps what it has. */
+	/* A process that has lost the privilege to query keeps its state. */
 	if (bpf_obj_get_info_by_fd(xdp->link_fd, &info, &len) || info.xdp.ifindex)
 		return 0;
 	fd = xdp_link_create(xdp, xdp->native);
@@ -289,7 +290,7 @@ static int xdp_check(struct harp_xdp *xdp, char *text, size_t text_len)
 				"again: %s; HARP's connections on this interface end",
 				fd == -EBUSY || fd == -EEXIST ? "another XDP program is attached"
 							      : strerror(-fd));
-	/* The same number: a forked child closes descriptors by number. */
+	/* Keeps the descriptor number, because a forked child closes by number. */
 	rc = dup3(fd, xdp->link_fd, O_CLOEXEC) < 0 ? -errno : 0;
 	close(fd);
 	if (!rc && xdp->pin_dir[0])
@@ -351,7 +352,7 @@ static int xdp_ports_set(struct harp_xdp *xdp, uint32_t protocols, uint16_t firs
 	return rc;
 }
 
-/* Several instances mirror the same addresses: the second to remove one finds it gone. */
+/* Several instances have the same addresses: the second one to remove an address finds it gone. */
 static int xdp_address_set(struct harp_xdp *xdp, const uint8_t address[16], bool ours)
 {
 	int fd = xdp->map_fds[XDP_MAP_addresses], rc;

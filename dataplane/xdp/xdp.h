@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* xdp.h - a loaded XDP program's parts, between its loading (xdp_load.c), its attachment and maps (xdp.c), and its
- * pins (xdp_pin.c, xdp_adopt.c). */
+/* xdp.h - a loaded XDP program, shared by loading (xdp_load.c), attachment and maps (xdp.c), and
+ * pinning (xdp_pin.c, xdp_adopt.c). */
 #ifndef HARP_XDP_XDP_H
 #define HARP_XDP_XDP_H
 
@@ -13,8 +13,8 @@
 
 #define XDP_PROGRAM_NAME "harp_steer"
 
-/* The maps, by their names in steer.bpf.c and in a directory of pins. X(name, type, key bytes, value bytes,
- * entries) */
+/* The maps, by their names in steer.bpf.c and in a directory of pins. X(name, type, key bytes,
+ * value bytes, entries) */
 #define XDP_MAPS(X)                                                                                \
 	X(xsks, BPF_MAP_TYPE_XSKMAP, 4, 4, STEER_QUEUES_MAX)                                       \
 	X(ports, BPF_MAP_TYPE_ARRAY, 4, 4, STEER_PORTS)                                            \
@@ -34,20 +34,20 @@ struct harp_xdp {
 	int map_fds[XDP_MAP_COUNT];
 	uint32_t ifindex;
 	bool native;
-	pthread_mutex_t maps_lock; /* entries are read, changed and written */
+	pthread_mutex_t maps_lock; /* held over read-modify-write of map entries */
 	char ifname[IFNAMSIZ];
-	bool attached;          /* by this process, not adopted */
+	bool attached;          /* attached by this process, not adopted */
 	char pin_dir[PATH_MAX]; /* empty: not pinned */
 };
 
-/* An object without anything in it. NULL: out of memory. */
+/* Returns an empty object. NULL: out of memory. */
 struct harp_xdp *xdp_new(const char *ifname, uint32_t ifindex);
 const char *xdp_map_name(unsigned map);
-/* Loads the program over the maps given, or over new ones if map_fds[0] is -1, which it then fills in. */
+/* Loads the program with the given maps, or creates maps if map_fds[0] is -1. */
 int xdp_load(const struct why *why, int *program_fd, int map_fds[XDP_MAP_COUNT]);
-/* Number of the XDP program attached; 0 none, -errno; native: in which mode. */
+/* Id of the attached XDP program; 0 none, -errno; native: its mode. */
 int64_t xdp_attached(uint32_t ifindex, bool *native);
-/* Is that program HARP's? False, too, for a process that may not know. */
+/* True if that program is HARP's. False if the process may not query it. */
 bool xdp_is_ours(int64_t id);
 /* sources_set of harp_xdp.h. */
 int xdp_sources_set(struct harp_xdp *xdp, const struct harp_xdp_source *sources, unsigned count);
@@ -56,13 +56,13 @@ void xdp_detach(struct harp_xdp *xdp);
 /* Names in a directory of pins, beside the maps'. */
 #define XDP_PIN_LINK "link"
 #define XDP_PIN_PROGRAM "program"
-#define XDP_PIN_PROGRAM_NEW "program_new" /* while it takes the place of `program` */
+#define XDP_PIN_PROGRAM_NEW "program_new" /* while `program` is being replaced */
 
 /* DIR/NAME; -ENAMETOOLONG. */
 int xdp_pin_path(char path[PATH_MAX], const char *dir, const char *name);
 /* -ENOENT no such directory, -EOPNOTSUPP not on a bpffs. */
 int xdp_pin_dir_check(const char *dir);
-/* Pins the link in place of the one that is pinned. */
+/* Pins the link, replacing the pinned one. */
 int xdp_pin_link(const struct harp_xdp *xdp);
 
 int xdp_pin(struct harp_xdp *xdp, const char *dir);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * xdp_adopt.c - takes up what another process has pinned (xdp_pin.c).
+ * xdp_adopt.c - adopts what another process has pinned (xdp_pin.c).
  *
- * The adopter trusts nothing: the maps must have our layout, the program must be ours and use these very maps, and the
- * link must attach this program to this interface.
+ * Everything is verified: the maps have our layout, the program is ours and uses these maps, and
+ * the link attaches this program to this interface.
  */
 #include <bpf/bpf.h>
 #include <errno.h>
@@ -17,7 +17,7 @@
 
 #define MAP_IDS_MAX 16u
 
-/* A descriptor of a pinned object; -ENOENT, -ESTALE what is there is none, -EPERM. */
+/* Opens a pinned object; -ENOENT, -ESTALE not a BPF object, -EPERM. */
 static int adopt_open(const char *dir, const char *name)
 {
 	char path[PATH_MAX];
@@ -29,7 +29,7 @@ static int adopt_open(const char *dir, const char *name)
 	fd = bpf_obj_get(path);
 	if (fd != -EACCES)
 		return fd;
-	/* The answer, too, to directories and the like. */
+	/* This also happens for directories and similar. */
 	return !lstat(path, &at) && !S_ISREG(at.st_mode) ? -ESTALE : -EPERM;
 }
 
@@ -73,7 +73,7 @@ static int adopt_map_shape(const struct why *why, const char *dir, unsigned map,
 			dir, xdp_map_name(map));
 }
 
-/* Another layout may have other maps: where it says which it is, that is looked at first. */
+/* Another layout may have other maps, so its version is checked first. */
 static int adopt_layout_number(const struct harp_xdp *xdp, const struct why *why, const char *dir)
 {
 	uint32_t zero = 0, layout = 0, id;
@@ -88,7 +88,7 @@ static int adopt_layout_number(const struct harp_xdp *xdp, const struct why *why
 		return 0;
 	return why_fail(why, -ESTALE,
 			"pinned in %s by another version of HARP (layout %u, ours is %u); run that "
-			"version, or `harpctl stop` and start anew",
+			"version, or `harpctl stop` and start it again",
 			dir, layout, STEER_LAYOUT);
 }
 
@@ -102,7 +102,8 @@ static int adopt_shapes(const struct harp_xdp *xdp, const struct why *why, const
 	return rc;
 }
 
-/* Is it our program, number id, over these maps? All but `layout`, which no program reads. */
+/* True if this is our program, with this id and these maps (except `layout`, which no program
+ * reads). */
 static bool adopt_is_program(int fd, uint32_t id, const uint32_t map_ids[XDP_MAP_COUNT])
 {
 	uint32_t used[MAP_IDS_MAX];
@@ -119,8 +120,8 @@ static bool adopt_is_program(int fd, uint32_t id, const uint32_t map_ids[XDP_MAP
 }
 
 /*
- * The program that the link has; a descriptor, or -ESTALE. A replacement that was cut off between updating the
- * link and renaming the pin has left the new program under its first name.
+ * The link's program as a descriptor, or -ESTALE. A replacement interrupted between updating the
+ * link and renaming the pin leaves the new program under its temporary name.
  */
 static int adopt_program(const char *dir, uint32_t id, const uint32_t map_ids[XDP_MAP_COUNT])
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* xdp_load.c - loads the XDP program into the kernel, over new maps or over maps in use. */
+/* xdp_load.c - loads the XDP program into the kernel, with new or existing maps. */
 #include <bpf/bpf.h>
 #include <bpf/libbpf.h>
 #include <errno.h>
@@ -13,10 +13,10 @@
 #include "steer_object.h" /* generated: the program's ELF file */
 #include "xdp/xdp.h"
 
-/* ---- libbpf's own words --------------------------------------------------------------------- */
+/* libbpf's messages */
 
-/* libbpf prints through one function per process; while we load, this thread keeps the first warning
- * and other threads' go on to whoever had the printing before. */
+/* libbpf prints through one function per process. During a load this thread keeps the first
+ * warning; messages of other threads go to the previous function. */
 static _Thread_local char *captured;
 static libbpf_print_fn_t print_before;
 static pthread_mutex_t print_lock = PTHREAD_MUTEX_INITIALIZER; /* one loader at a time */
@@ -60,7 +60,7 @@ const char *xdp_map_name(unsigned map)
 	return names[map];
 }
 
-/* A descriptor that outlives the object it is of. */
+/* Duplicates a descriptor so that it outlives its object. */
 static int load_keep(int fd)
 {
 	int kept = fd < 0 ? fd : fcntl(fd, F_DUPFD_CLOEXEC, 0);
@@ -91,7 +91,7 @@ static int load_reuse(struct bpf_object *object, const int map_fds[XDP_MAP_COUNT
 	return rc;
 }
 
-/* Takes the maps out of a loaded object: it then may go. */
+/* Takes the maps of a loaded object, which can then be closed. */
 static int load_take_maps(const struct bpf_object *object, int map_fds[XDP_MAP_COUNT])
 {
 	const uint32_t zero = 0, layout = STEER_LAYOUT;

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * xdp_pin.c - an XDP program that outlives its maker: pinned in a bpffs, replaced while attached, removed;
- * the next harpd adopts it (xdp_adopt.c).
+ * xdp_pin.c - an XDP program that outlives its creator: pinned in a bpffs, replaced while attached,
+ * removed; the next harpd adopts it (xdp_adopt.c).
  *
- * A directory holds a name for each map, `program` and `link`. `link` comes last and goes first, so a directory
- * without it is one whose maker died in between. While a newer program takes over there is `program_new`, too.
+ * A directory has a name for each map, `program` and `link`. `link` is created last and removed
+ * first, so a directory without it was left by an interrupted process. During a replacement there
+ * is also `program_new`.
  */
 #include <bpf/bpf.h>
 #include <bpf/libbpf.h>
@@ -61,7 +62,7 @@ struct pin {
 	int fd;
 };
 
-/* What is pinned, in this order; returns how many. */
+/* Lists what is pinned, in this order; returns how many. */
 static unsigned pin_list(const struct harp_xdp *xdp, struct pin pins[PIN_NAMES_MAX])
 {
 	unsigned count = 0;
@@ -135,7 +136,7 @@ int xdp_unpin(const char *dir)
 		if (one && one != -ENOENT && !rc)
 			rc = one;
 	}
-	rmdir(dir); /* stays while something else is in it */
+	rmdir(dir); /* fails if other files are in it */
 	if (rc)
 		return rc;
 	return removed ? 0 : -ENOENT;
@@ -158,7 +159,7 @@ int xdp_replace(struct harp_xdp *xdp, char *text, size_t text_len)
 		if (!rc)
 			rc = xdp_pin_path(to, xdp->pin_dir, XDP_PIN_PROGRAM);
 		if (!rc) {
-			unlink(from); /* left by a replacement that was cut off */
+			unlink(from); /* left by an interrupted replacement */
 			rc = bpf_obj_pin(fresh_fd, from);
 		}
 		if (rc)

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * xdp_sources.c - the sources that may send to HARP's ports: the maps `restricted`, `sources_v4`, `sources_v6`.
+ * xdp_sources.c - the sources that may send to HARP's ports: the maps `restricted`, `sources_v4`,
+ * `sources_v6`.
  *
- * A change adds the new prefixes before it removes the old ones. So a packet that both lists allow is never dropped,
- * and a packet that neither allows is never taken, whatever the program reads meanwhile.
+ * A change adds new prefixes before it removes old ones. So a packet allowed by both lists is never
+ * dropped, and one allowed by neither is never accepted, at any moment.
  */
 #include <assert.h>
 #include <bpf/bpf.h>
@@ -16,7 +17,7 @@
 static_assert(sizeof(struct steer_source_v4) == 8 && sizeof(struct steer_source_v6) == 20,
 	      "a key has no padding: the kernel reads it to its end");
 
-/* A key of either map; that of IPv4 is shorter. */
+/* A key of either map; IPv4's is shorter. */
 typedef struct steer_source_v6 sources_key;
 
 struct sources_list {
@@ -39,7 +40,7 @@ static bool sources_contain(const struct sources_list *list, const sources_key *
 	return false;
 }
 
-/* Bits behind the prefix would make two keys of one. */
+/* Bits behind the prefix would make duplicate keys. */
 static bool sources_is_prefix(const struct harp_xdp_source *source)
 {
 	if ((source->address_bytes != 4 && source->address_bytes != 16) ||
@@ -87,7 +88,7 @@ static int sources_add(struct sources_map *map)
 	return rc;
 }
 
-/* What list has and other has not. The first failure; the rest is removed nevertheless. */
+/* Prefixes in list but not in other. */
 static int sources_remove(struct sources_map *map, const struct sources_list *list,
 			  const struct sources_list *other)
 {

@@ -296,7 +296,7 @@ def different_blocks(place: Place) -> str:
 
 
 def strangers_to_each_other(place: Place) -> str:
-    """Rank 3's ring neighbours are not those that a broadcast has: only the store shows it."""
+    """Rank 3's ring neighbors are not those that a broadcast has: only the store shows it."""
     big = np.ones(50_000)
     if place.rank == 3:
         return _mismatch(place, lambda comm: comm.allreduce(big))

@@ -83,8 +83,8 @@ def test_operations_on_hosts(tmp_path: Path, world: int, hosts: int) -> None:
     stats = alone(tmp_path, "ops", world, hosts)
     assert len(stats) == world
     for rank, stat in stats.items():
-        neighbours = len(range(rank % hosts, world, hosts)) - 1
-        assert (stat["shm_sent_messages"] > 0) == (neighbours > 0)
+        neighbors = len(range(rank % hosts, world, hosts)) - 1
+        assert (stat["shm_sent_messages"] > 0) == (neighbors > 0)
         assert (stat["net_sent_messages"] > 0) == (hosts > 1)
 
 

@@ -45,7 +45,7 @@ static void test_half_widens_every_value(void)
 	CHECK(isnan(half_value(half_from_float(NAN))), "NaN is lost");
 }
 
-/* Between two neighbours a value goes to the nearer one, and to the even one from the middle. */
+/* Between two neighbors a value goes to the nearer one, and to the even one from the middle. */
 static void test_half_rounds_to_nearest_even(void)
 {
 	for (unsigned half = 0; half < 0x7bff; half++) {

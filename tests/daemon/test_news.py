@@ -65,7 +65,7 @@ def test_a_broken_monitor_is_replaced(
         )
 
     harpd.until(listens, "a monitor")
-    assert caplog.text.count("operation on non-socket; listening anew") == 1
+    assert caplog.text.count("operation on non-socket; opening a new monitor") == 1
     with harpd.client() as client:
         assert client.query("status")["nics"]
 

@@ -185,7 +185,7 @@ def test_harpd_is_stopped(job: Job, required: bool) -> None:
         daemon.process.send_signal(signal.SIGCONT)
         check_answer(job, required)
         daemon.end(signal.SIGKILL)
-        check_silent(job, "nobody listens; is harpd running")
+        check_silent(job, "no process listens; is harpd running")
 
 
 def check_answer(job: Job, required: bool) -> None:

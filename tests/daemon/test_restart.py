@@ -145,7 +145,7 @@ def test_pins_of_another_layout_are_replaced_with_a_message(
     first.end(remove=False)
     steering(first).failing = "adopt"
     second = start(first.kernel)
-    assert "pins of another layout; removed, attaching anew" in caplog.text
+    assert "pins of another layout; removed, attaching a new one" in caplog.text
     assert len(second.kernel.steerings) == 2
 
 
@@ -479,5 +479,5 @@ def test_a_clock_that_is_set_back_does_not_hide_the_restart(
     monkeypatch.setattr(cli_daemon, "_running", lambda _config: harpd.client())
     before = harpd.daemon.since_s
     with pytest.raises(HarpError, match="has not restarted"):
-        cli_daemon._wait_anew(None, before)
-    assert cli_daemon._wait_anew(None, before + 3600)["since_s"] == before
+        cli_daemon._wait_for_restart(None, before)
+    assert cli_daemon._wait_for_restart(None, before + 3600)["since_s"] == before

@@ -38,7 +38,7 @@ def test_ranks_of_user_nobody_agree(need_root: None, args: tuple[str, ...]) -> N
         found = LEASED.search(rank["path"])
         assert found, rank["path"]
         queues.append((rank["host"], int(found[1])))
-        # Both neighbours in the ring are on the other host: all of it crossed the NIC, by default
+        # Both neighbors in the ring are on the other host: all of it crossed the NIC, by default
         # partly over the kernel's TCP, which the plugin's lines do not count.
         by_queue, sent = rank["counters"]["tx_bytes"], rank["sent_bytes"]
         assert by_queue > (sent if "xdp" in args else 0)

@@ -252,6 +252,6 @@ def test_a_socket_that_is_not_harpds(containers: Containers) -> None:
     path = containers.daemons[0].folder / "file"
     path.touch()
     path.chmod(0o666)
-    why = f"{path}: nobody listens; is harpd running (`harpctl start`)?"
+    why = f"{path}: no process listens; is harpd running (`harpctl start`)?"
     for rank in refused(containers, HARP_SOCKET=str(path)):
         assert rank.split("needs no answer): ")[1].splitlines()[0] == why

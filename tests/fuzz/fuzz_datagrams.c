@@ -59,7 +59,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
 {
 	struct fuzz_input in = { bytes, len };
 	uint32_t choices = fuzz_u8(&in);
-	struct fuzz_host_options opt = { .own_neighbours = choices & 1, .v6 = choices & 2 };
+	struct fuzz_host_options opt = { .own_neighbors = choices & 1, .v6 = choices & 2 };
 	static uint8_t data[8000];
 	struct iovec iov = { data, sizeof(data) };
 	struct harp_endpoint at = { .port = FUZZ_HOST_PORT };

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * fuzz_frames.c - any frames at all to a stack with a listener and a connection: Ethernet, ARP, neighbour
+ * fuzz_frames.c - any frames at all to a stack with a listener and a connection: Ethernet, ARP, neighbor
  * discovery, IP, ICMP, UDP, TCP.
  *
  * Input: a byte of choices; then frames, each after its length (two bytes, the top bits of the first say
@@ -14,7 +14,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
 {
 	struct fuzz_input in = { bytes, len };
 	uint32_t choices = fuzz_u8(&in);
-	struct fuzz_host_options opt = { .own_neighbours = choices & 1, .v6 = choices & 2 };
+	struct fuzz_host_options opt = { .own_neighbors = choices & 1, .v6 = choices & 2 };
 
 	fuzz_host_open(&host, &opt);
 	fuzz_host_listen(&host);

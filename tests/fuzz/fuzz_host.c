@@ -117,10 +117,9 @@ void fuzz_host_open(struct fuzz_host *host, const struct fuzz_host_options *opt)
 		.size = sizeof(options),
 		.max_conns = 8,
 		.max_listeners = 2,
-		.max_neighbours = 8,
+		.max_neighbors = 8,
 		.seed = 1,
-		.neighbour_mode =
-			opt->own_neighbours ? HARP_NEIGHBOUR_OWN : HARP_NEIGHBOUR_EXTERNAL,
+		.neighbor_mode = opt->own_neighbors ? HARP_NEIGHBOR_OWN : HARP_NEIGHBOR_EXTERNAL,
 	};
 
 	memset(host, 0, offsetof(struct fuzz_host, queue));
@@ -133,7 +132,7 @@ void fuzz_host_open(struct fuzz_host *host, const struct fuzz_host_options *opt)
 		struct harp_addr own = host_addr(v6, 1), peer = host_addr(v6, 2);
 
 		FUZZ_CLAIM(harp_stack_address_add(host->stack, &own, v6 ? 64 : 24) == 0);
-		FUZZ_CLAIM(harp_stack_neighbour_set(host->stack, &peer, host_peer_mac) == 0);
+		FUZZ_CLAIM(harp_stack_neighbor_set(host->stack, &peer, host_peer_mac) == 0);
 	}
 }
 
@@ -195,7 +194,7 @@ size_t fuzz_host_ip(const struct fuzz_host *host, uint8_t *frame, uint8_t proto,
 		packet_headers(frame, host_mac, host_peer_mac, &src, &dst, proto, (uint32_t)len);
 
 	if (host->v6)
-		frame[HOST_ETHER + 7] = 255; /* hop limit: neighbour discovery wants it */
+		frame[HOST_ETHER + 7] = 255; /* hop limit: neighbor discovery wants it */
 	return at;
 }
 

@@ -44,7 +44,7 @@ struct fuzz_host {
 };
 
 struct fuzz_host_options {
-	bool own_neighbours; /* the stack speaks ARP and ND itself */
+	bool own_neighbors; /* the stack speaks ARP and ND itself */
 	bool v6;
 	uint32_t frames; /* 0: 192 */
 };

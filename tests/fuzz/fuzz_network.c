@@ -7,39 +7,39 @@
  */
 #include "fuzz_host.h"
 
-#include "host/mirror.h"
-#include "host/neighbours.h"
+#include "host/route_cache.h"
+#include "host/neighbors.h"
 
 #define MESSAGE_BYTES_MAX 4096u
 
 static struct fuzz_host host;
-static struct neighbours neighbors;
+static struct neighbors neighbors;
 
-static void apply(struct mirror *mirror, const void *message)
+static void apply(struct route_cache *cache, const void *message)
 {
 	const struct harp_lease_header *header = message;
 	const struct harp_lease_network *network = message;
 	const struct harp_lease_neighbors *all = message;
 
 	if (header->type == HARP_LEASE_NETWORK) {
-		mirror_apply(mirror, &network->tables);
-		FUZZ_CLAIM(mirror->now.address_count <= HARP_LEASE_ADDRESSES_MAX);
-		FUZZ_CLAIM(mirror->now.route_count <= HARP_LEASE_ROUTES_MAX);
+		route_cache_apply(cache, &network->tables);
+		FUZZ_CLAIM(cache->now.address_count <= HARP_LEASE_ADDRESSES_MAX);
+		FUZZ_CLAIM(cache->now.route_count <= HARP_LEASE_ROUTES_MAX);
 		return;
 	}
 	for (unsigned i = 0; i < all->count; i += 2) /* the others were not asked for */
-		neighbours_wanted(&neighbors, &all->all[i].addr);
-	neighbours_message(&neighbors, all);
+		neighbors_wanted(&neighbors, &all->all[i].addr);
+	neighbors_message(&neighbors, all);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
 {
 	struct fuzz_input in = { bytes, len };
 	struct fuzz_host_options opt = { 0 };
-	struct mirror mirror = { .ifindex = 1 };
+	struct route_cache cache = { .ifindex = 1 };
 
 	fuzz_host_open(&host, &opt);
-	mirror.stack = host.stack;
+	cache.stack = host.stack;
 	memset(&neighbors, 0, sizeof(neighbors));
 	neighbors.stack = host.stack;
 	while (in.left > 0) {
@@ -51,7 +51,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
 		if (whole)
 			got = wanted;
 		if (got >= sizeof(struct harp_lease_header) && netwatch_message_good(message, got))
-			apply(&mirror, message);
+			apply(&cache, message);
 		fuzz_host_poll(&host, 1000);
 	}
 	fuzz_host_close(&host);

@@ -84,9 +84,9 @@ class _Frames:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
             probe.connect((victim, 9))
             self._source = socket.inet_pton(family, probe.getsockname()[0])
-            probe.send(b"x")  # the neighbour's address is looked up
+            probe.send(b"x")  # the neighbor's address is looked up
         self._target = socket.inet_pton(family, victim)
-        self._ifname, mac = self._neighbour(victim)
+        self._ifname, mac = self._neighbor(victim)
         self._raw = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
         self._raw.bind((self._ifname, 0))
         ethertype = 0x86DD if family == socket.AF_INET6 else 0x0800
@@ -94,7 +94,7 @@ class _Frames:
         self._rng = random.Random(1)
 
     @staticmethod
-    def _neighbour(victim: str) -> tuple[str, bytes]:
+    def _neighbor(victim: str) -> tuple[str, bytes]:
         deadline = time.monotonic() + 5
         while time.monotonic() < deadline:
             shown = subprocess.run(

@@ -13,10 +13,10 @@ def test_xsk_facts(build_dir: Path, lab: Lab) -> None:
     run(host, [build_dir / "tests" / "assumptions" / "xsk_facts", host.ifname])
 
 
-def test_neighbour_facts(build_dir: Path, each: Lab) -> None:
+def test_neighbor_facts(build_dir: Path, each: Lab) -> None:
     host, peer = each.hosts
     family = "ipv6" if ":" in peer.address else "ipv4"
     reachable_ms = "500"
     host.sysctl(f"{family}/neigh/{host.ifname}/base_reachable_time_ms", int(reachable_ms))
-    program = build_dir / "tests" / "assumptions" / "neighbour_facts"
+    program = build_dir / "tests" / "assumptions" / "neighbor_facts"
     run(host, [program, host.ifname, peer.address, reachable_ms])

@@ -129,7 +129,7 @@ def test_what_came_to_each_queue(
     send_frames(lab4, udp_frames(lab4, FIRST, predict))
     lost = (6, 3, 1)
     assert steering.arrivals(QUEUES) == [lost, (6, 0, 0), lost, lost]
-    # Neighbouring ports are flows of their own.
+    # Neighboring ports are flows of their own.
     here = lab4.hosts[0]
     ethernet = ethernet_of(lab4)
     sources = [

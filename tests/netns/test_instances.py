@@ -288,7 +288,7 @@ def test_waiting_costs_next_to_nothing(
 
 @contextlib.contextmanager
 def news(lab: Lab) -> Iterator[None]:
-    """All hosts' kernels have something to tell, fifty times a second: a neighbour changes."""
+    """All hosts' kernels have something to tell, fifty times a second: a neighbor changes."""
     over = threading.Event()
 
     def tell(ipr: Any) -> None:
@@ -314,7 +314,7 @@ def news(lab: Lab) -> Iterator[None]:
 def test_the_hosts_news_wake_it_for_a_moment(
     switched: Lab, drive: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the kernel tells of other neighbours is read when it comes: its descriptor would go on
+    """What the kernel tells of other neighbors is read when it comes: its descriptor would go on
     saying that there is something."""
     monkeypatch.setenv("HARP_INSTANCES", "4")
     monkeypatch.setenv("HARP_RSS", TOEPLITZ)

@@ -65,7 +65,7 @@ def test_a_queue_that_becomes_free_is_waited_for(tools: Tools, lab: Lab, library
     try:
         assert "generic XDP (driver veth)" in process.stderr.readline()
         line = process.stderr.readline()
-        assert f"{host.ifname} queue 0 is busy, and nobody uses it" in line
+        assert f"{host.ifname} queue 0 is busy without a user" in line
     finally:
         for fd in held:
             os.close(fd)

@@ -78,7 +78,7 @@ def test_a_kernel_connection_goes_on_and_no_packet_of_it_reaches_harp(
     assert [(offloads(host), mtu(host)) for host in each.hosts] == before
 
 
-def test_the_kernel_resolves_harps_neighbours(tools: Tools, each: Lab) -> None:
+def test_the_kernel_resolves_harps_neighbors(tools: Tools, each: Lab) -> None:
     here, there = each.hosts
 
     def known() -> list[str]:
@@ -93,7 +93,7 @@ def test_the_kernel_resolves_harps_neighbours(tools: Tools, each: Lab) -> None:
 
 
 @pytest.mark.parametrize("address", ["10.77.0.99", "fd77::99"])
-def test_an_unreachable_neighbour_is_one_clear_error(tools: Tools, dual: Lab, address: str) -> None:
+def test_an_unreachable_neighbor_is_one_clear_error(tools: Tools, dual: Lab, address: str) -> None:
     here = dual.hosts[0]
     for family in ("ipv4", "ipv6"):  # three questions, and the kernel gives up
         here.sysctl(f"{family}/neigh/{here.ifname}/retrans_time_ms", 100)

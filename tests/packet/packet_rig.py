@@ -29,10 +29,10 @@ class Rig:
         self.ours, self.peer = OUR_ADDRESS[family], PEER_ADDRESS[family]
         self.now = 10**9
         self.nic = CallbackNic(mac=OUR_MAC, mtu_bytes=mtu_bytes)
-        stack = {"own_neighbours": False} | stack
+        stack = {"own_neighbors": False} | stack
         self.stack = Stack(self.nic, seed=7, now_ns=self.now, **stack)
         self.stack.address_add(self.ours, 64 if family == "ipv6" else 24)
-        self.stack.neighbour_set(self.peer, PEER_MAC)
+        self.stack.neighbor_set(self.peer, PEER_MAC)
         self.listener: Listener | None = None
         self.stack.poll(self.now)
         self.nic.collect()

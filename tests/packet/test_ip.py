@@ -49,7 +49,7 @@ def test_the_traffic_class_is_the_dscp(rig: Rig) -> None:
 
 def test_both_families_reach_one_listener(rig6: Rig) -> None:
     rig6.stack.address_add("10.0.0.1", 24)
-    rig6.stack.neighbour_set("10.0.0.2", PEER_MAC)
+    rig6.stack.neighbor_set("10.0.0.2", PEER_MAC)
     rig6.listen()
     ip = IP(src="10.0.0.2", dst="10.0.0.1")
     (reply,) = rig6.raw(

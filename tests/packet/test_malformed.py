@@ -30,8 +30,8 @@ OURS6, PEER6 = OUR_ADDRESS["ipv6"], PEER_ADDRESS["ipv6"]
 
 @pytest.fixture
 def host(request: pytest.FixtureRequest) -> Iterator[Rig]:
-    """A stack that finds its neighbours itself, in the family of the frame."""
-    made = Rig(request.param, own_neighbours=True)
+    """A stack that finds its neighbors itself, in the family of the frame."""
+    made = Rig(request.param, own_neighbors=True)
     made.listen()
     yield made
     made.close()

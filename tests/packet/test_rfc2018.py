@@ -46,7 +46,7 @@ def test_the_newest_block_comes_first(rig: Rig) -> None:
     conn.abort()
 
 
-def test_neighbouring_pieces_are_one_block(rig: Rig) -> None:
+def test_neighboring_pieces_are_one_block(rig: Rig) -> None:
     conn = rig.open(sack=True)
     rig.says("A", b"x" * 100, seq=rig.seq + 100)
     (answer,) = rig.says("A", b"x" * 100, seq=rig.seq + 200)
@@ -138,7 +138,7 @@ def test_the_first_of_two_partial_duplicates_is_reported(rig: Rig, first: int) -
     conn.abort()
 
 
-def test_neighbouring_duplicate_pieces_are_one(rig: Rig) -> None:
+def test_neighboring_duplicate_pieces_are_one(rig: Rig) -> None:
     """Linux: tools/testing/selftests/net/packetdrill/tcp_dsack_mult.pkt."""
     conn = rig.open(sack=True)
     start = rig.seq

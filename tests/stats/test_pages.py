@@ -177,7 +177,7 @@ def _copy(owner: Owner, change: dict[int, bytes]) -> bytes:
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ({0: b"\0" * 8}, "nobody has published to it yet"),
+        ({0: b"\0" * 8}, "its owner has not published yet"),
         ({0: b"NONSENSE"}, "not a statistics page: wrong magic"),
         ({8: struct.pack("=I", 9)}, "version 9 of the page's format; this reader knows 1"),
         ({24: struct.pack("=I", 0xFFFFFFC0)}, "part 0 does not lie within it"),

@@ -5,7 +5,7 @@
  * Devices are "fake0" to "fake7"; 0 and 1 are joined, 2 and 3, and so on. Arguments: "down" (so is the link, until
  * FAKE_DPDK_UP is in the environment), "rules" (it has flow rules), "full" (it has room for one rule), "narrow" (behind
  * it is a router that refuses IP packets of more than 1300 bytes, with an ICMP error). ARP,
- * neighbour discovery and ICMP come to queue 0, TCP and UDP to the queue of their rule, or else to (source port + destination
+ * neighbor discovery and ICMP come to queue 0, TCP and UDP to the queue of their rule, or else to (source port + destination
  * port) modulo queues. Of the driver's counters there are FAKE_DPDK_XSTATS (3; below 0: an error). One thread.
  */
 #include <errno.h>

@@ -41,7 +41,7 @@ struct host {
 	unsigned tcp_packets;
 };
 
-static inline void host_init(struct host *h, uint32_t mtu_bytes, uint32_t neighbour_mode)
+static inline void host_init(struct host *h, uint32_t mtu_bytes, uint32_t neighbor_mode)
 {
 	struct harp_wire_options opt = {
 		.size = sizeof(opt),
@@ -57,8 +57,8 @@ static inline void host_init(struct host *h, uint32_t mtu_bytes, uint32_t neighb
 	h->peer = harp_wire_port(h->wire, 1);
 	h->now_ns = 1000000000;
 	h->options.size = sizeof(h->options);
-	h->options.neighbour_mode = neighbour_mode;
-	h->options.max_neighbours = 16;
+	h->options.neighbor_mode = neighbor_mode;
+	h->options.max_neighbors = 16;
 	struct harp_nic *nic = harp_wire_port(h->wire, 0);
 
 	CHECK_EQ(frame_pool_init(&h->pool, &nic->caps), 0);
@@ -120,8 +120,8 @@ static inline void host_fire(void *ctx, struct timer *timer, uint64_t now_ns)
 {
 	struct host *h = ctx;
 
-	CHECK_EQ(timer->kind, TIMER_KIND_NEIGHBOUR);
-	neighbour_timer(&h->eth, timer, now_ns);
+	CHECK_EQ(timer->kind, TIMER_KIND_NEIGHBOR);
+	neighbor_timer(&h->eth, timer, now_ns);
 }
 
 /* What a stack's poll does, as far as these layers go. Returns the packets received. */
@@ -256,9 +256,9 @@ static inline void icmp_seal(uint8_t *icmp, uint32_t len)
 static const struct harp_addr host_ip6 = { .bytes = { 0xfd, [15] = 1 } };
 static const struct harp_addr peer_ip6 = { .bytes = { 0xfd, [15] = 2 } };
 
-static inline void host6_init(struct host *h, uint32_t mtu_bytes, uint32_t neighbour_mode)
+static inline void host6_init(struct host *h, uint32_t mtu_bytes, uint32_t neighbor_mode)
 {
-	host_init(h, mtu_bytes, neighbour_mode);
+	host_init(h, mtu_bytes, neighbor_mode);
 	CHECK_EQ(ip_address_add(&h->ip, &host_ip6, 64), 0);
 	host_poll(h);
 }

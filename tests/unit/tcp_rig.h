@@ -114,7 +114,7 @@ static inline void rig_open_conns(struct rig *rig, uint32_t max_conns)
 	struct harp_stack_options options = { .size = sizeof(options),
 					      .max_conns = max_conns,
 					      .seed = 1,
-					      .neighbour_mode = HARP_NEIGHBOUR_EXTERNAL };
+					      .neighbor_mode = HARP_NEIGHBOR_EXTERNAL };
 	struct harp_addr own = harp_addr_v4(10, 0, 0, 1), peer = harp_addr_v4(10, 0, 0, 2);
 
 	memset(rig, 0, sizeof(*rig));
@@ -125,7 +125,7 @@ static inline void rig_open_conns(struct rig *rig, uint32_t max_conns)
 	CHECK_EQ(harp_nic_callback_create(&rig->nic, &nic), 0);
 	CHECK_EQ(harp_stack_create(&rig->stack, rig->nic, &options), 0);
 	CHECK_EQ(harp_stack_address_add(rig->stack, &own, 24), 0);
-	CHECK_EQ(harp_stack_neighbour_set(rig->stack, &peer, rig_peer_mac), 0);
+	CHECK_EQ(harp_stack_neighbor_set(rig->stack, &peer, rig_peer_mac), 0);
 	rig->timers = rig->stack->wheel.count;
 }
 

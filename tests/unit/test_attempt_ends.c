@@ -20,7 +20,7 @@ static struct world {
 	int lane_error;
 	unsigned closed, opened_stopped, advanced, ended, acked_now, acked_promptly, acks_delayed;
 	unsigned avoided, forgotten, learnt, connected, said;
-	int connect_rc, opening_rc, preamble_rc, seal_rc, error;
+	int connect_rc, setup_rc, preamble_rc, seal_rc, error;
 	enum preamble_step step; /* where the preamble gets to */
 	bool random, silence, recalls, placed, lane_left;
 	uint64_t peer_features;
@@ -100,9 +100,9 @@ int port_search_advance(struct port_search *o, uint64_t now_ns, struct lane **ou
 	(void)o;
 	(void)now_ns;
 	world.advanced++;
-	if (world.opening_rc == 1)
+	if (world.setup_rc == 1)
 		*out = &lane;
-	return world.opening_rc;
+	return world.setup_rc;
 }
 
 void port_search_stop(struct port_search *o)
@@ -254,7 +254,7 @@ static void begin_open(bool harp)
 {
 	begin(harp);
 	world.state = LANE_OPEN;
-	world.opening_rc = 1;
+	world.setup_rc = 1;
 	attempt_advance(&dial, NOW_NS);
 	CHECK(dial.opened);
 	CHECK_EQ(world.ended, 0);
@@ -309,7 +309,7 @@ static void test_it_dies(void)
 	CHECK_EQ(world.closed, 1);
 	lane.error = 0;
 	begin(true);
-	world.opening_rc = -ECONNREFUSED;
+	world.setup_rc = -ECONNREFUSED;
 	attempt_advance(&dial, NOW_NS);
 	end_failed(-ECONNREFUSED, "an error");
 	begin_open(true);
@@ -347,7 +347,7 @@ static void test_no_way(void)
 {
 	begin(true);
 	world.silence = true;
-	world.opening_rc = -ETIMEDOUT;
+	world.setup_rc = -ETIMEDOUT;
 	attempt_advance(&dial, NOW_NS);
 	end_failed(-ETIMEDOUT, "no way");
 	CHECK_EQ(world.avoided, 1);

@@ -216,19 +216,19 @@ static void begin(int device_refused, bool engines_forbidden)
 static void test_listen(void)
 {
 	struct acceptor *acceptor;
-	bool opening;
+	bool setup;
 
 	begin(0, true);
-	CHECK_EQ(interface_acceptor(0, &acceptor, &opening), -EMFILE);
-	CHECK(!opening);
+	CHECK_EQ(interface_acceptor(0, &acceptor, &setup), -EMFILE);
+	CHECK(!setup);
 	CHECK_EQ(plans, 1);
 	refused = 1;
-	CHECK_EQ(interface_acceptor(0, &acceptor, &opening), 0);
+	CHECK_EQ(interface_acceptor(0, &acceptor, &setup), 0);
 	CHECK(acceptor == &rendezvous[0]);
 	CHECK_EQ(plans, 2);
 	CHECK_EQ(rails_set, 1);
 	refused = -1;
-	CHECK_EQ(interface_acceptor(0, &acceptor, &opening), 0);
+	CHECK_EQ(interface_acceptor(0, &acceptor, &setup), 0);
 	CHECK_EQ(plans, 2);
 	CHECK_EQ(rails_set, 2);
 }
@@ -238,12 +238,12 @@ static void test_listen(void)
 static void test_opener(void)
 {
 	struct acceptor *acceptor;
-	bool opening;
+	bool setup;
 
 	begin(1, false);
-	CHECK_EQ(interface_acceptor(0, &acceptor, &opening), 0);
+	CHECK_EQ(interface_acceptor(0, &acceptor, &setup), 0);
 	interfaces_finish_opening();
-	CHECK(opening && posted);
+	CHECK(setup && posted);
 	CHECK_EQ(plans, 0);
 	posted->run(posted, 0);
 	CHECK_EQ(plans, 1);

@@ -791,12 +791,12 @@ int main(void)
 	struct listen_comm listen = { .id = LISTEN_ID };
 	struct acceptor *acceptor;
 	struct plugin_ctx *ctx;
-	bool opening;
+	bool setup;
 
 	env_log = keep_warning;
 	CHECK_EQ(plugin_init(&ctx, 1, -1), 0);
-	CHECK_EQ(interface_acceptor(0, &acceptor, &opening), 0);
-	CHECK(!opening);
+	CHECK_EQ(interface_acceptor(0, &acceptor, &setup), 0);
+	CHECK(!setup);
 	listen.ctx = ctx;
 	acceptor_add(acceptor, &listen);
 	test_one_attacker(acceptor);

@@ -2,7 +2,7 @@
 /*
  * udp_rig.h - one stack whose peer is the test, for UDP: any datagram in, what it sends kept to look at.
  *
- * The stack sits on a callback NIC and knows its neighbour. Both families are one form: struct rig_say is
+ * The stack sits on a callback NIC and knows its neighbor. Both families are one form: struct rig_say is
  * turned into an IPv4 or an IPv6 packet by rig->v6.
  */
 #ifndef HARP_TESTS_UDP_RIG_H
@@ -86,7 +86,7 @@ static inline void rig_open(struct rig *rig, bool v6)
 	struct harp_stack_options options = { .size = sizeof(options),
 					      .max_conns = 8,
 					      .seed = 1,
-					      .neighbour_mode = HARP_NEIGHBOUR_EXTERNAL,
+					      .neighbor_mode = HARP_NEIGHBOR_EXTERNAL,
 					      .now_ns = 10 * RIG_S };
 
 	memset(rig, 0, sizeof(*rig));
@@ -98,8 +98,8 @@ static inline void rig_open(struct rig *rig, bool v6)
 	CHECK_EQ(harp_nic_callback_create(&rig->nic, &nic), 0);
 	CHECK_EQ(harp_stack_create(&rig->stack, rig->nic, &options), 0);
 	CHECK_EQ(harp_stack_address_add(rig->stack, &rig->own, v6 ? 64 : 24), 0);
-	CHECK_EQ(harp_stack_neighbour_set(rig->stack, &rig->peer, rig_peer_mac), 0);
-	CHECK_EQ(harp_stack_neighbour_set(rig->stack, &rig->other, rig_peer_mac), 0);
+	CHECK_EQ(harp_stack_neighbor_set(rig->stack, &rig->peer, rig_peer_mac), 0);
+	CHECK_EQ(harp_stack_neighbor_set(rig->stack, &rig->other, rig_peer_mac), 0);
 }
 
 static inline uint64_t rig_stat(const struct rig *rig, const char *name)

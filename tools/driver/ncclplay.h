@@ -3,7 +3,7 @@
  * ncclplay.h - plays NCCL over any ncclNet plugin, without a GPU: one rank of a ring.
  *
  * A rank is opened (plugin loaded as NCCL loads it, all ranks met at the root), connected to its
- * two ring neighbours, used, and closed:
+ * two ring neighbors, used, and closed:
  *
  *	struct ncclplay *play;
  *	struct ncclplay_options options = { .size = sizeof(options), .plugin = "harp",

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * stream.c - message streams and ping-pong between ring neighbours.
+ * stream.c - message streams and ping-pong between ring neighbors.
  *
  * The progress thread works as in NCCL: receives are posted ahead, up to 8 messages are outstanding
  * each way, the completion of a send is looked at once per pass and waited for only when all slots

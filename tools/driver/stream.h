@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* stream.h - message streams and ping-pong between ring neighbours, as operations. */
+/* stream.h - message streams and ping-pong between ring neighbors, as operations. */
 #ifndef HARP_DRIVER_STREAM_H
 #define HARP_DRIVER_STREAM_H
 

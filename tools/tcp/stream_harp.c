@@ -189,7 +189,7 @@ static int harp_connected(struct stream *s)
 /* With the stack's own frames: the pattern is copied here, as an application would produce it there. */
 static ssize_t harp_send_frames(struct harp_stream *h, const uint8_t *data, size_t len)
 {
-	size_t sent = 0, room = harp_conn_send_room(h->conn);
+	size_t sent = 0, room = harp_conn_send_space(h->conn);
 
 	if (room == 0)
 		return harp_conn_error(h->conn) ? harp_conn_error(h->conn) : -EAGAIN;

@@ -15,7 +15,7 @@ struct seen {
 	cpu_set_t cores;
 };
 
-static void *look(void *arg)
+static void *task(void *arg)
 {
 	struct seen *seen = arg;
 
@@ -44,7 +44,7 @@ static void test_takes_no_signals_and_its_starter_does(void)
 	sigemptyset(&before);
 	sigaddset(&before, SIGUSR1);
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
-	CHECK_EQ(thread_start(&id, look, &seen, "harp-test"), 0);
+	CHECK_EQ(thread_start(&id, task, &seen, "harp-test"), 0);
 	pthread_sigmask(SIG_SETMASK, NULL, &after);
 	pthread_join(id, &result);
 	CHECK(result == &seen);
@@ -82,11 +82,11 @@ static void test_runs_on_the_core_it_is_given(void)
 	sched_getaffinity(0, sizeof(allowed), &allowed);
 	while (!CPU_ISSET((size_t)core, &allowed))
 		core++;
-	CHECK_EQ(thread_start_on(&id, core, look, &seen, "harp-test"), 0);
+	CHECK_EQ(thread_start_on(&id, core, task, &seen, "harp-test"), 0);
 	pthread_join(id, NULL);
 	CHECK_EQ(CPU_COUNT(&seen.cores), 1);
 	CHECK(CPU_ISSET((size_t)core, &seen.cores));
-	CHECK_EQ(thread_start_on(&id, THREAD_ANY_CORE, look, &seen, "harp-test"), 0);
+	CHECK_EQ(thread_start_on(&id, THREAD_ANY_CORE, task, &seen, "harp-test"), 0);
 	pthread_join(id, NULL);
 	CHECK(CPU_EQUAL(&seen.cores, &allowed));
 }
@@ -96,7 +96,7 @@ static void test_core_that_is_not_there_is_an_error(void)
 	struct seen seen;
 	pthread_t id;
 
-	CHECK_EQ(thread_start_on(&id, CPU_SETSIZE - 1, look, &seen, "harp-test"), -EINVAL);
+	CHECK_EQ(thread_start_on(&id, CPU_SETSIZE - 1, task, &seen, "harp-test"), -EINVAL);
 }
 
 int main(void)

@@ -105,7 +105,7 @@ static void test_siblings_flood(void)
 	for (unsigned i = 0; i < 5000; i++) {
 		struct harp_addr addr = harp_addr_v4(10, 1, (uint8_t)(i >> 8), (uint8_t)i);
 
-		harp_stack_neighbour_heard(harp_instance_stack(second), &addr, mac, 7);
+		harp_stack_neighbor_learned(harp_instance_stack(second), &addr, mac, 7);
 	}
 	turn((struct harp_instance *[]){ first, second }, 2);
 	CHECK(!harp_instance_control_pending(first));
@@ -151,7 +151,7 @@ static void test_siblings_path_mtu(void)
 		turn(all, 3);
 		CHECK_EQ(harp_tcp_accept(listener, &accepted), 0);
 		CHECK(moved(conn, accepted, 50000));
-		CHECK_EQ(stat_of(all[1], "tcp_mtu_told"), i + 1);
+		CHECK_EQ(stat_of(all[1], "tcp_mtu_icmp"), i + 1);
 		CHECK_EQ(stat_of(all[1], "tcp_mtu_black_holes"), 0);
 		CHECK(stat_of(all[0], "icmp_error_elsewhere") > i);
 		CHECK_EQ(harp_conn_info(conn, &info, sizeof(info)), 0);
@@ -178,7 +178,7 @@ static void test_siblings_error_flood(void)
 
 	open_siblings("fake0,narrow");
 	CHECK_EQ(harp_udp_open(harp_instance_stack(all[1]), &local, NULL, &sock), 0);
-	conn = dial(all[1], "10.0.0.2", 7000, 61001); /* resolves the neighbour */
+	conn = dial(all[1], "10.0.0.2", 7000, 61001); /* resolves the neighbor */
 	CHECK_EQ(settle(conn, all, 3), -ECONNREFUSED);
 	for (unsigned i = 0; i < 1000; i++) {
 		sent += harp_udp_send(sock, &to, &piece, 1) == (ssize_t)sizeof(payload);
@@ -215,11 +215,11 @@ static void test_siblings_lie(void)
 	CHECK_EQ(settle(conn, all, 3), 0);
 	for (lie.kind = 0; lie.kind < 10; lie.kind++) {
 		for (lie.seq = 0; lie.seq < 0xf0000000u; lie.seq += 0x01000001u)
-			harp_stack_error_heard(harp_instance_stack(all[1]), &lie);
-		harp_stack_error_heard(harp_instance_stack(all[0]), &lie);
+			harp_stack_icmp_error(harp_instance_stack(all[1]), &lie);
+		harp_stack_icmp_error(harp_instance_stack(all[0]), &lie);
 	}
 	CHECK_EQ(harp_conn_error(conn), 0);
-	CHECK_EQ(stat_of(all[1], "tcp_mtu_told"), 0);
+	CHECK_EQ(stat_of(all[1], "tcp_mtu_icmp"), 0);
 	close_siblings();
 }
 

@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "check.h"
-#include "host/question.h"
+#include "host/netlink_get.h"
 
 static int forger = -1;
 
@@ -56,15 +56,15 @@ static int test_events(void)
 /* Answers that come before the question was asked. */
 static void test_call(void)
 {
-	struct question_link link;
+	struct netlink_get_link link;
 	struct netlink nl;
 
 	CHECK_EQ(netlink_open(&nl, 0), 0);
 	CHECK(forge(&nl, RTM_NEWLINK, nl.sequence + 1));
 	CHECK(forge(&nl, NLMSG_DONE, nl.sequence + 1));
-	CHECK_EQ(question_link(&nl, 1, &link), 0);
+	CHECK_EQ(netlink_get_link(&nl, 1, &link), 0);
 	CHECK_STR(link.ifname, "lo");
-	CHECK_EQ(question_link(&nl, 0x7fffffff, &link), -ENODEV);
+	CHECK_EQ(netlink_get_link(&nl, 0x7fffffff, &link), -ENODEV);
 	netlink_close(&nl);
 }
 

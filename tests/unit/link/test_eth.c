@@ -13,7 +13,7 @@ static void test_drops(void)
 	const uint8_t other[6] = { 0x02, 0x48, 0x41, 0x52, 0x50, 0x07 };
 	const uint8_t multicast[6] = { 1, 0, 0x5e, 0, 0, 1 };
 
-	host_init(&h, 1500, HARP_NEIGHBOUR_OWN);
+	host_init(&h, 1500, HARP_NEIGHBOR_OWN);
 	peer_say(&h, p, 13);
 	CHECK_EQ(h.stats.drop_eth_short, 1);
 	make_eth(p, other, ETH_TYPE_IPV4);
@@ -62,7 +62,7 @@ static void test_groups(void)
 	uint8_t p[100] = { 0 };
 	uint64_t dropped = 0;
 
-	host_init(&h, 1500, HARP_NEIGHBOUR_OWN);
+	host_init(&h, 1500, HARP_NEIGHBOR_OWN);
 	for (unsigned i = 0; i < sizeof(frames) / sizeof(frames[0]); i++) {
 		make_eth(p, frames[i].mac, frames[i].type);
 		peer_say(&h, p, 60);
@@ -118,9 +118,9 @@ static void test_vlan(void)
 		uint32_t tag = frames[i].vlan_id ? 4 : 0;
 		struct host h;
 
-		host_init(&h, 1500, HARP_NEIGHBOUR_OWN);
+		host_init(&h, 1500, HARP_NEIGHBOR_OWN);
 		h.eth.vlan_id = frames[i].vlan_id;
-		CHECK_EQ(neighbour_set(&h.eth, &peer, peer_mac), 0);
+		CHECK_EQ(neighbor_set(&h.eth, &peer, peer_mac), 0);
 		peer_say(&h, p, make_tagged(p, frames[i].tags, frames[i].len));
 		CHECK_EQ(h.stats.drop_vlan, !frames[i].good);
 		CHECK_EQ(h.stats.icmp_echo_in, frames[i].good);
@@ -145,7 +145,7 @@ static void test_vlan_edges(void)
 	static const uint8_t tag[4] = { 0x81, 0, 0, 9 };
 	struct host h;
 
-	host_init(&h, 1500, HARP_NEIGHBOUR_OWN);
+	host_init(&h, 1500, HARP_NEIGHBOR_OWN);
 	h.eth.vlan_id = 9;
 	make_arp(plain, everyone, 1, peer_mac, peer_ip, host_ip);
 	memcpy(p, plain, 12);
@@ -180,7 +180,7 @@ static void test_arp_request(void)
 	struct host h;
 	uint8_t p[100], r[HOST_PACKET_MAX];
 
-	host_init(&h, 1500, HARP_NEIGHBOUR_OWN);
+	host_init(&h, 1500, HARP_NEIGHBOR_OWN);
 	make_arp(p, everyone, 1, peer_mac, peer_ip, host_ip);
 	memset(p + 42, 0xaa, 18); /* link padding */
 	peer_say(&h, p, 60);
@@ -194,7 +194,7 @@ static void test_arp_request(void)
 
 	/* Not for us: silence. A probe without an address (RFC 5227): an answer, nothing learned. */
 	const uint8_t third[4] = { 10, 0, 0, 3 }, nobody[4] = { 0 };
-	uint32_t known = h.eth.neighbour_count;
+	uint32_t known = h.eth.neighbor_count;
 
 	make_arp(p, everyone, 1, peer_mac, peer_ip, third);
 	peer_say(&h, p, 42);
@@ -202,7 +202,7 @@ static void test_arp_request(void)
 	make_arp(p, everyone, 1, peer_mac, nobody, host_ip);
 	peer_say(&h, p, 42);
 	CHECK_EQ(peer_receive(&h, r), 42);
-	CHECK_EQ(h.eth.neighbour_count, known);
+	CHECK_EQ(h.eth.neighbor_count, known);
 	host_done(&h);
 }
 
@@ -223,7 +223,7 @@ static void test_arp_malformed(void)
 	uint8_t p[100];
 	uint64_t drops = 0;
 
-	host_init(&h, 1500, HARP_NEIGHBOUR_OWN);
+	host_init(&h, 1500, HARP_NEIGHBOR_OWN);
 	for (unsigned i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
 		make_arp(p, everyone, 1, peer_mac, peer_ip, host_ip);
 		p[bad[i].at] = bad[i].value;
@@ -242,7 +242,7 @@ static void test_arp_malformed(void)
 	}
 	CHECK_EQ(h.stats.drop_arp_bad, drops + 1 + 28);
 	CHECK_EQ(h.stats.arp_in, 0);
-	CHECK_EQ(h.eth.neighbour_count, 0);
+	CHECK_EQ(h.eth.neighbor_count, 0);
 	host_done(&h);
 }
 
@@ -260,7 +260,7 @@ static void test_conflict(void)
 	struct host h;
 	uint8_t p[100], r[HOST_PACKET_MAX];
 
-	host_init(&h, 1500, HARP_NEIGHBOUR_OWN);
+	host_init(&h, 1500, HARP_NEIGHBOR_OWN);
 	h.options.hooks.log = count_log;
 	for (int i = 0; i < 5; i++) {
 		make_arp(p, everyone, 1, peer_mac, host_ip, host_ip); /* "I am you" */
@@ -271,7 +271,7 @@ static void test_conflict(void)
 	CHECK_EQ(h.stats.arp_conflicts, 5);
 	CHECK_EQ(logged, 1); /* said once, not per packet */
 	CHECK_EQ(peer_receive(&h, r), 0);
-	CHECK_EQ(h.eth.neighbour_count, 0);
+	CHECK_EQ(h.eth.neighbor_count, 0);
 	host_done(&h);
 }
 
@@ -280,12 +280,12 @@ static void test_external_mode_is_silent(void)
 	struct host h;
 	uint8_t p[100], r[HOST_PACKET_MAX];
 
-	host_init(&h, 1500, HARP_NEIGHBOUR_EXTERNAL);
+	host_init(&h, 1500, HARP_NEIGHBOR_EXTERNAL);
 	make_arp(p, everyone, 1, peer_mac, peer_ip, host_ip);
 	peer_say(&h, p, 42);
 	CHECK_EQ(h.eth_verdict, ETH_CONSUMED);
 	CHECK_EQ(peer_receive(&h, r), 0); /* the kernel answers */
-	CHECK_EQ(h.eth.neighbour_count, 0);
+	CHECK_EQ(h.eth.neighbor_count, 0);
 	host_done(&h);
 }
 
@@ -296,7 +296,7 @@ static void test_no_frame(void)
 	struct frame *hold[256];
 	unsigned n = 0;
 
-	host_init(&h, 1500, HARP_NEIGHBOUR_OWN);
+	host_init(&h, 1500, HARP_NEIGHBOR_OWN);
 	while ((hold[n] = frame_alloc(&h.pool, 0)) != NULL)
 		n++;
 	make_arp(p, everyone, 1, peer_mac, peer_ip, host_ip);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_neigh.c - the life of a neighbour: asked, answered, aged, moved, lied about, forgotten. */
+/* test_neigh.c - the life of a neighbor: asked, answered, aged, moved, lied about, forgotten. */
 #include "host.h"
 
 #include <errno.h>
@@ -60,11 +60,11 @@ static void answer(struct host *h, const uint8_t *mac)
 	peer_say(h, p, 42);
 }
 
-static struct neighbour *peer_record(struct host *h)
+static struct neighbor *peer_record(struct host *h)
 {
 	struct harp_addr addr = ipv4_mapped(peer_ip);
 
-	return neighbour_get(&h->eth, &addr);
+	return neighbor_get(&h->eth, &addr);
 }
 
 static void test_resolve(void)
@@ -73,18 +73,18 @@ static void test_resolve(void)
 	uint8_t to[6], p[HOST_PACKET_MAX];
 	uint32_t generation;
 
-	host_init(&h, 1500, HARP_NEIGHBOUR_OWN);
+	host_init(&h, 1500, HARP_NEIGHBOR_OWN);
 	generation = h.eth.resolved_generation;
 	for (int i = 0; i < 10; i++) /* many packets, one question */
 		CHECK_EQ(try_send(&h, 2), -EAGAIN);
-	CHECK_EQ(h.stats.neighbour_wait, 10);
+	CHECK_EQ(h.stats.neighbor_wait, 10);
 	host_poll(&h);
 	CHECK_EQ(requests(&h, to), 1);
 	CHECK_MEM(to, everyone, 6);
 	CHECK_EQ(h.eth.resolved_generation, generation);
 	answer(&h, peer_mac);
 	CHECK_EQ(h.eth.resolved_generation, generation + 1);
-	CHECK_EQ(peer_record(&h)->state, NEIGHBOUR_REACHABLE);
+	CHECK_EQ(peer_record(&h)->state, NEIGHBOR_REACHABLE);
 	CHECK_EQ(try_send(&h, 2), 0);
 	host_poll(&h);
 	CHECK_EQ(peer_receive(&h, p), 42);
@@ -98,12 +98,12 @@ static void test_failure_and_retry(void)
 	struct host h;
 	uint8_t to[6];
 
-	host_init(&h, 1500, HARP_NEIGHBOUR_OWN);
+	host_init(&h, 1500, HARP_NEIGHBOR_OWN);
 	CHECK_EQ(try_send(&h, 2), -EAGAIN);
 	for (int i = 0; i < 5; i++)
 		wait_ns(&h, 100 * MS);
 	CHECK_EQ(requests(&h, to), 3); /* then it is given up */
-	CHECK_EQ(peer_record(&h)->state, NEIGHBOUR_FAILED);
+	CHECK_EQ(peer_record(&h)->state, NEIGHBOR_FAILED);
 	CHECK_EQ(try_send(&h, 2), -EAGAIN);
 	wait_ns(&h, 1 * MS);
 	CHECK_EQ(requests(&h, to), 0); /* not asked again at once */
@@ -121,7 +121,7 @@ static void test_ageing(void)
 	struct host h;
 	uint8_t to[6];
 
-	host_init(&h, 1500, HARP_NEIGHBOUR_OWN);
+	host_init(&h, 1500, HARP_NEIGHBOR_OWN);
 	try_send(&h, 2);
 	answer(&h, peer_mac);
 	requests(&h, to);
@@ -129,20 +129,20 @@ static void test_ageing(void)
 	for (int i = 0; i < 10; i++) {
 		wait_ns(&h, 20 * SEC);
 		CHECK_EQ(try_send(&h, 2), 0);
-		neighbour_confirm(&h.eth, peer_record(&h), h.now_ns);
-		CHECK_EQ(peer_record(&h)->state, NEIGHBOUR_REACHABLE);
+		neighbor_confirm(&h.eth, peer_record(&h), h.now_ns);
+		CHECK_EQ(peer_record(&h)->state, NEIGHBOR_REACHABLE);
 	}
 	wait_ns(&h, 10 * SEC);
 	CHECK_EQ(requests(&h, to), 0);
 	/* Unconfirmed and used: still sends, and after a while asks the owner alone. */
 	wait_ns(&h, 31 * SEC);
 	CHECK_EQ(try_send(&h, 2), 0);
-	CHECK_EQ(peer_record(&h)->state, NEIGHBOUR_STALE);
+	CHECK_EQ(peer_record(&h)->state, NEIGHBOR_STALE);
 	wait_ns(&h, 5 * SEC);
 	CHECK_EQ(requests(&h, to), 1);
 	CHECK_MEM(to, peer_mac, 6);
 	answer(&h, peer_mac);
-	CHECK_EQ(peer_record(&h)->state, NEIGHBOUR_REACHABLE);
+	CHECK_EQ(peer_record(&h)->state, NEIGHBOR_REACHABLE);
 	/* Again, and now it is gone: three questions to it, three to everyone, FAILED. */
 	wait_ns(&h, 31 * SEC);
 	CHECK_EQ(try_send(&h, 2), 0);
@@ -151,7 +151,7 @@ static void test_ageing(void)
 		wait_ns(&h, 100 * MS);
 	CHECK_EQ(requests(&h, to), 6);
 	CHECK_MEM(to, everyone, 6);
-	CHECK_EQ(peer_record(&h)->state, NEIGHBOUR_FAILED);
+	CHECK_EQ(peer_record(&h)->state, NEIGHBOR_FAILED);
 	host_done(&h);
 }
 
@@ -169,9 +169,9 @@ static void test_poison(void)
 	struct host h;
 	uint8_t to[6];
 
-	host_init(&h, 1500, HARP_NEIGHBOUR_OWN);
+	host_init(&h, 1500, HARP_NEIGHBOR_OWN);
 	claim(&h, evil_mac, 2);
-	CHECK_EQ(h.eth.neighbour_count, 0); /* nothing is learned from gossip */
+	CHECK_EQ(h.eth.neighbor_count, 0); /* nothing is learned from gossip */
 	try_send(&h, 2);
 	answer(&h, peer_mac);
 	requests(&h, to);
@@ -184,7 +184,7 @@ static void test_poison(void)
 	answer(&h, evil_mac);       /* the liar answers too */
 	CHECK_EQ(h.stats.drop_arp_claim, 2);
 	answer(&h, peer_mac);
-	CHECK_EQ(peer_record(&h)->state, NEIGHBOUR_REACHABLE);
+	CHECK_EQ(peer_record(&h)->state, NEIGHBOR_REACHABLE);
 	CHECK_MEM(peer_record(&h)->mac, peer_mac, 6);
 	host_done(&h);
 }
@@ -194,7 +194,7 @@ static void test_true_move(void)
 	struct host h;
 	uint8_t to[6];
 
-	host_init(&h, 1500, HARP_NEIGHBOUR_OWN);
+	host_init(&h, 1500, HARP_NEIGHBOR_OWN);
 	try_send(&h, 2);
 	answer(&h, peer_mac);
 	requests(&h, to);
@@ -204,7 +204,7 @@ static void test_true_move(void)
 	CHECK_EQ(requests(&h, to), 4);
 	CHECK_MEM(to, everyone, 6);
 	answer(&h, evil_mac);
-	CHECK_EQ(peer_record(&h)->state, NEIGHBOUR_REACHABLE);
+	CHECK_EQ(peer_record(&h)->state, NEIGHBOR_REACHABLE);
 	CHECK_MEM(peer_record(&h)->mac, evil_mac, 6);
 	CHECK_EQ(try_send(&h, 2), 0);
 	host_done(&h);
@@ -217,12 +217,12 @@ static void test_suspicion(void)
 	struct harp_addr own = ipv4_mapped(host_ip);
 	uint8_t to[6];
 
-	host_init(&h, 1500, HARP_NEIGHBOUR_OWN);
+	host_init(&h, 1500, HARP_NEIGHBOR_OWN);
 	try_send(&h, 2);
 	answer(&h, evil_mac);
 	requests(&h, to);
-	neighbour_suspect(&h.eth, peer_record(&h), &own);
-	neighbour_suspect(&h.eth, peer_record(&h), &own); /* every connection says so */
+	neighbor_suspect(&h.eth, peer_record(&h), &own);
+	neighbor_suspect(&h.eth, peer_record(&h), &own); /* every connection says so */
 	host_poll(&h);
 	CHECK_EQ(requests(&h, to), 1);
 	CHECK_MEM(to, evil_mac, 6);
@@ -232,7 +232,7 @@ static void test_suspicion(void)
 	CHECK_EQ(requests(&h, to), 3);
 	CHECK_MEM(to, everyone, 6);
 	answer(&h, peer_mac);
-	CHECK_EQ(peer_record(&h)->state, NEIGHBOUR_REACHABLE);
+	CHECK_EQ(peer_record(&h)->state, NEIGHBOR_REACHABLE);
 	CHECK_MEM(peer_record(&h)->mac, peer_mac, 6);
 	host_done(&h);
 }
@@ -242,14 +242,14 @@ static void test_stale_is_replaced(void)
 	struct host h;
 	uint8_t to[6], p[64];
 
-	host_init(&h, 1500, HARP_NEIGHBOUR_OWN);
+	host_init(&h, 1500, HARP_NEIGHBOR_OWN);
 	make_arp(p, everyone, 1, peer_mac, peer_ip, host_ip); /* asks for us: known, unconfirmed */
 	peer_say(&h, p, 42);
-	CHECK_EQ(peer_record(&h)->state, NEIGHBOUR_STALE);
+	CHECK_EQ(peer_record(&h)->state, NEIGHBOR_STALE);
 	CHECK_EQ(try_send(&h, 2), 0); /* no question needed */
 	claim(&h, evil_mac, 2);
 	CHECK_MEM(peer_record(&h)->mac, evil_mac, 6);
-	CHECK_EQ(peer_record(&h)->state, NEIGHBOUR_STALE);
+	CHECK_EQ(peer_record(&h)->state, NEIGHBOR_STALE);
 	CHECK_EQ(h.stats.drop_arp_claim, 0);
 	CHECK_EQ(requests(&h, to), 0);
 	host_done(&h);
@@ -260,7 +260,7 @@ static void test_storm(void)
 	struct host h;
 	uint8_t p[64], r[HOST_PACKET_MAX];
 
-	host_init(&h, 1500, HARP_NEIGHBOUR_OWN);
+	host_init(&h, 1500, HARP_NEIGHBOR_OWN);
 	try_send(&h, 2);
 	answer(&h, peer_mac);
 	for (unsigned i = 0; i < 1000; i++) {
@@ -272,20 +272,20 @@ static void test_storm(void)
 		while (peer_receive(&h, r) > 0)
 			;
 	}
-	CHECK_EQ(h.eth.neighbour_count, h.eth.neighbour_max);
-	CHECK_EQ(h.stats.neighbour_full, 0);          /* newcomers replace what was only heard of */
+	CHECK_EQ(h.eth.neighbor_count, h.eth.neighbor_max);
+	CHECK_EQ(h.stats.neighbor_full, 0);           /* newcomers replace what was only heard of */
 	CHECK_MEM(peer_record(&h)->mac, peer_mac, 6); /* the one in use is still there */
-	CHECK_EQ(peer_record(&h)->state, NEIGHBOUR_REACHABLE);
+	CHECK_EQ(peer_record(&h)->state, NEIGHBOR_REACHABLE);
 	/* All in use: the next one is refused, counted; idle ones make room later. */
 	for (uint8_t i = 3; i < 3 + 16; i++)
 		try_send(&h, i);
-	CHECK(h.stats.neighbour_full > 0);
+	CHECK(h.stats.neighbor_full > 0);
 	CHECK_EQ(try_send(&h, 200), -EAGAIN);
 	wait_ns(&h, 62 * SEC);
-	uint64_t full = h.stats.neighbour_full;
+	uint64_t full = h.stats.neighbor_full;
 
 	CHECK_EQ(try_send(&h, 200), -EAGAIN);
-	CHECK_EQ(h.stats.neighbour_full, full);
+	CHECK_EQ(h.stats.neighbor_full, full);
 	host_done(&h);
 }
 
@@ -309,9 +309,9 @@ static void test_external(void)
 	struct harp_addr addr = ipv4_mapped(peer_ip), unknown = harp_addr_v4(10, 0, 0, 77);
 	uint8_t to[6];
 
-	host_init(&h, 1500, HARP_NEIGHBOUR_EXTERNAL);
-	h.options.hooks.neighbour_wanted = count_wanted;
-	h.options.hooks.neighbour_confirmed = count_confirmed;
+	host_init(&h, 1500, HARP_NEIGHBOR_EXTERNAL);
+	h.options.hooks.neighbor_requested = count_wanted;
+	h.options.hooks.neighbor_confirmed = count_confirmed;
 	for (int i = 0; i < 10; i++)
 		CHECK_EQ(try_send(&h, 2), -EAGAIN);
 	CHECK_EQ(wanted, 1);
@@ -320,22 +320,22 @@ static void test_external(void)
 	CHECK_EQ(wanted, 2);
 	uint32_t generation = h.eth.resolved_generation;
 
-	CHECK_EQ(neighbour_set(&h.eth, &addr, peer_mac), 0);
+	CHECK_EQ(neighbor_set(&h.eth, &addr, peer_mac), 0);
 	CHECK_EQ(h.eth.resolved_generation, generation + 1);
 	CHECK_EQ(try_send(&h, 2), 0);
 	for (int i = 0; i < 10; i++)
-		neighbour_confirm(&h.eth, peer_record(&h), h.now_ns);
+		neighbor_confirm(&h.eth, peer_record(&h), h.now_ns);
 	CHECK_EQ(confirmed, 1);
 	wait_ns(&h, 1 * SEC);
-	neighbour_confirm(&h.eth, peer_record(&h), h.now_ns);
+	neighbor_confirm(&h.eth, peer_record(&h), h.now_ns);
 	CHECK_EQ(confirmed, 2);
 	wait_ns(&h, 100 * SEC); /* no ageing: the kernel knows */
 	CHECK_EQ(try_send(&h, 2), 0);
-	CHECK_EQ(neighbour_set(&h.eth, &addr, NULL), 0);
+	CHECK_EQ(neighbor_set(&h.eth, &addr, NULL), 0);
 	CHECK_EQ(try_send(&h, 2), -EAGAIN);
 	CHECK_EQ(wanted, 3);
-	CHECK_EQ(neighbour_set(&h.eth, &unknown, NULL), -ENOENT);
-	CHECK_EQ(neighbour_set(&h.eth, &addr, everyone), -EINVAL);
+	CHECK_EQ(neighbor_set(&h.eth, &unknown, NULL), -ENOENT);
+	CHECK_EQ(neighbor_set(&h.eth, &addr, everyone), -EINVAL);
 	CHECK_EQ(requests(&h, to), 0);
 	CHECK_EQ(h.stats.arp_out, 0);
 	host_done(&h);

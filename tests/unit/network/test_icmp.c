@@ -8,8 +8,8 @@ static void make_world(struct host *h, uint32_t mtu_bytes)
 {
 	struct harp_addr peer = ipv4_mapped(peer_ip);
 
-	host_init(h, mtu_bytes, HARP_NEIGHBOUR_OWN);
-	CHECK_EQ(neighbour_set(&h->eth, &peer, peer_mac), 0);
+	host_init(h, mtu_bytes, HARP_NEIGHBOR_OWN);
+	CHECK_EQ(neighbor_set(&h->eth, &peer, peer_mac), 0);
 }
 
 /* An echo request whose ICMP part is len bytes. */

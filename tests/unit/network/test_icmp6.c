@@ -9,8 +9,8 @@
 
 static void make_world(struct host *h, uint32_t mtu_bytes)
 {
-	host6_init(h, mtu_bytes, HARP_NEIGHBOUR_OWN);
-	CHECK_EQ(neighbour_set(&h->eth, &peer_ip6, peer_mac), 0);
+	host6_init(h, mtu_bytes, HARP_NEIGHBOR_OWN);
+	CHECK_EQ(neighbor_set(&h->eth, &peer_ip6, peer_mac), 0);
 }
 
 static struct ipv6_header *header(uint8_t *p)

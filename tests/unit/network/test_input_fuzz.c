@@ -8,7 +8,7 @@
 
 #define COUNT 200000ul
 
-/* The same of IPv6: TCP behind extension headers, echo, an error with a quote, neighbour discovery. */
+/* The same of IPv6: TCP behind extension headers, echo, an error with a quote, neighbor discovery. */
 static uint32_t make_good6(struct rng *rng, uint8_t *p)
 {
 	uint32_t payload = rng_below(rng, rng_below(rng, 8) ? 100 : 3000), at = HOST6_PAYLOAD,
@@ -147,8 +147,8 @@ int main(int argc, char **argv)
 	struct host h;
 	uint64_t answered = 0, udp = 0, nd;
 
-	host6_init(&h, 3500, HARP_NEIGHBOUR_OWN);
-	CHECK_EQ(neighbour_set(&h.eth, &peer, peer_mac), 0);
+	host6_init(&h, 3500, HARP_NEIGHBOR_OWN);
+	CHECK_EQ(neighbor_set(&h.eth, &peer, peer_mac), 0);
 	rng_seed(&rng, 20261121);
 	for (unsigned long i = 0; i < count && !check_failures; i++) {
 		uint32_t len = make_packet(&rng, p);

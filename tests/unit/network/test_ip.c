@@ -46,7 +46,7 @@ static void test_drops(void)
 	struct host h;
 	uint8_t p[100] = { 0 };
 
-	host_init(&h, 1500, HARP_NEIGHBOUR_OWN);
+	host_init(&h, 1500, HARP_NEIGHBOR_OWN);
 	for (unsigned i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
 		const uint64_t *counter = (uint64_t *)((char *)&h.stats + bad[i].counter);
 		uint64_t before = *counter;
@@ -109,7 +109,7 @@ static void test_good(void)
 	static uint8_t p[HOST_PACKET_MAX];
 	uint32_t len;
 
-	host_init(&h, 9000, HARP_NEIGHBOUR_OWN);
+	host_init(&h, 9000, HARP_NEIGHBOR_OWN);
 	/* Padding goes: 26 bytes of payload in the smallest Ethernet frame and more. */
 	(void)make_ipv4(p, IP_PROTO_TCP, 22);
 	header(p)->ttl = 1;
@@ -183,7 +183,7 @@ static void test_judged_with_the_last(void)
 	uint8_t p[100] = { 0 };
 	uint32_t len;
 
-	host_init(&h, 1500, HARP_NEIGHBOUR_OWN);
+	host_init(&h, 1500, HARP_NEIGHBOR_OWN);
 	for (unsigned i = 0; i < sizeof(other) / sizeof(other[0]); i++) {
 		const uint64_t *counter = (uint64_t *)((char *)&h.stats + other[i].counter);
 		uint64_t before = *counter;
@@ -225,8 +225,8 @@ static void test_output(void)
 	uint8_t p[HOST_PACKET_MAX];
 	uint16_t last_id = UINT16_MAX;
 
-	host_init(&h, 1500, HARP_NEIGHBOUR_OWN);
-	CHECK_EQ(neighbour_set(&h.eth, &peer, peer_mac), 0);
+	host_init(&h, 1500, HARP_NEIGHBOR_OWN);
+	CHECK_EQ(neighbor_set(&h.eth, &peer, peer_mac), 0);
 	for (unsigned i = 0; i < 3; i++) {
 		struct packet_out out = make_out(&h, 100 + i);
 
@@ -254,13 +254,13 @@ static void test_output(void)
 	CHECK_EQ(ip_output(&h.ip, &path, IP_PROTO_TCP, 0, &big), 0);
 	frame_release(&h.pool, big.frame);
 
-	/* The path finds its new neighbour when the record it knew serves another address. */
-	path.neighbour->addr = harp_addr_v4(10, 0, 0, 99);
+	/* The path finds its new neighbor when the record it knew serves another address. */
+	path.neighbor->addr = harp_addr_v4(10, 0, 0, 99);
 	struct packet_out out = make_out(&h, 50);
 	int err = ip_output(&h.ip, &path, IP_PROTO_TCP, 0, &out);
 
 	CHECK(err == -EAGAIN || err == 0);
-	CHECK_MEM(&path.neighbour->addr, &peer, sizeof(peer));
+	CHECK_MEM(&path.neighbor->addr, &peer, sizeof(peer));
 	frame_release(&h.pool, out.frame);
 	host_done(&h);
 }
@@ -274,8 +274,8 @@ static void test_ids_tell_nothing_of_others(void)
 	uint8_t p[HOST_PACKET_MAX];
 	uint16_t next = 0;
 
-	host_init(&h, 1500, HARP_NEIGHBOUR_OWN);
-	CHECK_EQ(neighbour_set(&h.eth, &peer, peer_mac), 0);
+	host_init(&h, 1500, HARP_NEIGHBOR_OWN);
+	CHECK_EQ(neighbor_set(&h.eth, &peer, peer_mac), 0);
 	for (unsigned i = 0; i < 12; i++) {
 		struct packet_out out = make_out(&h, 100);
 		bool ours = i % 3 == 2;
@@ -309,9 +309,9 @@ static void test_headers_again(void)
 	uint8_t p[HOST_PACKET_MAX], q[HOST_PACKET_MAX], mac[6];
 	struct host h;
 
-	host_init(&h, 1500, HARP_NEIGHBOUR_OWN);
+	host_init(&h, 1500, HARP_NEIGHBOR_OWN);
 	memcpy(mac, peer_mac, sizeof(mac));
-	CHECK_EQ(neighbour_set(&h.eth, &peer, mac), 0);
+	CHECK_EQ(neighbor_set(&h.eth, &peer, mac), 0);
 	for (unsigned i = 0; i < 60; i++) {
 		struct ip_path fresh = { .dst = peer, .v4_id = path.v4_id };
 		uint32_t len = 10 + i * 37 % 1400, got;
@@ -319,7 +319,7 @@ static void test_headers_again(void)
 
 		if (i % 7 == 6) { /* it moves to another card */
 			mac[5]++;
-			CHECK_EQ(neighbour_set(&h.eth, &peer, mac), 0);
+			CHECK_EQ(neighbor_set(&h.eth, &peer, mac), 0);
 		}
 		got = send_and_hear(&h, &path, len, tos, p);
 		CHECK_EQ(got, len + 34);
@@ -346,8 +346,8 @@ static void test_ring_full(void)
 	unsigned sent = 0;
 	int err = 0;
 
-	host_init(&h, 1500, HARP_NEIGHBOUR_OWN);
-	neighbour_set(&h.eth, &peer, peer_mac);
+	host_init(&h, 1500, HARP_NEIGHBOR_OWN);
+	neighbor_set(&h.eth, &peer, peer_mac);
 	h.io.tx_ring = 32;
 	while (!err && sent < 1000) { /* the wire completes at the present: stop its clock */
 		struct packet_out out = make_out(&h, 10);

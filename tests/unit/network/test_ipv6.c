@@ -41,7 +41,7 @@ static void test_header_drops(void)
 	uint8_t p[200] = { 0 };
 	uint32_t len;
 
-	host6_init(&h, 1500, HARP_NEIGHBOUR_OWN);
+	host6_init(&h, 1500, HARP_NEIGHBOR_OWN);
 	for (unsigned version = 0; version < 16; version++) {
 		if (version == 6)
 			continue;
@@ -81,7 +81,7 @@ static void test_addresses(void)
 	uint8_t p[200] = { 0 };
 	uint32_t len;
 
-	host6_init(&h, 1500, HARP_NEIGHBOUR_OWN);
+	host6_init(&h, 1500, HARP_NEIGHBOR_OWN);
 	for (unsigned i = 0; i < sizeof(sources) / sizeof(sources[0]); i++) {
 		len = make_ipv6(p, IP_PROTO_TCP, 20);
 		header(p)->src = addr(sources[i]);
@@ -137,7 +137,7 @@ static void test_extensions_pass(void)
 	struct host h;
 	uint8_t p[400];
 
-	host6_init(&h, 1500, HARP_NEIGHBOUR_OWN);
+	host6_init(&h, 1500, HARP_NEIGHBOR_OWN);
 	for (unsigned i = 0; i < sizeof(good) / sizeof(good[0]); i++) {
 		uint32_t at = HOST6_PAYLOAD;
 
@@ -187,7 +187,7 @@ static void test_extensions_refused(void)
 	uint8_t p[500];
 	uint32_t at;
 
-	host6_init(&h, 1500, HARP_NEIGHBOUR_OWN);
+	host6_init(&h, 1500, HARP_NEIGHBOR_OWN);
 	for (unsigned i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
 		uint32_t len = make_ipv6(p, bad[i].first, 16 + 20);
 
@@ -219,7 +219,7 @@ static void test_good(void)
 	struct frame *packets[NICIO_BURST];
 	uint8_t p[200] = { 0 };
 
-	host6_init(&h, 1500, HARP_NEIGHBOUR_OWN);
+	host6_init(&h, 1500, HARP_NEIGHBOR_OWN);
 	make_ipv6(p, IP_PROTO_TCP, 22);
 	header(p)->version_class_label = be32_of(0x62eabcde);
 	header(p)->hop_limit = 1;
@@ -252,8 +252,8 @@ static void test_output(void)
 	uint8_t r[HOST_PACKET_MAX] = { 0 };
 	struct frame *f;
 
-	host6_init(&h, 1500, HARP_NEIGHBOUR_OWN);
-	CHECK_EQ(neighbour_set(&h.eth, &peer_ip6, peer_mac), 0);
+	host6_init(&h, 1500, HARP_NEIGHBOR_OWN);
+	CHECK_EQ(neighbor_set(&h.eth, &peer_ip6, peer_mac), 0);
 	CHECK_EQ(ip_path_lookup(&h.ip, &path), 0);
 	ip_path_label(&h.ip, &path, 1, 2);
 	/* The MTU, and one byte more; then with the headers of the packet before. */
@@ -294,7 +294,7 @@ static void test_flow_label(void)
 	struct ip_path a = { .src = host_ip6, .dst = peer_ip6 }, b = a;
 	unsigned same = 0;
 
-	host6_init(&h, 1500, HARP_NEIGHBOUR_OWN);
+	host6_init(&h, 1500, HARP_NEIGHBOR_OWN);
 	ip_path_label(&h.ip, &a, 1000, 2000);
 	ip_path_label(&h.ip, &b, 1000, 2000);
 	CHECK_EQ(a.flow_label, b.flow_label);
@@ -315,10 +315,10 @@ static void test_small_mtu(void)
 {
 	struct host h;
 
-	host_init(&h, 1279, HARP_NEIGHBOUR_OWN);
+	host_init(&h, 1279, HARP_NEIGHBOR_OWN);
 	CHECK_EQ(ip_address_add(&h.ip, &host_ip6, 64), -EINVAL);
 	host_done(&h);
-	host6_init(&h, 1280, HARP_NEIGHBOUR_OWN);
+	host6_init(&h, 1280, HARP_NEIGHBOR_OWN);
 	CHECK_EQ(ip_route_add(&h.ip, &peer_ip6, 128, NULL, 1279), -EINVAL);
 	CHECK_EQ(ip_route_add(&h.ip, &peer_ip6, 128, NULL, 1280), 0);
 	host_done(&h);

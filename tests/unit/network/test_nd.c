@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_nd.c - neighbour discovery: asked, answered, probed, lied to, and every malformed message. */
+/* test_nd.c - neighbor discovery: asked, answered, probed, lied to, and every malformed message. */
 #include <errno.h>
 
 #include "host.h"
@@ -92,9 +92,9 @@ static int try_send(struct host *h)
 	return err;
 }
 
-static struct neighbour *peer_record(struct host *h)
+static struct neighbor *peer_record(struct host *h)
 {
-	return neighbour_get(&h->eth, &peer_ip6);
+	return neighbor_get(&h->eth, &peer_ip6);
 }
 
 /* The next message that the host sent; 0 when it sent nothing of the kind. */
@@ -125,7 +125,7 @@ static void test_resolve(void)
 	struct harp_addr group = addr("ff02::1:ff00:2");
 	uint8_t r[HOST_PACKET_MAX];
 
-	host6_init(&h, 1500, HARP_NEIGHBOUR_OWN);
+	host6_init(&h, 1500, HARP_NEIGHBOR_OWN);
 	for (int i = 0; i < 10; i++) /* many packets, one question */
 		CHECK_EQ(try_send(&h), -EAGAIN);
 	host_poll(&h);
@@ -137,9 +137,9 @@ static void test_resolve(void)
 	CHECK(!sent(&h, r, NS));
 	says(&h, NA, SOLICITED | OVERRIDE, &peer_ip6,
 	     NULL); /* without an address it says nothing */
-	CHECK_EQ(peer_record(&h)->state, NEIGHBOUR_INCOMPLETE);
+	CHECK_EQ(peer_record(&h)->state, NEIGHBOR_INCOMPLETE);
 	says(&h, NA, SOLICITED | OVERRIDE, &peer_ip6, peer_mac);
-	CHECK_EQ(peer_record(&h)->state, NEIGHBOUR_REACHABLE);
+	CHECK_EQ(peer_record(&h)->state, NEIGHBOR_REACHABLE);
 	CHECK_EQ(try_send(&h), 0);
 	host_poll(&h);
 	CHECK_EQ(peer_receive(&h, r), AT + 8);
@@ -155,14 +155,14 @@ static void test_failure(void)
 	uint8_t r[HOST_PACKET_MAX];
 	unsigned n = 0;
 
-	host6_init(&h, 1500, HARP_NEIGHBOUR_OWN);
+	host6_init(&h, 1500, HARP_NEIGHBOR_OWN);
 	CHECK_EQ(try_send(&h), -EAGAIN);
 	for (int i = 0; i < 6; i++)
 		wait_ns(&h, 100 * MS);
 	while (sent(&h, r, NS))
 		n++;
 	CHECK_EQ(n, 3);
-	CHECK_EQ(peer_record(&h)->state, NEIGHBOUR_FAILED);
+	CHECK_EQ(peer_record(&h)->state, NEIGHBOR_FAILED);
 	host_done(&h);
 }
 
@@ -185,7 +185,7 @@ static void test_answer(void)
 	struct harp_addr third = addr("fd00::3"), all_nodes = addr("ff02::1");
 	uint32_t known, len;
 
-	host6_init(&h, 1500, HARP_NEIGHBOUR_OWN);
+	host6_init(&h, 1500, HARP_NEIGHBOR_OWN);
 	make_nd(p, NS, 0, &host_ip6, 1, peer_mac); /* as the first question comes: to the group */
 	memcpy(p, our_group_mac, 6);
 	header(p)->dst = addr("ff02::1:ff00:1");
@@ -194,14 +194,14 @@ static void test_answer(void)
 	peer_say(&h, p, AT + 42);
 	CHECK(sent(&h, r, NA));
 	check_advertisement(r, peer_mac, &peer_ip6, SOLICITED | OVERRIDE);
-	CHECK_EQ(peer_record(&h)->state, NEIGHBOUR_STALE); /* someone about to talk to us */
+	CHECK_EQ(peer_record(&h)->state, NEIGHBOR_STALE); /* someone about to talk to us */
 	CHECK_MEM(peer_record(&h)->mac, peer_mac, 6);
 
 	says(&h, NS, 0, &host_ip6, NULL); /* a probe without its address: we know it */
 	CHECK(sent(&h, r, NA));
 	check_advertisement(r, peer_mac, &peer_ip6, SOLICITED | OVERRIDE);
 
-	known = h.eth.neighbour_count;
+	known = h.eth.neighbor_count;
 	says(&h, NS, 0, &third, peer_mac);           /* not for us */
 	len = make_nd(p, NS, 0, &host_ip6, 0, NULL); /* RFC 4862 5.4.3: about to take our address */
 	memcpy(p, our_group_mac, 6);
@@ -212,7 +212,7 @@ static void test_answer(void)
 	peer_say(&h, p, len);
 	CHECK(sent(&h, r, NA));
 	check_advertisement(r, all_nodes_mac, &all_nodes, OVERRIDE);
-	CHECK_EQ(h.eth.neighbour_count, known);
+	CHECK_EQ(h.eth.neighbor_count, known);
 	CHECK_EQ(h.stats.drop_nd_bad, 0);
 	host_done(&h);
 }
@@ -247,7 +247,7 @@ static void test_malformed(void)
 	uint8_t p[200];
 	uint64_t count = 0;
 
-	host6_init(&h, 1500, HARP_NEIGHBOUR_OWN);
+	host6_init(&h, 1500, HARP_NEIGHBOR_OWN);
 	for (unsigned i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
 		uint32_t len =
 			make_nd(p, bad[i].type, bad[i].flags, &host_ip6, bad[i].option, peer_mac);
@@ -297,8 +297,8 @@ static void test_malformed_addresses(void)
 	uint8_t p[200], r[HOST_PACKET_MAX];
 	uint32_t known;
 
-	host6_init(&h, 1500, HARP_NEIGHBOUR_OWN);
-	known = h.eth.neighbour_count;
+	host6_init(&h, 1500, HARP_NEIGHBOR_OWN);
+	known = h.eth.neighbor_count;
 	for (unsigned i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
 		uint32_t len =
 			make_nd(p, bad[i].type, bad[i].flags, &host_ip6, bad[i].option, peer_mac);
@@ -315,7 +315,7 @@ static void test_malformed_addresses(void)
 		}
 	}
 	CHECK_EQ(peer_receive(&h, r), 0);
-	CHECK_EQ(h.eth.neighbour_count, known);
+	CHECK_EQ(h.eth.neighbor_count, known);
 	host_done(&h);
 }
 
@@ -325,12 +325,12 @@ static void test_whom_to_believe(void)
 	struct host h;
 	uint8_t r[HOST_PACKET_MAX];
 
-	host6_init(&h, 1500, HARP_NEIGHBOUR_OWN);
+	host6_init(&h, 1500, HARP_NEIGHBOR_OWN);
 	says(&h, NA, OVERRIDE, &peer_ip6, evil_mac); /* nobody asked, nobody cares */
-	CHECK_EQ(h.eth.neighbour_count, 0);
+	CHECK_EQ(h.eth.neighbor_count, 0);
 	CHECK_EQ(try_send(&h), -EAGAIN);
 	says(&h, NA, SOLICITED | OVERRIDE, &peer_ip6, peer_mac);
-	CHECK_EQ(peer_record(&h)->state, NEIGHBOUR_REACHABLE);
+	CHECK_EQ(peer_record(&h)->state, NEIGHBOR_REACHABLE);
 	while (peer_receive(&h, r) > 0)
 		;
 	says(&h, NA, OVERRIDE, &peer_ip6, evil_mac); /* the old owner is asked, by unicast */
@@ -342,30 +342,30 @@ static void test_whom_to_believe(void)
 	says(&h, NA, SOLICITED | OVERRIDE, &peer_ip6, evil_mac); /* loud as well as false */
 	CHECK_MEM(peer_record(&h)->mac, peer_mac, 6);
 	says(&h, NA, SOLICITED, &peer_ip6, NULL); /* the owner, and it need not say where */
-	CHECK_EQ(peer_record(&h)->state, NEIGHBOUR_REACHABLE);
+	CHECK_EQ(peer_record(&h)->state, NEIGHBOR_REACHABLE);
 	CHECK_MEM(peer_record(&h)->mac, peer_mac, 6);
 
 	h.now_ns += 40 * SEC;
 	CHECK_EQ(host_poll(&h), 0);
 	CHECK_EQ(try_send(&h), 0);
-	CHECK_EQ(peer_record(&h)->state, NEIGHBOUR_STALE);
+	CHECK_EQ(peer_record(&h)->state, NEIGHBOR_STALE);
 	says(&h, NA, 0, &peer_ip6, evil_mac); /* a proxy's: may not override */
 	CHECK_MEM(peer_record(&h)->mac, peer_mac, 6);
 	says(&h, NA, OVERRIDE, &peer_ip6, evil_mac); /* a true move, as far as anyone knows */
 	CHECK_MEM(peer_record(&h)->mac, evil_mac, 6);
-	CHECK_EQ(peer_record(&h)->state, NEIGHBOUR_STALE);
+	CHECK_EQ(peer_record(&h)->state, NEIGHBOR_STALE);
 	host_done(&h);
 }
 
-/* A stale neighbour in use is probed by unicast, then looked for by its group. */
+/* A stale neighbor in use is probed by unicast, then looked for by its group. */
 static void test_ageing(void)
 {
 	struct host h;
 	uint8_t r[HOST_PACKET_MAX];
 	unsigned unicast = 0, group = 0;
 
-	host6_init(&h, 1500, HARP_NEIGHBOUR_OWN);
-	CHECK_EQ(neighbour_set(&h.eth, &peer_ip6, peer_mac), 0);
+	host6_init(&h, 1500, HARP_NEIGHBOR_OWN);
+	CHECK_EQ(neighbor_set(&h.eth, &peer_ip6, peer_mac), 0);
 	h.now_ns += 31 * SEC;
 	host_poll(&h);
 	CHECK_EQ(try_send(&h), 0);
@@ -378,7 +378,7 @@ static void test_ageing(void)
 	}
 	CHECK_EQ(unicast, 3);
 	CHECK_EQ(group, 3);
-	CHECK_EQ(peer_record(&h)->state, NEIGHBOUR_FAILED);
+	CHECK_EQ(peer_record(&h)->state, NEIGHBOR_FAILED);
 	host_done(&h);
 }
 
@@ -387,7 +387,7 @@ static void test_conflict(void)
 	struct host h;
 	uint8_t r[HOST_PACKET_MAX];
 
-	host6_init(&h, 1500, HARP_NEIGHBOUR_OWN);
+	host6_init(&h, 1500, HARP_NEIGHBOR_OWN);
 	says(&h, NA, OVERRIDE, &host_ip6, evil_mac);
 	CHECK_EQ(h.stats.arp_conflicts, 1);
 	/* RFC 4861 section 7.2.4: its source is the very address, as an owner's is. */
@@ -399,18 +399,18 @@ static void test_conflict(void)
 	says_from(&h, &host_ip6, NA, OVERRIDE, &host_ip6, host_mac);
 	says_from(&h, &host_ip6, NS, 0, &peer_ip6, host_mac);
 	CHECK_EQ(h.stats.arp_conflicts, 4);
-	CHECK_EQ(h.eth.neighbour_count, 0);
+	CHECK_EQ(h.eth.neighbor_count, 0);
 	CHECK_EQ(peer_receive(&h, r), 0);
 	host_done(&h);
 }
 
-/* RFC 6583: packets from made-up neighbours make us ask for them; one who lives is found all the same. */
+/* RFC 6583: packets from made-up neighbors make us ask for them; one who lives is found all the same. */
 static void test_exhaustion(void)
 {
 	struct host h;
 	uint8_t p[100], r[HOST_PACKET_MAX];
 
-	host6_init(&h, 1500, HARP_NEIGHBOUR_OWN);
+	host6_init(&h, 1500, HARP_NEIGHBOR_OWN);
 	for (unsigned i = 0; i < 2000; i++) {
 		uint32_t len = make_ipv6(p, IP_PROTO_ICMP6, 8);
 
@@ -427,10 +427,10 @@ static void test_exhaustion(void)
 		if (i == 1005) /* half a millisecond later */
 			says(&h, NA, SOLICITED | OVERRIDE, &peer_ip6, peer_mac);
 	}
-	CHECK_EQ(h.stats.neighbour_full, 0);
-	CHECK_EQ(h.eth.neighbour_count, h.eth.neighbour_max);
+	CHECK_EQ(h.stats.neighbor_full, 0);
+	CHECK_EQ(h.eth.neighbor_count, h.eth.neighbor_max);
 	CHECK_EQ(try_send(&h), 0);
-	CHECK_EQ(peer_record(&h)->state, NEIGHBOUR_REACHABLE);
+	CHECK_EQ(peer_record(&h)->state, NEIGHBOR_REACHABLE);
 	host_done(&h);
 }
 
@@ -442,21 +442,21 @@ static void test_ignored(void)
 	uint8_t r[HOST_PACKET_MAX];
 	unsigned routes;
 
-	host6_init(&h, 1500, HARP_NEIGHBOUR_OWN);
+	host6_init(&h, 1500, HARP_NEIGHBOR_OWN);
 	routes = h.ip.route_count;
 	for (unsigned i = 0; i < sizeof(types); i++)
 		says(&h, types[i], ROUTER, &peer_ip6, evil_mac);
 	CHECK_EQ(h.stats.nd_ignored, 3);
-	CHECK_EQ(h.eth.neighbour_count, 0);
+	CHECK_EQ(h.eth.neighbor_count, 0);
 	CHECK_EQ(h.ip.route_count, routes);
 	host_done(&h);
 
-	host6_init(&h, 1500, HARP_NEIGHBOUR_EXTERNAL);
+	host6_init(&h, 1500, HARP_NEIGHBOR_EXTERNAL);
 	says(&h, NS, 0, &host_ip6, peer_mac);
 	says(&h, NA, SOLICITED | OVERRIDE, &peer_ip6, peer_mac);
 	CHECK_EQ(h.stats.nd_in, 2);
 	CHECK_EQ(h.stats.nd_out, 0);
-	CHECK_EQ(h.eth.neighbour_count, 0);
+	CHECK_EQ(h.eth.neighbor_count, 0);
 	CHECK_EQ(peer_receive(&h, r), 0);
 	host_done(&h);
 }

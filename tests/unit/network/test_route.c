@@ -38,7 +38,7 @@ static void check_path(struct ip *ip, const char *dst, const char *next_hop, con
 	CHECK_STR(harp_addr_format(&path.next_hop, a), next_hop);
 	CHECK_STR(harp_addr_format(&path.src, b), src);
 	CHECK_EQ(path.mtu_bytes, mtu_bytes);
-	CHECK(path.neighbour != NULL);
+	CHECK(path.neighbor != NULL);
 }
 
 static int lookup(struct ip *ip, const char *dst, const char *src)
@@ -203,7 +203,7 @@ int main(void)
 {
 	struct host h;
 
-	host_init(&h, 1500, HARP_NEIGHBOUR_OWN);
+	host_init(&h, 1500, HARP_NEIGHBOR_OWN);
 	test_longest_prefix(&h.ip);
 	test_unreachable(&h.ip);
 	test_addresses(&h.ip);

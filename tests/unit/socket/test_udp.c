@@ -452,12 +452,12 @@ static void test_unresolved(struct rig *rig)
 	rig_silent(rig);
 	/* It becomes known: what waited goes, before what came later. */
 	CHECK_EQ(rig_write(sock, &dead, 6), 6);
-	CHECK_EQ(harp_stack_neighbour_set(rig->stack, &dead.addr, rig_peer_mac), 0);
+	CHECK_EQ(harp_stack_neighbor_set(rig->stack, &dead.addr, rig_peer_mac), 0);
 	rig_poll(rig);
 	rig_expect(rig, 1, 4);
 	rig_expect(rig, 1, 6);
 	/* It never does. */
-	CHECK_EQ(harp_stack_neighbour_set(rig->stack, &dead.addr, NULL), 0);
+	CHECK_EQ(harp_stack_neighbor_set(rig->stack, &dead.addr, NULL), 0);
 	CHECK_EQ(rig_write(sock, &dead, 7), 7);
 	for (int i = 0; i < 50; i++) {
 		rig_poll(rig);

@@ -15,7 +15,7 @@ static void test_nobody_publishes_to_a_new_page(struct rig *rig)
 	(void)rig;
 	page_rig_make(&page, 4);
 	CHECK_EQ(harp_page_check(page.fd, why, sizeof(why)), -ENODATA);
-	CHECK_STR(why, "nobody has published to it yet");
+	CHECK_STR(why, "its owner has not published yet");
 	CHECK_EQ(harp_page_read(page.fd, HARP_PAGE_STATUS, 0, &status, sizeof(status), 1),
 		 -ENODATA);
 	page_rig_free(&page);

@@ -39,14 +39,14 @@ static void test_options_are_refused_by_name(void)
 		      "harp_stack_create: max_conns is above 1048576");
 	check_refused((struct harp_stack_options){ .max_listeners = 65537 },
 		      "harp_stack_create: max_listeners is above 65536");
-	check_refused((struct harp_stack_options){ .max_neighbours = 65537 },
-		      "harp_stack_create: max_neighbours is above 65536");
+	check_refused((struct harp_stack_options){ .max_neighbors = 65537 },
+		      "harp_stack_create: max_neighbors is above 65536");
 	check_refused((struct harp_stack_options){ .port_min = 2000, .port_max = 1999 },
 		      "harp_stack_create: port_min is above port_max");
 	check_refused((struct harp_stack_options){ .vlan_id = 4095 },
 		      "harp_stack_create: vlan_id is above 4094");
-	check_refused((struct harp_stack_options){ .neighbour_mode = 2 },
-		      "harp_stack_create: neighbour_mode is neither OWN nor EXTERNAL");
+	check_refused((struct harp_stack_options){ .neighbor_mode = 2 },
+		      "harp_stack_create: neighbor_mode is neither OWN nor EXTERNAL");
 }
 
 static void test_a_connection_s_options_are_refused_by_name(struct rig *rig)
@@ -91,7 +91,7 @@ static void test_a_dead_connection_says_why(struct rig *rig)
 	CHECK_EQ(harp_conn_probe(rig->conn), -ECONNRESET);
 	CHECK_EQ(rig_set_keepalive(rig, RIG_S, 0, 0), -ECONNRESET);
 	CHECK_EQ(harp_conn_recv(rig->conn, &byte, 1), -ECONNRESET);
-	CHECK_EQ(harp_conn_send_room(rig->conn), 0);
+	CHECK_EQ(harp_conn_send_space(rig->conn), 0);
 }
 
 /* The segment in which the limit lies would leave short, though the rest of the bytes follows. */
@@ -103,7 +103,7 @@ static void test_what_may_wait_unsent_is_whole_segments(struct rig *rig)
 
 	rig_established(rig, &opt);
 	CHECK_EQ(harp_conn_send(rig->conn, &iov[0], 1), 1000);
-	CHECK_EQ(harp_conn_send_room(rig->conn), 4000);
+	CHECK_EQ(harp_conn_send_space(rig->conn), 4000);
 	CHECK_EQ(harp_conn_send(rig->conn, &iov[1], 1), 3 * 1448 - 1000);
 	CHECK_EQ(harp_conn_send(rig->conn, &iov[1], 1), -EAGAIN);
 	rig_poll(rig);
@@ -256,7 +256,7 @@ static void test_a_stack_ends_with_timers_of_all_kinds_on_one_list(void)
 	CHECK_EQ(harp_nic_callback_create(&card, &nic), 0);
 	CHECK_EQ(harp_stack_create(&stack, card, &options), 0);
 	for (uint64_t at_ns = 0; at_ns < 100 * RIG_S; at_ns += RIG_S) {
-		wheel_set(&stack->wheel, &stack->eth.neighbours[0].timer, at_ns);
+		wheel_set(&stack->wheel, &stack->eth.neighbors[0].timer, at_ns);
 		wheel_set(&stack->wheel, &stack->tcp.conns[4095].timer, at_ns);
 	}
 	harp_stack_destroy(stack);

@@ -19,14 +19,14 @@ static void test_trains_are_segments(bool v6, enum way way, size_t piece)
 		if (way == IN_PLACE)
 			CHECK_EQ(harp_stack_memory_add(net.stack[0], net.bytes, BYTES), 0);
 		net_move(way, piece);
-		CHECK_EQ(net_stat(0, "tcp_trains_out") > 0, cut);
+		CHECK_EQ(net_stat(0, "tcp_tso_packets_out") > 0, cut);
 		CHECK_EQ(net_stat(0, "tcp_retransmits"), 0);
 		if (!cut) {
 			count = net.spy[1].count;
 			memcpy(plain, net.spy[1].segs, count * sizeof(plain[0]));
 			CHECK(count > BYTES / 1460);
 		} else {
-			CHECK(net_stat(0, "tcp_train_segs_out") > count / 2);
+			CHECK(net_stat(0, "tcp_tso_segs_out") > count / 2);
 			CHECK(net_stat(0, "tx_packets") < count * 3 / 4);
 			CHECK_EQ(net.spy[1].count, count);
 		}
@@ -107,17 +107,17 @@ static void test_cut_and_gathered(void)
 	}
 	first = net.from->snd_unsent;
 	CHECK(seg_bytes(first) == net.from->snd_mss_bytes && seg_frags(first) > 3);
-	CHECK(tcp_recut_gather(net.from, 2111));
+	CHECK(tcp_resegment_gather(net.from, 2111));
 	CHECK_EQ(seg_bytes(first), 2111);
 	first->next->tcp_flags |= SEG_PUSH; /* the end of a handover, which the next one takes in */
 	CHECK_EQ(first->tcp_flags, 0);
-	CHECK(tcp_recut_gather(net.from, 5222));
+	CHECK(tcp_resegment_gather(net.from, 5222));
 	CHECK_EQ(seg_bytes(first), 5222);
 	CHECK_EQ(first->next->seq, first->seq + 5222);
-	CHECK(tcp_recut_split(net.from, first, 1000)); /* between two pieces */
+	CHECK(tcp_resegment_split(net.from, first, 1000)); /* between two pieces */
 	CHECK_EQ(first->tcp_flags, 0);
 	CHECK_EQ(first->next->tcp_flags, SEG_PUSH);
-	CHECK(tcp_recut_split(net.from, first, 500));
+	CHECK(tcp_resegment_split(net.from, first, 500));
 	net.from->snd_mss_bytes = 333;
 	net_arrives(100000, 100000);
 	CHECK_EQ(net_stat(0, "tx_copied_bytes"), 0);

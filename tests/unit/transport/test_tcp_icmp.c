@@ -80,7 +80,7 @@ static void test_a_claim_against_the_evidence_waits(void)
 		rig.out_head++;
 	CHECK_EQ(rig.conn->snd_mss_bytes, 1000 - 52);
 	CHECK_EQ(rig_expect(&rig, TCP_ACK)->len, 1000 - 52);
-	CHECK_EQ(rig_stat(&rig, "tcp_mtu_told"), 1);
+	CHECK_EQ(rig_stat(&rig, "tcp_mtu_icmp"), 1);
 	rig_close(&rig);
 }
 
@@ -97,7 +97,7 @@ static void test_a_claim_must_fit_what_it_quotes(void)
 	icmp_says(TOO_BIG, 1000, first + 1);
 	icmp_says(TOO_BIG, 1000, first + 1448); /* of 100 bytes */
 	CHECK_EQ(rig.conn->snd_mss_bytes, 1448);
-	CHECK_EQ(rig_stat(&rig, "tcp_mtu_told_ignored"), 2);
+	CHECK_EQ(rig_stat(&rig, "tcp_mtu_icmp_ignored"), 2);
 	rig_silent(&rig);
 	rig_close(&rig);
 }

@@ -263,12 +263,12 @@ static void test_short_messages_in_a_slow_stream_are_acknowledged_at_once(void)
 static void test_only_so_many_acks_wait_for_a_second_segment(void)
 {
 	slow_stream();
-	rig.conn->tcp->acks_owed += TCP_ACKS_HELD_MAX;
+	rig.conn->tcp->acks_pending += TCP_ACKS_HELD_MAX;
 	slow_segment(0);
 	rig_poll(&rig);
 	CHECK_EQ(rig_expect(&rig, TCP_ACK)->ack, rig.seq);
-	rig.conn->tcp->acks_owed -= TCP_ACKS_HELD_MAX;
-	CHECK_EQ(rig.conn->tcp->acks_owed, 0);
+	rig.conn->tcp->acks_pending -= TCP_ACKS_HELD_MAX;
+	CHECK_EQ(rig.conn->tcp->acks_pending, 0);
 	rig_close(&rig);
 }
 

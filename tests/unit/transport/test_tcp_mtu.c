@@ -179,7 +179,7 @@ static uint64_t flow(uint64_t ns)
 	uint64_t until_ns = net.now_ns + ns, before = net.received;
 
 	while (net.now_ns < until_ns) {
-		size_t room = harp_conn_send_room(net.from);
+		size_t room = harp_conn_send_space(net.from);
 		struct iovec iov = { buf, room < sizeof(buf) ? room : sizeof(buf) };
 		ssize_t n;
 

@@ -157,7 +157,7 @@ static void test_bombs_cost_little(void)
 }
 
 /*
- * However large the window, a segment is found from a finger near it: the fingers spread until they
+ * However large the window, a segment is found from a skip near it: the fingers spread until they
  * cover all that is in flight, and no further. `segments` in flight all the time, of 1000 bytes, until
  * what there is was sent over many times.
  */
@@ -190,8 +190,8 @@ static void fingers_cover(uint32_t segments, uint32_t walk_max)
 			conn.snd_head = &frames[(i + 2) % pool.frame_count];
 			conn.snd_una_seq = conn.snd_head->seq;
 		}
-		if (conn.finger_left-- == 0)
-			tcp_sack_finger(&conn, f);
+		if (conn.skip_left-- == 0)
+			tcp_sack_index(&conn, f);
 		if (i % 13 == 0 && i > segments) {
 			uint32_t seq = conn.snd_una_seq +
 				       (uint32_t)((uint64_t)i * 7919 % (segments - 2)) * 1000;

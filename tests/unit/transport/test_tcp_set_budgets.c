@@ -80,13 +80,13 @@ static void test_fewer_send_frames_refuse_until_acknowledged(void)
 	rig_begin(&rig, &opt);
 	CHECK_EQ(rig_write(&rig, 20 * 1448), 20 * 1448);
 	set_frames(rig.conn->rx_frames_budget, 8);
-	CHECK_EQ(harp_conn_send_room(rig.conn), 0);
+	CHECK_EQ(harp_conn_send_space(rig.conn), 0);
 	CHECK_EQ(rig_write(&rig, 1), -EAGAIN);
 	rig.out_head = rig.out_tail;
 	rig.ack += 20 * 1448;
 	rig_says(&rig, rig_usual(&rig, TCP_ACK, 0));
 	CHECK(rig_events(&rig) & HARP_EVENT_WRITABLE);
-	CHECK_EQ(harp_conn_send_room(rig.conn), 8 * 1448);
+	CHECK_EQ(harp_conn_send_space(rig.conn), 8 * 1448);
 	rig_close(&rig);
 }
 
@@ -95,14 +95,14 @@ static void test_the_unsent_limit_changes(void)
 	struct harp_tcp_options opt = { .size = sizeof(opt), .unsent_bytes_max = 1448 };
 
 	rig_begin(&rig, &opt);
-	CHECK_EQ(harp_conn_send_room(rig.conn), 1448);
+	CHECK_EQ(harp_conn_send_space(rig.conn), 1448);
 	opt = rig_options(&rig);
 	opt.unsent_bytes_max = 2 * 1448;
 	CHECK_EQ(harp_conn_set_options(rig.conn, &opt), 0);
-	CHECK_EQ(harp_conn_send_room(rig.conn), 2 * 1448);
+	CHECK_EQ(harp_conn_send_space(rig.conn), 2 * 1448);
 	opt.unsent_bytes_max = 0;
 	CHECK_EQ(harp_conn_set_options(rig.conn, &opt), 0);
-	CHECK(harp_conn_send_room(rig.conn) > 10 * 1448);
+	CHECK(harp_conn_send_space(rig.conn) > 10 * 1448);
 	rig_close(&rig);
 }
 

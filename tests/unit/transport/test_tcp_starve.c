@@ -133,10 +133,10 @@ static void test_who_sleeps_is_woken(void)
 	CHECK(harp_stack_next_deadline_ns(rig.stack) > rig.now_ns);
 	for (unsigned i = 0; i < 100 && !tcp_starve_may_feed(&rig.stack->tcp); i++)
 		reads(holders[i % HOLDERS], FULL);
-	owed = rig.stack->tcp.acks_owed;
-	rig.stack->tcp.acks_owed = 0; /* whatever is owed to others */
+	owed = rig.stack->tcp.acks_pending;
+	rig.stack->tcp.acks_pending = 0; /* whatever is owed to others */
 	CHECK(harp_stack_next_deadline_ns(rig.stack) <= rig.now_ns);
-	rig.stack->tcp.acks_owed = owed;
+	rig.stack->tcp.acks_pending = owed;
 	end();
 }
 

@@ -112,10 +112,10 @@ static void test_what_waits_for_a_next_hop_is_not_forgotten(void)
 	rig_established(&rig, NULL);
 	CHECK_EQ(rig_write(&rig, 100), 100);
 	rig_expect(&rig, TCP_ACK | TCP_PSH);
-	CHECK_EQ(harp_stack_neighbour_set(rig.stack, &peer, NULL), 0);
+	CHECK_EQ(harp_stack_neighbor_set(rig.stack, &peer, NULL), 0);
 	CHECK_EQ(rig_write(&rig, 100), 100);
 	CHECK_EQ(rig.conn->tx_queued, TX_LIST_UNRESOLVED);
-	CHECK_EQ(rig_stat(&rig, "neighbour_wait"), 1);
+	CHECK_EQ(rig_stat(&rig, "neighbor_wait"), 1);
 	rig.ack += 100;
 	rig_says(&rig, rig_usual(&rig, TCP_ACK, 0));
 	CHECK_EQ(rig.conn->snd_una_seq, rig.conn->snd_nxt_seq);

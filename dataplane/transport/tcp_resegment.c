@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tcp_recut.c - segments of the send queue cut anew: in two, shorter at the front, longer by those behind, or into other
- * frames.
+ * tcp_resegment.c - changes segments of the send queue: splits, trims, extends or copies them.
  *
- * Who does so: the path or the peer's window takes less than a segment holds (split), the peer acknowledges a part of one
- * (trim), a probe of the path's MTU is larger than the segments that wait (gather), the application wants its memory back
- * (into_pool). Sums of what changes are forgotten, and made again when it is sent.
+ * Split: path or peer's window allow less than a segment. Trim: part of a segment is acknowledged.
+ * Gather: a path MTU probe is larger than the waiting segments. Into_pool: the application wants
+ * its memory back. Checksums of changed segments are dropped, and computed again on transmission.
  */
 #include "transport/tcp.h"
 
@@ -15,14 +14,15 @@
 
 #include "base/checksum.h"
 
-bool tcp_recut_split(struct harp_conn *conn, struct frame *seg, uint32_t bytes)
+bool tcp_resegment_split(struct harp_conn *conn, struct frame *seg, uint32_t bytes)
 {
 	struct tcp *tcp = conn->tcp;
 	struct frame *f = seg, *rest, *piece = NULL;
 	uint32_t keep = bytes, frags = 1, total = seg_bytes(seg), tail_frags = 0, moved;
 
 	assert(bytes > 0 && bytes < seg_space(seg));
-	/* The rest needs a first frame with headroom; beyond the budget, as it must not fail. */
+	/* The second part needs a first frame with headroom; exceeds the budget, since a split must
+	 * not fail. */
 	rest = frame_alloc(tcp->pool, 0);
 	if (!rest)
 		return false;
@@ -75,21 +75,21 @@ bool tcp_recut_split(struct harp_conn *conn, struct frame *seg, uint32_t bytes)
 	return true;
 }
 
-void tcp_recut_trim(struct harp_conn *conn, struct frame *seg, uint32_t n)
+void tcp_resegment_trim(struct harp_conn *conn, struct frame *seg, uint32_t n)
 {
 	uint32_t total = seg_bytes(seg), frags = seg_frags(seg), left = n;
 
 	for (struct frame *f = seg; left > 0; f = f->frag) {
 		uint32_t cut = left < f->pub.len ? left : f->pub.len;
 
-		/* The first frame keeps its headroom even when its payload is all gone. */
+		/* The first frame keeps its headroom even if its payload is empty. */
 		f->pub.data += cut;
 		f->pub.len -= cut;
 		f->pub.capacity -= cut;
 		f->flags &= (uint8_t)~FRAME_CSUM;
 		left -= cut;
 	}
-	/* Continuation frames that are used up go; a NIC takes no empty descriptors. */
+	/* Frees empty continuation frames: a NIC accepts no empty descriptors. */
 	while (seg->frag && seg->frag->pub.len == 0) {
 		struct frame *empty = seg->frag;
 
@@ -103,17 +103,17 @@ void tcp_recut_trim(struct harp_conn *conn, struct frame *seg, uint32_t n)
 	seg_set(seg, total - n, frags);
 }
 
-/* Room behind a frame's bytes, to the end of its chunk. */
-static uint32_t recut_chunk_room(const struct frame_pool *pool, const struct frame *f)
+/* Free bytes behind a frame's data, to the end of its chunk. */
+static uint32_t resegment_chunk_space(const struct frame_pool *pool, const struct frame *f)
 {
 	if (frame_is_external(pool, f))
 		return 0;
 	return (uint32_t)(frame_chunk(pool, f) + pool->frame_size - (f->pub.data + f->pub.len));
 }
 
-/* The first `bytes` of the segment behind, which begins with an external frame, go to this one: moved, not
- * copied. False when they can't. */
-static bool recut_gather_external(struct harp_conn *conn, struct frame *seg, uint32_t bytes)
+/* Moves the first `bytes` of the next segment, which begins with an external frame, to this one.
+ * False if that is impossible. */
+static bool resegment_gather_external(struct harp_conn *conn, struct frame *seg, uint32_t bytes)
 {
 	struct frame *from = seg->next, *x = from->frag, *rest = NULL;
 
@@ -136,8 +136,8 @@ static bool recut_gather_external(struct harp_conn *conn, struct frame *seg, uin
 	return true;
 }
 
-/* The segment behind the first unsent one has given its bytes away. */
-static void recut_drop_second(struct harp_conn *conn, struct frame *seg)
+/* Removes the segment behind the first unsent one, whose bytes were moved. */
+static void resegment_drop_second(struct harp_conn *conn, struct frame *seg)
 {
 	struct frame *from = seg->next;
 
@@ -148,26 +148,26 @@ static void recut_drop_second(struct harp_conn *conn, struct frame *seg)
 	frame_release_packet(conn->tcp->pool, from);
 }
 
-bool tcp_recut_gather(struct harp_conn *conn, uint32_t bytes)
+bool tcp_resegment_gather(struct harp_conn *conn, uint32_t bytes)
 {
 	struct tcp *tcp = conn->tcp;
 	struct frame *seg = conn->snd_unsent;
 
 	while (seg_bytes(seg) < bytes) {
 		struct frame *last = tcp_sndq_last_frag(seg), *from = seg->next, *first = from;
-		uint32_t room = recut_chunk_room(tcp->pool, last), n = bytes - seg_bytes(seg);
+		uint32_t room = resegment_chunk_space(tcp->pool, last), n = bytes - seg_bytes(seg);
 
 		if (from->pub.len == 0 && frame_is_external(tcp->pool, from->frag)) {
-			if (!recut_gather_external(conn, seg, n))
+			if (!resegment_gather_external(conn, seg, n))
 				return false;
 			if (seg_bytes(from) == 0)
-				recut_drop_second(conn, seg);
+				resegment_drop_second(conn, seg);
 			continue;
 		}
 		if (room == 0) {
 			if (seg_frags(seg) == tcp->tx_frags_max)
 				return false;
-			/* Beyond the budget, which whoever has enough to send has used up. */
+			/* Exceeds the budget, which a busy sender has used up. */
 			last->frag = frame_alloc(tcp->pool, tcp_pool_floor_tx(conn));
 			if (!last->frag)
 				return false;
@@ -176,26 +176,27 @@ bool tcp_recut_gather(struct harp_conn *conn, uint32_t bytes)
 			seg_set(seg, seg_bytes(seg), seg_frags(seg) + 1);
 			continue;
 		}
-		if (first->pub.len == 0) /* its bytes went before */
+		if (first->pub.len == 0) /* its bytes were moved before */
 			first = first->frag;
 		n = n < room ? n : room;
 		n = n < first->pub.len ? n : first->pub.len;
-		/* COPY: bytes of the segments behind it. */
+		/* COPY: bytes of the following segments. */
 		memcpy(last->pub.data + last->pub.len, first->pub.data, n);
 		last->pub.len += n;
 		last->flags &= (uint8_t)~FRAME_CSUM;
 		seg_set(seg, seg_bytes(seg) + n, seg_frags(seg));
 		tcp->stats->tx_copied_bytes += n;
 		conn->acct.tx_copied_bytes += n;
-		tcp_recut_trim(conn, from, n);
+		tcp_resegment_trim(conn, from, n);
 		if (seg_bytes(from) == 0)
-			recut_drop_second(conn, seg);
+			resegment_drop_second(conn, seg);
 	}
 	return true;
 }
 
-/* New frames with room for `bytes`; NULL: there are too few. Beyond the budget: they take the place of others. */
-static struct frame *recut_take_chain(struct harp_conn *conn, uint32_t bytes, uint32_t *frags)
+/* Allocates frames for `bytes`; NULL: too few are free. Exceeds the budget, since they replace
+ * others. */
+static struct frame *resegment_alloc_chain(struct harp_conn *conn, uint32_t bytes, uint32_t *frags)
 {
 	struct frame_pool *pool = conn->tcp->pool;
 	struct frame *chain = NULL, *f;
@@ -213,26 +214,26 @@ static struct frame *recut_take_chain(struct harp_conn *conn, uint32_t bytes, ui
 	return chain;
 }
 
-ssize_t tcp_recut_into_pool(struct harp_conn *conn, struct frame *seg)
+ssize_t tcp_resegment_into_pool(struct harp_conn *conn, struct frame *seg)
 {
 	uint32_t frags = 0, left = seg_bytes(seg) - seg->pub.len, room;
 	struct frame *old = seg->frag, *to = seg, *chain = NULL;
 	ssize_t copied = left;
 
-	/* Behind the bytes of the first frame: the card reads no further than those. */
-	room = recut_chunk_room(conn->tcp->pool, seg);
+	/* Behind the data of the first frame: the NIC reads no further. */
+	room = resegment_chunk_space(conn->tcp->pool, seg);
 	if (left > room) {
-		chain = recut_take_chain(conn, left - room, &frags);
+		chain = resegment_alloc_chain(conn, left - room, &frags);
 		if (!chain)
 			return -ENOBUFS;
 	}
 	seg->frag = chain;
 	for (const struct frame *f = old; f; f = f->frag) {
 		for (uint32_t at = 0, n; at < f->pub.len; at += n) {
-			if (recut_chunk_room(conn->tcp->pool, to) == 0)
+			if (resegment_chunk_space(conn->tcp->pool, to) == 0)
 				to = to->frag;
-			assert(to); /* there is room for all of it */
-			room = recut_chunk_room(conn->tcp->pool, to);
+			assert(to); /* the frames suffice */
+			room = resegment_chunk_space(conn->tcp->pool, to);
 			n = f->pub.len - at < room ? f->pub.len - at : room;
 			/* COPY: the application wants its memory back. */
 			memcpy(to->pub.data + to->pub.len, f->pub.data + at, n);

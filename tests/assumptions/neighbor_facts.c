@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * neighbour_facts.c - what a stack without privileges relies on to have neighbours resolved and confirmed,
+ * neighbor_facts.c - what a stack without privileges relies on to have neighbors resolved and confirmed,
  * asked of the kernel that runs the tests. Its sockets are its own:
  *   0. a socket that is bound to no device may be bound to one without privileges (Linux 5.7)
  *   1. a datagram of no bytes with TTL 1 makes the kernel resolve the next hop
@@ -8,7 +8,7 @@
  *   3. ... and sends nothing
  *   4. left alone the same entry stops being REACHABLE: so 2 says something
  *   5. a netlink socket lets it ask (RTM_GETNEIGH) and change nothing (EPERM)
- * usage: neighbour_facts IFNAME ADDRESS REACHABLE_MS, as root; the interface's reachable time has been set
+ * usage: neighbor_facts IFNAME ADDRESS REACHABLE_MS, as root; the interface's reachable time has been set
  * to the last. Exit 0, or 1 and the fact that does not hold.
  */
 #include <arpa/inet.h>
@@ -22,7 +22,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "host/neighbours.h"
+#include "host/neighbors.h"
 
 #ifndef MSG_PROBE
 #define MSG_PROBE 0x10
@@ -150,13 +150,13 @@ static void fact_of_resolving(void)
 	uint16_t state = 0;
 
 	fact(!(entry() & (NUD_REACHABLE | NUD_STALE | NUD_DELAY | NUD_PROBE)),
-	     "the neighbour is not known yet");
+	     "the neighbor is not known yet");
 	fact(probe(0) == 0, "a datagram of no bytes is sent");
 	while (state != NUD_REACHABLE && clock_ms() < until_ms) {
 		poll(&fd, 1, (int)(until_ms - clock_ms()));
 		netlink_events(&monitor, entry_state, &state);
 	}
-	fact(state == NUD_REACHABLE, "the kernel resolves the neighbour, and the monitor hears");
+	fact(state == NUD_REACHABLE, "the kernel resolves the neighbor, and the monitor hears");
 }
 
 /* The kernel chooses its reachable time between half and one and a half of what it is told to. */
@@ -168,7 +168,7 @@ static void fact_of_confirming(unsigned reachable_ms)
 
 	while (clock_ms() < until_ms) {
 		fact(probe(MSG_CONFIRM | MSG_PROBE) == 0, "MSG_CONFIRM | MSG_PROBE is taken");
-		fact(entry() == NUD_REACHABLE, "a confirmed neighbour stays REACHABLE");
+		fact(entry() == NUD_REACHABLE, "a confirmed neighbor stays REACHABLE");
 		nanosleep(&pause, NULL);
 	}
 	fact(datagrams_sent() == before, "confirming sends nothing");
@@ -181,7 +181,7 @@ static void fact_of_confirming(unsigned reachable_ms)
 static void fact_of_privilege(void)
 {
 	fact(entry_call(RTM_NEWNEIGH, NLM_F_CREATE, NUD_REACHABLE, NULL) == -EPERM,
-	     "nobody may not change a neighbour");
+	     "nobody may not change a neighbor");
 }
 
 int main(int argc, char **argv)
@@ -190,7 +190,7 @@ int main(int argc, char **argv)
 
 	ifindex = argc == 4 ? if_nametoindex(argv[1]) : 0;
 	if (!ifindex) {
-		fprintf(stderr, "usage: neighbour_facts IFNAME ADDRESS REACHABLE_MS\n");
+		fprintf(stderr, "usage: neighbor_facts IFNAME ADDRESS REACHABLE_MS\n");
 		return 2;
 	}
 	if (inet_pton(AF_INET, argv[2], &v4) == 1)

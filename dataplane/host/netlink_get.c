@@ -1,19 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* question.c - questions about the host's routes and addresses, answered by rtnetlink; no privilege
- * needed. */
+/* netlink_get.c - links, routes and addresses by rtnetlink; needs no privilege. */
 #include <errno.h>
 #include <net/if.h>
 #include <string.h>
 #include <sys/ioctl.h>
 
-#include "host/question.h"
+#include "host/netlink_get.h"
 
-/* IFF_LOWER_UP of linux/if.h, which cannot be included beside net/if.h: the carrier, at once. */
+/* IFF_LOWER_UP of linux/if.h, which conflicts with net/if.h: the carrier, without delay. */
 #define LINK_LOWER_UP 0x10000u
 
 static int link_answer(void *ctx, const struct nlmsghdr *message)
 {
-	struct question_link *out = ctx;
+	struct netlink_get_link *out = ctx;
 	const struct ifinfomsg *body = NLMSG_DATA(message);
 	const struct rtattr *attributes[IFLA_MAX + 1], *name, *mac;
 
@@ -31,7 +30,7 @@ static int link_answer(void *ctx, const struct nlmsghdr *message)
 	return 0;
 }
 
-int question_link(struct netlink *nl, uint32_t ifindex, struct question_link *out)
+int netlink_get_link(struct netlink *nl, uint32_t ifindex, struct netlink_get_link *out)
 {
 	struct netlink_message message;
 	struct ifinfomsg *body;
@@ -74,8 +73,9 @@ static int route_answer(void *ctx, const struct nlmsghdr *message)
 }
 
 /*
- * Its interface's name and MTU. RTM_GETLINK waits for the kernel's RTNL lock, which somebody who makes interfaces or
- * namespaces holds for tens of milliseconds, and every connect asks for a route: these two take no lock.
+ * The interface's name and MTU. RTM_GETLINK waits for the RTNL lock, which a process that creates
+ * interfaces or namespaces holds for tens of milliseconds, and every connect looks up a route.
+ * These two ioctls take no lock.
  */
 static int route_interface(struct netlink *nl, struct harp_host_route *out)
 {
@@ -92,8 +92,8 @@ static int route_interface(struct netlink *nl, struct harp_host_route *out)
 	return 0;
 }
 
-int question_route(struct netlink *nl, const struct harp_addr *dst, uint32_t ifindex,
-		   struct harp_host_route *out)
+int netlink_get_route(struct netlink *nl, const struct harp_addr *dst, uint32_t ifindex,
+		      struct harp_host_route *out)
 {
 	struct route_answer answer = { .family = netlink_family(dst), .out = out };
 	struct netlink_message message;
@@ -124,7 +124,7 @@ int harp_host_route_on(const struct harp_addr *dst, uint32_t ifindex, struct har
 	memset(out, 0, sizeof(*out));
 	if (rc)
 		return rc;
-	rc = question_route(&nl, dst, ifindex, out);
+	rc = netlink_get_route(&nl, dst, ifindex, out);
 	netlink_close(&nl);
 	return rc;
 }
@@ -134,7 +134,7 @@ int harp_host_route(const struct harp_addr *dst, struct harp_host_route *out)
 	return harp_host_route_on(dst, 0, out);
 }
 
-struct address_question {
+struct address_request {
 	uint32_t ifindex;
 	const struct harp_addr *addr;
 	int state;
@@ -142,53 +142,55 @@ struct address_question {
 
 static int address_answer(void *ctx, const struct nlmsghdr *message)
 {
-	struct address_question *question = ctx;
+	struct address_request *request = ctx;
 	const struct ifaddrmsg *body = NLMSG_DATA(message);
 	struct harp_addr addr;
 	int state;
 
-	if (netlink_own_address(message, &addr, &state) && body->ifa_index == question->ifindex &&
-	    memcmp(&addr, question->addr, sizeof(addr)) == 0)
-		question->state = state;
+	if (netlink_own_address(message, &addr, &state) && body->ifa_index == request->ifindex &&
+	    memcmp(&addr, request->addr, sizeof(addr)) == 0)
+		request->state = state;
 	return 0;
 }
 
-int question_address_state(struct netlink *nl, uint32_t ifindex, const struct harp_addr *addr)
+int netlink_get_address_state(struct netlink *nl, uint32_t ifindex, const struct harp_addr *addr)
 {
-	struct address_question question = { .ifindex = ifindex, .addr = addr };
+	struct address_request request = { .ifindex = ifindex, .addr = addr };
 	struct netlink_message message;
 	struct ifaddrmsg *body;
 	int rc;
 
 	do {
-		question.state = -EADDRNOTAVAIL;
+		request.state = -EADDRNOTAVAIL;
 		body = netlink_begin(&message, RTM_GETADDR, NLM_F_DUMP, sizeof(*body));
 		body->ifa_family = (uint8_t)netlink_family(addr);
-		rc = netlink_call(nl, &message, address_answer, &question);
+		rc = netlink_call(nl, &message, address_answer, &request);
 	} while (rc == -EINTR);
-	return rc ? rc : question.state;
+	return rc ? rc : request.state;
 }
 
-int question_route_from(struct netlink *nl, uint32_t ifindex, const struct harp_addr *dst,
-			struct harp_host_route *out)
+int netlink_get_route_from(struct netlink *nl, uint32_t ifindex, const struct harp_addr *dst,
+			   struct harp_host_route *out)
 {
-	int rc = question_route(nl, dst, harp_addr_is_link_local(dst) ? ifindex : 0, out);
+	int rc = netlink_get_route(nl, dst, harp_addr_is_link_local(dst) ? ifindex : 0, out);
 
-	/* It may be another interface's (a loopback address that is routed here): the stack has no such. */
+	/* The address may belong to another interface (a loopback address routed here): the stack
+	 * does not have those. */
 	if (!rc &&
-	    (out->ifindex != ifindex || question_address_state(nl, ifindex, &out->source) < 0))
+	    (out->ifindex != ifindex || netlink_get_address_state(nl, ifindex, &out->source) < 0))
 		memset(&out->source, 0, sizeof(out->source));
 	return rc;
 }
 
-void question_routed(uint32_t ifindex, const struct harp_addr *dst, struct harp_lease_routed *out)
+void netlink_get_routed(uint32_t ifindex, const struct harp_addr *dst,
+			struct harp_lease_routed *out)
 {
 	struct harp_host_route route = { 0 };
 	struct netlink nl;
 	int rc = netlink_open(&nl, 0);
 
 	if (!rc) {
-		rc = question_route_from(&nl, ifindex, dst, &route);
+		rc = netlink_get_route_from(&nl, ifindex, dst, &route);
 		netlink_close(&nl);
 	}
 	*out = (struct harp_lease_routed){
@@ -214,19 +216,19 @@ int harp_host_address_state(const char *ifname, const struct harp_addr *addr)
 	rc = netlink_open(&nl, 0);
 	if (rc)
 		return rc;
-	rc = question_address_state(&nl, ifindex, addr);
+	rc = netlink_get_address_state(&nl, ifindex, addr);
 	netlink_close(&nl);
 	return rc;
 }
 
-struct default_question {
+struct default_route_request {
 	uint32_t ifindex;
 	bool yes;
 };
 
 static int default_answer(void *ctx, const struct nlmsghdr *message)
 {
-	struct default_question *question = ctx;
+	struct default_route_request *request = ctx;
 	const struct rtmsg *body = NLMSG_DATA(message);
 	const struct rtattr *attributes[RTA_MAX + 1];
 
@@ -234,29 +236,28 @@ static int default_answer(void *ctx, const struct nlmsghdr *message)
 	    body->rtm_type != RTN_UNICAST)
 		return 0;
 	netlink_attributes(message, sizeof(*body), attributes, RTA_MAX);
-	if (netlink_u32(attributes[RTA_OIF], 0) == question->ifindex ||
-	    (attributes[RTA_MULTIPATH] &&
-	     netlink_hop(attributes[RTA_MULTIPATH], question->ifindex)))
-		question->yes = true;
+	if (netlink_u32(attributes[RTA_OIF], 0) == request->ifindex ||
+	    (attributes[RTA_MULTIPATH] && netlink_hop(attributes[RTA_MULTIPATH], request->ifindex)))
+		request->yes = true;
 	return 0;
 }
 
 int harp_host_has_default_route(const char *ifname)
 {
-	struct default_question question = { .ifindex = if_nametoindex(ifname) };
+	struct default_route_request request = { .ifindex = if_nametoindex(ifname) };
 	struct netlink_message message;
 	struct netlink nl;
 	int rc;
 
-	if (!question.ifindex)
+	if (!request.ifindex)
 		return -ENODEV;
 	rc = netlink_open(&nl, 0);
 	if (rc)
 		return rc;
 	do {
 		netlink_begin(&message, RTM_GETROUTE, NLM_F_DUMP, sizeof(struct rtmsg));
-		rc = netlink_call(&nl, &message, default_answer, &question);
-	} while (rc == -EINTR && !question.yes);
+		rc = netlink_call(&nl, &message, default_answer, &request);
+	} while (rc == -EINTR && !request.yes);
 	netlink_close(&nl);
-	return rc ? rc : question.yes;
+	return rc ? rc : request.yes;
 }

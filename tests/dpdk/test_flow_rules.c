@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_steer.c - flow rules, over a double of a device that has some, has none, or is full.
+ * test_flow_rules.c - flow rules, over a double of a device that has some, has none, or is full.
  *
  * Whatever it answers, what it has is what was asked for: two rules of its own for each of HARP's, one a family, and
  * never one of them alone.

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_asker.c - who asks the kernel through the asker never waits for it, and is told when it has answered. */
-#include "host/asker.h"
+/* test_netlink_worker.c - requests never block the caller, and answers are reported. */
+#include "host/netlink_worker.h"
 
 #include <poll.h>
 #include <sched.h>
@@ -11,9 +11,9 @@
 
 #define ROUNDS 3u
 
-static struct asker asker; /* too large for a stack */
-static struct netlink questions;
-static pthread_mutex_t questions_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct netlink_worker worker; /* too large for a stack */
+static struct netlink queries;
+static pthread_mutex_t queries_lock = PTHREAD_MUTEX_INITIALIZER;
 
 /* A kernel that is busy: a socket whose buffer is full keeps a sender in send(). */
 static int stuff(int fd)
@@ -46,14 +46,14 @@ static void post(uint32_t number)
 	memset(&message, 0, sizeof(message));
 	message.head.nlmsg_len = sizeof(message.head);
 	message.head.nlmsg_seq = number;
-	asker_post(&asker, &message);
+	netlink_worker_post(&worker, &message);
 }
 
 static void wait_for_answer(void)
 {
-	while (!asker_answered(&asker))
+	while (!netlink_worker_answered(&worker))
 		sched_yield();
-	asker_heard(&asker);
+	netlink_worker_clear(&worker);
 }
 
 /* More than fit, while the kernel does nothing at all: were one posted by waiting, this would hang. */
@@ -64,21 +64,21 @@ static void test_post(void)
 
 	CHECK_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, fd), 0);
 	stuff(fd[0]);
-	CHECK_EQ(asker_start(&asker, fd[0], 1, &questions, &questions_lock), 0);
-	for (uint32_t i = 1; i <= ROUNDS * ASKER_MESSAGES_MAX; i++)
+	CHECK_EQ(netlink_worker_start(&worker, fd[0], 1, &queries, &queries_lock), 0);
+	for (uint32_t i = 1; i <= ROUNDS * NETLINK_WORKER_MESSAGES_MAX; i++)
 		post(i);
-	CHECK(!asker_answered(&asker));
+	CHECK(!netlink_worker_answered(&worker));
 	/* The first, in their order: one may have been with the kernel while the ring was filled. */
-	for (unsigned i = 0; i < ASKER_MESSAGES_MAX; i++) {
+	for (unsigned i = 0; i < NETLINK_WORKER_MESSAGES_MAX; i++) {
 		seq = next_sequence(fd[1]);
 		CHECK_EQ(seq, last + 1);
 		last = seq;
 	}
 	wait_for_answer();
-	asker_stop(&asker);
-	asker_stop(&asker);
-	asker_heard(&asker);
-	CHECK(!asker_answered(&asker));
+	netlink_worker_stop(&worker);
+	netlink_worker_stop(&worker);
+	netlink_worker_clear(&worker);
+	CHECK(!netlink_worker_answered(&worker));
 	close(fd[0]);
 	close(fd[1]);
 }
@@ -87,34 +87,34 @@ static void test_post(void)
  * question goes out whose answer wakes whoever sleeps on the socket. */
 static void test_tables(void)
 {
-	struct netlink_message question;
+	struct netlink_message request;
 	struct harp_lease_tables tables;
 	int rc = 0, fd[2];
 
-	memset(&asker, 0, sizeof(asker));
-	CHECK_EQ(netlink_open(&questions, 0), 0);
+	memset(&worker, 0, sizeof(worker));
+	CHECK_EQ(netlink_open(&queries, 0), 0);
 	CHECK_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, fd), 0);
-	CHECK_EQ(asker_start(&asker, fd[0], 1, &questions, &questions_lock), 0);
-	CHECK(!asker_tables(&asker, &tables, &rc));
-	pthread_mutex_lock(&questions_lock);
-	asker_read(&asker);
-	asker_read(&asker);
-	CHECK(!asker_tables(&asker, &tables, &rc));
-	pthread_mutex_unlock(&questions_lock);
-	CHECK(recv(fd[1], &question, sizeof(question), 0) > 0);
-	CHECK_EQ(question.head.nlmsg_type, RTM_GETLINK);
-	CHECK(asker_tables(&asker, &tables, &rc));
+	CHECK_EQ(netlink_worker_start(&worker, fd[0], 1, &queries, &queries_lock), 0);
+	CHECK(!netlink_worker_tables(&worker, &tables, &rc));
+	pthread_mutex_lock(&queries_lock);
+	netlink_worker_request_tables(&worker);
+	netlink_worker_request_tables(&worker);
+	CHECK(!netlink_worker_tables(&worker, &tables, &rc));
+	pthread_mutex_unlock(&queries_lock);
+	CHECK(recv(fd[1], &request, sizeof(request), 0) > 0);
+	CHECK_EQ(request.head.nlmsg_type, RTM_GETLINK);
+	CHECK(netlink_worker_tables(&worker, &tables, &rc));
 	CHECK_EQ(rc, 0);
 	CHECK(tables.address_count <= HARP_LEASE_ADDRESSES_MAX);
-	asker_stop(&asker);
+	netlink_worker_stop(&worker);
 	close(fd[0]);
 	close(fd[1]);
-	netlink_close(&questions);
+	netlink_close(&queries);
 }
 
 static atomic_uint looks;
 
-static bool look(void *ctx)
+static bool task(void *ctx)
 {
 	atomic_fetch_add((atomic_uint *)ctx, 1);
 	return true;
@@ -123,21 +123,21 @@ static bool look(void *ctx)
 /* Who looks has news: a question goes out whose answer wakes whoever sleeps on the socket. */
 static void test_look(void)
 {
-	struct netlink_message question;
+	struct netlink_message request;
 	int fd[2];
 
-	memset(&asker, 0, sizeof(asker));
-	asker.look = look;
-	asker.look_ctx = &looks;
+	memset(&worker, 0, sizeof(worker));
+	worker.task = task;
+	worker.task_ctx = &looks;
 	CHECK_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, fd), 0);
-	CHECK_EQ(asker_start(&asker, fd[0], 1, &questions, &questions_lock), 0);
+	CHECK_EQ(netlink_worker_start(&worker, fd[0], 1, &queries, &queries_lock), 0);
 	/* Once by itself, within a second or so, and once more when asked to. */
-	CHECK(recv(fd[1], &question, sizeof(question), 0) > 0);
+	CHECK(recv(fd[1], &request, sizeof(request), 0) > 0);
 	CHECK(atomic_load(&looks) >= 1);
-	asker_look(&asker);
-	CHECK(recv(fd[1], &question, sizeof(question), 0) > 0);
+	netlink_worker_run_task(&worker);
+	CHECK(recv(fd[1], &request, sizeof(request), 0) > 0);
 	CHECK(atomic_load(&looks) >= 2);
-	asker_stop(&asker);
+	netlink_worker_stop(&worker);
 	close(fd[0]);
 	close(fd[1]);
 }

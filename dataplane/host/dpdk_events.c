@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* dpdk_news.c - what the stacks of a DPDK port tell each other: a ring under a lock, for it is rare. */
-#include "host/dpdk_news.h"
+/* dpdk_events.c - events between the stacks of a DPDK port: a ring under a lock, since they are
+ * rare. */
+#include "host/dpdk_events.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -8,23 +9,23 @@
 
 #define NEWS_WORDS 256u
 
-struct dpdk_news {
+struct dpdk_events {
 	pthread_mutex_t lock;
 	struct dpdk_reader *readers;
-	uint64_t told; /* words so far; the last NEWS_WORDS of them are kept */
-	struct dpdk_word words[NEWS_WORDS];
+	uint64_t told; /* number of events so far; the last NEWS_WORDS are kept */
+	struct dpdk_event words[NEWS_WORDS];
 };
 
-struct dpdk_news *dpdk_news_create(void)
+struct dpdk_events *dpdk_events_create(void)
 {
-	struct dpdk_news *news = calloc(1, sizeof(*news));
+	struct dpdk_events *news = calloc(1, sizeof(*news));
 
 	if (news)
 		pthread_mutex_init(&news->lock, NULL);
 	return news;
 }
 
-void dpdk_news_destroy(struct dpdk_news *news)
+void dpdk_events_destroy(struct dpdk_events *news)
 {
 	if (!news)
 		return;
@@ -32,7 +33,7 @@ void dpdk_news_destroy(struct dpdk_news *news)
 	free(news);
 }
 
-void dpdk_news_join(struct dpdk_news *news, struct dpdk_reader *reader)
+void dpdk_events_join(struct dpdk_events *news, struct dpdk_reader *reader)
 {
 	pthread_mutex_lock(&news->lock);
 	reader->seen = news->told;
@@ -42,7 +43,7 @@ void dpdk_news_join(struct dpdk_news *news, struct dpdk_reader *reader)
 	pthread_mutex_unlock(&news->lock);
 }
 
-void dpdk_news_leave(struct dpdk_news *news, struct dpdk_reader *reader)
+void dpdk_events_leave(struct dpdk_events *news, struct dpdk_reader *reader)
 {
 	struct dpdk_reader **at = &news->readers;
 
@@ -54,7 +55,7 @@ void dpdk_news_leave(struct dpdk_news *news, struct dpdk_reader *reader)
 	pthread_mutex_unlock(&news->lock);
 }
 
-void dpdk_news_tell(struct dpdk_news *news, const struct dpdk_word *word)
+void dpdk_events_publish(struct dpdk_events *news, const struct dpdk_event *word)
 {
 	const uint64_t one = 1;
 
@@ -63,11 +64,11 @@ void dpdk_news_tell(struct dpdk_news *news, const struct dpdk_word *word)
 	for (struct dpdk_reader *r = news->readers; r; r = r->next)
 		if (r != word->from && !atomic_exchange(&r->pending, true) && r->fd >= 0 &&
 		    write(r->fd, &one, sizeof(one)) < 0)
-			continue; /* pending tells as well, a little later */
+			continue; /* a reader that checks pending sees it a little later */
 	pthread_mutex_unlock(&news->lock);
 }
 
-bool dpdk_news_take(struct dpdk_news *news, struct dpdk_reader *reader, struct dpdk_word *out)
+bool dpdk_events_next(struct dpdk_events *news, struct dpdk_reader *reader, struct dpdk_event *out)
 {
 	bool found = false;
 	uint64_t drained;
@@ -84,7 +85,7 @@ bool dpdk_news_take(struct dpdk_news *news, struct dpdk_reader *reader, struct d
 	if (!found) {
 		atomic_store(&reader->pending, false);
 		if (reader->fd >= 0 && read(reader->fd, &drained, sizeof(drained)) < 0)
-			drained = 0; /* nothing was written, or it will be seen once more */
+			drained = 0; /* nothing was written, or it will be seen again */
 	}
 	pthread_mutex_unlock(&news->lock);
 	return found;

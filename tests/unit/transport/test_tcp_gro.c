@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_tcp_run.c - segments of one burst that go on where the one before ended, in and out. */
+/* test_tcp_gro.c - segments of one burst that go on where the one before ended, in and out. */
 #include <stddef.h>
 
 #include "tcp_rig.h"
@@ -61,7 +61,7 @@ static void test_equal_headers_are_a_run(void)
 	put_two(&run);
 	repair(newest(&run), REPAIR_BOTH);
 	rig_poll(&run);
-	CHECK(run.stack->run.conn == run.conn);
+	CHECK(run.stack->gro.conn == run.conn);
 	CHECK_EQ(rig_stat(&run, "tcp_fast_path_in"), 2);
 	CHECK_EQ(harp_conn_recv(run.conn, buf, sizeof(buf)), sizeof(buf));
 	for (uint32_t i = 0; i < sizeof(buf); i++)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* guest.c - memif ports that harp.dpdk drives in this process: the switch carries their handshake, too. */
+/* memif_handle.c - memif ports that harp.dpdk drives in this process; the memif switch carries
+ * their handshake, too. */
 #include <errno.h>
 #include <rte_dev.h>
 #include <string.h>
@@ -8,22 +9,22 @@
 #include "dpdk/memif_switch.h"
 #include "dpdk/port.h"
 
-struct guest_probing {
+struct memif_handle_probe_args {
 	const char *device;
 	const struct why *why;
 	struct memif *memif;
 	int err;
 };
 
-/* harp_dpdk.h's is opaque. */
-static struct memif *guest_of(struct harp_dpdk_memif *memif)
+/* Opaque in harp_dpdk.h. */
+static struct memif *memif_handle_of(struct harp_dpdk_memif *memif)
 {
 	return (struct memif *)(uintptr_t)memif;
 }
 
-static void guest_probe_device(void *arg)
+static void memif_handle_probe_device(void *arg)
 {
-	struct guest_probing *probing = arg;
+	struct memif_handle_probe_args *probing = arg;
 	char text[MEMIF_TEXT_BYTES], words[EAL_WORDS_BYTES];
 
 	probing->err = memif_open(&probing->memif, probing->device, text, probing->why);
@@ -33,19 +34,19 @@ static void guest_probe_device(void *arg)
 	probing->err = rte_dev_probe(text);
 	if (!probing->err)
 		return;
-	eal_log_words(words);
+	eal_log_message(words);
 	probing->err = why_fail(probing->why, -EINVAL, "its driver refuses it: %s", words);
 }
 
-int guest_memif_probe(struct harp_dpdk_memif **out, const char *device, char *why_text,
-		      size_t why_len)
+int memif_handle_probe(struct harp_dpdk_memif **out, const char *device, char *why_text,
+		       size_t why_len)
 {
 	struct why why = { .text = why_text, .size = why_len };
-	struct guest_probing probing = { .device = device, .why = &why };
+	struct memif_handle_probe_args probing = { .device = device, .why = &why };
 	int err;
 
 	why_about(&why, "%s", device);
-	err = link_run_there(guest_probe_device, &probing);
+	err = link_run_there(memif_handle_probe_device, &probing);
 	if (err)
 		return why_fail(&why, err, "no event for DPDK's interrupt thread: %s",
 				strerror(-err));
@@ -56,17 +57,17 @@ int guest_memif_probe(struct harp_dpdk_memif **out, const char *device, char *wh
 	return probing.err;
 }
 
-void guest_memif_hold(struct harp_dpdk_memif *memif)
+void memif_handle_hold(struct harp_dpdk_memif *memif)
 {
-	memif_hold(guest_of(memif));
+	memif_hold(memif_handle_of(memif));
 }
 
-void guest_memif_release(struct harp_dpdk_memif *memif)
+void memif_handle_release(struct harp_dpdk_memif *memif)
 {
-	memif_release(guest_of(memif));
+	memif_release(memif_handle_of(memif));
 }
 
-void guest_memif_close(struct harp_dpdk_memif *memif)
+void memif_handle_close(struct harp_dpdk_memif *memif)
 {
-	memif_close(guest_of(memif));
+	memif_close(memif_handle_of(memif));
 }

@@ -1,22 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * mirror.c - the interface's addresses and routes, kept in a stack: dumped, compared, and only what
- * differs is changed, so that connections never see a gap.
+ * route_cache.c - copies the interface's addresses and routes into a stack: reads, compares, and
+ * changes only the differences, so connections never see a gap.
  *
- * All addresses that the kernel answers for are the stack's, deprecated and temporary ones too: which of
- * them to call from is the kernel's choice, asked for with each connection (harp_host_route()). Routes
- * that the stack can't follow as the kernel would are left out, so that it sends nothing astray.
+ * The stack has all addresses that the kernel answers for, including deprecated and temporary ones.
+ * The kernel chooses the source address of each connection (harp_host_route()). Routes that the
+ * stack cannot represent exactly are left out, so nothing is misrouted.
  */
-#include "host/mirror.h"
+#include "host/route_cache.h"
 
 #include <errno.h>
 #include <string.h>
 
-#include "host/question.h"
+#include "host/netlink_get.h"
 
-#define MIRROR_DUMP_TRIES 4
+#define ROUTE_CACHE_DUMP_TRIES 4
 
-struct mirror_dump {
+struct route_cache_dump {
 	uint32_t ifindex;
 	struct harp_lease_tables found;
 };
@@ -28,13 +28,13 @@ static bool addr_equal(const struct harp_addr *a, const struct harp_addr *b)
 
 static int dump_address(void *ctx, const struct nlmsghdr *message)
 {
-	struct mirror_dump *dump = ctx;
+	struct route_cache_dump *dump = ctx;
 	struct harp_lease_tables *found = &dump->found;
 	const struct ifaddrmsg *body = NLMSG_DATA(message);
 	struct harp_addr addr;
 	int state;
 
-	/* A tentative one is not ours yet: a notification follows when it is. */
+	/* A tentative address is not ours yet: a notification follows. */
 	if (!netlink_own_address(message, &addr, &state) || state < HARP_ADDRESS_DEPRECATED ||
 	    body->ifa_index != dump->ifindex || body->ifa_scope > RT_SCOPE_LINK)
 		return 0;
@@ -51,8 +51,8 @@ static bool route_same_prefix(const struct harp_lease_route *a, const struct har
 	       netlink_family(&a->prefix) == netlink_family(&b->prefix);
 }
 
-/* Through another interface, encapsulated, for some sources only, or learned by the kernel of one
- * destination (RTM_F_CLONED: its path MTU, which expires unannounced): not to be copied. */
+/* Routes not copied: through another interface, encapsulated, source-specific, or cached for one
+ * destination (RTM_F_CLONED: its path MTU, which expires without notice). */
 static bool route_fits(const struct rtmsg *body, const struct rtattr *const *attributes)
 {
 	return body->rtm_type == RTN_UNICAST && !(body->rtm_flags & RTM_F_CLONED) &&
@@ -61,7 +61,8 @@ static bool route_fits(const struct rtmsg *body, const struct rtattr *const *att
 	       (body->rtm_family == AF_INET || body->rtm_family == AF_INET6);
 }
 
-/* Does the route leave by our interface, and can the stack follow it? attributes become that way's. */
+/* True if the route uses our interface and the stack can represent it; attributes become those of
+ * that next hop. */
 static bool route_way(struct harp_lease_route *route, const struct rtmsg *body,
 		      const struct rtattr **attributes, uint32_t ifindex)
 {
@@ -107,7 +108,7 @@ static uint8_t route_preference(const struct rtattr *attribute)
 
 static int dump_route(void *ctx, const struct nlmsghdr *message)
 {
-	struct mirror_dump *dump = ctx;
+	struct route_cache_dump *dump = ctx;
 	struct harp_lease_tables *found = &dump->found;
 	const struct rtmsg *body = NLMSG_DATA(message);
 	const struct rtattr *attributes[RTA_MAX + 1];
@@ -126,7 +127,7 @@ static int dump_route(void *ctx, const struct nlmsghdr *message)
 	route.preference = route_preference(attributes[RTA_PREF]);
 	if (!route_way(&route, body, attributes, dump->ifindex))
 		return 0;
-	/* The kernel dumps the better metric of one prefix first. */
+	/* The kernel dumps the better metric of a prefix first. */
 	for (unsigned i = 0; i < found->route_count; i++) {
 		struct harp_lease_route *other = &found->routes[i];
 
@@ -143,13 +144,13 @@ static int dump_route(void *ctx, const struct nlmsghdr *message)
 	return 0;
 }
 
-static int mirror_dump(struct netlink *nl, uint16_t type, size_t body_bytes, netlink_fn fn,
-		       struct mirror_dump *dump)
+static int route_cache_dump(struct netlink *nl, uint16_t type, size_t body_bytes, netlink_fn fn,
+			    struct route_cache_dump *dump)
 {
 	struct harp_lease_tables before = dump->found;
 	int rc = -EINTR;
 
-	for (int tries = 0; rc == -EINTR && tries < MIRROR_DUMP_TRIES; tries++) {
+	for (int tries = 0; rc == -EINTR && tries < ROUTE_CACHE_DUMP_TRIES; tries++) {
 		struct netlink_message message;
 
 		dump->found = before;
@@ -161,7 +162,7 @@ static int mirror_dump(struct netlink *nl, uint16_t type, size_t body_bytes, net
 
 /* ---- applying ------------------------------------------------------------------------------- */
 
-bool mirror_has_address(const struct harp_lease_tables *tables, const struct harp_addr *addr)
+bool route_cache_has_address(const struct harp_lease_tables *tables, const struct harp_addr *addr)
 {
 	for (unsigned i = 0; i < tables->address_count; i++)
 		if (addr_equal(&tables->addresses[i], addr))
@@ -183,23 +184,23 @@ static bool has_route(const struct harp_lease_tables *tables, const struct harp_
 }
 
 /*
- * An address that goes stays in the steering map: when it comes back the kernel owns it before we hear of it,
- * and would answer a peer that retransmits with an RST. Meanwhile the stack drops what comes for it; only
- * ports that our process holds are concerned.
+ * A removed address stays in the XDP program's map. When it comes back, the kernel owns it before
+ * we are notified, and would answer a peer's retransmission with an RST. Until then the stack drops
+ * packets to it; only ports that our process holds are affected.
  */
-static void mirror_miss(struct mirror *m, const struct harp_addr *addr)
+static void route_cache_miss(struct route_cache *m, const struct harp_addr *addr)
 {
 	if (!m->xdp)
 		return;
-	if (m->missed_count == MIRROR_MISSED_MAX) {
+	if (m->missed_count == ROUTE_CACHE_MISSED_MAX) {
 		m->api->address_set(m->xdp, m->missed[0].bytes, false);
 		memmove(m->missed, m->missed + 1, --m->missed_count * sizeof(*m->missed));
 	}
 	m->missed[m->missed_count++] = *addr;
 }
 
-/* It is back, or was never missed. */
-static void mirror_found(struct mirror *m, const struct harp_addr *addr)
+/* The address is present again, or never left. */
+static void route_cache_restore(struct route_cache *m, const struct harp_addr *addr)
 {
 	for (unsigned i = 0; i < m->missed_count; i++) {
 		if (!addr_equal(&m->missed[i], addr))
@@ -210,8 +211,8 @@ static void mirror_found(struct mirror *m, const struct harp_addr *addr)
 	}
 }
 
-/* What the stack has and the kernel no longer. */
-static void mirror_remove(struct mirror *m, const struct harp_lease_tables *found)
+/* Removes what the kernel no longer has. */
+static void route_cache_remove(struct route_cache *m, const struct harp_lease_tables *found)
 {
 	for (unsigned i = m->now.route_count; i-- > 0;) {
 		if (has_route(found, &m->now.routes[i]))
@@ -221,30 +222,31 @@ static void mirror_remove(struct mirror *m, const struct harp_lease_tables *foun
 		m->now.routes[i] = m->now.routes[--m->now.route_count];
 	}
 	for (unsigned i = m->now.address_count; i-- > 0;) {
-		if (mirror_has_address(found, &m->now.addresses[i]))
+		if (route_cache_has_address(found, &m->now.addresses[i]))
 			continue;
-		mirror_miss(m, &m->now.addresses[i]);
+		route_cache_miss(m, &m->now.addresses[i]);
 		harp_stack_address_remove(m->stack, &m->now.addresses[i]);
 		m->now.addresses[i] = m->now.addresses[--m->now.address_count];
 	}
 }
 
-/* What is new. What the stack refuses (IPv6 where the MTU is too small) stays the kernel's alone. */
-static void mirror_add(struct mirror *m, const struct harp_lease_tables *found)
+/* Adds what is new. What the stack refuses (IPv6 if the MTU is too small) is left to the kernel. */
+static void route_cache_add(struct route_cache *m, const struct harp_lease_tables *found)
 {
 	for (unsigned i = 0; i < found->address_count; i++) {
 		const struct harp_addr *addr = &found->addresses[i];
 		unsigned bits = harp_addr_is_v4(addr) ? 32 : 128;
 
-		/* Full length: the on-link prefix is a route of its own in the kernel's table. */
-		if (mirror_has_address(&m->now, addr) ||
+		/* Full prefix length: the on-link prefix is a separate route in the kernel's
+		 * table. */
+		if (route_cache_has_address(&m->now, addr) ||
 		    harp_stack_address_add(m->stack, addr, bits))
 			continue;
 		if (m->xdp && m->api->address_set(m->xdp, addr->bytes, true)) {
 			harp_stack_address_remove(m->stack, addr);
 			continue;
 		}
-		mirror_found(m, addr);
+		route_cache_restore(m, addr);
 		m->now.addresses[m->now.address_count++] = *addr;
 	}
 	for (unsigned i = 0; i < found->route_count; i++) {
@@ -258,32 +260,32 @@ static void mirror_add(struct mirror *m, const struct harp_lease_tables *found)
 	}
 }
 
-int mirror_read(uint32_t ifindex, struct netlink *nl, struct harp_lease_tables *found)
+int route_cache_read(uint32_t ifindex, struct netlink *nl, struct harp_lease_tables *found)
 {
-	struct mirror_dump dump = { .ifindex = ifindex };
-	int rc = mirror_dump(nl, RTM_GETADDR, sizeof(struct ifaddrmsg), dump_address, &dump);
+	struct route_cache_dump dump = { .ifindex = ifindex };
+	int rc = route_cache_dump(nl, RTM_GETADDR, sizeof(struct ifaddrmsg), dump_address, &dump);
 
 	if (!rc)
-		rc = mirror_dump(nl, RTM_GETROUTE, sizeof(struct rtmsg), dump_route, &dump);
+		rc = route_cache_dump(nl, RTM_GETROUTE, sizeof(struct rtmsg), dump_route, &dump);
 	*found = dump.found;
 	return rc;
 }
 
-int mirror_network(uint32_t ifindex, struct harp_lease_network *out)
+int route_cache_network(uint32_t ifindex, struct harp_lease_network *out)
 {
-	struct question_link link;
+	struct netlink_get_link link;
 	struct netlink nl;
 	int rc = netlink_open(&nl, 0);
 
 	memset(out, 0, sizeof(*out));
 	if (rc)
 		return rc;
-	rc = question_link(&nl, ifindex, &link);
+	rc = netlink_get_link(&nl, ifindex, &link);
 	if (!rc) {
 		out->link = link.up ? HARP_LEASE_LINK_UP : HARP_LEASE_LINK_DOWN;
 		out->mtu_bytes = link.mtu_bytes;
 		memcpy(out->mac, link.mac, sizeof(out->mac));
-		rc = mirror_read(ifindex, &nl, &out->tables);
+		rc = route_cache_read(ifindex, &nl, &out->tables);
 	} else if (rc == -ENODEV) {
 		out->link = HARP_LEASE_LINK_GONE;
 		rc = 0;
@@ -292,9 +294,9 @@ int mirror_network(uint32_t ifindex, struct harp_lease_network *out)
 	return rc;
 }
 
-void mirror_apply(struct mirror *mirror, const struct harp_lease_tables *found)
+void route_cache_apply(struct route_cache *cache, const struct harp_lease_tables *found)
 {
-	mirror_remove(mirror, found);
-	mirror_add(mirror, found);
-	mirror->now.skipped = found->skipped;
+	route_cache_remove(cache, found);
+	route_cache_add(cache, found);
+	cache->now.skipped = found->skipped;
 }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""RFC 826 and 4861: a stack that finds its neighbours itself, and is found."""
+"""RFC 826 and 4861: a stack that finds its neighbors itself, and is found."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -23,14 +23,14 @@ GROUP, GROUP_MAC = "ff02::1:ff00:1", "33:33:ff:00:00:01"
 
 @pytest.fixture
 def host4() -> Iterator[Rig]:
-    made = Rig("ipv4", own_neighbours=True)
+    made = Rig("ipv4", own_neighbors=True)
     yield made
     made.close()
 
 
 @pytest.fixture
 def host6() -> Iterator[Rig]:
-    made = Rig("ipv6", own_neighbours=True)
+    made = Rig("ipv6", own_neighbors=True)
     yield made
     made.close()
 
@@ -87,7 +87,7 @@ def answered(rig: Rig, packets: list[Packet]) -> set[str]:
 @pytest.mark.parametrize("family", ["ipv4", "ipv6"])
 def test_the_entry_of_an_active_peer_is_not_replaced(family: str, sends: bool) -> None:
     """RFC 4861 section 7.3.1: what is new in either direction confirms where the peer is."""
-    rig = Rig(family, own_neighbours=True)
+    rig = Rig(family, own_neighbors=True)
     rig.raw(who_has(rig, rig.ours) if family == "ipv4" else solicit(rig))
     conn, went = rig.open(), set()
     for second in range(100):
@@ -106,7 +106,7 @@ def test_the_entry_of_an_active_peer_is_not_replaced(family: str, sends: bool) -
     rig.close()
 
 
-# ---- neighbour discovery -------------------------------------------------------------------------
+# ---- neighbor discovery -------------------------------------------------------------------------
 
 
 def solicit(rig: Rig, **fields: Any) -> bytes:
@@ -135,7 +135,7 @@ def test_a_probe_for_our_address_is_answered_to_all_nodes(host6: Rig) -> None:
     assert (reply[ICMPv6ND_NA].S, reply[ICMPv6ND_NA].O) == (0, 1)
 
 
-def test_a_connect_asks_for_its_neighbour(host6: Rig) -> None:
+def test_a_connect_asks_for_its_neighbor(host6: Rig) -> None:
     conn = host6.stack.connect("fd00::abcd", 9)
     (asked,) = host6.poll()
     assert (asked[Ether].dst, asked[IPv6].dst) == ("33:33:ff:00:ab:cd", "ff02::1:ff00:abcd")

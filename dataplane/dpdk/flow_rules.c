@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * steer.c - flow rules: packets of a protocol to a local port go to a queue, where the device has them.
+ * flow_rules.c - flow rules (rte_flow): direct packets of a protocol and local port to a queue, if
+ * the device supports it.
  *
- * One rule of HARP's is two of the device's, one a family. What a device has is found out by asking.
+ * One rule of HARP is two of the device, one per family. Support is determined by trying.
  */
 #include <errno.h>
 #include <netinet/in.h>

@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* instance_setup.h - setup of an instance: stand-alone (instance_open.c) or leased
+ * (instance_lease.c). */
+#ifndef HARP_HOST_INSTANCE_SETUP_H
+#define HARP_HOST_INSTANCE_SETUP_H
+
+#include "base/why.h"
+#include "host/instance.h"
+#include "nic/af_xdp_link.h"
+
+struct instance_setup {
+	struct harp_instance_options opt; /* the caller's size; missing fields are 0 */
+	struct af_xdp_link link;          /* for a lease: only index and MTU */
+	struct why why;
+};
+
+/* Describes the data path to instance->nic, also as text. */
+void setup_mode(struct harp_instance *instance, bool native);
+/* Creates the stack on instance->nic. */
+int setup_stack(const struct instance_setup *o, struct harp_instance *instance);
+/* Opens rtnetlink and neighbors of o->link in this network namespace. privileged: with
+ * CAP_NET_ADMIN. */
+int setup_netlink(const struct instance_setup *o, struct harp_instance *instance, bool privileged);
+/* Reads the host's addresses and routes; monitor and queries are open. */
+int setup_kernel_tables(const struct instance_setup *o, struct harp_instance *instance);
+/* Applies addresses and routes that were read before. */
+void setup_route_cache(const struct instance_setup *o, struct harp_instance *instance,
+		       const struct harp_lease_tables *found);
+/* Complete setup of a leased instance. */
+int setup_lease(struct instance_setup *o, struct harp_instance *instance);
+
+#endif

@@ -1,0 +1,286 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * neighbors.c - next hops resolved by the kernel: HARP never sends ARP on a NIC that it shares.
+ *
+ * NTF_USE tells the kernel that a packet is about to be sent: it resolves or re-verifies the
+ * neighbor, and the monitor receives the result. Since our traffic bypasses the kernel, it would
+ * consider a busy neighbor idle and probe it. So progress of a connection is passed on as a
+ * confirmation (RFC 4861 section 7.3.1), without a MAC address, so it cannot overwrite a changed
+ * one.
+ *
+ * NTF_USE requires CAP_NET_ADMIN. Without it a real packet is sent: an empty datagram (to the
+ * discard port, RFC 863, with a hop limit of 1). Confirming needs no privilege: the same call with
+ * MSG_CONFIRM and MSG_PROBE sends nothing. The rtnetlink alternative, NUD_REACHABLE, would turn an
+ * operator's permanent entry into one that expires. tests/assumptions/neighbor_facts.c verifies
+ * this behavior.
+ *
+ * A job in another network namespace than the NIC's asks harpd (host/netwatch.h), which does the
+ * same.
+ */
+#include "host/neighbors.h"
+
+#include <errno.h>
+#include <linux/neighbour.h>
+#include <netinet/in.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/sockaddr.h"
+
+#define NUD_USABLE (NUD_REACHABLE | NUD_STALE | NUD_DELAY | NUD_PROBE | NUD_PERMANENT | NUD_NOARP)
+
+#define DISCARD_PORT 9
+/* Confirmations to harpd: the kernel's are valid for half a minute (base_reachable_time). */
+#define CONFIRM_EVERY_NS UINT64_C(1000000000)
+
+/* include/linux/socket.h, missing in the C library: "do not send, only probe the path". */
+#ifndef MSG_PROBE
+#define MSG_PROBE 0x10
+#endif
+
+/* Not bound to a port before it sends, and never read: the kernel drops what exceeds the receive
+ * buffer. */
+static int neighbors_probe(int family, const char *ifname)
+{
+	const int hops = 1, none = 0, level = family == AF_INET ? IPPROTO_IP : IPPROTO_IPV6;
+	int fd = socket(family, SOCK_DGRAM | SOCK_CLOEXEC, 0), rc;
+
+	if (fd < 0)
+		return -errno;
+	if (!setsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, ifname, (socklen_t)strlen(ifname) + 1) &&
+	    !setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &none, sizeof(none)) &&
+	    !setsockopt(fd, level, family == AF_INET ? IP_TTL : IPV6_UNICAST_HOPS, &hops,
+			sizeof(hops)))
+		return fd;
+	rc = -errno;
+	close(fd);
+	return rc;
+}
+
+int neighbors_open(struct neighbors *n, const char *ifname, uint32_t ifindex, bool privileged)
+{
+	n->ifindex = ifindex;
+	n->privileged = privileged;
+	n->probe_v6_fd = neighbors_probe(AF_INET6, ifname);
+	/* A host without IPv6 has no such neighbors. */
+	if (n->probe_v6_fd < 0 && n->probe_v6_fd != -EAFNOSUPPORT)
+		return n->probe_v6_fd;
+	n->probe_v4_fd = neighbors_probe(AF_INET, ifname);
+	return n->probe_v4_fd < 0 ? n->probe_v4_fd : 0;
+}
+
+void neighbors_remote(struct neighbors *n, struct netwatch *netwatch)
+{
+	n->netwatch = netwatch;
+}
+
+void neighbors_close(struct neighbors *n)
+{
+	neighbors_fork_child(n);
+	n->probe_v4_fd = n->probe_v6_fd = -1;
+}
+
+void neighbors_fork_child(const struct neighbors *n)
+{
+	if (n->probe_v4_fd >= 0)
+		close(n->probe_v4_fd);
+	if (n->probe_v6_fd >= 0)
+		close(n->probe_v6_fd);
+}
+
+static struct host_neighbor *neighbors_find(struct neighbors *n, const struct harp_addr *addr)
+{
+	for (unsigned i = 0; i < n->count; i++)
+		if (memcmp(n->all[i].addr.bytes, addr->bytes, sizeof(addr->bytes)) == 0)
+			return &n->all[i];
+	return NULL;
+}
+
+/* The entry of a next hop; replaces the least recently used one if all are in use. */
+static struct host_neighbor *neighbors_note(struct neighbors *n, const struct harp_addr *addr)
+{
+	struct host_neighbor *found = neighbors_find(n, addr);
+
+	if (!found && n->count < NEIGHBORS_MAX) {
+		found = &n->all[n->count++];
+	} else if (!found) {
+		found = &n->all[0];
+		for (unsigned i = 1; i < n->count; i++)
+			if (n->all[i].used < found->used)
+				found = &n->all[i];
+	} else {
+		found->used = n->turn;
+		return found;
+	}
+	*found = (struct host_neighbor){ .addr = *addr, .used = n->turn };
+	return found;
+}
+
+void neighbors_wanted(struct neighbors *n, const struct harp_addr *next_hop)
+{
+	neighbors_note(n, next_hop)->wanted = true;
+	n->pending = true;
+}
+
+void neighbors_confirmed(struct neighbors *n, const struct harp_addr *next_hop)
+{
+	neighbors_note(n, next_hop)->confirm = true;
+	n->confirm = true;
+}
+
+void neighbors_message(struct neighbors *n, const struct harp_lease_neighbors *message)
+{
+	for (unsigned i = 0; i < message->count; i++) {
+		const struct harp_lease_neighbor *one = &message->all[i];
+
+		if (neighbors_find(n, &one->addr))
+			harp_stack_neighbor_set(n->stack, &one->addr,
+						one->flags & HARP_LEASE_NEIGHBOR_KNOWN ? one->mac
+										       : NULL);
+	}
+}
+
+void neighbors_event(struct neighbors *n, const struct nlmsghdr *message)
+{
+	const struct ndmsg *body = NLMSG_DATA(message);
+	const struct rtattr *attributes[NDA_MAX + 1];
+	const struct rtattr *mac;
+	struct harp_addr addr;
+
+	if ((message->nlmsg_type != RTM_NEWNEIGH && message->nlmsg_type != RTM_DELNEIGH) ||
+	    message->nlmsg_len < NLMSG_LENGTH(sizeof(*body)) ||
+	    (uint32_t)body->ndm_ifindex != n->ifindex ||
+	    (body->ndm_family != AF_INET && body->ndm_family != AF_INET6))
+		return;
+	netlink_attributes(message, sizeof(*body), attributes, NDA_MAX);
+	if (!netlink_addr(attributes[NDA_DST], body->ndm_family, &addr) ||
+	    !neighbors_find(n, &addr))
+		return; /* not requested: the stack's table is not for the whole subnet */
+	mac = attributes[NDA_LLADDR];
+	if (message->nlmsg_type == RTM_NEWNEIGH && (body->ndm_state & NUD_USABLE)) {
+		if (mac && RTA_PAYLOAD(mac) == 6)
+			harp_stack_neighbor_set(n->stack, &addr, RTA_DATA(mac));
+	} else if (message->nlmsg_type == RTM_DELNEIGH || (body->ndm_state & NUD_FAILED)) {
+		/* the stack requests it again if necessary */
+		harp_stack_neighbor_set(n->stack, &addr, NULL);
+	}
+}
+
+static struct ndmsg *neighbors_begin(const struct neighbors *n, struct netlink_message *message,
+				     uint16_t type, uint16_t flags, const struct harp_addr *addr)
+{
+	struct ndmsg *body = netlink_begin(message, type, flags, sizeof(*body));
+
+	body->ndm_family = (uint8_t)netlink_family(addr);
+	body->ndm_ifindex = (int)n->ifindex;
+	netlink_put_addr(message, NDA_DST, addr);
+	return body;
+}
+
+/* Sends an empty datagram to a next hop, or with MSG_PROBE no packet at all. Errors are ignored:
+ * the stack repeats the request and eventually gives up. */
+static void neighbors_send(const struct neighbors *n, const struct harp_addr *addr, int flags)
+{
+	const struct harp_endpoint there = {
+		.addr = *addr,
+		.port = DISCARD_PORT,
+		.scope_id = harp_addr_is_link_local(addr) ? n->ifindex : 0,
+	};
+	struct sockaddr_storage sa;
+	socklen_t len = sockaddr_from_endpoint(&sa, &there);
+	int fd = harp_addr_is_v4(addr) ? n->probe_v4_fd : n->probe_v6_fd;
+
+	flags |= MSG_DONTWAIT | MSG_DONTROUTE | MSG_NOSIGNAL;
+	(void)!sendto(fd, NULL, 0, flags, (struct sockaddr *)&sa, len);
+}
+
+/* Requests a neighbor; the monitor receives its current state and the result. */
+static void neighbors_ask(struct neighbors *n, struct netlink_worker *worker,
+			  const struct harp_addr *addr)
+{
+	struct netlink_message message;
+
+	neighbors_begin(n, &message, RTM_GETNEIGH, 0, addr);
+	netlink_worker_post(worker, &message);
+	if (!n->privileged) {
+		neighbors_send(n, addr, 0);
+		return;
+	}
+	neighbors_begin(n, &message, RTM_NEWNEIGH, NLM_F_CREATE, addr)->ndm_flags = NTF_USE;
+	netlink_worker_post(worker, &message);
+}
+
+static void neighbors_local(struct neighbors *n, struct netlink_worker *worker)
+{
+	for (unsigned i = 0; i < n->count; i++) {
+		struct host_neighbor *one = &n->all[i];
+
+		if (one->wanted)
+			neighbors_ask(n, worker, &one->addr);
+		if (one->confirm)
+			neighbors_send(n, &one->addr, MSG_CONFIRM | MSG_PROBE);
+		one->wanted = one->confirm = false;
+	}
+}
+
+/* Builds the next message from *at on; entries are those included. */
+static void neighbors_collect(struct neighbors *n, unsigned *at,
+			      struct harp_lease_neighbors *message,
+			      struct host_neighbor *entries[HARP_LEASE_NEIGHBORS_MAX])
+{
+	message->count = 0;
+	for (; *at < n->count && message->count < HARP_LEASE_NEIGHBORS_MAX; ++*at) {
+		struct host_neighbor *one = &n->all[*at];
+
+		if (!one->wanted && !one->confirm)
+			continue;
+		entries[message->count] = one;
+		message->all[message->count++] = (struct harp_lease_neighbor){
+			.addr = one->addr,
+			.flags = (one->wanted ? HARP_LEASE_NEIGHBOR_WANTED : 0u) |
+				 (one->confirm ? HARP_LEASE_NEIGHBOR_CONFIRMED : 0u),
+		};
+	}
+}
+
+/* Entries that harpd does not accept now stay recorded. */
+static void neighbors_tell(struct neighbors *n)
+{
+	struct host_neighbor *entries[HARP_LEASE_NEIGHBORS_MAX];
+	struct harp_lease_neighbors message = { 0 };
+	unsigned at = 0;
+
+	for (;;) {
+		neighbors_collect(n, &at, &message, entries);
+		if (!message.count)
+			return;
+		if (netwatch_neighbors(n->netwatch, &message)) {
+			n->unsent = true;
+			return;
+		}
+		for (unsigned i = 0; i < message.count; i++)
+			entries[i]->wanted = entries[i]->confirm = false;
+	}
+}
+
+void neighbors_work(struct neighbors *n, struct netlink_worker *worker, uint64_t now_ns)
+{
+	bool confirm = n->confirm && (!n->netwatch || now_ns >= n->confirm_ns);
+
+	n->turn++;
+	if (!n->pending && !n->unsent && !confirm)
+		return;
+	n->pending = n->unsent = n->confirm = false;
+	n->confirm_ns = now_ns + CONFIRM_EVERY_NS;
+	if (n->netwatch)
+		neighbors_tell(n);
+	else
+		neighbors_local(n, worker);
+}
+
+void neighbors_resync(struct neighbors *n)
+{
+	for (unsigned i = 0; i < n->count; i++)
+		n->all[i].wanted = true;
+	n->pending = n->count;
+}
