@@ -200,6 +200,7 @@ struct comm_unexpected {
 	struct comm_unexpected *next;
 	uint64_t message, offset, total;
 	uint32_t length, tag;
+	uint8_t kind; /* enum lane_kind of the lane that brought it */
 	bool complete;
 	_Alignas(64) uint8_t data[];
 };

@@ -107,8 +107,10 @@ static struct target target_fault(struct comm_lane *l, const char *wrong)
 	return (struct target){ .kind = TARGET_FAULT };
 }
 
-/* The first look at a record whose receive is posted. False: the comm has failed. */
-static bool recv_admit(struct comm *comm, struct comm_lane *l, const struct comm_in *in)
+/* The first look at a record whose receive is posted. l: NULL when the record was buffered; kind:
+ * of the lane that brought it. False: the comm has failed. */
+static bool recv_admit(struct comm *comm, struct comm_lane *l, unsigned kind,
+		       const struct comm_in *in)
 {
 	struct request *request = comm_request(comm, in->message);
 
@@ -123,7 +125,7 @@ static bool recv_admit(struct comm *comm, struct comm_lane *l, const struct comm
 	if (!request->begun)
 		request->begun_ns = comm->now_ns;
 	request->begun = true;
-	request->brought |= (uint8_t)l->kind;
+	request->brought |= (uint8_t)kind;
 	request->total = in->total;
 	/* With failover the ACK of a shorter one carries the CREDIT. */
 	comm->rx.bulk = in->total > COMM_BULK_BYTES &&
@@ -165,6 +167,7 @@ static struct target target_unexpected(struct comm_lane *l, struct comm_unexpect
 		comm_fail(comm, l, -ENOMEM, CLOSE_LOCAL, NULL, "out of memory");
 		return (struct target){ .kind = TARGET_FAULT };
 	}
+	u->kind = (uint8_t)l->kind;
 	return (struct target){ .kind = TARGET_MEMORY, .memory = u->data, .unexpected = u };
 }
 
@@ -188,7 +191,7 @@ static struct target recv_target(struct comm_lane *l)
 		return (struct target){ .kind = TARGET_NONE };
 	if (u || in->message >= posted)
 		return target_unexpected(l, u);
-	if (!in->admitted && !recv_admit(comm, l, in))
+	if (!in->admitted && !recv_admit(comm, l, l->kind, in))
 		return (struct target){ .kind = TARGET_FAULT };
 	in->admitted = true;
 	return (struct target){ .kind = TARGET_MEMORY,
@@ -389,7 +392,7 @@ static bool unexpected_deliver(struct comm *comm, struct comm_unexpected *u)
 		comm_fail_protocol(comm, NULL, "a DATA record that overlaps others");
 		return false;
 	}
-	if (!recv_admit(comm, NULL, &in))
+	if (!recv_admit(comm, NULL, u->kind, &in))
 		return false;
 	if (u->length)
 		place_gather(comm_request(comm, u->message)->data + u->offset, u->length, &piece,

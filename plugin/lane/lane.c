@@ -44,6 +44,13 @@ bool lane_is_news(enum lane_news news, const struct harp_addr *peer, uint64_t no
 	return is_news;
 }
 
+void lane_news_forget(void)
+{
+	pthread_mutex_lock(&lane_news_lock);
+	memset(lane_news, 0, sizeof(lane_news));
+	pthread_mutex_unlock(&lane_news_lock);
+}
+
 int lane_errno(int error)
 {
 	/* Linux' word for what ICMPv6 calls administratively prohibited; of the same by ICMP it says the other. */

@@ -110,6 +110,8 @@ uint64_t lane_kernel_silence_ns(struct lane *lane, uint64_t now_ns);
  * the user timeout, or a minute. Any thread. */
 enum lane_news { LANE_NEWS_SILENT, LANE_NEWS_GIVEN_UP, LANE_NEWS_KINDS };
 bool lane_is_news(enum lane_news news, const struct harp_addr *peer, uint64_t now_ns);
+/* After the process's last context: what was said before is said again. */
+void lane_news_forget(void);
 /* The -errno of a lane whose socket's call ended in error. */
 int lane_errno(int error);
 /* "connection refused": a few words for the usual -errno of a lane. */
