@@ -343,14 +343,6 @@ extern "C" {
 	KEY(HARP_SEEDS, U32, "", "", 0, "seeds", 1, 100000000, "20000", RESTART, TOOL,                 \
 	    "Seeds of the simulator that `make test-long` runs")
 
-/* NCCL's own variables that HARP reads too: name, help. */
-#define HARP_CONFIG_NCCL_KEYS(KEY)                                                                 \
-	KEY(NCCL_SOCKET_IFNAME, "Interfaces to offer when HARP_IFNAME is unset")                   \
-	KEY(NCCL_SOCKET_FAMILY, "AF_INET or AF_INET6: addresses of that family only")              \
-	KEY(NCCL_SOCKET_NTHREADS, "Kernel lanes, with NCCL_NSOCKS_PERTHREAD")                      \
-	KEY(NCCL_NSOCKS_PERTHREAD, "Kernel lanes for each of those threads")                       \
-	KEY(NCCL_COMM_ID, "Without any interface named: prefer those on the subnet of its address")
-
 enum harp_config_type {
 	HARP_CONFIG_BOOL = 0,
 	HARP_CONFIG_U32 = 1,

@@ -15,11 +15,11 @@ from harp.errors import HarpError
 @click.argument("directory", type=click.Path(path_type=Path))
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False), default="trace.json")
 def trace(directory: Path, file: Path) -> None:
-    """Write FILE, a trace of the job whose network events are in DIRECTORY.
+    """Write the network events of a traced job for Perfetto or Chrome.
 
-    Each send and receive of NCCL's is a slice: peer, bytes, the kinds of lanes that carried it, how
-    long it waited for its first byte, retransmissions, round trip. Messages that never ended are
-    marked. FILE (default: trace.json) opens in https://ui.perfetto.dev and chrome://tracing. For
+    DIRECTORY has the job's events. Each send and receive of NCCL is a slice: peer, bytes, the kinds
+    of lanes that carried it, how long it waited for its first byte, retransmissions, round trip.
+    Messages that never ended are marked. FILE (default: trace.json) opens in https://ui.perfetto.dev and chrome://tracing. For
     jobs on several hosts, put the files of all of them into DIRECTORY. Needs NCCL 2.26 or later.
 
     \b

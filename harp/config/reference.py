@@ -74,6 +74,8 @@ _NCCL_HELP = {
         "kernel lanes for each of those threads when `HARP_KERNEL_LANES` is 0 (at most 16 lanes in "
         "all, where NCCL would open up to 64 sockets); without threads it has no effect, as in NCCL"
     ),
+    "NCCL_ALGO": "set: HARP's tuner leaves the choice to NCCL where its table is v2",
+    "NCCL_PROTO": "the same",
     "NCCL_COMM_ID": "without any interface named: prefer those on the subnet of its address",
 }
 

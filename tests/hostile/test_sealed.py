@@ -123,7 +123,7 @@ def runs_heard(heard: bytes) -> int:
     return sum(PLAIN[at : at + 16] in heard for at in range(0, len(PLAIN), 16))
 
 
-@pytest.mark.parametrize("encrypt", [True, False], ids=["sealed", "open"])
+@pytest.mark.parametrize("encrypt", [True, False], ids=["encrypted", "plaintext"])
 @pytest.mark.parametrize(
     ("kinds", "where"),
     [(("kernel", "kernel"), 0), (("xdp", "kernel"), 1), (("kernel", "xdp"), 0)],
@@ -146,19 +146,19 @@ def test_no_plaintext_is_on_the_wire(
         heard = ears.close()
         said = "\n".join(sender.call("log") + receiver.call("log"))
         assert len(heard) > len(PLAIN) + 5000
-        if not encrypt:  # the same ears hear what is not sealed
+        if not encrypt:  # the same capture shows what is not encrypted
             assert runs_heard(heard) > 3000
-            assert "sealed" not in said
+            assert "encrypted" not in said
             return
         assert runs_heard(heard) == 0
         assert record(DATA, message=1, total=5, payload=b"short")[:24] not in heard
         assert PSK not in heard
         assert PSK.hex().encode() not in heard
-        assert re.search(r"connected by sealed \S+ TCP", said)
-        assert re.search(r"accepted by sealed \S+ TCP", said)
+        assert re.search(r"connected by encrypted \S+ TCP", said)
+        assert re.search(r"accepted by encrypted \S+ TCP", said)
 
 
-def test_every_lane_of_a_comm_is_sealed(hosts: Hosts, key_file: Path) -> None:
+def test_every_lane_of_a_comm_is_encrypted(hosts: Hosts, key_file: Path) -> None:
     env = sealing(key_file) | {"HARP_KERNEL_LANES": "4"}
     with two(hosts, "kernel", env, env) as (receiver, sender), Ears(hosts, 0) as ears:
         pair = Pair(receiver, sender)
@@ -360,9 +360,9 @@ def test_a_forged_segment_fails_its_comm_only(
             result, _ = receiver.call("receive_error", comm=comm, size=8)
             assert result == "ncclRemoteError"
             said = receiver.call("warnings")
-            assert "is not what the peer sealed" in said[0]
+            assert "is not what the peer encrypted" in said[0]
             assert hosts.address[1] in said[0]
-            assert sum("is not what the peer sealed" in line for line in said) == 1
+            assert sum("is not what the peer encrypted" in line for line in said) == 1
         pair.exchange(b"established")
 
 

@@ -57,7 +57,7 @@ PUT_IN = re.compile(r"%[-0-9.*lhz]*[a-zA-Z]|\{[^{}]*\}")
 # Commands that show nothing but whether they went well.
 WITHOUT_JSON = {
     *("start", "stop", "restart", "config reload", "logs", "report"),
-    *("run", "completion", "man", "install", "uninstall"),
+    *("run", "trace", "completion", "man", "install", "uninstall"),
 }
 
 

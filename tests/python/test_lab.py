@@ -132,7 +132,8 @@ import signal, sys
 from harp.lab import Lab
 signal.signal(signal.SIGINT, signal.default_int_handler)
 with Lab() as made:
-    made.hosts[0].popen(["sleep", "1000"])
+    child = made.hosts[0].popen(["sh", "-c", "echo; exec sleep 1000"])
+    child.stdout.readline()
     print(made.hosts[0].netns, flush=True)
     sys.stdin.read()
 """
