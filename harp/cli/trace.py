@@ -19,8 +19,9 @@ def trace(directory: Path, file: Path) -> None:
 
     DIRECTORY has the job's events. Each send and receive of NCCL is a slice: peer, bytes, the kinds
     of lanes that carried it, how long it waited for its first byte, retransmissions, round trip.
-    Messages that never ended are marked. FILE (default: trace.json) opens in https://ui.perfetto.dev and chrome://tracing. For
-    jobs on several hosts, put the files of all of them into DIRECTORY. Needs NCCL 2.26 or later.
+    Messages that never ended are marked. FILE (default: trace.json) opens in
+    https://ui.perfetto.dev and chrome://tracing. For jobs on several hosts, put the files of all of
+    them into DIRECTORY. Needs NCCL 2.26 or later.
 
     \b
     harpctl run --trace /tmp/job -- torchrun --nproc-per-node 8 train.py
