@@ -6,7 +6,8 @@
 AS_ROOT = tools/as_root.sh
 PYTEST = .venv/bin/python -m pytest
 RUN_TESTS = tools/run_tests.sh
-DEMOFLAGS = --baseline
+# The path that a job takes here by default; DEMOFLAGS=--path=xdp shows the stack of HARP.
+DEMOFLAGS = --baseline --path auto
 
 help:
 	@echo 'make build      set up and build into build/'
