@@ -201,7 +201,9 @@ def _refusals() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        why = "its owner died while it wrote" if error.errno == errno.EBUSY else error.strerror
+        why = error.strerror
+        if error.errno == errno.EBUSY:
+            why = "its owner is in the middle of a write, stopped or dead"
         raise PageError(f"statistics page: {why}", error.errno or errno.EIO) from error
 
 

@@ -92,7 +92,7 @@ def test_a_writer_that_died_is_one_clear_error(owner: Owner) -> None:
     with stats.find() as found:
         sight = look(found)
     mine = [why for pid, why in sight.bad if pid == owner.process.pid]
-    assert mine == ["statistics page: its owner died while it wrote"]
+    assert mine == ["statistics page: its owner is in the middle of a write, stopped or dead"]
     queues = [
         each.snapshot.identity.queue for each in sight.instances if each.pid == owner.process.pid
     ]
