@@ -22,8 +22,8 @@ from harp.cli.loss import loss
 from harp.cli.nccl import nccl
 from harp.cli.nccl_real import nccl_real
 from harp.cli.options import FiniteRange, output_option
+from harp.cli.result import show
 from harp.cli.torch import torch
-from harp.errors import Exit
 from harp.lab import Lab, LabOptions, memif
 
 
@@ -138,12 +138,7 @@ def idle(hosts: int, output: str, **given: Any) -> None:
         options = runner.BenchOptions("idle", timeout_s=timeout_s, environment=environment, **given)
         report = runner.run_bench(lab, options, progress)
     report |= {"lab": asdict(shape), "encrypt": encrypt, "nic": given["nic"]}
-    if output == "json":
-        console.print_json(report)
-    else:
-        _print_idle(report)
-    if not report["ok"]:
-        raise click.exceptions.Exit(Exit.FAILURE)
+    show(report, output, _print_idle, is_good=report["ok"])
 
 
 @bench.command()

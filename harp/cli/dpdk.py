@@ -9,7 +9,7 @@ from harp import output as console
 from harp.bench import dpdk as runner
 from harp.cli.lab_options import type_mtu
 from harp.cli.options import FiniteRange, output_option
-from harp.errors import Exit
+from harp.cli.result import show
 
 _WORDS = {True: "met", False: "MISSED"}
 
@@ -65,12 +65,7 @@ def dpdk(
     """
     options = runner.DpdkOptions(mtus, flows, sends, rounds, seconds)
     report = runner.run(options, console.err.print)
-    if output == "json":
-        console.print_json(report)
-    else:
-        _print(report)
-    if not report["ok"]:
-        raise click.exceptions.Exit(Exit.FAILURE)
+    show(report, output, _print, is_good=report["ok"])
 
 
 def _print(report: dict[str, Any]) -> None:

@@ -10,7 +10,7 @@ from harp import output as console
 from harp.bench import failover as runner
 from harp.cli.lab_options import lab_options, path_option
 from harp.cli.options import FiniteRange, output_option
-from harp.errors import Exit
+from harp.cli.result import show
 from harp.lab import RAILS_MAX
 
 _WORDS = {True: "met", False: "MISSED"}
@@ -100,12 +100,7 @@ def failover(
         runner.write_csv(report, csv)
     if plot is not None:
         runner.write_plot(report, plot)
-    if output == "json":
-        console.print_json(report)
-    else:
-        _print_failover(report, options)
-    if not report["ok"]:
-        raise click.exceptions.Exit(Exit.FAILURE)
+    show(report, output, lambda report: _print_failover(report, options), is_good=report["ok"])
 
 
 def _print_failover(report: dict[str, Any], options: runner.FailoverOptions) -> None:

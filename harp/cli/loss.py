@@ -9,7 +9,7 @@ from harp import output as console
 from harp.bench import loss as runner
 from harp.cli.lab_options import ipv6_option, type_mtu
 from harp.cli.options import FiniteRange, output_option
-from harp.errors import Exit
+from harp.cli.result import show
 
 _WORDS = {True: "met", False: "MISSED"}
 
@@ -81,12 +81,7 @@ def loss(
         harp_cc=cc,
     )
     report = runner.run_loss(options, console.err.print)
-    if output == "json":
-        console.print_json(report)
-    else:
-        _print_loss(report)
-    if not report["ok"]:
-        raise click.exceptions.Exit(Exit.FAILURE)
+    show(report, output, _print_loss, is_good=report["ok"])
 
 
 def _print_loss(report: dict[str, Any]) -> None:

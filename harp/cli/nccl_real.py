@@ -9,6 +9,7 @@ from harp import output as console
 from harp.bench import nccl_real as runner
 from harp.cli.lab_options import lab_options, lab_shape
 from harp.cli.options import output_option
+from harp.cli.result import show
 from harp.errors import Exit, HarpError
 from harp.nccl import wheels
 from harp.nccl.ranks import SOCKETS
@@ -84,12 +85,7 @@ def nccl_real(
     if output != "json":
         console.out.print(runner.NOTE, markup=False)
     report = runner.run_real(lab_shape(lab, ranks), options, console.err.print)
-    if output == "json":
-        console.print_json(report)
-    else:
-        _print(report)
-    if not report["ok"]:
-        raise click.exceptions.Exit(Exit.FAILURE)
+    show(report, output, _print, is_good=report["ok"])
 
 
 def _print(report: dict[str, Any]) -> None:

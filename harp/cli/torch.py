@@ -10,7 +10,7 @@ from harp import output as console
 from harp.bench import torch_bench as runner
 from harp.cli.lab_options import lab_options, lab_shape
 from harp.cli.options import output_option
-from harp.errors import Exit
+from harp.cli.result import show
 
 
 @click.command("torch")
@@ -62,12 +62,7 @@ def torch(
     report = runner.run_torch(lab_shape(lab, hosts), options, console.err.print)
     if plot is not None:
         runner.write_plot([report], plot)
-    if output == "json":
-        console.print_json(report)
-    else:
-        _print(report)
-    if not report["right"]:
-        raise click.exceptions.Exit(Exit.FAILURE)
+    show(report, output, _print, is_good=report["right"])
 
 
 def _print(report: dict[str, Any]) -> None:

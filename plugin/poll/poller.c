@@ -67,7 +67,7 @@ unsigned poller_run_ready(struct poller *poller, uint64_t now_ns)
 		work->run(work, now_ns);
 		count++;
 	}
-	/* No work frees the driver that it runs on. */
+	/* No work frees the poller that it runs on. */
 	atomic_store_explicit(&poller->runs, runs + 1, memory_order_release);
 	return count;
 }
