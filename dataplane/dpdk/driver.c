@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "base/util.h"
-#include "dpdk/memif.h"
 #include "dpdk/port.h"
 
 #define DRIVER_ROOM_MORE 64u

@@ -306,7 +306,7 @@ static int eal_init(const struct why *why)
 				"primary process's ports, which may die; leave it out, and name a "
 				"port that this process opens itself");
 	eal_log_to(eal.opt.log, eal.opt.ctx);
-	err = eal_log_open(link_leaving);
+	err = eal_log_open(link_leaving, link_ended);
 	if (!err)
 		err = eal_thread(run);
 	if (err)

@@ -35,7 +35,7 @@ static struct {
 	bool telling;             /* words[] is from an error */
 	char words[EAL_WORDS_BYTES];
 	FILE *log_stream, *out_stream, *err_stream, *out_before, *err_before;
-	void (*leaving)(void);
+	void (*leaving)(void), (*ended)(void);
 	pthread_t quiet; /* the thread whose output is captured */
 } eal_log = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
@@ -188,6 +188,8 @@ static ssize_t eal_log_write(void *cookie, const char *text, size_t bytes)
 	if (rte_thread_is_intr() && (memmem(text, bytes, "Invalid message size", 20) ||
 				     memmem(text, bytes, "Disconnect received", 19)))
 		eal_log.leaving();
+	if (memmem(text, bytes, "Disconnected, id:", 17))
+		eal_log.ended();
 	return (ssize_t)bytes;
 }
 
@@ -213,9 +215,10 @@ static FILE *eal_stream(void *cookie, cookie_write_function_t *write_text)
 	return stream;
 }
 
-int eal_log_open(void (*leaving)(void))
+int eal_log_open(void (*leaving)(void), void (*ended)(void))
 {
 	eal_log.leaving = leaving;
+	eal_log.ended = ended;
 	eal_log.log_stream = eal_stream(NULL, eal_log_write);
 	eal_log.out_stream = eal_stream(&eal_log.out_before, eal_print_write);
 	eal_log.err_stream = eal_stream(&eal_log.err_before, eal_print_write);

@@ -14,8 +14,8 @@
  * called. */
 void eal_log_to(harp_log_fn log, void *ctx);
 /* Routes DPDK's log to the log function. leaving: called in DPDK's interrupt thread when memif is
- * about to end a connection. -errno. */
-int eal_log_open(void (*leaving)(void));
+ * about to end a connection. ended: it has ended one. -errno. */
+int eal_log_open(void (*leaving)(void), void (*ended)(void));
 /* true: this thread is about to call DPDK code that prints; false: it has returned. One thread at a
  * time. */
 void eal_log_quiet(bool on);

@@ -18,7 +18,6 @@
 #include <unistd.h>
 
 #include "base/util.h"
-#include "dpdk/memif_switch.h"
 #include "dpdk/port.h"
 
 #define FORKED_AF_XDP 44
@@ -129,5 +128,4 @@ void forked_child(void)
 		if (forked_is_drivers(forked_fds[i]))
 			close(forked_fds[i]);
 	forked_count = 0;
-	memif_forked();
 }

@@ -17,7 +17,7 @@
 
 #include "harp_host.h"
 
-#define HARP_DPDK_VERSION 3u
+#define HARP_DPDK_VERSION 4u
 
 struct harp_dpdk_port;
 struct harp_dpdk_memif; /* of a port that harp.dpdk drives */
@@ -103,14 +103,14 @@ struct harp_dpdk_api {
 	 * started, stopped, closed and asked for their link; one call per iteration. After
 	 * memif_probe(); not in that thread. */
 	int (*run_there)(void (*run)(void *arg), void *arg);
-	/* For the same user: rte_dev_probe() of a memif, whose handshake the switch relays. hold()
-	 * ends its connection and refuses others: before it is stopped or closed. release(): before
-	 * it is started again. close(): after the device is removed. Not in DPDK's interrupt
+	/* For the same user: rte_dev_probe() of a memif, whose socket only this user can reach.
+	 * ready(): before it is started; -ECONNREFUSED: a client without a server. leave(): before
+	 * it is stopped. close(): before it is closed, after leave(). Not in DPDK's interrupt
 	 * thread. */
 	int (*memif_probe)(struct harp_dpdk_memif **out, const char *device, char *why,
 			   size_t why_len);
-	void (*memif_hold)(struct harp_dpdk_memif *memif);
-	void (*memif_release)(struct harp_dpdk_memif *memif);
+	int (*memif_ready)(struct harp_dpdk_memif *memif);
+	void (*memif_leave)(struct harp_dpdk_memif *memif, uint16_t port);
 	void (*memif_close)(struct harp_dpdk_memif *memif);
 };
 

@@ -16,8 +16,8 @@ static const struct harp_dpdk_api api = {
 	.guard = link_guard,
 	.run_there = link_run_there,
 	.memif_probe = memif_handle_probe,
-	.memif_hold = memif_handle_hold,
-	.memif_release = memif_handle_release,
+	.memif_ready = memif_handle_ready,
+	.memif_leave = memif_handle_leave,
 	.memif_close = memif_handle_close,
 };
 

@@ -9,27 +9,29 @@
  * made there as well: an event runs one call per iteration of the interrupt thread. A socket closed
  * by one call thus has no pending event when the next call opens a socket with the same number.
  *
- * A memif client connects once, when it is started; memif_switch.c handles a server that starts
- * later. Ten times a second, clients that have lost their server are restarted.
+ * A memif client connects once, when it is started, and its start fails without a server. Ten times
+ * a second, clients that have no server are started, and clients that have lost it are stopped. A
+ * client in a handshake is left alone: a server of DPDK 22.11 aborts its process if a client leaves
+ * before it was greeted. So a client that is closed waits for the end of its handshake.
  *
  * When a peer exits or disconnects, the driver unmaps the rings at once, while bursts may copy from
  * them. The only earlier hook is its log: at debug level it reports, in the interrupt thread, that
  * a message ends the connection. On this line all such ports are quiesced; an alarm, which runs
- * after the driver is done, ends that. From then on the driver knows that it is disconnected.
+ * after the driver is done, ends that. From then on the driver knows that it is disconnected. A
+ * second line reports each end of a connection; link_ends counts them.
  */
 #include <errno.h>
 #include <rte_alarm.h>
 #include <rte_interrupts.h>
 #include <sys/eventfd.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "dpdk/quiesce.h"
 #include "dpdk/port.h"
-#include "dpdk/memif_switch.h"
 
 #define LINK_LOOK_US 100000u
-#define LINK_RETRY_NS 1000000000u /* after a successful start: handshake in progress */
+#define LINK_SETTLE_TRIES 1000u /* of a millisecond */
+#define LINK_ROUNDS 8 /* iterations of the interrupt thread, which reads one message in each */
 
 /* Ports with peers. Writers hold the ports' lock and link_list_lock, link_leaving() only the
  * latter. */
@@ -42,37 +44,50 @@ static unsigned link_left; /* quiesced by link_leaving(). Under link_list_lock *
 static void (*link_others_leaving)(void);
 static void (*link_others_done)(void);
 
-static uint64_t link_now_ns(void)
-{
-	struct timespec t;
+static uint32_t link_ends; /* written in the interrupt thread */
 
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+void link_ended(void)
+{
+	__atomic_add_fetch(&link_ends, 1, __ATOMIC_RELEASE);
 }
 
-/* Under the ports' lock. */
-static void link_look(struct dpdk_port *port, uint64_t now_ns)
+uint32_t link_end_count(void)
+{
+	return __atomic_load_n(&link_ends, __ATOMIC_ACQUIRE);
+}
+
+static bool link_is_up(uint16_t id)
 {
 	struct rte_eth_link link = { 0 };
 
-	if (now_ns < port->retry_ns || !memif_is_lost(port->memif))
+	return rte_eth_link_get_nowait(id, &link) == 0 && link.link_status == RTE_ETH_LINK_UP;
+}
+
+static void link_set_started(struct dpdk_port *port, bool started)
+{
+	__atomic_store_n(&port->started, started, __ATOMIC_RELAXED);
+}
+
+/* Stopping and starting are events of their own: between them the socket's number is free. A port
+ * that is not started is quiesced. Under the ports' lock. */
+static void link_look(struct dpdk_port *port)
+{
+	if (port->memif.is_server)
 		return;
-	if (port->started && rte_eth_link_get_nowait(port->id, &link) == 0 &&
-	    link.link_status == RTE_ETH_LINK_UP)
-		return;
-	if (quiesce_begin(port)) {
-		if (port->started) {
-			rte_eth_dev_stop(port->id);
-			__atomic_store_n(&port->started, false, __ATOMIC_RELAXED);
-			quiesce_begin(port); /* not started: quiesced until it is */
+	if (!port->started) {
+		port->link_ends = link_end_count();
+		if (memif_has_server(&port->memif) && rte_eth_dev_start(port->id) == 0) {
+			link_set_started(port, true);
+			quiesce_end(port);
 		}
-		if (rte_eth_dev_start(port->id) == 0) {
-			__atomic_store_n(&port->started, true, __ATOMIC_RELAXED);
-			port->retry_ns = now_ns + LINK_RETRY_NS;
+	} else if (port->link_ends != link_end_count() && !link_is_up(port->id)) {
+		if (quiesce_begin(port)) {
+			rte_eth_dev_stop(port->id);
+			link_set_started(port, false);
+		} else {
 			quiesce_end(port);
 		}
 	}
-	quiesce_end(port);
 }
 
 /* Ten times a second in the interrupt thread, while there are ports. */
@@ -82,7 +97,7 @@ static void link_tick(void *arg)
 	/* The lock's holder may be waiting for this thread: link_run(). */
 	if (port_trylock_all()) {
 		for (struct dpdk_port *p = link_ports; p; p = p->next)
-			link_look(p, link_now_ns());
+			link_look(p);
 		port_unlock_all();
 	}
 	pthread_mutex_lock(&link_list_lock);
@@ -171,6 +186,84 @@ int link_run(const struct dpdk_port *port, void (*run)(void *arg), void *arg)
 
 /* ---- ports
  * ------------------------------------------------------------------------------------- */
+
+struct link_starting {
+	struct dpdk_port *port;
+	int err;
+};
+
+static void link_start_device(void *arg)
+{
+	struct link_starting *starting = arg;
+	struct dpdk_port *port = starting->port;
+
+	port->link_ends = link_end_count();
+	if ((port->traits & DRIVER_DIALS) && !port->memif.is_server &&
+	    !memif_has_server(&port->memif))
+		starting->err = -ECONNREFUSED;
+	else
+		starting->err = rte_eth_dev_start(port->id);
+}
+
+int link_start(struct dpdk_port *port)
+{
+	struct link_starting starting = { .port = port };
+
+	link_run(port, link_start_device, &starting);
+	link_set_started(port, starting.err == 0);
+	if (!starting.err || !(port->traits & DRIVER_DIALS) || port->memif.is_server)
+		return starting.err;
+	quiesce_begin(port); /* until link_look() has started it */
+	return 0;
+}
+
+static void link_nothing(void *arg)
+{
+	(void)arg;
+}
+
+void link_settle(uint16_t id, uint32_t ends)
+{
+	for (unsigned i = 0; i < LINK_SETTLE_TRIES && ends == link_end_count(); i++) {
+		if (link_is_up(id))
+			return;
+		usleep(1000);
+	}
+}
+
+void link_retire(const struct memif *memif)
+{
+	memif_retire(memif);
+	for (unsigned i = 0; i < LINK_ROUNDS; i++)
+		link_run_there(link_nothing, NULL);
+}
+
+static void link_stop_device(void *arg)
+{
+	const struct dpdk_port *port = arg;
+
+	if (port->started)
+		rte_eth_dev_stop(port->id);
+}
+
+static void link_close_device(void *arg)
+{
+	rte_eth_dev_close(((const struct dpdk_port *)arg)->id);
+}
+
+void link_stop(struct dpdk_port *port, bool is_last)
+{
+	bool dials = port->traits & DRIVER_DIALS;
+
+	if (dials && port->started && !port->memif.is_server)
+		link_settle(port->id, port->link_ends);
+	if (dials && is_last && port->memif.is_server)
+		link_retire(&port->memif);
+	link_run(port, link_stop_device, port);
+	link_set_started(port, false);
+	if (is_last)
+		link_run(port, link_close_device, port);
+}
 
 void link_add(struct dpdk_port *port)
 {

@@ -1,32 +1,34 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* memif.c - parses a memif port's text: arguments for the switch, and arguments for the driver. */
+/*
+ * memif.c - one end of a memif: its arguments, and its socket's file.
+ *
+ * DPDK's driver does the handshake and trusts the peer. So a peer must run as the same user: the
+ * socket's folder is this user's, with mode 0700. The driver does not show its sockets, so the
+ * peer's user can't be asked for.
+ */
 #include "dpdk/memif.h"
 
 #include <errno.h>
-#include <stddef.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/util.h"
 #include "dpdk/port.h"
 
-#define MEMIF_FOLDER "/tmp/harp-memif-%u" /* the user's number is appended */
+#define MEMIF_DEFAULT_SOCKET "/tmp/harp-memif-%u/memif.sock" /* the user's number is inserted */
+/* The driver's socket, and three for DPDK's interrupt thread, which creates a new epoll. */
+#define MEMIF_FDS 4u
 
-/* The driver ignores all arguments if it does not know one. zero-copy= is left out: it shares
- * DPDK's own memory, whose files are not sealed. */
-static const struct {
-	const char *key;
-	bool is_switch; /* the driver gets another value */
-} memif_keys[] = {
-	{ "role=", false },           { "bsize=", false },
-	{ "rsize=", false },          { "mac=", false },
-	{ "secret=", false },         { "id=", true },
-	{ "socket-abstract=", true }, { "socket=", true },
+/* The driver ignores all arguments if it does not know one. zero-copy= is left out: it shares all
+ * of DPDK's memory with the peer. */
+static const char *const memif_keys[] = {
+	"role=", "id=", "bsize=", "rsize=", "mac=", "secret=", "socket=", "socket-abstract=",
 };
-#define MEMIF_KEYS ARRAY_SIZE(memif_keys)
 
 bool memif_is(const char *device)
 {
@@ -40,103 +42,181 @@ static const char *memif_argument_or(const char *device, const char *key, const 
 	return value ? value : otherwise;
 }
 
-/* The name, and the arguments passed to the driver unchanged. */
-static int memif_rest(struct memif_text *out, const char *device, const struct why *why)
+static int memif_check_keys(const char *device, const struct why *why)
 {
-	const char *at = device;
-	size_t used = 0;
+	unsigned seen = 0;
 
-	for (;;) {
-		size_t len = strcspn(at, ","), i = MEMIF_KEYS;
+	for (const char *at = strchr(device, ','); at; at = strchr(at, ',')) {
+		int len = (int)strcspn(++at, ",");
+		size_t i = 0;
 
-		if (at != device) {
-			for (i = 0; i < MEMIF_KEYS; i++)
-				if (strncmp(at, memif_keys[i].key, strlen(memif_keys[i].key)) == 0)
-					break;
-			if (i == MEMIF_KEYS)
-				return why_fail(why, -EINVAL, "has an unknown argument: %.*s",
-						(int)len, at);
-		}
-		if (i == MEMIF_KEYS || !memif_keys[i].is_switch)
-			used += (size_t)snprintf(out->rest + used, sizeof(out->rest) - used,
-						 "%s%.*s", used ? "," : "", (int)len, at);
-		if (used >= sizeof(out->rest))
-			return why_fail(why, -EINVAL, "has arguments that are too long");
-		if (at[len] == '\0')
-			return 0;
-		at += len + 1;
+		while (i < ARRAY_SIZE(memif_keys) &&
+		       strncmp(at, memif_keys[i], strlen(memif_keys[i])) != 0)
+			i++;
+		if (i == ARRAY_SIZE(memif_keys))
+			return why_fail(why, -EINVAL, "has an unknown argument: %.*s", len, at);
+		if (seen & 1u << i)
+			return why_fail(why, -EINVAL, "has an argument twice: %s", memif_keys[i]);
+		seen |= 1u << i;
 	}
-}
-
-/* A path; or, only on request, an abstract name (without a trailing NUL, as other programs use
- * it). */
-static int memif_address(struct memif_text *out, const char *device, const struct why *why)
-{
-	const char *name = driver_argument(device, "socket=");
-	const char *abstract = memif_argument_or(device, "socket-abstract=", "no");
-	bool is_path = strncmp(abstract, "no", 2) == 0;
-	char path[sizeof(out->address.un.sun_path)];
-	size_t len;
-
-	if (!is_path && strncmp(abstract, "yes", 3) != 0)
-		return why_fail(why, -EINVAL, "socket-abstract is \"yes\" or \"no\"");
-	if (!is_path && !name)
-		return why_fail(why, -EINVAL, "an abstract socket needs a name; say socket=NAME");
-	out->is_default = !name;
-	if (!name) {
-		snprintf(path, sizeof(path), MEMIF_FOLDER "/memif.sock", geteuid());
-		name = path;
-	}
-	len = strcspn(name, ",");
-	if (len == 0 || len >= sizeof(path))
-		return why_fail(why, -EINVAL, "a socket's name has 1 to %zu characters",
-				sizeof(path) - 1);
-	out->address.un.sun_family = AF_UNIX;
-	memcpy(out->address.un.sun_path + !is_path, name, len);
-	out->address.len = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + len + 1);
 	return 0;
 }
 
-static int memif_role(struct memif_text *out, const char *device, const struct why *why)
+static int memif_role(struct memif *out, const char *device, const struct why *why)
 {
 	static const char *const roles[] = { "client", "slave", "server", "master" };
 	const char *role = memif_argument_or(device, "role=", roles[0]);
 	size_t i = 0;
 
-	while (i < 4 && strncmp(role, roles[i], strlen(roles[i])) != 0)
+	while (i < ARRAY_SIZE(roles) && strncmp(role, roles[i], strlen(roles[i])) != 0)
 		i++;
 	out->is_server = i >= 2;
-	return i < 4 ? 0 : why_fail(why, -EINVAL, "its role is \"server\" or \"client\"");
+	return i < ARRAY_SIZE(roles)
+		       ? 0
+		       : why_fail(why, -EINVAL, "its role is \"server\" or \"client\"");
 }
 
-int memif_parse(struct memif_text *out, const char *device, const struct why *why)
+static int memif_address(struct memif *out, const char *device, const struct why *why)
 {
-	int err;
+	const char *name = driver_argument(device, "socket=");
+	char *path = out->address.sun_path;
+	size_t len = name ? strcspn(name, ",") : 1;
 
-	*out = (struct memif_text){
-		.id = (uint32_t)strtoul(memif_argument_or(device, "id=", "0"), NULL, 10),
-	};
-	err = memif_rest(out, device, why);
+	if (strncmp(memif_argument_or(device, "socket-abstract=", "no"), "no", 2) != 0)
+		return why_fail(why, -EINVAL,
+				"an abstract socket is open to every user: leave socket-abstract= "
+				"out, and name a file with socket=");
+	if (len == 0 || len >= sizeof(out->address.sun_path))
+		return why_fail(why, -EINVAL, "a socket's name has 1 to %zu characters",
+				sizeof(out->address.sun_path) - 1);
+	out->address.sun_family = AF_UNIX;
+	if (name)
+		memcpy(path, name, len);
+	else
+		snprintf(path, sizeof(out->address.sun_path), MEMIF_DEFAULT_SOCKET, geteuid());
+	return 0;
+}
+
+int memif_parse(struct memif *out, const char *device, const struct why *why)
+{
+	int err, len;
+
+	*out = (struct memif){ .is_server = false };
+	err = memif_check_keys(device, why);
 	if (!err)
 		err = memif_role(out, device, why);
-	return err ? err : memif_address(out, device, why);
+	if (!err)
+		err = memif_address(out, device, why);
+	if (err)
+		return err;
+	len = snprintf(out->text, sizeof(out->text), "%s%s%s%s", device,
+		       driver_argument(device, "socket=") ? "" : ",socket=",
+		       driver_argument(device, "socket=") ? "" : out->address.sun_path,
+		       driver_argument(device, "socket-abstract=") ? "" : ",socket-abstract=no");
+	return (size_t)len < sizeof(out->text)
+		       ? 0
+		       : why_fail(why, -EINVAL, "has arguments that are too long");
 }
 
-int memif_folder(const struct why *why)
+/* Creates the socket's folder, or checks that only this user can search it. */
+static int memif_folder(const struct memif *memif, const struct why *why)
 {
+	char path[sizeof(memif->address.sun_path)];
 	struct stat folder;
-	char path[64];
+	char *slash;
 
-	snprintf(path, sizeof(path), MEMIF_FOLDER, geteuid());
+	memcpy(path, memif->address.sun_path, sizeof(path));
+	slash = strrchr(path, '/');
+	if (slash)
+		slash[slash == path] = '\0';
+	else
+		strcpy(path, ".");
 	if (mkdir(path, 0700) < 0 && errno != EEXIST)
 		return why_fail(why, -errno,
-				"%s can't be made: %s; name a socket with socket=", path,
-				strerror(errno));
+				"%s can't be made: %s; name a socket in a folder of this user's "
+				"with socket=",
+				path, strerror(errno));
 	if (lstat(path, &folder) == 0 && S_ISDIR(folder.st_mode) && folder.st_uid == geteuid() &&
 	    (folder.st_mode & 0077) == 0)
 		return 0;
 	return why_fail(why, -EPERM,
-			"%s is not a folder that this user alone can open (mode 0700); remove it, "
-			"or name a socket with socket=",
+			"%s is not a folder that this user alone can open (mode 0700); make it so, "
+			"or name a socket in another one with socket=",
 			path);
+}
+
+/* Without free descriptors the driver leaves a device that can't be removed, and DPDK's interrupt
+ * thread aborts the process. */
+static int memif_descriptors(const struct why *why)
+{
+	int fds[MEMIF_FDS], err = 0;
+	unsigned count = 0;
+
+	while (count < MEMIF_FDS && !err) {
+		fds[count] = open("/dev/null", O_RDONLY | O_CLOEXEC);
+		if (fds[count] < 0)
+			err = -errno;
+		else
+			count++;
+	}
+	while (count > 0)
+		close(fds[--count]);
+	return err ? why_fail(why, err, "no descriptors for its driver's socket: %s",
+			      strerror(-err))
+		   : 0;
+}
+
+/* The kernel refuses a connection of the wrong type, unnoticed by the server, and with another
+ * error if a killed server has left the file. */
+bool memif_has_server(const struct memif *memif)
+{
+	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	bool has_server;
+
+	if (fd < 0)
+		return false;
+	has_server =
+		connect(fd, (const struct sockaddr *)&memif->address, sizeof(memif->address)) < 0 &&
+		errno == EPROTOTYPE;
+	close(fd);
+	return has_server;
+}
+
+int memif_prepare(const struct memif *memif, const struct why *why)
+{
+	const char *path = memif->address.sun_path;
+	struct stat file;
+	int err = memif_folder(memif, why);
+
+	if (!err)
+		err = memif_descriptors(why);
+	if (err || !memif->is_server || lstat(path, &file) < 0)
+		return err;
+	if (!S_ISSOCK(file.st_mode))
+		return why_fail(why, -EEXIST,
+				"its socket's path is a file of another kind; name another, or "
+				"remove it");
+	if (memif_has_server(memif))
+		return why_fail(why, -EBUSY, "Address already in use: its socket has a server");
+	return unlink(path) < 0 && errno != ENOENT
+		       ? why_fail(why, -errno, "%s can't be removed: %s", path, strerror(errno))
+		       : 0;
+}
+
+/* The driver of DPDK 22.11 frees a listener's state, but never closes the listener. A connection
+ * that it has not accepted by then would keep the interrupt thread busy for ever. So the socket's
+ * name goes first. A file takes its place, which the driver removes: without one it would remove
+ * the socket of a server that starts meanwhile. */
+void memif_retire(const struct memif *memif)
+{
+	char path[sizeof(memif->address.sun_path) + 8];
+	int fd;
+
+	snprintf(path, sizeof(path), "%s.closed", memif->address.sun_path);
+	fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+	if (fd < 0)
+		return;
+	close(fd);
+	if (rename(path, memif->address.sun_path) < 0)
+		unlink(path);
 }

@@ -1,33 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* memif.h - the text of a memif port. */
+/* memif.h - one end of a memif: its arguments, and its socket's file. */
 #ifndef HARP_DPDK_MEMIF_H
 #define HARP_DPDK_MEMIF_H
 
 #include <stdbool.h>
-#include <stdint.h>
-#include <sys/socket.h>
 #include <sys/un.h>
 
 #include "base/why.h"
 
-/* A UNIX socket's name: a path, or an abstract name. */
-struct memif_address {
-	struct sockaddr_un un;
-	socklen_t len;
-};
+#define MEMIF_TEXT_BYTES 1024
 
-struct memif_text {
+struct memif {
 	bool is_server;
-	bool is_default; /* the default address: memif_folder() creates its folder */
-	uint32_t id;
-	struct memif_address address;
-	char rest[512]; /* device name and arguments for the driver */
+	struct sockaddr_un address;
+	char text[MEMIF_TEXT_BYTES]; /* the device and its arguments, for DPDK to probe */
 };
 
 bool memif_is(const char *device);
 /* -EINVAL: an argument is unknown, or its value is not valid. */
-int memif_parse(struct memif_text *out, const char *device, const struct why *why);
-/* Creates the folder of the default socket, or checks that only this user can search it. */
-int memif_folder(const struct why *why);
+int memif_parse(struct memif *out, const char *device, const struct why *why);
+/* Checks that only this user can reach the socket, and clears the way for it. Before the device is
+ * probed. -EPERM; -EBUSY: it has a server; other -errno. */
+int memif_prepare(const struct memif *memif, const struct why *why);
+/* A client without a server can't be started. */
+bool memif_has_server(const struct memif *memif);
+/* A server is about to be closed: nothing connects to it any more. */
+void memif_retire(const struct memif *memif);
 
 #endif

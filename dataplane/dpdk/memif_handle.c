@@ -1,37 +1,41 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* memif_handle.c - memif ports that harp.dpdk drives in this process; the memif switch carries
- * their handshake, too. */
+/* memif_handle.c - memif ports that harp.dpdk drives in this process. */
 #include <errno.h>
 #include <rte_dev.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "dpdk/eal_log.h"
-#include "dpdk/memif_switch.h"
 #include "dpdk/port.h"
 
+struct memif_handle {
+	struct memif memif;
+	uint32_t link_ends; /* link_end_count() when it was started */
+	bool is_started;
+};
+
 struct memif_handle_probe_args {
-	const char *device;
-	const struct why *why;
 	struct memif *memif;
+	const struct why *why;
 	int err;
 };
 
 /* Opaque in harp_dpdk.h. */
-static struct memif *memif_handle_of(struct harp_dpdk_memif *memif)
+static struct memif_handle *memif_handle_of(struct harp_dpdk_memif *memif)
 {
-	return (struct memif *)(uintptr_t)memif;
+	return (struct memif_handle *)(uintptr_t)memif;
 }
 
 static void memif_handle_probe_device(void *arg)
 {
 	struct memif_handle_probe_args *probing = arg;
-	char text[MEMIF_TEXT_BYTES], words[EAL_WORDS_BYTES];
+	char words[EAL_WORDS_BYTES];
 
-	probing->err = memif_open(&probing->memif, probing->device, text, probing->why);
+	probing->err = memif_prepare(probing->memif, probing->why);
 	if (probing->err)
 		return;
 	eal_log_mark();
-	probing->err = rte_dev_probe(text);
+	probing->err = rte_dev_probe(probing->memif->text);
 	if (!probing->err)
 		return;
 	eal_log_message(words);
@@ -42,32 +46,53 @@ int memif_handle_probe(struct harp_dpdk_memif **out, const char *device, char *w
 		       size_t why_len)
 {
 	struct why why = { .text = why_text, .size = why_len };
-	struct memif_handle_probe_args probing = { .device = device, .why = &why };
+	struct memif_handle *handle = calloc(1, sizeof(*handle));
+	struct memif_handle_probe_args probing = { .why = &why };
 	int err;
 
 	why_about(&why, "%s", device);
-	err = link_run_there(memif_handle_probe_device, &probing);
+	if (!handle)
+		return why_fail(&why, -ENOMEM, "out of memory");
+	probing.memif = &handle->memif;
+	err = memif_parse(&handle->memif, device, &why);
+	if (!err) {
+		err = link_run_there(memif_handle_probe_device, &probing);
+		if (err)
+			why_fail(&why, err, "no event for DPDK's interrupt thread: %s",
+				 strerror(-err));
+		else
+			err = probing.err;
+	}
 	if (err)
-		return why_fail(&why, err, "no event for DPDK's interrupt thread: %s",
-				strerror(-err));
-	if (probing.err)
-		memif_close(probing.memif);
+		free(handle);
 	else
-		*out = (struct harp_dpdk_memif *)probing.memif;
-	return probing.err;
+		*out = (struct harp_dpdk_memif *)handle;
+	return err;
 }
 
-void memif_handle_hold(struct harp_dpdk_memif *memif)
+int memif_handle_ready(struct harp_dpdk_memif *memif)
 {
-	memif_hold(memif_handle_of(memif));
+	struct memif_handle *handle = memif_handle_of(memif);
+
+	handle->link_ends = link_end_count();
+	handle->is_started = true;
+	return handle->memif.is_server || memif_has_server(&handle->memif) ? 0 : -ECONNREFUSED;
 }
 
-void memif_handle_release(struct harp_dpdk_memif *memif)
+void memif_handle_leave(struct harp_dpdk_memif *memif, uint16_t port)
 {
-	memif_release(memif_handle_of(memif));
+	struct memif_handle *handle = memif_handle_of(memif);
+
+	if (!handle->memif.is_server && handle->is_started)
+		link_settle(port, handle->link_ends);
+	handle->is_started = false;
 }
 
 void memif_handle_close(struct harp_dpdk_memif *memif)
 {
-	memif_close(memif_handle_of(memif));
+	struct memif_handle *handle = memif_handle_of(memif);
+
+	if (handle->memif.is_server)
+		link_retire(&handle->memif);
+	free(handle);
 }

@@ -16,7 +16,6 @@
 
 #include "dpdk/eal.h"
 #include "dpdk/eal_log.h"
-#include "dpdk/memif_switch.h"
 #include "dpdk/port.h"
 
 static pthread_mutex_t port_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -103,29 +102,17 @@ static int port_start(struct dpdk_port *port, const struct why *why)
 	char words[EAL_WORDS_BYTES];
 	int err;
 
-	memif_expect(port->memif, port->mtu_bytes + RTE_ETHER_HDR_LEN + RTE_VLAN_HLEN,
-		     port->queues);
 	eal_log_mark();
-	err = rte_eth_dev_start(port->id);
+	err = link_start(port);
 	if (err) {
 		eal_log_message(words);
 		return why_fail(why, err, "can't be started: %s",
 				words[0] ? words : rte_strerror(-err));
 	}
-	port->started = true;
 	/* Neighbor discovery uses multicast (RFC 4861); a device without multicast filters receives
 	 * everything. */
 	rte_eth_allmulticast_enable(port->id);
 	return 0;
-}
-
-static void port_stop(void *arg)
-{
-	struct dpdk_port *port = arg;
-
-	if (port->started)
-		rte_eth_dev_stop(port->id);
-	rte_eth_dev_close(port->id);
 }
 
 /* Frees what remains of a probed device, and its memory. */
@@ -135,12 +122,10 @@ static void port_free(struct dpdk_port *port)
 	port_rules_flush(port);
 	if (port->started && !(port->traits & DRIVER_DIALS))
 		port_drain(port);
-	memif_hold(port->memif);
 	if (port->device) {
-		link_run(port, port_stop, port);
+		link_stop(port, true);
 		rte_dev_remove(port->device);
 	}
-	memif_close(port->memif);
 	for (uint16_t q = 0; port->nics && q < port->queues; q++) {
 		external_retire(port->nics[q].external);
 		pool_retire(port->nics[q].pool);

@@ -10,6 +10,7 @@
 #include "base/why.h"
 #include "dpdk/harp_dpdk.h"
 #include "dpdk/external.h"
+#include "dpdk/memif.h"
 #include "dpdk/pool.h"
 #include "harp_nic.h"
 
@@ -67,9 +68,9 @@ struct dpdk_port {
 	uint32_t features;       /* HARP_NIC_* */
 	uint32_t traits;         /* enum driver_trait */
 	bool started;            /* writers hold the ports' lock */
-	struct memif *memif;     /* NULL: another driver */
+	struct memif memif;      /* DRIVER_DIALS */
 	uint32_t shut;           /* quiesce.h */
-	uint64_t retry_ns;       /* time of link.c's next attempt */
+	uint32_t link_ends;      /* link.c's count when the port was started */
 	struct port_rule *rules; /* flow_rules.c */
 	unsigned rule_count;
 	char name[64]; /* DPDK's name, without arguments */
@@ -132,8 +133,21 @@ void link_remove(struct dpdk_port *port);
  * The first call may fail (-errno), later ones do not. */
 int link_run(const struct dpdk_port *port, void (*run)(void *arg), void *arg);
 int link_run_there(void (*run)(void *arg), void *arg); /* not in the interrupt thread */
-/* DPDK's interrupt thread is about to end a memif connection while bursts may use it. */
+/* Memif connections that have ended in this process. */
+uint32_t link_end_count(void);
+/* Waits until a started client's handshake is over, a second at most. ends: the count when it was
+ * started. */
+void link_settle(uint16_t id, uint32_t ends);
+/* A server is about to be closed: it finishes what its clients have sent, and gets no others. */
+void link_retire(const struct memif *memif);
+/* Starts the device. A memif client without a server is started when it has one. -errno. */
+int link_start(struct dpdk_port *port);
+/* Stops the device, and closes it if is_last. */
+void link_stop(struct dpdk_port *port, bool is_last);
+/* DPDK's interrupt thread is about to end a memif connection while bursts may use it; has ended
+ * it. */
 void link_leaving(void);
+void link_ended(void);
 void link_guard(void (*leaving)(void), void (*done)(void)); /* harp_dpdk.h */
 /* The ports' lock, link.c's too. */
 void port_lock_all(void);
@@ -177,8 +191,8 @@ bool offload_packet(struct rte_mbuf *mbuf, uint32_t flags);
 
 /* harp_dpdk_api, memif_handle.c */
 int memif_handle_probe(struct harp_dpdk_memif **out, const char *device, char *why, size_t why_len);
-void memif_handle_hold(struct harp_dpdk_memif *memif);
-void memif_handle_release(struct harp_dpdk_memif *memif);
+int memif_handle_ready(struct harp_dpdk_memif *memif);
+void memif_handle_leave(struct harp_dpdk_memif *memif, uint16_t port);
 void memif_handle_close(struct harp_dpdk_memif *memif);
 
 /* harp_dpdk_api, port.c, queues.c, info.c, rss.c, flow_rules.c */

@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "dpdk/eal_log.h"
-#include "dpdk/memif_switch.h"
 #include "dpdk/port.h"
 
 int port_name(struct dpdk_port *port, const char *device, const struct why *why)
@@ -71,13 +70,15 @@ static void port_probe_device(void *arg)
 	uint32_t frame_size =
 		opt->frame_size ? opt->frame_size : port_frame_size(NULL, port->traits, mtu);
 	const char *asked = opt->device;
-	char text[MEMIF_TEXT_BYTES], device[MEMIF_TEXT_BYTES];
+	char device[MEMIF_TEXT_BYTES];
 
 	if (port->traits & DRIVER_DIALS) {
-		probing->err = memif_open(&port->memif, opt->device, text, probing->why);
+		probing->err = memif_parse(&port->memif, opt->device, probing->why);
+		if (!probing->err)
+			probing->err = memif_prepare(&port->memif, probing->why);
 		if (probing->err)
 			return;
-		asked = text;
+		asked = port->memif.text;
 	}
 	if (driver_device(asked, frame_size, device, sizeof(device)) < 0) {
 		probing->err = why_fail(probing->why, -EINVAL, "has arguments that are too long");

@@ -6,7 +6,6 @@
 
 #include "dpdk/eal.h"
 #include "dpdk/quiesce.h"
-#include "dpdk/memif_switch.h"
 #include "dpdk/port.h"
 
 #define PORT_DRAIN_BURSTS 1024u /* more than any ring holds */
@@ -55,14 +54,12 @@ static int port_restart(struct dpdk_port *port, const struct why *why)
 	if (port->started) {
 		port_rules_stop(port);
 		port_drain(port);
-		memif_hold(port->memif);
-		rte_eth_dev_stop(port->id);
+		link_stop(port, false);
 		err = port_queues_setup(port, why);
 		if (!err)
-			err = rte_eth_dev_start(port->id);
+			err = link_start(port);
 		if (!err)
 			err = port_rules_start(port);
-		memif_release(port->memif);
 	}
 	forked_after(&before);
 	if (err)

@@ -54,8 +54,6 @@ void peers_end(void);
 /* A process with a port, up. */
 pid_t peer_start(const char *device);
 void peer_kill(pid_t peer);
-/* A socket that has called the server of peers_server; -EAGAIN: too many have. */
-int memif_caller(int flags);
 /* Something arrives, whatever its numbers. */
 bool peer_hears(struct end *end);
 
@@ -77,19 +75,12 @@ void case_memif(void);
 void case_memif_within(void);
 void case_memif_again(void);
 void case_memif_ids(void);
-void case_memif_inherited(void);
-void case_memif_orphan(void);
 void case_memif_waits(void);
 void case_memif_server_dies(void);
 void case_memif_client_dies(void);
-void case_memif_client_flees(void);
-void case_memif_server_stands(void);
-void case_memif_seals(void);
-void case_memif_users(void);
 void case_memif_folder(void);
 void case_memif_mtus(void);
 void case_memif_poor(void);
-void case_memif_queues(void);
 void case_virtio(void);
 void case_virtio_few(void);
 void case_forked(void);

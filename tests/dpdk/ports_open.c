@@ -5,6 +5,7 @@
 #include <rte_log.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -49,15 +50,15 @@ static void refused(const char *device, int err, const char *words)
 /* A file that is no socket is not taken for one whose server has died. */
 static void refused_file(void)
 {
-	char path[] = "/tmp/harp-dpdk-XXXXXX", device[128];
-	int fd = mkstemp(path);
+	char folder[] = "/tmp/harp-dpdk-XXXXXX", path[64], device[128];
 
-	CHECK(fd >= 0);
-	close(fd);
+	CHECK(mkdtemp(folder) != NULL);
+	snprintf(path, sizeof(path), "%s/m.sock", folder);
+	CHECK_EQ(mkdir(path, 0700), 0);
 	snprintf(device, sizeof(device), "net_memif0,role=server,socket=%s,socket-abstract=no",
 		 path);
 	refused(device, -EEXIST, "another kind");
-	CHECK_EQ(unlink(path), 0);
+	CHECK_EQ(rmdir(path) | rmdir(folder), 0);
 }
 
 /* Names and arguments that are longer than what they have to fit in. */
@@ -69,8 +70,9 @@ static void refused_long(void)
 	name[sizeof(name) - 1] = '\0';
 	snprintf(device, sizeof(device), "net_memif0,socket=%s", name);
 	refused(device, -EINVAL, "1 to 107 characters");
-	snprintf(device, sizeof(device), "net_memif0,secret=%s,secret=%s,secret=%s", name, name,
-		 name);
+	memset(device, 'x', sizeof(device) - 1);
+	device[sizeof(device) - 1] = '\0';
+	memcpy(device, "net_memif0,secret=", strlen("net_memif0,secret="));
 	refused(device, -EINVAL, "too long");
 }
 
@@ -87,9 +89,11 @@ void case_strings(void)
 	refused("net_memif0,role=emperor", -EINVAL, "");
 	refused("net_memif0,nonsense=1", -EINVAL, "");
 	refused("net_memif0,socket=", -EINVAL, "1 to 107 characters");
-	refused("net_memif0,socket-abstract=perhaps", -EINVAL, "\"yes\" or \"no\"");
-	refused("net_memif0,role=server,socket=/nonexistent/m.sock,socket-abstract=no", -ENOENT,
-		"can't make its socket: No such file");
+	refused("net_memif0,socket=x,socket-abstract=yes", -EINVAL, "open to every user");
+	refused("net_memif0,role=server,socket-abstract=perhaps", -EINVAL, "open to every user");
+	refused("net_memif0,secret=a,id=1,secret=b", -EINVAL, "twice: secret=");
+	refused("net_memif0,role=server,socket=/nonexistent/own/m.sock,socket-abstract=no", -ENOENT,
+		"/nonexistent/own can't be made: No such file");
 	refused("net_af_packet0,iface=nosuchif0", -ENODEV, "nosuchif0");
 	/* None of it has spoilt anything. */
 	if (!end_open(&end, "net_ring0", 0))

@@ -178,7 +178,7 @@ def test_a_missing_peer_is_reported(lab: Lab, build_dir: Path, tmp_path: Path) -
     here, there = lab.hosts
     folders = [tmp_path / name for name in "ab"]
     for folder in folders:
-        folder.mkdir()
+        folder.mkdir(0o700)
     ports = [memif.port_texts(folder)[0] for folder in folders]
     server = there.popen(words(build_dir, "serve", ports[0], there.address))
     assert server.stdout is not None

@@ -105,8 +105,8 @@ def site(ends: Ends, need_root: None) -> Iterator[Site]:
         for number, daemon in enumerate(daemons):
             stack.callback(daemon.close)
             folder = daemons[0].folder / "wire"
-            folder.mkdir(exist_ok=True)
-            folder.chmod(0o777)
+            folder.mkdir(0o700, exist_ok=True)
+            os.chown(folder, UID, -1)
             role = ("server", "client")[number]
             words = {"role": role, "folder": folder, "number": number + 1, "queues": QUEUES}
             daemon.configure(nic=PORT.format(**words))

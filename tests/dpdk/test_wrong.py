@@ -134,7 +134,7 @@ def test_link_that_stays_down(hosts: Lab, ends: Ends, plugin: Path, tmp_path: Pa
     ranks = []
     for host in hosts.hosts:
         folder = tmp_path / str(host.index)
-        folder.mkdir()
+        folder.mkdir(0o700)
         variables = environment(
             HARP_PATH="dpdk",
             HARP_DPDK=memif("server", folder, host.index + 1),

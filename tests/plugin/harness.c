@@ -155,8 +155,8 @@ static const char *host_port(enum host host)
 	static char texts[3][256];
 
 	snprintf(texts[host], sizeof(texts[host]),
-		 "net_memif%d,role=%s,socket=%s.%u,socket-abstract=yes;name=%s;ip=10.77.0.%d/24",
-		 host, host == HOST_SENDER ? "server" : "client", host_far_copy, host_loads,
+		 "net_memif%d,role=%s,socket=%s.%u;name=%s;ip=10.77.0.%d/24", host,
+		 host == HOST_SENDER ? "server" : "client", host_far_copy, host_loads,
 		 host == HOST_SENDER ? "ha" : "hb", host);
 	return texts[host];
 }

@@ -43,10 +43,10 @@ static int refuse_probe(const char *device, char *why, size_t why_len, int error
 /* Of ports that are memifs; NULL: another. */
 static struct harp_dpdk_memif *memifs[RTE_MAX_ETHPORTS];
 
-static void hold(uint16_t port)
+static void leave(uint16_t port)
 {
 	if (port < RTE_MAX_ETHPORTS && memifs[port])
-		dpdk_library()->memif_hold(memifs[port]);
+		dpdk_library()->memif_leave(memifs[port], port);
 }
 
 int dpdk_port_probe(uint16_t *port, const char *device, char *why, size_t why_len)
@@ -221,15 +221,16 @@ int dpdk_port_start(uint16_t port, char *why, size_t why_len)
 {
 	int result;
 
-	if (port < RTE_MAX_ETHPORTS && memifs[port])
-		dpdk_library()->memif_release(memifs[port]);
+	if (port < RTE_MAX_ETHPORTS && memifs[port] && dpdk_library()->memif_ready(memifs[port]))
+		return refuse(port, why, why_len, -ECONNREFUSED,
+			      "starting it: its server is not there, start that first");
 	result = dpdk_in_driver_thread(port, start, NULL);
 	return result ? refuse(port, why, why_len, result, "starting it") : 0;
 }
 
 int dpdk_port_stop(uint16_t port)
 {
-	hold(port);
+	leave(port);
 	return dpdk_in_driver_thread(port, stop, NULL);
 }
 
@@ -243,13 +244,11 @@ int dpdk_port_close(uint16_t port)
 	result = rte_eth_dev_info_get(port, &info);
 	if (result)
 		return result;
-	hold(port);
-	result = dpdk_in_driver_thread(port, close_and_remove, info.device);
-	if (!result && memifs[port]) {
+	leave(port);
+	if (memifs[port])
 		dpdk_library()->memif_close(memifs[port]);
-		memifs[port] = NULL;
-	}
-	return result;
+	memifs[port] = NULL;
+	return dpdk_in_driver_thread(port, close_and_remove, info.device);
 }
 
 /* ------------------------------------------------------------------------------------------------
