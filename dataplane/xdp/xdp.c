@@ -10,6 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/util.h"
 #include "harp_host.h"
 #include "nic/af_xdp_link.h"
 #include "xdp/xdp.h"
@@ -414,7 +415,7 @@ static unsigned xdp_fds(const struct harp_xdp *xdp, int *fds, unsigned max)
 	const int own[] = { xdp->link_fd, xdp->program_fd };
 	unsigned count = 0;
 
-	for (unsigned i = 0; i < sizeof(own) / sizeof(own[0]) && count < max; i++)
+	for (unsigned i = 0; i < ARRAY_SIZE(own) && count < max; i++)
 		if (own[i] >= 0)
 			fds[count++] = own[i];
 	for (unsigned i = 0; i < XDP_MAP_COUNT && count < max; i++)

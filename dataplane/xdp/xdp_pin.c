@@ -17,6 +17,7 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
+#include "base/util.h"
 #include "xdp/xdp.h"
 
 int xdp_pin_path(char path[PATH_MAX], const char *dir, const char *name)
@@ -123,7 +124,7 @@ int xdp_pin_link(const struct harp_xdp *xdp)
 int xdp_unpin(const char *dir)
 {
 	static const char *const first[] = { XDP_PIN_LINK, XDP_PIN_PROGRAM, XDP_PIN_PROGRAM_NEW };
-	const unsigned count = sizeof(first) / sizeof(first[0]);
+	const unsigned count = ARRAY_SIZE(first);
 	unsigned removed = 0;
 	int rc, one;
 
