@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* log.h - log lines, which go to NCCL's logger (abi/log.c). Silent before the first init and after the last finalize. */
+/* log.h - log lines, which go to NCCL's logger (abi/lifetime.c). Silent before the first init and after the last finalize. */
 #ifndef HARP_PLUGIN_LOG_H
 #define HARP_PLUGIN_LOG_H
 
