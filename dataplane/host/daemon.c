@@ -418,7 +418,6 @@ static int daemon_take_port(struct harp_daemon *daemon, const char *name, struct
 	out->lease_id = told->lease_id;
 	out->page_count = told->page_count;
 	out->page_bytes = told->page_bytes;
-	out->core = told->core;
 	memcpy(out->spec, told + 1, told->spec_bytes);
 	out->spec[told->spec_bytes] = '\0';
 	if (strlen(out->spec) != told->spec_bytes ||

@@ -150,16 +150,6 @@ extern "C" {
 	    "32`), readable by its owner alone. Empty: /etc/harp/job.key, where it exists")                    \
 	KEY(HARP_LIBDIR, TEXT, "", "", lib_dir, "directory", 0, 255, "", LIVE, JOB,                            \
 	    "The folder of libharp-xdp.so and libharp-dpdk.so; empty: that of this library")                   \
-	KEY(HARP_DRIVE, CHOICE, "drive", "mode", drive, "auto|inline|dedicated", 0, 0, "auto",                 \
-	    LIVE, JOB,                                                                                         \
-	    "Who drives a stack. inline: NCCL's own threads while they poll; dedicated: a thread of its "      \
-	    "own; auto: dedicated where the process may use two cores for each instance and one more")         \
-	KEY(HARP_CORES, CORES, "drive", "cores", cores, "cores", 0, 64, "", LIVE, JOB,                         \
-	    "Cores of the dedicated threads, one after the other, from the start again when there are "        \
-	    "fewer; empty: what harpd suggests, else wherever the scheduler puts them")                        \
-	KEY(HARP_SPIN_US, US, "drive", "spin_us", spin_ns, "us", 0, 1000000, "50", LIVE, JOB,                  \
-	    "For how long at most a dedicated thread that has nothing to do goes on polling before it "        \
-	    "sleeps; 0: it sleeps at once")                                                                    \
 	KEY(HARP_BACKGROUND_IDLE_US, US, "drive", "background_idle_us", background_idle_ns, "us",              \
 	    10, 1000000, "1000", LIVE, JOB,                                                                    \
 	    "Time without a call from NCCL after which the background poller polls the stack")                 \
@@ -296,10 +286,7 @@ extern "C" {
 	    "Where the queues' interrupts go. keep: as they are; local: one after the other to the cores of " \
 	    "the NIC's NUMA node; cores: to those of irq_cores")                                              \
 	KEY(IRQ_CORES, CORES, "nic", "irq_cores", 0, "cores", 0, 64, "", RESTART, DAEMON,                     \
-	    "Cores of the queues' interrupts, queue 0 first, with irq_affinity = \"cores\"")                  \
-	KEY(CORES, CORES, "nic", "cores", 0, "cores", 0, 64, "", LIVE, DAEMON,                                \
-	    "Cores to suggest to jobs for their dedicated threads, one for each lease; empty: those of the "  \
-	    "NIC's NUMA node")
+	    "Cores of the queues' interrupts, queue 0 first, with irq_affinity = \"cores\"")
 
 /* One [[dpdk]] of harp.toml each: a port that harpd leases whole to one job at a time, whose own
  * DPDK drives it. harpd never opens it, so everything may change live, and ports come and go with a
@@ -327,8 +314,6 @@ extern "C" {
 	    "Queues that a job may have of it, each with a stack of its own")                                \
 	KEY(FRAMES, U32, "dpdk", "frames", 0, "frames", 0, 1048576, "0", LIVE, DAEMON,                       \
 	    "Packet buffers of each queue; 0: 8192")                                                         \
-	KEY(CORES, CORES, "dpdk", "cores", 0, "cores", 0, 64, "", LIVE, DAEMON,                              \
-	    "Cores to suggest to jobs for their dedicated threads; empty: those of the device's NUMA node")  \
 	KEY(DEFAULT_ROUTE, BOOL, "dpdk", "default_route", 0, "", 0, 1, "false", LIVE, DAEMON,                \
 	    "Whether it may be taken though the host's default route leaves by its interface: the host is "  \
 	    "cut off while a job has it")

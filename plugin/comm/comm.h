@@ -2,14 +2,13 @@
 /*
  * comm.h - one end of an NCCL connection: requests on one side, records on lanes on the other.
  *
- *   comm.c       the application's side, creation and close
+ *   comm.c       the application's side, creation and close, events for NCCL's profiler
  *   comm_turn.c  turns: its poller, the engines of its lanes, the control thread
  *   comm_lane.c  lanes join, are sampled, die
  *   comm_state.c completion, failure, records out and in
  *   comm_send.c  the sender: chunks, credits, buffered sends, acknowledgements
  *   comm_recv.c  the receiver: delivery, unexpected messages
  *   comm_ack.c   when a receiver sends CREDIT and ACK records
- *   comm_event.c what NCCL's profiler gets to know of a message
  *   scheduler.c  which lane takes the next chunk
  *   ranges.c     which bytes of the messages under way have arrived
  *
@@ -72,13 +71,12 @@ struct request {
 	uint64_t begun_ns; /* the first record was cut, or came */
 	uint64_t
 		end_bytes; /* send, no failover: position behind it in the lane's stream of records */
-	uint64_t received; /* receive: bytes in place */
-	uint64_t total;    /* receive: of the message, once begun */
-	uint8_t kinds;     /* send: enum lane_kind, the lanes that it prefers */
-	uint8_t carried;   /* send: and those that had a part of it */
-	uint8_t brought;   /* receive: those that brought a part of it */
-	int8_t buffer;     /* send: its buffer, -1: none */
-	bool begun;        /* receive: a record of it has come */
+	uint64_t received;  /* receive: bytes in place */
+	uint64_t total;     /* receive: of the message, once begun */
+	uint8_t kinds;      /* send: enum lane_kind, the lanes that it prefers */
+	uint8_t used_kinds; /* those that had a part of it */
+	int8_t buffer;      /* send: its buffer, -1: none */
+	bool begun;         /* receive: a record of it has come */
 };
 
 /* A record on its way out. */

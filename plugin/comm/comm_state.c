@@ -48,7 +48,8 @@ void comm_complete(struct comm *comm, struct comm_lane *observer, size_t size)
 	uint64_t now_ns = comm->now_ns;
 
 	request->size_done = size;
-	comm_stats_done(comm->stats, request->carried, size, now_ns);
+	comm_stats_done(comm->stats, comm->side == COMM_SEND ? request->used_kinds : 0, size,
+			now_ns);
 	if (observer && observer->lane->ops->observe && comm_lane_is_reachable(observer))
 		observer->lane->ops->observe(observer->lane, now_ns > request->posted_ns
 								     ? now_ns - request->posted_ns

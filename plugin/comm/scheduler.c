@@ -332,8 +332,6 @@ unsigned scheduler_sample(struct scheduler *scheduler, unsigned index, bool owed
 	if (l->stalled && still_ns >= timeout_ns &&
 	    scheduler_sibling_moved(scheduler, index, l->progress_ns + limit_ns))
 		news |= SCHEDULER_DEAD;
-	if (scheduler_lags(scheduler, index, now_ns))
-		news |= SCHEDULER_LAGS;
 	return news;
 }
 

@@ -47,8 +47,6 @@ enum scheduler_news {
 	SCHEDULER_MOVES = 2,   /* was stalled, and is not now */
 	SCHEDULER_DEAD = 4,    /* stalled for timeout_ns, while a sibling got on */
 	SCHEDULER_SLOW = 8,    /* has become */
-	SCHEDULER_LAGS =
-		16, /* what it has under way may be due sooner by another: scheduler_late() */
 };
 
 void scheduler_add(struct scheduler *scheduler, unsigned index, unsigned kind, bool backup,

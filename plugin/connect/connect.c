@@ -68,11 +68,6 @@ struct connect {
 	char error_text[256];     /* empty: the error has been logged */
 };
 
-struct connect *connect_next(struct connect *c)
-{
-	return c->next;
-}
-
 /* ---- one attempt ------------------------------------------------------------------------------ */
 
 static void connect_leave(struct connect *c, enum connect_stage stage)
@@ -367,13 +362,8 @@ static struct connect *connect_find(struct plugin_ctx *ctx, const void *key,
 
 static void connect_unlink(struct connect *c)
 {
-	struct connect **at;
-
 	pthread_mutex_lock(&ctx_lock);
-	for (at = &c->ctx->connects; *at && *at != c; at = &(*at)->next)
-		;
-	if (*at)
-		*at = c->next;
+	LIST_UNLINK(c->ctx->connects, c, next);
 	pthread_mutex_unlock(&ctx_lock);
 }
 
@@ -408,8 +398,8 @@ static const char *connect_remedy(const struct connect *c)
 {
 	int error = c->error;
 
-	if (lane_error_remedy(error))
-		return lane_error_remedy(error);
+	if (lane_error_remedy(error, NULL))
+		return lane_error_remedy(error, NULL);
 	if (interface_link_is_down(c->dev))
 		return "; the link is down here: a cable, or a memif without its peer";
 	if (error == -EPROTONOSUPPORT || error == -EKEYREJECTED) /* it answered */

@@ -79,7 +79,6 @@ int connect_step(struct plugin_ctx *ctx, int dev, const void *handle_bytes, int 
 		 struct comm **out);
 /* connect.c: frees what is half open. ctx_lock not held. */
 void connect_free(struct connect *c);
-struct connect *connect_next(struct connect *c);
 
 static inline uint8_t ctx_dscp(const struct plugin_ctx *ctx, int traffic_class)
 {

@@ -122,7 +122,7 @@ static void lane_failed(struct reconnect *u, struct reconnect_lane *lane, int er
 	static uint64_t shortage_ns; /* the control thread's */
 	const char *ifname = plugin_device(u->rails[lane->rail].dev)->ifname;
 
-	lane_page_count(HARP_JOB_dials_failed, 1);
+	lane_page_count(HARP_JOB_connects_failed, 1);
 	lane->failures++;
 	lane->next_ns = UINT64_MAX;
 	if (!lane->up) /* else it was to be replaced, and goes on */

@@ -6,6 +6,7 @@
 #include <stddef.h>
 #include <sys/epoll.h>
 
+#include "base/util.h"
 #include "process/forkguard.h"
 
 /*
@@ -89,13 +90,10 @@ void kernel_poll_add(struct kernel_poll *poll, struct kernel_member *member)
 void kernel_poll_remove(struct kernel_member *member)
 {
 	struct kernel_poll *poll = member->home;
-	struct kernel_member **at;
 
 	if (!poll)
 		return;
-	for (at = &poll->members; *at != member; at = &(*at)->next)
-		;
-	*at = member->next;
+	LIST_UNLINK(poll->members, member, next);
 	member->home = NULL;
 	if (poll->hot == member)
 		poll->hot = NULL;

@@ -97,7 +97,7 @@ const char *lane_error_text(int error)
 	}
 }
 
-const char *lane_error_remedy(int error)
+const char *lane_error_remedy(int error, const char *otherwise)
 {
 	switch (-error) {
 	case EMFILE:
@@ -108,6 +108,6 @@ const char *lane_error_remedy(int error)
 	case ENOSPC:
 		return "";
 	default:
-		return NULL;
+		return otherwise;
 	}
 }

@@ -29,7 +29,6 @@ struct lane_info {
 	uint64_t unsent_bytes; /* taken by send(), not sent: the window, or congestion control */
 	uint64_t acked_bytes;  /* in the count of done_bytes(), by the peer's TCP */
 	uint64_t retransmits;
-	uint64_t received_ns; /* when the peer's TCP was last heard of */
 };
 
 struct lane_ops {
@@ -54,8 +53,6 @@ struct lane_ops {
 	uint64_t (*done_bytes)(struct lane *lane);
 	/* Fills *info. May cost a system call: a few times a millisecond at most, never for each packet. */
 	void (*info)(struct lane *lane, struct lane_info *info);
-	/* No more will be sent: FIN after what is queued. */
-	void (*shutdown)(struct lane *lane);
 	/* A request took so long from its posting to its end. NULL: it is not counted. */
 	void (*observe)(struct lane *lane, uint64_t latency_ns);
 	/* What it is for, to be shown to people: "send". NULL: it is not shown. */
@@ -108,7 +105,7 @@ uint64_t lane_kernel_silence_ns(struct lane *lane, uint64_t now_ns);
 
 /* lane.c. What a peer does to all comms with it is one warning. True: nothing of the kind was said of that address within
  * the user timeout, or a minute. Any thread. */
-enum lane_news { LANE_NEWS_SILENT, LANE_NEWS_GIVEN_UP, LANE_NEWS_KINDS };
+enum lane_news { LANE_NEWS_SILENT, LANE_NEWS_GIVEN_UP };
 bool lane_is_news(enum lane_news news, const struct harp_addr *peer, uint64_t now_ns);
 /* After the process's last context: what was said before is said again. */
 void lane_news_forget(void);
@@ -116,8 +113,8 @@ void lane_news_forget(void);
 int lane_errno(int error);
 /* "connection refused": a few words for the usual -errno of a lane. */
 const char *lane_error_text(int error);
-/* What is to be done about it, to be put behind those words; NULL: the shortage is none of this host's. */
-const char *lane_error_remedy(int error);
+/* What is to be done about it, to be put behind those words; otherwise: the shortage is none of this host's. */
+const char *lane_error_remedy(int error, const char *otherwise);
 
 /* lane_harp.c, on an engine's poller; poller held. */
 struct engine;

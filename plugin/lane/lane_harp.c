@@ -178,7 +178,6 @@ static void lane_harp_info(struct lane *lane, struct lane_info *info)
 		info->in_flight_bytes = tcp.bytes_unsent;
 	info->acked_bytes = harp_conn_acked_bytes(h->conn);
 	info->retransmits = tcp.retransmits;
-	info->received_ns = tcp.last_rcv_ns;
 }
 
 /* idle_ns 0: off. */
@@ -204,12 +203,6 @@ static void lane_harp_probe_on(struct lane_harp *h)
 	lane_harp_keepalive(h, interval_ns, (uint32_t)(config->user_timeout_ns / interval_ns) + 1);
 }
 
-static void lane_harp_shutdown(struct lane *lane)
-{
-	if (!lane->error)
-		(void)harp_conn_shutdown(to_harp(lane)->conn, SHUT_WR);
-}
-
 static void lane_harp_observe(struct lane *lane, uint64_t latency_ns)
 {
 	harp_stack_observe(engine_stack(to_harp(lane)->engine), HARP_HISTOGRAM_message_latency,
@@ -228,7 +221,7 @@ static struct lane_harp *member_lane(struct engine_lane *l)
 
 static void lane_harp_forget(struct lane_harp *h)
 {
-	engine_remove_lane(h->engine, &h->member);
+	engine_remove_lane(&h->member);
 	if (h->closing_deadline_ns)
 		engine_lanes_closing(h->engine, -1);
 	if (h->connected)
@@ -302,7 +295,6 @@ static const struct lane_ops lane_harp_ops = {
 	.recv = lane_harp_recv,
 	.done_bytes = lane_harp_done_bytes,
 	.info = lane_harp_info,
-	.shutdown = lane_harp_shutdown,
 	.observe = lane_harp_observe,
 	.label = lane_harp_label,
 	.close = lane_harp_close,

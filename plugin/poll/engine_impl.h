@@ -54,20 +54,10 @@ void engine_finish(struct engine *engine);
 
 /* ---- engine_thread.c ------------------------------------------------------------------------- */
 
-/*
- * A thread and the engines it drives: one *dedicated* thread for each, or one *background poller* for all.
- * engines stay the caller's and outlive the thread.
- */
-struct engine_thread_options {
-	bool dedicated;
-	bool crowded; /* dedicated, but fewer cores than such threads: stands by like a background poller */
-	int core;         /* to be pinned to; -1: none */
-	uint64_t idle_ns; /* background poller: no thread has polled for so long */
-	uint64_t spin_ns; /* dedicated: turns without work before it sleeps, at most */
-};
+/* The background poller of some engines, which stay the caller's and outlive it. */
 /* 0, or -errno with one line in why. */
 int engine_thread_start(struct engine_thread **out, struct engine *const *engines, unsigned count,
-			const struct engine_thread_options *opt, char *why, size_t why_len);
+			char *why, size_t why_len);
 /* Joins it. The engines can be driven on by the caller. NULL is accepted. */
 void engine_thread_stop(struct engine_thread *thread);
 /* engine->poller.wake and advance. */

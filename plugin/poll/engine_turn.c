@@ -69,19 +69,12 @@ void engine_listener_due(struct engine *engine, uint64_t at_ns)
 
 void engine_add_lane(struct engine *engine, struct engine_lane *l)
 {
-	l->next = engine->lanes;
-	l->pprev = &engine->lanes;
-	if (l->next)
-		l->next->pprev = &l->next;
-	engine->lanes = l;
+	CHAIN_ADD(engine->lanes, l);
 }
 
-void engine_remove_lane(struct engine *engine, struct engine_lane *l)
+void engine_remove_lane(struct engine_lane *l)
 {
-	(void)engine;
-	*l->pprev = l->next;
-	if (l->next)
-		l->next->pprev = l->pprev;
+	CHAIN_REMOVE(l);
 }
 
 struct engine_lane *engine_lanes(struct engine *engine)

@@ -241,7 +241,7 @@ def handles() -> None:
 
 def config() -> None:
     """fuzz_config: settings, a null byte, variables with null bytes between."""
-    write("fuzz_config", "variables", b"\0HARP_CORES=2,4-7\0HARP_PATH=xdp\0NCCL_SOCKET_IFNAME=eth")
+    write("fuzz_config", "variables", b"\0HARP_INSTANCES=4\0HARP_PATH=xdp\0NCCL_SOCKET_IFNAME=eth")
     write("fuzz_config", "settings", b"HARP_FRAMES=1024\nHARP_ECN=off\n\0HARP_CONGESTION=dctcp\0")
     port = b"net_memif0,role=client,id=0;ip=10.9.0.1/24;queues=2"
     write(
@@ -251,7 +251,7 @@ def config() -> None:
     )
     write("fuzz_config", "ports-twice", b"\0HARP_DPDK=" + port + b"  " + port)
     write("fuzz_config", "port-alone", b"\0HARP_DPDK=net_tap0\0HARP_IFNAME=^net")
-    write("fuzz_config", "unknown", b"HARP_NEW=1\nHARP_RSS=unknown\0HARP_FRAMEZ=1\0HARP_SPIN_US=")
+    write("fuzz_config", "unknown", b"HARP_NEW=1\nHARP_RSS=unknown\0HARP_FRAMEZ=1\0HARP_LANES=")
 
 
 def leases() -> None:

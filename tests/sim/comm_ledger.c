@@ -145,7 +145,7 @@ static void ledger_failed(struct csim_comm *k, unsigned index, uint64_t now_ns)
 {
 	struct csim_ledger *e = &k->ledger[index];
 
-	ledger_sim->dials_failed++;
+	ledger_sim->connects_failed++;
 	ledger_sim->dials_forgotten += k->app[CSIM_SEND].closed;
 	e->failures++;
 	if (e->replaced) { /* by nothing */
@@ -392,8 +392,8 @@ void __real_lane_page_count(enum harp_job_counter counter, uint64_t n);
 void __wrap_lane_page_count(enum harp_job_counter counter, uint64_t n);
 void __wrap_lane_page_count(enum harp_job_counter counter, uint64_t n)
 {
-	if (counter == HARP_JOB_dials_failed)
-		ledger_sim->dials_failed_told += n;
+	if (counter == HARP_JOB_connects_failed)
+		ledger_sim->connects_failed_told += n;
 	__real_lane_page_count(counter, n);
 }
 
@@ -445,9 +445,9 @@ void csim_ledger_closes(const struct reconnect *u)
 
 bool csim_ledger_judge_end(struct csim *sim)
 {
-	return (sim->dials_failed_told <= sim->dials_failed &&
-		sim->dials_failed <= sim->dials_failed_told + sim->dials_forgotten) ||
+	return (sim->connects_failed_told <= sim->connects_failed &&
+		sim->connects_failed <= sim->connects_failed_told + sim->dials_forgotten) ||
 	       csim_fail(sim, "%llu dials failed, the statistics have %llu",
-			 (unsigned long long)sim->dials_failed,
-			 (unsigned long long)sim->dials_failed_told);
+			 (unsigned long long)sim->connects_failed,
+			 (unsigned long long)sim->connects_failed_told);
 }

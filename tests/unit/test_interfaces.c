@@ -134,14 +134,14 @@ bool engine_is_forbidden(const struct device *device, char *why, size_t why_len)
 	return forbidden;
 }
 
-struct engine_set *engine_set_get(int dev, char *why, size_t why_len)
+struct engine_set *engine_set_open(int dev, char *why, size_t why_len)
 {
 	(void)why;
 	(void)why_len;
 	return &sets[dev];
 }
 
-void engine_set_put(struct engine_set *set)
+void engine_set_close(struct engine_set *set)
 {
 	(void)set;
 }
@@ -189,15 +189,7 @@ void control_stop(void)
 {
 }
 
-void engine_reset(void)
-{
-}
-
 void peers_reset(void)
-{
-}
-
-void keyfile_forget(void)
 {
 }
 
