@@ -184,12 +184,6 @@ void comm_end_without_lanes(struct comm *comm)
 		comm_end_by_error(comm, NULL, comm->last_lane_error);
 }
 
-static bool comm_is_quiet(const struct comm *comm)
-{
-	return comm->closing || comm_has_failed(comm) || comm->end_error ||
-	       (comm->side == COMM_RECV && comm->rx.peer_closed);
-}
-
 static void comm_lane_log_death(struct comm_lane *l, int error, bool stalled, unsigned moved)
 {
 	unsigned left = (unsigned)__builtin_popcount(l->comm->scheduler.live);
@@ -205,7 +199,9 @@ static void comm_lane_log_death(struct comm_lane *l, int error, bool stalled, un
 void comm_lane_die(struct comm_lane *l, int error, bool stalled)
 {
 	struct comm *comm = l->comm;
-	bool quiet = comm_is_quiet(comm), replaced, left;
+	bool quiet = comm->closing || comm_has_failed(comm) || comm->end_error ||
+		     (comm->side == COMM_RECV && comm->rx.peer_closed);
+	bool replaced, left;
 	unsigned moved;
 
 	if (l->state == COMM_LANE_DEAD)

@@ -249,9 +249,8 @@ static void connect_paused(struct control_timer *timer, uint64_t now_ns)
 /* Further lanes are reconnect.c's; without memory for it the comm has one lane. */
 static uint8_t connect_plan(struct connect *c)
 {
-	char why[384];
 	bool harp = c->candidates.list[0].harp || (c->handle.opening && !c->candidates.same_host &&
-						   interface_engines(c->dev, why, sizeof(why)));
+						   interface_engines(c->dev, NULL, 0));
 	unsigned lanes = rails_lanes(c->dev, harp);
 
 	if (lanes > 1)

@@ -81,6 +81,23 @@ static void interface_log_path(int dev, const struct device_state *state)
 		INFO("%s: all messages go over HARP lanes (%s)", device->ifname, policy.source);
 }
 
+/* Engines whose NIC reads the application's memory learn what is registered (memory.h). */
+static struct engine_set *engines_open(int dev, char *why, size_t why_len)
+{
+	struct engine_set *set = engine_set_open(dev, why, why_len);
+
+	for (unsigned i = 0; set && i < engine_set_count(set); i++)
+		plugin_memory_engine_open(engine_set_at(set, i));
+	return set;
+}
+
+static void engines_close(struct engine_set *set)
+{
+	for (unsigned i = 0; set && i < engine_set_count(set); i++)
+		plugin_memory_engine_close(engine_set_at(set, i));
+	engine_set_close(set);
+}
+
 /* ctx_lock held. */
 static void interface_set_engines(struct device_state *state, bool decided,
 				  struct engine_set *engines, const char *why)
@@ -117,7 +134,7 @@ static void interface_decide(int dev)
 	decided = interface_is_decided(dev);
 	pthread_mutex_unlock(&ctx_lock);
 	if (!decided) {
-		engines = engine_set_open(dev, why, sizeof(why));
+		engines = engines_open(dev, why, sizeof(why));
 		pthread_mutex_lock(&ctx_lock);
 		interface_set_engines(&device_states[dev], true, engines, why);
 		interface_log_path(dev, &device_states[dev]);
@@ -391,7 +408,7 @@ void interfaces_close(void)
 	for (unsigned dev = 0; dev < PLUGIN_DEVICES_MAX; dev++) {
 		if (device_states[dev].acceptor)
 			acceptor_close(device_states[dev].acceptor);
-		engine_set_close(device_states[dev].engines);
+		engines_close(device_states[dev].engines);
 	}
 	memset(device_states, 0, sizeof(device_states));
 	control_stop();
@@ -420,14 +437,14 @@ int interface_open_port(int dev, struct harp_instance_port *out, char *why, size
 {
 	struct device_state *state = &device_states[dev];
 
-	interface_set_engines(state, true, engine_set_open(dev, why, why_len), "");
+	interface_set_engines(state, true, engines_open(dev, why, why_len), "");
 	if (state->engines) {
 		int rc = engine_set_port(state->engines, out);
 
 		if (rc || interface_port_has_link(state->engines, out))
 			return rc;
 		snprintf(why, why_len, "its link is down: a cable, or the other end");
-		engine_set_close(state->engines);
+		engines_close(state->engines);
 	}
 	/* The number may be another device's next. */
 	interface_set_engines(state, false, NULL, "");

@@ -56,10 +56,8 @@ static int ctx_begin_process(void)
 		path_policy_load();
 		rc = control_start();
 	}
-	if (!rc) {
-		engine_set_observers(plugin_memory_engine_open, plugin_memory_engine_close);
+	if (!rc)
 		rc = plugin_devices_load(interface_open_port);
-	}
 	if (rc) {
 		interfaces_close();
 		return rc;
@@ -284,10 +282,9 @@ int plugin_connect(struct plugin_ctx *ctx, int dev, void *handle, int traffic_cl
 float plugin_latency_us(int dev)
 {
 	const struct device *device = plugin_device(dev);
-	char why[384];
 
-	return !device || engine_is_forbidden(device, why, sizeof(why)) ? LATENCY_KERNEL_US
-									: LATENCY_HARP_US;
+	return !device || engine_is_forbidden(device, NULL, 0) ? LATENCY_KERNEL_US
+							       : LATENCY_HARP_US;
 }
 
 void plugin_set_net_attr(struct plugin_ctx *ctx, const struct plugin_net_attr *attr)

@@ -33,8 +33,6 @@ struct engine_set {
 /* Held while a set is opened or closed. */
 static pthread_mutex_t engines_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct engine_set *engine_sets[PLUGIN_DEVICES_MAX]; /* open ones, under engines_lock */
-/* Called for each engine when it has opened, and before it closes; under engines_lock. */
-static void (*engine_opened)(struct engine *), (*engine_closes)(struct engine *);
 static bool engines_fork_locked; /* of the fork under way; guard_lock in forkguard.c admits one */
 
 /* ---- one engine: from a queue of a NIC, or of a DPDK port, to a stack -------------------------- */
@@ -213,24 +211,8 @@ static struct engine *engine_new(int dev, unsigned index, char *why, size_t why_
 
 /* ---- sets ------------------------------------------------------------------------------------ */
 
-static void engine_observe(void (*observer)(struct engine *), struct engine *engine)
-{
-	if (observer)
-		observer(engine);
-}
-
-void engine_set_observers(void (*opened)(struct engine *), void (*closes)(struct engine *))
-{
-	pthread_mutex_lock(&engines_lock);
-	engine_opened = opened;
-	engine_closes = closes;
-	pthread_mutex_unlock(&engines_lock);
-}
-
 static void set_free(struct engine_set *set)
 {
-	for (unsigned i = 0; i < set->count; i++)
-		engine_observe(engine_closes, set->engines[i]);
 	engine_thread_stop(set->thread);
 	for (unsigned i = 0; i < set->count; i++) {
 		engine_finish(set->engines[i]);
@@ -286,8 +268,6 @@ static struct engine_set *set_new(int dev, char *why, size_t why_len)
 		set_free(set);
 		return NULL;
 	}
-	for (unsigned i = 0; i < set->count; i++)
-		engine_observe(engine_opened, set->engines[i]);
 	return set;
 }
 

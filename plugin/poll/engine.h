@@ -43,9 +43,6 @@ struct engine_lane *engine_lanes(struct engine *engine);
 /* One more lane (+1), or one fewer (-1), lives only to finish its close. */
 void engine_lanes_closing(struct engine *engine, int change);
 
-/* Before the first set is opened. Called for each engine once it is open, and before it closes. NULL: nothing. */
-void engine_set_observers(void (*opened)(struct engine *), void (*closes)(struct engine *));
-
 /* Is there a reason that needs no try? One line in why. Never waits. */
 bool engine_is_forbidden(const struct device *device, char *why, size_t why_len);
 /* Opens the device's engines; it waits for the kernel and for harpd. NULL when it can have none (config, privilege, queue

@@ -167,12 +167,6 @@ static void config_warn_value(const struct harp_config_key *key, const char *sou
 	}
 }
 
-/* Is it the name of a variable? The keys of [[nic]] are none. */
-static bool config_is_variable(const struct harp_config_key *key)
-{
-	return !strncmp(key->name, CONFIG_PREFIX, strlen(CONFIG_PREFIX));
-}
-
 /* The key's index in harp_config_key(), harp_config_count() when there is none. */
 static unsigned config_find(const char *name, size_t len)
 {
@@ -180,8 +174,9 @@ static unsigned config_find(const char *name, size_t len)
 	unsigned index = 0;
 
 	for (; (key = harp_config_key(index)); index++)
-		if (config_is_variable(key) && strlen(key->name) == len &&
-		    !strncmp(key->name, name, len))
+		/* The keys of [[nic]] are no variables. */
+		if (!strncmp(key->name, CONFIG_PREFIX, strlen(CONFIG_PREFIX)) &&
+		    strlen(key->name) == len && !strncmp(key->name, name, len))
 			break;
 	return index;
 }
@@ -319,20 +314,14 @@ static int config_read_environment(struct plugin_config *out, char *const *envir
 	return result;
 }
 
-/* HARP_RSS, by the one parser there is; whether a NIC has these queues is asked when it is opened. */
-static bool config_rss_good(const char *text)
-{
-	struct harp_rss rss;
-
-	return !text[0] || !harp_rss_parse(text, UINT16_MAX + 1u, &rss);
-}
-
 /* Values whose shape is more than their type's, or that are good each and no good together. */
 static int config_check_together(const struct plugin_config *config)
 {
+	struct harp_rss rss;
 	int result = 0;
 
-	if (!config_rss_good(config->rss)) {
+	/* Whether a NIC has these queues is asked when it is opened. */
+	if (config->rss[0] && harp_rss_parse(config->rss, UINT16_MAX + 1u, &rss)) {
 		WARN("HARP_RSS=\"%.40s\" is not understood: it must be empty, unknown, or "
 		     "toeplitz:KEY[:TABLE] with KEY 40 to %u bytes in hexadecimal and TABLE at most "
 		     "%u queue numbers with commas between",

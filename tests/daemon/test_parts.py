@@ -207,7 +207,7 @@ GOOD = [
     _host.pack_query(1, b"{}"),
     _host.pack_welcome(1, "harpd", [], ""),
     _host.pack_refused(1, 1, "no"),
-    _host.pack_port(1, _host.Port(9, 2, 4096, 3, "net_memif0;name=rail0;ip=10.9.0.1/24")),
+    _host.pack_port(1, _host.Port(9, 2, 4096, "net_memif0;name=rail0;ip=10.9.0.1/24")),
 ]
 
 

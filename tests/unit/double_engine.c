@@ -240,9 +240,3 @@ ssize_t harp_stack_memory_evict(struct harp_stack *stack, const void *base, size
 	(void)bytes;
 	return -ENOENT;
 }
-
-void engine_set_observers(void (*opened)(struct engine *), void (*closes)(struct engine *))
-{
-	(void)opened;
-	(void)closes;
-}

@@ -39,6 +39,7 @@ static int refused;        /* the device without a rendezvous; -1: none */
 static bool forbidden;     /* no device has engines */
 static unsigned plans;     /* that were made */
 static unsigned rails_set; /* of the first device */
+static int learned;        /* engines that know of registered memory */
 
 /* ---- the rest of the plugin ------------------------------------------------------------------------- */
 
@@ -146,6 +147,31 @@ void engine_set_close(struct engine_set *set)
 	(void)set;
 }
 
+unsigned engine_set_count(const struct engine_set *set)
+{
+	(void)set;
+	return 1;
+}
+
+struct engine *engine_set_at(const struct engine_set *set, unsigned index)
+{
+	(void)set;
+	(void)index;
+	return NULL;
+}
+
+void plugin_memory_engine_open(struct engine *engine)
+{
+	CHECK(!engine);
+	learned++;
+}
+
+void plugin_memory_engine_close(struct engine *engine)
+{
+	CHECK(!engine);
+	learned--;
+}
+
 enum harp_instance_mode engine_set_mode(const struct engine_set *set)
 {
 	return set ? HARP_MODE_DPDK : HARP_MODE_NONE;
@@ -198,6 +224,7 @@ void peers_reset(void)
 static void begin(int device_refused, bool engines_forbidden)
 {
 	interfaces_close();
+	CHECK_EQ(learned, 0);
 	refused = device_refused;
 	forbidden = engines_forbidden;
 	plans = rails_set = 0;
@@ -249,5 +276,8 @@ int main(void)
 	close_work.run = close_run;
 	test_listen();
 	test_opener();
+	CHECK_EQ(learned, DEVICES);
+	interfaces_close();
+	CHECK_EQ(learned, 0);
 	return check_done();
 }
