@@ -108,7 +108,7 @@ static bool closing_stays(struct comm *comm, uint64_t now_ns, uint64_t until_ns)
 	if (!comm_has_undelivered(comm))
 		return false;
 	(void)comm_run_background(comm, now_ns, false);
-	return comm_has_undelivered(comm) && now_ns < comm->linger_until_ns && now_ns < until_ns;
+	return comm_has_undelivered(comm) && now_ns < comm->close_deadline_ns && now_ns < until_ns;
 }
 
 /* Takes those that need not stay off the list. */
@@ -186,7 +186,7 @@ void closing_take(struct comm *comm, void (*end)(struct comm *comm))
 {
 	pthread_mutex_lock(&closing_lock);
 	closing_end = end;
-	comm->linger_until_ns = clock_now_ns() + CLOSING_NS;
+	comm->close_deadline_ns = clock_now_ns() + CLOSING_NS;
 	comm->next = NULL;
 	*closing_tail(&closing_comms) = comm;
 	closing_count++;

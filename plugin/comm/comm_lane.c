@@ -292,7 +292,7 @@ static bool comm_lane_is_silent(struct comm_lane *l)
 	l->silence_due_ns = now_ns + wait_ns;
 	silent = silence_ns >= SILENCE_WARN_NS;
 	if (silent && silence_ns < timeout_ns && !l->silence_warned)
-		WARN_IF(lane_is_news(LANE_NEWS_SILENT, &l->lane->remote.addr, now_ns),
+		WARN_IF(lane_notice_due(LANE_NOTICE_SILENT, &l->lane->remote.addr, now_ns),
 			"peer %s silent for %llu s on a kernel lane: still waiting (gives up after "
 			"%llu s; is the host or the path down?)",
 			harp_endpoint_format(&l->lane->remote, peer),
@@ -317,7 +317,7 @@ bool comm_lane_sample(struct comm_lane *l)
 	struct scheduler_lane *mine = &comm->scheduler.lane[l->index];
 	uint64_t now_ns = comm->now_ns;
 	struct lane_info info;
-	unsigned news;
+	unsigned events;
 
 	if (comm_lane_is_silent(l)) {
 		comm_lane_die(l, -ETIMEDOUT, false);
@@ -346,15 +346,15 @@ bool comm_lane_sample(struct comm_lane *l)
 	scheduler_acked(&comm->scheduler, l->index,
 			info.acked_bytes > l->sent_bytes ? info.acked_bytes - l->sent_bytes : 0,
 			now_ns);
-	news = scheduler_sample(&comm->scheduler, l->index, info.in_flight_bytes > 0, info.srtt_ns,
-				comm_lane_timeout_ns(&info), now_ns);
-	if (news & (SCHEDULER_STALLED | SCHEDULER_MOVES))
+	events = scheduler_sample(&comm->scheduler, l->index, info.in_flight_bytes > 0,
+				  info.srtt_ns, comm_lane_timeout_ns(&info), now_ns);
+	if (events & (SCHEDULER_STALLED | SCHEDULER_MOVES))
 		comm_choose_control(comm);
 	lane_stats_stalled(l->stats, mine->stalled);
 	l->unrated = scheduler_is_unrated(mine);
-	if ((news & SCHEDULER_SLOW) && comm->lane_lost)
+	if ((events & SCHEDULER_SLOW) && comm->lane_lost)
 		(void)comm->lane_lost(comm, l->index, COMM_LOSS_SLOW);
-	if (news & SCHEDULER_DEAD)
+	if (events & SCHEDULER_DEAD)
 		comm_lane_die(l, -ETIMEDOUT, true);
 	return l->state != COMM_LANE_DEAD;
 }

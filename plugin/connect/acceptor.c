@@ -70,8 +70,8 @@ bool acceptor_secret(struct acceptor *acceptor, uint64_t listen_id,
 	return listen != NULL;
 }
 
-/* A connector that did not hear READY tries again, with the id that it had: what it left here will never be used.
- * Who may close it is told by plugin_accept(): we hold a poller. Lock held. */
+/* A connector that did not receive READY tries again with the same id: what it left here will never be used.
+ * plugin_accept() closes it, as a poller is held here. Lock held. */
 static void acceptor_leave(struct listen_comm *listen, uint64_t comm_id)
 {
 	struct comm **at = &listen->waiting, *comm;

@@ -42,8 +42,8 @@ struct attempt {
 	struct preamble preamble;
 	/* It has ended: 0, or -errno with a few words, and nothing is left. */
 	void (*ended)(struct attempt *attempt, int error, const char *text, uint64_t now_ns);
-	atomic_int
-		result; /* ATTEMPT_RUNNING, 0, -errno. Writer: the poller, release. Reader: owner, acquire */
+	/* ATTEMPT_RUNNING, 0, -errno. Writer: the poller, release. Reader: owner, acquire */
+	atomic_int result;
 	char text[192]; /* why it failed */
 
 	/* The control thread's. */

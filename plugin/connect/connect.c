@@ -405,7 +405,7 @@ static const char *connect_remedy(const struct connect *c)
 		return "";
 	if (c->failure == ROUNDS_UNKNOWN)
 		return " at HELLO each time: its rank has closed this listener (see the log there: it may have "
-		       "failed or been restarted), or strangers crowd the port";
+		       "failed or been restarted), or unauthenticated peers crowd the port";
 	if (c->failure == ROUNDS_TURNED_AWAY) /* silence has its question already */
 		return error == -ETIMEDOUT ? "" : "; is the peer's rank alive?";
 	return "; is the peer's rank alive, and does a firewall let TCP through?";

@@ -178,7 +178,7 @@ int plugin_finalize(struct plugin_ctx *ctx)
 	if (last) {
 		interfaces_close();
 		lane_page_close();
-		lane_news_forget();
+		lane_notices_forget();
 	}
 	pthread_mutex_unlock(&ctx_process_lock);
 	free(ctx);

@@ -80,7 +80,7 @@ static int encrypted_fail(struct lane_encrypted *s, int error)
 
 /* ---- one segment ------------------------------------------------------------------------------ */
 
-/* Seals len bytes of the pieces behind what is in `out`. */
+/* Encrypts len bytes of the pieces behind what is in `out`. */
 static int encrypted_close_segment(struct lane_encrypted *s, const struct iovec *pieces,
 				   int piece_count, size_t len)
 {

@@ -16,9 +16,8 @@
 /*
  * Theory of operation
  *
- * Everything runs with the The poller of the engine is held. The stack's events come through
- * lane_harp_event(): while the lane has an owner they become its notify(); once the owner has let
- * go they drive the closing.
+ * The poller of the engine is held throughout. The stack's events come through lane_harp_event():
+ * while the lane has an owner they become its notify(), after that they drive the closing.
  *
  * Closing. An orderly close outlives its owner: the FIN goes out behind what is queued, whatever
  * the peer still sends is thrown away, and the connection stays until the peer has closed too or
@@ -394,7 +393,7 @@ static void lane_harp_tick(struct engine_lane *l, uint64_t now_ns)
 
 		h->warned_silent = true;
 		lane_harp_describe(&h->lane, text, sizeof(text));
-		WARN_IF(lane_is_news(LANE_NEWS_SILENT, &h->lane.remote.addr, now_ns),
+		WARN_IF(lane_notice_due(LANE_NOTICE_SILENT, &h->lane.remote.addr, now_ns),
 			"peer silent for %llu s on %s: still waiting (gives up after %llu s without "
 			"an acknowledgement; is the host or the path down?)",
 			(unsigned long long)((now_ns - received_ns) / 1000000000u), text,

@@ -31,11 +31,9 @@ struct engine {
 						      * poller. Reader: thread; it orders nothing */
 	/* Relaxed: hints for choosing. */
 	atomic_uint load;
-	atomic_bool
-		news; /* the host's: set by the thread that saw them come, cleared by a turn. Relaxed:
-			   * a turn that misses them is followed by one that does not */
-	atomic_bool
-		sleeping; /* Writer: thread. Reader: threads that post work. See engine_thread.c */
+	/* The host has something to tell: set by the thread that saw it come, cleared by a turn. */
+	atomic_bool event;
+	atomic_bool sleeping; /* Writer: thread. Reader: threads that post work */
 };
 
 /* ---- engine_turn.c --------------------------------------------------------------------------- */

@@ -173,7 +173,7 @@ static void thread_woken(struct engine_thread *thread, unsigned fds)
 		(void)!read(thread->wake_fd, &count, sizeof(count));
 	for (unsigned i = 1; i < fds; i += 2)
 		if (thread->fds[i + 1].revents)
-			atomic_store_explicit(&thread->watched[i / 2]->news, true,
+			atomic_store_explicit(&thread->watched[i / 2]->event, true,
 					      memory_order_relaxed);
 }
 

@@ -124,8 +124,8 @@ void poller_call(struct poller *poller, struct work *work)
 		if (poller_poll(poller) &&
 		    !atomic_load_explicit(&work->queued, memory_order_acquire))
 			return;
-		/* Or who has the poller, and may keep it, has taken the work and since then ended a run. He
-		 * is in his turn still: not for a driver that may go when this returns. */
+		/* Or the holder of the poller, which may keep it, has taken the work and ended a run since. It
+		 * is still in its turn: not for a poller that may go when this returns. */
 		if (!poller->wake) {
 			sched_yield();
 			continue;

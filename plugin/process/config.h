@@ -31,10 +31,9 @@ struct plugin_config {
 	uint64_t initial_rto_ns;     /* HARP_INITIAL_RTO_MS, default 200 */
 	uint64_t probe_interval_ns;  /* HARP_PROBE_INTERVAL_MS, default 250; 0: off */
 	uint64_t close_linger_ns;    /* HARP_CLOSE_LINGER_MS, default 50 */
-	uint64_t
-		background_idle_ns; /* HARP_BACKGROUND_IDLE_US, default 1000: nobody polled so long */
-	uint32_t speed_mbps;        /* HARP_SPEED_MBPS, 0: from the interface */
-	enum harp_xdp_mode xdp_mode;     /* HARP_XDP_MODE=auto|generic|native */
+	uint64_t background_idle_ns; /* HARP_BACKGROUND_IDLE_US, default 1000 */
+	uint32_t speed_mbps;         /* HARP_SPEED_MBPS, 0: from the interface */
+	enum harp_xdp_mode xdp_mode; /* HARP_XDP_MODE=auto|generic|native */
 	enum harp_congestion congestion; /* HARP_CONGESTION=default|newreno|cubic|dctcp|delay */
 	enum harp_ecn ecn;               /* HARP_ECN=default|off|request */
 	char ifname[256];                /* HARP_IFNAME, else NCCL_SOCKET_IFNAME; NCCL's syntax */

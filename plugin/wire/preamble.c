@@ -380,9 +380,9 @@ static int preamble_got_hello(struct preamble *p)
 	if (!p->lookup(p->lookup_ctx, p, p->key))
 		return preamble_fail(p, -ECONNREFUSED,
 				     p->peer.join ? "there is no comm of that id"
-						  : "nobody listens under that id");
+						  : "no listener has that id");
 	if (p->full)
-		return preamble_fail(p, -EBUSY, "too many are at the door already");
+		return preamble_fail(p, -EBUSY, "too many connections are pending");
 	rc = preamble_check_encryption(p);
 	if (rc)
 		return rc;
@@ -465,7 +465,7 @@ static int preamble_next(struct preamble *p)
 		return preamble_got_proof(p);
 	case PREAMBLE_SEND_READY:
 		if (wire_get16(p->transcript + p->head + AT_STATUS) != PREAMBLE_ACCEPTED)
-			return preamble_fail(p, -ECONNREFUSED, "nobody listens under that id");
+			return preamble_fail(p, -ECONNREFUSED, "no listener has that id");
 		p->step = PREAMBLE_DONE;
 		return 1;
 	case PREAMBLE_DONE:
