@@ -3,7 +3,7 @@
  * attempt.h - a connect attempt: one lane to one candidate is opened, proved by the preamble, and given to a comm.
  *
  * First lanes (connect.c), further lanes and reconnects (reconnect.c) use the same attempt. Its owner is the control
- * thread. The lane belongs to the poller of attempt->driver: the control thread's for a kernel lane, else the engine's.
+ * thread. The lane belongs to the poller of attempt->poller: the control thread's for a kernel lane, else the engine's.
  */
 #ifndef HARP_PLUGIN_ATTEMPT_H
 #define HARP_PLUGIN_ATTEMPT_H
@@ -68,7 +68,7 @@ struct reconnect_lane;
 int reconnect_attempt(struct attempt **out, struct reconnect *u, const struct reconnect_lane *lane,
 		      uint64_t now_ns);
 
-/* ---- attempt.c; poller of attempt->driver held ----------------------------------------------------- */
+/* ---- attempt.c; poller of attempt->poller held ----------------------------------------------------- */
 
 void attempt_start(struct attempt *attempt, uint64_t now_ns);
 void attempt_advance(struct attempt *attempt, uint64_t now_ns);

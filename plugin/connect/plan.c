@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* reconnect_plan.c - which lanes a comm should have: over which NICs, of which kinds. */
+/* plan.c - which lanes a comm should have: over which NICs, of which kinds. */
 #include <string.h>
 
 #include "connect/ctx.h"

@@ -37,7 +37,7 @@
  * the user runs in address order, as NCCL's own socket transport relies on; bytes are never held
  * back there.
  *
- * Acknowledgements. A peer whose sends are done when its kernel's TCP has acknowledged them waits for our
+ * Acknowledgments. A peer whose sends are done when its kernel's TCP has acknowledged them waits for our
  * kernel, which likes to delay: not while much arrives, but behind the last bytes of a message. So
  * TCP_QUICKACK, which acknowledges at once and does not last, is set when all that had arrived has been
  * read and the payload asked for is complete.
