@@ -16,13 +16,7 @@ uint64_t clock_now_ns(void)
 
 void poller_init(struct poller *poller, void (*advance)(struct poller *, uint64_t))
 {
-	atomic_init(&poller->held, false);
-	atomic_init(&poller->runs, 0);
-	atomic_init(&poller->ready, NULL);
-	atomic_init(&poller->polled_ns, 0);
-	poller->now_ns = 0;
-	poller->advance = advance;
-	poller->wake = NULL;
+	*poller = (struct poller){ .advance = advance };
 }
 
 void poller_post(struct poller *poller, struct work *work)
