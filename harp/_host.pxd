@@ -110,7 +110,6 @@ cdef extern from "harp_lease.h" nogil:
         uint16_t port_max
         uint8_t mac[6]
         uint32_t page_bytes
-        uint32_t core
         uint32_t rss_kind
         uint32_t rss_key_bytes
         uint32_t rss_table_count
@@ -122,7 +121,6 @@ cdef extern from "harp_lease.h" nogil:
         uint64_t lease_id
         uint32_t page_count
         uint32_t page_bytes
-        uint32_t core
         uint32_t spec_bytes
 
     struct harp_lease_refused:

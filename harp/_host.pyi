@@ -10,7 +10,6 @@ MESSAGE_MAX: int
 DEVICES_MAX: int
 QUEUE_ANY: int
 FDS: int
-CORE_NONE: int
 DEVICE_DEFAULT_ROUTE: int
 DEVICE_UP: int
 DEVICE_ONE_QUEUE: int
@@ -95,14 +94,12 @@ class Leased(NamedTuple):
     port_max: int
     mac: bytes
     page_bytes: int
-    core: int
     rss: Rss
 
 class Port(NamedTuple):
     lease_id: int
     page_count: int
     page_bytes: int
-    core: int
     spec: str
 
 class Message(NamedTuple):

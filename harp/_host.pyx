@@ -20,7 +20,6 @@ MESSAGE_MAX = HARP_LEASE_MESSAGE_MAX
 DEVICES_MAX = HARP_LEASE_DEVICES_MAX
 QUEUE_ANY = HARP_LEASE_QUEUE_ANY
 FDS = HARP_LEASE_FDS
-CORE_NONE = 0xFFFFFFFF
 DEVICE_DEFAULT_ROUTE = HARP_LEASE_DEVICE_DEFAULT_ROUTE
 DEVICE_UP = HARP_LEASE_DEVICE_UP
 DEVICE_ONE_QUEUE = HARP_LEASE_DEVICE_ONE_QUEUE
@@ -101,7 +100,7 @@ class Queue(typing.NamedTuple):
 
 
 class Leased(typing.NamedTuple):
-    """struct harp_lease_leased. core: CORE_NONE without a suggestion."""
+    """struct harp_lease_leased."""
 
     lease_id: int
     netns: int
@@ -121,17 +120,15 @@ class Leased(typing.NamedTuple):
     port_max: int
     mac: bytes
     page_bytes: int
-    core: int
     rss: Rss
 
 
 class Port(typing.NamedTuple):
-    """struct harp_lease_port and its specification. core: CORE_NONE without a suggestion."""
+    """struct harp_lease_port and its specification."""
 
     lease_id: int
     page_count: int
     page_bytes: int
-    core: int
     spec: str
 
 
@@ -298,7 +295,7 @@ def pack_leased(uint32_t serial, lease):
     m.native, m.zero_copy = lease.native, lease.zero_copy
     m.port_min, m.port_max = lease.port_min, lease.port_max
     _put_raw(m.mac, 6, lease.mac)
-    m.page_bytes, m.core = lease.page_bytes, lease.core
+    m.page_bytes = lease.page_bytes
     if len(lease.rss.table) > HARP_LEASE_RSS_TABLE_MAX:
         raise ValueError(f"an RSS table of {len(lease.rss.table)}")
     _put_raw(m.rss_key, HARP_LEASE_RSS_KEY_MAX, lease.rss.key)
@@ -314,7 +311,6 @@ def pack_port(uint32_t serial, port):
     cdef harp_lease_port m
     memset(&m, 0, sizeof(m))
     m.lease_id, m.page_count, m.page_bytes = port.lease_id, port.page_count, port.page_bytes
-    m.core = port.core
     text = port.spec.encode()
     m.spec_bytes = len(text)
     return _finish(&m.header, HARP_LEASE_PORT, serial, sizeof(m), text)
@@ -449,7 +445,7 @@ cdef _unpack_leased(bytes raw):
         m.lease_id, m.netns, _text(m.ifname, sizeof(m.ifname)), m.ifindex, m.queue, m.queue_count,
         m.frame_size, m.frame_count, m.ring_size, m.nic_features, m.tx_frags_max, m.mtu_bytes,
         bool(m.native), bool(m.zero_copy), m.port_min, m.port_max, (<const char *>m.mac)[:6],
-        m.page_bytes, m.core, rss,
+        m.page_bytes, rss,
     )
     return {"lease": lease}
 
@@ -460,7 +456,7 @@ cdef _unpack_port(bytes raw):
     if m.spec_bytes > <size_t>len(raw) - sizeof(m):
         raise ValueError("a port's text cut short")
     text = raw[sizeof(m) : sizeof(m) + m.spec_bytes].decode("utf-8", "replace")
-    return {"port": Port(m.lease_id, m.page_count, m.page_bytes, m.core, text)}
+    return {"port": Port(m.lease_id, m.page_count, m.page_bytes, text)}
 
 
 cdef _unpack_neighbors(bytes raw):

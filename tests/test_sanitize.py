@@ -148,12 +148,6 @@ def test_thread(thread_build: Path, name: str) -> None:
     run_meson_test({**test, "cmd": mapped(test["cmd"])}, env)
 
 
-def test_thread_dedicated(thread_build: Path) -> None:
-    """Nor with a thread for each engine, beside kernel lanes."""
-    test = watched(thread_build, "conform-auto-v12")
-    run_meson_test({**test, "cmd": mapped(test["cmd"])}, THREAD | {"HARP_DRIVE": "dedicated"})
-
-
 def test_thread_packets(thread_build: Path) -> None:
     preloaded(thread_build, "tests/packet", mapped([]), THREAD, "libtsan.so")
 
@@ -191,14 +185,12 @@ def bench(build: Path, mode: str, options: LabOptions, env: Mapping[str, str]) -
     return [err for _, err in ended]
 
 
-@pytest.mark.parametrize("path", ["xdp", "dedicated", "kernel"])
+@pytest.mark.parametrize("path", ["xdp", "kernel"])
 @pytest.mark.parametrize("mode", BENCHES)
 def test_thread_plugin(thread_build: Path, need_root: None, mode: str, path: str) -> None:
     """Service, progress and our own threads of two ranks: no data race, and every byte right."""
     options = LL_THREAD if mode == "ll" else THREAD
     env = options | {"HARP_PATH": path, "HARP_DAEMON": "off", "NCCL_DEBUG": "WARN"}
-    if path == "dedicated":
-        env |= {"HARP_PATH": "xdp", "HARP_DRIVE": "dedicated"}
     bench(thread_build, mode, LabOptions(), env)
 
 
@@ -215,15 +207,11 @@ def engines_used(said: list[str]) -> None:
         assert len(queues) > 1, err[-8000:]
 
 
-@pytest.mark.parametrize("drive", ["inline", "dedicated"])
-def test_thread_engines(thread_build: Path, need_root: None, drive: str) -> None:
-    """One background poller for four engines, and a thread for each."""
-    env = THREAD | ENGINES | {"HARP_DRIVE": drive}
-    engines_used(bench(thread_build, "allreduce", FOUR_QUEUES, env))
+def test_thread_engines(thread_build: Path, need_root: None) -> None:
+    """One background poller for four engines."""
+    engines_used(bench(thread_build, "allreduce", FOUR_QUEUES, THREAD | ENGINES))
 
 
-@pytest.mark.parametrize("drive", ["inline", "dedicated"])
-def test_address_engines(address_build: Path, need_root: None, drive: str) -> None:
-    """Nothing of several engines, their threads, doors and programs is left at the end."""
-    env = ADDRESS | ENGINES | {"HARP_DRIVE": drive}
-    engines_used(bench(address_build, "allreduce", FOUR_QUEUES, env))
+def test_address_engines(address_build: Path, need_root: None) -> None:
+    """Nothing of several engines, their listeners and programs is left at the end."""
+    engines_used(bench(address_build, "allreduce", FOUR_QUEUES, ADDRESS | ENGINES))

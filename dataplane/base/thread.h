@@ -5,14 +5,9 @@
 
 #include <pthread.h>
 
-#define THREAD_ANY_CORE (-1)
-
 /* Starts a thread with all signals blocked, since they belong to the application. name: at most 15
  * bytes. 0, or -errno. */
 int thread_start(pthread_t *id, void *(*run)(void *), void *arg, const char *name);
-
-/* The same on one core, or THREAD_ANY_CORE. */
-int thread_start_on(pthread_t *id, int core, void *(*run)(void *), void *arg, const char *name);
 
 /* For use between iterations of a spinning thread. */
 static inline void thread_relax(void)

@@ -418,7 +418,6 @@ static int daemon_take_port(struct harp_daemon *daemon, const char *name, struct
 	out->lease_id = reply->lease_id;
 	out->page_count = reply->page_count;
 	out->page_bytes = reply->page_bytes;
-	out->core = reply->core;
 	memcpy(out->spec, reply + 1, reply->spec_bytes);
 	out->spec[reply->spec_bytes] = '\0';
 	if (strlen(out->spec) != reply->spec_bytes ||

@@ -26,7 +26,6 @@ struct daemon_port {
 	uint64_t lease_id;
 	uint32_t page_count; /* 1..HARP_LEASE_PORT_PAGES_MAX: queues to open it with */
 	uint32_t page_bytes; /* of each page */
-	uint32_t core;       /* for its first dedicated thread; 0xffffffff: none is suggested */
 	int page_fds
 		[HARP_LEASE_PORT_PAGES_MAX]; /* the caller's; sealed memfds, not looked at yet */
 	char spec[HARP_PORT_TEXT_MAX];

@@ -42,7 +42,6 @@ int dpdk_lease_take(struct dpdk_lease **out, const char *name,
 		lease->lease_id = found->lease_id;
 		lease->page_count = found->page_count;
 		lease->page_bytes = found->page_bytes;
-		lease->core = found->core;
 		memcpy(lease->page_fds, found->page_fds, found->page_count * sizeof(int));
 		*spec = found->port;
 		*out = lease;

@@ -11,7 +11,6 @@
 struct dpdk_lease {
 	uint64_t lease_id;
 	uint32_t page_count, page_bytes;
-	uint32_t core; /* for its first dedicated thread; 0xffffffff: none is suggested */
 	char daemon[LEASE_DAEMON_BYTES]; /* the lessor: "harpd 0.1.0" */
 	char socket[LEASE_SOCKET_BYTES];
 	int page_fds[HARP_LEASE_PORT_PAGES_MAX]; /* kept open: readers find the pages there */

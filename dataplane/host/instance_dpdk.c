@@ -215,7 +215,6 @@ static void dpdk_fill_lease(const struct instance_setup *o, struct harp_instance
 		.port_min = o->opt.port_min ? o->opt.port_min : 61000,
 		.port_max = o->opt.port_max ? o->opt.port_max : 65535,
 		.page_bytes = port->lease->page_bytes,
-		.core = instance->queue ? UINT32_MAX : port->lease->core,
 		.rss_kind = instance->rss.kind,
 	};
 	snprintf(grant->ifname, sizeof(grant->ifname), "%s", port->spec.name);

@@ -151,15 +151,6 @@ extern "C" {
 	    "-hex 32`), readable by its owner only. Empty: /etc/harp/job.key, if it exists")                \
 	KEY(HARP_LIBDIR, TEXT, "", "", lib_dir, "directory", 0, 255, "", LIVE, JOB,                         \
 	    "Directory of libharp-xdp.so and libharp-dpdk.so; empty: the directory of this library")        \
-	KEY(HARP_DRIVE, CHOICE, "drive", "mode", drive, "auto|inline|dedicated", 0, 0, "auto",              \
-	    LIVE, JOB,                                                                                      \
-	    "Which threads poll a stack. inline: NCCL's threads during their calls; dedicated: a thread "   \
-	    "of its own; auto: dedicated if the process may use two cores for each instance and one more")  \
-	KEY(HARP_CORES, CORES, "drive", "cores", cores, "cores", 0, 64, "", LIVE, JOB,                      \
-	    "Cores of the dedicated threads, in order, repeated if there are fewer cores than threads; "    \
-	    "empty: the cores that harpd suggests, otherwise the scheduler decides")                        \
-	KEY(HARP_SPIN_US, US, "drive", "spin_us", spin_ns, "us", 0, 1000000, "50", LIVE, JOB,               \
-	    "Time that an idle dedicated thread continues to poll before it sleeps; 0: it sleeps at once")  \
 	KEY(HARP_BACKGROUND_IDLE_US, US, "drive", "background_idle_us", background_idle_ns, "us",           \
 	    10, 1000000, "1000", LIVE, JOB,                                                                 \
 	    "Time without a call from NCCL after which the background poller polls the stack")              \
@@ -296,40 +287,35 @@ extern "C" {
 	    "Cores of the queues' interrupts. keep: unchanged; local: the cores of the NIC's NUMA node in " \
 	    "turn; cores: those of irq_cores")                                                              \
 	KEY(IRQ_CORES, CORES, "nic", "irq_cores", 0, "cores", 0, 64, "", RESTART, DAEMON,                   \
-	    "Cores of the queues' interrupts, in the order of the queues, with irq_affinity = \"cores\"")   \
-	KEY(CORES, CORES, "nic", "cores", 0, "cores", 0, 64, "", LIVE, DAEMON,                              \
-	    "Cores to suggest to jobs for their dedicated threads, one per lease; empty: those of the "     \
-	    "NIC's NUMA node")
+	    "Cores of the queues' interrupts, in the order of the queues, with irq_affinity = \"cores\"")
 
 /* One [[dpdk]] of harp.toml each: a port that harpd leases whole to one job at a time, whose own
  * DPDK drives it. harpd never opens it, so everything may change live, and ports come and go with a
  * reload. */
-#define HARP_CONFIG_DPDK_KEYS(KEY)                                                                          \
-	KEY(DEVICE, TEXT, "dpdk", "device", 0, "device", 1, 511, "", LIVE, DAEMON,                          \
-	    "PCI address of the NIC (0000:00:06.0), or name of a virtual device, followed by a comma and "  \
-	    "its DPDK arguments (net_memif0,role=client,id=0). Required in every [[dpdk]], and unique")     \
-	KEY(NAME, TEXT, "dpdk", "name", 0, "name", 0, 15, "", LIVE, DAEMON,                                 \
-	    "Name of the port for jobs and in harpctl's output; unique. Empty: the first 15 bytes of the "  \
-	    "device's name")                                                                                \
-	KEY(ADDRESSES, LIST, "dpdk", "addresses", 0, "addresses", 0, 15, "", LIVE, DAEMON,                  \
-	    "The port's addresses with prefix lengths, for example 10.9.0.1/24 or fd00:9::1/64. HARP "      \
-	    "answers ARP, neighbor discovery and ping for them")                                            \
-	KEY(GATEWAYS, LIST, "dpdk", "gateways", 0, "gateways", 0, 2, "", LIVE, DAEMON,                      \
-	    "Default gateways, one per address family")                                                     \
-	KEY(ROUTES, LIST, "dpdk", "routes", 0, "routes", 0, 32, "", LIVE, DAEMON,                           \
-	    "Additional routes, for example 10.8.0.0/16@10.9.0.254")                                        \
-	KEY(MTU, U32, "dpdk", "mtu", 0, "bytes", 0, 16000, "0", LIVE, DAEMON,                               \
-	    "MTU of the port; 0: the device's, but at most 1500 unless this setting allows more")           \
-	KEY(VLAN, U32, "dpdk", "vlan", 0, "", 0, 4094, "0", LIVE, DAEMON,                                   \
-	    "VLAN of all packets of the port; 0: none")                                                     \
-	KEY(QUEUES, U32, "dpdk", "queues", 0, "queues", 1, 64, "1", LIVE, DAEMON,                           \
-	    "Number of queues for a job, each with its own stack")                                          \
-	KEY(FRAMES, U32, "dpdk", "frames", 0, "frames", 0, 1048576, "0", LIVE, DAEMON,                      \
-	    "Packet buffers of each queue; 0: 8192")                                                        \
-	KEY(CORES, CORES, "dpdk", "cores", 0, "cores", 0, 64, "", LIVE, DAEMON,                             \
-	    "Cores to suggest to jobs for their dedicated threads; empty: those of the device's NUMA node") \
-	KEY(DEFAULT_ROUTE, BOOL, "dpdk", "default_route", 0, "", 0, 1, "false", LIVE, DAEMON,               \
-	    "Whether the port may be used although the host's default route uses its interface; the host "  \
+#define HARP_CONFIG_DPDK_KEYS(KEY)                                                                         \
+	KEY(DEVICE, TEXT, "dpdk", "device", 0, "device", 1, 511, "", LIVE, DAEMON,                         \
+	    "PCI address of the NIC (0000:00:06.0), or name of a virtual device, followed by a comma and " \
+	    "its DPDK arguments (net_memif0,role=client,id=0). Required in every [[dpdk]], and unique")    \
+	KEY(NAME, TEXT, "dpdk", "name", 0, "name", 0, 15, "", LIVE, DAEMON,                                \
+	    "Name of the port for jobs and in harpctl's output; unique. Empty: the first 15 bytes of the " \
+	    "device's name")                                                                               \
+	KEY(ADDRESSES, LIST, "dpdk", "addresses", 0, "addresses", 0, 15, "", LIVE, DAEMON,                 \
+	    "The port's addresses with prefix lengths, for example 10.9.0.1/24 or fd00:9::1/64. HARP "     \
+	    "answers ARP, neighbor discovery and ping for them")                                           \
+	KEY(GATEWAYS, LIST, "dpdk", "gateways", 0, "gateways", 0, 2, "", LIVE, DAEMON,                     \
+	    "Default gateways, one per address family")                                                    \
+	KEY(ROUTES, LIST, "dpdk", "routes", 0, "routes", 0, 32, "", LIVE, DAEMON,                          \
+	    "Additional routes, for example 10.8.0.0/16@10.9.0.254")                                       \
+	KEY(MTU, U32, "dpdk", "mtu", 0, "bytes", 0, 16000, "0", LIVE, DAEMON,                              \
+	    "MTU of the port; 0: the device's, but at most 1500 unless this setting allows more")          \
+	KEY(VLAN, U32, "dpdk", "vlan", 0, "", 0, 4094, "0", LIVE, DAEMON,                                  \
+	    "VLAN of all packets of the port; 0: none")                                                    \
+	KEY(QUEUES, U32, "dpdk", "queues", 0, "queues", 1, 64, "1", LIVE, DAEMON,                          \
+	    "Number of queues for a job, each with its own stack")                                         \
+	KEY(FRAMES, U32, "dpdk", "frames", 0, "frames", 0, 1048576, "0", LIVE, DAEMON,                     \
+	    "Packet buffers of each queue; 0: 8192")                                                       \
+	KEY(DEFAULT_ROUTE, BOOL, "dpdk", "default_route", 0, "", 0, 1, "false", LIVE, DAEMON,              \
+	    "Whether the port may be used although the host's default route uses its interface; the host " \
 	    "is then unreachable while a job holds the port")
 
 /* Variables that only harpctl, harpd or the tests look at. */

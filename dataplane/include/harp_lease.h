@@ -172,7 +172,7 @@ struct harp_lease_leased {
 	uint16_t port_min, port_max; /* this lease's own ports, both included: TCP and UDP */
 	uint8_t mac[6];
 	uint32_t page_bytes;
-	uint32_t core;     /* suggested for a dedicated thread; 0xffffffff: none */
+	uint32_t unused;   /* 0 */
 	uint32_t rss_kind; /* enum harp_lease_rss */
 	uint32_t rss_key_bytes, rss_table_count;
 	uint32_t reserved;
@@ -187,7 +187,7 @@ struct harp_lease_port {
 	uint64_t lease_id;
 	uint32_t page_count; /* number of queues to open the port with: as requested, or fewer */
 	uint32_t page_bytes; /* of each */
-	uint32_t core;       /* suggested for the first dedicated thread; 0xffffffff: none */
+	uint32_t unused;     /* 0 */
 	uint32_t spec_bytes;
 	/* Followed by spec_bytes of text: the port for harp_port_spec_parse(), without a final
 	 * NUL. */

@@ -231,8 +231,9 @@ struct harp_page_flow {
 	X(messages_mixed, "messages sent over lanes of both kinds")                                \
 	X(rails_down, "times that a NIC in use had no working lane left")                          \
 	X(rails_up, "times that such a NIC had one again")                                         \
-	X(dials_failed, "further lanes that could not be established, tries counted one by one")   \
-	X(strangers_turned_away, "connections to our doors that proved nothing")                   \
+	X(connects_failed,                                                                         \
+	  "further lanes that could not be established, tries counted one by one")                 \
+	X(unauthenticated_peers, "connections to our listeners that proved nothing")               \
 	X(ports_refused, "DPDK ports that could not be used at the start: the next best path is")
 
 #define HARP_JOB_ENUM(name, help) HARP_JOB_##name,
@@ -292,7 +293,7 @@ enum harp_page_side { HARP_PAGE_SIDE_SEND = 1, HARP_PAGE_SIDE_RECEIVE = 2 };
 	X(comm, "serial of its comm")                                                              \
 	X(index, "its number in the comm")                                                         \
 	X(kind, "enum harp_page_kind")                                                             \
-	X(sealed, "1: everything on it is encrypted")                                              \
+	X(encrypted, "1: everything on it is encrypted")                                           \
 	X(backup, "1: used only while others don't work")                                          \
 	X(lanes, "lanes that had this place so far")                                               \
 	X(end, "enum harp_page_lane_end of the last one that was lost")                            \

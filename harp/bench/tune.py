@@ -40,7 +40,7 @@ PORT = 7900
 LINE_BYTES_MAX = 1 << 20
 HARP, KERNEL = "xdp", "kernel"  # HARP_PATH of the two paths
 PATHS = (HARP, KERNEL)
-# The size classes of a profile (plugin/process/profile.h): the longest message of each.
+# The size classes of a profile (plugin/device/path_policy.h): the longest message of each.
 CLASSES = {"none": 0, "4KiB": 4 * KIB, "64KiB": 64 * KIB, "all": 1 << 63}
 # Messages use HARP lanes only where these are faster by this factor: a comm with both kinds of lane
 # costs part of the gain, and kernel TCP leaves the NIC's queues to other processes.

@@ -123,7 +123,6 @@ def idle(hosts: int, output: str, **given: Any) -> None:
     \b
     harpctl bench idle --seconds 10
     harpctl bench idle --seconds 10 --nic dpdk-memif
-    HARP_DRIVE=dedicated harpctl bench idle
     """
     shape = lab_shape(given, hosts)
     if given["nic"] == memif.NIC:  # before the hosts are made

@@ -414,7 +414,7 @@ def instances(config: Path | None, output: str) -> None:
     if output == "json":
         console.print_json(found)
         return
-    columns = ("NIC", "queue", "ports", "process", "user", "core", "age", "job", "remarks")
+    columns = ("NIC", "queue", "ports", "process", "user", "age", "job", "remarks")
     rows = [
         (
             each["ifname"],
@@ -422,7 +422,6 @@ def instances(config: Path | None, output: str) -> None:
             f"{each['ports'][0]}-{each['ports'][1]}" if each["ports"] else "all",
             each["pid"],
             each["uid"],
-            "-" if each["core"] is None else each["core"],
             _age(each["age_s"]),
             each["label"],
             "; ".join(each["marks"]) or "-",

@@ -116,7 +116,6 @@ class NicConfig:
     tx_checksum: str
     irq_affinity: str
     irq_cores: tuple[int, ...]
-    cores: tuple[int, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,7 +131,6 @@ class DpdkConfig:
     vlan: int
     queues: int
     frames: int
-    cores: tuple[int, ...]
     default_route: bool
 
     @property

@@ -3,8 +3,8 @@
 
 It has the path policy and times for NCCL's tuner.
 
-The plugin has its own reader of the same file (plugin/process/profile.c). It reads the part of TOML
-that text() writes, and rejects what parse() rejects.
+The plugin has its own reader of the same file (plugin/device/path_policy.c). It reads the part of
+TOML that text() writes, and rejects what parse() rejects.
 """
 
 import re

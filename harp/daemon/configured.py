@@ -33,13 +33,12 @@ def _nic(nic: config.NicConfig) -> NicSettings:
         ports=Block(*nic.ports),
         xdp_mode=_XDP_MODES[nic.xdp_mode],
         rss=nic.rss,
-        cores=nic.cores,
         allow_sources=tuple(map(ip_network, nic.allow_sources)),
     )
 
 
 def _port(port: config.DpdkConfig) -> PortSettings:
-    return PortSettings(port.port, port.device, port.text, port.queues, port.cores)
+    return PortSettings(port.port, port.device, port.text, port.queues)
 
 
 def settings(found: config.Config) -> Settings:

@@ -11,7 +11,6 @@ import errno
 import ipaddress
 
 from harp import _core, _host
-from harp.daemon import cores, peer
 from harp.daemon.kernel import Kernel
 from harp.daemon.settings import PortSettings, Settings
 from harp.daemon.table import Lease, LeaseTable, Owner, RefusedError
@@ -38,15 +37,9 @@ class Ports:
         if problem:
             raise RefusedError(errno.ENODEV, f"DPDK port {name} can't be leased: {problem}")
         granted = min(queues or 1, port.queues)
-        lease = self._table.reserve_port(
+        return self._table.reserve_port(
             owner, name, port.device, granted, label, since_s=since_s, held=held
         )
-        allowed = peer.allowed_cpus(owner.pid)
-        local = set(port.cores) or self._kernel.port(port).local_cpus or allowed
-        others = self._table.leases.values()
-        taken = [each.core for each in others if each.core is not None]
-        lease.core = cores.suggest(allowed, local, taken, 0)
-        return lease
 
     def spec(self, lease: Lease) -> str:
         """Return the specification of the leased port; RefusedError if harp.toml no longer has

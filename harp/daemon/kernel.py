@@ -9,7 +9,7 @@ import errno
 import os
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -111,7 +111,6 @@ class PortFacts:
     problem: str = ""
     numa_node: int = -1
     pci_path: str = ""
-    local_cpus: frozenset[int] = field(default_factory=frozenset)
 
 
 @dataclass(frozen=True)
@@ -127,7 +126,6 @@ class Hardware:
     pci_path: str = ""
     guid: int = 0
     default_route: bool = False
-    local_cpus: frozenset[int] = field(default_factory=frozenset)
 
 
 class Kernel(Protocol):
@@ -190,7 +188,6 @@ class HostKernel:
             pci_path=str(device) if device and "/pci" in str(device) else "",
             guid=int.from_bytes(link.mac, "big") << 16 | (link.ifindex & 0xFFFF),
             default_route=self._host.has_default_route(link.ifname),
-            local_cpus=_local_cpus(sysfs) if own else frozenset(),
         )
 
     # ---- the XDP program ----
@@ -288,8 +285,7 @@ class HostKernel:
             problem = error.strerror or str(error)
         if found is None:
             return PortFacts(problem)
-        cpus = Host().numbers(found.folder / "local_cpulist")
-        return PortFacts(problem, found.numa_node, str(found.folder.resolve()), frozenset(cpus))
+        return PortFacts(problem, found.numa_node, str(found.folder.resolve()))
 
     def pages(self, count: int, flows: int) -> Pages:
         """Make statistics pages."""
@@ -327,7 +323,3 @@ def _sysfs_is(sysfs: Path, link: Link) -> bool:
     except OSError:
         return False
     return _number(sysfs / "ifindex", -1) == link.ifindex and address == link.mac.hex(":")
-
-
-def _local_cpus(sysfs: Path) -> frozenset[int]:
-    return frozenset(Host().numbers(sysfs / "device" / "local_cpulist"))

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from harp import _host
-from harp.daemon import cores, peer
+from harp.daemon import peer
 from harp.daemon.access import Access
 from harp.daemon.dpdk import Ports
 from harp.daemon.frames import Frames, empty
@@ -255,8 +255,6 @@ class Leasing:
         self._check_nic(who, fields)  # the state may have changed while a worker read the sockets
         ifname, queue = str(fields["ifname"]), int(str(fields["queue"]))
         frames, copy_mode = int(str(fields["frame_count"])), int(str(fields["copy_mode"]))
-        nic = self.nics.all[ifname]
-        allowed = peer.allowed_cpus(who.owner.pid)
         lease = self.table.reserve(
             who.owner,
             ifname,
@@ -267,9 +265,6 @@ class Leasing:
             in_use=in_use,
             held=self._held(who.owner.uid),
         )
-        local = set(nic.settings.cores) or nic.hardware.local_cpus or allowed
-        taken = [each.core for each in self.table.leases.values() if each.core is not None]
-        lease.core = cores.suggest(allowed, local, taken, lease.queue)
         frames = min(frames or FRAMES_DEFAULT, self.settings.frames_max)
         flows = self.settings.page_flows
         wish = Wish(ifname, lease.queue, frames, copy_mode, flows)
@@ -319,9 +314,8 @@ class Leasing:
     def _join(self, lease: Lease, made: Made | Pages) -> _host.Leased | _host.Port:
         """Add the descriptors to the maps; return the job's message."""
         if isinstance(made, Pages):
-            core = _host.CORE_NONE if lease.core is None else lease.core
             text = self.ports.spec(lease)
-            return _host.Port(lease.lease_id, lease.queues, made.page_bytes, core, text)
+            return _host.Port(lease.lease_id, lease.queues, made.page_bytes, text)
         nic = self.nics.all[lease.ifname]
         if nic.steering is None or self.table.nic_of(lease) is None:
             raise RefusedError(errno.ENODEV, f"{nic.ifname}: {nic.why_not or 'it was removed'}")
@@ -366,7 +360,6 @@ class Leasing:
             port_max=lease.block.last,
             mac=made.mac,
             page_bytes=made.page_bytes,
-            core=_host.CORE_NONE if lease.core is None else lease.core,
             rss=_host.Rss(hardware.rss_kind, hardware.queues, hardware.rss_key, hardware.rss_table),
         )
 

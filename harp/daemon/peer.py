@@ -73,13 +73,6 @@ def command_name(pid: int, proc: Path = procfs.PROC) -> str:
     return printable(raw.decode(errors="replace").strip())
 
 
-def allowed_cpus(pid: int, proc: Path = procfs.PROC) -> set[int]:
-    """Return the processors that it may run on; none after its end."""
-    from harp.nicprep import ranges  # imported late: pyroute2 needs it, harpctl's clients do not
-
-    return ranges.parse(procfs.status_field(pid, "Cpus_allowed_list", proc))
-
-
 def capabilities(pid: int) -> int:
     """Return its effective capabilities, as bits; none after its end."""
     return int(procfs.status_field(pid, "CapEff") or "0", 16)

@@ -27,7 +27,6 @@ def instance(lease: Lease) -> dict[str, Any]:
         "start_ticks": lease.owner.start_ticks,
         "uid": lease.owner.uid,
         "label": lease.label,
-        "core": lease.core,
         "frame_count": lease.frame_count,
         "frame_size": lease.frame_size,
         "since_s": lease.since_s,

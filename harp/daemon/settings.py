@@ -26,7 +26,6 @@ class NicSettings:
     ports: Block = PORTS
     xdp_mode: int = XDP_NATIVE_OR_NONE
     rss: str = ""
-    cores: tuple[int, ...] = ()
     allow_sources: tuple[Prefix, ...] = ()  # empty: every source
 
 
@@ -38,7 +37,6 @@ class PortSettings:
     device: str
     text: str
     queues: int = 1
-    cores: tuple[int, ...] = ()
 
     def spec(self, queues: int) -> str:
         """Return the specification with this number of queues."""

@@ -112,7 +112,7 @@ def _port_lease(raw: dict[str, Any]) -> Lease:
 
 
 def _common(raw: dict[str, Any]) -> Lease:
-    core, owner = raw.get("core"), raw["owner"]
+    owner = raw["owner"]
     return Lease(
         lease_id=_number(raw["lease_id"], U64_MAX, 1),
         owner=Owner(
@@ -129,7 +129,6 @@ def _common(raw: dict[str, Any]) -> Lease:
         frame_count=_number(raw.get("frame_count", 0), U32_MAX),
         frame_size=_number(raw.get("frame_size", 0), U32_MAX),
         page_bytes=_number(raw.get("page_bytes", 0), U32_MAX),
-        core=None if core is None else _number(core, U32_MAX),
         active=bool(raw.get("active", True)),
         marks=[_text(mark) for mark in raw.get("marks", [])],
     )

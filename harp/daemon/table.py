@@ -65,7 +65,6 @@ class Lease:
     frame_size: int = 0
     page_bytes: int = 0
     frames: tuple[int, int] = (0, 0)  # device and inode of its frame memory
-    core: int | None = None
     active: bool = False
     # A DPDK port's device, and its holder's number of queues; ifindex and queue are 0 then.
     device: str = ""

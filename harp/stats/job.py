@@ -112,7 +112,7 @@ def lane_document(lane: np.void, share: float) -> dict[str, Any]:
         "state": LANE_STATES.get(values["state"], UNKNOWN),
         "kind": KINDS.get(values["kind"], UNKNOWN),
         "end": _page.lane_end_name(min(values["end"], 255)),
-        "sealed": values["sealed"] != 0,
+        "encrypted": values["encrypted"] != 0,
         "backup": values["backup"] != 0,
         "share": share,
     }

@@ -164,7 +164,7 @@ def _lane_line(job: Job, each: CommLanes, lane: np.void, rates: LaneRates) -> _L
         rates.carried(job, lane),
         (lane,),
         {
-            "kind": f"{kind}, sealed" if lane["sealed"] else kind,
+            "kind": f"{kind}, encrypted" if lane["encrypted"] else kind,
             "nic": text(lane["ifname"]),
             "state": _lane_state(lane),
             "share": f"{100 * each.share(lane):.1f} %",
@@ -322,7 +322,7 @@ def _job_row(job: Job) -> tuple[object, ...]:
         amount(payload["harp"]) + "B", amount(payload["kernel"]) + "B", died,
         int(counters["lanes_replaced"]), int(counters["lanes_rerolled"]),
         int(counters["chunks_moved"]), int(counters["chunks_duplicate"]),
-        int(counters["rails_down"]), int(counters["strangers_turned_away"]),
+        int(counters["rails_down"]), int(counters["unauthenticated_peers"]),
     )  # fmt: skip
 
 

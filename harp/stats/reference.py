@@ -124,7 +124,7 @@ each:
   the numbers below, and `lanes`. One without a record on the page has only `peer` and `lanes`.
 - `lanes` of each comm, by index: `local`, `local_port`, `remote`, `remote_port`, `scope_id`,
   `ifname`, `state` (`open`, `stalled`, `dead`), `kind` (`harp`, `kernel`), `end` (why the last
-  one was lost, or empty), `sealed`, `backup`, `share` (0 to 1, of the payload that the
+  one was lost, or empty), `encrypted`, `backup`, `share` (0 to 1, of the payload that the
   comm's lanes carried), and the numbers below. A lane is a place in its comm: a lane that replaces
   a lost one continues its numbers.
 """

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * abi.c - NCCL's seven tables: it and abi_data.c alone know version numbers, and here alone -errno becomes
- * ncclResult_t.
+ * abi.c - NCCL's seven tables: it alone knows version numbers, and here alone -errno becomes ncclResult_t.
  *
  * Theory of operation
  * -------------------
@@ -10,24 +9,31 @@
  * Whatever the outcome, every output is written: NCCL reads *request, *done and *comm without
  * looking at the result first, and *request may hold an old pointer or the marker 0x1 on entry.
  *
- * Calls on memory and messages are in abi_data.c; contexts and the ends of the process, of the library and of a
- * fork are lifetime.c's.
+ * Contexts and the ends of the process, of the library and of a fork are lifetime.c's.
  */
 #include <errno.h>
+#include <limits.h>
+#include <stdatomic.h>
 #include <string.h>
+#include <sys/types.h>
 
-#include "abi/abi_impl.h"
+#include "abi/lifetime.h"
+#include "abi/nccl_abi.h"
+#include "context/plugin.h"
 #include "device/device.h"
+#include "process/log.h"
 
 #define ABI_NAME "HARP"
 #define ABI_COMMS_MAX 65536
 #define ABI_MESSAGE_BYTES_MAX (1ull << 40) /* the most that NCCL takes for maxP2pBytes */
 #define ABI_EXPORT __attribute__((visibility("default")))
 
-/* ------------------------------------------------------------------------------------------------
- * Results.
- */
-enum nccl_result abi_result(int rc)
+/* What was an int below 0 in older versions. */
+#define ABI_IS_NEGATIVE(size) ((ssize_t)(size) < 0)
+/* NCCL gave us something it never should: said once here, so that the shims stay short. */
+#define ABI_MISUSE(rc, ...) (WARN(__VA_ARGS__), abi_result(rc))
+
+static enum nccl_result abi_result(int rc)
 {
 	switch (-rc) {
 	case 0:
@@ -58,9 +64,41 @@ enum nccl_result abi_result(int rc)
 	}
 }
 
-/* ------------------------------------------------------------------------------------------------
- * Contexts.
- */
+/* ---- profiler events: one for each isend and irecv that has a profiler handle ---------------- */
+
+/* A function of libnccl's, the same for all communicators. Writer: init. Reader: isend, irecv, test. */
+static _Atomic(nccl_profiler) abi_profiler;
+
+static void abi_set_profiler(nccl_profiler profiler)
+{
+	if (profiler)
+		atomic_store_explicit(&abi_profiler, profiler, memory_order_release);
+}
+
+static void abi_event_start(struct request *request, void *phandle)
+{
+	nccl_profiler profiler = atomic_load_explicit(&abi_profiler, memory_order_acquire);
+	struct comm_event *event = profiler ? plugin_event_begin(request) : NULL;
+
+	/* No event is no reason to fail: the profiler has lost it. */
+	if (event && profiler(&event->handle, NCCL_PROFILER_START, phandle, HARP_PROFILER_PLUGIN_ID,
+			      &event->data))
+		event->handle = NULL;
+}
+
+static void abi_event_stop(struct request *request, int error)
+{
+	struct comm_event *event = plugin_event_end(request, error);
+
+	if (event)
+		atomic_load_explicit(&abi_profiler,
+				     memory_order_acquire)(&event->handle,
+							   NCCL_PROFILER_UPDATE_AND_STOP, NULL,
+							   HARP_PROFILER_PLUGIN_ID, &event->data);
+}
+
+/* ---- contexts -------------------------------------------------------------------------------- */
+
 static enum nccl_result abi_init_v6(nccl_logger logger)
 {
 	return abi_result(lifetime_implicit_open(logger));
@@ -119,9 +157,8 @@ static enum nccl_result abi_set_net_attr_v11(void *ctx, struct nccl_net_attr *at
 	return NCCL_SUCCESS;
 }
 
-/* ------------------------------------------------------------------------------------------------
- * Devices.
- */
+/* ---- devices --------------------------------------------------------------------------------- */
+
 static enum nccl_result abi_devices_v11(int *ndev)
 {
 	if (!ndev)
@@ -152,15 +189,11 @@ static enum nccl_result abi_get_properties_v12(int dev, struct nccl_props_v12 *p
 		.pci_path = device->pci_path[0] ? (char *)(uintptr_t)device->pci_path : NULL,
 		.guid = device->guid,
 		.ptr_support = NCCL_PTR_HOST,
-		.reg_is_global = 0,
-		.force_flush = 0,
 		.speed_mbps = (int)device->speed_mbps,
-		.port = 0,
 		.latency_us = plugin_latency_us(dev),
 		.max_comms = ABI_COMMS_MAX,
 		.max_recvs = 1,
 		.device_type = NCCL_DEVICE_HOST,
-		.device_version = 0,
 		.vprops = { .ndevs = 1, .devs = { dev } },
 		.max_p2p_bytes = ABI_MESSAGE_BYTES_MAX,
 		.max_coll_bytes = ABI_MESSAGE_BYTES_MAX,
@@ -207,9 +240,8 @@ ABI_GET_PROPERTIES(v8, ABI_PROPS_V8, lifetime_implicit())
 ABI_GET_PROPERTIES(v9, ABI_PROPS_V9, lifetime_implicit())
 ABI_GET_PROPERTIES(v11, ABI_PROPS_V11, (void)0)
 
-/* ------------------------------------------------------------------------------------------------
- * Connections.
- */
+/* ---- connections ----------------------------------------------------------------------------- */
+
 static enum nccl_result abi_listen_v11(void *ctx, int dev, void *handle, void **listen_comm)
 {
 	struct listen_comm *listen = NULL;
@@ -337,113 +369,216 @@ static enum nccl_result abi_close_listen_v6(void *listen_comm)
 	return NCCL_SUCCESS;
 }
 
-/* ------------------------------------------------------------------------------------------------
- * The tables. What is not named is NULL on purpose: regMrDmaBuf and getDeviceMr (host memory
- * only), irecvConsumed (requests end at test), makeVDevice (nothing to merge).
- */
-#define ABI_COMMON                                                                                 \
-	.name = ABI_NAME, .dereg_mr = abi_dereg_mr_v6, .iflush = abi_iflush_v6,                    \
-	.test = abi_test_v6, .close_send = abi_close_v6, .close_recv = abi_close_v6,               \
-	.close_listen = abi_close_listen_v6
+/* ---- memory ---------------------------------------------------------------------------------- */
 
-ABI_EXPORT extern const struct nccl_net_v6 ncclNetPlugin_v6;
-const struct nccl_net_v6 ncclNetPlugin_v6 = {
-	ABI_COMMON,
-	.init = abi_init_v6,
-	.devices = abi_devices_v6,
-	.get_properties = abi_get_properties_v6,
-	.listen = abi_listen_v6,
-	.connect = abi_connect_v6,
-	.accept = abi_accept_v6,
-	.reg_mr = abi_reg_mr_v6,
-	.isend = abi_isend_v6,
-	.irecv = abi_irecv_v6,
-};
+static enum nccl_result abi_reg_mr_v8(void *comm, void *data, size_t size, int type, void **mhandle)
+{
+	void *handle = NULL;
+	int rc;
 
-ABI_EXPORT extern const struct nccl_net_v7 ncclNetPlugin_v7;
-const struct nccl_net_v7 ncclNetPlugin_v7 = {
-	ABI_COMMON,
-	.init = abi_init_v6,
-	.devices = abi_devices_v6,
-	.get_properties = abi_get_properties_v7,
-	.listen = abi_listen_v6,
-	.connect = abi_connect_v7,
-	.accept = abi_accept_v7,
-	.reg_mr = abi_reg_mr_v6,
-	.isend = abi_isend_v6,
-	.irecv = abi_irecv_v6,
-};
+	if (!mhandle)
+		return ABI_MISUSE(-EFAULT, "regMr: no place for the memory handle");
+	*mhandle = NULL;
+	if (lifetime_in_child())
+		return NCCL_INVALID_USAGE;
+	if (!comm)
+		return ABI_MISUSE(-EBADF, "regMr: no comm");
+	if (type != NCCL_PTR_HOST)
+		return ABI_MISUSE(-EOPNOTSUPP,
+				  "regMr: memory type %d is not host memory, the only one that "
+				  "ptrSupport offers",
+				  type);
+	if (ABI_IS_NEGATIVE(size))
+		return ABI_MISUSE(-EINVAL, "regMr: size %zd is negative", (ssize_t)size);
+	if (!data && size > 0)
+		return ABI_MISUSE(-EINVAL, "regMr: %zu bytes at no address", size);
+	rc = plugin_reg_mr(comm, data, size, &handle);
+	if (rc)
+		return abi_result(rc);
+	*mhandle = handle;
+	return NCCL_SUCCESS;
+}
 
-ABI_EXPORT extern const struct nccl_net_v8 ncclNetPlugin_v8;
-const struct nccl_net_v8 ncclNetPlugin_v8 = {
-	ABI_COMMON,
-	.init = abi_init_v6,
-	.devices = abi_devices_v6,
-	.get_properties = abi_get_properties_v8,
-	.listen = abi_listen_v6,
-	.connect = abi_connect_v7,
-	.accept = abi_accept_v7,
-	.reg_mr = abi_reg_mr_v8,
-	.isend = abi_isend_v6,
-	.irecv = abi_irecv_v6,
-};
+static enum nccl_result abi_reg_mr_v6(void *comm, void *data, int size, int type, void **mhandle)
+{
+	return abi_reg_mr_v8(comm, data, (size_t)size, type, mhandle);
+}
 
-ABI_EXPORT extern const struct nccl_net_v9 ncclNetPlugin_v9;
-const struct nccl_net_v9 ncclNetPlugin_v9 = {
-	ABI_COMMON,
-	.init = abi_init_v6,
-	.devices = abi_devices_v6,
-	.get_properties = abi_get_properties_v9,
-	.listen = abi_listen_v6,
-	.connect = abi_connect_v7,
-	.accept = abi_accept_v7,
-	.reg_mr = abi_reg_mr_v8,
-	.isend = abi_isend_v9,
-	.irecv = abi_irecv_v9,
-};
+static enum nccl_result abi_dereg_mr_v6(void *comm, void *mhandle)
+{
+	int rc;
 
-ABI_EXPORT extern const struct nccl_net_v10 ncclNetPlugin_v10;
-const struct nccl_net_v10 ncclNetPlugin_v10 = {
-	ABI_COMMON,
-	.init = abi_init_v10,
-	.devices = abi_devices_v6,
-	.get_properties = abi_get_properties_v9,
-	.listen = abi_listen_v6,
-	.connect = abi_connect_v10,
-	.accept = abi_accept_v7,
-	.reg_mr = abi_reg_mr_v8,
-	.isend = abi_isend_v10,
-	.irecv = abi_irecv_v10,
-};
+	(void)comm;
+	if (!mhandle || lifetime_in_child())
+		return NCCL_SUCCESS;
+	rc = plugin_dereg_mr(mhandle);
+	if (rc == -ENOENT)
+		return ABI_MISUSE(-EINVAL, "deregMr: no memory is registered as %p, or no more",
+				  mhandle);
+	return abi_result(rc);
+}
 
-ABI_EXPORT extern const struct nccl_net_v11 ncclNetPlugin_v11;
-const struct nccl_net_v11 ncclNetPlugin_v11 = {
-	ABI_COMMON,
-	.init = abi_init_v11,
-	.devices = abi_devices_v11,
-	.get_properties = abi_get_properties_v11,
-	.listen = abi_listen_v11,
-	.connect = abi_connect_v11,
-	.accept = abi_accept_v7,
-	.reg_mr = abi_reg_mr_v8,
-	.isend = abi_isend_v10,
-	.irecv = abi_irecv_v10,
-	.finalize = abi_finalize_v11,
-	.set_net_attr = abi_set_net_attr_v11,
-};
+/* ---- data ------------------------------------------------------------------------------------ */
 
-ABI_EXPORT extern const struct nccl_net_v12 ncclNetPlugin_v12;
-const struct nccl_net_v12 ncclNetPlugin_v12 = {
-	ABI_COMMON,
-	.init = abi_init_v11,
-	.devices = abi_devices_v11,
-	.get_properties = abi_get_properties_v12,
-	.listen = abi_listen_v11,
-	.connect = abi_connect_v11,
-	.accept = abi_accept_v7,
-	.reg_mr = abi_reg_mr_v8,
-	.isend = abi_isend_v10,
-	.irecv = abi_irecv_v10,
-	.finalize = abi_finalize_v11,
-	.set_net_attr = abi_set_net_attr_v11,
-};
+static enum nccl_result abi_isend_v9(void *send_comm, void *data, size_t size, int tag,
+				     void *mhandle, void **request)
+{
+	struct request *posted = NULL;
+	int rc;
+
+	if (!request)
+		return ABI_MISUSE(-EFAULT, "isend: no place for the request");
+	*request = NULL;
+	if (lifetime_in_child())
+		return NCCL_INVALID_USAGE;
+	if (!send_comm)
+		return ABI_MISUSE(-EBADF, "isend: no comm");
+	if (ABI_IS_NEGATIVE(size))
+		return ABI_MISUSE(-EINVAL, "isend: size %zd is negative", (ssize_t)size);
+	if (!data && size > 0)
+		return ABI_MISUSE(-EFAULT, "isend: %zu bytes at no address", size);
+	rc = plugin_isend(send_comm, data, size, tag, mhandle, &posted);
+	if (rc)
+		return abi_result(rc);
+	*request = posted;
+	return NCCL_SUCCESS;
+}
+
+static enum nccl_result abi_isend_v6(void *send_comm, void *data, int size, int tag, void *mhandle,
+				     void **request)
+{
+	return abi_isend_v9(send_comm, data, (size_t)size, tag, mhandle, request);
+}
+
+static enum nccl_result abi_isend_v10(void *send_comm, void *data, size_t size, int tag,
+				      void *mhandle, void *phandle, void **request)
+{
+	enum nccl_result result = abi_isend_v9(send_comm, data, size, tag, mhandle, request);
+
+	if (phandle && result == NCCL_SUCCESS && *request)
+		abi_event_start(*request, phandle);
+	return result;
+}
+
+static enum nccl_result abi_irecv_v9(void *recv_comm, int n, void **data, size_t *sizes, int *tags,
+				     void **mhandles, void **request)
+{
+	struct request *posted = NULL;
+	int rc;
+
+	if (!request)
+		return ABI_MISUSE(-EFAULT, "irecv: no place for the request");
+	*request = NULL;
+	if (lifetime_in_child())
+		return NCCL_INVALID_USAGE;
+	if (!recv_comm)
+		return ABI_MISUSE(-EBADF, "irecv: no comm");
+	if (n != 1)
+		return ABI_MISUSE(-EINVAL, "irecv: %d buffers at once, maxRecvs is 1", n);
+	if (!data || !sizes)
+		return ABI_MISUSE(-EFAULT, "irecv: no list of buffers or sizes");
+	if (ABI_IS_NEGATIVE(sizes[0]))
+		return ABI_MISUSE(-EINVAL, "irecv: size %zd is negative", (ssize_t)sizes[0]);
+	if (!data[0] && sizes[0] > 0)
+		return ABI_MISUSE(-EFAULT, "irecv: %zu bytes at no address", sizes[0]);
+	rc = plugin_irecv(recv_comm, data[0], sizes[0], tags ? tags[0] : 0,
+			  mhandles ? mhandles[0] : NULL, &posted);
+	if (rc)
+		return abi_result(rc);
+	*request = posted;
+	return NCCL_SUCCESS;
+}
+
+static enum nccl_result abi_irecv_v6(void *recv_comm, int n, void **data, int *sizes, int *tags,
+				     void **mhandles, void **request)
+{
+	size_t size = n == 1 && sizes ? (size_t)sizes[0] : 0;
+
+	return abi_irecv_v9(recv_comm, n, data, sizes ? &size : NULL, tags, mhandles, request);
+}
+
+static enum nccl_result abi_irecv_v10(void *recv_comm, int n, void **data, size_t *sizes, int *tags,
+				      void **mhandles, void **phandles, void **request)
+{
+	enum nccl_result result = abi_irecv_v9(recv_comm, n, data, sizes, tags, mhandles, request);
+
+	if (phandles && phandles[0] && result == NCCL_SUCCESS && *request)
+		abi_event_start(*request, phandles[0]);
+	return result;
+}
+
+/* Host memory has nothing to flush: no request means done. */
+static enum nccl_result abi_iflush_v6(void *recv_comm, int n, void **data, int *sizes,
+				      void **mhandles, void **request)
+{
+	(void)recv_comm;
+	(void)n;
+	(void)data;
+	(void)sizes;
+	(void)mhandles;
+	if (request)
+		*request = NULL;
+	return NCCL_SUCCESS;
+}
+
+static enum nccl_result abi_test_v6(void *request, int *done, int *sizes)
+{
+	size_t size = 0;
+	int rc;
+
+	if (!done)
+		return ABI_MISUSE(-EFAULT, "test: no place for the answer");
+	*done = 0;
+	if (lifetime_in_child())
+		return NCCL_INVALID_USAGE;
+	if (!request || request == NCCL_REQUEST_OPTIONAL)
+		return ABI_MISUSE(-EBADF, "test: %p is no request", request);
+	rc = plugin_test(request, done, &size);
+	if (rc || *done)
+		abi_event_stop(request, rc);
+	if (rc) {
+		*done = 0;
+		return abi_result(rc);
+	}
+	/* sizes is an int in every version. */
+	if (*done && sizes)
+		*sizes = size > INT_MAX ? INT_MAX : (int)size;
+	return NCCL_SUCCESS;
+}
+
+/* ---- tables ------------------------------------------------------------------------------------ */
+
+/* What is not named is NULL on purpose: regMrDmaBuf and getDeviceMr (host memory only), irecvConsumed (requests end at
+ * test), makeVDevice (nothing to merge). */
+#define ABI_MORE_v6
+#define ABI_MORE_v7
+#define ABI_MORE_v8
+#define ABI_MORE_v9
+#define ABI_MORE_v10
+#define ABI_MORE_v11 .finalize = abi_finalize_v11, .set_net_attr = abi_set_net_attr_v11
+#define ABI_MORE_v12 ABI_MORE_v11
+
+#define TABLE(version, init_form, props_form, listen_form, connect_form, accept_form, reg_form,    \
+	      data_form)                                                                           \
+	ABI_EXPORT extern const struct nccl_net_##version ncclNetPlugin_##version;                 \
+	const struct nccl_net_##version ncclNetPlugin_##version = {                                \
+		.name = ABI_NAME,                                                                  \
+		.init = abi_init_##init_form,                                                      \
+		.devices = abi_devices_##listen_form,                                              \
+		.get_properties = abi_get_properties_##props_form,                                 \
+		.listen = abi_listen_##listen_form,                                                \
+		.connect = abi_connect_##connect_form,                                             \
+		.accept = abi_accept_##accept_form,                                                \
+		.reg_mr = abi_reg_mr_##reg_form,                                                   \
+		.dereg_mr = abi_dereg_mr_v6,                                                       \
+		.isend = abi_isend_##data_form,                                                    \
+		.irecv = abi_irecv_##data_form,                                                    \
+		.iflush = abi_iflush_v6,                                                           \
+		.test = abi_test_v6,                                                               \
+		.close_send = abi_close_v6,                                                        \
+		.close_recv = abi_close_v6,                                                        \
+		.close_listen = abi_close_listen_v6,                                               \
+		ABI_MORE_##version                                                                 \
+	};
+NCCL_NET_TABLES(TABLE)
+#undef TABLE

@@ -18,12 +18,61 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <stdarg.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "abi/log.h"
 #include "process/log.h"
+
+/* ---- the log: every word this library says goes through NCCL's logger, and none without it ------- */
+
+#define LOG_LINE_BYTES 1024
+
+static pthread_mutex_t log_lock = PTHREAD_MUTEX_INITIALIZER;
+static unsigned log_users; /* under log_lock */
+/* Writer: under log_lock. Reader: any thread; the function behind it is NCCL's and outlives us. */
+static _Atomic(nccl_logger) log_logger;
+
+/* Every context opens the log once, before anything it may want to say, and closes it last. A NULL logger is silence. */
+static void log_open(nccl_logger logger)
+{
+	pthread_mutex_lock(&log_lock);
+	log_users++;
+	if (logger)
+		atomic_store(&log_logger, logger);
+	pthread_mutex_unlock(&log_lock);
+}
+
+static void log_close(void)
+{
+	pthread_mutex_lock(&log_lock);
+	if (log_users > 0 && --log_users == 0)
+		atomic_store(&log_logger, (nccl_logger)NULL);
+	pthread_mutex_unlock(&log_lock);
+}
+
+void plugin_log(enum plugin_log_level level, const char *func, int line, const char *fmt, ...)
+{
+	static const enum nccl_log_level levels[] = {
+		[PLUGIN_WARN] = NCCL_LOG_WARN,
+		[PLUGIN_INFO] = NCCL_LOG_INFO,
+		[PLUGIN_TRACE] = NCCL_LOG_TRACE,
+	};
+	nccl_logger logger = atomic_load(&log_logger);
+	char text[LOG_LINE_BYTES];
+	va_list args;
+
+	if (!logger)
+		return;
+	va_start(args, fmt);
+	vsnprintf(text, sizeof(text), fmt, args);
+	va_end(args);
+	logger(levels[level], NCCL_LOG_INIT | NCCL_LOG_NET, func, line, "NET/HARP: %s", text);
+}
+
+/* ---- fork and exit ------------------------------------------------------------------------------- */
 
 static atomic_uint lifetime_contexts; /* alive, the implicit one included */
 static atomic_uint lifetime_comms;    /* open comms and listeners */
@@ -36,9 +85,6 @@ static pid_t lifetime_implicit_owner;
 static bool lifetime_unloaded; /* under lifetime_implicit_lock: no context any more */
 static bool lifetime_exiting;  /* Writer: exit(), before the destructor reads it */
 
-/* ------------------------------------------------------------------------------------------------
- * Fork and exit.
- */
 static void lifetime_fork_child(void)
 {
 	if (atomic_load_explicit(&lifetime_contexts, memory_order_relaxed) > 0)
@@ -71,9 +117,8 @@ bool lifetime_in_child(void)
 	return atomic_load_explicit(&lifetime_forked, memory_order_relaxed);
 }
 
-/* ------------------------------------------------------------------------------------------------
- * Contexts.
- */
+/* ---- contexts -------------------------------------------------------------------------------- */
+
 int lifetime_open(struct plugin_ctx **out, uint64_t comm_id, int traffic_class, nccl_logger logger)
 {
 	int rc = -EPROTONOSUPPORT;
@@ -110,9 +155,7 @@ void lifetime_comm_closed(void)
 	atomic_fetch_sub(&lifetime_comms, 1);
 }
 
-/* ------------------------------------------------------------------------------------------------
- * The implicit context, and its end.
- */
+/* ---- the implicit context, and its end ------------------------------------------------------- */
 
 int lifetime_implicit_open(nccl_logger logger)
 {

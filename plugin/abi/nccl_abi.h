@@ -111,115 +111,61 @@ struct nccl_vprops_v12 {
 	int devs[8];
 };
 
-/* ------------------------------------------------------------------------------------------------
- * Properties of a device. NCCL doesn't clear the struct before getProperties.
- */
+/* ---- properties of a device; NCCL doesn't clear the struct before getProperties -------------- */
+
+#define NCCL_PROPS_HEAD                                                                            \
+	char *name;                                                                                \
+	char *pci_path; /* sysfs directory of the PCI function; NULL: none */                      \
+	uint64_t guid;                                                                             \
+	int ptr_support
+#define NCCL_PROPS_LINK                                                                            \
+	int speed_mbps;                                                                            \
+	int port;                                                                                  \
+	float latency_us;                                                                          \
+	int max_comms;                                                                             \
+	int max_recvs
+#define NCCL_PROPS_V7                                                                              \
+	NCCL_PROPS_LINK;                                                                           \
+	enum nccl_device_type device_type;                                                         \
+	int device_version
+#define NCCL_PROPS_V9(vprops_form)                                                                 \
+	NCCL_PROPS_HEAD;                                                                           \
+	int reg_is_global;                                                                         \
+	int force_flush;                                                                           \
+	NCCL_PROPS_V7;                                                                             \
+	struct nccl_vprops_##vprops_form vprops;                                                   \
+	size_t max_p2p_bytes;                                                                      \
+	size_t max_coll_bytes
+
 struct nccl_props_v6 {
-	char *name;
-	char *pci_path; /* sysfs directory of the PCI function; NULL: none */
-	uint64_t guid;
-	int ptr_support;
-	int speed_mbps;
-	int port;
-	float latency_us;
-	int max_comms;
-	int max_recvs;
+	NCCL_PROPS_HEAD;
+	NCCL_PROPS_LINK;
 };
-
 struct nccl_props_v7 {
-	char *name;
-	char *pci_path;
-	uint64_t guid;
-	int ptr_support;
-	int speed_mbps;
-	int port;
-	float latency_us;
-	int max_comms;
-	int max_recvs;
-	enum nccl_device_type device_type;
-	int device_version;
+	NCCL_PROPS_HEAD;
+	NCCL_PROPS_V7;
 };
-
 struct nccl_props_v8 {
-	char *name;
-	char *pci_path;
-	uint64_t guid;
-	int ptr_support;
+	NCCL_PROPS_HEAD;
 	int reg_is_global;
-	int speed_mbps;
-	int port;
-	float latency_us;
-	int max_comms;
-	int max_recvs;
-	enum nccl_device_type device_type;
-	int device_version;
+	NCCL_PROPS_V7;
 };
-
-/* v9 and v10. */
-struct nccl_props_v9 {
-	char *name;
-	char *pci_path;
-	uint64_t guid;
-	int ptr_support;
-	int reg_is_global;
-	int force_flush;
-	int speed_mbps;
-	int port;
-	float latency_us;
-	int max_comms;
-	int max_recvs;
-	enum nccl_device_type device_type;
-	int device_version;
-	struct nccl_vprops_v9 vprops;
-	size_t max_p2p_bytes;
-	size_t max_coll_bytes;
+struct nccl_props_v9 { /* and v10 */
+	NCCL_PROPS_V9(v9);
 };
-
 struct nccl_props_v11 {
-	char *name;
-	char *pci_path;
-	uint64_t guid;
-	int ptr_support;
-	int reg_is_global;
-	int force_flush;
-	int speed_mbps;
-	int port;
-	float latency_us;
-	int max_comms;
-	int max_recvs;
-	enum nccl_device_type device_type;
-	int device_version;
-	struct nccl_vprops_v9 vprops;
-	size_t max_p2p_bytes;
-	size_t max_coll_bytes;
+	NCCL_PROPS_V9(v9);
 	int max_multi_request_size;
 };
-
 struct nccl_props_v12 {
-	char *name;
-	char *pci_path;
-	uint64_t guid;
-	int ptr_support;
-	int reg_is_global;
-	int force_flush;
-	int speed_mbps;
-	int port;
-	float latency_us;
-	int max_comms;
-	int max_recvs;
-	enum nccl_device_type device_type;
-	int device_version;
-	struct nccl_vprops_v12 vprops;
-	size_t max_p2p_bytes;
-	size_t max_coll_bytes;
+	NCCL_PROPS_V9(v12);
 	int max_multi_request_size;
 	int16_t rail_id;
 	int16_t plane_id;
 };
 
-/* ------------------------------------------------------------------------------------------------
- * Functions, each named after the oldest version that has this form.
- */
+/* ---- functions, each named after the oldest version that has this form ----------------------- */
+
 typedef enum nccl_result nccl_init_v6(nccl_logger logger);
 typedef enum nccl_result nccl_init_v10(nccl_logger logger, nccl_profiler profiler);
 typedef enum nccl_result nccl_init_v11(void **ctx, uint64_t comm_id,
@@ -282,173 +228,62 @@ typedef enum nccl_result nccl_test_v6(void *request, int *done, int *sizes);
 typedef enum nccl_result nccl_irecv_consumed_v7(void *recv_comm, int n, void *request);
 typedef enum nccl_result nccl_close_v6(void *comm);
 
-/* ------------------------------------------------------------------------------------------------
- * The tables. May be NULL: reg_mr_dmabuf, iflush, get_device_mr, irecv_consumed, make_vdevice,
- * set_net_attr.
- */
-struct nccl_net_v6 {
-	const char *name;
-	nccl_init_v6 *init;
-	nccl_devices_v6 *devices;
-	nccl_get_properties_v6 *get_properties;
-	nccl_listen_v6 *listen;
-	nccl_connect_v6 *connect;
-	nccl_accept_v6 *accept;
-	nccl_reg_mr_v6 *reg_mr;
-	nccl_reg_mr_dmabuf_v6 *reg_mr_dmabuf;
-	nccl_dereg_mr_v6 *dereg_mr;
-	nccl_isend_v6 *isend;
-	nccl_irecv_v6 *irecv;
-	nccl_iflush_v6 *iflush;
-	nccl_test_v6 *test;
-	nccl_close_v6 *close_send;
-	nccl_close_v6 *close_recv;
-	nccl_close_v6 *close_listen;
-};
+/* ---- tables ------------------------------------------------------------------------------------ */
 
-struct nccl_net_v7 {
-	const char *name;
-	nccl_init_v6 *init;
-	nccl_devices_v6 *devices;
-	nccl_get_properties_v7 *get_properties;
-	nccl_listen_v6 *listen;
-	nccl_connect_v7 *connect;
-	nccl_accept_v7 *accept;
-	nccl_reg_mr_v6 *reg_mr;
-	nccl_reg_mr_dmabuf_v6 *reg_mr_dmabuf;
-	nccl_dereg_mr_v6 *dereg_mr;
-	nccl_isend_v6 *isend;
-	nccl_irecv_v6 *irecv;
-	nccl_iflush_v6 *iflush;
-	nccl_test_v6 *test;
-	nccl_close_v6 *close_send;
-	nccl_close_v6 *close_recv;
-	nccl_close_v6 *close_listen;
-	nccl_get_device_mr_v7 *get_device_mr;
-	nccl_irecv_consumed_v7 *irecv_consumed;
-};
+/* Version, and the forms of init, get_properties, listen, connect, accept, reg_mr, and isend and irecv. May be NULL:
+ * reg_mr_dmabuf, iflush, get_device_mr, irecv_consumed, make_vdevice, set_net_attr. */
+#define NCCL_NET_TABLES(TABLE)                                                                     \
+	TABLE(v6, v6, v6, v6, v6, v6, v6, v6)                                                      \
+	TABLE(v7, v6, v7, v6, v7, v7, v6, v6)                                                      \
+	TABLE(v8, v6, v8, v6, v7, v7, v8, v6)                                                      \
+	TABLE(v9, v6, v9, v6, v7, v7, v8, v9)                                                      \
+	TABLE(v10, v10, v9, v6, v10, v7, v8, v10)                                                  \
+	TABLE(v11, v11, v11, v11, v11, v7, v8, v10)                                                \
+	TABLE(v12, v11, v12, v11, v11, v7, v8, v10)
 
-struct nccl_net_v8 {
-	const char *name;
-	nccl_init_v6 *init;
-	nccl_devices_v6 *devices;
-	nccl_get_properties_v8 *get_properties;
-	nccl_listen_v6 *listen;
-	nccl_connect_v7 *connect;
-	nccl_accept_v7 *accept;
-	nccl_reg_mr_v8 *reg_mr;
-	nccl_reg_mr_dmabuf_v6 *reg_mr_dmabuf;
-	nccl_dereg_mr_v6 *dereg_mr;
-	nccl_isend_v6 *isend;
-	nccl_irecv_v6 *irecv;
-	nccl_iflush_v6 *iflush;
-	nccl_test_v6 *test;
-	nccl_close_v6 *close_send;
-	nccl_close_v6 *close_recv;
-	nccl_close_v6 *close_listen;
-	nccl_get_device_mr_v7 *get_device_mr;
+/* What a table has besides. */
+#define NCCL_NET_MORE_v6
+#define NCCL_NET_MORE_v7                                                                           \
+	nccl_get_device_mr_v7 *get_device_mr;                                                      \
 	nccl_irecv_consumed_v7 *irecv_consumed;
-};
-
-struct nccl_net_v9 {
-	const char *name;
-	nccl_init_v6 *init;
-	nccl_devices_v6 *devices;
-	nccl_get_properties_v9 *get_properties;
-	nccl_listen_v6 *listen;
-	nccl_connect_v7 *connect;
-	nccl_accept_v7 *accept;
-	nccl_reg_mr_v8 *reg_mr;
-	nccl_reg_mr_dmabuf_v6 *reg_mr_dmabuf;
-	nccl_dereg_mr_v6 *dereg_mr;
-	nccl_isend_v9 *isend;
-	nccl_irecv_v9 *irecv;
-	nccl_iflush_v6 *iflush;
-	nccl_test_v6 *test;
-	nccl_close_v6 *close_send;
-	nccl_close_v6 *close_recv;
-	nccl_close_v6 *close_listen;
-	nccl_get_device_mr_v7 *get_device_mr;
-	nccl_irecv_consumed_v7 *irecv_consumed;
-	nccl_make_vdevice_v9 *make_vdevice;
-};
-
-struct nccl_net_v10 {
-	const char *name;
-	nccl_init_v10 *init;
-	nccl_devices_v6 *devices;
-	nccl_get_properties_v9 *get_properties;
-	nccl_listen_v6 *listen;
-	nccl_connect_v10 *connect;
-	nccl_accept_v7 *accept;
-	nccl_reg_mr_v8 *reg_mr;
-	nccl_reg_mr_dmabuf_v6 *reg_mr_dmabuf;
-	nccl_dereg_mr_v6 *dereg_mr;
-	nccl_isend_v10 *isend;
-	nccl_irecv_v10 *irecv;
-	nccl_iflush_v6 *iflush;
-	nccl_test_v6 *test;
-	nccl_close_v6 *close_send;
-	nccl_close_v6 *close_recv;
-	nccl_close_v6 *close_listen;
-	nccl_get_device_mr_v7 *get_device_mr;
-	nccl_irecv_consumed_v7 *irecv_consumed;
-	nccl_make_vdevice_v9 *make_vdevice;
-};
-
-struct nccl_net_v11 {
-	const char *name;
-	nccl_init_v11 *init;
-	nccl_devices_v6 *devices;
-	nccl_get_properties_v11 *get_properties;
-	nccl_listen_v11 *listen;
-	nccl_connect_v11 *connect;
-	nccl_accept_v7 *accept;
-	nccl_reg_mr_v8 *reg_mr;
-	nccl_reg_mr_dmabuf_v6 *reg_mr_dmabuf;
-	nccl_dereg_mr_v6 *dereg_mr;
-	nccl_isend_v10 *isend;
-	nccl_irecv_v10 *irecv;
-	nccl_iflush_v6 *iflush;
-	nccl_test_v6 *test;
-	nccl_close_v6 *close_send;
-	nccl_close_v6 *close_recv;
-	nccl_close_v6 *close_listen;
-	nccl_get_device_mr_v7 *get_device_mr;
-	nccl_irecv_consumed_v7 *irecv_consumed;
-	nccl_make_vdevice_v9 *make_vdevice;
-	nccl_finalize_v11 *finalize;
+#define NCCL_NET_MORE_v8 NCCL_NET_MORE_v7
+#define NCCL_NET_MORE_v9 NCCL_NET_MORE_v7 nccl_make_vdevice_v9 *make_vdevice;
+#define NCCL_NET_MORE_v10 NCCL_NET_MORE_v9
+#define NCCL_NET_CONTEXT                                                                           \
+	nccl_finalize_v11 *finalize;                                                               \
 	nccl_set_net_attr_v11 *set_net_attr;
-};
+#define NCCL_NET_MORE_v11 NCCL_NET_MORE_v9 NCCL_NET_CONTEXT
+#define NCCL_NET_MORE_v12                                                                          \
+	NCCL_NET_MORE_v7 nccl_make_vdevice_v12 *make_vdevice;                                      \
+	NCCL_NET_CONTEXT
 
-struct nccl_net_v12 {
-	const char *name;
-	nccl_init_v11 *init;
-	nccl_devices_v6 *devices;
-	nccl_get_properties_v12 *get_properties;
-	nccl_listen_v11 *listen;
-	nccl_connect_v11 *connect;
-	nccl_accept_v7 *accept;
-	nccl_reg_mr_v8 *reg_mr;
-	nccl_reg_mr_dmabuf_v6 *reg_mr_dmabuf;
-	nccl_dereg_mr_v6 *dereg_mr;
-	nccl_isend_v10 *isend;
-	nccl_irecv_v10 *irecv;
-	nccl_iflush_v6 *iflush;
-	nccl_test_v6 *test;
-	nccl_close_v6 *close_send;
-	nccl_close_v6 *close_recv;
-	nccl_close_v6 *close_listen;
-	nccl_get_device_mr_v7 *get_device_mr;
-	nccl_irecv_consumed_v7 *irecv_consumed;
-	nccl_make_vdevice_v12 *make_vdevice;
-	nccl_finalize_v11 *finalize;
-	nccl_set_net_attr_v11 *set_net_attr;
-};
+#define TABLE(version, init_form, props_form, listen_form, connect_form, accept_form, reg_form,    \
+	      data_form)                                                                           \
+	struct nccl_net_##version {                                                                \
+		const char *name;                                                                  \
+		nccl_init_##init_form *init;                                                       \
+		nccl_devices_v6 *devices;                                                          \
+		nccl_get_properties_##props_form *get_properties;                                  \
+		nccl_listen_##listen_form *listen;                                                 \
+		nccl_connect_##connect_form *connect;                                              \
+		nccl_accept_##accept_form *accept;                                                 \
+		nccl_reg_mr_##reg_form *reg_mr;                                                    \
+		nccl_reg_mr_dmabuf_v6 *reg_mr_dmabuf;                                              \
+		nccl_dereg_mr_v6 *dereg_mr;                                                        \
+		nccl_isend_##data_form *isend;                                                     \
+		nccl_irecv_##data_form *irecv;                                                     \
+		nccl_iflush_v6 *iflush;                                                            \
+		nccl_test_v6 *test;                                                                \
+		nccl_close_v6 *close_send;                                                         \
+		nccl_close_v6 *close_recv;                                                         \
+		nccl_close_v6 *close_listen;                                                       \
+		NCCL_NET_MORE_##version                                                            \
+	};
+NCCL_NET_TABLES(TABLE)
+#undef TABLE
 
-/* ------------------------------------------------------------------------------------------------
- * Layout, as measured on x86-64 (LP64).
- */
+/* ---- layout, as measured on x86-64 (LP64) ---------------------------------------------------- */
+
 #define NCCL_ABI_WORDS(type, words)                                                                \
 	static_assert(sizeof(struct type) == (words) * sizeof(void *), "words of " #type)
 #define NCCL_ABI_WORD(type, member, word)                                                          \
@@ -467,66 +302,48 @@ NCCL_ABI_AT(nccl_net_attr, op, 32);
 NCCL_ABI_SIZE(nccl_vprops_v9, 20);
 NCCL_ABI_SIZE(nccl_vprops_v12, 36);
 
-NCCL_ABI_SIZE(nccl_props_v6, 48);
-NCCL_ABI_AT(nccl_props_v6, speed_mbps, 28);
-NCCL_ABI_AT(nccl_props_v6, max_recvs, 44);
-NCCL_ABI_SIZE(nccl_props_v7, 56);
-NCCL_ABI_AT(nccl_props_v7, speed_mbps, 28);
-NCCL_ABI_AT(nccl_props_v7, device_type, 48);
-NCCL_ABI_SIZE(nccl_props_v8, 64);
+#define NCCL_ABI_PROPS(version, bytes, speed_at, last_member, last_at)                             \
+	NCCL_ABI_SIZE(nccl_props_##version, bytes);                                                \
+	NCCL_ABI_AT(nccl_props_##version, ptr_support, 24);                                        \
+	NCCL_ABI_AT(nccl_props_##version, speed_mbps, speed_at);                                   \
+	NCCL_ABI_AT(nccl_props_##version, latency_us, (speed_at) + 8);                             \
+	NCCL_ABI_AT(nccl_props_##version, max_recvs, (speed_at) + 16);                             \
+	NCCL_ABI_AT(nccl_props_##version, last_member, last_at)
+NCCL_ABI_PROPS(v6, 48, 28, max_recvs, 44);
+NCCL_ABI_PROPS(v7, 56, 28, device_type, 48);
+NCCL_ABI_PROPS(v8, 64, 32, device_type, 52);
+NCCL_ABI_PROPS(v9, 104, 36, max_p2p_bytes, 88);
+NCCL_ABI_PROPS(v11, 112, 36, max_multi_request_size, 104);
+NCCL_ABI_PROPS(v12, 128, 36, plane_id, 126);
 NCCL_ABI_AT(nccl_props_v8, reg_is_global, 28);
-NCCL_ABI_AT(nccl_props_v8, speed_mbps, 32);
-NCCL_ABI_AT(nccl_props_v8, device_type, 52);
-NCCL_ABI_SIZE(nccl_props_v9, 104);
-NCCL_ABI_AT(nccl_props_v9, speed_mbps, 36);
-NCCL_ABI_AT(nccl_props_v9, vprops, 64);
-NCCL_ABI_AT(nccl_props_v9, max_p2p_bytes, 88);
-NCCL_ABI_SIZE(nccl_props_v11, 112);
-NCCL_ABI_AT(nccl_props_v11, speed_mbps, 36);
 NCCL_ABI_AT(nccl_props_v11, vprops, 64);
-NCCL_ABI_AT(nccl_props_v11, max_p2p_bytes, 88);
-NCCL_ABI_AT(nccl_props_v11, max_multi_request_size, 104);
-NCCL_ABI_SIZE(nccl_props_v12, 128);
-NCCL_ABI_AT(nccl_props_v12, ptr_support, 24);
-NCCL_ABI_AT(nccl_props_v12, speed_mbps, 36);
-NCCL_ABI_AT(nccl_props_v12, latency_us, 44);
 NCCL_ABI_AT(nccl_props_v12, device_type, 56);
 NCCL_ABI_AT(nccl_props_v12, vprops, 64);
 NCCL_ABI_AT(nccl_props_v12, max_p2p_bytes, 104);
 NCCL_ABI_AT(nccl_props_v12, max_coll_bytes, 112);
 NCCL_ABI_AT(nccl_props_v12, max_multi_request_size, 120);
 NCCL_ABI_AT(nccl_props_v12, rail_id, 124);
-NCCL_ABI_AT(nccl_props_v12, plane_id, 126);
 
-NCCL_ABI_WORDS(nccl_net_v6, 17);
-NCCL_ABI_WORD(nccl_net_v6, isend, 10);
-NCCL_ABI_WORD(nccl_net_v6, close_listen, 16);
-NCCL_ABI_WORDS(nccl_net_v7, 19);
-NCCL_ABI_WORD(nccl_net_v7, isend, 10);
-NCCL_ABI_WORD(nccl_net_v7, irecv_consumed, 18);
-NCCL_ABI_WORDS(nccl_net_v8, 19);
-NCCL_ABI_WORD(nccl_net_v8, isend, 10);
-NCCL_ABI_WORD(nccl_net_v8, irecv_consumed, 18);
-NCCL_ABI_WORDS(nccl_net_v9, 20);
-NCCL_ABI_WORD(nccl_net_v9, isend, 10);
-NCCL_ABI_WORD(nccl_net_v9, make_vdevice, 19);
-NCCL_ABI_WORDS(nccl_net_v10, 20);
-NCCL_ABI_WORD(nccl_net_v10, isend, 10);
-NCCL_ABI_WORD(nccl_net_v10, make_vdevice, 19);
-NCCL_ABI_WORDS(nccl_net_v11, 22);
-NCCL_ABI_WORD(nccl_net_v11, isend, 10);
-NCCL_ABI_WORD(nccl_net_v11, finalize, 20);
-NCCL_ABI_WORD(nccl_net_v11, set_net_attr, 21);
-NCCL_ABI_WORDS(nccl_net_v12, 22);
-NCCL_ABI_WORD(nccl_net_v12, listen, 4);
+#define NCCL_ABI_NET(version, words, last_member)                                                  \
+	NCCL_ABI_WORDS(nccl_net_##version, words);                                                 \
+	NCCL_ABI_WORD(nccl_net_##version, listen, 4);                                              \
+	NCCL_ABI_WORD(nccl_net_##version, isend, 10);                                              \
+	NCCL_ABI_WORD(nccl_net_##version, close_listen, 16);                                       \
+	NCCL_ABI_WORD(nccl_net_##version, last_member, (words)-1)
+NCCL_ABI_NET(v6, 17, close_listen);
+NCCL_ABI_NET(v7, 19, irecv_consumed);
+NCCL_ABI_NET(v8, 19, irecv_consumed);
+NCCL_ABI_NET(v9, 20, make_vdevice);
+NCCL_ABI_NET(v10, 20, make_vdevice);
+NCCL_ABI_NET(v11, 22, set_net_attr);
+NCCL_ABI_NET(v12, 22, set_net_attr);
 NCCL_ABI_WORD(nccl_net_v12, reg_mr, 7);
-NCCL_ABI_WORD(nccl_net_v12, isend, 10);
 NCCL_ABI_WORD(nccl_net_v12, test, 13);
 NCCL_ABI_WORD(nccl_net_v12, get_device_mr, 17);
 NCCL_ABI_WORD(nccl_net_v12, make_vdevice, 19);
-NCCL_ABI_WORD(nccl_net_v12, finalize, 20);
-NCCL_ABI_WORD(nccl_net_v12, set_net_attr, 21);
 
+#undef NCCL_ABI_NET
+#undef NCCL_ABI_PROPS
 #undef NCCL_ABI_WORDS
 #undef NCCL_ABI_WORD
 #undef NCCL_ABI_SIZE

@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* comm.c - one end of a connection: its requests, its creation and its close. */
 #include "comm/comm_impl.h"
-#include "base/util.h"
-#include "process/log.h"
-#include "process/config.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "base/util.h"
+#include "process/log.h"
+#include "process/config.h"
 
 /*
  * Theory of operation
@@ -193,7 +195,7 @@ int comm_post(struct comm *comm, void *data, size_t size, int tag, const void *m
 	request->begun_ns = 0;
 	request->received = 0;
 	request->begun = false;
-	request->carried = request->brought = 0;
+	request->used_kinds = 0;
 	request->buffer = -1;
 	request->kinds = LANE_HARP | LANE_KERNEL;
 	if (comm->failover && comm->side == COMM_SEND)
@@ -350,4 +352,64 @@ void comm_drop(struct comm *comm)
 		free(l);
 	}
 	comm_free(comm);
+}
+
+/* ---- events for NCCL's profiler (harp_profiler.h); the application, throughout --------------- */
+
+static_assert((int)HARP_PROFILER_LANE_HARP == LANE_HARP &&
+		      (int)HARP_PROFILER_LANE_KERNEL == LANE_KERNEL,
+	      "kinds of lanes are published");
+static_assert((int)HARP_PROFILER_SEND == COMM_SEND && (int)HARP_PROFILER_RECEIVE == COMM_RECV,
+	      "sides are published");
+
+struct comm_event *plugin_event_begin(struct request *request)
+{
+	struct comm *comm = request->comm;
+	struct comm_event *event;
+	uint64_t srtt_ns;
+
+	if (!comm->events)
+		comm->events = calloc(PLUGIN_REQUESTS_MAX, sizeof(*comm->events));
+	if (!comm->events)
+		return NULL;
+	event = &comm->events[request - comm->requests];
+	*event = (struct comm_event){
+		.data = {
+			.size = sizeof(event->data),
+			.direction = (uint8_t)comm->side,
+			.comm = comm->comm_id,
+			.message = comm->app_posted - 1,
+			.bytes = request->size,
+			.remote_port = comm->remote.port,
+			.posted_ns = request->posted_ns,
+		},
+	};
+	memcpy(event->data.remote_addr, comm->remote.addr.bytes, sizeof(event->data.remote_addr));
+	comm_stats_tcp(comm->stats, &event->data.retransmits, &srtt_ns);
+	request->event = event;
+	return event;
+}
+
+struct comm_event *plugin_event_end(struct request *request, int error)
+{
+	struct comm_event *event = request->event;
+	struct harp_profiler_event *data;
+	uint64_t retransmits, end_ns;
+
+	if (!event || !event->handle)
+		return NULL;
+	request->event = NULL;
+	data = &event->data;
+	data->done_ns = clock_now_ns();
+	data->error = error;
+	/* A request that failed may be the poller's still. */
+	end_ns = error || !request->begun_ns ? data->done_ns : request->begun_ns;
+	data->wait_ns = end_ns > data->posted_ns ? end_ns - data->posted_ns : 0;
+	if (!error) {
+		data->bytes = request->size_done;
+		data->lane_kinds = request->used_kinds;
+	}
+	comm_stats_tcp(request->comm->stats, &retransmits, &data->rtt_ns);
+	data->retransmits = retransmits - data->retransmits;
+	return event;
 }

@@ -2,14 +2,13 @@
 /*
  * comm.h - one end of an NCCL connection: requests on one side, records on lanes on the other.
  *
- *   comm.c       the application's side, creation and close
+ *   comm.c       the application's side, creation and close, events for NCCL's profiler
  *   comm_turn.c  turns: its poller, the engines of its lanes, the control thread
  *   comm_lane.c  lanes join, are sampled, die
  *   comm_state.c completion, failure, records out and in
  *   comm_send.c  the sender: chunks, credits, buffered sends, acknowledgements
  *   comm_recv.c  the receiver: delivery, unexpected messages
  *   comm_ack.c   when a receiver sends CREDIT and ACK records
- *   comm_event.c what NCCL's profiler gets to know of a message
  *   scheduler.c  which lane takes the next chunk
  *   ranges.c     which bytes of the messages under way have arrived
  *
@@ -62,23 +61,20 @@ struct request {
 	atomic_int state;
 	int tag;
 	uint8_t *data;
-	const void *
-		memory; /* the registration that data lies in, memory.c's handle; NULL: none was given */
-	size_t size;      /* posted */
-	size_t size_done; /* of the message, when done */
+	const void *memory; /* memory.c's handle of the registration; NULL: none was given */
+	size_t size;        /* posted */
+	size_t size_done;   /* of the message, when done */
 	uint64_t posted_ns;
 	struct comm_event *event; /* NULL: no profiler wants it */
 	/* Poller. */
-	uint64_t begun_ns; /* the first record was cut, or came */
-	uint64_t
-		end_bytes; /* send, no failover: position behind it in the lane's stream of records */
-	uint64_t received; /* receive: bytes in place */
-	uint64_t total;    /* receive: of the message, once begun */
-	uint8_t kinds;     /* send: enum lane_kind, the lanes that it prefers */
-	uint8_t carried;   /* send: and those that had a part of it */
-	uint8_t brought;   /* receive: those that brought a part of it */
-	int8_t buffer;     /* send: its buffer, -1: none */
-	bool begun;        /* receive: a record of it has come */
+	uint64_t begun_ns;  /* the first record was cut, or came */
+	uint64_t end_bytes; /* send, no failover: where it ends in the stream of records */
+	uint64_t received;  /* receive: bytes in place */
+	uint64_t total;     /* receive: of the message, once begun */
+	uint8_t kinds;      /* send: enum lane_kind, the lanes that it prefers */
+	uint8_t used_kinds; /* those that had a part of it */
+	int8_t buffer;      /* send: its buffer, -1: none */
+	bool begun;         /* receive: a record of it has come */
 };
 
 /* A record on its way out. */
@@ -140,10 +136,9 @@ struct comm_lane {
 	struct comm_out out;
 	struct comm_list under_way; /* chunks given to it and not acknowledged */
 	uint64_t sampled_ns, read_ns, silence_due_ns;
-	uint64_t
-		delivered_bytes; /* send: of our records, as the lane said in the last turn that reached it */
-	uint32_t turn_bytes;   /* of payload in this turn */
-	uint32_t idle_records; /* read in this turn, and of no use */
+	uint64_t delivered_bytes; /* send: of our records, when last asked */
+	uint32_t turn_bytes;      /* of payload in this turn */
+	uint32_t idle_records;    /* read in this turn, and of no use */
 };
 
 /* An engine that carries lanes of the comm, from the first one on. */
@@ -244,8 +239,9 @@ struct comm {
 	comm_lane_lost *lane_lost;
 	struct comm_stats *stats;
 	/* Their owners'. */
-	struct comm *next, **pprev; /* in ctx's list, under its lock; once closed, in linger.c's */
-	uint64_t linger_until_ns;   /* linger.c's */
+	struct comm *next,
+		**pprev; /* in ctx's list, under its lock; once closed, in background.c's */
+	uint64_t close_deadline_ns;   /* background.c's */
 	struct registry_entry *entry; /* registry.c's; NULL: no further lanes are let in */
 	struct reconnect *reconnect;  /* reconnect.c's; NULL: no further lanes are connected */
 	unsigned registered;          /* memory.c's: pieces of memory, under its lock */
@@ -261,8 +257,7 @@ struct comm {
 
 	/* Any thread. */
 	_Alignas(64) struct poller poller;
-	atomic_uint_fast64_t
-		missed; /* turns that were wanted while the poller was held; comm_turn.c */
+	atomic_uint_fast64_t missed;         /* turns wanted while it was held; comm_turn.c */
 	_Atomic(struct comm_lane *) joining; /* a stack */
 	atomic_uint present;                 /* bit i: lane i is attached and has not died */
 	atomic_bool ended;                   /* no lane may join */

@@ -151,19 +151,13 @@ static bool ack_prepare(struct comm_lane *l)
 	return true;
 }
 
-static bool ack_is_due(const struct comm *comm)
-{
-	const struct comm_recv_state *rx = &comm->rx;
-
-	return ack_credit_due(comm) || rx->ack_due || (rx->credit_due && rx->advertised);
-}
-
 void ack_run(struct comm *comm)
 {
-	bool due = ack_is_due(comm);
+	const struct comm_recv_state *rx = &comm->rx;
+	bool due = ack_credit_due(comm) || rx->ack_due || (rx->credit_due && rx->advertised);
 	struct comm_lane *l;
 
-	if (comm->end_error || comm->rx.peer_closed)
+	if (comm->end_error || rx->peer_closed)
 		return;
 	COMM_FOR_EACH_LANE(comm, l)
 	{

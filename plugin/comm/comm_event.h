@@ -13,8 +13,8 @@ struct comm_event {
 };
 
 /* Right after comm_post() gave the request. NULL: out of memory. */
-struct comm_event *comm_event_begin(struct request *request);
+struct comm_event *plugin_event_begin(struct request *request);
 /* Right after comm_test() said that it is done, or failed with this -errno. NULL: there is none, or it has no handle. */
-struct comm_event *comm_event_end(struct request *request, int error);
+struct comm_event *plugin_event_end(struct request *request, int error);
 
 #endif

@@ -184,12 +184,6 @@ void comm_end_without_lanes(struct comm *comm)
 		comm_end_by_error(comm, NULL, comm->last_lane_error);
 }
 
-static bool comm_is_quiet(const struct comm *comm)
-{
-	return comm->closing || comm_has_failed(comm) || comm->end_error ||
-	       (comm->side == COMM_RECV && comm->rx.peer_closed);
-}
-
 static void comm_lane_log_death(struct comm_lane *l, int error, bool stalled, unsigned moved)
 {
 	unsigned left = (unsigned)__builtin_popcount(l->comm->scheduler.live);
@@ -205,7 +199,9 @@ static void comm_lane_log_death(struct comm_lane *l, int error, bool stalled, un
 void comm_lane_die(struct comm_lane *l, int error, bool stalled)
 {
 	struct comm *comm = l->comm;
-	bool quiet = comm_is_quiet(comm), replaced, left;
+	bool quiet = comm->closing || comm_has_failed(comm) || comm->end_error ||
+		     (comm->side == COMM_RECV && comm->rx.peer_closed);
+	bool replaced, left;
 	unsigned moved;
 
 	if (l->state == COMM_LANE_DEAD)
@@ -296,7 +292,7 @@ static bool comm_lane_is_silent(struct comm_lane *l)
 	l->silence_due_ns = now_ns + wait_ns;
 	silent = silence_ns >= SILENCE_WARN_NS;
 	if (silent && silence_ns < timeout_ns && !l->silence_warned)
-		WARN_IF(lane_is_news(LANE_NEWS_SILENT, &l->lane->remote.addr, now_ns),
+		WARN_IF(lane_notice_due(LANE_NOTICE_SILENT, &l->lane->remote.addr, now_ns),
 			"peer %s silent for %llu s on a kernel lane: still waiting (gives up after "
 			"%llu s; is the host or the path down?)",
 			harp_endpoint_format(&l->lane->remote, peer),
@@ -321,7 +317,7 @@ bool comm_lane_sample(struct comm_lane *l)
 	struct scheduler_lane *mine = &comm->scheduler.lane[l->index];
 	uint64_t now_ns = comm->now_ns;
 	struct lane_info info;
-	unsigned news;
+	unsigned events;
 
 	if (comm_lane_is_silent(l)) {
 		comm_lane_die(l, -ETIMEDOUT, false);
@@ -350,15 +346,15 @@ bool comm_lane_sample(struct comm_lane *l)
 	scheduler_acked(&comm->scheduler, l->index,
 			info.acked_bytes > l->sent_bytes ? info.acked_bytes - l->sent_bytes : 0,
 			now_ns);
-	news = scheduler_sample(&comm->scheduler, l->index, info.in_flight_bytes > 0, info.srtt_ns,
-				comm_lane_timeout_ns(&info), now_ns);
-	if (news & (SCHEDULER_STALLED | SCHEDULER_MOVES))
+	events = scheduler_sample(&comm->scheduler, l->index, info.in_flight_bytes > 0,
+				  info.srtt_ns, comm_lane_timeout_ns(&info), now_ns);
+	if (events & (SCHEDULER_STALLED | SCHEDULER_MOVES))
 		comm_choose_control(comm);
 	lane_stats_stalled(l->stats, mine->stalled);
 	l->unrated = scheduler_is_unrated(mine);
-	if ((news & SCHEDULER_SLOW) && comm->lane_lost)
+	if ((events & SCHEDULER_SLOW) && comm->lane_lost)
 		(void)comm->lane_lost(comm, l->index, COMM_LOSS_SLOW);
-	if (news & SCHEDULER_DEAD)
+	if (events & SCHEDULER_DEAD)
 		comm_lane_die(l, -ETIMEDOUT, true);
 	return l->state != COMM_LANE_DEAD;
 }

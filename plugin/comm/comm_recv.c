@@ -125,7 +125,7 @@ static bool recv_admit(struct comm *comm, struct comm_lane *l, unsigned kind,
 	if (!request->begun)
 		request->begun_ns = comm->now_ns;
 	request->begun = true;
-	request->brought |= (uint8_t)kind;
+	request->used_kinds |= (uint8_t)kind;
 	request->total = in->total;
 	/* With failover the ACK of a shorter one carries the CREDIT. */
 	comm->rx.bulk = in->total > COMM_BULK_BYTES &&

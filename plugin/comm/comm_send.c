@@ -244,26 +244,21 @@ bool comm_send_has_undelivered(const struct comm *comm)
 
 /* ---- done -------------------------------------------------------------------------------------- */
 
-/* Has the lane of a buffered send delivered it? It is asked in turns that reach it. */
-static bool buffer_is_done(const struct comm_buffer *b)
-{
-	return b->lane && b->lane->delivered_bytes >= b->end_bytes;
-}
-
 static void send_complete(struct comm *comm, struct comm_lane *observer)
 {
 	struct comm_send_state *tx = &comm->tx;
 
 	while (comm->completed < tx->current) {
 		struct request *request = comm_request(comm, comm->completed);
+		const struct comm_buffer *b =
+			request->buffer >= 0 ? &tx->buffers[request->buffer] : NULL;
 		bool done;
 
 		if (!comm->failover)
 			done = comm->lanes[0]->delivered_bytes >= request->end_bytes;
 		else
 			done = comm->completed < tx->acked_message ||
-			       (request->buffer >= 0 &&
-				buffer_is_done(&tx->buffers[request->buffer]));
+			       (b && b->lane && b->lane->delivered_bytes >= b->end_bytes);
 		if (!done)
 			return;
 		comm_complete(comm, observer, request->size);
@@ -552,7 +547,7 @@ static void send_begin(struct comm_lane *l, const struct plan *plan)
 				 .length = plan->length };
 
 	if (plan->message >= comm->completed)
-		request->carried |= (uint8_t)l->kind;
+		request->used_kinds |= (uint8_t)l->kind;
 	if (plan->kind == PLAN_NEW) {
 		if (plan->buffer >= 0)
 			buffer_fill(tx, plan->buffer, request);

@@ -48,7 +48,8 @@ void comm_complete(struct comm *comm, struct comm_lane *observer, size_t size)
 	uint64_t now_ns = comm->now_ns;
 
 	request->size_done = size;
-	comm_stats_done(comm->stats, request->carried, size, now_ns);
+	comm_stats_done(comm->stats, comm->side == COMM_SEND ? request->used_kinds : 0, size,
+			now_ns);
 	if (observer && observer->lane->ops->observe && comm_lane_is_reachable(observer))
 		observer->lane->ops->observe(observer->lane, now_ns > request->posted_ns
 								     ? now_ns - request->posted_ns
@@ -67,7 +68,7 @@ static void comm_fail_text(struct comm *comm, struct comm_lane *l, int error,
 	comm->close.message = comm->completed;
 	/* All comms with a host that is gone end like this. */
 	WARN_IF(error != -ETIMEDOUT ||
-			lane_is_news(LANE_NEWS_GIVEN_UP, &comm->remote.addr, comm->now_ns),
+			lane_notice_due(LANE_NOTICE_GIVEN_UP, &comm->remote.addr, comm->now_ns),
 		"%s peer %s over %s: %s", comm->side == COMM_SEND ? "sending to" : "receiving from",
 		harp_endpoint_format(&comm->remote, peer),
 		l && !comm->failover ? l->lane->ops->kind : "several lanes", text);

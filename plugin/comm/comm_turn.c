@@ -21,8 +21,8 @@
  * other: the thread gets the poller, or the holder makes the turn, itself or by posting the engine's work.
  *
  * What a lane may have to do is in its `event` (set by its engine) and `ready` (set by the poller). A lane that
- * another engine drives is woken by that engine's work; of a kernel lane the application is told by `kernel_due`, and the
- * control thread by `rouse`, which it leaves when it rests.
+ * another engine drives is woken by that engine's work; `kernel_due` reports a kernel lane to the
+ * application, and `wake_work` to the control thread while that sleeps.
  *
  * Kernel lanes and HARP lanes together. A look at an engine reads memory, a look at kernel lanes costs a system
  * call. So kernel lanes that carry nothing are looked at now and then, and more seldom while messages go by HARP

@@ -305,7 +305,7 @@ unsigned scheduler_sample(struct scheduler *scheduler, unsigned index, bool owed
 	struct scheduler_lane *l = &scheduler->lane[index];
 	bool was_stalled = l->stalled;
 	uint64_t limit_ns, still_ns;
-	unsigned news;
+	unsigned events;
 
 	now_ns = scheduler_clock(l, now_ns);
 	if (srtt_ns) {
@@ -324,17 +324,15 @@ unsigned scheduler_sample(struct scheduler *scheduler, unsigned index, bool owed
 	l->stalled = still_ns >= limit_ns;
 	scheduler->stalled &= ~(1u << index);
 	scheduler->stalled |= (uint32_t)l->stalled << index;
-	news = scheduler_judge_slow(scheduler, index, now_ns);
+	events = scheduler_judge_slow(scheduler, index, now_ns);
 	if (l->stalled && !was_stalled)
-		news |= SCHEDULER_STALLED;
+		events |= SCHEDULER_STALLED;
 	if (!l->stalled && was_stalled)
-		news |= SCHEDULER_MOVES;
+		events |= SCHEDULER_MOVES;
 	if (l->stalled && still_ns >= timeout_ns &&
 	    scheduler_sibling_moved(scheduler, index, l->progress_ns + limit_ns))
-		news |= SCHEDULER_DEAD;
-	if (scheduler_lags(scheduler, index, now_ns))
-		news |= SCHEDULER_LAGS;
-	return news;
+		events |= SCHEDULER_DEAD;
+	return events;
 }
 
 /* Lower is better. */

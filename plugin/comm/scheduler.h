@@ -42,13 +42,11 @@ struct scheduler {
 	struct scheduler_lane lane[SCHEDULER_LANES_MAX];
 };
 
-enum scheduler_news {
+enum scheduler_event {
 	SCHEDULER_STALLED = 1, /* is now */
 	SCHEDULER_MOVES = 2,   /* was stalled, and is not now */
 	SCHEDULER_DEAD = 4,    /* stalled for timeout_ns, while a sibling got on */
 	SCHEDULER_SLOW = 8,    /* has become */
-	SCHEDULER_LAGS =
-		16, /* what it has under way may be due sooner by another: scheduler_late() */
 };
 
 void scheduler_add(struct scheduler *scheduler, unsigned index, unsigned kind, bool backup,
@@ -61,7 +59,7 @@ void scheduler_acked(struct scheduler *scheduler, unsigned index, uint64_t acked
 		     uint64_t now_ns);
 /*
  * A look at the lane, a few times each 10 ms at most. owed: the peer's TCP owes an acknowledgement (bytes in
- * flight; not those that its closed window holds back). Returns enum scheduler_news.
+ * flight; not those that its closed window holds back). Returns enum scheduler_event.
  */
 unsigned scheduler_sample(struct scheduler *scheduler, unsigned index, bool owed, uint64_t srtt_ns,
 			  uint64_t timeout_ns, uint64_t now_ns);

@@ -70,8 +70,8 @@ bool acceptor_secret(struct acceptor *acceptor, uint64_t listen_id,
 	return listen != NULL;
 }
 
-/* A connector that did not hear READY tries again, with the id that it had: what it left here will never be used.
- * Who may close it is told by plugin_accept(): we hold a poller. Lock held. */
+/* A connector that did not receive READY tries again with the same id: what it left here will never be used.
+ * plugin_accept() closes it, as a poller is held here. Lock held. */
 static void acceptor_leave(struct listen_comm *listen, uint64_t comm_id)
 {
 	struct comm **at = &listen->waiting, *comm;
@@ -131,7 +131,7 @@ void acceptor_fail(struct acceptor *acceptor, uint64_t listen_id, const struct h
 	pthread_mutex_unlock(&acceptor->lock);
 	WARN("%s: cannot accept %s, which finds a reset: %s%s; connect again when that has passed",
 	     plugin_device(acceptor->dev)->ifname, harp_endpoint_format(peer, text),
-	     lane_error_text(error), lane_error_remedy(error) ? lane_error_remedy(error) : "");
+	     lane_error_text(error), lane_error_remedy(error, ""));
 }
 
 bool acceptor_ready(struct acceptor *acceptor, uint64_t listen_id, struct comm *comm,
@@ -210,7 +210,7 @@ static void acceptor_open_run(struct work *work, uint64_t now_ns)
 		rc = kernel_listener_open(&acceptor->v6);
 	if (rc)
 		WARN("%s: cannot accept connections: %s%s", plugin_device(acceptor->dev)->ifname,
-		     lane_error_text(rc), lane_error_remedy(rc) ? lane_error_remedy(rc) : "");
+		     lane_error_text(rc), lane_error_remedy(rc, ""));
 }
 
 static int acceptor_open_kernel(struct acceptor *acceptor)
@@ -232,8 +232,7 @@ static int acceptor_open_kernel(struct acceptor *acceptor)
 	else
 		WARN("%s: cannot listen on %s: %s%s", device->ifname, harp_addr_format(addr, text),
 		     lane_error_text(rc),
-		     lane_error_remedy(rc) ? lane_error_remedy(rc)
-					   : "; is the address still the interface's?");
+		     lane_error_remedy(rc, "; is the address still the interface's?"));
 	return rc;
 }
 
@@ -436,15 +435,12 @@ static void acceptor_drop(struct comm *comm)
 
 void acceptor_remove(struct acceptor *acceptor, struct listen_comm *listen)
 {
-	struct listen_comm **at;
 	struct comm *comm, *left;
 
 	if (listen->listener)
 		engine_load(listen->listener->engine, -1);
 	pthread_mutex_lock(&acceptor->lock);
-	for (at = &acceptor->listens; *at != listen; at = &(*at)->next)
-		;
-	*at = listen->next;
+	LIST_UNLINK(acceptor->listens, listen, next);
 	comm = listen->waiting;
 	left = listen->left;
 	listen->waiting = listen->left = NULL;

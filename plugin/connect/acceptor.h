@@ -33,9 +33,8 @@ struct listen_comm {
 	struct listen_comm *next_of_ctx; /* under ctx_lock */
 	struct plugin_ctx *ctx;
 	struct acceptor *acceptor;
-	struct stack_listener
-		*listener; /* that peers with HARP lanes come to; NULL: there is none */
-	unsigned turn;     /* acceptor_accept()'s: which other listener is looked at */
+	struct stack_listener *listener; /* for HARP lanes; NULL: there is none */
+	unsigned turn; /* acceptor_accept()'s: which other listener is looked at */
 	/* The rest under the acceptor's lock. */
 	struct listen_comm *next;
 	uint64_t id;

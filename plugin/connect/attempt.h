@@ -3,7 +3,7 @@
  * attempt.h - a connect attempt: one lane to one candidate is opened, proved by the preamble, and given to a comm.
  *
  * First lanes (connect.c), further lanes and reconnects (reconnect.c) use the same attempt. Its owner is the control
- * thread. The lane belongs to the poller of attempt->driver: the control thread's for a kernel lane, else the engine's.
+ * thread. The lane belongs to the poller of attempt->poller: the control thread's for a kernel lane, else the engine's.
  */
 #ifndef HARP_PLUGIN_ATTEMPT_H
 #define HARP_PLUGIN_ATTEMPT_H
@@ -42,8 +42,8 @@ struct attempt {
 	struct preamble preamble;
 	/* It has ended: 0, or -errno with a few words, and nothing is left. */
 	void (*ended)(struct attempt *attempt, int error, const char *text, uint64_t now_ns);
-	atomic_int
-		result; /* ATTEMPT_RUNNING, 0, -errno. Writer: the poller, release. Reader: owner, acquire */
+	/* ATTEMPT_RUNNING, 0, -errno. Writer: the poller, release. Reader: owner, acquire */
+	atomic_int result;
 	char text[192]; /* why it failed */
 
 	/* The control thread's. */
@@ -68,7 +68,7 @@ struct reconnect_lane;
 int reconnect_attempt(struct attempt **out, struct reconnect *u, const struct reconnect_lane *lane,
 		      uint64_t now_ns);
 
-/* ---- attempt.c; poller of attempt->driver held ----------------------------------------------------- */
+/* ---- attempt.c; poller of attempt->poller held ----------------------------------------------------- */
 
 void attempt_start(struct attempt *attempt, uint64_t now_ns);
 void attempt_advance(struct attempt *attempt, uint64_t now_ns);

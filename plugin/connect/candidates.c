@@ -145,15 +145,6 @@ static void candidates_find_harp(struct candidates *c, const struct device *devi
 		c->why_kernel[0] = '\0';
 }
 
-/* The peer's instances are being opened: CHALLENGE of a kernel lane names their ports. */
-static void candidates_wait_for_harp(struct candidates *c, const struct device *device,
-				     const struct handle *h)
-{
-	if (!candidates_on_this_host(c, device, h))
-		snprintf(c->why_kernel, sizeof(c->why_kernel),
-			 "HARP lanes follow: the peer was still opening its NIC");
-}
-
 /* Kernel lanes go to the peer's kernel, and to its stack where that is all it offers and a NIC lies
  * between. */
 static void candidates_find_kernel(struct candidates *c, const struct device *device,
@@ -206,10 +197,12 @@ int candidates_find(struct candidates *out, int dev, const struct handle *handle
 
 	memset(out, 0, sizeof(*out));
 	engines = interface_engines(dev, out->why_kernel, sizeof(out->why_kernel));
-	if (engines && handle->opening && !plugin_path_is_harp(path) && !device->netns)
-		candidates_wait_for_harp(out, device, handle);
-	else if (engines)
+	if (engines && (!handle->opening || plugin_path_is_harp(path) || device->netns))
 		candidates_find_harp(out, device, engines, handle);
+	else if (engines && !candidates_on_this_host(out, device, handle))
+		/* CHALLENGE of a kernel lane names the ports of the instances that are being opened. */
+		snprintf(out->why_kernel, sizeof(out->why_kernel),
+			 "HARP lanes follow: the peer was still opening its NIC");
 	if (!out->count && (plugin_path_is_harp(path) || device->dpdk)) {
 		candidates_warn_none(out, device, path);
 		return -EPROTONOSUPPORT;

@@ -68,11 +68,6 @@ struct connect {
 	char error_text[256];     /* empty: the error has been logged */
 };
 
-struct connect *connect_next(struct connect *c)
-{
-	return c->next;
-}
-
 /* ---- one attempt ------------------------------------------------------------------------------ */
 
 static void connect_leave(struct connect *c, enum connect_stage stage)
@@ -254,9 +249,8 @@ static void connect_paused(struct control_timer *timer, uint64_t now_ns)
 /* Further lanes are reconnect.c's; without memory for it the comm has one lane. */
 static uint8_t connect_plan(struct connect *c)
 {
-	char why[384];
 	bool harp = c->candidates.list[0].harp || (c->handle.opening && !c->candidates.same_host &&
-						   interface_engines(c->dev, why, sizeof(why)));
+						   interface_engines(c->dev, NULL, 0));
 	unsigned lanes = rails_lanes(c->dev, harp);
 
 	if (lanes > 1)
@@ -367,13 +361,8 @@ static struct connect *connect_find(struct plugin_ctx *ctx, const void *key,
 
 static void connect_unlink(struct connect *c)
 {
-	struct connect **at;
-
 	pthread_mutex_lock(&ctx_lock);
-	for (at = &c->ctx->connects; *at && *at != c; at = &(*at)->next)
-		;
-	if (*at)
-		*at = c->next;
+	LIST_UNLINK(c->ctx->connects, c, next);
 	pthread_mutex_unlock(&ctx_lock);
 }
 
@@ -408,15 +397,15 @@ static const char *connect_remedy(const struct connect *c)
 {
 	int error = c->error;
 
-	if (lane_error_remedy(error))
-		return lane_error_remedy(error);
+	if (lane_error_remedy(error, NULL))
+		return lane_error_remedy(error, NULL);
 	if (interface_link_is_down(c->dev))
 		return "; the link is down here: a cable, or a memif without its peer";
 	if (error == -EPROTONOSUPPORT || error == -EKEYREJECTED) /* it answered */
 		return "";
 	if (c->failure == ROUNDS_UNKNOWN)
 		return " at HELLO each time: its rank has closed this listener (see the log there: it may have "
-		       "failed or been restarted), or strangers crowd the port";
+		       "failed or been restarted), or unauthenticated peers crowd the port";
 	if (c->failure == ROUNDS_TURNED_AWAY) /* silence has its question already */
 		return error == -ETIMEDOUT ? "" : "; is the peer's rank alive?";
 	return "; is the peer's rank alive, and does a firewall let TCP through?";

@@ -54,7 +54,7 @@ bool interface_wait(int dev, struct interface_waiter *waiter);
 void interface_cancel(struct interface_waiter *waiter);
 /* Returns when no interface is being opened, and the work of all that waited has run. No lock held. */
 void interfaces_finish_opening(void);
-/* The device's engines. NULL: it has none, and why says the reason, or interface_open() has not
+/* The device's engines. NULL: it has none, and why (or NULL, 0) says the reason, or interface_open() has not
  * run. By any thread, with any lock or poller held. */
 struct engine_set *interface_engines(int dev, char *why, size_t why_len);
 /* device/path_policy.h: messages to peer over the device of up to this many bytes prefer HARP lanes. As
@@ -79,7 +79,6 @@ int connect_step(struct plugin_ctx *ctx, int dev, const void *handle_bytes, int 
 		 struct comm **out);
 /* connect.c: frees what is half open. ctx_lock not held. */
 void connect_free(struct connect *c);
-struct connect *connect_next(struct connect *c);
 
 static inline uint8_t ctx_dscp(const struct plugin_ctx *ctx, int traffic_class)
 {

@@ -61,11 +61,19 @@ _Static_assert(PLUGIN_DEVICES_MAX <= 32, "bits of opener.devices");
 /* The last in the order of locks: none is taken, nor any poller, while it is held. */
 static pthread_mutex_t engines_lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* Which messages take which path, where both are open. */
-static void interface_report_policy(const struct device *device, const struct engine_set *engines)
+/* Which messages take which path. An engine logs itself what it is; HARP_PATH=xdp makes init fail with the reason, and a
+ * device of another namespace listen and connect. */
+static void interface_log_path(int dev, const struct device_state *state)
 {
-	struct path_policy policy = path_policy(device, engine_set_mode(engines), NULL);
+	const struct device *device = plugin_device(dev);
+	struct path_policy policy;
 
+	if (!state->engines) {
+		if (!plugin_path_is_harp(plugin_config()->path) && !device->netns)
+			INFO("%s: path kernel TCP: %s", device->ifname, state->why);
+		return;
+	}
+	policy = path_policy(device, engine_set_mode(state->engines), NULL);
 	if (policy.harp_bytes_max != PATH_POLICY_ALL)
 		INFO("%s: messages of up to %llu bytes go over HARP lanes, longer ones over kernel TCP (%s)",
 		     device->ifname, (unsigned long long)policy.harp_bytes_max, policy.source);
@@ -73,15 +81,21 @@ static void interface_report_policy(const struct device *device, const struct en
 		INFO("%s: all messages go over HARP lanes (%s)", device->ifname, policy.source);
 }
 
-static void interface_log_path(int dev, const struct device_state *state)
+/* Engines whose NIC reads the application's memory learn what is registered (memory.h). */
+static struct engine_set *engines_open(int dev, char *why, size_t why_len)
 {
-	/* An engine logs itself what it is; HARP_PATH=xdp makes init fail with the reason, and a
-	 * device of another namespace listen and connect. */
-	if (!state->engines && !plugin_path_is_harp(plugin_config()->path) &&
-	    !plugin_device(dev)->netns)
-		INFO("%s: path kernel TCP: %s", plugin_device(dev)->ifname, state->why);
-	else if (state->engines)
-		interface_report_policy(plugin_device(dev), state->engines);
+	struct engine_set *set = engine_set_open(dev, why, why_len);
+
+	for (unsigned i = 0; set && i < engine_set_count(set); i++)
+		plugin_memory_engine_open(engine_set_at(set, i));
+	return set;
+}
+
+static void engines_close(struct engine_set *set)
+{
+	for (unsigned i = 0; set && i < engine_set_count(set); i++)
+		plugin_memory_engine_close(engine_set_at(set, i));
+	engine_set_close(set);
 }
 
 /* ctx_lock held. */
@@ -110,25 +124,23 @@ static bool interface_is_decided(int dev)
 
 static void interface_decide(int dev)
 {
-	struct device_state *state = &device_states[dev];
+	static pthread_mutex_t opening = PTHREAD_MUTEX_INITIALIZER; /* one interface at a time */
 	struct engine_set *engines;
-	char why[sizeof(state->why)] = "";
+	char why[384] = "";
 	bool decided;
 
+	pthread_mutex_lock(&opening);
 	pthread_mutex_lock(&ctx_lock);
 	decided = interface_is_decided(dev);
 	pthread_mutex_unlock(&ctx_lock);
-	if (decided)
-		return;
-	engines = engine_set_get(dev, why, sizeof(why));
-	pthread_mutex_lock(&ctx_lock);
-	if (!state->decided) {
-		interface_set_engines(state, true, engines, why);
-		interface_log_path(dev, state);
-		engines = NULL;
+	if (!decided) {
+		engines = engines_open(dev, why, sizeof(why));
+		pthread_mutex_lock(&ctx_lock);
+		interface_set_engines(&device_states[dev], true, engines, why);
+		interface_log_path(dev, &device_states[dev]);
+		pthread_mutex_unlock(&ctx_lock);
 	}
-	pthread_mutex_unlock(&ctx_lock);
-	engine_set_put(engines); /* another init was faster */
+	pthread_mutex_unlock(&opening);
 }
 
 /* The devices whose engines a comm of dev's may use. A spare NIC's queue is left to the process
@@ -251,14 +263,9 @@ bool interface_wait(int dev, struct interface_waiter *waiter)
 
 void interface_cancel(struct interface_waiter *waiter)
 {
-	struct interface_waiter **at;
-
 	pthread_mutex_lock(&opener.lock);
 	waiter->cancelled = true;
-	for (at = &opener.waiters; *at && *at != waiter; at = &(*at)->next)
-		;
-	if (*at)
-		*at = waiter->next;
+	LIST_UNLINK(opener.waiters, waiter, next);
 	pthread_mutex_unlock(&opener.lock);
 }
 
@@ -401,11 +408,10 @@ void interfaces_close(void)
 	for (unsigned dev = 0; dev < PLUGIN_DEVICES_MAX; dev++) {
 		if (device_states[dev].acceptor)
 			acceptor_close(device_states[dev].acceptor);
-		engine_set_put(device_states[dev].engines);
+		engines_close(device_states[dev].engines);
 	}
 	memset(device_states, 0, sizeof(device_states));
 	control_stop();
-	engine_reset();
 	peers_reset();
 	keyfile_forget();
 }
@@ -431,18 +437,17 @@ int interface_open_port(int dev, struct harp_instance_port *out, char *why, size
 {
 	struct device_state *state = &device_states[dev];
 
-	interface_set_engines(state, true, engine_set_get(dev, why, why_len), "");
+	interface_set_engines(state, true, engines_open(dev, why, why_len), "");
 	if (state->engines) {
 		int rc = engine_set_port(state->engines, out);
 
 		if (rc || interface_port_has_link(state->engines, out))
 			return rc;
 		snprintf(why, why_len, "its link is down: a cable, or the other end");
-		engine_set_put(state->engines);
+		engines_close(state->engines);
 	}
 	/* The number may be another device's next. */
 	interface_set_engines(state, false, NULL, "");
-	engine_reset();
 	return -ENODEV;
 }
 

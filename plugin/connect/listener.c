@@ -123,7 +123,7 @@ static void kernel_listener_rest(struct kernel_listener *listener, int error, ui
 		return;
 	warned_ns = now_ns;
 	WARN("cannot let peers in: %s%s; they wait until that has passed", lane_error_text(error),
-	     lane_error_remedy(error) ? lane_error_remedy(error) : "");
+	     lane_error_remedy(error, ""));
 }
 
 static void kernel_listener_rested(struct control_timer *timer, uint64_t now_ns)

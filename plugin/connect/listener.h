@@ -28,8 +28,7 @@ struct kernel_listener {
 	struct control_source source;
 	struct control_timer rest; /* no descriptor was left: it waits for one */
 	struct pending_set *pending_set;
-	const atomic_bool
-		*held; /* accepts no connection while it is set; then kernel_listener_let_in() */
+	const atomic_bool *held; /* accepts none while it is set */
 };
 /* On the device's own address; the kernel chooses the port. No poller yet. */
 int kernel_listener_listen(struct kernel_listener *listener, const struct harp_addr *addr,

@@ -138,7 +138,7 @@ static void pending_turn_away(struct pending *pending)
 	/* A peer that tried several source ports resets all but the first that is open, and has sent nothing there. */
 	if (pending->preamble.at || lane->error != -ECONNRESET) {
 		pending->all->turned_away++;
-		lane_page_count(HARP_JOB_strangers_turned_away, 1);
+		lane_page_count(HARP_JOB_unauthenticated_peers, 1);
 	}
 	lane->ops->close(lane, true);
 }
@@ -309,12 +309,6 @@ static bool pending_is_broken(const struct pending *pending)
 	return pending->lane->ops->state(pending->lane) == LANE_DEAD;
 }
 
-/* A kernel that does not say what has been acknowledged. */
-static bool pending_acks_unknown(const struct pending *pending, const struct lane_info *info)
-{
-	return pending->lane->kind_bit == LANE_KERNEL && !info->rto_ns;
-}
-
 /* READY is about to leave. A connector that has it opens further lanes at once: another thread
  * may see them before this one has seen READY leave. */
 static void pending_expect(void *ctx)
@@ -345,8 +339,9 @@ static int pending_enter(struct pending *pending)
 	if (pending->preamble.peer.join)
 		return pending_join(pending);
 	pending->lane->ops->info(pending->lane, &info);
+	/* A kernel without rto_ns does not say what has been acknowledged. */
 	if (info.acked_bytes < pending->preamble.sent_bytes &&
-	    !pending_acks_unknown(pending, &info))
+	    (pending->lane->kind_bit != LANE_KERNEL || info.rto_ns))
 		return -EAGAIN;
 	rc = handshake_encrypt(&pending->preamble, &pending->lane);
 	if (!rc)
@@ -449,11 +444,6 @@ static void pending_ready(struct control_source *source, uint64_t now_ns)
 
 /* ---- coming, and time ------------------------------------------------------------------------- */
 
-static unsigned pending_set_unauthenticated(const struct pending_set *pending_set)
-{
-	return pending_set->count - pending_set->identified;
-}
-
 void pending_set_look(struct pending_set *pending_set, uint64_t now_ns)
 {
 	uint64_t at_ns;
@@ -497,7 +487,7 @@ static struct pending *pending_set_place(struct pending_set *pending_set)
 {
 	unsigned i = 0;
 
-	if (pending_set_unauthenticated(pending_set) == PENDING_UNAUTHENTICATED_MAX)
+	if (pending_set->count - pending_set->identified == PENDING_UNAUTHENTICATED_MAX)
 		return pending_set_drop(pending_set, admission_excess(pending_set, false));
 	while (pending_set->pending[i]
 		       .lane) /* there is one: known ones are no more than PENDING_IDENTIFIED_MAX */

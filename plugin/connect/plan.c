@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* reconnect_plan.c - which lanes a comm should have: over which NICs, of which kinds. */
+/* plan.c - which lanes a comm should have: over which NICs, of which kinds. */
 #include <string.h>
 
 #include "connect/ctx.h"
@@ -52,14 +52,12 @@ static bool rail_reaches(void *ctx, int dev, const struct rail_entry *entry)
 	const struct device *device = plugin_device(dev);
 	struct harp_host_route route;
 	struct harp_addr source;
-	char why[384];
-	struct engine_set *engines = interface_engines(dev, why, sizeof(why));
+	struct engine_set *engines = interface_engines(dev, NULL, 0);
 
 	(void)ctx;
 	if (harp_addr_is_v4(&entry->addr) ? !device->has_v4 : !device->has_v6)
 		return false;
-	if (engines &&
-	    engine_reaches(engine_set_at(engines, 0), &entry->addr, &source, why, sizeof(why)))
+	if (engines && engine_reaches(engine_set_at(engines, 0), &entry->addr, &source, NULL, 0))
 		return true;
 	return !device->netns && !harp_host_route(&entry->addr, &route) && !route.is_local &&
 	       route.ifindex == device->ifindex;
@@ -128,11 +126,10 @@ void reconnect_plan(struct reconnect *u)
 	u->rail_count = rails_pair(devs, dev_count, &u->peer_rails, rail_reaches, NULL, pairs);
 	for (unsigned i = 0; i < u->rail_count; i++) {
 		struct reconnect_rail *rail = &u->rails[i];
-		char why[384];
 
 		rail->dev = pairs[i].dev;
 		rail->backup = pairs[i].backup;
-		rail->engines = interface_engines(rail->dev, why, sizeof(why));
+		rail->engines = interface_engines(rail->dev, NULL, 0);
 		rail_handle(rail, u, pairs[i].nic);
 		rail->bound = i || rail_is_ours(rail);
 		rail_plan(u, i);

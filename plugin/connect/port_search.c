@@ -155,12 +155,6 @@ static int port_search_round(struct port_search *o, uint64_t now_ns)
 	return o->lane_count ? 0 : -EADDRNOTAVAIL;
 }
 
-static int port_search_begin(struct port_search *o, uint64_t now_ns)
-{
-	o->next_ns = o->give_up_ns = UINT64_MAX;
-	return port_search_round(o, now_ns);
-}
-
 /* The lane that is open, or what the others say: 0, or the error of an answer. */
 static int port_search_look(struct port_search *o, struct lane **open)
 {
@@ -192,7 +186,9 @@ int port_search_advance(struct port_search *o, uint64_t now_ns, struct lane **la
 	int rc;
 
 	*lane = NULL;
-	rc = o->rounds ? port_search_look(o, lane) : port_search_begin(o, now_ns);
+	if (!o->rounds)
+		o->next_ns = o->give_up_ns = UINT64_MAX;
+	rc = o->rounds ? port_search_look(o, lane) : port_search_round(o, now_ns);
 	if (!rc && now_ns >= o->give_up_ns)
 		rc = -ETIMEDOUT;
 	if (!rc && now_ns >= o->next_ns)

@@ -6,7 +6,7 @@
 #ifndef HARP_PLUGIN_RAILS_H
 #define HARP_PLUGIN_RAILS_H
 
-#include "wire/rails.h"
+#include "wire/preamble.h"
 
 #define RAIL_PAIRS_MAX 4u /* of a comm */
 

@@ -30,18 +30,18 @@
 
 /* ---- what became of lanes --------------------------------------------------------------------- */
 
-/* What was said of rails lately, whatever comm it was. */
-struct said {
+/* What was logged of rails lately, for all comms. */
+struct rail_log {
 	int dev;
 	struct harp_addr addr;
 	uint64_t down_ns, up_ns;
 };
 
-static struct said *rail_log_entry(const struct reconnect_rail *rail)
+static struct rail_log *rail_log_entry(const struct reconnect_rail *rail)
 {
-	static struct said table[64]; /* the control thread's */
+	static struct rail_log table[64]; /* the control thread's */
 	const struct harp_addr *addr = rail->handle.has_v4 ? &rail->handle.v4 : &rail->handle.v6;
-	struct said *oldest = &table[0];
+	struct rail_log *oldest = &table[0];
 
 	for (unsigned i = 0; i < ARRAY_SIZE(table); i++) {
 		if (table[i].down_ns && table[i].dev == rail->dev &&
@@ -50,30 +50,30 @@ static struct said *rail_log_entry(const struct reconnect_rail *rail)
 		if (table[i].down_ns < oldest->down_ns)
 			oldest = &table[i];
 	}
-	*oldest = (struct said){ .dev = rail->dev, .addr = *addr };
+	*oldest = (struct rail_log){ .dev = rail->dev, .addr = *addr };
 	return oldest;
 }
 
-static bool log_allowed(uint64_t *said_ns, uint64_t now_ns)
+static bool log_allowed(uint64_t *logged_ns, uint64_t now_ns)
 {
-	if (*said_ns && now_ns < *said_ns + LOG_NS)
+	if (*logged_ns && now_ns < *logged_ns + LOG_NS)
 		return false;
-	*said_ns = now_ns;
+	*logged_ns = now_ns;
 	return true;
 }
 
 static void rail_log(const struct reconnect_rail *rail, bool down, uint64_t now_ns)
 {
-	struct said *said = rail_log_entry(rail);
+	struct rail_log *entry = rail_log_entry(rail);
 	char text[HARP_ADDR_TEXT_MAX];
 
 	lane_page_rail(rail->dev, down);
-	harp_addr_format(&said->addr, text);
-	if (down && log_allowed(&said->down_ns, now_ns))
+	harp_addr_format(&entry->addr, text);
+	if (down && log_allowed(&entry->down_ns, now_ns))
 		WARN("%s: no lane to %s works over this NIC any more; messages go over others (is the "
 		     "link, a switch or the peer's NIC down?)",
 		     plugin_device(rail->dev)->ifname, text);
-	else if (!down && log_allowed(&said->up_ns, now_ns))
+	else if (!down && log_allowed(&entry->up_ns, now_ns))
 		INFO("%s: lanes to %s work over this NIC again", plugin_device(rail->dev)->ifname,
 		     text);
 }
@@ -122,7 +122,7 @@ static void lane_failed(struct reconnect *u, struct reconnect_lane *lane, int er
 	static uint64_t shortage_ns; /* the control thread's */
 	const char *ifname = plugin_device(u->rails[lane->rail].dev)->ifname;
 
-	lane_page_count(HARP_JOB_dials_failed, 1);
+	lane_page_count(HARP_JOB_connects_failed, 1);
 	lane->failures++;
 	lane->next_ns = UINT64_MAX;
 	if (!lane->up) /* else it was to be replaced, and goes on */
@@ -337,7 +337,7 @@ struct reconnect *reconnect_new(int dev, uint8_t dscp, const struct handle *hand
 
 void reconnect_made(struct reconnect *u, struct comm *comm, const struct attempt *first)
 {
-	const uint8_t *told;
+	const uint8_t *rails;
 	size_t bytes;
 
 	u->comm = comm;
@@ -346,9 +346,9 @@ void reconnect_made(struct reconnect *u, struct comm *comm, const struct attempt
 	u->planned = first->preamble.own.lanes;
 	u->taken = first->preamble.peer.lanes;
 	preamble_comm_key(&first->preamble, u->key);
-	told = preamble_rails(&first->preamble, &bytes);
+	rails = preamble_rails(&first->preamble, &bytes);
 	if (bytes)
-		(void)rails_decode(&u->peer_rails, told, bytes); /* the preamble has checked it */
+		(void)rails_decode(&u->peer_rails, rails, bytes); /* the preamble has checked it */
 	comm->reconnect = u;
 	background_begin(&u->background, comm);
 }

@@ -60,13 +60,8 @@ static bool registry_insert(struct registry_entry *entry)
 /* Safe twice. */
 static void registry_take_out(const struct registry_entry *entry)
 {
-	struct registry_entry **at = &registry_buckets[entry->id % BUCKETS];
-
 	pthread_mutex_lock(&registry_lock);
-	while (*at && *at != entry)
-		at = &(*at)->next;
-	if (*at)
-		*at = entry->next;
+	LIST_UNLINK(registry_buckets[entry->id % BUCKETS], entry, next);
 	pthread_mutex_unlock(&registry_lock);
 }
 

@@ -3,7 +3,7 @@
  * registry.h - the acceptor's comms of several lanes, by the id that their further lanes name.
  *
  * Any thread, a poller held or not: each call holds one lock for a few hundred instructions, and what comm_attach()
- * takes. Order: poller, this lock, comm's lock.
+ * takes. Order: poller, then this lock.
  */
 #ifndef HARP_PLUGIN_REGISTRY_H
 #define HARP_PLUGIN_REGISTRY_H

@@ -28,11 +28,11 @@ void rounds_note(struct rounds *r, enum rounds_kind kind)
 		r->kind = kind;
 }
 
-bool rounds_reports(struct rounds *r, enum rounds_detail news, bool cut_short)
+bool rounds_reports(struct rounds *r, enum rounds_detail detail, bool cut_short)
 {
-	if (news < r->news || (cut_short && r->rounds))
+	if (detail < r->detail || (cut_short && r->rounds))
 		return false;
-	r->news = news;
+	r->detail = detail;
 	return true;
 }
 
@@ -69,6 +69,6 @@ bool rounds_again(struct rounds *r, uint64_t now_ns)
 	r->not_before_ns = now_ns + pause_ns;
 	again = rounds_has_patience(r, now_ns);
 	r->kind = ROUNDS_WRONG;
-	r->news = ROUNDS_NOT_TRIED;
+	r->detail = ROUNDS_NOT_TRIED;
 	return again;
 }

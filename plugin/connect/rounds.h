@@ -30,17 +30,17 @@ struct rounds {
 	uint64_t timeout_ns; /* of the connect, HARP_CONNECT_TIMEOUT_MS */
 	uint64_t spread; /* random: connects that were dropped together do not return together */
 	unsigned rounds; /* that are over */
-	enum rounds_kind kind;   /* of the present one so far */
-	enum rounds_detail news; /* of the present one so far */
-	uint64_t in_vain_ns;     /* since when no listen comm was found; 0: one was */
-	uint64_t not_before_ns;  /* the next round */
+	enum rounds_kind kind;     /* of the present one so far */
+	enum rounds_detail detail; /* of the present one so far */
+	uint64_t in_vain_ns;       /* since when no listen comm was found; 0: one was */
+	uint64_t not_before_ns;    /* the next round */
 };
 
 void rounds_init(struct rounds *r, uint64_t timeout_ns, uint64_t spread);
 /* An attempt of the present round has failed so. */
 void rounds_note(struct rounds *r, enum rounds_kind kind);
 /* It is what is to be said if there is no more. cut_short: by the deadline, before an answer was due. */
-bool rounds_reports(struct rounds *r, enum rounds_detail news, bool cut_short);
+bool rounds_reports(struct rounds *r, enum rounds_detail detail, bool cut_short);
 /* The last of the round has. False: that was all, though there may be time. */
 bool rounds_again(struct rounds *r, uint64_t now_ns);
 

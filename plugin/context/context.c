@@ -7,6 +7,7 @@
 #include <string.h>
 #include <sys/random.h>
 
+#include "base/util.h"
 #include "connect/ctx.h"
 #include "device/daemon.h"
 #include "process/forkguard.h"
@@ -16,7 +17,7 @@
 #include "process/host_id.h"
 #include "device/path_policy.h"
 #include "stats/lane_page.h"
-#include "comm/closing.h"
+#include "comm/background.h"
 #include "comm/memory.h"
 #include "wire/preamble.h"
 #include "connect/registry.h"
@@ -55,10 +56,8 @@ static int ctx_begin_process(void)
 		path_policy_load();
 		rc = control_start();
 	}
-	if (!rc) {
-		engine_set_observers(plugin_memory_engine_open, plugin_memory_engine_close);
+	if (!rc)
 		rc = plugin_devices_load(interface_open_port);
-	}
 	if (rc) {
 		interfaces_close();
 		return rc;
@@ -111,20 +110,14 @@ static void ctx_add_comm(struct comm *comm)
 	struct plugin_ctx *ctx = comm->ctx;
 
 	pthread_mutex_lock(&ctx_lock);
-	comm->next = ctx->comms;
-	comm->pprev = &ctx->comms;
-	if (comm->next)
-		comm->next->pprev = &comm->next;
-	ctx->comms = comm;
+	CHAIN_ADD(ctx->comms, comm);
 	pthread_mutex_unlock(&ctx_lock);
 }
 
 static void ctx_remove_comm(struct comm *comm)
 {
 	pthread_mutex_lock(&ctx_lock);
-	*comm->pprev = comm->next;
-	if (comm->next)
-		comm->next->pprev = comm->pprev;
+	CHAIN_REMOVE(comm);
 	pthread_mutex_unlock(&ctx_lock);
 }
 
@@ -162,7 +155,6 @@ static void ctx_close_comm(struct comm *comm, bool abort)
 
 int plugin_finalize(struct plugin_ctx *ctx)
 {
-	struct plugin_ctx **at;
 	bool last;
 
 	if (!ctx)
@@ -181,15 +173,12 @@ int plugin_finalize(struct plugin_ctx *ctx)
 		interfaces_finish_opening();
 	}
 	pthread_mutex_lock(&ctx_lock);
-	for (at = &ctx_list; *at && *at != ctx; at = &(*at)->next)
-		;
-	if (*at)
-		*at = ctx->next;
+	LIST_UNLINK(ctx_list, ctx, next);
 	pthread_mutex_unlock(&ctx_lock);
 	if (last) {
 		interfaces_close();
 		lane_page_close();
-		lane_news_forget();
+		lane_notices_forget();
 	}
 	pthread_mutex_unlock(&ctx_process_lock);
 	free(ctx);
@@ -263,13 +252,8 @@ int plugin_accept(struct listen_comm *listen, struct comm **out)
 
 int plugin_close_listen(struct listen_comm *listen)
 {
-	struct listen_comm **at;
-
 	pthread_mutex_lock(&ctx_lock);
-	for (at = &listen->ctx->listens; *at && *at != listen; at = &(*at)->next_of_ctx)
-		;
-	if (*at)
-		*at = listen->next_of_ctx;
+	LIST_UNLINK(listen->ctx->listens, listen, next_of_ctx);
 	pthread_mutex_unlock(&ctx_lock);
 	acceptor_remove(listen->acceptor, listen);
 	free(listen);
@@ -298,10 +282,9 @@ int plugin_connect(struct plugin_ctx *ctx, int dev, void *handle, int traffic_cl
 float plugin_latency_us(int dev)
 {
 	const struct device *device = plugin_device(dev);
-	char why[384];
 
-	return !device || engine_is_forbidden(device, why, sizeof(why)) ? LATENCY_KERNEL_US
-									: LATENCY_HARP_US;
+	return !device || engine_is_forbidden(device, NULL, 0) ? LATENCY_KERNEL_US
+							       : LATENCY_HARP_US;
 }
 
 void plugin_set_net_attr(struct plugin_ctx *ctx, const struct plugin_net_attr *attr)
@@ -346,16 +329,6 @@ int plugin_test(struct request *request, int *done, size_t *size)
 {
 	*done = 0;
 	return comm_test(request, done, size);
-}
-
-struct comm_event *plugin_event_begin(struct request *request)
-{
-	return comm_event_begin(request);
-}
-
-struct comm_event *plugin_event_end(struct request *request, int error)
-{
-	return comm_event_end(request, error);
 }
 
 int plugin_reg_mr(struct comm *comm, const void *data, size_t size, void **out)

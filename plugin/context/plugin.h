@@ -1,19 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * plugin.h - the one interface between the ABI tables (abi.c and abi_data.c, which alone know NCCL's
- * version numbers) and everything else.
- *
- * Results are 0 or -errno; abi.c alone turns them into ncclResult_t:
- *   peer gone: ECONNRESET EPIPE ECONNREFUSED ETIMEDOUT EHOSTUNREACH ENETUNREACH EPROTO
- *              EBADMSG ECONNABORTED                                        -> ncclRemoteError
- *   EMSGSIZE (message truncated), EPROTONOSUPPORT (a forced path that is not
- *              available, a foreign or damaged handle), EKEYREJECTED (a proof
- *              that does not hold: pre-shared keys that differ)            -> ncclInvalidUsage
- *   EINVAL ENODEV EOPNOTSUPP                                               -> ncclInvalidArgument
- *   EBADF EFAULT                                                           -> ncclInternalError
- *   everything else                                                        -> ncclSystemError
- * The function that finds an error logs one WARN line that names peer, cause and remedy; its callers don't
- * log it again.
+ * plugin.h - the one interface between the ABI tables (abi.c, which alone knows NCCL's version numbers) and everything
+ * else. Results are 0 or -errno, which abi_result() turns into ncclResult_t. The function that finds an error logs one WARN
+ * line that names peer, cause and remedy; its callers don't log it again.
  */
 #ifndef HARP_PLUGIN_H
 #define HARP_PLUGIN_H
@@ -64,9 +53,6 @@ int plugin_reg_mr(struct comm *comm, const void *data, size_t size, void **out);
 int plugin_dereg_mr(void *handle);
 /* done: 0 or 1, always written. size: real size of the message, NULL accepted. */
 int plugin_test(struct request *request, int *done, size_t *size);
-/* comm_event.h. */
-struct comm_event *plugin_event_begin(struct request *request);
-struct comm_event *plugin_event_end(struct request *request, int error);
 /* Bounded, with requests in flight too; never touches the requests' buffers after it returns. */
 int plugin_close(struct comm *comm);
 

@@ -11,7 +11,7 @@
  *
  * - HARP_DAEMON=off leases nothing, but the settings are still asked for;
  * - a harpd that is there (its socket exists) and does not answer fails the init;
- * - without a socket the plugin looks into /etc/harp/harp.toml itself (toml_scan.h).
+ * - without a socket the plugin looks into /etc/harp/harp.toml itself (keyfile.h).
  *
  * HARP_ENCRYPT=aes-256-gcm in the environment is the strongest value, so harpd cannot add to it: with it a harpd
  * that does not answer is a warning.
@@ -24,7 +24,7 @@
 #include <sys/stat.h>
 
 #include "harp_config.h"
-#include "process/toml_scan.h"
+#include "process/keyfile.h"
 #include "process/log.h"
 #include "process/config.h"
 #include "device/device.h"

@@ -28,9 +28,10 @@
  * beneath it (PCI function, NUMA node, guid: NCCL must know that both share one wire), a bond by its first
  * port except for its own speed and guid.
  *
- * What is chosen here are interfaces; device_load.c puts DPDK ports (device_port.c) before them.
+ * What is chosen here are interfaces; device_load.c puts DPDK ports before them.
  */
 #include "device/scan.h"
+#include "base/sockaddr.h"
 #include "process/config.h"
 
 #include <arpa/inet.h>
@@ -55,9 +56,8 @@ enum device_group {
 	GROUP_NONE,
 };
 
-/* ------------------------------------------------------------------------------------------------
- * Names.
- */
+/* ---- names ----------------------------------------------------------------------------------- */
+
 bool device_name_matches(const char *list, const char *ifname, bool *exact)
 {
 	bool except = *list == '^', whole, found = false;
@@ -100,15 +100,14 @@ static enum device_group device_default_group(const struct candidate *candidate)
 	return GROUP_ORDINARY;
 }
 
-/* ------------------------------------------------------------------------------------------------
- * Addresses.
- */
-static struct harp_addr device_from_v4(const struct in_addr *addr)
-{
-	const uint8_t *b = (const uint8_t *)addr;
+/* ---- addresses ------------------------------------------------------------------------------- */
 
-	return (struct harp_addr){ { 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, b[0], b[1], b[2],
-				     b[3] } };
+static struct harp_addr device_addr(const struct sockaddr *sa)
+{
+	struct harp_endpoint endpoint;
+
+	sockaddr_to_endpoint((const void *)sa, &endpoint);
+	return endpoint.addr;
 }
 
 /* How good an address is to give to peers: 0 not at all. */
@@ -143,12 +142,12 @@ static void device_add_address(const struct device_host *host, struct candidate 
 
 		if (device->has_v4 || v4->sin_addr.s_addr == INADDR_ANY)
 			return;
-		device->addr_v4 = device_from_v4(&v4->sin_addr);
+		device->addr_v4 = device_addr(entry->ifa_addr);
 		device->has_v4 = true;
 		return;
 	}
 	v6 = (const void *)entry->ifa_addr;
-	memcpy(addr.bytes, &v6->sin6_addr, sizeof(addr.bytes));
+	addr = device_addr(entry->ifa_addr);
 	rank = device_rank_v6(host, device->ifname, v6, &addr);
 	if (rank <= candidate->v6_rank)
 		return;
@@ -165,25 +164,13 @@ static bool device_is_link_local_only(const struct candidate *candidate)
 /* Is the IP address of NCCL_COMM_ID ("1.2.3.4:5000", "[fd00::1]:5000") on this address's subnet? */
 static bool device_on_subnet(const struct ifaddrs *entry, const struct harp_addr *wanted)
 {
-	bool wanted_v4 = IN6_IS_ADDR_V4MAPPED((const struct in6_addr *)(const void *)wanted);
 	struct harp_addr own, mask;
 
-	if (!entry->ifa_netmask || wanted_v4 != (entry->ifa_addr->sa_family == AF_INET))
+	if (!entry->ifa_netmask ||
+	    harp_addr_is_v4(wanted) != (entry->ifa_addr->sa_family == AF_INET))
 		return false;
-	if (entry->ifa_addr->sa_family == AF_INET) {
-		own = device_from_v4(
-			&((const struct sockaddr_in *)(const void *)entry->ifa_addr)->sin_addr);
-		mask = device_from_v4(
-			&((const struct sockaddr_in *)(const void *)entry->ifa_netmask)->sin_addr);
-		memset(mask.bytes, 0xff, 12);
-	} else {
-		memcpy(own.bytes,
-		       &((const struct sockaddr_in6 *)(const void *)entry->ifa_addr)->sin6_addr,
-		       sizeof(own.bytes));
-		memcpy(mask.bytes,
-		       &((const struct sockaddr_in6 *)(const void *)entry->ifa_netmask)->sin6_addr,
-		       sizeof(mask.bytes));
-	}
+	own = device_addr(entry->ifa_addr);
+	mask = device_addr(entry->ifa_netmask);
 	for (unsigned i = 0; i < sizeof(own.bytes); i++)
 		if ((own.bytes[i] ^ wanted->bytes[i]) & mask.bytes[i])
 			return false;
@@ -193,7 +180,6 @@ static bool device_on_subnet(const struct ifaddrs *entry, const struct harp_addr
 static bool device_parse_comm_id(const char *comm_id, struct harp_addr *out)
 {
 	char host[HARP_ADDR_TEXT_MAX];
-	struct in_addr v4;
 	const char *end;
 
 	if (!comm_id || !*comm_id)
@@ -206,17 +192,11 @@ static bool device_parse_comm_id(const char *comm_id, struct harp_addr *out)
 		return false;
 	memcpy(host, comm_id, (size_t)(end - comm_id));
 	host[end - comm_id] = '\0';
-	if (inet_pton(AF_INET6, host, out->bytes) == 1)
-		return true;
-	if (inet_pton(AF_INET, host, &v4) != 1)
-		return false;
-	*out = device_from_v4(&v4);
-	return true;
+	return !harp_addr_parse(host, out);
 }
 
-/* ------------------------------------------------------------------------------------------------
- * Choosing.
- */
+/* ---- choosing -------------------------------------------------------------------------------- */
+
 static struct candidate *device_candidate(struct candidate *all, unsigned *count, unsigned max,
 					  const char *label)
 {
@@ -322,11 +302,6 @@ static void device_describe(const struct device_host *host, const struct plugin_
 	}
 }
 
-static bool device_leased_usable(const struct harp_lease_device *leased)
-{
-	return (leased->flags & HARP_LEASE_DEVICE_UP) && leased->queues_free;
-}
-
 static void device_leased_address(struct candidate *candidate, const struct harp_addr *addr,
 				  bool v4)
 {
@@ -355,8 +330,8 @@ static unsigned device_collect_leased(const struct device_host *host,
 		struct candidate *candidate = &all[count];
 		struct device *device = &candidate->device;
 
-		if (leased->netns == host->netns || !device_leased_usable(leased) ||
-		    (leased->flags & HARP_LEASE_DEVICE_DPDK))
+		if (leased->netns == host->netns || !(leased->flags & HARP_LEASE_DEVICE_UP) ||
+		    !leased->queues_free || (leased->flags & HARP_LEASE_DEVICE_DPDK))
 			continue;
 		count++;
 		memset(candidate, 0, sizeof(*candidate));

@@ -17,6 +17,8 @@
  * and asks for properties from any thread. A later first context opens its ports again; the one that fails then
  * has a number that NCCL knows, so that init fails with the reason.
  */
+#include "device/scan.h"
+
 #include <errno.h>
 #include <linux/ethtool.h>
 #include <linux/sockios.h>
@@ -29,8 +31,6 @@
 #include <unistd.h>
 
 #include "device/daemon.h"
-#include "base/util.h"
-#include "device/scan.h"
 #include "process/log.h"
 #include "process/config.h"
 
@@ -42,18 +42,38 @@ static char device_texts[sizeof(((struct plugin_config *)0)->dpdk)]; /* that por
 
 /* ---- the kernel's interfaces ------------------------------------------------------------------ */
 
-static int device_mtu(const char *ifname)
+/* 0 or -errno. */
+static int device_ioctl(const char *ifname, unsigned long code, struct ifreq *request)
 {
-	int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0), result;
-	struct ifreq request;
+	int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0), rc;
 
 	if (fd < 0)
 		return -errno;
-	memset(&request, 0, sizeof(request));
-	memcpy(request.ifr_name, ifname, strnlen(ifname, sizeof(request.ifr_name) - 1));
-	result = ioctl(fd, SIOCGIFMTU, &request) ? -errno : request.ifr_mtu;
+	snprintf(request->ifr_name, sizeof(request->ifr_name), "%s", ifname);
+	rc = ioctl(fd, code, request) ? -errno : 0;
 	close(fd);
-	return result;
+	return rc;
+}
+
+static bool device_ethtool(const char *ifname, uint32_t command)
+{
+	struct ethtool_value value = { .cmd = command };
+	struct ifreq request = { .ifr_data = (void *)&value };
+
+	return !device_ioctl(ifname, SIOCETHTOOL, &request) && value.data;
+}
+
+static int device_mtu(const char *ifname)
+{
+	struct ifreq request = { 0 };
+	int rc = device_ioctl(ifname, SIOCGIFMTU, &request);
+
+	return rc ? rc : request.ifr_mtu;
+}
+
+static int device_segments(const char *ifname)
+{
+	return device_ethtool(ifname, ETHTOOL_GTSO) || device_ethtool(ifname, ETHTOOL_GGSO);
 }
 
 /* Says what was looked for, where that wish came from, and what there is instead. */
@@ -89,42 +109,13 @@ static void device_warn_none(const struct plugin_config *config, const struct if
 		     family, there);
 }
 
-static int device_segments(const char *ifname)
-{
-	static const uint32_t offloads[] = { ETHTOOL_GTSO, ETHTOOL_GGSO };
-	int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0), found = 0;
-
-	if (fd < 0)
-		return -errno;
-	for (size_t i = 0; i < ARRAY_SIZE(offloads); i++) {
-		struct ethtool_value value = { .cmd = offloads[i] };
-		struct ifreq request = { .ifr_data = (void *)&value };
-
-		snprintf(request.ifr_name, sizeof(request.ifr_name), "%s", ifname);
-		found |= !ioctl(fd, SIOCETHTOOL, &request) && value.data;
-	}
-	close(fd);
-	return found;
-}
-
 /* IFF_RUNNING follows the carrier up to a second late: an interface just set up is asked itself. */
 static void device_ask_carrier(struct ifaddrs *addresses)
 {
-	int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-
-	for (struct ifaddrs *entry = addresses; fd >= 0 && entry; entry = entry->ifa_next) {
-		struct ethtool_value carrier = { .cmd = ETHTOOL_GLINK };
-		struct ifreq request = { .ifr_data = (void *)&carrier };
-
-		if ((entry->ifa_flags & (IFF_UP | IFF_RUNNING)) != IFF_UP ||
-		    strlen(entry->ifa_name) >= sizeof(request.ifr_name))
-			continue;
-		strcpy(request.ifr_name, entry->ifa_name);
-		if (!ioctl(fd, SIOCETHTOOL, &request) && carrier.data)
+	for (struct ifaddrs *entry = addresses; entry; entry = entry->ifa_next)
+		if ((entry->ifa_flags & (IFF_UP | IFF_RUNNING)) == IFF_UP &&
+		    device_ethtool(entry->ifa_name, ETHTOOL_GLINK))
 			entry->ifa_flags |= IFF_RUNNING;
-	}
-	if (fd >= 0)
-		close(fd);
 }
 
 /* A port and an interface of one name: the name was meant for the port. */
@@ -316,4 +307,190 @@ int plugin_device_count(void)
 const struct device *plugin_device(int dev)
 {
 	return dev >= 0 && (unsigned)dev < device_count ? &device_list[dev] : NULL;
+}
+
+/* ---- DPDK ports as devices ------------------------------------------------------------------- */
+
+/*
+ * Those of HARP_DPDK, then those that harpd leases. The kernel knows nothing of a port: no interface, no address, no route.
+ * To everything above it is a NIC of another network namespace, one of its own (device->netns): HARP's lanes alone use it,
+ * and two ports of one host are two hosts to each other. What the port says of itself is added when it has been opened.
+ */
+
+/* No inode of a network namespace has this bit: they are numbers of 32 bits. */
+#define DEVICE_PORT_NETNS (1ull << 63)
+
+/* The first address of each family that reaches beyond its link, else the first. */
+static void port_addresses(struct device *device, const struct harp_addr *addresses, unsigned count,
+			   int family)
+{
+	for (unsigned i = 0; i < count; i++) {
+		const struct harp_addr *addr = &addresses[i];
+
+		if (harp_addr_is_v4(addr)) {
+			if (family == AF_INET6 || device->has_v4)
+				continue;
+			device->addr_v4 = *addr;
+			device->has_v4 = true;
+		} else if (family != AF_INET &&
+			   (!device->has_v6 || (harp_addr_is_link_local(&device->addr_v6) &&
+						!harp_addr_is_link_local(addr)))) {
+			device->addr_v6 = *addr;
+			device->has_v6 = true;
+		}
+	}
+}
+
+static void port_needs_address(struct device_port *port, const struct plugin_config *config)
+{
+	if (port->why[0] || port->device.has_v4 || port->device.has_v6)
+		return;
+	snprintf(port->why, sizeof(port->why),
+		 "it has no %s address: give it one, by ;ip=ADDRESS/LENGTH in HARP_DPDK or by "
+		 "`addresses` in its [[dpdk]]",
+		 config->family == AF_INET    ? "IPv4"
+		 : config->family == AF_INET6 ? "IPv6"
+					      : "IP");
+}
+
+static struct device_port *port_begin(struct device_port *ports, unsigned count, const char *name)
+{
+	struct device_port *port = &ports[count];
+
+	memset(port, 0, sizeof(*port));
+	port->device.dpdk = true;
+	port->device.numa_node = -1;
+	port->device.netns = DEVICE_PORT_NETNS | (count + 1);
+	memcpy(port->device.ifname, name, strnlen(name, sizeof(port->device.ifname) - 1));
+	return port;
+}
+
+static bool port_exists(const struct device_port *ports, unsigned count, const char *name)
+{
+	for (unsigned i = 0; i < count; i++)
+		if (!strcmp(ports[i].device.ifname, name))
+			return true;
+	return false;
+}
+
+/* One of HARP_DPDK. */
+static int port_own(struct device_port *ports, unsigned *count, const char *text,
+		    const struct plugin_config *config)
+{
+	struct device_port *port;
+	struct harp_port_spec spec;
+	char why[256];
+
+	if (harp_port_spec_parse(text, &spec, why, sizeof(why))) {
+		WARN("HARP_DPDK=\"%.100s\" is not understood: %s", text, why);
+		return -EINVAL;
+	}
+	if (port_exists(ports, *count, spec.name)) {
+		WARN("HARP_DPDK names two ports %s: give one of them another name, by ;name=NAME",
+		     spec.name);
+		return -EINVAL;
+	}
+	port = port_begin(ports, *count, spec.name);
+	port->device.port = text;
+	port->device.mtu_bytes = spec.mtu_bytes;
+	port->device.queues = spec.queues > config->instances ? spec.queues : config->instances;
+	port_addresses(&port->device, spec.addresses, spec.address_count, config->family);
+	port_needs_address(port, config);
+	(*count)++;
+	return 0;
+}
+
+/* One of harpd's, unless HARP_DPDK has one of that name. */
+static void port_leased(struct device_port *ports, unsigned *count,
+			const struct harp_lease_device *leased, const struct plugin_config *config)
+{
+	static const struct harp_addr none;
+	struct harp_addr addresses[2];
+	struct device_port *port;
+	unsigned address_count = 0;
+
+	if (port_exists(ports, *count, leased->ifname))
+		return;
+	port = port_begin(ports, *count, leased->ifname);
+	port->device.guid = leased->guid;
+	port->device.mtu_bytes = leased->mtu_bytes;
+	port->device.speed_mbps = leased->speed_mbps;
+	port->device.numa_node = leased->numa_node;
+	memcpy(port->device.pci_path, leased->pci_path, sizeof(port->device.pci_path));
+	port->device.queues =
+		leased->queues < config->instances ? leased->queues : config->instances;
+	if (!leased->queues_free)
+		snprintf(port->why, sizeof(port->why),
+			 "harpd has leased it to another process (`harpctl status` says which)");
+	if (memcmp(leased->addr_v4, &none, sizeof(none)))
+		memcpy(&addresses[address_count++], leased->addr_v4, sizeof(none));
+	if (memcmp(leased->addr_v6, &none, sizeof(none)))
+		memcpy(&addresses[address_count++], leased->addr_v6, sizeof(none));
+	port_addresses(&port->device, addresses, address_count, config->family);
+	port_needs_address(port, config);
+	(*count)++;
+}
+
+/* NCCL_SOCKET_IFNAME is about the kernel's interfaces, HARP_IFNAME about what HARP may take. */
+static unsigned ports_named(struct device_port *ports, unsigned count,
+			    const struct plugin_config *config)
+{
+	unsigned kept = 0;
+	bool exact;
+
+	for (unsigned i = 0; i < count; i++) {
+		if (config->ifname[0] && !config->ifname_is_nccl &&
+		    !device_name_matches(config->ifname, ports[i].device.ifname, &exact))
+			INFO("%s: DPDK port left out by HARP_IFNAME=\"%s\"", ports[i].device.ifname,
+			     config->ifname);
+		else
+			ports[kept++] = ports[i];
+	}
+	return kept;
+}
+
+int device_ports(const struct plugin_config *config, const struct harp_lease_device *leased,
+		 unsigned leased_count, struct device_port *out, unsigned max,
+		 char texts[sizeof(config->dpdk)])
+{
+	unsigned count = 0;
+	char *at, *rest;
+
+	memcpy(texts, config->dpdk, sizeof(config->dpdk));
+	for (at = strtok_r(texts, " ", &rest); at; at = strtok_r(NULL, " ", &rest)) {
+		int rc;
+
+		if (count == max) {
+			WARN("HARP_DPDK has more than %u ports", max);
+			return -EINVAL;
+		}
+		rc = port_own(out, &count, at, config);
+		if (rc)
+			return rc;
+	}
+	for (unsigned i = 0; i < leased_count && count < max; i++)
+		if (leased[i].flags & HARP_LEASE_DEVICE_DPDK)
+			port_leased(out, &count, &leased[i], config);
+	return (int)ports_named(out, count, config);
+}
+
+void device_port_opened(struct device *device, const struct harp_instance_port *info,
+			const struct plugin_config *config, const char *sysfs, unsigned dev)
+{
+	if (config->speed_mbps)
+		device->speed_mbps = config->speed_mbps;
+	else if (info->speed_mbps)
+		device->speed_mbps = info->speed_mbps;
+	else if (!device->speed_mbps)
+		device->speed_mbps = DEVICE_SPEED_MBPS_DEFAULT;
+	if (info->mtu_bytes)
+		device->mtu_bytes = info->mtu_bytes;
+	if (info->numa_node >= 0)
+		device->numa_node = info->numa_node;
+	if (info->pci[0])
+		device_describe_pci_function(sysfs, info->pci, device);
+	if (!device->guid)
+		device->guid = device_guid(info->mac, dev);
+	device->netns = DEVICE_PORT_NETNS | device->guid;
+	snprintf(device->driver, sizeof(device->driver), "%s", info->driver);
 }

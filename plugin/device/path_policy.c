@@ -2,13 +2,17 @@
 /* path_policy.c - see path_policy.h. */
 #include "device/path_policy.h"
 
+#include <errno.h>
 #include <net/if.h>
+#include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "harp_config.h"
 #include "process/log.h"
+#include "process/keyfile.h"
 
 /*
  * The largest class of messages that HARP lanes carry, by the mode of the NIC and by whether the kernel has
@@ -41,12 +45,6 @@ static uint64_t path_class_bytes(enum path_class class)
 	return bytes[class];
 }
 
-static bool path_profile_names(const struct profile_entry *entry, const struct device *device,
-			       enum harp_instance_mode mode)
-{
-	return entry->mode == mode && !strcmp(entry->ifname, device->ifname);
-}
-
 /* The first entry that fits decides. */
 static bool path_by_profile(const struct profile *profile, const struct device *device,
 			    enum harp_instance_mode mode, const struct harp_addr *peer,
@@ -57,7 +55,7 @@ static bool path_by_profile(const struct profile *profile, const struct device *
 	for (unsigned i = 0; i < profile->count; i++) {
 		const struct profile_entry *entry = &profile->entries[i];
 
-		if (!path_profile_names(entry, device, mode) ||
+		if (entry->mode != mode || strcmp(entry->ifname, device->ifname) != 0 ||
 		    (peer && !profile_has_peer(entry, peer)))
 			continue;
 		if (!found || entry->harp_up_to > *class)
@@ -139,4 +137,364 @@ void path_policy_load(void)
 	memset(&path_profile, 0, sizeof(path_profile));
 	WARN("profile %s is ignored, the default path policy holds: %s; run `harpctl tune` or remove it",
 	     file, why);
+}
+
+/* ---- profiles -------------------------------------------------------------------------------- */
+
+/*
+ * A profile is the part of TOML that `harpctl tune` writes: `key = "string"`, `key = number`, [tuner], [[nic]], comments and
+ * empty lines. Anything else is an error: a profile that this reader understands, a TOML parser understands in the same way
+ * (tests/python/test_profile.py).
+ */
+
+#define PROFILE_BYTES_MAX (64u * 1024u)
+#define PROFILE_BLANKS " \t"
+#define PROFILE_VERSION "1"
+
+enum profile_key {
+	PROFILE_KEY_VERSION,
+	PROFILE_KEY_HOST,
+	PROFILE_KEY_IFNAME,
+	PROFILE_KEY_MODE,
+	PROFILE_KEY_HARP_UP_TO,
+	PROFILE_KEY_PEERS,
+	PROFILE_KEY_LATENCY,
+	PROFILE_KEY_RATES,
+	PROFILE_KEY_CHANNELS,
+	PROFILE_KEY_COUNT,
+};
+static const char *const profile_keys[] = {
+	[PROFILE_KEY_VERSION] = "version",       [PROFILE_KEY_HOST] = "host",
+	[PROFILE_KEY_IFNAME] = "ifname",         [PROFILE_KEY_MODE] = "mode",
+	[PROFILE_KEY_HARP_UP_TO] = "harp_up_to", [PROFILE_KEY_PEERS] = "peers",
+	[PROFILE_KEY_LATENCY] = "latency_ns",    [PROFILE_KEY_RATES] = "rates",
+	[PROFILE_KEY_CHANNELS] = "channels",
+};
+#define PROFILE_NUMBERS (1u << PROFILE_KEY_VERSION | 1u << PROFILE_KEY_LATENCY)
+
+enum profile_table { PROFILE_TOP, PROFILE_TUNER, PROFILE_NIC };
+static const char *const profile_heads[] = {
+	[PROFILE_TUNER] = "[tuner]", [PROFILE_NIC] = "[[nic]]"
+};
+static const struct {
+	unsigned needed, allowed; /* bits of keys */
+} profile_tables[] = {
+	[PROFILE_TOP] = { 1u << PROFILE_KEY_VERSION | 1u << PROFILE_KEY_HOST, 0 },
+	[PROFILE_TUNER] = { 1u << PROFILE_KEY_LATENCY | 1u << PROFILE_KEY_RATES |
+				    1u << PROFILE_KEY_CHANNELS,
+			    0 },
+	[PROFILE_NIC] = { 1u << PROFILE_KEY_IFNAME | 1u << PROFILE_KEY_MODE |
+				  1u << PROFILE_KEY_HARP_UP_TO,
+			  1u << PROFILE_KEY_PEERS },
+};
+
+static const char *const profile_modes[] = {
+	[HARP_MODE_NONE] = "none",
+	[HARP_MODE_GENERIC_COPY] = "generic-copy",
+	[HARP_MODE_NATIVE_COPY] = "native-copy",
+	[HARP_MODE_ZERO_COPY] = "zero-copy",
+	[HARP_MODE_DPDK] = "dpdk",
+};
+static const char *const profile_classes[] = {
+	[PATH_CLASS_NONE] = "none",
+	[PATH_CLASS_4K] = "4KiB",
+	[PATH_CLASS_64K] = "64KiB",
+	[PATH_CLASS_ALL] = "all",
+};
+
+struct profile_reader {
+	const char *host;
+	struct profile *out;
+	unsigned line;
+	enum profile_table table;
+	unsigned keys;  /* seen in this table */
+	bool has_tuner; /* a [tuner] */
+	char *why;
+	size_t why_len;
+};
+
+static int __attribute__((format(printf, 2, 3)))
+profile_fail(const struct profile_reader *r, const char *format, ...)
+{
+	int used = snprintf(r->why, r->why_len, "line %u: ", r->line);
+	va_list args;
+
+	va_start(args, format);
+	vsnprintf(r->why + used, r->why_len - (size_t)used, format, args);
+	va_end(args);
+	return -EINVAL;
+}
+
+static uint32_t profile_digest(uint32_t digest, uint64_t number)
+{
+	for (unsigned i = 0; i < 8; i++, number >>= 8)
+		digest = (digest ^ (uint32_t)(number & 0xff)) * 16777619u; /* FNV-1a */
+	return digest;
+}
+
+uint32_t profile_tuner_digest(const struct profile_tuner *tuner)
+{
+	const struct profile_curve *curves[] = { &tuner->rates, &tuner->channels };
+	uint32_t digest = profile_digest(2166136261u, tuner->latency_ns);
+
+	if (!tuner->latency_ns)
+		return 0;
+	for (unsigned c = 0; c < 2; c++) {
+		digest = profile_digest(digest, curves[c]->count);
+		for (unsigned i = 0; i < curves[c]->count; i++) {
+			digest = profile_digest(digest, curves[c]->points[i].at);
+			digest = profile_digest(digest, curves[c]->points[i].mb_per_s);
+		}
+	}
+	return digest ? digest : 1;
+}
+
+bool profile_has_peer(const struct profile_entry *entry, const struct harp_addr *peer)
+{
+	for (unsigned bit = 0; bit < entry->peers_bits; bit++)
+		if ((entry->peers.bytes[bit / 8] ^ peer->bytes[bit / 8]) & 0x80 >> bit % 8)
+			return false;
+	return true;
+}
+
+/* "10.1.0.0/16": no bit is set behind the prefix. */
+static bool profile_peers(char *text, struct profile_entry *entry)
+{
+	char *slash = strchr(text, '/'), *digit;
+	unsigned bits = 0, bits_max;
+
+	if (!slash)
+		return false;
+	*slash = '\0';
+	if (harp_addr_parse(text, &entry->peers))
+		return false;
+	bits_max = harp_addr_is_v4(&entry->peers) ? 32 : 128;
+	for (digit = slash + 1; *digit >= '0' && *digit <= '9' && bits <= bits_max; digit++)
+		bits = bits * 10 + (unsigned)(*digit - '0');
+	if (*digit || digit == slash + 1 || bits > bits_max)
+		return false;
+	/* IPv4 addresses are the last 32 bits of an IPv6 address. */
+	entry->peers_bits = bits + (128 - bits_max);
+	for (unsigned bit = entry->peers_bits; bit < 128; bit++)
+		if (entry->peers.bytes[bit / 8] & 0x80 >> bit % 8)
+			return false;
+	return true;
+}
+
+static bool profile_choice(const char *text, const char *const *words, unsigned count,
+			   unsigned *out)
+{
+	for (*out = 0; *out < count; ++*out)
+		if (!strcmp(text, words[*out]))
+			return true;
+	return false;
+}
+
+/* "16384:1200 65536:2300": both numbers are positive, the first ones rise. */
+static bool profile_curve(const char *text, struct profile_curve *curve)
+{
+	uint64_t before = 0, numbers[2];
+
+	for (curve->count = 0; *text; curve->count++) {
+		for (unsigned i = 0; i < 2; i++) {
+			unsigned digits = 0;
+
+			for (numbers[i] = 0; *text >= '0' && *text <= '9'; text++, digits++)
+				numbers[i] = numbers[i] * 10 + (uint64_t)(*text - '0');
+			if (!numbers[i] || digits > 12 || (i == 0 && *text++ != ':'))
+				return false;
+		}
+		text += *text == ' ' && text[1] != '\0';
+		if (curve->count == PROFILE_POINTS_MAX || numbers[0] <= before ||
+		    numbers[1] > UINT32_MAX || (*text && text[-1] != ' '))
+			return false;
+		before = numbers[0];
+		curve->points[curve->count] =
+			(struct profile_point){ numbers[0], (uint32_t)numbers[1] };
+	}
+	return curve->count > 0;
+}
+
+static int profile_tuner_value(const struct profile_reader *r, enum profile_key key,
+			       const char *text)
+{
+	struct profile_tuner *tuner = &r->out->tuner;
+
+	if (key == PROFILE_KEY_LATENCY) {
+		tuner->latency_ns = strlen(text) <= 12 ? strtoull(text, NULL, 10) : 0;
+		return tuner->latency_ns ? 0
+					 : profile_fail(r, "latency_ns must be 1 to 999999999999");
+	}
+	if (!profile_curve(text, key == PROFILE_KEY_RATES ? &tuner->rates : &tuner->channels))
+		return profile_fail(
+			r, "%s must be 1 to %u pairs such as 16384:1200 65536:2300, rising",
+			profile_keys[key], PROFILE_POINTS_MAX);
+	return 0;
+}
+
+static int profile_nic_value(const struct profile_reader *r, enum profile_key key, char *text)
+{
+	struct profile_entry *entry = &r->out->entries[r->out->count - 1];
+	unsigned word;
+
+	switch (key) {
+	case PROFILE_KEY_IFNAME:
+		if (!text[0] || strlen(text) >= sizeof(entry->ifname))
+			return profile_fail(r, "ifname must be 1 to 15 characters");
+		strcpy(entry->ifname, text);
+		return 0;
+	case PROFILE_KEY_MODE:
+		if (!profile_choice(text, profile_modes, HARP_MODE_COUNT, &word) ||
+		    word == HARP_MODE_NONE || word == HARP_MODE_DPDK)
+			return profile_fail(r,
+					    "mode must be generic-copy, native-copy or zero-copy");
+		entry->mode = word;
+		return 0;
+	case PROFILE_KEY_HARP_UP_TO:
+		if (!profile_choice(text, profile_classes, PATH_CLASS_ALL + 1, &word))
+			return profile_fail(r, "harp_up_to must be none, 4KiB, 64KiB or all");
+		entry->harp_up_to = word;
+		return 0;
+	default:
+		if (!profile_peers(text, entry))
+			return profile_fail(r, "peers must be a prefix such as 10.1.0.0/16");
+		return 0;
+	}
+}
+
+/* The value of a key, in place: a string without escapes, or a number, which is returned as its digits. */
+static char *profile_value(char *text, bool *is_string)
+{
+	char *end;
+
+	*is_string = *text == '"';
+	if (*is_string) {
+		end = strpbrk(++text, "\"\\");
+		if (!end || *end != '"')
+			return NULL;
+		*end++ = '\0';
+	} else {
+		end = text + strspn(text, "0123456789");
+		if (end == text)
+			return NULL;
+	}
+	if (end[strspn(end, PROFILE_BLANKS)] && end[strspn(end, PROFILE_BLANKS)] != '#')
+		return NULL;
+	if (!*is_string)
+		*end = '\0';
+	return text;
+}
+
+static int profile_assign(struct profile_reader *r, char *text)
+{
+	char *end = text + strspn(text, "abcdefghijklmnopqrstuvwxyz_"), *value;
+	unsigned allowed = profile_tables[r->table].needed | profile_tables[r->table].allowed, key;
+	bool is_string, is_number;
+
+	value = end + strspn(end, PROFILE_BLANKS);
+	if (end == text || *value != '=')
+		return profile_fail(r, "neither key = value nor a table");
+	value += 1 + strspn(value + 1, PROFILE_BLANKS);
+	*end = '\0';
+	if (!profile_choice(text, profile_keys, PROFILE_KEY_COUNT, &key) || !(allowed & 1u << key))
+		return profile_fail(r, "unknown key %.32s", text);
+	if (r->keys & 1u << key)
+		return profile_fail(r, "%s is set twice", text);
+	r->keys |= 1u << key;
+	value = profile_value(value, &is_string);
+	is_number = PROFILE_NUMBERS & 1u << key;
+	if (!value || is_string == is_number)
+		return profile_fail(r, "%s needs a %s", text,
+				    is_number ? "number" : "string in double quotes");
+	if (key == PROFILE_KEY_VERSION && strcmp(value, PROFILE_VERSION))
+		return profile_fail(r, "version %.16s; this HARP reads version " PROFILE_VERSION,
+				    value);
+	if (key == PROFILE_KEY_HOST && strcmp(value, r->host))
+		return profile_fail(r, "it is of host %.64s, and this is %s", value, r->host);
+	if (r->table == PROFILE_TUNER)
+		return profile_tuner_value(r, key, value);
+	return r->table == PROFILE_NIC ? profile_nic_value(r, key, value) : 0;
+}
+
+/* A table has ended: is all there that it needs? */
+static int profile_end_table(const struct profile_reader *r)
+{
+	unsigned missing = profile_tables[r->table].needed & ~r->keys;
+
+	if (!missing)
+		return 0;
+	return profile_fail(r, "%s is missing above", profile_keys[__builtin_ctz(missing)]);
+}
+
+static int profile_line(struct profile_reader *r, char *text)
+{
+	enum profile_table table;
+	int rc;
+
+	text += strspn(text, PROFILE_BLANKS);
+	if (!*text || *text == '#')
+		return 0;
+	if (*text != '[')
+		return profile_assign(r, text);
+	table = text[1] == '[' ? PROFILE_NIC : PROFILE_TUNER;
+	if (strncmp(text, profile_heads[table], strlen(profile_heads[table])))
+		return profile_fail(r, "the only tables are [tuner] and [[nic]]");
+	text += strlen(profile_heads[table]);
+	text += strspn(text, PROFILE_BLANKS);
+	if (*text && *text != '#')
+		return profile_fail(r, "neither key = value nor a table");
+	rc = profile_end_table(r);
+	if (rc)
+		return rc;
+	r->table = table;
+	r->keys = 0;
+	if (table == PROFILE_TUNER && r->has_tuner)
+		return profile_fail(r, "a second [tuner]");
+	r->has_tuner |= table == PROFILE_TUNER;
+	if (table == PROFILE_TUNER)
+		return 0;
+	if (r->out->count == PROFILE_ENTRIES_MAX)
+		return profile_fail(r, "more than %u [[nic]]", PROFILE_ENTRIES_MAX);
+	r->out->entries[r->out->count++] = (struct profile_entry){ .line = r->line };
+	return 0;
+}
+
+static int profile_text(struct profile_reader *r, char *text)
+{
+	int rc = 0;
+
+	for (char *next; text && !rc; text = next) {
+		r->line++;
+		next = strchr(text, '\n');
+		if (next) {
+			if (next > text && next[-1] == '\r')
+				next[-1] = '\0';
+			*next++ = '\0';
+		}
+		/* TOML's comments and strings have no other control characters. */
+		for (const char *c = text; *c; c++)
+			if (((unsigned char)*c < ' ' && *c != '\t') || (unsigned char)*c > '~')
+				return profile_fail(r, "not plain ASCII text");
+		rc = profile_line(r, text);
+	}
+	return rc ? rc : profile_end_table(r);
+}
+
+int profile_read(const char *path, const char *host, struct profile *out, char *why, size_t why_len)
+{
+	struct profile_reader r = { .host = host, .out = out, .why = why, .why_len = why_len };
+	char *text = malloc(PROFILE_BYTES_MAX + 2);
+	int rc = -EINVAL;
+
+	memset(out, 0, sizeof(*out));
+	if (!text)
+		snprintf(why, why_len, "out of memory");
+	else
+		rc = toml_read(path, text, PROFILE_BYTES_MAX, why, why_len);
+	if (rc > 0)
+		rc = profile_text(&r, text) ? -EINVAL : 1;
+	free(text);
+	if (rc <= 0)
+		memset(out, 0, sizeof(*out));
+	return rc;
 }

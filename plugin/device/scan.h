@@ -50,9 +50,8 @@ int device_ports(const struct plugin_config *config, const struct harp_lease_dev
 void device_port_opened(struct device *device, const struct harp_instance_port *info,
 			const struct plugin_config *config, const char *sysfs, unsigned dev);
 
-/* ------------------------------------------------------------------------------------------------
- * Between device.c, device_port.c and device_sysfs.c.
- */
+/* ---- between device.c, device_load.c and device_sysfs.c -------------------------------------- */
+
 /* What NCCL's own socket transport assumes of an interface that reports no speed. */
 #define DEVICE_SPEED_MBPS_DEFAULT 10000u
 /*

@@ -60,7 +60,6 @@ void kernel_info(int fd, uint64_t sent_bytes, struct lane_info *info)
 	info->unsent_bytes = waiting_bytes - info->in_flight_bytes;
 	info->acked_bytes = sent_bytes - waiting_bytes;
 	info->retransmits = tcp.tcpi_total_retrans;
-	info->received_ns = clock_now_ns() - tcp.tcpi_last_ack_recv * 1000000ull;
 }
 
 uint64_t kernel_silence_ns(int fd, struct kernel_silence *silence, uint64_t now_ns)

@@ -6,6 +6,7 @@
 #include <stddef.h>
 #include <sys/epoll.h>
 
+#include "base/util.h"
 #include "process/forkguard.h"
 
 /*
@@ -34,16 +35,11 @@ void kernel_poll_init(struct kernel_poll *poll)
 	*poll = (struct kernel_poll){ .epoll_fd = -1 };
 }
 
-static void kernel_poll_unwatch_all(struct kernel_poll *poll)
+void kernel_poll_close(struct kernel_poll *poll)
 {
 	if (poll->epoll_fd >= 0)
 		forkguard_close(poll->epoll_fd);
 	poll->epoll_fd = -1;
-}
-
-void kernel_poll_close(struct kernel_poll *poll)
-{
-	kernel_poll_unwatch_all(poll);
 }
 
 void kernel_poll_begin(struct kernel_poll *poll, uint64_t now_ns)
@@ -67,7 +63,7 @@ static void kernel_poll_watch_all(struct kernel_poll *poll)
 	poll->epoll_fd = forkguard_epoll();
 	for (struct kernel_member *m = poll->members; m && poll->epoll_fd >= 0; m = m->next)
 		if (!kernel_poll_watch(poll, m))
-			kernel_poll_unwatch_all(poll);
+			kernel_poll_close(poll);
 }
 
 void kernel_poll_add(struct kernel_poll *poll, struct kernel_member *member)
@@ -83,26 +79,23 @@ void kernel_poll_add(struct kernel_poll *poll, struct kernel_member *member)
 	if (poll->count == 2)
 		kernel_poll_watch_all(poll);
 	else if (poll->epoll_fd >= 0 && !kernel_poll_watch(poll, member))
-		kernel_poll_unwatch_all(poll);
+		kernel_poll_close(poll);
 }
 
 void kernel_poll_remove(struct kernel_member *member)
 {
 	struct kernel_poll *poll = member->home;
-	struct kernel_member **at;
 
 	if (!poll)
 		return;
-	for (at = &poll->members; *at != member; at = &(*at)->next)
-		;
-	*at = member->next;
+	LIST_UNLINK(poll->members, member, next);
 	member->home = NULL;
 	if (poll->hot == member)
 		poll->hot = NULL;
 	if (poll->epoll_fd >= 0)
 		(void)epoll_ctl(poll->epoll_fd, EPOLL_CTL_DEL, member->fd, NULL);
 	if (--poll->count == 1)
-		kernel_poll_unwatch_all(poll);
+		kernel_poll_close(poll);
 }
 
 void kernel_poll_look(struct kernel_poll *poll)

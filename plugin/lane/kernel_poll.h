@@ -33,6 +33,7 @@ struct kernel_poll {
 };
 
 void kernel_poll_init(struct kernel_poll *poll);
+/* Closes its epoll: every look tries every member then. */
 void kernel_poll_close(struct kernel_poll *poll);
 void kernel_poll_add(struct kernel_poll *poll, struct kernel_member *member);
 void kernel_poll_remove(struct kernel_member *member);

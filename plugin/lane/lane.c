@@ -8,47 +8,47 @@
 
 #include "process/config.h"
 
-#define LANE_NEWS_PEERS 64u
-#define LANE_NEWS_NS_MIN 60000000000ull
+#define LANE_NOTICES 64u
+#define LANE_NOTICE_NS_MIN 60000000000ull
 
-static pthread_mutex_t lane_news_lock = PTHREAD_MUTEX_INITIALIZER;
-/* Under lane_news_lock: the addresses that were named last. */
+static pthread_mutex_t lane_notices_lock = PTHREAD_MUTEX_INITIALIZER;
+/* Under lane_notices_lock: the addresses that were named last. */
 static struct {
 	struct harp_addr peer;
-	enum lane_news news;
+	enum lane_notice notice;
 	uint64_t named_ns; /* 0: empty */
-} lane_news[LANE_NEWS_PEERS];
-static unsigned lane_news_next;
+} lane_notices[LANE_NOTICES];
+static unsigned lane_notices_next;
 
-bool lane_is_news(enum lane_news news, const struct harp_addr *peer, uint64_t now_ns)
+bool lane_notice_due(enum lane_notice notice, const struct harp_addr *peer, uint64_t now_ns)
 {
 	uint64_t timeout_ns = plugin_config()->user_timeout_ns;
-	uint64_t quiet_ns = timeout_ns > LANE_NEWS_NS_MIN ? timeout_ns : LANE_NEWS_NS_MIN;
+	uint64_t quiet_ns = timeout_ns > LANE_NOTICE_NS_MIN ? timeout_ns : LANE_NOTICE_NS_MIN;
 	unsigned i;
-	bool is_news;
+	bool is_due;
 
-	pthread_mutex_lock(&lane_news_lock);
-	for (i = 0; i < LANE_NEWS_PEERS; i++)
-		if (lane_news[i].named_ns && lane_news[i].news == news &&
-		    !memcmp(&lane_news[i].peer, peer, sizeof(*peer)))
+	pthread_mutex_lock(&lane_notices_lock);
+	for (i = 0; i < LANE_NOTICES; i++)
+		if (lane_notices[i].named_ns && lane_notices[i].notice == notice &&
+		    !memcmp(&lane_notices[i].peer, peer, sizeof(*peer)))
 			break;
-	is_news = i == LANE_NEWS_PEERS || now_ns - lane_news[i].named_ns >= quiet_ns;
-	if (i == LANE_NEWS_PEERS) {
-		i = lane_news_next++ % LANE_NEWS_PEERS;
-		lane_news[i].peer = *peer;
-		lane_news[i].news = news;
+	is_due = i == LANE_NOTICES || now_ns - lane_notices[i].named_ns >= quiet_ns;
+	if (i == LANE_NOTICES) {
+		i = lane_notices_next++ % LANE_NOTICES;
+		lane_notices[i].peer = *peer;
+		lane_notices[i].notice = notice;
 	}
-	if (is_news)
-		lane_news[i].named_ns = now_ns;
-	pthread_mutex_unlock(&lane_news_lock);
-	return is_news;
+	if (is_due)
+		lane_notices[i].named_ns = now_ns;
+	pthread_mutex_unlock(&lane_notices_lock);
+	return is_due;
 }
 
-void lane_news_forget(void)
+void lane_notices_forget(void)
 {
-	pthread_mutex_lock(&lane_news_lock);
-	memset(lane_news, 0, sizeof(lane_news));
-	pthread_mutex_unlock(&lane_news_lock);
+	pthread_mutex_lock(&lane_notices_lock);
+	memset(lane_notices, 0, sizeof(lane_notices));
+	pthread_mutex_unlock(&lane_notices_lock);
 }
 
 int lane_errno(int error)
@@ -97,7 +97,7 @@ const char *lane_error_text(int error)
 	}
 }
 
-const char *lane_error_remedy(int error)
+const char *lane_error_remedy(int error, const char *otherwise)
 {
 	switch (-error) {
 	case EMFILE:
@@ -108,6 +108,6 @@ const char *lane_error_remedy(int error)
 	case ENOSPC:
 		return "";
 	default:
-		return NULL;
+		return otherwise;
 	}
 }

@@ -21,15 +21,12 @@ enum lane_kind { LANE_HARP = 1, LANE_KERNEL = 2 };
 /* How a lane does, as its TCP sees it. What a side can't tell is 0. */
 struct lane_info {
 	uint64_t srtt_ns;
-	uint64_t
-		rto_ns; /* what its TCP waits before it sends again, without backoff; 0: not said */
-	uint64_t
-		in_flight_bytes; /* sent, not acknowledged: the peer owes an answer. Or, where there is
-				   * none, what waits though the window is open: it ought to be sent */
+	uint64_t rto_ns; /* of its TCP, without backoff; 0: not said */
+	/* Sent, not acknowledged: the peer owes an answer. Or what waits though the window is open: it ought to be sent. */
+	uint64_t in_flight_bytes;
 	uint64_t unsent_bytes; /* taken by send(), not sent: the window, or congestion control */
 	uint64_t acked_bytes;  /* in the count of done_bytes(), by the peer's TCP */
 	uint64_t retransmits;
-	uint64_t received_ns; /* when the peer's TCP was last heard of */
 };
 
 struct lane_ops {
@@ -54,8 +51,6 @@ struct lane_ops {
 	uint64_t (*done_bytes)(struct lane *lane);
 	/* Fills *info. May cost a system call: a few times a millisecond at most, never for each packet. */
 	void (*info)(struct lane *lane, struct lane_info *info);
-	/* No more will be sent: FIN after what is queued. */
-	void (*shutdown)(struct lane *lane);
 	/* A request took so long from its posting to its end. NULL: it is not counted. */
 	void (*observe)(struct lane *lane, uint64_t latency_ns);
 	/* What it is for, to be shown to people: "send". NULL: it is not shown. */
@@ -76,14 +71,13 @@ struct lane {
 	void *owner;
 	/* The owner's: a request is outstanding, so a dead peer must be noticed (a probe every interval). NULL: never. */
 	const atomic_bool *awaited;
-	struct lane
-		*beneath; /* of an encrypted lane (lane_encrypted.h): what carries it; else NULL */
+	struct lane *beneath; /* what carries an encrypted lane; else NULL */
 	enum lane_kind kind_bit;
 	int error; /* -errno once dead */
 	struct harp_endpoint local, remote;
 };
 
-/* lane_kernel.c. Both make the lane's own struct poller part of the caller's choice: driver is kept. */
+/* lane_kernel.c. The lane belongs to that poller. */
 /* local: the address that it leaves from, zero: the kernel's choice; its port is not looked at. */
 int lane_kernel_connect(struct poller *poller, const struct harp_endpoint *local,
 			const struct harp_endpoint *remote, int dscp, struct lane **out);
@@ -108,16 +102,16 @@ uint64_t lane_kernel_silence_ns(struct lane *lane, uint64_t now_ns);
 
 /* lane.c. What a peer does to all comms with it is one warning. True: nothing of the kind was said of that address within
  * the user timeout, or a minute. Any thread. */
-enum lane_news { LANE_NEWS_SILENT, LANE_NEWS_GIVEN_UP, LANE_NEWS_KINDS };
-bool lane_is_news(enum lane_news news, const struct harp_addr *peer, uint64_t now_ns);
+enum lane_notice { LANE_NOTICE_SILENT, LANE_NOTICE_GIVEN_UP };
+bool lane_notice_due(enum lane_notice notice, const struct harp_addr *peer, uint64_t now_ns);
 /* After the process's last context: what was said before is said again. */
-void lane_news_forget(void);
+void lane_notices_forget(void);
 /* The -errno of a lane whose socket's call ended in error. */
 int lane_errno(int error);
 /* "connection refused": a few words for the usual -errno of a lane. */
 const char *lane_error_text(int error);
-/* What is to be done about it, to be put behind those words; NULL: the shortage is none of this host's. */
-const char *lane_error_remedy(int error);
+/* What is to be done about it, to be put behind those words; otherwise: the shortage is none of this host's. */
+const char *lane_error_remedy(int error, const char *otherwise);
 
 /* lane_harp.c, on an engine's poller; poller held. */
 struct engine;

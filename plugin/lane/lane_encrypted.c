@@ -53,7 +53,6 @@ struct lane_encrypted {
 	struct lane_ops ops;
 	char kind[24];
 	struct segment_flow send, recv;
-	bool shut; /* FIN when `out` is empty */
 	size_t out_begin, out_end;
 	uint64_t beneath_bytes; /* encrypted so far, in the count of the lane beneath */
 	uint64_t plain_bytes;   /* taken so far, and the preamble */
@@ -81,7 +80,7 @@ static int encrypted_fail(struct lane_encrypted *s, int error)
 
 /* ---- one segment ------------------------------------------------------------------------------ */
 
-/* Seals len bytes of the pieces behind what is in `out`. */
+/* Encrypts len bytes of the pieces behind what is in `out`. */
 static int encrypted_close_segment(struct lane_encrypted *s, const struct iovec *pieces,
 				   int piece_count, size_t len)
 {
@@ -146,51 +145,27 @@ static int encrypted_push(struct lane_encrypted *s)
 		s->out_begin += (size_t)n;
 	}
 	s->out_begin = s->out_end = 0;
-	if (s->shut) {
-		s->shut = false;
-		beneath->ops->shutdown(beneath);
-	}
 	return 1;
 }
 
-/* A place in the caller's iovec. */
-struct segment_cursor {
-	const struct iovec *iov, *end;
-	size_t used; /* of *iov */
-};
-
-/* The next piece of at most len bytes; 0 at the end. */
-static size_t cursor_next(struct segment_cursor *c, size_t len, struct iovec *piece)
-{
-	size_t left;
-
-	while (c->iov < c->end && c->used == c->iov->iov_len) {
-		c->iov++;
-		c->used = 0;
-	}
-	if (c->iov == c->end)
-		return 0;
-	left = c->iov->iov_len - c->used;
-	piece->iov_base = (uint8_t *)c->iov->iov_base + c->used;
-	piece->iov_len = left < len ? left : len;
-	c->used += piece->iov_len;
-	return piece->iov_len;
-}
-
 /* Fills `out`, which is empty. Returns how many bytes were taken, or the error. */
-static ssize_t encrypted_fill(struct lane_encrypted *s, struct segment_cursor *c)
+static ssize_t encrypted_fill(struct lane_encrypted *s, struct iov_cursor *c)
 {
 	size_t taken = 0;
 
 	while (s->out_end + SEGMENT_BYTES_MAX <= OUT_BYTES) {
 		struct iovec pieces[PIECES_MAX];
+		const uint8_t *from;
 		size_t len = 0, n;
 		int count = 0, rc;
 
 		while (count < PIECES_MAX && len < SEGMENT_PLAIN_BYTES_MAX &&
-		       (n = cursor_next(c, SEGMENT_PLAIN_BYTES_MAX - len, &pieces[count]))) {
+		       (from = iov_cursor_at(c, &n))) {
+			if (n > SEGMENT_PLAIN_BYTES_MAX - len)
+				n = SEGMENT_PLAIN_BYTES_MAX - len;
+			pieces[count++] = (struct iovec){ (void *)(uintptr_t)from, n };
+			c->used += n;
 			len += n;
-			count++;
 		}
 		if (!len)
 			break;
@@ -205,7 +180,7 @@ static ssize_t encrypted_fill(struct lane_encrypted *s, struct segment_cursor *c
 static ssize_t encrypted_send(struct lane *lane, const struct iovec *iov, int iov_count)
 {
 	struct lane_encrypted *s = to_encrypted(lane);
-	struct segment_cursor c = { iov, iov + iov_count, 0 };
+	struct iov_cursor c = { iov, iov + iov_count, 0 };
 	size_t taken = 0;
 	int rc;
 
@@ -259,14 +234,6 @@ static void encrypted_info(struct lane *lane, struct lane_info *info)
 	if (s->plain_bytes > missing && s->plain_bytes - missing > s->acked_bytes)
 		s->acked_bytes = s->plain_bytes - missing;
 	info->acked_bytes = s->acked_bytes;
-}
-
-static void encrypted_shutdown(struct lane *lane)
-{
-	struct lane_encrypted *s = to_encrypted(lane);
-
-	s->shut = true;
-	(void)encrypted_push(s);
 }
 
 /* ---- in --------------------------------------------------------------------------------------- */
@@ -405,7 +372,6 @@ static const struct lane_ops encrypted_ops = {
 	.recv = encrypted_recv,
 	.done_bytes = encrypted_done_bytes,
 	.info = encrypted_info,
-	.shutdown = encrypted_shutdown,
 	.observe = encrypted_observe,
 	.label = encrypted_label,
 	.close = encrypted_close,

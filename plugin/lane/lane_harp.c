@@ -16,9 +16,8 @@
 /*
  * Theory of operation
  *
- * Everything runs with the The poller of the engine is held. The stack's events come through
- * lane_harp_event(): while the lane has an owner they become its notify(); once the owner has let
- * go they drive the closing.
+ * The poller of the engine is held throughout. The stack's events come through lane_harp_event():
+ * while the lane has an owner they become its notify(), after that they drive the closing.
  *
  * Closing. An orderly close outlives its owner: the FIN goes out behind what is queued, whatever
  * the peer still sends is thrown away, and the connection stays until the peer has closed too or
@@ -178,7 +177,6 @@ static void lane_harp_info(struct lane *lane, struct lane_info *info)
 		info->in_flight_bytes = tcp.bytes_unsent;
 	info->acked_bytes = harp_conn_acked_bytes(h->conn);
 	info->retransmits = tcp.retransmits;
-	info->received_ns = tcp.last_rcv_ns;
 }
 
 /* idle_ns 0: off. */
@@ -204,12 +202,6 @@ static void lane_harp_probe_on(struct lane_harp *h)
 	lane_harp_keepalive(h, interval_ns, (uint32_t)(config->user_timeout_ns / interval_ns) + 1);
 }
 
-static void lane_harp_shutdown(struct lane *lane)
-{
-	if (!lane->error)
-		(void)harp_conn_shutdown(to_harp(lane)->conn, SHUT_WR);
-}
-
 static void lane_harp_observe(struct lane *lane, uint64_t latency_ns)
 {
 	harp_stack_observe(engine_stack(to_harp(lane)->engine), HARP_HISTOGRAM_message_latency,
@@ -228,7 +220,7 @@ static struct lane_harp *member_lane(struct engine_lane *l)
 
 static void lane_harp_forget(struct lane_harp *h)
 {
-	engine_remove_lane(h->engine, &h->member);
+	engine_remove_lane(&h->member);
 	if (h->closing_deadline_ns)
 		engine_lanes_closing(h->engine, -1);
 	if (h->connected)
@@ -302,7 +294,6 @@ static const struct lane_ops lane_harp_ops = {
 	.recv = lane_harp_recv,
 	.done_bytes = lane_harp_done_bytes,
 	.info = lane_harp_info,
-	.shutdown = lane_harp_shutdown,
 	.observe = lane_harp_observe,
 	.label = lane_harp_label,
 	.close = lane_harp_close,
@@ -402,7 +393,7 @@ static void lane_harp_tick(struct engine_lane *l, uint64_t now_ns)
 
 		h->warned_silent = true;
 		lane_harp_describe(&h->lane, text, sizeof(text));
-		WARN_IF(lane_is_news(LANE_NEWS_SILENT, &h->lane.remote.addr, now_ns),
+		WARN_IF(lane_notice_due(LANE_NOTICE_SILENT, &h->lane.remote.addr, now_ns),
 			"peer silent for %llu s on %s: still waiting (gives up after %llu s without "
 			"an acknowledgement; is the host or the path down?)",
 			(unsigned long long)((now_ns - received_ns) / 1000000000u), text,

@@ -12,7 +12,7 @@
 #define LANE_HARP_IN_PLACE_BYTES 2048u
 /* No request depends on TCP's ACKs of a receiver's records. Less than the soonest loss probe of a TCP like ours, 500 us. */
 #define LANE_HARP_DELAYED_ACK_NS 200000u
-/* A watched peer that says nothing for so long is reported once (design.md section 8). */
+/* A watched peer that says nothing for so long is reported once. */
 #define LANE_HARP_SILENCE_NS 5000000000ull
 
 struct lane_harp {

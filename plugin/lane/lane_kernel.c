@@ -37,7 +37,7 @@
  * the user runs in address order, as NCCL's own socket transport relies on; bytes are never held
  * back there.
  *
- * Acknowledgements. A peer whose sends are done when its kernel's TCP has acknowledged them waits for our
+ * Acknowledgments. A peer whose sends are done when its kernel's TCP has acknowledged them waits for our
  * kernel, which likes to delay: not while much arrives, but behind the last bytes of a message. So
  * TCP_QUICKACK, which acknowledges at once and does not last, is set when all that had arrived has been
  * read and the payload asked for is complete.
@@ -255,11 +255,6 @@ static void lane_kernel_info(struct lane *lane, struct lane_info *info)
 	kernel_info(k->fd, k->sent_bytes, info);
 }
 
-static void lane_kernel_shutdown(struct lane *lane)
-{
-	(void)shutdown(to_kernel(lane)->fd, SHUT_WR);
-}
-
 static void lane_kernel_close(struct lane *lane, bool abort)
 {
 	struct lane_kernel *k = to_kernel(lane);
@@ -287,7 +282,6 @@ static const struct lane_ops lane_kernel_ops = {
 	.recv = lane_kernel_recv,
 	.done_bytes = lane_kernel_done_bytes,
 	.info = lane_kernel_info,
-	.shutdown = lane_kernel_shutdown,
 	.close = lane_kernel_close,
 	.describe = lane_kernel_describe,
 };
@@ -393,26 +387,33 @@ int lane_kernel_adopt(struct poller *poller, int fd, const struct harp_endpoint 
 	return 0;
 }
 
+/* NULL: it is of another kind. */
+static struct lane_kernel *lane_kernel_of(struct lane *lane)
+{
+	lane = lane->beneath ? lane->beneath : lane;
+	return lane->ops == &lane_kernel_ops ? to_kernel(lane) : NULL;
+}
+
 uint64_t lane_kernel_silence_ns(struct lane *lane, uint64_t now_ns)
 {
-	struct lane_kernel *k = to_kernel(lane->beneath ? lane->beneath : lane);
+	struct lane_kernel *k = lane_kernel_of(lane);
 
-	return k->lane.ops == &lane_kernel_ops ? kernel_silence_ns(k->fd, &k->silence, now_ns) : 0;
+	return k ? kernel_silence_ns(k->fd, &k->silence, now_ns) : 0;
 }
 
 void lane_kernel_ack_promptly(struct lane *lane)
 {
-	struct lane_kernel *k = to_kernel(lane->beneath ? lane->beneath : lane);
+	struct lane_kernel *k = lane_kernel_of(lane);
 
-	if (k->lane.ops == &lane_kernel_ops)
+	if (k)
 		k->ack_promptly = true;
 }
 
 void lane_kernel_ack_now(struct lane *lane)
 {
-	struct lane_kernel *k = to_kernel(lane->beneath ? lane->beneath : lane);
+	struct lane_kernel *k = lane_kernel_of(lane);
 
-	if (k->lane.ops != &lane_kernel_ops)
+	if (!k)
 		return;
 	k->ack_owed = true;
 	lane_kernel_ack(k);

@@ -73,13 +73,7 @@ static void place_bytes(uint8_t *dst, const uint8_t *src, size_t n)
 	}
 }
 
-struct cursor {
-	const struct iovec *piece;
-	const struct iovec *end;
-	size_t used; /* of *piece */
-};
-
-static const uint8_t *cursor_at(struct cursor *c, size_t *avail)
+const uint8_t *iov_cursor_at(struct iov_cursor *c, size_t *avail)
 {
 	while (c->piece < c->end && c->used == c->piece->iov_len) {
 		c->piece++;
@@ -94,11 +88,11 @@ static const uint8_t *cursor_at(struct cursor *c, size_t *avail)
 }
 
 /* Collects n bytes (at most a unit) that may lie in several pieces. */
-static void cursor_take(struct cursor *c, uint8_t *out, size_t n)
+static void cursor_take(struct iov_cursor *c, uint8_t *out, size_t n)
 {
 	while (n) {
 		size_t avail;
-		const uint8_t *src = cursor_at(c, &avail);
+		const uint8_t *src = iov_cursor_at(c, &avail);
 		size_t take = n < avail ? n : avail;
 
 		if (!src)
@@ -114,7 +108,7 @@ void place_gather(void *dst_any, size_t n, const struct iovec *pieces, int piece
 {
 	uint8_t *dst = dst_any;
 	uint8_t unit[UNIT_BYTES];
-	struct cursor c = { pieces, pieces + piece_count, 0 };
+	struct iov_cursor c = { pieces, pieces + piece_count, 0 };
 	size_t head = (size_t)(-(uintptr_t)dst & (UNIT_BYTES - 1));
 
 	if (head > n)
@@ -127,7 +121,7 @@ void place_gather(void *dst_any, size_t n, const struct iovec *pieces, int piece
 	}
 	while (n >= UNIT_BYTES) {
 		size_t avail;
-		const uint8_t *src = cursor_at(&c, &avail);
+		const uint8_t *src = iov_cursor_at(&c, &avail);
 		size_t whole = (avail < n ? avail : n) & ~(size_t)(UNIT_BYTES - 1);
 
 		if (!src)

@@ -20,6 +20,14 @@
  */
 size_t place_commit_bytes(const void *dst, size_t len, size_t avail);
 
+/* A place in an iovec. */
+struct iov_cursor {
+	const struct iovec *piece, *end;
+	size_t used; /* of *piece */
+};
+/* What is there, in one piece of avail bytes; NULL at the end. */
+const uint8_t *iov_cursor_at(struct iov_cursor *c, size_t *avail);
+
 /* Writes n bytes, gathered from pieces in order (which hold at least n), to dst. */
 void place_gather(void *dst, size_t n, const struct iovec *pieces, int piece_count);
 

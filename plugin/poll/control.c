@@ -105,15 +105,6 @@ static void control_events(uint64_t now_ns)
 
 /* ---- timers ----------------------------------------------------------------------------------- */
 
-static void timer_link(struct control_timer *timer, struct control_timer **list)
-{
-	timer->next = *list;
-	timer->pprev = list;
-	if (timer->next)
-		timer->next->pprev = &timer->next;
-	*list = timer;
-}
-
 void control_timer_set(struct control_timer *timer, uint64_t at_ns)
 {
 	if (at_ns == UINT64_MAX) {
@@ -122,7 +113,7 @@ void control_timer_set(struct control_timer *timer, uint64_t at_ns)
 	}
 	timer->at_ns = at_ns;
 	if (!timer->pprev)
-		timer_link(timer, &control->timers);
+		CHAIN_ADD(control->timers, timer);
 	if (at_ns < control->earliest_ns)
 		control->earliest_ns = at_ns;
 }
@@ -143,7 +134,7 @@ static void control_timers(uint64_t now_ns)
 			continue;
 		}
 		control_timer_unlink(timer);
-		timer_link(timer, &due);
+		CHAIN_ADD(due, timer);
 	}
 	while (due) {
 		timer = due;

@@ -12,6 +12,7 @@
 
 #include <stddef.h>
 
+#include "base/util.h"
 #include "poll/poller.h"
 
 /* By the first init. Repeated calls are free. -errno, logged by WARN. */
@@ -55,11 +56,8 @@ void control_timer_set(struct control_timer *timer, uint64_t at_ns);
 /* Takes a timer off the list that it is on, if any. */
 static inline void control_timer_unlink(struct control_timer *timer)
 {
-	if (!timer->pprev)
-		return;
-	*timer->pprev = timer->next;
-	if (timer->next)
-		timer->next->pprev = timer->pprev;
+	if (timer->pprev)
+		CHAIN_REMOVE(timer);
 	timer->pprev = NULL;
 }
 

@@ -1,14 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * engine.h - HARP instances (AF_XDP queue or DPDK port, and stack) of this process, their pollers and their threads.
+ * engine.h - HARP instances (AF_XDP queue or DPDK port, and stack) of this process, their pollers and their background poller.
  *
- * A device has one *set* of engines in a process, shared by all contexts and comms, gone (threads
- * joined) with the last reference. Init or the control thread makes it (interface_open()), since
- * that waits. How many engines a device can have, and why not more, is decided once.
+ * A device has one *set* of engines in a process, shared by all contexts and comms (connect/interfaces.c).
  *
- *   engine.c         engines by harpd or by the process itself, their sets, references, fork
+ *   engine.c         engines by harpd or by the process itself, their sets, fork
  *   engine_turn.c    one engine: lanes, a turn of its poller, what it reports
- *   engine_thread.c  the background poller and dedicated threads
+ *   engine_thread.c  the background poller
  */
 #ifndef HARP_PLUGIN_ENGINE_H
 #define HARP_PLUGIN_ENGINE_H
@@ -39,21 +37,18 @@ struct engine_lane_ops {
 };
 /* The lane joins, or leaves, its engine. */
 void engine_add_lane(struct engine *engine, struct engine_lane *l);
-void engine_remove_lane(struct engine *engine, struct engine_lane *l);
+void engine_remove_lane(struct engine_lane *l);
 /* All of them, through next. */
 struct engine_lane *engine_lanes(struct engine *engine);
 /* One more lane (+1), or one fewer (-1), lives only to finish its close. */
 void engine_lanes_closing(struct engine *engine, int change);
 
-/* Before the first set is opened. Called for each engine once it is open, and before it closes. NULL: nothing. */
-void engine_set_observers(void (*opened)(struct engine *), void (*closes)(struct engine *));
-
 /* Is there a reason that needs no try? One line in why. Never waits. */
 bool engine_is_forbidden(const struct device *device, char *why, size_t why_len);
-/* The device's engines, +1 reference; NULL when it has none (config, privilege, queue busy, ...):
- * why (one line) says the reason, the same each time. */
-struct engine_set *engine_set_get(int dev, char *why, size_t why_len);
-void engine_set_put(struct engine_set *set); /* NULL is accepted */
+/* Opens the device's engines; it waits for the kernel and for harpd. NULL when it can have none (config, privilege, queue
+ * busy, ...): why (one line) says the reason. */
+struct engine_set *engine_set_open(int dev, char *why, size_t why_len);
+void engine_set_close(struct engine_set *set); /* NULL is accepted */
 unsigned engine_set_count(const struct engine_set *set);
 struct engine *engine_set_at(const struct engine_set *set, unsigned index);
 /* The one that serves the fewest comms and listeners, ties in turn. */
@@ -85,8 +80,6 @@ const char *engine_describe(struct engine *engine);
  * neither deprecated nor temporary ones as the host is set to), zero when it has no wish. no poller needed. */
 bool engine_reaches(struct engine *engine, const struct harp_addr *dst, struct harp_addr *source,
 		    char *why, size_t why_len);
-/* The last context is gone: refusals are forgotten, so that a later init may try again. */
-void engine_reset(void);
 /* Around fork(): no engine is half open or half closed then. In the child their descriptors are
  * closed and nothing else is touched. */
 void engine_fork_prepare(void);

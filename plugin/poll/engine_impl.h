@@ -31,11 +31,9 @@ struct engine {
 						      * poller. Reader: thread; it orders nothing */
 	/* Relaxed: hints for choosing. */
 	atomic_uint load;
-	atomic_bool
-		news; /* the host's: set by the thread that saw them come, cleared by a turn. Relaxed:
-			   * a turn that misses them is followed by one that does not */
-	atomic_bool
-		sleeping; /* Writer: thread. Reader: threads that post work. See engine_thread.c */
+	/* The host has something to tell: set by the thread that saw it come, cleared by a turn. */
+	atomic_bool event;
+	atomic_bool sleeping; /* Writer: thread. Reader: threads that post work */
 };
 
 /* ---- engine_turn.c --------------------------------------------------------------------------- */
@@ -54,20 +52,10 @@ void engine_finish(struct engine *engine);
 
 /* ---- engine_thread.c ------------------------------------------------------------------------- */
 
-/*
- * A thread and the engines it drives: one *dedicated* thread for each, or one *background poller* for all.
- * engines stay the caller's and outlive the thread.
- */
-struct engine_thread_options {
-	bool dedicated;
-	bool crowded; /* dedicated, but fewer cores than such threads: stands by like a background poller */
-	int core;         /* to be pinned to; -1: none */
-	uint64_t idle_ns; /* background poller: no thread has polled for so long */
-	uint64_t spin_ns; /* dedicated: turns without work before it sleeps, at most */
-};
+/* The background poller of some engines, which stay the caller's and outlive it. */
 /* 0, or -errno with one line in why. */
 int engine_thread_start(struct engine_thread **out, struct engine *const *engines, unsigned count,
-			const struct engine_thread_options *opt, char *why, size_t why_len);
+			char *why, size_t why_len);
 /* Joins it. The engines can be driven on by the caller. NULL is accepted. */
 void engine_thread_stop(struct engine_thread *thread);
 /* engine->poller.wake and advance. */

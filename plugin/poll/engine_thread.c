@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* engine_thread.c - the threads that poll engines, the background poller and dedicated ones, and their sleep. */
+/* engine_thread.c - the background poller: the thread that polls engines while the application does not. */
 #include <errno.h>
 #include <poll.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,24 +11,18 @@
 
 #include "base/thread.h"
 #include "poll/engine_impl.h"
+#include "process/config.h"
 
 /*
  * Theory of operation
  *
  * A turn is one harp_stack_poll(): packets, timers, then through the requests hook the stack's events and the comms' new
- * requests, then transmission. The thread that holds the engine's poller does it.
- *
- * Inline. Application threads poll. One background poller serves all engines of a device, because its timer costs the same
- * for eight engines as for one. An engine is
- *   - away: no thread has polled it for idle_ns. The background poller takes turns until there is nothing to do;
- *   - in use: polled, and something happened lately. The background poller sleeps on a timer until idle_ns are over;
+ * requests, then transmission. Application threads poll in each call. One background poller serves all engines of a device,
+ * because its timer costs the same for eight engines as for one. An engine is
+ *   - away: no thread has polled it for HARP_BACKGROUND_IDLE_US. The background poller takes turns until there is nothing to do;
+ *   - in use: polled, and something happened lately. The background poller sleeps on a timer until that time is over;
  *   - quiet: polled, and nothing has happened for QUIET_NS. The background poller sleeps as if the engine were away, so a
  *     rank that waits for a minute costs nothing.
- *
- * Dedicated. A thread for each engine, pinned if it has a core, holds the poller and spins while there is work. After
- * spin_ns without work it releases the poller and sleeps. Then application threads poll, because waking a thread takes tens
- * of turns; the first turn that finds work wakes the thread. Each sleep longer than the spin halves the next spin, a
- * shorter one restores it. With fewer cores than such threads each acts as the background poller of its engine.
  *
  * Sleep. The thread sets `sleeping`, executes a fence, and takes one more turn. A thread that posts work puts it on the
  * list, executes a fence, reads `sleeping`, and writes the eventfd. Whichever comes second sees the other, so no wake-up is
@@ -42,25 +35,23 @@
  * work, 50 us to 1 ms.
  */
 
-#define TURNS_EMPTY_MAX 8u /* turns that find nothing before the background poller sleeps */
+#define TURNS_EMPTY_MAX 8u /* turns that find nothing before it sleeps */
 #define QUIET_NS 20000000ull
 #define SLEEP_NS_MAX 100000000ull
 #define SLEEP_QUIET_NS_MAX 1000000000ull /* one after another that nothing ended */
-#define SPIN_NS_MIN 5000u
 #define BLIND_NS_MIN 50000u
 #define BLIND_NS_MAX 1000000u
 #define BLIND_SHARE 8u
 #define TAKE_TRIES_MAX 64u /* for the poller, before giving way */
 
 struct engine_thread {
-	struct engine_thread_options opt;
+	uint64_t idle_ns; /* HARP_BACKGROUND_IDLE_US */
 	struct engine *const *engines;
 	unsigned count;
 	pthread_t id;
 	int wake_fd;
 	atomic_bool stop;
 	/* The thread's own. */
-	uint64_t spin_ns;
 	bool quiet; /* the last sleep was as long as it may be */
 	struct pollfd fds[1 + 2 * ENGINES_MAX];
 	struct engine *asleep[ENGINES_MAX];
@@ -97,12 +88,6 @@ void engine_advance(struct poller *poller, uint64_t now_ns)
 
 /* ---- what an engine is doing ------------------------------------------------------------------ */
 
-/* The application's turns come first. */
-static bool thread_stands_by(const struct engine_thread *thread)
-{
-	return !thread->opt.dedicated || thread->opt.crowded;
-}
-
 static uint64_t engine_polled_ns(struct engine *engine)
 {
 	return atomic_load_explicit(&engine->poller.polled_ns, memory_order_relaxed);
@@ -112,7 +97,7 @@ static uint64_t engine_polled_ns(struct engine *engine)
 static bool engine_is_polled(struct engine *engine, const struct engine_thread *thread,
 			     uint64_t now_ns)
 {
-	return thread_stands_by(thread) && now_ns < engine_polled_ns(engine) + thread->opt.idle_ns;
+	return now_ns < engine_polled_ns(engine) + thread->idle_ns;
 }
 
 /* It polls and there is something to poll for: not ours to disturb. */
@@ -142,12 +127,6 @@ static bool thread_take(struct engine *engine)
 	return false;
 }
 
-/* Does nothing tell when packets wait? */
-static bool engine_is_blind(const struct engine *engine)
-{
-	return harp_instance_fd(engine->instance) < 0;
-}
-
 /* When a blind engine must be looked at again. */
 static uint64_t blind_until_ns(const struct engine *engine, uint64_t now_ns)
 {
@@ -169,13 +148,13 @@ static unsigned thread_last_look(struct engine_thread *thread, struct engine *en
 	if (!thread_take(engine)) {
 		/* A thread that holds the poller was preempted on this core: yield. */
 		atomic_store_explicit(&engine->sleeping, false, memory_order_relaxed);
-		*until_ns = earlier_ns(*until_ns, now_ns + thread->opt.idle_ns);
+		*until_ns = earlier_ns(*until_ns, now_ns + thread->idle_ns);
 		return count;
 	}
 	*until_ns = earlier_ns(*until_ns,
 			       engine_turn(engine, now_ns) ? now_ns : engine_deadline_ns(engine));
 	poller_release(&engine->poller);
-	if (engine_is_blind(engine))
+	if (harp_instance_fd(engine->instance) < 0) /* blind */
 		*until_ns = earlier_ns(*until_ns, blind_until_ns(engine, now_ns));
 	thread->watched[count / 2] = engine;
 	fds[count].fd = harp_instance_fd(engine->instance);
@@ -194,12 +173,12 @@ static void thread_woken(struct engine_thread *thread, unsigned fds)
 		(void)!read(thread->wake_fd, &count, sizeof(count));
 	for (unsigned i = 1; i < fds; i += 2)
 		if (thread->fds[i + 1].revents)
-			atomic_store_explicit(&thread->watched[i / 2]->news, true,
+			atomic_store_explicit(&thread->watched[i / 2]->event, true,
 					      memory_order_relaxed);
 }
 
-/* Sleeps until something is to be done. True when it was woken, by a packet or a post. */
-static bool thread_sleep(struct engine_thread *thread)
+/* Sleeps until something is to be done. */
+static void thread_sleep(struct engine_thread *thread)
 {
 	uint64_t now_ns = clock_now_ns(), wait_ns;
 	uint64_t max_ns = now_ns + (thread->quiet ? SLEEP_QUIET_NS_MAX : SLEEP_NS_MAX);
@@ -212,8 +191,7 @@ static bool thread_sleep(struct engine_thread *thread)
 		struct engine *engine = thread->engines[i];
 
 		if (engine_in_use(engine, thread, now_ns)) {
-			until_ns = earlier_ns(until_ns,
-					      engine_polled_ns(engine) + thread->opt.idle_ns);
+			until_ns = earlier_ns(until_ns, engine_polled_ns(engine) + thread->idle_ns);
 			continue;
 		}
 		atomic_store_explicit(&engine->sleeping, true, memory_order_relaxed);
@@ -235,7 +213,6 @@ static bool thread_sleep(struct engine_thread *thread)
 	for (unsigned i = 0; i < asleep; i++)
 		atomic_store_explicit(&thread->asleep[i]->sleeping, false, memory_order_relaxed);
 	thread->quiet = woken == 0 && until_ns == max_ns;
-	return woken > 0;
 }
 
 static bool thread_stopped(const struct engine_thread *thread)
@@ -269,71 +246,15 @@ static void *background_main(void *arg)
 			continue;
 		}
 		empty = 0;
-		(void)thread_sleep(thread);
-	}
-	return NULL;
-}
-
-/* ---- dedicated -------------------------------------------------------------------------------- */
-
-/* Poller held, and released: turns until there was nothing to do for limit_ns. Of a blind engine a timer's turn may find
- * what would have woken the thread. */
-static void dedicated_spin(struct engine_thread *thread, struct engine *engine, uint64_t limit_ns)
-{
-	uint64_t now_ns = clock_now_ns(), busy_ns = now_ns;
-
-	do {
-		if (engine_turn(engine, now_ns)) {
-			busy_ns = now_ns;
-			if (!limit_ns && engine_is_blind(engine))
-				limit_ns = thread->spin_ns;
-		} else {
-			thread_relax();
-		}
-		now_ns = clock_now_ns();
-	} while (now_ns - busy_ns <= limit_ns && !thread_stopped(thread));
-	poller_release(&engine->poller);
-}
-
-static void *dedicated_main(void *arg)
-{
-	struct engine_thread *thread = arg;
-	struct engine *engine = thread->engines[0];
-	bool woken = true;
-
-	while (!thread_stopped(thread)) {
-		uint64_t slept_ns;
-
-		if (!thread_take(engine)) {
-			sched_yield();
-			continue;
-		}
-		/* A timer's turn is one turn. */
-		dedicated_spin(thread, engine, woken ? thread->spin_ns : 0);
-		slept_ns = clock_now_ns();
-		woken = thread_sleep(thread);
-		slept_ns = clock_now_ns() - slept_ns;
-		if (!woken)
-			continue;
-		if (slept_ns < thread->opt.spin_ns)
-			thread->spin_ns = thread->opt.spin_ns;
-		else if (thread->spin_ns / 2 >= SPIN_NS_MIN)
-			thread->spin_ns /= 2;
+		thread_sleep(thread);
 	}
 	return NULL;
 }
 
 /* ---- starting and stopping -------------------------------------------------------------------- */
 
-static int thread_create(struct engine_thread *thread)
-{
-	return thread_start_on(&thread->id, thread->opt.core,
-			       thread_stands_by(thread) ? background_main : dedicated_main, thread,
-			       thread->opt.dedicated ? "harp-engine" : "harp-background");
-}
-
 int engine_thread_start(struct engine_thread **out, struct engine *const *engines, unsigned count,
-			const struct engine_thread_options *opt, char *why, size_t why_len)
+			char *why, size_t why_len)
 {
 	struct engine_thread *thread = calloc(1, sizeof(*thread));
 	int rc;
@@ -343,10 +264,9 @@ int engine_thread_start(struct engine_thread **out, struct engine *const *engine
 		snprintf(why, why_len, "out of memory");
 		return -ENOMEM;
 	}
-	thread->opt = *opt;
+	thread->idle_ns = plugin_config()->background_idle_ns;
 	thread->engines = engines;
 	thread->count = count;
-	thread->spin_ns = opt->spin_ns;
 	thread->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	if (thread->wake_fd < 0) {
 		rc = -errno;
@@ -357,13 +277,9 @@ int engine_thread_start(struct engine_thread **out, struct engine *const *engine
 	thread->fds[0] = (struct pollfd){ .fd = thread->wake_fd, .events = POLLIN };
 	for (unsigned i = 0; i < count; i++)
 		engines[i]->thread = thread;
-	rc = thread_create(thread);
+	rc = thread_start(&thread->id, background_main, thread, "harp-background");
 	if (rc) {
-		if (opt->core >= 0)
-			snprintf(why, why_len, "cannot start a thread on core %d: %s", opt->core,
-				 strerror(-rc));
-		else
-			snprintf(why, why_len, "cannot start a thread: %s", strerror(-rc));
+		snprintf(why, why_len, "cannot start a thread: %s", strerror(-rc));
 		close(thread->wake_fd);
 		free(thread);
 		return rc;

@@ -69,19 +69,12 @@ void engine_listener_due(struct engine *engine, uint64_t at_ns)
 
 void engine_add_lane(struct engine *engine, struct engine_lane *l)
 {
-	l->next = engine->lanes;
-	l->pprev = &engine->lanes;
-	if (l->next)
-		l->next->pprev = &l->next;
-	engine->lanes = l;
+	CHAIN_ADD(engine->lanes, l);
 }
 
-void engine_remove_lane(struct engine *engine, struct engine_lane *l)
+void engine_remove_lane(struct engine_lane *l)
 {
-	(void)engine;
-	*l->pprev = l->next;
-	if (l->next)
-		l->next->pprev = l->pprev;
+	CHAIN_REMOVE(l);
 }
 
 struct engine_lane *engine_lanes(struct engine *engine)
@@ -140,7 +133,7 @@ static void engine_control(struct engine *engine, uint64_t now_ns)
 	int rc;
 
 	/* Before it looks: what comes meanwhile sets it again. */
-	atomic_store_explicit(&engine->news, false, memory_order_relaxed);
+	atomic_store_explicit(&engine->event, false, memory_order_relaxed);
 	rc = harp_instance_control(engine->instance, now_ns);
 
 	/* One of the interface's engines speaks for all; of a DPDK port's link its instance does. */
@@ -169,7 +162,7 @@ bool engine_turn(struct engine *engine, uint64_t now_ns)
 	bool worked = harp_stack_poll(engine->stack, now_ns) > 0;
 
 	if (harp_instance_control_pending(engine->instance) ||
-	    atomic_load_explicit(&engine->news, memory_order_relaxed))
+	    atomic_load_explicit(&engine->event, memory_order_relaxed))
 		engine_control(engine, now_ns);
 	if (now_ns >= engine->tick_ns)
 		engine_tick(engine, now_ns);

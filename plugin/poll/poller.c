@@ -16,13 +16,7 @@ uint64_t clock_now_ns(void)
 
 void poller_init(struct poller *poller, void (*advance)(struct poller *, uint64_t))
 {
-	atomic_init(&poller->held, false);
-	atomic_init(&poller->runs, 0);
-	atomic_init(&poller->ready, NULL);
-	atomic_init(&poller->polled_ns, 0);
-	poller->now_ns = 0;
-	poller->advance = advance;
-	poller->wake = NULL;
+	*poller = (struct poller){ .advance = advance };
 }
 
 void poller_post(struct poller *poller, struct work *work)
@@ -124,8 +118,8 @@ void poller_call(struct poller *poller, struct work *work)
 		if (poller_poll(poller) &&
 		    !atomic_load_explicit(&work->queued, memory_order_acquire))
 			return;
-		/* Or who has the poller, and may keep it, has taken the work and since then ended a run. He
-		 * is in his turn still: not for a driver that may go when this returns. */
+		/* Or the holder of the poller, which may keep it, has taken the work and ended a run since. It
+		 * is still in its turn: not for a poller that may go when this returns. */
 		if (!poller->wake) {
 			sched_yield();
 			continue;

@@ -54,12 +54,10 @@ static_assert(HARP_ECN_DEFAULT == 0 && HARP_ECN_OFF == 1 && HARP_ECN_REQUEST == 
 static_assert(sizeof(enum harp_congestion) == 4 && sizeof(enum harp_ecn) == 4, "CHOICE fields");
 static_assert(sizeof(enum plugin_path) == 4 && sizeof(enum harp_xdp_mode) == 4, "CHOICE fields");
 static_assert(DAEMON_AUTO == 0 && DAEMON_OFF == 1 && DAEMON_REQUIRE == 2, "HARP_DAEMON");
-static_assert(DRIVE_AUTO == 0 && DRIVE_INLINE == 1 && DRIVE_DEDICATED == 2, "HARP_DRIVE");
-static_assert(sizeof(enum plugin_daemon) == 4 && sizeof(enum plugin_drive) == 4, "CHOICE fields");
+static_assert(sizeof(enum plugin_daemon) == 4, "CHOICE fields");
 static_assert(RAILS_OWN == 0 && RAILS_BACKUP == 1 && RAILS_ALL == 2, "HARP_RAILS");
 static_assert(ENCRYPT_AUTO == 0 && ENCRYPT_OFF == 1 && ENCRYPT_AES_256_GCM == 2, "HARP_ENCRYPT");
 static_assert(sizeof(enum plugin_rails) == 4 && sizeof(enum plugin_encrypt) == 4, "CHOICE fields");
-static_assert(PLUGIN_CORES_MAX <= HARP_CONFIG_LIST_MAX, "HARP_CORES");
 
 static struct plugin_config config_current; /* Writer: plugin_config_load, at the first init */
 
@@ -96,43 +94,6 @@ static bool config_parse_choice(const char *text, const char *words, uint32_t *o
 	return false;
 }
 
-/* "2,4-7": numbers and ranges in order, none twice. */
-static bool config_parse_cores(const char *text, uint64_t max, struct plugin_cores *out)
-{
-	struct plugin_cores cores = { 0 };
-	bool seen[HARP_CONFIG_CORE_MAX] = { false };
-
-	while (*text) {
-		char word[16];
-		size_t len = strcspn(text, ",");
-		char *dash;
-		uint64_t first, last;
-
-		if (len >= sizeof(word))
-			return false;
-		memcpy(word, text, len);
-		word[len] = '\0';
-		dash = strchr(word, '-');
-		if (dash)
-			*dash = '\0';
-		if (!config_parse_number(word, 0, HARP_CONFIG_CORE_MAX - 1, &first) ||
-		    !config_parse_number(dash ? dash + 1 : word, first, HARP_CONFIG_CORE_MAX - 1,
-					 &last))
-			return false;
-		for (; first <= last; first++) {
-			if (cores.count == max || seen[first])
-				return false;
-			seen[first] = true;
-			cores.core[cores.count++] = (uint16_t)first;
-		}
-		text += len;
-		if (*text == ',' && !*++text)
-			return false;
-	}
-	*out = cores;
-	return true;
-}
-
 static bool config_parse_text(const char *text, uint64_t min, uint64_t max, char *out)
 {
 	size_t len = strlen(text);
@@ -150,7 +111,6 @@ static bool config_set(struct plugin_config *config, size_t index, const char *t
 {
 	const struct harp_config_key *key = harp_config_key((unsigned)index);
 	char *field = (char *)config + config_fields[index];
-	struct plugin_cores cores;
 	uint64_t number;
 	uint32_t number32;
 
@@ -175,12 +135,8 @@ static bool config_set(struct plugin_config *config, size_t index, const char *t
 		return true;
 	case HARP_CONFIG_TEXT:
 		return config_parse_text(text, key->min, key->max, field);
-	case HARP_CONFIG_CORES:
-		if (!config_parse_cores(text, key->max, &cores))
-			return false;
-		memcpy(field, &cores, sizeof(cores));
-		return true;
 	case HARP_CONFIG_BOOL:
+	case HARP_CONFIG_CORES:
 	case HARP_CONFIG_LIST:
 	case HARP_CONFIG_PORTS:
 		break; /* harpd's and NICs' keys alone */
@@ -203,23 +159,12 @@ static void config_warn_value(const struct harp_config_key *key, const char *sou
 		     source, key->name, text, (unsigned long long)key->min,
 		     (unsigned long long)key->max);
 		break;
-	case HARP_CONFIG_CORES:
-		WARN("%s%s=\"%.100s\" is not understood: it must be at most %llu numbers below %u, "
-		     "none twice, like 2,4-7",
-		     source, key->name, text, (unsigned long long)key->max, HARP_CONFIG_CORE_MAX);
-		break;
 	default:
 		WARN("%s%s=\"%.100s\" is not understood: it must be a whole number%s%s from %llu "
 		     "to %llu (default %s)",
 		     source, key->name, text, *key->unit ? " of " : "", key->unit,
 		     (unsigned long long)key->min, (unsigned long long)key->max, key->preset);
 	}
-}
-
-/* Is it the name of a variable? The keys of [[nic]] are none. */
-static bool config_is_variable(const struct harp_config_key *key)
-{
-	return !strncmp(key->name, CONFIG_PREFIX, strlen(CONFIG_PREFIX));
 }
 
 /* The key's index in harp_config_key(), harp_config_count() when there is none. */
@@ -229,8 +174,9 @@ static unsigned config_find(const char *name, size_t len)
 	unsigned index = 0;
 
 	for (; (key = harp_config_key(index)); index++)
-		if (config_is_variable(key) && strlen(key->name) == len &&
-		    !strncmp(key->name, name, len))
+		/* The keys of [[nic]] are no variables. */
+		if (!strncmp(key->name, CONFIG_PREFIX, strlen(CONFIG_PREFIX)) &&
+		    strlen(key->name) == len && !strncmp(key->name, name, len))
 			break;
 	return index;
 }
@@ -368,20 +314,14 @@ static int config_read_environment(struct plugin_config *out, char *const *envir
 	return result;
 }
 
-/* HARP_RSS, by the one parser there is; whether a NIC has these queues is asked when it is opened. */
-static bool config_rss_good(const char *text)
-{
-	struct harp_rss rss;
-
-	return !text[0] || !harp_rss_parse(text, UINT16_MAX + 1u, &rss);
-}
-
 /* Values whose shape is more than their type's, or that are good each and no good together. */
 static int config_check_together(const struct plugin_config *config)
 {
+	struct harp_rss rss;
 	int result = 0;
 
-	if (!config_rss_good(config->rss)) {
+	/* Whether a NIC has these queues is asked when it is opened. */
+	if (config->rss[0] && harp_rss_parse(config->rss, UINT16_MAX + 1u, &rss)) {
 		WARN("HARP_RSS=\"%.40s\" is not understood: it must be empty, unknown, or "
 		     "toeplitz:KEY[:TABLE] with KEY 40 to %u bytes in hexadecimal and TABLE at most "
 		     "%u queue numbers with commas between",

@@ -12,14 +12,8 @@ enum plugin_path { PATH_AUTO, PATH_XDP, PATH_KERNEL, PATH_DPDK };
 enum plugin_huge_pages { HUGE_PAGES_AUTO, HUGE_PAGES_NEVER, HUGE_PAGES_REQUIRE };
 enum plugin_daemon { DAEMON_AUTO, DAEMON_OFF, DAEMON_REQUIRE };
 enum plugin_tuner { TUNER_AUTO, TUNER_OFF };
-enum plugin_drive { DRIVE_AUTO, DRIVE_INLINE, DRIVE_DEDICATED };
 enum plugin_rails { RAILS_OWN, RAILS_BACKUP, RAILS_ALL };
 enum plugin_encrypt { ENCRYPT_AUTO, ENCRYPT_OFF, ENCRYPT_AES_256_GCM };
-#define PLUGIN_CORES_MAX 64u
-struct plugin_cores {
-	uint32_t count;
-	uint16_t core[PLUGIN_CORES_MAX];
-};
 struct plugin_config {
 	enum plugin_path path;                  /* HARP_PATH=auto|xdp|kernel|dpdk */
 	char dpdk[4096];                        /* HARP_DPDK: port specs with spaces between */
@@ -37,10 +31,9 @@ struct plugin_config {
 	uint64_t initial_rto_ns;     /* HARP_INITIAL_RTO_MS, default 200 */
 	uint64_t probe_interval_ns;  /* HARP_PROBE_INTERVAL_MS, default 250; 0: off */
 	uint64_t close_linger_ns;    /* HARP_CLOSE_LINGER_MS, default 50 */
-	uint64_t
-		background_idle_ns; /* HARP_BACKGROUND_IDLE_US, default 1000: nobody polled so long */
-	uint32_t speed_mbps;        /* HARP_SPEED_MBPS, 0: from the interface */
-	enum harp_xdp_mode xdp_mode;     /* HARP_XDP_MODE=auto|generic|native */
+	uint64_t background_idle_ns; /* HARP_BACKGROUND_IDLE_US, default 1000 */
+	uint32_t speed_mbps;         /* HARP_SPEED_MBPS, 0: from the interface */
+	enum harp_xdp_mode xdp_mode; /* HARP_XDP_MODE=auto|generic|native */
 	enum harp_congestion congestion; /* HARP_CONGESTION=default|newreno|cubic|dctcp|delay */
 	enum harp_ecn ecn;               /* HARP_ECN=default|off|request */
 	char ifname[256];                /* HARP_IFNAME, else NCCL_SOCKET_IFNAME; NCCL's syntax */
@@ -61,9 +54,6 @@ struct plugin_config {
 	char socket[108];            /* HARP_SOCKET; empty: HARP_LEASE_SOCKET */
 	uint32_t instances;          /* HARP_INSTANCES, for each device */
 	uint32_t port_min, port_max; /* HARP_PORT_MIN, HARP_PORT_MAX: without harpd */
-	enum plugin_drive drive;     /* HARP_DRIVE=auto|inline|dedicated */
-	struct plugin_cores cores;   /* HARP_CORES; none: harpd's suggestion or any */
-	uint64_t spin_ns;            /* HARP_SPIN_US: at most so long without work before sleep */
 	uint32_t page_flows;         /* HARP_PAGE_FLOWS */
 	char label[64];              /* HARP_LABEL; empty: the program's name */
 	char rss[1024];              /* HARP_RSS, for harp_rss_parse(); empty: ask the NIC */

@@ -133,9 +133,8 @@ static void trace_open(const char *directory, nccl_profiler_logger logger)
 		       "PROFILER/HARP: network events are traced to %s", path);
 }
 
-/* ------------------------------------------------------------------------------------------------
- * Communicators.
- */
+/* ---- communicators --------------------------------------------------------------------------- */
+
 static int trace_init(void **context, int *mask, nccl_profiler_logger logger)
 {
 	const char *directory = getenv("HARP_TRACE");
@@ -201,9 +200,8 @@ static int trace_finalize(void *context)
 	return 0;
 }
 
-/* ------------------------------------------------------------------------------------------------
- * Events.
- */
+/* ---- events ---------------------------------------------------------------------------------- */
+
 static void trace_peer(const struct harp_profiler_event *data, char *out, size_t len)
 {
 	static const uint8_t mapped[12] = { [10] = 0xff, [11] = 0xff };
@@ -270,9 +268,8 @@ static int trace_record(void *handle, int state, void *args)
 	return 0;
 }
 
-/* ------------------------------------------------------------------------------------------------
- * The tables.
- */
+/* ---- the tables ------------------------------------------------------------------------------ */
+
 #define TRACE_TABLE(version, form)                                                                 \
 	TRACE_EXPORT extern const struct nccl_profiler_##form ncclProfiler_##version;              \
 	const struct nccl_profiler_##form ncclProfiler_##version = {                               \

@@ -446,7 +446,7 @@ static void lane_stats_begin(struct lane_stats *stats, const struct lane_stats_o
 	stats_set(&record->value[HARP_LANE_state], HARP_PAGE_LANE_OPEN);
 	stats_set(&record->value[HARP_LANE_opened_ns], clock_now_ns());
 	stats_set(&record->value[HARP_LANE_kind], opt->kind);
-	stats_set(&record->value[HARP_LANE_sealed], opt->encrypted);
+	stats_set(&record->value[HARP_LANE_encrypted], opt->encrypted);
 	stats_set(&record->value[HARP_LANE_backup], opt->backup);
 	stats_set(&record->value[HARP_LANE_tcp_ns], 0);
 	stats_add(&record->value[HARP_LANE_lanes], 1);
@@ -587,23 +587,20 @@ void lane_stats_stalled(struct lane_stats *stats, bool stalled)
 
 void lane_stats_moved_away(struct lane_stats *stats, uint64_t chunks)
 {
-	stats_add(&stats->record->value[HARP_LANE_chunks_moved_away], chunks);
-	stats_sum(&stats->rail->value[HARP_RAIL_chunks_moved_away], chunks);
+	LANE_STATS_ADD(stats, chunks_moved_away, chunks);
 }
 
 void lane_stats_moved_here(struct lane_stats *stats)
 {
 	lane_page_count(HARP_JOB_chunks_moved, 1);
-	stats_add(&stats->record->value[HARP_LANE_chunks_moved_here], 1);
-	stats_sum(&stats->rail->value[HARP_RAIL_chunks_moved_here], 1);
+	LANE_STATS_ADD(stats, chunks_moved_here, 1);
 	stats_add(&stats->comm->record->value[HARP_COMM_chunks_moved], 1);
 }
 
 void lane_stats_duplicate(struct lane_stats *stats)
 {
 	lane_page_count(HARP_JOB_chunks_duplicate, 1);
-	stats_add(&stats->record->value[HARP_LANE_chunks_duplicate], 1);
-	stats_sum(&stats->rail->value[HARP_RAIL_chunks_duplicate], 1);
+	LANE_STATS_ADD(stats, chunks_duplicate, 1);
 	stats_add(&stats->comm->record->value[HARP_COMM_chunks_duplicate], 1);
 }
 

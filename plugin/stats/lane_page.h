@@ -117,28 +117,31 @@ static inline void stats_sum(uint64_t *word, uint64_t n)
 	atomic_fetch_add_explicit((_Atomic(uint64_t) *)word, n, memory_order_relaxed);
 }
 
-/* Bytes, headers included. Poller held, as for the following. */
+/* Adds to a number of the lane and to the NIC's total of it. Poller held, as for the following. */
+#define LANE_STATS_ADD(stats, name, n)                                                             \
+	do {                                                                                       \
+		stats_add(&(stats)->record->value[HARP_LANE_##name], n);                           \
+		stats_sum(&(stats)->rail->value[HARP_RAIL_##name], n);                             \
+	} while (0)
+
+/* Bytes, headers included. */
 static inline void lane_stats_sent(struct lane_stats *stats, uint64_t bytes, uint64_t now_ns)
 {
-	stats_add(&stats->record->value[HARP_LANE_sent_bytes], bytes);
+	LANE_STATS_ADD(stats, sent_bytes, bytes);
 	stats_set(&stats->record->value[HARP_LANE_updated_ns], now_ns);
-	stats_sum(&stats->rail->value[HARP_RAIL_sent_bytes], bytes);
 }
 static inline void lane_stats_received(struct lane_stats *stats, uint64_t bytes, uint64_t now_ns)
 {
-	stats_add(&stats->record->value[HARP_LANE_received_bytes], bytes);
+	LANE_STATS_ADD(stats, received_bytes, bytes);
 	stats_set(&stats->record->value[HARP_LANE_updated_ns], now_ns);
-	stats_sum(&stats->rail->value[HARP_RAIL_received_bytes], bytes);
 }
 static inline void lane_stats_payload(struct lane_stats *stats, uint64_t bytes)
 {
-	stats_add(&stats->record->value[HARP_LANE_payload_bytes], bytes);
-	stats_sum(&stats->rail->value[HARP_RAIL_payload_bytes], bytes);
+	LANE_STATS_ADD(stats, payload_bytes, bytes);
 }
 static inline void lane_stats_chunk_sent(struct lane_stats *stats, uint64_t bytes)
 {
-	stats_add(&stats->record->value[HARP_LANE_chunks_sent], 1);
-	stats_sum(&stats->rail->value[HARP_RAIL_chunks_sent], 1);
+	LANE_STATS_ADD(stats, chunks_sent, 1);
 	lane_page_count(HARP_JOB_chunks_sent, 1);
 	lane_stats_payload(stats, bytes);
 }

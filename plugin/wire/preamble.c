@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* preamble.c - the mutual proof at the beginning of a lane, both roles. */
+#include "wire/preamble.h"
+
 #include <errno.h>
 #include <string.h>
 
-#include "wire/preamble.h"
-#include "wire/rails.h"
 #include "wire/record.h"
 #include "wire/blake2s.h"
 
@@ -380,9 +380,9 @@ static int preamble_got_hello(struct preamble *p)
 	if (!p->lookup(p->lookup_ctx, p, p->key))
 		return preamble_fail(p, -ECONNREFUSED,
 				     p->peer.join ? "there is no comm of that id"
-						  : "nobody listens under that id");
+						  : "no listener has that id");
 	if (p->full)
-		return preamble_fail(p, -EBUSY, "too many are at the door already");
+		return preamble_fail(p, -EBUSY, "too many connections are pending");
 	rc = preamble_check_encryption(p);
 	if (rc)
 		return rc;
@@ -465,7 +465,7 @@ static int preamble_next(struct preamble *p)
 		return preamble_got_proof(p);
 	case PREAMBLE_SEND_READY:
 		if (wire_get16(p->transcript + p->head + AT_STATUS) != PREAMBLE_ACCEPTED)
-			return preamble_fail(p, -ECONNREFUSED, "nobody listens under that id");
+			return preamble_fail(p, -ECONNREFUSED, "no listener has that id");
 		p->step = PREAMBLE_DONE;
 		return 1;
 	case PREAMBLE_DONE:
@@ -492,4 +492,78 @@ int preamble_moved(struct preamble *p, size_t n)
 		p->sent_bytes += n;
 	p->at += n;
 	return p->at == p->end ? preamble_next(p) : 0;
+}
+
+/* ---- the acceptor's NICs --------------------------------------------------------------------- */
+
+#define HEAD_BYTES 4u
+#define ENTRY_BYTES 32u
+#define AT_ADDR 0
+#define AT_HARP_PORT 16
+#define AT_KERNEL_PORT 18
+#define AT_PLACEMENT 20
+#define AT_NIC 21
+#define AT_QUEUES 22
+#define AT_QUEUE 24
+#define AT_SPEED 28
+
+size_t rails_encode(const struct rails *rails, uint8_t out[RAILS_BYTES_MAX])
+{
+	if (!rails->count)
+		return 0;
+	memset(out, 0, HEAD_BYTES + ENTRY_BYTES * rails->count);
+	out[0] = (uint8_t)rails->count;
+	for (unsigned i = 0; i < rails->count; i++) {
+		const struct rail_entry *entry = &rails->entry[i];
+		uint8_t *at = out + HEAD_BYTES + ENTRY_BYTES * i;
+
+		memcpy(at + AT_ADDR, entry->addr.bytes, 16);
+		wire_put16(at + AT_HARP_PORT, entry->harp_port);
+		wire_put16(at + AT_KERNEL_PORT, entry->kernel_port);
+		at[AT_PLACEMENT] = entry->placement;
+		at[AT_NIC] = entry->nic;
+		wire_put16(at + AT_QUEUES, entry->queues);
+		wire_put16(at + AT_QUEUE, entry->queue);
+		wire_put32(at + AT_SPEED, entry->speed_mbps);
+	}
+	return HEAD_BYTES + ENTRY_BYTES * rails->count;
+}
+
+static bool rails_has(const struct rails *rails, const struct rail_entry *entry)
+{
+	for (unsigned i = 0; i < rails->count; i++) {
+		const struct rail_entry *other = &rails->entry[i];
+
+		if (other->nic == entry->nic &&
+		    harp_addr_is_v4(&other->addr) == harp_addr_is_v4(&entry->addr))
+			return true;
+	}
+	return false;
+}
+
+int rails_decode(struct rails *out, const uint8_t *in, size_t len)
+{
+	memset(out, 0, sizeof(*out));
+	if (len < HEAD_BYTES || !in[0] || in[0] > RAIL_ENTRIES_MAX ||
+	    len != HEAD_BYTES + (size_t)ENTRY_BYTES * in[0])
+		return -EPROTO;
+	for (unsigned i = 0; i < in[0]; i++) {
+		const uint8_t *at = in + HEAD_BYTES + ENTRY_BYTES * i;
+		struct rail_entry entry = {
+			.nic = at[AT_NIC],
+			.harp_port = wire_get16(at + AT_HARP_PORT),
+			.kernel_port = wire_get16(at + AT_KERNEL_PORT),
+			.placement = at[AT_PLACEMENT],
+			.queues = wire_get16(at + AT_QUEUES),
+			.queue = wire_get16(at + AT_QUEUE),
+			.speed_mbps = wire_get32(at + AT_SPEED),
+		};
+
+		memcpy(entry.addr.bytes, at + AT_ADDR, 16);
+		if (entry.nic >= RAIL_ENTRIES_MAX || (!entry.harp_port && !entry.kernel_port) ||
+		    rails_has(out, &entry))
+			return -EPROTO;
+		out->entry[out->count++] = entry;
+	}
+	return 0;
 }

@@ -56,7 +56,6 @@ class Rank:
             "HARP_PATH": "xdp",
             "HARP_DAEMON": "require",
             "HARP_SOCKET": str(harpd.socket),
-            "HARP_DRIVE": "inline",
             "HARP_LABEL": role,
             "NCCL_DEBUG": "INFO",
             **more,

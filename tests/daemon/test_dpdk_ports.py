@@ -348,7 +348,6 @@ def test_a_changed_state_file_loses_only_the_changed_leases(change: dict[str, An
         "ifname": "rail0",
         "label": "job",
         "since_s": 1.5,
-        "core": None,
         "device": "net_memif0",
         "queues": 2,
     }

@@ -101,7 +101,7 @@ def test_what_a_job_calls_itself_is_no_markup(
 ) -> None:
     label = "[/no] [red]such tag"
     one = {
-        "ifname": "eth0", "queue": 0, "ports": [1, 2], "pid": 1, "uid": 2, "core": None,
+        "ifname": "eth0", "queue": 0, "ports": [1, 2], "pid": 1, "uid": 2,
         "age_s": 1.0, "label": label, "marks": [],
     }  # fmt: skip
     done = harpctl("instances", "--file", str(impostor(json.dumps({"instances": [one]}))))

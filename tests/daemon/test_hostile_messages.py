@@ -28,7 +28,7 @@ MESSAGES = [
     _host.pack_lease(2, "eth0", label="x"),
     _host.pack_lease(2, "eth0", queue=1, frame_count=0xFFFFFFFF, copy_mode=7),
     _host.pack_lease(2, "rail0", queues=0xFFFFFFFF, label="x"),
-    _host.pack_port(2, _host.Port(1, 2, 4096, 0, "net_memif0")),
+    _host.pack_port(2, _host.Port(1, 2, 4096, "net_memif0")),
     _host.pack_release(3, 2**63),
     _host.pack_query(4, b'{"command": "status"}'),
     _host.pack_query(4, b'{"command": "stats", "flows": [{}]}'),

@@ -50,7 +50,6 @@ def a_state() -> dict[str, Any]:
                 "frame_size": 2048,
                 "page_bytes": 4096,
                 "frames": [1, 4711],
-                "core": None,
                 "active": True,
                 "marks": [],
             }

@@ -50,7 +50,6 @@ def actor(host: Host, daemon: HostDaemon) -> Actor:
         "HARP_SOCKET": str(daemon.socket),
         "HARP_FRAMES": "2048",
         "HARP_XDP_BYTES_MAX": "3000",  # lanes of both kinds
-        "HARP_DRIVE": "inline",
         "NCCL_SOCKET_IFNAME": host.ifname,
     }
     return Actor(None, job, ["nsenter", f"--net=/run/netns/{host.netns}"])

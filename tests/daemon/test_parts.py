@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The small parts: state on disk, limits, cores, access, messages, netlink."""
+"""The small parts: state on disk, limits, access, messages, netlink."""
 
 import contextlib
 import errno
@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harp import _host
-from harp.daemon import cores, netlink, notify, peer
+from harp.daemon import netlink, notify, peer
 from harp.daemon.access import Access
 from harp.daemon.limits import Bucket, Buckets, Connections, MemoryRoom
 from harp.daemon.loop import Loop
@@ -26,7 +26,7 @@ from harp.daemon.table import Lease, Owner
 
 
 def some_state() -> State:
-    lease = Lease(5, Owner(1, 2, 3), "eth0", 4, 1, Block(61000, 61255), "a \u00e9", 12.5, core=3)
+    lease = Lease(5, Owner(1, 2, 3), "eth0", 4, 1, Block(61000, 61255), "a \u00e9", 12.5)
     lease.mark("NIC is down")
     lease.frames = 1, 2**32
     return State(
@@ -162,36 +162,6 @@ def test_connections_have_a_limit_and_root_a_reserve() -> None:
     assert (limits.total, limits.by_uid) == (0, {})
 
 
-# ---- cores ----
-
-
-def test_where_a_process_may_run(tmp_path: Path) -> None:
-    status = tmp_path / "7" / "status"
-    status.parent.mkdir()
-    status.write_text("Name:\trank\nCpus_allowed:\td0f\nCpus_allowed_list:\t0-3,8,10-11\n")
-    assert peer.allowed_cpus(7, tmp_path) == {0, 1, 2, 3, 8, 10, 11}
-    status.write_text("Name:\trank\n")
-    assert peer.allowed_cpus(7, tmp_path) == set()
-    assert peer.allowed_cpus(8, tmp_path) == set(), "it is gone"
-
-
-@pytest.mark.parametrize(
-    ("allowed", "local", "taken", "queue", "expected"),
-    [
-        ({0, 1, 2, 3}, {2, 3}, [], 0, 2),
-        ({0, 1, 2, 3}, {2, 3}, [2], 1, 3),
-        ({0, 1, 2, 3}, {2, 3}, [2, 3], 1, 3),
-        ({0, 1}, {2, 3}, [0], 0, 1),
-        (set(), {2, 3}, [], 0, None),
-    ],
-    ids=["near", "not-taken", "shared", "where-it-may", "nowhere"],
-)
-def test_a_core_is_suggested(
-    allowed: set[int], local: set[int], taken: list[int], queue: int, expected: int | None
-) -> None:
-    assert cores.suggest(allowed, local, taken, queue) == expected
-
-
 # ---- access ----
 
 
@@ -213,7 +183,7 @@ def test_every_message_comes_back_as_it_was() -> None:
     rss = _host.Rss(2, 4, b"k" * 40, tuple(itertools.islice(itertools.cycle(range(4)), 128)))
     lease = _host.Leased(
         5, 6, "eth0", 7, 0, 4, 4096, 8192, 2048, 1, 17, 1500, True, False, 61000, 61255,
-        b"abcdef", 4096, _host.CORE_NONE, rss,
+        b"abcdef", 4096, rss,
     )  # fmt: skip
     device = _host.Device(
         "eth0", 3, 3, 1500, 10000, 4, 3, -1, b"abcdef", 5, 6, b"\0" * 15 + b"\1", b"", "/sys/x"
@@ -237,7 +207,7 @@ GOOD = [
     _host.pack_query(1, b"{}"),
     _host.pack_welcome(1, "harpd", [], ""),
     _host.pack_refused(1, 1, "no"),
-    _host.pack_port(1, _host.Port(9, 2, 4096, 3, "net_memif0;name=rail0;ip=10.9.0.1/24")),
+    _host.pack_port(1, _host.Port(9, 2, 4096, "net_memif0;name=rail0;ip=10.9.0.1/24")),
 ]
 
 

@@ -91,7 +91,6 @@ def pairs(harpds: list[HostDaemon]) -> Iterator[list[Pair]]:
                 "HARP_PATH": "xdp",
                 "HARP_LABEL": name,
                 "HARP_FRAMES": "2048",
-                "HARP_DRIVE": "inline",
             }
             actor = Actor(None, job, ["unshare", "--net"])
             stack.callback(actor.close)

@@ -46,17 +46,12 @@ static void config_claims(const struct plugin_config *config)
 	IS_U32(dpdk_huge_pages, 0, HUGE_PAGES_REQUIRE);
 	IS_U32(dpdk_memory_mib, 32, 1048576);
 	IS_U32(daemon, 0, DAEMON_REQUIRE);
-	IS_U32(drive, 0, DRIVE_DEDICATED);
-	IS_U32(spin_ns, 0, 1000000000u);
 	IS_U32(lanes, 1, 8);
 	IS_U32(kernel_lanes, 0, 16);
 	IS_U32(rails, 0, RAILS_ALL);
 	IS_U32(lane_timeout_ns, 20000000u, 60000000000ull);
 	IS_U32(encrypt, 0, ENCRYPT_AES_256_GCM);
-	IS_U32(cores.count, 0, PLUGIN_CORES_MAX);
 #undef IS_U32
-	for (uint32_t i = 0; i < config->cores.count; i++)
-		FUZZ_CLAIM(config->cores.core[i] < HARP_CONFIG_CORE_MAX);
 	FUZZ_CLAIM(memchr(config->ifname, '\0', sizeof(config->ifname)));
 	FUZZ_CLAIM(memchr(config->socket, '\0', sizeof(config->socket)));
 	FUZZ_CLAIM(memchr(config->label, '\0', sizeof(config->label)));

@@ -241,7 +241,7 @@ def handles() -> None:
 
 def config() -> None:
     """fuzz_config: settings, a null byte, variables with null bytes between."""
-    write("fuzz_config", "variables", b"\0HARP_CORES=2,4-7\0HARP_PATH=xdp\0NCCL_SOCKET_IFNAME=eth")
+    write("fuzz_config", "variables", b"\0HARP_INSTANCES=4\0HARP_PATH=xdp\0NCCL_SOCKET_IFNAME=eth")
     write("fuzz_config", "settings", b"HARP_FRAMES=1024\nHARP_ECN=off\n\0HARP_CONGESTION=dctcp\0")
     port = b"net_memif0,role=client,id=0;ip=10.9.0.1/24;queues=2"
     write(
@@ -251,7 +251,7 @@ def config() -> None:
     )
     write("fuzz_config", "ports-twice", b"\0HARP_DPDK=" + port + b"  " + port)
     write("fuzz_config", "port-alone", b"\0HARP_DPDK=net_tap0\0HARP_IFNAME=^net")
-    write("fuzz_config", "unknown", b"HARP_NEW=1\nHARP_RSS=unknown\0HARP_FRAMEZ=1\0HARP_SPIN_US=")
+    write("fuzz_config", "unknown", b"HARP_NEW=1\nHARP_RSS=unknown\0HARP_FRAMEZ=1\0HARP_LANES=")
 
 
 def leases() -> None:
@@ -262,7 +262,7 @@ def leases() -> None:
     welcome = _host.pack_welcome(1, "harpd 0.1.0", [device], "HARP_PATH=xdp\n")
     rss = _host.Rss(2, 4, bytes(range(40)), tuple(i % 4 for i in range(128)))
     said = (9, 1, "eth1", 7, 1, 4, 2048, 8192, 2048, 2, 17, 1500, False, False, 61000, 61255)
-    leased = _host.pack_leased(2, _host.Leased(*said, mac, 4096, 3, rss))
+    leased = _host.pack_leased(2, _host.Leased(*said, mac, 4096, rss))
     refused = _host.pack_refused(2, 16, "no queue of eth1 is free")
     start = struct.pack(">H", len(welcome)) + welcome
     write("fuzz_lease", "leased", bytes([3, _host.FDS]) + start + leased)
@@ -275,7 +275,7 @@ def leases() -> None:
     welcome = _host.pack_welcome(1, "harpd 0.1.0", [port], "")
     start = struct.pack(">H", len(welcome)) + welcome
     text = "net_memif0,id=0;name=rail0;ip=10.9.0.1/24;queues=2"
-    said = _host.pack_port(2, _host.Port(9, 2, 4096, 3, text))
+    said = _host.pack_port(2, _host.Port(9, 2, 4096, text))
     write("fuzz_lease", "port", b"\7\2" + start + said)
     write("fuzz_lease", "port-no-pages", b"\7\0" + start + said)
     write("fuzz_lease", "port-refused", b"\4\0" + start + refused)

@@ -10,7 +10,6 @@ import contextlib
 import itertools
 import re
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +17,6 @@ from typing import Any
 import pytest
 from actor import Actor, actors
 from netns_tools import Tools
-from test_messages import cpu_s
 
 from harp import _paths
 from harp.bench.runner import BenchOptions, run_bench
@@ -110,10 +108,8 @@ def spread(lab: Lab, rule: str) -> None:
         lab.spreader.rule(host.index, rule)
 
 
-@pytest.mark.parametrize("drive", ["inline", "dedicated"])
-def test_toeplitz_is_computed(switched: Lab, drive: str) -> None:
-    """Also with fewer cores than instances: threads then give way to each other."""
-    with ranks(switched, HARP_RSS=TOEPLITZ, HARP_DRIVE=drive) as both:
+def test_toeplitz_is_computed(switched: Lab) -> None:
+    with ranks(switched, HARP_RSS=TOEPLITZ) as both:
         assert sorted(both.lanes()) == [("HARP", queue) for queue in range(QUEUES)]
         assert all(both.pump())
         assert both.sender.call("warnings") == []
@@ -221,34 +217,15 @@ def threads(actor: Actor, name: str) -> list[list[int]]:
     return sorted(cores for thread, cores in actor.call("threads") if thread == name)
 
 
-def test_the_drive_setting_chooses_the_polling_thread(switched: Lab) -> None:
-    """One background poller for all, or a thread for each, on the cores that were named."""
-    core = cpus()[-1]
-    with ranks(switched, 0, HARP_DRIVE="inline") as both:
+def test_one_background_poller_for_all(switched: Lab) -> None:
+    with ranks(switched, 0) as both:
         both.sender.call("listen")
         assert threads(both.sender, "harp-background") == [cpus()]
-        assert threads(both.sender, "harp-engine") == []
-    with ranks(switched, 0, HARP_DRIVE="dedicated", HARP_CORES=str(core)) as both:
-        both.sender.call("listen")
-        assert threads(both.sender, "harp-engine") == [[core]] * QUEUES
-        assert threads(both.sender, "harp-background") == []
         both.sender.call("finalize")
-        assert threads(both.sender, "harp-engine") == []
+        assert threads(both.sender, "harp-background") == []
 
 
-def test_a_core_that_is_not_ours(switched: Lab) -> None:
-    """Said, and the thread runs where it may."""
-    job = {"HARP_INSTANCES": "1", "HARP_DRIVE": "dedicated", "HARP_CORES": "1023"}
-    with ranks(switched, 1, **job) as both:
-        assert threads(both.sender, "harp-engine") == [cpus()]
-        (warning,) = both.sender.call("warnings")
-        assert "HARP_CORES has core 1023, which this process may not use" in warning
-        assert all(both.pump())
-
-
-SLEEPS_PER_S = (
-    1.5  # of a background poller or an engine's thread: one of 100 ms, then of a second each
-)
+SLEEPS_PER_S = 1.5  # of a background poller: one of 100 ms, then of a second each
 ASKS_PER_S = (
     2  # of an instance: a look at what brings packets, and once more where a lock was taken
 )
@@ -260,10 +237,7 @@ LOOKS_PER_S = 1000  # of a thread that looks whether who polls still does: HARP_
 
 # Beside other tests a preempted rank of the barrier before it wakes its threads many times.
 @pytest.mark.long
-@pytest.mark.parametrize(("drive", "threads"), [("inline", 1), ("dedicated", QUEUES)])
-def test_waiting_costs_next_to_nothing(
-    switched: Lab, drive: str, threads: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_waiting_costs_next_to_nothing(switched: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     """Eight instances, connections open: asleep, and while NCCL polls for a rank that is late.
 
     Wakes are counted; processor time only shows a thread that never sleeps. A rank that polls
@@ -271,21 +245,17 @@ def test_waiting_costs_next_to_nothing(
     """
     monkeypatch.setenv("HARP_INSTANCES", str(QUEUES))
     monkeypatch.setenv("HARP_RSS", TOEPLITZ)
-    monkeypatch.setenv("HARP_DRIVE", drive)
     monkeypatch.setenv("HARP_DAEMON", "off")
     report = run_bench(switched, BenchOptions("idle", path="xdp", channels=4, seconds=2))
     assert report["ok"]
     assert "HARP TCP" in str(report["log"])
     late, polls = report["results"]
-    asleep = SLEEPS_PER_S * threads + ASKS_PER_S * QUEUES + PROCESS_WAKES_PER_S + SETTLING_PER_S
-    # One background poller always looks at who polls, the others while that one stands still.
-    stood_still = 1 - min(1, polls["polling_cpu_percent"] / 100)
-    looking = 1 + stood_still * (threads - 1)
+    asleep = SLEEPS_PER_S + ASKS_PER_S * QUEUES + PROCESS_WAKES_PER_S + SETTLING_PER_S
     for rank in (late, polls):
         assert rank["asleep_wakes_per_s"] < asleep, report["results"]
         assert max(rank["asleep_cpu_percent"], rank["waiting_cpu_percent"]) < 5, report["results"]
     assert late["waiting_wakes_per_s"] < asleep, report["results"]
-    assert polls["waiting_wakes_per_s"] < asleep + LOOKS_PER_S * looking, report["results"]
+    assert polls["waiting_wakes_per_s"] < asleep + LOOKS_PER_S, report["results"]
 
 
 @contextlib.contextmanager
@@ -311,38 +281,18 @@ def news(lab: Lab) -> Iterator[None]:
         teller.result()
 
 
-@pytest.mark.sample("dedicated")
-@pytest.mark.parametrize("drive", ["inline", "dedicated"])
 def test_the_hosts_news_wake_it_for_a_moment(
-    switched: Lab, drive: str, monkeypatch: pytest.MonkeyPatch
+    switched: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What the kernel tells of other neighbors is read when it comes: its descriptor would go on
     saying that there is something."""
     monkeypatch.setenv("HARP_INSTANCES", "4")
     monkeypatch.setenv("HARP_RSS", TOEPLITZ)
-    monkeypatch.setenv("HARP_DRIVE", drive)
     monkeypatch.setenv("HARP_DAEMON", "off")
     with news(switched):
         report = run_bench(switched, BenchOptions("idle", path="xdp", channels=2, seconds=3))
     assert report["ok"]
     assert all(rank["asleep_cpu_percent"] < 20 for rank in report["results"]), report["results"]
-
-
-def test_a_dedicated_thread_sleeps_when_nothing_comes(tools: Tools) -> None:
-    """One instance has its core on any machine with two; the actors' own threads wait in read()."""
-    if len(cpus()) < 2:
-        pytest.skip("a thread of one core stands by like a background poller")
-    idle_s = 5.0
-    job = {"HARP_INSTANCES": "1", "HARP_DRIVE": "dedicated", "HARP_PATH": "xdp"}
-    with Lab() as lab, ranks(lab, 1, **job) as both:
-        assert any("driven by dedicated threads:" in line for line in both.sender.call("log"))
-        assert all(both.pump())
-        before = [cpu_s(actor.pid) for actor in (both.sender, both.receiver)]
-        time.sleep(idle_s)  # what is measured is this very time
-        after = [cpu_s(actor.pid) for actor in (both.sender, both.receiver)]
-        for began, ended in zip(before, after, strict=True):
-            assert ended - began < 0.01 * idle_s
-        assert all(both.pump())
 
 
 def test_more_instances_than_queues(tools: Tools) -> None:

@@ -31,7 +31,8 @@ def harpctl(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]
 def file(tmp_path: Path) -> Path:
     path = tmp_path / "harp.toml"
     path.write_text(
-        '[tcp]\necn = "request"\n[[nic]]\nifname = "eth1"\nqueues = 4\ncores = [1, 2]\n'
+        '[tcp]\necn = "request"\n[[nic]]\nifname = "eth1"\nqueues = 4\n'
+        'irq_affinity = "cores"\nirq_cores = [1, 2]\n'
     )
     return path
 
@@ -42,7 +43,7 @@ def test_show_says_where_each_value_came_from(file: Path) -> None:
     shown = json.loads(done.stdout)
     rows = {row["key"]: row for row in shown["settings"]}
     assert len(rows) == len(keys.global_keys())
-    ecn, frames, drive = rows["tcp.ecn"], rows["job.frames"], rows["drive.mode"]
+    ecn, frames, rail = rows["tcp.ecn"], rows["job.frames"], rows["lanes.rails"]
     assert (ecn["value"], ecn["source"], ecn["file"], ecn["line"]) == (
         "request",
         "file",
@@ -50,10 +51,11 @@ def test_show_says_where_each_value_came_from(file: Path) -> None:
         2,
     )
     assert (frames["value"], frames["source"], frames["unit"]) == (1024, "environment", "frames")
-    assert (drive["value"], drive["source"], drive["variable"]) == ("auto", "default", "HARP_DRIVE")
+    assert (rail["value"], rail["source"]) == ("backup", "default")
+    assert rail["variable"] == "HARP_RAILS"
     (nic,) = shown["nics"]
-    cores = next(row for row in nic["settings"] if row["key"] == "nic.cores")
-    assert (nic["ifname"], cores["value"], cores["line"]) == ("eth1", [1, 2], 6)
+    cores = next(row for row in nic["settings"] if row["key"] == "nic.irq_cores")
+    assert (nic["ifname"], cores["value"], cores["line"]) == ("eth1", [1, 2], 7)
 
 
 @pytest.mark.parametrize(
@@ -178,16 +180,19 @@ def test_init_does_not_follow_a_dangling_link(tmp_path: Path) -> None:
 
 
 def test_diff_against_the_defaults(file: Path) -> None:
-    done = harpctl("config", "diff", "--file", str(file), HARP_FRAMES="8192", HARP_SPIN_US="0")
+    done = harpctl(
+        "config", "diff", "--file", str(file), HARP_FRAMES="8192", HARP_BACKGROUND_IDLE_US="10"
+    )
     assert done.returncode == Exit.OK, done.stderr
     cells = [line.split() for line in done.stdout.splitlines() if line.strip()][1:]
-    assert [row[0] for row in cells] == ["drive.spin_us", "tcp.ecn", "nic", "nic"]
+    assert [row[0] for row in cells] == ["drive.background_idle_us", "tcp.ecn", "nic", "nic", "nic"]
     assert cells[1] == ["tcp.ecn", "request", "default", f"{file}:2"]
     done = harpctl("config", "diff", "-o", "json", "--file", str(file))
     assert [row["key"] for row in json.loads(done.stdout)["differences"]] == [
         "tcp.ecn",
         "nic eth1.queues",
-        "nic eth1.cores",
+        "nic eth1.irq_affinity",
+        "nic eth1.irq_cores",
     ]
     empty = file.with_name("empty.toml")
     empty.write_text("")

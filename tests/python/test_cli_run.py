@@ -23,7 +23,7 @@ PLUGIN = str(_paths.plugin().resolve())
 def file(tmp_path: Path) -> str:
     path = tmp_path / "harp.toml"
     path.write_text(
-        '[job]\nframes = 1024\npath = "auto"\nifname = "=it\'s"\n[drive]\ncores = [4, 5, 9]\n'
+        '[job]\nframes = 1024\npath = "auto"\nifname = "=it\'s"\n[drive]\nbackground_idle_us = 20\n'
     )
     return str(path)
 
@@ -40,7 +40,7 @@ def test_env_has_nccls_variables_and_what_is_no_default(file: str) -> None:
         "NCCL_NET_PLUGIN": "harp",
         "LD_LIBRARY_PATH": str(Path(PLUGIN).parent),
         "NCCL_NET": "HARP",
-        "HARP_CORES": "4-5,9",
+        "HARP_BACKGROUND_IDLE_US": "20",
         "HARP_FRAMES": "1024",
         "HARP_IFNAME": "=it's",
     }
@@ -49,9 +49,9 @@ def test_env_has_nccls_variables_and_what_is_no_default(file: str) -> None:
 
 
 def test_env_leaves_alone_what_is_set(file: str) -> None:
-    found = variables("--file", file, HARP_FRAMES="2048", HARP_CORES="")
+    found = variables("--file", file, HARP_FRAMES="2048", HARP_BACKGROUND_IDLE_US="")
     assert "HARP_FRAMES" not in found
-    assert found["HARP_CORES"] == "4-5,9", "an empty variable is an unset one"
+    assert found["HARP_BACKGROUND_IDLE_US"] == "20", "an empty variable is an unset one"
 
 
 def test_a_command_line_beats_what_is_set(file: str) -> None:

@@ -202,7 +202,7 @@ def test_all_errors_are_listed_in_order() -> None:
         "queues = -1\n"
     )
     with pytest.raises(config.ConfigError) as caught:
-        config.parse(text, "f", environ={"HARP_ECN": "maybe", "HARP_SPIN_US": "1.5"})
+        config.parse(text, "f", environ={"HARP_ECN": "maybe", "HARP_BACKGROUND_IDLE_US": "1.5"})
     places = [problem.place for problem in caught.value.problems]
     wrong = [n for n, line in enumerate(text.splitlines(True), 1) if line not in good_lines]
     assert places == [f"f:{line}:1" for line in wrong] + ["environment"] * 2

@@ -14,7 +14,9 @@
 
 #include <errno.h>
 #include <string.h>
+#include <unistd.h>
 
+#include "page_find.h"
 #include "stats/lane_page.h"
 #include "connect/reconnect_impl.h"
 
@@ -36,10 +38,27 @@ static struct {
 	uint64_t at_ns;
 } ledger_said[16];
 static unsigned ledger_said_next;
+static int ledger_page_fd = -1; /* of the job's statistics */
+static pid_t ledger_page_owner;
+
+/* A new region. The one of a process that has forked this one is not inherited. */
+static void ledger_open_page(void)
+{
+	if (ledger_page_owner != getpid())
+		lane_page_fork_child();
+	else
+		lane_page_close();
+	ledger_page_owner = getpid();
+	if (ledger_page_fd >= 0)
+		close(ledger_page_fd);
+	lane_page_open();
+	ledger_page_fd = page_find();
+}
 
 void csim_ledger_begin(struct csim *sim)
 {
 	ledger_sim = sim;
+	ledger_open_page();
 	memset(ledger_said, 0, sizeof(ledger_said));
 	ledger_said_next = 0;
 }
@@ -145,7 +164,7 @@ static void ledger_failed(struct csim_comm *k, unsigned index, uint64_t now_ns)
 {
 	struct csim_ledger *e = &k->ledger[index];
 
-	ledger_sim->dials_failed++;
+	ledger_sim->connects_failed++;
 	ledger_sim->dials_forgotten += k->app[CSIM_SEND].closed;
 	e->failures++;
 	if (e->replaced) { /* by nothing */
@@ -388,35 +407,6 @@ bool csim_ledger_judge(struct csim_app *app)
 
 /* ---- what is told ---------------------------------------------------------------------------------- */
 
-void __real_lane_page_count(enum harp_job_counter counter, uint64_t n);
-void __wrap_lane_page_count(enum harp_job_counter counter, uint64_t n);
-void __wrap_lane_page_count(enum harp_job_counter counter, uint64_t n)
-{
-	if (counter == HARP_JOB_dials_failed)
-		ledger_sim->dials_failed_told += n;
-	__real_lane_page_count(counter, n);
-}
-
-/* Is there a comm on this host whose rail is so? */
-void __wrap_lane_page_rail(int dev, bool down);
-void __wrap_lane_page_rail(int dev, bool down)
-{
-	for (unsigned i = 0; i < ledger_sim->scenario->comm_count; i++) {
-		const struct csim_app *app = &ledger_sim->comms[i].app[CSIM_SEND];
-		const struct reconnect *u = app->reconnect;
-
-		for (unsigned r = 0;
-		     u && &ledger_sim->hosts[app->host] == csim_keeper_host() && r < u->rail_count;
-		     r++) {
-			if (u->rails[r].dev == dev && !u->rails[r].up == down &&
-			    u->rails[r].down_logged == down)
-				return;
-		}
-	}
-	(void)csim_fail(ledger_sim, "rail %d is said to be %s, and is not", dev,
-			down ? "down" : "up");
-}
-
 bool csim_ledger_log(const char *text)
 {
 	uint64_t now_ns = ledger_sim->now_ns;
@@ -445,9 +435,13 @@ void csim_ledger_closes(const struct reconnect *u)
 
 bool csim_ledger_judge_end(struct csim *sim)
 {
-	return (sim->dials_failed_told <= sim->dials_failed &&
-		sim->dials_failed <= sim->dials_failed_told + sim->dials_forgotten) ||
+	uint64_t told = 0;
+
+	if (harp_page_read(ledger_page_fd, HARP_PAGE_JOB, HARP_JOB_connects_failed, &told,
+			   sizeof(told), 1) != 1)
+		return csim_fail(sim, "the job's statistics cannot be read");
+	return (told <= sim->connects_failed &&
+		sim->connects_failed <= told + sim->dials_forgotten) ||
 	       csim_fail(sim, "%llu dials failed, the statistics have %llu",
-			 (unsigned long long)sim->dials_failed,
-			 (unsigned long long)sim->dials_failed_told);
+			 (unsigned long long)sim->connects_failed, (unsigned long long)told);
 }

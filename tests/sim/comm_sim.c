@@ -629,7 +629,7 @@ bool csim_run(struct csim *sim, const struct comm_scenario *scenario, bool dump)
 	rng_seed(&sim->check_rng, scenario->world.seed);
 	running = sim;
 	sim_settings(&scenario->world);
-	lane_news_forget();
+	lane_notices_forget();
 	csim_streams_begin(sim);
 	csim_reconnect_begin(sim);
 	good = csim_hosts_make(sim) && csim_apps_make(sim) && csim_lanes_start(sim) &&

@@ -197,7 +197,7 @@ struct csim {
 	uint64_t steps, bytes, trace;
 	uint64_t dialled, rerolls, deaths; /* of upkeep.c's lanes */
 	/* Seen; on the statistics page; of those that ended as their comm did. */
-	uint64_t dials_failed, dials_failed_told, dials_forgotten;
+	uint64_t connects_failed, dials_forgotten;
 	unsigned yields; /* of threads that wait for others, in this step */
 	unsigned depth;  /* of threads in the middle of another one's step */
 	bool verbose;    /* prints what happens */

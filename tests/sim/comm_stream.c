@@ -405,8 +405,6 @@ void kernel_info(int fd, uint64_t sent_bytes, struct lane_info *info)
 		.srtt_ns = 2 * p->delay_ns + 1000,
 		.acked_bytes = sent_bytes - (p->written - p->arrived),
 		.in_flight_bytes = p->written - p->arrived,
-		.received_ns = csim_lane_silent(s->owner, !side) ? s->owner->silent_since_ns
-								 : s->sim->now_ns,
 	};
 }
 

@@ -126,14 +126,6 @@ unsigned peers_avoided_s(const struct harp_endpoint *remote, unsigned engine, ui
 	return 0;
 }
 
-int rails_decode(struct rails *out, const uint8_t *in, size_t len)
-{
-	(void)out;
-	(void)in;
-	(void)len;
-	return -EPROTO;
-}
-
 /* ---- comms ----------------------------------------------------------------------------------------- */
 
 /* The comm has just been made of its first lane. */

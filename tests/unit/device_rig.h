@@ -114,7 +114,7 @@ static inline void add_address(const char *ifname, unsigned flags, const char *t
 		struct sockaddr_in6 *v6 = (void *)entry->ifa_addr;
 		struct sockaddr_in6 *mask = (void *)entry->ifa_netmask;
 
-		v6->sin6_family = AF_INET6;
+		v6->sin6_family = mask->sin6_family = AF_INET6;
 		v6->sin6_scope_id = scope;
 		CHECK_EQ(inet_pton(AF_INET6, text, &v6->sin6_addr), 1);
 		CHECK_EQ(inet_pton(AF_INET6, "ffff:ffff:ffff:ffff::", &mask->sin6_addr), 1);
@@ -122,7 +122,7 @@ static inline void add_address(const char *ifname, unsigned flags, const char *t
 		struct sockaddr_in *v4 = (void *)entry->ifa_addr;
 		struct sockaddr_in *mask = (void *)entry->ifa_netmask;
 
-		v4->sin_family = AF_INET;
+		v4->sin_family = mask->sin_family = AF_INET;
 		CHECK_EQ(inet_pton(AF_INET, text, &v4->sin_addr), 1);
 		CHECK_EQ(inet_pton(AF_INET, "255.255.255.0", &mask->sin_addr), 1);
 	}

@@ -29,14 +29,14 @@ bool engine_is_forbidden(const struct device *device, char *why, size_t why_len)
 	return true;
 }
 
-struct engine_set *engine_set_get(int dev, char *why, size_t why_len)
+struct engine_set *engine_set_open(int dev, char *why, size_t why_len)
 {
 	(void)dev;
 	snprintf(why, why_len, "this build has no stack");
 	return NULL;
 }
 
-void engine_set_put(struct engine_set *set)
+void engine_set_close(struct engine_set *set)
 {
 	(void)set;
 }
@@ -123,10 +123,6 @@ bool engine_reaches(struct engine *engine, const struct harp_addr *dst, struct h
 	(void)source;
 	snprintf(why, why_len, "this build has no stack");
 	return false;
-}
-
-void engine_reset(void)
-{
 }
 
 void engine_fork_prepare(void)
@@ -243,10 +239,4 @@ ssize_t harp_stack_memory_evict(struct harp_stack *stack, const void *base, size
 	(void)base;
 	(void)bytes;
 	return -ENOENT;
-}
-
-void engine_set_observers(void (*opened)(struct engine *), void (*closes)(struct engine *))
-{
-	(void)opened;
-	(void)closes;
 }

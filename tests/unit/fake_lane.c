@@ -167,7 +167,6 @@ static const struct lane_ops fake_ops = {
 	.recv = fake_recv,
 	.done_bytes = fake_done_bytes,
 	.info = fake_info,
-	.shutdown = fake_shutdown,
 	.close = fake_close,
 	.describe = fake_describe,
 };

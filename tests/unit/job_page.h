@@ -10,26 +10,8 @@
 
 #include "check.h"
 #include "double_env.h"
+#include "page_find.h"
 #include "stats/lane_page.h"
-
-/* By its link. -1: none. */
-static inline int page_find(void)
-{
-	char path[64], link[64];
-
-	for (int fd = 3; fd < 256; fd++) {
-		ssize_t n;
-
-		snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
-		n = readlink(path, link, sizeof(link) - 1);
-		if (n < 0)
-			continue;
-		link[n] = '\0';
-		if (!strcmp(link, HARP_PAGE_LINK))
-			return open(path, O_RDONLY | O_CLOEXEC);
-	}
-	return -1;
-}
 
 static int reader = -1; /* what page_find() found */
 

@@ -2,7 +2,7 @@
 /* profile_probe.c - profile_probe HOST FILE...: a line for each profile, the entries that the plugin reads or why not. */
 #include <stdio.h>
 
-#include "device/profile.h"
+#include "device/path_policy.h"
 
 int main(int argc, char **argv)
 {

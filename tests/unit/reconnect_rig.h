@@ -104,7 +104,7 @@ const char *lane_error_text(int error)
 
 void lane_page_count(enum harp_job_counter which, uint64_t n)
 {
-	CHECK_EQ(which, HARP_JOB_dials_failed);
+	CHECK_EQ(which, HARP_JOB_connects_failed);
 	failed += (unsigned)n;
 }
 

@@ -67,7 +67,6 @@ static void test_defaults(void)
 	CHECK(!config.ifname[0] && !config.ifname_set && !config.lib_dir[0]);
 	CHECK(config.daemon == DAEMON_AUTO && !config.socket[0] && config.instances == 1);
 	CHECK(config.port_min == 61000 && config.port_max == 65535 && !config.rss[0]);
-	CHECK(config.drive == DRIVE_AUTO && !config.cores.count && config.spin_ns == 50000);
 	CHECK(config.page_flows == 256 && !config.label[0]);
 	CHECK(!config.dpdk[0] && !config.dpdk_args[0] && config.dpdk_memory_mib == 256);
 	CHECK(config.dpdk_huge_pages == HUGE_PAGES_AUTO);
@@ -103,8 +102,6 @@ static void test_values(void)
 	CHECK(!read_one(&c, "HARP_DAEMON=require") && c.daemon == DAEMON_REQUIRE);
 	CHECK(!read_one(&c, "HARP_SOCKET=/run/x/s") && !strcmp(c.socket, "/run/x/s"));
 	CHECK(!read_one(&c, "HARP_INSTANCES=8") && c.instances == 8);
-	CHECK(!read_one(&c, "HARP_DRIVE=dedicated") && c.drive == DRIVE_DEDICATED);
-	CHECK(!read_one(&c, "HARP_SPIN_US=0") && c.spin_ns == 0);
 	CHECK(!read_one(&c, "HARP_RSS=unknown") && !strcmp(c.rss, "unknown"));
 	CHECK(!read_one(&c, "HARP_LABEL=rank 3") && !strcmp(c.label, "rank 3"));
 	CHECK(!read_one(&c, "HARP_PAGE_FLOWS=0") && c.page_flows == 0);
@@ -128,23 +125,6 @@ static void test_values(void)
 	CHECK(!read_one(&c, "NCCL_SOCKET_NTHREADS=-2") && c.nccl_threads == -1 && !warnings);
 	CHECK(!read_one(&c, "NCCL_SOCKET_NTHREADS=") && c.nccl_threads == -1);
 	CHECK(warnings == 0);
-}
-
-static void check_cores(const char *entry, unsigned count, unsigned first, unsigned last)
-{
-	struct plugin_config c;
-
-	CHECK(!read_one(&c, entry) && warnings == 0 && c.cores.count == count);
-	CHECK(c.cores.core[0] == first && c.cores.core[count - 1] == last);
-}
-
-static void test_cores(void)
-{
-	check_cores("HARP_CORES=0", 1, 0, 0);
-	check_cores("HARP_CORES=7,3", 2, 7, 3);
-	check_cores("HARP_CORES=2,4-7", 5, 2, 7);
-	check_cores("HARP_CORES=5-5,1023", 2, 5, 1023);
-	check_cores("HARP_CORES=100-163", 64, 100, 163);
 }
 
 /* What the interface has is asked when it is opened; here it is the shape alone. */
@@ -230,18 +210,6 @@ static void test_bad_values(void)
 	check_bad("HARP_BACKGROUND_IDLE_US=2000000", "2000000", "us");
 	check_bad("HARP_DAEMON=yes", "yes", "auto|off|require");
 	check_bad("HARP_INSTANCES=0", "0", "from 1 to 64");
-	check_bad("HARP_CORES=4-2", "4-2", "like 2,4-7");
-	check_bad("HARP_CORES=1,1", "1,1", "none twice");
-	check_bad("HARP_CORES=0-3,2", "0-3,2", "none twice");
-	check_bad("HARP_CORES=1,", "1,", "numbers");
-	check_bad("HARP_CORES=,1", ",1", "numbers");
-	check_bad("HARP_CORES=1-", "1-", "numbers");
-	check_bad("HARP_CORES=-1", "-1", "numbers");
-	check_bad("HARP_CORES=1--2", "1--2", "numbers");
-	check_bad("HARP_CORES=1024", "1024", "below 1024");
-	check_bad("HARP_CORES=0-64", "0-64", "at most 64");
-	check_bad("HARP_CORES=0-18446744073709551615", "0-1844", "numbers");
-	check_bad("HARP_CORES=00000000000000000001", "000", "numbers");
 	check_bad("HARP_LABEL=a\nb", "a\nb", "control character");
 	check_bad("HARP_LABEL=\x7f", "\x7f", "control character");
 	memset(entry + strlen(entry), 'x', 300);
@@ -287,8 +255,8 @@ static void test_settings(void)
 	CHECK(!read_one(&defaults, "X=1"));
 	CHECK(!read_settings(&c, "X=1", "") && !memcmp(&c, &defaults, sizeof(c)));
 	CHECK(!read_settings(&c, "X=1", "\n\n") && !memcmp(&c, &defaults, sizeof(c)));
-	CHECK(!read_settings(&c, "X=1", "HARP_FRAMES=1024\nHARP_PATH=xdp\nHARP_CORES=1,3\n"));
-	CHECK(c.frames == 1024 && c.path == PATH_XDP && c.cores.count == 2);
+	CHECK(!read_settings(&c, "X=1", "HARP_FRAMES=1024\nHARP_PATH=xdp\nHARP_INSTANCES=2\n"));
+	CHECK(c.frames == 1024 && c.path == PATH_XDP && c.instances == 2);
 	CHECK(!read_settings(&c, "HARP_FRAMES=2048", "HARP_FRAMES=1024\nHARP_PATH=xdp"));
 	CHECK(c.frames == 2048 && c.path == PATH_XDP);
 	/* An empty variable is an unset one, and so is an empty setting. */
@@ -386,7 +354,6 @@ int main(void)
 {
 	test_defaults();
 	test_values();
-	test_cores();
 	test_rss();
 	test_what_excludes_each_other();
 	test_precedence();

@@ -39,6 +39,7 @@ static int refused;        /* the device without a rendezvous; -1: none */
 static bool forbidden;     /* no device has engines */
 static unsigned plans;     /* that were made */
 static unsigned rails_set; /* of the first device */
+static int learned;        /* engines that know of registered memory */
 
 /* ---- the rest of the plugin ------------------------------------------------------------------------- */
 
@@ -134,16 +135,41 @@ bool engine_is_forbidden(const struct device *device, char *why, size_t why_len)
 	return forbidden;
 }
 
-struct engine_set *engine_set_get(int dev, char *why, size_t why_len)
+struct engine_set *engine_set_open(int dev, char *why, size_t why_len)
 {
 	(void)why;
 	(void)why_len;
 	return &sets[dev];
 }
 
-void engine_set_put(struct engine_set *set)
+void engine_set_close(struct engine_set *set)
 {
 	(void)set;
+}
+
+unsigned engine_set_count(const struct engine_set *set)
+{
+	(void)set;
+	return 1;
+}
+
+struct engine *engine_set_at(const struct engine_set *set, unsigned index)
+{
+	(void)set;
+	(void)index;
+	return NULL;
+}
+
+void plugin_memory_engine_open(struct engine *engine)
+{
+	CHECK(!engine);
+	learned++;
+}
+
+void plugin_memory_engine_close(struct engine *engine)
+{
+	CHECK(!engine);
+	learned--;
 }
 
 enum harp_instance_mode engine_set_mode(const struct engine_set *set)
@@ -189,15 +215,7 @@ void control_stop(void)
 {
 }
 
-void engine_reset(void)
-{
-}
-
 void peers_reset(void)
-{
-}
-
-void keyfile_forget(void)
 {
 }
 
@@ -206,6 +224,7 @@ void keyfile_forget(void)
 static void begin(int device_refused, bool engines_forbidden)
 {
 	interfaces_close();
+	CHECK_EQ(learned, 0);
 	refused = device_refused;
 	forbidden = engines_forbidden;
 	plans = rails_set = 0;
@@ -257,5 +276,8 @@ int main(void)
 	close_work.run = close_run;
 	test_listen();
 	test_opener();
+	CHECK_EQ(learned, DEVICES);
+	interfaces_close();
+	CHECK_EQ(learned, 0);
 	return check_done();
 }

@@ -472,40 +472,6 @@ static void test_info(void)
 	rig_close(&rig);
 }
 
-/* A FIN goes behind what is sealed and not pushed yet. */
-static void test_shutdown(void)
-{
-	static uint8_t data[20000], got[20000];
-	struct rig rig;
-	size_t received = 0, sent = 0;
-
-	rig_open(&rig, 9, 1000);
-	while (sent < sizeof(data)) {
-		ssize_t n = put(rig.lanes[0], data + sent, sizeof(data) - sent);
-
-		if (n == -EAGAIN)
-			break;
-		sent += (size_t)n;
-	}
-	rig.lanes[0]->ops->shutdown(rig.lanes[0]);
-	CHECK(!rig.pair.pipes[0].closed);
-	for (int i = 0; i < 100000; i++) {
-		ssize_t n = rig.lanes[1]->ops->recv(rig.lanes[1], got + received,
-						    sizeof(got) - received, 8);
-
-		if (n > 0)
-			received += (size_t)n;
-		if (!n || received == sizeof(got))
-			break;
-		fake_pair_turn(&rig.pair);
-	}
-	CHECK_EQ(received, sent);
-	fake_pair_turn(&rig.pair);
-	(void)rig.lanes[0]->ops->done_bytes(rig.lanes[0]);
-	CHECK(rig.pair.pipes[0].closed);
-	rig_close(&rig);
-}
-
 static void test_names(void)
 {
 	char text[64];
@@ -544,7 +510,6 @@ int main(void)
 	test_next_key();
 	test_many_in_flight();
 	test_info();
-	test_shutdown();
 	test_names();
 	return check_done();
 }

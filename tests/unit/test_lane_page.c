@@ -231,7 +231,7 @@ static void *crowd_add(void *arg)
 	for (unsigned i = 1; i <= ROUNDS; i++) {
 		lane_stats_payload(mine, 3);
 		lane_stats_chunk_sent(mine, 0);
-		lane_page_count(HARP_JOB_dials_failed, 1);
+		lane_page_count(HARP_JOB_connects_failed, 1);
 	}
 	return NULL;
 }
@@ -289,7 +289,7 @@ static void test_many_threads(void)
 		CHECK_EQ(page_lane(i).value[HARP_LANE_payload_bytes], 3 * ROUNDS);
 	CHECK_EQ(page_lane(0).value[HARP_LANE_chunks_sent], ROUNDS);
 	CHECK_EQ(page_rail(HARP_PAGE_KIND_HARP).value[HARP_RAIL_chunks_sent], THREADS * ROUNDS);
-	CHECK_EQ(page_counter(HARP_JOB_dials_failed), THREADS * ROUNDS);
+	CHECK_EQ(page_counter(HARP_JOB_connects_failed), THREADS * ROUNDS);
 	CHECK_EQ(page_counter(HARP_JOB_rails_down), page_counter(HARP_JOB_rails_up));
 	comm_stats_free(crowd.comm);
 }
@@ -332,7 +332,7 @@ static void test_a_forked_child_lets_go(void)
 	pid = fork();
 	if (pid == 0) {
 		close(reader);
-		lane_page_count(HARP_JOB_dials_failed, 1);
+		lane_page_count(HARP_JOB_connects_failed, 1);
 		_exit(page_find() == -1 ? 0 : 1);
 	}
 	CHECK_EQ(waitpid(pid, &status, 0), pid);
@@ -354,7 +354,7 @@ static void test_no_page(void)
 	CHECK_EQ(page_find(), -1);
 	comm = comm_add(3);
 	lane_stats_sent(lane_add(comm, 0, HARP_PAGE_KIND_HARP), 1, clock_now_ns());
-	lane_page_count(HARP_JOB_dials_failed, 1);
+	lane_page_count(HARP_JOB_connects_failed, 1);
 	lane_page_rail(0, true);
 	comm_stats_free(comm);
 	lane_page_close();

@@ -309,11 +309,11 @@ static void test_late(void)
 		CHECK(!scheduler_late(&w.scheduler, 0, 0, 1, CHUNK, w.now_ns));
 		CHECK(!scheduler_late(&w.scheduler, 1, 0, 0, CHUNK, w.now_ns));
 	}
-	CHECK(!(w.news & SCHEDULER_LAGS));
+	CHECK(!scheduler_lags(&w.scheduler, 0, w.now_ns));
 	scheduler_give(&w.scheduler, 0, 32 * CHUNK, w.now_ns);
 	w.rate[0] = 1000;
 	world_run(&w, 50, 0, carried);
-	CHECK(w.news & SCHEDULER_LAGS);
+	CHECK(scheduler_lags(&w.scheduler, 0, w.now_ns));
 	CHECK(scheduler_late(&w.scheduler, 0, 0, 1, CHUNK, w.now_ns));
 	/* Not what is acknowledged long before: the first bytes of it. */
 	CHECK(!scheduler_late(&w.scheduler, 0, under_way(&w, 0) - 1000, 1, CHUNK, w.now_ns));

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* toml_probe.c - what the plugin reads in each harp.toml of its arguments: the result, then the line or the reason. */
-#include "process/toml_scan.h"
+#include "process/keyfile.h"
 
 #include <stdio.h>
 

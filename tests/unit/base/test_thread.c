@@ -72,38 +72,9 @@ static void test_has_a_name(void)
 	pthread_join(id, NULL);
 }
 
-static void test_runs_on_the_core_it_is_given(void)
-{
-	struct seen seen = { 0 };
-	cpu_set_t allowed;
-	pthread_t id;
-	int core = 0;
-
-	sched_getaffinity(0, sizeof(allowed), &allowed);
-	while (!CPU_ISSET((size_t)core, &allowed))
-		core++;
-	CHECK_EQ(thread_start_on(&id, core, task, &seen, "harp-test"), 0);
-	pthread_join(id, NULL);
-	CHECK_EQ(CPU_COUNT(&seen.cores), 1);
-	CHECK(CPU_ISSET((size_t)core, &seen.cores));
-	CHECK_EQ(thread_start_on(&id, THREAD_ANY_CORE, task, &seen, "harp-test"), 0);
-	pthread_join(id, NULL);
-	CHECK(CPU_EQUAL(&seen.cores, &allowed));
-}
-
-static void test_core_that_is_not_there_is_an_error(void)
-{
-	struct seen seen;
-	pthread_t id;
-
-	CHECK_EQ(thread_start_on(&id, CPU_SETSIZE - 1, task, &seen, "harp-test"), -EINVAL);
-}
-
 int main(void)
 {
 	test_takes_no_signals_and_its_starter_does();
 	test_has_a_name();
-	test_runs_on_the_core_it_is_given();
-	test_core_that_is_not_there_is_an_error();
 	return check_done();
 }

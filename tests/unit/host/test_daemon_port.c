@@ -31,7 +31,6 @@ static void good(const char *spec)
 	answer.port.lease_id = LEASE_ID;
 	answer.port.page_count = 2;
 	answer.port.page_bytes = 4096;
-	answer.port.core = 3;
 	answer.port.spec_bytes = (uint32_t)strlen(spec);
 	descriptors = 2;
 	strcpy(device.ifname, "rail0");
@@ -78,7 +77,6 @@ static void test_taken(void)
 	CHECK(port.lease_id == LEASE_ID);
 	CHECK_EQ(port.page_count, 2);
 	CHECK_EQ(port.page_bytes, 4096);
-	CHECK_EQ(port.core, 3);
 	CHECK_STR(port.spec, SPEC);
 	CHECK_STR(port.port.device, "net_memif0,role=client");
 	CHECK_STR(port.port.name, "rail0");
