@@ -3,6 +3,7 @@
 
 import json
 import os
+import platform
 import re
 import shutil
 import sys
@@ -27,6 +28,7 @@ long = pytest.mark.long
 
 IN_THE_WHEEL = {
     "harp/lib/libnccl-net-harp.so",
+    "harp/lib/libnccl-profiler-harp.so",
     "harp/lib/libnccl-net-sock.so",
     "harp/lib/libharp-xdp.so",
     "harp/lib/libharp-coll.so",
@@ -41,12 +43,11 @@ IN_THE_WHEEL = {
 }
 
 
-# What tools/wheel.py adds: copies of libraries, and pages.
+# What tools/wheel.py adds: a library, licenses, and pages.
 MADE_FOR_THE_WHEEL = {
-    "harp/lib/harp/libbpf.so.1",
-    "harp/lib/harp/libbpf1.copyright",
+    "harp/lib/harp/libbpf.copyright",
+    "harp/lib/harp/libelf.copyright",
     "harp/lib/harp/libelf.so.1",
-    "harp/lib/harp/libelf1.copyright",
     "share/man/man1/harpctl.1",
     "share/man/man5/harp.toml.5",
     "share/man/man8/harpd.8",
@@ -121,7 +122,7 @@ def test_wheel_is_complete(root_dir: Path, wheel: Path) -> None:
         for name in zipfile.ZipFile(wheel).namelist()
     }
     assert not (IN_THE_WHEEL | MADE_FOR_THE_WHEEL | of_the_package(root_dir)) - names
-    assert re.search(r"-manylinux_2_\d+_(x86_64|aarch64)\.whl$", wheel.name)
+    assert re.search(rf"-manylinux_2_\d+_{platform.machine()}\.whl$", wheel.name)
 
 
 @long
@@ -137,6 +138,9 @@ def test_wheel_knows_nothing_of_where_it_was_built(wheel: Path, tmp_path: Path) 
     assert needed["libnccl-net-harp.so"] == {"libc.so.6"}
     system = {"libc.so.6", "libm.so.6", "libz.so.1", "ld-linux-x86-64.so.2"}
     assert set().union(*needed.values()) <= system | inside
+    # libbpf is linked statically, and no other library of the process sees it.
+    symbols = output(["nm", "--dynamic", "--defined-only", tmp_path / "harp/lib/libharp-xdp.so"])
+    assert [line.split()[-1] for line in symbols.splitlines()] == ["harp_xdp_api"]
 
 
 @long
@@ -239,7 +243,7 @@ def test_nccl_loads_harp_by_name_with_nothing_else_set(installed: Debian, path: 
             assert "via NET/HARP/0" in log
             maps = Path(f"/proc/{ranks[0].process.pid}/maps").read_text()
             assert "/usr/local/lib/libnccl-net-harp.so" in maps
-            assert ("/usr/local/lib/harp/libbpf.so.1" in maps) == (path == "xdp")
+            assert ("/usr/local/lib/harp/libelf.so.1" in maps) == (path == "xdp")
             ranks.ask("destroy 0")
     found = installed.run("harpctl", "check", "--verbose", "-o", "json", status=None)
     assert "and by default /usr/local/lib/libnccl-net.so" in found
