@@ -100,17 +100,27 @@ class Apt:
         conf.write_text("".join(f'{name} "{value}";\n' for name, value in settings.items()))
         self._get("update", "--error-on=any")
 
-    def _get(self, *arguments: str) -> None:
-        run("apt-get", "--quiet=2", "--yes", *arguments, APT_CONFIG=str(self.folder / "apt.conf"))
+    def _get(self, *arguments: str, cwd: Path | None = None) -> None:
+        done = subprocess.run(
+            ["apt-get", "--quiet=2", "--yes", *arguments],
+            cwd=cwd,
+            env=os.environ | {"APT_CONFIG": str(self.folder / "apt.conf"), "LC_ALL": "C"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+        )
+        if done.returncode != 0:
+            errors = [line for line in done.stdout.splitlines() if line.startswith("E: ")]
+            why = errors[0].removeprefix("E: ") if errors else f"status {done.returncode}"
+            sys.exit(f"tools/wheel.py: apt-get {arguments[0]}: {why}; is there a network?")
 
     def source(self, package: str) -> Path:
         """Return the directory of a package's source."""
         folder = self.folder / "source"
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
-        script = 'cd "$1" && apt-get --quiet=2 source "$2"'
-        conf = str(self.folder / "apt.conf")
-        run("sh", "-c", script, "source", folder, package, APT_CONFIG=conf)
+        self._get("source", package, cwd=folder)
         (tree,) = (path for path in folder.iterdir() if path.is_dir())
         return tree
 

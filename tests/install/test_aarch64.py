@@ -2,6 +2,7 @@
 """The wheel for aarch64, cross-compiled here. QEMU runs it: an emulator, and no such processor."""
 
 import re
+import shlex
 import shutil
 import sys
 import zipfile
@@ -28,12 +29,16 @@ class Aarch64:
     sysroot: Path
     site: Path
 
-    def run(self, *arguments: str | Path, **variables: str) -> str:
-        """Return what Python prints. `variables` are the program's, not the emulator's."""
+    def command(self, *arguments: str | Path, **variables: str) -> list[str | Path]:
+        """Return a command line of Python. `variables` are the program's, not the emulator's."""
         named = {"PYTHONPATH": str(self.site), "HARP_BUILD": "", **variables}
         options = [word for name, text in named.items() for word in ("-E", f"{name}={text}")]
         python = self.sysroot / "usr/bin/python3.11"
-        command = ["qemu-aarch64-static", "-L", self.sysroot, *options, python, *arguments]
+        return ["qemu-aarch64-static", "-L", self.sysroot, *options, python, *arguments]
+
+    def run(self, *arguments: str | Path, **variables: str) -> str:
+        """Return what Python prints."""
+        command = self.command(*arguments, **variables)
         return output(command, cwd=self.site.parent, timeout_s=600)
 
 
@@ -100,3 +105,17 @@ def test_it_installs_itself(aarch64: Aarch64, tmp_path: Path) -> None:
     aarch64.run("-c", code, LD_LIBRARY_PATH=str(prefix / "lib"))
     aarch64.run(*harpctl, "uninstall", "--prefix", str(prefix))
     assert not prefix.exists()
+
+
+def test_two_ranks_reduce_an_array(root_dir: Path, aarch64: Aarch64, need_root: None) -> None:
+    """Over kernel lanes, on the loopback of a namespace."""
+    common = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+    common |= {"HARP_PATH": "kernel", "HARP_IFNAME": "lo"}
+    program = root_dir / "examples/allreduce.py"
+    ranks = [
+        shlex.join(map(str, aarch64.command(program, RANK=rank, LOCAL_RANK=rank, **common)))
+        for rank in "01"
+    ]
+    script = f"ip link set lo up; {ranks[1]} & {ranks[0]} && wait $!"
+    text = output(["unshare", "--net", "sh", "-c", script], timeout_s=600)
+    assert sorted(text.splitlines()) == [f"rank {rank} of 2: the sum is 3" for rank in "01"]

@@ -6,6 +6,7 @@ import os
 import platform
 import re
 import shutil
+import subprocess
 import sys
 import sysconfig
 import zipfile
@@ -85,6 +86,33 @@ def test_every_file_is_installed(root_dir: Path, build_dir: Path) -> None:
         assert any(f"/harp/{stub.stem}." in place for place in known.values()), stub.stem
     places = " ".join(known.values())
     assert not {name for name in IN_THE_WHEEL if name not in places}
+
+
+def test_a_build_without_network(root_dir: Path, tmp_path: Path) -> None:
+    """The archive that apt-get names is not there. One line says so."""
+    real = shutil.which("apt-get")
+    if real is None:
+        pytest.skip("no apt-get: tools/wheel.py is for Debian")
+    fake = tmp_path / "bin/apt-get"
+    fake.parent.mkdir()
+    archive = "[ $1 = indextargets ] && echo http://127.0.0.1:9/debian"
+    fake.write_text(f'#!/bin/sh\n{archive} || exec {real} -o Acquire::Retries=0 "$@"\n')
+    fake.chmod(0o755)
+    code = "import wheel; from pathlib import Path; wheel.Apt(Path('{}'), 'arm64')"
+    done = subprocess.run(
+        [sys.executable, "-c", code.format(tmp_path / "apt")],
+        cwd=root_dir / "tools",
+        env=os.environ | {"PATH": f"{fake.parent}:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith(
+        "tools/wheel.py: apt-get update: Failed to fetch http://127.0.0.1"
+    )
+    assert done.stderr.endswith("is there a network?\n")
+    assert done.stderr.count("\n") == 1
 
 
 LOAD_PLUGIN = """
@@ -245,6 +273,7 @@ def test_nccl_loads_harp_by_name_with_nothing_else_set(installed: Debian, path: 
             assert "/usr/local/lib/libnccl-net-harp.so" in maps
             assert ("/usr/local/lib/harp/libelf.so.1" in maps) == (path == "xdp")
             ranks.ask("destroy 0")
+    assert re.search(r"^libbpf +1\.", installed.run("harpctl", "version"), re.MULTILINE)
     found = installed.run("harpctl", "check", "--verbose", "-o", "json", status=None)
     assert "and by default /usr/local/lib/libnccl-net.so" in found
 
