@@ -26,8 +26,11 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build-wheel"
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}  # Debian's names of machines
-# What the wheel is compiled against, and the interpreter that tests run it with.
-PACKAGES = ("libc6-dev", "libelf-dev", "zlib1g-dev", "libpython3.11-dev", "python3.11")
+# What the wheel is compiled against; the interpreter that tests run it with, and numpy's library.
+PACKAGES = (
+    *("libc6-dev", "libelf-dev", "zlib1g-dev", "libpython3.11-dev"),
+    *("python3.11", "libstdc++6"),
+)
 LIBBPF_CFLAGS = "-g -O2 -fPIC -fvisibility=hidden -D_FORTIFY_SOURCE=2 -fstack-protector-strong"
 
 CROSS_FILE = """\
