@@ -53,8 +53,9 @@ def aarch64(root_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Aarch64
     wheel = Path(output(command, timeout_s=BUILD_S).strip())
     platforms = [f"--platform=manylinux_2_{minor}_aarch64" for minor in range(17, 37)]
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
-    site = folder / "site"
+    site = folder / "lib/python"
     output([*pip, "--target", site, "--only-binary=:all:", *platforms, wheel], timeout_s=600)
+    (site / "bin").rename(folder / "bin")  # where the wheel's RECORD says that the commands are
     return Aarch64(wheel, root_dir / "build-wheel/aarch64/sysroot", site)
 
 
@@ -96,7 +97,6 @@ def test_it_installs_itself(aarch64: Aarch64, tmp_path: Path) -> None:
     harpctl = ("-c", "from harp.cli import main; main()")
     assert "v12" in aarch64.run(*harpctl, "version")
     prefix = tmp_path / "prefix"
-    (aarch64.site / "bin/harpctl").chmod(0o755)
     aarch64.run(*harpctl, "install", "--prefix", str(prefix))
     header = output(["readelf", "--file-header", prefix / "lib/libnccl-net.so"])
     assert "AArch64" in header
