@@ -273,6 +273,7 @@ cdef extern from "xdp/harp_xdp.h" nogil:
         int (*arrivals)(const harp_xdp *xdp, steer_arrivals *sums, unsigned count)
         int (*check)(harp_xdp *xdp, char *why, size_t why_len)
         int (*sources_set)(harp_xdp *xdp, const harp_xdp_source *sources, unsigned count)
+        const char *(*libbpf_version)()
 
 
 cdef extern from "string.h" nogil:

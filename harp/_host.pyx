@@ -696,6 +696,11 @@ cdef const harp_xdp_api *_loaded() except NULL:
     return _api
 
 
+def libbpf_version():
+    """Return the version of the libbpf that libharp-xdp.so uses, such as "1.1"."""
+    return _loaded().libbpf_version().decode().removeprefix("v")
+
+
 def attached_id(uint32_t ifindex):
     """Return the number of the XDP program on an interface, 0 without one."""
     rc = _loaded().attached_id(ifindex)

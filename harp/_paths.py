@@ -12,6 +12,7 @@ PLUGIN = "libnccl-net-harp.so"
 XDP_LIBRARY = "libharp-xdp.so"
 DPDK_LIBRARY = "libharp-dpdk.so"  # if HARP was built with DPDK
 COLL_LIBRARY = "libharp-coll.so"
+PROFILER = "libnccl-profiler-harp.so"  # NCCL_PROFILER_PLUGIN=harp
 SOCKET_PLUGIN = "libnccl-net-sock.so"  # NCCL's use of kernel sockets, the baseline
 
 # Locations in the build tree. A wheel has everything in harp/lib and harp/bin.
@@ -20,6 +21,7 @@ _BUILT = {
     XDP_LIBRARY: "dataplane/xdp",
     DPDK_LIBRARY: "dataplane/dpdk",
     COLL_LIBRARY: "coll",
+    PROFILER: "plugin",
     "harp-bench": "tools/driver",
     "harp-nccl-rank": "tools/nccl",  # only in the build tree
     SOCKET_PLUGIN: "tools/driver",

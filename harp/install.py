@@ -37,6 +37,13 @@ FORMAT = 1  # of the manifest
 HOST_PREFIX = Path("/usr/local")
 NAMES = ("libnccl-net.so", "librccl-net-harp.so")  # links to the plugin
 DEFAULT_NAME = NAMES[0]
+LIBRARIES = (
+    _paths.PLUGIN,
+    _paths.PROFILER,
+    _paths.XDP_LIBRARY,
+    _paths.COLL_LIBRARY,
+    _paths.DPDK_LIBRARY,
+)
 NCCL_LINE = "NCCL_NET_PLUGIN=harp"
 SHARED = ("harp.toml", "alerts.yml", "grafana-dashboard.json", "99-harp-vfio.rules")
 UNIT = "harpd.service"
@@ -274,10 +281,10 @@ def check_library(path: Path, content: bytes) -> None:
 
 
 def _libraries(folder: Path, options: Options) -> Iterator[Part]:
-    bundled = _paths.find(_paths.XDP_LIBRARY).parent / "harp"  # a wheel's libbpf and libelf
+    bundled = _paths.find(_paths.XDP_LIBRARY).parent / "harp"  # a wheel's libelf
     for source in sorted(bundled.iterdir()) if bundled.is_dir() else ():
         yield Part(folder / "harp" / source.name, source.read_bytes())
-    for name in (_paths.PLUGIN, _paths.XDP_LIBRARY, _paths.COLL_LIBRARY, _paths.DPDK_LIBRARY):
+    for name in LIBRARIES:
         try:
             source = _paths.find(name)
         except HarpError:

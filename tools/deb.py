@@ -49,7 +49,7 @@ License: Apache-2.0
 PREINST = f"""\
 #!/bin/sh
 set -e
-for name in libnccl-net.so libnccl-net-harp.so libharp-xdp.so; do
+for name in libnccl-net.so libnccl-net-harp.so libnccl-profiler-harp.so libharp-xdp.so; do
 	file=/{LIBRARIES}/$name
 	if [ -e "$DPKG_ROOT$file" ] && ! dpkg-query --search "$file" >/dev/null 2>&1; then
 		echo "libnccl-net-harp: $file is of no package; move it away, then install again" >&2
@@ -148,7 +148,7 @@ def stripped(path: Path, folder: Path) -> bytes:
 
 def plugin(folder: Path) -> Package:
     """Return libnccl-net-harp."""
-    names = (_paths.PLUGIN, _paths.XDP_LIBRARY)
+    names = (_paths.PLUGIN, _paths.PROFILER, _paths.XDP_LIBRARY)
     sources = [_paths.find(name) for name in names]
     package = Package(
         folder,
@@ -219,7 +219,7 @@ def daemon(folder: Path) -> Package:
     )
     copy_python(package, build)
     for path in (package.folder / SITE / "harp/lib").iterdir():
-        if path.name in (_paths.PLUGIN, _paths.XDP_LIBRARY):
+        if path.name in (_paths.PLUGIN, _paths.PROFILER, _paths.XDP_LIBRARY):
             path.unlink()
             path.symlink_to(f"/{LIBRARIES}/{path.name}")
     package.write(f"{HOME}/pyvenv.cfg", "home = /usr/bin\ninclude-system-site-packages = false\n")

@@ -89,6 +89,7 @@ missing_packages() {
 		need clang-tidy command -v clang-tidy
 		need libclang-rt-14-dev compgen -G '/usr/lib/llvm-*/lib/clang/*/lib/linux/libclang_rt.fuzzer-*.a'
 		need debootstrap command -v debootstrap
+		need dpkg-dev command -v dpkg-source
 		need iperf3 command -v iperf3
 		need procps command -v ps
 	fi

@@ -12,7 +12,7 @@
 
 #include "xdp/steer.h"
 
-#define HARP_XDP_VERSION 8u
+#define HARP_XDP_VERSION 9u
 #define HARP_XDP_FDS_MAX 16u
 #define HARP_XDP_HOME_NONE 0xffffffffu /* packets to the port are redirected on any queue */
 
@@ -98,6 +98,8 @@ struct harp_xdp_api {
 	 */
 	int (*sources_set)(struct harp_xdp *xdp, const struct harp_xdp_source *sources,
 			   unsigned count);
+	/* As libbpf_version_string(): "v1.1". */
+	const char *(*libbpf_version)(void);
 };
 
 __attribute__((visibility("default"))) const struct harp_xdp_api *harp_xdp_api(void);

@@ -444,6 +444,7 @@ const struct harp_xdp_api *harp_xdp_api(void)
 		.arrivals = xdp_arrivals,
 		.check = xdp_check,
 		.sources_set = xdp_sources_set,
+		.libbpf_version = libbpf_version_string,
 	};
 	return &api;
 }

@@ -30,10 +30,10 @@ def _plugin_abis() -> list[int]:
 
 
 def _libbpf() -> str:
-    library = ctypes.CDLL(str(_paths.find(_paths.XDP_LIBRARY)))  # dlsym() searches its dependencies
-    library.libbpf_version_string.restype = ctypes.c_char_p
-    text: bytes = library.libbpf_version_string()
-    return text.decode().removeprefix("v")
+    from harp import _host
+
+    _host.load_library(str(_paths.find(_paths.XDP_LIBRARY)))
+    return _host.libbpf_version()
 
 
 def _dpdk() -> str:

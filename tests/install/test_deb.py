@@ -60,7 +60,8 @@ def test_the_plugin_comes_and_goes(package: Path, root: Path) -> None:
     for _ in range(2):
         done = dpkg(root, "--install", package)
         assert done.returncode == 0, done.stderr
-    names = ("libnccl-net-harp.so", "libnccl-net.so", "librccl-net-harp.so", "libharp-xdp.so")
+    names = ("libnccl-net-harp.so", "libnccl-net.so", "librccl-net-harp.so")
+    names += ("libnccl-profiler-harp.so", "libharp-xdp.so")
     assert files(root) == {f"{LIBRARIES}/{name}" for name in names} | {
         f"usr/share/doc/{PACKAGE}/copyright"
     }

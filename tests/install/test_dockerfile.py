@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Dockerfile: its stages run in copies of a Debian 12, without a container runtime."""
+"""The Dockerfile: its stages run in copies of a Debian 12; where there is buildah, it builds it."""
 
 import re
+import shutil
 from pathlib import Path
 
 import pytest
+from build_trees import output
 from debian import Debian
 from dockerfile import Builder, Image, parse
 
@@ -58,3 +60,55 @@ def test_every_step_runs(
     finally:
         builder.close()
         base.close()
+
+
+@pytest.mark.long
+def test_buildah_builds_the_images(
+    root_dir: Path,
+    debian_base: Path,
+    wheelhouse: Path,
+    wheel: Path,
+    tmp_path: Path,
+    need_root: None,
+) -> None:
+    """The Dockerfile as it is. Its context has a Makefile whose `wheel` is the one of these tests;
+    pip takes what it needs from a folder of the base image."""
+    if shutil.which("buildah") is None:
+        pytest.skip("apt-get install buildah")
+    policy = tmp_path / "policy.json"
+    policy.write_text('{"default": [{"type": "insecureAcceptAnything"}]}')
+    context = tmp_path / "context"
+    context.mkdir()
+    shutil.copy(wheel, context)
+    (context / "Makefile").write_text("wheel:\n\tmkdir dist && cp *.whl dist/\n")
+    storage = ("--root", tmp_path / "storage", "--runroot", tmp_path / "run")
+
+    def buildah(command: str, *arguments: str | Path) -> str:
+        options = ["--signature-policy", policy] if command in ("bud", "commit", "from") else []
+        words = ["buildah", *storage, "--storage-driver", "overlay", command, *options]
+        return output([*words, *arguments], env={"BUILDAH_ISOLATION": "chroot"}, timeout_s=900)
+
+    def run(image: str, *command: str) -> str:
+        container = buildah("from", "--pull-never", f"localhost/{image}").strip()
+        return buildah("run", container, "--", *command)
+
+    try:
+        container = buildah("from", "scratch").strip()
+        root = Path(buildah("mount", container).strip())
+        output(["cp", "-a", f"{debian_base}/.", root])
+        shutil.copytree(wheelhouse, root / "wheelhouse")
+        (root / "etc/pip.conf").write_text("[global]\nno-index = true\nfind-links = /wheelhouse\n")
+        for name in ("debian:12", "debian:12-slim"):
+            buildah("commit", "--quiet", container, f"docker.io/library/{name}")
+        build = ["bud", "--quiet", "--pull-never", "--file", root_dir / "Dockerfile"]
+        buildah(*build, "--target", "harpd", "--tag", "harpd", context)
+        buildah(*build, "--target", "job", "--tag", "train", context)
+        entrypoint = ("--type", "image", "--format", "{{.OCIv1.Config.Entrypoint}}")
+        assert "[/usr/local/bin/harpd]" in buildah("inspect", *entrypoint, "localhost/harpd")
+        assert "v12" in run("harpd", "harpctl", "version")
+        assert "Serves in the foreground" in run("harpd", "/usr/local/bin/harpd", "--help")
+        assert "=> /usr/local/lib/libnccl-net.so" in run("train", "/sbin/ldconfig", "-p")
+        assert run("train", "ls", "/opt") == ""
+    finally:
+        buildah("rm", "--all")
+        buildah("rmi", "--all", "--force")

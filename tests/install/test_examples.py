@@ -2,7 +2,7 @@
 """The examples of launchers: each script runs two ranks of examples/allreduce.py over HARP.
 
 torchrun, srun, scontrol and mpirun are stand-ins, which start the ranks with the variables of the
-real ones and keep their command lines.
+real ones and keep their command lines. Long tests run Open MPI and Slurm themselves.
 """
 
 import os
@@ -138,6 +138,86 @@ def test_mpirun(root_dir: Path, tools: Path, port: int, program: list[Path]) -> 
     assert is_right(run(root_dir, tools, port, "mpirun.sh", *arguments))
     log = (tools.parent / "mpirun.log").read_text()
     assert f"LD_LIBRARY_PATH={_paths.plugin().parent}" in log
+
+
+@pytest.mark.long
+def test_open_mpi(
+    root_dir: Path, tools: Path, port: int, program: list[Path], need_root: None
+) -> None:
+    """Open MPI itself, on this host."""
+    if shutil.which("mpirun") is None:
+        pytest.skip("apt-get install openmpi-bin")
+    (tools / "mpirun").unlink()
+    here = ("--allow-run-as-root", "--oversubscribe", "-np", "2", "-x", f"HARP_COLL_PORT={port}")
+    assert is_right(run(root_dir, tools, port, "mpirun.sh", *here, sys.executable, *program))
+
+
+# Two nodes of one host, in a network namespace. Addresses of a veth: Slurm resolves no names on a
+# host that has a loopback interface alone.
+SLURM = """\
+ClusterName=harp
+SlurmctldHost=node1
+AuthType=auth/none
+CredType=cred/none
+SlurmUser=root
+SlurmdUser=root
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/%n
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/%n.pid
+SlurmctldLogFile={folder}/slurmctld.log
+SlurmdLogFile={folder}/%n.log
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SwitchType=switch/none
+SelectType=select/linear
+MpiDefault=none
+NodeName=node1 Port=16818 CPUs=2 State=UNKNOWN
+NodeName=node2 Port=16819 CPUs=2 State=UNKNOWN
+PartitionName=all Nodes=node1,node2 Default=YES OverSubscribe=FORCE State=UP
+"""
+CLUSTER = """\
+hostname node1
+ip link add v0 type veth peer name v1
+ip addr add 10.9.0.1/24 dev v0
+ip addr add 10.9.0.2/24 dev v0
+for link in lo v0 v1; do ip link set $link up; done
+printf '127.0.0.1 localhost\\n10.9.0.1 node1\\n10.9.0.2 node2\\n' >hosts
+mount --bind hosts /etc/hosts
+slurmctld -D -i -c &
+slurmd -D -N node1 &
+slurmd -D -N node2 &
+until [ "$(sinfo --noheader --format=%A)" = 0/2 ]; do :; done
+sbatch --wait --output=job.out --nodes=2 --ntasks-per-node=1 --gpus-per-node=0 "$@"
+"""
+
+
+@pytest.mark.long
+def test_slurm_itself(root_dir: Path, tools: Path, program: list[Path], need_root: None) -> None:
+    """A cluster of two nodes, on this host."""
+    needed = {"slurmctld": "slurmctld", "slurmd": "slurmd", "sbatch": "slurm-client"}
+    missing = [package for name, package in needed.items() if shutil.which(name) is None]
+    if missing:
+        pytest.skip(f"apt-get install {' '.join(missing)}")
+    for name in ("srun", "scontrol"):
+        (tools / name).unlink()
+    folder = tools.parent / "slurm"
+    (folder / "state").mkdir(parents=True)
+    (folder / "slurm.conf").write_text(SLURM.format(folder=folder))
+    command = ["unshare", "--mount", "--net", "--uts", "--pid", "--fork", "--kill-child"]
+    command += ["--mount-proc", "bash", "-e", "-c", CLUSTER, "cluster"]
+    done = subprocess.run(
+        [*command, root_dir / "examples/slurm.sbatch", sys.executable, *program],
+        cwd=folder,
+        env=os.environ
+        | {"PATH": f"{tools}:{os.environ['PATH']}", "SLURM_CONF": f"{folder}/slurm.conf"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    text = (folder / "job.out").read_text() if (folder / "job.out").exists() else ""
+    assert is_right(text), text + done.stdout + done.stderr
 
 
 def test_a_failing_harpctl_starts_nothing(root_dir: Path, tools: Path) -> None:

@@ -3,8 +3,10 @@
 
 import json
 import os
+import platform
 import re
 import shutil
+import subprocess
 import sys
 import sysconfig
 import zipfile
@@ -27,6 +29,7 @@ long = pytest.mark.long
 
 IN_THE_WHEEL = {
     "harp/lib/libnccl-net-harp.so",
+    "harp/lib/libnccl-profiler-harp.so",
     "harp/lib/libnccl-net-sock.so",
     "harp/lib/libharp-xdp.so",
     "harp/lib/libharp-coll.so",
@@ -41,12 +44,11 @@ IN_THE_WHEEL = {
 }
 
 
-# What tools/wheel.py adds: copies of libraries, and pages.
+# What tools/wheel.py adds: a library, licenses, and pages.
 MADE_FOR_THE_WHEEL = {
-    "harp/lib/harp/libbpf.so.1",
-    "harp/lib/harp/libbpf1.copyright",
+    "harp/lib/harp/libbpf.copyright",
+    "harp/lib/harp/libelf.copyright",
     "harp/lib/harp/libelf.so.1",
-    "harp/lib/harp/libelf1.copyright",
     "share/man/man1/harpctl.1",
     "share/man/man5/harp.toml.5",
     "share/man/man8/harpd.8",
@@ -86,6 +88,33 @@ def test_every_file_is_installed(root_dir: Path, build_dir: Path) -> None:
     assert not {name for name in IN_THE_WHEEL if name not in places}
 
 
+def test_a_build_without_network(root_dir: Path, tmp_path: Path) -> None:
+    """The archive that apt-get names is not there. One line says so."""
+    real = shutil.which("apt-get")
+    if real is None:
+        pytest.skip("no apt-get: tools/wheel.py is for Debian")
+    fake = tmp_path / "bin/apt-get"
+    fake.parent.mkdir()
+    archive = "[ $1 = indextargets ] && echo http://127.0.0.1:9/debian"
+    fake.write_text(f'#!/bin/sh\n{archive} || exec {real} -o Acquire::Retries=0 "$@"\n')
+    fake.chmod(0o755)
+    code = "import wheel; from pathlib import Path; wheel.Apt(Path('{}'), 'arm64')"
+    done = subprocess.run(
+        [sys.executable, "-c", code.format(tmp_path / "apt")],
+        cwd=root_dir / "tools",
+        env=os.environ | {"PATH": f"{fake.parent}:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith(
+        "tools/wheel.py: apt-get update: Failed to fetch http://127.0.0.1"
+    )
+    assert done.stderr.endswith("is there a network?\n")
+    assert done.stderr.count("\n") == 1
+
+
 LOAD_PLUGIN = """
 import ctypes, harp, sys
 from pathlib import Path
@@ -121,7 +150,7 @@ def test_wheel_is_complete(root_dir: Path, wheel: Path) -> None:
         for name in zipfile.ZipFile(wheel).namelist()
     }
     assert not (IN_THE_WHEEL | MADE_FOR_THE_WHEEL | of_the_package(root_dir)) - names
-    assert re.search(r"-manylinux_2_\d+_(x86_64|aarch64)\.whl$", wheel.name)
+    assert re.search(rf"-manylinux_2_\d+_{platform.machine()}\.whl$", wheel.name)
 
 
 @long
@@ -137,6 +166,9 @@ def test_wheel_knows_nothing_of_where_it_was_built(wheel: Path, tmp_path: Path) 
     assert needed["libnccl-net-harp.so"] == {"libc.so.6"}
     system = {"libc.so.6", "libm.so.6", "libz.so.1", "ld-linux-x86-64.so.2"}
     assert set().union(*needed.values()) <= system | inside
+    # libbpf is linked statically, and no other library of the process sees it.
+    symbols = output(["nm", "--dynamic", "--defined-only", tmp_path / "harp/lib/libharp-xdp.so"])
+    assert [line.split()[-1] for line in symbols.splitlines()] == ["harp_xdp_api"]
 
 
 @long
@@ -239,8 +271,9 @@ def test_nccl_loads_harp_by_name_with_nothing_else_set(installed: Debian, path: 
             assert "via NET/HARP/0" in log
             maps = Path(f"/proc/{ranks[0].process.pid}/maps").read_text()
             assert "/usr/local/lib/libnccl-net-harp.so" in maps
-            assert ("/usr/local/lib/harp/libbpf.so.1" in maps) == (path == "xdp")
+            assert ("/usr/local/lib/harp/libelf.so.1" in maps) == (path == "xdp")
             ranks.ask("destroy 0")
+    assert re.search(r"^libbpf +1\.", installed.run("harpctl", "version"), re.MULTILINE)
     found = installed.run("harpctl", "check", "--verbose", "-o", "json", status=None)
     assert "and by default /usr/local/lib/libnccl-net.so" in found
 
