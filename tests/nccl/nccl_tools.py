@@ -67,7 +67,13 @@ def ranks_of(
 
     environments = [variables(host) for host in lab.hosts]
     with Ranks(lab.hosts, version, environments, commands=commands) as ranks:
-        yield ranks
+        try:
+            yield ranks
+        except BaseException:
+            # NCCL may hang after an error; there is nothing to wait for.
+            for rank in ranks.ranks:
+                rank.process.kill()
+            raise
 
 
 def against_control(control: Callable[[], None], *over_harp: Callable[[], None]) -> None:
