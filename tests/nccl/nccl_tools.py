@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from harp import _paths
 from harp.lab import Host, Lab
 from harp.nccl import wheels
 from harp.nccl.ranks import HARP, SOCKETS, RankError, Ranks, environment
@@ -76,6 +77,15 @@ def ranks_of(
             raise
 
 
+def aliased_plugin(folder: Path) -> Path:
+    """The plugin's files in a folder where it also has the name that NCCL looks for by default."""
+    plugin = _paths.plugin()
+    for file in plugin.parent.glob("*.so"):
+        (folder / file.name).symlink_to(file)
+    (folder / "libnccl-net.so").symlink_to(plugin)
+    return folder / plugin.name
+
+
 def against_control(control: Callable[[], None], *over_harp: Callable[[], None]) -> None:
     """Run the same scenario over NCCL's own sockets, then over HARP.
 
@@ -103,13 +113,14 @@ def on_paths(
     lab: Lab,
     version: str,
     scenario: Callable[[Ranks], None],
+    folder: Path,
     paths: Sequence[str] = ("kernel", "xdp"),
-    more: Mapping[str, str] | None = None,
 ) -> None:
     """Run a scenario over NCCL's sockets, the control, and over each HARP_PATH."""
+    plugin = aliased_plugin(folder) if version in FORGETFUL else None
 
-    def run(net: str, own: Mapping[str, str]) -> None:
-        with ranks_of(lab, version, net, {**(more or {}), **own}) as ranks:
+    def run(net: str, more: Mapping[str, str]) -> None:
+        with ranks_of(lab, version, net, more, plugin=plugin) as ranks:
             ranks.init()
             check_once(ranks)
             scenario(ranks)

@@ -4,6 +4,7 @@
 import signal
 import subprocess
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from nccl_tools import NEWEST, ONE_OF_EACH_TABLE, check_once, on_paths, ranks_of
@@ -81,8 +82,10 @@ def split(ranks: Ranks) -> None:
 
 @pytest.mark.parametrize("version", ONE_OF_EACH_TABLE)
 @pytest.mark.parametrize("scenario", [kill, kill_and_abort, stop, abort, split])
-def test_scenario(lab: Lab, scenario: Callable[[Ranks], None], version: str) -> None:
-    on_paths(lab, version, scenario)
+def test_scenario(
+    lab: Lab, scenario: Callable[[Ranks], None], version: str, tmp_path: Path
+) -> None:
+    on_paths(lab, version, scenario, tmp_path)
 
 
 @pytest.mark.parametrize("version", ["2.18.3", "2.27.7"])

@@ -12,6 +12,7 @@ from nccl_tools import (
     NO_PATH,
     ONE_OF_EACH_TABLE,
     VERSIONS,
+    aliased_plugin,
     check_all,
     check_once,
     log_of,
@@ -57,15 +58,6 @@ def test_the_table_of_the_version_is_used(lab: Lab, version: str) -> None:
     found = re.search(r"Loaded net plugin HARP \(v(\d+)\)|ncclCollNetPlugin_v(\d+)", log)
     assert found is not None
     assert int(found[1] or found[2]) == VERSIONS[version]
-
-
-def aliased_plugin(folder: Path) -> Path:
-    """The plugin's files in a folder where it also has the name that NCCL looks for by default."""
-    plugin = _paths.plugin()
-    for file in plugin.parent.glob("*.so"):
-        (folder / file.name).symlink_to(file)
-    (folder / "libnccl-net.so").symlink_to(plugin)
-    return folder / plugin.name
 
 
 def used(ranks: Ranks, key: str) -> int:
