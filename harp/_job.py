@@ -25,7 +25,7 @@ def env(
     """Return the environment variables that make this process use HARP.
 
     They are those of `harpctl env`, except that NCCL_NET_PLUGIN is a path: the loader reads
-    LD_LIBRARY_PATH only when a process starts. NCCL 2.17 to 2.19 and 2.27.3 take no path; there,
+    LD_LIBRARY_PATH only when a process starts. NCCL up to 2.20 and 2.27.3 accept no path; there,
     start the process by `harpctl run`.
 
     Apply them before NCCL starts: ``os.environ |= harp.env()``, then

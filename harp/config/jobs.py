@@ -18,8 +18,8 @@ def plugin_variables(plugin: Path, environ: Mapping[str, str]) -> dict[str, str]
     """Return the variables with which NCCL finds exactly this plugin.
 
     The plugin's name, and its directory first in the loader's path: every version of NCCL accepts
-    that, while 2.17 to 2.19 and 2.27.3 accept no path. Only a plugin that cannot be found by name
-    is given as a path.
+    that, while versions up to 2.20 and 2.27.3 accept no path. Only a plugin that cannot be found by
+    name is given as a path.
     """
     path, name, directory = str(plugin), plugin.name, str(plugin.parent)
     found = {"NCCL_NET_PLUGIN": path, "NCCL_NET": "HARP"}

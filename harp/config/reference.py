@@ -65,7 +65,9 @@ queues are numbers and ranges, `"2,4-7"`, or an array of numbers.
 """
 
 _NCCL_HELP = {
-    "NCCL_NET_PLUGIN": "`harp`, with its directory on `LD_LIBRARY_PATH`; a path from NCCL 2.20 on",
+    "NCCL_NET_PLUGIN": (
+        "`harp`, with its directory on `LD_LIBRARY_PATH`; NCCL up to 2.20 and 2.27.3 accept no path"
+    ),
     "NCCL_NET": "`HARP`: an error instead of NCCL's silent fallback",
     "NCCL_SOCKET_IFNAME": "interfaces to offer when `HARP_IFNAME` is unset",
     "NCCL_SOCKET_FAMILY": "`AF_INET` or `AF_INET6`: addresses of that family only",

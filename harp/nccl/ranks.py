@@ -23,6 +23,7 @@ from harp.nccl import wheels
 from harp.waiting import readable
 
 ANSWER_S = 90.0  # seconds after which a hanging rank ends
+_EMULATION_EXIT = 70  # tools/nccl/emulation.h
 HARP, SOCKETS = "HARP", "Socket"  # NCCL_NET
 Answer = dict[str, Any]
 _COMPLAINT = re.compile(r"harp-nccl-rank: |NCCL WARN ")
@@ -68,6 +69,10 @@ class RankError(HarpError):
     def __init__(self, message: str, answer: Answer | None = None) -> None:
         super().__init__(message)
         self.answer = answer or {}
+
+
+class EmulationError(HarpError):
+    """harp-nccl-rank met something that it does not emulate, whatever carries the traffic."""
 
 
 class Rank(Closing):
@@ -132,10 +137,10 @@ class Rank(Closing):
         warnings = [line for line in self.log if _COMPLAINT.search(line)]
         return f": {warnings[-1]}" if warnings else ""
 
-    def _ended(self) -> RankError:
+    def _ended(self) -> HarpError:
         status = self.process.wait(ANSWER_S)
-        words = self._last_words()
-        return RankError(f"rank {self.index} ended with status {status}{words}")
+        words = f"rank {self.index} ended with status {status}{self._last_words()}"
+        return EmulationError(words) if status == _EMULATION_EXIT else RankError(words)
 
 
 class Ranks(Closing):

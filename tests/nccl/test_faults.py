@@ -4,9 +4,10 @@
 import signal
 import subprocess
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
-from nccl_tools import NEWEST, check_once, ranks_of
+from nccl_tools import NEWEST, ONE_OF_EACH_TABLE, check_once, on_paths, ranks_of
 
 from harp.lab import Lab
 from harp.nccl.ranks import HARP, SOCKETS, RankError, Ranks
@@ -14,30 +15,45 @@ from harp.nccl.ranks import HARP, SOCKETS, RankError, Ranks
 pytestmark = pytest.mark.nccl
 
 BYTES = 3_000_000
-Fault = Callable[[Ranks], None]
+ERROR_MS = 20_000  # within which NCCL reports an error that it reports at all
+ABORT_S = 20  # as long as it takes a loaded machine; 2.23 never returns
 
 
 def kill(ranks: Ranks) -> None:
-    """Rank 1 dies: rank 0 gets an error, and its abort ends."""
+    """Rank 1 dies: rank 0 gets an error."""
     ranks[0].ask(f"start 0 alltoall {BYTES}")
     ranks[1].process.kill()
     ranks[1].process.wait()
     with pytest.raises(RankError, match="remote process exited or there was a network error"):
-        ranks[0].ask("finish 0")
-    ranks[0].ask("abort 0")
+        ranks[0].ask(f"finish 0 {ERROR_MS}")
+    ranks[0].process.kill()
+
+
+def kill_and_abort(ranks: Ranks) -> None:
+    """Rank 1 dies, and rank 0 aborts after the error, which not every version reports."""
+    ranks[0].ask(f"start 0 alltoall {BYTES}")
+    ranks[1].process.kill()
+    ranks[1].process.wait()
+    with pytest.raises(RankError):
+        ranks[0].ask(f"finish 0 {ERROR_MS}")
+    ranks[0].ask("abort 0", ABORT_S)
+    ranks[0].process.kill()
 
 
 def stop(ranks: Ranks) -> None:
-    """Rank 1 stops in the middle and goes on: nothing is lost."""
-    ranks.ask(f"start 0 alltoall {BYTES}")
+    """Rank 1 stops before it sends, with data under way to it, and continues: no byte is lost."""
     ranks[1].process.send_signal(signal.SIGSTOP)
     try:
+        for rank in ranks.ranks:
+            rank.send(f"start 0 alltoall {BYTES}")
+        ranks[0].receive()
         ranks[0].send("finish 0")
-        # It waits, and does not give up: no answer within a moment.
+        # It waits and does not give up: there is no answer within a moment.
         with pytest.raises(RankError, match="no answer in 1 s"):
             ranks[0].receive(1)
     finally:
         ranks[1].process.send_signal(signal.SIGCONT)
+    ranks[1].receive()
     assert ranks[0].receive()["wrong"] == ranks[1].ask("finish 0")["wrong"] == 0
     ranks.ask("destroy 0")
 
@@ -45,37 +61,51 @@ def stop(ranks: Ranks) -> None:
 def abort(ranks: Ranks) -> None:
     """Rank 0 aborts an operation that rank 1 never starts; both can have another communicator."""
     ranks[0].ask(f"start 0 alltoall {BYTES}")
-    ranks[0].ask("abort 0")
-    ranks[1].ask("abort 0")
+    ranks[0].ask("abort 0", ABORT_S)
+    ranks[1].ask("abort 0", ABORT_S)
     ranks.init(1)
     check_once(ranks, 1)
     ranks.ask("destroy 1")
 
 
-@pytest.mark.parametrize("net", [SOCKETS, "kernel", "xdp"])
-@pytest.mark.parametrize("fault", [kill, stop, abort])
-def test_fault(lab: Lab, fault: Fault, net: str) -> None:
-    more = {} if net == SOCKETS else {"HARP_PATH": net}
-    with ranks_of(lab, NEWEST, SOCKETS if net == SOCKETS else HARP, more) as ranks:
+def split(ranks: Ranks) -> None:
+    """ncclCommSplit() with the ranks in reverse order; parent and child carry data."""
+    ranks[0].send("split 0 1 0 1")
+    ranks[1].send("split 0 1 0 0")
+    assert [rank.receive()["rank"] for rank in ranks.ranks] == [1, 0]
+    check_once(ranks, 0)
+    check_once(ranks, 1)
+    ranks.ask("destroy 1")
+    check_once(ranks, 0)
+    ranks.ask("destroy 0")
+
+
+@pytest.mark.parametrize("version", ONE_OF_EACH_TABLE)
+@pytest.mark.parametrize("scenario", [kill, kill_and_abort, stop, abort, split])
+def test_scenario(
+    lab: Lab, scenario: Callable[[Ranks], None], version: str, tmp_path: Path
+) -> None:
+    on_paths(lab, version, scenario, tmp_path)
+
+
+@pytest.mark.parametrize("version", ["2.18.3", "2.27.7"])
+def test_versions_that_report_no_network_error(lab: Lab, version: str) -> None:
+    """The reason why test_scenario skips `kill` there: NCCL's own sockets report none, either.
+
+    2.18's ncclCommGetAsyncError() reads the communicator's result only, not the proxy thread's,
+    where network errors arrive. 2.27's proxy thread does not store the error of an operation.
+    """
+    with ranks_of(lab, version, SOCKETS) as ranks:
         ranks.init()
         check_once(ranks)
-        fault(ranks)
-
-
-@pytest.mark.parametrize("net", [SOCKETS, "kernel", "xdp"])
-def test_a_communicator_is_split(lab: Lab, net: str) -> None:
-    more = {} if net == SOCKETS else {"HARP_PATH": net}
-    with ranks_of(lab, NEWEST, SOCKETS if net == SOCKETS else HARP, more) as ranks:
-        ranks.init()
-        # The ranks in reverse order.
-        ranks[0].send("split 0 1 0 1")
-        ranks[1].send("split 0 1 0 0")
-        assert [rank.receive()["rank"] for rank in ranks.ranks] == [1, 0]
-        check_once(ranks, 0)
-        check_once(ranks, 1)
-        ranks.ask("destroy 1")
-        check_once(ranks, 0)
-        ranks.ask("destroy 0")
+        ranks[0].ask(f"start 0 alltoall {BYTES}")
+        ranks[1].process.kill()
+        ranks[1].process.wait()
+        with pytest.raises(RankError, match="operation in progress"):
+            ranks[0].ask(f"finish 0 {ERROR_MS}")
+        words = ("Connection closed by remote peer", "Connection reset by peer")
+        assert any(word in line for line in ranks[0].log for word in words)
+        ranks[0].ask("abort 0", ABORT_S)
 
 
 @pytest.mark.parametrize("path", ["kernel", "xdp"])

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NVIDIA's NCCL over what HARP can be set to: families, keys, leases, NICs."""
+"""NVIDIA's NCCL over what HARP can be set to: families, keys, leases, NICs.
+
+The oldest and the newest version, since these settings are below the tables of the ABI.
+"""
 
 import contextlib
 import re
@@ -7,7 +10,7 @@ import secrets
 from pathlib import Path
 
 import pytest
-from nccl_tools import NEWEST, check_all, log_of, ranks_of
+from nccl_tools import NEWEST, OLDEST, check_all, log_of, ranks_of
 
 from harp import _paths
 from harp.lab import Lab, LabOptions, RailOptions, memif
@@ -16,48 +19,48 @@ from harp.lab.jail import Jail, library_dirs
 from harp.nccl import wheels
 from harp.nccl.ranks import HARP, SOCKETS
 
-pytestmark = pytest.mark.nccl
+pytestmark = [pytest.mark.nccl, pytest.mark.parametrize("version", [OLDEST, NEWEST])]
 
 
 @pytest.mark.parametrize("lab", [LabOptions(hosts=4)], indirect=True)
 @pytest.mark.parametrize("net", [SOCKETS, HARP])
-def test_four_ranks(lab: Lab, net: str) -> None:
-    with ranks_of(lab, NEWEST, net) as ranks:
+def test_four_ranks(lab: Lab, version: str, net: str) -> None:
+    with ranks_of(lab, version, net) as ranks:
         ranks.init()
-        check_all(ranks, NEWEST)
+        check_all(ranks, version)
         ranks.ask("destroy 0")
 
 
 @pytest.mark.parametrize("lab", [LabOptions(ipv6=True)], indirect=True)
 @pytest.mark.parametrize("path", ["auto", "xdp", "kernel"])
-def test_ipv6(lab: Lab, path: str) -> None:
-    with ranks_of(lab, NEWEST, SOCKETS) as control:
+def test_ipv6(lab: Lab, version: str, path: str) -> None:
+    with ranks_of(lab, version, SOCKETS) as control:
         control.init()
-        check_all(control, NEWEST)
-    with ranks_of(lab, NEWEST, HARP, {"HARP_PATH": path}) as ranks:
+        check_all(control, version)
+    with ranks_of(lab, version, HARP, {"HARP_PATH": path}) as ranks:
         ranks.init()
-        check_all(ranks, NEWEST)
+        check_all(ranks, version)
         assert "fd77::" in log_of(ranks)
         ranks.ask("destroy 0")
 
 
 @pytest.mark.parametrize("path", ["xdp", "kernel"])
-def test_encrypted_lanes(lab: Lab, path: str, tmp_path: Path) -> None:
+def test_encrypted_lanes(lab: Lab, version: str, path: str, tmp_path: Path) -> None:
     key = tmp_path / "key"
     key.touch(mode=0o600)
     key.write_text(secrets.token_hex(32) + "\n")
     more = {"HARP_PATH": path, "HARP_ENCRYPT": "aes-256-gcm", "HARP_KEY_FILE": str(key)}
-    with ranks_of(lab, NEWEST, HARP, more) as ranks:
+    with ranks_of(lab, version, HARP, more) as ranks:
         ranks.init()
-        check_all(ranks, NEWEST)
+        check_all(ranks, version)
         assert re.search("by (sealed|encrypted) ", log_of(ranks))
         ranks.ask("destroy 0")
 
 
-def test_leases_of_harpd_as_nobody(lab: Lab) -> None:
+def test_leases_of_harpd_as_nobody(lab: Lab, version: str) -> None:
     """Each rank sees what a container does: the libraries and harpd's socket."""
-    wheels.fetch(NEWEST)
-    library = wheels.library(NEWEST)
+    wheels.fetch(version)
+    library = wheels.library(version)
     wheels.layout_file(library)
     with contextlib.ExitStack() as stack:
         daemons = [stack.enter_context(LabHarpd(host)) for host in lab.hosts]
@@ -67,30 +70,30 @@ def test_leases_of_harpd_as_nobody(lab: Lab) -> None:
             for daemon in daemons
         ]
         more = {"HARP_PATH": "xdp"}
-        with ranks_of(lab, NEWEST, HARP, more, commands=commands) as ranks:
+        with ranks_of(lab, version, HARP, more, commands=commands) as ranks:
             ranks.init()
-            check_all(ranks, NEWEST)
+            check_all(ranks, version)
             assert all("eth0" in daemon.harpctl("instances") for daemon in daemons)
             ranks.ask("destroy 0")
 
 
 @pytest.mark.parametrize("lab", [LabOptions(rails=(RailOptions(),))], indirect=True)
-def test_two_nics(lab: Lab) -> None:
-    with ranks_of(lab, NEWEST, HARP, {"HARP_PATH": "xdp"}) as ranks:
+def test_two_nics(lab: Lab, version: str) -> None:
+    with ranks_of(lab, version, HARP, {"HARP_PATH": "xdp"}) as ranks:
         ranks.init()
-        check_all(ranks, NEWEST)
+        check_all(ranks, version)
         log = log_of(ranks)
         assert "via NET/HARP/0" in log
         assert all(f"{nic.ifname}: " in log for nic in lab.hosts[0].nics)
         ranks.ask("destroy 0")
 
 
-def test_dpdk_memif(lab: Lab, tmp_path: Path) -> None:
+def test_dpdk_memif(lab: Lab, version: str, tmp_path: Path) -> None:
     if not (_paths.plugin().parent / _paths.DPDK_LIBRARY).is_file():
         pytest.skip("built without DPDK")
     own = [memif.environment(lab.options, host.index, tmp_path) for host in lab.hosts]
-    with ranks_of(lab, NEWEST, HARP, of_rank=own) as ranks:
+    with ranks_of(lab, version, HARP, of_rank=own) as ranks:
         ranks.init()
-        check_all(ranks, NEWEST)
+        check_all(ranks, version)
         assert "net_memif0" in log_of(ranks)
         ranks.ask("destroy 0")

@@ -17,10 +17,11 @@ pytestmark = pytest.mark.nccl
 VERSIONS = ("2.21.5", "2.23.4", "2.25.1", "2.26.5", "2.27.7", "2.30.7", NEWEST)
 
 
-def profile(folder: Path, latency_ns: int = 20_000) -> str:
+def profile(folder: Path, latency_ns: int = 20_000, host: str = "") -> str:
     file = folder / f"profile-{latency_ns}.toml"
     file.write_text(
-        f'version = 1\nhost = "{socket.gethostname()}"\n[tuner]\nlatency_ns = {latency_ns}\n'
+        f'version = 1\nhost = "{host or socket.gethostname()}"\n'
+        f"[tuner]\nlatency_ns = {latency_ns}\n"
         'rates = "16384:300 65536:1100 1048576:1200"\nchannels = "1:1100 2:1800"\n'
     )
     return str(file)
@@ -67,3 +68,16 @@ def test_the_tuner_may_be_off(lab: Lab, tmp_path: Path) -> None:
         check_once(ranks)
         ranks.ask("destroy 0")
         assert "TUNER/HARP" not in log_of(ranks)
+
+
+def test_a_profile_of_another_host_is_one_warning_and_changes_nothing(
+    lab: Lab, tmp_path: Path
+) -> None:
+    with ranks_of(lab, NEWEST, more={"HARP_PROFILE": profile(tmp_path, host="elsewhere")}) as ranks:
+        use(ranks)
+        ranks.ask("destroy 0")
+        log = ranks[0].log
+    warnings = [line for line in log if "it is of host elsewhere, and this is" in line]
+    assert len(warnings) == 1
+    assert "NCCL WARN" in warnings[0]
+    assert not any("TUNER/HARP" in line for line in log)

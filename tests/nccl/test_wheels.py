@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is no good for the emulated GPU, and one clear line for each."""
+"""Libraries and wheels that the emulation cannot use: one clear line each, and an empty cache."""
 
 import subprocess
 import sys
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from test_cli_config import harpctl
 
 from harp import _paths
 from harp.errors import HarpError
@@ -27,6 +29,78 @@ def compiled(tmp_path: Path, *options: str) -> Path:
     return library
 
 
+def offered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, library: Path) -> None:
+    """Make pip find nothing but a wheel of NCCL 2.0.1 that contains this library."""
+    folder = tmp_path / "index"
+    folder.mkdir()
+    info = "nvidia_nccl_cu12-2.0.1.dist-info"
+    with zipfile.ZipFile(folder / "nvidia_nccl_cu12-2.0.1-py3-none-any.whl", "w") as archive:
+        archive.write(library, f"nvidia/nccl/lib/{wheels.LIBRARY}")
+        archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
+        archive.writestr(
+            f"{info}/METADATA", "Metadata-Version: 2.1\nName: nvidia-nccl-cu12\nVersion: 2.0.1\n"
+        )
+        archive.writestr(f"{info}/RECORD", "")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
+
+
+def for_another_machine(library: Path) -> Path:
+    """Change the library's machine to AArch64."""
+    image = bytearray(library.read_bytes())
+    image[18:20] = (183).to_bytes(2, "little")  # EM_AARCH64
+    library.write_bytes(image)
+    return library
+
+
+Make = Callable[[Path], Path]
+BAD_LIBRARIES = [
+    pytest.param(lambda folder: compiled(folder, "-s"), "take NVIDIA's own wheel", id="stripped"),
+    pytest.param(
+        lambda folder: for_another_machine(compiled(folder)),
+        "only x86-64 is emulated; take NVIDIA's wheel for x86-64",
+        id="aarch64",
+    ),
+    pytest.param(compiled, "does not describe NCCL's structs", id="other"),
+]
+
+
+@pytest.mark.parametrize(("make", "words"), BAD_LIBRARIES)
+def test_a_bad_wheel_is_one_line_and_is_not_cached(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: Path, make: Make, words: str
+) -> None:
+    offered(tmp_path, monkeypatch, make(tmp_path))
+    done = harpctl("bench", "nccl-real", "--nccl", "2.0.1", "--download")
+    assert done.returncode != 0
+    assert done.stderr.count("\n") == 1
+    assert words in done.stderr
+    assert done.stdout == ""
+    assert list(cache.iterdir()) == []
+
+
+def test_no_network_is_one_line(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
+    # A proxy that nothing listens at; pip's own retries are not needed for that.
+    for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "PIP_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    monkeypatch.setenv("PIP_INDEX_URL", "https://pypi.invalid/simple")
+    monkeypatch.setenv("PIP_RETRIES", "0")
+    done = harpctl("bench", "nccl-real", "--nccl", "2.0.1", "--download")
+    assert done.returncode != 0
+    assert done.stderr.count("\n") == 1
+    assert "nvidia-nccl-cu12==2.0.1 could not be downloaded" in done.stderr
+    assert "is there a network?" in done.stderr
+    assert list(cache.iterdir()) == []
+
+
+def test_no_debugger_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither gdb nor binutils: no program at all is run to read a layout."""
+    library = compiled(tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path / "empty"))
+    monkeypatch.setattr(subprocess, "Popen", None)
+    with pytest.raises(HarpError, match="does not describe NCCL's structs"):
+        layout.read(library)
+
+
 def test_a_stripped_library(tmp_path: Path) -> None:
     with pytest.raises(HarpError, match="were stripped; take NVIDIA's own wheel"):
         layout.read(compiled(tmp_path, "-s"))
@@ -38,10 +112,7 @@ def test_a_library_that_is_not_nccl(tmp_path: Path) -> None:
 
 
 def test_a_library_for_another_machine(tmp_path: Path) -> None:
-    library = compiled(tmp_path)
-    image = bytearray(library.read_bytes())
-    image[18:20] = (183).to_bytes(2, "little")  # EM_AARCH64
-    library.write_bytes(image)
+    library = for_another_machine(compiled(tmp_path))
     with pytest.raises(HarpError, match=r"for AArch64, on .*only x86-64"):
         layout.read(library)
 

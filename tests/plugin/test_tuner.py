@@ -14,8 +14,9 @@ import pytest
 from harp import tuner
 from harp.errors import HarpError
 
+HOST = socket.gethostname()
 TEXT = f"""version = 1
-host = "{socket.gethostname()}"
+host = "{HOST}"
 
 [tuner]
 latency_ns = 20000
@@ -163,6 +164,18 @@ def test_a_profile_without_times_is_named(file: Path) -> None:
     file.write_text(TEXT.partition("[tuner]")[0])
     with pytest.raises(HarpError, match="harpctl tune --nccl"):
         tuner.explain(file, "allreduce", 1024, 2, 2)
+
+
+def test_a_profile_of_another_host_is_one_line_and_changes_nothing(
+    plugin: Path, file: Path
+) -> None:
+    file.write_text(TEXT.replace(f'"{HOST}"', '"elsewhere"'))
+    with pytest.raises(HarpError, match=f"it is of host elsewhere, and this is {HOST}") as caught:
+        tuner.explain(file, "allreduce", 1024, 2, 2)
+    assert "\n" not in str(caught.value)
+    found = call(plugin, 6, 8, HARP_PROFILE=str(file))
+    assert found[:4] == UNCHANGED
+    assert set(found[4:]) == {-1.0, 5.0, 6.0}
 
 
 def test_the_structs_are_as_large_as_nccls() -> None:

@@ -145,6 +145,16 @@ def test_every_variable_that_is_read_is_a_setting() -> None:
     assert not nccl - set(re.findall(r"\| `(NCCL_\w+)`", text_of("docs/configuration.md")))
 
 
+def test_the_plugin_is_named_as_every_nccl_accepts_it() -> None:
+    """NCCL up to 2.20 and 2.27.3 accept no path in NCCL_NET_PLUGIN (tests/nccl)."""
+    places = (*NOW, "tools/setup.sh")
+    named = {place: re.findall(r"NCCL_NET_PLUGIN=([^\s`\"']+)", text_of(place)) for place in places}
+    assert named["tools/setup.sh"]
+    assert named["docs/nccl.md"]
+    assert {name.rstrip(".,;") for names in named.values() for name in names} == {"harp"}
+    assert "| `NCCL_NET_PLUGIN` | `harp`" in text_of("docs/configuration.md")
+
+
 # --------------------------------------------------------------------------------------------------
 # Commands.
 #

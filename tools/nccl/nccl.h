@@ -8,7 +8,7 @@
 
 #include <stddef.h>
 
-enum { NCCL_UINT8 = 1, NCCL_FLOAT32 = 7, NCCL_SUM = 0, NCCL_ID_BYTES = 128 };
+enum { NCCL_UINT8 = 1, NCCL_FLOAT32 = 7, NCCL_SUM = 0, NCCL_ID_BYTES = 128, NCCL_IN_PROGRESS = 7 };
 
 struct nccl_id {
 	char bytes[NCCL_ID_BYTES];

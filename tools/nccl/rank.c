@@ -12,7 +12,7 @@
  *     init COMM ID RANKS RANK    ncclCommInitRank()                     {"ms": ...}
  *     split COMM NEW COLOR KEY   ncclCommSplit()                        {"rank":, "ranks":}
  *     start COMM OP BYTES        starts an operation, does not wait     {"bytes": ...}
- *     finish COMM                waits for it and checks the result     {"ms":, "wrong": bytes}
+ *     finish COMM [MS]           waits, at most MS, and checks the result {"ms":, "wrong": bytes}
  *     time COMM OP BYTES TIMES   runs it so many times without a pause  {"us": of each}
  *     abort COMM                 ncclCommAbort()                        {"ms": ...}
  *     destroy COMM               finalizes and destroys                 {"ms": ...}
@@ -177,9 +177,13 @@ static void command_split(char **args)
 	answer("\"rank\": %d, \"ranks\": %d", child->rank, child->nranks);
 }
 
-/* The result of what runs on the comm's stream, when it has ended or the comm has failed. */
-static int comm_wait(struct rank_comm *comm)
+/*
+ * The result of the work on the comm's stream: waits until it ends, the comm fails, or limit_ms is
+ * over. Then it is ncclInProgress. limit_ms 0: no limit.
+ */
+static int comm_wait(struct rank_comm *comm, size_t limit_ms)
 {
+	double end_s = now_s() + (double)limit_ms * 1e-3;
 	int error = 0;
 
 	while (!stream_wait(comm->stream, RANK_POLL_MS)) {
@@ -187,6 +191,8 @@ static int comm_wait(struct rank_comm *comm)
 
 		if (result || error)
 			return result ? result : error;
+		if (limit_ms && now_s() > end_s)
+			return NCCL_IN_PROGRESS;
 	}
 	return 0;
 }
@@ -218,7 +224,7 @@ static void command_finish(char **args)
 
 	if (!comm->handle || !comm->operation.kind)
 		emulation_fail("comm %s has no operation", args[0]);
-	result = comm_wait(comm);
+	result = comm_wait(comm, args[1] ? number_of(args[1]) : 0);
 	end_s = now_s();
 	/* A failed operation keeps its buffers: the kernel still uses them. */
 	if (result) {
@@ -247,7 +253,7 @@ static void command_time(char **args)
 	for (size_t i = 0; i < times && !result; i++)
 		result = operation_start(&operation, &nccl, comm->handle, comm->stream);
 	if (!result)
-		result = comm_wait(comm);
+		result = comm_wait(comm, 0);
 	if (result)
 		answer_error(args[1], result, comm->handle, start_s);
 	else
