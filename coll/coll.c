@@ -286,6 +286,7 @@ static void group_unlink(struct harp_coll *group)
 		;
 	if (*at)
 		*at = group->next_active;
+	atomic_store_explicit(&runtime.has_active, runtime.active != NULL, memory_order_relaxed);
 }
 
 API void harp_coll_close(struct harp_coll *group)
