@@ -192,14 +192,13 @@ def test_suite_of_torch(world: str, least: int, host: str) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("path", ["xdp", "kernel"])
-def test_suite_of_torch_on_hosts(path: str) -> None:
-    """The same with a host for each rank, over AF_XDP and over kernel lanes."""
+def test_suite_of_torch_on_hosts() -> None:
+    """The same with a host for each rank, over AF_XDP."""
     with Lab(LabOptions(hosts=4)) as lab:
         env = {
             "WORLD_SIZE": "4",
-            "HARP_TEST_NETNS": ",".join(host.netns for host in lab.hosts),
-            "HARP_PATH": path,
+            "TORCH_SUITE_NETNS": ",".join(host.netns for host in lab.hosts),
+            "HARP_PATH": "xdp",
             "NCCL_SOCKET_IFNAME": "=eth0",
         }
         status, _, err = output_of([sys.executable, str(SUITE)], env, 1500)

@@ -4,7 +4,7 @@
     WORLD_SIZE=3 python tests/torch/torch_suite.py -v [TestDistBackendWithSpawn.test_NAME]
 
 torch.testing has them in its wheel. Which of them run depends on the features declared here. With
-HARP_TEST_NETNS=NAME,... rank r runs in the network namespace r of these.
+TORCH_SUITE_NETNS=NAME,... rank r runs in the network namespace r of these.
 """
 
 import os
@@ -36,7 +36,7 @@ def _run(
 ) -> None:
     """The server that forks the ranks has the environment of its start."""
     os.environ.update(environment)
-    names = environment.get("HARP_TEST_NETNS")
+    names = environment.get("TORCH_SUITE_NETNS")
     if names:
         netns.setns(names.split(",")[args[0]])  # the first argument is the rank
     target(*args, **options)
