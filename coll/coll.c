@@ -53,6 +53,11 @@ static int group_check_options(const struct harp_coll_options *options, char *er
 				   "no key-value store: set, get and wait must be given");
 	if (options->timeout_ms < 0)
 		return coll_refuse(error, bytes, -EINVAL, "timeout_ms is negative");
+	if (algo_check_settings()) {
+		snprintf(error, bytes, "HARP_COLL_ALGO=%s: it is empty or ring",
+			 algo_check_settings());
+		return -EINVAL;
+	}
 	return 0;
 }
 
@@ -84,7 +89,7 @@ static int group_topology(struct harp_coll *group)
 		group->host_of[r] = h;
 		size_of[h]++;
 	}
-	group->is_regular = true;
+	group->is_regular = !algo_is_flat();
 	for (int h = 0; h < group->hosts_count; h++)
 		if (size_of[h] != size_of[0])
 			group->is_regular = false;
@@ -281,6 +286,7 @@ static void group_unlink(struct harp_coll *group)
 		;
 	if (*at)
 		*at = group->next_active;
+	atomic_store_explicit(&runtime.has_active, runtime.active != NULL, memory_order_relaxed);
 }
 
 API void harp_coll_close(struct harp_coll *group)

@@ -18,6 +18,9 @@
  *	barrier                                    recursive doubling
  *	others                                     direct exchange
  */
+#include <stdlib.h>
+#include <string.h>
+
 #include "coll_impl.h"
 
 #define DIRECT_BYTES 1024u
@@ -28,9 +31,23 @@
 #define PIECE_BYTES_MIN (64u << 10)
 #define PIECE_BYTES_MAX (512u << 10)
 
+const char *algo_check_settings(void)
+{
+	const char *algo = getenv("HARP_COLL_ALGO");
+
+	return algo && *algo && strcmp(algo, "ring") ? algo : NULL;
+}
+
+bool algo_is_flat(void)
+{
+	const char *algo = getenv("HARP_COLL_ALGO");
+
+	return algo && !strcmp(algo, "ring");
+}
+
 uint64_t algo_settings_hash(void)
 {
-	return (uint64_t)COLL_INLINE_BYTES << 32 | PIECE_BYTES_MAX;
+	return (uint64_t)COLL_INLINE_BYTES << 32 | PIECE_BYTES_MAX | algo_is_flat();
 }
 
 static size_t algo_largest(const size_t *counts, size_t count, int world)

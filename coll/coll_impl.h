@@ -323,6 +323,10 @@ int hosts_allreduce(struct harp_coll_request *op);
 /* Block of rank r: its address and elements. */
 const void *algo_in_block(const struct harp_coll_request *op, int r, size_t *count);
 void *algo_out_block(const struct harp_coll_request *op, int r, size_t *count);
+/* HARP_COLL_ALGO when it is none of "", "ring". */
+const char *algo_check_settings(void);
+/* A ring over all ranks in place of 2D. */
+bool algo_is_flat(void);
 /* Of everything that all ranks must have alike. */
 uint64_t algo_settings_hash(void);
 size_t algo_piece_bytes(const struct harp_coll *group, size_t total_bytes);

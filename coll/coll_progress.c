@@ -24,7 +24,7 @@
 
 #include "coll_impl.h"
 
-#define SPIN_NS 20000
+#define SPIN_NS 2000
 #define YIELD_NS (2 * COLL_NSEC_PER_MSEC)
 #define SLEEP_NS_MIN 20000
 #define SLEEP_NS_MAX (500 * 1000)

@@ -55,7 +55,8 @@ def test_warns_of_nothing(root_dir: Path, cc: str) -> None:
 #
 SEEDS = int(os.environ.get("HARP_SEEDS", "20000"))
 # `make test` runs those below.
-FIRST_SEED = {"sim_run": 4000, "sim_comm_run": 1400}
+FIRST_SEED = {"sim_run": 4000, "sim_comm_run": 1400, "sim_coll_run": 150}
+SLOWER = {"sim_coll_run": 10}  # its seeds take so much longer
 FAILURES_MAX = 10
 
 
@@ -82,16 +83,17 @@ def failing_seeds(sim: Path, first: int, count: int) -> list[str]:
 
 
 @long
-@pytest.mark.parametrize("program", ["sim_run", "sim_comm_run"])
+@pytest.mark.parametrize("program", FIRST_SEED)
 def test_many_seeds(build_dir: Path, program: str) -> None:
     """HARP_SEEDS of them (20000), cut into pieces for all processors."""
     sim = build_dir / "tests/sim" / program
-    piece = max(1, SEEDS // (8 * CPUS))
+    seeds = SEEDS // SLOWER.get(program, 1)
+    piece = max(1, seeds // (8 * CPUS))
     first = FIRST_SEED[program]
-    starts = range(first, first + SEEDS, piece)
+    starts = range(first, first + seeds, piece)
     with ThreadPoolExecutor(CPUS) as pool:
         pieces = [
-            pool.submit(failing_seeds, sim, at, min(piece, first + SEEDS - at)) for at in starts
+            pool.submit(failing_seeds, sim, at, min(piece, first + seeds - at)) for at in starts
         ]
         lines = [line for part in pieces for line in part.result()]
     if lines:

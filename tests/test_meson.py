@@ -51,7 +51,9 @@ def test_meson(test: dict[str, Any]) -> None:
     run_meson_test(test)
 
 
-@pytest.mark.parametrize(("program", "seeds"), [("sim_run", 500), ("sim_comm_run", 200)])
+@pytest.mark.parametrize(
+    ("program", "seeds"), [("sim_run", 500), ("sim_comm_run", 200), ("sim_coll_run", 40)]
+)
 def test_simulator_passes_a_few_seeds(build_dir: Path, program: str, seeds: int) -> None:
     """`make check` runs only these seeds; the suite `sim` has thousands."""
     command = [build_dir / "tests/sim" / program, "--seeds", "0", str(seeds)]

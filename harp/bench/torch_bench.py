@@ -1,20 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """`harpctl bench torch`: torch.distributed over HARP and over Gloo, between hosts made here."""
 
+import contextlib
 import json
 import os
 import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from harp.errors import Exit, HarpError
 from harp.lab import Lab, LabOptions, cpus
+from harp.lab.rails import Rails
 
 KIB, MIB = 1 << 10, 1 << 20
 SIZES = (4, 8, 64, KIB, 8 * KIB, 32 * KIB, 256 * KIB, MIB, 8 * MIB, 64 * MIB, 256 * MIB)
@@ -31,13 +33,16 @@ class TorchOptions:
     ranks: int = 2
     paths: tuple[str, ...] = ("auto",)
     rounds: int = 5
+    min_bytes: int = 4
     max_bytes: int = 64 * MIB
+    flat: bool = False  # also with HARP_COLL_ALGO=ring
+    mbit_per_s: int | None = None  # of the switch, towards each host
     timeout_s: float = 230
 
     @property
     def sizes(self) -> list[int]:
-        """Those up to the largest."""
-        return [size for size in SIZES if size <= self.max_bytes]
+        """Those between the smallest and the largest."""
+        return [size for size in SIZES if self.min_bytes <= size <= self.max_bytes]
 
 
 def goal_of(size: int) -> float:
@@ -71,18 +76,20 @@ def compile_backend() -> None:
         raise HarpError("the backend could not be compiled, as said above", Exit.MISSING)
 
 
-def run_once(lab: Lab, options: TorchOptions, path: str) -> list[dict[str, Any]]:
-    """The rows of one path. Rank r is on host r modulo hosts, a processor for each host."""
+def run_ranks(
+    lab: Lab, options: TorchOptions, path: str, module: str, words: list[str]
+) -> list[dict[str, Any]]:
+    """What rank 0 printed. Hosts have neighboring ranks, as torchrun's, and a processor each."""
     usable, hosts = cpus(), len(lab.hosts)
     processes = []
     with tempfile.TemporaryDirectory(prefix="harp-torch-") as folder:
         logs = [Path(folder) / f"rank{rank}" for rank in range(options.ranks)]
         for rank, log in enumerate(logs):
-            host = lab.hosts[rank % hosts]
-            command: list[str | Path] = [sys.executable, "-m", "harp.bench.torch_rank"]
+            host = lab.hosts[rank * hosts // options.ranks]
+            command: list[str | Path] = [sys.executable, "-m", module]
             command += ["--rank", str(rank), "--ranks", str(options.ranks)]
             command += ["--root", lab.hosts[0].endpoint(PORT), "--rounds", str(options.rounds)]
-            command += map(str, options.sizes)
+            command += words
             with log.open("w") as stderr:
                 processes.append(
                     host.popen(
@@ -106,15 +113,52 @@ def run_once(lab: Lab, options: TorchOptions, path: str) -> list[dict[str, Any]]
     return [json.loads(line) for line in printed.splitlines()]
 
 
-def run_torch(shape: LabOptions, options: TorchOptions, say: Say) -> dict[str, Any]:
-    """The document of the whole bench; ok: all sums are right and all goals are met."""
+@contextlib.contextmanager
+def laboratory(shape: LabOptions, options: TorchOptions) -> Iterator[Lab]:
+    """The hosts, with a slow wire where one is wanted."""
     check()
     compile_backend()
-    runs: dict[str, list[dict[str, Any]]] = {}
-    with Lab(shape) as lab:
+    with Lab(replace(shape, switch=shape.switch or options.mbit_per_s is not None)) as lab:
+        if options.mbit_per_s is not None:
+            Rails(lab).shape(0, options.mbit_per_s)
+        yield lab
+
+
+def lab_words(shape: LabOptions, options: TorchOptions) -> str:
+    """For the head of a table."""
+    rate = f", {options.mbit_per_s} Mbit/s" if options.mbit_per_s is not None else ""
+    return shape.words + rate
+
+
+def run_topk(shape: LabOptions, options: TorchOptions, ratio: float, say: Say) -> dict[str, Any]:
+    """Top-k of gradients against all of them, over HARP."""
+    runs = {}
+    with laboratory(shape, options) as lab:
         for path in options.paths:
             say(f"path {path}")
-            runs[path] = run_once(lab, options, path)
+            (runs[path],) = run_ranks(
+                lab, options, path, "harp.bench.torch_topk", ["--topk", str(ratio)]
+            )
+    return {
+        "ratio": ratio,
+        "ranks": options.ranks,
+        "hosts": shape.hosts,
+        "lab": lab_words(shape, options),
+        "rounds": options.rounds,
+        "paths": runs,
+    }
+
+
+def run_torch(shape: LabOptions, options: TorchOptions, say: Say) -> dict[str, Any]:
+    """The document of the whole bench; ok: all sums are right and all goals are met."""
+    if not options.sizes:
+        raise HarpError(f"--min-bytes {options.min_bytes} is above --max-bytes", Exit.USAGE)
+    words = [*(["--flat"] if options.flat else []), *map(str, options.sizes)]
+    runs: dict[str, list[dict[str, Any]]] = {}
+    with laboratory(shape, options) as lab:
+        for path in options.paths:
+            say(f"path {path}")
+            runs[path] = run_ranks(lab, options, path, "harp.bench.torch_rank", words)
     rows = []
     for index, size in enumerate(options.sizes):
         cells = {path: found[index] for path, found in runs.items()}
@@ -132,7 +176,7 @@ def run_torch(shape: LabOptions, options: TorchOptions, say: Say) -> dict[str, A
         "dtype": "float32",
         "ranks": options.ranks,
         "hosts": shape.hosts,
-        "lab": shape.words,
+        "lab": lab_words(shape, options),
         "rounds": options.rounds,
         "results": rows,
         "right": all(cell["right"] for row in rows for cell in row["paths"].values()),

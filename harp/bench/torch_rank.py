@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """One rank of `harpctl bench torch`: all-reduce over Gloo and over HARP in one process, alternated.
 
-Rank 0 prints a JSON line for each size.
+Rank 0 prints a JSON line for each size. A third group, "flat", runs HARP's ring over all ranks
+where the second runs 2D.
 """
 
 import argparse
 import json
+import os
 import statistics
 import time
 from typing import Any
@@ -43,6 +45,11 @@ def is_right(group: dist.ProcessGroup, size: int) -> bool:
     return bool(torch.equal(data, wanted))
 
 
+def ratio(times: list[float], others: list[float]) -> float:
+    """Median over the rounds: each is compared with itself, as the machine's pace changes."""
+    return statistics.median(time / other for time, other in zip(times, others, strict=True))
+
+
 def measure(groups: dict[str, dist.ProcessGroup], size: int, rounds: int) -> dict[str, Any]:
     """Times of one size by backend, one for each round."""
     runs = runs_of(size)
@@ -51,27 +58,32 @@ def measure(groups: dict[str, dist.ProcessGroup], size: int, rounds: int) -> dic
         right = is_right(group, size) and right
     data = torch.zeros(max(1, size // 4))
     times: dict[str, list[float]] = {name: [] for name in groups}
-    before = stats(groups["harp"])
+    before = {name: stats(group) for name, group in groups.items() if name != "gloo"}
     for group in groups.values():
         time_us(group, data, max(1, runs // 5))
     for index in range(rounds):
         for name in list(groups)[:: 1 if index % 2 else -1]:
             times[name].append(time_us(groups[name], data, runs))
-    after = stats(groups["harp"])
     operations = max(1, runs // 5) + rounds * runs
-    return {
+    sent = {
+        name: (stats(groups[name])["net_sent_bytes"] - count["net_sent_bytes"]) / operations
+        for name, count in before.items()
+    }
+    row: dict[str, Any] = {
         "size_bytes": size,
         "runs": runs,
         "times_us": times,
         "harp_us": statistics.median(times["harp"]),
         "gloo_us": statistics.median(times["gloo"]),
-        # Rounds are compared with themselves: the machine's pace changes.
-        "speed": statistics.median(
-            gloo / harp for gloo, harp in zip(times["gloo"], times["harp"], strict=True)
-        ),
-        "net_sent_bytes": (after["net_sent_bytes"] - before["net_sent_bytes"]) / operations,
+        "speed": ratio(times["gloo"], times["harp"]),
+        "net_sent_bytes": sent["harp"],
         "right": right,
     }
+    if "flat" in groups:
+        row["flat_us"] = statistics.median(times["flat"])
+        row["flat_net_sent_bytes"] = sent["flat"]
+        row["of_flat"] = ratio(times["harp"], times["flat"])
+    return row
 
 
 def main() -> None:
@@ -81,6 +93,7 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, required=True)
     parser.add_argument("--root", required=True)
     parser.add_argument("--rounds", type=int, required=True)
+    parser.add_argument("--flat", action="store_true")
     parser.add_argument("sizes", type=int, nargs="+")
     given = parser.parse_args()
     torch.set_num_threads(1)
@@ -88,12 +101,16 @@ def main() -> None:
         "gloo", init_method=f"tcp://{given.root}", rank=given.rank, world_size=given.ranks
     )
     groups = {"gloo": dist.new_group(backend="gloo"), "harp": dist.new_group(backend="harp")}
+    if given.flat:
+        os.environ["HARP_COLL_ALGO"] = "ring"
+        groups["flat"] = dist.new_group(backend="harp")
     for size in given.sizes:
         row = measure(groups, size, given.rounds)
-        rights: list[Any] = [None] * given.ranks
-        dist.all_gather_object(rights, row["right"])
+        rows: list[Any] = [None] * given.ranks
+        dist.all_gather_object(rows, row)
         if given.rank == 0:
-            print(json.dumps(row | {"right": all(rights)}), flush=True)
+            row["right"] = all(other["right"] for other in rows)
+            print(json.dumps(row), flush=True)
     dist.destroy_process_group()
 
 

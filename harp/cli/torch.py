@@ -25,11 +25,29 @@ from harp.cli.result import show
 )
 @click.option("--rounds", type=click.IntRange(1, 50), default=5, show_default=True)
 @click.option(
+    "--min-bytes", type=click.IntRange(4, 256 << 20), default=4, show_default=True, help="Smallest."
+)
+@click.option(
     "--max-bytes",
     type=click.IntRange(4, 256 << 20),
     default=64 << 20,
     show_default=True,
     help="Largest size; up to 256 MiB.",
+)
+@click.option(
+    "--flat",
+    is_flag=True,
+    help="Also HARP's ring over all ranks, where hosts have several (HARP_COLL_ALGO=ring).",
+)
+@click.option(
+    "--mbit",
+    type=click.IntRange(1, 100_000),
+    help="Shape what each host receives to this many Mbit/s.",
+)
+@click.option(
+    "--topk",
+    type=click.FloatRange(0, 1, min_open=True),
+    help="Instead, DDP's gradients over HARP: all of them against this ratio of the largest.",
 )
 @click.option(
     "--plot",
@@ -43,7 +61,11 @@ def torch(
     hosts: int,
     paths: tuple[str, ...],
     rounds: int,
+    min_bytes: int,
     max_bytes: int,
+    flat: bool,
+    mbit: int | None,
+    topk: float | None,
     plot: Path | None,
     output: str,
     **lab: Any,
@@ -56,9 +78,17 @@ def torch(
     \b
     harpctl bench torch
     harpctl bench torch --ranks 4 --path auto --path kernel
+    harpctl bench torch --ranks 4 --min-bytes 1048576 --flat --mbit 1000
+    harpctl bench torch --topk 0.01 --mbit 1000
     harpctl bench torch --max-bytes 268435456 --plot torch.png
     """
-    options = runner.TorchOptions(ranks, paths or ("auto",), rounds, max_bytes)
+    options = runner.TorchOptions(
+        ranks, paths or ("auto",), rounds, min_bytes, max_bytes, flat, mbit
+    )
+    if topk is not None:
+        report = runner.run_topk(lab_shape(lab, hosts), options, topk, console.err.print)
+        show(report, output, _print_topk, is_good=True)
+        return
     report = runner.run_torch(lab_shape(lab, hosts), options, console.err.print)
     if plot is not None:
         runner.write_plot([report], plot)
@@ -75,11 +105,39 @@ def _print(report: dict[str, Any]) -> None:
     columns = ["bytes", "Gloo"]
     for path in report["results"][0]["paths"]:
         columns += [f"harp, {path}", "speed"]
+        columns += (
+            ["flat ring", "of flat"] if "of_flat" in report["results"][0]["paths"][path] else []
+        )
     rows = []
     for row in report["results"]:
         cells = [runner.size_text(row["size_bytes"]), f"{row['gloo_us']:,.0f}"]
         for cell in row["paths"].values():
             wrong = "" if cell["right"] else " WRONG"
             cells += [f"{cell['harp_us']:,.1f}{wrong}", f"{cell['speed']:.1f}"]
+            if "of_flat" in cell:
+                cells += [f"{cell['flat_us']:,.0f}", f"{cell['of_flat']:.2f}"]
         rows.append([*cells, f"{row['goal']:g}"])
     console.print_table([*columns, "goal"], rows)
+
+
+def _print_topk(report: dict[str, Any]) -> None:
+    console.out.print(
+        f"gradients, {report['ranks']} ranks on {report['hosts']} hosts, {report['lab']}"
+        f" (medians of {report['rounds']} rounds)",
+        markup=False,
+        soft_wrap=True,
+    )
+    rows = [
+        [
+            path,
+            f"{cell['full_ms']:.1f}",
+            f"{cell['topk_ms']:.1f}",
+            f"{cell['select_ms']:.1f}",
+            f"{cell['faster']:.2f}",
+            f"{cell['loss']['full']:.4f}",
+            f"{cell['loss']['topk']:.4f}",
+        ]
+        for path, cell in report["paths"].items()
+    ]
+    head = ["path", "all, ms", "top-k, ms", "of it selection", "faster", "loss", "loss, top-k"]
+    console.print_table(head, rows)

@@ -28,6 +28,17 @@ def make_data() -> TensorDataset:
     )
 
 
+def make_model(hidden: int) -> torch.nn.Module:
+    """Three layers."""
+    return torch.nn.Sequential(
+        torch.nn.Linear(PIXELS, hidden),
+        torch.nn.ReLU(),
+        torch.nn.Linear(hidden, hidden),
+        torch.nn.ReLU(),
+        torch.nn.Linear(hidden, CLASSES),
+    )
+
+
 def main() -> None:
     """Entry point."""
     parser = argparse.ArgumentParser()
@@ -39,15 +50,7 @@ def main() -> None:
     dist.init_process_group(given.backend)
     rank = dist.get_rank()
     torch.manual_seed(rank)  # DDP broadcasts rank 0's weights
-    model = DistributedDataParallel(
-        torch.nn.Sequential(
-            torch.nn.Linear(PIXELS, given.hidden),
-            torch.nn.ReLU(),
-            torch.nn.Linear(given.hidden, given.hidden),
-            torch.nn.ReLU(),
-            torch.nn.Linear(given.hidden, CLASSES),
-        )
-    )
+    model = DistributedDataParallel(make_model(given.hidden))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     data = make_data()
     sampler = DistributedSampler(data, seed=3)

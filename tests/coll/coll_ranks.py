@@ -206,16 +206,18 @@ def check_wire(comm: Communicator, size: int) -> None:
 
 def types(place: Place) -> None:
     """Every type and reduction."""
+    every = os.environ.get("HARP_TEST_TYPES") == "all"
     with place.open() as comm:
         for size in SIZES[1:]:
-            for dtype in (*TYPES, *FLOATS) if size in (1000, 50001) else ("float32", "int8"):
+            some = not every and size not in (1000, 50001)
+            for dtype in ("float32", "int8") if some else (*TYPES, *FLOATS):
                 check_reductions(comm, dtype, size)
                 check_copies(comm, dtype, size)
         flags = np.array([comm.rank == 0, True, False])
         assert comm.allreduce(flags.copy(), "band").tolist() == [comm.world == 1, True, False]
     with place.open("bfloat16", bfloat16=True) as comm:
         ones = np.full(9, 0x3F80, "uint16")
-        wanted = {1: 0x3F80, 2: 0x4000, 3: 0x4040, 4: 0x4080}[comm.world]
+        wanted = int(np.float32(comm.world).view("uint32")) >> 16
         assert (comm.allreduce(ones) == wanted).all()
 
 
@@ -390,6 +392,63 @@ def in_flight(place: Place) -> str:
     text = failure(work)
     comm.close()
     return text
+
+
+def cut(place: Place) -> list[Any]:
+    """Steps of a training whose NIC is cut meanwhile: weights, steps, the longest step in ms.
+
+    The parent cuts when it has read "ready", and then makes the file "cut"; 30 steps follow.
+    """
+    gradient = values(place.rank, 1_000_000, "float32")
+    weights = np.zeros(gradient.size, "float32")
+    steps, left, longest = 0, 30, 0.0
+    with place.open(timeout_s=60.0) as comm:
+        while left:
+            if steps == 5 and place.rank == 0:
+                os.write(1, b'"ready"\n')
+            # The last element says that rank 0 has seen the file, so that both end together.
+            gradient[-1] = place.rank == 0 and (place.folder / "cut").exists()
+            start = time.monotonic()
+            total = comm.allreduce(gradient.copy())
+            longest = max(longest, time.monotonic() - start)
+            weights += total
+            steps += 1
+            left -= total[-1] > 0
+        wanted = values(0, gradient.size, "float32") + values(1, gradient.size, "float32")
+        same(weights[:-1], (wanted * np.float32(steps))[:-1], "weights")
+        assert (comm.allgather(weights) == weights).all(), "ranks differ"
+    return [steps, longest * 1e3]
+
+
+def usage() -> tuple[int, int, int]:
+    """Descriptors, threads and resident KiB of this process."""
+    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    return (
+        len(list(Path("/proc/self/fd").iterdir())),
+        int(status["Threads"]),
+        int(status["VmRSS"].split()[0]),
+    )
+
+
+def groups_come_and_go(place: Place) -> list[Any]:
+    """How many there were, and what they have left: descriptors, threads, KiB."""
+    count = int(os.environ.get("HARP_TEST_GROUPS", "100"))
+    data = np.ones(20_000, "float32")
+
+    def one(name: str) -> None:
+        with place.open(name) as comm:
+            assert (comm.allreduce(data.copy()) == place.world).all()
+            comm.send(data, 1 - place.rank, tag=1) if place.rank else comm.recv(data, tag=1)
+
+    with place.open("always") as always:
+        for index in range(20):
+            one(f"warm{index}")
+        always.barrier()
+        before = usage()
+        for index in range(count):
+            one(f"g{index}")
+        always.barrier()
+        return [count, *(after - then for after, then in zip(usage(), before, strict=True))]
 
 
 def many_groups(place: Place) -> str:

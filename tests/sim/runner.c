@@ -114,8 +114,11 @@ static int run_twice(uint64_t from, uint64_t count)
 			return runner_seed(seed);
 		if (!runner->run(runner->scenario, false, &again) || again.trace != first.trace ||
 		    again.polls != first.polls) {
-			printf("seed %llu ran differently the second time\n",
-			       (unsigned long long)seed);
+			printf("seed %llu ran differently the second time: trace %016llx, %llu "
+			       "polls, then %016llx, %llu polls %s\n",
+			       (unsigned long long)seed, (unsigned long long)first.trace,
+			       (unsigned long long)first.polls, (unsigned long long)again.trace,
+			       (unsigned long long)again.polls, again.reason ? again.reason : "");
 			return 1;
 		}
 		if (first.trace == last) {

@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from harp.lab import Lab, LabOptions
+
 # Of the real torch: this folder's name is found, too.
 pytest.importorskip("torch.distributed")
 
@@ -186,6 +188,25 @@ def test_suite_of_torch(world: str, least: int, host: str) -> None:
     """torch's own tests of backends: all that need neither a GPU nor another backend."""
     words = ["sh", "-c", 'ip link set lo up && exec "$@"', "sh", sys.executable, str(SUITE)]
     status, _, err = output_of(words, {"WORLD_SIZE": world, "HARP_COLL_HOST": host}, 900)
+    suite_passed(status, err, least)
+
+
+@pytest.mark.long
+def test_suite_of_torch_on_hosts() -> None:
+    """The same with a host for each rank, over AF_XDP."""
+    with Lab(LabOptions(hosts=4)) as lab:
+        env = {
+            "WORLD_SIZE": "4",
+            "TORCH_SUITE_NETNS": ",".join(host.netns for host in lab.hosts),
+            "HARP_PATH": "xdp",
+            "NCCL_SOCKET_IFNAME": "=eth0",
+        }
+        status, _, err = output_of([sys.executable, str(SUITE)], env, 1500)
+    suite_passed(status, err, 66)
+
+
+def suite_passed(status: int, err: str, least: int) -> None:
+    """What unittest printed: all that ran have passed, and enough did."""
     assert status == 0, err[-4000:]
     ran = re.search(r"Ran (\d+) tests", err)
     skipped = re.search(r"skipped=(\d+)", err)

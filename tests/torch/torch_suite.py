@@ -3,7 +3,8 @@
 
     WORLD_SIZE=3 python tests/torch/torch_suite.py -v [TestDistBackendWithSpawn.test_NAME]
 
-torch.testing has them in its wheel. Which of them run depends on the features declared here.
+torch.testing has them in its wheel. Which of them run depends on the features declared here. With
+TORCH_SUITE_NETNS=NAME,... rank r runs in the network namespace r of these.
 """
 
 import os
@@ -15,6 +16,7 @@ os.environ.setdefault("BACKEND", "harp")
 os.environ.setdefault("WORLD_SIZE", "3")
 
 import torch
+from pyroute2 import netns
 from torch.testing._internal.common_distributed import DistTestCases
 
 for feature in ("ddp", "subgroup", "plugin"):
@@ -34,6 +36,9 @@ def _run(
 ) -> None:
     """The server that forks the ranks has the environment of its start."""
     os.environ.update(environment)
+    names = environment.get("TORCH_SUITE_NETNS")
+    if names:
+        netns.setns(names.split(",")[args[0]])  # the first argument is the rank
     target(*args, **options)
 
 
