@@ -16,6 +16,7 @@ second forward pass arranges the buckets, so these steps do not count. Ranks exc
 at the end, so all of them choose the same size.
 """
 
+import math
 import statistics
 import sys
 import time
@@ -59,6 +60,7 @@ def _set_buckets(ddp: DistributedDataParallel, config: Any) -> None:
     ddp._ddp_init_helper(parameters, expect_sparse, names, ddp.static_graph)
     ddp._has_rebuilt_buckets = False
     if ddp.static_graph:
+        ddp._static_graph_delay_allreduce_enqueued = False  # as in a first iteration
         ddp.reducer._set_static_graph()
         ddp.logger._set_static_graph()
     for hook, state in ddp._comm_hooks:
@@ -72,8 +74,8 @@ def _gradient_bytes(ddp: DistributedDataParallel) -> int:
 
 def _default_sizes(total_mb: float) -> list[float]:
     """One bucket, and halves of it down to sixteen."""
-    sizes = {max(SMALLEST_MB, round(total_mb / parts + 0.005, 2)) for parts in (1, 2, 4, 8, 16)}
-    return sorted(sizes)
+    sizes = (math.ceil(total_mb / parts * 100) / 100 for parts in (1, 2, 4, 8, 16))
+    return sorted({max(SMALLEST_MB, size) for size in sizes})
 
 
 @dataclass(frozen=True)

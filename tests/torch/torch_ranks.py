@@ -200,37 +200,29 @@ def check_coalesced(rank: int, world: int) -> None:
 
 
 def check_coalesced_blocks(rank: int, world: int) -> None:
-    """Several gathers and scatters as one operation: of torch's Python, and of its Backend."""
+    """Several gathers and scatters as one operation, in both ways of torch's manager."""
     sizes = (3, 5)
     mine = [torch.full((n,), float(rank)) for n in sizes]
-    wholes = [torch.zeros(n * world) for n in sizes]
-    with dist._coalescing_manager(device=torch.device("cpu"), async_ops=True) as manager:
-        for whole, part in zip(wholes, mine, strict=True):
-            dist.all_gather_into_tensor(whole, part)
-    manager.wait()
     gathered = [np.repeat(np.arange(world, dtype="float32"), n) for n in sizes]
-    for whole, wanted in zip(wholes, gathered, strict=True):
-        same(whole, wanted, "all_gather_into_tensor, coalesced")
-    parts = [torch.zeros(n) for n in sizes]
-    with dist._coalescing_manager(device=torch.device("cpu"), async_ops=True) as manager:
-        for part, whole in zip(parts, wholes, strict=True):
-            dist.reduce_scatter_tensor(part, whole)
-    manager.wait()
-    for part in parts:
-        same(part, np.full(part.numel(), rank * world, "float32"), "reduce_scatter, coalesced")
+    for device in (None, torch.device("cpu")):
+        wholes = [torch.zeros(n * world) for n in sizes]
+        with dist._coalescing_manager(device=device, async_ops=True) as manager:
+            for whole, part in zip(wholes, mine, strict=True):
+                dist.all_gather_into_tensor(whole, part)
+        manager.wait()
+        for whole, wanted in zip(wholes, gathered, strict=True):
+            same(whole, wanted, "all_gather_into_tensor, coalesced")
+        parts = [torch.zeros(n) for n in sizes]
+        with dist._coalescing_manager(device=device, async_ops=True) as manager:
+            for part, whole in zip(parts, wholes, strict=True):
+                dist.reduce_scatter_tensor(part, whole)
+        manager.wait()
+        for part in parts:
+            same(part, np.full(part.numel(), rank * world, "float32"), "reduce_scatter, coalesced")
     lists = [[torch.zeros(n) for n in sizes] for _ in range(world)]
     dist.all_gather_coalesced(lists, mine)
     for r, parts in enumerate(lists):
         assert all((part == r).all() for part in parts), "all_gather_coalesced"
-    backend = dist.group.WORLD._get_backend(torch.device("cpu"))
-    wholes = [torch.zeros_like(whole) for whole in wholes]
-    backend.allgather_into_tensor_coalesced(wholes, mine).wait()
-    for whole, wanted in zip(wholes, gathered, strict=True):
-        same(whole, wanted, "allgather_into_tensor_coalesced")
-    parts = [torch.zeros(n) for n in sizes]
-    backend.reduce_scatter_tensor_coalesced(parts, wholes).wait()
-    for part in parts:
-        same(part, np.full(part.numel(), rank * world, "float32"), "reduce_scatter_coalesced")
 
 
 def check_messages(rank: int, world: int) -> None:
@@ -246,6 +238,14 @@ def check_messages(rank: int, world: int) -> None:
         for work in dist.batch_isend_irecv([right, left]):
             work.wait()
         assert (got == (rank - 1) % world).all()
+        if rank:
+            dist.send(data, 0, tag=size)
+            continue
+        sources = []
+        for _ in range(world - 1):
+            sources.append(dist.recv(got, tag=size))
+            assert (got == sources[-1]).all()
+        assert sorted(sources) == list(range(1, world))
 
 
 def check_layouts(rank: int, world: int) -> None:
@@ -300,6 +300,7 @@ def ops(rank: int, world: int, folder: Path) -> Any:
     if world > 1:
         check_messages(rank, world)
     dist.barrier()
+    dist.group.WORLD._get_backend(torch.device("cpu")).monitored_barrier(TIMEOUT)
     dist.get_backend_config()
     objects: list[Any] = [None] * world
     dist.all_gather_object(objects, {"rank": rank})
@@ -526,9 +527,13 @@ def tune(rank: int, world: int, folder: Path) -> Any:
     """The best size stays, the weights are those of a DDP that was not tuned."""
     from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
+    import harp.torch
     from harp.torch import hooks, tuning
 
     init(rank, world, folder)
+    assert harp.torch.tune is tuning.tune
+    assert tuning._default_sizes(100.0) == [6.25, 12.5, 25.0, 50.0, 100.0]
+    assert tuning._default_sizes(0.75) == [0.25, 0.38, 0.75]
 
     def nothing(model: DistributedDataParallel) -> None:
         pass
