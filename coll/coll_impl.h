@@ -202,7 +202,7 @@ struct peer_info {
 	uint32_t rank, world;
 	uint64_t settings; /* hash of what must be equal on all ranks */
 	int32_t pid;
-	uint32_t wire; /* enum harp_coll_wire, of calls that leave it open */
+	uint32_t wire;          /* enum harp_coll_wire, of calls that leave it open */
 	uint64_t pid_namespace; /* inode */
 	uint64_t start_ticks;   /* of the process: /proc/PID/stat, field 22 */
 	char host[COLL_HOST_BYTES];
