@@ -61,6 +61,22 @@ static int group_check_options(const struct harp_coll_options *options, char *er
 	return 0;
 }
 
+/* The option, else the variable's, else native. -EINVAL. */
+static int group_wire(const struct harp_coll_options *options, char *error, size_t bytes)
+{
+	const char *text = getenv("HARP_COLL_WIRE");
+	int wire = (int)options->wire;
+
+	if (wire == HARP_COLL_WIRE_DEFAULT)
+		wire = text && *text ? call_wire_parse(text) : HARP_COLL_WIRE_NATIVE;
+	else if ((unsigned)wire >= HARP_COLL_WIRES)
+		return coll_refuse(error, bytes, -EINVAL, "options.wire is no wire format");
+	if (wire < 0)
+		snprintf(error, bytes, "HARP_COLL_WIRE=%.32s: it is native, float16 or bfloat16",
+			 text);
+	return wire;
+}
+
 /* Ranks by host. Hosts are numbered in the order of their lowest rank. */
 static int group_topology(struct harp_coll *group)
 {
@@ -200,7 +216,7 @@ API int harp_coll_open(const struct harp_coll_options *options, struct harp_coll
 	struct harp_coll *group = NULL;
 	char unused[HARP_COLL_ERROR_BYTES];
 	int64_t deadline_ns;
-	int rc;
+	int rc, wire = HARP_COLL_WIRE_NATIVE;
 
 	*out = NULL;
 	if (!error || !error_bytes) {
@@ -211,7 +227,9 @@ API int harp_coll_open(const struct harp_coll_options *options, struct harp_coll
 	if (atomic_load(&runtime.is_child))
 		return coll_refuse(error, error_bytes, -EOWNERDEAD, forked_text);
 	rc = group_check_options(options, error, error_bytes);
-	if (rc)
+	if (rc == 0)
+		rc = wire = group_wire(options, error, error_bytes);
+	if (rc < 0)
 		return rc;
 	rc = process_enter(options, error, error_bytes);
 	if (rc)
@@ -219,6 +237,7 @@ API int harp_coll_open(const struct harp_coll_options *options, struct harp_coll
 	rc = group_allocate(&group, options);
 	if (rc)
 		goto fail;
+	group->wire = (enum harp_coll_wire)wire;
 	deadline_ns = coll_now_ns() + group->timeout_ns;
 	if (group->world > 1) {
 		group->device %= net_devices();
@@ -411,6 +430,7 @@ static int request_begin(struct harp_coll *group, const struct harp_coll_call *c
 							    .timeout_ms = call->timeout_ms };
 		if (call->op == HARP_COLL_BROADCAST && call->peer == group->rank && !call->in)
 			op->call.in = call->out;
+		op->call.wire = call_wire(group, &op->call);
 	}
 	if (!op || request_copy_arrays(op, call)) {
 		if (op)

@@ -72,8 +72,7 @@ enum algorithm algo_choose(const struct harp_coll *group, const struct harp_coll
 			return ALGO_DIRECT;
 		if (bytes <= COLL_INLINE_BYTES)
 			return ALGO_DOUBLING;
-		if (group->is_regular && group->hosts_count > 1 && group->local_count > 1 &&
-		    !call->wire)
+		if (group->is_regular && group->hosts_count > 1 && group->local_count > 1)
 			return ALGO_2D;
 		return ALGO_RING;
 	case HARP_COLL_BARRIER:

@@ -36,7 +36,8 @@ static const struct {
 };
 static const char *const reduce_names[HARP_COLL_REDUCES] = { "sum", "avg",  "prod", "min",
 							     "max", "band", "bor",  "bxor" };
-static const char *const wire_names[HARP_COLL_WIRES] = { "native", "float16", "bfloat16" };
+static const char *const wire_names[HARP_COLL_WIRES] = { "default", "native", "float16",
+							 "bfloat16" };
 
 __attribute__((visibility("default"))) size_t harp_coll_dtype_bytes(enum harp_coll_dtype dtype)
 {
@@ -46,6 +47,33 @@ __attribute__((visibility("default"))) size_t harp_coll_dtype_bytes(enum harp_co
 __attribute__((visibility("default"))) const char *harp_coll_op_name(enum harp_coll_op op)
 {
 	return (unsigned)op < HARP_COLL_OPS ? op_names[op] : "unknown operation";
+}
+
+const char *call_wire_name(unsigned wire)
+{
+	return wire < HARP_COLL_WIRES ? wire_names[wire] : "unknown";
+}
+
+int call_wire_parse(const char *text)
+{
+	for (int wire = HARP_COLL_WIRE_NATIVE; wire < HARP_COLL_WIRES; wire++)
+		if (!strcmp(text, wire_names[wire]))
+			return wire;
+	return -EINVAL;
+}
+
+/* Only sums of float32 lose nothing but precision as 16-bit floats. */
+static bool call_can_round(const struct harp_coll_call *call)
+{
+	return call->op == HARP_COLL_ALLREDUCE && call->dtype == HARP_COLL_FLOAT32 &&
+	       (call->reduce == HARP_COLL_SUM || call->reduce == HARP_COLL_AVG);
+}
+
+enum harp_coll_wire call_wire(const struct harp_coll *group, const struct harp_coll_call *call)
+{
+	if (call->wire != HARP_COLL_WIRE_DEFAULT)
+		return call->wire;
+	return call_can_round(call) ? group->wire : HARP_COLL_WIRE_NATIVE;
 }
 
 static bool call_has_reduce(unsigned op)
@@ -77,8 +105,8 @@ void call_describe(const struct call_header *call, char *text, size_t bytes)
 		 call_has_reduce(call->op) && call->reduce < HARP_COLL_REDUCES
 			 ? reduce_names[call->reduce]
 			 : "",
-		 root, call->wire ? ", wire " : "",
-		 call->wire && call->wire < HARP_COLL_WIRES ? wire_names[call->wire] : "");
+		 root, call->wire > HARP_COLL_WIRE_NATIVE ? ", wire " : "",
+		 call->wire > HARP_COLL_WIRE_NATIVE ? call_wire_name(call->wire) : "");
 }
 
 bool call_matches(const struct call_header *mine, const struct call_header *theirs)
@@ -211,8 +239,7 @@ int call_check(const struct harp_coll *group, const struct harp_coll_call *call,
 	}
 	if ((unsigned)call->wire >= HARP_COLL_WIRES)
 		REFUSE("%s: there is no wire format %d", name, (int)call->wire);
-	if (call->wire && (call->op != HARP_COLL_ALLREDUCE || call->dtype != HARP_COLL_FLOAT32 ||
-			   (call->reduce != HARP_COLL_SUM && call->reduce != HARP_COLL_AVG)))
+	if (call->wire > HARP_COLL_WIRE_NATIVE && !call_can_round(call))
 		REFUSE("%s: wire format %s is for sums and averages of float32 by allreduce only",
 		       name, wire_names[call->wire]);
 	if (call_has_root(call->op) && (call->peer < 0 || call->peer >= group->world))

@@ -77,6 +77,11 @@ static_assert(sizeof(struct call_header) == 64, "a header is one cache line");
 
 /* "allreduce(float32, 1024 elements, sum)" */
 void call_describe(const struct call_header *call, char *text, size_t bytes);
+const char *call_wire_name(unsigned wire);
+/* enum harp_coll_wire, or -EINVAL. */
+int call_wire_parse(const char *text);
+/* The call's wire format, else the group's. */
+enum harp_coll_wire call_wire(const struct harp_coll *group, const struct harp_coll_call *call);
 /* Do both belong to the same operation? link_bytes is not compared. */
 bool call_matches(const struct call_header *mine, const struct call_header *theirs);
 void call_fill(struct call_header *header, const struct harp_coll *group,
@@ -197,7 +202,7 @@ struct peer_info {
 	uint32_t rank, world;
 	uint64_t settings; /* hash of what must be equal on all ranks */
 	int32_t pid;
-	uint32_t unused;
+	uint32_t wire;          /* enum harp_coll_wire, of calls that leave it open */
 	uint64_t pid_namespace; /* inode */
 	uint64_t start_ticks;   /* of the process: /proc/PID/stat, field 22 */
 	char host[COLL_HOST_BYTES];
@@ -358,6 +363,7 @@ struct harp_coll {
 	uint8_t id[16];
 	struct harp_coll_store store;
 	int64_t timeout_ns;
+	enum harp_coll_wire wire; /* of calls that leave it open */
 	int device;
 	struct peer_info *peers;
 	struct link **links; /* [class * world + peer] */

@@ -202,6 +202,12 @@ static int meet_check(const struct harp_coll *group, const struct peer_info *inf
 		snprintf(error, error_bytes,
 			 "group %s: rank %d opened it with world %u, rank 0 with %u", group->name,
 			 rank, info->world, mine->world);
+	else if (info->wire != mine->wire)
+		snprintf(
+			error, error_bytes,
+			"group %s: rank %d opened it with wire format %s, rank 0 with %s: give all "
+			"ranks the same (HARP_COLL_WIRE, or the group's option)",
+			group->name, rank, call_wire_name(info->wire), call_wire_name(mine->wire));
 	else if (info->settings != mine->settings)
 		snprintf(error, error_bytes,
 			 "group %s: the HARP_COLL_* variables of ranks 0 and %d differ: set the "
@@ -296,6 +302,7 @@ int meet_open(struct harp_coll *group, const struct harp_coll_options *options, 
 	mine->rank = (uint32_t)group->rank;
 	mine->world = (uint32_t)group->world;
 	mine->settings = algo_settings_hash();
+	mine->wire = group->wire;
 	mine->pid = getpid();
 	mine->pid_namespace = meet_inode("/proc/self/ns/pid");
 	mine->start_ticks = meet_start_ticks(mine->pid);

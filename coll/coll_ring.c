@@ -205,12 +205,16 @@ static int wire_add(struct ring *ring, const struct cut *cut, struct half_state 
 	if (rc >= 0)
 		rc = sched_local(op, ring->lane, ACT_DECODE_ADD, out,
 				 ring->in + piece->offset * sizeof(float), value, piece->count, rc,
-				 -1);
+				 ring->ready);
 	state->users[slot] = rc;
 	if (is_last && op->call.reduce == HARP_COLL_AVG && rc >= 0)
 		rc = sched_local(op, ring->lane, ACT_DIVIDE, out, NULL, NULL, piece->count, rc, -1);
 	if (rc >= 0)
 		rc = wire_send(ring, state, out, is_last ? out : NULL, piece->count, rc);
+	if (is_last && rc >= 0) /* complete when it is decoded, whether sent or not */
+		ring->pieces[ring->pieces_count++] =
+			(struct ring_piece){ piece->offset, piece->count,
+					     op->lanes[ring->lane + 1].last };
 	if (!is_last)
 		state->sends[(size_t)(s + 1) * cut->pieces + p] = rc;
 	return rc;
@@ -232,6 +236,7 @@ static int wire_pass(struct ring *ring, const struct cut *cut, struct half_state
 		rc = sched_local(op, ring->lane, ACT_DECODE, out, value, NULL, piece->count, rc,
 				 state->sends[(size_t)s * cut->pieces + p]);
 	state->users[slot] = rc;
+	ring->pieces[ring->pieces_count++] = (struct ring_piece){ piece->offset, piece->count, rc };
 	if (s < ring->count - 2 && rc >= 0)
 		rc = wire_send(ring, state, out, NULL, piece->count, rc);
 	return rc;
@@ -262,7 +267,8 @@ int ring_build(struct ring *ring)
 {
 	struct harp_coll_request *op = ring->op;
 	size_t element = harp_coll_dtype_bytes(op->call.dtype);
-	bool is_wire = op->call.wire != HARP_COLL_WIRE_NATIVE;
+	/* Shared memory gains nothing from rounding. */
+	bool is_wire = op->call.wire > HARP_COLL_WIRE_NATIVE && op->group->hosts_count > 1;
 	struct half_state state;
 	struct cut cut;
 	int rc;

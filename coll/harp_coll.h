@@ -95,8 +95,14 @@ enum harp_coll_reduce {
 	HARP_COLL_REDUCES
 };
 
-/* How float32 values of a SUM or AVG all-reduce travel; they are added as float32. */
+/*
+ * How float32 values of a SUM or AVG all-reduce travel between hosts; they are added as float32.
+ * The 16-bit formats round each sum that travels. Arrays of up to 32 KiB, and those of a group on
+ * one host, travel unchanged.
+ */
 enum harp_coll_wire {
+	/* Of a call: the group's format, where it applies. Of a group: $HARP_COLL_WIRE, else native. */
+	HARP_COLL_WIRE_DEFAULT,
 	HARP_COLL_WIRE_NATIVE,
 	HARP_COLL_WIRE_FLOAT16,
 	HARP_COLL_WIRE_BFLOAT16,
@@ -134,6 +140,7 @@ struct harp_coll_options {
 	/* Ranks with equal texts share memory; NULL: $HARP_COLL_HOST, else found out. An empty
 	 * text: this rank shares memory with no other. */
 	const char *host;
+	enum harp_coll_wire wire; /* of calls that leave it open; all ranks give the same */
 	/* Lines of the plugin and of this library: level 2 warns, 3 informs. May be NULL. The
 	 * process's first group sets it for all. Called from any thread, also while this library's
 	 * lock is held: it must not call this library, nor wait for a lock (as Python's) whose

@@ -46,6 +46,7 @@ cdef extern from "harp_coll.h" nogil:
         int device
         int64_t timeout_ms
         const char *host
+        harp_coll_wire wire
         void (*log)(void *, int, const char *) noexcept
         void *log_arg
 

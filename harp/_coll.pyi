@@ -34,6 +34,7 @@ class Group:
         device: int = 0,
         timeout_s: float = 300,
         host: str | None = None,
+        wire: int = 0,
     ) -> None: ...
     def run(
         self,

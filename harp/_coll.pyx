@@ -261,7 +261,7 @@ cdef class Group:
         self.pending = []
 
     def __init__(self, int rank, int world, str name, store, *, plugin=None, int device=0,
-                 double timeout_s=300, host=None):
+                 double timeout_s=300, host=None, int wire=0):
         cdef harp_coll_options options
         cdef char error[HARP_COLL_ERROR_BYTES]
         cdef int code
@@ -286,6 +286,7 @@ cdef class Group:
             options.plugin = plugin_bytes
         if host_bytes is not None:
             options.host = host_bytes
+        options.wire = <harp_coll_wire>wire
         options.device = device
         options.timeout_ms = <int64_t>(timeout_s * 1000)
         options.log = _keep_log

@@ -26,7 +26,7 @@ _REDUCTIONS = {
     name: value
     for value, name in enumerate(("sum", "avg", "prod", "min", "max", "band", "bor", "bxor"))
 }
-_WIRES = {None: 0, "float16": 1, "bfloat16": 2}
+_WIRES = {None: 0, "native": 1, "float16": 2, "bfloat16": 3}
 
 
 def _reduction(op: str) -> int:
@@ -40,7 +40,7 @@ def _wire(wire: str | None) -> int:
     try:
         return _WIRES[wire]
     except KeyError:
-        raise ValueError(f"no wire format {wire!r}: float16, bfloat16 or None") from None
+        raise ValueError(f"no wire format {wire!r}: native, float16, bfloat16 or None") from None
 
 
 def _plugin_path(plugin: str | Path | None) -> str:
@@ -64,6 +64,10 @@ class Communicator:
     store: where the ranks meet, an object with set(key, bytes), get(key) and wait(key, seconds);
     name: unique in it; plugin: path or name of an ncclNet plugin, by default this HARP's;
     timeout_s: of each operation; host: ranks with equal texts share memory, "" shares none.
+
+    wire: "float16" or "bfloat16" halves what crosses the network for sums and averages of float32
+    by allreduce, and rounds it; sums are float32. All ranks give the same. None: HARP_COLL_WIRE,
+    else "native".
     """
 
     def __init__(
@@ -77,15 +81,18 @@ class Communicator:
         device: int = 0,
         timeout_s: float = 300,
         host: str | None = None,
+        wire: str | None = None,
         bfloat16: bool = False,
     ) -> None:
         self.rank, self.world, self.name = rank, world, name
         self._options: dict[str, Any] = {"device": device, "timeout_s": timeout_s, "host": host}
+        self._options["wire"] = wire
         self._plugin = _plugin_path(plugin)
         self._dtype = _BFLOAT16 if bfloat16 else -1
         self._owned_store: TcpStore | None = None
         self._numbers: dict[str, count[int]] = {}
-        self._group = Group(rank, world, name, store, plugin=self._plugin, **self._options)
+        options = self._options | {"wire": _wire(wire)}
+        self._group = Group(rank, world, name, store, plugin=self._plugin, **options)
         self._run, self._start = self._group.run, self._group.start
 
     @classmethod
@@ -134,8 +141,8 @@ class Communicator:
     ) -> Array:
         """The reduction of all ranks' values on all ranks, the same bits everywhere.
 
-        op: sum, avg, prod, min, max, band, bor, bxor. Without out, in place. wire: "float16" or
-        "bfloat16" halves what crosses the network for sums and averages of float32.
+        op: sum, avg, prod, min, max, band, bor, bxor. Without out, in place. wire: as the
+        communicator's, for this call.
         """
         target = values if out is None else out
         self._same_shape(values, target)

@@ -577,7 +577,16 @@ class StoreKeys
 	/* How many groups this rank has opened under the store's prefix: names are never reused. */
 	int64_t generation(int rank)
 	{
-		return store_->add(c10::str("harp/generation/", rank), 1);
+		int64_t number = 0;
+		const int rc = guarded(this, [&](c10d::Store &store) {
+			number = store.add(c10::str("harp/generation/", rank), 1);
+			return 0;
+		});
+
+		if (rc)
+			throw_error(rc, c10::str("the key-value store does not answer: ",
+						 take_error()));
+		return number;
 	}
 
 	std::string take_error()
@@ -592,10 +601,12 @@ class StoreKeys
 
 		try {
 			return function(*keys->store_);
+		} catch (const c10::Error &error) {
+			keys->error_ = error.what_without_backtrace();
 		} catch (const std::exception &error) {
 			keys->error_ = error.what();
-			return -EIO;
 		}
+		return -EIO;
 	}
 
 	static int set(void *arg, const char *key, const void *value, size_t bytes)
@@ -655,9 +666,10 @@ class HarpBackend : public c10d::Backend
 {
       public:
 	HarpBackend(const intrusive_ptr<c10d::Store> &store, int rank, int size,
-		    milliseconds timeout, const std::string &name, std::string plugin)
+		    milliseconds timeout, const std::string &name, std::string plugin,
+		    harp_coll_wire wire)
 	    : Backend(rank, size), keys_(std::make_unique<StoreKeys>(store)), timeout_(timeout),
-	      plugin_(std::move(plugin))
+	      plugin_(std::move(plugin)), wire_(wire)
 	{
 		harp_coll_options options{};
 		char error[HARP_COLL_ERROR_BYTES];
@@ -673,6 +685,7 @@ class HarpBackend : public c10d::Backend
 		options.plugin = plugin_.empty() ? nullptr : plugin_.c_str();
 		options.device = -1;
 		options.timeout_ms = timeout.count();
+		options.wire = wire_;
 		options.log = log_warning;
 		const int rc = harp_coll_open(&options, &group_, error, sizeof(error));
 		if (rc) {
@@ -735,7 +748,7 @@ class HarpBackend : public c10d::Backend
 		return c10::make_intrusive<HarpBackend>(store, static_cast<int>(at - ranks.begin()),
 							static_cast<int>(ranks.size()),
 							opts ? opts->timeout : timeout_, "split",
-							plugin_);
+							plugin_, wire_);
 	}
 
 	/* ---- reductions ---- */
@@ -1349,6 +1362,7 @@ class HarpBackend : public c10d::Backend
 	std::unique_ptr<StoreKeys> keys_;
 	milliseconds timeout_;
 	const std::string plugin_;
+	const harp_coll_wire wire_;
 	std::mutex close_lock_;
 	harp_coll *group_ = nullptr;
 	uint64_t sequence_ = 0;
@@ -1403,9 +1417,10 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module)
 	module.def(
 		"create",
 		[](const intrusive_ptr<c10d::Store> &store, int rank, int size, int64_t timeout_ms,
-		   const std::string &name, const std::string &plugin) {
+		   const std::string &name, const std::string &plugin, int wire) {
 			return intrusive_ptr<c10d::Backend>(c10::make_intrusive<HarpBackend>(
-				store, rank, size, milliseconds(timeout_ms), name, plugin));
+				store, rank, size, milliseconds(timeout_ms), name, plugin,
+				static_cast<harp_coll_wire>(wire)));
 		},
 		py::call_guard<py::gil_scoped_release>());
 	module.def("close_all", close_all, py::call_guard<py::gil_scoped_release>());

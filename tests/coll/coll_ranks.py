@@ -69,6 +69,7 @@ class Place:
 
     def __init__(self, rank: int, world: int, hosts: str, folder: Path) -> None:
         self.rank, self.world, self.folder = rank, world, folder
+        self.hosts = world if hosts == "0" else 2 if hosts == "real" else int(hosts)
         self.store = FolderStore(folder)
         self.host = None
         if hosts != "real":
@@ -191,17 +192,161 @@ def check_messages(comm: Communicator, size: int) -> None:
     assert sorted(heard) == list(range(1, world))
 
 
+def check_requests(comm: Communicator, size: int) -> None:
+    """All operations started before the first is waited for; results equal the plain forms'."""
+    me, world = comm.rank, comm.world
+    whole, root = values(me, size * world, "int32"), size % world
+    mine = whole[:size].copy()
+    out = np.zeros(size, "int32")
+    requests = [
+        comm.iallreduce(mine.copy(), "max"),
+        comm.ireduce(mine, root),
+        comm.ireduce_scatter(whole),
+        comm.ibroadcast(mine.copy(), root),
+        comm.iallgather(mine),
+        comm.igather(mine, root),
+        comm.iscatter(whole if me == root else None, out, root),
+        comm.ialltoall(whole),
+        comm.ibarrier(),
+    ]
+    got = [request.wait(30) for request in requests]
+    assert all(request.test() for request in requests)
+    wanted = [
+        comm.allreduce(mine.copy(), "max"),
+        comm.reduce(mine, root),
+        comm.reduce_scatter(whole),
+        comm.broadcast(mine.copy(), root),
+        comm.allgather(mine),
+        comm.gather(mine, root),
+        comm.scatter(whole if me == root else None, np.zeros(size, "int32"), root),
+        comm.alltoall(whole),
+        None,
+    ]
+    for number, (found, plain) in enumerate(zip(got, wanted, strict=True)):
+        assert (found is None) == (plain is None), number
+        if plain is not None:
+            same(found, plain, ("request", number, size))
+
+
+def rough_values(rank: int, size: int) -> Any:
+    """Values that 16-bit formats round."""
+    return np.random.default_rng(rank).standard_normal(size).astype("float32")
+
+
+def check_rounded(comm: Communicator, got: Any, op: str, wire: str) -> None:
+    """Is `got` the reduction of all ranks' rough values, up to what the format rounds?
+
+    A value travels at most `world` times, and each time is rounded by half a unit in the last of
+    11 (float16) or 8 (bfloat16) bits. float16 below 2^-14 has steps of 2^-24.
+    """
+    arrays = [rough_values(r, got.size).astype("float64") for r in range(comm.world)]
+    exact, magnitude = sum(arrays), sum(map(abs, arrays))
+    unit = {"float16": 2.0**-11, "bfloat16": 2.0**-8}[wire]
+    bound = comm.world * (unit * 1.01 * magnitude + 2.0**-24)
+    scale = comm.world if op == "avg" else 1
+    error = abs(got - exact / scale)
+    assert (error <= bound / scale).all(), (op, wire, got.size, (error * scale / bound).max())
+    assert (comm.allgather(got) == got).all(), "ranks differ in the last bits"
+
+
 def check_wire(comm: Communicator, size: int) -> None:
     for wire in ("float16", "bfloat16"):
         arrays = [values(r, size, "float32") for r in range(comm.world)]
         mine = arrays[comm.rank].copy()
         same(comm.allreduce(mine, wire=wire), expected("sum", arrays), (wire, size))
-        # Values that the format rounds: all ranks must have the same bits.
-        rough = np.random.default_rng(comm.rank).standard_normal(size).astype("float32")
-        exact = comm.allreduce(rough.copy())
-        got = comm.allreduce(rough, wire=wire)
-        assert np.allclose(got, exact, atol=0.1 * comm.world)
-        assert (comm.allgather(got) == got).all()
+        for op in ("sum", "avg"):
+            rough = rough_values(comm.rank, size)
+            check_rounded(comm, comm.allreduce(rough, op, wire=wire), op, wire)
+
+
+def sent_by(comm: Communicator, data: Any, op: str, **options: Any) -> tuple[int, Any]:
+    before = comm.stats()["net_sent_bytes"]
+    result = comm.allreduce(data.copy(), op, **options)
+    return comm.stats()["net_sent_bytes"] - before, result
+
+
+JOBS: dict[str, Callable[[int, int], dict[str, str]]] = {
+    "torchrun": lambda rank, world: {
+        "RANK": str(rank),
+        "WORLD_SIZE": str(world),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "29500",
+    },
+    "slurm": lambda rank, world: {
+        "SLURM_PROCID": str(rank),
+        "SLURM_NTASKS": str(world),
+        "SLURM_JOB_ID": "77",
+        "SLURM_STEP_NODELIST": "localhost",
+    },
+    "openmpi": lambda rank, world: {
+        "OMPI_COMM_WORLD_RANK": str(rank),
+        "OMPI_COMM_WORLD_SIZE": str(world),
+        "OMPI_COMM_WORLD_LOCAL_SIZE": str(world),
+        "HARP_COLL_SECRET": "word",
+    },
+    "mvapich": lambda rank, world: {
+        "MV2_COMM_WORLD_RANK": str(rank),
+        "MV2_COMM_WORLD_SIZE": str(world),
+        "MV2_COMM_WORLD_LOCAL_SIZE": str(world),
+        "HARP_COLL_PORT": "29412",
+    },
+    "mpich": lambda rank, world: {
+        "PMI_RANK": str(rank),
+        "PMI_SIZE": str(world),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "29413",
+    },
+}
+
+
+def jobs(place: Place) -> list[str]:
+    """Ranks that each launcher's variables bring together."""
+    done = []
+    for name, variables in JOBS.items():
+        with Communicator.from_env(variables(place.rank, place.world), host="") as comm:
+            assert (comm.rank, comm.world) == (place.rank, place.world)
+            assert comm.allgather(np.array([comm.rank])).ravel().tolist() == [*range(comm.world)]
+            done.append(name)
+    return done
+
+
+def wires(place: Place) -> list[float]:
+    """The group's format: a part of the bytes, for sums of float32 only."""
+    shares = []
+    for number, wire in enumerate(("float16", "bfloat16")):
+        if number:
+            os.environ["HARP_COLL_WIRE"] = wire
+        with place.open(f"w{number}", wire=None if number else wire) as comm:
+            mine = rough_values(comm.rank, 300_001)
+            plain, exact = sent_by(comm, mine, "sum", wire="native")
+            for op in ("sum", "avg"):
+                half, got = sent_by(comm, mine, op)
+                check_rounded(comm, got, op, wire)
+                if plain > 10_000:  # in a flat ring, some have the next rank on their host
+                    shares.append(half / plain)
+            assert (comm.iallreduce(mine.copy(), "avg").wait(30) == got).all()
+            assert (comm.allreduce(mine.copy()) == exact).all() == (place.hosts == 1)
+            check_reductions(comm, "float64", 50_001)
+            wanted = expected("max", [rough_values(r, mine.size) for r in range(comm.world)])
+            same(comm.allreduce(mine.copy(), "max"), wanted, "max is not rounded")
+            large = comm.allreduce(np.full(mine.size, 60_000, "float32"))
+            assert np.isinf(large).all() == (wire == "float16" and place.hosts != 1)
+            with comm.subgroup(range(comm.world)) as sub:
+                assert (sub.allreduce(mine.copy(), "avg") == got).all(), "it has the format, too"
+    return shares
+
+
+def different_wires(place: Place) -> list[str]:
+    """Of the groups, of the variables, of one call; and no format at all."""
+    texts = [failure(lambda: place.open("a", wire="float16" if place.rank else None))]
+    if place.rank == 0:
+        os.environ["HARP_COLL_WIRE"] = "bfloat16"
+    texts.append(failure(lambda: place.open("b")))
+    os.environ["HARP_COLL_WIRE"] = "float8"
+    texts.append(failure(lambda: place.open("c")))
+    del os.environ["HARP_COLL_WIRE"]
+    data, wire = np.ones(100, "float32"), "float16" if place.rank else None
+    return [*texts, _mismatch(place, lambda comm: comm.allreduce(data, wire=wire))]
 
 
 def types(place: Place) -> None:
@@ -230,6 +375,7 @@ def ops(place: Place) -> Any:
             check_counts(comm, size)
             check_messages(comm, size)
             check_wire(comm, size)
+            check_requests(comm, size)
         rough = np.random.default_rng(comm.rank).standard_normal(70000).astype("float32")
         got = comm.allreduce(rough)
         assert (comm.allgather(got) == got).all(), "ranks differ in the last bits"
@@ -257,6 +403,8 @@ def failure(run: Callable[[], object]) -> str:
         run()
     except CollectiveError as error:
         return f"{error.code} {error}"
+    except ValueError as error:
+        return str(error)
     return "no error"
 
 
@@ -344,6 +492,27 @@ def absent(place: Place) -> str:
 def other_world(place: Place) -> str:
     place.world += place.rank
     return failure(lambda: place.open(timeout_s=5.0))
+
+
+def other_version(place: Place) -> str:
+    """Rank 1 is of a library that says less about itself; it reads what rank 0 says of that."""
+    if place.rank == 0:
+        return failure(lambda: place.open(timeout_s=20.0))
+    place.store.set("harp/coll/g/info/1", b"INFO" + bytes(50))
+    place.store.wait("harp/coll/g/all", 20.0)
+    return (place.store.get("harp/coll/g/all") or b"").decode()
+
+
+class BrokenStore(FolderStore):
+    """Its server has gone."""
+
+    def set(self, key: str, value: bytes) -> None:
+        raise ConnectionError(f"no answer to {key.rpartition('/')[0]}")
+
+
+def broken_store(place: Place) -> str:
+    place.store = BrokenStore(place.folder)
+    return failure(place.open)
 
 
 def aborted(place: Place) -> str:

@@ -122,6 +122,31 @@ def test_mismatched_calls(tmp_path: Path, scenario: str, calls: tuple[str, ...])
         assert all(call in text for call in calls), text
 
 
+def test_launchers(tmp_path: Path) -> None:
+    """from_env() opens a group from the variables of torchrun, Slurm and three MPIs."""
+    names = ["torchrun", "slurm", "openmpi", "mvapich", "mpich"]
+    assert alone(tmp_path, "jobs", 3) == dict.fromkeys(range(3), names)
+
+
+@pytest.mark.parametrize(("world", "hosts"), [(2, 0), (3, 0), (5, 2), (4, 2), (6, 3), (3, 1)])
+def test_wire_formats(tmp_path: Path, world: int, hosts: int) -> None:
+    """Half of the bytes cross the network, sums are as near as the format allows."""
+    shares = [share for found in alone(tmp_path, "wires", world, hosts).values() for share in found]
+    assert bool(shares) == (hosts != 1)
+    assert all(abs(share - 0.5) < 0.01 for share in shares), shares
+
+
+def test_different_wire_formats(tmp_path: Path) -> None:
+    """All ranks must agree."""
+    for texts in alone(tmp_path, "different_wires", 2).values():
+        option, variable, unknown, call = texts
+        assert "rank 1 opened it with wire format float16, rank 0 with native: give all" in option
+        assert "rank 1 opened it with wire format native, rank 0 with bfloat16: give" in variable
+        assert unknown == "HARP_COLL_WIRE=float8: it is native, float16 or bfloat16"
+        assert "rank 0 called allreduce(float32, 100 elements, sum)" in call
+        assert "rank 1 called allreduce(float32, 100 elements, sum, wire float16)" in call
+
+
 def test_mismatched_calls_of_ranks_that_do_not_meet(tmp_path: Path) -> None:
     """All fail, and the first to find out names a rank of each kind."""
     said = alone(tmp_path, "strangers_to_each_other", 4)
@@ -156,6 +181,18 @@ def test_other_world(tmp_path: Path) -> None:
     said = alone(tmp_path, "other_world", 2)
     assert "rank 1 opened it with world 3, rank 0 with 2" in said[0]
     assert "world" in said[1]
+
+
+def test_other_version(tmp_path: Path) -> None:
+    words = "group g: rank 1 has another version of libharp-coll: install the same on all hosts"
+    said = alone(tmp_path, "other_version", 2)
+    assert said == {0: f"71 {words}", 1: f"HARP-COLL-ERROR 71 {words}"}
+
+
+def test_broken_store(tmp_path: Path) -> None:
+    for text in alone(tmp_path, "broken_store", 2).values():
+        assert text.startswith("5 the key-value store failed to set harp/coll/g/info/")
+        assert text.endswith("(no answer to harp/coll/g/info)")
 
 
 def test_abort(tmp_path: Path) -> None:

@@ -83,6 +83,41 @@ def test_training_as_over_gloo(tmp_path: Path, world: int) -> None:
     results(tmp_path, "ddp", world)
 
 
+@pytest.mark.parametrize("world", [2, 3])
+def test_wire_formats(tmp_path: Path, world: int) -> None:
+    """Half of the bytes; all ranks get the same bits, and must agree on the format."""
+    for world_share, group_share, *texts in results(tmp_path, "wire", world).values():
+        assert abs(world_share - 0.5) < 0.01
+        assert abs(group_share - 0.5) < 0.01
+        differ, unknown, other = texts
+        assert differ.startswith("DistBackendError: harp: group ")
+        assert "rank 1 opened it with wire format bfloat16, rank 0 with native" in differ
+        assert unknown == "ValueError: no wire format 'float8': native, float16, bfloat16 or None"
+        assert other == (
+            "TypeError: pg_options of the harp backend are harp.torch.Options, not dict"
+        )
+
+
+def test_tuning(tmp_path: Path) -> None:
+    """DDP's bucket sizes, whatever its hook and options are."""
+    texts = results(tmp_path, "tune", 2)
+    assert texts[0] == texts[1]
+    best, kept, advice, builtin, steps, sizes, other = texts[0]
+    assert [line.split()[:2] for line in best.splitlines()[2:5]] == [
+        ["default", "100.0"],
+        ["0.1", "50.0"],
+        ["10", "100.0"],
+    ]
+    assert best.endswith("harp: DDP now has the buckets of bucket_cap_mb=0.1")
+    assert kept.endswith("harp: no size is better than the present one, which stays")
+    assert advice.endswith("harp: DistributedDataParallel(model, bucket_cap_mb=0.1) is faster")
+    assert "can't be changed in place: its built-in hook" in builtin
+    assert "DistributedDataParallel(model, bucket_cap_mb=SIZE)" in builtin
+    assert steps == "ValueError: tune: steps=0 measures nothing: give 1 or more"
+    assert sizes == "ValueError: tune: sizes_mb=[0] are not sizes above 0 MiB"
+    assert other == "TypeError: tune: Net is not a DistributedDataParallel"
+
+
 def test_top_k(tmp_path: Path) -> None:
     """What is not sent at first is sent later; without error feedback it is lost."""
     results(tmp_path, "feedback", 2)
@@ -90,6 +125,16 @@ def test_top_k(tmp_path: Path) -> None:
 
 def test_subgroups(tmp_path: Path) -> None:
     results(tmp_path, "subgroups", 4)
+
+
+def test_split(tmp_path: Path) -> None:
+    """Each half has a group of its own, with the format of the whole."""
+    assert results(tmp_path, "split", 4) == {
+        0: [0, 2, 2.0, True],
+        2: [1, 2, 2.0, True],
+        1: [0, 2, 4.0, True],
+        3: [1, 2, 4.0, True],
+    }
 
 
 def test_many_groups(tmp_path: Path) -> None:
@@ -124,6 +169,17 @@ def test_destroy_with_work_in_flight(tmp_path: Path) -> None:
 def test_abort(tmp_path: Path) -> None:
     texts = results(tmp_path, "aborted", 3)
     assert all("rank 0 aborted the group" in text for text in texts.values()), texts
+
+
+def test_other_world(tmp_path: Path) -> None:
+    texts = results(tmp_path, "other_world", 2)
+    assert "rank 1 opened it with world 3, rank 0 with 2" in texts[0]
+    assert "rank 1 opened it with world 3, rank 0 with" in texts[1]
+
+
+def test_store_that_is_gone(tmp_path: Path) -> None:
+    text = results(tmp_path, "store_gone", 2)[1]
+    assert text.startswith("DistBackendError: harp: the key-value store does not answer: "), text
 
 
 def test_bad_calls(tmp_path: Path) -> None:

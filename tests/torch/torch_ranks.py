@@ -17,6 +17,7 @@ import traceback
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -198,6 +199,32 @@ def check_coalesced(rank: int, world: int) -> None:
     assert all((data == world * world).all() for data in ones)
 
 
+def check_coalesced_blocks(rank: int, world: int) -> None:
+    """Several gathers and scatters as one operation, in both ways of torch's manager."""
+    sizes = (3, 5)
+    mine = [torch.full((n,), float(rank)) for n in sizes]
+    gathered = [np.repeat(np.arange(world, dtype="float32"), n) for n in sizes]
+    for device in (None, torch.device("cpu")):
+        wholes = [torch.zeros(n * world) for n in sizes]
+        with dist._coalescing_manager(device=device, async_ops=True) as manager:
+            for whole, part in zip(wholes, mine, strict=True):
+                dist.all_gather_into_tensor(whole, part)
+        manager.wait()
+        for whole, wanted in zip(wholes, gathered, strict=True):
+            same(whole, wanted, "all_gather_into_tensor, coalesced")
+        parts = [torch.zeros(n) for n in sizes]
+        with dist._coalescing_manager(device=device, async_ops=True) as manager:
+            for part, whole in zip(parts, wholes, strict=True):
+                dist.reduce_scatter_tensor(part, whole)
+        manager.wait()
+        for part in parts:
+            same(part, np.full(part.numel(), rank * world, "float32"), "reduce_scatter, coalesced")
+    lists = [[torch.zeros(n) for n in sizes] for _ in range(world)]
+    dist.all_gather_coalesced(lists, mine)
+    for r, parts in enumerate(lists):
+        assert all((part == r).all() for part in parts), "all_gather_coalesced"
+
+
 def check_messages(rank: int, world: int) -> None:
     for size in (1, 100_000):
         data = torch.full((size,), float(rank))
@@ -211,6 +238,14 @@ def check_messages(rank: int, world: int) -> None:
         for work in dist.batch_isend_irecv([right, left]):
             work.wait()
         assert (got == (rank - 1) % world).all()
+        if rank:
+            dist.send(data, 0, tag=size)
+            continue
+        sources = []
+        for _ in range(world - 1):
+            sources.append(dist.recv(got, tag=size))
+            assert (got == sources[-1]).all()
+        assert sorted(sources) == list(range(1, world))
 
 
 def check_layouts(rank: int, world: int) -> None:
@@ -259,11 +294,13 @@ def ops(rank: int, world: int, folder: Path) -> Any:
             check_copies(rank, world, size, dtype)
     check_counts(rank, world)
     check_coalesced(rank, world)
+    check_coalesced_blocks(rank, world)
     check_layouts(rank, world)
     check_futures(rank, world)
     if world > 1:
         check_messages(rank, world)
     dist.barrier()
+    dist.group.WORLD._get_backend(torch.device("cpu")).monitored_barrier(TIMEOUT)
     dist.get_backend_config()
     objects: list[Any] = [None] * world
     dist.all_gather_object(objects, {"rank": rank})
@@ -389,11 +426,6 @@ def subgroups(rank: int, world: int, folder: Path) -> None:
         dist.broadcast(data, 3, group=odd)
         assert data.item() == 5
     dist.destroy_process_group(own)
-    backend = dist.group.WORLD._get_backend(torch.device("cpu"))
-    store = dist.PrefixStore("split", dist.distributed_c10d._get_default_store())
-    part = backend.split(store, [0, 2], backend.options) if hasattr(backend, "split") else None
-    if part is not None and rank in (0, 2):
-        assert part.size() == 2
     dist.barrier()
     dist.destroy_process_group()
     # The same store and names again: keys of the groups before are not reused.
@@ -402,10 +434,156 @@ def subgroups(rank: int, world: int, folder: Path) -> None:
     dist.destroy_process_group()
 
 
+def split(rank: int, world: int, folder: Path) -> list[Any]:
+    """ProcessGroup.split_group() and split_group(): a group of some ranks, with its backend."""
+    from harp.torch import Options, stats
+
+    init(rank, world, folder, "cpu:harp", pg_options=Options(wire="float16"))
+    own = [[0, 2], [1, 3]][rank % 2]
+    part = dist.group.WORLD.split_group(own, opts=None)
+    data = torch.tensor([float(rank)])
+    part.allreduce([data]).wait()
+    texts: list[Any] = [part.rank(), part.size(), data.item()]
+    # The wire format is inherited: half of the bytes.
+    large = torch.ones(100_000)
+    part.allreduce([large]).wait()
+    texts.append(stats(part)["net_sent_bytes"] < 300_000)
+    dist.barrier()
+    part.shutdown()
+    dist.destroy_process_group()
+    return texts
+
+
+def wire(rank: int, world: int, folder: Path) -> list[Any]:
+    """Of the world by its variable, of a group by its options; a mismatch; DDP with it."""
+    from harp.torch import Options, stats
+
+    os.environ["HARP_COLL_WIRE"] = "bfloat16"
+    init(rank, world, folder)
+    del os.environ["HARP_COLL_WIRE"]
+    group = dist.new_group(pg_options=Options(wire="float16"))
+    plain = dist.new_group()
+
+    def sent(group: Any) -> tuple[int, torch.Tensor]:
+        data = torch.randn(100_000, generator=torch.Generator().manual_seed(rank))
+        before = stats(group)["net_sent_bytes"]
+        dist.all_reduce(data, group=group)
+        count = stats(group)["net_sent_bytes"] - before
+        parts = [torch.zeros_like(data) for _ in range(world)]
+        dist.all_gather(parts, data, group=group)
+        assert all(torch.equal(part, data) for part in parts), "ranks differ"
+        return count, data
+
+    bytes_, exact = sent(plain)
+    found = []
+    for other, unit in ((None, 2.0**-8), (group, 2.0**-11)):
+        count, data = sent(other)
+        assert not torch.equal(data, exact)
+        assert (data - exact).abs().max() < 8 * world * unit
+        found.append(count / bytes_)
+    model = DistributedDataParallel(Net(), process_group=group)
+    model(torch.ones(4, 20) * rank).square().mean().backward()
+    flat = torch.cat([value.grad.ravel() for value in model.parameters()])
+    assert flat.norm() > 0
+    parts = [torch.zeros_like(flat) for _ in range(world)]
+    dist.all_gather(parts, flat, group=group)
+    assert all(torch.equal(part, flat) for part in parts), "ranks differ"
+    differing = Options(wire="bfloat16" if rank else None)
+    found.append(failure(lambda: dist.new_group(pg_options=differing)))
+    found.append(failure(lambda: Options(wire="float8")))
+    found.append(failure(lambda: dist.new_group(pg_options={"wire": "float16"})))
+    dist.destroy_process_group()
+    return found
+
+
+def tuned(
+    rank: int, hook: Hook, sizes: list[float], apply: bool = True, **options: Any
+) -> tuple[Any, Any, int]:
+    """Trains with bucket sizes that are tried; a clock says that 0.1 MiB is twice as fast."""
+    from harp.torch import tuning
+
+    model = DistributedDataParallel(Net(), **options)
+    hook(model)
+    found = tuning.tune(model, apply=apply, sizes_mb=sizes, steps=3) if sizes else None
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    generator = torch.Generator().manual_seed(rank)
+    now_s, caps = 0.0, set()
+    tuning.time = SimpleNamespace(perf_counter=lambda: now_s)  # type: ignore[assignment]
+    for _ in range(25):
+        optimizer.zero_grad()
+        model(torch.randn(16, 20, generator=generator)).square().mean().backward()
+        optimizer.step()
+        cap = model.bucket_bytes_cap / tuning.MIB
+        now_s += 0.05 if 0.09 < cap < 0.11 else 0.1
+        caps.add(round(cap, 2))
+    data = model._get_ddp_logging_data()  # with unused parameters the first buckets stay
+    buckets = len((data.get("rebuilt_bucket_sizes") or data["bucket_sizes"]).split(","))
+    assert caps >= set(sizes)
+    assert found is None or found.done
+    return found, torch.cat([value.detach().ravel() for value in model.parameters()]), buckets
+
+
+def tune(rank: int, world: int, folder: Path) -> Any:
+    """The best size stays, the weights are those of a DDP that was not tuned."""
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+
+    import harp.torch
+    from harp.torch import hooks, tuning
+
+    init(rank, world, folder)
+    assert harp.torch.tune is tuning.tune
+    assert tuning._default_sizes(100.0) == [6.25, 12.5, 25.0, 50.0, 100.0]
+    assert tuning._default_sizes(0.75) == [0.25, 0.38, 0.75]
+
+    def nothing(model: DistributedDataParallel) -> None:
+        pass
+
+    def half(model: DistributedDataParallel) -> None:
+        model.register_comm_hook(None, default_hooks.fp16_compress_hook)
+
+    def everything(model: DistributedDataParallel) -> None:
+        model.register_comm_hook(None, hooks.topk(1.0))
+
+    reports = []
+    options: dict[str, Any]
+    for hook, options in (
+        (nothing, {}),
+        (nothing, {"gradient_as_bucket_view": True}),
+        (nothing, {"static_graph": True}),
+        (nothing, {"find_unused_parameters": True}),
+        (half, {}),
+        (everything, {}),
+    ):
+        _, plain, one = tuned(rank, hook, [], **options)
+        found, weights, several = tuned(rank, hook, [0.1, 10.0], **options)
+        assert torch.allclose(weights, plain, atol=1e-5), (hook, options)
+        assert several > one, (several, one)
+        assert found.kwargs == {"bucket_cap_mb": 0.1}
+        reports.append(found.report())
+    assert len(set(reports)) == 1, reports
+    found, _, buckets = tuned(rank, nothing, [10.0], bucket_cap_mb=0.1)
+    assert buckets == several
+    advice, _, buckets = tuned(rank, nothing, [0.1], apply=False, bucket_cap_mb=7)
+    assert buckets == 1, "the size was not to be applied"
+    model = DistributedDataParallel(Net())
+    model._register_builtin_comm_hook(dist.BuiltinCommHookType.FP16_COMPRESS)
+    texts = [
+        reports[0],
+        found.report(),
+        advice.report(),
+        failure(lambda: tuning.tune(model)),
+        failure(lambda: tuning.tune(model, steps=0)),
+        failure(lambda: tuning.tune(model, sizes_mb=[0])),
+        failure(lambda: tuning.tune(Net())),
+    ]
+    dist.destroy_process_group()
+    return texts
+
+
 def failure(run: Callable[[], object]) -> str:
     try:
         run()
-    except (RuntimeError, ValueError) as error:
+    except (RuntimeError, TypeError, ValueError) as error:
         return f"{type(error).__name__}: {error}"
     return "no error"
 
@@ -491,6 +669,41 @@ def bad_calls(rank: int, world: int, folder: Path) -> list[str]:
     dist.barrier()
     dist.destroy_process_group()
     return texts
+
+
+def other_world(rank: int, world: int, folder: Path) -> str:
+    """Rank 1 believes in a rank more."""
+    from harp import _paths
+    from harp.torch import building
+
+    store, plugin = dist.FileStore(str(folder / "store"), -1), str(_paths.plugin())
+    create = building.module().create
+    return failure(lambda: create(store, rank, world + rank, 20_000, "g", plugin, 0))
+
+
+def store_gone(rank: int, world: int, folder: Path) -> str:
+    """The store's server ends before the ranks meet in it."""
+    address = folder / "port"
+    if rank == 0:
+        server = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        (folder / "new").write_text(str(server.port))
+        (folder / "new").rename(address)
+        server.wait([f"connected{r}" for r in range(1, world)])
+        del server
+        gc.collect()
+        (folder / "gone").touch()
+        return ""
+    wait_for(address)
+    port = int(address.read_text())
+    store = dist.TCPStore("127.0.0.1", port, wait_for_workers=False, timeout=timedelta(seconds=5))
+    store.set(f"connected{rank}", "")
+    wait_for(folder / "gone")
+    return failure(lambda: dist.init_process_group("harp", store=store, rank=rank, world_size=2))
+
+
+def wait_for(path: Path) -> None:
+    while not path.exists():
+        os.sched_yield()
 
 
 def no_destroy(rank: int, world: int, folder: Path) -> str:

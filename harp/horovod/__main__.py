@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""python -m harp.horovod SCRIPT [ARGUMENTS]: runs a script in which horovod.torch is harp.horovod.
+
+As in `torchrun --nproc-per-node 2 -m harp.horovod train.py --epochs 3`.
+"""
+
+import importlib.abc
+import runpy
+import sys
+import types
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+
+
+class _Absent(importlib.abc.MetaPathFinder):
+    """Says in a sentence that Horovod's other modules are not there."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname.startswith("horovod."):
+            raise ModuleNotFoundError(
+                f"harp.horovod has no module {fullname}: it is horovod.torch alone", name=fullname
+            )
+        return None
+
+
+def alias() -> None:
+    """Makes `import horovod.torch` find harp.horovod, whether Horovod is installed or not."""
+    import harp.horovod
+
+    package = types.ModuleType("horovod", "harp.horovod under Horovod's name")
+    package.__path__ = []
+    package.torch = harp.horovod  # type: ignore[attr-defined]
+    sys.modules["horovod"] = package
+    sys.modules["horovod.torch"] = harp.horovod
+    sys.meta_path.insert(0, _Absent())
+
+
+def main() -> int:
+    if len(sys.argv) < 2 or sys.argv[1].startswith("-"):
+        print("usage: python -m harp.horovod SCRIPT [ARGUMENTS]", file=sys.stderr)
+        return 2
+    script = sys.argv[1]
+    if not Path(script).is_file():
+        print(f"harp: error: there is no script {script}", file=sys.stderr)
+        return 2
+    try:
+        alias()
+    except ImportError as error:
+        print(f"harp: error: {error}: install torch", file=sys.stderr)
+        return 1
+    sys.argv = sys.argv[1:]
+    sys.path[0] = str(Path(script).resolve().parent)
+    runpy.run_path(script, run_name="__main__")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
