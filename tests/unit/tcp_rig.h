@@ -187,9 +187,11 @@ static inline void rig_nothing_left(const struct rig *rig)
 	      TAILQ_EMPTY(&tcp->time_wait));
 }
 
-/* Every test ends with this. */
+/* After each test. */
 static inline void rig_close(struct rig *rig)
 {
+	if (!rig->stack)
+		return;
 	if (rig->conn)
 		harp_conn_abort(rig->conn);
 	if (rig->listener)
@@ -199,6 +201,7 @@ static inline void rig_close(struct rig *rig)
 	rig_nothing_left(rig);
 	harp_stack_destroy(rig->stack);
 	harp_nic_destroy(rig->nic);
+	rig->stack = NULL;
 }
 
 /* Everything about a segment of the peer that a test may want to be odd. */

@@ -14,6 +14,7 @@
 #define RTT_NS (100 * US)
 
 static struct rig rig;
+AFTER_EACH(rig_close(&rig))
 static uint32_t first_seq; /* of segment 0 */
 
 static inline uint32_t at(uint32_t segment)

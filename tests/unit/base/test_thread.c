@@ -34,7 +34,7 @@ static bool blocks_all(const sigset_t *mask)
 	return true;
 }
 
-static void test_takes_no_signals_and_its_starter_does(void)
+TEST(takes_no_signals_and_its_starter_does)
 {
 	struct seen seen = { 0 };
 	sigset_t before, after;
@@ -60,7 +60,7 @@ static void *wait_to_be_cancelled(void *arg)
 	return arg;
 }
 
-static void test_has_a_name(void)
+TEST(has_a_name)
 {
 	char name[16];
 	pthread_t id;
@@ -72,7 +72,7 @@ static void test_has_a_name(void)
 	pthread_join(id, NULL);
 }
 
-static void test_runs_on_the_core_it_is_given(void)
+TEST(runs_on_the_core_it_is_given)
 {
 	struct seen seen = { 0 };
 	cpu_set_t allowed;
@@ -91,19 +91,10 @@ static void test_runs_on_the_core_it_is_given(void)
 	CHECK(CPU_EQUAL(&seen.cores, &allowed));
 }
 
-static void test_core_that_is_not_there_is_an_error(void)
+TEST(core_that_is_not_there_is_an_error)
 {
 	struct seen seen;
 	pthread_t id;
 
 	CHECK_EQ(thread_start_on(&id, CPU_SETSIZE - 1, task, &seen, "harp-test"), -EINVAL);
-}
-
-int main(void)
-{
-	test_takes_no_signals_and_its_starter_does();
-	test_has_a_name();
-	test_runs_on_the_core_it_is_given();
-	test_core_that_is_not_there_is_an_error();
-	return check_done();
 }

@@ -166,7 +166,7 @@ static bool readable(const struct netwatch *watch)
 	return poll(&fd, 1, 0) == 1;
 }
 
-static void test_news(void)
+TEST(news)
 {
 	struct harp_lease_neighbors message = { .count = 1 };
 	struct heard heard;
@@ -192,7 +192,7 @@ static void test_news(void)
 	harpd_die();
 }
 
-static void test_neighbors(void)
+TEST(neighbors)
 {
 	struct harp_lease_neighbors message = { .count = 2 }, got;
 	const size_t bytes = offsetof(struct harp_lease_neighbors, all[2]);
@@ -215,7 +215,7 @@ static void test_neighbors(void)
 }
 
 /* It stays lost until harpd is back; nothing is tried more than once a second, and nobody is woken for it. */
-static void test_death_and_return(void)
+TEST(death_and_return)
 {
 	struct harp_lease_neighbors message = { .count = 1 };
 	struct heard heard;
@@ -287,7 +287,7 @@ static void refuses(size_t bytes, uint16_t type, const char *words, int line)
 
 #define REFUSES(bytes, type, words) refuses(bytes, type, words, __LINE__)
 
-static void test_lies(void)
+TEST(lies)
 {
 	const size_t all = sizeof(lie.network);
 
@@ -321,7 +321,7 @@ static void test_lies(void)
 }
 
 /* Whatever is right passes by: also what was not asked for in this connection. */
-static void test_descriptors_are_closed(void)
+TEST(descriptors_are_closed)
 {
 	struct heard heard;
 	struct netwatch *watch = opened(&heard);
@@ -340,7 +340,7 @@ static void test_descriptors_are_closed(void)
 	harpd_die();
 }
 
-static void test_failed_opening(void)
+TEST(failed_opening)
 {
 	struct why reason = { .text = why, .size = sizeof(why), .subject = "here" };
 	unsigned before = fds_open();
@@ -409,7 +409,7 @@ static int route(struct netwatch *watch, uint8_t last, struct route_script *scri
 }
 
 /* An answer is kept: for a while at all, and for as long as no harpd is there. */
-static void test_routes(void)
+TEST(routes)
 {
 	struct heard heard;
 	struct netwatch *watch = opened(&heard);
@@ -437,7 +437,7 @@ static void test_routes(void)
 	netwatch_close(watch);
 }
 
-static void test_many_routes(void)
+TEST(many_routes)
 {
 	struct heard heard;
 	struct netwatch *watch = opened(&heard);
@@ -458,14 +458,7 @@ int main(void)
 {
 	CHECK(mkdtemp(folder) != NULL);
 	snprintf(path, sizeof(path), "%s/harpd.sock", folder);
-	test_news();
-	test_neighbors();
-	test_death_and_return();
-	test_lies();
-	test_descriptors_are_closed();
-	test_failed_opening();
-	test_routes();
-	test_many_routes();
+	check_run();
 	CHECK_EQ(rmdir(folder), 0);
 	return check_done();
 }

@@ -6,7 +6,7 @@
 
 static const uint8_t everyone[6] = { 255, 255, 255, 255, 255, 255 };
 
-static void test_drops(void)
+TEST(drops)
 {
 	struct host h;
 	uint8_t p[100] = { 0 };
@@ -43,7 +43,7 @@ static void test_drops(void)
 }
 
 /* The groups that we listen to, and the packets that may come to them. */
-static void test_groups(void)
+TEST(groups)
 {
 	static const struct {
 		uint8_t mac[6];
@@ -88,7 +88,7 @@ static uint32_t make_tagged(uint8_t *p, const uint8_t *tags, uint32_t tags_len)
 	return len + tags_len;
 }
 
-static void test_vlan(void)
+TEST(vlan)
 {
 	static const struct {
 		uint16_t vlan_id; /* ours */
@@ -136,7 +136,7 @@ static void test_vlan(void)
 }
 
 /* ARP is tagged too; a tag cut off is short; a full packet and its tag fit. */
-static void test_vlan_edges(void)
+TEST(vlan_edges)
 {
 	struct harp_stack_options opt = { .size = sizeof(opt), .vlan_id = 4095 };
 	struct harp_addr peer = ipv4_mapped(peer_ip);
@@ -175,7 +175,7 @@ static void test_vlan_edges(void)
 	CHECK_EQ(eth_init(&eth, &h.io, &h.wheel, &h.rng, &h.stats, &opt), -EINVAL);
 }
 
-static void test_arp_request(void)
+TEST(arp_request)
 {
 	struct host h;
 	uint8_t p[100], r[HOST_PACKET_MAX];
@@ -206,7 +206,7 @@ static void test_arp_request(void)
 	host_done(&h);
 }
 
-static void test_arp_malformed(void)
+TEST(arp_malformed)
 {
 	static const struct {
 		unsigned at;
@@ -255,7 +255,7 @@ static void count_log(void *ctx, enum harp_log_level level, const char *message)
 	logged++;
 }
 
-static void test_conflict(void)
+TEST(conflict)
 {
 	struct host h;
 	uint8_t p[100], r[HOST_PACKET_MAX];
@@ -275,7 +275,7 @@ static void test_conflict(void)
 	host_done(&h);
 }
 
-static void test_external_mode_is_silent(void)
+TEST(external_mode_is_silent)
 {
 	struct host h;
 	uint8_t p[100], r[HOST_PACKET_MAX];
@@ -289,7 +289,7 @@ static void test_external_mode_is_silent(void)
 	host_done(&h);
 }
 
-static void test_no_frame(void)
+TEST(no_frame)
 {
 	struct host h;
 	uint8_t p[100], r[HOST_PACKET_MAX];
@@ -306,18 +306,4 @@ static void test_no_frame(void)
 	while (n > 0)
 		frame_release(&h.pool, hold[--n]);
 	host_done(&h);
-}
-
-int main(void)
-{
-	test_drops();
-	test_groups();
-	test_vlan();
-	test_vlan_edges();
-	test_arp_request();
-	test_arp_malformed();
-	test_conflict();
-	test_external_mode_is_silent();
-	test_no_frame();
-	return check_done();
 }

@@ -67,7 +67,7 @@ static struct neighbor *peer_record(struct host *h)
 	return neighbor_get(&h->eth, &addr);
 }
 
-static void test_resolve(void)
+TEST(resolve)
 {
 	struct host h;
 	uint8_t to[6], p[HOST_PACKET_MAX];
@@ -93,7 +93,7 @@ static void test_resolve(void)
 	host_done(&h);
 }
 
-static void test_failure_and_retry(void)
+TEST(failure_and_retry)
 {
 	struct host h;
 	uint8_t to[6];
@@ -116,7 +116,7 @@ static void test_failure_and_retry(void)
 	host_done(&h);
 }
 
-static void test_ageing(void)
+TEST(ageing)
 {
 	struct host h;
 	uint8_t to[6];
@@ -164,7 +164,7 @@ static void claim(struct host *h, const uint8_t *mac, uint16_t op)
 	peer_say(h, p, 42);
 }
 
-static void test_poison(void)
+TEST(poison)
 {
 	struct host h;
 	uint8_t to[6];
@@ -189,7 +189,7 @@ static void test_poison(void)
 	host_done(&h);
 }
 
-static void test_true_move(void)
+TEST(true_move)
 {
 	struct host h;
 	uint8_t to[6];
@@ -211,7 +211,7 @@ static void test_true_move(void)
 }
 
 /* A damaged ARP answer taught a wrong address; TCP hears nothing. */
-static void test_suspicion(void)
+TEST(suspicion)
 {
 	struct host h;
 	struct harp_addr own = ipv4_mapped(host_ip);
@@ -237,7 +237,7 @@ static void test_suspicion(void)
 	host_done(&h);
 }
 
-static void test_stale_is_replaced(void)
+TEST(stale_is_replaced)
 {
 	struct host h;
 	uint8_t to[6], p[64];
@@ -255,7 +255,7 @@ static void test_stale_is_replaced(void)
 	host_done(&h);
 }
 
-static void test_storm(void)
+TEST(storm)
 {
 	struct host h;
 	uint8_t p[64], r[HOST_PACKET_MAX];
@@ -303,7 +303,7 @@ static void count_confirmed(void *ctx, const struct harp_addr *next_hop)
 	confirmed++;
 }
 
-static void test_external(void)
+TEST(external)
 {
 	struct host h;
 	struct harp_addr addr = ipv4_mapped(peer_ip), unknown = harp_addr_v4(10, 0, 0, 77);
@@ -339,18 +339,4 @@ static void test_external(void)
 	CHECK_EQ(requests(&h, to), 0);
 	CHECK_EQ(h.stats.arp_out, 0);
 	host_done(&h);
-}
-
-int main(void)
-{
-	test_resolve();
-	test_failure_and_retry();
-	test_ageing();
-	test_poison();
-	test_true_move();
-	test_suspicion();
-	test_stale_is_replaced();
-	test_storm();
-	test_external();
-	return check_done();
 }

@@ -26,7 +26,7 @@ static uint32_t make_echo(uint8_t *p, uint32_t len)
 	return total;
 }
 
-static void test_echo(void)
+TEST(echo)
 {
 	struct host h;
 	static uint8_t p[HOST_PACKET_MAX], r[HOST_PACKET_MAX];
@@ -54,7 +54,7 @@ static void test_echo(void)
 	host_done(&h);
 }
 
-static void test_bad(void)
+TEST(bad)
 {
 	struct host h;
 	uint8_t p[200], r[HOST_PACKET_MAX];
@@ -94,7 +94,7 @@ static void test_bad(void)
 	host_done(&h);
 }
 
-static void test_rate_limit(void)
+TEST(rate_limit)
 {
 	struct host h;
 	uint8_t p[100], r[HOST_PACKET_MAX];
@@ -144,7 +144,7 @@ static uint32_t make_error(uint8_t *p, uint8_t type, uint8_t code, uint32_t quot
 	return total;
 }
 
-static void test_errors(void)
+TEST(errors)
 {
 	static const struct {
 		uint8_t type, code;
@@ -184,7 +184,7 @@ static void test_errors(void)
 }
 
 /* RFC 1191 section 5, 7: a router that says 0 gets the next plateau; nobody gets below the floor. */
-static void test_too_big(void)
+TEST(too_big)
 {
 	static const struct {
 		uint16_t said, quoted, believed;
@@ -211,7 +211,7 @@ static void test_too_big(void)
 	host_done(&h);
 }
 
-static void test_hostile_quotes(void)
+TEST(hostile_quotes)
 {
 	static const struct {
 		const char *what;
@@ -244,15 +244,4 @@ static void test_hostile_quotes(void)
 	}
 	CHECK_EQ(h.stats.icmp_error_in, 0);
 	host_done(&h);
-}
-
-int main(void)
-{
-	test_echo();
-	test_bad();
-	test_rate_limit();
-	test_errors();
-	test_too_big();
-	test_hostile_quotes();
-	return check_done();
 }

@@ -31,7 +31,7 @@ static uint32_t make_echo(uint8_t *p, uint32_t len)
 	return total;
 }
 
-static void test_echo(void)
+TEST(echo)
 {
 	struct host h;
 	static uint8_t p[HOST_PACKET_MAX], r[HOST_PACKET_MAX];
@@ -65,7 +65,7 @@ static void test_echo(void)
 	host_done(&h);
 }
 
-static void test_bad(void)
+TEST(bad)
 {
 	struct host h;
 	uint8_t p[200], r[HOST_PACKET_MAX];
@@ -108,7 +108,7 @@ static void test_bad(void)
 	host_done(&h);
 }
 
-static void test_rate_limit_is_shared(void)
+TEST(rate_limit_is_shared)
 {
 	struct host h;
 	uint8_t p[100], r[HOST_PACKET_MAX];
@@ -155,7 +155,7 @@ static uint32_t make_error(uint8_t *p, uint8_t type, uint8_t code, uint32_t mtu_
 	return total;
 }
 
-static void test_errors(void)
+TEST(errors)
 {
 	static const struct {
 		uint8_t type, code;
@@ -201,7 +201,7 @@ static void test_errors(void)
 	host_done(&h);
 }
 
-static void test_hostile_quotes(void)
+TEST(hostile_quotes)
 {
 	static const struct {
 		const char *what;
@@ -252,14 +252,4 @@ static void test_hostile_quotes(void)
 	CHECK_EQ(h.stats.drop_icmp_bad, ++bad);
 	CHECK_EQ(h.stats.icmp_error_in, 0);
 	host_done(&h);
-}
-
-int main(void)
-{
-	test_echo();
-	test_bad();
-	test_rate_limit_is_shared();
-	test_errors();
-	test_hostile_quotes();
-	return check_done();
 }

@@ -12,7 +12,7 @@ static struct ipv4_header *header(uint8_t *p)
 }
 
 /* One header field wrong at a time; checksum right unless said. */
-static void test_drops(void)
+TEST(drops)
 {
 	static const struct {
 		const char *what;
@@ -102,7 +102,7 @@ static uint32_t chain_bytes(const struct frame *f)
 	return n;
 }
 
-static void test_good(void)
+TEST(good)
 {
 	struct host h;
 	struct packet_in in;
@@ -167,7 +167,7 @@ static struct packet_out make_out(struct host *h, uint32_t len)
 }
 
 /* A packet like the last one is not judged again, unless there is something new to judge it by. */
-static void test_judged_with_the_last(void)
+TEST(judged_with_the_last)
 {
 	static const struct {
 		unsigned at;
@@ -217,7 +217,7 @@ static void test_judged_with_the_last(void)
 	host_done(&h);
 }
 
-static void test_output(void)
+TEST(output)
 {
 	struct host h;
 	struct harp_addr peer = ipv4_mapped(peer_ip);
@@ -266,7 +266,7 @@ static void test_output(void)
 }
 
 /* A peer that sees some of our packets learns nothing about those to others: RFC 6864 lets it be so. */
-static void test_ids_tell_nothing_of_others(void)
+TEST(ids_tell_nothing_of_others)
 {
 	struct host h;
 	struct harp_addr peer = ipv4_mapped(peer_ip);
@@ -302,7 +302,7 @@ static uint32_t send_and_hear(struct host *h, struct ip_path *path, uint32_t len
 }
 
 /* A path has the headers of its packet before: they are those that a new path would make. */
-static void test_headers_again(void)
+TEST(headers_again)
 {
 	struct harp_addr peer = ipv4_mapped(peer_ip), own = ipv4_mapped(host_ip);
 	struct ip_path path = { .dst = peer };
@@ -338,7 +338,7 @@ static void test_headers_again(void)
 	host_done(&h);
 }
 
-static void test_ring_full(void)
+TEST(ring_full)
 {
 	struct host h;
 	struct harp_addr peer = ipv4_mapped(peer_ip);
@@ -364,16 +364,4 @@ static void test_ring_full(void)
 	CHECK_EQ(h.stats.tx_ring_full, 1);
 	host_poll(&h);
 	host_done(&h);
-}
-
-int main(void)
-{
-	test_drops();
-	test_good();
-	test_judged_with_the_last();
-	test_output();
-	test_ids_tell_nothing_of_others();
-	test_headers_again();
-	test_ring_full();
-	return check_done();
 }

@@ -35,7 +35,7 @@ static void expect_drop(struct host *h, const uint8_t *p, uint32_t len, size_t o
 	}
 }
 
-static void test_header_drops(void)
+TEST(header_drops)
 {
 	struct host h;
 	uint8_t p[200] = { 0 };
@@ -65,7 +65,7 @@ static void test_header_drops(void)
 	host_done(&h);
 }
 
-static void test_addresses(void)
+TEST(addresses)
 {
 	static const char *const sources[] = { "ff02::1",         "::1",
 					       "::ffff:10.0.0.2", "fd00::1",
@@ -117,7 +117,7 @@ static uint32_t put_ext(uint8_t *p, uint8_t next, uint32_t len)
 	return len;
 }
 
-static void test_extensions_pass(void)
+TEST(extensions_pass)
 {
 	static const struct {
 		uint8_t first;
@@ -159,7 +159,7 @@ static void test_extensions_pass(void)
 	host_done(&h);
 }
 
-static void test_extensions_refused(void)
+TEST(extensions_refused)
 {
 	static const struct {
 		const char *what;
@@ -212,7 +212,7 @@ static void test_extensions_refused(void)
 	host_done(&h);
 }
 
-static void test_good(void)
+TEST(good)
 {
 	struct host h;
 	struct packet_in in;
@@ -244,7 +244,7 @@ static void test_good(void)
 	host_done(&h);
 }
 
-static void test_output(void)
+TEST(output)
 {
 	struct host h;
 	struct ip_path path = { .dst = peer_ip6 };
@@ -288,7 +288,7 @@ static void test_output(void)
 }
 
 /* RFC 6437: constant for a flow, different between flows and between stacks, 20 bits, never 0. */
-static void test_flow_label(void)
+TEST(flow_label)
 {
 	struct host h;
 	struct ip_path a = { .src = host_ip6, .dst = peer_ip6 }, b = a;
@@ -311,7 +311,7 @@ static void test_flow_label(void)
 }
 
 /* A NIC too small for IPv6 has none (RFC 8200 section 5). */
-static void test_small_mtu(void)
+TEST(small_mtu)
 {
 	struct host h;
 
@@ -322,17 +322,4 @@ static void test_small_mtu(void)
 	CHECK_EQ(ip_route_add(&h.ip, &peer_ip6, 128, NULL, 1279), -EINVAL);
 	CHECK_EQ(ip_route_add(&h.ip, &peer_ip6, 128, NULL, 1280), 0);
 	host_done(&h);
-}
-
-int main(void)
-{
-	test_header_drops();
-	test_addresses();
-	test_extensions_pass();
-	test_extensions_refused();
-	test_good();
-	test_output();
-	test_flow_label();
-	test_small_mtu();
-	return check_done();
 }

@@ -119,7 +119,7 @@ static bool sent(struct host *h, uint8_t *r, uint8_t type)
 	return false;
 }
 
-static void test_resolve(void)
+TEST(resolve)
 {
 	struct host h;
 	struct harp_addr group = addr("ff02::1:ff00:2");
@@ -149,7 +149,7 @@ static void test_resolve(void)
 	host_done(&h);
 }
 
-static void test_failure(void)
+TEST(failure)
 {
 	struct host h;
 	uint8_t r[HOST_PACKET_MAX];
@@ -178,7 +178,7 @@ static void check_advertisement(const uint8_t *r, const uint8_t *mac, const stru
 	CHECK_MEM(r + AT + 8, &host_ip6, 16);
 }
 
-static void test_answer(void)
+TEST(answer)
 {
 	struct host h;
 	uint8_t p[100], r[HOST_PACKET_MAX];
@@ -218,7 +218,7 @@ static void test_answer(void)
 }
 
 /* RFC 4861 section 7.1: what makes a message none. */
-static void test_malformed(void)
+TEST(malformed)
 {
 	static const struct {
 		const char *what;
@@ -281,7 +281,7 @@ static void test_malformed(void)
 }
 
 /* What depends on source and destination. */
-static void test_malformed_addresses(void)
+TEST(malformed_addresses)
 {
 	static const struct {
 		const char *what, *src, *dst;
@@ -320,7 +320,7 @@ static void test_malformed_addresses(void)
 }
 
 /* The rules of neigh.c, as advertisements see them. */
-static void test_whom_to_believe(void)
+TEST(whom_to_believe)
 {
 	struct host h;
 	uint8_t r[HOST_PACKET_MAX];
@@ -358,7 +358,7 @@ static void test_whom_to_believe(void)
 }
 
 /* A stale neighbor in use is probed by unicast, then looked for by its group. */
-static void test_ageing(void)
+TEST(ageing)
 {
 	struct host h;
 	uint8_t r[HOST_PACKET_MAX];
@@ -382,7 +382,7 @@ static void test_ageing(void)
 	host_done(&h);
 }
 
-static void test_conflict(void)
+TEST(conflict)
 {
 	struct host h;
 	uint8_t r[HOST_PACKET_MAX];
@@ -405,7 +405,7 @@ static void test_conflict(void)
 }
 
 /* RFC 6583: packets from made-up neighbors make us ask for them; one who lives is found all the same. */
-static void test_exhaustion(void)
+TEST(exhaustion)
 {
 	struct host h;
 	uint8_t p[100], r[HOST_PACKET_MAX];
@@ -435,7 +435,7 @@ static void test_exhaustion(void)
 }
 
 /* Routers, redirects: the owner's business. And in external mode everything is the kernel's. */
-static void test_ignored(void)
+TEST(ignored)
 {
 	static const uint8_t types[] = { 133, 134, 137 };
 	struct host h;
@@ -459,19 +459,4 @@ static void test_ignored(void)
 	CHECK_EQ(h.eth.neighbor_count, 0);
 	CHECK_EQ(peer_receive(&h, r), 0);
 	host_done(&h);
-}
-
-int main(void)
-{
-	test_resolve();
-	test_failure();
-	test_answer();
-	test_malformed();
-	test_malformed_addresses();
-	test_whom_to_believe();
-	test_ageing();
-	test_conflict();
-	test_exhaustion();
-	test_ignored();
-	return check_done();
 }

@@ -125,7 +125,7 @@ static void card_says(struct bed *b, uint64_t addr, uint32_t len, uint32_t flags
 	b->card.rx[b->card.rx_count++] = (struct harp_desc){ addr, len, flags };
 }
 
-static void test_receive(void)
+TEST(receive)
 {
 	struct bed b;
 	struct frame *got[NICIO_BURST];
@@ -154,7 +154,7 @@ static void test_receive(void)
 	bed_done(&b);
 }
 
-static void test_lies_in_receive(void)
+TEST(lies_in_receive)
 {
 	struct bed b;
 	struct frame *got[NICIO_BURST], *ours;
@@ -196,7 +196,7 @@ static void test_lies_in_receive(void)
 	bed_done(&b);
 }
 
-static void test_endless_chain(void)
+TEST(endless_chain)
 {
 	struct bed b;
 	struct frame *got[NICIO_BURST];
@@ -233,7 +233,7 @@ static void send_one(struct bed *b, unsigned frags)
 	frame_release_packet(&b->pool, first); /* the NIC's hold keeps them */
 }
 
-static void test_send(void)
+TEST(send)
 {
 	struct bed b;
 
@@ -270,7 +270,7 @@ static void test_send(void)
 	bed_done(&b);
 }
 
-static void test_lies_in_completion(void)
+TEST(lies_in_completion)
 {
 	struct bed b;
 
@@ -289,7 +289,7 @@ static void test_lies_in_completion(void)
 	bed_done(&b);
 }
 
-static void test_fill_refused(void)
+TEST(fill_refused)
 {
 	struct bed b;
 	struct frame *hold[COUNT];
@@ -311,7 +311,7 @@ static void test_fill_refused(void)
 	bed_done(&b);
 }
 
-static void test_refused_cards(void)
+TEST(refused_cards)
 {
 	struct bed b;
 	struct nicio io;
@@ -328,16 +328,4 @@ static void test_refused_cards(void)
 	CHECK_EQ(nicio_init(&io, &b.card.nic, &b.pool, &b.stats), -EINVAL);
 	harp_nic_destroy(NULL);
 	bed_done(&b);
-}
-
-int main(void)
-{
-	test_receive();
-	test_lies_in_receive();
-	test_endless_chain();
-	test_send();
-	test_lies_in_completion();
-	test_fill_refused();
-	test_refused_cards();
-	return check_done();
 }

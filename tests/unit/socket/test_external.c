@@ -2,7 +2,7 @@
 /* test_external.c - the application's memory, sent in place: it is let go of when neither stack nor card refers to it. */
 #include "offload_rig.h"
 
-static void test_memory_rules(void)
+TEST(memory_rules)
 {
 	struct how how = { .external_count = 64, .complete_delay_ns = 5 * MS };
 	struct harp_stack *stack;
@@ -42,7 +42,7 @@ static void test_memory_rules(void)
 }
 
 /* An aborted connection lets go as soon as the card has. */
-static void test_abort(void)
+TEST(abort)
 {
 	struct how how = { .external_count = 64, .complete_delay_ns = 5 * MS };
 	struct harp_stack *stack;
@@ -139,7 +139,7 @@ static uint8_t *send_to_a_full_card(void)
 }
 
 /* It is given up, and the memory is its owner's at once. */
-static void test_evicted_from_a_full_card(void)
+TEST(evicted_from_a_full_card)
 {
 	uint8_t *apart = send_to_a_full_card();
 
@@ -157,7 +157,7 @@ static void test_evicted_from_a_full_card(void)
 }
 
 /* What is made behind that is due at once. */
-static void test_due_behind_what_was_evicted(void)
+TEST(due_behind_what_was_evicted)
 {
 	uint8_t *apart = send_to_a_full_card();
 
@@ -172,7 +172,7 @@ static void test_due_behind_what_was_evicted(void)
 }
 
 /* What waits for the card and lies elsewhere goes on. */
-static void test_evicted_beside_others(void)
+TEST(evicted_beside_others)
 {
 	struct how how = { .external_count = 64 };
 	static uint8_t other[1000];
@@ -195,7 +195,7 @@ static void test_evicted_beside_others(void)
 }
 
 /* There is not one frame: the frames of the headers have the room. */
-static void test_evicted_without_frames(void)
+TEST(evicted_without_frames)
 {
 	struct how how = { .external_count = 64 };
 	struct frame_pool *pool;
@@ -216,7 +216,7 @@ static void test_evicted_without_frames(void)
 }
 
 /* Packets larger than a frame, and no frame: the connection ends, and says of what. */
-static void test_evicted_without_room(void)
+TEST(evicted_without_room)
 {
 	struct how how = { .external_count = 64, .mtu_bytes = 9000 };
 	struct frame_pool *pool;
@@ -237,7 +237,7 @@ static void test_evicted_without_room(void)
 }
 
 /* Who still sends from memory that is asked for back is told to copy; who adds it again may go on. */
-static void test_leaving(void)
+TEST(leaving)
 {
 	struct how how = { .external_count = 64, .complete_delay_ns = 5 * MS };
 	struct harp_stack *stack;
@@ -268,7 +268,7 @@ static void test_leaving(void)
 }
 
 /* Of two pieces that overlap one is asked for back: the other serves. */
-static void test_overlapping(void)
+TEST(overlapping)
 {
 	struct how how = { .external_count = 64 };
 	struct harp_stack *stack;
@@ -291,7 +291,7 @@ static void test_overlapping(void)
 }
 
 /* Records run out: whoever has some waits for its own ACKs, and everything arrives. */
-static void test_few_records(void)
+TEST(few_records)
 {
 	struct how how = { .external_count = 12, .offloads = ALL_OFFLOADS };
 
@@ -304,17 +304,8 @@ static void test_few_records(void)
 
 int main(void)
 {
-	test_memory_rules();
-	test_abort();
+	check_run();
 	test_evicted(true);
 	test_evicted(false);
-	test_evicted_from_a_full_card();
-	test_due_behind_what_was_evicted();
-	test_evicted_beside_others();
-	test_evicted_without_frames();
-	test_evicted_without_room();
-	test_leaving();
-	test_overlapping();
-	test_few_records();
 	return check_done();
 }

@@ -33,7 +33,7 @@ static void check_refused(struct harp_stack_options options, const char *text)
 	harp_nic_destroy(card);
 }
 
-static void test_options_are_refused_by_name(void)
+TEST(options_are_refused_by_name)
 {
 	check_refused((struct harp_stack_options){ .max_conns = (1u << 20) + 1 },
 		      "harp_stack_create: max_conns is above 1048576");
@@ -243,7 +243,7 @@ static void test_a_newer_caller_reads_zeros(struct rig *rig)
 }
 
 /* Its memory is large enough to be unmapped: who writes there afterwards faults. */
-static void test_a_stack_ends_with_timers_of_all_kinds_on_one_list(void)
+TEST(a_stack_ends_with_timers_of_all_kinds_on_one_list)
 {
 	struct harp_nic_callbacks nic = { .size = sizeof(nic),
 					  .mac = { 2, 0, 0, 0, 0, 1 },
@@ -279,8 +279,7 @@ int main(void)
 	};
 	static struct rig rig;
 
-	test_options_are_refused_by_name();
-	test_a_stack_ends_with_timers_of_all_kinds_on_one_list();
+	check_run();
 	for (unsigned i = 0; i < sizeof(tests) / sizeof(*tests); i++) {
 		rig_open(&rig);
 		tests[i](&rig);

@@ -12,6 +12,7 @@
 #define GUESS_NS 1000u
 
 static struct rig rig;
+AFTER_EACH(rig_close(&rig))
 
 /* A segment with a timestamp option of this kind. */
 static struct rig_say with_echo(struct rig_say say, uint32_t tsval, uint32_t tsecr)
@@ -51,7 +52,7 @@ static void converse(void)
 /* ------------------------------------------------------------------------------------------------
  * The echo, case by case.
  */
-static void test_data_needs_an_echo_that_we_sent(void)
+TEST(data_needs_an_echo_that_we_sent)
 {
 	uint32_t newest, oldest;
 
@@ -74,11 +75,10 @@ static void test_data_needs_an_echo_that_we_sent(void)
 	CHECK_EQ(rig.conn->ts_recent, rig.tsval);
 	rig_says(&rig, with_echo(rig_usual(&rig, TCP_ACK, 10), rig.tsval, oldest));
 	CHECK_EQ(rig.conn->rcv_nxt_seq, rig.seq + 10);
-	rig_close(&rig);
 }
 
 /* An ACK of what was sent but not received would make the peer wait for ever. */
-static void test_ack_needs_an_echo_too(void)
+TEST(ack_needs_an_echo_too)
 {
 	struct rig_say say;
 
@@ -93,10 +93,9 @@ static void test_ack_needs_an_echo_too(void)
 	rig_expect(&rig, TCP_ACK);
 	rig_says(&rig, say);
 	CHECK_EQ(harp_conn_acked_bytes(rig.conn), 1000);
-	rig_close(&rig);
 }
 
-static void test_echo_after_an_idle_month(void)
+TEST(echo_after_an_idle_month)
 {
 	uint8_t buf[200];
 
@@ -115,10 +114,9 @@ static void test_echo_after_an_idle_month(void)
 	converse();
 	CHECK_EQ(rig_stat(&rig, "drop_tcp_echo"), 0);
 	CHECK_EQ(rig_stat(&rig, "drop_tcp_paws"), 0);
-	rig_close(&rig);
 }
 
-static void test_segments_overtaken_within_a_tick_are_taken(void)
+TEST(segments_overtaken_within_a_tick_are_taken)
 {
 	struct rig_say first, second;
 
@@ -139,10 +137,9 @@ static void test_segments_overtaken_within_a_tick_are_taken(void)
 	rig_says(&rig, second);
 	rig_says(&rig, first);
 	CHECK_EQ(rig_stat(&rig, "drop_tcp_echo"), 0);
-	rig_close(&rig);
 }
 
-static void test_peer_that_echoes_nothing_is_not_held_to_it(void)
+TEST(peer_that_echoes_nothing_is_not_held_to_it)
 {
 	rig_open(&rig);
 	rig_syn_sent(&rig, NULL);
@@ -156,7 +153,6 @@ static void test_peer_that_echoes_nothing_is_not_held_to_it(void)
 	}
 	CHECK_EQ(rig.conn->rcv_nxt_seq, rig.seq);
 	CHECK_EQ(rig_stat(&rig, "drop_tcp_echo"), 0);
-	rig_close(&rig);
 }
 
 /* ------------------------------------------------------------------------------------------------
@@ -215,7 +211,7 @@ static struct side_channel side_channel_run(bool provoke_victim)
 	return s;
 }
 
-static void test_challenges_of_one_connection_tell_nothing_of_another(void)
+TEST(challenges_of_one_connection_tell_nothing_of_another)
 {
 	struct side_channel quiet = side_channel_run(false), busy = side_channel_run(true);
 
@@ -226,7 +222,7 @@ static void test_challenges_of_one_connection_tell_nothing_of_another(void)
 	CHECK_EQ(quiet.trace, busy.trace); /* to the nanosecond */
 }
 
-static void test_rst_with_a_reason_and_into_a_closed_window(void)
+TEST(rst_with_a_reason_and_into_a_closed_window)
 {
 	struct harp_tcp_options opt = { .size = sizeof(opt), .rx_frames = 4 };
 	struct rig_say say;
@@ -253,7 +249,6 @@ static void test_rst_with_a_reason_and_into_a_closed_window(void)
 	say.seq = rig.seq;
 	rig_says(&rig, say);
 	CHECK_EQ(harp_conn_error(rig.conn), -ECONNRESET);
-	rig_close(&rig);
 }
 
 /* ------------------------------------------------------------------------------------------------
@@ -270,7 +265,7 @@ static void check_bytes_even(const uint32_t counts[256], uint32_t draws)
 	CHECK(chi < 330.5);
 }
 
-static void test_isn_is_a_clock_and_a_secret_per_tuple(void)
+TEST(isn_is_a_clock_and_a_secret_per_tuple)
 {
 	static uint32_t iss[8][256],
 		offset[8][256]; /* 4 bytes of the values, 4 of the differences */
@@ -303,7 +298,6 @@ static void test_isn_is_a_clock_and_a_secret_per_tuple(void)
 		check_bytes_even(iss[i], 65536);
 		check_bytes_even(offset[i], 65536);
 	}
-	rig_close(&rig);
 }
 
 /* ------------------------------------------------------------------------------------------------
@@ -439,14 +433,7 @@ int main(int argc, char **argv)
 {
 	uint64_t seed = argc > 1 ? strtoull(argv[1], NULL, 0) : 5961;
 
-	test_data_needs_an_echo_that_we_sent();
-	test_ack_needs_an_echo_too();
-	test_echo_after_an_idle_month();
-	test_segments_overtaken_within_a_tick_are_taken();
-	test_peer_that_echoes_nothing_is_not_held_to_it();
-	test_challenges_of_one_connection_tell_nothing_of_another();
-	test_rst_with_a_reason_and_into_a_closed_window();
-	test_isn_is_a_clock_and_a_secret_per_tuple();
+	check_run();
 	test_a_million_guesses(seed, true);
 	test_a_million_guesses(seed, false);
 	return check_done();

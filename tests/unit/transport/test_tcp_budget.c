@@ -206,7 +206,7 @@ static struct flow *flow_open_sending(void)
 	return flow;
 }
 
-static void test_they_follow_the_stream(void)
+TEST(they_follow_the_stream)
 {
 	struct flow *flow;
 
@@ -224,7 +224,7 @@ static void test_they_follow_the_stream(void)
 	net_close();
 }
 
-static void test_what_was_asked_for_stays(void)
+TEST(what_was_asked_for_stays)
 {
 	struct flow *flow;
 
@@ -238,7 +238,7 @@ static void test_what_was_asked_for_stays(void)
 	net_close();
 }
 
-static void test_unread_data_grows_no_window(void)
+TEST(unread_data_grows_no_window)
 {
 	struct flow *flow;
 
@@ -251,7 +251,7 @@ static void test_unread_data_grows_no_window(void)
 }
 
 /* A slow stream in a fast network: no window is larger than it needs. */
-static void test_a_slow_stream_needs_no_more(void)
+TEST(a_slow_stream_needs_no_more)
 {
 	static uint8_t bytes[16384];
 	struct iovec iov = { .iov_base = bytes, .iov_len = sizeof(bytes) };
@@ -267,7 +267,7 @@ static void test_a_slow_stream_needs_no_more(void)
 	net_close();
 }
 
-static void test_many_share_the_pool(void)
+TEST(many_share_the_pool)
 {
 	uint32_t limit;
 	uint64_t least = UINT64_MAX;
@@ -293,7 +293,7 @@ static void test_many_share_the_pool(void)
 
 /* One connection has grown to the limit. Others come: its budget goes down, its window does not move left, and what was
  * under way is accepted. */
-static void test_the_first_connection_returns_its_surplus(void)
+TEST(the_first_connection_returns_its_surplus)
 {
 	struct flow *first;
 	uint32_t alone;
@@ -313,7 +313,7 @@ static void test_the_first_connection_returns_its_surplus(void)
 	net_close();
 }
 
-static void test_an_idle_connection_returns_its_share(void)
+TEST(an_idle_connection_returns_its_share)
 {
 	struct flow *first, *second;
 
@@ -340,7 +340,7 @@ static void test_an_idle_connection_returns_its_share(void)
 }
 
 /* Senders hold no more than the pool has left: all of them go on. */
-static void test_senders_share_the_pool(void)
+TEST(senders_share_the_pool)
 {
 	net_open(6144);
 	for (unsigned i = 0; i < 4; i++)
@@ -352,17 +352,4 @@ static void test_senders_share_the_pool(void)
 	}
 	CHECK(net.stack[0]->pool.free_count > 0);
 	net_close();
-}
-
-int main(void)
-{
-	test_they_follow_the_stream();
-	test_what_was_asked_for_stays();
-	test_unread_data_grows_no_window();
-	test_a_slow_stream_needs_no_more();
-	test_many_share_the_pool();
-	test_the_first_connection_returns_its_surplus();
-	test_an_idle_connection_returns_its_share();
-	test_senders_share_the_pool();
-	return check_done();
 }

@@ -3,6 +3,7 @@
 #include "tcp_rig.h"
 
 static struct rig rig;
+AFTER_EACH(rig_close(&rig))
 
 /* The peer sends FIN. */
 static void peer_fin(void)
@@ -25,7 +26,7 @@ static void expect_fin(void)
 	rig.ack = s->seq + s->len + 1;
 }
 
-static void test_abort_and_bytes_before_a_reset(void)
+TEST(abort_and_bytes_before_a_reset)
 {
 	uint8_t buf[64];
 
@@ -47,10 +48,9 @@ static void test_abort_and_bytes_before_a_reset(void)
 	rig.conn = NULL;
 	rig_poll(&rig);
 	rig_expect(&rig, TCP_RST | TCP_ACK);
-	rig_close(&rig);
 }
 
-static void test_time_wait_slots_are_taken_back(void)
+TEST(time_wait_slots_are_taken_back)
 {
 	rig_open(&rig); /* eight slots */
 	for (unsigned i = 0; i < 12; i++) {
@@ -66,7 +66,6 @@ static void test_time_wait_slots_are_taken_back(void)
 		rig_events(&rig);
 	}
 	CHECK_EQ(rig_stat(&rig, "tcp_conns"), 8);
-	rig_close(&rig);
 }
 
 static unsigned descriptors; /* that ports may take */
@@ -87,7 +86,7 @@ static void port_gives_back(void *ctx, uint16_t port)
 }
 
 /* A port is held by a descriptor: without another one TIME-WAIT gives way to who connects, and nobody else. */
-static void test_time_wait_gives_its_port_back(void)
+TEST(time_wait_gives_its_port_back)
 {
 	struct harp_endpoint remote = { .addr = harp_addr_v4(10, 0, 0, 2), .port = RIG_PEER_PORT };
 	struct harp_conn *conn;
@@ -136,7 +135,7 @@ static uint16_t closed_into_time_wait(void)
 
 /* Hundreds of connections come and go: those in TIME-WAIT hold a bounded number of ports, the
  * newest ones. */
-static void test_time_wait_holds_few_ports(void)
+TEST(time_wait_holds_few_ports)
 {
 	uint16_t newest = 0;
 
@@ -154,11 +153,10 @@ static void test_time_wait_holds_few_ports(void)
 	rig_wait(&rig, 61 * RIG_S);
 	CHECK_EQ(rig_stat(&rig, "tcp_conns"), 0);
 	CHECK_EQ(descriptors, TCP_TIME_WAIT_PORTS_MAX + 1);
-	rig_close(&rig);
 }
 
 /* FINs of one burst: the one that has to go has not acknowledged its FIN yet. */
-static void test_time_wait_gives_way_acknowledged(void)
+TEST(time_wait_gives_way_acknowledged)
 {
 	enum { CONNS = TCP_TIME_WAIT_PORTS_MAX + 1 };
 	struct {
@@ -193,7 +191,6 @@ static void test_time_wait_gives_way_acknowledged(void)
 		CHECK_EQ(rig_expect(&rig, TCP_ACK)->ack, rig.seq + 1);
 	rig_silent(&rig);
 	CHECK_EQ(rig_stat(&rig, "tcp_conns"), TCP_TIME_WAIT_PORTS_MAX);
-	rig_close(&rig);
 }
 
 static void peer_says(uint16_t peer_port, struct rig_say say)
@@ -203,7 +200,7 @@ static void peer_says(uint16_t peer_port, struct rig_say say)
 }
 
 /* Those that were accepted share their listener's port, and are not counted. */
-static void test_accepted_time_wait_is_not_bounded(void)
+TEST(accepted_time_wait_is_not_bounded)
 {
 	rig_open_conns(&rig, 64);
 	rig_listen(&rig, 64);
@@ -226,11 +223,10 @@ static void test_accepted_time_wait_is_not_bounded(void)
 		rig_expect(&rig, TCP_ACK);
 		CHECK_EQ(rig_stat(&rig, "tcp_conns"), i);
 	}
-	rig_close(&rig);
 }
 
 /* RFC 9293 section 3.10.4, SYN-SENT and SYN-RECEIVED: "queue this until entering ESTABLISHED". */
-static void test_closed_for_sending_while_connecting(void)
+TEST(closed_for_sending_while_connecting)
 {
 	rig_open(&rig);
 	rig_syn_sent(&rig, NULL);
@@ -245,7 +241,6 @@ static void test_closed_for_sending_while_connecting(void)
 	rig.ack++;
 	rig_says(&rig, rig_usual(&rig, TCP_ACK, 0));
 	CHECK_EQ(rig.conn->state, HARP_TCP_FIN_WAIT_2);
-	rig_close(&rig);
 }
 
 /* A FIN takes a sequence number, and so room in the window (RFC 9293 section 3.4): one that leaves behind a closed window
@@ -292,13 +287,7 @@ static void test_a_fin_waits_for_the_window(uint32_t bytes)
 
 int main(void)
 {
-	test_abort_and_bytes_before_a_reset();
-	test_time_wait_slots_are_taken_back();
-	test_time_wait_gives_its_port_back();
-	test_time_wait_holds_few_ports();
-	test_time_wait_gives_way_acknowledged();
-	test_accepted_time_wait_is_not_bounded();
-	test_closed_for_sending_while_connecting();
+	check_run();
 	test_a_fin_waits_for_the_window(0);
 	test_a_fin_waits_for_the_window(400);
 	return check_done();

@@ -11,6 +11,7 @@
 #define ASK ((uint8_t)(TCP_SYN | TCP_ECE | TCP_CWR))
 
 static struct rig rig;
+AFTER_EACH(rig_close(&rig))
 
 static struct harp_tcp_options options(uint32_t congestion, uint32_t ecn)
 {
@@ -70,7 +71,7 @@ static bool accepted(void)
 }
 
 /* Section 6.1.1.1: the SYN that asked is lost, the next one doesn't ask; ECN is off, answer or not. */
-static void test_fallback(void)
+TEST(fallback)
 {
 	struct harp_tcp_options opt = options(0, HARP_ECN_REQUEST);
 	struct harp_endpoint remote = { .addr = harp_addr_v4(10, 0, 0, 2), .port = RIG_PEER_PORT };
@@ -142,7 +143,7 @@ static void ack_in(uint8_t flags, uint32_t ack)
 }
 
 /* RFC 8257 section 3.2: ECE says of each segment whether it was marked, however ACKs are held. */
-static void test_dctcp_receiver(void)
+TEST(dctcp_receiver)
 {
 	uint32_t before;
 
@@ -166,10 +167,9 @@ static void test_dctcp_receiver(void)
 	rig_poll(&rig);
 	rig_expect(&rig, TCP_ACK | TCP_ECE);
 	rig_silent(&rig);
-	rig_close(&rig);
 }
 
-static void test_options(void)
+TEST(options)
 {
 	struct harp_endpoint remote = { .addr = harp_addr_v4(10, 0, 0, 2), .port = RIG_PEER_PORT };
 	struct harp_tcp_options bad[] = {
@@ -213,12 +213,4 @@ static void test_options(void)
 	CHECK_EQ(harp_conn_info(rig.conn, &info, sizeof(info)), 0);
 	CHECK_EQ(info.congestion, HARP_CONGESTION_CUBIC);
 	rig_close(&rig);
-}
-
-int main(void)
-{
-	test_fallback();
-	test_dctcp_receiver();
-	test_options();
-	return check_done();
 }

@@ -8,6 +8,7 @@
 #include "tcp_rig.h"
 
 static struct rig rig;
+AFTER_EACH(rig_close(&rig))
 
 static void still_works(void)
 {
@@ -49,7 +50,7 @@ static void say_options(const uint8_t *options, uint32_t len, bool timestamp_fir
 	rig.out_head = rig.out_tail;
 }
 
-static void test_every_option_of_every_length(void)
+TEST(every_option_of_every_length)
 {
 	uint8_t options[40];
 
@@ -65,10 +66,9 @@ static void test_every_option_of_every_length(void)
 		}
 	}
 	still_works();
-	rig_close(&rig);
 }
 
-static void test_options_that_repeat_and_pad(void)
+TEST(options_that_repeat_and_pad)
 {
 	uint8_t options[40];
 
@@ -89,10 +89,9 @@ static void test_options_that_repeat_and_pad(void)
 	say_options(options, 28, true);
 	CHECK_EQ(rig.conn->snd_mss_bytes, 1448);
 	still_works();
-	rig_close(&rig);
 }
 
-static void test_sacks_of_nothing(void)
+TEST(sacks_of_nothing)
 {
 	uint8_t options[40];
 	struct rng rng;
@@ -121,13 +120,12 @@ static void test_sacks_of_nothing(void)
 	CHECK((rig_stat(&rig, "tcp_sack_walked") - walked) / 10000 <= 3 * 40);
 	CHECK_EQ(harp_conn_acked_bytes(rig.conn), 0);
 	still_works();
-	rig_close(&rig);
 }
 
 /* ------------------------------------------------------------------------------------------------
  * ACKs: Savage et al., "TCP congestion control with a misbehaving receiver" (1999).
  */
-static void test_no_ack_is_answered(void)
+TEST(no_ack_is_answered)
 {
 	rig_open(&rig);
 	rig_established(&rig, NULL);
@@ -139,14 +137,4 @@ static void test_no_ack_is_answered(void)
 	}
 	rig_silent(&rig);
 	still_works();
-	rig_close(&rig);
-}
-
-int main(void)
-{
-	test_every_option_of_every_length();
-	test_options_that_repeat_and_pad();
-	test_sacks_of_nothing();
-	test_no_ack_is_answered();
-	return check_done();
 }

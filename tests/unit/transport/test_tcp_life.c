@@ -6,6 +6,7 @@
 #include "tcp_rig.h"
 
 static struct rig rig;
+AFTER_EACH(rig_close(&rig))
 
 static void peer_says(uint8_t flags, uint32_t len)
 {
@@ -35,7 +36,7 @@ static void to_time_wait(void)
 /* ------------------------------------------------------------------------------------------------
  * Openings.
  */
-static void test_simultaneous_open_with_lost_answers(void)
+TEST(simultaneous_open_with_lost_answers)
 {
 	struct rig_say say;
 
@@ -66,7 +67,7 @@ static void test_simultaneous_open_with_lost_answers(void)
 	rig_close(&rig);
 }
 
-static void test_half_open_peer_is_found_out(void)
+TEST(half_open_peer_is_found_out)
 {
 	/* RFC 9293 section 3.5.1, figure 9: the peer has crashed and opens anew. */
 	rig_open(&rig);
@@ -78,13 +79,12 @@ static void test_half_open_peer_is_found_out(void)
 	CHECK_EQ(rig_expect(&rig, TCP_ACK)->ack, rig.seq);
 	rig_says(&rig, rig_usual(&rig, TCP_RST, 0)); /* its answer to that ACK: SEQ = SEG.ACK */
 	CHECK_EQ(harp_conn_error(rig.conn), -ECONNRESET);
-	rig_close(&rig);
 }
 
 /* ------------------------------------------------------------------------------------------------
  * Endings.
  */
-static void test_half_close_ours_theirs_goes_on_for_an_hour(void)
+TEST(half_close_ours_theirs_goes_on_for_an_hour)
 {
 	uint8_t buf[2000];
 
@@ -104,10 +104,9 @@ static void test_half_close_ours_theirs_goes_on_for_an_hour(void)
 	peer_says(TCP_ACK | TCP_FIN, 0);
 	CHECK_EQ(rig.conn->state, HARP_TCP_TIME_WAIT);
 	rig_expect(&rig, TCP_ACK);
-	rig_close(&rig);
 }
 
-static void test_half_close_theirs_ours_goes_on_for_an_hour(void)
+TEST(half_close_theirs_ours_goes_on_for_an_hour)
 {
 	uint8_t buf[10];
 
@@ -129,10 +128,9 @@ static void test_half_close_theirs_ours_goes_on_for_an_hour(void)
 	peer_says(TCP_ACK, 0);
 	CHECK_EQ(rig.conn->state, HARP_TCP_CLOSED);
 	CHECK_EQ(harp_conn_error(rig.conn), 0);
-	rig_close(&rig);
 }
 
-static void test_their_fin_is_lost_and_comes_out_of_order(void)
+TEST(their_fin_is_lost_and_comes_out_of_order)
 {
 	uint8_t buf[200];
 
@@ -150,10 +148,9 @@ static void test_their_fin_is_lost_and_comes_out_of_order(void)
 	CHECK_EQ(rig.conn->state, HARP_TCP_CLOSE_WAIT);
 	CHECK_EQ(harp_conn_recv(rig.conn, buf, sizeof(buf)), 150);
 	CHECK_EQ(harp_conn_recv(rig.conn, buf, sizeof(buf)), 0);
-	rig_close(&rig);
 }
 
-static void test_peer_never_ends_and_the_application_has_gone(void)
+TEST(peer_never_ends_and_the_application_has_gone)
 {
 	rig_open(&rig);
 	rig_established(&rig, NULL);
@@ -166,7 +163,6 @@ static void test_peer_never_ends_and_the_application_has_gone(void)
 	CHECK_EQ(rig_stat(&rig, "tcp_conns"), 1);
 	rig_wait(&rig, 2 * RIG_S);
 	CHECK_EQ(rig_stat(&rig, "tcp_conns"), 0);
-	rig_close(&rig);
 }
 
 /* ------------------------------------------------------------------------------------------------
@@ -192,7 +188,7 @@ static int connect_again(void)
 	return harp_tcp_connect(rig.stack, &local, &remote, NULL, &rig.conn);
 }
 
-static void test_connect_takes_over_time_wait(void)
+TEST(connect_takes_over_time_wait)
 {
 	uint32_t old_nxt, old_seq, old_tsval, ours;
 	const struct rig_seg *s;
@@ -241,11 +237,10 @@ static void test_connect_takes_over_time_wait(void)
 	rig_says(&rig, rig_usual(&rig, TCP_ACK, 50));
 	CHECK_EQ(rig_stat(&rig, "drop_tcp_paws"), 1);
 	CHECK_EQ(rig_expect(&rig, TCP_ACK)->ack, rig.seq);
-	rig_close(&rig);
 }
 
 /* Nothing tells old segments from new ones there, or somebody has it still. */
-static void test_connect_leaves_time_wait_alone(void)
+TEST(connect_leaves_time_wait_alone)
 {
 	rig_open(&rig);
 	rig.timestamps = false;
@@ -285,7 +280,7 @@ static void test_connect_leaves_time_wait_alone(void)
 /* ------------------------------------------------------------------------------------------------
  * Timers of minutes.
  */
-static void test_zero_window_for_half_an_hour(void)
+TEST(zero_window_for_half_an_hour)
 {
 	struct harp_tcp_options opt = { .size = sizeof(opt), .user_timeout_ns = 20 * RIG_S };
 	uint64_t until_ns, last_ns, gap_ns = 0;
@@ -322,10 +317,9 @@ static void test_zero_window_for_half_an_hour(void)
 	say.wnd = RIG_PEER_WND;
 	rig_says(&rig, say);
 	CHECK_EQ(rig_expect(&rig, TCP_ACK | TCP_PSH)->len, 500);
-	rig_close(&rig);
 }
 
-static void test_zero_window_and_then_silence(void)
+TEST(zero_window_and_then_silence)
 {
 	struct harp_tcp_options opt = { .size = sizeof(opt), .user_timeout_ns = 20 * RIG_S };
 	struct rig_say say;
@@ -340,12 +334,11 @@ static void test_zero_window_and_then_silence(void)
 	CHECK_EQ(rig.conn->state, HARP_TCP_ESTABLISHED);
 	rig_wait(&rig, 15 * RIG_S);
 	CHECK_EQ(harp_conn_error(rig.conn), -ETIMEDOUT);
-	rig_close(&rig);
 }
 
 /* RFC 5482 section 3: how long transmitted data may stay unacknowledged; an answer to something else
  * counts for nothing. */
-static void test_user_timeout_is_about_data(void)
+TEST(user_timeout_is_about_data)
 {
 	struct harp_tcp_options opt = { .size = sizeof(opt), .user_timeout_ns = 20 * RIG_S };
 	uint64_t began_ns;
@@ -364,10 +357,9 @@ static void test_user_timeout_is_about_data(void)
 	}
 	CHECK_EQ(harp_conn_error(rig.conn), -ETIMEDOUT);
 	CHECK(rig.now_ns - began_ns >= 20 * RIG_S && rig.now_ns - began_ns <= 21 * RIG_S);
-	rig_close(&rig);
 }
 
-static void test_keepalive_through_a_day(void)
+TEST(keepalive_through_a_day)
 {
 	struct harp_tcp_options opt = { .size = sizeof(opt),
 					.keepalive_idle_ns = 600 * RIG_S,
@@ -388,13 +380,12 @@ static void test_keepalive_through_a_day(void)
 	}
 	CHECK(probes >= 142 && probes <= 144);
 	CHECK_EQ(rig.conn->state, HARP_TCP_ESTABLISHED);
-	rig_close(&rig);
 }
 
 /* ------------------------------------------------------------------------------------------------
  * Windows of next to nothing.
  */
-static void test_a_window_of_one_byte_does_not_lead_us(void)
+TEST(a_window_of_one_byte_does_not_lead_us)
 {
 	uint64_t began_ns;
 	unsigned sent = 0, polls;
@@ -435,10 +426,9 @@ static void test_a_window_of_one_byte_does_not_lead_us(void)
 	say.wnd = 60000;
 	rig_says(&rig, say);
 	CHECK(rig_expect(&rig, TCP_ACK)->len > 500);
-	rig_close(&rig);
 }
 
-static void test_small_windows_are_filled(void)
+TEST(small_windows_are_filled)
 {
 	struct rig_say say;
 	unsigned got = 0;
@@ -463,24 +453,4 @@ static void test_small_windows_are_filled(void)
 		rig_says(&rig, say);
 	}
 	CHECK_EQ(got, 2000);
-	rig_close(&rig);
-}
-
-int main(void)
-{
-	test_a_window_of_one_byte_does_not_lead_us();
-	test_small_windows_are_filled();
-	test_simultaneous_open_with_lost_answers();
-	test_half_open_peer_is_found_out();
-	test_half_close_ours_theirs_goes_on_for_an_hour();
-	test_half_close_theirs_ours_goes_on_for_an_hour();
-	test_their_fin_is_lost_and_comes_out_of_order();
-	test_peer_never_ends_and_the_application_has_gone();
-	test_connect_takes_over_time_wait();
-	test_connect_leaves_time_wait_alone();
-	test_zero_window_for_half_an_hour();
-	test_zero_window_and_then_silence();
-	test_user_timeout_is_about_data();
-	test_keepalive_through_a_day();
-	return check_done();
 }

@@ -257,7 +257,7 @@ static void limit_segments(uint32_t mss_bytes)
 
 /* The application limits segments while a probe of the path is on its way: the probe that arrives raises
  * nothing above the limit, and without the limit the search goes on. */
-static void test_an_application_limit_bounds_the_search(void)
+TEST(an_application_limit_bounds_the_search)
 {
 	uint32_t top = 9000 - headers(false), fits = 4000 - headers(false);
 	uint64_t probes;
@@ -303,7 +303,7 @@ static void test_narrow_from_the_beginning(bool v6)
 }
 
 /* Below the base: IPv4 has one step more. */
-static void test_very_narrow(void)
+TEST(very_narrow)
 {
 	set_up(false, 1500, 0);
 	net.mtu_bytes = 600;
@@ -356,8 +356,7 @@ int main(void)
 		test_dead_for_a_while(v6);
 		test_losses_besides(v6);
 	}
-	test_very_narrow();
-	test_an_application_limit_bounds_the_search();
+	check_run();
 	free(net.paths[0].ring);
 	free(net.paths[1].ring);
 	return check_done();

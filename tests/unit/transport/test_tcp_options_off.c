@@ -117,28 +117,20 @@ static void listens(uint32_t off, uint32_t backlog, bool cookie)
 	rig_close(&rig);
 }
 
-static void test_connect_offers_what_is_on(void)
+TEST(connect_offers_what_is_on)
 {
 	for (uint32_t off = 0; off <= ALL; off++)
 		connects(off);
 }
 
-static void test_listeners_agree_to_what_is_on(void)
+TEST(listeners_agree_to_what_is_on)
 {
 	for (uint32_t off = 0; off <= ALL; off++)
 		listens(off, 8, false);
 }
 
-static void test_cookies_agree_to_what_is_on(void)
+TEST(cookies_agree_to_what_is_on)
 {
 	for (uint32_t off = 0; off <= ALL; off++)
 		listens(off, 1, true);
-}
-
-int main(void)
-{
-	test_connect_offers_what_is_on();
-	test_listeners_agree_to_what_is_on();
-	test_cookies_agree_to_what_is_on();
-	return check_done();
 }
