@@ -60,7 +60,7 @@ static size_t message_size(uint64_t message)
 	return sizes[message % (sizeof(sizes) / sizeof(sizes[0]))] + message % 3;
 }
 
-static void test_messages(void)
+TEST(messages)
 {
 	enum { DEPTH = 8, COUNT = 600 };
 	struct pair pair;
@@ -186,7 +186,7 @@ static void *thread_recv(void *arg)
 
 /* Several connections of one context at a time, each with its sender's and receiver's thread, while
  * the main thread connects and closes others: what TSan is to look at. */
-static void test_threads(void)
+TEST(threads)
 {
 	struct pair pair, more;
 	pthread_t sender, receiver;
@@ -239,7 +239,7 @@ static int stranger_listen(uint8_t handle_bytes[PLUGIN_HANDLE_BYTES])
 	return fd;
 }
 
-static void test_refused(void)
+TEST(refused)
 {
 	uint8_t handle[PLUGIN_HANDLE_BYTES];
 	struct plugin_ctx *ctx;
@@ -281,7 +281,7 @@ static int open_files(void)
 }
 
 /* Aborted set-up: NCCL calls nothing but finalize. All of it many times, as reloading does. */
-static void test_reclaim(void)
+TEST(reclaim)
 {
 	int before = open_files();
 
@@ -310,7 +310,7 @@ static void test_reclaim(void)
 }
 
 /* Closing with requests in flight: at once, and the peer hears of it. */
-static void test_close_in_flight(void)
+TEST(close_in_flight)
 {
 	static uint8_t big[8 << 20];
 	struct request *sends[4], *recv;
@@ -336,7 +336,7 @@ static void test_close_in_flight(void)
 }
 
 /* What was done arrives though the sender closed at once, and though CLOSE came behind it. */
-static void test_done_is_done(void)
+TEST(done_is_done)
 {
 	static uint8_t out[60000], in[60000];
 	struct request *request;
@@ -368,7 +368,7 @@ static void test_done_is_done(void)
 }
 
 /* A forked child has no descriptor of ours. The parent goes on. */
-static void test_fork(void)
+TEST(fork)
 {
 	struct request *request = NULL;
 	struct pair pair;
@@ -390,7 +390,7 @@ static void test_fork(void)
 }
 
 /* Strangers who connect and say nothing: 200 of them, and a healthy peer is not delayed. */
-static void test_strangers(void)
+TEST(strangers)
 {
 	struct sockaddr_in sa = { .sin_family = AF_INET };
 	struct listen_comm *listen;
@@ -465,7 +465,7 @@ static struct lane *talks_on(const uint8_t bytes[PLUGIN_HANDLE_BYTES], struct po
 
 /* What a peer goes on to say, whose TCP does not acknowledge READY, is not looked at again and again until its time is up: each look is a
  * quarter later than the one before. */
-static void test_a_byte_behind_the_preamble(void)
+TEST(a_byte_behind_the_preamble)
 {
 	uint64_t timeout_ns = env_config.connect_timeout_ns;
 	uint8_t bytes[PLUGIN_HANDLE_BYTES], byte;
@@ -502,7 +502,7 @@ static unsigned lanes_of(struct comm *comm)
 }
 
 /* What a lane brings another acknowledges: in the poll that found it, as there may be no other. */
-static void test_acked_in_the_same_poll(void)
+TEST(acked_in_the_same_poll)
 {
 	enum { LANES = 4, COUNT = 40, BYTES = 65536 };
 	static uint8_t tx[BYTES], rx[BYTES];
@@ -537,19 +537,4 @@ static void test_acked_in_the_same_poll(void)
 	CHECK(by_others > 0);
 	pair_close(&pair);
 	env_config.kernel_lanes = 1;
-}
-
-int main(void)
-{
-	test_messages();
-	test_acked_in_the_same_poll();
-	test_threads();
-	test_refused();
-	test_reclaim();
-	test_close_in_flight();
-	test_done_is_done();
-	test_fork();
-	test_strangers();
-	test_a_byte_behind_the_preamble();
-	return check_done();
 }

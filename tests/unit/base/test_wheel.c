@@ -127,8 +127,6 @@ static void test_against_model(uint64_t seed, bool rearm)
 static unsigned order[8], order_count;
 static void note_kind(void *ctx, struct timer *timer, uint64_t now_ns)
 {
-	(void)ctx;
-	(void)now_ns;
 	order[order_count++] = timer->kind;
 }
 

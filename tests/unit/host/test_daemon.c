@@ -115,7 +115,6 @@ static void *serve_one(void *unused)
 	int fd = accept4(door, NULL, NULL, SOCK_CLOEXEC);
 	char end;
 
-	(void)unused;
 	CHECK_EQ(recv(fd, &heard, sizeof(heard), 0), sizeof(heard));
 	if (script.bytes && !script.mute)
 		answer(fd);
@@ -480,7 +479,6 @@ static volatile sig_atomic_t alarms;
 
 static void on_alarm(int number)
 {
-	(void)number;
 	alarms++;
 }
 

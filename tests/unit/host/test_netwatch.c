@@ -103,7 +103,6 @@ static void harpd_accept(bool answers)
 
 static void *harpd_serves(void *arg)
 {
-	(void)arg;
 	harpd_accept(true);
 	return NULL;
 }
@@ -114,7 +113,6 @@ static void *harpd_refuses(void *arg)
 	struct harp_lease_hello hello;
 	uint32_t serial;
 
-	(void)arg;
 	connection = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
 	serial = harpd_hears(HARP_LEASE_HELLO, &hello, sizeof(hello));
 	harpd_say(connection, &refused, sizeof(refused), HARP_LEASE_REFUSED, serial);

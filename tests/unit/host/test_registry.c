@@ -17,7 +17,6 @@ static unsigned inside, most_inside;
 
 static void *enter(void *unused)
 {
-	(void)unused;
 	pthread_barrier_wait(&all_here);
 	registry_enter(&registry);
 	if (++inside > most_inside)

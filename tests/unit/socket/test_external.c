@@ -2,6 +2,8 @@
 /* test_external.c - the application's memory, sent in place: it is let go of when neither stack nor card refers to it. */
 #include "offload_rig.h"
 
+AFTER_EACH(net_close())
+
 TEST(memory_rules)
 {
 	struct how how = { .external_count = 64, .complete_delay_ns = 5 * MS };
@@ -38,7 +40,6 @@ TEST(memory_rules)
 	CHECK_EQ(harp_stack_memory_remove(stack, p, 1000), -ENOENT);
 	CHECK_EQ(harp_stack_memory_remove(stack, p + 500, 1000), 0);
 	CHECK_EQ(harp_conn_send_external(net.from, p + 600, 1), -EFAULT);
-	net_close();
 }
 
 /* An aborted connection lets go as soon as the card has. */
@@ -59,7 +60,6 @@ TEST(abort)
 	CHECK_EQ(harp_stack_memory_remove(stack, net.bytes, BYTES), 0);
 	CHECK_EQ(net_stat(0, "frames_tcp_external"), 0);
 	net.from = NULL;
-	net_close();
 }
 
 /* The application wants its memory back before the peer has what lies in it: scribbles over it, and all arrives. */
@@ -153,7 +153,6 @@ TEST(evicted_from_a_full_card)
 	net_step(MS);
 	net.spy[0].full = false;
 	arrives();
-	net_close();
 }
 
 /* What is made behind that is due at once. */
@@ -168,7 +167,6 @@ TEST(due_behind_what_was_evicted)
 	scribble(apart);
 	net.spy[0].full = false;
 	net_step(MS);
-	net_close();
 }
 
 /* What waits for the card and lies elsewhere goes on. */
@@ -191,7 +189,6 @@ TEST(evicted_beside_others)
 	net.spy[0].full = false;
 	arrives();
 	CHECK_EQ(net_stat(0, "tcp_retransmits") + net_stat(0, "tx_copied_bytes"), 0);
-	net_close();
 }
 
 /* There is not one frame: the frames of the headers have the room. */
@@ -212,7 +209,6 @@ TEST(evicted_without_frames)
 	CHECK_EQ(harp_stack_memory_remove(net.stack[0], apart, BYTES), 0);
 	scribble(apart);
 	arrives();
-	net_close();
 }
 
 /* Packets larger than a frame, and no frame: the connection ends, and says of what. */
@@ -233,7 +229,6 @@ TEST(evicted_without_room)
 	CHECK_EQ(harp_conn_error(net.from), -ENOBUFS);
 	CHECK_EQ(harp_stack_memory_remove(net.stack[0], apart, BYTES), 0);
 	scribble(apart);
-	net_close();
 }
 
 /* Who still sends from memory that is asked for back is told to copy; who adds it again may go on. */
@@ -264,7 +259,6 @@ TEST(leaving)
 	arrives();
 	CHECK_EQ(harp_stack_memory_remove(stack, p, BYTES / 2), 0);
 	CHECK_EQ(harp_stack_memory_remove(stack, p, BYTES / 2), -ENOENT);
-	net_close();
 }
 
 /* Of two pieces that overlap one is asked for back: the other serves. */
@@ -287,7 +281,6 @@ TEST(overlapping)
 	CHECK_EQ(harp_stack_memory_remove(stack, p, 9000), -EBUSY);
 	arrives();
 	CHECK_EQ(harp_stack_memory_remove(stack, p, 9000), 0);
-	net_close();
 }
 
 /* Records run out: whoever has some waits for its own ACKs, and everything arrives. */
@@ -299,7 +292,6 @@ TEST(few_records)
 	CHECK_EQ(harp_stack_memory_add(net.stack[0], net.bytes, BYTES), 0);
 	net_move(IN_PLACE, 100);
 	CHECK_EQ(net.stack[0]->pool.external_free_count, 12);
-	net_close();
 }
 
 int main(void)

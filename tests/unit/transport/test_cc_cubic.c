@@ -197,9 +197,8 @@ TEST(idle_and_application_limited)
 	}
 }
 
-/* ------------------------------------------------------------------------------------------------
- * HyStart++.
- */
+/* ---- HyStart++ ---- */
+
 /* Rounds in which the round trip is this; how much the window grew by, as a factor times 100. */
 static uint32_t rounds(unsigned count, uint64_t rtt_ns)
 {

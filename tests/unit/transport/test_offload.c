@@ -44,6 +44,8 @@ static void test_trains_are_segments(bool v6, enum way way, size_t piece)
 	}
 }
 
+AFTER_EACH(net_close())
+
 /* RFC 9293 says of a segment what it says, whoever cut it: PSH ends a train, and nothing is missing between. */
 TEST(trains_push_at_their_end)
 {
@@ -61,7 +63,6 @@ TEST(trains_push_at_their_end)
 	}
 	CHECK(spy->segs[spy->count - 1].flags & TCP_PSH);
 	CHECK(pushed > 0 && pushed < spy->count / 2);
-	net_close();
 }
 
 /* End to end with the stacks' own frames, and from the application's memory: nothing is copied. */
@@ -125,7 +126,6 @@ TEST(cut_and_gathered)
 	net_settles();
 	CHECK_EQ(net_stat(0, "frames_tcp_external"), 0);
 	CHECK_EQ(net.stack[0]->pool.external_free_count, 64);
-	net_close();
 }
 
 /* A segment of several frames is lost, and the card has given back the first of them only: it is sent again when the
@@ -191,7 +191,6 @@ TEST(first_version)
 	CHECK_EQ(harp_conn_send_external(net.from, net.bytes, 10), -EFAULT);
 	net_move(BY_COPY, 9000);
 	CHECK_EQ(net_stat(0, "tx_copied_bytes"), BYTES);
-	net_close();
 }
 
 TEST(datagrams)
@@ -217,7 +216,6 @@ TEST(datagrams)
 	CHECK_EQ(net_stat(1, "drop_udp_checksum"), 0);
 	harp_udp_close(a);
 	harp_udp_close(b);
-	net_close();
 }
 
 /* A card says when it has done with what it has, and has not got this yet. */
@@ -235,7 +233,6 @@ TEST(what_is_made_between_polls_is_due)
 	CHECK(harp_stack_next_deadline_ns(net.stack[0]) > net.now_ns);
 	CHECK_EQ(net_stat(0, "tcp_rst_out"), 1);
 	net.from = NULL;
-	net_close();
 }
 
 int main(void)

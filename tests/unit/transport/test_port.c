@@ -27,24 +27,20 @@ static void release(void *ctx, uint16_t port)
 {
 	struct owner *owner = ctx;
 
-	(void)port;
 	owner->released++;
 }
 
 static bool always(void *ctx, uint16_t port)
 {
-	(void)ctx;
 	return port == 61001;
 }
 
-/* ------------------------------------------------------------------------------------------------
- * The owner has no descriptor left to hold a port with.
- */
+/* ---- The owner has no descriptor left to hold a port with ---- */
+
 static int acquire_short(void *ctx, uint16_t port)
 {
 	unsigned *left = ctx;
 
-	(void)port;
 	acquire_calls++;
 	if (!*left)
 		return -EMFILE;
@@ -85,9 +81,8 @@ TEST(no_descriptor)
 	port_destroy(&table);
 }
 
-/* ------------------------------------------------------------------------------------------------
- * RFC 6056.
- */
+/* ---- RFC 6056 ---- */
+
 static struct flow_key peer_key(uint32_t who)
 {
 	return (struct flow_key){ .local = harp_addr_v4(10, 0, 0, 1),
@@ -206,9 +201,8 @@ TEST(ports_of_a_remote_come_back_late)
 	port_destroy(&table);
 }
 
-int main(void)
+TEST(the_owner_hears_of_the_first_and_the_last_user_of_a_port)
 {
-	check_run();
 	struct owner owner = { .refused = 61002 };
 	struct harp_stack_hooks hooks = { .ctx = &owner,
 					  .port_acquire = acquire,
@@ -248,5 +242,4 @@ int main(void)
 	CHECK_EQ(table.users[61001], 2);
 	port_destroy(&table);
 	CHECK_EQ(owner.released, owner.acquired); /* what was still in use is given back */
-	return check_done();
 }

@@ -49,15 +49,13 @@ static void converse(void)
 	rig.out_head = rig.out_tail;
 }
 
-/* ------------------------------------------------------------------------------------------------
- * The echo, case by case.
- */
+/* ---- The echo, case by case ---- */
+
 TEST(data_needs_an_echo_that_we_sent)
 {
 	uint32_t newest, oldest;
 
-	rig_open(&rig);
-	rig_established(&rig, NULL);
+	rig_begin(&rig, NULL);
 	converse();
 	newest = rig.conn->ts.sent;
 	oldest = rig.conn->ts.echo_min;
@@ -82,8 +80,7 @@ TEST(ack_needs_an_echo_too)
 {
 	struct rig_say say;
 
-	rig_open(&rig);
-	rig_established(&rig, NULL);
+	rig_begin(&rig, NULL);
 	CHECK_EQ(rig_write(&rig, 1000), 1000);
 	rig_expect(&rig, TCP_ACK | TCP_PSH);
 	say = rig_usual(&rig, TCP_ACK, 0);
@@ -99,8 +96,7 @@ TEST(echo_after_an_idle_month)
 {
 	uint8_t buf[200];
 
-	rig_open(&rig);
-	rig_established(&rig, NULL);
+	rig_begin(&rig, NULL);
 	converse();
 	rig_wait(&rig, 30ull * 86400 * RIG_S);
 	/* The peer's clock has wrapped half way: PAWS may not judge (RFC 7323 section 5.5). */
@@ -120,8 +116,7 @@ TEST(segments_overtaken_within_a_tick_are_taken)
 {
 	struct rig_say first, second;
 
-	rig_open(&rig);
-	rig_established(&rig, NULL);
+	rig_begin(&rig, NULL);
 	converse();
 	rig.tsval++;
 	/* Two pure ACKs of one tick of the peer's clock, and between them it heard of us. */
@@ -155,9 +150,8 @@ TEST(peer_that_echoes_nothing_is_not_held_to_it)
 	CHECK_EQ(rig_stat(&rig, "drop_tcp_echo"), 0);
 }
 
-/* ------------------------------------------------------------------------------------------------
- * Challenge ACKs.
- */
+/* ---- Challenge ACKs ---- */
+
 struct side_channel {
 	uint16_t port[2];
 	uint32_t seq, ack[2];
@@ -227,8 +221,7 @@ TEST(rst_with_a_reason_and_into_a_closed_window)
 	struct harp_tcp_options opt = { .size = sizeof(opt), .rx_frames = 4 };
 	struct rig_say say;
 
-	rig_open(&rig);
-	rig_established(&rig, &opt);
+	rig_begin(&rig, &opt);
 	while (conn_rcv_wnd_bytes(rig.conn) > 0) {
 		uint32_t wnd = conn_rcv_wnd_bytes(rig.conn);
 
@@ -251,9 +244,8 @@ TEST(rst_with_a_reason_and_into_a_closed_window)
 	CHECK_EQ(harp_conn_error(rig.conn), -ECONNRESET);
 }
 
-/* ------------------------------------------------------------------------------------------------
- * Initial sequence numbers and timestamp offsets: RFC 6528, RFC 7323 section 5.4.
- */
+/* ---- Initial sequence numbers and timestamp offsets: RFC 6528, RFC 7323 section 5.4 ---- */
+
 /* Chi-square over the values of a byte: 255 degrees of freedom, above 330.5 once in a thousand honest runs,
  * and this run is the same each time. */
 static void check_bytes_even(const uint32_t counts[256], uint32_t draws)
@@ -300,8 +292,8 @@ TEST(isn_is_a_clock_and_a_secret_per_tuple)
 	}
 }
 
-/* ------------------------------------------------------------------------------------------------
- * 2^20 guesses.
+/*
+ * ---- 2^20 guesses ----
  *
  * What one guess can hit, with everything that the attacker may be assumed to know taken from him for
  * granted. P(range) is the chance that a 32-bit number drawn evenly, or the next of a stride as long as the

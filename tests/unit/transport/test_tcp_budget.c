@@ -206,6 +206,8 @@ static struct flow *flow_open_sending(void)
 	return flow;
 }
 
+AFTER_EACH(net_close())
+
 TEST(they_follow_the_stream)
 {
 	struct flow *flow;
@@ -221,7 +223,6 @@ TEST(they_follow_the_stream)
 	CHECK(flow->sender->tx_frames_budget > 2158);
 	CHECK(flow->received > 40000000);
 	CHECK(flow->receiver->rcv_wscale >= 10);
-	net_close();
 }
 
 TEST(what_was_asked_for_stays)
@@ -235,7 +236,6 @@ TEST(what_was_asked_for_stays)
 	CHECK_EQ(flow->receiver->rx_frames_budget, 300);
 	CHECK_EQ(flow->sender->tx_frames_budget, 280);
 	CHECK_EQ(net.stack[1]->tcp.grown_count, 0);
-	net_close();
 }
 
 TEST(unread_data_grows_no_window)
@@ -247,7 +247,6 @@ TEST(unread_data_grows_no_window)
 	flow->reads = false;
 	net_run(30 * MS);
 	CHECK_EQ(flow->receiver->rx_frames_budget, BASE_FRAMES);
-	net_close();
 }
 
 /* A slow stream in a fast network: no window is larger than it needs. */
@@ -264,7 +263,6 @@ TEST(a_slow_stream_needs_no_more)
 		net_run(MS / 2);
 	}
 	CHECK_EQ(flow->receiver->rx_frames_budget, BASE_FRAMES);
-	net_close();
 }
 
 TEST(many_share_the_pool)
@@ -288,7 +286,6 @@ TEST(many_share_the_pool)
 		least = net.flow[i].received < least ? net.flow[i].received : least;
 	CHECK(least > 1000000);
 	CHECK_EQ(net.stack[1]->stats.drop_tcp_rx_budget, 0);
-	net_close();
 }
 
 /* One connection has grown to the limit. Others come: its budget goes down, its window does not move left, and what was
@@ -310,7 +307,6 @@ TEST(the_first_connection_returns_its_surplus)
 	CHECK(first->receiver->rx_frames_budget < alone);
 	CHECK_EQ(net.stack[1]->stats.drop_tcp_rx_budget, 0);
 	CHECK_EQ(net.stack[1]->stats.drop_tcp_window, 0);
-	net_close();
 }
 
 TEST(an_idle_connection_returns_its_share)
@@ -336,7 +332,6 @@ TEST(an_idle_connection_returns_its_share)
 	check_grown();
 	CHECK(first->receiver->on_grown_list);
 	CHECK_EQ(net.stack[1]->stats.drop_tcp_rx_budget, 0);
-	net_close();
 }
 
 /* Senders hold no more than the pool has left: all of them go on. */
@@ -351,5 +346,4 @@ TEST(senders_share_the_pool)
 		CHECK(net.flow[i].received > 1000000);
 	}
 	CHECK(net.stack[0]->pool.free_count > 0);
-	net_close();
 }

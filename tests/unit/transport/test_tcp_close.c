@@ -30,8 +30,7 @@ TEST(abort_and_bytes_before_a_reset)
 {
 	uint8_t buf[64];
 
-	rig_open(&rig);
-	rig_established(&rig, NULL);
+	rig_begin(&rig, NULL);
 	rig_says(&rig, rig_usual(&rig, TCP_ACK, 20));
 	rig.seq += 20;
 	rig_says(&rig, rig_usual(&rig, TCP_RST, 0));
@@ -72,7 +71,6 @@ static unsigned descriptors; /* that ports may take */
 
 static int port_takes(void *ctx, uint16_t port)
 {
-	(void)ctx, (void)port;
 	if (descriptors == 0)
 		return -EMFILE;
 	descriptors--;
@@ -81,7 +79,6 @@ static int port_takes(void *ctx, uint16_t port)
 
 static void port_gives_back(void *ctx, uint16_t port)
 {
-	(void)ctx, (void)port;
 	descriptors++;
 }
 
@@ -251,8 +248,7 @@ static void test_a_fin_waits_for_the_window(uint32_t bytes)
 	struct iovec iov = { data, bytes };
 	struct rig_say say;
 
-	rig_open(&rig);
-	rig_established(&rig, NULL);
+	rig_begin(&rig, NULL);
 	say = rig_usual(&rig, TCP_ACK, 0);
 	say.wnd = bytes >> 2; /* its scale */
 	rig_says(&rig, say);

@@ -23,9 +23,8 @@ static void check_state(enum harp_ca_state state, uint64_t sacked, uint64_t lost
 	CHECK_EQ(got.retrans_out_segs, retrans);
 }
 
-/* ------------------------------------------------------------------------------------------------
- * Readable bytes.
- */
+/* ---- Readable bytes ---- */
+
 TEST(readable_bytes)
 {
 	struct harp_frame *frame = NULL;
@@ -69,9 +68,8 @@ TEST(readable_bytes)
 	CHECK_EQ(harp_conn_readable_bytes(rig.conn), 150);
 }
 
-/* ------------------------------------------------------------------------------------------------
- * Losses.
- */
+/* ---- Losses ---- */
+
 TEST(a_fast_recovery)
 {
 	in_flight(10, true);

@@ -20,9 +20,8 @@ static struct harp_tcp_options options(uint32_t congestion, uint32_t ecn)
 					  .ecn = ecn };
 }
 
-/* ------------------------------------------------------------------------------------------------
- * The handshake.
- */
+/* ---- The handshake ---- */
+
 /* We connect: our SYN has these flags, the peer answers with those; is ECN agreed on? */
 static bool connects(struct harp_tcp_options opt, uint8_t syn, uint8_t synack)
 {
@@ -113,9 +112,8 @@ TEST(fallback)
 	rig_close(&rig);
 }
 
-/* ------------------------------------------------------------------------------------------------
- * Established.
- */
+/* ---- Established ---- */
+
 static void established(uint32_t congestion)
 {
 	CHECK(connects(options(congestion, HARP_ECN_REQUEST), ASK, TCP_SYN | TCP_ACK | TCP_ECE));
@@ -208,8 +206,7 @@ TEST(options)
 	CHECK_EQ(info.snd_cwnd_bytes, 5 * MSS);
 	CHECK_EQ(info.pacing_bytes_per_s, 0);
 	rig_close(&rig);
-	rig_open(&rig);
-	rig_established(&rig, NULL);
+	rig_begin(&rig, NULL);
 	CHECK_EQ(harp_conn_info(rig.conn, &info, sizeof(info)), 0);
 	CHECK_EQ(info.congestion, HARP_CONGESTION_CUBIC);
 	rig_close(&rig);

@@ -9,8 +9,7 @@ TEST(established_agrees_on_options)
 {
 	struct harp_tcp_info info;
 
-	rig_open(&rig);
-	rig_established(&rig, NULL);
+	rig_begin(&rig, NULL);
 	CHECK_EQ(harp_conn_info(rig.conn, &info, sizeof(info)), 0);
 	CHECK_EQ(info.options, HARP_TCPI_TIMESTAMPS | HARP_TCPI_WSCALE);
 	CHECK_EQ(info.snd_mss_bytes, 1448);

@@ -31,9 +31,8 @@ static void still_works(void)
 	rig.out_head = rig.out_tail;
 }
 
-/* ------------------------------------------------------------------------------------------------
- * Options.
- */
+/* ---- Options ---- */
+
 static void say_options(const uint8_t *options, uint32_t len, bool timestamp_first)
 {
 	struct rig_say say = rig_usual(&rig, TCP_ACK, 0);
@@ -54,8 +53,7 @@ TEST(every_option_of_every_length)
 {
 	uint8_t options[40];
 
-	rig_open(&rig);
-	rig_established(&rig, NULL);
+	rig_begin(&rig, NULL);
 	for (unsigned kind = 0; kind < 256; kind++) {
 		for (unsigned size = 0; size <= 40; size++) {
 			memset(options, (int)(kind * 41 + size), sizeof(options));
@@ -72,8 +70,7 @@ TEST(options_that_repeat_and_pad)
 {
 	uint8_t options[40];
 
-	rig_open(&rig);
-	rig_established(&rig, NULL);
+	rig_begin(&rig, NULL);
 	memset(options, 1, sizeof(options)); /* nothing but NOPs */
 	say_options(options, 28, true);
 	CHECK_EQ(rig_stat(&rig, "drop_tcp_options"), 0);
@@ -98,8 +95,7 @@ TEST(sacks_of_nothing)
 	uint64_t walked;
 
 	rng_seed(&rng, 2018);
-	rig_open(&rig);
-	rig_established(&rig, NULL);
+	rig_begin(&rig, NULL);
 	rig.conn->options |= HARP_TCPI_SACK;
 	CHECK_EQ(rig_write(&rig, 20 * 1448), 20 * 1448);
 	walked = rig_stat(&rig, "tcp_sack_walked");
@@ -122,13 +118,11 @@ TEST(sacks_of_nothing)
 	still_works();
 }
 
-/* ------------------------------------------------------------------------------------------------
- * ACKs: Savage et al., "TCP congestion control with a misbehaving receiver" (1999).
- */
+/* ---- ACKs: Savage et al., "TCP congestion control with a misbehaving receiver" (1999) ---- */
+
 TEST(no_ack_is_answered)
 {
-	rig_open(&rig);
-	rig_established(&rig, NULL);
+	rig_begin(&rig, NULL);
 	for (unsigned i = 0; i < 10000; i++) {
 		struct rig_say say = rig_usual(&rig, TCP_ACK, 0);
 

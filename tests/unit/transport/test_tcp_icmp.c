@@ -55,8 +55,7 @@ TEST(a_claim_against_the_evidence_waits)
 {
 	uint32_t first;
 
-	rig_open(&rig);
-	rig_established(&rig, NULL);
+	rig_begin(&rig, NULL);
 	CHECK_EQ(rig_write(&rig, 1448), 1448);
 	first = rig_expect(&rig, TCP_ACK | TCP_PSH)->seq;
 	rig.ack = first + 1448;
@@ -88,8 +87,7 @@ TEST(a_claim_must_fit_what_it_quotes)
 {
 	uint32_t first;
 
-	rig_open(&rig);
-	rig_established(&rig, NULL);
+	rig_begin(&rig, NULL);
 	CHECK_EQ(rig_write(&rig, 1448 + 100), 1548);
 	first = rig_expect(&rig, TCP_ACK)->seq;
 	rig_expect(&rig, TCP_ACK | TCP_PSH);
@@ -109,8 +107,7 @@ TEST(a_lost_probe_is_no_congestion)
 	const struct rig_seg *s;
 	uint32_t first, cwnd, small = 1000 - 52;
 
-	rig_open(&rig);
-	rig_established(&rig, NULL);
+	rig_begin(&rig, NULL);
 	CHECK_EQ(rig_write(&rig, 1448), 1448);
 	first = rig_expect(&rig, TCP_ACK | TCP_PSH)->seq;
 	icmp_says(TOO_BIG, 1000, first);
@@ -160,8 +157,7 @@ TEST(a_probe_behind_a_hole_is_lost_too)
 {
 	uint32_t first, small = 1000 - 52;
 
-	rig_open(&rig);
-	rig_established(&rig, NULL);
+	rig_begin(&rig, NULL);
 	CHECK_EQ(rig_write(&rig, 1448), 1448);
 	first = rig_expect(&rig, TCP_ACK | TCP_PSH)->seq;
 	icmp_says(TOO_BIG, 1000, first);

@@ -8,8 +8,7 @@ AFTER_EACH(rig_close(&rig))
 /* A message of two full-sized segments and a short one, in one poll. */
 static void message_of_three(uint8_t flags)
 {
-	rig_open(&rig);
-	rig_established(&rig, NULL);
+	rig_begin(&rig, NULL);
 	for (unsigned i = 0; i < 2; i++) {
 		rig_put(&rig, rig_usual(&rig, TCP_ACK, 1448));
 		rig.seq += 1448;
@@ -46,8 +45,7 @@ TEST(the_end_of_a_message_is_acknowledged_in_the_next_poll)
 /* No PSH: the sender has more. */
 TEST(in_the_middle_of_a_stream_acks_are_held)
 {
-	rig_open(&rig);
-	rig_established(&rig, NULL);
+	rig_begin(&rig, NULL);
 	for (unsigned i = 0; i < 5; i++) {
 		rig_says(&rig, rig_usual(&rig, TCP_ACK, 1448));
 		rig.seq += 1448;
@@ -63,8 +61,7 @@ TEST(in_the_middle_of_a_stream_acks_are_held)
 
 TEST(a_held_ack_leaves_with_the_sixteenth_segment)
 {
-	rig_open(&rig);
-	rig_established(&rig, NULL);
+	rig_begin(&rig, NULL);
 	for (unsigned i = 1; i <= TCP_ACK_EVERY_SEGMENTS; i++) {
 		rig_silent(&rig);
 		rig_says(&rig, rig_usual(&rig, TCP_ACK, 1448));
@@ -76,8 +73,7 @@ TEST(a_held_ack_leaves_with_the_sixteenth_segment)
 
 TEST(a_burst_is_acknowledged_at_its_end)
 {
-	rig_open(&rig);
-	rig_established(&rig, NULL);
+	rig_begin(&rig, NULL);
 	for (unsigned i = 0; i < 2 * TCP_ACK_EVERY_SEGMENTS; i++) {
 		rig_put(&rig, rig_usual(&rig, TCP_ACK, 1448));
 		rig.seq += 1448;
@@ -89,8 +85,7 @@ TEST(a_burst_is_acknowledged_at_its_end)
 
 TEST(a_held_ack_leaves_with_a_short_segment)
 {
-	rig_open(&rig);
-	rig_established(&rig, NULL);
+	rig_begin(&rig, NULL);
 	rig_says(&rig, rig_usual(&rig, TCP_ACK, 1448));
 	rig.seq += 1448;
 	rig_says(&rig, rig_usual(&rig, TCP_ACK, 100));
@@ -103,8 +98,7 @@ TEST(a_held_ack_leaves_with_a_short_segment)
 
 static void open_delayed(void)
 {
-	rig_open(&rig);
-	rig_established(&rig, NULL);
+	rig_begin(&rig, NULL);
 	CHECK_EQ(rig_set_delayed_ack(&rig, DELAY_NS), 0);
 }
 
@@ -190,8 +184,7 @@ static void slow_segment(uint8_t flags)
 /* Enough of them, one by one, that the distance is known; nothing is owed then. */
 static void slow_stream(void)
 {
-	rig_open(&rig);
-	rig_established(&rig, NULL);
+	rig_begin(&rig, NULL);
 	for (unsigned i = 0; i < 100; i++) {
 		slow_segment(0);
 		rig_wait(&rig, SLOW_GAP_NS);
@@ -266,8 +259,7 @@ TEST(an_answer_carries_the_ack)
 {
 	const struct rig_seg *s;
 
-	rig_open(&rig);
-	rig_established(&rig, NULL);
+	rig_begin(&rig, NULL);
 	rig_says(&rig, rig_usual(&rig, TCP_ACK | TCP_PSH, 8));
 	CHECK_EQ(rig_write(&rig, 8), 8);
 	s = rig_expect(&rig, TCP_ACK | TCP_PSH);
@@ -282,8 +274,7 @@ TEST(a_retransmission_brings_its_window)
 {
 	struct rig_say say;
 
-	rig_open(&rig);
-	rig_established(&rig, NULL);
+	rig_begin(&rig, NULL);
 	say = rig_usual(&rig, TCP_ACK | TCP_PSH, 100);
 	say.seq += 100; /* the first 100 bytes are lost */
 	rig_says(&rig, say);

@@ -33,9 +33,8 @@ static void to_time_wait(void)
 	rig.conn = NULL;
 }
 
-/* ------------------------------------------------------------------------------------------------
- * Openings.
- */
+/* ---- Openings ---- */
+
 TEST(simultaneous_open_with_lost_answers)
 {
 	struct rig_say say;
@@ -70,8 +69,7 @@ TEST(simultaneous_open_with_lost_answers)
 TEST(half_open_peer_is_found_out)
 {
 	/* RFC 9293 section 3.5.1, figure 9: the peer has crashed and opens anew. */
-	rig_open(&rig);
-	rig_established(&rig, NULL);
+	rig_begin(&rig, NULL);
 	struct rig_say syn = rig_syn(&rig, TCP_SYN);
 
 	syn.seq = rig.seq + 400000000u;
@@ -81,15 +79,13 @@ TEST(half_open_peer_is_found_out)
 	CHECK_EQ(harp_conn_error(rig.conn), -ECONNRESET);
 }
 
-/* ------------------------------------------------------------------------------------------------
- * Endings.
- */
+/* ---- Endings ---- */
+
 TEST(half_close_ours_theirs_goes_on_for_an_hour)
 {
 	uint8_t buf[2000];
 
-	rig_open(&rig);
-	rig_established(&rig, NULL);
+	rig_begin(&rig, NULL);
 	our_fin();
 	peer_says(TCP_ACK, 0);
 	CHECK_EQ(rig.conn->state, HARP_TCP_FIN_WAIT_2);
@@ -110,8 +106,7 @@ TEST(half_close_theirs_ours_goes_on_for_an_hour)
 {
 	uint8_t buf[10];
 
-	rig_open(&rig);
-	rig_established(&rig, NULL);
+	rig_begin(&rig, NULL);
 	peer_says(TCP_ACK | TCP_FIN, 0);
 	rig_expect(&rig, TCP_ACK);
 	CHECK_EQ(harp_conn_recv(rig.conn, buf, sizeof(buf)), 0);
@@ -134,8 +129,7 @@ TEST(their_fin_is_lost_and_comes_out_of_order)
 {
 	uint8_t buf[200];
 
-	rig_open(&rig);
-	rig_established(&rig, NULL);
+	rig_begin(&rig, NULL);
 	rig.seq += 100;
 	rig_says(&rig, rig_usual(&rig, TCP_ACK | TCP_FIN, 50)); /* before the data it ends */
 	CHECK_EQ(rig_expect(&rig, TCP_ACK)->ack, rig.seq - 100);
@@ -152,8 +146,7 @@ TEST(their_fin_is_lost_and_comes_out_of_order)
 
 TEST(peer_never_ends_and_the_application_has_gone)
 {
-	rig_open(&rig);
-	rig_established(&rig, NULL);
+	rig_begin(&rig, NULL);
 	harp_conn_close(rig.conn);
 	rig.conn = NULL;
 	rig_poll(&rig);
@@ -165,9 +158,8 @@ TEST(peer_never_ends_and_the_application_has_gone)
 	CHECK_EQ(rig_stat(&rig, "tcp_conns"), 0);
 }
 
-/* ------------------------------------------------------------------------------------------------
- * TIME-WAIT.
- */
+/* ---- TIME-WAIT ---- */
+
 /* A connection that the peer opened. */
 static void accept_one(void)
 {
@@ -194,8 +186,7 @@ TEST(connect_takes_over_time_wait)
 	const struct rig_seg *s;
 	struct rig_say say;
 
-	rig_open(&rig);
-	rig_established(&rig, NULL);
+	rig_begin(&rig, NULL);
 	/* So fast that its sequence numbers are ahead of the clock that begins them still. */
 	for (unsigned i = 0; i < 1000; i++) {
 		CHECK_EQ(rig_write(&rig, 1000), 1000);
@@ -252,8 +243,7 @@ TEST(connect_leaves_time_wait_alone)
 	CHECK_EQ(connect_again(), 0);
 	rig_close(&rig);
 
-	rig_open(&rig);
-	rig_established(&rig, NULL);
+	rig_begin(&rig, NULL);
 	our_fin();
 	peer_says(TCP_ACK, 0);
 	peer_says(TCP_ACK | TCP_FIN, 0);
@@ -277,9 +267,8 @@ TEST(connect_leaves_time_wait_alone)
 	rig_close(&rig);
 }
 
-/* ------------------------------------------------------------------------------------------------
- * Timers of minutes.
- */
+/* ---- Timers of minutes ---- */
+
 TEST(zero_window_for_half_an_hour)
 {
 	struct harp_tcp_options opt = { .size = sizeof(opt), .user_timeout_ns = 20 * RIG_S };
@@ -287,8 +276,7 @@ TEST(zero_window_for_half_an_hour)
 	unsigned probes = 0;
 	struct rig_say say;
 
-	rig_open(&rig);
-	rig_established(&rig, &opt);
+	rig_begin(&rig, &opt);
 	say = rig_usual(&rig, TCP_ACK, 0);
 	say.wnd = 0;
 	rig_says(&rig, say);
@@ -324,8 +312,7 @@ TEST(zero_window_and_then_silence)
 	struct harp_tcp_options opt = { .size = sizeof(opt), .user_timeout_ns = 20 * RIG_S };
 	struct rig_say say;
 
-	rig_open(&rig);
-	rig_established(&rig, &opt);
+	rig_begin(&rig, &opt);
 	say = rig_usual(&rig, TCP_ACK, 0);
 	say.wnd = 0;
 	rig_says(&rig, say);
@@ -343,8 +330,7 @@ TEST(user_timeout_is_about_data)
 	struct harp_tcp_options opt = { .size = sizeof(opt), .user_timeout_ns = 20 * RIG_S };
 	uint64_t began_ns;
 
-	rig_open(&rig);
-	rig_established(&rig, &opt);
+	rig_begin(&rig, &opt);
 	rig_wait(&rig, 100 * RIG_S); /* idle for longer: nothing is outstanding */
 	CHECK_EQ(rig.conn->state, HARP_TCP_ESTABLISHED);
 	CHECK_EQ(rig_write(&rig, 100), 100);
@@ -367,8 +353,7 @@ TEST(keepalive_through_a_day)
 					.keepalive_count = 5 };
 	unsigned probes = 0;
 
-	rig_open(&rig);
-	rig_established(&rig, &opt);
+	rig_begin(&rig, &opt);
 	for (unsigned s = 0; s < 86400; s++) {
 		rig_wait(&rig, RIG_S);
 		if (rig_pending(&rig) == 0)
@@ -382,9 +367,8 @@ TEST(keepalive_through_a_day)
 	CHECK_EQ(rig.conn->state, HARP_TCP_ESTABLISHED);
 }
 
-/* ------------------------------------------------------------------------------------------------
- * Windows of next to nothing.
- */
+/* ---- Windows of next to nothing ---- */
+
 TEST(a_window_of_one_byte_does_not_lead_us)
 {
 	uint64_t began_ns;

@@ -12,8 +12,7 @@ static uint32_t ten_in_flight(void)
 					.congestion = HARP_CONGESTION_NEWRENO };
 	uint32_t first;
 
-	rig_open(&rig);
-	rig_established(&rig, &opt);
+	rig_begin(&rig, &opt);
 	CHECK_EQ(rig_write(&rig, 20 * 1448), 20 * 1448);
 	CHECK_EQ(rig_pending(&rig), 10); /* RFC 6928 */
 	first = rig_expect(&rig, TCP_ACK)->seq;
@@ -114,8 +113,7 @@ TEST(duplicates_for_more_than_there_was)
 					.congestion = HARP_CONGESTION_NEWRENO };
 	uint32_t first;
 
-	rig_open(&rig);
-	rig_established(&rig, &opt);
+	rig_begin(&rig, &opt);
 	CHECK_EQ(rig_write(&rig, 10 * 1448), 10 * 1448);
 	first = rig.out[rig.out_head % RIG_QUEUE].seq;
 	for (unsigned i = 0; i < 40; i++)

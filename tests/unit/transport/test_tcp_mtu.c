@@ -255,6 +255,8 @@ static void limit_segments(uint32_t mss_bytes)
 	CHECK_EQ(harp_conn_set_options(net.from, &opt), 0);
 }
 
+AFTER_EACH(tear_down())
+
 /* The application limits segments while a probe of the path is on its way: the probe that arrives raises
  * nothing above the limit, and without the limit the search goes on. */
 TEST(an_application_limit_bounds_the_search)
@@ -286,7 +288,6 @@ TEST(an_application_limit_bounds_the_search)
 	flow(2000 * MS);
 	CHECK(net.from->snd_mss_bytes <= fits && net.from->snd_mss_bytes + 16u > fits);
 	idle(1 * S);
-	tear_down();
 }
 
 /* Narrow from the beginning: the handshake passes, data does not. */
@@ -311,7 +312,6 @@ TEST(very_narrow)
 	CHECK_EQ(stat_of(0, "tcp_mtu_black_holes"), 2);
 	CHECK(net.from->snd_mss_bytes <= 548 && net.from->snd_mss_bytes >= 500);
 	idle(1 * S);
-	tear_down();
 }
 
 /* A path that carries nothing for a while looks like a black hole: large segments are back at once. */

@@ -5,7 +5,7 @@
 #include "base/rng.h"
 #include "check.h"
 
-TEST(round_trip)
+TEST(options_survive_a_round_trip)
 {
 	struct tcp_options in = {
 		.mss_bytes = 1460, .wscale = 7, .tsval = 0x01020304, .tsecr = 0xa0b0c0d0
@@ -34,7 +34,7 @@ TEST(round_trip)
 	}
 }
 
-TEST(malformed)
+TEST(malformed_options_are_refused)
 {
 	static const struct {
 		uint8_t len, bytes[12];
@@ -55,7 +55,7 @@ TEST(malformed)
 		CHECK(!tcp_options_parse(bad[i].bytes, bad[i].len, &out));
 }
 
-TEST(tolerated)
+TEST(unknown_and_padded_options_are_accepted)
 {
 	static const uint8_t unknown[] = { 254, 4, 1, 2, 1, 2, 4, 5, 180 };
 	static const uint8_t ended[] = { 1, 0, 2, 99 }; /* rubbish behind the end */
@@ -76,7 +76,7 @@ TEST(tolerated)
 }
 
 /* The short cut agrees with the long way, or steps aside. */
-TEST(fast)
+TEST(the_fast_parser_agrees_with_the_full_one)
 {
 	uint8_t bytes[TCP_OPTIONS_BYTES_MAX];
 	struct tcp_options fast, slow;

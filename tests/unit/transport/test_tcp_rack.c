@@ -4,9 +4,8 @@
 
 #define REORDER_NS (RTT_NS / 4)
 
-/* ------------------------------------------------------------------------------------------------
- * RACK.
- */
+/* ---- RACK ---- */
+
 TEST(reordering_within_the_window_costs_nothing)
 {
 	in_flight(10, true);
@@ -88,9 +87,8 @@ TEST(dsack_widens_the_window)
 	CHECK(tcp_rack_window_ns(rig.conn) == narrow);
 }
 
-/* ------------------------------------------------------------------------------------------------
- * The tail.
- */
+/* ---- The tail ---- */
+
 /* While a DSACK may still undo the last repair, the next tail is probed for all the same. */
 TEST(a_tail_behind_a_repair_is_probed_for)
 {
@@ -184,9 +182,8 @@ TEST(a_probe_too_many_does_not)
 	CHECK_EQ(rig.conn->rack.mult, 0);
 }
 
-/* ------------------------------------------------------------------------------------------------
- * PRR: RFC 9937 section 6.2; NewReno halves, so one segment leaves for two that arrive.
- */
+/* ---- PRR: RFC 9937 section 6.2; NewReno halves, so one segment leaves for two that arrive ---- */
+
 TEST(prr_sends_half_of_what_arrives)
 {
 	uint32_t pipe_last, end = 30;
@@ -251,9 +248,8 @@ TEST(ecn_reduces_once)
 	CHECK_EQ(rig_stat(&rig, "tcp_retransmits"), 0);
 }
 
-/* ------------------------------------------------------------------------------------------------
- * In vain.
- */
+/* ---- In vain ---- */
+
 TEST(frto_undoes_a_timeout_without_timestamps)
 {
 	uint32_t before;

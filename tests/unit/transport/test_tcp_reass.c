@@ -48,8 +48,7 @@ TEST(overlaps_never_change_what_was_received)
 	for (unsigned i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
 		uint32_t got;
 
-		rig_open(&rig);
-		rig_established(&rig, NULL);
+		rig_begin(&rig, NULL);
 		say_at(200, 100, 0);
 		say_at(rows[i].from, rows[i].to - rows[i].from, 0x55);
 		/* The honest rest, as often as a sender would repeat it. */
@@ -107,8 +106,7 @@ TEST(random_overlaps_never_change_what_was_received)
 
 	rng_seed(&rng, 5961);
 	memset(seen, 0, sizeof(seen));
-	rig_open(&rig);
-	rig_established(&rig, NULL);
+	rig_begin(&rig, NULL);
 	while (rig.conn->rcv_nxt_seq - rig.seq < SPAN - 4000 && !check_failures) {
 		uint32_t next = rig.conn->rcv_nxt_seq - rig.seq, n;
 		uint32_t from = next + rng_below(&rng, rng_below(&rng, 8) ? 3000 : 1);
@@ -128,8 +126,7 @@ TEST(crumbs_out_of_order_are_bounded)
 	struct rng rng;
 
 	rng_seed(&rng, 1);
-	rig_open(&rig);
-	rig_established(&rig, NULL);
+	rig_begin(&rig, NULL);
 	/* One byte each, none beside another, in random places of the window. */
 	for (unsigned i = 0; i < 20000; i++) {
 		uint32_t free_frames = rig.stack->pool.free_count;
@@ -150,8 +147,7 @@ TEST(crumbs_in_order_are_merged)
 	uint8_t buf[4096];
 	uint32_t sent = 0, got = 0, n;
 
-	rig_open(&rig);
-	rig_established(&rig, NULL);
+	rig_begin(&rig, NULL);
 	for (; sent < 20000; sent++) { /* and nobody reads */
 		say_at(sent, 1, 0);
 		CHECK(rig.conn->rx_frames_held <= rig.conn->rx_frames_budget);
@@ -195,8 +191,7 @@ TEST(bytes_in_order_get_in_whatever_others_hold)
 	uint8_t buf[4096];
 	uint32_t got = 0;
 
-	rig_open(&rig);
-	rig_established(&rig, NULL);
+	rig_begin(&rig, NULL);
 	conns[6] = rig.conn;
 	for (unsigned c = 0; c < 6; c++) {
 		rig.seq = RIG_PEER_ISS;
@@ -226,8 +221,7 @@ TEST(a_fin_that_lies_is_forgotten)
 {
 	struct rig_say say;
 
-	rig_open(&rig);
-	rig_established(&rig, NULL);
+	rig_begin(&rig, NULL);
 	say = rig_usual(&rig, TCP_ACK | TCP_FIN, 0);
 	say.seq += 50;
 	rig_says(&rig, say);
@@ -269,8 +263,7 @@ TEST(garbage_into_a_closed_window)
 	struct rng rng;
 
 	rng_seed(&rng, 3);
-	rig_open(&rig);
-	rig_established(&rig, &opt);
+	rig_begin(&rig, &opt);
 	while (conn_rcv_wnd_bytes(rig.conn) > 0) {
 		uint32_t wnd = conn_rcv_wnd_bytes(rig.conn);
 
@@ -307,8 +300,7 @@ TEST(old_frames_of_a_packet_go)
 
 	rig_frame_bytes = 1024;
 	for (uint32_t old = 1; old <= 1400; old += 111) {
-		rig_open(&rig);
-		rig_established(&rig, NULL);
+		rig_begin(&rig, NULL);
 		say_at(0, old, 0);
 		say_at(0, 1400, 0x55);
 		CHECK_EQ(rig.conn->rcv_nxt_seq - rig.seq, 1400);
@@ -327,8 +319,7 @@ TEST(both_sides_of_pieces_are_kept)
 	uint8_t buf[1400];
 
 	for (uint32_t start = 0; start <= 50; start += 50) {
-		rig_open(&rig);
-		rig_established(&rig, NULL);
+		rig_begin(&rig, NULL);
 		for (uint32_t piece = 100; piece < 1300; piece += 100)
 			say_at(piece, 50, 0);
 		say_at(1300, 100, 0);
@@ -355,8 +346,7 @@ TEST(both_sides_of_pieces_in_a_packet_of_frames)
 	rig_frame_bytes = 1024;
 	for (uint32_t from = 100; from < 1400; from += 111) {
 		for (uint32_t to = from + 1; to <= 1400; to += 97) {
-			rig_open(&rig);
-			rig_established(&rig, NULL);
+			rig_begin(&rig, NULL);
 			say_at(from, to - from, 0);
 			say_at(0, 1400, 0x55);
 			CHECK_EQ(rig.conn->rcv_nxt_seq - rig.seq, 1400);

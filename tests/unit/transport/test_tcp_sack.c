@@ -2,9 +2,8 @@
 /* test_tcp_sack.c - RFC 2018, 2883, 6675: blocks out, blocks in, and what enemies make of them. */
 #include "tcp_sack_rig.h"
 
-/* ------------------------------------------------------------------------------------------------
- * As a receiver.
- */
+/* ---- As a receiver ---- */
+
 /* The peer sends [at, at + len), relative to where it is; returns our answer. */
 static const struct rig_seg *receives(uint32_t at_byte, uint32_t len)
 {
@@ -35,9 +34,8 @@ TEST(blocks_on_data_leave_room_for_it)
 	CHECK_EQ(s->opt.sack_count, 0);
 }
 
-/* ------------------------------------------------------------------------------------------------
- * As a sender.
- */
+/* ---- As a sender ---- */
+
 TEST(after_a_timeout_what_was_sacked_stays)
 {
 	in_flight(10, true);

@@ -17,9 +17,8 @@ static bool same_options(const struct harp_tcp_options *a, const struct harp_tcp
 	return memcmp(a, b, sizeof(*a)) == 0;
 }
 
-/* ------------------------------------------------------------------------------------------------
- * Reading.
- */
+/* ---- Reading ---- */
+
 TEST(defaults_are_reported)
 {
 	struct harp_tcp_options opt;
@@ -119,9 +118,8 @@ TEST(an_accepted_connection_inherits_and_changes)
 	CHECK_EQ(harp_conn_error(rig.conn), -ETIMEDOUT);
 }
 
-/* ------------------------------------------------------------------------------------------------
- * What is not changed goes on.
- */
+/* ---- What is not changed goes on ---- */
+
 TEST(the_same_options_restart_nothing)
 {
 	struct harp_tcp_options opt = { .size = sizeof(opt), .keepalive_idle_ns = 5 * RIG_S };
@@ -164,9 +162,8 @@ TEST(a_smaller_struct_leaves_the_rest)
 	CHECK(same_options(&got, &opt));
 }
 
-/* ------------------------------------------------------------------------------------------------
- * Timers.
- */
+/* ---- Timers ---- */
+
 static void set_user_timeout(uint64_t ns)
 {
 	struct harp_tcp_options opt = rig_options(&rig);
@@ -290,14 +287,12 @@ TEST(the_initial_rto_changes_until_established)
 	rig_close(&rig);
 }
 
-/* ------------------------------------------------------------------------------------------------
- * Refused.
- */
+/* ---- Refused ---- */
+
 static unsigned complaints;
 
 static void count_complaint(void *ctx, enum harp_log_level level, const char *message)
 {
-	(void)ctx;
 	CHECK_EQ(level, HARP_LOG_ERROR);
 	CHECK(strncmp(message, "harp_tcp_options: ", 18) == 0);
 	complaints++;

@@ -11,8 +11,7 @@ TEST(rto_sends_everything_again_in_slow_start)
 	struct rig_say say;
 	uint32_t first;
 
-	rig_open(&rig);
-	rig_established(&rig, NULL);
+	rig_begin(&rig, NULL);
 	CHECK_EQ(rig_write(&rig, 4 * 1448), 4 * 1448);
 	first = rig_expect(&rig, TCP_ACK)->seq;
 	rig_expect(&rig, TCP_ACK);
@@ -38,8 +37,7 @@ TEST(rto_sends_everything_again_in_slow_start)
 
 TEST(probe_on_demand)
 {
-	rig_open(&rig);
-	rig_established(&rig, NULL);
+	rig_begin(&rig, NULL);
 	CHECK_EQ(harp_conn_probe(rig.conn), 0);
 	rig_poll(&rig);
 	CHECK_EQ(rig_expect(&rig, TCP_ACK)->seq, rig.ack - 1);
@@ -56,8 +54,7 @@ TEST(rtt_from_clean_samples_only)
 	struct harp_tcp_info info;
 	struct rig_say say;
 
-	rig_open(&rig);
-	rig_established(&rig, NULL);
+	rig_begin(&rig, NULL);
 	rig.conn->rtt.srtt_ns = 0;
 	CHECK_EQ(rig_write(&rig, 100), 100);
 	rig_wait(&rig, 2 * RIG_MS);
@@ -83,8 +80,7 @@ TEST(an_ack_ends_the_doubling)
 	struct rig_say say;
 	uint64_t sent_ns;
 
-	rig_open(&rig);
-	rig_established(&rig, NULL);
+	rig_begin(&rig, NULL);
 	CHECK_EQ(rig_write(&rig, 100), 100);
 	rig_wait(&rig, 10 * RIG_S);
 	CHECK(tcp_timer_rto_ns(rig.conn) > 5 * RIG_S);
@@ -105,8 +101,7 @@ TEST(what_waits_for_a_next_hop_is_not_forgotten)
 {
 	struct harp_addr peer = harp_addr_v4(10, 0, 0, 2);
 
-	rig_open(&rig);
-	rig_established(&rig, NULL);
+	rig_begin(&rig, NULL);
 	CHECK_EQ(rig_write(&rig, 100), 100);
 	rig_expect(&rig, TCP_ACK | TCP_PSH);
 	CHECK_EQ(harp_stack_neighbor_set(rig.stack, &peer, NULL), 0);
@@ -156,7 +151,6 @@ TEST(a_cut_that_finds_no_frame_is_tried_again)
 static unsigned nothing_complete(struct harp_nic *nic, uint64_t *addrs, unsigned max,
 				 uint64_t now_ns)
 {
-	(void)nic, (void)addrs, (void)max, (void)now_ns;
 	return 0;
 }
 
