@@ -78,6 +78,7 @@ TEST(no_function)
 {
 	char path[sizeof(device.pci_path)];
 
+	config.nccl_threads = config.nccl_sockets_per_thread = -1;
 	snprintf(path, sizeof(path), "%s", device.pci_path);
 	device.pci_path[0] = '\0';
 	CHECK_EQ(device_kernel_lanes(&device), 1);
@@ -89,7 +90,6 @@ int main(void)
 	snprintf(device.pci_path, sizeof(device.pci_path), "/tmp/harp-test-parallel-XXXXXX");
 	CHECK(mkdtemp(device.pci_path));
 	check_run();
-	config.nccl_threads = config.nccl_sockets_per_thread = -1;
 	write_vendor(NULL);
 	rmdir(device.pci_path);
 	return check_done();
