@@ -31,8 +31,7 @@ static void converse(void)
 	for (unsigned i = 0; i < 4; i++) {
 		rig.tsval += 3;
 		rig_wait(&rig, 3 * RIG_MS);
-		rig_says(&rig, rig_usual(&rig, TCP_ACK, 1000));
-		rig.seq += 1000;
+		rig_sends(&rig, TCP_ACK, 1000);
 		rig_poll(&rig);
 		CHECK_EQ(rig_write(&rig, 500), 500);
 		rig_poll(&rig);
@@ -139,9 +138,7 @@ TEST(peer_that_echoes_nothing_is_not_held_to_it)
 	rig_open(&rig);
 	rig_syn_sent(&rig, NULL);
 	rig.tsecr = 0;
-	rig_says(&rig, rig_syn(&rig, TCP_SYN | TCP_ACK));
-	rig.seq++;
-	rig_expect(&rig, TCP_ACK);
+	rig_syn_acked(&rig);
 	for (unsigned i = 0; i < 3; i++) {
 		rig_says(&rig, with_echo(rig_usual(&rig, TCP_ACK, 10), ++rig.tsval, 0));
 		rig.seq += 10;

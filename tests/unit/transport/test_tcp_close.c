@@ -8,8 +8,7 @@ AFTER_EACH(rig_close(&rig))
 /* The peer sends FIN. */
 static void peer_fin(void)
 {
-	rig_says(&rig, rig_usual(&rig, TCP_ACK | TCP_FIN, 0));
-	rig.seq++;
+	rig_sends(&rig, TCP_ACK | TCP_FIN, 0);
 	rig_poll(&rig);
 }
 
@@ -31,8 +30,7 @@ TEST(abort_and_bytes_before_a_reset)
 	uint8_t buf[64];
 
 	rig_begin(&rig, NULL);
-	rig_says(&rig, rig_usual(&rig, TCP_ACK, 20));
-	rig.seq += 20;
+	rig_sends(&rig, TCP_ACK, 20);
 	rig_says(&rig, rig_usual(&rig, TCP_RST, 0));
 	CHECK_EQ(harp_conn_recv(rig.conn, buf, sizeof(buf)), 20); /* what came before it */
 	CHECK_EQ(harp_conn_recv(rig.conn, buf, sizeof(buf)), -ECONNRESET);
@@ -55,9 +53,7 @@ TEST(time_wait_slots_are_taken_back)
 	for (unsigned i = 0; i < 12; i++) {
 		rig.seq = RIG_PEER_ISS;
 		rig_established(&rig, NULL);
-		harp_conn_close(rig.conn);
-		rig.conn = NULL;
-		rig_poll(&rig);
+		rig_app_closes(&rig);
 		expect_fin();
 		peer_fin();
 		rig_expect(&rig, TCP_ACK);
@@ -94,9 +90,7 @@ TEST(time_wait_gives_its_port_back)
 	descriptors = 1;
 	rig_established(&rig, NULL);
 	CHECK_EQ(harp_tcp_connect(rig.stack, NULL, &remote, NULL, &conn), -EMFILE);
-	harp_conn_close(rig.conn);
-	rig.conn = NULL;
-	rig_poll(&rig);
+	rig_app_closes(&rig);
 	expect_fin();
 	CHECK_EQ(harp_tcp_connect(rig.stack, NULL, &remote, NULL, &conn), -EMFILE);
 	peer_fin();
@@ -119,9 +113,7 @@ static uint16_t closed_into_time_wait(void)
 	rig.seq = RIG_PEER_ISS;
 	rig_established(&rig, NULL);
 	port = rig.port;
-	harp_conn_close(rig.conn);
-	rig.conn = NULL;
-	rig_poll(&rig);
+	rig_app_closes(&rig);
 	expect_fin();
 	peer_fin();
 	rig_expect(&rig, TCP_ACK);
@@ -166,9 +158,7 @@ TEST(time_wait_gives_way_acknowledged)
 	for (unsigned i = 0; i < CONNS; i++) {
 		rig.seq = RIG_PEER_ISS;
 		rig_established(&rig, NULL);
-		harp_conn_close(rig.conn);
-		rig.conn = NULL;
-		rig_poll(&rig);
+		rig_app_closes(&rig);
 		expect_fin();
 		peer_acks();
 		rig_poll(&rig);
@@ -210,9 +200,7 @@ TEST(accepted_time_wait_is_not_bounded)
 		rig.seq++;
 		peer_says(peer_port, rig_usual(&rig, TCP_ACK, 0));
 		CHECK_EQ(harp_tcp_accept(rig.listener, &rig.conn), 0);
-		harp_conn_close(rig.conn);
-		rig.conn = NULL;
-		rig_poll(&rig);
+		rig_app_closes(&rig);
 		expect_fin();
 		peer_says(peer_port, rig_usual(&rig, TCP_ACK | TCP_FIN, 0));
 		rig_poll(&rig);
@@ -254,9 +242,7 @@ static void test_a_fin_waits_for_the_window(uint32_t bytes)
 	rig_says(&rig, say);
 	if (bytes > 0) /* they fill it, and the FIN would leave with them */
 		CHECK_EQ(harp_conn_send(rig.conn, &iov, 1), bytes);
-	harp_conn_close(rig.conn);
-	rig.conn = NULL;
-	rig_poll(&rig);
+	rig_app_closes(&rig);
 	if (bytes > 0) {
 		say.ack = rig.ack = rig_expect(&rig, TCP_ACK)->seq + bytes;
 		say.wnd = 0;

@@ -34,10 +34,8 @@ TEST(readable_bytes)
 
 	in_flight(0, true);
 	CHECK_EQ(harp_conn_readable_bytes(rig.conn), 0);
-	rig_says(&rig, rig_usual(&rig, TCP_ACK, 1000));
-	rig.seq += 1000;
-	rig_says(&rig, rig_usual(&rig, TCP_ACK, 500));
-	rig.seq += 500;
+	rig_sends(&rig, TCP_ACK, 1000);
+	rig_sends(&rig, TCP_ACK, 500);
 	CHECK_EQ(harp_conn_readable_bytes(rig.conn), 1500);
 	/* Behind a hole nothing can be read. */
 	say = rig_usual(&rig, TCP_ACK, 100);
@@ -58,8 +56,7 @@ TEST(readable_bytes)
 	CHECK_EQ(harp_conn_readable_bytes(rig.conn), 700 - frame->len);
 	harp_frame_release(rig.conn, frame);
 	/* A FIN is no byte; and after a reset the rest is still to be read. */
-	rig_says(&rig, rig_usual(&rig, TCP_ACK | TCP_FIN, 0));
-	rig.seq++;
+	rig_sends(&rig, TCP_ACK | TCP_FIN, 0);
 	CHECK_EQ(harp_conn_readable_bytes(rig.conn), 200);
 	rig_says(&rig, rig_usual(&rig, TCP_RST, 0));
 	CHECK_EQ(rig.conn->state, HARP_TCP_CLOSED);

@@ -13,8 +13,7 @@ static void message_of_three(uint8_t flags)
 		rig_put(&rig, rig_usual(&rig, TCP_ACK, 1448));
 		rig.seq += 1448;
 	}
-	rig_says(&rig, rig_usual(&rig, TCP_ACK | flags, 1200));
-	rig.seq += 1200;
+	rig_sends(&rig, TCP_ACK | flags, 1200);
 }
 
 TEST(two_full_segments_are_acknowledged_at_once)
@@ -47,8 +46,7 @@ TEST(in_the_middle_of_a_stream_acks_are_held)
 {
 	rig_begin(&rig, NULL);
 	for (unsigned i = 0; i < 5; i++) {
-		rig_says(&rig, rig_usual(&rig, TCP_ACK, 1448));
-		rig.seq += 1448;
+		rig_sends(&rig, TCP_ACK, 1448);
 		rig_silent(&rig);
 	}
 	CHECK_EQ(harp_stack_next_deadline_ns(rig.stack), rig.now_ns + TCP_ACK_HOLD_NS);
@@ -64,8 +62,7 @@ TEST(a_held_ack_leaves_with_the_sixteenth_segment)
 	rig_begin(&rig, NULL);
 	for (unsigned i = 1; i <= TCP_ACK_EVERY_SEGMENTS; i++) {
 		rig_silent(&rig);
-		rig_says(&rig, rig_usual(&rig, TCP_ACK, 1448));
-		rig.seq += 1448;
+		rig_sends(&rig, TCP_ACK, 1448);
 	}
 	CHECK_EQ(rig_expect(&rig, TCP_ACK)->ack, rig.seq);
 	rig_silent(&rig);
@@ -86,8 +83,7 @@ TEST(a_burst_is_acknowledged_at_its_end)
 TEST(a_held_ack_leaves_with_a_short_segment)
 {
 	rig_begin(&rig, NULL);
-	rig_says(&rig, rig_usual(&rig, TCP_ACK, 1448));
-	rig.seq += 1448;
+	rig_sends(&rig, TCP_ACK, 1448);
 	rig_says(&rig, rig_usual(&rig, TCP_ACK, 100));
 	rig_silent(&rig);
 	rig_poll(&rig);
@@ -108,8 +104,7 @@ TEST(short_segments_acks_may_be_delayed)
 	open_delayed();
 	CHECK_EQ(rig_set_delayed_ack(&rig, 500 * RIG_MS), -EINVAL);
 	for (unsigned i = 0; i < 4; i++) {
-		rig_says(&rig, rig_usual(&rig, TCP_ACK | TCP_PSH, 40));
-		rig.seq += 40;
+		rig_sends(&rig, TCP_ACK | TCP_PSH, 40);
 		rig_silent(&rig);
 		CHECK_EQ(harp_stack_next_deadline_ns(rig.stack),
 			 rig.now_ns + DELAY_NS - i * (DELAY_NS / 4));
@@ -119,8 +114,7 @@ TEST(short_segments_acks_may_be_delayed)
 	rig_wait(&rig, 1);
 	CHECK_EQ(rig_expect(&rig, TCP_ACK)->ack, rig.seq);
 	rig_silent(&rig);
-	rig_says(&rig, rig_usual(&rig, TCP_ACK | TCP_PSH, 40));
-	rig.seq += 40;
+	rig_sends(&rig, TCP_ACK | TCP_PSH, 40);
 	CHECK_EQ(rig_write(&rig, 8), 8);
 	CHECK_EQ(rig_expect(&rig, TCP_ACK | TCP_PSH)->ack, rig.seq);
 	rig_wait(&rig, DELAY_NS);
@@ -133,8 +127,7 @@ TEST(a_delayed_ack_is_of_two_segments_at_most)
 	open_delayed();
 	for (unsigned i = 0; i < 3; i++) {
 		rig_silent(&rig);
-		rig_says(&rig, rig_usual(&rig, TCP_ACK | TCP_PSH, 1000));
-		rig.seq += 1000;
+		rig_sends(&rig, TCP_ACK | TCP_PSH, 1000);
 		rig_silent(&rig);
 		rig_poll(&rig);
 	}
@@ -157,12 +150,10 @@ TEST(a_delayed_ack_does_not_delay_others)
 		rig_silent(&rig);
 		rig.seq += 40;
 		if (full) {
-			rig_says(&rig, rig_usual(&rig, TCP_ACK | TCP_PSH, 1448));
-			rig.seq += 1448;
+			rig_sends(&rig, TCP_ACK | TCP_PSH, 1448);
 			rig_poll(&rig);
 		} else {
-			rig_says(&rig, rig_usual(&rig, TCP_ACK | TCP_FIN, 0));
-			rig.seq++;
+			rig_sends(&rig, TCP_ACK | TCP_FIN, 0);
 		}
 		CHECK_EQ(rig_expect(&rig, TCP_ACK)->ack, rig.seq);
 		rig_close(&rig);
@@ -176,8 +167,7 @@ static void slow_segment(uint8_t flags)
 {
 	uint8_t buf[1448];
 
-	rig_says(&rig, rig_usual(&rig, TCP_ACK | flags, 1448));
-	rig.seq += 1448;
+	rig_sends(&rig, TCP_ACK | flags, 1448);
 	CHECK_EQ(harp_conn_recv(rig.conn, buf, sizeof(buf)), 1448);
 }
 

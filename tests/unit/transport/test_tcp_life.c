@@ -147,9 +147,7 @@ TEST(their_fin_is_lost_and_comes_out_of_order)
 TEST(peer_never_ends_and_the_application_has_gone)
 {
 	rig_begin(&rig, NULL);
-	harp_conn_close(rig.conn);
-	rig.conn = NULL;
-	rig_poll(&rig);
+	rig_app_closes(&rig);
 	rig.ack = rig_expect(&rig, TCP_ACK | TCP_FIN | TCP_PSH)->seq + 1;
 	peer_says(TCP_ACK, 0); /* FIN-WAIT-2, and nobody to read what may come */
 	rig_wait(&rig, 59 * RIG_S);
@@ -219,9 +217,7 @@ TEST(connect_takes_over_time_wait)
 	CHECK_EQ(rig_expect(&rig, TCP_RST)->seq, old_nxt);
 	rig.tsval += 1000;
 	rig.seq = old_seq - 100; /* a peer whose numbers begin where the old ones were */
-	rig_says(&rig, rig_syn(&rig, TCP_SYN | TCP_ACK));
-	rig.seq++;
-	rig_expect(&rig, TCP_ACK);
+	rig_syn_acked(&rig);
 	CHECK_EQ(rig.conn->state, HARP_TCP_ESTABLISHED);
 	/* What is left of the old connection lies in the window, and is not taken. */
 	rig.tsval = old_tsval;

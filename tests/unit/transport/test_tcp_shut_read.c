@@ -19,8 +19,7 @@ static void begin(void)
 /* The peer sends the next len bytes; no event tells the application. The ACK. */
 static const struct rig_seg *peer_sends(uint32_t len)
 {
-	rig_says(&rig, rig_usual(&rig, TCP_ACK | TCP_PSH, len));
-	rig.seq += len;
+	rig_sends(&rig, TCP_ACK | TCP_PSH, len);
 	rig_poll(&rig);
 	return rig_expect(&rig, TCP_ACK);
 }
@@ -75,8 +74,7 @@ TEST(waiting_bytes_are_discarded)
 	begin();
 	/* Until the window is closed. */
 	while (rig.conn->rcv_edge_seq - rig.conn->rcv_nxt_seq >= 1448) {
-		rig_says(&rig, rig_usual(&rig, TCP_ACK, 1448));
-		rig.seq += 1448;
+		rig_sends(&rig, TCP_ACK, 1448);
 		rig_poll(&rig);
 	}
 	rig.out_head = rig.out_tail;
@@ -146,9 +144,7 @@ TEST(the_peer_ends)
 	CHECK(rig_events(&rig) & HARP_EVENT_EOF);
 	CHECK_EQ(rig.conn->state, HARP_TCP_CLOSE_WAIT);
 	check_end_of_stream();
-	harp_conn_close(rig.conn);
-	rig.conn = NULL;
-	rig_poll(&rig);
+	rig_app_closes(&rig);
 	rig.ack = rig_expect(&rig, TCP_ACK | TCP_FIN | TCP_PSH)->seq + 1;
 	rig_says(&rig, rig_usual(&rig, TCP_ACK, 0));
 	CHECK_EQ(rig_stat(&rig, "tcp_conns"), 0);
@@ -162,9 +158,7 @@ TEST(close_sends_fin)
 	peer_sends(100);
 	CHECK_EQ(harp_conn_shutdown(rig.conn, SHUT_RD), 0);
 	peer_sends(100);
-	harp_conn_close(rig.conn);
-	rig.conn = NULL;
-	rig_poll(&rig);
+	rig_app_closes(&rig);
 	rig.ack = rig_expect(&rig, TCP_ACK | TCP_FIN | TCP_PSH)->seq + 1;
 	rig_says(&rig, rig_usual(&rig, TCP_ACK | TCP_PSH, 100));
 	rig_expect(&rig, TCP_RST | TCP_ACK);
@@ -184,8 +178,7 @@ TEST(both_directions_at_once)
 		rig.out_head = rig.out_tail;
 	}
 	CHECK_EQ(rig.conn->state, HARP_TCP_FIN_WAIT_2);
-	rig_says(&rig, rig_usual(&rig, TCP_ACK | TCP_FIN, 0));
-	rig.seq++;
+	rig_sends(&rig, TCP_ACK | TCP_FIN, 0);
 	rig_poll(&rig);
 	CHECK_EQ(rig.conn->state, HARP_TCP_TIME_WAIT);
 	CHECK_EQ(rig_stat(&rig, "rx_discarded_bytes"), 100 * 1448);
@@ -197,9 +190,7 @@ TEST(before_the_handshake_is_complete)
 	rig_syn_sent(&rig, NULL);
 	CHECK_EQ(harp_conn_shutdown(rig.conn, SHUT_RD), 0);
 	check_end_of_stream();
-	rig_says(&rig, rig_syn(&rig, TCP_SYN | TCP_ACK));
-	rig.seq++;
-	rig_expect(&rig, TCP_ACK);
+	rig_syn_acked(&rig);
 	CHECK_EQ(peer_sends(100)->ack, rig.seq);
 	CHECK_EQ(rig_stat(&rig, "rx_discarded_bytes"), 100);
 }

@@ -39,8 +39,7 @@ static void our_fin(void)
 
 static void peer_fin(void)
 {
-	rig_says(&rig, rig_usual(&rig, TCP_ACK | TCP_FIN, 0));
-	rig.seq++;
+	rig_sends(&rig, TCP_ACK | TCP_FIN, 0);
 	rig_poll(&rig);
 	rig.out_head = rig.out_tail;
 }
