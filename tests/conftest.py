@@ -61,7 +61,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if _needs_root(item):
             item.add_marker(pytest.mark.root)
-    complete = not config.getoption("lf") and not any("::" in arg for arg in config.args)
+    complete = not config.getoption("lf", False) and not any("::" in arg for arg in config.args)
     _keep_samples(items, complete)
     items.sort(key=lambda item: item.path.name not in _FIRST)
 

@@ -382,3 +382,13 @@ void csim_keepers_run(struct csim *sim)
 		(void)poller_run(&host->keeper, sim->now_ns);
 	}
 }
+
+/* As control_stop(): what is posted still runs. */
+void csim_keepers_end(struct csim *sim)
+{
+	for (unsigned h = 0; h < sim->scenario->world.hosts; h++) {
+		csim_keeper_at(sim, h);
+		while (poller_run_ready(&sim->hosts[h].keeper, sim->now_ns))
+			;
+	}
+}

@@ -611,6 +611,7 @@ static void sim_abandon(struct csim *sim)
 		for (unsigned side = 0; side < 2; side++)
 			csim_app_end(&sim->comms[i].app[side], true);
 	}
+	csim_keepers_end(sim);
 	csim_lanes_destroy(sim);
 }
 

@@ -296,6 +296,7 @@ bool csim_ledger_judge_end(struct csim *sim);
 void csim_keeper_make(struct csim_host *host);
 uint64_t csim_keepers_next_ns(struct csim *sim);
 void csim_keepers_run(struct csim *sim);
+void csim_keepers_end(struct csim *sim);
 /* A lane that is open at the receiving end: may it join there? */
 bool csim_dial_lets_in(struct csim_lane *lane);
 
