@@ -294,39 +294,6 @@ class Commands:
             return [error.result, time.monotonic() - begin]
         raise AssertionError("the receive succeeded")
 
-    def stream(self, comm: int, size: int, seconds: float) -> list[Any]:
-        """Sends messages, eight in flight, until the time is over or an error: [sent, result]."""
-        data, flying, sent = bytes(size), [], 0
-        deadline = time.monotonic() + seconds
-        try:
-            while time.monotonic() < deadline:
-                if len(flying) < 8 and (request := self.net.isend(comm, data)):
-                    flying.append(request)
-                if flying and flying[0].test() is not None:
-                    flying.pop(0)
-                    sent += 1
-            for request in flying:
-                request.wait()
-                sent += 1
-        except self.ncclnet.NcclError as error:
-            return [sent, error.result]
-        return [sent, "ncclSuccess"]
-
-    def drain(self, comm: int, size: int, seconds: float) -> list[Any]:
-        """Receives messages, eight posted, until the time is over or an error: [got, result]."""
-        flying, got = [], 0
-        deadline = time.monotonic() + seconds
-        try:
-            while time.monotonic() < deadline:
-                if len(flying) < 8 and (request := self.net.irecv(comm, size)):
-                    flying.append(request)
-                if flying[0].test() is not None:
-                    flying.pop(0)
-                    got += 1
-        except self.ncclnet.NcclError as error:
-            return [got, error.result]
-        return [got, "ncclSuccess"]
-
     def pump(
         self,
         sends: list[int],

@@ -42,8 +42,11 @@ class Rig:
         self.sport, self.dport = PEER_PORT, PORT
         self.timestamps = False
         self.tsval, self.tsecr = 500, 0
+        self.conns: list[Connection] = []  # aborted in the end
 
     def close(self) -> None:
+        for conn in self.conns:
+            conn.abort()
         self.stack.close()
         self.nic.close()
 
@@ -138,13 +141,26 @@ class Rig:
         self.timestamps = bool(offer.get("timestamps"))
         self.seq, self.ack = (self.seq + 1) % MODULUS, (reply.seq + 1) % MODULUS
         self.says("A", window=window)
+        return self.accept()
+
+    def accept(self) -> Connection:
+        """The listener's next connection."""
+        assert self.listener is not None
         conn = self.listener.accept()
         assert conn is not None
+        self.conns.append(conn)
         return conn
+
+    def completes(self, reply: TCP) -> Connection:
+        """The peer acknowledges the SYN-ACK; the accepted connection."""
+        self.seq, self.ack = self.seq + 1, reply.seq + 1
+        self.says("A")
+        return self.accept()
 
     def connect(self, *, window: int = WINDOW, options: Any = None, **offer: Any) -> Connection:
         """Our connect, answered by hand."""
         conn = self.stack.connect(self.peer, PORT, **(options or {}))
+        self.conns.append(conn)
         syn = self.tcp(self.poll())[0]
         self.sport, self.dport = PORT, syn.sport
         self.ack = (syn.seq + 1) % MODULUS
@@ -153,6 +169,13 @@ class Rig:
         self.seq += 1
         assert conn.state == "ESTABLISHED"
         return conn
+
+    def time_wait(self, **offer: Any) -> TCP:
+        """A connection that we closed first, in TIME-WAIT; our FIN."""
+        self.open(**offer).close()
+        fin = self.tcp(self.poll())[-1]
+        self.says("FA", ack=fin.seq + 1)
+        return fin
 
     def receives(self, data: bytes, flags: str = "PA", **fields: Any) -> list[TCP]:
         """The next bytes in order."""

@@ -94,7 +94,6 @@ def test_a_route_that_becomes_narrower_cuts_what_is_to_be_sent(rig: Rig, in_flig
     rig.stack.route_add(rig.peer, 128 if rig.family == "ipv6" else 32, mtu_bytes=1300)
     lengths = [len(data_of(segment)) for segment in rig.sends(conn, bytes(3000))]
     assert (max(lengths), sum(lengths)) == (1300 - rig.headers, 3000)
-    conn.abort()
 
 
 def test_a_route_that_becomes_narrower_stops_no_search(rig: Rig, conn: Connection) -> None:
@@ -154,7 +153,6 @@ def test_unreachable_ends_a_connect(rig: Rig, name: str) -> None:
     )
     error(rig, message, bytes(syn.getlayer(1)))
     assert conn.error == errno
-    conn.close()
 
 
 def test_unreachable_does_not_end_a_connection(rig: Rig, conn: Connection) -> None:
@@ -171,4 +169,3 @@ def test_hop_limit_exceeded_is_soft(rig: Rig) -> None:
     message = ICMPv6TimeExceeded() if rig.family == "ipv6" else ICMP(type=11, code=0)
     error(rig, message, bytes(syn.getlayer(1)))
     assert conn.state == "SYN-SENT"
-    conn.abort()

@@ -41,10 +41,9 @@ def test_a_rst_without_a_connection_has_good_checksums(rig: Rig) -> None:
 
 
 def test_the_traffic_class_is_the_dscp(rig: Rig) -> None:
-    conn = rig.stack.connect(rig.peer, 9, dscp=46)
+    rig.conns.append(rig.stack.connect(rig.peer, 9, dscp=46))
     layer = rig.poll()[0].getlayer(1)
     assert (layer.tc if rig.family == "ipv6" else layer.tos) == 46 << 2
-    conn.abort()
 
 
 def test_both_families_reach_one_listener(rig6: Rig) -> None:
@@ -70,7 +69,6 @@ def test_a_flow_label_is_constant_per_connection(rig6: Rig) -> None:
     assert len(labels) == 1
     assert 0 not in labels
     assert other[IPv6].fl not in labels
-    conn.abort()
 
 
 EXTENSIONS: dict[str, Packet] = {
@@ -118,24 +116,6 @@ def tagged(rig: Rig, vlan: int, prio: int) -> bytes:
     plain = Ether(rig.frame(rig.segment("S", ack=0)))
     tag = Dot1Q(vlan=vlan, prio=prio)
     return bytes(Ether(src=plain.src, dst=plain.dst) / tag / plain.payload)
-
-
-def test_a_tagged_stack_speaks_tagged(rig: Rig) -> None:
-    made = Rig(rig.family, vlan_id=7)
-    made.listen()
-    (reply,) = made.raw(tagged(made, 7, 3))
-    assert reply[Dot1Q].vlan == 7
-    assert str(reply[TCP].flags) == "SA"
-    made.close()
-
-
-def test_a_tagged_stack_ignores_untagged_frames(rig: Rig) -> None:
-    made = Rig(rig.family, vlan_id=7)
-    made.listen()
-    assert made.says("S", ack=0) == []
-    assert made.raw(tagged(made, 8, 0)) == []
-    assert made.stat("drop_vlan") == 2
-    made.close()
 
 
 def test_a_priority_tag_equals_none(rig: Rig) -> None:

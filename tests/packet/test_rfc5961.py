@@ -10,7 +10,6 @@ def test_an_exact_rst_resets(rig: Rig) -> None:
     rig.says("R")
     assert conn.error == 104
     assert rig.stat("tcp_rst_in") == 1
-    conn.close()
 
 
 @pytest.mark.parametrize("off", [1, 2, 100, 30000])
@@ -20,7 +19,6 @@ def test_a_rst_inside_the_window_is_challenged(rig: Rig, off: int) -> None:
     assert flags_of(answers) == ["A"]
     assert (answers[0].seq, answers[0].ack) == (rig.ack, rig.seq)
     assert conn.state == "ESTABLISHED"
-    conn.abort()
 
 
 @pytest.mark.parametrize("off", [-1, -100, -100000, 2**30, 2**31])
@@ -28,7 +26,6 @@ def test_a_rst_outside_the_window_is_ignored(rig: Rig, off: int) -> None:
     conn = rig.open()
     assert rig.says("R", seq=rig.seq + off) == []
     assert conn.state == "ESTABLISHED"
-    conn.abort()
 
 
 def test_the_true_peer_resets_after_a_challenge(rig: Rig) -> None:
@@ -36,7 +33,6 @@ def test_the_true_peer_resets_after_a_challenge(rig: Rig) -> None:
     (challenge,) = rig.says("R", seq=rig.seq + 10)
     rig.says("R", seq=challenge.ack)
     assert conn.error == 104
-    conn.close()
 
 
 @pytest.mark.parametrize("off", [-100000, -1, 0, 10, 2**30])
@@ -45,14 +41,12 @@ def test_a_syn_in_a_connection_is_challenged_wherever_it_is(rig: Rig, off: int) 
     answers = rig.says("S", seq=rig.seq + off, ack=0)
     assert flags_of(answers) in (["A"], [])
     assert conn.state == "ESTABLISHED"
-    conn.abort()
 
 
 def test_a_syn_ack_in_a_connection_is_challenged(rig: Rig) -> None:
     conn = rig.open()
     assert flags_of(rig.says("SA", seq=rig.seq + 5)) == ["A"]
     assert conn.state == "ESTABLISHED"
-    conn.abort()
 
 
 @pytest.mark.parametrize("off", [1, 1000, 2**20, 2**31 - 1])
@@ -61,7 +55,6 @@ def test_data_with_an_ack_of_the_future_is_not_taken(rig: Rig, off: int) -> None
     rig.says("PA", b"injected", ack=rig.ack + off)
     with pytest.raises(BlockingIOError):
         conn.recv()
-    conn.abort()
 
 
 @pytest.mark.parametrize("off", [70000, 2**20, 2**30])
@@ -71,7 +64,6 @@ def test_data_with_an_ack_of_long_ago_is_not_taken(rig: Rig, off: int) -> None:
     rig.says("PA", b"injected", ack=rig.ack - off)
     with pytest.raises(BlockingIOError):
         conn.recv()
-    conn.abort()
 
 
 @pytest.mark.parametrize("sent", [0, 3000])
@@ -88,7 +80,6 @@ def test_data_with_an_ack_from_before_our_first_byte_is_not_taken(rig: Rig, sent
     assert conn.info()["bytes_received"] == 0
     rig.says("PA", b"from before what was acknowledged", ack=first)
     assert conn.info()["bytes_received"] == 33
-    conn.abort()
 
 
 def test_data_that_a_fin_of_ours_overtook_is_taken(rig: Rig) -> None:
@@ -98,7 +89,6 @@ def test_data_that_a_fin_of_ours_overtook_is_taken(rig: Rig) -> None:
     rig.says("A", ack=fin.seq + 1)
     rig.says("PA", b"sent before", ack=fin.seq)
     assert conn.recv() == b"sent before"
-    conn.abort()
 
 
 def test_segments_that_are_not_believed_keep_no_dead_peer_alive(rig: Rig) -> None:
@@ -109,71 +99,61 @@ def test_segments_that_are_not_believed_keep_no_dead_peer_alive(rig: Rig) -> Non
         rig.waits(SECOND // 2)
         rig.says("A", ack=rig.ack + 1000)
     assert conn.error == 110
-    conn.close()
 
 
 def test_the_rate_of_challenge_acks_is_limited(rig: Rig) -> None:
-    conn = rig.open()
+    rig.open()
     answers = 0
     for i in range(500):
         answers += len(rig.raw(rig.frame(rig.segment("R", seq=rig.seq + 1 + i)), after_ns=1000))
     assert 1 <= answers <= 20
     assert rig.stat("tcp_challenge_acks") == answers
-    conn.abort()
 
 
 def test_challenges_come_again_after_a_while(rig: Rig) -> None:
-    conn = rig.open()
+    rig.open()
     for i in range(100):
         rig.raw(rig.frame(rig.segment("R", seq=rig.seq + 1 + i)), after_ns=1000)
     rig.waits(3 * SECOND)
     assert flags_of(rig.says("R", seq=rig.seq + 10)) == ["A"]
-    conn.abort()
 
 
 def test_a_flood_on_one_connection_silences_no_other(rig: Rig) -> None:
     """CVE-2016-5696: a budget that all share tells an attacker about the others."""
-    first = rig.open()
+    rig.open()
     seq, ack = rig.seq, rig.ack
     rig.sport, rig.seq = 40001, 5000
-    second = rig.open()
+    rig.open()
     for i in range(300):
         rig.raw(rig.frame(rig.segment("R", seq=rig.seq + 1 + i)), after_ns=1000)
     rig.sport, rig.seq, rig.ack = 40000, seq, ack
     assert flags_of(rig.says("R", seq=rig.seq + 10)) == ["A"]
-    first.abort()
-    second.abort()
 
 
 @pytest.mark.parametrize("behind", [1, 2, 20000])
 def test_two_acks_do_not_play_ping_pong(rig: Rig, behind: int) -> None:
     """One byte behind it is what a probe would be."""
-    conn = rig.open()
+    rig.open()
     answers = 0
     for _ in range(300):
         segment = rig.segment("A", seq=rig.seq - behind)
         answers += len(rig.raw(rig.frame(segment), after_ns=1000))
     assert 1 <= answers <= 20
-    conn.abort()
 
 
 def test_what_a_timer_probes_for_is_answered(rig: Rig) -> None:
     """However many challenges a stranger has had us send."""
-    conn = rig.open()
+    rig.open()
     for i in range(100):
         rig.raw(rig.frame(rig.segment("R", seq=rig.seq + 1 + i)), after_ns=1000)
     for _ in range(20):
         probe = rig.frame(rig.segment("A", seq=rig.seq - 1))
         assert flags_of(rig.tcp(rig.raw(probe, after_ns=5 * MS))) == ["A"]
-    conn.abort()
 
 
 def test_a_rst_does_not_cut_time_wait_short(rig: Rig) -> None:
     """RFC 1337: at best an exact one may, and nothing else does."""
-    conn = rig.open()
-    conn.close()
-    fin = rig.tcp(rig.poll())[-1]
-    rig.says("FA", ack=fin.seq + 1)
+    rig.time_wait()
     rig.says("R", seq=rig.seq + 100)
     rig.says("R", seq=rig.seq - 100)
     assert rig.stat("tcp_conns") == 1
@@ -181,10 +161,7 @@ def test_a_rst_does_not_cut_time_wait_short(rig: Rig) -> None:
 
 @pytest.mark.parametrize("off", [-1000, -1, 1, 2**30])
 def test_a_fin_that_is_not_the_peers_does_not_prolong_time_wait(rig: Rig, off: int) -> None:
-    conn = rig.open()
-    conn.close()
-    fin = rig.tcp(rig.poll())[-1]
-    rig.says("FA", ack=fin.seq + 1)
+    fin = rig.time_wait()
     rig.waits(50 * SECOND)
     rig.says("FA", seq=rig.seq + off, ack=fin.seq + 1)
     rig.waits(15 * SECOND)
@@ -196,7 +173,6 @@ def test_a_fin_outside_the_window_closes_nothing(rig: Rig) -> None:
     rig.says("FA", seq=rig.seq + 2**30)
     rig.says("FA", seq=rig.seq - 1000)
     assert conn.state == "ESTABLISHED"
-    conn.abort()
 
 
 def test_random_segments_of_other_hosts_change_nothing(rig: Rig) -> None:
@@ -208,4 +184,3 @@ def test_random_segments_of_other_hosts_change_nothing(rig: Rig) -> None:
     rig.poll(MS)
     with pytest.raises(BlockingIOError):
         conn.recv()
-    conn.abort()

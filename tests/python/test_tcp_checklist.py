@@ -61,7 +61,8 @@ def is_case(path: Path, name: str) -> bool:
         return False
     if path.suffix == ".py":
         return re.search(rf"^\s*def {re.escape(name)}\(", text, re.MULTILINE) is not None
-    return re.search(rf"^(static )?\w[\w *]*\b{re.escape(name)}\(", text, re.MULTILINE) is not None
+    test = rf"TEST\({re.escape(name.removeprefix('test_'))}\)"
+    return re.search(rf"^(static )?\w[\w *]*\b{re.escape(name)}\(|^{test}", text, re.M) is not None
 
 
 def faults_of(row: Row, root: Path) -> list[str]:
@@ -105,7 +106,7 @@ GOOD = f"| 1 | a thing | done | `x.c` | {TESTS} |"
 def tree(tmp_path: Path) -> Path:
     for name, text in {
         "dataplane/x.c": "",
-        "tests/unit/test_x.c": "static void test_one(void)\n{\n}\nvoid test_two(int a)\n{\n}\n",
+        "tests/unit/test_x.c": "TEST(one)\n{\n}\nvoid test_two(int a)\n{\n}\n",
         "tests/test_y.py": '@parametrize("name", ["p"])\ndef test_z(name: str) -> None:\n    ...\n',
     }.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)

@@ -23,6 +23,9 @@
 #include "connect/peers.h"
 #include "connect/registry.h"
 
+/* Doubles have the parameters of what they replace. */
+#pragma GCC diagnostic ignored "-Wunused-parameter"
+
 static struct csim *words_sim;
 
 /* ---- in the place of others ------------------------------------------------------------------------ */
@@ -31,7 +34,6 @@ ssize_t getrandom(void *buf, size_t len, unsigned flags)
 {
 	uint8_t *out = buf;
 
-	(void)flags;
 	for (size_t i = 0; i < len; i++)
 		out[i] = (uint8_t)rng_u64(&words_sim->rng);
 	return (ssize_t)len;
@@ -45,41 +47,28 @@ const uint8_t *keyfile_key(void)
 int lane_encrypt(struct lane **lane, uint64_t sent_bytes, const uint8_t out[CRYPTO_KEY_BYTES],
 		 const uint8_t in[CRYPTO_KEY_BYTES])
 {
-	(void)lane;
-	(void)sent_bytes;
-	(void)out;
-	(void)in;
 	abort(); /* without a key */
 }
 
 bool peers_recall(const struct harp_endpoint *remote, struct placement_end *out)
 {
-	(void)remote;
-	(void)out;
 	return false;
 }
 
 void peers_learn(const struct harp_endpoint *remote, const struct placement_end *end)
 {
-	(void)remote;
-	(void)end;
 }
 
 void peers_forget(const struct harp_endpoint *remote)
 {
-	(void)remote;
 }
 
 void peers_avoid(const struct harp_endpoint *remote, unsigned engine, uint64_t now_ns)
 {
-	(void)remote;
-	(void)engine;
-	(void)now_ns;
 }
 
 uint8_t rails_lanes_taken(int dev)
 {
-	(void)dev;
 	return PREAMBLE_LANES_MAX;
 }
 
@@ -92,60 +81,39 @@ int acceptor_dev(const struct acceptor *acceptor)
 bool acceptor_secret(struct acceptor *acceptor, uint64_t listen_id,
 		     uint8_t secret[HANDLE_SECRET_BYTES])
 {
-	(void)acceptor;
-	(void)listen_id;
-	(void)secret;
 	return false;
 }
 
 size_t acceptor_rails(struct acceptor *acceptor, uint8_t out[RAILS_BYTES_MAX])
 {
-	(void)acceptor;
-	(void)out;
 	return 0;
 }
 
 bool acceptor_ready(struct acceptor *acceptor, uint64_t listen_id, struct comm *comm,
 		    uint64_t comm_id, const uint8_t *key)
 {
-	(void)acceptor;
-	(void)listen_id;
-	(void)comm;
-	(void)comm_id;
-	(void)key;
 	abort();
 }
 
 bool acceptor_has_room(struct acceptor *acceptor, uint64_t listen_id)
 {
-	(void)acceptor;
-	(void)listen_id;
 	abort(); /* of first lanes, as the next two */
 }
 
 void acceptor_warn_full(struct acceptor *acceptor, uint64_t listen_id,
 			const struct harp_endpoint *peer)
 {
-	(void)acceptor;
-	(void)listen_id;
-	(void)peer;
 	abort();
 }
 
 void acceptor_fail(struct acceptor *acceptor, uint64_t listen_id, const struct harp_endpoint *peer,
 		   int error)
 {
-	(void)acceptor;
-	(void)listen_id;
-	(void)peer;
-	(void)error;
 	abort();
 }
 
 int forkguard_accept(int fd, struct sockaddr_storage *peer)
 {
-	(void)fd;
-	(void)peer;
 	abort(); /* kernel lanes come without words */
 }
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * check.h - what unit tests are written with. A program is a list of tests; it exits 0 (passed),
- * 1 (failed) or 77 (skipped, meson's convention). A failed check says where, and both values; the
- * test goes on, so that one run shows everything.
+ * check.h - TEST(name) { ... } defines a test of a program, which runs all of its tests, or only those
+ * named on its command line, and exits 0 (passed), 1 (failed) or 77 (skipped, meson's convention). A
+ * failed check prints its place and both values; the test continues, so that one run shows everything.
  */
 #ifndef HARP_TESTS_CHECK_H
 #define HARP_TESTS_CHECK_H
@@ -13,6 +13,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+/* Doubles have the parameters of what they replace. */
+#pragma GCC diagnostic ignored "-Wunused-parameter"
 
 #define CHECK_SKIP 77
 
@@ -78,6 +81,75 @@ static inline int check_skip(const char *why)
 	fprintf(stderr, "skipped: %s\n", why);
 	fflush(stderr);
 	return CHECK_SKIP;
+}
+
+struct check_test {
+	const char *name;
+	void (*run)(void);
+	struct check_test *next;
+};
+
+/* One list for all files of a program, in the order of definition. */
+__attribute__((weak)) struct check_test *check_tests, **check_last;
+
+static inline void check_add(struct check_test *test)
+{
+	*(check_last ? check_last : &check_tests) = test;
+	check_last = &test->next;
+}
+
+#define TEST(test)                                                                                 \
+	static void test_##test(void);                                                             \
+	__attribute__((constructor)) static void check_add_##test(void)                            \
+	{                                                                                          \
+		static struct check_test entry = { #test, test_##test, NULL };                     \
+                                                                                                   \
+		check_add(&entry);                                                                 \
+	}                                                                                          \
+	static void test_##test(void)
+
+/* Run around each test of the program. */
+__attribute__((weak)) void check_before_each(void);
+__attribute__((weak)) void check_after_each(void);
+#define BEFORE_EACH(statement)                                                                     \
+	void check_before_each(void)                                                               \
+	{                                                                                          \
+		statement;                                                                         \
+	}
+#define AFTER_EACH(statement)                                                                      \
+	void check_after_each(void)                                                                \
+	{                                                                                          \
+		statement;                                                                         \
+	}
+
+/* Runs the tests; with a name, that one only. */
+static inline void check_run_named(const char *name)
+{
+	unsigned count = 0;
+
+	for (const struct check_test *test = check_tests; test; test = test->next) {
+		unsigned before = check_failures;
+
+		if (name && strcmp(name, test->name) != 0)
+			continue;
+		count++;
+		if (check_before_each)
+			check_before_each();
+		test->run();
+		if (check_after_each)
+			check_after_each();
+		if (check_failures != before)
+			fprintf(stderr, "failed: %s\n", test->name);
+	}
+	if (count == 0) {
+		fprintf(stderr, "no test: %s\n", name ? name : "the program defines none");
+		check_failed();
+	}
+}
+
+static inline void check_run(void)
+{
+	check_run_named(NULL);
 }
 
 /* The program's exit status. */

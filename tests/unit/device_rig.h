@@ -24,10 +24,6 @@ static char sysfs[] = "/tmp/harp-test-device-XXXXXX"; /* there is none, but a te
 /* Needed by plugin_devices_load(), which is not under test here. */
 void plugin_log(enum plugin_log_level level, const char *func, int line, const char *fmt, ...)
 {
-	(void)level;
-	(void)func;
-	(void)line;
-	(void)fmt;
 }
 const struct plugin_config *plugin_config(void)
 {

@@ -29,7 +29,6 @@ static inline void hear(void *ctx, enum harp_log_level level, const char *messag
 {
 	size_t used = strlen(log_text);
 
-	(void)ctx;
 	snprintf(log_text + used, sizeof(log_text) - used, "%u %s\n", (unsigned)level, message);
 }
 

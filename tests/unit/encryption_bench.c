@@ -25,7 +25,6 @@ static struct pipe_lane {
 
 static enum lane_state pipe_state(struct lane *lane)
 {
-	(void)lane;
 	return LANE_OPEN;
 }
 
@@ -33,7 +32,6 @@ static ssize_t pipe_send(struct lane *lane, const struct iovec *iov, int iov_cou
 {
 	struct pipe_lane *p = (struct pipe_lane *)lane;
 
-	(void)iov_count;
 	if (p->end + iov->iov_len > PIPE_BYTES)
 		return -EAGAIN;
 	memcpy(p->bytes + p->end, iov->iov_base, iov->iov_len);
@@ -46,7 +44,6 @@ static ssize_t pipe_recv(struct lane *lane, void *dst, size_t len, unsigned unit
 	struct pipe_lane *p = ((struct pipe_lane *)lane)->from;
 	size_t left = p->end - p->begin;
 
-	(void)unit;
 	if (!left)
 		return -EAGAIN;
 	if (len > left)
@@ -65,8 +62,6 @@ static uint64_t pipe_done_bytes(struct lane *lane)
 
 static void pipe_close(struct lane *lane, bool abort)
 {
-	(void)lane;
-	(void)abort;
 }
 
 static const struct lane_ops pipe_ops = {

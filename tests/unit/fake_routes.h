@@ -94,7 +94,6 @@ void candidates_list(struct candidates *out, int dev, struct engine_set *engines
 
 void candidates_forget(struct candidates *c)
 {
-	(void)c;
 	asked.forgotten++;
 }
 

@@ -83,6 +83,8 @@ static inline void host_done(struct host *h)
 {
 	struct harp_wire_stats wire;
 
+	if (!h->wire)
+		return;
 	nicio_flush(&h->io);
 	nicio_complete(&h->io);
 	CHECK_EQ(h->io.tx_held, 0);
@@ -94,6 +96,7 @@ static inline void host_done(struct host *h)
 	CHECK_EQ(h->wheel.count, 0);
 	frame_pool_destroy(&h->pool);
 	harp_wire_destroy(h->wire);
+	h->wire = NULL;
 }
 
 static inline void host_up(struct host *h, struct frame *packet)

@@ -146,7 +146,6 @@ static inline void spy_stats(struct harp_nic *nic, struct harp_nic_stats *out)
 }
 static inline void spy_destroy(struct harp_nic *nic)
 {
-	(void)nic;
 }
 static int spy_memory_add(struct harp_nic *nic, const void *base, size_t bytes)
 {
@@ -253,6 +252,8 @@ static inline uint64_t net_stat(unsigned stack, const char *name)
 
 static inline void net_close(void)
 {
+	if (!net.wire)
+		return;
 	harp_conn_close(net.from);
 	harp_conn_close(net.to);
 	harp_listener_close(net.listener);
@@ -270,6 +271,7 @@ static inline void net_close(void)
 	harp_stack_destroy(net.stack[1]);
 	harp_wire_destroy(net.wire);
 	free(net.bytes);
+	net.wire = NULL;
 }
 
 /* The receiver takes frames as they come, and gives them back. */

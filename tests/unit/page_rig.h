@@ -47,6 +47,7 @@ static inline void page_rig_free(struct page_rig *page)
 {
 	munmap(page->bytes, page->size);
 	close(page->fd);
+	page->bytes = NULL;
 }
 
 /* A publication is due, and made. */

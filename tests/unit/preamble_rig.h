@@ -30,7 +30,6 @@ static uint8_t psk[32]; /* a pre-shared key; example_handle() fills it */
 
 static inline bool lookup(void *ctx, struct preamble *p, uint8_t key[PREAMBLE_KEY_BYTES])
 {
-	(void)ctx;
 	if (p->peer.join) {
 		memcpy(key, comm.key, PREAMBLE_KEY_BYTES);
 		return comm.there && p->comm_id == comm.id;
@@ -70,16 +69,27 @@ static inline void example_handle(void)
 }
 
 struct run {
+	bool open;
 	struct fake_pair pair;
 	struct preamble connector, acceptor;
 	int connected, accepted; /* results: 1, 0 or -errno */
 };
 
+static inline void run_end(struct run *r)
+{
+	if (r->open)
+		fake_pair_free(&r->pair);
+	r->open = false;
+}
+
+/* Ends the one before. */
 static inline void run_begin(struct run *r, uint64_t seed, uint64_t connector_features)
 {
 	struct preamble_terms t;
 
+	run_end(r);
 	memset(r, 0, sizeof(*r));
+	r->open = true;
 	fake_pair_init(&r->pair, seed, 4096);
 	terms(&t, connector_features, 0x10);
 	preamble_connect(&r->connector, handle.listen_id, COMM_ID, handle.secret, &t);
@@ -130,7 +140,7 @@ static inline void run_first(struct run *r, uint64_t seed, uint8_t planned, uint
 	comm.there = true;
 	comm.id = COMM_ID;
 	preamble_comm_key(&r->acceptor, comm.key);
-	fake_pair_free(&r->pair);
+	run_end(r);
 }
 
 /* A further lane, as a connector that knows key calls it. */
@@ -150,5 +160,8 @@ static inline void run_further(struct run *r, uint64_t seed, uint64_t comm_id, u
 	preamble_accept(&r->acceptor, &t, lookup, NULL);
 	run(r);
 }
+
+static struct run r;
+AFTER_EACH(run_end(&r))
 
 #endif

@@ -28,8 +28,6 @@ static bool swallowed, here; /* what reconnect_lost() said; the comm has a lane 
 int reconnect_attempt(struct attempt **out, struct reconnect *u, const struct reconnect_lane *lane,
 		      uint64_t now_ns)
 {
-	(void)u;
-	(void)now_ns;
 	CHECK(lane->index < 2);
 	begun++;
 	failures = lane->failures;
@@ -98,7 +96,6 @@ void control_call(struct work *work)
 
 const char *lane_error_text(int error)
 {
-	(void)error;
 	return "";
 }
 
@@ -130,21 +127,16 @@ const struct device *plugin_device(int dev)
 {
 	static const struct device device;
 
-	(void)dev;
 	return &device;
 }
 
 void plugin_log(enum plugin_log_level level, const char *func, int line, const char *fmt, ...)
 {
-	(void)func;
-	(void)line;
-	(void)fmt;
 	warned += level == PLUGIN_WARN;
 }
 
 void preamble_comm_key(const struct preamble *p, uint8_t out[PREAMBLE_KEY_BYTES])
 {
-	(void)p;
 	memset(out, 0, PREAMBLE_KEY_BYTES);
 }
 
@@ -157,9 +149,6 @@ const uint8_t *preamble_rails(const struct preamble *p, size_t *bytes)
 
 int rails_decode(struct rails *out, const uint8_t *value, size_t bytes)
 {
-	(void)out;
-	(void)value;
-	(void)bytes;
 	return 0;
 }
 

@@ -187,9 +187,11 @@ static inline void rig_nothing_left(const struct rig *rig)
 	      TAILQ_EMPTY(&tcp->time_wait));
 }
 
-/* Every test ends with this. */
+/* After each test. */
 static inline void rig_close(struct rig *rig)
 {
+	if (!rig->stack)
+		return;
 	if (rig->conn)
 		harp_conn_abort(rig->conn);
 	if (rig->listener)
@@ -199,6 +201,7 @@ static inline void rig_close(struct rig *rig)
 	rig_nothing_left(rig);
 	harp_stack_destroy(rig->stack);
 	harp_nic_destroy(rig->nic);
+	rig->stack = NULL;
 }
 
 /* Everything about a segment of the peer that a test may want to be odd. */
@@ -279,6 +282,13 @@ static inline struct rig_say rig_usual(struct rig *rig, uint8_t flags, uint32_t 
 	};
 }
 
+/* The peer's next bytes in order, and its FIN. */
+static inline void rig_sends(struct rig *rig, uint8_t flags, uint32_t len)
+{
+	rig_says(rig, rig_usual(rig, flags, len));
+	rig->seq += len + (flags & TCP_FIN ? 1 : 0);
+}
+
 /* The stack's next segment; a failure and an empty one when there is none. */
 static inline const struct rig_seg *rig_expect(struct rig *rig, uint8_t flags)
 {
@@ -351,13 +361,19 @@ static inline const struct rig_seg *rig_syn_sent(struct rig *rig,
 	return s;
 }
 
+/* The peer answers our SYN. */
+static inline void rig_syn_acked(struct rig *rig)
+{
+	rig_says(rig, rig_syn(rig, TCP_SYN | TCP_ACK));
+	rig->seq++;
+	rig_expect(rig, TCP_ACK);
+}
+
 /* ESTABLISHED by our connect. */
 static inline void rig_established(struct rig *rig, const struct harp_tcp_options *opt)
 {
 	rig_syn_sent(rig, opt);
-	rig_says(rig, rig_syn(rig, TCP_SYN | TCP_ACK));
-	rig->seq++;
-	rig_expect(rig, TCP_ACK);
+	rig_syn_acked(rig);
 	rig_silent(rig);
 	CHECK_EQ(rig->conn->state, HARP_TCP_ESTABLISHED);
 	CHECK(rig_events(rig) & HARP_EVENT_CONNECTED);
@@ -368,6 +384,13 @@ static inline void rig_begin(struct rig *rig, const struct harp_tcp_options *opt
 {
 	rig_open(rig);
 	rig_established(rig, opt);
+}
+
+static inline void rig_app_closes(struct rig *rig)
+{
+	harp_conn_close(rig->conn);
+	rig->conn = NULL;
+	rig_poll(rig);
 }
 
 /* The options in force, to be changed and set. */

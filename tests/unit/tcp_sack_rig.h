@@ -14,6 +14,7 @@
 #define RTT_NS (100 * US)
 
 static struct rig rig;
+AFTER_EACH(rig_close(&rig))
 static uint32_t first_seq; /* of segment 0 */
 
 static inline uint32_t at(uint32_t segment)
@@ -33,9 +34,7 @@ static inline void in_flight(uint32_t segments, bool timestamps)
 	rig.timestamps = timestamps;
 	rig_syn_sent(&rig, &opt);
 	rig.now_ns += RTT_NS;
-	rig_says(&rig, rig_syn(&rig, TCP_SYN | TCP_ACK));
-	rig.seq++;
-	rig_expect(&rig, TCP_ACK);
+	rig_syn_acked(&rig);
 	CHECK(rig.conn->options & HARP_TCPI_SACK);
 	/* The window is scaled from now on. */
 	say = rig_usual(&rig, TCP_ACK, 0);

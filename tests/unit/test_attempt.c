@@ -28,7 +28,6 @@ struct call {
 
 static bool lookup(void *ctx, struct preamble *p, uint8_t key[PREAMBLE_KEY_BYTES])
 {
-	(void)ctx;
 	memcpy(key, secret, PREAMBLE_KEY_BYTES);
 	return p->listen_id == LISTEN_ID;
 }
@@ -37,8 +36,6 @@ static void ended(struct attempt *dial, int error, const char *text, uint64_t no
 {
 	struct call *call = dial->owner;
 
-	(void)text;
-	(void)now_ns;
 	call->error = error;
 	call->ended++;
 }
@@ -53,143 +50,124 @@ static ssize_t send_and_be_late(struct lane *lane, const struct iovec *iov, int 
 	return n;
 }
 
-/* A dial whose connection is open, as attempt_start() has made it. */
-static void call_begin(struct call *call, uint64_t seed, bool late)
+static struct call call;
+static uint64_t seed;
+
+/* An attempt whose connection is open, as attempt_start() leaves it. */
+static void call_begin(bool late)
 {
 	struct preamble_terms terms = { .eager_bytes = 262144, .lanes = 1 };
 	struct fake_lane *end;
 
-	memset(call, 0, sizeof(*call));
-	fake_pair_init(&call->pair, seed, 4096);
-	end = &call->pair.lanes[0];
-	call->fake = end->lane.ops;
-	call->ops = *call->fake;
+	memset(&call, 0, sizeof(call));
+	fake_pair_init(&call.pair, seed, 4096);
+	end = &call.pair.lanes[0];
+	call.fake = end->lane.ops;
+	call.ops = *call.fake;
 	if (late)
-		call->ops.send = send_and_be_late;
-	end->lane.ops = &call->ops;
+		call.ops.send = send_and_be_late;
+	end->lane.ops = &call.ops;
 	end->lane.kind_bit = LANE_KERNEL;
-	preamble_accept(&call->peer, &terms, lookup, NULL);
-	call->dial = (struct attempt){
+	preamble_accept(&call.peer, &terms, lookup, NULL);
+	call.dial = (struct attempt){
 		.listen_id = LISTEN_ID,
 		.own = { .lanes = 1 },
 		.open_deadline_ns = UINT64_MAX,
 		.deadline_ns = UINT64_MAX,
 		.ended = ended,
-		.owner = call,
+		.owner = &call,
 		.under_way = true,
 		.lane = &end->lane,
 	};
-	memcpy(call->dial.key, secret, sizeof(secret));
+	memcpy(call.dial.key, secret, sizeof(secret));
 }
 
-static void call_end(struct call *call, int error)
+static void call_end(int error)
 {
-	CHECK_EQ(call->ended, 1);
-	CHECK_EQ(call->error, error);
-	attempt_stop(&call->dial);
-	fake_pair_free(&call->pair);
+	CHECK_EQ(call.ended, 1);
+	CHECK_EQ(call.error, error);
+	attempt_stop(&call.dial);
+	fake_pair_free(&call.pair);
 }
 
-static void test_the_round_trip(void)
+TEST(the_round_trip)
 {
-	for (uint64_t seed = 0; seed < 50; seed++) {
-		uint64_t now_ns = BEGIN_NS;
-		struct call call;
+	uint64_t now_ns = BEGIN_NS;
 
-		call_begin(&call, seed, false);
-		while (call.dial.preamble.step != PREAMBLE_READ_CHALLENGE || !call.dial.opened)
-			attempt_advance(&call.dial, now_ns); /* sends are cut anywhere */
-		CHECK_EQ(call.dial.rtt_ns, 0);
-		for (unsigned i = 0; i < 1000 && !call.ended; i++) {
-			(void)handshake_advance(&call.peer, &call.pair.lanes[1].lane);
-			now_ns += 3 * MS;
-			attempt_advance(&call.dial, now_ns);
-		}
-		CHECK_EQ(call.dial.rtt_ns, 3 * MS);
-		call_end(&call, 0);
+	call_begin(false);
+	while (call.dial.preamble.step != PREAMBLE_READ_CHALLENGE || !call.dial.opened)
+		attempt_advance(&call.dial, now_ns); /* sends are cut anywhere */
+	CHECK_EQ(call.dial.rtt_ns, 0);
+	for (unsigned i = 0; i < 1000 && !call.ended; i++) {
+		(void)handshake_advance(&call.peer, &call.pair.lanes[1].lane);
+		now_ns += 3 * MS;
+		attempt_advance(&call.dial, now_ns);
 	}
+	CHECK_EQ(call.dial.rtt_ns, 3 * MS);
+	call_end(0);
 }
 
 /* Nothing was waited for, so nothing is known: not the time since the clock's beginning. */
-static void test_an_answer_before_the_question_was_over(void)
+TEST(an_answer_before_the_question_was_over)
 {
-	for (uint64_t seed = 0; seed < 50; seed++) {
-		struct call call;
-
-		call_begin(&call, seed, true);
-		attempt_advance(&call.dial, BEGIN_NS);
-		CHECK_EQ(call.ended, 1);
-		CHECK_EQ(call.dial.rtt_ns, 0);
-		call_end(&call, 0);
-	}
+	call_begin(true);
+	attempt_advance(&call.dial, BEGIN_NS);
+	CHECK_EQ(call.ended, 1);
+	CHECK_EQ(call.dial.rtt_ns, 0);
+	call_end(0);
 }
 
 /* CHALLENGE is missed after a while: the door may have reset us unheard. */
-static void test_nobody_answers_hello(void)
+TEST(nobody_answers_hello)
 {
-	for (uint64_t seed = 0; seed < 50; seed++) {
-		struct call call;
-
-		call_begin(&call, seed, false);
-		call.dial.answer_ns = 10 * MS;
-		while (call.dial.preamble.step != PREAMBLE_READ_CHALLENGE || !call.dial.opened)
-			attempt_advance(&call.dial, BEGIN_NS);
-		attempt_advance(&call.dial, BEGIN_NS + 10 * MS - 1);
-		CHECK_EQ(call.ended, 0);
-		attempt_advance(&call.dial, BEGIN_NS + 10 * MS);
-		call_end(&call, -ETIMEDOUT);
-	}
+	call_begin(false);
+	call.dial.answer_ns = 10 * MS;
+	while (call.dial.preamble.step != PREAMBLE_READ_CHALLENGE || !call.dial.opened)
+		attempt_advance(&call.dial, BEGIN_NS);
+	attempt_advance(&call.dial, BEGIN_NS + 10 * MS - 1);
+	CHECK_EQ(call.ended, 0);
+	attempt_advance(&call.dial, BEGIN_NS + 10 * MS);
+	call_end(-ETIMEDOUT);
 }
 
 /* READY is waited for to the end: the peer may have made a comm already, of which there must be one. */
-static void test_ready_is_late(void)
+TEST(ready_is_late)
 {
-	for (uint64_t seed = 0; seed < 50; seed++) {
-		struct call call;
-
-		call_begin(&call, seed, false);
-		call.dial.answer_ns = 10 * MS;
-		while (call.dial.preamble.step != PREAMBLE_READ_READY || !call.dial.opened) {
-			attempt_advance(&call.dial, BEGIN_NS);
-			if (call.peer.step != PREAMBLE_READ_PROOF)
-				(void)handshake_advance(&call.peer, &call.pair.lanes[1].lane);
-		}
-		attempt_advance(&call.dial, BEGIN_NS + 1000 * MS);
-		CHECK_EQ(call.ended, 0);
-		for (unsigned i = 0; i < 1000 && !call.ended; i++) {
+	call_begin(false);
+	call.dial.answer_ns = 10 * MS;
+	while (call.dial.preamble.step != PREAMBLE_READ_READY || !call.dial.opened) {
+		attempt_advance(&call.dial, BEGIN_NS);
+		if (call.peer.step != PREAMBLE_READ_PROOF)
 			(void)handshake_advance(&call.peer, &call.pair.lanes[1].lane);
-			attempt_advance(&call.dial, BEGIN_NS + 1000 * MS);
-		}
-		call_end(&call, 0);
 	}
+	attempt_advance(&call.dial, BEGIN_NS + 1000 * MS);
+	CHECK_EQ(call.ended, 0);
+	for (unsigned i = 0; i < 1000 && !call.ended; i++) {
+		(void)handshake_advance(&call.peer, &call.pair.lanes[1].lane);
+		attempt_advance(&call.dial, BEGIN_NS + 1000 * MS);
+	}
+	call_end(0);
 }
 
 /* READY came, and behind it a reset: both sides have a comm. */
-static void test_ready_before_the_end(void)
+TEST(ready_before_the_end)
 {
-	for (uint64_t seed = 0; seed < 50; seed++) {
-		struct call call;
-
-		call_begin(&call, seed, false);
-		while (call.dial.preamble.step != PREAMBLE_READ_READY || !call.dial.opened) {
-			attempt_advance(&call.dial, BEGIN_NS);
-			if (call.dial.preamble.step != PREAMBLE_READ_READY)
-				(void)handshake_advance(&call.peer, &call.pair.lanes[1].lane);
-		}
-		while (handshake_advance(&call.peer, &call.pair.lanes[1].lane) != 1)
-			;
-		fake_reset(&call.pair.lanes[0]);
+	call_begin(false);
+	while (call.dial.preamble.step != PREAMBLE_READ_READY || !call.dial.opened) {
 		attempt_advance(&call.dial, BEGIN_NS);
-		call_end(&call, 0);
+		if (call.dial.preamble.step != PREAMBLE_READ_READY)
+			(void)handshake_advance(&call.peer, &call.pair.lanes[1].lane);
 	}
+	while (handshake_advance(&call.peer, &call.pair.lanes[1].lane) != 1)
+		;
+	fake_reset(&call.pair.lanes[0]);
+	attempt_advance(&call.dial, BEGIN_NS);
+	call_end(0);
 }
 
 int main(void)
 {
-	test_ready_before_the_end();
-	test_nobody_answers_hello();
-	test_ready_is_late();
-	test_the_round_trip();
-	test_an_answer_before_the_question_was_over();
+	for (seed = 0; seed < 50; seed++)
+		check_run();
 	return check_done();
 }

@@ -30,13 +30,11 @@ static struct world {
 
 static enum lane_state lane_state(struct lane *lane)
 {
-	(void)lane;
 	return world.state;
 }
 
 static void lane_close(struct lane *lane, bool abort)
 {
-	(void)lane;
 	CHECK(abort);
 	world.closed++;
 }
@@ -48,10 +46,6 @@ static struct attempt dial;
 int lane_kernel_connect(struct poller *poller, const struct harp_endpoint *local,
 			const struct harp_endpoint *remote, int dscp, struct lane **out)
 {
-	(void)poller;
-	(void)local;
-	(void)remote;
-	(void)dscp;
 	world.connected++;
 	if (!world.connect_rc)
 		*out = &lane;
@@ -78,7 +72,6 @@ void lane_harp_delay_acks(struct lane *l)
 
 const char *lane_error_text(int error)
 {
-	(void)error;
 	return "an error";
 }
 
@@ -86,10 +79,6 @@ void port_search_prepare(struct port_search *o, struct engine *engine,
 			 const struct placement_end *peer, const struct harp_endpoint *local,
 			 const struct harp_endpoint *remote, int dscp)
 {
-	(void)engine;
-	(void)local;
-	(void)remote;
-	(void)dscp;
 	memset(o, 0, sizeof(*o));
 	o->ports_max = 99;
 	world.peer = *peer;
@@ -97,8 +86,6 @@ void port_search_prepare(struct port_search *o, struct engine *engine,
 
 int port_search_advance(struct port_search *o, uint64_t now_ns, struct lane **out)
 {
-	(void)o;
-	(void)now_ns;
 	world.advanced++;
 	if (world.setup_rc == 1)
 		*out = &lane;
@@ -107,20 +94,17 @@ int port_search_advance(struct port_search *o, uint64_t now_ns, struct lane **ou
 
 void port_search_stop(struct port_search *o)
 {
-	(void)o;
 	world.opened_stopped++;
 }
 
 const char *port_search_silence(const struct port_search *o, char *buf, size_t len)
 {
-	(void)o;
 	snprintf(buf, len, "%s", world.silence ? "no way" : "");
 	return buf;
 }
 
 bool peers_recall(const struct harp_endpoint *remote, struct placement_end *out)
 {
-	(void)remote;
 	if (world.recalls)
 		out->queues = 7;
 	return world.recalls;
@@ -128,20 +112,17 @@ bool peers_recall(const struct harp_endpoint *remote, struct placement_end *out)
 
 void peers_learn(const struct harp_endpoint *remote, const struct placement_end *end)
 {
-	(void)remote;
 	CHECK_EQ(end->queues, 5);
 	world.learnt++;
 }
 
 void peers_forget(const struct harp_endpoint *remote)
 {
-	(void)remote;
 	world.forgotten++;
 }
 
 void peers_avoid(const struct harp_endpoint *remote, unsigned engine, uint64_t now_ns)
 {
-	(void)remote;
 	CHECK_EQ(engine, 3);
 	CHECK_EQ(now_ns, NOW_NS);
 	world.avoided++;
@@ -149,7 +130,6 @@ void peers_avoid(const struct harp_endpoint *remote, unsigned engine, uint64_t n
 
 unsigned engine_index(const struct engine *engine)
 {
-	(void)engine;
 	return 3;
 }
 
@@ -164,16 +144,11 @@ const struct device *plugin_device(int dev)
 {
 	static const struct device device = { .ifname = "eth9" };
 
-	(void)dev;
 	return &device;
 }
 
 void plugin_log(enum plugin_log_level level, const char *func, int line, const char *fmt, ...)
 {
-	(void)level;
-	(void)func;
-	(void)line;
-	(void)fmt;
 	world.said++;
 }
 
@@ -184,7 +159,6 @@ const uint8_t *keyfile_key(void)
 
 ssize_t getrandom(void *buf, size_t len, unsigned flags)
 {
-	(void)flags;
 	memset(buf, 1, len);
 	return world.random ? (ssize_t)len : (ssize_t)len - 1;
 }
@@ -192,9 +166,6 @@ ssize_t getrandom(void *buf, size_t len, unsigned flags)
 void preamble_connect(struct preamble *p, uint64_t listen_id, uint64_t comm_id,
 		      const uint8_t key[PREAMBLE_KEY_BYTES], const struct preamble_terms *own)
 {
-	(void)listen_id;
-	(void)comm_id;
-	(void)key;
 	p->own = *own;
 	p->step = PREAMBLE_SEND_HELLO;
 }
@@ -209,14 +180,12 @@ int handshake_advance(struct preamble *p, struct lane *l)
 
 int handshake_encrypt(const struct preamble *p, struct lane **l)
 {
-	(void)p;
 	CHECK(*l == &lane);
 	return world.seal_rc;
 }
 
 bool preamble_placement(const struct preamble *p, struct placement_end *out)
 {
-	(void)p;
 	out->queues = 5;
 	return world.placed;
 }
@@ -225,7 +194,6 @@ bool preamble_placement(const struct preamble *p, struct placement_end *out)
 
 static void ended(struct attempt *d, int error, const char *text, uint64_t now_ns)
 {
-	(void)now_ns;
 	world.ended++;
 	world.error = error;
 	world.lane_left = d->lane;
@@ -274,7 +242,7 @@ static void end_failed(int error, const char *text)
 	CHECK(world.closed <= 1);
 }
 
-static void test_nothing_opens(void)
+TEST(nothing_opens)
 {
 	for (unsigned harp = 0; harp < 2; harp++) {
 		begin(harp);
@@ -287,7 +255,7 @@ static void test_nothing_opens(void)
 	}
 }
 
-static void test_nobody_accepts(void)
+TEST(nobody_accepts)
 {
 	for (unsigned harp = 0; harp < 2; harp++) {
 		begin_open(harp);
@@ -299,7 +267,7 @@ static void test_nobody_accepts(void)
 	}
 }
 
-static void test_it_dies(void)
+TEST(it_dies)
 {
 	begin(false);
 	world.state = LANE_DEAD;
@@ -323,7 +291,7 @@ static void test_it_dies(void)
 	end_failed(-EPROTO, "nonsense");
 }
 
-static void test_it_can_not_begin(void)
+TEST(it_can_not_begin)
 {
 	world = (struct world){ .connect_rc = -ENETUNREACH };
 	dial = (struct attempt){ .ended = ended };
@@ -343,7 +311,7 @@ static void test_it_can_not_begin(void)
 }
 
 /* No port got through: such a pair of queues is left alone for a while. */
-static void test_no_way(void)
+TEST(no_way)
 {
 	begin(true);
 	world.silence = true;
@@ -355,7 +323,7 @@ static void test_no_way(void)
 	CHECK_EQ(world.said, 1);
 }
 
-static void test_done(void)
+TEST(done)
 {
 	for (unsigned harp = 0; harp < 2; harp++) {
 		begin_open(harp);
@@ -383,7 +351,7 @@ static void test_done(void)
 }
 
 /* The same memory, another candidate. */
-static void test_once_more(void)
+TEST(once_more)
 {
 	begin_open(false);
 	dial.preamble.what = "nonsense";
@@ -430,7 +398,7 @@ static struct placement_end told(bool recalls, bool harp_port, uint16_t queues, 
 	return world.peer;
 }
 
-static void test_the_peers_queues(void)
+TEST(the_peers_queues)
 {
 	struct placement_end end = told(true, true, 8, PLACEMENT_ONE_QUEUE);
 
@@ -447,17 +415,4 @@ static void test_the_peers_queues(void)
 	CHECK_EQ(end.kind, PLACEMENT_NOT_SAID);
 	end = told(false, true, 1, PLACEMENT_TOEPLITZ);
 	CHECK_EQ(end.kind, PLACEMENT_NOT_SAID);
-}
-
-int main(void)
-{
-	test_nothing_opens();
-	test_nobody_accepts();
-	test_it_dies();
-	test_it_can_not_begin();
-	test_no_way();
-	test_done();
-	test_once_more();
-	test_the_peers_queues();
-	return check_done();
 }

@@ -168,8 +168,6 @@ int comm_attach(struct comm *c, struct lane *l, const struct comm_lane_options *
 
 static void told(struct work *work, uint64_t now_ns)
 {
-	(void)work;
-	(void)now_ns;
 	world.told++;
 }
 
@@ -264,7 +262,7 @@ static unsigned way_of_failures(unsigned failures)
 }
 
 /* One after the other. */
-static void test_each_in_turn(void)
+TEST(each_in_turn)
 {
 	prepare(false);
 	for (unsigned i = 0; i < 7; i++)
@@ -274,7 +272,7 @@ static void test_each_in_turn(void)
 }
 
 /* What could not be reached a moment ago is passed over, as long as there is another. */
-static void test_who_is_avoided(void)
+TEST(who_is_avoided)
 {
 	static const struct {
 		unsigned failures, avoided, way;
@@ -320,7 +318,7 @@ static struct harp_endpoint local_of(void)
 	return local;
 }
 
-static void test_by_its_nic(void)
+TEST(by_its_nic)
 {
 	struct harp_endpoint local;
 
@@ -377,7 +375,7 @@ static void expect_told(const struct attempt *dial, struct poller *poller)
 	CHECK_EQ(dial->listen_id, 0); /* the comm's id says all */
 }
 
-static void test_what_it_is_told(void)
+TEST(what_it_is_told)
 {
 	prepare(false);
 	begin_ok();
@@ -411,7 +409,7 @@ static void expect_attached(void)
 	CHECK_EQ(world.options.rtt_ns, 777);
 }
 
-static void test_it_is_attached(void)
+TEST(it_is_attached)
 {
 	for (int harp = 0; harp < 2; harp++) {
 		prepare(harp);
@@ -438,7 +436,7 @@ static void test_it_is_attached(void)
 }
 
 /* It is closed, and says why. */
-static void test_the_comm_does_not_take_it(void)
+TEST(the_comm_does_not_take_it)
 {
 	prepare(false);
 	world.attach_rc = -ENOTCONN;
@@ -453,7 +451,7 @@ static void test_the_comm_does_not_take_it(void)
 	expect_gone();
 }
 
-static void test_it_fails(void)
+TEST(it_fails)
 {
 	prepare(false);
 	begin_ok();
@@ -482,7 +480,7 @@ static void test_it_fails(void)
 /* ---- while it runs ---------------------------------------------------------------------------------------- */
 
 /* Room is waited for until it is open, and then what the peer says. */
-static void test_what_is_waited_for(void)
+TEST(what_is_waited_for)
 {
 	prepare(false);
 	begin_ok();
@@ -510,7 +508,7 @@ static void look(uint64_t now_ns)
 }
 
 /* A kernel lane's deadlines are looked at by the control thread, a HARP lane's by its engine. */
-static void test_it_is_advanced(void)
+TEST(it_is_advanced)
 {
 	prepare(false);
 	begin_ok();
@@ -533,7 +531,7 @@ static void test_it_is_advanced(void)
 }
 
 /* Nobody would be told of it: it is over at once. */
-static void test_it_can_not_be_watched(void)
+TEST(it_can_not_be_watched)
 {
 	prepare(false);
 	world.watch_rc = -ENOSPC;
@@ -544,19 +542,4 @@ static void test_it_can_not_be_watched(void)
 	CHECK_EQ(world.advanced, 1);
 	attempt_free(a);
 	expect_gone();
-}
-
-int main(void)
-{
-	test_each_in_turn();
-	test_who_is_avoided();
-	test_by_its_nic();
-	test_what_it_is_told();
-	test_it_is_attached();
-	test_the_comm_does_not_take_it();
-	test_it_fails();
-	test_what_is_waited_for();
-	test_it_is_advanced();
-	test_it_can_not_be_watched();
-	return check_done();
 }

@@ -42,8 +42,6 @@ void control_timer_set(struct control_timer *timer, uint64_t at_ns)
 
 bool comm_run_background(struct comm *comm, uint64_t now_ns, bool reads)
 {
-	(void)comm;
-	(void)now_ns;
 	tended++;
 	read_too += reads;
 	return busy;
@@ -57,7 +55,6 @@ bool comm_has_undelivered(struct comm *comm)
 
 bool comm_is_read(const struct comm *comm)
 {
-	(void)comm;
 	return receives;
 }
 
@@ -120,7 +117,7 @@ static void end(void)
 }
 
 /* Comms that began at different times, and have something on its way. */
-static void test_together(void)
+TEST(together)
 {
 	uint64_t now_ns = 7777777;
 	unsigned wakes = 0;
@@ -138,7 +135,7 @@ static void test_together(void)
 
 /* When nothing has been for a fifth of a second the control isn't woken any more, until one is roused: that one is looked after
  * then, and the others are not. */
-static void test_at_rest(void)
+TEST(at_rest)
 {
 	uint64_t now_ns = 7777777;
 	unsigned wakes = 0;
@@ -169,7 +166,7 @@ static void test_at_rest(void)
 }
 
 /* Receivers' kernel lanes are read ten times a second, and once while all rest: one wake for all of them. */
-static void test_read(void)
+TEST(read)
 {
 	uint64_t now_ns = 0, end_ns;
 	unsigned wakes = 0;
@@ -200,7 +197,7 @@ static void test_read(void)
 }
 
 /* Who was roused at the last moment is looked at no more when background_end() has returned. */
-static void test_roused_and_ended(void)
+TEST(roused_and_ended)
 {
 	busy = false;
 	begin(7777777);
@@ -210,13 +207,4 @@ static void test_roused_and_ended(void)
 	end();
 	CHECK(poller_run(&control, 8888888));
 	CHECK_EQ(backgrounds[0].timer.at_ns, UINT64_MAX);
-}
-
-int main(void)
-{
-	test_together();
-	test_at_rest();
-	test_read();
-	test_roused_and_ended();
-	return check_done();
 }

@@ -31,7 +31,7 @@ static void test_conversations(uint64_t seeds)
 }
 
 /* A ping-pong of small messages costs no CREDIT packet each. */
-static void test_small_messages_go_without_credit(void)
+TEST(small_messages_go_without_credit)
 {
 	struct talk t;
 	uint64_t base;
@@ -54,7 +54,7 @@ static void test_small_messages_go_without_credit(void)
 }
 
 /* Without receives a sender stops at the eager limit; its bytes wait in the lane. */
-static void test_eager_is_bounded(void)
+TEST(eager_is_bounded)
 {
 	struct request *request;
 	struct talk t;
@@ -76,7 +76,7 @@ static void test_eager_is_bounded(void)
 	free(data);
 }
 
-static void test_request_slots(void)
+TEST(request_slots)
 {
 	struct request *requests[PLUGIN_REQUESTS_MAX], *more;
 	struct talk t;
@@ -171,7 +171,7 @@ static void test_registered_twice(unsigned lanes, bool sender)
 	talk_free(&t);
 }
 
-static void test_truncation(void)
+TEST(truncation)
 {
 	struct request *send, *recv;
 	struct talk t;
@@ -207,7 +207,7 @@ static void test_truncation(void)
 }
 
 /* A peer that dies after all its bytes arrived: they count; what is missing is an error. */
-static void test_death(void)
+TEST(death)
 {
 	struct request *send, *recv[2];
 	struct talk t;
@@ -287,7 +287,7 @@ static void *thread_receiver(void *arg)
 	return NULL;
 }
 
-static void test_threads(void)
+TEST(threads)
 {
 	static struct threads all;
 	pthread_t background, sender, receiver;
@@ -347,7 +347,7 @@ static void lie(enum comm_side side, const struct record *record, const char *wo
 	fed(side, record, -EPROTO, word);
 }
 
-static void test_liars(void)
+TEST(liars)
 {
 	lie(COMM_RECV, &(struct record){ .type = 0 }, "unknown type");
 	lie(COMM_RECV, &(struct record){ .type = 5 }, "unknown type");
@@ -396,7 +396,7 @@ static void test_liars(void)
 }
 
 /* What the peer's CLOSE gives as its reason is the result here, and is said. */
-static void test_reasons(void)
+TEST(reasons)
 {
 	static const struct {
 		uint32_t reason;
@@ -462,20 +462,13 @@ int main(int argc, char **argv)
 	uint64_t seeds = argc > 1 ? strtoull(argv[1], NULL, 0) : 400;
 
 	test_conversations(seeds);
-	test_small_messages_go_without_credit();
-	test_eager_is_bounded();
-	test_request_slots();
+	check_run();
 	for (unsigned lanes = 1; lanes < 4; lanes++) {
 		test_withdrawn(lanes, true);
 		test_withdrawn(lanes, false);
 		test_registered_twice(lanes, true);
 		test_registered_twice(lanes, false);
 	}
-	test_truncation();
-	test_death();
-	test_threads();
-	test_liars();
-	test_reasons();
 	test_noise(seeds * 5);
 	return check_done();
 }

@@ -41,7 +41,7 @@ static void calls_reset(void)
 	atomic_store(&receives, 0);
 }
 
-static void test_a_small_message(void)
+TEST(a_small_message)
 {
 	uint8_t tx[8] = { 1, 2, 3, 4, 5, 6, 7, 8 }, rx[8];
 	struct pair pair;
@@ -78,7 +78,7 @@ static void test_a_small_message(void)
 }
 
 /* Much of a large one may be here when its receive is posted: it is read then. */
-static void test_a_large_message(void)
+TEST(a_large_message)
 {
 	static uint8_t tx[LARGE_BYTES], rx[LARGE_BYTES];
 	struct pair pair;
@@ -100,11 +100,4 @@ static void test_a_large_message(void)
 		}
 	}
 	pair_close(&pair);
-}
-
-int main(void)
-{
-	test_a_small_message();
-	test_a_large_message();
-	return check_done();
 }

@@ -4,14 +4,12 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
-#include <poll.h>
 #include <pthread.h>
 #include <limits.h>
 #include <linux/sockios.h>
 #include <sched.h>
 #include <stdarg.h>
 #include <stdatomic.h>
-#include <stdlib.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -27,7 +25,6 @@
 #include "lane/kernel_info.h"
 #include "kernel_pair.h"
 #include "wire/preamble.h"
-#include "base/rng.h"
 
 static atomic_bool unheard; /* as TCP has it, the peer has acknowledged nothing */
 static atomic_uint asked;   /* so often it was asked then */
@@ -46,82 +43,6 @@ int ioctl(int fd, unsigned long request, ...)
 		atomic_fetch_add(&asked, 1);
 	}
 	return result;
-}
-
-static uint8_t pattern(uint64_t message, size_t i)
-{
-	return (uint8_t)(message * 31 + i * 7 + (i >> 8));
-}
-
-static size_t message_size(uint64_t message)
-{
-	static const size_t sizes[] = { 0, 1, 7, 8, 9, 63, 4096, 32768, 32769, 100000, 1048576, 3 };
-
-	return sizes[message % (sizeof(sizes) / sizeof(sizes[0]))] + message % 3;
-}
-
-static void test_messages(void)
-{
-	enum { DEPTH = 8, COUNT = 600 };
-	struct pair pair;
-	struct request *sends[DEPTH] = { 0 }, *recvs[DEPTH] = { 0 };
-	uint8_t *tx[DEPTH], *rx[DEPTH];
-	uint64_t sent = 0, send_done = 0, posted = 0, received = 0;
-	size_t room = 1048576 + 64;
-
-	pair_open(&pair);
-	for (int i = 0; i < DEPTH; i++) {
-		tx[i] = malloc(room);
-		rx[i] = malloc(room);
-	}
-	for (long turn = 0; turn < TURNS_MAX && received < COUNT; turn++) {
-		int done;
-		size_t size = 12345;
-
-		if (sent < COUNT && sent - send_done < DEPTH) {
-			uint8_t *data = tx[sent % DEPTH];
-
-			if (!sends[sent % DEPTH])
-				for (size_t i = 0; i < message_size(sent); i++)
-					data[i] = pattern(sent, i);
-			CHECK_EQ(plugin_isend(pair.send, data, message_size(sent), 5, NULL,
-					      &sends[sent % DEPTH]),
-				 0);
-			sent += sends[sent % DEPTH] != NULL;
-		}
-		if (posted < COUNT && posted - received < DEPTH) {
-			CHECK_EQ(plugin_irecv(pair.recv, rx[posted % DEPTH], room, 5, NULL,
-					      &recvs[posted % DEPTH]),
-				 0);
-			posted += recvs[posted % DEPTH] != NULL;
-		}
-		if (send_done < sent) {
-			CHECK_EQ(plugin_test(sends[send_done % DEPTH], &done, NULL), 0);
-			if (done)
-				sends[send_done++ % DEPTH] = NULL;
-		}
-		if (received < posted) {
-			CHECK_EQ(plugin_test(recvs[received % DEPTH], &done, &size), 0);
-			if (done) {
-				const uint8_t *data = rx[received % DEPTH];
-				size_t wrong = 0;
-
-				CHECK_EQ(size, message_size(received));
-				for (size_t i = 0; i < size; i++)
-					wrong += data[i] != pattern(received, i);
-				CHECK_EQ(wrong, 0);
-				received++;
-			}
-		}
-		if (check_failures)
-			break;
-	}
-	CHECK_EQ(received, COUNT);
-	for (int i = 0; i < DEPTH; i++) {
-		free(tx[i]);
-		free(rx[i]);
-	}
-	pair_close(&pair);
 }
 
 /* ---- two threads ------------------------------------------------------------------------------ */
@@ -186,7 +107,7 @@ static void *thread_recv(void *arg)
 
 /* Several connections of one context at a time, each with its sender's and receiver's thread, while
  * the main thread connects and closes others: what TSan is to look at. */
-static void test_threads(void)
+TEST(threads)
 {
 	struct pair pair, more;
 	pthread_t sender, receiver;
@@ -239,7 +160,7 @@ static int stranger_listen(uint8_t handle_bytes[PLUGIN_HANDLE_BYTES])
 	return fd;
 }
 
-static void test_refused(void)
+TEST(refused)
 {
 	uint8_t handle[PLUGIN_HANDLE_BYTES];
 	struct plugin_ctx *ctx;
@@ -280,95 +201,8 @@ static int open_files(void)
 	return count;
 }
 
-/* Aborted set-up: NCCL calls nothing but finalize. All of it many times, as reloading does. */
-static void test_reclaim(void)
-{
-	int before = open_files();
-
-	for (int i = 0; i < 20; i++) {
-		uint8_t handle[PLUGIN_HANDLE_BYTES], other[PLUGIN_HANDLE_BYTES];
-		struct listen_comm *listen, *unused;
-		struct plugin_ctx *ctx;
-		struct comm *send = NULL, *half = NULL, *recv = NULL;
-
-		CHECK_EQ(plugin_init(&ctx, 1, -1), 0);
-		CHECK_EQ(plugin_listen(ctx, 0, handle, &listen), 0);
-		CHECK_EQ(plugin_listen(ctx, 0, other, &unused), 0);
-		while (!send && !check_failures) {
-			CHECK_EQ(plugin_connect(ctx, 0, handle, -1, &send), 0);
-			CHECK_EQ(plugin_connect(ctx, 0, other, -1, &half), 0);
-			if (i % 2)
-				CHECK_EQ(plugin_accept(listen, &recv), 0);
-			else /* its comm stays in the listen comm */
-				CHECK_EQ(plugin_accept(unused, &recv), 0);
-			if (half)
-				break;
-		}
-		CHECK_EQ(plugin_finalize(ctx), 0);
-	}
-	CHECK_EQ(open_files(), before);
-}
-
-/* Closing with requests in flight: at once, and the peer hears of it. */
-static void test_close_in_flight(void)
-{
-	static uint8_t big[8 << 20];
-	struct request *sends[4], *recv;
-	struct pair pair;
-	int done = 0, rc = 0;
-
-	pair_open(&pair);
-	for (int i = 0; i < 4; i++)
-		CHECK_EQ(plugin_isend(pair.send, big, sizeof(big), 0, NULL, &sends[i]), 0);
-	CHECK_EQ(plugin_test(sends[3], &done, NULL), 0);
-	CHECK_EQ(done, 0);
-	CHECK_EQ(plugin_close(pair.send), 0);
-	memset(big, 1, sizeof(big));
-	env_warns = 0;
-	CHECK_EQ(plugin_irecv(pair.recv, big, sizeof(big), 0, NULL, &recv), 0);
-	for (int i = 0; i < TURNS_MAX && !rc && !done; i++)
-		rc = plugin_test(recv, &done, NULL);
-	CHECK_EQ(rc, -ECONNRESET);
-	CHECK_EQ(env_warns, 1);
-	CHECK_EQ(plugin_test(recv, &done, NULL), -ECONNRESET);
-	CHECK_EQ(plugin_close(pair.recv), 0);
-	CHECK_EQ(plugin_finalize(pair.ctx), 0);
-}
-
-/* What was done arrives though the sender closed at once, and though CLOSE came behind it. */
-static void test_done_is_done(void)
-{
-	static uint8_t out[60000], in[60000];
-	struct request *request;
-	struct pair pair;
-	size_t size = 0;
-	int done = 0;
-
-	pair_open(&pair);
-	for (size_t i = 0; i < sizeof(out); i++)
-		out[i] = (uint8_t)(i * 13);
-	CHECK_EQ(plugin_isend(pair.send, out, sizeof(out), 0, NULL, &request), 0);
-	for (int i = 0; i < TURNS_MAX && !done; i++)
-		CHECK_EQ(plugin_test(request, &done, NULL), 0);
-	CHECK_EQ(plugin_close(pair.send), 0);
-	CHECK_EQ(plugin_irecv(pair.recv, in, sizeof(in), 0, NULL, &request), 0);
-	done = 0;
-	for (int i = 0; i < TURNS_MAX && !done; i++)
-		CHECK_EQ(plugin_test(request, &done, &size), 0);
-	CHECK_EQ(size, sizeof(out));
-	CHECK_MEM(in, out, sizeof(out));
-	/* Nothing more will come: an error, not a hang. */
-	CHECK_EQ(plugin_irecv(pair.recv, in, sizeof(in), 0, NULL, &request), 0);
-	for (int i = 0; i < TURNS_MAX && request; i++)
-		if (plugin_test(request, &done, &size) == -ECONNRESET)
-			request = NULL;
-	CHECK(request == NULL);
-	CHECK_EQ(plugin_close(pair.recv), 0);
-	CHECK_EQ(plugin_finalize(pair.ctx), 0);
-}
-
 /* A forked child has no descriptor of ours. The parent goes on. */
-static void test_fork(void)
+TEST(fork)
 {
 	struct request *request = NULL;
 	struct pair pair;
@@ -387,55 +221,6 @@ static void test_fork(void)
 	CHECK_EQ(plugin_isend(pair.send, &byte, 1, 0, NULL, &request), 0);
 	CHECK(request != NULL);
 	pair_close(&pair);
-}
-
-/* Strangers who connect and say nothing: 200 of them, and a healthy peer is not delayed. */
-static void test_strangers(void)
-{
-	struct sockaddr_in sa = { .sin_family = AF_INET };
-	struct listen_comm *listen;
-	struct plugin_ctx *ctx;
-	struct comm *send = NULL, *recv = NULL;
-	uint8_t bytes[PLUGIN_HANDLE_BYTES];
-	struct handle handle;
-	char why[192];
-	int fds[200], dropped = 0;
-
-	CHECK_EQ(plugin_init(&ctx, 1, -1), 0);
-	CHECK_EQ(plugin_listen(ctx, 0, bytes, &listen), 0);
-	CHECK_EQ(handle_decode(bytes, &handle, why, sizeof(why)), 0);
-	sa.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-	sa.sin_port = htons(handle.kernel_port_v4);
-	for (int i = 0; i < 200; i++) {
-		fds[i] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-		CHECK_EQ(connect(fds[i], (struct sockaddr *)&sa, sizeof(sa)), 0);
-		if (i % 3 == 0)
-			CHECK(write(fds[i], "GET / HTTP/1.0\r\n", 16) == 16);
-		if (i % 20 == 0)
-			CHECK_EQ(plugin_accept(listen, &recv), 0);
-	}
-	while ((!send || !recv) && !check_failures) {
-		if (!send)
-			CHECK_EQ(plugin_connect(ctx, 0, bytes, -1, &send), 0);
-		if (!recv)
-			CHECK_EQ(plugin_accept(listen, &recv), 0);
-	}
-	for (int turn = 0; turn < 200 && dropped < 200 - 64;
-	     turn++) { /* the RSTs are on their way */
-		dropped = 0;
-		for (int i = 0; i < 200; i++) {
-			struct pollfd poll_fd = { .fd = fds[i], .events = POLLIN };
-
-			dropped += poll(&poll_fd, 1, 0) == 1;
-		}
-		poll(NULL, 0, 10);
-	}
-	for (int i = 0; i < 200; i++)
-		close(fds[i]);
-	CHECK(dropped >= 200 - 64);
-	CHECK_EQ(plugin_close(send), 0);
-	CHECK_EQ(plugin_close(recv), 0);
-	CHECK_EQ(plugin_finalize(ctx), 0);
 }
 
 /* A peer's whole preamble, and a byte behind it. */
@@ -465,7 +250,7 @@ static struct lane *talks_on(const uint8_t bytes[PLUGIN_HANDLE_BYTES], struct po
 
 /* What a peer goes on to say, whose TCP does not acknowledge READY, is not looked at again and again until its time is up: each look is a
  * quarter later than the one before. */
-static void test_a_byte_behind_the_preamble(void)
+TEST(a_byte_behind_the_preamble)
 {
 	uint64_t timeout_ns = env_config.connect_timeout_ns;
 	uint8_t bytes[PLUGIN_HANDLE_BYTES], byte;
@@ -502,7 +287,7 @@ static unsigned lanes_of(struct comm *comm)
 }
 
 /* What a lane brings another acknowledges: in the poll that found it, as there may be no other. */
-static void test_acked_in_the_same_poll(void)
+TEST(acked_in_the_same_poll)
 {
 	enum { LANES = 4, COUNT = 40, BYTES = 65536 };
 	static uint8_t tx[BYTES], rx[BYTES];
@@ -537,19 +322,4 @@ static void test_acked_in_the_same_poll(void)
 	CHECK(by_others > 0);
 	pair_close(&pair);
 	env_config.kernel_lanes = 1;
-}
-
-int main(void)
-{
-	test_messages();
-	test_acked_in_the_same_poll();
-	test_threads();
-	test_refused();
-	test_reclaim();
-	test_close_in_flight();
-	test_done_is_done();
-	test_fork();
-	test_strangers();
-	test_a_byte_behind_the_preamble();
-	return check_done();
 }

@@ -26,7 +26,7 @@ static void usual_host(void)
 	add_address("eth10", UP, "fe80::7", 7);
 }
 
-static void test_names(void)
+TEST(names)
 {
 	static const struct {
 		const char *list, *ifname;
@@ -62,7 +62,7 @@ static void test_names(void)
 	}
 }
 
-static void test_choice(void)
+TEST(choice)
 {
 	usual_host();
 	CHECK_STR(scan("", 0, NULL), "eth0 eth1");
@@ -84,7 +84,7 @@ static void test_choice(void)
 }
 
 /* Each group of the default order only when those before it are empty. */
-static void test_groups(void)
+TEST(groups)
 {
 	reset();
 	add_link("lo", UP, 1, 0);
@@ -102,7 +102,7 @@ static void test_groups(void)
 	CHECK_STR(scan("", 0, "172.17.0.9:1"), "ib0");
 }
 
-static void test_addresses(void)
+TEST(addresses)
 {
 	static const uint8_t link_local[16] = { 0xfe, 0x80, [15] = 7 };
 	char text[INET6_ADDRSTRLEN];
@@ -132,7 +132,7 @@ static void test_addresses(void)
 }
 
 /* Which IPv6 address peers are given, whatever the order they are listed in. */
-static void test_v6_choice(void)
+TEST(v6_choice)
 {
 	static const char *const best_last[] = { "fd00::d0", "fd00::1e", "fe80::de",   "fe80::1",
 						 "fd00::de", "fd00::7e", "2001:db8::1" };
@@ -170,14 +170,4 @@ static void test_v6_choice(void)
 	add_address("eth1", UP, "10.0.0.5", 0);
 	CHECK_STR(scan("=eth1", 0, NULL), "eth1");
 	CHECK(devices[0].has_v4 && !devices[0].has_v6 && devices[0].scope_id == 0);
-}
-
-int main(void)
-{
-	test_names();
-	test_choice();
-	test_groups();
-	test_addresses();
-	test_v6_choice();
-	return check_done();
 }

@@ -126,7 +126,7 @@ static void check_pci(const struct device *device, const char *below)
 	CHECK_STR(device->pci_path, *below ? expected : "");
 }
 
-static void test_hardware(void)
+TEST(hardware)
 {
 	hardware_host();
 	CHECK_STR(scan("", 0, NULL), "mlx0 vio0 mlx0.7 bond0 other gone stranger");
@@ -162,7 +162,7 @@ static void test_hardware(void)
 	CHECK_STR(scan("=br0p", 0, NULL), "br0p");
 }
 
-static void test_speed_override(void)
+TEST(speed_override)
 {
 	struct plugin_config config = { .speed_mbps = 400000 };
 
@@ -172,7 +172,7 @@ static void test_speed_override(void)
 	CHECK_EQ(devices[1].speed_mbps, 400000);
 }
 
-static void test_uniqueness(void)
+TEST(uniqueness)
 {
 	scan("", 0, NULL);
 	for (unsigned i = 0; i < device_total; i++) {
@@ -192,9 +192,7 @@ int main(void)
 
 	if (!mkdtemp(sysfs))
 		return check_skip("no folder can be made in /tmp");
-	test_hardware();
-	test_speed_override();
-	test_uniqueness();
+	check_run();
 	snprintf(remove, sizeof(remove), "rm -rf %s", sysfs);
 	CHECK_EQ(system(remove), 0);
 	return check_done();

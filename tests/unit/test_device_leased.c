@@ -50,7 +50,7 @@ static void container(void)
 	add_address("eth0", UP, "172.17.0.2", 0);
 }
 
-static void test_leased_elsewhere(void)
+TEST(leased_elsewhere)
 {
 	struct plugin_config config = { 0 };
 
@@ -84,7 +84,7 @@ static void test_leased_elsewhere(void)
 	CHECK_STR(scan_leased(&config, OUR_NETNS), "eth0");
 }
 
-static void test_leased_here(void)
+TEST(leased_here)
 {
 	struct plugin_config config = { 0 };
 
@@ -100,7 +100,7 @@ static void test_leased_here(void)
 	CHECK_STR(scan_leased(&config, OUR_NETNS), "eth0*");
 }
 
-static void test_leased_unusable(void)
+TEST(leased_unusable)
 {
 	struct plugin_config config = { 0 };
 	struct harp_lease_device *d;
@@ -132,12 +132,4 @@ static void test_leased_unusable(void)
 	CHECK_EQ(inet_pton(AF_INET6, "fd00::5", d->addr_v6), 1);
 	CHECK_STR(scan_leased(&config, OUR_NETNS), "ens5*");
 	CHECK_EQ(devices[0].scope_id, 0);
-}
-
-int main(void)
-{
-	test_leased_elsewhere();
-	test_leased_here();
-	test_leased_unusable();
-	return check_done();
 }

@@ -28,8 +28,6 @@ void plugin_log(enum plugin_log_level level, const char *func, int line, const c
 {
 	va_list args;
 
-	(void)func;
-	(void)line;
 	warnings += level == PLUGIN_WARN;
 	va_start(args, fmt);
 	vsnprintf(level == PLUGIN_WARN ? warning : info, sizeof(warning), fmt, args);
@@ -54,14 +52,11 @@ uint64_t plugin_netns(void)
 
 int harp_host_has_default_route(const char *ifname)
 {
-	(void)ifname;
 	return 0;
 }
 
 int harp_host_address_state(const char *ifname, const struct harp_addr *addr)
 {
-	(void)ifname;
-	(void)addr;
 	return HARP_ADDRESS_PREFERRED;
 }
 
@@ -103,7 +98,7 @@ static struct harp_lease_device *add_leased(const char *name, uint32_t free)
 	return d;
 }
 
-static void test_own(void)
+TEST(own)
 {
 	settings(PATH_AUTO, "  net_memif0,role=client;ip=10.9.0.1/24;ip=fe80::9/64;ip=fd00::1/64 "
 			    "0000:3b:00.0;ip=10.9.1.1/24;name=fast;queues=4;mtu=9000 ");
@@ -126,7 +121,7 @@ static void test_own(void)
 	CHECK(!ports[0].why[0] && !ports[1].why[0] && !warnings);
 }
 
-static void test_own_bad(void)
+TEST(own_bad)
 {
 	static const struct {
 		const char *text, *said;
@@ -149,7 +144,7 @@ static void test_own_bad(void)
 	CHECK_EQ(read_ports(), 0);
 }
 
-static void test_families(void)
+TEST(families)
 {
 	settings(PATH_AUTO, "a;ip=10.9.0.1/24 b;ip=fd00::1/64 c");
 	CHECK_EQ(read_ports(), 3);
@@ -164,7 +159,7 @@ static void test_families(void)
 	CHECK(!ports[0].why[0] && strstr(ports[1].why, "no IPv4 address"));
 }
 
-static void test_named(void)
+TEST(named)
 {
 	settings(PATH_AUTO, "net_memif0;ip=10.9.0.1/24 net_ring0;ip=10.9.1.1/24");
 	strcpy(config.ifname, "net_ring");
@@ -180,7 +175,7 @@ static void test_named(void)
 	CHECK_EQ(read_ports(), 2);
 }
 
-static void test_leased(void)
+TEST(leased)
 {
 	settings(PATH_AUTO, "a;ip=10.9.0.1/24");
 	add_leased("fast0", 2);
@@ -205,7 +200,7 @@ static void test_leased(void)
 }
 
 /* ---- what an open port says ------------------------------------------------------------------- */
-static void test_opened(void)
+TEST(opened)
 {
 	char sysfs[] = "/tmp/harp-test-port-XXXXXX", command[512], real[256];
 	const struct harp_instance_port memif = {
@@ -296,7 +291,7 @@ static void load_fails(int rc, const char *said)
 }
 
 /* Nothing is left of a load that fails: the next one begins anew. */
-static void test_load_fails(void)
+TEST(load_fails)
 {
 	settings(PATH_DPDK, "");
 	load_fails(-EPROTONOSUPPORT, "there is no DPDK port: name one in HARP_DPDK");
@@ -407,13 +402,7 @@ static void load_beside_interface(void)
 
 int main(void)
 {
-	test_own();
-	test_own_bad();
-	test_families();
-	test_named();
-	test_leased();
-	test_opened();
-	test_load_fails();
+	check_run();
 	apart(load_not_used);
 	apart(load_falls_back);
 	apart(load_some);

@@ -14,7 +14,6 @@
 
 static int never(void *ctx)
 {
-	(void)ctx;
 	return 0;
 }
 

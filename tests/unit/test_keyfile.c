@@ -39,7 +39,7 @@ static void refused(const char *at, const char *word)
 	CHECK_MEM(key, zero, sizeof(key));
 }
 
-static void test_good(void)
+TEST(good)
 {
 	static const mode_t modes[] = { 0600, 0400, 0700 };
 	static const char *const texts[] = { DIGITS "\n", DIGITS };
@@ -55,7 +55,7 @@ static void test_good(void)
 	}
 }
 
-static void test_contents(void)
+TEST(contents)
 {
 	static const char *const bad[] = {
 		"",
@@ -91,7 +91,7 @@ static void test_contents(void)
 	free(large);
 }
 
-static void test_modes(void)
+TEST(modes)
 {
 	static const mode_t open_modes[] = { 0640, 0604, 0620, 0602, 0610, 0601, 0666, 0777 };
 
@@ -101,7 +101,7 @@ static void test_modes(void)
 	}
 }
 
-static void test_kinds(void)
+TEST(kinds)
 {
 	uint8_t key[CRYPTO_PSK_BYTES];
 	char other[96], why[384];
@@ -121,7 +121,7 @@ static void test_kinds(void)
 }
 
 /* As another user, in a child: root's file is nothing that it can read, its own is good, mine is not. */
-static void test_owners(void)
+TEST(owners)
 {
 	int status = -1;
 	pid_t child;
@@ -170,7 +170,7 @@ static void load_refused(const char *word)
 }
 
 /* `path` is the host's key file here, and is not there. */
-static void test_load_without_a_key(void)
+TEST(load_without_a_key)
 {
 	static const enum plugin_encrypt not_required[] = { ENCRYPT_AUTO, ENCRYPT_OFF };
 
@@ -201,7 +201,7 @@ static void test_load_without_a_key(void)
 }
 
 /* The host's key file alone requires encryption: whether it can be read is not asked. */
-static void test_load_of_the_host(void)
+TEST(load_of_the_host)
 {
 	int status = -1;
 	pid_t child;
@@ -237,7 +237,7 @@ static void test_load_of_the_host(void)
 }
 
 /* The key's place in memory. */
-static void test_load(void)
+TEST(load)
 {
 	int status = -1;
 	pid_t child;
@@ -267,14 +267,7 @@ int main(void)
 		return check_skip(why);
 	CHECK(mkdtemp(folder) != NULL);
 	snprintf(path, sizeof(path), "%s/key", folder);
-	test_good();
-	test_contents();
-	test_modes();
-	test_kinds();
-	test_owners();
-	test_load_without_a_key();
-	test_load_of_the_host();
-	test_load();
+	check_run();
 	CHECK_EQ(unlink(path), 0);
 	CHECK_EQ(rmdir(folder), 0);
 	return check_done();

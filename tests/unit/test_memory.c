@@ -69,13 +69,11 @@ uint64_t clock_now_ns(void)
 
 void poller_call(struct poller *poller, struct work *work)
 {
-	(void)poller;
 	work->run(work, 0);
 }
 
 struct poller *engine_poller(struct engine *engine)
 {
-	(void)engine;
 	return NULL;
 }
 
@@ -86,7 +84,6 @@ struct harp_stack *engine_stack(struct engine *engine)
 
 const char *engine_describe(struct engine *engine)
 {
-	(void)engine;
 	return "an engine";
 }
 
@@ -149,6 +146,7 @@ void comm_cancel_memory(struct comm *comm, const void *handle, const void *base,
 
 /* ---- the tests --------------------------------------------------------------------------------- */
 
+AFTER_EACH(plugin_memory_forget())
 static struct comm *comm_new(enum comm_side side)
 {
 	struct comm *comm = calloc(1, sizeof(*comm));
@@ -189,7 +187,7 @@ static void *add(struct comm *comm, unsigned i)
 }
 
 /* Engines that were there, one that comes later, and one that does not read memory. */
-static void test_who_is_told(void)
+TEST(who_is_told)
 {
 	struct comm *sender = comm_new(COMM_SEND), *receiver = comm_new(COMM_RECV);
 	void *handles[2], *of_receiver, *nothing;
@@ -225,10 +223,9 @@ static void test_who_is_told(void)
 	engine_leaves(&engines[2]);
 	comm_closes(sender);
 	comm_closes(receiver);
-	plugin_memory_forget();
 }
 
-static void test_handles_that_were_never_given(void)
+TEST(handles_that_were_never_given)
 {
 	struct comm *comm = comm_new(COMM_SEND);
 	void *handle;
@@ -249,7 +246,7 @@ static void test_handles_that_were_never_given(void)
 }
 
 /* A NIC that can't be told: memory is registered, and copied from. It can be taken back. */
-static void test_a_nic_that_refuses(void)
+TEST(a_nic_that_refuses)
 {
 	struct comm *comm = comm_new(COMM_SEND);
 	void *handle;
@@ -269,11 +266,10 @@ static void test_a_nic_that_refuses(void)
 	}
 	CHECK_EQ(env_warns, 0);
 	comm_closes(comm);
-	plugin_memory_forget();
 }
 
 /* What connections have queued is copied out; the NIC is waited for; and one that never lets go is said. */
-static void test_a_nic_that_reads_on(void)
+TEST(a_nic_that_reads_on)
 {
 	struct comm *comm = comm_new(COMM_SEND);
 	void *handle;
@@ -304,11 +300,10 @@ static void test_a_nic_that_reads_on(void)
 	for (unsigned i = 0; i < ENGINES; i++)
 		engine_leaves(&engines[i]);
 	comm_closes(comm);
-	plugin_memory_forget();
 }
 
 /* The comm is gone and its memory no longer read; what it registered may still be removed, and is nobody's. */
-static void test_a_comm_that_closes_first(void)
+TEST(a_comm_that_closes_first)
 {
 	struct comm *comm = comm_new(COMM_SEND), *other = comm_new(COMM_SEND);
 	void *handles[3], *others;
@@ -334,11 +329,10 @@ static void test_a_comm_that_closes_first(void)
 	engine_leaves(&engines[0]);
 	engine_leaves(&engines[1]);
 	comm_closes(other);
-	plugin_memory_forget();
 }
 
 /* Comms, registrations and engines that come and go in any order, against a count. */
-static void test_any_order(void)
+TEST(any_order)
 {
 	static struct {
 		void *handle;
@@ -395,7 +389,6 @@ static void test_any_order(void)
 	for (unsigned e = 0; e < ENGINES; e++)
 		if (there[e])
 			engine_leaves(&engines[e]);
-	plugin_memory_forget();
 }
 
 static void *leaving(void *arg)
@@ -405,7 +398,7 @@ static void *leaving(void *arg)
 }
 
 /* An engine that is to go while somebody waits for its NIC: it is asked until it has let go, and never afterwards. */
-static void test_an_engine_goes_meanwhile(void)
+TEST(an_engine_goes_meanwhile)
 {
 	for (unsigned round = 0; round < 50; round++) {
 		struct comm *comm = comm_new(COMM_SEND);
@@ -424,11 +417,10 @@ static void test_an_engine_goes_meanwhile(void)
 		engine_leaves(&engines[2]);
 		comm_closes(comm);
 	}
-	plugin_memory_forget();
 }
 
 /* While a comm closes another one is made, at its address perhaps: what that registers is its own. */
-static void test_the_next_at_that_address(void)
+TEST(the_next_at_that_address)
 {
 	struct comm *comm = comm_new(COMM_SEND);
 	unsigned before = withdrawn.count;
@@ -453,18 +445,4 @@ static void test_the_next_at_that_address(void)
 	CHECK(withdrawn.count == before + 1 && withdrawn.comm == comm);
 	engine_leaves(&engines[0]);
 	comm_closes(comm);
-	plugin_memory_forget();
-}
-
-int main(void)
-{
-	test_who_is_told();
-	test_handles_that_were_never_given();
-	test_a_nic_that_refuses();
-	test_a_nic_that_reads_on();
-	test_a_comm_that_closes_first();
-	test_the_next_at_that_address();
-	test_any_order();
-	test_an_engine_goes_meanwhile();
-	return check_done();
 }

@@ -42,7 +42,7 @@ static void expect(const char *vendor, int nccl_threads, int nccl_sockets, unsig
 	CHECK_EQ(got, lanes);
 }
 
-static void test_vendors(void)
+TEST(vendors)
 {
 	expect("0x1d0f\n", -1, -1, 16);
 	expect("0x1ae0\n", -1, -1, 4);
@@ -52,7 +52,7 @@ static void test_vendors(void)
 	expect("ENA\n", -1, -1, 1);
 }
 
-static void test_nccl_variables(void)
+TEST(nccl_variables)
 {
 	expect("0x1d0f\n", 4, -1, 16); /* 32 sockets in NCCL */
 	expect("0x1d0f\n", -1, 2, 4);
@@ -66,7 +66,7 @@ static void test_nccl_variables(void)
 	expect(NULL, 2, 0, 1);
 }
 
-static void test_harp_variables(void)
+TEST(harp_variables)
 {
 	config.kernel_lanes = 3;
 	expect("0x1d0f\n", -1, -1, 3);
@@ -74,10 +74,11 @@ static void test_harp_variables(void)
 	config.kernel_lanes = 0;
 }
 
-static void test_no_function(void)
+TEST(no_function)
 {
 	char path[sizeof(device.pci_path)];
 
+	config.nccl_threads = config.nccl_sockets_per_thread = -1;
 	snprintf(path, sizeof(path), "%s", device.pci_path);
 	device.pci_path[0] = '\0';
 	CHECK_EQ(device_kernel_lanes(&device), 1);
@@ -88,12 +89,8 @@ int main(void)
 {
 	snprintf(device.pci_path, sizeof(device.pci_path), "/tmp/harp-test-parallel-XXXXXX");
 	CHECK(mkdtemp(device.pci_path));
-	test_vendors();
-	test_nccl_variables();
-	test_harp_variables();
-	config.nccl_threads = config.nccl_sockets_per_thread = -1;
+	check_run();
 	write_vendor(NULL);
-	test_no_function();
 	rmdir(device.pci_path);
 	return check_done();
 }

@@ -25,10 +25,6 @@ const struct plugin_config *plugin_config(void)
 
 void plugin_log(enum plugin_log_level level, const char *func, int line, const char *fmt, ...)
 {
-	(void)level;
-	(void)func;
-	(void)line;
-	(void)fmt;
 }
 
 static uint64_t limit(const struct device *device, enum harp_instance_mode mode,
@@ -39,7 +35,7 @@ static uint64_t limit(const struct device *device, enum harp_instance_mode mode,
 	return path_policy_of(device, mode, NULL, &config, &no_profile).harp_bytes_max;
 }
 
-static void test_forced_paths(void)
+TEST(forced_paths)
 {
 	for (unsigned mode = 0; mode < HARP_MODE_COUNT; mode++) {
 		CHECK_EQ(limit(&ethernet, mode, PATH_KERNEL, 4096), 0);
@@ -48,7 +44,7 @@ static void test_forced_paths(void)
 	}
 }
 
-static void test_defaults(void)
+TEST(defaults)
 {
 	static const struct {
 		enum harp_instance_mode mode;
@@ -72,7 +68,7 @@ static void test_defaults(void)
 }
 
 /* The kernel has no sockets on these, whatever the limit. */
-static void test_devices_of_harp_alone(void)
+TEST(devices_of_harp_alone)
 {
 	struct device port = { .mtu_bytes = 1500, .dpdk = true }, leased = ethernet;
 
@@ -110,7 +106,7 @@ static uint64_t to_peer(const struct profile *profile, const char *text)
 		.harp_bytes_max;
 }
 
-static void test_profile_replaces_the_table(void)
+TEST(profile_replaces_the_table)
 {
 	struct profile profile;
 	struct device other = ethernet;
@@ -142,7 +138,7 @@ static void test_profile_replaces_the_table(void)
 	CHECK_EQ(profile.count, 0);
 }
 
-static void test_bad_profiles(void)
+TEST(bad_profiles)
 {
 	static const struct {
 		const char *text, *why;
@@ -192,7 +188,7 @@ static void test_bad_profiles(void)
 	}
 }
 
-static void test_files(void)
+TEST(files)
 {
 	struct profile profile;
 	char *text = malloc(1 << 17);
@@ -223,12 +219,7 @@ int main(void)
 
 	CHECK(fd >= 0);
 	close(fd);
-	test_forced_paths();
-	test_defaults();
-	test_devices_of_harp_alone();
-	test_profile_replaces_the_table();
-	test_bad_profiles();
-	test_files();
+	check_run();
 	unlink(file);
 	return check_done();
 }

@@ -24,6 +24,8 @@
 static struct pending_set *pending_set;
 static struct fake_pair *pairs; /* COMERS: who came, and from where */
 static unsigned comers;
+static struct listen_comm comm_listener = { .id = LISTEN_ID };
+static struct acceptor *acceptor;
 
 /* ---- what runs short of memory -------------------------------------------------------------------- */
 
@@ -60,7 +62,7 @@ static char warning[512];
 
 /* ---- doors ---------------------------------------------------------------------------------------- */
 
-static void listener_open(struct acceptor *acceptor)
+static void listener_open(void)
 {
 	static const struct placement_end one_queue = { .kind = PLACEMENT_ONE_QUEUE, .queues = 1 };
 
@@ -78,6 +80,15 @@ static void listener_close(void)
 		fake_pair_free(&pairs[i]);
 	free(pairs);
 	free(pending_set);
+}
+
+BEFORE_EACH(listener_open())
+AFTER_EACH(listener_close())
+
+static void listener_reopen(void)
+{
+	listener_close();
+	listener_open();
 }
 
 /* Somebody comes from 10.0.x.y and says nothing; the number to ask for him by. */
@@ -112,11 +123,10 @@ static bool is_here(unsigned comer)
 }
 
 /* One host opens as many connections as it likes: it pushes out its own. */
-static void test_one_attacker(struct acceptor *acceptor)
+TEST(one_attacker)
 {
 	unsigned honest[3], others = 0;
 
-	listener_open(acceptor);
 	for (unsigned i = 0; i < 3; i++)
 		honest[i] = come(2 + i, SECOND_NS + i);
 	for (unsigned i = 0; i < 200; i++)
@@ -136,25 +146,21 @@ static void test_one_attacker(struct acceptor *acceptor)
 	for (unsigned i = 0; i < 64; i++)
 		(void)come(1, 2 * SECOND_NS + i);
 	CHECK(is_here(honest[0]));
-	listener_close();
 }
 
 /* Nobody has more than another: the oldest goes. */
-static void test_many_attackers(struct acceptor *acceptor)
+TEST(many_attackers)
 {
-	listener_open(acceptor);
 	for (unsigned i = 0; i < 100; i++)
 		(void)come(i, SECOND_NS + i);
 	for (unsigned i = 0; i < 100; i++)
 		CHECK_EQ(is_here(i), i >= 100 - PENDING_UNAUTHENTICATED_MAX);
 	CHECK_EQ(pending_set->dropped, 100 - PENDING_UNAUTHENTICATED_MAX);
-	listener_close();
 }
 
 /* As many hosts as there are pending_set, and hosts whose pending_set have gone make room for others. */
-static void test_many_hosts(struct acceptor *acceptor)
+TEST(many_hosts)
 {
-	listener_open(acceptor);
 	for (unsigned i = 0; i < PENDING_IDENTIFIED_MAX; i++)
 		say_hello(come(1000 + i, SECOND_NS + i), SECOND_NS + i);
 	for (unsigned i = 0; i < 1000; i++) {
@@ -171,14 +177,12 @@ static void test_many_hosts(struct acceptor *acceptor)
 		(void)come(2000, 3 * SECOND_NS + i);
 	CHECK_EQ(pending_set->count, PENDING_MAX);
 	CHECK(is_here(comers - 1));
-	listener_close();
 }
 
-static void test_time(struct acceptor *acceptor)
+TEST(time)
 {
 	unsigned first, late;
 
-	listener_open(acceptor);
 	first = come(1, SECOND_NS);
 	late = come(1, 3 * SECOND_NS);
 	pending_set_look(pending_set, 6 * SECOND_NS - 1);
@@ -188,16 +192,14 @@ static void test_time(struct acceptor *acceptor)
 	pending_set_look(pending_set, 8 * SECOND_NS);
 	CHECK(!is_here(late));
 	CHECK_EQ(pending_set->count, 0);
-	listener_close();
 }
 
 /* What is not a preamble costs its sender the place at once. */
-static void test_babble(struct acceptor *acceptor)
+TEST(babble)
 {
 	uint8_t babble[64] = "GET / HTTP/1.1";
 	unsigned silent, babbling;
 
-	listener_open(acceptor);
 	silent = come(1, SECOND_NS);
 	babbling = come(1, SECOND_NS);
 	CHECK_EQ(fake_inject(&pairs[babbling].lanes[0], babble, sizeof(babble)), sizeof(babble));
@@ -205,18 +207,16 @@ static void test_babble(struct acceptor *acceptor)
 		pairs[babbling].lanes[0].lane.notify(&pairs[babbling].lanes[0].lane, SECOND_NS);
 	CHECK(is_here(silent) && !is_here(babbling));
 	CHECK_EQ(pending_set->turned_away, 1);
-	listener_close();
 }
 
 /*
  * 513 peers of three addresses that are slow to go on. Strangers, whatever they do, push out none of those who have said HELLO;
  * of these the first stay when there are too many, and each has its full time though there is a crowd.
  */
-static void test_known(struct acceptor *acceptor)
+TEST(known)
 {
 	unsigned peers[513], here = 0;
 
-	listener_open(acceptor);
 	for (unsigned i = 0; i < 513; i++) {
 		peers[i] = come(1 + i % 3, SECOND_NS + i);
 		say_hello(peers[i], SECOND_NS + i);
@@ -248,20 +248,18 @@ static void test_known(struct acceptor *acceptor)
 	pending_set_look(pending_set, 9 * SECOND_NS);
 	CHECK_EQ(pending_set->count, 0);
 	CHECK_EQ(pending_set->identified, 0);
-	listener_close();
 }
 
 /*
  * The same peers, each slower with its proof than all others are with coming. Who is turned away comes again: each round lets
  * as many through as there is room for. (Being through is a reset here.)
  */
-static void test_known_all_get_through(struct acceptor *acceptor)
+TEST(known_all_get_through)
 {
 	static const unsigned want = 513;
 	unsigned through = 0, rounds = 0, waiting[513], left = want;
 	uint64_t now_ns = SECOND_NS;
 
-	listener_open(acceptor);
 	while (left && rounds < 4) {
 		unsigned again = 0;
 
@@ -285,7 +283,6 @@ static void test_known_all_get_through(struct acceptor *acceptor)
 	}
 	CHECK_EQ(through, want);
 	CHECK_EQ(rounds, 3);
-	listener_close();
 }
 
 /* ---- READY -------------------------------------------------------------------------------------- */
@@ -369,21 +366,21 @@ static void notify(unsigned comer, uint64_t now_ns)
 		lane->notify(lane, now_ns);
 }
 
-static struct comm *accepted(struct acceptor *acceptor, struct listen_comm *listen)
+static struct comm *accepted(void)
 {
 	struct comm *comm;
 
-	CHECK_EQ(acceptor_accept(acceptor, listen, &comm), 0);
+	CHECK_EQ(acceptor_accept(acceptor, &comm_listener, &comm), 0);
 	return comm;
 }
 
 /* The comms that wait to be accepted, all dropped. */
-static unsigned accept_all(struct acceptor *acceptor, struct listen_comm *listen, uint64_t last_id)
+static unsigned accept_all(uint64_t last_id)
 {
 	struct comm *comm;
 	unsigned count = 0;
 
-	while ((comm = accepted(acceptor, listen))) {
+	while ((comm = accepted())) {
 		if (!count++)
 			CHECK_EQ(comm->comm_id, last_id);
 		registry_remove(comm);
@@ -393,54 +390,51 @@ static unsigned accept_all(struct acceptor *acceptor, struct listen_comm *listen
 }
 
 /* A first lane is a comm when READY has arrived, and not before. */
-static void test_ready_must_arrive(struct acceptor *acceptor, struct listen_comm *listen)
+TEST(ready_must_arrive)
 {
 	for (unsigned lanes = 1; lanes <= 2; lanes++) {
 		unsigned first, again;
 
-		listener_open(acceptor);
+		listener_reopen();
 		first = say_all(1, 77, lanes, SECOND_NS);
 		pending_set_look(pending_set, 2 * SECOND_NS);
-		CHECK_EQ(accept_all(acceptor, listen, 77), 0);
+		CHECK_EQ(accept_all(77), 0);
 		/* It breaks. The connector tries again, with its comm id. */
 		fake_reset(&pairs[first].lanes[0]);
 		notify(first, 2 * SECOND_NS);
 		CHECK(!is_here(first));
 		CHECK_EQ(pending_set->identified, 0);
 		again = say_all(1, 77, lanes, 3 * SECOND_NS);
-		CHECK_EQ(accept_all(acceptor, listen, 77), 0);
+		CHECK_EQ(accept_all(77), 0);
 		pairs[again].lanes[0].acked = pairs[again].lanes[0].out->written - 1;
 		notify(again, 3 * SECOND_NS);
-		CHECK_EQ(accept_all(acceptor, listen, 77), 0);
+		CHECK_EQ(accept_all(77), 0);
 		acknowledge(again);
 		notify(again, 3 * SECOND_NS);
 		CHECK_EQ(pending_set->count, 0);
-		CHECK_EQ(accept_all(acceptor, listen, 77), 1);
-		listener_close();
+		CHECK_EQ(accept_all(77), 1);
 	}
 }
 
 /* It arrived, and then the lane ended: somebody has that comm, and is told what became of it. */
-static void test_ready_arrives_last(struct acceptor *acceptor, struct listen_comm *listen)
+TEST(ready_arrives_last)
 {
 	unsigned peer;
 
-	listener_open(acceptor);
 	peer = say_all(1, 78, 1, SECOND_NS);
 	acknowledge(peer);
 	fake_reset(&pairs[peer].lanes[0]);
 	notify(peer, SECOND_NS);
-	CHECK_EQ(accept_all(acceptor, listen, 78), 1);
-	listener_close();
+	CHECK_EQ(accept_all(78), 1);
 }
 
 /* Nothing tells, for as long as a connector tries. Meanwhile a crowd pushes it out only if it is silent for a second. */
-static void test_ready_stays_unknown(struct acceptor *acceptor, struct listen_comm *listen)
+TEST(ready_stays_unknown)
 {
 	uint64_t end_ns = SECOND_NS + plugin_config()->connect_timeout_ns;
 	unsigned peer;
 
-	listener_open(acceptor);
+	listener_reopen();
 	peer = say_all(1, 79, 1, SECOND_NS);
 	for (unsigned i = 0; i < 300; i++)
 		say_hello(come(1, 2 * SECOND_NS - 1), 2 * SECOND_NS - 1);
@@ -452,16 +446,14 @@ static void test_ready_stays_unknown(struct acceptor *acceptor, struct listen_co
 	CHECK(is_here(peer));
 	pending_set_look(pending_set, end_ns);
 	CHECK(!is_here(peer));
-	CHECK_EQ(accept_all(acceptor, listen, 79), 0);
-	listener_close();
+	CHECK_EQ(accept_all(79), 0);
 	/* Peers of another address drop their own. */
-	listener_open(acceptor);
+	listener_reopen();
 	peer = say_all(1, 79, 1, SECOND_NS);
 	for (unsigned i = 0; i < 300; i++)
 		say_hello(come(2, 2 * SECOND_NS + i), 2 * SECOND_NS + i);
 	CHECK(is_here(peer));
-	CHECK_EQ(accept_all(acceptor, listen, 79), 0);
-	listener_close();
+	CHECK_EQ(accept_all(79), 0);
 }
 
 /* Each time the door has nothing to read the peer goes on, as one does whose door's thread stands still in between. */
@@ -509,11 +501,10 @@ static unsigned come_promptly(unsigned address, uint64_t comm_id, uint64_t now_n
 }
 
 /* The door is full, and who comes has to go: before CHALLENGE, not behind READY. */
-static void test_nobody_goes_behind_ready(struct acceptor *acceptor, struct listen_comm *listen)
+TEST(nobody_goes_behind_ready)
 {
 	unsigned peer;
 
-	listener_open(acceptor);
 	for (unsigned i = 0; i < PENDING_IDENTIFIED_MAX; i++)
 		say_hello(come(1, SECOND_NS + i), SECOND_NS + i);
 	CHECK_EQ(pending_set->identified, PENDING_IDENTIFIED_MAX);
@@ -529,16 +520,14 @@ static void test_nobody_goes_behind_ready(struct acceptor *acceptor, struct list
 	CHECK(is_here(peer));
 	acknowledge(peer);
 	notify(peer, 2 * SECOND_NS + 300);
-	CHECK_EQ(accept_all(acceptor, listen, 95), 1);
-	listener_close();
+	CHECK_EQ(accept_all(95), 1);
 }
 
 /* Peers that know a handle and keep silent behind READY make room for a peer at another address, after a second. */
-static void test_silent_behind_ready(struct acceptor *acceptor, struct listen_comm *listen)
+TEST(silent_behind_ready)
 {
 	unsigned silent[PENDING_IDENTIFIED_MAX], honest;
 
-	listener_open(acceptor);
 	for (unsigned i = 0; i < PENDING_IDENTIFIED_MAX; i++)
 		silent[i] = say_all(1, 5000 + i, 2, SECOND_NS);
 	CHECK_EQ(pending_set->identified, PENDING_IDENTIFIED_MAX);
@@ -552,16 +541,14 @@ static void test_silent_behind_ready(struct acceptor *acceptor, struct listen_co
 	CHECK_EQ(pending_set->identified, PENDING_IDENTIFIED_MAX);
 	acknowledge(honest);
 	notify(honest, 2 * SECOND_NS + 300);
-	CHECK_EQ(accept_all(acceptor, listen, 6000), 1);
-	listener_close();
+	CHECK_EQ(accept_all(6000), 1);
 }
 
 /* A turn whose clock was read before that of the last one: nobody has been silent for a second by it. */
-static void test_an_older_clock(struct acceptor *acceptor, struct listen_comm *listen)
+TEST(an_older_clock)
 {
 	unsigned peers[LISTEN_PEERS_MAX];
 
-	listener_open(acceptor);
 	for (unsigned i = 0; i < LISTEN_PEERS_MAX; i++)
 		peers[i] = say_all(1, 1000 + i, 2, SECOND_NS);
 	(void)say_all(2, 205, 2, SECOND_NS - 1);
@@ -571,18 +558,16 @@ static void test_an_older_clock(struct acceptor *acceptor, struct listen_comm *l
 	notify(peers[0], SECOND_NS - 1);
 	acknowledge(peers[0]);
 	pending_set_look(pending_set, 2 * SECOND_NS);
-	CHECK_EQ(accept_all(acceptor, listen, 1000), 1);
-	listener_close();
-	listen->full_logged = false;
+	CHECK_EQ(accept_all(1000), 1);
+	comm_listener.full_logged = false;
 }
 
 /* Nor does who acknowledges it: so many comms wait to be accepted, and more may come when one was. */
-static void test_nobody_accepts(struct acceptor *acceptor, struct listen_comm *listen)
+TEST(nobody_accepts)
 {
 	struct comm *comm;
 	unsigned peer;
 
-	listener_open(acceptor);
 	warning[0] = '\0';
 	for (unsigned i = 0; i < LISTEN_PEERS_MAX; i++) {
 		peer = say_all(1, 3000 + i, 2, SECOND_NS + i);
@@ -592,15 +577,15 @@ static void test_nobody_accepts(struct acceptor *acceptor, struct listen_comm *l
 	CHECK_EQ(pending_set->count, 0);
 	say_in_vain(2, 202, SECOND_NS + 100);
 	CHECK(strstr(warning, "turned away 10.0.0.2") != NULL);
-	comm = accepted(acceptor, listen);
+	comm = accepted();
 	CHECK(comm && comm->comm_id == 3000);
 	registry_remove(comm);
 	comm_close(comm, true);
 	peer = say_all(2, 202, 2, SECOND_NS + 200);
 	acknowledge(peer);
 	notify(peer, SECOND_NS + 200);
-	CHECK_EQ(accept_all(acceptor, listen, 3001), LISTEN_PEERS_MAX);
-	CHECK_EQ(listen->count, 0);
+	CHECK_EQ(accept_all(3001), LISTEN_PEERS_MAX);
+	CHECK_EQ(comm_listener.count, 0);
 	/* Nor who comes with one comm id again and again. */
 	for (unsigned i = 0; i < LISTEN_PEERS_MAX; i++) {
 		peer = say_all(1, 204, 2, 2 * SECOND_NS + i);
@@ -608,40 +593,38 @@ static void test_nobody_accepts(struct acceptor *acceptor, struct listen_comm *l
 		notify(peer, 2 * SECOND_NS + i);
 	}
 	say_in_vain(1, 204, 2 * SECOND_NS + 100);
-	CHECK_EQ(accept_all(acceptor, listen, 204), 1);
-	CHECK_EQ(listen->count, 0);
-	listener_close();
-	listen->full_logged = false;
+	CHECK_EQ(accept_all(204), 1);
+	CHECK_EQ(comm_listener.count, 0);
+	comm_listener.full_logged = false;
 }
 
 /* The first attempt is a comm that nobody has been given yet, and its connector comes again: there is one comm. */
-static void test_a_second_attempt(struct acceptor *acceptor, struct listen_comm *listen)
+TEST(a_second_attempt)
 {
 	for (unsigned lanes = 1; lanes <= 2; lanes++) {
 		unsigned first, again;
 
-		listener_open(acceptor);
+		listener_reopen();
 		first = say_all(1, 80, lanes, SECOND_NS);
 		acknowledge(first);
 		notify(first, SECOND_NS);
 		again = say_all(1, 80, lanes, 2 * SECOND_NS);
 		acknowledge(again);
 		notify(again, 2 * SECOND_NS);
-		CHECK_EQ(accept_all(acceptor, listen, 80), 1);
+		CHECK_EQ(accept_all(80), 1);
 		CHECK(!is_here(first) && !is_here(again));
-		listener_close();
 	}
 }
 
 /* The first attempt broke, and nobody told us: its connector is here again, and has the comm. So have its further lanes. */
-static void test_a_first_attempt_lingers(struct acceptor *acceptor, struct listen_comm *listen)
+TEST(a_first_attempt_lingers)
 {
 	for (unsigned lanes = 1; lanes <= 2; lanes++) {
 		uint8_t keys[2][PREAMBLE_KEY_BYTES];
 		unsigned first, again;
 		struct comm *comm;
 
-		listener_open(acceptor);
+		listener_reopen();
 		first = say_all(1, 81, lanes, SECOND_NS);
 		CHECK_EQ(registry_key(81, keys[0]), lanes > 1);
 		again = say_all(1, 81, lanes, 2 * SECOND_NS);
@@ -650,7 +633,7 @@ static void test_a_first_attempt_lingers(struct acceptor *acceptor, struct liste
 			CHECK(memcmp(keys[0], keys[1], sizeof(keys[0])));
 		acknowledge(again);
 		notify(again, 2 * SECOND_NS);
-		comm = accepted(acceptor, listen);
+		comm = accepted();
 		CHECK(comm != NULL);
 		CHECK(is_here(first));
 		fake_reset(&pairs[first].lanes[0]);
@@ -664,17 +647,15 @@ static void test_a_first_attempt_lingers(struct acceptor *acceptor, struct liste
 			comm_close(comm, true);
 		}
 		CHECK(!registry_key(81, keys[0]));
-		listener_close();
 	}
 }
 
 /* A further lane is quicker than the acknowledgement of its comm's READY. */
-static void test_a_further_lane_waits(struct acceptor *acceptor, struct listen_comm *listen)
+TEST(a_further_lane_waits)
 {
 	struct comm *comm;
 	unsigned first;
 
-	listener_open(acceptor);
 	first = say_all(1, 91, 2, SECOND_NS);
 	(void)say_further(1, 91, SECOND_NS);
 	CHECK_EQ(pending_set->count, 2);
@@ -684,22 +665,20 @@ static void test_a_further_lane_waits(struct acceptor *acceptor, struct listen_c
 	acknowledge(first);
 	pending_set_look(pending_set, 2 * SECOND_NS); /* the first lane first, as it came */
 	CHECK_EQ(pending_set->count, 0);
-	comm = accepted(acceptor, listen);
+	comm = accepted();
 	CHECK(comm != NULL);
 	CHECK_EQ(comm->comm_id, 91);
 	CHECK_EQ(comm->scheduler.live, 3);
 	registry_remove(comm);
 	comm_close(comm, true);
-	listener_close();
 }
 
 /* There will be no comm: the first lane breaks. Who comes in its place has another key. */
-static void test_a_further_lane_of_none(struct acceptor *acceptor, struct listen_comm *listen)
+TEST(a_further_lane_of_none)
 {
 	uint8_t key[PREAMBLE_KEY_BYTES];
 	unsigned first, further, again;
 
-	listener_open(acceptor);
 	first = say_all(1, 92, 2, SECOND_NS);
 	further = say_further(1, 92, SECOND_NS);
 	again = say_all(1, 92, 2, SECOND_NS + 1); /* before we heard of that */
@@ -711,7 +690,7 @@ static void test_a_further_lane_of_none(struct acceptor *acceptor, struct listen
 	CHECK(is_here(further));
 	pending_set_look(pending_set, pending_set->next_ns);
 	CHECK(!is_here(further)); /* it proved that it belongs to the other */
-	CHECK_EQ(accept_all(acceptor, listen, 92), 1);
+	CHECK_EQ(accept_all(92), 1);
 	CHECK(!registry_key(92, key));
 	/* Nobody comes in its place. */
 	first = say_all(1, 93, 2, SECOND_NS);
@@ -722,15 +701,14 @@ static void test_a_further_lane_of_none(struct acceptor *acceptor, struct listen
 	pending_set_look(pending_set, pending_set->next_ns);
 	CHECK(!is_here(further));
 	CHECK_EQ(pending_set->count, 0);
-	CHECK_EQ(accept_all(acceptor, listen, 93), 0);
-	listener_close();
+	CHECK_EQ(accept_all(93), 0);
 }
 
 /*
  * A peer has READY, and then there is no memory for its comm: it will not come again, so accept says it, once, and goes on
  * to accept others.
  */
-static void test_no_memory_behind_ready(struct acceptor *acceptor, struct listen_comm *listen)
+TEST(no_memory_behind_ready)
 {
 #if SHORTAGES
 	struct comm *comm;
@@ -740,7 +718,7 @@ static void test_no_memory_behind_ready(struct acceptor *acceptor, struct listen
 		unsigned before, unlucky, after;
 		bool is_short;
 
-		listener_open(acceptor);
+		listener_reopen();
 		before = say_all(1, 101, 2, SECOND_NS);
 		unlucky = say_all(2, 102, 2, SECOND_NS);
 		acknowledge(before);
@@ -752,8 +730,7 @@ static void test_no_memory_behind_ready(struct acceptor *acceptor, struct listen
 		is_short = !shortage;
 		shortage = 0;
 		if (!is_short) { /* all of its allocations have failed once */
-			CHECK_EQ(accept_all(acceptor, listen, 101), 2);
-			listener_close();
+			CHECK_EQ(accept_all(101), 2);
 			break;
 		}
 		CHECK(!is_here(unlucky));
@@ -761,22 +738,18 @@ static void test_no_memory_behind_ready(struct acceptor *acceptor, struct listen
 		CHECK(strstr(warning, "out of memory") != NULL);
 		after = say_all(3, 103, 2, SECOND_NS);
 		/* What is there comes first. */
-		comm = accepted(acceptor, listen);
+		comm = accepted();
 		CHECK(comm && comm->comm_id == 101);
 		registry_remove(comm);
 		comm_close(comm, true);
-		CHECK_EQ(acceptor_accept(acceptor, listen, &comm), -ENOMEM);
+		CHECK_EQ(acceptor_accept(acceptor, &comm_listener, &comm), -ENOMEM);
 		CHECK(!comm);
-		CHECK_EQ(accept_all(acceptor, listen, 0), 0);
+		CHECK_EQ(accept_all(0), 0);
 		acknowledge(after);
 		notify(after, SECOND_NS);
-		CHECK_EQ(accept_all(acceptor, listen, 103), 1);
-		listener_close();
+		CHECK_EQ(accept_all(103), 1);
 	}
 	CHECK(failures >= 3);
-#else
-	(void)acceptor;
-	(void)listen;
 #endif
 }
 
@@ -788,8 +761,6 @@ static void keep_warning(enum plugin_log_level level, const char *text)
 
 int main(void)
 {
-	struct listen_comm listen = { .id = LISTEN_ID };
-	struct acceptor *acceptor;
 	struct plugin_ctx *ctx;
 	bool setup;
 
@@ -797,28 +768,10 @@ int main(void)
 	CHECK_EQ(plugin_init(&ctx, 1, -1), 0);
 	CHECK_EQ(interface_acceptor(0, &acceptor, &setup), 0);
 	CHECK(!setup);
-	listen.ctx = ctx;
-	acceptor_add(acceptor, &listen);
-	test_one_attacker(acceptor);
-	test_many_attackers(acceptor);
-	test_many_hosts(acceptor);
-	test_time(acceptor);
-	test_babble(acceptor);
-	test_known(acceptor);
-	test_known_all_get_through(acceptor);
-	test_ready_must_arrive(acceptor, &listen);
-	test_ready_arrives_last(acceptor, &listen);
-	test_ready_stays_unknown(acceptor, &listen);
-	test_nobody_goes_behind_ready(acceptor, &listen);
-	test_silent_behind_ready(acceptor, &listen);
-	test_an_older_clock(acceptor, &listen);
-	test_nobody_accepts(acceptor, &listen);
-	test_a_second_attempt(acceptor, &listen);
-	test_a_first_attempt_lingers(acceptor, &listen);
-	test_a_further_lane_waits(acceptor, &listen);
-	test_a_further_lane_of_none(acceptor, &listen);
-	test_no_memory_behind_ready(acceptor, &listen);
-	acceptor_remove(acceptor, &listen);
+	comm_listener.ctx = ctx;
+	acceptor_add(acceptor, &comm_listener);
+	check_run();
+	acceptor_remove(acceptor, &comm_listener);
 	CHECK_EQ(plugin_finalize(ctx), 0);
 	return check_done();
 }

@@ -70,7 +70,7 @@ static void test_right_ports(void)
 	}
 }
 
-static void test_each_once(void)
+TEST(each_once)
 {
 	struct placement_end unknown = end_of(PLACEMENT_UNKNOWN, 8, 3);
 
@@ -92,7 +92,7 @@ static void test_each_once(void)
 	}
 }
 
-static void test_kinds(void)
+TEST(kinds)
 {
 	struct placement_end one = end_of(PLACEMENT_ONE_QUEUE, 1, 0), older = { 0 };
 	struct placement_end unknown = end_of(PLACEMENT_UNKNOWN, 4, 1), known, *ends[2];
@@ -135,7 +135,7 @@ static void test_kinds(void)
 
 /* ---- what is said ----------------------------------------------------------------------------- */
 
-static void test_said(void)
+TEST(said)
 {
 	for (uint64_t seed = 0; seed < 60; seed++) {
 		uint8_t bytes[PLACEMENT_EXTENSION_BYTES_MAX];
@@ -160,7 +160,7 @@ static void test_said(void)
 	}
 }
 
-static void test_nothing_to_say(void)
+TEST(nothing_to_say)
 {
 	uint8_t bytes[PLACEMENT_EXTENSION_BYTES_MAX];
 	struct placement_end end = end_of(PLACEMENT_ONE_QUEUE, 1, 0);
@@ -173,7 +173,7 @@ static void test_nothing_to_say(void)
 }
 
 /* Whatever comes, it is refused or makes an end that can be computed with. */
-static void test_hostile(void)
+TEST(hostile)
 {
 	static const struct {
 		size_t at;
@@ -219,7 +219,7 @@ static void test_hostile(void)
 
 /* ---- what is remembered ----------------------------------------------------------------------- */
 
-static void test_memory(void)
+TEST(memory)
 {
 	struct placement_end end = end_of(PLACEMENT_TOEPLITZ, 8, 2), out;
 	struct harp_endpoint peer = there, other = there;
@@ -271,11 +271,6 @@ int main(void)
 	CHECK_EQ(harp_addr_parse("fd00::1", &here.addr), 0);
 	CHECK_EQ(harp_addr_parse("fd00::2", &there.addr), 0);
 	test_right_ports();
-	test_each_once();
-	test_kinds();
-	test_said();
-	test_nothing_to_say();
-	test_hostile();
-	test_memory();
+	check_run();
 	return check_done();
 }

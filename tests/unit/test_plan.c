@@ -29,7 +29,6 @@ static unsigned engine_asked;
 static void host_ways(struct candidates *out, const struct engine_set *engines,
 		      const struct handle *handle)
 {
-	(void)handle;
 	out->count = engines ? harp_ways : kernel_ways;
 }
 
@@ -148,7 +147,7 @@ static void expect_lanes(const char *want)
 
 /* ---- how many of which kind --------------------------------------------------------------------------- */
 
-static void test_one_nic(void)
+TEST(one_nic)
 {
 	prepare();
 	has_engines[1] = true;
@@ -163,7 +162,7 @@ static void test_one_nic(void)
 	expect_lanes("0k0h0h0k0k0k");
 }
 
-static void test_kinds_that_there_are(void)
+TEST(kinds_that_there_are)
 {
 	prepare(); /* no engines */
 	u.first_harp = false;
@@ -198,7 +197,7 @@ static void test_kinds_that_there_are(void)
 }
 
 /* What each side has said is the most. */
-static void test_as_many_as_both_say(void)
+TEST(as_many_as_both_say)
 {
 	prepare();
 	has_engines[1] = true;
@@ -216,7 +215,7 @@ static void test_as_many_as_both_say(void)
 }
 
 /* What was asked of candidates.c: both kinds of the same NICs. */
-static void test_what_is_asked(void)
+TEST(what_is_asked)
 {
 	prepare();
 	has_engines[1] = true;
@@ -247,7 +246,7 @@ static void add_entry(unsigned nic, const struct harp_addr *addr, uint16_t harp_
 				     .queue = (uint16_t)(harp_port + 3) };
 }
 
-static void test_several_nics(void)
+TEST(several_nics)
 {
 	const struct harp_addr v4 = peer_v4(2, 7), v6 = peer_v6(2, 7, false), other = peer_v4(3, 9);
 	const struct handle *h = &u.rails[1].handle;
@@ -292,7 +291,7 @@ static void test_several_nics(void)
 }
 
 /* Of a NIC that the peer says nothing of any more nothing is known: not what its first one has. */
-static void test_a_nic_without_entries(void)
+TEST(a_nic_without_entries)
 {
 	const struct handle *h = &u.rails[1].handle;
 
@@ -305,7 +304,7 @@ static void test_a_nic_without_entries(void)
 }
 
 /* Lanes of the first rail leave by our NIC where that is what the host would do. */
-static void test_the_first_is_bound(void)
+TEST(the_first_is_bound)
 {
 	prepare();
 	expect_lanes("0h0k0k0k0k");
@@ -346,7 +345,7 @@ static bool can(int dev, const struct harp_addr *addr)
 	return reaches(NULL, dev, &entry);
 }
 
-static void test_ways(void)
+TEST(ways)
 {
 	const struct harp_addr v4 = peer_v4(2, 7), v6 = peer_v6(2, 7, false);
 
@@ -384,17 +383,4 @@ static void test_ways(void)
 	engine_reaches_it = true;
 	nics[2].has_v4 = false; /* nor does the peer's kernel answer one that we have not */
 	CHECK(!can(2, &v4));
-}
-
-int main(void)
-{
-	test_one_nic();
-	test_kinds_that_there_are();
-	test_as_many_as_both_say();
-	test_what_is_asked();
-	test_several_nics();
-	test_a_nic_without_entries();
-	test_the_first_is_bound();
-	test_ways();
-	return check_done();
 }

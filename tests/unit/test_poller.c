@@ -33,13 +33,11 @@ static void advance(struct poller *d, uint64_t now_ns)
 
 static void wake(struct poller *d)
 {
-	(void)d;
 }
 
 /* As a dedicated thread: the baton is nobody else's. */
 static void *keeper(void *arg)
 {
-	(void)arg;
 	while (!poller_try(&poller))
 		sched_yield();
 	while (!atomic_load(&control_stop)) {
@@ -81,13 +79,13 @@ static void call_from_threads(void)
 	}
 }
 
-static void test_nobody_keeps_it(void)
+TEST(nobody_keeps_it)
 {
 	poller_init(&poller, advance);
 	call_from_threads();
 }
 
-static void test_kept_for_ever(void)
+TEST(kept_for_ever)
 {
 	pthread_t thread;
 
@@ -107,12 +105,11 @@ static uint64_t seen_ns;
 
 static void sees(struct poller *d, uint64_t now_ns)
 {
-	(void)d;
 	seen_ns = now_ns;
 }
 
 /* Two have read the clock, and the second was here first: what it has noted is not later than now. */
-static void test_the_clock_does_not_go_back(void)
+TEST(the_clock_does_not_go_back)
 {
 	poller_init(&poller, sees);
 	CHECK(poller_run(&poller, 2000));
@@ -121,12 +118,4 @@ static void test_the_clock_does_not_go_back(void)
 	CHECK_EQ(seen_ns, 2000);
 	CHECK(poller_run(&poller, 2001));
 	CHECK_EQ(seen_ns, 2001);
-}
-
-int main(void)
-{
-	test_nobody_keeps_it();
-	test_kept_for_ever();
-	test_the_clock_does_not_go_back();
-	return check_done();
 }

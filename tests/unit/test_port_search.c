@@ -51,7 +51,6 @@ int lane_harp_connect(struct engine *engine, const struct harp_endpoint *local,
 {
 	struct fake *fake = &fakes[fake_count];
 
-	(void)engine;
 	(void)dscp;
 	*out = NULL;
 	if (fake_alive >= room)
@@ -83,8 +82,6 @@ void engine_ports(const struct engine *engine, uint16_t *low, uint16_t *high)
 
 static void notify(struct lane *lane, uint64_t now_ns)
 {
-	(void)lane;
-	(void)now_ns;
 }
 
 static struct placement_end end_of(enum placement_kind kind, uint16_t queues, uint16_t queue)
@@ -133,7 +130,7 @@ static int silence(struct port_search *o, uint64_t *now_ns)
 	return rc;
 }
 
-static void test_one_queue_each(void)
+TEST(one_queue_each)
 {
 	struct placement_end one = end_of(PLACEMENT_ONE_QUEUE, 1, 0), older = { 0 };
 	char text[192];
@@ -153,7 +150,7 @@ static void test_one_queue_each(void)
 }
 
 /* The peer may have the end of an older connection from that very port, and then never agrees to a new one. */
-static void test_another_port(void)
+TEST(another_port)
 {
 	struct placement_end one = end_of(PLACEMENT_ONE_QUEUE, 1, 0);
 	struct port_search o;
@@ -175,7 +172,7 @@ static void test_another_port(void)
 	CHECK(fakes[0].closed && fakes[0].aborted);
 }
 
-static void test_computed(void)
+TEST(computed)
 {
 	struct placement_end ours = end_of(PLACEMENT_TOEPLITZ, 8, 3);
 	struct placement_end theirs = end_of(PLACEMENT_TOEPLITZ, 4, 1);
@@ -199,7 +196,7 @@ static void test_computed(void)
 	CHECK(fakes[1].closed && fakes[1].aborted);
 }
 
-static void test_tried_within_bounds(void)
+TEST(tried_within_bounds)
 {
 	struct placement_end unknown = end_of(PLACEMENT_UNKNOWN, 8, 3);
 	static uint8_t seen[65536];
@@ -220,7 +217,7 @@ static void test_tried_within_bounds(void)
 	CHECK(strstr(port_search_silence(&o, text, sizeof(text)), "our queue 3 of 8") != NULL);
 }
 
-static void test_the_first_wins(void)
+TEST(the_first_wins)
 {
 	struct placement_end one = end_of(PLACEMENT_ONE_QUEUE, 1, 0);
 	struct placement_end unknown = end_of(PLACEMENT_UNKNOWN, 4, 1);
@@ -241,7 +238,7 @@ static void test_the_first_wins(void)
 	CHECK_EQ(fake_alive, 1);
 }
 
-static void test_an_answer_that_refuses(void)
+TEST(an_answer_that_refuses)
 {
 	struct placement_end unknown = end_of(PLACEMENT_UNKNOWN, 4, 1);
 	struct port_search o;
@@ -260,7 +257,7 @@ static void test_an_answer_that_refuses(void)
 	CHECK_EQ(fake_alive, 0);
 }
 
-static void test_little_room(void)
+TEST(little_room)
 {
 	struct placement_end unknown = end_of(PLACEMENT_UNKNOWN, 4, 1);
 	struct port_search o;
@@ -282,7 +279,7 @@ static void test_little_room(void)
 	CHECK_EQ(port_search_advance(&o, 0, &lane), -ENOSPC);
 }
 
-static void test_few_ports(void)
+TEST(few_ports)
 {
 	struct placement_end unknown = end_of(PLACEMENT_UNKNOWN, 8, 1);
 	struct port_search o;
@@ -299,7 +296,7 @@ static void test_few_ports(void)
 }
 
 /* A table that leads nowhere near our queue: that cannot be true, and ports are tried. */
-static void test_no_port_should_do(void)
+TEST(no_port_should_do)
 {
 	struct placement_end ours = end_of(PLACEMENT_TOEPLITZ, 8, 3);
 	struct port_search o;
@@ -319,14 +316,6 @@ int main(void)
 	here.addr = harp_addr_v4(10, 0, 0, 1);
 	there.addr = harp_addr_v4(10, 0, 0, 2);
 	there.port = 61234;
-	test_one_queue_each();
-	test_another_port();
-	test_computed();
-	test_tried_within_bounds();
-	test_the_first_wins();
-	test_an_answer_that_refuses();
-	test_little_room();
-	test_few_ports();
-	test_no_port_should_do();
+	check_run();
 	return check_done();
 }

@@ -8,12 +8,11 @@
 #include "preamble_rig.h"
 #include "wire/record.h"
 
-static void test_accepted(void)
+TEST(accepted)
 {
 	for (uint64_t seed = 0; seed < 200; seed++) {
 		static const uint8_t data[5] = { 1, 2, 3, 4, 5 };
 		uint8_t got[5] = { 0 };
-		struct run r;
 
 		run_begin(&r, seed, FEATURE_NO_CREDIT);
 		run(&r);
@@ -31,17 +30,14 @@ static void test_accepted(void)
 			at += (size_t)r.pair.lanes[1].lane.ops->recv(&r.pair.lanes[1].lane,
 								     got + at, 5 - at, 1);
 		CHECK_MEM(got, data, 5);
-		fake_pair_free(&r.pair);
 	}
 }
 
 /* Every bit of every message counts. */
-static void test_damage(void)
+TEST(damage)
 {
 	for (int direction = 0; direction < 2; direction++) {
 		for (uint64_t at = 0; at < 96; at++) {
-			struct run r;
-
 			run_begin(&r, at, 0);
 			r.pair.pipes[direction].flip_at = at;
 			r.pair.pipes[direction].flip = (uint8_t)(1u << (at % 8));
@@ -50,21 +46,17 @@ static void test_damage(void)
 			/* READY is the acceptor's last word: damage to it only the connector sees. */
 			if (direction == 0 || at < 64)
 				CHECK(r.accepted != 1);
-			fake_pair_free(&r.pair);
 		}
 	}
 }
 
-static void test_wrong_secret(void)
+TEST(wrong_secret)
 {
-	struct run r;
-
 	run_begin(&r, 1, 0);
 	r.connector.key[3] ^= 1;
 	run(&r);
 	CHECK_EQ(r.connected, -EKEYREJECTED); /* the acceptor's proof does not hold */
 	CHECK_EQ(r.accepted, 0);
-	fake_pair_free(&r.pair);
 }
 
 #define SAID_BYTES (PREAMBLE_HELLO_BYTES + PREAMBLE_PROOF_BYTES)
@@ -79,16 +71,14 @@ static void said_by(const struct preamble *connector, uint8_t said[SAID_BYTES])
 }
 
 /* All that a connector once said, said again. */
-static void test_replay(void)
+TEST(replay)
 {
 	uint8_t said[SAID_BYTES];
 	struct preamble_terms t;
-	struct run r;
 
 	run_begin(&r, 2, 0);
 	run(&r);
 	said_by(&r.connector, said);
-	fake_pair_free(&r.pair);
 
 	run_begin(&r, 3, 0);
 	terms(&t, 0, 0x77); /* a fresh nonce, as every acceptor's */
@@ -97,30 +87,24 @@ static void test_replay(void)
 	CHECK_EQ(fake_inject(&r.pair.lanes[1], said, sizeof(said)), sizeof(said));
 	run(&r);
 	CHECK_EQ(r.accepted, -EKEYREJECTED);
-	fake_pair_free(&r.pair);
 }
 
-static void test_refusals(void)
+TEST(refusals)
 {
-	struct run r;
-
 	run_begin(&r, 4, 1ull << 40); /* a mandatory feature of the future */
 	run(&r);
 	CHECK_EQ(r.accepted, -EPROTONOSUPPORT);
-	fake_pair_free(&r.pair);
 
 	run_begin(&r, 5, 1ull << 20); /* an optional one */
 	run(&r);
 	CHECK_EQ(r.accepted, 1);
 	CHECK_EQ(r.connected, 1);
-	fake_pair_free(&r.pair);
 
 	run_begin(&r, 6, 0);
 	listening = false;
 	run(&r);
 	CHECK_EQ(r.accepted, -ECONNREFUSED);
 	listening = true;
-	fake_pair_free(&r.pair);
 
 	/* The listener goes while the proof is under way: READY says so. */
 	run_begin(&r, 7, 0);
@@ -133,7 +117,6 @@ static void test_refusals(void)
 	CHECK_EQ(r.accepted, -ECONNREFUSED);
 	CHECK_EQ(r.connected, -ECONNREFUSED);
 	listening = true;
-	fake_pair_free(&r.pair);
 }
 
 /* ---- sealed lanes ----------------------------------------------------------------------------- */
@@ -145,7 +128,6 @@ static void test_sealed(void)
 		struct iovec there = { "there", 5 }, back = { "back", 4 };
 		struct lane *lanes[2];
 		uint8_t got[8];
-		struct run r;
 
 		run_begin_sealed(&r, seed, psk, psk);
 		run(&r);
@@ -170,14 +152,12 @@ static void test_sealed(void)
 			 PREAMBLE_CHALLENGE_BYTES + PREAMBLE_MAC_BYTES + PREAMBLE_READY_BYTES + 4);
 		lanes[0]->ops->close(lanes[0], true);
 		lanes[1]->ops->close(lanes[1], true);
-		fake_pair_free(&r.pair);
 	}
 }
 
-static void test_not_sealed_alike(void)
+TEST(not_sealed_alike)
 {
 	struct lane *lane;
-	struct run r;
 
 	run_begin_sealed(&r, 1, NULL, NULL);
 	run(&r);
@@ -185,25 +165,21 @@ static void test_not_sealed_alike(void)
 	lane = &r.pair.lanes[0].lane;
 	CHECK_EQ(handshake_encrypt(&r.connector, &lane), 0);
 	CHECK(lane == &r.pair.lanes[0].lane);
-	fake_pair_free(&r.pair);
 
 	run_begin_sealed(&r, 2, psk, NULL);
 	run(&r);
 	CHECK_EQ(r.accepted, -EPROTONOSUPPORT);
 	CHECK(strstr(r.acceptor.what, "the peer encrypts") != NULL);
-	fake_pair_free(&r.pair);
 
 	run_begin_sealed(&r, 3, NULL, psk);
 	run(&r);
 	CHECK_EQ(r.accepted, -EPROTONOSUPPORT);
 	CHECK(strstr(r.acceptor.what, "the peer does not") != NULL);
-	fake_pair_free(&r.pair);
 }
 
-static void test_wrong_psk(void)
+TEST(wrong_psk)
 {
 	uint8_t other_psk[sizeof(psk)];
-	struct run r;
 
 	memcpy(other_psk, psk, sizeof(psk));
 	other_psk[31] ^= 1;
@@ -212,7 +188,6 @@ static void test_wrong_psk(void)
 	CHECK_EQ(r.connected, -EKEYREJECTED);
 	CHECK(strstr(r.connector.what, "pre-shared keys") != NULL);
 	CHECK_EQ(r.accepted, 0);
-	fake_pair_free(&r.pair);
 
 	/* Somebody on the way takes the feature out of HELLO: the transcripts differ. */
 	run_begin_sealed(&r, 5, psk, NULL);
@@ -221,11 +196,10 @@ static void test_wrong_psk(void)
 	run(&r);
 	CHECK(r.connected < 0);
 	CHECK(r.accepted != 1);
-	fake_pair_free(&r.pair);
 }
 
 /* HELLO with extensions: the optional are skipped, the mandatory and the broken refused. */
-static void test_extensions(void)
+TEST(extensions)
 {
 	static const struct {
 		uint16_t type, len, total;
@@ -242,7 +216,6 @@ static void test_extensions(void)
 
 	for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		uint8_t hello[PREAMBLE_HELLO_BYTES + 1040];
-		struct run r;
 
 		run_begin(&r, i, 0);
 		memset(hello, 0, sizeof(hello));
@@ -256,16 +229,14 @@ static void test_extensions(void)
 		CHECK_EQ(r.accepted, cases[i].result);
 		if (!cases[i].result)
 			CHECK_EQ(r.acceptor.step, PREAMBLE_READ_PROOF);
-		fake_pair_free(&r.pair);
 	}
 }
 
 /* ---- comms of several lanes ------------------------------------------------------------------- */
 
-static void test_comm_key(void)
+TEST(comm_key)
 {
 	uint8_t key[PREAMBLE_KEY_BYTES];
-	struct run r;
 
 	run_first(&r, 1, 3, 32);
 	preamble_comm_key(&r.connector, key);
@@ -283,10 +254,8 @@ static void test_comm_key(void)
 	CHECK(memcmp(key, comm.key, sizeof(key)) != 0);
 }
 
-static void test_further_lanes(void)
+TEST(further_lanes)
 {
-	struct run r;
-
 	run_first(&r, 1, 4, 32);
 	listening = false; /* the listen comm may be closed by then */
 	for (uint8_t index = 0; index < 4; index++) {
@@ -298,46 +267,39 @@ static void test_further_lanes(void)
 		CHECK_EQ(r.acceptor.comm_id, COMM_ID);
 		CHECK_EQ(r.acceptor.sent_bytes, r.pair.pipes[1].written);
 		CHECK_EQ(r.connector.sent_bytes, r.pair.pipes[0].written);
-		fake_pair_free(&r.pair);
 	}
 	/* Neither the handle's secret nor another comm's key will do. */
 	run_further(&r, 5, COMM_ID, 1, handle.secret);
 	CHECK_EQ(r.connected, -EKEYREJECTED);
 	CHECK(r.accepted != 1);
-	fake_pair_free(&r.pair);
 	/* A comm that there is not. */
 	run_further(&r, 6, COMM_ID + 1, 1, comm.key);
 	CHECK_EQ(r.accepted, -ECONNREFUSED);
 	CHECK_STR(r.acceptor.what, "there is no comm of that id");
-	fake_pair_free(&r.pair);
 	/* A lane beyond those that there are. */
 	run_further(&r, 7, COMM_ID, 4, comm.key);
 	CHECK_EQ(r.accepted, -EPROTO);
 	CHECK_STR(r.acceptor.what, "a lane of an impossible number");
-	fake_pair_free(&r.pair);
 	listening = true;
 }
 
-static void test_further_replay(void)
+TEST(further_replay)
 {
 	uint8_t said[SAID_BYTES];
-	struct run r;
 
 	run_first(&r, 1, 4, 32);
 	run_further(&r, 2, COMM_ID, 1, comm.key);
 	CHECK_EQ(r.accepted, 1);
 	said_by(&r.connector, said);
-	fake_pair_free(&r.pair);
 	run_begin(&r, 3, 0);
 	r.connected = -1;
 	CHECK_EQ(fake_inject(&r.pair.lanes[1], said, sizeof(said)), sizeof(said));
 	run(&r);
 	CHECK_EQ(r.accepted, -EKEYREJECTED);
-	fake_pair_free(&r.pair);
 }
 
 /* Numbers of lanes and flags as no connector says them. */
-static void test_lane_numbers(void)
+TEST(lane_numbers)
 {
 	static const struct {
 		uint8_t index, lanes, flags;
@@ -353,7 +315,6 @@ static void test_lane_numbers(void)
 	comm.id = COMM_ID;
 	for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		uint8_t hello[PREAMBLE_HELLO_BYTES];
-		struct run r;
 
 		run_begin(&r, i, 0);
 		memcpy(hello, r.connector.transcript, PREAMBLE_HELLO_BYTES);
@@ -366,7 +327,6 @@ static void test_lane_numbers(void)
 		CHECK_EQ(r.accepted, cases[i].result);
 		if (!cases[i].result)
 			CHECK_EQ(r.acceptor.step, PREAMBLE_READ_PROOF);
-		fake_pair_free(&r.pair);
 	}
 	comm.there = false;
 }
@@ -379,19 +339,8 @@ int main(void)
 	if (!have_crypto)
 		fprintf(stderr, "without sealed lanes: %s\n", why);
 	example_handle();
-	test_accepted();
-	test_damage();
-	test_wrong_secret();
-	test_replay();
-	test_refusals();
-	test_not_sealed_alike();
-	test_wrong_psk();
+	check_run();
 	if (have_crypto)
 		test_sealed();
-	test_extensions();
-	test_comm_key();
-	test_further_lanes();
-	test_further_replay();
-	test_lane_numbers();
 	return check_done();
 }

@@ -57,7 +57,6 @@ static void check_sealed_in_text(const char *digits)
 	uint8_t record[RECORD_HEADER_BYTES];
 	struct iovec iov = { record, sizeof(record) };
 	struct lane *lane;
-	struct run r;
 
 	run_begin_sealed(&r, 1, psk, psk);
 	run(&r);
@@ -75,7 +74,6 @@ static void check_sealed_in_text(const char *digits)
 	check_in_text(digits, "sealed segment", r.pair.pipes[0].bytes + r.pair.pipes[0].begin,
 		      sizeof(record) + SEGMENT_EXTRA_BYTES);
 	lane->ops->close(lane, true);
-	fake_pair_free(&r.pair);
 }
 
 static void test_document(const char *path, bool have_crypto)
@@ -83,7 +81,6 @@ static void test_document(const char *path, bool have_crypto)
 	size_t hello = PREAMBLE_HELLO_BYTES, challenge = PREAMBLE_CHALLENGE_BYTES + 16;
 	char *digits = read_digits(path);
 	uint8_t bytes[PLUGIN_HANDLE_BYTES], record[RECORD_HEADER_BYTES];
-	struct run r;
 
 	handle_encode(bytes, &handle);
 	check_in_text(digits, "handle", bytes, sizeof(bytes));
@@ -95,7 +92,6 @@ static void test_document(const char *path, bool have_crypto)
 	check_in_text(digits, "READY", r.connector.transcript + hello + challenge + 32, 32);
 	preamble_comm_key(&r.connector, comm.key);
 	check_in_text(digits, "comm key", comm.key, sizeof(comm.key));
-	fake_pair_free(&r.pair);
 	comm.there = true;
 	comm.id = COMM_ID;
 	run_further(&r, 0, COMM_ID, 1, comm.key);
@@ -109,7 +105,6 @@ static void test_document(const char *path, bool have_crypto)
 						.offset = 0,
 						.tag = 7 });
 	check_in_text(digits, "DATA header", record, sizeof(record));
-	fake_pair_free(&r.pair);
 	if (have_crypto)
 		check_sealed_in_text(digits);
 	free(digits);

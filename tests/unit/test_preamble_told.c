@@ -28,24 +28,23 @@ static void example_rails(struct rails *rails)
 	CHECK_EQ(harp_addr_parse("2001:db8::2", &rails->entry[1].addr), 0);
 }
 
-static void run_rails(struct run *r, const uint8_t *value, size_t len)
+static void run_rails(struct run *one, const uint8_t *value, size_t len)
 {
 	struct preamble_terms t;
 
-	run_begin(r, len, FEATURE_ACK_PROMPTLY);
+	run_begin(one, len, FEATURE_ACK_PROMPTLY);
 	terms(&t, FEATURE_ACK_PROMPTLY, 0x50);
 	t.rails = value;
 	t.rails_bytes = len;
-	preamble_accept(&r->acceptor, &t, lookup, NULL);
-	run(r);
+	preamble_accept(&one->acceptor, &t, lookup, NULL);
+	run(one);
 }
 
-static void test_rails(void)
+TEST(rails)
 {
 	uint8_t value[RAILS_BYTES_MAX + 8] = { 0 };
 	struct rails rails, heard;
 	const uint8_t *told;
-	struct run r;
 	size_t len;
 
 	example_rails(&rails);
@@ -63,7 +62,6 @@ static void test_rails(void)
 		CHECK_EQ(heard.entry[i].kernel_port, rails.entry[i].kernel_port);
 		CHECK_EQ(heard.entry[i].speed_mbps, 100000);
 	}
-	fake_pair_free(&r.pair);
 	(void)preamble_rails(&r.acceptor, &len);
 	CHECK_EQ(len, 0);
 	/* Nothing that makes no sense is believed, though its proof holds. */
@@ -85,7 +83,6 @@ static void test_rails(void)
 		run_rails(&r, value, len);
 		CHECK_EQ(r.connected, -EPROTO);
 		CHECK_STR(r.connector.what, "an extension that makes no sense");
-		fake_pair_free(&r.pair);
 	}
 }
 
@@ -104,23 +101,22 @@ static void toeplitz_end(struct placement_end *end)
 	placement_own(end, &rss, 2);
 }
 
-static void run_begin_placed(struct run *r, uint64_t seed, const struct placement_end *end)
+static void run_begin_placed(struct run *one, uint64_t seed, const struct placement_end *end)
 {
 	struct preamble_terms t;
 
-	run_begin(r, seed, FEATURE_ACK_PROMPTLY);
+	run_begin(one, seed, FEATURE_ACK_PROMPTLY);
 	terms(&t, FEATURE_ACK_PROMPTLY, 0x50);
 	t.placement = end;
-	preamble_accept(&r->acceptor, &t, lookup, NULL);
+	preamble_accept(&one->acceptor, &t, lookup, NULL);
 }
 
 #define PLACED_EXTENSION_BYTES 56u /* 4, 8, 40 bytes of key, 2 of table, padded */
 
-static void test_placement_said(void)
+TEST(placement_said)
 {
 	for (uint64_t seed = 0; seed < 100; seed++) {
 		struct placement_end end, heard;
-		struct run r;
 
 		toeplitz_end(&end);
 		run_begin_placed(&r, seed, &end);
@@ -137,14 +133,12 @@ static void test_placement_said(void)
 		CHECK_EQ(r.pair.pipes[1].written,
 			 PREAMBLE_CHALLENGE_BYTES + PLACED_EXTENSION_BYTES + PREAMBLE_MAC_BYTES +
 				 PREAMBLE_READY_BYTES);
-		fake_pair_free(&r.pair);
 	}
 }
 
-static void test_placement_not_said(void)
+TEST(placement_not_said)
 {
 	struct placement_end one = { .kind = PLACEMENT_ONE_QUEUE, .queues = 1 }, heard;
-	struct run r;
 
 	run_begin_placed(&r, 1, &one);
 	run(&r);
@@ -152,15 +146,13 @@ static void test_placement_not_said(void)
 	CHECK(!preamble_placement(&r.connector, &heard));
 	CHECK_EQ(r.pair.pipes[1].written,
 		 PREAMBLE_CHALLENGE_BYTES + PREAMBLE_MAC_BYTES + PREAMBLE_READY_BYTES);
-	fake_pair_free(&r.pair);
 }
 
 /* Damaged on the way: each bit of the extension is proved, and nothing of it is believed. */
-static void test_placement_damage(void)
+TEST(placement_damage)
 {
 	for (uint64_t at = 0; at < PLACED_EXTENSION_BYTES; at++) {
 		struct placement_end end;
-		struct run r;
 
 		toeplitz_end(&end);
 		run_begin_placed(&r, at, &end);
@@ -169,16 +161,14 @@ static void test_placement_damage(void)
 		run(&r);
 		CHECK(r.connected < 0);
 		CHECK(r.accepted != 1);
-		fake_pair_free(&r.pair);
 	}
 }
 
 /* A peer that knows the secret and lies: what makes no sense is refused, and said. */
-static void test_placement_lies(void)
+TEST(placement_lies)
 {
 	for (unsigned i = 0; i < 4; i++) {
 		struct placement_end end;
-		struct run r;
 
 		toeplitz_end(&end);
 		if (i == 0)
@@ -194,13 +184,12 @@ static void test_placement_lies(void)
 		CHECK_EQ(r.connected, -EPROTO);
 		CHECK_STR(r.connector.what, "an extension that makes no sense");
 		CHECK(r.accepted != 1);
-		fake_pair_free(&r.pair);
 	}
 }
 
 /* ---- the handle ----------------------------------------------------------------------------------- */
 
-static void test_handle(void)
+TEST(handle)
 {
 	uint8_t bytes[PLUGIN_HANDLE_BYTES];
 	struct handle out;
@@ -228,7 +217,7 @@ static void test_handle(void)
 	CHECK_EQ(host_id_read(0, out.host_id), 0);
 }
 
-static void test_handle_placement(void)
+TEST(handle_placement)
 {
 	uint8_t bytes[PLUGIN_HANDLE_BYTES];
 	struct handle out, in = handle;
@@ -260,12 +249,6 @@ static void test_handle_placement(void)
 int main(void)
 {
 	example_handle();
-	test_rails();
-	test_placement_said();
-	test_placement_not_said();
-	test_placement_damage();
-	test_placement_lies();
-	test_handle();
-	test_handle_placement();
+	check_run();
 	return check_done();
 }

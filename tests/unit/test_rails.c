@@ -31,7 +31,6 @@ const struct device *plugin_device(int dev)
 
 unsigned device_kernel_lanes(const struct device *device)
 {
-	(void)device;
 	return kernel_lanes;
 }
 
@@ -58,27 +57,20 @@ static void peer_nics(struct rails *rails, unsigned count)
 /* Each of our NICs reaches the subnet of its number. */
 static bool same_number(void *ctx, int dev, const struct rail_entry *entry)
 {
-	(void)ctx;
 	return dev == entry->nic;
 }
 
 static bool every(void *ctx, int dev, const struct rail_entry *entry)
 {
-	(void)ctx;
-	(void)dev;
-	(void)entry;
 	return true;
 }
 
 static bool nobody(void *ctx, int dev, const struct rail_entry *entry)
 {
-	(void)ctx;
-	(void)dev;
-	(void)entry;
 	return false;
 }
 
-static void test_nearest(void)
+TEST(nearest)
 {
 	int out[RAIL_PAIRS_MAX];
 
@@ -104,7 +96,7 @@ static void test_nearest(void)
 	CHECK_EQ(rails_devices(0, out), 3);
 }
 
-static void test_pairs(void)
+TEST(pairs)
 {
 	static const int devs[4] = { 0, 1, 2, 3 };
 	struct rail_pair out[RAIL_PAIRS_MAX];
@@ -134,7 +126,7 @@ static void test_pairs(void)
 	CHECK_EQ(rails_pair(devs, 4, &peer, every, NULL, out), 1);
 }
 
-static void test_lanes(void)
+TEST(lanes)
 {
 	device_count = 0;
 	add_device(100000, 0, "");
@@ -163,12 +155,4 @@ static void test_lanes(void)
 	devices[0].netns = devices[1].netns = 7; /* another namespace's: HARP lanes only */
 	CHECK_EQ(rails_lanes(0, true), 2);
 	CHECK_EQ(rails_lanes(0, false), 1);
-}
-
-int main(void)
-{
-	test_nearest();
-	test_pairs();
-	test_lanes();
-	return check_done();
 }

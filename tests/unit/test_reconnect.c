@@ -21,7 +21,7 @@ static void expect_dialled_again(void)
 }
 
 /* The peer resets the old one as it lets the new one in. */
-static void test_replaced(void)
+TEST(replaced)
 {
 	uint64_t now_ns = begin();
 
@@ -34,7 +34,7 @@ static void test_replaced(void)
 	end();
 }
 
-static void test_the_old_one_ends_and_there_is_no_new_one(void)
+TEST(the_old_one_ends_and_there_is_no_new_one)
 {
 	uint64_t now_ns = begin();
 
@@ -48,7 +48,7 @@ static void test_the_old_one_ends_and_there_is_no_new_one(void)
 }
 
 /* The comm has it, and the peer ends it before the keeper has looked at how the dial went. */
-static void test_the_new_one_ends_at_once(void)
+TEST(the_new_one_ends_at_once)
 {
 	uint64_t now_ns = begin();
 
@@ -62,7 +62,7 @@ static void test_the_new_one_ends_at_once(void)
 }
 
 /* It ends while there is nobody to dial. */
-static void test_the_old_one_ends_before_a_dial(void)
+TEST(the_old_one_ends_before_a_dial)
 {
 	uint64_t now_ns = begin();
 
@@ -75,7 +75,7 @@ static void test_the_old_one_ends_before_a_dial(void)
 	end();
 }
 
-static void test_no_such_lane(void)
+TEST(no_such_lane)
 {
 	uint64_t now_ns = begin();
 
@@ -84,14 +84,4 @@ static void test_no_such_lane(void)
 	ended(0, now_ns);
 	CHECK_EQ(timer->at_ns, UINT64_MAX);
 	end();
-}
-
-int main(void)
-{
-	test_replaced();
-	test_the_old_one_ends_and_there_is_no_new_one();
-	test_the_new_one_ends_at_once();
-	test_the_old_one_ends_before_a_dial();
-	test_no_such_lane();
-	return check_done();
 }

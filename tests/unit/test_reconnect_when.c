@@ -27,7 +27,7 @@ static uint64_t due(void)
 /* ---- when --------------------------------------------------------------------------------------------- */
 
 /* 100 ms, twice that, and so on up to 5 s; each time the next candidate. */
-static void test_pauses(void)
+TEST(pauses)
 {
 	uint64_t now_ns = begin_dial(), pause_ns = 100 * MS;
 
@@ -63,7 +63,7 @@ static void test_pauses(void)
 	end();
 }
 
-static void test_replaced_every_5_s_at_most(void)
+TEST(replaced_every_5_s_at_most)
 {
 	uint64_t now_ns = begin();
 
@@ -88,7 +88,7 @@ static void test_replaced_every_5_s_at_most(void)
 }
 
 /* What the peer ended before, in a re-roll or not, is no news in the next. */
-static void test_ended_long_ago(void)
+TEST(ended_long_ago)
 {
 	uint64_t now_ns = begin();
 
@@ -107,7 +107,7 @@ static void test_ended_long_ago(void)
 	end();
 }
 
-static void test_lost_and_slow(void)
+TEST(lost_and_slow)
 {
 	uint64_t now_ns = begin();
 
@@ -117,7 +117,7 @@ static void test_lost_and_slow(void)
 }
 
 /* Silence is no reset by the peer, who lets another in. */
-static void test_silent_while_it_is_replaced(void)
+TEST(silent_while_it_is_replaced)
 {
 	uint64_t now_ns = begin();
 
@@ -127,7 +127,7 @@ static void test_silent_while_it_is_replaced(void)
 }
 
 /* The keeper hears of both at once. */
-static void test_dialled_and_lost(void)
+TEST(dialled_and_lost)
 {
 	uint64_t now_ns = begin_dial();
 
@@ -137,7 +137,7 @@ static void test_dialled_and_lost(void)
 	end();
 }
 
-static void test_lost_behind_its_end(void)
+TEST(lost_behind_its_end)
 {
 	uint64_t now_ns = begin();
 
@@ -153,7 +153,7 @@ static void test_lost_behind_its_end(void)
 
 /* ---- NICs --------------------------------------------------------------------------------------------- */
 
-static void test_a_nic_without_lanes(void)
+TEST(a_nic_without_lanes)
 {
 	uint64_t now_ns;
 
@@ -174,7 +174,7 @@ static void test_a_nic_without_lanes(void)
 }
 
 /* A line each 5 s at most. */
-static void test_a_nic_that_comes_and_goes(void)
+TEST(a_nic_that_comes_and_goes)
 {
 	uint64_t now_ns;
 
@@ -195,7 +195,7 @@ static void test_a_nic_that_comes_and_goes(void)
 }
 
 /* Both lose all, and one comes back. */
-static void test_a_nic_that_does_not_come_back(void)
+TEST(a_nic_that_does_not_come_back)
 {
 	uint64_t now_ns;
 
@@ -216,19 +216,4 @@ static void test_a_nic_that_does_not_come_back(void)
 	CHECK_EQ(rails_down, 0);
 	end_said(4);
 	rails = 1;
-}
-
-int main(void)
-{
-	test_pauses();
-	test_replaced_every_5_s_at_most();
-	test_ended_long_ago();
-	test_lost_and_slow();
-	test_silent_while_it_is_replaced();
-	test_dialled_and_lost();
-	test_lost_behind_its_end();
-	test_a_nic_without_lanes();
-	test_a_nic_that_comes_and_goes();
-	test_a_nic_that_does_not_come_back();
-	return check_done();
 }

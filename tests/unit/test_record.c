@@ -19,7 +19,7 @@ static const struct record records[] = {
 
 #define RECORDS (sizeof(records) / sizeof(*records))
 
-static void test_says_back(void)
+TEST(says_back)
 {
 	for (size_t i = 0; i < RECORDS; i++) {
 		const struct record *in = &records[i];
@@ -40,7 +40,7 @@ static void test_says_back(void)
 }
 
 /* Each bit of the flags and the reserved fields by itself. */
-static void test_reserved_bits_are_refused(void)
+TEST(reserved_bits_are_refused)
 {
 	for (size_t i = 0; i < RECORDS; i++) {
 		for (unsigned bit = 0; bit < 8 * RECORD_HEADER_BYTES; bit++) {
@@ -57,11 +57,4 @@ static void test_reserved_bits_are_refused(void)
 			CHECK(strstr(what, "reserved bits") != NULL);
 		}
 	}
-}
-
-int main(void)
-{
-	test_says_back();
-	test_reserved_bits_are_refused();
-	return check_done();
 }

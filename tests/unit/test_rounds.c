@@ -23,7 +23,7 @@ static uint64_t goes_on(struct rounds *r, enum rounds_kind kind, unsigned most, 
 	return now_ns - BEGIN_NS;
 }
 
-static void test_patience(void)
+TEST(patience)
 {
 	unsigned rounds;
 
@@ -48,7 +48,7 @@ static void test_patience(void)
 }
 
 /* However short the time: what is refused is tried four times. */
-static void test_little_time(void)
+TEST(little_time)
 {
 	struct rounds r;
 	unsigned rounds;
@@ -59,7 +59,7 @@ static void test_little_time(void)
 }
 
 /* A round's attempts have several drivers, each with a clock of its own: what is older takes no patience away. */
-static void test_an_older_clock(void)
+TEST(an_older_clock)
 {
 	struct rounds r;
 
@@ -71,7 +71,7 @@ static void test_an_older_clock(void)
 }
 
 /* The best answer of a round counts, and somebody who knows us gives all the time back. */
-static void test_mixed(void)
+TEST(mixed)
 {
 	struct rounds r;
 
@@ -93,7 +93,7 @@ static void test_mixed(void)
 }
 
 /* Hundreds that were pushed out together don't come back together. */
-static void test_spread(void)
+TEST(spread)
 {
 	uint64_t first_ns = UINT64_MAX, last_ns = 0;
 
@@ -112,7 +112,7 @@ static void test_spread(void)
 }
 
 /* Of a round what tells most is said, of several rounds the last; an attempt that had no time says nothing new. */
-static void test_what_is_said(void)
+TEST(what_is_said)
 {
 	struct rounds r;
 
@@ -129,15 +129,4 @@ static void test_what_is_said(void)
 	CHECK(rounds_again(&r, BEGIN_NS));
 	CHECK(!rounds_reports(&r, ROUNDS_SILENCE, true));
 	CHECK(!rounds_reports(&r, ROUNDS_PEER, true));
-}
-
-int main(void)
-{
-	test_patience();
-	test_little_time();
-	test_an_older_clock();
-	test_mixed();
-	test_spread();
-	test_what_is_said();
-	return check_done();
 }

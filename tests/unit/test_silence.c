@@ -34,7 +34,6 @@ int getsockopt(int fd, int level, int name, void *value, socklen_t *len)
 	struct tcp_info info = { .tcpi_probes = tcp.probes, .tcpi_unacked = tcp.unacked };
 	uint64_t steps = tcp.now_ns / KERNEL_STEP - tcp.acked_ns / KERNEL_STEP;
 
-	(void)fd;
 	if (level != IPPROTO_TCP || name != TCP_INFO || *len < INFO_BYTES)
 		return -1;
 	info.tcpi_last_ack_recv = (uint32_t)(steps * KERNEL_STEP / MS);
@@ -94,7 +93,7 @@ static void tcp_answers(uint64_t ms, uint32_t segments)
 /* ---- how long is it ------------------------------------------------------------------------------- */
 
 /* Whoever has the baton asks with the clock that it read before it took it: the next may ask with an older one. */
-static void test_one_question(void)
+TEST(one_question)
 {
 	struct rig rig;
 
@@ -110,7 +109,7 @@ static void test_one_question(void)
 }
 
 /* One is out at each look, and the one before it has been answered: nobody knows when this one was asked. */
-static void test_one_behind_the_other(void)
+TEST(one_behind_the_other)
 {
 	struct rig rig;
 
@@ -127,7 +126,7 @@ static void test_one_behind_the_other(void)
 }
 
 /* By the clocks the answer was there before the last look: the kernel's goes in steps, and ours is old. */
-static void test_clocks_that_differ(void)
+TEST(clocks_that_differ)
 {
 	struct rig rig;
 
@@ -142,7 +141,7 @@ static void test_clocks_that_differ(void)
 }
 
 /* Anybody may send segments that look like the peer's. */
-static void test_a_flood_of_what_is_no_answer(void)
+TEST(a_flood_of_what_is_no_answer)
 {
 	struct rig rig;
 
@@ -159,7 +158,7 @@ static void test_a_flood_of_what_is_no_answer(void)
 }
 
 /* Before Linux 4.2 segments are not counted: the time of the last ACK is all there is. */
-static void test_no_count(void)
+TEST(no_count)
 {
 	struct rig rig;
 
@@ -226,7 +225,7 @@ static void world_check(const struct world *w)
 	rig_close(&rig);
 }
 
-static void test_given_up_in_time(void)
+TEST(given_up_in_time)
 {
 	static const uint64_t timeouts_ms[] = { 100, 2000, 4100, 7000 };
 	const uint64_t usual_ns = env_config.user_timeout_ns;
@@ -250,11 +249,6 @@ static void test_given_up_in_time(void)
 int main(void)
 {
 	CHECK_EQ(forkguard_init(NULL), 0);
-	test_one_question();
-	test_one_behind_the_other();
-	test_clocks_that_differ();
-	test_a_flood_of_what_is_no_answer();
-	test_no_count();
-	test_given_up_in_time();
+	check_run();
 	return check_done();
 }

@@ -132,6 +132,7 @@ static inline void rig_close(struct rig *rig)
 	CHECK_EQ(rig->stack->wheel.count, 0);
 	harp_stack_destroy(rig->stack);
 	harp_nic_destroy(rig->nic);
+	rig->stack = NULL;
 }
 
 static inline uint32_t rig_l3_bytes(const struct rig *rig)

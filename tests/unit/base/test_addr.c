@@ -6,7 +6,7 @@
 
 #include "check.h"
 
-static void test_round_trips(void)
+TEST(round_trips)
 {
 	static const char *const texts[] = {
 		"0.0.0.0", "10.0.0.1", "255.255.255.255", "::",
@@ -30,7 +30,7 @@ static void test_round_trips(void)
 }
 
 /* fe80::/10. */
-static void test_link_local(void)
+TEST(link_local)
 {
 	static const char *const yes[] = { "fe80::", "fe80::1", "febf:ffff::1" };
 	static const char *const no[] = { "fe7f::1", "fec0::1", "fd00::1", "169.254.1.1", "::" };
@@ -46,7 +46,7 @@ static void test_link_local(void)
 	}
 }
 
-static void test_refused(void)
+TEST(refused)
 {
 	static const char *const texts[] = { "",          "10.0.0",    "10.0.0.256", "10.0.0.1 ",
 					     "1.2.3.4:5", "fd00::1%3", "example",    ":::" };
@@ -58,7 +58,7 @@ static void test_refused(void)
 	CHECK_MEM(&addr, &before, sizeof(addr)); /* untouched on failure */
 }
 
-static void test_endpoints(void)
+TEST(endpoints)
 {
 	char buf[HARP_ENDPOINT_TEXT_MAX];
 	struct harp_endpoint ep = { .addr = harp_addr_v4(192, 168, 100, 200), .port = 65535 };
@@ -78,10 +78,7 @@ static void test_endpoints(void)
 
 int main(void)
 {
-	test_round_trips();
-	test_link_local();
-	test_refused();
-	test_endpoints();
+	check_run();
 	CHECK_EQ(harp_api_version(), HARP_API_VERSION);
 	CHECK(harp_version()[0] >= '0' && harp_version()[0] <= '9');
 	return check_done();

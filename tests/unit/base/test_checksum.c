@@ -61,7 +61,7 @@ static void test_size(struct rng *rng, size_t len, size_t at, size_t to)
 		fprintf(stderr, "len %zu at %zu to %zu cut %zu\n", len, at, to, cut);
 }
 
-static void test_known(void)
+TEST(known)
 {
 	/* RFC 1071 section 3: the words 0001 f203 f4f5 f6f7 sum to ddf2. */
 	static const uint8_t words[] = { 0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7 };
@@ -78,7 +78,7 @@ static void test_known(void)
 }
 
 /* Carries: the largest values there are, in a large piece. */
-static void test_saturated(void)
+TEST(saturated)
 {
 	size_t len = 1u << 22;
 	uint8_t *p = malloc(len);
@@ -98,8 +98,7 @@ int main(void)
 	struct rng rng;
 
 	rng_seed(&rng, 1071);
-	test_known();
-	test_saturated();
+	check_run();
 	for (size_t len = 0; len < 300 && !check_failures; len++)
 		for (size_t at = 0; at < 4; at++)
 			test_size(&rng, len, at * 9, at * 5 + (len & 7));

@@ -6,7 +6,7 @@
 
 /* splitmix64(seed 1234567), the test vector that its author publishes (Rosetta Code's list), fills the
  * state: 6457827717110365317, 3203168211198807973, 9817491932198370423, 4593380528125082431. */
-static void test_seed(void)
+TEST(seed)
 {
 	struct rng rng;
 
@@ -18,7 +18,7 @@ static void test_seed(void)
 }
 
 /* The state 1, 2, 3, 4 gives these first outputs (rand_xoshiro's test, from the C reference). */
-static void test_sequence(void)
+TEST(sequence)
 {
 	static const uint64_t want[] = {
 		11520u,
@@ -38,7 +38,7 @@ static void test_sequence(void)
 		CHECK_EQ(rng_u64(&rng), want[i]);
 }
 
-static void test_below(void)
+TEST(below)
 {
 	struct rng rng;
 	unsigned count[7] = { 0 };
@@ -53,12 +53,4 @@ static void test_below(void)
 	for (unsigned i = 0; i < 7; i++) /* 10 standard deviations */
 		CHECK(count[i] > 9000 && count[i] < 11000);
 	CHECK_EQ(rng_below(&rng, 1), 0);
-}
-
-int main(void)
-{
-	test_seed();
-	test_sequence();
-	test_below();
-	return check_done();
 }

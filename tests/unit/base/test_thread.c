@@ -34,7 +34,7 @@ static bool blocks_all(const sigset_t *mask)
 	return true;
 }
 
-static void test_takes_no_signals_and_its_starter_does(void)
+TEST(takes_no_signals_and_its_starter_does)
 {
 	struct seen seen = { 0 };
 	sigset_t before, after;
@@ -60,7 +60,7 @@ static void *wait_to_be_cancelled(void *arg)
 	return arg;
 }
 
-static void test_has_a_name(void)
+TEST(has_a_name)
 {
 	char name[16];
 	pthread_t id;
@@ -70,11 +70,4 @@ static void test_has_a_name(void)
 	CHECK(strcmp(name, "harp-name") == 0);
 	pthread_cancel(id);
 	pthread_join(id, NULL);
-}
-
-int main(void)
-{
-	test_takes_no_signals_and_its_starter_does();
-	test_has_a_name();
-	return check_done();
 }

@@ -127,12 +127,10 @@ static void test_against_model(uint64_t seed, bool rearm)
 static unsigned order[8], order_count;
 static void note_kind(void *ctx, struct timer *timer, uint64_t now_ns)
 {
-	(void)ctx;
-	(void)now_ns;
 	order[order_count++] = timer->kind;
 }
 
-static void test_order_and_next(void)
+TEST(order_and_next)
 {
 	struct wheel wheel;
 	struct timer t[4] = { { .kind = 0 }, { .kind = 1 }, { .kind = 2 }, { .kind = 3 } };
@@ -157,7 +155,7 @@ static void test_order_and_next(void)
 	CHECK_EQ(wheel_advance(&wheel, 6000000001 + WHEEL_TICK_NS, note_kind, NULL), 1);
 }
 
-static void test_far_away(void)
+TEST(far_away)
 {
 	struct wheel wheel;
 	struct timer t = { .kind = 7 }, never = { .kind = 8 };
@@ -181,8 +179,7 @@ static void test_far_away(void)
 
 int main(void)
 {
-	test_order_and_next();
-	test_far_away();
+	check_run();
 	for (uint64_t seed = 1; seed <= 200 && !check_failures; seed++)
 		test_against_model(seed, seed & 1);
 	return check_done();

@@ -115,7 +115,6 @@ static void *serve_one(void *unused)
 	int fd = accept4(door, NULL, NULL, SOCK_CLOEXEC);
 	char end;
 
-	(void)unused;
 	CHECK_EQ(recv(fd, &heard, sizeof(heard), 0), sizeof(heard));
 	if (script.bytes && !script.mute)
 		answer(fd);
@@ -215,7 +214,7 @@ static int converse(struct harp_daemon **out)
 
 /* ---- tests ---------------------------------------------------------------------------------- */
 
-static void test_welcome(void)
+TEST(welcome)
 {
 	const struct harp_lease_device *devices;
 	struct harp_daemon *daemon;
@@ -245,7 +244,7 @@ static void test_welcome(void)
 }
 
 /* Said before the question came; behind a reset where harpd left something unread. */
-static void test_last_word(void)
+TEST(last_word)
 {
 	for (unsigned unread = 0; unread < 2; unread++) {
 		struct why reason = { .text = why, .size = sizeof(why) };
@@ -264,7 +263,7 @@ static void test_last_word(void)
 	}
 }
 
-static void test_bad_headers(void)
+TEST(bad_headers)
 {
 	good(1, "");
 	script.bytes = 0;
@@ -295,7 +294,7 @@ static void test_bad_headers(void)
 	FAILS(-EPROTO, "too many");
 }
 
-static void test_bad_welcomes(void)
+TEST(bad_welcomes)
 {
 	good(DEVICES_MAX, "");
 	FAILS(-EPROTO, "names 40 devices; 32 are possible");
@@ -328,7 +327,7 @@ static void test_bad_welcomes(void)
 	FAILS(-EPROTO, "device 0 has no name or index");
 }
 
-static void test_descriptors_nobody_asked_for(void)
+TEST(descriptors_nobody_asked_for)
 {
 	good(1, "");
 	script.fds = 1;
@@ -344,7 +343,7 @@ static void test_descriptors_nobody_asked_for(void)
 	FAILS(-EPROTO, "answers message 9");
 }
 
-static void test_refusals(void)
+TEST(refusals)
 {
 	refuse(EDQUOT, "user 7 has 64 of 64 leases\n\x07stop");
 	FAILS(-EDQUOT, "harpd refuses: user 7 has 64 of 64 leases??stop");
@@ -378,7 +377,7 @@ static void no_door(int error, const char *where, const char *words)
 	}
 }
 
-static void test_no_harpd(void)
+TEST(no_harpd)
 {
 	char longer[200];
 	int file;
@@ -459,7 +458,7 @@ static void test_rootless_container(void)
 	CHECK(status == 0 || (WIFEXITED(status) && WEXITSTATUS(status) == CHECK_SKIP));
 }
 
-static void test_users(void)
+TEST(users)
 {
 	if (geteuid() != 0)
 		return;
@@ -480,12 +479,11 @@ static volatile sig_atomic_t alarms;
 
 static void on_alarm(int number)
 {
-	(void)number;
 	alarms++;
 }
 
 /* A harpd that is stopped: one that takes no call, and one that took it. */
-static void test_silence(void)
+TEST(silence)
 {
 	const struct sigaction action = { .sa_handler = on_alarm }; /* no SA_RESTART */
 	const struct itimerval often = { { .tv_usec = 20000 }, { .tv_usec = 20000 } },
@@ -513,7 +511,7 @@ static void test_silence(void)
 }
 
 /* Options of the first version, which ended before daemon_socket, are taken; older ones are not. */
-static void test_sizes_of_options(void)
+TEST(sizes_of_options)
 {
 	struct harp_instance *instance;
 	struct harp_instance_options opt = {
@@ -540,16 +538,7 @@ int main(void)
 		return check_skip("no folder can be made in /tmp");
 	snprintf(path, sizeof(path), "%s/harpd.sock", folder);
 	open_door();
-	test_welcome();
-	test_last_word();
-	test_bad_headers();
-	test_bad_welcomes();
-	test_descriptors_nobody_asked_for();
-	test_refusals();
-	test_no_harpd();
-	test_users();
-	test_silence();
-	test_sizes_of_options();
+	check_run();
 	close(door);
 	unlink(path);
 	rmdir(folder);

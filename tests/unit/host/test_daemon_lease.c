@@ -105,14 +105,14 @@ static void taken(unsigned count)
 	}
 }
 
-static void test_taken(void)
+TEST(taken)
 {
 	good();
 	taken(HARP_LEASE_FDS);
 }
 
 /* The kernel gives as many as fit, and no error. */
-static void test_too_many_open_files(void)
+TEST(too_many_open_files)
 {
 	for (unsigned room = 0; room < HARP_LEASE_FDS; room++) {
 		good();
@@ -120,7 +120,7 @@ static void test_too_many_open_files(void)
 	}
 }
 
-static void test_unusable(void)
+TEST(unusable)
 {
 	good();
 	descriptors = 2;
@@ -148,7 +148,7 @@ static void test_unusable(void)
 }
 
 /* What is no lease is not given back. */
-static void test_nonsense(void)
+TEST(nonsense)
 {
 	int fds[HARP_LEASE_FDS];
 
@@ -160,13 +160,4 @@ static void test_nonsense(void)
 	leased.header.type = HARP_LEASE_WELCOME;
 	CHECK_EQ(ask(1, ~0u, fds), -EPROTO);
 	CHECK(!came_back());
-}
-
-int main(void)
-{
-	test_taken();
-	test_too_many_open_files();
-	test_unusable();
-	test_nonsense();
-	return check_done();
 }

@@ -67,7 +67,7 @@ static int ask(struct daemon_port *out)
 	return rc;
 }
 
-static void test_taken(void)
+TEST(taken)
 {
 	static struct daemon_port port;
 
@@ -96,7 +96,7 @@ static void test_taken(void)
 		explained(why, words, __LINE__);                                                   \
 	} while (0)
 
-static void test_unusable(void)
+TEST(unusable)
 {
 	good(SPEC);
 	descriptors = 1;
@@ -129,14 +129,14 @@ static void test_unusable(void)
 }
 
 /* The name is a NIC's: harpd leases a queue of it, which nobody asked for. */
-static void test_a_queue_instead(void)
+TEST(a_queue_instead)
 {
 	good(SPEC);
 	answer.port.header.type = HARP_LEASE_LEASED;
 	REFUSES(-EPROTO, true, "a message of type 4, not 10");
 }
 
-static void test_nonsense(void)
+TEST(nonsense)
 {
 	good(SPEC);
 	answer.port.header.serial = 9;
@@ -146,7 +146,7 @@ static void test_nonsense(void)
 	REFUSES(-EPROTO, false, "a message of type 7, not 10");
 }
 
-static void test_refused(void)
+TEST(refused)
 {
 	struct harp_lease_refused refused = {
 		.header = header(HARP_LEASE_REFUSED, sizeof(refused), 2),
@@ -161,7 +161,7 @@ static void test_refused(void)
 	REFUSES(-EBUSY, false, "harpd refuses: rail0 is leased to process 7");
 }
 
-static void test_a_name_that_none_has(void)
+TEST(a_name_that_none_has)
 {
 	struct why reason = { .text = why, .size = sizeof(why), .subject = "here" };
 	static struct daemon_port port;
@@ -177,7 +177,7 @@ static void test_a_name_that_none_has(void)
 }
 
 /* Index 0 is a port's alone, and a port has no other. */
-static void test_devices(void)
+TEST(devices)
 {
 	struct why reason = { .text = why, .size = sizeof(why), .subject = "here" };
 	const struct harp_lease_device *devices;
@@ -201,16 +201,4 @@ static void test_devices(void)
 	CHECK_EQ(connect_to(&daemon, &reason), -EPROTO);
 	CHECK_STR(why, "here: harpd's device 0 has no name or index");
 	close(ends[1]);
-}
-
-int main(void)
-{
-	test_taken();
-	test_unusable();
-	test_a_queue_instead();
-	test_nonsense();
-	test_refused();
-	test_a_name_that_none_has();
-	test_devices();
-	return check_done();
 }

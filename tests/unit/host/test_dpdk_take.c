@@ -38,7 +38,7 @@ static int take(const char *text)
 	return dpdk_take_check_at(&spec, folder, why, sizeof(why));
 }
 
-static void test_pci(void)
+TEST(pci)
 {
 	CHECK_EQ(take("0000:00:06.0,txq_inline=64;ip=10.0.0.1/8"), -EBUSY);
 	CHECK(!strncmp(why, "0000:00:06.0: ", 14));
@@ -52,7 +52,7 @@ static void test_pci(void)
 	CHECK_EQ(take("0000:00:06.00;name=a"), -EBUSY);
 }
 
-static void test_virtual(void)
+TEST(virtual)
 {
 	CHECK_EQ(take("net_af_packet0,iface=lo"), -EBUSY);
 	CHECK(!strncmp(why, "net_af_packet0: ", 16));
@@ -83,8 +83,7 @@ int main(void)
 	pci("0000:00:08.0", NULL);
 	CHECK_EQ(take("0000:00:06.0"), 0); /* nothing leaves by lo yet */
 	CHECK_EQ(by_lo(), 0);
-	test_pci();
-	test_virtual();
+	check_run();
 	CHECK_EQ(system("ip route del default dev lo && ip -6 route add default dev lo"), 0);
 	CHECK_EQ(take("0000:00:06.0"), -EBUSY);
 	snprintf(command, sizeof(command), "rm -r %s", folder);

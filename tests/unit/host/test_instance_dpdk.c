@@ -29,7 +29,7 @@ static void refused(const char *ifname, uint32_t queue, int error, const char *w
 
 /* ---- one queue ------------------------------------------------------------------------------ */
 
-static void test_conversation(void)
+TEST(conversation)
 {
 	struct harp_instance *all[2] = {
 		open_queue("dpdk:fake0;ip=10.0.0.1/24;ip=fd00::1/64;name=left", 0),
@@ -86,7 +86,7 @@ static void check_route(struct harp_instance *instance, const char *dst, const c
 	CHECK_STR(route.ifname, "fake0");
 }
 
-static void test_routes(void)
+TEST(routes)
 {
 	struct harp_instance *instance = open_queue(
 		"dpdk:fake0;ip=10.0.0.1/24;ip=10.5.0.1/16;ip=fd00::1/64;gw=10.0.0.254;mtu=1400;"
@@ -141,7 +141,7 @@ static int page_xstats(struct harp_page_xstat *items, uint32_t queue)
 }
 
 /* Their names are the driver's; the port's are told by the first queue's instance alone. */
-static void test_xstats(void)
+TEST(xstats)
 {
 	static struct harp_page_xstat items[HARP_PAGE_XSTATS_MAX];
 	struct harp_instance *first, *second;
@@ -176,7 +176,7 @@ static void test_xstats(void)
 }
 
 /* The link: no error of opening, an error of control, said once each way. */
-static void test_link(void)
+TEST(link)
 {
 	struct harp_instance *instance;
 	uint64_t at = now_ns();
@@ -207,7 +207,7 @@ static void test_link(void)
 
 /* ---- refusals ------------------------------------------------------------------------------- */
 
-static void test_refused(void)
+TEST(refused)
 {
 	struct harp_instance *open = open_queue("dpdk:fake0;ip=10.0.0.1/24;queues=2", 0);
 	const char *right = lib_dir;
@@ -240,7 +240,7 @@ static void test_other_version(const char *dir)
 }
 
 /* A child has none of it, and takes nothing from its parent. */
-static void test_fork(void)
+TEST(fork)
 {
 	struct harp_instance *instance = open_queue("dpdk:fake0;ip=10.0.0.1/24", 0);
 	int status = -1;
@@ -259,7 +259,7 @@ static void test_fork(void)
 }
 
 /* Once a second; but a driver that takes long is left alone for as long, however long that is. */
-static void test_xstats_period(void)
+TEST(xstats_period)
 {
 	const uint64_t ms = 1000000, second = 1000 * ms;
 
@@ -278,14 +278,8 @@ int main(int argc, char **argv)
 		return 1;
 	lib_dir = argv[1];
 	setenv("FAKE_DPDK_UP", "1", 1);
-	test_conversation();
-	test_routes();
-	test_link();
-	test_xstats();
-	test_xstats_period();
-	test_refused();
+	check_run();
 	test_other_version(argv[2]);
-	test_fork();
 	CHECK_EQ(fds_open(), before);
 	return check_done();
 }

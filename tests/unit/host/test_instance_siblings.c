@@ -28,7 +28,7 @@ static void close_siblings(void)
 }
 
 /* Answers to the second queue's questions come to the first, which has not asked. */
-static void test_siblings_tell(void)
+TEST(siblings_tell)
 {
 	static const char *const peers[] = { "10.0.0.2", "fd00::2" };
 	struct harp_endpoint any = { .port = 7000 };
@@ -48,7 +48,7 @@ static void test_siblings_tell(void)
 }
 
 /* A port is one stack's, in each protocol; what comes for it on another's queue gets no answer. */
-static void test_siblings_ports(void)
+TEST(siblings_ports)
 {
 	struct harp_endpoint local = { .port = 7000 };
 	struct harp_listener *listener, *other;
@@ -75,7 +75,7 @@ static void test_siblings_ports(void)
 }
 
 /* With rules every port's packets come to its stack, whatever the hash. */
-static void test_siblings_rules(void)
+TEST(siblings_rules)
 {
 	struct harp_endpoint local = { .port = 7001 };
 	struct harp_listener *listener;
@@ -95,7 +95,7 @@ static void test_siblings_rules(void)
 }
 
 /* Floods of one queue lose words, no more. */
-static void test_siblings_flood(void)
+TEST(siblings_flood)
 {
 	struct harp_instance *first, *second;
 	static const uint8_t mac[6] = { 2, 1, 1, 1, 1, 1 };
@@ -135,7 +135,7 @@ static bool moved(struct harp_conn *from, struct harp_conn *to, size_t bytes)
 }
 
 /* "Too big" for the second queue's connection comes to the first, which knows no such connection. */
-static void test_siblings_path_mtu(void)
+TEST(siblings_path_mtu)
 {
 	static const char *const peers[] = { "10.0.0.2", "fd00::2" };
 	struct harp_endpoint any = { .port = 7000 };
@@ -165,7 +165,7 @@ static void test_siblings_path_mtu(void)
 }
 
 /* Each datagram of one stack's makes an error that comes to the other, which hands on no more than it may. */
-static void test_siblings_error_flood(void)
+TEST(siblings_error_flood)
 {
 	struct harp_endpoint local = { .port = 6000 }, to = endpoint("10.0.0.2", 6000);
 	static uint8_t payload[1400];
@@ -198,7 +198,7 @@ static void test_siblings_error_flood(void)
 }
 
 /* What a sibling says is believed no more than a packet: a sequence number that is not in flight, a port of nobody's. */
-static void test_siblings_lie(void)
+TEST(siblings_lie)
 {
 	struct harp_icmp_error lie = { .kind = 5,
 				       .proto = 6,
@@ -231,13 +231,7 @@ int main(int argc, char **argv)
 		return 1;
 	lib_dir = argv[1];
 	setenv("FAKE_DPDK_UP", "1", 1);
-	test_siblings_tell();
-	test_siblings_ports();
-	test_siblings_rules();
-	test_siblings_flood();
-	test_siblings_path_mtu();
-	test_siblings_error_flood();
-	test_siblings_lie();
+	check_run();
 	CHECK_EQ(fds_open(), before);
 	return check_done();
 }

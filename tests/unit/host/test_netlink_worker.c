@@ -57,7 +57,7 @@ static void wait_for_answer(void)
 }
 
 /* More than fit, while the kernel does nothing at all: were one posted by waiting, this would hang. */
-static void test_post(void)
+TEST(post)
 {
 	uint32_t last = 0, seq;
 	int fd[2];
@@ -85,7 +85,7 @@ static void test_post(void)
 
 /* The tables while somebody else has the questions' socket; the loopback interface has an address. When they are there a
  * question goes out whose answer wakes whoever sleeps on the socket. */
-static void test_tables(void)
+TEST(tables)
 {
 	struct netlink_message request;
 	struct harp_lease_tables tables;
@@ -121,7 +121,7 @@ static bool task(void *ctx)
 }
 
 /* Who looks has news: a question goes out whose answer wakes whoever sleeps on the socket. */
-static void test_look(void)
+TEST(look)
 {
 	struct netlink_message request;
 	int fd[2];
@@ -144,8 +144,6 @@ static void test_look(void)
 
 int main(void)
 {
-	test_post();
-	test_tables();
-	test_look();
+	check_run();
 	return 0;
 }

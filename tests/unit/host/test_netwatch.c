@@ -103,7 +103,6 @@ static void harpd_accept(bool answers)
 
 static void *harpd_serves(void *arg)
 {
-	(void)arg;
 	harpd_accept(true);
 	return NULL;
 }
@@ -114,7 +113,6 @@ static void *harpd_refuses(void *arg)
 	struct harp_lease_hello hello;
 	uint32_t serial;
 
-	(void)arg;
 	connection = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
 	serial = harpd_hears(HARP_LEASE_HELLO, &hello, sizeof(hello));
 	harpd_say(connection, &refused, sizeof(refused), HARP_LEASE_REFUSED, serial);
@@ -166,7 +164,7 @@ static bool readable(const struct netwatch *watch)
 	return poll(&fd, 1, 0) == 1;
 }
 
-static void test_news(void)
+TEST(news)
 {
 	struct harp_lease_neighbors message = { .count = 1 };
 	struct heard heard;
@@ -192,7 +190,7 @@ static void test_news(void)
 	harpd_die();
 }
 
-static void test_neighbors(void)
+TEST(neighbors)
 {
 	struct harp_lease_neighbors message = { .count = 2 }, got;
 	const size_t bytes = offsetof(struct harp_lease_neighbors, all[2]);
@@ -215,7 +213,7 @@ static void test_neighbors(void)
 }
 
 /* It stays lost until harpd is back; nothing is tried more than once a second, and nobody is woken for it. */
-static void test_death_and_return(void)
+TEST(death_and_return)
 {
 	struct harp_lease_neighbors message = { .count = 1 };
 	struct heard heard;
@@ -287,7 +285,7 @@ static void refuses(size_t bytes, uint16_t type, const char *words, int line)
 
 #define REFUSES(bytes, type, words) refuses(bytes, type, words, __LINE__)
 
-static void test_lies(void)
+TEST(lies)
 {
 	const size_t all = sizeof(lie.network);
 
@@ -321,7 +319,7 @@ static void test_lies(void)
 }
 
 /* Whatever is right passes by: also what was not asked for in this connection. */
-static void test_descriptors_are_closed(void)
+TEST(descriptors_are_closed)
 {
 	struct heard heard;
 	struct netwatch *watch = opened(&heard);
@@ -340,7 +338,7 @@ static void test_descriptors_are_closed(void)
 	harpd_die();
 }
 
-static void test_failed_opening(void)
+TEST(failed_opening)
 {
 	struct why reason = { .text = why, .size = sizeof(why), .subject = "here" };
 	unsigned before = fds_open();
@@ -409,7 +407,7 @@ static int route(struct netwatch *watch, uint8_t last, struct route_script *scri
 }
 
 /* An answer is kept: for a while at all, and for as long as no harpd is there. */
-static void test_routes(void)
+TEST(routes)
 {
 	struct heard heard;
 	struct netwatch *watch = opened(&heard);
@@ -437,7 +435,7 @@ static void test_routes(void)
 	netwatch_close(watch);
 }
 
-static void test_many_routes(void)
+TEST(many_routes)
 {
 	struct heard heard;
 	struct netwatch *watch = opened(&heard);
@@ -458,14 +456,7 @@ int main(void)
 {
 	CHECK(mkdtemp(folder) != NULL);
 	snprintf(path, sizeof(path), "%s/harpd.sock", folder);
-	test_news();
-	test_neighbors();
-	test_death_and_return();
-	test_lies();
-	test_descriptors_are_closed();
-	test_failed_opening();
-	test_routes();
-	test_many_routes();
+	check_run();
 	CHECK_EQ(rmdir(folder), 0);
 	return check_done();
 }

@@ -31,7 +31,7 @@ static void check_addr(const struct harp_addr *addr, const char *text)
 	CHECK_STR(harp_addr_format(addr, buf), text);
 }
 
-static void test_device_alone(void)
+TEST(device_alone)
 {
 	struct harp_port_spec spec = parse("0000:3b:00.0"), zero = { .queues = 1 };
 
@@ -43,7 +43,7 @@ static void test_device_alone(void)
 	CHECK(memcmp(&spec, &zero, sizeof(spec)) == 0);
 }
 
-static void test_everything(void)
+TEST(everything)
 {
 	struct harp_port_spec spec = parse(
 		"net_memif0,role=client,id=0,socket=/run/m.sock;ip=10.9.0.1/24;ip=fd00:9::1/64;"
@@ -71,7 +71,7 @@ static void test_everything(void)
 	check_addr(&spec.routes[1].gateway, "fe80::1");
 }
 
-static void test_name(void)
+TEST(name)
 {
 	struct harp_port_spec spec = parse("a_device_with_a_long_name,x=1");
 
@@ -95,7 +95,7 @@ static void refused(const char *text, const char *words)
 	CHECK_EQ(harp_port_spec_parse(text, &spec, NULL, 0), -EINVAL);
 }
 
-static void test_refused(void)
+TEST(refused)
 {
 	static const char *const cases[][2] = {
 		{ "", "a device of 1 to 511 bytes" },
@@ -163,7 +163,7 @@ static void test_refused(void)
 }
 
 /* Tables of the most there may be, and one more. */
-static void test_many(void)
+TEST(many)
 {
 	char text[HARP_PORT_TEXT_MAX], back[HARP_PORT_TEXT_MAX];
 	struct harp_port_spec spec, again;
@@ -192,7 +192,7 @@ static void test_many(void)
 }
 
 /* The longest device goes in and out; longer texts are refused unread. */
-static void test_long(void)
+TEST(long)
 {
 	static char text[HARP_PORT_TEXT_MAX + 64], back[HARP_PORT_TEXT_MAX];
 	struct harp_port_spec spec;
@@ -205,15 +205,4 @@ static void test_long(void)
 	refused(text, "a device of 1 to 511 bytes");
 	memset(text, 'd', HARP_PORT_TEXT_MAX);
 	refused(text, "the text has more than 8191 bytes");
-}
-
-int main(void)
-{
-	test_device_alone();
-	test_everything();
-	test_name();
-	test_refused();
-	test_many();
-	test_long();
-	return check_done();
 }

@@ -17,7 +17,6 @@ static unsigned inside, most_inside;
 
 static void *enter(void *unused)
 {
-	(void)unused;
 	pthread_barrier_wait(&all_here);
 	registry_enter(&registry);
 	if (++inside > most_inside)
@@ -27,7 +26,7 @@ static void *enter(void *unused)
 	return NULL;
 }
 
-static void test_first_threads(void)
+TEST(first_threads)
 {
 	pthread_t threads[THREADS];
 
@@ -68,7 +67,7 @@ static void child_enters(pid_t maker, bool locked)
 
 int main(void)
 {
-	test_first_threads();
+	check_run();
 	child_enters(getpid(), false);
 	child_enters(getpid(), true);
 	child_enters(-getpid(), false); /* one was making it */

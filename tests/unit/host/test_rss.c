@@ -42,7 +42,7 @@ static struct harp_endpoint end(const char *address, uint16_t port)
 	return made;
 }
 
-static void test_published_addresses(void)
+TEST(published_addresses)
 {
 	for (unsigned i = 0; i < PUBLISHED_COUNT; i++) {
 		struct harp_endpoint to = end(published[i].to, 0), from = end(published[i].from, 0);
@@ -57,7 +57,7 @@ static void test_published_addresses(void)
 }
 
 /* A table in which each entry is its own number tells the hash's low bits; 512 and 509 entries tell more. */
-static void test_published_with_ports(void)
+TEST(published_with_ports)
 {
 	static const uint32_t sizes[] = { 512, 509, 503, 128, 1 };
 	struct harp_rss rss = { .kind = HARP_RSS_TOEPLITZ, .key_bytes = 40, .queues = 512 };
@@ -77,7 +77,7 @@ static void test_published_with_ports(void)
 	}
 }
 
-static void test_queues_that_cannot_be_known(void)
+TEST(queues_that_cannot_be_known)
 {
 	struct harp_endpoint v4 = end("10.0.0.1", 1), v6 = end("fd00::1", 1);
 	struct harp_rss rss = { .kind = HARP_RSS_UNKNOWN, .queues = 4 };
@@ -135,7 +135,7 @@ static uint32_t decided(const struct rss_answers *answers)
 	return rss.kind;
 }
 
-static void test_a_driver_that_says_it_all(void)
+TEST(a_driver_that_says_it_all)
 {
 	struct rss_answers answers = good_answers();
 	struct harp_rss rss;
@@ -152,7 +152,7 @@ static void test_a_driver_that_says_it_all(void)
 	CHECK_EQ(decided(&answers), HARP_RSS_TOEPLITZ);
 }
 
-static void test_one_queue(void)
+TEST(one_queue)
 {
 	struct rss_answers answers = good_answers();
 
@@ -162,7 +162,7 @@ static void test_one_queue(void)
 	CHECK_EQ(decided(&answers), HARP_RSS_NONE);
 }
 
-static void test_drivers_that_spread_in_another_way(void)
+TEST(drivers_that_spread_in_another_way)
 {
 	struct rss_answers answers = good_answers();
 
@@ -191,7 +191,7 @@ static void test_drivers_that_spread_in_another_way(void)
 	CHECK_EQ(decided(&answers), HARP_RSS_UNKNOWN);
 }
 
-static void test_large_tables(void)
+TEST(large_tables)
 {
 	struct rss_answers answers = good_answers();
 	struct harp_rss rss;
@@ -207,7 +207,7 @@ static void test_large_tables(void)
 	CHECK_EQ(decided(&answers), HARP_RSS_UNKNOWN);
 }
 
-static void test_a_long_key(void)
+TEST(a_long_key)
 {
 	static const uint8_t key[100] = { 1, 2, 3 };
 	struct rss_answers answers = good_answers();
@@ -220,7 +220,7 @@ static void test_a_long_key(void)
 	CHECK_EQ(rss.key_bytes, HARP_RSS_KEY_MAX);
 }
 
-static void test_asking(void)
+TEST(asking)
 {
 	struct harp_rss rss;
 
@@ -234,7 +234,7 @@ static void test_asking(void)
 
 /* ---- operators ------------------------------------------------------------------------------ */
 
-static void test_told(void)
+TEST(told)
 {
 	struct harp_rss rss;
 
@@ -262,7 +262,7 @@ static void test_told(void)
 	CHECK_EQ(rss.queues, 1);
 }
 
-static void test_told_nonsense(void)
+TEST(told_nonsense)
 {
 	static const char *const texts[] = {
 		"",
@@ -297,20 +297,4 @@ static void test_told_nonsense(void)
 	CHECK_EQ(rss.table_count, HARP_RSS_TABLE_MAX);
 	strcat(long_table, ",7");
 	CHECK_EQ(harp_rss_parse(long_table, 8, &rss), -EINVAL);
-}
-
-int main(void)
-{
-	test_published_addresses();
-	test_published_with_ports();
-	test_queues_that_cannot_be_known();
-	test_a_driver_that_says_it_all();
-	test_one_queue();
-	test_drivers_that_spread_in_another_way();
-	test_large_tables();
-	test_a_long_key();
-	test_asking();
-	test_told();
-	test_told_nonsense();
-	return check_done();
 }

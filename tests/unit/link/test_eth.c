@@ -4,16 +4,18 @@
 
 #include "host.h"
 
+static struct host h;
+BEFORE_EACH(host_init(&h, 1500, HARP_NEIGHBOR_OWN))
+AFTER_EACH(host_done(&h))
+
 static const uint8_t everyone[6] = { 255, 255, 255, 255, 255, 255 };
 
-static void test_drops(void)
+TEST(invalid_frames_are_dropped_by_reason)
 {
-	struct host h;
 	uint8_t p[100] = { 0 };
 	const uint8_t other[6] = { 0x02, 0x48, 0x41, 0x52, 0x50, 0x07 };
 	const uint8_t multicast[6] = { 1, 0, 0x5e, 0, 0, 1 };
 
-	host_init(&h, 1500, HARP_NEIGHBOR_OWN);
 	peer_say(&h, p, 13);
 	CHECK_EQ(h.stats.drop_eth_short, 1);
 	make_eth(p, other, ETH_TYPE_IPV4);
@@ -39,11 +41,10 @@ static void test_drops(void)
 	peer_say(&h, p, 14); /* header only: IP's to refuse */
 	CHECK_EQ(h.eth_verdict, ETH_IPV4);
 	CHECK_EQ(h.stats.drop_ip_short, 1);
-	host_done(&h);
 }
 
 /* The groups that we listen to, and the packets that may come to them. */
-static void test_groups(void)
+TEST(only_our_groups_are_received)
 {
 	static const struct {
 		uint8_t mac[6];
@@ -58,11 +59,9 @@ static void test_groups(void)
 		{ { 0x33, 0x33, 0, 0, 0, 1 }, ETH_TYPE_IPV4, ETH_DROPPED },
 		{ { 0x33, 0x33, 0, 0, 0, 1 }, ETH_TYPE_ARP, ETH_DROPPED },
 	};
-	struct host h;
 	uint8_t p[100] = { 0 };
 	uint64_t dropped = 0;
 
-	host_init(&h, 1500, HARP_NEIGHBOR_OWN);
 	for (unsigned i = 0; i < sizeof(frames) / sizeof(frames[0]); i++) {
 		make_eth(p, frames[i].mac, frames[i].type);
 		peer_say(&h, p, 60);
@@ -70,7 +69,6 @@ static void test_groups(void)
 		dropped += frames[i].verdict == ETH_DROPPED;
 		CHECK_EQ(h.stats.drop_eth_not_ours, dropped);
 	}
-	host_done(&h);
 }
 
 /* An echo request of len bytes with tags in front of its type; the frame's length. */
@@ -88,7 +86,7 @@ static uint32_t make_tagged(uint8_t *p, const uint8_t *tags, uint32_t tags_len)
 	return len + tags_len;
 }
 
-static void test_vlan(void)
+TEST(only_frames_of_our_vlan_are_received)
 {
 	static const struct {
 		uint16_t vlan_id; /* ours */
@@ -116,8 +114,8 @@ static void test_vlan(void)
 
 	for (unsigned i = 0; i < sizeof(frames) / sizeof(frames[0]); i++) {
 		uint32_t tag = frames[i].vlan_id ? 4 : 0;
-		struct host h;
 
+		host_done(&h);
 		host_init(&h, 1500, HARP_NEIGHBOR_OWN);
 		h.eth.vlan_id = frames[i].vlan_id;
 		CHECK_EQ(neighbor_set(&h.eth, &peer, peer_mac), 0);
@@ -131,21 +129,18 @@ static void test_vlan(void)
 		}
 		if (frames[i].good)
 			CHECK_EQ(be16_load(r + 12 + tag), ETH_TYPE_IPV4);
-		host_done(&h);
 	}
 }
 
 /* ARP is tagged too; a tag cut off is short; a full packet and its tag fit. */
-static void test_vlan_edges(void)
+TEST(arp_and_full_packets_are_tagged)
 {
 	struct harp_stack_options opt = { .size = sizeof(opt), .vlan_id = 4095 };
 	struct harp_addr peer = ipv4_mapped(peer_ip);
 	struct ip_path path = { .dst = peer };
 	uint8_t plain[100], p[100], r[HOST_PACKET_MAX];
 	static const uint8_t tag[4] = { 0x81, 0, 0, 9 };
-	struct host h;
 
-	host_init(&h, 1500, HARP_NEIGHBOR_OWN);
 	h.eth.vlan_id = 9;
 	make_arp(plain, everyone, 1, peer_mac, peer_ip, host_ip);
 	memcpy(p, plain, 12);
@@ -175,12 +170,10 @@ static void test_vlan_edges(void)
 	CHECK_EQ(eth_init(&eth, &h.io, &h.wheel, &h.rng, &h.stats, &opt), -EINVAL);
 }
 
-static void test_arp_request(void)
+TEST(arp_requests_for_us_are_answered)
 {
-	struct host h;
 	uint8_t p[100], r[HOST_PACKET_MAX];
 
-	host_init(&h, 1500, HARP_NEIGHBOR_OWN);
 	make_arp(p, everyone, 1, peer_mac, peer_ip, host_ip);
 	memset(p + 42, 0xaa, 18); /* link padding */
 	peer_say(&h, p, 60);
@@ -203,10 +196,9 @@ static void test_arp_request(void)
 	peer_say(&h, p, 42);
 	CHECK_EQ(peer_receive(&h, r), 42);
 	CHECK_EQ(h.eth.neighbor_count, known);
-	host_done(&h);
 }
 
-static void test_arp_malformed(void)
+TEST(malformed_arp_is_dropped)
 {
 	static const struct {
 		unsigned at;
@@ -219,11 +211,9 @@ static void test_arp_malformed(void)
 		{ 22, 0x03, "group sender" },   { 28, 224, "multicast sender" },
 		{ 28, 127, "loopback sender" }, { 28, 255, "broadcast sender" },
 	};
-	struct host h;
 	uint8_t p[100];
 	uint64_t drops = 0;
 
-	host_init(&h, 1500, HARP_NEIGHBOR_OWN);
 	for (unsigned i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
 		make_arp(p, everyone, 1, peer_mac, peer_ip, host_ip);
 		p[bad[i].at] = bad[i].value;
@@ -243,24 +233,20 @@ static void test_arp_malformed(void)
 	CHECK_EQ(h.stats.drop_arp_bad, drops + 1 + 28);
 	CHECK_EQ(h.stats.arp_in, 0);
 	CHECK_EQ(h.eth.neighbor_count, 0);
-	host_done(&h);
 }
 
 static unsigned logged;
 static void count_log(void *ctx, enum harp_log_level level, const char *message)
 {
-	(void)ctx;
 	CHECK_EQ(level, HARP_LOG_WARN);
 	CHECK(strstr(message, "address") != NULL);
 	logged++;
 }
 
-static void test_conflict(void)
+TEST(an_address_conflict_is_counted_and_logged_once)
 {
-	struct host h;
 	uint8_t p[100], r[HOST_PACKET_MAX];
 
-	host_init(&h, 1500, HARP_NEIGHBOR_OWN);
 	h.options.hooks.log = count_log;
 	for (int i = 0; i < 5; i++) {
 		make_arp(p, everyone, 1, peer_mac, host_ip, host_ip); /* "I am you" */
@@ -272,31 +258,27 @@ static void test_conflict(void)
 	CHECK_EQ(logged, 1); /* said once, not per packet */
 	CHECK_EQ(peer_receive(&h, r), 0);
 	CHECK_EQ(h.eth.neighbor_count, 0);
-	host_done(&h);
 }
 
-static void test_external_mode_is_silent(void)
+TEST(external_mode_is_silent)
 {
-	struct host h;
 	uint8_t p[100], r[HOST_PACKET_MAX];
 
+	host_done(&h);
 	host_init(&h, 1500, HARP_NEIGHBOR_EXTERNAL);
 	make_arp(p, everyone, 1, peer_mac, peer_ip, host_ip);
 	peer_say(&h, p, 42);
 	CHECK_EQ(h.eth_verdict, ETH_CONSUMED);
 	CHECK_EQ(peer_receive(&h, r), 0); /* the kernel answers */
 	CHECK_EQ(h.eth.neighbor_count, 0);
-	host_done(&h);
 }
 
-static void test_no_frame(void)
+TEST(an_arp_reply_without_a_frame_is_a_counted_drop)
 {
-	struct host h;
 	uint8_t p[100], r[HOST_PACKET_MAX];
 	struct frame *hold[256];
 	unsigned n = 0;
 
-	host_init(&h, 1500, HARP_NEIGHBOR_OWN);
 	while ((hold[n] = frame_alloc(&h.pool, 0)) != NULL)
 		n++;
 	make_arp(p, everyone, 1, peer_mac, peer_ip, host_ip);
@@ -305,19 +287,4 @@ static void test_no_frame(void)
 	CHECK_EQ(peer_receive(&h, r), 0);
 	while (n > 0)
 		frame_release(&h.pool, hold[--n]);
-	host_done(&h);
-}
-
-int main(void)
-{
-	test_drops();
-	test_groups();
-	test_vlan();
-	test_vlan_edges();
-	test_arp_request();
-	test_arp_malformed();
-	test_conflict();
-	test_external_mode_is_silent();
-	test_no_frame();
-	return check_done();
 }

@@ -2,6 +2,10 @@
 /* test_neigh.c - the life of a neighbor: asked, answered, aged, moved, lied about, forgotten. */
 #include "host.h"
 
+static struct host h;
+BEFORE_EACH(host_init(&h, 1500, HARP_NEIGHBOR_OWN))
+AFTER_EACH(host_done(&h))
+
 #include <errno.h>
 
 #define MS UINT64_C(1000000)
@@ -11,10 +15,10 @@ static const uint8_t everyone[6] = { 255, 255, 255, 255, 255, 255 };
 static const uint8_t evil_mac[6] = { 0x02, 0x66, 0x66, 0x66, 0x66, 0x66 };
 
 /* Tries to send one small packet to 10.0.0.<last>. */
-static int try_send(struct host *h, uint8_t last)
+static int try_send(uint8_t last)
 {
 	struct ip_path path = { .dst = harp_addr_v4(10, 0, 0, last) };
-	struct frame *f = frame_alloc(&h->pool, 0);
+	struct frame *f = frame_alloc(&h.pool, 0);
 	int err;
 
 	f->pub.len = 8;
@@ -22,26 +26,26 @@ static int try_send(struct host *h, uint8_t last)
 	struct packet_out out = { .frame = f, .head = f->pub.data, .len = 8 };
 	const struct packet_out before = out;
 
-	err = ip_output(&h->ip, &path, 253, 0, &out);
+	err = ip_output(&h.ip, &path, 253, 0, &out);
 	if (err) /* as it was: to be tried again */
 		CHECK(out.head == before.head && out.len == before.len);
-	frame_release(&h->pool, f);
+	frame_release(&h.pool, f);
 	return err;
 }
 
-static void wait_ns(struct host *h, uint64_t ns)
+static void wait_ns(uint64_t ns)
 {
-	h->now_ns += ns + WHEEL_TICK_NS;
-	host_poll(h);
+	h.now_ns += ns + WHEEL_TICK_NS;
+	host_poll(&h);
 }
 
 /* ARP requests among what the host sent; *to is the last one's Ethernet destination. */
-static unsigned requests(struct host *h, uint8_t *to)
+static unsigned requests(uint8_t *to)
 {
 	uint8_t p[HOST_PACKET_MAX];
 	unsigned n = 0;
 
-	while (peer_receive(h, p) > 0) {
+	while (peer_receive(&h, p) > 0) {
 		if (be16_load(p + 12) != ETH_TYPE_ARP || be16_load(p + 20) != 1)
 			continue;
 		n++;
@@ -52,217 +56,194 @@ static unsigned requests(struct host *h, uint8_t *to)
 	return n;
 }
 
-static void answer(struct host *h, const uint8_t *mac)
+static void answer(const uint8_t *mac)
 {
 	uint8_t p[64];
 
 	make_arp(p, host_mac, 2, mac, peer_ip, host_ip);
-	peer_say(h, p, 42);
+	peer_say(&h, p, 42);
 }
 
-static struct neighbor *peer_record(struct host *h)
+static struct neighbor *peer_record(void)
 {
 	struct harp_addr addr = ipv4_mapped(peer_ip);
 
-	return neighbor_get(&h->eth, &addr);
+	return neighbor_get(&h.eth, &addr);
 }
 
-static void test_resolve(void)
+TEST(one_request_resolves_a_neighbor)
 {
-	struct host h;
 	uint8_t to[6], p[HOST_PACKET_MAX];
 	uint32_t generation;
 
-	host_init(&h, 1500, HARP_NEIGHBOR_OWN);
 	generation = h.eth.resolved_generation;
 	for (int i = 0; i < 10; i++) /* many packets, one question */
-		CHECK_EQ(try_send(&h, 2), -EAGAIN);
+		CHECK_EQ(try_send(2), -EAGAIN);
 	CHECK_EQ(h.stats.neighbor_wait, 10);
 	host_poll(&h);
-	CHECK_EQ(requests(&h, to), 1);
+	CHECK_EQ(requests(to), 1);
 	CHECK_MEM(to, everyone, 6);
 	CHECK_EQ(h.eth.resolved_generation, generation);
-	answer(&h, peer_mac);
+	answer(peer_mac);
 	CHECK_EQ(h.eth.resolved_generation, generation + 1);
-	CHECK_EQ(peer_record(&h)->state, NEIGHBOR_REACHABLE);
-	CHECK_EQ(try_send(&h, 2), 0);
+	CHECK_EQ(peer_record()->state, NEIGHBOR_REACHABLE);
+	CHECK_EQ(try_send(2), 0);
 	host_poll(&h);
 	CHECK_EQ(peer_receive(&h, p), 42);
 	CHECK_MEM(p, peer_mac, 6);
 	CHECK_MEM(p + 6, host_mac, 6);
-	host_done(&h);
 }
 
-static void test_failure_and_retry(void)
+TEST(an_unresolved_neighbor_fails_and_is_asked_again_later)
 {
-	struct host h;
 	uint8_t to[6];
 
-	host_init(&h, 1500, HARP_NEIGHBOR_OWN);
-	CHECK_EQ(try_send(&h, 2), -EAGAIN);
+	CHECK_EQ(try_send(2), -EAGAIN);
 	for (int i = 0; i < 5; i++)
-		wait_ns(&h, 100 * MS);
-	CHECK_EQ(requests(&h, to), 3); /* then it is given up */
-	CHECK_EQ(peer_record(&h)->state, NEIGHBOR_FAILED);
-	CHECK_EQ(try_send(&h, 2), -EAGAIN);
-	wait_ns(&h, 1 * MS);
-	CHECK_EQ(requests(&h, to), 0); /* not asked again at once */
-	wait_ns(&h, 1 * SEC);
-	CHECK_EQ(try_send(&h, 2), -EAGAIN);
-	wait_ns(&h, 0);
-	CHECK_EQ(requests(&h, to), 1);
-	answer(&h, peer_mac);
-	CHECK_EQ(try_send(&h, 2), 0);
-	host_done(&h);
+		wait_ns(100 * MS);
+	CHECK_EQ(requests(to), 3); /* then it is given up */
+	CHECK_EQ(peer_record()->state, NEIGHBOR_FAILED);
+	CHECK_EQ(try_send(2), -EAGAIN);
+	wait_ns(1 * MS);
+	CHECK_EQ(requests(to), 0); /* not asked again at once */
+	wait_ns(1 * SEC);
+	CHECK_EQ(try_send(2), -EAGAIN);
+	wait_ns(0);
+	CHECK_EQ(requests(to), 1);
+	answer(peer_mac);
+	CHECK_EQ(try_send(2), 0);
 }
 
-static void test_ageing(void)
+TEST(an_unconfirmed_entry_ages_and_is_probed)
 {
-	struct host h;
 	uint8_t to[6];
 
-	host_init(&h, 1500, HARP_NEIGHBOR_OWN);
-	try_send(&h, 2);
-	answer(&h, peer_mac);
-	requests(&h, to);
+	try_send(2);
+	answer(peer_mac);
+	requests(to);
 	/* Progress of a connection keeps it fresh without a single packet. */
 	for (int i = 0; i < 10; i++) {
-		wait_ns(&h, 20 * SEC);
-		CHECK_EQ(try_send(&h, 2), 0);
-		neighbor_confirm(&h.eth, peer_record(&h), h.now_ns);
-		CHECK_EQ(peer_record(&h)->state, NEIGHBOR_REACHABLE);
+		wait_ns(20 * SEC);
+		CHECK_EQ(try_send(2), 0);
+		neighbor_confirm(&h.eth, peer_record(), h.now_ns);
+		CHECK_EQ(peer_record()->state, NEIGHBOR_REACHABLE);
 	}
-	wait_ns(&h, 10 * SEC);
-	CHECK_EQ(requests(&h, to), 0);
+	wait_ns(10 * SEC);
+	CHECK_EQ(requests(to), 0);
 	/* Unconfirmed and used: still sends, and after a while asks the owner alone. */
-	wait_ns(&h, 31 * SEC);
-	CHECK_EQ(try_send(&h, 2), 0);
-	CHECK_EQ(peer_record(&h)->state, NEIGHBOR_STALE);
-	wait_ns(&h, 5 * SEC);
-	CHECK_EQ(requests(&h, to), 1);
+	wait_ns(31 * SEC);
+	CHECK_EQ(try_send(2), 0);
+	CHECK_EQ(peer_record()->state, NEIGHBOR_STALE);
+	wait_ns(5 * SEC);
+	CHECK_EQ(requests(to), 1);
 	CHECK_MEM(to, peer_mac, 6);
-	answer(&h, peer_mac);
-	CHECK_EQ(peer_record(&h)->state, NEIGHBOR_REACHABLE);
+	answer(peer_mac);
+	CHECK_EQ(peer_record()->state, NEIGHBOR_REACHABLE);
 	/* Again, and now it is gone: three questions to it, three to everyone, FAILED. */
-	wait_ns(&h, 31 * SEC);
-	CHECK_EQ(try_send(&h, 2), 0);
-	wait_ns(&h, 5 * SEC);
+	wait_ns(31 * SEC);
+	CHECK_EQ(try_send(2), 0);
+	wait_ns(5 * SEC);
 	for (int i = 0; i < 7; i++)
-		wait_ns(&h, 100 * MS);
-	CHECK_EQ(requests(&h, to), 6);
+		wait_ns(100 * MS);
+	CHECK_EQ(requests(to), 6);
 	CHECK_MEM(to, everyone, 6);
-	CHECK_EQ(peer_record(&h)->state, NEIGHBOR_FAILED);
-	host_done(&h);
+	CHECK_EQ(peer_record()->state, NEIGHBOR_FAILED);
 }
 
 /* Gratuitous ARP: request or reply, sender = target. */
-static void claim(struct host *h, const uint8_t *mac, uint16_t op)
+static void claim(const uint8_t *mac, uint16_t op)
 {
 	uint8_t p[64];
 
 	make_arp(p, everyone, op, mac, peer_ip, peer_ip);
-	peer_say(h, p, 42);
+	peer_say(&h, p, 42);
 }
 
-static void test_poison(void)
+TEST(an_unsolicited_claim_does_not_replace_a_reachable_neighbor)
 {
-	struct host h;
 	uint8_t to[6];
 
-	host_init(&h, 1500, HARP_NEIGHBOR_OWN);
-	claim(&h, evil_mac, 2);
+	claim(evil_mac, 2);
 	CHECK_EQ(h.eth.neighbor_count, 0); /* nothing is learned from gossip */
-	try_send(&h, 2);
-	answer(&h, peer_mac);
-	requests(&h, to);
-	claim(&h, evil_mac, 2);
+	try_send(2);
+	answer(peer_mac);
+	requests(to);
+	claim(evil_mac, 2);
 	CHECK_EQ(h.stats.drop_arp_claim, 1);
-	CHECK_MEM(peer_record(&h)->mac, peer_mac, 6);
-	CHECK_EQ(try_send(&h, 2), 0); /* and goes on meanwhile */
-	CHECK_EQ(requests(&h, to), 1);
+	CHECK_MEM(peer_record()->mac, peer_mac, 6);
+	CHECK_EQ(try_send(2), 0); /* and goes on meanwhile */
+	CHECK_EQ(requests(to), 1);
 	CHECK_MEM(to, peer_mac, 6); /* the old owner is asked */
-	answer(&h, evil_mac);       /* the liar answers too */
+	answer(evil_mac);           /* the liar answers too */
 	CHECK_EQ(h.stats.drop_arp_claim, 2);
-	answer(&h, peer_mac);
-	CHECK_EQ(peer_record(&h)->state, NEIGHBOR_REACHABLE);
-	CHECK_MEM(peer_record(&h)->mac, peer_mac, 6);
-	host_done(&h);
+	answer(peer_mac);
+	CHECK_EQ(peer_record()->state, NEIGHBOR_REACHABLE);
+	CHECK_MEM(peer_record()->mac, peer_mac, 6);
 }
 
-static void test_true_move(void)
+TEST(a_neighbor_that_moved_is_found)
 {
-	struct host h;
 	uint8_t to[6];
 
-	host_init(&h, 1500, HARP_NEIGHBOR_OWN);
-	try_send(&h, 2);
-	answer(&h, peer_mac);
-	requests(&h, to);
-	claim(&h, evil_mac, 1); /* a failover: the old owner is silent from now on */
+	try_send(2);
+	answer(peer_mac);
+	requests(to);
+	claim(evil_mac, 1); /* a failover: the old owner is silent from now on */
 	for (int i = 0; i < 3; i++)
-		wait_ns(&h, 100 * MS);
-	CHECK_EQ(requests(&h, to), 4);
+		wait_ns(100 * MS);
+	CHECK_EQ(requests(to), 4);
 	CHECK_MEM(to, everyone, 6);
-	answer(&h, evil_mac);
-	CHECK_EQ(peer_record(&h)->state, NEIGHBOR_REACHABLE);
-	CHECK_MEM(peer_record(&h)->mac, evil_mac, 6);
-	CHECK_EQ(try_send(&h, 2), 0);
-	host_done(&h);
+	answer(evil_mac);
+	CHECK_EQ(peer_record()->state, NEIGHBOR_REACHABLE);
+	CHECK_MEM(peer_record()->mac, evil_mac, 6);
+	CHECK_EQ(try_send(2), 0);
 }
 
 /* A damaged ARP answer taught a wrong address; TCP hears nothing. */
-static void test_suspicion(void)
+TEST(a_suspected_entry_is_probed_and_used_meanwhile)
 {
-	struct host h;
 	struct harp_addr own = ipv4_mapped(host_ip);
 	uint8_t to[6];
 
-	host_init(&h, 1500, HARP_NEIGHBOR_OWN);
-	try_send(&h, 2);
-	answer(&h, evil_mac);
-	requests(&h, to);
-	neighbor_suspect(&h.eth, peer_record(&h), &own);
-	neighbor_suspect(&h.eth, peer_record(&h), &own); /* every connection says so */
+	try_send(2);
+	answer(evil_mac);
+	requests(to);
+	neighbor_suspect(&h.eth, peer_record(), &own);
+	neighbor_suspect(&h.eth, peer_record(), &own); /* every connection says so */
 	host_poll(&h);
-	CHECK_EQ(requests(&h, to), 1);
+	CHECK_EQ(requests(to), 1);
 	CHECK_MEM(to, evil_mac, 6);
-	CHECK_EQ(try_send(&h, 2), 0); /* it may be right after all */
+	CHECK_EQ(try_send(2), 0); /* it may be right after all */
 	for (int i = 0; i < 3; i++)
-		wait_ns(&h, 100 * MS);
-	CHECK_EQ(requests(&h, to), 3);
+		wait_ns(100 * MS);
+	CHECK_EQ(requests(to), 3);
 	CHECK_MEM(to, everyone, 6);
-	answer(&h, peer_mac);
-	CHECK_EQ(peer_record(&h)->state, NEIGHBOR_REACHABLE);
-	CHECK_MEM(peer_record(&h)->mac, peer_mac, 6);
-	host_done(&h);
+	answer(peer_mac);
+	CHECK_EQ(peer_record()->state, NEIGHBOR_REACHABLE);
+	CHECK_MEM(peer_record()->mac, peer_mac, 6);
 }
 
-static void test_stale_is_replaced(void)
+TEST(a_claim_replaces_a_stale_entry)
 {
-	struct host h;
 	uint8_t to[6], p[64];
 
-	host_init(&h, 1500, HARP_NEIGHBOR_OWN);
 	make_arp(p, everyone, 1, peer_mac, peer_ip, host_ip); /* asks for us: known, unconfirmed */
 	peer_say(&h, p, 42);
-	CHECK_EQ(peer_record(&h)->state, NEIGHBOR_STALE);
-	CHECK_EQ(try_send(&h, 2), 0); /* no question needed */
-	claim(&h, evil_mac, 2);
-	CHECK_MEM(peer_record(&h)->mac, evil_mac, 6);
-	CHECK_EQ(peer_record(&h)->state, NEIGHBOR_STALE);
+	CHECK_EQ(peer_record()->state, NEIGHBOR_STALE);
+	CHECK_EQ(try_send(2), 0); /* no question needed */
+	claim(evil_mac, 2);
+	CHECK_MEM(peer_record()->mac, evil_mac, 6);
+	CHECK_EQ(peer_record()->state, NEIGHBOR_STALE);
 	CHECK_EQ(h.stats.drop_arp_claim, 0);
-	CHECK_EQ(requests(&h, to), 0);
-	host_done(&h);
+	CHECK_EQ(requests(to), 0);
 }
 
-static void test_storm(void)
+TEST(a_request_storm_does_not_evict_neighbors_in_use)
 {
-	struct host h;
 	uint8_t p[64], r[HOST_PACKET_MAX];
 
-	host_init(&h, 1500, HARP_NEIGHBOR_OWN);
-	try_send(&h, 2);
-	answer(&h, peer_mac);
+	try_send(2);
+	answer(peer_mac);
 	for (unsigned i = 0; i < 1000; i++) {
 		const uint8_t made_up[4] = { 10, 0, (uint8_t)(1 + i / 200),
 					     (uint8_t)(1 + i % 200) };
@@ -273,20 +254,19 @@ static void test_storm(void)
 			;
 	}
 	CHECK_EQ(h.eth.neighbor_count, h.eth.neighbor_max);
-	CHECK_EQ(h.stats.neighbor_full, 0);           /* newcomers replace what was only heard of */
-	CHECK_MEM(peer_record(&h)->mac, peer_mac, 6); /* the one in use is still there */
-	CHECK_EQ(peer_record(&h)->state, NEIGHBOR_REACHABLE);
+	CHECK_EQ(h.stats.neighbor_full, 0);         /* newcomers replace what was only heard of */
+	CHECK_MEM(peer_record()->mac, peer_mac, 6); /* the one in use is still there */
+	CHECK_EQ(peer_record()->state, NEIGHBOR_REACHABLE);
 	/* All in use: the next one is refused, counted; idle ones make room later. */
 	for (uint8_t i = 3; i < 3 + 16; i++)
-		try_send(&h, i);
+		try_send(i);
 	CHECK(h.stats.neighbor_full > 0);
-	CHECK_EQ(try_send(&h, 200), -EAGAIN);
-	wait_ns(&h, 62 * SEC);
+	CHECK_EQ(try_send(200), -EAGAIN);
+	wait_ns(62 * SEC);
 	uint64_t full = h.stats.neighbor_full;
 
-	CHECK_EQ(try_send(&h, 200), -EAGAIN);
+	CHECK_EQ(try_send(200), -EAGAIN);
 	CHECK_EQ(h.stats.neighbor_full, full);
-	host_done(&h);
 }
 
 static unsigned wanted, confirmed;
@@ -294,63 +274,45 @@ static void count_wanted(void *ctx, const struct harp_addr *next_hop)
 {
 	CHECK_EQ(next_hop->bytes[15], 2);
 	wanted++;
-	(void)ctx;
 }
 static void count_confirmed(void *ctx, const struct harp_addr *next_hop)
 {
-	(void)ctx;
-	(void)next_hop;
 	confirmed++;
 }
 
-static void test_external(void)
+TEST(in_external_mode_the_owner_resolves)
 {
-	struct host h;
 	struct harp_addr addr = ipv4_mapped(peer_ip), unknown = harp_addr_v4(10, 0, 0, 77);
 	uint8_t to[6];
 
+	host_done(&h);
 	host_init(&h, 1500, HARP_NEIGHBOR_EXTERNAL);
 	h.options.hooks.neighbor_requested = count_wanted;
 	h.options.hooks.neighbor_confirmed = count_confirmed;
 	for (int i = 0; i < 10; i++)
-		CHECK_EQ(try_send(&h, 2), -EAGAIN);
+		CHECK_EQ(try_send(2), -EAGAIN);
 	CHECK_EQ(wanted, 1);
-	wait_ns(&h, 100 * MS);
-	CHECK_EQ(try_send(&h, 2), -EAGAIN);
+	wait_ns(100 * MS);
+	CHECK_EQ(try_send(2), -EAGAIN);
 	CHECK_EQ(wanted, 2);
 	uint32_t generation = h.eth.resolved_generation;
 
 	CHECK_EQ(neighbor_set(&h.eth, &addr, peer_mac), 0);
 	CHECK_EQ(h.eth.resolved_generation, generation + 1);
-	CHECK_EQ(try_send(&h, 2), 0);
+	CHECK_EQ(try_send(2), 0);
 	for (int i = 0; i < 10; i++)
-		neighbor_confirm(&h.eth, peer_record(&h), h.now_ns);
+		neighbor_confirm(&h.eth, peer_record(), h.now_ns);
 	CHECK_EQ(confirmed, 1);
-	wait_ns(&h, 1 * SEC);
-	neighbor_confirm(&h.eth, peer_record(&h), h.now_ns);
+	wait_ns(1 * SEC);
+	neighbor_confirm(&h.eth, peer_record(), h.now_ns);
 	CHECK_EQ(confirmed, 2);
-	wait_ns(&h, 100 * SEC); /* no ageing: the kernel knows */
-	CHECK_EQ(try_send(&h, 2), 0);
+	wait_ns(100 * SEC); /* no ageing: the kernel knows */
+	CHECK_EQ(try_send(2), 0);
 	CHECK_EQ(neighbor_set(&h.eth, &addr, NULL), 0);
-	CHECK_EQ(try_send(&h, 2), -EAGAIN);
+	CHECK_EQ(try_send(2), -EAGAIN);
 	CHECK_EQ(wanted, 3);
 	CHECK_EQ(neighbor_set(&h.eth, &unknown, NULL), -ENOENT);
 	CHECK_EQ(neighbor_set(&h.eth, &addr, everyone), -EINVAL);
-	CHECK_EQ(requests(&h, to), 0);
+	CHECK_EQ(requests(to), 0);
 	CHECK_EQ(h.stats.arp_out, 0);
-	host_done(&h);
-}
-
-int main(void)
-{
-	test_resolve();
-	test_failure_and_retry();
-	test_ageing();
-	test_poison();
-	test_true_move();
-	test_suspicion();
-	test_stale_is_replaced();
-	test_storm();
-	test_external();
-	return check_done();
 }

@@ -11,7 +11,7 @@
 
 static struct harp_nic_caps caps = { .frame_size = 2048, .frame_count = COUNT, .rx_headroom = 256 };
 
-static void test_refused(void)
+TEST(refused)
 {
 	struct frame_pool pool;
 	struct harp_nic_caps bad = caps;
@@ -100,7 +100,7 @@ int main(void)
 	struct frame_pool pool;
 
 	caps.frame_base = calloc(COUNT, 2048);
-	test_refused();
+	check_run();
 	CHECK_EQ(frame_pool_init(&pool, &caps), 0);
 	test_alloc_and_floor(&pool);
 	test_two_holders(&pool);

@@ -4,12 +4,15 @@
 
 #include "host.h"
 
-static void make_world(struct host *h, uint32_t mtu_bytes)
+static struct host h;
+AFTER_EACH(host_done(&h))
+
+static void make_world(uint32_t mtu_bytes)
 {
 	struct harp_addr peer = ipv4_mapped(peer_ip);
 
-	host_init(h, mtu_bytes, HARP_NEIGHBOR_OWN);
-	CHECK_EQ(neighbor_set(&h->eth, &peer, peer_mac), 0);
+	host_init(&h, mtu_bytes, HARP_NEIGHBOR_OWN);
+	CHECK_EQ(neighbor_set(&h.eth, &peer, peer_mac), 0);
 }
 
 /* An echo request whose ICMP part is len bytes. */
@@ -26,13 +29,12 @@ static uint32_t make_echo(uint8_t *p, uint32_t len)
 	return total;
 }
 
-static void test_echo(void)
+TEST(echo_requests_of_every_size_are_answered)
 {
-	struct host h;
 	static uint8_t p[HOST_PACKET_MAX], r[HOST_PACKET_MAX];
 	static const uint32_t sizes[] = { 8, 9, 64, 1480, 1901, 1950, 4001, 8980 };
 
-	make_world(&h, 9000);
+	make_world(9000);
 	for (unsigned i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
 		uint32_t len = make_echo(p, sizes[i]);
 
@@ -51,16 +53,14 @@ static void test_echo(void)
 	memset(p + 42, 0xee, 18);
 	peer_say(&h, p, 60);
 	CHECK_EQ(peer_receive(&h, r), 42);
-	host_done(&h);
 }
 
-static void test_bad(void)
+TEST(invalid_messages_are_dropped)
 {
-	struct host h;
 	uint8_t p[200], r[HOST_PACKET_MAX];
 	uint64_t bad = 0;
 
-	make_world(&h, 1500);
+	make_world(1500);
 	for (uint32_t len = 0; len < 8; len++) { /* shorter than its header */
 		uint32_t total = make_ipv4(p, IP_PROTO_ICMP, len);
 
@@ -91,16 +91,14 @@ static void test_bad(void)
 		CHECK_EQ(h.stats.drop_icmp_bad, ++bad);
 	}
 	CHECK_EQ(peer_receive(&h, r), 0);
-	host_done(&h);
 }
 
-static void test_rate_limit(void)
+TEST(echo_replies_are_rate_limited)
 {
-	struct host h;
 	uint8_t p[100], r[HOST_PACKET_MAX];
 	unsigned answers = 0;
 
-	make_world(&h, 1500);
+	make_world(1500);
 	for (unsigned i = 0; i < 1000; i++) {
 		uint32_t len = make_echo(p, 16);
 
@@ -117,7 +115,6 @@ static void test_rate_limit(void)
 		answers += peer_receive(&h, r) > 0;
 	}
 	CHECK_EQ(answers, 266);
-	host_done(&h);
 }
 
 /* An error about a TCP segment of ours from port 61000 to 5001, sequence number 0xa1b2c3d4. */
@@ -144,7 +141,7 @@ static uint32_t make_error(uint8_t *p, uint8_t type, uint8_t code, uint32_t quot
 	return total;
 }
 
-static void test_errors(void)
+TEST(errors_are_parsed)
 {
 	static const struct {
 		uint8_t type, code;
@@ -159,10 +156,9 @@ static void test_errors(void)
 		{ 11, 0, ICMP_ERROR_TTL },
 		{ 12, 0, ICMP_ERROR_PARAMETER },
 	};
-	struct host h;
 	uint8_t p[200];
 
-	make_world(&h, 1500);
+	make_world(1500);
 	for (unsigned i = 0; i < sizeof(errors) / sizeof(errors[0]); i++) {
 		const struct harp_icmp_error *e = &h.icmp_error;
 
@@ -180,11 +176,10 @@ static void test_errors(void)
 		CHECK_MEM(e->remote.addr.bytes + 12, peer_ip, 4);
 	}
 	CHECK_EQ(h.stats.icmp_error_in, sizeof(errors) / sizeof(errors[0]));
-	host_done(&h);
 }
 
 /* RFC 1191 section 5, 7: a router that says 0 gets the next plateau; nobody gets below the floor. */
-static void test_too_big(void)
+TEST(the_mtu_of_too_big_is_validated)
 {
 	static const struct {
 		uint16_t said, quoted, believed;
@@ -194,10 +189,9 @@ static void test_too_big(void)
 		{ 0, 1500, 1492 },    { 0, 1492, 1006 },    { 0, 9000, 8166 }, { 0, 65535, 32000 },
 		{ 0, 1006, 552 },     { 0, 100, 552 },      { 0, 0, 552 },
 	};
-	struct host h;
 	uint8_t p[200];
 
-	make_world(&h, 1500);
+	make_world(1500);
 	for (unsigned i = 0; i < sizeof(errors) / sizeof(errors[0]); i++) {
 		uint32_t total = make_error(p, 3, 4, 28);
 
@@ -208,10 +202,9 @@ static void test_too_big(void)
 		CHECK_EQ(h.icmp_verdict, ICMP_ERROR);
 		CHECK_EQ(h.icmp_error.mtu_bytes, errors[i].believed);
 	}
-	host_done(&h);
 }
 
-static void test_hostile_quotes(void)
+TEST(errors_with_invalid_quotes_are_dropped)
 {
 	static const struct {
 		const char *what;
@@ -222,11 +215,10 @@ static void test_hostile_quotes(void)
 		{ "header of 16 bytes", 0, 0x44 }, { "header longer than the quote", 0, 0x4f },
 		{ "no first fragment", 7, 9 },     { "protocol 1", 9, 1 },
 	};
-	struct host h;
 	uint8_t p[200];
 	uint64_t bad = 0;
 
-	make_world(&h, 1500);
+	make_world(1500);
 	for (uint32_t len = 0; len < 28; len++) { /* every truncation */
 		peer_say(&h, p, make_error(p, 3, 3, len));
 		CHECK_EQ(h.stats.drop_icmp_bad, ++bad);
@@ -243,16 +235,4 @@ static void test_hostile_quotes(void)
 		}
 	}
 	CHECK_EQ(h.stats.icmp_error_in, 0);
-	host_done(&h);
-}
-
-int main(void)
-{
-	test_echo();
-	test_bad();
-	test_rate_limit();
-	test_errors();
-	test_too_big();
-	test_hostile_quotes();
-	return check_done();
 }

@@ -4,13 +4,16 @@
 
 #include "host.h"
 
+static struct host h;
+AFTER_EACH(host_done(&h))
+
 #define AT HOST6_PAYLOAD
 #define QUOTE (AT + 8)
 
-static void make_world(struct host *h, uint32_t mtu_bytes)
+static void make_world(uint32_t mtu_bytes)
 {
-	host6_init(h, mtu_bytes, HARP_NEIGHBOR_OWN);
-	CHECK_EQ(neighbor_set(&h->eth, &peer_ip6, peer_mac), 0);
+	host6_init(&h, mtu_bytes, HARP_NEIGHBOR_OWN);
+	CHECK_EQ(neighbor_set(&h.eth, &peer_ip6, peer_mac), 0);
 }
 
 static struct ipv6_header *header(uint8_t *p)
@@ -31,13 +34,12 @@ static uint32_t make_echo(uint8_t *p, uint32_t len)
 	return total;
 }
 
-static void test_echo(void)
+TEST(echo_requests_of_every_size_are_answered)
 {
-	struct host h;
 	static uint8_t p[HOST_PACKET_MAX], r[HOST_PACKET_MAX];
 	static const uint32_t sizes[] = { 8, 9, 64, 1460, 1901, 1950, 4001, 8960 };
 
-	make_world(&h, 9000);
+	make_world(9000);
 	for (unsigned i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
 		uint32_t len = make_echo(p, sizes[i]);
 
@@ -62,17 +64,15 @@ static void test_echo(void)
 	CHECK_EQ(peer_receive(&h, r), AT + 8);
 	CHECK_MEM(&header(r)->src, &host_ip6, 16);
 	CHECK(icmp6_good(r, 8));
-	host_done(&h);
 }
 
-static void test_bad(void)
+TEST(invalid_messages_are_dropped)
 {
-	struct host h;
 	uint8_t p[200], r[HOST_PACKET_MAX];
 	uint64_t bad = 0;
 	uint32_t total;
 
-	make_world(&h, 1500);
+	make_world(1500);
 	for (uint32_t len = 0; len < 8; len++) {
 		total = make_ipv6(p, IP_PROTO_ICMP6, len);
 		memset(p + AT, 0, 8);
@@ -105,23 +105,20 @@ static void test_bad(void)
 	peer_say(&h, p, total);
 	CHECK_EQ(h.stats.drop_icmp_bad, ++bad);
 	CHECK_EQ(peer_receive(&h, r), 0);
-	host_done(&h);
 }
 
-static void test_rate_limit_is_shared(void)
+TEST(the_rate_limit_is_shared_with_ipv4)
 {
-	struct host h;
 	uint8_t p[100], r[HOST_PACKET_MAX];
 	unsigned answers = 0;
 
-	make_world(&h, 1500);
+	make_world(1500);
 	for (unsigned i = 0; i < 1000; i++) {
 		peer_say(&h, p, make_echo(p, 16));
 		answers += peer_receive(&h, r) > 0;
 	}
 	CHECK_EQ(answers, 256);
 	CHECK_EQ(h.stats.drop_icmp_rate, 1000 - 256);
-	host_done(&h);
 }
 
 /* An error about a TCP segment of ours from port 61000 to 5001, sequence number 0xa1b2c3d4, with ext
@@ -155,7 +152,7 @@ static uint32_t make_error(uint8_t *p, uint8_t type, uint8_t code, uint32_t mtu_
 	return total;
 }
 
-static void test_errors(void)
+TEST(errors_are_parsed)
 {
 	static const struct {
 		uint8_t type, code;
@@ -174,11 +171,10 @@ static void test_errors(void)
 		{ 4, 0, ICMP_ERROR_PARAMETER },
 		{ 4, 1, ICMP_ERROR_UNREACHABLE_PORT },
 	};
-	struct host h;
 	uint8_t p[500];
 	uint64_t count = 0;
 
-	make_world(&h, 1500);
+	make_world(1500);
 	for (unsigned i = 0; i < sizeof(errors) / sizeof(errors[0]); i++) {
 		for (uint32_t ext = 0; ext <= 24; ext += 8) {
 			const struct harp_icmp_error *e = &h.icmp_error;
@@ -198,10 +194,9 @@ static void test_errors(void)
 			CHECK_EQ(h.stats.icmp_error_in, ++count);
 		}
 	}
-	host_done(&h);
 }
 
-static void test_hostile_quotes(void)
+TEST(errors_with_invalid_quotes_are_dropped)
 {
 	static const struct {
 		const char *what;
@@ -216,11 +211,10 @@ static void test_hostile_quotes(void)
 		{ "encrypted", 6, 50 },
 	};
 	static const uint32_t lies[] = { 0, 1, 68, 552, 1279 };
-	struct host h;
 	uint8_t p[500];
 	uint64_t bad = 0;
 
-	make_world(&h, 1500);
+	make_world(1500);
 	for (uint32_t ext = 0; ext <= 16; ext += 16) {
 		for (uint32_t len = 0; len < 48 + ext; len++) { /* every truncation */
 			peer_say(&h, p, make_error(p, 1, 4, 0, ext, len));
@@ -251,15 +245,4 @@ static void test_hostile_quotes(void)
 	peer_say(&h, p, total);
 	CHECK_EQ(h.stats.drop_icmp_bad, ++bad);
 	CHECK_EQ(h.stats.icmp_error_in, 0);
-	host_done(&h);
-}
-
-int main(void)
-{
-	test_echo();
-	test_bad();
-	test_rate_limit_is_shared();
-	test_errors();
-	test_hostile_quotes();
-	return check_done();
 }

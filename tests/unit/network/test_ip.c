@@ -6,13 +6,17 @@
 
 #include "host.h"
 
+static struct host h;
+BEFORE_EACH(host_init(&h, 1500, HARP_NEIGHBOR_OWN))
+AFTER_EACH(host_done(&h))
+
 static struct ipv4_header *header(uint8_t *p)
 {
 	return (struct ipv4_header *)(p + 14);
 }
 
 /* One header field wrong at a time; checksum right unless said. */
-static void test_drops(void)
+TEST(invalid_packets_are_dropped_by_reason)
 {
 	static const struct {
 		const char *what;
@@ -43,10 +47,8 @@ static void test_drops(void)
 		{ "destination multicast", DROP(drop_ip_not_ours), 16, 224 },
 #undef DROP
 	};
-	struct host h;
 	uint8_t p[100] = { 0 };
 
-	host_init(&h, 1500, HARP_NEIGHBOR_OWN);
 	for (unsigned i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
 		const uint64_t *counter = (uint64_t *)((char *)&h.stats + bad[i].counter);
 		uint64_t before = *counter;
@@ -78,19 +80,18 @@ static void test_drops(void)
 		CHECK_EQ(h.stats.drop_ip_short, before + 1);
 	}
 	CHECK_EQ(h.tcp_packets, 0);
-	host_done(&h);
 }
 
 /* Receives one packet by hand and looks at what ip_input() says of it. */
-static enum ip_verdict take(struct host *h, const uint8_t *p, uint32_t len, struct packet_in *in)
+static enum ip_verdict take(const uint8_t *p, uint32_t len, struct packet_in *in)
 {
 	struct frame *packets[NICIO_BURST];
 
-	peer_send(h, p, len);
-	CHECK_EQ(nicio_rx(&h->io, packets, NICIO_BURST), 1);
+	peer_send(&h, p, len);
+	CHECK_EQ(nicio_rx(&h.io, packets, NICIO_BURST), 1);
 	*in = (struct packet_in){ .frame = packets[0] };
-	CHECK_EQ(eth_input(&h->eth, packets[0]), ETH_IPV4);
-	return ip_input(&h->ip, in);
+	CHECK_EQ(eth_input(&h.eth, packets[0]), ETH_IPV4);
+	return ip_input(&h.ip, in);
 }
 
 static uint32_t chain_bytes(const struct frame *f)
@@ -102,20 +103,20 @@ static uint32_t chain_bytes(const struct frame *f)
 	return n;
 }
 
-static void test_good(void)
+TEST(valid_packets_are_trimmed_and_delivered)
 {
-	struct host h;
 	struct packet_in in;
 	static uint8_t p[HOST_PACKET_MAX];
 	uint32_t len;
 
+	host_done(&h);
 	host_init(&h, 9000, HARP_NEIGHBOR_OWN);
 	/* Padding goes: 26 bytes of payload in the smallest Ethernet frame and more. */
 	(void)make_ipv4(p, IP_PROTO_TCP, 22);
 	header(p)->ttl = 1;
 	header(p)->tos = 0x2e;
 	ipv4_seal(header(p));
-	CHECK_EQ(take(&h, p, 60, &in), IP_LOCAL_TCP);
+	CHECK_EQ(take(p, 60, &in), IP_LOCAL_TCP);
 	CHECK_EQ(in.len, 22);
 	CHECK_EQ(in.frame->pub.len, 22);
 	CHECK_EQ(in.ttl, 1);
@@ -135,14 +136,14 @@ static void test_good(void)
 	header(p)->version_ihl = 0x4f;
 	memset(p + 34, 1, 40);
 	ipv4_seal(header(p));
-	CHECK_EQ(take(&h, p, len, &in), IP_LOCAL_UDP);
+	CHECK_EQ(take(p, len, &in), IP_LOCAL_UDP);
 	CHECK_EQ(in.len, 8);
 	frame_release_packet(&h.pool, in.frame);
 
 	/* Several frames; a total length that ends inside one, at its end, before it. */
 	for (uint32_t payload = 1000; payload <= 8980; payload += 5) {
 		make_ipv4(p, IP_PROTO_TCP, payload);
-		CHECK_EQ(take(&h, p, 9014, &in), IP_LOCAL_TCP);
+		CHECK_EQ(take(p, 9014, &in), IP_LOCAL_TCP);
 		CHECK_EQ(in.len, payload);
 		CHECK_EQ(chain_bytes(in.frame), payload);
 		frame_release_packet(&h.pool, in.frame);
@@ -150,16 +151,15 @@ static void test_good(void)
 	}
 	/* An empty payload is a packet too. */
 	make_ipv4(p, IP_PROTO_ICMP, 0);
-	CHECK_EQ(take(&h, p, 60, &in), IP_LOCAL_ICMP);
+	CHECK_EQ(take(p, 60, &in), IP_LOCAL_ICMP);
 	CHECK_EQ(in.len, 0);
 	frame_release_packet(&h.pool, in.frame);
 	CHECK_EQ(h.stats.drop_nic_desc, 0);
-	host_done(&h);
 }
 
-static struct packet_out make_out(struct host *h, uint32_t len)
+static struct packet_out make_out(uint32_t len)
 {
-	struct frame *f = frame_alloc(&h->pool, 0);
+	struct frame *f = frame_alloc(&h.pool, 0);
 
 	f->pub.len = len;
 	memset(f->pub.data, 0x5a, len);
@@ -167,7 +167,7 @@ static struct packet_out make_out(struct host *h, uint32_t len)
 }
 
 /* A packet like the last one is not judged again, unless there is something new to judge it by. */
-static void test_judged_with_the_last(void)
+TEST(a_repeated_header_is_validated_again_after_a_change)
 {
 	static const struct {
 		unsigned at;
@@ -179,11 +179,9 @@ static void test_judged_with_the_last(void)
 		{ 19, 9, offsetof(struct harp_stats, drop_ip_not_ours) },
 	};
 	struct harp_addr own = ipv4_mapped(host_ip);
-	struct host h;
 	uint8_t p[100] = { 0 };
 	uint32_t len;
 
-	host_init(&h, 1500, HARP_NEIGHBOR_OWN);
 	for (unsigned i = 0; i < sizeof(other) / sizeof(other[0]); i++) {
 		const uint64_t *counter = (uint64_t *)((char *)&h.stats + other[i].counter);
 		uint64_t before = *counter;
@@ -214,21 +212,18 @@ static void test_judged_with_the_last(void)
 	CHECK_EQ(ip_address_add(&h.ip, &own, 24), 0);
 	peer_say(&h, p, len);
 	CHECK_EQ(h.ip_verdict, IP_DROPPED);
-	host_done(&h);
 }
 
-static void test_output(void)
+TEST(sent_packets_have_complete_headers)
 {
-	struct host h;
 	struct harp_addr peer = ipv4_mapped(peer_ip);
 	struct ip_path path = { .dst = peer };
 	uint8_t p[HOST_PACKET_MAX];
 	uint16_t last_id = UINT16_MAX;
 
-	host_init(&h, 1500, HARP_NEIGHBOR_OWN);
 	CHECK_EQ(neighbor_set(&h.eth, &peer, peer_mac), 0);
 	for (unsigned i = 0; i < 3; i++) {
-		struct packet_out out = make_out(&h, 100 + i);
+		struct packet_out out = make_out(100 + i);
 
 		CHECK_EQ(ip_output(&h.ip, &path, IP_PROTO_TCP, 2, &out), 0);
 		CHECK_EQ(out.len, 134 + i);
@@ -246,7 +241,7 @@ static void test_output(void)
 		CHECK(be16_get(header(p)->id) != last_id);
 		last_id = be16_get(header(p)->id);
 	}
-	struct packet_out big = make_out(&h, 1481); /* one byte above the MTU */
+	struct packet_out big = make_out(1481); /* one byte above the MTU */
 
 	CHECK_EQ(ip_output(&h.ip, &path, IP_PROTO_TCP, 0, &big), -EMSGSIZE);
 	CHECK(big.head == big.frame->pub.data && big.len == 1481);
@@ -256,28 +251,25 @@ static void test_output(void)
 
 	/* The path finds its new neighbor when the record it knew serves another address. */
 	path.neighbor->addr = harp_addr_v4(10, 0, 0, 99);
-	struct packet_out out = make_out(&h, 50);
+	struct packet_out out = make_out(50);
 	int err = ip_output(&h.ip, &path, IP_PROTO_TCP, 0, &out);
 
 	CHECK(err == -EAGAIN || err == 0);
 	CHECK_MEM(&path.neighbor->addr, &peer, sizeof(peer));
 	frame_release(&h.pool, out.frame);
-	host_done(&h);
 }
 
 /* A peer that sees some of our packets learns nothing about those to others: RFC 6864 lets it be so. */
-static void test_ids_tell_nothing_of_others(void)
+TEST(ids_tell_nothing_of_others)
 {
-	struct host h;
 	struct harp_addr peer = ipv4_mapped(peer_ip);
 	struct ip_path here = { .dst = peer }, there = { .dst = peer };
 	uint8_t p[HOST_PACKET_MAX];
 	uint16_t next = 0;
 
-	host_init(&h, 1500, HARP_NEIGHBOR_OWN);
 	CHECK_EQ(neighbor_set(&h.eth, &peer, peer_mac), 0);
 	for (unsigned i = 0; i < 12; i++) {
-		struct packet_out out = make_out(&h, 100);
+		struct packet_out out = make_out(100);
 		bool ours = i % 3 == 2;
 
 		CHECK_EQ(ip_output(&h.ip, ours ? &here : &there, IP_PROTO_TCP, 0, &out), 0);
@@ -287,29 +279,25 @@ static void test_ids_tell_nothing_of_others(void)
 		if (ours)
 			CHECK_EQ(be16_get(header(p)->id), next++);
 	}
-	host_done(&h);
 }
 
-static uint32_t send_and_hear(struct host *h, struct ip_path *path, uint32_t len, uint8_t tos,
-			      uint8_t *p)
+static uint32_t send_and_hear(struct ip_path *path, uint32_t len, uint8_t tos, uint8_t *p)
 {
-	struct packet_out out = make_out(h, len);
+	struct packet_out out = make_out(len);
 
-	CHECK_EQ(ip_output(&h->ip, path, IP_PROTO_TCP, tos, &out), 0);
-	frame_release(&h->pool, out.frame);
-	host_poll(h);
-	return peer_receive(h, p);
+	CHECK_EQ(ip_output(&h.ip, path, IP_PROTO_TCP, tos, &out), 0);
+	frame_release(&h.pool, out.frame);
+	host_poll(&h);
+	return peer_receive(&h, p);
 }
 
 /* A path has the headers of its packet before: they are those that a new path would make. */
-static void test_headers_again(void)
+TEST(a_path_reuses_its_headers)
 {
 	struct harp_addr peer = ipv4_mapped(peer_ip), own = ipv4_mapped(host_ip);
 	struct ip_path path = { .dst = peer };
 	uint8_t p[HOST_PACKET_MAX], q[HOST_PACKET_MAX], mac[6];
-	struct host h;
 
-	host_init(&h, 1500, HARP_NEIGHBOR_OWN);
 	memcpy(mac, peer_mac, sizeof(mac));
 	CHECK_EQ(neighbor_set(&h.eth, &peer, mac), 0);
 	for (unsigned i = 0; i < 60; i++) {
@@ -321,36 +309,33 @@ static void test_headers_again(void)
 			mac[5]++;
 			CHECK_EQ(neighbor_set(&h.eth, &peer, mac), 0);
 		}
-		got = send_and_hear(&h, &path, len, tos, p);
+		got = send_and_hear(&path, len, tos, p);
 		CHECK_EQ(got, len + 34);
-		CHECK_EQ(send_and_hear(&h, &fresh, len, tos, q), got);
+		CHECK_EQ(send_and_hear(&fresh, len, tos, q), got);
 		CHECK_MEM(p, q, got);
 		CHECK_MEM(p, mac, sizeof(mac));
 	}
 	CHECK_EQ(path.sent.len, 34);
 	/* What it may not be sent to or from any more it isn't. */
-	struct packet_out out = make_out(&h, 10);
+	struct packet_out out = make_out(10);
 
 	CHECK_EQ(ip_address_remove(&h.ip, &own), 0);
 	CHECK(ip_output(&h.ip, &path, IP_PROTO_TCP, 0, &out) < 0);
 	CHECK(out.head == out.frame->pub.data && out.len == 10);
 	frame_release(&h.pool, out.frame);
-	host_done(&h);
 }
 
-static void test_ring_full(void)
+TEST(a_full_ring_leaves_the_packet_unchanged)
 {
-	struct host h;
 	struct harp_addr peer = ipv4_mapped(peer_ip);
 	struct ip_path path = { .dst = peer };
 	unsigned sent = 0;
 	int err = 0;
 
-	host_init(&h, 1500, HARP_NEIGHBOR_OWN);
 	neighbor_set(&h.eth, &peer, peer_mac);
 	h.io.tx_ring = 32;
 	while (!err && sent < 1000) { /* the wire completes at the present: stop its clock */
-		struct packet_out out = make_out(&h, 10);
+		struct packet_out out = make_out(10);
 
 		h.io.now_ns = 0;
 		err = ip_output(&h.ip, &path, IP_PROTO_TCP, 0, &out);
@@ -363,17 +348,4 @@ static void test_ring_full(void)
 	CHECK_EQ(sent, 32);
 	CHECK_EQ(h.stats.tx_ring_full, 1);
 	host_poll(&h);
-	host_done(&h);
-}
-
-int main(void)
-{
-	test_drops();
-	test_good();
-	test_judged_with_the_last();
-	test_output();
-	test_ids_tell_nothing_of_others();
-	test_headers_again();
-	test_ring_full();
-	return check_done();
 }

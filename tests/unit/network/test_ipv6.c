@@ -6,6 +6,10 @@
 
 #include "host.h"
 
+static struct host h;
+BEFORE_EACH(host6_init(&h, 1500, HARP_NEIGHBOR_OWN))
+AFTER_EACH(host_done(&h))
+
 #define DROP(name) offsetof(struct harp_stats, name)
 
 static struct ipv6_header *header(uint8_t *p)
@@ -22,50 +26,46 @@ static struct harp_addr addr(const char *text)
 }
 
 /* Says it: exactly one drop, of this counter. */
-static void expect_drop(struct host *h, const uint8_t *p, uint32_t len, size_t offset,
-			const char *what)
+static void expect_drop(const uint8_t *p, uint32_t len, size_t offset, const char *what)
 {
-	const uint64_t *counter = (uint64_t *)((char *)&h->stats + offset);
+	const uint64_t *counter = (uint64_t *)((char *)&h.stats + offset);
 	uint64_t before = *counter;
 
-	peer_say(h, p, len);
-	if (*counter != before + 1 || h->ip_verdict != IP_DROPPED) {
+	peer_say(&h, p, len);
+	if (*counter != before + 1 || h.ip_verdict != IP_DROPPED) {
 		fprintf(stderr, "not counted: %s\n", what);
 		CHECK_EQ(*counter, before + 1);
 	}
 }
 
-static void test_header_drops(void)
+TEST(invalid_headers_are_dropped_by_reason)
 {
-	struct host h;
 	uint8_t p[200] = { 0 };
 	uint32_t len;
 
-	host6_init(&h, 1500, HARP_NEIGHBOR_OWN);
 	for (unsigned version = 0; version < 16; version++) {
 		if (version == 6)
 			continue;
 		len = make_ipv6(p, IP_PROTO_TCP, 20);
 		p[14] = (uint8_t)(version << 4);
-		expect_drop(&h, p, len, DROP(drop_ip_version), "version");
+		expect_drop(p, len, DROP(drop_ip_version), "version");
 	}
 	for (len = 14; len < 54; len++) {
 		make_ipv6(p, IP_PROTO_TCP, 0);
-		expect_drop(&h, p, len, DROP(drop_ip_short), "short");
+		expect_drop(p, len, DROP(drop_ip_short), "short");
 	}
 	len = make_ipv6(p, IP_PROTO_TCP, 20);
 	header(p)->payload_len = be16_of(21);
-	expect_drop(&h, p, len, DROP(drop_ip_short), "payload beyond the frame");
+	expect_drop(p, len, DROP(drop_ip_short), "payload beyond the frame");
 	make_ipv6(p, 47, 20);
-	expect_drop(&h, p, 74, DROP(drop_ip_protocol), "protocol 47");
+	expect_drop(p, 74, DROP(drop_ip_protocol), "protocol 47");
 	make_ipv6(p, 59, 0);
-	expect_drop(&h, p, 54, DROP(drop_ip_protocol), "no next header");
+	expect_drop(p, 54, DROP(drop_ip_protocol), "no next header");
 	make_ipv6(p, IP_PROTO_ICMP, 20);
-	expect_drop(&h, p, 74, DROP(drop_ip_protocol), "IPv4's ICMP");
-	host_done(&h);
+	expect_drop(p, 74, DROP(drop_ip_protocol), "IPv4's ICMP");
 }
 
-static void test_addresses(void)
+TEST(invalid_addresses_are_dropped)
 {
 	static const char *const sources[] = { "ff02::1",         "::1",
 					       "::ffff:10.0.0.2", "fd00::1",
@@ -77,26 +77,23 @@ static void test_addresses(void)
 		"ff02::1",                                      /* TCP to a group */
 		"ff02::1:ff00:1"
 	};
-	struct host h;
 	uint8_t p[200] = { 0 };
 	uint32_t len;
 
-	host6_init(&h, 1500, HARP_NEIGHBOR_OWN);
 	for (unsigned i = 0; i < sizeof(sources) / sizeof(sources[0]); i++) {
 		len = make_ipv6(p, IP_PROTO_TCP, 20);
 		header(p)->src = addr(sources[i]);
-		expect_drop(&h, p, len, DROP(drop_ip_source), sources[i]);
+		expect_drop(p, len, DROP(drop_ip_source), sources[i]);
 	}
 	for (unsigned i = 0; i < sizeof(destinations) / sizeof(destinations[0]); i++) {
 		len = make_ipv6(p, IP_PROTO_TCP, 20);
 		header(p)->dst = addr(destinations[i]);
-		expect_drop(&h, p, len, DROP(drop_ip_not_ours), destinations[i]);
+		expect_drop(p, len, DROP(drop_ip_not_ours), destinations[i]);
 	}
 	len = make_ipv6(p, IP_PROTO_TCP, 20); /* for one host, in a frame for a group */
 	memcpy(p, "\x33\x33\0\0\0\1", 6);
-	expect_drop(&h, p, len, DROP(drop_ip_not_ours), "unicast in a group's frame");
+	expect_drop(p, len, DROP(drop_ip_not_ours), "unicast in a group's frame");
 	CHECK_EQ(h.tcp_packets, 0);
-	host_done(&h);
 }
 
 /* An extension header of len bytes; its options are padding. */
@@ -117,7 +114,7 @@ static uint32_t put_ext(uint8_t *p, uint8_t next, uint32_t len)
 	return len;
 }
 
-static void test_extensions_pass(void)
+TEST(valid_extension_headers_are_skipped)
 {
 	static const struct {
 		uint8_t first;
@@ -134,10 +131,8 @@ static void test_extensions_pass(void)
 		  { 60, 43, 6 },
 		  { 8, 8, 8 } }, /* and 0 (RFC 5095 section 3), before and behind others */
 	};
-	struct host h;
 	uint8_t p[400];
 
-	host6_init(&h, 1500, HARP_NEIGHBOR_OWN);
 	for (unsigned i = 0; i < sizeof(good) / sizeof(good[0]); i++) {
 		uint32_t at = HOST6_PAYLOAD;
 
@@ -156,10 +151,9 @@ static void test_extensions_pass(void)
 		CHECK_EQ(h.tcp_packets, i + 1);
 	}
 	CHECK_EQ(h.stats.drop_ip6_ext, 0);
-	host_done(&h);
 }
 
-static void test_extensions_refused(void)
+TEST(invalid_extension_headers_are_dropped)
 {
 	static const struct {
 		const char *what;
@@ -183,43 +177,38 @@ static void test_extensions_refused(void)
 		{ "authentication", 51, { 6, 0 }, DROP(drop_ip_protocol) },
 		{ "mobility", 135, { 6, 0 }, DROP(drop_ip_protocol) },
 	};
-	struct host h;
 	uint8_t p[500];
 	uint32_t at;
 
-	host6_init(&h, 1500, HARP_NEIGHBOR_OWN);
 	for (unsigned i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
 		uint32_t len = make_ipv6(p, bad[i].first, 16 + 20);
 
 		memset(p + HOST6_PAYLOAD, 0, 36);
 		memcpy(p + HOST6_PAYLOAD, bad[i].ext, 16);
-		expect_drop(&h, p, len, bad[i].counter, bad[i].what);
+		expect_drop(p, len, bad[i].counter, bad[i].what);
 	}
 	at = HOST6_PAYLOAD; /* one header too many; and every length that cuts it */
 	for (unsigned i = 0; i < 5; i++)
 		at += put_ext(p + at, i < 4 ? 60 : 6, 8);
 	make_ipv6(p, 60, at - HOST6_PAYLOAD + 20);
-	expect_drop(&h, p, at + 20, DROP(drop_ip6_ext), "five headers");
+	expect_drop(p, at + 20, DROP(drop_ip6_ext), "five headers");
 	put_ext(p + HOST6_PAYLOAD, 6, 264);
 	make_ipv6(p, 60, 264 + 20);
-	expect_drop(&h, p, HOST6_PAYLOAD + 284, DROP(drop_ip6_ext), "264 bytes of options");
+	expect_drop(p, HOST6_PAYLOAD + 284, DROP(drop_ip6_ext), "264 bytes of options");
 	put_ext(p + HOST6_PAYLOAD, 6, 24);
 	for (uint32_t len = 0; len < 24; len++) {
 		make_ipv6(p, 60, len);
-		expect_drop(&h, p, HOST6_PAYLOAD + len, DROP(drop_ip6_ext), "cut");
+		expect_drop(p, HOST6_PAYLOAD + len, DROP(drop_ip6_ext), "cut");
 	}
 	CHECK_EQ(h.tcp_packets, 0);
-	host_done(&h);
 }
 
-static void test_good(void)
+TEST(valid_packets_are_trimmed_and_delivered)
 {
-	struct host h;
 	struct packet_in in;
 	struct frame *packets[NICIO_BURST];
 	uint8_t p[200] = { 0 };
 
-	host6_init(&h, 1500, HARP_NEIGHBOR_OWN);
 	make_ipv6(p, IP_PROTO_TCP, 22);
 	header(p)->version_class_label = be32_of(0x62eabcde);
 	header(p)->hop_limit = 1;
@@ -241,18 +230,15 @@ static void test_good(void)
 	memcpy(pseudo + 16, &host_ip6, 16);
 	CHECK_EQ(csum_finish(in.l4_csum_pseudo), csum_finish(csum_partial(pseudo, 40, 0)));
 	frame_release_packet(&h.pool, in.frame);
-	host_done(&h);
 }
 
-static void test_output(void)
+TEST(sent_packets_have_complete_headers)
 {
-	struct host h;
 	struct ip_path path = { .dst = peer_ip6 };
 	static const uint32_t lens[] = { 1460, 1461, 1000, 7, 1460 };
 	uint8_t r[HOST_PACKET_MAX] = { 0 };
 	struct frame *f;
 
-	host6_init(&h, 1500, HARP_NEIGHBOR_OWN);
 	CHECK_EQ(neighbor_set(&h.eth, &peer_ip6, peer_mac), 0);
 	CHECK_EQ(ip_path_lookup(&h.ip, &path), 0);
 	ip_path_label(&h.ip, &path, 1, 2);
@@ -284,17 +270,14 @@ static void test_output(void)
 		CHECK_EQ(r[54], 0x5a);
 	}
 	CHECK_EQ(path.sent.len, 54);
-	host_done(&h);
 }
 
 /* RFC 6437: constant for a flow, different between flows and between stacks, 20 bits, never 0. */
-static void test_flow_label(void)
+TEST(flow_labels_are_constant_per_flow_and_secret)
 {
-	struct host h;
 	struct ip_path a = { .src = host_ip6, .dst = peer_ip6 }, b = a;
 	unsigned same = 0;
 
-	host6_init(&h, 1500, HARP_NEIGHBOR_OWN);
 	ip_path_label(&h.ip, &a, 1000, 2000);
 	ip_path_label(&h.ip, &b, 1000, 2000);
 	CHECK_EQ(a.flow_label, b.flow_label);
@@ -307,32 +290,16 @@ static void test_flow_label(void)
 	h.ip.label_key.k[0]++;
 	ip_path_label(&h.ip, &b, 1000, 2000);
 	CHECK(a.flow_label != b.flow_label);
-	host_done(&h);
 }
 
 /* A NIC too small for IPv6 has none (RFC 8200 section 5). */
-static void test_small_mtu(void)
+TEST(an_mtu_below_1280_is_refused)
 {
-	struct host h;
-
+	host_done(&h);
 	host_init(&h, 1279, HARP_NEIGHBOR_OWN);
 	CHECK_EQ(ip_address_add(&h.ip, &host_ip6, 64), -EINVAL);
 	host_done(&h);
 	host6_init(&h, 1280, HARP_NEIGHBOR_OWN);
 	CHECK_EQ(ip_route_add(&h.ip, &peer_ip6, 128, NULL, 1279), -EINVAL);
 	CHECK_EQ(ip_route_add(&h.ip, &peer_ip6, 128, NULL, 1280), 0);
-	host_done(&h);
-}
-
-int main(void)
-{
-	test_header_drops();
-	test_addresses();
-	test_extensions_pass();
-	test_extensions_refused();
-	test_good();
-	test_output();
-	test_flow_label();
-	test_small_mtu();
-	return check_done();
 }

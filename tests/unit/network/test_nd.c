@@ -4,6 +4,10 @@
 
 #include "host.h"
 
+static struct host h;
+BEFORE_EACH(host6_init(&h, 1500, HARP_NEIGHBOR_OWN))
+AFTER_EACH(host_done(&h))
+
 #define AT HOST6_PAYLOAD
 #define MS UINT64_C(1000000)
 #define SEC UINT64_C(1000000000)
@@ -54,7 +58,7 @@ static uint32_t make_nd(uint8_t *p, uint8_t type, uint8_t flags, const struct ha
 	return AT + len;
 }
 
-static void says_from(struct host *h, const struct harp_addr *src, uint8_t type, uint8_t flags,
+static void says_from(const struct harp_addr *src, uint8_t type, uint8_t flags,
 		      const struct harp_addr *target, const uint8_t *mac)
 {
 	uint8_t p[100];
@@ -62,47 +66,46 @@ static void says_from(struct host *h, const struct harp_addr *src, uint8_t type,
 
 	header(p)->src = *src;
 	icmp6_seal(p, AT, len - AT);
-	peer_say(h, p, len);
+	peer_say(&h, p, len);
 }
 
-static void says(struct host *h, uint8_t type, uint8_t flags, const struct harp_addr *target,
-		 const uint8_t *mac)
+static void says(uint8_t type, uint8_t flags, const struct harp_addr *target, const uint8_t *mac)
 {
-	says_from(h, &peer_ip6, type, flags, target, mac);
+	says_from(&peer_ip6, type, flags, target, mac);
 }
 
-static void wait_ns(struct host *h, uint64_t ns)
+static void wait_ns(uint64_t ns)
 {
-	h->now_ns += ns + WHEEL_TICK_NS;
-	host_poll(h);
+	h.now_ns += ns + WHEEL_TICK_NS;
+	host_poll(&h);
 }
 
-static int try_send(struct host *h)
+static int try_send(void)
 {
 	struct ip_path path = { .dst = peer_ip6 };
-	struct frame *f = frame_alloc(&h->pool, 0);
+	struct frame *f = frame_alloc(&h.pool, 0);
 	int err;
 
 	f->pub.len = 8;
 	memset(f->pub.data, 0, 8);
 	struct packet_out out = { .frame = f, .head = f->pub.data, .len = 8 };
 
-	err = ip_output(&h->ip, &path, 253, 0, &out);
-	frame_release(&h->pool, f);
+	err = ip_output(&h.ip, &path, 253, 0, &out);
+	frame_release(&h.pool, f);
 	return err;
 }
 
-static struct neighbor *peer_record(struct host *h)
+static struct neighbor *peer_record(void)
 {
-	return neighbor_get(&h->eth, &peer_ip6);
+	return neighbor_get(&h.eth, &peer_ip6);
 }
 
 /* The next message that the host sent; 0 when it sent nothing of the kind. */
-static bool sent(struct host *h, uint8_t *r, uint8_t type)
+static bool sent(uint8_t *r, uint8_t type)
 {
 	uint32_t len;
 
-	while ((len = peer_receive(h, r)) > 0) {
+	while ((len = peer_receive(&h, r)) > 0) {
 		if (be16_load(r + 12) != ETH_TYPE_IPV6 || header(r)->next != IP_PROTO_ICMP6 ||
 		    r[AT] != type)
 			continue;
@@ -119,106 +122,96 @@ static bool sent(struct host *h, uint8_t *r, uint8_t type)
 	return false;
 }
 
-static void test_resolve(void)
+TEST(one_solicitation_resolves_a_neighbor)
 {
-	struct host h;
 	struct harp_addr group = addr("ff02::1:ff00:2");
 	uint8_t r[HOST_PACKET_MAX];
 
-	host6_init(&h, 1500, HARP_NEIGHBOR_OWN);
 	for (int i = 0; i < 10; i++) /* many packets, one question */
-		CHECK_EQ(try_send(&h), -EAGAIN);
+		CHECK_EQ(try_send(), -EAGAIN);
 	host_poll(&h);
-	CHECK(sent(&h, r, NS));
+	CHECK(sent(r, NS));
 	CHECK_MEM(r, peer_group_mac, 6);
 	CHECK_MEM(&header(r)->src, &host_ip6, 16);
 	CHECK_MEM(&header(r)->dst, &group, 16);
 	CHECK_MEM(r + AT + 8, &peer_ip6, 16);
-	CHECK(!sent(&h, r, NS));
-	says(&h, NA, SOLICITED | OVERRIDE, &peer_ip6,
-	     NULL); /* without an address it says nothing */
-	CHECK_EQ(peer_record(&h)->state, NEIGHBOR_INCOMPLETE);
-	says(&h, NA, SOLICITED | OVERRIDE, &peer_ip6, peer_mac);
-	CHECK_EQ(peer_record(&h)->state, NEIGHBOR_REACHABLE);
-	CHECK_EQ(try_send(&h), 0);
+	CHECK(!sent(r, NS));
+	says(NA, SOLICITED | OVERRIDE, &peer_ip6, NULL); /* without an address it says nothing */
+	CHECK_EQ(peer_record()->state, NEIGHBOR_INCOMPLETE);
+	says(NA, SOLICITED | OVERRIDE, &peer_ip6, peer_mac);
+	CHECK_EQ(peer_record()->state, NEIGHBOR_REACHABLE);
+	CHECK_EQ(try_send(), 0);
 	host_poll(&h);
 	CHECK_EQ(peer_receive(&h, r), AT + 8);
 	CHECK_MEM(r, peer_mac, 6);
 	CHECK_EQ(h.stats.nd_in, 2);
 	CHECK_EQ(h.stats.nd_out, 1);
-	host_done(&h);
 }
 
-static void test_failure(void)
+TEST(three_unanswered_solicitations_fail)
 {
-	struct host h;
 	uint8_t r[HOST_PACKET_MAX];
 	unsigned n = 0;
 
-	host6_init(&h, 1500, HARP_NEIGHBOR_OWN);
-	CHECK_EQ(try_send(&h), -EAGAIN);
+	CHECK_EQ(try_send(), -EAGAIN);
 	for (int i = 0; i < 6; i++)
-		wait_ns(&h, 100 * MS);
-	while (sent(&h, r, NS))
+		wait_ns(100 * MS);
+	while (sent(r, NS))
 		n++;
 	CHECK_EQ(n, 3);
-	CHECK_EQ(peer_record(&h)->state, NEIGHBOR_FAILED);
-	host_done(&h);
+	CHECK_EQ(peer_record()->state, NEIGHBOR_FAILED);
 }
 
 static void check_advertisement(const uint8_t *r, const uint8_t *mac, const struct harp_addr *dst,
 				uint8_t flags)
 {
-	const struct ipv6_header *h = (const struct ipv6_header *)(r + 14);
+	const struct ipv6_header *ip = (const struct ipv6_header *)(r + 14);
 
 	CHECK_MEM(r, mac, 6);
-	CHECK_MEM(&h->src, &host_ip6, 16);
-	CHECK_MEM(&h->dst, dst, 16);
+	CHECK_MEM(&ip->src, &host_ip6, 16);
+	CHECK_MEM(&ip->dst, dst, 16);
 	CHECK_EQ(r[AT + 4], flags);
 	CHECK_MEM(r + AT + 8, &host_ip6, 16);
 }
 
-static void test_answer(void)
+TEST(solicitations_for_us_are_answered)
 {
-	struct host h;
 	uint8_t p[100], r[HOST_PACKET_MAX];
 	struct harp_addr third = addr("fd00::3"), all_nodes = addr("ff02::1");
 	uint32_t known, len;
 
-	host6_init(&h, 1500, HARP_NEIGHBOR_OWN);
 	make_nd(p, NS, 0, &host_ip6, 1, peer_mac); /* as the first question comes: to the group */
 	memcpy(p, our_group_mac, 6);
 	header(p)->dst = addr("ff02::1:ff00:1");
 	icmp6_seal(p, AT, 32);
 	memset(p + AT + 32, 0xaa, 10); /* link padding */
 	peer_say(&h, p, AT + 42);
-	CHECK(sent(&h, r, NA));
+	CHECK(sent(r, NA));
 	check_advertisement(r, peer_mac, &peer_ip6, SOLICITED | OVERRIDE);
-	CHECK_EQ(peer_record(&h)->state, NEIGHBOR_STALE); /* someone about to talk to us */
-	CHECK_MEM(peer_record(&h)->mac, peer_mac, 6);
+	CHECK_EQ(peer_record()->state, NEIGHBOR_STALE); /* someone about to talk to us */
+	CHECK_MEM(peer_record()->mac, peer_mac, 6);
 
-	says(&h, NS, 0, &host_ip6, NULL); /* a probe without its address: we know it */
-	CHECK(sent(&h, r, NA));
+	says(NS, 0, &host_ip6, NULL); /* a probe without its address: we know it */
+	CHECK(sent(r, NA));
 	check_advertisement(r, peer_mac, &peer_ip6, SOLICITED | OVERRIDE);
 
 	known = h.eth.neighbor_count;
-	says(&h, NS, 0, &third, peer_mac);           /* not for us */
+	says(NS, 0, &third, peer_mac);               /* not for us */
 	len = make_nd(p, NS, 0, &host_ip6, 0, NULL); /* RFC 4862 5.4.3: about to take our address */
 	memcpy(p, our_group_mac, 6);
 	header(p)->src = nobody;
 	header(p)->dst = addr("ff02::1:ff00:1");
 	icmp6_seal(p, AT, 24);
-	CHECK(!sent(&h, r, NA));
+	CHECK(!sent(r, NA));
 	peer_say(&h, p, len);
-	CHECK(sent(&h, r, NA));
+	CHECK(sent(r, NA));
 	check_advertisement(r, all_nodes_mac, &all_nodes, OVERRIDE);
 	CHECK_EQ(h.eth.neighbor_count, known);
 	CHECK_EQ(h.stats.drop_nd_bad, 0);
-	host_done(&h);
 }
 
 /* RFC 4861 section 7.1: what makes a message none. */
-static void test_malformed(void)
+TEST(malformed_messages_are_dropped)
 {
 	static const struct {
 		const char *what;
@@ -243,11 +236,9 @@ static void test_malformed(void)
 		{ "a group's MAC address", NA, SOLICITED, 2, AT + 26, 0x01 },
 	};
 	static const uint8_t types[] = { NS, NA };
-	struct host h;
 	uint8_t p[200];
 	uint64_t count = 0;
 
-	host6_init(&h, 1500, HARP_NEIGHBOR_OWN);
 	for (unsigned i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
 		uint32_t len =
 			make_nd(p, bad[i].type, bad[i].flags, &host_ip6, bad[i].option, peer_mac);
@@ -275,13 +266,12 @@ static void test_malformed(void)
 	}
 	struct harp_addr mapped = ipv4_mapped(host_ip);
 
-	says(&h, NS, 0, &mapped, peer_mac); /* IPv4's own address is none of IPv6's */
+	says(NS, 0, &mapped, peer_mac); /* IPv4's own address is none of IPv6's */
 	CHECK_EQ(h.stats.drop_nd_bad, ++count);
-	host_done(&h);
 }
 
 /* What depends on source and destination. */
-static void test_malformed_addresses(void)
+TEST(messages_with_invalid_addresses_are_dropped)
 {
 	static const struct {
 		const char *what, *src, *dst;
@@ -293,11 +283,9 @@ static void test_malformed_addresses(void)
 		{ "advertisement from nobody", "::", "ff02::1", NA, OVERRIDE, 2 },
 		{ "solicited, to a group", "fd00::2", "ff02::1", NA, SOLICITED, 2 },
 	};
-	struct host h;
 	uint8_t p[200], r[HOST_PACKET_MAX];
 	uint32_t known;
 
-	host6_init(&h, 1500, HARP_NEIGHBOR_OWN);
 	known = h.eth.neighbor_count;
 	for (unsigned i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
 		uint32_t len =
@@ -316,101 +304,89 @@ static void test_malformed_addresses(void)
 	}
 	CHECK_EQ(peer_receive(&h, r), 0);
 	CHECK_EQ(h.eth.neighbor_count, known);
-	host_done(&h);
 }
 
 /* The rules of neigh.c, as advertisements see them. */
-static void test_whom_to_believe(void)
+TEST(an_advertisement_does_not_replace_a_reachable_neighbor)
 {
-	struct host h;
 	uint8_t r[HOST_PACKET_MAX];
 
-	host6_init(&h, 1500, HARP_NEIGHBOR_OWN);
-	says(&h, NA, OVERRIDE, &peer_ip6, evil_mac); /* nobody asked, nobody cares */
+	says(NA, OVERRIDE, &peer_ip6, evil_mac); /* nobody asked, nobody cares */
 	CHECK_EQ(h.eth.neighbor_count, 0);
-	CHECK_EQ(try_send(&h), -EAGAIN);
-	says(&h, NA, SOLICITED | OVERRIDE, &peer_ip6, peer_mac);
-	CHECK_EQ(peer_record(&h)->state, NEIGHBOR_REACHABLE);
+	CHECK_EQ(try_send(), -EAGAIN);
+	says(NA, SOLICITED | OVERRIDE, &peer_ip6, peer_mac);
+	CHECK_EQ(peer_record()->state, NEIGHBOR_REACHABLE);
 	while (peer_receive(&h, r) > 0)
 		;
-	says(&h, NA, OVERRIDE, &peer_ip6, evil_mac); /* the old owner is asked, by unicast */
+	says(NA, OVERRIDE, &peer_ip6, evil_mac); /* the old owner is asked, by unicast */
 	CHECK_EQ(h.stats.drop_arp_claim, 1);
-	CHECK_MEM(peer_record(&h)->mac, peer_mac, 6);
-	CHECK(sent(&h, r, NS));
+	CHECK_MEM(peer_record()->mac, peer_mac, 6);
+	CHECK(sent(r, NS));
 	CHECK_MEM(r, peer_mac, 6);
 	CHECK_MEM(&header(r)->dst, &peer_ip6, 16);
-	says(&h, NA, SOLICITED | OVERRIDE, &peer_ip6, evil_mac); /* loud as well as false */
-	CHECK_MEM(peer_record(&h)->mac, peer_mac, 6);
-	says(&h, NA, SOLICITED, &peer_ip6, NULL); /* the owner, and it need not say where */
-	CHECK_EQ(peer_record(&h)->state, NEIGHBOR_REACHABLE);
-	CHECK_MEM(peer_record(&h)->mac, peer_mac, 6);
+	says(NA, SOLICITED | OVERRIDE, &peer_ip6, evil_mac); /* loud as well as false */
+	CHECK_MEM(peer_record()->mac, peer_mac, 6);
+	says(NA, SOLICITED, &peer_ip6, NULL); /* the owner, and it need not say where */
+	CHECK_EQ(peer_record()->state, NEIGHBOR_REACHABLE);
+	CHECK_MEM(peer_record()->mac, peer_mac, 6);
 
 	h.now_ns += 40 * SEC;
 	CHECK_EQ(host_poll(&h), 0);
-	CHECK_EQ(try_send(&h), 0);
-	CHECK_EQ(peer_record(&h)->state, NEIGHBOR_STALE);
-	says(&h, NA, 0, &peer_ip6, evil_mac); /* a proxy's: may not override */
-	CHECK_MEM(peer_record(&h)->mac, peer_mac, 6);
-	says(&h, NA, OVERRIDE, &peer_ip6, evil_mac); /* a true move, as far as anyone knows */
-	CHECK_MEM(peer_record(&h)->mac, evil_mac, 6);
-	CHECK_EQ(peer_record(&h)->state, NEIGHBOR_STALE);
-	host_done(&h);
+	CHECK_EQ(try_send(), 0);
+	CHECK_EQ(peer_record()->state, NEIGHBOR_STALE);
+	says(NA, 0, &peer_ip6, evil_mac); /* a proxy's: may not override */
+	CHECK_MEM(peer_record()->mac, peer_mac, 6);
+	says(NA, OVERRIDE, &peer_ip6, evil_mac); /* a true move, as far as anyone knows */
+	CHECK_MEM(peer_record()->mac, evil_mac, 6);
+	CHECK_EQ(peer_record()->state, NEIGHBOR_STALE);
 }
 
 /* A stale neighbor in use is probed by unicast, then looked for by its group. */
-static void test_ageing(void)
+TEST(a_stale_neighbor_is_probed_by_unicast_then_multicast)
 {
-	struct host h;
 	uint8_t r[HOST_PACKET_MAX];
 	unsigned unicast = 0, group = 0;
 
-	host6_init(&h, 1500, HARP_NEIGHBOR_OWN);
 	CHECK_EQ(neighbor_set(&h.eth, &peer_ip6, peer_mac), 0);
 	h.now_ns += 31 * SEC;
 	host_poll(&h);
-	CHECK_EQ(try_send(&h), 0);
-	wait_ns(&h, 5 * SEC);
+	CHECK_EQ(try_send(), 0);
+	wait_ns(5 * SEC);
 	for (int i = 0; i < 8; i++)
-		wait_ns(&h, 100 * MS);
-	while (sent(&h, r, NS)) {
+		wait_ns(100 * MS);
+	while (sent(r, NS)) {
 		unicast += memcmp(r, peer_mac, 6) == 0;
 		group += memcmp(r, peer_group_mac, 6) == 0;
 	}
 	CHECK_EQ(unicast, 3);
 	CHECK_EQ(group, 3);
-	CHECK_EQ(peer_record(&h)->state, NEIGHBOR_FAILED);
-	host_done(&h);
+	CHECK_EQ(peer_record()->state, NEIGHBOR_FAILED);
 }
 
-static void test_conflict(void)
+TEST(address_conflicts_are_counted)
 {
-	struct host h;
 	uint8_t r[HOST_PACKET_MAX];
 
-	host6_init(&h, 1500, HARP_NEIGHBOR_OWN);
-	says(&h, NA, OVERRIDE, &host_ip6, evil_mac);
+	says(NA, OVERRIDE, &host_ip6, evil_mac);
 	CHECK_EQ(h.stats.arp_conflicts, 1);
 	/* RFC 4861 section 7.2.4: its source is the very address, as an owner's is. */
-	says_from(&h, &host_ip6, NA, OVERRIDE, &host_ip6, evil_mac);
-	says_from(&h, &host_ip6, NA, SOLICITED, &host_ip6, NULL);
-	says_from(&h, &host_ip6, NS, 0, &host_ip6, evil_mac);
+	says_from(&host_ip6, NA, OVERRIDE, &host_ip6, evil_mac);
+	says_from(&host_ip6, NA, SOLICITED, &host_ip6, NULL);
+	says_from(&host_ip6, NS, 0, &host_ip6, evil_mac);
 	CHECK_EQ(h.stats.arp_conflicts, 4);
 	/* Our own, come back by a loop. */
-	says_from(&h, &host_ip6, NA, OVERRIDE, &host_ip6, host_mac);
-	says_from(&h, &host_ip6, NS, 0, &peer_ip6, host_mac);
+	says_from(&host_ip6, NA, OVERRIDE, &host_ip6, host_mac);
+	says_from(&host_ip6, NS, 0, &peer_ip6, host_mac);
 	CHECK_EQ(h.stats.arp_conflicts, 4);
 	CHECK_EQ(h.eth.neighbor_count, 0);
 	CHECK_EQ(peer_receive(&h, r), 0);
-	host_done(&h);
 }
 
 /* RFC 6583: packets from made-up neighbors make us ask for them; one who lives is found all the same. */
-static void test_exhaustion(void)
+TEST(made_up_neighbors_do_not_exhaust_the_table)
 {
-	struct host h;
 	uint8_t p[100], r[HOST_PACKET_MAX];
 
-	host6_init(&h, 1500, HARP_NEIGHBOR_OWN);
 	for (unsigned i = 0; i < 2000; i++) {
 		uint32_t len = make_ipv6(p, IP_PROTO_ICMP6, 8);
 
@@ -423,55 +399,36 @@ static void test_exhaustion(void)
 		while (peer_receive(&h, r) > 0)
 			;
 		if (i == 1000)
-			CHECK_EQ(try_send(&h), -EAGAIN);
+			CHECK_EQ(try_send(), -EAGAIN);
 		if (i == 1005) /* half a millisecond later */
-			says(&h, NA, SOLICITED | OVERRIDE, &peer_ip6, peer_mac);
+			says(NA, SOLICITED | OVERRIDE, &peer_ip6, peer_mac);
 	}
 	CHECK_EQ(h.stats.neighbor_full, 0);
 	CHECK_EQ(h.eth.neighbor_count, h.eth.neighbor_max);
-	CHECK_EQ(try_send(&h), 0);
-	CHECK_EQ(peer_record(&h)->state, NEIGHBOR_REACHABLE);
-	host_done(&h);
+	CHECK_EQ(try_send(), 0);
+	CHECK_EQ(peer_record()->state, NEIGHBOR_REACHABLE);
 }
 
 /* Routers, redirects: the owner's business. And in external mode everything is the kernel's. */
-static void test_ignored(void)
+TEST(router_messages_and_redirects_are_ignored)
 {
 	static const uint8_t types[] = { 133, 134, 137 };
-	struct host h;
 	uint8_t r[HOST_PACKET_MAX];
 	unsigned routes;
 
-	host6_init(&h, 1500, HARP_NEIGHBOR_OWN);
 	routes = h.ip.route_count;
 	for (unsigned i = 0; i < sizeof(types); i++)
-		says(&h, types[i], ROUTER, &peer_ip6, evil_mac);
+		says(types[i], ROUTER, &peer_ip6, evil_mac);
 	CHECK_EQ(h.stats.nd_ignored, 3);
 	CHECK_EQ(h.eth.neighbor_count, 0);
 	CHECK_EQ(h.ip.route_count, routes);
 	host_done(&h);
 
 	host6_init(&h, 1500, HARP_NEIGHBOR_EXTERNAL);
-	says(&h, NS, 0, &host_ip6, peer_mac);
-	says(&h, NA, SOLICITED | OVERRIDE, &peer_ip6, peer_mac);
+	says(NS, 0, &host_ip6, peer_mac);
+	says(NA, SOLICITED | OVERRIDE, &peer_ip6, peer_mac);
 	CHECK_EQ(h.stats.nd_in, 2);
 	CHECK_EQ(h.stats.nd_out, 0);
 	CHECK_EQ(h.eth.neighbor_count, 0);
 	CHECK_EQ(peer_receive(&h, r), 0);
-	host_done(&h);
-}
-
-int main(void)
-{
-	test_resolve();
-	test_failure();
-	test_answer();
-	test_malformed();
-	test_malformed_addresses();
-	test_whom_to_believe();
-	test_ageing();
-	test_conflict();
-	test_exhaustion();
-	test_ignored();
-	return check_done();
 }

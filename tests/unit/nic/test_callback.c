@@ -105,7 +105,7 @@ static void test_receive(uint32_t mtu_bytes)
 	harp_nic_destroy(nic);
 }
 
-static void test_no_frames(void)
+TEST(no_frames)
 {
 	struct user u;
 	struct harp_nic *nic = make(&u, 9000, 2); /* a jumbo packet may need three */
@@ -124,7 +124,7 @@ static void test_no_frames(void)
 	harp_nic_destroy(nic);
 }
 
-static void test_send(void)
+TEST(send)
 {
 	struct user u;
 	struct harp_nic *nic = make(&u, 9000, 0);
@@ -167,7 +167,7 @@ static void test_send(void)
 	harp_nic_destroy(nic);
 }
 
-static void test_refused(void)
+TEST(refused)
 {
 	struct harp_nic_callbacks good = {
 		.size = sizeof(good), .receive = user_receive, .send = user_send,
@@ -198,8 +198,6 @@ int main(void)
 {
 	test_receive(1500);
 	test_receive(9000);
-	test_no_frames();
-	test_send();
-	test_refused();
+	check_run();
 	return check_done();
 }

@@ -152,7 +152,7 @@ static void test_ring(size_t ring_bytes, uint32_t snap_len, uint32_t packets)
 	capture_destroy(c);
 }
 
-static void test_refused(void)
+TEST(refused)
 {
 	struct capture *c = NULL;
 
@@ -195,6 +195,6 @@ int main(int argc, char **argv)
 	test_ring(1u << 20, 60, 1000);
 	test_ring(16384, 0, 3000);
 	test_ring(16001, 96, 3000);
-	test_refused();
+	check_run();
 	return check_done();
 }

@@ -29,7 +29,6 @@ static unsigned card_rx(struct harp_nic *nic, struct harp_desc *descs, unsigned 
 	struct card *c = (struct card *)nic;
 	unsigned n = c->rx_count < max ? c->rx_count : max;
 
-	(void)now;
 	memcpy(descs, c->rx, n * sizeof(*descs));
 	c->rx_count = 0;
 	return n;
@@ -39,7 +38,6 @@ static unsigned card_tx(struct harp_nic *nic, const struct harp_desc *descs, uns
 {
 	struct card *c = (struct card *)nic;
 
-	(void)now;
 	n = n < c->tx_room ? n : c->tx_room;
 	memcpy(c->tx + c->tx_count, descs, n * sizeof(*descs));
 	c->tx_count += n;
@@ -51,7 +49,6 @@ static unsigned card_complete(struct harp_nic *nic, uint64_t *addrs, unsigned ma
 	struct card *c = (struct card *)nic;
 	unsigned n = c->done_count < max ? c->done_count : max;
 
-	(void)now;
 	memcpy(addrs, c->done, n * sizeof(*addrs));
 	c->done_count = 0;
 	return n;
@@ -73,7 +70,6 @@ static void card_kick(struct harp_nic *nic, uint64_t now)
 }
 static void card_destroy(struct harp_nic *nic)
 {
-	(void)nic;
 }
 static const struct harp_nic_ops card_ops = {
 	.size = sizeof(card_ops),
@@ -85,18 +81,18 @@ static const struct harp_nic_ops card_ops = {
 	.destroy = card_destroy,
 };
 
-struct bed {
+static struct bed {
 	struct card card;
 	struct frame_pool pool;
 	struct nicio io;
 	struct harp_stats stats;
-};
+} b;
 
-static void bed_init(struct bed *b)
+static void bed_init(void)
 {
-	memset(b, 0, sizeof(*b));
-	b->card.nic.ops = &card_ops;
-	b->card.nic.caps = (struct harp_nic_caps){
+	memset(&b, 0, sizeof(b));
+	b.card.nic.ops = &card_ops;
+	b.card.nic.caps = (struct harp_nic_caps){
 		.frame_base = calloc(COUNT, FRAME),
 		.frame_size = FRAME,
 		.frame_count = COUNT,
@@ -104,37 +100,38 @@ static void bed_init(struct bed *b)
 		.tx_ring = 8,
 		.tx_frags_max = 4,
 	};
-	b->card.fill_room = COUNT;
-	b->card.tx_room = NICIO_BURST;
-	CHECK_EQ(frame_pool_init(&b->pool, &b->card.nic.caps), 0);
-	CHECK_EQ(nicio_init(&b->io, &b->card.nic, &b->pool, &b->stats), 0);
-	nicio_fill(&b->io);
-	CHECK_EQ(b->io.fill_held, 16);
-	CHECK_EQ(b->card.fill_count, 16);
+	b.card.fill_room = COUNT;
+	b.card.tx_room = NICIO_BURST;
+	CHECK_EQ(frame_pool_init(&b.pool, &b.card.nic.caps), 0);
+	CHECK_EQ(nicio_init(&b.io, &b.card.nic, &b.pool, &b.stats), 0);
+	nicio_fill(&b.io);
+	CHECK_EQ(b.io.fill_held, 16);
+	CHECK_EQ(b.card.fill_count, 16);
 }
 
-static void bed_done(struct bed *b)
+static void bed_done(void)
 {
-	CHECK_EQ(b->pool.free_count + b->io.fill_held + b->io.tx_held, COUNT);
-	frame_pool_destroy(&b->pool);
-	free(b->card.nic.caps.frame_base);
+	CHECK_EQ(b.pool.free_count + b.io.fill_held + b.io.tx_held, COUNT);
+	frame_pool_destroy(&b.pool);
+	free(b.card.nic.caps.frame_base);
 }
 
-static void card_says(struct bed *b, uint64_t addr, uint32_t len, uint32_t flags)
+static void card_says(uint64_t addr, uint32_t len, uint32_t flags)
 {
-	b->card.rx[b->card.rx_count++] = (struct harp_desc){ addr, len, flags };
+	b.card.rx[b.card.rx_count++] = (struct harp_desc){ addr, len, flags };
 }
 
-static void test_receive(void)
+BEFORE_EACH(bed_init())
+AFTER_EACH(bed_done())
+
+TEST(receive)
 {
-	struct bed b;
 	struct frame *got[NICIO_BURST];
 
-	bed_init(&b);
-	card_says(&b, b.card.fill[0] + 256, 60, HARP_DESC_CSUM_GOOD);
-	card_says(&b, b.card.fill[1] + 256, 1700, HARP_DESC_MORE);
-	card_says(&b, b.card.fill[2] + 256, 1700, HARP_DESC_MORE);
-	card_says(&b, b.card.fill[3] + 256, 1, 0);
+	card_says(b.card.fill[0] + 256, 60, HARP_DESC_CSUM_GOOD);
+	card_says(b.card.fill[1] + 256, 1700, HARP_DESC_MORE);
+	card_says(b.card.fill[2] + 256, 1700, HARP_DESC_MORE);
+	card_says(b.card.fill[3] + 256, 1, 0);
 	CHECK_EQ(nicio_rx(&b.io, got, NICIO_BURST), 2);
 	CHECK_EQ(got[0]->pub.len, 60);
 	CHECK_EQ(got[0]->pub.capacity, FRAME - 256);
@@ -151,16 +148,13 @@ static void test_receive(void)
 	nicio_fill(&b.io);
 	CHECK_EQ(b.io.fill_held, 16);
 	CHECK_EQ(b.stats.drop_nic_desc, 0);
-	bed_done(&b);
 }
 
-static void test_lies_in_receive(void)
+TEST(lies_in_receive)
 {
-	struct bed b;
 	struct frame *got[NICIO_BURST], *ours;
 	uint64_t drops = 0;
 
-	bed_init(&b);
 	ours = frame_alloc(&b.pool, 0);
 	const struct {
 		uint64_t addr;
@@ -177,73 +171,66 @@ static void test_lies_in_receive(void)
 		{ b.card.fill[3] + 256, 60, HARP_DESC_MORE }, /* the end is missing */
 	};
 	for (unsigned i = 0; i < sizeof(lies) / sizeof(lies[0]); i++) {
-		card_says(&b, lies[i].addr, lies[i].len, lies[i].flags);
+		card_says(lies[i].addr, lies[i].len, lies[i].flags);
 		CHECK_EQ(nicio_rx(&b.io, got, NICIO_BURST), 0);
 		CHECK_EQ(b.stats.drop_nic_desc, ++drops);
 	}
 	CHECK_EQ(ours->stack_refs, 1);
 	/* One bad descriptor spoils its packet, and no other. */
-	card_says(&b, b.card.fill[4] + 256, 100, HARP_DESC_MORE);
-	card_says(&b, UINT64_MAX, 100, HARP_DESC_MORE);
-	card_says(&b, b.card.fill[5] + 256, 100, 0);
-	card_says(&b, b.card.fill[6] + 256, 100, 0);
+	card_says(b.card.fill[4] + 256, 100, HARP_DESC_MORE);
+	card_says(UINT64_MAX, 100, HARP_DESC_MORE);
+	card_says(b.card.fill[5] + 256, 100, 0);
+	card_says(b.card.fill[6] + 256, 100, 0);
 	CHECK_EQ(nicio_rx(&b.io, got, NICIO_BURST), 1);
 	CHECK_EQ(b.stats.drop_nic_desc, drops + 1);
 	CHECK(got[0]->pub.data == b.pool.base + b.card.fill[6] + 256);
 	frame_release(&b.pool, got[0]);
 	CHECK_EQ(b.io.fill_held, 16 - 7);
 	frame_release(&b.pool, ours);
-	bed_done(&b);
 }
 
-static void test_endless_chain(void)
+TEST(endless_chain)
 {
-	struct bed b;
 	struct frame *got[NICIO_BURST];
 
-	bed_init(&b);
 	b.io.fill_target = 50;
 	nicio_fill(&b.io);
 	for (unsigned i = 0; i < 45; i++)
-		card_says(&b, b.card.fill[i] + 256, 10, i < 44 ? HARP_DESC_MORE : 0);
+		card_says(b.card.fill[i] + 256, 10, i < 44 ? HARP_DESC_MORE : 0);
 	CHECK_EQ(nicio_rx(&b.io, got, NICIO_BURST), 0);
 	CHECK_EQ(b.stats.drop_gso_oversize, 1);
 	CHECK_EQ(b.stats.drop_nic_desc, 0);
 	for (unsigned i = 45; i < 50; i++)
-		card_says(&b, b.card.fill[i] + 256, 10, i < 49 ? HARP_DESC_MORE : 0);
+		card_says(b.card.fill[i] + 256, 10, i < 49 ? HARP_DESC_MORE : 0);
 	CHECK_EQ(nicio_rx(&b.io, got, NICIO_BURST), 1);
 	frame_release_packet(&b.pool, got[0]);
-	bed_done(&b);
 }
 
 /* A packet of `frags` frames, 100 bytes in each. */
-static void send_one(struct bed *b, unsigned frags)
+static void send_one(unsigned frags)
 {
 	struct frame *first = NULL, **at = &first;
 
 	for (unsigned i = 0; i < frags; i++, at = &(*at)->frag) {
-		*at = frame_alloc(&b->pool, 0);
+		*at = frame_alloc(&b.pool, 0);
 		(*at)->pub.len = 100;
 	}
 	struct packet_out out = { .frame = first,
 				  .head = first->pub.data - 54,
 				  .len = 100 * frags + 54 };
 
-	nicio_tx(&b->io, &out);
-	frame_release_packet(&b->pool, first); /* the NIC's hold keeps them */
+	nicio_tx(&b.io, &out);
+	frame_release_packet(&b.pool, first); /* the NIC's hold keeps them */
 }
 
-static void test_send(void)
+TEST(send)
 {
-	struct bed b;
-
-	bed_init(&b);
 	CHECK(!nicio_tx_ready(&b.io, 5)); /* more pieces than the card takes: never */
 	CHECK(nicio_tx_ready(&b.io, 4));
-	send_one(&b, 4);
+	send_one(4);
 	CHECK_EQ(b.card.tx_count, 0); /* gathered, not yet given */
 	CHECK(nicio_tx_ready(&b.io, 4));
-	send_one(&b, 4);
+	send_one(4);
 	CHECK(!nicio_tx_ready(&b.io, 1)); /* ring of 8 */
 	CHECK_EQ(b.stats.tx_ring_full, 1);
 	b.card.tx_room = 4;
@@ -267,16 +254,12 @@ static void test_send(void)
 	CHECK_EQ(b.io.tx_held, 0);
 	CHECK_EQ(b.stats.tx_packets, 2);
 	CHECK_EQ(b.stats.tx_bytes, 2 * 454);
-	bed_done(&b);
 }
 
-static void test_lies_in_completion(void)
+TEST(lies_in_completion)
 {
-	struct bed b;
-
-	bed_init(&b);
 	CHECK(nicio_tx_ready(&b.io, 1));
-	send_one(&b, 1);
+	send_one(1);
 	nicio_flush(&b.io);
 	uint64_t good = b.card.tx[0].addr;
 	uint64_t lies[] = { UINT64_MAX, (uint64_t)COUNT * FRAME, b.card.fill[0], good, good };
@@ -286,16 +269,13 @@ static void test_lies_in_completion(void)
 	nicio_complete(&b.io);
 	CHECK_EQ(b.stats.nic_completion_bad, 4); /* the second `good` is one too many */
 	CHECK_EQ(b.io.tx_held, 0);
-	bed_done(&b);
 }
 
-static void test_fill_refused(void)
+TEST(fill_refused)
 {
-	struct bed b;
 	struct frame *hold[COUNT];
 	unsigned n = 0;
 
-	bed_init(&b);
 	b.io.fill_target = 40;
 	b.card.fill_room = 5; /* the card takes fewer than offered */
 	nicio_fill(&b.io);
@@ -308,16 +288,13 @@ static void test_fill_refused(void)
 	CHECK_EQ(b.pool.free_count, 0);
 	while (n > 0)
 		frame_release(&b.pool, hold[--n]);
-	bed_done(&b);
 }
 
-static void test_refused_cards(void)
+TEST(refused_cards)
 {
-	struct bed b;
 	struct nicio io;
 	struct harp_nic_ops old = card_ops;
 
-	bed_init(&b);
 	b.card.nic.caps.tx_frags_max = 0;
 	CHECK_EQ(nicio_init(&io, &b.card.nic, &b.pool, &b.stats), -EINVAL);
 	b.card.nic.caps.tx_frags_max = 9; /* above its ring */
@@ -327,17 +304,4 @@ static void test_refused_cards(void)
 	b.card.nic.ops = &old;
 	CHECK_EQ(nicio_init(&io, &b.card.nic, &b.pool, &b.stats), -EINVAL);
 	harp_nic_destroy(NULL);
-	bed_done(&b);
-}
-
-int main(void)
-{
-	test_receive();
-	test_lies_in_receive();
-	test_endless_chain();
-	test_send();
-	test_lies_in_completion();
-	test_fill_refused();
-	test_refused_cards();
-	return check_done();
 }

@@ -60,7 +60,7 @@ static bool mapped(const char *name)
 	return found;
 }
 
-static void test_make(void)
+TEST(make)
 {
 	struct harp_queue queue;
 	unsigned before = fds_open();
@@ -90,7 +90,7 @@ static void test_make(void)
 	CHECK_EQ(fds_open(), before);
 }
 
-static void test_make_refuses(void)
+TEST(make_refuses)
 {
 	struct harp_queue queue;
 	struct harp_af_xdp_options opt = { .size = sizeof(opt), .ifname = "lo", .queue = 9 };
@@ -105,7 +105,7 @@ static void test_make_refuses(void)
 }
 
 /* Huge pages are sealed like others, or there are none, and then asking for them by force fails. */
-static void test_huge_pages(void)
+TEST(huge_pages)
 {
 	struct harp_queue queue;
 	unsigned before = fds_open();
@@ -151,7 +151,7 @@ static int memory(size_t bytes, int seals)
 	return fd;
 }
 
-static void test_lies_in_numbers(void)
+TEST(lies_in_numbers)
 {
 	LIE(queue.frame_size = 1000, -EPROTO, "frames of 1000 bytes");
 	LIE(queue.frame_size = 0, -EPROTO, "frames of 0 bytes");
@@ -170,7 +170,7 @@ static void test_lies_in_numbers(void)
 	LIE(queue.features |= HARP_NIC_STRICT, -EPROTO, "features 0x");
 }
 
-static void test_wrong_descriptors(void)
+TEST(wrong_descriptors)
 {
 	const size_t bytes = 2u << 20;
 
@@ -192,7 +192,7 @@ static void test_wrong_descriptors(void)
 }
 
 /* Who adopts a queue that another still uses would read rings from the middle. */
-static void test_used_before(void)
+TEST(used_before)
 {
 	struct harp_queue first, second;
 	struct harp_nic *nic;
@@ -209,7 +209,7 @@ static void test_used_before(void)
 	harp_nic_destroy(nic);
 }
 
-static void test_arguments(void)
+TEST(arguments)
 {
 	struct harp_nic *nic;
 	struct harp_queue queue = { .size = 8, .xsk_fd = -1, .frames_fd = -1 };
@@ -221,7 +221,7 @@ static void test_arguments(void)
 }
 
 /* Adopting takes neither privilege nor locked memory. In a child: it gives up both. */
-static void test_without_privilege(void)
+TEST(without_privilege)
 {
 	const struct rlimit little = { 65536, 65536 };
 	struct harp_queue queue;
@@ -264,13 +264,6 @@ int main(void)
 {
 	if (own_namespace() < 0)
 		return check_skip("a network namespace of its own needs root");
-	test_make();
-	test_make_refuses();
-	test_huge_pages();
-	test_lies_in_numbers();
-	test_wrong_descriptors();
-	test_used_before();
-	test_arguments();
-	test_without_privilege();
+	check_run();
 	return check_done();
 }

@@ -93,7 +93,7 @@ static struct harp_wire_stats stats_of(struct harp_wire *wire, unsigned port)
 	return s;
 }
 
-static void test_plain(void)
+TEST(plain)
 {
 	struct harp_wire_options opt = { .mtu_bytes = 9000 };
 	struct harp_wire *wire = make(&opt);
@@ -122,7 +122,7 @@ static void test_plain(void)
 	harp_wire_destroy(NULL);
 }
 
-static void test_delay_and_rate(void)
+TEST(delay_and_rate)
 {
 	/* 1 Gbit/s: 1250 bytes take 10 us. */
 	struct harp_wire_options opt = {
@@ -147,7 +147,7 @@ static void test_delay_and_rate(void)
 	harp_wire_destroy(wire);
 }
 
-static void test_ecn_mark(void)
+TEST(ecn_mark)
 {
 	struct harp_wire_options opt = {
 		.impair = { .rate_bps = 1000000000, .ecn_mark_bytes = 3000 },
@@ -186,7 +186,7 @@ static void test_ecn_mark(void)
 }
 
 /* IPv6's traffic class lies across two bytes and has no checksum; a tag may come before. */
-static void test_ecn_mark_of_ipv6(void)
+TEST(ecn_mark_of_ipv6)
 {
 	struct harp_wire_options opt = {
 		.impair = { .rate_bps = 1000000000, .ecn_mark_bytes = 1 },
@@ -220,7 +220,7 @@ static void test_ecn_mark_of_ipv6(void)
 }
 
 /* The switch's port towards a receiver: who sends there shares rate, queue and marks, IPv6's too. */
-static void test_inbound(void)
+TEST(inbound)
 {
 	struct harp_wire_impair narrow = {
 		.rate_bps = 1000000000, .queue_bytes = 5000, .ecn_mark_bytes = 1500, .inbound = 1
@@ -312,7 +312,7 @@ static uint64_t run_lossy(uint64_t seed, const struct harp_wire_impair *im, unsi
 	return digest;
 }
 
-static void test_impairments(void)
+TEST(impairments)
 {
 	struct harp_wire_impair all = {
 		.delay_ns = 50 * US,
@@ -335,7 +335,7 @@ static void test_impairments(void)
 	CHECK_EQ(corrupt, 0);
 }
 
-static void test_down_and_up(void)
+TEST(down_and_up)
 {
 	struct harp_wire_options opt = { 0 };
 	struct harp_wire *wire = make(&opt);
@@ -373,7 +373,7 @@ static unsigned waiting(struct harp_nic *nic)
 	return nic->ops->rx(nic, descs, 16, 0);
 }
 
-static void test_switch(void)
+TEST(switch)
 {
 	static const uint8_t everyone[6] = { 255, 255, 255, 255, 255, 255 };
 	static const uint8_t unknown[6] = { 0x02, 0x48, 0x41, 0x52, 0x50, 9 };
@@ -398,7 +398,7 @@ static void test_switch(void)
 	harp_wire_destroy(wire);
 }
 
-static void test_strict(void)
+TEST(strict)
 {
 	struct harp_wire_options opt = { .strict = 1, .complete_delay_ns = 5 * US };
 	struct harp_wire *wire = make(&opt);
@@ -422,7 +422,7 @@ static void test_strict(void)
 	harp_wire_destroy(wire);
 }
 
-static void test_limits(void)
+TEST(limits)
 {
 	struct harp_wire_options opt = { .packets_max = 3, .frame_count = 16, .tx_frags_max = 2 };
 	struct harp_wire *wire = make(&opt);
@@ -461,7 +461,7 @@ static void test_limits(void)
 	harp_wire_destroy(wire);
 }
 
-static void test_refused(void)
+TEST(refused)
 {
 	struct harp_wire *wire = NULL;
 	struct harp_wire_options good = { .size = sizeof(good) }, bad = good;
@@ -483,20 +483,4 @@ static void test_refused(void)
 	CHECK(wire == NULL);
 	CHECK_EQ(harp_wire_create(&wire, NULL), 0); /* all defaults */
 	harp_wire_destroy(wire);
-}
-
-int main(void)
-{
-	test_plain();
-	test_delay_and_rate();
-	test_ecn_mark();
-	test_ecn_mark_of_ipv6();
-	test_inbound();
-	test_impairments();
-	test_down_and_up();
-	test_switch();
-	test_strict();
-	test_limits();
-	test_refused();
-	return check_done();
 }

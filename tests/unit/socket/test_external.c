@@ -2,7 +2,9 @@
 /* test_external.c - the application's memory, sent in place: it is let go of when neither stack nor card refers to it. */
 #include "offload_rig.h"
 
-static void test_memory_rules(void)
+AFTER_EACH(net_close())
+
+TEST(memory_rules)
 {
 	struct how how = { .external_count = 64, .complete_delay_ns = 5 * MS };
 	struct harp_stack *stack;
@@ -38,11 +40,10 @@ static void test_memory_rules(void)
 	CHECK_EQ(harp_stack_memory_remove(stack, p, 1000), -ENOENT);
 	CHECK_EQ(harp_stack_memory_remove(stack, p + 500, 1000), 0);
 	CHECK_EQ(harp_conn_send_external(net.from, p + 600, 1), -EFAULT);
-	net_close();
 }
 
 /* An aborted connection lets go as soon as the card has. */
-static void test_abort(void)
+TEST(abort)
 {
 	struct how how = { .external_count = 64, .complete_delay_ns = 5 * MS };
 	struct harp_stack *stack;
@@ -59,7 +60,6 @@ static void test_abort(void)
 	CHECK_EQ(harp_stack_memory_remove(stack, net.bytes, BYTES), 0);
 	CHECK_EQ(net_stat(0, "frames_tcp_external"), 0);
 	net.from = NULL;
-	net_close();
 }
 
 /* The application wants its memory back before the peer has what lies in it: scribbles over it, and all arrives. */
@@ -139,7 +139,7 @@ static uint8_t *send_to_a_full_card(void)
 }
 
 /* It is given up, and the memory is its owner's at once. */
-static void test_evicted_from_a_full_card(void)
+TEST(evicted_from_a_full_card)
 {
 	uint8_t *apart = send_to_a_full_card();
 
@@ -153,11 +153,10 @@ static void test_evicted_from_a_full_card(void)
 	net_step(MS);
 	net.spy[0].full = false;
 	arrives();
-	net_close();
 }
 
 /* What is made behind that is due at once. */
-static void test_due_behind_what_was_evicted(void)
+TEST(due_behind_what_was_evicted)
 {
 	uint8_t *apart = send_to_a_full_card();
 
@@ -168,11 +167,10 @@ static void test_due_behind_what_was_evicted(void)
 	scribble(apart);
 	net.spy[0].full = false;
 	net_step(MS);
-	net_close();
 }
 
 /* What waits for the card and lies elsewhere goes on. */
-static void test_evicted_beside_others(void)
+TEST(evicted_beside_others)
 {
 	struct how how = { .external_count = 64 };
 	static uint8_t other[1000];
@@ -191,11 +189,10 @@ static void test_evicted_beside_others(void)
 	net.spy[0].full = false;
 	arrives();
 	CHECK_EQ(net_stat(0, "tcp_retransmits") + net_stat(0, "tx_copied_bytes"), 0);
-	net_close();
 }
 
 /* There is not one frame: the frames of the headers have the room. */
-static void test_evicted_without_frames(void)
+TEST(evicted_without_frames)
 {
 	struct how how = { .external_count = 64 };
 	struct frame_pool *pool;
@@ -212,11 +209,10 @@ static void test_evicted_without_frames(void)
 	CHECK_EQ(harp_stack_memory_remove(net.stack[0], apart, BYTES), 0);
 	scribble(apart);
 	arrives();
-	net_close();
 }
 
 /* Packets larger than a frame, and no frame: the connection ends, and says of what. */
-static void test_evicted_without_room(void)
+TEST(evicted_without_room)
 {
 	struct how how = { .external_count = 64, .mtu_bytes = 9000 };
 	struct frame_pool *pool;
@@ -233,11 +229,10 @@ static void test_evicted_without_room(void)
 	CHECK_EQ(harp_conn_error(net.from), -ENOBUFS);
 	CHECK_EQ(harp_stack_memory_remove(net.stack[0], apart, BYTES), 0);
 	scribble(apart);
-	net_close();
 }
 
 /* Who still sends from memory that is asked for back is told to copy; who adds it again may go on. */
-static void test_leaving(void)
+TEST(leaving)
 {
 	struct how how = { .external_count = 64, .complete_delay_ns = 5 * MS };
 	struct harp_stack *stack;
@@ -264,11 +259,10 @@ static void test_leaving(void)
 	arrives();
 	CHECK_EQ(harp_stack_memory_remove(stack, p, BYTES / 2), 0);
 	CHECK_EQ(harp_stack_memory_remove(stack, p, BYTES / 2), -ENOENT);
-	net_close();
 }
 
 /* Of two pieces that overlap one is asked for back: the other serves. */
-static void test_overlapping(void)
+TEST(overlapping)
 {
 	struct how how = { .external_count = 64 };
 	struct harp_stack *stack;
@@ -287,11 +281,10 @@ static void test_overlapping(void)
 	CHECK_EQ(harp_stack_memory_remove(stack, p, 9000), -EBUSY);
 	arrives();
 	CHECK_EQ(harp_stack_memory_remove(stack, p, 9000), 0);
-	net_close();
 }
 
 /* Records run out: whoever has some waits for its own ACKs, and everything arrives. */
-static void test_few_records(void)
+TEST(few_records)
 {
 	struct how how = { .external_count = 12, .offloads = ALL_OFFLOADS };
 
@@ -299,22 +292,12 @@ static void test_few_records(void)
 	CHECK_EQ(harp_stack_memory_add(net.stack[0], net.bytes, BYTES), 0);
 	net_move(IN_PLACE, 100);
 	CHECK_EQ(net.stack[0]->pool.external_free_count, 12);
-	net_close();
 }
 
 int main(void)
 {
-	test_memory_rules();
-	test_abort();
+	check_run();
 	test_evicted(true);
 	test_evicted(false);
-	test_evicted_from_a_full_card();
-	test_due_behind_what_was_evicted();
-	test_evicted_beside_others();
-	test_evicted_without_frames();
-	test_evicted_without_room();
-	test_leaving();
-	test_overlapping();
-	test_few_records();
 	return check_done();
 }

@@ -4,7 +4,12 @@
 
 #include "udp_rig.h"
 
-static void test_receive(struct rig *rig)
+static struct rig the_rig, *const rig = &the_rig;
+static bool v6;
+BEFORE_EACH(rig_open(rig, v6))
+AFTER_EACH(rig_close(rig))
+
+TEST(receive)
 {
 	struct harp_udp *sock = rig_socket(rig, RIG_PORT, NULL);
 	struct harp_udp_message many[4];
@@ -50,7 +55,7 @@ static void test_receive(struct rig *rig)
 	harp_udp_close(sock);
 }
 
-static void test_receive_frames(struct rig *rig)
+TEST(receive_frames)
 {
 	struct harp_udp *sock = rig_socket(rig, RIG_PORT, NULL);
 	struct harp_endpoint from;
@@ -67,7 +72,7 @@ static void test_receive_frames(struct rig *rig)
 	harp_udp_close(sock);
 }
 
-static void test_send(struct rig *rig)
+TEST(send)
 {
 	struct harp_udp *sock = rig_socket(rig, RIG_PORT, NULL);
 	struct harp_endpoint peer = rig_peer(rig);
@@ -118,7 +123,7 @@ static void test_send(struct rig *rig)
 }
 
 /* A checksum that comes out as zero is sent as all ones: zero would mean "none". */
-static void test_checksum_zero_sum(struct rig *rig)
+TEST(checksum_zero_sum)
 {
 	struct harp_udp *sock = rig_socket(rig, RIG_PORT, NULL);
 	struct harp_endpoint peer = rig_peer(rig);
@@ -137,7 +142,7 @@ static void test_checksum_zero_sum(struct rig *rig)
 	harp_udp_close(sock);
 }
 
-static void test_hostile(struct rig *rig)
+TEST(hostile)
 {
 	struct harp_udp *sock = rig_socket(rig, RIG_PORT, NULL);
 	struct rig_packet *p;
@@ -187,7 +192,7 @@ static void test_hostile(struct rig *rig)
 }
 
 /* Nobody has the port: an ICMP error that quotes the packet, 50 at once and 1000 a second. */
-static void test_no_port(struct rig *rig)
+TEST(no_port)
 {
 	struct harp_udp *sock = rig_socket(rig, RIG_PORT, NULL);
 	struct rig_sent sent = { 0 };
@@ -212,7 +217,7 @@ static void test_no_port(struct rig *rig)
 
 /* What is left of the bucket tells nobody how much others took of it: after as long a pause the burst is of
  * another length each time. On average it is what the limit says. */
-static void test_no_port_often(struct rig *rig)
+TEST(no_port_often)
 {
 	unsigned least = UINT_MAX, most = 0, all = 0;
 	struct rig_sent sent;
@@ -234,7 +239,7 @@ static void test_no_port_often(struct rig *rig)
 	CHECK_EQ(rig_stat(rig, "icmp_unreachable_out"), all);
 }
 
-static void test_connected(struct rig *rig)
+TEST(connected)
 {
 	struct harp_udp *sock = rig_socket(rig, RIG_PORT, NULL);
 	struct harp_endpoint peer = rig_peer(rig), local, remote;
@@ -269,8 +274,8 @@ static void test_connected(struct rig *rig)
 }
 
 /* An ICMP error that quotes a datagram of ours to (peer, port). */
-static void rig_icmp(struct rig *rig, uint8_t type, uint8_t code, uint32_t mtu_bytes,
-		     const struct harp_addr *to, uint16_t to_port)
+static void icmp_error(uint8_t type, uint8_t code, uint32_t mtu_bytes, const struct harp_addr *to,
+		       uint16_t to_port)
 {
 	struct rig_packet *p = &rig->in[rig->in_tail++ % RIG_QUEUE];
 	uint8_t *h = rig_l4(rig, p), *quote = h + 8, *uh = quote + rig_l3_bytes(rig);
@@ -304,7 +309,7 @@ static void rig_icmp(struct rig *rig, uint8_t type, uint8_t code, uint32_t mtu_b
 	rig_poll(rig);
 }
 
-static void test_icmp(struct rig *rig)
+TEST(icmp)
 {
 	struct harp_udp *sock = rig_socket(rig, RIG_PORT, NULL);
 	struct harp_endpoint peer = rig_peer(rig), about;
@@ -314,7 +319,7 @@ static void test_icmp(struct rig *rig)
 	uint8_t buf[8];
 
 	/* Unconnected: told about whom. */
-	rig_icmp(rig, unreachable, port, 0, &rig->other, 99);
+	icmp_error(unreachable, port, 0, &rig->other, 99);
 	CHECK_EQ(rig_events(rig), HARP_EVENT_ERROR);
 	CHECK_EQ(harp_udp_recv(sock, buf, sizeof(buf), NULL), -EAGAIN);
 	CHECK_EQ(harp_udp_error(sock, &about), -ECONNREFUSED);
@@ -322,42 +327,42 @@ static void test_icmp(struct rig *rig)
 	CHECK_EQ(harp_udp_error(sock, &about), 0);
 	/* Connected: only about its peer; a receive that finds nothing tells it once. */
 	CHECK_EQ(harp_udp_connect(sock, &peer), 0);
-	rig_icmp(rig, unreachable, port, 0, &rig->other, 99);
-	rig_icmp(rig, unreachable, port, 0, &rig->peer, 99);
+	icmp_error(unreachable, port, 0, &rig->other, 99);
+	icmp_error(unreachable, port, 0, &rig->peer, 99);
 	CHECK_EQ(rig_events(rig), 0);
-	rig_icmp(rig, unreachable, port, 0, &rig->peer, RIG_PEER_PORT);
+	icmp_error(unreachable, port, 0, &rig->peer, RIG_PEER_PORT);
 	CHECK_EQ(rig_events(rig), HARP_EVENT_ERROR);
 	CHECK_EQ(harp_udp_recv(sock, buf, sizeof(buf), NULL), -ECONNREFUSED);
 	CHECK_EQ(harp_udp_recv(sock, buf, sizeof(buf), NULL), -EAGAIN);
-	rig_icmp(rig, unreachable, host, 0, &rig->peer, RIG_PEER_PORT);
+	icmp_error(unreachable, host, 0, &rig->peer, RIG_PEER_PORT);
 	CHECK_EQ(harp_udp_error(sock, NULL), -EHOSTUNREACH);
-	rig_icmp(rig, unreachable, 0, 0, &rig->peer, RIG_PEER_PORT); /* net; no route */
+	icmp_error(unreachable, 0, 0, &rig->peer, RIG_PEER_PORT); /* net; no route */
 	CHECK_EQ(harp_udp_error(sock, NULL), -ENETUNREACH);
-	rig_icmp(rig, rig->v6 ? 4 : 12, 0, 0, &rig->peer, RIG_PEER_PORT); /* parameter problem */
+	icmp_error(rig->v6 ? 4 : 12, 0, 0, &rig->peer, RIG_PEER_PORT); /* parameter problem */
 	CHECK_EQ(harp_udp_error(sock, NULL), -EPROTO);
 	/* Too big: believed downwards, not below what links have, and for ten minutes. */
-	rig_icmp(rig, too_big, too_big_code, 1400, &rig->peer, RIG_PEER_PORT);
+	icmp_error(too_big, too_big_code, 1400, &rig->peer, RIG_PEER_PORT);
 	CHECK_EQ(harp_udp_error(sock, NULL), -EMSGSIZE);
 	CHECK_EQ(harp_udp_payload_max(sock, NULL), 1400 - headers);
 	CHECK_EQ(rig_write(sock, NULL, 1400 - headers + 1), -EMSGSIZE);
-	rig_icmp(rig, too_big, too_big_code, 1450, &rig->peer, RIG_PEER_PORT);
+	icmp_error(too_big, too_big_code, 1450, &rig->peer, RIG_PEER_PORT);
 	CHECK_EQ(harp_udp_payload_max(sock, NULL), 1400 - headers);
-	rig_icmp(rig, too_big, too_big_code, 69, &rig->peer, RIG_PEER_PORT);
+	icmp_error(too_big, too_big_code, 69, &rig->peer, RIG_PEER_PORT);
 	/* A lie: IPv6 discards it (RFC 8201 section 4), IPv4 takes its least. */
 	CHECK_EQ(harp_udp_payload_max(sock, NULL), (rig->v6 ? 1400 : 552) - headers);
 	rig->now_ns += 601 * RIG_S;
 	rig_poll(rig);
 	CHECK_EQ(harp_udp_payload_max(sock, NULL), 1500 - headers);
 	/* And once more, as the path is what it was. */
-	rig_icmp(rig, too_big, too_big_code, 1400, &rig->peer, RIG_PEER_PORT);
+	icmp_error(too_big, too_big_code, 1400, &rig->peer, RIG_PEER_PORT);
 	CHECK_EQ(harp_udp_payload_max(sock, NULL), 1400 - headers);
 	harp_udp_close(sock);
-	rig_icmp(rig, unreachable, port, 0, &rig->peer, RIG_PEER_PORT);
+	icmp_error(unreachable, port, 0, &rig->peer, RIG_PEER_PORT);
 	CHECK_EQ(rig_events(rig), 0);
 }
 
 /* Nobody takes what arrives: the budget bounds it, and every datagram beyond is counted. */
-static void test_rx_budget(struct rig *rig)
+TEST(rx_budget)
 {
 	struct harp_udp_options opt = { .size = sizeof(opt), .rx_frames = 10 };
 	struct harp_udp *sock = rig_socket(rig, RIG_PORT, &opt);
@@ -386,7 +391,7 @@ static void test_rx_budget(struct rig *rig)
 	harp_udp_close(sock); /* with one unread */
 }
 
-static void test_tx_budget(struct rig *rig)
+TEST(tx_budget)
 {
 	struct harp_udp_options opt = { .size = sizeof(opt), .tx_frames = 8 };
 	struct harp_udp *sock = rig_socket(rig, RIG_PORT, &opt);
@@ -408,7 +413,7 @@ static void test_tx_budget(struct rig *rig)
 }
 
 /* A NIC that takes nothing: datagrams wait in order, and nothing is lost when it takes them again. */
-static void test_nic_full(struct rig *rig)
+TEST(nic_full)
 {
 	struct harp_udp_options opt = { .size = sizeof(opt), .tx_frames = 400 };
 	struct harp_udp *sock = rig_socket(rig, RIG_PORT, &opt);
@@ -438,7 +443,7 @@ static void test_nic_full(struct rig *rig)
 }
 
 /* A next hop that nobody has: others' datagrams pass it, it is given up in time, and told. */
-static void test_unresolved(struct rig *rig)
+TEST(unresolved)
 {
 	struct harp_udp *sock = rig_socket(rig, RIG_PORT, NULL);
 	struct harp_endpoint peer = rig_peer(rig), dead = peer, about;
@@ -475,7 +480,7 @@ static void test_unresolved(struct rig *rig)
 	rig_silent(rig);
 }
 
-static void test_open(struct rig *rig)
+TEST(open)
 {
 	struct harp_endpoint at = { .addr = rig->own, .port = RIG_PORT }, local;
 	struct harp_udp_options bad = { .size = sizeof(bad), .dscp = 64 };
@@ -510,7 +515,7 @@ static void test_open(struct rig *rig)
 }
 
 /* Two addresses, a socket each on the same port: each hears its own. */
-static void test_two_addresses(struct rig *rig)
+TEST(two_addresses)
 {
 	struct harp_endpoint first = { .addr = rig->own, .port = RIG_PORT }, second = first;
 	struct harp_udp *a, *b;
@@ -533,7 +538,7 @@ static void test_two_addresses(struct rig *rig)
 }
 
 /* Random damage to good datagrams: nothing crashes, every packet is accounted for. */
-static void test_garbage(struct rig *rig)
+TEST(garbage)
 {
 	static const char *const names[] = { "udp_in", "drop_udp_short", "drop_udp_checksum",
 					     "drop_udp_no_port", "drop_udp_rx_budget" };
@@ -569,7 +574,7 @@ static void test_garbage(struct rig *rig)
 }
 
 /* What was taken from the application is nobody's when the address it was to leave from has gone. */
-static void test_an_address_that_goes(struct rig *rig)
+TEST(an_address_that_goes)
 {
 	struct harp_udp *sock = rig_socket(rig, RIG_PORT, NULL);
 	struct harp_endpoint peer = rig_peer(rig), about;
@@ -588,7 +593,7 @@ static void test_an_address_that_goes(struct rig *rig)
 }
 
 /* Closed with datagrams that have not left yet: they never do. */
-static void test_close_with_unsent(struct rig *rig)
+TEST(close_with_unsent)
 {
 	struct harp_udp_options opt = { .size = sizeof(opt), .tx_frames = 8 };
 	struct harp_udp *sock = rig_socket(rig, RIG_PORT, &opt);
@@ -613,38 +618,11 @@ static void test_close_with_unsent(struct rig *rig)
 
 int main(void)
 {
-	static void (*const tests[])(struct rig * rig) = {
-		test_receive,
-		test_receive_frames,
-		test_send,
-		test_checksum_zero_sum,
-		test_hostile,
-		test_no_port,
-		test_no_port_often,
-		test_connected,
-		test_icmp,
-		test_rx_budget,
-		test_tx_budget,
-		test_nic_full,
-		test_unresolved,
-		test_open,
-		test_two_addresses,
-		test_garbage,
-		test_an_address_that_goes,
-		test_close_with_unsent,
-	};
-	static struct rig rig;
-
-	for (int v6 = 0; v6 < 2; v6++) {
-		for (unsigned i = 0; i < sizeof(tests) / sizeof(tests[0]); i++) {
-			unsigned before = check_failures;
-
-			rig_open(&rig, v6);
-			tests[i](&rig);
-			rig_close(&rig);
-			if (check_failures != before)
-				fprintf(stderr, "in test %u of IPv%d\n", i, v6 ? 6 : 4);
-		}
+	for (unsigned family = 0; family < 2; family++) {
+		v6 = family;
+		check_run();
+		if (check_failures)
+			fprintf(stderr, "IPv%d\n", v6 ? 6 : 4);
 	}
 	return check_done();
 }

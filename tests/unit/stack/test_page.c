@@ -6,13 +6,32 @@
 #include "base/histogram.h"
 #include "page_rig.h"
 
-static void test_nobody_publishes_to_a_new_page(struct rig *rig)
+static struct rig the_rig, *const rig = &the_rig;
+static struct page_rig page;
+
+static void page_open(uint32_t flows)
+{
+	page_rig_make(&page, flows);
+	page_rig_attach(&page, rig);
+}
+
+static void close_both(void)
+{
+	if (page.bytes) {
+		CHECK_EQ(harp_stack_publish_to(rig->stack, NULL, 0, NULL), 0);
+		page_rig_free(&page);
+	}
+	rig_close(rig);
+}
+
+BEFORE_EACH(rig_open(rig))
+AFTER_EACH(close_both())
+
+TEST(nobody_publishes_to_a_new_page)
 {
 	struct harp_page_status status;
-	struct page_rig page;
 	char why[96] = "";
 
-	(void)rig;
 	page_rig_make(&page, 4);
 	CHECK_EQ(harp_page_check(page.fd, why, sizeof(why)), -ENODATA);
 	CHECK_STR(why, "its owner has not published yet");
@@ -24,27 +43,22 @@ static void test_nobody_publishes_to_a_new_page(struct rig *rig)
 	CHECK(harp_page_bytes(HARP_PAGE_FLOWS_MAX) <= HARP_PAGE_BYTES_MAX);
 }
 
-static void test_who_publishes_is_said_at_once(struct rig *rig)
+TEST(who_publishes_is_said_at_once)
 {
 	struct harp_page_identity got, want = page_rig_identity();
-	struct page_rig page;
 
-	page_rig_make(&page, 4);
-	page_rig_attach(&page, rig);
+	page_open(4);
 	CHECK_EQ(harp_page_check(page.fd, NULL, 0), 0);
 	CHECK_EQ(harp_page_read(page.fd, HARP_PAGE_IDENTITY, 0, &got, sizeof(got), 1), 1);
 	CHECK_STR(got.library, harp_version());
 	memcpy(want.library, got.library, sizeof(want.library));
 	CHECK_MEM(&got, &want, sizeof(got));
 	CHECK_EQ(harp_page_read(page.fd, HARP_PAGE_IDENTITY, 1, &got, sizeof(got), 1), 0);
-	CHECK_EQ(harp_stack_publish_to(rig->stack, NULL, 0, NULL), 0);
-	page_rig_free(&page);
 }
 
-static void test_what_cannot_be_a_page_is_refused(struct rig *rig)
+TEST(what_cannot_be_a_page_is_refused)
 {
 	struct harp_page_identity identity = page_rig_identity();
-	struct page_rig page;
 
 	page_rig_make(&page, 1);
 	CHECK_EQ(harp_stack_publish_to(rig->stack, page.bytes + 8, page.size - 8, &identity),
@@ -58,13 +72,11 @@ static void test_what_cannot_be_a_page_is_refused(struct rig *rig)
 	page_rig_free(&page);
 }
 
-static void test_counters_are_the_stack_s_own(struct rig *rig)
+TEST(counters_are_the_stack_s_own)
 {
 	uint64_t published[256], own[256];
-	struct page_rig page;
 
-	page_rig_make(&page, 4);
-	page_rig_attach(&page, rig);
+	page_open(4);
 	rig_established(rig, NULL);
 	rig_says(rig, rig_usual(rig, TCP_ACK, 100));
 	rig->now_ns += HARP_PAGE_LATE_NS; /* the NIC's own are older than the others by so much */
@@ -74,56 +86,46 @@ static void test_counters_are_the_stack_s_own(struct rig *rig)
 	CHECK_EQ(harp_stack_stats(rig->stack, own, 256), harp_stats_count());
 	CHECK_MEM(published, own, harp_stats_count() * sizeof(uint64_t));
 	CHECK(published[0] > 0);
-	rig->out_head = rig->out_tail;
-	CHECK_EQ(harp_stack_publish_to(rig->stack, NULL, 0, NULL), 0);
-	page_rig_free(&page);
 }
 
-static uint64_t published_stat(const struct page_rig *page, const char *name)
+static uint64_t published_stat(const char *name)
 {
 	uint64_t value = 0;
 	unsigned i = 0;
 
 	while (i < harp_stats_count() && strcmp(harp_stats_name(i), name) != 0)
 		i++;
-	CHECK_EQ(harp_page_read(page->fd, HARP_PAGE_COUNTERS, i, &value, 8, 1), 1);
+	CHECK_EQ(harp_page_read(page.fd, HARP_PAGE_COUNTERS, i, &value, 8, 1), 1);
 	return value;
 }
 
 /* What only the card knows may cost a system call: it is read ten times a second. */
-static void test_the_nic_is_asked_now_and_then(struct rig *rig)
+TEST(the_nic_is_asked_now_and_then)
 {
-	struct page_rig page;
 	uint64_t before;
 
-	page_rig_make(&page, 4);
-	page_rig_attach(&page, rig);
+	page_open(4);
 	rig_established(rig, NULL);
 	rig->now_ns += HARP_PAGE_LATE_NS;
 	page_rig_publish(rig);
-	before = published_stat(&page, "nic_copied_bytes");
+	before = published_stat("nic_copied_bytes");
 	CHECK(before > 0);
 	CHECK_EQ(before, rig_stat(rig, "nic_copied_bytes"));
 	rig_says(rig, rig_usual(rig, TCP_ACK, 100));
 	page_rig_publish(rig);
-	CHECK_EQ(published_stat(&page, "rx_packets"), rig_stat(rig, "rx_packets"));
-	CHECK_EQ(published_stat(&page, "nic_copied_bytes"), before);
+	CHECK_EQ(published_stat("rx_packets"), rig_stat(rig, "rx_packets"));
+	CHECK_EQ(published_stat("nic_copied_bytes"), before);
 	CHECK(rig_stat(rig, "nic_copied_bytes") > before);
 	rig->now_ns += HARP_PAGE_LATE_NS;
 	page_rig_publish(rig);
-	CHECK_EQ(published_stat(&page, "nic_copied_bytes"), rig_stat(rig, "nic_copied_bytes"));
-	rig->out_head = rig->out_tail;
-	CHECK_EQ(harp_stack_publish_to(rig->stack, NULL, 0, NULL), 0);
-	page_rig_free(&page);
+	CHECK_EQ(published_stat("nic_copied_bytes"), rig_stat(rig, "nic_copied_bytes"));
 }
 
-static void test_once_a_millisecond(struct rig *rig)
+TEST(once_a_millisecond)
 {
-	struct page_rig page;
 	uint64_t before;
 
-	page_rig_make(&page, 4);
-	page_rig_attach(&page, rig);
+	page_open(4);
 	before = page_rig_status(&page).publications;
 	for (unsigned i = 0; i < 1000; i++) {
 		rig->now_ns += 10000;
@@ -131,18 +133,14 @@ static void test_once_a_millisecond(struct rig *rig)
 	}
 	CHECK_EQ(page_rig_status(&page).publications - before, 10);
 	CHECK_EQ(page_rig_status(&page).published_ns, rig->now_ns);
-	CHECK_EQ(harp_stack_publish_to(rig->stack, NULL, 0, NULL), 0);
-	page_rig_free(&page);
 }
 
 /* An engine sleeps until the next deadline: what happened last must not wait for what comes next. */
-static void test_who_sleeps_publishes_before(struct rig *rig)
+TEST(who_sleeps_publishes_before)
 {
-	struct page_rig page;
 	uint64_t value;
 
-	page_rig_make(&page, 8);
-	page_rig_attach(&page, rig);
+	page_open(8);
 	rig_wait(rig, RIG_S);
 	CHECK_EQ(harp_stack_next_deadline_ns(rig->stack), UINT64_MAX);
 	rig_established(rig, NULL);
@@ -159,15 +157,12 @@ static void test_who_sleeps_publishes_before(struct rig *rig)
 	rig_wait(rig, RIG_S);
 	CHECK_STR(page_rig_status(&page).note, "the interface is down");
 	CHECK_EQ(harp_stack_next_deadline_ns(rig->stack), UINT64_MAX);
-	CHECK_EQ(harp_stack_publish_to(rig->stack, NULL, 0, NULL), 0);
-	page_rig_free(&page);
 }
 
 /* ---- histograms ----------------------------------------------------------------------------- */
 
-static void test_buckets_meet_without_gaps(struct rig *rig)
+TEST(buckets_meet_without_gaps)
 {
-	(void)rig;
 	CHECK_EQ(histogram_bucket(0), 0);
 	for (unsigned i = 0; i + 1 < HARP_HISTOGRAM_BUCKETS; i++) {
 		uint64_t upper_ns = harp_histogram_upper_ns(i);
@@ -185,15 +180,13 @@ static void test_buckets_meet_without_gaps(struct rig *rig)
 	CHECK(harp_histogram_upper_ns(UINT32_MAX) == UINT64_MAX);
 }
 
-static void test_histograms_count_what_they_say(struct rig *rig)
+TEST(histograms_count_what_they_say)
 {
 	struct harp_page_histogram h;
-	struct page_rig page;
 	struct rig_say ack;
 
 	harp_stack_observe(rig->stack, HARP_HISTOGRAM_message_latency, 5); /* no page: for nobody */
-	page_rig_make(&page, 4);
-	page_rig_attach(&page, rig);
+	page_open(4);
 	harp_stack_observe(rig->stack, HARP_HISTOGRAM_message_latency, 1000);
 	harp_stack_observe(rig->stack, HARP_HISTOGRAM_message_latency, 9000);
 	harp_stack_observe(rig->stack, (enum harp_histogram)HARP_HISTOGRAM_COUNT, 1);
@@ -218,21 +211,17 @@ static void test_histograms_count_what_they_say(struct rig *rig)
 	h = page_rig_histogram(&page, HARP_HISTOGRAM_poll_gap);
 	CHECK_EQ(h.sum_ns, 4 * RIG_MS);
 	CHECK_EQ(h.bucket[histogram_bucket(3 * RIG_MS)], 1);
-	CHECK_EQ(harp_stack_publish_to(rig->stack, NULL, 0, NULL), 0);
-	page_rig_free(&page);
 }
 
 /* ---- flows ---------------------------------------------------------------------------------- */
 
-static void test_a_connection_s_record(struct rig *rig)
+TEST(a_connection_s_record)
 {
 	struct harp_addr peer = harp_addr_v4(10, 0, 0, 2);
 	struct harp_page_flow flow;
 	struct harp_tcp_info info;
-	struct page_rig page;
 
-	page_rig_make(&page, 4);
-	page_rig_attach(&page, rig);
+	page_open(4);
 	rig_established(rig, NULL);
 	harp_conn_set_label(rig->conn, "a label of more than the sixty-three bytes that a record "
 				       "has room for");
@@ -260,19 +249,14 @@ static void test_a_connection_s_record(struct rig *rig)
 	page_rig_publish(rig);
 	CHECK_EQ(page_rig_flow(&page, 0).state, 0);
 	CHECK_EQ(page_rig_status(&page).flows_open, 0);
-	rig->out_head = rig->out_tail;
-	CHECK_EQ(harp_stack_publish_to(rig->stack, NULL, 0, NULL), 0);
-	page_rig_free(&page);
 }
 
 /* The slot is the same, the flow is another: a reader must be able to tell. */
-static void test_a_reused_record_has_another_serial(struct rig *rig)
+TEST(a_reused_record_has_another_serial)
 {
-	struct page_rig page;
 	uint64_t serial;
 
-	page_rig_make(&page, 4);
-	page_rig_attach(&page, rig);
+	page_open(4);
 	rig_syn_sent(rig, NULL);
 	page_rig_publish(rig);
 	serial = page_rig_flow(&page, 0).serial;
@@ -281,20 +265,16 @@ static void test_a_reused_record_has_another_serial(struct rig *rig)
 	page_rig_publish(rig);
 	CHECK_EQ(page_rig_flow(&page, 0).state, HARP_TCP_SYN_SENT);
 	CHECK_EQ(page_rig_flow(&page, 0).serial, serial + 1);
-	CHECK_EQ(harp_stack_publish_to(rig->stack, NULL, 0, NULL), 0);
-	page_rig_free(&page);
 }
 
 /* Of more connections than records the first have one, and the others are counted. */
-static void test_more_connections_than_records(struct rig *rig)
+TEST(more_connections_than_records)
 {
 	struct harp_endpoint remote = { .addr = harp_addr_v4(10, 0, 0, 2), .port = RIG_PEER_PORT };
 	struct harp_conn *conns[6];
 	struct harp_page_flow flows[8];
-	struct page_rig page;
 
-	page_rig_make(&page, 2);
-	page_rig_attach(&page, rig);
+	page_open(2);
 	for (unsigned i = 0; i < 6; i++)
 		CHECK_EQ(harp_tcp_connect(rig->stack, NULL, &remote, NULL, &conns[i]), 0);
 	for (unsigned i = 0; i < 5; i++)
@@ -307,20 +287,15 @@ static void test_more_connections_than_records(struct rig *rig)
 	for (unsigned i = 0; i < 6; i++)
 		harp_conn_abort(conns[i]);
 	rig_poll(rig);
-	rig->out_head = rig->out_tail;
-	CHECK_EQ(harp_stack_publish_to(rig->stack, NULL, 0, NULL), 0);
-	page_rig_free(&page);
 }
 
 /* ---- the end, and a new beginning ----------------------------------------------------------- */
 
-static void test_last_words(struct rig *rig)
+TEST(last_words)
 {
 	struct harp_page_histogram h;
-	struct page_rig page;
 
-	page_rig_make(&page, 4);
-	page_rig_attach(&page, rig);
+	page_open(4);
 	rig_established(rig, NULL);
 	harp_stack_publish_note(rig->stack, "eth7 is down");
 	page_rig_publish(rig);
@@ -334,20 +309,20 @@ static void test_last_words(struct rig *rig)
 	CHECK_EQ(h.sum_ns, 77);
 	munmap(page.bytes, page.size); /* the stack must not touch it any more */
 	page_rig_publish(rig);
+	page.bytes = NULL;
 	close(page.fd);
 }
 
-static int xstats_read(const struct page_rig *page, struct harp_page_xstat *items)
+static int xstats_read(struct harp_page_xstat *items)
 {
-	return harp_page_read(page->fd, HARP_PAGE_XSTATS, 0, items, sizeof(*items),
+	return harp_page_read(page.fd, HARP_PAGE_XSTATS, 0, items, sizeof(*items),
 			      HARP_PAGE_XSTATS_MAX);
 }
 
 /* What a card's driver counts: replaced whole, cut to the room that there is, and no next owner's. */
-static void test_a_driver_s_counters(struct rig *rig)
+TEST(a_driver_s_counters)
 {
 	static struct harp_page_xstat many[HARP_PAGE_XSTATS_MAX + 100], seen[HARP_PAGE_XSTATS_MAX];
-	struct page_rig page;
 	uint8_t *lock;
 
 	for (unsigned i = 0; i < sizeof(many) / sizeof(*many); i++) {
@@ -355,33 +330,30 @@ static void test_a_driver_s_counters(struct rig *rig)
 		snprintf(many[i].name, sizeof(many[i].name), "counter_%u", i);
 	}
 	harp_stack_publish_xstats(rig->stack, many, 3, 1); /* nobody publishes: nothing */
-	page_rig_make(&page, 4);
-	page_rig_attach(&page, rig);
-	CHECK_EQ(xstats_read(&page, seen), HARP_PAGE_XSTATS_MAX);
+	page_open(4);
+	CHECK_EQ(xstats_read(seen), HARP_PAGE_XSTATS_MAX);
 	CHECK_STR(seen[0].name, "");
 	harp_stack_publish_xstats(rig->stack, many, HARP_PAGE_XSTATS_MAX + 100, 1);
-	CHECK_EQ(xstats_read(&page, seen), HARP_PAGE_XSTATS_MAX);
+	CHECK_EQ(xstats_read(seen), HARP_PAGE_XSTATS_MAX);
 	CHECK_STR(seen[HARP_PAGE_XSTATS_MAX - 1].name, "counter_511");
 	page_rig_publish(rig);
 	CHECK_EQ(page_rig_status(&page).ended, 0);
 	harp_stack_publish_xstats(rig->stack, many + 7, 2, 1);
-	CHECK_EQ(xstats_read(&page, seen), HARP_PAGE_XSTATS_MAX);
+	CHECK_EQ(xstats_read(seen), HARP_PAGE_XSTATS_MAX);
 	CHECK_STR(seen[1].name, "counter_8");
 	CHECK_EQ(seen[1].value, UINT64_MAX - 8);
 	CHECK_STR(seen[2].name, "");
 	/* Its writer died in the middle: the rest of the page is as good as before. */
 	lock = page.bytes + ((struct harp_page_header *)page.bytes)->parts[HARP_PAGE_XSTATS].offset;
 	lock[0] |= 1;
-	CHECK_EQ(xstats_read(&page, seen), -EBUSY);
+	CHECK_EQ(xstats_read(seen), -EBUSY);
 	CHECK_EQ(page_rig_status(&page).ended, 0);
 	page_rig_attach(&page, rig);
-	CHECK_EQ(xstats_read(&page, seen), HARP_PAGE_XSTATS_MAX);
+	CHECK_EQ(xstats_read(seen), HARP_PAGE_XSTATS_MAX);
 	CHECK_STR(seen[0].name, "");
-	CHECK_EQ(harp_stack_publish_to(rig->stack, NULL, 0, NULL), 0);
-	page_rig_free(&page);
 }
 
-static void test_a_page_may_be_changed_for_another(struct rig *rig)
+TEST(a_page_may_be_changed_for_another)
 {
 	struct page_rig old, new;
 
@@ -452,9 +424,8 @@ static void *reader_main(void *arg)
 	return NULL;
 }
 
-static void test_a_reader_never_sees_half(struct rig *rig)
+TEST(a_reader_never_sees_half)
 {
-	struct page_rig page;
 	struct reader reader = { .page = &page };
 	pthread_t thread;
 	char label[32];
@@ -476,36 +447,4 @@ static void test_a_reader_never_sees_half(struct rig *rig)
 	CHECK_EQ(reader.torn, 0);
 	CHECK_EQ(reader.errors, 0);
 	CHECK(reader.seen_count > 0);
-	CHECK_EQ(harp_stack_publish_to(rig->stack, NULL, 0, NULL), 0);
-	page_rig_free(&page);
-}
-
-int main(void)
-{
-	static void (*const tests[])(struct rig *) = {
-		test_nobody_publishes_to_a_new_page,
-		test_who_publishes_is_said_at_once,
-		test_what_cannot_be_a_page_is_refused,
-		test_counters_are_the_stack_s_own,
-		test_the_nic_is_asked_now_and_then,
-		test_once_a_millisecond,
-		test_who_sleeps_publishes_before,
-		test_buckets_meet_without_gaps,
-		test_histograms_count_what_they_say,
-		test_a_connection_s_record,
-		test_a_reused_record_has_another_serial,
-		test_more_connections_than_records,
-		test_last_words,
-		test_a_driver_s_counters,
-		test_a_page_may_be_changed_for_another,
-		test_a_reader_never_sees_half,
-	};
-	static struct rig rig;
-
-	for (unsigned i = 0; i < sizeof(tests) / sizeof(*tests); i++) {
-		rig_open(&rig);
-		tests[i](&rig);
-		rig_close(&rig);
-	}
-	return check_done();
 }

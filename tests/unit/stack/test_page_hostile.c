@@ -20,7 +20,27 @@ static void refused(int error, const char *text)
 	CHECK_EQ(harp_page_read(page.fd, HARP_PAGE_COUNTERS, 0, values, 8, 4), error);
 }
 
-static void test_places_that_lie(struct rig *rig)
+static struct rig the_rig, *const rig = &the_rig;
+
+static void open_both(void)
+{
+	rig_open(rig);
+	page_rig_make(&page, FLOWS);
+	page_rig_attach(&page, rig);
+	header = (struct harp_page_header *)page.bytes;
+}
+
+static void close_both(void)
+{
+	CHECK_EQ(harp_stack_publish_to(rig->stack, NULL, 0, NULL), 0);
+	page_rig_free(&page);
+	rig_close(rig);
+}
+
+BEFORE_EACH(open_both())
+AFTER_EACH(close_both())
+
+TEST(places_that_lie)
 {
 	const struct harp_page_place lies[] = {
 		{ .offset = 1, .stride = 8, .count = 1 },             /* unaligned */
@@ -37,7 +57,6 @@ static void test_places_that_lie(struct rig *rig)
 	};
 	struct harp_page_place good = header->parts[HARP_PAGE_FLOWS];
 
-	(void)rig;
 	for (unsigned i = 0; i < sizeof(lies) / sizeof(*lies); i++) {
 		header->parts[HARP_PAGE_FLOWS] = lies[i];
 		refused(-EPROTO, "the page's header lies: part 4 does not lie within it");
@@ -55,9 +74,8 @@ static void refused_header(void)
 	refused(-EPROTO, text);
 }
 
-static void test_headers_that_lie(struct rig *rig)
+TEST(headers_that_lie)
 {
-	(void)rig;
 	header->page_bytes += 1u << 20;
 	refused_header();
 	header->page_bytes -= 1u << 20;
@@ -76,7 +94,7 @@ static void test_headers_that_lie(struct rig *rig)
 }
 
 /* The owner died while it wrote, or pretends to write all the time. */
-static void test_sequence_numbers_that_never_settle(struct rig *rig)
+TEST(sequence_numbers_that_never_settle)
 {
 	uint8_t *counters = page.bytes + header->parts[HARP_PAGE_COUNTERS].offset;
 	uint8_t *flow = page.bytes + header->parts[HARP_PAGE_FLOWS].offset + 64;
@@ -100,14 +118,13 @@ static void test_sequence_numbers_that_never_settle(struct rig *rig)
 }
 
 /* All records are being written for ever: a reader's patience is for all of them together. */
-static void test_a_full_page_of_unsettled_flows(struct rig *rig)
+TEST(a_full_page_of_unsettled_flows)
 {
 	size_t size = harp_page_bytes(HARP_PAGE_FLOWS_MAX);
 	struct harp_page_flow *flows = calloc(HARP_PAGE_FLOWS_MAX, sizeof(*flows));
 	struct page_rig large;
 	uint8_t *at;
 
-	(void)rig;
 	page_rig_make(&large, HARP_PAGE_FLOWS_MAX);
 	memcpy(large.bytes, page.bytes, page.size);
 	((struct harp_page_header *)large.bytes)->page_bytes = size;
@@ -130,91 +147,90 @@ static void test_a_full_page_of_unsettled_flows(struct rig *rig)
 
 /* ---- a job's page ---------------------------------------------------------------------------- */
 
-static void job_begin(struct page_rig *rig, uint32_t lanes, struct harp_page_job *job)
+static void job_begin(struct page_rig *job_page, uint32_t lanes, struct harp_page_job *job)
 {
 	struct harp_page_identity identity = page_rig_identity();
 
-	CHECK_EQ(harp_page_create_job_fd(lanes, &rig->fd), 0);
-	rig->size = harp_page_job_bytes(lanes);
-	rig->bytes = mmap(NULL, rig->size, PROT_READ | PROT_WRITE, MAP_SHARED, rig->fd, 0);
-	CHECK(rig->bytes != MAP_FAILED);
-	CHECK_EQ(harp_page_check(rig->fd, NULL, 0), -ENODATA);
-	CHECK_EQ(harp_page_job_begin(rig->bytes, lanes, &identity, job), 0);
-	CHECK_EQ(harp_page_check(rig->fd, NULL, 0), 0);
+	CHECK_EQ(harp_page_create_job_fd(lanes, &job_page->fd), 0);
+	job_page->size = harp_page_job_bytes(lanes);
+	job_page->bytes =
+		mmap(NULL, job_page->size, PROT_READ | PROT_WRITE, MAP_SHARED, job_page->fd, 0);
+	CHECK(job_page->bytes != MAP_FAILED);
+	CHECK_EQ(harp_page_check(job_page->fd, NULL, 0), -ENODATA);
+	CHECK_EQ(harp_page_job_begin(job_page->bytes, lanes, &identity, job), 0);
+	CHECK_EQ(harp_page_check(job_page->fd, NULL, 0), 0);
 }
 
-static int job_read(const struct page_rig *rig, enum harp_page_part part)
+static int job_read(const struct page_rig *job_page, enum harp_page_part part)
 {
 	static uint8_t items[HARP_PAGE_RAILS_MAX][2048];
 
-	return harp_page_read(rig->fd, part, 0, items, sizeof(items[0]), HARP_PAGE_RAILS_MAX);
+	return harp_page_read(job_page->fd, part, 0, items, sizeof(items[0]), HARP_PAGE_RAILS_MAX);
 }
 
-static void test_a_job_s_page(struct rig *unused)
+TEST(a_job_s_page)
 {
 	struct harp_page_identity identity = page_rig_identity();
-	struct page_rig rig;
+	struct page_rig job_page;
 	struct harp_page_job job;
 	struct harp_page_header *lie;
 	struct harp_page_lane lane;
 	char why[128], text[128];
 
-	(void)unused;
-	job_begin(&rig, FLOWS, &job);
-	lie = (struct harp_page_header *)rig.bytes;
-	CHECK_EQ(job_read(&rig, HARP_PAGE_IDENTITY), 1);
-	CHECK_EQ(job_read(&rig, HARP_PAGE_COUNTERS), 0);
-	CHECK_EQ(job_read(&rig, HARP_PAGE_FLOWS), 0);
-	CHECK_EQ(job_read(&rig, HARP_PAGE_JOB), HARP_JOB_COUNT);
-	CHECK_EQ(job_read(&rig, HARP_PAGE_RAILS), HARP_PAGE_RAILS_MAX);
-	CHECK_EQ(job_read(&rig, HARP_PAGE_COMMS), FLOWS);
-	CHECK_EQ(job_read(&rig, HARP_PAGE_LANES), FLOWS);
+	job_begin(&job_page, FLOWS, &job);
+	lie = (struct harp_page_header *)job_page.bytes;
+	CHECK_EQ(job_read(&job_page, HARP_PAGE_IDENTITY), 1);
+	CHECK_EQ(job_read(&job_page, HARP_PAGE_COUNTERS), 0);
+	CHECK_EQ(job_read(&job_page, HARP_PAGE_FLOWS), 0);
+	CHECK_EQ(job_read(&job_page, HARP_PAGE_JOB), HARP_JOB_COUNT);
+	CHECK_EQ(job_read(&job_page, HARP_PAGE_RAILS), HARP_PAGE_RAILS_MAX);
+	CHECK_EQ(job_read(&job_page, HARP_PAGE_COMMS), FLOWS);
+	CHECK_EQ(job_read(&job_page, HARP_PAGE_LANES), FLOWS);
 	for (unsigned part = HARP_PAGE_JOB; part < HARP_PAGE_PARTS; part++) {
 		uint32_t count = lie->parts[part].count;
 
 		lie->parts[part].count = 65537;
 		snprintf(text, sizeof(text),
 			 "the page's header lies: part %u does not lie within it", part);
-		CHECK_EQ(harp_page_check(rig.fd, why, sizeof(why)), -EPROTO);
+		CHECK_EQ(harp_page_check(job_page.fd, why, sizeof(why)), -EPROTO);
 		CHECK_STR(why, text);
-		CHECK_EQ(job_read(&rig, (enum harp_page_part)part), -EPROTO);
+		CHECK_EQ(job_read(&job_page, (enum harp_page_part)part), -EPROTO);
 		lie->parts[part].count = count;
 	}
 	/* Records have locks of their own; one that never settles costs itself only. */
 	job.lanes[1].sequence = 1;
 	job.lanes[1].value[HARP_LANE_state] = HARP_PAGE_LANE_OPEN;
 	job.lanes[2].value[HARP_LANE_state] = HARP_PAGE_LANE_OPEN;
-	CHECK_EQ(harp_page_read(rig.fd, HARP_PAGE_LANES, 1, &lane, sizeof(lane), 1), 1);
+	CHECK_EQ(harp_page_read(job_page.fd, HARP_PAGE_LANES, 1, &lane, sizeof(lane), 1), 1);
 	CHECK_EQ(lane.value[HARP_LANE_state], 0);
-	CHECK_EQ(harp_page_read(rig.fd, HARP_PAGE_LANES, 2, &lane, sizeof(lane), 1), 1);
+	CHECK_EQ(harp_page_read(job_page.fd, HARP_PAGE_LANES, 2, &lane, sizeof(lane), 1), 1);
 	CHECK_EQ(lane.value[HARP_LANE_state], HARP_PAGE_LANE_OPEN);
 	job.comms[0].sequence = 3;
 	job.comms[0].value[HARP_COMM_state] = HARP_PAGE_COMM_OPEN;
-	CHECK_EQ(job_read(&rig, HARP_PAGE_COMMS), FLOWS);
-	page_rig_free(&rig);
+	CHECK_EQ(job_read(&job_page, HARP_PAGE_COMMS), FLOWS);
+	page_rig_free(&job_page);
 	/* And what no page can be. */
-	CHECK_EQ(harp_page_create_job_fd(HARP_PAGE_FLOWS_MAX + 1, &rig.fd), -EINVAL);
+	CHECK_EQ(harp_page_create_job_fd(HARP_PAGE_FLOWS_MAX + 1, &job_page.fd), -EINVAL);
 	CHECK_EQ(harp_page_job_begin(page.bytes + 8, 1, &identity, &job), -EINVAL);
 	identity.size--;
 	CHECK_EQ(harp_page_job_begin(page.bytes, 1, &identity, &job), -EINVAL);
-	job_begin(&rig, HARP_PAGE_FLOWS_MAX, &job); /* the largest there is has readers */
-	page_rig_free(&rig);
-	job_begin(&rig, 0, &job);
-	CHECK_EQ(job_read(&rig, HARP_PAGE_LANES), 0);
-	page_rig_free(&rig);
+	job_begin(&job_page, HARP_PAGE_FLOWS_MAX, &job); /* the largest there is has readers */
+	page_rig_free(&job_page);
+	job_begin(&job_page, 0, &job);
+	CHECK_EQ(job_read(&job_page, HARP_PAGE_LANES), 0);
+	page_rig_free(&job_page);
 }
 
 /* ---- other versions ------------------------------------------------------------------------- */
 
 /* A newer owner has one part, some counters and longer items more. */
-static void test_a_newer_owner_s_page(struct rig *rig)
+TEST(a_newer_owner_s_page)
 {
 	uint32_t count = harp_stats_count();
 	struct harp_page_place *status = &header->parts[HARP_PAGE_STATUS];
 	struct harp_page_status item = { 0 };
 	uint64_t values[256];
 
-	(void)rig;
 	header->part_count = HARP_PAGE_PARTS + 1;
 	header->parts[HARP_PAGE_COUNTERS].count = count + 3;
 	CHECK_EQ(harp_page_check(page.fd, NULL, 0), 0);
@@ -229,7 +245,7 @@ static void test_a_newer_owner_s_page(struct rig *rig)
 }
 
 /* An older one has fewer: what is missing reads as nothing. */
-static void test_an_older_owner_s_page(struct rig *rig)
+TEST(an_older_owner_s_page)
 {
 	struct harp_page_place *status = &header->parts[HARP_PAGE_STATUS];
 	struct harp_page_status item;
@@ -272,13 +288,12 @@ static int memfd(off_t bytes, int seals)
 	return fd;
 }
 
-static void test_what_is_no_page(struct rig *rig)
+TEST(what_is_no_page)
 {
 	const int all = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 	int pipes[2], fd;
 	uint64_t value;
 
-	(void)rig;
 	CHECK_EQ(pipe(pipes), 0);
 	close(pipes[1]);
 	CHECK_EQ(no_page_error(pipes[0]), -EPERM);
@@ -297,31 +312,4 @@ static void test_what_is_no_page(struct rig *rig)
 	CHECK_EQ(ftruncate(fd, 4096), 0);
 	CHECK_EQ(harp_page_read(fd, HARP_PAGE_COUNTERS, 0, &value, 8, 1), -EPROTO);
 	close(fd);
-}
-
-int main(void)
-{
-	static void (*const tests[])(struct rig *) = {
-		test_places_that_lie,
-		test_headers_that_lie,
-		test_sequence_numbers_that_never_settle,
-		test_a_full_page_of_unsettled_flows,
-		test_a_job_s_page,
-		test_a_newer_owner_s_page,
-		test_an_older_owner_s_page,
-		test_what_is_no_page,
-	};
-	static struct rig rig;
-
-	for (unsigned i = 0; i < sizeof(tests) / sizeof(*tests); i++) {
-		rig_open(&rig);
-		page_rig_make(&page, FLOWS);
-		page_rig_attach(&page, &rig);
-		header = (struct harp_page_header *)page.bytes;
-		tests[i](&rig);
-		CHECK_EQ(harp_stack_publish_to(rig.stack, NULL, 0, NULL), 0);
-		page_rig_free(&page);
-		rig_close(&rig);
-	}
-	return check_done();
 }

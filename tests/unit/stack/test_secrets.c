@@ -80,7 +80,7 @@ static bool is_drawn(const struct siphash_key *key)
 	return false;
 }
 
-static void test_each_secret_is_the_kernel_s(void)
+TEST(each_secret_is_the_kernel_s)
 {
 	struct siphash_key keys[8];
 	struct harp_stack *stack;
@@ -103,7 +103,7 @@ static void test_each_secret_is_the_kernel_s(void)
 }
 
 /* The numbers of two stacks are the same here. */
-static void test_no_secret_follows_from_the_generator_s_state(void)
+TEST(no_secret_follows_from_the_generator_s_state)
 {
 	struct rng a, b;
 	struct siphash_key one, other;
@@ -117,7 +117,7 @@ static void test_no_secret_follows_from_the_generator_s_state(void)
 	CHECK_EQ(rng_u64(&a), rng_u64(&b));
 }
 
-static void test_a_seed_replays_all_and_asks_nobody(void)
+TEST(a_seed_replays_all_and_asks_nobody)
 {
 	struct siphash_key first[8], second[8];
 	struct harp_stack *stack;
@@ -135,7 +135,7 @@ static void test_a_seed_replays_all_and_asks_nobody(void)
 	CHECK_EQ(kernel.draws, 0);
 }
 
-static void test_no_stack_without_all_its_secrets(void)
+TEST(no_stack_without_all_its_secrets)
 {
 	static const int errors[] = { ENOSYS, EPERM, 0 };
 	struct harp_stack *stack;
@@ -156,13 +156,4 @@ static void test_no_stack_without_all_its_secrets(void)
 			harp_nic_destroy(card);
 		}
 	}
-}
-
-int main(void)
-{
-	test_each_secret_is_the_kernel_s();
-	test_no_secret_follows_from_the_generator_s_state();
-	test_a_seed_replays_all_and_asks_nobody();
-	test_no_stack_without_all_its_secrets();
-	return check_done();
 }

@@ -5,11 +5,14 @@
 
 #include "tcp_rig.h"
 
+static struct rig the_rig, *const rig = &the_rig;
+BEFORE_EACH(rig_open(rig))
+AFTER_EACH(rig_close(rig))
+
 static char logged[128];
 
 static void log_keep(void *ctx, enum harp_log_level level, const char *message)
 {
-	(void)ctx;
 	CHECK_EQ(level, HARP_LOG_ERROR);
 	snprintf(logged, sizeof(logged), "%s", message);
 }
@@ -33,7 +36,7 @@ static void check_refused(struct harp_stack_options options, const char *text)
 	harp_nic_destroy(card);
 }
 
-static void test_options_are_refused_by_name(void)
+TEST(options_are_refused_by_name)
 {
 	check_refused((struct harp_stack_options){ .max_conns = (1u << 20) + 1 },
 		      "harp_stack_create: max_conns is above 1048576");
@@ -49,7 +52,7 @@ static void test_options_are_refused_by_name(void)
 		      "harp_stack_create: neighbor_mode is neither OWN nor EXTERNAL");
 }
 
-static void test_a_connection_s_options_are_refused_by_name(struct rig *rig)
+TEST(a_connection_s_options_are_refused_by_name)
 {
 	struct harp_endpoint at = { .port = RIG_PORT };
 	struct harp_tcp_options opt = { .size = sizeof(opt), .dscp = 64 };
@@ -60,7 +63,7 @@ static void test_a_connection_s_options_are_refused_by_name(struct rig *rig)
 	CHECK_STR(logged, "harp_tcp_options: dscp is above 63");
 }
 
-static void test_a_port_is_listened_to_once(struct rig *rig)
+TEST(a_port_is_listened_to_once)
 {
 	struct harp_endpoint any = { .port = RIG_PORT }, chosen = { 0 }, own = any;
 	struct harp_listener *second = NULL, *free_port;
@@ -80,7 +83,7 @@ static void test_a_port_is_listened_to_once(struct rig *rig)
 }
 
 /* Everything that is asked of a dead connection says why it died. */
-static void test_a_dead_connection_says_why(struct rig *rig)
+TEST(a_dead_connection_says_why)
 {
 	uint8_t byte;
 
@@ -95,7 +98,7 @@ static void test_a_dead_connection_says_why(struct rig *rig)
 }
 
 /* The segment in which the limit lies would leave short, though the rest of the bytes follows. */
-static void test_what_may_wait_unsent_is_whole_segments(struct rig *rig)
+TEST(what_may_wait_unsent_is_whole_segments)
 {
 	struct harp_tcp_options opt = { .size = sizeof(opt), .unsent_bytes_max = 5000 };
 	uint8_t bytes[20000] = { 0 };
@@ -124,7 +127,7 @@ static void test_what_may_wait_unsent_is_whole_segments(struct rig *rig)
 }
 
 /* Asked for later, of a connection that has been silent for longer: the peer is asked at once. */
-static void test_keepalive_may_be_asked_for_later(struct rig *rig)
+TEST(keepalive_may_be_asked_for_later)
 {
 	rig_established(rig, NULL);
 	rig_wait(rig, 100 * RIG_S);
@@ -147,7 +150,7 @@ static void test_keepalive_may_be_asked_for_later(struct rig *rig)
 }
 
 /* Our address goes and comes back: what was written meanwhile leaves then (RFC 1122 4.2.3.5). */
-static void test_a_lost_address_is_waited_for(struct rig *rig)
+TEST(a_lost_address_is_waited_for)
 {
 	struct harp_addr own = harp_addr_v4(10, 0, 0, 1);
 
@@ -164,7 +167,7 @@ static void test_a_lost_address_is_waited_for(struct rig *rig)
 	rig->out_head = rig->out_tail;
 }
 
-static void test_a_route_that_is_gone_leads_nowhere(struct rig *rig)
+TEST(a_route_that_is_gone_leads_nowhere)
 {
 	struct harp_endpoint far = { .addr = harp_addr_v4(10, 9, 0, 1), .port = RIG_PEER_PORT };
 	struct harp_addr prefix = harp_addr_v4(10, 9, 0, 0), peer = harp_addr_v4(10, 0, 0, 2);
@@ -182,7 +185,7 @@ static void test_a_route_that_is_gone_leads_nowhere(struct rig *rig)
 }
 
 /* A capture holds what came and what went, and ends with the stack when nobody stops it. */
-static void test_what_a_stack_captures(struct rig *rig)
+TEST(what_a_stack_captures)
 {
 	char path[] = "/tmp/harp-test-XXXXXX";
 	int fd = mkstemp(path);
@@ -204,7 +207,7 @@ static void test_what_a_stack_captures(struct rig *rig)
 	close(fd);
 }
 
-static void test_what_a_stack_says_of_itself(struct rig *rig)
+TEST(what_a_stack_says_of_itself)
 {
 	unsigned count = harp_stats_count();
 	uint64_t values[512], one;
@@ -227,7 +230,7 @@ static void test_what_a_stack_says_of_itself(struct rig *rig)
 }
 
 /* A caller built with a newer header asks for more than there is: the rest reads as nothing. */
-static void test_a_newer_caller_reads_zeros(struct rig *rig)
+TEST(a_newer_caller_reads_zeros)
 {
 	struct {
 		struct harp_tcp_info known;
@@ -243,7 +246,7 @@ static void test_a_newer_caller_reads_zeros(struct rig *rig)
 }
 
 /* Its memory is large enough to be unmapped: who writes there afterwards faults. */
-static void test_a_stack_ends_with_timers_of_all_kinds_on_one_list(void)
+TEST(a_stack_ends_with_timers_of_all_kinds_on_one_list)
 {
 	struct harp_nic_callbacks nic = { .size = sizeof(nic),
 					  .mac = { 2, 0, 0, 0, 0, 1 },
@@ -261,30 +264,4 @@ static void test_a_stack_ends_with_timers_of_all_kinds_on_one_list(void)
 	}
 	harp_stack_destroy(stack);
 	harp_nic_destroy(card);
-}
-
-int main(void)
-{
-	static void (*const tests[])(struct rig *) = {
-		test_a_connection_s_options_are_refused_by_name,
-		test_a_port_is_listened_to_once,
-		test_a_dead_connection_says_why,
-		test_what_may_wait_unsent_is_whole_segments,
-		test_keepalive_may_be_asked_for_later,
-		test_a_lost_address_is_waited_for,
-		test_a_route_that_is_gone_leads_nowhere,
-		test_what_a_stack_captures,
-		test_what_a_stack_says_of_itself,
-		test_a_newer_caller_reads_zeros,
-	};
-	static struct rig rig;
-
-	test_options_are_refused_by_name();
-	test_a_stack_ends_with_timers_of_all_kinds_on_one_list();
-	for (unsigned i = 0; i < sizeof(tests) / sizeof(*tests); i++) {
-		rig_open(&rig);
-		tests[i](&rig);
-		rig_close(&rig);
-	}
-	return check_done();
 }

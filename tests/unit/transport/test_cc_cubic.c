@@ -49,7 +49,7 @@ static bool about(double got, double want, double part)
 }
 
 /* Figures 1 and 2: at a round trip of 100 ms the curve is followed, and W_max reached again at K. */
-static void test_follows_the_curve(void)
+TEST(follows_the_curve)
 {
 	double w_max = 1000, k = cbrt(w_max * 0.3 / 0.4), start;
 
@@ -71,7 +71,7 @@ static void test_follows_the_curve(void)
 }
 
 /* Section 4.2: target is at most 1.5 times the window, however late we look. */
-static void test_growth_is_bounded(void)
+TEST(growth_is_bounded)
 {
 	struct cc_event ev;
 	uint32_t before;
@@ -89,7 +89,7 @@ static void test_growth_is_bounded(void)
 }
 
 /* Section 4.3: with a short round trip the window is W_est, 9/17 of a segment each, then 1. */
-static void test_reno_friendly_region(void)
+TEST(reno_friendly_region)
 {
 	uint32_t at;
 
@@ -108,7 +108,7 @@ static void test_reno_friendly_region(void)
 }
 
 /* Section 4.7: W_max is (1 + beta) / 2 of the window when it was below the last one. */
-static void test_fast_convergence(void)
+TEST(fast_convergence)
 {
 	double k;
 	uint64_t start_ns;
@@ -128,7 +128,7 @@ static void test_fast_convergence(void)
 }
 
 /* Section 4.8: after a timeout the curve begins at the window, with K = 0. */
-static void test_timeout(void)
+TEST(timeout)
 {
 	struct cc_event ev;
 	uint64_t start_ns;
@@ -162,7 +162,7 @@ static void test_timeout(void)
 }
 
 /* Sections 4.2 and 5.8: time that the application did not use does not count. */
-static void test_idle_and_application_limited(void)
+TEST(idle_and_application_limited)
 {
 	uint32_t before;
 
@@ -197,9 +197,8 @@ static void test_idle_and_application_limited(void)
 	}
 }
 
-/* ------------------------------------------------------------------------------------------------
- * HyStart++.
- */
+/* ---- HyStart++ ---- */
+
 /* Rounds in which the round trip is this; how much the window grew by, as a factor times 100. */
 static uint32_t rounds(unsigned count, uint64_t rtt_ns)
 {
@@ -245,7 +244,7 @@ static void hystart_case(uint64_t rtt_ns, uint64_t threshold_ns)
 	CHECK_EQ(cc.ssthresh_bytes, CC_WINDOW_BYTES_MAX);
 }
 
-static void test_hystart(void)
+TEST(hystart)
 {
 	hystart_case(20 * US, 100 * US);  /* a rack: our floor */
 	hystart_case(500 * US, 100 * US); /* still the floor */
@@ -255,7 +254,7 @@ static void test_hystart(void)
 }
 
 /* One late ACK that covers sixteen segments must not decide. */
-static void test_hystart_needs_samples(void)
+TEST(hystart_needs_samples)
 {
 	struct cc_event ev;
 
@@ -267,7 +266,7 @@ static void test_hystart_needs_samples(void)
 }
 
 /* While the window is not the limit nobody asks whether a round is over: it is, 2.25 GiB later as well. */
-static void test_hystart_after_idling_for_half_the_sequence_space(void)
+TEST(hystart_after_idling_for_half_the_sequence_space)
 {
 	open_with(20 * MSS, CC_WINDOW_BYTES_MAX);
 	rounds(2, 20 * US);
@@ -278,7 +277,7 @@ static void test_hystart_after_idling_for_half_the_sequence_space(void)
 }
 
 /* Loss ends HyStart++ for good: slow start after a timeout is the standard one. */
-static void test_hystart_is_for_the_first_slow_start(void)
+TEST(hystart_is_for_the_first_slow_start)
 {
 	struct cc_event ev;
 
@@ -294,7 +293,7 @@ static void test_hystart_is_for_the_first_slow_start(void)
 }
 
 /* A copy put back goes on as if nothing had been (RFC 9438 section 4.9). */
-static void test_undo(void)
+TEST(undo)
 {
 	struct cc saved;
 	uint32_t before;
@@ -310,20 +309,4 @@ static void test_undo(void)
 	CHECK_EQ(cc.cwnd_bytes, before);
 	round_trip(100 * MS);
 	CHECK(cc.cwnd_bytes >= before);
-}
-
-int main(void)
-{
-	test_follows_the_curve();
-	test_growth_is_bounded();
-	test_reno_friendly_region();
-	test_fast_convergence();
-	test_timeout();
-	test_idle_and_application_limited();
-	test_hystart();
-	test_hystart_needs_samples();
-	test_hystart_after_idling_for_half_the_sequence_space();
-	test_hystart_is_for_the_first_slow_start();
-	test_undo();
-	return check_done();
 }

@@ -65,7 +65,7 @@ static void converges(uint64_t rtt_ns, uint64_t rate, uint64_t target_ns)
 	CHECK(cc.cwnd_bytes >= pipe_bytes);
 }
 
-static void test_route_change(void)
+TEST(route_change)
 {
 	begin(1 * MS, 1000000); /* 8 Gbit/s */
 	run_for(1 * S);
@@ -80,7 +80,7 @@ static void test_route_change(void)
 	CHECK(path_rtt_ns() <= MS);
 }
 
-static void test_loss_and_probe(void)
+TEST(loss_and_probe)
 {
 	struct cc_event ev;
 	uint32_t before, least = UINT32_MAX;
@@ -113,7 +113,6 @@ int main(void)
 	converges(100 * US, 1250000, 100 * US);
 	converges(10 * MS, 125000, 1250 * US);
 	converges(200 * MS, 12500, 5 * MS);
-	test_route_change();
-	test_loss_and_probe();
+	check_run();
 	return check_done();
 }

@@ -12,7 +12,6 @@ static bool present[FLOWS];
 
 static bool match(const void *ctx, uint32_t index, const struct flow_key *key)
 {
-	(void)ctx;
 	return memcmp(&keys[index], key, sizeof(*key)) == 0;
 }
 

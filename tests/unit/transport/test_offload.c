@@ -44,8 +44,10 @@ static void test_trains_are_segments(bool v6, enum way way, size_t piece)
 	}
 }
 
+AFTER_EACH(net_close())
+
 /* RFC 9293 says of a segment what it says, whoever cut it: PSH ends a train, and nothing is missing between. */
-static void test_trains_push_at_their_end(void)
+TEST(trains_push_at_their_end)
 {
 	struct how how = { .offloads = ALL_OFFLOADS, .tso_bytes_max = 20000 };
 	struct spy *spy = &net.spy[1];
@@ -61,7 +63,6 @@ static void test_trains_push_at_their_end(void)
 	}
 	CHECK(spy->segs[spy->count - 1].flags & TCP_PSH);
 	CHECK(pushed > 0 && pushed < spy->count / 2);
-	net_close();
 }
 
 /* End to end with the stacks' own frames, and from the application's memory: nothing is copied. */
@@ -86,7 +87,7 @@ static void test_nothing_is_copied(enum way way, uint32_t offloads)
 
 /* Segments are cut anywhere in the memory, and put together of pieces that lie apart; made larger for a probe
  * of the path, and smaller when it carries less: nothing is copied for any of that. */
-static void test_cut_and_gathered(void)
+TEST(cut_and_gathered)
 {
 	struct how how = { .external_count = 64 };
 	const size_t pieces[] = { 1, 999, 3, 1448, 777, 2000, 5, 5000 };
@@ -125,7 +126,6 @@ static void test_cut_and_gathered(void)
 	net_settles();
 	CHECK_EQ(net_stat(0, "frames_tcp_external"), 0);
 	CHECK_EQ(net.stack[0]->pool.external_free_count, 64);
-	net_close();
 }
 
 /* A segment of several frames is lost, and the card has given back the first of them only: it is sent again when the
@@ -182,7 +182,7 @@ static void test_sent_again_when_kept(enum way way)
 }
 
 /* A card of the first version: whatever lies behind its structs, it has nothing of the second. */
-static void test_first_version(void)
+TEST(first_version)
 {
 	struct how how = { .external_count = 64, .v1 = true };
 
@@ -191,10 +191,9 @@ static void test_first_version(void)
 	CHECK_EQ(harp_conn_send_external(net.from, net.bytes, 10), -EFAULT);
 	net_move(BY_COPY, 9000);
 	CHECK_EQ(net_stat(0, "tx_copied_bytes"), BYTES);
-	net_close();
 }
 
-static void test_datagrams(void)
+TEST(datagrams)
 {
 	struct how how = { .offloads = HARP_NIC_TX_CSUM };
 	struct harp_endpoint at = { .port = 9000 };
@@ -217,11 +216,10 @@ static void test_datagrams(void)
 	CHECK_EQ(net_stat(1, "drop_udp_checksum"), 0);
 	harp_udp_close(a);
 	harp_udp_close(b);
-	net_close();
 }
 
 /* A card says when it has done with what it has, and has not got this yet. */
-static void test_what_is_made_between_polls_is_due(void)
+TEST(what_is_made_between_polls_is_due)
 {
 	struct how how = { 0 };
 
@@ -235,7 +233,6 @@ static void test_what_is_made_between_polls_is_due(void)
 	CHECK(harp_stack_next_deadline_ns(net.stack[0]) > net.now_ns);
 	CHECK_EQ(net_stat(0, "tcp_rst_out"), 1);
 	net.from = NULL;
-	net_close();
 }
 
 int main(void)
@@ -245,18 +242,14 @@ int main(void)
 	test_trains_are_segments(false, IN_PLACE, 65536);
 	test_trains_are_segments(true, IN_PLACE, 1000);
 	test_trains_are_segments(false, BY_FRAMES, 9000);
-	test_trains_push_at_their_end();
+	check_run();
 	for (uint32_t offloads = 0; offloads <= ALL_OFFLOADS; offloads += ALL_OFFLOADS) {
 		test_nothing_is_copied(BY_FRAMES, offloads);
 		test_nothing_is_copied(IN_PLACE, offloads);
 	}
-	test_cut_and_gathered();
 	test_sent_again_when_read(BY_FRAMES);
 	test_sent_again_when_read(IN_PLACE);
 	test_sent_again_when_kept(BY_FRAMES);
 	test_sent_again_when_kept(IN_PLACE);
-	test_first_version();
-	test_datagrams();
-	test_what_is_made_between_polls_is_due();
 	return check_done();
 }

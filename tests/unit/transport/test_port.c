@@ -27,24 +27,20 @@ static void release(void *ctx, uint16_t port)
 {
 	struct owner *owner = ctx;
 
-	(void)port;
 	owner->released++;
 }
 
 static bool always(void *ctx, uint16_t port)
 {
-	(void)ctx;
 	return port == 61001;
 }
 
-/* ------------------------------------------------------------------------------------------------
- * The owner has no descriptor left to hold a port with.
- */
+/* ---- The owner has no descriptor left to hold a port with ---- */
+
 static int acquire_short(void *ctx, uint16_t port)
 {
 	unsigned *left = ctx;
 
-	(void)port;
 	acquire_calls++;
 	if (!*left)
 		return -EMFILE;
@@ -59,7 +55,7 @@ static void release_short(void *ctx, uint16_t port)
 }
 
 /* He is asked once, not for every port of the range; one that is used already takes none. */
-static void test_no_descriptor(void)
+TEST(no_descriptor)
 {
 	struct harp_stack_options opt = { .port_min = 61000, .port_max = 61999 };
 	struct flow_key peer = { .remote_port = 5000 };
@@ -85,9 +81,8 @@ static void test_no_descriptor(void)
 	port_destroy(&table);
 }
 
-/* ------------------------------------------------------------------------------------------------
- * RFC 6056.
- */
+/* ---- RFC 6056 ---- */
+
 static struct flow_key peer_key(uint32_t who)
 {
 	return (struct flow_key){ .local = harp_addr_v4(10, 0, 0, 1),
@@ -113,7 +108,7 @@ static bool counted(void *ctx, uint16_t port)
 }
 
 /* All are used, and all can be shared: the first is taken, whatever the number of ports. */
-static void test_a_full_range_is_not_searched(void)
+TEST(a_full_range_is_not_searched)
 {
 	struct harp_stack_options opt = { .port_min = 61000, .port_max = 65535 };
 	struct port_table table;
@@ -153,7 +148,7 @@ static void check_even(const uint32_t parts[64], uint32_t draws)
 	CHECK(chi < 103.4);
 }
 
-static void test_ports_are_spread_evenly(void)
+TEST(ports_are_spread_evenly)
 {
 	uint32_t by_peer[64] = { 0 }, by_listener[64] = { 0 };
 	struct port_table table;
@@ -171,7 +166,7 @@ static void test_ports_are_spread_evenly(void)
 	port_destroy(&table);
 }
 
-static void test_one_remote_cannot_tell_anothers_port(void)
+TEST(one_remote_cannot_tell_anothers_port)
 {
 	unsigned hits = 0;
 
@@ -189,7 +184,7 @@ static void test_one_remote_cannot_tell_anothers_port(void)
 	CHECK(hits >= 1 && hits <= 20); /* by chance: 4000 * 8 / 4096 */
 }
 
-static void test_ports_of_a_remote_come_back_late(void)
+TEST(ports_of_a_remote_come_back_late)
 {
 	struct port_table table;
 	bool used[4096] = { false };
@@ -206,9 +201,8 @@ static void test_ports_of_a_remote_come_back_late(void)
 	port_destroy(&table);
 }
 
-int main(void)
+TEST(the_owner_hears_of_the_first_and_the_last_user_of_a_port)
 {
-	test_no_descriptor();
 	struct owner owner = { .refused = 61002 };
 	struct harp_stack_hooks hooks = { .ctx = &owner,
 					  .port_acquire = acquire,
@@ -248,9 +242,4 @@ int main(void)
 	CHECK_EQ(table.users[61001], 2);
 	port_destroy(&table);
 	CHECK_EQ(owner.released, owner.acquired); /* what was still in use is given back */
-	test_a_full_range_is_not_searched();
-	test_ports_are_spread_evenly();
-	test_one_remote_cannot_tell_anothers_port();
-	test_ports_of_a_remote_come_back_late();
-	return check_done();
 }

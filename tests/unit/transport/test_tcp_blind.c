@@ -12,6 +12,7 @@
 #define GUESS_NS 1000u
 
 static struct rig rig;
+AFTER_EACH(rig_close(&rig))
 
 /* A segment with a timestamp option of this kind. */
 static struct rig_say with_echo(struct rig_say say, uint32_t tsval, uint32_t tsecr)
@@ -30,8 +31,7 @@ static void converse(void)
 	for (unsigned i = 0; i < 4; i++) {
 		rig.tsval += 3;
 		rig_wait(&rig, 3 * RIG_MS);
-		rig_says(&rig, rig_usual(&rig, TCP_ACK, 1000));
-		rig.seq += 1000;
+		rig_sends(&rig, TCP_ACK, 1000);
 		rig_poll(&rig);
 		CHECK_EQ(rig_write(&rig, 500), 500);
 		rig_poll(&rig);
@@ -48,15 +48,13 @@ static void converse(void)
 	rig.out_head = rig.out_tail;
 }
 
-/* ------------------------------------------------------------------------------------------------
- * The echo, case by case.
- */
-static void test_data_needs_an_echo_that_we_sent(void)
+/* ---- The echo, case by case ---- */
+
+TEST(data_needs_an_echo_that_we_sent)
 {
 	uint32_t newest, oldest;
 
-	rig_open(&rig);
-	rig_established(&rig, NULL);
+	rig_begin(&rig, NULL);
 	converse();
 	newest = rig.conn->ts.sent;
 	oldest = rig.conn->ts.echo_min;
@@ -74,16 +72,14 @@ static void test_data_needs_an_echo_that_we_sent(void)
 	CHECK_EQ(rig.conn->ts_recent, rig.tsval);
 	rig_says(&rig, with_echo(rig_usual(&rig, TCP_ACK, 10), rig.tsval, oldest));
 	CHECK_EQ(rig.conn->rcv_nxt_seq, rig.seq + 10);
-	rig_close(&rig);
 }
 
 /* An ACK of what was sent but not received would make the peer wait for ever. */
-static void test_ack_needs_an_echo_too(void)
+TEST(ack_needs_an_echo_too)
 {
 	struct rig_say say;
 
-	rig_open(&rig);
-	rig_established(&rig, NULL);
+	rig_begin(&rig, NULL);
 	CHECK_EQ(rig_write(&rig, 1000), 1000);
 	rig_expect(&rig, TCP_ACK | TCP_PSH);
 	say = rig_usual(&rig, TCP_ACK, 0);
@@ -93,15 +89,13 @@ static void test_ack_needs_an_echo_too(void)
 	rig_expect(&rig, TCP_ACK);
 	rig_says(&rig, say);
 	CHECK_EQ(harp_conn_acked_bytes(rig.conn), 1000);
-	rig_close(&rig);
 }
 
-static void test_echo_after_an_idle_month(void)
+TEST(echo_after_an_idle_month)
 {
 	uint8_t buf[200];
 
-	rig_open(&rig);
-	rig_established(&rig, NULL);
+	rig_begin(&rig, NULL);
 	converse();
 	rig_wait(&rig, 30ull * 86400 * RIG_S);
 	/* The peer's clock has wrapped half way: PAWS may not judge (RFC 7323 section 5.5). */
@@ -115,15 +109,13 @@ static void test_echo_after_an_idle_month(void)
 	converse();
 	CHECK_EQ(rig_stat(&rig, "drop_tcp_echo"), 0);
 	CHECK_EQ(rig_stat(&rig, "drop_tcp_paws"), 0);
-	rig_close(&rig);
 }
 
-static void test_segments_overtaken_within_a_tick_are_taken(void)
+TEST(segments_overtaken_within_a_tick_are_taken)
 {
 	struct rig_say first, second;
 
-	rig_open(&rig);
-	rig_established(&rig, NULL);
+	rig_begin(&rig, NULL);
 	converse();
 	rig.tsval++;
 	/* Two pure ACKs of one tick of the peer's clock, and between them it heard of us. */
@@ -139,29 +131,24 @@ static void test_segments_overtaken_within_a_tick_are_taken(void)
 	rig_says(&rig, second);
 	rig_says(&rig, first);
 	CHECK_EQ(rig_stat(&rig, "drop_tcp_echo"), 0);
-	rig_close(&rig);
 }
 
-static void test_peer_that_echoes_nothing_is_not_held_to_it(void)
+TEST(peer_that_echoes_nothing_is_not_held_to_it)
 {
 	rig_open(&rig);
 	rig_syn_sent(&rig, NULL);
 	rig.tsecr = 0;
-	rig_says(&rig, rig_syn(&rig, TCP_SYN | TCP_ACK));
-	rig.seq++;
-	rig_expect(&rig, TCP_ACK);
+	rig_syn_acked(&rig);
 	for (unsigned i = 0; i < 3; i++) {
 		rig_says(&rig, with_echo(rig_usual(&rig, TCP_ACK, 10), ++rig.tsval, 0));
 		rig.seq += 10;
 	}
 	CHECK_EQ(rig.conn->rcv_nxt_seq, rig.seq);
 	CHECK_EQ(rig_stat(&rig, "drop_tcp_echo"), 0);
-	rig_close(&rig);
 }
 
-/* ------------------------------------------------------------------------------------------------
- * Challenge ACKs.
- */
+/* ---- Challenge ACKs ---- */
+
 struct side_channel {
 	uint16_t port[2];
 	uint32_t seq, ack[2];
@@ -215,7 +202,7 @@ static struct side_channel side_channel_run(bool provoke_victim)
 	return s;
 }
 
-static void test_challenges_of_one_connection_tell_nothing_of_another(void)
+TEST(challenges_of_one_connection_tell_nothing_of_another)
 {
 	struct side_channel quiet = side_channel_run(false), busy = side_channel_run(true);
 
@@ -226,13 +213,12 @@ static void test_challenges_of_one_connection_tell_nothing_of_another(void)
 	CHECK_EQ(quiet.trace, busy.trace); /* to the nanosecond */
 }
 
-static void test_rst_with_a_reason_and_into_a_closed_window(void)
+TEST(rst_with_a_reason_and_into_a_closed_window)
 {
 	struct harp_tcp_options opt = { .size = sizeof(opt), .rx_frames = 4 };
 	struct rig_say say;
 
-	rig_open(&rig);
-	rig_established(&rig, &opt);
+	rig_begin(&rig, &opt);
 	while (conn_rcv_wnd_bytes(rig.conn) > 0) {
 		uint32_t wnd = conn_rcv_wnd_bytes(rig.conn);
 
@@ -253,12 +239,10 @@ static void test_rst_with_a_reason_and_into_a_closed_window(void)
 	say.seq = rig.seq;
 	rig_says(&rig, say);
 	CHECK_EQ(harp_conn_error(rig.conn), -ECONNRESET);
-	rig_close(&rig);
 }
 
-/* ------------------------------------------------------------------------------------------------
- * Initial sequence numbers and timestamp offsets: RFC 6528, RFC 7323 section 5.4.
- */
+/* ---- Initial sequence numbers and timestamp offsets: RFC 6528, RFC 7323 section 5.4 ---- */
+
 /* Chi-square over the values of a byte: 255 degrees of freedom, above 330.5 once in a thousand honest runs,
  * and this run is the same each time. */
 static void check_bytes_even(const uint32_t counts[256], uint32_t draws)
@@ -270,7 +254,7 @@ static void check_bytes_even(const uint32_t counts[256], uint32_t draws)
 	CHECK(chi < 330.5);
 }
 
-static void test_isn_is_a_clock_and_a_secret_per_tuple(void)
+TEST(isn_is_a_clock_and_a_secret_per_tuple)
 {
 	static uint32_t iss[8][256],
 		offset[8][256]; /* 4 bytes of the values, 4 of the differences */
@@ -303,11 +287,10 @@ static void test_isn_is_a_clock_and_a_secret_per_tuple(void)
 		check_bytes_even(iss[i], 65536);
 		check_bytes_even(offset[i], 65536);
 	}
-	rig_close(&rig);
 }
 
-/* ------------------------------------------------------------------------------------------------
- * 2^20 guesses.
+/*
+ * ---- 2^20 guesses ----
  *
  * What one guess can hit, with everything that the attacker may be assumed to know taken from him for
  * granted. P(range) is the chance that a 32-bit number drawn evenly, or the next of a stride as long as the
@@ -439,14 +422,7 @@ int main(int argc, char **argv)
 {
 	uint64_t seed = argc > 1 ? strtoull(argv[1], NULL, 0) : 5961;
 
-	test_data_needs_an_echo_that_we_sent();
-	test_ack_needs_an_echo_too();
-	test_echo_after_an_idle_month();
-	test_segments_overtaken_within_a_tick_are_taken();
-	test_peer_that_echoes_nothing_is_not_held_to_it();
-	test_challenges_of_one_connection_tell_nothing_of_another();
-	test_rst_with_a_reason_and_into_a_closed_window();
-	test_isn_is_a_clock_and_a_secret_per_tuple();
+	check_run();
 	test_a_million_guesses(seed, true);
 	test_a_million_guesses(seed, false);
 	return check_done();

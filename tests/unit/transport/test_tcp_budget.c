@@ -206,7 +206,9 @@ static struct flow *flow_open_sending(void)
 	return flow;
 }
 
-static void test_they_follow_the_stream(void)
+AFTER_EACH(net_close())
+
+TEST(they_follow_the_stream)
 {
 	struct flow *flow;
 
@@ -221,10 +223,9 @@ static void test_they_follow_the_stream(void)
 	CHECK(flow->sender->tx_frames_budget > 2158);
 	CHECK(flow->received > 40000000);
 	CHECK(flow->receiver->rcv_wscale >= 10);
-	net_close();
 }
 
-static void test_what_was_asked_for_stays(void)
+TEST(what_was_asked_for_stays)
 {
 	struct flow *flow;
 
@@ -235,10 +236,9 @@ static void test_what_was_asked_for_stays(void)
 	CHECK_EQ(flow->receiver->rx_frames_budget, 300);
 	CHECK_EQ(flow->sender->tx_frames_budget, 280);
 	CHECK_EQ(net.stack[1]->tcp.grown_count, 0);
-	net_close();
 }
 
-static void test_unread_data_grows_no_window(void)
+TEST(unread_data_grows_no_window)
 {
 	struct flow *flow;
 
@@ -247,11 +247,10 @@ static void test_unread_data_grows_no_window(void)
 	flow->reads = false;
 	net_run(30 * MS);
 	CHECK_EQ(flow->receiver->rx_frames_budget, BASE_FRAMES);
-	net_close();
 }
 
 /* A slow stream in a fast network: no window is larger than it needs. */
-static void test_a_slow_stream_needs_no_more(void)
+TEST(a_slow_stream_needs_no_more)
 {
 	static uint8_t bytes[16384];
 	struct iovec iov = { .iov_base = bytes, .iov_len = sizeof(bytes) };
@@ -264,10 +263,9 @@ static void test_a_slow_stream_needs_no_more(void)
 		net_run(MS / 2);
 	}
 	CHECK_EQ(flow->receiver->rx_frames_budget, BASE_FRAMES);
-	net_close();
 }
 
-static void test_many_share_the_pool(void)
+TEST(many_share_the_pool)
 {
 	uint32_t limit;
 	uint64_t least = UINT64_MAX;
@@ -288,12 +286,11 @@ static void test_many_share_the_pool(void)
 		least = net.flow[i].received < least ? net.flow[i].received : least;
 	CHECK(least > 1000000);
 	CHECK_EQ(net.stack[1]->stats.drop_tcp_rx_budget, 0);
-	net_close();
 }
 
 /* One connection has grown to the limit. Others come: its budget goes down, its window does not move left, and what was
  * under way is accepted. */
-static void test_the_first_connection_returns_its_surplus(void)
+TEST(the_first_connection_returns_its_surplus)
 {
 	struct flow *first;
 	uint32_t alone;
@@ -310,10 +307,9 @@ static void test_the_first_connection_returns_its_surplus(void)
 	CHECK(first->receiver->rx_frames_budget < alone);
 	CHECK_EQ(net.stack[1]->stats.drop_tcp_rx_budget, 0);
 	CHECK_EQ(net.stack[1]->stats.drop_tcp_window, 0);
-	net_close();
 }
 
-static void test_an_idle_connection_returns_its_share(void)
+TEST(an_idle_connection_returns_its_share)
 {
 	struct flow *first, *second;
 
@@ -336,11 +332,10 @@ static void test_an_idle_connection_returns_its_share(void)
 	check_grown();
 	CHECK(first->receiver->on_grown_list);
 	CHECK_EQ(net.stack[1]->stats.drop_tcp_rx_budget, 0);
-	net_close();
 }
 
 /* Senders hold no more than the pool has left: all of them go on. */
-static void test_senders_share_the_pool(void)
+TEST(senders_share_the_pool)
 {
 	net_open(6144);
 	for (unsigned i = 0; i < 4; i++)
@@ -351,18 +346,4 @@ static void test_senders_share_the_pool(void)
 		CHECK(net.flow[i].received > 1000000);
 	}
 	CHECK(net.stack[0]->pool.free_count > 0);
-	net_close();
-}
-
-int main(void)
-{
-	test_they_follow_the_stream();
-	test_what_was_asked_for_stays();
-	test_unread_data_grows_no_window();
-	test_a_slow_stream_needs_no_more();
-	test_many_share_the_pool();
-	test_the_first_connection_returns_its_surplus();
-	test_an_idle_connection_returns_its_share();
-	test_senders_share_the_pool();
-	return check_done();
 }

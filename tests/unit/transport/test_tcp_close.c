@@ -3,12 +3,12 @@
 #include "tcp_rig.h"
 
 static struct rig rig;
+AFTER_EACH(rig_close(&rig))
 
 /* The peer sends FIN. */
 static void peer_fin(void)
 {
-	rig_says(&rig, rig_usual(&rig, TCP_ACK | TCP_FIN, 0));
-	rig.seq++;
+	rig_sends(&rig, TCP_ACK | TCP_FIN, 0);
 	rig_poll(&rig);
 }
 
@@ -25,14 +25,12 @@ static void expect_fin(void)
 	rig.ack = s->seq + s->len + 1;
 }
 
-static void test_abort_and_bytes_before_a_reset(void)
+TEST(abort_and_bytes_before_a_reset)
 {
 	uint8_t buf[64];
 
-	rig_open(&rig);
-	rig_established(&rig, NULL);
-	rig_says(&rig, rig_usual(&rig, TCP_ACK, 20));
-	rig.seq += 20;
+	rig_begin(&rig, NULL);
+	rig_sends(&rig, TCP_ACK, 20);
 	rig_says(&rig, rig_usual(&rig, TCP_RST, 0));
 	CHECK_EQ(harp_conn_recv(rig.conn, buf, sizeof(buf)), 20); /* what came before it */
 	CHECK_EQ(harp_conn_recv(rig.conn, buf, sizeof(buf)), -ECONNRESET);
@@ -47,18 +45,15 @@ static void test_abort_and_bytes_before_a_reset(void)
 	rig.conn = NULL;
 	rig_poll(&rig);
 	rig_expect(&rig, TCP_RST | TCP_ACK);
-	rig_close(&rig);
 }
 
-static void test_time_wait_slots_are_taken_back(void)
+TEST(time_wait_slots_are_taken_back)
 {
 	rig_open(&rig); /* eight slots */
 	for (unsigned i = 0; i < 12; i++) {
 		rig.seq = RIG_PEER_ISS;
 		rig_established(&rig, NULL);
-		harp_conn_close(rig.conn);
-		rig.conn = NULL;
-		rig_poll(&rig);
+		rig_app_closes(&rig);
 		expect_fin();
 		peer_fin();
 		rig_expect(&rig, TCP_ACK);
@@ -66,14 +61,12 @@ static void test_time_wait_slots_are_taken_back(void)
 		rig_events(&rig);
 	}
 	CHECK_EQ(rig_stat(&rig, "tcp_conns"), 8);
-	rig_close(&rig);
 }
 
 static unsigned descriptors; /* that ports may take */
 
 static int port_takes(void *ctx, uint16_t port)
 {
-	(void)ctx, (void)port;
 	if (descriptors == 0)
 		return -EMFILE;
 	descriptors--;
@@ -82,12 +75,11 @@ static int port_takes(void *ctx, uint16_t port)
 
 static void port_gives_back(void *ctx, uint16_t port)
 {
-	(void)ctx, (void)port;
 	descriptors++;
 }
 
 /* A port is held by a descriptor: without another one TIME-WAIT gives way to who connects, and nobody else. */
-static void test_time_wait_gives_its_port_back(void)
+TEST(time_wait_gives_its_port_back)
 {
 	struct harp_endpoint remote = { .addr = harp_addr_v4(10, 0, 0, 2), .port = RIG_PEER_PORT };
 	struct harp_conn *conn;
@@ -98,9 +90,7 @@ static void test_time_wait_gives_its_port_back(void)
 	descriptors = 1;
 	rig_established(&rig, NULL);
 	CHECK_EQ(harp_tcp_connect(rig.stack, NULL, &remote, NULL, &conn), -EMFILE);
-	harp_conn_close(rig.conn);
-	rig.conn = NULL;
-	rig_poll(&rig);
+	rig_app_closes(&rig);
 	expect_fin();
 	CHECK_EQ(harp_tcp_connect(rig.stack, NULL, &remote, NULL, &conn), -EMFILE);
 	peer_fin();
@@ -123,9 +113,7 @@ static uint16_t closed_into_time_wait(void)
 	rig.seq = RIG_PEER_ISS;
 	rig_established(&rig, NULL);
 	port = rig.port;
-	harp_conn_close(rig.conn);
-	rig.conn = NULL;
-	rig_poll(&rig);
+	rig_app_closes(&rig);
 	expect_fin();
 	peer_fin();
 	rig_expect(&rig, TCP_ACK);
@@ -136,7 +124,7 @@ static uint16_t closed_into_time_wait(void)
 
 /* Hundreds of connections come and go: those in TIME-WAIT hold a bounded number of ports, the
  * newest ones. */
-static void test_time_wait_holds_few_ports(void)
+TEST(time_wait_holds_few_ports)
 {
 	uint16_t newest = 0;
 
@@ -154,11 +142,10 @@ static void test_time_wait_holds_few_ports(void)
 	rig_wait(&rig, 61 * RIG_S);
 	CHECK_EQ(rig_stat(&rig, "tcp_conns"), 0);
 	CHECK_EQ(descriptors, TCP_TIME_WAIT_PORTS_MAX + 1);
-	rig_close(&rig);
 }
 
 /* FINs of one burst: the one that has to go has not acknowledged its FIN yet. */
-static void test_time_wait_gives_way_acknowledged(void)
+TEST(time_wait_gives_way_acknowledged)
 {
 	enum { CONNS = TCP_TIME_WAIT_PORTS_MAX + 1 };
 	struct {
@@ -171,9 +158,7 @@ static void test_time_wait_gives_way_acknowledged(void)
 	for (unsigned i = 0; i < CONNS; i++) {
 		rig.seq = RIG_PEER_ISS;
 		rig_established(&rig, NULL);
-		harp_conn_close(rig.conn);
-		rig.conn = NULL;
-		rig_poll(&rig);
+		rig_app_closes(&rig);
 		expect_fin();
 		peer_acks();
 		rig_poll(&rig);
@@ -193,7 +178,6 @@ static void test_time_wait_gives_way_acknowledged(void)
 		CHECK_EQ(rig_expect(&rig, TCP_ACK)->ack, rig.seq + 1);
 	rig_silent(&rig);
 	CHECK_EQ(rig_stat(&rig, "tcp_conns"), TCP_TIME_WAIT_PORTS_MAX);
-	rig_close(&rig);
 }
 
 static void peer_says(uint16_t peer_port, struct rig_say say)
@@ -203,7 +187,7 @@ static void peer_says(uint16_t peer_port, struct rig_say say)
 }
 
 /* Those that were accepted share their listener's port, and are not counted. */
-static void test_accepted_time_wait_is_not_bounded(void)
+TEST(accepted_time_wait_is_not_bounded)
 {
 	rig_open_conns(&rig, 64);
 	rig_listen(&rig, 64);
@@ -216,9 +200,7 @@ static void test_accepted_time_wait_is_not_bounded(void)
 		rig.seq++;
 		peer_says(peer_port, rig_usual(&rig, TCP_ACK, 0));
 		CHECK_EQ(harp_tcp_accept(rig.listener, &rig.conn), 0);
-		harp_conn_close(rig.conn);
-		rig.conn = NULL;
-		rig_poll(&rig);
+		rig_app_closes(&rig);
 		expect_fin();
 		peer_says(peer_port, rig_usual(&rig, TCP_ACK | TCP_FIN, 0));
 		rig_poll(&rig);
@@ -226,11 +208,10 @@ static void test_accepted_time_wait_is_not_bounded(void)
 		rig_expect(&rig, TCP_ACK);
 		CHECK_EQ(rig_stat(&rig, "tcp_conns"), i);
 	}
-	rig_close(&rig);
 }
 
 /* RFC 9293 section 3.10.4, SYN-SENT and SYN-RECEIVED: "queue this until entering ESTABLISHED". */
-static void test_closed_for_sending_while_connecting(void)
+TEST(closed_for_sending_while_connecting)
 {
 	rig_open(&rig);
 	rig_syn_sent(&rig, NULL);
@@ -245,7 +226,6 @@ static void test_closed_for_sending_while_connecting(void)
 	rig.ack++;
 	rig_says(&rig, rig_usual(&rig, TCP_ACK, 0));
 	CHECK_EQ(rig.conn->state, HARP_TCP_FIN_WAIT_2);
-	rig_close(&rig);
 }
 
 /* A FIN takes a sequence number, and so room in the window (RFC 9293 section 3.4): one that leaves behind a closed window
@@ -256,16 +236,13 @@ static void test_a_fin_waits_for_the_window(uint32_t bytes)
 	struct iovec iov = { data, bytes };
 	struct rig_say say;
 
-	rig_open(&rig);
-	rig_established(&rig, NULL);
+	rig_begin(&rig, NULL);
 	say = rig_usual(&rig, TCP_ACK, 0);
 	say.wnd = bytes >> 2; /* its scale */
 	rig_says(&rig, say);
 	if (bytes > 0) /* they fill it, and the FIN would leave with them */
 		CHECK_EQ(harp_conn_send(rig.conn, &iov, 1), bytes);
-	harp_conn_close(rig.conn);
-	rig.conn = NULL;
-	rig_poll(&rig);
+	rig_app_closes(&rig);
 	if (bytes > 0) {
 		say.ack = rig.ack = rig_expect(&rig, TCP_ACK)->seq + bytes;
 		say.wnd = 0;
@@ -292,13 +269,7 @@ static void test_a_fin_waits_for_the_window(uint32_t bytes)
 
 int main(void)
 {
-	test_abort_and_bytes_before_a_reset();
-	test_time_wait_slots_are_taken_back();
-	test_time_wait_gives_its_port_back();
-	test_time_wait_holds_few_ports();
-	test_time_wait_gives_way_acknowledged();
-	test_accepted_time_wait_is_not_bounded();
-	test_closed_for_sending_while_connecting();
+	check_run();
 	test_a_fin_waits_for_the_window(0);
 	test_a_fin_waits_for_the_window(400);
 	return check_done();

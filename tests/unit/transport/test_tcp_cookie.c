@@ -8,6 +8,7 @@
 #define CLIENT_PORT 7777u
 
 static struct rig rig;
+AFTER_EACH(rig_close(&rig))
 
 static void open_with_routes(uint32_t backlog)
 {
@@ -68,7 +69,7 @@ static void client_says(uint8_t flags, uint32_t len)
 	rig_says(&rig, say);
 }
 
-static void test_flood_of_100000_syns_keeps_out_nobody(void)
+TEST(flood_of_100000_syns_keeps_out_nobody)
 {
 	struct harp_tcp_info info;
 	struct rng rng;
@@ -108,11 +109,10 @@ static void test_flood_of_100000_syns_keeps_out_nobody(void)
 	}
 	client_says(TCP_ACK, 0);
 	CHECK_EQ(harp_conn_acked_bytes(rig.conn), 500);
-	rig_close(&rig);
 }
 
 /* What a connection agrees on is the same with and without a cookie, but for an MSS rounded down. */
-static void test_options_come_back(void)
+TEST(options_come_back)
 {
 	static const struct {
 		uint16_t mss;
@@ -175,7 +175,7 @@ static void test_options_come_back(void)
 	}
 }
 
-static void test_first_data_brings_the_cookie_when_the_ack_is_lost(void)
+TEST(first_data_brings_the_cookie_when_the_ack_is_lost)
 {
 	uint8_t buf[200];
 
@@ -192,10 +192,9 @@ static void test_first_data_brings_the_cookie_when_the_ack_is_lost(void)
 	CHECK_EQ(harp_conn_recv(rig.conn, buf, sizeof(buf)), 100);
 	CHECK_EQ(harp_conn_recv(rig.conn, buf, sizeof(buf)), 0);
 	CHECK_EQ(rig.conn->state, HARP_TCP_CLOSE_WAIT);
-	rig_close(&rig);
 }
 
-static void test_a_cookie_is_good_once(void)
+TEST(a_cookie_is_good_once)
 {
 	struct harp_conn *conn;
 
@@ -210,7 +209,6 @@ static void test_a_cookie_is_good_once(void)
 	client_says(TCP_ACK, 100); /* a copy that took a longer way */
 	CHECK_EQ(harp_tcp_accept(rig.listener, &conn), -EAGAIN);
 	rig_silent(&rig);
-	rig_close(&rig);
 }
 
 /* After so long, is the cookie still good? */
@@ -229,14 +227,14 @@ static bool good_after(uint64_t ns)
 	return good;
 }
 
-static void test_a_cookie_is_good_for_two_periods(void)
+TEST(a_cookie_is_good_for_two_periods)
 {
 	CHECK(good_after(12 * RIG_S));
 	CHECK(good_after(68 * RIG_S)); /* the secret has changed once */
 	CHECK(!good_after(138 * RIG_S));
 }
 
-static void test_no_cookie_no_connection(void)
+TEST(no_cookie_no_connection)
 {
 	struct harp_conn *conn;
 	struct rig_say say;
@@ -288,10 +286,9 @@ static void test_no_cookie_no_connection(void)
 	rig_wait(&rig, 140 * RIG_S);
 	client_says(TCP_ACK, 0);
 	rig_expect(&rig, TCP_RST);
-	rig_close(&rig);
 }
 
-static void test_nobody_accepts_nobody_comes(void)
+TEST(nobody_accepts_nobody_comes)
 {
 	struct rig_say say;
 
@@ -304,10 +301,9 @@ static void test_nobody_accepts_nobody_comes(void)
 	rig_says(&rig, say);
 	rig_silent(&rig); /* it will ask again, when there may be room */
 	CHECK_EQ(rig_stat(&rig, "drop_tcp_backlog"), 1);
-	rig_close(&rig);
 }
 
-static void test_all_listeners_together_have_half_of_the_slots(void)
+TEST(all_listeners_together_have_half_of_the_slots)
 {
 	struct harp_endpoint at = { .port = RIG_PORT + 1 };
 	struct harp_listener *other;
@@ -329,18 +325,4 @@ static void test_all_listeners_together_have_half_of_the_slots(void)
 	harp_listener_close(rig.listener);
 	rig.listener = NULL;
 	CHECK_EQ(rig.stack->tcp.embryonic_count, 0);
-	rig_close(&rig);
-}
-
-int main(void)
-{
-	test_flood_of_100000_syns_keeps_out_nobody();
-	test_options_come_back();
-	test_first_data_brings_the_cookie_when_the_ack_is_lost();
-	test_a_cookie_is_good_once();
-	test_a_cookie_is_good_for_two_periods();
-	test_no_cookie_no_connection();
-	test_nobody_accepts_nobody_comes();
-	test_all_listeners_together_have_half_of_the_slots();
-	return check_done();
 }

@@ -11,6 +11,7 @@
 #define ASK ((uint8_t)(TCP_SYN | TCP_ECE | TCP_CWR))
 
 static struct rig rig;
+AFTER_EACH(rig_close(&rig))
 
 static struct harp_tcp_options options(uint32_t congestion, uint32_t ecn)
 {
@@ -19,9 +20,8 @@ static struct harp_tcp_options options(uint32_t congestion, uint32_t ecn)
 					  .ecn = ecn };
 }
 
-/* ------------------------------------------------------------------------------------------------
- * The handshake.
- */
+/* ---- The handshake ---- */
+
 /* We connect: our SYN has these flags, the peer answers with those; is ECN agreed on? */
 static bool connects(struct harp_tcp_options opt, uint8_t syn, uint8_t synack)
 {
@@ -70,7 +70,7 @@ static bool accepted(void)
 }
 
 /* Section 6.1.1.1: the SYN that asked is lost, the next one doesn't ask; ECN is off, answer or not. */
-static void test_fallback(void)
+TEST(fallback)
 {
 	struct harp_tcp_options opt = options(0, HARP_ECN_REQUEST);
 	struct harp_endpoint remote = { .addr = harp_addr_v4(10, 0, 0, 2), .port = RIG_PEER_PORT };
@@ -112,9 +112,8 @@ static void test_fallback(void)
 	rig_close(&rig);
 }
 
-/* ------------------------------------------------------------------------------------------------
- * Established.
- */
+/* ---- Established ---- */
+
 static void established(uint32_t congestion)
 {
 	CHECK(connects(options(congestion, HARP_ECN_REQUEST), ASK, TCP_SYN | TCP_ACK | TCP_ECE));
@@ -142,7 +141,7 @@ static void ack_in(uint8_t flags, uint32_t ack)
 }
 
 /* RFC 8257 section 3.2: ECE says of each segment whether it was marked, however ACKs are held. */
-static void test_dctcp_receiver(void)
+TEST(dctcp_receiver)
 {
 	uint32_t before;
 
@@ -166,10 +165,9 @@ static void test_dctcp_receiver(void)
 	rig_poll(&rig);
 	rig_expect(&rig, TCP_ACK | TCP_ECE);
 	rig_silent(&rig);
-	rig_close(&rig);
 }
 
-static void test_options(void)
+TEST(options)
 {
 	struct harp_endpoint remote = { .addr = harp_addr_v4(10, 0, 0, 2), .port = RIG_PEER_PORT };
 	struct harp_tcp_options bad[] = {
@@ -208,17 +206,8 @@ static void test_options(void)
 	CHECK_EQ(info.snd_cwnd_bytes, 5 * MSS);
 	CHECK_EQ(info.pacing_bytes_per_s, 0);
 	rig_close(&rig);
-	rig_open(&rig);
-	rig_established(&rig, NULL);
+	rig_begin(&rig, NULL);
 	CHECK_EQ(harp_conn_info(rig.conn, &info, sizeof(info)), 0);
 	CHECK_EQ(info.congestion, HARP_CONGESTION_CUBIC);
 	rig_close(&rig);
-}
-
-int main(void)
-{
-	test_fallback();
-	test_dctcp_receiver();
-	test_options();
-	return check_done();
 }

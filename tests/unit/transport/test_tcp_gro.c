@@ -53,7 +53,7 @@ static void repair(struct rig_packet *p, enum repair how)
 	}
 }
 
-static void test_equal_headers_are_a_run(void)
+TEST(equal_headers_are_a_run)
 {
 	uint8_t buf[2 * BYTES];
 
@@ -108,7 +108,7 @@ static void compare(uint32_t at, uint8_t change, enum repair how)
 		rig_close(rigs[i]);
 }
 
-static void test_a_changed_header_is_judged_as_without_a_run(void)
+TEST(a_changed_header_is_judged_as_without_a_run)
 {
 	for (uint32_t at = 0; at < HEADERS_BYTES; at++)
 		for (unsigned bit = 0; bit < 8; bit++)
@@ -116,14 +116,14 @@ static void test_a_changed_header_is_judged_as_without_a_run(void)
 				compare(at, (uint8_t)(1u << bit), how);
 }
 
-static void test_a_changed_payload_is_judged_as_without_a_run(void)
+TEST(a_changed_payload_is_judged_as_without_a_run)
 {
 	compare(HEADERS_BYTES, 0x40, REPAIR_NONE);
 	compare(HEADERS_BYTES + BYTES - 1, 0x40, REPAIR_NONE);
 	compare(HEADERS_BYTES + BYTES - 1, 0x40, REPAIR_TCP);
 }
 
-static void test_segments_of_one_turn_have_headers_of_their_own(void)
+TEST(segments_of_one_turn_have_headers_of_their_own)
 {
 	static uint8_t bytes[6 * 1448 + 100];
 	const struct iovec iov = { bytes, sizeof(bytes) };
@@ -150,9 +150,6 @@ static void test_segments_of_one_turn_have_headers_of_their_own(void)
 int main(void)
 {
 	rig_frame_count = 4096; /* so many that no frame needs to be copied together */
-	test_equal_headers_are_a_run();
-	test_a_changed_header_is_judged_as_without_a_run();
-	test_a_changed_payload_is_judged_as_without_a_run();
-	test_segments_of_one_turn_have_headers_of_their_own();
+	check_run();
 	return check_done();
 }

@@ -3,13 +3,13 @@
 #include "tcp_rig.h"
 
 static struct rig rig;
+AFTER_EACH(rig_close(&rig))
 
-static void test_established_agrees_on_options(void)
+TEST(established_agrees_on_options)
 {
 	struct harp_tcp_info info;
 
-	rig_open(&rig);
-	rig_established(&rig, NULL);
+	rig_begin(&rig, NULL);
 	CHECK_EQ(harp_conn_info(rig.conn, &info, sizeof(info)), 0);
 	CHECK_EQ(info.options, HARP_TCPI_TIMESTAMPS | HARP_TCPI_WSCALE);
 	CHECK_EQ(info.snd_mss_bytes, 1448);
@@ -18,7 +18,6 @@ static void test_established_agrees_on_options(void)
 	rig_says(&rig, rig_usual(&rig, TCP_ACK, 1));
 	harp_conn_info(rig.conn, &info, sizeof(info));
 	CHECK_EQ(info.snd_wnd_bytes, RIG_PEER_WND << 2);
-	rig_close(&rig);
 }
 
 static void syn_is_repeated_then_times_out(uint64_t initial_rto_ns)
@@ -44,13 +43,13 @@ static void syn_is_repeated_then_times_out(uint64_t initial_rto_ns)
 	rig_close(&rig);
 }
 
-static void test_syn_is_repeated_then_times_out(void)
+TEST(syn_is_repeated_then_times_out)
 {
 	syn_is_repeated_then_times_out(0); /* RFC 6298 (2.1) */
 	syn_is_repeated_then_times_out(200 * RIG_MS);
 }
 
-static void test_initial_rto_has_bounds(void)
+TEST(initial_rto_has_bounds)
 {
 	static const uint64_t bad[] = { 1, 5 * RIG_MS - 1, 60 * RIG_S + 1, UINT64_MAX };
 	struct harp_endpoint to = { .addr = harp_addr_v4(10, 0, 0, 2), .port = RIG_PEER_PORT };
@@ -62,12 +61,11 @@ static void test_initial_rto_has_bounds(void)
 		opt.initial_rto_ns = bad[i];
 		CHECK_EQ(harp_tcp_connect(rig.stack, NULL, &to, &opt, &conn), -EINVAL);
 	}
-	rig_close(&rig);
 }
 
 /* RFC 7323 section 2.2: "The window field in a segment where the SYN bit is set (i.e., a <SYN> or <SYN,ACK>) MUST NOT be
  * scaled", to the byte; and its ECE agrees on ECN, it tells of no mark. */
-static void test_the_syn_ack_of_a_simultaneous_open(void)
+TEST(the_syn_ack_of_a_simultaneous_open)
 {
 	struct harp_tcp_options opt = { .size = sizeof(opt), .ecn = HARP_ECN_REQUEST };
 	struct harp_endpoint remote = { .addr = harp_addr_v4(10, 0, 0, 2), .port = RIG_PEER_PORT };
@@ -105,7 +103,7 @@ static void test_the_syn_ack_of_a_simultaneous_open(void)
 	}
 }
 
-static void test_passive_open(void)
+TEST(passive_open)
 {
 	const struct rig_seg *s;
 
@@ -125,10 +123,9 @@ static void test_passive_open(void)
 	rig_says(&rig, rig_usual(&rig, TCP_ACK, 0));
 	CHECK_EQ(harp_tcp_accept(rig.listener, &rig.conn), 0);
 	CHECK_EQ(rig.conn->state, HARP_TCP_ESTABLISHED);
-	rig_close(&rig);
 }
 
-static void test_full_backlog_answers_with_cookies(void)
+TEST(full_backlog_answers_with_cookies)
 {
 	rig_open(&rig);
 	rig_listen(&rig, 2);
@@ -142,10 +139,9 @@ static void test_full_backlog_answers_with_cookies(void)
 	CHECK_EQ(rig_stat(&rig, "tcp_conns"), 2);
 	CHECK_EQ(rig_stat(&rig, "tcp_cookies_sent"), 3);
 	CHECK_EQ(rig_stat(&rig, "drop_tcp_backlog"), 0);
-	rig_close(&rig);
 }
 
-static void test_rst_before_accept_vanishes(void)
+TEST(rst_before_accept_vanishes)
 {
 	rig_open(&rig);
 	rig_listen(&rig, 2);
@@ -156,14 +152,13 @@ static void test_rst_before_accept_vanishes(void)
 	rig_says(&rig, rig_usual(&rig, TCP_RST, 0));
 	CHECK_EQ(harp_tcp_accept(rig.listener, &rig.conn), -EAGAIN);
 	CHECK_EQ(rig_stat(&rig, "tcp_conns"), 0);
-	rig_close(&rig);
 }
 
 /*
  * A peer that echoes what we never sent: as it acknowledges our ISN, nobody's guess is taken for it, and
  * its echoes are not asked about again.
  */
-static void test_a_peer_with_its_own_idea_of_echoes(void)
+TEST(a_peer_with_its_own_idea_of_echoes)
 {
 	struct harp_conn *conn = NULL;
 	struct rig_say say;
@@ -183,18 +178,4 @@ static void test_a_peer_with_its_own_idea_of_echoes(void)
 	CHECK_EQ(rig_stat(&rig, "drop_tcp_echo"), 0);
 	CHECK_EQ(conn ? conn->rcv_nxt_seq : 0, rig.seq + 100);
 	rig.out_head = rig.out_tail;
-	rig_close(&rig);
-}
-
-int main(void)
-{
-	test_established_agrees_on_options();
-	test_syn_is_repeated_then_times_out();
-	test_initial_rto_has_bounds();
-	test_the_syn_ack_of_a_simultaneous_open();
-	test_passive_open();
-	test_full_backlog_answers_with_cookies();
-	test_rst_before_accept_vanishes();
-	test_a_peer_with_its_own_idea_of_echoes();
-	return check_done();
 }

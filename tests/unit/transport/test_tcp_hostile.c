@@ -8,6 +8,7 @@
 #include "tcp_rig.h"
 
 static struct rig rig;
+AFTER_EACH(rig_close(&rig))
 
 static void still_works(void)
 {
@@ -30,9 +31,8 @@ static void still_works(void)
 	rig.out_head = rig.out_tail;
 }
 
-/* ------------------------------------------------------------------------------------------------
- * Options.
- */
+/* ---- Options ---- */
+
 static void say_options(const uint8_t *options, uint32_t len, bool timestamp_first)
 {
 	struct rig_say say = rig_usual(&rig, TCP_ACK, 0);
@@ -49,12 +49,11 @@ static void say_options(const uint8_t *options, uint32_t len, bool timestamp_fir
 	rig.out_head = rig.out_tail;
 }
 
-static void test_every_option_of_every_length(void)
+TEST(every_option_of_every_length)
 {
 	uint8_t options[40];
 
-	rig_open(&rig);
-	rig_established(&rig, NULL);
+	rig_begin(&rig, NULL);
 	for (unsigned kind = 0; kind < 256; kind++) {
 		for (unsigned size = 0; size <= 40; size++) {
 			memset(options, (int)(kind * 41 + size), sizeof(options));
@@ -65,15 +64,13 @@ static void test_every_option_of_every_length(void)
 		}
 	}
 	still_works();
-	rig_close(&rig);
 }
 
-static void test_options_that_repeat_and_pad(void)
+TEST(options_that_repeat_and_pad)
 {
 	uint8_t options[40];
 
-	rig_open(&rig);
-	rig_established(&rig, NULL);
+	rig_begin(&rig, NULL);
 	memset(options, 1, sizeof(options)); /* nothing but NOPs */
 	say_options(options, 28, true);
 	CHECK_EQ(rig_stat(&rig, "drop_tcp_options"), 0);
@@ -89,18 +86,16 @@ static void test_options_that_repeat_and_pad(void)
 	say_options(options, 28, true);
 	CHECK_EQ(rig.conn->snd_mss_bytes, 1448);
 	still_works();
-	rig_close(&rig);
 }
 
-static void test_sacks_of_nothing(void)
+TEST(sacks_of_nothing)
 {
 	uint8_t options[40];
 	struct rng rng;
 	uint64_t walked;
 
 	rng_seed(&rng, 2018);
-	rig_open(&rig);
-	rig_established(&rig, NULL);
+	rig_begin(&rig, NULL);
 	rig.conn->options |= HARP_TCPI_SACK;
 	CHECK_EQ(rig_write(&rig, 20 * 1448), 20 * 1448);
 	walked = rig_stat(&rig, "tcp_sack_walked");
@@ -121,16 +116,13 @@ static void test_sacks_of_nothing(void)
 	CHECK((rig_stat(&rig, "tcp_sack_walked") - walked) / 10000 <= 3 * 40);
 	CHECK_EQ(harp_conn_acked_bytes(rig.conn), 0);
 	still_works();
-	rig_close(&rig);
 }
 
-/* ------------------------------------------------------------------------------------------------
- * ACKs: Savage et al., "TCP congestion control with a misbehaving receiver" (1999).
- */
-static void test_no_ack_is_answered(void)
+/* ---- ACKs: Savage et al., "TCP congestion control with a misbehaving receiver" (1999) ---- */
+
+TEST(no_ack_is_answered)
 {
-	rig_open(&rig);
-	rig_established(&rig, NULL);
+	rig_begin(&rig, NULL);
 	for (unsigned i = 0; i < 10000; i++) {
 		struct rig_say say = rig_usual(&rig, TCP_ACK, 0);
 
@@ -139,14 +131,4 @@ static void test_no_ack_is_answered(void)
 	}
 	rig_silent(&rig);
 	still_works();
-	rig_close(&rig);
-}
-
-int main(void)
-{
-	test_every_option_of_every_length();
-	test_options_that_repeat_and_pad();
-	test_sacks_of_nothing();
-	test_no_ack_is_answered();
-	return check_done();
 }

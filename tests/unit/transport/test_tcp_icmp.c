@@ -7,6 +7,7 @@
 #define TOO_BIG 4u
 
 static struct rig rig;
+AFTER_EACH(rig_close(&rig))
 
 /* An error from the peer's host that quotes a segment of ours, seq and no more than RFC 792 asks. */
 static void icmp_says(uint8_t code, uint16_t mtu_bytes, uint32_t seq)
@@ -32,7 +33,7 @@ static void icmp_says(uint8_t code, uint16_t mtu_bytes, uint32_t seq)
 }
 
 /* A SYN fits every path: whoever says otherwise may not touch what has not begun. */
-static void test_too_big_says_nothing_of_a_syn(void)
+TEST(too_big_says_nothing_of_a_syn)
 {
 	const struct rig_seg *syn;
 
@@ -40,23 +41,19 @@ static void test_too_big_says_nothing_of_a_syn(void)
 	syn = rig_syn_sent(&rig, NULL);
 	icmp_says(TOO_BIG, 68, syn->seq);
 	CHECK_EQ(rig.conn->recovery, TCP_RECOVERY_NONE);
-	rig_says(&rig, rig_syn(&rig, TCP_SYN | TCP_ACK));
-	rig.seq++;
-	rig_expect(&rig, TCP_ACK);
+	rig_syn_acked(&rig);
 	CHECK_EQ(rig.conn->state, HARP_TCP_ESTABLISHED);
 	CHECK_EQ(rig.conn->snd_mss_bytes, 1448);
 	CHECK_EQ(rig_write(&rig, 1448), 1448);
 	CHECK_EQ(rig_expect(&rig, TCP_ACK | TCP_PSH)->len, 1448);
-	rig_close(&rig);
 }
 
 /* Segments as large as that one have arrived: whoever says that they can't must wait for a time-out. */
-static void test_a_claim_against_the_evidence_waits(void)
+TEST(a_claim_against_the_evidence_waits)
 {
 	uint32_t first;
 
-	rig_open(&rig);
-	rig_established(&rig, NULL);
+	rig_begin(&rig, NULL);
 	CHECK_EQ(rig_write(&rig, 1448), 1448);
 	first = rig_expect(&rig, TCP_ACK | TCP_PSH)->seq;
 	rig.ack = first + 1448;
@@ -81,16 +78,14 @@ static void test_a_claim_against_the_evidence_waits(void)
 	CHECK_EQ(rig.conn->snd_mss_bytes, 1000 - 52);
 	CHECK_EQ(rig_expect(&rig, TCP_ACK)->len, 1000 - 52);
 	CHECK_EQ(rig_stat(&rig, "tcp_mtu_icmp"), 1);
-	rig_close(&rig);
 }
 
 /* A claim must be about the beginning of a segment that is larger than what it says fits. */
-static void test_a_claim_must_fit_what_it_quotes(void)
+TEST(a_claim_must_fit_what_it_quotes)
 {
 	uint32_t first;
 
-	rig_open(&rig);
-	rig_established(&rig, NULL);
+	rig_begin(&rig, NULL);
 	CHECK_EQ(rig_write(&rig, 1448 + 100), 1548);
 	first = rig_expect(&rig, TCP_ACK)->seq;
 	rig_expect(&rig, TCP_ACK | TCP_PSH);
@@ -99,20 +94,18 @@ static void test_a_claim_must_fit_what_it_quotes(void)
 	CHECK_EQ(rig.conn->snd_mss_bytes, 1448);
 	CHECK_EQ(rig_stat(&rig, "tcp_mtu_icmp_ignored"), 2);
 	rig_silent(&rig);
-	rig_close(&rig);
 }
 
 /*
  * Ten minutes after a router's word a probe asks whether it still holds. It is lost, which the peer tells
  * without SACK: it is cut and sent again, and the window stays. The next one passes.
  */
-static void test_a_lost_probe_is_no_congestion(void)
+TEST(a_lost_probe_is_no_congestion)
 {
 	const struct rig_seg *s;
 	uint32_t first, cwnd, small = 1000 - 52;
 
-	rig_open(&rig);
-	rig_established(&rig, NULL);
+	rig_begin(&rig, NULL);
 	CHECK_EQ(rig_write(&rig, 1448), 1448);
 	first = rig_expect(&rig, TCP_ACK | TCP_PSH)->seq;
 	icmp_says(TOO_BIG, 1000, first);
@@ -155,16 +148,14 @@ static void test_a_lost_probe_is_no_congestion(void)
 	CHECK_EQ(rig.conn->snd_mss_bytes, 1448);
 	CHECK_EQ(rig_stat(&rig, "tcp_fast_retransmits"), 0);
 	CHECK_EQ(rig_stat(&rig, "tcp_mtu_raised"), 1);
-	rig_close(&rig);
 }
 
 /* A partial ACK says that the probe is lost, as a duplicate does: what arrives in its place is no proof of anything. */
-static void test_a_probe_behind_a_hole_is_lost_too(void)
+TEST(a_probe_behind_a_hole_is_lost_too)
 {
 	uint32_t first, small = 1000 - 52;
 
-	rig_open(&rig);
-	rig_established(&rig, NULL);
+	rig_begin(&rig, NULL);
 	CHECK_EQ(rig_write(&rig, 1448), 1448);
 	first = rig_expect(&rig, TCP_ACK | TCP_PSH)->seq;
 	icmp_says(TOO_BIG, 1000, first);
@@ -188,15 +179,4 @@ static void test_a_probe_behind_a_hole_is_lost_too(void)
 	CHECK_EQ(rig_write(&rig, 10), 10);
 	CHECK_EQ(rig.conn->snd_mss_bytes, small);
 	CHECK_EQ(rig_stat(&rig, "tcp_mtu_raised"), 0);
-	rig_close(&rig);
-}
-
-int main(void)
-{
-	test_a_claim_against_the_evidence_waits();
-	test_a_claim_must_fit_what_it_quotes();
-	test_a_lost_probe_is_no_congestion();
-	test_a_probe_behind_a_hole_is_lost_too();
-	test_too_big_says_nothing_of_a_syn();
-	return check_done();
 }

@@ -3,30 +3,28 @@
 #include "tcp_rig.h"
 
 static struct rig rig;
+AFTER_EACH(rig_close(&rig))
 
 /* A message of two full-sized segments and a short one, in one poll. */
 static void message_of_three(uint8_t flags)
 {
-	rig_open(&rig);
-	rig_established(&rig, NULL);
+	rig_begin(&rig, NULL);
 	for (unsigned i = 0; i < 2; i++) {
 		rig_put(&rig, rig_usual(&rig, TCP_ACK, 1448));
 		rig.seq += 1448;
 	}
-	rig_says(&rig, rig_usual(&rig, TCP_ACK | flags, 1200));
-	rig.seq += 1200;
+	rig_sends(&rig, TCP_ACK | flags, 1200);
 }
 
-static void test_two_full_segments_are_acknowledged_at_once(void)
+TEST(two_full_segments_are_acknowledged_at_once)
 {
 	message_of_three(0);
 	CHECK_EQ(rig_expect(&rig, TCP_ACK)->ack, rig.seq);
 	rig_silent(&rig);
-	rig_close(&rig);
 }
 
 /* The application hears of it before a NIC is kicked for its ACK, and may have an answer. */
-static void test_the_end_of_a_message_is_acknowledged_in_the_next_poll(void)
+TEST(the_end_of_a_message_is_acknowledged_in_the_next_poll)
 {
 	message_of_three(TCP_PSH);
 	rig_silent(&rig);
@@ -44,13 +42,11 @@ static void test_the_end_of_a_message_is_acknowledged_in_the_next_poll(void)
 }
 
 /* No PSH: the sender has more. */
-static void test_in_the_middle_of_a_stream_acks_are_held(void)
+TEST(in_the_middle_of_a_stream_acks_are_held)
 {
-	rig_open(&rig);
-	rig_established(&rig, NULL);
+	rig_begin(&rig, NULL);
 	for (unsigned i = 0; i < 5; i++) {
-		rig_says(&rig, rig_usual(&rig, TCP_ACK, 1448));
-		rig.seq += 1448;
+		rig_sends(&rig, TCP_ACK, 1448);
 		rig_silent(&rig);
 	}
 	CHECK_EQ(harp_stack_next_deadline_ns(rig.stack), rig.now_ns + TCP_ACK_HOLD_NS);
@@ -59,27 +55,22 @@ static void test_in_the_middle_of_a_stream_acks_are_held(void)
 	rig_wait(&rig, 1);
 	CHECK_EQ(rig_expect(&rig, TCP_ACK)->ack, rig.seq);
 	rig_silent(&rig);
-	rig_close(&rig);
 }
 
-static void test_a_held_ack_leaves_with_the_sixteenth_segment(void)
+TEST(a_held_ack_leaves_with_the_sixteenth_segment)
 {
-	rig_open(&rig);
-	rig_established(&rig, NULL);
+	rig_begin(&rig, NULL);
 	for (unsigned i = 1; i <= TCP_ACK_EVERY_SEGMENTS; i++) {
 		rig_silent(&rig);
-		rig_says(&rig, rig_usual(&rig, TCP_ACK, 1448));
-		rig.seq += 1448;
+		rig_sends(&rig, TCP_ACK, 1448);
 	}
 	CHECK_EQ(rig_expect(&rig, TCP_ACK)->ack, rig.seq);
 	rig_silent(&rig);
-	rig_close(&rig);
 }
 
-static void test_a_burst_is_acknowledged_at_its_end(void)
+TEST(a_burst_is_acknowledged_at_its_end)
 {
-	rig_open(&rig);
-	rig_established(&rig, NULL);
+	rig_begin(&rig, NULL);
 	for (unsigned i = 0; i < 2 * TCP_ACK_EVERY_SEGMENTS; i++) {
 		rig_put(&rig, rig_usual(&rig, TCP_ACK, 1448));
 		rig.seq += 1448;
@@ -87,39 +78,33 @@ static void test_a_burst_is_acknowledged_at_its_end(void)
 	rig_poll(&rig);
 	CHECK_EQ(rig_expect(&rig, TCP_ACK)->ack, rig.seq);
 	rig_silent(&rig);
-	rig_close(&rig);
 }
 
-static void test_a_held_ack_leaves_with_a_short_segment(void)
+TEST(a_held_ack_leaves_with_a_short_segment)
 {
-	rig_open(&rig);
-	rig_established(&rig, NULL);
-	rig_says(&rig, rig_usual(&rig, TCP_ACK, 1448));
-	rig.seq += 1448;
+	rig_begin(&rig, NULL);
+	rig_sends(&rig, TCP_ACK, 1448);
 	rig_says(&rig, rig_usual(&rig, TCP_ACK, 100));
 	rig_silent(&rig);
 	rig_poll(&rig);
 	CHECK_EQ(rig_expect(&rig, TCP_ACK)->ack, rig.seq + 100);
-	rig_close(&rig);
 }
 
 #define DELAY_NS 200000u
 
 static void open_delayed(void)
 {
-	rig_open(&rig);
-	rig_established(&rig, NULL);
+	rig_begin(&rig, NULL);
 	CHECK_EQ(rig_set_delayed_ack(&rig, DELAY_NS), 0);
 }
 
 /* Nobody waits for ACKs, the application has said: one for all that is short, by its time or by what leaves anyway. */
-static void test_short_segments_acks_may_be_delayed(void)
+TEST(short_segments_acks_may_be_delayed)
 {
 	open_delayed();
 	CHECK_EQ(rig_set_delayed_ack(&rig, 500 * RIG_MS), -EINVAL);
 	for (unsigned i = 0; i < 4; i++) {
-		rig_says(&rig, rig_usual(&rig, TCP_ACK | TCP_PSH, 40));
-		rig.seq += 40;
+		rig_sends(&rig, TCP_ACK | TCP_PSH, 40);
 		rig_silent(&rig);
 		CHECK_EQ(harp_stack_next_deadline_ns(rig.stack),
 			 rig.now_ns + DELAY_NS - i * (DELAY_NS / 4));
@@ -129,32 +114,28 @@ static void test_short_segments_acks_may_be_delayed(void)
 	rig_wait(&rig, 1);
 	CHECK_EQ(rig_expect(&rig, TCP_ACK)->ack, rig.seq);
 	rig_silent(&rig);
-	rig_says(&rig, rig_usual(&rig, TCP_ACK | TCP_PSH, 40));
-	rig.seq += 40;
+	rig_sends(&rig, TCP_ACK | TCP_PSH, 40);
 	CHECK_EQ(rig_write(&rig, 8), 8);
 	CHECK_EQ(rig_expect(&rig, TCP_ACK | TCP_PSH)->ack, rig.seq);
 	rig_wait(&rig, DELAY_NS);
 	rig_silent(&rig);
-	rig_close(&rig);
 }
 
 /* Two segments' worth of them, and it leaves in the next poll. */
-static void test_a_delayed_ack_is_of_two_segments_at_most(void)
+TEST(a_delayed_ack_is_of_two_segments_at_most)
 {
 	open_delayed();
 	for (unsigned i = 0; i < 3; i++) {
 		rig_silent(&rig);
-		rig_says(&rig, rig_usual(&rig, TCP_ACK | TCP_PSH, 1000));
-		rig.seq += 1000;
+		rig_sends(&rig, TCP_ACK | TCP_PSH, 1000);
 		rig_silent(&rig);
 		rig_poll(&rig);
 	}
 	CHECK_EQ(rig_expect(&rig, TCP_ACK)->ack, rig.seq);
-	rig_close(&rig);
 }
 
 /* A hole, the end of the stream: who sends waits for those. */
-static void test_a_delayed_ack_does_not_delay_others(void)
+TEST(a_delayed_ack_does_not_delay_others)
 {
 	open_delayed();
 	rig_says(&rig, rig_usual(&rig, TCP_ACK | TCP_PSH, 40));
@@ -169,12 +150,10 @@ static void test_a_delayed_ack_does_not_delay_others(void)
 		rig_silent(&rig);
 		rig.seq += 40;
 		if (full) {
-			rig_says(&rig, rig_usual(&rig, TCP_ACK | TCP_PSH, 1448));
-			rig.seq += 1448;
+			rig_sends(&rig, TCP_ACK | TCP_PSH, 1448);
 			rig_poll(&rig);
 		} else {
-			rig_says(&rig, rig_usual(&rig, TCP_ACK | TCP_FIN, 0));
-			rig.seq++;
+			rig_sends(&rig, TCP_ACK | TCP_FIN, 0);
 		}
 		CHECK_EQ(rig_expect(&rig, TCP_ACK)->ack, rig.seq);
 		rig_close(&rig);
@@ -188,16 +167,14 @@ static void slow_segment(uint8_t flags)
 {
 	uint8_t buf[1448];
 
-	rig_says(&rig, rig_usual(&rig, TCP_ACK | flags, 1448));
-	rig.seq += 1448;
+	rig_sends(&rig, TCP_ACK | flags, 1448);
 	CHECK_EQ(harp_conn_recv(rig.conn, buf, sizeof(buf)), 1448);
 }
 
 /* Enough of them, one by one, that the distance is known; nothing is owed then. */
 static void slow_stream(void)
 {
-	rig_open(&rig);
-	rig_established(&rig, NULL);
+	rig_begin(&rig, NULL);
 	for (unsigned i = 0; i < 100; i++) {
 		slow_segment(0);
 		rig_wait(&rig, SLOW_GAP_NS);
@@ -207,7 +184,7 @@ static void slow_stream(void)
 }
 
 /* RFC 5681 section 4.2, however far apart they come. */
-static void test_a_slow_stream_is_acknowledged_by_twos(void)
+TEST(a_slow_stream_is_acknowledged_by_twos)
 {
 	slow_stream();
 	for (unsigned i = 0; i < 40; i++) {
@@ -225,11 +202,10 @@ static void test_a_slow_stream_is_acknowledged_by_twos(void)
 	rig_wait(&rig, TCP_ACK_HOLD_SLOW_NS_MAX);
 	CHECK_EQ(rig_expect(&rig, TCP_ACK)->ack, rig.seq);
 	rig_silent(&rig);
-	rig_close(&rig);
 }
 
 /* Larger than a segment: it has been joined on its way, and is as good as two. */
-static void test_joined_segments_in_a_slow_stream_are_acknowledged_at_once(void)
+TEST(joined_segments_in_a_slow_stream_are_acknowledged_at_once)
 {
 	slow_stream();
 	rig.conn->rcv_mss_bytes = 1448 / 2;
@@ -240,10 +216,9 @@ static void test_joined_segments_in_a_slow_stream_are_acknowledged_at_once(void)
 		rig_wait(&rig, SLOW_GAP_NS);
 		rig_silent(&rig);
 	}
-	rig_close(&rig);
 }
 
-static void test_short_messages_in_a_slow_stream_are_acknowledged_at_once(void)
+TEST(short_messages_in_a_slow_stream_are_acknowledged_at_once)
 {
 	slow_stream();
 	slow_segment(TCP_PSH);
@@ -256,11 +231,10 @@ static void test_short_messages_in_a_slow_stream_are_acknowledged_at_once(void)
 		rig_wait(&rig, SLOW_GAP_NS);
 	}
 	rig_silent(&rig);
-	rig_close(&rig);
 }
 
 /* Each poll looks at all ACKs that are owed. */
-static void test_only_so_many_acks_wait_for_a_second_segment(void)
+TEST(only_so_many_acks_wait_for_a_second_segment)
 {
 	slow_stream();
 	rig.conn->tcp->acks_pending += TCP_ACKS_HELD_MAX;
@@ -269,15 +243,13 @@ static void test_only_so_many_acks_wait_for_a_second_segment(void)
 	CHECK_EQ(rig_expect(&rig, TCP_ACK)->ack, rig.seq);
 	rig.conn->tcp->acks_pending -= TCP_ACKS_HELD_MAX;
 	CHECK_EQ(rig.conn->tcp->acks_pending, 0);
-	rig_close(&rig);
 }
 
-static void test_an_answer_carries_the_ack(void)
+TEST(an_answer_carries_the_ack)
 {
 	const struct rig_seg *s;
 
-	rig_open(&rig);
-	rig_established(&rig, NULL);
+	rig_begin(&rig, NULL);
 	rig_says(&rig, rig_usual(&rig, TCP_ACK | TCP_PSH, 8));
 	CHECK_EQ(rig_write(&rig, 8), 8);
 	s = rig_expect(&rig, TCP_ACK | TCP_PSH);
@@ -285,16 +257,14 @@ static void test_an_answer_carries_the_ack(void)
 	CHECK_EQ(s->len, 8);
 	rig_poll(&rig);
 	rig_silent(&rig);
-	rig_close(&rig);
 }
 
 /* Its SEG.SEQ is old, but its ACK is the newest: SND.UNA moves, so the window must be of the same segment. */
-static void test_a_retransmission_brings_its_window(void)
+TEST(a_retransmission_brings_its_window)
 {
 	struct rig_say say;
 
-	rig_open(&rig);
-	rig_established(&rig, NULL);
+	rig_begin(&rig, NULL);
 	say = rig_usual(&rig, TCP_ACK | TCP_PSH, 100);
 	say.seq += 100; /* the first 100 bytes are lost */
 	rig_says(&rig, say);
@@ -307,25 +277,4 @@ static void test_a_retransmission_brings_its_window(void)
 	rig_says(&rig, say);
 	CHECK_EQ(rig.conn->snd_una_seq, say.ack);
 	CHECK_EQ(rig.conn->snd_wnd_bytes, 10u << rig.conn->snd_wscale);
-	rig_close(&rig);
-}
-
-int main(void)
-{
-	test_two_full_segments_are_acknowledged_at_once();
-	test_the_end_of_a_message_is_acknowledged_in_the_next_poll();
-	test_in_the_middle_of_a_stream_acks_are_held();
-	test_a_held_ack_leaves_with_the_sixteenth_segment();
-	test_a_burst_is_acknowledged_at_its_end();
-	test_a_held_ack_leaves_with_a_short_segment();
-	test_short_segments_acks_may_be_delayed();
-	test_a_delayed_ack_is_of_two_segments_at_most();
-	test_a_delayed_ack_does_not_delay_others();
-	test_a_slow_stream_is_acknowledged_by_twos();
-	test_joined_segments_in_a_slow_stream_are_acknowledged_at_once();
-	test_short_messages_in_a_slow_stream_are_acknowledged_at_once();
-	test_only_so_many_acks_wait_for_a_second_segment();
-	test_an_answer_carries_the_ack();
-	test_a_retransmission_brings_its_window();
-	return check_done();
 }

@@ -129,7 +129,7 @@ static void talk(struct pair *p, struct harp_listener *listener, const char *rem
 	harp_conn_close(server);
 }
 
-static void test_one_listener_hears_both_families(void)
+TEST(one_listener_hears_both_families)
 {
 	struct harp_endpoint at = { .port = PORT };
 	struct harp_listener *listener;
@@ -144,7 +144,7 @@ static void test_one_listener_hears_both_families(void)
 	pair_close(&p);
 }
 
-static void test_a_listener_of_one_address_hears_only_it(void)
+TEST(a_listener_of_one_address_hears_only_it)
 {
 	struct harp_endpoint at = endpoint("fd00::2", PORT, 0);
 	struct harp_listener *listener;
@@ -163,7 +163,7 @@ static void test_a_listener_of_one_address_hears_only_it(void)
 }
 
 /* A link-local address is of one interface: the stack's, or it is none. */
-static void test_scopes(void)
+TEST(scopes)
 {
 	struct harp_endpoint good = endpoint("fe80::2", PORT, 8),
 			     bad = endpoint("fe80::2", PORT, 3);
@@ -187,7 +187,7 @@ static void test_scopes(void)
 	pair_close(&p);
 }
 
-static void test_vlans(void)
+TEST(vlans)
 {
 	struct harp_endpoint at = { .port = PORT };
 	struct harp_listener *listener;
@@ -210,13 +210,4 @@ static void test_vlans(void)
 	harp_conn_abort(conn);
 	harp_listener_close(listener);
 	pair_close(&p);
-}
-
-int main(void)
-{
-	test_one_listener_hears_both_families();
-	test_a_listener_of_one_address_hears_only_it();
-	test_scopes();
-	test_vlans();
-	return check_done();
 }

@@ -6,6 +6,7 @@
 #include "tcp_rig.h"
 
 static struct rig rig;
+AFTER_EACH(rig_close(&rig))
 
 static void peer_says(uint8_t flags, uint32_t len)
 {
@@ -32,10 +33,9 @@ static void to_time_wait(void)
 	rig.conn = NULL;
 }
 
-/* ------------------------------------------------------------------------------------------------
- * Openings.
- */
-static void test_simultaneous_open_with_lost_answers(void)
+/* ---- Openings ---- */
+
+TEST(simultaneous_open_with_lost_answers)
 {
 	struct rig_say say;
 
@@ -66,11 +66,10 @@ static void test_simultaneous_open_with_lost_answers(void)
 	rig_close(&rig);
 }
 
-static void test_half_open_peer_is_found_out(void)
+TEST(half_open_peer_is_found_out)
 {
 	/* RFC 9293 section 3.5.1, figure 9: the peer has crashed and opens anew. */
-	rig_open(&rig);
-	rig_established(&rig, NULL);
+	rig_begin(&rig, NULL);
 	struct rig_say syn = rig_syn(&rig, TCP_SYN);
 
 	syn.seq = rig.seq + 400000000u;
@@ -78,18 +77,15 @@ static void test_half_open_peer_is_found_out(void)
 	CHECK_EQ(rig_expect(&rig, TCP_ACK)->ack, rig.seq);
 	rig_says(&rig, rig_usual(&rig, TCP_RST, 0)); /* its answer to that ACK: SEQ = SEG.ACK */
 	CHECK_EQ(harp_conn_error(rig.conn), -ECONNRESET);
-	rig_close(&rig);
 }
 
-/* ------------------------------------------------------------------------------------------------
- * Endings.
- */
-static void test_half_close_ours_theirs_goes_on_for_an_hour(void)
+/* ---- Endings ---- */
+
+TEST(half_close_ours_theirs_goes_on_for_an_hour)
 {
 	uint8_t buf[2000];
 
-	rig_open(&rig);
-	rig_established(&rig, NULL);
+	rig_begin(&rig, NULL);
 	our_fin();
 	peer_says(TCP_ACK, 0);
 	CHECK_EQ(rig.conn->state, HARP_TCP_FIN_WAIT_2);
@@ -104,15 +100,13 @@ static void test_half_close_ours_theirs_goes_on_for_an_hour(void)
 	peer_says(TCP_ACK | TCP_FIN, 0);
 	CHECK_EQ(rig.conn->state, HARP_TCP_TIME_WAIT);
 	rig_expect(&rig, TCP_ACK);
-	rig_close(&rig);
 }
 
-static void test_half_close_theirs_ours_goes_on_for_an_hour(void)
+TEST(half_close_theirs_ours_goes_on_for_an_hour)
 {
 	uint8_t buf[10];
 
-	rig_open(&rig);
-	rig_established(&rig, NULL);
+	rig_begin(&rig, NULL);
 	peer_says(TCP_ACK | TCP_FIN, 0);
 	rig_expect(&rig, TCP_ACK);
 	CHECK_EQ(harp_conn_recv(rig.conn, buf, sizeof(buf)), 0);
@@ -129,15 +123,13 @@ static void test_half_close_theirs_ours_goes_on_for_an_hour(void)
 	peer_says(TCP_ACK, 0);
 	CHECK_EQ(rig.conn->state, HARP_TCP_CLOSED);
 	CHECK_EQ(harp_conn_error(rig.conn), 0);
-	rig_close(&rig);
 }
 
-static void test_their_fin_is_lost_and_comes_out_of_order(void)
+TEST(their_fin_is_lost_and_comes_out_of_order)
 {
 	uint8_t buf[200];
 
-	rig_open(&rig);
-	rig_established(&rig, NULL);
+	rig_begin(&rig, NULL);
 	rig.seq += 100;
 	rig_says(&rig, rig_usual(&rig, TCP_ACK | TCP_FIN, 50)); /* before the data it ends */
 	CHECK_EQ(rig_expect(&rig, TCP_ACK)->ack, rig.seq - 100);
@@ -150,28 +142,22 @@ static void test_their_fin_is_lost_and_comes_out_of_order(void)
 	CHECK_EQ(rig.conn->state, HARP_TCP_CLOSE_WAIT);
 	CHECK_EQ(harp_conn_recv(rig.conn, buf, sizeof(buf)), 150);
 	CHECK_EQ(harp_conn_recv(rig.conn, buf, sizeof(buf)), 0);
-	rig_close(&rig);
 }
 
-static void test_peer_never_ends_and_the_application_has_gone(void)
+TEST(peer_never_ends_and_the_application_has_gone)
 {
-	rig_open(&rig);
-	rig_established(&rig, NULL);
-	harp_conn_close(rig.conn);
-	rig.conn = NULL;
-	rig_poll(&rig);
+	rig_begin(&rig, NULL);
+	rig_app_closes(&rig);
 	rig.ack = rig_expect(&rig, TCP_ACK | TCP_FIN | TCP_PSH)->seq + 1;
 	peer_says(TCP_ACK, 0); /* FIN-WAIT-2, and nobody to read what may come */
 	rig_wait(&rig, 59 * RIG_S);
 	CHECK_EQ(rig_stat(&rig, "tcp_conns"), 1);
 	rig_wait(&rig, 2 * RIG_S);
 	CHECK_EQ(rig_stat(&rig, "tcp_conns"), 0);
-	rig_close(&rig);
 }
 
-/* ------------------------------------------------------------------------------------------------
- * TIME-WAIT.
- */
+/* ---- TIME-WAIT ---- */
+
 /* A connection that the peer opened. */
 static void accept_one(void)
 {
@@ -192,14 +178,13 @@ static int connect_again(void)
 	return harp_tcp_connect(rig.stack, &local, &remote, NULL, &rig.conn);
 }
 
-static void test_connect_takes_over_time_wait(void)
+TEST(connect_takes_over_time_wait)
 {
 	uint32_t old_nxt, old_seq, old_tsval, ours;
 	const struct rig_seg *s;
 	struct rig_say say;
 
-	rig_open(&rig);
-	rig_established(&rig, NULL);
+	rig_begin(&rig, NULL);
 	/* So fast that its sequence numbers are ahead of the clock that begins them still. */
 	for (unsigned i = 0; i < 1000; i++) {
 		CHECK_EQ(rig_write(&rig, 1000), 1000);
@@ -232,20 +217,17 @@ static void test_connect_takes_over_time_wait(void)
 	CHECK_EQ(rig_expect(&rig, TCP_RST)->seq, old_nxt);
 	rig.tsval += 1000;
 	rig.seq = old_seq - 100; /* a peer whose numbers begin where the old ones were */
-	rig_says(&rig, rig_syn(&rig, TCP_SYN | TCP_ACK));
-	rig.seq++;
-	rig_expect(&rig, TCP_ACK);
+	rig_syn_acked(&rig);
 	CHECK_EQ(rig.conn->state, HARP_TCP_ESTABLISHED);
 	/* What is left of the old connection lies in the window, and is not taken. */
 	rig.tsval = old_tsval;
 	rig_says(&rig, rig_usual(&rig, TCP_ACK, 50));
 	CHECK_EQ(rig_stat(&rig, "drop_tcp_paws"), 1);
 	CHECK_EQ(rig_expect(&rig, TCP_ACK)->ack, rig.seq);
-	rig_close(&rig);
 }
 
 /* Nothing tells old segments from new ones there, or somebody has it still. */
-static void test_connect_leaves_time_wait_alone(void)
+TEST(connect_leaves_time_wait_alone)
 {
 	rig_open(&rig);
 	rig.timestamps = false;
@@ -257,8 +239,7 @@ static void test_connect_leaves_time_wait_alone(void)
 	CHECK_EQ(connect_again(), 0);
 	rig_close(&rig);
 
-	rig_open(&rig);
-	rig_established(&rig, NULL);
+	rig_begin(&rig, NULL);
 	our_fin();
 	peer_says(TCP_ACK, 0);
 	peer_says(TCP_ACK | TCP_FIN, 0);
@@ -282,18 +263,16 @@ static void test_connect_leaves_time_wait_alone(void)
 	rig_close(&rig);
 }
 
-/* ------------------------------------------------------------------------------------------------
- * Timers of minutes.
- */
-static void test_zero_window_for_half_an_hour(void)
+/* ---- Timers of minutes ---- */
+
+TEST(zero_window_for_half_an_hour)
 {
 	struct harp_tcp_options opt = { .size = sizeof(opt), .user_timeout_ns = 20 * RIG_S };
 	uint64_t until_ns, last_ns, gap_ns = 0;
 	unsigned probes = 0;
 	struct rig_say say;
 
-	rig_open(&rig);
-	rig_established(&rig, &opt);
+	rig_begin(&rig, &opt);
 	say = rig_usual(&rig, TCP_ACK, 0);
 	say.wnd = 0;
 	rig_says(&rig, say);
@@ -322,16 +301,14 @@ static void test_zero_window_for_half_an_hour(void)
 	say.wnd = RIG_PEER_WND;
 	rig_says(&rig, say);
 	CHECK_EQ(rig_expect(&rig, TCP_ACK | TCP_PSH)->len, 500);
-	rig_close(&rig);
 }
 
-static void test_zero_window_and_then_silence(void)
+TEST(zero_window_and_then_silence)
 {
 	struct harp_tcp_options opt = { .size = sizeof(opt), .user_timeout_ns = 20 * RIG_S };
 	struct rig_say say;
 
-	rig_open(&rig);
-	rig_established(&rig, &opt);
+	rig_begin(&rig, &opt);
 	say = rig_usual(&rig, TCP_ACK, 0);
 	say.wnd = 0;
 	rig_says(&rig, say);
@@ -340,18 +317,16 @@ static void test_zero_window_and_then_silence(void)
 	CHECK_EQ(rig.conn->state, HARP_TCP_ESTABLISHED);
 	rig_wait(&rig, 15 * RIG_S);
 	CHECK_EQ(harp_conn_error(rig.conn), -ETIMEDOUT);
-	rig_close(&rig);
 }
 
 /* RFC 5482 section 3: how long transmitted data may stay unacknowledged; an answer to something else
  * counts for nothing. */
-static void test_user_timeout_is_about_data(void)
+TEST(user_timeout_is_about_data)
 {
 	struct harp_tcp_options opt = { .size = sizeof(opt), .user_timeout_ns = 20 * RIG_S };
 	uint64_t began_ns;
 
-	rig_open(&rig);
-	rig_established(&rig, &opt);
+	rig_begin(&rig, &opt);
 	rig_wait(&rig, 100 * RIG_S); /* idle for longer: nothing is outstanding */
 	CHECK_EQ(rig.conn->state, HARP_TCP_ESTABLISHED);
 	CHECK_EQ(rig_write(&rig, 100), 100);
@@ -364,10 +339,9 @@ static void test_user_timeout_is_about_data(void)
 	}
 	CHECK_EQ(harp_conn_error(rig.conn), -ETIMEDOUT);
 	CHECK(rig.now_ns - began_ns >= 20 * RIG_S && rig.now_ns - began_ns <= 21 * RIG_S);
-	rig_close(&rig);
 }
 
-static void test_keepalive_through_a_day(void)
+TEST(keepalive_through_a_day)
 {
 	struct harp_tcp_options opt = { .size = sizeof(opt),
 					.keepalive_idle_ns = 600 * RIG_S,
@@ -375,8 +349,7 @@ static void test_keepalive_through_a_day(void)
 					.keepalive_count = 5 };
 	unsigned probes = 0;
 
-	rig_open(&rig);
-	rig_established(&rig, &opt);
+	rig_begin(&rig, &opt);
 	for (unsigned s = 0; s < 86400; s++) {
 		rig_wait(&rig, RIG_S);
 		if (rig_pending(&rig) == 0)
@@ -388,13 +361,11 @@ static void test_keepalive_through_a_day(void)
 	}
 	CHECK(probes >= 142 && probes <= 144);
 	CHECK_EQ(rig.conn->state, HARP_TCP_ESTABLISHED);
-	rig_close(&rig);
 }
 
-/* ------------------------------------------------------------------------------------------------
- * Windows of next to nothing.
- */
-static void test_a_window_of_one_byte_does_not_lead_us(void)
+/* ---- Windows of next to nothing ---- */
+
+TEST(a_window_of_one_byte_does_not_lead_us)
 {
 	uint64_t began_ns;
 	unsigned sent = 0, polls;
@@ -435,10 +406,9 @@ static void test_a_window_of_one_byte_does_not_lead_us(void)
 	say.wnd = 60000;
 	rig_says(&rig, say);
 	CHECK(rig_expect(&rig, TCP_ACK)->len > 500);
-	rig_close(&rig);
 }
 
-static void test_small_windows_are_filled(void)
+TEST(small_windows_are_filled)
 {
 	struct rig_say say;
 	unsigned got = 0;
@@ -463,24 +433,4 @@ static void test_small_windows_are_filled(void)
 		rig_says(&rig, say);
 	}
 	CHECK_EQ(got, 2000);
-	rig_close(&rig);
-}
-
-int main(void)
-{
-	test_a_window_of_one_byte_does_not_lead_us();
-	test_small_windows_are_filled();
-	test_simultaneous_open_with_lost_answers();
-	test_half_open_peer_is_found_out();
-	test_half_close_ours_theirs_goes_on_for_an_hour();
-	test_half_close_theirs_ours_goes_on_for_an_hour();
-	test_their_fin_is_lost_and_comes_out_of_order();
-	test_peer_never_ends_and_the_application_has_gone();
-	test_connect_takes_over_time_wait();
-	test_connect_leaves_time_wait_alone();
-	test_zero_window_for_half_an_hour();
-	test_zero_window_and_then_silence();
-	test_user_timeout_is_about_data();
-	test_keepalive_through_a_day();
-	return check_done();
 }

@@ -3,6 +3,7 @@
 #include "tcp_rig.h"
 
 static struct rig rig;
+AFTER_EACH(rig_close(&rig))
 
 /* Ten segments in flight; returns the first one's sequence number. */
 static uint32_t ten_in_flight(void)
@@ -11,8 +12,7 @@ static uint32_t ten_in_flight(void)
 					.congestion = HARP_CONGESTION_NEWRENO };
 	uint32_t first;
 
-	rig_open(&rig);
-	rig_established(&rig, &opt);
+	rig_begin(&rig, &opt);
 	CHECK_EQ(rig_write(&rig, 20 * 1448), 20 * 1448);
 	CHECK_EQ(rig_pending(&rig), 10); /* RFC 6928 */
 	first = rig_expect(&rig, TCP_ACK)->seq;
@@ -30,7 +30,7 @@ static struct rig_say ack_of(uint32_t ack)
 
 /* RFC 6582 section 3.2 step 2. All that was outstanding when the repair began has arrived, new data is in flight, and the
  * peer has the copies of what was sent again in vain. */
-static void test_copies_of_what_was_sent_again_begin_no_repair(void)
+TEST(copies_of_what_was_sent_again_begin_no_repair)
 {
 	uint32_t first = ten_in_flight(), recover;
 
@@ -53,12 +53,11 @@ static void test_copies_of_what_was_sent_again_begin_no_repair(void)
 	for (unsigned i = 0; i < 3; i++)
 		rig_says(&rig, ack_of(recover + 1448));
 	CHECK_EQ(rig_stat(&rig, "tcp_fast_retransmits"), 2);
-	rig_close(&rig);
 }
 
 /* One segment was lost and mended, and what left right behind that repair is lost as well: one duplicate more than usual tells,
  * as the segment sent again may have had a copy. */
-static void test_a_loss_behind_the_last_repair_is_mended(void)
+TEST(a_loss_behind_the_last_repair_is_mended)
 {
 	uint32_t first = ten_in_flight(), recover;
 
@@ -77,11 +76,10 @@ static void test_a_loss_behind_the_last_repair_is_mended(void)
 	rig_says(&rig, ack_of(recover));
 	CHECK_EQ(rig_stat(&rig, "tcp_fast_retransmits"), 2);
 	CHECK_EQ(rig_expect(&rig, TCP_ACK)->seq, recover);
-	rig_close(&rig);
 }
 
 /* A mark takes the window down, and nothing was sent again: so nothing has copies. */
-static void test_a_loss_behind_a_mark_is_mended(void)
+TEST(a_loss_behind_a_mark_is_mended)
 {
 	uint32_t first = ten_in_flight(), recover;
 
@@ -93,11 +91,10 @@ static void test_a_loss_behind_a_mark_is_mended(void)
 	for (unsigned i = 0; i < 4; i++) /* the first of them opens the window: it was the SYN's */
 		rig_says(&rig, ack_of(recover));
 	CHECK_EQ(rig_stat(&rig, "tcp_fast_retransmits"), 1);
-	rig_close(&rig);
 }
 
 /* As long as recover_seq seems to lie ahead of what is outstanding: 2.25 GiB later, and nothing was lost meanwhile. */
-static void test_duplicates_long_after_the_last_recovery(void)
+TEST(duplicates_long_after_the_last_recovery)
 {
 	uint32_t first = ten_in_flight();
 
@@ -106,19 +103,17 @@ static void test_duplicates_long_after_the_last_recovery(void)
 		rig_says(&rig, ack_of(first));
 	CHECK_EQ(rig_stat(&rig, "tcp_fast_retransmits"), 1);
 	CHECK_EQ(rig.conn->recovery, TCP_RECOVERY_FAST);
-	rig_close(&rig);
 }
 
 /* A peer that repeats itself until all that is in flight has left, as it says, and then takes one byte:
  * what is outstanding is little, not next to 2^32, which would be the next ssthresh. */
-static void test_duplicates_for_more_than_there_was(void)
+TEST(duplicates_for_more_than_there_was)
 {
 	struct harp_tcp_options opt = { .size = sizeof(opt),
 					.congestion = HARP_CONGESTION_NEWRENO };
 	uint32_t first;
 
-	rig_open(&rig);
-	rig_established(&rig, &opt);
+	rig_begin(&rig, &opt);
 	CHECK_EQ(rig_write(&rig, 10 * 1448), 10 * 1448);
 	first = rig.out[rig.out_head % RIG_QUEUE].seq;
 	for (unsigned i = 0; i < 40; i++)
@@ -129,10 +124,9 @@ static void test_duplicates_for_more_than_there_was(void)
 	rig_wait(&rig, RIG_S);
 	CHECK(rig_stat(&rig, "tcp_rto") > 0);
 	CHECK(rig.conn->cc.ssthresh_bytes <= 5 * 1448);
-	rig_close(&rig);
 }
 
-static void test_not_every_repeated_ack_is_a_duplicate(void)
+TEST(not_every_repeated_ack_is_a_duplicate)
 {
 	uint32_t first = ten_in_flight();
 	struct rig_say say;
@@ -151,10 +145,9 @@ static void test_not_every_repeated_ack_is_a_duplicate(void)
 	}
 	CHECK_EQ(rig_stat(&rig, "tcp_fast_retransmits"), 0);
 	CHECK_EQ(rig_stat(&rig, "tcp_retransmits"), 0);
-	rig_close(&rig);
 }
 
-static void test_real_timeout_is_not(void)
+TEST(real_timeout_is_not)
 {
 	uint32_t first = ten_in_flight();
 
@@ -163,7 +156,6 @@ static void test_real_timeout_is_not(void)
 	rig_says(&rig, ack_of(first + 2 * 1448));
 	CHECK_EQ(rig.conn->recovery, TCP_RECOVERY_RTO);
 	CHECK(rig.conn->cc.cwnd_bytes < 10 * 1448);
-	rig_close(&rig);
 }
 
 static void take_all(void)
@@ -177,7 +169,7 @@ static void take_all(void)
  * RFC 6582 section 3.2 step 2: after a timeout, duplicate ACKs of no more than was sent by then come of what
  * was sent again, and lose nobody's segment. Beyond it they are what they always are.
  */
-static void test_duplicates_after_a_timeout(void)
+TEST(duplicates_after_a_timeout)
 {
 	uint32_t first = ten_in_flight(), recover;
 
@@ -201,18 +193,4 @@ static void test_duplicates_after_a_timeout(void)
 	for (unsigned i = 0; i < 4; i++)
 		rig_says(&rig, ack_of(recover + 1448));
 	CHECK_EQ(rig_stat(&rig, "tcp_fast_retransmits"), 1);
-	rig_close(&rig);
-}
-
-int main(void)
-{
-	test_real_timeout_is_not();
-	test_duplicates_for_more_than_there_was();
-	test_copies_of_what_was_sent_again_begin_no_repair();
-	test_a_loss_behind_the_last_repair_is_mended();
-	test_a_loss_behind_a_mark_is_mended();
-	test_duplicates_long_after_the_last_recovery();
-	test_not_every_repeated_ack_is_a_duplicate();
-	test_duplicates_after_a_timeout();
-	return check_done();
 }

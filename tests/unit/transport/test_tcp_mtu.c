@@ -255,9 +255,11 @@ static void limit_segments(uint32_t mss_bytes)
 	CHECK_EQ(harp_conn_set_options(net.from, &opt), 0);
 }
 
+AFTER_EACH(tear_down())
+
 /* The application limits segments while a probe of the path is on its way: the probe that arrives raises
  * nothing above the limit, and without the limit the search goes on. */
-static void test_an_application_limit_bounds_the_search(void)
+TEST(an_application_limit_bounds_the_search)
 {
 	uint32_t top = 9000 - headers(false), fits = 4000 - headers(false);
 	uint64_t probes;
@@ -286,7 +288,6 @@ static void test_an_application_limit_bounds_the_search(void)
 	flow(2000 * MS);
 	CHECK(net.from->snd_mss_bytes <= fits && net.from->snd_mss_bytes + 16u > fits);
 	idle(1 * S);
-	tear_down();
 }
 
 /* Narrow from the beginning: the handshake passes, data does not. */
@@ -303,7 +304,7 @@ static void test_narrow_from_the_beginning(bool v6)
 }
 
 /* Below the base: IPv4 has one step more. */
-static void test_very_narrow(void)
+TEST(very_narrow)
 {
 	set_up(false, 1500, 0);
 	net.mtu_bytes = 600;
@@ -311,7 +312,6 @@ static void test_very_narrow(void)
 	CHECK_EQ(stat_of(0, "tcp_mtu_black_holes"), 2);
 	CHECK(net.from->snd_mss_bytes <= 548 && net.from->snd_mss_bytes >= 500);
 	idle(1 * S);
-	tear_down();
 }
 
 /* A path that carries nothing for a while looks like a black hole: large segments are back at once. */
@@ -356,8 +356,7 @@ int main(void)
 		test_dead_for_a_while(v6);
 		test_losses_besides(v6);
 	}
-	test_very_narrow();
-	test_an_application_limit_bounds_the_search();
+	check_run();
 	free(net.paths[0].ring);
 	free(net.paths[1].ring);
 	return check_done();

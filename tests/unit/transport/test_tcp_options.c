@@ -5,7 +5,7 @@
 #include "base/rng.h"
 #include "check.h"
 
-static void test_round_trip(void)
+TEST(options_survive_a_round_trip)
 {
 	struct tcp_options in = {
 		.mss_bytes = 1460, .wscale = 7, .tsval = 0x01020304, .tsecr = 0xa0b0c0d0
@@ -34,7 +34,7 @@ static void test_round_trip(void)
 	}
 }
 
-static void test_malformed(void)
+TEST(malformed_options_are_refused)
 {
 	static const struct {
 		uint8_t len, bytes[12];
@@ -55,7 +55,7 @@ static void test_malformed(void)
 		CHECK(!tcp_options_parse(bad[i].bytes, bad[i].len, &out));
 }
 
-static void test_tolerated(void)
+TEST(unknown_and_padded_options_are_accepted)
 {
 	static const uint8_t unknown[] = { 254, 4, 1, 2, 1, 2, 4, 5, 180 };
 	static const uint8_t ended[] = { 1, 0, 2, 99 }; /* rubbish behind the end */
@@ -76,7 +76,7 @@ static void test_tolerated(void)
 }
 
 /* The short cut agrees with the long way, or steps aside. */
-static void test_fast(void)
+TEST(the_fast_parser_agrees_with_the_full_one)
 {
 	uint8_t bytes[TCP_OPTIONS_BYTES_MAX];
 	struct tcp_options fast, slow;
@@ -102,13 +102,4 @@ static void test_fast(void)
 			CHECK_EQ(fast.tsval, slow.tsval);
 	}
 	CHECK(taken >= 10000);
-}
-
-int main(void)
-{
-	test_round_trip();
-	test_malformed();
-	test_tolerated();
-	test_fast();
-	return check_done();
 }

@@ -4,10 +4,9 @@
 
 #define REORDER_NS (RTT_NS / 4)
 
-/* ------------------------------------------------------------------------------------------------
- * RACK.
- */
-static void test_reordering_within_the_window_costs_nothing(void)
+/* ---- RACK ---- */
+
+TEST(reordering_within_the_window_costs_nothing)
 {
 	in_flight(10, true);
 	later(RTT_NS);
@@ -24,10 +23,9 @@ static void test_reordering_within_the_window_costs_nothing(void)
 	later(RTT_NS);
 	sack(2, 3, 7);
 	CHECK_EQ(rig_stat(&rig, "tcp_lost_segs"), 0);
-	rig_close(&rig);
 }
 
-static void test_what_is_later_than_the_window_is_lost(void)
+TEST(what_is_later_than_the_window_is_lost)
 {
 	in_flight(10, true);
 	later(RTT_NS);
@@ -37,11 +35,10 @@ static void test_what_is_later_than_the_window_is_lost(void)
 	rig_silent(&rig);
 	CHECK_EQ(rig.conn->recovery, TCP_RECOVERY_FAST);
 	CHECK_EQ(rig_stat(&rig, "tcp_rto"), 0);
-	rig_close(&rig);
 }
 
 /* A receiver that had room for a part of what was sent again: the rest is lost, and found as ever. */
-static void test_the_rest_of_a_retransmission_is_found(void)
+TEST(the_rest_of_a_retransmission_is_found)
 {
 	uint32_t block[1][2] = { { 1, 10 } };
 	struct rig_say say;
@@ -62,10 +59,9 @@ static void test_the_rest_of_a_retransmission_is_found(void)
 	}
 	CHECK_EQ(rig_expect(&rig, TCP_ACK)->seq, at(0) + 700);
 	CHECK_EQ(rig_stat(&rig, "tcp_rto"), 0);
-	rig_close(&rig);
 }
 
-static void test_dsack_widens_the_window(void)
+TEST(dsack_widens_the_window)
 {
 	uint64_t narrow;
 
@@ -89,14 +85,12 @@ static void test_dsack_widens_the_window(void)
 	CHECK(tcp_rack_window_ns(rig.conn) == 2 * narrow);
 	tcp_rack_adapt(rig.conn, false, true); /* 16 recoveries without */
 	CHECK(tcp_rack_window_ns(rig.conn) == narrow);
-	rig_close(&rig);
 }
 
-/* ------------------------------------------------------------------------------------------------
- * The tail.
- */
+/* ---- The tail ---- */
+
 /* While a DSACK may still undo the last repair, the next tail is probed for all the same. */
-static void test_a_tail_behind_a_repair_is_probed_for(void)
+TEST(a_tail_behind_a_repair_is_probed_for)
 {
 	in_flight(10, true);
 	later(RTT_NS);
@@ -112,11 +106,10 @@ static void test_a_tail_behind_a_repair_is_probed_for(void)
 	expect_segment(13);
 	CHECK_EQ(rig_stat(&rig, "tcp_tlp_probes"), 1);
 	CHECK_EQ(rig_stat(&rig, "tcp_rto"), 0);
-	rig_close(&rig);
 }
 
 /* A DSACK of the probe acknowledges nothing: the probe of what was sent behind it comes as if there were none. */
-static void test_data_behind_a_probe_is_probed_for(void)
+TEST(data_behind_a_probe_is_probed_for)
 {
 	uint64_t due_ns;
 
@@ -136,10 +129,9 @@ static void test_data_behind_a_probe_is_probed_for(void)
 	rig_wait(&rig, RIG_MS);
 	expect_segment(5);
 	CHECK_EQ(rig_stat(&rig, "tcp_tlp_probes"), 2);
-	rig_close(&rig);
 }
 
-static void test_the_probe_is_new_data_when_there_is_some(void)
+TEST(the_probe_is_new_data_when_there_is_some)
 {
 	in_flight(12, true);
 	rig_wait(&rig, RIG_MS);
@@ -149,11 +141,10 @@ static void test_the_probe_is_new_data_when_there_is_some(void)
 	ack(11);
 	CHECK_EQ(rig_stat(&rig, "tcp_retransmits"), 0);
 	CHECK_EQ(rig.conn->tlp.out, 0);
-	rig_close(&rig);
 }
 
 /* Section 7.4: the probe was the only copy that arrived: a loss, though no hole was ever seen. */
-static void test_a_probe_that_repairs_counts_as_loss(void)
+TEST(a_probe_that_repairs_counts_as_loss)
 {
 	uint32_t before;
 
@@ -170,10 +161,9 @@ static void test_a_probe_that_repairs_counts_as_loss(void)
 	ack(5);
 	CHECK(rig.conn->cc.ssthresh_bytes < before);
 	CHECK_EQ(rig_stat(&rig, "tcp_rto"), 0);
-	rig_close(&rig);
 }
 
-static void test_a_probe_too_many_does_not(void)
+TEST(a_probe_too_many_does_not)
 {
 	uint32_t before;
 
@@ -190,13 +180,11 @@ static void test_a_probe_too_many_does_not(void)
 	ack(5);
 	CHECK_EQ(rig.conn->cc.ssthresh_bytes, before);
 	CHECK_EQ(rig.conn->rack.mult, 0);
-	rig_close(&rig);
 }
 
-/* ------------------------------------------------------------------------------------------------
- * PRR: RFC 9937 section 6.2; NewReno halves, so one segment leaves for two that arrive.
- */
-static void test_prr_sends_half_of_what_arrives(void)
+/* ---- PRR: RFC 9937 section 6.2; NewReno halves, so one segment leaves for two that arrive ---- */
+
+TEST(prr_sends_half_of_what_arrives)
 {
 	uint32_t pipe_last, end = 30;
 
@@ -223,11 +211,10 @@ static void test_prr_sends_half_of_what_arrives(void)
 	ack((rig.conn->loss.recover_seq - first_seq) / MSS);
 	CHECK_EQ(rig.conn->recovery, TCP_RECOVERY_NONE);
 	CHECK_EQ(rig.conn->cc.cwnd_bytes, 10 * MSS);
-	rig_close(&rig);
 }
 
 /* Of 20 in flight 16 are lost at once: slow start from there, not a burst. */
-static void test_prr_does_not_burst_after_heavy_loss(void)
+TEST(prr_does_not_burst_after_heavy_loss)
 {
 	in_flight(40, true);
 	later(RTT_NS);
@@ -241,11 +228,10 @@ static void test_prr_does_not_burst_after_heavy_loss(void)
 	later(RTT_NS);
 	ack(11);
 	CHECK(rig_pending(&rig) <= 2);
-	rig_close(&rig);
 }
 
 /* RFC 3168 through the same door: one reduction, and no retransmission. */
-static void test_ecn_reduces_once(void)
+TEST(ecn_reduces_once)
 {
 	in_flight(20, true);
 	later(RTT_NS);
@@ -260,13 +246,11 @@ static void test_ecn_reduces_once(void)
 	CHECK_EQ(rig.conn->cc.cwnd_bytes, 5 * MSS);
 	CHECK(rig_pending(&rig) >= 4 && rig_pending(&rig) <= 6);
 	CHECK_EQ(rig_stat(&rig, "tcp_retransmits"), 0);
-	rig_close(&rig);
 }
 
-/* ------------------------------------------------------------------------------------------------
- * In vain.
- */
-static void test_frto_undoes_a_timeout_without_timestamps(void)
+/* ---- In vain ---- */
+
+TEST(frto_undoes_a_timeout_without_timestamps)
 {
 	uint32_t before;
 
@@ -284,10 +268,9 @@ static void test_frto_undoes_a_timeout_without_timestamps(void)
 	CHECK_EQ(rig_stat(&rig, "tcp_spurious_rto"), 1);
 	ack(10);
 	CHECK_EQ(rig_stat(&rig, "tcp_retransmits"), 1);
-	rig_close(&rig);
 }
 
-static void test_dsack_undoes_a_timeout(void)
+TEST(dsack_undoes_a_timeout)
 {
 	uint32_t before;
 
@@ -301,7 +284,6 @@ static void test_dsack_undoes_a_timeout(void)
 	sack(1, 0, 1);
 	CHECK(rig.conn->cc.cwnd_bytes >= before);
 	CHECK_EQ(rig.conn->acct.undos, 1);
-	rig_close(&rig);
 }
 
 /* Reported one by one, or at once by a receiver that joins segments (GRO). */
@@ -341,7 +323,7 @@ static void test_dsack_undoes_a_fast_recovery(bool joined)
 }
 
 /* Eifel: the ACK echoes what was sent before the first segment sent again. */
-static void test_eifel_undoes_a_fast_recovery(void)
+TEST(eifel_undoes_a_fast_recovery)
 {
 	uint32_t before, early;
 
@@ -357,10 +339,9 @@ static void test_eifel_undoes_a_fast_recovery(void)
 	CHECK_EQ(rig.conn->recovery, TCP_RECOVERY_NONE);
 	CHECK(rig.conn->cc.cwnd_bytes >= before);
 	CHECK_EQ(rig_stat(&rig, "tcp_spurious_recovery"), 1);
-	rig_close(&rig);
 }
 
-static void test_a_real_timeout_stays(void)
+TEST(a_real_timeout_stays)
 {
 	in_flight(10, false);
 	rig.conn->deadline.probe_ns = TCP_NEVER_NS;
@@ -372,11 +353,10 @@ static void test_a_real_timeout_stays(void)
 	CHECK_EQ(rig_stat(&rig, "tcp_spurious_rto"), 0);
 	expect_segment(1);
 	expect_segment(2);
-	rig_close(&rig);
 }
 
 /* Small writes go on and nothing comes back: neither the probe nor the timeout may be put off for ever. */
-static void test_writes_do_not_put_off_the_timers(void)
+TEST(writes_do_not_put_off_the_timers)
 {
 	uint64_t begin_ns;
 
@@ -395,29 +375,12 @@ static void test_writes_do_not_put_off_the_timers(void)
 		rig.out_head = rig.out_tail;
 	}
 	CHECK(rig.now_ns < begin_ns + RIG_S / 4);
-	rig_close(&rig);
 }
 
 int main(void)
 {
-	test_writes_do_not_put_off_the_timers();
-	test_reordering_within_the_window_costs_nothing();
-	test_what_is_later_than_the_window_is_lost();
-	test_the_rest_of_a_retransmission_is_found();
-	test_dsack_widens_the_window();
-	test_a_tail_behind_a_repair_is_probed_for();
-	test_data_behind_a_probe_is_probed_for();
-	test_the_probe_is_new_data_when_there_is_some();
-	test_a_probe_that_repairs_counts_as_loss();
-	test_a_probe_too_many_does_not();
-	test_prr_sends_half_of_what_arrives();
-	test_prr_does_not_burst_after_heavy_loss();
-	test_ecn_reduces_once();
-	test_frto_undoes_a_timeout_without_timestamps();
-	test_dsack_undoes_a_timeout();
+	check_run();
 	test_dsack_undoes_a_fast_recovery(false);
 	test_dsack_undoes_a_fast_recovery(true);
-	test_eifel_undoes_a_fast_recovery();
-	test_a_real_timeout_stays();
 	return check_done();
 }

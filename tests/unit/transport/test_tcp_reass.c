@@ -7,6 +7,7 @@
 #include "tcp_rig.h"
 
 static struct rig rig;
+AFTER_EACH(rig_close(&rig))
 
 static void say_at(uint32_t offset, uint32_t len, uint8_t salt)
 {
@@ -27,7 +28,7 @@ static uint32_t take_all(uint8_t *buf, uint32_t cap)
 }
 
 /* Allen's thirteen relations of an interval to [200, 300), and which bytes must then be whose. */
-static void test_overlaps_never_change_what_was_received(void)
+TEST(overlaps_never_change_what_was_received)
 {
 	static const struct {
 		const char *relation;
@@ -47,8 +48,7 @@ static void test_overlaps_never_change_what_was_received(void)
 	for (unsigned i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
 		uint32_t got;
 
-		rig_open(&rig);
-		rig_established(&rig, NULL);
+		rig_begin(&rig, NULL);
 		say_at(200, 100, 0);
 		say_at(rows[i].from, rows[i].to - rows[i].from, 0x55);
 		/* The honest rest, as often as a sender would repeat it. */
@@ -96,7 +96,7 @@ static void check_list(uint8_t *seen_value, bool *seen, uint32_t cap)
 	CHECK_EQ(frames, rig.conn->reass_frames);
 }
 
-static void test_random_overlaps_never_change_what_was_received(void)
+TEST(random_overlaps_never_change_what_was_received)
 {
 	enum { SPAN = 60000 };
 	static uint8_t value[SPAN], buf[SPAN];
@@ -106,8 +106,7 @@ static void test_random_overlaps_never_change_what_was_received(void)
 
 	rng_seed(&rng, 5961);
 	memset(seen, 0, sizeof(seen));
-	rig_open(&rig);
-	rig_established(&rig, NULL);
+	rig_begin(&rig, NULL);
 	while (rig.conn->rcv_nxt_seq - rig.seq < SPAN - 4000 && !check_failures) {
 		uint32_t next = rig.conn->rcv_nxt_seq - rig.seq, n;
 		uint32_t from = next + rng_below(&rng, rng_below(&rng, 8) ? 3000 : 1);
@@ -120,16 +119,14 @@ static void test_random_overlaps_never_change_what_was_received(void)
 			CHECK(!seen[got + i] || value[got + i] == buf[i]);
 		got += n;
 	}
-	rig_close(&rig);
 }
 
-static void test_crumbs_out_of_order_are_bounded(void)
+TEST(crumbs_out_of_order_are_bounded)
 {
 	struct rng rng;
 
 	rng_seed(&rng, 1);
-	rig_open(&rig);
-	rig_established(&rig, NULL);
+	rig_begin(&rig, NULL);
 	/* One byte each, none beside another, in random places of the window. */
 	for (unsigned i = 0; i < 20000; i++) {
 		uint32_t free_frames = rig.stack->pool.free_count;
@@ -143,16 +140,14 @@ static void test_crumbs_out_of_order_are_bounded(void)
 	/* Bytes in order still come through: the crumbs give way. */
 	say_at(0, 1000, 0);
 	CHECK(rig.conn->rcv_nxt_seq - rig.seq >= 2);
-	rig_close(&rig);
 }
 
-static void test_crumbs_in_order_are_merged(void)
+TEST(crumbs_in_order_are_merged)
 {
 	uint8_t buf[4096];
 	uint32_t sent = 0, got = 0, n;
 
-	rig_open(&rig);
-	rig_established(&rig, NULL);
+	rig_begin(&rig, NULL);
 	for (; sent < 20000; sent++) { /* and nobody reads */
 		say_at(sent, 1, 0);
 		CHECK(rig.conn->rx_frames_held <= rig.conn->rx_frames_budget);
@@ -165,10 +160,9 @@ static void test_crumbs_in_order_are_merged(void)
 		got += n;
 	}
 	CHECK_EQ(got, sent);
-	rig_close(&rig);
 }
 
-static void test_frames_of_all_connections_are_bounded(void)
+TEST(frames_of_all_connections_are_bounded)
 {
 	struct harp_conn *conns[6];
 
@@ -185,21 +179,19 @@ static void test_frames_of_all_connections_are_bounded(void)
 	CHECK(rig.stack->io.fill_held >= rig.stack->io.fill_target);
 	for (unsigned c = 0; c < 5; c++)
 		harp_conn_abort(conns[c]);
-	rig_close(&rig);
 }
 
 /*
  * Out-of-order data whose holes nobody fills, and bytes that nobody acknowledges, have all the frames there are: bytes in
  * order of a connection that has none get in all the same, for as long as those bytes are taken.
  */
-static void test_bytes_in_order_get_in_whatever_others_hold(void)
+TEST(bytes_in_order_get_in_whatever_others_hold)
 {
 	struct harp_conn *conns[7];
 	uint8_t buf[4096];
 	uint32_t got = 0;
 
-	rig_open(&rig);
-	rig_established(&rig, NULL);
+	rig_begin(&rig, NULL);
 	conns[6] = rig.conn;
 	for (unsigned c = 0; c < 6; c++) {
 		rig.seq = RIG_PEER_ISS;
@@ -223,15 +215,13 @@ static void test_bytes_in_order_get_in_whatever_others_hold(void)
 	for (unsigned c = 0; c < 7; c++)
 		harp_conn_abort(conns[c]);
 	CHECK_EQ(rig_stat(&rig, "frames_tcp_rx"), 0);
-	rig_close(&rig);
 }
 
-static void test_a_fin_that_lies_is_forgotten(void)
+TEST(a_fin_that_lies_is_forgotten)
 {
 	struct rig_say say;
 
-	rig_open(&rig);
-	rig_established(&rig, NULL);
+	rig_begin(&rig, NULL);
 	say = rig_usual(&rig, TCP_ACK | TCP_FIN, 0);
 	say.seq += 50;
 	rig_says(&rig, say);
@@ -239,12 +229,11 @@ static void test_a_fin_that_lies_is_forgotten(void)
 	CHECK_EQ(rig.conn->rcv_nxt_seq, rig.seq + 100);
 	CHECK_EQ(rig.conn->state, HARP_TCP_ESTABLISHED);
 	CHECK_EQ(rig.conn->flags & CONN_FIN_OOO, 0);
-	rig_close(&rig);
 }
 
 /* Bytes behind the end, with a hole before them: a peer that lies would have us keep them, and tell of them in each ACK, as long
  * as the application goes on sending. */
-static void test_what_lies_behind_the_end_goes(void)
+TEST(what_lies_behind_the_end_goes)
 {
 	struct rig_say say;
 	const struct rig_seg *s;
@@ -264,10 +253,9 @@ static void test_what_lies_behind_the_end_goes(void)
 	say.seq += 101; /* nor does the hole fill any more */
 	rig_says(&rig, say);
 	CHECK_EQ(rig.conn->rcv_nxt_seq, rig.seq + 101);
-	rig_close(&rig);
 }
 
-static void test_garbage_into_a_closed_window(void)
+TEST(garbage_into_a_closed_window)
 {
 	struct harp_tcp_options opt = { .size = sizeof(opt), .rx_frames = 4 };
 	uint8_t buf[20000];
@@ -275,8 +263,7 @@ static void test_garbage_into_a_closed_window(void)
 	struct rng rng;
 
 	rng_seed(&rng, 3);
-	rig_open(&rig);
-	rig_established(&rig, &opt);
+	rig_begin(&rig, &opt);
 	while (conn_rcv_wnd_bytes(rig.conn) > 0) {
 		uint32_t wnd = conn_rcv_wnd_bytes(rig.conn);
 
@@ -303,19 +290,17 @@ static void test_garbage_into_a_closed_window(void)
 	CHECK_EQ(take_all(buf, sizeof(buf)), filled);
 	for (uint32_t i = 0; i < filled; i++)
 		CHECK_EQ(buf[i], rig_byte(rig.seq + i));
-	rig_close(&rig);
 }
 
 /* A packet of several frames, as jumbo frames are, whose beginning was received before: whole frames of it
  * go, and what is new stays with the right bytes. */
-static void test_old_frames_of_a_packet_go(void)
+TEST(old_frames_of_a_packet_go)
 {
 	uint8_t buf[1400];
 
 	rig_frame_bytes = 1024;
 	for (uint32_t old = 1; old <= 1400; old += 111) {
-		rig_open(&rig);
-		rig_established(&rig, NULL);
+		rig_begin(&rig, NULL);
 		say_at(0, old, 0);
 		say_at(0, 1400, 0x55);
 		CHECK_EQ(rig.conn->rcv_nxt_seq - rig.seq, 1400);
@@ -329,13 +314,12 @@ static void test_old_frames_of_a_packet_go(void)
 
 /* One segment around pieces that were kept, out of order and then in order: nothing of it has to come again, and what lies
  * amidst of it needs no frame of its own any more. */
-static void test_both_sides_of_pieces_are_kept(void)
+TEST(both_sides_of_pieces_are_kept)
 {
 	uint8_t buf[1400];
 
 	for (uint32_t start = 0; start <= 50; start += 50) {
-		rig_open(&rig);
-		rig_established(&rig, NULL);
+		rig_begin(&rig, NULL);
 		for (uint32_t piece = 100; piece < 1300; piece += 100)
 			say_at(piece, 50, 0);
 		say_at(1300, 100, 0);
@@ -355,15 +339,14 @@ static void test_both_sides_of_pieces_are_kept(void)
 }
 
 /* Likewise of a packet of several frames: pieces within one, in two, and what a frame lets out that the next one has. */
-static void test_both_sides_of_pieces_in_a_packet_of_frames(void)
+TEST(both_sides_of_pieces_in_a_packet_of_frames)
 {
 	uint8_t buf[1400];
 
 	rig_frame_bytes = 1024;
 	for (uint32_t from = 100; from < 1400; from += 111) {
 		for (uint32_t to = from + 1; to <= 1400; to += 97) {
-			rig_open(&rig);
-			rig_established(&rig, NULL);
+			rig_begin(&rig, NULL);
 			say_at(from, to - from, 0);
 			say_at(0, 1400, 0x55);
 			CHECK_EQ(rig.conn->rcv_nxt_seq - rig.seq, 1400);
@@ -379,7 +362,7 @@ static void test_both_sides_of_pieces_in_a_packet_of_frames(void)
 
 /* RFC 2883 section 4 (3): one block says all of a duplicate, however many frames it came in; and with it the block that it
  * is part of. */
-static void test_a_duplicate_of_several_frames_is_one_block(void)
+TEST(a_duplicate_of_several_frames_is_one_block)
 {
 	struct rig_say say;
 	const struct rig_seg *s;
@@ -401,22 +384,4 @@ static void test_a_duplicate_of_several_frames_is_one_block(void)
 	CHECK_EQ(s->opt.sack[1].end_seq - rig.seq, 1500);
 	rig_close(&rig);
 	rig_frame_bytes = 0;
-}
-
-int main(void)
-{
-	test_overlaps_never_change_what_was_received();
-	test_random_overlaps_never_change_what_was_received();
-	test_crumbs_out_of_order_are_bounded();
-	test_crumbs_in_order_are_merged();
-	test_frames_of_all_connections_are_bounded();
-	test_bytes_in_order_get_in_whatever_others_hold();
-	test_a_fin_that_lies_is_forgotten();
-	test_what_lies_behind_the_end_goes();
-	test_garbage_into_a_closed_window();
-	test_old_frames_of_a_packet_go();
-	test_both_sides_of_pieces_are_kept();
-	test_both_sides_of_pieces_in_a_packet_of_frames();
-	test_a_duplicate_of_several_frames_is_one_block();
-	return check_done();
 }

@@ -2,9 +2,8 @@
 /* test_tcp_sack.c - RFC 2018, 2883, 6675: blocks out, blocks in, and what enemies make of them. */
 #include "tcp_sack_rig.h"
 
-/* ------------------------------------------------------------------------------------------------
- * As a receiver.
- */
+/* ---- As a receiver ---- */
+
 /* The peer sends [at, at + len), relative to where it is; returns our answer. */
 static const struct rig_seg *receives(uint32_t at_byte, uint32_t len)
 {
@@ -19,7 +18,7 @@ static const struct rig_seg *receives(uint32_t at_byte, uint32_t len)
 #define BLOCKS(...) ((const uint32_t[][2]){ __VA_ARGS__ })
 
 /* RFC 6691: a segment with blocks is no longer than one without. */
-static void test_blocks_on_data_leave_room_for_it(void)
+TEST(blocks_on_data_leave_room_for_it)
 {
 	const struct rig_seg *s;
 
@@ -33,13 +32,11 @@ static void test_blocks_on_data_leave_room_for_it(void)
 	s = rig_expect(&rig, TCP_ACK | TCP_PSH);
 	CHECK_EQ(s->len, 1440);
 	CHECK_EQ(s->opt.sack_count, 0);
-	rig_close(&rig);
 }
 
-/* ------------------------------------------------------------------------------------------------
- * As a sender.
- */
-static void test_after_a_timeout_what_was_sacked_stays(void)
+/* ---- As a sender ---- */
+
+TEST(after_a_timeout_what_was_sacked_stays)
 {
 	in_flight(10, true);
 	later(RTT_NS);
@@ -63,10 +60,9 @@ static void test_after_a_timeout_what_was_sacked_stays(void)
 		}
 	}
 	CHECK_EQ(rig.conn->snd_una_seq, at(10));
-	rig_close(&rig);
 }
 
-static void test_nonsense_is_ignored(void)
+TEST(nonsense_is_ignored)
 {
 	static const struct {
 		int32_t start, end; /* bytes from segment 0 */
@@ -90,11 +86,10 @@ static void test_nonsense_is_ignored(void)
 	}
 	CHECK_EQ(rig.conn->loss.sacked_bytes, 0);
 	CHECK_EQ(rig_stat(&rig, "tcp_retransmits"), 0);
-	rig_close(&rig);
 }
 
 /* Pieces of segments say nothing about the whole. */
-static void test_pieces_mark_nothing(void)
+TEST(pieces_mark_nothing)
 {
 	in_flight(10, true);
 	later(RTT_NS);
@@ -107,11 +102,10 @@ static void test_pieces_mark_nothing(void)
 	CHECK_EQ(rig.conn->loss.sacked_bytes, 0);
 	sack(0, 3, 4);
 	CHECK_EQ(rig.conn->loss.sacked_bytes, MSS);
-	rig_close(&rig);
 }
 
 /* CVE-2019-11477 to 11479 in spirit: whatever blocks come, an ACK costs a few dozen steps. */
-static void test_bombs_cost_little(void)
+TEST(bombs_cost_little)
 {
 	struct harp_tcp_options opt = { .size = sizeof(opt),
 					.congestion = HARP_CONGESTION_FIXED,
@@ -153,7 +147,6 @@ static void test_bombs_cost_little(void)
 	}
 	CHECK(tcp_sack_sums_good(rig.conn));
 	CHECK((rig_stat(&rig, "tcp_sack_walked") - before) / acks < 64);
-	rig_close(&rig);
 }
 
 /*
@@ -210,21 +203,10 @@ static void fingers_cover(uint32_t segments, uint32_t walk_max)
 	free(frames);
 }
 
-static void test_fingers_cover_any_window(void)
+TEST(fingers_cover_any_window)
 {
 	fingers_cover(100, 32);
 	fingers_cover(1000, 64);
 	fingers_cover(5000, 320);
 	fingers_cover(50000, 3200);
-}
-
-int main(void)
-{
-	test_blocks_on_data_leave_room_for_it();
-	test_after_a_timeout_what_was_sacked_stays();
-	test_nonsense_is_ignored();
-	test_pieces_mark_nothing();
-	test_bombs_cost_little();
-	test_fingers_cover_any_window();
-	return check_done();
 }

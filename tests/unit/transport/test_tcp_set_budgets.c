@@ -6,6 +6,7 @@
 #include "tcp_rig.h"
 
 static struct rig rig;
+AFTER_EACH(rig_close(&rig))
 
 static void set_frames(uint32_t rx_frames, uint32_t tx_frames)
 {
@@ -24,7 +25,7 @@ static uint64_t rcv_wnd_bytes(void)
 	return info.rcv_wnd_bytes;
 }
 
-static void test_more_receive_frames_open_the_window_at_once(void)
+TEST(more_receive_frames_open_the_window_at_once)
 {
 	struct harp_tcp_options opt = { .size = sizeof(opt), .rx_frames = 16 };
 	uint64_t before;
@@ -40,11 +41,10 @@ static void test_more_receive_frames_open_the_window_at_once(void)
 	set_frames(64, 16);
 	rig_poll(&rig);
 	CHECK(rcv_wnd_bytes() <= 65535);
-	rig_close(&rig);
 }
 
 /* The window that was advertised is not taken back (RFC 9293 section 3.8.6). */
-static void test_fewer_receive_frames_are_refused(void)
+TEST(fewer_receive_frames_are_refused)
 {
 	struct harp_tcp_options opt = { .size = sizeof(opt), .rx_frames = 40 };
 
@@ -53,10 +53,9 @@ static void test_fewer_receive_frames_are_refused(void)
 	opt.rx_frames = 39;
 	CHECK_EQ(harp_conn_set_options(rig.conn, &opt), -EISCONN);
 	CHECK_EQ(rig.conn->rx_frames_budget, 40);
-	rig_close(&rig);
 }
 
-static void test_more_send_frames_wake_the_writer(void)
+TEST(more_send_frames_wake_the_writer)
 {
 	struct harp_tcp_options opt = { .size = sizeof(opt), .tx_frames = 8 };
 
@@ -67,10 +66,9 @@ static void test_more_send_frames_wake_the_writer(void)
 	set_frames(rig.conn->rx_frames_budget, 32);
 	CHECK(rig_events(&rig) & HARP_EVENT_WRITABLE);
 	CHECK(rig_write(&rig, 1448) > 0);
-	rig_close(&rig);
 }
 
-static void test_fewer_send_frames_refuse_until_acknowledged(void)
+TEST(fewer_send_frames_refuse_until_acknowledged)
 {
 	struct harp_tcp_options opt = { .size = sizeof(opt),
 					.tx_frames = 32,
@@ -87,10 +85,9 @@ static void test_fewer_send_frames_refuse_until_acknowledged(void)
 	rig_says(&rig, rig_usual(&rig, TCP_ACK, 0));
 	CHECK(rig_events(&rig) & HARP_EVENT_WRITABLE);
 	CHECK_EQ(harp_conn_send_space(rig.conn), 8 * 1448);
-	rig_close(&rig);
 }
 
-static void test_the_unsent_limit_changes(void)
+TEST(the_unsent_limit_changes)
 {
 	struct harp_tcp_options opt = { .size = sizeof(opt), .unsent_bytes_max = 1448 };
 
@@ -103,15 +100,4 @@ static void test_the_unsent_limit_changes(void)
 	opt.unsent_bytes_max = 0;
 	CHECK_EQ(harp_conn_set_options(rig.conn, &opt), 0);
 	CHECK(harp_conn_send_space(rig.conn) > 10 * 1448);
-	rig_close(&rig);
-}
-
-int main(void)
-{
-	test_more_receive_frames_open_the_window_at_once();
-	test_fewer_receive_frames_are_refused();
-	test_more_send_frames_wake_the_writer();
-	test_fewer_send_frames_refuse_until_acknowledged();
-	test_the_unsent_limit_changes();
-	return check_done();
 }

@@ -11,7 +11,7 @@ static int set_congestion(uint32_t congestion, uint32_t fixed_window_bytes)
 	return harp_conn_set_options(rig.conn, &opt);
 }
 
-static void test_a_new_controller_goes_on_with_the_window(void)
+TEST(a_new_controller_goes_on_with_the_window)
 {
 	static const uint32_t others[] = { HARP_CONGESTION_CUBIC, HARP_CONGESTION_DELAY,
 					   HARP_CONGESTION_NEWRENO, HARP_CONGESTION_DEFAULT };
@@ -29,10 +29,9 @@ static void test_a_new_controller_goes_on_with_the_window(void)
 		CHECK_EQ(info.snd_cwnd_bytes, cwnd);
 		CHECK_EQ(info.snd_ssthresh_bytes, HARP_SSTHRESH_NONE);
 	}
-	rig_close(&rig);
 }
 
-static void test_a_fixed_window_is_a_window_of_its_own(void)
+TEST(a_fixed_window_is_a_window_of_its_own)
 {
 	in_flight(2, true);
 	ack(2);
@@ -47,11 +46,10 @@ static void test_a_fixed_window_is_a_window_of_its_own(void)
 	CHECK_EQ(set_congestion(HARP_CONGESTION_CUBIC, 0), 0);
 	CHECK_EQ(rig.conn->cc.cwnd_bytes, cc_initial_window_bytes(MSS));
 	CHECK_EQ(rig.conn->cc.ssthresh_bytes, HARP_SSTHRESH_NONE);
-	rig_close(&rig);
 }
 
 /* The repair turns out to have been in vain: the window comes back, the old controller does not. */
-static void test_an_undone_recovery_keeps_the_new_controller(void)
+TEST(an_undone_recovery_keeps_the_new_controller)
 {
 	struct rig_say say;
 	uint32_t cwnd;
@@ -74,10 +72,9 @@ static void test_an_undone_recovery_keeps_the_new_controller(void)
 	CHECK_EQ(tcp_cc_congestion(rig.conn), HARP_CONGESTION_CUBIC);
 	CHECK(rig.conn->cc.cwnd_bytes >= cwnd);
 	CHECK_EQ(rig.conn->cc.ssthresh_bytes, HARP_SSTHRESH_NONE);
-	rig_close(&rig);
 }
 
-static void test_dctcp_needs_ecn(void)
+TEST(dctcp_needs_ecn)
 {
 	struct harp_endpoint remote = { .addr = harp_addr_v4(10, 0, 0, 2), .port = RIG_PEER_PORT };
 	struct harp_tcp_options opt = { .size = sizeof(opt), .ecn = HARP_ECN_REQUEST };
@@ -102,13 +99,4 @@ static void test_dctcp_needs_ecn(void)
 	CHECK_EQ(set_congestion(HARP_CONGESTION_DCTCP, 0), 0);
 	CHECK_EQ(tcp_cc_congestion(rig.conn), HARP_CONGESTION_DCTCP);
 	rig_close(&rig);
-}
-
-int main(void)
-{
-	test_a_new_controller_goes_on_with_the_window();
-	test_a_fixed_window_is_a_window_of_its_own();
-	test_an_undone_recovery_keeps_the_new_controller();
-	test_dctcp_needs_ecn();
-	return check_done();
 }

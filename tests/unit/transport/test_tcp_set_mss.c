@@ -3,6 +3,7 @@
 #include "tcp_rig.h"
 
 static struct rig rig;
+AFTER_EACH(rig_close(&rig))
 
 static int set_mss(uint32_t mss_bytes)
 {
@@ -27,7 +28,7 @@ static uint32_t first_segment_bytes(uint32_t bytes)
 	return len;
 }
 
-static void test_the_mss_is_announced_and_kept(void)
+TEST(the_mss_is_announced_and_kept)
 {
 	struct harp_tcp_options opt = { .size = sizeof(opt), .mss_bytes = 700 };
 
@@ -46,7 +47,7 @@ static void test_the_mss_is_announced_and_kept(void)
 	rig_close(&rig);
 }
 
-static void test_the_mss_goes_down_and_up_later(void)
+TEST(the_mss_goes_down_and_up_later)
 {
 	rig_begin(&rig, NULL);
 	CHECK_EQ(first_segment_bytes(3000), 1448);
@@ -58,11 +59,10 @@ static void test_the_mss_goes_down_and_up_later(void)
 	CHECK_EQ(first_segment_bytes(3000), 988);
 	CHECK_EQ(set_mss(0), 0);
 	CHECK_EQ(first_segment_bytes(3000), 1448);
-	rig_close(&rig);
 }
 
 /* What waits unsent and what is sent again is cut; no byte is lost or sent twice. */
-static void test_a_smaller_mss_cuts_what_is_queued(void)
+TEST(a_smaller_mss_cuts_what_is_queued)
 {
 	struct harp_tcp_options opt = { .size = sizeof(opt),
 					.congestion = HARP_CONGESTION_FIXED,
@@ -98,13 +98,4 @@ static void test_a_smaller_mss_cuts_what_is_queued(void)
 		rig_says(&rig, rig_usual(&rig, TCP_ACK, 0));
 	}
 	CHECK_EQ(harp_conn_acked_bytes(rig.conn), 4 * 1448);
-	rig_close(&rig);
-}
-
-int main(void)
-{
-	test_the_mss_is_announced_and_kept();
-	test_the_mss_goes_down_and_up_later();
-	test_a_smaller_mss_cuts_what_is_queued();
-	return check_done();
 }

@@ -6,6 +6,7 @@
 #include "tcp_rig.h"
 
 static struct rig rig;
+AFTER_EACH(rig_close(&rig))
 static uint8_t buf[4000];
 
 static void begin(void)
@@ -18,8 +19,7 @@ static void begin(void)
 /* The peer sends the next len bytes; no event tells the application. The ACK. */
 static const struct rig_seg *peer_sends(uint32_t len)
 {
-	rig_says(&rig, rig_usual(&rig, TCP_ACK | TCP_PSH, len));
-	rig.seq += len;
+	rig_sends(&rig, TCP_ACK | TCP_PSH, len);
 	rig_poll(&rig);
 	return rig_expect(&rig, TCP_ACK);
 }
@@ -35,7 +35,7 @@ static void check_end_of_stream(void)
 	CHECK_EQ(harp_conn_recv_frame(rig.conn, &frame), 0);
 }
 
-static void test_later_bytes_are_acknowledged_and_discarded(void)
+TEST(later_bytes_are_acknowledged_and_discarded)
 {
 	const struct rig_seg *s;
 	uint64_t fast;
@@ -67,16 +67,14 @@ static void test_later_bytes_are_acknowledged_and_discarded(void)
 	/* The other direction is open. */
 	CHECK_EQ(rig_write(&rig, 100), 100);
 	CHECK_EQ(rig_expect(&rig, TCP_ACK | TCP_PSH)->len, 100);
-	rig_close(&rig);
 }
 
-static void test_waiting_bytes_are_discarded(void)
+TEST(waiting_bytes_are_discarded)
 {
 	begin();
 	/* Until the window is closed. */
 	while (rig.conn->rcv_edge_seq - rig.conn->rcv_nxt_seq >= 1448) {
-		rig_says(&rig, rig_usual(&rig, TCP_ACK, 1448));
-		rig.seq += 1448;
+		rig_sends(&rig, TCP_ACK, 1448);
 		rig_poll(&rig);
 	}
 	rig.out_head = rig.out_tail;
@@ -88,11 +86,10 @@ static void test_waiting_bytes_are_discarded(void)
 	/* And the peer, which waits for it, hears of the open window. */
 	rig_poll(&rig);
 	CHECK(rig_expect(&rig, TCP_ACK)->wnd >= 8 * 1448);
-	rig_close(&rig);
 }
 
 /* A frame in the application's hands stays its own. */
-static void test_a_lent_frame_stays(void)
+TEST(a_lent_frame_stays)
 {
 	struct harp_frame *frame = NULL;
 	uint32_t seq;
@@ -110,11 +107,10 @@ static void test_a_lent_frame_stays(void)
 	CHECK_EQ(rig_stat(&rig, "rx_discarded_bytes"), 200);
 	harp_frame_release(rig.conn, frame);
 	check_end_of_stream();
-	rig_close(&rig);
 }
 
 /* Holes are filled before anything is acknowledged, as always. */
-static void test_bytes_out_of_order_wait_for_the_hole(void)
+TEST(bytes_out_of_order_wait_for_the_hole)
 {
 	struct rig_say say;
 
@@ -133,11 +129,10 @@ static void test_bytes_out_of_order_wait_for_the_hole(void)
 	CHECK_EQ(peer_sends(100)->ack, rig.seq + 100);
 	CHECK_EQ(rig_stat(&rig, "rx_discarded_bytes"), 400);
 	CHECK_EQ(rig_stat(&rig, "frames_tcp_rx"), 0);
-	rig_close(&rig);
 }
 
 /* The peer's FIN is told of, and the connection ends as any. */
-static void test_the_peer_ends(void)
+TEST(the_peer_ends)
 {
 	begin();
 	CHECK_EQ(harp_conn_shutdown(rig.conn, SHUT_RD), 0);
@@ -149,34 +144,28 @@ static void test_the_peer_ends(void)
 	CHECK(rig_events(&rig) & HARP_EVENT_EOF);
 	CHECK_EQ(rig.conn->state, HARP_TCP_CLOSE_WAIT);
 	check_end_of_stream();
-	harp_conn_close(rig.conn);
-	rig.conn = NULL;
-	rig_poll(&rig);
+	rig_app_closes(&rig);
 	rig.ack = rig_expect(&rig, TCP_ACK | TCP_FIN | TCP_PSH)->seq + 1;
 	rig_says(&rig, rig_usual(&rig, TCP_ACK, 0));
 	CHECK_EQ(rig_stat(&rig, "tcp_conns"), 0);
-	rig_close(&rig);
 }
 
 /* Discarded bytes are not unread: close sends FIN (without the call it is RFC 2525's reset). What comes after
  * the close is a reset, as always (RFC 1122 section 4.2.2.13). */
-static void test_close_sends_fin(void)
+TEST(close_sends_fin)
 {
 	begin();
 	peer_sends(100);
 	CHECK_EQ(harp_conn_shutdown(rig.conn, SHUT_RD), 0);
 	peer_sends(100);
-	harp_conn_close(rig.conn);
-	rig.conn = NULL;
-	rig_poll(&rig);
+	rig_app_closes(&rig);
 	rig.ack = rig_expect(&rig, TCP_ACK | TCP_FIN | TCP_PSH)->seq + 1;
 	rig_says(&rig, rig_usual(&rig, TCP_ACK | TCP_PSH, 100));
 	rig_expect(&rig, TCP_RST | TCP_ACK);
 	CHECK_EQ(rig_stat(&rig, "tcp_conns"), 0);
-	rig_close(&rig);
 }
 
-static void test_both_directions_at_once(void)
+TEST(both_directions_at_once)
 {
 	begin();
 	CHECK_EQ(harp_conn_shutdown(rig.conn, SHUT_RDWR), 0);
@@ -189,29 +178,24 @@ static void test_both_directions_at_once(void)
 		rig.out_head = rig.out_tail;
 	}
 	CHECK_EQ(rig.conn->state, HARP_TCP_FIN_WAIT_2);
-	rig_says(&rig, rig_usual(&rig, TCP_ACK | TCP_FIN, 0));
-	rig.seq++;
+	rig_sends(&rig, TCP_ACK | TCP_FIN, 0);
 	rig_poll(&rig);
 	CHECK_EQ(rig.conn->state, HARP_TCP_TIME_WAIT);
 	CHECK_EQ(rig_stat(&rig, "rx_discarded_bytes"), 100 * 1448);
-	rig_close(&rig);
 }
 
-static void test_before_the_handshake_is_complete(void)
+TEST(before_the_handshake_is_complete)
 {
 	rig_open(&rig);
 	rig_syn_sent(&rig, NULL);
 	CHECK_EQ(harp_conn_shutdown(rig.conn, SHUT_RD), 0);
 	check_end_of_stream();
-	rig_says(&rig, rig_syn(&rig, TCP_SYN | TCP_ACK));
-	rig.seq++;
-	rig_expect(&rig, TCP_ACK);
+	rig_syn_acked(&rig);
 	CHECK_EQ(peer_sends(100)->ack, rig.seq);
 	CHECK_EQ(rig_stat(&rig, "rx_discarded_bytes"), 100);
-	rig_close(&rig);
 }
 
-static void test_again_and_nonsense(void)
+TEST(again_and_nonsense)
 {
 	static const int bad[] = { -1, 3, INT32_MAX, INT32_MIN };
 
@@ -231,20 +215,11 @@ static void test_again_and_nonsense(void)
 	CHECK_EQ(harp_conn_shutdown(rig.conn, SHUT_RD), -ECONNRESET);
 	CHECK_EQ(harp_conn_shutdown(rig.conn, -1), -EINVAL);
 	CHECK_EQ(harp_conn_recv(rig.conn, buf, sizeof(buf)), -ECONNRESET);
-	rig_close(&rig);
 }
 
 int main(void)
 {
 	rig_frame_count = 4096;
-	test_later_bytes_are_acknowledged_and_discarded();
-	test_waiting_bytes_are_discarded();
-	test_a_lent_frame_stays();
-	test_bytes_out_of_order_wait_for_the_hole();
-	test_the_peer_ends();
-	test_close_sends_fin();
-	test_both_directions_at_once();
-	test_before_the_handshake_is_complete();
-	test_again_and_nonsense();
+	check_run();
 	return check_done();
 }

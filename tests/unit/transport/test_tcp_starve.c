@@ -84,7 +84,7 @@ static void frames_come_back(void)
 }
 
 /* For as long as it takes the window is said to be closed, to what is sent again and to what asks. */
-static void test_a_peer_that_asks(void)
+TEST(a_peer_that_asks)
 {
 	starve();
 	for (unsigned minutes = 0; minutes < 10; minutes++) {
@@ -103,7 +103,7 @@ static void test_a_peer_that_asks(void)
 }
 
 /* The peer is told without having asked, and by which ACK: what others have is theirs. */
-static void test_frames_come_back(void)
+TEST(frames_come_back)
 {
 	uint32_t before;
 
@@ -124,7 +124,7 @@ static void test_frames_come_back(void)
 }
 
 /* Nobody polls for long unless there is something to do. */
-static void test_who_sleeps_is_woken(void)
+TEST(who_sleeps_is_woken)
 {
 	uint32_t owed;
 
@@ -141,7 +141,7 @@ static void test_who_sleeps_is_woken(void)
 }
 
 /* It ends while it is starved. */
-static void test_its_end(void)
+TEST(its_end)
 {
 	starve();
 	harp_conn_abort(rig.conn);
@@ -150,13 +150,4 @@ static void test_its_end(void)
 	CHECK(TAILQ_EMPTY(&rig.stack->tcp.starved));
 	frames_come_back();
 	end();
-}
-
-int main(void)
-{
-	test_a_peer_that_asks();
-	test_frames_come_back();
-	test_who_sleeps_is_woken();
-	test_its_end();
-	return check_done();
 }

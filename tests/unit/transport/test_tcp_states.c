@@ -28,9 +28,8 @@ static const char *const names[STATES] = {
 	"L", "SS", "SR", "E", "F1", "F2", "CW", "C", "LA", "TW"
 };
 
-/* ------------------------------------------------------------------------------------------------
- * States, made by playing the peer.
- */
+/* ---- States, made by playing the peer ---- */
+
 static void our_fin(void)
 {
 	CHECK_EQ(harp_conn_shutdown(rig.conn, SHUT_WR), 0);
@@ -40,8 +39,7 @@ static void our_fin(void)
 
 static void peer_fin(void)
 {
-	rig_says(&rig, rig_usual(&rig, TCP_ACK | TCP_FIN, 0));
-	rig.seq++;
+	rig_sends(&rig, TCP_ACK | TCP_FIN, 0);
 	rig_poll(&rig);
 	rig.out_head = rig.out_tail;
 }
@@ -99,9 +97,8 @@ static const char *state_now(void)
 	return rig.listener ? "L" : "0";
 }
 
-/* ------------------------------------------------------------------------------------------------
- * Events.
- */
+/* ---- Events ---- */
+
 static struct rig_say segment(uint8_t flags, uint32_t seq_off, uint32_t len)
 {
 	struct rig_say say = rig_usual(&rig, flags, len);
@@ -311,9 +308,8 @@ static const struct {
 	/* clang-format on */
 };
 
-/* ------------------------------------------------------------------------------------------------
- * A cell.
- */
+/* ---- A cell ---- */
+
 static const char *reply_name(uint8_t flags)
 {
 	switch (flags & (TCP_SYN | TCP_ACK | TCP_FIN | TCP_RST)) {

@@ -3,15 +3,15 @@
 #include "tcp_rig.h"
 
 static struct rig rig;
+AFTER_EACH(rig_close(&rig))
 
-static void test_rto_sends_everything_again_in_slow_start(void)
+TEST(rto_sends_everything_again_in_slow_start)
 {
 	const struct rig_seg *s;
 	struct rig_say say;
 	uint32_t first;
 
-	rig_open(&rig);
-	rig_established(&rig, NULL);
+	rig_begin(&rig, NULL);
 	CHECK_EQ(rig_write(&rig, 4 * 1448), 4 * 1448);
 	first = rig_expect(&rig, TCP_ACK)->seq;
 	rig_expect(&rig, TCP_ACK);
@@ -33,13 +33,11 @@ static void test_rto_sends_everything_again_in_slow_start(void)
 	CHECK_EQ(harp_conn_acked_bytes(rig.conn), 4 * 1448);
 	rig_wait(&rig, RIG_S);
 	rig_silent(&rig);
-	rig_close(&rig);
 }
 
-static void test_probe_on_demand(void)
+TEST(probe_on_demand)
 {
-	rig_open(&rig);
-	rig_established(&rig, NULL);
+	rig_begin(&rig, NULL);
 	CHECK_EQ(harp_conn_probe(rig.conn), 0);
 	rig_poll(&rig);
 	CHECK_EQ(rig_expect(&rig, TCP_ACK)->seq, rig.ack - 1);
@@ -49,16 +47,14 @@ static void test_probe_on_demand(void)
 	say.seq--;
 	rig_says(&rig, say);
 	CHECK_EQ(rig_expect(&rig, TCP_ACK)->ack, rig.seq);
-	rig_close(&rig);
 }
 
-static void test_rtt_from_clean_samples_only(void)
+TEST(rtt_from_clean_samples_only)
 {
 	struct harp_tcp_info info;
 	struct rig_say say;
 
-	rig_open(&rig);
-	rig_established(&rig, NULL);
+	rig_begin(&rig, NULL);
 	rig.conn->rtt.srtt_ns = 0;
 	CHECK_EQ(rig_write(&rig, 100), 100);
 	rig_wait(&rig, 2 * RIG_MS);
@@ -75,18 +71,16 @@ static void test_rtt_from_clean_samples_only(void)
 	harp_conn_info(rig.conn, &info, sizeof(info));
 	CHECK_EQ(info.srtt_ns, 2 * RIG_MS);
 	CHECK(info.retransmits > 0);
-	rig_close(&rig);
 }
 
 /* An outage is over with the first ACK of new data, though it gives no sample: what was lost besides must not
  * wait as long again. RFC 6298 (section 5, end) would keep the doubled time until there is one. */
-static void test_an_ack_ends_the_doubling(void)
+TEST(an_ack_ends_the_doubling)
 {
 	struct rig_say say;
 	uint64_t sent_ns;
 
-	rig_open(&rig);
-	rig_established(&rig, NULL);
+	rig_begin(&rig, NULL);
 	CHECK_EQ(rig_write(&rig, 100), 100);
 	rig_wait(&rig, 10 * RIG_S);
 	CHECK(tcp_timer_rto_ns(rig.conn) > 5 * RIG_S);
@@ -100,16 +94,14 @@ static void test_an_ack_ends_the_doubling(void)
 	while (rig_pending(&rig) == 0 && rig.now_ns < sent_ns + 10 * RIG_S)
 		rig_wait(&rig, RIG_MS);
 	CHECK(rig.now_ns - sent_ns <= 52 * RIG_MS);
-	rig_close(&rig);
 }
 
 /* An ACK for everything in flight stops the timer; bytes that wait for a next hop need it all the same. */
-static void test_what_waits_for_a_next_hop_is_not_forgotten(void)
+TEST(what_waits_for_a_next_hop_is_not_forgotten)
 {
 	struct harp_addr peer = harp_addr_v4(10, 0, 0, 2);
 
-	rig_open(&rig);
-	rig_established(&rig, NULL);
+	rig_begin(&rig, NULL);
 	CHECK_EQ(rig_write(&rig, 100), 100);
 	rig_expect(&rig, TCP_ACK | TCP_PSH);
 	CHECK_EQ(harp_stack_neighbor_set(rig.stack, &peer, NULL), 0);
@@ -122,12 +114,11 @@ static void test_what_waits_for_a_next_hop_is_not_forgotten(void)
 	rig_silent(&rig);
 	CHECK_EQ(rig.conn->tx_queued, TX_LIST_UNRESOLVED);
 	CHECK(harp_stack_next_deadline_ns(rig.stack) < rig.now_ns + RIG_S);
-	rig_close(&rig);
 }
 
 /* A segment must be cut to fit the window, nothing is in flight and no frame is left: neither an ACK nor a
  * timer would bring it back. */
-static void test_a_cut_that_finds_no_frame_is_tried_again(void)
+TEST(a_cut_that_finds_no_frame_is_tried_again)
 {
 	struct iovec iov = { .iov_base = (uint8_t[1448]){ 0 }, .iov_len = 1448 };
 	struct frame *taken = NULL, *f;
@@ -155,19 +146,17 @@ static void test_a_cut_that_finds_no_frame_is_tried_again(void)
 	}
 	rig_poll(&rig);
 	CHECK_EQ(rig_expect(&rig, TCP_ACK)->len, 1000);
-	rig_close(&rig);
 }
 
 static unsigned nothing_complete(struct harp_nic *nic, uint64_t *addrs, unsigned max,
 				 uint64_t now_ns)
 {
-	(void)nic, (void)addrs, (void)max, (void)now_ns;
 	return 0;
 }
 
 /* A card that can't say when it will have sent what it holds (AF_XDP) is asked: at once, then ever less
  * often. A segment that is to be sent again while the card still reads it waits for nothing else. */
-static void test_a_card_that_holds_packets_is_asked_again(void)
+TEST(a_card_that_holds_packets_is_asked_again)
 {
 	struct harp_nic_ops ops;
 	const struct harp_nic_ops *usual;
@@ -199,17 +188,4 @@ static void test_a_card_that_holds_packets_is_asked_again(void)
 	rig_poll(&rig);
 	CHECK_EQ(rig.stack->io.tx_held, 0);
 	rig.nic->ops = usual;
-	rig_close(&rig);
-}
-
-int main(void)
-{
-	test_a_cut_that_finds_no_frame_is_tried_again();
-	test_a_card_that_holds_packets_is_asked_again();
-	test_rto_sends_everything_again_in_slow_start();
-	test_probe_on_demand();
-	test_rtt_from_clean_samples_only();
-	test_an_ack_ends_the_doubling();
-	test_what_waits_for_a_next_hop_is_not_forgotten();
-	return check_done();
 }
