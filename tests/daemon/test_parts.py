@@ -87,7 +87,8 @@ def test_no_signal_is_lost_in_a_storm() -> None:
         for _ in range(2000):
             signal.raise_signal(signal.SIGUSR1)
         signal.raise_signal(signal.SIGUSR2)
-        loop.turn(0)
+        loop.call_later(0, loop.stop)
+        loop.run_forever()
     finally:
         loop.close()
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1, signal.SIGUSR2})
@@ -269,12 +270,6 @@ def test_links_and_addresses_of_this_machine() -> None:
     assert links["lo"].loopback
     assert links["lo"].ifindex == 1
     assert all(address.ifindex != 1 for address in netlink.addresses()), "host scope is no NIC's"
-
-
-@given(st.binary(max_size=120))
-def test_no_netlink_message_crashes_the_parser(raw: bytes) -> None:
-    netlink.parse_link(b"\0" * 16 + raw)
-    netlink.parse_address(b"\2" + b"\0" * 7 + raw)
 
 
 # ---- processes ----
