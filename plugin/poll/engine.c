@@ -36,6 +36,7 @@ struct engine_set {
 struct engine_slot {
 	struct engine_set *set;
 	bool refused;
+	enum harp_page_fallback fallback; /* why refused */
 	char why[384];
 };
 
@@ -59,22 +60,26 @@ static void engine_log(void *ctx, enum harp_log_level level, const char *message
 }
 
 /* Reasons that need no try. */
-bool engine_is_forbidden(const struct device *device, char *why, size_t why_len)
+enum harp_page_fallback engine_is_forbidden(const struct device *device, char *why, size_t why_len)
 {
 	const struct plugin_config *config = plugin_config();
 
-	if (config->path == PATH_KERNEL)
+	if (config->path == PATH_KERNEL) {
 		snprintf(why, why_len, "HARP_PATH=kernel");
-	else if (!device->dpdk && device->has_default_route && !config->ifname_set)
+		return HARP_PAGE_FALLBACK_setting;
+	}
+	if (!device->dpdk && device->has_default_route && !config->ifname_set) {
 		snprintf(why, why_len,
 			 "%s carries the default route and is not named (set NCCL_SOCKET_IFNAME or "
 			 "HARP_IFNAME to use it)",
 			 device->ifname);
-	else if (!device->dpdk && !strcmp(device->ifname, "lo"))
+		return HARP_PAGE_FALLBACK_default_route;
+	}
+	if (!device->dpdk && !strcmp(device->ifname, "lo")) {
 		snprintf(why, why_len, "lo is the loopback interface");
-	else
-		return false;
-	return true;
+		return HARP_PAGE_FALLBACK_loopback;
+	}
+	return HARP_PAGE_FALLBACK_none;
 }
 
 /* HARP_RSS, the operator's word; NULL: the NIC is asked. */
@@ -193,11 +198,31 @@ static int engine_open(struct engine *engine, const struct device *device, char 
 	return rc;
 }
 
+/* The class of engine_open()'s error. */
+static enum harp_page_fallback engine_error_fallback(const struct device *device, int error)
+{
+	switch (-error) {
+	case ECANCELED: /* engine_is_wanted() */
+		return path_policy(device, HARP_MODE_NATIVE_COPY, NULL).harp_bytes_max
+			       ? HARP_PAGE_FALLBACK_generic_copy
+			       : HARP_PAGE_FALLBACK_policy;
+	case EPERM:
+	case EACCES:
+		return HARP_PAGE_FALLBACK_permission;
+	case EBUSY:
+	case EUSERS:
+		return HARP_PAGE_FALLBACK_busy;
+	default:
+		return HARP_PAGE_FALLBACK_unavailable;
+	}
+}
+
 /* The device's queue of that index, or any other of harpd's NICs. NULL: why says the reason. */
 static struct engine *engine_new(int dev, unsigned index, char *why, size_t why_len)
 {
 	const struct device *device = plugin_device(dev);
 	struct engine *engine;
+	int rc;
 
 	if (posix_memalign((void **)&engine, 64, sizeof(*engine))) {
 		snprintf(why, why_len, "out of memory");
@@ -210,7 +235,9 @@ static struct engine *engine_new(int dev, unsigned index, char *why, size_t why_
 		snprintf(engine->name, sizeof(engine->name), "%s[%u]", device->ifname, index);
 	else
 		snprintf(engine->name, sizeof(engine->name), "%s", device->ifname);
-	if (engine_open(engine, device, why, why_len)) {
+	rc = engine_open(engine, device, why, why_len);
+	if (rc) {
+		engine_slots[dev].fallback = engine_error_fallback(device, rc);
 		free(engine);
 		return NULL;
 	}
@@ -379,6 +406,7 @@ struct engine_set *engine_set_get(int dev, char *why, size_t why_len)
 	slot = &engine_slots[dev];
 	pthread_mutex_lock(&engines_lock);
 	if (!slot->set && !slot->refused) {
+		slot->fallback = HARP_PAGE_FALLBACK_unavailable; /* out of memory or threads */
 		slot->set = set_new(dev, slot->why, sizeof(slot->why));
 		slot->refused = !slot->set;
 	}
@@ -389,6 +417,24 @@ struct engine_set *engine_set_get(int dev, char *why, size_t why_len)
 		snprintf(why, why_len, "%s", slot->why);
 	pthread_mutex_unlock(&engines_lock);
 	return set;
+}
+
+enum harp_page_fallback engine_fallback(int dev)
+{
+	const struct device *device = plugin_device(dev);
+	enum harp_page_fallback fallback;
+	char why[384];
+
+	if (!device)
+		return HARP_PAGE_FALLBACK_none;
+	fallback = engine_is_forbidden(device, why, sizeof(why));
+	if (fallback)
+		return fallback;
+	pthread_mutex_lock(&engines_lock);
+	if (engine_slots[dev].refused)
+		fallback = engine_slots[dev].fallback;
+	pthread_mutex_unlock(&engines_lock);
+	return fallback;
 }
 
 void engine_set_put(struct engine_set *set)

@@ -15,6 +15,7 @@
 
 #include "poll/poller.h"
 #include "device/device.h"
+#include "harp_page.h"
 
 #define ENGINES_MAX 64u /* of one device; HARP_INSTANCES' range */
 
@@ -48,8 +49,10 @@ void engine_lanes_closing(struct engine *engine, int change);
 /* Before the first set is opened. Called for each engine once it is open, and before it closes. NULL: nothing. */
 void engine_set_observers(void (*opened)(struct engine *), void (*closes)(struct engine *));
 
-/* Is there a reason that needs no try? One line in why. Never waits. */
-bool engine_is_forbidden(const struct device *device, char *why, size_t why_len);
+/* A reason that needs no try, with one line in why; HARP_PAGE_FALLBACK_none: there is none. Never waits. */
+enum harp_page_fallback engine_is_forbidden(const struct device *device, char *why, size_t why_len);
+/* Why the device has no engines; _none: it has, or that is not decided. */
+enum harp_page_fallback engine_fallback(int dev);
 /* The device's engines, +1 reference; NULL when it has none (config, privilege, queue busy, ...):
  * why (one line) says the reason, the same each time. */
 struct engine_set *engine_set_get(int dev, char *why, size_t why_len);
