@@ -83,8 +83,9 @@ class Loop(asyncio.SelectorEventLoop):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
 
     def _signaled(self, number: int, _frame: object) -> None:
+        if not self._came:
+            self.call_soon_threadsafe(self._call_handlers)
         self._came.add(number)
-        self.call_soon_threadsafe(self._call_handlers)
 
     def _call_handlers(self) -> None:
         came, self._came = self._came, set()

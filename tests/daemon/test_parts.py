@@ -83,11 +83,16 @@ def test_no_signal_is_lost_in_a_storm() -> None:
     loop = Loop()
     try:
         loop.on_signal(signal.SIGUSR1, lambda: came.append("storm"))
-        loop.on_signal(signal.SIGUSR2, lambda: came.append("the one"))
+
+        def last() -> None:
+            came.append("the one")
+            loop.stop()
+
+        loop.on_signal(signal.SIGUSR2, last)
         for _ in range(2000):
             signal.raise_signal(signal.SIGUSR1)
         signal.raise_signal(signal.SIGUSR2)
-        loop.call_later(0, loop.stop)
+        loop.call_later(10, loop.stop)  # it was lost
         loop.run_forever()
     finally:
         loop.close()
