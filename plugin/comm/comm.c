@@ -2,6 +2,7 @@
 /* comm.c - one end of a connection: its requests, its creation and its close. */
 #include "comm/comm_impl.h"
 #include "base/util.h"
+#include "poll/engine.h"
 #include "process/log.h"
 #include "process/config.h"
 
