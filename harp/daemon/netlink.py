@@ -175,8 +175,8 @@ class News:
     neighbors: list[tuple[int, bytes, bytes]] = field(default_factory=list)
 
 
-def _neighbor(kind: int, part: bytes) -> tuple[int, bytes, bytes] | None:
-    """Return the change of a neighbor; None while the kernel is still resolving."""
+def parse_neighbor(kind: int, part: bytes) -> tuple[int, bytes, bytes] | None:
+    """Parse RTM_NEWNEIGH or RTM_DELNEIGH; None while the kernel is still resolving."""
     message = nd.ndmsg(part)
     message.decode()
     text = message.get_attr("NDA_DST")
@@ -196,7 +196,7 @@ def _note(news: News, kind: int, part: bytes) -> None:
     elif kind in (rtnl.RTM_NEWROUTE, rtnl.RTM_DELROUTE):
         news.routes = True
     elif kind in (rtnl.RTM_NEWNEIGH, rtnl.RTM_DELNEIGH):
-        neighbor = _neighbor(kind, part)
+        neighbor = parse_neighbor(kind, part)
         if neighbor is not None:
             news.neighbors.append(neighbor)
 
