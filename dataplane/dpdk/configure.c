@@ -57,8 +57,7 @@ uint32_t port_frame_size(const struct rte_eth_dev_info *info, uint32_t traits, u
 	return size;
 }
 
-/* ---- choices
- * ----------------------------------------------------------------------------------- */
+/* ---- choices ---- */
 
 /* The MTU for which the device need not be configured: the limit of its buffers. */
 static uint32_t port_device_mtu(const struct dpdk_port *port)
@@ -178,8 +177,7 @@ static int port_choose_queues(struct dpdk_port *port, const struct harp_dpdk_por
 	return port_check_rings(port, why);
 }
 
-/* ---- the device
- * -------------------------------------------------------------------------------- */
+/* ---- the device ---- */
 
 #define PORT_TX_CSUM (RTE_ETH_TX_OFFLOAD_TCP_CKSUM | RTE_ETH_TX_OFFLOAD_UDP_CKSUM)
 /* For segmented packets the device also writes IPv4 checksums. Drivers that do so only then

@@ -49,8 +49,7 @@ static struct {
 	char words[2 * EAL_WORDS_BYTES]; /* error text */
 } eal = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
-/* ---- huge pages
- * -------------------------------------------------------------------------------- */
+/* ---- huge pages ---- */
 
 static unsigned long eal_number(const char *folder, const char *size, const char *file)
 {
@@ -98,8 +97,7 @@ static int eal_choose_memory(const struct why *why)
 	return 0;
 }
 
-/* ---- arguments
- * --------------------------------------------------------------------------------- */
+/* ---- arguments ---- */
 
 struct eal_args {
 	int count;
@@ -195,8 +193,7 @@ static bool eal_args_make(struct eal_args *args)
 	return good;
 }
 
-/* ---- the start
- * --------------------------------------------------------------------------------- */
+/* ---- the start ---- */
 
 struct eal_run {
 	pthread_mutex_t lock;

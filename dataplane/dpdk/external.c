@@ -291,8 +291,7 @@ unsigned external_complete(struct external *external, uint32_t *items, unsigned 
 	return n;
 }
 
-/* ---- memory
- * ------------------------------------------------------------------------------------ */
+/* ---- memory ---- */
 
 int external_memory_add(struct external *external, const void *base, size_t bytes)
 {

@@ -35,9 +35,8 @@ struct harp_dpdk_eal_options {
 
 struct harp_dpdk_port_options {
 	uint32_t size; /* sizeof(struct harp_dpdk_port_options) */
-	const char *
-		/* PCI address, or virtual device, with its arguments: "net_memif0,role=client" */
-		device;
+	/* PCI address, or virtual device, with its arguments: "net_memif0,role=client" */
+	const char *device;
 	uint32_t mtu_bytes;   /* 0: the device's, at most 1500 unless it has a larger one */
 	uint32_t queues;      /* queue pairs; 0: 1 */
 	uint32_t frame_count; /* of each queue. 0: 8192 */
@@ -60,9 +59,8 @@ struct harp_dpdk_info {
 	uint32_t queues, frame_size, frame_count;
 	uint32_t features;   /* HARP_NIC_* of its NICs */
 	uint32_t flow_rules; /* 1: port_steer() works */
-	uint32_t
-		/* 1: the driver copies packets (memif, tap, af_packet, pcap, ring) */
-		driver_copies;
+	/* 1: the driver copies packets (memif, tap, af_packet, pcap, ring) */
+	uint32_t driver_copies;
 };
 
 struct harp_dpdk_api {

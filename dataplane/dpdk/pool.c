@@ -11,8 +11,7 @@
 
 #define POOL_OPS_NAME "harp"
 
-/* ---- the lists
- * --------------------------------------------------------------------------------- */
+/* ---- the lists ---- */
 
 static inline void pool_push(struct pool_list *list, uint32_t index)
 {
@@ -59,8 +58,7 @@ void pool_collect(struct pool *pool)
 	rte_spinlock_unlock(&pool->lock);
 }
 
-/* ---- the mempool's operations
- * ------------------------------------------------------------------ */
+/* ---- the mempool's operations ---- */
 
 static bool pool_is_owner(const struct pool *pool)
 {

@@ -48,8 +48,7 @@ void port_leave(const struct sigpipe *was)
 	sigpipe_restore(was);
 }
 
-/* ---- opening
- * ----------------------------------------------------------------------------------- */
+/* ---- opening ---- */
 
 static bool port_is_virtual(const struct dpdk_port *port)
 {

@@ -401,27 +401,27 @@ int daemon_lease(struct harp_daemon *daemon, struct harp_lease_request *request,
 	return 0;
 }
 
-/* Copies the message's fields, and checks that it is complete. */
+/* Copies the fields of the message, and checks that it is complete. */
 static int daemon_take_port(struct harp_daemon *daemon, const char *name, struct daemon_port *out,
 			    struct why *why)
 {
-	const struct harp_lease_port *told = (const void *)daemon->wire.answer;
+	const struct harp_lease_port *reply = (const void *)daemon->wire.answer;
 	char reason[256];
 
-	if (!told->page_count || told->page_count > HARP_LEASE_PORT_PAGES_MAX ||
-	    told->page_count != daemon->wire.fd_count)
+	if (!reply->page_count || reply->page_count > HARP_LEASE_PORT_PAGES_MAX ||
+	    reply->page_count != daemon->wire.fd_count)
 		return why_fail(why, -EPROTO, "harpd leases %u queues with %u statistics pages",
-				told->page_count, daemon->wire.fd_count);
-	if (told->spec_bytes >= sizeof(out->spec) ||
-	    told->spec_bytes > daemon->wire.answer_bytes - sizeof(*told))
+				reply->page_count, daemon->wire.fd_count);
+	if (reply->spec_bytes >= sizeof(out->spec) ||
+	    reply->spec_bytes > daemon->wire.answer_bytes - sizeof(*reply))
 		return why_fail(why, -EPROTO, "harpd's text of the port is cut short or too long");
-	out->lease_id = told->lease_id;
-	out->page_count = told->page_count;
-	out->page_bytes = told->page_bytes;
-	out->core = told->core;
-	memcpy(out->spec, told + 1, told->spec_bytes);
-	out->spec[told->spec_bytes] = '\0';
-	if (strlen(out->spec) != told->spec_bytes ||
+	out->lease_id = reply->lease_id;
+	out->page_count = reply->page_count;
+	out->page_bytes = reply->page_bytes;
+	out->core = reply->core;
+	memcpy(out->spec, reply + 1, reply->spec_bytes);
+	out->spec[reply->spec_bytes] = '\0';
+	if (strlen(out->spec) != reply->spec_bytes ||
 	    harp_port_spec_parse(out->spec, &out->port, reason, sizeof(reason)))
 		return why_fail(why, -EPROTO, "harpd's text of the port is none of ours");
 	if (strcmp(out->port.name, name) != 0 || out->port.queues != out->page_count)

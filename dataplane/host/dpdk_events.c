@@ -7,79 +7,80 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#define NEWS_WORDS 256u
+#define EVENTS_KEPT 256u
 
 struct dpdk_events {
 	pthread_mutex_t lock;
 	struct dpdk_reader *readers;
-	uint64_t told; /* number of events so far; the last NEWS_WORDS are kept */
-	struct dpdk_event words[NEWS_WORDS];
+	uint64_t published; /* number of events so far; the ring has the last EVENTS_KEPT */
+	struct dpdk_event ring[EVENTS_KEPT];
 };
 
 struct dpdk_events *dpdk_events_create(void)
 {
-	struct dpdk_events *news = calloc(1, sizeof(*news));
+	struct dpdk_events *events = calloc(1, sizeof(*events));
 
-	if (news)
-		pthread_mutex_init(&news->lock, NULL);
-	return news;
+	if (events)
+		pthread_mutex_init(&events->lock, NULL);
+	return events;
 }
 
-void dpdk_events_destroy(struct dpdk_events *news)
+void dpdk_events_destroy(struct dpdk_events *events)
 {
-	if (!news)
+	if (!events)
 		return;
-	pthread_mutex_destroy(&news->lock);
-	free(news);
+	pthread_mutex_destroy(&events->lock);
+	free(events);
 }
 
-void dpdk_events_join(struct dpdk_events *news, struct dpdk_reader *reader)
+void dpdk_events_join(struct dpdk_events *events, struct dpdk_reader *reader)
 {
-	pthread_mutex_lock(&news->lock);
-	reader->seen = news->told;
+	pthread_mutex_lock(&events->lock);
+	reader->seen = events->published;
 	atomic_init(&reader->pending, false);
-	reader->next = news->readers;
-	news->readers = reader;
-	pthread_mutex_unlock(&news->lock);
+	reader->next = events->readers;
+	events->readers = reader;
+	pthread_mutex_unlock(&events->lock);
 }
 
-void dpdk_events_leave(struct dpdk_events *news, struct dpdk_reader *reader)
+void dpdk_events_leave(struct dpdk_events *events, struct dpdk_reader *reader)
 {
-	struct dpdk_reader **at = &news->readers;
+	struct dpdk_reader **at = &events->readers;
 
-	pthread_mutex_lock(&news->lock);
+	pthread_mutex_lock(&events->lock);
 	while (*at && *at != reader)
 		at = &(*at)->next;
 	if (*at)
 		*at = reader->next;
-	pthread_mutex_unlock(&news->lock);
+	pthread_mutex_unlock(&events->lock);
 }
 
-void dpdk_events_publish(struct dpdk_events *news, const struct dpdk_event *word)
+void dpdk_events_publish(struct dpdk_events *events, const struct dpdk_event *event)
 {
 	const uint64_t one = 1;
 
-	pthread_mutex_lock(&news->lock);
-	news->words[news->told++ % NEWS_WORDS] = *word;
-	for (struct dpdk_reader *r = news->readers; r; r = r->next)
-		if (r != word->from && !atomic_exchange(&r->pending, true) && r->fd >= 0 &&
+	pthread_mutex_lock(&events->lock);
+	events->ring[events->published++ % EVENTS_KEPT] = *event;
+	for (struct dpdk_reader *r = events->readers; r; r = r->next)
+		if (r != event->from && !atomic_exchange(&r->pending, true) && r->fd >= 0 &&
 		    write(r->fd, &one, sizeof(one)) < 0)
 			continue; /* a reader that checks pending sees it a little later */
-	pthread_mutex_unlock(&news->lock);
+	pthread_mutex_unlock(&events->lock);
 }
 
-bool dpdk_events_next(struct dpdk_events *news, struct dpdk_reader *reader, struct dpdk_event *out)
+bool dpdk_events_next(struct dpdk_events *events, struct dpdk_reader *reader,
+		      struct dpdk_event *out)
 {
 	bool found = false;
 	uint64_t drained;
 
 	if (!atomic_load_explicit(&reader->pending, memory_order_relaxed))
 		return false;
-	pthread_mutex_lock(&news->lock);
-	if (news->told - reader->seen > NEWS_WORDS)
-		reader->seen = news->told - NEWS_WORDS;
-	while (!found && reader->seen < news->told) {
-		*out = news->words[reader->seen++ % NEWS_WORDS];
+	pthread_mutex_lock(&events->lock);
+	if (events->published - reader->seen > EVENTS_KEPT)
+		reader->seen = events->published - EVENTS_KEPT;
+	while (!found && reader->seen < events->published) {
+		*out = events->ring[reader->seen++ % EVENTS_KEPT];
 		found = out->from != reader;
 	}
 	if (!found) {
@@ -87,6 +88,6 @@ bool dpdk_events_next(struct dpdk_events *news, struct dpdk_reader *reader, stru
 		if (reader->fd >= 0 && read(reader->fd, &drained, sizeof(drained)) < 0)
 			drained = 0; /* nothing was written, or it will be seen again */
 	}
-	pthread_mutex_unlock(&news->lock);
+	pthread_mutex_unlock(&events->lock);
 	return found;
 }

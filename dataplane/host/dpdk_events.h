@@ -29,7 +29,7 @@ struct dpdk_event {
 	union {
 		struct { /* arguments of harp_stack_neighbor_learned() */
 			struct harp_addr addr;
-			uint32_t news;
+			uint32_t flags;
 			uint8_t mac[6];
 			bool has_mac;
 		};
@@ -39,12 +39,13 @@ struct dpdk_event {
 
 /* NULL: out of memory. */
 struct dpdk_events *dpdk_events_create(void);
-void dpdk_events_destroy(struct dpdk_events *news);
-void dpdk_events_join(struct dpdk_events *news, struct dpdk_reader *reader);
-void dpdk_events_leave(struct dpdk_events *news, struct dpdk_reader *reader);
-void dpdk_events_publish(struct dpdk_events *news, const struct dpdk_event *word);
+void dpdk_events_destroy(struct dpdk_events *events);
+void dpdk_events_join(struct dpdk_events *events, struct dpdk_reader *reader);
+void dpdk_events_leave(struct dpdk_events *events, struct dpdk_reader *reader);
+void dpdk_events_publish(struct dpdk_events *events, const struct dpdk_event *event);
 /* The next event of another instance; false: none. Events not read in time are lost: neighbors are
  * solicited again, and a packet that is still too big causes another error. */
-bool dpdk_events_next(struct dpdk_events *news, struct dpdk_reader *reader, struct dpdk_event *out);
+bool dpdk_events_next(struct dpdk_events *events, struct dpdk_reader *reader,
+		      struct dpdk_event *out);
 
 #endif

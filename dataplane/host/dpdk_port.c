@@ -105,7 +105,7 @@ static void port_free(struct dpdk_port *port)
 		port->api->port_close(port->port);
 	free(port->owners[DPDK_TCP]);
 	free(port->owners[DPDK_UDP]);
-	dpdk_events_destroy(port->news);
+	dpdk_events_destroy(port->events);
 	free(port);
 }
 
@@ -173,8 +173,8 @@ static int port_make(struct dpdk_port **out, const struct harp_port_spec *spec,
 	port->spec = *spec;
 	for (unsigned i = 0; i < 2; i++)
 		port->owners[i] = calloc(PORT_NUMBERS, sizeof(*port->owners[i]));
-	port->news = dpdk_events_create();
-	if (!port->owners[DPDK_TCP] || !port->owners[DPDK_UDP] || !port->news)
+	port->events = dpdk_events_create();
+	if (!port->owners[DPDK_TCP] || !port->owners[DPDK_UDP] || !port->events)
 		why_fail(why, rc, "out of memory");
 	else
 		rc = dpdk_library_open(opt->lib_dir, &port->api, why);

@@ -30,9 +30,9 @@ struct dpdk_port {
 	/* The rest is dpdk_port.c's. */
 	struct dpdk_port *next;
 	unsigned users;
-	_Atomic uint64_t look_ns; /* Private to dpdk_port.c. */
+	_Atomic uint64_t look_ns; /* next link query */
 	atomic_bool up;
-	struct dpdk_events *news; /* next link query */
+	struct dpdk_events *events;
 	/* Queue that holds a port, plus 1, by protocol and port. Writer: whoever changes an entry
 	 * from 0, and its holder. */
 	_Atomic uint8_t *owners[2];
@@ -60,8 +60,7 @@ void dpdk_port_release(struct dpdk_port *port, enum dpdk_protocol protocol, uint
 bool dpdk_port_elsewhere(const struct dpdk_port *port, enum dpdk_protocol protocol, uint16_t number,
 			 uint32_t queue);
 
-/* ---- DPDK's own messages, by any thread of its: to the instance that has been open longest.
- * ---------------------- */
+/* ---- DPDK's own messages, by any thread of its: to the instance that has been open longest. ---- */
 struct dpdk_sink {
 	struct dpdk_sink *next;
 	harp_log_fn log;

@@ -307,16 +307,16 @@ bool instance_check_program(void *ctx)
 	struct program_watch *watch = &instance->watch;
 	char text[sizeof(watch->text)];
 	int rc = xdp_shared_check(instance->shared, text, sizeof(text));
-	bool news;
+	bool changed;
 
 	pthread_mutex_lock(&watch->lock);
-	news = rc != watch->error || (!rc && text[0]);
-	if (news) {
+	changed = rc != watch->error || (!rc && text[0]);
+	if (changed) {
 		watch->error = rc;
 		snprintf(watch->text, sizeof(watch->text), "%s", text);
 	}
 	pthread_mutex_unlock(&watch->lock);
-	return news;
+	return changed;
 }
 
 static int control_program(struct harp_instance *instance)
@@ -427,8 +427,8 @@ enum harp_instance_mode harp_instance_mode(const struct harp_instance *instance)
 const struct harp_lease_leased *harp_instance_lease(const struct harp_instance *instance)
 {
 	if (instance->dpdk && instance->dpdk->port->lease)
-		return &instance->dpdk->told;
-	return instance->lease ? &instance->lease->told : NULL;
+		return &instance->dpdk->grant;
+	return instance->lease ? &instance->lease->grant : NULL;
 }
 
 int harp_instance_steering(const struct harp_instance *instance, uint64_t *counts, unsigned max)

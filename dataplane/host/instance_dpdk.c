@@ -71,23 +71,25 @@ static void hook_udp_release(void *ctx, uint16_t number)
 }
 
 static void hook_neighbor_learned(void *ctx, const struct harp_addr *addr, const uint8_t *mac,
-				  uint32_t news)
+				  uint32_t flags)
 {
 	const struct instance_dpdk *dpdk = ((struct harp_instance *)ctx)->dpdk;
-	struct dpdk_event word = { .from = &dpdk->reader, .addr = *addr, .news = news };
+	struct dpdk_event event = { .from = &dpdk->reader, .addr = *addr, .flags = flags };
 
-	word.has_mac = mac != NULL;
+	event.has_mac = mac != NULL;
 	if (mac)
-		memcpy(word.mac, mac, sizeof(word.mac));
-	dpdk_events_publish(dpdk->port->news, &word);
+		memcpy(event.mac, mac, sizeof(event.mac));
+	dpdk_events_publish(dpdk->port->events, &event);
 }
 
 static void hook_error_elsewhere(void *ctx, const struct harp_icmp_error *error)
 {
 	const struct instance_dpdk *dpdk = ((struct harp_instance *)ctx)->dpdk;
-	const struct dpdk_event word = { .from = &dpdk->reader, .is_error = true, .error = *error };
+	const struct dpdk_event event = { .from = &dpdk->reader,
+					  .is_error = true,
+					  .error = *error };
 
-	dpdk_events_publish(dpdk->port->news, &word);
+	dpdk_events_publish(dpdk->port->events, &event);
 }
 
 static bool hook_elsewhere(void *ctx, uint8_t protocol, uint16_t number)
@@ -199,9 +201,9 @@ static void dpdk_fill_lease(const struct instance_setup *o, struct harp_instance
 {
 	const struct dpdk_port *port = instance->dpdk->port;
 	const struct harp_nic_caps *caps = &instance->nic->caps;
-	struct harp_lease_leased *told = &instance->dpdk->told;
+	struct harp_lease_leased *grant = &instance->dpdk->grant;
 
-	*told = (struct harp_lease_leased){
+	*grant = (struct harp_lease_leased){
 		.lease_id = port->lease->lease_id,
 		.queue = instance->queue,
 		.queue_count = port->spec.queues,
@@ -216,8 +218,8 @@ static void dpdk_fill_lease(const struct instance_setup *o, struct harp_instance
 		.core = instance->queue ? UINT32_MAX : port->lease->core,
 		.rss_kind = instance->rss.kind,
 	};
-	snprintf(told->ifname, sizeof(told->ifname), "%s", port->spec.name);
-	memcpy(told->mac, caps->mac, sizeof(told->mac));
+	snprintf(grant->ifname, sizeof(grant->ifname), "%s", port->spec.name);
+	memcpy(grant->mac, caps->mac, sizeof(grant->mac));
 }
 
 /* The statistics page of a leased port's queue is harpd's. */
@@ -281,7 +283,7 @@ static int dpdk_port(struct instance_setup *o, struct harp_instance *instance, c
 	rc = dpdk_port_get(&dpdk->port, &wish, &o->why);
 	if (rc)
 		return rc;
-	dpdk_events_join(dpdk->port->news, &dpdk->reader);
+	dpdk_events_join(dpdk->port->events, &dpdk->reader);
 	snprintf(instance->ifname, sizeof(instance->ifname), "%s", dpdk->port->spec.name);
 	why_about(&o->why, "%s queue %u", instance->ifname, instance->queue);
 	return 0;
@@ -320,14 +322,14 @@ int setup_dpdk(struct instance_setup *o, struct harp_instance *instance)
 static void dpdk_receive_events(struct harp_instance *instance)
 {
 	struct instance_dpdk *dpdk = instance->dpdk;
-	struct dpdk_event word;
+	struct dpdk_event event;
 
-	while (dpdk_events_next(dpdk->port->news, &dpdk->reader, &word)) {
-		if (word.is_error)
-			harp_stack_icmp_error(instance->stack, &word.error);
+	while (dpdk_events_next(dpdk->port->events, &dpdk->reader, &event)) {
+		if (event.is_error)
+			harp_stack_icmp_error(instance->stack, &event.error);
 		else
-			harp_stack_neighbor_learned(instance->stack, &word.addr,
-						    word.has_mac ? word.mac : NULL, word.news);
+			harp_stack_neighbor_learned(instance->stack, &event.addr,
+						    event.has_mac ? event.mac : NULL, event.flags);
 	}
 }
 
@@ -401,7 +403,7 @@ void instance_dpdk_close(struct harp_instance *instance)
 	harp_nic_destroy(instance->nic);
 	instance->nic = NULL;
 	if (dpdk->port) {
-		dpdk_events_leave(dpdk->port->news, &dpdk->reader);
+		dpdk_events_leave(dpdk->port->events, &dpdk->reader);
 		if (dpdk->page)
 			munmap(dpdk->page, dpdk->port->lease->page_bytes);
 	}

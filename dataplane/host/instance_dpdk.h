@@ -13,11 +13,11 @@ struct instance_setup;
 struct instance_dpdk {
 	struct dpdk_port *port;
 	struct dpdk_sink sink;
-	void *page;                    /* statistics page of a leased port; NULL: not leased */
-	struct harp_lease_leased told; /* lease data */
-	struct harp_addr link_local;   /* zero: none */
-	struct dpdk_reader reader;     /* reads events of the port's other instances */
-	struct dpdk_xstats *xstats;    /* NULL: another queue's instance publishes them */
+	void *page;                     /* statistics page of a leased port; NULL: not leased */
+	struct harp_lease_leased grant; /* lease data */
+	struct harp_addr link_local;    /* zero: none */
+	struct dpdk_reader reader;      /* reads events of the port's other instances */
+	struct dpdk_xstats *xstats;     /* NULL: another queue's instance publishes them */
 };
 
 /* The port's text; NULL: ifname is a kernel interface. */

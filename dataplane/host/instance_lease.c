@@ -26,21 +26,21 @@ static int lease_link_up(const struct instance_setup *o, struct harp_instance *i
 /* Interface data from the kernel. */
 static int lease_here(struct instance_setup *o, struct harp_instance *instance)
 {
-	const struct harp_lease_leased *told = &instance->lease->told;
+	const struct harp_lease_leased *grant = &instance->lease->grant;
 	struct netlink_get_link link;
 	int rc = setup_netlink(o, instance, false);
 
 	if (rc)
 		return rc;
-	rc = netlink_get_link(&instance->queries, told->ifindex, &link);
+	rc = netlink_get_link(&instance->queries, grant->ifindex, &link);
 	if (rc)
-		return why_fail(&o->why, rc, "harpd's interface %u is not here: %s", told->ifindex,
+		return why_fail(&o->why, rc, "harpd's interface %u is not here: %s", grant->ifindex,
 				strerror(-rc));
 	if (strcmp(link.ifname, instance->ifname) != 0 ||
-	    memcmp(link.mac, told->mac, sizeof(link.mac)) != 0)
+	    memcmp(link.mac, grant->mac, sizeof(link.mac)) != 0)
 		return why_fail(&o->why, -EPROTO,
 				"harpd's interface %u is %s here, or has another MAC address",
-				told->ifindex, link.ifname);
+				grant->ifindex, link.ifname);
 	return lease_link_up(o, instance, link.up, link.mtu_bytes);
 }
 
@@ -56,50 +56,50 @@ static int lease_elsewhere(struct instance_setup *o, struct harp_instance *insta
 			   struct harp_lease_network *network)
 {
 	struct lease *lease = instance->lease;
-	int rc = netwatch_open(&instance->netwatch, lease->socket, &lease->told, lease_apply,
+	int rc = netwatch_open(&instance->netwatch, lease->socket, &lease->grant, lease_apply,
 			       network, &o->why);
 
 	if (rc)
 		return rc;
 	neighbors_remote(&instance->neighbors, instance->netwatch);
-	if (memcmp(network->mac, lease->told.mac, sizeof(network->mac)) != 0)
+	if (memcmp(network->mac, lease->grant.mac, sizeof(network->mac)) != 0)
 		return why_fail(&o->why, -EPROTO, "harpd's interface has two MAC addresses");
 	return lease_link_up(o, instance, network->link == HARP_LEASE_LINK_UP, network->mtu_bytes);
 }
 
-static void lease_rss(const struct harp_lease_leased *told, struct harp_rss *out)
+static void lease_rss(const struct harp_lease_leased *grant, struct harp_rss *out)
 {
 	*out = (struct harp_rss){
-		.kind = told->rss_kind,
-		.key_bytes = told->rss_key_bytes,
-		.table_count = told->rss_table_count,
-		.queues = told->queue_count,
+		.kind = grant->rss_kind,
+		.key_bytes = grant->rss_key_bytes,
+		.table_count = grant->rss_table_count,
+		.queues = grant->queue_count,
 	};
-	memcpy(out->key, told->rss_key, sizeof(out->key));
-	memcpy(out->table, told->rss_table, sizeof(out->table));
+	memcpy(out->key, grant->rss_key, sizeof(out->key));
+	memcpy(out->table, grant->rss_table, sizeof(out->table));
 }
 
 static void lease_describe(struct harp_instance *instance)
 {
-	const struct harp_lease_leased *told = &instance->lease->told;
+	const struct harp_lease_leased *grant = &instance->lease->grant;
 	size_t used;
 
-	setup_mode(instance, told->native);
+	setup_mode(instance, grant->native);
 	used = strlen(instance->describe);
 	snprintf(instance->describe + used, sizeof(instance->describe) - used,
-		 ", ports %u-%u, leased from %s", told->port_min, told->port_max,
+		 ", ports %u-%u, leased from %s", grant->port_min, grant->port_max,
 		 instance->lease->daemon);
 }
 
 static int lease_publish(const struct instance_setup *o, struct harp_instance *instance)
 {
 	const struct lease *lease = instance->lease;
-	const struct harp_lease_leased *told = &lease->told;
-	int rc = instance_publish(instance, lease->page, told->page_bytes, told->lease_id,
-				  told->netns, o->opt.label);
+	const struct harp_lease_leased *grant = &lease->grant;
+	int rc = instance_publish(instance, lease->page, grant->page_bytes, grant->lease_id,
+				  grant->netns, o->opt.label);
 
 	return rc ? why_fail(&o->why, -EPROTO, "harpd's statistics page of %u bytes: %s",
-			     told->page_bytes, strerror(-rc))
+			     grant->page_bytes, strerror(-rc))
 		  : 0;
 }
 
@@ -114,14 +114,14 @@ int setup_lease(struct instance_setup *o, struct harp_instance *instance)
 	if (rc)
 		return rc;
 	lease = instance->lease;
-	instance->queue = lease->told.queue;
+	instance->queue = lease->grant.queue;
 	if (o->opt.rss)
 		instance->rss = *o->opt.rss;
 	else
-		lease_rss(&lease->told, &instance->rss);
-	o->opt.port_min = lease->told.port_min;
-	o->opt.port_max = lease->told.port_max;
-	o->link.ifindex = lease->told.ifindex;
+		lease_rss(&lease->grant, &instance->rss);
+	o->opt.port_min = lease->grant.port_min;
+	o->opt.port_max = lease->grant.port_max;
+	o->link.ifindex = lease->grant.ifindex;
 	elsewhere = lease_is_elsewhere(lease);
 	lease_queue(lease, &queue);
 	rc = harp_nic_af_xdp_adopt(&instance->nic, &queue, o->why.text, o->why.size);

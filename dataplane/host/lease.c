@@ -119,7 +119,7 @@ static int lease_ask(struct lease *lease, const struct harp_instance_options *op
 		return rc;
 	snprintf(request.ifname, sizeof(request.ifname), "%s", opt->ifname);
 	snprintf(request.label, sizeof(request.label), "%s", lease_label(opt));
-	rc = daemon_lease(daemon, &request, &lease->told, lease->fds, why);
+	rc = daemon_lease(daemon, &request, &lease->grant, lease->fds, why);
 	harp_daemon_close(daemon);
 	return rc;
 }
@@ -142,7 +142,7 @@ int lease_take(struct lease **out, const struct harp_instance_options *opt, stru
 		return rc;
 	}
 	/* The NIC that adopts the AF_XDP socket and frames verifies them. */
-	rc = lease_page_map(lease->fds[HARP_LEASE_FD_PAGE], lease->told.page_bytes, &lease->page,
+	rc = lease_page_map(lease->fds[HARP_LEASE_FD_PAGE], lease->grant.page_bytes, &lease->page,
 			    why);
 	if (rc) {
 		lease_give_back(lease, &quiet);
@@ -162,29 +162,29 @@ int lease_hand_on(struct lease *lease, enum harp_lease_fd which)
 
 void lease_queue(struct lease *lease, struct harp_queue *out)
 {
-	const struct harp_lease_leased *told = &lease->told;
+	const struct harp_lease_leased *grant = &lease->grant;
 
 	*out = (struct harp_queue){
 		.size = sizeof(*out),
 		.xsk_fd = lease_hand_on(lease, HARP_LEASE_FD_XSK),
 		.frames_fd = lease_hand_on(lease, HARP_LEASE_FD_FRAMES),
-		.ifindex = told->ifindex,
-		.queue = told->queue,
-		.frame_size = told->frame_size,
-		.frame_count = told->frame_count,
-		.ring_size = told->ring_size,
-		.mtu_bytes = told->mtu_bytes,
-		.features = told->nic_features,
-		.tx_frags_max = told->tx_frags_max,
-		.zero_copy = told->zero_copy,
+		.ifindex = grant->ifindex,
+		.queue = grant->queue,
+		.frame_size = grant->frame_size,
+		.frame_count = grant->frame_count,
+		.ring_size = grant->ring_size,
+		.mtu_bytes = grant->mtu_bytes,
+		.features = grant->nic_features,
+		.tx_frags_max = grant->tx_frags_max,
+		.zero_copy = grant->zero_copy,
 	};
-	memcpy(out->mac, told->mac, sizeof(out->mac));
-	memcpy(out->ifname, told->ifname, sizeof(out->ifname));
+	memcpy(out->mac, grant->mac, sizeof(out->mac));
+	memcpy(out->ifname, grant->ifname, sizeof(out->ifname));
 }
 
 bool lease_has_port(const struct lease *lease, uint16_t port)
 {
-	return port >= lease->told.port_min && port <= lease->told.port_max;
+	return port >= lease->grant.port_min && port <= lease->grant.port_max;
 }
 
 /* return */
@@ -214,9 +214,9 @@ int lease_give_back(struct lease *lease, struct why *why)
 	if (!lease)
 		return 0;
 	if (lease->page)
-		munmap(lease->page, lease->told.page_bytes);
+		munmap(lease->page, lease->grant.page_bytes);
 	lease_fork_child(lease);
-	rc = lease_release(lease->socket, lease->told.lease_id, why);
+	rc = lease_release(lease->socket, lease->grant.lease_id, why);
 	free(lease);
 	return rc;
 }

@@ -13,11 +13,11 @@
 #define LEASE_SOCKET_BYTES sizeof(((struct sockaddr_un *)0)->sun_path)
 
 struct lease {
-	struct harp_lease_leased told;
+	struct harp_lease_leased grant;
 	char daemon[LEASE_DAEMON_BYTES]; /* the lessor: "harpd 0.1.0" */
 	char socket[LEASE_SOCKET_BYTES];
 	int fds[HARP_LEASE_FDS]; /* -1: passed on, closed or absent */
-	void *page;              /* statistics, told.page_bytes; NULL: not mapped */
+	void *page;              /* statistics, grant.page_bytes; NULL: not mapped */
 };
 
 /* Connects to the daemon of opt->daemon_socket; name: its identity. Errors as

@@ -161,7 +161,7 @@ struct harp_stack_options {
 	 * the same arguments.
 	 */
 	void (*neighbor_learned)(void *ctx, const struct harp_addr *addr, const uint8_t *mac,
-				 uint32_t news);
+				 uint32_t flags);
 	/* True if another stack holds this port, which this stack does not use. Packets to it are
 	 * then dropped silently: an answer would abort the other stack's connection. protocol: 6
 	 * TCP, 17 UDP. */
@@ -213,7 +213,7 @@ HARP_API int harp_stack_neighbor_set(struct harp_stack *stack, const struct harp
 /* HARP_NEIGHBOR_OWN: applies what harp_stack_options.neighbor_learned of another stack reported,
  * with the same checks as for a received packet. */
 HARP_API void harp_stack_neighbor_learned(struct harp_stack *stack, const struct harp_addr *addr,
-					  const uint8_t *mac, uint32_t news);
+					  const uint8_t *mac, uint32_t flags);
 /* Processes an error that harp_stack_options.error_elsewhere of another stack reported, with the
  * same checks as for a received packet. */
 HARP_API void harp_stack_icmp_error(struct harp_stack *stack, const struct harp_icmp_error *error);

@@ -97,10 +97,8 @@ struct harp_instance_options {
 	const char *label;          /* display label of the lease; at most 63 bytes. NULL: none */
 	const struct harp_rss *rss; /* of harp_rss_parse(); NULL: ask the NIC */
 	/* Since version 3, for DPDK ports (ifname "dpdk:..."). */
-	uint32_t
-		/* queues that the first instance opens or leases the port with; 0: as in its
-		 * text */
-		dpdk_queues;
+	/* queues that the first instance opens or leases the port with; 0: as in its text */
+	uint32_t dpdk_queues;
 	uint32_t dpdk_memory_mib; /* of DPDK's environment, once in a process; 0: 256 */
 	const char *dpdk_args;    /* more EAL arguments, separated by spaces; NULL: none */
 };

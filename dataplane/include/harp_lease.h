@@ -1,50 +1,48 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * harp_lease.h - what a job and harpd say to each other: how an unprivileged process gets an
+ * harp_lease.h - the protocol between a job and harpd, by which an unprivileged process gets an
  * instance.
  *
- * A Unix socket of type SOCK_SEQPACKET (default /run/harp/harpd.sock): one message is one packet,
- * at most HARP_LEASE_MESSAGE_MAX bytes, integers in the byte order of the host that both live on.
- * The job speaks first and gets one answer to each message, in order. A message begins with struct
- * harp_lease_header. A receiver takes a longer body than it knows (later versions append) and
- * refuses a shorter one.
+ * The transport is a Unix socket of type SOCK_SEQPACKET (default /run/harp/harpd.sock). One message
+ * is one packet of at most HARP_LEASE_MESSAGE_MAX bytes, with integers in the host's byte order.
+ * The job sends requests, and harpd answers each of them, in order. A message begins with struct
+ * harp_lease_header. A receiver accepts a body that is longer than it expects (later versions
+ * append fields) and refuses a shorter one.
  *
- *   job                       harpd
- *   HELLO     ------------->
- *             <-------------  WELCOME   devices, settings of harp.toml
- *   LEASE     ------------->
- *             <-------------  LEASED    and descriptors (SCM_RIGHTS), in enum's order
- *                             PORT      of a DPDK port instead: what it is, and a descriptor for
- *                             each queue REFUSED   errno and one line for people
- *   RELEASE   ------------->
- *             <-------------  DONE, or REFUSED
- *   WATCH     ------------->            the network of a lease's NIC, for a job of another network
- *   namespace
- *             <-------------  NETWORK   link, addresses and routes; again with serial 0 after each
- *             change
- *   NEIGHBORS ------------->            after WATCH: next hops to resolve, or that make progress
- *             <-------------  DONE; NEIGHBORS with serial 0 when harpd knows one, and after each
- *             change
- *   ROUTE     ------------->            to a destination, from a lease's NIC
- *             <-------------  ROUTED, or REFUSED
- *   QUERY     ------------->            a JSON document: harpctl's commands (docs/operating.md)
- *             <-------------  ANSWER    and one descriptor, to read: a memfd that holds a JSON
- *             document,
- *                                     sealed but for its end: emptied when nobody has it open
+ *   job                   harpd
+ *   HELLO      -------->
+ *              <--------  WELCOME    devices, and the settings that harp.toml has for jobs
+ *   LEASE      -------->
+ *              <--------  LEASED     with descriptors (SCM_RIGHTS) in the order of harp_lease_fd;
+ *                         PORT       for a DPDK port: its text, and a descriptor for each queue;
+ *                         REFUSED    errno and one line for the user
+ *   RELEASE    -------->
+ *              <--------  DONE, or REFUSED
+ *   WATCH      -------->             reports about the network of a lease's NIC, for a job of
+ *                                    another network namespace
+ *              <--------  NETWORK    link, addresses and routes; again after each change, with
+ *                                    serial 0
+ *   NEIGHBORS  -------->             after WATCH: next hops to resolve, or that make progress
+ *              <--------  DONE; NEIGHBORS with serial 0 for known neighbors and after each change
+ *   ROUTE      -------->             route from a lease's NIC to a destination
+ *              <--------  ROUTED, or REFUSED
+ *   QUERY      -------->             a JSON document: a command of harpctl (docs/operating.md)
+ *              <--------  ANSWER     with a descriptor of a memfd that holds a JSON document. The
+ *                                    memfd is sealed, except that harpd truncates it when no
+ *                                    process has it open any more
  *
- * REFUSED with serial 0 answers no question: it is the last that harpd says to one that has no
- * place (EUSERS) or was silent for too long (ETIMEDOUT), before it hangs up.
+ * REFUSED with serial 0 answers no request. It is harpd's last message before it closes a
+ * connection that exceeds a limit (EUSERS) or was silent for too long (ETIMEDOUT).
  *
- * A lease belongs to the process that connected (SO_PEERPIDFD), not to the connection: it ends with
- * RELEASE or with the process, so that harpd may be restarted while jobs run. Who reconnects may
- * release its own leases.
+ * A lease belongs to the process that connected (SO_PEERPIDFD), not to the connection. It ends with
+ * RELEASE or with the process, so harpd can be restarted while jobs run. After a reconnect the
+ * process may release its leases.
  *
- * No socket of the NIC's network namespace but the AF_XDP sockets is handed over: ioctl() checks
- * capabilities against the namespace of the socket that it is called on. A job in the NIC's
- * namespace opens its own sockets. A job of another namespace asks harpd (WATCH, NEIGHBORS, ROUTE).
- * WATCH belongs to its connection; it ends with it, with the lease, and with another WATCH of the
- * same lease. After harpd was restarted the job connects and asks again; until then it goes on with
- * what it was told last.
+ * harpd passes no socket of the NIC's network namespace to a job except the AF_XDP sockets, because
+ * ioctl() checks capabilities against the namespace of the socket. A job in the NIC's namespace
+ * opens its own sockets. A job in another namespace sends WATCH, NEIGHBORS and ROUTE. A WATCH ends
+ * with its connection, with the lease, or with another WATCH of the same lease. After a restart of
+ * harpd the job connects and repeats its requests; until then it uses the last reports.
  */
 #ifndef HARP_LEASE_H
 #define HARP_LEASE_H
@@ -83,10 +81,10 @@ enum harp_lease_type {
 
 /* The descriptors of LEASED, in this order. */
 enum harp_lease_fd {
-	HARP_LEASE_FD_XSK =
-		0, /* bound AF_XDP socket, in the XDP program's map; rings set, not mapped */
-	HARP_LEASE_FD_FRAMES =
-		1, /* its memory, a sealed memfd of frame_count * frame_size bytes or more */
+	/* bound AF_XDP socket, in the XDP program's map; rings set, not mapped */
+	HARP_LEASE_FD_XSK = 0,
+	/* its memory, a sealed memfd of frame_count * frame_size bytes or more */
+	HARP_LEASE_FD_FRAMES = 1,
 	HARP_LEASE_FD_PAGE = 2, /* statistics page (harp_page.h), a sealed memfd */
 };
 #define HARP_LEASE_FDS 3u
@@ -101,12 +99,12 @@ struct harp_lease_header {
 
 struct harp_lease_hello {
 	struct harp_lease_header header;
-	char client[32]; /* "harp 0.1.0 plugin": for the log */
+	char client[32]; /* name for the log: "harp 0.1.0 plugin" */
 };
 
-#define HARP_LEASE_DEVICE_DEFAULT_ROUTE 1u /* carries the default route: only when named */
+#define HARP_LEASE_DEVICE_DEFAULT_ROUTE 1u /* carries the default route: used only if named */
 #define HARP_LEASE_DEVICE_UP 2u
-#define HARP_LEASE_DEVICE_ONE_QUEUE 4u /* all packets arrived on one queue: no other is leased */
+#define HARP_LEASE_DEVICE_ONE_QUEUE 4u /* all packets arrived on one queue: harpd leases no other */
 /* A DPDK port, leased whole and driven by the job's own DPDK: ifname is its name, ifindex and netns
  * 0, queues the number available to one job, queues_free the same, or 0 if it is leased. harpd does
  * not open it: speed and MAC address are 0, and the MTU if harp.toml has none. */
@@ -120,7 +118,7 @@ struct harp_lease_device {
 	uint32_t flags;
 	uint32_t mtu_bytes;
 	uint32_t speed_mbps; /* 0: not known */
-	uint32_t queues;     /* that harpd may lease */
+	uint32_t queues;     /* queues that harpd may lease */
 	uint32_t queues_free;
 	int32_t numa_node; /* -1: none */
 	uint8_t mac[6];
@@ -148,14 +146,14 @@ struct harp_lease_request {
 	uint32_t frame_count; /* 0: harpd's default; harpd may give fewer */
 	uint32_t copy_mode;   /* as struct harp_af_xdp_options */
 	uint32_t queues;      /* of a DPDK port: stacks that the job wants on it; 0: 1. Else 0 */
-	char label[64];       /* for people: "train.py rank 3" */
+	char label[64];       /* display name: "train.py rank 3" */
 };
 
 /* How the NIC chooses a queue for a packet. */
 enum harp_lease_rss {
 	HARP_LEASE_RSS_NONE = 0,     /* one queue */
-	HARP_LEASE_RSS_UNKNOWN = 1,  /* find out by trying */
-	HARP_LEASE_RSS_TOEPLITZ = 2, /* key and table tell */
+	HARP_LEASE_RSS_UNKNOWN = 1,  /* found out by trial */
+	HARP_LEASE_RSS_TOEPLITZ = 2, /* computed from key and table */
 };
 
 struct harp_lease_leased {
@@ -197,7 +195,7 @@ struct harp_lease_port {
 
 struct harp_lease_refused {
 	struct harp_lease_header header;
-	/* errno: EACCES who asks, EBUSY no queue free, EDQUOT cap of the uid, ENODEV ... */
+	/* errno: EACCES user not allowed, EBUSY no queue free, EDQUOT limit of the user, ENODEV ... */
 	int32_t error;
 	char why[384]; /* one line: what, where, what to do */
 };
@@ -207,8 +205,7 @@ struct harp_lease_release {
 	uint64_t lease_id;
 };
 
-/* ---- the network of a lease's NIC, for a job of another network namespace
- * ---------------------- */
+/* The network of a lease's NIC, for a job of another network namespace. */
 
 struct harp_lease_watch {
 	struct harp_lease_header header;
@@ -251,7 +248,7 @@ struct harp_lease_network {
 /* followed by harpd for a lease: the most recent ones */
 #define HARP_LEASE_NEIGHBORS_LEASE_MAX 256u
 /* Flags of a neighbor. From a job: */
-/* the kernel is to resolve it, and harpd to report the result */
+/* the kernel shall resolve it, and harpd report the result */
 #define HARP_LEASE_NEIGHBOR_WANTED 1u
 #define HARP_LEASE_NEIGHBOR_CONFIRMED 2u /* a connection through it makes progress */
 /* From harpd: */
@@ -274,7 +271,7 @@ struct harp_lease_route_query {
 	uint64_t lease_id;
 	struct harp_addr dst;
 };
-/* As struct harp_host_route, unless error is an errno: ENETUNREACH there is no route. */
+/* As struct harp_host_route if error is 0; otherwise error is an errno (ENETUNREACH: no route). */
 struct harp_lease_routed {
 	struct harp_lease_header header;
 	int32_t error;

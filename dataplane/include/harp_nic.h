@@ -72,9 +72,8 @@ struct harp_nic_caps {
 	 * caller writes before tx(); complete() returns the addr when the NIC no longer reads them.
 	 */
 	uint32_t external_count; /* 0: the NIC has no external frames */
-	uint32_t
-		/* frames that the NIC needs in its ring to receive well. 0: any */
-		rx_fill_min;
+	/* frames that the NIC needs in its ring to receive well. 0: any */
+	uint32_t rx_fill_min;
 	const uint8_t **external;
 };
 
@@ -84,9 +83,8 @@ struct harp_nic_stats {
 	uint64_t rx_ring_full, rx_fill_empty, tx_ring_empty, rx_invalid, tx_invalid;
 	uint64_t kicks;        /* system calls made to transmit or to wake the card */
 	uint64_t copied_bytes; /* copied by the NIC code of HARP itself (0 for AF_XDP) */
-	uint64_t
-		/* copied by the driver, if known (memif, tap, af_packet) */
-		driver_copied_bytes;
+	/* copied by the driver, if known (memif, tap, af_packet) */
+	uint64_t driver_copied_bytes;
 };
 
 struct harp_nic;
@@ -227,14 +225,12 @@ struct harp_af_xdp_options {
 	uint32_t frame_count; /* 0: 8192 */
 	uint32_t frame_size;  /* 2048 or 4096; 0: 2048 up to MTU 1500, else 4096 */
 	uint32_t ring_size;   /* descriptors of each ring, power of two. 0: 2048 */
-	uint32_t
-		/* 0: zero-copy if the driver has it, else copy. 1: copy. 2: zero-copy or fail */
-		copy_mode;
+	/* 0: zero-copy if the driver has it, else copy. 1: copy. 2: zero-copy or fail */
+	uint32_t copy_mode;
 	uint32_t huge_pages; /* 0: if available. 1: never. 2: or fail */
-	uint32_t
-		/* a queue is busy for tens of ms after its owner's exit, longer on a loaded host.
-		 * 0: 2000 */
-		bind_retry_ms;
+	/* a queue is busy for tens of ms after its owner's exit, longer on a loaded host. 0:
+	 * 2000 */
+	uint32_t bind_retry_ms;
 };
 /* why (why_len bytes, may be NULL) receives one line on failure that names interface, queue, cause
  * and remedy. -EPERM, -ENODEV, -EBUSY, -EOPNOTSUPP, -ENOMEM, -EINVAL. */

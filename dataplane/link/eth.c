@@ -27,7 +27,7 @@ int eth_init(struct eth *eth, struct nicio *io, struct wheel *wheel, struct rng 
 		.wheel = wheel,
 		.rng = rng,
 		.hooks = opt ? &opt->hooks : &eth_no_hooks,
-		.tell = opt ? opt->neighbor_learned : NULL,
+		.learned = opt ? opt->neighbor_learned : NULL,
 		.neighbor_mode = opt ? opt->neighbor_mode : HARP_NEIGHBOR_OWN,
 		.vlan_id = opt ? opt->vlan_id : 0,
 		.neighbor_max = max,
@@ -53,8 +53,7 @@ void eth_destroy(struct eth *eth)
 	eth->hash = NULL;
 }
 
-/* ---- out
- * --------------------------------------------------------------------------------------- */
+/* ---- out ---- */
 
 static inline void eth_write_header(const struct eth *eth, struct packet_out *out,
 				    const uint8_t *dst, uint16_t type)
@@ -117,8 +116,7 @@ void eth_control_send(struct eth *eth, const uint8_t *dst, uint16_t type, struct
 	frame_release(eth->io->pool, out->frame);
 }
 
-/* ---- in
- * ---------------------------------------------------------------------------------------- */
+/* ---- in ---- */
 
 static inline void eth_strip(struct frame *packet, uint32_t bytes)
 {

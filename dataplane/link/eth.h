@@ -85,7 +85,8 @@ struct eth {
 	uint16_t vlan_id; /* tag of all sent frames; 0: none */
 	struct eth_network network;
 	/* harp_stack_options.neighbor_learned, with hooks->ctx; NULL: not set. */
-	void (*tell)(void *ctx, const struct harp_addr *addr, const uint8_t *mac, uint32_t news);
+	void (*learned)(void *ctx, const struct harp_addr *addr, const uint8_t *mac,
+			uint32_t flags);
 };
 
 enum eth_verdict {
@@ -117,10 +118,10 @@ enum neighbor_news {
 /* Processes a received packet's information and forwards it to other stacks. mac NULL: unchanged
  * (an advertisement without the option). */
 void neighbor_learn(struct eth *eth, const struct harp_addr *addr, const uint8_t *mac,
-		    unsigned news);
+		    unsigned flags);
 /* The same for information received by another stack. */
 void neighbor_learn_forwarded(struct eth *eth, const struct harp_addr *addr, const uint8_t *mac,
-			      unsigned news);
+			      unsigned flags);
 /* An own address is claimed from mac (NULL: unknown): by another node, unless that is our own. */
 void neighbor_conflict(struct eth *eth, const uint8_t *mac);
 /* neigh.c, for eth.c: resolves or confirms n before use. */

@@ -144,7 +144,7 @@ struct neighbor *neighbor_get(struct eth *eth, const struct harp_addr *addr)
 static void neighbor_resolve(struct eth *eth, struct neighbor *n, const uint8_t *mac,
 			     enum neighbor_state state)
 {
-	bool news = !neighbor_usable(n);
+	bool is_new = !neighbor_usable(n);
 
 	memcpy(n->mac, mac, ETH_MAC_BYTES);
 	n->state = (uint8_t)state;
@@ -152,7 +152,7 @@ static void neighbor_resolve(struct eth *eth, struct neighbor *n, const uint8_t 
 	if (state == NEIGHBOR_REACHABLE)
 		n->confirmed_ns = eth->io->now_ns;
 	wheel_cancel(eth->wheel, &n->timer);
-	if (news)
+	if (is_new)
 		eth->resolved_generation++;
 }
 
@@ -290,19 +290,19 @@ void neighbor_timer(struct eth *eth, struct timer *timer, uint64_t now_ns)
 }
 
 void neighbor_learn(struct eth *eth, const struct harp_addr *addr, const uint8_t *mac,
-		    unsigned news)
+		    unsigned flags)
 {
-	if (eth->tell)
-		eth->tell(eth->hooks->ctx, addr, mac, news);
-	neighbor_learn_forwarded(eth, addr, mac, news);
+	if (eth->learned)
+		eth->learned(eth->hooks->ctx, addr, mac, flags);
+	neighbor_learn_forwarded(eth, addr, mac, flags);
 }
 
 /* Implements "Trust" above. */
 void neighbor_learn_forwarded(struct eth *eth, const struct harp_addr *addr, const uint8_t *mac,
-			      unsigned news)
+			      unsigned flags)
 {
 	struct neighbor *n = neighbor_find(eth, addr);
-	bool is_reply = news & NEIGHBOR_REPLY, same;
+	bool is_reply = flags & NEIGHBOR_REPLY, same;
 
 	if (!mac) {
 		if (!n || !neighbor_usable(n))
@@ -311,7 +311,7 @@ void neighbor_learn_forwarded(struct eth *eth, const struct harp_addr *addr, con
 	}
 	same = n && memcmp(n->mac, mac, ETH_MAC_BYTES) == 0;
 	if (!n) {
-		if (!(news & NEIGHBOR_ASKS_US))
+		if (!(flags & NEIGHBOR_ASKS_US))
 			return;
 		n = neighbor_make(eth, addr);
 		if (n)
@@ -322,7 +322,7 @@ void neighbor_learn_forwarded(struct eth *eth, const struct harp_addr *addr, con
 	} else if (same) {
 		if (is_reply && n->probes > 0)
 			neighbor_resolve(eth, n, mac, NEIGHBOR_REACHABLE);
-	} else if (n->state == NEIGHBOR_STALE && n->probes == 0 && (news & NEIGHBOR_OVERRIDE)) {
+	} else if (n->state == NEIGHBOR_STALE && n->probes == 0 && (flags & NEIGHBOR_OVERRIDE)) {
 		neighbor_resolve(eth, n, mac, NEIGHBOR_STALE);
 	} else {
 		eth->stats->drop_arp_claim++;

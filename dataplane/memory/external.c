@@ -30,8 +30,7 @@ void external_destroy(struct frame_pool *pool)
 	free(pool->external_free);
 }
 
-/* ---- memory
- * ------------------------------------------------------------------------------------ */
+/* ---- memory ---- */
 
 static bool external_holds(const struct frame_memory *m, const uint8_t *data, size_t len)
 {
@@ -100,8 +99,7 @@ void external_memory_drop(struct frame_pool *pool, struct frame_memory *memory)
 	free(memory);
 }
 
-/* ---- records
- * ----------------------------------------------------------------------------------- */
+/* ---- records ---- */
 
 struct frame *external_alloc(struct frame_pool *pool, struct frame_memory *memory,
 			     const uint8_t *data, uint32_t len, uint32_t floor)

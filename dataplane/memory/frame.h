@@ -53,9 +53,8 @@ struct frame_pool {
 	uint8_t *base;
 	uint32_t frame_size, frame_shift, frame_count;
 	uint32_t free_count;
-	uint32_t
-		/* offset of the data in a frame: behind the NIC's bytes and the headroom */
-		data_at;
+	/* offset of the data in a frame: behind the NIC's bytes and the headroom */
+	uint32_t data_at;
 	uint32_t *free_stack; /* indices of free frames, newest last */
 	struct frame *frames; /* frame_count records, and external_count of external frames */
 	/* External frames: external.h. */

@@ -39,8 +39,7 @@ uint32_t ip_pseudo_sum(const struct harp_addr *src, const struct harp_addr *dst,
 	return ip_pseudo_add(csum_words(dst->bytes + skip, 16 - skip, sum), proto, len);
 }
 
-/* ---- in
- * ---------------------------------------------------------------------------------------- */
+/* ---- in ---- */
 
 bool ip_trim(struct ip *ip, struct frame *f, uint32_t total)
 {
@@ -178,8 +177,7 @@ enum ip_verdict ip_input(struct ip *ip, struct packet_in *in)
 	return h->proto == IP_PROTO_ICMP ? IP_LOCAL_ICMP : ip_protocol(ip, h->proto);
 }
 
-/* ---- out
- * --------------------------------------------------------------------------------------- */
+/* ---- out ---- */
 
 /* The identification has no meaning with DF (RFC 6864 section 4). It is counted per path, as
  * receivers with GRO expect; a global counter would reveal to a peer how much others receive. */

@@ -40,8 +40,7 @@ struct nd_message {
 static_assert(sizeof(struct nd_message) == 32, "RFC 4861 section 4.3");
 #define ND_MESSAGE_BYTES_MIN 24u /* up to the options */
 
-/* ---- out
- * --------------------------------------------------------------------------------------- */
+/* ---- out ---- */
 
 static void nd_send(struct ip *ip, const struct ip_path *path, const uint8_t *mac, uint8_t type,
 		    uint8_t flags, const struct harp_addr *target)
@@ -110,8 +109,7 @@ static void nd_advertise(struct ip *ip, const struct harp_addr *target,
 	nd_send(ip, &path, NULL, ND_ADVERTISEMENT, ND_FLAG_OVERRIDE, target);
 }
 
-/* ---- in
- * ---------------------------------------------------------------------------------------- */
+/* ---- in ---- */
 
 /*
  * Parses the options; *mac becomes the link-layer address of the wanted option. False if an option

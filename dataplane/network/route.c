@@ -90,8 +90,7 @@ static bool route_mtu_good(const struct harp_addr *addr, uint32_t mtu_bytes)
 	return mtu_bytes >= (harp_addr_is_v4(addr) ? 68u : IPV6_MTU_MIN);
 }
 
-/* ---- addresses
- * --------------------------------------------------------------------------------- */
+/* ---- addresses ---- */
 
 static int route_address_find(const struct ip *ip, const struct harp_addr *addr)
 {
@@ -145,8 +144,7 @@ int ip_address_remove(struct ip *ip, const struct harp_addr *addr)
 	return 0;
 }
 
-/* ---- routes
- * ------------------------------------------------------------------------------------ */
+/* ---- routes ---- */
 
 static struct ip_route *route_find(struct ip *ip, const struct harp_addr *prefix, unsigned bits)
 {
@@ -199,8 +197,7 @@ int ip_route_remove(struct ip *ip, const struct harp_addr *prefix, unsigned pref
 	return 0;
 }
 
-/* ---- paths
- * ------------------------------------------------------------------------------------- */
+/* ---- paths ---- */
 
 /* Longest prefix wins. */
 static const struct ip_route *route_lookup(const struct ip *ip, const struct harp_addr *dst)

@@ -379,8 +379,7 @@ void nicio_fill(struct nicio *io)
 	io->stats->frames_free = io->pool->free_count;
 }
 
-/* ---- memory
- * ------------------------------------------------------------------------------------ */
+/* ---- memory ---- */
 
 int nicio_memory_add(struct nicio *io, const void *base, size_t bytes)
 {

@@ -38,8 +38,7 @@
 #define WIRE_TSO_BYTES 65400u /* with headers still less than WIRE_PACKET_MAX */
 #define WIRE_ETH_BYTES 18u    /* Ethernet and VLAN headers, above the MTU */
 
-/* ---- sending
- * ----------------------------------------------------------------------------------- */
+/* ---- sending ---- */
 
 /* Detects accidental writes, not attacks: one multiplication per word, because strict tests hash
  * every byte twice. */
@@ -158,8 +157,7 @@ static unsigned wire_complete(struct harp_nic *nic, uint64_t *addrs, unsigned ma
 	return n;
 }
 
-/* ---- receiving
- * --------------------------------------------------------------------------------- */
+/* ---- receiving ---- */
 
 static unsigned wire_fill(struct harp_nic *nic, const uint64_t *addrs, unsigned count)
 {

@@ -20,8 +20,7 @@
 #define CARD_FIN_PSH 0x09u
 #define CARD_CWR 0x80u
 
-/* ---- memory
- * ------------------------------------------------------------------------------------ */
+/* ---- memory ---- */
 
 static bool card_memory_holds(const struct wire_port *port, const uint8_t *bytes, uint32_t len)
 {

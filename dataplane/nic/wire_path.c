@@ -9,8 +9,7 @@
 
 #define WIRE_NONE UINT32_MAX
 
-/* ---- the heap of arrivals
- * ---------------------------------------------------------------------- */
+/* ---- the heap of arrivals ---- */
 
 static inline bool wire_path_before(const struct harp_wire *w, uint32_t a, uint32_t b)
 {

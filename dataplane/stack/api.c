@@ -49,10 +49,10 @@ int harp_stack_memory_remove(struct harp_stack *stack, const void *base, size_t 
 }
 
 void harp_stack_neighbor_learned(struct harp_stack *stack, const struct harp_addr *addr,
-				 const uint8_t *mac, uint32_t news)
+				 const uint8_t *mac, uint32_t flags)
 {
 	if (stack->eth.neighbor_mode == HARP_NEIGHBOR_OWN && (!mac || !(mac[0] & 1)))
-		neighbor_learn_forwarded(&stack->eth, addr, mac, news);
+		neighbor_learn_forwarded(&stack->eth, addr, mac, flags);
 }
 
 void harp_stack_icmp_error(struct harp_stack *stack, const struct harp_icmp_error *error)

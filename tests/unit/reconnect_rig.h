@@ -230,6 +230,7 @@ static void end_said(unsigned said)
 	CHECK_EQ(rails_said, said);
 	reconnect_stop(reconnect);
 	reconnect_free(reconnect);
+	turn(clock_now_ns());
 	comm.reconnect = NULL;
 }
 
