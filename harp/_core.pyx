@@ -73,7 +73,17 @@ def stats_dtype():
 
 
 def stats_delta(later, earlier):
-    """Return the differences of two snapshots of a stack, modulo 2**64 (a gauge that fell wraps).
+    """Return the differences of two snapshots of a stack.
+
+    Parameters
+    ----------
+    later, earlier
+        Records of Stack.snapshot().
+
+    Returns
+    -------
+    dict
+        Each statistic by name, modulo 2**64: a gauge that fell wraps.
     """
     import numpy
 
@@ -266,7 +276,34 @@ def _no_driver():
 
 @cython.no_gc_clear
 cdef class Stack:
-    """A TCP stack on a NIC. Only poll(now_ns) advances it."""
+    """A TCP stack on a NIC. Only poll(now_ns) advances it.
+
+    Parameters
+    ----------
+    nic
+        The NIC, of this stack only.
+    seed
+        Of its random numbers; 0: the system's.
+    now_ns
+        The clock at the start, in nanoseconds.
+    max_conns, max_listeners, max_neighbors
+        Limits; 0: the defaults of harp.h.
+    port_min, port_max
+        Ports that it chooses for itself; 0: the default.
+    own_neighbors
+        Whether it resolves neighbors; False: only neighbor_set() does.
+    log
+        Called as log(level, text) for each line of its log; None: no log.
+    scope_id
+        The interface's index, for link-local addresses.
+    vlan_id
+        The VLAN tag of its packets; 0: none.
+
+    Raises
+    ------
+    OSError
+        Memory is exhausted, or an option is out of range.
+    """
 
     def __cinit__(self, *args, **kwargs):
         self._driver = _no_driver
@@ -353,7 +390,18 @@ cdef class Stack:
         return wrapped
 
     def poll(self, uint64_t now_ns):
-        """Receive, run timers, transmit. Return the amount of work done."""
+        """Receive, run timers, transmit.
+
+        Parameters
+        ----------
+        now_ns
+            The clock, in nanoseconds; never earlier than at the last call.
+
+        Returns
+        -------
+        int
+            The amount of work done; 0: nothing was to be done.
+        """
         did = harp_stack_poll(self._open(), now_ns)
         if self._log_error is not None:
             error, self._log_error = self._log_error, None
@@ -372,20 +420,59 @@ cdef class Stack:
         return harp_stack_now_ns(self._open())
 
     def address_add(self, str address not None, unsigned prefix_len):
-        """Add an address of this stack; its prefix becomes a route."""
+        """Add an address of this stack; its prefix becomes a route.
+
+        Parameters
+        ----------
+        address
+            IPv4 or IPv6, as text.
+        prefix_len
+            Bits of the prefix.
+
+        Raises
+        ------
+        OSError
+            The address exists, or the table is full.
+        """
         cdef harp_addr addr
         _parse(address, &addr)
         _check(harp_stack_address_add(self._open(), &addr, prefix_len), address)
 
     def address_remove(self, str address not None):
-        """Remove an address of this stack."""
+        """Remove an address of this stack.
+
+        Parameters
+        ----------
+        address
+            IPv4 or IPv6, as text.
+
+        Raises
+        ------
+        OSError
+            It has no such address.
+        """
         cdef harp_addr addr
         _parse(address, &addr)
         _check(harp_stack_address_remove(self._open(), &addr), address)
 
     def route_add(self, str prefix not None, unsigned prefix_len, str gateway=None,
                   unsigned mtu_bytes=0):
-        """Add a route; without gateway it is on-link."""
+        """Add a route.
+
+        Parameters
+        ----------
+        prefix, prefix_len
+            The destinations.
+        gateway
+            The next hop; None: the destinations are on the link.
+        mtu_bytes
+            Largest packet on it; 0: the NIC's.
+
+        Raises
+        ------
+        OSError
+            The table is full, or the gateway is not reachable.
+        """
         cdef harp_addr addr
         cdef harp_addr via
         _parse(prefix, &addr)
@@ -395,7 +482,15 @@ cdef class Stack:
                                     NULL if gateway is None else &via, mtu_bytes), prefix)
 
     def neighbor_set(self, str address not None, mac):
-        """Set a neighbor's MAC address; None removes it."""
+        """Set a neighbor's MAC address.
+
+        Parameters
+        ----------
+        address
+            IPv4 or IPv6, as text.
+        mac
+            "02:00:00:00:00:01" or 6 bytes; None removes the neighbor.
+        """
         cdef harp_addr addr
         cdef uint8_t raw[6]
         _parse(address, &addr)
@@ -405,7 +500,27 @@ cdef class Stack:
                address)
 
     def listen(self, int port, str address="0.0.0.0", **options):
-        """Listen; options of struct harp_tcp_options."""
+        """Listen on a port.
+
+        Parameters
+        ----------
+        port
+            The port; 0: any.
+        address
+            The local address; 0.0.0.0 and :: are all.
+        **options
+            Fields of struct harp_tcp_options by name (docs/python.md).
+
+        Returns
+        -------
+        Listener
+            The listening port.
+
+        Raises
+        ------
+        OSError
+            The port is in use, or no listener is left.
+        """
         cdef harp_endpoint local
         cdef harp_tcp_options tcp
         cdef Listener listener = Listener.__new__(Listener)
@@ -421,7 +536,27 @@ cdef class Stack:
 
     def connect(self, str address not None, int port, str local_address=None, int local_port=0,
                 **options):
-        """Begin to connect; next_events() reports the result."""
+        """Begin to connect; next_events() reports the result.
+
+        Parameters
+        ----------
+        address, port
+            The peer's.
+        local_address, local_port
+            The own ones; None and 0: the stack chooses.
+        **options
+            Fields of struct harp_tcp_options by name (docs/python.md).
+
+        Returns
+        -------
+        Connection
+            The connection, which is not established yet.
+
+        Raises
+        ------
+        OSError
+            There is no route, port or memory for it.
+        """
         cdef harp_endpoint local
         cdef harp_endpoint remote
         cdef harp_tcp_options tcp
@@ -438,7 +573,27 @@ cdef class Stack:
         return self._wrap(conn)
 
     def udp(self, int port=0, str address="::", **options):
-        """Return a UDP socket; options of struct harp_udp_options."""
+        """Open a UDP socket.
+
+        Parameters
+        ----------
+        port
+            The local port; 0: any.
+        address
+            The local address.
+        **options
+            Fields of struct harp_udp_options by name.
+
+        Returns
+        -------
+        UdpSocket
+            The socket.
+
+        Raises
+        ------
+        OSError
+            The port is in use.
+        """
         cdef harp_endpoint local
         cdef harp_udp_options udp
         cdef UdpSocket sock = UdpSocket.__new__(UdpSocket)
@@ -468,7 +623,23 @@ cdef class Stack:
                 found.append((wrapped, Event(events)))
 
     def stat(self, str name not None):
-        """Return one statistic of harp_stats.h."""
+        """Return one statistic of harp_stats.h.
+
+        Parameters
+        ----------
+        name
+            One of stat_names().
+
+        Returns
+        -------
+        int
+            Its value.
+
+        Raises
+        ------
+        KeyError
+            There is no such statistic.
+        """
         cdef uint64_t value = 0
         encoded = name.encode()
         if harp_stack_stat(self._open(), encoded, &value) < 0:
@@ -520,11 +691,27 @@ cdef class Stack:
         return numpy.array(flows, flow_dtype())
 
     def capture_start(self, size_t ring_bytes, unsigned snap_len=0):
-        """Keep the newest packets in a ring."""
+        """Keep the newest packets in a ring.
+
+        Parameters
+        ----------
+        ring_bytes
+            Memory of the ring.
+        snap_len
+            Bytes to keep of each packet; 0: all.
+        """
         _check(harp_stack_capture_start(self._open(), ring_bytes, snap_len), "capture")
 
     def capture_write(self, file, int64_t wall_offset_ns=0):
-        """Write the ring as pcapng to a file object or descriptor."""
+        """Write the ring as pcapng.
+
+        Parameters
+        ----------
+        file
+            A file object or a descriptor.
+        wall_offset_ns
+            What to add to the stack's clock for the time of day, in nanoseconds.
+        """
         fd = file if isinstance(file, int) else file.fileno()
         _check(harp_stack_capture_write(self._open(), fd, wall_offset_ns), "capture")
 
@@ -534,6 +721,7 @@ cdef class Stack:
 
     @property
     def closed(self):
+        """Whether close() was called, or what it depends on was closed."""
         return self.stack == NULL
 
     def close(self):
@@ -596,6 +784,7 @@ cdef class Listener:
 
     @property
     def closed(self):
+        """Whether close() was called, or what it depends on was closed."""
         return self.listener == NULL or self.stack.stack == NULL
 
     def close(self):
@@ -667,7 +856,25 @@ cdef class Connection:
         self.conn = NULL
 
     def send(self, const uint8_t[::1] data not None):
-        """Queue bytes to send; return how many. BlockingIOError if none could be queued."""
+        """Queue bytes to send.
+
+        Parameters
+        ----------
+        data
+            A contiguous buffer of bytes.
+
+        Returns
+        -------
+        int
+            The number of queued bytes, at least 1.
+
+        Raises
+        ------
+        BlockingIOError
+            None could be queued.
+        OSError
+            The connection is dead.
+        """
         cdef iovec piece
         cdef ssize_t sent
         cdef harp_conn *conn = self._open()
@@ -685,7 +892,25 @@ cdef class Connection:
         return harp_conn_send_space(self._open())
 
     def recv(self, size_t size=65536):
-        """Return received bytes; b"" at the end of the stream; BlockingIOError without any."""
+        """Return received bytes.
+
+        Parameters
+        ----------
+        size
+            Bytes to return at most.
+
+        Returns
+        -------
+        bytes
+            At least one byte; b"" at the end of the stream.
+
+        Raises
+        ------
+        BlockingIOError
+            Nothing has arrived.
+        OSError
+            The connection is dead.
+        """
         cdef harp_conn *conn = self._open()
         buffer = bytearray(size)
         cdef char *target = buffer
@@ -710,8 +935,24 @@ cdef class Connection:
         return self._lend(frame, False)
 
     def send_frame(self, Frame frame not None, length=None):
-        """Send the first `length` bytes of a Frame of frame(), without a copy. The stack owns it
-        from here; BufferError while a memoryview of it is alive.
+        """Send a frame without a copy. The stack owns it from here.
+
+        Parameters
+        ----------
+        frame
+            A frame of frame().
+        length
+            Bytes of it to send; None: all.
+
+        Returns
+        -------
+        int
+            The bytes that were queued.
+
+        Raises
+        ------
+        BufferError
+            A memoryview of the frame is alive.
         """
         cdef harp_conn *conn = self._open()
         cdef harp_frame *taken = frame._open()
@@ -785,8 +1026,20 @@ cdef class Connection:
         return fields
 
     def set_options(self, **options):
-        """Change all of the given options or, on error, none; 0 restores a default.
-        harp_conn_set_options() describes what can change when.
+        """Change all of the given options or, on error, none.
+
+        Parameters
+        ----------
+        **options
+            Fields of struct harp_tcp_options by name; 0 restores a default. docs/python.md says
+            which may change when.
+
+        Raises
+        ------
+        OSError
+            One can't change now, or is out of range.
+        TypeError
+            There is no such option.
         """
         cdef harp_tcp_options tcp
         tcp.size = sizeof(tcp)
@@ -799,14 +1052,20 @@ cdef class Connection:
         _check(harp_conn_probe(self._open()), "probe")
 
     def shutdown(self, int how=SHUT_WR):
-        """End one or both directions. socket.SHUT_WR: FIN after the queued data; receiving
-        continues. SHUT_RD: received bytes, present and future, are acknowledged and discarded, and
-        recv() returns b"".
+        """End one or both directions.
+
+        Parameters
+        ----------
+        how
+            socket.SHUT_WR: FIN after the queued data; receiving continues. SHUT_RD: received
+            bytes, present and future, are acknowledged and discarded, and recv() returns b"".
+            SHUT_RDWR: both.
         """
         _check(harp_conn_shutdown(self._open(), how), "shutdown")
 
     @property
     def closed(self):
+        """Whether close() was called, or what it depends on was closed."""
         return self.conn == NULL or self.stack.stack == NULL
 
     def close(self):
@@ -959,15 +1218,39 @@ cdef class UdpSocket:
         return self.sock
 
     def connect(self, str address=None, int port=0):
-        """Receive only from this peer from now on; without an address, from all."""
+        """Receive only from this peer from now on.
+
+        Parameters
+        ----------
+        address, port
+            The peer's; None: receive from all.
+        """
         cdef harp_endpoint remote
         if address is not None:
             _endpoint(address, port, self.stack.scope_id, &remote)
         _check(harp_udp_connect(self._open(), NULL if address is None else &remote), "connect")
 
     def send(self, const uint8_t[::1] data not None, str address=None, int port=0):
-        """Send one datagram, to the connected peer or to an address. BlockingIOError: no budget
-        now.
+        """Send one datagram.
+
+        Parameters
+        ----------
+        data
+            A contiguous buffer of bytes.
+        address, port
+            The destination; None: the connected peer.
+
+        Returns
+        -------
+        int
+            The bytes of the datagram.
+
+        Raises
+        ------
+        BlockingIOError
+            The send budget is used up.
+        OSError
+            There is no route, or the datagram is too long.
         """
         cdef harp_endpoint remote
         cdef iovec piece
@@ -981,8 +1264,22 @@ cdef class UdpSocket:
         return sent
 
     def recv(self, size_t size=65536):
-        """Return one datagram as (bytes, real length, (address, port)); BlockingIOError without
-        one.
+        """Return one datagram.
+
+        Parameters
+        ----------
+        size
+            Bytes to return at most; the rest of the datagram is dropped.
+
+        Returns
+        -------
+        tuple
+            (bytes, real length, (address, port) of the sender).
+
+        Raises
+        ------
+        BlockingIOError
+            Nothing has arrived.
         """
         cdef harp_endpoint source
         buffer = bytearray(size)
@@ -998,7 +1295,18 @@ cdef class UdpSocket:
         return None if err == 0 else (-err, (_format(&about.addr), about.port))
 
     def payload_max(self, str address=None, int port=0):
-        """Return the bytes of the largest datagram to an address."""
+        """Return the size of the largest datagram to an address.
+
+        Parameters
+        ----------
+        address, port
+            The destination; None: the connected peer.
+
+        Returns
+        -------
+        int
+            Bytes.
+        """
         cdef harp_endpoint remote
         if address is not None:
             _endpoint(address, port, self.stack.scope_id, &remote)
@@ -1016,6 +1324,7 @@ cdef class UdpSocket:
 
     @property
     def closed(self):
+        """Whether close() was called, or what it depends on was closed."""
         return self.sock == NULL or self.stack.stack == NULL
 
     def close(self):

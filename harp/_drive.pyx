@@ -107,9 +107,23 @@ cdef class Driver:
     """Polls one or several stacks, for threads that block.
 
     Their clock is CLOCK_MONOTONIC from here on. Stacks joined by a Wire need one Driver for all of
-    them. An Instance has a Driver of its own. spin_us: how long a waiting thread polls after the
-    last packet before it sleeps (a wake-up takes about 30 us). guard=False: nothing advances unless
-    a thread waits.
+    them. An Instance has a Driver of its own.
+
+    Parameters
+    ----------
+    *stacks
+        The stacks, 1 or more; each has this driver only.
+    spin_us
+        How long a waiting thread polls after the last packet before it sleeps, in microseconds, 0
+        to 1000000. A wake-up takes about 30 us.
+    guard
+        Whether a background thread polls while no thread waits. False: nothing advances unless a
+        thread waits.
+
+    Raises
+    ------
+    ValueError
+        A number is out of its range, or a stack is closed, named twice or driven already.
     """
 
     def __init__(self, *stacks, double spin_us=50.0, bint guard=True):
@@ -202,6 +216,11 @@ cdef class Driver:
     def hold(self):
         """Stop the stacks inside `with driver.hold():`; only this thread may use them and their
         objects (Connection, UdpSocket, ...).
+
+        Returns
+        -------
+        AbstractContextManager
+            It gives the driver. Entering it raises ValueError if the driver is closed.
         """
         cdef _Hold hold = _Hold.__new__(_Hold)
         self._open()
@@ -218,8 +237,19 @@ cdef class Driver:
             drive_leave(d)
 
     def wait_for(self, predicate, timeout=None):
-        """Wait until predicate() is true, and return True; False after a timeout. It is called with
-        the driver held, after each poll, for operations without a blocking call, such as UDP.
+        """Wait for an operation without a blocking call, such as UDP.
+
+        Parameters
+        ----------
+        predicate
+            It is called with the driver held, after each poll, until it returns a true value.
+        timeout
+            Seconds; None: no limit.
+
+        Returns
+        -------
+        bool
+            True; False after a timeout.
         """
         cdef predicate_ctx ctx
         errors = []
@@ -234,8 +264,26 @@ cdef class Driver:
 
     def listen(self, Stack stack not None, int port=0, str address="0.0.0.0", *, timeout=None,
                **options):
-        """Return an Acceptor on a port of one of the stacks; port 0: any. Options of
-        Stack.listen().
+        """Listen on a port of one of the stacks.
+
+        Parameters
+        ----------
+        stack, port, address
+            The stack, the port (0: any) and the local address.
+        timeout
+            Seconds that accept() waits if it is given no timeout; None: no limit.
+        **options
+            Those of Stack.listen().
+
+        Returns
+        -------
+        Acceptor
+            The listening port.
+
+        Raises
+        ------
+        OSError
+            The port is in use, or the address is not the stack's.
         """
         cdef Acceptor acceptor = Acceptor.__new__(Acceptor)
         self._check_member(stack)
@@ -250,9 +298,30 @@ cdef class Driver:
 
     def connect(self, Stack stack not None, str address not None, int port, *, timeout=10.0,
                 str local_address=None, int local_port=0, **options):
-        """Connect from one of the stacks and wait until the peer has answered; return an Endpoint.
-        timeout: of this call; None: the stack's (connect_timeout_ns). Raises the stack's error,
-        such as ConnectionRefusedError.
+        """Connect from one of the stacks, and wait until the peer has answered.
+
+        Parameters
+        ----------
+        stack, address, port
+            The stack, and the peer's address and port.
+        timeout
+            Seconds of this call; None: the stack's limit (connect_timeout_ns).
+        local_address, local_port
+            The own address and port; default: the stack chooses.
+        **options
+            Those of Stack.connect().
+
+        Returns
+        -------
+        Endpoint
+            The connection.
+
+        Raises
+        ------
+        WaitTimeoutError
+            The peer did not answer in time.
+        OSError
+            The stack's error, such as ConnectionRefusedError.
         """
         cdef Endpoint endpoint = Endpoint.__new__(Endpoint)
         cdef transfer ctx
@@ -286,6 +355,7 @@ cdef class Driver:
 
     @property
     def closed(self):
+        """Whether it, or its driver, was closed."""
         return self.drive == NULL or self._closing
 
     def close(self):
@@ -449,8 +519,24 @@ cdef class Acceptor:
         raise TypeError("Instance.listen() and Driver.listen() make acceptors")
 
     def accept(self, *, timeout=None):
-        """Return the next connection, as an Endpoint. WaitTimeoutError; ValueError if it is closed
-        meanwhile. timeout None: the acceptor's own `timeout`.
+        """Wait for the next connection.
+
+        Parameters
+        ----------
+        timeout
+            Seconds; None: the acceptor's own `timeout`.
+
+        Returns
+        -------
+        Endpoint
+            The connection.
+
+        Raises
+        ------
+        WaitTimeoutError
+            No peer connected in time.
+        ValueError
+            The acceptor is closed, or was closed meanwhile.
         """
         cdef transfer ctx
         cdef Endpoint endpoint
@@ -470,8 +556,8 @@ cdef class Acceptor:
         return endpoint
 
     @property
-    def endpoint(self):
-        """The (address, port) of the acceptor."""
+    def local_address(self):
+        """(address, port) of the acceptor."""
         if self.closed:
             raise ValueError("this acceptor is closed")
         with self.driver.hold():
@@ -479,6 +565,7 @@ cdef class Acceptor:
 
     @property
     def closed(self):
+        """Whether it, or its driver, was closed."""
         return self._listener.closed or self.driver.closed
 
     def close(self):
@@ -508,7 +595,8 @@ cdef class Endpoint:
     `timeout` (seconds; None: no limit) applies to calls without one. A timeout raises
     WaitTimeoutError and leaves the connection unchanged. Buffers are bytes, bytearray, memoryview,
     numpy arrays of any dtype except object; their memory must be contiguous. The byte order is not
-    changed.
+    changed. Every call raises ValueError if the endpoint is closed, or is closed meanwhile, and
+    OSError with the stack's error if the connection is dead. harp.aio has the same for asyncio.
     """
 
     def __init__(self):
@@ -532,83 +620,151 @@ cdef class Endpoint:
     cdef _dead(self, int error, str what):
         raise OSError(error, f"{what}: {os.strerror(error)}")
 
-    def send(self, data, *, timeout=None):
-        """Send all of a buffer; return its bytes. COPY: into the stack's frames, so that the caller
-        may reuse the buffer. The bytes are queued on return, not delivered: flush() waits for that.
-        WaitTimeoutError.bytes_done is the number of queued bytes.
+    def send_all(self, data, *, timeout=None):
+        """Send all of a buffer. The bytes are queued on return, not delivered: flush() waits for
+        that. COPY: into the stack's frames, so that the caller may reuse the buffer.
+
+        Parameters
+        ----------
+        data
+            The buffer.
+        timeout
+            Seconds; None: the endpoint's own `timeout`.
+
+        Returns
+        -------
+        int
+            The bytes of the buffer.
+
+        Raises
+        ------
+        WaitTimeoutError
+            The stack did not take all in time; `bytes_done` is the number of queued bytes.
         """
         cdef Py_buffer view
         cdef transfer ctx
         self._open()
         if not PyObject_CheckBuffer(data):
-            raise TypeError(f"send: {type(data).__name__} has no buffer of bytes")
+            raise TypeError(f"send_all: {type(data).__name__} has no buffer of bytes")
         PyObject_GetBuffer(data, &view, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT)
         try:
-            _refuse_objects(view.format, "send")
+            _refuse_objects(view.format, "send_all")
             memset(&ctx, 0, sizeof(ctx))
             ctx.conn = &self._conn.conn
             ctx.data, ctx.size = <uint8_t *>view.buf, view.len
             if view.len == 0:
                 return 0
             wait = self.timeout if timeout is None else timeout
-            rc = self.driver._wait(_try_send, &ctx, wait, "send")
+            rc = self.driver._wait(_try_send, &ctx, wait, "send_all")
         finally:
             PyBuffer_Release(&view)
         if rc == DEAD:
-            self._dead(ctx.error, "send")
+            self._dead(ctx.error, "send_all")
         if rc == 0:
             raise WaitTimeoutError(
-                f"send: {ctx.done} of {ctx.size} bytes within {wait} s", ctx.done
+                f"send_all: {ctx.done} of {ctx.size} bytes within {wait} s", ctx.done
             )
         return ctx.size
 
-    def recv_into(self, buffer, *, timeout=None):
-        """Fill a writable buffer completely and return its bytes; 0 at the end of the stream.
-        EOFError if the stream ends in the middle. COPY: out of the stack's frames.
+    def recv_exact(self, buffer, *, timeout=None):
+        """Fill a writable buffer completely. COPY: out of the stack's frames.
+
+        Parameters
+        ----------
+        buffer
+            The memory to fill.
+        timeout
+            Seconds; None: the endpoint's own `timeout`.
+
+        Returns
+        -------
+        int
+            The bytes of the buffer; 0 if the stream has ended.
+
+        Raises
+        ------
+        EOFError
+            The stream ended in the middle.
+        WaitTimeoutError
+            Less arrived in time; `bytes_done` is the number of bytes in the buffer.
         """
         cdef Py_buffer view
         cdef transfer ctx
         self._open()
         if not PyObject_CheckBuffer(buffer):
-            raise TypeError(f"recv_into: {type(buffer).__name__} has no buffer of bytes")
+            raise TypeError(f"recv_exact: {type(buffer).__name__} has no buffer of bytes")
         PyObject_GetBuffer(buffer, &view, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT | PyBUF_WRITABLE)
         try:
-            _refuse_objects(view.format, "recv_into")
+            _refuse_objects(view.format, "recv_exact")
             memset(&ctx, 0, sizeof(ctx))
             ctx.conn = &self._conn.conn
             ctx.data, ctx.size = <uint8_t *>view.buf, view.len
             if view.len == 0:
                 return 0
             wait = self.timeout if timeout is None else timeout
-            rc = self.driver._wait(_try_receive, &ctx, wait, "recv_into")
+            rc = self.driver._wait(_try_receive, &ctx, wait, "recv_exact")
         finally:
             PyBuffer_Release(&view)
         if rc == DEAD:
-            self._dead(ctx.error, "recv_into")
+            self._dead(ctx.error, "recv_exact")
         if rc == END:
             if ctx.done:
-                raise EOFError(f"recv_into: the stream ended after {ctx.done} of {ctx.size} bytes")
+                raise EOFError(f"recv_exact: the stream ended after {ctx.done} of {ctx.size} bytes")
             return 0
         if rc == 0:
             raise WaitTimeoutError(
-                f"recv_into: {ctx.done} of {ctx.size} bytes within {wait} s", ctx.done
+                f"recv_exact: {ctx.done} of {ctx.size} bytes within {wait} s", ctx.done
             )
         return ctx.size
 
     def recv_array(self, shape, dtype="u1", *, timeout=None):
-        """Return a new numpy array of that shape and dtype, filled as recv_into() does; EOFError at
-        the end of the stream. COPY: out of the stack's frames.
+        """Receive a numpy array. COPY: out of the stack's frames.
+
+        Parameters
+        ----------
+        shape, dtype
+            Of the array.
+        timeout
+            Seconds; None: the endpoint's own `timeout`.
+
+        Returns
+        -------
+        numpy.ndarray
+            A new array, filled as recv_exact() does.
+
+        Raises
+        ------
+        EOFError
+            The stream has ended, before the array or in it.
+        WaitTimeoutError
+            Less arrived in time.
         """
         import numpy
 
         array = numpy.empty(shape, dtype)
-        if self.recv_into(array, timeout=timeout) != array.nbytes:
+        if self.recv_exact(array, timeout=timeout) != array.nbytes:
             raise EOFError("recv_array: the stream has ended")
         return array
 
     def recv(self, size_t max_bytes=65536, *, timeout=None):
-        """Return at least one and at most max_bytes received bytes; b"" at the end of the stream.
-        COPY: out of the stack's frames, and into the bytes object.
+        """Receive what has arrived. COPY: out of the stack's frames, and into the bytes object.
+
+        Parameters
+        ----------
+        max_bytes
+            Bytes to return at most, 1 or more.
+        timeout
+            Seconds; None: the endpoint's own `timeout`.
+
+        Returns
+        -------
+        bytes
+            At least one byte; b"" at the end of the stream.
+
+        Raises
+        ------
+        WaitTimeoutError
+            Nothing arrived in time.
         """
         cdef transfer ctx
         cdef uint8_t[::1] room
@@ -629,9 +785,26 @@ cdef class Endpoint:
         return bytes(memoryview(buffer)[:ctx.done])
 
     def recv_frames(self, unsigned max_frames=64, *, timeout=None):
-        """Return received bytes in place, as a list of Frames in order, at least one; [] at the end
-        of the stream. Nothing is copied. Release each frame: until then it counts against the
-        receive budget (256 frames or more, or rx_frames), and the peer waits when that is used up.
+        """Receive what has arrived, in place: nothing is copied. Release each frame: until then it
+        counts against the receive budget (256 frames or more, or rx_frames), and the peer waits
+        when that is used up.
+
+        Parameters
+        ----------
+        max_frames
+            Frames to return at most, 1 to 1024.
+        timeout
+            Seconds; None: the endpoint's own `timeout`.
+
+        Returns
+        -------
+        list of Frame
+            In order, at least one; empty at the end of the stream.
+
+        Raises
+        ------
+        WaitTimeoutError
+            Nothing arrived in time.
         """
         cdef transfer ctx
         if not 1 <= max_frames <= FRAMES_MAX:
@@ -650,8 +823,22 @@ cdef class Endpoint:
         return self._lend(&ctx, True)
 
     def frame(self, *, timeout=None):
-        """Return an empty Frame of the stack's memory, of at most one segment, for send_frame();
-        waits for the send budget.
+        """Wait for the send budget, and return a frame for send_frame().
+
+        Parameters
+        ----------
+        timeout
+            Seconds; None: the endpoint's own `timeout`.
+
+        Returns
+        -------
+        Frame
+            An empty one of the stack's memory, of at most one segment.
+
+        Raises
+        ------
+        WaitTimeoutError
+            The budget was in use all the time.
         """
         cdef transfer ctx
         self._open()
@@ -667,16 +854,43 @@ cdef class Endpoint:
         return self._lend(&ctx, False)[0]
 
     def send_frame(self, Frame frame not None, length=None):
-        """Send the first `length` bytes of a Frame of frame(), without a copy. The stack owns the
-        memory from here, and reads it again for a retransmission. BufferError while a memoryview or
-        array of it is alive.
+        """Send a frame without a copy. The stack owns the memory from here, and reads it again for
+        a retransmission.
+
+        Parameters
+        ----------
+        frame
+            A frame of frame().
+        length
+            Bytes of it to send; None: all.
+
+        Returns
+        -------
+        int
+            The bytes that were queued.
+
+        Raises
+        ------
+        BufferError
+            A memoryview or array of the frame is alive.
         """
         conn = self._open()
         with self.driver.hold():
             return conn.send_frame(frame, length)
 
     def flush(self, *, timeout=None):
-        """Wait until the peer's TCP has acknowledged everything sent."""
+        """Wait until the peer's TCP has acknowledged everything sent.
+
+        Parameters
+        ----------
+        timeout
+            Seconds; None: the endpoint's own `timeout`.
+
+        Raises
+        ------
+        WaitTimeoutError
+            Something was not acknowledged in time.
+        """
         cdef transfer ctx
         self._open()
         memset(&ctx, 0, sizeof(ctx))
@@ -689,8 +903,13 @@ cdef class Endpoint:
             raise WaitTimeoutError(f"flush: not all acknowledged within {wait} s")
 
     def shutdown(self, int how=SHUT_WR):
-        """End one or both directions. socket.SHUT_WR: nothing more is sent, and the peer reads the
-        end of the stream. SHUT_RD: received bytes, present and future, are discarded.
+        """End one or both directions.
+
+        Parameters
+        ----------
+        how
+            socket.SHUT_WR: nothing more is sent, and the peer reads the end of the stream. SHUT_RD:
+            received bytes, present and future, are discarded. SHUT_RDWR: both.
         """
         conn = self._open()
         with self.driver.hold():
@@ -703,7 +922,18 @@ cdef class Endpoint:
             return conn.options()
 
     def set_options(self, **options):
-        """Change all of the given options or, on error, none."""
+        """Change all of the given options or, on error, none.
+
+        Parameters
+        ----------
+        **options
+            Those of struct harp_tcp_options that may change (docs/python.md).
+
+        Raises
+        ------
+        ValueError, TypeError
+            There is no such option, or its value is out of range.
+        """
         conn = self._open()
         with self.driver.hold():
             conn.set_options(**options)
@@ -721,14 +951,22 @@ cdef class Endpoint:
             return conn.info()
 
     @property
-    def endpoints(self):
-        """((local address, port), (remote address, port))."""
+    def local_address(self):
+        """(address, port) of this end."""
         conn = self._open()
         with self.driver.hold():
-            return conn.endpoints
+            return conn.endpoints[0]
+
+    @property
+    def peer_address(self):
+        """(address, port) of the peer."""
+        conn = self._open()
+        with self.driver.hold():
+            return conn.endpoints[1]
 
     @property
     def closed(self):
+        """Whether it, or its driver, was closed."""
         return self._conn.closed or self.driver.closed
 
     def _end(self, bint abort):
@@ -741,9 +979,19 @@ cdef class Endpoint:
                 self._conn.close()
 
     def close(self, linger=5.0):
-        """Send the queued data and the end of the stream, wait at most `linger` seconds for the
-        acknowledgment of both, and close. A stack ends with its process, and unacknowledged data
-        would be lost. BufferError while memory of a frame is in use. May be called twice.
+        """Send the queued data and the end of the stream, wait for the acknowledgment of both, and
+        close. A stack ends with its process, and unacknowledged data would be lost. May be called
+        twice.
+
+        Parameters
+        ----------
+        linger
+            Seconds to wait at most; 0: not at all.
+
+        Raises
+        ------
+        BufferError
+            Memory of a frame is in use.
         """
         cdef transfer ctx
         if self.closed:

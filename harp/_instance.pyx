@@ -99,6 +99,7 @@ cdef class _Handle:
 
     @property
     def closed(self):
+        """Whether close() was called."""
         return self.instance == NULL
 
     cdef _close(self):
@@ -158,8 +159,7 @@ cdef class Instance:
     """A stack on one queue of a NIC, with the host's own addresses, routes and neighbors.
 
     It is leased from harpd if its socket exists (no privilege needed), else opened by the process
-    itself (root, or CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF). daemon: "auto", "off" or "require";
-    socket: harpd's. The defaults are HARP_DAEMON and HARP_SOCKET.
+    itself (root, or CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF).
 
     With drive=True (the default) a Driver polls the stack: listen() and connect() return
     connections with blocking calls, and any thread may call every method. With drive=False only
@@ -168,12 +168,49 @@ cdef class Instance:
     stack.next_deadline_ns, poll() has work.
 
     ifname "dpdk:SPEC" is a queue of a DPDK port that the process owns; harp._core.port_spec()
-    parses SPEC. A name alone ("dpdk:left") is leased from harpd if its socket exists. dpdk_queues:
-    the number of queues to open or lease if SPEC has none. DPDK starts once in a process, with
-    huge_pages, dpdk_memory_mib and dpdk_args, or HARP_DPDK_HUGE_PAGES, HARP_DPDK_MEMORY_MIB and
-    HARP_DPDK_ARGS. fileno() of most ports is -1.
+    parses SPEC. A name alone ("dpdk:left") is leased from harpd if its socket exists. DPDK starts
+    once in a process. fileno() of most ports is -1.
 
     A forked child cannot use an instance; its copies of the descriptors are closed.
+
+    Parameters
+    ----------
+    ifname
+        The interface, or "dpdk:SPEC".
+    queue
+        The queue; None: any that harpd leases, else 0.
+    drive
+        Whether a Driver polls the stack.
+    spin_us
+        The Driver's, in microseconds.
+    daemon, socket
+        "auto", "off" or "require", and harpd's socket; None: HARP_DAEMON and HARP_SOCKET.
+    label
+        A text that `harpctl instances` shows; None: the program's name.
+    xdp_mode, copy_mode
+        The XDP program's and the socket's mode: "auto", or a mode of docs/xdp.md.
+    huge_pages
+        Whether frames are in huge pages; None: if there are any.
+    frame_count, max_conns
+        Frames of the pool and connections at most; 0: the defaults.
+    port_min, port_max
+        The ports of a process that opens its own queue; 0: the defaults.
+    seed
+        Of the stack's random numbers; 0: the system's.
+    lib_dir
+        Where libharp-xdp.so and libharp-dpdk.so are; None: next to this library.
+    log
+        Called as log(level, text) for each line of the log; None: no log.
+    dpdk_queues
+        Queues of a DPDK port to open or lease if SPEC has no number.
+    dpdk_memory_mib, dpdk_args
+        For the start of DPDK, in MiB, and its arguments; 0 and None: HARP_DPDK_MEMORY_MIB and
+        HARP_DPDK_ARGS.
+
+    Raises
+    ------
+    OSError
+        Its text has interface, queue, cause and remedy.
     """
 
     cdef _Handle _handle
@@ -378,12 +415,58 @@ cdef class Instance:
         return self.driver
 
     def listen(self, int port=0, str address="0.0.0.0", *, timeout=None, **options):
-        """Return an Acceptor; port 0: any. Options of struct harp_tcp_options."""
+        """Listen on a port; needs drive=True.
+
+        Parameters
+        ----------
+        port
+            The port; 0: any.
+        address
+            The local address.
+        timeout
+            Seconds that accept() waits if it is given no timeout; None: no limit.
+        **options
+            Fields of struct harp_tcp_options by name (docs/python.md).
+
+        Returns
+        -------
+        Acceptor
+            The listening port.
+
+        Raises
+        ------
+        OSError
+            The port is in use.
+        """
         return self._driven().listen(self._stack, port, address, timeout=timeout, **options)
 
     def connect(self, str address not None, int port, *, timeout=10.0, str local_address=None,
                 int local_port=0, **options):
-        """Connect and wait for the answer; return an Endpoint. See Driver.connect()."""
+        """Connect, and wait until the peer has answered; needs drive=True.
+
+        Parameters
+        ----------
+        address, port
+            The peer's.
+        timeout
+            Seconds; None: the stack's limit (connect_timeout_ns).
+        local_address, local_port
+            The own ones; None and 0: the stack chooses.
+        **options
+            Fields of struct harp_tcp_options by name (docs/python.md).
+
+        Returns
+        -------
+        Endpoint
+            The connection.
+
+        Raises
+        ------
+        WaitTimeoutError
+            The peer did not answer in time.
+        OSError
+            The stack's error, such as ConnectionRefusedError.
+        """
         return self._driven().connect(
             self._stack, address, port, timeout=timeout, local_address=local_address,
             local_port=local_port, **options
@@ -415,6 +498,7 @@ cdef class Instance:
 
     @property
     def closed(self):
+        """Whether close() was called."""
         return self._handle is None or self._handle.instance == NULL
 
     def close(self):

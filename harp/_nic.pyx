@@ -104,6 +104,17 @@ cdef int _callback_send(void *ctx, const void *frame, size_t length) noexcept wi
 cdef class CallbackNic(Nic):
     """A NIC whose packets are Python bytes: inject() delivers packets to the stack, collect()
     returns its packets. Raw Ethernet frames without FCS.
+
+    Parameters
+    ----------
+    mac
+        The MAC address.
+    mtu_bytes
+        The largest IP packet.
+    frame_size
+        Bytes of a frame of its pool; 0: enough for the MTU.
+    frame_count
+        Frames of its pool.
     """
 
     cdef object _inbound
@@ -129,7 +140,13 @@ cdef class CallbackNic(Nic):
         _check(harp_nic_callback_create(&self.nic, &callbacks), "callback NIC")
 
     def inject(self, frame):
-        """Queue a frame that the stack receives at its next poll."""
+        """Queue a frame that the stack receives at its next poll.
+
+        Parameters
+        ----------
+        frame
+            Anything that bytes() accepts: bytes, or scapy's packets.
+        """
         self._open()
         self._inbound.append(bytes(frame))
 
@@ -141,6 +158,7 @@ cdef class CallbackNic(Nic):
 
     @property
     def closed(self):
+        """Whether close() was called."""
         return self.nic == NULL
 
     def close(self):
@@ -165,7 +183,23 @@ cdef class CallbackNic(Nic):
 
 
 cdef class Wire:
-    """Packets in memory between ports, with configurable impairments."""
+    """Packets in memory between ports, with configurable impairments.
+
+    Parameters
+    ----------
+    ports
+        Ends of the wire, 2 or more.
+    seed
+        Of the impairments' random numbers.
+    mtu_bytes
+        The largest IP packet.
+    frame_size, frame_count
+        Of each port's pool of frames; size 0: enough for the MTU.
+    strict
+        Whether frames are checked for use after they were given away.
+    complete_delay_ns
+        Time until a sent frame returns to its stack, in nanoseconds.
+    """
 
     cdef harp_wire *wire
     cdef readonly unsigned ports
@@ -194,7 +228,18 @@ cdef class Wire:
         return self.wire
 
     def port(self, unsigned index):
-        """Return the NIC at one end."""
+        """Return the NIC at one end.
+
+        Parameters
+        ----------
+        index
+            The port, from 0.
+
+        Returns
+        -------
+        Nic
+            The NIC, for one stack.
+        """
         cdef harp_nic *nic = harp_wire_port(self._open(), index)
         cdef Nic port
         if nic == NULL:
@@ -210,7 +255,23 @@ cdef class Wire:
 
     def impair(self, unsigned port, *, delay_ns=0, jitter_ns=0, rate_bps=0, queue_bytes=0,
                loss_ppm=0, duplicate_ppm=0, reorder_ppm=0, reorder_ns=0, corrupt_ppm=0, down=False):
-        """Set the impairments of packets that this port sends; replaces all previous ones."""
+        """Set the impairments of packets that this port sends; replaces all previous ones.
+
+        Parameters
+        ----------
+        port
+            The port.
+        delay_ns, jitter_ns
+            Delay of each packet, and what is added at random at most, in nanoseconds.
+        rate_bps, queue_bytes
+            Bits per second, and the queue in front of that; 0: no limit.
+        loss_ppm, duplicate_ppm, corrupt_ppm
+            Packets in a million that are lost, doubled, or changed.
+        reorder_ppm, reorder_ns
+            Packets in a million that come later, and by how many nanoseconds.
+        down
+            Whether the port loses all packets.
+        """
         cdef harp_wire_impair_t impair
         memset(&impair, 0, sizeof(impair))
         impair.delay_ns = delay_ns
@@ -226,7 +287,18 @@ cdef class Wire:
         _check(harp_wire_set_impair(self._open(), port, &impair), f"port {port}")
 
     def stats(self, unsigned port):
-        """Return the counts of packets that this port sent."""
+        """Return the counts of packets that this port sent.
+
+        Parameters
+        ----------
+        port
+            The port.
+
+        Returns
+        -------
+        dict
+            Counts by name.
+        """
         cdef harp_wire_stats_t stats
         _check(harp_wire_stats(self._open(), port, &stats), f"port {port}")
         return dict(stats)
@@ -238,6 +310,7 @@ cdef class Wire:
 
     @property
     def closed(self):
+        """Whether close() was called."""
         return self.wire == NULL
 
     def close(self):

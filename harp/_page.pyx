@@ -108,6 +108,8 @@ cdef extern from "harp_page.h" nogil:
     const char *harp_lane_value_name(unsigned index)
     const char *harp_lane_value_help(unsigned index)
     const char *harp_lane_end_name(unsigned end)
+    const char *harp_fallback_name(unsigned fallback)
+    const char *harp_fallback_help(unsigned fallback)
     const char *harp_stats_name(unsigned index)
     const char *harp_stats_help(unsigned index)
     const char *harp_stats_kind(unsigned index)
@@ -233,6 +235,15 @@ def lane_values():
 def steering_verdicts():
     """(name, help) of what the XDP program counts."""
     return _listed(harp_steering_name, harp_steering_help)
+
+
+def fallbacks():
+    """(name, help) of the reasons of a comm without HARP lanes, from number 1 on."""
+    found, number = [], 1
+    while harp_fallback_name(number) != NULL:
+        found.append((harp_fallback_name(number).decode(), harp_fallback_help(number).decode()))
+        number += 1
+    return found
 
 
 def lane_end_name(unsigned end):

@@ -27,8 +27,16 @@ MS_NS = 1_000_000
 #
 @dataclass(frozen=True)
 class MemoryHost:
-    """One end of the wire: a stack and its address. To impair its packets, call wire.impair(port,
-    ...) inside driver.hold().
+    """One end of the wire. To impair its packets, call wire.impair(port, ...) inside driver.hold().
+
+    Parameters
+    ----------
+    driver
+        The driver of all hosts on the wire.
+    stack, address
+        The host's stack, and its address.
+    wire, port
+        The wire, and the host's end of it.
     """
 
     driver: Driver
@@ -38,13 +46,43 @@ class MemoryHost:
     port: int
 
     def listen(self, port: int = 0, *, timeout: float | None = 10.0, **options: Any) -> Acceptor:
-        """As Instance.listen()."""
+        """Listen, as Instance.listen().
+
+        Parameters
+        ----------
+        port
+            The port; 0: any.
+        timeout
+            Seconds that accept() waits if it is given no timeout; None: no limit.
+        **options
+            Fields of struct harp_tcp_options by name (docs/python.md).
+
+        Returns
+        -------
+        Acceptor
+            The listening port.
+        """
         return self.driver.listen(self.stack, port, timeout=timeout, **options)
 
     def connect(
         self, address: str, port: int, *, timeout: float | None = 10.0, **options: Any
     ) -> Endpoint:
-        """As Instance.connect()."""
+        """Connect, as Instance.connect().
+
+        Parameters
+        ----------
+        address, port
+            The peer's.
+        timeout
+            Seconds; None: the stack's limit.
+        **options
+            Fields of struct harp_tcp_options by name (docs/python.md).
+
+        Returns
+        -------
+        Endpoint
+            The connection.
+        """
         return self.driver.connect(self.stack, address, port, timeout=timeout, **options)
 
 
@@ -53,7 +91,24 @@ def hosts(
     count: int = 2, *, ipv6: bool = False, guard: bool = True, seed: int = 1, **wire: Any
 ) -> Iterator[tuple[MemoryHost, ...]]:
     """Make stacks 10.0.0.1, 10.0.0.2 ... (fd00::1 ...) on one wire, and the driver of all of them.
-    Further options are the Wire's.
+
+    Parameters
+    ----------
+    count
+        Hosts.
+    ipv6
+        Whether their addresses are IPv6.
+    guard
+        Whether a background thread polls while no thread waits.
+    seed
+        Of the wire's and the stacks' random numbers.
+    **wire
+        Options of Wire.
+
+    Returns
+    -------
+    AbstractContextManager
+        It gives a tuple of MemoryHost.
     """
     with ExitStack() as opened:
         cable = opened.enter_context(Wire(ports=count, seed=seed, **wire))
@@ -76,7 +131,18 @@ def _address(index: int, ipv6: bool) -> str:
 
 @contextmanager
 def pair(**options: Any) -> Iterator[tuple[MemoryHost, MemoryHost]]:
-    """Make two of them."""
+    """Make two hosts; see hosts().
+
+    Parameters
+    ----------
+    **options
+        Those of hosts().
+
+    Returns
+    -------
+    AbstractContextManager
+        It gives two MemoryHost.
+    """
     with hosts(2, **options) as made:
         yield made[0], made[1]
 
@@ -90,6 +156,17 @@ class PacketBench(Closing):
     The stack is `stack`, at `address` and `mac`; it knows the peer's MAC address already. Time
     stands still between calls: each call advances `now_ns`. Packets are scapy's or bytes, with
     their Ethernet header.
+
+    Parameters
+    ----------
+    ipv6
+        Whether the addresses are IPv6.
+    mtu_bytes
+        The NIC's largest IP packet.
+    now_ns
+        The clock at the start, in nanoseconds.
+    **stack
+        Options of Stack.
     """
 
     mac = "02:00:00:00:00:01"
@@ -113,7 +190,20 @@ class PacketBench(Closing):
         self.nic.collect()
 
     def exchange(self, *packets: "Packet | bytes", after_ns: int = MS_NS) -> "list[Packet]":
-        """Deliver packets together, advance the time, poll once; return what the stack sent."""
+        """Deliver packets together, advance the time, poll once.
+
+        Parameters
+        ----------
+        *packets
+            scapy's packets, or bytes.
+        after_ns
+            By how much the time advances, in nanoseconds.
+
+        Returns
+        -------
+        list of scapy.packet.Packet
+            What the stack sent.
+        """
         for packet in packets:
             self.nic.inject(bytes(packet))
         self.now_ns += after_ns
@@ -127,7 +217,18 @@ class PacketBench(Closing):
         return [Ether(frame) for frame in self.nic.collect()]
 
     def wait(self, duration_ns: int) -> "list[Packet]":
-        """Advance the time, with a poll whenever the stack requests one; return what it sent."""
+        """Advance the time, with a poll whenever the stack requests one.
+
+        Parameters
+        ----------
+        duration_ns
+            By how much, in nanoseconds.
+
+        Returns
+        -------
+        list of scapy.packet.Packet
+            What the stack sent.
+        """
         end_ns, sent = self.now_ns + duration_ns, []
         while self.now_ns < end_ns:
             wanted = self.stack.next_deadline_ns
@@ -136,7 +237,20 @@ class PacketBench(Closing):
         return sent
 
     def wait_for(self, condition: Callable[[], object], limit_ns: int = 10**10) -> None:
-        """Advance the time until the condition holds; AssertionError at the limit."""
+        """Advance the time until a condition holds.
+
+        Parameters
+        ----------
+        condition
+            It is called before each poll.
+        limit_ns
+            Nanoseconds of the stack's time at most.
+
+        Raises
+        ------
+        AssertionError
+            It did not hold within the limit.
+        """
         end_ns = self.now_ns + limit_ns
         while not condition():
             if self.now_ns >= end_ns:

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Writes what is generated: conf/harp.toml and docs/configuration.md of the list of settings,
-docs/check.md of the list of checks.
+docs/check.md of the list of checks, docs/metrics.md of the lists of statistics.
 
-Run it by the environment's Python after a change of harp_config.h or harp/doctor; with --check it
+Run it by the environment's Python after a change of those lists; with --check it
 writes nothing and exits 1 when a file is out of date, as tests/python/test_config_docs.py does.
 """
 
@@ -12,6 +12,7 @@ from pathlib import Path
 
 from harp.config import reference
 from harp.doctor import document
+from harp.stats import reference as metrics
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -22,6 +23,7 @@ def generated() -> dict[Path, str]:
         ROOT / "conf" / "harp.toml": reference.to_toml(),
         ROOT / "docs" / "configuration.md": reference.to_markdown(),
         ROOT / "docs" / "check.md": document.table(),
+        ROOT / "docs" / "metrics.md": "\n".join(metrics.document()) + "\n",
     }
 
 

@@ -281,7 +281,8 @@ enum harp_page_side { HARP_PAGE_SIDE_SEND = 1, HARP_PAGE_SIDE_RECEIVE = 2 };
 	X(bytes_kernel, "bytes of the messages sent by kernel TCP alone")                          \
 	X(bytes_mixed, "bytes of the messages sent over lanes of both kinds")                      \
 	X(chunks_moved, "chunks taken from one lane and sent again over another")                  \
-	X(chunks_duplicate, "chunks that came a second time, and were dropped")
+	X(chunks_duplicate, "chunks that came a second time, and were dropped")                    \
+	X(fallback, "enum harp_page_fallback: why it began on a kernel lane, if it did")
 
 /* A lane's position in its comm: when a lane is lost, another one may replace it, and the counters
  * continue. */
@@ -331,6 +332,21 @@ enum harp_page_lane_state {
 #define HARP_LANE_END_ENUM(name) HARP_PAGE_LANE_END_##name,
 enum harp_page_lane_end { HARP_PAGE_LANE_END_none, HARP_LANE_ENDS(HARP_LANE_END_ENUM) };
 #undef HARP_LANE_END_ENUM
+
+/* Why a comm began on a kernel lane. X(name, help). Append only. */
+#define HARP_FALLBACKS(X)                                                                          \
+	X(setting, "HARP_PATH is kernel")                                                          \
+	X(default_route, "the NIC carries the default route, and no setting names it")             \
+	X(loopback, "the loopback interface has no queue")                                         \
+	X(generic_copy, "AF_XDP has generic copy mode only, which is slower than kernel TCP here") \
+	X(policy, "the path policy prefers kernel TCP for messages of all sizes")                  \
+	X(permission, "harpd leases no queue to this user, and the process lacks capabilities")    \
+	X(busy, "all queues of the NIC, or of harpd, are in use")                                  \
+	X(unavailable, "the queue or port cannot be opened; the job's log has the reason")         \
+	X(peer, "this host has HARP lanes; the peer has none, or is not reached over this NIC")
+#define HARP_FALLBACK_ENUM(name, help) HARP_PAGE_FALLBACK_##name,
+enum harp_page_fallback { HARP_PAGE_FALLBACK_none, HARP_FALLBACKS(HARP_FALLBACK_ENUM) };
+#undef HARP_FALLBACK_ENUM
 
 #define HARP_PAGE_ENUM_RAIL(name, help) HARP_RAIL_##name,
 enum harp_rail_value { HARP_RAIL_VALUES(HARP_PAGE_ENUM_RAIL) HARP_RAIL_COUNT };
@@ -469,6 +485,9 @@ HARP_API const char *harp_lane_value_name(unsigned index);
 HARP_API const char *harp_lane_value_help(unsigned index);
 /* "reset" of an enum harp_page_lane_end; NULL for none, and past the last. */
 HARP_API const char *harp_lane_end_name(unsigned end);
+/* The same of an enum harp_page_fallback: "default_route", and one line of help. */
+HARP_API const char *harp_fallback_name(unsigned fallback);
+HARP_API const char *harp_fallback_help(unsigned fallback);
 
 #ifdef __cplusplus
 }

@@ -132,6 +132,20 @@ const char *harp_lane_end_name(unsigned end)
 	return end == 0 ? NULL : page_text(names, ARRAY_SIZE(names), end - 1);
 }
 
+const char *harp_fallback_name(unsigned fallback)
+{
+	static const char *const names[] = { HARP_FALLBACKS(PAGE_NAME) };
+
+	return fallback == 0 ? NULL : page_text(names, ARRAY_SIZE(names), fallback - 1);
+}
+
+const char *harp_fallback_help(unsigned fallback)
+{
+	static const char *const helps[] = { HARP_FALLBACKS(PAGE_HELP) };
+
+	return fallback == 0 ? NULL : page_text(helps, ARRAY_SIZE(helps), fallback - 1);
+}
+
 uint64_t harp_histogram_upper_ns(unsigned bucket)
 {
 	if (bucket >= HARP_HISTOGRAM_BUCKETS - 1)

@@ -122,18 +122,24 @@ def time_us(mode: str, row: Mapping[str, Any]) -> float:
     return float(row["time_us"])
 
 
-def run_shape(lab: Lab, shape: Shape, transport: str) -> tuple[Times, str]:
-    """One transport's times, and the path that it says it took."""
+def bench_options(mode: str, transport: str, sizes: str, channels: int) -> BenchOptions:
+    """Options of a run of harp-bench over the transport."""
     sockets = transport == SOCKETS
-    options = BenchOptions(
-        shape.mode,
+    return BenchOptions(
+        mode,
         plugin=str(_paths.find(_paths.SOCKET_PLUGIN)) if sockets else None,
         path=KERNEL if sockets else transport,
-        sizes=shape.argument(),
-        channels=shape.channels,
+        sizes=sizes,
+        channels=channels,
         datacheck=False,
         environment={"NCCL_DEBUG": "INFO", **(_SOCKETS_ENVIRONMENT if sockets else {})},
     )
+
+
+def run_shape(lab: Lab, shape: Shape, transport: str) -> tuple[Times, str]:
+    """One transport's times, and the path that it says it took."""
+    sockets = transport == SOCKETS
+    options = bench_options(shape.mode, transport, shape.argument(), shape.channels)
     if sockets and any(has_program(host) for host in lab.hosts):
         raise HarpError("an XDP program is attached: that is no baseline for NCCL's sockets")
     report = run_bench(lab, options)

@@ -14,6 +14,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from harp import output as console
 from harp.bench import dpdk_wire, runner
+from harp.cli.connect import connect
 from harp.cli.dpdk import dpdk
 from harp.cli.failover import failover
 from harp.cli.group import Group
@@ -37,6 +38,7 @@ def bench() -> None:
     harpctl bench torch                    torch.distributed over HARP and over Gloo
     harpctl bench loss                     HARP and kernel TCP over a path that loses packets
     harpctl bench failover                 a NIC that fails under a stream, and recovers
+    harpctl bench connect                  time until NCCL's connections are open
     harpctl bench idle                     processor time of ranks that wait
     harpctl bench wire                     raw AF_XDP frames: the limit
     harpctl bench wire --nic dpdk:SPEC     raw frames on DPDK
@@ -206,6 +208,7 @@ def _print_wire(report: dict[str, Any], words: str, output: str) -> None:
     console.print_table(list(row), [list(row.values())])
 
 
+bench.add_command(connect)
 bench.add_command(loss)
 bench.add_command(nccl)
 bench.add_command(nccl_real)

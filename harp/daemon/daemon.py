@@ -39,7 +39,7 @@ from harp.daemon.kernel import Kernel
 from harp.daemon.leasing import Leasing
 from harp.daemon.limits import documents_possible
 from harp.daemon.looks import Looks
-from harp.daemon.loop import READ, Loop
+from harp.daemon.loop import Loop
 from harp.daemon.nics import Nics
 from harp.daemon.server import BACKLOG, Server
 from harp.daemon.session import Session
@@ -184,7 +184,7 @@ class Daemon:
 
     def _take_up(self, before: State) -> None:
         self.nics = Nics(
-            self.settings, self._kernel, self.table, self.loop.now_s, self.save, self._pinnable
+            self.settings, self._kernel, self.table, self.loop.time, self.save, self._pinnable
         )
         self.leasing = Leasing(
             self.settings, self.loop, self._kernel, self.table, self.nics, self.save,
@@ -214,7 +214,7 @@ class Daemon:
         )
         while self._clients:
             self._server.take_over(*self._clients.pop())
-        self.loop.watch(self._monitor.fileno(), READ, self._news)
+        self.loop.add_reader(self._monitor, self._news)
         self.loop.every(SYNC_EVERY_S, self.nics.sync)
         self.loop.every(STATE_AGAIN_S, self._save_again)
         self.nics.prepare_with(self._prepare_again)
@@ -228,15 +228,15 @@ class Daemon:
         self._started = True
         log.info("harpd %s serves on %s", __version__, self.settings.socket_path)
 
-    def _news(self, _events: int) -> None:
+    def _news(self) -> None:
         assert self._monitor is not None
         try:
             heard = netlink.drain(self._monitor)
         except OSError as error:
             log.warning("monitoring links and addresses: %s; opening a new monitor", error.strerror)
-            self.loop.unwatch(self._monitor.fileno())
+            self.loop.remove_reader(self._monitor)
             self._monitor.close()
-            self.loop.after(NEWS_AGAIN_S, self._listen_again)
+            self.loop.call_later(NEWS_AGAIN_S, self._listen_again)
             return
         if heard:
             self.nics.sync()
@@ -245,15 +245,15 @@ class Daemon:
         try:
             self._monitor = netlink.monitor()
         except OSError:  # no descriptor or memory: nics.sync() also runs by a slow timer
-            self.loop.after(NEWS_AGAIN_S, self._listen_again)
+            self.loop.call_later(NEWS_AGAIN_S, self._listen_again)
             return
-        self.loop.watch(self._monitor.fileno(), READ, self._news)
+        self.loop.add_reader(self._monitor, self._news)
         self.nics.sync()
 
     # ---- state ----
 
     def _state(self) -> State:
-        now_s, wall_s = self.loop.now_s(), time.time()
+        now_s, wall_s = self.loop.time(), time.time()
         me, ticks = os.getpid(), peer.start_ticks(os.getpid())
         if self._before is not None:
             # During the start: after a crash the next harpd must know all leases.
@@ -371,7 +371,7 @@ class Daemon:
 
     def serve(self) -> None:
         """run() without signals and notifications."""
-        self.loop.run()
+        self.loop.run_forever()
         self.close()
 
     def _terminated(self) -> None:
@@ -393,7 +393,7 @@ class Daemon:
             self._restart = restart
             self._end(remove)
 
-        self.loop.after(0, end)
+        self.loop.call_soon(end)
 
     def restart_problem(self) -> str:
         """Return why a restart would fail or lose leases now; empty: it would work."""

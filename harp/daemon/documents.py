@@ -136,7 +136,7 @@ class Lending:
     def _sweep_later(self) -> None:
         if not self._sweeps:
             self._sweeps = True
-            self._loop.after(SWEEP_S, self._sweep)
+            self._loop.call_later(SWEEP_S, self._sweep)
 
     def _sweep(self) -> None:
         self._sweeps = False

@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Prometheus endpoint: an HTTP server in a thread of its own, which harpd starts.
+"""The Prometheus endpoint: prometheus_client's HTTP server, in a thread of its own.
 
 An answer is made at most once a second; requests meanwhile share it. harpd's part is made here.
 Another process makes that of instances and jobs (harp.daemon.reader), since a scan of /proc takes
 long and parses what users write. Without that process, the answer is harpd's part.
+
+prometheus_client's make_wsgi_app() is not used: it would need the other process's part as objects,
+and parsing thousands of lines takes time from the event loop that serves the jobs. Its server has a
+thread for each client; the limits on clients are added here.
 """
 
 import contextlib
@@ -17,12 +21,12 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from socketserver import ThreadingMixIn
 from typing import Any
 from urllib.parse import parse_qs
-from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+from wsgiref.simple_server import WSGIRequestHandler, make_server
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client.exposition import ThreadingWSGIServer
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
@@ -151,18 +155,16 @@ class _Handler(WSGIRequestHandler):
         log.debug("metrics: " + format, *args)
 
 
-class _Server(ThreadingMixIn, WSGIServer):
-    daemon_threads = True
+class _Server(ThreadingWSGIServer):
     block_on_close = False
     request_queue_size = 16
-    allow_reuse_address = True
 
     def __init__(self, address: tuple[str, int], handler: type[_Handler]) -> None:
         self._room = threading.BoundedSemaphore(REQUESTS_MAX)
         self._lock = threading.Lock()
-        # The oldest first: clients without a request, and when others began to read their answers.
-        self._silent: dict[socket.socket, None] = {}
-        self._taking: dict[socket.socket, float] = {}
+        # Clients for which the server waits, the oldest first, and from when on each may be closed
+        # for another one.
+        self._awaited: dict[socket.socket, float] = {}
         super().__init__(address, handler)
 
     def server_bind(self) -> None:
@@ -180,48 +182,37 @@ class _Server(ThreadingMixIn, WSGIServer):
         if self._room.acquire(blocking=False):
             return True
         with self._lock:
-            slow = self._slowest()
+            now_s = time.monotonic()
+            slow = next((one for one, until_s in self._awaited.items() if until_s <= now_s), None)
             if slow is not None:
-                self._forget(slow)
+                del self._awaited[slow]
                 with contextlib.suppress(OSError):
-                    slow.shutdown(
-                        socket.SHUT_RDWR
-                    )  # its thread sees the end of the connection and ends
+                    slow.shutdown(socket.SHUT_RDWR)  # its thread sees the end and ends
         return slow is not None and self._room.acquire(timeout=REQUEST_TIMEOUT_S)
-
-    def _forget(self, request: socket.socket) -> None:
-        self._silent.pop(request, None)
-        self._taking.pop(request, None)
-
-    def _slowest(self) -> socket.socket | None:
-        late_s = time.monotonic() - TAKE_S
-        slow = (request for request, since_s in self._taking.items() if since_s <= late_s)
-        return next(iter(self._silent), None) or next(slow, None)
 
     def has_asked(self, request: socket.socket) -> None:
         """The client has sent its request: it waits for us."""
         with self._lock:
-            self._silent.pop(request, None)
+            self._awaited.pop(request, None)
 
     def is_answered(self, request: socket.socket) -> None:
         """The answer is made: the client must read it."""
         with self._lock:
-            self._taking[request] = time.monotonic()
+            self._awaited[request] = time.monotonic() + TAKE_S
 
     def process_request(self, request: Any, client_address: Any) -> None:
         if not self._has_room():
             self.shutdown_request(request)  # more at once than Prometheus needs
             return
         with self._lock:
-            self._silent[request] = None
+            self._awaited[request] = 0.0
         super().process_request(request, client_address)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         try:
             super().process_request_thread(request, client_address)
         finally:
-            with self._lock:
-                self._forget(request)
+            self.has_asked(request)
             self._room.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:

@@ -24,7 +24,7 @@ from harp.daemon.access import Access
 from harp.daemon.dpdk import Ports
 from harp.daemon.frames import Frames, empty
 from harp.daemon.kernel import FD_FRAMES, Kernel, Made, Pages, Wish
-from harp.daemon.loop import READ, Loop
+from harp.daemon.loop import Loop
 from harp.daemon.nics import Nic, Nics
 from harp.daemon.peer import Peer
 from harp.daemon.ports import Block
@@ -113,7 +113,7 @@ class Leasing:
 
     def now_s(self) -> float:
         """Return the clock of `recovering`."""
-        return self._loop.now_s()
+        return self._loop.time()
 
     # ---- a request ----
 
@@ -121,7 +121,7 @@ class Leasing:
         """Handle LEASE. The answer is sent at once, when a worker is done, or after waiting in vain
         for something to become free.
         """
-        self._try(_Request(who, fields, answer, self._loop.now_s()))
+        self._try(_Request(who, fields, answer, self._loop.time()))
 
     def _try(self, request: _Request, in_use: frozenset[int] | None = None) -> None:
         """in_use: ports of the kernel's sockets; None: not read yet."""
@@ -171,7 +171,7 @@ class Leasing:
 
     def _again(self, request: _Request, refused: RefusedError, wait_s: float) -> None:
         """Retry a little later, up to the limit; then refuse."""
-        if self.closing or self._loop.now_s() - request.since_s >= wait_s:
+        if self.closing or self._loop.time() - request.since_s >= wait_s:
             request.answer(refused)
             return
 
@@ -181,7 +181,7 @@ class Leasing:
                 self._try(request)
 
         self._waiting.add(request)
-        self._loop.after(AGAIN_S, again)
+        self._loop.call_later(AGAIN_S, again)
 
     def end_waiting(self) -> None:
         """Refuse all waiting requests: harpd ends."""
@@ -192,7 +192,7 @@ class Leasing:
     def _busy_wait_s(self, lease: Lease) -> float:
         """Return how long to retry a queue that an AF_XDP socket owns."""
         let_go_s = self._let_go_s.get((lease.ifname, lease.queue), -RELEASE_S)
-        late = self._loop.now_s() - let_go_s >= RELEASE_S
+        late = self._loop.time() - let_go_s >= RELEASE_S
         return BUSY_WAIT_S if late else RELEASED_WAIT_S
 
     def _check_may(self, who: Peer) -> None:
@@ -247,7 +247,7 @@ class Leasing:
         if nic is not None:
             self.nics.look_at_queues(nic)
         held = self._held(who.owner.uid)
-        self.table.choose(who.owner, ifname, queue, now_s=self._loop.now_s(), held=held)
+        self.table.choose(who.owner, ifname, queue, now_s=self._loop.time(), held=held)
 
     def _reserve(
         self, who: Peer, fields: dict[str, object], in_use: frozenset[int]
@@ -260,7 +260,7 @@ class Leasing:
             ifname,
             queue,
             _clean(str(fields["label"]) or who.name),
-            now_s=self._loop.now_s(),
+            now_s=self._loop.time(),
             since_s=time.time(),
             in_use=in_use,
             held=self._held(who.owner.uid),
@@ -291,7 +291,7 @@ class Leasing:
             if made is not None:
                 made.close()
                 self._let_go(lease.ifname, lease.queue)
-            self.table.cancel(lease, self._loop.now_s(), bound=True)
+            self.table.cancel(lease, self._loop.time(), bound=True)
             self._recover(lease)
             busy = made is None and refused.error == errno.EBUSY
             self._again(request, refused, self._busy_wait_s(lease) if busy else 0)
@@ -388,7 +388,7 @@ class Leasing:
         """End a lease. It leaves the map at once; the queue is free when the kernel releases it."""
         self._unsteer(lease)
         self.ended(lease)
-        self.table.release(lease, self._loop.now_s())
+        self.table.release(lease, self._loop.time())
         self._let_go(lease.ifname, lease.queue)
         log.info(
             "lease %016x: %s of process %d ended: %s",
@@ -436,12 +436,12 @@ class Leasing:
             os.close(pidfd)
             return
         self._watched[owner] = pidfd
-        self._loop.watch(pidfd, READ, lambda _events: self._died(owner))
+        self._loop.add_reader(pidfd, self._died, owner)
 
     def _unwatch(self, owner: Owner) -> None:
         pidfd = self._watched.pop(owner, -1)
         if pidfd >= 0:
-            self._loop.unwatch(pidfd)
+            self._loop.remove_reader(pidfd)
             os.close(pidfd)
 
     def _died(self, owner: Owner) -> None:
@@ -493,7 +493,7 @@ class Leasing:
 
     def _let_go(self, ifname: str, queue: int) -> None:
         """A socket of harpd was on the queue: of a lease, or of a probe."""
-        self._let_go_s[ifname, queue] = self._loop.now_s()
+        self._let_go_s[ifname, queue] = self._loop.time()
 
     def _recover(self, lease: Lease) -> None:
         """Ask the kernel, at growing intervals, whether the queue is free."""
@@ -502,9 +502,9 @@ class Leasing:
         if key in self.recovering or nic is None or nic.ifindex != lease.ifindex:
             return
         uid = lease.owner.uid if lease.active else None
-        recovery = _Recovery(lease.owner.pid, self._loop.now_s(), uid)
+        recovery = _Recovery(lease.owner.pid, self._loop.time(), uid)
         self.recovering[key] = recovery
-        self._loop.after(RECOVER_FIRST_S, lambda: self._probe(key, recovery))
+        self._loop.call_later(RECOVER_FIRST_S, lambda: self._probe(key, recovery))
 
     def _probe(self, key: tuple[str, int], recovery: _Recovery) -> None:
         if self.recovering.get(key) is not recovery:
@@ -525,7 +525,7 @@ class Leasing:
     def _probed(self, key: tuple[str, int], recovery: _Recovery, free: bool) -> None:
         if self.recovering.get(key) is not recovery:
             return
-        waited_s = self._loop.now_s() - recovery.since_s
+        waited_s = self._loop.time() - recovery.since_s
         if free:
             self._let_go(*key)
         if free and self.table.recovered(*key):
@@ -543,7 +543,7 @@ class Leasing:
             )
             log.warning("%s queue %d: %s; it can be leased when that one ends", *key, whose)
         recovery.delay_s = min(RECOVER_MAX_S, recovery.delay_s * 2)
-        self._loop.after(recovery.delay_s, lambda: self._probe(key, recovery))
+        self._loop.call_later(recovery.delay_s, lambda: self._probe(key, recovery))
 
     # ---- for others ----
 

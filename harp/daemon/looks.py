@@ -68,7 +68,7 @@ class Looks:
         self._seen[flows] = seen = _Seen(fd)
         for uid, then in waiting:
             self._give(seen, uid, then)
-        self._loop.after(AGE_S, lambda: self._forget(flows, seen))
+        self._loop.call_later(AGE_S, lambda: self._forget(flows, seen))
 
     def _forget(self, flows: bool, seen: _Seen) -> None:
         if self._seen.get(flows) is seen:

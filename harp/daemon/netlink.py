@@ -9,45 +9,40 @@ network namespaces, and also parses changes of single neighbors.
 import contextlib
 import errno
 import ipaddress
-import os
 import socket
 import struct
-import sys
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-_HEADER = struct.Struct("=IHHII")  # struct nlmsghdr
-_LINK = struct.Struct("=BxHiII")  # struct ifinfomsg
-_ADDRESS = struct.Struct("=BBBBI")  # struct ifaddrmsg
-_ATTRIBUTE = struct.Struct("=HH")  # struct nlattr
-_DONE, _ERROR = 3, 2
-_NEWLINK, _GETLINK, _NEWADDR, _GETADDR = 16, 18, 20, 22
-_REQUEST, _DUMP, _INTERRUPTED = 0x1, 0x300, 0x10
-_IFLA_ADDRESS, _IFLA_IFNAME, _IFLA_MTU, _IFLA_CARRIER, _IFLA_MASTER = 1, 3, 4, 33, 10
-_IFA_ADDRESS, _IFA_LOCAL, _IFA_FLAGS = 1, 2, 8
+from pyroute2.netlink import NLM_F_CREATE, rtnl
+from pyroute2.netlink.rtnl import ndmsg as nd
+from pyroute2.netlink.rtnl.ifaddrmsg import ifaddrmsg
+from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
+
+from harp import netlink
+
 _IFF_UP, _IFF_LOOPBACK = 0x1, 0x8
 _DADFAILED, _DEPRECATED, _TENTATIVE, _OPTIMISTIC, _TEMPORARY = 0x8, 0x20, 0x40, 0x4, 0x1
 _SCOPE_LINK = 253
 _ARPHRD_ETHER = 1
-# Links, IPv4 and IPv6 addresses (RTMGRP_LINK, RTMGRP_IPV4_IFADDR, RTMGRP_IPV6_IFADDR).
-MONITOR_GROUPS = 0x1 | 0x10 | 0x100
-# Also neighbors and routes.
-NETWORK_GROUPS = MONITOR_GROUPS | 0x4 | 0x40 | 0x400
-_NEIGHBOR = struct.Struct("=BxHiHBB")  # struct ndmsg
-_INTERFACE = struct.Struct("=4xi")  # of a link or an address
-_NEWLINK_TO_DELADDR, _NEWROUTE, _DELROUTE = range(16, 22), 24, 25
-_NEWNEIGH, _DELNEIGH, _GETNEIGH = 28, 29, 30
-_CREATE, _NTF_USE = 0x400, 1
-_NDA_DST, _NDA_LLADDR = 1, 2
-# NUD_REACHABLE, STALE, DELAY, PROBE, NOARP, PERMANENT
-_USABLE, _FAILED = 0x2 | 0x4 | 0x8 | 0x10 | 0x40 | 0x80, 0x20
+MONITOR_GROUPS = rtnl.RTMGRP_LINK | rtnl.RTMGRP_IPV4_IFADDR | rtnl.RTMGRP_IPV6_IFADDR
+NETWORK_GROUPS = (
+    MONITOR_GROUPS | rtnl.RTMGRP_NEIGH | rtnl.RTMGRP_IPV4_ROUTE | rtnl.RTMGRP_IPV6_ROUTE
+)
+# struct nlmsghdr, then the index in struct ifinfomsg and struct ifaddrmsg.
+_INTERFACE = struct.Struct("=16x4xi")
+_OF_INTERFACES = (rtnl.RTM_NEWLINK, rtnl.RTM_DELLINK, rtnl.RTM_NEWADDR, rtnl.RTM_DELADDR)
+_USABLE = (
+    nd.NUD_REACHABLE | nd.NUD_STALE | nd.NUD_DELAY | nd.NUD_PROBE | nd.NUD_NOARP | nd.NUD_PERMANENT
+)
+_FAMILIES = (socket.AF_INET, socket.AF_INET6)
 _V4_MAPPED = b"\0" * 10 + b"\xff\xff"
 _IP_PKTINFO = 8  # Python's socket module lacks it
 _MSG_DONTROUTE, _MSG_PROBE, _MSG_CONFIRM = 0x4, 0x10, 0x800
 _DISCARD_PORT = 9
 _TRIES = 4
 READS_MAX = 256
+_RECEIVE_BYTES = 65536
 
 
 @dataclass(frozen=True)
@@ -79,7 +74,7 @@ class Address:
     @property
     def is_v4(self) -> bool:
         """Tell whether it is an IPv4 address."""
-        return self.raw[:12] == b"\0" * 10 + b"\xff\xff"
+        return self.raw[:12] == _V4_MAPPED
 
 
 def monitor(groups: int = MONITOR_GROUPS) -> socket.socket:
@@ -101,7 +96,7 @@ def drain(sock: socket.socket) -> bool:
     """
     for reads in range(READS_MAX):
         try:
-            if not sock.recv(65536):
+            if not sock.recv(_RECEIVE_BYTES):
                 return reads > 0
         except BlockingIOError:
             return reads > 0
@@ -111,108 +106,60 @@ def drain(sock: socket.socket) -> bool:
     return True
 
 
-def _attributes(raw: bytes) -> Iterator[tuple[int, bytes]]:
-    at = 0
-    while at + _ATTRIBUTE.size <= len(raw):
-        size, kind = _ATTRIBUTE.unpack_from(raw, at)
-        if size < _ATTRIBUTE.size or at + size > len(raw):
-            return
-        yield kind & 0x3FFF, raw[at + _ATTRIBUTE.size : at + size]
-        at += (size + 3) & ~3
-
-
-def _messages(raw: bytes) -> Iterator[tuple[int, int, bytes]]:
-    at = 0
-    while at + _HEADER.size <= len(raw):
-        size, kind, flags, _, _ = _HEADER.unpack_from(raw, at)
-        if size < _HEADER.size or at + size > len(raw):
-            return
-        yield kind, flags, raw[at + _HEADER.size : at + size]
-        at += (size + 3) & ~3
-
-
-def _dump_once(request: int, body: bytes) -> list[tuple[int, bytes]] | None:
-    """Return the answer to a dump; None if the tables changed meanwhile."""
-    found: list[tuple[int, bytes]] = []
-    interrupted = False
-    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as sock:
-        sock.settimeout(2)
-        sock.bind((0, 0))
-        head = _HEADER.pack(_HEADER.size + len(body), request, _REQUEST | _DUMP, 1, 0)
-        sock.send(head + body)
-        while True:
-            for kind, flags, rest in _messages(sock.recv(65536)):
-                interrupted |= bool(flags & _INTERRUPTED)
-                if kind == _DONE:
-                    return None if interrupted else found
-                if kind == _ERROR:
-                    number = -int(struct.unpack_from("=i", rest)[0])
-                    raise OSError(number, f"rtnetlink: {os.strerror(number)}")
-                found.append((kind, rest))
-
-
-def _dump(request: int, body: bytes) -> list[tuple[int, bytes]]:
+def _dump(message: Any, kind: int) -> list[Any]:
     for _ in range(_TRIES):
-        found = _dump_once(request, body)
-        if found is not None:
-            return found
-    raise OSError(4, "rtnetlink: the tables change faster than they can be read")
+        with netlink.connect(socket.NETLINK_ROUTE) as sock, contextlib.suppress(InterruptedError):
+            return netlink.exchange(sock, message, kind, dump=True)
+    raise OSError(errno.EINTR, "rtnetlink: the tables change faster than they can be read")
 
 
-def parse_link(body: bytes) -> Link:
-    """Parse one RTM_NEWLINK."""
-    _, kind, ifindex, flags, _ = _LINK.unpack_from(body)
-    found = dict(_attributes(body[_LINK.size :]))
+def _mac(text: str | None) -> bytes:
+    return bytes.fromhex((text or "").replace(":", ""))
 
-    def number(attribute: int) -> int:
-        return int.from_bytes(found.get(attribute, b"")[:4], sys.byteorder)
 
-    carrier = found.get(_IFLA_CARRIER, b"\1")[:1] == b"\1"
+def _link(message: Any) -> Link:
     return Link(
-        ifname=found.get(_IFLA_IFNAME, b"").rstrip(b"\0").decode(errors="replace"),
-        ifindex=ifindex,
-        up=bool(flags & _IFF_UP) and carrier,
-        mtu_bytes=number(_IFLA_MTU),
-        mac=found.get(_IFLA_ADDRESS, b"").ljust(6, b"\0")[:6],
-        ethernet=kind == _ARPHRD_ETHER,
-        loopback=bool(flags & _IFF_LOOPBACK),
-        master=number(_IFLA_MASTER),
+        ifname=str(message.get_attr("IFLA_IFNAME")),
+        ifindex=message["index"],
+        up=bool(message["flags"] & _IFF_UP) and message.get_attr("IFLA_CARRIER") != 0,
+        mtu_bytes=message.get_attr("IFLA_MTU") or 0,
+        mac=_mac(message.get_attr("IFLA_ADDRESS")).ljust(6, b"\0")[:6],
+        ethernet=message["ifi_type"] == _ARPHRD_ETHER,
+        loopback=bool(message["flags"] & _IFF_LOOPBACK),
+        master=message.get_attr("IFLA_MASTER") or 0,
     )
 
 
-def parse_address(body: bytes) -> Address | None:
-    """Parse one RTM_NEWADDR; None if the address is tentative, a duplicate, or not for a NIC."""
-    family, _, flags, scope, ifindex = _ADDRESS.unpack_from(body)
-    found = dict(_attributes(body[_ADDRESS.size :]))
-    if family not in (socket.AF_INET, socket.AF_INET6) or scope > _SCOPE_LINK:
+def _packed(text: str) -> bytes:
+    return socket.inet_pton(socket.AF_INET6, text if ":" in text else f"::ffff:{text}")
+
+
+def _address(message: Any) -> Address | None:
+    """Return None if the address is tentative, a duplicate, or not for a NIC."""
+    text = message.get_attr("IFA_LOCAL") or message.get_attr("IFA_ADDRESS")
+    if message["family"] not in _FAMILIES or message["scope"] > _SCOPE_LINK or not text:
         return None
-    raw = found.get(_IFA_LOCAL) or found.get(_IFA_ADDRESS) or b""
-    if len(raw) != (4 if family == socket.AF_INET else 16):
-        return None
-    if _IFA_FLAGS in found:
-        flags = int.from_bytes(found[_IFA_FLAGS][:4], sys.byteorder)
+    flags = message.get_attr("IFA_FLAGS")
+    flags = message["flags"] if flags is None else flags
     if flags & _DADFAILED or (flags & _TENTATIVE and not flags & _OPTIMISTIC):
         return None
     rank = 1 if flags & _DEPRECATED else 3
-    if family == socket.AF_INET6 and flags & _TEMPORARY:
+    if message["family"] == socket.AF_INET6 and flags & _TEMPORARY:
         rank = min(rank, 2)
-    if scope < _SCOPE_LINK:
+    if message["scope"] < _SCOPE_LINK:
         rank += 3  # a link-local address is a last resort
-    mapped = raw if family == socket.AF_INET6 else b"\0" * 10 + b"\xff\xff" + raw
-    return Address(mapped, ifindex, rank)
+    return Address(_packed(text), message["index"], rank)
 
 
 def links() -> dict[str, Link]:
     """Return all interfaces of our namespace by name."""
-    body = _LINK.pack(socket.AF_UNSPEC, 0, 0, 0, 0)
-    found = (parse_link(rest) for kind, rest in _dump(_GETLINK, body) if kind == _NEWLINK)
+    found = map(_link, _dump(ifinfmsg(), rtnl.RTM_GETLINK))
     return {link.ifname: link for link in found}
 
 
 def addresses() -> list[Address]:
     """Return all usable addresses of this host."""
-    body = _ADDRESS.pack(socket.AF_UNSPEC, 0, 0, 0, 0)
-    found = (parse_address(rest) for kind, rest in _dump(_GETADDR, body) if kind == _NEWADDR)
+    found = map(_address, _dump(ifaddrmsg(), rtnl.RTM_GETADDR))
     return [address for address in found if address is not None]
 
 
@@ -228,42 +175,40 @@ class News:
     neighbors: list[tuple[int, bytes, bytes]] = field(default_factory=list)
 
 
-def parse_neighbor(kind: int, body: bytes) -> tuple[int, bytes, bytes] | None:
+def parse_neighbor(kind: int, part: bytes) -> tuple[int, bytes, bytes] | None:
     """Parse RTM_NEWNEIGH or RTM_DELNEIGH; None while the kernel is still resolving."""
-    family, _, ifindex, state, _, _ = _NEIGHBOR.unpack_from(body)
-    found = dict(_attributes(body[_NEIGHBOR.size :]))
-    addr, mac = found.get(_NDA_DST, b""), found.get(_NDA_LLADDR, b"")
-    if family not in (socket.AF_INET, socket.AF_INET6):
+    message = nd.ndmsg(part)
+    message.decode()
+    text = message.get_attr("NDA_DST")
+    if message["family"] not in _FAMILIES or not text:
         return None
-    if len(addr) != (4 if family == socket.AF_INET else 16):
-        return None
-    addr = addr if family == socket.AF_INET6 else _V4_MAPPED + addr
-    if kind == _NEWNEIGH and state & _USABLE:
-        return (ifindex, addr, mac) if len(mac) == 6 else None
-    if kind == _DELNEIGH or state & _FAILED:
-        return ifindex, addr, b""
+    if kind == rtnl.RTM_NEWNEIGH and message["state"] & _USABLE:
+        mac = _mac(message.get_attr("NDA_LLADDR"))
+        return (message["ifindex"], _packed(text), mac) if len(mac) == 6 else None
+    if kind == rtnl.RTM_DELNEIGH or message["state"] & nd.NUD_FAILED:
+        return message["ifindex"], _packed(text), b""
     return None
 
 
-def _note(news: News, kind: int, body: bytes) -> None:
-    if kind in _NEWLINK_TO_DELADDR:
-        news.interfaces.add(_INTERFACE.unpack_from(body)[0])
-    elif kind in (_NEWROUTE, _DELROUTE):
+def _note(news: News, kind: int, part: bytes) -> None:
+    if kind in _OF_INTERFACES:
+        news.interfaces.add(_INTERFACE.unpack_from(part)[0])
+    elif kind in (rtnl.RTM_NEWROUTE, rtnl.RTM_DELROUTE):
         news.routes = True
-    elif kind in (_NEWNEIGH, _DELNEIGH) and len(body) >= _NEIGHBOR.size:
-        neighbor = parse_neighbor(kind, body)
+    elif kind in (rtnl.RTM_NEWNEIGH, rtnl.RTM_DELNEIGH):
+        neighbor = parse_neighbor(kind, part)
         if neighbor is not None:
             news.neighbors.append(neighbor)
 
 
-def _neighbor_request(
-    kind: int, flags: int, ifindex: int, raw: bytes, neighbor_flags: int
-) -> bytes:
+def _neighbor_request(kind: int, flags: int, ifindex: int, raw: bytes, use: int) -> bytes:
     v4 = raw.startswith(_V4_MAPPED)
-    family, addr = (socket.AF_INET, raw[12:]) if v4 else (socket.AF_INET6, raw)
-    body = _NEIGHBOR.pack(family, 0, ifindex, 0, neighbor_flags, 0)
-    body += _ATTRIBUTE.pack(_ATTRIBUTE.size + len(addr), _NDA_DST) + addr
-    return _HEADER.pack(_HEADER.size + len(body), kind, _REQUEST | flags, 0, 0) + body
+    message = nd.ndmsg()
+    message["family"] = socket.AF_INET if v4 else socket.AF_INET6
+    message["ifindex"], message["flags"] = ifindex, use
+    text = socket.inet_ntop(message["family"], raw[12:] if v4 else raw)
+    message["attrs"].append(("NDA_DST", text))
+    return netlink.encode(message, kind, flags)
 
 
 class NetworkMonitor:
@@ -290,7 +235,7 @@ class NetworkMonitor:
         news = News()
         for _ in range(READS_MAX):
             try:
-                raw, sender = self._sock.recvfrom(65536)
+                raw, sender = self._sock.recvfrom(_RECEIVE_BYTES)
             except BlockingIOError:
                 break
             except OSError as error:
@@ -299,8 +244,8 @@ class NetworkMonitor:
                 news.lost = True
                 continue
             if sender[0] == 0:  # from the kernel; root's processes may send here, too
-                for kind, _, body in _messages(raw):
-                    _note(news, kind, body)
+                for kind, _, part in netlink.split(raw):
+                    _note(news, kind, part)
         return news
 
     def resolve(self, neighbors: list[tuple[int, bytes]]) -> None:
@@ -308,15 +253,15 @@ class NetworkMonitor:
         returns the results. Waits for the kernel, so it runs in a worker.
         """
         messages = b"".join(
-            _neighbor_request(_GETNEIGH, 0, ifindex, addr, 0)
-            + _neighbor_request(_NEWNEIGH, _CREATE, ifindex, addr, _NTF_USE)
+            _neighbor_request(rtnl.RTM_GETNEIGH, 0, ifindex, addr, 0)
+            + _neighbor_request(rtnl.RTM_NEWNEIGH, NLM_F_CREATE, ifindex, addr, nd.NTF_USE)
             for ifindex, addr in neighbors
         )
         self._sock.send(messages)
 
     def confirm(self, ifindex: int, addr: bytes) -> None:
         """Confirm a known neighbor's reachability to the kernel. Sends no packet and does not wait.
-        rtnetlink is not used: NUD_REACHABLE would make a permanent entry expire.
+        rtnetlink is not used: nd.NUD_REACHABLE would make a permanent entry expire.
         """
         v4 = addr.startswith(_V4_MAPPED)
         family = socket.AF_INET if v4 else socket.AF_INET6

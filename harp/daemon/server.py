@@ -10,6 +10,7 @@ connection, one message in and two out: an answer, and a notification that it as
 one.
 """
 
+import asyncio
 import contextlib
 import errno
 import logging
@@ -22,7 +23,7 @@ from dataclasses import dataclass, field
 from harp import _host
 from harp.daemon import peer
 from harp.daemon.limits import Bucket, Buckets, Connections, connections_possible
-from harp.daemon.loop import READ, WRITE, Loop, Timer
+from harp.daemon.loop import Loop
 from harp.daemon.peer import Peer
 
 log = logging.getLogger("harpd")
@@ -84,7 +85,7 @@ class Client:
         self.news: Callable[[], bytes | None] | None = None
         self.closed: Callable[[], None] = lambda: None
         self._bucket = Bucket(CLIENT_PER_S, CLIENT_BURST)
-        self._timer: Timer | None = server.loop.after(HELLO_S, self._no_hello)
+        self._timer: asyncio.TimerHandle | None = server.loop.call_later(HELLO_S, self._no_hello)
         self._listen()
 
     def __str__(self) -> str:
@@ -93,10 +94,10 @@ class Client:
     # ---- in ----
 
     def _listen(self) -> None:
-        self._server.loop.watch(self._sock.fileno(), READ, self._readable)
+        self._server.loop.add_reader(self._sock, self._readable)
 
     def _pause(self) -> None:
-        self._server.loop.unwatch(self._sock.fileno())
+        self._server.loop.remove_reader(self._sock)
 
     def _no_hello(self) -> None:
         self.hang_up(errno.ETIMEDOUT, f"it said nothing for {HELLO_S:.0f} s")
@@ -112,12 +113,12 @@ class Client:
             self._timer.cancel()
         self._timer = None
 
-    def _readable(self, _events: int) -> None:
-        now_s = self._server.loop.now_s()
+    def _readable(self) -> None:
+        now_s = self._server.loop.time()
         wait_s = self._bucket.take(now_s) or self._server.buckets.take(self.peer.owner.uid, now_s)
         if wait_s > 0:
             self._pause()
-            self._server.loop.after(wait_s, self._resume)
+            self._server.loop.call_later(wait_s, self._resume)
             return
         try:
             # No room for ancillary data: the kernel drops descriptors and reports that.
@@ -152,7 +153,7 @@ class Client:
 
     def charge_refusal(self) -> None:
         """A request was refused: delay the next ones of this client and its user."""
-        now_s = self._server.loop.now_s()
+        now_s = self._server.loop.time()
         self._bucket.charge(REFUSED_TOKENS, now_s)
         self._server.buckets.charge(self.peer.owner.uid, REFUSED_TOKENS, now_s)
 
@@ -190,9 +191,9 @@ class Client:
                 socket.send_fds(self._sock, [reply.payload], reply.fds)
             except BlockingIOError:
                 if self._timer is None:
-                    self._timer = self._server.loop.after(TAKE_S, self._not_taken)
-                if not self._waiting_to_send():
-                    self._server.loop.watch(self._sock.fileno(), WRITE, self._writable)
+                    self._timer = self._server.loop.call_later(TAKE_S, self._not_taken)
+                self._pause()
+                self._server.loop.add_writer(self._sock, self._send)
                 return
             except OSError as error:
                 gone = error.errno in (errno.EPIPE, errno.ECONNRESET)
@@ -207,19 +208,12 @@ class Client:
         if reply is self._answer:
             self._answer, self._busy = None, False
         if not self._pending:
-            if self._busy:
-                self._pause()
-            else:
+            self._server.loop.remove_writer(self._sock)
+            if not self._busy:
                 self._listen()
         reply.done(True)
         if self.open and not self._pending:
             self._put_news()
-
-    def _waiting_to_send(self) -> bool:
-        return self._server.loop.watched(self._sock.fileno()) == WRITE
-
-    def _writable(self, _events: int) -> None:
-        self._send()
 
     def _not_taken(self) -> None:
         self.close(f"it did not take its answer for {TAKE_S:.0f} s")
@@ -248,7 +242,8 @@ class Client:
         if why:
             self._server.complain(f"{self}: {why}; its connection is closed")
         self._cancel_timer()
-        self._server.loop.unwatch(self._sock.fileno())
+        self._pause()
+        self._server.loop.remove_writer(self._sock)
         self._sock.close()
         self._server.left(self)
         while self._pending:
@@ -276,9 +271,9 @@ class Server:
         self._accepting()
 
     def _accepting(self) -> None:
-        self.loop.watch(self._listening.fileno(), READ, self._acceptable)
+        self.loop.add_reader(self._listening, self._acceptable)
 
-    def _acceptable(self, _events: int) -> None:
+    def _acceptable(self) -> None:
         # Accept many at once: a flood must not fill the queue in which others wait.
         for _ in range(ACCEPTS_PER_TURN):
             try:
@@ -288,11 +283,11 @@ class Server:
             except OSError as error:
                 # No descriptor or memory is left: waiting clients wait longer.
                 self.complain(f"accepting a connection: {error.strerror}")
-                self.loop.unwatch(self._listening.fileno())
-                self.loop.after(ACCEPT_PAUSE_S, self._accepting)
+                self.loop.remove_reader(self._listening)
+                self.loop.call_later(ACCEPT_PAUSE_S, self._accepting)
                 return
             uid = peer.connected_uid(sock)
-            if uid != 0 and self._connects.take(uid, self.loop.now_s()) > 0:
+            if uid != 0 and self._connects.take(uid, self.loop.time()) > 0:
                 why = f"user {uid} connects more than {CONNECTS_PER_S:.0f} times a second"
                 self.complain(why)
                 self._turn_away(sock, why)
@@ -362,7 +357,7 @@ class Server:
 
     def complain(self, words: str) -> None:
         """Log a line, within the rate limit."""
-        if self._complaints.take(self.loop.now_s()) > 0:
+        if self._complaints.take(self.loop.time()) > 0:
             self._unsaid += 1
             return
         if self._unsaid:
@@ -372,6 +367,6 @@ class Server:
 
     def close(self) -> None:
         """Close all connections; the caller keeps the listening socket."""
-        self.loop.unwatch(self._listening.fileno())
+        self.loop.remove_reader(self._listening)
         for client in list(self.clients):
             client.close("")

@@ -136,7 +136,7 @@ class PortLooks:
         answered, self._now = self._now, []
         self._begin()
         for then in answered:
-            self._loop.soon(functools.partial(then, ports, error))
+            self._loop.call_soon(functools.partial(then, ports, error))
 
     def end(self) -> None:
         """Stop: harpd ends, and no worker is left. Answers all waiting requests."""

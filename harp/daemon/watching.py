@@ -24,7 +24,7 @@ from harp import _host
 from harp.daemon.kernel import Kernel, MonitorLike
 from harp.daemon.leasing import Leasing
 from harp.daemon.limits import Buckets
-from harp.daemon.loop import READ, Loop
+from harp.daemon.loop import Loop
 from harp.daemon.netlink import News
 from harp.daemon.server import Client, Reply
 from harp.daemon.table import Lease, RefusedError
@@ -163,7 +163,7 @@ class Watching:
             del watch.neighbors[addr]
         else:
             # The job asks again, as for any neighbor that stays unknown.
-            if self._new_neighbors.take(watch.lease.owner.uid, self._loop.now_s()) > 0:
+            if self._new_neighbors.take(watch.lease.owner.uid, self._loop.time()) > 0:
                 return
             if len(watch.neighbors) >= _host.NEIGHBORS_LEASE_MAX:
                 self._forget(watch, next(iter(watch.neighbors)))
@@ -216,27 +216,27 @@ class Watching:
             self._monitor = self._kernel.monitor()
         except OSError as error:
             raise RefusedError(error.errno or errno.EIO, f"rtnetlink: {error.strerror}") from error
-        self._loop.watch(self._monitor.fileno(), READ, self._readable)
+        self._loop.add_reader(self._monitor, self._readable)
 
     def close(self) -> None:
         """Close the monitor; the next watch opens another."""
         monitor, self._monitor = self._monitor, None
         if monitor is None:
             return
-        self._loop.unwatch(monitor.fileno())
+        self._loop.remove_reader(monitor)
         if self._resolving:  # in a worker, which must not find another descriptor under its number
             self._worker.work(monitor.close, lambda _done, _error: None)
         else:
             monitor.close()
 
-    def _readable(self, _events: int) -> None:
+    def _readable(self) -> None:
         assert self._monitor is not None
         try:
             news = self._monitor.read()
         except OSError as error:
             log.warning("news of the network: %s; listening again", error.strerror)
             self.close()
-            self._loop.after(MONITOR_AGAIN_S, self._open_again)
+            self._loop.call_later(MONITOR_AGAIN_S, self._open_again)
             return
         self._spread(news)
 
@@ -246,7 +246,7 @@ class Watching:
         try:
             self._open()
         except RefusedError:
-            self._loop.after(MONITOR_AGAIN_S, self._open_again)
+            self._loop.call_later(MONITOR_AGAIN_S, self._open_again)
             return
         self._spread(News(lost=True))
 
@@ -303,7 +303,7 @@ class Watching:
                 self._read_now(ifindex, network)
 
         def done(found: bytes | None, error: BaseException | None) -> None:
-            self._loop.after(1 / READS_PER_S, rested)
+            self._loop.call_later(1 / READS_PER_S, rested)
             if found is not None:
                 network.found = found
             else:  # the tables change faster than they can be read

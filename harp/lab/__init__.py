@@ -290,7 +290,7 @@ def cpus() -> list[int]:
 def require_root(what: str) -> None:
     """Raise HarpError unless this is root."""
     if os.geteuid() != 0:
-        raise HarpError(f"{what} needs root: run it with sudo", Exit.PRIVILEGE)
+        raise HarpError(f"{what} needs root; run as root", Exit.PRIVILEGE)
 
 
 def require_programs(*names: str) -> None:

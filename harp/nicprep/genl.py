@@ -1,32 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Generic netlink for two families, ethtool and netdev: pyroute2's messages over a plain socket.
+"""Generic netlink for two families, ethtool and netdev.
 
 pyroute2 (0.7 to 0.9) has only the ring sizes; the other messages are declared here with its
-primitives, after include/uapi/linux/ethtool_netlink.h and netdev.h. Its sockets run an event loop
-of their own, which a daemon with a loop can't use. So this module opens a socket for one request
-and one answer, in the network namespace of the calling thread.
+primitives, after include/uapi/linux/ethtool_netlink.h and netdev.h.
 """
 
 import errno
-import os
-import socket
-import struct
 from typing import Any
 
-from pyroute2.netlink import NLA_F_NESTED, ctrlmsg, genlmsg, nla
+from pyroute2.netlink import (
+    GENL_ID_CTRL,
+    NETLINK_GENERIC,
+    NLA_F_NESTED,
+    ctrlmsg,
+    genlmsg,
+    nla,
+)
 from pyroute2.netlink.generic import ethtool as pyroute2_ethtool
 
-_NETLINK_GENERIC = 16
-_GENL_ID_CTRL = 16
+from harp import netlink
+
 _CTRL_CMD_GETFAMILY = 3
-_SOL_NETLINK = 270
-_NETLINK_CAP_ACK, _NETLINK_EXT_ACK = 10, 11
-_NLM_F_REQUEST, _NLM_F_ACK, _NLM_F_DUMP = 1, 4, 0x300
-_NLM_F_ACK_TLVS = 0x200
-_NLMSG_ERROR, _NLMSG_DONE = 2, 3
-_NLMSGERR_ATTR_MSG = 1
-_HEADER = struct.Struct("=IHHII")
-_TIMEOUT_S = 5
 
 
 def _names(*kinds: tuple[str, str]) -> tuple[tuple[str, str], ...]:
@@ -135,67 +129,15 @@ def call(family: str, message: Any, command: int, *, dump: bool = False) -> list
 
     OSError with the kernel's own message if there is one; ENOTSUP if there is no such family.
     """
-    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_GENERIC) as sock:
-        sock.settimeout(_TIMEOUT_S)
-        for option in (_NETLINK_CAP_ACK, _NETLINK_EXT_ACK):
-            sock.setsockopt(_SOL_NETLINK, option, 1)
-        sock.bind((0, 0))
-        number = _family(sock, family)
-        flags = _NLM_F_REQUEST | (_NLM_F_DUMP if dump else _NLM_F_ACK)
-        return _exchange(sock, message, number, command, flags)
-
-
-def _family(sock: socket.socket, name: str) -> int:
-    message = ctrlmsg()
-    message["attrs"].append(("CTRL_ATTR_FAMILY_NAME", name))
-    flags = _NLM_F_REQUEST | _NLM_F_ACK
-    try:
-        (answer,) = _exchange(sock, message, _GENL_ID_CTRL, _CTRL_CMD_GETFAMILY, flags)
-    except FileNotFoundError as error:
-        text = f"this kernel has no {name} netlink"
-        raise OSError(errno.EOPNOTSUPP, text) from error
-    return int(answer.get_attr("CTRL_ATTR_FAMILY_ID"))
-
-
-def _exchange(
-    sock: socket.socket, message: Any, number: int, command: int, flags: int
-) -> list[Any]:
-    message["cmd"], message["version"] = command, 1
-    message["header"]["type"], message["header"]["flags"] = number, flags
-    message["header"]["sequence_number"], message["header"]["pid"] = 1, 0
-    message.encode()
-    sock.send(bytes(message.data))
-    answers: list[Any] = []
-    while True:
+    with netlink.connect(NETLINK_GENERIC) as sock:
+        ask = ctrlmsg()
+        ask["cmd"], ask["version"] = _CTRL_CMD_GETFAMILY, 1
+        ask["attrs"].append(("CTRL_ATTR_FAMILY_NAME", family))
         try:
-            data = sock.recv(1 << 20)
-        except TimeoutError as error:
-            raise OSError(errno.ETIMEDOUT, "the kernel did not answer") from error
-        at = 0
-        while at + _HEADER.size <= len(data):
-            size, kind, got, _, _ = _HEADER.unpack_from(data, at)
-            part = data[at : at + size]
-            at += max(_HEADER.size, size + 3 & ~3)
-            if kind == _NLMSG_DONE:
-                return answers
-            if kind == _NLMSG_ERROR:
-                _raise(part, got)
-                return answers
-            answer = type(message)(part)
-            answer.decode()
-            answers.append(answer)
-
-
-def _raise(part: bytes, flags: int) -> None:
-    """Raise the error of an NLMSG_ERROR; return if it is only the acknowledgment."""
-    (negative,) = struct.unpack_from("=i", part, _HEADER.size)
-    if negative == 0:
-        return
-    words = ""
-    at = _HEADER.size + 4 + _HEADER.size  # NETLINK_CAP_ACK: only the header is quoted
-    while flags & _NLM_F_ACK_TLVS and at + 4 <= len(part):
-        size, kind = struct.unpack_from("=HH", part, at)
-        if kind & 0x3FFF == _NLMSGERR_ATTR_MSG:
-            words = part[at + 4 : at + size].rstrip(b"\0").decode(errors="replace")
-        at += max(4, size + 3 & ~3)
-    raise OSError(-negative, words or os.strerror(-negative))
+            (answer,) = netlink.exchange(sock, ask, GENL_ID_CTRL)
+        except FileNotFoundError as error:
+            text = f"this kernel has no {family} netlink"
+            raise OSError(errno.EOPNOTSUPP, text) from error
+        message["cmd"], message["version"] = command, 1
+        number = int(answer.get_attr("CTRL_ATTR_FAMILY_ID"))
+        return netlink.exchange(sock, message, number, dump=dump)

@@ -221,11 +221,12 @@ def _jobs(jobs: totals.Jobs) -> Iterator[Metric]:
     yield comms
     by = GaugeMetricFamily(
         "harp_comms",
-        "Open comms by the kinds of their open lanes; unknown: without a record on the job's page.",
-        labels=("transport",),
+        "Open comms by the kinds of their open lanes; unknown: without a record on the job's page. "
+        "reason: why a comm has kernel lanes only.",
+        labels=("transport", "reason"),
     )
-    for transport, count in jobs.comms.items():
-        by.add_metric((transport,), count)
+    for labels, count in jobs.comms.items():
+        by.add_metric(labels, count)
     yield by
     down = GaugeMetricFamily(
         "harp_rail_down",

@@ -21,6 +21,8 @@ SIDES = {1: "send", 2: "receive"}
 COMM_STATES = {1: "open", 2: "failed"}
 LANE_STATES = {1: "open", 2: "stalled", 3: "dead"}
 UNKNOWN = "?"
+# Why a comm began on a kernel lane: the plugin's names, by number.
+FALLBACKS = {number: name for number, (name, _) in enumerate(_page.fallbacks(), 1)}
 ENDS = {_page.lane_end_name(number): number for number in range(64) if _page.lane_end_name(number)}
 
 
@@ -132,6 +134,7 @@ def comm_document(each: CommLanes) -> dict[str, Any]:
         **values,
         "state": COMM_STATES.get(values["state"], UNKNOWN),
         "side": SIDES.get(values["side"], UNKNOWN),
+        "fallback": FALLBACKS.get(values["fallback"], ""),
         "lanes": lanes,
     }
 
@@ -208,6 +211,7 @@ def _restored_comm(given: dict[str, Any], into: np.void) -> None:
     _fill(into, _page.comm_values(), given)
     into["state"] = _number(COMM_STATES, given["state"])
     into["side"] = _number(SIDES, given["side"])
+    into["fallback"] = _number(FALLBACKS, given["fallback"]) if given["fallback"] else 0
 
 
 def _restored_rail(given: dict[str, Any], into: np.void) -> None:

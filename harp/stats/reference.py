@@ -53,8 +53,8 @@ digits, blanks and `_.:/[]-`; `harp_port_xstats_ignored` counts the others.
 
 Jobs have sums over all that are root's or have a lease, by `device` and `kind` (`harp`, `kernel`,
 `dpdk`) of their lanes; a NIC that this host does not have is called `other`. `harp_comms` counts
-open comms by `transport`: the kinds of their open lanes. The job's log has the reason of a kernel
-lane.
+open comms by `transport`, the kinds of their open lanes, and by `reason`: why a comm of `kernel`
+has no HARP lane. The job's log has the details.
 
 Sums of instances and jobs begin at 0 with harpd, and stay when an instance or a job ends. What
 happens between the last scrape and the end is not counted. An instance or job that began after
@@ -85,7 +85,7 @@ def _metrics() -> Iterator[tuple[str, str, str, str]]:
         "harpd_leases_refused": "error",
         "harp_jobs": "",
         "harp_comms_open": "",
-        "harp_comms": "transport",
+        "harp_comms": "transport, reason",
         "harp_rail_down": "device",
         "harp_job_lanes_died": "reason",
         "harp_lane_srtt_seconds": "device, kind",
@@ -121,7 +121,8 @@ each:
   uses the NIC works), the numbers below, and `srtt`, a histogram.
 - `comms`: a list, by age. `peer`, `peer_port`, `scope_id`, `ifname` (the NIC that NCCL asked
   for), `state` (`open`, `failed`), `side` (`send`, `receive`),
-  the numbers below, and `lanes`. One without a record on the page has only `peer` and `lanes`.
+  `fallback` (why it began on a kernel lane, or empty), the numbers below, and `lanes`.
+  One without a record on the page has only `peer` and `lanes`.
 - `lanes` of each comm, by index: `local`, `local_port`, `remote`, `remote_port`, `scope_id`,
   `ifname`, `state` (`open`, `stalled`, `dead`), `kind` (`harp`, `kernel`), `end` (why the last
   one was lost, or empty), `encrypted`, `backup`, `share` (0 to 1, of the payload that the
@@ -147,6 +148,14 @@ def document() -> Iterator[str]:
     """Return the page's lines."""
     yield _HEAD
     yield from _table(("metric", "type", "labels", "what"), _metrics())
+    yield "\n## Reasons of kernel lanes\n"
+    yield '`harp_comms{transport="kernel", reason=...}`, and `fallback` of a comm:\n'
+    reasons = (
+        *_page.fallbacks(),
+        ("lane_lost", "the comm had HARP lanes and lost them"),
+        ("unknown", "the job's plugin is of an earlier version of HARP"),
+    )
+    yield from _table(("reason", "what"), ((f"`{name}`", help) for name, help in reasons))
     yield "\n## Reasons of drops\n"
     yield "`harp_drops_total{reason=...}`, and `harpctl stats`:\n"
     yield from _table(

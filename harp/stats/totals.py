@@ -22,7 +22,7 @@ from harp import _page
 from harp.procfs import PROC
 from harp.stats import schema
 from harp.stats.instance import Instance
-from harp.stats.job import COMM_STATES, KINDS, LANE_STATES, Job
+from harp.stats.job import COMM_STATES, FALLBACKS, KINDS, LANE_STATES, Job
 from harp.stats.page import text
 
 OTHER = "other"  # for NICs that a job names and this host does not have
@@ -33,6 +33,9 @@ RAIL_COUNTERS = tuple(
 )
 # Transports of a comm, by the kinds of its open lanes. unknown: the page has no record of it.
 TRANSPORTS = ("harp", "dpdk", "kernel", "mixed", "none", "unknown")
+# Why a comm has kernel lanes only: the plugin's reasons; it lost its HARP lanes; its job's plugin
+# names no reason.
+REASONS = (*FALLBACKS.values(), "lane_lost", "unknown")
 ABSENT_MAX = 512  # living jobs that are not seen; earlier ones are forgotten
 BUCKETS = len(_page.histogram_upper_ns()) + 1
 
@@ -49,13 +52,19 @@ class Rail:
 
 @dataclass
 class Jobs:
-    """The sums over jobs. comms: open ones by transport; rails: by NIC and kind; down: NICs, and
-    the jobs for which they are down.
+    """The sums over jobs. comms: open ones by transport and reason of fallback; rails: by NIC and
+    kind; down: NICs, and the jobs for which they are down.
     """
 
     jobs: int = 0
     comms_open: int = 0
-    comms: dict[str, int] = field(default_factory=lambda: dict.fromkeys(TRANSPORTS, 0))
+    comms: dict[tuple[str, str], int] = field(
+        default_factory=lambda: {
+            (transport, reason): 0
+            for transport in TRANSPORTS
+            for reason in (REASONS if transport == "kernel" else ("",))
+        }
+    )
     counters: dict[str, int] = field(
         default_factory=lambda: {each.name: 0 for each in schema.job_counters()}
     )
@@ -179,8 +188,8 @@ def _gauges(result: Jobs, jobs: list[Job], nics: frozenset[str]) -> None:
     result.jobs = len(jobs)
     for job in jobs:
         result.comms_open += job.snapshot.status.comms_open
-        for transport, count in transports(job).items():
-            result.comms[transport] += count
+        for key, count in transports(job).items():
+            result.comms[key] += count
         down: dict[str, bool] = {}
         for record in job.snapshot.rails:
             place = _place(record, nics)
@@ -191,21 +200,30 @@ def _gauges(result: Jobs, jobs: list[Job], nics: frozenset[str]) -> None:
             result.down[nic] = result.down.get(nic, 0) + is_down
 
 
-def transports(job: Job) -> dict[str, int]:
-    """Count a job's open comms by transport: the kinds of their open lanes."""
+def transports(job: Job) -> dict[tuple[str, str], int]:
+    """Count a job's open comms by transport (the kinds of their open lanes), and by the reason why
+    a comm has kernel lanes only; "" for the other transports.
+    """
     snapshot = job.snapshot
-    kinds: dict[int, set[str]] = {
-        int(comm["serial"]): set()
-        for comm in snapshot.comms
-        if COMM_STATES.get(int(comm["state"])) == "open"
-    }
+    kinds: dict[int, set[str]] = {}
+    reasons: dict[int, str] = {}
+    for comm in snapshot.comms:
+        if COMM_STATES.get(int(comm["state"])) == "open":
+            kinds[int(comm["serial"])] = set()
+            reasons[int(comm["serial"])] = FALLBACKS.get(int(comm["fallback"]), "unknown")
     for lane in snapshot.lanes:
-        if lane["state"] in _WORKING and int(lane["comm"]) in kinds:
-            kinds[int(lane["comm"])].add(KINDS.get(int(lane["kind"]), "unknown"))
-    result = {"unknown": snapshot.status.comms_hidden}
-    for each in kinds.values():
+        serial, kind = int(lane["comm"]), KINDS.get(int(lane["kind"]), "unknown")
+        if serial not in kinds:
+            continue
+        if lane["state"] in _WORKING:
+            kinds[serial].add(kind)
+        elif kind in ("harp", "dpdk"):
+            reasons[serial] = "lane_lost"
+    result = {("unknown", ""): snapshot.status.comms_hidden}
+    for serial, each in kinds.items():
         name = "none" if not each else "mixed" if len(each) > 1 else next(iter(each))
-        result[name] = result.get(name, 0) + 1
+        key = name, reasons[serial] if name == "kernel" else ""
+        result[key] = result.get(key, 0) + 1
     return result
 
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* comm.c - one end of a connection: its requests, its creation and its close. */
 #include "comm/comm_impl.h"
+#include "poll/engine.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -58,6 +59,11 @@ static struct comm *comm_new(const struct lane *lane, const struct comm_options 
 	struct comm *comm = aligned_alloc(64, (sizeof(*comm) + 63) & ~(size_t)63);
 	int rc;
 
+	if (lane->kind_bit == LANE_KERNEL) {
+		stats.fallback = engine_fallback(opt->lane.dev);
+		if (!stats.fallback)
+			stats.fallback = HARP_PAGE_FALLBACK_peer;
+	}
 	if (!comm)
 		return NULL;
 	memset(comm, 0, sizeof(*comm));

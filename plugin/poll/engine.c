@@ -33,6 +33,7 @@ struct engine_set {
 /* Held while a set is opened or closed. */
 static pthread_mutex_t engines_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct engine_set *engine_sets[PLUGIN_DEVICES_MAX]; /* open ones, under engines_lock */
+static atomic_uint engine_fallbacks[PLUGIN_DEVICES_MAX];   /* enum harp_page_fallback; why one is not open */
 static bool engines_fork_locked; /* of the fork under way; guard_lock in forkguard.c admits one */
 
 /* ---- one engine: from a queue of a NIC, or of a DPDK port, to a stack -------------------------- */
@@ -49,22 +50,26 @@ static void engine_log(void *ctx, enum harp_log_level level, const char *message
 }
 
 /* Reasons that need no try. */
-bool engine_is_forbidden(const struct device *device, char *why, size_t why_len)
+enum harp_page_fallback engine_is_forbidden(const struct device *device, char *why, size_t why_len)
 {
 	const struct plugin_config *config = plugin_config();
 
-	if (config->path == PATH_KERNEL)
+	if (config->path == PATH_KERNEL) {
 		snprintf(why, why_len, "HARP_PATH=kernel");
-	else if (!device->dpdk && device->has_default_route && !config->ifname_set)
+		return HARP_PAGE_FALLBACK_setting;
+	}
+	if (!device->dpdk && device->has_default_route && !config->ifname_set) {
 		snprintf(why, why_len,
 			 "%s carries the default route and is not named (set NCCL_SOCKET_IFNAME or "
 			 "HARP_IFNAME to use it)",
 			 device->ifname);
-	else if (!device->dpdk && !strcmp(device->ifname, "lo"))
+		return HARP_PAGE_FALLBACK_default_route;
+	}
+	if (!device->dpdk && !strcmp(device->ifname, "lo")) {
 		snprintf(why, why_len, "lo is the loopback interface");
-	else
-		return false;
-	return true;
+		return HARP_PAGE_FALLBACK_loopback;
+	}
+	return HARP_PAGE_FALLBACK_none;
 }
 
 /* HARP_RSS, the operator's word; NULL: the NIC is asked. */
@@ -183,11 +188,31 @@ static int engine_open(struct engine *engine, const struct device *device, char 
 	return rc;
 }
 
+/* The class of engine_open()'s error. */
+static enum harp_page_fallback engine_error_fallback(const struct device *device, int error)
+{
+	switch (-error) {
+	case ECANCELED: /* engine_is_wanted() */
+		return path_policy(device, HARP_MODE_NATIVE_COPY, NULL).harp_bytes_max
+			       ? HARP_PAGE_FALLBACK_generic_copy
+			       : HARP_PAGE_FALLBACK_policy;
+	case EPERM:
+	case EACCES:
+		return HARP_PAGE_FALLBACK_permission;
+	case EBUSY:
+	case EUSERS:
+		return HARP_PAGE_FALLBACK_busy;
+	default:
+		return HARP_PAGE_FALLBACK_unavailable;
+	}
+}
+
 /* The device's queue of that index, or any other of harpd's NICs. NULL: why says the reason. */
 static struct engine *engine_new(int dev, unsigned index, char *why, size_t why_len)
 {
 	const struct device *device = plugin_device(dev);
 	struct engine *engine;
+	int rc;
 
 	if (posix_memalign((void **)&engine, 64, sizeof(*engine))) {
 		snprintf(why, why_len, "out of memory");
@@ -200,7 +225,9 @@ static struct engine *engine_new(int dev, unsigned index, char *why, size_t why_
 		snprintf(engine->name, sizeof(engine->name), "%s[%u]", device->ifname, index);
 	else
 		snprintf(engine->name, sizeof(engine->name), "%s", device->ifname);
-	if (engine_open(engine, device, why, why_len)) {
+	rc = engine_open(engine, device, why, why_len);
+	if (rc) {
+		atomic_store(&engine_fallbacks[dev], engine_error_fallback(device, rc));
 		free(engine);
 		return NULL;
 	}
@@ -276,10 +303,24 @@ struct engine_set *engine_set_open(int dev, char *why, size_t why_len)
 	struct engine_set *set;
 
 	pthread_mutex_lock(&engines_lock);
+	atomic_store(&engine_fallbacks[dev], HARP_PAGE_FALLBACK_unavailable); /* out of memory or threads */
 	set = set_new(dev, why, why_len);
+	if (set)
+		atomic_store(&engine_fallbacks[dev], HARP_PAGE_FALLBACK_none);
 	engine_sets[dev] = set;
 	pthread_mutex_unlock(&engines_lock);
 	return set;
+}
+
+enum harp_page_fallback engine_fallback(int dev)
+{
+	const struct device *device = plugin_device(dev);
+	enum harp_page_fallback fallback;
+
+	if (!device)
+		return HARP_PAGE_FALLBACK_none;
+	fallback = engine_is_forbidden(device, NULL, 0);
+	return fallback ? fallback : atomic_load(&engine_fallbacks[dev]);
 }
 
 void engine_set_close(struct engine_set *set)

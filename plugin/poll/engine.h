@@ -13,6 +13,7 @@
 
 #include "poll/poller.h"
 #include "device/device.h"
+#include "harp_page.h"
 
 #define ENGINES_MAX 64u /* of one device; HARP_INSTANCES' range */
 
@@ -43,8 +44,10 @@ struct engine_lane *engine_lanes(struct engine *engine);
 /* One more lane (+1), or one fewer (-1), lives only to finish its close. */
 void engine_lanes_closing(struct engine *engine, int change);
 
-/* Is there a reason that needs no try? One line in why. Never waits. */
-bool engine_is_forbidden(const struct device *device, char *why, size_t why_len);
+/* A reason that needs no try, with one line in why; HARP_PAGE_FALLBACK_none: there is none. Never waits. */
+enum harp_page_fallback engine_is_forbidden(const struct device *device, char *why, size_t why_len);
+/* Why the device has no engines; _none: it has, or that is not decided. Never waits. */
+enum harp_page_fallback engine_fallback(int dev);
 /* Opens the device's engines; it waits for the kernel and for harpd. NULL when it can have none (config, privilege, queue
  * busy, ...): why (one line) says the reason. */
 struct engine_set *engine_set_open(int dev, char *why, size_t why_len);

@@ -315,6 +315,7 @@ struct comm_stats *comm_stats_new(const struct comm_stats_options *opt)
 	record->value[HARP_COMM_opened_ns] = record->value[HARP_COMM_updated_ns] = clock_now_ns();
 	record->value[HARP_COMM_comm_id] = opt->comm_id;
 	record->value[HARP_COMM_side] = opt->side;
+	record->value[HARP_COMM_fallback] = opt->fallback;
 	record->value[HARP_COMM_serial] = serial;
 	harp_page_write_end(&record->sequence);
 	page_records[PAGE_COMMS].open++;

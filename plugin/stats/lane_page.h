@@ -42,7 +42,8 @@ struct comm_stats;
 struct comm_stats_options {
 	uint64_t comm_id; /* on the wire */
 	enum harp_page_side side;
-	int dev; /* that NCCL asked for */
+	int dev;                          /* that NCCL asked for */
+	enum harp_page_fallback fallback; /* why its first lane is a kernel lane, if it is */
 	struct harp_endpoint remote;
 };
 /* NULL: out of memory. */

@@ -43,7 +43,7 @@ class Running:
             finally:
                 done.set()
 
-        self.daemon.loop.soon(body)
+        self.daemon.loop.call_soon_threadsafe(body)
         assert done.wait(10)
         return result[0]
 
@@ -57,7 +57,7 @@ class Running:
 
     def end(self, remove: bool) -> None:
         """As SIGTERM with leases (remove False), or as a stop."""
-        self.daemon.loop.soon(lambda: self.daemon._end(remove=remove))
+        self.daemon.loop.call_soon_threadsafe(lambda: self.daemon._end(remove=remove))
         self.join()
 
     def join(self) -> None:

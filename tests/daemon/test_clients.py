@@ -159,7 +159,7 @@ def test_each_message_that_is_stuck_has_its_own_time(harpd: Running) -> None:
         (client,) = harpd.daemon._server.clients
 
         def stuck() -> None:
-            while not client._waiting_to_send():
+            while not client._pending:
                 client._put(server.Reply(bytes(server.SEND_SMALL)))
             for _ in range(16):
                 client._put(server.Reply(bytes(server.SEND_SMALL)))
@@ -256,7 +256,7 @@ def test_other_users_connect_during_a_flood_of_connections(harpd: Running) -> No
     os.close(reading)
     # Until somebody has been hung up on, it is no flood yet.
     harpd.until(
-        lambda: harpd.daemon._server._connects.take(NOBODY, harpd.daemon.loop.now_s()) > 0,
+        lambda: harpd.daemon._server._connects.take(NOBODY, harpd.daemon.loop.time()) > 0,
         "a flood",
     )
     for _ in range(5):

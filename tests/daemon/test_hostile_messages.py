@@ -177,7 +177,7 @@ def test_a_connection_made_by_the_dead_is_closed(harpd: Running) -> None:
         blocked.set()
         go_on.wait(20)
 
-    harpd.daemon.loop.soon(block)
+    harpd.daemon.loop.call_soon_threadsafe(block)
     assert blocked.wait(10)
     pid = os.fork()
     if pid == 0:
@@ -247,7 +247,7 @@ def test_a_storm_of_bad_reloads(
 
     harpd = start(reload=bad)
     for _ in range(200):
-        harpd.daemon.loop.soon(harpd.daemon._hung_up)
+        harpd.daemon.loop.call_soon_threadsafe(harpd.daemon._hung_up)
     with harpd.client() as client:
         assert client.query("status")["reloads"] == 0
     assert "Traceback" not in caplog.text

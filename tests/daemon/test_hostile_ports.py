@@ -105,7 +105,7 @@ def test_a_request_that_waits_for_a_read_is_answered_when_harpd_ends(harpd: Runn
         assert looking.begun.acquire(timeout=20)
         other._sock.send(_host.pack_lease(2, "eth0"))
         harpd.until(lambda: waiting(harpd) == 2, "both requests")
-        harpd.daemon.loop.soon(lambda: harpd.daemon._end(remove=True))
+        harpd.daemon.loop.call_soon_threadsafe(lambda: harpd.daemon._end(remove=True))
         looking.may_end.release(2)  # the second one if it began before the end
         harpd.join()
         for client in (one, other):
@@ -119,7 +119,7 @@ def test_a_refused_request_costs_its_sender(
     """Its connection's tokens and its user's: the next request of either waits for them."""
     served = harpd.daemon._server
     assert served is not None
-    now_s = harpd.daemon.loop.now_s()
+    now_s = harpd.daemon.loop.time()
     with harpd.client() as client:
         (connection,) = served.clients
         user = served.buckets._of(os.geteuid(), now_s)

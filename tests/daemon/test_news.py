@@ -10,7 +10,6 @@ import pytest
 from daemon_rig import Running
 
 from harp.daemon import daemon, netlink
-from harp.daemon.loop import READ
 
 
 class Talker:
@@ -48,10 +47,10 @@ def test_a_broken_monitor_is_replaced(
     def breaks() -> None:
         assert harpd.daemon._monitor is not None
         fd = harpd.daemon._monitor.fileno()
-        loop.unwatch(fd)
+        loop.remove_reader(fd)
         with os.fdopen(os.eventfd(1), "rb") as readable:  # and no socket
             os.dup2(readable.fileno(), fd)
-        loop.watch(fd, READ, harpd.daemon._news)
+        loop.add_reader(fd, harpd.daemon._news)
 
     harpd.call(breaks)
 
@@ -61,7 +60,7 @@ def test_a_broken_monitor_is_replaced(
             monitor is not None
             and monitor.fileno() >= 0
             and stat.S_ISSOCK(os.fstat(monitor.fileno()).st_mode)
-            and loop.watched(monitor.fileno()) == READ
+            and monitor.fileno() in loop._selector.get_map()  # type: ignore[attr-defined]
         )
 
     harpd.until(listens, "a monitor")

@@ -202,7 +202,7 @@ def test_harpd_is_busy(start: Start, settings: Settings, job: Job, required: boo
     """Its one loop does something else: a job cannot know whether harp.toml requires something."""
     harpd = start(given=with_settings(settings, **REQUIREMENT if required else {}))
     free = threading.Event()
-    harpd.daemon.loop.soon(free.wait)
+    harpd.daemon.loop.call_soon_threadsafe(free.wait)
     try:
         check_silent(job, "harpd does not answer within 3 s; is it stopped?")
     finally:

@@ -164,7 +164,7 @@ def test_pins_that_a_job_depends_on_stay_until_it_ends(
     with second.client() as client, pytest.raises(RefusedByDaemonError, match="another version"):
         client.lease("eth0")
     # Nor does the end of this harpd take anything from it, nor the next one's beginning.
-    second.daemon.loop.soon(second.daemon._terminated)
+    second.daemon.loop.call_soon_threadsafe(second.daemon._terminated)
     second.join()
     third = start(first.kernel)
     assert third.kernel.steerings == [old]

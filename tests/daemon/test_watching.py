@@ -7,6 +7,7 @@ import errno
 import os
 import select
 import socket
+import struct
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -326,21 +327,27 @@ def test_questions_keep_one_worker_busy(harpd: Running, lease: int) -> None:
 # --------------------------------------------------------------------------------------------------
 # Parts.
 #
-def neighbor_body(state: int, raw: bytes, mac: bytes, family: int = socket.AF_INET) -> bytes:
-    body = bytes([family, 0, 0, 0]) + (7).to_bytes(4, "little") + state.to_bytes(2, "little")
-    body += bytes(2) + (4 + len(raw)).to_bytes(2, "little") + b"\1\0" + raw
-    return body + (4 + len(mac)).to_bytes(2, "little") + b"\2\0" + mac
+def neighbor(
+    kind: int, state: int, raw: bytes, mac: bytes, family: int = socket.AF_INET
+) -> tuple[int, bytes, bytes] | None:
+    """What is read of such a message of the kernel."""
+    body = struct.pack("=BxHiHBB", family, 0, 7, state, 0, 0)
+    for number, value in ((1, raw), (2, mac)):
+        if value:
+            body += struct.pack("=HH", 4 + len(value), number) + value + bytes(-len(value) % 4)
+    return parse_neighbor(kind, struct.pack("=IHHII", 16 + len(body), kind, 0, 0, 0) + body)
 
 
 def test_messages_of_neighbors_are_read_carefully() -> None:
     new, gone, raw = 28, 29, bytes([10, 0, 0, 1])
-    assert parse_neighbor(new, neighbor_body(2, raw, MAC)) == (7, addr(1), MAC)
-    assert parse_neighbor(new, neighbor_body(0x20, raw, b"")) == (7, addr(1), b"")
-    assert parse_neighbor(gone, neighbor_body(2, raw, MAC)) == (7, addr(1), b"")
-    assert parse_neighbor(new, neighbor_body(1, raw, b"")) is None, "it is being asked for"
-    assert parse_neighbor(new, neighbor_body(2, raw, b"\1\2\3")) is None
-    assert parse_neighbor(new, neighbor_body(2, raw + raw, MAC)) is None
-    assert parse_neighbor(new, neighbor_body(2, raw, MAC, family=7)) is None
+    assert neighbor(new, 2, raw, MAC) == (7, addr(1), MAC)
+    assert neighbor(new, 0x20, raw, b"") == (7, addr(1), b"")
+    assert neighbor(gone, 2, raw, MAC) == (7, addr(1), b"")
+    assert neighbor(new, 1, raw, MAC) is None, "it is being asked for"
+    assert neighbor(new, 2, raw, b"\1\2\3") is None
+    assert neighbor(new, 2, raw, bytes(20)) is None, "as InfiniBand has them"
+    assert neighbor(new, 2, b"", MAC) is None
+    assert neighbor(new, 2, raw, MAC, family=7) is None
 
 
 PROCESSES = {

@@ -136,7 +136,7 @@ from pathlib import Path
 assert str(Path(harp._core.__file__).parent) == str(Path(harp.__file__).parent)
 with harp.testing.pair() as (a, b), b.listen(7000) as acceptor:
     with a.connect(b.address, 7000) as here, acceptor.accept() as there:
-        here.send(np.arange(1000, dtype="f8"))
+        here.send_all(np.arange(1000, dtype="f8"))
         assert (there.recv_array(1000, "f8") == np.arange(1000)).all()
 for name in harp.__all__:
     getattr(harp, name)

@@ -23,7 +23,7 @@ with harp.Instance(sys.argv[3]) as instance, instance.listen(port, timeout=30) a
             for frame in frames:
                 with frame, memoryview(frame) as view:
                     total += int(np.frombuffer(view, "u1").sum(dtype="u8"))
-        end.send(np.array([total], "u8"))
+        end.send_all(np.array([total], "u8"))
         stats = instance.snapshot()
         print(json.dumps({
             "total": total, "copied": end.copied, "describe": instance.describe,
@@ -42,7 +42,7 @@ with harp.Instance(sys.argv[3]) as instance:
     with instance.connect(sys.argv[1], int(sys.argv[2])) as end:
         end.timeout = 30
         data = np.arange(1 << 20, dtype="u4")
-        end.send(data)
+        end.send_all(data)
         end.shutdown()
         print(int(end.recv_array(1, "u8")[0]), flush=True)
 """

@@ -131,7 +131,7 @@ def test_flows_are_an_array() -> None:
         with a.driver.hold():
             assert a.stack.flows().shape == (0,)
         with a.connect(b.address, 7000) as here, acceptor.accept() as there:
-            here.send(bytes(10000))
+            here.send_all(bytes(10000))
             there.recv_array(10000)
             with a.driver.hold():
                 (flow,) = a.stack.flows()

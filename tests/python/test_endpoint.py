@@ -56,15 +56,16 @@ def in_thread(work: Callable[[], Any]) -> Any:
 @pytest.mark.parametrize("ipv6", [False, True])
 def test_bytes_both_ways_and_an_orderly_end(ipv6: bool) -> None:
     with harp.testing.pair(ipv6=ipv6) as (a, b), b.listen() as acceptor:
-        _, port = acceptor.endpoint
+        _, port = acceptor.local_address
         with a.connect(b.address, port) as here, acceptor.accept(timeout=LIMIT_S) as there:
-            assert here.endpoints[1] == (b.address, port)
-            assert there.endpoints == here.endpoints[::-1]
-            assert here.send(b"hello") == 5
+            assert here.peer_address == (b.address, port)
+            assert there.peer_address == here.local_address
+            assert there.local_address == here.peer_address
+            assert here.send_all(b"hello") == 5
             assert there.recv(timeout=LIMIT_S) == b"hello"
             here.shutdown()
             assert there.recv(timeout=LIMIT_S) == b""
-            there.send(b"goodbye")
+            there.send_all(b"goodbye")
             assert here.recv(timeout=LIMIT_S) == b"goodbye"
         assert here.closed
         assert there.closed
@@ -91,7 +92,7 @@ def test_arrays_of_any_dtype(
     ends: tuple[harp.Endpoint, harp.Endpoint], array: np.ndarray[Any, Any]
 ) -> None:
     here, there = ends
-    sending = in_thread(lambda: here.send(array))
+    sending = in_thread(lambda: here.send_all(array))
     got = there.recv_array(array.shape, array.dtype)
     assert sending.result(LIMIT_S) == array.nbytes
     assert got.dtype == array.dtype
@@ -109,7 +110,7 @@ def test_what_is_not_bytes_in_one_piece_is_refused(
     nested = np.zeros(2, [("fine", "i4"), ("O", "i4"), ("bad", "O")])
     fixed = np.zeros(8, "u1")
     fixed.flags.writeable = False
-    for call in (here.send, there.recv_into):
+    for call in (here.send_all, there.recv_exact):
         with pytest.raises((ValueError, BufferError), match="contiguous"):
             call(grid[:, 1])
         with pytest.raises((ValueError, BufferError), match="contiguous"):
@@ -124,31 +125,31 @@ def test_what_is_not_bytes_in_one_piece_is_refused(
             call("text")
     for readonly in (fixed, b"12345678"):
         with pytest.raises((ValueError, BufferError)):
-            there.recv_into(readonly)
+            there.recv_exact(readonly)
     assert here.copied == (0, 0)
     # A field that is only called O is a number like any other, and a whole row is one piece.
     named = np.zeros(2, [("O", "i4")])
     named["O"] = 5, 6
-    here.send(named)
-    here.send(grid[3])
+    here.send_all(named)
+    here.send_all(grid[3])
     assert there.recv_array(2, named.dtype)["O"].tolist() == [5, 6]
     assert there.recv_array(8, "f4").tolist() == [0.0] * 8
 
 
 def test_the_end_of_the_stream(ends: tuple[harp.Endpoint, harp.Endpoint]) -> None:
     here, there = ends
-    here.send(b"123")
+    here.send_all(b"123")
     here.shutdown()
     with pytest.raises(EOFError, match="3 of 8"):
-        there.recv_into(bytearray(8))
-    assert there.recv_into(bytearray(8)) == 0
+        there.recv_exact(bytearray(8))
+    assert there.recv_exact(bytearray(8)) == 0
     assert there.recv() == b""
     assert there.recv_frames() == []
     with pytest.raises(EOFError):
         there.recv_array(1)
     with pytest.raises(BrokenPipeError):
-        here.send(b"more")
-    assert there.send(b"") == there.recv_into(bytearray()) == 0
+        here.send_all(b"more")
+    assert there.send_all(b"") == there.recv_exact(bytearray()) == 0
 
 
 def test_a_peer_that_aborts_is_an_error(ends: tuple[harp.Endpoint, harp.Endpoint]) -> None:
@@ -158,7 +159,7 @@ def test_a_peer_that_aborts_is_an_error(ends: tuple[harp.Endpoint, harp.Endpoint
     with pytest.raises(ConnectionResetError):
         waiting.result(LIMIT_S)
     with pytest.raises(ConnectionResetError):
-        there.send(b"x")
+        there.send_all(b"x")
 
 
 # --------------------------------------------------------------------------------------------------
@@ -190,7 +191,7 @@ def test_frames_carry_bytes_without_a_copy(ends: tuple[harp.Endpoint, harp.Endpo
 
 def test_use_after_release(ends: tuple[harp.Endpoint, harp.Endpoint]) -> None:
     here, there = ends
-    here.send(np.arange(100, dtype="u1"))
+    here.send_all(np.arange(100, dtype="u1"))
     (frame,) = there.recv_frames()
     array = np.frombuffer(frame, "u1")
     for end in (frame.release, there.close, there.abort):
@@ -242,7 +243,7 @@ def test_frames_go_home_with_their_connection(two: tuple[MemoryHost, MemoryHost]
     with b.listen(PORT) as acceptor:
         here, there = a.connect(b.address, PORT), acceptor.accept()
     kept = [here.frame() for _ in range(3)]
-    here.send(bytes(5000))
+    here.send_all(bytes(5000))
     here.flush()
     kept += there.recv_frames()
     here.abort()
@@ -254,7 +255,7 @@ def test_frames_go_home_with_their_connection(two: tuple[MemoryHost, MemoryHost]
 
 def test_kept_frames_stop_the_sender(ends: tuple[harp.Endpoint, harp.Endpoint]) -> None:
     here, there = ends
-    sending = in_thread(lambda: here.send(bytes(4 << 20)))
+    sending = in_thread(lambda: here.send_all(bytes(4 << 20)))
     kept: list[harp.Frame] = []
 
     def keep() -> None:
@@ -279,7 +280,7 @@ def test_a_collected_frame_goes_home_and_warns(
     ends: tuple[harp.Endpoint, harp.Endpoint],
 ) -> None:
     here, there = ends
-    here.send(b"x")
+    here.send_all(b"x")
     with pytest.warns(ResourceWarning, match="Frame"):
         assert len(there.recv_frames()) == 1
     assert there.info()["rx_frames_held"] == 0
@@ -296,21 +297,21 @@ def test_waits_end_in_time_and_leave_the_connection_whole(
     for call in (
         lambda: there.recv(timeout=0.05),
         lambda: there.recv_frames(timeout=0.05),
-        lambda: there.recv_into(bytearray(8), timeout=0.05),
+        lambda: there.recv_exact(bytearray(8), timeout=0.05),
         lambda: b.listen(PORT + 1).accept(timeout=0.05),
     ):
         start = time.monotonic()
         with pytest.raises(harp.WaitTimeoutError):
             call()
         assert time.monotonic() - start >= 0.05
-    here.send(b"12345")
+    here.send_all(b"12345")
     buffer = bytearray(8)
     with pytest.raises(harp.WaitTimeoutError) as caught:
-        there.recv_into(buffer, timeout=0.2)
+        there.recv_exact(buffer, timeout=0.2)
     assert caught.value.bytes_done == 5
     assert buffer == b"12345\0\0\0"
     with pytest.raises(harp.WaitTimeoutError) as caught:
-        here.send(bytes(64 << 20), timeout=0.3)
+        here.send_all(bytes(64 << 20), timeout=0.3)
     assert 0 < caught.value.bytes_done < 64 << 20
     with pytest.raises(harp.WaitTimeoutError):
         here.flush(timeout=0.05)
@@ -344,13 +345,13 @@ def test_the_background_thread_polls_while_no_call_waits(
 ) -> None:
     """The far side's acknowledgement needs a poll that neither side asks for."""
     here, _ = ends
-    here.send(bytes(1000))
+    here.send_all(bytes(1000))
     deadline = time.monotonic() + LIMIT_S
     while here.info()["bytes_acked"] < 1000:
         assert time.monotonic() < deadline
     with harp.testing.pair(guard=False) as (a, b), b.listen(PORT) as acceptor:
         with a.connect(b.address, PORT) as one, acceptor.accept() as two:
-            one.send(b"driven by those who wait")
+            one.send_all(b"driven by those who wait")
             assert two.recv(timeout=LIMIT_S) == b"driven by those who wait"
 
 
@@ -361,7 +362,7 @@ def test_losses_are_repaired_by_the_guard() -> None:
                 host.wire.impair(host.port, delay_ns=100_000, loss_ppm=20_000)
         with a.connect(b.address, PORT) as one, acceptor.accept() as two:
             data = np.random.default_rng(1).integers(0, 256, 1 << 20, "u1")
-            sending = in_thread(lambda: one.send(data))
+            sending = in_thread(lambda: one.send_all(data))
             assert (two.recv_array(data.shape) == data).all()
             sending.result(LIMIT_S)
             assert one.info()["retransmits"] > 0
@@ -398,16 +399,17 @@ def test_closed_endpoints_say_so(ends: tuple[harp.Endpoint, harp.Endpoint]) -> N
     here.abort()
     assert here.closed
     calls: list[Callable[[], object]] = [
-        lambda: here.send(b"x"),
+        lambda: here.send_all(b"x"),
         lambda: here.recv(),
-        lambda: here.recv_into(bytearray(1)),
+        lambda: here.recv_exact(bytearray(1)),
         lambda: here.recv_frames(),
         lambda: here.frame(),
         lambda: here.flush(),
         lambda: here.shutdown(),
         lambda: here.info(),
         lambda: here.copied,
-        lambda: here.endpoints,
+        lambda: here.local_address,
+        lambda: here.peer_address,
     ]
     for call in calls:
         with pytest.raises(ValueError, match="closed"):
@@ -493,7 +495,7 @@ def test_nothing_waits_while_it_holds_the_driver(
             here.recv()
         with pytest.raises(RuntimeError, match="holds"):
             driver.close()
-    here.send(b"x")
+    here.send_all(b"x")
 
 
 def test_waiting_for_anything(two: tuple[MemoryHost, MemoryHost]) -> None:
@@ -538,14 +540,14 @@ def test_many_threads_on_many_connections(two: tuple[MemoryHost, MemoryHost]) ->
             seed = int(end.recv_array(1, "u8")[0])
             data = end.recv_array(size)
             want = np.random.default_rng(seed).integers(0, 256, size, "u1")
-            end.send(np.packbits(data == want))
+            end.send_all(np.packbits(data == want))
             return seed
 
     def call(seed: int) -> bool:
         with a.connect(b.address, PORT) as end:
             end.timeout = 60
-            end.send(np.array([seed], "u8"))
-            end.send(np.random.default_rng(seed).integers(0, 256, size, "u1"))
+            end.send_all(np.array([seed], "u8"))
+            end.send_all(np.random.default_rng(seed).integers(0, 256, size, "u1"))
             return bool((end.recv_array(size // 8) == 255).all())
 
     with ThreadPoolExecutor(2 * count) as pool:
@@ -563,7 +565,7 @@ def test_other_threads_run_while_one_waits(ends: tuple[harp.Endpoint, harp.Endpo
     for _ in range(1000):
         here.info()
     assert not waiting.done()
-    here.send(b"done")
+    here.send_all(b"done")
     assert waiting.result(LIMIT_S).tobytes() == b"done"
 
 
@@ -577,7 +579,7 @@ def test_a_forked_child_gets_an_error(ends: tuple[harp.Endpoint, harp.Endpoint])
             for call in (
                 here.recv,
                 here.info,
-                lambda: here.send(b"x"),
+                lambda: here.send_all(b"x"),
                 here.close,
                 here.driver.kick,
             ):
@@ -589,7 +591,7 @@ def test_a_forked_child_gets_an_error(ends: tuple[harp.Endpoint, harp.Endpoint])
         finally:
             os._exit(status)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    here.send(b"the parent goes on")
+    here.send_all(b"the parent goes on")
     assert there.recv() == b"the parent goes on"
 
 

@@ -81,6 +81,12 @@ void reconnect_plan(struct reconnect *u)
 	}
 }
 
+enum harp_page_fallback engine_fallback(int dev)
+{
+	(void)dev;
+	return HARP_PAGE_FALLBACK_none;
+}
+
 unsigned engine_set_count(const struct engine_set *set)
 {
 	return set ? 1 : 0;

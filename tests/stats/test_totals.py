@@ -8,7 +8,7 @@ import numpy as np
 from conftest_stats import A_LIFE, JobOwner, MakeOwner, Owner
 from test_families import DAEMON, exposition, samples
 
-from harp import stats
+from harp import _page, stats
 from harp.stats import families, schema
 from harp.stats.families import Scene
 from harp.stats.instance import Instance, look
@@ -250,7 +250,31 @@ def test_comms_are_counted_by_the_kinds_of_their_lanes(job_owner: JobOwner) -> N
     open_kinds = {int(lane["kind"]) for lane in job.snapshot.lanes if lane["state"] != 3}
     assert open_kinds
     found = samples(_families_of((job,)))
-    for transport, count in counts.items():
-        assert found["harp_comms", (("transport", transport),)] == count
+    for (transport, reason), count in counts.items():
+        assert found["harp_comms", (("reason", reason), ("transport", transport))] == count
     alone = replace(job, snapshot=replace(job.snapshot, lanes=job.snapshot.lanes[:0]))
-    assert transports(alone) == {"unknown": 0, "none": len(job.snapshot.comms)}
+    assert transports(alone) == {("unknown", ""): 0, ("none", ""): len(job.snapshot.comms)}
+
+
+def test_comms_on_kernel_lanes_have_the_reason(make_job: MakeJob) -> None:
+    """The plugin's own, whatever number the page claims; a lane that was lost comes first."""
+    owner = make_job()
+    owner.say("comm 0", "lane 0 0 kernel")
+    job = owner.job()
+    (comm,) = job.snapshot.comms
+
+    def reason() -> str:
+        ((_, name),) = [key for key, count in transports(job).items() if count]
+        return name
+
+    assert reason() == "unknown", "a plugin that names none"
+    for number, (name, _) in enumerate(_page.fallbacks(), 1):
+        comm["fallback"] = number
+        assert reason() == name
+    for claimed in (len(_page.fallbacks()) + 1, 2**64 - 1):
+        comm["fallback"] = claimed
+        assert reason() == "unknown"
+    owner.say("lane 0 1 harp", "die 0 1 104")
+    job = owner.job()
+    assert reason() == "lane_lost"
+    assert all(help for _, help in _page.fallbacks())

@@ -22,11 +22,17 @@ int engine_set_port(const struct engine_set *set, struct harp_instance_port *out
 	return -ENOTSUP;
 }
 
-bool engine_is_forbidden(const struct device *device, char *why, size_t why_len)
+enum harp_page_fallback engine_is_forbidden(const struct device *device, char *why, size_t why_len)
 {
 	(void)device;
 	snprintf(why, why_len, "this build has no stack");
-	return true;
+	return HARP_PAGE_FALLBACK_setting;
+}
+
+enum harp_page_fallback engine_fallback(int dev)
+{
+	(void)dev;
+	return HARP_PAGE_FALLBACK_setting;
 }
 
 struct engine_set *engine_set_open(int dev, char *why, size_t why_len)

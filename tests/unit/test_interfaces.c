@@ -127,12 +127,12 @@ unsigned rails_devices(int dev, int out[RAIL_PAIRS_MAX])
 	return DEVICES;
 }
 
-bool engine_is_forbidden(const struct device *device, char *why, size_t why_len)
+enum harp_page_fallback engine_is_forbidden(const struct device *device, char *why, size_t why_len)
 {
 	CHECK(device != NULL);
 	if (forbidden)
 		snprintf(why, why_len, "switched off");
-	return forbidden;
+	return forbidden ? HARP_PAGE_FALLBACK_setting : HARP_PAGE_FALLBACK_none;
 }
 
 struct engine_set *engine_set_open(int dev, char *why, size_t why_len)

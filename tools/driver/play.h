@@ -110,6 +110,7 @@ struct ncclplay {
 	size_t slot_bytes; /* of the stream operations' slots; set before connect */
 	struct channel *channels;
 	bool connected;
+	uint64_t connect_ns; /* from the first connect() to the last comm; Writer: service */
 
 	pthread_mutex_t lock;
 	pthread_cond_t main_cond;     /* an op or job is over */

@@ -304,10 +304,11 @@ static void report_json(struct bench *bench, int rc)
 	fputs(",\"device\":", stdout);
 	json_string(stdout, p.dev);
 	printf(",\"abi\":%d,\"speed_mbps\":%d,\"ranks\":%d,\"channels\":%d,\"protocol\":\"%s\","
-	       "\"bidir\":%s,\"datacheck\":%s,\"results\":[%s],",
+	       "\"bidir\":%s,\"datacheck\":%s,\"connect_us\":%.3f,\"results\":[%s],",
 	       p.abi, p.speed_mbps, bench->options.ranks, bench->options.channels,
 	       bench->options.ll ? "LL" : "Simple", bench->bidir ? "true" : "false",
-	       bench->datacheck ? "true" : "false", bench->results_text ? bench->results_text : "");
+	       bench->datacheck ? "true" : "false", (double)bench->play->connect_ns / 1e3,
+	       bench->results_text ? bench->results_text : "");
 	printf("\"rank0\":{\"sent_bytes\":%llu,\"sent_messages\":%llu,\"received_bytes\":%llu,"
 	       "\"received_messages\":%llu,\"busy_s\":%.6f,\"blocked_isends\":%llu,"
 	       "\"blocked_irecvs\":%llu,\"process_cpu_s\":%.6f},\"wrong\":%llu,\"log\":[",

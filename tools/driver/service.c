@@ -137,6 +137,7 @@ static void service_describe_pending(struct ncclplay *play)
 
 static void service_connect(struct ncclplay *play)
 {
+	uint64_t begin_ns = play_now_ns();
 	unsigned idle = 0;
 	int open = 0;
 
@@ -156,6 +157,7 @@ static void service_connect(struct ncclplay *play)
 		}
 		play_rest(play, &idle);
 	}
+	play->connect_ns = play_now_ns() - begin_ns;
 	for (int c = 0; c < play->options.channels; c++) {
 		if (service_register(play, &play->channels[c].send) ||
 		    service_register(play, &play->channels[c].recv))
