@@ -118,12 +118,6 @@ def test_address_instances(address_build: Path, need_root: None, tests: str) -> 
     preloaded(address_build, path, [], ADDRESS_PYTHON, "libasan.so", "libubsan.so")
 
 
-def test_address_collectives(address_build: Path, need_root: None) -> None:
-    """Every operation of libharp-coll over the plugin and shared memory, and ranks that fail."""
-    path = "tests/coll/test_coll.py"
-    preloaded(address_build, path, [], ADDRESS_PYTHON, "libasan.so", "libubsan.so")
-
-
 # --------------------------------------------------------------------------------------------------
 # ThreadSanitizer. Exit status 66 when it has reported something; suppressed is only what LL means.
 #
@@ -152,24 +146,6 @@ def test_thread(thread_build: Path, name: str) -> None:
     test = watched(thread_build, name)
     env = DPDK_THREAD if "dpdk" in name else THREAD
     run_meson_test({**test, "cmd": mapped(test["cmd"])}, env)
-
-
-def collectives(build: Path, env: Mapping[str, str]) -> None:
-    """Ranks that are threads, over the plugin itself; CASES has them over reference sockets."""
-    test = watched(build, "test_coll_threads")
-    plugin = {"HARP_COLL_NET": str(build / "plugin/libnccl-net-harp.so"), "HARP_PATH": "kernel"}
-    command = mapped(test["cmd"]) if "TSAN_OPTIONS" in env else test["cmd"]
-    run_meson_test({**test, "cmd": command}, {**env, **plugin, "HARP_DAEMON": "off"})
-
-
-def test_thread_collectives(thread_build: Path) -> None:
-    """No data race between threads that wait, the background thread and the plugin's threads."""
-    collectives(thread_build, THREAD)
-
-
-def test_address_collectives_in_threads(address_build: Path) -> None:
-    """Nothing is left when the last group is closed."""
-    collectives(address_build, ADDRESS)
 
 
 def test_thread_packets(thread_build: Path) -> None:
