@@ -65,7 +65,7 @@ def talking(harpd: HostDaemon, address: str) -> Callable[[Tell, int], None]:
                     if kept is None or command != b"k":
                         kept = own.connect(address, PORT, timeout=3)
                     kept.timeout = 25
-                    kept.send(b"a number")
+                    kept.send_all(b"a number")
                     tell(bytes(kept.recv(8)))
                 except (OSError, harp.HarpError) as error:
                     tell(str(error))

@@ -81,7 +81,7 @@ def echoing(harpd: HostDaemon, address: str) -> Callable[[Tell, int], None]:
                 number = 0
                 while True:
                     number += 1
-                    end.send(struct.pack("Q", number))
+                    end.send_all(struct.pack("Q", number))
                     got = b""
                     while len(got) < 8:
                         got += bytes(end.recv(8 - len(got)))

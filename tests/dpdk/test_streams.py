@@ -116,12 +116,12 @@ with Instance(sys.argv[1]) as instance:
             data = bytearray()
             while len(data) < 1000000:
                 data += endpoint.recv(65536, timeout=20)
-            endpoint.send(bytes(data[::-1]), timeout=20)
+            endpoint.send_all(bytes(data[::-1]), timeout=20)
             assert endpoint.recv(1, timeout=20) == b""
     else:
         with instance.connect("10.9.0.1", 7000, timeout=20) as endpoint:
             sent = bytes(range(250)) * 4000
-            endpoint.send(sent, timeout=20)
+            endpoint.send_all(sent, timeout=20)
             data = bytearray()
             while len(data) < 1000000:
                 data += endpoint.recv(65536, timeout=20)
