@@ -11,6 +11,7 @@ leaves the connection open.
 """
 
 import asyncio
+import contextlib
 import functools
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -326,7 +327,7 @@ async def connect(source: Source, address: str, port: int, **options: Any) -> As
 
 
 def _abort_unwanted(future: Any) -> None:
-    if not future.cancelled() and future.exception() is None:
+    with contextlib.suppress(Exception):  # canceled, or it failed
         future.result().abort()
 
 

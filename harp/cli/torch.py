@@ -9,7 +9,7 @@ import click
 from harp import output as console
 from harp.bench import torch_bench as runner
 from harp.cli.lab_options import lab_options, lab_shape
-from harp.cli.options import output_option
+from harp.cli.options import FiniteRange, output_option
 from harp.cli.result import show
 
 
@@ -46,7 +46,7 @@ from harp.cli.result import show
 )
 @click.option(
     "--topk",
-    type=click.FloatRange(0, 1, min_open=True),
+    type=FiniteRange(0, 1, min_open=True),
     help="Instead, DDP's gradients over HARP: all of them against this ratio of the largest.",
 )
 @click.option(

@@ -33,7 +33,7 @@ struct engine_set {
 /* Held while a set is opened or closed. */
 static pthread_mutex_t engines_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct engine_set *engine_sets[PLUGIN_DEVICES_MAX]; /* open ones, under engines_lock */
-static atomic_uint engine_fallbacks[PLUGIN_DEVICES_MAX];   /* enum harp_page_fallback; why one is not open */
+static atomic_uint engine_fallbacks[PLUGIN_DEVICES_MAX];   /* enum harp_page_fallback */
 static bool engines_fork_locked; /* of the fork under way; guard_lock in forkguard.c admits one */
 
 /* ---- one engine: from a queue of a NIC, or of a DPDK port, to a stack -------------------------- */
@@ -303,10 +303,11 @@ struct engine_set *engine_set_open(int dev, char *why, size_t why_len)
 	struct engine_set *set;
 
 	pthread_mutex_lock(&engines_lock);
-	atomic_store(&engine_fallbacks[dev], HARP_PAGE_FALLBACK_unavailable); /* out of memory or threads */
 	set = set_new(dev, why, why_len);
 	if (set)
 		atomic_store(&engine_fallbacks[dev], HARP_PAGE_FALLBACK_none);
+	else if (!atomic_load(&engine_fallbacks[dev])) /* out of memory or threads */
+		atomic_store(&engine_fallbacks[dev], HARP_PAGE_FALLBACK_unavailable);
 	engine_sets[dev] = set;
 	pthread_mutex_unlock(&engines_lock);
 	return set;

@@ -190,7 +190,8 @@ def test_frames_of_a_job_that_runs_on_unattended_are_left(
     first.end(remove=False)
     monkeypatch.setattr(daemon, "Frames", lambda _fds: Frames(inherited))
     second = start(first.kernel)
-    second.daemon.loop.finish_work()
+    second.daemon.loop._workers.shutdown(wait=True)
+    second.call(lambda: None)  # after the workers' results
     assert f"process {pid} runs on unattended" in caplog.text
     assert os.pread(of_job, 5, 0) == b"frame"
     assert os.pread(of_no_lease, 5, 0) == bytes(5)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""libharp-xdp.so by ctypes: version 8 of harp_xdp.h, for tests of harpd's use of it.
+"""libharp-xdp.so by ctypes: version 9 of harp_xdp.h, for tests of harpd's use of it.
 
 As a program it attaches and pins, prints "ready", and runs until it is killed:
 steering_api.py BUILD DIR IFNAME [MODE]
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-VERSION = 8
+VERSION = 9
 HOME_NONE = 0xFFFFFFFF
 QUEUES_MAX = 256
 TCP, UDP = 1, 2

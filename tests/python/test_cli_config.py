@@ -181,12 +181,15 @@ def test_init_does_not_follow_a_dangling_link(tmp_path: Path) -> None:
 
 def test_diff_against_the_defaults(file: Path) -> None:
     done = harpctl(
-        "config", "diff", "--file", str(file), HARP_FRAMES="8192", HARP_BACKGROUND_IDLE_US="10"
+        *("config", "diff", "--file", str(file)),
+        HARP_FRAMES="8192",
+        HARP_BACKGROUND_IDLE_US="10",
     )
     assert done.returncode == Exit.OK, done.stderr
-    cells = [line.split() for line in done.stdout.splitlines() if line.strip()][1:]
+    rows = [line.split() for line in done.stdout.splitlines()]
+    cells = [row for row in rows if len(row) > 1][1:]  # a long file name wraps
     assert [row[0] for row in cells] == ["drive.background_idle_us", "tcp.ecn", "nic", "nic", "nic"]
-    assert cells[1] == ["tcp.ecn", "request", "default", f"{file}:2"]
+    assert f"tcp.ecnrequestdefault{file}:2" in "".join(done.stdout.split())
     done = harpctl("config", "diff", "-o", "json", "--file", str(file))
     assert [row["key"] for row in json.loads(done.stdout)["differences"]] == [
         "tcp.ecn",

@@ -22,7 +22,7 @@ DOCUMENTS = (
 # A path or a file's name, perhaps with a star: `plugin/comm*.c`, `tcp_in.c`, `docs/lanes.md`.
 SUFFIXES = "c|h|pyx|pxd|py|md|txt|service|build|yml|json|rules|yaml"
 PATH = re.compile(rf"`((?!/)[\w*./-]+\.(?:{SUFFIXES})|(?:[\w*-]+/)+)`")
-MADE = {".venv/", "dist/", "build/", "build-long/", "build-coverage/"}
+MADE = {".venv/", "dist/", "build/", "build-wheel/", "build-long/", "build-coverage/"}
 # What is made elsewhere: by harpd, by DPDK's package.
 ELSEWHERE = {"state.json", "run_dir/state.json"}
 # Where a document's bare names lie, as it says itself.
