@@ -195,8 +195,8 @@ def test_the_json_document_is_complete(arena: Arena) -> None:
     document = arena.document(2, "allreduce", "-b", "8", "-e", "8", "-n", "2")
     assert set(document) == {
         "tool", "version", "mode", "ok", "exit", "error", "net", "plugin", "device", "abi",
-        "speed_mbps", "connect_us", "ranks", "channels", "protocol", "bidir", "datacheck", "results",
-        "rank0", "wrong", "log",
+        "speed_mbps", "connect_us", "ranks", "channels", "protocol", "bidir", "datacheck",
+        "results", "rank0", "wrong", "log",
     }  # fmt: skip
     assert document["net"] == "SOCK"
     assert any("using lo" in line["text"] for line in document["log"])
