@@ -16,6 +16,27 @@ from torch.utils.weak import WeakTensorKeyDictionary
 Hook = Callable[[Any, dist.GradBucket], torch.futures.Future[torch.Tensor]]
 
 
+_SAMPLE = 1 << 16
+
+
+def largest(buffer: torch.Tensor, count: int) -> torch.Tensor:
+    """Return the indices of the `count` largest magnitudes; NaN is the largest, as in torch.topk().
+
+    torch.topk() takes 115 ms for 6.5 million numbers. A threshold estimated from a sample leaves it
+    few candidates. If they are fewer than count, the estimate was too high, and all are candidates.
+    """
+    magnitudes = buffer.abs()
+    stride = magnitudes.numel() // _SAMPLE
+    if stride > 1:
+        sample = magnitudes[::stride]
+        rank = min(sample.numel(), int(1.2 * count / stride) + 16)
+        threshold = sample.topk(rank, sorted=False).values.min()
+        candidates = torch.logical_not(magnitudes < threshold).nonzero().squeeze(1)
+        if candidates.numel() >= count:
+            return candidates[magnitudes[candidates].topk(count, sorted=False).indices]
+    return magnitudes.topk(count, sorted=False).indices
+
+
 class _TopK:
     """Sends the largest gradients of each bucket and keeps what it did not send for later."""
 
@@ -45,7 +66,7 @@ class _TopK:
             self._add_residuals(bucket)
         count = max(1, int(buffer.numel() * self.ratio))
         # int32 indices: half of the bytes of int64, and no bucket has 2^31 elements.
-        indices = buffer.abs().topk(count, sorted=False).indices
+        indices = largest(buffer, count)
         values = buffer[indices]
         if self.error_feedback:
             buffer[indices] = 0
