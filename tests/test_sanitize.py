@@ -195,7 +195,7 @@ def test_thread_plugin(thread_build: Path, need_root: None, mode: str, path: str
 
 
 # Four queues whose hash nobody knows: SYNs from several ports, the first that gets through is it.
-ENGINES = {"HARP_INSTANCES": "4", "HARP_DAEMON": "off", "NCCL_DEBUG": "INFO"}
+ENGINES = {"HARP_PATH": "xdp", "HARP_INSTANCES": "4", "HARP_DAEMON": "off", "NCCL_DEBUG": "INFO"}
 FOUR_QUEUES = LabOptions(queues=4, rss="hash:1")
 
 

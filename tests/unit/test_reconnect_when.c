@@ -148,6 +148,7 @@ TEST(lost_behind_its_end)
 	turn(now_ns + 9000 * MS);
 	CHECK_EQ(begun, 2);
 	reconnect_free(reconnect);
+	turn(now_ns + 9000 * MS);
 	comm.reconnect = NULL;
 }
 
