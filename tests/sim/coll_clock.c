@@ -321,7 +321,7 @@ int __wrap_sched_yield(void)
 	return 0;
 }
 
-/* The process's threads are named by nobody in a simulation. */
+/* A simulation does not name the process's threads. */
 int __wrap_pthread_setname_np(pthread_t thread, const char *name)
 {
 	(void)thread;

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/rng.h"
+#include "pick.h"
 #include "harp_coll.h"
 
 #define US UINT64_C(1000)
@@ -79,41 +80,27 @@ struct maker {
 	struct rng rng;
 };
 
-static uint32_t below(struct maker *m, uint32_t bound)
-{
-	return bound ? rng_below(&m->rng, bound) : 0;
-}
-
-static bool one_in(struct maker *m, uint32_t n)
-{
-	return below(m, n) == 0;
-}
-
-#define PICK(m, ...)                                                                               \
-	((const uint64_t[]){ __VA_ARGS__ }[below(m, sizeof((const uint64_t[]){ __VA_ARGS__ }) /    \
-							    sizeof(uint64_t))])
-
 static void make_nics(struct maker *m)
 {
 	struct coll_scenario *s = m->s;
-	struct cln_nic way = { .delay_ns = PICK(m, 1 * US, 10 * US, 100 * US),
-			       .rate_bps = PICK(m, 0, 10000000000, 1000000000) };
-	bool clean = one_in(m, 3);
+	struct cln_nic way = { .delay_ns = PICK(&m->rng, 1 * US, 10 * US, 100 * US),
+			       .rate_bps = PICK(&m->rng, 0, 10000000000, 1000000000) };
+	bool clean = one_in(&m->rng, 3);
 
 	s->nic_count = (unsigned)s->world.ranks;
 	for (unsigned i = 0; i < s->nic_count; i++) {
 		struct cln_nic *n = &s->nics[i];
 
 		*n = way;
-		if (one_in(m, 4)) /* one that is slower than the others */
+		if (one_in(&m->rng, 4)) /* one that is slower than the others */
 			n->delay_ns *= 5;
-		n->jitter_ns = one_in(m, 3) ? n->delay_ns / 2 : 0;
-		n->queue_bytes = n->rate_bps && one_in(m, 3) ? 60000 : 0;
+		n->jitter_ns = one_in(&m->rng, 3) ? n->delay_ns / 2 : 0;
+		n->queue_bytes = n->rate_bps && one_in(&m->rng, 3) ? 60000 : 0;
 		if (clean)
 			continue;
-		n->loss_ppm = PICK(m, 0, 1000, 10000, 30000);
-		n->duplicate_ppm = one_in(m, 3) ? 10000 : 0;
-		n->reorder_ppm = one_in(m, 3) ? 20000 : 0;
+		n->loss_ppm = PICK(&m->rng, 0, 1000, 10000, 30000);
+		n->duplicate_ppm = one_in(&m->rng, 3) ? 10000 : 0;
+		n->reorder_ppm = one_in(&m->rng, 3) ? 20000 : 0;
 		n->reorder_ns = n->reorder_ppm ? n->delay_ns * 3 : 0;
 	}
 }
@@ -123,16 +110,16 @@ static uint64_t make_count(struct maker *m)
 {
 	uint64_t near;
 
-	switch (below(m, 4)) {
+	switch (below(&m->rng, 4)) {
 	case 0:
-		return below(m, 20);
+		return below(&m->rng, 20);
 	case 1:
-		near = PICK(m, 256, 8192, 16384, 16384 * 2);
-		return near - 2 + below(m, 5);
+		near = PICK(&m->rng, 256, 8192, 16384, 16384 * 2);
+		return near - 2 + below(&m->rng, 5);
 	case 2:
-		return below(m, 3000);
+		return below(&m->rng, 3000);
 	default:
-		return below(m, 60000);
+		return below(&m->rng, 60000);
 	}
 }
 
@@ -150,19 +137,21 @@ static void make_calls(struct maker *m)
 	struct coll_scenario *s = m->s;
 	uint64_t left = BYTES_MAX;
 
-	s->call_count = 1 + below(m, CLN_CALLS_MAX);
+	s->call_count = 1 + below(&m->rng, CLN_CALLS_MAX);
 	for (unsigned i = 0; i < s->call_count; i++) {
 		struct cln_call *c = &s->calls[i];
 
-		c->op = one_in(m, 3) ? HARP_COLL_ALLREDUCE : below(m, HARP_COLL_SEND + 1);
+		c->op = one_in(&m->rng, 3) ? HARP_COLL_ALLREDUCE
+					   : below(&m->rng, HARP_COLL_SEND + 1);
 		c->count = c->op == HARP_COLL_BARRIER ? 0 : make_count(m);
-		c->is_float = below(m, 2);
-		c->reduce = PICK(m, HARP_COLL_SUM, HARP_COLL_SUM, HARP_COLL_MIN, HARP_COLL_MAX);
-		c->peer = below(m, (uint32_t)s->world.ranks);
+		c->is_float = below(&m->rng, 2);
+		c->reduce =
+			PICK(&m->rng, HARP_COLL_SUM, HARP_COLL_SUM, HARP_COLL_MIN, HARP_COLL_MAX);
+		c->peer = below(&m->rng, (uint32_t)s->world.ranks);
 		if (c->op == HARP_COLL_SEND && !c->peer)
 			c->peer = 1;
-		c->in_place = below(m, 2);
-		c->overlaps = one_in(m, 3);
+		c->in_place = below(&m->rng, 2);
+		c->overlaps = one_in(&m->rng, 3);
 		while (call_bytes(s, c) > left)
 			c->count /= 2;
 		left -= call_bytes(s, c);
@@ -174,18 +163,18 @@ static void make_events(struct maker *m)
 	struct coll_scenario *s = m->s;
 	struct cln_event *e = &s->events[0];
 
-	if (one_in(m, 2))
+	if (one_in(&m->rng, 2))
 		return;
 	s->event_count = 1;
-	e->kind = below(m, CLN_EVENT_KINDS);
-	e->call = below(m, s->call_count);
-	e->rank = below(m, (uint32_t)s->world.ranks);
+	e->kind = below(&m->rng, CLN_EVENT_KINDS);
+	e->call = below(&m->rng, s->call_count);
+	e->rank = below(&m->rng, (uint32_t)s->world.ranks);
 	switch ((enum cln_event_kind)e->kind) {
 	case CLN_LATE:
-		e->duration_ns = PICK(m, 100 * US, 10 * MS, 1500 * MS);
+		e->duration_ns = PICK(&m->rng, 100 * US, 10 * MS, 1500 * MS);
 		return;
 	case CLN_CUT:
-		e->duration_ns = PICK(m, 0, 1 * MS, 50 * MS, 300 * MS);
+		e->duration_ns = PICK(&m->rng, 0, 1 * MS, 50 * MS, 300 * MS);
 		break;
 	default:
 		break;
@@ -211,12 +200,12 @@ void coll_scenario_make(struct coll_scenario *scenario, uint64_t seed)
 	memset(scenario, 0, sizeof(*scenario));
 	rng_seed(&m.rng, seed);
 	world->seed = seed;
-	world->ranks = PICK(&m, 2, 2, 3, 4, 4, 5, 6, 7, 8);
-	world->hosts = PICK(&m, 0, 0, 0, 1, 2, 3);
-	world->groups = one_in(&m, 4) ? 2 : 1;
+	world->ranks = PICK(&m.rng, 2, 2, 3, 4, 4, 5, 6, 7, 8);
+	world->hosts = PICK(&m.rng, 0, 0, 0, 1, 2, 3);
+	world->groups = one_in(&m.rng, 4) ? 2 : 1;
 	world->timeout_ms = 3000;
-	world->store_ns = PICK(&m, 1 * US, 200 * US, 5 * MS);
-	world->refuse_ppm = one_in(&m, 2) ? 0 : 200000;
+	world->store_ns = PICK(&m.rng, 1 * US, 200 * US, 5 * MS);
+	world->refuse_ppm = one_in(&m.rng, 2) ? 0 : 200000;
 	make_nics(&m);
 	make_calls(&m);
 	make_events(&m);

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/rng.h"
+#include "pick.h"
 
 #define US UINT64_C(1000)
 #define MS UINT64_C(1000000)
@@ -110,57 +111,40 @@ struct maker {
 	bool calm; /* many seconds with few messages: lanes live long, and are dialled again for long */
 };
 
-static uint32_t below(struct maker *m, uint64_t bound)
-{
-	return bound ? rng_below(&m->rng, (uint32_t)bound) : 0;
-}
-
-static uint64_t below64(struct maker *m, uint64_t bound)
-{
-	return bound ? rng_u64(&m->rng) % bound : 0;
-}
-
-static bool one_in(struct maker *m, uint32_t n)
-{
-	return rng_below(&m->rng, n) == 0;
-}
-
-#define PICK(m, ...)                                                                               \
-	((const uint64_t[]){ __VA_ARGS__ }[below(m, sizeof((const uint64_t[]){ __VA_ARGS__ }) /    \
-							    sizeof(uint64_t))])
-
 static void make_way(struct maker *m, struct csn_nic *n)
 {
-	n->delay_ns = PICK(m, 1 * US, 5 * US, 20 * US, 100 * US);
-	n->jitter_ns = one_in(m, 4) ? below64(m, n->delay_ns) : 0;
-	n->rate_bps = PICK(m, 0, 10000000000, 1000000000, 1000000000, SLOW_BPS);
-	n->queue_bytes = n->rate_bps && one_in(m, 2) ? PICK(m, 30000, 100000, 1000000) : 0;
+	n->delay_ns = PICK(&m->rng, 1 * US, 5 * US, 20 * US, 100 * US);
+	n->jitter_ns = one_in(&m->rng, 4) ? below64(&m->rng, n->delay_ns) : 0;
+	n->rate_bps = PICK(&m->rng, 0, 10000000000, 1000000000, 1000000000, SLOW_BPS);
+	n->queue_bytes =
+		n->rate_bps && one_in(&m->rng, 2) ? PICK(&m->rng, 30000, 100000, 1000000) : 0;
 	if (m->clean)
 		return;
-	n->loss_ppm = PICK(m, 0, 100, 1000, 10000, 30000);
-	n->duplicate_ppm = PICK(m, 0, 0, 1000, 20000);
-	n->reorder_ppm = PICK(m, 0, 0, 1000, 30000);
-	n->reorder_ns = n->reorder_ppm ? 1 + below64(m, 200 * US) : 0;
-	n->corrupt_ppm = PICK(m, 0, 0, 0, 2000);
+	n->loss_ppm = PICK(&m->rng, 0, 100, 1000, 10000, 30000);
+	n->duplicate_ppm = PICK(&m->rng, 0, 0, 1000, 20000);
+	n->reorder_ppm = PICK(&m->rng, 0, 0, 1000, 30000);
+	n->reorder_ns = n->reorder_ppm ? 1 + below64(&m->rng, 200 * US) : 0;
+	n->corrupt_ppm = PICK(&m->rng, 0, 0, 0, 2000);
 }
 
 static void make_world(struct maker *m)
 {
 	struct csn_world *w = &m->s->world;
 
-	w->hosts = PICK(m, 2, 2, 2, 3, 4);
-	w->rails = PICK(m, 1, 1, 2, 3);
-	w->family = PICK(m, 4, 6);
-	w->mtu_bytes = PICK(m, 1500, 1500, 1500, 9000, 1280);
-	w->lane_timeout_ns = PICK(m, 50 * MS, 200 * MS, 500 * MS);
-	w->user_timeout_ns = PICK(m, 3 * S, 5 * S);
-	w->probe_ns = PICK(m, 50 * MS, 250 * MS);
+	w->hosts = PICK(&m->rng, 2, 2, 2, 3, 4);
+	w->rails = PICK(&m->rng, 1, 1, 2, 3);
+	w->family = PICK(&m->rng, 4, 6);
+	w->mtu_bytes = PICK(&m->rng, 1500, 1500, 1500, 9000, 1280);
+	w->lane_timeout_ns = PICK(&m->rng, 50 * MS, 200 * MS, 500 * MS);
+	w->user_timeout_ns = PICK(&m->rng, 3 * S, 5 * S);
+	w->probe_ns = PICK(&m->rng, 50 * MS, 250 * MS);
 	w->linger_ns = 50 * MS;
-	w->guardian_lag_ns = PICK(m, 1 * US, 10 * US, 1 * MS);
-	w->interleave_ppm = PICK(m, 0, 1000, 20000, 100000, 500000);
-	w->hold_ppm = PICK(m, 0, 0, 20000, 100000);
-	w->kernel_threads = PICK(m, 0, 0, 1, 3);
-	w->no_epoll_ppm = m->calm && one_in(m, 2) ? 300000 : PICK(m, 0, 0, 0, 0, 300000);
+	w->guardian_lag_ns = PICK(&m->rng, 1 * US, 10 * US, 1 * MS);
+	w->interleave_ppm = PICK(&m->rng, 0, 1000, 20000, 100000, 500000);
+	w->hold_ppm = PICK(&m->rng, 0, 0, 20000, 100000);
+	w->kernel_threads = PICK(&m->rng, 0, 0, 1, 3);
+	w->no_epoll_ppm =
+		m->calm && one_in(&m->rng, 2) ? 300000 : PICK(&m->rng, 0, 0, 0, 0, 300000);
 	m->s->nic_count = (unsigned)(w->hosts * w->rails);
 	for (unsigned i = 0; i < m->s->nic_count; i++) {
 		make_way(m, &m->s->nics[i]);
@@ -176,41 +160,41 @@ static void make_lane(struct maker *m, unsigned comm, uint64_t kind, bool first)
 
 	l->comm = comm;
 	l->kind = kind;
-	l->rail = below(m, m->s->world.rails);
-	l->backup = !first && one_in(m, 8);
-	l->start_ns = first || m->calm || one_in(m, 2) ? 0 : below64(m, m->horizon_ns);
+	l->rail = below(&m->rng, m->s->world.rails);
+	l->backup = !first && one_in(&m->rng, 8);
+	l->start_ns = first || m->calm || one_in(&m->rng, 2) ? 0 : below64(&m->rng, m->horizon_ns);
 	if (kind != CSN_KERNEL)
 		return;
-	l->delay_ns = PICK(m, 1 * US, 10 * US, 100 * US);
-	l->rate_bps = PICK(m, 0, 10000000000, 1000000000, 100000000);
+	l->delay_ns = PICK(&m->rng, 1 * US, 10 * US, 100 * US);
+	l->rate_bps = PICK(&m->rng, 0, 10000000000, 1000000000, 100000000);
 	if (m->calm)
-		l->rate_bps = PICK(m, 1000000000, 1000000000, 20000000);
-	l->buffer_bytes = PICK(m, 1000, 16384, 65536, 262144, 1000000);
+		l->rate_bps = PICK(&m->rng, 1000000000, 1000000000, 20000000);
+	l->buffer_bytes = PICK(&m->rng, 1000, 16384, 65536, 262144, 1000000);
 	if (m->calm && l->buffer_bytes < 16384)
 		l->buffer_bytes = 16384; /* less costs as many turns as all else */
-	l->short_ppm = PICK(m, 0, 10000, 300000);
+	l->short_ppm = PICK(&m->rng, 0, 10000, 300000);
 }
 
 static void make_sizes(struct maker *m, struct csn_comm *c, uint32_t budget)
 {
-	c->sizes = PICK(m, CSN_SIZES_TINY, CSN_SIZES_LL, CSN_SIZES_LL, CSN_SIZES_ODD, CSN_SIZES_ODD,
-			CSN_SIZES_BULK);
+	c->sizes = PICK(&m->rng, CSN_SIZES_TINY, CSN_SIZES_LL, CSN_SIZES_LL, CSN_SIZES_ODD,
+			CSN_SIZES_ODD, CSN_SIZES_BULK);
 	switch (c->sizes) {
 	case CSN_SIZES_TINY:
 		c->size_max = 64;
 		break;
 	case CSN_SIZES_LL:
-		c->size_max = PICK(m, 64, 512, 4096, 65536);
+		c->size_max = PICK(&m->rng, 64, 512, 4096, 65536);
 		break;
 	case CSN_SIZES_ODD:
-		c->size_max = PICK(m, 1000, 10000, 100000, 300000);
+		c->size_max = PICK(&m->rng, 1000, 10000, 100000, 300000);
 		break;
 	default:
-		c->size_max = PICK(m, 65536, 131072, 524288);
-		if (one_in(m, 40))
+		c->size_max = PICK(&m->rng, 65536, 131072, 524288);
+		if (one_in(&m->rng, 40))
 			c->size_max = 4u << 20;
 	}
-	c->messages = 1 + below(m, PICK(m, 4, 40, 400));
+	c->messages = 1 + below(&m->rng, PICK(&m->rng, 4, 40, 400));
 	if (c->messages * c->size_max / 2 > budget)
 		c->messages = 1 + budget * 2 / c->size_max;
 }
@@ -218,11 +202,11 @@ static void make_sizes(struct maker *m, struct csn_comm *c, uint32_t budget)
 /* Now and then a message; or enough of them that a slow lane is seen to be slow. */
 static void make_calm(struct maker *m, struct csn_comm *c)
 {
-	bool busy = one_in(m, 2);
+	bool busy = one_in(&m->rng, 2);
 
-	c->messages = busy ? 60 + below(m, 40) : 20 + below(m, 40);
+	c->messages = busy ? 60 + below(&m->rng, 40) : 20 + below(&m->rng, 40);
 	c->sizes = busy ? CSN_SIZES_BULK : c->sizes;
-	c->size_max = busy ? PICK(m, 65536, 131072) : c->size_max;
+	c->size_max = busy ? PICK(&m->rng, 65536, 131072) : c->size_max;
 	c->s_burst = c->r_burst = 4;
 	c->s_gap_ns = c->r_gap_ns = busy ? 300 * MS : 1 * S;
 	c->reconnect = c->multi_lane = 1;
@@ -231,43 +215,46 @@ static void make_calm(struct maker *m, struct csn_comm *c)
 static void make_comm(struct maker *m, struct csn_comm *c, uint32_t budget)
 {
 	c->stream = rng_u64(&m->rng);
-	c->from = below(m, m->s->world.hosts);
-	c->to = (c->from + 1 + below(m, m->s->world.hosts - 1)) % m->s->world.hosts;
-	c->multi_lane = !one_in(m, 6);
-	c->eager_bytes = PICK(m, 4096, 4096, 16384, 262144);
+	c->from = below(&m->rng, m->s->world.hosts);
+	c->to = (c->from + 1 + below(&m->rng, m->s->world.hosts - 1)) % m->s->world.hosts;
+	c->multi_lane = !one_in(&m->rng, 6);
+	c->eager_bytes = PICK(&m->rng, 4096, 4096, 16384, 262144);
 	make_sizes(m, c, budget);
-	c->slack_bytes = PICK(m, 0, 0, 64, 4096);
-	c->misalign_bytes = one_in(m, 4) ? below(m, 64) : 0;
-	c->truncate_at =
-		c->sizes != CSN_SIZES_TINY && one_in(m, 40) ? 1 + below(m, c->messages) : 0;
-	c->s_burst = PICK(m, 1, 2, 8, 32, 32);
-	c->r_burst = PICK(m, 1, 2, 8, 32, 32);
-	c->s_gap_ns = one_in(m, 3) ? below64(m, PICK(m, 10 * US, MS, 20 * MS)) : 0;
-	c->r_gap_ns = one_in(m, 3) ? below64(m, PICK(m, 10 * US, MS, 20 * MS)) : 0;
+	c->slack_bytes = PICK(&m->rng, 0, 0, 64, 4096);
+	c->misalign_bytes = one_in(&m->rng, 4) ? below(&m->rng, 64) : 0;
+	c->truncate_at = c->sizes != CSN_SIZES_TINY && one_in(&m->rng, 40)
+				 ? 1 + below(&m->rng, c->messages)
+				 : 0;
+	c->s_burst = PICK(&m->rng, 1, 2, 8, 32, 32);
+	c->r_burst = PICK(&m->rng, 1, 2, 8, 32, 32);
+	c->s_gap_ns =
+		one_in(&m->rng, 3) ? below64(&m->rng, PICK(&m->rng, 10 * US, MS, 20 * MS)) : 0;
+	c->r_gap_ns =
+		one_in(&m->rng, 3) ? below64(&m->rng, PICK(&m->rng, 10 * US, MS, 20 * MS)) : 0;
 	if (m->calm)
 		make_calm(m, c);
-	c->r_delay_ns = !m->calm && one_in(m, 3) ? below64(m, m->horizon_ns) : 0;
-	c->s_poll_ns = PICK(m, 1 * US, 5 * US, 50 * US);
-	c->r_poll_ns = PICK(m, 1 * US, 5 * US, 50 * US);
-	c->s_close_at = one_in(m, 12) ? 1 + below(m, c->messages) : 0;
-	c->r_close_at = one_in(m, 12) ? 1 + below(m, c->messages) : 0;
-	c->s_close_ns = one_in(m, 2) ? below64(m, 10 * MS) : 0;
-	c->r_close_ns = one_in(m, 2) ? below64(m, 10 * MS) : 0;
+	c->r_delay_ns = !m->calm && one_in(&m->rng, 3) ? below64(&m->rng, m->horizon_ns) : 0;
+	c->s_poll_ns = PICK(&m->rng, 1 * US, 5 * US, 50 * US);
+	c->r_poll_ns = PICK(&m->rng, 1 * US, 5 * US, 50 * US);
+	c->s_close_at = one_in(&m->rng, 12) ? 1 + below(&m->rng, c->messages) : 0;
+	c->r_close_at = one_in(&m->rng, 12) ? 1 + below(&m->rng, c->messages) : 0;
+	c->s_close_ns = one_in(&m->rng, 2) ? below64(&m->rng, 10 * MS) : 0;
+	c->r_close_ns = one_in(&m->rng, 2) ? below64(&m->rng, 10 * MS) : 0;
 	if (m->calm)
-		c->s_close_ns = c->r_close_ns = one_in(m, 2) ? 30 * S : 0;
-	c->reconnect |= c->multi_lane && !m->s->world.no_looks && one_in(m, 2);
-	c->redial_ns = one_in(m, 2) ? 1 + below64(m, PICK(m, MS, 100 * MS)) : 0;
+		c->s_close_ns = c->r_close_ns = one_in(&m->rng, 2) ? 30 * S : 0;
+	c->reconnect |= c->multi_lane && !m->s->world.no_looks && one_in(&m->rng, 2);
+	c->redial_ns = one_in(&m->rng, 2) ? 1 + below64(&m->rng, PICK(&m->rng, MS, 100 * MS)) : 0;
 }
 
 /* What a several comm's lanes are: of one kind, or of both. */
 static void make_lanes(struct maker *m, unsigned comm)
 {
 	struct csn_comm *c = &m->s->comms[comm];
-	uint64_t kinds = 1 + below(m, 3);
-	unsigned count = c->multi_lane ? 1 + below(m, PICK(m, 2, 4, 8)) : 1;
+	uint64_t kinds = 1 + below(&m->rng, 3);
+	unsigned count = c->multi_lane ? 1 + below(&m->rng, PICK(&m->rng, 2, 4, 8)) : 1;
 
 	for (unsigned i = 0; i < count; i++) {
-		uint64_t kind = kinds == 3 ? 1 + below(m, 2) : kinds;
+		uint64_t kind = kinds == 3 ? 1 + below(&m->rng, 2) : kinds;
 
 		make_lane(m, comm, kind, i == 0);
 		if (i == 0)
@@ -277,41 +264,41 @@ static void make_lanes(struct maker *m, unsigned comm)
 
 static void make_event(struct maker *m, struct csn_event *e)
 {
-	e->kind = below(m, CSN_EVENT_KINDS);
+	e->kind = below(&m->rng, CSN_EVENT_KINDS);
 	if (e->kind >= CSN_GONE && e->kind != CSN_STALL && !m->mortal)
-		e->kind = below(m, CSN_GONE);
+		e->kind = below(&m->rng, CSN_GONE);
 	if ((e->kind == CSN_IMPAIR) && m->clean)
 		e->kind = CSN_RESET;
 	if (m->s->world.no_looks) /* what is told to who waits */
-		e->kind = PICK(m, CSN_RESET, CSN_RESET, CSN_FIN, CSN_FORGE, CSN_STALL);
-	e->lane = below(m, m->s->lane_count);
-	e->host = below(m, m->s->world.hosts);
-	e->rail = below(m, m->s->world.rails);
-	e->start_ns = below64(m, m->horizon_ns);
-	e->duration_ns =
-		1 + below64(m, PICK(m, 100 * US, 10 * MS, 300 * MS, m->calm ? 9 * S : 2 * S));
-	if (m->calm && one_in(m, 3)) { /* until pauses have grown to their limit */
-		e->kind = PICK(m, CSN_CUT, CSN_GONE);
+		e->kind = PICK(&m->rng, CSN_RESET, CSN_RESET, CSN_FIN, CSN_FORGE, CSN_STALL);
+	e->lane = below(&m->rng, m->s->lane_count);
+	e->host = below(&m->rng, m->s->world.hosts);
+	e->rail = below(&m->rng, m->s->world.rails);
+	e->start_ns = below64(&m->rng, m->horizon_ns);
+	e->duration_ns = 1 + below64(&m->rng, PICK(&m->rng, 100 * US, 10 * MS, 300 * MS,
+						   m->calm ? 9 * S : 2 * S));
+	if (m->calm && one_in(&m->rng, 3)) { /* until pauses have grown to their limit */
+		e->kind = PICK(&m->rng, CSN_CUT, CSN_GONE);
 		e->duration_ns = 30 * S;
 	}
 	if (!m->s->world.no_looks &&
-	    one_in(m,
+	    one_in(&m->rng,
 		   4)) { /* stalls, is passed over, and comes back with what others have sent again */
 		e->kind = CSN_SILENT;
-		e->duration_ns = 20 * MS + below64(m, 60 * MS);
+		e->duration_ns = 20 * MS + below64(&m->rng, 60 * MS);
 	}
-	e->one_way = one_in(m, 3);
-	e->keep = one_in(m, 2);
-	if (e->kind == CSN_SILENT && one_in(m, 3))
+	e->one_way = one_in(&m->rng, 3);
+	e->keep = one_in(&m->rng, 2);
+	if (e->kind == CSN_SILENT && one_in(&m->rng, 3))
 		e->duration_ns = 0;
 	if (e->kind == CSN_IMPAIR) {
 		struct csn_nic way = { 0 };
 
 		make_way(m, &way);
 		e->delay_ns = way.delay_ns;
-		e->rate_bps = way.rate_bps / PICK(m, 1, 10);
+		e->rate_bps = way.rate_bps / PICK(&m->rng, 1, 10);
 		e->queue_bytes = way.queue_bytes;
-		e->loss_ppm = way.loss_ppm * PICK(m, 1, 4);
+		e->loss_ppm = way.loss_ppm * PICK(&m->rng, 1, 4);
 		e->duplicate_ppm = way.duplicate_ppm;
 		e->reorder_ppm = way.reorder_ppm;
 		e->reorder_ns = way.reorder_ns;
@@ -327,19 +314,19 @@ void comm_scenario_make(struct comm_scenario *s, uint64_t seed)
 	memset(s, 0, sizeof(*s));
 	s->world.seed = seed;
 	rng_seed(&m.rng, seed);
-	m.clean = !one_in(&m, 3);
-	m.mortal = one_in(&m, 4);
-	s->world.no_looks = m.clean && one_in(&m, 3);
-	m.calm = !s->world.no_looks && one_in(&m, 20);
-	m.horizon_ns = m.calm ? 12 * S : PICK(&m, 200 * US, 2 * MS, 20 * MS, 200 * MS);
+	m.clean = !one_in(&m.rng, 3);
+	m.mortal = one_in(&m.rng, 4);
+	s->world.no_looks = m.clean && one_in(&m.rng, 3);
+	m.calm = !s->world.no_looks && one_in(&m.rng, 20);
+	m.horizon_ns = m.calm ? 12 * S : PICK(&m.rng, 200 * US, 2 * MS, 20 * MS, 200 * MS);
 	make_world(&m);
-	s->comm_count = 1 + below(&m, one_in(&m, 4) ? 8 : 3);
-	budget = (one_in(&m, 20) ? 10 * BYTES_MAX : BYTES_MAX) / s->comm_count;
+	s->comm_count = 1 + below(&m.rng, one_in(&m.rng, 4) ? 8 : 3);
+	budget = (one_in(&m.rng, 20) ? 10 * BYTES_MAX : BYTES_MAX) / s->comm_count;
 	for (unsigned i = 0; i < s->comm_count; i++) {
 		make_comm(&m, &s->comms[i], budget);
 		make_lanes(&m, i);
 	}
-	s->event_count = one_in(&m, 4) ? 0 : 1 + below(&m, PICK(&m, 2, 6, 12));
+	s->event_count = one_in(&m.rng, 4) ? 0 : 1 + below(&m.rng, PICK(&m.rng, 2, 6, 12));
 	for (unsigned i = 0; i < s->event_count; i++)
 		make_event(&m, &s->events[i]);
 }

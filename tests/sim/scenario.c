@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "base/rng.h"
+#include "pick.h"
 #include "harp.h"
 
 #define US UINT64_C(1000)
@@ -28,42 +29,23 @@ struct maker {
 	bool mortal;         /* someone may die: everybody listens for signs of life */
 };
 
-static uint32_t below(struct maker *m, uint32_t bound)
-{
-	return bound ? rng_below(&m->rng, bound) : 0;
-}
-
-static uint64_t below64(struct maker *m, uint64_t bound)
-{
-	return bound ? rng_u64(&m->rng) % bound : 0;
-}
-
-static bool one_in(struct maker *m, uint32_t n)
-{
-	return rng_below(&m->rng, n) == 0;
-}
-
-#define PICK(m, ...)                                                                               \
-	((const uint64_t[]){ __VA_ARGS__ }[below(m, sizeof((const uint64_t[]){ __VA_ARGS__ }) /    \
-							    sizeof(uint64_t))])
-
 /* The one place that decides on the family. */
 static uint64_t make_family(struct maker *m)
 {
-	return PICK(m, 4, 6);
+	return PICK(&m->rng, 4, 6);
 }
 
 /* Each end has its own congestion control; DCTCP insists on ECN. */
 static uint64_t make_congestion(struct maker *m)
 {
-	return PICK(m, HARP_CONGESTION_DEFAULT, HARP_CONGESTION_DEFAULT, HARP_CONGESTION_NEWRENO,
-		    HARP_CONGESTION_CUBIC, HARP_CONGESTION_DCTCP, HARP_CONGESTION_DELAY,
-		    HARP_CONGESTION_FIXED);
+	return PICK(&m->rng, HARP_CONGESTION_DEFAULT, HARP_CONGESTION_DEFAULT,
+		    HARP_CONGESTION_NEWRENO, HARP_CONGESTION_CUBIC, HARP_CONGESTION_DCTCP,
+		    HARP_CONGESTION_DELAY, HARP_CONGESTION_FIXED);
 }
 
 static uint64_t make_ecn(struct maker *m, uint64_t congestion)
 {
-	uint64_t ecn = PICK(m, HARP_ECN_DEFAULT, HARP_ECN_OFF, HARP_ECN_REQUEST);
+	uint64_t ecn = PICK(&m->rng, HARP_ECN_DEFAULT, HARP_ECN_OFF, HARP_ECN_REQUEST);
 
 	return congestion == HARP_CONGESTION_DCTCP && ecn == HARP_ECN_OFF ? HARP_ECN_DEFAULT : ecn;
 }
@@ -73,52 +55,52 @@ static void make_world(struct maker *m)
 	struct scn_world *w = &m->s->world;
 
 	w->family = make_family(m);
-	w->mtu_bytes = PICK(m, 1500, 1500, 1500, 3498, 9000, 1280);
-	if (w->family == 4 && one_in(m, 6))
+	w->mtu_bytes = PICK(&m->rng, 1500, 1500, 1500, 3498, 9000, 1280);
+	if (w->family == 4 && one_in(&m->rng, 6))
 		w->mtu_bytes = 576;
-	w->vlan_id = one_in(m, 4) ? 100 : 0;
-	w->frame_bytes = PICK(m, 2048, 4096);
-	w->frame_count = PICK(m, 512, 1024, 1024, 2048, 4096);
-	w->packets_max = PICK(m, 8192, 8192, 8192, 64, 512);
-	if (one_in(m, 2))
-		w->complete_delay_ns = below64(m, 500 * US);
-	m->s->stack_count = one_in(m, 2) ? 2 : 2 + below(m, SCN_STACKS_MAX - 1);
-	if (m->s->stack_count > 2 && one_in(m, 3)) {
-		w->trunk_bps = 100000000ull << below(m, 7);
-		w->trunk_queue_bytes = 30000 + below(m, 200000);
-		w->trunk_delay_ns = 1 + below64(m, one_in(m, 4) ? 20 * MS : 100 * US);
+	w->vlan_id = one_in(&m->rng, 4) ? 100 : 0;
+	w->frame_bytes = PICK(&m->rng, 2048, 4096);
+	w->frame_count = PICK(&m->rng, 512, 1024, 1024, 2048, 4096);
+	w->packets_max = PICK(&m->rng, 8192, 8192, 8192, 64, 512);
+	if (one_in(&m->rng, 2))
+		w->complete_delay_ns = below64(&m->rng, 500 * US);
+	m->s->stack_count = one_in(&m->rng, 2) ? 2 : 2 + below(&m->rng, SCN_STACKS_MAX - 1);
+	if (m->s->stack_count > 2 && one_in(&m->rng, 3)) {
+		w->trunk_bps = 100000000ull << below(&m->rng, 7);
+		w->trunk_queue_bytes = 30000 + below(&m->rng, 200000);
+		w->trunk_delay_ns = 1 + below64(&m->rng, one_in(&m->rng, 4) ? 20 * MS : 100 * US);
 	}
 }
 
 static void make_stack(struct maker *m, struct scn_stack *k)
 {
-	uint32_t badness = below(m, 4); /* 0: a good wire */
+	uint32_t badness = below(&m->rng, 4); /* 0: a good wire */
 
-	k->delay_ns = 1 + below64(m, one_in(m, 8) ? 30 * MS : 100 * US);
-	if (one_in(m, 2))
-		k->rate_bps = 1000000000ull << below(m, 7);
-	if (one_in(m, 4))
-		k->jitter_ns = below(m, 20000);
-	if (k->rate_bps && one_in(m, 3))
-		k->queue_bytes = 20000 + below(m, 200000);
-	if (k->rate_bps && one_in(m, 4))
-		k->ecn_mark_bytes = 10000 + below(m, 60000);
-	k->poll_cost_ns = 100 + below(m, 3000);
-	if (one_in(m, 4))
-		k->poll_lag_ns = below64(m, one_in(m, 4) ? 3 * MS : 20 * US);
-	k->eager = one_in(m, 8);
+	k->delay_ns = 1 + below64(&m->rng, one_in(&m->rng, 8) ? 30 * MS : 100 * US);
+	if (one_in(&m->rng, 2))
+		k->rate_bps = 1000000000ull << below(&m->rng, 7);
+	if (one_in(&m->rng, 4))
+		k->jitter_ns = below(&m->rng, 20000);
+	if (k->rate_bps && one_in(&m->rng, 3))
+		k->queue_bytes = 20000 + below(&m->rng, 200000);
+	if (k->rate_bps && one_in(&m->rng, 4))
+		k->ecn_mark_bytes = 10000 + below(&m->rng, 60000);
+	k->poll_cost_ns = 100 + below(&m->rng, 3000);
+	if (one_in(&m->rng, 4))
+		k->poll_lag_ns = below64(&m->rng, one_in(&m->rng, 4) ? 3 * MS : 20 * US);
+	k->eager = one_in(&m->rng, 8);
 	k->max_conns = 64;
 	if (badness == 0)
 		return;
-	k->loss_ppm = below(m, 50001) / (badness == 1 ? 10 : 1);
-	if (one_in(m, 2))
-		k->duplicate_ppm = below(m, 30000);
-	if (one_in(m, 2)) {
-		k->reorder_ppm = below(m, 50000);
-		k->reorder_ns = below(m, 300000);
+	k->loss_ppm = below(&m->rng, 50001) / (badness == 1 ? 10 : 1);
+	if (one_in(&m->rng, 2))
+		k->duplicate_ppm = below(&m->rng, 30000);
+	if (one_in(&m->rng, 2)) {
+		k->reorder_ppm = below(&m->rng, 50000);
+		k->reorder_ns = below(&m->rng, 300000);
 	}
-	if (one_in(m, 2))
-		k->corrupt_ppm = below(m, 10000);
+	if (one_in(&m->rng, 2))
+		k->corrupt_ppm = below(&m->rng, 10000);
 }
 
 static void make_listens(struct maker *m)
@@ -126,16 +108,17 @@ static void make_listens(struct maker *m)
 	struct scenario *s = m->s;
 
 	for (unsigned stack = 0; stack < s->stack_count; stack++) {
-		unsigned count = 1 + one_in(m, 3);
+		unsigned count = 1 + one_in(&m->rng, 3);
 
 		for (unsigned i = 0; i < count; i++) {
 			s->listens[s->listen_count++] = (struct scn_listen){
 				.stack = stack,
 				.port = 5000 + i,
-				.rx_frames = PICK(m, 0, 8, 32, 64),
-				.tx_frames = PICK(m, 0, 8, 32, 64),
-				.backlog = m->mortal && one_in(m, 4) ? 1 + below(m, 4) : 0,
-				.keepalive_ns = m->mortal || one_in(m, 4) ? 5 * S : 0,
+				.rx_frames = PICK(&m->rng, 0, 8, 32, 64),
+				.tx_frames = PICK(&m->rng, 0, 8, 32, 64),
+				.backlog =
+					m->mortal && one_in(&m->rng, 4) ? 1 + below(&m->rng, 4) : 0,
+				.keepalive_ns = m->mortal || one_in(&m->rng, 4) ? 5 * S : 0,
 				.congestion = make_congestion(m),
 			};
 			s->listens[s->listen_count - 1].ecn =
@@ -151,26 +134,27 @@ struct side {
 
 static struct side make_side(struct maker *m, uint32_t bytes_max)
 {
-	struct side side = { .piece = PICK(m, 1, 64, 1000, 9000, 65000),
-			     .send = below(m, 3),
-			     .recv = below(m, 3) };
+	struct side side = { .piece = PICK(&m->rng, 1, 64, 1000, 9000, 65000),
+			     .send = below(&m->rng, 3),
+			     .recv = below(&m->rng, 3) };
 
-	if (!one_in(m, 8))
-		side.bytes = below(m, side.piece < 100 && bytes_max > 3000 ? 3000 : bytes_max);
-	if (one_in(m, 3)) {
-		side.stall_ppm = below(m, 200000);
-		side.stall_ns = 1 + below(m, 50000000);
+	if (!one_in(&m->rng, 8))
+		side.bytes =
+			below(&m->rng, side.piece < 100 && bytes_max > 3000 ? 3000 : bytes_max);
+	if (one_in(&m->rng, 3)) {
+		side.stall_ppm = below(&m->rng, 200000);
+		side.stall_ns = 1 + below(&m->rng, 50000000);
 	}
-	if (one_in(m, 10)) { /* a window that stays closed for long */
-		side.pause_at = below(m, 20000);
-		side.pause_ns = below64(m, one_in(m, 4) ? 60 * S : S);
+	if (one_in(&m->rng, 10)) { /* a window that stays closed for long */
+		side.pause_at = below(&m->rng, 20000);
+		side.pause_ns = below64(&m->rng, one_in(&m->rng, 4) ? 60 * S : S);
 	}
-	if (m->mortal && one_in(m, 10))
-		side.abort_at = 1 + below64(m, side.bytes + 1);
-	if (one_in(m, 6))
-		side.hold = below64(m, one_in(m, 3) ? 100 * S : 100 * MS);
-	if (one_in(m, 4))
-		side.delayed_ack_ns = below64(m, one_in(m, 4) ? S / 2 : MS);
+	if (m->mortal && one_in(&m->rng, 10))
+		side.abort_at = 1 + below64(&m->rng, side.bytes + 1);
+	if (one_in(&m->rng, 6))
+		side.hold = below64(&m->rng, one_in(&m->rng, 3) ? 100 * S : 100 * MS);
+	if (one_in(&m->rng, 4))
+		side.delayed_ack_ns = below64(&m->rng, one_in(&m->rng, 4) ? S / 2 : MS);
 	return side;
 }
 
@@ -179,31 +163,31 @@ static void make_conn(struct maker *m, struct scn_conn *c, uint32_t bytes_max)
 	struct scenario *s = m->s;
 	struct side a = make_side(m, bytes_max), b = make_side(m, bytes_max);
 
-	c->listen = below(m, s->listen_count);
+	c->listen = below(&m->rng, s->listen_count);
 	c->server = s->listens[c->listen].stack;
-	c->client = (c->server + 1 + below(m, s->stack_count - 1)) % s->stack_count;
-	c->kind = PICK(m, SCN_STREAM, SCN_STREAM, SCN_STREAM, SCN_RPC, SCN_HALF);
-	if (one_in(m, 16))
+	c->client = (c->server + 1 + below(&m->rng, s->stack_count - 1)) % s->stack_count;
+	c->kind = PICK(&m->rng, SCN_STREAM, SCN_STREAM, SCN_STREAM, SCN_RPC, SCN_HALF);
+	if (one_in(&m->rng, 16))
 		c->kind = SCN_SIMULTANEOUS;
-	c->start_ns = one_in(m, 3) ? 0 : below64(m, m->horizon_ns);
+	c->start_ns = one_in(&m->rng, 3) ? 0 : below64(&m->rng, m->horizon_ns);
 	if (c->kind == SCN_RPC) {
 		uint32_t each;
 
-		c->rounds = 1 + below(m, 40);
+		c->rounds = 1 + below(&m->rng, 40);
 		each = bytes_max / (uint32_t)c->rounds + 1;
-		c->request_bytes = 1 + below(m, each);
-		c->answer_bytes = 1 + below(m, each);
+		c->request_bytes = 1 + below(&m->rng, each);
+		c->answer_bytes = 1 + below(&m->rng, each);
 		a.bytes = c->rounds * c->request_bytes;
 		b.bytes = c->rounds * c->answer_bytes;
 		a.piece = b.piece = 9000;
 	}
-	c->rx_frames = PICK(m, 0, 8, 32, 64);
-	c->tx_frames = PICK(m, 0, 8, 32, 64);
-	if (one_in(m, 8))
-		c->unsent_bytes_max = 1 + below(m, 100000);
-	c->keepalive_ns = m->mortal || one_in(m, 4) ? 5 * S : 0;
-	if (m->mortal && one_in(m, 8)) { /* hasty: see sim_hasty() */
-		c->user_timeout_ns = S + below64(m, 5 * S);
+	c->rx_frames = PICK(&m->rng, 0, 8, 32, 64);
+	c->tx_frames = PICK(&m->rng, 0, 8, 32, 64);
+	if (one_in(&m->rng, 8))
+		c->unsent_bytes_max = 1 + below(&m->rng, 100000);
+	c->keepalive_ns = m->mortal || one_in(&m->rng, 4) ? 5 * S : 0;
+	if (m->mortal && one_in(&m->rng, 8)) { /* hasty: see sim_hasty() */
+		c->user_timeout_ns = S + below64(&m->rng, 5 * S);
 		c->keepalive_ns = S / 2;
 	}
 	c->congestion = make_congestion(m);
@@ -222,21 +206,22 @@ static void make_conn(struct maker *m, struct scn_conn *c, uint32_t bytes_max)
 static void make_conns(struct maker *m)
 {
 	struct scenario *s = m->s;
-	bool storm = one_in(m, 8);
+	bool storm = one_in(&m->rng, 8);
 
-	s->conn_count =
-		storm ? 16 + below(m, SCN_CONNS_MAX - 15) : 1 + below(m, one_in(m, 3) ? 16 : 6);
+	s->conn_count = storm ? 16 + below(&m->rng, SCN_CONNS_MAX - 15)
+			      : 1 + below(&m->rng, one_in(&m->rng, 3) ? 16 : 6);
 	for (unsigned i = 0; i < s->conn_count; i++) {
 		struct scn_conn *c = &s->conns[i];
 
 		make_conn(m, c, BYTES_MAX / 4 / s->conn_count);
-		if (storm && i > 0 && !one_in(m, 4)) { /* the same again, at once */
+		if (storm && i > 0 && !one_in(&m->rng, 4)) { /* the same again, at once */
 			*c = s->conns[0];
-			c->start_ns += below64(m, m->horizon_ns);
+			c->start_ns += below64(&m->rng, m->horizon_ns);
 		}
 		if (c->kind == SCN_SIMULTANEOUS)
 			c->local_port = 2000 + i;
-		else if (storm ? s->conns[0].local_port != 0 || one_in(m, 8) : one_in(m, 16))
+		else if (storm ? s->conns[0].local_port != 0 || one_in(&m->rng, 8)
+			       : one_in(&m->rng, 16))
 			c->local_port = 3000; /* the same four-tuple again and again */
 	}
 }
@@ -245,47 +230,48 @@ static void make_event(struct maker *m, struct scn_event *e)
 {
 	struct scn_stack way = { 0 };
 
-	e->kind = below(m, SCN_EVENT_KINDS);
+	e->kind = below(&m->rng, SCN_EVENT_KINDS);
 	if (e->kind == SCN_RESTART && !m->mortal)
 		e->kind = SCN_IMPAIR;
-	e->stack = below(m, m->s->stack_count);
-	e->peer = (e->stack + 1 + below(m, m->s->stack_count - 1)) % m->s->stack_count;
-	e->start_ns = below64(m, m->horizon_ns + m->horizon_ns / 2);
-	e->duration_ns = 1 + below64(m, PICK(m, 100 * US, MS, 10 * MS, 100 * MS, S, S, 20 * S));
+	e->stack = below(&m->rng, m->s->stack_count);
+	e->peer = (e->stack + 1 + below(&m->rng, m->s->stack_count - 1)) % m->s->stack_count;
+	e->start_ns = below64(&m->rng, m->horizon_ns + m->horizon_ns / 2);
+	e->duration_ns =
+		1 + below64(&m->rng, PICK(&m->rng, 100 * US, MS, 10 * MS, 100 * MS, S, S, 20 * S));
 	if (e->kind == SCN_IMPAIR) {
 		make_stack(m, &way);
 		e->delay_ns = way.delay_ns;
 		e->rate_bps = way.rate_bps;
 		e->queue_bytes = way.queue_bytes;
-		e->loss_ppm = way.loss_ppm * PICK(m, 1, 1, 4);
+		e->loss_ppm = way.loss_ppm * PICK(&m->rng, 1, 1, 4);
 		e->duplicate_ppm = way.duplicate_ppm;
-		e->reorder_ppm = way.reorder_ppm * PICK(m, 1, 1, 5);
+		e->reorder_ppm = way.reorder_ppm * PICK(&m->rng, 1, 1, 5);
 		e->reorder_ns = way.reorder_ns;
 		e->corrupt_ppm = way.corrupt_ppm;
 		return;
 	}
 	if (m->outage_ns + e->duration_ns > OUTAGE_NS_MAX)
-		e->duration_ns = 1 + below64(m, MS);
+		e->duration_ns = 1 + below64(&m->rng, MS);
 	m->outage_ns += e->duration_ns;
-	e->one_way = e->kind == SCN_CUT && one_in(m, 3);
-	e->count = e->kind == SCN_RING ? below(m, 20) : 0;
+	e->one_way = e->kind == SCN_CUT && one_in(&m->rng, 3);
+	e->count = e->kind == SCN_RING ? below(&m->rng, 20) : 0;
 }
 
 static void make_events(struct maker *m)
 {
 	struct scenario *s = m->s;
 
-	if (one_in(m, 3))
+	if (one_in(&m->rng, 3))
 		return;
-	s->event_count = 1 + below(m, 6);
+	s->event_count = 1 + below(&m->rng, 6);
 	for (unsigned i = 0; i < s->event_count; i++)
 		make_event(m, &s->events[i]);
-	if (one_in(m, 6)) { /* a link that flaps */
+	if (one_in(&m->rng, 6)) { /* a link that flaps */
 		struct scn_event flap = s->events[0];
-		uint64_t period_ns = 1 + below64(m, PICK(m, MS, 50 * MS, S));
+		uint64_t period_ns = 1 + below64(&m->rng, PICK(&m->rng, MS, 50 * MS, S));
 
 		flap.kind = SCN_DOWN;
-		flap.duration_ns = 1 + below64(m, period_ns);
+		flap.duration_ns = 1 + below64(&m->rng, period_ns);
 		for (unsigned i = 0; i < 10; i++) {
 			flap.start_ns += period_ns;
 			s->events[s->event_count++] = flap;
@@ -298,16 +284,16 @@ static void make_cards(struct maker *m)
 {
 	struct scn_world *w = &m->s->world;
 
-	if (one_in(m, 3))
+	if (one_in(&m->rng, 3))
 		return;
-	w->offloads = PICK(m, 0, HARP_NIC_TX_CSUM, HARP_NIC_TX_CSUM | HARP_NIC_TX_TSO,
+	w->offloads = PICK(&m->rng, 0, HARP_NIC_TX_CSUM, HARP_NIC_TX_CSUM | HARP_NIC_TX_TSO,
 			   HARP_NIC_TX_CSUM | HARP_NIC_TX_TSO);
-	w->external_count = PICK(m, 0, 24, 64, 512, 4096);
-	w->tx_frags = PICK(m, 0, 2, 17, 48, 64);
+	w->external_count = PICK(&m->rng, 0, 24, 64, 512, 4096);
+	w->tx_frags = PICK(&m->rng, 0, 2, 17, 48, 64);
 	for (unsigned i = 0; i < m->s->conn_count && w->external_count; i++) {
-		if (!one_in(m, 3))
+		if (!one_in(&m->rng, 3))
 			m->s->conns[i].c_send = SCN_SEND_EXTERNAL;
-		if (!one_in(m, 3))
+		if (!one_in(&m->rng, 3))
 			m->s->conns[i].s_send = SCN_SEND_EXTERNAL;
 	}
 }
@@ -319,8 +305,8 @@ void scenario_make(struct scenario *s, uint64_t seed)
 	memset(s, 0, sizeof(*s));
 	s->world.seed = seed;
 	rng_seed(&m.rng, seed);
-	m.mortal = one_in(&m, 4);
-	m.horizon_ns = PICK(&m, MS, 10 * MS, 100 * MS, S, 10 * S);
+	m.mortal = one_in(&m.rng, 4);
+	m.horizon_ns = PICK(&m.rng, MS, 10 * MS, 100 * MS, S, 10 * S);
 	make_world(&m);
 	for (unsigned i = 0; i < s->stack_count; i++)
 		make_stack(&m, &s->stacks[i]);
