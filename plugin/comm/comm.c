@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* comm.c - one end of a connection: its requests, its creation and its close. */
 #include "comm/comm_impl.h"
-#include "poll/engine.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -10,6 +9,7 @@
 #include <string.h>
 
 #include "base/util.h"
+#include "poll/engine.h"
 #include "process/log.h"
 #include "process/config.h"
 

@@ -78,7 +78,7 @@ struct path_policy path_policy(const struct device *device, enum harp_instance_m
 /* Reads the profile, at the first init, when the devices are known. One that cannot be used is named by one WARN, and
  * the defaults hold. */
 void path_policy_load(void);
-/* Digest of the times that NCCL's tuner goes by; 0: it is off. */
+/* Digest of the times that NCCL's tuner uses; 0: it is off. */
 uint32_t path_policy_tuner(void);
 
 #endif

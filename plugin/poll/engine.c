@@ -378,9 +378,9 @@ void engine_fork_prepare(void)
 {
 	struct timespec until;
 
-	/* An engine half open or half closed is in no set: the child would keep its queue. Yet whoever
-	 * forks may hold what the opener needs (an interpreter's lock, for the logger): wait, not for
-	 * ever. */
+	/* An engine half open or half closed is in no set: the child would keep its queue. The forking
+	 * thread may hold a lock that the opener needs (an interpreter's, for the logger), so the
+	 * wait is bounded. */
 	clock_gettime(CLOCK_REALTIME, &until);
 	until.tv_sec += ENGINE_FORK_WAIT_S;
 	engines_fork_locked = pthread_mutex_timedlock(&engines_lock, &until) == 0;

@@ -30,8 +30,8 @@ int keyfile_read(const char *path, uint8_t key[CRYPTO_PSK_BYTES], char *why, siz
 int toml_read(const char *path, char *text, size_t bytes_max, char *why, size_t why_len);
 
 /*
- * 1: line *line of the file may require encryption; 0: no line does, or there is no file. -EINVAL: that cannot
- * be told (no permission, no regular file, one that others may write), with the reason in why.
+ * 1: line *line of the file may require encryption; 0: no line does, or there is no file. -EINVAL: unknown
+ * (no permission, no regular file, one that others may write), with the reason in why.
  */
 int toml_scan_encrypt(const char *path, unsigned *line, char *why, size_t why_len);
 

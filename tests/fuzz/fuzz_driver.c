@@ -10,7 +10,7 @@
 
 #include <errno.h>
 
-/* A memif's text: refused, or completed to what the driver is told; that is accepted unchanged. */
+/* A memif's text: refused, or completed to the driver's arguments, which are then accepted unchanged. */
 static void memif_text(const char *text)
 {
 	const struct why why = { 0 };
