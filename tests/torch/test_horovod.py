@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """harp.horovod: its functions, and a script for Horovod, under torchrun and MPI's variables."""
 
-import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from torch_launch import output_of
 
 # Of the real torch: this folder's name is found, too.
 pytest.importorskip("torch.distributed")
@@ -16,25 +16,12 @@ pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("need_root")]
 OPS = Path(__file__).with_name("horovod_ops.py")
 TRAIN = Path(__file__).with_name("horovod_train.py")
 TIMEOUT_S = 180
-ENV = {
-    "HARP_DAEMON": "off",
-    "HARP_PATH": "kernel",
-    "NCCL_SOCKET_IFNAME": "lo",
-    "OMP_NUM_THREADS": "1",
-    "PYTHONWARNINGS": "ignore",
-}
 
 
 def isolated(words: list[str], **env: str) -> Any:
     """Runs a program in a new network namespace."""
-    return subprocess.run(
-        ["unshare", "-n", "sh", "-c", 'ip link set lo up && exec "$@"', "sh", *words],
-        env=os.environ | ENV | env,
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        check=False,
-    )
+    up = ["sh", "-c", 'ip link set lo up && exec "$@"', "sh", *words]
+    return subprocess.CompletedProcess(words, *output_of(up, env, TIMEOUT_S))
 
 
 def torchrun(world: int, *words: str, **env: str) -> Any:

@@ -1,17 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """harp.torch: torch.distributed over HARP, ranks in one network namespace and on two hosts."""
 
-import contextlib
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from torch_launch import TIMEOUT_S, output_of
 
 from harp.lab import Lab, LabOptions
 
@@ -21,33 +20,7 @@ pytest.importorskip("torch.distributed")
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("need_root")]
 RANKS = Path(__file__).with_name("torch_ranks.py")
 SUITE = Path(__file__).with_name("torch_suite.py")
-TIMEOUT_S = 120
-ENV = {
-    "HARP_DAEMON": "off",
-    "HARP_PATH": "kernel",
-    "NCCL_SOCKET_IFNAME": "lo",
-    "OMP_NUM_THREADS": "1",
-    "PYTHONWARNINGS": "ignore",
-}
 LANES, MEMORY = "", "one"  # HARP_COLL_HOST of the ranks
-
-
-def output_of(words: list[str], env: dict[str, str], timeout_s: float = TIMEOUT_S) -> Any:
-    """Runs a program in a new network namespace: exit status and what it printed."""
-    with subprocess.Popen(
-        ["unshare", "-n", *words],
-        env=os.environ | ENV | env,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    ) as process:
-        try:
-            out, err = process.communicate(timeout=timeout_s)
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)  # ranks that hang
-    return process.returncode, out, err
 
 
 def results(folder: Path, scenario: str, world: int, host: str = LANES, **env: str) -> Any:
