@@ -268,11 +268,13 @@ cdef extern from "xdp/harp_xdp.h" nogil:
         int (*adopt)(
             harp_xdp **out, const char *dir, const char *ifname, char *why, size_t why_len
         )
-        int (*replace)(harp_xdp *xdp, char *why, size_t why_len)
+        int (*replace)(harp_xdp *xdp, char *why, size_t why_len) noexcept nogil
         int (*unpin)(const char *dir)
         int (*arrivals)(const harp_xdp *xdp, steer_arrivals *sums, unsigned count)
         int (*check)(harp_xdp *xdp, char *why, size_t why_len)
-        int (*sources_set)(harp_xdp *xdp, const harp_xdp_source *sources, unsigned count)
+        int (*sources_set)(
+            harp_xdp *xdp, const harp_xdp_source *sources, unsigned count
+        ) noexcept nogil
         const char *(*libbpf_version)()
 
 

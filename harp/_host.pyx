@@ -30,6 +30,7 @@ NEIGHBORS_MAX = HARP_LEASE_NEIGHBORS_MAX
 NEIGHBORS_LEASE_MAX = HARP_LEASE_NEIGHBORS_LEASE_MAX
 WANTED = HARP_LEASE_NEIGHBOR_WANTED
 CONFIRMED = HARP_LEASE_NEIGHBOR_CONFIRMED
+TCP, UDP = STEER_PORT_TCP, STEER_PORT_UDP
 TCP_AND_UDP = STEER_PORT_TCP | STEER_PORT_UDP
 WHY_BYTES = 512
 
@@ -791,8 +792,12 @@ cdef class Steering:
     def replace(self):
         """Replace the attached programs with this library's."""
         cdef char why[512]
+        cdef const harp_xdp_api *api = _loaded()
+        cdef harp_xdp *xdp = self._open()
+        cdef int rc
         why[0] = 0
-        rc = _loaded().replace(self._open(), why, sizeof(why))
+        with nogil:
+            rc = api.replace(xdp, why, sizeof(why))
         if rc < 0:
             _fail(rc, why, f"{self.ifname}: replacing the XDP program")
 
@@ -803,10 +808,12 @@ cdef class Steering:
             return
         self._check(rc, f"socket of queue {queue} in the steering map")
 
-    def ports_set(self, uint16_t first, uint16_t last, uint32_t home_queue, cbool ours):
+    def ports_set(
+        self, uint16_t first, uint16_t last, uint32_t home_queue, cbool ours,
+        uint32_t protocols=TCP_AND_UDP,
+    ):
         """Set the home queue of a lease's TCP and UDP ports."""
-        cdef uint32_t both = STEER_PORT_TCP | STEER_PORT_UDP
-        rc = _loaded().ports_set(self._open(), both, first, last, home_queue, ours)
+        rc = _loaded().ports_set(self._open(), protocols, first, last, home_queue, ours)
         self._check(rc, f"ports {first}-{last} in the steering map")
 
     def address_set(self, bytes address, cbool ours):
@@ -823,7 +830,10 @@ cdef class Steering:
         bits; none: every source.
         """
         cdef harp_xdp_source each[STEER_SOURCES_MAX]
+        cdef const harp_xdp_api *api = _loaded()
+        cdef harp_xdp *xdp = self._open()
         cdef unsigned count = 0
+        cdef int rc
         memset(each, 0, sizeof(each))
         for address, bits in sources:
             if count == STEER_SOURCES_MAX:
@@ -833,7 +843,8 @@ cdef class Steering:
             each[count].address_bytes, each[count].prefix_bits = len(address), bits
             memcpy(each[count].address, <const char *>address, len(address))
             count += 1
-        rc = _loaded().sources_set(self._open(), each, count)
+        with nogil:
+            rc = api.sources_set(xdp, each, count)
         self._check(rc, "allow_sources in the XDP program")
 
     def verdicts(self):

@@ -54,7 +54,7 @@ def links_of(pid: int) -> list[Link]:
 
 
 def detach(link: Link) -> None:
-    """By force, whoever holds it."""
+    """By force, also from its holder."""
     fd = _bpf(_LINK_GET_FD_BY_ID, struct.pack("I", link.number))
     try:
         _bpf(_LINK_DETACH, struct.pack("I", fd))

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 from netns_tools import Tools
-from steering_api import Library
 
 from harp.lab import Lab, LabOptions
 
@@ -22,11 +21,6 @@ def tools(build_dir: Path, need_root: None) -> Iterator[Tools]:
         if server.poll() is None:
             server.kill()
             server.communicate()
-
-
-@pytest.fixture
-def library(build_dir: Path) -> Library:
-    return Library(build_dir)
 
 
 MTUS = [(1500, False), (3498, False), (9000, False), (1500, True), (9000, True)]

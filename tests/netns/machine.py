@@ -129,6 +129,7 @@ class Machine:
             kept
             | {"PATH": "/usr/local/bin:/usr/local/sbin:/usr/bin:/usr/sbin:/bin:/sbin"}
             | ({"HARP_BUILD": build} if build else {})
+            | self.extra
         )
 
     def _popen(self, line: str, user: bool, stdout: int | IO[str]) -> subprocess.Popen[str]:

@@ -4,6 +4,7 @@
 import json
 import select
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,12 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from steering_api import GENERIC, Library, Steering
 
+from harp import _host, _paths
+from harp._host import Steering
 from harp.lab import Host
 from harp.lab.netns import in_namespace
 
 READY_S = 60
+AUTO, GENERIC, NATIVE = range(3)  # enum harp_xdp_mode
+HOME_NONE = 0xFFFFFFFF
 
 
 @dataclass
@@ -63,6 +67,16 @@ class Tools:
         """Runs a client to its end; what it reported."""
         args = [self.tcp, test, address, str(port), *self.side(host, kind), *more]
         return json.loads(run(host, [*args, "-o", "json"]))
+
+
+def call_until_answered(tools: Tools, here: Host, address: str) -> Any:
+    """Until the stack has heard of a change the kernel answers, with RST."""
+    for _ in range(50):
+        try:
+            return tools.call_tcp(here, "kernel", "send", address, 61000, "--bytes", "100000")
+        except AssertionError:
+            continue
+    raise AssertionError(f"{address}: nobody answered")
 
 
 def run(host: Host, args: Sequence[str | Path], timeout_s: float = 60) -> str:
@@ -120,9 +134,44 @@ def inside(host: Host, work: Callable[[], Any]) -> Any:
     return result[0]
 
 
-def attach(library: Library, host: Host, mode: int = GENERIC) -> Steering:
-    steering: Steering = inside(host, lambda: library.attach(host.ifname, mode))
+_host.load_library(str(_paths.find(_paths.XDP_LIBRARY)))
+
+
+def attach(host: Host, mode: int = GENERIC) -> Steering:
+    steering: Steering = inside(host, lambda: Steering.attach(host.ifname, mode))
     return steering
+
+
+def adopt(host: Host, pins: Path) -> Steering:
+    steering: Steering = inside(host, lambda: Steering.adopt(str(pins), host.ifname))
+    return steering
+
+
+def make_queue(host: Host, queue: int = 0) -> tuple[int, int]:
+    """An AF_XDP socket that nobody reads, and its memory."""
+    made = inside(host, lambda: _host.queue_make(host.ifname, queue, frame_count=256, ring_size=64))
+    return made.xsk_fd, made.frames_fd
+
+
+def verdicts(steering: Steering) -> dict[str, int]:
+    return dict(zip(_host.verdict_names(), steering.verdicts(), strict=True))
+
+
+# Attaches to the interface, pins, and runs until it is killed.
+PIN = """
+import sys
+from netns_tools import GENERIC, Steering
+steering = Steering.attach(sys.argv[1], GENERIC)
+steering.pin(sys.argv[2])
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+def serve_pin(tools: Tools, host: Host, pins: Path) -> subprocess.Popen[str]:
+    """A process that has attached a program and pinned it."""
+    path = f"PYTHONPATH={Path(__file__).parent}"
+    return tools.serve(host, ["env", path, sys.executable, "-c", PIN, host.ifname, str(pins)])
 
 
 FOREIGN = """

@@ -8,12 +8,12 @@ from netns_tools import run
 from harp.lab import Lab
 
 
-def test_xsk_facts(build_dir: Path, lab: Lab) -> None:
+def test_af_xdp_sockets_behave_as_assumed(build_dir: Path, lab: Lab) -> None:
     host = lab.hosts[0]
     run(host, [build_dir / "tests" / "assumptions" / "xsk_facts", host.ifname])
 
 
-def test_neighbor_facts(build_dir: Path, each: Lab) -> None:
+def test_the_kernel_resolves_neighbors_as_assumed(build_dir: Path, each: Lab) -> None:
     host, peer = each.hosts
     family = "ipv6" if ":" in peer.address else "ipv4"
     reachable_ms = "500"

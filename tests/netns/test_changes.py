@@ -6,26 +6,15 @@ import signal
 import socket
 import struct
 import subprocess
-from typing import Any
 
 import pytest
-from netns_tools import Tools, finish, inside, outcome, wait_until
+from netns_tools import Tools, call_until_answered, finish, inside, outcome, wait_until
 
-from harp.lab import Host, Lab
+from harp.lab import Lab
 
 ECHO = struct.Struct("=IIQQII")  # struct request of tools/tcp/main.c
 ECHO_MAGIC, ECHO_TEST = 0x48545032, 2
 TCP_CLOSE = 7
-
-
-def call_until_answered(tools: Tools, here: Host, address: str) -> Any:
-    """Until the stack has heard of a change the kernel answers, with RST."""
-    for _ in range(50):
-        try:
-            return tools.call_tcp(here, "kernel", "send", address, 61000, "--bytes", "100000")
-        except AssertionError:
-            continue
-    raise AssertionError(f"{address}: nobody answered")
 
 
 def test_link_and_mtu_changes_are_reported_and_survived(tools: Tools, lab: Lab) -> None:
@@ -92,7 +81,7 @@ def test_an_address_comes_back_before_its_process_notices(tools: Tools, each: La
     assert steering["pass_address"] == 0
 
 
-def test_one_way_of_several_is_the_interface_s(tools: Tools, lab: Lab) -> None:
+def test_a_multipath_route_uses_the_interface_s_next_hop(tools: Tools, lab: Lab) -> None:
     here, there = lab.hosts
     there.run("ip", "address", "add", "192.0.2.7", "dev", "lo")
     here.run("ip", "link", "add", "br0", "type", "bridge")

@@ -10,7 +10,9 @@ from harp.lab import Lab
 
 
 @pytest.mark.parametrize("sender", [True, False], ids=["peer-sends", "peer-receives"])
-def test_killed_in_mid_transfer(tools: Tools, each: Lab, sender: bool) -> None:
+def test_a_process_killed_in_mid_transfer_resets_its_connection(
+    tools: Tools, each: Lab, sender: bool
+) -> None:
     here, there = each.hosts
     server = tools.serve_tcp(there, "harp", 61000)
     test = "send" if sender else "recv"

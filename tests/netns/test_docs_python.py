@@ -38,13 +38,13 @@ def test_the_page_has_both_kinds() -> None:
 
 
 @pytest.mark.parametrize("code", [code for root, code in BLOCKS if not root])
-def test_blocks_without_privilege(code: str) -> None:
+def test_code_blocks_run_without_privileges(code: str) -> None:
     done = subprocess.run([*STRICT, code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("code", [code for root, code in BLOCKS if root])
-def test_blocks_on_a_nic(tools: Tools, lab: Lab, code: str) -> None:
+def test_code_blocks_run_on_a_nic(tools: Tools, lab: Lab, code: str) -> None:
     here, there = lab.hosts
     tools.serve(there, [sys.executable, "-c", ECHO])
     out, err, status = outcome(here, [*STRICT, code])

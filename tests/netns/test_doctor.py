@@ -98,7 +98,7 @@ def test_a_queue_in_use_is_reported(tools: Tools, lab: Lab) -> None:
     wait_until(free, "the queue of a dead process is free again")
 
 
-def test_devices_that_are_not_what_they_seem(lab: Lab) -> None:
+def test_unexpected_devices_are_refused(lab: Lab) -> None:
     host = lab.hosts[0]
     host.run("ip", "tuntap", "add", "tun0", "mode", "tun")
     found = findings(check(host, "tun0")[0])

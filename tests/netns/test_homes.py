@@ -5,20 +5,18 @@ end."""
 import errno
 import os
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
-from netns_queues import RULE, Prediction, connection, syns_until_refused
-from netns_tools import attach, inside, wait_until
+from netns_queues import RULE, connection, queue_of, source_port, syns_until_refused
+from netns_tools import HOME_NONE, attach, make_queue, verdicts, wait_until
 from scapy.layers.inet import IP, TCP, UDP
-from steering_api import HOME_NONE, QUEUES_MAX, Library, RefusedError, Steering
-from steering_api import TCP as TCP_BIT
-from steering_api import UDP as UDP_BIT
 from test_steering import ethernet_of, send_frames
 
+from harp import _host
+from harp._host import Steering
 from harp.lab import Lab, LabOptions
 
-QUEUES, HOME = 4, 1
+QUEUES, HOME, QUEUES_MAX = 4, 1, 256
 FIRST, LAST = 61000, 61255
 OWN = bytes(10) + b"\xff\xff" + bytes([10, 77, 0, 2])  # ::ffff:10.77.0.2
 REDIRECT_TCP, REDIRECT_UDP = "redirect_tcp", "redirect_udp"
@@ -34,25 +32,20 @@ def lab4(need_root: None) -> Iterator[Lab]:
 
 
 @pytest.fixture
-def steering(lab4: Lab, library: Library) -> Iterator[Steering]:
+def steering(lab4: Lab) -> Iterator[Steering]:
     """A block of ports whose home is queue 1, as harpd has it for a lease."""
-    steering = attach(library, lab4.hosts[1])
-    steering.address_set(OWN)
-    steering.ports_set(TCP_BIT | UDP_BIT, FIRST, LAST, HOME)
+    steering = attach(lab4.hosts[1])
+    steering.address_set(OWN, True)
+    steering.ports_set(FIRST, LAST, HOME, True)
     yield steering
-    steering.detach()
-
-
-@pytest.fixture
-def predict(build_dir: Path) -> Prediction:
-    return Prediction(build_dir, RULE, QUEUES)
+    steering.close()
 
 
 def counted(steering: Steering, work: Callable[[], None]) -> dict[str, int]:
     """The verdicts that grew meanwhile, of TCP and UDP."""
-    before = steering.verdicts()
+    before = verdicts(steering)
     work()
-    after = steering.verdicts()
+    after = verdicts(steering)
     return {name: after[name] - before[name] for name in JUDGED if after[name] != before[name]}
 
 
@@ -68,25 +61,22 @@ def call(lab: Lab, source: int, port: int, timeout_s: float) -> None:
         pass
 
 
-def test_without_its_socket_a_port_is_the_kernels(
-    lab4: Lab, steering: Steering, predict: Prediction
-) -> None:
+def test_without_its_socket_a_port_is_the_kernels(lab4: Lab, steering: Steering) -> None:
     here, there = lab4.hosts
     for queue in range(QUEUES):
-        source = predict.port(here.address, (there.address, LAST), queue)
+        source = source_port(here.address, (there.address, LAST), queue, QUEUES)
         counts = counted(steering, lambda source=source: refused_at_once(lab4, source, LAST))
         assert counts == {ABSENT: 1}
 
 
-def test_the_death_of_a_socket_gives_its_ports_to_the_kernel(
-    lab4: Lab, steering: Steering, predict: Prediction, library: Library
-) -> None:
+def test_the_death_of_a_socket_gives_its_ports_to_the_kernel(lab4: Lab, steering: Steering) -> None:
     """As when a leased job is killed: the socket goes, the map is not touched."""
     here, there = lab4.hosts
-    xsk, frames = inside(there, lambda: library.make_queue(there.ifname, HOME))
+    xsk, frames = make_queue(there, HOME)
     steering.xsk_set(HOME, xsk)
     at = {
-        queue: predict.port(here.address, (there.address, FIRST), queue) for queue in range(QUEUES)
+        queue: source_port(here.address, (there.address, FIRST), queue, QUEUES)
+        for queue in range(QUEUES)
     }
 
     def unanswered(queue: int) -> None:
@@ -113,29 +103,27 @@ def test_the_death_of_a_socket_gives_its_ports_to_the_kernel(
         refused_at_once(lab4, at[queue], FIRST)
 
 
-def test_what_came_to_each_queue(
-    lab4: Lab, steering: Steering, predict: Prediction, library: Library
-) -> None:
+def test_what_came_to_each_queue(lab4: Lab, steering: Steering) -> None:
     """Packets of ours by queue, answers to stacks of other queues that were dropped there, and of
     how many flows at least. What any host can send without an answer of ours, SYNs and UDP, says
     nothing of where the NIC puts flows."""
     there = lab4.hosts[1]
-    held = inside(there, lambda: library.make_queue(there.ifname, HOME))
+    held = make_queue(there, HOME)
     steering.xsk_set(HOME, held[0])
-    send_frames(lab4, tcp_frames(lab4, FIRST - 1, predict))  # not ours
-    assert steering.arrivals(QUEUES) == [(0, 0, 0)] * QUEUES
+    send_frames(lab4, tcp_frames(lab4, FIRST - 1))  # not ours
+    assert arrivals(steering) == [(0, 0, 0)] * QUEUES
     for flags in ("S", "R", "A", "SA", "PA"):
-        send_frames(lab4, tcp_frames(lab4, FIRST, predict, flags))
-    send_frames(lab4, udp_frames(lab4, FIRST, predict))
+        send_frames(lab4, tcp_frames(lab4, FIRST, flags))
+    send_frames(lab4, udp_frames(lab4, FIRST))
     lost = (6, 3, 1)
-    assert steering.arrivals(QUEUES) == [lost, (6, 0, 0), lost, lost]
+    assert arrivals(steering) == [lost, (6, 0, 0), lost, lost]
     # Neighboring ports are flows of their own.
     here = lab4.hosts[0]
     ethernet = ethernet_of(lab4)
     sources = [
         source
         for source in range(20000, 20064)
-        if predict.queue((here.address, source), (there.address, FIRST)) == 0
+        if queue_of((here.address, source), (there.address, FIRST), QUEUES) == 0
     ]
     send_frames(
         lab4,
@@ -149,74 +137,76 @@ def test_what_came_to_each_queue(
             )
         ],
     )
-    packets, mismatches, flows = steering.arrivals(QUEUES)[0]
+    packets, mismatches, flows = arrivals(steering)[0]
     assert packets == 6 + 3 * len(sources)
     assert mismatches == 3 + len(sources)
     assert len(sources) <= flows <= len(sources) + 1
-    assert len(steering.arrivals(300)) == 300
     for fd in held:
         os.close(fd)
 
 
-def frames(lab: Lab, make: Callable[[int], object], port: int, predict: Prediction) -> list[bytes]:
+def arrivals(steering: Steering) -> list[tuple[int, int, int]]:
+    """For each queue: HARP's packets, mismatches, and how many flows' bits the latter have."""
+    return [(packets, lost, bits.bit_count()) for packets, lost, bits in steering.arrivals(QUEUES)]
+
+
+def frames(lab: Lab, make: Callable[[int], object], port: int) -> list[bytes]:
     """One packet to a port for each queue, in their order."""
     here, there = lab.hosts
     ethernet = ethernet_of(lab)
     made = []
     for queue in range(QUEUES):
-        source = predict.port(here.address, (there.address, port), queue)
+        source = source_port(here.address, (there.address, port), queue, QUEUES)
         made.append(bytes(ethernet / IP(src=here.address, dst=there.address) / make(source)))
     return made
 
 
-def tcp_frames(lab: Lab, port: int, predict: Prediction, flags: str = "R") -> list[bytes]:
-    return frames(lab, lambda source: TCP(sport=source, dport=port, flags=flags), port, predict)
+def tcp_frames(lab: Lab, port: int, flags: str = "R") -> list[bytes]:
+    return frames(lab, lambda source: TCP(sport=source, dport=port, flags=flags), port)
 
 
-def udp_frames(lab: Lab, port: int, predict: Prediction) -> list[bytes]:
-    return frames(lab, lambda source: UDP(sport=source, dport=port), port, predict)
+def udp_frames(lab: Lab, port: int) -> list[bytes]:
+    return frames(lab, lambda source: UDP(sport=source, dport=port), port)
 
 
-def test_a_block_ends_where_it_ends(lab4: Lab, steering: Steering, predict: Prediction) -> None:
+def test_a_block_ends_at_its_last_port(lab4: Lab, steering: Steering) -> None:
     for port, verdict in (
         (FIRST - 1, PASS_PORT),
         (FIRST, ABSENT),
         (LAST, ABSENT),
         (LAST + 1, PASS_PORT),
     ):
-        sent = tcp_frames(lab4, port, predict) + udp_frames(lab4, port, predict)
+        sent = tcp_frames(lab4, port) + udp_frames(lab4, port)
         counts = counted(steering, lambda sent=sent: send_frames(lab4, sent))
         assert counts == {verdict: 2 * QUEUES}
     # Given up in one protocol, then in the other.
-    sent = tcp_frames(lab4, FIRST, predict) + udp_frames(lab4, FIRST, predict)
-    steering.ports_set(TCP_BIT, FIRST, LAST, ours=False)
+    sent = tcp_frames(lab4, FIRST) + udp_frames(lab4, FIRST)
+    steering.ports_set(FIRST, LAST, 0, False, _host.TCP)
     counts = counted(steering, lambda: send_frames(lab4, sent))
     assert counts == {PASS_PORT: QUEUES, ABSENT: QUEUES}
-    steering.ports_set(UDP_BIT, FIRST, LAST, ours=False)
+    steering.ports_set(FIRST, LAST, 0, False, _host.UDP)
     counts = counted(steering, lambda: send_frames(lab4, sent))
     assert counts == {PASS_PORT: 2 * QUEUES}
 
 
-def test_each_protocol_has_a_home_of_its_own(
-    lab4: Lab, steering: Steering, predict: Prediction, library: Library
-) -> None:
+def test_each_protocol_has_a_home_of_its_own(lab4: Lab, steering: Steering) -> None:
     """Two stand-alone instances may have one port number, one TCP's and one UDP's."""
     there = lab4.hosts[1]
     held: list[int] = []
     for queue in (1, 3):
-        held += inside(there, lambda queue=queue: library.make_queue(there.ifname, queue))
+        held += make_queue(there, queue)
         steering.xsk_set(queue, held[-2])
-    steering.ports_set(UDP_BIT, FIRST, FIRST, 3)
-    sent = tcp_frames(lab4, FIRST, predict)
+    steering.ports_set(FIRST, FIRST, 3, True, _host.UDP)
+    sent = tcp_frames(lab4, FIRST)
     counts = counted(steering, lambda: send_frames(lab4, sent))
     assert counts == {REDIRECT_TCP: 1, RSS_MISMATCH: 3}
-    sent = udp_frames(lab4, FIRST, predict)
+    sent = udp_frames(lab4, FIRST)
     counts = counted(steering, lambda: send_frames(lab4, sent[3:]))
     assert counts == {REDIRECT_UDP: 1}
     counts = counted(steering, lambda: send_frames(lab4, sent[:3]))
     assert counts == {RSS_MISMATCH: 3}
     # Without a home it is taken wherever a socket is.
-    steering.ports_set(UDP_BIT, FIRST, FIRST)
+    steering.ports_set(FIRST, FIRST, HOME_NONE, True, _host.UDP)
     counts = counted(steering, lambda: send_frames(lab4, sent))
     assert counts == {REDIRECT_UDP: 2, ABSENT: 2}
     for fd in held:
@@ -225,17 +215,17 @@ def test_each_protocol_has_a_home_of_its_own(
 
 def test_invalid_port_ranges_are_refused(steering: Steering) -> None:
     for arguments in (
-        (0, FIRST, LAST, HOME),
-        (4, FIRST, LAST, HOME),
-        (TCP_BIT, LAST, FIRST, HOME),
-        (TCP_BIT, FIRST, LAST, QUEUES_MAX),
-        (TCP_BIT, FIRST, LAST, HOME_NONE - 1),
+        (FIRST, LAST, HOME, True, 0),
+        (FIRST, LAST, HOME, True, 4),
+        (LAST, FIRST, HOME, True),
+        (FIRST, LAST, QUEUES_MAX, True),
+        (FIRST, LAST, HOME_NONE - 1, True),
     ):
-        with pytest.raises(RefusedError) as refused:
+        with pytest.raises(OSError, match="steering map") as refused:
             steering.ports_set(*arguments)
         assert refused.value.errno == errno.EINVAL, arguments
 
 
 def test_the_whole_range_can_be_set(lab4: Lab, steering: Steering) -> None:
-    steering.ports_set(TCP_BIT | UDP_BIT, 0, 65535, QUEUES_MAX - 1)
-    steering.ports_set(TCP_BIT | UDP_BIT, 0, 65535, ours=False)
+    steering.ports_set(0, 65535, QUEUES_MAX - 1, True)
+    steering.ports_set(0, 65535, 0, False)

@@ -61,7 +61,7 @@ class Ranks:
         return [(match[1], int(match[2]) if match[2] else None) for match in found]
 
     def silent(self) -> list[str]:
-        """What the sender's log says of ways that nothing was heard on."""
+        """The sender's log lines about queues that never answered."""
         return [line for line in self.sender.call("log") if "not tried again for 10 s" in line]
 
 
@@ -108,7 +108,7 @@ def spread(lab: Lab, rule: str) -> None:
         lab.spreader.rule(host.index, rule)
 
 
-def test_toeplitz_is_computed(switched: Lab) -> None:
+def test_a_known_toeplitz_hash_selects_every_queue(switched: Lab) -> None:
     with ranks(switched, HARP_RSS=TOEPLITZ) as both:
         assert sorted(both.lanes()) == [("HARP", queue) for queue in range(QUEUES)]
         assert all(both.pump())
@@ -132,8 +132,8 @@ def test_queue_placement_in_challenge_saves_attempts(switched: Lab) -> None:
             both.receives.append(both.receiver.result())
             seen.append(sum(switched.spreader.counts(1)) - before)
         assert all(lane == "HARP" for lane, _ in both.lanes())
-        # SYN, ACK, HELLO, PROOF, on a busy machine some of them twice: what any connection has. Who
-        # knows one side alone begins with 16 SYNs.
+        # SYN, ACK, HELLO, PROOF, on a busy machine some of them twice: what any connection has. A
+        # sender that knows one side only begins with 16 SYNs.
         assert min(seen[1:]) < 12, seen
         assert seen[0] > min(seen[1:]), seen
         assert all(both.pump())
@@ -144,7 +144,7 @@ def test_queue_placement_in_challenge_saves_attempts(switched: Lab) -> None:
 TRIES = {"HARP_PATH": "xdp"}
 
 
-def test_an_unknown_hash_is_tried(switched: Lab) -> None:
+def test_queues_are_tried_where_the_hash_is_unknown(switched: Lab) -> None:
     """From each queue to its own: each SYN has one chance in 64, and 512 leave within a second.
     They may all be lost by bad luck, or where the other process stands still so long; not often."""
     spread(switched, "hash:77")
@@ -156,8 +156,8 @@ def test_an_unknown_hash_is_tried(switched: Lab) -> None:
         assert all(both.pump())
 
 
-def test_one_side_is_known(switched: Lab) -> None:
-    """The sender's NIC does not tell, the receiver's does."""
+def test_one_known_hash_is_enough(switched: Lab) -> None:
+    """The sender's NIC does not report its hash, the receiver's does."""
     assert switched.spreader is not None
     switched.spreader.rule(0, "hash:5")
     with ranks(switched, 4, receivers={"HARP_RSS": TOEPLITZ}, **TRIES) as both:
@@ -165,7 +165,7 @@ def test_one_side_is_known(switched: Lab) -> None:
         assert all(both.pump())
 
 
-def test_everything_on_queue_0(switched: Lab) -> None:
+def test_all_comms_use_the_only_queue_that_receives(switched: Lab) -> None:
     """One pair of instances can talk: all comms go there, and the log says why."""
     spread(switched, "zero")
     with ranks(switched, 3, **TRIES) as both:
@@ -183,7 +183,7 @@ def plain(tools: Tools) -> Iterator[Lab]:
         yield lab
 
 
-def test_a_nic_that_keeps_queues(plain: Lab) -> None:
+def test_matching_queues_are_found_on_a_nic_that_keeps_them(plain: Lab) -> None:
     """The way is found between other instances than the chosen ones, in the three seconds that HARP
     has; where they pass on a busy machine, by one of the next comms, which know what was silent."""
     with ranks(plain, 1, HARP_INSTANCES="4") as both:
@@ -197,14 +197,14 @@ def test_a_nic_that_keeps_queues(plain: Lab) -> None:
         assert all(both.pump())
 
 
-def test_a_nic_that_keeps_queues_without_kernel_lanes(plain: Lab) -> None:
+def test_without_kernel_lanes_matching_queues_are_found(plain: Lab) -> None:
     """As where the NIC is in another namespace."""
     with ranks(plain, 4, HARP_INSTANCES="4", **TRIES) as both:
         assert both.lanes() == [("HARP", 0)] * 4
         assert all(both.pump())
 
 
-def test_what_was_believed_is_wrong(switched: Lab) -> None:
+def test_queues_are_tried_where_the_configured_hash_is_wrong(switched: Lab) -> None:
     """HARP_RSS says Toeplitz, the NIC hashes otherwise: it is tried after all."""
     spread(switched, "hash:3")
     with ranks(switched, 2, HARP_RSS=TOEPLITZ, **TRIES) as both:
@@ -217,7 +217,7 @@ def threads(actor: Actor, name: str) -> list[list[int]]:
     return sorted(cores for thread, cores in actor.call("threads") if thread == name)
 
 
-def test_one_background_poller_for_all(switched: Lab) -> None:
+def test_all_instances_share_one_background_poller(switched: Lab) -> None:
     with ranks(switched, 0) as both:
         both.sender.call("listen")
         assert threads(both.sender, "harp-background") == [cpus()]
@@ -229,10 +229,10 @@ SLEEPS_PER_S = 1.5  # of a background poller: one of 100 ms, then of a second ea
 ASKS_PER_S = (
     2  # of an instance: a look at what brings packets, and once more where a lock was taken
 )
-# Of a process: the keeper reads what may have come to receivers' kernel lanes, all at once.
+# Of a process: the control thread reads all receivers' kernel lanes at once.
 PROCESS_WAKES_PER_S = 1
 SETTLING_PER_S = 30  # what the barrier before it leaves to be done, over two seconds
-LOOKS_PER_S = 1000  # of a thread that looks whether who polls still does: HARP_BACKGROUND_IDLE_US
+LOOKS_PER_S = 1000  # of the background poller at the poller: HARP_BACKGROUND_IDLE_US
 
 
 # Beside other tests a preempted rank of the barrier before it wakes its threads many times.
@@ -259,11 +259,11 @@ def test_waiting_costs_next_to_nothing(switched: Lab, monkeypatch: pytest.Monkey
 
 
 @contextlib.contextmanager
-def news(lab: Lab) -> Iterator[None]:
-    """All hosts' kernels have something to tell, fifty times a second: a neighbor changes."""
+def neighbor_changes(lab: Lab) -> Iterator[None]:
+    """A neighbor of every host changes fifty times a second."""
     over = threading.Event()
 
-    def tell(ipr: Any) -> None:
+    def change(ipr: Any) -> None:
         (index,) = ipr.link_lookup(ifname=lab.hosts[0].ifname)
         for turn in itertools.count():
             if over.wait(0.02):
@@ -272,30 +272,30 @@ def news(lab: Lab) -> Iterator[None]:
             ipr.neigh("replace", dst="10.77.0.250", lladdr=mac, ifindex=index, state=0x80)
 
     with concurrent.futures.ThreadPoolExecutor() as pool:
-        tellers = [pool.submit(in_namespace, host.netns, tell) for host in lab.hosts]
+        changers = [pool.submit(in_namespace, host.netns, change) for host in lab.hosts]
         try:
             yield
         finally:
             over.set()
-    for teller in tellers:
-        teller.result()
+    for changer in changers:
+        changer.result()
 
 
-def test_the_hosts_news_wake_it_for_a_moment(
+def test_neighbor_changes_cost_a_sleeping_rank_little_time(
     switched: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the kernel tells of other neighbors is read when it comes: its descriptor would go on
-    saying that there is something."""
+    """Netlink messages about other neighbors are read as they come, because an unread one would
+    keep the descriptor readable."""
     monkeypatch.setenv("HARP_INSTANCES", "4")
     monkeypatch.setenv("HARP_RSS", TOEPLITZ)
     monkeypatch.setenv("HARP_DAEMON", "off")
-    with news(switched):
+    with neighbor_changes(switched):
         report = run_bench(switched, BenchOptions("idle", path="xdp", channels=2, seconds=3))
     assert report["ok"]
     assert all(rank["asleep_cpu_percent"] < 20 for rank in report["results"]), report["results"]
 
 
-def test_more_instances_than_queues(tools: Tools) -> None:
+def test_missing_queues_are_reported(tools: Tools) -> None:
     with Lab() as lab, ranks(lab, 2) as both:
         assert all(kind == "HARP" for kind, _ in both.lanes())
         warnings = both.sender.call("warnings")

@@ -3,12 +3,13 @@
 simultaneous open, tiny receive buffers, and no window scaling."""
 
 import json
-import sys
+import socket
+import struct
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from netns_tools import Tools, finish, run, wait_until
+from netns_tools import Tools, finish, inside, run, wait_until
 
 from harp.bench.badpath import Dropper
 from harp.lab import Host, Lab, LabOptions
@@ -42,36 +43,26 @@ def transfer(
     return ends["harp"], ends["kernel"]
 
 
-def kernel_script(tools: Tools, host: Host, script: str, *arguments: object) -> Any:
-    """Starts a Python program with kernel sockets in a host."""
-    process = host.popen([sys.executable, "-c", SCRIPT_HEAD + script, *map(str, arguments)])
-    tools.started.append(process)
-    return process
+SEND, RECV, ECHO = range(3)
+REQUEST = struct.Struct("=IIQQII")  # struct request of tools/tcp/main.c
+MAGIC = 0x48545032
 
 
-# harp-tcp's request, as tools/tcp/main.c has it.
-SCRIPT_HEAD = """
-import socket, struct, sys
-SEND, RECV, ECHO = 0, 1, 2
-def request(test, count, size=8):
-    return struct.pack("=IIQQII", 0x48545032, test, count, 1, size, 0)
-def take(sock, count):
-    data = b""
-    while len(data) < count:
-        piece = sock.recv(count - len(data))
-        if not piece:
-            raise SystemExit("end of stream")
-        data += piece
-    return data
-def connect(address, port):
-    return socket.create_connection((address, int(port)), timeout=20)
-"""
+def request(test: int, count: int) -> bytes:
+    return REQUEST.pack(MAGIC, test, count, 1, 8, 0)
+
+
+def kernel_connects(here: Host, there: Host) -> socket.socket:
+    """A kernel socket of one host, connected to HARP's server on the other."""
+    to = (there.address, PORT["harp"])
+    found: socket.socket = inside(here, lambda: socket.create_connection(to, timeout=20))
+    return found
 
 
 @both_families
 @both_ways
 @pytest.mark.parametrize("test", ["send", "recv"])
-def test_without_window_scaling(
+def test_bytes_arrive_without_window_scaling(
     tools: Tools, lab: Lab, client: str, server: str, test: str
 ) -> None:
     for host in lab.hosts:
@@ -87,7 +78,7 @@ def test_without_window_scaling(
 @both_ways
 @pytest.mark.parametrize("test", ["send", "recv"])
 @pytest.mark.parametrize("rcvbuf", [1, 5000])  # the kernel's least, and three segments
-def test_hardly_any_receive_buffer(
+def test_bytes_arrive_through_a_tiny_receive_buffer(
     tools: Tools, lab: Lab, client: str, server: str, test: str, rcvbuf: int
 ) -> None:
     tiny = ["--rcvbuf", str(rcvbuf)]
@@ -99,7 +90,9 @@ def test_hardly_any_receive_buffer(
 
 @both_families
 @both_ways
-def test_half_close(tools: Tools, lab: Lab, client: str, server: str) -> None:
+def test_a_client_that_sent_fin_still_receives(
+    tools: Tools, lab: Lab, client: str, server: str
+) -> None:
     harp, _ = transfer(tools, lab, client, server, "recv", "--half-close", "--bytes", "4000000")
     assert harp["stats"]["tcp_estab_resets"] == 0
 
@@ -131,37 +124,27 @@ def counter(host: Host, file: str, name: str) -> int:
     raise AssertionError(f"no {name} in /proc/net/{file}")
 
 
-CLOSES_EARLY = """
-sock = connect(*sys.argv[1:3])
-sock.sendall(request(SEND, 1 << 20))
-sock.sendall(bytes(1000))
-sock.close()
-"""
-
-
 def test_the_kernel_closes_early(tools: Tools, lab: Lab) -> None:
     here, there = lab.hosts
     serving = tools.serve_tcp(there, "harp", PORT["harp"])
-    kernel_script(tools, here, CLOSES_EARLY, there.address, PORT["harp"])
+    with kernel_connects(here, there) as sock:
+        sock.sendall(request(SEND, 1 << 20))
+        sock.sendall(bytes(1000))
     out, err = finish(serving)
     assert serving.returncode == 1
     assert "connection 0: Bad message" in err or "connection 0: Connection reset" in err
-    assert json.loads(out.splitlines()[-1])["bytes_received"] == 32 + 1000
-
-
-RESETS = """
-sock = connect(*sys.argv[1:3])
-sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-sock.sendall(request(RECV, 1 << 40))
-take(sock, 1 << 20)
-sock.close()
-"""
+    assert json.loads(out.splitlines()[-1])["bytes_received"] == REQUEST.size + 1000
 
 
 def test_the_kernel_resets_what_it_receives(tools: Tools, lab: Lab) -> None:
     here, there = lab.hosts
     serving = tools.serve_tcp(there, "harp", PORT["harp"])
-    kernel_script(tools, here, RESETS, there.address, PORT["harp"])
+    with kernel_connects(here, there) as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        sock.sendall(request(RECV, 1 << 40))
+        received = 0
+        while received < 1 << 20:
+            received += len(sock.recv(1 << 16))
     out, err = finish(serving)
     assert "connection 0: Connection reset by peer" in err
     stats = json.loads(out.splitlines()[-1])["stats"]
@@ -169,79 +152,54 @@ def test_the_kernel_resets_what_it_receives(tools: Tools, lab: Lab) -> None:
     assert stats["frames_tcp_tx"] == 0, "what was queued is free again"
 
 
-READS_LATE = """
-sock = connect(*sys.argv[1:3])
-sock.sendall(request(RECV, 8 << 20))
-print("asked", flush=True)
-sys.stdin.readline()
-left = 8 << 20
-while left:
-    left -= len(sock.recv(65536)) or sys.exit("end of stream")
-sock.close()
-print("all", flush=True)
-"""
-
-
 def test_the_kernel_reads_late(tools: Tools, lab: Lab) -> None:
     """The window closes; probes keep it in sight, and what waits arrives when it opens."""
     here, there = lab.hosts
     serving = tools.serve_tcp(there, "harp", PORT["harp"])
-    process = here.popen(
-        [sys.executable, "-c", SCRIPT_HEAD + READS_LATE, there.address, str(PORT["harp"])],
-        stdin=-1,
-    )
-    tools.started.append(process)
-    assert process.stdout is not None
-    assert process.stdout.readline() == "asked\n"
+    with kernel_connects(here, there) as sock:
+        sock.sendall(request(RECV, 8 << 20))
 
-    def full() -> bool:
-        return counter(here, "netstat", "TCPToZeroWindowAdv") > 0
+        def full() -> bool:
+            return counter(here, "netstat", "TCPToZeroWindowAdv") > 0
 
-    wait_until(full, "the zero window", 20)
-    out, err = process.communicate("go\n", timeout=30)
-    assert out == "all\n", err
+        wait_until(full, "the zero window", 20)
+        left = 8 << 20
+        while left:
+            piece = sock.recv(65536)
+            assert piece, "end of stream"
+            left -= len(piece)
     out, err = finish(serving)
     assert serving.returncode == 0, err
-    stats = json.loads(out.splitlines()[-1])["stats"]
-    assert stats["tcp_estab_resets"] == 0
-
-
-OPENS_AT_ONCE = """
-address, port, own, own_port = sys.argv[1:5]
-family = socket.AF_INET6 if ":" in address else socket.AF_INET
-sock = socket.socket(family)
-sock.settimeout(20)
-sock.bind((own, int(own_port)))
-sock.connect((address, int(port)))
-head = struct.unpack("=IIQQII", take(sock, 32))
-assert head[1] == ECHO, head
-for _ in range(head[2]):
-    sock.sendall(take(sock, head[4]))
-assert sock.recv(1) == b""
-print("echoed", head[2])
-"""
+    assert json.loads(out.splitlines()[-1])["stats"]["tcp_estab_resets"] == 0
 
 
 @both_families
 def test_both_open_at_once(tools: Tools, lab: Lab) -> None:
     """Both SYNs are lost until both ends are in SYN-SENT: then they cross (RFC 9293, figure 7)."""
     here, there = lab.hosts
-    with Dropper(lab) as dropper:
+    family = socket.AF_INET6 if lab.options.ipv6 else socket.AF_INET
+    sock: socket.socket = inside(there, lambda: socket.socket(family))
+    with Dropper(lab) as dropper, sock:
         dropper.lose_both_ways(1)
         args = [tools.tcp, "echo", there.address, "7001", *tools.side(here, "harp")]
         args += ["--local-port", "61500", "--count", "10", "--size", "100", "-o", "json"]
         harp = here.popen(args)
-        kernel = kernel_script(
-            tools, there, OPENS_AT_ONCE, here.address, 61500, there.address, 7001
-        )
         tools.started.append(harp)
+        sock.bind((there.address, 7001))
+        sock.setblocking(False)
+        sock.connect_ex((here.address, 61500))
         for host in (0, 1):
             wait_until(lambda host=host: dropper.counts(host)["packets"] > 0, "a SYN", 20)
         dropper.lose_both_ways(0)
+        sock.settimeout(20)
+        with sock.makefile("rb") as stream:
+            _, test, count, _, size, _ = REQUEST.unpack(stream.read(REQUEST.size))
+            assert (test, count) == (ECHO, 10)
+            for _ in range(count):
+                sock.sendall(stream.read(size))
+            assert stream.read(1) == b""
+        sock.close()
         out, err = harp.communicate(timeout=30)
         assert harp.returncode == 0, err
-        printed, complaint = kernel.communicate(timeout=30)
-        assert printed == "echoed 10\n", complaint
         stats = json.loads(out)["conn"]["stats"]
-        assert stats["tcp_passive_opens"] == 0
-        assert stats["tcp_active_opens"] == 1
+        assert (stats["tcp_passive_opens"], stats["tcp_active_opens"]) == (0, 1)

@@ -128,7 +128,7 @@ def test_some_option_combinations_interoperate(
 
 
 def every_case(labs: Sequence[tuple[int, bool]]) -> Callable[[Callable[..., None]], Any]:
-    """Marks a test: who calls whom, each control and loss, over each of the labs; a long one."""
+    """Marks a long test: both directions, each control and loss, over each of the labs."""
     marks = [
         pytest.mark.parametrize("loss", LOSSES),
         pytest.mark.parametrize("control", CONTROLS),

@@ -90,7 +90,7 @@ def test_every_lane_reset_at_once_comes_back(lab: Lab, path: str) -> None:
 
 @pytest.mark.sample("IPv6-xdp", "IPv4-kernel")
 @pytest.mark.parametrize("path", ["xdp", "kernel"])
-def test_segments_that_are_nearly_right_change_nothing(lab: Lab, path: str) -> None:
+def test_segments_outside_the_window_change_nothing(lab: Lab, path: str) -> None:
     """Copies of what passes with a bit turned over, wrong numbers, another's flags."""
     rails, rng = Rails(lab), random.Random(SEED)
     with Stream(lab, options(path, **FEW)) as stream:
@@ -112,7 +112,7 @@ def test_segments_that_are_nearly_right_change_nothing(lab: Lab, path: str) -> N
 
 @pytest.mark.parametrize("path", ["xdp", "kernel"])
 def test_injected_bytes_end_only_their_lane(lab: Lab, path: str) -> None:
-    """Whoever can see the numbers can write into a stream of TCP; nobody takes that for a record.
+    """An attacker that sees sequence numbers can write into a TCP stream, but not make a record.
 
     The lane is broken, and the comm fails with a word about it or goes on without it; what has been
     received is right either way.

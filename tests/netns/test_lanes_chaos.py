@@ -90,7 +90,7 @@ class Ranks:
         return self.wait(lambda: min(self.steps) >= goal, seconds)
 
     def finish(self) -> list[dict[str, Any]]:
-        """Tells rank 0 to end; each rank's last word."""
+        """Ends the ranks; each rank's last message."""
         stdin = self.processes[0].stdin
         assert stdin is not None
         try:
@@ -110,7 +110,7 @@ class Chaos:
     def __init__(self, lab: Lab, rails: Rails, ranks: Ranks, rng: random.Random) -> None:
         self.lab, self.rails, self.ranks, self.rng = lab, rails, ranks, rng
         self.heal: dict[str, Callable[[], None]] = {}
-        self.told: list[str] = []
+        self.log: list[str] = []
 
     def step(self) -> None:
         choices = [self.cut, self.stop, self.reset, self.heal_one, self.heal_one]
@@ -121,7 +121,7 @@ class Chaos:
         if f"rail {rail}" in self.heal:
             return
         off, on = cuts(self.rails, rail)[cut]
-        self.told.append(f"rail {rail}: {cut}")
+        self.log.append(f"rail {rail}: {cut}")
         off()
         self.heal[f"rail {rail}"] = on
 
@@ -130,7 +130,7 @@ class Chaos:
         process = self.ranks.processes[number]
         if f"rank {number}" in self.heal or process.poll() is not None:
             return
-        self.told.append(f"rank {number}: stopped")
+        self.log.append(f"rank {number}: stopped")
         process.send_signal(signal.SIGSTOP)
         self.heal[f"rank {number}"] = lambda: process.send_signal(signal.SIGCONT)
 
@@ -139,12 +139,12 @@ class Chaos:
         with Resetter(self.lab, rail) as resetter:
             self.ranks.advance(1, 0.3)
             count = resetter.reset_all()
-        self.told.append(f"rail {rail}: {count} resets")
+        self.log.append(f"rail {rail}: {count} resets")
 
     def heal_one(self) -> None:
         if self.heal:
             name = self.rng.choice(sorted(self.heal))
-            self.told.append(f"{name}: back")
+            self.log.append(f"{name}: back")
             self.heal.pop(name)()
 
     def heal_all(self) -> None:
@@ -158,10 +158,10 @@ def lab(request: pytest.FixtureRequest, need_root: None) -> Iterator[Lab]:
         yield made
 
 
-SEEDS = [1, 2, pytest.param(None, marks=pytest.mark.long)]
+SEEDS = [1, pytest.param(None, marks=pytest.mark.long)]
 
 
-@pytest.mark.sample("IPv4-1-xdp", "IPv6-1-kernel", "IPv6-2-auto", "IPv4-2-xdp")
+@pytest.mark.sample("IPv4-1-xdp", "IPv6-1-kernel", "IPv6-1-auto")
 @pytest.mark.parametrize("path", ["auto", "xdp", "kernel"])
 @pytest.mark.parametrize("seed", SEEDS)
 def test_all_reduces_are_right_under_random_failures(lab: Lab, path: str, seed: int | None) -> None:
@@ -184,8 +184,8 @@ def test_all_reduces_are_right_under_random_failures(lab: Lab, path: str, seed: 
         chaos.heal_all()
         ranks.advance(20, HANG_S)
         last = ranks.finish()
-    assert ranks.wrong == 0, chaos.told
+    assert ranks.wrong == 0, chaos.log
     for word in last:
         if word["event"] == "error":  # every lane reset at once, a byte of the attacker's: named
-            assert HANG not in word["text"], (last, chaos.told)
-            assert any("resets" in told for told in chaos.told), (last, chaos.told)
+            assert HANG not in word["text"], (last, chaos.log)
+            assert any("resets" in line for line in chaos.log), (last, chaos.log)

@@ -184,8 +184,8 @@ def test_a_lane_that_is_lost_is_shown_as_dead_and_its_chunks_as_moved(lab: Lab, 
 def test_a_lane_slower_than_its_siblings_comes_back_from_another_port(
     need_root: None, path: str, lanes: str
 ) -> None:
-    """A fabric keeps a connection to a path by its source port: who is on the slow one tries
-    another, under the same index, and no byte is lost."""
+    """A fabric keeps a connection on a path by its source port. A lane on the slow path tries
+    another port, under the same index, and no byte is lost."""
     full = [MBIT / 2] * 4
     with Lab(LabOptions(switch=True)) as fabric:
         calm(fabric)
@@ -214,7 +214,7 @@ def test_a_lane_slower_than_its_siblings_comes_back_from_another_port(
                 assert lane["lanes"] > 1
                 assert lane["local_port"] != before[lane["index"]]
             check_bytes(comm)
-            # The peer resets who was replaced: no death, and no reason to dial once more.
+            # The peer resets the replaced lane: it has not died, and nothing reconnects.
             stream.flow(2 * MIB)
             assert job(stream, SOURCE)["counters"]["lanes_died_reset"] == 0
             assert "has ended" not in stream.ranks[SOURCE].log()

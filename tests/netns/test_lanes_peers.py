@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
+from crash_rig import NOBODY  # no capability and little locked memory: no AF_XDP
 from lanes_rig import (
     LANE_TIMEOUT_MS,
     MIB,
@@ -23,11 +24,6 @@ from harp.bench.streams import SINK, SOURCE, Stream, StreamOptions
 from harp.lab import Lab
 from harp.lab.rails import Rails
 
-# No capability and little locked memory: no AF_XDP.
-NOBODY = (
-    *("prlimit", "--memlock=65536:65536", "--", "setpriv", "--reuid=65534", "--regid=65534"),
-    *("--clear-groups", "--inh-caps=-all", "--bounding-set=-all", "--no-new-privs", "--"),
-)
 FEW = {"HARP_LANES": "2", "HARP_KERNEL_LANES": "2"}
 
 
@@ -51,7 +47,7 @@ def with_prefix(made: StreamOptions, poor: int) -> StreamOptions:
 )
 @pytest.mark.parametrize("poor", [SINK, SOURCE], ids=["poor receiver", "poor sender"])
 @pytest.mark.parametrize("rich", ["auto", "xdp"])
-def test_a_host_without_privileges_and_one_with_them(lab: Lab, poor: int, rich: str) -> None:
+def test_an_unprivileged_host_reaches_a_privileged_one(lab: Lab, poor: int, rich: str) -> None:
     """Several lanes over both rails, of which one end is the kernel's, the other HARP's."""
     rails = Rails(lab)
     paths = ("auto", rich) if poor == SINK else (rich, "auto")
@@ -73,7 +69,7 @@ def test_a_host_without_privileges_and_one_with_them(lab: Lab, poor: int, rich: 
 
 @pytest.mark.sample("IPv4-auto", "IPv6-xdp", "IPv6-kernel")
 @pytest.mark.parametrize("path", ["xdp", "kernel", "auto"])
-def test_many_lanes_of_several_comms(lab: Lab, path: str) -> None:
+def test_several_comms_keep_many_lanes(lab: Lab, path: str) -> None:
     rails = Rails(lab)
     with Stream(lab, options(path, channels=4, HARP_RAILS="all", **FEW)) as stream:
         wait_for_rails(stream, rails, [0, 1])
@@ -119,7 +115,7 @@ def test_a_killed_peer_is_an_error_that_names_it(lab: Lab, path: str, killed: in
 @pytest.mark.sample("IPv4-xdp", "IPv6-auto")
 @pytest.mark.parametrize("path", ["xdp", "auto"])
 def test_both_sides_start_again_at_once(lab: Lab, path: str) -> None:
-    """Killed in the middle of it and started anew, five times: queues, ports and rails are there
+    """Killed under traffic and started again, five times: queues, ports and rails are there
     again, and nothing old reaches the new ones."""
     rails = Rails(lab)
     for _ in range(5):

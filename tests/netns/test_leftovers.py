@@ -43,7 +43,7 @@ def forgetful(env: dict[str, str], need_root: None) -> Iterator[tuple[subprocess
     subprocess.run(["ip", "netns", "delete", name], check=True)
 
 
-def test_a_namespace_and_its_maker(
+def test_a_namespace_and_its_process_are_found(
     forgetful: tuple[subprocess.Popen[str], str],
     env: dict[str, str],
     build_dir: Path,
@@ -63,7 +63,7 @@ def test_a_namespace_and_its_maker(
     assert ("namespace", name) in left, "the dead are nobody else's"
 
 
-def test_an_xdp_program(
+def test_an_attached_xdp_program_is_found(
     tools: Tools, lab: Lab, env: dict[str, str], build_dir: Path, tmp_path: Path
 ) -> None:
     before = leftovers(build_dir, tmp_path)
@@ -86,7 +86,7 @@ def test_an_xdp_program(
     assert server.returncode == 0
 
 
-def test_a_mounted_bpffs(build_dir: Path, tmp_path: Path, need_root: None) -> None:
+def test_a_mounted_bpffs_is_found(build_dir: Path, tmp_path: Path, need_root: None) -> None:
     at = tmp_path / "bpf"
     at.mkdir()
     subprocess.run(["mount", "-t", "bpf", "bpf", at], check=True)

@@ -30,7 +30,7 @@ def with_monitor(host: Host, work: Callable[[NetworkMonitor, int], Any]) -> Any:
     return inside(host, body)
 
 
-def told(monitor: NetworkMonitor, addr: bytes) -> bytes:
+def mac_of(monitor: NetworkMonitor, addr: bytes) -> bytes:
     """What the kernel says next of a neighbor."""
     while select.select([monitor], [], [], 30)[0]:
         for _, found, mac in monitor.read().neighbors:
@@ -53,11 +53,11 @@ def test_a_neighbor_is_resolved_or_not(each: Lab) -> None:
 
     def work(monitor: NetworkMonitor, ifindex: int) -> None:
         monitor.resolve([(ifindex, raw(address)) for address in (there.address, absent)])
-        assert told(monitor, raw(there.address)) == bytes.fromhex(mac.replace(":", ""))
-        assert told(monitor, raw(absent)) == b""
-        # One that is known is told at once.
+        assert mac_of(monitor, raw(there.address)) == bytes.fromhex(mac.replace(":", ""))
+        assert mac_of(monitor, raw(absent)) == b""
+        # A known neighbor is answered at once.
         monitor.resolve([(ifindex, raw(there.address))])
-        assert told(monitor, raw(there.address)) == bytes.fromhex(mac.replace(":", ""))
+        assert mac_of(monitor, raw(there.address)) == bytes.fromhex(mac.replace(":", ""))
 
     with_monitor(here, work)
 
@@ -83,7 +83,7 @@ def test_what_is_confirmed_stays_what_it_was(each: Lab) -> None:
 def test_changes_are_reported_with_their_interface(lab: Lab) -> None:
     here = lab.hosts[0]
 
-    def news(monitor: NetworkMonitor, ready: Callable[[Any], bool]) -> bool:
+    def changed(monitor: NetworkMonitor, ready: Callable[[Any], bool]) -> bool:
         while select.select([monitor], [], [], 30)[0]:
             if ready(monitor.read()):
                 return True
@@ -92,10 +92,10 @@ def test_changes_are_reported_with_their_interface(lab: Lab) -> None:
     def work(monitor: NetworkMonitor, ifindex: int) -> None:
         dev = ["dev", here.ifname]
         here.run("ip", "link", "set", *dev, "mtu", "1400")
-        assert news(monitor, lambda found: ifindex in found.interfaces)
+        assert changed(monitor, lambda found: ifindex in found.interfaces)
         here.run("ip", "address", "add", "10.99.0.1/24", *dev)
-        assert news(monitor, lambda found: ifindex in found.interfaces)
+        assert changed(monitor, lambda found: ifindex in found.interfaces)
         here.run("ip", "route", "add", "10.98.0.0/24", *dev)
-        assert news(monitor, lambda found: found.routes)
+        assert changed(monitor, lambda found: found.routes)
 
     with_monitor(here, work)

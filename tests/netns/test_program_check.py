@@ -7,9 +7,19 @@ from pathlib import Path
 
 import bpf_calls
 import pytest
-from netns_tools import Tools, finish, inside, wait_until, xdp_attached
-from steering_api import GENERIC, NATIVE, Library, RefusedError
+from netns_tools import (
+    GENERIC,
+    NATIVE,
+    Tools,
+    adopt,
+    attach,
+    finish,
+    inside,
+    wait_until,
+    xdp_attached,
+)
 
+from harp import _host
 from harp.lab import Host, Lab
 
 
@@ -24,9 +34,9 @@ def detach_by_force(host: Host, pid: int) -> None:
 
 
 @pytest.mark.parametrize("mode", [GENERIC, NATIVE], ids=["generic", "native"])
-def test_detached_by_force_it_is_attached_again(lab: Lab, library: Library, mode: int) -> None:
+def test_detached_by_force_it_is_attached_again(lab: Lab, mode: int) -> None:
     host = lab.hosts[0]
-    steering = inside(host, lambda: library.attach(host.ifname, mode))
+    steering = attach(host, mode)
     fds = steering.fds()
     assert inside(host, steering.check) == ""
     detach_by_force(host, os.getpid())
@@ -37,46 +47,46 @@ def test_detached_by_force_it_is_attached_again(lab: Lab, library: Library, mode
     assert xdp_attached(host)
     assert inside(host, steering.check) == ""
     assert steering.fds() == fds, "a forked child closes them by number"
-    steering.detach()
+    steering.close()
     assert not xdp_attached(host)
 
 
-def test_a_pinned_link_is_pinned_again(lab: Lab, library: Library, bpffs: Path) -> None:
+def test_a_pinned_link_is_pinned_again(lab: Lab, bpffs: Path) -> None:
     host, pins = lab.hosts[0], bpffs / "nic"
-    steering = inside(host, lambda: library.attach(host.ifname))
-    steering.pin(pins)
+    steering = attach(host)
+    steering.pin(str(pins))
     detach_by_force(host, os.getpid())
     assert "it is attached again" in inside(host, steering.check)
-    steering.detach()
+    steering.close()
     assert xdp_attached(host)
-    inside(host, lambda: library.adopt(pins, host.ifname)).detach()
-    library.unpin(pins)
+    adopt(host, pins).close()
+    _host.unpin(str(pins))
     wait_until(lambda: not xdp_attached(host), "the program is gone with its pins")
 
 
-def test_another_program_in_its_place_is_named(lab: Lab, library: Library) -> None:
+def test_another_program_in_its_place_is_named(lab: Lab) -> None:
     host = lab.hosts[0]
-    steering = inside(host, lambda: library.attach(host.ifname))
+    steering = attach(host)
     detach_by_force(host, os.getpid())
     foreign = inside(host, lambda: bpf_calls.put_on(index(host)))
-    with pytest.raises(RefusedError, match="another XDP program is attached") as caught:
+    with pytest.raises(OSError, match="another XDP program is attached") as caught:
         inside(host, steering.check)
     assert caught.value.errno == errno.EBUSY
     os.close(foreign)
     assert "it is attached again" in inside(host, steering.check)
-    steering.detach()
+    steering.close()
 
 
-def test_nothing_stays_on_an_interface_that_leaves(lab: Lab, library: Library) -> None:
+def test_nothing_stays_on_an_interface_that_leaves(lab: Lab) -> None:
     here, there = lab.hosts
     here.run("ip", "link", "add", "away0", "type", "veth", "peer", "name", "away1")
-    steering = inside(here, lambda: library.attach("away0"))
+    steering = attach(Host(here.netns, 0, "", "away0"))
     here.run("ip", "link", "set", "away0", "netns", there.netns)
-    with pytest.raises(RefusedError) as caught:
+    with pytest.raises(OSError, match="away0") as caught:
         inside(here, steering.check)
     assert caught.value.errno == errno.ENODEV
     assert "xdp" not in there.run("ip", "link", "show", "dev", "away0")
-    steering.detach()
+    steering.close()
 
 
 def test_a_process_warns_once_and_goes_on(tools: Tools, lab: Lab) -> None:

@@ -77,16 +77,6 @@ with socket.create_connection((sys.argv[1], int(sys.argv[2])), 30) as end:
 """
 
 
-def test_the_kernel_is_a_peer_like_any(tools: Tools, lab: Lab) -> None:
-    here, there = lab.hosts
-    args = (there.address, 61000, there.ifname)
-    server = tools.serve(there, script(there, SERVER, *args))
-    out, err, status = outcome(here, script(here, KERNEL_CLIENT, *args))
-    assert status == 0, err
-    assert int(out) == sum(range(256)) * 4096
-    finish(server)
-
-
 BY_HAND = """
 import select, sys, harp
 with harp.Instance(sys.argv[3], drive=False) as instance:
@@ -114,13 +104,47 @@ with harp.Instance(sys.argv[3], drive=False) as instance:
 """
 
 
-def test_an_instance_that_its_owner_polls(tools: Tools, lab: Lab) -> None:
+# Memory in use keeps its instance.
+LENT = """
+import sys, harp
+with harp.Instance(sys.argv[3]) as instance:
+    end = instance.connect(sys.argv[1], int(sys.argv[2]), timeout=20)
+    frame = end.frame()
+    view = memoryview(frame)
+    for close in (instance.close, end.close, frame.release):
+        try:
+            close()
+        except BufferError:
+            pass
+        else:
+            raise SystemExit("memory in use was given back")
+    view[:4] = b"safe"
+    view.release()
+    end.send_frame(frame, 4)
+    kept = end.frame()
+    end.shutdown()
+    print(int.from_bytes(end.recv(8), "little"))
+    end.abort()
+    assert kept.released
+"""
+
+
+CLIENTS = {
+    "the kernel": (KERNEL_CLIENT, bytes(range(256)) * 4096),
+    "an instance that its owner polls": (BY_HAND, b"by hand"),
+    "an instance whose memory is in use": (LENT, b"safe"),
+}
+
+
+@pytest.mark.parametrize("name", CLIENTS)
+def test_a_client_is_answered(tools: Tools, lab: Lab, name: str) -> None:
     here, there = lab.hosts
+    code, sent = CLIENTS[name]
     args = (there.address, 61000, there.ifname)
     server = tools.serve(there, script(there, SERVER, *args))
-    out, err, status = outcome(here, script(here, BY_HAND, *args))
+    out, err, status = outcome(here, script(here, code, *args))
     assert status == 0, err
-    assert int(out) == sum(b"by hand")
+    assert int(out) == sum(sent)
     finish(server)
 
 
@@ -239,62 +263,23 @@ def test_without_privilege_it_says_what_is_missing(tools: Tools, lab: Lab) -> No
     assert "CAP_" in out
 
 
-LENT = """
-import sys, harp
-with harp.Instance(sys.argv[3]) as instance:
-    end = instance.connect(sys.argv[1], int(sys.argv[2]), timeout=20)
-    frame = end.frame()
-    view = memoryview(frame)
-    for close in (instance.close, end.close, frame.release):
-        try:
-            close()
-        except BufferError:
-            pass
-        else:
-            raise SystemExit("memory in use was given back")
-    view[:4] = b"safe"
-    view.release()
-    end.send_frame(frame, 4)
-    kept = end.frame()
-    end.shutdown()
-    print(int.from_bytes(end.recv(8), "little"))
-    end.abort()
-    assert kept.released
-"""
-
-
-def test_memory_in_use_keeps_the_instance(tools: Tools, lab: Lab) -> None:
-    here, there = lab.hosts
-    args = (there.address, 61000, there.ifname)
-    server = tools.serve(there, script(there, SERVER, *args))
-    out, err, status = outcome(here, script(here, LENT, *args))
-    assert status == 0, err
-    assert int(out) == sum(b"safe")
-    finish(server)
-
-
 IDLE = """
-import resource, sys, time, harp
+import resource, sys, harp
 with harp.Instance(sys.argv[1]) as instance, instance.listen(61000) as acceptor:
-    used, began = resource.getrusage(resource.RUSAGE_SELF), time.monotonic()
+    used = resource.getrusage(resource.RUSAGE_SELF)
     try:
-        acceptor.accept(timeout=2)
+        acceptor.accept(timeout=1)
     except harp.WaitTimeoutError:
         pass
-    now, took = resource.getrusage(resource.RUSAGE_SELF), time.monotonic() - began
-    print((now.ru_utime - used.ru_utime + now.ru_stime - used.ru_stime) / took)
-    print((now.ru_nvcsw - used.ru_nvcsw) / took)
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw - used.ru_nvcsw)
 """
 
 
-def test_a_wait_costs_next_to_nothing(tools: Tools, lab: Lab) -> None:
-    """Two seconds of nobody calling: the waiter and the guard sleep."""
+def test_a_waiting_instance_sleeps(tools: Tools, lab: Lab) -> None:
     here = lab.hosts[0]
     out, err, status = outcome(here, script(here, IDLE, here.ifname))
     assert status == 0, err
-    cpu, wakes_per_s = map(float, out.split())
-    assert cpu < 0.05, "a thread that never sleeps"
-    assert wakes_per_s < 100
+    assert int(out) < 100, "wakes in a second without a packet"
 
 
 @pytest.mark.parametrize("signal", ["-INT", "-KILL"])

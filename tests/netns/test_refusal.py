@@ -6,8 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from netns_tools import Tools, compile_pass, inside, xdp_attached
-from steering_api import Library
+from netns_tools import Tools, compile_pass, make_queue, xdp_attached
 
 from harp.lab import Host, Lab, LabOptions
 
@@ -24,15 +23,32 @@ def refused(tools: Tools, host: Host, *options: str, before: tuple[str, ...] = (
     return lines[0].removeprefix("harp-tcp: ")
 
 
-def test_an_unknown_interface_is_refused(tools: Tools, lab: Lab) -> None:
-    line = refused(tools, lab.hosts[0], "--ifname", "nosuch0", *tools.lib_dir)
-    assert line == "nosuch0 queue 0: no such interface; `ip link` lists them"
+IMPOSSIBLE = {
+    "interface": (
+        ("--ifname", "nosuch0"),
+        "nosuch0 queue 0: no such interface; `ip link` lists them",
+    ),
+    "queue": (
+        ("--queue", "7"),
+        "eth0 queue 7: no such queue; the interface has 1, counted from 0",
+    ),
+    "zero-copy": (
+        ("--copy", "zero-copy"),
+        "driver veth has no zero-copy AF_XDP; use copy mode",
+    ),
+    "library": (
+        ("--lib-dir", "/nonexistent"),
+        "libharp-xdp.so: cannot open shared object file",
+    ),
+}
 
 
-def test_an_unknown_queue_is_refused(tools: Tools, lab: Lab) -> None:
-    host = lab.hosts[0]
-    line = refused(tools, host, "--ifname", host.ifname, *tools.lib_dir, "--queue", "7")
-    assert line == f"{host.ifname} queue 7: no such queue; the interface has 1, counted from 0"
+@pytest.mark.parametrize("name", IMPOSSIBLE)
+def test_an_impossible_option_is_refused(tools: Tools, shared_lab: Lab, name: str) -> None:
+    host = shared_lab.hosts[0]
+    options, words = IMPOSSIBLE[name]
+    assert words in refused(tools, host, *tools.side(host, "harp"), *options)
+    assert not xdp_attached(host)
 
 
 def test_an_interface_that_is_down_is_refused(tools: Tools, lab: Lab) -> None:
@@ -42,21 +58,11 @@ def test_an_interface_that_is_down_is_refused(tools: Tools, lab: Lab) -> None:
     assert line.startswith(f"{host.ifname} queue 0: the interface is down; ")
 
 
-def test_a_queue_in_use_is_refused(tools: Tools, lab: Lab) -> None:
-    """Whoever has the queue has its program there, too."""
-    host = lab.hosts[0]
-    args = [tools.tcp, "serve", host.address, "61000", *tools.side(host, "harp")]
-    tools.serve(host, args)
-    line = refused(tools, host, "--ifname", host.ifname, *tools.lib_dir)
-    assert line.startswith(f"{host.ifname}: HARP's XDP program is attached already (program ")
-    assert xdp_attached(host)
-
-
-def test_a_queue_that_becomes_free_is_waited_for(tools: Tools, lab: Lab, library: Library) -> None:
+def test_a_queue_that_becomes_free_is_waited_for(tools: Tools, lab: Lab) -> None:
     """As the kernel holds it for a while after its owner's death: bound, and no program attached.
     On a busy machine that takes longer than a queue with an owner is asked for."""
     host = lab.hosts[0]
-    held = inside(host, lambda: library.make_queue(host.ifname, 0))
+    held = make_queue(host)
     args = (tools.tcp, "serve", host.address, "61000", *tools.side(host, "harp"))
     process = host.popen(args)
     tools.started.append(process)
@@ -72,11 +78,13 @@ def test_a_queue_that_becomes_free_is_waited_for(tools: Tools, lab: Lab, library
     assert process.stdout.readline() == "ready\n"
 
 
-def test_a_second_process_needs_harpd(tools: Tools, need_root: None) -> None:
+@pytest.mark.parametrize("queue", ["0", "1"], ids=["same queue", "another queue"])
+def test_a_second_process_needs_harpd(tools: Tools, need_root: None, queue: str) -> None:
+    """The first process has its program on the interface."""
     with Lab(LabOptions(queues=2)) as lab:
         host = lab.hosts[0]
         tools.serve_tcp(host, "harp", 61000)
-        line = refused(tools, host, "--ifname", host.ifname, *tools.lib_dir, "--queue", "1")
+        line = refused(tools, host, "--ifname", host.ifname, *tools.lib_dir, "--queue", queue)
         assert line.startswith(f"{host.ifname}: HARP's XDP program is attached already (program ")
         assert "through harpd" in line
         assert xdp_attached(host)
@@ -101,18 +109,4 @@ def test_a_missing_privilege_is_named(tools: Tools, lab: Lab, capability: str) -
     line = refused(tools, host, "--ifname", host.ifname, *tools.lib_dir, before=drop)
     name = f"CAP_{capability.split(',')[0].upper()}"
     assert line == f"{host.ifname} queue 0: {name} missing; run as root or add it"
-    assert not xdp_attached(host)
-
-
-def test_no_zero_copy_on_veth(tools: Tools, lab: Lab) -> None:
-    host = lab.hosts[0]
-    line = refused(tools, host, "--ifname", host.ifname, *tools.lib_dir, "--copy", "zero-copy")
-    assert "driver veth has no zero-copy AF_XDP; use copy mode" in line
-    assert not xdp_attached(host)
-
-
-def test_a_missing_library_is_named(tools: Tools, lab: Lab, tmp_path: Path) -> None:
-    host = lab.hosts[0]
-    line = refused(tools, host, "--ifname", host.ifname, "--lib-dir", str(tmp_path))
-    assert "libharp-xdp.so: cannot open shared object file" in line
     assert not xdp_attached(host)

@@ -5,7 +5,14 @@ import json
 import sys
 
 import pytest
-from netns_tools import Tools, all_came, finish, outcome, xdp_attached
+from netns_tools import (
+    Tools,
+    all_came,
+    call_until_answered,
+    finish,
+    outcome,
+    xdp_attached,
+)
 
 from harp.lab import Host, Lab
 
@@ -200,18 +207,7 @@ def test_addresses_and_routes_follow_the_kernel_while_running(
     for host, number in ((there, 2), (here, 1)):
         address = f"{network}{number}{length}"
         host.run("ip", "address", "add", address, "dev", host.ifname, *nodad)
-    # Until the stack has heard of it the kernel answers for the new address, with RST.
-    report = None
-    for _ in range(50):
-        try:
-            report = tools.call_tcp(
-                here, "kernel", "send", f"{network}2", 61000, "--bytes", "100000"
-            )
-            break
-        except AssertionError:
-            continue
-    assert report is not None
-    assert report["bytes"] == 100000
+    assert call_until_answered(tools, here, f"{network}2")["bytes"] == 100000
     assert json.loads(finish(server)[0].splitlines()[-1])["bytes_received"] >= 100000
 
 

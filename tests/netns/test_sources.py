@@ -4,7 +4,6 @@
 import errno
 import socket
 import subprocess
-import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -12,18 +11,26 @@ from ipaddress import ip_network
 from pathlib import Path
 
 import pytest
-import steering_api
-from netns_tools import Tools, attach, inside
+from netns_tools import (
+    AUTO,
+    GENERIC,
+    HOME_NONE,
+    NATIVE,
+    Tools,
+    adopt,
+    attach,
+    inside,
+    serve_pin,
+    verdicts,
+)
 from scapy.layers.inet import ICMP, IP, TCP, UDP
 from scapy.layers.inet6 import ICMPv6PacketTooBig, IPv6, IPv6ExtHdrFragment
 from scapy.layers.l2 import Dot1Q
 from scapy.packet import Packet
-from steering_api import AUTO, GENERIC, NATIVE, Library, RefusedError, Steering
-from steering_api import TCP as TCP_BIT
-from steering_api import UDP as UDP_BIT
-from test_pins import adopt
 from test_steering import V4, V6, ethernet_of, send_frames
 
+from harp import _host
+from harp._host import Steering
 from harp.lab import Host, Lab
 
 PORT, FREE = 61000, 61001
@@ -41,17 +48,17 @@ def prefixes(*texts: str) -> list[tuple[bytes, int]]:
 def own(steering: Steering) -> Steering:
     """Both families' addresses and one port are HARP's."""
     for address in OWN:
-        steering.address_set(address)
-    steering.ports_set(TCP_BIT | UDP_BIT, PORT, PORT)
+        steering.address_set(address, True)
+    steering.ports_set(PORT, PORT, HOME_NONE, True)
     return steering
 
 
 @pytest.fixture(params=[GENERIC, NATIVE], ids=["generic", "native"])
-def steering(request: pytest.FixtureRequest, dual: Lab, library: Library) -> Iterator[Steering]:
+def steering(request: pytest.FixtureRequest, dual: Lab) -> Iterator[Steering]:
     """In each place that the program can be."""
-    made = own(attach(library, dual.hosts[1], request.param))
+    made = own(attach(dual.hosts[1], request.param))
     yield made
-    made.detach()
+    made.close()
 
 
 def syn(source: str, port: int = PORT) -> Packet:
@@ -87,9 +94,9 @@ def verdict_of(lab: Lab, steering: Steering, packet: Packet) -> str:
 def counted(lab: Lab, steering: Steering, packets: list[Packet]) -> Counter[str]:
     """The verdicts that grew meanwhile, but those of what kernels send by themselves."""
     ethernet = ethernet_of(lab)
-    before = steering.verdicts()
+    before = verdicts(steering)
     send_frames(lab, [bytes(ethernet / packet) for packet in packets])
-    after = steering.verdicts()
+    after = verdicts(steering)
     noise = {"pass_protocol", "pass_type", "pass_header"}
     grown = {name: after[name] - before[name] for name in after if name not in noise}
     return +Counter(grown)
@@ -145,11 +152,11 @@ def test_the_list_concerns_nothing_but_harps_packets(dual: Lab, steering: Steeri
 
 
 @pytest.fixture
-def one(dual: Lab, library: Library) -> Iterator[Steering]:
+def one(dual: Lab) -> Iterator[Steering]:
     """Where the place does not matter."""
-    made = own(attach(library, dual.hosts[1], AUTO))
+    made = own(attach(dual.hosts[1], AUTO))
     yield made
-    made.detach()
+    made.close()
 
 
 def taken(lab: Lab, steering: Steering, *sources: str) -> list[bool]:
@@ -183,18 +190,17 @@ def test_prefixes_of_every_length(dual: Lab, one: Steering) -> None:
 
 def test_what_is_no_prefix_changes_nothing(dual: Lab, one: Steering) -> None:
     one.sources_set(prefixes("10.77.0.0/24"))
-    refused: list[tuple[list[tuple[bytes, int]], int]] = [
-        ([(bytes([10, 77, 0, 1]), 24)], errno.EINVAL),  # a bit behind the prefix
-        ([(bytes(4), 33)], errno.EINVAL),
-        ([(bytes(16), 129)], errno.EINVAL),
-        ([(bytes(5), 8)], errno.EINVAL),
-        ([(bytes(4), 0), (b"", 0)], errno.EINVAL),
-        ([(bytes([9, 9, n >> 8, n & 255]), 32) for n in range(MAX + 1)], errno.E2BIG),
+    refused: list[list[tuple[bytes, int]]] = [
+        [(bytes([10, 77, 0, 1]), 24)],  # a bit behind the prefix
+        [(bytes(4), 33)],
+        [(bytes(16), 129)],
+        [(bytes(5), 8)],
+        [(bytes(4), 0), (b"", 0)],
+        [(bytes([9, 9, n >> 8, n & 255]), 32) for n in range(MAX + 1)],
     ]
-    for sources, number in refused:
-        with pytest.raises(RefusedError) as found:
+    for sources in refused:
+        with pytest.raises((OSError, ValueError), match=r"Invalid argument|bytes|more than 256"):
             one.sources_set(sources)
-        assert found.value.errno == number
         assert taken(dual, one, "10.77.0.1", "9.9.0.1", "fd77::1") == [True, False, False]
 
 
@@ -203,7 +209,7 @@ def test_a_full_list_is_replaced_or_left_as_it_was(dual: Lab, one: Steering) -> 
     full = [(bytes([9, 9, n, 0]), 24) for n in range(MAX)]
     one.sources_set(full)
     assert taken(dual, one, "9.9.0.1", "9.9.255.1", "10.77.0.1") == [True, True, False]
-    with pytest.raises(RefusedError) as found:
+    with pytest.raises(OSError, match="allow_sources") as found:
         one.sources_set([(bytes([10, 77, n, 0]), 24) for n in range(MAX)])
     assert found.value.errno == errno.ENOSPC
     assert taken(dual, one, "9.9.0.1", "9.9.255.1", "10.77.0.1") == [True, True, False]
@@ -233,11 +239,11 @@ def test_no_packet_of_a_source_that_stays_is_dropped_by_a_change(dual: Lab, one:
         packets = [syn("10.77.0.1"), syn("fd77::1"), syn("10.9.0.1")] * 2000
         ethernet = ethernet_of(dual)
         frames = [bytes(ethernet / packet) for packet in packets]
-        before = one.verdicts()
+        before = verdicts(one)
         for _ in range(20):  # changes are as slow as the kernel is busy
-            sent = one.verdicts()
+            sent = verdicts(one)
             send_frames(dual, frames)
-            after = one.verdicts()
+            after = verdicts(one)
             assert after[TAKEN] - sent[TAKEN] == 4000
             assert after[DROPPED] - sent[DROPPED] == 2000
             if changes > 20:
@@ -249,29 +255,23 @@ def test_no_packet_of_a_source_that_stays_is_dropped_by_a_change(dual: Lab, one:
         thread.join()
 
 
-def test_the_source_list_outlives_its_process(
-    tools: Tools,
-    dual: Lab,
-    library: Library,
-    bpffs: Path,
-) -> None:
+def test_the_source_list_outlives_its_process(tools: Tools, dual: Lab, bpffs: Path) -> None:
     """In the maps that the next one adopts, and under the program that replaces it."""
     host, at = dual.hosts[1], bpffs / "eth0"
-    script = [sys.executable, steering_api.__file__, tools.build, at, host.ifname]
-    maker = tools.serve(host, script)
-    first = own(adopt(library, host, at))
+    maker = serve_pin(tools, host, at)
+    first = own(adopt(host, at))
     first.sources_set(LIST)
-    first.detach()
+    first.close()
     maker.kill()
     maker.communicate()
-    again = adopt(library, host, at)
+    again = adopt(host, at)
     assert taken(dual, again, "10.77.0.1", "10.78.0.1") == [True, False]
     inside(host, again.replace)
     assert taken(dual, again, "10.77.0.1", "10.78.0.1", "fd77::1") == [True, False, True]
     again.sources_set(prefixes("10.78.0.0/24"))
     assert taken(dual, again, "10.77.0.1", "10.78.0.1", "fd77::1") == [False, True, False]
-    library.unpin(at)
-    again.detach()
+    _host.unpin(str(at))
+    again.close()
 
 
 # bpf_skb_vlan_push(): the tag goes beside the packet, where a NIC with rxvlan puts it too.
@@ -282,9 +282,7 @@ char _license[] __attribute__((section("license"), used)) = "GPL";
 """
 
 
-def test_where_the_program_does_not_see_a_tag_that_the_nic_took_off(
-    dual: Lab, library: Library, tmp_path: Path
-) -> None:
+def test_a_tag_that_the_nic_removes_is_not_seen(dual: Lab, tmp_path: Path) -> None:
     """What docs/security.md says of rxvlan, and what `harpctl check` warns of: VLAN 5's packet is
     taken for HARP's by a native program and by a generic one."""
     here, there = dual.hosts
@@ -306,13 +304,13 @@ def test_where_the_program_does_not_see_a_tag_that_the_nic_took_off(
 
     found = {}
     for mode in (NATIVE, GENERIC):
-        steering = own(attach(library, there, mode))
+        steering = own(attach(there, mode))
         inside(here, sent)
-        verdicts = steering.verdicts()
-        found[mode] = {name for name in (TAKEN, "pass_vlan") if verdicts[name]}
+        counts = verdicts(steering)
+        found[mode] = {name for name in (TAKEN, "pass_vlan") if counts[name]}
         if mode == NATIVE:  # the list holds for those packets as for all
             steering.sources_set(prefixes("10.78.0.0/16"))
             inside(here, sent)
-            assert steering.verdicts()[DROPPED] == 1
-        steering.detach()
+            assert verdicts(steering)[DROPPED] == 1
+        steering.close()
     assert found == {NATIVE: {TAKEN}, GENERIC: {TAKEN}}

@@ -24,7 +24,7 @@ def of_process(pid: int) -> list[Instance]:
     return [each for each in sight.instances if each.pid == pid]
 
 
-def test_an_instance_at_work(tools: Tools, each: Lab) -> None:
+def test_a_working_instance_is_shown(tools: Tools, each: Lab) -> None:
     here, there = each.hosts
     server = tools.serve_tcp(there, "harp", 61000)
     client = here.popen(
