@@ -1,19 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Connections of the kernel whose packets arrive on a chosen queue of HARP's host."""
 
-import ctypes
 import select
 import socket
 import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from ipaddress import ip_address
 
 import pytest
+from netns_tools import inside
 
 from harp.lab import Host
-from harp.lab.netns import in_namespace
 
 # The key of the Microsoft RSS specification's examples.
 KEY = "6d5a56da255b0ec24167253d43a38fb0d0ca2bcbae7b30b477cb2da38030f20c6a42b73bbeac01fa"
@@ -21,51 +20,24 @@ RULE = f"toeplitz:{KEY}"
 _TOTAL_RETRANS = 100  # tcpi_total_retrans in struct tcp_info
 
 
-class _Rss(ctypes.Structure):
-    _fields_ = [
-        *((name, ctypes.c_uint32) for name in ("kind", "key_bytes", "table_count", "queues")),
-        ("key", ctypes.c_uint8 * 64),
-        ("table", ctypes.c_uint16 * 512),
-    ]
+def queue_of(source: tuple[str, int], to: tuple[str, int], queues: int) -> int:
+    """The queue by the Toeplitz hash of addresses and ports, and a table of 128 equal entries."""
+    ends = [(ip_address(address).packed, port.to_bytes(2, "big")) for address, port in (source, to)]
+    data = ends[0][0] + ends[1][0] + ends[0][1] + ends[1][1]
+    bits, count, key = int.from_bytes(data, "big"), 8 * len(data), int(KEY, 16)
+    found = 0
+    for at in range(count):
+        if bits >> (count - 1 - at) & 1:
+            found ^= key >> (4 * len(KEY) - 32 - at)
+    return (found & 0xFFFFFFFF) % 128 % queues
 
 
-class _Endpoint(ctypes.Structure):
-    _fields_ = [
-        ("addr", ctypes.c_uint8 * 16),
-        ("port", ctypes.c_uint16),
-        ("reserved", ctypes.c_uint16),
-        ("scope_id", ctypes.c_uint32),
-    ]
-
-
-class Prediction:
-    """libharp's harp_rss_parse() and harp_rss_queue()."""
-
-    def __init__(self, build_dir: Path, rule: str, queues: int) -> None:
-        self._lib = ctypes.CDLL(str(build_dir / "dataplane" / "libharp.so"))
-        self._rss = _Rss()
-        assert self._lib.harp_rss_parse(rule.encode(), queues, ctypes.byref(self._rss)) == 0
-
-    def read(self, ifname: str) -> tuple[int, int]:
-        """harp_rss_read(): kind and number of queues."""
-        found = _Rss()
-        assert self._lib.harp_rss_read(ifname.encode(), ctypes.byref(found)) == 0
-        return found.kind, found.queues
-
-    def queue(self, source: tuple[str, int], to: tuple[str, int]) -> int:
-        ends = []
-        for address, port in (source, to):
-            end = _Endpoint(port=port)
-            assert self._lib.harp_addr_parse(address.encode(), end.addr) == 0
-            ends.append(ctypes.byref(end))
-        queue: int = self._lib.harp_rss_queue(ctypes.byref(self._rss), *ends)
-        return queue
-
-    def port(self, source: str, to: tuple[str, int], queue: int, after: int = 20000) -> int:
-        """The first source port behind `after` whose packets arrive there."""
-        return next(
-            port for port in range(after + 1, 60000) if self.queue((source, port), to) == queue
-        )
+def source_port(
+    source: str, to: tuple[str, int], queue: int, queues: int, after: int = 20000
+) -> int:
+    """The first port behind `after` from which packets arrive on that queue."""
+    ports = range(after + 1, 60000)
+    return next(port for port in ports if queue_of((source, port), to, queues) == queue)
 
 
 @contextmanager
@@ -94,16 +66,11 @@ def syns_until_refused(host: Host, source_port: int, to: tuple[str, int]) -> int
 
 
 def _bound(host: Host, source_port: int) -> socket.socket:
-    made: list[socket.socket] = []
-
-    def make(_ipr: object) -> None:
-        family = socket.AF_INET6 if ":" in host.address else socket.AF_INET
-        made.append(socket.socket(family, socket.SOCK_STREAM))
-
-    in_namespace(host.netns, make)
-    made[0].setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    made[0].bind((host.address, source_port))
-    return made[0]
+    family = socket.AF_INET6 if ":" in host.address else socket.AF_INET
+    made: socket.socket = inside(host, lambda: socket.socket(family))
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    made.bind((host.address, source_port))
+    return made
 
 
 def echoed(sock: socket.socket, count: int) -> None:
