@@ -33,21 +33,27 @@ int port_try(struct harp_dpdk_port **port, const char *device, uint32_t mtu_byte
 	return api->port_open(port, &opt, why, sizeof(why));
 }
 
-bool end_open(struct end *end, const char *device, uint32_t mtu_bytes)
+static void end_opened(int rc)
 {
-	*end = (struct end){ 0 };
-	if (port_try(&end->port, device, mtu_bytes) != 0 ||
-	    api->port_nic(end->port, 0, &end->nic, why, sizeof(why)) != 0) {
-		fprintf(stderr, "%s\n", why);
-		check_failed();
-		return false;
-	}
-	CHECK_EQ(end->nic->caps.frame_count, END_FRAMES);
-	while (end->free_count < END_FRAMES) {
+	if (!rc)
+		return;
+	fprintf(stderr, "%s\n", why);
+	_exit(1);
+}
+
+void end_take(struct end *end)
+{
+	*end = (struct end){ .port = end->port };
+	end_opened(api->port_nic(end->port, 0, &end->nic, why, sizeof(why)));
+	for (; end->free_count < end->nic->caps.frame_count; end->free_count++)
 		end->free[end->free_count] = (uint64_t)end->free_count * end->nic->caps.frame_size;
-		end->free_count++;
-	}
-	return true;
+}
+
+void end_open(struct end *end, const char *device, uint32_t mtu_bytes)
+{
+	end_opened(port_try(&end->port, device, mtu_bytes));
+	end_take(end);
+	CHECK_EQ(end->nic->caps.frame_count, END_FRAMES);
 }
 
 void end_close(struct end *end)
@@ -177,19 +183,19 @@ bool end_wait_up(const struct end *end, bool up)
 /* ---- cases ------------------------------------------------------------------------------------- */
 
 /* What is sent into a ring comes back: copied, since a frame that was sent is not one to receive into. */
-static void case_loopback(void)
+TEST(a_ring_returns_packets_in_order)
 {
 	struct harp_nic_stats stats;
 	struct harp_dpdk_info info;
 	struct end end;
 
-	if (!end_open(&end, "net_ring0", 0))
-		return;
+	end_open(&end, "net_ring0", 0);
 	api->port_info(end.port, &info);
 	CHECK_STR(info.driver, "net_ring");
 	CHECK_STR(info.device, "net_ring0");
 	CHECK(info.up && !info.driver_copies && info.mtu_bytes == 1500 && info.frame_size == 2048);
-	CHECK(!(end.nic->caps.features & HARP_NIC_TX_LAZY)); /* who takes a packet gives it back */
+	CHECK(!(end.nic->caps.features &
+		HARP_NIC_TX_LAZY)); /* the receiver of a packet gives it back */
 	CHECK(strncmp(info.dpdk, "DPDK ", 5) == 0);
 	CHECK(!(info.mac[0] & 1));
 	CHECK(end_until(&end, &end, 100000, 1514, 1));
@@ -209,12 +215,11 @@ static void case_loopback(void)
 }
 
 /* Chains go out whole, and those that are larger than a burst of the receiver's come in when there is room. */
-static void case_chains(void)
+TEST(chained_packets_arrive_whole)
 {
 	struct end end;
 
-	if (!end_open(&end, "net_ring0", 9000))
-		return;
+	end_open(&end, "net_ring0", 9000);
 	CHECK_EQ(end.nic->caps.frame_size, 16384);
 	CHECK(end.nic->caps.features & HARP_NIC_TX_MULTI);
 	for (unsigned pieces = 1; pieces <= 4; pieces++)
@@ -223,13 +228,12 @@ static void case_chains(void)
 	end_close(&end);
 }
 
-static void case_null(void)
+TEST(net_null_sends_and_receives)
 {
 	struct harp_desc descs[64];
 	struct end end;
 
-	if (!end_open(&end, "net_null0", 0))
-		return;
+	end_open(&end, "net_null0", 0);
 	CHECK_EQ(end_send(&end, 64, 1514, 1), 64);
 	end_complete(&end);
 	CHECK_EQ(end.sent, 0);
@@ -242,13 +246,12 @@ static void case_null(void)
 }
 
 /* A full ring takes what it has room for, and the rest stays the caller's. */
-static void case_partial(void)
+TEST(a_full_ring_takes_a_part)
 {
 	unsigned sent = 0, got;
 	struct end end;
 
-	if (!end_open(&end, "net_ring0", 0))
-		return;
+	end_open(&end, "net_ring0", 0);
 	while (end.free_count > 0 && (got = end_send(&end, 64, 100, 1)) > 0)
 		sent += got;
 	CHECK_EQ(sent, end.sent);
@@ -257,42 +260,41 @@ static void case_partial(void)
 	CHECK_EQ(end.sent, sent); /* the ring has them all */
 	end_close(&end);
 	/* What was in the ring has come home with the port. */
-	if (!end_open(&end, "net_ring0", 0))
-		return;
+	end_open(&end, "net_ring0", 0);
 	CHECK(end_until(&end, &end, 1000, 1514, 1));
 	CHECK_EQ(end.wrong, 0);
 	end_close(&end);
 }
 
-static unsigned starved_told;
+static unsigned starved_lines;
 
-static void hear_starved(void *ctx, enum harp_log_level level, const char *line)
+static void count_starved(void *ctx, enum harp_log_level level, const char *line)
 {
 	(void)ctx;
 	if (!strstr(line, "free to receive into"))
 		return;
 	CHECK_EQ(level, HARP_LOG_INFO);
 	CHECK(strstr(line, "net_null0 queue 0: too few of 1024 frames") && strstr(line, "frames="));
-	starved_told++;
+	starved_lines++;
 }
 
-/* Without frames nothing is received, which is told once and counted, and nothing is lost of what comes after. */
-static void case_starved(void)
+/* Without frames nothing is received, which is logged once and counted, and nothing is lost of what comes after. */
+TEST(missing_receive_frames_are_logged_once)
 {
-	const struct harp_dpdk_eal_options heard = { .size = sizeof(heard), .log = hear_starved };
+	const struct harp_dpdk_eal_options starved = { .size = sizeof(starved),
+						       .log = count_starved };
 	struct harp_nic_stats stats;
 	struct end end;
 
-	CHECK_EQ(api->start(&heard, why, sizeof(why)), 0);
-	if (!end_open(&end, "net_null0", 0))
-		return;
+	CHECK_EQ(api->start(&starved, why, sizeof(why)), 0);
+	end_open(&end, "net_null0", 0);
 	end_receive(&end);
 	CHECK_EQ(end.received, 0);
 	end.nic->ops->stats(end.nic, &stats);
 	CHECK(stats.rx_fill_empty > 0);
-	CHECK_EQ(starved_told, 1);
+	CHECK_EQ(starved_lines, 1);
 	end_receive(&end);
-	CHECK_EQ(starved_told, 1);
+	CHECK_EQ(starved_lines, 1);
 	end_fill(&end, 256);
 	end_receive(&end);
 	CHECK_EQ(end.received, 64);
@@ -300,13 +302,12 @@ static void case_starved(void)
 }
 
 /* Descriptors that can't be: refused, counted, and what is the caller's comes back. */
-static void case_bad_descriptors(void)
+TEST(invalid_descriptors_are_counted)
 {
 	struct harp_nic_stats stats;
 	struct end end;
 
-	if (!end_open(&end, "net_ring0", 0))
-		return;
+	end_open(&end, "net_ring0", 0);
 	const uint64_t region = (uint64_t)END_FRAMES * end.nic->caps.frame_size;
 	const uint64_t externals =
 		(uint64_t)end.nic->caps.external_count * end.nic->caps.frame_size;
@@ -364,55 +365,15 @@ unsigned descriptors_most(void)
 	return most;
 }
 
-static const struct {
-	const char *name;
-	void (*run)(void);
-} cases[] = {
-	{ "loopback", case_loopback },
-	{ "chains", case_chains },
-	{ "null", case_null },
-	{ "partial", case_partial },
-	{ "starved", case_starved },
-	{ "bad_descriptors", case_bad_descriptors },
-	{ "again", case_again },
-	{ "strings", case_strings },
-	{ "log", case_log },
-	{ "twice", case_twice },
-	{ "external_again", case_external_again },
-	{ "external_behind", case_external_behind },
-	{ "external_held", case_external_held },
-	{ "external_kept", case_external_kept },
-	{ "fork", case_fork },
-	{ "options", case_options },
-	{ "refused", case_refused },
-	{ "huge", case_huge },
-	{ "side_by_side", case_side_by_side },
-	{ "memif", case_memif },
-	{ "memif_within", case_memif_within },
-	{ "memif_again", case_memif_again },
-	{ "memif_ids", case_memif_ids },
-	{ "memif_waits", case_memif_waits },
-	{ "memif_server_dies", case_memif_server_dies },
-	{ "memif_client_dies", case_memif_client_dies },
-	{ "memif_folder", case_memif_folder },
-	{ "memif_mtus", case_memif_mtus },
-	{ "memif_poor", case_memif_poor },
-	{ "virtio", case_virtio },
-	{ "virtio_few", case_virtio_few },
-	{ "forked", case_forked },
-};
-
+/* DPDK starts once in a process, and so does one test. */
 int main(int argc, char **argv)
 {
 	api = harp_dpdk_api();
 	if (argc == 4 && strcmp(argv[1], "peer") == 0)
 		peer_main(argv[2], atoi(argv[3]));
 	CHECK_EQ(api->version, HARP_DPDK_VERSION);
-	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
-		if (argc == 2 && strcmp(argv[1], cases[i].name) == 0) {
-			cases[i].run();
-			return check_done();
-		}
-	fprintf(stderr, "which case?\n");
-	return 2;
+	if (argc != 2)
+		return 2;
+	check_run_named(argv[1]);
+	return check_done();
 }

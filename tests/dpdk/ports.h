@@ -26,8 +26,10 @@ extern char why[512];
 
 /* Opens a port; what port_open() says, and why. */
 int port_try(struct harp_dpdk_port **port, const char *device, uint32_t mtu_bytes);
-/* Opens a port and its first queue; a failure is printed and 0 returned. */
-bool end_open(struct end *end, const char *device, uint32_t mtu_bytes);
+/* Opens a port and its first queue, or ends the process with the reason. */
+void end_open(struct end *end, const char *device, uint32_t mtu_bytes);
+/* Opens the first queue again; the test has all frames. */
+void end_take(struct end *end);
 void end_close(struct end *end);
 /* Gives the NIC frames until it has so many. */
 void end_fill(struct end *end, unsigned want);
@@ -41,7 +43,7 @@ bool end_until(struct end *from, struct end *to, uint64_t packets, uint32_t len,
 bool end_wait_up(const struct end *end, bool up);
 uint64_t test_now_ns(void);
 unsigned descriptors(void); /* that this process has */
-/* The most of some milliseconds: DPDK's interrupt thread makes one anew now and then, and has none of it meanwhile. */
+/* The most within some milliseconds: DPDK's interrupt thread closes and opens one now and then. */
 unsigned descriptors_most(void);
 
 /* A process that sends or receives on a port for ever, and says on a pipe when it is up. */
@@ -56,33 +58,5 @@ pid_t peer_start(const char *device);
 void peer_kill(pid_t peer);
 /* Something arrives, whatever its numbers. */
 bool peer_hears(struct end *end);
-
-/* Cases in other files. */
-void case_again(void);
-void case_strings(void);
-void case_log(void);
-void case_twice(void);
-void case_fork(void);
-void case_options(void);
-void case_refused(void);
-void case_huge(void);
-void case_side_by_side(void);
-void case_external_again(void);
-void case_external_behind(void);
-void case_external_held(void);
-void case_external_kept(void);
-void case_memif(void);
-void case_memif_within(void);
-void case_memif_again(void);
-void case_memif_ids(void);
-void case_memif_waits(void);
-void case_memif_server_dies(void);
-void case_memif_client_dies(void);
-void case_memif_folder(void);
-void case_memif_mtus(void);
-void case_memif_poor(void);
-void case_virtio(void);
-void case_virtio_few(void);
-void case_forked(void);
 
 #endif

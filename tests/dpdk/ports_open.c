@@ -12,7 +12,7 @@
 #include "ports.h"
 
 /* Fifty times: nothing of DPDK's memory, of ours, and no descriptor is lost. */
-void case_again(void)
+TEST(reopening_leaks_nothing)
 {
 	size_t used = 0;
 	unsigned fds = 0;
@@ -20,8 +20,7 @@ void case_again(void)
 	for (unsigned i = 0; i < 50; i++) {
 		struct end end;
 
-		if (!end_open(&end, i & 1 ? "net_ring0" : "net_null0", 0))
-			return;
+		end_open(&end, i & 1 ? "net_ring0" : "net_null0", 0);
 		end_fill(&end, 512);
 		if (i & 1)
 			CHECK(end_until(&end, &end, 200, 1514, 1));
@@ -76,7 +75,7 @@ static void refused_long(void)
 	refused(device, -EINVAL, "too long");
 }
 
-void case_strings(void)
+TEST(invalid_device_names_are_refused)
 {
 	struct end end;
 
@@ -96,8 +95,7 @@ void case_strings(void)
 		"/nonexistent/own can't be made: No such file");
 	refused("net_af_packet0,iface=nosuchif0", -ENODEV, "nosuchif0");
 	/* None of it has spoilt anything. */
-	if (!end_open(&end, "net_ring0", 0))
-		return;
+	end_open(&end, "net_ring0", 0);
 	refused("net_ring0", -EBUSY, "open in this process");
 	end_close(&end);
 }
@@ -112,14 +110,13 @@ static void hear_log(void *ctx, enum harp_log_level level, const char *line)
 }
 
 /* A driver may log each packet that it loses: few of these lines are passed on, the rest is counted. */
-void case_log(void)
+TEST(driver_logs_are_rate_limited)
 {
 	const struct harp_dpdk_eal_options opt = { .size = sizeof(opt), .log = hear_log };
 	struct end end;
 
 	CHECK_EQ(api->start(&opt, why, sizeof(why)), 0);
-	if (!end_open(&end, "net_ring0", 0))
-		return;
+	end_open(&end, "net_ring0", 0);
 	for (unsigned i = 0; i < 100000; i++)
 		rte_log(RTE_LOG_ERR, RTE_LOGTYPE_PMD, "a packet was lost, number %u\n", i);
 	CHECK_EQ(log_lines, 10);
@@ -127,36 +124,31 @@ void case_log(void)
 	CHECK_EQ(log_summaries, 1);
 }
 
-void case_twice(void)
+TEST(a_queue_has_one_user_at_a_time)
 {
 	struct harp_nic *second;
 	struct end end;
 
-	if (!end_open(&end, "net_ring0", 0))
-		return;
+	end_open(&end, "net_ring0", 0);
 	CHECK_EQ(api->port_nic(end.port, 0, &second, why, sizeof(why)), -EBUSY);
 	CHECK_EQ(api->port_nic(end.port, 1, &second, why, sizeof(why)), -EINVAL);
 	end_fill(&end, 512);
 	CHECK(end_until(&end, &end, 1000, 1514, 1));
 	/* Another user of the same queue finds all of its frames free. */
 	harp_nic_destroy(end.nic);
-	CHECK_EQ(api->port_nic(end.port, 0, &end.nic, why, sizeof(why)), 0);
-	end = (struct end){ .port = end.port, .nic = end.nic };
-	for (; end.free_count < END_FRAMES; end.free_count++)
-		end.free[end.free_count] = (uint64_t)end.free_count * end.nic->caps.frame_size;
+	end_take(&end);
 	CHECK(end_until(&end, &end, 1000, 1514, 1));
 	end_close(&end);
 }
 
 /* A child can't use the parent's DPDK, and is told so; the parent goes on. */
-void case_fork(void)
+TEST(a_forked_child_cannot_open_ports)
 {
 	struct end end;
 	pid_t child;
 	int status = 0;
 
-	if (!end_open(&end, "net_ring0", 0))
-		return;
+	end_open(&end, "net_ring0", 0);
 	fflush(NULL);
 	child = fork();
 	if (child == 0) {
@@ -183,7 +175,7 @@ static int start(uint32_t huge_pages, uint32_t memory_mib, const char *args)
 	return api->start(&opt, why, sizeof(why));
 }
 
-void case_options(void)
+TEST(conflicting_options_are_refused)
 {
 	struct end end;
 
@@ -202,12 +194,12 @@ void case_options(void)
 	CHECK_EQ(start(2, 0, NULL), -EALREADY);
 	CHECK_EQ(start(0, 128, NULL), -EALREADY);
 	CHECK_EQ(start(0, 0, "--no-hpet"), -EALREADY);
-	if (end_open(&end, "net_ring0", 0))
-		end_close(&end);
+	end_open(&end, "net_ring0", 0);
+	end_close(&end);
 }
 
 /* EAL refuses its arguments: the error names them, and a second try says what would help. */
-void case_refused(void)
+TEST(invalid_eal_arguments_are_named)
 {
 	CHECK_EQ(start(1, 64, "--no-such-argument"), -EIO);
 	CHECK(strstr(why, "leave out of HARP_DPDK_ARGS") && strstr(why, ": --no-such-argument"));
@@ -215,7 +207,7 @@ void case_refused(void)
 	CHECK(strstr(why, "needs to be a new") && strstr(why, "--no-such-argument"));
 }
 
-void case_huge(void)
+TEST(a_port_uses_huge_pages)
 {
 	struct harp_dpdk_info info;
 	struct end end;
@@ -224,8 +216,7 @@ void case_huge(void)
 	if (err == -ENOMEM)
 		_exit(check_skip("64 MiB of huge pages are not free: sysctl vm.nr_hugepages=128"));
 	CHECK_EQ(err, 0);
-	if (!end_open(&end, "net_ring0", 0))
-		return;
+	end_open(&end, "net_ring0", 0);
 	api->port_info(end.port, &info);
 	CHECK_EQ(info.huge_pages, 1);
 	CHECK(end_until(&end, &end, 10000, 1514, 1));
@@ -233,20 +224,18 @@ void case_huge(void)
 	end_close(&end);
 }
 
-void case_side_by_side(void)
+TEST(two_ports_work_side_by_side)
 {
 	struct end a, b;
 
-	if (!end_open(&a, "net_ring0", 0))
-		return;
-	if (end_open(&b, "net_ring1", 9000)) {
-		for (unsigned i = 0; i < 10; i++) {
-			CHECK(end_until(&a, &a, 1000, 1514, 1));
-			CHECK(end_until(&b, &b, 1000, 9014, 1));
-		}
-		CHECK_EQ(a.wrong + b.wrong, 0);
-		end_close(&b);
+	end_open(&a, "net_ring0", 0);
+	end_open(&b, "net_ring1", 9000);
+	for (unsigned i = 0; i < 10; i++) {
+		CHECK(end_until(&a, &a, 1000, 1514, 1));
+		CHECK(end_until(&b, &b, 1000, 9014, 1));
 	}
+	CHECK_EQ(a.wrong + b.wrong, 0);
+	end_close(&b);
 	CHECK(end_until(&a, &a, 1000, 1514, 1));
 	end_close(&a);
 }

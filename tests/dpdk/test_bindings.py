@@ -2,8 +2,8 @@
 """harp.dpdk. The scenes are functions of bindings_*.py. Each runs in its own process and network
 namespace."""
 
-import ast
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -20,18 +20,15 @@ import harp.dpdk
 """
 
 
-def scenes(name: str) -> list[str]:
-    """Functions of a file that say in their first argument, or by having none, that they are."""
-    tree = ast.parse((HERE / name).read_text())
-    found = []
-    for node in tree.body:
-        if isinstance(node, ast.FunctionDef) and not node.decorator_list:
-            arguments = [each.arg for each in node.args.args]
-            returns = isinstance(node.returns, ast.Constant) and node.returns.value is None
-            if returns and arguments in ([], ["folder"]) and node.name not in ROLES:
-                found.append(node.name)
-    assert found
-    return found
+def scenes() -> list[tuple[str, str]]:
+    """Files and functions that take nothing, or a folder, and return nothing."""
+    pattern = re.compile(r"^def (\w+)\((?:folder: Path)?\) -> None:", re.MULTILINE)
+    return [
+        (path.name, name)
+        for path in sorted(HERE.glob("bindings_*.py"))
+        for name in pattern.findall(path.read_text())
+        if name not in ROLES
+    ]
 
 
 def run(name: str, scene: str, *arguments: str) -> None:
@@ -63,30 +60,16 @@ def bindings() -> None:
         pytest.skip(str(error))
 
 
-@pytest.mark.parametrize("scene", scenes("bindings_scenes.py"))
-def test_a_scene_passes(scene: str, bindings: None) -> None:
-    """See bindings_scenes.py."""
-    if scene == "ports_say_what_they_are" and os.geteuid() != 0:
+@pytest.mark.parametrize(("name", "scene"), scenes())
+def test_a_scene_passes(name: str, scene: str, bindings: None, tmp_path: Path) -> None:
+    """See bindings_*.py."""
+    if scene in ("ports_say_what_they_are", "the_kernel_answers") and os.geteuid() != 0:
         pytest.skip("needs root: a tap device")
-    run("bindings_scenes.py", scene)
-
-
-@pytest.mark.parametrize("scene", scenes("bindings_enemies.py"))
-def test_misuse_is_withstood(scene: str, bindings: None) -> None:
-    """See bindings_enemies.py."""
-    run("bindings_enemies.py", scene)
-
-
-@pytest.mark.parametrize("scene", scenes("bindings_devices.py"))
-def test_a_device_works(scene: str, bindings: None, tmp_path: Path) -> None:
-    """See bindings_devices.py."""
-    if scene == "the_kernel_answers" and os.geteuid() != 0:
-        pytest.skip("needs root: a tap device")
-    run("bindings_devices.py", scene, str(tmp_path))
+    run(name, scene, *([str(tmp_path)] if name == "bindings_devices.py" else []))
 
 
 def test_a_missing_library_is_named() -> None:
-    """A build without DPDK: one line, with the remedy, and an ImportError for who asks so."""
+    """A build without DPDK: one line, with the remedy, also as an ImportError."""
     done = subprocess.run(
         [sys.executable, "-c", WITHOUT], cwd=ROOT, capture_output=True, text=True, check=False
     )

@@ -44,7 +44,7 @@ def options(ends: Ends, tmp_path: Path) -> StreamOptions:
 
 
 def impatient(options: StreamOptions) -> StreamOptions:
-    """Who hears nothing gives up soon."""
+    """A rank without an answer gives up soon."""
     timeout = {"HARP_USER_TIMEOUT_MS": str(USER_TIMEOUT_MS)}
     sink, source = options.env
     return replace(options, env=(timeout | dict(sink), timeout | dict(source)))

@@ -1,129 +1,65 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run the commands of docs/dpdk.md, and compare exit codes and output. They run in a network
-namespace with an /etc and a /run of its own."""
+"""Run the commands of docs/dpdk.md on a machine of their own (tests/netns/machine.py), and compare
+exit codes and output."""
 
-import os
 import re
-import subprocess
-import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from machine import Machine
+from netns_tools import wait_until
 from walked import Step, missing, steps
+
+from harp.lab import Lab
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "dpdk.md"
 STEPS = steps(PAGE, frozenset({"sh"}))
-WAIT_S = 120
-# As root, in the namespaces to be: whatever is changed here, nobody else sees.
-SCRIPT = """
-set -e
-mount --make-rprivate /
-mkdir "$0/etc"
-cp -a /etc/. "$0/etc"
-mount --bind "$0/etc" /etc
-rm -rf /etc/harp
-mount -t tmpfs -o mode=0755 tmpfs /run
-ip link set lo up
-echo ready
-exec cat
-"""
-
-
-class Room:
-    """Where the page is typed: one process holds the namespaces open."""
-
-    def __init__(self, folder: Path, build: Path) -> None:
-        own = ["unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
-        self._holder = subprocess.Popen(
-            [*own, "sh", "-c", SCRIPT, str(folder)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        assert self._holder.stdout is not None
-        assert self._holder.stdout.readline() == "ready\n"
-        tasks = Path(f"/proc/{self._holder.pid}/task/{self._holder.pid}/children").read_text()
-        inside = tasks.split()[0]
-        self._enter = ["nsenter", f"--target={inside}", "--net", "--mount", "--pid"]
-        places = (str(Path(sys.executable).parent), str(build / "tools" / "tcp"))
-        path = os.pathsep.join((*places, os.environ["PATH"]))
-        self._environ = {
-            **{name: value for name, value in os.environ.items() if not name.startswith("HARP_")},
-            "PATH": path,
-            "HARP_BUILD": str(build),
-            "HARP_DPDK_HUGE_PAGES": "never",
-            "COLUMNS": "200",
-        }
-        self._build, self._begun = build, list[subprocess.Popen[str]]()
-
-    def _start(self, command: str) -> subprocess.Popen[str]:
-        # The page says where a source tree has it; this may be another build.
-        text = command.replace("build/dataplane/", f"{self._build}/dataplane/")
-        return subprocess.Popen(
-            [*self._enter, "bash", "-c", text],
-            cwd=ROOT,
-            env=self._environ,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-
-    def type_in(self, step: Step) -> None:
-        """What the page says happens; AssertionError names its line."""
-        where = f"{PAGE.name}:{step.number}: {step.command}"
-        if step.command.endswith("&"):
-            self._begun.append(self._start(step.command.removesuffix("&")))
-            self._until_ready(self._begun[-1], where)
-            return
-        if step.command == "wait":
-            for each in self._begun:
-                out = each.communicate(timeout=WAIT_S)[0]
-                assert each.returncode == 0, f"{where}\n{out}"
-            self._begun.clear()
-            return
-        process = self._start(step.command)
-        out = process.communicate(timeout=WAIT_S)[0]
-        assert process.returncode in step.codes, f"{where}: exit code {process.returncode}\n{out}"
-        lacking = missing(step.shown, out)
-        assert lacking is None, f"{where}: no line {lacking!r} in\n{out}"
-
-    @staticmethod
-    def _until_ready(process: subprocess.Popen[str], where: str) -> None:
-        assert process.stdout is not None
-        said = []
-        for line in process.stdout:
-            said.append(line)
-            if line == "ready\n":
-                return
-        raise AssertionError(f"{where} ended: {''.join(said)}")
-
-    def close(self) -> None:
-        """Ends everything in it."""
-        for each in self._begun:
-            each.kill()
-            each.wait()
-        self._holder.kill()
-        self._holder.wait()
 
 
 @pytest.fixture
-def room(tmp_path: Path, build_dir: Path) -> Iterator[Room]:
-    if os.geteuid() != 0:
-        pytest.skip("namespaces need root")
+def machine(need_root: None, build_dir: Path) -> Iterator[Machine]:
     if not (build_dir / "dataplane" / "dpdk" / "libharp-dpdk.so").is_file():
         pytest.skip("this build has no DPDK")
-    made = Room(tmp_path, build_dir)
-    yield made
-    made.close()
+    folder = Path(tempfile.mkdtemp(prefix="harp-machine-"))
+    folder.chmod(0o755)
+    with Lab() as lab:
+        extra = {"HARP_DPDK_HUGE_PAGES": "never", "COLUMNS": "200"}
+        made = Machine(lab.hosts[0], folder, extra=extra)
+        try:
+            made.start()
+            made.program("harp-tcp", build_dir / "tools" / "tcp" / "harp-tcp")
+            assert made.run("rm -rf /etc/harp; ip link set lo up") == ("", 0)
+            yield made
+        finally:
+            made.close()
 
 
-def test_the_commands_of_the_page_work(room: Room) -> None:
+def type_in(machine: Machine, step: Step, build: Path) -> None:
+    """What the page says happens; AssertionError names its line."""
+    where = f"{PAGE.name}:{step.number}: {step.command}"
+    # The page says where a source tree has it; this may be another build.
+    command = step.command.removesuffix("&").replace("build/dataplane/", f"{build}/dataplane/")
+    if step.command.endswith("&"):
+        machine.begin(f"cd {ROOT}; {command}", step.user)
+        _, printed = machine.background[-1]
+        wait_until(lambda: "ready\n" in printed.read_text(), where)
+    elif command == "wait":
+        for out, code in machine.wait():
+            assert code == 0, f"{where}\n{out}"
+    else:
+        out, code = machine.run(f"cd {ROOT}; {command}", step.user)
+        assert code in step.codes, f"{where}: exit code {code}\n{out}"
+        lacking = missing(step.shown, out)
+        assert lacking is None, f"{where}: no line {lacking!r} in\n{out}"
+
+
+def test_the_commands_of_the_page_work(machine: Machine, build_dir: Path) -> None:
     assert len(STEPS) > 15
     for step in STEPS:
-        room.type_in(step)
+        type_in(machine, step, build_dir)
 
 
 def test_the_page_s_keys_are_those_of_a_port_s_text() -> None:

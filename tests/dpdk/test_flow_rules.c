@@ -178,7 +178,7 @@ static void judge(void)
 
 /* ---- the tests --------------------------------------------------------------------------------- */
 
-static void test_one_rule(void)
+TEST(a_rule_exists_for_each_family)
 {
 	CHECK_EQ(port_steer(opaque(), IPPROTO_TCP, 61000, 3, true), 0);
 	CHECK_EQ(device_has(false, IPPROTO_TCP, 61000, 3), 1);
@@ -198,7 +198,7 @@ static void test_one_rule(void)
 }
 
 /* At whichever of the four calls the device refuses: none of it stays, and its answer is told. */
-static void test_refused(void)
+TEST(a_refused_rule_leaves_none)
 {
 	static const struct {
 		int says, told;
@@ -225,7 +225,7 @@ static void test_refused(void)
 }
 
 /* A stopped device has none; started again it has them all, or says that it can't. */
-static void test_stopped(void)
+TEST(a_started_device_has_its_rules_again)
 {
 	for (unsigned i = 0; i < PORTS; i++) {
 		rules[i & 1][i].there = true;
@@ -279,7 +279,7 @@ static void toggle(struct rng *rng)
 		rules[p][i].queue = (uint16_t)queue;
 }
 
-static void test_any_order(void)
+TEST(rules_come_and_go_in_any_order)
 {
 	struct rng rng;
 
@@ -293,13 +293,4 @@ static void test_any_order(void)
 		memset(rules, 0, sizeof(rules));
 		judge();
 	}
-}
-
-int main(void)
-{
-	test_one_rule();
-	test_refused();
-	test_stopped();
-	test_any_order();
-	return check_done();
 }

@@ -16,12 +16,12 @@ from dpdk_tools import ENVIRONMENT, Ends
 from netns_tools import Tools
 from test_interop_cases import (
     lab,
-    test_half_close,
-    test_hardly_any_receive_buffer,
+    test_a_client_that_sent_fin_still_receives,
+    test_bytes_arrive_through_a_tiny_receive_buffer,
+    test_bytes_arrive_without_window_scaling,
     test_the_kernel_closes_early,
     test_the_kernel_reads_late,
     test_the_kernel_resets_what_it_receives,
-    test_without_window_scaling,
 )
 from test_interop_matrix import LONG_BYTES, PAIRS, every_case, group, label, path
 
@@ -44,13 +44,15 @@ def long(test: Callable[..., None]) -> Callable[..., None]:
 __all__ = [
     "lab",
     "path",
-    "test_half_close",
+    "test_a_client_that_sent_fin_still_receives",
     "test_the_kernel_closes_early",
     "test_the_kernel_reads_late",
     "test_the_kernel_resets_what_it_receives",
 ]
-test_hardly_any_receive_buffer = long(test_hardly_any_receive_buffer)
-test_without_window_scaling = long(test_without_window_scaling)
+test_bytes_arrive_through_a_tiny_receive_buffer = long(
+    test_bytes_arrive_through_a_tiny_receive_buffer
+)
+test_bytes_arrive_without_window_scaling = long(test_bytes_arrive_without_window_scaling)
 SHORT_BYTES = 200_000
 LABS = [(mtu, ipv6) for mtu in (1280, 1500, 9000) for ipv6 in (False, True)]
 

@@ -7,7 +7,7 @@ HARP answers the kernel's ARP, neighbor discovery and ping, because no other sta
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -174,7 +174,7 @@ def test_a_transfer_survives_loss(peer: Peer) -> None:
 
 
 @pytest.mark.parametrize("peer", [("tap", 1500)], indirect=True, ids=["tap"])
-def test_link_down_and_up(peer: Peer) -> None:
+def test_a_connection_survives_link_down_and_up(peer: Peer) -> None:
     """A tap device set down under a connection: said, and all bytes arrive when it is up again."""
     server = peer.serve("10.9.0.1")
     words = ("--bytes", str(BYTES), "--timeout", "60")
@@ -195,31 +195,23 @@ def test_link_down_and_up(peer: Peer) -> None:
 
 
 @pytest.fixture(scope="module")
-def refused(need_root: None) -> Iterator[Callable[[Ends, str], str]]:
-    """What is said of a port that can't be opened."""
-
-    def why(ends: Ends, spec: str) -> str:
-        process = lab.hosts[0].popen(ends.command("send", "10.9.0.2", f"{spec};ip=10.9.0.1/24"))
-        ends.started.append(process)
-        _, err = process.communicate(timeout=60)
-        assert process.returncode == 1
-        return str(err).strip().splitlines()[-1]
-
+def bare(need_root: None) -> Iterator[Host]:
     with Lab(LabOptions(offload=False)) as lab:
-        yield why
+        yield lab.hosts[0]
 
 
-def test_port_of_no_interface(ends: Ends, refused: Callable[[Ends, str], str]) -> None:
-    """What the kernel refuses is said with the device's name."""
-    assert "net_af_packet0" in refused(ends, "net_af_packet0,iface=nothing")
+def refused(ends: Ends, host: Host, spec: str) -> str:
+    return ends.refused(f"{spec};ip=10.9.0.1/24", run=lambda args, _: host.popen(args))
+
+
+def test_a_missing_interface_is_named(ends: Ends, bare: Host) -> None:
+    assert "net_af_packet0" in refused(ends, bare, "net_af_packet0,iface=nothing")
 
 
 @pytest.mark.parametrize("kind", ["af_packet", "af_xdp"])
-def test_mtu_of_the_interface_is_less(
-    ends: Ends, refused: Callable[[Ends, str], str], kind: str
-) -> None:
+def test_an_mtu_above_the_interface_s_is_refused(ends: Ends, bare: Host, kind: str) -> None:
     """Packets that the kernel would drop are not sent to it."""
-    said = refused(ends, f"net_{kind}0,iface=eth0;mtu=3000")
+    said = refused(ends, bare, f"net_{kind}0,iface=eth0;mtu=3000")
     assert f"net_{kind}0" in said
     assert "MTU 3000 is more than the interface's, which is 1500" in said
     assert "ip link set eth0 mtu 3000" in said
@@ -228,9 +220,8 @@ def test_mtu_of_the_interface_is_less(
 @pytest.mark.parametrize(
     ("device", "most"), [("net_af_xdp0,iface=eth0", 3498), ("net_tap0,iface=dtap9", 1504)]
 )
-def test_mtu_is_more_than_the_driver_sends(
-    ends: Ends, refused: Callable[[Ends, str], str], device: str, most: int
+def test_an_mtu_above_the_driver_s_is_refused(
+    ends: Ends, bare: Host, device: str, most: int
 ) -> None:
-    """A chunk of an XDP socket has its size, and tap's driver its opinion."""
-    said = refused(ends, f"{device};mtu=9000")
+    said = refused(ends, bare, f"{device};mtu=9000")
     assert f"MTU 9000 is more than the device has, which is {most}" in said

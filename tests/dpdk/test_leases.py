@@ -171,7 +171,7 @@ def test_the_plugin_runs_on_a_leased_port_and_survives_harpd(site: Site, victim:
     site.free()
 
 
-# In a host's network: what its harpd tells Prometheus.
+# In a host's network: what its harpd exports to Prometheus.
 SCRAPE = f"""
 import urllib.request
 with urllib.request.urlopen("http://127.0.0.1:{METRICS_PORT}/metrics", timeout=10) as answer:
@@ -213,16 +213,16 @@ def test_several_queues_are_shown(site: Site) -> None:
             watching.kill()
         scraped = daemon.command(sys.executable, "-c", SCRAPE)
 
-        def told(row: str) -> list[float]:
-            """The values of metrics that begin so, as Prometheus would be told them now."""
+        def exported(row: str) -> list[float]:
+            """The current values of the metrics that begin so."""
             text = subprocess.run(scraped, capture_output=True, text=True, check=True).stdout
             lines = [line for line in text.splitlines() if line.startswith(row)]
             return [float(line.split()[-1]) for line in lines]
 
-        assert told('harp_instances{device="rail0"') == [QUEUES]
+        assert exported('harp_instances{device="rail0"') == [QUEUES]
         # What the job's driver counts, by its own words; it is asked once a second.
         row = 'harp_port_xstat_total{device="rail0",name="rx_good_packets",slot="0"}'
-        wait_for(lambda: any(told(row)), "a packet that the driver has counted")
+        wait_for(lambda: any(exported(row)), "a packet that the driver has counted")
 
         def counted() -> int:
             first, second = shown("stats", "--pid", str(pid))["instances"]

@@ -99,6 +99,16 @@ enum rte_iova_mode rte_eal_iova_mode(void)
 	return mode;
 }
 
+static void memory_open(void)
+{
+	page_bytes = (uintptr_t)sysconf(_SC_PAGESIZE);
+	memory = aligned_alloc(page_bytes, PAGES * page_bytes);
+	CHECK(memory);
+}
+
+BEFORE_EACH(memory_open())
+AFTER_EACH(free(memory))
+
 /* ---- ranges ------------------------------------------------------------------------------------ */
 
 static struct range {
@@ -150,7 +160,7 @@ static void toggle(struct range *range, struct rng *rng)
 	calls_until_refused = 0;
 }
 
-static void test_any_order(void)
+TEST(ranges_come_and_go_in_any_order)
 {
 	struct rng rng;
 
@@ -168,21 +178,10 @@ static void test_any_order(void)
 }
 
 /* Physical addresses: a range of several pages is no piece that a device could be told. */
-static void test_physical_addresses(void)
+TEST(physical_addresses_are_not_mapped)
 {
 	mode = RTE_IOVA_PA;
 	CHECK_EQ(mapping_add(device_of(0), memory, page_bytes), -ENOTSUP);
 	CHECK(nothing_is_left());
 	mode = RTE_IOVA_VA;
-}
-
-int main(void)
-{
-	page_bytes = (uintptr_t)sysconf(_SC_PAGESIZE);
-	memory = aligned_alloc(page_bytes, PAGES * page_bytes);
-	CHECK(memory);
-	test_any_order();
-	test_physical_addresses();
-	free(memory);
-	return check_done();
 }

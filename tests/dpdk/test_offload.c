@@ -42,7 +42,7 @@ static void lengths_are(unsigned l2_len, unsigned l3_len)
 	CHECK_EQ(mbuf.l3_len, l3_len);
 }
 
-static void test_checksums(void)
+TEST(a_checksum_is_left_to_the_device)
 {
 	CHECK(asked(packet(false, 4, IPPROTO_TCP, 12), HARP_DESC_TX_CSUM));
 	CHECK(mbuf.ol_flags == (RTE_MBUF_F_TX_IPV4 | RTE_MBUF_F_TX_TCP_CKSUM));
@@ -54,7 +54,7 @@ static void test_checksums(void)
 	lengths_are(18, 40);
 }
 
-static void test_trains(void)
+TEST(a_gso_packet_is_left_to_the_device)
 {
 	CHECK(asked(packet(true, 4, IPPROTO_TCP, 0), TSO(1448)));
 	CHECK(mbuf.ol_flags == (RTE_MBUF_F_TX_IPV4 | RTE_MBUF_F_TX_IP_CKSUM |
@@ -69,7 +69,7 @@ static void test_trains(void)
 	CHECK_EQ(mbuf.tso_segsz, 8928);
 }
 
-static void test_refused(void)
+TEST(a_packet_that_no_device_can_finish_is_refused)
 {
 	static const struct {
 		bool tagged;
@@ -94,12 +94,4 @@ static void test_refused(void)
 	bytes[12] = 0x08;
 	bytes[13] = 0x06; /* ARP */
 	CHECK(!asked(60, HARP_DESC_TX_CSUM));
-}
-
-int main(void)
-{
-	test_checksums();
-	test_trains();
-	test_refused();
-	return check_done();
 }

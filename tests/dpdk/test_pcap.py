@@ -44,7 +44,7 @@ def answers(ends: Ends, folder: Path, given: list[Packet]) -> list[Packet]:
 
 
 def test_what_a_file_asks_is_answered(ends: Ends, tmp_path: Path) -> None:
-    """ARP, ping and a SYN that nobody listens for; scapy computes the checksums anew."""
+    """ARP, ping and a SYN to a closed port; scapy computes the checksums again."""
     head = Ether(src=THEM, dst=US)
     there = IP(src="10.9.0.2", dst="10.9.0.1")
     given = [

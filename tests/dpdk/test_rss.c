@@ -68,7 +68,7 @@ static struct harp_rss asked(struct device of)
 	return rss;
 }
 
-static void test_known(void)
+TEST(a_reported_table_is_used)
 {
 	static const uint16_t counts[] = { 1, 64, 100, 128, HARP_RSS_TABLE_MAX };
 
@@ -86,7 +86,7 @@ static void test_known(void)
 }
 
 /* A longer key, of which the rest counts for nothing here; and a packet of the verification suite. */
-static void test_a_packet_of_the_suite(void)
+TEST(a_published_packet_has_its_queue)
 {
 	struct harp_rss rss = asked((struct device){ .key_bytes = HARP_RSS_KEY_MAX,
 						     .queues = 8,
@@ -101,7 +101,7 @@ static void test_a_packet_of_the_suite(void)
 }
 
 /* Several queues, and what the device says is not enough to compute with. */
-static void test_not_known(void)
+TEST(an_incomplete_report_is_unknown)
 {
 	const struct device good = {
 		.key_bytes = 40, .queues = 4, .table_count = 128, .hashes = TCP
@@ -125,20 +125,11 @@ static void test_not_known(void)
 }
 
 /* It has nothing to choose, whatever it says. */
-static void test_one_queue(void)
+TEST(one_queue_needs_no_rule)
 {
 	CHECK_EQ(asked((struct device){ .queues = 1 }).kind, HARP_RSS_NONE);
 	CHECK_EQ(asked((struct device){
 			       .key_bytes = 40, .queues = 1, .table_count = 128, .hashes = TCP })
 			 .kind,
 		 HARP_RSS_NONE);
-}
-
-int main(void)
-{
-	test_known();
-	test_a_packet_of_the_suite();
-	test_not_known();
-	test_one_queue();
-	return check_done();
 }

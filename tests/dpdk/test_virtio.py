@@ -96,7 +96,7 @@ def test_a_port_has_no_more_queues_than_its_device(ends: Ends, tmp_path: Path) -
 @pytest.mark.sample("lost-indirect", "kept-", "-indirect")
 @pytest.mark.parametrize("order", ["", ",in_order=0"], ids=["", "indirect"])
 @pytest.mark.parametrize("few", ["", "lost", "kept"])
-def test_messages_verified(ends: Ends, tmp_path: Path, few: str, order: str) -> None:
+def test_every_message_arrives_intact(ends: Ends, tmp_path: Path, few: str, order: str) -> None:
     """The application's frames in trains: nothing is copied on the way into the card.
 
     A back-end without frames for them drops trains: they are sent again, though virtio's ring
@@ -162,7 +162,7 @@ def closes(process: "subprocess.Popen[str]") -> None:
     assert (out, process.returncode) == ("closed\n", 0), err
 
 
-def test_a_killed_back_end(ends: Ends, tmp_path: Path) -> None:
+def test_a_new_back_end_replaces_a_killed_one(ends: Ends, tmp_path: Path) -> None:
     """Its card is closed, and a new back-end on the same socket gets a new card."""
     server = ends.serve("10.9.0.1", vhost(tmp_path, 1500, True))
     card = opened(ends, virtio(tmp_path, 1500))

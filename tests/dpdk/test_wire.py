@@ -74,7 +74,7 @@ def test_a_signal_leaves_nothing(tmp_path: Path, number: signal.Signals) -> None
     assert list(tmp_path.iterdir()) == []
 
 
-def test_two_ports_by_name(tmp_path: Path) -> None:
+def test_two_named_ports_exchange_frames(tmp_path: Path) -> None:
     """--peer: both texts are the caller's."""
     shared = f"id=3,socket-abstract=no,socket={tmp_path}/wire.sock"
     found = report("--nic", f"dpdk:net_memif0,role=client,{shared}",

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from dpdk_tools import Ends, ethdev, memif, other_dpdk, start
+from driver_rig import bench
 from test_plugin import Live, environment, live, plugin
 
 from harp.lab import Lab
@@ -107,12 +108,11 @@ def test_auto_continues_without_a_link(hosts: Lab, ends: Ends, plugin: Path) -> 
 
 def goes_on(hosts: Lab, wrong: Wrong, ends: Ends, plugin: Path) -> None:
     """A ring all-reduce by the kernel's NICs, and why not by the ports."""
-    bench = ends.build / "tools" / "driver" / "harp-bench"
-    run = ("allreduce", "-b", "4", "-e", "256K", "-f", "16", "-n", "5", "--ifname", "=eth0")
-    where = ("--plugin", plugin, "--ranks", "2", "--root", hosts.hosts[0].endpoint(7000))
+    run = ("-b", "4", "-e", "256K", "-f", "16", "-n", "5", "--ifname", "=eth0", "-o", "json")
+    root = hosts.hosts[0].endpoint(7000)
     variables = wrong.more | {"HARP_PATH": "auto", "HARP_DPDK": wrong.dpdk, "NCCL_DEBUG": "INFO"}
     ranks = [
-        host.popen([bench, *run, *where, "--rank", str(host.index), "-o", "json"], env=variables)
+        host.popen(bench("allreduce", host.index, 2, root, *run), env=variables)
         for host in hosts.hosts
     ]
     ends.started += ranks
@@ -127,9 +127,10 @@ def goes_on(hosts: Lab, wrong: Wrong, ends: Ends, plugin: Path) -> None:
         assert "connected by" in err
 
 
-def test_link_that_stays_down(hosts: Lab, ends: Ends, plugin: Path, tmp_path: Path) -> None:
+def test_connecting_fails_while_the_link_stays_down(
+    hosts: Lab, ends: Ends, plugin: Path, tmp_path: Path
+) -> None:
     """Each rank has a memif that nobody else comes to: connecting fails in time, and says why."""
-    bench = ends.build / "tools" / "driver" / "harp-bench"
     root = hosts.hosts[0].endpoint(7001)
     ranks = []
     for host in hosts.hosts:
@@ -141,8 +142,8 @@ def test_link_that_stays_down(hosts: Lab, ends: Ends, plugin: Path, tmp_path: Pa
             HARP_CONNECT_TIMEOUT_MS="1000",
             NCCL_DEBUG="INFO",
         )
-        where = ("--plugin", plugin, "--ranks", "2", "--root", root, "--rank", str(host.index))
-        ranks.append(host.popen([bench, "allreduce", "-n", "1", *where], env=variables))
+        command = bench("allreduce", host.index, 2, root, "-n", "1")
+        ranks.append(host.popen(command, env=variables))
     ends.started += ranks
     said = [rank.communicate(timeout=SECONDS_MAX)[1] for rank in ranks]
     assert [rank.returncode for rank in ranks] == [4, 4], said
@@ -168,7 +169,7 @@ exec "$@"
     ("pattern", "missing"),
     [("none", "librte_bus_pci"), ("librte_bus_[pv]*", "librte_mempool_ring")],
 )
-def test_drivers_that_are_not_installed(
+def test_missing_drivers_are_named(
     need_root: None, ends: Ends, tmp_path: Path, pattern: str, missing: str
 ) -> None:
     """DPDK's libraries without its drivers: which one every port needs, and from where."""
