@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from driver_rig import HANGS_S, Running, event, finish, outlives
+from driver_rig import HANGS_S, Running, Start, bench, delivers, event, finish, outlives
 
 WRONG, USAGE, HANG, PLUGIN, PEER, INTERRUPTED = 1, 2, 3, 4, 5, 6
 
@@ -35,17 +35,15 @@ class Arena:
         self._ports = itertools.count(20000)
 
     def port(self) -> int:
-        """A TCP port that nothing in this namespace has had: below those that the kernel gives to
-        whoever asks for any, the plugins among them."""
+        """A TCP port that nothing here has had, below those that the kernel chooses."""
         return next(self._ports)
 
     def start(self, rank: int, ranks: int, port: int, *args: str, **env: str) -> Running:
         """One rank in the background; args[0] is the mode."""
         mode, *rest = args
-        words = [str(self.bench), mode, "--rank", str(rank), "--ranks", str(ranks)]
-        words += ["--root", f"127.0.0.1:{port}", "--timeout", str(HANGS_S), "--ifname", "lo", *rest]
         if "--plugin" not in rest:
-            words += ["--plugin", str(self.plugins["sock"])]
+            rest += ["--plugin", str(self.plugins["sock"])]
+        words = bench(mode, rank, ranks, f"127.0.0.1:{port}", "--ifname", "lo", *rest)
         return subprocess.Popen(
             ["ip", "netns", "exec", self.name, *words],
             stdout=subprocess.PIPE,
@@ -53,6 +51,11 @@ class Arena:
             text=True,
             env={**os.environ, "NCCL_DEBUG": "WARN", **env},
         )
+
+    def pair(self, *more: str) -> Start:
+        """Starts ranks of a pair: rank, mode, options."""
+        port = self.port()
+        return lambda rank, mode, *args: self.start(rank, 2, port, mode, *more, *args)
 
     def run(self, ranks: int, *args: str, **env: str) -> list[Rank]:
         """All ranks alike, to their end."""
@@ -265,8 +268,8 @@ def test_every_shape_passes_its_check(arena: Arena, shape: tuple[int, int]) -> N
     assert expected in said[0]
 
 
-def test_shapes_differ(arena: Arena) -> None:
-    """The listener's shape is the connection's, as with NCCL: the handle tells it."""
+def test_the_listener_sets_the_sockets_of_a_connection(arena: Arena) -> None:
+    """The listener's shape is the connection's, as with NCCL: the handle carries it."""
     port = arena.port()
     shapes = [("0", "1"), ("2", "8")]
     args = ["bw", "-b", "1M", "-e", "1M", "-n", "3", "-w", "1"]
@@ -299,7 +302,7 @@ def test_each_fault_of_a_plugin_ends_every_rank_and_is_named(arena: Arena, fault
     args = ["allreduce", "-b", "512K", "-e", "512K", "-n", "3", "--timeout", "3"]
     ended = arena.run(2, *args, SOCK_FAULT=fault)
     code, text = FAULTS[fault]
-    # The other rank may hear of it from the first, or see its connection closed.
+    # The other rank may learn of it from the first, or see its connection closed.
     assert code in {rank.code for rank in ended}, ended
     assert all(rank.code for rank in ended), ended
     assert any(text in rank.err for rank in ended if rank.code == code), ended
@@ -367,7 +370,7 @@ def test_a_missing_rank_is_reported(arena: Arena) -> None:
 
 
 def test_ranks_with_different_options_are_refused(arena: Arena) -> None:
-    """Ranks started with different channels are told so."""
+    """Ranks started with different channels are refused."""
     port = arena.port()
     root = arena.start(0, 2, port, "lat")
     other = arena.start(1, 2, port, "lat", "--channels", "2")
@@ -400,32 +403,12 @@ def test_an_interrupt_ends_all_ranks(arena: Arena) -> None:
 def test_the_survivor_of_a_killed_rank_ends_with_an_error(
     arena: Arena, plugin: list[str], role: str, fork: list[str]
 ) -> None:
-    """SIGKILL of the peer gives ncclRemoteError, also to one that only waits, and also when the
-    peer had forked a child that sleeps on. Before silence would: HARP bears that for 120 s, and
-    harp-bench calls it a hang before."""
+    """Also of a peer that only waits, or has forked a child that sleeps on. Silence HARP would
+    tolerate for 120 s, which harp-bench calls a hang."""
     if fork and "libnccl-net-sock.so" in plugin[1]:
         pytest.skip("kernel sockets live on in a forked child: NCCL's own transport hangs here")
-    peer = {"source": "sink", "sink": "source", "wait": "wait"}[role]
-    port = arena.port()
-    with contextlib.ExitStack() as stack:
-        survivor = arena.start(0, 2, port, role, *plugin)
-        stack.callback(finish, survivor)
-        victim = arena.start(1, 2, port, peer, *plugin, *fork)
-        stack.callback(finish, victim)
-        outlives(survivor, victim, stack)
+    outlives(arena.pair(*plugin), role, *fork)
 
 
 def test_completed_sends_were_delivered(arena: Arena, plugin: list[str]) -> None:
-    """A sender that exits without closing right after its last message is done loses nothing."""
-    port = arena.port()
-    args = ["-n", "100", "-b", "100000", "--datacheck", "1", *plugin]
-    with contextlib.ExitStack() as stack:
-        sink = arena.start(0, 2, port, "sink", *args)
-        source = arena.start(1, 2, port, "source", "--abrupt", *args)
-        stack.callback(finish, sink)
-        stack.callback(finish, source)
-        assert event(sink)["event"] == "ready"
-        done = event(sink)
-        assert done["event"] == "done", done
-        assert done["received_messages"] == 100
-        assert done["wrong"] == 0
+    delivers(arena.pair(*plugin), "-b", "100000")

@@ -47,7 +47,7 @@ def test_ranks_of_user_nobody_agree(need_root: None, args: tuple[str, ...]) -> N
     assert sorted(queues) == [(host, queue) for host in range(2) for queue in range(each)]
 
 
-def test_ranks_on_kernel_lanes_without_a_counter_of_the_hosts(need_root: None) -> None:
+def test_ranks_on_kernel_lanes_need_no_host_counter(need_root: None) -> None:
     """A container has no /sys to count with; it is told apart from zero."""
     report = demo("--daemon", "--path", "kernel")
     assert report["verdict"]["agree"]

@@ -10,25 +10,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from driver_rig import Running, event, finish
+from crash_rig import NOBODY
+from driver_rig import REMOTE_ERROR, Running, bench, event, finish
 from harpd_rig import HostDaemon
 from netns_tools import wait_until
 
 from harp.lab import Lab, LabOptions
 
-# User nobody, no capability, little locked memory.
-NOBODY = (
-    *("prlimit", "--memlock=65536:65536", "--", "setpriv", "--reuid=65534", "--regid=65534"),
-    *("--clear-groups", "--inh-caps=-all", "--bounding-set=-all", "--no-new-privs", "--"),
-)
-REMOTE_ERROR, PLUGIN_FAILED = 6, 4
-
 
 class Containers:
     """Two containers, joined by a network of their own, and the NICs of two hosts beside them."""
 
-    def __init__(self, build: Path, nics: Lab, inside: Lab, daemons: list[HostDaemon]) -> None:
-        self.build, self.nics, self.inside, self.daemons = build, nics, inside, daemons
+    def __init__(self, nics: Lab, inside: Lab, daemons: list[HostDaemon]) -> None:
+        self.nics, self.inside, self.daemons = nics, inside, daemons
         self.root = f"[{inside.hosts[0].address}]:7000"
 
     def start(
@@ -36,9 +30,7 @@ class Containers:
     ) -> Running:
         """A rank, which leases from the harpd of its host; more: variables."""
         daemon = self.daemons[rank if host is None else host]
-        words = [str(self.build / "tools/driver/harp-bench"), mode, *args, "--timeout", "10"]
-        words += ["--rank", str(rank), "--ranks", "2", "--root", self.root, "--ifname", "eth0"]
-        words += ["--plugin", str(self.build / "plugin/libnccl-net-harp.so")]
+        words = bench(mode, rank, 2, self.root, "--ifname", "eth0", *args, "--timeout", "10")
         variables = {"HARP_SOCKET": str(daemon.socket), "NCCL_DEBUG": "INFO", **more}
         return self.inside.hosts[rank].popen([*NOBODY, *words], env=os.environ | variables)
 
@@ -55,9 +47,7 @@ class Containers:
 
 
 @pytest.fixture(params=[1], ids=[""])
-def containers(
-    request: pytest.FixtureRequest, build_dir: Path, need_root: None
-) -> Iterator[Containers]:
+def containers(request: pytest.FixtureRequest, need_root: None) -> Iterator[Containers]:
     """Two hosts with a NIC and a harpd each. Nothing of a NIC is in a container."""
     with contextlib.ExitStack() as stack:
         nics = stack.enter_context(Lab(LabOptions(queues=request.param)))
@@ -66,7 +56,7 @@ def containers(
         for daemon in daemons:
             stack.callback(daemon.close)
             daemon.start()
-        yield Containers(build_dir, nics, inside, daemons)
+        yield Containers(nics, inside, daemons)
 
 
 @pytest.mark.parametrize(
@@ -94,7 +84,7 @@ def test_ranks_of_user_nobody_in_containers_agree(
 
 
 @pytest.mark.parametrize("containers", [4], indirect=True, ids=["4-queues"])
-def test_ranks_on_a_nic_that_keeps_queues(containers: Containers) -> None:
+def test_ranks_agree_on_a_nic_that_keeps_queues(containers: Containers) -> None:
     """A veth of four queues: queue 0 of each side reaches the other's, and nothing else; kernel
     lanes are impossible. Each rank has four instances, and its comms find the one that works."""
     args = ("allreduce", "-b", "4", "-e", "1M", "-f", "16", "-n", "3", "--channels", "4")
@@ -213,7 +203,7 @@ def test_two_containers_of_one_host_are_refused_with_a_reason(containers: Contai
     assert "eth0 is a NIC of another network namespace" in said
 
 
-def test_harpd_is_required_and_absent(containers: Containers) -> None:
+def test_a_required_harpd_that_is_absent_fails_init(containers: Containers) -> None:
     said = refused(containers, HARP_DAEMON="require", HARP_SOCKET="/nonexistent/harpd.sock")
     line = "HARP_DAEMON=require, but /nonexistent/harpd.sock: no such socket; is harpd running"
     assert line in said[0]
@@ -227,7 +217,7 @@ def test_harpd_is_required_and_absent(containers: Containers) -> None:
     ],
     ids=["off", "absent"],
 )
-def test_without_harpd_kernel_lanes_and_both_reasons(
+def test_without_harpd_kernel_lanes_are_used_and_both_reasons_logged(
     containers: Containers, variables: dict[str, str], reason: str
 ) -> None:
     document, said = containers.run("lat", "-e", "8", "-n", "10", **variables)
