@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sealed lanes against ears, hands and other keys on the wire, and against their administrators.
+"""Encrypted lanes: eavesdroppers, forged segments, other keys, and wrong settings.
 
 Each test runs over HARP's own TCP and over kernel lanes.
 """
@@ -22,7 +22,7 @@ import pytest
 import seal
 from actor import Actor, ActorError, actors, polled
 from hosts import Hosts
-from test_hostile import Pair, spawn
+from test_hostile import Pair
 from wire import CLOSE, DATA, Handle, Peer, record
 
 SEED = 20261122
@@ -54,16 +54,8 @@ def sealing(key_file: Path) -> dict[str, str]:
     return {"HARP_ENCRYPT": ENCRYPT, "HARP_KEY_FILE": str(key_file)}
 
 
-@contextlib.contextmanager
-def two(
-    hosts: Hosts, path: str, receiver: dict[str, str], sender: dict[str, str]
-) -> Iterator[tuple[Actor, Actor]]:
-    with actors(spawn(hosts, 0, path, **receiver), spawn(hosts, 1, path, **sender)) as made:
-        yield made[0], made[1]
-
-
-class Ears:
-    """All that one end of the cable hears while it is open."""
+class Capture:
+    """All packets at one end of the cable while it is open."""
 
     def __init__(self, hosts: Hosts, host: int) -> None:
         with hosts.inside(host):
@@ -81,9 +73,9 @@ class Ears:
             if self.raw.fileno() in ready:
                 self.frames.append(self.raw.recv(1 << 17))
             elif ready:
-                return  # after all that was heard before
+                return  # after all that was captured before
 
-    def __enter__(self) -> Ears:
+    def __enter__(self) -> Capture:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -99,8 +91,8 @@ class Ears:
         return (b"\xff" * 16).join(self.frames)  # frames don't join
 
     def flows(self, least_bytes: int) -> int:
-        """TCP connections over IPv4 that had so much in the frames that were heard until now."""
-        heard: dict[frozenset[bytes], int] = {}
+        """TCP connections over IPv4 with at least that many bytes in the frames captured so far."""
+        sizes: dict[frozenset[bytes], int] = {}
         for frame in self.frames:
             if (
                 frame[12:14] == b"\x08\x00"
@@ -108,8 +100,8 @@ class Ears:
                 and frame[23] == socket.IPPROTO_TCP
             ):
                 ends = frozenset((frame[26:30] + frame[34:36], frame[30:34] + frame[36:38]))
-                heard[ends] = heard.get(ends, 0) + len(frame)
-        return sum(count >= least_bytes for count in heard.values())
+                sizes[ends] = sizes.get(ends, 0) + len(frame)
+        return sum(count >= least_bytes for count in sizes.values())
 
 
 # No eight bytes of it are alike elsewhere, and each frame has some run of 16 that starts at 16.
@@ -118,9 +110,9 @@ PLAIN = b"".join(
 )
 
 
-def runs_heard(heard: bytes) -> int:
-    """How many 16-byte pieces of PLAIN were heard."""
-    return sum(PLAIN[at : at + 16] in heard for at in range(0, len(PLAIN), 16))
+def runs_captured(captured: bytes) -> int:
+    """How many 16-byte pieces of PLAIN were captured."""
+    return sum(PLAIN[at : at + 16] in captured for at in range(0, len(PLAIN), 16))
 
 
 @pytest.mark.parametrize("encrypt", [True, False], ids=["encrypted", "plaintext"])
@@ -132,54 +124,50 @@ def runs_heard(heard: bytes) -> int:
 def test_no_plaintext_is_on_the_wire(
     hosts: Hosts, key_file: Path, kinds: tuple[str, str], where: int, encrypt: bool
 ) -> None:
-    """Of a queue that HARP has, packet sockets of that host hear nothing: they are at the other."""
+    """A packet socket sees no queue that HARP holds, so the capture is on the other host."""
     env = sealing(key_file) if encrypt else {}
-    with (
-        actors(spawn(hosts, 0, kinds[0], **env), spawn(hosts, 1, kinds[1], **env)) as made,
-        Ears(hosts, where) as ears,
-    ):
-        receiver, sender = made
+    with hosts.ranks(*kinds, **env) as (receiver, sender), Capture(hosts, where) as capture:
         pair = Pair(receiver, sender)
         pair.exchange(PLAIN)
         pair.exchange(b"short")
         pair.exchange(PLAIN[:5000])
-        heard = ears.close()
+        captured = capture.close()
         said = "\n".join(sender.call("log") + receiver.call("log"))
-        assert len(heard) > len(PLAIN) + 5000
+        assert len(captured) > len(PLAIN) + 5000
         if not encrypt:  # the same capture shows what is not encrypted
-            assert runs_heard(heard) > 3000
+            assert runs_captured(captured) > 3000
             assert "encrypted" not in said
             return
-        assert runs_heard(heard) == 0
-        assert record(DATA, message=1, total=5, payload=b"short")[:24] not in heard
-        assert PSK not in heard
-        assert PSK.hex().encode() not in heard
+        assert runs_captured(captured) == 0
+        assert record(DATA, message=1, total=5, payload=b"short")[:24] not in captured
+        assert PSK not in captured
+        assert PSK.hex().encode() not in captured
         assert re.search(r"connected by encrypted \S+ TCP", said)
         assert re.search(r"accepted by encrypted \S+ TCP", said)
 
 
 def test_every_lane_of_a_comm_is_encrypted(hosts: Hosts, key_file: Path) -> None:
     env = sealing(key_file) | {"HARP_KERNEL_LANES": "4"}
-    with two(hosts, "kernel", env, env) as (receiver, sender), Ears(hosts, 0) as ears:
+    with hosts.ranks("kernel", "kernel", **env) as (receiver, sender), Capture(hosts, 0) as capture:
         pair = Pair(receiver, sender)
         for _ in range(300):  # further lanes come when they come
             pair.exchange(16 * PLAIN)  # one chunk goes by one lane
-            if ears.flows(len(PLAIN)) >= 3:
+            if capture.flows(len(PLAIN)) >= 3:
                 break
-        assert ears.flows(len(PLAIN)) >= 3
-        assert runs_heard(ears.close()) == 0
+        assert capture.flows(len(PLAIN)) >= 3
+        assert runs_captured(capture.close()) == 0
 
 
 def test_lane_kinds_interoperate(each: Hosts, key_file: Path) -> None:
     env = sealing(key_file)
     for kinds in (("xdp", "kernel"), ("kernel", "xdp")):
-        with actors(spawn(each, 0, kinds[0], **env), spawn(each, 1, kinds[1], **env)) as made:
-            pair = Pair(made[0], made[1])
+        with each.ranks(*kinds, **env) as (receiver, sender):
+            pair = Pair(receiver, sender)
             for size in (0, 1, 7, 8, 9, 1447, 16344, 16345, 65536, 1 << 20):
                 pair.exchange(random.Random(SEED + size).randbytes(size))
 
 
-# ---- who differs ---------------------------------------------------------------------------------
+# ---- settings that differ ------------------------------------------------------------------------
 
 
 def refusal(receiver: Actor, sender: Actor) -> tuple[str, str]:
@@ -195,7 +183,8 @@ def refusal(receiver: Actor, sender: Actor) -> tuple[str, str]:
 
 def test_another_key_is_named_on_both_sides(hosts: Hosts, path: str, tmp_path: Path) -> None:
     keys = [write_key(tmp_path / str(i), bytes([i]) * 32) for i in (1, 2)]
-    with two(hosts, path, sealing(keys[0]), sealing(keys[1])) as (receiver, sender):
+    env = {"receiver": sealing(keys[0]), "sender": sealing(keys[1])}
+    with hosts.ranks(path, path, **env) as (receiver, sender):
         for said in refusal(receiver, sender):
             assert "do the pre-shared keys (HARP_KEY_FILE) differ?" in said
             assert bytes([1]).hex() * 32 not in said
@@ -203,14 +192,14 @@ def test_another_key_is_named_on_both_sides(hosts: Hosts, path: str, tmp_path: P
 
 def test_the_key_is_changed_between_jobs(hosts: Hosts, path: str, key_file: Path) -> None:
     """As docs/security.md says: a running job keeps the key that it began with, for its new comms
-    too; whoever begins later has the new one, and neither gets into the other's."""
+    too. A job that begins later has the new one, and the two do not connect."""
     env = sealing(key_file)
-    with two(hosts, path, env, env) as (receiver, sender):
+    with hosts.ranks(path, path, **env) as (receiver, sender):
         before = Pair(receiver, sender)
         before.exchange(PLAIN)
         write_key(key_file.with_suffix(".new"), PSK[::-1]).replace(key_file)
         Pair(receiver, sender).exchange(PLAIN)
-        with two(hosts, "kernel", env, env) as (later_receiver, later_sender):
+        with hosts.ranks("kernel", "kernel", **env) as (later_receiver, later_sender):
             Pair(later_receiver, later_sender).exchange(PLAIN)
             for pair in ((receiver, later_sender), (later_receiver, sender)):
                 for said in refusal(*pair):
@@ -220,7 +209,7 @@ def test_the_key_is_changed_between_jobs(hosts: Hosts, path: str, key_file: Path
 
 def test_the_next_job_of_a_process_has_the_new_key(hosts: Hosts, path: str, key_file: Path) -> None:
     env = sealing(key_file)
-    with two(hosts, path, env, env) as (receiver, sender):
+    with hosts.ranks(path, path, **env) as (receiver, sender):
         first = Pair(receiver, sender)
         first.exchange(PLAIN)
         sender.call("close_send", comm=first.send_comm)
@@ -229,7 +218,8 @@ def test_the_next_job_of_a_process_has_the_new_key(hosts: Hosts, path: str, key_
         receiver.call("finalize")
         write_key(key_file, PSK[::-1])
         receiver.call("load", path=str(hosts.plugin))
-        with actors(spawn(hosts, 1, "kernel", **env)) as (later,):
+        with actors(Actor(hosts.netns[1], hosts.env("kernel", **env))) as (later,):
+            later.call("load", path=str(hosts.plugin))
             Pair(receiver, later).exchange(PLAIN)
 
 
@@ -237,8 +227,7 @@ def test_the_next_job_of_a_process_has_the_new_key(hosts: Hosts, path: str, key_
 def test_one_side_alone_is_named_on_both_sides(
     hosts: Hosts, path: str, key_file: Path, who: str
 ) -> None:
-    env: tuple[dict[str, str], dict[str, str]] = ({}, sealing(key_file))
-    with two(hosts, path, *(env if who == "sender" else env[::-1])) as (receiver, sender):
+    with hosts.ranks(path, path, **{who: sealing(key_file)}) as (receiver, sender):
         here = "this process encrypts its lanes (HARP_ENCRYPT) and the peer does not"
         there = "the peer encrypts its lanes (HARP_ENCRYPT) and this process does not"
         at_receiver, at_sender = refusal(receiver, sender)
@@ -269,7 +258,7 @@ def test_without_a_usable_key_file_init_fails(hosts: Hosts, tmp_path: Path, name
     assert text.count("\n") == 1, "one line"
 
 
-# ---- who forges ----------------------------------------------------------------------------------
+# ---- forged segments -----------------------------------------------------------------------------
 
 
 class SealedPeer(Peer):
@@ -303,14 +292,14 @@ def sealed_peer(hosts: Hosts, receiver: Actor) -> Iterator[tuple[SealedPeer, int
         yield peer, receiver.result()
 
 
-def test_a_peer_written_from_the_document_is_understood(
+def test_a_peer_written_from_the_document_interoperates(
     each: Hosts, path: str, key_file: Path
 ) -> None:
     data = random.Random(SEED).randbytes(3000)
     first = record(DATA, total=3000, payload=data[:1024])
     second = record(DATA, total=3000, offset=1024, payload=data[1024:])
     with (
-        actors(spawn(each, 0, path, **sealing(key_file))) as (receiver,),
+        each.ranks(path, **sealing(key_file)) as (receiver,),
         sealed_peer(each, receiver) as (peer, comm),
     ):
         receiver.start("receive", comm=comm, size=4096)
@@ -321,8 +310,8 @@ def test_a_peer_written_from_the_document_is_understood(
         receiver.call("close_recv", comm=comm)
         head = peer.read(seal.HEAD_BYTES)
         size = struct.unpack("<I", head)[0]
-        told = peer.back.open(head + peer.read(size + seal.TAG_BYTES))
-        assert told[-40] == CLOSE
+        received = peer.back.open(head + peer.read(size + seal.TAG_BYTES))
+        assert received[-40] == CLOSE
 
 
 FORGERIES: dict[str, Callable[[list[bytes]], tuple[bytes, ...]]] = {
@@ -342,7 +331,7 @@ def test_a_forged_segment_fails_its_comm_only(
     hosts: Hosts, path: str, key_file: Path, name: str
 ) -> None:
     env = sealing(key_file)
-    with two(hosts, path, env, env) as (receiver, sender):
+    with hosts.ranks(path, path, **env) as (receiver, sender):
         pair = Pair(receiver, sender)
         with sealed_peer(hosts, receiver) as (peer, comm):
             good = [
@@ -370,7 +359,7 @@ def test_a_stream_that_is_cut_short_is_no_orderly_end(
     hosts: Hosts, path: str, key_file: Path
 ) -> None:
     with (
-        actors(spawn(hosts, 0, path, **sealing(key_file))) as (receiver,),
+        hosts.ranks(path, **sealing(key_file)) as (receiver,),
         sealed_peer(hosts, receiver) as (peer, comm),
     ):
         whole = peer.out.seal(record(DATA, total=8, payload=b"complete"))
