@@ -96,7 +96,7 @@ def actors(*made: Actor) -> Iterator[tuple[Actor, ...]]:
 
 @contextlib.contextmanager
 def polled(receiver: Actor, listen: int) -> Iterator[None]:
-    """The receiver looks for somebody to accept meanwhile, and there is nobody."""
+    """The receiver calls accept() meanwhile, and no peer arrives."""
     assert receiver.call("poll", listen=listen) == "polling"
     yield
     receiver.start("warnings")  # ends it
@@ -160,21 +160,21 @@ class Flow:
 
 
 class Commands:
-    """Each public method is a command."""
+    """Each public method is a command, as are the other methods of the plugin (ncclnet.Net)."""
 
     def __init__(self) -> None:
         self.net: Any = None
         self.forked: list[int] = []
         self.flows: dict[int, Flow] = {}
 
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.net, name)
+
     def load(self, path: str) -> None:
         import ncclnet
 
         self.ncclnet = ncclnet
         self.net = ncclnet.Net(path)
-
-    def warnings(self) -> list[str]:
-        return list(self.net.warnings())
 
     def log(self) -> list[str]:
         return [text for _, text in self.net.lines]
@@ -215,7 +215,7 @@ class Commands:
         return [[comm for comm in found if comm], base64.b64encode(other).decode()]
 
     def poll(self, listen: int) -> bool:
-        """Says so, and accepts until the next command comes: was there anybody?"""
+        """Answers at once, and accepts until the next command: did a peer arrive?"""
         print(json.dumps({"value": "polling"}), flush=True)
         while not select.select([sys.stdin], [], [], 0)[0]:
             if self.net.accept_step(listen) is not None:
@@ -393,18 +393,6 @@ class Commands:
             same = same + 1 if now[:2] == found[:2] else 0
             found = now
         return found
-
-    def close_send(self, comm: int) -> None:
-        self.net.close_send(comm)
-
-    def close_recv(self, comm: int) -> None:
-        self.net.close_recv(comm)
-
-    def close_listen(self, comm: int) -> None:
-        self.net.close_listen(comm)
-
-    def finalize(self) -> None:
-        self.net.finalize()
 
     def _post(self, post: Any) -> Any:
         deadline = time.monotonic() + 10

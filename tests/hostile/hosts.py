@@ -7,10 +7,10 @@ import contextlib
 import dataclasses
 import os
 import pathlib
-import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
+from actor import Actor, actors
 from pyroute2 import netns as pyroute2_netns
 
 
@@ -33,6 +33,28 @@ class Hosts:
             **more,
         }
 
+    @contextlib.contextmanager
+    def ranks(
+        self,
+        *paths: str,
+        receiver: Mapping[str, str] | None = None,
+        sender: Mapping[str, str] | None = None,
+        **env: str,
+    ) -> Iterator[tuple[Actor, ...]]:
+        """Processes with the plugin, the first on host 0: one for each path.
+
+        receiver, sender: more variables of the first and of the second one.
+        """
+        own = (receiver or {}, sender or {})
+        made = [
+            Actor(self.netns[host], self.env(path, **env, **own[host]))
+            for host, path in enumerate(paths)
+        ]
+        with actors(*made):
+            for rank in made:
+                rank.call("load", path=str(self.plugin))
+            yield tuple(made)
+
     def ip(self, host: int, *words: str) -> None:
         """iproute2's, on that host."""
         subprocess.run(["ip", "-n", self.netns[host], *words], check=True)
@@ -49,13 +71,3 @@ class Hosts:
                 pyroute2_netns.setns(home)
         finally:
             os.close(home)
-
-    @staticmethod
-    def kill_later(stack: contextlib.ExitStack, pid: int) -> None:
-        """The sleeping child of a killed process is nobody's any more: ours to end."""
-
-        def kill() -> None:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-
-        stack.callback(kill)

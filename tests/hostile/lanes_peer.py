@@ -196,7 +196,7 @@ class Sender(Trial):
         self.sent.append((*chunk, index))
 
     def lose(self) -> None:
-        """A lane goes, and what it had goes by any."""
+        """A lane is lost; its chunks take any lane."""
         index = self.rng.choice(list(self.lanes))
         if self.rng.random() < 0.5:
             self.lanes.pop(index).end(self.rng.random() < 0.5)

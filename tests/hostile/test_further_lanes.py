@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Further lanes of a comm (docs/lanes.md section 3.4), from a peer written from the document.
 
-Whoever has no right to one is turned away, and the comm never notices.
+A peer without the key is refused, and the comm never notices.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from actor import Actor, actors, polled
+from actor import Actor, polled
 from hosts import Hosts
 from wire import CLOSE, DATA, Handle, Peer, record
 
@@ -44,7 +44,7 @@ class Several:
     def further(self, index: int) -> Peer:
         peer = self.call()
         peer.handshake(index=index, lanes=8, join=True)
-        assert not peer.extensions  # rails are told to who begins a comm
+        assert not peer.extensions  # only the first lane of a comm learns the rails
         return peer
 
     def goes_on(self, *lanes: Peer) -> None:
@@ -61,9 +61,8 @@ class Several:
         self.messages += 1
 
 
-def listens(receiver: Actor, each: Hosts) -> tuple[Handle, Any]:
-    """Loads the plugin there; its handle, and the actor's name for the listen comm."""
-    receiver.call("load", path=str(each.plugin))
+def listens(receiver: Actor) -> tuple[Handle, Any]:
+    """Its handle, and the actor's name for the listen comm."""
     raw, listen = receiver.call("listen")
     return Handle.decode(base64.b64decode(raw)), listen
 
@@ -71,9 +70,8 @@ def listens(receiver: Actor, each: Hosts) -> tuple[Handle, Any]:
 @pytest.fixture(params=["xdp", "kernel"])
 def several(request: pytest.FixtureRequest, each: Hosts) -> Iterator[Several]:
     path = str(request.param)
-    receiver = Actor(each.netns[0], each.env(path, **LANES[path]))
-    with actors(receiver), contextlib.ExitStack() as stack:
-        handle, listen = listens(receiver, each)
+    with each.ranks(path, **LANES[path]) as (receiver,), contextlib.ExitStack() as stack:
+        handle, listen = listens(receiver)
         with each.inside(1):
             first = stack.enter_context(Peer(handle))
         receiver.start("accept", listen=listen)
@@ -93,7 +91,7 @@ def turned_away(peer: Peer) -> bool:
     return False
 
 
-def test_lanes_come_and_carry(several: Several) -> None:
+def test_further_lanes_carry_messages(several: Several) -> None:
     several.goes_on(several.first)
     with several.further(1) as second, several.further(7) as last:
         several.goes_on(several.first, second, last)
@@ -179,7 +177,7 @@ def test_a_replayed_preamble_of_a_further_lane_is_refused(several: Several) -> N
     ],
     ids=["index", "far index", "too many lanes", "no lanes", "joins nothing", "unknown comm"],
 )
-def test_lanes_that_there_cannot_be(several: Several, hello: dict[str, int]) -> None:
+def test_invalid_lane_numbers_are_refused(several: Several, hello: dict[str, int]) -> None:
     with several.call() as stranger:
         stranger.send(stranger.hello(**hello))
         assert turned_away(stranger)
@@ -191,9 +189,7 @@ def test_lanes_that_there_cannot_be(several: Several, hello: dict[str, int]) -> 
 def test_ready_that_did_not_arrive_makes_no_comm(each: Hosts, path: str, lanes: int) -> None:
     """The connection breaks with READY on its way: nobody is given that comm. The second attempt
     is one."""
-    receiver = Actor(each.netns[0], each.env(path, **LANES[path]))
-    with actors(receiver), contextlib.ExitStack() as stack:
-        receiver.call("load", path=str(each.plugin))
+    with each.ranks(path, **LANES[path]) as (receiver,), contextlib.ExitStack() as stack:
         (raw, listen), (other, _) = receiver.call("listen_many", count=2)
         handle = Handle.decode(base64.b64decode(raw))
         with each.inside(1):
@@ -217,7 +213,7 @@ def test_ready_that_did_not_arrive_makes_no_comm(each: Hosts, path: str, lanes: 
 
 def joins(stack: contextlib.ExitStack, each: Hosts, handle: Handle, key: bytes) -> Peer:
     """A further lane of index 1, which is turned away until the first one's PROOF has been read."""
-    for _ in range(200):  # each RST is a turn of who reads it
+    for _ in range(200):  # each RST lets the reader run
         with each.inside(1):
             lane = stack.enter_context(Peer(handle))
         lane.key = key
@@ -231,9 +227,8 @@ def joins(stack: contextlib.ExitStack, each: Hosts, handle: Handle, key: bytes) 
 def test_a_lane_that_waits_for_its_comm_is_replaced(each: Hosts, path: str) -> None:
     """Further lanes may be here before the acknowledgement of the first one's READY. Of two of an
     index the second counts."""
-    receiver = Actor(each.netns[0], each.env(path, **LANES[path]))
-    with actors(receiver), contextlib.ExitStack() as stack:
-        handle, listen = listens(receiver, each)
+    with each.ranks(path, **LANES[path]) as (receiver,), contextlib.ExitStack() as stack:
+        handle, listen = listens(receiver)
         with each.inside(1):
             first = stack.enter_context(Peer(handle))
         receiver.start("accept", listen=listen)

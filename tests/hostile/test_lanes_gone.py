@@ -8,7 +8,7 @@ import os
 import signal
 
 import pytest
-from actor import Actor, ActorError, actors
+from actor import Actor, ActorError
 from hosts import Hosts
 
 SOON = {"HARP_CONNECT_TIMEOUT_MS": "3000"}
@@ -33,10 +33,7 @@ def fails(sender: Actor, handle: str) -> str:
 @pytest.mark.parametrize("how", ["closed", "killed"])
 @pytest.mark.parametrize("path", ["auto", "xdp", "kernel"])
 def test_the_listener_is_gone(each: Hosts, path: str, how: str) -> None:
-    made = [Actor(netns, each.env(path, **SOON)) for netns in each.netns]
-    with actors(*made) as (receiver, sender):
-        for rank in (receiver, sender):
-            rank.call("load", path=str(each.plugin))
+    with each.ranks(path, path, **SOON) as (receiver, sender):
         handle, listen = receiver.call("listen")
         if how == "killed":
             receiver.kill()
@@ -53,10 +50,7 @@ def test_the_listener_is_gone(each: Hosts, path: str, how: str) -> None:
 @pytest.mark.sample("IPv6")
 def test_the_peer_is_stopped(each: Hosts) -> None:
     """One question, and none of a firewall: the peer's kernel has answered."""
-    made = [Actor(netns, each.env("kernel", **SOON)) for netns in each.netns]
-    with actors(*made) as (receiver, sender):
-        for rank in (receiver, sender):
-            rank.call("load", path=str(each.plugin))
+    with each.ranks("kernel", "kernel", **SOON) as (receiver, sender):
         handle, _listen = receiver.call("listen")
         receiver.process.send_signal(signal.SIGSTOP)
         # All of its threads: one of them lets peers in.
@@ -68,13 +62,10 @@ def test_the_peer_is_stopped(each: Hosts) -> None:
     assert warning.endswith("the peer does not accept; is its rank alive?")
 
 
-def test_the_way_is_forbidden(each: Hosts) -> None:
+def test_a_prohibited_route_is_an_unreachable_peer(each: Hosts) -> None:
     """Linux says EACCES of a route that prohibits, and of IPv6 that a firewall rejects: to NCCL the
     peer is out of reach."""
-    made = [Actor(netns, each.env("kernel", **SOON)) for netns in each.netns]
-    with actors(*made) as (receiver, sender):
-        for rank in (receiver, sender):
-            rank.call("load", path=str(each.plugin))
+    with each.ranks("kernel", "kernel", **SOON) as (receiver, sender):
         handle, listen = receiver.call("listen")
         route = ["prohibit", each.address[0]]
         family = "-6" if ":" in each.address[0] else "-4"

@@ -11,12 +11,13 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from actor import HANGS_S, Actor, ActorError, actors
+from actor import HANGS_S, Actor, ActorError
 from hosts import Hosts
 
 COMMS = 40
 FAILING = 10  # connects without memory; each is tried again for a while
 ENV = {"HARP_LANES": "2", "HARP_KERNEL_LANES": "2", "HARP_FRAMES": "4096"}
+SOON = {"HARP_CONNECT_TIMEOUT_MS": "2000"}
 FEW = 12  # descriptors
 LITTLE = 12 << 20  # bytes: a third of what the comms want, and enough for the interpreter
 
@@ -36,15 +37,6 @@ def limited(actor: Actor, what: int, value: int) -> Iterator[None]:
     resource.prlimit(actor.pid, what, (value, before[1]))
     yield
     resource.prlimit(actor.pid, what, before)
-
-
-@contextlib.contextmanager
-def pair(hosts: Hosts, path: str, **more: str) -> Iterator[tuple[Actor, Actor]]:
-    made = [Actor(netns, hosts.env(path, **ENV, **more)) for netns in hosts.netns]
-    with actors(*made) as (receiver, sender):
-        for rank in (receiver, sender):
-            rank.call("load", path=str(hosts.plugin))
-        yield receiver, sender
 
 
 class Comms:
@@ -76,7 +68,7 @@ class Comms:
 
 @pytest.mark.parametrize("path", ["auto", "kernel"])
 def test_the_receiver_has_no_descriptor_left(hosts: Hosts, path: str) -> None:
-    with pair(hosts, path) as (receiver, sender):
+    with hosts.ranks(path, path, **ENV) as (receiver, sender):
         limit = descriptors(receiver) + FEW
         with limited(receiver, resource.RLIMIT_NOFILE, limit):
             comms = Comms(receiver, sender, COMMS)
@@ -90,7 +82,10 @@ def test_the_receiver_has_no_descriptor_left(hosts: Hosts, path: str) -> None:
 
 
 def test_the_sender_has_no_descriptor_left(hosts: Hosts) -> None:
-    with pair(hosts, "kernel", HARP_CONNECT_TIMEOUT_MS="2000") as (receiver, sender):
+    with hosts.ranks("kernel", "kernel", **ENV, **SOON) as (
+        receiver,
+        sender,
+    ):
         handle, listen = receiver.call("listen")
         with limited(sender, resource.RLIMIT_NOFILE, descriptors(sender)):
             with pytest.raises(ActorError, match="ncclSystemError"):
@@ -105,7 +100,7 @@ def test_the_sender_has_no_descriptor_left(hosts: Hosts) -> None:
 
 def test_the_listener_has_no_descriptor_left(hosts: Hosts) -> None:
     """One more at a time, until there are enough: whatever lacked its own said so."""
-    with pair(hosts, "kernel") as (receiver, sender):
+    with hosts.ranks("kernel", "kernel", **ENV) as (receiver, sender):
         listening, had = None, descriptors(receiver)
         for limit in range(had, had + 16):
             with (
@@ -128,7 +123,7 @@ def test_the_listener_has_no_descriptor_left(hosts: Hosts) -> None:
 
 def test_the_sender_has_no_memory_left(hosts: Hosts) -> None:
     """Some of its comms come and some don't, each with a result. With memory again, others do."""
-    with pair(hosts, "auto", HARP_CONNECT_TIMEOUT_MS="2000") as (receiver, sender):
+    with hosts.ranks("auto", "auto", **ENV, **SOON) as (receiver, sender):
         handles, listens = zip(*receiver.call("listen_many", count=FAILING + COMMS), strict=True)
         receiver.start("join", handles=[], listens=listens[FAILING:])
         results = []
@@ -148,7 +143,7 @@ def test_the_sender_has_no_memory_left(hosts: Hosts) -> None:
 def test_five_hundred_connects_with_few_descriptors(hosts: Hosts, path: str) -> None:
     """A HARP port takes a descriptor, and is held in TIME-WAIT for a minute: that gives way. At
     worst a comm has fewer lanes."""
-    with pair(hosts, path) as (receiver, sender):
+    with hosts.ranks(path, path, **ENV) as (receiver, sender):
         with contextlib.ExitStack() as stack:
             for rank in (receiver, sender):
                 limit = descriptors(rank) + 200
@@ -164,7 +159,7 @@ def test_five_hundred_connects_with_few_descriptors(hosts: Hosts, path: str) -> 
 
 def test_a_thousand_connects_leave_nothing(hosts: Hosts) -> None:
     """Over the kernel: what HARP's ports in TIME-WAIT hold ends a minute later, or at finalize."""
-    with pair(hosts, "kernel") as (receiver, sender):
+    with hosts.ranks("kernel", "kernel", **ENV) as (receiver, sender):
         found = []
         for n in range(40):
             comms = Comms(receiver, sender, 25)

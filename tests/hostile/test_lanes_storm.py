@@ -65,7 +65,7 @@ class Storm:
     "count", [43, pytest.param(171, marks=pytest.mark.long)], ids=["516 comms", "2052 comms"]
 )
 @pytest.mark.parametrize("path", ["auto", "xdp", "kernel"])
-def test_a_storm_of_connects(need_root: None, path: str, count: int) -> None:
+def test_a_storm_of_connects_leaves_nothing(need_root: None, path: str, count: int) -> None:
     with Lab(LabOptions(hosts=HOSTS)) as lab:
         made = [Actor(host.netns, {"HARP_PATH": path, **ENV}) for host in lab.hosts]
         with actors(*made) as ranks:

@@ -29,12 +29,12 @@ ENV = {"NCCL_SOCKET_IFNAME": "=eth0", "HARP_LANES": "2", "HARP_KERNEL_LANES": "2
 
 @pytest.fixture(scope="module", params=[False, True], ids=["IPv4", "IPv6"])
 def lab(request: pytest.FixtureRequest, need_root: None) -> Iterator[Lab]:
-    """The victim, a healthy host, and the strangers'."""
+    """The victim, a healthy host, and the attacker's."""
     with Lab(LabOptions(hosts=3, ipv6=request.param)) as made:
         yield made
 
 
-def doors(handle: str) -> list[int]:
+def ports_of(handle: str) -> list[int]:
     """The ports that it names: HARP's, and the kernel's for either family."""
     return [port for port in struct.unpack_from("<HHH", base64.b64decode(handle), 12) if port]
 
@@ -58,7 +58,7 @@ def test_unauthenticated_peers_delay_no_connect(lab: Lab, kind: str, path: str) 
         later = victim.call("listen_many", count=CONNECTS)
         victim.start("accept", listen=listen)
         sends, receives = healthy.call("connect", handle=handle), victim.result()
-        with Attack(lab.hosts[2], kind, lab.hosts[0].address, doors(handle)) as attack:
+        with Attack(lab.hosts[2], kind, lab.hosts[0].address, ports_of(handle)) as attack:
             victim.start("join", handles=[], listens=[each for _, each in later])
             comms, seconds = healthy.call("connect_each", handles=[each for each, _ in later])
             victim.result()
@@ -79,15 +79,15 @@ def test_unauthenticated_peers_delay_no_connect(lab: Lab, kind: str, path: str) 
         assert "tried again" not in said
 
 
-def test_a_burst_while_the_keeper_has_no_processor(lab: Lab) -> None:
-    """Nobody lets anybody in, and all get through to the kernel's queue: who came when it was full
-    would have to come again after a second."""
+def test_a_burst_waits_for_a_stopped_control_thread(lab: Lab) -> None:
+    """Nothing is accepted meanwhile, and all connections reach the kernel's queue: one that found
+    it full would be tried again after a second."""
     with contextlib.ExitStack() as stack:
         (victim,) = stack.enter_context(
             actors(Actor(lab.hosts[0].netns, {"HARP_PATH": "kernel", **ENV}))
         )
         victim.call("load", path=str(_paths.plugin()))
-        where = lab.hosts[0].address, doors(victim.call("listen")[0])[0]
+        where = lab.hosts[0].address, ports_of(victim.call("listen")[0])[0]
         family = socket.AF_INET6 if ":" in where[0] else socket.AF_INET
         burst: list[socket.socket] = []
         in_namespace(

@@ -4,10 +4,12 @@ alone. A forced AF_XDP path attaches a program and logs its cost."""
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
+from collections.abc import Iterator
 
 import pytest
-from actor import Actor, actors
+from actor import Actor
 from hosts import Hosts
 
 UNNAMED = {"NCCL_SOCKET_IFNAME": "", "HARP_DAEMON": "off", "HARP_XDP_BYTES_MAX": ""}
@@ -34,15 +36,11 @@ def untouched(hosts: Hosts) -> dict[str, str]:
     return shown
 
 
-def listening(hosts: Hosts, path: str, **env: str) -> Actor:
-    actor = Actor(hosts.netns[0], hosts.env(path, **UNNAMED | env))
-    try:
-        actor.call("load", path=str(hosts.plugin))
+@contextlib.contextmanager
+def listening(hosts: Hosts, path: str, **env: str) -> Iterator[Actor]:
+    with hosts.ranks(path, receiver=UNNAMED | env) as (actor,):
         actor.call("open_interfaces")
-    except BaseException:
-        actor.close()
-        raise
-    return actor
+        yield actor
 
 
 @pytest.mark.parametrize(
@@ -58,7 +56,7 @@ def listening(hosts: Hosts, path: str, **env: str) -> Actor:
 )
 def test_auto_attaches_nothing_and_says_why_in_one_line(hosts: Hosts, env: dict[str, str]) -> None:
     before = untouched(hosts)
-    with actors(listening(hosts, "auto", **env)) as (actor,):
+    with listening(hosts, "auto", **env) as actor:
         assert not attached(hosts)
         assert untouched(hosts) == before
         (said,) = [line for line in actor.call("log") if "path kernel TCP" in line]
@@ -74,11 +72,11 @@ def test_auto_attaches_nothing_and_says_why_in_one_line(hosts: Hosts, env: dict[
     [("xdp", {}), ("auto", {"HARP_XDP_BYTES_MAX": "3000"})],
     ids=["HARP_PATH", "HARP_XDP_BYTES_MAX"],
 )
-def test_forced_it_is_attached_and_says_what_it_costs(
+def test_a_forced_path_is_attached_and_its_cost_logged(
     hosts: Hosts, path: str, env: dict[str, str]
 ) -> None:
     before = untouched(hosts)
-    with actors(listening(hosts, path, **env)) as (actor,):
+    with listening(hosts, path, **env) as actor:
         assert attached(hosts)
         assert untouched(hosts) != before
         (said,) = [line for line in actor.call("log") if "generic XDP" in line]
