@@ -24,11 +24,26 @@ def output(*command: str | Path) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
-def test_exports_the_tables_only(plugin: Path) -> None:
-    lines = output("nm", "-D", "--defined-only", plugin).splitlines()
-    assert {line.split()[-1] for line in lines} == NET_TABLES | TUNER_TABLES
+@pytest.mark.parametrize(
+    ("library", "tables"),
+    [
+        ("libnccl-net-harp.so", NET_TABLES | TUNER_TABLES),
+        ("libnccl-profiler-harp.so", {f"ncclProfiler_v{n}" for n in range(3, 8)}),
+    ],
+)
+def test_a_library_exports_its_tables_only_and_needs_libc_only(
+    plugin: Path, library: str, tables: set[str]
+) -> None:
+    path = plugin.with_name(library)
+    lines = output("nm", "-D", "--defined-only", path).splitlines()
+    assert {line.split()[-1] for line in lines} == tables
     # Data symbols of struct type, as dlsym's callers expect.
     assert all(line.split()[-2] in "DRBV" for line in lines)
+    needed = re.findall(r"\(NEEDED\).*\[(.+)\]", output("readelf", "-d", path))
+    # ld-linux for thread-local storage; libpthread is a part of libc since glibc 2.34.
+    allowed = ("libc.so", "ld-linux", "libpthread.so")
+    assert needed
+    assert [name for name in needed if not name.startswith(allowed)] == []
 
 
 def test_rccl_finds_the_plugin_by_its_own_name(plugin: Path, build_dir: Path) -> None:
@@ -53,28 +68,7 @@ def test_rccl_finds_the_plugin_by_its_own_name(plugin: Path, build_dir: Path) ->
         output(conform, rccl, version, "fifo", "lifecycle")
 
 
-def test_the_profiler_exports_its_tables_and_needs_libc_only(plugin: Path) -> None:
-    profiler = plugin.with_name("libnccl-profiler-harp.so")
-    lines = output("nm", "-D", "--defined-only", profiler).splitlines()
-    assert {line.split()[-1] for line in lines} == {f"ncclProfiler_v{n}" for n in range(3, 8)}
-    needed = re.findall(r"\(NEEDED\).*\[(.+)\]", output("readelf", "-d", profiler))
-    assert [name for name in needed if not name.startswith(("libc.so", "libpthread.so"))] == []
-
-
-def test_needs_libc_only(plugin: Path) -> None:
-    needed = re.findall(r"\(NEEDED\).*\[(.+)\]", output("readelf", "-d", plugin))
-    # ld-linux for thread-local storage; libpthread is a part of libc since glibc 2.34.
-    allowed = re.compile(r"libc\.so|ld-linux|libpthread\.so")
-    assert needed
-    assert [name for name in needed if not allowed.match(name)] == []
-
-
-def test_ldd_lists_libc_only(plugin: Path) -> None:
-    allowed = re.compile(r"\s*(linux-vdso|libc\.so|libpthread\.so|/lib.*/ld-linux)")
-    assert [line for line in output("ldd", plugin).splitlines() if not allowed.match(line)] == []
-
-
-def test_has_no_soname_version_and_resolves_at_load(plugin: Path) -> None:
+def test_the_plugin_has_no_soname_version_and_resolves_at_load(plugin: Path) -> None:
     dynamic = output("readelf", "-d", plugin)
     soname = re.findall(r"\(SONAME\).*\[(.+)\]", dynamic)
     assert soname in ([], ["libnccl-net-harp.so"])

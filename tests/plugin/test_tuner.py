@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """NCCL's tuner tables of the plugin, called as NCCL calls them."""
 
-import ctypes
 import os
 import socket
 import subprocess
@@ -46,7 +45,7 @@ def test_small_operations_take_few_hops_and_large_ones_few_bytes(file: Path) -> 
     assert chosen(file, "allreduce", 1 << 30, 8, 8) == ("ring", "Simple")
 
 
-def test_costs_are_those_of_the_formula(file: Path) -> None:
+def test_costs_follow_the_formula(file: Path) -> None:
     found = tuner.explain(file, "allreduce", 1 << 20, 4, 4)
     cost = {(row["algorithm"], row["protocol"]): row["us"] for row in found["costs"]}
     # 6 hops of 20 us and 12.3 us of Simple; 1.5 MiB at the rate of a message of 256 KiB.
@@ -58,7 +57,7 @@ def test_costs_are_those_of_the_formula(file: Path) -> None:
     assert cost["ring", "LL"] == pytest.approx(6 * 21 + 1.5 * (2 << 20) / 700, rel=1e-5)
 
 
-def test_one_channel_where_more_do_not_pay(file: Path) -> None:
+def test_one_channel_is_used_where_more_do_not_pay(file: Path) -> None:
     assert tuner.explain(file, "allreduce", 1 << 20, 4, 4)["channels"] == 1
     file.write_text(TEXT.replace("2:1150", "2:1700"))
     assert tuner.explain(file, "allreduce", 1 << 20, 4, 4)["channels"] is None
@@ -126,7 +125,7 @@ def plugin(build_dir: Path) -> Path:
 
 
 @pytest.mark.parametrize("version", [2, 3, 4, 5, 6])
-def test_every_table(plugin: Path, file: Path, version: int) -> None:
+def test_every_table_version_chooses_ring_simple(plugin: Path, file: Path, version: int) -> None:
     channels, algorithm, protocol, chunk, *costs = call(plugin, version, 8, HARP_PROFILE=str(file))
     assert channels == 1
     if version == 2:
@@ -176,7 +175,3 @@ def test_a_profile_of_another_host_is_one_line_and_changes_nothing(
     found = call(plugin, 6, 8, HARP_PROFILE=str(file))
     assert found[:4] == UNCHANGED
     assert set(found[4:]) == {-1.0, 5.0, 6.0}
-
-
-def test_the_structs_are_as_large_as_nccls() -> None:
-    assert ctypes.sizeof(tuner._Table) == 5 * ctypes.sizeof(ctypes.c_void_p)
