@@ -259,6 +259,19 @@ static inline void icmp_seal(uint8_t *icmp, uint32_t len)
 static const struct harp_addr host_ip6 = { .bytes = { 0xfd, [15] = 1 } };
 static const struct harp_addr peer_ip6 = { .bytes = { 0xfd, [15] = 2 } };
 
+static inline struct harp_addr host_addr(const char *text)
+{
+	struct harp_addr addr;
+
+	CHECK_EQ(harp_addr_parse(text, &addr), 0);
+	return addr;
+}
+
+static inline struct ipv6_header *header6(uint8_t *p)
+{
+	return (struct ipv6_header *)(p + 14);
+}
+
 static inline void host6_init(struct host *h, uint32_t mtu_bytes, uint32_t neighbor_mode)
 {
 	host_init(h, mtu_bytes, neighbor_mode);

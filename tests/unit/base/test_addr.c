@@ -6,7 +6,7 @@
 
 #include "check.h"
 
-TEST(round_trips)
+TEST(addresses_round_trip)
 {
 	static const char *const texts[] = {
 		"0.0.0.0", "10.0.0.1", "255.255.255.255", "::",
@@ -30,7 +30,7 @@ TEST(round_trips)
 }
 
 /* fe80::/10. */
-TEST(link_local)
+TEST(link_local_addresses_are_recognized)
 {
 	static const char *const yes[] = { "fe80::", "fe80::1", "febf:ffff::1" };
 	static const char *const no[] = { "fe7f::1", "fec0::1", "fd00::1", "169.254.1.1", "::" };
@@ -46,7 +46,7 @@ TEST(link_local)
 	}
 }
 
-TEST(refused)
+TEST(invalid_addresses_are_refused)
 {
 	static const char *const texts[] = { "",          "10.0.0",    "10.0.0.256", "10.0.0.1 ",
 					     "1.2.3.4:5", "fd00::1%3", "example",    ":::" };
@@ -58,7 +58,7 @@ TEST(refused)
 	CHECK_MEM(&addr, &before, sizeof(addr)); /* untouched on failure */
 }
 
-TEST(endpoints)
+TEST(endpoints_are_formatted)
 {
 	char buf[HARP_ENDPOINT_TEXT_MAX];
 	struct harp_endpoint ep = { .addr = harp_addr_v4(192, 168, 100, 200), .port = 65535 };
@@ -76,10 +76,8 @@ TEST(endpoints)
 	CHECK_STR(harp_endpoint_format(&ep, buf), "[fe80::ffff:ffff:ffff:ffff%2]:65535");
 }
 
-int main(void)
+TEST(versions_are_reported)
 {
-	check_run();
 	CHECK_EQ(harp_api_version(), HARP_API_VERSION);
 	CHECK(harp_version()[0] >= '0' && harp_version()[0] <= '9');
-	return check_done();
 }

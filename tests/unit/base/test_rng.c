@@ -6,7 +6,7 @@
 
 /* splitmix64(seed 1234567), the test vector that its author publishes (Rosetta Code's list), fills the
  * state: 6457827717110365317, 3203168211198807973, 9817491932198370423, 4593380528125082431. */
-TEST(seed)
+TEST(a_seed_fills_the_state)
 {
 	struct rng rng;
 
@@ -18,7 +18,7 @@ TEST(seed)
 }
 
 /* The state 1, 2, 3, 4 gives these first outputs (rand_xoshiro's test, from the C reference). */
-TEST(sequence)
+TEST(the_sequence_is_as_published)
 {
 	static const uint64_t want[] = {
 		11520u,
@@ -38,7 +38,7 @@ TEST(sequence)
 		CHECK_EQ(rng_u64(&rng), want[i]);
 }
 
-TEST(below)
+TEST(bounded_numbers_are_uniform)
 {
 	struct rng rng;
 	unsigned count[7] = { 0 };

@@ -34,7 +34,7 @@ static bool blocks_all(const sigset_t *mask)
 	return true;
 }
 
-TEST(takes_no_signals_and_its_starter_does)
+TEST(a_thread_takes_no_signals)
 {
 	struct seen seen = { 0 };
 	sigset_t before, after;
@@ -60,7 +60,7 @@ static void *wait_to_be_cancelled(void *arg)
 	return arg;
 }
 
-TEST(has_a_name)
+TEST(a_thread_has_a_name)
 {
 	char name[16];
 	pthread_t id;

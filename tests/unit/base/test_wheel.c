@@ -130,7 +130,7 @@ static void note_kind(void *ctx, struct timer *timer, uint64_t now_ns)
 	order[order_count++] = timer->kind;
 }
 
-TEST(order_and_next)
+TEST(timers_fire_in_order)
 {
 	struct wheel wheel;
 	struct timer t[4] = { { .kind = 0 }, { .kind = 1 }, { .kind = 2 }, { .kind = 3 } };
@@ -155,7 +155,7 @@ TEST(order_and_next)
 	CHECK_EQ(wheel_advance(&wheel, 6000000001 + WHEEL_TICK_NS, note_kind, NULL), 1);
 }
 
-TEST(far_away)
+TEST(a_distant_timer_fires_in_time)
 {
 	struct wheel wheel;
 	struct timer t = { .kind = 7 }, never = { .kind = 8 };
@@ -177,10 +177,8 @@ TEST(far_away)
 	CHECK_EQ(wheel.count, 0);
 }
 
-int main(void)
+TEST(timers_fire_as_a_plain_list_says)
 {
-	check_run();
 	for (uint64_t seed = 1; seed <= 200 && !check_failures; seed++)
 		test_against_model(seed, seed & 1);
-	return check_done();
 }

@@ -22,6 +22,8 @@
 #include "check.h"
 #include "fds.h"
 #include "host/daemon.h"
+#include "lease_messages.h"
+#include "pass_fds.h"
 
 #define DEVICES_MAX 40u
 
@@ -73,41 +75,21 @@ static char folder[] = "/tmp/harp-test-daemon-XXXXXX", path[sizeof(folder) + 16]
 static char why[512];
 static int door = -1, type_of_door = SOCK_SEQPACKET;
 static struct script script;
-static struct harp_lease_hello heard;
+static struct harp_lease_hello hello;
 
 static void open_door(void)
 {
-	struct sockaddr_un address = { .sun_family = AF_UNIX };
-
 	if (door >= 0)
 		close(door);
 	unlink(path);
-	strcpy(address.sun_path, path);
-	door = socket(AF_UNIX, type_of_door | SOCK_CLOEXEC, 0);
-	CHECK_EQ(bind(door, (struct sockaddr *)&address, sizeof(address)), 0);
-	CHECK_EQ(listen(door, 4), 0);
+	door = lease_listen(path, type_of_door);
 }
 
 /* ---- harpd ---------------------------------------------------------------------------------- */
 
 static void answer(int fd)
 {
-	char control[CMSG_SPACE(96 * sizeof(int))] = { 0 };
-	struct iovec piece = { .iov_base = &script.answer, .iov_len = script.bytes };
-	struct msghdr message = { .msg_iov = &piece, .msg_iovlen = 1 };
-	struct cmsghdr *rights;
-
-	if (script.fds) {
-		message.msg_control = control;
-		message.msg_controllen = CMSG_SPACE(script.fds * sizeof(int));
-		rights = CMSG_FIRSTHDR(&message);
-		rights->cmsg_level = SOL_SOCKET;
-		rights->cmsg_type = SCM_RIGHTS;
-		rights->cmsg_len = CMSG_LEN(script.fds * sizeof(int));
-		for (unsigned i = 0; i < script.fds; i++)
-			memcpy(CMSG_DATA(rights) + i * sizeof(int), &fd, sizeof(fd));
-	}
-	CHECK(sendmsg(fd, &message, MSG_NOSIGNAL) == (ssize_t)script.bytes);
+	CHECK_EQ(pass_fds(fd, &script.answer, script.bytes, fd, script.fds), script.bytes);
 }
 
 static void *serve_one(void *unused)
@@ -115,7 +97,7 @@ static void *serve_one(void *unused)
 	int fd = accept4(door, NULL, NULL, SOCK_CLOEXEC);
 	char end;
 
-	CHECK_EQ(recv(fd, &heard, sizeof(heard), 0), sizeof(heard));
+	CHECK_EQ(recv(fd, &hello, sizeof(hello), 0), sizeof(hello));
 	if (script.bytes && !script.mute)
 		answer(fd);
 	if (script.bytes)
@@ -137,10 +119,7 @@ static void good(uint32_t devices, const char *settings)
 
 	memset(&script, 0, sizeof(script));
 	script.answer.welcome = (struct harp_lease_welcome){
-		.header = { .magic = HARP_LEASE_MAGIC,
-			    .version = HARP_LEASE_VERSION,
-			    .type = HARP_LEASE_WELCOME,
-			    .serial = 1 },
+		.header = lease_header(HARP_LEASE_WELCOME, 0, 1),
 		.daemon = "harpd test",
 		.device_count = devices,
 		.settings_bytes = (uint32_t)strlen(settings),
@@ -163,11 +142,7 @@ static void refuse(int error, const char *text)
 {
 	good(0, "");
 	script.answer.refused = (struct harp_lease_refused){
-		.header = { .magic = HARP_LEASE_MAGIC,
-			    .version = HARP_LEASE_VERSION,
-			    .type = HARP_LEASE_REFUSED,
-			    .size = sizeof(struct harp_lease_refused),
-			    .serial = 1 },
+		.header = lease_header(HARP_LEASE_REFUSED, sizeof(struct harp_lease_refused), 1),
 		.error = error,
 	};
 	memcpy(script.answer.refused.why, text, strnlen(text, sizeof(script.answer.refused.why)));
@@ -214,7 +189,7 @@ static int converse(struct harp_daemon **out)
 
 /* ---- tests ---------------------------------------------------------------------------------- */
 
-TEST(welcome)
+TEST(a_welcome_is_read)
 {
 	const struct harp_lease_device *devices;
 	struct harp_daemon *daemon;
@@ -233,10 +208,10 @@ TEST(welcome)
 	CHECK_STR(devices[1].pci_path, "/sys/?[31mred");
 	CHECK_STR(harp_daemon_settings(daemon), "HARP_PATH=xdp\nHARP_FRAMES=4096\n");
 	CHECK_STR(harp_daemon_name(daemon), "harpd test");
-	CHECK_EQ(heard.header.type, HARP_LEASE_HELLO);
-	CHECK_EQ(heard.header.size, sizeof(heard));
-	CHECK_EQ(heard.client[31], 0);
-	CHECK(!strncmp(heard.client, "test of a job's side", 20));
+	CHECK_EQ(hello.header.type, HARP_LEASE_HELLO);
+	CHECK_EQ(hello.header.size, sizeof(hello));
+	CHECK_EQ(hello.client[31], 0);
+	CHECK(!strncmp(hello.client, "test of a job's side", 20));
 	hang_up(daemon);
 	harp_daemon_close(NULL);
 	good(0, "");
@@ -244,7 +219,7 @@ TEST(welcome)
 }
 
 /* Said before the question came; behind a reset where harpd left something unread. */
-TEST(last_word)
+TEST(a_refusal_before_the_request_is_read)
 {
 	for (unsigned unread = 0; unread < 2; unread++) {
 		struct why reason = { .text = why, .size = sizeof(why) };
@@ -263,7 +238,7 @@ TEST(last_word)
 	}
 }
 
-TEST(bad_headers)
+TEST(invalid_headers_are_refused)
 {
 	good(1, "");
 	script.bytes = 0;
@@ -294,7 +269,7 @@ TEST(bad_headers)
 	FAILS(-EPROTO, "too many");
 }
 
-TEST(bad_welcomes)
+TEST(invalid_welcomes_are_refused)
 {
 	good(DEVICES_MAX, "");
 	FAILS(-EPROTO, "names 40 devices; 32 are possible");
@@ -327,12 +302,12 @@ TEST(bad_welcomes)
 	FAILS(-EPROTO, "device 0 has no name or index");
 }
 
-TEST(descriptors_nobody_asked_for)
+TEST(unexpected_descriptors_are_closed)
 {
 	good(1, "");
 	script.fds = 1;
 	FAILS(-EPROTO, "has 1 descriptors, not 0");
-	script.fds = 90; /* more than there is room for */
+	script.fds = PASS_FDS_MAX;
 	FAILS(-EPROTO, "descriptors are too many");
 	refuse(EACCES, "no");
 	script.fds = 3;
@@ -343,7 +318,7 @@ TEST(descriptors_nobody_asked_for)
 	FAILS(-EPROTO, "answers message 9");
 }
 
-TEST(refusals)
+TEST(a_refusal_gives_the_reason)
 {
 	refuse(EDQUOT, "user 7 has 64 of 64 leases\n\x07stop");
 	FAILS(-EDQUOT, "harpd refuses: user 7 has 64 of 64 leases??stop");
@@ -377,7 +352,7 @@ static void no_door(int error, const char *where, const char *words)
 	}
 }
 
-TEST(no_harpd)
+TEST(a_missing_harpd_is_named)
 {
 	char longer[200];
 	int file;
@@ -458,7 +433,7 @@ static void test_rootless_container(void)
 	CHECK(status == 0 || (WIFEXITED(status) && WEXITSTATUS(status) == CHECK_SKIP));
 }
 
-TEST(users)
+TEST(only_root_and_the_own_user_are_trusted)
 {
 	if (geteuid() != 0)
 		return;
@@ -483,35 +458,42 @@ static void on_alarm(int number)
 }
 
 /* A harpd that is stopped: one that takes no call, and one that took it. */
-TEST(silence)
+TEST(a_silent_harpd_times_out)
 {
 	const struct sigaction action = { .sa_handler = on_alarm }; /* no SA_RESTART */
 	const struct itimerval often = { { .tv_usec = 20000 }, { .tv_usec = 20000 } },
 			       never = { 0 };
+	struct why reason = { .text = why, .size = sizeof(why) };
 	struct sockaddr_un address = { .sun_family = AF_UNIX };
+	struct harp_daemon *daemon;
+	unsigned before = fds_open();
 	int crowd[16], count = 0;
 
 	good(1, "");
 	script.mute = true;
-	FAILS(-ETIMEDOUT, "does not answer within 3 s");
+	CHECK_EQ(pthread_create(&server, NULL, serve_one, NULL), 0);
+	CHECK_EQ(daemon_open(&daemon, path, "test", 1000, &reason), -ETIMEDOUT);
+	CHECK(strstr(why, "does not answer within 1 s"));
+	CHECK_EQ(pthread_join(server, NULL), 0);
+	CHECK_EQ(fds_open(), before);
 	strcpy(address.sun_path, path);
 	do { /* until the queue of callers is full */
 		crowd[count] = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
 	} while (connect(crowd[count++], (struct sockaddr *)&address, sizeof(address)) == 0 &&
 		 count < 16);
-	no_door(-ETIMEDOUT, path, "takes no calls");
-	/* No longer for a process whose timer (a profiler's) ends every wait. */
+	/* A timer whose signals end every wait (a profiler's) does not extend the timeout. */
 	sigaction(SIGALRM, &action, NULL);
 	setitimer(ITIMER_REAL, &often, NULL);
-	no_door(-ETIMEDOUT, path, "takes no calls");
+	CHECK_EQ(daemon_open(&daemon, path, "test", 1000, &reason), -ETIMEDOUT);
 	setitimer(ITIMER_REAL, &never, NULL);
+	CHECK(strstr(why, "takes no calls"));
 	CHECK(alarms > 10);
 	while (count)
 		close(crowd[--count]);
 }
 
 /* Options of the first version, which ended before daemon_socket, are taken; older ones are not. */
-TEST(sizes_of_options)
+TEST(older_options_are_accepted)
 {
 	struct harp_instance *instance;
 	struct harp_instance_options opt = {

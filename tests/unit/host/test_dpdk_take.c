@@ -38,7 +38,7 @@ static int take(const char *text)
 	return dpdk_take_check_at(&spec, folder, why, sizeof(why));
 }
 
-TEST(pci)
+TEST(a_pci_port_of_the_default_route_is_refused)
 {
 	CHECK_EQ(take("0000:00:06.0,txq_inline=64;ip=10.0.0.1/8"), -EBUSY);
 	CHECK(!strncmp(why, "0000:00:06.0: ", 14));
@@ -52,7 +52,7 @@ TEST(pci)
 	CHECK_EQ(take("0000:00:06.00;name=a"), -EBUSY);
 }
 
-TEST(virtual)
+TEST(a_virtual_port_of_the_default_route_is_refused)
 {
 	CHECK_EQ(take("net_af_packet0,iface=lo"), -EBUSY);
 	CHECK(!strncmp(why, "net_af_packet0: ", 16));

@@ -29,7 +29,7 @@ static void refused(const char *ifname, uint32_t queue, int error, const char *w
 
 /* ---- one queue ------------------------------------------------------------------------------ */
 
-TEST(conversation)
+TEST(two_instances_connect)
 {
 	struct harp_instance *all[2] = {
 		open_queue("dpdk:fake0;ip=10.0.0.1/24;ip=fd00::1/64;name=left", 0),
@@ -86,7 +86,7 @@ static void check_route(struct harp_instance *instance, const char *dst, const c
 	CHECK_STR(route.ifname, "fake0");
 }
 
-TEST(routes)
+TEST(a_port_text_gives_the_routes)
 {
 	struct harp_instance *instance = open_queue(
 		"dpdk:fake0;ip=10.0.0.1/24;ip=10.5.0.1/16;ip=fd00::1/64;gw=10.0.0.254;mtu=1400;"
@@ -141,7 +141,7 @@ static int page_xstats(struct harp_page_xstat *items, uint32_t queue)
 }
 
 /* Their names are the driver's; the port's are told by the first queue's instance alone. */
-TEST(xstats)
+TEST(driver_counters_are_published)
 {
 	static struct harp_page_xstat items[HARP_PAGE_XSTATS_MAX];
 	struct harp_instance *first, *second;
@@ -176,7 +176,7 @@ TEST(xstats)
 }
 
 /* The link: no error of opening, an error of control, said once each way. */
-TEST(link)
+TEST(link_changes_are_logged_once)
 {
 	struct harp_instance *instance;
 	uint64_t at = now_ns();
@@ -207,7 +207,7 @@ TEST(link)
 
 /* ---- refusals ------------------------------------------------------------------------------- */
 
-TEST(refused)
+TEST(an_impossible_port_is_refused)
 {
 	struct harp_instance *open = open_queue("dpdk:fake0;ip=10.0.0.1/24;queues=2", 0);
 	const char *right = lib_dir;
@@ -240,7 +240,7 @@ static void test_other_version(const char *dir)
 }
 
 /* A child has none of it, and takes nothing from its parent. */
-TEST(fork)
+TEST(a_forked_child_has_no_port)
 {
 	struct harp_instance *instance = open_queue("dpdk:fake0;ip=10.0.0.1/24", 0);
 	int status = -1;
@@ -259,7 +259,7 @@ TEST(fork)
 }
 
 /* Once a second; but a driver that takes long is left alone for as long, however long that is. */
-TEST(xstats_period)
+TEST(a_slow_driver_is_read_less_often)
 {
 	const uint64_t ms = 1000000, second = 1000 * ms;
 

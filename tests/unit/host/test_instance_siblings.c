@@ -28,7 +28,7 @@ static void close_siblings(void)
 }
 
 /* Answers to the second queue's questions come to the first, which has not asked. */
-TEST(siblings_tell)
+TEST(siblings_share_neighbor_answers)
 {
 	static const char *const peers[] = { "10.0.0.2", "fd00::2" };
 	struct harp_endpoint any = { .port = 7000 };
@@ -48,7 +48,7 @@ TEST(siblings_tell)
 }
 
 /* A port is one stack's, in each protocol; what comes for it on another's queue gets no answer. */
-TEST(siblings_ports)
+TEST(a_listening_port_belongs_to_one_sibling)
 {
 	struct harp_endpoint local = { .port = 7000 };
 	struct harp_listener *listener, *other;
@@ -75,7 +75,7 @@ TEST(siblings_ports)
 }
 
 /* With rules every port's packets come to its stack, whatever the hash. */
-TEST(siblings_rules)
+TEST(flow_rules_bring_packets_to_their_stack)
 {
 	struct harp_endpoint local = { .port = 7001 };
 	struct harp_listener *listener;
@@ -95,7 +95,7 @@ TEST(siblings_rules)
 }
 
 /* Floods of one queue lose words, no more. */
-TEST(siblings_flood)
+TEST(a_flood_of_events_loses_events_only)
 {
 	struct harp_instance *first, *second;
 	static const uint8_t mac[6] = { 2, 1, 1, 1, 1, 1 };
@@ -111,7 +111,7 @@ TEST(siblings_flood)
 	CHECK(!harp_instance_control_pending(first));
 	CHECK(!harp_instance_control_pending(second));
 	harp_instance_close(first);
-	/* Who has gone is told nothing more; the other still works. */
+	/* A closed instance gets no event; the other still works. */
 	turn(&second, 1);
 	harp_instance_close(second);
 }
@@ -135,7 +135,7 @@ static bool moved(struct harp_conn *from, struct harp_conn *to, size_t bytes)
 }
 
 /* "Too big" for the second queue's connection comes to the first, which knows no such connection. */
-TEST(siblings_path_mtu)
+TEST(a_path_mtu_reaches_the_sibling_of_the_connection)
 {
 	static const char *const peers[] = { "10.0.0.2", "fd00::2" };
 	struct harp_endpoint any = { .port = 7000 };
@@ -165,7 +165,7 @@ TEST(siblings_path_mtu)
 }
 
 /* Each datagram of one stack's makes an error that comes to the other, which hands on no more than it may. */
-TEST(siblings_error_flood)
+TEST(forwarded_icmp_errors_are_rate_limited)
 {
 	struct harp_endpoint local = { .port = 6000 }, to = endpoint("10.0.0.2", 6000);
 	static uint8_t payload[1400];
@@ -198,7 +198,7 @@ TEST(siblings_error_flood)
 }
 
 /* What a sibling says is believed no more than a packet: a sequence number that is not in flight, a port of nobody's. */
-TEST(siblings_lie)
+TEST(forged_icmp_errors_change_nothing)
 {
 	struct harp_icmp_error lie = { .kind = 5,
 				       .proto = 6,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_netlink.c - the rtnetlink client believes the kernel, and nobody else who may send to its socket. */
+/* test_netlink.c - the rtnetlink client accepts messages of the kernel only. */
 #include "host/netlink.h"
 
 #include <errno.h>
@@ -39,7 +39,7 @@ static bool forge(const struct netlink *to, uint16_t type, uint32_t sequence)
 static int test_events(void)
 {
 	struct netlink monitor;
-	unsigned heard = 0;
+	unsigned count = 0;
 
 	CHECK_EQ(netlink_open(&monitor, RTMGRP_LINK), 0);
 	if (!forge(&monitor, RTM_NEWLINK, 0)) {
@@ -47,8 +47,8 @@ static int test_events(void)
 		return check_skip("to send as the kernel does needs root");
 	}
 	CHECK(forge(&monitor, NLMSG_ERROR, 0));
-	CHECK_EQ(netlink_events(&monitor, count_messages, &heard), 0);
-	CHECK_EQ(heard, 0);
+	CHECK_EQ(netlink_events(&monitor, count_messages, &count), 0);
+	CHECK_EQ(count, 0);
 	netlink_close(&monitor);
 	return 0;
 }

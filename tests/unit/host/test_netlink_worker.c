@@ -57,7 +57,7 @@ static void wait_for_answer(void)
 }
 
 /* More than fit, while the kernel does nothing at all: were one posted by waiting, this would hang. */
-TEST(post)
+TEST(posting_never_waits_for_the_kernel)
 {
 	uint32_t last = 0, seq;
 	int fd[2];
@@ -84,8 +84,8 @@ TEST(post)
 }
 
 /* The tables while somebody else has the questions' socket; the loopback interface has an address. When they are there a
- * question goes out whose answer wakes whoever sleeps on the socket. */
-TEST(tables)
+ * question goes out whose answer wakes a thread that sleeps on the socket. */
+TEST(tables_are_read_in_the_background)
 {
 	struct netlink_message request;
 	struct harp_lease_tables tables;
@@ -120,8 +120,8 @@ static bool task(void *ctx)
 	return true;
 }
 
-/* Who looks has news: a question goes out whose answer wakes whoever sleeps on the socket. */
-TEST(look)
+/* The task has found something: a request goes out whose answer wakes a thread that sleeps on the socket. */
+TEST(the_task_runs_by_itself_and_on_request)
 {
 	struct netlink_message request;
 	int fd[2];
@@ -140,10 +140,4 @@ TEST(look)
 	netlink_worker_stop(&worker);
 	close(fd[0]);
 	close(fd[1]);
-}
-
-int main(void)
-{
-	check_run();
-	return 0;
 }

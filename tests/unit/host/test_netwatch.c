@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_netwatch.c - what a job of another network namespace hears of harpd: in time, without waiting, and from a harpd
+ * test_netwatch.c - what harpd reports to a job of another network namespace: in time, without waiting, and from a harpd
  * that dies, lies or comes back. harpd is a socket of this process.
  */
 #include "host/netwatch.h"
@@ -11,12 +11,12 @@
 #include <pthread.h>
 #include <stddef.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include "check.h"
 #include "fds.h"
 #include "host/daemon.h"
+#include "lease_messages.h"
 #include "pass_fds.h"
 
 #define LEASE_ID 77u
@@ -29,16 +29,6 @@ static const struct harp_lease_leased leased = { .lease_id = LEASE_ID };
 
 /* ---- harpd ---------------------------------------------------------------------------------- */
 
-static void harpd_listen(void)
-{
-	struct sockaddr_un address = { .sun_family = AF_UNIX };
-
-	strcpy(address.sun_path, path);
-	listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-	CHECK_EQ(bind(listener, (struct sockaddr *)&address, sizeof(address)), 0);
-	CHECK_EQ(listen(listener, 4), 0);
-}
-
 static void harpd_die(void)
 {
 	close(listener);
@@ -49,13 +39,7 @@ static void harpd_die(void)
 
 static void harpd_say(int fd, void *message, size_t bytes, uint16_t type, uint32_t serial)
 {
-	*(struct harp_lease_header *)message = (struct harp_lease_header){
-		.magic = HARP_LEASE_MAGIC,
-		.version = HARP_LEASE_VERSION,
-		.type = type,
-		.size = (uint32_t)bytes,
-		.serial = serial,
-	};
+	*(struct harp_lease_header *)message = lease_header(type, bytes, serial);
 	CHECK_EQ(send(fd, message, bytes, MSG_NOSIGNAL), bytes);
 }
 
@@ -121,38 +105,38 @@ static void *harpd_refuses(void *arg)
 
 /* ---- the job -------------------------------------------------------------------------------- */
 
-struct heard {
+struct received {
 	unsigned networks, neighbors;
 	uint32_t serial, mtu_bytes;
 	struct harp_lease_neighbor last;
 };
 
-static void hear(void *ctx, const struct harp_lease_header *header)
+static void count_message(void *ctx, const struct harp_lease_header *header)
 {
-	struct heard *heard = ctx;
+	struct received *received = ctx;
 	const struct harp_lease_network *network = (const void *)header;
 	const struct harp_lease_neighbors *neighbors = (const void *)header;
 
-	heard->serial = header->serial;
+	received->serial = header->serial;
 	if (header->type == HARP_LEASE_NETWORK) {
-		heard->networks++;
-		heard->mtu_bytes = network->mtu_bytes;
+		received->networks++;
+		received->mtu_bytes = network->mtu_bytes;
 	} else if (neighbors->count) {
-		heard->neighbors += neighbors->count;
-		heard->last = neighbors->all[neighbors->count - 1];
+		received->neighbors += neighbors->count;
+		received->last = neighbors->all[neighbors->count - 1];
 	}
 }
 
-static struct netwatch *opened(struct heard *heard)
+static struct netwatch *opened(struct received *received)
 {
 	struct why reason = { .text = why, .size = sizeof(why), .subject = "here" };
 	struct netwatch *watch;
 	pthread_t thread;
 
-	memset(heard, 0, sizeof(*heard));
-	harpd_listen();
+	memset(received, 0, sizeof(*received));
+	listener = lease_listen(path, SOCK_SEQPACKET);
 	CHECK_EQ(pthread_create(&thread, NULL, harpd_serves, NULL), 0);
-	CHECK_EQ(netwatch_open(&watch, path, &leased, hear, heard, &reason), 0);
+	CHECK_EQ(netwatch_open(&watch, path, &leased, count_message, received, &reason), 0);
 	pthread_join(thread, NULL);
 	return watch;
 }
@@ -164,38 +148,38 @@ static bool readable(const struct netwatch *watch)
 	return poll(&fd, 1, 0) == 1;
 }
 
-TEST(news)
+TEST(network_and_neighbor_changes_are_received)
 {
 	struct harp_lease_neighbors message = { .count = 1 };
-	struct heard heard;
-	struct netwatch *watch = opened(&heard);
+	struct received received;
+	struct netwatch *watch = opened(&received);
 
-	CHECK_EQ(heard.networks, 1);
-	CHECK(heard.serial != 0);
+	CHECK_EQ(received.networks, 1);
+	CHECK(received.serial != 0);
 	CHECK(!readable(watch));
-	CHECK_EQ(netwatch_events(watch, 0, hear, &heard), 0);
+	CHECK_EQ(netwatch_events(watch, 0, count_message, &received), 0);
 	harpd_network(0, 9000);
 	message.all[0].addr = harp_addr_v4(10, 0, 0, 2);
 	message.all[0].flags = HARP_LEASE_NEIGHBOR_KNOWN;
 	harpd_say(connection, &message, offsetof(struct harp_lease_neighbors, all[1]),
 		  HARP_LEASE_NEIGHBORS, 0);
 	CHECK(readable(watch));
-	CHECK_EQ(netwatch_events(watch, 0, hear, &heard), 0);
-	CHECK_EQ(heard.networks, 2);
-	CHECK_EQ(heard.mtu_bytes, 9000);
-	CHECK_EQ(heard.neighbors, 1);
-	CHECK_EQ(heard.last.addr.bytes[15], 2);
+	CHECK_EQ(netwatch_events(watch, 0, count_message, &received), 0);
+	CHECK_EQ(received.networks, 2);
+	CHECK_EQ(received.mtu_bytes, 9000);
+	CHECK_EQ(received.neighbors, 1);
+	CHECK_EQ(received.last.addr.bytes[15], 2);
 	CHECK(!readable(watch));
 	netwatch_close(watch);
 	harpd_die();
 }
 
-TEST(neighbors)
+TEST(neighbor_requests_never_wait)
 {
 	struct harp_lease_neighbors message = { .count = 2 }, got;
 	const size_t bytes = offsetof(struct harp_lease_neighbors, all[2]);
-	struct heard heard;
-	struct netwatch *watch = opened(&heard);
+	struct received received;
+	struct netwatch *watch = opened(&received);
 	unsigned sent = 0;
 
 	message.all[1].flags = HARP_LEASE_NEIGHBOR_WANTED;
@@ -213,28 +197,28 @@ TEST(neighbors)
 }
 
 /* It stays lost until harpd is back; nothing is tried more than once a second, and nobody is woken for it. */
-TEST(death_and_return)
+TEST(a_restarted_harpd_is_found_again)
 {
 	struct harp_lease_neighbors message = { .count = 1 };
-	struct heard heard;
-	struct netwatch *watch = opened(&heard);
+	struct received received;
+	struct netwatch *watch = opened(&received);
 
 	harpd_die();
 	CHECK(readable(watch));
-	CHECK_EQ(netwatch_events(watch, 5 * SECOND, hear, &heard), -ENOTCONN);
+	CHECK_EQ(netwatch_events(watch, 5 * SECOND, count_message, &received), -ENOTCONN);
 	CHECK(strstr(watch->why, "the connection ended") != NULL);
 	CHECK(!readable(watch));
 	CHECK_EQ(netwatch_neighbors(watch, &message), -ENOTCONN);
-	CHECK_EQ(netwatch_events(watch, 6 * SECOND, hear, &heard), -ENOTCONN);
+	CHECK_EQ(netwatch_events(watch, 6 * SECOND, count_message, &received), -ENOTCONN);
 	CHECK(strstr(watch->why, "no such socket") != NULL);
-	harpd_listen();
-	CHECK_EQ(netwatch_events(watch, 7 * SECOND - 1, hear, &heard), -ENOTCONN);
-	CHECK_EQ(netwatch_events(watch, 7 * SECOND, hear, &heard), 0);
+	listener = lease_listen(path, SOCK_SEQPACKET);
+	CHECK_EQ(netwatch_events(watch, 7 * SECOND - 1, count_message, &received), -ENOTCONN);
+	CHECK_EQ(netwatch_events(watch, 7 * SECOND, count_message, &received), 0);
 	harpd_accept(true);
 	CHECK(readable(watch));
-	CHECK_EQ(netwatch_events(watch, 7 * SECOND, hear, &heard), 0);
-	CHECK_EQ(heard.networks, 2);
-	CHECK(heard.serial != 0);
+	CHECK_EQ(netwatch_events(watch, 7 * SECOND, count_message, &received), 0);
+	CHECK_EQ(received.networks, 2);
+	CHECK(received.serial != 0);
 	CHECK_EQ(netwatch_neighbors(watch, &message), 0);
 	netwatch_close(watch);
 	harpd_die();
@@ -261,20 +245,15 @@ static void lie_network(void)
 /* The connection ends, the descriptors that came with the message are closed, the job goes on. */
 static void refuses(size_t bytes, uint16_t type, const char *words, int line)
 {
-	struct heard heard;
-	struct netwatch *watch = opened(&heard);
+	struct received received;
+	struct netwatch *watch = opened(&received);
 	unsigned before = fds_open();
 
-	lie.header = (struct harp_lease_header){
-		.magic = HARP_LEASE_MAGIC,
-		.version = HARP_LEASE_VERSION,
-		.type = type,
-		.size = (uint32_t)bytes,
-	};
+	lie.header = lease_header(type, bytes, 0);
 	CHECK_EQ(pass_fds(connection, &lie, bytes, connection, 3), bytes);
-	CHECK_EQ(netwatch_events(watch, 0, hear, &heard), -ENOTCONN);
+	CHECK_EQ(netwatch_events(watch, 0, count_message, &received), -ENOTCONN);
 	CHECK_EQ(fds_open(), before - 1);
-	CHECK_EQ(heard.networks, 1);
+	CHECK_EQ(received.networks, 1);
 	if (!strstr(watch->why, words)) {
 		fprintf(stderr, "%d: \"%s\" instead of \"%s\"\n", line, watch->why, words);
 		check_failures++;
@@ -285,7 +264,7 @@ static void refuses(size_t bytes, uint16_t type, const char *words, int line)
 
 #define REFUSES(bytes, type, words) refuses(bytes, type, words, __LINE__)
 
-TEST(lies)
+TEST(invalid_messages_end_the_connection)
 {
 	const size_t all = sizeof(lie.network);
 
@@ -319,39 +298,36 @@ TEST(lies)
 }
 
 /* Whatever is right passes by: also what was not asked for in this connection. */
-TEST(descriptors_are_closed)
+TEST(unexpected_descriptors_are_closed)
 {
-	struct heard heard;
-	struct netwatch *watch = opened(&heard);
+	struct received received;
+	struct netwatch *watch = opened(&received);
 	unsigned before = fds_open();
 
 	lie_network();
-	lie.header = (struct harp_lease_header){ .magic = HARP_LEASE_MAGIC,
-						 .version = HARP_LEASE_VERSION,
-						 .type = HARP_LEASE_NETWORK,
-						 .size = sizeof(lie.network) };
+	lie.header = lease_header(HARP_LEASE_NETWORK, sizeof(lie.network), 0);
 	CHECK_EQ(pass_fds(connection, &lie, sizeof(lie.network), connection, 5),
 		 sizeof(lie.network));
-	CHECK_EQ(netwatch_events(watch, 0, hear, &heard), 0);
+	CHECK_EQ(netwatch_events(watch, 0, count_message, &received), 0);
 	CHECK_EQ(fds_open(), before);
 	netwatch_close(watch);
 	harpd_die();
 }
 
-TEST(failed_opening)
+TEST(a_failed_open_gives_the_reason)
 {
 	struct why reason = { .text = why, .size = sizeof(why), .subject = "here" };
 	unsigned before = fds_open();
 	struct netwatch *watch;
-	struct heard heard;
+	struct received received;
 	pthread_t thread;
 
-	CHECK_EQ(netwatch_open(&watch, path, &leased, hear, &heard, &reason), -ENOENT);
+	CHECK_EQ(netwatch_open(&watch, path, &leased, count_message, &received, &reason), -ENOENT);
 	CHECK(!watch);
 	CHECK(strncmp(why, "here: no such socket", 20) == 0);
-	harpd_listen();
+	listener = lease_listen(path, SOCK_SEQPACKET);
 	CHECK_EQ(pthread_create(&thread, NULL, harpd_refuses, NULL), 0);
-	CHECK_EQ(netwatch_open(&watch, path, &leased, hear, &heard, &reason), -ENOENT);
+	CHECK_EQ(netwatch_open(&watch, path, &leased, count_message, &received, &reason), -ENOENT);
 	pthread_join(thread, NULL);
 	CHECK(!watch);
 	CHECK_STR(why, "here: harpd refuses: no such?lease");
@@ -407,10 +383,10 @@ static int route(struct netwatch *watch, uint8_t last, struct route_script *scri
 }
 
 /* An answer is kept: for a while at all, and for as long as no harpd is there. */
-TEST(routes)
+TEST(routes_are_cached_while_harpd_is_away)
 {
-	struct heard heard;
-	struct netwatch *watch = opened(&heard);
+	struct received received;
+	struct netwatch *watch = opened(&received);
 	struct route_script script = { .mtu_bytes = 1400 };
 	struct harp_host_route out;
 
@@ -435,10 +411,10 @@ TEST(routes)
 	netwatch_close(watch);
 }
 
-TEST(many_routes)
+TEST(the_oldest_route_is_replaced)
 {
-	struct heard heard;
-	struct netwatch *watch = opened(&heard);
+	struct received received;
+	struct netwatch *watch = opened(&received);
 	struct route_script script = { .mtu_bytes = 1400 };
 	struct harp_host_route out;
 

@@ -31,7 +31,7 @@ static void check_addr(const struct harp_addr *addr, const char *text)
 	CHECK_STR(harp_addr_format(addr, buf), text);
 }
 
-TEST(device_alone)
+TEST(a_device_alone_has_defaults)
 {
 	struct harp_port_spec spec = parse("0000:3b:00.0"), zero = { .queues = 1 };
 
@@ -43,7 +43,7 @@ TEST(device_alone)
 	CHECK(memcmp(&spec, &zero, sizeof(spec)) == 0);
 }
 
-TEST(everything)
+TEST(every_key_is_read)
 {
 	struct harp_port_spec spec = parse(
 		"net_memif0,role=client,id=0,socket=/run/m.sock;ip=10.9.0.1/24;ip=fd00:9::1/64;"
@@ -71,7 +71,7 @@ TEST(everything)
 	check_addr(&spec.routes[1].gateway, "fe80::1");
 }
 
-TEST(name)
+TEST(a_long_device_gives_a_short_name)
 {
 	struct harp_port_spec spec = parse("a_device_with_a_long_name,x=1");
 
@@ -95,7 +95,7 @@ static void refused(const char *text, const char *words)
 	CHECK_EQ(harp_port_spec_parse(text, &spec, NULL, 0), -EINVAL);
 }
 
-TEST(refused)
+TEST(invalid_texts_are_refused)
 {
 	static const char *const cases[][2] = {
 		{ "", "a device of 1 to 511 bytes" },
@@ -163,7 +163,7 @@ TEST(refused)
 }
 
 /* Tables of the most there may be, and one more. */
-TEST(many)
+TEST(tables_are_bounded)
 {
 	char text[HARP_PORT_TEXT_MAX], back[HARP_PORT_TEXT_MAX];
 	struct harp_port_spec spec, again;
@@ -192,7 +192,7 @@ TEST(many)
 }
 
 /* The longest device goes in and out; longer texts are refused unread. */
-TEST(long)
+TEST(lengths_are_bounded)
 {
 	static char text[HARP_PORT_TEXT_MAX + 64], back[HARP_PORT_TEXT_MAX];
 	struct harp_port_spec spec;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_registry.c - a registry: made once, by whichever thread comes first, and anew in a forked child, whatever
+/* test_registry.c - a registry is made once, by the first thread, and again in a forked child, whatever
  * another thread of the parent was doing. */
 #include "host/registry.h"
 
@@ -26,7 +26,7 @@ static void *enter(void *unused)
 	return NULL;
 }
 
-TEST(first_threads)
+TEST(concurrent_threads_make_one_registry)
 {
 	pthread_t threads[THREADS];
 
@@ -52,7 +52,7 @@ static void child_enters(pid_t maker, bool locked)
 		pthread_mutex_lock(&registry.lock);
 	child = fork();
 	if (!child) {
-		alarm(CHILD_S); /* who waits for a thread that is not there */
+		alarm(CHILD_S); /* it must not wait for a thread that is not there */
 		registry_enter(&registry);
 		status = registry.first ? 1 : atomic_load(&registry.pid) != getpid();
 		registry_leave(&registry);

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <linux/ethtool.h>
 
+#include "base/util.h"
 #include "check.h"
 #include "host/rss.h"
 
@@ -42,7 +43,7 @@ static struct harp_endpoint end(const char *address, uint16_t port)
 	return made;
 }
 
-TEST(published_addresses)
+TEST(the_hash_of_addresses_is_as_published)
 {
 	for (unsigned i = 0; i < PUBLISHED_COUNT; i++) {
 		struct harp_endpoint to = end(published[i].to, 0), from = end(published[i].from, 0);
@@ -57,7 +58,7 @@ TEST(published_addresses)
 }
 
 /* A table in which each entry is its own number tells the hash's low bits; 512 and 509 entries tell more. */
-TEST(published_with_ports)
+TEST(the_hash_of_ports_is_as_published)
 {
 	static const uint32_t sizes[] = { 512, 509, 503, 128, 1 };
 	struct harp_rss rss = { .kind = HARP_RSS_TOEPLITZ, .key_bytes = 40, .queues = 512 };
@@ -77,7 +78,7 @@ TEST(published_with_ports)
 	}
 }
 
-TEST(queues_that_cannot_be_known)
+TEST(unknown_rules_give_no_queue)
 {
 	struct harp_endpoint v4 = end("10.0.0.1", 1), v6 = end("fd00::1", 1);
 	struct harp_rss rss = { .kind = HARP_RSS_UNKNOWN, .queues = 4 };
@@ -135,7 +136,7 @@ static uint32_t decided(const struct rss_answers *answers)
 	return rss.kind;
 }
 
-TEST(a_driver_that_says_it_all)
+TEST(a_complete_rule_is_used)
 {
 	struct rss_answers answers = good_answers();
 	struct harp_rss rss;
@@ -152,7 +153,7 @@ TEST(a_driver_that_says_it_all)
 	CHECK_EQ(decided(&answers), HARP_RSS_TOEPLITZ);
 }
 
-TEST(one_queue)
+TEST(one_queue_needs_no_rule)
 {
 	struct rss_answers answers = good_answers();
 
@@ -162,36 +163,27 @@ TEST(one_queue)
 	CHECK_EQ(decided(&answers), HARP_RSS_NONE);
 }
 
-TEST(drivers_that_spread_in_another_way)
+TEST(other_rules_are_unknown)
 {
-	struct rss_answers answers = good_answers();
+	struct rss_answers other[7];
 
-	answers.spreads = false;
-	CHECK_EQ(decided(&answers), HARP_RSS_UNKNOWN);
-	answers = good_answers();
-	answers.function = 2; /* XOR */
-	CHECK_EQ(decided(&answers), HARP_RSS_UNKNOWN);
-	answers = good_answers();
-	answers.transform = 1; /* symmetric */
-	CHECK_EQ(decided(&answers), HARP_RSS_UNKNOWN);
-	answers = good_answers();
-	answers.fields_v4 = RXH_IP_SRC | RXH_IP_DST;
-	CHECK_EQ(decided(&answers), HARP_RSS_UNKNOWN);
-	answers = good_answers();
-	answers.fields_v6 = ALL_FIELDS | RXH_VLAN;
-	CHECK_EQ(decided(&answers), HARP_RSS_UNKNOWN);
-	answers = good_answers();
-	answers.key_bytes = 39;
-	CHECK_EQ(decided(&answers), HARP_RSS_UNKNOWN);
-	answers = good_answers();
-	answers.table_count = 0;
-	CHECK_EQ(decided(&answers), HARP_RSS_UNKNOWN);
-	answers = good_answers();
+	for (unsigned i = 0; i < ARRAY_SIZE(other); i++)
+		other[i] = good_answers();
+	other[0].spreads = false;
+	other[1].function = 2;  /* XOR */
+	other[2].transform = 1; /* symmetric */
+	other[3].fields_v4 = RXH_IP_SRC | RXH_IP_DST;
+	other[4].fields_v6 = ALL_FIELDS | RXH_VLAN;
+	other[5].key_bytes = 39;
+	other[6].table_count = 0;
+	for (unsigned i = 0; i < ARRAY_SIZE(other); i++)
+		CHECK_EQ(decided(&other[i]), HARP_RSS_UNKNOWN);
+	other[0] = good_answers();
 	table[5] = 8; /* no such queue */
-	CHECK_EQ(decided(&answers), HARP_RSS_UNKNOWN);
+	CHECK_EQ(decided(&other[0]), HARP_RSS_UNKNOWN);
 }
 
-TEST(large_tables)
+TEST(a_large_table_must_repeat)
 {
 	struct rss_answers answers = good_answers();
 	struct harp_rss rss;
@@ -207,7 +199,7 @@ TEST(large_tables)
 	CHECK_EQ(decided(&answers), HARP_RSS_UNKNOWN);
 }
 
-TEST(a_long_key)
+TEST(a_long_key_is_cut)
 {
 	static const uint8_t key[100] = { 1, 2, 3 };
 	struct rss_answers answers = good_answers();
@@ -220,7 +212,7 @@ TEST(a_long_key)
 	CHECK_EQ(rss.key_bytes, HARP_RSS_KEY_MAX);
 }
 
-TEST(asking)
+TEST(an_interface_is_asked)
 {
 	struct harp_rss rss;
 
@@ -234,7 +226,7 @@ TEST(asking)
 
 /* ---- operators ------------------------------------------------------------------------------ */
 
-TEST(told)
+TEST(an_operator_s_rule_is_parsed)
 {
 	struct harp_rss rss;
 
@@ -262,7 +254,7 @@ TEST(told)
 	CHECK_EQ(rss.queues, 1);
 }
 
-TEST(told_nonsense)
+TEST(invalid_rules_are_refused)
 {
 	static const char *const texts[] = {
 		"",

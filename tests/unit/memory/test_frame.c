@@ -11,7 +11,7 @@
 
 static struct harp_nic_caps caps = { .frame_size = 2048, .frame_count = COUNT, .rx_headroom = 256 };
 
-TEST(refused)
+TEST(invalid_pools_are_refused)
 {
 	struct frame_pool pool;
 	struct harp_nic_caps bad = caps;

@@ -12,19 +12,6 @@ AFTER_EACH(host_done(&h))
 
 #define DROP(name) offsetof(struct harp_stats, name)
 
-static struct ipv6_header *header(uint8_t *p)
-{
-	return (struct ipv6_header *)(p + 14);
-}
-
-static struct harp_addr addr(const char *text)
-{
-	struct harp_addr a;
-
-	CHECK_EQ(harp_addr_parse(text, &a), 0);
-	return a;
-}
-
 /* Says it: exactly one drop, of this counter. */
 static void expect_drop(const uint8_t *p, uint32_t len, size_t offset, const char *what)
 {
@@ -55,7 +42,7 @@ TEST(invalid_headers_are_dropped_by_reason)
 		expect_drop(p, len, DROP(drop_ip_short), "short");
 	}
 	len = make_ipv6(p, IP_PROTO_TCP, 20);
-	header(p)->payload_len = be16_of(21);
+	header6(p)->payload_len = be16_of(21);
 	expect_drop(p, len, DROP(drop_ip_short), "payload beyond the frame");
 	make_ipv6(p, 47, 20);
 	expect_drop(p, 74, DROP(drop_ip_protocol), "protocol 47");
@@ -82,12 +69,12 @@ TEST(invalid_addresses_are_dropped)
 
 	for (unsigned i = 0; i < sizeof(sources) / sizeof(sources[0]); i++) {
 		len = make_ipv6(p, IP_PROTO_TCP, 20);
-		header(p)->src = addr(sources[i]);
+		header6(p)->src = host_addr(sources[i]);
 		expect_drop(p, len, DROP(drop_ip_source), sources[i]);
 	}
 	for (unsigned i = 0; i < sizeof(destinations) / sizeof(destinations[0]); i++) {
 		len = make_ipv6(p, IP_PROTO_TCP, 20);
-		header(p)->dst = addr(destinations[i]);
+		header6(p)->dst = host_addr(destinations[i]);
 		expect_drop(p, len, DROP(drop_ip_not_ours), destinations[i]);
 	}
 	len = make_ipv6(p, IP_PROTO_TCP, 20); /* for one host, in a frame for a group */
@@ -210,8 +197,8 @@ TEST(valid_packets_are_trimmed_and_delivered)
 	uint8_t p[200] = { 0 };
 
 	make_ipv6(p, IP_PROTO_TCP, 22);
-	header(p)->version_class_label = be32_of(0x62eabcde);
-	header(p)->hop_limit = 1;
+	header6(p)->version_class_label = be32_of(0x62eabcde);
+	header6(p)->hop_limit = 1;
 	peer_send(&h, p, 120); /* padding goes */
 	CHECK_EQ(nicio_rx(&h.io, packets, NICIO_BURST), 1);
 	in = (struct packet_in){ .frame = packets[0] };
@@ -262,11 +249,11 @@ TEST(sent_packets_have_complete_headers)
 			continue;
 		CHECK_EQ(be16_load(r + 12), ETH_TYPE_IPV6);
 		CHECK_EQ(be32_load(r + 14), 0x60000000u | 0xb9u << 20 | path.flow_label);
-		CHECK_EQ(be16_get(header(r)->payload_len), len);
-		CHECK_EQ(header(r)->next, IP_PROTO_TCP);
-		CHECK_EQ(header(r)->hop_limit, 64);
-		CHECK_MEM(&header(r)->src, &host_ip6, 16);
-		CHECK_MEM(&header(r)->dst, &peer_ip6, 16);
+		CHECK_EQ(be16_get(header6(r)->payload_len), len);
+		CHECK_EQ(header6(r)->next, IP_PROTO_TCP);
+		CHECK_EQ(header6(r)->hop_limit, 64);
+		CHECK_MEM(&header6(r)->src, &host_ip6, 16);
+		CHECK_MEM(&header6(r)->dst, &peer_ip6, 16);
 		CHECK_EQ(r[54], 0x5a);
 	}
 	CHECK_EQ(path.sent.len, 54);

@@ -24,19 +24,6 @@ static const uint8_t our_group_mac[6] = { 0x33, 0x33, 0xff, 0, 0, 1 };
 static const uint8_t peer_group_mac[6] = { 0x33, 0x33, 0xff, 0, 0, 2 };
 static const struct harp_addr nobody;
 
-static struct ipv6_header *header(uint8_t *p)
-{
-	return (struct ipv6_header *)(p + 14);
-}
-
-static struct harp_addr addr(const char *text)
-{
-	struct harp_addr a;
-
-	CHECK_EQ(harp_addr_parse(text, &a), 0);
-	return a;
-}
-
 /* A message about target; option 0: none. Sealed. */
 static uint32_t make_nd(uint8_t *p, uint8_t type, uint8_t flags, const struct harp_addr *target,
 			uint8_t option, const uint8_t *mac)
@@ -44,7 +31,7 @@ static uint32_t make_nd(uint8_t *p, uint8_t type, uint8_t flags, const struct ha
 	uint32_t len = option ? 32 : 24;
 
 	make_ipv6(p, IP_PROTO_ICMP6, len);
-	header(p)->hop_limit = 255;
+	header6(p)->hop_limit = 255;
 	memset(p + AT, 0, 32);
 	p[AT] = type;
 	p[AT + 4] = flags;
@@ -64,7 +51,7 @@ static void says_from(const struct harp_addr *src, uint8_t type, uint8_t flags,
 	uint8_t p[100];
 	uint32_t len = make_nd(p, type, flags, target, mac ? (type == NS ? 1 : 2) : 0, mac);
 
-	header(p)->src = *src;
+	header6(p)->src = *src;
 	icmp6_seal(p, AT, len - AT);
 	peer_say(&h, p, len);
 }
@@ -106,11 +93,11 @@ static bool sent(uint8_t *r, uint8_t type)
 	uint32_t len;
 
 	while ((len = peer_receive(&h, r)) > 0) {
-		if (be16_load(r + 12) != ETH_TYPE_IPV6 || header(r)->next != IP_PROTO_ICMP6 ||
+		if (be16_load(r + 12) != ETH_TYPE_IPV6 || header6(r)->next != IP_PROTO_ICMP6 ||
 		    r[AT] != type)
 			continue;
 		CHECK_EQ(len, AT + 32);
-		CHECK_EQ(header(r)->hop_limit, 255);
+		CHECK_EQ(header6(r)->hop_limit, 255);
 		CHECK(icmp6_good(r, 32));
 		CHECK_MEM(r + 6, host_mac, 6);
 		CHECK_EQ(r[AT + 1], 0);
@@ -124,7 +111,7 @@ static bool sent(uint8_t *r, uint8_t type)
 
 TEST(one_solicitation_resolves_a_neighbor)
 {
-	struct harp_addr group = addr("ff02::1:ff00:2");
+	struct harp_addr group = host_addr("ff02::1:ff00:2");
 	uint8_t r[HOST_PACKET_MAX];
 
 	for (int i = 0; i < 10; i++) /* many packets, one question */
@@ -132,8 +119,8 @@ TEST(one_solicitation_resolves_a_neighbor)
 	host_poll(&h);
 	CHECK(sent(r, NS));
 	CHECK_MEM(r, peer_group_mac, 6);
-	CHECK_MEM(&header(r)->src, &host_ip6, 16);
-	CHECK_MEM(&header(r)->dst, &group, 16);
+	CHECK_MEM(&header6(r)->src, &host_ip6, 16);
+	CHECK_MEM(&header6(r)->dst, &group, 16);
 	CHECK_MEM(r + AT + 8, &peer_ip6, 16);
 	CHECK(!sent(r, NS));
 	says(NA, SOLICITED | OVERRIDE, &peer_ip6, NULL); /* without an address it says nothing */
@@ -177,12 +164,12 @@ static void check_advertisement(const uint8_t *r, const uint8_t *mac, const stru
 TEST(solicitations_for_us_are_answered)
 {
 	uint8_t p[100], r[HOST_PACKET_MAX];
-	struct harp_addr third = addr("fd00::3"), all_nodes = addr("ff02::1");
+	struct harp_addr third = host_addr("fd00::3"), all_nodes = host_addr("ff02::1");
 	uint32_t known, len;
 
 	make_nd(p, NS, 0, &host_ip6, 1, peer_mac); /* as the first question comes: to the group */
 	memcpy(p, our_group_mac, 6);
-	header(p)->dst = addr("ff02::1:ff00:1");
+	header6(p)->dst = host_addr("ff02::1:ff00:1");
 	icmp6_seal(p, AT, 32);
 	memset(p + AT + 32, 0xaa, 10); /* link padding */
 	peer_say(&h, p, AT + 42);
@@ -199,8 +186,8 @@ TEST(solicitations_for_us_are_answered)
 	says(NS, 0, &third, peer_mac);               /* not for us */
 	len = make_nd(p, NS, 0, &host_ip6, 0, NULL); /* RFC 4862 5.4.3: about to take our address */
 	memcpy(p, our_group_mac, 6);
-	header(p)->src = nobody;
-	header(p)->dst = addr("ff02::1:ff00:1");
+	header6(p)->src = nobody;
+	header6(p)->dst = host_addr("ff02::1:ff00:1");
 	icmp6_seal(p, AT, 24);
 	CHECK(!sent(r, NA));
 	peer_say(&h, p, len);
@@ -254,7 +241,7 @@ TEST(malformed_messages_are_dropped)
 	for (unsigned t = 0; t < 2; t++) {
 		for (uint32_t len = 8; len < 32; len++) { /* every length but two is none */
 			make_nd(p, types[t], 0, &host_ip6, (uint8_t)(t + 1), peer_mac);
-			header(p)->payload_len = be16_of((uint16_t)len);
+			header6(p)->payload_len = be16_of((uint16_t)len);
 			icmp6_seal(p, AT, len);
 			peer_say(&h, p, AT + len);
 			count += len != 24;
@@ -291,10 +278,10 @@ TEST(messages_with_invalid_addresses_are_dropped)
 		uint32_t len =
 			make_nd(p, bad[i].type, bad[i].flags, &host_ip6, bad[i].option, peer_mac);
 
-		header(p)->src = addr(bad[i].src);
-		header(p)->dst = addr(bad[i].dst);
-		if (header(p)->dst.bytes[0] == 0xff)
-			ipv6_group_mac(&header(p)->dst, p);
+		header6(p)->src = host_addr(bad[i].src);
+		header6(p)->dst = host_addr(bad[i].dst);
+		if (header6(p)->dst.bytes[0] == 0xff)
+			ipv6_group_mac(&header6(p)->dst, p);
 		icmp6_seal(p, AT, bad[i].option ? 32 : 24);
 		peer_say(&h, p, len);
 		if (h.stats.drop_nd_bad != i + 1) {
@@ -323,7 +310,7 @@ TEST(an_advertisement_does_not_replace_a_reachable_neighbor)
 	CHECK_MEM(peer_record()->mac, peer_mac, 6);
 	CHECK(sent(r, NS));
 	CHECK_MEM(r, peer_mac, 6);
-	CHECK_MEM(&header(r)->dst, &peer_ip6, 16);
+	CHECK_MEM(&header6(r)->dst, &peer_ip6, 16);
 	says(NA, SOLICITED | OVERRIDE, &peer_ip6, evil_mac); /* loud as well as false */
 	CHECK_MEM(peer_record()->mac, peer_mac, 6);
 	says(NA, SOLICITED, &peer_ip6, NULL); /* the owner, and it need not say where */
@@ -382,7 +369,7 @@ TEST(address_conflicts_are_counted)
 	CHECK_EQ(peer_receive(&h, r), 0);
 }
 
-/* RFC 6583: packets from made-up neighbors make us ask for them; one who lives is found all the same. */
+/* RFC 6583: packets from made-up neighbors cause solicitations; a real neighbor is still found. */
 TEST(made_up_neighbors_do_not_exhaust_the_table)
 {
 	uint8_t p[100], r[HOST_PACKET_MAX];
@@ -392,7 +379,7 @@ TEST(made_up_neighbors_do_not_exhaust_the_table)
 
 		memset(p + AT, 0, 8);
 		p[AT] = 128;
-		be16_store(header(p)->src.bytes + 12, (uint16_t)(i + 1));
+		be16_store(header6(p)->src.bytes + 12, (uint16_t)(i + 1));
 		icmp6_seal(p, AT, 8);
 		h.now_ns += 100000;
 		peer_say(&h, p, len);

@@ -4,25 +4,17 @@
 
 #include "host.h"
 
-static struct harp_addr addr(const char *text)
-{
-	struct harp_addr a;
-
-	CHECK_EQ(harp_addr_parse(text, &a), 0);
-	return a;
-}
-
 static int add_route(struct ip *ip, const char *prefix, unsigned len, const char *gateway,
 		     uint32_t mtu_bytes)
 {
-	struct harp_addr p = addr(prefix), g = addr(gateway ? gateway : "0.0.0.0");
+	struct harp_addr p = host_addr(prefix), g = host_addr(gateway ? gateway : "0.0.0.0");
 
 	return ip_route_add(ip, &p, len, gateway ? &g : NULL, mtu_bytes);
 }
 
 static int add_address(struct ip *ip, const char *text, unsigned len)
 {
-	struct harp_addr a = addr(text);
+	struct harp_addr a = host_addr(text);
 
 	return ip_address_add(ip, &a, len);
 }
@@ -31,7 +23,7 @@ static int add_address(struct ip *ip, const char *text, unsigned len)
 static void check_path(struct ip *ip, const char *dst, const char *next_hop, const char *src,
 		       uint32_t mtu_bytes)
 {
-	struct ip_path path = { .dst = addr(dst) };
+	struct ip_path path = { .dst = host_addr(dst) };
 	char a[HARP_ADDR_TEXT_MAX], b[HARP_ADDR_TEXT_MAX];
 
 	CHECK_EQ(ip_path_lookup(ip, &path), 0);
@@ -43,10 +35,10 @@ static void check_path(struct ip *ip, const char *dst, const char *next_hop, con
 
 static int lookup(struct ip *ip, const char *dst, const char *src)
 {
-	struct ip_path path = { .dst = addr(dst) };
+	struct ip_path path = { .dst = host_addr(dst) };
 
 	if (src)
-		path.src = addr(src);
+		path.src = host_addr(src);
 	return ip_path_lookup(ip, &path);
 }
 
@@ -63,7 +55,7 @@ static void test_longest_prefix(struct ip *ip)
 	check_path(ip, "172.32.0.1", "10.0.0.254", "10.0.0.1", 1500);
 	check_path(ip, "172.16.5.8", "10.0.0.252", "10.0.0.1", 1500); /* never above the NIC's */
 	check_path(ip, "172.16.5.9", "172.16.5.9", "10.0.0.1", 1500);
-	struct harp_addr gone = addr("172.16.5.200");
+	struct harp_addr gone = host_addr("172.16.5.200");
 
 	CHECK_EQ(ip_route_remove(ip, &gone, 24), 0);
 	CHECK_EQ(ip_route_remove(ip, &gone, 24), -ENOENT);
@@ -85,7 +77,8 @@ static void test_unreachable(struct ip *ip)
 
 static void test_addresses(struct ip *ip)
 {
-	struct harp_addr a = addr("10.0.0.1"), b = addr("10.0.0.5"), c = addr("192.168.7.1");
+	struct harp_addr a = host_addr("10.0.0.1"), b = host_addr("10.0.0.5"),
+			 c = host_addr("192.168.7.1");
 	unsigned routes = ip->route_count;
 
 	CHECK_EQ(add_address(ip, "10.0.0.1", 24), -EEXIST);
@@ -112,8 +105,8 @@ static void test_addresses(struct ip *ip)
 
 static void test_generation(struct ip *ip)
 {
-	struct ip_path path = { .dst = addr("9.9.9.9") };
-	struct harp_addr any = addr("0.0.0.0");
+	struct ip_path path = { .dst = host_addr("9.9.9.9") };
+	struct harp_addr any = host_addr("0.0.0.0");
 
 	CHECK_EQ(ip_path_check(ip, &path), 0);
 	CHECK_EQ(path.next_hop.bytes[15], 254);
@@ -153,17 +146,18 @@ static void test_source_selection(struct ip *ip)
 	CHECK_EQ(lookup(ip, "::1", NULL), -ENETUNREACH);
 	CHECK_EQ(lookup(ip, "ff02::1", NULL), -ENETUNREACH);
 	for (unsigned i = 0; i < sizeof(own) / sizeof(own[0]); i++) {
-		a = addr(own[i].addr);
+		a = host_addr(own[i].addr);
 		CHECK_EQ(ip_address_remove(ip, &a), 0);
 	}
-	a = addr("::");
+	a = host_addr("::");
 	CHECK_EQ(ip_route_remove(ip, &a, 0), 0);
 }
 
 /* A link-local address means something on its own link only. */
 static void test_scope(struct ip *ip)
 {
-	struct harp_addr link = addr("fe80::1"), other = addr("fd00::1"), v4 = addr("10.0.0.1");
+	struct harp_addr link = host_addr("fe80::1"), other = host_addr("fd00::1"),
+			 v4 = host_addr("10.0.0.1");
 
 	ip->scope_id = 3;
 	CHECK(ip_scope_good(ip, &link, 3) && !ip_scope_good(ip, &link, 4));

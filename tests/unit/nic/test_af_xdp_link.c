@@ -11,7 +11,7 @@ static bool is_stacked(const char *driver)
 	return af_xdp_link_is_stacked(&link);
 }
 
-int main(void)
+TEST(bonds_teams_and_vlans_are_stacked)
 {
 	CHECK(is_stacked("bonding"));
 	CHECK(is_stacked("team"));
@@ -19,5 +19,4 @@ int main(void)
 	CHECK(!is_stacked("veth"));
 	CHECK(!is_stacked("mlx5_core"));
 	CHECK(!is_stacked(""));
-	return check_done();
 }

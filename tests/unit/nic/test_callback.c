@@ -70,7 +70,7 @@ static struct harp_nic *make(struct user *u, uint32_t mtu_bytes, uint32_t fill)
 	return nic;
 }
 
-static void test_receive(uint32_t mtu_bytes)
+static void receive(uint32_t mtu_bytes)
 {
 	struct user u;
 	struct harp_nic *nic = make(&u, mtu_bytes, 40);
@@ -105,7 +105,13 @@ static void test_receive(uint32_t mtu_bytes)
 	harp_nic_destroy(nic);
 }
 
-TEST(no_frames)
+TEST(packets_of_every_size_are_received)
+{
+	receive(1500);
+	receive(9000);
+}
+
+TEST(without_frames_nothing_is_received)
 {
 	struct user u;
 	struct harp_nic *nic = make(&u, 9000, 2); /* a jumbo packet may need three */
@@ -124,7 +130,7 @@ TEST(no_frames)
 	harp_nic_destroy(nic);
 }
 
-TEST(send)
+TEST(a_packet_is_sent_whole_or_again)
 {
 	struct user u;
 	struct harp_nic *nic = make(&u, 9000, 0);
@@ -167,7 +173,7 @@ TEST(send)
 	harp_nic_destroy(nic);
 }
 
-TEST(refused)
+TEST(invalid_callbacks_are_refused)
 {
 	struct harp_nic_callbacks good = {
 		.size = sizeof(good), .receive = user_receive, .send = user_send,
@@ -192,12 +198,4 @@ TEST(refused)
 	CHECK_EQ(nic->caps.mtu_bytes, 1500);
 	CHECK_EQ(nic->caps.frame_size, 2048);
 	harp_nic_destroy(nic);
-}
-
-int main(void)
-{
-	test_receive(1500);
-	test_receive(9000);
-	check_run();
-	return check_done();
 }

@@ -152,7 +152,7 @@ static void test_ring(size_t ring_bytes, uint32_t snap_len, uint32_t packets)
 	capture_destroy(c);
 }
 
-TEST(refused)
+TEST(a_failed_write_keeps_the_packets)
 {
 	struct capture *c = NULL;
 

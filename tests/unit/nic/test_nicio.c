@@ -124,7 +124,7 @@ static void card_says(uint64_t addr, uint32_t len, uint32_t flags)
 BEFORE_EACH(bed_init())
 AFTER_EACH(bed_done())
 
-TEST(receive)
+TEST(bursts_become_frames)
 {
 	struct frame *got[NICIO_BURST];
 
@@ -150,7 +150,7 @@ TEST(receive)
 	CHECK_EQ(b.stats.drop_nic_desc, 0);
 }
 
-TEST(lies_in_receive)
+TEST(invalid_descriptors_are_dropped)
 {
 	struct frame *got[NICIO_BURST], *ours;
 	uint64_t drops = 0;
@@ -189,7 +189,7 @@ TEST(lies_in_receive)
 	frame_release(&b.pool, ours);
 }
 
-TEST(endless_chain)
+TEST(an_endless_chain_is_dropped)
 {
 	struct frame *got[NICIO_BURST];
 
@@ -223,7 +223,7 @@ static void send_one(unsigned frags)
 	frame_release_packet(&b.pool, first); /* the NIC's hold keeps them */
 }
 
-TEST(send)
+TEST(packets_wait_for_the_ring)
 {
 	CHECK(!nicio_tx_ready(&b.io, 5)); /* more pieces than the card takes: never */
 	CHECK(nicio_tx_ready(&b.io, 4));
@@ -256,7 +256,7 @@ TEST(send)
 	CHECK_EQ(b.stats.tx_bytes, 2 * 454);
 }
 
-TEST(lies_in_completion)
+TEST(invalid_completions_are_counted)
 {
 	CHECK(nicio_tx_ready(&b.io, 1));
 	send_one(1);
@@ -271,7 +271,7 @@ TEST(lies_in_completion)
 	CHECK_EQ(b.io.tx_held, 0);
 }
 
-TEST(fill_refused)
+TEST(a_partial_fill_is_continued)
 {
 	struct frame *hold[COUNT];
 	unsigned n = 0;
@@ -290,7 +290,7 @@ TEST(fill_refused)
 		frame_release(&b.pool, hold[--n]);
 }
 
-TEST(refused_cards)
+TEST(impossible_cards_are_refused)
 {
 	struct nicio io;
 	struct harp_nic_ops old = card_ops;

@@ -60,7 +60,7 @@ static bool mapped(const char *name)
 	return found;
 }
 
-TEST(make)
+TEST(a_queue_is_made_without_being_mapped)
 {
 	struct harp_queue queue;
 	unsigned before = fds_open();
@@ -90,7 +90,7 @@ TEST(make)
 	CHECK_EQ(fds_open(), before);
 }
 
-TEST(make_refuses)
+TEST(an_impossible_queue_is_refused)
 {
 	struct harp_queue queue;
 	struct harp_af_xdp_options opt = { .size = sizeof(opt), .ifname = "lo", .queue = 9 };
@@ -105,7 +105,7 @@ TEST(make_refuses)
 }
 
 /* Huge pages are sealed like others, or there are none, and then asking for them by force fails. */
-TEST(huge_pages)
+TEST(huge_pages_are_sealed_too)
 {
 	struct harp_queue queue;
 	unsigned before = fds_open();
@@ -151,7 +151,7 @@ static int memory(size_t bytes, int seals)
 	return fd;
 }
 
-TEST(lies_in_numbers)
+TEST(invalid_numbers_are_refused)
 {
 	LIE(queue.frame_size = 1000, -EPROTO, "frames of 1000 bytes");
 	LIE(queue.frame_size = 0, -EPROTO, "frames of 0 bytes");
@@ -170,7 +170,7 @@ TEST(lies_in_numbers)
 	LIE(queue.features |= HARP_NIC_STRICT, -EPROTO, "features 0x");
 }
 
-TEST(wrong_descriptors)
+TEST(invalid_descriptors_are_refused)
 {
 	const size_t bytes = 2u << 20;
 
@@ -191,8 +191,8 @@ TEST(wrong_descriptors)
 	    queue.xsk_fd = other, -EBADF, "no AF_XDP socket");
 }
 
-/* Who adopts a queue that another still uses would read rings from the middle. */
-TEST(used_before)
+/* The adopter of a queue in use would read its rings from the middle. */
+TEST(a_queue_in_use_is_not_adopted)
 {
 	struct harp_queue first, second;
 	struct harp_nic *nic;
@@ -209,7 +209,7 @@ TEST(used_before)
 	harp_nic_destroy(nic);
 }
 
-TEST(arguments)
+TEST(invalid_arguments_are_refused)
 {
 	struct harp_nic *nic;
 	struct harp_queue queue = { .size = 8, .xsk_fd = -1, .frames_fd = -1 };
@@ -221,7 +221,7 @@ TEST(arguments)
 }
 
 /* Adopting takes neither privilege nor locked memory. In a child: it gives up both. */
-TEST(without_privilege)
+TEST(adopting_needs_no_privilege)
 {
 	const struct rlimit little = { 65536, 65536 };
 	struct harp_queue queue;

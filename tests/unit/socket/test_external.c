@@ -4,13 +4,12 @@
 
 AFTER_EACH(net_close())
 
-TEST(memory_rules)
+TEST(memory_is_registered_before_it_is_sent_in_place)
 {
-	struct how how = { .external_count = 64, .complete_delay_ns = 5 * MS };
 	struct harp_stack *stack;
 	uint8_t *p;
 
-	net_open(&how);
+	net_open(&(struct how){ .external_count = 64, .complete_delay_ns = 5 * MS });
 	stack = net.stack[0];
 	p = net.bytes;
 	CHECK_EQ(harp_stack_memory_add(stack, NULL, 10), -EINVAL);
@@ -43,12 +42,11 @@ TEST(memory_rules)
 }
 
 /* An aborted connection lets go as soon as the card has. */
-TEST(abort)
+TEST(an_abort_releases_memory_after_completion)
 {
-	struct how how = { .external_count = 64, .complete_delay_ns = 5 * MS };
 	struct harp_stack *stack;
 
-	net_open(&how);
+	net_open(&(struct how){ .external_count = 64, .complete_delay_ns = 5 * MS });
 	stack = net.stack[0];
 	CHECK_EQ(harp_stack_memory_add(stack, net.bytes, BYTES), 0);
 	CHECK(harp_conn_send_external(net.from, net.bytes, BYTES) > 20000);
@@ -63,13 +61,12 @@ TEST(abort)
 }
 
 /* The application wants its memory back before the peer has what lies in it: scribbles over it, and all arrives. */
-static void test_evicted(bool of_stack)
+static void evict(bool of_stack)
 {
-	struct how how = { .external_count = 64, .complete_delay_ns = 5 * MS };
 	uint8_t *apart = malloc(BYTES);
 	ssize_t n;
 
-	net_open(&how);
+	net_open(&(struct how){ .external_count = 64, .complete_delay_ns = 5 * MS });
 	memcpy(apart, net.bytes, BYTES);
 	CHECK_EQ(harp_stack_memory_add(net.stack[0], apart, BYTES), 0);
 	CHECK_EQ(harp_conn_send(net.from, &(struct iovec){ apart, 10 }, 1), 10);
@@ -92,7 +89,6 @@ static void test_evicted(bool of_stack)
 	net_arrives(100, MS);
 	net_settles();
 	CHECK_EQ(net_stat(0, "frames_tcp_tx"), 0);
-	net_close();
 }
 
 /* All that was sent arrives, and nothing of it is left behind. */
@@ -128,10 +124,9 @@ static void scribble(uint8_t *apart)
 /* A card that takes nothing, as a memif's whose peer has stopped, and what waits for it. */
 static uint8_t *send_to_a_full_card(void)
 {
-	struct how how = { .external_count = 64 };
 	uint8_t *apart;
 
-	net_open(&how);
+	net_open(&(struct how){ .external_count = 64 });
 	net.spy[0].full = true;
 	apart = send_apart(40000);
 	net_step(MS);
@@ -139,7 +134,7 @@ static uint8_t *send_to_a_full_card(void)
 }
 
 /* It is given up, and the memory is its owner's at once. */
-TEST(evicted_from_a_full_card)
+TEST(eviction_from_a_full_card_is_immediate)
 {
 	uint8_t *apart = send_to_a_full_card();
 
@@ -156,7 +151,7 @@ TEST(evicted_from_a_full_card)
 }
 
 /* What is made behind that is due at once. */
-TEST(due_behind_what_was_evicted)
+TEST(work_behind_an_eviction_is_due_at_once)
 {
 	uint8_t *apart = send_to_a_full_card();
 
@@ -170,12 +165,11 @@ TEST(due_behind_what_was_evicted)
 }
 
 /* What waits for the card and lies elsewhere goes on. */
-TEST(evicted_beside_others)
+TEST(an_eviction_leaves_other_memory_alone)
 {
-	struct how how = { .external_count = 64 };
 	static uint8_t other[1000];
 
-	net_open(&how);
+	net_open(&(struct how){ .external_count = 64 });
 	CHECK_EQ(harp_stack_memory_add(net.stack[0], other, sizeof(other)), 0);
 	CHECK_EQ(harp_stack_memory_add(net.stack[0], net.bytes, BYTES), 0);
 	net.spy[0].full = true;
@@ -192,14 +186,13 @@ TEST(evicted_beside_others)
 }
 
 /* There is not one frame: the frames of the headers have the room. */
-TEST(evicted_without_frames)
+TEST(an_eviction_needs_no_free_frame)
 {
-	struct how how = { .external_count = 64 };
 	struct frame_pool *pool;
 	uint32_t free_count;
 	uint8_t *apart;
 
-	net_open(&how);
+	net_open(&(struct how){ .external_count = 64 });
 	pool = &net.stack[0]->pool;
 	apart = send_apart(40000);
 	free_count = pool->free_count;
@@ -212,14 +205,13 @@ TEST(evicted_without_frames)
 }
 
 /* Packets larger than a frame, and no frame: the connection ends, and says of what. */
-TEST(evicted_without_room)
+TEST(an_eviction_without_room_ends_the_connection)
 {
-	struct how how = { .external_count = 64, .mtu_bytes = 9000 };
 	struct frame_pool *pool;
 	uint32_t free_count;
 	uint8_t *apart;
 
-	net_open(&how);
+	net_open(&(struct how){ .external_count = 64, .mtu_bytes = 9000 });
 	pool = &net.stack[0]->pool;
 	apart = send_apart(40000);
 	free_count = pool->free_count;
@@ -231,14 +223,13 @@ TEST(evicted_without_room)
 	scribble(apart);
 }
 
-/* Who still sends from memory that is asked for back is told to copy; who adds it again may go on. */
-TEST(leaving)
+/* A sender from evicted memory is told to copy until the memory is added again. */
+TEST(evicted_memory_is_refused_until_it_is_added_again)
 {
-	struct how how = { .external_count = 64, .complete_delay_ns = 5 * MS };
 	struct harp_stack *stack;
 	uint8_t *p;
 
-	net_open(&how);
+	net_open(&(struct how){ .external_count = 64, .complete_delay_ns = 5 * MS });
 	stack = net.stack[0];
 	p = net.bytes;
 	CHECK_EQ(harp_stack_memory_add(stack, p, BYTES), 0);
@@ -262,13 +253,12 @@ TEST(leaving)
 }
 
 /* Of two pieces that overlap one is asked for back: the other serves. */
-TEST(overlapping)
+TEST(overlapping_memory_still_serves)
 {
-	struct how how = { .external_count = 64 };
 	struct harp_stack *stack;
 	uint8_t *p;
 
-	net_open(&how);
+	net_open(&(struct how){ .external_count = 64 });
 	stack = net.stack[0];
 	p = net.bytes;
 	CHECK_EQ(harp_stack_memory_add(stack, p, 5000), 0);
@@ -283,21 +273,21 @@ TEST(overlapping)
 	CHECK_EQ(harp_stack_memory_remove(stack, p, 9000), 0);
 }
 
-/* Records run out: whoever has some waits for its own ACKs, and everything arrives. */
-TEST(few_records)
+/* Records run out: a connection waits for its own ACKs, and everything arrives. */
+TEST(a_shortage_of_records_only_delays)
 {
-	struct how how = { .external_count = 12, .offloads = ALL_OFFLOADS };
-
-	net_open(&how);
+	net_open(&(struct how){ .external_count = 12, .offloads = ALL_OFFLOADS });
 	CHECK_EQ(harp_stack_memory_add(net.stack[0], net.bytes, BYTES), 0);
 	net_move(IN_PLACE, 100);
 	CHECK_EQ(net.stack[0]->pool.external_free_count, 12);
 }
 
-int main(void)
+TEST(a_stack_s_memory_is_evicted)
 {
-	check_run();
-	test_evicted(true);
-	test_evicted(false);
-	return check_done();
+	evict(true);
+}
+
+TEST(a_connection_s_memory_is_evicted)
+{
+	evict(false);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_udp.c - UDP sockets: what they take and refuse, whom they hear, what they send, what is left. */
+/* test_udp.c - UDP sockets: what they send, receive, refuse and leave. */
 #include <limits.h>
 
 #include "udp_rig.h"
@@ -9,7 +9,7 @@ static bool v6;
 BEFORE_EACH(rig_open(rig, v6))
 AFTER_EACH(rig_close(rig))
 
-TEST(receive)
+TEST(datagrams_are_received)
 {
 	struct harp_udp *sock = rig_socket(rig, RIG_PORT, NULL);
 	struct harp_udp_message many[4];
@@ -23,7 +23,7 @@ TEST(receive)
 	CHECK(buf[0] == 7 && buf[39] == 46);
 	CHECK_EQ(from.port, RIG_PEER_PORT);
 	CHECK_MEM(&from.addr, &rig->peer, sizeof(from.addr));
-	/* Cut to the buffer, the real length told, the rest gone. */
+	/* Cut to the buffer, the real length reported, the rest gone. */
 	rig_put(rig, (struct rig_say){ .len = 90, .first = 1 });
 	rig_says(rig, (struct rig_say){ .len = 0 });
 	memset(buf, 0xaa, sizeof(buf));
@@ -55,7 +55,7 @@ TEST(receive)
 	harp_udp_close(sock);
 }
 
-TEST(receive_frames)
+TEST(frames_are_received_without_a_copy)
 {
 	struct harp_udp *sock = rig_socket(rig, RIG_PORT, NULL);
 	struct harp_endpoint from;
@@ -72,7 +72,7 @@ TEST(receive_frames)
 	harp_udp_close(sock);
 }
 
-TEST(send)
+TEST(datagrams_are_sent)
 {
 	struct harp_udp *sock = rig_socket(rig, RIG_PORT, NULL);
 	struct harp_endpoint peer = rig_peer(rig);
@@ -123,7 +123,7 @@ TEST(send)
 }
 
 /* A checksum that comes out as zero is sent as all ones: zero would mean "none". */
-TEST(checksum_zero_sum)
+TEST(a_zero_checksum_is_sent_as_ones)
 {
 	struct harp_udp *sock = rig_socket(rig, RIG_PORT, NULL);
 	struct harp_endpoint peer = rig_peer(rig);
@@ -142,7 +142,7 @@ TEST(checksum_zero_sum)
 	harp_udp_close(sock);
 }
 
-TEST(hostile)
+TEST(invalid_datagrams_are_dropped)
 {
 	struct harp_udp *sock = rig_socket(rig, RIG_PORT, NULL);
 	struct rig_packet *p;
@@ -192,7 +192,7 @@ TEST(hostile)
 }
 
 /* Nobody has the port: an ICMP error that quotes the packet, 50 at once and 1000 a second. */
-TEST(no_port)
+TEST(a_closed_port_is_answered_with_an_icmp_error)
 {
 	struct harp_udp *sock = rig_socket(rig, RIG_PORT, NULL);
 	struct rig_sent sent = { 0 };
@@ -217,7 +217,7 @@ TEST(no_port)
 
 /* What is left of the bucket tells nobody how much others took of it: after as long a pause the burst is of
  * another length each time. On average it is what the limit says. */
-TEST(no_port_often)
+TEST(icmp_errors_are_rate_limited_unpredictably)
 {
 	unsigned least = UINT_MAX, most = 0, all = 0;
 	struct rig_sent sent;
@@ -239,7 +239,7 @@ TEST(no_port_often)
 	CHECK_EQ(rig_stat(rig, "icmp_unreachable_out"), all);
 }
 
-TEST(connected)
+TEST(a_connected_socket_hears_its_peer_only)
 {
 	struct harp_udp *sock = rig_socket(rig, RIG_PORT, NULL);
 	struct harp_endpoint peer = rig_peer(rig), local, remote;
@@ -309,7 +309,7 @@ static void icmp_error(uint8_t type, uint8_t code, uint32_t mtu_bytes, const str
 	rig_poll(rig);
 }
 
-TEST(icmp)
+TEST(icmp_errors_reach_their_socket)
 {
 	struct harp_udp *sock = rig_socket(rig, RIG_PORT, NULL);
 	struct harp_endpoint peer = rig_peer(rig), about;
@@ -318,14 +318,14 @@ TEST(icmp)
 	uint32_t headers = rig_l3_bytes(rig) + 8;
 	uint8_t buf[8];
 
-	/* Unconnected: told about whom. */
+	/* Unconnected: the error names the destination. */
 	icmp_error(unreachable, port, 0, &rig->other, 99);
 	CHECK_EQ(rig_events(rig), HARP_EVENT_ERROR);
 	CHECK_EQ(harp_udp_recv(sock, buf, sizeof(buf), NULL), -EAGAIN);
 	CHECK_EQ(harp_udp_error(sock, &about), -ECONNREFUSED);
 	CHECK(about.port == 99 && memcmp(&about.addr, &rig->other, 16) == 0);
 	CHECK_EQ(harp_udp_error(sock, &about), 0);
-	/* Connected: only about its peer; a receive that finds nothing tells it once. */
+	/* Connected: only errors of its peer; an empty receive reports one once. */
 	CHECK_EQ(harp_udp_connect(sock, &peer), 0);
 	icmp_error(unreachable, port, 0, &rig->other, 99);
 	icmp_error(unreachable, port, 0, &rig->peer, 99);
@@ -362,7 +362,7 @@ TEST(icmp)
 }
 
 /* Nobody takes what arrives: the budget bounds it, and every datagram beyond is counted. */
-TEST(rx_budget)
+TEST(the_receive_budget_is_enforced)
 {
 	struct harp_udp_options opt = { .size = sizeof(opt), .rx_frames = 10 };
 	struct harp_udp *sock = rig_socket(rig, RIG_PORT, &opt);
@@ -391,7 +391,7 @@ TEST(rx_budget)
 	harp_udp_close(sock); /* with one unread */
 }
 
-TEST(tx_budget)
+TEST(the_send_budget_is_enforced)
 {
 	struct harp_udp_options opt = { .size = sizeof(opt), .tx_frames = 8 };
 	struct harp_udp *sock = rig_socket(rig, RIG_PORT, &opt);
@@ -413,7 +413,7 @@ TEST(tx_budget)
 }
 
 /* A NIC that takes nothing: datagrams wait in order, and nothing is lost when it takes them again. */
-TEST(nic_full)
+TEST(a_full_nic_delays_datagrams_in_order)
 {
 	struct harp_udp_options opt = { .size = sizeof(opt), .tx_frames = 400 };
 	struct harp_udp *sock = rig_socket(rig, RIG_PORT, &opt);
@@ -442,8 +442,8 @@ TEST(nic_full)
 	harp_udp_close(sock);
 }
 
-/* A next hop that nobody has: others' datagrams pass it, it is given up in time, and told. */
-TEST(unresolved)
+/* A next hop that nobody has: others' datagrams pass it, it is given up in time, and reported. */
+TEST(an_unresolved_neighbor_delays_no_other)
 {
 	struct harp_udp *sock = rig_socket(rig, RIG_PORT, NULL);
 	struct harp_endpoint peer = rig_peer(rig), dead = peer, about;
@@ -480,7 +480,7 @@ TEST(unresolved)
 	rig_silent(rig);
 }
 
-TEST(open)
+TEST(addresses_and_ports_are_checked)
 {
 	struct harp_endpoint at = { .addr = rig->own, .port = RIG_PORT }, local;
 	struct harp_udp_options bad = { .size = sizeof(bad), .dscp = 64 };
@@ -514,8 +514,8 @@ TEST(open)
 	harp_udp_close(NULL);
 }
 
-/* Two addresses, a socket each on the same port: each hears its own. */
-TEST(two_addresses)
+/* Two addresses, a socket each on the same port: each receives its own. */
+TEST(two_addresses_share_a_port)
 {
 	struct harp_endpoint first = { .addr = rig->own, .port = RIG_PORT }, second = first;
 	struct harp_udp *a, *b;
@@ -538,7 +538,7 @@ TEST(two_addresses)
 }
 
 /* Random damage to good datagrams: nothing crashes, every packet is accounted for. */
-TEST(garbage)
+TEST(random_damage_is_accounted_for)
 {
 	static const char *const names[] = { "udp_in", "drop_udp_short", "drop_udp_checksum",
 					     "drop_udp_no_port", "drop_udp_rx_budget" };
@@ -574,7 +574,7 @@ TEST(garbage)
 }
 
 /* What was taken from the application is nobody's when the address it was to leave from has gone. */
-TEST(an_address_that_goes)
+TEST(a_removed_address_fails_its_datagrams)
 {
 	struct harp_udp *sock = rig_socket(rig, RIG_PORT, NULL);
 	struct harp_endpoint peer = rig_peer(rig), about;
@@ -593,7 +593,7 @@ TEST(an_address_that_goes)
 }
 
 /* Closed with datagrams that have not left yet: they never do. */
-TEST(close_with_unsent)
+TEST(unsent_datagrams_end_with_their_socket)
 {
 	struct harp_udp_options opt = { .size = sizeof(opt), .tx_frames = 8 };
 	struct harp_udp *sock = rig_socket(rig, RIG_PORT, &opt);

@@ -15,7 +15,7 @@
 #include "harp_stats.h"
 #include "memory/frame.h"
 
-#define SEEDS 40u
+#define SEEDS 16u
 #define COUNT 3000u /* datagrams each way */
 #define PORT 7000
 #define LEN_MAX 9000u

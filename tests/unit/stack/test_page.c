@@ -27,7 +27,7 @@ static void close_both(void)
 BEFORE_EACH(rig_open(rig))
 AFTER_EACH(close_both())
 
-TEST(nobody_publishes_to_a_new_page)
+TEST(a_new_page_has_no_owner)
 {
 	struct harp_page_status status;
 	char why[96] = "";
@@ -43,7 +43,7 @@ TEST(nobody_publishes_to_a_new_page)
 	CHECK(harp_page_bytes(HARP_PAGE_FLOWS_MAX) <= HARP_PAGE_BYTES_MAX);
 }
 
-TEST(who_publishes_is_said_at_once)
+TEST(the_owner_is_published_at_once)
 {
 	struct harp_page_identity got, want = page_rig_identity();
 
@@ -56,7 +56,7 @@ TEST(who_publishes_is_said_at_once)
 	CHECK_EQ(harp_page_read(page.fd, HARP_PAGE_IDENTITY, 1, &got, sizeof(got), 1), 0);
 }
 
-TEST(what_cannot_be_a_page_is_refused)
+TEST(an_invalid_page_is_refused)
 {
 	struct harp_page_identity identity = page_rig_identity();
 
@@ -100,7 +100,7 @@ static uint64_t published_stat(const char *name)
 }
 
 /* What only the card knows may cost a system call: it is read ten times a second. */
-TEST(the_nic_is_asked_now_and_then)
+TEST(nic_counters_are_read_ten_times_a_second)
 {
 	uint64_t before;
 
@@ -121,7 +121,7 @@ TEST(the_nic_is_asked_now_and_then)
 	CHECK_EQ(published_stat("nic_copied_bytes"), rig_stat(rig, "nic_copied_bytes"));
 }
 
-TEST(once_a_millisecond)
+TEST(counters_are_published_every_millisecond)
 {
 	uint64_t before;
 
@@ -136,7 +136,7 @@ TEST(once_a_millisecond)
 }
 
 /* An engine sleeps until the next deadline: what happened last must not wait for what comes next. */
-TEST(who_sleeps_publishes_before)
+TEST(the_last_event_is_published_before_a_sleep)
 {
 	uint64_t value;
 
@@ -161,7 +161,7 @@ TEST(who_sleeps_publishes_before)
 
 /* ---- histograms ----------------------------------------------------------------------------- */
 
-TEST(buckets_meet_without_gaps)
+TEST(histogram_buckets_have_no_gaps)
 {
 	CHECK_EQ(histogram_bucket(0), 0);
 	for (unsigned i = 0; i + 1 < HARP_HISTOGRAM_BUCKETS; i++) {
@@ -180,7 +180,7 @@ TEST(buckets_meet_without_gaps)
 	CHECK(harp_histogram_upper_ns(UINT32_MAX) == UINT64_MAX);
 }
 
-TEST(histograms_count_what_they_say)
+TEST(histograms_count_their_events)
 {
 	struct harp_page_histogram h;
 	struct rig_say ack;
@@ -291,7 +291,7 @@ TEST(more_connections_than_records)
 
 /* ---- the end, and a new beginning ----------------------------------------------------------- */
 
-TEST(last_words)
+TEST(the_end_is_published)
 {
 	struct harp_page_histogram h;
 
@@ -353,7 +353,7 @@ TEST(a_driver_s_counters)
 	CHECK_STR(seen[0].name, "");
 }
 
-TEST(a_page_may_be_changed_for_another)
+TEST(a_stack_may_change_its_page)
 {
 	struct page_rig old, new;
 
@@ -388,7 +388,7 @@ struct reader {
 	uint64_t seen_count;
 };
 
-/* Every poll counts one gap of exactly a period, so that one number tells the others; the label tells when
+/* Every poll counts one gap of exactly a period, so that one number implies the others; the label says when
  * the record was written. */
 static void reader_look(struct reader *reader)
 {
@@ -424,7 +424,7 @@ static void *reader_main(void *arg)
 	return NULL;
 }
 
-TEST(a_reader_never_sees_half)
+TEST(a_reader_never_sees_a_partial_record)
 {
 	struct reader reader = { .page = &page };
 	pthread_t thread;

@@ -40,7 +40,7 @@ static void close_both(void)
 BEFORE_EACH(open_both())
 AFTER_EACH(close_both())
 
-TEST(places_that_lie)
+TEST(invalid_parts_are_refused)
 {
 	const struct harp_page_place lies[] = {
 		{ .offset = 1, .stride = 8, .count = 1 },             /* unaligned */
@@ -74,7 +74,7 @@ static void refused_header(void)
 	refused(-EPROTO, text);
 }
 
-TEST(headers_that_lie)
+TEST(invalid_headers_are_refused)
 {
 	header->page_bytes += 1u << 20;
 	refused_header();
@@ -94,7 +94,7 @@ TEST(headers_that_lie)
 }
 
 /* The owner died while it wrote, or pretends to write all the time. */
-TEST(sequence_numbers_that_never_settle)
+TEST(a_record_that_never_settles_costs_itself_only)
 {
 	uint8_t *counters = page.bytes + header->parts[HARP_PAGE_COUNTERS].offset;
 	uint8_t *flow = page.bytes + header->parts[HARP_PAGE_FLOWS].offset + 64;
@@ -118,7 +118,7 @@ TEST(sequence_numbers_that_never_settle)
 }
 
 /* All records are being written for ever: a reader's patience is for all of them together. */
-TEST(a_full_page_of_unsettled_flows)
+TEST(a_page_of_unsettled_records_is_read_in_time)
 {
 	size_t size = harp_page_bytes(HARP_PAGE_FLOWS_MAX);
 	struct harp_page_flow *flows = calloc(HARP_PAGE_FLOWS_MAX, sizeof(*flows));
@@ -168,7 +168,7 @@ static int job_read(const struct page_rig *job_page, enum harp_page_part part)
 	return harp_page_read(job_page->fd, part, 0, items, sizeof(items[0]), HARP_PAGE_RAILS_MAX);
 }
 
-TEST(a_job_s_page)
+TEST(a_job_s_page_is_checked)
 {
 	struct harp_page_identity identity = page_rig_identity();
 	struct page_rig job_page;
@@ -224,7 +224,7 @@ TEST(a_job_s_page)
 /* ---- other versions ------------------------------------------------------------------------- */
 
 /* A newer owner has one part, some counters and longer items more. */
-TEST(a_newer_owner_s_page)
+TEST(a_newer_page_is_read)
 {
 	uint32_t count = harp_stats_count();
 	struct harp_page_place *status = &header->parts[HARP_PAGE_STATUS];
@@ -245,7 +245,7 @@ TEST(a_newer_owner_s_page)
 }
 
 /* An older one has fewer: what is missing reads as nothing. */
-TEST(an_older_owner_s_page)
+TEST(an_older_page_is_read)
 {
 	struct harp_page_place *status = &header->parts[HARP_PAGE_STATUS];
 	struct harp_page_status item;
@@ -288,7 +288,7 @@ static int memfd(off_t bytes, int seals)
 	return fd;
 }
 
-TEST(what_is_no_page)
+TEST(other_files_are_no_page)
 {
 	const int all = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 	int pipes[2], fd;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_stack.c - a stack's own API: options, what it tells of itself, and what is taken from it. */
+/* test_stack.c - a stack's own API: options, reports, and ownership. */
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -98,7 +98,7 @@ TEST(a_dead_connection_says_why)
 }
 
 /* The segment in which the limit lies would leave short, though the rest of the bytes follows. */
-TEST(what_may_wait_unsent_is_whole_segments)
+TEST(the_unsent_limit_is_whole_segments)
 {
 	struct harp_tcp_options opt = { .size = sizeof(opt), .unsent_bytes_max = 5000 };
 	uint8_t bytes[20000] = { 0 };
@@ -167,7 +167,7 @@ TEST(a_lost_address_is_waited_for)
 	rig->out_head = rig->out_tail;
 }
 
-TEST(a_route_that_is_gone_leads_nowhere)
+TEST(a_removed_route_is_unreachable)
 {
 	struct harp_endpoint far = { .addr = harp_addr_v4(10, 9, 0, 1), .port = RIG_PEER_PORT };
 	struct harp_addr prefix = harp_addr_v4(10, 9, 0, 0), peer = harp_addr_v4(10, 0, 0, 2);
@@ -185,7 +185,7 @@ TEST(a_route_that_is_gone_leads_nowhere)
 }
 
 /* A capture holds what came and what went, and ends with the stack when nobody stops it. */
-TEST(what_a_stack_captures)
+TEST(a_capture_holds_both_directions)
 {
 	char path[] = "/tmp/harp-test-XXXXXX";
 	int fd = mkstemp(path);
@@ -207,7 +207,7 @@ TEST(what_a_stack_captures)
 	close(fd);
 }
 
-TEST(what_a_stack_says_of_itself)
+TEST(counters_and_states_have_names)
 {
 	unsigned count = harp_stats_count();
 	uint64_t values[512], one;
@@ -245,7 +245,7 @@ TEST(a_newer_caller_reads_zeros)
 		CHECK_EQ(info.newer[i], 0);
 }
 
-/* Its memory is large enough to be unmapped: who writes there afterwards faults. */
+/* Its memory is large enough to be unmapped: a later write faults. */
 TEST(a_stack_ends_with_timers_of_all_kinds_on_one_list)
 {
 	struct harp_nic_callbacks nic = { .size = sizeof(nic),
