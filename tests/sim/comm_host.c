@@ -452,7 +452,7 @@ void csim_inject_rst(struct csim *sim, struct csim_lane *lane, enum csim_side vi
 	if (!mine || mine->lane.error)
 		return;
 	/* What the peer would send next, so that it fits behind what is under way. */
-	seq = its && !its->lane.error ? its->conn->snd_nxt_seq : mine->conn->rcv_nxt_seq;
+	seq = its && !its->lane.error ? its->conn->snd.nxt_seq : mine->conn->rcv.nxt_seq;
 	if (!fits)
 		seq += 1 + rng_below(&sim->rng, 2000000000);
 	len = rst_packet(sim, from, to, rail, eth, mine->conn->remote_port, mine->conn->local_port,

@@ -122,7 +122,7 @@ static uint64_t judge_retrans_segs(const struct harp_conn *conn)
 {
 	uint64_t segs = 0;
 
-	for (const struct frame *seg = conn->snd_head; seg && seg != conn->snd_unsent;
+	for (const struct frame *seg = conn->sndq.head; seg && seg != conn->sndq.unsent;
 	     seg = seg->next)
 		segs += (seg->flags & FRAME_RETRANS) && !(seg->tcp_flags & (SEG_SACKED | SEG_LOST));
 	return segs;
@@ -135,7 +135,7 @@ static bool judge_conn(struct sim *sim, const struct sim_app *app, const struct 
 	const char *wrong = NULL;
 
 	harp_conn_info(conn, &info, sizeof(info));
-	if (seq_gt(conn->snd_una_seq, conn->snd_nxt_seq) || info.bytes_in_flight > JUDGE_FLIGHT_MAX)
+	if (seq_gt(conn->snd.una_seq, conn->snd.nxt_seq) || info.bytes_in_flight > JUDGE_FLIGHT_MAX)
 		wrong = "SND.UNA is beyond SND.NXT";
 	else if (info.state == HARP_TCP_ESTABLISHED && info.snd_cwnd_bytes == 0)
 		wrong = "the congestion window is empty";
@@ -331,7 +331,7 @@ static void judge_dump_conns(const struct harp_stack *stack)
 		       c->local_port, c->remote_port,
 		       harp_tcp_state_name((enum harp_tcp_state)c->state), conn_flight_bytes(c),
 		       conn_unsent_bytes(c), tcp_loss_pipe_bytes(c), c->cc.cwnd_bytes,
-		       c->cc.ssthresh_bytes, c->snd_wnd_bytes, c->recovery, c->flags, c->tx_queued,
+		       c->cc.ssthresh_bytes, c->snd.wnd_bytes, c->recovery, c->flags, c->on_list.tx,
 		       (long long)c->deadline.rto_ns / 1000, (long long)c->deadline.life_ns / 1000,
 		       timer_is_set(&c->timer) ? "set" : "off");
 	}

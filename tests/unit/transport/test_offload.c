@@ -106,8 +106,8 @@ TEST(cut_and_gathered)
 			 (ssize_t)pieces[i]);
 		net.sent += pieces[i];
 	}
-	first = net.from->snd_unsent;
-	CHECK(seg_bytes(first) == net.from->snd_mss_bytes && seg_frags(first) > 3);
+	first = net.from->sndq.unsent;
+	CHECK(seg_bytes(first) == net.from->snd.mss_bytes && seg_frags(first) > 3);
 	CHECK(tcp_resegment_gather(net.from, 2111));
 	CHECK_EQ(seg_bytes(first), 2111);
 	first->next->tcp_flags |= SEG_PUSH; /* the end of a handover, which the next one takes in */
@@ -119,7 +119,7 @@ TEST(cut_and_gathered)
 	CHECK_EQ(first->tcp_flags, 0);
 	CHECK_EQ(first->next->tcp_flags, SEG_PUSH);
 	CHECK(tcp_resegment_split(net.from, first, 500));
-	net.from->snd_mss_bytes = 333;
+	net.from->snd.mss_bytes = 333;
 	net_arrives(100000, 100000);
 	CHECK_EQ(net_stat(0, "tx_copied_bytes"), 0);
 	CHECK(net_stat(0, "tcp_resegmented") > 10);
@@ -143,7 +143,7 @@ static void test_sent_again_when_read(enum way way)
 		CHECK_EQ(net_send(way, 100), 100);
 		net.sent += 100;
 	}
-	CHECK(seg_frags(net.from->snd_unsent) > 1);
+	CHECK(seg_frags(net.from->sndq.unsent) > 1);
 	for (int i = 0; i < 3000; i++)
 		net_step(MS);
 	CHECK(net.spy[0].held_count > 0);

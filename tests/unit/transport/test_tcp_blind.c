@@ -66,12 +66,12 @@ TEST(data_needs_an_echo_that_we_sent)
 	rig_says(&rig, with_echo(rig_usual(&rig, TCP_ACK | TCP_FIN, 0), rig.tsval, oldest - 1));
 	rig_expect(&rig, TCP_ACK);
 	CHECK_EQ(rig_stat(&rig, "drop_tcp_echo"), 3);
-	CHECK_EQ(rig.conn->rcv_nxt_seq, rig.seq);
+	CHECK_EQ(rig.conn->rcv.nxt_seq, rig.seq);
 	CHECK_EQ(rig.conn->state, HARP_TCP_ESTABLISHED);
 	/* Nor does a refused one move TS.Recent, which would lock out the peer. */
-	CHECK_EQ(rig.conn->ts_recent, rig.tsval);
+	CHECK_EQ(rig.conn->ts.recent, rig.tsval);
 	rig_says(&rig, with_echo(rig_usual(&rig, TCP_ACK, 10), rig.tsval, oldest));
-	CHECK_EQ(rig.conn->rcv_nxt_seq, rig.seq + 10);
+	CHECK_EQ(rig.conn->rcv.nxt_seq, rig.seq + 10);
 }
 
 /* An ACK of what was sent but not received would make the peer wait for ever. */
@@ -101,7 +101,7 @@ TEST(echo_after_an_idle_month)
 	/* The peer's clock has wrapped half way: PAWS may not judge (RFC 7323 section 5.5). */
 	rig.tsval += 30u * 86400u * 1000u;
 	rig_says(&rig, rig_usual(&rig, TCP_ACK, 100));
-	CHECK_EQ(rig.conn->rcv_nxt_seq, rig.seq + 100);
+	CHECK_EQ(rig.conn->rcv.nxt_seq, rig.seq + 100);
 	rig.seq += 100;
 	rig_poll(&rig);
 	rig_expect(&rig, TCP_ACK);
@@ -143,7 +143,7 @@ TEST(peer_that_echoes_nothing_is_not_held_to_it)
 		rig_says(&rig, with_echo(rig_usual(&rig, TCP_ACK, 10), ++rig.tsval, 0));
 		rig.seq += 10;
 	}
-	CHECK_EQ(rig.conn->rcv_nxt_seq, rig.seq);
+	CHECK_EQ(rig.conn->rcv.nxt_seq, rig.seq);
 	CHECK_EQ(rig_stat(&rig, "drop_tcp_echo"), 0);
 }
 
@@ -401,11 +401,11 @@ static void test_a_million_guesses(uint64_t seed, bool timestamps)
 	       timestamps ? odds.insider : 0.0, answers);
 	CHECK(a.bound < 0.01);
 	CHECK_EQ(rig.conn->state, HARP_TCP_ESTABLISHED);
-	CHECK_EQ(rig.conn->rcv_nxt_seq, before.rcv_nxt_seq);
-	CHECK_EQ(rig.conn->snd_una_seq, before.snd_una_seq);
-	CHECK_EQ(rig.conn->ts_recent, before.ts_recent);
-	CHECK_EQ(rig.conn->snd_wnd_bytes, before.snd_wnd_bytes);
-	CHECK_EQ(rig.conn->reass_frames, 0);
+	CHECK_EQ(rig.conn->rcv.nxt_seq, before.rcv.nxt_seq);
+	CHECK_EQ(rig.conn->snd.una_seq, before.snd.una_seq);
+	CHECK_EQ(rig.conn->ts.recent, before.ts.recent);
+	CHECK_EQ(rig.conn->snd.wnd_bytes, before.snd.wnd_bytes);
+	CHECK_EQ(rig.conn->frames.reass_held, 0);
 	CHECK_EQ(rig_events(&rig) & ~HARP_EVENT_WRITABLE, 0);
 	/* Next to nothing but challenges, of one second: the rest "was received before", by chance. */
 	CHECK(answers <= (timestamps ? 3 : 10) * TCP_CHALLENGE_ACKS_PER_S);

@@ -156,7 +156,7 @@ TEST(after_an_undo_what_was_sent_again_is_counted)
 	rig_says(&rig, say);
 	CHECK_EQ(info().undone_recoveries, 1);
 	CHECK_EQ(info().lost_out_segs, rig.conn->loss.lost_bytes / MSS);
-	for (seg = rig.conn->snd_head; seg != rig.conn->snd_unsent; seg = seg->next)
+	for (seg = rig.conn->sndq.head; seg != rig.conn->sndq.unsent; seg = seg->next)
 		again +=
 			(seg->flags & FRAME_RETRANS) && !(seg->tcp_flags & (SEG_SACKED | SEG_LOST));
 	CHECK(again > 0);

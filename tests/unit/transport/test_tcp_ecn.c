@@ -198,7 +198,7 @@ TEST(options)
 	CHECK_EQ(rig_write(&rig, 20 * MSS), 20 * MSS);
 	CHECK_EQ(rig_pending(&rig), 5);
 	rig.out_head = rig.out_tail;
-	ack_in(0, rig.conn->snd_nxt_seq);
+	ack_in(0, rig.conn->snd.nxt_seq);
 	CHECK_EQ(rig_pending(&rig), 5);
 	rig.out_head = rig.out_tail;
 	CHECK_EQ(harp_conn_info(rig.conn, &info, sizeof(info)), 0);

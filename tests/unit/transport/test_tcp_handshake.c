@@ -83,7 +83,7 @@ TEST(the_syn_ack_of_a_simultaneous_open)
 		syn = rig_syn(&rig, TCP_SYN | TCP_ECE | TCP_CWR);
 		syn.options[syn.options_len - 1] = 14; /* the window scale comes last */
 		rig_says(&rig, syn);
-		CHECK_EQ(rig.conn->snd_wscale, 14);
+		CHECK_EQ(rig.conn->snd.wscale, 14);
 		rig.out_head = rig.out_tail;
 		syn.flags = TCP_SYN | TCP_ACK | TCP_ECE;
 		syn.wnd = wnd;
@@ -91,14 +91,14 @@ TEST(the_syn_ack_of_a_simultaneous_open)
 		rig_says(&rig, syn);
 		rig_poll(&rig);
 		CHECK_EQ(rig.conn->state, HARP_TCP_ESTABLISHED);
-		CHECK_EQ(rig.conn->snd_wnd_bytes, wnd);
+		CHECK_EQ(rig.conn->snd.wnd_bytes, wnd);
 		CHECK_EQ(rig.conn->acct.ecn_ece_in, 0);
 		CHECK_EQ(rig_expect(&rig, TCP_ACK)->ack, rig.seq);
 		/* From then on it is. */
 		syn = rig_usual(&rig, TCP_ACK, 0);
 		syn.wnd = 3;
 		rig_says(&rig, syn);
-		CHECK_EQ(rig.conn->snd_wnd_bytes, 3 << 14);
+		CHECK_EQ(rig.conn->snd.wnd_bytes, 3 << 14);
 		rig_close(&rig);
 	}
 }
@@ -176,6 +176,6 @@ TEST(a_peer_with_its_own_idea_of_echoes)
 	say = rig_usual(&rig, TCP_ACK | TCP_PSH, 100);
 	rig_says(&rig, say);
 	CHECK_EQ(rig_stat(&rig, "drop_tcp_echo"), 0);
-	CHECK_EQ(conn ? conn->rcv_nxt_seq : 0, rig.seq + 100);
+	CHECK_EQ(conn ? conn->rcv.nxt_seq : 0, rig.seq + 100);
 	rig.out_head = rig.out_tail;
 }

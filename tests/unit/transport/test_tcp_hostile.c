@@ -21,13 +21,13 @@ static void still_works(void)
 	CHECK_EQ(harp_conn_recv(rig.conn, buf, sizeof(buf)), 100);
 	rig.seq += 100;
 	CHECK_EQ(rig_write(&rig, 100), 100);
-	for (unsigned i = 0; i < 100 && rig.conn->snd_head; i++) {
+	for (unsigned i = 0; i < 100 && rig.conn->sndq.head; i++) {
 		rig_wait(&rig, RIG_MS);
-		rig.ack = rig.conn->snd_nxt_seq;
+		rig.ack = rig.conn->snd.nxt_seq;
 		rig.tsecr = rig.conn->ts.sent;
 		rig_says(&rig, rig_usual(&rig, TCP_ACK, 0));
 	}
-	CHECK(!rig.conn->snd_head && harp_conn_acked_bytes(rig.conn) >= before + 100);
+	CHECK(!rig.conn->sndq.head && harp_conn_acked_bytes(rig.conn) >= before + 100);
 	rig.out_head = rig.out_tail;
 }
 
@@ -84,7 +84,7 @@ TEST(options_that_repeat_and_pad)
 	for (unsigned i = 0; i < 28; i += 4) /* seven MSS options on a connection long open */
 		memcpy(options + i, "\2\4\0\1", 4);
 	say_options(options, 28, true);
-	CHECK_EQ(rig.conn->snd_mss_bytes, 1448);
+	CHECK_EQ(rig.conn->snd.mss_bytes, 1448);
 	still_works();
 }
 
@@ -104,7 +104,7 @@ TEST(sacks_of_nothing)
 		options[2] = 5;
 		options[3] = 2 + 3 * 8;
 		for (unsigned b = 0; b < 6; b++) {
-			uint32_t near = rig.conn->snd_una_seq + rng_below(&rng, 100000) - 50000;
+			uint32_t near = rig.conn->snd.una_seq + rng_below(&rng, 100000) - 50000;
 
 			be32_store(options + 4 + 4 * b,
 				   rng_below(&rng, 4) ? near : (uint32_t)rng_u64(&rng));

@@ -43,7 +43,7 @@ TEST(too_big_says_nothing_of_a_syn)
 	CHECK_EQ(rig.conn->recovery, TCP_RECOVERY_NONE);
 	rig_syn_acked(&rig);
 	CHECK_EQ(rig.conn->state, HARP_TCP_ESTABLISHED);
-	CHECK_EQ(rig.conn->snd_mss_bytes, 1448);
+	CHECK_EQ(rig.conn->snd.mss_bytes, 1448);
 	CHECK_EQ(rig_write(&rig, 1448), 1448);
 	CHECK_EQ(rig_expect(&rig, TCP_ACK | TCP_PSH)->len, 1448);
 }
@@ -61,12 +61,12 @@ TEST(a_claim_against_the_evidence_waits)
 	CHECK_EQ(rig_write(&rig, 1448), 1448);
 	rig_expect(&rig, TCP_ACK | TCP_PSH);
 	icmp_says(TOO_BIG, 1000, first + 1448);
-	CHECK_EQ(rig.conn->snd_mss_bytes, 1448);
+	CHECK_EQ(rig.conn->snd.mss_bytes, 1448);
 	/* It was a lie: the segment arrives. */
 	rig.ack += 1448;
 	rig_says(&rig, rig_usual(&rig, TCP_ACK, 0));
 	rig_wait(&rig, RIG_S);
-	CHECK_EQ(rig.conn->snd_mss_bytes, 1448);
+	CHECK_EQ(rig.conn->snd.mss_bytes, 1448);
 	rig_silent(&rig);
 	/* It is true: nothing arrives, and the time-out sends what was said to fit. */
 	CHECK_EQ(rig_write(&rig, 1448), 1448);
@@ -75,7 +75,7 @@ TEST(a_claim_against_the_evidence_waits)
 	rig_wait(&rig, RIG_S / 4);
 	while (rig_pending(&rig) > 1)
 		rig.out_head++;
-	CHECK_EQ(rig.conn->snd_mss_bytes, 1000 - 52);
+	CHECK_EQ(rig.conn->snd.mss_bytes, 1000 - 52);
 	CHECK_EQ(rig_expect(&rig, TCP_ACK)->len, 1000 - 52);
 	CHECK_EQ(rig_stat(&rig, "tcp_mtu_icmp"), 1);
 }
@@ -91,7 +91,7 @@ TEST(a_claim_must_fit_what_it_quotes)
 	rig_expect(&rig, TCP_ACK | TCP_PSH);
 	icmp_says(TOO_BIG, 1000, first + 1);
 	icmp_says(TOO_BIG, 1000, first + 1448); /* of 100 bytes */
-	CHECK_EQ(rig.conn->snd_mss_bytes, 1448);
+	CHECK_EQ(rig.conn->snd.mss_bytes, 1448);
 	CHECK_EQ(rig_stat(&rig, "tcp_mtu_icmp_ignored"), 2);
 	rig_silent(&rig);
 }
@@ -145,7 +145,7 @@ TEST(a_lost_probe_is_no_congestion)
 		rig_wait(&rig, RIG_S);
 	}
 	CHECK_EQ(rig_write(&rig, 10), 10); /* what an ACK told is looked at before the next data */
-	CHECK_EQ(rig.conn->snd_mss_bytes, 1448);
+	CHECK_EQ(rig.conn->snd.mss_bytes, 1448);
 	CHECK_EQ(rig_stat(&rig, "tcp_fast_retransmits"), 0);
 	CHECK_EQ(rig_stat(&rig, "tcp_mtu_raised"), 1);
 }
@@ -177,6 +177,6 @@ TEST(a_probe_behind_a_hole_is_lost_too)
 	rig.ack += 1448 + 5 * small;
 	rig_says(&rig, rig_usual(&rig, TCP_ACK, 0));
 	CHECK_EQ(rig_write(&rig, 10), 10);
-	CHECK_EQ(rig.conn->snd_mss_bytes, small);
+	CHECK_EQ(rig.conn->snd.mss_bytes, small);
 	CHECK_EQ(rig_stat(&rig, "tcp_mtu_raised"), 0);
 }

@@ -208,7 +208,7 @@ TEST(a_slow_stream_is_acknowledged_by_twos)
 TEST(joined_segments_in_a_slow_stream_are_acknowledged_at_once)
 {
 	slow_stream();
-	rig.conn->rcv_mss_bytes = 1448 / 2;
+	rig.conn->rcv.mss_bytes = 1448 / 2;
 	for (unsigned i = 0; i < 10; i++) {
 		slow_segment(0);
 		rig_poll(&rig);
@@ -275,6 +275,6 @@ TEST(a_retransmission_brings_its_window)
 	say.ack += 1000;
 	say.wnd = 10;
 	rig_says(&rig, say);
-	CHECK_EQ(rig.conn->snd_una_seq, say.ack);
-	CHECK_EQ(rig.conn->snd_wnd_bytes, 10u << rig.conn->snd_wscale);
+	CHECK_EQ(rig.conn->snd.una_seq, say.ack);
+	CHECK_EQ(rig.conn->snd.wnd_bytes, 10u << rig.conn->snd.wscale);
 }

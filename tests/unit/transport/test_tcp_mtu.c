@@ -216,7 +216,7 @@ static void test_black_hole(bool v6, uint32_t nic_mtu_bytes, uint32_t path_mtu_b
 
 	set_up(v6, nic_mtu_bytes, 0);
 	flow(20 * MS);
-	CHECK_EQ(net.from->snd_mss_bytes, top);
+	CHECK_EQ(net.from->snd.mss_bytes, top);
 	CHECK_EQ(stat_of(0, "tcp_retransmits"), 0);
 	net.mtu_bytes = path_mtu_bytes;
 	for (int i = 0; i < 1000 && stat_of(0, "tcp_mtu_black_holes") == 0; i++)
@@ -230,7 +230,7 @@ static void test_black_hole(bool v6, uint32_t nic_mtu_bytes, uint32_t path_mtu_b
 	/* What is found is what passes, nearly; and lost probes were no sign of congestion. */
 	repairs = stat_of(0, "tcp_fast_retransmits") + stat_of(0, "tcp_rto");
 	flow(500 * MS);
-	CHECK(net.from->snd_mss_bytes <= fits && net.from->snd_mss_bytes + 16u > fits);
+	CHECK(net.from->snd.mss_bytes <= fits && net.from->snd.mss_bytes + 16u > fits);
 	CHECK(stat_of(0, "tcp_mtu_probes_lost") >= 3);
 	CHECK_EQ(stat_of(0, "tcp_fast_retransmits") + stat_of(0, "tcp_rto"), repairs);
 	/* The search is over: nothing is risked for ten minutes. */
@@ -240,7 +240,7 @@ static void test_black_hole(bool v6, uint32_t nic_mtu_bytes, uint32_t path_mtu_b
 	idle(700 * S);
 	net.mtu_bytes = nic_mtu_bytes;
 	flow(100 * MS);
-	CHECK_EQ(net.from->snd_mss_bytes, top);
+	CHECK_EQ(net.from->snd.mss_bytes, top);
 	CHECK_EQ(stat_of(0, "tcp_mtu_black_holes"), 1);
 	idle(1 * S);
 	tear_down();
@@ -271,22 +271,22 @@ TEST(an_application_limit_bounds_the_search)
 	     i++)
 		flow(STEP_NS);
 	CHECK_EQ(net.from->mtu.state, MTU_PROBING);
-	CHECK(net.from->snd_mss_bytes > 600);
+	CHECK(net.from->snd.mss_bytes > 600);
 	limit_segments(600);
 	probes = stat_of(0, "tcp_mtu_probes");
 	for (int i = 0; i < 100; i++) {
 		flow(MS);
-		CHECK_EQ(net.from->snd_mss_bytes, 588);
+		CHECK_EQ(net.from->snd.mss_bytes, 588);
 	}
 	CHECK_EQ(stat_of(0, "tcp_mtu_probes"), probes);
 	limit_segments(3000);
 	flow(500 * MS);
-	CHECK_EQ(net.from->snd_mss_bytes, 2988);
+	CHECK_EQ(net.from->snd.mss_bytes, 2988);
 	/* As at the handshake: the top, which the path swallows, until that is noticed. */
 	limit_segments(0);
 	CHECK_EQ(net.from->mtu.top_bytes, top);
 	flow(2000 * MS);
-	CHECK(net.from->snd_mss_bytes <= fits && net.from->snd_mss_bytes + 16u > fits);
+	CHECK(net.from->snd.mss_bytes <= fits && net.from->snd.mss_bytes + 16u > fits);
 	idle(1 * S);
 }
 
@@ -298,7 +298,7 @@ static void test_narrow_from_the_beginning(bool v6)
 	set_up(v6, 1500, 0);
 	net.mtu_bytes = 1380;
 	flow(1200 * MS);
-	CHECK(net.from->snd_mss_bytes <= fits && net.from->snd_mss_bytes + 16u > fits);
+	CHECK(net.from->snd.mss_bytes <= fits && net.from->snd.mss_bytes + 16u > fits);
 	idle(1 * S);
 	tear_down();
 }
@@ -310,7 +310,7 @@ TEST(very_narrow)
 	net.mtu_bytes = 600;
 	flow(4 * S);
 	CHECK_EQ(stat_of(0, "tcp_mtu_black_holes"), 2);
-	CHECK(net.from->snd_mss_bytes <= 548 && net.from->snd_mss_bytes >= 500);
+	CHECK(net.from->snd.mss_bytes <= 548 && net.from->snd.mss_bytes >= 500);
 	idle(1 * S);
 }
 
@@ -323,7 +323,7 @@ static void test_dead_for_a_while(bool v6)
 	flow(2 * S);
 	net.mtu_bytes = 1500;
 	flow(1500 * MS);
-	CHECK_EQ(net.from->snd_mss_bytes, 1500 - headers(v6));
+	CHECK_EQ(net.from->snd.mss_bytes, 1500 - headers(v6));
 	idle(1 * S);
 	tear_down();
 }

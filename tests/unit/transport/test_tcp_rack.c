@@ -52,10 +52,10 @@ TEST(the_rest_of_a_retransmission_is_found)
 		say = ack_say(0, 1, block);
 		say.ack += 700;
 		rig_says(&rig, say);
-		CHECK_EQ(rig.conn->snd_head->seq, at(0) + 700);
+		CHECK_EQ(rig.conn->sndq.head->seq, at(0) + 700);
 		later(RTT_NS);
 		block[0][1] =
-			(rig.conn->snd_nxt_seq - first_seq) / MSS; /* and what left behind it */
+			(rig.conn->snd.nxt_seq - first_seq) / MSS; /* and what left behind it */
 	}
 	CHECK_EQ(rig_expect(&rig, TCP_ACK)->seq, at(0) + 700);
 	CHECK_EQ(rig_stat(&rig, "tcp_rto"), 0);
@@ -305,7 +305,7 @@ static void test_dsack_undoes_a_fast_recovery(bool joined)
 	while (rig.conn->recovery != TCP_RECOVERY_NONE)
 		ack((rig.conn->loss.recover_seq - first_seq) / MSS);
 	CHECK(rig.conn->cc.cwnd_bytes < before);
-	una = (rig.conn->snd_una_seq - first_seq) / MSS;
+	una = (rig.conn->snd.una_seq - first_seq) / MSS;
 	resent = (uint32_t)rig.conn->acct.retransmits;
 	CHECK(resent > 1);
 	if (joined) {

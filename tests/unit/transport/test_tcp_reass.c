@@ -53,8 +53,8 @@ TEST(overlaps_never_change_what_was_received)
 		say_at(rows[i].from, rows[i].to - rows[i].from, 0x55);
 		/* The honest rest, as often as a sender would repeat it. */
 		for (unsigned turn = 0; turn < 4; turn++)
-			say_at(rig.conn->rcv_nxt_seq - rig.seq,
-			       500 - (rig.conn->rcv_nxt_seq - rig.seq), 0xaa);
+			say_at(rig.conn->rcv.nxt_seq - rig.seq,
+			       500 - (rig.conn->rcv.nxt_seq - rig.seq), 0xaa);
 		got = take_all(buf, sizeof(buf));
 		CHECK_EQ(got, 500);
 		for (uint32_t at = 0; at < got; at++) {
@@ -81,7 +81,7 @@ static void check_list(uint8_t *seen_value, bool *seen, uint32_t cap)
 	uint32_t frames = 0;
 
 	for (const struct frame *f = rig.conn->reass.head; f; f = f->next, frames++) {
-		CHECK(f->pub.len > 0 && seq_gt(f->seq, rig.conn->rcv_nxt_seq));
+		CHECK(f->pub.len > 0 && seq_gt(f->seq, rig.conn->rcv.nxt_seq));
 		CHECK(!before || seq_leq(before->seq + before->pub.len, f->seq));
 		for (uint32_t i = 0; i < f->pub.len; i++) {
 			uint32_t at = f->seq + i - rig.seq;
@@ -93,7 +93,7 @@ static void check_list(uint8_t *seen_value, bool *seen, uint32_t cap)
 		before = f;
 	}
 	CHECK(rig.conn->reass.tail == before);
-	CHECK_EQ(frames, rig.conn->reass_frames);
+	CHECK_EQ(frames, rig.conn->frames.reass_held);
 }
 
 TEST(random_overlaps_never_change_what_was_received)
@@ -107,8 +107,8 @@ TEST(random_overlaps_never_change_what_was_received)
 	rng_seed(&rng, 5961);
 	memset(seen, 0, sizeof(seen));
 	rig_begin(&rig, NULL);
-	while (rig.conn->rcv_nxt_seq - rig.seq < SPAN - 4000 && !check_failures) {
-		uint32_t next = rig.conn->rcv_nxt_seq - rig.seq, n;
+	while (rig.conn->rcv.nxt_seq - rig.seq < SPAN - 4000 && !check_failures) {
+		uint32_t next = rig.conn->rcv.nxt_seq - rig.seq, n;
 		uint32_t from = next + rng_below(&rng, rng_below(&rng, 8) ? 3000 : 1);
 
 		say_at(from, 1 + rng_below(&rng, rng_below(&rng, 2) ? 1400 : 60),
@@ -132,14 +132,14 @@ TEST(crumbs_out_of_order_are_bounded)
 		uint32_t free_frames = rig.stack->pool.free_count;
 
 		say_at(2 + 2 * rng_below(&rng, 20000), 1, 0);
-		CHECK(rig.conn->rx_frames_held <= rig.conn->rx_frames_budget);
-		CHECK(rig.conn->reass_frames <= rig.conn->rx_frames_budget);
+		CHECK(rig.conn->frames.rx_held <= rig.conn->frames.rx_budget);
+		CHECK(rig.conn->frames.reass_held <= rig.conn->frames.rx_budget);
 		CHECK(free_frames > 16);
 	}
 	CHECK(rig_stat(&rig, "drop_tcp_rx_budget") > 10000);
 	/* Bytes in order still come through: the crumbs give way. */
 	say_at(0, 1000, 0);
-	CHECK(rig.conn->rcv_nxt_seq - rig.seq >= 2);
+	CHECK(rig.conn->rcv.nxt_seq - rig.seq >= 2);
 }
 
 TEST(crumbs_in_order_are_merged)
@@ -150,10 +150,10 @@ TEST(crumbs_in_order_are_merged)
 	rig_begin(&rig, NULL);
 	for (; sent < 20000; sent++) { /* and nobody reads */
 		say_at(sent, 1, 0);
-		CHECK(rig.conn->rx_frames_held <= rig.conn->rx_frames_budget);
+		CHECK(rig.conn->frames.rx_held <= rig.conn->frames.rx_budget);
 	}
-	CHECK_EQ(rig.conn->rcv_nxt_seq - rig.seq, sent);
-	CHECK(rig.conn->rx_frames_held <= rig.conn->rx_frames_budget / 2 + 16);
+	CHECK_EQ(rig.conn->rcv.nxt_seq - rig.seq, sent);
+	CHECK(rig.conn->frames.rx_held <= rig.conn->frames.rx_budget / 2 + 16);
 	while ((n = take_all(buf, sizeof(buf))) > 0) {
 		for (uint32_t i = 0; i < n; i++)
 			CHECK_EQ(buf[i], rig_byte(rig.seq + got + i));
@@ -207,7 +207,7 @@ TEST(bytes_in_order_get_in_whatever_others_hold)
 	rig_established(&rig, NULL);
 	for (unsigned i = 0; i < 200; i++) {
 		say_at(got, 1000, 0);
-		CHECK_EQ(rig.conn->rcv_nxt_seq - rig.seq, got + 1000);
+		CHECK_EQ(rig.conn->rcv.nxt_seq - rig.seq, got + 1000);
 		CHECK_EQ(take_all(buf, sizeof(buf)), 1000);
 		got += 1000;
 	}
@@ -226,7 +226,7 @@ TEST(a_fin_that_lies_is_forgotten)
 	say.seq += 50;
 	rig_says(&rig, say);
 	say_at(0, 100, 0); /* bytes on both sides of the "end" */
-	CHECK_EQ(rig.conn->rcv_nxt_seq, rig.seq + 100);
+	CHECK_EQ(rig.conn->rcv.nxt_seq, rig.seq + 100);
 	CHECK_EQ(rig.conn->state, HARP_TCP_ESTABLISHED);
 	CHECK_EQ(rig.conn->flags & CONN_FIN_OOO, 0);
 }
@@ -242,17 +242,17 @@ TEST(what_lies_behind_the_end_goes)
 	rig.sack = true;
 	rig_established(&rig, NULL);
 	say_at(200, 100, 0);
-	CHECK_EQ(rig.conn->reass_frames, 1);
+	CHECK_EQ(rig.conn->frames.reass_held, 1);
 	rig_says(&rig, rig_usual(&rig, TCP_ACK | TCP_FIN, 100));
 	s = rig_expect(&rig, TCP_ACK);
 	CHECK_EQ(s->ack, rig.seq + 101);
 	CHECK_EQ(s->opt.sack_count, 0);
 	CHECK_EQ(rig.conn->state, HARP_TCP_CLOSE_WAIT);
-	CHECK_EQ(rig.conn->rx_frames_held, 1);
+	CHECK_EQ(rig.conn->frames.rx_held, 1);
 	say = rig_usual(&rig, TCP_ACK, 100);
 	say.seq += 101; /* nor does the hole fill any more */
 	rig_says(&rig, say);
-	CHECK_EQ(rig.conn->rcv_nxt_seq, rig.seq + 101);
+	CHECK_EQ(rig.conn->rcv.nxt_seq, rig.seq + 101);
 }
 
 TEST(garbage_into_a_closed_window)
@@ -268,7 +268,7 @@ TEST(garbage_into_a_closed_window)
 		uint32_t wnd = conn_rcv_wnd_bytes(rig.conn);
 
 		say_at(filled, wnd < 1448 ? wnd : 1448, 0);
-		filled = rig.conn->rcv_nxt_seq - rig.seq;
+		filled = rig.conn->rcv.nxt_seq - rig.seq;
 	}
 	for (unsigned i = 0; i < 10000; i++) {
 		struct rig_say say = rig_usual(&rig, TCP_ACK, rng_below(&rng, 1400));
@@ -279,9 +279,9 @@ TEST(garbage_into_a_closed_window)
 		rig_says(&rig, say);
 		rig.out_head = rig.out_tail;
 	}
-	CHECK_EQ(rig.conn->rcv_nxt_seq - rig.seq, filled);
+	CHECK_EQ(rig.conn->rcv.nxt_seq - rig.seq, filled);
 	CHECK_EQ(rig.conn->state, HARP_TCP_ESTABLISHED);
-	CHECK(rig.conn->rx_frames_held <= 4);
+	CHECK(rig.conn->frames.rx_held <= 4);
 	/* The ACK in a probe counts although its byte does not. */
 	CHECK_EQ(rig_write(&rig, 10), 10);
 	rig.ack += 10;
@@ -303,7 +303,7 @@ TEST(old_frames_of_a_packet_go)
 		rig_begin(&rig, NULL);
 		say_at(0, old, 0);
 		say_at(0, 1400, 0x55);
-		CHECK_EQ(rig.conn->rcv_nxt_seq - rig.seq, 1400);
+		CHECK_EQ(rig.conn->rcv.nxt_seq - rig.seq, 1400);
 		CHECK_EQ(take_all(buf, sizeof(buf)), 1400);
 		for (uint32_t at = 0; at < sizeof(buf); at++)
 			CHECK_EQ(buf[at] ^ rig_byte(rig.seq + at), at < old ? 0 : 0x55);
@@ -323,11 +323,11 @@ TEST(both_sides_of_pieces_are_kept)
 		for (uint32_t piece = 100; piece < 1300; piece += 100)
 			say_at(piece, 50, 0);
 		say_at(1300, 100, 0);
-		CHECK_EQ(rig.conn->reass_frames, 13);
+		CHECK_EQ(rig.conn->frames.reass_held, 13);
 		say_at(start, 1350 - start, 0x55); /* ends within the last one */
-		CHECK_EQ(rig.conn->rx_frames_held, 2);
+		CHECK_EQ(rig.conn->frames.rx_held, 2);
 		say_at(0, start, 0x55);
-		CHECK_EQ(rig.conn->rcv_nxt_seq - rig.seq, 1400);
+		CHECK_EQ(rig.conn->rcv.nxt_seq - rig.seq, 1400);
 		CHECK_EQ(take_all(buf, sizeof(buf)), 1400);
 		for (uint32_t at = 0; at < sizeof(buf); at++) {
 			bool first = at >= 1300 || (at >= 100 && at % 100 < 50);
@@ -349,7 +349,7 @@ TEST(both_sides_of_pieces_in_a_packet_of_frames)
 			rig_begin(&rig, NULL);
 			say_at(from, to - from, 0);
 			say_at(0, 1400, 0x55);
-			CHECK_EQ(rig.conn->rcv_nxt_seq - rig.seq, 1400);
+			CHECK_EQ(rig.conn->rcv.nxt_seq - rig.seq, 1400);
 			CHECK_EQ(take_all(buf, sizeof(buf)), 1400);
 			for (uint32_t at = 0; at < sizeof(buf); at++)
 				CHECK_EQ(buf[at] ^ rig_byte(rig.seq + at),

@@ -48,7 +48,7 @@ TEST(after_a_timeout_what_was_sacked_stays)
 	CHECK(rig_stat(&rig, "tcp_rto") > 0);
 	rig.out_head = rig.out_tail;
 	for (uint32_t i = 0; i < 12 && rig.conn->recovery; i++) {
-		uint32_t una = (rig.conn->snd_una_seq - first_seq) / MSS;
+		uint32_t una = (rig.conn->snd.una_seq - first_seq) / MSS;
 
 		later(RTT_NS);
 		ack(una == 3 ? 6 : una == 8 ? 10 : una + 1);
@@ -59,7 +59,7 @@ TEST(after_a_timeout_what_was_sacked_stays)
 			expect_segment(seg);
 		}
 	}
-	CHECK_EQ(rig.conn->snd_una_seq, at(10));
+	CHECK_EQ(rig.conn->snd.una_seq, at(10));
 }
 
 TEST(nonsense_is_ignored)
@@ -138,7 +138,7 @@ TEST(bombs_cost_little)
 			struct rig_say say = ack_say(0, 3, blocks);
 
 			for (uint32_t k = 0; k < 3; k++)
-				if (seq_gt(say.sack[k].end_seq, rig.conn->snd_nxt_seq))
+				if (seq_gt(say.sack[k].end_seq, rig.conn->snd.nxt_seq))
 					say.sack[k] = say.sack[1];
 			rig_says(&rig, say);
 			acks++;
@@ -167,26 +167,26 @@ static void fingers_cover(uint32_t segments, uint32_t walk_max)
 	memset(&conn, 0, sizeof(conn));
 	pool.frames = frames;
 	conn.tcp = &tcp;
-	conn.snd_una_seq = conn.snd_nxt_seq = 0xfff00000; /* wraps on its way */
+	conn.snd.una_seq = conn.snd.nxt_seq = 0xfff00000; /* wraps on its way */
 	for (uint32_t i = 0; i < 20 * segments; i++) {
 		struct frame *f = &frames[i % pool.frame_count];
 
-		*f = (struct frame){ .index = i % pool.frame_count, .seq = conn.snd_nxt_seq };
+		*f = (struct frame){ .index = i % pool.frame_count, .seq = conn.snd.nxt_seq };
 		seg_set(f, 1000, 1);
 		if (i > 0)
-			conn.snd_tail->next = f;
-		conn.snd_tail = f;
-		conn.snd_nxt_seq += 1000;
+			conn.sndq.tail->next = f;
+		conn.sndq.tail = f;
+		conn.snd.nxt_seq += 1000;
 		if (i < segments) {
-			conn.snd_head = frames;
+			conn.sndq.head = frames;
 		} else { /* the oldest was acknowledged */
-			conn.snd_head = &frames[(i + 2) % pool.frame_count];
-			conn.snd_una_seq = conn.snd_head->seq;
+			conn.sndq.head = &frames[(i + 2) % pool.frame_count];
+			conn.snd.una_seq = conn.sndq.head->seq;
 		}
 		if (conn.skip_left-- == 0)
 			tcp_sack_index(&conn, f);
 		if (i % 13 == 0 && i > segments) {
-			uint32_t seq = conn.snd_una_seq +
+			uint32_t seq = conn.snd.una_seq +
 				       (uint32_t)((uint64_t)i * 7919 % (segments - 2)) * 1000;
 			uint64_t before = stats.tcp_sack_walked;
 

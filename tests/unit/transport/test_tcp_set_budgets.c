@@ -52,7 +52,7 @@ TEST(fewer_receive_frames_are_refused)
 	opt = rig_options(&rig);
 	opt.rx_frames = 39;
 	CHECK_EQ(harp_conn_set_options(rig.conn, &opt), -EISCONN);
-	CHECK_EQ(rig.conn->rx_frames_budget, 40);
+	CHECK_EQ(rig.conn->frames.rx_budget, 40);
 }
 
 TEST(more_send_frames_wake_the_writer)
@@ -63,7 +63,7 @@ TEST(more_send_frames_wake_the_writer)
 	CHECK(rig_write(&rig, 100 * 1448) < 100 * 1448);
 	CHECK_EQ(rig_write(&rig, 1), -EAGAIN);
 	CHECK(!(rig_events(&rig) & HARP_EVENT_WRITABLE));
-	set_frames(rig.conn->rx_frames_budget, 32);
+	set_frames(rig.conn->frames.rx_budget, 32);
 	CHECK(rig_events(&rig) & HARP_EVENT_WRITABLE);
 	CHECK(rig_write(&rig, 1448) > 0);
 }
@@ -77,7 +77,7 @@ TEST(fewer_send_frames_refuse_until_acknowledged)
 
 	rig_begin(&rig, &opt);
 	CHECK_EQ(rig_write(&rig, 20 * 1448), 20 * 1448);
-	set_frames(rig.conn->rx_frames_budget, 8);
+	set_frames(rig.conn->frames.rx_budget, 8);
 	CHECK_EQ(harp_conn_send_space(rig.conn), 0);
 	CHECK_EQ(rig_write(&rig, 1), -EAGAIN);
 	rig.out_head = rig.out_tail;

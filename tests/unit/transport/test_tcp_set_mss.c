@@ -37,7 +37,7 @@ TEST(the_mss_is_announced_and_kept)
 	rig_says(&rig, rig_syn(&rig, TCP_SYN | TCP_ACK)); /* it would take 1460 */
 	rig.seq++;
 	rig_expect(&rig, TCP_ACK);
-	CHECK_EQ(rig.conn->snd_mss_bytes, 688); /* less the timestamps */
+	CHECK_EQ(rig.conn->snd.mss_bytes, 688); /* less the timestamps */
 	CHECK_EQ(first_segment_bytes(2000), 688);
 	rig_close(&rig);
 	/* More than the MTU allows is what the MTU allows. */

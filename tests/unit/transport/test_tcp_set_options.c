@@ -26,8 +26,8 @@ TEST(defaults_are_reported)
 	rig_begin(&rig, NULL);
 	opt = rig_options(&rig);
 	CHECK_EQ(opt.size, sizeof(opt));
-	CHECK_EQ(opt.rx_frames, rig.conn->rx_frames_budget);
-	CHECK_EQ(opt.tx_frames, rig.conn->tx_frames_budget);
+	CHECK_EQ(opt.rx_frames, rig.conn->frames.rx_budget);
+	CHECK_EQ(opt.tx_frames, rig.conn->frames.tx_budget);
 	CHECK_EQ(opt.backlog, 0);
 	CHECK_EQ(opt.connect_timeout_ns, 10 * RIG_S);
 	CHECK_EQ(opt.user_timeout_ns, 120 * RIG_S);

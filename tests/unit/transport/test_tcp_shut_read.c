@@ -56,7 +56,7 @@ TEST(later_bytes_are_acknowledged_and_discarded)
 	for (unsigned i = 0; i < 200; i++) {
 		s = peer_sends(1448);
 		CHECK_EQ(s->ack, rig.seq);
-		CHECK(s->wnd << rig.conn->rcv_wscale >= 8 * 1448);
+		CHECK(s->wnd << rig.conn->rcv.wscale >= 8 * 1448);
 		rig.out_head = rig.out_tail;
 	}
 	CHECK(!(rig_events(&rig) & (HARP_EVENT_READABLE | HARP_EVENT_EOF)));
@@ -73,7 +73,7 @@ TEST(waiting_bytes_are_discarded)
 {
 	begin();
 	/* Until the window is closed. */
-	while (rig.conn->rcv_edge_seq - rig.conn->rcv_nxt_seq >= 1448) {
+	while (rig.conn->rcv.edge_seq - rig.conn->rcv.nxt_seq >= 1448) {
 		rig_sends(&rig, TCP_ACK, 1448);
 		rig_poll(&rig);
 	}

@@ -17,8 +17,8 @@ static struct rig_seg says(struct harp_conn *conn, uint32_t flags, uint32_t len)
 {
 	struct rig_say say = rig_usual(&rig, (uint8_t)flags, len);
 
-	say.seq = conn->rcv_nxt_seq;
-	say.ack = conn->snd_una_seq;
+	say.seq = conn->rcv.nxt_seq;
+	say.ack = conn->snd.una_seq;
 	rig.port = conn->local_port;
 	rig_says(&rig, say);
 	rig_poll(&rig);
@@ -29,10 +29,10 @@ static struct rig_seg says(struct harp_conn *conn, uint32_t flags, uint32_t len)
 /* True: it was taken. */
 static bool takes(struct harp_conn *conn)
 {
-	uint32_t before = conn->rcv_nxt_seq;
+	uint32_t before = conn->rcv.nxt_seq;
 
 	(void)says(conn, TCP_ACK, FULL);
-	return conn->rcv_nxt_seq != before;
+	return conn->rcv.nxt_seq != before;
 }
 
 static void reads(struct harp_conn *conn, uint32_t most)
@@ -61,7 +61,7 @@ static void starve(void)
 	(void)connects();
 	while (takes(rig.conn))
 		;
-	CHECK(rig.conn->rx_frames_held < rig.conn->rx_frames_budget);
+	CHECK(rig.conn->frames.rx_held < rig.conn->frames.rx_budget);
 	CHECK(conn_rcv_wnd_bytes(rig.conn) > 0); /* it may be over at once */
 	rig_wait(&rig, 50 * RIG_MS);
 	CHECK(!takes(rig.conn));
@@ -93,11 +93,11 @@ TEST(a_peer_that_asks)
 
 		rig_wait(&rig, 60 * RIG_S);
 		CHECK_EQ(says(rig.conn, TCP_ACK, FULL).wnd, 0);
-		say.seq = rig.conn->rcv_nxt_seq - 1;
+		say.seq = rig.conn->rcv.nxt_seq - 1;
 		rig_says(&rig, say);
 		probe = *rig_expect(&rig, TCP_ACK);
 		CHECK_EQ(probe.wnd, 0);
-		CHECK_EQ(probe.ack, rig.conn->rcv_nxt_seq);
+		CHECK_EQ(probe.ack, rig.conn->rcv.nxt_seq);
 	}
 	end();
 }
@@ -108,7 +108,7 @@ TEST(frames_come_back)
 	uint32_t before;
 
 	starve();
-	before = rig.conn->rcv_nxt_seq;
+	before = rig.conn->rcv.nxt_seq;
 	frames_come_back();
 	rig_poll(&rig);
 	CHECK(conn_rcv_wnd_bytes(rig.conn) > 0);
@@ -119,7 +119,7 @@ TEST(frames_come_back)
 		CHECK(takes(rig.conn));
 		reads(rig.conn, UINT32_MAX);
 	}
-	CHECK_EQ(rig.conn->rcv_nxt_seq, before + 100 * FULL);
+	CHECK_EQ(rig.conn->rcv.nxt_seq, before + 100 * FULL);
 	end();
 }
 

@@ -106,13 +106,13 @@ TEST(what_waits_for_a_next_hop_is_not_forgotten)
 	rig_expect(&rig, TCP_ACK | TCP_PSH);
 	CHECK_EQ(harp_stack_neighbor_set(rig.stack, &peer, NULL), 0);
 	CHECK_EQ(rig_write(&rig, 100), 100);
-	CHECK_EQ(rig.conn->tx_queued, TX_LIST_UNRESOLVED);
+	CHECK_EQ(rig.conn->on_list.tx, TX_LIST_UNRESOLVED);
 	CHECK_EQ(rig_stat(&rig, "neighbor_wait"), 1);
 	rig.ack += 100;
 	rig_says(&rig, rig_usual(&rig, TCP_ACK, 0));
-	CHECK_EQ(rig.conn->snd_una_seq, rig.conn->snd_nxt_seq);
+	CHECK_EQ(rig.conn->snd.una_seq, rig.conn->snd.nxt_seq);
 	rig_silent(&rig);
-	CHECK_EQ(rig.conn->tx_queued, TX_LIST_UNRESOLVED);
+	CHECK_EQ(rig.conn->on_list.tx, TX_LIST_UNRESOLVED);
 	CHECK(harp_stack_next_deadline_ns(rig.stack) < rig.now_ns + RIG_S);
 }
 
@@ -139,7 +139,7 @@ TEST(a_cut_that_finds_no_frame_is_tried_again)
 	}
 	rig_poll(&rig);
 	rig_silent(&rig);
-	CHECK_EQ(rig.conn->tx_queued, TX_LIST_BLOCKED);
+	CHECK_EQ(rig.conn->on_list.tx, TX_LIST_BLOCKED);
 	while ((f = taken) != NULL) {
 		taken = f->next;
 		frame_release(&rig.stack->pool, f);
@@ -178,7 +178,7 @@ TEST(a_card_that_holds_packets_is_asked_again)
 		rig_poll(&rig);
 	}
 	CHECK(asked < 100);
-	CHECK_EQ(rig.conn->tx_queued, TX_LIST_BLOCKED); /* after a timeout: to be sent again */
+	CHECK_EQ(rig.conn->on_list.tx, TX_LIST_BLOCKED); /* after a timeout: to be sent again */
 	CHECK_EQ(rig_pending(&rig), 4);
 	CHECK(harp_stack_next_deadline_ns(rig.stack) < UINT64_MAX);
 	ops.complete = usual->complete;
