@@ -19,6 +19,8 @@
 #ifndef HARP_PLUGIN_COMM_H
 #define HARP_PLUGIN_COMM_H
 
+#include <sys/queue.h>
+
 #include "comm/comm_event.h"
 #include "comm/ranges.h"
 #include "comm/scheduler.h"
@@ -239,8 +241,8 @@ struct comm {
 	comm_lane_lost *lane_lost;
 	struct comm_stats *stats;
 	/* Their owners'. */
-	struct comm *next,
-		**pprev; /* in ctx's list, under its lock; once closed, in background.c's */
+	LIST_ENTRY(comm) ctx_link;    /* in ctx's list, under its lock */
+	struct comm *next;            /* in the acceptor's list; once closed, in background.c's */
 	uint64_t close_deadline_ns;   /* background.c's */
 	struct registry_entry *entry; /* registry.c's; NULL: no further lanes are let in */
 	struct reconnect *reconnect;  /* reconnect.c's; NULL: no further lanes are connected */

@@ -303,7 +303,7 @@ static const struct lane_ops lane_harp_ops = {
 /* h was reset: its siblings to the same host ask at once whether they are still wanted. */
 static void lane_harp_probe_siblings(struct lane_harp *dead)
 {
-	for (struct engine_lane *l = engine_lanes(dead->engine); l; l = l->next) {
+	for (struct engine_lane *l = engine_lanes(dead->engine); l; l = LIST_NEXT(l, link)) {
 		struct lane_harp *h = member_lane(l);
 
 		if (h != dead && !h->lane.error && h->connected &&

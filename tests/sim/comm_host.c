@@ -370,11 +370,11 @@ void csim_hosts_destroy(struct csim *sim)
 
 void csim_nic_drop(struct csim_nic *nic)
 {
-	while (nic->engine.lanes) {
-		struct engine_lane *l = nic->engine.lanes;
+	while (!LIST_EMPTY(&nic->engine.lanes)) {
+		struct engine_lane *l = LIST_FIRST(&nic->engine.lanes);
 
-		nic->engine.lanes = l->next;
-		free((char *)l - offsetof(struct lane_harp, member));
+		LIST_REMOVE(l, link);
+		free(container_of(l, struct lane_harp, member));
 	}
 	nic->engine.closing_count = 0;
 	csim_words_drop(nic);

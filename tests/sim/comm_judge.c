@@ -188,7 +188,7 @@ static bool judge_nic_end(struct csim *sim, struct csim_nic *nic)
 {
 	uint64_t conns = 0, free_frames = 0, given = 0;
 
-	if (nic->engine.lanes)
+	if (!LIST_EMPTY(&nic->engine.lanes))
 		return csim_fail(sim, "host %u rail %u: lanes are left", nic->host, nic->rail);
 	(void)harp_stack_stat(nic->engine.stack, "tcp_conns", &conns);
 	(void)harp_stack_stat(nic->engine.stack, "frames_free", &free_frames);

@@ -6,6 +6,7 @@
 #include <sched.h>
 #include <stddef.h>
 
+#include "base/util.h"
 #include "check.h"
 
 enum { CALLERS = 4, CALLS = 2000 };
@@ -23,7 +24,7 @@ static atomic_uint keeper_turns;
 static void call_run(struct work *work, uint64_t now_ns)
 {
 	(void)now_ns;
-	((struct call *)((char *)work - offsetof(struct call, work)))->runs++;
+	container_of(work, struct call, work)->runs++;
 }
 
 static void advance(struct poller *d, uint64_t now_ns)
