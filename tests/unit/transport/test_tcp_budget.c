@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_tcp_budget.c - budgets that the stack tunes: they follow the stream, end where the pool does, and are
- * shared by connections.
+ * test_tcp_budget.c - budgets that the stack tunes: they follow the stream, are limited by the
+ * pool, and are shared by connections.
  *
  * Two stacks on a wire of 1 ms a round trip and 25 Gbit/s, under a virtual clock. Stack 0 sends.
  */
@@ -102,7 +102,7 @@ static void flow_read(struct flow *flow)
 	CHECK_EQ(n, -EAGAIN);
 }
 
-/* The grown budgets are what the stack believes they are, and no more than half of the shared frames. */
+/* The sums that the stack keeps match the budgets. */
 static void check_grown(void)
 {
 	const struct tcp *tcp = &net.stack[1]->tcp;
@@ -208,7 +208,7 @@ static struct flow *flow_open_sending(void)
 
 AFTER_EACH(net_close())
 
-TEST(they_follow_the_stream)
+TEST(budgets_follow_the_stream)
 {
 	struct flow *flow;
 
@@ -218,14 +218,14 @@ TEST(they_follow_the_stream)
 	CHECK_EQ(flow->sender->frames.tx_budget, BASE_FRAMES);
 	net_run(30 * MS);
 	check_grown();
-	/* 3.1 MB are on their way: 2158 frames. */
+	/* 3.1 MB are in flight: 2158 frames. */
 	CHECK(flow->receiver->frames.rx_budget > 2158);
 	CHECK(flow->sender->frames.tx_budget > 2158);
 	CHECK(flow->received > 40000000);
 	CHECK(flow->receiver->rcv.wscale >= 10);
 }
 
-TEST(what_was_asked_for_stays)
+TEST(a_budget_that_was_set_stays)
 {
 	struct flow *flow;
 
@@ -288,8 +288,8 @@ TEST(many_share_the_pool)
 	CHECK_EQ(net.stack[1]->stats.drop_tcp_rx_budget, 0);
 }
 
-/* One connection has grown to the limit. Others come: its budget goes down, its window does not move left, and what was
- * under way is accepted. */
+/* One connection has grown to the limit. When others start, its budget shrinks, its window does not
+ * move left, and data in flight is accepted. */
 TEST(the_first_connection_returns_its_surplus)
 {
 	struct flow *first;
@@ -319,13 +319,13 @@ TEST(an_idle_connection_returns_its_share)
 	CHECK(first->receiver->on_list.grown);
 	first->sends = false;
 	net_run(2 * S);
-	CHECK(first->receiver->on_list.grown); /* nobody wants it */
+	CHECK(first->receiver->on_list.grown); /* no other connection needs it */
 	second = flow_open_sending();
 	net_run(30 * MS);
 	CHECK(!first->receiver->on_list.grown);
 	CHECK_EQ(first->receiver->frames.rx_budget, BASE_FRAMES);
 	CHECK(second->receiver->frames.rx_budget > 1500);
-	/* And has it again when it sends. */
+	/* It grows again when it sends. */
 	second->sends = false;
 	flow_start(first);
 	net_run(60 * MS);
