@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "harp_stats.h"
+#include "packet.h"
 #include "stack/stack.h"
 
 #define JUDGE_FLIGHT_MAX (UINT64_C(1) << 30) /* RFC 7323 section 2.3: the largest window */
@@ -162,19 +163,10 @@ static bool judge_conn(struct sim *sim, const struct sim_app *app, const struct 
 		     : true;
 }
 
-/* Every packet was something. */
 static bool judge_packets(struct sim *sim, unsigned index)
 {
 	const struct harp_stats *s = &sim->stacks[index].stack->stats;
-	uint64_t sum =
-		s->arp_in + s->nd_in + s->nd_ignored + s->drop_nd_bad + s->drop_ip6_ext +
-		s->drop_vlan + s->udp_in + s->drop_udp_short + s->drop_udp_checksum +
-		s->drop_udp_no_port + s->drop_udp_rx_budget + s->icmp_echo_in + s->icmp_error_in +
-		s->tcp_segs_in + s->drop_eth_short + s->drop_eth_not_ours + s->drop_eth_type +
-		s->drop_arp_bad + s->drop_ip_short + s->drop_ip_version + s->drop_ip_checksum +
-		s->drop_ip_not_ours + s->drop_ip_source + s->drop_ip_fragment +
-		s->drop_ip_protocol + s->drop_icmp_bad + s->drop_icmp_rate + s->drop_tcp_short +
-		s->drop_tcp_checksum + s->drop_tcp_flags + s->drop_tcp_options;
+	uint64_t sum = packets_counted(s);
 
 	if (sum != s->rx_packets)
 		return sim_fail(sim, "stack %u: %llu packets came, %llu are accounted for", index,
