@@ -146,7 +146,7 @@ void csim_interleave(struct csim *sim, unsigned host)
 		if (app->host == host && sim->scenario->world.kernel_threads && sim_app_runs(app) &&
 		    rng_below(&sim->rng, 2)) {
 			/* The control thread looks after a comm. */
-			(void)comm_run_background(app->comm, sim->now_ns, rng_below(&sim->rng, 2));
+			(void)comm_run_background(app->comm, sim->now_ns);
 		} else if (rng_below(&sim->rng, 2)) {
 			(void)poller_run(&sim->hosts[host].nics[rail]->engine.poller, sim->now_ns);
 		} else if (app->host == host && sim_app_runs(app)) {

@@ -222,7 +222,7 @@ bool talk_turn(struct talk *t)
 		owed |= fake_pair_turn(&t->pairs[i]);
 		/* A receiver that has all it asked for polls no more; its guard looks at kernel lanes. */
 		if (t->recv && !end->closed && end->lane.poller != &t->pairs[i].poller)
-			(void)comm_run_background(t->recv, clock_now_ns(), true);
+			(void)comm_run_background(t->recv, clock_now_ns());
 	}
 	return owed;
 }
