@@ -217,11 +217,10 @@ static void test_arguments(struct net *net)
 /* Each is refused with one line, and with its outputs written. */
 static void test_misuse(struct net *net)
 {
-	char handle[NCCL_HANDLE_BYTES], byte;
-	void *out, *data = &byte, *mhandle = NULL;
-	size_t size = 1;
+	void *out, *mhandle = NULL;
 	int done, tag = 0;
 	unsigned before;
+	char byte;
 
 #define REFUSED(call, expected)                                                                    \
 	do {                                                                                       \
@@ -240,18 +239,9 @@ static void test_misuse(struct net *net)
 
 	script((struct double_script){ 0 });
 	memset(&double_seen, 0, sizeof(double_seen));
-	REFUSED_NULL(net_listen(net, 0, NULL, &out), NCCL_INTERNAL_ERROR);
-	REFUSED(net_listen(net, 0, handle, NULL), NCCL_INTERNAL_ERROR);
-	REFUSED_NULL(net_connect(net, 0, NULL, &out), NCCL_INTERNAL_ERROR);
-	REFUSED(net_connect(net, 0, handle, NULL), NCCL_INTERNAL_ERROR);
 	REFUSED_NULL(net_accept(net, NULL, &out), NCCL_INTERNAL_ERROR);
-	REFUSED(net_accept(net, &byte, NULL), NCCL_INTERNAL_ERROR);
 	REFUSED_NULL(net_isend(net, NULL, &byte, 1, 0, NULL, &out), NCCL_INTERNAL_ERROR);
-	REFUSED_NULL(net_isend(net, &byte, NULL, 1, 0, NULL, &out), NCCL_INTERNAL_ERROR);
-	REFUSED(net_isend(net, &byte, &byte, 1, 0, NULL, NULL), NCCL_INTERNAL_ERROR);
 	REFUSED_NULL(net_irecv(net, NULL, &byte, 1, 0, NULL, &out), NCCL_INTERNAL_ERROR);
-	REFUSED_NULL(net_irecv(net, &byte, NULL, 1, 0, NULL, &out), NCCL_INTERNAL_ERROR);
-	REFUSED(net_irecv(net, &byte, &byte, 1, 0, NULL, NULL), NCCL_INTERNAL_ERROR);
 	for (int n = -1; n <= 8; n++) {
 		void *many[8] = { &byte, &byte, &byte, &byte, &byte, &byte, &byte, &byte };
 		size_t lens[8] = { 1, 1, 1, 1, 1, 1, 1, 1 };
@@ -261,16 +251,10 @@ static void test_misuse(struct net *net)
 						    &out),
 				     NCCL_INVALID_ARGUMENT);
 	}
-	REFUSED_NULL(net_irecv_list(net, &byte, 1, NULL, &size, &tag, &mhandle, &out),
-		     NCCL_INTERNAL_ERROR);
-	REFUSED_NULL(net_irecv_list(net, &byte, 1, &data, NULL, &tag, &mhandle, &out),
-		     NCCL_INTERNAL_ERROR);
 	REFUSED(net_test(net, NULL, &done, NULL), NCCL_INTERNAL_ERROR);
 	CHECK(done == 0);
 	REFUSED(net_test(net, NCCL_REQUEST_OPTIONAL, &done, NULL), NCCL_INTERNAL_ERROR);
 	CHECK(done == 0);
-	REFUSED(net_test(net, &byte, NULL, NULL), NCCL_INTERNAL_ERROR);
-	REFUSED(net_devices(net, NULL), NCCL_INTERNAL_ERROR);
 	if (net->version <= 8) {
 		REFUSED_NULL(net_isend(net, &byte, &byte, (size_t)-1, 0, NULL, &out),
 			     NCCL_INVALID_ARGUMENT);
@@ -285,9 +269,6 @@ static void test_misuse(struct net *net)
 		     NCCL_INVALID_ARGUMENT);
 	REFUSED_NULL(net_reg_mr(net, &byte, &byte, 1, 0, &out), NCCL_INVALID_ARGUMENT);
 	REFUSED_NULL(net_reg_mr(net, NULL, &byte, 1, NCCL_PTR_HOST, &out), NCCL_INTERNAL_ERROR);
-	REFUSED_NULL(net_reg_mr(net, &byte, NULL, 1, NCCL_PTR_HOST, &out), NCCL_INVALID_ARGUMENT);
-	REFUSED(net_reg_mr(net, &byte, &byte, 1, NCCL_PTR_HOST, NULL), NCCL_INTERNAL_ERROR);
-	REFUSED(net_dereg_mr(net, &byte, GARBAGE), NCCL_INVALID_ARGUMENT);
 	/* None of it got any further. */
 	CHECK(!double_seen.data && !double_seen.handle);
 
