@@ -40,7 +40,6 @@ void poller_post(struct poller *poller, struct work *work)
 unsigned poller_run_ready(struct poller *poller, uint64_t now_ns)
 {
 	struct work *taken = NULL, *fifo = NULL;
-	uint64_t runs = atomic_load_explicit(&poller->runs, memory_order_relaxed);
 	unsigned count = 0;
 
 	if (atomic_load_explicit(&poller->ready, memory_order_relaxed))
@@ -61,8 +60,6 @@ unsigned poller_run_ready(struct poller *poller, uint64_t now_ns)
 		work->run(work, now_ns);
 		count++;
 	}
-	/* No work frees the poller that it runs on. */
-	atomic_store_explicit(&poller->runs, runs + 1, memory_order_release);
 	return count;
 }
 
@@ -108,28 +105,9 @@ bool poller_poll(struct poller *poller)
 
 void poller_call(struct poller *poller, struct work *work)
 {
-	uint64_t runs = 0;
-	bool taken = false;
-
 	poller_post(poller, work);
-	for (;;) {
-		/* A turn of our own that ends with the work off the list: it ran in this turn, or in an
-		 * earlier one that has ended. */
-		if (poller_poll(poller) &&
-		    !atomic_load_explicit(&work->queued, memory_order_acquire))
-			return;
-		/* Or the holder of the poller, which may keep it, has taken the work and ended a run since. It
-		 * is still in its turn: not for a poller that may go when this returns. */
-		if (!poller->wake) {
-			sched_yield();
-			continue;
-		}
-		if (taken && atomic_load_explicit(&poller->runs, memory_order_acquire) != runs)
-			return;
-		if (!taken && !atomic_load_explicit(&work->queued, memory_order_acquire)) {
-			taken = true;
-			runs = atomic_load_explicit(&poller->runs, memory_order_acquire);
-		}
+	/* A turn of our own that ends with the work off the list: it ran in this turn, or in an earlier one that has
+	 * ended. */
+	while (!poller_poll(poller) || atomic_load_explicit(&work->queued, memory_order_acquire))
 		sched_yield();
-	}
 }
