@@ -168,7 +168,7 @@ void ack_run(struct comm *comm)
 				comm_wake(l);
 			continue;
 		}
-		if (l->broken || l->full ||
+		if (l->send_error || l->full ||
 		    (!comm_lane_has_out(l) && !(control && due) && !l->duplicate))
 			continue;
 		while (comm_lane_push(l) == 1 && ack_prepare(l))

@@ -66,7 +66,7 @@ void comm_end_by_record(struct comm *comm, const struct record *close);
 void comm_settle(struct comm *comm);
 const char *comm_lane_end_text(int error, bool in_message, char *buf, size_t len);
 void comm_out_begin(struct comm_lane *l, const struct record *record);
-/* Pushes l->out. 1: nothing is left, 0: the lane is full, or the error: the lane is broken. */
+/* Pushes l->out. 1: nothing is left, 0: the lane is full, or the error, which stays. */
 int comm_lane_push(struct comm_lane *l);
 /* Reads the header of a record, and a CREDIT's payload behind it. 1; 0: more is to come; or the error: the lane has
  * ended (-EPIPE: by FIN), or, -EPROTO, comm_fail_protocol() was called. */
@@ -109,8 +109,8 @@ struct comm_lane *comm_lane_new(struct comm *comm, struct lane *lane,
 				void (*notify)(struct lane *lane, uint64_t now_ns));
 /* Lanes that were attached come on the table. */
 void comm_adopt(struct comm *comm);
-/* Looks now and then how the lane does. False: it has died of it. */
-bool comm_lane_sample(struct comm_lane *l);
+/* Looks now and then how the lane does, which may end it. */
+void comm_lane_sample(struct comm_lane *l);
 /* The lane has ended; its chunks move to others. Not to be touched any more, unless it is the last one and has more to
  * be read. */
 void comm_lane_die(struct comm_lane *l, int error, bool stalled);

@@ -229,12 +229,11 @@ int comm_lane_push(struct comm_lane *l)
 {
 	int rc;
 
-	if (l->broken)
+	if (l->send_error)
 		return l->send_error;
 	rc = comm_out_push(l);
 	l->full = rc == 0;
 	if (rc < 0) {
-		l->broken = true;
 		l->send_error = rc;
 		comm_wake(l); /* what it has to be read explains it */
 	}
@@ -245,7 +244,7 @@ int comm_lane_push(struct comm_lane *l)
 bool comm_lane_send_close(struct comm_lane *l, const struct record *close)
 {
 	l->close_sent = true;
-	if (l->broken || comm_lane_push(l) != 1)
+	if (l->send_error || comm_lane_push(l) != 1)
 		return false;
 	comm_out_begin(l, close);
 	return comm_lane_push(l) == 1;

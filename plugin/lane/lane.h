@@ -90,8 +90,8 @@ int lane_kernel_adopt(struct poller *poller, int fd, const struct harp_endpoint 
 void lane_kernel_options(int fd);
 /* A kernel lane, also beneath an encrypted one, moves to its comm's poller and sockets. Both pollers are held. */
 void lane_kernel_join(struct lane *lane, struct poller *poller, struct kernel_poll *poll);
-/* Of a comm's lane: may it have something to read or, for a writer, room, as far as is known? */
-bool lane_kernel_is_due(struct lane *lane, bool writes);
+/* Of a comm's lane: may it have something to read, as far as is known? */
+bool lane_kernel_is_due(struct lane *lane);
 /* The peer's sends are done when TCP acknowledges them: acknowledge what is received at once. */
 void lane_kernel_ack_promptly(struct lane *lane);
 /* What has been received is acknowledged at once, this time. Of another lane, nothing is done. */

@@ -419,13 +419,12 @@ void lane_kernel_ack_now(struct lane *lane)
 	lane_kernel_ack(k);
 }
 
-bool lane_kernel_is_due(struct lane *lane, bool writes)
+bool lane_kernel_is_due(struct lane *lane)
 {
 	const struct lane_kernel *k = to_kernel(lane);
 
 	/* What is over one has bytes of its own. */
-	return lane->ops != &lane_kernel_ops || k->member.readable ||
-	       k->ahead_begin < k->ahead_end || (writes && k->member.writable);
+	return lane->ops != &lane_kernel_ops || k->member.readable || k->ahead_begin < k->ahead_end;
 }
 
 void lane_kernel_join(struct lane *lane, struct poller *poller, struct kernel_poll *poll)

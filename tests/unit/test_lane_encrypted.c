@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * test_lane_encrypted.c - encrypted lanes over fake ones: what goes in comes out, whatever the cuts; and nothing
- * comes out that did not go in.
- */
+/* test_lane_encrypted.c - encrypted lanes over fake ones: they deliver what was sent, however it is cut, and nothing else. */
 #include <errno.h>
 #include <stdlib.h>
 
@@ -71,7 +68,7 @@ static void put_segment(struct rig *rig, int from, const void *bytes, size_t len
 	(void)rig->lanes[from]->ops->done_bytes(rig->lanes[from]); /* pushes what is left */
 }
 
-/* ---- what goes in comes out ------------------------------------------------------------------- */
+/* ---- round trips ------------------------------------------------------------------- */
 
 static uint8_t pattern(uint64_t at)
 {
@@ -153,7 +150,7 @@ static void flow_done(struct rig *rig, int from, struct flow *flow)
 	flow->done = done;
 }
 
-static void test_round_trip(uint64_t seed, size_t capacity, uint32_t most, uint64_t total)
+static void round_trip(uint64_t seed, size_t capacity, uint32_t most, uint64_t total)
 {
 	struct flow flows[2] = { { .total = total }, { .total = total / 2 } };
 	struct rig rig;
@@ -181,7 +178,16 @@ static void test_round_trip(uint64_t seed, size_t capacity, uint32_t most, uint6
 	rig_close(&rig);
 }
 
-/* ---- nothing else does ------------------------------------------------------------------------ */
+TEST(what_was_sent_is_delivered_however_it_is_cut)
+{
+	for (uint64_t seed = 0; seed < 60; seed++) {
+		round_trip(seed, 64 + seed, 50, 3000);
+		round_trip(seed, 5000, 3000, 100000);
+		round_trip(seed, 100000, 60000, 600000);
+	}
+}
+
+/* ---- hostile streams ------------------------------------------------------------------------ */
 
 static const size_t segments[] = { 1, 40, 7, 300, 8 };
 #define SEGMENTS (sizeof(segments) / sizeof(segments[0]))
@@ -224,8 +230,7 @@ static uint64_t stream_bytes(void)
 	return sum;
 }
 
-/* Every byte, altered in several ways. */
-static void test_tampering(void)
+TEST(an_altered_byte_ends_the_lane_before_its_segment)
 {
 	static const uint8_t flips[] = { 0x01, 0x80, 0xff };
 
@@ -247,7 +252,7 @@ static void test_tampering(void)
 			rig.pair.pipes[0].closed = true;
 			env_warns = 0;
 			CHECK_EQ(get_segments(&rig, &end), intact);
-			/* A length that became longer than what there is waits in vain. */
+			/* A length that became too long waits for bytes that do not come. */
 			CHECK(end == -EBADMSG || (end == -ECONNRESET && at - behind < 4));
 			CHECK_EQ(env_warns, end == -EBADMSG);
 			CHECK_EQ(rig.lanes[1]->error, end);
@@ -259,7 +264,7 @@ static void test_tampering(void)
 	CHECK(strstr(env_warn, "altered") != NULL);
 }
 
-/* Segments as they were sealed, taken from the pipe. */
+/* Encrypted segments, taken from the pipe. */
 static size_t take_segments(uint8_t *bytes, size_t len)
 {
 	struct rig rig;
@@ -274,21 +279,21 @@ static size_t take_segments(uint8_t *bytes, size_t len)
 	return count;
 }
 
-/* The sealed segments of `order` come, and then the end of the stream. */
+/* The segments of `order` come, and then the end of the stream. */
 static void check_order(const size_t *order, size_t count, int to, size_t whole, ssize_t want)
 {
-	uint8_t sealed[1024];
+	uint8_t segment[1024];
 	struct rig rig;
 	ssize_t end = 0;
 
-	take_segments(sealed, sizeof(sealed));
+	take_segments(segment, sizeof(segment));
 	rig_open(&rig, 2, 4096);
 	for (size_t i = 0; i < count; i++) {
 		size_t at = 0;
 
 		for (size_t k = 0; k < order[i]; k++)
 			at += segments[k] + SEGMENT_EXTRA_BYTES;
-		fake_inject(&rig.pair.lanes[to], sealed + at,
+		fake_inject(&rig.pair.lanes[to], segment + at,
 			    segments[order[i]] + SEGMENT_EXTRA_BYTES);
 	}
 	rig.pair.lanes[to].in->closed = true;
@@ -303,7 +308,7 @@ static void check_order(const size_t *order, size_t count, int to, size_t whole,
 	rig_close(&rig);
 }
 
-static void test_order(void)
+TEST(segments_that_are_repeated_swapped_or_left_out_end_the_lane)
 {
 	static const size_t right[] = { 0, 1, 2 }, repeated[] = { 0, 1, 1 },
 			    swapped[] = { 0, 2, 1 }, left_out[] = { 0, 2 },
@@ -314,11 +319,10 @@ static void test_order(void)
 	check_order(swapped, 3, 1, 1, -EBADMSG);
 	check_order(left_out, 2, 1, 1, -EBADMSG);
 	check_order(first_left_out, 1, 1, 0, -EBADMSG);
-	check_order(right, 3, 0, 0, -EBADMSG); /* sent back to who sealed it */
+	check_order(right, 3, 0, 0, -EBADMSG); /* reflected to their sender */
 }
 
-/* Impossible lengths are noticed before anything is waited for. */
-static void test_lengths(void)
+TEST(an_impossible_length_ends_the_lane_at_once)
 {
 	static const uint32_t lengths[] = { 0, SEGMENT_PLAIN_BYTES_MAX + 1, UINT32_MAX };
 
@@ -334,11 +338,10 @@ static void test_lengths(void)
 	}
 }
 
-/* The stream ends at each of its bytes: only between two segments is that an end. */
-static void test_truncated(void)
+TEST(a_stream_may_end_between_two_segments_only)
 {
-	uint8_t sealed[1024];
-	size_t count = take_segments(sealed, sizeof(sealed)), boundary = 0, whole = 0;
+	uint8_t segment[1024];
+	size_t count = take_segments(segment, sizeof(segment)), boundary = 0, whole = 0;
 
 	for (size_t at = 0; at <= count; at++) {
 		struct rig rig;
@@ -349,7 +352,7 @@ static void test_truncated(void)
 			whole++;
 		}
 		rig_open(&rig, 4, 4096);
-		fake_inject(&rig.pair.lanes[1], sealed, at);
+		fake_inject(&rig.pair.lanes[1], segment, at);
 		rig.pair.pipes[0].closed = true;
 		CHECK_EQ(get_segments(&rig, &end), whole);
 		CHECK_EQ(end, at == boundary ? 0 : -ECONNRESET);
@@ -357,8 +360,7 @@ static void test_truncated(void)
 	}
 }
 
-/* What had come before the lane beneath died is still delivered. */
-static void test_reset(void)
+TEST(what_came_before_a_reset_is_delivered)
 {
 	struct rig rig;
 	ssize_t end;
@@ -373,7 +375,7 @@ static void test_reset(void)
 
 /* ---- counting --------------------------------------------------------------------------------- */
 
-static void test_last_segment(void)
+TEST(a_lane_ends_before_its_numbers_do)
 {
 	uint64_t before;
 	uint8_t got[8];
@@ -392,10 +394,9 @@ static void test_last_segment(void)
 	rig_close(&rig);
 }
 
-/* The next key takes its turn on both sides, and is the hash of the one before. */
-static void test_next_key(void)
+TEST(the_next_key_is_the_hash_of_the_last_one_on_both_sides)
 {
-	uint8_t nonce[CRYPTO_NONCE_BYTES] = { 0 }, next[CRYPTO_KEY_BYTES], sealed[64], got[16];
+	uint8_t nonce[CRYPTO_NONCE_BYTES] = { 0 }, next[CRYPTO_KEY_BYTES], segment[64], got[16];
 	struct crypto_gcm *gcm;
 	struct rig rig;
 
@@ -404,20 +405,19 @@ static void test_next_key(void)
 	lane_encrypted_renumber(rig.lanes[1], 0, KEY_SEGMENTS - 1);
 	put_segment(&rig, 0, "old", 3);
 	put_segment(&rig, 0, "newer", 5);
-	memcpy(sealed, rig.pair.pipes[0].bytes + 3 + SEGMENT_EXTRA_BYTES, 5 + SEGMENT_EXTRA_BYTES);
+	memcpy(segment, rig.pair.pipes[0].bytes + 3 + SEGMENT_EXTRA_BYTES, 5 + SEGMENT_EXTRA_BYTES);
 	CHECK_EQ(rig.lanes[1]->ops->recv(rig.lanes[1], got, 8, 1), 8);
 	CHECK_MEM(got, "oldnewer", 8);
 	blake2s(next, 32, key_a, 32, "HARP1 next key  ", 16);
 	wire_put64(nonce, KEY_SEGMENTS);
 	gcm = crypto_gcm_new(next, false);
-	CHECK_EQ(crypto_gcm_decrypt(gcm, nonce, sealed, 4, sealed + 4, 5), 0);
-	CHECK_MEM(sealed + 4, "newer", 5);
+	CHECK_EQ(crypto_gcm_decrypt(gcm, nonce, segment, 4, segment + 4, 5), 0);
+	CHECK_MEM(segment + 4, "newer", 5);
 	crypto_gcm_free(gcm);
 	rig_close(&rig);
 }
 
-/* More segments in flight than are remembered: done comes later, never earlier, and comes. */
-static void test_many_in_flight(void)
+TEST(with_many_segments_in_flight_bytes_are_done_later_and_never_earlier)
 {
 	struct rig rig;
 	uint64_t done;
@@ -437,8 +437,7 @@ static void test_many_in_flight(void)
 	rig_close(&rig);
 }
 
-/* What TCP says of the lane beneath, in plaintext bytes: never more than that, never less than before. */
-static void test_info(void)
+TEST(acknowledged_plaintext_never_decreases_and_is_never_more_than_was_taken)
 {
 	uint64_t acked = SENT_BEFORE;
 	struct lane_info info;
@@ -472,7 +471,7 @@ static void test_info(void)
 	rig_close(&rig);
 }
 
-static void test_names(void)
+TEST(an_encrypted_lane_is_described_by_the_lane_beneath)
 {
 	char text[64];
 	struct rig rig;
@@ -496,20 +495,6 @@ int main(void)
 		key_a[i] = i;
 		key_b[i] = (uint8_t)(100 + i);
 	}
-	for (uint64_t seed = 0; seed < 60; seed++) {
-		test_round_trip(seed, 64 + seed, 50, 3000);
-		test_round_trip(seed, 5000, 3000, 100000);
-		test_round_trip(seed, 100000, 60000, 600000);
-	}
-	test_tampering();
-	test_order();
-	test_lengths();
-	test_truncated();
-	test_reset();
-	test_last_segment();
-	test_next_key();
-	test_many_in_flight();
-	test_info();
-	test_names();
+	check_run();
 	return check_done();
 }

@@ -2,7 +2,7 @@
 /*
  * test_lane_kernel.c - kernel lanes over real sockets, with every system call counted.
  *
- * The calls that a lane makes are linked to counters (meson.build: --wrap), which can also make one fail.
+ * The system calls that a lane makes are the test's: they count, and can be made to fail.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -95,13 +95,13 @@ static void calls_make_fail(int error, unsigned times)
 	calls.fail_left = times;
 }
 
-/* ---- lanes of one driver, the other ends plain blocking sockets ---------------------------------- */
+/* ---- lanes of one comm; the other ends are plain blocking sockets ---------------------------------- */
 
 struct rig {
 	struct kernel_poll poll;
 	struct poller comm;    /* whose lanes they are */
-	struct poller outside; /* where lanes are born */
-	int door;
+	struct poller outside; /* that lanes have before they join */
+	int listener;
 	unsigned count;
 	struct lane *lanes[LANES];
 	int fds[LANES], peers[LANES];
@@ -123,10 +123,11 @@ static void rig_open(struct rig *rig, unsigned count)
 	kernel_poll_init(&rig->poll);
 	poller_init(&rig->comm, NULL);
 	poller_init(&rig->outside, NULL);
-	rig->door = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-	lane_kernel_options(rig->door);
-	CHECK(!bind(rig->door, (struct sockaddr *)&addr, len) && !listen(rig->door, LANES) &&
-	      !getsockname(rig->door, (struct sockaddr *)&addr, &len));
+	rig->listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	lane_kernel_options(rig->listener);
+	CHECK(!bind(rig->listener, (struct sockaddr *)&addr, len) &&
+	      !listen(rig->listener, LANES) &&
+	      !getsockname(rig->listener, (struct sockaddr *)&addr, &len));
 	for (rig->count = 0; rig->count < count; rig->count++) {
 		int *peer = &rig->peers[rig->count], fd;
 		struct harp_endpoint local, remote;
@@ -134,7 +135,7 @@ static void rig_open(struct rig *rig, unsigned count)
 
 		*peer = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
 		CHECK(!connect(*peer, (struct sockaddr *)&addr, len));
-		fd = forkguard_accept(rig->door, &from);
+		fd = forkguard_accept(rig->listener, &from);
 		CHECK(fd >= 0);
 		rig->fds[rig->count] = fd;
 		sockaddr_to_endpoint(&from, &remote);
@@ -165,7 +166,7 @@ static void rig_close(struct rig *rig)
 		rig_close_lane(rig, i);
 	CHECK_EQ(rig->poll.count, 0);
 	kernel_poll_close(&rig->poll);
-	close(rig->door);
+	close(rig->listener);
 	calls_reset();
 }
 
@@ -202,8 +203,7 @@ static void fill_source(void)
 		source[i] = (uint8_t)(i * 7 + (i >> 8));
 }
 
-/* Header and payload of a small record, one receive; and no other to learn that this was all. */
-static void test_small_record(void)
+TEST(a_small_record_costs_one_receive)
 {
 	struct rig rig;
 
@@ -238,8 +238,7 @@ static void rig_recv_large(struct rig *rig, size_t from, size_t to, size_t end)
 	CHECK_EQ(from, to);
 }
 
-/* The header behind a large payload comes with it, though the payload came in two parts. */
-static void test_large_record(void)
+TEST(the_header_behind_a_large_payload_comes_with_it)
 {
 	struct rig rig;
 
@@ -261,8 +260,7 @@ static void test_large_record(void)
 	rig_close(&rig);
 }
 
-/* A peer that waits for acknowledgements gets one per message, not one per read. */
-static void test_quickack(void)
+TEST(a_peer_that_waits_for_acknowledgments_gets_one_for_each_message)
 {
 	struct rig rig;
 
@@ -294,7 +292,7 @@ static void test_quickack(void)
 	rig_close(&rig);
 }
 
-/* ---- several on one driver ----------------------------------------------------------------------- */
+/* ---- several lanes of one comm ----------------------------------------------------------------------- */
 
 /* Every lane is asked, as a comm does. Returns the one that had something (and reads it), or -1. */
 static int rig_ask_all(struct rig *rig)
@@ -315,7 +313,7 @@ static void rig_drain(struct rig *rig)
 	calls_reset();
 }
 
-static void test_idle_turns(void)
+TEST(an_idle_turn_of_many_lanes_costs_one_system_call_at_most)
 {
 	struct rig rig;
 
@@ -326,11 +324,11 @@ static void test_idle_turns(void)
 	CHECK(calls_all() <= 100);
 	for (int turn = 0; turn < 100; turn++)
 		CHECK_EQ(rig_ask_all(&rig), -1);
-	CHECK(calls_all() <= 125); /* nothing for long: asked every eighth time */
+	CHECK(calls_all() <= 125); /* without events epoll is asked every eighth time */
 	rig_close(&rig);
 }
 
-static void test_any_lane(void)
+TEST(a_message_is_found_on_any_lane)
 {
 	struct rig rig;
 
@@ -357,8 +355,7 @@ static void test_any_lane(void)
 	rig_close(&rig);
 }
 
-/* Where turns are rare each looks at all lanes: nobody polls, and who guards the driver takes one now and then. */
-static void test_rare_turns(void)
+TEST(each_turn_of_the_control_thread_looks_at_all_lanes)
 {
 	struct rig rig;
 	uint64_t now_ns;
@@ -377,8 +374,7 @@ static void test_rare_turns(void)
 	rig_close(&rig);
 }
 
-/* The end of a stream, whose edge a read of the data before it may swallow. */
-static void test_ends(void)
+TEST(data_before_fin_or_rst_is_read_and_then_the_end)
 {
 	for (int reset = 0; reset < 2; reset++) {
 		struct linger linger = { 1, 0 };
@@ -408,7 +404,7 @@ static void test_ends(void)
 	}
 }
 
-static void test_full(void)
+TEST(a_full_socket_is_not_written_to_until_it_has_room)
 {
 	struct rig rig;
 	ssize_t n = 1;
@@ -444,8 +440,7 @@ static void test_full(void)
 	rig_close(&rig);
 }
 
-/* Lanes come and go; with one left there is no epoll, and nothing is lost on the way. */
-static void test_come_and_go(void)
+TEST(without_a_second_lane_there_is_no_epoll)
 {
 	struct rig rig;
 
@@ -461,7 +456,7 @@ static void test_come_and_go(void)
 	rig_close(&rig);
 }
 
-static void test_no_epoll(void)
+TEST(without_an_epoll_descriptor_every_lane_is_tried)
 {
 	struct rig rig, other;
 
@@ -481,9 +476,9 @@ static void test_no_epoll(void)
 	rig_close(&rig);
 }
 
-/* ---- what the kernel may say ---------------------------------------------------------------------- */
+/* ---- errors and TCP_INFO ---------------------------------------------------------------------- */
 
-static void test_interrupted(void)
+TEST(an_interrupted_call_is_repeated)
 {
 	struct rig rig;
 
@@ -500,7 +495,7 @@ static void test_interrupted(void)
 }
 
 /* No event will tell when there is memory again: the next call tries. */
-static void test_no_memory(void)
+TEST(a_send_that_found_no_memory_is_tried_again)
 {
 	struct rig rig;
 
@@ -514,7 +509,7 @@ static void test_no_memory(void)
 	rig_close(&rig);
 }
 
-static void test_info(void)
+TEST(tcp_tells_what_is_acknowledged_in_flight_and_unsent)
 {
 	struct lane_info info;
 	struct rig rig;
@@ -545,8 +540,7 @@ static void test_info(void)
 	rig_close(&rig);
 }
 
-/* Strangers come by thousands: whom a door lets in has its options, and costs no call for them. */
-static void test_door_options(void)
+TEST(an_accepted_socket_has_the_options_of_its_listener)
 {
 	static const struct {
 		int level, name;
@@ -561,13 +555,13 @@ static void test_door_options(void)
 
 	rig_open(&rig, 1);
 	for (unsigned i = 0; i < sizeof(options) / sizeof(options[0]); i++) {
-		int door = 0, lane = -1;
-		socklen_t size = sizeof(door);
+		int wanted = 0, lane = -1;
+		socklen_t size = sizeof(wanted);
 
-		CHECK(!getsockopt(rig.door, options[i].level, options[i].name, &door, &size));
+		CHECK(!getsockopt(rig.listener, options[i].level, options[i].name, &wanted, &size));
 		CHECK(!getsockopt(rig.fds[0], options[i].level, options[i].name, &lane, &size));
-		CHECK(door > 0);
-		CHECK_EQ(lane, door);
+		CHECK(wanted > 0);
+		CHECK_EQ(lane, wanted);
 	}
 	CHECK(!getsockname(rig.peers[0], (struct sockaddr *)&before, &len));
 	CHECK_EQ(rig.lanes[0]->remote.port, ntohs(before.sin_port));
@@ -580,19 +574,6 @@ int main(void)
 {
 	CHECK_EQ(forkguard_init(NULL), 0);
 	fill_source();
-	test_small_record();
-	test_large_record();
-	test_quickack();
-	test_idle_turns();
-	test_any_lane();
-	test_rare_turns();
-	test_ends();
-	test_full();
-	test_come_and_go();
-	test_no_epoll();
-	test_interrupted();
-	test_no_memory();
-	test_door_options();
-	test_info();
+	check_run();
 	return check_done();
 }
