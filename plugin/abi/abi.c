@@ -236,7 +236,6 @@ ABI_GET_PROPERTIES(v11, ABI_PROPS_V11, (void)0)
 
 static enum nccl_result abi_listen_v11(void *ctx, int dev, void *handle, void **listen_comm)
 {
-	struct listen_comm *listen = NULL;
 	int rc;
 
 	*listen_comm = NULL;
@@ -244,12 +243,10 @@ static enum nccl_result abi_listen_v11(void *ctx, int dev, void *handle, void **
 		return NCCL_INVALID_USAGE;
 	if (!ctx)
 		return ABI_MISUSE(-EBADF, "listen: no context, init has not succeeded");
-	rc = plugin_listen(ctx, dev, handle, &listen);
-	if (rc)
-		return abi_result(rc);
-	lifetime_comm_opened();
-	*listen_comm = listen;
-	return NCCL_SUCCESS;
+	rc = plugin_listen(ctx, dev, handle, (struct listen_comm **)listen_comm);
+	if (!rc)
+		lifetime_comm_opened();
+	return abi_result(rc);
 }
 
 static enum nccl_result abi_listen_v6(int dev, void *handle, void **listen_comm)
@@ -261,7 +258,6 @@ static enum nccl_result abi_connect(struct plugin_ctx *ctx, int dev, int traffic
 				    void *handle, void **send_comm,
 				    struct nccl_device_handle **dev_comm)
 {
-	struct comm *comm = NULL;
 	int rc;
 
 	if (dev_comm)
@@ -271,13 +267,10 @@ static enum nccl_result abi_connect(struct plugin_ctx *ctx, int dev, int traffic
 		return NCCL_INVALID_USAGE;
 	if (!ctx)
 		return ABI_MISUSE(-EBADF, "connect: no context, init has not succeeded");
-	rc = plugin_connect(ctx, dev, handle, traffic_class, &comm);
-	if (rc)
-		return abi_result(rc);
-	if (comm)
+	rc = plugin_connect(ctx, dev, handle, traffic_class, (struct comm **)send_comm);
+	if (*send_comm)
 		lifetime_comm_opened();
-	*send_comm = comm;
-	return NCCL_SUCCESS;
+	return abi_result(rc);
 }
 
 static enum nccl_result abi_connect_v11(void *ctx, int dev, void *handle, void **send_comm,
@@ -308,7 +301,6 @@ static enum nccl_result abi_connect_v6(int dev, void *handle, void **send_comm)
 static enum nccl_result abi_accept_v7(void *listen_comm, void **recv_comm,
 				      struct nccl_device_handle **dev_comm)
 {
-	struct comm *comm = NULL;
 	int rc;
 
 	if (dev_comm)
@@ -318,13 +310,10 @@ static enum nccl_result abi_accept_v7(void *listen_comm, void **recv_comm,
 		return NCCL_INVALID_USAGE;
 	if (!listen_comm)
 		return ABI_MISUSE(-EBADF, "accept: no listen comm");
-	rc = plugin_accept(listen_comm, &comm);
-	if (rc)
-		return abi_result(rc);
-	if (comm)
+	rc = plugin_accept(listen_comm, (struct comm **)recv_comm);
+	if (*recv_comm)
 		lifetime_comm_opened();
-	*recv_comm = comm;
-	return NCCL_SUCCESS;
+	return abi_result(rc);
 }
 
 static enum nccl_result abi_accept_v6(void *listen_comm, void **recv_comm)
@@ -355,9 +344,6 @@ static enum nccl_result abi_close_listen_v6(void *listen_comm)
 
 static enum nccl_result abi_reg_mr_v8(void *comm, void *data, size_t size, int type, void **mhandle)
 {
-	void *handle = NULL;
-	int rc;
-
 	*mhandle = NULL;
 	if (lifetime_in_child())
 		return NCCL_INVALID_USAGE;
@@ -370,11 +356,7 @@ static enum nccl_result abi_reg_mr_v8(void *comm, void *data, size_t size, int t
 				  type);
 	if (ABI_IS_NEGATIVE(size))
 		return ABI_MISUSE(-EINVAL, "regMr: size %zd is negative", (ssize_t)size);
-	rc = plugin_reg_mr(comm, data, size, &handle);
-	if (rc)
-		return abi_result(rc);
-	*mhandle = handle;
-	return NCCL_SUCCESS;
+	return abi_result(plugin_reg_mr(comm, data, size, mhandle));
 }
 
 static enum nccl_result abi_reg_mr_v6(void *comm, void *data, int size, int type, void **mhandle)
@@ -395,9 +377,6 @@ static enum nccl_result abi_dereg_mr_v6(void *comm, void *mhandle)
 static enum nccl_result abi_isend_v9(void *send_comm, void *data, size_t size, int tag,
 				     void *mhandle, void **request)
 {
-	struct request *posted = NULL;
-	int rc;
-
 	*request = NULL;
 	if (lifetime_in_child())
 		return NCCL_INVALID_USAGE;
@@ -405,11 +384,8 @@ static enum nccl_result abi_isend_v9(void *send_comm, void *data, size_t size, i
 		return ABI_MISUSE(-EBADF, "isend: no comm");
 	if (ABI_IS_NEGATIVE(size))
 		return ABI_MISUSE(-EINVAL, "isend: size %zd is negative", (ssize_t)size);
-	rc = plugin_isend(send_comm, data, size, tag, mhandle, &posted);
-	if (rc)
-		return abi_result(rc);
-	*request = posted;
-	return NCCL_SUCCESS;
+	return abi_result(
+		plugin_isend(send_comm, data, size, tag, mhandle, (struct request **)request));
 }
 
 static enum nccl_result abi_isend_v6(void *send_comm, void *data, int size, int tag, void *mhandle,
@@ -431,9 +407,6 @@ static enum nccl_result abi_isend_v10(void *send_comm, void *data, size_t size, 
 static enum nccl_result abi_irecv_v9(void *recv_comm, int n, void **data, size_t *sizes, int *tags,
 				     void **mhandles, void **request)
 {
-	struct request *posted = NULL;
-	int rc;
-
 	*request = NULL;
 	if (lifetime_in_child())
 		return NCCL_INVALID_USAGE;
@@ -443,12 +416,8 @@ static enum nccl_result abi_irecv_v9(void *recv_comm, int n, void **data, size_t
 		return ABI_MISUSE(-EINVAL, "irecv: %d buffers at once, maxRecvs is 1", n);
 	if (ABI_IS_NEGATIVE(sizes[0]))
 		return ABI_MISUSE(-EINVAL, "irecv: size %zd is negative", (ssize_t)sizes[0]);
-	rc = plugin_irecv(recv_comm, data[0], sizes[0], tags ? tags[0] : 0,
-			  mhandles ? mhandles[0] : NULL, &posted);
-	if (rc)
-		return abi_result(rc);
-	*request = posted;
-	return NCCL_SUCCESS;
+	return abi_result(plugin_irecv(recv_comm, data[0], sizes[0], tags ? tags[0] : 0,
+				       mhandles ? mhandles[0] : NULL, (struct request **)request));
 }
 
 static enum nccl_result abi_irecv_v6(void *recv_comm, int n, void **data, int *sizes, int *tags,

@@ -27,7 +27,7 @@
 
 #define ACK_BYTES 1048576u /* received since the last ACK */
 
-bool ack_credit_due(const struct comm *comm)
+static bool ack_credit_due(const struct comm *comm)
 {
 	const struct comm_recv_state *rx = &comm->rx;
 	uint64_t posted = comm_posted(comm);

@@ -56,10 +56,7 @@ void comm_fail(struct comm *comm, struct comm_lane *l, int error, enum close_rea
 	       const struct record *detail, const char *fmt, ...)
 	__attribute__((format(printf, 6, 7)));
 void comm_fail_protocol(struct comm *comm, struct comm_lane *l, const char *what);
-void comm_fail_truncated(struct comm *comm, struct comm_lane *l, const struct comm_in *in,
-			 size_t posted);
 /* Lanes or peer have ended: an error as soon as a request is outstanding. */
-void comm_end(struct comm *comm, int error, const char *text);
 void comm_end_by_error(struct comm *comm, struct comm_lane *l, int error);
 void comm_end_by_record(struct comm *comm, const struct record *close);
 /* Makes the end an error if a request is outstanding. */
@@ -73,8 +70,6 @@ int comm_lane_push(struct comm_lane *l);
 int comm_read_record(struct comm_lane *l, struct record *record);
 /* Sends CLOSE, unless a record is stuck in the middle. True: it and all before it is with the lane. */
 bool comm_lane_send_close(struct comm_lane *l, const struct record *close);
-/* Sends CLOSE with the reason of the failure, once. */
-void comm_lane_send_failure(struct comm_lane *l);
 
 /* ---- comm_turn.c ------------------------------------------------------------------------------- */
 
@@ -101,8 +96,6 @@ void comm_lane_notify(struct lane *lane, uint64_t now_ns);
 
 /* ---- comm_lane.c ------------------------------------------------------------------------------- */
 
-/* The comm's entry of that poller's engine; NULL: there is no room. Any thread. */
-struct comm_engine *comm_engine_of(struct comm *comm, struct poller *poller);
 /* For the comm; it joins by comm_adopt(). NULL: out of memory. The poller of lane->poller is held. */
 struct comm_lane *comm_lane_new(struct comm *comm, struct lane *lane,
 				const struct comm_lane_options *opt,
@@ -156,8 +149,6 @@ void ack_message_done(struct comm *comm, uint64_t bytes);
 void ack_count(struct comm *comm, uint64_t message, uint64_t bytes);
 /* All records that were sent to the sender may be lost. */
 void ack_again(struct comm *comm);
-/* Is a CREDIT due? */
-bool ack_credit_due(const struct comm *comm);
 /* May the sender be waiting in the middle of a message? */
 bool ack_is_urgent(const struct comm *comm);
 /* Sends what is due on reachable lanes; wakes the control lane if it is not. */

@@ -30,7 +30,8 @@
 
 /* ---- joining ----------------------------------------------------------------------------------- */
 
-struct comm_engine *comm_engine_of(struct comm *comm, struct poller *poller)
+/* The comm's entry of that poller's engine; NULL: there is no room. Any thread. */
+static struct comm_engine *comm_engine_of(struct comm *comm, struct poller *poller)
 {
 	for (unsigned i = 0; i < COMM_LANES_MAX; i++) {
 		struct poller *found = NULL;
@@ -189,7 +190,7 @@ static void comm_lane_log_death(struct comm_lane *l, int error, bool stalled, un
 	char remote[HARP_ENDPOINT_TEXT_MAX], buf[96];
 
 	INFO("lane %u to %s over %s has ended (%s): %u lane%s left, %u chunk%s moved", l->index,
-	     harp_endpoint_format(&l->lane->remote, remote), l->lane->ops->kind,
+	     harp_endpoint_format(&l->lane->remote, remote), lane_kind_text(l->lane),
 	     stalled ? "nothing acknowledged, while other lanes get on"
 		     : comm_lane_end_text(error, false, buf, sizeof(buf)),
 	     left, left == 1 ? "" : "s", moved, moved == 1 ? "" : "s");

@@ -139,15 +139,10 @@ static bool comm_kernel_lane_is_due(struct comm_lane *l, enum comm_turn why)
 
 static bool comm_lane_is_due(struct comm_lane *l, enum comm_turn why)
 {
-	bool due;
-
-	if (!l->engine) {
-		due = comm_kernel_lane_is_due(l, why);
-	} else {
-		due = l->ready | (atomic_load_explicit(&l->event, memory_order_relaxed) &&
-				  atomic_exchange_explicit(&l->event, false, memory_order_acquire));
-	}
-	return due;
+	if (!l->engine)
+		return comm_kernel_lane_is_due(l, why);
+	return l->ready | (atomic_load_explicit(&l->event, memory_order_relaxed) &&
+			   atomic_exchange_explicit(&l->event, false, memory_order_acquire));
 }
 
 static void comm_lane_read(struct comm_lane *l)
@@ -247,6 +242,15 @@ static void comm_finish(struct comm *comm)
 		if (!waits)
 			lane_stats_idle(l->stats);
 	}
+}
+
+/* Sends CLOSE with the reason of the failure, once. */
+static void comm_lane_send_failure(struct comm_lane *l)
+{
+	/* The memory of a record that has begun to leave is the application's again. */
+	if (!l->close_sent && !(l->out.payload && l->out.payload_left))
+		(void)comm_lane_send_close(l, &l->comm->close);
+	l->close_sent = true;
 }
 
 /* What was posted can't be sent before the receiver's records are read, and the application may wait for another comm. */

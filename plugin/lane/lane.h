@@ -30,7 +30,6 @@ struct lane_info {
 };
 
 struct lane_ops {
-	const char *kind; /* "harp-tcp", "kernel-tcp" */
 	/* LANE_CONNECTING until the stream is open; LANE_DEAD: lane->error says why. */
 	enum lane_state (*state)(struct lane *lane);
 	/* Takes bytes; returns how many (may be short), -EAGAIN, or the error. The bytes are copied
@@ -106,6 +105,8 @@ enum lane_notice { LANE_NOTICE_SILENT, LANE_NOTICE_GIVEN_UP };
 bool lane_notice_due(enum lane_notice notice, const struct harp_addr *peer, uint64_t now_ns);
 /* After the process's last context: what was said before is said again. */
 void lane_notices_forget(void);
+/* "kernel-tcp", "encrypted harp-tcp". */
+const char *lane_kind_text(const struct lane *lane);
 /* The -errno of a lane whose socket's call ended in error. */
 int lane_errno(int error);
 /* "connection refused": a few words for the usual -errno of a lane. */

@@ -288,7 +288,6 @@ static void lane_harp_describe(struct lane *lane, char *buf, size_t len)
 }
 
 static const struct lane_ops lane_harp_ops = {
-	.kind = "harp-tcp",
 	.state = lane_harp_state,
 	.send = lane_harp_send,
 	.recv = lane_harp_recv,

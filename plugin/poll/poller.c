@@ -75,18 +75,15 @@ void poller_release(struct poller *poller)
 	atomic_store_explicit(&poller->held, false, memory_order_release);
 }
 
-uint64_t poller_clock(struct poller *poller, uint64_t now_ns)
-{
-	if (now_ns > poller->now_ns)
-		poller->now_ns = now_ns;
-	return poller->now_ns;
-}
-
 bool poller_run(struct poller *poller, uint64_t now_ns)
 {
 	if (!poller_try(poller))
 		return false;
-	poller->advance(poller, poller_clock(poller, now_ns));
+	/* The caller read its clock before it acquired the poller. Another thread may have polled since with a later
+	 * timestamp, so the poller keeps the maximum. */
+	if (now_ns > poller->now_ns)
+		poller->now_ns = now_ns;
+	poller->advance(poller, poller->now_ns);
 	poller_release(poller);
 	return true;
 }

@@ -40,9 +40,6 @@ void poller_post(struct poller *poller, struct work *work);
 /* Acquires the poller if it is free, without a turn. */
 bool poller_try(struct poller *poller);
 void poller_release(struct poller *poller);
-/* Poller held: the clock of a turn. The caller read its clock before it acquired the poller. Another thread may have polled
- * since with a later timestamp, so the poller keeps the maximum. */
-uint64_t poller_clock(struct poller *poller, uint64_t now_ns);
 /* One turn if the poller is free; false when another thread has it. */
 bool poller_run(struct poller *poller, uint64_t now_ns);
 /* As poller_run, by the application: notes the time so that the background poller keeps away. now_ns: the clock. */

@@ -17,9 +17,7 @@ static char double_ctx, double_listen, double_comm, double_request, double_mr;
 
 static void *double_out(void *good)
 {
-	if (double_script.rc)
-		return double_script.dirty ? (void *)(uintptr_t)0xdead0 : NULL;
-	return double_script.pending ? NULL : good;
+	return double_script.rc || double_script.pending ? NULL : good;
 }
 
 const struct harp_lease_device *plugin_daemon_devices(unsigned *count)

@@ -22,8 +22,8 @@
 #define FOR_EVER UINT64_MAX
 
 struct engine {
-	bool reads; /* the application's memory */
-	bool deaf;  /* its NIC can't be told of memory */
+	bool reads;   /* the application's memory */
+	bool refuses; /* its NIC takes no registration */
 	unsigned known[PIECES];
 	uint64_t busy; /* so often it says that the NIC still reads */
 	bool evicts;   /* and then it does not, once it was asked to evict */
@@ -102,7 +102,7 @@ int harp_stack_memory_add(struct harp_stack *stack, const void *base, size_t byt
 	struct engine *engine = engine_of(stack);
 
 	CHECK(engine->reads && !engine->closed);
-	if (engine->deaf)
+	if (engine->refuses)
 		return -ENOMEM;
 	engine->known[piece_of(base, bytes)]++;
 	return 0;
@@ -217,7 +217,7 @@ TEST(engines_that_read_memory_learn_what_senders_register)
 	CHECK_EQ(plugin_memory_remove(handles[1]), 0);
 	CHECK_EQ(engines[0].known[0], 1); /* it forgets by itself */
 	CHECK_EQ(engines[2].known[0], 0);
-	engine_leaves(&engines[1]); /* it was never told of */
+	engine_leaves(&engines[1]); /* it never learned of memory */
 	engine_leaves(&engines[2]);
 	comm_closes(sender);
 	comm_closes(receiver);
@@ -229,7 +229,7 @@ TEST(memory_that_a_nic_refuses_is_copied_and_can_be_taken_back)
 	void *handle;
 
 	engines_begin(true);
-	engines[1].deaf = true;
+	engines[1].refuses = true;
 	for (unsigned i = 0; i < ENGINES; i++)
 		plugin_memory_engine_open(&engines[i]);
 	handle = add(comm, 2);

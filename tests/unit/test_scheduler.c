@@ -19,136 +19,132 @@ struct world {
 	unsigned way_ms[SCHEDULER_LANES_MAX];  /* delay of an acknowledgment, below WAY_MS_MAX */
 	uint64_t carried[SCHEDULER_LANES_MAX]; /* of what was given */
 	uint64_t carried_at[WAY_MS_MAX][SCHEDULER_LANES_MAX]; /* at each of the last milliseconds */
+	uint64_t got[SCHEDULER_LANES_MAX];                    /* carried in the last run */
 	uint64_t now_ns;
 	unsigned events; /* of all samples */
 };
+static struct world w;
+static struct scheduler s; /* of a test without a world */
+BEFORE_EACH(memset(&s, 0, sizeof(s)))
 
-static void world_open(struct world *w, unsigned lanes, uint64_t rate)
+static void world_open(unsigned lanes, uint64_t rate)
 {
-	*w = (struct world){ .lanes = lanes, .now_ns = 1000 * MS };
+	w = (struct world){ .lanes = lanes, .now_ns = 1000 * MS };
 	for (unsigned i = 0; i < lanes; i++) {
-		w->rate[i] = rate;
-		w->srtt_ns[i] = MS / 10;
-		scheduler_add(&w->scheduler, i, LANE_KERNEL, false, MS / 10, w->now_ns);
+		w.rate[i] = rate;
+		w.srtt_ns[i] = MS / 10;
+		scheduler_add(&w.scheduler, i, LANE_KERNEL, false, MS / 10, w.now_ns);
 	}
 }
 
-static uint64_t under_way(const struct world *w, unsigned i)
+static uint64_t under_way(unsigned i)
 {
-	return w->scheduler.lane[i].given_bytes - w->carried[i];
+	return w.scheduler.lane[i].given_bytes - w.carried[i];
 }
 
 /* Bytes of which an acknowledgment has come. */
-static uint64_t acked(struct world *w, unsigned i)
+static uint64_t acked(unsigned i)
 {
-	uint64_t ms = w->now_ns / MS;
+	uint64_t ms = w.now_ns / MS;
 
-	w->carried_at[ms % WAY_MS_MAX][i] = w->carried[i];
-	return w->carried_at[(ms - w->way_ms[i]) % WAY_MS_MAX][i];
+	w.carried_at[ms % WAY_MS_MAX][i] = w.carried[i];
+	return w.carried_at[(ms - w.way_ms[i]) % WAY_MS_MAX][i];
 }
 
 /* A millisecond: every path carries and is sampled, and chunks are given while the window has room. */
-static void world_step(struct world *w, uint64_t window)
+static void world_step(uint64_t window)
 {
 	uint64_t all = 0;
 
-	w->now_ns += MS;
-	for (unsigned i = 0; i < w->lanes; i++) {
-		const struct scheduler_lane *l = &w->scheduler.lane[i];
+	w.now_ns += MS;
+	for (unsigned i = 0; i < w.lanes; i++) {
+		const struct scheduler_lane *l = &w.scheduler.lane[i];
 		bool owed = l->given_bytes > l->acked_bytes;
 		uint64_t back;
 
-		w->carried[i] += w->rate[i] < under_way(w, i) ? w->rate[i] : under_way(w, i);
-		back = acked(w, i);
+		w.carried[i] += w.rate[i] < under_way(i) ? w.rate[i] : under_way(i);
+		back = acked(i);
 		if (owed) {
-			scheduler_acked(&w->scheduler, i, back, w->now_ns);
-			w->events |= scheduler_sample(&w->scheduler, i, l->given_bytes > back,
-						      w->srtt_ns[i], TIMEOUT_NS, w->now_ns);
+			scheduler_acked(&w.scheduler, i, back, w.now_ns);
+			w.events |= scheduler_sample(&w.scheduler, i, l->given_bytes > back,
+						     w.srtt_ns[i], TIMEOUT_NS, w.now_ns);
 		}
 		all += l->given_bytes - l->acked_bytes;
 	}
 	for (; all + CHUNK <= window; all += CHUNK) {
-		int best = scheduler_best(&w->scheduler, LANE_KERNEL, CHUNK, w->now_ns);
+		int best = scheduler_best(&w.scheduler, LANE_KERNEL, CHUNK, w.now_ns);
 
 		if (best < 0)
 			break;
-		scheduler_give(&w->scheduler, (unsigned)best, CHUNK, w->now_ns);
+		scheduler_give(&w.scheduler, (unsigned)best, CHUNK, w.now_ns);
 	}
 }
 
-/* What each path carries in so many milliseconds. */
-static void world_run(struct world *w, unsigned ms, uint64_t window, uint64_t *carried)
+/* Fills w.got. */
+static void world_run(unsigned ms, uint64_t window)
 {
 	uint64_t before[SCHEDULER_LANES_MAX];
 
-	memcpy(before, w->carried, sizeof(before));
+	memcpy(before, w.carried, sizeof(before));
 	for (unsigned t = 0; t < ms; t++)
-		world_step(w, window);
-	for (unsigned i = 0; i < w->lanes; i++)
-		carried[i] = w->carried[i] - before[i];
+		world_step(window);
+	for (unsigned i = 0; i < w.lanes; i++)
+		w.got[i] = w.carried[i] - before[i];
+}
+
+static void check_both_carry(void)
+{
+	CHECK(w.got[0] > 9000000);
+	CHECK(w.got[1] > 9000000);
 }
 
 TEST(equal_lanes_share)
 {
-	uint64_t carried[SCHEDULER_LANES_MAX];
-	struct world w;
-
-	world_open(&w, 3, 10000);
-	world_run(&w, 1000, 16 * CHUNK, carried);
+	world_open(3, 10000);
+	world_run(1000, 16 * CHUNK);
 	for (unsigned i = 0; i < 3; i++)
-		CHECK(carried[i] > 9500000);
+		CHECK(w.got[i] > 9500000);
 	CHECK_EQ(w.events, 0);
 }
 
 TEST(a_lane_with_a_tenth_of_the_rate_does_not_set_the_pace)
 {
-	uint64_t carried[SCHEDULER_LANES_MAX];
-	struct world w;
-
-	world_open(&w, 3, 10000);
-	world_run(&w, 500, 16 * CHUNK, carried);
+	world_open(3, 10000);
+	world_run(500, 16 * CHUNK);
 	w.rate[1] = 1000;
-	world_run(&w, 1000, 16 * CHUNK, carried);
-	CHECK(carried[0] + carried[1] + carried[2] > 18000000); /* 90 % of the healthy two */
+	world_run(1000, 16 * CHUNK);
+	CHECK(w.got[0] + w.got[1] + w.got[2] > 18000000); /* 90 % of the healthy two */
 	CHECK(w.events & SCHEDULER_SLOW);
 	w.rate[1] = 10000;
-	world_run(&w, 2000, 16 * CHUNK, carried);
-	CHECK(carried[1] > 15000000);
+	world_run(2000, 16 * CHUNK);
+	CHECK(w.got[1] > 15000000);
 }
 
 TEST(a_lane_that_was_idle_for_long_is_not_slow)
 {
-	uint64_t carried[SCHEDULER_LANES_MAX];
-	struct world w;
-
-	world_open(&w, 1, 10000);
+	world_open(1, 10000);
 	w.now_ns += 5000 * MS;
 	scheduler_give(&w.scheduler, 0, 10000, w.now_ns);
-	world_step(&w, 0);
+	world_step(0);
 	w.now_ns += 5000 * MS;
 	scheduler_add(&w.scheduler, 1, LANE_KERNEL, false, MS / 10, w.now_ns);
 	w.rate[1] = 10000;
 	w.srtt_ns[1] = MS / 10;
 	w.lanes = 2;
-	world_run(&w, 1000, 16 * CHUNK, carried);
-	CHECK(carried[0] > 9000000);
-	CHECK(carried[1] > 9000000);
+	world_run(1000, 16 * CHUNK);
+	check_both_carry();
 }
 
 TEST(a_lane_that_nearly_stopped_gets_its_share_back_when_it_moves)
 {
-	uint64_t carried[SCHEDULER_LANES_MAX];
-	struct world w;
-
-	world_open(&w, 2, 10000);
-	world_run(&w, 200, 8 * CHUNK, carried);
+	world_open(2, 10000);
+	world_run(200, 8 * CHUNK);
 	w.rate[0] = 2;
-	world_run(&w, 300, 8 * CHUNK, carried);
+	world_run(300, 8 * CHUNK);
 	w.rate[0] = 10000;
-	world_run(&w, 5000, 8 * CHUNK, carried);
-	world_run(&w, 1000, 8 * CHUNK, carried);
-	CHECK(carried[0] > 9000000);
-	CHECK(carried[1] > 9000000);
+	world_run(5000, 8 * CHUNK);
+	world_run(1000, 8 * CHUNK);
+	check_both_carry();
 }
 
 /* A preamble may wait for a busy peer, or for a HELLO that was lost. */
@@ -157,84 +153,67 @@ TEST(a_preamble_that_took_long_is_forgotten)
 	static const uint64_t took_ns[] = { 0, 200 * MS, 3000 * MS, 36000000 * MS };
 
 	for (unsigned i = 0; i < sizeof(took_ns) / sizeof(took_ns[0]); i++) {
-		uint64_t carried[SCHEDULER_LANES_MAX];
-		struct world w;
-
-		world_open(&w, 2, 10000);
+		world_open(2, 10000);
 		scheduler_remove(&w.scheduler, 0);
-		world_run(&w, 100, 8 * CHUNK, carried);
+		world_run(100, 8 * CHUNK);
 		scheduler_add(&w.scheduler, 0, LANE_KERNEL, false, took_ns[i], w.now_ns);
-		world_run(&w, 1000, 8 * CHUNK, carried);
-		CHECK(carried[0] > 9000000);
-		CHECK(carried[1] > 9000000);
+		world_run(1000, 8 * CHUNK);
+		check_both_carry();
 	}
 }
 
 TEST(a_lane_with_long_round_trips_is_tried_again_from_time_to_time)
 {
-	uint64_t carried[SCHEDULER_LANES_MAX];
-	struct world w;
-
-	world_open(&w, 2, 10000);
-	world_run(&w, 200, 8 * CHUNK, carried);
+	world_open(2, 10000);
+	world_run(200, 8 * CHUNK);
 	w.way_ms[0] = 400;
 	w.srtt_ns[0] = 400 * MS;
-	world_run(&w, 600, 8 * CHUNK, carried);
-	world_run(&w, 5000, 8 * CHUNK, carried);
-	CHECK_EQ(carried[0], 0);
-	CHECK(carried[1] > 9000000);
-	world_run(&w, 6400, 8 * CHUNK, carried);
-	CHECK_EQ(carried[0], CHUNK); /* one chunk each 6.4 s */
+	world_run(600, 8 * CHUNK);
+	world_run(5000, 8 * CHUNK);
+	CHECK_EQ(w.got[0], 0);
+	CHECK(w.got[1] > 9000000);
+	world_run(6400, 8 * CHUNK);
+	CHECK_EQ(w.got[0], CHUNK); /* one chunk each 6.4 s */
 	w.way_ms[0] = 0;
 	w.srtt_ns[0] = MS / 10;
-	world_run(&w, 6400, 8 * CHUNK, carried);
-	world_run(&w, 1000, 8 * CHUNK, carried);
-	CHECK(carried[0] > 9000000);
-	CHECK(carried[1] > 9000000);
+	world_run(6400, 8 * CHUNK);
+	world_run(1000, 8 * CHUNK);
+	check_both_carry();
 }
 
 /* A peer that was stopped leaves a smoothed round trip of seconds, which comes down by an eighth a sample. */
 TEST(the_round_trips_of_a_stopped_peer_are_forgotten)
 {
-	uint64_t carried[SCHEDULER_LANES_MAX];
-	struct world w;
-
-	world_open(&w, 2, 10000);
-	world_run(&w, 200, 8 * CHUNK, carried);
+	world_open(2, 10000);
+	world_run(200, 8 * CHUNK);
 	w.srtt_ns[0] = 5000 * MS;
 	for (unsigned ms = 0; ms < 11000; ms++) {
 		uint64_t before = w.carried[0];
 
-		world_step(&w, 8 * CHUNK);
+		world_step(8 * CHUNK);
 		if (ms > 100 && w.carried[0] != before)
 			w.srtt_ns[0] = (w.srtt_ns[0] * 7 + MS / 10) / 8;
 	}
-	world_run(&w, 1000, 8 * CHUNK, carried);
-	CHECK(carried[0] > 9000000);
-	CHECK(carried[1] > 9000000);
+	world_run(1000, 8 * CHUNK);
+	check_both_carry();
 }
 
 TEST(a_silent_lane_is_dead_only_while_another_one_moves)
 {
-	uint64_t carried[SCHEDULER_LANES_MAX];
-	struct world w;
-
-	world_open(&w, 2, 10000);
-	world_run(&w, 200, 8 * CHUNK, carried);
+	world_open(2, 10000);
+	world_run(200, 8 * CHUNK);
 	w.rate[0] = w.rate[1] = 0;
-	world_run(&w, 3000, 8 * CHUNK, carried);
+	world_run(3000, 8 * CHUNK);
 	CHECK(!(w.events & SCHEDULER_DEAD));
 	w.rate[1] = 10000;
-	world_run(&w, 600, 8 * CHUNK, carried);
+	world_run(600, 8 * CHUNK);
 	CHECK(w.events & SCHEDULER_DEAD);
 }
 
 TEST(a_path_that_delivers_in_bursts_has_its_mean_rate)
 {
 	uint64_t carried = 0, now_ns = 1000 * MS;
-	struct scheduler s;
 
-	memset(&s, 0, sizeof(s));
 	scheduler_add(&s, 0, LANE_KERNEL, false, MS / 10, now_ns);
 	for (unsigned burst = 0; burst < 40; burst++) {
 		scheduler_give(&s, 0, CHUNK, now_ns);
@@ -253,9 +232,7 @@ TEST(a_path_that_delivers_in_bursts_has_its_mean_rate)
 TEST(bytes_acknowledged_within_one_turn_give_no_rate)
 {
 	uint64_t now_ns = 1000 * MS;
-	struct scheduler s;
 
-	memset(&s, 0, sizeof(s));
 	scheduler_add(&s, 0, LANE_HARP, false, 0, now_ns);
 	scheduler_give(&s, 0, 2 * CHUNK, now_ns);
 	scheduler_acked(&s, 0, CHUNK, now_ns - MS);
@@ -270,10 +247,8 @@ TEST(bytes_acknowledged_within_one_turn_give_no_rate)
 TEST(a_lane_of_unknown_rate_gets_two_chunks)
 {
 	uint64_t now_ns = 1000 * MS;
-	struct scheduler s;
 	int best;
 
-	memset(&s, 0, sizeof(s));
 	scheduler_add(&s, 0, LANE_KERNEL, false, MS / 10, now_ns);
 	scheduler_add(&s, 1, LANE_KERNEL, false, MS / 10, now_ns);
 	while ((best = scheduler_best(&s, LANE_KERNEL, CHUNK, now_ns)) >= 0) {
@@ -294,48 +269,40 @@ TEST(a_lane_of_unknown_rate_gets_two_chunks)
 
 TEST(only_what_a_slow_lane_has_under_way_is_late)
 {
-	uint64_t carried[SCHEDULER_LANES_MAX];
-	struct world w;
-
-	world_open(&w, 2, 10000);
+	world_open(2, 10000);
 	for (unsigned t = 0; t < 500; t++) {
-		world_step(&w, 16 * CHUNK);
+		world_step(16 * CHUNK);
 		CHECK(!scheduler_late(&w.scheduler, 0, 0, 1, CHUNK, w.now_ns));
 		CHECK(!scheduler_late(&w.scheduler, 1, 0, 0, CHUNK, w.now_ns));
 	}
 	CHECK(!scheduler_lags(&w.scheduler, 0, w.now_ns));
 	scheduler_give(&w.scheduler, 0, 32 * CHUNK, w.now_ns);
 	w.rate[0] = 1000;
-	world_run(&w, 50, 0, carried);
+	world_run(50, 0);
 	CHECK(scheduler_lags(&w.scheduler, 0, w.now_ns));
 	CHECK(scheduler_late(&w.scheduler, 0, 0, 1, CHUNK, w.now_ns));
 	/* Its first bytes are acknowledged in time. */
-	CHECK(!scheduler_late(&w.scheduler, 0, under_way(&w, 0) - 1000, 1, CHUNK, w.now_ns));
-	CHECK(!scheduler_late(&w.scheduler, 0, under_way(&w, 0), 1, CHUNK, w.now_ns));
+	CHECK(!scheduler_late(&w.scheduler, 0, under_way(0) - 1000, 1, CHUNK, w.now_ns));
+	CHECK(!scheduler_late(&w.scheduler, 0, under_way(0), 1, CHUNK, w.now_ns));
 }
 
 TEST(a_preferred_kind_that_crawls_shares_with_the_other)
 {
-	uint64_t carried[SCHEDULER_LANES_MAX];
-	struct world w;
-
-	world_open(&w, 2, 10000);
+	world_open(2, 10000);
 	w.scheduler.lane[1].kind = LANE_HARP;
-	world_run(&w, 100, CHUNK, carried);
-	CHECK_EQ(carried[1], 0); /* nothing was asked of it */
+	world_run(100, CHUNK);
+	CHECK_EQ(w.got[1], 0); /* nothing was asked of it */
 	w.rate[0] = 500;
-	world_run(&w, 500, 16 * CHUNK, carried);
-	world_run(&w, 500, 16 * CHUNK, carried);
-	CHECK(carried[1] > 4500000);
+	world_run(500, 16 * CHUNK);
+	world_run(500, 16 * CHUNK);
+	CHECK(w.got[1] > 4500000);
 }
 
 /* Linux delays the ACK of a last small message. */
 TEST(a_delayed_ack_of_a_small_message_does_not_move_the_next_chunk)
 {
 	const uint64_t base_ns = 1000 * MS;
-	struct scheduler s;
 
-	memset(&s, 0, sizeof(s));
 	scheduler_add(&s, 0, LANE_KERNEL, false, MS / 10, base_ns);
 	scheduler_add(&s, 1, LANE_HARP, false, MS / 10, base_ns);
 	scheduler_give(&s, 0, 4096, base_ns);
@@ -349,9 +316,7 @@ TEST(a_delayed_ack_of_a_small_message_does_not_move_the_next_chunk)
 TEST(a_delayed_ack_gives_no_rate)
 {
 	uint64_t now_ns = 1000 * MS;
-	struct scheduler s;
 
-	memset(&s, 0, sizeof(s));
 	scheduler_add(&s, 0, LANE_KERNEL, false, MS / 10, now_ns);
 	s.lane[0].rate = 500000;
 	for (unsigned i = 0; i < 16; i++)
@@ -373,9 +338,7 @@ TEST(a_delayed_ack_gives_no_rate)
 TEST(the_end_of_a_chunk_that_comes_in_bursts_does_not_raise_the_rate)
 {
 	const uint64_t base_ns = 1000 * MS, burst = 2896, rate = burst / 4;
-	struct scheduler s;
 
-	memset(&s, 0, sizeof(s));
 	scheduler_add(&s, 0, LANE_KERNEL, false, MS / 10, base_ns);
 	s.lane[0].rate = rate;
 	scheduler_give(&s, 0, 65536, base_ns);
@@ -386,21 +349,19 @@ TEST(the_end_of_a_chunk_that_comes_in_bursts_does_not_raise_the_rate)
 }
 
 /* A kernel lane and one of the given kind, both with a known rate. */
-static void two_rated(struct scheduler *s, unsigned kind, uint64_t now_ns)
+static void add_two(unsigned kind, uint64_t now_ns)
 {
-	memset(s, 0, sizeof(*s));
-	scheduler_add(s, 0, LANE_KERNEL, false, MS / 10, now_ns);
-	scheduler_add(s, 1, kind, false, MS / 10, now_ns);
-	s->lane[0].rate = s->lane[1].rate = 500000;
+	scheduler_add(&s, 0, LANE_KERNEL, false, MS / 10, now_ns);
+	scheduler_add(&s, 1, kind, false, MS / 10, now_ns);
+	s.lane[0].rate = s.lane[1].rate = 500000;
 }
 
 /* A thread may read its clock long before another thread sees the lane become idle. */
 TEST(a_chunk_given_with_an_old_clock_changes_nothing)
 {
 	const uint64_t base_ns = 1000 * MS, seen_ns = base_ns + 100 * MS;
-	struct scheduler s;
 
-	two_rated(&s, LANE_HARP, base_ns);
+	add_two(LANE_HARP, base_ns);
 	scheduler_give(&s, 1, CHUNK, base_ns);
 	scheduler_acked(&s, 1, CHUNK, base_ns + MS);
 	scheduler_give(&s, 0, 8 * CHUNK, base_ns);
@@ -420,9 +381,8 @@ TEST(a_chunk_given_with_an_old_clock_changes_nothing)
 TEST(a_sample_taken_with_an_old_clock_changes_nothing)
 {
 	const uint64_t base_ns = 1000 * MS, received_ns = base_ns + 30 * MS;
-	struct scheduler s;
 
-	two_rated(&s, LANE_KERNEL, base_ns);
+	add_two(LANE_KERNEL, base_ns);
 	scheduler_give(&s, 0, CHUNK, base_ns);
 	scheduler_acked(&s, 0, CHUNK, received_ns);
 	scheduler_acked(&s, 0, CHUNK, base_ns);
@@ -444,9 +404,7 @@ TEST(a_kind_that_carried_little_is_given_more_until_there_is_a_queue)
 {
 	uint64_t now_ns = 1000 * MS;
 	unsigned given = 0;
-	struct scheduler s;
 
-	memset(&s, 0, sizeof(s));
 	scheduler_add(&s, 0, LANE_KERNEL, false, MS / 100, now_ns);
 	scheduler_add(&s, 1, LANE_HARP, false, MS / 100, now_ns);
 	s.lane[0].rate = 500000;
@@ -460,9 +418,6 @@ TEST(a_kind_that_carried_little_is_given_more_until_there_is_a_queue)
 
 TEST(lanes_are_ranked_by_stall_backup_and_kind)
 {
-	struct scheduler s;
-
-	memset(&s, 0, sizeof(s));
 	CHECK_EQ(scheduler_best(&s, LANE_HARP, 1, 0), -1);
 	CHECK_EQ(scheduler_control(&s), -1);
 	scheduler_add(&s, 1, LANE_KERNEL, false, 0, 0);
@@ -483,9 +438,7 @@ TEST(lanes_are_ranked_by_stall_backup_and_kind)
 TEST(a_lane_that_owes_acknowledgments_stalls_and_dies)
 {
 	unsigned events = 0;
-	struct scheduler s;
 
-	memset(&s, 0, sizeof(s));
 	scheduler_add(&s, 0, LANE_HARP, false, 0, 0);
 	scheduler_add(&s, 1, LANE_HARP, false, 0, 0);
 	/* After a long idle time bytes are owed from now on. */
@@ -522,7 +475,6 @@ TEST(a_delayed_ack_is_no_stall)
 	} cases[] = { { LANE_KERNEL, 4096, false },
 		      { LANE_KERNEL, CHUNK, true },
 		      { LANE_HARP, 4096, true } };
-	struct scheduler s;
 
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		memset(&s, 0, sizeof(s));

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_preamble_told.c - what a listener tells its callers: rails and queues in CHALLENGE, doors and queues in the handle.
- * Believed as documented; damage and nonsense are refused.
+ * test_handle.c - what a listener states: its NICs and queues in CHALLENGE, its ports and queues in the handle.
+ * It is used as documented; damaged and impossible values are refused.
  */
 #include "process/host_id.h"
 #include "preamble_rig.h"
@@ -104,7 +104,7 @@ static void run_begin_placed(struct run *one, uint64_t seed, const struct placem
 
 TEST(a_toeplitz_nic_is_described_in_challenge)
 {
-	const struct placement_end *heard = &r.connector.placement;
+	const struct placement_end *received = &r.connector.placement;
 
 	for (uint64_t seed = 0; seed < 100; seed++) {
 		struct placement_end end;
@@ -114,13 +114,13 @@ TEST(a_toeplitz_nic_is_described_in_challenge)
 		run(&r);
 		CHECK_EQ(r.connected, 1);
 		CHECK_EQ(r.accepted, 1);
-		CHECK_EQ(heard->kind, PLACEMENT_TOEPLITZ);
+		CHECK_EQ(received->kind, PLACEMENT_TOEPLITZ);
 		CHECK_EQ(r.acceptor.placement.kind, PLACEMENT_NOT_SAID);
-		CHECK_EQ(heard->queue, 2);
-		CHECK_EQ(heard->queues, 4);
-		CHECK_MEM(heard->rss.key, end.rss.key, 40);
+		CHECK_EQ(received->queue, 2);
+		CHECK_EQ(received->queues, 4);
+		CHECK_MEM(received->rss.key, end.rss.key, 40);
 		for (uint32_t i = 0; i < 16; i++)
-			CHECK_EQ(heard->rss.table[i] == 2, i % 4 == 2);
+			CHECK_EQ(received->rss.table[i] == 2, i % 4 == 2);
 		CHECK_EQ(r.pair.pipes[1].written,
 			 PREAMBLE_CHALLENGE_BYTES + PLACED_EXTENSION_BYTES + PREAMBLE_MAC_BYTES +
 				 PREAMBLE_READY_BYTES);
