@@ -39,8 +39,7 @@ enum page_table { PAGE_COMMS, PAGE_LANES, PAGE_TABLES };
 
 /* The records of a table. */
 struct page_records {
-	uint32_t *free; /* a stack */
-	uint32_t free_count;
+	uint32_t lowest; /* no record below it is empty */
 	uint64_t open, hidden, serial;
 };
 
@@ -72,18 +71,6 @@ static const struct harp_page_job *page_get(void)
 
 /* ---- records; page_lock held ------------------------------------------------------------------- */
 
-static int page_records_open(enum page_table table, uint32_t count)
-{
-	struct page_records *records = &page_records[table];
-
-	*records = (struct page_records){ .free = malloc(((size_t)count + 1) * sizeof(uint32_t)) };
-	if (!records->free)
-		return -ENOMEM;
-	for (uint32_t i = count; i > 0; i--) /* the lowest is taken first */
-		records->free[records->free_count++] = i - 1;
-	return 0;
-}
-
 static void page_status(bool ended)
 {
 	struct harp_page_status status = {
@@ -103,13 +90,23 @@ static void page_status(bool ended)
 	harp_page_write_end(page_job.status_sequence);
 }
 
+static bool page_is_empty(enum page_table table, uint32_t slot)
+{
+	return table == PAGE_COMMS ? !page_job.comms[slot].value[HARP_COMM_state]
+				   : !page_job.lanes[slot].value[HARP_LANE_state];
+}
+
+/* The lowest empty record, which the caller fills before it gives page_lock back. */
 static uint32_t page_take(enum page_table table, uint64_t *serial)
 {
+	uint32_t room = table == PAGE_COMMS ? page_job.comm_room : page_job.lane_room;
 	struct page_records *records = &page_records[table];
 
 	*serial = ++records->serial;
-	if (records->free_count > 0)
-		return records->free[--records->free_count];
+	while (page_map && records->lowest < room) {
+		if (page_is_empty(table, records->lowest++))
+			return records->lowest - 1;
+	}
 	records->hidden++;
 	return PAGE_HIDDEN;
 }
@@ -126,7 +123,8 @@ static void page_give(enum page_table table, uint32_t slot, uint64_t *sequence, 
 	harp_page_write_begin(sequence);
 	memset(sequence + 1, 0, bytes - sizeof(*sequence));
 	harp_page_write_end(sequence);
-	records->free[records->free_count++] = slot;
+	if (slot < records->lowest)
+		records->lowest = slot;
 }
 
 /* ---- the region -------------------------------------------------------------------------------- */
@@ -164,10 +162,7 @@ static int page_make(uint32_t lanes)
 	if (!page_map || madvise(page_map, page_bytes, MADV_DONTFORK) < 0)
 		return -errno;
 	page_identity(&identity);
-	rc = harp_page_job_begin(page_map, lanes, &identity, &page_job);
-	if (!rc)
-		rc = page_records_open(PAGE_COMMS, page_job.comm_room);
-	return rc ? rc : page_records_open(PAGE_LANES, page_job.lane_room);
+	return harp_page_job_begin(page_map, lanes, &identity, &page_job);
 }
 
 static void page_unmake(void)
@@ -179,10 +174,7 @@ static void page_unmake(void)
 	page_map = NULL;
 	page_fd = -1;
 	page_publications = 0;
-	for (unsigned table = 0; table < PAGE_TABLES; table++) {
-		free(page_records[table].free);
-		page_records[table] = (struct page_records){ 0 };
-	}
+	memset(page_records, 0, sizeof(page_records));
 	memset(page_rail_down, 0, sizeof(page_rail_down));
 }
 

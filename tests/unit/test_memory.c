@@ -277,34 +277,6 @@ TEST(a_nic_that_still_reads_memory_is_waited_for_and_reported)
 	comm_closes(comm);
 }
 
-TEST(what_a_closed_comm_registered_is_not_read_and_can_be_removed)
-{
-	struct comm *comm = comm_new(COMM_SEND), *other = comm_new(COMM_SEND);
-	void *handles[3], *others;
-
-	engines_begin(true);
-	plugin_memory_engine_open(&engines[0]);
-	for (unsigned i = 0; i < 3; i++)
-		handles[i] = add(comm, i);
-	others = add(other, 1);
-	comm_closes(comm);
-	CHECK_EQ(engines[0].known[0] + engines[0].known[2], 0);
-	CHECK_EQ(engines[0].known[1], 1);
-	plugin_memory_engine_open(&engines[1]); /* does not learn of them any more */
-	CHECK_EQ(engines[1].known[0] + engines[1].known[2], 0);
-	CHECK_EQ(engines[1].known[1], 1);
-	withdrawn.count = 0;
-	for (unsigned i = 0; i < 3; i++)
-		CHECK_EQ(plugin_memory_remove(handles[i]), 0);
-	CHECK_EQ(withdrawn.count, 0);
-	CHECK_EQ(engines[0].known[1], 1);
-	CHECK_EQ(plugin_memory_remove(others), 0);
-	CHECK_EQ(withdrawn.count, 1);
-	engine_leaves(&engines[0]);
-	engine_leaves(&engines[1]);
-	comm_closes(other);
-}
-
 TEST(comms_registrations_and_engines_come_and_go_in_any_order)
 {
 	static struct {
