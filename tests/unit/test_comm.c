@@ -22,8 +22,7 @@ TEST(random_conversations_of_one_lane_arrive_and_warn_of_nothing)
 		talk_seed = i;
 		talk_open(&t, 120, 1);
 		talk_run(&t);
-		comm_close(t.send, false);
-		comm_close(t.recv, false);
+		talk_close(&t);
 		CHECK(!t.pairs[0].lanes[0].aborted);
 		CHECK(t.pairs[0].lanes[0].closed && t.pairs[0].lanes[1].closed);
 		talk_free(&t);
@@ -50,8 +49,7 @@ TEST(a_ping_pong_of_small_messages_costs_a_credit_for_64)
 	/* One for each 64 messages, with a size at most. */
 	CHECK((t.pairs[0].pipes[1].written - base) / (RECORD_HEADER_BYTES + 8) <= 1000 / 64 + 1);
 	CHECK(t.pairs[0].pipes[1].written > base);
-	comm_close(t.send, false);
-	comm_close(t.recv, false);
+	talk_close(&t);
 	talk_free(&t);
 }
 
@@ -106,8 +104,7 @@ TEST(all_request_slots_can_be_posted_and_tested_in_any_order_once)
 		CHECK_EQ(comm_test(requests[i], &done, NULL), -EINVAL); /* not twice */
 		CHECK_EQ(done, 0);
 	}
-	comm_close(t.send, false);
-	comm_close(t.recv, false);
+	talk_close(&t);
 	fake_pair_free(&t.pairs[0]);
 }
 
@@ -141,8 +138,7 @@ static void cancel_unregistered(unsigned lanes, bool sender)
 		(void)talk_turn(&t);
 	for (size_t i = 0; i < sizeof(memory); i++)
 		CHECK(memory[i] == 7);
-	comm_close(t.send, false);
-	comm_close(t.recv, false);
+	talk_close(&t);
 	talk_free(&t);
 }
 
@@ -165,8 +161,7 @@ static void cancel_registered(unsigned lanes, bool sender)
 	CHECK_EQ(comm->error, 0);
 	comm_cancel_memory(comm, &one, data, sizeof(data));
 	CHECK_EQ(comm->error, -ECANCELED);
-	comm_close(t.send, false);
-	comm_close(t.recv, false);
+	talk_close(&t);
 	talk_free(&t);
 }
 
@@ -209,8 +204,7 @@ TEST(a_message_longer_than_its_receive_is_an_error_of_both_sides)
 		fake_pair_turn(&t.pairs[0]);
 	CHECK_EQ(comm_post(t.send, data, 11, 0, NULL, &send), -EMSGSIZE);
 	CHECK(strstr(env_warn, "truncated") != NULL);
-	comm_close(t.send, false);
-	comm_close(t.recv, false);
+	talk_close(&t);
 	fake_pair_free(&t.pairs[0]);
 }
 
@@ -244,8 +238,7 @@ TEST(messages_that_arrived_before_the_peer_died_are_received_and_the_next_is_an_
 	CHECK_EQ(comm_test(recv[1], &done, &size), -ECONNRESET);
 	CHECK_EQ(done, 0);
 	CHECK_EQ(env_warns, 1);
-	comm_close(t.send, false);
-	comm_close(t.recv, false);
+	talk_close(&t);
 	fake_pair_free(&t.pairs[0]);
 }
 
@@ -310,8 +303,7 @@ TEST(each_end_is_used_by_a_thread_while_another_one_polls)
 	pthread_join(receiver, NULL);
 	atomic_store(&all.stop, true);
 	pthread_join(background, NULL);
-	comm_close(all.t.send, false);
-	comm_close(all.t.recv, false);
+	talk_close(&all.t);
 	talk_free(&all.t);
 }
 

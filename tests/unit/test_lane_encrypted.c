@@ -16,6 +16,7 @@
 static uint8_t key_a[CRYPTO_KEY_BYTES], key_b[CRYPTO_KEY_BYTES];
 
 struct rig {
+	bool open;
 	struct fake_pair pair;
 	struct lane *lanes[2];
 	unsigned notified[2];
@@ -27,28 +28,37 @@ static void note(struct lane *lane, uint64_t now_ns)
 	(*(unsigned *)lane->owner)++;
 }
 
-static void rig_open(struct rig *rig, uint64_t seed, size_t capacity)
+static struct rig rig; /* of the test that runs */
+
+static void rig_close(struct rig *r)
 {
-	memset(rig, 0, sizeof(*rig));
-	fake_pair_init(&rig->pair, seed, capacity);
+	if (!r->open)
+		return;
+	for (int i = 0; i < 2; i++)
+		r->lanes[i]->ops->close(r->lanes[i], true);
+	fake_pair_free(&r->pair);
+	r->open = false;
+}
+AFTER_EACH(rig_close(&rig))
+
+/* Closes the one before. */
+static void rig_open(struct rig *r, uint64_t seed, size_t capacity)
+{
+	rig_close(r);
+	memset(r, 0, sizeof(*r));
+	r->open = true;
+	fake_pair_init(&r->pair, seed, capacity);
 	for (int i = 0; i < 2; i++) {
-		struct fake_lane *fake = &rig->pair.lanes[i];
+		struct fake_lane *fake = &r->pair.lanes[i];
 
 		fake->acked = fake->out->written = SENT_BEFORE;
-		rig->lanes[i] = &fake->lane;
-		CHECK_EQ(lane_encrypt(&rig->lanes[i], SENT_BEFORE, i ? key_b : key_a,
+		r->lanes[i] = &fake->lane;
+		CHECK_EQ(lane_encrypt(&r->lanes[i], SENT_BEFORE, i ? key_b : key_a,
 				      i ? key_a : key_b),
 			 0);
-		rig->lanes[i]->owner = &rig->notified[i];
-		rig->lanes[i]->notify = note;
+		r->lanes[i]->owner = &r->notified[i];
+		r->lanes[i]->notify = note;
 	}
-}
-
-static void rig_close(struct rig *rig)
-{
-	for (int i = 0; i < 2; i++)
-		rig->lanes[i]->ops->close(rig->lanes[i], true);
-	fake_pair_free(&rig->pair);
 }
 
 static ssize_t put(struct lane *lane, const void *bytes, size_t len)
@@ -59,13 +69,12 @@ static ssize_t put(struct lane *lane, const void *bytes, size_t len)
 }
 
 /* Everything, as one segment. */
-static void put_segment(struct rig *rig, int from, const void *bytes, size_t len)
+static void put_segment(struct rig *r, int from, const void *bytes, size_t len)
 {
-	CHECK_EQ(put(rig->lanes[from], bytes, len), len);
-	for (int i = 0; i < 1000 && rig->pair.lanes[from].acked < rig->pair.pipes[from].written;
-	     i++)
-		fake_pair_turn(&rig->pair);
-	(void)rig->lanes[from]->ops->done_bytes(rig->lanes[from]); /* pushes what is left */
+	CHECK_EQ(put(r->lanes[from], bytes, len), len);
+	for (int i = 0; i < 1000 && r->pair.lanes[from].acked < r->pair.pipes[from].written; i++)
+		fake_pair_turn(&r->pair);
+	(void)r->lanes[from]->ops->done_bytes(r->lanes[from]); /* pushes what is left */
 }
 
 /* ---- round trips ------------------------------------------------------------------- */
@@ -80,10 +89,10 @@ struct flow {
 };
 
 /* Sends some bytes of two pieces of memory that is destroyed right after. */
-static void flow_send(struct rig *rig, int from, struct flow *flow, uint32_t most)
+static void flow_send(struct rig *r, int from, struct flow *flow, uint32_t most)
 {
 	static uint8_t data[100000];
-	struct rng *rng = &rig->pair.rng;
+	struct rng *rng = &r->pair.rng;
 	size_t left = (size_t)(flow->total - flow->sent), len = 1 + rng_below(rng, most);
 	struct iovec iov[3];
 	size_t first;
@@ -99,7 +108,7 @@ static void flow_send(struct rig *rig, int from, struct flow *flow, uint32_t mos
 	iov[0] = (struct iovec){ data, first };
 	iov[1] = (struct iovec){ data, 0 };
 	iov[2] = (struct iovec){ data + first, len - first };
-	n = rig->lanes[from]->ops->send(rig->lanes[from], iov, 3);
+	n = r->lanes[from]->ops->send(r->lanes[from], iov, 3);
 	memset(data, 0, len);
 	CHECK(n == -EAGAIN || (n > 0 && (size_t)n <= len));
 	if (n > 0)
@@ -107,10 +116,10 @@ static void flow_send(struct rig *rig, int from, struct flow *flow, uint32_t mos
 }
 
 /* Receives by control reads and as payload: whole units, each byte once, nothing outside. */
-static void flow_receive(struct rig *rig, int to, struct flow *flow, uint32_t most)
+static void flow_receive(struct rig *r, int to, struct flow *flow, uint32_t most)
 {
 	static uint8_t memory[100064] __attribute__((aligned(64)));
-	struct rng *rng = &rig->pair.rng;
+	struct rng *rng = &r->pair.rng;
 	uint8_t *dst = memory + 16 + rng_below(rng, 9);
 	unsigned unit = rng_below(rng, 3) ? 8 : 1;
 	size_t want = 1 + rng_below(rng, most), got = 0, wrong = 0;
@@ -121,7 +130,7 @@ static void flow_receive(struct rig *rig, int to, struct flow *flow, uint32_t mo
 		return;
 	memset(memory, GUARD, sizeof(memory));
 	for (int i = 0; got < want && i < 400; i++) {
-		ssize_t n = rig->lanes[to]->ops->recv(rig->lanes[to], dst + got, want - got, unit);
+		ssize_t n = r->lanes[to]->ops->recv(r->lanes[to], dst + got, want - got, unit);
 
 		CHECK(n == -EAGAIN || (n > 0 && (size_t)n <= want - got));
 		if (n > 0)
@@ -130,8 +139,8 @@ static void flow_receive(struct rig *rig, int to, struct flow *flow, uint32_t mo
 			CHECK_EQ((uintptr_t)(dst + got) % 8, 0);
 		wrong += dst[got] != GUARD;
 		if (n < 0) {
-			fake_pair_turn(&rig->pair);
-			flow_send(rig, 1 - to, flow, most);
+			fake_pair_turn(&r->pair);
+			flow_send(r, 1 - to, flow, most);
 		}
 	}
 	for (size_t i = 0; i < got; i++)
@@ -141,9 +150,9 @@ static void flow_receive(struct rig *rig, int to, struct flow *flow, uint32_t mo
 	flow->received += got;
 }
 
-static void flow_done(struct rig *rig, int from, struct flow *flow)
+static void flow_done(struct rig *r, int from, struct flow *flow)
 {
-	struct lane *lane = rig->lanes[from];
+	struct lane *lane = r->lanes[from];
 	uint64_t done = lane->ops->done_bytes(lane) - SENT_BEFORE;
 
 	CHECK(done >= flow->done && done <= flow->sent);
@@ -153,7 +162,6 @@ static void flow_done(struct rig *rig, int from, struct flow *flow)
 static void round_trip(uint64_t seed, size_t capacity, uint32_t most, uint64_t total)
 {
 	struct flow flows[2] = { { .total = total }, { .total = total / 2 } };
-	struct rig rig;
 
 	rig_open(&rig, seed, capacity);
 	for (int turn = 0; turn < 400000 && !check_failures; turn++) {
@@ -175,7 +183,6 @@ static void round_trip(uint64_t seed, size_t capacity, uint32_t most, uint64_t t
 		CHECK_EQ(flows[i].done, flows[i].total);
 		CHECK(rig.notified[i] > 0);
 	}
-	rig_close(&rig);
 }
 
 TEST(what_was_sent_is_delivered_however_it_is_cut)
@@ -193,20 +200,20 @@ static const size_t segments[] = { 1, 40, 7, 300, 8 };
 #define SEGMENTS (sizeof(segments) / sizeof(segments[0]))
 
 /* The segments' bytes: number i consists of bytes i + 1. */
-static void put_segments(struct rig *rig)
+static void put_segments(struct rig *r)
 {
 	uint8_t data[512];
 
 	for (size_t i = 0; i < SEGMENTS; i++) {
 		memset(data, (int)i + 1, segments[i]);
-		put_segment(rig, 0, data, segments[i]);
+		put_segment(r, 0, data, segments[i]);
 	}
 }
 
 /* Reads until the end; how many whole segments came, all of them unaltered. *end: what came last. */
-static size_t get_segments(struct rig *rig, ssize_t *end)
+static size_t get_segments(struct rig *r, ssize_t *end)
 {
-	struct lane *lane = rig->lanes[1];
+	struct lane *lane = r->lanes[1];
 	uint8_t data[1024];
 	size_t got = 0, at = 0, whole = 0;
 	ssize_t n;
@@ -241,7 +248,6 @@ TEST(an_altered_byte_ends_the_lane_before_its_segment)
 		while (behind + segments[intact] + SEGMENT_EXTRA_BYTES <= at)
 			behind += segments[intact++] + SEGMENT_EXTRA_BYTES;
 		for (size_t f = 0; f < sizeof(flips); f++) {
-			struct rig rig;
 			ssize_t end;
 
 			rig_open(&rig, at, 4096);
@@ -258,7 +264,6 @@ TEST(an_altered_byte_ends_the_lane_before_its_segment)
 			CHECK_EQ(rig.lanes[1]->error, end);
 			CHECK_EQ(rig.lanes[1]->ops->state(rig.lanes[1]), LANE_DEAD);
 			CHECK_EQ(put(rig.lanes[1], "x", 1), end);
-			rig_close(&rig);
 		}
 	}
 	CHECK(strstr(env_warn, "altered") != NULL);
@@ -267,7 +272,6 @@ TEST(an_altered_byte_ends_the_lane_before_its_segment)
 /* Encrypted segments, taken from the pipe. */
 static size_t take_segments(uint8_t *bytes, size_t len)
 {
-	struct rig rig;
 	size_t count;
 
 	rig_open(&rig, 1, 4096);
@@ -275,7 +279,6 @@ static size_t take_segments(uint8_t *bytes, size_t len)
 	count = rig.pair.pipes[0].count;
 	CHECK(count <= len && count == stream_bytes());
 	memcpy(bytes, rig.pair.pipes[0].bytes, count);
-	rig_close(&rig);
 	return count;
 }
 
@@ -283,7 +286,6 @@ static size_t take_segments(uint8_t *bytes, size_t len)
 static void check_order(const size_t *order, size_t count, int to, size_t whole, ssize_t want)
 {
 	uint8_t segment[1024];
-	struct rig rig;
 	ssize_t end = 0;
 
 	take_segments(segment, sizeof(segment));
@@ -305,7 +307,6 @@ static void check_order(const size_t *order, size_t count, int to, size_t whole,
 		end = rig.lanes[0]->ops->recv(rig.lanes[0], data, sizeof(data), 1);
 	}
 	CHECK_EQ(end, want);
-	rig_close(&rig);
 }
 
 TEST(segments_that_are_repeated_swapped_or_left_out_end_the_lane)
@@ -328,13 +329,11 @@ TEST(an_impossible_length_ends_the_lane_at_once)
 
 	for (size_t i = 0; i < sizeof(lengths) / sizeof(lengths[0]); i++) {
 		uint8_t head[SEGMENT_HEAD_BYTES], data[8];
-		struct rig rig;
 
 		rig_open(&rig, 3, 4096);
 		wire_put32(head, lengths[i]);
 		fake_inject(&rig.pair.lanes[1], head, sizeof(head));
 		CHECK_EQ(rig.lanes[1]->ops->recv(rig.lanes[1], data, 8, 8), -EBADMSG);
-		rig_close(&rig);
 	}
 }
 
@@ -344,7 +343,6 @@ TEST(a_stream_may_end_between_two_segments_only)
 	size_t count = take_segments(segment, sizeof(segment)), boundary = 0, whole = 0;
 
 	for (size_t at = 0; at <= count; at++) {
-		struct rig rig;
 		ssize_t end;
 
 		if (whole < SEGMENTS && at == boundary + segments[whole] + SEGMENT_EXTRA_BYTES) {
@@ -356,13 +354,11 @@ TEST(a_stream_may_end_between_two_segments_only)
 		rig.pair.pipes[0].closed = true;
 		CHECK_EQ(get_segments(&rig, &end), whole);
 		CHECK_EQ(end, at == boundary ? 0 : -ECONNRESET);
-		rig_close(&rig);
 	}
 }
 
 TEST(what_came_before_a_reset_is_delivered)
 {
-	struct rig rig;
 	ssize_t end;
 
 	rig_open(&rig, 5, 4096);
@@ -370,7 +366,6 @@ TEST(what_came_before_a_reset_is_delivered)
 	fake_reset(&rig.pair.lanes[1]);
 	CHECK_EQ(get_segments(&rig, &end), SEGMENTS);
 	CHECK_EQ(end, -ECONNRESET);
-	rig_close(&rig);
 }
 
 /* ---- counting --------------------------------------------------------------------------------- */
@@ -379,7 +374,6 @@ TEST(a_lane_ends_before_its_numbers_do)
 {
 	uint64_t before;
 	uint8_t got[8];
-	struct rig rig;
 
 	rig_open(&rig, 6, 4096);
 	lane_encrypted_renumber(rig.lanes[0], UINT64_MAX - 1, 0);
@@ -391,14 +385,12 @@ TEST(a_lane_ends_before_its_numbers_do)
 	CHECK_EQ(rig.lanes[0]->error, -ECONNABORTED);
 	CHECK_EQ(rig.lanes[1]->ops->recv(rig.lanes[1], got, 4, 8), 4);
 	CHECK_MEM(got, "last", 4);
-	rig_close(&rig);
 }
 
 TEST(the_next_key_is_the_hash_of_the_last_one_on_both_sides)
 {
 	uint8_t nonce[CRYPTO_NONCE_BYTES] = { 0 }, next[CRYPTO_KEY_BYTES], segment[64], got[16];
 	struct crypto_gcm *gcm;
-	struct rig rig;
 
 	rig_open(&rig, 7, 4096);
 	lane_encrypted_renumber(rig.lanes[0], KEY_SEGMENTS - 1, 0);
@@ -414,12 +406,10 @@ TEST(the_next_key_is_the_hash_of_the_last_one_on_both_sides)
 	CHECK_EQ(crypto_gcm_decrypt(gcm, nonce, segment, 4, segment + 4, 5), 0);
 	CHECK_MEM(segment + 4, "newer", 5);
 	crypto_gcm_free(gcm);
-	rig_close(&rig);
 }
 
 TEST(with_many_segments_in_flight_bytes_are_done_later_and_never_earlier)
 {
-	struct rig rig;
 	uint64_t done;
 
 	rig_open(&rig, 8, 65536);
@@ -434,14 +424,12 @@ TEST(with_many_segments_in_flight_bytes_are_done_later_and_never_earlier)
 	}
 	rig.pair.lanes[0].acked = rig.pair.pipes[0].written;
 	CHECK_EQ(rig.lanes[0]->ops->done_bytes(rig.lanes[0]), SENT_BEFORE + 1500);
-	rig_close(&rig);
 }
 
 TEST(acknowledged_plaintext_never_decreases_and_is_never_more_than_was_taken)
 {
 	uint64_t acked = SENT_BEFORE;
 	struct lane_info info;
-	struct rig rig;
 
 	rig_open(&rig, 11, 1000);
 	rig.lanes[0]->ops->info(rig.lanes[0], &info);
@@ -468,13 +456,11 @@ TEST(acknowledged_plaintext_never_decreases_and_is_never_more_than_was_taken)
 	rig.lanes[0]->ops->info(rig.lanes[0], &info);
 	CHECK_EQ(info.acked_bytes, rig.lanes[0]->ops->done_bytes(rig.lanes[0]));
 	CHECK_EQ(info.unsent_bytes, 0);
-	rig_close(&rig);
 }
 
 TEST(an_encrypted_lane_is_described_by_the_lane_beneath)
 {
 	char text[64];
-	struct rig rig;
 
 	rig_open(&rig, 10, 4096);
 	rig.lanes[0]->ops->describe(rig.lanes[0], text, sizeof(text));
