@@ -188,8 +188,8 @@ TEST(without_a_free_record_lanes_are_counted_and_hidden)
 	last = lane_add(comms[2], 3, HARP_PAGE_KIND_KERNEL);
 	lane_stats_payload(last, 11);
 	CHECK_EQ(page_comm(2).value[HARP_COMM_comm_id], 1000);
-	CHECK_EQ(page_lane(11).value[HARP_LANE_payload_bytes], 11);
-	CHECK_EQ(page_lane(11).value[HARP_LANE_index], 3);
+	CHECK_EQ(page_lane(8).value[HARP_LANE_payload_bytes], 11);
+	CHECK_EQ(page_lane(8).value[HARP_LANE_index], 3);
 	for (unsigned i = 0; i < ROWS / 4 + 2; i++)
 		comm_stats_free(comms[i]);
 	CHECK_EQ(page_status().flows_hidden, 0);
