@@ -8,7 +8,7 @@
  * name); a later form does the work and the earlier ones widen their arguments and call it.
  * Whatever the outcome, every output is written: NCCL reads *request, *done and *comm without
  * looking at the result first, and *request may hold an old pointer or the marker 0x1 on entry.
- * Places for outputs and lists are never NULL, except those for sizes and for profiler handles.
+ * Places for outputs are never NULL, except that for sizes.
  *
  * Contexts and the ends of the process, of the library and of a fork are lifetime.c's.
  */
@@ -243,6 +243,8 @@ static enum nccl_result abi_listen_v11(void *ctx, int dev, void *handle, void **
 		return NCCL_INVALID_USAGE;
 	if (!ctx)
 		return ABI_MISUSE(-EBADF, "listen: no context, init has not succeeded");
+	if (!handle)
+		return ABI_MISUSE(-EFAULT, "listen: no handle");
 	rc = plugin_listen(ctx, dev, handle, (struct listen_comm **)listen_comm);
 	if (!rc)
 		lifetime_comm_opened();
@@ -267,6 +269,8 @@ static enum nccl_result abi_connect(struct plugin_ctx *ctx, int dev, int traffic
 		return NCCL_INVALID_USAGE;
 	if (!ctx)
 		return ABI_MISUSE(-EBADF, "connect: no context, init has not succeeded");
+	if (!handle)
+		return ABI_MISUSE(-EFAULT, "connect: no handle");
 	rc = plugin_connect(ctx, dev, handle, traffic_class, (struct comm **)send_comm);
 	if (*send_comm)
 		lifetime_comm_opened();
@@ -366,10 +370,16 @@ static enum nccl_result abi_reg_mr_v6(void *comm, void *data, int size, int type
 
 static enum nccl_result abi_dereg_mr_v6(void *comm, void *mhandle)
 {
+	int rc;
+
 	(void)comm;
 	if (!mhandle || lifetime_in_child())
 		return NCCL_SUCCESS;
-	return abi_result(plugin_dereg_mr(mhandle));
+	rc = plugin_dereg_mr(mhandle);
+	if (rc == -ENOENT)
+		return ABI_MISUSE(-EINVAL, "deregMr: no memory is registered as %p, or no more",
+				  mhandle);
+	return abi_result(rc);
 }
 
 /* ---- data ------------------------------------------------------------------------------------ */
@@ -384,6 +394,8 @@ static enum nccl_result abi_isend_v9(void *send_comm, void *data, size_t size, i
 		return ABI_MISUSE(-EBADF, "isend: no comm");
 	if (ABI_IS_NEGATIVE(size))
 		return ABI_MISUSE(-EINVAL, "isend: size %zd is negative", (ssize_t)size);
+	if (!data && size > 0)
+		return ABI_MISUSE(-EFAULT, "isend: %zu bytes at no address", size);
 	return abi_result(
 		plugin_isend(send_comm, data, size, tag, mhandle, (struct request **)request));
 }
@@ -416,6 +428,8 @@ static enum nccl_result abi_irecv_v9(void *recv_comm, int n, void **data, size_t
 		return ABI_MISUSE(-EINVAL, "irecv: %d buffers at once, maxRecvs is 1", n);
 	if (ABI_IS_NEGATIVE(sizes[0]))
 		return ABI_MISUSE(-EINVAL, "irecv: size %zd is negative", (ssize_t)sizes[0]);
+	if (!data[0] && sizes[0] > 0)
+		return ABI_MISUSE(-EFAULT, "irecv: %zu bytes at no address", sizes[0]);
 	return abi_result(plugin_irecv(recv_comm, data[0], sizes[0], tags ? tags[0] : 0,
 				       mhandles ? mhandles[0] : NULL, (struct request **)request));
 }

@@ -26,17 +26,31 @@
 
 #include "process/log.h"
 
-/* ---- the log: every line goes through NCCL's logger, and none without it ---------------------- */
+/* ---- the log: every word this library says goes through NCCL's logger, and none without it ------- */
 
 #define LOG_LINE_BYTES 1024
 
-/* Writer: init. Reader: any thread; the function behind it is NCCL's and outlives us. */
+static pthread_mutex_t log_lock = PTHREAD_MUTEX_INITIALIZER;
+static unsigned log_users; /* under log_lock */
+/* Writer: under log_lock. Reader: any thread; the function behind it is NCCL's and outlives us. */
 static _Atomic(nccl_logger) log_logger;
 
-static void log_set(nccl_logger logger)
+/* Every context opens the log once, before anything it may want to say, and closes it last. A NULL logger is silence. */
+static void log_open(nccl_logger logger)
 {
+	pthread_mutex_lock(&log_lock);
+	log_users++;
 	if (logger)
 		atomic_store(&log_logger, logger);
+	pthread_mutex_unlock(&log_lock);
+}
+
+static void log_close(void)
+{
+	pthread_mutex_lock(&log_lock);
+	if (log_users > 0 && --log_users == 0)
+		atomic_store(&log_logger, (nccl_logger)NULL);
+	pthread_mutex_unlock(&log_lock);
 }
 
 void plugin_log(enum plugin_log_level level, const char *func, int line, const char *fmt, ...)
@@ -109,7 +123,7 @@ int lifetime_open(struct plugin_ctx **out, uint64_t comm_id, int traffic_class, 
 {
 	int rc = -EPROTONOSUPPORT;
 
-	log_set(logger);
+	log_open(logger);
 	if (lifetime_in_child()) {
 		WARN("this process was forked from one that was using HARP, and cannot use it too: "
 		     "start it by exec (Python: the \"spawn\" start method), or fork before NCCL "
@@ -117,7 +131,9 @@ int lifetime_open(struct plugin_ctx **out, uint64_t comm_id, int traffic_class, 
 	} else {
 		rc = plugin_init(out, comm_id, traffic_class);
 	}
-	if (!rc)
+	if (rc)
+		log_close();
+	else
 		atomic_fetch_add(&lifetime_contexts, 1);
 	return rc;
 }
@@ -126,6 +142,7 @@ void lifetime_close(struct plugin_ctx *ctx)
 {
 	plugin_finalize(ctx);
 	atomic_fetch_sub(&lifetime_contexts, 1);
+	log_close();
 }
 
 void lifetime_comm_opened(void)
@@ -158,8 +175,10 @@ int lifetime_implicit_open(nccl_logger logger)
 			lifetime_implicit_owner = getpid();
 			atomic_store(&lifetime_implicit_ctx, ctx);
 		}
-	} else {
-		log_set(logger); /* the context may have been opened without one */
+	} else if (logger) {
+		/* The context may have been opened without one; it holds the log open. */
+		log_open(logger);
+		log_close();
 	}
 	pthread_mutex_unlock(&lifetime_implicit_lock);
 	return rc;
@@ -191,7 +210,7 @@ __attribute__((destructor)) static void lifetime_unload(void)
 	if (!ctx || lifetime_in_child() || getpid() != lifetime_implicit_owner)
 		return;
 	/* NCCL's logger may be gone by now. */
-	atomic_store(&log_logger, (nccl_logger)NULL);
+	log_close();
 	if (lifetime_exiting && atomic_load(&lifetime_comms) > 0)
 		return;
 	atomic_store(&lifetime_implicit_ctx, (struct plugin_ctx *)NULL);

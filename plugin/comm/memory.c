@@ -4,7 +4,7 @@
  *
  * Theory of operation
  *
- * NCCL's handle of a registration is its address. A sender's registration is announced to every engine whose NIC reads the application's memory
+ * NCCL's handle of a registration is its address; one that was never given, or was given back, is not on the list. A sender's registration is announced to every engine whose NIC reads the application's memory
  * (DPDK), now or when the engine is opened. lane_harp.c asks the stack for each piece and copies what it does not know.
  * Stacks count registrations, because NCCL registers one pool again for each comm.
  *
@@ -185,16 +185,22 @@ int plugin_memory_add(struct comm *comm, const void *base, size_t bytes, void **
 
 int plugin_memory_remove(void *handle)
 {
-	struct memory *m = handle;
-	struct comm *comm;
+	struct comm *comm = NULL;
+	struct memory *m;
 	int rc = 0;
 
 	pthread_mutex_lock(&memory_lock);
-	CHAIN_REMOVE(m);
-	comm = m->comm;
+	for (m = memories; m && m != handle;)
+		m = m->next;
+	if (m) {
+		CHAIN_REMOVE(m);
+		comm = m->comm;
+	}
 	if (comm)
 		comm->registered--;
 	pthread_mutex_unlock(&memory_lock);
+	if (!m)
+		return -ENOENT;
 	if (comm)
 		comm_cancel_memory(comm, handle, m->piece.base, m->piece.bytes);
 	pthread_mutex_lock(&memory_lock);

@@ -154,8 +154,11 @@ def test_a_lane_that_is_lost_is_shown_as_dead_and_its_chunks_as_moved(lab: Lab, 
             moved = when(
                 stream,
                 SOURCE,
-                lambda each: sum(rail["chunks_moved_here"] for rail in each["rails"])
-                >= dead["chunks_moved_away"] > 0,
+                lambda each: (
+                    sum(rail["chunks_moved_here"] for rail in each["rails"])
+                    >= dead["chunks_moved_away"]
+                    > 0
+                ),
                 "chunks have moved",
             )
             comm = max(moved["comms"], key=lambda each: each["bytes"])

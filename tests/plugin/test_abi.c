@@ -239,8 +239,12 @@ static void test_misuse(struct net *net)
 
 	script((struct double_script){ 0 });
 	memset(&double_seen, 0, sizeof(double_seen));
+	REFUSED_NULL(net_listen(net, 0, NULL, &out), NCCL_INTERNAL_ERROR);
+	REFUSED_NULL(net_connect(net, 0, NULL, &out), NCCL_INTERNAL_ERROR);
 	REFUSED_NULL(net_accept(net, NULL, &out), NCCL_INTERNAL_ERROR);
 	REFUSED_NULL(net_isend(net, NULL, &byte, 1, 0, NULL, &out), NCCL_INTERNAL_ERROR);
+	REFUSED_NULL(net_isend(net, &byte, NULL, 1, 0, NULL, &out), NCCL_INTERNAL_ERROR);
+	REFUSED_NULL(net_irecv(net, &byte, NULL, 1, 0, NULL, &out), NCCL_INTERNAL_ERROR);
 	REFUSED_NULL(net_irecv(net, NULL, &byte, 1, 0, NULL, &out), NCCL_INTERNAL_ERROR);
 	for (int n = -1; n <= 8; n++) {
 		void *many[8] = { &byte, &byte, &byte, &byte, &byte, &byte, &byte, &byte };
@@ -269,6 +273,7 @@ static void test_misuse(struct net *net)
 		     NCCL_INVALID_ARGUMENT);
 	REFUSED_NULL(net_reg_mr(net, &byte, &byte, 1, 0, &out), NCCL_INVALID_ARGUMENT);
 	REFUSED_NULL(net_reg_mr(net, NULL, &byte, 1, NCCL_PTR_HOST, &out), NCCL_INTERNAL_ERROR);
+	REFUSED(net_dereg_mr(net, &byte, GARBAGE), NCCL_INVALID_ARGUMENT);
 	/* None of it got any further. */
 	CHECK(!double_seen.data && !double_seen.handle);
 

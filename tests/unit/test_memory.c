@@ -207,6 +207,8 @@ TEST(engines_that_read_memory_learn_what_senders_register)
 	CHECK_EQ(plugin_memory_remove(handles[0]), 0);
 	CHECK(withdrawn.count == 1 && withdrawn.comm == sender && withdrawn.handle == handles[0] &&
 	      withdrawn.base == memory && withdrawn.bytes == 1);
+	CHECK_EQ(plugin_memory_remove(handles[0]), -ENOENT); /* twice */
+	CHECK_EQ(plugin_memory_remove(memory), -ENOENT);     /* never given */
 	CHECK_EQ(engines[0].known[0], 1);
 	CHECK_EQ(engines[2].known[0], 1);
 	CHECK_EQ(plugin_memory_remove(of_receiver), 0);
