@@ -218,7 +218,7 @@ uint64_t plugin_memory_comm_closes(struct comm *comm)
 	pthread_mutex_lock(&memory_lock);
 	if (comm->registered)
 		closing = ++memory_closings;
-	for (struct memory *m = memories; comm->registered > 0; m = m->next) {
+	for (struct memory *m = memories; m && comm->registered > 0; m = m->next) {
 		if (m->comm != comm)
 			continue;
 		comm->registered--;
