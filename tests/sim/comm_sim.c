@@ -9,7 +9,7 @@
  * that are free), and a thread that is preempted may hold a poller for a while. A thread that waits for a poller or lock
  * that it holds itself would wait for ever: sched_yield() counts.
  *
- * The clock of the plugin is the virtual one: clock_gettime() and sched_yield() are wrapped by the linker.
+ * The plugin uses the virtual clock: this file defines clock_gettime() and sched_yield().
  */
 #include "comm_sim.h"
 
