@@ -243,7 +243,7 @@ int plugin_accept(struct listen_comm *listen, struct comm **out)
 	rc = acceptor_accept(listen->acceptor, listen, &comm);
 	if (rc || !comm)
 		return rc;
-	comm_describe(comm, text, sizeof(text));
+	(void)comm_describe(comm, text, sizeof(text));
 	INFO("accepted by %s", text);
 	ctx_add_comm(comm);
 	*out = comm;

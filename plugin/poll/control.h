@@ -66,9 +66,10 @@ static inline void control_timer_unlink(struct control_timer *timer)
 /* Regular work is done at common times, so that one wake-up serves all of it. */
 #define CONTROL_TICK_NS 20000000ull
 
-static inline uint64_t control_tick_ns(uint64_t now_ns)
+/* period_ns: a multiple of CONTROL_TICK_NS. */
+static inline uint64_t control_tick_ns(uint64_t now_ns, uint64_t period_ns)
 {
-	return (now_ns / CONTROL_TICK_NS + 1) * CONTROL_TICK_NS;
+	return (now_ns / period_ns + 1) * period_ns;
 }
 
 #endif

@@ -210,26 +210,6 @@ static void engine_report(struct engine *engine)
 	INFO("%s: HARP stats:%s", engine->name, line);
 }
 
-/* What was thrown away, each by its reason; nothing when there was none. */
-static void engine_report_drops(struct engine *engine)
-{
-	char line[1024];
-	size_t len = 0;
-
-	for (unsigned i = 0; i < harp_stats_count() && len < sizeof(line); i++) {
-		const char *name = harp_stats_name(i);
-		uint64_t value = 0;
-
-		if (strncmp(name, "drop_", 5) != 0 ||
-		    harp_stack_stat(engine->stack, name, &value) || !value)
-			continue;
-		len += (size_t)snprintf(line + len, sizeof(line) - len, " %s=%llu", name,
-					(unsigned long long)value);
-	}
-	if (len)
-		INFO("%s: HARP drops:%s", engine->name, line);
-}
-
 void engine_finish(struct engine *engine)
 {
 	uint64_t deadline_ns = clock_now_ns() + plugin_config()->close_linger_ns;
@@ -250,5 +230,4 @@ void engine_finish(struct engine *engine)
 		l->ops->discard(l);
 	(void)engine_turn(engine, clock_now_ns()); /* the last FIN or RST leaves */
 	engine_report(engine);
-	engine_report_drops(engine);
 }

@@ -153,6 +153,8 @@ void csim_dial_report(struct attempt *dial, struct csim_lane *lane, int error, c
 	}
 	csim_ledger_ended(k, index, error, lane ? lane->port : 0, now_ns);
 	dial->ended(dial, error, text, now_ns);
+	if (lane && !error && lane->end[CSIM_SEND].lane)
+		csim_ledger_joined(lane);
 	if (lane && !lane->end[CSIM_SEND].lane) { /* the comm did not take it */
 		lane->end[CSIM_SEND].joined = false;
 		if (!error) {

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * comm_host.c - hosts of the simulation: NICs on the rails' wires, stacks, and engines whose turn is the
- * plugin's own (engine_turn.c). In the place of engine.c, engine_thread.c, keeper.c and the instance stand functions
- * of this file.
+ * plugin's own (engine_turn.c). Functions of this file replace engine.c, engine_thread.c, control.c and the instance.
  */
 #include "comm_sim.h"
 
@@ -98,7 +97,7 @@ static struct csim_card *to_card(struct harp_nic *nic)
 	return (struct csim_card *)nic;
 }
 
-/* The lane of a TCP packet that came to this NIC; who sent it. NULL: of none. */
+/* The lane of a TCP packet that came to this NIC, and its sender. NULL: it belongs to none. */
 static struct csim_lane *card_lane(struct csim_nic *nic, const uint8_t *eth, uint32_t len,
 				   enum csim_side *sender)
 {
@@ -388,7 +387,7 @@ void csim_nic_kill(struct csim_nic *nic)
 	nic->listener = NULL;
 	harp_stack_destroy(nic->engine.stack);
 	nic->engine.stack = NULL;
-	/* Its frames are nobody's now: the next stack brings all of them anew. */
+	/* Its frames have no owner now; the next stack makes new ones. */
 	port->fill_count = 0;
 	port->sent_count = 0;
 	if (nic_stack_make(nic, false))
