@@ -219,7 +219,10 @@ static void buffers_free_acked(struct comm *comm)
 
 static uint64_t lane_delivered_bytes(const struct comm_lane *l)
 {
-	return l->lane->ops->done_bytes(l->lane) - l->sent_bytes;
+	uint64_t done_bytes = l->lane->ops->done_bytes(l->lane);
+
+	/* The preamble's last message may not be acknowledged yet. */
+	return done_bytes > l->sent_bytes ? done_bytes - l->sent_bytes : 0;
 }
 
 bool comm_send_has_buffered(const struct comm *comm)

@@ -18,7 +18,7 @@
 
 #include "page_find.h"
 #include "stats/lane_page.h"
-#include "connect/reconnect_impl.h"
+#include "connect/connector.h"
 
 #define LEDGER_PAUSE_NS (100 * CSIM_MS)
 #define LEDGER_PAUSE_NS_MAX (5 * CSIM_S)
@@ -26,7 +26,7 @@
 #define LEDGER_REROLL_NS (5 * CSIM_S)
 #define LEDGER_OPEN_NS (3 * CSIM_S)
 #define LEDGER_DIAL_NS (5 * CSIM_S)
-#define LEDGER_WORDS_BYTES (64u + 32u) /* HELLO, PROOF */
+#define LEDGER_WORDS_BYTES (64u + 32u + 8u) /* HELLO, PROOF, CONFIRM */
 #define LEDGER_SAY_NS (5 * CSIM_S)
 #define LEDGER_CLOCKS_NS (200 * CSIM_US) /* the keeper's look is so much later */
 #define LEDGER_LATE_NS (5 * CSIM_MS)
@@ -112,7 +112,7 @@ void csim_ledger_go(struct csim_comm *k)
 
 /* ---- dials ----------------------------------------------------------------------------------------- */
 
-static void ledger_dial(struct csim_comm *k, unsigned index, uint64_t now_ns)
+void csim_ledger_begins(struct csim_comm *k, unsigned index, uint64_t now_ns)
 {
 	struct csim_ledger *e = &k->ledger[index];
 	const char *wrong = NULL;
@@ -206,23 +206,6 @@ void csim_ledger_ended(struct csim_comm *k, unsigned index, int error, uint16_t 
 	due_never(e);
 }
 
-int __real_reconnect_attempt(struct attempt **out, struct reconnect *u,
-			     const struct reconnect_lane *lane, uint64_t now_ns);
-int __wrap_reconnect_attempt(struct attempt **out, struct reconnect *u,
-			     const struct reconnect_lane *lane, uint64_t now_ns);
-int __wrap_reconnect_attempt(struct attempt **out, struct reconnect *u,
-			     const struct reconnect_lane *lane, uint64_t now_ns)
-{
-	struct csim_comm *k = &ledger_sim->comms[u->comm_id];
-	int rc;
-
-	ledger_dial(k, lane->index, now_ns);
-	rc = __real_reconnect_attempt(out, u, lane, now_ns);
-	if (rc)
-		csim_ledger_ended(k, lane->index, rc, 0, now_ns);
-	return rc;
-}
-
 /* Which candidate: the next after each failure. */
 void csim_ledger_chooses(const struct csim_comm *k, unsigned index, unsigned candidate)
 {
@@ -239,8 +222,8 @@ int __wrap_comm_attach(struct comm *comm, struct lane *lane, const struct comm_l
 {
 	for (unsigned i = 0; i < ledger_sim->lane_count; i++) {
 		const struct csim_lane *l = &ledger_sim->lanes[i];
-		const struct reconnect *u =
-			ledger_sim->comms[l->spec->comm].app[CSIM_SEND].reconnect;
+		const struct connector *u =
+			ledger_sim->comms[l->spec->comm].app[CSIM_SEND].connector;
 
 		if (l->end[CSIM_SEND].lane != lane || !u)
 			continue;
@@ -305,7 +288,7 @@ void csim_ledger_lost(struct csim_comm *k, unsigned index, enum comm_loss loss, 
 	}
 	k->lanes_died++;
 	/* A dial that has ended, and the keeper has not looked yet: it will see to it. */
-	if (replaced && !k->app[CSIM_SEND].reconnect->lanes[index].attempt)
+	if (replaced && !k->app[CSIM_SEND].connector->lanes[index].attempt)
 		(void)csim_fail(ledger_sim, "comm %u: lane %u has died and nothing replaces it",
 				ledger_number(k), index);
 	if (!replaced && loss == COMM_LOSS_BY_PEER && e->dialled && e->up)
@@ -372,7 +355,7 @@ static bool judge_rows(const struct csim_comm *k)
 }
 
 /* A NIC that had lanes and has none is said to be down, if another has some. */
-static bool judge_rails(const struct csim_comm *k, const struct reconnect *u)
+static bool judge_rails(const struct csim_comm *k, const struct connector *u)
 {
 	unsigned up[RAIL_PAIRS_MAX] = { 0 }, had[RAIL_PAIRS_MAX] = { 0 }, all = 0;
 
@@ -399,10 +382,10 @@ bool csim_ledger_judge(struct csim_app *app)
 {
 	const struct csim_comm *k = &ledger_sim->comms[app->number];
 
-	for (unsigned i = 0; i < app->reconnect->lane_count; i++)
+	for (unsigned i = 0; i < app->connector->lane_count; i++)
 		if (!judge_due(k, i, &k->ledger[i]))
 			return false;
-	return judge_rows(k) && judge_rails(k, app->reconnect);
+	return judge_rows(k) && judge_rails(k, app->connector);
 }
 
 /* ---- what is told ---------------------------------------------------------------------------------- */
@@ -423,7 +406,7 @@ bool csim_ledger_log(const char *text)
 }
 
 /* The keeper may look at it yet, before it is stopped. */
-void csim_ledger_closes(const struct reconnect *u)
+void csim_ledger_closes(const struct connector *u)
 {
 	for (unsigned i = 0; u && i < u->lane_count; i++) {
 		const struct attempt *a = u->lanes[i].attempt;
