@@ -117,15 +117,14 @@ static int attempt_begin_preamble(struct attempt *a)
 
 static void attempt_done(struct attempt *a, uint64_t now_ns)
 {
-	struct placement_end end;
 	int rc = handshake_encrypt(&a->preamble, &a->lane);
 
 	if (rc) {
 		attempt_fail(a, rc, lane_error_text(rc), now_ns);
 		return;
 	}
-	if (preamble_placement(&a->preamble, &end))
-		peers_learn(&a->candidate.remote, &end);
+	if (a->preamble.placement.kind != PLACEMENT_NOT_SAID)
+		peers_learn(&a->candidate.remote, &a->preamble.placement);
 	if (a->preamble.peer.features & FEATURE_ACK_PROMPTLY)
 		lane_kernel_ack_promptly(a->lane);
 	lane_harp_delay_acks(a->lane);

@@ -285,7 +285,7 @@ static void connect_advance(struct connector *c, uint64_t now_ns)
 		return;
 	if (result != ATTEMPT_RUNNING)
 		connect_attempt_ended(c, result, now_ns);
-	else if (!c->first.attempt && !c->timer.pprev && connect_find_candidates(c))
+	else if (!c->first.attempt && !c->timer.link.le_prev && connect_find_candidates(c))
 		connect_attempt(c, now_ns);
 }
 
@@ -374,8 +374,7 @@ static void connect_report(struct connector *c)
 	const char *ifname = plugin_device(c->dev)->ifname;
 	char text[256];
 
-	comm_describe(c->comm, text, sizeof(text));
-	if (comm_is_polled(c->comm))
+	if (comm_describe(c->comm, text, sizeof(text)))
 		INFO("%s: connected by %s (%s)", ifname, text,
 		     c->first.candidates.why_kernel[0] ? c->first.candidates.why_kernel
 						       : c->first.error_text);

@@ -408,18 +408,13 @@ struct connector *connector_new(int dev, uint8_t dscp, const struct handle *hand
 
 void connector_made(struct connector *c, struct comm *comm, const struct attempt *first)
 {
-	const uint8_t *rails;
-	size_t bytes;
-
 	c->comm = comm;
 	c->comm_id = first->comm_id;
 	c->first_harp = first->candidate.harp;
 	c->planned = first->preamble.own.lanes;
 	c->taken = first->preamble.peer.lanes;
 	preamble_comm_key(&first->preamble, c->key);
-	rails = preamble_rails(&first->preamble, &bytes);
-	if (bytes)
-		(void)rails_decode(&c->peer_rails, rails, bytes); /* the preamble has checked it */
+	c->peer_rails = first->preamble.rails;
 	comm->connector = c;
 	background_begin(&c->background, comm);
 }

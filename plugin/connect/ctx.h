@@ -6,6 +6,7 @@
 #define HARP_PLUGIN_CTX_H
 
 #include <pthread.h>
+#include <sys/queue.h>
 
 #include "comm/comm.h"
 #include "poll/engine.h"
@@ -19,7 +20,7 @@ struct plugin_ctx {
 	uint64_t comm_id;
 	int traffic_class;
 	/* All three under ctx_lock. */
-	struct comm *comms;
+	LIST_HEAD(, comm) comms;
 	struct connector *connects; /* whose plugin_connect() has not returned a comm or an error */
 	struct listen_comm *listens;
 	atomic_bool attr_logged; /* what NCCL announced with setNetAttr */

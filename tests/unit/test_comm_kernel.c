@@ -77,9 +77,8 @@ static void *thread_recv(void *arg)
 	return NULL;
 }
 
-/* Several connections of one context at a time, each with its sender's and receiver's thread, while
- * the main thread connects and closes others: what TSan is to look at. */
-TEST(threads)
+/* For TSan. */
+TEST(comms_are_used_by_threads_while_others_open_and_close)
 {
 	struct pair pair, more;
 	pthread_t sender, receiver;
@@ -111,8 +110,8 @@ static int connect_result(struct plugin_ctx *ctx, void *handle, struct comm **co
 	return rc;
 }
 
-/* A listening socket of a stranger's, and a handle that leads to it. */
-static int stranger_listen(uint8_t handle_bytes[PLUGIN_HANDLE_BYTES])
+/* A listening socket of another program, and a handle that leads to it. */
+static int foreign_listen(uint8_t handle_bytes[PLUGIN_HANDLE_BYTES])
 {
 	struct sockaddr_in sa = { .sin_family = AF_INET };
 	socklen_t len = sizeof(sa);
@@ -132,7 +131,7 @@ static int stranger_listen(uint8_t handle_bytes[PLUGIN_HANDLE_BYTES])
 	return fd;
 }
 
-TEST(refused)
+TEST(a_connect_that_fails_is_one_warning_with_its_reason)
 {
 	uint8_t handle[PLUGIN_HANDLE_BYTES];
 	struct plugin_ctx *ctx;
@@ -140,14 +139,14 @@ TEST(refused)
 	int fd;
 
 	CHECK_EQ(plugin_init(&ctx, 1, -1), 0);
-	fd = stranger_listen(handle);
-	close(fd); /* nobody is there */
+	fd = foreign_listen(handle);
+	close(fd);
 	env_warns = 0;
 	CHECK_EQ(connect_result(ctx, handle, &comm), -ECONNREFUSED);
 	CHECK_EQ(env_warns, 1);
 	CHECK(strstr(env_warn, "127.0.0.1") && strstr(env_warn, "refused"));
 
-	fd = stranger_listen(handle); /* takes the connection and says nothing */
+	fd = foreign_listen(handle); /* accepts the connection and sends nothing */
 	env_warns = 0;
 	env_config.connect_timeout_ns = 200000000;
 	CHECK_EQ(connect_result(ctx, handle, &comm), -ETIMEDOUT);
@@ -173,8 +172,7 @@ static int open_files(void)
 	return count;
 }
 
-/* A forked child has no descriptor of ours. The parent goes on. */
-TEST(fork)
+TEST(a_forked_child_has_no_descriptor_of_the_plugin)
 {
 	struct request *request = NULL;
 	struct pair pair;
@@ -206,8 +204,8 @@ static unsigned lanes_of(struct comm *comm)
 	return count;
 }
 
-/* What a lane brings another acknowledges: in the poll that found it, as there may be no other. */
-TEST(acked_in_the_same_poll)
+/* There may be no other poll. */
+TEST(a_message_is_acknowledged_on_another_lane_in_the_poll_that_completes_it)
 {
 	enum { LANES = 4, COUNT = 40, BYTES = 65536 };
 	static uint8_t tx[BYTES], rx[BYTES];

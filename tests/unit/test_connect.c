@@ -33,7 +33,7 @@ static struct plugin_config config;
 static struct plugin_ctx ctx;
 static uint8_t handle_bytes[PLUGIN_HANDLE_BYTES];
 static struct poller control;
-static struct control_timer *timer;
+static LIST_HEAD(, control_timer) timers;
 static uint64_t now_ns, begin_ns;
 static struct candidates found;
 static bool avoided, waits, encrypts;
@@ -95,17 +95,14 @@ void control_call(struct work *work)
 	work->run(work, now_ns);
 }
 
+/* One timer at most is set. */
 void control_timer_set(struct control_timer *t, uint64_t at_ns)
 {
-	if (t->pprev)
-		control_timer_unlink(t);
-	timer = NULL;
+	control_timer_unlink(t);
 	if (at_ns == UINT64_MAX)
 		return;
 	t->at_ns = at_ns;
-	t->pprev = &timer;
-	t->next = NULL;
-	timer = t;
+	LIST_INSERT_HEAD(&timers, t, link);
 }
 
 bool interface_wait(int dev, struct interface_waiter *waiter)
@@ -210,13 +207,9 @@ void comm_close(struct comm *c, bool abort)
 	CHECK(c == &comm && abort);
 }
 
-void comm_describe(struct comm *c, char *buf, size_t len)
+bool comm_describe(struct comm *c, char *buf, size_t len)
 {
 	buf[0] = '\0';
-}
-
-bool comm_is_polled(struct comm *c)
-{
 	return false;
 }
 
@@ -294,7 +287,7 @@ static void end(const struct outcome *outcome)
 /* The time of the timer has come. */
 static void run_timer(void)
 {
-	struct control_timer *t = timer;
+	struct control_timer *t = LIST_FIRST(&timers);
 
 	now_ns = t->at_ns > now_ns ? t->at_ns : now_ns;
 	control_timer_unlink(t);
@@ -312,7 +305,7 @@ static int connect_by(const struct outcome *const *outcomes, unsigned count, str
 		if (attempt) {
 			end(outcomes[next]);
 			next += next + 1 < count;
-		} else if (timer) {
+		} else if (!LIST_EMPTY(&timers)) {
 			run_timer();
 		}
 	}
