@@ -252,32 +252,32 @@ static void lane_attempt(struct connector *c, struct connector_lane *lane, uint6
 	attempt_begin(a, now_ns);
 }
 
-static void lane_attempted(struct connector *c, struct connector_lane *lane, int result,
-			   uint64_t now_ns)
-{
-	struct attempt *a = lane->attempt;
-	unsigned bit = 1u << lane->index;
-
-	if (!result)
-		lane_is_up(c, lane, now_ns);
-	else
-		lane_failed(c, lane, result, a->text, now_ns);
-	/* The peer ends the old one when it lets the new one in. If there is none now, it was no replacement. */
-	atomic_fetch_and(&c->rerolling, ~bit);
-	if ((atomic_fetch_and(&c->ended, ~bit) & bit) && !comm_has_lane(c->comm, lane->index))
-		lane_page_lane_unreplaced(c->comm->stats, lane->index);
-	lane->attempt = NULL;
-	attempt_free(a);
-}
-
-/* ---- turns ------------------------------------------------------------------------------------------- */
-
 static bool lane_has_died(struct connector *c, const struct connector_lane *lane)
 {
 	bool replaced = atomic_load(&c->ended) >> lane->index & 1;
 
 	return lane->up && !replaced && !comm_has_lane(c->comm, lane->index);
 }
+
+static void lane_attempted(struct connector *c, struct connector_lane *lane, int result,
+			   uint64_t now_ns)
+{
+	struct attempt *a = lane->attempt;
+	unsigned bit = 1u << lane->index;
+
+	/* The peer ends the old one when it lets the new one in. If there is none now, it was no replacement. */
+	atomic_fetch_and(&c->rerolling, ~bit);
+	if ((atomic_fetch_and(&c->ended, ~bit) & bit) && !comm_has_lane(c->comm, lane->index))
+		lane_page_lane_unreplaced(c->comm->stats, lane->index);
+	if (!result)
+		lane_is_up(c, lane, now_ns);
+	else
+		lane_failed(c, lane, result, a->text, now_ns);
+	lane->attempt = NULL;
+	attempt_free(a);
+}
+
+/* ---- turns ------------------------------------------------------------------------------------------- */
 
 static void connector_look(struct connector *c, uint64_t now_ns)
 {

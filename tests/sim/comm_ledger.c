@@ -165,6 +165,7 @@ static void ledger_is_lost(struct csim_comm *k, unsigned index, uint64_t now_ns)
 static void ledger_failed(struct csim_comm *k, unsigned index, uint64_t now_ns)
 {
 	struct csim_ledger *e = &k->ledger[index];
+	bool replaced = e->replaced;
 
 	ledger_sim->connects_failed++;
 	ledger_sim->dials_forgotten += k->app[CSIM_SEND].closed;
@@ -179,7 +180,9 @@ static void ledger_failed(struct csim_comm *k, unsigned index, uint64_t now_ns)
 		due_never(e);
 		return;
 	}
-	due_after_pause(&e->soonest, now_ns);
+	/* The control thread sees a failed replacement first and then the loss, which counts alone. */
+	if (!replaced)
+		due_after_pause(&e->soonest, now_ns);
 	due_after_pause(&e->latest, now_ns);
 }
 
