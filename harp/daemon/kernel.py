@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from harp.config import DpdkConfig
 from harp.daemon import netlink, sockets
 from harp.daemon.limits import MemoryRoom
 from harp.daemon.loop import close_all
 from harp.daemon.netlink import Address, Link, News
 from harp.daemon.ports import Block
-from harp.daemon.settings import PortSettings
 from harp.nicprep import Host, pci
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ class Kernel(Protocol):
     def ports_in_use(self, span: Block) -> frozenset[int]: ...
     def make(self, wish: Wish) -> Made: ...
     def queue_free(self, ifname: str, queue: int) -> bool: ...
-    def port(self, port: PortSettings) -> PortFacts: ...
+    def port(self, port: DpdkConfig) -> PortFacts: ...
     def pages(self, count: int, flows: int) -> Pages: ...
     def network(self, ifindex: int) -> bytes: ...
     def route(self, ifindex: int, dst: bytes) -> bytes: ...
@@ -272,7 +272,7 @@ class HostKernel:
 
     # ---- DPDK ports ----
 
-    def port(self, port: PortSettings) -> PortFacts:
+    def port(self, port: DpdkConfig) -> PortFacts:
         """Read sysfs about a port's device, and whether the host would lose its network without
         it.
         """

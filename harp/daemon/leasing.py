@@ -165,9 +165,8 @@ class Leasing:
 
     def _look(self) -> frozenset[int]:
         """Read the ports in use in all NICs' ranges. Runs in a worker."""
-        spans = [nic.settings.ports for nic in self.nics.all.values()]
-        first, last = min(span.first for span in spans), max(span.last for span in spans)
-        return self._kernel.ports_in_use(Block(first, last))
+        ports = [port for nic in self.nics.all.values() for port in nic.settings.ports]
+        return self._kernel.ports_in_use(Block(min(ports), max(ports)))
 
     def _again(self, request: _Request, refused: RefusedError, wait_s: float) -> None:
         """Retry a little later, up to the limit; then refuse."""

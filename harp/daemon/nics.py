@@ -10,18 +10,22 @@ import errno
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from ipaddress import ip_network
 from pathlib import Path
 
+from harp.config import NicConfig
 from harp.daemon import reach
 from harp.daemon.kernel import Hardware, Kernel, SteeringLike
 from harp.daemon.netlink import Address, Link
 from harp.daemon.ports import Block, PortBlocks, block_size
-from harp.daemon.settings import XDP_GENERIC, NicSettings, Prefix, Settings
+from harp.daemon.settings import Settings
 from harp.daemon.state import NicState
 from harp.daemon.table import REMOVED, Lease, LeaseTable, NicTable, QueueState
 
 log = logging.getLogger("harpd")
 DOWN, ADDRESS = "NIC is down", "address removed"
+# enum harp_xdp_mode. harpd attaches a generic program only if harp.toml asks for it.
+XDP_MODES = {"generic": 1, "native": 2, "auto": 3}
 # Of the program's 64 addresses (xdp/steer.h), this many may be ones that the interface lost.
 MISSED_MAX = 16
 
@@ -30,7 +34,7 @@ MISSED_MAX = 16
 class Nic:
     """One NIC, present or not."""
 
-    settings: NicSettings
+    settings: NicConfig
     pins: Path | None
     link: Link | None = None
     hardware: Hardware = field(default_factory=Hardware)
@@ -45,7 +49,7 @@ class Nic:
     keep_pins: bool = False  # jobs depend on pins that this harpd can't adopt
     mode_why: str = ""  # why the program is in this mode
     # The allow_sources that the program enforces; None: not known.
-    sources: tuple[Prefix, ...] | None = None
+    sources: tuple[str, ...] | None = None
 
     @property
     def ifname(self) -> str:
@@ -137,7 +141,7 @@ class Nics:
             return
         try:
             nic.steering.sources_set(
-                (each.network_address.packed, each.prefixlen) for each in wanted
+                (net.network_address.packed, net.prefixlen) for net in map(ip_network, wanted)
             )
         except OSError as error:
             nic.sources = None
@@ -148,8 +152,8 @@ class Nics:
         if self._told.pop(f"{nic.ifname} sources", "") and self._has_its_name(nic):
             nic.why_not, nic.error = "", 0
         if wanted or before:
-            words = ", ".join(map(str, wanted)) or "every source"
-            log.info("%s: HARP's ports take packets from %s", nic.ifname, words)
+            sources = ", ".join(wanted) or "every source"
+            log.info("%s: HARP's ports take packets from %s", nic.ifname, sources)
 
     @staticmethod
     def _has_its_name(nic: Nic) -> bool:
@@ -272,7 +276,8 @@ class Nics:
             nic.hardware = self._kernel.hardware(link, nic.settings.rss)
             adopted = self._adopt(nic, link, before)
             if not adopted:
-                nic.steering, why = self._kernel.attach(nic.ifname, nic.settings.xdp_mode, nic.pins)
+                mode = XDP_MODES[nic.settings.xdp_mode]
+                nic.steering, why = self._kernel.attach(nic.ifname, mode, nic.pins)
                 nic.mode_why = why or f"{nic.ifname}: XDP program attached"
                 log.info("%s", nic.mode_why)
         except OSError as error:
@@ -326,7 +331,7 @@ class Nics:
     def _stays(self, nic: Nic, link: Link) -> bool:
         """Detach a generic program that harp.toml does not ask for, once no process has a lease."""
         assert nic.steering is not None
-        if not nic.generic or nic.settings.xdp_mode == XDP_GENERIC:
+        if not nic.generic or nic.settings.xdp_mode == "generic":
             mode = "generic" if nic.generic else "native"
             nic.mode_why = f"{nic.ifname}: {mode} XDP, taken over"
             return True
@@ -354,9 +359,8 @@ class Nics:
 
     def _nic_table(self, nic: Nic, link: Link) -> NicTable:
         queues = range(nic.hardware.queues)
-        wanted = nic.settings.lease_queues or frozenset(queues)
-        leased = sorted(wanted & set(queues))
-        span = nic.settings.ports
+        leased = sorted(set(nic.settings.lease_queues or queues) & set(queues))
+        span = Block(*nic.settings.ports)
         size = self._settings.ports_per_instance or block_size(
             span.last - span.first + 1, len(leased)
         )
@@ -489,7 +493,7 @@ class Nics:
         if nic.steering is None or table is None:
             return
         held = sorted(lease.block for lease in self.leases_on(nic))
-        for block in _gaps(nic.settings.ports, held):
+        for block in _gaps(Block(*nic.settings.ports), held):
             nic.steering.ports_set(block.first, block.last, 0, False)
         for queue, state in table.queues.items():
             if state is not QueueState.LEASED:

@@ -90,11 +90,11 @@ def nic(each: Nic, leasing: Leasing) -> dict[str, Any]:
         "queues_unreachable_why": table.one_queue_why if table else "",
         "nic_queues": hardware.queues,
         "rss": ("none", "unknown", "toeplitz")[min(hardware.rss_kind, 2)],
-        "ports": [each.settings.ports.first, each.settings.ports.last],
+        "ports": list(each.settings.ports),
         "ports_per_instance": ports.size if ports else 0,
         "port_blocks_resting": len(ports.resting) if ports else 0,
         "addresses": sorted(str(Address(raw, 0, 0)) for raw in each.addresses),
-        "allow_sources": None if each.sources is None else [str(net) for net in each.sources],
+        "allow_sources": None if each.sources is None else list(each.sources),
         "verdicts": _verdicts(each),
     }
 

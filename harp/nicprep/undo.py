@@ -44,7 +44,7 @@ class Outcome:
     text: str
 
     @property
-    def words(self) -> str:
+    def line(self) -> str:
         """Return the line for a log."""
         return f"{self.name}: {self.status}: {self.text}" if self.text else self.name
 
@@ -198,7 +198,7 @@ def _apply_one(change: Change, host: Host, record: Record, result: Result) -> No
     try:
         record(undo.put(entry))
     except OSError as error:
-        say("refused", f"not changed, since it can't be written down: {error}")
+        say("refused", f"not changed, because the change can't be recorded: {error}")
         return
     result.undo = undo.put(entry)
     failure = ""
@@ -214,10 +214,10 @@ def _apply_one(change: Change, host: Host, record: Record, result: Result) -> No
         return  # the intent stays, because the present value is unknown
     if now == change.after:
         result.undo = undo.put(replace(entry, state="done", earlier={}))
-        say("done", change.words.partition(": ")[2])
+        say("done", change.line.partition(": ")[2])
     elif now == change.before:
         result.undo = undo.put(old) if old else undo.drop(change.kind, change.target)
-        say("refused", failure or "the kernel took it and changed nothing")
+        say("refused", failure or "the kernel accepted it and changed nothing")
     else:
         made = {**entry.after, **now}
         result.undo = undo.put(replace(entry, after=made, state="done", earlier={}))
@@ -260,20 +260,22 @@ def _restore_one(entry: Entry, host: Host) -> tuple[Outcome | None, bool]:
             kind.write(host, entry.target, back.write)
             now = kind.read(host, entry.target)
             if any(now.get(name) != value for name, value in back.write.items()):
-                return Outcome("refused", entry.name, "the kernel changed nothing back"), False
+                return Outcome(
+                    "refused", entry.name, "the kernel accepted the old value and did not apply it"
+                ), False
     except (OSError, ValueError) as error:
         number = error.errno if isinstance(error, OSError) else None
         if number in ABSENT or number in _NODEV:
-            return Outcome("gone", entry.name, "there is no such thing any more"), True
+            return Outcome("gone", entry.name, "the setting no longer exists"), True
         text = (error.strerror if isinstance(error, OSError) else None) or str(error)
-        return Outcome("refused", entry.name, f"not put back: {text}"), False
+        return Outcome("refused", entry.name, f"not restored: {text}"), False
     if back.theirs:
-        words = ", ".join(f"{name} {short(value)}" for name, value in back.theirs.items())
-        return Outcome("left", entry.name, f"somebody set it since: {words}"), True
+        left = ", ".join(f"{name} {short(value)}" for name, value in back.theirs.items())
+        return Outcome("left", entry.name, f"changed by another program since: {left}"), True
     if not back.write:
         return None, True
-    words = ", ".join(f"{name} {short(value)}" for name, value in back.write.items())
-    return Outcome("restored", entry.name, words), True
+    restored = ", ".join(f"{name} {short(value)}" for name, value in back.write.items())
+    return Outcome("restored", entry.name, restored), True
 
 
 def _ours(entry: Entry, now: Values) -> Values:

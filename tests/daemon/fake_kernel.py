@@ -9,10 +9,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from harp import _host
+from harp.config import DpdkConfig
 from harp.daemon.kernel import Hardware, Made, Pages, PortFacts, Wish
 from harp.daemon.netlink import Address, Link, News
 from harp.daemon.ports import Block
-from harp.daemon.settings import PortSettings
 
 V4 = b"\0" * 10 + b"\xff\xff"
 
@@ -225,8 +225,8 @@ class FakeKernel:
         self.held.add(place)
         return made
 
-    def port(self, port: PortSettings) -> PortFacts:
-        return PortFacts(self.port_problems.get(port.name, ""), numa_node=1, pci_path="/sys/x")
+    def port(self, port: DpdkConfig) -> PortFacts:
+        return PortFacts(self.port_problems.get(port.port, ""), numa_node=1, pci_path="/sys/x")
 
     def pages(self, count: int, _flows: int) -> Pages:
         self.making.set()

@@ -6,7 +6,6 @@ import logging
 import signal
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from ipaddress import ip_network
 
 import pytest
 from daemon_rig import Running
@@ -14,18 +13,19 @@ from fake_kernel import FakeSteering
 from harpd_rig import HostDaemon, Job, echo_server, xdp_id
 from test_harpd import PORT, echo, echoing, wait_for
 
+from harp.config import NicConfig
 from harp.daemon.client import RefusedByDaemonError
 from harp.daemon.loop import close_all
-from harp.daemon.settings import NicSettings, Settings
+from harp.daemon.settings import Settings
 from harp.lab import Lab
 
-TEN, TWENTY = ip_network("10.0.0.0/8"), ip_network("fd00::/8")
+TEN, TWENTY = "10.0.0.0/8", "fd00::/8"
 TEN_RAW, TWENTY_RAW = (bytes([10, 0, 0, 0]), 8), (bytes([0xFD]) + bytes(15), 8)
 
 
-def asking(settings: Settings, *sources: object) -> Settings:
+def asking(settings: Settings, *sources: str) -> Settings:
     """The settings with these allow_sources."""
-    return replace(settings, nics=(NicSettings("eth0", allow_sources=sources),))  # type: ignore[arg-type]
+    return replace(settings, nics=(NicConfig(ifname="eth0", allow_sources=sources),))
 
 
 def program(harpd: Running) -> FakeSteering:

@@ -11,8 +11,9 @@ import pytest
 from daemon_rig import Running
 
 from harp import _host
+from harp.config import DpdkConfig
 from harp.daemon.kernel import Pages
-from harp.daemon.settings import PortSettings, Settings
+from harp.daemon.settings import Settings
 
 # Opens what it is told to, says what it has, and closes it after a line on stdin.
 JOB = """
@@ -37,8 +38,8 @@ for instance in opened:
 @pytest.fixture
 def settings(settings: Settings) -> Settings:
     """A port of tests/unit/fake_dpdk.c."""
-    spec = "fake0;name=rail0;ip=10.9.0.1/24"
-    return replace(settings, dpdk=(PortSettings("rail0", "fake0", spec, queues=2),))
+    rail0 = DpdkConfig(device="fake0", name="rail0", addresses=("10.9.0.1/24",), queues=2)
+    return replace(settings, dpdk=(rail0,))
 
 
 @pytest.fixture

@@ -15,17 +15,19 @@ import pytest
 from daemon_rig import NOBODY, Running, in_child, leave_harpd
 
 from harp import _host
+from harp.config import DpdkConfig
 from harp.daemon.client import DaemonClient, RefusedByDaemonError
-from harp.daemon.settings import PortSettings, Settings
+from harp.daemon.settings import Settings
 from harp.daemon.state import BadStateError, decode
 
-RAIL0 = PortSettings(
-    "rail0",
-    "net_memif0,role=client,id=0",
-    "net_memif0,role=client,id=0;name=rail0;ip=10.9.0.1/24;ip=fd00:9::1/64;mtu=9000",
+RAIL0 = DpdkConfig(
+    device="net_memif0,role=client,id=0",
+    name="rail0",
+    addresses=("10.9.0.1/24", "fd00:9::1/64"),
+    mtu=9000,
     queues=4,
 )
-RAIL1 = PortSettings("rail1", "0000:00:06.0", "0000:00:06.0;name=rail1;ip=10.9.1.1/24")
+RAIL1 = DpdkConfig(device="0000:00:06.0", name="rail1", addresses=("10.9.1.1/24",))
 
 
 @pytest.fixture
@@ -290,7 +292,7 @@ def test_a_reload_changes_ports_and_leases_last(
     start: Callable[..., Running], settings: Settings
 ) -> None:
     """The device stays its holder's, whatever harp.toml calls it by now."""
-    renamed = replace(RAIL0, name="left", text=RAIL0.text.replace("rail0", "left"))
+    renamed = replace(RAIL0, name="left")
     new = replace(settings, dpdk=(renamed,))
     harpd = start(reload=lambda _old: new)
     pid, pipe = holder(str(harpd.path))

@@ -15,11 +15,12 @@ from daemon_rig import NOBODY, Running, in_child, leave_harpd
 from fake_kernel import FakeKernel, FakeSteering, address
 
 from harp import _host
+from harp.config import NicConfig
 from harp.daemon.client import DaemonClient, RefusedByDaemonError
 from harp.daemon.kernel import Hardware
 from harp.daemon.netlink import Link
 from harp.daemon.nics import MISSED_MAX
-from harp.daemon.settings import NicSettings, Settings
+from harp.daemon.settings import Settings
 from harp.daemon.table import QueueState
 
 
@@ -426,7 +427,9 @@ def test_renamed_to_what_harp_toml_names_too(
     start: Callable[..., Running], settings: Settings
 ) -> None:
     """It is that one's then, and not leased under two names."""
-    harpd = start(given=replace(settings, nics=(NicSettings("eth0"), NicSettings("wan7"))))
+    harpd = start(
+        given=replace(settings, nics=(NicConfig(ifname="eth0"), NicConfig(ifname="wan7")))
+    )
     with harpd.client() as client:
         old, fds = client.lease("eth0")
         before = steering(harpd)
@@ -496,7 +499,7 @@ def test_an_interface_that_another_program_has(
 def test_queues_that_harp_toml_keeps_for_others(
     start: Callable[..., Running], settings: Settings
 ) -> None:
-    nic = NicSettings("eth0", lease_queues=frozenset({1, 3, 9}))
+    nic = NicConfig(ifname="eth0", lease_queues=(1, 3, 9))
     harpd = start(given=replace(settings, nics=(nic,)))
     with harpd.client() as client:
         taken = [client.lease("eth0") for _ in range(2)]
@@ -534,7 +537,7 @@ def test_a_nic_that_can_not_be_read_keeps_no_setting_from_others(
     start: Callable[..., Running], settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def reload(old: Settings) -> Settings:
-        nics = tuple(replace(each, lease_queues=frozenset({1})) for each in old.nics)
+        nics = tuple(replace(each, lease_queues=(1,)) for each in old.nics)
         return replace(old, nics=nics, users=(), groups=(), leases_per_uid=1)
 
     def hardware(link: Link, rss: str) -> Hardware:
@@ -544,7 +547,7 @@ def test_a_nic_that_can_not_be_read_keeps_no_setting_from_others(
 
     kernel = FakeKernel()
     kernel.present["eth1"] = replace(kernel.present["eth0"], ifname="eth1", ifindex=3)
-    both = replace(settings, nics=(NicSettings("eth0"), NicSettings("eth1")))
+    both = replace(settings, nics=(NicConfig(ifname="eth0"), NicConfig(ifname="eth1")))
     harpd = start(kernel, given=both, reload=reload)
     real = kernel.hardware
     monkeypatch.setattr(kernel, "hardware", hardware)
@@ -555,13 +558,13 @@ def test_a_nic_that_can_not_be_read_keeps_no_setting_from_others(
     assert not harpd.daemon.leasing.access.everybody
     assert harpd.daemon.table.per_uid_max == 1
     for ifname in ("eth0", "eth1"):
-        assert harpd.daemon.nics.all[ifname].settings.lease_queues == frozenset({1})
+        assert harpd.daemon.nics.all[ifname].settings.lease_queues == (1,)
         assert harpd.daemon.table.nics[ifname].withdrawn == {0, 2, 3}
 
 
 def test_a_reload_gives_and_takes_queues(start: Callable[..., Running], settings: Settings) -> None:
     def only(*queues: int) -> Settings:
-        return replace(settings, nics=(NicSettings("eth0", lease_queues=frozenset(queues)),))
+        return replace(settings, nics=(NicConfig(ifname="eth0", lease_queues=queues),))
 
     harpd = start(given=only(0, 1), reload=lambda _old: only(1, 2))
     with harpd.client() as client:

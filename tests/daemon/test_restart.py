@@ -17,11 +17,12 @@ from fake_kernel import FakeKernel, FakeSteering, address
 from test_leases import holder, nothing_is_left, queue_state, steering
 
 from harp.cli import daemon as cli_daemon
+from harp.config import NicConfig
 from harp.daemon import daemon, rundir, state
 from harp.daemon.client import RefusedByDaemonError
 from harp.daemon.daemon import Daemon, Preparation
 from harp.daemon.frames import Frames
-from harp.daemon.settings import NicSettings, Settings
+from harp.daemon.settings import Settings
 from harp.daemon.table import QueueState
 from harp.errors import Exit, HarpError
 
@@ -450,7 +451,7 @@ def test_a_nic_more_and_a_nic_less_over_a_restart(
     first = start()
     first.end(remove=False)
     first.kernel.present["eth1"] = replace(first.kernel.present["eth0"], ifname="eth1", ifindex=5)
-    second = start(first.kernel, given=replace(settings, nics=(NicSettings("eth1"),)))
+    second = start(first.kernel, given=replace(settings, nics=(NicConfig(ifname="eth1"),)))
     assert list(second.daemon.table.nics) == ["eth1"]
     assert [Path(path).name for path in second.kernel.pinned] == ["eth1"]
 

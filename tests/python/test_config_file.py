@@ -66,7 +66,7 @@ MISTAKES = [
         "f:2:1: job.dpdk_huge_pages = true: must be one of auto, never, require",
     ),
     ("job.path = 1\n", "f:1:1: job.path = 1: must be one of auto, xdp, kernel, dpdk"),
-    ("job = {path = 1}\n", "f:1:8: job.path = 1: must be one of auto, xdp, kernel, dpdk"),
+    ("job = {path = 1}\n", "f:1:1: job.path = 1: must be one of auto, xdp, kernel, dpdk"),
     ("[job.path]\nx = 1\n", "f:1:1: job.path = a table: must be one of auto, xdp, kernel, dpdk"),
     (
         '[nic]\nifname = "eth0"\n',
@@ -295,7 +295,7 @@ HOSTILE: list[tuple[str, bytes, str]] = [
     ("a long key", b"[job]\n" + b"x" * 200_000 + b" = 1\n", ":2:1: job.xxx"),
     ("a long value", b'[job]\npath = "' + b"x" * 200_000 + b'"\n', ":2:1: job.path ="),
     ("terminal escapes", b'[job]\npath = "\\u001b[2J\\u009b"\n', r"\u001b[2J\x9b"),
-    ("a key of escapes", b'[job]\n"\\u001b]0;x\\u0007" = 1\n', ":2:1: job."),
+    ("a key of escapes", b'[job]\n"\\u001b]0;x\\u0007" = 1\n', ":1:1: job."),
     ("dots", b"#\na" + b".a" * 3000 + b" = 1\n", ":2:1: has more than 100 dots in a line"),
     ("a few dots", b"# " + b"." * 9000 + b"\na" + b".a" * 99 + b" = 1\n", ":2:1: a is an unknown"),
 ]
