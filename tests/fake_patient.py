@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fake_host import FakeHost
 
-from harp import config
+from harp import _host, config
 from harp.doctor.examine import Examined, Report, examine, examine_all
 from harp.doctor.finding import Finding
 from harp.doctor.harpd import Harpd
@@ -17,6 +17,16 @@ from harp.doctor.view import Link, View
 
 NOT_RUNNING = Harpd(Path("/run/harp/harpd.sock"), errno.ENOENT, "No such file or directory")
 NO_PORT = PortLook("no port here")
+
+
+def device(ifname: str, ifindex: int, queues: int, free: int, flags: int = 0) -> _host.Device:
+    """A NIC or DPDK port that harpd leases."""
+    up = _host.DEVICE_UP | flags
+    return _host.Device(
+        ifname, ifindex, up, 1500, 0, queues, free, -1, bytes(6), 0, 0, b"", b"", ""
+    )
+
+
 ALL_CAPABILITIES = "000001ffffffffff"
 
 

@@ -171,16 +171,6 @@ def _offloads(view: View, spec: Any, look: PortLook) -> Answer:
 
 
 @check(
-    "dpdk-counters",
-    "opened",
-    "how many counters the driver has (xstats)",
-    "they show where packets were lost",
-)
-def _counters(view: View, spec: Any, look: PortLook) -> Answer:
-    return None if _flaw(look) else good(f"{look.xstats}")
-
-
-@check(
     "dpdk-lease",
     "used",
     "the holder of harpd's lease, and its driver's counters; such a port is not opened",

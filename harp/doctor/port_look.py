@@ -26,8 +26,6 @@ class PortLook:
     missing: bool = False  # DPDK is missing
     info: Mapping[str, Any] = field(default_factory=dict)  # PortInfo, and DPDK's version
     link: Mapping[str, Any] = field(default_factory=dict)  # empty: the link was not examined
-    xstats: int = 0
-    huge_pages: bool = False
 
 
 def look(spec: str, arguments: str = "") -> PortLook:
@@ -64,9 +62,4 @@ def look(spec: str, arguments: str = "") -> PortLook:
         words = done.stderr.strip().splitlines()
         why = words[-1] if words else f"exit status {done.returncode}"
         return PortLook(f"its driver ended the process: {why}")
-    return PortLook(
-        info=answers[0],
-        link=answers[1]["link"],
-        xstats=answers[1]["xstats"],
-        huge_pages=answers[1]["huge_pages"],
-    )
+    return PortLook(info=answers[0], link=answers[1]["link"])

@@ -109,7 +109,7 @@ class View:
         """Tell whether it is a NIC on a bus, not a device that the kernel made."""
         return not link.kind and self.host.device(link.name) is not None
 
-    def lent(self, link: Link) -> bool:
+    def leased(self, link: Link) -> bool:
         """Tell whether harpd leases queues of it to this user."""
         device = self.harpd.devices.get(link.name)
         return device is not None and device.ifindex == link.index

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_patient import Patient
+from fake_patient import Patient, device
 
+from harp import _host
 from harp.doctor.examine import Examined, examine_port
 from harp.doctor.finding import CHECKS, Finding, Severity
-from harp.doctor.harpd import Device, Harpd
+from harp.doctor.harpd import Harpd
 from harp.doctor.port_look import PortLook
 from harp.doctor.port_use import PortUse
 from harp.errors import HarpError
@@ -35,7 +36,7 @@ def port(patient: Patient) -> Patient:
     """A card that has everything."""
     patient.fake.write(HUGE, 512)
     patient.card("0000:01:00.0")
-    patient.look = PortLook(info=dict(INFO), link={"up": True, "speed_mbps": 100_000}, xstats=90)
+    patient.look = PortLook(info=dict(INFO), link={"up": True, "speed_mbps": 100_000})
     return patient
 
 
@@ -96,7 +97,6 @@ WELL = [
     (change(driver_copies=True, tx_offloads=[]), "dpdk-offloads", "the driver copies"),
     (toml(""), "dpdk-memory", "1024 MiB of huge pages are free"),
     (no_huge('[job]\ndpdk_huge_pages = "never"\n'), "dpdk-memory", "as harp.toml has it"),
-    (toml(""), "dpdk-counters", "90"),
 ]
 
 
@@ -131,10 +131,10 @@ def test_a_good_port_has_no_finding(
 
 
 def test_each_check_is_tried(port: Patient) -> None:
-    """Both ways; counters can't be ill."""
+    """With a fault and without."""
     names = {each.name for each in CHECKS if each.scope == "opened"}
     assert {name for _, name, _ in WELL} == names
-    assert {illness[0] for illness in ILLNESSES} == names - {"dpdk-counters"}
+    assert {illness[0] for illness in ILLNESSES} == names
 
 
 def test_a_port_that_cannot_be_opened_is_reported_once(port: Patient) -> None:
@@ -231,11 +231,11 @@ def test_a_real_port_that_another_process_has(dpdk: None, tmp_path: Path) -> Non
     assert "Address already in use" in findings["dpdk-device"]["text"]
 
 
-def leased(patient: Patient, free: int = 0, port: bool = True) -> None:
+def leased(patient: Patient, free: int = 0) -> None:
     """rail0 of harp.toml, which harpd says has so many queues free."""
     patient.toml = '[[dpdk]]\ndevice = "0000:01:00.0"\nname = "rail0"\n'
-    device = Device("rail0", 0, 1, free, port=port)
-    patient.harpd = Harpd(Path("/run/harp/harpd.sock"), version="0.1.0", devices={"rail0": device})
+    devices = {"rail0": device("rail0", 0, 1, free, _host.DEVICE_DPDK)}
+    patient.harpd = Harpd(Path("/run/harp/harpd.sock"), version="0.1.0", devices=devices)
 
 
 def test_a_leased_port_is_left_to_its_holder(port: Patient) -> None:
