@@ -57,13 +57,12 @@ def complete_pid(
     ctx: click.Context, param: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
     """Complete the number of a process that publishes statistics."""
-    from harp.stats.source import Source
+    from harp.stats.source import Source, understood
 
     names: dict[str, str] = {}
-    with contextlib.suppress(HarpError, OSError):
+    with contextlib.suppress(HarpError, OSError), understood():
         seen = Source().look(flows=False)
-        names = {str(each.pid): each.comm for each in seen.instances}
-        names |= {str(each.pid): each.comm for each in seen.jobs}
+        names = {str(each["pid"]): each["comm"] for each in (*seen["instances"], *seen["jobs"])}
     return [
         CompletionItem(pid, help=name)
         for pid, name in sorted(names.items())

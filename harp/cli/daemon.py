@@ -390,7 +390,7 @@ def status(config: Path | None, interval: float, watch: bool, output: str) -> No
         return answer
 
     if watch:
-        repeat(look, _status_view, interval, (lambda found: found) if output == "json" else None)
+        repeat(look, _status_view, interval, output == "json")
     found = look()
     if output == "json":
         console.print_json(found)

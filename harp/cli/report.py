@@ -36,10 +36,9 @@ def _check() -> Any:
 
 
 def _stats() -> Any:
-    from harp.stats.instance import sight_document
     from harp.stats.source import Source
 
-    return sight_document(Source().look(flows=True))
+    return Source().look(flows=True)
 
 
 def _ask(query: str) -> Any:

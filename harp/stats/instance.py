@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pages and their owners at one moment: of this host, or from a document of harpd."""
+"""Pages of this host and their owners at one moment, and documents of them."""
 
 import functools
 import json
@@ -9,21 +9,9 @@ from typing import Any
 import numpy as np
 
 from harp import _page
-from harp.errors import HarpError
 from harp.stats import job, schema
 from harp.stats.discover import Found, Page
-from harp.stats.page import (
-    Identity,
-    Items,
-    PageError,
-    Snapshot,
-    Status,
-    address,
-    of_kind,
-    text,
-)
-from harp.stats.page import restored as restored_record
-from harp.words import printable
+from harp.stats.page import Items, PageError, Snapshot, address, text
 
 FORMAT = 1
 # Limit of a JSON document, shared by the users with pages. A page full of connections fits.
@@ -40,11 +28,6 @@ class Instance:
     uid: int
     comm: str
     snapshot: Snapshot
-
-    @property
-    def name(self) -> str:
-        """ "eth1/0": the NIC and its queue."""
-        return f"{self.snapshot.identity.ifname}/{self.snapshot.identity.queue}"
 
     @property
     def key(self) -> tuple[int, int, int]:
@@ -98,9 +81,9 @@ def _record_bytes() -> tuple[int, int, int]:
     """Return the limits for a flow, a comm and a lane."""
     share = 1 / 3e5
     return (
-        _most(schema.flow_type(), flow_document),
-        _most(schema.comm_type(), lambda comm: job.comm_document(job.CommLanes(comm, ()))),
-        _most(schema.lane_type(), lambda lane: job.lane_document(lane, share)),
+        _most(schema.record_type("flow"), flow_document),
+        _most(schema.record_type("comm"), lambda comm: job.comm_document(job.CommLanes(comm, ()))),
+        _most(schema.record_type("lane"), lambda lane: job.lane_document(lane, share)),
     )
 
 
@@ -211,72 +194,3 @@ def sight_document(sight: Sight) -> dict[str, Any]:
         "hidden_processes": sight.hidden_processes,
         "bad_pages": [{"pid": pid, "why": why} for pid, why in sight.bad],
     }
-
-
-def _numbers(names: list[str]) -> dict[str, int]:
-    return {name: number for number, name in enumerate(names)}
-
-
-def _states() -> dict[str, int]:
-    return _numbers([_page.state_name(number) for number in range(12)])
-
-
-def _congestions() -> dict[str, int]:
-    return _numbers([_page.congestion_name(number) for number in range(8)])
-
-
-def _restored_flow(given: dict[str, Any], into: np.void) -> None:
-    into["local_addr"] = np.void(job.packed(given["local"]))
-    into["remote_addr"] = np.void(job.packed(given["remote"]))
-    for name in ("local_port", "remote_port", "scope_id"):
-        into[name] = given[name]
-    into["label"] = given["label"].encode()
-    for name, _ in _page.flow_values():
-        if name not in ("state", "congestion"):
-            into[name] = given.get(name, 0)
-    into["state"] = _states().get(given["state"], 0)
-    into["congestion"] = _congestions().get(given["congestion"], 0)
-
-
-def restored(given: dict[str, Any]) -> Instance:
-    """Return the instance of a document; the inverse of document()."""
-    counters = np.zeros(1, schema.counters_type())
-    for name in schema.counters_type().names or ():
-        counters[0][name] = given["counters"].get(name, 0)
-    histograms = np.zeros(len(_page.histograms()), schema.histogram_type())
-    for (name, _), item in zip(_page.histograms(), histograms, strict=True):
-        said = given["histograms"].get(name)
-        if said:
-            item["count"], item["sum_ns"], item["bucket"] = (
-                said["count"], said["sum_ns"], said["buckets"],
-            )  # fmt: skip
-    flows = np.zeros(len(given["flows"]), schema.flow_type())
-    for said, item in zip(given["flows"], flows, strict=True):
-        _restored_flow(said, item)
-    snapshot = Snapshot(
-        restored_record(Identity, given["identity"]),
-        restored_record(Status, given["status"]),
-        counters[0],
-        histograms,
-        flows,
-        {printable(name): of_kind(int, value) for name, value in given.get("xstats", {}).items()},
-    )
-    return Instance(*job.publisher(given), snapshot)
-
-
-def restored_sight(given: dict[str, Any]) -> Sight:
-    """Return the instances and jobs of a harpd's document, of any version. HarpError if it is
-    invalid.
-    """
-    try:
-        return Sight(
-            tuple(restored(each) for each in given["instances"]),
-            of_kind(int, given["hidden_processes"]),
-            tuple((of_kind(int, x["pid"]), of_kind(str, x["why"])) for x in given["bad_pages"]),
-            tuple(job.restored(each) for each in given.get("jobs", ())),
-        )
-    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
-        raise HarpError(
-            f"harpd's statistics can't be read ({type(error).__name__}: {printable(str(error))}); "
-            "are harpd and harpctl of one version?"
-        ) from error

@@ -117,11 +117,11 @@ class Scans:
 
 
 class _Families(Collector):
-    def __init__(self, scene: families.Scene) -> None:
-        self._scene = scene
+    def __init__(self, scrape: families.ScrapeData) -> None:
+        self._scrape = scrape
 
     def collect(self) -> Iterator[Metric]:
-        return families.collect(self._scene)
+        return families.collect(self._scrape)
 
     def describe(self) -> Iterator[Metric]:
         return iter(())
@@ -148,14 +148,14 @@ class Reader:
     def _metrics(self, daemon: dict[str, Any], per_queue: bool) -> bytes:
         """Return families of instances and jobs as Prometheus's text."""
         leased = {(ifname, queue): pid for ifname, queue, pid in daemon["leased"]}
-        scene = self.scene(leased, frozenset(daemon["nics"]), per_queue)
+        scrape = self.scrape(leased, frozenset(daemon["nics"]), per_queue)
         registry = CollectorRegistry(auto_describe=False)
-        registry.register(_Families(scene))
+        registry.register(_Families(scrape))
         return generate_latest(registry)
 
-    def scene(
+    def scrape(
         self, leased: families.Leased, nics: frozenset[str], per_queue: bool = False
-    ) -> families.Scene:
+    ) -> families.ScrapeData:
         """Return the data of a scrape. nics: names of NICs that may become labels, besides this
         host's.
         """
@@ -166,11 +166,11 @@ class Reader:
             ignored[reason] = ignored.get(reason, 0) + count
         ignored["unreadable"] += len(sight.bad)
         here = {name for _, name in socket.if_nameindex()}
-        done = self._totals.take(jobs, nics.union(here))
-        devices = self._devices.take(instances)
+        done = self._totals.of_jobs(jobs, nics.union(here))
+        devices = self._devices.of_devices(instances)
         instances, xstats_ignored = self._names.sift(instances)
         shown = None if per_queue else devices
-        return families.Scene(instances, ignored, done, shown, xstats_ignored)
+        return families.ScrapeData(instances, ignored, done, shown, xstats_ignored)
 
 
 # --------------------------------------------------------------------------------------------------

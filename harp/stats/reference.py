@@ -91,7 +91,7 @@ def _metrics() -> Iterator[tuple[str, str, str, str]]:
         "harp_lane_srtt_seconds": "device, kind",
     }
     labels |= {families.rail_metric(name): "device, kind" for name, _ in _page.rail_values()}
-    for family in (*families.collect(families.Scene(devices={})), *own):
+    for family in (*families.collect(families.ScrapeData(devices={})), *own):
         suffix = {"counter": "_total", "info": "_info"}.get(family.type, "")
         default = "device"
         if family.name.startswith("harpd_"):

@@ -135,7 +135,8 @@ def test_no_instances_are_reported(make_owner: MakeOwner) -> None:
 def test_others_pages_are_root_s_to_see(owner: Owner) -> None:
     """Nobody, and no harpd to ask: exit 3 and what to do."""
     code = (
-        "import harp.cli, harp.cli.stats, os; os.setgid(65534); os.setuid(65534);"
+        "import harp.cli, harp.cli.stats, harp.daemon.client, os;"
+        "os.setgid(65534); os.setuid(65534);"
         "os.environ['HARP_SOCKET'] = '/nonexistent';"
         "from harp.cli import main; main()"
     )
