@@ -137,7 +137,7 @@ def _mount(config: Path | None) -> None:
 def _serve(config: Path | None) -> None:
     from harp.daemon import configured
     from harp.daemon.daemon import Daemon
-    from harp.daemon.kernel import HostKernel
+    from harp.daemon.kernel import Kernel
 
     settings = configured.read(config)
     log.setLevel(settings.log_level.upper())
@@ -150,7 +150,7 @@ def _serve(config: Path | None) -> None:
         log.warning("harp.toml has no [[nic]] and no [[dpdk]]: there is nothing to lease")
     daemon = Daemon(
         settings,
-        HostKernel(),
+        Kernel(),
         configured.NicPreparation(),
         configured.read_again(config),
         configured.start_metrics,

@@ -32,7 +32,6 @@ from typing import Any, Protocol
 from harp import __version__
 from harp.daemon import netlink, notify, peer, queries, rundir, takeover
 from harp.daemon.access import Access
-from harp.daemon.commands import Commands
 from harp.daemon.documents import Lending
 from harp.daemon.frames import Frames
 from harp.daemon.kernel import Kernel
@@ -204,11 +203,8 @@ class Daemon:
     def _serve(self) -> None:
         assert self._listening is not None
         assert self._monitor is not None
-        commands = Commands(self, self._looks).all()
         self._watching = Watching(self.loop, self._kernel, self.leasing)
-        session = Session(
-            self.leasing, commands, lambda: self.settings.job, self._lending, self._watching
-        )
+        session = Session(self, self._lending, self._looks, self._watching)
         self._server = Server(
             self.loop, self._listening, session, self.settings.connections_per_uid
         )

@@ -17,13 +17,14 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from harp import _host
 from harp.daemon import peer
 from harp.daemon.access import Access
 from harp.daemon.dpdk import Ports
 from harp.daemon.frames import Frames, empty
-from harp.daemon.kernel import FD_FRAMES, Kernel, Made, Pages, Wish
+from harp.daemon.kernel import FD_FRAMES, Kernel, LeaseRequest, Made
 from harp.daemon.loop import Loop
 from harp.daemon.nics import Nic, Nics
 from harp.daemon.peer import Peer
@@ -48,7 +49,7 @@ RELEASE_S = 20.0
 # Sends the answer to a request: the lease's message and descriptors, or the error. Returns False if
 # the client can't be reached; calls back with False if that turns out later.
 Answer = Callable[["Granted | RefusedError"], None]
-Make = Callable[[], Made | Pages]
+Make = Callable[[], Made]
 
 
 @dataclass
@@ -56,7 +57,7 @@ class Granted:
     """A lease that was made; the sender calls delivered(False) if it did not arrive."""
 
     leased: _host.Leased | _host.Port
-    made: Made | Pages
+    made: Made
     delivered: Callable[[bool], None]
 
 
@@ -65,7 +66,7 @@ class _Request:
     """One LEASE request until its answer."""
 
     who: Peer
-    fields: dict[str, object]
+    fields: dict[str, Any]
     answer: Answer
     since_s: float
 
@@ -117,7 +118,7 @@ class Leasing:
 
     # ---- a request ----
 
-    def request(self, who: Peer, fields: dict[str, object], answer: Answer) -> None:
+    def request(self, who: Peer, fields: dict[str, Any], answer: Answer) -> None:
         """Handle LEASE. The answer is sent at once, when a worker is done, or after waiting in vain
         for something to become free.
         """
@@ -126,7 +127,7 @@ class Leasing:
     def _try(self, request: _Request, in_use: frozenset[int] | None = None) -> None:
         """in_use: ports of the kernel's sockets; None: not read yet."""
         who, fields = request.who, request.fields
-        is_port = str(fields["ifname"]) in self.ports.all
+        is_port = fields["ifname"] in self.ports.all
         if who.pidfd < 0 or peer.ended(who.pidfd):  # the connection was closed meanwhile
             request.answer(RefusedError(errno.ESRCH, f"process {who.owner.pid} has gone"))
             return
@@ -150,7 +151,7 @@ class Leasing:
             self._again(request, refused, QUOTA_WAIT_S if back else 0)
             return
         except OSError as error:
-            request.answer(_refusal(error, str(fields["ifname"])))
+            request.answer(_refusal(error, fields["ifname"]))
             return
         self._loop.work(make, lambda made, error: self._made(lease, pidfd, made, error, request))
 
@@ -159,7 +160,7 @@ class Leasing:
     ) -> None:
         """A worker has read the kernel's tables of sockets."""
         if in_use is None:
-            request.answer(_refusal(error, str(request.fields["ifname"])))
+            request.answer(_refusal(error, request.fields["ifname"]))
         else:
             self._try(request, in_use)
 
@@ -204,7 +205,7 @@ class Leasing:
                 "or to one of `groups`, in harp.toml",
             )
 
-    def _make(self, wish: Wish, who: Owner, allowed: bool) -> Made:
+    def _make(self, request: LeaseRequest, who: Owner, allowed: bool) -> Made:
         """Make a queue, unless its holder could use the AF_XDP socket to reach our network
         namespace, which takes CAP_NET_ADMIN over it. Runs in a worker.
         """
@@ -214,24 +215,24 @@ class Leasing:
                 errno.EPERM,
                 f"process {who.pid}: {why}, or set allow_net_admin_containers = true in harp.toml",
             )
-        return self._kernel.make(wish)
+        return self._kernel.make(request)
 
-    def _reserve_port(self, who: Peer, fields: dict[str, object]) -> tuple[Lease, Make]:
+    def _reserve_port(self, who: Peer, fields: dict[str, Any]) -> tuple[Lease, Make]:
         lease = self.ports.reserve(
             who.owner,
-            str(fields["ifname"]),
-            int(str(fields["queues"])),
-            _clean(str(fields["label"]) or who.name),
+            fields["ifname"],
+            fields["queues"],
+            _clean(fields["label"] or who.name),
             since_s=time.time(),
             held=self._held(who.owner.uid),
         )
         flows = self.settings.page_flows
         return lease, lambda: self._kernel.pages(lease.queues, flows)
 
-    def _check_nic(self, who: Peer, fields: dict[str, object]) -> None:
+    def _check_nic(self, who: Peer, fields: dict[str, Any]) -> None:
         """Refuse what can be refused without reading the kernel's sockets. RefusedError."""
-        ifname, queue = str(fields["ifname"]), int(str(fields["queue"]))
-        frames, copy_mode = int(str(fields["frame_count"])), int(str(fields["copy_mode"]))
+        ifname, queue = fields["ifname"], fields["queue"]
+        frames, copy_mode = fields["frame_count"], fields["copy_mode"]
         if copy_mode > 2 or (frames and frames < FRAMES_MIN):
             raise RefusedError(
                 errno.EINVAL,
@@ -249,16 +250,16 @@ class Leasing:
         self.table.choose(who.owner, ifname, queue, now_s=self._loop.time(), held=held)
 
     def _reserve(
-        self, who: Peer, fields: dict[str, object], in_use: frozenset[int]
+        self, who: Peer, fields: dict[str, Any], in_use: frozenset[int]
     ) -> tuple[Lease, Make]:
         self._check_nic(who, fields)  # the state may have changed while a worker read the sockets
-        ifname, queue = str(fields["ifname"]), int(str(fields["queue"]))
-        frames, copy_mode = int(str(fields["frame_count"])), int(str(fields["copy_mode"]))
+        ifname, queue = fields["ifname"], fields["queue"]
+        frames, copy_mode = fields["frame_count"], fields["copy_mode"]
         lease = self.table.reserve(
             who.owner,
             ifname,
             queue,
-            _clean(str(fields["label"]) or who.name),
+            _clean(fields["label"] or who.name),
             now_s=self._loop.time(),
             since_s=time.time(),
             in_use=in_use,
@@ -266,15 +267,15 @@ class Leasing:
         )
         frames = min(frames or FRAMES_DEFAULT, self.settings.frames_max)
         flows = self.settings.page_flows
-        wish = Wish(ifname, lease.queue, frames, copy_mode, flows)
+        request = LeaseRequest(ifname, lease.queue, frames, copy_mode, flows)
         net_admin = self.settings.allow_net_admin_containers
-        return lease, lambda: self._make(wish, who.owner, net_admin)
+        return lease, lambda: self._make(request, who.owner, net_admin)
 
     def _made(
         self,
         lease: Lease,
         pidfd: int,
-        made: Made | Pages | None,
+        made: Made | None,
         error: BaseException | None,
         request: _Request,
     ) -> None:
@@ -310,23 +311,24 @@ class Leasing:
         if peer.ended(pidfd):
             raise RefusedError(errno.ESRCH, f"process {lease.owner.pid} has ended")
 
-    def _join(self, lease: Lease, made: Made | Pages) -> _host.Leased | _host.Port:
+    def _join(self, lease: Lease, made: Made) -> _host.Leased | _host.Port:
         """Add the descriptors to the maps; return the job's message."""
-        if isinstance(made, Pages):
+        queue = made.queue
+        if queue is None:
             text = self.ports.spec(lease)
             return _host.Port(lease.lease_id, lease.queues, made.page_bytes, text)
         nic = self.nics.all[lease.ifname]
         if nic.steering is None or self.table.nic_of(lease) is None:
             raise RefusedError(errno.ENODEV, f"{nic.ifname}: {nic.why_not or 'it was removed'}")
-        if made.ifindex != lease.ifindex:
+        if queue.ifindex != lease.ifindex:
             raise RefusedError(errno.ENODEV, f"{nic.ifname}: the interface is another one by now")
         try:
             lease.frames = self.frames.keep(lease.lease_id, made.fds[FD_FRAMES])
         except OSError as error:
             raise _refusal(error, lease.ifname) from error
         self._steer(lease, nic, made)
-        lease.frame_count, lease.frame_size = made.frame_count, made.frame_size
-        return self._message(lease, nic, made)
+        lease.frame_count, lease.frame_size = queue.frame_count, queue.frame_size
+        return self._message(lease, nic, queue, made.page_bytes)
 
     def _steer(self, lease: Lease, nic: Nic, made: Made) -> None:
         assert nic.steering is not None
@@ -337,7 +339,7 @@ class Leasing:
             self._unsteer(lease)
             raise RefusedError(error.errno or errno.EIO, error.strerror or str(error)) from error
 
-    def _message(self, lease: Lease, nic: Nic, made: Made) -> _host.Leased:
+    def _message(self, lease: Lease, nic: Nic, queue: _host.Queue, page_bytes: int) -> _host.Leased:
         hardware = nic.hardware
         assert nic.steering is not None
         return _host.Leased(
@@ -347,22 +349,22 @@ class Leasing:
             ifindex=lease.ifindex,
             queue=lease.queue,
             queue_count=hardware.queues,
-            frame_size=made.frame_size,
-            frame_count=made.frame_count,
-            ring_size=made.ring_size,
-            nic_features=made.features,
-            tx_frags_max=made.tx_frags_max,
-            mtu_bytes=made.mtu_bytes,
+            frame_size=queue.frame_size,
+            frame_count=queue.frame_count,
+            ring_size=queue.ring_size,
+            nic_features=queue.features,
+            tx_frags_max=queue.tx_frags_max,
+            mtu_bytes=queue.mtu_bytes,
             native=nic.steering.native,
-            zero_copy=made.zero_copy,
+            zero_copy=queue.zero_copy,
             port_min=lease.block.first,
             port_max=lease.block.last,
-            mac=made.mac,
-            page_bytes=made.page_bytes,
+            mac=queue.mac,
+            page_bytes=page_bytes,
             rss=_host.Rss(hardware.rss_kind, hardware.queues, hardware.rss_key, hardware.rss_table),
         )
 
-    def _delivered(self, lease: Lease, made: Made | Pages, good: bool) -> None:
+    def _delivered(self, lease: Lease, made: Made, good: bool) -> None:
         made.close()
         if good:
             self.granted += 1

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from harp import _host
 from harp.config import DpdkConfig
-from harp.daemon.kernel import Hardware, Made, Pages, PortFacts, Wish
+from harp.daemon.kernel import Hardware, Kernel, LeaseRequest, Made, PortFacts
 from harp.daemon.netlink import Address, Link, News
 from harp.daemon.ports import Block
 
@@ -135,7 +135,7 @@ class FakeMonitor:
         os.close(self._wake_fd)
 
 
-class FakeKernel:
+class FakeKernel(Kernel):
     """Queues are held by whoever holds their socket; a test says when one is let go."""
 
     netns = 4711
@@ -154,7 +154,7 @@ class FakeKernel:
         self.make_error: OSError | None = None
         self.unpinned: list[str] = []
         self.port_problems: dict[str, str] = {}  # of DPDK ports, by name
-        self.pages_made: list[Pages] = []
+        self.pages_made: list[Made] = []
         self.monitors: list[FakeMonitor] = []
         self.look = b"a"  # of every network, until a test changes it
         self.reads: list[int] = []
@@ -208,19 +208,21 @@ class FakeKernel:
         self.looks += 1
         return self.ports
 
-    def make(self, wish: Wish) -> Made:
+    def make(self, request: LeaseRequest) -> Made:
         self.making.set()
         assert self.may_make.wait(20)
         if self.make_error is not None:
             raise self.make_error
-        ifname, place = wish.ifname, (wish.ifname, wish.queue)
+        ifname, place = request.ifname, (request.ifname, request.queue)
         if place in self.held:
-            raise OSError(errno.EBUSY, f"{ifname} queue {wish.queue}: another socket owns it")
+            raise OSError(errno.EBUSY, f"{ifname} queue {request.queue}: another socket owns it")
         fds = [os.memfd_create(f"fake-{n}") for n in range(_host.FDS)]
         now = self.present[ifname]
-        made = Made(
-            fds, 2048, wish.frames, 2048, 0, 17, now.mtu_bytes, False, now.mac, now.ifindex, 4096,
+        queue = _host.Queue(
+            -1, -1, now.ifindex, request.queue, 2048, request.frames, 2048, now.mtu_bytes, 0, 17,
+            False, now.mac,
         )  # fmt: skip
+        made = Made(fds, 4096, queue)
         self.made.append(made)
         self.held.add(place)
         return made
@@ -228,12 +230,12 @@ class FakeKernel:
     def port(self, port: DpdkConfig) -> PortFacts:
         return PortFacts(self.port_problems.get(port.port, ""), numa_node=1, pci_path="/sys/x")
 
-    def pages(self, count: int, _flows: int) -> Pages:
+    def pages(self, count: int, _flows: int) -> Made:
         self.making.set()
         assert self.may_make.wait(20)
         if self.make_error is not None:
             raise self.make_error
-        made = Pages([os.memfd_create(f"fake-page-{n}") for n in range(count)], 4096)
+        made = Made([os.memfd_create(f"fake-page-{n}") for n in range(count)], 4096)
         self.pages_made.append(made)
         return made
 

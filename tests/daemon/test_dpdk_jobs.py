@@ -12,7 +12,7 @@ from daemon_rig import Running
 
 from harp import _host
 from harp.config import DpdkConfig
-from harp.daemon.kernel import Pages
+from harp.daemon.kernel import Made
 from harp.daemon.settings import Settings
 
 # Opens what it is told to, says what it has, and closes it after a line on stdin.
@@ -59,10 +59,10 @@ def job(build_dir: Path) -> Callable[..., "subprocess.Popen[str]"]:
     return begin
 
 
-def real_pages(count: int, _flows: int) -> Pages:
+def real_pages(count: int, _flows: int) -> Made:
     """Pages that a job can use, as a real harpd makes them."""
     made = [_host.page_create(_flows) for _ in range(count)]
-    return Pages([fd for fd, _ in made], made[0][1])
+    return Made([fd for fd, _ in made], made[0][1])
 
 
 def test_instances_on_a_leased_port(

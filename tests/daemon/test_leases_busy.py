@@ -15,7 +15,7 @@ from fake_kernel import FakeKernel
 from harp import _host
 from harp.daemon import leasing
 from harp.daemon.client import DaemonClient
-from harp.daemon.kernel import Made, Wish
+from harp.daemon.kernel import LeaseRequest, Made
 
 
 class SlowKernel(FakeKernel):
@@ -25,9 +25,9 @@ class SlowKernel(FakeKernel):
         super().__init__(queues)
         self.refused = 0
 
-    def make(self, wish: Wish) -> Made:
+    def make(self, request: LeaseRequest) -> Made:
         try:
-            return super().make(wish)
+            return super().make(request)
         except OSError as error:
             self.refused += error.errno == errno.EBUSY
             raise

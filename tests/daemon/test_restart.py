@@ -468,7 +468,7 @@ def test_a_restart_that_would_not_come_back_is_refused(
     kernel = FakeKernel()
     harpd = start(kernel, fresh=fresh)
     with harpd.client() as client:
-        with pytest.raises(RefusedByDaemonError, match="harpd goes on as it was") as caught:
+        with pytest.raises(RefusedByDaemonError, match="harpd continues unchanged") as caught:
             client.query("restart")
         assert ("run_dir has changed" in str(caught.value)) is (change == "run_dir")
         assert client.query("status")["daemon"] == "harpd"
