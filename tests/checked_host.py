@@ -11,12 +11,12 @@ from harp import _host, config
 from harp.doctor.examine import Examined, Report, examine, examine_all
 from harp.doctor.finding import Finding
 from harp.doctor.harpd import Harpd
-from harp.doctor.port_look import PortLook
+from harp.doctor.port_probe import PortProbe
 from harp.doctor.port_use import PortUse
 from harp.doctor.view import Link, View
 
 NOT_RUNNING = Harpd(Path("/run/harp/harpd.sock"), errno.ENOENT, "No such file or directory")
-NO_PORT = PortLook("no port here")
+NO_PORT = PortProbe("no port here")
 
 
 def device(ifname: str, ifindex: int, queues: int, free: int, flags: int = 0) -> _host.Device:
@@ -31,7 +31,7 @@ ALL_CAPABILITIES = "000001ffffffffff"
 
 
 @dataclass
-class Patient:
+class CheckedHost:
     """What a test may change before it asks for a finding."""
 
     fake: FakeHost
@@ -46,15 +46,15 @@ class Patient:
     libraries: dict[str, Path] = field(default_factory=dict)  # that the loader finds
     harpd: Harpd = NOT_RUNNING
 
-    look: PortLook = NO_PORT
+    probe: PortProbe = NO_PORT
     opened: list[str] = field(default_factory=list)
     use: PortUse = field(default_factory=PortUse)
     toml: str = ""
     asked: list[Path] = field(default_factory=list)  # where harpd was looked for
 
-    def _open(self, text: str, _arguments: str) -> PortLook:
+    def _open(self, text: str, _arguments: str) -> PortProbe:
         self.opened.append(text)
-        return self.look
+        return self.probe
 
     def _ask(self, path: Path) -> Harpd:
         self.asked.append(path)

@@ -24,38 +24,38 @@ Document = Mapping[str, Any]
 
 
 def _filtered(
-    sight: Document, nic: str | None, queue: int | None, pid: int | None
+    host: Document, nic: str | None, queue: int | None, pid: int | None
 ) -> dict[str, Any]:
     instances = [
         each
-        for each in sight["instances"]
+        for each in host["instances"]
         if (nic is None or each["identity"]["ifname"] == nic)
         and (queue is None or each["identity"]["queue"] == queue)
         and (pid is None or each["pid"] == pid)
     ]
     # Queues belong to instances, so a filter by queue excludes jobs.
-    jobs = [each for each in sight["jobs"] if queue is None and pid in (None, each["pid"])]
+    jobs = [each for each in host["jobs"] if queue is None and pid in (None, each["pid"])]
     if nic is not None:
         jobs = [
             lanes_view.over_nic(each, nic)
             for each in jobs
             if any(rail["ifname"] == nic for rail in each["rails"])
         ]
-    return {**sight, "instances": instances, "jobs": jobs}
+    return {**host, "instances": instances, "jobs": jobs}
 
 
 @understood()
-def _explain(sight: Document, source: Source) -> None:
+def _explain(host: Document, source: Source) -> None:
     """Print warnings on stderr; HarpError if nothing could be read."""
-    for bad in sight["bad_pages"]:
+    for bad in host["bad_pages"]:
         console.err.print(
             f"harpctl: process {bad['pid']}: {bad['why']}", markup=False, soft_wrap=True
         )
-    if sight["instances"] or sight["jobs"]:
+    if host["instances"] or host["jobs"]:
         return
-    if sight["bad_pages"]:
+    if host["bad_pages"]:
         raise HarpError("no page could be read")
-    if sight["hidden_processes"] and not source.daemon:
+    if host["hidden_processes"] and not source.daemon:
         raise HarpError(
             "no process of yours publishes statistics, other users' are root's to see; use sudo, "
             "or start harpd",
@@ -70,11 +70,11 @@ class _Watch:
     def __init__(self) -> None:
         self._before: dict[tuple[int, int, int], tuple[float, Document]] = {}
 
-    def rates(self, sight: Document) -> list[Rates]:
+    def rates(self, host: Document) -> list[Rates]:
         """Return each instance's changes since the previous reading."""
         now_s = time.monotonic()
         seen, present = [], {}
-        for each in sight["instances"]:
+        for each in host["instances"]:
             identity = each["identity"]
             key = each["pid"], identity["start_wall_ns"], identity["instance"]
             at_s, before = self._before.get(key, (now_s, None))
@@ -90,9 +90,9 @@ class _LaneWatch:
     def __init__(self) -> None:
         self._before: tuple[float, dict[lanes_view.LaneKey, int]] | None = None
 
-    def rates(self, sight: Document) -> lanes_view.LaneRates:
+    def rates(self, host: Document) -> lanes_view.LaneRates:
         """Return what lanes carried since the previous reading."""
-        now_s, carried = time.monotonic(), lanes_view.payloads(sight)
+        now_s, carried = time.monotonic(), lanes_view.payloads(host)
         before, self._before = self._before, (now_s, carried)
         if before is None:
             return lanes_view.LaneRates()
@@ -158,33 +158,33 @@ def stats(
     instances = _Watch()
 
     @understood()
-    def draw(sight: Document) -> RenderableType:
-        jobs = lanes_view.jobs_table(sight)
-        parts: list[RenderableType] = [] if jobs is None else [jobs, *lanes_view.job_notes(sight)]
-        if seen := instances.rates(sight):
-            parts += ["", view.stats_view(sight, seen, live=watch)]
+    def draw(host: Document) -> RenderableType:
+        jobs = lanes_view.jobs_table(host)
+        parts: list[RenderableType] = [] if jobs is None else [jobs, *lanes_view.job_notes(host)]
+        if seen := instances.rates(host):
+            parts += ["", view.stats_view(host, seen, live=watch)]
         return Group(*parts)
 
     if watch:
         repeat(look, draw, interval, output == "json")
         return
-    sight = look()
-    _explain(sight, source)
+    host = look()
+    _explain(host, source)
     if output == "json":
-        console.print_json(sight)
+        console.print_json(host)
     elif everything:
         with understood():
-            for table in _all_tables(sight):
+            for table in _all_tables(host):
                 console.print_whole(table, WIDE)
-    elif sight["instances"] or sight["jobs"]:
-        console.print_whole(draw(sight), WIDE)
+    elif host["instances"] or host["jobs"]:
+        console.print_whole(draw(host), WIDE)
 
 
-def _all_tables(sight: Document) -> Iterator[Table]:
-    for job in sight["jobs"]:
+def _all_tables(host: Document) -> Iterator[Table]:
+    for job in host["jobs"]:
         if any(job["counters"].values()):
             yield lanes_view.all_job_counters(job)
-    for each in sight["instances"]:
+    for each in host["instances"]:
         yield view.all_counters(each)
         if (of_driver := view.all_xstats(each)) is not None:
             yield of_driver
@@ -239,23 +239,23 @@ def flows(
 
     @understood()
     def look() -> Document:
-        sight = _filtered(source.look(flows=True), nic, queue, pid)
-        return sight if peer is None else lanes_view.of_peers(sight, peer)
+        host = _filtered(source.look(flows=True), nic, queue, pid)
+        return host if peer is None else lanes_view.of_peers(host, peer)
 
     seen = _LaneWatch()
 
     @understood()
-    def draw(sight: Document) -> RenderableType:
+    def draw(host: Document) -> RenderableType:
         if flat or queue is not None:
-            return view.flows_view(sight, wide=wide)
-        return lanes_view.lanes_view(sight, seen.rates(sight), wide=wide)
+            return view.flows_view(host, wide=wide)
+        return lanes_view.lanes_view(host, seen.rates(host), wide=wide)
 
     if watch:
         repeat(look, draw, interval, output == "json")
         return
-    sight = look()
-    _explain(sight, source)
+    host = look()
+    _explain(host, source)
     if output == "json":
-        console.print_json(sight)
-    elif sight["instances"] or sight["jobs"]:
-        console.print_whole(draw(sight), WIDE)
+        console.print_json(host)
+    elif host["instances"] or host["jobs"]:
+        console.print_whole(draw(host), WIDE)

@@ -17,7 +17,7 @@ from harp.config import DpdkConfig
 from harp.daemon import netlink, sockets
 from harp.daemon.limits import MemoryRoom
 from harp.daemon.loop import close_all
-from harp.daemon.netlink import Link, News
+from harp.daemon.netlink import Changes, Link
 from harp.nicprep import Host, pci
 
 PROBE_FRAMES = 64
@@ -48,7 +48,7 @@ class MonitorLike(Protocol):
     """Changes of the network: harp.daemon.netlink.NetworkMonitor, or a test's."""
 
     def fileno(self) -> int: ...
-    def read(self) -> News: ...
+    def read(self) -> Changes: ...
     def resolve(self, neighbors: list[tuple[int, bytes]]) -> None: ...
     def confirm(self, ifindex: int, addr: bytes) -> None: ...
     def close(self) -> None: ...
@@ -236,7 +236,7 @@ class Kernel:
         it.
         """
         address = pci.canonical(port.device)
-        found = pci.look(Host(), address) if address else None
+        found = pci.find(Host(), address) if address else None
         problem = pci.unbound(Host(), port.device)
         try:
             _host.port_take_check(port.text)

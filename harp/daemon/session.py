@@ -13,7 +13,7 @@ from harp._host import Kind, Message
 from harp.daemon import peer, queries
 from harp.daemon.documents import Lending, document_fd
 from harp.daemon.leasing import Granted
-from harp.daemon.looks import Looks, Then
+from harp.daemon.readings import Readings, Then
 from harp.daemon.server import Client, Reply
 from harp.daemon.table import RefusedError
 from harp.daemon.watching import Watching
@@ -42,10 +42,10 @@ class Session:
     """The handler of server.Server."""
 
     def __init__(
-        self, daemon: "Daemon", lending: Lending, looks: Looks, watching: Watching
+        self, daemon: "Daemon", lending: Lending, readings: Readings, watching: Watching
     ) -> None:
         self._daemon, self._leasing = daemon, daemon.leasing
-        self._lending, self._looks, self._watching = lending, looks, watching
+        self._lending, self._readings, self._watching = lending, readings, watching
         self._commands: dict[str, Command] = {
             "status": lambda _client, _question: daemon.status(),
             "instances": lambda _client, _question: queries.instances(daemon.leasing),
@@ -59,7 +59,7 @@ class Session:
     def __call__(self, client: Client, message: Message) -> None:
         """Handle one message; answer exactly once, or close the connection."""
         if message.kind is not Kind.HELLO and not client.name:
-            client.close("it did not say hello first")
+            client.close("it did not send HELLO first")
             return
         try:
             self._handle(client, message)
@@ -72,7 +72,7 @@ class Session:
         serial, fields = message.serial, message.fields
         if message.kind is Kind.HELLO:
             if client.name:
-                client.close("it said hello twice")
+                client.close("it sent HELLO twice")
                 return
             client.greeted(fields["client"])
             devices, job = self._leasing.devices(), self._daemon.settings.job
@@ -162,7 +162,7 @@ class Session:
                 errno.EACCES, f"user {uid} may not have leases, nor see others' instances"
             )
         flows = question.get("flows") is not False
-        return lambda then: self._looks.ask(uid, flows, then)
+        return lambda then: self._readings.ask(uid, flows, then)
 
     def _stop(self, client: Client, question: dict[str, Any]) -> dict[str, Any]:
         _only_root(client)

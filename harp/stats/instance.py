@@ -37,7 +37,7 @@ class Instance:
 
 
 @dataclass(frozen=True)
-class Sight:
+class HostSnapshot:
     """All instances and jobs at one moment, and what could not be read."""
 
     instances: tuple[Instance, ...]
@@ -53,15 +53,15 @@ class _Room:
         users = {page.uid for page in (*found.pages, *found.jobs)}
         self._left = dict.fromkeys(users, DOCUMENT_BYTES_MAX // max(1, len(users)))
         self._bad = bad
-        self._told: set[int] = set()
+        self._reported: set[int] = set()
 
     def take(self, page: Page, count: int, each_bytes: int) -> int:
         """Return how many of these records fit; warn if not all do."""
         given = min(count, self._left[page.uid] // each_bytes)
         self._left[page.uid] -= given * each_bytes
-        if given < count and page.uid not in self._told:
-            self._told.add(page.uid)
-            why = f"user {page.uid} publishes more than there is room for: not all is shown"
+        if given < count and page.uid not in self._reported:
+            self._reported.add(page.uid)
+            why = f"user {page.uid} publishes more than fits into the document: not all is shown"
             self._bad.append((page.pid, why))
         return given
 
@@ -87,7 +87,7 @@ def _record_bytes() -> tuple[int, int, int]:
     )
 
 
-def look(found: Found, *, flows: bool = True, lanes: bool | None = None) -> Sight:
+def look(found: Found, *, flows: bool = True, lanes: bool | None = None) -> HostSnapshot:
     """Read all pages that were found, ordered by NIC, queue and process.
 
     Parameters
@@ -112,7 +112,7 @@ def look(found: Found, *, flows: bool = True, lanes: bool | None = None) -> Sigh
             bad.append((page.pid, str(error)))
     instances.sort(key=lambda each: (*_place(each), each.pid))
     jobs.sort(key=lambda each: each.pid)
-    return Sight(tuple(instances), found.hidden_processes, tuple(bad), tuple(jobs))
+    return HostSnapshot(tuple(instances), found.hidden_processes, tuple(bad), tuple(jobs))
 
 
 def _instance(page: Page, room: _Room, flows: bool) -> list[Instance]:
@@ -127,14 +127,14 @@ def _instance(page: Page, room: _Room, flows: bool) -> list[Instance]:
 
 def _job(page: Page, room: _Room, lanes: bool) -> list[job.Job]:
     """The same for a job."""
-    did = page.read_job(lanes=lanes)
-    bare = replace(did, comms=did.comms[:0], lanes=did.lanes[:0])
+    snapshot = page.read_job(lanes=lanes)
+    bare = replace(snapshot, comms=snapshot.comms[:0], lanes=snapshot.lanes[:0])
     one = job.Job(page.pid, page.uid, page.comm, bare)
     if not room.take(page, 1, len(json.dumps(job.document(one)))):
         return []
     _, comm_bytes, lane_bytes = _record_bytes()
-    comms = room.kept(page, did.comms, comm_bytes)
-    kept = replace(did, comms=comms, lanes=room.kept(page, did.lanes, lane_bytes))
+    comms = room.kept(page, snapshot.comms, comm_bytes)
+    kept = replace(snapshot, comms=comms, lanes=room.kept(page, snapshot.lanes, lane_bytes))
     return [replace(one, snapshot=kept)]
 
 
@@ -184,13 +184,13 @@ def document(each: Instance) -> dict[str, Any]:
     }
 
 
-def sight_document(sight: Sight) -> dict[str, Any]:
+def host_document(host: HostSnapshot) -> dict[str, Any]:
     """Return everything that was read."""
     return {
         "format": FORMAT,
         "histogram_upper_ns": list(schema.upper_ns()),
-        "instances": [document(each) for each in sight.instances],
-        "jobs": [job.document(each) for each in sight.jobs],
-        "hidden_processes": sight.hidden_processes,
-        "bad_pages": [{"pid": pid, "why": why} for pid, why in sight.bad],
+        "instances": [document(each) for each in host.instances],
+        "jobs": [job.document(each) for each in host.jobs],
+        "hidden_processes": host.hidden_processes,
+        "bad_pages": [{"pid": pid, "why": why} for pid, why in host.bad],
     }

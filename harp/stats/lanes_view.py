@@ -54,10 +54,10 @@ class LaneRates:
         return max(0, now - self.before.get(_lane_key(job, lane), 0)) / self.seconds
 
 
-def payloads(sight: Record) -> dict[LaneKey, int]:
+def payloads(host: Record) -> dict[LaneKey, int]:
     """Return the payload bytes of all lanes, for a later LaneRates."""
     return {
-        _lane_key(job, lane): lane["payload_bytes"] for job in sight["jobs"] for lane in _lanes(job)
+        _lane_key(job, lane): lane["payload_bytes"] for job in host["jobs"] for lane in _lanes(job)
     }
 
 
@@ -71,7 +71,7 @@ def _is_peer(text: str, peers: Network) -> bool:
         return False
 
 
-def of_peers(sight: Record, peers: Network) -> dict[str, Any]:
+def of_peers(host: Record, peers: Network) -> dict[str, Any]:
     """Keep only comms, lanes and connections with these peers. A comm keeps its lanes."""
 
     def with_peers(records: Iterable[Record]) -> list[Record]:
@@ -86,9 +86,9 @@ def of_peers(sight: Record, peers: Network) -> dict[str, Any]:
                 yield comm
 
     return {
-        **sight,
-        "instances": [{**each, "flows": with_peers(each["flows"])} for each in sight["instances"]],
-        "jobs": [{**job, "comms": list(comms(job))} for job in sight["jobs"]],
+        **host,
+        "instances": [{**each, "flows": with_peers(each["flows"])} for each in host["instances"]],
+        "jobs": [{**job, "comms": list(comms(job))} for job in host["jobs"]],
     }
 
 
@@ -160,10 +160,10 @@ def _comm_lines(job: Record, comm: Record, rates: LaneRates) -> list[_Line]:
     return [_Line(what, carried, tuple(comm["lanes"]), cells), *lanes]
 
 
-def tree(sight: Record, rates: LaneRates) -> Iterator[_Line]:
+def tree(host: Record, rates: LaneRates) -> Iterator[_Line]:
     """Return a line for every peer, comm and lane, in this order."""
     by_peer: dict[str, list[tuple[Record, Record]]] = {}
-    for job in sight["jobs"]:
+    for job in host["jobs"]:
         for comm in job["comms"]:
             by_peer.setdefault(comm["peer"], []).append((job, comm))
     for peer, found in sorted(by_peer.items()):
@@ -212,46 +212,46 @@ def _endpoints(record: Record) -> tuple[Any, ...]:
     return tuple(record[name] for name in ("local", "local_port", "remote", "remote_port"))
 
 
-def without_lanes(sight: Record) -> dict[str, Any]:
+def without_lanes(host: Record) -> dict[str, Any]:
     """Return the instances with only those connections that are no lanes of a job."""
-    known = {_endpoints(lane) for job in sight["jobs"] for lane in _lanes(job)}
+    known = {_endpoints(lane) for job in host["jobs"] for lane in _lanes(job)}
     return {
         "instances": [
             {**each, "flows": [flow for flow in each["flows"] if _endpoints(flow) not in known]}
-            for each in sight["instances"]
+            for each in host["instances"]
         ]
     }
 
 
-def job_notes(sight: Record) -> list[Text]:
+def job_notes(host: Record) -> list[Text]:
     """Return notes on missing records, and on NICs without a working lane."""
     lines = []
-    for job in sight["jobs"]:
-        status, who = job["status"], f"{job_name(job)} (process {job['pid']})"
+    for job in host["jobs"]:
+        status, title = job["status"], f"{job_name(job)} (process {job['pid']})"
         if status["flows_hidden"] or status["comms_hidden"]:
             lines.append(
                 Text(
-                    f"{who}: {status['flows_hidden']} lanes and {status['comms_hidden']} comms "
+                    f"{title}: {status['flows_hidden']} lanes and {status['comms_hidden']} comms "
                     "have no record: set page_flows higher"
                 )
             )
         down = {rail["ifname"] for rail in job["rails"] if rail["down"]}
-        lines += [Text(f"{who}: no lane over {nic} works", "red") for nic in sorted(down)]
+        lines += [Text(f"{title}: no lane over {nic} works", "red") for nic in sorted(down)]
     return lines
 
 
-def lanes_view(sight: Record, rates: LaneRates, *, wide: bool = False) -> RenderableType:
+def lanes_view(host: Record, rates: LaneRates, *, wide: bool = False) -> RenderableType:
     """Return the output of `harpctl flows`: lanes by peer and comm, then other connections."""
-    lines = list(tree(sight, rates))
+    lines = list(tree(host, rates))
     parts: list[RenderableType] = []
     if lines:
         parts += [_lanes_table(lines, rates.seconds > 0)]
-    rest = without_lanes(sight)
+    rest = without_lanes(host)
     if any(each["flows"] for each in rest["instances"]):
         parts += ["", flows_view(rest, wide=wide)]
     if not parts:
         parts = [Text("no lane is open")]
-    return Group(*parts, *job_notes(sight), *notes(sight))
+    return Group(*parts, *job_notes(host), *notes(host))
 
 
 # --------------------------------------------------------------------------------------------------
@@ -277,15 +277,15 @@ def _job_row(job: Record) -> tuple[object, ...]:
     )  # fmt: skip
 
 
-def jobs_table(sight: Record) -> Table | None:
+def jobs_table(host: Record) -> Table | None:
     """Return a line for every job; None without jobs."""
-    if not sight["jobs"]:
+    if not host["jobs"]:
         return None
     columns = (
         "job", "pid", "comms", "HARP lanes", "kernel lanes", "by HARP", "by kernel", "died",
         "replaced", "re-rolled", "moved", "duplicate", "NICs down", "refused peers",
     )  # fmt: skip
-    return table("Jobs, since their start", columns, map(_job_row, sight["jobs"]))
+    return table("Jobs, since their start", columns, map(_job_row, host["jobs"]))
 
 
 def all_job_counters(job: Record) -> Table:

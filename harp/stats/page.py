@@ -175,23 +175,47 @@ def identity(fd: int) -> tuple[Identity, bool]:
 
 
 def read(fd: int, *, flows: bool = True) -> Snapshot:
-    """Read the page of a stack behind a descriptor. flows False: without flows. PageError."""
+    """Read the page of a stack.
+
+    Parameters
+    ----------
+    fd
+        Descriptor of the page.
+    flows
+        Whether to read the records of connections.
+
+    Raises
+    ------
+    PageError
+        The page is invalid, of another version, or its owner is in the middle of a write.
+    """
     with _refusals():
         _page.check(fd)
-        nobody = np.empty(0, schema.record_type("flow"))
+        none = np.empty(0, schema.record_type("flow"))
         return Snapshot(
             _identity(fd),
             _status(fd),
             _numbers(fd, _page.COUNTERS, schema.counters_type()),
             _histograms(fd),
-            _flows(fd) if flows else nobody,
+            _flows(fd) if flows else none,
             _xstats(fd),
         )
 
 
 def read_job(fd: int, *, lanes: bool = True) -> JobSnapshot:
-    """Read the page of a job behind a descriptor. lanes False: without comms and lanes.
-    PageError.
+    """Read the page of a job.
+
+    Parameters
+    ----------
+    fd
+        Descriptor of the page.
+    lanes
+        Whether to read the records of comms and lanes.
+
+    Raises
+    ------
+    PageError
+        As read().
     """
     most = FLOWS_MAX if lanes else 0
     with _refusals():

@@ -31,8 +31,8 @@ from prometheus_client.registry import Collector
 
 from harp.daemon.documents import written
 from harp.stats import discover, families, totals
-from harp.stats.instance import Sight, look
-from harp.stats.text import sight_text
+from harp.stats.instance import HostSnapshot, look
+from harp.stats.text import host_text
 from harp.stats.xstats import Names
 
 REQUEST_BYTES_MAX = 4096
@@ -140,9 +140,9 @@ class Reader:
         if request["kind"] == "metrics":
             return written([self._metrics(json.loads(more), bool(request.get("per_queue")))])
         flows = bool(request["flows"])
-        return written(sight_text(self._sight(flows=flows, lanes=flows)))
+        return written(host_text(self._sight(flows=flows, lanes=flows)))
 
-    def _sight(self, *, flows: bool, lanes: bool) -> Sight:
+    def _sight(self, *, flows: bool, lanes: bool) -> HostSnapshot:
         return look(self.scans.found(), flows=flows, lanes=lanes)
 
     def _metrics(self, daemon: dict[str, Any], per_queue: bool) -> bytes:
@@ -159,12 +159,12 @@ class Reader:
         """Return the data of a scrape. nics: names of NICs that may become labels, besides this
         host's.
         """
-        sight = self._sight(flows=False, lanes=True)
-        instances, ignored = families.believed(sight.instances, leased)
-        jobs, left_out = families.believed_jobs(sight.jobs, leased)
+        host = self._sight(flows=False, lanes=True)
+        instances, ignored = families.believed(host.instances, leased)
+        jobs, left_out = families.believed_jobs(host.jobs, leased)
         for reason, count in left_out.items():
             ignored[reason] = ignored.get(reason, 0) + count
-        ignored["unreadable"] += len(sight.bad)
+        ignored["unreadable"] += len(host.bad)
         here = {name for _, name in socket.if_nameindex()}
         done = self._totals.of_jobs(jobs, nics.union(here))
         devices = self._devices.of_devices(instances)

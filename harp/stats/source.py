@@ -13,7 +13,7 @@ from typing import Any
 
 from harp.errors import HarpError
 from harp.stats.discover import find
-from harp.stats.instance import look, sight_document
+from harp.stats.instance import host_document, look
 from harp.words import printable
 
 SOCKET = "/run/harp/harpd.sock"
@@ -82,4 +82,4 @@ class Source:
                 document: dict[str, Any] = {"jobs": [], **_plain(answer)}
                 return document
         with find() as found:
-            return sight_document(look(found, flows=flows))
+            return host_document(look(found, flows=flows))

@@ -113,10 +113,10 @@ def drops(seen: Iterable[Rates], *, live: bool) -> Table | None:
     return result
 
 
-def notes(sight: Mapping[str, Any]) -> list[Text]:
+def notes(host: Mapping[str, Any]) -> list[Text]:
     """Return notes: instances that ended, and problems of pages."""
     lines = []
-    for each in sight["instances"]:
+    for each in host["instances"]:
         status, name = each["status"], name_of(each)
         if status["note"]:
             lines.append(Text(f"{name} (process {each['pid']}): {status['note']}", "yellow"))
@@ -158,13 +158,13 @@ def all_xstats(each: Mapping[str, Any]) -> Table | None:
     )
 
 
-def stats_view(sight: Mapping[str, Any], seen: Sequence[Rates], *, live: bool) -> RenderableType:
+def stats_view(host: Mapping[str, Any], seen: Sequence[Rates], *, live: bool) -> RenderableType:
     """Return the instances' part of `harpctl stats`."""
     parts: list[RenderableType] = [instances(seen, live=live)] if seen else []
     lost = drops(seen, live=live)
     if lost is not None:
         parts += ["", lost]
-    return Group(*parts, *notes(sight))
+    return Group(*parts, *notes(host))
 
 
 def _flow_cells(each: Mapping[str, Any], flow: Mapping[str, Any]) -> dict[str, object]:
@@ -203,11 +203,11 @@ _FLOW_COLUMNS_WIDE = (
 _LEFT = ("local", "remote", "state", "nic/queue", "lane", "cc")
 
 
-def flows_view(sight: Mapping[str, Any], *, wide: bool = False) -> RenderableType:
+def flows_view(host: Mapping[str, Any], *, wide: bool = False) -> RenderableType:
     """Return the output of `harpctl flows --flat`."""
     columns = _FLOW_COLUMNS_WIDE if wide else _FLOW_COLUMNS
-    cells = [_flow_cells(each, flow) for each in sight["instances"] for flow in each["flows"]]
+    cells = [_flow_cells(each, flow) for each in host["instances"] for flow in each["flows"]]
     result = table("HARP connections", columns, ([row[name] for name in columns] for row in cells))
     for name, column in zip(columns, result.columns, strict=True):
         column.justify = "left" if name in _LEFT else "right"
-    return Group(result, *notes(sight))
+    return Group(result, *notes(host))

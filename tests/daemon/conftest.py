@@ -16,7 +16,7 @@ from harp.daemon import rundir
 from harp.daemon.daemon import Daemon, Preparation
 from harp.daemon.settings import Settings
 
-# Eight helpers may share two cores: time says nothing. Steps of a state machine are many already.
+# The machine may be loaded, so there is no deadline. State machines have many steps already.
 hypothesis_settings.register_profile(
     "daemon", deadline=None, max_examples=40, stateful_step_count=30
 )

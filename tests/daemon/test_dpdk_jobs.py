@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The instances of a job on a DPDK port that harpd leases: opened as harpd says, and released."""
+"""A job's instances on a DPDK port that harpd leases: opened as specified, and released."""
 
 import subprocess
 import sys
@@ -15,7 +15,7 @@ from harp.config import DpdkConfig
 from harp.daemon.kernel import Made
 from harp.daemon.settings import Settings
 
-# Opens what it is told to, says what it has, and closes it after a line on stdin.
+# Opens instances, prints them, and closes them after a line on stdin.
 JOB = """
 import sys
 from harp import Instance

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from fake_patient import device
+from checked_host import device
 
 from harp import _host
 from harp.doctor import harpd

@@ -90,7 +90,7 @@ def test_ranks_of_user_nobody_in_containers_agree(
         assert "kernel TCP" not in rank
         assert "WARN" not in rank
     for daemon in containers.daemons:
-        wait_until(lambda d=daemon: "given back" in d.words(), "the lease is given back")
+        wait_until(lambda d=daemon: "given back" in d.log_text(), "the lease is given back")
 
 
 @pytest.mark.parametrize("containers", [4], indirect=True, ids=["4-queues"])
@@ -136,7 +136,7 @@ def test_a_job_outlives_harpd_and_gives_back_to_the_next(containers: Containers)
         for process in ranks:
             process.communicate(timeout=60)
         assert [process.returncode for process in ranks] == [0, 0]
-    words = containers.daemons[0].words().split("serves on")[-1]
+    words = containers.daemons[0].log_text().split("serves on")[-1]
     assert "given back" in words
 
 

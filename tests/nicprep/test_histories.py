@@ -68,7 +68,7 @@ def live(fake: FakeHost, nics: list[NicConfig], pages: int, undo: Undo, death: i
 
 @settings(max_examples=50, deadline=None, derandomize=True)
 @given(st.lists(st.tuples(nic_configs, PAGES, st.integers(0, 20)), min_size=1, max_size=4))
-def test_lives_and_deaths_leave_the_host_as_it_was(
+def test_any_history_leaves_the_host_unchanged(
     lives: list[tuple[list[NicConfig], int, int]],
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:

@@ -50,19 +50,19 @@ def test_huge_pages_come_and_go(need_root: None) -> None:
 
 
 @pytest.mark.parametrize("part", ["channels", "rings", "coalesce", "features", "rss"])
-def test_an_interface_that_is_not_there(part: str) -> None:
+def test_an_unknown_interface_is_an_error(part: str) -> None:
     error = error_of(part, "nosuch0")
     assert error is not None
     assert error.errno == errno.ENODEV
 
 
 @pytest.mark.parametrize("name", ["sixteen-letters-x", "", "a/b", "\N{SNOWMAN}"])
-def test_names_that_no_interface_has(name: str) -> None:
+def test_impossible_interface_names_are_errors(name: str) -> None:
     for part in ("channels", "rss"):
         assert error_of(part, name) is not None
 
 
-def test_every_interface_of_this_machine_answers_or_says_why_not() -> None:
+def test_every_interface_of_this_machine_answers_or_is_unsupported() -> None:
     """Whatever hardware it is: a part is there, with whole numbers, or it is EOPNOTSUPP."""
     for _, ifname in socket.if_nameindex():
         for part in ("channels", "rings", "coalesce", "rss"):
@@ -78,7 +78,7 @@ def test_every_interface_of_this_machine_answers_or_says_why_not() -> None:
 
 
 def test_error_texts_of_the_kernel_are_kept(need_root: None) -> None:
-    """An extended acknowledgement says more than the error number."""
+    """The kernel's extended acknowledgement has a text."""
     error = error_of("channels", "nosuch0")
     assert error is not None
     assert error.strerror == "no device matches name"

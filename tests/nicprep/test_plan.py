@@ -40,7 +40,7 @@ def test_planning_writes_nothing(fake: FakeHost) -> None:
     assert fake.ethtool.log == []
 
 
-def test_what_is_already_so_is_no_change(fake: FakeHost) -> None:
+def test_settings_that_already_match_are_no_change(fake: FakeHost) -> None:
     keys = {"queues": 8, "rx_ring": 512, "coalesce": "adaptive", "gro": "on"}
     assert planned(fake, **keys) == []
     assert len(plan(nic(**keys), fake.host)) == 4
@@ -179,7 +179,7 @@ def test_interrupts_of_the_queues_alone(fake: FakeHost) -> None:
         ("bnxt_en-eth1-TxRx-1", 1),
     ],
 )
-def test_names_that_drivers_give(fake: FakeHost, name: str, queue: int | None) -> None:
+def test_interrupt_names_of_drivers(fake: FakeHost, name: str, queue: int | None) -> None:
     fake.write("proc/interrupts", f"   CPU0\n 40:  9  PCI-MSIX  2-edge  {name}\n")
     assert [each.queue for each in interrupts(fake.host, "eth1")] == (
         [] if queue is None else [queue]
@@ -219,7 +219,7 @@ def test_a_device_is_known_by_its_bus_not_by_its_name(fake: FakeHost) -> None:
 
 
 @pytest.mark.parametrize("numbers", [set(), {0}, {1, 2, 3, 8}, {65535}, set(range(61000, 65536))])
-def test_ranges_there_and_back(numbers: set[int]) -> None:
+def test_ranges_are_parsed_and_formatted(numbers: set[int]) -> None:
     assert ranges.parse(ranges.text(numbers)) == numbers
 
 

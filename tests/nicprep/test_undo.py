@@ -58,7 +58,7 @@ class State:
         return Undo.from_json(json.loads(self.records[-1]))
 
 
-def test_everything_there_and_back(fake: FakeHost) -> None:
+def test_everything_is_changed_and_restored(fake: FakeHost) -> None:
     before, state = snapshot(fake), State()
     result = prepare([EVERYTHING], HUGE_PAGES, fake.host, state.record)
     assert {outcome.status for outcome in result.outcomes} == {"done"}
@@ -161,7 +161,7 @@ def test_reserved_ports_of_others_stay(fake: FakeHost) -> None:
     assert fake.read(PORTS) == "5000,7000-7001,61000-61005"
 
 
-def test_a_wider_range_still_goes_back_whole(fake: FakeHost) -> None:
+def test_a_wider_range_is_restored_as_a_whole(fake: FakeHost) -> None:
     first = prepare([nic(ports=(62000, 65535))], 0, fake.host)
     fake.write(PORTS, "5000,62000-65535")
     second = prepare([nic()], 0, fake.host, undo=first.undo)
@@ -187,7 +187,7 @@ def test_a_setting_that_is_removed_is_restored_at_reload(fake: FakeHost) -> None
     assert (third.undo, snapshot(fake)) == (Undo(), before)
 
 
-def test_the_first_of_all_values_goes_back_after_several_changes(fake: FakeHost) -> None:
+def test_the_first_value_is_restored_after_several_changes(fake: FakeHost) -> None:
     undo = Undo()
     for size in (64, 1024, 2048):
         undo = prepare([nic(rx_ring=size)], HUGE_PAGES, fake.host, undo=undo).undo
@@ -207,7 +207,7 @@ class Died(BaseException):
     """The process ends here."""
 
 
-def test_a_crash_anywhere_leaves_a_file_that_puts_everything_back(fake: FakeHost) -> None:
+def test_after_a_crash_anywhere_the_file_restores_everything(fake: FakeHost) -> None:
     """Dies before and after every record, the change made or not."""
     before = snapshot(fake)
     whole = State()
@@ -232,7 +232,7 @@ def test_a_crash_anywhere_leaves_a_file_that_puts_everything_back(fake: FakeHost
 
 
 def test_a_crash_before_the_second_of_two_changes(fake: FakeHost) -> None:
-    """What stands there is neither as it was at first nor as it was to become, and is ours."""
+    """The present value is neither the first nor the requested one, and is ours."""
     first = prepare([nic(rx_ring=64)], HUGE_PAGES, fake.host).undo
     state = State()
 
@@ -262,7 +262,7 @@ def test_a_crash_between_change_and_record_after_fewer_pages(fake: FakeHost) -> 
     assert fake.read(PAGES) == "0"
 
 
-def test_what_cant_be_written_down_is_not_changed(fake: FakeHost) -> None:
+def test_a_change_that_cannot_be_recorded_is_not_made(fake: FakeHost) -> None:
     before = snapshot(fake)
     result = prepare([EVERYTHING], HUGE_PAGES, fake.host, State(fail_at=1).record)
     assert snapshot(fake) == before
@@ -293,7 +293,7 @@ def test_the_interface_is_gone_or_another_one(fake: FakeHost) -> None:
     assert outcomes(restore(undo, fake.host))["eth1 ring sizes"][0] == "gone"
 
 
-def test_an_interrupt_that_went_with_its_queue(fake: FakeHost) -> None:
+def test_an_interrupt_removed_with_its_queue_is_skipped(fake: FakeHost) -> None:
     undo = prepare([nic(irq_affinity="local")], HUGE_PAGES, fake.host).undo
     fake.remove("proc/irq/47/smp_affinity_list")
     back = restore(undo, fake.host)
@@ -301,7 +301,7 @@ def test_an_interrupt_that_went_with_its_queue(fake: FakeHost) -> None:
     assert fake.read("proc/irq/46/smp_affinity_list") == "0-7"
 
 
-def test_what_cant_go_back_now_stays_on_the_list(fake: FakeHost) -> None:
+def test_a_failed_restore_stays_in_the_list(fake: FakeHost) -> None:
     undo = apply(plan(nic(rx_ring=64), fake.host), fake.host).undo
     fake.ethtool.refuse["rings"] = OSError(errno.EBUSY, "in use")
     back = restore(undo, fake.host)

@@ -311,7 +311,7 @@ def test_hostile_contents_are_one_error(content: bytes, said: str, tmp_path: Pat
 @pytest.mark.parametrize(
     "piece", [".a", "[[nic]]\n", "[[nic.b]]\n", "a.b={}\n", '"', "''", "[", "{", "#\n", " ", "\\"]
 )
-def test_as_much_as_fits_of_anything_is_read_or_refused_quickly(piece: str, tmp_path: Path) -> None:
+def test_large_files_are_read_or_refused_quickly(piece: str, tmp_path: Path) -> None:
     file = tmp_path / "harp.toml"
     for before in ("", "a", "a = ", "[[nic]]\n"):
         text = before + piece * ((FILE_BYTES_MAX - 10) // len(piece))
@@ -503,7 +503,7 @@ def test_the_strongest_encryption_setting_wins(
 
 
 @pytest.mark.parametrize("where", ["environment", "command line"])
-def test_required_encryption_is_not_taken_back(tmp_path: Path, where: str) -> None:
+def test_required_encryption_is_not_revoked(tmp_path: Path, where: str) -> None:
     file = tmp_path / "harp.toml"
     file.write_text(REQUIRED)
     environ = {"HARP_ENCRYPT": "off"} if where == "environment" else {}
@@ -519,7 +519,7 @@ def test_required_encryption_is_not_taken_back(tmp_path: Path, where: str) -> No
 
 @given(st.text(max_size=200) | st.binary(max_size=200).map(lambda b: b.decode("latin-1")))
 @settings(deadline=None, max_examples=300)
-def test_no_text_is_more_than_a_config_error(text: str) -> None:
+def test_any_text_causes_config_errors_only(text: str) -> None:
     for prefix in ("", "[job]\n", "[[nic]]\n", "[[dpdk]]\n", "[job]\npath = "):
         with contextlib.suppress(config.ConfigError):
             config.parse(prefix + text)
@@ -549,7 +549,7 @@ fragments = st.sampled_from(
 
 @given(st.lists(fragments, max_size=20))
 @settings(deadline=None, max_examples=500)
-def test_no_heap_of_fragments_is_more_than_a_config_error(parts: list[str]) -> None:
+def test_fragments_of_toml_cause_config_errors_only(parts: list[str]) -> None:
     text = "".join(parts)
     try:
         found = config.parse(text, "f")

@@ -146,7 +146,7 @@ def test_an_unread_log_blocks_nothing(room: int, line: int, begun: str) -> None:
     assert before.startswith(begun)
     assert bool(begun) == said.startswith("\n")
     assert said.lstrip("\n") == (
-        "harpd: ERROR: again 7 (100 lines before it were left out: nobody read them)\n"
+        "harpd: ERROR: again 7 (100 earlier lines were dropped: the output was not read)\n"
     )
 
 

@@ -59,7 +59,7 @@ def samples(
 @pytest.fixture
 def instances(owner: Owner) -> tuple[Instance, ...]:
     """The two of page_owner."""
-    owner.say("latency 1000", "latency 1024", "latency 1025", "latency 99999999999", "run 30")
+    owner.send("latency 1000", "latency 1024", "latency 1025", "latency 99999999999", "run 30")
     with stats.find() as found:
         seen = look(found).instances
     return tuple(each for each in seen if each.pid == owner.process.pid)
@@ -137,7 +137,7 @@ def test_the_same_queue_of_two_namespaces_has_two_slots(instances: tuple[Instanc
 
 
 def test_unknown_statistics_have_no_series(instances: tuple[Instance, ...]) -> None:
-    """Who publishes names of his own makes no series; a lease that says what is true does."""
+    """A page of a user has series only if it names the NIC and queue of the user's lease."""
     user = replace(_moved(instances[0], ifname="eth1", queue=0), uid=1000)
     tenant = replace(user, pid=4711)
     liar = replace(_moved(tenant, queue=1), pid=4711)
@@ -148,7 +148,7 @@ def test_unknown_statistics_have_no_series(instances: tuple[Instance, ...]) -> N
 
 
 @pytest.mark.parametrize("ifname", ["", "a b", 'x"} 1\n', "0123456789abcdef", "é"])
-def test_names_that_are_none_have_no_series(instances: tuple[Instance, ...], ifname: str) -> None:
+def test_invalid_names_have_no_series(instances: tuple[Instance, ...], ifname: str) -> None:
     kept, ignored = families.believed((_moved(instances[0], ifname=ifname),), {})
     assert (kept, ignored["malformed"]) == ((), 1)
 
@@ -161,10 +161,10 @@ def test_the_number_of_series_is_bounded(instances: tuple[Instance, ...]) -> Non
     assert families.believed((_moved(instances[0], queue=queue),), {})[1]["malformed"] == 1
 
 
-def test_a_driver_s_counters_have_bounded_names(make_owner: MakeOwner) -> None:
+def test_names_of_driver_counters_are_bounded(make_owner: MakeOwner) -> None:
     """What a person could type, 512 of a NIC for good, each once; the rest is counted."""
     owner = make_owner()
-    owner.say("xstat rx_missed_errors", "xstat rx_missed_errors", "xstat \x1b[2J", 'xstat a"} 1')
+    owner.send("xstat rx_missed_errors", "xstat rx_missed_errors", "xstat \x1b[2J", 'xstat a"} 1')
     names = Names()
     counted = (
         "harp_port_xstat_total",
@@ -184,11 +184,11 @@ def test_a_driver_s_counters_have_bounded_names(make_owner: MakeOwner) -> None:
     assert first[counted] == 7
     assert sum(name == "harp_port_xstat_total" for name, _ in first) == 1
     assert (ignored(first, "name"), ignored(first, "too_many")) == (2, 0)
-    owner.say("xstats 508")
+    owner.send("xstats 508")
     assert sum(name == "harp_port_xstat_total" for name, _ in scraped()) == 509
-    # Another job with names of its own: those there is room for.
+    # Another job with other names: up to the limit.
     owner = make_owner()
-    owner.say("xstats 3", *(f"xstat other_{i}" for i in range(9)))
+    owner.send("xstats 3", *(f"xstat other_{i}" for i in range(9)))
     last = scraped()
     assert sum(name == "harp_port_xstat_total" for name, _ in last) == 3 + 3
     assert ignored(last, "too_many") == 6

@@ -24,11 +24,11 @@ from test_cli_stats import HARPCTL, harpctl
 from harp import _page, stats
 from harp.errors import Exit, HarpError
 from harp.stats import lanes_view, schema, source, view
-from harp.stats.instance import Sight, look, sight_document
+from harp.stats.instance import HostSnapshot, host_document, look
 from harp.stats.job import comms, document
 from harp.stats.page import read_job
 from harp.stats.rates import Rates
-from harp.stats.text import sight_text
+from harp.stats.text import host_text
 
 MakeJob = Callable[..., JobOwner]
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
@@ -49,13 +49,13 @@ def test_a_job_is_found_and_its_lanes_are_grouped(job_owner: JobOwner) -> None:
 def test_a_job_is_no_instance(job_owner: JobOwner) -> None:
     with stats.find() as found:
         assert job_owner.process.pid not in [page.pid for page in found.pages]
-        sight = look(found)
-    assert job_owner.process.pid not in [each.pid for each in sight.instances]
+        host = look(found)
+    assert job_owner.process.pid not in [each.pid for each in host.instances]
 
 
 def test_shares_add_up_through_deaths_and_moves(job_owner: JobOwner) -> None:
     """A lane's place keeps what its earlier lanes carried."""
-    job_owner.say(
+    job_owner.send(
         "move 0 0 1", "die 0 0 110", "bytes 0 1 512", "lane 0 0 harp", "bytes 0 0 1000",
         "lane 0 0 harp", "stall 0 0 1",
     )  # fmt: skip
@@ -74,8 +74,8 @@ def test_shares_add_up_through_deaths_and_moves(job_owner: JobOwner) -> None:
         assert lane["sent_bytes"] == lane["payload_bytes"] + 40 * lane["chunks_sent"]
 
 
-def test_what_is_gone_is_not_shown_and_still_counted(job_owner: JobOwner) -> None:
-    job_owner.say("remove 0", "remove 1")
+def test_removed_comms_are_counted_and_not_shown(job_owner: JobOwner) -> None:
+    job_owner.send("remove 0", "remove 1")
     said = document(job_owner.job())
     assert said["comms"] == []
     assert said["counters"]["comms_opened"] == 2
@@ -84,19 +84,19 @@ def test_what_is_gone_is_not_shown_and_still_counted(job_owner: JobOwner) -> Non
         "kernel": 15000,
     }
     assert [rail["lanes_open"] for rail in said["rails"]] == [0, 0]
-    job_owner.say("end")
+    job_owner.send("end")
     with stats.find() as found:
         assert job_owner.process.pid not in [page.pid for page in found.jobs]
 
 
 def test_a_document_of_jobs_is_written_in_pieces(job_owner: JobOwner, make_job: MakeJob) -> None:
     full = make_job("full", 0)
-    full.say("comm 2", "lane 2 0 harp")
-    job_owner.say("failed 1")
+    full.send("comm 2", "lane 2 0 harp")
+    job_owner.send("failed 1")
     with stats.find() as found:
-        sight = look(found)
-        said = sight_document(sight)
-    assert b"".join(sight_text(sight)).decode() == json.dumps(said)
+        host = look(found)
+        said = host_document(host)
+    assert b"".join(host_text(host)).decode() == json.dumps(said)
     (mine,) = [each for each in said["jobs"] if each["pid"] == job_owner.process.pid]
     assert mine["comms"][1]["state"] == "failed"
     (hidden,) = [each for each in said["jobs"] if each["pid"] == full.process.pid]
@@ -118,7 +118,7 @@ def _pid(owner: JobOwner) -> tuple[str, str]:
 
 
 def test_flows_is_a_tree(job_owner: JobOwner) -> None:
-    job_owner.say("move 0 0 1")
+    job_owner.send("move 0 0 1")
     done = harpctl("flows", *_pid(job_owner))
     assert (done.returncode, done.stderr) == (Exit.OK, "")
     lines = done.stdout.splitlines()
@@ -171,7 +171,7 @@ def test_watch_shows_rates_of_lanes(job_owner: JobOwner) -> None:
                 if "lane 0: 10.0.0.1:20000" in line:
                     if "bit/s" in line and " 0bit/s" not in line:
                         break
-                    job_owner.say("bytes 0 0 100000")
+                    job_owner.send("bytes 0 0 100000")
             else:
                 pytest.fail("no rate was shown")
         finally:
@@ -180,7 +180,7 @@ def test_watch_shows_rates_of_lanes(job_owner: JobOwner) -> None:
 
 def test_rates_of_lanes_are_what_they_carried_in_between(job_owner: JobOwner) -> None:
     before = lanes_view.payloads({"jobs": [document(job_owner.job())]})
-    job_owner.say("bytes 0 0 3000", "lane 1 5 kernel", "bytes 1 5 800")
+    job_owner.send("bytes 0 0 3000", "lane 1 5 kernel", "bytes 1 5 800")
     job = document(job_owner.job())
     rates = lanes_view.LaneRates(2.0, before)
     carried = [rates.carried(job, lane) for comm in job["comms"] for lane in comm["lanes"]]
@@ -188,7 +188,7 @@ def test_rates_of_lanes_are_what_they_carried_in_between(job_owner: JobOwner) ->
 
 
 def test_stats_shows_jobs(job_owner: JobOwner) -> None:
-    job_owner.say("rail 1")
+    job_owner.send("rail 1")
     done = harpctl("stats", *_pid(job_owner))
     assert done.returncode == Exit.OK, done.stderr
     row = next(line for line in done.stdout.splitlines() if line.startswith("train rank 1"))
@@ -201,7 +201,7 @@ def test_stats_shows_jobs(job_owner: JobOwner) -> None:
 
 
 # --------------------------------------------------------------------------------------------------
-# Pages of the hostile.
+# Hostile pages.
 #
 def _copied(job_owner: JobOwner) -> bytearray:
     with stats.find() as found:
@@ -223,7 +223,7 @@ def _part(raw: bytes, part: int) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("part", [_page.JOB, _page.RAILS, _page.COMMS, _page.LANES])
-def test_a_part_that_does_not_lie_within_the_page(job_owner: JobOwner, part: int) -> None:
+def test_a_part_outside_the_page_is_an_error(job_owner: JobOwner, part: int) -> None:
     raw = _copied(job_owner)
     struct.pack_into("=I", raw, 24 + 16 * part, 0xFFFFFFC0)
     fd = _memfd(raw)
@@ -267,12 +267,12 @@ def test_invalid_records_are_shown_as_invalid(job_owner: JobOwner) -> None:
     orphan = said["comms"][-1]
     assert "serial" not in orphan
     assert orphan["lanes"][0]["comm"] == 77
-    sight = sight_document(Sight((), jobs=(job,)))
-    lines = list(lanes_view.tree(sight, lanes_view.LaneRates()))
+    host = host_document(HostSnapshot((), jobs=(job,)))
+    lines = list(lanes_view.tree(host, lanes_view.LaneRates()))
     assert any("a comm without a record" in line.what for line in lines)
-    (filtered,) = lanes_view.of_peers(sight, ip_network("10.0.0.2"))["jobs"]
+    (filtered,) = lanes_view.of_peers(host, ip_network("10.0.0.2"))["jobs"]
     assert sum(len(comm["lanes"]) for comm in filtered["comms"]) == 2
-    assert "\x1b" not in shown(sight)
+    assert "\x1b" not in shown(host)
 
 
 def test_a_writer_that_died_costs_only_that_record(job_owner: JobOwner) -> None:
@@ -303,17 +303,17 @@ def test_the_lists_are_the_plugin_s() -> None:
     assert np.dtype(schema.record_type("lane")).fields is not None
 
 
-def shown(sight: dict[str, Any]) -> str:
+def shown(host: dict[str, Any]) -> str:
     """The output of all views."""
     output = io.StringIO()
     console = Console(file=output, width=200)
-    rates = [Rates(each, each, 1.0) for each in sight["instances"]]
-    console.print(view.stats_view(sight, rates, live=True))
-    console.print(lanes_view.lanes_view(sight, lanes_view.LaneRates(), wide=True))
-    console.print(lanes_view.jobs_table(sight))
-    for job in sight["jobs"]:
+    rates = [Rates(each, each, 1.0) for each in host["instances"]]
+    console.print(view.stats_view(host, rates, live=True))
+    console.print(lanes_view.lanes_view(host, lanes_view.LaneRates(), wide=True))
+    console.print(lanes_view.jobs_table(host))
+    for job in host["jobs"]:
         console.print(lanes_view.all_job_counters(job))
-    for each in sight["instances"]:
+    for each in host["instances"]:
         console.print(view.all_counters(each), view.all_xstats(each))
     return output.getvalue()
 
@@ -330,7 +330,7 @@ def test_an_invalid_answer_is_one_line(
     """From another harpd, or from another program at its socket: any value for any field."""
     make_owner()
     with stats.find() as found:
-        answer = json.dumps(sight_document(look(found)))
+        answer = json.dumps(host_document(look(found)))
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     seed, refusals = 7, []
     rng = random.Random(seed)

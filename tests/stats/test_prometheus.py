@@ -78,9 +78,9 @@ def _end(process: subprocess.Popen[str]) -> None:
 
 @pytest.fixture
 def owner(make_owner: MakeOwner) -> Owner:
-    """Of a name of its own: tests beside this one have pages, which are seen, too."""
+    """With a unique name: the pages of tests that run at the same time are visible."""
     result = make_owner("prom7")
-    result.say("run 200")
+    result.send("run 200")
     return result
 
 
@@ -115,7 +115,7 @@ def test_a_real_prometheus_scrapes_it(prometheus: Prometheus, owner: Owner) -> N
     assert prometheus.values('harp_instances{device="prom7"}') == [2.0]
     assert prometheus.values('harp_steering_packets_total{verdict="rss_mismatch"}') == [3.0]
     before = prometheus.values('harp_tx_packets_total{device="prom7"}')[0]
-    owner.say("run 300")
+    owner.send("run 300")
     # A counter is one to it: what was sent meanwhile is seen by increase() and grows.
     grown = prometheus.values(f'harp_tx_packets_total{{device="prom7"}} > {before + 300}')
     assert len(grown) == 1
