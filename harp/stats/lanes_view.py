@@ -265,6 +265,10 @@ def _by_kind(job: Record, name: str) -> dict[str, int]:
     return result
 
 
+def _over_nics(job: Record, name: str) -> int:
+    return sum(rail[name] for rail in job["rails"])
+
+
 def _job_row(job: Record) -> tuple[object, ...]:
     counters = job["counters"]
     lanes, payload = _by_kind(job, "lanes_open"), _by_kind(job, "payload_bytes")
@@ -272,8 +276,9 @@ def _job_row(job: Record) -> tuple[object, ...]:
     return (
         job_name(job), job["pid"], job["status"]["comms_open"], lanes["harp"], lanes["kernel"],
         amount(payload["harp"]) + "B", amount(payload["kernel"]) + "B", died,
-        counters["lanes_replaced"], counters["lanes_rerolled"], counters["chunks_moved"],
-        counters["chunks_duplicate"], counters["rails_down"], counters["unauthenticated_peers"],
+        counters["lanes_replaced"], _over_nics(job, "lanes_rerolled"),
+        _over_nics(job, "chunks_moved_here"), _over_nics(job, "chunks_duplicate"),
+        counters["rails_down"], counters["unauthenticated_peers"],
     )  # fmt: skip
 
 
