@@ -26,6 +26,7 @@
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/queue.h>
 
 /* A NIC stops its device sooner; behind it stands a driver that does not obey. */
 #define MEMORY_WAIT_NS UINT64_C(10000000000)
@@ -36,14 +37,14 @@ struct memory_piece {
 };
 
 struct memory {
-	struct memory *next, **pprev;
+	LIST_ENTRY(memory) link;
 	struct memory_piece piece;
 	struct comm *comm; /* NULL: it closes or has closed */
 	uint64_t closing;  /* number of that close, 0 while open and afterwards */
 	bool sent_from;    /* the NICs know it, unless it has no bytes */
 };
 
-static struct memory *memories;
+static LIST_HEAD(, memory) memories;
 static struct engine *engines[PLUGIN_DEVICES_MAX * ENGINES_MAX]; /* those that read memory */
 static unsigned engine_count, memory_waiting;
 static uint64_t memory_closings;
@@ -139,7 +140,7 @@ void plugin_memory_engine_open(struct engine *engine)
 	if (!harp_stack_memory_supported(engine_stack(engine)))
 		return;
 	pthread_mutex_lock(&memory_lock);
-	for (struct memory *m = memories; m; m = m->next)
+	for (struct memory *m = LIST_FIRST(&memories); m; m = LIST_NEXT(m, link))
 		if (m->sent_from)
 			memory_announce(engine, &m->piece);
 	engines[engine_count++] = engine;
@@ -174,7 +175,7 @@ int plugin_memory_add(struct comm *comm, const void *base, size_t bytes, void **
 		.sent_from = comm->side == COMM_SEND && bytes > 0,
 	};
 	pthread_mutex_lock(&memory_lock);
-	CHAIN_ADD(memories, m);
+	LIST_INSERT_HEAD(&memories, m, link);
 	comm->registered++;
 	for (unsigned i = 0; m->sent_from && i < engine_count; i++)
 		memory_announce(engines[i], &m->piece);
@@ -190,10 +191,10 @@ int plugin_memory_remove(void *handle)
 	int rc = 0;
 
 	pthread_mutex_lock(&memory_lock);
-	for (m = memories; m && m != handle;)
-		m = m->next;
+	for (m = LIST_FIRST(&memories); m && m != handle;)
+		m = LIST_NEXT(m, link);
 	if (m) {
-		CHAIN_REMOVE(m);
+		LIST_REMOVE(m, link);
 		comm = m->comm;
 	}
 	if (comm)
@@ -218,7 +219,8 @@ uint64_t plugin_memory_comm_closes(struct comm *comm)
 	pthread_mutex_lock(&memory_lock);
 	if (comm->registered)
 		closing = ++memory_closings;
-	for (struct memory *m = memories; m && comm->registered > 0; m = m->next) {
+	for (struct memory *m = LIST_FIRST(&memories); m && comm->registered > 0;
+	     m = LIST_NEXT(m, link)) {
 		if (m->comm != comm)
 			continue;
 		comm->registered--;
@@ -234,11 +236,11 @@ void plugin_memory_comm_closed(uint64_t closing)
 	struct memory *m;
 
 	pthread_mutex_lock(&memory_lock);
-	for (m = closing ? memories : NULL; m;) {
+	for (m = closing ? LIST_FIRST(&memories) : NULL; m;) {
 		struct memory_piece piece = m->piece;
 
 		if (m->closing != closing) {
-			m = m->next;
+			m = LIST_NEXT(m, link);
 			continue;
 		}
 		m->closing = 0;
@@ -246,7 +248,7 @@ void plugin_memory_comm_closed(uint64_t closing)
 			m->sent_from = false;
 			(void)memory_take_back_all(&piece); /* others may go meanwhile */
 		}
-		m = memories;
+		m = LIST_FIRST(&memories);
 	}
 	pthread_mutex_unlock(&memory_lock);
 }
@@ -256,8 +258,8 @@ void plugin_memory_forget(void)
 	struct memory *m;
 
 	pthread_mutex_lock(&memory_lock);
-	while ((m = memories)) {
-		CHAIN_REMOVE(m);
+	while ((m = LIST_FIRST(&memories))) {
+		LIST_REMOVE(m, link);
 		free(m);
 	}
 	pthread_mutex_unlock(&memory_lock);
