@@ -8,8 +8,9 @@ is the median of the rounds' ratios with an interval from resampling the rounds 
 Among 260 cells some miss a goal by chance: a cell that does is measured a second time, with twice
 the rounds, and the second measurement decides.
 
-"sockets" is NCCL's socket transport as tools/driver implements it, in a process without HARP and on
-hosts without an XDP program.
+"sockets" is NCCL's socket transport as tools/driver implements it (one socket per connection, no
+helper threads, as NCCL does outside of clouds), in a process without HARP and on hosts without an
+XDP program.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -31,8 +32,6 @@ TRANSPORTS = (AUTO, XDP, KERNEL, SOCKETS)
 FORCED = (XDP, KERNEL)
 # The hosts' veth has generic copy mode only, where the path policy chooses kernel lanes alone.
 JUDGED = (KERNEL,)
-# NCCL's choice on a NIC of no cloud: one socket, no helper threads.
-_SOCKETS_ENVIRONMENT = {"NCCL_SOCKET_NTHREADS": "0", "NCCL_NSOCKS_PERTHREAD": "1"}
 # The speed of auto relative to the best forced path and to NCCL's sockets: at least.
 FORCED_GOAL, SOCKETS_GOAL = 0.95, 1.0
 _RESAMPLES = 2000
@@ -132,7 +131,7 @@ def bench_options(mode: str, transport: str, sizes: str, channels: int) -> Bench
         sizes=sizes,
         channels=channels,
         datacheck=False,
-        environment={"NCCL_DEBUG": "INFO", **(_SOCKETS_ENVIRONMENT if sockets else {})},
+        environment={"NCCL_DEBUG": "INFO"},
     )
 
 

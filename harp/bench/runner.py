@@ -39,7 +39,7 @@ class BenchOptions:
 
     def arguments(self) -> list[str]:
         """Return harp-bench's command line, without rank and root."""
-        words = [self.mode, "--plugin", str(_paths.plugin(self.plugin)), "-o", "json"]
+        words = [self.mode, "--plugin", str(_paths.plugin(self.plugin))]
         words += ["--channels", str(self.channels), "--timeout", str(self.timeout_s)]
         words += ["--datacheck", str(int(self.datacheck))]
         if self.abi is not None:
@@ -162,7 +162,7 @@ def run_wire(lab: Lab, test: str, options: WireOptions) -> dict[str, Any]:
     if server.stdout.readline().strip() != "ready":
         raise HarpError(f"harp-wire serve: {server.communicate()[1].strip()}")
     client = client_host.popen(
-        [tool, test, client_host.ifname, server_host.address, *shared, "-o", "json"], cpu=usable[0]
+        [tool, test, client_host.ifname, server_host.address, *shared], cpu=usable[0]
     )
     printed, complaint = client.communicate()
     server_complaint = server.communicate()[1]

@@ -44,7 +44,7 @@ class Containers:
 
     def run(self, mode: str, *args: str, **more: Any) -> tuple[dict[str, Any], list[str]]:
         """Both ranks to a good end: rank 0's JSON, and what each said."""
-        ranks = [self.start(rank, mode, *args, "-o", "json", **more) for rank in range(2)]
+        ranks = [self.start(rank, mode, *args, **more) for rank in range(2)]
         try:
             ended = [rank.communicate(timeout=60) for rank in ranks]
         finally:

@@ -1,15 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * sock_plugin.c - libnccl-net-sock.so: a reference ncclNet plugin over kernel TCP sockets, which behaves like
- * NCCL's built-in socket transport: 1 socket and no helper threads by default, others by NCCL's
- * own variables (NCCL_SOCKET_NTHREADS, NCCL_NSOCKS_PERTHREAD).
+ * sock_plugin.c - libnccl-net-sock.so: a reference ncclNet plugin over kernel TCP sockets, which does what
+ * NCCL's socket transport does on most NICs: one socket per connection and no helper threads.
  *
- * Per message, on the control socket: a 4-byte length and with it the first payload bytes (at most 128:
- * NCCL_SOCKET_INLINE). The rest by non-blocking send and recv from test(); or, where there are data
- * sockets, in parts of equal size (64 KiB at least), round robin over them, by threads that each
- * connection and direction has for itself (sock_tasks.c). It is what HARP is compared with, and
- * the test double with which the driver itself is tested: SOCK_FAULT makes it misbehave in one
- * chosen way, on the message whose number is SOCK_FAULT_AT (default 5, counted per connection):
+ * Per message: a 4-byte length and with it the first payload bytes (at most 128: NCCL_SOCKET_INLINE),
+ * then the rest, by non-blocking send and recv from test(). It is what HARP is compared with, and
+ * the test double with which the driver itself is tested: SOCK_FAULT selects one fault, on the
+ * message whose number is SOCK_FAULT_AT (default 5, counted per connection):
  *
  *	corrupt     one bit of the received payload is flipped (in the middle of the message)
  *	size        test() of the receive reports one byte less
@@ -39,7 +36,6 @@
 nccl_logger sock_log;
 char sock_ifname[IF_NAMESIZE];
 struct sockaddr_in sock_addr;
-unsigned sock_threads, sock_sockets;
 static const char *sock_fault = "";
 static uint64_t sock_fault_at = 5;
 
@@ -80,27 +76,6 @@ static bool sock_wanted(const char *name)
 	return exclude;
 }
 
-static unsigned sock_count(const char *name, unsigned preset, unsigned max)
-{
-	const char *text = getenv(name);
-	unsigned long count = text && *text ? strtoul(text, NULL, 0) : preset;
-
-	return count < max ? (unsigned)count : max;
-}
-
-/* NCCL's variables and limits. Without threads there is the control socket alone. */
-static void sock_shape(void)
-{
-	unsigned each = sock_count("NCCL_NSOCKS_PERTHREAD", 1, SOCK_SOCKETS_MAX);
-
-	sock_threads = sock_count("NCCL_SOCKET_NTHREADS", 0, SOCK_THREADS_MAX);
-	if (sock_threads * each > SOCK_SOCKETS_MAX)
-		each = SOCK_SOCKETS_MAX / sock_threads;
-	sock_sockets = sock_threads * each;
-	if (!sock_sockets)
-		sock_threads = 0;
-}
-
 static enum nccl_result sock_init_common(nccl_logger logger)
 {
 	struct ifaddrs *all, *i;
@@ -129,13 +104,7 @@ static enum nccl_result sock_init_common(nccl_logger logger)
 		SOCK_WARN("SOCK: no interface with an IPv4 address; NCCL_SOCKET_IFNAME names one");
 		return NCCL_SYSTEM_ERROR;
 	}
-	sock_shape();
-	if (sock_sockets)
-		SOCK_INFO(
-			"NET/SOCK : using %s, %u threads and %u kernel TCP sockets per connection",
-			sock_ifname, sock_threads, sock_sockets);
-	else
-		SOCK_INFO("NET/SOCK : using %s, one kernel TCP socket per connection", sock_ifname);
+	SOCK_INFO("NET/SOCK : using %s, one kernel TCP socket per connection", sock_ifname);
 	return NCCL_SUCCESS;
 }
 

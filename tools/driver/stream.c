@@ -49,15 +49,11 @@ static void stream_edge(const struct stream_op *stream, struct stream_window *wi
 
 	if (stream->role > STREAM_BOTH)
 		channels = 1;
-	if (!window->start_ns && done >= stream->warm * channels) {
+	if (!window->start_ns && done >= stream->warm * channels)
 		window->start_ns = play_now_ns();
-		window->start_cpu_ns = play_process_cpu_ns();
-	}
 	if (stream->messages != UINT64_MAX && !window->end_ns &&
-	    done == (stream->warm + stream->messages) * channels) {
+	    done == (stream->warm + stream->messages) * channels)
 		window->end_ns = play_now_ns();
-		window->end_cpu_ns = play_process_cpu_ns();
-	}
 }
 
 static void stream_produce(struct stream_op *stream, struct conn *send)
