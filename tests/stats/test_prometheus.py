@@ -2,6 +2,7 @@
 """A real Prometheus scrapes the endpoint, in a network namespace, with the rules of conf/."""
 
 import json
+import re
 import subprocess
 import sys
 import urllib.parse
@@ -29,6 +30,18 @@ rule_files: [RULES]
 scrape_configs:
   - job_name: harp
     static_configs: [{targets: ["127.0.0.1:9747"]}]
+"""
+
+# In the namespace: each line of stdin is a query, and its answer is a line.
+QUERY = """
+import json, sys, urllib.error, urllib.parse, urllib.request
+for line in sys.stdin:
+    url = "http://127.0.0.1:9090/api/v1/query?query=" + urllib.parse.quote(line)
+    try:
+        with urllib.request.urlopen(url, timeout=30) as answer:
+            print(json.dumps(json.load(answer)))
+    except urllib.error.HTTPError as error:
+        print(json.dumps(json.load(error)))
 """
 
 # In the namespace: asks until the answer isn't empty, or the time is over.
@@ -65,6 +78,13 @@ class Prometheus:
         """The values of a query's series."""
         answer = self.ask("query?query=" + urllib.parse.quote(query))
         return [float(each["value"][1]) for each in answer["result"]]
+
+    def answers(self, queries: list[str]) -> list[Any]:
+        """The answers to several queries, errors included."""
+        process = self._host.popen([sys.executable, "-c", QUERY], stdin=subprocess.PIPE)
+        out, err = process.communicate("\n".join(queries), timeout=90)
+        assert process.returncode == 0, err
+        return [json.loads(line) for line in out.splitlines()]
 
 
 def _end(process: subprocess.Popen[str]) -> None:
@@ -133,3 +153,46 @@ def test_its_rules_are_loaded(prometheus: Prometheus) -> None:
     assert len(group["rules"]) >= 15
     # Every rule has been evaluated over what really comes, and none is refused.
     assert {rule["health"] for rule in group["rules"]} <= {"ok", "unknown"}
+
+
+# Panels whose metrics exist only with a job, whose lanes these processes have not.
+OF_JOBS = {
+    "Message latency", "Carried by lanes", "Lanes open", "Lanes lost and moved",
+    "Round trip of lanes", "Comms by path",
+}  # fmt: skip
+
+
+def targets(root_dir: Path) -> list[tuple[str, str, set[str]]]:
+    """Of each query of the dashboard: its panel, PromQL as Grafana sends it, and labels that the
+    legend shows."""
+    board = json.loads((root_dir / "conf/grafana-dashboard.json").read_text())
+    values = {"$__rate_interval": "10s", "$instance": ".*", "$device": ".*"}
+    found = []
+    for panel in board["panels"]:
+        for target in panel.get("targets", ()):
+            query = target["expr"]
+            for name, value in values.items():
+                query = query.replace(name, value)
+            legend = set(re.findall(r"{{(\w+)}}", target.get("legendFormat", "")))
+            found.append((panel["title"], query, legend))
+    return found
+
+
+def test_every_panel_of_the_dashboard_has_data(
+    prometheus: Prometheus, owner: Owner, root_dir: Path
+) -> None:
+    """Prometheus accepts every query, and has the labels that the legends show. A reason may be
+    empty."""
+    owner.say("run 300")
+    assert prometheus.values('rate(harp_tx_packets_total{device="prom7"}[10s])')
+    queries = targets(root_dir)
+    assert len(queries) > 30
+    answers = prometheus.answers([query for _, query, _ in queries])
+    empty = set()
+    for (title, query, legend), answer in zip(queries, answers, strict=True):
+        assert answer["status"] == "success", f"{title}: {answer}"
+        series = answer["data"]["result"]
+        assert all(legend - {"reason"} <= set(each["metric"]) for each in series), query
+        if not series:
+            empty.add(title)
+    assert empty <= OF_JOBS, empty
