@@ -547,7 +547,7 @@ cdef class Acceptor:
         wait = self.timeout if timeout is None else timeout
         rc = self.driver._wait(_try_accept, &ctx, wait, "accept")
         if rc == 0:
-            raise WaitTimeoutError(f"accept: nobody connected within {wait} s")
+            raise WaitTimeoutError(f"accept: no connection within {wait} s")
         if rc == DEAD:
             raise OSError(ctx.error, f"accept: {os.strerror(ctx.error)}")
         endpoint = Endpoint.__new__(Endpoint)

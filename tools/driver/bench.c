@@ -30,7 +30,7 @@ static const char usage[] =
 	"  --abi N             ncclNetPlugin_vN, 6..12 (default: the newest)\n"
 	"  --ifname IF         sets NCCL_SOCKET_IFNAME\n"
 	"  --dev N             the plugin's device (default 0)\n"
-	"  --devices N         channels take turns with so many devices from that one on (default 1)\n"
+	"  --devices N         channels alternate over this number of devices from that one on (default 1)\n"
 	"what to run\n"
 	"  -b, --minbytes S    first size (K, M, G: powers of 1024)\n"
 	"  -e, --maxbytes S    last size\n"

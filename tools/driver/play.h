@@ -19,7 +19,7 @@
 #define PLAY_SLOT_BYTES (512u << 10)   /* NCCL_BUFFSIZE / NCCL_STEPS */
 #define PLAY_LL_SLOT_BYTES (64u << 10) /* of which half is payload */
 #define PLAY_SPINS 64u                 /* passes that move nothing before a rest */
-#define PLAY_TICK_NS 100000000ull      /* how often a waiting caller looks up, unless told */
+#define PLAY_TICK_NS 100000000ull      /* interval of a waiting caller's checks */
 
 /* The name of the plugin's function that a thread is in; NULL: in none. Writer: that thread. */
 struct play_mark {
@@ -33,7 +33,7 @@ struct play_mark {
  * Sender:   done <= transmitted <= filled <= done + depth
  * Receiver: consumed, received <= posted <= min(consumed, received) + depth, and posted <= limit
  *
- * filled, consumed and limit belong to whoever plays the GPU, with flag, expected[], and sizes[] of
+ * filled, consumed and limit belong to the thread that plays the GPU, with flag, expected[], and sizes[] of
  * a sender; all else to the progress thread. Mostly the progress thread is both; with LL the GPU is
  * a thread of its own, and count_put publishes (release) what count_get finds (acquire).
  */
@@ -149,7 +149,7 @@ struct ncclplay {
 };
 
 uint64_t play_now_ns(void);
-/* A pass has moved nothing, so many in a row by now: lets others run, and rests if it may. */
+/* After a pass that moved nothing: yields the processor, or sleeps. passes counts them in a row. */
 void play_rest(const struct ncclplay *play, unsigned *passes);
 uint64_t play_process_cpu_ns(void);
 uint64_t play_process_wakes(void); /* how often its threads have slept, those that are over too */

@@ -85,7 +85,7 @@ static uint64_t stream_total(const struct stream_op *stream)
 	return stream->messages == UINT64_MAX ? UINT64_MAX : stream->warm + stream->messages;
 }
 
-/* Makes ready what has a place; the sender's last ones are empty when it has been told to stop. */
+/* Fills free slots; the sender's last messages are empty once it must stop. */
 static void stream_fill(struct stream_op *stream, struct channel *ch)
 {
 	struct conn *send = &ch->send;

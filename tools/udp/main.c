@@ -59,7 +59,7 @@ static void fill(uint8_t *at, uint32_t number, uint32_t size)
 	memcpy(at, &number, sizeof(number));
 }
 
-/* One poll of the stack and of the kernel's news; sleeps a little when there was nothing. */
+/* Polls the stack and the netlink worker once; sleeps briefly if there was nothing to do. */
 static void turn(struct harp_instance *instance)
 {
 	struct harp_stack *stack = harp_instance_stack(instance);

@@ -9,10 +9,10 @@
 #include "base/endian.h"
 #include "wire.h"
 
-#define QUIET_NS 20000000u /* nothing arrived for so long: nothing is under way */
+#define QUIET_NS 20000000u /* nothing arrived for this long: nothing is in flight */
 #define PING_LOST_NS 100000000u
-#define DRAIN_NS UINT64_C(2000000000) /* the peer has long ended: what still arrives is not its */
-#define CONTROL_EVERY 4096u           /* polls between looks at the control connection */
+#define DRAIN_NS UINT64_C(2000000000) /* the peer has ended: what still arrives is not from it */
+#define CONTROL_EVERY 4096u           /* polls between checks of the control connection */
 #define YIELD_EVERY 512u              /* empty polls between sched_yield()s: we may share a core */
 
 #define ETHERNET_BYTES 14u

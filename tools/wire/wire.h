@@ -43,7 +43,7 @@ int card_open(struct card *card, const struct card_options *opt, const struct ha
 void card_close(struct card *card);
 /* Descriptors of a frame of `bytes`, cut as the stack cuts its segments. */
 unsigned card_frags(const struct card *card, uint32_t bytes);
-/* Takes frames from the pool and describes one packet in them; false when the pool is dry. */
+/* Takes frames from the pool and describes one packet in them; false when the pool is empty. */
 bool card_packet(struct card *card, uint32_t bytes, struct harp_desc *descs);
 uint8_t *card_at(const struct card *card, uint64_t addr);
 /* Returns frames to the pool. */
