@@ -6,7 +6,7 @@ import os
 import subprocess
 import tempfile
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,17 @@ from harp.plugin_log import path_in_use
 ROOT_PORT = 7000
 _EXIT_TEXTS = {1: "data arrived wrong", 3: "hang", 4: "plugin error", 5: "peer lost"}
 Progress = Callable[[dict[str, Any]], None]
+
+
+def alternate(names: Sequence[str], rounds: int, say: Callable[[str], None]) -> Iterator[str]:
+    """Yield all names in each round; a round begins with another one than the round before, because
+    the machine's speed changes within minutes.
+    """
+    for index in range(rounds):
+        first = index % len(names)
+        for name in (*names[first:], *names[:first]):
+            say(f"round {index + 1}: {name}")
+            yield name
 
 
 @dataclass(frozen=True)

@@ -48,7 +48,7 @@ def _filter(nic: str | None, queue: int | None, pid: int | None) -> Filter:
     return filtered
 
 
-def _explain(sight: Sight, source: Source) -> None:
+def _explain(sight: Sight, source: Source, *, filtered: bool) -> None:
     """Print warnings on stderr; HarpError if nothing could be read."""
     for pid, why in sight.bad:
         console.err.print(f"harpctl: process {pid}: {why}", markup=False, soft_wrap=True)
@@ -58,11 +58,12 @@ def _explain(sight: Sight, source: Source) -> None:
         raise HarpError("no page could be read")
     if sight.hidden_processes and not source.daemon:
         raise HarpError(
-            "no process of yours publishes statistics, other users' are root's to see; use sudo, "
+            "no process of this user publishes statistics; run as root to see those of others, "
             "or start harpd",
             Exit.PRIVILEGE,
         )
-    console.err.print("harpctl: no process publishes statistics on this host", markup=False)
+    which = "process that matches" if filtered else "process on this host"
+    console.err.print(f"harpctl: no {which} publishes statistics", markup=False)
 
 
 class _Watch:
@@ -166,7 +167,7 @@ def stats(
         repeat(look, lambda s: draw(s, instances.rates(s), True), interval, document)
         return
     sight = look()
-    _explain(sight, source)
+    _explain(sight, source, filtered=(nic, queue, pid) != (None, None, None))
     if output == "json":
         console.print_json(sight_document(sight))
     elif everything:
@@ -225,7 +226,7 @@ def flows(
     harpctl flows
     harpctl flows --watch --interval 0.5 --pid 4711 --peer 10.0.0.0/24
     harpctl flows --flat --wide --nic eth1
-    harpctl flows -o json | jq '.jobs[].comms[].lanes[] | select(.state == "dead")'
+    harpctl flows -o json | jq '.jobs[].comms[].lanes[] | .state'
     """
     source, wanted = Source(), _filter(nic, queue, pid)
 
@@ -244,7 +245,7 @@ def flows(
         repeat(look, draw, interval, sight_document if output == "json" else None)
         return
     sight = look()
-    _explain(sight, source)
+    _explain(sight, source, filtered=(nic, queue, pid, peer) != (None,) * 4)
     if output == "json":
         console.print_json(sight_document(sight))
     elif sight.instances or sight.jobs:

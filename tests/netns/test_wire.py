@@ -4,7 +4,6 @@
 import json
 from typing import Any
 
-import pytest
 from netns_tools import Tools, finish, run
 
 from harp.lab import Host, Lab

@@ -71,7 +71,7 @@ def test_env_names_a_socket_that_jobs_would_not_find(tmp_path: Path) -> None:
 
 def test_shell_lines_mean_what_they_say(file: str) -> None:
     lines = harpctl("env", "--file", file).stdout
-    assert lines == harpctl("env", "--file", file, "--shell").stdout
+    assert lines == harpctl("env", "--file", file, "-o", "shell").stdout
     code = f"{lines}\nexec env -0"
     done = subprocess.run(["sh", "-c", code], env={}, capture_output=True, text=True, check=True)
     found = dict(entry.split("=", 1) for entry in done.stdout.split("\0") if entry)
@@ -89,10 +89,11 @@ def test_plain_lines_are_for_files(file: str) -> None:
     [
         (["-s", "nothing"], Exit.USAGE, "is not KEY=VALUE"),
         (["-s", "=1"], Exit.USAGE, "is not KEY=VALUE"),
-        (["-s", "tcp.ecm=off"], Exit.FAILURE, "did you mean tcp.ecn?"),
-        (["-s", "frames=1"], Exit.FAILURE, "command line: job.frames"),
+        (["-s", "tcp.ecm=off"], Exit.USAGE, "did you mean tcp.ecn?"),
+        (["-s", "frames=1"], Exit.USAGE, "command line: job.frames"),
         (["--plugin", "/nonexistent.so"], Exit.MISSING, "/nonexistent.so"),
         (["--file", "/nonexistent.toml"], Exit.MISSING, "/nonexistent.toml"),
+        (["--file", ""], Exit.USAGE, "the name is empty"),
     ],
     ids=str,
 )
@@ -312,4 +313,4 @@ def test_a_traced_job_has_a_directory_and_the_profiler(file: str, tmp_path: Path
     assert "NCCL_PROFILER_PLUGIN" not in variables()
     done = harpctl("env", "--trace", "/proc/none")
     assert done.returncode == Exit.FAILURE
-    assert "--trace /proc/none: " in done.stderr
+    assert "/proc/none can't be written: " in done.stderr
