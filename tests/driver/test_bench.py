@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""harp-bench over the reference plugin, which can be told to misbehave, and over HARP's plugin."""
+"""harp-bench over the reference plugin, which can inject faults, and over HARP's plugin."""
 
 import contextlib
 import dataclasses
@@ -35,8 +35,7 @@ class Arena:
         self._ports = itertools.count(20000)
 
     def port(self) -> int:
-        """A TCP port that nothing in this namespace has had: below those that the kernel gives to
-        whoever asks for any, the plugins among them."""
+        """A TCP port below the kernel's ephemeral ports that nothing in this namespace has used."""
         return next(self._ports)
 
     def start(self, rank: int, ranks: int, port: int, *args: str, **env: str) -> Running:
@@ -155,10 +154,10 @@ def test_sizes_follow_the_factor(arena: Arena) -> None:
 
 
 @pytest.mark.parametrize("abi", range(6, 13))
-def test_every_abi_version_works(arena: Arena, plugin: list[str], abi: int) -> None:
+def test_every_abi_version_works(arena: Arena, abi: int) -> None:
     """Every version through its own table."""
-    args = ["-b", "4", "-e", "40000", "-f", "10", "-n", "3", "--abi", str(abi), *plugin]
-    document = arena.document(2, "allreduce", *args)
+    args = ["-b", "4", "-e", "40000", "-f", "10", "-n", "3", "--abi", str(abi)]
+    document = arena.document(2, "allreduce", *args, "--plugin", str(arena.plugins["harp"]))
     assert document["abi"] == abi
     assert document["wrong"] == 0
 
@@ -215,7 +214,7 @@ def test_progress_lines_are_printed(arena: Arena) -> None:
 
 
 # --------------------------------------------------------------------------------------------------
-# What it finds: the reference plugin misbehaves as told.
+# What it finds: faults of the reference plugin.
 #
 @pytest.mark.parametrize("mode", ["lat", "bw", "allreduce"])
 def test_corruption_is_counted(arena: Arena, mode: str) -> None:
@@ -325,7 +324,7 @@ def test_a_missing_rank_is_reported(arena: Arena) -> None:
 
 
 def test_ranks_with_different_options_are_refused(arena: Arena) -> None:
-    """Ranks started with different channels are told so."""
+    """Ranks started with different numbers of channels end with an error that says so."""
     port = arena.port()
     root = arena.start(0, 2, port, "lat")
     other = arena.start(1, 2, port, "lat", "--channels", "2")

@@ -119,8 +119,8 @@ def test_every_mode_measures_over_a_cable(
 def test_the_survivor_of_a_killed_rank_ends_with_an_error(
     cable: Cable, roles: tuple[str, str], fork: list[str]
 ) -> None:
-    """SIGKILL of the peer process gives ncclRemoteError: it is told, as silence would be borne for
-    longer (120 s, HARP_USER_TIMEOUT_MS) than harp-bench does (a hang, another error)."""
+    """SIGKILL of the peer process gives ncclRemoteError, long before the time limit for silence
+    (120 s, HARP_USER_TIMEOUT_MS) or harp-bench's own, which reports a hang."""
     with contextlib.ExitStack() as stack:
         survivor = cable.start(0, roles[0])
         stack.callback(finish, survivor)

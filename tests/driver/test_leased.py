@@ -25,7 +25,7 @@ REMOTE_ERROR, PLUGIN_FAILED = 6, 4
 
 
 class Containers:
-    """Two containers, joined by a network of their own, and the NICs of two hosts beside them."""
+    """Two containers, joined by a network of their own, and the NICs of two hosts."""
 
     def __init__(self, build: Path, nics: Lab, inside: Lab, daemons: list[HostDaemon]) -> None:
         self.build, self.nics, self.inside, self.daemons = build, nics, inside, daemons

@@ -83,7 +83,8 @@ int bench_idle(struct bench *bench);
 
 /* report.c */
 void report_lat(struct bench *bench, size_t bytes, const struct samples_summary *s, uint64_t wrong);
-void report_bw(struct bench *bench, size_t bytes, uint64_t messages, const struct bench_rank *ranks);
+void report_bw(struct bench *bench, size_t bytes, uint64_t messages,
+	       const struct bench_rank *ranks);
 void report_alltoall(struct bench *bench, size_t bytes, uint64_t iterations,
 		     const struct bench_rank *ranks);
 void report_allreduce(struct bench *bench, size_t bytes, uint64_t iterations,

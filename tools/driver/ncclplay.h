@@ -34,7 +34,8 @@ enum ncclplay_result {
 	NCCLPLAY_OK = 0,
 	NCCLPLAY_WRONG = 1, /* data or a message's size arrived wrong */
 	NCCLPLAY_USAGE = 2, /* an option is out of range; the text says which */
-	NCCLPLAY_HANG = 3, /* nothing moved for timeout_s; the text names what waits, and for which rank */
+	NCCLPLAY_HANG =
+		3, /* nothing moved for timeout_s; the text names what waits, and for which rank */
 	NCCLPLAY_PLUGIN = 4,      /* the plugin can't be loaded, or a call of it failed */
 	NCCLPLAY_PEER = 5,        /* the root can't be reached, or another rank left or failed */
 	NCCLPLAY_INTERRUPTED = 6, /* ncclplay_interrupt */
@@ -111,9 +112,10 @@ int ncclplay_properties(struct ncclplay *play, struct ncclplay_properties *out);
 
 /* Counters since open. */
 struct ncclplay_stats {
-	uint64_t sent_bytes, sent_messages;         /* whose isend completed */
-	uint64_t received_bytes, received_messages; /* whose irecv completed; bytes as test() reported */
-	uint64_t progress_cpu_ns;                   /* processor time of the progress thread */
+	uint64_t sent_bytes, sent_messages; /* whose isend completed */
+	uint64_t received_bytes,
+		received_messages; /* whose irecv completed; bytes as test() reported */
+	uint64_t progress_cpu_ns;  /* processor time of the progress thread */
 };
 void ncclplay_stats(struct ncclplay *play, struct ncclplay_stats *out);
 

@@ -180,8 +180,8 @@ static void report_json(struct bench *bench, int rc)
 	printf(",\"abi\":%d,\"speed_mbps\":%d,\"ranks\":%d,\"channels\":%d,\"protocol\":\"%s\","
 	       "\"datacheck\":%s,\"connect_us\":%.3f,\"results\":[%s],",
 	       p.abi, p.speed_mbps, bench->options.ranks, bench->options.channels,
-	       bench->options.ll ? "LL" : "Simple",
-	       bench->datacheck ? "true" : "false", (double)bench->play->connect_ns / 1e3,
+	       bench->options.ll ? "LL" : "Simple", bench->datacheck ? "true" : "false",
+	       (double)bench->play->connect_ns / 1e3,
 	       bench->results_text ? bench->results_text : "");
 	printf("\"rank0\":{\"sent_bytes\":%llu,\"sent_messages\":%llu,\"received_bytes\":%llu,"
 	       "\"received_messages\":%llu},\"wrong\":%llu,\"log\":[",

@@ -151,7 +151,7 @@ enum nccl_result sock_test(void *request, int *done, int *sizes)
 	while (sock_faulty_at("stuck", r->number))
 		sleep(1);
 	if (sock_faulty_at("error", r->number)) {
-		SOCK_WARN("SOCK: test fails because SOCK_FAULT says so");
+		SOCK_WARN("SOCK: test fails as SOCK_FAULT demands");
 		comm->failed = NCCL_SYSTEM_ERROR;
 	}
 	if (comm->failed)

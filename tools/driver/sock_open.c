@@ -115,7 +115,8 @@ enum nccl_result sock_connect(void *handle, void **send_comm)
 		return NCCL_SUCCESS;
 	memcpy(&h, handle, sizeof(h));
 	if (h.magic != SOCK_MAGIC) {
-		SOCK_WARN("SOCK: the peer's handle is of another plugin; use the same on all ranks");
+		SOCK_WARN(
+			"SOCK: the peer's handle is of another plugin; use the same on all ranks");
 		return NCCL_INVALID_USAGE;
 	}
 	if (!h.half_open)
