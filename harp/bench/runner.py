@@ -37,7 +37,7 @@ class BenchOptions:
     """Options of harp-bench; None selects its default."""
 
     mode: str = "lat"
-    plugin: str | None = None
+    plugin: str | Path | None = None
     path: str = "auto"
     sizes: str | None = None  # harp-bench's --sizes
     channels: int = 1

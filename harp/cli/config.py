@@ -298,6 +298,6 @@ def reload(file: Path | None) -> None:
     if problem:
         raise HarpError(f"harpd stays as it was: {problem}")
     waiting = [row for row in _against_running(file) if _after(row) == "restart"]
-    console.out.print("harpd has read it again")
+    console.out.print("harpd has reloaded its file")
     for row in waiting:
         console.out.print(f"{row['key']} waits for `harpctl restart`", markup=False, soft_wrap=True)

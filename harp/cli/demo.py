@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """harpctl demo."""
 
+from pathlib import Path
 from typing import Any
 
 import click
@@ -58,7 +59,7 @@ def demo(
     baseline: bool,
     is_torch: bool,
     path: str | None,
-    plugin: str | None,
+    plugin: Path | None,
     output: str,
     **lab: Any,
 ) -> None:

@@ -34,7 +34,7 @@ def harpctl(
 
 
 def as_nobody(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """A harpctl of user nobody. Everything is imported before, as nobody may not read it."""
+    """Run harpctl as user nobody, who cannot read the modules: they are imported before."""
     code = (
         "import os, sys, difflib, importlib\n"
         "from harp.cli import COMMANDS, main\n"
@@ -81,7 +81,7 @@ def test_help_has_an_example(path: str) -> None:
     assert done.exit_code == Exit.OK
     usage, _, rest = done.stdout.partition("\n")
     assert usage.startswith(f"Usage: {path} ")
-    assert re.search(rf"^ +{path}( |$)", rest, re.MULTILINE), "no line that one could type"
+    assert re.search(rf"^ +{path}( |$)", rest, re.MULTILINE), "no example"
 
 
 @pytest.mark.parametrize("path", every_command())
@@ -299,7 +299,7 @@ def test_a_table_is_printed_whole(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def on_terminal(columns: int, *arguments: str) -> tuple[int, str]:
-    """A harpctl on a terminal of so many columns: its exit code, and what it shows."""
+    """Run harpctl on a terminal with this number of columns: its exit code, and what it shows."""
     ours, its = os.openpty()
     code = "from harp.cli import main; main()"
     env = {**os.environ, "TERM": "dumb", "COLUMNS": str(columns), "LINES": "40"}

@@ -190,7 +190,7 @@ def test_a_commands_death_by_signal_is_seen(number: signal.Signals) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
 def test_signals_reach_the_command(number: signal.Signals) -> None:
-    """harpctl has become the command: same process, nobody in between."""
+    """harpctl has become the command: the same process."""
     script = (
         "import signal, sys\n"
         f"signal.signal({number.value}, lambda *_: sys.exit(42))\n"
@@ -281,7 +281,7 @@ def test_a_plugin_in_another_place_is_named(tmp_path: Path) -> None:
     other.symlink_to(PLUGIN)
     found = variables("--plugin", str(other))
     assert found["LD_LIBRARY_PATH"] == str(Path(PLUGIN).parent), (
-        "links are followed: libharp-xdp.so lies beside it"
+        "links are followed: libharp-xdp.so is in the same folder"
     )
 
 

@@ -20,7 +20,7 @@ from harp.cli import manual
 from harp.daemon import __main__ as harpd
 from harp.errors import Exit, HarpError
 
-HANGS_S = 30  # whoever waits for the other end of a FIFO waits for ever
+HANGS_S = 30  # a program that waits for the other end of a FIFO never ends
 
 
 def fifo(path: Path) -> None:

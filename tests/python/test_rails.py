@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rails of the laboratory: shaped, cut and brought back; and the stream that shows it."""
+"""Rails of test hosts: shaped, cut and restored, observed by a stream."""
 
 import errno
 import json
@@ -31,7 +31,7 @@ def lab(request: pytest.FixtureRequest, need_root: None) -> Iterator[Lab]:
 def reaches(lab: Lab, rail: int) -> bool:
     """Can host 0 connect to host 1 over the rail?
 
-    A no is the kernel's own: no route, or nobody answered neighbor discovery (three times, over
+    A no is the kernel's own: no route, or no answer to neighbor discovery (three times, over
     three seconds). So it leaves no entry half asked for that the next call would have to wait for.
     """
     address = lab.hosts[1].nics[rail].address

@@ -133,8 +133,8 @@ def test_profile_reaches_a_host_that_knows_the_token() -> None:
 )
 def test_an_unknown_host_is_refused_and_the_next_is_served(sent: bytes) -> None:
     waiting = Waiting()
-    with socket.create_connection(("127.0.0.1", waiting.port)) as stranger:
-        stranger.sendall(sent)
+    with socket.create_connection(("127.0.0.1", waiting.port)) as peer:
+        peer.sendall(sent)
     with waiting.link() as link:
         link.send({"profile": {}})
         link.receive()

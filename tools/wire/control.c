@@ -42,8 +42,7 @@ int control_listen(const char *address, char *why, size_t why_len)
 	    bind(fd, (struct sockaddr *)&local, len) == 0 && listen(fd, 1) == 0)
 		return fd;
 	rc = -errno;
-	snprintf(why, why_len, "listening on %s port %u: %s", address, CONTROL_PORT,
-		 strerror(-rc));
+	snprintf(why, why_len, "listening on %s port %u: %s", address, CONTROL_PORT, strerror(-rc));
 	if (fd >= 0)
 		close(fd);
 	return rc;
