@@ -2,6 +2,7 @@
 """A real Prometheus scrapes the endpoint, in a network namespace, with the rules of conf/."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -98,8 +99,8 @@ def _end(process: subprocess.Popen[str]) -> None:
 
 @pytest.fixture
 def owner(make_owner: MakeOwner) -> Owner:
-    """Of a name of its own: tests beside this one have pages, which are seen, too."""
-    result = make_owner("prom7")
+    """Its NIC has a name of its own, because pages of tests that run at the same time are seen."""
+    result = make_owner(f"prom{os.getpid()}")
     result.say("run 200")
     return result
 
@@ -132,18 +133,19 @@ def prometheus(
 
 def test_a_real_prometheus_scrapes_it(prometheus: Prometheus, owner: Owner) -> None:
     assert prometheus.values('up{job="harp"} == 1') == [1.0]
-    assert prometheus.values('harp_instances{device="prom7"}') == [2.0]
+    of_owner = f'{{device="{owner.ifname}"}}'
+    assert prometheus.values(f"harp_instances{of_owner}") == [2.0]
     assert prometheus.values('harp_steering_packets_total{verdict="rss_mismatch"}') == [3.0]
-    before = prometheus.values('harp_tx_packets_total{device="prom7"}')[0]
+    before = prometheus.values(f"harp_tx_packets_total{of_owner}")[0]
     owner.say("run 300")
     # A counter is one to it: what was sent meanwhile is seen by increase() and grows.
-    grown = prometheus.values(f'harp_tx_packets_total{{device="prom7"}} > {before + 300}')
+    grown = prometheus.values(f"harp_tx_packets_total{of_owner} > {before + 300}")
     assert len(grown) == 1
     (middle,) = prometheus.values(
-        'histogram_quantile(0.5, sum by (le) (harp_tcp_rtt_seconds_bucket{device="prom7"}))'
+        f"histogram_quantile(0.5, sum by (le) (harp_tcp_rtt_seconds_bucket{of_owner}))"
     )
     assert 64e-6 < middle < 264e-6  # the wire's three polls are 50 us apart
-    (series,) = prometheus.values('count({__name__=~"harp.*",device="prom7"})')
+    (series,) = prometheus.values(f'count({{__name__=~"harp.*",device="{owner.ifname}"}})')
     assert 150 < series < 350
 
 
@@ -184,7 +186,7 @@ def test_every_panel_of_the_dashboard_has_data(
     """Prometheus accepts every query, and has the labels that the legends show. A reason may be
     empty."""
     owner.say("run 300")
-    assert prometheus.values('rate(harp_tx_packets_total{device="prom7"}[10s])')
+    assert prometheus.values(f'rate(harp_tx_packets_total{{device="{owner.ifname}"}}[10s])')
     queries = targets(root_dir)
     assert len(queries) > 30
     answers = prometheus.answers([query for _, query, _ in queries])
