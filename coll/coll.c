@@ -197,6 +197,9 @@ static int group_allocate(struct harp_coll **out, const struct harp_coll_options
 	*out = group;
 	if (!group)
 		return -ENOMEM;
+	TAILQ_INIT(&group->queue);
+	TAILQ_INIT(&group->sends);
+	TAILQ_INIT(&group->recvs);
 	group->rank = options->rank;
 	group->world = options->world;
 	snprintf(group->name, sizeof(group->name), "%s", options->name);
@@ -259,8 +262,7 @@ API int harp_coll_open(const struct harp_coll_options *options, struct harp_coll
 	if (rc)
 		goto fail;
 	runtime_lock();
-	group->next = runtime.groups;
-	runtime.groups = group;
+	LIST_INSERT_HEAD(&runtime.groups, group, link);
 	runtime_unlock();
 	*out = group;
 	return 0;
@@ -295,17 +297,12 @@ static void group_drain(struct harp_coll *group)
 
 static void group_unlink(struct harp_coll *group)
 {
-	struct harp_coll **at;
-
-	for (at = &runtime.groups; *at && *at != group; at = &(*at)->next)
-		;
-	if (*at)
-		*at = group->next;
-	for (at = &runtime.active; *at && *at != group; at = &(*at)->next_active)
-		;
-	if (*at)
-		*at = group->next_active;
-	atomic_store_explicit(&runtime.has_active, runtime.active != NULL, memory_order_relaxed);
+	if (group->link.le_prev)
+		LIST_REMOVE(group, link);
+	if (group->is_active)
+		LIST_REMOVE(group, active_link);
+	atomic_store_explicit(&runtime.has_active, !LIST_EMPTY(&runtime.active),
+			      memory_order_relaxed);
 }
 
 API void harp_coll_close(struct harp_coll *group)
@@ -315,7 +312,7 @@ API void harp_coll_close(struct harp_coll *group)
 	if (!group || atomic_load(&runtime.is_child))
 		return;
 	runtime_lock();
-	has_work = group->queue.first || group->sends.first || group->recvs.first;
+	has_work = !TAILQ_EMPTY(&group->queue) || message_is_waiting(group);
 	if (has_work)
 		group_fail(group, true, -ECANCELED,
 			   "rank %d closed the group while operations were in progress",
@@ -454,7 +451,7 @@ static int request_begin(struct harp_coll *group, const struct harp_coll_call *c
 		} else {
 			op->header.algorithm = (uint8_t)algo_choose(group, &op->call);
 			op->state = OP_QUEUED;
-			queue_push(&group->queue, op);
+			TAILQ_INSERT_TAIL(&group->queue, op, link);
 		}
 		if (rc) {
 			op_put(op);

@@ -198,6 +198,11 @@ static int call_check_memory(const struct harp_coll *group, const struct harp_co
 	case HARP_COLL_ALLTOALL:
 		if (!call->in_counts != !call->out_counts)
 			REFUSE("alltoall: in_counts and out_counts go together; give both or none");
+		if (call->in_counts &&
+		    call->in_counts[group->rank] != call->out_counts[group->rank])
+			REFUSE("alltoall: rank %d sends itself %zu elements, and expects %zu",
+			       group->rank, call->in_counts[group->rank],
+			       call->out_counts[group->rank]);
 		break;
 	case HARP_COLL_SEND:
 		needs_out = false;

@@ -113,8 +113,7 @@ int direct_exchange(struct harp_coll_request *op)
 		const void *in = algo_in_block(op, me, &in_count);
 		void *out = algo_out_block(op, me, &out_count);
 
-		if (in_count != out_count)
-			return -EINVAL;
+		assert(in_count == out_count);
 		rc = sched_local(op, 0, ACT_COPY, out, in, NULL, in_count * element, -1, -1);
 	}
 	for (int d = 1; d < world && rc >= 0; d++) {

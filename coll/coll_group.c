@@ -26,15 +26,15 @@
 #define DEATH_NS (100 * COLL_NSEC_PER_MSEC) /* local ranks are looked at so often */
 #define SPARE_OPS 64u
 
-static struct harp_coll_request *spare_ops;
+static struct op_queue spare_ops = TAILQ_HEAD_INITIALIZER(spare_ops);
 static unsigned spare_ops_count;
 
 struct harp_coll_request *op_take(void)
 {
-	struct harp_coll_request *op = spare_ops;
+	struct harp_coll_request *op = TAILQ_FIRST(&spare_ops);
 
 	if (op) {
-		spare_ops = op->next;
+		TAILQ_REMOVE(&spare_ops, op, link);
 		spare_ops_count--;
 		return op;
 	}
@@ -54,10 +54,8 @@ void op_put(struct harp_coll_request *op)
 	op->notify = NULL;
 	op->released = op->hidden = false;
 	op->group = NULL;
-	op->next = NULL;
 	if (spare_ops_count < SPARE_OPS && op->acts_room <= 4096) {
-		op->next = spare_ops;
-		spare_ops = op;
+		TAILQ_INSERT_HEAD(&spare_ops, op, link);
 		spare_ops_count++;
 		return;
 	}
@@ -68,39 +66,15 @@ void op_put(struct harp_coll_request *op)
 
 void op_forget_spare(void)
 {
-	while (spare_ops) {
-		struct harp_coll_request *op = spare_ops;
+	struct harp_coll_request *op;
 
-		spare_ops = op->next;
+	while ((op = TAILQ_FIRST(&spare_ops))) {
+		TAILQ_REMOVE(&spare_ops, op, link);
 		free(op->acts);
 		free(op->links);
 		free(op);
 	}
 	spare_ops_count = 0;
-}
-
-void queue_push(struct op_queue *queue, struct harp_coll_request *op)
-{
-	op->next = NULL;
-	if (queue->last)
-		queue->last->next = op;
-	else
-		queue->first = op;
-	queue->last = op;
-}
-
-void queue_remove(struct op_queue *queue, struct harp_coll_request *op)
-{
-	struct harp_coll_request **at = &queue->first, *before = NULL;
-
-	while (*at != op) {
-		before = *at;
-		at = &(*at)->next;
-	}
-	*at = op->next;
-	if (queue->last == op)
-		queue->last = before;
-	op->next = NULL;
 }
 
 /* The operation is in no queue any more. */
@@ -109,10 +83,8 @@ void op_complete(struct harp_coll_request *op, int result, const char *error)
 	if (error && !op->error)
 		op->error = strdup(error);
 	op->state = OP_DONE;
-	if (op->notify) {
-		op->next = runtime.notify;
-		runtime.notify = op;
-	}
+	if (op->notify)
+		TAILQ_INSERT_TAIL(&runtime.notify, op, link);
 	op->group = NULL;
 	atomic_store_explicit(&op->result, result, memory_order_release);
 	if (op->released && !op->notify)
@@ -124,8 +96,7 @@ void group_set_active(struct harp_coll *group)
 	if (group->is_active)
 		return;
 	group->is_active = true;
-	group->next_active = runtime.active;
-	runtime.active = group;
+	LIST_INSERT_HEAD(&runtime.active, group, active_link);
 	atomic_store_explicit(&runtime.has_active, true, memory_order_relaxed);
 }
 
@@ -133,8 +104,8 @@ bool group_is_active(const struct harp_coll *group)
 {
 	if (group->state == GROUP_FAILED)
 		return false;
-	return group->queue.first || group->busy_count || group->sends.first ||
-	       group->recvs.first || group->state == GROUP_FAILING;
+	return !TAILQ_EMPTY(&group->queue) || group->busy_count || message_is_waiting(group) ||
+	       group->state == GROUP_FAILING;
 }
 
 void group_fail(struct harp_coll *group, bool is_cause, int error, const char *fmt, ...)
@@ -155,10 +126,10 @@ void group_fail(struct harp_coll *group, bool is_cause, int error, const char *f
 
 static void group_fail_queue(struct harp_coll *group, struct op_queue *queue)
 {
-	while (queue->first) {
-		struct harp_coll_request *op = queue->first;
+	struct harp_coll_request *op;
 
-		queue_remove(queue, op);
+	while ((op = TAILQ_FIRST(queue))) {
+		TAILQ_REMOVE(queue, op, link);
 		if (op->state == OP_RUNNING)
 			sched_clear(op);
 		op_complete(op, group->error, group->error_text);
@@ -228,7 +199,7 @@ static int group_links(struct harp_coll *group)
 
 static void group_start_next(struct harp_coll *group, int64_t now_ns)
 {
-	struct harp_coll_request *op = group->queue.first;
+	struct harp_coll_request *op = TAILQ_FIRST(&group->queue);
 	int64_t timeout_ns =
 		op->call.timeout_ms ? op->call.timeout_ms * COLL_NSEC_PER_MSEC : group->timeout_ns;
 	int rc;
@@ -246,14 +217,21 @@ static void group_start_next(struct harp_coll *group, int64_t now_ns)
 			   harp_coll_op_name(op->call.op));
 }
 
+static bool queue_begins_with(const struct op_queue *queue, uint64_t seq)
+{
+	const struct harp_coll_request *op = TAILQ_FIRST(queue);
+
+	return op && op->header.seq == seq;
+}
+
 bool group_still_waits(const struct harp_coll *group)
 {
 	const struct call_header *call = &group->waits_call;
 
 	if (call->kind == CALL_COLLECTIVE)
-		return group->queue.first && group->queue.first->header.seq == call->seq;
-	return (group->recvs.first && group->recvs.first->header.seq == call->seq) ||
-	       (group->sends.first && group->sends.first->header.seq == call->seq);
+		return queue_begins_with(&group->queue, call->seq);
+	return queue_begins_with(&group->recvs, call->seq) ||
+	       queue_begins_with(&group->sends, call->seq);
 }
 
 /* Ranks that the running collective waits for, directly. */
@@ -295,9 +273,12 @@ static void group_check_deaths(struct harp_coll *group)
 }
 
 /* Called when nothing moved. */
-static void group_check_time(struct harp_coll *group, struct harp_coll_request *op, int64_t now_ns,
-			     bool is_message)
+static void group_check_time(struct harp_coll *group, const struct op_queue *queue, int64_t now_ns)
 {
+	struct harp_coll_request *op = TAILQ_FIRST(queue);
+
+	if (!op || group->state != GROUP_OPEN)
+		return;
 	if (now_ns - op->moved_ns > DEATH_NS && now_ns >= op->death_ns) {
 		op->death_ns = now_ns + DEATH_NS;
 		group_check_deaths(group);
@@ -317,15 +298,15 @@ static void group_check_time(struct harp_coll *group, struct harp_coll_request *
 		now_ns + (now_ns - op->moved_ns < 30 * COLL_NSEC_PER_SEC ? now_ns - op->moved_ns
 									 : 30 * COLL_NSEC_PER_SEC);
 	runtime.has_store_work = true;
-	if (is_message)
-		group_note_message_waits(group, op);
-	else
+	if (queue == &group->queue)
 		group_note_waits(group, op);
+	else
+		group_note_message_waits(group, op);
 }
 
 static int group_collectives(struct harp_coll *group, int64_t now_ns)
 {
-	struct harp_coll_request *op = group->queue.first;
+	struct harp_coll_request *op = TAILQ_FIRST(&group->queue);
 	int rc;
 
 	if (!op)
@@ -342,7 +323,7 @@ static int group_collectives(struct harp_coll *group, int64_t now_ns)
 		return 0;
 	}
 	if (sched_is_done(op)) {
-		queue_remove(&group->queue, op);
+		TAILQ_REMOVE(&group->queue, op, link);
 		sched_clear(op);
 		group->stats.operations++;
 		op_complete(op, 0, NULL);
@@ -357,25 +338,22 @@ int group_progress(struct harp_coll *group, int64_t now_ns)
 
 	/* A bound, so that one group does not keep the others waiting. */
 	for (int i = 0; i < 64 && group->state == GROUP_OPEN; i++) {
-		struct harp_coll_request *op = group->queue.first;
+		struct harp_coll_request *op = TAILQ_FIRST(&group->queue);
 		int more = group_collectives(group, now_ns);
 
 		more |= group_links(group);
-		if (group->sends.first || group->recvs.first)
+		if (message_is_waiting(group))
 			more |= message_progress(group);
 		if (!more)
 			break;
 		moved = 1;
-		if (op && op == group->queue.first)
+		if (op && op == TAILQ_FIRST(&group->queue))
 			op->moved_ns = now_ns;
 	}
 	if (group->state == GROUP_OPEN && !moved) {
-		if (group->queue.first)
-			group_check_time(group, group->queue.first, now_ns, false);
-		if (group->recvs.first && group->state == GROUP_OPEN)
-			group_check_time(group, group->recvs.first, now_ns, true);
-		if (group->sends.first && group->state == GROUP_OPEN)
-			group_check_time(group, group->sends.first, now_ns, true);
+		group_check_time(group, &group->queue, now_ns);
+		group_check_time(group, &group->recvs, now_ns);
+		group_check_time(group, &group->sends, now_ns);
 	}
 	return moved;
 }

@@ -15,6 +15,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/queue.h>
 #include <sys/types.h>
 
 #include "harp_coll.h"
@@ -264,8 +265,9 @@ enum op_state { OP_QUEUED, OP_RUNNING, OP_DONE };
 
 /* An operation, and the request of it. */
 struct harp_coll_request {
-	struct harp_coll *group;        /* NULL: the group is closed */
-	struct harp_coll_request *next; /* in the group's queue, or in the list of spare ones */
+	struct harp_coll *group; /* NULL: the group is closed */
+	/* One of the group's queues, runtime.notify, or the spare ones. */
+	TAILQ_ENTRY(harp_coll_request) link;
 	struct harp_coll_call call;
 	struct call_header header;
 	void *arrays; /* copies of call's arrays */
@@ -290,6 +292,8 @@ struct harp_coll_request {
 	size_t posted_bytes, done_bytes;
 	uint64_t message_id, message_ticket;
 };
+
+TAILQ_HEAD(op_queue, harp_coll_request);
 
 int sched_send(struct harp_coll_request *op, int peer, const void *data, size_t bytes, int dep);
 /* where: NULL, or gets the place at which the data will lie: dst, or a buffer of the link's. */
@@ -346,17 +350,13 @@ bool message_is_waiting(const struct harp_coll *group);
 
 /* ---- coll.c, coll_group.c ------------------------------------------------------------------------ */
 
-struct op_queue {
-	struct harp_coll_request *first, *last;
-};
-
 enum group_state { GROUP_OPEN, GROUP_FAILING, GROUP_FAILED };
 
 struct scratch_block;
 
 struct harp_coll {
-	struct harp_coll *next; /* runtime.groups */
-	struct harp_coll *next_active;
+	LIST_ENTRY(harp_coll) link; /* runtime.groups */
+	LIST_ENTRY(harp_coll) active_link;
 	bool is_active;
 	int rank, world;
 	char name[COLL_NAME_BYTES];
@@ -411,21 +411,21 @@ void group_close_links(struct harp_coll *group);
 struct harp_coll_request *op_take(void);
 void op_put(struct harp_coll_request *op);
 void op_forget_spare(void);
-void queue_push(struct op_queue *queue, struct harp_coll_request *op);
-void queue_remove(struct op_queue *queue, struct harp_coll_request *op);
 
 /* ---- coll_progress.c ------------------------------------------------------------------------------ */
 
+LIST_HEAD(group_list, harp_coll);
+
 struct runtime {
 	pthread_mutex_t lock;
-	struct harp_coll *groups, *active;
+	struct group_list groups, active;
 	atomic_bool has_active; /* active, for those who do not hold the lock */
 	unsigned groups_count;
-	unsigned inbound_wanted;          /* links that wait for a peer's comm */
-	atomic_uint waiters;              /* threads in harp_coll_wait(); they poll */
-	struct harp_coll_request *notify; /* completed, their callbacks not called yet */
-	bool has_store_work;              /* a group is failing or is to be diagnosed */
-	atomic_bool is_child; /* forked while a group was open. Writer: the child, alone */
+	unsigned inbound_wanted; /* links that wait for a peer's comm */
+	atomic_uint waiters;     /* threads in harp_coll_wait(); they poll */
+	struct op_queue notify;  /* completed, their callbacks not called yet */
+	bool has_store_work;     /* a group is failing or is to be diagnosed */
+	atomic_bool is_child;    /* forked while a group was open. Writer: the child, alone */
 	void (*log)(void *arg, int level, const char *text);
 	void *log_arg;
 };

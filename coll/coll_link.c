@@ -82,7 +82,10 @@ int link_listener(int device, void *handle)
 
 static struct link *inbound_link(const struct link_hello *hello)
 {
-	for (struct harp_coll *group = runtime.groups; group; group = group->next) {
+	struct harp_coll *group;
+
+	LIST_FOREACH(group, &runtime.groups, link)
+	{
 		if (memcmp(group->id, hello->group, sizeof(group->id)) ||
 		    hello->to != (uint32_t)group->rank)
 			continue;

@@ -41,7 +41,7 @@ enum message_state {
 };
 
 struct unexpected {
-	struct unexpected *next;
+	TAILQ_ENTRY(unexpected) link;
 	struct call_header header;
 	unsigned char data[];
 };
@@ -50,7 +50,7 @@ struct message_peer {
 	struct bounce *header_in;
 	bool header_posted;
 	uint64_t header_ticket;
-	struct unexpected *first, **last;
+	TAILQ_HEAD(, unexpected) unexpected;
 	unsigned unexpected_count;
 	uint64_t requests;                             /* long messages sent to it */
 	struct harp_coll_request *sending, *receiving; /* in SEND_DATA, RECV_DATA */
@@ -70,7 +70,7 @@ static int message_peers(struct harp_coll *group)
 	if (!group->messages)
 		return -ENOMEM;
 	for (int r = 0; r < group->world; r++)
-		group->messages[r].last = &group->messages[r].first;
+		TAILQ_INIT(&group->messages[r].unexpected);
 	return 0;
 }
 
@@ -79,7 +79,7 @@ static void message_done(struct harp_coll_request *op)
 	bool is_send = op->call.op == HARP_COLL_SEND;
 	struct harp_coll *group = op->group;
 
-	queue_remove(is_send ? &group->sends : &group->recvs, op);
+	TAILQ_REMOVE(is_send ? &group->sends : &group->recvs, op, link);
 	group->stats.operations++;
 	op_complete(op, 0, NULL);
 }
@@ -226,12 +226,10 @@ static int message_keep(struct message_peer *peer, const struct call_header *hea
 
 	if (!unexpected)
 		return -ENOMEM;
-	unexpected->next = NULL;
 	unexpected->header = *header;
 	if (bytes)
 		memcpy(unexpected->data, data, bytes);
-	*peer->last = unexpected;
-	peer->last = &unexpected->next;
+	TAILQ_INSERT_TAIL(&peer->unexpected, unexpected, link);
 	peer->unexpected_count++;
 	return 1;
 }
@@ -243,18 +241,17 @@ static int message_look(struct harp_coll_request *op)
 
 	for (int r = 0; r < group->world; r++) {
 		struct message_peer *peer = &group->messages[r];
+		struct unexpected *unexpected;
 
 		if (op->call.peer != HARP_COLL_ANY_RANK && op->call.peer != r)
 			continue;
-		for (struct unexpected **at = &peer->first; *at; at = &(*at)->next) {
-			struct unexpected *unexpected = *at;
+		TAILQ_FOREACH(unexpected, &peer->unexpected, link)
+		{
 			int rc;
 
 			if (!message_matches(op, &unexpected->header))
 				continue;
-			*at = unexpected->next;
-			if (!unexpected->next)
-				peer->last = at;
+			TAILQ_REMOVE(&peer->unexpected, unexpected, link);
 			peer->unexpected_count--;
 			rc = message_take(op, &unexpected->header, unexpected->data);
 			free(unexpected);
@@ -287,27 +284,27 @@ static int message_arrived(struct harp_coll *group, int rank, size_t got)
 	switch ((enum call_kind)header->kind) {
 	case CALL_MESSAGE:
 	case CALL_REQUEST:
-		for (op = group->recvs.first; op; op = op->next)
-			if (message_matches(op, header))
-				return message_take(op, header, data);
+		TAILQ_FOREACH(op, &group->recvs, link)
+		if (message_matches(op, header))
+			return message_take(op, header, data);
 		return message_keep(peer, header, data);
 	case CALL_CLEAR:
-		for (op = group->sends.first; op; op = op->next)
-			if (op->call.peer == rank && op->message_state == SEND_REQUESTED &&
-			    op->header.seq == header->seq) {
-				op->message_state = SEND_CLEAR;
-				return 1;
-			}
+		TAILQ_FOREACH(op, &group->sends, link)
+		if (op->call.peer == rank && op->message_state == SEND_REQUESTED &&
+		    op->header.seq == header->seq) {
+			op->message_state = SEND_CLEAR;
+			return 1;
+		}
 		return message_bad(group, rank);
 	case CALL_DATA:
-		for (op = group->recvs.first; op; op = op->next)
-			if (op->message_state == RECV_CLEARED && op->source == rank &&
-			    op->message_id == header->seq) {
-				op->message_state = RECV_DATA;
-				op->posted_bytes = op->done_bytes = 0;
-				peer->receiving = op;
-				return 1;
-			}
+		TAILQ_FOREACH(op, &group->recvs, link)
+		if (op->message_state == RECV_CLEARED && op->source == rank &&
+		    op->message_id == header->seq) {
+			op->message_state = RECV_DATA;
+			op->posted_bytes = op->done_bytes = 0;
+			peer->receiving = op;
+			return 1;
+		}
 		return message_bad(group, rank);
 	default:
 		return message_bad(group, rank);
@@ -356,16 +353,19 @@ static int message_recv_progress(struct harp_coll_request *op)
 /* Is a header of this rank wanted? */
 static bool message_wants(const struct harp_coll *group, int rank)
 {
-	for (const struct harp_coll_request *op = group->recvs.first; op; op = op->next) {
+	const struct harp_coll_request *op;
+
+	TAILQ_FOREACH(op, &group->recvs, link)
+	{
 		if (op->message_state == RECV_NEW &&
 		    (op->call.peer == rank || op->call.peer == HARP_COLL_ANY_RANK))
 			return true;
 		if (op->message_state == RECV_CLEARED && op->source == rank)
 			return true;
 	}
-	for (const struct harp_coll_request *op = group->sends.first; op; op = op->next)
-		if (op->message_state == SEND_REQUESTED && op->call.peer == rank)
-			return true;
+	TAILQ_FOREACH(op, &group->sends, link)
+	if (op->message_state == SEND_REQUESTED && op->call.peer == rank)
+		return true;
 	return false;
 }
 
@@ -427,7 +427,7 @@ int message_start(struct harp_coll_request *op)
 	op->message_state = is_send ? SEND_NEW : RECV_NEW;
 	op->header.kind = CALL_MESSAGE;
 	op->header.seq = is_send ? ++group->messages[op->call.peer].requests : 0;
-	queue_push(is_send ? &group->sends : &group->recvs, op);
+	TAILQ_INSERT_TAIL(is_send ? &group->sends : &group->recvs, op, link);
 	if (!is_send)
 		message_look(op); /* a failure has failed the group, and the operation with it */
 	return 0;
@@ -440,8 +440,8 @@ int message_progress(struct harp_coll *group)
 	int moved = 0, rc;
 
 	round++;
-	for (op = group->sends.first; op; op = next) {
-		next = op->next;
+	for (op = TAILQ_FIRST(&group->sends); op; op = next) {
+		next = TAILQ_NEXT(op, link);
 		rc = message_send_progress(op, round);
 		if (rc < 0)
 			goto fail;
@@ -455,8 +455,8 @@ int message_progress(struct harp_coll *group)
 			goto fail;
 		moved |= rc;
 	}
-	for (op = group->recvs.first; op; op = next) {
-		next = op->next;
+	for (op = TAILQ_FIRST(&group->recvs); op; op = next) {
+		next = TAILQ_NEXT(op, link);
 		rc = message_recv_progress(op);
 		if (rc < 0)
 			goto fail;
@@ -470,7 +470,7 @@ fail:
 
 bool message_is_waiting(const struct harp_coll *group)
 {
-	return group->sends.first || group->recvs.first;
+	return !TAILQ_EMPTY(&group->sends) || !TAILQ_EMPTY(&group->recvs);
 }
 
 /* Links are closed: nothing writes to the buffers. */
@@ -478,13 +478,12 @@ void message_forget(struct harp_coll *group)
 {
 	for (int r = 0; group->messages && r < group->world; r++) {
 		struct message_peer *peer = &group->messages[r];
+		struct unexpected *unexpected;
 
 		if (peer->header_in)
 			bounce_give(peer->header_in);
-		while (peer->first) {
-			struct unexpected *unexpected = peer->first;
-
-			peer->first = unexpected->next;
+		while ((unexpected = TAILQ_FIRST(&peer->unexpected))) {
+			TAILQ_REMOVE(&peer->unexpected, unexpected, link);
 			free(unexpected);
 		}
 	}

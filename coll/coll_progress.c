@@ -31,7 +31,8 @@
 #define GRACE_NS 50000                      /* before the background thread polls */
 #define LINGER_NS (50 * COLL_NSEC_PER_MSEC) /* it looks again for so long before it sleeps */
 
-struct runtime runtime = { .lock = PTHREAD_MUTEX_INITIALIZER };
+struct runtime runtime = { .lock = PTHREAD_MUTEX_INITIALIZER,
+			   .notify = TAILQ_HEAD_INITIALIZER(runtime.notify) };
 
 static struct {
 	pthread_t id;
@@ -73,9 +74,9 @@ static struct harp_coll *runtime_store_work(void)
 	struct harp_coll *group;
 
 	pthread_mutex_lock(&runtime.lock);
-	for (group = runtime.groups; group; group = group->next)
-		if (!group->in_store && (group->state == GROUP_FAILING || group->diagnose))
-			break;
+	LIST_FOREACH(group, &runtime.groups, link)
+	if (!group->in_store && (group->state == GROUP_FAILING || group->diagnose))
+		break;
 	if (group)
 		group->in_store = true;
 	else
@@ -92,9 +93,9 @@ static void runtime_call_notify(void)
 		void *arg;
 
 		pthread_mutex_lock(&runtime.lock);
-		op = runtime.notify;
+		op = TAILQ_FIRST(&runtime.notify);
 		if (op) {
-			runtime.notify = op->next;
+			TAILQ_REMOVE(&runtime.notify, op, link);
 			notify = op->notify;
 			arg = op->notify_arg;
 			op->notify = NULL;
@@ -110,7 +111,7 @@ static void runtime_call_notify(void)
 
 void runtime_unlock(void)
 {
-	bool has_notify = runtime.notify, has_store_work = runtime.has_store_work;
+	bool has_notify = !TAILQ_EMPTY(&runtime.notify), has_store_work = runtime.has_store_work;
 	struct harp_coll *group;
 
 	pthread_mutex_unlock(&runtime.lock);
@@ -130,24 +131,23 @@ void runtime_unlock(void)
 static int runtime_progress(void)
 {
 	int64_t now_ns = coll_now_ns();
+	struct harp_coll *group, *next;
 	int moved = 0;
 
 	if (runtime.inbound_wanted)
 		moved = link_accept_progress(now_ns);
 	/* Groups that become active meanwhile go in at the front. */
-	for (struct harp_coll *group = runtime.active; group; group = group->next_active)
-		moved |= group_progress(group, now_ns);
-	for (struct harp_coll **at = &runtime.active; *at;) {
-		struct harp_coll *group = *at;
-
-		if (group_is_active(group)) {
-			at = &group->next_active;
-		} else {
-			*at = group->next_active;
+	LIST_FOREACH(group, &runtime.active, active_link)
+	moved |= group_progress(group, now_ns);
+	for (group = LIST_FIRST(&runtime.active); group; group = next) {
+		next = LIST_NEXT(group, active_link);
+		if (!group_is_active(group)) {
+			LIST_REMOVE(group, active_link);
 			group->is_active = false;
 		}
 	}
-	atomic_store_explicit(&runtime.has_active, runtime.active != NULL, memory_order_relaxed);
+	atomic_store_explicit(&runtime.has_active, !LIST_EMPTY(&runtime.active),
+			      memory_order_relaxed);
 	return moved;
 }
 

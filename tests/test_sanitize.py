@@ -148,6 +148,24 @@ def test_thread(thread_build: Path, name: str) -> None:
     run_meson_test({**test, "cmd": mapped(test["cmd"])}, env)
 
 
+def collectives(build: Path, env: Mapping[str, str]) -> None:
+    """Ranks that are threads, over the plugin itself; CASES has them over reference sockets."""
+    test = watched(build, "test_coll_threads")
+    plugin = {"HARP_COLL_NET": str(build / "plugin/libnccl-net-harp.so"), "HARP_PATH": "kernel"}
+    command = mapped(test["cmd"]) if "TSAN_OPTIONS" in env else test["cmd"]
+    run_meson_test({**test, "cmd": command}, {**env, **plugin, "HARP_DAEMON": "off"})
+
+
+def test_thread_collectives(thread_build: Path) -> None:
+    """No data race between threads that wait, the background thread and the plugin's threads."""
+    collectives(thread_build, THREAD)
+
+
+def test_address_collectives(address_build: Path) -> None:
+    """Nothing is left when the last group is closed."""
+    collectives(address_build, ADDRESS)
+
+
 def test_thread_packets(thread_build: Path) -> None:
     preloaded(thread_build, "tests/packet", mapped([]), THREAD, "libtsan.so")
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* util.h - array length, the struct that contains a member, lists. */
+/* util.h - array length, the struct that contains a member, removal from a singly linked list.
+ * Doubly linked lists are those of <sys/queue.h>. */
 #ifndef HARP_BASE_UTIL_H
 #define HARP_BASE_UTIL_H
 
@@ -11,7 +12,7 @@
 	((type *)(void *)((char *)(pointer)-offsetof(type, member)))
 #endif
 
-/* Takes an item that may be there off a list that goes through `next`. */
+/* Removes an item that may be in a list linked by the member `next`. */
 #define LIST_UNLINK(head, item, next)                                                              \
 	do {                                                                                       \
 		__typeof__(head) *list_at = &(head);                                               \
@@ -19,22 +20,6 @@
 			list_at = &(*list_at)->next;                                               \
 		if (*list_at)                                                                      \
 			*list_at = (*list_at)->next;                                               \
-	} while (0)
-
-/* Lists that go through `next` and `pprev`. */
-#define CHAIN_ADD(head, item)                                                                      \
-	do {                                                                                       \
-		(item)->next = (head);                                                             \
-		(item)->pprev = &(head);                                                           \
-		if ((item)->next)                                                                  \
-			(item)->next->pprev = &(item)->next;                                       \
-		(head) = (item);                                                                   \
-	} while (0)
-#define CHAIN_REMOVE(item)                                                                         \
-	do {                                                                                       \
-		*(item)->pprev = (item)->next;                                                     \
-		if ((item)->next)                                                                  \
-			(item)->next->pprev = (item)->pprev;                                       \
 	} while (0)
 
 #endif

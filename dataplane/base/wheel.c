@@ -36,22 +36,10 @@ void wheel_init(struct wheel *wheel, uint64_t now_ns)
 	*wheel = (struct wheel){ .now_tick = now_ns >> WHEEL_TICK_SHIFT };
 }
 
-static void wheel_link(struct timer **head, struct timer *timer)
-{
-	timer->next = *head;
-	timer->pprev = head;
-	if (timer->next)
-		timer->next->pprev = &timer->next;
-	*head = timer;
-}
-
 static void wheel_unlink(struct timer *timer)
 {
-	*timer->pprev = timer->next;
-	if (timer->next)
-		timer->next->pprev = timer->pprev;
-	timer->next = NULL;
-	timer->pprev = NULL;
+	LIST_REMOVE(timer, link);
+	timer->link.le_prev = NULL;
 }
 
 static void wheel_place(struct wheel *wheel, struct timer *timer)
@@ -73,7 +61,7 @@ static void wheel_place(struct wheel *wheel, struct timer *timer)
 		slot = (unsigned)(tick >> (WHEEL_BITS * level)) & WHEEL_MASK;
 	}
 	timer->slot = level * WHEEL_SLOTS + slot;
-	wheel_link(&wheel->slots[level][slot], timer);
+	LIST_INSERT_HEAD(&wheel->slots[level][slot], timer, link);
 	wheel->occupied[level] |= UINT64_C(1) << slot;
 }
 
@@ -85,7 +73,7 @@ void wheel_cancel(struct wheel *wheel, struct timer *timer)
 		return;
 	wheel_unlink(timer);
 	wheel->count--;
-	if (timer->slot != WHEEL_NO_SLOT && !wheel->slots[level][slot])
+	if (timer->slot != WHEEL_NO_SLOT && LIST_EMPTY(&wheel->slots[level][slot]))
 		wheel->occupied[level] &= ~(UINT64_C(1) << slot);
 }
 
@@ -121,34 +109,34 @@ static uint64_t wheel_first(const struct wheel *wheel, unsigned *level, unsigned
 }
 
 /* Moves a slot's timers to the list of due ones, or each to a lower level. */
-static struct timer **wheel_drain(struct wheel *wheel, unsigned level, unsigned slot,
-				  struct timer **due_tail)
+static void wheel_drain(struct wheel *wheel, unsigned level, unsigned slot, struct timer_list *due,
+			struct timer **last)
 {
-	struct timer *timer = wheel->slots[level][slot];
+	struct timer *timer, *next;
 
-	wheel->slots[level][slot] = NULL;
 	wheel->occupied[level] &= ~(UINT64_C(1) << slot);
-	while (timer) {
-		struct timer *next = timer->next;
-
+	/* One that stays in the top level goes back to the head of the same slot. */
+	for (timer = LIST_FIRST(&wheel->slots[level][slot]); timer; timer = next) {
+		next = LIST_NEXT(timer, link);
+		LIST_REMOVE(timer, link);
 		if (level > 0) {
 			wheel_place(wheel, timer);
-		} else {
-			timer->next = NULL;
-			timer->pprev = due_tail;
-			timer->slot = WHEEL_NO_SLOT;
-			*due_tail = timer;
-			due_tail = &timer->next;
+			continue;
 		}
-		timer = next;
+		timer->slot = WHEEL_NO_SLOT;
+		if (*last)
+			LIST_INSERT_AFTER(*last, timer, link);
+		else
+			LIST_INSERT_HEAD(due, timer, link);
+		*last = timer;
 	}
-	return due_tail;
 }
 
 unsigned wheel_advance(struct wheel *wheel, uint64_t now_ns, wheel_fire_fn fire, void *ctx)
 {
 	uint64_t target = now_ns >> WHEEL_TICK_SHIFT;
-	struct timer *due = NULL, **tail = &due;
+	struct timer_list due = LIST_HEAD_INITIALIZER(due);
+	struct timer *timer, *last = NULL;
 	unsigned level = 0, slot = 0, fired = 0;
 
 	/* Most calls are within the tick of the previous one: only its own slot can be due. */
@@ -163,14 +151,12 @@ unsigned wheel_advance(struct wheel *wheel, uint64_t now_ns, wheel_fire_fn fire,
 		if (tick > target)
 			break;
 		wheel->now_tick = tick;
-		tail = wheel_drain(wheel, level, slot, tail);
+		wheel_drain(wheel, level, slot, &due, &last);
 	}
 	wheel->now_tick = target;
 	/* Collected first, then fired: a timer that a handler sets in the past fires in the next
 	 * call, so this loop ends. */
-	while (due) {
-		struct timer *timer = due;
-
+	while ((timer = LIST_FIRST(&due))) {
 		wheel_unlink(timer);
 		wheel->count--;
 		fired++;

@@ -10,16 +10,19 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/queue.h>
 
 #define WHEEL_TICK_NS 16384u /* 16.4 us */
 
 struct wheel;
 struct timer {
-	struct timer *next, **pprev; /* pprev NULL: not set */
+	LIST_ENTRY(timer) link; /* le_prev NULL: not set */
 	uint64_t deadline_ns;
 	uint32_t kind; /* set by the owner */
 	uint32_t slot; /* set by the wheel */
 };
+
+LIST_HEAD(timer_list, timer);
 
 /* The size of struct wheel is public so that it can be embedded; layout: see wheel.c. */
 #define WHEEL_LEVELS 5u
@@ -27,7 +30,7 @@ struct timer {
 struct wheel {
 	uint64_t now_tick;
 	uint64_t occupied[WHEEL_LEVELS]; /* a bit per non-empty slot */
-	struct timer *slots[WHEEL_LEVELS][WHEEL_SLOTS];
+	struct timer_list slots[WHEEL_LEVELS][WHEEL_SLOTS];
 	uint32_t count;
 };
 
@@ -38,7 +41,7 @@ void wheel_set(struct wheel *wheel, struct timer *timer, uint64_t deadline_ns);
 void wheel_cancel(struct wheel *wheel, struct timer *timer);
 static inline bool timer_is_set(const struct timer *timer)
 {
-	return timer->pprev != 0;
+	return timer->link.le_prev != 0;
 }
 /* Fires due timers; each is unset before its call, and a handler may set or cancel any timer.
  * Returns how many fired. Cheap if nothing is due. */

@@ -26,6 +26,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "base/util.h"
 #include "dpdk/quiesce.h"
 #include "dpdk/port.h"
 
@@ -280,11 +281,7 @@ void link_add(struct dpdk_port *port)
 void link_remove(struct dpdk_port *port)
 {
 	pthread_mutex_lock(&link_list_lock);
-	for (struct dpdk_port **at = &link_ports; *at; at = &(*at)->next)
-		if (*at == port) {
-			*at = port->next;
-			break;
-		}
+	LIST_UNLINK(link_ports, port, next);
 	pthread_mutex_unlock(&link_list_lock);
 }
 

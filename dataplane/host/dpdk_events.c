@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "base/util.h"
+
 #define EVENTS_KEPT 256u
 
 struct dpdk_events {
@@ -45,13 +47,8 @@ void dpdk_events_join(struct dpdk_events *events, struct dpdk_reader *reader)
 
 void dpdk_events_leave(struct dpdk_events *events, struct dpdk_reader *reader)
 {
-	struct dpdk_reader **at = &events->readers;
-
 	pthread_mutex_lock(&events->lock);
-	while (*at && *at != reader)
-		at = &(*at)->next;
-	if (*at)
-		*at = reader->next;
+	LIST_UNLINK(events->readers, reader, next);
 	pthread_mutex_unlock(&events->lock);
 }
 

@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/util.h"
 #include "host/dpdk_library.h"
 #include "host/dpdk_events.h"
 #include "host/dpdk_take.h"
@@ -44,16 +45,12 @@ void dpdk_sink_add(struct dpdk_sink *sink)
 
 void dpdk_sink_remove(struct dpdk_sink *sink)
 {
-	struct dpdk_sink *at;
+	struct dpdk_sink *first;
 
 	registry_enter(&sinks);
-	at = sinks.first;
-	if (at == sink)
-		sinks.first = sink->next;
-	while (at && at->next != sink)
-		at = at->next;
-	if (at)
-		at->next = sink->next;
+	first = sinks.first;
+	LIST_UNLINK(first, sink, next);
+	sinks.first = first;
 	while (sinks_speaking) {
 		registry_leave(&sinks);
 		sched_yield();
@@ -275,15 +272,10 @@ int dpdk_port_get(struct dpdk_port **out, const struct dpdk_wish *wish, const st
 
 static void port_forget(const struct dpdk_port *port)
 {
-	struct dpdk_port *at = ports.first;
+	struct dpdk_port *first = ports.first;
 
-	if (at == port) {
-		ports.first = port->next;
-		return;
-	}
-	while (at->next != port)
-		at = at->next;
-	at->next = port->next;
+	LIST_UNLINK(first, port, next);
+	ports.first = first;
 }
 
 int dpdk_port_put(struct dpdk_port *port, struct why *why)

@@ -9,6 +9,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/util.h"
 #include "harp_host.h"
 #include "host/registry.h"
 #include "host/xdp_library.h"
@@ -133,15 +134,10 @@ int xdp_shared_get(struct xdp_shared **out, const struct xdp_wish *wish, char *w
 
 static void shared_forget(const struct xdp_shared *shared)
 {
-	struct xdp_shared *at = registry.first;
+	struct xdp_shared *first = registry.first;
 
-	if (at == shared) {
-		registry.first = shared->next;
-		return;
-	}
-	while (at->next != shared)
-		at = at->next;
-	at->next = shared->next;
+	LIST_UNLINK(first, shared, next);
+	registry.first = first;
 }
 
 void xdp_shared_put(struct xdp_shared *shared)

@@ -207,12 +207,12 @@ struct harp_page_flow {
  * A job: its comms, their lanes, the NICs that they use. Comms are NCCL's connections, one
  * direction each.
  *
- * Counters of the process, from its plugin's first init on. X(name, help). Append only.
+ * Counters of the process, from its plugin's first init on. X(name, help). Append only. What is counted for each NIC
+ * (HARP_RAIL_VALUES) is not repeated here.
  */
 #define HARP_JOB_COUNTERS(X)                                                                       \
 	X(comms_opened, "comms established")                                                       \
 	X(comms_failed, "comms that ended with an error")                                          \
-	X(lanes_opened, "lanes established, first and further ones")                               \
 	X(lanes_died_reset, "lanes lost while their comm lived: reset by the peer or the path")    \
 	X(lanes_died_timeout, "lanes lost: no acknowledgment for too long")                        \
 	X(lanes_died_closed, "lanes lost: closed by the peer without a word")                      \
@@ -221,11 +221,7 @@ struct harp_page_flow {
 	X(lanes_died_protocol, "lanes lost: what came over them was damaged")                      \
 	X(lanes_died_other, "lanes lost: anything else")                                           \
 	X(lanes_replaced, "lanes established in the place of one that was lost")                   \
-	X(lanes_rerolled, "lanes given up for another source port: slower than their siblings")    \
 	X(lanes_stalled, "times that a lane made no progress and its siblings took its chunks")    \
-	X(chunks_sent, "chunks of messages put on lanes, those of moved ones included")            \
-	X(chunks_moved, "chunks taken from one lane and sent again over another")                  \
-	X(chunks_duplicate, "chunks that came a second time, and were dropped")                    \
 	X(messages_harp, "messages sent by HARP TCP alone")                                        \
 	X(messages_kernel, "messages sent by kernel TCP alone")                                    \
 	X(messages_mixed, "messages sent over lanes of both kinds")                                \
@@ -277,11 +273,6 @@ enum harp_page_side { HARP_PAGE_SIDE_SEND = 1, HARP_PAGE_SIDE_RECEIVE = 2 };
 	X(messages_harp, "messages sent by HARP TCP alone")                                        \
 	X(messages_kernel, "messages sent by kernel TCP alone")                                    \
 	X(messages_mixed, "messages sent over lanes of both kinds")                                \
-	X(bytes_harp, "bytes of the messages sent by HARP TCP alone")                              \
-	X(bytes_kernel, "bytes of the messages sent by kernel TCP alone")                          \
-	X(bytes_mixed, "bytes of the messages sent over lanes of both kinds")                      \
-	X(chunks_moved, "chunks taken from one lane and sent again over another")                  \
-	X(chunks_duplicate, "chunks that came a second time, and were dropped")                    \
 	X(fallback, "enum harp_page_fallback: why it began on a kernel lane, if it did")
 
 /* A lane's position in its comm: when a lane is lost, another one may replace it, and the counters

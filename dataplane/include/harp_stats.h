@@ -27,7 +27,7 @@
 	X(neighbor_wait, counter, "transmissions put off because the next hop was unresolved")     \
 	X(arp_in, counter, "ARP packets received")                                                 \
 	X(arp_out, counter, "ARP packets sent")                                                    \
-	X(icmp_echo_in, counter, "ICMP echo requests answered")                                    \
+	X(icmp_echo_in, counter, "ICMP echo requests within the rate limit")                       \
 	X(icmp_error_in, counter, "ICMP errors received that quote a flow of ours")                \
 	X(tcp_conns, gauge, "TCP connections in any state but CLOSED")                             \
 	X(tcp_active_opens, counter, "connections opened by connect")                              \

@@ -97,12 +97,12 @@ static enum icmp_verdict icmp_echo(struct icmp *icmp, struct packet_in *in)
 	}
 	if (!icmp_echo_allowed(icmp))
 		return ICMP_DROPPED;
+	icmp->stats->icmp_echo_in++;
 	h->type = ICMP_ECHO_REPLY;
 	h->csum = 0;
 	h->csum = csum_finish(ip_sum_add(0, f));
 	/* A reply that cannot be sent now is dropped. */
-	if (ip_output(icmp->ip, &path, IP_PROTO_ICMP, in->tos & 0xfcu, &out) == 0)
-		icmp->stats->icmp_echo_in++;
+	(void)ip_output(icmp->ip, &path, IP_PROTO_ICMP, in->tos & 0xfcu, &out);
 	return ICMP_CONSUMED;
 }
 

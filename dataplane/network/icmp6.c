@@ -39,6 +39,7 @@ static enum icmp_verdict icmp6_echo(struct icmp *icmp, struct packet_in *in)
 		return icmp6_bad(icmp);
 	if (!icmp_echo_allowed(icmp))
 		return ICMP_DROPPED;
+	icmp->stats->icmp_echo_in++;
 	if (!ipv6_is_multicast(&in->dst))
 		path.src = in->dst;
 	if (ip_path_lookup(icmp->ip, &path) != 0)
@@ -48,8 +49,7 @@ static enum icmp_verdict icmp6_echo(struct icmp *icmp, struct packet_in *in)
 	h->csum = 0;
 	sum = ip_pseudo_sum(&path.src, &path.dst, IP_PROTO_ICMP6, in->len);
 	h->csum = csum_finish(ip_sum_add(sum, f));
-	if (ip_output(icmp->ip, &path, IP_PROTO_ICMP6, in->tos & 0xfcu, &out) == 0)
-		icmp->stats->icmp_echo_in++;
+	(void)ip_output(icmp->ip, &path, IP_PROTO_ICMP6, in->tos & 0xfcu, &out);
 	return ICMP_CONSUMED;
 }
 

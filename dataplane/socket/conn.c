@@ -29,7 +29,7 @@ bool socket_addr_is_any(const struct harp_addr *addr)
  */
 static bool conn_may_reopen(const struct harp_conn *old)
 {
-	return old->on_time_wait_list && !(old->flags & CONN_PASSIVE) &&
+	return old->on_list.time_wait && !(old->flags & CONN_PASSIVE) &&
 	       (old->options & HARP_TCPI_TIMESTAMPS) &&
 	       old->tcp->now_ns - old->ts.recent_ns >= CONN_REOPEN_NS;
 }
@@ -71,7 +71,7 @@ static bool conn_take_back_port(struct tcp *tcp)
 {
 	struct harp_conn *old;
 
-	TAILQ_FOREACH(old, &tcp->time_wait_opened, owner_link)
+	TAILQ_FOREACH(old, &tcp->time_wait_opened, link.owner)
 	{
 		if (tcp->ports.users[old->local_port] == 1) {
 			tcp_conn_die(old, 0);
@@ -91,7 +91,7 @@ static void conn_bind(struct harp_conn *conn)
 		tcp_conn_bind(conn);
 		return;
 	}
-	old_nxt_seq = conn->tcp->conns[index].snd_nxt_seq;
+	old_nxt_seq = conn->tcp->conns[index].snd.nxt_seq;
 	tcp_conn_die(&conn->tcp->conns[index], 0);
 	tcp_conn_bind(conn);
 	tcp_conn_iss_beyond(conn, old_nxt_seq);
@@ -127,7 +127,7 @@ int conn_connect(struct tcp *tcp, const struct harp_endpoint *local,
 	if ((err == -EMFILE || err == -ENFILE) && conn_take_back_port(tcp))
 		err = conn_choose_port(conn, local ? local->port : 0);
 	if (err) {
-		TAILQ_INSERT_HEAD(&tcp->free_conns, conn, owner_link);
+		TAILQ_INSERT_HEAD(&tcp->free_conns, conn, link.owner);
 		return err;
 	}
 	conn_bind(conn);
@@ -146,8 +146,8 @@ struct harp_conn *conn_next_event(struct tcp *tcp, uint32_t *events)
 
 	if (!conn)
 		return NULL;
-	TAILQ_REMOVE(&tcp->events, conn, event_link);
-	conn->on_event_list = 0;
+	TAILQ_REMOVE(&tcp->events, conn, link.event);
+	conn->on_list.event = 0;
 	*events = conn->events;
 	conn->events = 0;
 	return conn;
@@ -178,9 +178,9 @@ void socket_want_write(struct harp_conn *conn)
 
 	conn->flags |= CONN_WANT_WRITE;
 	/* Its own budget is freed by ACKs; the pool's frames by other connections. */
-	if (conn->tx_frames_held < conn->tx_frames_budget && !conn->on_pool_list) {
-		TAILQ_INSERT_TAIL(&tcp->pool_waiters, conn, pool_link);
-		conn->on_pool_list = 1;
+	if (conn->frames.tx_held < conn->frames.tx_budget && !conn->on_list.pool) {
+		TAILQ_INSERT_TAIL(&tcp->pool_waiters, conn, link.pool);
+		conn->on_list.pool = 1;
 	}
 }
 
@@ -190,8 +190,8 @@ size_t socket_unsent_room(const struct harp_conn *conn, size_t bytes)
 {
 	uint32_t unsent = conn_unsent_bytes(conn), most = conn->opts.unsent_bytes_max;
 
-	if (unsent + bytes > most && most >= conn->snd_mss_bytes)
-		most -= most % conn->snd_mss_bytes;
+	if (unsent + bytes > most && most >= conn->snd.mss_bytes)
+		most -= most % conn->snd.mss_bytes;
 	return most > unsent ? most - unsent : 0;
 }
 
@@ -264,9 +264,9 @@ int harp_conn_shutdown(struct harp_conn *conn, int how)
 static void conn_drop_handle(struct harp_conn *conn)
 {
 	conn->flags &= ~(uint32_t)(CONN_HANDLE | CONN_WANT_WRITE);
-	if (conn->on_event_list) {
-		TAILQ_REMOVE(&conn->tcp->events, conn, event_link);
-		conn->on_event_list = 0;
+	if (conn->on_list.event) {
+		TAILQ_REMOVE(&conn->tcp->events, conn, link.event);
+		conn->on_list.event = 0;
 	}
 }
 
@@ -276,7 +276,7 @@ void harp_conn_close(struct harp_conn *conn)
 
 	if (!conn)
 		return;
-	unread = conn->rcv_head != NULL;
+	unread = conn->rcvq.head != NULL;
 	conn_drop_handle(conn);
 	switch (conn->state) {
 	case HARP_TCP_CLOSED:
@@ -388,8 +388,9 @@ static enum harp_ca_state conn_ca_state(const struct harp_conn *conn)
 	case TCP_RECOVERY_NONE:
 		break;
 	}
-	return conn->loss.sacked_bytes || conn->loss.lost_bytes || conn->dup_acks ? HARP_CA_DISORDER
-										  : HARP_CA_OPEN;
+	return conn->loss.sacked_bytes || conn->loss.lost_bytes || conn->snd.dup_acks
+		       ? HARP_CA_DISORDER
+		       : HARP_CA_OPEN;
 }
 
 int harp_conn_info(const struct harp_conn *conn, struct harp_tcp_info *info, size_t size)
@@ -398,20 +399,20 @@ int harp_conn_info(const struct harp_conn *conn, struct harp_tcp_info *info, siz
 	struct harp_tcp_info full = {
 		.state = conn->state,
 		.options = conn->options,
-		.snd_mss_bytes = conn->snd_mss_bytes,
-		.rcv_mss_bytes = conn->rcv_mss_bytes,
-		.snd_wscale = conn->snd_wscale,
-		.rcv_wscale = conn->rcv_wscale,
+		.snd_mss_bytes = conn->snd.mss_bytes,
+		.rcv_mss_bytes = conn->rcv.mss_bytes,
+		.snd_wscale = conn->snd.wscale,
+		.rcv_wscale = conn->rcv.wscale,
 		.srtt_ns = conn->rtt.srtt_ns,
 		.rttvar_ns = conn->rtt.rttvar_ns,
 		.rtt_ns_min = conn->rtt.min_ns,
 		.rto_ns = tcp_timer_rto_ns(conn),
 		.snd_cwnd_bytes = conn->cc.cwnd_bytes,
 		.snd_ssthresh_bytes = conn->cc.ssthresh_bytes,
-		.snd_wnd_bytes = conn->snd_wnd_bytes,
+		.snd_wnd_bytes = conn->snd.wnd_bytes,
 		.rcv_wnd_bytes = conn_rcv_wnd_bytes(conn),
 		.bytes_in_flight = conn_flight_bytes(conn),
-		.bytes_unsent = conn_synchronized(conn) ? conn->snd_end_seq - conn->snd_nxt_seq : 0,
+		.bytes_unsent = conn_synchronized(conn) ? conn->snd.end_seq - conn->snd.nxt_seq : 0,
 		.bytes_sent = conn->acct.bytes_sent,
 		.bytes_acked = conn->acct.bytes_acked,
 		.bytes_received = conn->acct.bytes_received,
@@ -429,10 +430,10 @@ int harp_conn_info(const struct harp_conn *conn, struct harp_tcp_info *info, siz
 		.keepalive_probes = conn->acct.keepalive_probes,
 		.tx_copied_bytes = conn->acct.tx_copied_bytes,
 		.rx_copied_bytes = conn->acct.rx_copied_bytes,
-		.rx_frames_held = conn->rx_frames_held,
-		.rx_frames_budget = conn->rx_frames_budget,
-		.tx_frames_held = conn->tx_frames_held,
-		.tx_frames_budget = conn->tx_frames_budget,
+		.rx_frames_held = conn->frames.rx_held,
+		.rx_frames_budget = conn->frames.rx_budget,
+		.tx_frames_held = conn->frames.tx_held,
+		.tx_frames_budget = conn->frames.tx_budget,
 		.last_rcv_ns = conn->last_rcv_ns,
 		.congestion = tcp_cc_congestion(conn),
 		.dctcp_alpha_ppm = cc_dctcp_alpha_ppm(&conn->cc),
@@ -460,5 +461,5 @@ int harp_conn_info(const struct harp_conn *conn, struct harp_tcp_info *info, siz
 
 void harp_conn_set_label(struct harp_conn *conn, const char *label)
 {
-	snprintf(conn->label, sizeof(conn->label), "%s", label);
+	snprintf(conn->page.label, sizeof(conn->page.label), "%s", label);
 }

@@ -22,7 +22,7 @@ ssize_t harp_conn_send_external(struct harp_conn *conn, const void *data, size_t
 		return -EFAULT;
 	room = socket_unsent_room(conn, len);
 	done = tcp_external_queue(conn, memory, data, len < room ? len : room, &records);
-	if (done < len && (records || done == room) && conn->tx_frames_held > 0)
+	if (done < len && (records || done == room) && conn->frames.tx_held > 0)
 		conn->flags |=
 			CONN_WANT_WRITE; /* its queued data is acknowledged or sent eventually */
 	else if (done < len)
@@ -51,7 +51,7 @@ ssize_t external_evict(struct tcp *tcp, const void *base, size_t bytes)
 		struct harp_conn *conn = &tcp->conns[i];
 		ssize_t n = 0;
 
-		if (conn->tx_external_held > 0)
+		if (conn->budget.tx_external_held > 0)
 			n = tcp_external_evict(conn, memory);
 		if (n < 0)
 			tcp_conn_reset(conn, (int)n);

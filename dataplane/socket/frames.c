@@ -17,7 +17,7 @@ static int frames_nothing(const struct harp_conn *conn)
 
 static void frames_give_back(struct harp_conn *conn, struct frame *f)
 {
-	conn->rx_frames_held--;
+	conn->frames.rx_held--;
 	conn->tcp->stats->frames_tcp_rx--;
 	frame_release(conn->tcp->pool, f);
 }
@@ -25,7 +25,7 @@ static void frames_give_back(struct harp_conn *conn, struct frame *f)
 /* Consumes n bytes, at most those of the first frame. */
 static void frames_take(struct harp_conn *conn, uint32_t n)
 {
-	struct frame *f = conn->rcv_head;
+	struct frame *f = conn->rcvq.head;
 
 	conn->rcv_queued_bytes -= n;
 	if (n < f->pub.len) {
@@ -33,9 +33,9 @@ static void frames_take(struct harp_conn *conn, uint32_t n)
 		f->pub.len -= n;
 		return;
 	}
-	conn->rcv_head = f->next;
-	if (!conn->rcv_head)
-		conn->rcv_tail = NULL;
+	conn->rcvq.head = f->next;
+	if (!conn->rcvq.head)
+		conn->rcvq.tail = NULL;
 	f->next = NULL;
 	frames_give_back(conn, f);
 }
@@ -45,10 +45,10 @@ ssize_t harp_conn_recv(struct harp_conn *conn, void *buf, size_t len)
 	uint8_t *dst = buf;
 	size_t done = 0;
 
-	if (!conn->rcv_head)
+	if (!conn->rcvq.head)
 		return frames_nothing(conn);
-	while (done < len && conn->rcv_head) {
-		struct frame *f = conn->rcv_head;
+	while (done < len && conn->rcvq.head) {
+		struct frame *f = conn->rcvq.head;
 		uint32_t n = len - done < f->pub.len ? (uint32_t)(len - done) : f->pub.len;
 
 		/* COPY: to the application's buffer. */
@@ -72,20 +72,20 @@ int harp_conn_peek(struct harp_conn *conn, struct iovec *iov, int iov_count)
 {
 	int n = 0;
 
-	if (!conn->rcv_head)
+	if (!conn->rcvq.head)
 		return frames_nothing(conn);
 	if (iov_count <= 0)
 		return -EINVAL;
-	for (struct frame *f = conn->rcv_head; f && n < iov_count; f = f->next)
+	for (struct frame *f = conn->rcvq.head; f && n < iov_count; f = f->next)
 		iov[n++] = (struct iovec){ .iov_base = f->pub.data, .iov_len = f->pub.len };
 	return n;
 }
 
 void harp_conn_consume(struct harp_conn *conn, size_t len)
 {
-	while (len > 0 && conn->rcv_head) {
+	while (len > 0 && conn->rcvq.head) {
 		uint32_t n =
-			len < conn->rcv_head->pub.len ? (uint32_t)len : conn->rcv_head->pub.len;
+			len < conn->rcvq.head->pub.len ? (uint32_t)len : conn->rcvq.head->pub.len;
 
 		frames_take(conn, n);
 		len -= n;
@@ -96,13 +96,13 @@ void harp_conn_consume(struct harp_conn *conn, size_t len)
 
 int harp_conn_recv_frame(struct harp_conn *conn, struct harp_frame **out)
 {
-	struct frame *f = conn->rcv_head;
+	struct frame *f = conn->rcvq.head;
 
 	if (!f)
 		return frames_nothing(conn);
-	conn->rcv_head = f->next;
-	if (!conn->rcv_head)
-		conn->rcv_tail = NULL;
+	conn->rcvq.head = f->next;
+	if (!conn->rcvq.head)
+		conn->rcvq.tail = NULL;
 	f->next = NULL;
 	f->flags |= FRAME_LENT | FRAME_LENT_RX;
 	conn->rcv_queued_bytes -= f->pub.len;
@@ -154,7 +154,7 @@ void harp_frame_release(struct harp_conn *conn, struct harp_frame *frame)
 		tcp_window_reopen(conn);
 		return;
 	}
-	conn->tx_frames_held--;
+	conn->frames.tx_held--;
 	conn->tcp->stats->frames_tcp_tx--;
 	frame_release(conn->tcp->pool, f);
 	if (conn->flags & CONN_WANT_WRITE) {

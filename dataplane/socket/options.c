@@ -100,8 +100,8 @@ static struct harp_tcp_options options_in_force(const struct harp_conn *conn)
 
 	return (struct harp_tcp_options){
 		.size = sizeof(struct harp_tcp_options),
-		.rx_frames = conn->rx_frames_budget,
-		.tx_frames = conn->tx_frames_budget,
+		.rx_frames = conn->frames.rx_budget,
+		.tx_frames = conn->frames.tx_budget,
 		.connect_timeout_ns = conn->opts.connect_timeout_ns,
 		.user_timeout_ns = conn->opts.user_timeout_ns,
 		.keepalive_idle_ns = conn->opts.keepalive_idle_ns,

@@ -51,7 +51,7 @@ static void publish_flow_values(struct harp_page_flow *flow, const struct harp_c
 
 	(void)harp_conn_info(conn, &info, sizeof(info));
 	flow->state = info.state;
-	flow->serial = conn->serial;
+	flow->serial = conn->page.serial;
 	flow->updated_ns = conn->tcp->now_ns;
 	flow->congestion = info.congestion;
 	flow->snd_mss_bytes = info.snd_mss_bytes;
@@ -84,7 +84,7 @@ static bool publish_flow(struct harp_stack *stack, uint32_t index)
 	bool open = conn->state != HARP_TCP_CLOSED && !stack->publish.status.ended;
 	struct harp_endpoint local, remote;
 
-	if (!open && !conn->page_shown)
+	if (!open && !conn->page.shown)
 		return false;
 	harp_page_write_begin(&flow->sequence);
 	if (open) {
@@ -94,13 +94,13 @@ static bool publish_flow(struct harp_stack *stack, uint32_t index)
 		flow->local_port = local.port;
 		flow->remote_port = remote.port;
 		flow->scope_id = remote.scope_id;
-		memcpy(flow->label, conn->label, sizeof(flow->label));
+		memcpy(flow->label, conn->page.label, sizeof(flow->label));
 		publish_flow_values(flow, conn);
 	} else {
 		flow->state = 0;
 	}
 	harp_page_write_end(&flow->sequence);
-	conn->page_shown = open;
+	conn->page.shown = open;
 	return true;
 }
 
@@ -297,7 +297,7 @@ int harp_stack_publish_to(struct harp_stack *stack, void *page, size_t bytes,
 	p->status.published_ns = 0;
 	publish_clear(p);
 	for (uint32_t i = 0; i < stack->tcp.conns_high; i++)
-		stack->tcp.conns[i].page_shown = false;
+		stack->tcp.conns[i].page.shown = false;
 	memset(p->histogram_seen, 0, sizeof(p->histogram_seen));
 	p->seen_packets = UINT64_MAX; /* forces a full publication */
 	publish_identity(stack, identity);

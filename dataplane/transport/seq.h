@@ -22,7 +22,7 @@ static inline bool seq_geq(uint32_t a, uint32_t b)
 {
 	return seq_leq(b, a);
 }
-/* True if seq, a former snd_nxt, is still ahead of snd_una. A value that was not checked while half
+/* True if seq, a former SND.NXT, is still ahead of SND.UNA. A value that was not checked while half
  * of the sequence space passed would look ahead to the comparisons above. */
 static inline bool seq_awaited(uint32_t seq, uint32_t snd_una, uint32_t snd_nxt)
 {

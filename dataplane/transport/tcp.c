@@ -206,14 +206,14 @@ struct harp_conn *tcp_conn_alloc(struct tcp *tcp, const struct harp_tcp_options 
 	if (TAILQ_EMPTY(&tcp->free_conns) && tcp->conns_high < tcp->max_conns) {
 		conn = &tcp->conns[tcp->conns_high];
 		tcp_slot_init(tcp, tcp->conns_high++);
-		TAILQ_INSERT_HEAD(&tcp->free_conns, conn, owner_link);
+		TAILQ_INSERT_HEAD(&tcp->free_conns, conn, link.owner);
 	}
 	if (TAILQ_EMPTY(&tcp->free_conns)) { /* reclaim the oldest TIME-WAIT */
 		conn = TAILQ_FIRST(&tcp->time_wait);
 		tcp_conn_die(conn ? conn : TAILQ_FIRST(&tcp->time_wait_opened), 0);
 	}
 	conn = TAILQ_FIRST(&tcp->free_conns);
-	TAILQ_REMOVE(&tcp->free_conns, conn, owner_link);
+	TAILQ_REMOVE(&tcp->free_conns, conn, link.owner);
 	tcp_conn_blank(conn, opt);
 	return conn;
 }
@@ -222,15 +222,15 @@ void tcp_conn_blank(struct harp_conn *conn, const struct harp_tcp_options *opt)
 {
 	struct tcp *tcp = conn->tcp;
 	uint32_t index = conn->index;
-	bool page_shown = conn->page_shown;
+	bool page_shown = conn->page.shown;
 
 	memset(conn, 0, sizeof(*conn));
 	conn->tcp = tcp;
 	conn->index = index;
-	conn->page_shown = page_shown;
-	conn->serial = ++tcp->conn_serial;
+	conn->page.shown = page_shown;
+	conn->page.serial = ++tcp->conn_serial;
 	conn->state = HARP_TCP_CLOSED;
-	conn->snd_mss_bytes = TCP_MSS_BYTES_DEFAULT_V4;
+	conn->snd.mss_bytes = TCP_MSS_BYTES_DEFAULT_V4;
 	conn->last_rcv_ns = tcp->now_ns;
 	tcp_conn_options(conn, opt);
 	tcp_timer_init(conn);
@@ -240,10 +240,10 @@ void tcp_conn_free(struct harp_conn *conn)
 {
 	assert(conn->state == HARP_TCP_CLOSED && !(conn->flags & CONN_HANDLE) && !conn->listener);
 	tcp_rcvq_purge(conn);
-	if (conn->on_event_list)
-		TAILQ_REMOVE(&conn->tcp->events, conn, event_link);
-	conn->on_event_list = 0;
-	TAILQ_INSERT_HEAD(&conn->tcp->free_conns, conn, owner_link);
+	if (conn->on_list.event)
+		TAILQ_REMOVE(&conn->tcp->events, conn, link.event);
+	conn->on_list.event = 0;
+	TAILQ_INSERT_HEAD(&conn->tcp->free_conns, conn, link.owner);
 }
 
 void tcp_conn_bind(struct harp_conn *conn)
@@ -258,13 +258,13 @@ void tcp_conn_offer(struct harp_conn *conn)
 {
 	conn->options = 0;
 	conn->flags &= ~(uint32_t)CONN_ECN_IN;
-	conn->rcv_wscale = 0;
+	conn->rcv.wscale = 0;
 	if (conn->opts.options_off & HARP_TCPI_WSCALE)
 		return;
-	while (conn->rcv_wscale < TCP_WSCALE_MAX &&
-	       (65535u << conn->rcv_wscale) <
-		       conn->budget.rx_frames_max * conn->rcv_bytes_per_frame)
-		conn->rcv_wscale++;
+	while (conn->rcv.wscale < TCP_WSCALE_MAX &&
+	       (65535u << conn->rcv.wscale) <
+		       conn->budget.rx_frames_max * conn->frames.rx_payload_bytes)
+		conn->rcv.wscale++;
 }
 
 void tcp_conn_begin(struct harp_conn *conn)
@@ -274,8 +274,8 @@ void tcp_conn_begin(struct harp_conn *conn)
 
 	if (conn->opts.mss_limit_bytes != 0 && mss > conn->opts.mss_limit_bytes)
 		mss = conn->opts.mss_limit_bytes;
-	conn->rcv_mss_bytes = (uint16_t)mss;
-	conn->rcv_bytes_per_frame = tcp_rcv_bytes_per_frame(tcp, conn->path.mtu_bytes, mss);
+	conn->rcv.mss_bytes = (uint16_t)mss;
+	conn->frames.rx_payload_bytes = tcp_rcv_bytes_per_frame(tcp, conn->path.mtu_bytes, mss);
 	tcp_conn_offer(conn);
 	ip_path_label(tcp->ip, &conn->path, conn->local_port, conn->remote_port);
 	tcp_conn_secrets(conn);
@@ -296,9 +296,9 @@ void tcp_conn_secrets(struct harp_conn *conn)
 void tcp_conn_iss(struct harp_conn *conn, uint32_t iss_seq)
 {
 	conn->iss_seq = iss_seq;
-	conn->snd_una_seq = iss_seq;
-	conn->snd_nxt_seq = iss_seq;
-	conn->snd_end_seq = iss_seq + 1;
+	conn->snd.una_seq = iss_seq;
+	conn->snd.nxt_seq = iss_seq;
+	conn->snd.end_seq = iss_seq + 1;
 	conn->loss.recover_seq = iss_seq;
 	conn->rack.fack_seq = iss_seq;
 	conn->loss.rtx_seq = iss_seq;
@@ -316,10 +316,10 @@ void tcp_conn_event(struct harp_conn *conn, uint32_t events)
 	conn->events |= events;
 	/* Before accept() the application does not know the connection; accept delivers pending
 	 * events. */
-	if (conn->on_event_list || !(conn->flags & CONN_HANDLE) || conn->listener)
+	if (conn->on_list.event || !(conn->flags & CONN_HANDLE) || conn->listener)
 		return;
-	TAILQ_INSERT_TAIL(&conn->tcp->events, conn, event_link);
-	conn->on_event_list = 1;
+	TAILQ_INSERT_TAIL(&conn->tcp->events, conn, link.event);
+	conn->on_list.event = 1;
 }
 
 void tcp_conn_established(struct harp_conn *conn)
@@ -333,10 +333,10 @@ void tcp_conn_established(struct harp_conn *conn)
 	if (conn->listener) {
 		struct harp_listener *l = conn->listener;
 
-		TAILQ_REMOVE(&l->embryonic, conn, owner_link);
+		TAILQ_REMOVE(&l->embryonic, conn, link.owner);
 		l->embryonic_count--;
 		l->tcp->embryonic_count--;
-		TAILQ_INSERT_TAIL(&l->accept_queue, conn, owner_link);
+		TAILQ_INSERT_TAIL(&l->accept_queue, conn, link.owner);
 		l->accept_count++;
 		conn->flags |= CONN_HANDLE; /* held by the accept queue, later by the application */
 	}
@@ -354,12 +354,12 @@ void tcp_time_wait_add(struct harp_conn *conn)
 	struct tcp *tcp = conn->tcp;
 	struct harp_conn *oldest;
 
-	conn->on_time_wait_list = 1;
+	conn->on_list.time_wait = 1;
 	if (conn->flags & CONN_PASSIVE) {
-		TAILQ_INSERT_TAIL(&tcp->time_wait, conn, owner_link);
+		TAILQ_INSERT_TAIL(&tcp->time_wait, conn, link.owner);
 		return;
 	}
-	TAILQ_INSERT_TAIL(&tcp->time_wait_opened, conn, owner_link);
+	TAILQ_INSERT_TAIL(&tcp->time_wait_opened, conn, link.owner);
 	if (++tcp->time_wait_opened_count <= TCP_TIME_WAIT_PORTS_MAX)
 		return;
 	oldest = TAILQ_FIRST(&tcp->time_wait_opened);
@@ -372,14 +372,14 @@ static void tcp_time_wait_remove(struct harp_conn *conn)
 {
 	struct tcp *tcp = conn->tcp;
 
-	if (!conn->on_time_wait_list)
+	if (!conn->on_list.time_wait)
 		return;
-	conn->on_time_wait_list = 0;
+	conn->on_list.time_wait = 0;
 	if (conn->flags & CONN_PASSIVE) {
-		TAILQ_REMOVE(&tcp->time_wait, conn, owner_link);
+		TAILQ_REMOVE(&tcp->time_wait, conn, link.owner);
 		return;
 	}
-	TAILQ_REMOVE(&tcp->time_wait_opened, conn, owner_link);
+	TAILQ_REMOVE(&tcp->time_wait_opened, conn, link.owner);
 	tcp->time_wait_opened_count--;
 }
 

@@ -202,7 +202,7 @@ struct tcp_segment {
 /* Results of an ACK, collected by tcp_ack.c, tcp_sack.c and tcp_rack.c. */
 struct tcp_ack {
 	uint32_t ack;             /* SEG.ACK */
-	uint32_t acked_bytes;     /* how far that moved snd_una */
+	uint32_t acked_bytes;     /* how far that moved SND.UNA */
 	uint32_t delivered_bytes; /* newly delivered, cumulatively or by SACK */
 	uint32_t flight_bytes;    /* before this ACK: outstanding minus what had left the network */
 	uint32_t fack_seq;        /* before this ACK: the highest delivered sequence number */
@@ -354,7 +354,7 @@ bool tcp_cookie_accept(struct harp_listener *l, const struct tcp_segment *ack);
 /* After the application saw -EAGAIN: sets WRITABLE once a quarter of its budget is free and half of
  * the unsent limit has left, not at every frame. */
 void tcp_ack_writable(struct harp_conn *conn);
-/* Processes an acceptable ACK on the fast path: moves snd_una to ack, in (snd_una, snd_nxt], when
+/* Processes an acceptable ACK on the fast path: moves SND.UNA to ack, in (SND.UNA, SND.NXT], when
  * nothing is marked or in recovery. */
 void tcp_ack_new(struct harp_conn *conn, uint32_t ack);
 /* Processes any acceptable ACK. */
@@ -465,7 +465,7 @@ uint64_t tcp_tx_next_ns(const struct tcp *tcp);
 /* ---- tcp_sack.c ---- */
 /* Processes the SACK blocks of an acceptable segment. */
 void tcp_sack_in(struct harp_conn *conn, const struct tcp_segment *seg, struct tcp_ack *a);
-/* The segment that holds seq, which is in [snd_una, snd_nxt). */
+/* The segment that holds seq, which is in [SND.UNA, SND.NXT). */
 struct frame *tcp_sack_find(struct harp_conn *conn, uint32_t seq);
 /* Adds a segment, sent for the first time, to the skip index. */
 void tcp_sack_index(struct harp_conn *conn, const struct frame *seg);
@@ -488,7 +488,7 @@ bool tcp_sack_sums_good(const struct harp_conn *conn);
 /* ---- tcp_sackout.c ---- */
 /* [start, end) was added to the reassembly list. */
 void tcp_sackout_kept(struct harp_conn *conn, uint32_t start_seq, uint32_t end_seq);
-/* rcv_nxt moved. */
+/* RCV.NXT moved. */
 void tcp_sackout_advance(struct harp_conn *conn);
 /* Out-of-order data from seq on was discarded. */
 void tcp_sackout_evicted(struct harp_conn *conn, uint32_t seq);
@@ -520,7 +520,7 @@ void tcp_rack_probed(struct harp_conn *conn, bool again);
 bool tcp_rack_probe_acked(struct harp_conn *conn, const struct tcp_ack *a);
 
 /* ---- tcp_dupack.c ---- */
-/* Without SACK: processes a duplicate ACK, or an ACK that moved snd_una; either may mark segments
+/* Without SACK: processes a duplicate ACK, or an ACK that moved SND.UNA; either may mark segments
  * lost. */
 void tcp_dupack_count(struct harp_conn *conn, struct tcp_ack *a);
 void tcp_dupack_advance(struct harp_conn *conn, struct tcp_ack *a);
@@ -528,7 +528,7 @@ void tcp_dupack_advance(struct harp_conn *conn, struct tcp_ack *a);
 void tcp_dupack_forget(struct harp_conn *conn);
 
 /* ---- tcp_loss.c ---- */
-/* Processes an ACK that moved snd_una, has SACK blocks, is a duplicate, or arrives while
+/* Processes an ACK that moved SND.UNA, has SACK blocks, is a duplicate, or arrives while
  * loss_open. */
 void tcp_loss_ack(struct harp_conn *conn, struct tcp_ack *a);
 /* RACK's reordering timer has marked segments lost. */
@@ -578,7 +578,7 @@ void tcp_cc_pace(struct harp_conn *conn);    /* the window or the RTT changed */
 bool tcp_cc_pace_admits(struct harp_conn *conn, uint32_t bytes);
 
 /* ---- tcp_mtu.c ---- */
-/* Initial snd_mss_bytes: what link and peer allow, within the application's limit. */
+/* Initial snd.mss_bytes: what link and peer allow, within the application's limit. */
 void tcp_mtu_init(struct harp_conn *conn);
 /* mss_limit_bytes has changed. */
 void tcp_mtu_limit(struct harp_conn *conn);
@@ -597,7 +597,7 @@ bool tcp_mtu_probe_lost(struct harp_conn *conn, const struct frame *seg);
 /* Without SACK: the duplicate ACKs are caused by a probe known to be lost. */
 static inline bool tcp_mtu_explains(const struct harp_conn *conn)
 {
-	return conn->mtu.failed && conn->snd_una_seq == conn->mtu.probe_seq;
+	return conn->mtu.failed && conn->snd.una_seq == conn->mtu.probe_seq;
 }
 
 /* ---- tcp_timer.c ---- */
@@ -605,7 +605,7 @@ void tcp_timer_init(struct harp_conn *conn);
 void tcp_timer_fire(struct harp_conn *conn);
 /* Events: each resets the deadlines that depend on it. */
 void tcp_timer_sent(struct harp_conn *conn);      /* data, SYN or FIN left */
-void tcp_timer_acked(struct harp_conn *conn);     /* snd_una moved */
+void tcp_timer_acked(struct harp_conn *conn);     /* SND.UNA moved */
 void tcp_timer_handshake(struct harp_conn *conn); /* the SYN or SYN-ACK is acknowledged */
 /* retransmission of the oldest segment, or a probe: restarts the RTO */
 void tcp_timer_resent(struct harp_conn *conn);

@@ -8,25 +8,25 @@
 void tcp_ack_writable(struct harp_conn *conn)
 {
 	tcp_budget_tune_tx(conn);
-	if (conn->tx_frames_held * 4 > conn->tx_frames_budget * 3 ||
-	    conn->tx_external_held * 4 > conn->tx_frames_budget * 3 ||
+	if (conn->frames.tx_held * 4 > conn->frames.tx_budget * 3 ||
+	    conn->budget.tx_external_held * 4 > conn->frames.tx_budget * 3 ||
 	    conn_unsent_bytes(conn) > conn->opts.unsent_bytes_max / 2)
 		return;
-	if (conn->on_pool_list)
-		TAILQ_REMOVE(&conn->tcp->pool_waiters, conn, pool_link);
-	conn->on_pool_list = 0;
+	if (conn->on_list.pool)
+		TAILQ_REMOVE(&conn->tcp->pool_waiters, conn, link.pool);
+	conn->on_list.pool = 0;
 	conn->flags &= ~(uint32_t)CONN_WANT_WRITE;
 	tcp_conn_event(conn, HARP_EVENT_WRITABLE);
 }
 
-/* snd_una moves to a->ack. */
+/* SND.UNA moves to a->ack. */
 static void ack_advance(struct harp_conn *conn, struct tcp_ack *a)
 {
-	uint32_t fin = (conn->flags & CONN_FIN_QUEUED) && a->ack == conn->snd_end_seq;
+	uint32_t fin = (conn->flags & CONN_FIN_QUEUED) && a->ack == conn->snd.end_seq;
 
-	a->acked_bytes = a->ack - conn->snd_una_seq;
+	a->acked_bytes = a->ack - conn->snd.una_seq;
 	tcp_sndq_acked(conn, a->ack, a);
-	conn->snd_una_seq = a->ack;
+	conn->snd.una_seq = a->ack;
 	conn->acct.bytes_acked += a->acked_bytes - fin;
 }
 
@@ -45,7 +45,7 @@ static void ack_notify(struct harp_conn *conn)
 {
 	tcp_cc_pace(conn);
 	tcp_timer_acked(conn);
-	if (conn->snd_head)
+	if (conn->sndq.head)
 		tcp_tx_ready(conn);
 	tcp_conn_event(conn, HARP_EVENT_ACKED);
 	if (conn->flags & CONN_WANT_WRITE)
@@ -67,7 +67,7 @@ static void ack_round_trip(struct harp_conn *conn, struct tcp_ack *a, bool singl
 /* One segment is outstanding. */
 static bool ack_is_single(const struct harp_conn *conn)
 {
-	return conn->snd_head && conn->snd_head->next == conn->snd_unsent;
+	return conn->sndq.head && conn->sndq.head->next == conn->sndq.unsent;
 }
 
 void tcp_ack_new(struct harp_conn *conn, uint32_t ack)
@@ -92,9 +92,9 @@ void tcp_ack_new(struct harp_conn *conn, uint32_t ack)
 /* RFC 5681 section 2: all conditions of a duplicate acknowledgment. */
 static bool ack_is_duplicate(const struct harp_conn *conn, const struct tcp_segment *seg)
 {
-	return seg->ack == conn->snd_una_seq && conn_flight_bytes(conn) > 0 && seg->len == 0 &&
+	return seg->ack == conn->snd.una_seq && conn_flight_bytes(conn) > 0 && seg->len == 0 &&
 	       !(seg->flags & (TCP_SYN | TCP_FIN)) &&
-	       seg->wnd_field << conn->snd_wscale == conn->snd_wnd_bytes;
+	       seg->wnd_field << conn->snd.wscale == conn->snd.wnd_bytes;
 }
 
 void tcp_ack_in(struct harp_conn *conn, const struct tcp_segment *seg)
@@ -106,7 +106,7 @@ void tcp_ack_in(struct harp_conn *conn, const struct tcp_segment *seg)
 			     .dup = ack_is_duplicate(conn, seg),
 			     .sack = (seg->opt.seen & TCP_OPT_SACK) &&
 				     (conn->options & HARP_TCPI_SACK) };
-	bool single = ack_is_single(conn), advances = seq_gt(seg->ack, conn->snd_una_seq);
+	bool single = ack_is_single(conn), advances = seq_gt(seg->ack, conn->snd.una_seq);
 
 	conn->acct.dup_acks_in += a.dup;
 	if (!conn->loss_open && !a.sack && !(a.dup && !(conn->options & HARP_TCPI_SACK))) {
@@ -127,22 +127,22 @@ void tcp_ack_in(struct harp_conn *conn, const struct tcp_segment *seg)
 
 void tcp_window_update(struct harp_conn *conn, const struct tcp_segment *seg)
 {
-	uint32_t wnd = seg->wnd_field << conn->snd_wscale;
-	bool opened = wnd > conn->snd_wnd_bytes, shut = conn->snd_wnd_bytes == 0;
+	uint32_t wnd = seg->wnd_field << conn->snd.wscale;
+	bool opened = wnd > conn->snd.wnd_bytes, shut = conn->snd.wnd_bytes == 0;
 
 	/* RFC 9293 3.10.7.4: "If SND.WL1 < SEG.SEQ or (SND.WL1 = SEG.SEQ and SND.WL2 =< SEG.ACK),
 	 * set SND.WND <- SEG.WND, set SND.WL1 <- SEG.SEQ, and set SND.WL2 <- SEG.ACK." And when the
 	 * ACK is newer than that of the last update, whatever its SEG.SEQ: a retransmission's ACK
 	 * moves SND.UNA too, and the old window counted from there would reach beyond the edge we
 	 * were given. */
-	if (!seq_lt(conn->snd_wl1_seq, seg->seq) && !seq_gt(seg->ack, conn->snd_wl2_seq) &&
-	    !(conn->snd_wl1_seq == seg->seq && seq_leq(conn->snd_wl2_seq, seg->ack)))
+	if (!seq_lt(conn->snd.wl1_seq, seg->seq) && !seq_gt(seg->ack, conn->snd.wl2_seq) &&
+	    !(conn->snd.wl1_seq == seg->seq && seq_leq(conn->snd.wl2_seq, seg->ack)))
 		return;
-	conn->snd_wl1_seq = seg->seq;
-	conn->snd_wl2_seq = seg->ack;
-	if (wnd == conn->snd_wnd_bytes)
+	conn->snd.wl1_seq = seg->seq;
+	conn->snd.wl2_seq = seg->ack;
+	if (wnd == conn->snd.wnd_bytes)
 		return; /* an ACK that moved SND.UNA has already triggered that */
-	conn->snd_wnd_bytes = wnd;
+	conn->snd.wnd_bytes = wnd;
 	if (wnd > conn->snd_wnd_max_bytes)
 		conn->snd_wnd_max_bytes = wnd;
 	if (opened && shut && conn_flight_bytes(conn) > 0 && (conn->flags & CONN_HANDLE)) {
@@ -151,7 +151,7 @@ void tcp_window_update(struct harp_conn *conn, const struct tcp_segment *seg)
 		conn->progress_ns = conn->tcp->now_ns;
 		tcp_timer_reopened(conn);
 	}
-	if (!conn->snd_unsent)
+	if (!conn->sndq.unsent)
 		return;
 	if (opened && conn_flight_bytes(conn) == 0) {
 		/* The persist timer is no longer needed. */

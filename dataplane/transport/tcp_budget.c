@@ -15,7 +15,7 @@
  * Connections with a grown budget are on tcp->grown. The sum of their budgets stays within half of
  * the shared frames: a connection gets what the others leave, and at least an equal share. A
  * connection above its share returns frames at its next measurement. The advertised window never
- * shrinks (RFC 9293 section 3.8.6): rx_frames_limit still accepts it, while rx_frames_budget, which
+ * shrinks (RFC 9293 section 3.8.6): rx_frames_limit still accepts it, while frames.rx_budget, which
  * sets later windows, decreases at once. A connection that was not measured for BUDGET_IDLE_NS
  * returns its share when another one needs it.
  *
@@ -55,12 +55,12 @@ static uint32_t budget_floor(const struct tcp *tcp, uint32_t held, uint64_t othe
 
 uint32_t tcp_pool_floor_tx(const struct harp_conn *conn)
 {
-	return budget_floor(conn->tcp, conn->tx_frames_held, conn->tcp->stats->frames_tcp_rx);
+	return budget_floor(conn->tcp, conn->frames.tx_held, conn->tcp->stats->frames_tcp_rx);
 }
 
 uint32_t tcp_pool_floor_rx(const struct harp_conn *conn)
 {
-	return budget_floor(conn->tcp, conn->rx_frames_held, conn->tcp->stats->frames_tcp_tx);
+	return budget_floor(conn->tcp, conn->frames.rx_held, conn->tcp->stats->frames_tcp_tx);
 }
 
 void tcp_budget_init(struct tcp *tcp)
@@ -87,38 +87,38 @@ static uint32_t budget_clamp(const struct tcp *tcp, uint64_t frames)
  */
 static void budget_unlist(struct harp_conn *conn)
 {
-	if (!conn->on_grown_list)
+	if (!conn->on_list.grown)
 		return;
-	TAILQ_REMOVE(&conn->tcp->grown, conn, grown_link);
+	TAILQ_REMOVE(&conn->tcp->grown, conn, link.grown);
 	conn->tcp->grown_count--;
-	conn->tcp->grown_frames -= conn->rx_frames_budget;
-	conn->on_grown_list = 0;
+	conn->tcp->grown_frames -= conn->frames.rx_budget;
+	conn->on_list.grown = 0;
 }
 
 /* To the tail: the list is ordered by time of measurement. */
 static void budget_list(struct harp_conn *conn)
 {
-	TAILQ_INSERT_TAIL(&conn->tcp->grown, conn, grown_link);
+	TAILQ_INSERT_TAIL(&conn->tcp->grown, conn, link.grown);
 	conn->tcp->grown_count++;
-	conn->tcp->grown_frames += conn->rx_frames_budget;
-	conn->on_grown_list = 1;
+	conn->tcp->grown_frames += conn->frames.rx_budget;
+	conn->on_list.grown = 1;
 }
 
 /* The connection is not on the list. */
 static void budget_set_rx(struct harp_conn *conn, uint32_t frames)
 {
-	uint32_t promised = conn->rx_frames_held;
+	uint32_t promised = conn->frames.rx_held;
 
-	if (conn->rcv_bytes_per_frame > 0)
-		promised += (conn_rcv_wnd_bytes(conn) + conn->rcv_bytes_per_frame - 1) /
-			    conn->rcv_bytes_per_frame;
-	conn->rx_frames_budget = frames;
+	if (conn->frames.rx_payload_bytes > 0)
+		promised += (conn_rcv_wnd_bytes(conn) + conn->frames.rx_payload_bytes - 1) /
+			    conn->frames.rx_payload_bytes;
+	conn->frames.rx_budget = frames;
 	conn->budget.rx_frames_limit = promised > frames ? promised : frames;
 }
 
 void tcp_budget_release(struct harp_conn *conn)
 {
-	if (!conn->on_grown_list)
+	if (!conn->on_list.grown)
 		return;
 	budget_unlist(conn);
 	budget_set_rx(conn, budget_clamp(conn->tcp, BUDGET_FRAMES_BASE));
@@ -137,9 +137,9 @@ static void budget_grant(struct harp_conn *conn, uint64_t want)
 {
 	struct tcp *tcp = conn->tcp;
 	uint32_t base = budget_clamp(tcp, BUDGET_FRAMES_BASE), limit = tcp->shared_frames / 2;
-	uint32_t before = conn->rx_frames_budget, room, share, frames;
+	uint32_t before = conn->frames.rx_budget, room, share, frames;
 
-	if (want <= before && !conn->on_grown_list)
+	if (want <= before && !conn->on_list.grown)
 		return;
 	budget_unlist(conn);
 	if (want + tcp->grown_frames > limit)
@@ -156,7 +156,7 @@ static void budget_grant(struct harp_conn *conn, uint64_t want)
 		budget_list(conn);
 	nicio_fill_raise(tcp->io,
 			 tcp->grown_frames); /* senders may fill all these windows at once */
-	if (conn->rx_frames_budget != before)
+	if (conn->frames.rx_budget != before)
 		conn->advertised.held_frames =
 			UINT32_MAX; /* the window field follows another budget */
 }
@@ -177,7 +177,7 @@ static uint64_t budget_rtt_ns(const struct harp_conn *conn)
 
 void tcp_budget_measure(struct harp_conn *conn)
 {
-	uint64_t out_of_order = (uint64_t)conn->reass_frames * conn->rcv_bytes_per_frame;
+	uint64_t out_of_order = (uint64_t)conn->frames.reass_held * conn->frames.rx_payload_bytes;
 	uint64_t received = conn->acct.bytes_received + out_of_order;
 	uint64_t elapsed_ns = conn->tcp->now_ns - conn->budget.measure_start_ns;
 	uint64_t bytes = received - conn->budget.measure_start_bytes,
@@ -199,9 +199,9 @@ void tcp_budget_measure(struct harp_conn *conn)
 			want += 4 * (bytes - most);
 	}
 	/* An application that reads too slowly needs no larger window. */
-	if ((conn->rx_frames_held - conn->reass_frames) * 2 > conn->rx_frames_budget)
+	if ((conn->frames.rx_held - conn->frames.reass_held) * 2 > conn->frames.rx_budget)
 		want = 0;
-	budget_grant(conn, want / conn->rcv_bytes_per_frame + BUDGET_FRAMES_SPARE);
+	budget_grant(conn, want / conn->frames.rx_payload_bytes + BUDGET_FRAMES_SPARE);
 }
 
 /* ------------------------------------------------------------------------------------------------
@@ -212,27 +212,27 @@ uint32_t tcp_budget_tx_frames(const struct harp_conn *conn)
 	const struct tcp *tcp = conn->tcp;
 	uint32_t base = budget_clamp(tcp, BUDGET_FRAMES_BASE), floor = tcp_pool_floor_tx(conn);
 	uint32_t frame_bytes = tcp->pool->frame_size - tcp->pool->data_at, most = 0;
-	uint64_t segments = 2ull * conn->cc.cwnd_bytes / conn->snd_mss_bytes + BUDGET_FRAMES_SPARE;
-	uint64_t want = segments * ((conn->snd_mss_bytes + frame_bytes - 1) / frame_bytes);
+	uint64_t segments = 2ull * conn->cc.cwnd_bytes / conn->snd.mss_bytes + BUDGET_FRAMES_SPARE;
+	uint64_t want = segments * ((conn->snd.mss_bytes + frame_bytes - 1) / frame_bytes);
 
 	if (!conn->budget.tx_tuned)
-		return conn->tx_frames_budget;
+		return conn->frames.tx_budget;
 	if (tcp->pool->free_count > floor)
 		most = budget_clamp(tcp, tcp->pool->free_count - floor);
 	if (want > most)
 		want = most;
 	if (want < base)
 		want = base;
-	return want > conn->tx_frames_held ? (uint32_t)want : conn->tx_frames_held;
+	return want > conn->frames.tx_held ? (uint32_t)want : conn->frames.tx_held;
 }
 
 void tcp_budget_tune_tx(struct harp_conn *conn)
 {
 	if (!conn->budget.tx_tuned)
 		return;
-	conn->tx_frames_budget = tcp_budget_tx_frames(conn);
+	conn->frames.tx_budget = tcp_budget_tx_frames(conn);
 	/* The peer may acknowledge every segment while this thread is not running. */
-	nicio_fill_raise(conn->tcp->io, conn->tx_frames_budget);
+	nicio_fill_raise(conn->tcp->io, conn->frames.tx_budget);
 }
 
 /* Requested budgets. */
@@ -242,12 +242,12 @@ void tcp_budget_begin(struct harp_conn *conn, uint32_t rx_frames, uint32_t tx_fr
 
 	conn->budget.rx_tuned = rx_frames == 0;
 	conn->budget.tx_tuned = tx_frames == 0;
-	conn->rx_frames_budget = budget_clamp(tcp, rx_frames ? rx_frames : BUDGET_FRAMES_BASE);
-	conn->tx_frames_budget = budget_clamp(tcp, tx_frames ? tx_frames : BUDGET_FRAMES_BASE);
-	conn->budget.rx_frames_limit = conn->rx_frames_budget;
+	conn->frames.rx_budget = budget_clamp(tcp, rx_frames ? rx_frames : BUDGET_FRAMES_BASE);
+	conn->frames.tx_budget = budget_clamp(tcp, tx_frames ? tx_frames : BUDGET_FRAMES_BASE);
+	conn->budget.rx_frames_limit = conn->frames.rx_budget;
 	/* The window scale fits the largest possible window: RFC 7323 section 2.3. */
 	conn->budget.rx_frames_max = conn->budget.rx_tuned ? budget_clamp(tcp, BUDGET_FRAMES_MAX)
-							   : conn->rx_frames_budget;
+							   : conn->frames.rx_budget;
 }
 
 void tcp_budget_change_rx(struct harp_conn *conn, uint32_t frames)
@@ -257,8 +257,8 @@ void tcp_budget_change_rx(struct harp_conn *conn, uint32_t frames)
 		return;
 	budget_unlist(conn);
 	budget_set_rx(conn, budget_clamp(conn->tcp, frames));
-	if (conn->budget.rx_frames_max < conn->rx_frames_budget)
-		conn->budget.rx_frames_max = conn->rx_frames_budget;
+	if (conn->budget.rx_frames_max < conn->frames.rx_budget)
+		conn->budget.rx_frames_max = conn->frames.rx_budget;
 	conn->advertised.held_frames = UINT32_MAX;
 	tcp_window_reopen(conn);
 }
@@ -269,5 +269,5 @@ void tcp_budget_change_tx(struct harp_conn *conn, uint32_t frames)
 	if (conn->budget.tx_tuned)
 		tcp_budget_tune_tx(conn);
 	else
-		conn->tx_frames_budget = budget_clamp(conn->tcp, frames);
+		conn->frames.tx_budget = budget_clamp(conn->tcp, frames);
 }

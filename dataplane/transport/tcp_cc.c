@@ -83,9 +83,9 @@ enum harp_congestion tcp_cc_congestion(const struct harp_conn *conn)
 static struct cc_event cc_begin_event(const struct harp_conn *conn)
 {
 	return (struct cc_event){ .now_ns = conn->tcp->now_ns,
-				  .mss_bytes = conn->snd_mss_bytes,
-				  .snd_una_seq = conn->snd_una_seq,
-				  .snd_nxt_seq = conn->snd_nxt_seq,
+				  .mss_bytes = conn->snd.mss_bytes,
+				  .snd_una_seq = conn->snd.una_seq,
+				  .snd_nxt_seq = conn->snd.nxt_seq,
 				  .srtt_ns = conn->rtt.srtt_ns,
 				  .rtt_ns_min = conn->rtt.min_ns };
 }
@@ -100,7 +100,7 @@ void tcp_cc_begin(struct harp_conn *conn)
 	conn->cc.ops->init(&conn->cc, &ev);
 	/* RFC 6928 section 2: "more than one SYN or SYN/ACK retransmissions". */
 	if (conn->acct.rto_count > 1 && !conn->cc.ops->constant)
-		conn->cc.cwnd_bytes = conn->snd_mss_bytes;
+		conn->cc.cwnd_bytes = conn->snd.mss_bytes;
 }
 
 /* As Linux: the old controller's state is lost; window and ssthresh stay. A constant window is no
@@ -141,7 +141,7 @@ void tcp_cc_restart(struct harp_conn *conn)
 	if (idle_ns < CC_IDLE_NS_MIN || idle_ns < conn->rtt.rto_ns || conn->cc.ops->constant)
 		return;
 	/* RW = min(IW,cwnd); ssthresh keeps the former window (RFC 5681 section 4.1). */
-	restart = cc_initial_window_bytes(conn->snd_mss_bytes);
+	restart = cc_initial_window_bytes(conn->snd.mss_bytes);
 	if (conn->cc.cwnd_bytes > restart)
 		conn->cc.cwnd_bytes = restart;
 }
@@ -172,11 +172,11 @@ bool tcp_cc_pace_admits(struct harp_conn *conn, uint32_t bytes)
 	if (conn->pace.credit_bytes >= bytes)
 		return true;
 	/* After a pause, a whole quota may be sent at once; while waiting, two segments. */
-	deepest = (int64_t)TCP_TX_QUOTA_SEGMENTS * conn->snd_mss_bytes;
+	deepest = (int64_t)TCP_TX_QUOTA_SEGMENTS * conn->snd.mss_bytes;
 	if (deepest < burst)
 		deepest = burst;
-	if (burst < 2 * conn->snd_mss_bytes)
-		burst = 2 * conn->snd_mss_bytes;
+	if (burst < 2 * conn->snd.mss_bytes)
+		burst = 2 * conn->snd.mss_bytes;
 	/* Retransmissions count as well, and may have made the credit negative. */
 	if (conn->pace.credit_bytes < -deepest)
 		conn->pace.credit_bytes = -deepest;

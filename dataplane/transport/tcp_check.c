@@ -96,15 +96,15 @@ void tcp_check_take_timestamp(struct harp_conn *conn, const struct tcp_segment *
 {
 	/* RFC 7323 section 4.3 (2): only segments that begin at or before the last ACK sent. */
 	if (!(seg->opt.seen & TCP_OPT_TIMESTAMP) || !(conn->options & HARP_TCPI_TIMESTAMPS) ||
-	    !seq_leq(seg->seq, conn->rcv_acked_seq))
+	    !seq_leq(seg->seq, conn->rcv.acked_seq))
 		return;
-	if (seg->opt.tsval != conn->ts_recent) {
+	if (seg->opt.tsval != conn->ts.recent) {
 		conn->ts.echo_min = conn->ts.echo_max;
 		conn->ts.echo_max = seg->opt.tsecr;
 	} else if (seq_gt(seg->opt.tsecr, conn->ts.echo_max)) {
 		conn->ts.echo_max = seg->opt.tsecr;
 	}
-	conn->ts_recent = seg->opt.tsval;
+	conn->ts.recent = seg->opt.tsval;
 	conn->ts.recent_ns = conn->tcp->now_ns;
 }
 
@@ -117,7 +117,7 @@ static enum tcp_verdict check_timestamps(struct harp_conn *conn, const struct tc
 	if (!(seg->opt.seen & TCP_OPT_TIMESTAMP)) /* section 3.2: "SHOULD silently drop" */
 		return seg->flags & TCP_SYN ? TCP_PASS : TCP_DROP_PAWS;
 	/* Section 5.3 R1: "Send an acknowledgment in reply". */
-	if ((int32_t)(seg->opt.tsval - conn->ts_recent) < 0 && fresh) {
+	if ((int32_t)(seg->opt.tsval - conn->ts.recent) < 0 && fresh) {
 		check_challenge(conn);
 		return TCP_DROP_PAWS;
 	}
@@ -144,17 +144,17 @@ static bool check_acceptable(const struct harp_conn *conn, const struct tcp_segm
 	/* The four cases of the RFC's table. An empty segment at the right edge comes from a sender
 	 * that has filled the window; its ACK is valid. */
 	if (space == 0)
-		return seg->seq - conn->rcv_nxt_seq <= wnd;
+		return seg->seq - conn->rcv.nxt_seq <= wnd;
 	if (wnd == 0)
 		return false;
-	return seg->seq - conn->rcv_nxt_seq < wnd || seg->seq + space - 1 - conn->rcv_nxt_seq < wnd;
+	return seg->seq - conn->rcv.nxt_seq < wnd || seg->seq + space - 1 - conn->rcv.nxt_seq < wnd;
 }
 
 /* True if seq is in a range that was advertised before the window was shrunk (reass_refused()). */
 static bool check_was_offered(const struct harp_conn *conn, uint32_t seq)
 {
 	return conn_rcv_wnd_bytes(conn) == 0 &&
-	       seq - conn->rcv_nxt_seq <= conn_rcv_offered_bytes_max(conn);
+	       seq - conn->rcv.nxt_seq <= conn_rcv_offered_bytes_max(conn);
 }
 
 /*
@@ -189,18 +189,18 @@ static enum tcp_verdict check_unacceptable(struct harp_conn *conn, const struct 
 	/* A retransmitted FIN restarts 2 MSL. Other segments must not: an attacker could keep the
 	 * slot forever. */
 	if (conn->state == HARP_TCP_TIME_WAIT && (seg->flags & TCP_FIN) &&
-	    seg->seq + space == conn->rcv_nxt_seq)
+	    seg->seq + space == conn->rcv.nxt_seq)
 		tcp_timer_life(conn, TCP_TIME_WAIT_NS);
-	if (!(seg->flags & TCP_SYN) && conn->rcv_nxt_seq - seg->seq <= behind &&
-	    (space > 0 || seg->seq + 1 == conn->rcv_nxt_seq)) {
-		if (space > 0 && seq_leq(seg->seq + space, conn->rcv_nxt_seq))
+	if (!(seg->flags & TCP_SYN) && conn->rcv.nxt_seq - seg->seq <= behind &&
+	    (space > 0 || seg->seq + 1 == conn->rcv.nxt_seq)) {
+		if (space > 0 && seq_leq(seg->seq + space, conn->rcv.nxt_seq))
 			tcp_sackout_duplicate(conn, seg->seq, seg->seq + space);
 		if (space > 0 || check_answers_probe(conn))
 			(void)tcp_out_ack(conn);
 	} else {
 		check_challenge(conn);
 	}
-	if (space > 0 && seq_leq(seg->seq + space, conn->rcv_nxt_seq))
+	if (space > 0 && seq_leq(seg->seq + space, conn->rcv.nxt_seq))
 		return TCP_DROP_DUPLICATE;
 	return TCP_DROP_WINDOW;
 }
@@ -216,7 +216,7 @@ static bool check_closed(struct harp_conn *conn, struct tcp_segment *seg, uint32
 		conn->tcp->stats->drop_tcp_rx_budget++;
 		tcp_delack_request(conn, true);
 	}
-	seg->seq = conn->rcv_nxt_seq;
+	seg->seq = conn->rcv.nxt_seq;
 	seg->len = 0;
 	seg->flags &= (uint8_t)~TCP_FIN;
 	return true;
@@ -260,7 +260,7 @@ static enum tcp_verdict check_rst(struct harp_conn *conn, const struct tcp_segme
 {
 	if (!(seg->flags & TCP_RST))
 		return TCP_PASS;
-	if (seg->seq != conn->rcv_nxt_seq) {
+	if (seg->seq != conn->rcv.nxt_seq) {
 		/* "does not exactly match the next expected sequence value, yet is within the
 		 * current receive window ... MUST send an acknowledgment (challenge ACK)". */
 		check_challenge(conn);
@@ -316,8 +316,8 @@ enum tcp_verdict tcp_check_ack(struct harp_conn *conn, const struct tcp_segment 
 	uint32_t behind = conn->snd_wnd_max_bytes;
 
 	if (conn->acct.bytes_acked < behind)
-		behind = conn->snd_una_seq - (conn->iss_seq + 1);
-	if (seq_gt(seg->ack, conn->snd_nxt_seq) || seq_lt(seg->ack, conn->snd_una_seq - behind)) {
+		behind = conn->snd.una_seq - (conn->iss_seq + 1);
+	if (seq_gt(seg->ack, conn->snd.nxt_seq) || seq_lt(seg->ack, conn->snd.una_seq - behind)) {
 		check_challenge(conn);
 		return TCP_DROP_ACK;
 	}
@@ -331,7 +331,7 @@ bool tcp_check_time_wait_reuse(const struct harp_conn *conn, const struct tcp_se
 	    !tcp_listener_find(conn->tcp, &conn->path.src, conn->local_port))
 		return false;
 	if ((conn->options & HARP_TCPI_TIMESTAMPS) && (seg->opt.seen & TCP_OPT_TIMESTAMP) &&
-	    seg->opt.tsval != conn->ts_recent)
-		return (int32_t)(seg->opt.tsval - conn->ts_recent) > 0;
-	return seq_gt(seg->seq, conn->rcv_nxt_seq);
+	    seg->opt.tsval != conn->ts.recent)
+		return (int32_t)(seg->opt.tsval - conn->ts.recent) > 0;
+	return seq_gt(seg->seq, conn->rcv.nxt_seq);
 }

@@ -6,10 +6,10 @@
  * (by ->next); the send queue is described in tcp_sndq.h.
  *
  * RFC variables and their names here:
- *	RCV.WND			rcv_edge_seq - rcv_nxt_seq, conn_rcv_wnd_bytes()
+ *	RCV.WND			rcv.edge_seq - rcv.nxt_seq, conn_rcv_wnd_bytes()
  *	MAX.SND.WND		snd_wnd_max_bytes (RFC 5961)
- *	Eff.snd.MSS		snd_mss_bytes
- *	Last.ACK.sent		rcv_acked_seq (RFC 7323)
+ *	Eff.snd.MSS		snd.mss_bytes
+ *	Last.ACK.sent		rcv.acked_seq (RFC 7323)
  *	FlightSize, pipe	conn_flight_bytes(), tcp_loss_pipe_bytes()
  *	recover, RecoveryPoint	loss.recover_seq (RFC 6582, 6675)
  *	RACK.xmit_ts		rack.sent_ns (RFC 8985)
@@ -71,7 +71,7 @@ enum conn_flag {
 
 enum tcp_recovery {
 	TCP_RECOVERY_NONE = 0,
-	TCP_RECOVERY_FAST, /* segments were lost: until snd_una reaches loss.recover_seq */
+	TCP_RECOVERY_FAST, /* segments were lost: until SND.UNA reaches loss.recover_seq */
 	TCP_RECOVERY_RTO,  /* after a timeout, until loss.recover_seq */
 	/* the window is reduced without retransmissions: ECN, or a probe repaired the loss */
 	TCP_RECOVERY_CWR,
@@ -106,33 +106,46 @@ struct tcp_scoreboard {
 struct harp_conn {
 	/* Cache line 0: read for every received segment, written for most. */
 	struct tcp *tcp;
-	uint32_t snd_una_seq, snd_nxt_seq;
-	uint32_t rcv_nxt_seq, rcv_edge_seq; /* right edge of the advertised window */
-	uint32_t snd_wnd_bytes, snd_wl1_seq, snd_wl2_seq;
-	uint32_t ts_recent;
-	uint32_t rcv_acked_seq; /* the last acknowledgment number sent */
-	uint32_t flags;         /* enum conn_flag */
-	uint32_t reass_frames;
-	uint8_t state;    /* enum harp_tcp_state; written by tcp_state_set() only */
-	uint8_t recovery; /* enum tcp_recovery */
-	uint8_t snd_wscale, rcv_wscale;
-	uint8_t options; /* negotiated HARP_TCPI_* */
-	uint8_t dup_acks;
-	uint8_t rtx_backoff;       /* RFC 6298 (5.5): number of times the timer was doubled */
-	uint8_t full_segs_unacked; /* full-sized segments received since the last ACK was sent */
-	uint8_t loss_open;         /* loss marks, recovery or a probe: ACKs take the slow path */
-	uint16_t skip_left;        /* segments until the next entry of the skip index */
+	struct { /* RFC 9293 section 3.3.1 */
+		uint32_t una_seq, nxt_seq;
+		uint32_t end_seq; /* sequence number behind the last queued byte */
+		uint32_t wnd_bytes, wl1_seq, wl2_seq;
+		uint16_t mss_bytes;
+		uint8_t wscale;
+		uint8_t dup_acks;
+	} snd;
+	struct {
+		uint32_t nxt_seq;
+		uint32_t edge_seq;  /* right edge of the advertised window */
+		uint32_t acked_seq; /* the last acknowledgment number sent */
+		uint16_t mss_bytes;
+		uint8_t wscale;
+		uint8_t full_segs_unacked; /* full-sized segments since the last ACK was sent */
+	} rcv;
+	uint32_t flags;      /* enum conn_flag */
+	uint8_t state;       /* enum harp_tcp_state; written by tcp_state_set() only */
+	uint8_t recovery;    /* enum tcp_recovery */
+	uint8_t options;     /* negotiated HARP_TCPI_* */
+	uint8_t rtx_backoff; /* RFC 6298 (5.5): number of times the timer was doubled */
+	uint8_t loss_open;   /* loss marks, recovery or a probe: ACKs take the slow path */
+	uint16_t skip_left;  /* segments until the next entry of the skip index */
 
 	/* Cache line 1: the queues. */
-	struct frame *snd_head;   /* oldest segment not acknowledged */
-	struct frame *snd_unsent; /* first segment never sent */
-	struct frame *snd_tail;
-	struct frame *rcv_head, *rcv_tail;
-	uint32_t snd_end_seq; /* sequence number behind the last queued byte */
-	uint32_t tx_frames_held, tx_frames_budget;
-	uint32_t rx_frames_held, rx_frames_budget;
-	/* typical payload per frame; converts frames to window bytes */
-	uint32_t rcv_bytes_per_frame;
+	struct {                      /* the send queue: tcp_sndq.h */
+		struct frame *head;   /* oldest segment not acknowledged */
+		struct frame *unsent; /* first segment never sent */
+		struct frame *tail;
+	} sndq;
+	struct { /* received in order, not yet read */
+		struct frame *head, *tail;
+	} rcvq;
+	struct { /* how many frames the connection holds and may hold: tcp_budget.c */
+		uint32_t tx_held, tx_budget;
+		uint32_t rx_held, rx_budget;
+		uint32_t reass_held; /* those of rx_held that wait for a gap to close */
+		/* typical payload per frame; converts frames to window bytes */
+		uint32_t rx_payload_bytes;
+	} frames;
 
 	/* Cache lines 2 and 3: output. */
 	struct cc cc;
@@ -156,9 +169,8 @@ struct harp_conn {
 			pto_ns;
 	} rtt;
 	uint64_t last_rcv_ns;
-	uint64_t progress_ns; /* last move of snd_una, or first outstanding data */
+	uint64_t progress_ns; /* last move of SND.UNA, or first outstanding data */
 
-	uint16_t snd_mss_bytes, rcv_mss_bytes;
 	uint16_t local_port, remote_port;
 	struct { /* the last advertised window field and its inputs: out_window_field() */
 		uint32_t nxt_seq, edge_seq, held_frames;
@@ -168,11 +180,12 @@ struct harp_conn {
 		uint32_t offset;             /* offset of our timestamps */
 		uint32_t echo_min, echo_max; /* range that the peer may echo: see tcp_check.c */
 		uint32_t sent;
-		uint32_t echo; /* TSecr of the ACK being processed */
+		uint32_t echo;   /* TSecr of the ACK being processed */
+		uint32_t recent; /* TS.Recent, set at recent_ns */
 		uint64_t recent_ns;
 	} ts;
 	struct { /* loss detection and retransmission: tcp_loss.c */
-		/* No segment before it is SEG_LOST; older than snd_una: means snd_head. */
+		/* No segment before it is SEG_LOST; older than SND.UNA: means sndq.head. */
 		struct frame *rtx_next;
 		/* First segment, sent once, that RACK has not yet judged. */
 		struct frame *rack_next;
@@ -208,20 +221,26 @@ struct harp_conn {
 	} reass;
 	uint32_t snd_wnd_max_bytes;
 	uint32_t limited_seq; /* CONN_CWND_LIMITED: SND.NXT when the window was last the limit */
-	uint32_t ecn_seq;     /* SND.NXT at the last window reduction */
+	struct {
+		uint32_t reduced_seq; /* SND.NXT at the last window reduction */
+		uint8_t ack_ece;      /* the ACK being processed has ECE */
+	} ecn;
 	uint32_t iss_seq, irs_seq;
 	uint32_t rcv_fin_seq;
 	uint32_t rcv_queued_bytes;
 	uint32_t keep_unanswered; /* keepalive probes without answer */
 	uint32_t events;          /* HARP_EVENT_* not yet delivered */
 	uint8_t tos;
-	uint8_t ack_ece;      /* the ACK being processed has ECE */
-	uint8_t tx_queued;    /* enum tx_list: the transmit list that the connection is on */
-	uint8_t single_quick; /* consecutive single segments that were acknowledged without delay */
-	uint8_t rto_single;   /* the deadline allows for a delayed ACK of a single segment */
-	uint8_t rto_probe;    /* the tail loss probe replaces the timeout */
-	uint8_t on_ack_list, on_event_list, on_pool_list, on_reass_list, on_starved_list;
-	uint8_t on_grown_list;
+	struct { /* see tcp_timer.c */
+		/* consecutive single segments that were acknowledged without delay */
+		uint8_t single_quick;
+		uint8_t single; /* the deadline allows for a delayed ACK of a single segment */
+		uint8_t probe;  /* the tail loss probe replaces the timeout */
+	} rto;
+	struct {
+		uint8_t tx; /* enum tcp_tx_list */
+		uint8_t ack, event, pool, reass, starved, grown, time_wait;
+	} on_list;
 	struct { /* as in struct harp_tcp_options */
 		uint64_t initial_rto_ns, connect_timeout_ns, user_timeout_ns;
 		uint64_t keepalive_idle_ns, keepalive_interval_ns;
@@ -235,17 +254,18 @@ struct harp_conn {
 	struct timer timer;
 
 	/* Cache-cold: set-up, application, recovery, and accounting. */
-	struct ip_path path;            /* path.src: local address, path.dst: remote */
-	TAILQ_ENTRY(harp_conn) tx_link; /* tx_ready, tx_blocked, tx_unresolved */
-	TAILQ_ENTRY(harp_conn) ack_link;
-	TAILQ_ENTRY(harp_conn) event_link;
-	TAILQ_ENTRY(harp_conn) pool_link;  /* waits for frames of the pool */
-	TAILQ_ENTRY(harp_conn) reass_link; /* has, or recently had, out-of-order data */
-	/* its window is closed because the pool has no frames */
-	TAILQ_ENTRY(harp_conn) starved_link;
-	TAILQ_ENTRY(harp_conn) grown_link; /* its receive budget has grown */
-	TAILQ_ENTRY(harp_conn) owner_link; /* free list, a listener's queues, or TIME-WAIT */
-	struct harp_listener *listener;    /* until accepted */
+	struct ip_path path; /* path.src: local address, path.dst: remote */
+	struct {
+		TAILQ_ENTRY(harp_conn) tx; /* tx_ready, tx_blocked, tx_unresolved */
+		TAILQ_ENTRY(harp_conn) ack;
+		TAILQ_ENTRY(harp_conn) event;
+		TAILQ_ENTRY(harp_conn) pool;    /* waits for frames of the pool */
+		TAILQ_ENTRY(harp_conn) reass;   /* has, or recently had, out-of-order data */
+		TAILQ_ENTRY(harp_conn) starved; /* no frames in the pool: window closed */
+		TAILQ_ENTRY(harp_conn) grown;   /* its receive budget has grown */
+		TAILQ_ENTRY(harp_conn) owner;   /* free, a listener's queues, or TIME-WAIT */
+	} link;
+	struct harp_listener *listener; /* until accepted */
 	void *user;
 	int error; /* -errno that terminated the connection */
 	uint32_t index;
@@ -279,8 +299,8 @@ struct harp_conn {
 		uint32_t dsack_start_seq, dsack_end_seq; /* equal: no duplicate */
 	} sackout;
 	struct {
-		/* path MTU: tcp_mtu.c. Sizes are payload bytes, as snd_mss_bytes */
-		/* the largest acknowledged since snd_mss_bytes was reduced */
+		/* path MTU: tcp_mtu.c. Sizes are payload bytes, as snd.mss_bytes */
+		/* the largest acknowledged since snd.mss_bytes was reduced */
 		uint16_t acked_bytes;
 		uint16_t agreed_bytes; /* limit of link and peer from the handshake */
 		uint16_t top_bytes;    /* the same, within opts.mss_limit_bytes */
@@ -309,15 +329,13 @@ struct harp_conn {
 		uint64_t measure_start_bytes; /* bytes received at its start */
 		uint64_t received_bytes_max;  /* maximum per round trip so far */
 		uint32_t
-			/* enforced limit; above rx_frames_budget after that was reduced */
+			/* enforced limit; above frames.rx_budget after that was reduced */
 			rx_frames_limit;
-		uint32_t rx_frames_max; /* upper limit of the autotuned budget */
+		uint32_t rx_frames_max;    /* upper limit of the autotuned budget */
+		uint32_t tx_external_held; /* external frames in the send queue, not in tx_held */
 		uint8_t rx_tuned, tx_tuned;
 	} budget;
-	uint64_t persist_ns; /* time of the last window probe; 0: none */
-	uint32_t on_time_wait_list;
-	/* external frames in the send queue, not part of tx_frames_held */
-	uint32_t tx_external_held;
+	uint64_t persist_ns;   /* time of the last window probe; 0: none */
 	uint64_t bytes_queued; /* total bytes accepted from the application */
 	struct {
 		uint64_t bytes_sent, bytes_acked, bytes_received, bytes_retransmitted;
@@ -328,13 +346,14 @@ struct harp_conn {
 		uint64_t tx_copied_bytes, rx_copied_bytes;
 		uint64_t lost_segs, tlp_probes, undos;
 	} acct;
-	/* Statistics page. */
-	uint64_t serial;                   /* number of the connection within this stack */
-	char label[HARP_FLOW_LABEL_BYTES]; /* label set by the application */
-	bool page_shown; /* the page's record is in use; outlives the connection */
+	struct {                 /* the connection's record of the statistics page */
+		uint64_t serial; /* number of the connection within this stack */
+		char label[HARP_FLOW_LABEL_BYTES]; /* set by the application */
+		bool shown; /* the record is in use; outlives the connection */
+	} page;
 	struct tcp_scoreboard scoreboard;
 } __attribute__((aligned(64)));
-static_assert(offsetof(struct harp_conn, snd_head) == 64, "line 0 is what every segment needs");
+static_assert(offsetof(struct harp_conn, sndq) == 64, "line 0 is what every segment needs");
 static_assert(offsetof(struct harp_conn, cc) == 128, "line 1 is the queues");
 static_assert(sizeof(struct cc) <= 128, "lines 2 and 3 are congestion control");
 
@@ -344,32 +363,32 @@ enum tcp_tx_list { TX_LIST_NONE = 0, TX_LIST_READY, TX_LIST_BLOCKED, TX_LIST_UNR
 
 static inline uint32_t conn_flight_bytes(const struct harp_conn *conn)
 {
-	return conn->snd_nxt_seq - conn->snd_una_seq;
+	return conn->snd.nxt_seq - conn->snd.una_seq;
 }
 /* Bytes queued and never sent. */
 static inline uint32_t conn_unsent_bytes(const struct harp_conn *conn)
 {
-	return conn->snd_unsent ? conn->snd_end_seq - conn->snd_unsent->seq : 0;
+	return conn->sndq.unsent ? conn->snd.end_seq - conn->sndq.unsent->seq : 0;
 }
 /* The largest window that may have been advertised. */
 static inline uint32_t conn_rcv_offered_bytes_max(const struct harp_conn *conn)
 {
-	return conn->budget.rx_frames_limit * conn->rcv_bytes_per_frame;
+	return conn->budget.rx_frames_limit * conn->frames.rx_payload_bytes;
 }
 /* The largest window that may be advertised now. */
 static inline uint32_t conn_rcv_wnd_bytes_max(const struct harp_conn *conn)
 {
-	return conn->rx_frames_budget * conn->rcv_bytes_per_frame;
+	return conn->frames.rx_budget * conn->frames.rx_payload_bytes;
 }
 static inline uint32_t conn_rcv_wnd_bytes(const struct harp_conn *conn)
 {
-	return conn->rcv_edge_seq - conn->rcv_nxt_seq;
+	return conn->rcv.edge_seq - conn->rcv.nxt_seq;
 }
 /* No loss marks, no recovery, no probe in flight. */
 static inline bool conn_loss_is_quiet(const struct harp_conn *conn)
 {
 	return conn->recovery == TCP_RECOVERY_NONE && conn->loss.sacked_bytes == 0 &&
-	       conn->loss.lost_bytes == 0 && conn->dup_acks == 0 && !conn->tlp.out;
+	       conn->loss.lost_bytes == 0 && conn->snd.dup_acks == 0 && !conn->tlp.out;
 }
 static inline struct flow_key conn_flow_key(const struct harp_conn *conn)
 {

@@ -74,7 +74,7 @@ static uint32_t cookie_mss_index(uint32_t mss_bytes)
 /* The largest TSval with these low bits that does not exceed the clock. */
 static uint32_t cookie_tsval(const struct harp_conn *conn)
 {
-	uint32_t low = (conn->options & HARP_TCPI_WSCALE) ? conn->snd_wscale : COOKIE_WSCALE_NONE;
+	uint32_t low = (conn->options & HARP_TCPI_WSCALE) ? conn->snd.wscale : COOKIE_WSCALE_NONE;
 	uint32_t now = conn_tsval(conn), tsval;
 
 	if (conn->options & HARP_TCPI_SACK)
@@ -185,9 +185,9 @@ bool tcp_cookie_accept(struct harp_listener *l, const struct tcp_segment *ack)
 		return false;
 	*used = ack->ack;
 	tcp_conn_iss(conn, ack->ack - 1);
-	conn->snd_nxt_seq = ack->ack;
+	conn->snd.nxt_seq = ack->ack;
 	conn->flags &= ~(uint32_t)CONN_SYN_PENDING;
-	conn->rcv_edge_seq = conn->rcv_nxt_seq + conn_syn_wnd_bytes(conn);
+	conn->rcv.edge_seq = conn->rcv.nxt_seq + conn_syn_wnd_bytes(conn);
 	conn->ts.echo_min = conn->ts.echo_max = conn->ts.sent =
 		syn.opt.seen & TCP_OPT_TIMESTAMP ? ack->opt.tsecr : 0;
 	conn->rtx_backoff = 1; /* the SYN-ACK's send time is unknown: no RTT sample */

@@ -33,10 +33,10 @@ void tcp_delack_request(struct harp_conn *conn, bool now)
 		conn->flags |= CONN_ACK_PENDING;
 		conn->delack.poll = conn->tcp->poll_count;
 	}
-	if (!conn->on_ack_list) {
-		TAILQ_INSERT_TAIL(&conn->tcp->ack_list, conn, ack_link);
+	if (!conn->on_list.ack) {
+		TAILQ_INSERT_TAIL(&conn->tcp->ack_list, conn, link.ack);
 		conn->tcp->acks_pending++;
-		conn->on_ack_list = 1;
+		conn->on_list.ack = 1;
 	}
 }
 
@@ -71,7 +71,7 @@ static uint64_t delack_pair_ns(struct harp_conn *conn, bool pushed, bool joined)
 	uint64_t hold_ns = 8u * conn->delack.full_gap_ns;
 
 	conn->delack.full_pushed = pushed;
-	if (again || joined || conn->full_segs_unacked >= 2 ||
+	if (again || joined || conn->rcv.full_segs_unacked >= 2 ||
 	    conn->tcp->acks_pending >= TCP_ACKS_HELD_MAX)
 		return 0;
 	return hold_ns < TCP_ACK_HOLD_SLOW_NS_MAX ? hold_ns : TCP_ACK_HOLD_SLOW_NS_MAX;
@@ -80,7 +80,7 @@ static uint64_t delack_pair_ns(struct harp_conn *conn, bool pushed, bool joined)
 /* harp_tcp_options.delayed_ack_ns, but "at least every 2*RMSS bytes" (RFC 5681 section 4.2). */
 static uint64_t delack_short_ns(const struct harp_conn *conn)
 {
-	if (conn->rcv_nxt_seq - conn->rcv_acked_seq >= 2u * conn->rcv_mss_bytes ||
+	if (conn->rcv.nxt_seq - conn->rcv.acked_seq >= 2u * conn->rcv.mss_bytes ||
 	    conn->tcp->acks_pending >= TCP_ACKS_HELD_MAX)
 		return 0;
 	return conn->opts.delayed_ack_ns;
@@ -94,12 +94,12 @@ static uint64_t delack_short_ns(const struct harp_conn *conn)
  */
 static uint64_t delack_hold_ns(struct harp_conn *conn, const struct tcp_segment *seg, uint32_t len)
 {
-	if (conn_rcv_wnd_bytes(conn) <= 4u * TCP_ACK_EVERY_SEGMENTS * conn->rcv_mss_bytes)
+	if (conn_rcv_wnd_bytes(conn) <= 4u * TCP_ACK_EVERY_SEGMENTS * conn->rcv.mss_bytes)
 		return 0;
-	if (len + TCP_OPTIONS_TIMESTAMP_BYTES < conn->rcv_mss_bytes)
+	if (len + TCP_OPTIONS_TIMESTAMP_BYTES < conn->rcv.mss_bytes)
 		return delack_short_ns(conn);
 	if (2 * conn->delack.full_gap_ns > TCP_ACK_HOLD_BULK_NS)
-		return delack_pair_ns(conn, seg->flags & TCP_PSH, len > conn->rcv_mss_bytes);
+		return delack_pair_ns(conn, seg->flags & TCP_PSH, len > conn->rcv.mss_bytes);
 	if (seg->flags & TCP_PSH)
 		return 0;
 	if (conn->delack.bulk_segs >= TCP_BULK_SEGMENTS)
@@ -126,8 +126,9 @@ void tcp_delack_received(struct harp_conn *conn, const struct tcp_segment *seg, 
 {
 	uint64_t hold_ns;
 
-	if (len >= conn->rcv_mss_bytes - TCP_OPTIONS_TIMESTAMP_BYTES) {
-		conn->full_segs_unacked = (uint8_t)(conn->full_segs_unacked + 1u + len / 65536u);
+	if (len >= conn->rcv.mss_bytes - TCP_OPTIONS_TIMESTAMP_BYTES) {
+		conn->rcv.full_segs_unacked =
+			(uint8_t)(conn->rcv.full_segs_unacked + 1u + len / 65536u);
 		delack_gap(conn);
 	}
 	hold_ns = delack_hold_ns(conn, seg, len);
@@ -136,8 +137,8 @@ void tcp_delack_received(struct harp_conn *conn, const struct tcp_segment *seg, 
 		delack_hold(conn, hold_ns);
 	else
 		tcp_delack_request(conn, false);
-	if (conn->full_segs_unacked >= TCP_ACK_EVERY_SEGMENTS &&
-	    conn->rcv_nxt_seq - conn->rcv_acked_seq >= TCP_ACK_BURST_BYTES)
+	if (conn->rcv.full_segs_unacked >= TCP_ACK_EVERY_SEGMENTS &&
+	    conn->rcv.nxt_seq - conn->rcv.acked_seq >= TCP_ACK_BURST_BYTES)
 		(void)tcp_out_ack(conn);
 	if (!(conn->flags & CONN_READ_SHUT))
 		tcp_conn_event(conn, HARP_EVENT_READABLE);
@@ -149,10 +150,10 @@ static bool delack_is_due(const struct harp_conn *conn)
 	if (conn->flags & CONN_ACK_NOW)
 		return true;
 	if (conn->flags & CONN_ACK_HELD)
-		return conn->full_segs_unacked >= TCP_ACK_EVERY_SEGMENTS ||
+		return conn->rcv.full_segs_unacked >= TCP_ACK_EVERY_SEGMENTS ||
 		       conn->tcp->now_ns >= conn->delack.due_ns;
 	return conn->delack.poll != conn->tcp->poll_count ||
-	       (conn->full_segs_unacked >= 2 && !conn->delack.last_pushed);
+	       (conn->rcv.full_segs_unacked >= 2 && !conn->delack.last_pushed);
 }
 
 unsigned tcp_delack_phase(struct tcp *tcp)
@@ -163,7 +164,7 @@ unsigned tcp_delack_phase(struct tcp *tcp)
 	for (conn = TAILQ_FIRST(&tcp->ack_list); conn; conn = next) {
 		int err;
 
-		next = TAILQ_NEXT(conn, ack_link);
+		next = TAILQ_NEXT(conn, link.ack);
 		if (!delack_is_due(conn))
 			continue;
 		err = tcp_out_ack(conn);
@@ -186,7 +187,7 @@ uint64_t tcp_delack_next_ns(const struct tcp *tcp)
 	const struct harp_conn *conn;
 	uint64_t next_ns = TCP_NEVER_NS;
 
-	TAILQ_FOREACH(conn, &tcp->ack_list, ack_link)
+	TAILQ_FOREACH(conn, &tcp->ack_list, link.ack)
 	{
 		if (!(conn->flags & CONN_ACK_HELD) || (conn->flags & CONN_ACK_NOW))
 			return tcp->now_ns;

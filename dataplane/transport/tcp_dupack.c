@@ -11,15 +11,15 @@
 
 void tcp_dupack_forget(struct harp_conn *conn)
 {
-	conn->dup_acks = 0;
+	conn->snd.dup_acks = 0;
 	conn->loss.dup_acked_bytes = 0;
 }
 
 static void dupack_mark_head(struct harp_conn *conn)
 {
-	if (conn->snd_head && conn->snd_head != conn->snd_unsent &&
-	    !(conn->snd_head->tcp_flags & SEG_MARKS))
-		tcp_sack_mark_lost(conn, conn->snd_head);
+	if (conn->sndq.head && conn->sndq.head != conn->sndq.unsent &&
+	    !(conn->sndq.head->tcp_flags & SEG_MARKS))
+		tcp_sack_mark_lost(conn, conn->sndq.head);
 	conn->loss.rtx_force = 1;
 }
 
@@ -31,10 +31,10 @@ static void dupack_mark_head(struct harp_conn *conn)
  */
 static bool dupack_may_recover(const struct harp_conn *conn)
 {
-	uint32_t copies = conn->loss.recover_seq == conn->snd_una_seq ? conn->loss.resent_segs : 0;
+	uint32_t copies = conn->loss.recover_seq == conn->snd.una_seq ? conn->loss.resent_segs : 0;
 
-	return conn->dup_acks >= TCP_DUPACK_THRESHOLD + copies &&
-	       !seq_awaited(conn->loss.recover_seq, conn->snd_una_seq, conn->snd_nxt_seq);
+	return conn->snd.dup_acks >= TCP_DUPACK_THRESHOLD + copies &&
+	       !seq_awaited(conn->loss.recover_seq, conn->snd.una_seq, conn->snd.nxt_seq);
 }
 
 void tcp_dupack_count(struct harp_conn *conn, struct tcp_ack *a)
@@ -44,21 +44,21 @@ void tcp_dupack_count(struct harp_conn *conn, struct tcp_ack *a)
 	/* RFC 5681 section 3.2 (4): at most what was outstanding when recovery began; otherwise a
 	 * peer could pull new data endlessly with duplicates of one ACK (Savage et al. 1999). */
 	if (conn->recovery == TCP_RECOVERY_FAST &&
-	    conn->loss.recover_seq - conn->snd_una_seq < most)
-		most = conn->loss.recover_seq - conn->snd_una_seq;
+	    conn->loss.recover_seq - conn->snd.una_seq < most)
+		most = conn->loss.recover_seq - conn->snd.una_seq;
 	room = most > conn->loss.dup_acked_bytes ? most - conn->loss.dup_acked_bytes : 0;
 
 	if (conn->recovery == TCP_RECOVERY_RTO)
 		return;
-	if (conn->dup_acks < UINT8_MAX)
-		conn->dup_acks++;
-	a->delivered_bytes = conn->snd_mss_bytes < room ? conn->snd_mss_bytes : room;
+	if (conn->snd.dup_acks < UINT8_MAX)
+		conn->snd.dup_acks++;
+	a->delivered_bytes = conn->snd.mss_bytes < room ? conn->snd.mss_bytes : room;
 	conn->loss.dup_acked_bytes += a->delivered_bytes;
-	if (conn->recovery != TCP_RECOVERY_FAST && conn->dup_acks >= TCP_DUPACK_THRESHOLD &&
+	if (conn->recovery != TCP_RECOVERY_FAST && conn->snd.dup_acks >= TCP_DUPACK_THRESHOLD &&
 	    !tcp_mtu_explains(conn) &&
 	    (conn->recovery == TCP_RECOVERY_CWR || dupack_may_recover(conn))) {
 		dupack_mark_head(conn);
-		a->lost = !tcp_mtu_probe_lost(conn, conn->snd_head);
+		a->lost = !tcp_mtu_probe_lost(conn, conn->sndq.head);
 	}
 }
 
@@ -74,7 +74,7 @@ void tcp_dupack_advance(struct harp_conn *conn, struct tcp_ack *a)
 	}
 	/* A partial ACK: all it covers, except the retransmitted segment, had been reported
 	 * before. */
-	known = a->acked_bytes > conn->snd_mss_bytes ? a->acked_bytes - conn->snd_mss_bytes : 0;
+	known = a->acked_bytes > conn->snd.mss_bytes ? a->acked_bytes - conn->snd.mss_bytes : 0;
 	if (known > conn->loss.dup_acked_bytes)
 		known = conn->loss.dup_acked_bytes;
 	conn->loss.dup_acked_bytes -= known;
@@ -83,5 +83,5 @@ void tcp_dupack_advance(struct harp_conn *conn, struct tcp_ack *a)
 		conn->loss.dup_acked_bytes = conn_flight_bytes(conn);
 	a->delivered_bytes = a->acked_bytes - known;
 	dupack_mark_head(conn);
-	tcp_mtu_probe_lost(conn, conn->snd_head);
+	tcp_mtu_probe_lost(conn, conn->sndq.head);
 }

@@ -37,7 +37,7 @@ uint8_t tcp_ecn_syn_out(struct harp_conn *conn, bool reply)
 		return conn->flags & CONN_ECN_IN ? TCP_ECE : 0;
 	/* Section 6.1.1.1: a SYN that offered ECN and got no answer may have been dropped for that
 	 * reason. */
-	if (asks && conn->snd_nxt_seq == conn->iss_seq) {
+	if (asks && conn->snd.nxt_seq == conn->iss_seq) {
 		conn->flags |= CONN_ECN_ASKED;
 		return TCP_ECE | TCP_CWR;
 	}
@@ -100,7 +100,7 @@ void tcp_ecn_data_in(struct harp_conn *conn, const struct tcp_segment *seg)
 	if (ecn_is_dctcp(conn)) {
 		if (marked == before)
 			return;
-		if (conn->rcv_acked_seq != conn->rcv_nxt_seq)
+		if (conn->rcv.acked_seq != conn->rcv.nxt_seq)
 			(void)tcp_out_ack(conn);
 		conn->flags ^= CONN_ECN_ECHO;
 		tcp_delack_request(conn, true);
@@ -122,7 +122,7 @@ void tcp_ecn_reduced(struct harp_conn *conn)
 		return;
 	/* Section 6.1.2: "reduces its congestion window for any reason". */
 	conn->flags |= CONN_ECN_CWR;
-	conn->ecn_seq = conn->snd_nxt_seq;
+	conn->ecn.reduced_seq = conn->snd.nxt_seq;
 }
 
 void tcp_ecn_echo_in(struct harp_conn *conn)
@@ -130,9 +130,10 @@ void tcp_ecn_echo_in(struct harp_conn *conn)
 	conn->tcp->stats->tcp_ecn_ece_in++;
 	conn->acct.ecn_ece_in++;
 	/* Once per window of data: everything sent since the last reduction must be acknowledged
-	 * first. After half of the sequence space without a reduction, ecn_seq is ahead and
+	 * first. After half of the sequence space without a reduction, reduced_seq is ahead and
 	 * meaningless. */
-	if (seq_leq(conn->snd_una_seq, conn->ecn_seq) && seq_leq(conn->ecn_seq, conn->snd_nxt_seq))
+	if (seq_leq(conn->snd.una_seq, conn->ecn.reduced_seq) &&
+	    seq_leq(conn->ecn.reduced_seq, conn->snd.nxt_seq))
 		return;
 	tcp_loss_ecn(conn);
 }

@@ -20,16 +20,17 @@ static bool external_allows(struct harp_conn *conn)
 	uint32_t quarter = pool->external_count / 4;
 	uint32_t floor = EXTERNAL_RESERVE < quarter ? EXTERNAL_RESERVE : quarter;
 
-	if (conn->tx_external_held >= EXTERNAL_HELD_MIN)
+	if (conn->budget.tx_external_held >= EXTERNAL_HELD_MIN)
 		floor += quarter;
-	if (conn->tx_external_held >= conn->tx_frames_budget)
+	if (conn->budget.tx_external_held >= conn->frames.tx_budget)
 		tcp_budget_tune_tx(conn);
-	return conn->tx_external_held < conn->tx_frames_budget && pool->external_free_count > floor;
+	return conn->budget.tx_external_held < conn->frames.tx_budget &&
+	       pool->external_free_count > floor;
 }
 
 static void external_count(struct harp_conn *conn)
 {
-	conn->tx_external_held++;
+	conn->budget.tx_external_held++;
 	conn->tcp->stats->frames_tcp_external++;
 }
 
@@ -60,7 +61,7 @@ size_t tcp_external_queue(struct harp_conn *conn, struct frame_memory *memory, c
 		seg = *records ? NULL : tcp_sndq_growing(conn);
 		if (!seg)
 			break;
-		n = conn->snd_mss_bytes - seg_bytes(seg);
+		n = conn->snd.mss_bytes - seg_bytes(seg);
 		n = len - done < n ? (uint32_t)(len - done) : n;
 		f = external_tail(conn, seg, memory, src + done);
 		if (f) {
@@ -74,7 +75,7 @@ size_t tcp_external_queue(struct harp_conn *conn, struct frame_memory *memory, c
 			tcp_sndq_last_frag(seg)->frag = f;
 			seg_set(seg, seg_bytes(seg) + n, seg_frags(seg) + 1);
 		}
-		conn->snd_end_seq += n;
+		conn->snd.end_seq += n;
 		done += n;
 	}
 	conn->tcp->stats->tx_external_bytes += done;
@@ -108,9 +109,9 @@ ssize_t tcp_external_evict(struct harp_conn *conn, const struct frame_memory *me
 {
 	ssize_t total = 0;
 
-	if (conn->tx_external_held == 0)
+	if (conn->budget.tx_external_held == 0)
 		return 0;
-	for (struct frame *seg = conn->snd_head; seg; seg = seg->next) {
+	for (struct frame *seg = conn->sndq.head; seg; seg = seg->next) {
 		ssize_t n;
 
 		if (!external_refers(conn, seg, memory))

@@ -17,12 +17,12 @@ static inline bool fast_is_slow(const struct harp_conn *conn, const struct tcp_s
 	bool slow = conn->state != HARP_TCP_ESTABLISHED;
 
 	slow |= (seg->flags & ~TCP_PSH) != TCP_ACK;
-	slow |= seg->seq != conn->rcv_nxt_seq;
+	slow |= seg->seq != conn->rcv.nxt_seq;
 	slow |= seg->len > conn_rcv_wnd_bytes(conn);
-	slow |= seg->ack - conn->snd_una_seq > flight;
-	slow |= (seg->ack == conn->snd_una_seq) & (seg->len == 0) & (flight > 0);
+	slow |= seg->ack - conn->snd.una_seq > flight;
+	slow |= (seg->ack == conn->snd.una_seq) & (seg->len == 0) & (flight > 0);
 	slow |= seg->opt.seen != ((conn->options & HARP_TCPI_TIMESTAMPS) ? TCP_OPT_TIMESTAMP : 0);
-	slow |= (seg->opt.seen != 0) & ((int32_t)(seg->opt.tsval - conn->ts_recent) < 0);
+	slow |= (seg->opt.seen != 0) & ((int32_t)(seg->opt.tsval - conn->ts.recent) < 0);
 	slow |= !tcp_check_echo(conn, seg);
 	slow |= conn->loss_open;
 	slow |= conn->reass.head != NULL;
@@ -38,7 +38,7 @@ static inline bool fast_may_keep(const struct harp_conn *conn, const struct tcp_
 {
 	const struct tcp *tcp = conn->tcp;
 
-	return !seg->in->frame->frag && conn->rx_frames_held * 2 <= conn->rx_frames_budget &&
+	return !seg->in->frame->frag && conn->frames.rx_held * 2 <= conn->frames.rx_budget &&
 	       tcp->pool->free_count >= tcp->pool_plenty_frames;
 }
 
@@ -54,18 +54,18 @@ static inline void fast_keep(struct harp_conn *conn, const struct tcp_segment *s
 	f->seq = seg->seq;
 	f->owner = 0;
 	f->flags = 0;
-	if (conn->rcv_tail)
-		conn->rcv_tail->next = f;
+	if (conn->rcvq.tail)
+		conn->rcvq.tail->next = f;
 	else
-		conn->rcv_head = f;
-	conn->rcv_tail = f;
-	conn->rx_frames_held++;
+		conn->rcvq.head = f;
+	conn->rcvq.tail = f;
+	conn->frames.rx_held++;
 	tcp->stats->frames_tcp_rx++;
 	tcp->stats->tcp_data_segs_in++;
 	conn->acct.data_segs_in++;
 	conn->acct.bytes_received += seg->len;
 	conn->rcv_queued_bytes += seg->len;
-	conn->rcv_nxt_seq += seg->len;
+	conn->rcv.nxt_seq += seg->len;
 	tcp_delack_received(conn, seg, seg->len);
 }
 
@@ -82,7 +82,7 @@ enum tcp_verdict tcp_fast_in(struct harp_conn *conn, struct tcp_segment *seg)
 	if (fast_is_slow(conn, seg))
 		return TCP_PASS;
 	fast_note_received(conn, seg);
-	if (seg->ack != conn->snd_una_seq)
+	if (seg->ack != conn->snd.una_seq)
 		tcp_ack_new(conn, seg->ack);
 	tcp_window_update(conn, seg);
 	if (seg->len == 0)
@@ -99,11 +99,11 @@ enum tcp_verdict tcp_fast_in(struct harp_conn *conn, struct tcp_segment *seg)
  */
 bool tcp_fast_next(struct harp_conn *conn, const struct tcp_segment *seg)
 {
-	if (seg->seq != conn->rcv_nxt_seq || seg->len > conn_rcv_wnd_bytes(conn) ||
+	if (seg->seq != conn->rcv.nxt_seq || seg->len > conn_rcv_wnd_bytes(conn) ||
 	    !fast_may_keep(conn, seg))
 		return false;
 	conn->tcp->stats->tcp_fast_path_in++;
-	if (seq_leq(seg->seq, conn->rcv_acked_seq))
+	if (seq_leq(seg->seq, conn->rcv.acked_seq))
 		tcp_check_take_timestamp(conn, seg);
 	tcp_window_update(conn, seg);
 	fast_keep(conn, seg);

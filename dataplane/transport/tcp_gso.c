@@ -15,7 +15,7 @@
 
 void tcp_gso_drop_sums(const struct harp_conn *conn, struct frame *seg)
 {
-	if (conn->tx_external_held == 0)
+	if (conn->budget.tx_external_held == 0)
 		return;
 	for (struct frame *f = seg->frag; f; f = f->frag)
 		if (frame_is_external(conn->tcp->pool, f))
@@ -86,10 +86,10 @@ static bool gso_admits(const struct harp_conn *conn, const struct tcp_gso *gso,
 	/* Further segments have no headers of their own. */
 	uint32_t frags = gso->frags + seg_frags(seg) - (seg->pub.len == 0 ? 1 : 0);
 
-	return seg_bytes(seg) > 0 && seg_bytes(seg) <= conn->snd_mss_bytes &&
+	return seg_bytes(seg) > 0 && seg_bytes(seg) <= conn->snd.mss_bytes &&
 	       frags <= tcp->tx_frags_max && bytes <= tcp->io->tso_bytes_max &&
 	       tcp_loss_pipe_bytes(conn) + bytes <= conn->cc.cwnd_bytes &&
-	       conn_flight_bytes(conn) + gso->bytes + seg_space(seg) <= conn->snd_wnd_bytes &&
+	       conn_flight_bytes(conn) + gso->bytes + seg_space(seg) <= conn->snd.wnd_bytes &&
 	       (conn->cc.pacing_bytes_per_s == 0 || conn->pace.credit_bytes >= (int64_t)bytes) &&
 	       !tcp_gso_is_busy(seg);
 }
@@ -103,7 +103,7 @@ struct tcp_gso tcp_gso_build(const struct harp_conn *conn, struct frame *seg)
 	    (conn->flags &
 	     CONN_ECN_CWR)) /* applies to one segment: NICs differ in how they handle it */
 		return gso;
-	while (seg_bytes(gso.last) == conn->snd_mss_bytes && !(gso.last->flags & FRAME_FIN) &&
+	while (seg_bytes(gso.last) == conn->snd.mss_bytes && !(gso.last->flags & FRAME_FIN) &&
 	       !(gso.last->tcp_flags & SEG_PUSH) && gso.last->next &&
 	       gso_admits(conn, &gso, gso.last->next)) {
 		gso.last = gso.last->next;

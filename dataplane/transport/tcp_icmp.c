@@ -13,7 +13,7 @@ void tcp_icmp_error(struct tcp *tcp, const struct flow_key *key, uint32_t quoted
 	if (index == FLOW_NONE)
 		return;
 	conn = &tcp->conns[index];
-	if (seq_lt(quoted_seq, conn->snd_una_seq) || seq_geq(quoted_seq, conn->snd_nxt_seq))
+	if (seq_lt(quoted_seq, conn->snd.una_seq) || seq_geq(quoted_seq, conn->snd.nxt_seq))
 		return;
 	if (kind == -EMSGSIZE) {
 		if (conn_synchronized(conn)) /* a SYN fits every path */

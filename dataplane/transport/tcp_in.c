@@ -107,8 +107,8 @@ static void in_fin(struct harp_conn *conn)
 	conn->flags &= ~(uint32_t)CONN_FIN_OOO;
 	conn->flags |= CONN_FIN_RECEIVED;
 	/* "advance RCV.NXT over the FIN, and send an acknowledgment for the FIN." */
-	conn->rcv_nxt_seq++;
-	conn->rcv_edge_seq = seq_max(conn->rcv_edge_seq, conn->rcv_nxt_seq);
+	conn->rcv.nxt_seq++;
+	conn->rcv.edge_seq = seq_max(conn->rcv.edge_seq, conn->rcv.nxt_seq);
 	tcp_reass_purge(conn); /* no data follows the FIN */
 	tcp_delack_request(conn, true);
 	tcp_conn_event(conn, HARP_EVENT_EOF | HARP_EVENT_READABLE);
@@ -138,7 +138,7 @@ static enum tcp_verdict in_syn_sent(struct harp_conn *conn, const struct tcp_seg
 	/* "First, check the ACK bit: If SEG.ACK =< ISS or SEG.ACK > SND.NXT, send a reset (unless
 	 * the RST bit is set ...) and discard the segment." */
 	if (seg->flags & TCP_ACK) {
-		ack_good = seq_gt(seg->ack, conn->iss_seq) && seq_leq(seg->ack, conn->snd_nxt_seq);
+		ack_good = seq_gt(seg->ack, conn->iss_seq) && seq_leq(seg->ack, conn->snd.nxt_seq);
 		if (!ack_good) {
 			if (!(seg->flags & TCP_RST))
 				tcp_out_rst_reply(conn->tcp, seg);
@@ -160,7 +160,7 @@ static enum tcp_verdict in_syn_sent(struct harp_conn *conn, const struct tcp_seg
 		return TCP_DROP_STATE;
 	conn_note_received(conn);
 	tcp_syn_options(conn, seg);
-	conn->rcv_edge_seq = tcp_window_edge(conn);
+	conn->rcv.edge_seq = tcp_window_edge(conn);
 	if (!ack_good) {
 		/* Simultaneous open: "Otherwise, enter SYN-RECEIVED, form a SYN,ACK segment". */
 		tcp_state_set(conn, HARP_TCP_SYN_RECEIVED);
@@ -170,7 +170,7 @@ static enum tcp_verdict in_syn_sent(struct harp_conn *conn, const struct tcp_seg
 	}
 	if ((conn->options & HARP_TCPI_TIMESTAMPS) && !tcp_check_echo(conn, seg))
 		conn->flags |= CONN_ECHO_LOOSE;
-	conn->snd_una_seq = seg->ack;
+	conn->snd.una_seq = seg->ack;
 	tcp_timer_handshake(conn);
 	tcp_conn_established(conn);
 	tcp_delack_request(conn, true);
@@ -188,7 +188,7 @@ static bool in_syn_was_anothers(const struct harp_conn *conn, const struct tcp_s
 	return conn->state == HARP_TCP_SYN_RECEIVED && !(conn->flags & CONN_PASSIVE) &&
 	       (seg->flags & (TCP_SYN | TCP_ACK | TCP_RST)) == (TCP_SYN | TCP_ACK) &&
 	       seg->seq != conn->irs_seq && seg->ack == conn->iss_seq + 1 &&
-	       seg->ack == conn->snd_nxt_seq;
+	       seg->ack == conn->snd.nxt_seq;
 }
 
 /* ------------------------------------------------------------------------------------------------
@@ -198,17 +198,17 @@ static enum tcp_verdict in_ack_syn_received(struct harp_conn *conn, const struct
 {
 	/* "If SND.UNA < SEG.ACK =< SND.NXT, then enter ESTABLISHED state"; otherwise "form a reset
 	 * segment <SEQ=SEG.ACK><CTL=RST> and send it." */
-	if (!seq_gt(seg->ack, conn->snd_una_seq) || seq_gt(seg->ack, conn->snd_nxt_seq)) {
+	if (!seq_gt(seg->ack, conn->snd.una_seq) || seq_gt(seg->ack, conn->snd.nxt_seq)) {
 		tcp_out_rst_reply(conn->tcp, seg);
 		return TCP_DROP_ACK;
 	}
-	conn->snd_una_seq = seg->ack;
+	conn->snd.una_seq = seg->ack;
 	/* RFC 7323 section 2.2: the window of a SYN-ACK, in a simultaneous open, is never
 	 * scaled. */
-	conn->snd_wnd_bytes = seg->wnd_field << (seg->flags & TCP_SYN ? 0 : conn->snd_wscale);
-	conn->snd_wnd_max_bytes = conn->snd_wnd_bytes;
-	conn->snd_wl1_seq = seg->seq;
-	conn->snd_wl2_seq = seg->ack;
+	conn->snd.wnd_bytes = seg->wnd_field << (seg->flags & TCP_SYN ? 0 : conn->snd.wscale);
+	conn->snd_wnd_max_bytes = conn->snd.wnd_bytes;
+	conn->snd.wl1_seq = seg->seq;
+	conn->snd.wl2_seq = seg->ack;
 	tcp_timer_handshake(conn);
 	tcp_conn_established(conn);
 	return TCP_PASS;
@@ -254,15 +254,15 @@ static enum tcp_verdict in_check_ack(struct harp_conn *conn, const struct tcp_se
 	/* Later than in RFC 7323 section 5.3 R3: only after the segment is found acceptable. */
 	tcp_check_take_timestamp(conn, seg);
 	conn->ts.echo = seg->opt.tsecr;
-	conn->ack_ece = (seg->flags & (TCP_ECE | TCP_SYN)) == TCP_ECE &&
-			(conn->options & HARP_TCPI_ECN) && seq_geq(seg->ack, conn->snd_una_seq);
+	conn->ecn.ack_ece = (seg->flags & (TCP_ECE | TCP_SYN)) == TCP_ECE &&
+			    (conn->options & HARP_TCPI_ECN) && seq_geq(seg->ack, conn->snd.una_seq);
 	tcp_ack_in(conn, seg);
-	if (conn->ack_ece)
+	if (conn->ecn.ack_ece)
 		tcp_ecn_echo_in(conn);
-	conn->ack_ece = 0;
-	if (seq_geq(seg->ack, conn->snd_una_seq) && !(seg->flags & TCP_SYN))
+	conn->ecn.ack_ece = 0;
+	if (seq_geq(seg->ack, conn->snd.una_seq) && !(seg->flags & TCP_SYN))
 		tcp_window_update(conn, seg);
-	if ((conn->flags & CONN_FIN_QUEUED) && conn->snd_una_seq == conn->snd_end_seq &&
+	if ((conn->flags & CONN_FIN_QUEUED) && conn->snd.una_seq == conn->snd.end_seq &&
 	    !in_fin_acked(conn))
 		return TCP_DONE;
 	return TCP_PASS;
@@ -283,7 +283,7 @@ static enum tcp_verdict in_text_and_fin(struct harp_conn *conn, struct tcp_segme
 		return TCP_DONE;
 	if (seg->len > 0) {
 		if (!(conn->flags & CONN_HANDLE) && !conn->listener &&
-		    seq_gt(fin_seq, conn->rcv_nxt_seq)) {
+		    seq_gt(fin_seq, conn->rcv.nxt_seq)) {
 			/* RFC 1122 4.2.2.13: data for an application that has closed: reset. */
 			tcp_conn_reset(conn, -ECONNRESET);
 			return TCP_DROP_STATE;
@@ -291,14 +291,14 @@ static enum tcp_verdict in_text_and_fin(struct harp_conn *conn, struct tcp_segme
 		tcp_ecn_data_in(conn, seg);
 		v = tcp_reass_payload(conn, seg);
 	}
-	if (fin && seq_lt(fin_seq, conn->rcv_edge_seq) && seq_geq(fin_seq, conn->rcv_nxt_seq)) {
+	if (fin && seq_lt(fin_seq, conn->rcv.edge_seq) && seq_geq(fin_seq, conn->rcv.nxt_seq)) {
 		conn->flags |= CONN_FIN_OOO;
 		conn->rcv_fin_seq = fin_seq;
 	}
 	/* In-order data beyond the claimed FIN: the FIN was forged. */
-	if ((conn->flags & CONN_FIN_OOO) && seq_gt(conn->rcv_nxt_seq, conn->rcv_fin_seq))
+	if ((conn->flags & CONN_FIN_OOO) && seq_gt(conn->rcv.nxt_seq, conn->rcv_fin_seq))
 		conn->flags &= ~(uint32_t)CONN_FIN_OOO;
-	if ((conn->flags & CONN_FIN_OOO) && conn->rcv_nxt_seq == conn->rcv_fin_seq)
+	if ((conn->flags & CONN_FIN_OOO) && conn->rcv.nxt_seq == conn->rcv_fin_seq)
 		in_fin(conn);
 	else if (fin && seg->len == 0)
 		(void)tcp_out_ack(conn); /* out of order: a duplicate ACK, as for data */
@@ -311,7 +311,7 @@ static enum tcp_verdict in_text_and_fin(struct harp_conn *conn, struct tcp_segme
 static enum tcp_verdict in_time_wait_reuse(struct harp_conn *conn, struct tcp_segment *seg)
 {
 	struct tcp *tcp = conn->tcp;
-	uint32_t old_nxt_seq = conn->snd_nxt_seq;
+	uint32_t old_nxt_seq = conn->snd.nxt_seq;
 	enum tcp_verdict v;
 
 	tcp_conn_die(conn, 0);
@@ -363,7 +363,7 @@ static enum tcp_verdict in_segment(struct tcp *tcp, struct tcp_gro *gro)
 	if (v == TCP_PASS)
 		return in_slow(conn, seg);
 	/* Queued as a single frame, unchanged. */
-	if (v == TCP_KEPT && gro->head && conn->rcv_tail == gro->in.frame)
+	if (v == TCP_KEPT && gro->head && conn->rcvq.tail == gro->in.frame)
 		tcp_gro_begin(gro, conn);
 	return v;
 }

@@ -35,10 +35,10 @@ void tcp_listener_forget(struct harp_conn *conn)
 	struct harp_listener *l = conn->listener;
 
 	if (conn->flags & CONN_ESTABLISHED_ONCE) {
-		TAILQ_REMOVE(&l->accept_queue, conn, owner_link);
+		TAILQ_REMOVE(&l->accept_queue, conn, link.owner);
 		l->accept_count--;
 	} else {
-		TAILQ_REMOVE(&l->embryonic, conn, owner_link);
+		TAILQ_REMOVE(&l->embryonic, conn, link.owner);
 		l->embryonic_count--;
 		l->tcp->embryonic_count--;
 	}
@@ -68,24 +68,24 @@ void tcp_syn_options(struct harp_conn *conn, const struct tcp_segment *seg)
 	uint32_t most;
 
 	conn->irs_seq = seg->seq;
-	conn->rcv_nxt_seq = seg->seq + 1;
-	conn->rcv_acked_seq = conn->rcv_nxt_seq;
+	conn->rcv.nxt_seq = seg->seq + 1;
+	conn->rcv.acked_seq = conn->rcv.nxt_seq;
 	tcp_ecn_syn_in(conn, seg->flags);
-	conn->rcv_edge_seq = conn->rcv_nxt_seq;
+	conn->rcv.edge_seq = conn->rcv.nxt_seq;
 	if (seen & TCP_OPT_TIMESTAMP) {
 		conn->options |= HARP_TCPI_TIMESTAMPS;
-		conn->ts_recent = opt->tsval;
+		conn->ts.recent = opt->tsval;
 		conn->ts.recent_ns = conn->tcp->now_ns;
 	}
 	if (seen & TCP_OPT_SACK_PERMITTED)
 		conn->options |= HARP_TCPI_SACK;
 	if (seen & TCP_OPT_WSCALE) {
 		conn->options |= HARP_TCPI_WSCALE;
-		conn->snd_wscale = opt->wscale;
+		conn->snd.wscale = opt->wscale;
 	} else {
 		/* RFC 7323 section 2.2: both sides or none. */
-		conn->snd_wscale = 0;
-		conn->rcv_wscale = 0;
+		conn->snd.wscale = 0;
+		conn->rcv.wscale = 0;
 	}
 	/* RFC 9293 3.7.1: Eff.snd.MSS = min (SendMSS+20, MMS_S) - TCPhdrsize - IPoptionsize. */
 	if (mss < TCP_MSS_BYTES_MIN)
@@ -95,13 +95,13 @@ void tcp_syn_options(struct harp_conn *conn, const struct tcp_segment *seg)
 	if (conn->options & HARP_TCPI_TIMESTAMPS)
 		mss -= TCP_OPTIONS_TIMESTAMP_BYTES;
 	most = tcp_sndq_segment_bytes_max(conn->tcp);
-	conn->snd_mss_bytes = (uint16_t)(mss < most ? mss : most);
+	conn->snd.mss_bytes = (uint16_t)(mss < most ? mss : most);
 	tcp_mtu_init(conn);
 	/* RFC 7323 section 2.2: the window of a SYN is never scaled. */
-	conn->snd_wnd_bytes = seg->wnd_field;
+	conn->snd.wnd_bytes = seg->wnd_field;
 	conn->snd_wnd_max_bytes = seg->wnd_field;
-	conn->snd_wl1_seq = seg->seq;
-	conn->snd_wl2_seq = seg->flags & TCP_ACK ? seg->ack : conn->iss_seq;
+	conn->snd.wl1_seq = seg->seq;
+	conn->snd.wl2_seq = seg->flags & TCP_ACK ? seg->ack : conn->iss_seq;
 }
 
 bool tcp_listen_tuple(const struct harp_listener *l, struct harp_conn *conn,
@@ -124,14 +124,14 @@ struct harp_conn *tcp_listen_embryo(struct harp_listener *l, const struct tcp_se
 	if (!conn)
 		return NULL;
 	if (!tcp_listen_tuple(l, conn, syn) || port_get(&tcp->ports, l->local.port) != 0) {
-		TAILQ_INSERT_HEAD(&tcp->free_conns, conn, owner_link);
+		TAILQ_INSERT_HEAD(&tcp->free_conns, conn, link.owner);
 		return NULL;
 	}
 	tcp_conn_bind(conn);
 	tcp_syn_options(conn, syn);
 	conn->flags |= CONN_PASSIVE | CONN_SYN_PENDING;
 	conn->listener = l;
-	TAILQ_INSERT_TAIL(&l->embryonic, conn, owner_link);
+	TAILQ_INSERT_TAIL(&l->embryonic, conn, link.owner);
 	l->embryonic_count++;
 	tcp->embryonic_count++;
 	tcp_state_set(conn, HARP_TCP_SYN_RECEIVED);

@@ -7,7 +7,7 @@
  * everything that is not SACKed and not too recent. Marked segments are retransmitted, oldest
  * first, as the window allows; clearing the mark puts the segment in flight again.
  *
- * conn->recovery is the state. All states but NONE are an episode, which lasts until snd_una
+ * conn->recovery is the state. All states but NONE are an episode, which lasts until SND.UNA
  * reaches recover_seq (SND.NXT when the state was entered), whatever else is lost meanwhile:
  *	NONE	the controller (cc.h) moves cwnd. Segments may be marked while duplicates or late
  *		segments are observed.
@@ -58,10 +58,10 @@ static struct cc_event loss_event(const struct harp_conn *conn, uint32_t flight_
 {
 	return (struct cc_event){
 		.now_ns = conn->tcp->now_ns,
-		.mss_bytes = conn->snd_mss_bytes,
+		.mss_bytes = conn->snd.mss_bytes,
 		.flight_bytes = flight_bytes,
-		.snd_una_seq = conn->snd_una_seq,
-		.snd_nxt_seq = conn->snd_nxt_seq,
+		.snd_una_seq = conn->snd.una_seq,
+		.snd_nxt_seq = conn->snd.nxt_seq,
 		.srtt_ns = conn->rtt.srtt_ns,
 		.rtt_ns_min = conn->rtt.min_ns,
 	};
@@ -80,7 +80,7 @@ static void loss_remember(struct harp_conn *conn)
 {
 	conn->undo.cc = conn->cc;
 	conn->undo.open = 1;
-	conn->undo.seq = conn->snd_una_seq;
+	conn->undo.seq = conn->snd.una_seq;
 	conn->undo.tsval_set = 0;
 	/* DSACKs for earlier retransmissions may arrive, too. */
 	conn->undo.resent_segs = conn->scoreboard.resent_count;
@@ -106,8 +106,8 @@ static void loss_begin(struct harp_conn *conn, enum tcp_recovery how, enum cc_si
 		conn->prr.flight_bytes = flight_bytes > 0 ? flight_bytes : 1;
 	}
 	conn->recovery = (uint8_t)how;
-	conn->loss.recover_seq = conn->snd_nxt_seq;
-	conn->undo.end_seq = conn->snd_nxt_seq;
+	conn->loss.recover_seq = conn->snd.nxt_seq;
+	conn->undo.end_seq = conn->snd.nxt_seq;
 	conn->undo.frto = 0;
 	conn->loss_open = 1;
 	conn->tlp.out = 0;
@@ -139,15 +139,15 @@ static void loss_prr(struct harp_conn *conn, uint32_t delivered_bytes, bool safe
 		 * else was lost, "MIN(ssthresh - inflight, SndCnt)" */
 		count = ahead > delivered_bytes ? ahead : delivered_bytes;
 		if (safe)
-			count += conn->snd_mss_bytes;
+			count += conn->snd.mss_bytes;
 		if (count > (int64_t)ssthresh - pipe)
 			count = (int64_t)ssthresh - pipe;
 	}
 	if (count < 0)
 		count = 0;
 	/* With nothing in flight no ACK would ever arrive. */
-	if (pipe == 0 && count < conn->snd_mss_bytes)
-		count = conn->snd_mss_bytes;
+	if (pipe == 0 && count < conn->snd.mss_bytes)
+		count = conn->snd.mss_bytes;
 	conn->cc.cwnd_bytes = pipe + (uint32_t)count;
 }
 
@@ -177,7 +177,8 @@ static void loss_undo(struct harp_conn *conn)
 	conn->cc = conn->undo.cc;
 	if (conn->cc.cwnd_bytes < cwnd_bytes)
 		conn->cc.cwnd_bytes = cwnd_bytes;
-	for (struct frame *seg = conn->snd_head; seg && seg != conn->snd_unsent; seg = seg->next) {
+	for (struct frame *seg = conn->sndq.head; seg && seg != conn->sndq.unsent;
+	     seg = seg->next) {
 		if (seg->tcp_flags & SEG_LOST)
 			tcp_sack_unmark_lost(conn, seg);
 	}
@@ -191,7 +192,7 @@ static void loss_undo(struct harp_conn *conn)
 /* ------------------------------------------------------------------------------------------------
  * An ACK.
  */
-/* snd_una has passed recover_seq. */
+/* SND.UNA has passed recover_seq. */
 static void loss_end(struct harp_conn *conn)
 {
 	if (loss_is_reducing(conn))
@@ -200,7 +201,7 @@ static void loss_end(struct harp_conn *conn)
 	conn->loss.rtx_force = 0;
 	conn->undo.frto = 0;
 	conn->undo.end_seq = conn->loss.recover_seq;
-	conn->undo.last_seq = conn->snd_nxt_seq;
+	conn->undo.last_seq = conn->snd.nxt_seq;
 	tcp_dupack_forget(conn);
 	tcp_rack_adapt(conn, false, true);
 	assert(tcp_sack_sums_good(conn));
@@ -210,7 +211,7 @@ static void loss_close(struct harp_conn *conn)
 {
 	if (!conn_loss_is_quiet(conn))
 		return;
-	if (conn->undo.open && seq_leq(conn->snd_una_seq, conn->undo.last_seq))
+	if (conn->undo.open && seq_leq(conn->snd.una_seq, conn->undo.last_seq))
 		return; /* a DSACK may still arrive */
 	conn->undo.open = 0;
 	conn->loss_open = 0;
@@ -245,7 +246,7 @@ void tcp_loss_ecn(struct harp_conn *conn)
 static void loss_repair(struct harp_conn *conn, struct tcp_ack *a)
 {
 	if (conn->recovery != TCP_RECOVERY_NONE &&
-	    seq_geq(conn->snd_una_seq, conn->loss.recover_seq))
+	    seq_geq(conn->snd.una_seq, conn->loss.recover_seq))
 		loss_end(conn);
 	if (conn->options & HARP_TCPI_SACK) {
 		bool repaired = tcp_rack_probe_acked(conn, a);
@@ -282,14 +283,14 @@ void tcp_loss_ack(struct harp_conn *conn, struct tcp_ack *a)
 	 * counting it would reopen the window at once. */
 	ev.acked_bytes = timed_out ? a->delivered_bytes : a->acked_bytes;
 	ev.delivered_bytes = a->delivered_bytes;
-	ev.marked_bytes = conn->ack_ece ? a->delivered_bytes : 0;
+	ev.marked_bytes = conn->ecn.ack_ece ? a->delivered_bytes : 0;
 	ev.rtt_ns = a->rtt_ns;
 	ev.recovering = reducing || loss_is_reducing(conn);
 	/* After a timeout the loss window is the limit, even with little left to send. */
 	ev.limited = timed_out || (conn->flags & CONN_CWND_LIMITED) != 0;
 	if (a->delivered_bytes > 0) {
 		conn->cc.ops->acked(&conn->cc, &ev);
-		if (seq_geq(conn->snd_una_seq, conn->limited_seq))
+		if (seq_geq(conn->snd.una_seq, conn->limited_seq))
 			conn->flags &= ~(uint32_t)CONN_CWND_LIMITED;
 	}
 	if (conn->loss_open) {
@@ -318,11 +319,12 @@ static void loss_mark_all(struct harp_conn *conn)
 	uint64_t now_ns = conn->tcp->now_ns;
 	bool young_ones = (conn->options & HARP_TCPI_SACK) && conn->rack.rtt_ns > 0;
 
-	for (struct frame *seg = conn->snd_head; seg && seg != conn->snd_unsent; seg = seg->next) {
+	for (struct frame *seg = conn->sndq.head; seg && seg != conn->sndq.unsent;
+	     seg = seg->next) {
 		if (seg->tcp_flags & SEG_MARKS)
 			continue;
-		if (young_ones && seg != conn->snd_head && seg->sent_ns + age_ns > now_ns &&
-		    seg_bytes(seg) <= conn->snd_mss_bytes)
+		if (young_ones && seg != conn->sndq.head && seg->sent_ns + age_ns > now_ns &&
+		    seg_bytes(seg) <= conn->snd.mss_bytes)
 			continue;
 		tcp_sack_mark_lost(conn, seg);
 	}
@@ -333,7 +335,7 @@ void tcp_loss_timeout(struct harp_conn *conn)
 	uint32_t flight_bytes = loss_outstanding_bytes(conn);
 
 	/* RFC 2018 section 8: the peer has reneged on a SACKed segment. */
-	if (conn->snd_head && (conn->snd_head->tcp_flags & SEG_SACKED)) {
+	if (conn->sndq.head && (conn->sndq.head->tcp_flags & SEG_SACKED)) {
 		conn->tcp->stats->tcp_reneged++;
 		tcp_sack_forget(conn);
 	}
@@ -351,8 +353,8 @@ void tcp_loss_timeout(struct harp_conn *conn)
 		conn->undo.frto = 0;
 	}
 	conn->recovery = TCP_RECOVERY_RTO;
-	conn->loss.recover_seq = conn->snd_nxt_seq;
-	conn->undo.end_seq = conn->snd_nxt_seq;
+	conn->loss.recover_seq = conn->snd.nxt_seq;
+	conn->undo.end_seq = conn->snd.nxt_seq;
 	conn->tlp.out = 0;
 	conn->loss.rtx_force = 1;
 	conn->loss_open = 1;
@@ -360,7 +362,7 @@ void tcp_loss_timeout(struct harp_conn *conn)
 	loss_mark_all(conn);
 	tcp_rack_restart(conn);
 	/* RFC 5681: the loss window, plus what may still be in flight. */
-	conn->cc.cwnd_bytes = tcp_loss_pipe_bytes(conn) + conn->snd_mss_bytes;
+	conn->cc.cwnd_bytes = tcp_loss_pipe_bytes(conn) + conn->snd.mss_bytes;
 	assert(tcp_sack_sums_good(conn));
 }
 
@@ -372,18 +374,18 @@ struct frame *tcp_loss_next(struct harp_conn *conn)
 
 	if (conn->loss.lost_bytes == 0)
 		return NULL;
-	if (seq_lt(conn->loss.rtx_seq, conn->snd_una_seq))
-		seg = conn->snd_head;
+	if (seq_lt(conn->loss.rtx_seq, conn->snd.una_seq))
+		seg = conn->sndq.head;
 	while (!(seg->tcp_flags & SEG_LOST)) {
 		conn->tcp->stats->tcp_sack_walked++;
 		seg = seg->next;
-		assert(seg && seg != conn->snd_unsent);
+		assert(seg && seg != conn->sndq.unsent);
 	}
 	conn->loss.rtx_next = seg;
 	conn->loss.rtx_seq = seg->seq;
 	if (conn->loss.rtx_force)
 		return seg;
-	bytes = seg_bytes(seg) < conn->snd_mss_bytes ? seg_bytes(seg) : conn->snd_mss_bytes;
+	bytes = seg_bytes(seg) < conn->snd.mss_bytes ? seg_bytes(seg) : conn->snd.mss_bytes;
 	pipe = tcp_loss_pipe_bytes(conn);
 	return pipe > 0 && pipe + bytes > conn->cc.cwnd_bytes ? NULL : seg;
 }
@@ -409,6 +411,6 @@ void tcp_loss_sent(struct harp_conn *conn, struct frame *seg, bool again)
 	if (conn->options & HARP_TCPI_SACK)
 		tcp_rack_resent(conn, seg);
 	/* Its ACK takes a round trip: RFC 6298 (5.1), for the oldest segment. */
-	if (seg == conn->snd_head && conn->recovery == TCP_RECOVERY_FAST)
+	if (seg == conn->sndq.head && conn->recovery == TCP_RECOVERY_FAST)
 		tcp_timer_resent(conn);
 }

@@ -3,7 +3,7 @@
  * tcp_mtu.c - path MTU discovery, by ICMP and by probing (RFC 1191, 8201, 4821, 8899).
  *
  * Theory of operation. A connection starts with the largest segment that its link and the peer's
- * MSS option allow, mtu.top_bytes. snd_mss_bytes decreases for three reasons:
+ * MSS option allow, mtu.top_bytes. snd.mss_bytes decreases for three reasons:
  *	- our own route's MTU decreased (tcp_mtu_refused()): what was sent may arrive, the rest is
  *	  split
  *	- a router reports it (tcp_mtu_icmp()). Since anyone can forge the message, it must quote an
@@ -69,8 +69,8 @@ static uint16_t mtu_limited(const struct harp_conn *conn)
 
 void tcp_mtu_init(struct harp_conn *conn)
 {
-	conn->mtu.agreed_bytes = conn->snd_mss_bytes;
-	conn->mtu.top_bytes = conn->snd_mss_bytes = mtu_limited(conn);
+	conn->mtu.agreed_bytes = conn->snd.mss_bytes;
+	conn->mtu.top_bytes = conn->snd.mss_bytes = mtu_limited(conn);
 	conn->mtu.state = MTU_IDLE;
 }
 
@@ -86,8 +86,9 @@ static uint32_t mtu_top(const struct harp_conn *conn)
 /* Outstanding segments that are too large will not arrive: marks them for retransmission, split. */
 static void mtu_mark_large(struct harp_conn *conn)
 {
-	for (struct frame *seg = conn->snd_head; seg && seg != conn->snd_unsent; seg = seg->next) {
-		if (seg_bytes(seg) > conn->snd_mss_bytes && !(seg->tcp_flags & SEG_MARKS))
+	for (struct frame *seg = conn->sndq.head; seg && seg != conn->sndq.unsent;
+	     seg = seg->next) {
+		if (seg_bytes(seg) > conn->snd.mss_bytes && !(seg->tcp_flags & SEG_MARKS))
 			tcp_sack_mark_lost(conn, seg);
 	}
 	if (conn->loss.lost_bytes > 0)
@@ -97,8 +98,8 @@ static void mtu_mark_large(struct harp_conn *conn)
 static void mtu_lower(struct harp_conn *conn, uint32_t mss_bytes, uint64_t raise_after_ns)
 {
 	/* segments in flight may be older than a lower limit */
-	if (mss_bytes < conn->snd_mss_bytes)
-		conn->snd_mss_bytes = (uint16_t)mss_bytes;
+	if (mss_bytes < conn->snd.mss_bytes)
+		conn->snd.mss_bytes = (uint16_t)mss_bytes;
 	conn->mtu.acked_bytes = 0;
 	conn->mtu.icmp_bytes = 0;
 	conn->mtu.state = MTU_SEARCH;
@@ -112,7 +113,7 @@ void tcp_mtu_icmp(struct harp_conn *conn, uint32_t quoted_seq, uint32_t mtu_byte
 	uint32_t mss = mtu_segment_bytes(conn, mtu_bytes);
 	const struct frame *seg = tcp_sack_find(conn, quoted_seq);
 
-	if (mss >= conn->snd_mss_bytes || !seg || seg->seq != quoted_seq || seg_bytes(seg) <= mss) {
+	if (mss >= conn->snd.mss_bytes || !seg || seg->seq != quoted_seq || seg_bytes(seg) <= mss) {
 		conn->tcp->stats->tcp_mtu_icmp_ignored++;
 		return;
 	}
@@ -134,7 +135,7 @@ void tcp_mtu_icmp(struct harp_conn *conn, uint32_t quoted_seq, uint32_t mtu_byte
 
 void tcp_mtu_timeout(struct harp_conn *conn)
 {
-	const struct frame *seg = conn->snd_head;
+	const struct frame *seg = conn->sndq.head;
 	bool v4 = harp_addr_is_v4(&conn->path.dst);
 	uint32_t base = mtu_segment_bytes(conn, v4 ? MTU_BASE_BYTES_V4 : MTU_BASE_BYTES_V6);
 	uint32_t least = v4 ? mtu_segment_bytes(conn, MTU_LEAST_BYTES_V4) : base;
@@ -142,9 +143,9 @@ void tcp_mtu_timeout(struct harp_conn *conn)
 	/* No evidence about the probe: something else is wrong (RFC 4821 section 7.6.4). */
 	if (conn->mtu.state == MTU_PROBING)
 		tcp_mtu_probe_lost(conn, NULL);
-	if (conn->snd_wnd_bytes == 0)
+	if (conn->snd.wnd_bytes == 0)
 		return; /* the window is the cause, not the path */
-	if (conn->mtu.icmp_bytes && conn->mtu.icmp_bytes < conn->snd_mss_bytes &&
+	if (conn->mtu.icmp_bytes && conn->mtu.icmp_bytes < conn->snd.mss_bytes &&
 	    seg->seq == conn->mtu.icmp_seq) {
 		conn->tcp->stats->tcp_mtu_icmp++;
 		mtu_lower(conn, conn->mtu.icmp_bytes, MTU_RAISE_NS);
@@ -169,7 +170,7 @@ static void mtu_settle(struct harp_conn *conn)
 	conn->mtu.tries = 0;
 	conn->mtu.high_bytes = conn->mtu.top_bytes;
 	conn->mtu.next_ns = conn->tcp->now_ns + MTU_RAISE_NS;
-	conn->mtu.state = conn->snd_mss_bytes < conn->mtu.top_bytes ? MTU_SEARCH : MTU_IDLE;
+	conn->mtu.state = conn->snd.mss_bytes < conn->mtu.top_bytes ? MTU_SEARCH : MTU_IDLE;
 }
 
 void tcp_mtu_limit(struct harp_conn *conn)
@@ -180,8 +181,8 @@ void tcp_mtu_limit(struct harp_conn *conn)
 		return; /* tcp_mtu_init() applies the limit */
 	conn->mtu.top_bytes = mtu_limited(conn);
 	/* Without a search there is no evidence against the new top, as at the handshake. */
-	if (!searching || conn->snd_mss_bytes > conn->mtu.top_bytes)
-		conn->snd_mss_bytes = (uint16_t)mtu_top(conn);
+	if (!searching || conn->snd.mss_bytes > conn->mtu.top_bytes)
+		conn->snd.mss_bytes = (uint16_t)mtu_top(conn);
 	mtu_settle(conn);
 	if (searching)
 		conn->mtu.next_ns = conn->tcp->now_ns;
@@ -191,7 +192,7 @@ bool tcp_mtu_refused(struct harp_conn *conn)
 {
 	uint32_t mss = mtu_segment_bytes(conn, conn->path.mtu_bytes);
 
-	if (mss < conn->snd_mss_bytes) {
+	if (mss < conn->snd.mss_bytes) {
 		mtu_lower(conn, mss, MTU_RAISE_NS);
 		return true;
 	}
@@ -213,7 +214,7 @@ bool tcp_mtu_probe_lost(struct harp_conn *conn, const struct frame *seg)
 		return true;
 	conn->mtu.tries = 0;
 	conn->mtu.high_bytes = (uint16_t)(conn->mtu.probe_bytes - 1);
-	if (conn->mtu.high_bytes < conn->snd_mss_bytes + MTU_CLOSE_BYTES)
+	if (conn->mtu.high_bytes < conn->snd.mss_bytes + MTU_CLOSE_BYTES)
 		mtu_settle(conn);
 	return true;
 }
@@ -221,10 +222,10 @@ bool tcp_mtu_probe_lost(struct harp_conn *conn, const struct frame *seg)
 static void mtu_probe_passed(struct harp_conn *conn)
 {
 	conn->tcp->stats->tcp_mtu_raised++;
-	conn->snd_mss_bytes = conn->mtu.probe_bytes;
+	conn->snd.mss_bytes = conn->mtu.probe_bytes;
 	conn->mtu.state = MTU_SEARCH;
 	conn->mtu.tries = 0;
-	if (conn->mtu.high_bytes < conn->snd_mss_bytes + MTU_CLOSE_BYTES)
+	if (conn->mtu.high_bytes < conn->snd.mss_bytes + MTU_CLOSE_BYTES)
 		mtu_settle(conn);
 }
 
@@ -235,7 +236,7 @@ static uint32_t mtu_candidate(const struct harp_conn *conn)
 
 	if (high >= top)
 		return top;
-	return (conn->snd_mss_bytes + high + 1u) / 2;
+	return (conn->snd.mss_bytes + high + 1u) / 2;
 }
 
 uint32_t tcp_mtu_probe(struct harp_conn *conn)
@@ -243,7 +244,7 @@ uint32_t tcp_mtu_probe(struct harp_conn *conn)
 	uint32_t bytes, behind;
 
 	if (conn->mtu.state == MTU_PROBING) {
-		if (seq_geq(conn->snd_una_seq, conn->mtu.probe_end_seq))
+		if (seq_geq(conn->snd.una_seq, conn->mtu.probe_end_seq))
 			mtu_probe_passed(conn);
 		return 0;
 	}
@@ -251,15 +252,15 @@ uint32_t tcp_mtu_probe(struct harp_conn *conn)
 	    conn->loss_open)
 		return 0;
 	bytes = mtu_candidate(conn);
-	if (bytes <= conn->snd_mss_bytes) { /* the route's MTU decreased */
+	if (bytes <= conn->snd.mss_bytes) { /* the route's MTU decreased */
 		mtu_settle(conn);
 		return 0;
 	}
 	behind = conn->options & HARP_TCPI_SACK ? MTU_BEHIND_SEGMENTS_SACK : MTU_BEHIND_SEGMENTS;
-	behind *= conn->snd_mss_bytes;
+	behind *= conn->snd.mss_bytes;
 	if (conn_unsent_bytes(conn) <= bytes + behind ||
 	    conn_flight_bytes(conn) + bytes + behind > conn->cc.cwnd_bytes ||
-	    conn_flight_bytes(conn) + bytes + behind > conn->snd_wnd_bytes)
+	    conn_flight_bytes(conn) + bytes + behind > conn->snd.wnd_bytes)
 		return 0;
 	return bytes;
 }

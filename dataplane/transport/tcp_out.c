@@ -61,34 +61,34 @@ static uint32_t out_window_field(struct harp_conn *conn)
 	uint32_t wnd;
 
 	/* A connection that only sends repeats the same window. */
-	if (conn->advertised.nxt_seq == conn->rcv_nxt_seq &&
-	    conn->advertised.held_frames == conn->rx_frames_held &&
-	    conn->advertised.edge_seq == conn->rcv_edge_seq)
+	if (conn->advertised.nxt_seq == conn->rcv.nxt_seq &&
+	    conn->advertised.held_frames == conn->frames.rx_held &&
+	    conn->advertised.edge_seq == conn->rcv.edge_seq)
 		return conn->advertised.field;
 	/* During the peer's recovery, duplicate ACKs must have equal windows to count as
 	 * duplicates. */
-	if (!conn->reass.head || conn_rcv_wnd_bytes(conn) < 2u * conn->rcv_mss_bytes)
-		conn->rcv_edge_seq = tcp_window_edge(conn);
-	wnd = conn_rcv_wnd_bytes(conn) >> conn->rcv_wscale;
-	conn->advertised.nxt_seq = conn->rcv_nxt_seq;
-	conn->advertised.edge_seq = conn->rcv_edge_seq;
-	conn->advertised.held_frames = conn->rx_frames_held;
+	if (!conn->reass.head || conn_rcv_wnd_bytes(conn) < 2u * conn->rcv.mss_bytes)
+		conn->rcv.edge_seq = tcp_window_edge(conn);
+	wnd = conn_rcv_wnd_bytes(conn) >> conn->rcv.wscale;
+	conn->advertised.nxt_seq = conn->rcv.nxt_seq;
+	conn->advertised.edge_seq = conn->rcv.edge_seq;
+	conn->advertised.held_frames = conn->frames.rx_held;
 	conn->advertised.field = (uint16_t)(wnd > 65535 ? 65535 : wnd);
 	return conn->advertised.field;
 }
 
 void tcp_out_acked(struct harp_conn *conn)
 {
-	if (conn->rcv_acked_seq !=
-	    conn->rcv_nxt_seq) /* it resumes, so it has received the ACK before */
+	if (conn->rcv.acked_seq !=
+	    conn->rcv.nxt_seq) /* it resumes, so it has received the ACK before */
 		tcp_ack_progress(conn);
-	conn->rcv_acked_seq = conn->rcv_nxt_seq;
-	conn->full_segs_unacked = 0;
+	conn->rcv.acked_seq = conn->rcv.nxt_seq;
+	conn->rcv.full_segs_unacked = 0;
 	conn->flags &= ~(uint32_t)(CONN_ACK_PENDING | CONN_ACK_NOW | CONN_ACK_HELD);
-	if (conn->on_ack_list) {
-		TAILQ_REMOVE(&conn->tcp->ack_list, conn, ack_link);
+	if (conn->on_list.ack) {
+		TAILQ_REMOVE(&conn->tcp->ack_list, conn, link.ack);
 		conn->tcp->acks_pending--;
-		conn->on_ack_list = 0;
+		conn->on_list.ack = 0;
 	}
 }
 
@@ -96,7 +96,7 @@ void tcp_out_acked(struct harp_conn *conn)
 static void out_sack(struct harp_conn *conn, uint8_t *end, struct out_header *h,
 		     uint32_t payload_len)
 {
-	uint32_t room = conn->snd_mss_bytes > payload_len ? conn->snd_mss_bytes - payload_len : 0;
+	uint32_t room = conn->snd.mss_bytes > payload_len ? conn->snd.mss_bytes - payload_len : 0;
 	uint32_t most = TCP_OPTIONS_BYTES_MAX, len;
 	struct tcp_options opt;
 
@@ -127,10 +127,10 @@ static void out_offload(const struct harp_conn *conn, const struct tcp_gso *gso,
 	out->flags = HARP_DESC_TX_CSUM;
 	if (gso->segments > 1) {
 		h->offload |= OUT_TSO;
-		out->flags |= HARP_DESC_TX_TSO | (uint32_t)conn->snd_mss_bytes
+		out->flags |= HARP_DESC_TX_TSO | (uint32_t)conn->snd.mss_bytes
 							 << HARP_DESC_MSS_SHIFT;
 		out->segments = gso->segments;
-		out->cut_bytes = gso->bytes - conn->snd_mss_bytes;
+		out->cut_bytes = gso->bytes - conn->snd.mss_bytes;
 	}
 }
 
@@ -219,7 +219,7 @@ int tcp_out_segments(struct harp_conn *conn, const struct tcp_gso *gso, uint32_t
 	if (err)
 		return err;
 	if (flags & TCP_ACK) {
-		h.ack = conn->rcv_nxt_seq;
+		h.ack = conn->rcv.nxt_seq;
 		h.wnd_field = out_window_field(conn);
 	}
 	if ((conn->sackout.count | (conn->sackout.dsack_start_seq ^ conn->sackout.dsack_end_seq)) &&
@@ -230,7 +230,7 @@ int tcp_out_segments(struct harp_conn *conn, const struct tcp_gso *gso, uint32_t
 		tsval = conn_tsval(conn);
 		h.options_sum = csum_add(h.options_sum,
 					 tcp_options_write_timestamp(f->pub.data - h.options_len,
-								     tsval, conn->ts_recent));
+								     tsval, conn->ts.recent));
 	}
 	if (conn->flags & CONN_ECN_IN)
 		tos |= tcp_ecn_out(conn, f, payload_len, &h.flags);
@@ -292,10 +292,10 @@ static int out_control(struct harp_conn *conn, uint32_t seq, uint8_t flags)
  * rounding (RFC 7323 section 2.4). */
 static uint32_t out_acceptable_seq(const struct harp_conn *conn)
 {
-	uint32_t edge = conn->snd_una_seq + conn->snd_wnd_bytes;
+	uint32_t edge = conn->snd.una_seq + conn->snd.wnd_bytes;
 
-	if (!conn_synchronized(conn) || seq_lt(conn->snd_nxt_seq, edge + (1u << conn->snd_wscale)))
-		return conn->snd_nxt_seq;
+	if (!conn_synchronized(conn) || seq_lt(conn->snd.nxt_seq, edge + (1u << conn->snd.wscale)))
+		return conn->snd.nxt_seq;
 	return edge;
 }
 
@@ -308,7 +308,7 @@ int tcp_out_probe(struct harp_conn *conn)
 {
 	/* RFC 9293 section 3.8.4: SEG.SEQ = SND.NXT-1, which any receiver must answer. Equal if
 	 * nothing is in flight; otherwise it is below the receiver's window, too. */
-	return out_control(conn, conn->snd_una_seq - 1, TCP_ACK);
+	return out_control(conn, conn->snd.una_seq - 1, TCP_ACK);
 }
 
 int tcp_out_rst(struct harp_conn *conn)
@@ -367,10 +367,10 @@ int tcp_out_syn(struct harp_conn *conn)
 	struct tcp *tcp = conn->tcp;
 	bool reply = conn->state == HARP_TCP_SYN_RECEIVED;
 	uint8_t offered = reply ? conn->options : (uint8_t)~conn->opts.options_off;
-	struct tcp_options opt = { .mss_bytes = conn->rcv_mss_bytes,
-				   .wscale = conn->rcv_wscale,
+	struct tcp_options opt = { .mss_bytes = conn->rcv.mss_bytes,
+				   .wscale = conn->rcv.wscale,
 				   .tsval = conn_tsval(conn),
-				   .tsecr = reply ? conn->ts_recent : 0 };
+				   .tsecr = reply ? conn->ts.recent : 0 };
 	struct out_header h = { .path = &conn->path,
 				.seq = conn->iss_seq,
 				.flags = TCP_SYN,
@@ -398,13 +398,13 @@ int tcp_out_syn(struct harp_conn *conn)
 		opt.seen |= TCP_OPT_WSCALE;
 	if (reply) {
 		h.flags |= TCP_ACK;
-		h.ack = conn->rcv_nxt_seq;
+		h.ack = conn->rcv.nxt_seq;
 	}
 	h.flags |= tcp_ecn_syn_out(conn, reply);
 	h.wnd_field = conn_syn_wnd_bytes(conn);
 	/* In a simultaneous open an earlier ACK may have advertised more; that stays valid. */
-	if (!reply || seq_gt(conn->rcv_nxt_seq + h.wnd_field, conn->rcv_edge_seq))
-		conn->rcv_edge_seq = conn->rcv_nxt_seq + h.wnd_field;
+	if (!reply || seq_gt(conn->rcv.nxt_seq + h.wnd_field, conn->rcv.edge_seq))
+		conn->rcv.edge_seq = conn->rcv.nxt_seq + h.wnd_field;
 	h.options_len = (uint8_t)tcp_options_write_syn(bytes, &opt);
 	h.options_sum = csum_words(bytes, h.options_len, 0);
 	memcpy(f->pub.data - h.options_len, bytes, h.options_len);
@@ -418,12 +418,12 @@ int tcp_out_syn(struct harp_conn *conn)
 	if (err)
 		return err;
 	conn->flags &= ~(uint32_t)CONN_SYN_PENDING;
-	if (conn->snd_nxt_seq == conn->iss_seq) /* the first SYN: the answer may echo any of them */
+	if (conn->snd.nxt_seq == conn->iss_seq) /* the first SYN: the answer may echo any of them */
 		conn->ts.echo_min = conn->ts.echo_max = opt.tsval;
 	conn->ts.sent = opt.tsval;
 	tcp->stats->tcp_segs_out++;
 	conn->acct.segs_out++;
-	conn->snd_nxt_seq = conn->iss_seq + 1;
+	conn->snd.nxt_seq = conn->iss_seq + 1;
 	if (reply)
 		tcp_out_acked(conn);
 	tcp_timer_sent(conn);

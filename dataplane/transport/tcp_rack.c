@@ -9,7 +9,7 @@
  *	  first one that is not yet lost, since all behind it were sent later;
  *	- retransmissions are kept in order of time (scoreboard.resent) and removed at the front. An
  *	  entry is stale if its segment was acknowledged, SACKed or marked since; sequence numbers
- *	  tell, as a frame is freed only when snd_una has passed it. Part of the head may remain.
+ *	  tell, as a frame is freed only when SND.UNA has passed it. Part of the head may remain.
  *	  Retransmissions that did not fit are collected by one walk when the array is empty. The
  *	  clock is that of a poll: segments of one poll have equal times and are ordered by sequence
  *	  number.
@@ -69,11 +69,11 @@ void tcp_rack_delivered(struct harp_conn *conn, const struct frame *seg, struct 
  */
 void tcp_rack_adapt(struct harp_conn *conn, bool dsack, bool recovered)
 {
-	if (!seq_awaited(conn->rack.dsack_seq, conn->snd_una_seq, conn->snd_nxt_seq))
+	if (!seq_awaited(conn->rack.dsack_seq, conn->snd.una_seq, conn->snd.nxt_seq))
 		conn->rack.dsack_round = 0;
 	if (dsack && !conn->rack.dsack_round) {
 		conn->rack.dsack_round = 1;
-		conn->rack.dsack_seq = conn->snd_nxt_seq;
+		conn->rack.dsack_seq = conn->snd.nxt_seq;
 		conn->rack.persist = RACK_WINDOW_PERSIST;
 		if (conn->rack.mult < RACK_MULT_MAX)
 			conn->rack.mult++;
@@ -123,7 +123,7 @@ static void rack_track(struct harp_conn *conn)
 	struct tcp_scoreboard *b = &conn->scoreboard;
 
 	b->resent_untracked = false;
-	for (const struct frame *seg = conn->snd_head; seg && seg != conn->snd_unsent;
+	for (const struct frame *seg = conn->sndq.head; seg && seg != conn->sndq.unsent;
 	     seg = seg->next) {
 		conn->tcp->stats->tcp_sack_walked++;
 		if ((seg->flags & FRAME_RETRANS) && !(seg->tcp_flags & SEG_MARKS))
@@ -153,9 +153,9 @@ static bool rack_detect_originals(struct harp_conn *conn, uint64_t window_ns, ui
 	struct frame *seg = conn->loss.rack_next;
 	bool lost = false;
 
-	if (!seg || seq_lt(conn->loss.rack_next_seq, conn->snd_una_seq))
-		seg = conn->snd_head;
-	for (; seg && seg != conn->snd_unsent; seg = seg->next) {
+	if (!seg || seq_lt(conn->loss.rack_next_seq, conn->snd.una_seq))
+		seg = conn->sndq.head;
+	for (; seg && seg != conn->sndq.unsent; seg = seg->next) {
 		conn->tcp->stats->tcp_sack_walked++;
 		conn->loss.rack_next = seg;
 		conn->loss.rack_next_seq = seg->seq;
@@ -169,10 +169,10 @@ static bool rack_detect_originals(struct harp_conn *conn, uint64_t window_ns, ui
 	return lost;
 }
 
-/* For an entry below snd_una: is it the partly acknowledged head? */
+/* For an entry below SND.UNA: is it the partly acknowledged head? */
 static bool rack_is_remainder(const struct harp_conn *conn, const struct frame *seg)
 {
-	return seg == conn->snd_head && seg != conn->snd_unsent && (seg->flags & FRAME_RETRANS);
+	return seg == conn->sndq.head && seg != conn->sndq.unsent && (seg->flags & FRAME_RETRANS);
 }
 
 static bool rack_detect_resent(struct harp_conn *conn, uint64_t window_ns, uint64_t *deadline_ns)
@@ -185,7 +185,7 @@ static bool rack_detect_resent(struct harp_conn *conn, uint64_t window_ns, uint6
 	for (; b->resent_count > 0; b->resent_count--) {
 		uint32_t at = b->resent_first;
 		struct frame *seg = &conn->tcp->pool->frames[b->resent[at].frame];
-		bool stale = seq_lt(b->resent[at].seq, conn->snd_una_seq) &&
+		bool stale = seq_lt(b->resent[at].seq, conn->snd.una_seq) &&
 			     !rack_is_remainder(conn, seg);
 
 		if (!stale && !(seg->tcp_flags & SEG_MARKS)) {
@@ -229,24 +229,24 @@ void tcp_rack_probe_timeout(struct harp_conn *conn)
 
 struct frame *tcp_rack_probe(struct harp_conn *conn)
 {
-	struct frame *seg = conn->snd_unsent;
-	uint32_t edge = conn->snd_una_seq + conn->snd_wnd_bytes;
+	struct frame *seg = conn->sndq.unsent;
+	uint32_t edge = conn->snd.una_seq + conn->snd.wnd_bytes;
 
 	conn->flags &= ~(uint32_t)CONN_TLP_PENDING;
 	if (conn->loss_open || conn_flight_bytes(conn) == 0)
 		return NULL;
 	/* Section 7.3: new data if the receiver's window allows it, regardless of cwnd. */
-	if (seg && seg_bytes(seg) <= conn->snd_mss_bytes &&
+	if (seg && seg_bytes(seg) <= conn->snd.mss_bytes &&
 	    seq_leq(seg->seq + seg_space(seg), edge))
 		return seg;
-	return tcp_sack_find(conn, conn->snd_nxt_seq - 1);
+	return tcp_sack_find(conn, conn->snd.nxt_seq - 1);
 }
 
 void tcp_rack_probed(struct harp_conn *conn, bool again)
 {
 	conn->tlp.out = 1;
 	conn->tlp.again = again;
-	conn->tlp.end_seq = conn->snd_nxt_seq;
+	conn->tlp.end_seq = conn->snd.nxt_seq;
 	conn->loss_open = 1;
 	conn->deadline.probe_ns = TCP_NEVER_NS;
 	conn->acct.tlp_probes++;

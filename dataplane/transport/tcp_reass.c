@@ -21,20 +21,20 @@
 /* Accounting of frames. */
 static void reass_release(struct harp_conn *conn, struct frame *f)
 {
-	conn->rx_frames_held--;
+	conn->frames.rx_held--;
 	conn->tcp->stats->frames_tcp_rx--;
 	frame_release(conn->tcp->pool, f);
 }
 
 void tcp_rcvq_purge(struct harp_conn *conn)
 {
-	while (conn->rcv_head) {
-		struct frame *f = conn->rcv_head;
+	while (conn->rcvq.head) {
+		struct frame *f = conn->rcvq.head;
 
-		conn->rcv_head = f->next;
+		conn->rcvq.head = f->next;
 		reass_release(conn, f);
 	}
-	conn->rcv_tail = NULL;
+	conn->rcvq.tail = NULL;
 	conn->rcv_queued_bytes = 0;
 }
 
@@ -49,18 +49,18 @@ void tcp_rcvq_discard(struct harp_conn *conn)
  * were filled. */
 static void reass_list(struct harp_conn *conn)
 {
-	if (conn->on_reass_list)
+	if (conn->on_list.reass)
 		return;
-	TAILQ_INSERT_TAIL(&conn->tcp->reassembling, conn, reass_link);
-	conn->on_reass_list = 1;
+	TAILQ_INSERT_TAIL(&conn->tcp->reassembling, conn, link.reass);
+	conn->on_list.reass = 1;
 }
 
 static void reass_unlist(struct harp_conn *conn)
 {
-	if (!conn->on_reass_list)
+	if (!conn->on_list.reass)
 		return;
-	TAILQ_REMOVE(&conn->tcp->reassembling, conn, reass_link);
-	conn->on_reass_list = 0;
+	TAILQ_REMOVE(&conn->tcp->reassembling, conn, link.reass);
+	conn->on_list.reass = 0;
 }
 
 void tcp_reass_purge(struct harp_conn *conn)
@@ -73,7 +73,7 @@ void tcp_reass_purge(struct harp_conn *conn)
 	}
 	conn->reass.tail = NULL;
 	conn->reass.hint = NULL;
-	conn->reass_frames = 0;
+	conn->frames.reass_held = 0;
 	conn->sackout.count = 0;
 	reass_unlist(conn);
 }
@@ -83,7 +83,7 @@ void tcp_reass_purge(struct harp_conn *conn)
 static bool reass_evict(struct harp_conn *conn)
 {
 	struct frame *f, **link = &conn->reass.head, *before = NULL;
-	uint32_t keep = conn->reass_frames - (conn->reass_frames + 7) / 8;
+	uint32_t keep = conn->frames.reass_held - (conn->frames.reass_held + 7) / 8;
 
 	if (!conn->reass.head)
 		return false;
@@ -99,7 +99,7 @@ static bool reass_evict(struct harp_conn *conn)
 	while (f) {
 		struct frame *rest = f->next;
 
-		conn->reass_frames--;
+		conn->frames.reass_held--;
 		reass_release(conn, f);
 		f = rest;
 	}
@@ -159,14 +159,14 @@ static uint32_t rcvq_tail_bytes(const struct tcp *tcp, const struct frame *f)
 /* True if len more bytes may be copied behind the last ones. */
 static bool rcvq_may_coalesce(const struct harp_conn *conn, uint32_t len)
 {
-	return conn->rcv_tail && conn->rx_frames_held * 2 > conn->rx_frames_budget &&
-	       rcvq_tail_bytes(conn->tcp, conn->rcv_tail) >= len;
+	return conn->rcvq.tail && conn->frames.rx_held * 2 > conn->frames.rx_budget &&
+	       rcvq_tail_bytes(conn->tcp, conn->rcvq.tail) >= len;
 }
 
 static bool rcvq_coalesce(struct harp_conn *conn, const struct frame *f)
 {
 	struct tcp *tcp = conn->tcp;
-	struct frame *tail = conn->rcv_tail;
+	struct frame *tail = conn->rcvq.tail;
 
 	if (!rcvq_may_coalesce(conn, f->pub.len))
 		return false;
@@ -177,12 +177,12 @@ static bool rcvq_coalesce(struct harp_conn *conn, const struct frame *f)
 	return true;
 }
 
-/* Appends a frame that begins at rcv_nxt and already counts against the budget. */
+/* Appends a frame that begins at RCV.NXT and already counts against the budget. */
 static void rcvq_append(struct harp_conn *conn, struct frame *f)
 {
 	uint32_t len = f->pub.len;
 
-	conn->rcv_nxt_seq += len;
+	conn->rcv.nxt_seq += len;
 	conn->acct.bytes_received += len;
 	if (conn->flags & CONN_READ_SHUT) {
 		conn->tcp->stats->rx_discarded_bytes += len;
@@ -196,11 +196,11 @@ static void rcvq_append(struct harp_conn *conn, struct frame *f)
 	}
 	f->next = NULL;
 	f->pub.capacity = len;
-	if (conn->rcv_tail)
-		conn->rcv_tail->next = f;
+	if (conn->rcvq.tail)
+		conn->rcvq.tail->next = f;
 	else
-		conn->rcv_head = f;
-	conn->rcv_tail = f;
+		conn->rcvq.head = f;
+	conn->rcvq.tail = f;
 }
 
 /* The reassembly list: sorted, without overlaps. Bytes that arrived first stay; of an overlapping
@@ -274,7 +274,7 @@ static struct frame *reass_unlink(struct harp_conn *conn, struct frame *before)
 	if (!f->next)
 		conn->reass.tail = before;
 	conn->reass.hint = NULL;
-	conn->reass_frames--;
+	conn->frames.reass_held--;
 	return f;
 }
 
@@ -334,18 +334,18 @@ static void reass_insert(struct harp_conn *conn, struct frame *f, struct reass_t
 	if (!after)
 		conn->reass.tail = f;
 	conn->reass.hint = f;
-	conn->reass_frames++;
+	conn->frames.reass_held++;
 }
 
 /* Appends an in-order frame to the receive queue, and what follows it in the reassembly list. */
 static void reass_append(struct harp_conn *conn, struct frame *f, struct reass_text *t)
 {
 	/* Earlier frames of the same packet may have moved duplicates from the list. */
-	if (!reass_cut_old(conn, f, conn->rcv_nxt_seq, t))
+	if (!reass_cut_old(conn, f, conn->rcv.nxt_seq, t))
 		return;
 	reass_join(conn, NULL, f, t);
 	rcvq_append(conn, f);
-	while (conn->reass.head && conn->reass.head->seq == conn->rcv_nxt_seq)
+	while (conn->reass.head && conn->reass.head->seq == conn->rcv.nxt_seq)
 		rcvq_append(conn, reass_unlink(conn, NULL));
 }
 
@@ -366,13 +366,13 @@ static bool reass_admit(struct harp_conn *conn, uint32_t frames, bool in_order)
 			continue;
 		/* A connection that holds frames is not stuck: the application will read them. And
 		 * dropping SACKed data costs its sender a timeout. */
-		if (conn->rx_frames_held >= TCP_FRAMES_BUDGET_MIN || !reass_evict_other(conn->tcp))
+		if (conn->frames.rx_held >= TCP_FRAMES_BUDGET_MIN || !reass_evict_other(conn->tcp))
 			break;
 	}
-	while (in_order && conn->rx_frames_held + frames > conn->budget.rx_frames_limit)
+	while (in_order && conn->frames.rx_held + frames > conn->budget.rx_frames_limit)
 		if (!reass_evict(conn))
 			break;
-	return conn->rx_frames_held + frames <= conn->budget.rx_frames_limit &&
+	return conn->frames.rx_held + frames <= conn->budget.rx_frames_limit &&
 	       !reass_pool_short(conn);
 }
 
@@ -382,9 +382,9 @@ static uint32_t reass_admit_part(const struct harp_conn *conn, const struct fram
 {
 	uint32_t bytes;
 
-	if (conn->rx_frames_held >= conn->budget.rx_frames_limit || reass_pool_short(conn))
+	if (conn->frames.rx_held >= conn->budget.rx_frames_limit || reass_pool_short(conn))
 		return 0;
-	bytes = reass_count_bytes(f, conn->budget.rx_frames_limit - conn->rx_frames_held);
+	bytes = reass_count_bytes(f, conn->budget.rx_frames_limit - conn->frames.rx_held);
 	if (bytes <= skip)
 		return 0;
 	return bytes - skip < len ? bytes - skip : len;
@@ -396,12 +396,12 @@ static uint32_t reass_admit_part(const struct harp_conn *conn, const struct fram
  * then sends window probes as long as necessary (MUST-37), and learns when it opens. */
 static void reass_refused(struct harp_conn *conn)
 {
-	if (conn->rx_frames_held < conn->budget.rx_frames_limit && !tcp_starve_refused(conn))
+	if (conn->frames.rx_held < conn->budget.rx_frames_limit && !tcp_starve_refused(conn))
 		return;
-	conn->rcv_edge_seq = conn->rcv_nxt_seq;
+	conn->rcv.edge_seq = conn->rcv.nxt_seq;
 	/* Later segments of the peer are at the edge and not older than the dropped one. */
-	if (seq_gt(conn->snd_wl1_seq, conn->rcv_nxt_seq))
-		conn->snd_wl1_seq = conn->rcv_nxt_seq;
+	if (seq_gt(conn->snd.wl1_seq, conn->rcv.nxt_seq))
+		conn->snd.wl1_seq = conn->rcv.nxt_seq;
 }
 
 /* Distributes the fragments to the receive queue and the reassembly list. */
@@ -421,7 +421,7 @@ static void reass_take(struct harp_conn *conn, struct frame *f, struct reass_tex
 		if (f->pub.len == 0) {
 			frame_release(conn->tcp->pool, f);
 		} else {
-			conn->rx_frames_held++;
+			conn->frames.rx_held++;
 			conn->tcp->stats->frames_tcp_rx++;
 			if (in_order)
 				reass_append(conn, f, t);
@@ -437,25 +437,25 @@ static void reass_take(struct harp_conn *conn, struct frame *f, struct reass_tex
  * remains. */
 static enum tcp_verdict reass_trim_to_window(struct harp_conn *conn, struct reass_text *t)
 {
-	if (seq_lt(t->seq, conn->rcv_nxt_seq)) {
-		uint32_t old = conn->rcv_nxt_seq - t->seq;
+	if (seq_lt(t->seq, conn->rcv.nxt_seq)) {
+		uint32_t old = conn->rcv.nxt_seq - t->seq;
 
 		if (old >= t->len) {
 			tcp_sackout_duplicate(conn, t->seq, t->seq + t->len);
 			tcp_delack_request(conn, true);
 			return TCP_DROP_DUPLICATE;
 		}
-		reass_note_duplicate(t, t->seq, conn->rcv_nxt_seq);
+		reass_note_duplicate(t, t->seq, conn->rcv.nxt_seq);
 		t->seq += old;
 		t->len -= old;
 		t->skip += old;
 	}
-	if (seq_gt(t->seq + t->len, conn->rcv_edge_seq)) {
-		if (!seq_gt(conn->rcv_edge_seq, t->seq)) {
+	if (seq_gt(t->seq + t->len, conn->rcv.edge_seq)) {
+		if (!seq_gt(conn->rcv.edge_seq, t->seq)) {
 			tcp_delack_request(conn, true);
 			return TCP_DROP_WINDOW;
 		}
-		t->len = conn->rcv_edge_seq - t->seq;
+		t->len = conn->rcv.edge_seq - t->seq;
 	}
 	return TCP_PASS;
 }
@@ -495,7 +495,7 @@ enum tcp_verdict tcp_reass_payload(struct harp_conn *conn, struct tcp_segment *s
 	v = reass_trim_to_window(conn, &text);
 	if (v != TCP_PASS)
 		return v;
-	in_order = text.seq == conn->rcv_nxt_seq;
+	in_order = text.seq == conn->rcv.nxt_seq;
 	if (!reass_trim_to_budget(conn, f, &text, in_order))
 		return TCP_DROP_RX_BUDGET;
 	f = frame_packet_cut_front(tcp->pool, f, text.skip);

@@ -66,9 +66,9 @@ bool tcp_resegment_split(struct harp_conn *conn, struct frame *seg, uint32_t byt
 	seg_set(seg, bytes, frags);
 	seg_set(rest, total - bytes, tail_frags);
 	seg->next = rest;
-	if (conn->snd_tail == seg)
-		conn->snd_tail = rest;
-	conn->tx_frames_held++;
+	if (conn->sndq.tail == seg)
+		conn->sndq.tail = rest;
+	conn->frames.tx_held++;
 	tcp->stats->frames_tcp_tx++;
 	tcp->stats->tx_copied_bytes += moved;
 	conn->acct.tx_copied_bytes += moved;
@@ -151,7 +151,7 @@ static void resegment_drop_second(struct harp_conn *conn, struct frame *seg)
 bool tcp_resegment_gather(struct harp_conn *conn, uint32_t bytes)
 {
 	struct tcp *tcp = conn->tcp;
-	struct frame *seg = conn->snd_unsent;
+	struct frame *seg = conn->sndq.unsent;
 
 	while (seg_bytes(seg) < bytes) {
 		struct frame *last = tcp_sndq_last_frag(seg), *from = seg->next, *first = from;
@@ -171,7 +171,7 @@ bool tcp_resegment_gather(struct harp_conn *conn, uint32_t bytes)
 			last->frag = frame_alloc(tcp->pool, tcp_pool_floor_tx(conn));
 			if (!last->frag)
 				return false;
-			conn->tx_frames_held++;
+			conn->frames.tx_held++;
 			tcp->stats->frames_tcp_tx++;
 			seg_set(seg, seg_bytes(seg), seg_frags(seg) + 1);
 			continue;
@@ -243,7 +243,7 @@ ssize_t tcp_resegment_into_pool(struct harp_conn *conn, struct frame *seg)
 	seg->flags &= (uint8_t)~FRAME_CSUM;
 	tcp_sndq_uncount(conn, old, seg_frags(seg) - 1);
 	frame_release_packet(conn->tcp->pool, old);
-	conn->tx_frames_held += frags;
+	conn->frames.tx_held += frags;
 	conn->tcp->stats->frames_tcp_tx += frags;
 	seg_set(seg, seg_bytes(seg), frags + 1);
 	conn->acct.tx_copied_bytes += (uint64_t)copied;

@@ -10,7 +10,7 @@
  * Two small arrays make the cost of an ACK proportional to its new information:
  *	- skip index: every n-th sent segment is recorded with its sequence number. A search starts
  *	  at the entry before the segment. When the array is full, every second entry is removed and
- *	  n doubles. An entry is valid as long as its sequence number is not before snd_una: a frame
+ *	  n doubles. An entry is valid as long as its sequence number is not before SND.UNA: a frame
  *	  is freed only when all of it is acknowledged.
  *	- ranges: sequence ranges that are already marked. Only the new part of a block is walked.
  *	  This is a cache: when it is full, the shortest range is dropped, and repeating that block
@@ -36,8 +36,8 @@ static uint32_t sack_end(const struct frame *seg)
 void tcp_sack_mark_lost(struct harp_conn *conn, struct frame *seg)
 {
 	assert(!(seg->tcp_flags & SEG_MARKS));
-	/* A cursor before snd_una means the head: there is nothing before it. */
-	if (conn->loss.lost_bytes == 0 || (seq_geq(conn->loss.rtx_seq, conn->snd_una_seq) &&
+	/* A cursor before SND.UNA means the head: there is nothing before it. */
+	if (conn->loss.lost_bytes == 0 || (seq_geq(conn->loss.rtx_seq, conn->snd.una_seq) &&
 					   seq_lt(seg->seq, conn->loss.rtx_seq))) {
 		conn->loss.rtx_next = seg;
 		conn->loss.rtx_seq = seg->seq;
@@ -87,7 +87,7 @@ void tcp_sack_acked(struct harp_conn *conn, const struct frame *seg, uint32_t n,
 
 void tcp_sack_forget(struct harp_conn *conn)
 {
-	for (struct frame *seg = conn->snd_head; seg && seg != conn->snd_unsent; seg = seg->next)
+	for (struct frame *seg = conn->sndq.head; seg && seg != conn->sndq.unsent; seg = seg->next)
 		seg->tcp_flags &= (uint8_t)~SEG_SACKED;
 	conn->loss.sacked_bytes = 0;
 	conn->loss.sacked_segs = 0;
@@ -99,9 +99,9 @@ struct tcp_marks tcp_sack_marks(const struct harp_conn *conn)
 {
 	struct tcp_marks marks = { 0 };
 
-	if (conn->loss.lost_bytes == 0 && !seq_lt(conn->snd_una_seq, conn->loss.retrans_end_seq))
+	if (conn->loss.lost_bytes == 0 && !seq_lt(conn->snd.una_seq, conn->loss.retrans_end_seq))
 		return marks;
-	for (const struct frame *seg = conn->snd_head; seg && seg != conn->snd_unsent;
+	for (const struct frame *seg = conn->sndq.head; seg && seg != conn->sndq.unsent;
 	     seg = seg->next) {
 		if (seg->tcp_flags & SEG_LOST)
 			marks.lost_segs++;
@@ -115,7 +115,7 @@ bool tcp_sack_sums_good(const struct harp_conn *conn)
 {
 	uint32_t sacked = 0, segs = 0, lost = 0;
 
-	for (const struct frame *seg = conn->snd_head; seg && seg != conn->snd_unsent;
+	for (const struct frame *seg = conn->sndq.head; seg && seg != conn->sndq.unsent;
 	     seg = seg->next) {
 		if (seg->tcp_flags & SEG_SACKED) {
 			sacked += seg_space(seg);
@@ -147,7 +147,7 @@ void tcp_sack_index(struct harp_conn *conn, const struct frame *seg)
 {
 	struct tcp_scoreboard *b = &conn->scoreboard;
 
-	while (b->skip_count > 0 && seq_lt(b->skip[b->skip_first].seq, conn->snd_una_seq)) {
+	while (b->skip_count > 0 && seq_lt(b->skip[b->skip_first].seq, conn->snd.una_seq)) {
 		b->skip_first = sack_skip_at(b, 1);
 		b->skip_count--;
 	}
@@ -164,7 +164,7 @@ void tcp_sack_index(struct harp_conn *conn, const struct frame *seg)
 struct frame *tcp_sack_find(struct harp_conn *conn, uint32_t seq)
 {
 	const struct tcp_scoreboard *b = &conn->scoreboard;
-	struct frame *seg = conn->snd_head;
+	struct frame *seg = conn->sndq.head;
 	uint32_t low = 0, high = b->skip_count;
 
 	/* Binary search for the last entry at or before seq. */
@@ -179,10 +179,10 @@ struct frame *tcp_sack_find(struct harp_conn *conn, uint32_t seq)
 	if (low > 0) {
 		uint32_t at = sack_skip_at(b, low - 1);
 
-		if (seq_geq(b->skip[at].seq, conn->snd_una_seq))
+		if (seq_geq(b->skip[at].seq, conn->snd.una_seq))
 			seg = &conn->tcp->pool->frames[b->skip[at].frame];
 	}
-	for (; seg && seg != conn->snd_unsent; seg = seg->next) {
+	for (; seg && seg != conn->sndq.unsent; seg = seg->next) {
 		conn->tcp->stats->tcp_sack_walked++;
 		if (seq_lt(seq, sack_end(seg)))
 			return seg;
@@ -238,7 +238,7 @@ static void sack_ranges_trim(struct harp_conn *conn)
 {
 	struct tcp_scoreboard *b = &conn->scoreboard;
 
-	while (b->range_count > 0 && seq_leq(b->range[0].end_seq, conn->snd_una_seq))
+	while (b->range_count > 0 && seq_leq(b->range[0].end_seq, conn->snd.una_seq))
 		sack_range_remove(b, 0);
 }
 
@@ -253,7 +253,7 @@ static void sack_mark_gap(struct harp_conn *conn, uint32_t start, uint32_t end, 
 	if (!seg)
 		return;
 	first = last = seg->seq;
-	for (; seg && seg != conn->snd_unsent && seq_leq(sack_end(seg), end); seg = seg->next) {
+	for (; seg && seg != conn->sndq.unsent && seq_leq(sack_end(seg), end); seg = seg->next) {
 		conn->tcp->stats->tcp_sack_walked++;
 		if (!(seg->tcp_flags & SEG_SACKED))
 			sack_mark(conn, seg, a);
@@ -301,12 +301,12 @@ static bool sack_is_dsack(const struct tcp_options *opt, uint32_t ack)
 static void sack_dsack(struct harp_conn *conn, uint32_t start, uint32_t end, struct tcp_ack *a)
 {
 	/* A receiver with GRO reports several segments at once. */
-	uint32_t segs = (end - start + conn->snd_mss_bytes - 1) / conn->snd_mss_bytes;
+	uint32_t segs = (end - start + conn->snd.mss_bytes - 1) / conn->snd.mss_bytes;
 
 	/* Accepted within what was outstanding, and for at most as many segments as were
 	 * retransmitted: the network duplicates packets, too. */
-	if (!seq_lt(start, end) || seq_gt(end, conn->snd_nxt_seq) ||
-	    seq_lt(start, conn->snd_una_seq - SACK_DSACK_BYTES_MAX)) {
+	if (!seq_lt(start, end) || seq_gt(end, conn->snd.nxt_seq) ||
+	    seq_lt(start, conn->snd.una_seq - SACK_DSACK_BYTES_MAX)) {
 		conn->tcp->stats->tcp_sack_bad++;
 		return;
 	}
@@ -340,12 +340,12 @@ void tcp_sack_in(struct harp_conn *conn, const struct tcp_segment *seg, struct t
 			sack_dsack(conn, start, end, a);
 			continue;
 		}
-		if (!seq_lt(start, end) || seq_gt(end, conn->snd_nxt_seq) ||
+		if (!seq_lt(start, end) || seq_gt(end, conn->snd.nxt_seq) ||
 		    seq_lt(start, seg->ack)) {
 			conn->tcp->stats->tcp_sack_bad++;
 			continue;
 		}
 		/* For an old ACK: ignores what has been acknowledged since. */
-		sack_block(conn, seq_max(start, conn->snd_una_seq), end, a);
+		sack_block(conn, seq_max(start, conn->snd.una_seq), end, a);
 	}
 }

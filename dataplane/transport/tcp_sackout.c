@@ -44,7 +44,7 @@ void tcp_sackout_kept(struct harp_conn *conn, uint32_t start_seq, uint32_t end_s
 void tcp_sackout_advance(struct harp_conn *conn)
 {
 	for (uint32_t i = conn->sackout.count; i-- > 0;) {
-		if (seq_leq(conn->sackout.block[i].start_seq, conn->rcv_nxt_seq))
+		if (seq_leq(conn->sackout.block[i].start_seq, conn->rcv.nxt_seq))
 			sackout_remove(conn, i);
 	}
 }

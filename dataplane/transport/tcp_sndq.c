@@ -30,9 +30,9 @@ static struct frame *sndq_take_frame(struct harp_conn *conn)
 	struct frame_pool *pool = conn->tcp->pool;
 	struct frame *f;
 
-	if (conn->tx_frames_held >= conn->tx_frames_budget) {
+	if (conn->frames.tx_held >= conn->frames.tx_budget) {
 		tcp_budget_tune_tx(conn);
-		if (conn->tx_frames_held >= conn->tx_frames_budget)
+		if (conn->frames.tx_held >= conn->frames.tx_budget)
 			return NULL;
 	}
 	f = frame_alloc(pool, pool->free_count >= conn->tcp->pool_plenty_frames
@@ -41,7 +41,7 @@ static struct frame *sndq_take_frame(struct harp_conn *conn)
 	if (!f)
 		return NULL;
 	f->tcp_flags = 0;
-	conn->tx_frames_held++;
+	conn->frames.tx_held++;
 	conn->tcp->stats->frames_tcp_tx++;
 	return f;
 }
@@ -51,18 +51,18 @@ void tcp_sndq_uncount(struct harp_conn *conn, const struct frame *f, uint32_t fr
 	struct harp_stats *stats = conn->tcp->stats;
 	uint32_t external = 0;
 
-	for (uint32_t i = 0; conn->tx_external_held > 0 && i < frags; i++, f = f->frag)
+	for (uint32_t i = 0; conn->budget.tx_external_held > 0 && i < frags; i++, f = f->frag)
 		external += frame_is_external(conn->tcp->pool, f);
-	conn->tx_external_held -= external;
+	conn->budget.tx_external_held -= external;
 	stats->frames_tcp_external -= external;
-	conn->tx_frames_held -= frags - external;
+	conn->frames.tx_held -= frags - external;
 	stats->frames_tcp_tx -= frags - external;
 }
 
 static inline void sndq_release(struct harp_conn *conn, struct frame *seg)
 {
 	if (!seg->frag) { /* not an external frame: those never come first */
-		conn->tx_frames_held--;
+		conn->frames.tx_held--;
 		conn->tcp->stats->frames_tcp_tx--;
 		frame_release(conn->tcp->pool, seg);
 		return;
@@ -73,15 +73,15 @@ static inline void sndq_release(struct harp_conn *conn, struct frame *seg)
 
 static void sndq_append_segment(struct harp_conn *conn, struct frame *f)
 {
-	f->seq = conn->snd_end_seq;
+	f->seq = conn->snd.end_seq;
 	f->next = NULL;
-	if (conn->snd_tail)
-		conn->snd_tail->next = f;
+	if (conn->sndq.tail)
+		conn->sndq.tail->next = f;
 	else
-		conn->snd_head = f;
-	conn->snd_tail = f;
-	if (!conn->snd_unsent)
-		conn->snd_unsent = f;
+		conn->sndq.head = f;
+	conn->sndq.tail = f;
+	if (!conn->sndq.unsent)
+		conn->sndq.unsent = f;
 }
 
 struct frame *tcp_sndq_last_frag(struct frame *seg)
@@ -94,10 +94,10 @@ struct frame *tcp_sndq_last_frag(struct frame *seg)
 /* The newest segment if it may still grow. */
 static struct frame *sndq_open_tail(const struct harp_conn *conn)
 {
-	struct frame *tail = conn->snd_tail;
+	struct frame *tail = conn->sndq.tail;
 
-	if (!conn->snd_unsent || (tail->flags & (FRAME_SENT | FRAME_FIN)) ||
-	    seg_bytes(tail) >= conn->snd_mss_bytes)
+	if (!conn->sndq.unsent || (tail->flags & (FRAME_SENT | FRAME_FIN)) ||
+	    seg_bytes(tail) >= conn->snd.mss_bytes)
 		return NULL;
 	return tail;
 }
@@ -158,7 +158,7 @@ size_t tcp_sndq_copy(struct harp_conn *conn, const uint8_t *src, size_t len)
 		if (!f)
 			break;
 		room = f->pub.capacity - f->pub.len;
-		n = conn->snd_mss_bytes - seg_bytes(seg);
+		n = conn->snd.mss_bytes - seg_bytes(seg);
 		n = n < room ? n : room;
 		n = len - done < n ? (uint32_t)(len - done) : n;
 		/* COPY: the application's bytes into our frame, computing the checksum. */
@@ -166,7 +166,7 @@ size_t tcp_sndq_copy(struct harp_conn *conn, const uint8_t *src, size_t len)
 		f->csum = csum_append(f->csum, sum, f->pub.len);
 		f->pub.len += n;
 		seg_set(seg, seg_bytes(seg) + n, seg_frags(seg));
-		conn->snd_end_seq += n;
+		conn->snd.end_seq += n;
 		done += n;
 	}
 	conn->acct.tx_copied_bytes += done;
@@ -181,9 +181,9 @@ size_t tcp_sndq_space(const struct harp_conn *conn)
 	struct frame *seg = sndq_open_tail(conn);
 	uint32_t frame_bytes = sndq_frame_bytes(tcp), floor = tcp_pool_floor_tx(conn);
 	uint32_t budget = tcp_budget_tx_frames(conn);
-	uint32_t frames = budget > conn->tx_frames_held ? budget - conn->tx_frames_held : 0;
+	uint32_t frames = budget > conn->frames.tx_held ? budget - conn->frames.tx_held : 0;
 	uint32_t pool = tcp->pool->free_count > floor ? tcp->pool->free_count - floor : 0;
-	uint32_t per_segment = (conn->snd_mss_bytes + frame_bytes - 1) / frame_bytes;
+	uint32_t per_segment = (conn->snd.mss_bytes + frame_bytes - 1) / frame_bytes;
 	uint32_t rest;
 	size_t room = 0;
 
@@ -195,14 +195,14 @@ size_t tcp_sndq_space(const struct harp_conn *conn)
 		if (last->flags & FRAME_CSUM)
 			room += last->pub.capacity - last->pub.len;
 		for (uint32_t n = seg_frags(seg); n < tcp->tx_frags_max && frames > 0 &&
-						  room < conn->snd_mss_bytes - seg_bytes(seg);
+						  room < conn->snd.mss_bytes - seg_bytes(seg);
 		     n++, frames--)
 			room += frame_bytes;
-		if (room > conn->snd_mss_bytes - seg_bytes(seg))
-			room = conn->snd_mss_bytes - seg_bytes(seg);
+		if (room > conn->snd.mss_bytes - seg_bytes(seg))
+			room = conn->snd.mss_bytes - seg_bytes(seg);
 	}
 	rest = frames % per_segment * frame_bytes;
-	room += (size_t)(frames / per_segment) * conn->snd_mss_bytes + rest;
+	room += (size_t)(frames / per_segment) * conn->snd.mss_bytes + rest;
 	return room;
 }
 
@@ -212,8 +212,8 @@ struct frame *tcp_sndq_alloc(struct harp_conn *conn)
 
 	if (!f)
 		return NULL;
-	if (f->pub.capacity > conn->snd_mss_bytes)
-		f->pub.capacity = conn->snd_mss_bytes;
+	if (f->pub.capacity > conn->snd.mss_bytes)
+		f->pub.capacity = conn->snd.mss_bytes;
 	f->flags = FRAME_LENT;
 	return f;
 }
@@ -229,7 +229,7 @@ void tcp_sndq_frame(struct harp_conn *conn, struct frame *f)
 		f->csum = csum_partial(f->pub.data, len, 0);
 		f->flags = FRAME_CSUM;
 	}
-	if (seg && seg_bytes(seg) + len <= conn->snd_mss_bytes &&
+	if (seg && seg_bytes(seg) + len <= conn->snd.mss_bytes &&
 	    seg_frags(seg) < conn->tcp->tx_frags_max) {
 		tcp_sndq_last_frag(seg)->frag = f;
 		seg_set(seg, seg_bytes(seg) + len, seg_frags(seg) + 1);
@@ -237,13 +237,13 @@ void tcp_sndq_frame(struct harp_conn *conn, struct frame *f)
 		seg_set(f, len, 1);
 		sndq_append_segment(conn, f);
 	}
-	conn->snd_end_seq += len;
+	conn->snd.end_seq += len;
 	conn->bytes_queued += len;
 }
 
 bool tcp_sndq_fin(struct harp_conn *conn)
 {
-	struct frame *f = conn->snd_unsent ? conn->snd_tail : NULL;
+	struct frame *f = conn->sndq.unsent ? conn->sndq.tail : NULL;
 
 	if (!f || (f->flags & FRAME_SENT)) {
 		/* Exceeds the budget: a FIN must not wait for the application. */
@@ -257,20 +257,20 @@ bool tcp_sndq_fin(struct harp_conn *conn)
 		f->pub.len = 0;
 		f->sent_ns = 0;
 		seg_set(f, 0, 1);
-		conn->tx_frames_held++;
+		conn->frames.tx_held++;
 		conn->tcp->stats->frames_tcp_tx++;
 		sndq_append_segment(conn, f);
 	}
 	f->flags |= FRAME_FIN;
-	conn->snd_end_seq++;
+	conn->snd.end_seq++;
 	conn->flags |= CONN_FIN_QUEUED;
 	return true;
 }
 
 void tcp_sndq_acked(struct harp_conn *conn, uint32_t ack, struct tcp_ack *a)
 {
-	while (conn->snd_head && conn->snd_head != conn->snd_unsent) {
-		struct frame *seg = conn->snd_head;
+	while (conn->sndq.head && conn->sndq.head != conn->sndq.unsent) {
+		struct frame *seg = conn->sndq.head;
 
 		if (!seq_leq(seg->seq + seg_space(seg), ack)) {
 			if (conn->loss_open && seq_gt(ack, seg->seq))
@@ -285,23 +285,23 @@ void tcp_sndq_acked(struct harp_conn *conn, uint32_t ack, struct tcp_ack *a)
 			tcp_sack_acked(conn, seg, seg_space(seg), a);
 		else
 			a->sent_ns = (seg->flags & FRAME_RETRANS) ? 0 : seg->sent_ns;
-		conn->snd_head = seg->next;
+		conn->sndq.head = seg->next;
 		sndq_release(conn, seg);
 	}
-	if (!conn->snd_head)
-		conn->snd_tail = NULL;
+	if (!conn->sndq.head)
+		conn->sndq.tail = NULL;
 }
 
 void tcp_sndq_purge(struct harp_conn *conn)
 {
-	while (conn->snd_head) {
-		struct frame *seg = conn->snd_head;
+	while (conn->sndq.head) {
+		struct frame *seg = conn->sndq.head;
 
-		conn->snd_head = seg->next;
+		conn->sndq.head = seg->next;
 		sndq_release(conn, seg);
 	}
-	conn->snd_tail = NULL;
-	conn->snd_unsent = NULL;
+	conn->sndq.tail = NULL;
+	conn->sndq.unsent = NULL;
 	conn->loss.sacked_bytes = 0;
 	conn->loss.sacked_segs = 0;
 	conn->loss.lost_bytes = 0;

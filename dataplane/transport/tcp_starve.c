@@ -18,24 +18,24 @@ bool tcp_starve_refused(struct harp_conn *conn)
 {
 	uint64_t now_ns = conn->tcp->now_ns;
 
-	if (!conn->refused.since_ns || conn->refused.seq != conn->rcv_nxt_seq) {
+	if (!conn->refused.since_ns || conn->refused.seq != conn->rcv.nxt_seq) {
 		conn->refused.since_ns = now_ns;
-		conn->refused.seq = conn->rcv_nxt_seq;
+		conn->refused.seq = conn->rcv.nxt_seq;
 	}
 	if (now_ns - conn->refused.since_ns < STARVE_AFTER_NS)
 		return false;
-	if (!conn->on_starved_list)
-		TAILQ_INSERT_TAIL(&conn->tcp->starved, conn, starved_link);
-	conn->on_starved_list = 1;
+	if (!conn->on_list.starved)
+		TAILQ_INSERT_TAIL(&conn->tcp->starved, conn, link.starved);
+	conn->on_list.starved = 1;
 	return true;
 }
 
 void tcp_starve_end(struct harp_conn *conn)
 {
-	if (!conn->on_starved_list)
+	if (!conn->on_list.starved)
 		return;
-	TAILQ_REMOVE(&conn->tcp->starved, conn, starved_link);
-	conn->on_starved_list = 0;
+	TAILQ_REMOVE(&conn->tcp->starved, conn, link.starved);
+	conn->on_list.starved = 0;
 	conn->refused.since_ns = 0;
 	/* Forces a new window computation, though nothing else has changed. */
 	conn->advertised.held_frames = UINT32_MAX;
@@ -47,17 +47,17 @@ static bool starve_is_over(const struct harp_conn *conn)
 {
 	const struct tcp *tcp = conn->tcp;
 
-	if (conn->advertised.edge_seq != conn->rcv_edge_seq)
+	if (conn->advertised.edge_seq != conn->rcv.edge_seq)
 		return false;
 	return tcp->pool->free_count >= tcp_pool_floor_rx(conn) ||
-	       (conn->rx_frames_held < TCP_FRAMES_BUDGET_MIN && !TAILQ_EMPTY(&tcp->reassembling));
+	       (conn->frames.rx_held < TCP_FRAMES_BUDGET_MIN && !TAILQ_EMPTY(&tcp->reassembling));
 }
 
 static struct harp_conn *starve_first(const struct tcp *tcp)
 {
 	struct harp_conn *conn;
 
-	TAILQ_FOREACH(conn, &tcp->starved, starved_link)
+	TAILQ_FOREACH(conn, &tcp->starved, link.starved)
 	{
 		if (starve_is_over(conn))
 			return conn;

@@ -30,14 +30,14 @@
  *	pace	new data may be sent again
  *
  * The user timeout has no deadline of its own: it is checked when rto expires, which after one
- * expiry is soon enough. It counts from progress_ns: the last move of snd_una, or the time when
+ * expiry is soon enough. It counts from progress_ns: the last move of SND.UNA, or the time when
  * data began to wait.
  *
  * A single segment in flight is special. Its receiver may delay the ACK by TIMER_ACK_DELAY_NS in
- * the hope of a second one, so RTO and PTO are extended by that (rto_single), unless this peer has
- * often answered at once (single_quick). If the RTO would expire before the PTO, on a long path
+ * the hope of a second one, so RTO and PTO are extended by that (rto.single), unless this peer has
+ * often answered at once (rto.single_quick). If the RTO would expire before the PTO, on a long path
  * with little variance, the probe takes its place, and the RTO restarts behind it, once
- * (rto_probe).
+ * (rto.probe).
  */
 #include "base/histogram.h"
 #include "transport/tcp.h"
@@ -107,13 +107,13 @@ void tcp_timer_stop(struct harp_conn *conn)
 /* One segment is outstanding. */
 static bool timer_is_single(const struct harp_conn *conn)
 {
-	return conn->snd_head && conn->snd_head->next == conn->snd_unsent;
+	return conn->sndq.head && conn->sndq.head->next == conn->sndq.unsent;
 }
 
 /* A single segment is outstanding whose ACK may be delayed. */
 static bool timer_may_be_delayed(const struct harp_conn *conn)
 {
-	return timer_is_single(conn) && conn->single_quick < TIMER_QUICK_SAMPLES;
+	return timer_is_single(conn) && conn->rto.single_quick < TIMER_QUICK_SAMPLES;
 }
 
 /* The RTO for what is outstanding, including backoff. */
@@ -158,9 +158,9 @@ void tcp_timer_rtt(struct harp_conn *conn, uint64_t rtt_ns, bool single)
 									    : TIMER_PTO_NS_MIN;
 	conn->rtt.rto_ns = rto_ns < TCP_RTO_NS_MAX ? rto_ns : TCP_RTO_NS_MAX;
 	if (single && rtt_ns >= TCP_RTO_NS_MIN)
-		conn->single_quick = 0;
-	else if (single && conn->single_quick < TIMER_QUICK_SAMPLES)
-		conn->single_quick++;
+		conn->rto.single_quick = 0;
+	else if (single && conn->rto.single_quick < TIMER_QUICK_SAMPLES)
+		conn->rto.single_quick++;
 }
 
 /* ------------------------------------------------------------------------------------------------
@@ -176,7 +176,7 @@ static void timer_restart_pto(struct harp_conn *conn)
 		conn->deadline.probe_ns = TCP_NEVER_NS;
 		return;
 	}
-	if (conn->rto_probe && conn->deadline.probe_ns != TCP_NEVER_NS)
+	if (conn->rto.probe && conn->deadline.probe_ns != TCP_NEVER_NS)
 		return; /* new data does not move the timeout, nor the probe in its place */
 	conn->deadline.probe_ns = conn->tcp->now_ns + conn->rtt.pto_ns;
 	if (timer_may_be_delayed(conn))
@@ -185,15 +185,15 @@ static void timer_restart_pto(struct harp_conn *conn)
 		return;
 	/* The timeout would come first: the probe takes its place, and the RTO restarts, once. */
 	conn->deadline.probe_ns = conn->deadline.rto_ns;
-	if (!conn->rto_probe && !conn->tlp.out)
+	if (!conn->rto.probe && !conn->tlp.out)
 		conn->deadline.rto_ns += tcp_timer_rto_ns(conn);
-	conn->rto_probe = 1;
+	conn->rto.probe = 1;
 }
 
 static void timer_restart_rto(struct harp_conn *conn)
 {
-	conn->rto_single = timer_is_single(conn);
-	conn->rto_probe = 0;
+	conn->rto.single = timer_is_single(conn);
+	conn->rto.probe = 0;
 	conn->deadline.rto_ns = conn->tcp->now_ns + tcp_timer_rto_ns(conn);
 	timer_restart_pto(conn);
 	timer_arm(conn);
@@ -228,7 +228,7 @@ void tcp_timer_sent(struct harp_conn *conn)
 	if (conn->deadline.rto_ns == TCP_NEVER_NS) {
 		conn->progress_ns = conn->tcp->now_ns;
 		timer_restart_rto(conn);
-	} else if (conn->rto_single && conn->rtx_backoff == 0 && !timer_is_single(conn)) {
+	} else if (conn->rto.single && conn->rtx_backoff == 0 && !timer_is_single(conn)) {
 		timer_restart_rto(conn); /* a second segment: its ACK is not delayed */
 	} else {
 		timer_restart_pto(conn);
@@ -348,12 +348,12 @@ static bool timer_retransmit(struct harp_conn *conn)
 
 	/* MUST-34: a retransmission beyond a shrunk window is a probe. */
 	if (tcp->now_ns - conn->progress_ns >= conn->opts.user_timeout_ns &&
-	    !(conn->snd_wnd_bytes == 0 && timer_is_shut_out(conn, conn->snd_head->sent_ns))) {
+	    !(conn->snd.wnd_bytes == 0 && timer_is_shut_out(conn, conn->sndq.head->sent_ns))) {
 		tcp_conn_reset(conn, -ETIMEDOUT);
 		return false;
 	}
 	if (timer_is_single(conn))
-		conn->single_quick = 0;
+		conn->rto.single_quick = 0;
 	tcp->stats->tcp_rto++;
 	conn->acct.rto_count++;
 	conn->deadline.loss_ns = TCP_NEVER_NS;
@@ -372,7 +372,7 @@ static bool timer_persist(struct harp_conn *conn)
 		tcp_conn_reset(conn, -ETIMEDOUT);
 		return false;
 	}
-	if (conn->snd_wnd_bytes > 0) {
+	if (conn->snd.wnd_bytes > 0) {
 		conn->flags |= CONN_WINDOW_FORCE;
 	} else {
 		conn->flags |= CONN_PROBE_PENDING;
@@ -393,7 +393,7 @@ static bool timer_rto_expired(struct harp_conn *conn)
 	conn->deadline.rto_ns = TCP_NEVER_NS;
 	if (!conn_synchronized(conn)) {
 		conn->flags |= CONN_SYN_PENDING;
-		if (conn->snd_nxt_seq != conn->iss_seq) {
+		if (conn->snd.nxt_seq != conn->iss_seq) {
 			/* otherwise it still waits for its next hop */
 			conn->tcp->stats->tcp_rto++;
 			conn->acct.rto_count++;
@@ -401,7 +401,7 @@ static bool timer_rto_expired(struct harp_conn *conn)
 	} else if (conn_flight_bytes(conn) > 0) {
 		if (!timer_retransmit(conn))
 			return false;
-	} else if (conn->snd_unsent) {
+	} else if (conn->sndq.unsent) {
 		if (!timer_persist(conn))
 			return false;
 	} else {

@@ -40,13 +40,13 @@
  */
 static bool tx_is_pushed(const struct harp_conn *conn, const struct tcp_gso *gso)
 {
-	uint32_t cwnd = conn->cc.cwnd_bytes, wnd = conn->snd_wnd_bytes, bytes;
+	uint32_t cwnd = conn->cc.cwnd_bytes, wnd = conn->snd.wnd_bytes, bytes;
 	const struct frame *seg = gso->last;
 
-	if (seg == conn->snd_tail || (seg->tcp_flags & SEG_PUSH))
+	if (seg == conn->sndq.tail || (seg->tcp_flags & SEG_PUSH))
 		return true;
 	if (conn->rtt.srtt_ns >= TX_PUSH_RTT_NS_MAX ||
-	    (cwnd < wnd ? cwnd : wnd) >= 2u * TCP_ACK_EVERY_SEGMENTS * conn->snd_mss_bytes)
+	    (cwnd < wnd ? cwnd : wnd) >= 2u * TCP_ACK_EVERY_SEGMENTS * conn->snd.mss_bytes)
 		return false;
 	assert(seg->next); /* not the last one */
 	bytes = gso->bytes + seg_bytes(seg->next);
@@ -75,8 +75,8 @@ static void tx_note(struct harp_conn *conn, struct frame *seg, bool again)
 		conn->acct.bytes_retransmitted += bytes;
 	} else {
 		seg->flags |= FRAME_SENT;
-		conn->snd_unsent = seg->next;
-		conn->snd_nxt_seq = seg->seq + seg_space(seg);
+		conn->sndq.unsent = seg->next;
+		conn->snd.nxt_seq = seg->seq + seg_space(seg);
 		if (conn->skip_left-- == 0)
 			tcp_sack_index(conn, seg);
 	}
@@ -142,9 +142,9 @@ static int tx_segment(struct harp_conn *conn, struct frame *seg)
 /* Splits segments that are larger than the path now allows (RFC 1191). */
 static bool tx_fit_mss(struct harp_conn *conn, struct frame *seg)
 {
-	if (seg_bytes(seg) <= conn->snd_mss_bytes)
+	if (seg_bytes(seg) <= conn->snd.mss_bytes)
 		return true;
-	if (!tcp_resegment_split(conn, seg, conn->snd_mss_bytes))
+	if (!tcp_resegment_split(conn, seg, conn->snd.mss_bytes))
 		return false;
 	conn->tcp->stats->tcp_resegmented++;
 	return true;
@@ -153,7 +153,7 @@ static bool tx_fit_mss(struct harp_conn *conn, struct frame *seg)
 static void tx_limited(struct harp_conn *conn)
 {
 	conn->flags |= CONN_CWND_LIMITED;
-	conn->limited_seq = conn->snd_nxt_seq;
+	conn->limited_seq = conn->snd.nxt_seq;
 }
 
 /* Pacing may leave the window half used in slow start, which it limits all the same. */
@@ -178,8 +178,8 @@ static int tx_cut(struct harp_conn *conn, struct frame *seg, uint32_t bytes)
 static int tx_may_send(struct harp_conn *conn, struct frame *seg)
 {
 	uint32_t bytes = seg_bytes(seg);
-	uint32_t edge = conn->snd_una_seq + conn->snd_wnd_bytes;
-	uint32_t usable = seq_gt(edge, conn->snd_nxt_seq) ? edge - conn->snd_nxt_seq : 0;
+	uint32_t edge = conn->snd.una_seq + conn->snd.wnd_bytes;
+	uint32_t usable = seq_gt(edge, conn->snd.nxt_seq) ? edge - conn->snd.nxt_seq : 0;
 
 	if (bytes > 0 && tcp_loss_pipe_bytes(conn) + bytes > conn->cc.cwnd_bytes &&
 	    conn_flight_bytes(conn) > 0) {
@@ -202,7 +202,7 @@ static int tx_may_send(struct harp_conn *conn, struct frame *seg)
 		return tx_cut(conn, seg, usable);
 	if (conn_flight_bytes(conn) > 0)
 		return 0;
-	if (conn->snd_wnd_bytes > 0)
+	if (conn->snd.wnd_bytes > 0)
 		tcp_timer_override(conn);
 	else
 		tcp_timer_blocked(conn);
@@ -226,7 +226,7 @@ static int tx_loss_probe(struct harp_conn *conn, unsigned *sent)
 
 	if (!seg)
 		return 0;
-	for (; seg_bytes(seg) > conn->snd_mss_bytes; seg = seg->next) {
+	for (; seg_bytes(seg) > conn->snd.mss_bytes; seg = seg->next) {
 		/* the probe needs the end of the last segment */
 		if (!tx_fit_mss(conn, seg)) {
 			conn->flags |= CONN_TLP_PENDING;
@@ -251,7 +251,7 @@ static int tx_loss_probe(struct harp_conn *conn, unsigned *sent)
 static int tx_mtu_probe(struct harp_conn *conn, unsigned *sent)
 {
 	uint32_t bytes = tcp_mtu_probe(conn);
-	struct frame *seg = conn->snd_unsent;
+	struct frame *seg = conn->sndq.unsent;
 	int err;
 
 	if (bytes == 0 || !tcp_resegment_gather(conn, bytes))
@@ -282,7 +282,7 @@ static int tx_new(struct harp_conn *conn, int quota, unsigned *sent)
 	struct frame *seg;
 	int err;
 
-	while ((seg = conn->snd_unsent) != NULL) {
+	while ((seg = conn->sndq.unsent) != NULL) {
 		if (quota <= 0)
 			return 1;
 		if (seg->next) /* its headers are written next */
@@ -339,8 +339,8 @@ static int tx_conn(struct harp_conn *conn, unsigned *sent)
 		++*sent;
 	}
 	/* All send calls since the last poll count as one. */
-	if ((conn->flags & CONN_PUSH) && conn->snd_unsent)
-		conn->snd_tail->tcp_flags |= SEG_PUSH;
+	if ((conn->flags & CONN_PUSH) && conn->sndq.unsent)
+		conn->sndq.tail->tcp_flags |= SEG_PUSH;
 	conn->flags &= ~(uint32_t)CONN_PUSH;
 	if ((conn->flags & (CONN_FIN_WANTED | CONN_FIN_QUEUED)) == CONN_FIN_WANTED &&
 	    !tcp_sndq_fin(conn))
@@ -360,7 +360,7 @@ static int tx_conn(struct harp_conn *conn, unsigned *sent)
 			return err;
 		++*sent;
 	}
-	if (conn->snd_unsent && conn_flight_bytes(conn) == 0)
+	if (conn->sndq.unsent && conn_flight_bytes(conn) == 0)
 		tcp_cc_restart(conn);
 	if (conn->mtu.state != MTU_IDLE) {
 		err = tx_mtu_probe(conn, sent);
@@ -391,35 +391,35 @@ static struct conn_list *tx_list(struct tcp *tcp, uint8_t which)
 
 static void tx_move(struct harp_conn *conn, uint8_t which)
 {
-	struct conn_list *from = tx_list(conn->tcp, conn->tx_queued);
+	struct conn_list *from = tx_list(conn->tcp, conn->on_list.tx);
 	struct conn_list *to = tx_list(conn->tcp, which);
 
 	if (from)
-		TAILQ_REMOVE(from, conn, tx_link);
+		TAILQ_REMOVE(from, conn, link.tx);
 	if (to)
-		TAILQ_INSERT_TAIL(to, conn, tx_link);
-	conn->tx_queued = which;
+		TAILQ_INSERT_TAIL(to, conn, link.tx);
+	conn->on_list.tx = which;
 }
 
 void tcp_tx_ready(struct harp_conn *conn)
 {
 	/* Requests an unresolved next hop again: the timer that would have done so may have been
 	 * stopped by the ACK or window update that led here. */
-	if (conn->tx_queued == TX_LIST_NONE || conn->tx_queued == TX_LIST_UNRESOLVED)
+	if (conn->on_list.tx == TX_LIST_NONE || conn->on_list.tx == TX_LIST_UNRESOLVED)
 		tx_move(conn, TX_LIST_READY);
 }
 
 void tcp_tx_unlist(struct harp_conn *conn)
 {
 	tx_move(conn, TX_LIST_NONE);
-	if (conn->on_ack_list) {
-		TAILQ_REMOVE(&conn->tcp->ack_list, conn, ack_link);
+	if (conn->on_list.ack) {
+		TAILQ_REMOVE(&conn->tcp->ack_list, conn, link.ack);
 		conn->tcp->acks_pending--;
 	}
-	conn->on_ack_list = 0;
-	if (conn->on_pool_list)
-		TAILQ_REMOVE(&conn->tcp->pool_waiters, conn, pool_link);
-	conn->on_pool_list = 0;
+	conn->on_list.ack = 0;
+	if (conn->on_list.pool)
+		TAILQ_REMOVE(&conn->tcp->pool_waiters, conn, link.pool);
+	conn->on_list.pool = 0;
 	tcp_starve_end(conn);
 	conn->flags &= ~(uint32_t)(CONN_ACK_PENDING | CONN_ACK_NOW | CONN_PROBE_PENDING |
 				   CONN_SYN_PENDING | CONN_TLP_PENDING);
@@ -452,8 +452,8 @@ static void tx_wake(struct tcp *tcp)
 	/* In order of arrival. */
 	while ((conn = TAILQ_FIRST(&tcp->pool_waiters)) != NULL &&
 	       tcp->pool->free_count > tcp_pool_floor_tx(conn) + tcp->tx_frags_max) {
-		TAILQ_REMOVE(&tcp->pool_waiters, conn, pool_link);
-		conn->on_pool_list = 0;
+		TAILQ_REMOVE(&tcp->pool_waiters, conn, link.pool);
+		conn->on_list.pool = 0;
 		conn->flags &= ~(uint32_t)CONN_WANT_WRITE;
 		tcp_conn_event(conn, HARP_EVENT_WRITABLE);
 	}

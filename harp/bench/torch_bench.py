@@ -36,7 +36,7 @@ class TorchOptions:
     rounds: int = 5
     min_bytes: int = 4
     max_bytes: int = 64 * MIB
-    flat: bool = False  # also with HARP_COLL_ALGO=ring
+    variants: tuple[str, ...] = ()  # "flat": HARP_COLL_ALGO=ring; wire formats
     mbit_per_s: int | None = None  # of the switch, towards each host
     timeout_s: float = 230
 
@@ -154,7 +154,7 @@ def run_torch(shape: LabOptions, options: TorchOptions, say: Say) -> dict[str, A
     """The document of the whole bench; ok: all sums are right and all goals are met."""
     if not options.sizes:
         raise HarpError(f"--min-bytes {options.min_bytes} is above --max-bytes", Exit.USAGE)
-    words = [*(["--flat"] if options.flat else []), *map(str, options.sizes)]
+    words = [*(f"--variant={name}" for name in options.variants), *map(str, options.sizes)]
     runs: dict[str, list[dict[str, Any]]] = {}
     with laboratory(shape, options) as lab:
         for path in options.paths:
@@ -179,6 +179,7 @@ def run_torch(shape: LabOptions, options: TorchOptions, say: Say) -> dict[str, A
         "hosts": shape.hosts,
         "lab": lab_words(shape, options),
         "rounds": options.rounds,
+        "variants": options.variants,
         "results": rows,
         "right": all(cell["right"] for row in rows for cell in row["paths"].values()),
         "met": all(row["paths"][first]["speed"] >= row["goal"] for row in rows),

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One rank of `harpctl bench torch`: all-reduce over Gloo and over HARP in one process, alternated.
 
-Rank 0 prints a JSON line for each size. A third group, "flat", runs HARP's ring over all ranks
-where the second runs 2D.
+Rank 0 prints a JSON line for each size. Further groups: "flat" runs HARP's ring over all ranks
+where the second group runs 2D, and a wire format's name rounds what hosts send.
 """
 
 import argparse
@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from harp.torch import stats
+from harp.torch import Options, stats
 
 _BYTES_A_ROUND = 32 << 20
 _RUNS_MIN, _RUNS_MAX = 2, 150
@@ -79,10 +79,10 @@ def measure(groups: dict[str, dist.ProcessGroup], size: int, rounds: int) -> dic
         "net_sent_bytes": sent["harp"],
         "right": right,
     }
-    if "flat" in groups:
-        row["flat_us"] = statistics.median(times["flat"])
-        row["flat_net_sent_bytes"] = sent["flat"]
-        row["of_flat"] = ratio(times["harp"], times["flat"])
+    for name in groups.keys() - {"gloo", "harp"}:
+        row[f"{name}_us"] = statistics.median(times[name])
+        row[f"{name}_net_sent_bytes"] = sent[name]
+        row[f"of_{name}"] = ratio(times["harp"], times[name])
     return row
 
 
@@ -93,7 +93,7 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, required=True)
     parser.add_argument("--root", required=True)
     parser.add_argument("--rounds", type=int, required=True)
-    parser.add_argument("--flat", action="store_true")
+    parser.add_argument("--variant", action="append", default=[])
     parser.add_argument("sizes", type=int, nargs="+")
     given = parser.parse_args()
     torch.set_num_threads(1)
@@ -101,15 +101,21 @@ def main() -> None:
         "gloo", init_method=f"tcp://{given.root}", rank=given.rank, world_size=given.ranks
     )
     groups = {"gloo": dist.new_group(backend="gloo"), "harp": dist.new_group(backend="harp")}
-    if given.flat:
-        os.environ["HARP_COLL_ALGO"] = "ring"
-        groups["flat"] = dist.new_group(backend="harp")
+    for name in given.variant:
+        wire = None if name == "flat" else name
+        if name == "flat":
+            os.environ["HARP_COLL_ALGO"] = "ring"
+        groups[name] = dist.new_group(backend="harp", pg_options=Options(wire=wire))
+        os.environ.pop("HARP_COLL_ALGO", None)
     for size in given.sizes:
         row = measure(groups, size, given.rounds)
         rows: list[Any] = [None] * given.ranks
         dist.all_gather_object(rows, row)
         if given.rank == 0:
             row["right"] = all(other["right"] for other in rows)
+            for key in row:
+                if key.endswith("net_sent_bytes"):
+                    row[key] = sum(other[key] for other in rows)
             print(json.dumps(row), flush=True)
     dist.destroy_process_group()
 

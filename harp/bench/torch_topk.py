@@ -20,7 +20,7 @@ from harp.demo import ddp
 from harp.torch import hooks
 
 BUCKET_ELEMENTS = (25 << 20) // 4  # DDP's default
-STEPS = 150
+STEPS, WARMUP_STEPS = 150, 40
 _RUNS = 3
 
 
@@ -35,6 +35,14 @@ class Bucket:
     def buffer(self) -> torch.Tensor:
         """The gradients."""
         return self._buffer
+
+    def index(self) -> int:
+        """The only one."""
+        return 0
+
+    def is_last(self) -> bool:
+        """Of a step."""
+        return True
 
     def parameters(self) -> list[torch.Tensor]:
         """Of one tensor."""
@@ -59,7 +67,7 @@ def train(ratio: float | None) -> float:
     torch.manual_seed(0)
     model = DistributedDataParallel(ddp.make_model(1024))
     if ratio is not None:
-        model.register_comm_hook(None, hooks.topk(ratio))
+        model.register_comm_hook(None, hooks.topk(ratio, warmup_steps=WARMUP_STEPS))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     data = ddp.make_data()
     loader = DataLoader(data, batch_size=32, sampler=DistributedSampler(data, seed=3))
@@ -114,6 +122,7 @@ def main() -> None:
             full / topk for full, topk in zip(times["full"], times["topk"], strict=True)
         ),
         "steps": STEPS,
+        "warmup_steps": WARMUP_STEPS,
         "loss": losses,
     }
     if given.rank == 0:

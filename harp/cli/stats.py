@@ -147,7 +147,7 @@ def stats(
     harpctl stats --watch              like top
     harpctl stats --nic eth1 --all     every statistic of eth1's instances
     harpctl stats -o json | jq '.instances[].counters.tcp_retransmits'
-    harpctl stats -o json | jq '.jobs[].counters.chunks_moved'
+    harpctl stats -o json | jq '.jobs[].counters.lanes_replaced'
     """
     source, wanted = Source(), _filter(nic, queue, pid)
 

@@ -44,6 +44,11 @@ from harp.cli.result import show
     help="Also HARP's ring over all ranks, where hosts have several (HARP_COLL_ALGO=ring).",
 )
 @click.option(
+    "--wire",
+    type=click.Choice(["float16", "bfloat16"]),
+    help="Also HARP with this format between hosts.",
+)
+@click.option(
     "--mbit",
     type=click.IntRange(1, 100_000),
     help="Shape what each host receives to this many Mbit/s.",
@@ -64,6 +69,7 @@ def torch(
     min_bytes: int,
     max_bytes: int,
     flat: bool,
+    wire: str | None,
     mbit: int | None,
     topk: float | None,
     plot: Path | None,
@@ -73,16 +79,18 @@ def torch(
     """Compare torch.distributed's all_reduce over HARP and over Gloo.
 
     Both run in the same processes, alternated; times are medians of the rounds, "speed" is Gloo's
-    time over HARP's. Exit code 1 when a sum is wrong.
+    time over HARP's, "of NAME" HARP's time over NAME's. Exit code 1 when a sum is wrong.
 
     \b
     harpctl bench torch
     harpctl bench torch --ranks 4 --path auto --path kernel
     harpctl bench torch --ranks 4 --min-bytes 1048576 --flat --mbit 1000
+    harpctl bench torch --min-bytes 1048576 --wire float16 --mbit 1000
     harpctl bench torch --topk 0.01 --mbit 1000
     harpctl bench torch --max-bytes 268435456 --plot torch.png
     """
-    options = runner.TorchOptions(ranks, paths, rounds, min_bytes, max_bytes, flat, mbit)
+    variants = (*(["flat"] if flat else []), *([wire] if wire else []))
+    options = runner.TorchOptions(ranks, paths, rounds, min_bytes, max_bytes, variants, mbit)
     plots.check(plot)
     if topk is not None:
         report = runner.run_topk(lab_shape(lab, hosts), options, topk, console.err.print)
@@ -104,17 +112,16 @@ def _print(report: dict[str, Any]) -> None:
     columns = ["bytes", "Gloo"]
     for path in report["results"][0]["paths"]:
         columns += [f"harp, {path}", "speed"]
-        columns += (
-            ["flat ring", "of flat"] if "of_flat" in report["results"][0]["paths"][path] else []
-        )
+        for name in report["variants"]:
+            columns += [name, f"of {name}"]
     rows = []
     for row in report["results"]:
         cells = [runner.size_text(row["size_bytes"]), f"{row['gloo_us']:,.0f}"]
         for cell in row["paths"].values():
             wrong = "" if cell["right"] else " WRONG"
             cells += [f"{cell['harp_us']:,.1f}{wrong}", f"{cell['speed']:.1f}"]
-            if "of_flat" in cell:
-                cells += [f"{cell['flat_us']:,.0f}", f"{cell['of_flat']:.2f}"]
+            for name in report["variants"]:
+                cells += [f"{cell[f'{name}_us']:,.0f}", f"{cell[f'of_{name}']:.2f}"]
         rows.append([*cells, f"{row['goal']:g}"])
     console.print_table([*columns, "goal"], rows)
 

@@ -38,7 +38,7 @@ from harp.lab.netns import (
 from harp.lab.spread import Spreader
 from harp.output import err
 
-HOSTS_MAX = 4
+HOSTS_MAX = 8
 RAILS_MAX = 4
 MTU_MIN, MTU_MAX = 1280, 65535
 IFNAME = "eth0"

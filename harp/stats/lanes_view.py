@@ -309,6 +309,10 @@ def _by_kind(job: Job, name: str) -> dict[str, int]:
     return result
 
 
+def _over_nics(job: Job, name: str) -> int:
+    return sum(int(rail[name]) for rail in job.snapshot.rails)
+
+
 def _job_row(job: Job) -> tuple[object, ...]:
     counters, status = job.snapshot.counters, job.snapshot.status
     lanes, payload = _by_kind(job, "lanes_open"), _by_kind(job, "payload_bytes")
@@ -320,8 +324,8 @@ def _job_row(job: Job) -> tuple[object, ...]:
     return (
         job.name, job.pid, status.comms_open, lanes["harp"], lanes["kernel"],
         amount(payload["harp"]) + "B", amount(payload["kernel"]) + "B", died,
-        int(counters["lanes_replaced"]), int(counters["lanes_rerolled"]),
-        int(counters["chunks_moved"]), int(counters["chunks_duplicate"]),
+        int(counters["lanes_replaced"]), _over_nics(job, "lanes_rerolled"),
+        _over_nics(job, "chunks_moved_here"), _over_nics(job, "chunks_duplicate"),
         int(counters["rails_down"]), int(counters["unauthenticated_peers"]),
     )  # fmt: skip
 

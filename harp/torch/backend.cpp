@@ -18,14 +18,17 @@
  *
  * Compiled on the user's machine (harp/torch/building.py), as c10d has no stable ABI.
  */
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <cmath>
 #include <condition_variable>
 #include <cstdio>
 #include <cstring>
 #include <deque>
 #include <exception>
 #include <functional>
+#include <limits>
 #include <mutex>
 #include <optional>
 #include <set>
@@ -374,9 +377,7 @@ class HarpWork : public Work
       public:
 	HarpWork(int rank, Plan &&plan, uint64_t sequence)
 	    : Work(rank, plan.type, plan.name, plan.inputs), plan_(std::move(plan)),
-	      left_(plan_.calls.size()), sequence_(sequence),
-	      future_(c10::make_intrusive<c10::ivalue::Future>(
-		      c10::ListType::create(c10::TensorType::get())))
+	      left_(plan_.calls.size()), sequence_(sequence)
 	{
 	}
 
@@ -838,10 +839,6 @@ class HarpBackend : public c10d::Backend
 		Call &call = plan.add(HARP_COLL_REDUCE_SCATTER, output, count_of(output));
 
 		plan.reduces(call, output, opts.reduceOp);
-		if (count_of(blocks[static_cast<size_t>(rank_)]) != count_of(output))
-			refuse(name, "input ", rank_, " of rank ", rank_, " has ",
-			       blocks[static_cast<size_t>(rank_)].numel(),
-			       " elements, and the output ", output.numel());
 		add_sources(plan, call, blocks);
 		call.call.out = plan.target(output);
 		return run(std::move(plan), opts.asyncOp);
@@ -914,8 +911,8 @@ class HarpBackend : public c10d::Backend
 
 			for (const std::vector<Tensor> &list : outputs)
 				blocks.push_back(list[i]);
-			for (const Tensor &block : blocks)
-				same_type(name, block, inputs[i]);
+			check_blocks(name, blocks, inputs[i]);
+			check_own(name, blocks, inputs[i]);
 			add_allgather(plan, inputs[i], blocks);
 		}
 		return run(std::move(plan), opts.asyncOp);
@@ -1131,6 +1128,16 @@ class HarpBackend : public c10d::Backend
 			same_type(name, block, like);
 	}
 
+	/* A rank's own tensor in its list is as large as the one that it sends or receives. */
+	void check_own(const char *name, const std::vector<Tensor> &blocks, const Tensor &own) const
+	{
+		const Tensor &block = blocks[static_cast<size_t>(rank_)];
+
+		if (block.numel() != own.numel())
+			refuse(name, "tensor ", rank_, " of the list has ", block.numel(),
+			       " elements, and the other tensor of rank ", rank_, " has ", own.numel());
+	}
+
 	/* The one list of tensors, one for each rank. */
 	const std::vector<Tensor> &blocks_of(const char *name,
 					     const std::vector<std::vector<Tensor>> &lists,
@@ -1140,6 +1147,7 @@ class HarpBackend : public c10d::Backend
 			refuse(name, "one list of tensors is expected, and ", lists.size(),
 			       " were given");
 		check_blocks(name, lists[0], like);
+		check_own(name, lists[0], like);
 		return lists[0];
 	}
 
@@ -1189,11 +1197,6 @@ class HarpBackend : public c10d::Backend
 
 	void add_allgather(Plan &plan, const Tensor &input, const std::vector<Tensor> &blocks)
 	{
-		const Tensor &own = blocks[static_cast<size_t>(rank_)];
-
-		if (own.numel() != input.numel())
-			refuse(plan.name, "output ", rank_, " has ", own.numel(),
-			       " elements, and the input of rank ", rank_, " has ", input.numel());
 		const void *in = plan.source(input);
 		Call &call = plan.add(HARP_COLL_ALLGATHER, input, count_of(input));
 		call.call.in = in;
@@ -1369,6 +1372,130 @@ class HarpBackend : public c10d::Backend
 	std::optional<Plan> coalesced_;
 };
 
+/* ---- the largest gradients ----------------------------------------------------------------------------------- */
+
+/* NaN as the largest: a training must not lose sight of it. */
+template <typename T> float magnitude_of(T value)
+{
+	const float magnitude = std::abs(static_cast<float>(value));
+
+	return std::isnan(magnitude) ? std::numeric_limits<float>::infinity() : magnitude;
+}
+
+/* The count-th largest; changes the order. */
+float nth_largest(std::vector<float> &magnitudes, size_t count)
+{
+	const auto nth = magnitudes.begin() + static_cast<std::ptrdiff_t>(count - 1);
+
+	std::nth_element(magnitudes.begin(), nth, magnitudes.end(), std::greater<>());
+	return *nth;
+}
+
+constexpr size_t block = 16; /* elements; a constant, so that the compiler makes vectors of loops */
+
+/* Adds addend, where there is one. Is any magnitude at least threshold? */
+template <typename T>
+bool block_reaches(T *__restrict__ values, const T *__restrict__ addend, size_t count,
+		   float threshold)
+{
+	size_t below = 0;
+
+	if (addend)
+		for (size_t i = 0; i < count; i++)
+			values[i] += addend[i];
+	for (size_t i = 0; i < count; i++)
+		below += std::abs(static_cast<float>(values[i])) < threshold;
+	return below < count;
+}
+
+/* Adds addend, where there is one, and returns what is at least threshold, in ascending order. */
+template <typename T>
+std::vector<int32_t> candidates_of(T *values, const T *addend, size_t size, float threshold)
+{
+	std::vector<int32_t> found;
+
+	for (size_t start = 0; start < size; start += block) {
+		const T *added = addend ? addend + start : nullptr;
+		const size_t end = std::min(start + block, size);
+
+		if (end - start == block
+			    ? block_reaches(values + start, added, block, threshold)
+			    : block_reaches(values + start, added, end - start, threshold))
+			for (size_t i = start; i < end; i++)
+				if (magnitude_of(values[i]) >= threshold)
+					found.push_back(static_cast<int32_t>(i));
+	}
+	return found;
+}
+
+/*
+ * A threshold estimated from a sample leaves few candidates. If they are fewer than count, the
+ * estimate was too high, and all elements are candidates.
+ */
+template <typename T>
+std::vector<int32_t> largest_of(T *values, const T *addend, size_t size, size_t count)
+{
+	const size_t stride = size >> 14;
+	float threshold = 0;
+	std::vector<float> magnitudes;
+
+	if (stride > 1) {
+		for (size_t i = 0; i < size; i += stride)
+			magnitudes.push_back(magnitude_of(
+				addend ? static_cast<T>(values[i] + addend[i]) : values[i]));
+		threshold = nth_largest(magnitudes,
+					std::min(magnitudes.size(), count / stride * 6 / 5 + 16));
+	}
+	std::vector<int32_t> found = candidates_of(values, addend, size, threshold);
+	if (found.size() < count)
+		found = candidates_of<T>(values, nullptr, size, 0);
+	magnitudes.clear();
+	for (const int32_t i : found)
+		magnitudes.push_back(magnitude_of(values[i]));
+	threshold = nth_largest(magnitudes, count);
+	size_t equal =
+		count - static_cast<size_t>(std::count_if(magnitudes.begin(), magnitudes.end(),
+							  [&](float magnitude) {
+								  return magnitude > threshold;
+							  }));
+	std::vector<int32_t> kept;
+
+	for (const int32_t i : found) {
+		const float magnitude = magnitude_of(values[i]);
+
+		if (magnitude < threshold || (magnitude == threshold && equal == 0))
+			continue;
+		equal -= magnitude == threshold;
+		kept.push_back(i);
+	}
+	return kept;
+}
+
+/* hooks.largest() */
+Tensor largest(const Tensor &gradients, int64_t count, const std::optional<Tensor> &residual)
+{
+	static const char name[] = "largest";
+	const Tensor &values = residual ? *residual : gradients;
+	std::vector<int32_t> found;
+
+	for (const Tensor &tensor : { gradients, values }) {
+		check_dense(name, tensor);
+		if (!is_plain(tensor) || tensor.numel() != gradients.numel() ||
+		    tensor.scalar_type() != gradients.scalar_type())
+			refuse(name, "gradients and residual are contiguous, and of one type and "
+				     "size");
+	}
+	if (count < 1 || count > gradients.numel() || gradients.numel() > INT32_MAX)
+		refuse(name, count, " of ", gradients.numel(), " elements");
+	AT_DISPATCH_FLOATING_TYPES_AND2(
+		at::kHalf, at::kBFloat16, gradients.scalar_type(), name, [&] {
+			found = largest_of(values.data_ptr<scalar_t>(),
+					   residual ? gradients.data_ptr<scalar_t>() : nullptr,
+					   count_of(values), static_cast<size_t>(count));
+		});
+	return at::tensor(found, at::kInt);
+}
+
 /* ---- for Python --------------------------------------------------------------------------------------------- */
 
 HarpBackend &harp_backend(const intrusive_ptr<c10d::Backend> &backend)
@@ -1425,4 +1552,5 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module)
 		py::call_guard<py::gil_scoped_release>());
 	module.def("close_all", close_all, py::call_guard<py::gil_scoped_release>());
 	module.def("stats", stats);
+	module.def("largest", largest, py::call_guard<py::gil_scoped_release>());
 }

@@ -8,6 +8,7 @@
  * name); a later form does the work and the earlier ones widen their arguments and call it.
  * Whatever the outcome, every output is written: NCCL reads *request, *done and *comm without
  * looking at the result first, and *request may hold an old pointer or the marker 0x1 on entry.
+ * Places for outputs are never NULL, except that for sizes.
  *
  * Contexts and the ends of the process, of the library and of a fork are lifetime.c's.
  */
@@ -123,8 +124,6 @@ static enum nccl_result abi_init_v11(void **out, uint64_t comm_id, struct nccl_c
 	int rc;
 
 	abi_set_profiler(profiler);
-	if (!out)
-		return NCCL_INTERNAL_ERROR;
 	*out = NULL;
 	rc = lifetime_open(&ctx, comm_id, traffic_class, logger);
 	if (!rc)
@@ -161,8 +160,6 @@ static enum nccl_result abi_set_net_attr_v11(void *ctx, struct nccl_net_attr *at
 
 static enum nccl_result abi_devices_v11(int *ndev)
 {
-	if (!ndev)
-		return ABI_MISUSE(-EFAULT, "devices: no place for the count");
 	*ndev = plugin_device_count();
 	return NCCL_SUCCESS;
 }
@@ -178,8 +175,6 @@ static enum nccl_result abi_get_properties_v12(int dev, struct nccl_props_v12 *p
 {
 	const struct device *device = plugin_device(dev);
 
-	if (!props)
-		return ABI_MISUSE(-EFAULT, "getProperties(%d): no place for the properties", dev);
 	memset(props, 0, sizeof(*props));
 	if (!device)
 		return ABI_MISUSE(-ENODEV, "getProperties(%d): there are %d devices", dev,
@@ -227,11 +222,8 @@ static enum nccl_result abi_get_properties_v12(int dev, struct nccl_props_v12 *p
 		enum nccl_result result;                                                           \
                                                                                                    \
 		before;                                                                            \
-		result = abi_get_properties_v12(dev, props ? &newest : NULL);                      \
-		if (props && result)                                                               \
-			memset(props, 0, sizeof(*props));                                          \
-		else if (props)                                                                    \
-			*props = (struct nccl_props_##version){ FIELDS(newest) };                  \
+		result = abi_get_properties_v12(dev, &newest);                                     \
+		*props = (struct nccl_props_##version){ FIELDS(newest) };                          \
 		return result;                                                                     \
 	}
 ABI_GET_PROPERTIES(v6, ABI_PROPS_V6, lifetime_implicit())
@@ -244,11 +236,8 @@ ABI_GET_PROPERTIES(v11, ABI_PROPS_V11, (void)0)
 
 static enum nccl_result abi_listen_v11(void *ctx, int dev, void *handle, void **listen_comm)
 {
-	struct listen_comm *listen = NULL;
 	int rc;
 
-	if (!listen_comm)
-		return ABI_MISUSE(-EFAULT, "listen: no place for the comm");
 	*listen_comm = NULL;
 	if (lifetime_in_child())
 		return NCCL_INVALID_USAGE;
@@ -256,12 +245,10 @@ static enum nccl_result abi_listen_v11(void *ctx, int dev, void *handle, void **
 		return ABI_MISUSE(-EBADF, "listen: no context, init has not succeeded");
 	if (!handle)
 		return ABI_MISUSE(-EFAULT, "listen: no handle");
-	rc = plugin_listen(ctx, dev, handle, &listen);
-	if (rc)
-		return abi_result(rc);
-	lifetime_comm_opened();
-	*listen_comm = listen;
-	return NCCL_SUCCESS;
+	rc = plugin_listen(ctx, dev, handle, (struct listen_comm **)listen_comm);
+	if (!rc)
+		lifetime_comm_opened();
+	return abi_result(rc);
 }
 
 static enum nccl_result abi_listen_v6(int dev, void *handle, void **listen_comm)
@@ -273,13 +260,10 @@ static enum nccl_result abi_connect(struct plugin_ctx *ctx, int dev, int traffic
 				    void *handle, void **send_comm,
 				    struct nccl_device_handle **dev_comm)
 {
-	struct comm *comm = NULL;
 	int rc;
 
 	if (dev_comm)
 		*dev_comm = NULL;
-	if (!send_comm)
-		return ABI_MISUSE(-EFAULT, "connect: no place for the comm");
 	*send_comm = NULL;
 	if (lifetime_in_child())
 		return NCCL_INVALID_USAGE;
@@ -287,13 +271,10 @@ static enum nccl_result abi_connect(struct plugin_ctx *ctx, int dev, int traffic
 		return ABI_MISUSE(-EBADF, "connect: no context, init has not succeeded");
 	if (!handle)
 		return ABI_MISUSE(-EFAULT, "connect: no handle");
-	rc = plugin_connect(ctx, dev, handle, traffic_class, &comm);
-	if (rc)
-		return abi_result(rc);
-	if (comm)
+	rc = plugin_connect(ctx, dev, handle, traffic_class, (struct comm **)send_comm);
+	if (*send_comm)
 		lifetime_comm_opened();
-	*send_comm = comm;
-	return NCCL_SUCCESS;
+	return abi_result(rc);
 }
 
 static enum nccl_result abi_connect_v11(void *ctx, int dev, void *handle, void **send_comm,
@@ -324,25 +305,19 @@ static enum nccl_result abi_connect_v6(int dev, void *handle, void **send_comm)
 static enum nccl_result abi_accept_v7(void *listen_comm, void **recv_comm,
 				      struct nccl_device_handle **dev_comm)
 {
-	struct comm *comm = NULL;
 	int rc;
 
 	if (dev_comm)
 		*dev_comm = NULL;
-	if (!recv_comm)
-		return ABI_MISUSE(-EFAULT, "accept: no place for the comm");
 	*recv_comm = NULL;
 	if (lifetime_in_child())
 		return NCCL_INVALID_USAGE;
 	if (!listen_comm)
 		return ABI_MISUSE(-EBADF, "accept: no listen comm");
-	rc = plugin_accept(listen_comm, &comm);
-	if (rc)
-		return abi_result(rc);
-	if (comm)
+	rc = plugin_accept(listen_comm, (struct comm **)recv_comm);
+	if (*recv_comm)
 		lifetime_comm_opened();
-	*recv_comm = comm;
-	return NCCL_SUCCESS;
+	return abi_result(rc);
 }
 
 static enum nccl_result abi_accept_v6(void *listen_comm, void **recv_comm)
@@ -373,11 +348,6 @@ static enum nccl_result abi_close_listen_v6(void *listen_comm)
 
 static enum nccl_result abi_reg_mr_v8(void *comm, void *data, size_t size, int type, void **mhandle)
 {
-	void *handle = NULL;
-	int rc;
-
-	if (!mhandle)
-		return ABI_MISUSE(-EFAULT, "regMr: no place for the memory handle");
 	*mhandle = NULL;
 	if (lifetime_in_child())
 		return NCCL_INVALID_USAGE;
@@ -390,13 +360,7 @@ static enum nccl_result abi_reg_mr_v8(void *comm, void *data, size_t size, int t
 				  type);
 	if (ABI_IS_NEGATIVE(size))
 		return ABI_MISUSE(-EINVAL, "regMr: size %zd is negative", (ssize_t)size);
-	if (!data && size > 0)
-		return ABI_MISUSE(-EINVAL, "regMr: %zu bytes at no address", size);
-	rc = plugin_reg_mr(comm, data, size, &handle);
-	if (rc)
-		return abi_result(rc);
-	*mhandle = handle;
-	return NCCL_SUCCESS;
+	return abi_result(plugin_reg_mr(comm, data, size, mhandle));
 }
 
 static enum nccl_result abi_reg_mr_v6(void *comm, void *data, int size, int type, void **mhandle)
@@ -423,11 +387,6 @@ static enum nccl_result abi_dereg_mr_v6(void *comm, void *mhandle)
 static enum nccl_result abi_isend_v9(void *send_comm, void *data, size_t size, int tag,
 				     void *mhandle, void **request)
 {
-	struct request *posted = NULL;
-	int rc;
-
-	if (!request)
-		return ABI_MISUSE(-EFAULT, "isend: no place for the request");
 	*request = NULL;
 	if (lifetime_in_child())
 		return NCCL_INVALID_USAGE;
@@ -437,11 +396,8 @@ static enum nccl_result abi_isend_v9(void *send_comm, void *data, size_t size, i
 		return ABI_MISUSE(-EINVAL, "isend: size %zd is negative", (ssize_t)size);
 	if (!data && size > 0)
 		return ABI_MISUSE(-EFAULT, "isend: %zu bytes at no address", size);
-	rc = plugin_isend(send_comm, data, size, tag, mhandle, &posted);
-	if (rc)
-		return abi_result(rc);
-	*request = posted;
-	return NCCL_SUCCESS;
+	return abi_result(
+		plugin_isend(send_comm, data, size, tag, mhandle, (struct request **)request));
 }
 
 static enum nccl_result abi_isend_v6(void *send_comm, void *data, int size, int tag, void *mhandle,
@@ -463,11 +419,6 @@ static enum nccl_result abi_isend_v10(void *send_comm, void *data, size_t size, 
 static enum nccl_result abi_irecv_v9(void *recv_comm, int n, void **data, size_t *sizes, int *tags,
 				     void **mhandles, void **request)
 {
-	struct request *posted = NULL;
-	int rc;
-
-	if (!request)
-		return ABI_MISUSE(-EFAULT, "irecv: no place for the request");
 	*request = NULL;
 	if (lifetime_in_child())
 		return NCCL_INVALID_USAGE;
@@ -475,26 +426,20 @@ static enum nccl_result abi_irecv_v9(void *recv_comm, int n, void **data, size_t
 		return ABI_MISUSE(-EBADF, "irecv: no comm");
 	if (n != 1)
 		return ABI_MISUSE(-EINVAL, "irecv: %d buffers at once, maxRecvs is 1", n);
-	if (!data || !sizes)
-		return ABI_MISUSE(-EFAULT, "irecv: no list of buffers or sizes");
 	if (ABI_IS_NEGATIVE(sizes[0]))
 		return ABI_MISUSE(-EINVAL, "irecv: size %zd is negative", (ssize_t)sizes[0]);
 	if (!data[0] && sizes[0] > 0)
 		return ABI_MISUSE(-EFAULT, "irecv: %zu bytes at no address", sizes[0]);
-	rc = plugin_irecv(recv_comm, data[0], sizes[0], tags ? tags[0] : 0,
-			  mhandles ? mhandles[0] : NULL, &posted);
-	if (rc)
-		return abi_result(rc);
-	*request = posted;
-	return NCCL_SUCCESS;
+	return abi_result(plugin_irecv(recv_comm, data[0], sizes[0], tags ? tags[0] : 0,
+				       mhandles ? mhandles[0] : NULL, (struct request **)request));
 }
 
 static enum nccl_result abi_irecv_v6(void *recv_comm, int n, void **data, int *sizes, int *tags,
 				     void **mhandles, void **request)
 {
-	size_t size = n == 1 && sizes ? (size_t)sizes[0] : 0;
+	size_t size = n == 1 ? (size_t)sizes[0] : 0;
 
-	return abi_irecv_v9(recv_comm, n, data, sizes ? &size : NULL, tags, mhandles, request);
+	return abi_irecv_v9(recv_comm, n, data, &size, tags, mhandles, request);
 }
 
 static enum nccl_result abi_irecv_v10(void *recv_comm, int n, void **data, size_t *sizes, int *tags,
@@ -526,8 +471,6 @@ static enum nccl_result abi_test_v6(void *request, int *done, int *sizes)
 	size_t size = 0;
 	int rc;
 
-	if (!done)
-		return ABI_MISUSE(-EFAULT, "test: no place for the answer");
 	*done = 0;
 	if (lifetime_in_child())
 		return NCCL_INVALID_USAGE;

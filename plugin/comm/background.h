@@ -2,11 +2,9 @@
 /*
  * background.h - what the control thread does for comms: those that are not polled, and those that are closed.
  *
- * It advances a multi-lane comm that its application does not poll.
- *
- * It sees through what is on its way over lanes that no thread polls, acknowledgments among it: a lane that dies is
- * noticed, and others take over. While nothing is on its way the comm sleeps, and wakes the control thread when a lane is
- * given something. A receiver's kernel lanes, which wake no thread, are read once a second then, and ten times a second before.
+ * It advances each multi-lane comm whether or not its application polls: 50 times a second while something is on
+ * its way, so that a lane that dies is noticed and others take over, and 10 times a second otherwise. Then it also
+ * reads the kernel lanes of a receiver whose application has stopped polling, as nothing wakes a thread for them.
  */
 #ifndef HARP_PLUGIN_BACKGROUND_H
 #define HARP_PLUGIN_BACKGROUND_H
@@ -23,14 +21,12 @@ struct comm_background {
 	struct comm *comm; /* NULL: it has ended */
 	struct control_timer timer;
 	struct work begin_work, end_work;
-	unsigned ticks, quiet_ticks; /* all; the last ones, which found nothing to see through */
-	bool sleeps;
 };
 
 /* Any thread. */
 void background_begin(struct comm_background *b, struct comm *comm);
-/* The comm is not touched any more when this returns. Work may still be posted: free b by work that is posted to the
- * control thread afterwards. No poller held. */
+/* The comm is not touched any more when this returns. begin_work may still be posted: free b by work that is posted to
+ * the control thread afterwards. No poller held. */
 void background_end(struct comm_background *b);
 
 /*
@@ -44,8 +40,6 @@ void background_end(struct comm_background *b);
 /* Takes a comm that is on no list of its context and has no request in flight. end() ends it, on
  * the control thread, in the order of closing unless something is owed. Never waits. */
 void closing_take(struct comm *comm, void (*end)(struct comm *comm));
-/* Is there a comm that has not been ended? */
-bool closing_is_used(void);
 /* Returns when all have been ended. Those that owe something get so much time. Not by the
  * control thread, one caller at a time. */
 void closing_finish(uint64_t timeout_ns);

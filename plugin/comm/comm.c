@@ -148,33 +148,26 @@ bool comm_has_lane(struct comm *comm, unsigned index)
 	return atomic_load_explicit(&comm->present, memory_order_relaxed) >> index & 1;
 }
 
-void comm_describe(struct comm *comm, char *buf, size_t len)
+bool comm_describe(struct comm *comm, char *buf, size_t len)
 {
 	struct comm_lane *l;
 	unsigned count = 0;
+	bool is_kernel = true;
 	size_t used;
 
 	snprintf(buf, len, "no lane");
 	comm_hold(comm);
 	COMM_FOR_EACH_LANE(comm, l)
-	if (count++ == 0)
-		l->lane->ops->describe(l->lane, buf, len);
+	{
+		if (count++ == 0)
+			l->lane->ops->describe(l->lane, buf, len);
+		is_kernel &= l->kind == LANE_KERNEL;
+	}
 	comm_leave(comm);
 	used = strlen(buf);
 	if (count > 1)
 		snprintf(buf + used, len - used, " and %u more", count - 1);
-}
-
-bool comm_is_polled(struct comm *comm)
-{
-	struct comm_lane *l;
-	bool polled = true;
-
-	comm_hold(comm);
-	COMM_FOR_EACH_LANE(comm, l)
-	polled &= l->kind == LANE_KERNEL;
-	comm_leave(comm);
-	return polled;
+	return is_kernel;
 }
 
 /* ---- the application's side -------------------------------------------------------------------- */

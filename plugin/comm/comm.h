@@ -19,6 +19,8 @@
 #ifndef HARP_PLUGIN_COMM_H
 #define HARP_PLUGIN_COMM_H
 
+#include <sys/queue.h>
+
 #include "comm/comm_event.h"
 #include "comm/ranges.h"
 #include "comm/scheduler.h"
@@ -99,20 +101,13 @@ struct comm_list { /* of chunks, by their numbers; -1: none */
 	int16_t head, tail;
 };
 
-enum comm_lane_state {
-	COMM_LANE_JOINING, /* attached; the poller has not seen it yet */
-	COMM_LANE_OPEN,
-	COMM_LANE_DRAINING, /* takes nothing more, and is read to its end */
-	COMM_LANE_DEAD,     /* off the table; its engine's next turn closes it */
-};
-
 struct comm_lane {
 	struct comm *comm;
 	struct comm_engine *engine; /* NULL: a kernel lane */
 	struct lane *lane;          /* NULL once closed */
 	struct lane_stats *stats;
 	struct comm_lane *next; /* of those that join, or are dead */
-	enum comm_lane_state state;
+	bool dead;              /* off the table; its engine's next turn closes it */
 	enum lane_kind kind;
 	uint8_t index;
 	bool backup;
@@ -123,13 +118,12 @@ struct comm_lane {
 	atomic_bool event; /* of the lane since its last turn. Writer: its engine's poller */
 	bool ready;        /* there may be something to do, whatever the lane says */
 	bool full;         /* the last push ended there */
-	bool broken;       /* it takes nothing more: send_error */
 	bool close_sent, close_received;
 	bool waits;     /* a receiver: what is next has no receive */
 	bool duplicate; /* brought one: CREDIT and ACK go out here */
 	bool unrated;   /* much is under way and its rate is not known */
 	bool silence_warned;
-	int send_error;
+	int send_error;       /* it takes nothing more; 0: it does */
 	size_t in_head_bytes; /* of the header being read */
 	uint8_t in_head[RECORD_HEADER_BYTES + 8 * RECORD_CREDITS_MAX];
 	struct comm_in in;
@@ -239,8 +233,8 @@ struct comm {
 	comm_lane_lost *lane_lost;
 	struct comm_stats *stats;
 	/* Their owners'. */
-	struct comm *next,
-		**pprev; /* in ctx's list, under its lock; once closed, in background.c's */
+	LIST_ENTRY(comm) ctx_link;    /* in ctx's list, under its lock */
+	struct comm *next;            /* in the acceptor's list; once closed, in background.c's */
 	uint64_t close_deadline_ns;   /* background.c's */
 	struct registry_entry *entry; /* registry.c's; NULL: no further lanes are let in */
 	struct reconnect *reconnect;  /* reconnect.c's; NULL: no further lanes are connected */
@@ -284,10 +278,6 @@ struct comm {
 	int last_lane_error;
 	int end_error; /* lanes or peer have ended; an error as soon as a request waits */
 	char end_text[96];
-	/* The control thread sleeps: this is posted to that poller when there is something to look after. */
-	struct work *wake_work;
-	struct poller *wake_poller;
-	bool stays_awake; /* it may not rest any more */
 	union {
 		struct comm_send_state tx;
 		struct comm_recv_state rx;
@@ -339,21 +329,13 @@ int comm_test(struct request *request, int *done, size_t *size);
 bool comm_has_requests(const struct comm *comm);
 
 /* The control thread, now and then: what was given to lanes, and what kernel lanes have to do, goes on though the
- * application does not poll. reads: kernel lanes of a receiver that was not polled lately are read, too. False: there was
- * nothing to do. */
-bool comm_run_background(struct comm *comm, uint64_t now_ns, bool reads);
-/* Has it kernel lanes to be read? */
-bool comm_is_read(const struct comm *comm);
-/* True: there is nothing to look after; work is posted to the poller when there is, once. */
-bool comm_sleep(struct comm *comm, struct poller *poller, struct work *work);
-/* It is not posted from here on: comm_sleep() is false. */
-void comm_stay_awake(struct comm *comm);
+ * application does not poll. Kernel lanes of a receiver that was not polled lately are read, too. False: nothing was on
+ * its way. */
+bool comm_run_background(struct comm *comm, uint64_t now_ns);
 /* Its application has nothing under way and may close it. Is there a buffered send that was reported done and is not
  * delivered? Any thread. */
 bool comm_has_undelivered(struct comm *comm);
-/* One line for people: by which lanes. */
-void comm_describe(struct comm *comm, char *buf, size_t len);
-/* Has it kernel lanes only? */
-bool comm_is_polled(struct comm *comm);
+/* One line for people: by which lanes. True: kernel lanes only. */
+bool comm_describe(struct comm *comm, char *buf, size_t len);
 
 #endif

@@ -27,7 +27,7 @@
 
 #define ACK_BYTES 1048576u /* received since the last ACK */
 
-bool ack_credit_due(const struct comm *comm)
+static bool ack_credit_due(const struct comm *comm)
 {
 	const struct comm_recv_state *rx = &comm->rx;
 	uint64_t posted = comm_posted(comm);
@@ -168,7 +168,7 @@ void ack_run(struct comm *comm)
 				comm_wake(l);
 			continue;
 		}
-		if (l->broken || l->full ||
+		if (l->send_error || l->full ||
 		    (!comm_lane_has_out(l) && !(control && due) && !l->duplicate))
 			continue;
 		while (comm_lane_push(l) == 1 && ack_prepare(l))

@@ -56,25 +56,20 @@ void comm_fail(struct comm *comm, struct comm_lane *l, int error, enum close_rea
 	       const struct record *detail, const char *fmt, ...)
 	__attribute__((format(printf, 6, 7)));
 void comm_fail_protocol(struct comm *comm, struct comm_lane *l, const char *what);
-void comm_fail_truncated(struct comm *comm, struct comm_lane *l, const struct comm_in *in,
-			 size_t posted);
 /* Lanes or peer have ended: an error as soon as a request is outstanding. */
-void comm_end(struct comm *comm, int error, const char *text);
 void comm_end_by_error(struct comm *comm, struct comm_lane *l, int error);
 void comm_end_by_record(struct comm *comm, const struct record *close);
 /* Makes the end an error if a request is outstanding. */
 void comm_settle(struct comm *comm);
 const char *comm_lane_end_text(int error, bool in_message, char *buf, size_t len);
 void comm_out_begin(struct comm_lane *l, const struct record *record);
-/* Pushes l->out. 1: nothing is left, 0: the lane is full, or the error: the lane is broken. */
+/* Pushes l->out. 1: nothing is left, 0: the lane is full, or the error, which stays. */
 int comm_lane_push(struct comm_lane *l);
 /* Reads the header of a record, and a CREDIT's payload behind it. 1; 0: more is to come; or the error: the lane has
  * ended (-EPIPE: by FIN), or, -EPROTO, comm_fail_protocol() was called. */
 int comm_read_record(struct comm_lane *l, struct record *record);
 /* Sends CLOSE, unless a record is stuck in the middle. True: it and all before it is with the lane. */
 bool comm_lane_send_close(struct comm_lane *l, const struct record *close);
-/* Sends CLOSE with the reason of the failure, once. */
-void comm_lane_send_failure(struct comm_lane *l);
 
 /* ---- comm_turn.c ------------------------------------------------------------------------------- */
 
@@ -101,16 +96,14 @@ void comm_lane_notify(struct lane *lane, uint64_t now_ns);
 
 /* ---- comm_lane.c ------------------------------------------------------------------------------- */
 
-/* The comm's entry of that poller's engine; NULL: there is no room. Any thread. */
-struct comm_engine *comm_engine_of(struct comm *comm, struct poller *poller);
 /* For the comm; it joins by comm_adopt(). NULL: out of memory. The poller of lane->poller is held. */
 struct comm_lane *comm_lane_new(struct comm *comm, struct lane *lane,
 				const struct comm_lane_options *opt,
 				void (*notify)(struct lane *lane, uint64_t now_ns));
 /* Lanes that were attached come on the table. */
 void comm_adopt(struct comm *comm);
-/* Looks now and then how the lane does. False: it has died of it. */
-bool comm_lane_sample(struct comm_lane *l);
+/* Looks now and then how the lane does, which may end it. */
+void comm_lane_sample(struct comm_lane *l);
 /* The lane has ended; its chunks move to others. Not to be touched any more, unless it is the last one and has more to
  * be read. */
 void comm_lane_die(struct comm_lane *l, int error, bool stalled);
@@ -156,8 +149,6 @@ void ack_message_done(struct comm *comm, uint64_t bytes);
 void ack_count(struct comm *comm, uint64_t message, uint64_t bytes);
 /* All records that were sent to the sender may be lost. */
 void ack_again(struct comm *comm);
-/* Is a CREDIT due? */
-bool ack_credit_due(const struct comm *comm);
 /* May the sender be waiting in the middle of a message? */
 bool ack_is_urgent(const struct comm *comm);
 /* Sends what is due on reachable lanes; wakes the control lane if it is not. */

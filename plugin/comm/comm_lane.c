@@ -30,7 +30,8 @@
 
 /* ---- joining ----------------------------------------------------------------------------------- */
 
-struct comm_engine *comm_engine_of(struct comm *comm, struct poller *poller)
+/* The comm's entry of that poller's engine; NULL: there is no room. Any thread. */
+static struct comm_engine *comm_engine_of(struct comm *comm, struct poller *poller)
 {
 	for (unsigned i = 0; i < COMM_LANES_MAX; i++) {
 		struct poller *found = NULL;
@@ -120,7 +121,7 @@ static unsigned comm_lane_detach(struct comm_lane *l, bool lost)
 	struct comm_lane **dead = l->engine ? &l->engine->dead : &comm->dead;
 	unsigned moved = 0;
 
-	l->state = COMM_LANE_DEAD;
+	l->dead = true;
 	comm->lanes[l->index] = NULL;
 	scheduler_remove(&comm->scheduler, l->index);
 	atomic_fetch_and_explicit(&comm->present, ~(1u << l->index), memory_order_relaxed);
@@ -143,7 +144,6 @@ static void comm_join(struct comm *comm, struct comm_lane *l)
 	if (comm->lanes[l->index])
 		(void)comm_lane_detach(comm->lanes[l->index], true);
 	atomic_fetch_or_explicit(&comm->present, 1u << l->index, memory_order_relaxed);
-	l->state = COMM_LANE_OPEN;
 	comm->lanes[l->index] = l;
 	scheduler_add(&comm->scheduler, l->index, l->kind, l->backup, l->rtt_ns, comm->now_ns);
 	comm->last_lane_died_ns = 0;
@@ -190,7 +190,7 @@ static void comm_lane_log_death(struct comm_lane *l, int error, bool stalled, un
 	char remote[HARP_ENDPOINT_TEXT_MAX], buf[96];
 
 	INFO("lane %u to %s over %s has ended (%s): %u lane%s left, %u chunk%s moved", l->index,
-	     harp_endpoint_format(&l->lane->remote, remote), l->lane->ops->kind,
+	     harp_endpoint_format(&l->lane->remote, remote), lane_kind_text(l->lane),
 	     stalled ? "nothing acknowledged, while other lanes get on"
 		     : comm_lane_end_text(error, false, buf, sizeof(buf)),
 	     left, left == 1 ? "" : "s", moved, moved == 1 ? "" : "s");
@@ -204,7 +204,7 @@ void comm_lane_die(struct comm_lane *l, int error, bool stalled)
 	bool replaced, left;
 	unsigned moved;
 
-	if (l->state == COMM_LANE_DEAD)
+	if (l->dead)
 		return;
 	if (!comm->failover) {
 		if (comm->side == COMM_SEND)
@@ -239,9 +239,8 @@ void comm_lane_drain(struct comm_lane *l)
 {
 	struct comm *comm = l->comm;
 
-	if (l->state != COMM_LANE_OPEN)
+	if (comm->scheduler.lane[l->index].mute)
 		return;
-	l->state = COMM_LANE_DRAINING;
 	comm->scheduler.lane[l->index].mute = true;
 	comm_choose_control(comm);
 }
@@ -311,7 +310,7 @@ static uint64_t comm_lane_sample_ns(const struct comm_lane *l)
 	return l->unrated ? SAMPLE_UNRATED_NS : SAMPLE_KERNEL_NS;
 }
 
-bool comm_lane_sample(struct comm_lane *l)
+void comm_lane_sample(struct comm_lane *l)
 {
 	struct comm *comm = l->comm;
 	struct scheduler_lane *mine = &comm->scheduler.lane[l->index];
@@ -321,24 +320,23 @@ bool comm_lane_sample(struct comm_lane *l)
 
 	if (comm_lane_is_silent(l)) {
 		comm_lane_die(l, -ETIMEDOUT, false);
-		return l->state != COMM_LANE_DEAD;
+		return;
 	}
 	if (!comm->failover) {
-		if (l->lane->ops->info && comm->completed < comm_posted(comm) &&
-		    lane_stats_want_tcp(l->stats, now_ns)) {
+		if (comm->completed < comm_posted(comm) && lane_stats_want_tcp(l->stats, now_ns)) {
 			l->lane->ops->info(l->lane, &info);
 			lane_stats_tcp(l->stats, &info, now_ns);
 		}
-		return true;
+		return;
 	}
-	if (now_ns - l->sampled_ns < comm_lane_sample_ns(l) || !l->lane->ops->info)
-		return true;
+	if (now_ns - l->sampled_ns < comm_lane_sample_ns(l))
+		return;
 	/* What was given and acknowledged between two looks has a round trip to tell of, too. And a stalled lane, which is
 	 * given nothing, may have been acknowledged since. */
 	if (mine->given_bytes == mine->acked_bytes && mine->given_ns <= l->sampled_ns &&
 	    !mine->stalled) {
 		l->sampled_ns = now_ns;
-		return true;
+		return;
 	}
 	l->sampled_ns = now_ns;
 	l->lane->ops->info(l->lane, &info);
@@ -356,7 +354,6 @@ bool comm_lane_sample(struct comm_lane *l)
 		(void)comm->lane_lost(comm, l->index, COMM_LOSS_SLOW);
 	if (events & SCHEDULER_DEAD)
 		comm_lane_die(l, -ETIMEDOUT, true);
-	return l->state != COMM_LANE_DEAD;
 }
 
 /* ---- closing ----------------------------------------------------------------------------------- */
@@ -402,6 +399,6 @@ void comm_close_lanes(struct comm *comm)
 	for (struct comm_lane **dead = comm->engine ? &comm->engine->dead : &comm->dead; *dead;) {
 		l = *dead;
 		*dead = l->next;
-		comm_lane_free(l, failed || l->broken || (in_flight && l->kind != LANE_KERNEL));
+		comm_lane_free(l, failed || l->send_error || (in_flight && l->kind != LANE_KERNEL));
 	}
 }

@@ -107,6 +107,19 @@ static struct target target_fault(struct comm_lane *l, const char *wrong)
 	return (struct target){ .kind = TARGET_FAULT };
 }
 
+static void recv_fail_truncated(struct comm *comm, struct comm_lane *l, const struct comm_in *in,
+				size_t posted)
+{
+	struct record detail = { .total = posted, .offset = in->total };
+
+	comm_fail(
+		comm, l, -EMSGSIZE, CLOSE_TRUNCATED, &detail,
+		"message truncated: %llu bytes came for a receive of %zu (message %llu, tag %#x): "
+		"the ranks disagree on sizes; check that NCCL_PROTO, NCCL_ALGO and the like are equal "
+		"on every rank",
+		(unsigned long long)in->total, posted, (unsigned long long)in->message, in->tag);
+}
+
 /* The first look at a record whose receive is posted. l: NULL when the record was buffered; kind:
  * of the lane that brought it. False: the comm has failed. */
 static bool recv_admit(struct comm *comm, struct comm_lane *l, unsigned kind,
@@ -119,7 +132,7 @@ static bool recv_admit(struct comm *comm, struct comm_lane *l, unsigned kind,
 		return false;
 	}
 	if (in->total > request->size) {
-		comm_fail_truncated(comm, l, in, request->size);
+		recv_fail_truncated(comm, l, in, request->size);
 		return false;
 	}
 	if (!request->begun)

@@ -217,9 +217,17 @@ static void buffers_free_acked(struct comm *comm)
 	}
 }
 
-static uint64_t lane_delivered_bytes(const struct comm_lane *l)
+/* Asks what the lane has delivered of our records. */
+static void lane_ask_delivered(struct comm_lane *l)
 {
-	return l->lane->ops->done_bytes(l->lane) - l->sent_bytes;
+	uint64_t delivered_bytes = l->lane->ops->done_bytes(l->lane) - l->sent_bytes;
+
+	if (delivered_bytes == l->delivered_bytes)
+		return;
+	l->delivered_bytes = delivered_bytes;
+	/* A kernel lane's are those that the kernel has taken. */
+	if (l->comm->failover && l->kind == LANE_HARP)
+		scheduler_acked(&l->comm->scheduler, l->index, delivered_bytes, l->comm->now_ns);
 }
 
 bool comm_send_has_buffered(const struct comm *comm)
@@ -267,7 +275,7 @@ static void send_complete(struct comm *comm, struct comm_lane *observer)
 
 void comm_send_finish_lane(struct comm_lane *l)
 {
-	l->delivered_bytes = lane_delivered_bytes(l);
+	lane_ask_delivered(l);
 	send_complete(l->comm, l);
 }
 
@@ -481,7 +489,7 @@ static struct comm_lane *plan_lane(struct comm *comm, const struct plan *plan)
 
 	if (comm->closing) { /* a reachable one with room: there is no other time */
 		COMM_FOR_EACH_LANE(comm, l)
-		if (comm_lane_is_reachable(l) && !l->broken && !comm_lane_has_out(l))
+		if (comm_lane_is_reachable(l) && !l->send_error && !comm_lane_has_out(l))
 			return l;
 		return NULL;
 	}
@@ -591,12 +599,9 @@ static struct comm_lane *send_go_on(struct comm *comm)
 		if (!comm_lane_is_reachable(l))
 			continue;
 		reachable = l;
-		if (comm_lane_has_out(l) && !l->full && !l->broken)
+		if (comm_lane_has_out(l) && !l->full && !l->send_error)
 			send_push(l);
-		l->delivered_bytes = lane_delivered_bytes(l);
-		if (comm->failover && l->kind == LANE_HARP)
-			scheduler_acked(&comm->scheduler, l->index, l->delivered_bytes,
-					comm->now_ns);
+		lane_ask_delivered(l);
 	}
 	return reachable;
 }
@@ -608,7 +613,7 @@ static void send_schedule(struct comm *comm)
 
 	while (plan_next(comm, &plan)) {
 		l = plan_lane(comm, &plan);
-		if (!l || l->full || l->broken || comm_lane_has_out(l))
+		if (!l || l->full || l->send_error || comm_lane_has_out(l))
 			return; /* its room, or an acknowledgement, is an event */
 		if (!comm_lane_is_reachable(l) ||
 		    (l->turn_bytes >= COMM_TURN_BYTES_MAX && !comm->closing)) {
@@ -633,7 +638,7 @@ void comm_send_run(struct comm *comm)
 		return;
 	COMM_FOR_EACH_LANE(comm, l)
 	if (comm_lane_is_reachable(l))
-		l->delivered_bytes = lane_delivered_bytes(l);
+		lane_ask_delivered(l);
 	send_complete(comm, observer);
 }
 

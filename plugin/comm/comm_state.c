@@ -71,7 +71,7 @@ static void comm_fail_text(struct comm *comm, struct comm_lane *l, int error,
 			lane_notice_due(LANE_NOTICE_GIVEN_UP, &comm->remote.addr, comm->now_ns),
 		"%s peer %s over %s: %s", comm->side == COMM_SEND ? "sending to" : "receiving from",
 		harp_endpoint_format(&comm->remote, peer),
-		l && !comm->failover ? l->lane->ops->kind : "several lanes", text);
+		l && !comm->failover ? lane_kind_text(l->lane) : "several lanes", text);
 	comm_stats_failed(comm->stats);
 	atomic_store_explicit(&comm->ended, true, memory_order_relaxed);
 	/* Behind the words: a thread that sees the error finds them logged (ncclGetLastError()). */
@@ -106,20 +106,7 @@ void comm_fail_protocol(struct comm *comm, struct comm_lane *l, const char *what
 		  what, (unsigned long long)comm->completed);
 }
 
-void comm_fail_truncated(struct comm *comm, struct comm_lane *l, const struct comm_in *in,
-			 size_t posted)
-{
-	struct record detail = { .total = posted, .offset = in->total };
-
-	comm_fail(
-		comm, l, -EMSGSIZE, CLOSE_TRUNCATED, &detail,
-		"message truncated: %llu bytes came for a receive of %zu (message %llu, tag %#x): "
-		"the ranks disagree on sizes; check that NCCL_PROTO, NCCL_ALGO and the like are equal "
-		"on every rank",
-		(unsigned long long)in->total, posted, (unsigned long long)in->message, in->tag);
-}
-
-void comm_end(struct comm *comm, int error, const char *text)
+static void comm_end(struct comm *comm, int error, const char *text)
 {
 	if (comm->end_error)
 		return;
@@ -229,12 +216,11 @@ int comm_lane_push(struct comm_lane *l)
 {
 	int rc;
 
-	if (l->broken)
+	if (l->send_error)
 		return l->send_error;
 	rc = comm_out_push(l);
 	l->full = rc == 0;
 	if (rc < 0) {
-		l->broken = true;
 		l->send_error = rc;
 		comm_wake(l); /* what it has to be read explains it */
 	}
@@ -245,18 +231,10 @@ int comm_lane_push(struct comm_lane *l)
 bool comm_lane_send_close(struct comm_lane *l, const struct record *close)
 {
 	l->close_sent = true;
-	if (l->broken || comm_lane_push(l) != 1)
+	if (l->send_error || comm_lane_push(l) != 1)
 		return false;
 	comm_out_begin(l, close);
 	return comm_lane_push(l) == 1;
-}
-
-void comm_lane_send_failure(struct comm_lane *l)
-{
-	/* The memory of a record that has begun to leave is the application's again. */
-	if (!l->close_sent && !(l->out.payload && l->out.payload_left))
-		(void)comm_lane_send_close(l, &l->comm->close);
-	l->close_sent = true;
 }
 
 /* Reads control bytes until in_head holds `want`. */

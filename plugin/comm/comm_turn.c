@@ -21,8 +21,8 @@
  * other: the thread gets the poller, or the holder makes the turn, itself or by posting the engine's work.
  *
  * What a lane may have to do is in its `event` (set by its engine) and `ready` (set by the poller). A lane that
- * another engine drives is woken by that engine's work; `kernel_due` reports a kernel lane to the
- * application, and `wake_work` to the control thread while that sleeps.
+ * another engine drives is woken by that engine's work; `kernel_due` reports a kernel lane to the application and the
+ * control thread.
  *
  * Kernel lanes and HARP lanes together. A look at an engine reads memory, a look at kernel lanes costs a system
  * call. So kernel lanes that carry nothing are looked at now and then, and more seldom while messages go by HARP
@@ -120,16 +120,16 @@ static bool comm_kernel_lane_is_due(struct comm_lane *l, enum comm_turn why)
 	struct comm *comm = l->comm;
 	bool waits = comm->completed < comm_posted(comm);
 
-	if (l->broken)
+	if (l->send_error)
 		return true;
 	if (why == COMM_TURN_POST && !l->ready)
 		return false;
 	if (comm->side == COMM_RECV)
-		return l->ready || (lane_kernel_is_due(l->lane, false) &&
-				    (waits || why == COMM_TURN_BACKGROUND));
+		return l->ready ||
+		       (lane_kernel_is_due(l->lane) && (waits || why == COMM_TURN_BACKGROUND));
 	if (comm->now_ns - l->read_ns >= READ_NS)
 		return true;
-	if (!lane_kernel_is_due(l->lane, false))
+	if (!lane_kernel_is_due(l->lane))
 		return false;
 	return l->ready ||
 	       (waits &&
@@ -139,15 +139,10 @@ static bool comm_kernel_lane_is_due(struct comm_lane *l, enum comm_turn why)
 
 static bool comm_lane_is_due(struct comm_lane *l, enum comm_turn why)
 {
-	bool due;
-
-	if (!l->engine) {
-		due = comm_kernel_lane_is_due(l, why);
-	} else {
-		due = l->ready | (atomic_load_explicit(&l->event, memory_order_relaxed) &&
-				  atomic_exchange_explicit(&l->event, false, memory_order_acquire));
-	}
-	return due;
+	if (!l->engine)
+		return comm_kernel_lane_is_due(l, why);
+	return l->ready | (atomic_load_explicit(&l->event, memory_order_relaxed) &&
+			   atomic_exchange_explicit(&l->event, false, memory_order_acquire));
 }
 
 static void comm_lane_read(struct comm_lane *l)
@@ -161,9 +156,9 @@ static void comm_lane_read(struct comm_lane *l)
 		comm_wake(l); /* there may be more, and no event for it */
 	else if (rc < 0)
 		comm_lane_die(l, rc, false);
-	else if (l->broken && l->waits)
+	else if (l->send_error && l->waits)
 		comm_lane_drain(l); /* what has come by it may come by no other */
-	else if (l->broken)
+	else if (l->send_error)
 		comm_lane_die(l, l->send_error, false);
 }
 
@@ -215,7 +210,7 @@ static void comm_sample(struct comm *comm)
 		l->turn_bytes = l->idle_records = 0;
 		if (!l->engine) /* the socket knows */
 			l->full = false;
-		(void)comm_lane_sample(l);
+		comm_lane_sample(l);
 	}
 }
 
@@ -235,12 +230,11 @@ static bool comm_is_under_way(const struct comm *comm)
 static void comm_finish(struct comm *comm)
 {
 	bool waits = comm->completed < comm_posted(comm) && !comm_has_failed(comm);
-	struct work *wake_work = comm->wake_work;
 	struct comm_lane *l;
 
 	/* Of room in a socket no event tells. */
 	COMM_FOR_EACH_LANE(comm, l)
-	if (!l->engine && comm_lane_has_out(l) && !l->broken)
+	if (!l->engine && comm_lane_has_out(l) && !l->send_error)
 		atomic_store_explicit(&comm->kernel_due, true, memory_order_relaxed);
 	if (waits != atomic_load_explicit(&comm->awaited, memory_order_relaxed)) {
 		atomic_store_explicit(&comm->awaited, waits, memory_order_relaxed);
@@ -248,11 +242,15 @@ static void comm_finish(struct comm *comm)
 		if (!waits)
 			lane_stats_idle(l->stats);
 	}
-	if (wake_work && (comm_is_under_way(comm) ||
-			  atomic_load_explicit(&comm->kernel_due, memory_order_relaxed))) {
-		comm->wake_work = NULL;
-		poller_post(comm->wake_poller, wake_work);
-	}
+}
+
+/* Sends CLOSE with the reason of the failure, once. */
+static void comm_lane_send_failure(struct comm_lane *l)
+{
+	/* The memory of a record that has begun to leave is the application's again. */
+	if (!l->close_sent && !(l->out.payload && l->out.payload_left))
+		(void)comm_lane_send_close(l, &l->comm->close);
+	l->close_sent = true;
 }
 
 /* What was posted can't be sent before the receiver's records are read, and the application may wait for another comm. */
@@ -387,18 +385,13 @@ void comm_poll(struct comm *comm)
 
 /* ---- the control thread ------------------------------------------------------------------------ */
 
-bool comm_is_read(const struct comm *comm)
+bool comm_run_background(struct comm *comm, uint64_t now_ns)
 {
-	return comm->side == COMM_RECV && comm->has_kernel_lanes;
-}
-
-bool comm_run_background(struct comm *comm, uint64_t now_ns, bool reads)
-{
+	uint64_t polled_ns = atomic_load_explicit(&comm->poller.polled_ns, memory_order_relaxed);
+	bool reads =
+		comm->side == COMM_RECV && comm->has_kernel_lanes && now_ns >= polled_ns + LEFT_NS;
 	bool under_way, due;
 
-	reads &= comm_is_read(comm) &&
-		 now_ns >= atomic_load_explicit(&comm->poller.polled_ns, memory_order_relaxed) +
-				   LEFT_NS;
 	if (!poller_try(&comm->poller))
 		return true;
 	under_way = comm_is_under_way(comm);
@@ -409,30 +402,6 @@ bool comm_run_background(struct comm *comm, uint64_t now_ns, bool reads)
 		comm_advance(comm, NULL, now_ns, reads ? COMM_TURN_BACKGROUND : COMM_TURN_TEST);
 	comm_leave(comm);
 	return under_way || due;
-}
-
-bool comm_sleep(struct comm *comm, struct poller *poller, struct work *work)
-{
-	bool rests;
-
-	if (!poller_try(&comm->poller))
-		return false;
-	rests = !comm->stays_awake && !comm_is_under_way(comm) &&
-		!atomic_load_explicit(&comm->kernel_due, memory_order_relaxed);
-	if (rests) {
-		comm->wake_poller = poller;
-		comm->wake_work = work;
-	}
-	comm_leave(comm);
-	return rests;
-}
-
-void comm_stay_awake(struct comm *comm)
-{
-	comm_hold(comm);
-	comm->stays_awake = true;
-	comm->wake_work = NULL;
-	comm_leave(comm);
 }
 
 bool comm_has_undelivered(struct comm *comm)

@@ -4,8 +4,7 @@
  *
  * Theory of operation
  *
- * A registration is a slot of a table. NCCL gets its number and the slot's age, so a handle that was never given, or was
- * given back, is noticed. A sender's registration is announced to every engine whose NIC reads the application's memory
+ * NCCL's handle of a registration is its address; one that was never given, or was given back, is not on the list. A sender's registration is announced to every engine whose NIC reads the application's memory
  * (DPDK), now or when the engine is opened. lane_harp.c asks the stack for each piece and copies what it does not know.
  * Stacks count registrations, because NCCL registers one pool again for each comm.
  *
@@ -18,35 +17,33 @@
  * memory_lock protects all of it. It is not held during waits, which are counted: no engine closes before they end.
  */
 #include "comm/memory.h"
-#include "process/log.h"
 #include "device/device.h"
+#include "process/log.h"
 
 #include <errno.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/queue.h>
 
 /* A NIC stops its device sooner; behind it stands a driver that does not obey. */
 #define MEMORY_WAIT_NS UINT64_C(10000000000)
-#define MEMORY_SLOTS_MIN 64u
 
 struct memory_piece {
 	const void *base;
 	size_t bytes;
 };
 
-struct memory_slot {
+struct memory {
+	LIST_ENTRY(memory) link;
 	struct memory_piece piece;
-	struct comm *comm; /* NULL: it is closed, or */
-	uint64_t closing;  /* is being closed, as the so-manieth */
+	struct comm *comm; /* NULL: it closes or has closed */
+	uint64_t closing;  /* number of that close, 0 while open and afterwards */
 	bool sent_from;    /* the NICs know it, unless it has no bytes */
-	uint32_t age;      /* odd: in use */
-	uint32_t next_free;
 };
 
-static struct memory_slot *slots;
-static uint32_t slot_count, slot_room, slot_free; /* slot_free: 1 + its number, 0: none */
+static LIST_HEAD(, memory) memories = LIST_HEAD_INITIALIZER(memories);
 static struct engine *engines[PLUGIN_DEVICES_MAX * ENGINES_MAX]; /* those that read memory */
 static unsigned engine_count, memory_waiting;
 static uint64_t memory_closings;
@@ -139,12 +136,14 @@ static int memory_take_back_all(const struct memory_piece *piece)
 
 void plugin_memory_engine_open(struct engine *engine)
 {
+	struct memory *m;
+
 	if (!harp_stack_memory_supported(engine_stack(engine)))
 		return;
 	pthread_mutex_lock(&memory_lock);
-	for (uint32_t i = 0; i < slot_count; i++)
-		if ((slots[i].age & 1) && slots[i].sent_from)
-			memory_announce(engine, &slots[i].piece);
+	LIST_FOREACH(m, &memories, link)
+	if (m->sent_from)
+		memory_announce(engine, &m->piece);
 	engines[engine_count++] = engine;
 	pthread_mutex_unlock(&memory_lock);
 }
@@ -160,115 +159,75 @@ void plugin_memory_engine_close(struct engine *engine)
 	pthread_mutex_unlock(&memory_lock);
 }
 
-/* ---- registrations; memory_lock held ------------------------------------------------------------- */
-
-static void *slot_handle(uint32_t number)
-{
-	return (void *)(uintptr_t)((uint64_t)slots[number].age << 32 | number);
-}
-
-/* NULL: there is none. */
-static struct memory_slot *slot_of(void *handle)
-{
-	uint32_t number = (uint32_t)(uintptr_t)handle;
-
-	if (number >= slot_count || !(slots[number].age & 1) || slot_handle(number) != handle)
-		return NULL;
-	return &slots[number];
-}
-
-static struct memory_slot *slot_take(void)
-{
-	struct memory_slot *slot;
-
-	if (slot_free) {
-		slot = &slots[slot_free - 1];
-		slot_free = slot->next_free;
-	} else {
-		if (slot_count == slot_room) {
-			uint32_t room = slot_room ? 2 * slot_room : MEMORY_SLOTS_MIN;
-			struct memory_slot *more = realloc(slots, room * sizeof(*more));
-
-			if (!more)
-				return NULL;
-			slots = more;
-			slot_room = room;
-		}
-		slot = &slots[slot_count++];
-		slot->age = 0;
-	}
-	slot->age++;
-	return slot;
-}
-
-static void slot_give(struct memory_slot *slot)
-{
-	if (slot->comm)
-		slot->comm->registered--;
-	slot->age++;
-	slot->next_free = slot_free;
-	slot_free = 1 + (uint32_t)(slot - slots);
-}
+/* ---- registrations ------------------------------------------------------------------------------- */
 
 int plugin_memory_add(struct comm *comm, const void *base, size_t bytes, void **out)
 {
-	struct memory_slot *slot;
+	struct memory *m = malloc(sizeof(*m));
 
-	pthread_mutex_lock(&memory_lock);
-	slot = slot_take();
-	if (slot) {
-		slot->comm = comm;
-		slot->closing = 0;
-		slot->piece = (struct memory_piece){ base, bytes };
-		/* A receive buffer is written by the processor. */
-		slot->sent_from = comm->side == COMM_SEND && bytes > 0;
-		comm->registered++;
-		*out = slot_handle((uint32_t)(slot - slots));
-		for (unsigned i = 0; slot->sent_from && i < engine_count; i++)
-			memory_announce(engines[i], &slot->piece);
-	}
-	pthread_mutex_unlock(&memory_lock);
-	if (!slot)
+	if (!m) {
 		WARN("regMr: out of memory for %zu bytes at %p", bytes, base);
-	return slot ? 0 : -ENOMEM;
+		return -ENOMEM;
+	}
+	*m = (struct memory){
+		.comm = comm,
+		.piece = { base, bytes },
+		/* A receive buffer is written by the processor. */
+		.sent_from = comm->side == COMM_SEND && bytes > 0,
+	};
+	pthread_mutex_lock(&memory_lock);
+	LIST_INSERT_HEAD(&memories, m, link);
+	comm->registered++;
+	for (unsigned i = 0; m->sent_from && i < engine_count; i++)
+		memory_announce(engines[i], &m->piece);
+	pthread_mutex_unlock(&memory_lock);
+	*out = m;
+	return 0;
 }
 
 int plugin_memory_remove(void *handle)
 {
-	struct memory_slot *slot, was;
+	struct comm *comm = NULL;
+	struct memory *m;
 	int rc = 0;
 
 	pthread_mutex_lock(&memory_lock);
-	slot = slot_of(handle);
-	if (!slot) {
-		pthread_mutex_unlock(&memory_lock);
-		return -ENOENT;
+	LIST_FOREACH(m, &memories, link)
+	if (m == handle)
+		break;
+	if (m) {
+		LIST_REMOVE(m, link);
+		comm = m->comm;
 	}
-	was = *slot;
-	slot_give(slot);
+	if (comm)
+		comm->registered--;
 	pthread_mutex_unlock(&memory_lock);
-	if (was.comm)
-		comm_cancel_memory(was.comm, handle, was.piece.base, was.piece.bytes);
+	if (!m)
+		return -ENOENT;
+	if (comm)
+		comm_cancel_memory(comm, handle, m->piece.base, m->piece.bytes);
 	pthread_mutex_lock(&memory_lock);
-	if (was.sent_from)
-		rc = memory_take_back_all(&was.piece);
+	if (m->sent_from)
+		rc = memory_take_back_all(&m->piece);
 	pthread_mutex_unlock(&memory_lock);
+	free(m);
 	return rc;
 }
 
 uint64_t plugin_memory_comm_closes(struct comm *comm)
 {
 	uint64_t closing = 0;
+	struct memory *m;
 
 	pthread_mutex_lock(&memory_lock);
-	if (comm->registered)
+	if (comm->registered) {
 		closing = ++memory_closings;
-	for (uint32_t i = 0; comm->registered > 0 && i < slot_count; i++) {
-		if (!(slots[i].age & 1) || slots[i].comm != comm)
-			continue;
-		comm->registered--;
-		slots[i].comm = NULL;
-		slots[i].closing = closing;
+		LIST_FOREACH(m, &memories, link)
+		if (m->comm == comm) {
+			comm->registered--;
+			m->comm = NULL;
+			m->closing = closing;
+		}
 	}
 	pthread_mutex_unlock(&memory_lock);
 	return closing;
@@ -276,26 +235,34 @@ uint64_t plugin_memory_comm_closes(struct comm *comm)
 
 void plugin_memory_comm_closed(uint64_t closing)
 {
-	pthread_mutex_lock(&memory_lock);
-	for (uint32_t i = 0; closing && i < slot_count; i++) {
-		struct memory_piece piece = slots[i].piece;
-		bool sent_from = slots[i].sent_from;
+	struct memory *m;
 
-		if (!(slots[i].age & 1) || slots[i].closing != closing)
+	pthread_mutex_lock(&memory_lock);
+	for (m = closing ? LIST_FIRST(&memories) : NULL; m;) {
+		struct memory_piece piece = m->piece;
+
+		if (m->closing != closing) {
+			m = LIST_NEXT(m, link);
 			continue;
-		slots[i].closing = 0;
-		slots[i].sent_from = false;
-		if (sent_from)
-			(void)memory_take_back_all(&piece);
+		}
+		m->closing = 0;
+		if (m->sent_from) {
+			m->sent_from = false;
+			(void)memory_take_back_all(&piece); /* others may go meanwhile */
+		}
+		m = LIST_FIRST(&memories);
 	}
 	pthread_mutex_unlock(&memory_lock);
 }
 
 void plugin_memory_forget(void)
 {
+	struct memory *m;
+
 	pthread_mutex_lock(&memory_lock);
-	free(slots);
-	slots = NULL;
-	slot_count = slot_room = slot_free = 0;
+	while ((m = LIST_FIRST(&memories))) {
+		LIST_REMOVE(m, link);
+		free(m);
+	}
 	pthread_mutex_unlock(&memory_lock);
 }

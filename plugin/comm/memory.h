@@ -10,8 +10,8 @@
 int plugin_memory_add(struct comm *comm, const void *base, size_t bytes, void **out);
 /*
  * Returns when nothing reads or writes the memory on behalf of that registration any more: the comm's requests that lie
- * in it are given up, and no NIC can read it. -ENOENT: there is no such registration. Else -errno when a device
- * could not be stopped, said by WARN: the memory must not be used again.
+ * in it are given up, and no NIC can read it. -ENOENT: there is no such registration. Else -errno when a device could
+ * not be stopped, logged by WARN: the memory must not be used again.
  */
 int plugin_memory_remove(void *handle);
 /* The comm is about to close: what it registered has no owner, and may still be removed. Returns what to say when it is

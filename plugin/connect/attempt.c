@@ -88,7 +88,6 @@ static int attempt_begin_preamble(struct attempt *attempt)
 /* Proved, both of us. */
 static void attempt_done(struct attempt *attempt, uint64_t now_ns)
 {
-	struct placement_end end;
 	int rc;
 
 	lane_kernel_ack_now(attempt->lane); /* READY: the acceptor waits for that */
@@ -97,8 +96,8 @@ static void attempt_done(struct attempt *attempt, uint64_t now_ns)
 		attempt_fail(attempt, rc, lane_error_text(rc), now_ns);
 		return;
 	}
-	if (preamble_placement(&attempt->preamble, &end))
-		peers_learn(&attempt->candidate.remote, &end);
+	if (attempt->preamble.placement.kind != PLACEMENT_NOT_SAID)
+		peers_learn(&attempt->candidate.remote, &attempt->preamble.placement);
 	if (attempt->preamble.peer.features & FEATURE_ACK_PROMPTLY)
 		lane_kernel_ack_promptly(attempt->lane);
 	lane_harp_delay_acks(attempt->lane);

@@ -384,8 +384,7 @@ static void connect_report(struct connect *c)
 {
 	char text[256];
 
-	comm_describe(c->comm, text, sizeof(text));
-	if (comm_is_polled(c->comm))
+	if (comm_describe(c->comm, text, sizeof(text)))
 		INFO("%s: connected by %s (%s)", plugin_device(c->dev)->ifname, text,
 		     c->candidates.why_kernel[0] ? c->candidates.why_kernel : c->error_text);
 	else

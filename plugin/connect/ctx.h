@@ -6,6 +6,7 @@
 #define HARP_PLUGIN_CTX_H
 
 #include <pthread.h>
+#include <sys/queue.h>
 
 #include "comm/comm.h"
 #include "poll/engine.h"
@@ -19,7 +20,7 @@ struct plugin_ctx {
 	uint64_t comm_id;
 	int traffic_class;
 	/* All three under ctx_lock. */
-	struct comm *comms;
+	LIST_HEAD(, comm) comms;
 	struct connect *connects;
 	struct listen_comm *listens;
 	/* What NCCL said last (plugin_set_net_attr()), for logs and the path policy. Relaxed: each is a hint of its own. */

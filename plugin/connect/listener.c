@@ -197,7 +197,7 @@ int kernel_listener_open(struct kernel_listener *listener)
 
 void kernel_listener_let_in(struct kernel_listener *listener)
 {
-	if (listener->fd >= 0 && !listener->rest.pprev)
+	if (listener->fd >= 0 && !listener->rest.link.le_prev)
 		control_rewatch(&listener->source, EPOLLIN);
 }
 

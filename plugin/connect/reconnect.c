@@ -337,18 +337,13 @@ struct reconnect *reconnect_new(int dev, uint8_t dscp, const struct handle *hand
 
 void reconnect_made(struct reconnect *u, struct comm *comm, const struct attempt *first)
 {
-	const uint8_t *rails;
-	size_t bytes;
-
 	u->comm = comm;
 	u->comm_id = first->comm_id;
 	u->first_harp = first->candidate.harp;
 	u->planned = first->preamble.own.lanes;
 	u->taken = first->preamble.peer.lanes;
 	preamble_comm_key(&first->preamble, u->key);
-	rails = preamble_rails(&first->preamble, &bytes);
-	if (bytes)
-		(void)rails_decode(&u->peer_rails, rails, bytes); /* the preamble has checked it */
+	u->peer_rails = first->preamble.rails;
 	comm->reconnect = u;
 	background_begin(&u->background, comm);
 }

@@ -110,14 +110,14 @@ static void ctx_add_comm(struct comm *comm)
 	struct plugin_ctx *ctx = comm->ctx;
 
 	pthread_mutex_lock(&ctx_lock);
-	CHAIN_ADD(ctx->comms, comm);
+	LIST_INSERT_HEAD(&ctx->comms, comm, ctx_link);
 	pthread_mutex_unlock(&ctx_lock);
 }
 
 static void ctx_remove_comm(struct comm *comm)
 {
 	pthread_mutex_lock(&ctx_lock);
-	CHAIN_REMOVE(comm);
+	LIST_REMOVE(comm, ctx_link);
 	pthread_mutex_unlock(&ctx_lock);
 }
 
@@ -164,8 +164,8 @@ int plugin_finalize(struct plugin_ctx *ctx)
 		connect_free(ctx->connects);
 	while (ctx->listens)
 		plugin_close_listen(ctx->listens);
-	while (ctx->comms)
-		ctx_close_comm(ctx->comms, true);
+	while (!LIST_EMPTY(&ctx->comms))
+		ctx_close_comm(LIST_FIRST(&ctx->comms), true);
 	pthread_mutex_lock(&ctx_process_lock);
 	last = ctx_list == ctx && !ctx->next;
 	if (last) {
@@ -243,7 +243,7 @@ int plugin_accept(struct listen_comm *listen, struct comm **out)
 	rc = acceptor_accept(listen->acceptor, listen, &comm);
 	if (rc || !comm)
 		return rc;
-	comm_describe(comm, text, sizeof(text));
+	(void)comm_describe(comm, text, sizeof(text));
 	INFO("accepted by %s", text);
 	ctx_add_comm(comm);
 	*out = comm;

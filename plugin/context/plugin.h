@@ -33,6 +33,7 @@ struct plugin_net_attr {
 /* Of all comms of the context from now on. Cheap: called before each operation that differs. */
 void plugin_set_net_attr(struct plugin_ctx *ctx, const struct plugin_net_attr *attr);
 
+/* Of this and the following functions *out is NULL after an error. */
 int plugin_init(struct plugin_ctx **out, uint64_t comm_id, int traffic_class);
 int plugin_finalize(struct plugin_ctx *ctx); /* NULL is accepted */
 int plugin_listen(struct plugin_ctx *ctx, int dev, void *handle, struct listen_comm **out);

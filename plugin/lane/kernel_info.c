@@ -3,8 +3,8 @@
 #include "lane/kernel_info.h"
 
 #include <linux/sockios.h>
+#include <linux/tcp.h> /* glibc's struct tcp_info ends before the last fields */
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
@@ -26,26 +26,19 @@
  * can make, are counted too: hence a look at the time of the last ACK as well.
  */
 
-/* In Linux' struct tcp_info; glibc's ends before them. */
-#define TCP_INFO_AT_SEGS_IN 140        /* tcpi_segs_in */
-#define TCP_INFO_AT_SND_WND 228        /* tcpi_snd_wnd */
 #define CLOCKS_DIFFER_NS 1000000000ull /* by less than that */
 
 void kernel_info(int fd, uint64_t sent_bytes, struct lane_info *info)
 {
-	uint8_t raw[256] = { 0 };
-	struct tcp_info tcp;
-	socklen_t len = sizeof(raw);
+	struct tcp_info tcp = { 0 };
+	socklen_t len = sizeof(tcp);
 	uint64_t waiting_bytes;
-	uint32_t window_bytes; /* 0 before Linux 5.4, too */
 	int queued = 0;
 
 	memset(info, 0, sizeof(*info));
-	if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, raw, &len) || ioctl(fd, SIOCOUTQ, &queued) ||
+	if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &tcp, &len) || ioctl(fd, SIOCOUTQ, &queued) ||
 	    queued < 0)
 		return;
-	memcpy(&tcp, raw, sizeof(tcp));
-	memcpy(&window_bytes, raw + TCP_INFO_AT_SND_WND, sizeof(window_bytes));
 	waiting_bytes = (uint64_t)queued < sent_bytes ? (uint64_t)queued : sent_bytes;
 	info->srtt_ns = tcp.tcpi_rtt * 1000ull;
 	info->rto_ns = (tcp.tcpi_rto * 1000ull) >> (tcp.tcpi_backoff & 31);
@@ -55,7 +48,7 @@ void kernel_info(int fd, uint64_t sent_bytes, struct lane_info *info)
 	/* The peer takes more and nothing leaves: the interface is down, or the route is gone. Or its window is closed
 	 * and it does not answer probes, as one that only rests would. */
 	if (!info->in_flight_bytes && waiting_bytes &&
-	    (window_bytes >= tcp.tcpi_snd_mss || tcp.tcpi_probes))
+	    (tcp.tcpi_snd_wnd >= tcp.tcpi_snd_mss || tcp.tcpi_probes))
 		info->in_flight_bytes = waiting_bytes;
 	info->unsent_bytes = waiting_bytes - info->in_flight_bytes;
 	info->acked_bytes = sent_bytes - waiting_bytes;
@@ -64,21 +57,17 @@ void kernel_info(int fd, uint64_t sent_bytes, struct lane_info *info)
 
 uint64_t kernel_silence_ns(int fd, struct kernel_silence *silence, uint64_t now_ns)
 {
-	uint8_t raw[256] = { 0 };
-	struct tcp_info info;
-	socklen_t len = sizeof(raw);
+	struct tcp_info info = { 0 };
+	socklen_t len = sizeof(info);
 	uint64_t answered_ns, since_ns;
-	uint32_t segments; /* 0 before Linux 4.2 */
 	bool answered;
 
-	if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, raw, &len))
+	if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &len))
 		return 0;
-	memcpy(&info, raw, sizeof(info));
-	memcpy(&segments, raw + TCP_INFO_AT_SEGS_IN, sizeof(segments));
 	answered_ns = now_ns - info.tcpi_last_ack_recv * 1000000ull;
-	answered = segments != silence->segments &&
+	answered = info.tcpi_segs_in != silence->segments &&
 		   answered_ns + CLOCKS_DIFFER_NS > silence->looked_ns;
-	silence->segments = segments;
+	silence->segments = info.tcpi_segs_in;
 	silence->looked_ns = now_ns;
 	/* Probes: of a closed window and keepalive; any ACK sets the count back. */
 	if (!info.tcpi_unacked && !info.tcpi_probes) {

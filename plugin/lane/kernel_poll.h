@@ -42,21 +42,14 @@ void kernel_poll_begin(struct kernel_poll *poll, uint64_t now_ns);
 /* Finds out which members are ready: one epoll_wait(), or a guess. At most once a turn. */
 void kernel_poll_look(struct kernel_poll *poll);
 
-static inline bool kernel_member_may_read(struct kernel_member *member)
+/* Is a call worth it? flag: the member's readable or writable. */
+static inline bool kernel_member_may(struct kernel_member *member, const bool *flag)
 {
-	if (!member->home || member->readable)
+	if (!member->home || *flag)
 		return true;
 	if (!member->home->looked)
 		kernel_poll_look(member->home);
-	return member->readable;
-}
-static inline bool kernel_member_may_write(struct kernel_member *member)
-{
-	if (!member->home || member->writable)
-		return true;
-	if (!member->home->looked)
-		kernel_poll_look(member->home);
-	return member->writable;
+	return *flag;
 }
 
 #endif

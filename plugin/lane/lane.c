@@ -51,6 +51,13 @@ void lane_notices_forget(void)
 	pthread_mutex_unlock(&lane_notices_lock);
 }
 
+const char *lane_kind_text(const struct lane *lane)
+{
+	if (lane->beneath)
+		return lane->kind_bit == LANE_HARP ? "encrypted harp-tcp" : "encrypted kernel-tcp";
+	return lane->kind_bit == LANE_HARP ? "harp-tcp" : "kernel-tcp";
+}
+
 int lane_errno(int error)
 {
 	/* Linux' word for what ICMPv6 calls administratively prohibited; of the same by ICMP it says the other. */

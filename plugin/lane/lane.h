@@ -30,7 +30,6 @@ struct lane_info {
 };
 
 struct lane_ops {
-	const char *kind; /* "harp-tcp", "kernel-tcp" */
 	/* LANE_CONNECTING until the stream is open; LANE_DEAD: lane->error says why. */
 	enum lane_state (*state)(struct lane *lane);
 	/* Takes bytes; returns how many (may be short), -EAGAIN, or the error. The bytes are copied
@@ -90,8 +89,8 @@ int lane_kernel_adopt(struct poller *poller, int fd, const struct harp_endpoint 
 void lane_kernel_options(int fd);
 /* A kernel lane, also beneath an encrypted one, moves to its comm's poller and sockets. Both pollers are held. */
 void lane_kernel_join(struct lane *lane, struct poller *poller, struct kernel_poll *poll);
-/* Of a comm's lane: may it have something to read or, for a writer, room, as far as is known? */
-bool lane_kernel_is_due(struct lane *lane, bool writes);
+/* Of a comm's lane: may it have something to read, as far as is known? */
+bool lane_kernel_is_due(struct lane *lane);
 /* The peer's sends are done when TCP acknowledges them: acknowledge what is received at once. */
 void lane_kernel_ack_promptly(struct lane *lane);
 /* What has been received is acknowledged at once, this time. Of another lane, nothing is done. */
@@ -106,6 +105,8 @@ enum lane_notice { LANE_NOTICE_SILENT, LANE_NOTICE_GIVEN_UP };
 bool lane_notice_due(enum lane_notice notice, const struct harp_addr *peer, uint64_t now_ns);
 /* After the process's last context: what was said before is said again. */
 void lane_notices_forget(void);
+/* "kernel-tcp", "encrypted harp-tcp". */
+const char *lane_kind_text(const struct lane *lane);
 /* The -errno of a lane whose socket's call ended in error. */
 int lane_errno(int error);
 /* "connection refused": a few words for the usual -errno of a lane. */

@@ -50,8 +50,6 @@ struct segment_mark {
 
 struct lane_encrypted {
 	struct lane lane; /* first */
-	struct lane_ops ops;
-	char kind[24];
 	struct segment_flow send, recv;
 	size_t out_begin, out_end;
 	uint64_t beneath_bytes; /* encrypted so far, in the count of the lane beneath */
@@ -106,7 +104,7 @@ static int encrypted_fail_forged(struct lane_encrypted *s)
 
 	WARN("peer %s over %s: segment %llu is not what the peer encrypted: it was altered, repeated or "
 	     "left out on the way; is somebody in the network between? The lane is given up",
-	     harp_endpoint_format(&s->lane.remote, peer), s->kind,
+	     harp_endpoint_format(&s->lane.remote, peer), lane_kind_text(&s->lane),
 	     (unsigned long long)s->recv.segment);
 	return encrypted_fail(s, -EBADMSG);
 }
@@ -324,12 +322,14 @@ static enum lane_state encrypted_state(struct lane *lane)
 
 static void encrypted_observe(struct lane *lane, uint64_t latency_ns)
 {
-	lane->beneath->ops->observe(lane->beneath, latency_ns);
+	if (lane->beneath->ops->observe)
+		lane->beneath->ops->observe(lane->beneath, latency_ns);
 }
 
 static void encrypted_label(struct lane *lane, const char *text)
 {
-	lane->beneath->ops->label(lane->beneath, text);
+	if (lane->beneath->ops->label)
+		lane->beneath->ops->label(lane->beneath, text);
 }
 
 static void encrypted_describe(struct lane *lane, char *buf, size_t len)
@@ -394,16 +394,8 @@ int lane_encrypt(struct lane **lane, uint64_t sent_bytes, const uint8_t send_key
 		free(s);
 		return -ENOMEM;
 	}
-	snprintf(s->kind, sizeof(s->kind), "encrypted %s", beneath->ops->kind);
-	/* What the lane beneath does not do, this one doesn't. */
-	s->ops = encrypted_ops;
-	s->ops.kind = s->kind;
-	if (!beneath->ops->observe)
-		s->ops.observe = NULL;
-	if (!beneath->ops->label)
-		s->ops.label = NULL;
 	s->lane = *beneath;
-	s->lane.ops = &s->ops;
+	s->lane.ops = &encrypted_ops;
 	s->lane.beneath = beneath;
 	s->plain_bytes = s->beneath_bytes = s->done_bytes = sent_bytes;
 	s->in_begin = s->in_end = IN_FRONT_BYTES;

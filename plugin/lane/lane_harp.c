@@ -197,7 +197,6 @@ static void lane_harp_probe_on(struct lane_harp *h)
 
 	if (!interval_ns)
 		return;
-	h->probing = true;
 	/* Silence is the user timeout's business; probes are there to provoke a RST. */
 	lane_harp_keepalive(h, interval_ns, (uint32_t)(config->user_timeout_ns / interval_ns) + 1);
 }
@@ -218,23 +217,18 @@ static struct lane_harp *member_lane(struct engine_lane *l)
 	return container_of(l, struct lane_harp, member);
 }
 
-static void lane_harp_forget(struct lane_harp *h)
-{
-	engine_remove_lane(&h->member);
-	if (h->closing_deadline_ns)
-		engine_lanes_closing(h->engine, -1);
-	if (h->connected)
-		engine_load(h->engine, -1);
-	free(h);
-}
-
 static void lane_harp_free(struct lane_harp *h, bool abort)
 {
 	if (abort)
 		harp_conn_abort(h->conn);
 	else
 		harp_conn_close(h->conn);
-	lane_harp_forget(h);
+	engine_remove_lane(&h->member);
+	if (h->closing_deadline_ns)
+		engine_lanes_closing(h->engine, -1);
+	if (h->connected)
+		engine_load(h->engine, -1);
+	free(h);
 }
 
 /* What a closing lane does with events: throws away what comes, ends when the peer has ended. */
@@ -288,7 +282,6 @@ static void lane_harp_describe(struct lane *lane, char *buf, size_t len)
 }
 
 static const struct lane_ops lane_harp_ops = {
-	.kind = "harp-tcp",
 	.state = lane_harp_state,
 	.send = lane_harp_send,
 	.recv = lane_harp_recv,
@@ -303,7 +296,7 @@ static const struct lane_ops lane_harp_ops = {
 /* h was reset: its siblings to the same host ask at once whether they are still wanted. */
 static void lane_harp_probe_siblings(struct lane_harp *dead)
 {
-	for (struct engine_lane *l = engine_lanes(dead->engine); l; l = l->next) {
+	for (struct engine_lane *l = engine_lanes(dead->engine); l; l = LIST_NEXT(l, link)) {
 		struct lane_harp *h = member_lane(l);
 
 		if (h != dead && !h->lane.error && h->connected &&
@@ -361,7 +354,6 @@ static void lane_harp_tick(struct engine_lane *l, uint64_t now_ns)
 	struct lane_harp *h = member_lane(l);
 	struct harp_tcp_info info;
 	uint64_t received_ns;
-	bool watched;
 
 	if (h->closing_deadline_ns) {
 		if (now_ns >= h->closing_deadline_ns)
@@ -370,17 +362,15 @@ static void lane_harp_tick(struct engine_lane *l, uint64_t now_ns)
 	}
 	if (h->lane.error)
 		return;
-	watched = h->lane.awaited && atomic_load_explicit(h->lane.awaited, memory_order_relaxed);
-	if (watched && !h->watched)
-		h->watched_ns = now_ns;
-	h->watched = watched;
-	if (watched && !h->probing)
-		lane_harp_probe_on(h);
-	if (!watched) {
-		if (h->probing)
+	if (!h->lane.awaited || !atomic_load_explicit(h->lane.awaited, memory_order_relaxed)) {
+		if (h->watched_ns)
 			lane_harp_keepalive(h, 0, 0);
-		h->probing = false;
+		h->watched_ns = 0;
 		return;
+	}
+	if (!h->watched_ns) {
+		h->watched_ns = now_ns;
+		lane_harp_probe_on(h);
 	}
 	if (harp_conn_info(h->conn, &info, sizeof(info)))
 		return;

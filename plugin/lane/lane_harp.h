@@ -23,10 +23,8 @@ struct lane_harp {
 	uint64_t closing_deadline_ns; /* 0: not closing */
 	bool connected;
 	bool in_place; /* the NIC can read the application's memory */
-	bool watched;  /* a request is outstanding */
-	bool probing;  /* keepalive is on */
 	bool warned_silent;
-	uint64_t watched_ns; /* since when */
+	uint64_t watched_ns; /* a request is outstanding since, and keepalive is on; 0: none is */
 	/* Of the connection when info() was asked: the last segment heard, and the window probes sent before. */
 	uint64_t received_ns, probes_answered;
 };

@@ -133,7 +133,7 @@ static ssize_t lane_kernel_send(struct lane *lane, const struct iovec *iov, int 
 	size_t wanted = 0;
 	ssize_t n;
 
-	if (!kernel_member_may_write(&k->member))
+	if (!kernel_member_may(&k->member, &k->member.writable))
 		return -EAGAIN;
 	for (int i = 0; i < iov_count; i++)
 		wanted += iov[i].iov_len;
@@ -169,7 +169,7 @@ static ssize_t lane_kernel_read(struct lane_kernel *k, void *dst, size_t len, si
 	struct msghdr msg = { .msg_iov = iov, .msg_iovlen = 2 };
 	ssize_t n;
 
-	if (!kernel_member_may_read(&k->member))
+	if (!kernel_member_may(&k->member, &k->member.readable))
 		return -EAGAIN;
 	do {
 		if (len && ahead)
@@ -276,7 +276,6 @@ static void lane_kernel_describe(struct lane *lane, char *buf, size_t len)
 }
 
 static const struct lane_ops lane_kernel_ops = {
-	.kind = "kernel-tcp",
 	.state = lane_kernel_state,
 	.send = lane_kernel_send,
 	.recv = lane_kernel_recv,
@@ -419,13 +418,12 @@ void lane_kernel_ack_now(struct lane *lane)
 	lane_kernel_ack(k);
 }
 
-bool lane_kernel_is_due(struct lane *lane, bool writes)
+bool lane_kernel_is_due(struct lane *lane)
 {
 	const struct lane_kernel *k = to_kernel(lane);
 
 	/* What is over one has bytes of its own. */
-	return lane->ops != &lane_kernel_ops || k->member.readable ||
-	       k->ahead_begin < k->ahead_end || (writes && k->member.writable);
+	return lane->ops != &lane_kernel_ops || k->member.readable || k->ahead_begin < k->ahead_end;
 }
 
 void lane_kernel_join(struct lane *lane, struct poller *poller, struct kernel_poll *poll)

@@ -38,7 +38,7 @@ struct control {
 	pthread_t id;
 	atomic_bool stop, woken;
 	/* The control thread's. */
-	struct control_timer *timers;
+	struct control_timers timers;
 	uint64_t earliest_ns; /* not after the first of timers */
 	struct epoll_event batch[EVENTS_PER_TURN];
 	int batch_at, batch_count;
@@ -112,32 +112,32 @@ void control_timer_set(struct control_timer *timer, uint64_t at_ns)
 		return;
 	}
 	timer->at_ns = at_ns;
-	if (!timer->pprev)
-		CHAIN_ADD(control->timers, timer);
+	if (!timer->link.le_prev)
+		LIST_INSERT_HEAD(&control->timers, timer, link);
 	if (at_ns < control->earliest_ns)
 		control->earliest_ns = at_ns;
 }
 
 /* Takes those that are due off the list, then runs them: one may set or stop any other. */
-static void control_timers(uint64_t now_ns)
+static void control_run_timers(uint64_t now_ns)
 {
-	struct control_timer *due = NULL, *timer, *next;
+	struct control_timers due = LIST_HEAD_INITIALIZER(due);
+	struct control_timer *timer, *next;
 
 	if (now_ns < control->earliest_ns)
 		return;
 	control->earliest_ns = UINT64_MAX;
-	for (timer = control->timers; timer; timer = next) {
-		next = timer->next;
+	for (timer = LIST_FIRST(&control->timers); timer; timer = next) {
+		next = LIST_NEXT(timer, link);
 		if (timer->at_ns > now_ns) {
 			if (timer->at_ns < control->earliest_ns)
 				control->earliest_ns = timer->at_ns;
 			continue;
 		}
 		control_timer_unlink(timer);
-		CHAIN_ADD(due, timer);
+		LIST_INSERT_HEAD(&due, timer, link);
 	}
-	while (due) {
-		timer = due;
+	while ((timer = LIST_FIRST(&due))) {
 		control_timer_unlink(timer);
 		timer->run(timer, now_ns);
 	}
@@ -197,7 +197,7 @@ static void control_turn(struct poller *poller, uint64_t now_ns)
 {
 	poller_run_ready(poller, now_ns);
 	control_events(now_ns);
-	control_timers(now_ns);
+	control_run_timers(now_ns);
 }
 
 /* Until the earliest timer, an event, or a post. */

@@ -11,6 +11,7 @@
 #define HARP_PLUGIN_CONTROL_H
 
 #include <stddef.h>
+#include <sys/queue.h>
 
 #include "base/util.h"
 #include "poll/poller.h"
@@ -47,26 +48,28 @@ void control_unwatch(struct control_source *source);
 
 /* Embedded, zeroed but for run; the control thread's. */
 struct control_timer {
-	struct control_timer *next, **pprev;
+	LIST_ENTRY(control_timer) link; /* le_prev NULL: not set */
 	uint64_t at_ns;
 	void (*run)(struct control_timer *timer, uint64_t now_ns);
 };
+LIST_HEAD(control_timers, control_timer);
 /* UINT64_MAX: stops it. It has stopped when it runs. */
 void control_timer_set(struct control_timer *timer, uint64_t at_ns);
 /* Takes a timer off the list that it is on, if any. */
 static inline void control_timer_unlink(struct control_timer *timer)
 {
-	if (timer->pprev)
-		CHAIN_REMOVE(timer);
-	timer->pprev = NULL;
+	if (timer->link.le_prev)
+		LIST_REMOVE(timer, link);
+	timer->link.le_prev = NULL;
 }
 
 /* Regular work is done at common times, so that one wake-up serves all of it. */
 #define CONTROL_TICK_NS 20000000ull
 
-static inline uint64_t control_tick_ns(uint64_t now_ns)
+/* period_ns: a multiple of CONTROL_TICK_NS. */
+static inline uint64_t control_tick_ns(uint64_t now_ns, uint64_t period_ns)
 {
-	return (now_ns / CONTROL_TICK_NS + 1) * CONTROL_TICK_NS;
+	return (now_ns / period_ns + 1) * period_ns;
 }
 
 #endif

@@ -11,6 +11,8 @@
 #ifndef HARP_PLUGIN_ENGINE_H
 #define HARP_PLUGIN_ENGINE_H
 
+#include <sys/queue.h>
+
 #include "poll/poller.h"
 #include "device/device.h"
 #include "harp_page.h"
@@ -22,7 +24,7 @@ struct engine_set;
 
 /* A lane on an engine's stack, as the engine knows it. Embedded in the lane; the user pointer of its connection. */
 struct engine_lane {
-	struct engine_lane *next, **pprev;
+	LIST_ENTRY(engine_lane) link;
 	const struct engine_lane_ops *ops;
 };
 /* The engine's poller is held. The lane may be gone when a function returns. */

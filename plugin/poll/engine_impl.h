@@ -14,7 +14,7 @@ struct engine {
 	/* Poller. */
 	struct harp_instance *instance;
 	struct harp_stack *stack;
-	struct engine_lane *lanes;
+	LIST_HEAD(, engine_lane) lanes;
 	struct work *listener; /* run in each turn; NULL: none */
 	uint64_t listener_ns;  /* when it must run next though nothing comes */
 	unsigned closing_count;

@@ -29,7 +29,7 @@
  * lost. An application's turn that found work wakes the thread, too: it may leave an ACK or a timer behind.
  *
  * Deadlines end a sleep (engine_deadline_ns()), events do as well. So its length only bounds the age of statistics that
- * change without a packet: 100 ms after the last event (harp_page.h), longer when nothing has happened since.
+ * change without a packet (harp_page.h).
  *
  * A NIC without a descriptor to wait on (most DPDK ports) is looked at by a timer: an eighth of the time since its last
  * work, 50 us to 1 ms.
@@ -38,7 +38,6 @@
 #define TURNS_EMPTY_MAX 8u /* turns that find nothing before it sleeps */
 #define QUIET_NS 20000000ull
 #define SLEEP_NS_MAX 100000000ull
-#define SLEEP_QUIET_NS_MAX 1000000000ull /* one after another that nothing ended */
 #define BLIND_NS_MIN 50000u
 #define BLIND_NS_MAX 1000000u
 #define BLIND_SHARE 8u
@@ -52,7 +51,6 @@ struct engine_thread {
 	int wake_fd;
 	atomic_bool stop;
 	/* The thread's own. */
-	bool quiet; /* the last sleep was as long as it may be */
 	struct pollfd fds[1 + 2 * ENGINES_MAX];
 	struct engine *asleep[ENGINES_MAX];
 	struct engine *watched[ENGINES_MAX]; /* whose two descriptors are in fds, in their order */
@@ -180,12 +178,9 @@ static void thread_woken(struct engine_thread *thread, unsigned fds)
 /* Sleeps until something is to be done. */
 static void thread_sleep(struct engine_thread *thread)
 {
-	uint64_t now_ns = clock_now_ns(), wait_ns;
-	uint64_t max_ns = now_ns + (thread->quiet ? SLEEP_QUIET_NS_MAX : SLEEP_NS_MAX);
-	uint64_t until_ns = max_ns;
+	uint64_t now_ns = clock_now_ns(), until_ns = now_ns + SLEEP_NS_MAX, wait_ns;
 	unsigned asleep = 0, fds = 1;
 	struct timespec ts;
-	int woken = 0;
 
 	for (unsigned i = 0; i < thread->count; i++) {
 		struct engine *engine = thread->engines[i];
@@ -206,13 +201,11 @@ static void thread_sleep(struct engine_thread *thread)
 		wait_ns = until_ns - now_ns;
 		ts.tv_sec = (time_t)(wait_ns / 1000000000u);
 		ts.tv_nsec = (long)(wait_ns % 1000000000u);
-		woken = ppoll(thread->fds, fds, &ts, NULL);
-		if (woken > 0)
+		if (ppoll(thread->fds, fds, &ts, NULL) > 0)
 			thread_woken(thread, fds);
 	}
 	for (unsigned i = 0; i < asleep; i++)
 		atomic_store_explicit(&thread->asleep[i]->sleeping, false, memory_order_relaxed);
-	thread->quiet = woken == 0 && until_ns == max_ns;
 }
 
 static bool thread_stopped(const struct engine_thread *thread)

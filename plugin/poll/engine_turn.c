@@ -69,17 +69,17 @@ void engine_listener_due(struct engine *engine, uint64_t at_ns)
 
 void engine_add_lane(struct engine *engine, struct engine_lane *l)
 {
-	CHAIN_ADD(engine->lanes, l);
+	LIST_INSERT_HEAD(&engine->lanes, l, link);
 }
 
 void engine_remove_lane(struct engine_lane *l)
 {
-	CHAIN_REMOVE(l);
+	LIST_REMOVE(l, link);
 }
 
 struct engine_lane *engine_lanes(struct engine *engine)
 {
-	return engine->lanes;
+	return LIST_FIRST(&engine->lanes);
 }
 
 void engine_lanes_closing(struct engine *engine, int change)
@@ -110,10 +110,10 @@ void engine_requests(void *ctx, uint64_t now_ns)
  * other lanes, so the search starts from the head after each. */
 static void engine_gone(struct engine *engine, uint64_t now_ns)
 {
-	struct engine_lane *l = engine->lanes;
+	struct engine_lane *l = LIST_FIRST(&engine->lanes);
 
 	while (l)
-		l = l->ops->gone(l, now_ns) ? engine->lanes : l->next;
+		l = l->ops->gone(l, now_ns) ? LIST_FIRST(&engine->lanes) : LIST_NEXT(l, link);
 }
 
 static const char *engine_error_text(int error)
@@ -151,8 +151,8 @@ static void engine_tick(struct engine *engine, uint64_t now_ns)
 
 	engine->tick_ns = now_ns + ENGINE_TICK_NS;
 	engine_control(engine, now_ns);
-	for (l = engine->lanes; l; l = next) {
-		next = l->next;
+	for (l = LIST_FIRST(&engine->lanes); l; l = next) {
+		next = LIST_NEXT(l, link);
 		l->ops->tick(l, now_ns);
 	}
 }
@@ -210,29 +210,10 @@ static void engine_report(struct engine *engine)
 	INFO("%s: HARP stats:%s", engine->name, line);
 }
 
-/* What was thrown away, each by its reason; nothing when there was none. */
-static void engine_report_drops(struct engine *engine)
-{
-	char line[1024];
-	size_t len = 0;
-
-	for (unsigned i = 0; i < harp_stats_count() && len < sizeof(line); i++) {
-		const char *name = harp_stats_name(i);
-		uint64_t value = 0;
-
-		if (strncmp(name, "drop_", 5) != 0 ||
-		    harp_stack_stat(engine->stack, name, &value) || !value)
-			continue;
-		len += (size_t)snprintf(line + len, sizeof(line) - len, " %s=%llu", name,
-					(unsigned long long)value);
-	}
-	if (len)
-		INFO("%s: HARP drops:%s", engine->name, line);
-}
-
 void engine_finish(struct engine *engine)
 {
 	uint64_t deadline_ns = clock_now_ns() + plugin_config()->close_linger_ns;
+	struct engine_lane *l;
 
 	/* Peers may still need our last ACK or CLOSE. */
 	while (engine->closing_count) {
@@ -245,9 +226,8 @@ void engine_finish(struct engine *engine)
 		if (engine->closing_count)
 			(void)poll(&fd, 1, 1);
 	}
-	while (engine->lanes)
-		engine->lanes->ops->discard(engine->lanes);
+	while ((l = LIST_FIRST(&engine->lanes)))
+		l->ops->discard(l);
 	(void)engine_turn(engine, clock_now_ns()); /* the last FIN or RST leaves */
 	engine_report(engine);
-	engine_report_drops(engine);
 }

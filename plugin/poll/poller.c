@@ -40,7 +40,6 @@ void poller_post(struct poller *poller, struct work *work)
 unsigned poller_run_ready(struct poller *poller, uint64_t now_ns)
 {
 	struct work *taken = NULL, *fifo = NULL;
-	uint64_t runs = atomic_load_explicit(&poller->runs, memory_order_relaxed);
 	unsigned count = 0;
 
 	if (atomic_load_explicit(&poller->ready, memory_order_relaxed))
@@ -61,8 +60,6 @@ unsigned poller_run_ready(struct poller *poller, uint64_t now_ns)
 		work->run(work, now_ns);
 		count++;
 	}
-	/* No work frees the poller that it runs on. */
-	atomic_store_explicit(&poller->runs, runs + 1, memory_order_release);
 	return count;
 }
 
@@ -78,18 +75,15 @@ void poller_release(struct poller *poller)
 	atomic_store_explicit(&poller->held, false, memory_order_release);
 }
 
-uint64_t poller_clock(struct poller *poller, uint64_t now_ns)
-{
-	if (now_ns > poller->now_ns)
-		poller->now_ns = now_ns;
-	return poller->now_ns;
-}
-
 bool poller_run(struct poller *poller, uint64_t now_ns)
 {
 	if (!poller_try(poller))
 		return false;
-	poller->advance(poller, poller_clock(poller, now_ns));
+	/* The caller read its clock before it acquired the poller. Another thread may have polled since with a later
+	 * timestamp, so the poller keeps the maximum. */
+	if (now_ns > poller->now_ns)
+		poller->now_ns = now_ns;
+	poller->advance(poller, poller->now_ns);
 	poller_release(poller);
 	return true;
 }
@@ -108,28 +102,9 @@ bool poller_poll(struct poller *poller)
 
 void poller_call(struct poller *poller, struct work *work)
 {
-	uint64_t runs = 0;
-	bool taken = false;
-
 	poller_post(poller, work);
-	for (;;) {
-		/* A turn of our own that ends with the work off the list: it ran in this turn, or in an
-		 * earlier one that has ended. */
-		if (poller_poll(poller) &&
-		    !atomic_load_explicit(&work->queued, memory_order_acquire))
-			return;
-		/* Or the holder of the poller, which may keep it, has taken the work and ended a run since. It
-		 * is still in its turn: not for a poller that may go when this returns. */
-		if (!poller->wake) {
-			sched_yield();
-			continue;
-		}
-		if (taken && atomic_load_explicit(&poller->runs, memory_order_acquire) != runs)
-			return;
-		if (!taken && !atomic_load_explicit(&work->queued, memory_order_acquire)) {
-			taken = true;
-			runs = atomic_load_explicit(&poller->runs, memory_order_acquire);
-		}
+	/* A turn of our own that ends with the work off the list: it ran in this turn, or in an earlier one that has
+	 * ended. */
+	while (!poller_poll(poller) || atomic_load_explicit(&work->queued, memory_order_acquire))
 		sched_yield();
-	}
 }

@@ -3,8 +3,8 @@
  * poller.h - the right to advance a group of lanes; one thread at a time has it.
  *
  * A poller is a try-lock, a list of posted work, and a function that advances. An application thread that polls (isend,
- * irecv, test) takes it for one turn. When no thread has polled for a while the background poller does, or a dedicated
- * thread keeps it as long as there is work. A thread never waits for a poller.
+ * irecv, test) takes it for one turn. When no thread has polled for a while the background poller does. No thread keeps
+ * it longer than a turn.
  *
  * Each engine has one (advance = a poll of its stack), so has each comm, and the control thread.
  */
@@ -23,9 +23,7 @@ struct work {
 };
 
 struct poller {
-	_Alignas(64) atomic_bool held; /* acquire on taking, release on giving */
-	/* Times the ready list was run, to its end. Writer: poller, release. Reader: poller_call, acquire */
-	atomic_uint_fast64_t runs;
+	_Alignas(64) atomic_bool held;             /* acquire on taking, release on giving */
 	uint64_t now_ns;                           /* the clock of the last turn; poller */
 	_Alignas(64) _Atomic(struct work *) ready; /* multi-producer push, one consumer takes all */
 	_Alignas(64) atomic_uint_fast64_t polled_ns; /* last turn of an application thread */
@@ -42,9 +40,6 @@ void poller_post(struct poller *poller, struct work *work);
 /* Acquires the poller if it is free, without a turn. */
 bool poller_try(struct poller *poller);
 void poller_release(struct poller *poller);
-/* Poller held: the clock of a turn. The caller read its clock before it acquired the poller. Another thread may have polled
- * since with a later timestamp, so the poller keeps the maximum. */
-uint64_t poller_clock(struct poller *poller, uint64_t now_ns);
 /* One turn if the poller is free; false when another thread has it. */
 bool poller_run(struct poller *poller, uint64_t now_ns);
 /* As poller_run, by the application: notes the time so that the background poller keeps away. now_ns: the clock. */
@@ -52,8 +47,8 @@ bool poller_poll_at(struct poller *poller, uint64_t now_ns);
 bool poller_poll(struct poller *poller);
 /* Poller held: runs everything that is ready. Returns how many. */
 unsigned poller_run_ready(struct poller *poller, uint64_t now_ns);
-/* Posts work and takes turns (yielding in between) until it has run, here or by the holder of the poller; for
- * set-up and close. */
+/* Posts work and takes turns (yielding in between) until it has run, here or in a turn of another thread that has ended;
+ * for set-up and close. */
 void poller_call(struct poller *poller, struct work *work);
 
 #endif

@@ -39,8 +39,7 @@ enum page_table { PAGE_COMMS, PAGE_LANES, PAGE_TABLES };
 
 /* The records of a table. */
 struct page_records {
-	uint32_t *free; /* a stack */
-	uint32_t free_count;
+	uint32_t lowest; /* no record below it is empty */
 	uint64_t open, hidden, serial;
 };
 
@@ -49,10 +48,7 @@ struct comm_stats {
 	struct harp_page_comm own; /* the record while it is hidden */
 	uint32_t slot;
 	uint64_t retransmits, srtt_ns; /* Writer: poller */
-	struct {
-		struct lane_stats stats;
-		struct harp_page_lane own;
-	} * lanes[PAGE_COMM_LANES_MAX];
+	struct lane_stats *lanes[PAGE_COMM_LANES_MAX];
 };
 
 static pthread_mutex_t page_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -75,18 +71,6 @@ static const struct harp_page_job *page_get(void)
 
 /* ---- records; page_lock held ------------------------------------------------------------------- */
 
-static int page_records_open(enum page_table table, uint32_t count)
-{
-	struct page_records *records = &page_records[table];
-
-	*records = (struct page_records){ .free = malloc(((size_t)count + 1) * sizeof(uint32_t)) };
-	if (!records->free)
-		return -ENOMEM;
-	for (uint32_t i = count; i > 0; i--) /* the lowest is taken first */
-		records->free[records->free_count++] = i - 1;
-	return 0;
-}
-
 static void page_status(bool ended)
 {
 	struct harp_page_status status = {
@@ -106,13 +90,23 @@ static void page_status(bool ended)
 	harp_page_write_end(page_job.status_sequence);
 }
 
+static bool page_is_empty(enum page_table table, uint32_t slot)
+{
+	return table == PAGE_COMMS ? !page_job.comms[slot].value[HARP_COMM_state]
+				   : !page_job.lanes[slot].value[HARP_LANE_state];
+}
+
+/* The lowest empty record, which the caller fills before it gives page_lock back. */
 static uint32_t page_take(enum page_table table, uint64_t *serial)
 {
+	uint32_t room = table == PAGE_COMMS ? page_job.comm_room : page_job.lane_room;
 	struct page_records *records = &page_records[table];
 
 	*serial = ++records->serial;
-	if (records->free_count > 0)
-		return records->free[--records->free_count];
+	while (page_map && records->lowest < room) {
+		if (page_is_empty(table, records->lowest++))
+			return records->lowest - 1;
+	}
 	records->hidden++;
 	return PAGE_HIDDEN;
 }
@@ -129,7 +123,8 @@ static void page_give(enum page_table table, uint32_t slot, uint64_t *sequence, 
 	harp_page_write_begin(sequence);
 	memset(sequence + 1, 0, bytes - sizeof(*sequence));
 	harp_page_write_end(sequence);
-	records->free[records->free_count++] = slot;
+	if (slot < records->lowest)
+		records->lowest = slot;
 }
 
 /* ---- the region -------------------------------------------------------------------------------- */
@@ -167,10 +162,7 @@ static int page_make(uint32_t lanes)
 	if (!page_map || madvise(page_map, page_bytes, MADV_DONTFORK) < 0)
 		return -errno;
 	page_identity(&identity);
-	rc = harp_page_job_begin(page_map, lanes, &identity, &page_job);
-	if (!rc)
-		rc = page_records_open(PAGE_COMMS, page_job.comm_room);
-	return rc ? rc : page_records_open(PAGE_LANES, page_job.lane_room);
+	return harp_page_job_begin(page_map, lanes, &identity, &page_job);
 }
 
 static void page_unmake(void)
@@ -182,10 +174,7 @@ static void page_unmake(void)
 	page_map = NULL;
 	page_fd = -1;
 	page_publications = 0;
-	for (unsigned table = 0; table < PAGE_TABLES; table++) {
-		free(page_records[table].free);
-		page_records[table] = (struct page_records){ 0 };
-	}
+	memset(page_records, 0, sizeof(page_records));
 	memset(page_rail_down, 0, sizeof(page_rail_down));
 }
 
@@ -328,15 +317,12 @@ struct comm_stats *comm_stats_new(const struct comm_stats_options *opt)
 void comm_stats_done(struct comm_stats *stats, unsigned kinds, uint64_t bytes, uint64_t now_ns)
 {
 	static const struct {
-		enum harp_comm_value messages, bytes;
+		enum harp_comm_value comm;
 		enum harp_job_counter job;
 	} of[] = {
-		[LANE_HARP] = { HARP_COMM_messages_harp, HARP_COMM_bytes_harp,
-				HARP_JOB_messages_harp },
-		[LANE_KERNEL] = { HARP_COMM_messages_kernel, HARP_COMM_bytes_kernel,
-				  HARP_JOB_messages_kernel },
-		[LANE_HARP | LANE_KERNEL] = { HARP_COMM_messages_mixed, HARP_COMM_bytes_mixed,
-					      HARP_JOB_messages_mixed },
+		[LANE_HARP] = { HARP_COMM_messages_harp, HARP_JOB_messages_harp },
+		[LANE_KERNEL] = { HARP_COMM_messages_kernel, HARP_JOB_messages_kernel },
+		[LANE_HARP | LANE_KERNEL] = { HARP_COMM_messages_mixed, HARP_JOB_messages_mixed },
 	};
 	uint64_t *value = stats->record->value;
 
@@ -344,8 +330,7 @@ void comm_stats_done(struct comm_stats *stats, unsigned kinds, uint64_t bytes, u
 	stats_add(&value[HARP_COMM_bytes], bytes);
 	stats_set(&value[HARP_COMM_updated_ns], now_ns);
 	if (kinds > 0 && kinds < ARRAY_SIZE(of)) {
-		stats_add(&value[of[kinds].messages], 1);
-		stats_add(&value[of[kinds].bytes], bytes);
+		stats_add(&value[of[kinds].comm], 1);
 		lane_page_count(of[kinds].job, 1);
 	}
 }
@@ -369,7 +354,7 @@ const struct harp_page_comm *comm_stats_record(const struct comm_stats *stats)
 
 const struct lane_stats *comm_stats_lane(const struct comm_stats *stats, unsigned index)
 {
-	return stats->lanes[index] ? &stats->lanes[index]->stats : NULL;
+	return stats->lanes[index];
 }
 
 static bool lane_is_open(const struct lane_stats *stats)
@@ -394,14 +379,14 @@ void comm_stats_free(struct comm_stats *stats)
 		return;
 	pthread_mutex_lock(&page_lock);
 	for (unsigned i = 0; i < PAGE_COMM_LANES_MAX; i++) {
-		struct lane_stats *lane = stats->lanes[i] ? &stats->lanes[i]->stats : NULL;
+		struct lane_stats *lane = stats->lanes[i];
 
 		if (!lane)
 			continue;
 		if (lane_is_open(lane))
 			lanes_open_add(lane, -1);
 		page_give(PAGE_LANES, lane->slot, &lane->record->sequence, sizeof(*lane->record));
-		free(stats->lanes[i]);
+		free(lane);
 	}
 	page_give(PAGE_COMMS, stats->slot, &stats->record->sequence, sizeof(*stats->record));
 	page_records[PAGE_COMMS].open--;
@@ -414,17 +399,15 @@ void comm_stats_free(struct comm_stats *stats)
 
 static struct lane_stats *lane_stats_new(struct comm_stats *comm, unsigned index)
 {
-	struct lane_stats *stats;
+	struct lane_stats *stats = calloc(1, sizeof(*stats));
 	uint64_t serial, *value;
 
-	comm->lanes[index] = calloc(1, sizeof(*comm->lanes[index]));
-	if (!comm->lanes[index])
+	if (!stats)
 		return NULL;
-	stats = &comm->lanes[index]->stats;
+	comm->lanes[index] = stats;
 	stats->comm = comm;
 	stats->slot = page_take(PAGE_LANES, &serial);
-	stats->record = stats->slot == PAGE_HIDDEN ? &comm->lanes[index]->own
-						   : &page_job.lanes[stats->slot];
+	stats->record = stats->slot == PAGE_HIDDEN ? &stats->own : &page_job.lanes[stats->slot];
 	value = stats->record->value;
 	stats_set(&value[HARP_LANE_serial], serial);
 	stats_set(&value[HARP_LANE_comm], comm->record->value[HARP_COMM_serial]);
@@ -461,14 +444,13 @@ struct lane_stats *lane_stats_open(struct comm_stats *comm, const struct lane_st
 	if (opt->index >= PAGE_COMM_LANES_MAX)
 		return NULL;
 	pthread_mutex_lock(&page_lock);
-	stats = comm->lanes[opt->index] ? &comm->lanes[opt->index]->stats : NULL;
+	stats = comm->lanes[opt->index];
 	if (!stats) {
 		stats = lane_stats_new(comm, opt->index);
 	} else if (lane_is_open(stats)) {
 		lanes_open_add(stats, -1);
 		stats_add(&stats->record->value[HARP_LANE_rerolls], 1);
 		stats_sum(&stats->rail->value[HARP_RAIL_lanes_rerolled], 1);
-		lane_page_count(HARP_JOB_lanes_rerolled, 1);
 	} else {
 		stats_add(&comm->record->value[HARP_COMM_lanes_replaced], 1);
 		lane_page_count(HARP_JOB_lanes_replaced, 1);
@@ -478,7 +460,6 @@ struct lane_stats *lane_stats_open(struct comm_stats *comm, const struct lane_st
 		stats->owner = opt->owner;
 		stats->retransmits_before = stats_get(&stats->record->value[HARP_LANE_retransmits]);
 		lane_stats_begin(stats, opt);
-		lane_page_count(HARP_JOB_lanes_opened, 1);
 		stats_sum(&stats->rail->value[HARP_RAIL_lanes_opened], 1);
 		lanes_open_add(stats, 1);
 	}
@@ -555,7 +536,7 @@ void lane_page_lane_unreplaced(struct comm_stats *comm, unsigned index)
 
 	pthread_mutex_lock(&page_lock);
 	if (index < PAGE_COMM_LANES_MAX && comm->lanes[index]) {
-		stats = &comm->lanes[index]->stats;
+		stats = comm->lanes[index];
 		died = lane_is_open(stats); /* else it came, and its end was counted */
 		if (died)
 			lane_stats_lost(stats, stats->owner, HARP_PAGE_LANE_END_reset);
@@ -584,25 +565,6 @@ void lane_stats_stalled(struct lane_stats *stats, bool stalled)
 		stats_add(&value[HARP_LANE_stalls], 1);
 		lane_page_count(HARP_JOB_lanes_stalled, 1);
 	}
-}
-
-void lane_stats_moved_away(struct lane_stats *stats, uint64_t chunks)
-{
-	LANE_STATS_ADD(stats, chunks_moved_away, chunks);
-}
-
-void lane_stats_moved_here(struct lane_stats *stats)
-{
-	lane_page_count(HARP_JOB_chunks_moved, 1);
-	LANE_STATS_ADD(stats, chunks_moved_here, 1);
-	stats_add(&stats->comm->record->value[HARP_COMM_chunks_moved], 1);
-}
-
-void lane_stats_duplicate(struct lane_stats *stats)
-{
-	lane_page_count(HARP_JOB_chunks_duplicate, 1);
-	LANE_STATS_ADD(stats, chunks_duplicate, 1);
-	stats_add(&stats->comm->record->value[HARP_COMM_chunks_duplicate], 1);
 }
 
 bool lane_stats_want_tcp(const struct lane_stats *stats, uint64_t now_ns)

@@ -72,7 +72,8 @@ struct lane_stats {
 	struct comm_stats *comm;
 	uint64_t retransmits_before; /* of the lanes that had the place before */
 	const void *owner;           /* the lane that has the place */
-	uint32_t slot;               /* of the region; LANE_PAGE_HIDDEN */
+	uint32_t slot;               /* of the region */
+	struct harp_page_lane own;   /* the record while it is hidden */
 };
 
 struct lane_stats_options {
@@ -143,15 +144,23 @@ static inline void lane_stats_payload(struct lane_stats *stats, uint64_t bytes)
 static inline void lane_stats_chunk_sent(struct lane_stats *stats, uint64_t bytes)
 {
 	LANE_STATS_ADD(stats, chunks_sent, 1);
-	lane_page_count(HARP_JOB_chunks_sent, 1);
 	lane_stats_payload(stats, bytes);
 }
 /* Chunks that others send again. */
-void lane_stats_moved_away(struct lane_stats *stats, uint64_t chunks);
+static inline void lane_stats_moved_away(struct lane_stats *stats, uint64_t chunks)
+{
+	LANE_STATS_ADD(stats, chunks_moved_away, chunks);
+}
 /* A chunk that another lane had, unacknowledged, is sent again over this one. */
-void lane_stats_moved_here(struct lane_stats *stats);
+static inline void lane_stats_moved_here(struct lane_stats *stats)
+{
+	LANE_STATS_ADD(stats, chunks_moved_here, 1);
+}
 /* A chunk that had arrived already came over it. */
-void lane_stats_duplicate(struct lane_stats *stats);
+static inline void lane_stats_duplicate(struct lane_stats *stats)
+{
+	LANE_STATS_ADD(stats, chunks_duplicate, 1);
+}
 /* May TCP be asked for the statistics? It can cost a system call. */
 bool lane_stats_want_tcp(const struct lane_stats *stats, uint64_t now_ns);
 

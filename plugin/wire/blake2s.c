@@ -5,6 +5,8 @@
 #include <assert.h>
 #include <string.h>
 
+#include "wire/record.h"
+
 #define BLAKE2S_ROUNDS 10u
 
 /* Section 2.6: the fractional parts of the square roots of the first eight primes. */
@@ -32,12 +34,6 @@ static uint32_t blake2s_rotate_right(uint32_t value, unsigned bits)
 	return value >> bits | value << (32u - bits);
 }
 
-static uint32_t blake2s_load32(const uint8_t *bytes)
-{
-	return (uint32_t)bytes[0] | (uint32_t)bytes[1] << 8 | (uint32_t)bytes[2] << 16 |
-	       (uint32_t)bytes[3] << 24;
-}
-
 /* Section 3.1: the mixing function G, with BLAKE2s's rotations of section 2.1. */
 static void blake2s_mix(uint32_t v[16], unsigned a, unsigned b, unsigned c, unsigned d, uint32_t x,
 			uint32_t y)
@@ -58,7 +54,7 @@ static void blake2s_compress(struct blake2s *state, bool last)
 	uint32_t v[16], m[16];
 
 	for (unsigned i = 0; i < 16; i++)
-		m[i] = blake2s_load32(state->block + 4 * i);
+		m[i] = wire_get32(state->block + 4 * i);
 	memcpy(v, state->h, sizeof(state->h));
 	memcpy(v + 8, blake2s_iv, sizeof(blake2s_iv));
 	v[12] ^= (uint32_t)state->hashed_bytes;

@@ -112,7 +112,7 @@ void crypto_gcm_free(struct crypto_gcm *gcm)
 		crypto.EVP_CIPHER_CTX_free(gcm); /* and wipes it */
 }
 
-int crypto_gcm_rekey(struct crypto_gcm *gcm, const uint8_t key[CRYPTO_KEY_BYTES])
+static int crypto_gcm_rekey(struct crypto_gcm *gcm, const uint8_t key[CRYPTO_KEY_BYTES])
 {
 	return crypto.EVP_CipherInit_ex(gcm, NULL, NULL, key, NULL, ENCRYPT_UNCHANGED) == 1 ? 0
 											    : -EIO;
@@ -128,9 +128,10 @@ static bool crypto_gcm_begin(struct crypto_gcm *gcm, const uint8_t *nonce, const
 	       crypto.EVP_CipherUpdate(gcm, NULL, &n, head, (int)head_bytes) == 1;
 }
 
-int crypto_gcm_encrypt(struct crypto_gcm *gcm, const uint8_t nonce[CRYPTO_NONCE_BYTES],
-		       const void *head, size_t head_bytes, const struct iovec *pieces,
-		       int piece_count, uint8_t *out)
+/* Encrypts the pieces to out, and writes the tag behind the last byte. head is authenticated with them and not encrypted. */
+static int crypto_gcm_encrypt(struct crypto_gcm *gcm, const uint8_t nonce[CRYPTO_NONCE_BYTES],
+			      const void *head, size_t head_bytes, const struct iovec *pieces,
+			      int piece_count, uint8_t *out)
 {
 	int n;
 

@@ -26,16 +26,6 @@ struct crypto_gcm;
 /* crypto_load() has succeeded. NULL: no memory. */
 struct crypto_gcm *crypto_gcm_new(const uint8_t key[CRYPTO_KEY_BYTES], bool encrypt);
 void crypto_gcm_free(struct crypto_gcm *gcm);
-/* Another key from now on. 0 or -EIO. */
-int crypto_gcm_rekey(struct crypto_gcm *gcm, const uint8_t key[CRYPTO_KEY_BYTES]);
-
-/*
- * Encrypts the pieces, in order, to out, and writes the tag behind the last byte. head is authenticated
- * with them and not encrypted. A nonce serves once for each key: the caller's duty. 0 or -EIO.
- */
-int crypto_gcm_encrypt(struct crypto_gcm *gcm, const uint8_t nonce[CRYPTO_NONCE_BYTES],
-		       const void *head, size_t head_bytes, const struct iovec *pieces,
-		       int piece_count, uint8_t *out);
 /* Decrypts len bytes where they lie; the tag is behind them. -EBADMSG: they are not what was encrypted, and
  * what lies there now is worth nothing. */
 int crypto_gcm_decrypt(struct crypto_gcm *gcm, const uint8_t nonce[CRYPTO_NONCE_BYTES],

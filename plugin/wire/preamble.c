@@ -116,19 +116,10 @@ bool preamble_keys(const struct preamble *p, struct preamble_keys *out)
 	return true;
 }
 
-/* flag: the comm is there already */
-
 static int preamble_fail(struct preamble *p, int error, const char *what)
 {
 	p->what = what;
 	return error;
-}
-
-/* p->own is set: what follows from its psk. */
-static void preamble_offer_encryption(struct preamble *p)
-{
-	if (p->own.psk)
-		p->own.features |= FEATURE_ENCRYPTED;
 }
 
 /* One side wants the lane encrypted, the other does not. */
@@ -146,6 +137,14 @@ const char *preamble_encryption_differs(bool peer_encrypts)
 			 "set HARP_ENCRYPT and HARP_KEY_FILE alike on every rank"
 		       : "this process encrypts its lanes (HARP_ENCRYPT) and the peer does not: "
 			 "set HARP_ENCRYPT and HARP_KEY_FILE alike on every rank";
+}
+
+static void preamble_init(struct preamble *p, const struct preamble_terms *own)
+{
+	memset(p, 0, sizeof(*p));
+	p->own = *own;
+	if (own->psk)
+		p->own.features |= FEATURE_ENCRYPTED;
 }
 
 static uint8_t *preamble_begin(struct preamble *p, enum preamble_step step, size_t len)
@@ -175,12 +174,10 @@ void preamble_connect(struct preamble *p, uint64_t listen_id, uint64_t comm_id,
 {
 	uint8_t *m;
 
-	memset(p, 0, sizeof(*p));
-	p->own = *own;
+	preamble_init(p, own);
 	p->listen_id = listen_id;
 	p->comm_id = comm_id;
 	memcpy(p->key, key, PREAMBLE_KEY_BYTES);
-	preamble_offer_encryption(p);
 	m = preamble_begin(p, PREAMBLE_SEND_HELLO, PREAMBLE_HELLO_BYTES);
 	wire_put32(m + AT_MAGIC, MAGIC_HELLO);
 	wire_put16(m + AT_VERSION, WIRE_VERSION);
@@ -197,11 +194,9 @@ void preamble_connect(struct preamble *p, uint64_t listen_id, uint64_t comm_id,
 void preamble_accept(struct preamble *p, const struct preamble_terms *own, preamble_lookup *lookup,
 		     void *lookup_ctx)
 {
-	memset(p, 0, sizeof(*p));
-	p->own = *own;
+	preamble_init(p, own);
 	p->lookup = lookup;
 	p->lookup_ctx = lookup_ctx;
-	preamble_offer_encryption(p);
 	preamble_begin(p, PREAMBLE_READ_HELLO, PREAMBLE_HELLO_BYTES);
 }
 
@@ -234,45 +229,9 @@ static size_t extension_whole(size_t len)
 	return (EXTENSION_HEAD_BYTES + len + 7u) & ~(size_t)7;
 }
 
-/* Extension 1, of CHALLENGE. Checked here, read when the proof has held. */
-static int preamble_note_placement(struct preamble *p, const uint8_t *value, size_t len)
-{
-	struct placement_end end;
-
-	if (placement_decode(&end, value, len))
-		return preamble_fail(p, -EPROTO, "an extension that makes no sense");
-	p->placement_at = (size_t)(value - p->transcript);
-	p->placement_bytes = len;
-	return 0;
-}
-
-/* Extension 2, of CHALLENGE; likewise. */
-static int preamble_note_rails(struct preamble *p, const uint8_t *value, size_t len)
-{
-	struct rails rails;
-
-	if (rails_decode(&rails, value, len))
-		return preamble_fail(p, -EPROTO, "an extension that makes no sense");
-	p->rails_at = (size_t)(value - p->transcript);
-	p->rails_bytes = len;
-	return 0;
-}
-
-const uint8_t *preamble_rails(const struct preamble *p, size_t *bytes)
-{
-	*bytes = p->rails_bytes;
-	return p->transcript + p->rails_at;
-}
-
 bool preamble_is_multi_lane(const struct preamble *p)
 {
 	return p->own.lanes > 1 && p->peer.lanes > 1;
-}
-
-bool preamble_placement(const struct preamble *p, struct placement_end *out)
-{
-	return p->placement_bytes &&
-	       !placement_decode(out, p->transcript + p->placement_at, p->placement_bytes);
 }
 
 /* Extensions: type, length, value, padded to 8 bytes. */
@@ -281,19 +240,18 @@ static int preamble_check_extensions(struct preamble *p, const uint8_t *at, size
 	while (left) {
 		uint16_t type = wire_get16(at), len = wire_get16(at + 2);
 		size_t whole = extension_whole(len);
-		int rc = 0;
+		const uint8_t *value = at + EXTENSION_HEAD_BYTES;
 
 		if (whole > left)
 			return preamble_fail(p, -EPROTO, "an extension that is cut short");
 		if (type & EXTENSION_MANDATORY)
 			return preamble_fail(p, -EPROTONOSUPPORT,
 					     "a mandatory extension that is unknown here");
-		if (type == PLACEMENT_EXTENSION_TYPE && p->step == PREAMBLE_READ_CHALLENGE)
-			rc = preamble_note_placement(p, at + EXTENSION_HEAD_BYTES, len);
-		if (type == RAILS_EXTENSION_TYPE && p->step == PREAMBLE_READ_CHALLENGE)
-			rc = preamble_note_rails(p, at + EXTENSION_HEAD_BYTES, len);
-		if (rc)
-			return rc;
+		if (p->step == PREAMBLE_READ_CHALLENGE &&
+		    ((type == PLACEMENT_EXTENSION_TYPE &&
+		      placement_decode(&p->placement, value, len)) ||
+		     (type == RAILS_EXTENSION_TYPE && rails_decode(&p->rails, value, len))))
+			return preamble_fail(p, -EPROTO, "an extension that makes no sense");
 		at += whole;
 		left -= whole;
 	}

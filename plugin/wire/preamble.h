@@ -41,7 +41,7 @@
 #define FEATURE_ENCRYPTED 0x100000000ull /* what follows READY is encrypted */
 #define FEATURE_MANDATORY_MASK 0xffffffff00000000ull
 
-enum preamble_status { PREAMBLE_ACCEPTED = 0, PREAMBLE_NOT_LISTENING = 1, PREAMBLE_NO_MEMORY = 2 };
+enum preamble_status { PREAMBLE_ACCEPTED = 0, PREAMBLE_NOT_LISTENING = 1 };
 
 /* What one side says of itself, and what it heard of the other. */
 struct preamble_terms {
@@ -59,6 +59,27 @@ struct preamble_terms {
 	size_t rails_bytes;
 	/* CRYPTO_PSK_BYTES, the caller's: the lane is to be encrypted, FEATURE_ENCRYPTED is said. NULL: it is not. */
 	const uint8_t *psk;
+};
+
+/* The addresses and ports of an acceptor's NICs, as CHALLENGE carries them. */
+/* The extension of CHALLENGE (docs/lanes.md section 3.2). */
+#define RAILS_EXTENSION_TYPE 2u
+#define RAIL_ENTRIES_MAX 16u
+#define RAILS_BYTES_MAX (4u + 32u * RAIL_ENTRIES_MAX)
+
+/* One address of a NIC of the acceptor's. */
+struct rail_entry {
+	struct harp_addr addr;
+	uint8_t nic; /* entries of one NIC have the same; 0: the NIC of the handle */
+	uint16_t harp_port, kernel_port; /* 0: none; one of them there is */
+	uint8_t placement; /* of the HARP port: enum placement_kind, queues and its own queue */
+	uint16_t queues, queue;
+	uint32_t speed_mbps; /* 0: unknown */
+};
+
+struct rails {
+	unsigned count;
+	struct rail_entry entry[RAIL_ENTRIES_MAX];
 };
 
 enum preamble_step {
@@ -94,9 +115,10 @@ struct preamble {
 	size_t sent_bytes; /* of them */
 	size_t end;        /* where the present message ends, as far as is known */
 	size_t head;       /* where it begins */
-	/* Connector: extensions 1 and 2 of CHALLENGE; 0 bytes: none came. */
-	size_t placement_at, placement_bytes;
-	size_t rails_at, rails_bytes;
+	/* Connector, done: extensions 1 and 2 of CHALLENGE: how the acceptor's NIC chooses queues, and its NICs.
+	 * PLACEMENT_NOT_SAID, count 0: none came. */
+	struct placement_end placement;
+	struct rails rails;
 	uint8_t transcript[PREAMBLE_BYTES_MAX];
 };
 
@@ -126,32 +148,6 @@ struct preamble_keys {
 	uint8_t send[CRYPTO_KEY_BYTES], receive[CRYPTO_KEY_BYTES];
 };
 bool preamble_keys(const struct preamble *p, struct preamble_keys *out);
-/* Connector, done: how the acceptor's NIC chooses queues. False: it did not say. */
-bool preamble_placement(const struct preamble *p, struct placement_end *out);
-/* Connector, done: the value of extension 2 for rails_decode(), and its bytes; 0: none came. */
-const uint8_t *preamble_rails(const struct preamble *p, size_t *bytes);
-
-/* ---- the addresses and ports of an acceptor's NICs, as CHALLENGE carries them ----------------------- */
-
-/* The extension of CHALLENGE (docs/lanes.md section 3.2). */
-#define RAILS_EXTENSION_TYPE 2u
-#define RAIL_ENTRIES_MAX 16u
-#define RAILS_BYTES_MAX (4u + 32u * RAIL_ENTRIES_MAX)
-
-/* One address of a NIC of the acceptor's. */
-struct rail_entry {
-	struct harp_addr addr;
-	uint8_t nic; /* entries of one NIC have the same; 0: the NIC of the handle */
-	uint16_t harp_port, kernel_port; /* 0: none; one of them there is */
-	uint8_t placement; /* of the HARP port: enum placement_kind, queues and its own queue */
-	uint16_t queues, queue;
-	uint32_t speed_mbps; /* 0: unknown */
-};
-
-struct rails {
-	unsigned count;
-	struct rail_entry entry[RAIL_ENTRIES_MAX];
-};
 
 /* Bytes written; 0: there is nothing to tell. */
 size_t rails_encode(const struct rails *rails, uint8_t out[RAILS_BYTES_MAX]);

@@ -169,6 +169,7 @@ void fuzz_host_close(struct fuzz_host *host)
 	FUZZ_CLAIM(host_stat(host, "tcp_conns") == 0);
 	FUZZ_CLAIM(host_stat(host, "frames_tcp_tx") == 0);
 	FUZZ_CLAIM(host_stat(host, "frames_tcp_rx") == 0);
+	FUZZ_CLAIM(packets_counted(&s->stats) == s->stats.rx_packets);
 	FUZZ_CLAIM(s->pool.free_count + s->io.fill_held + s->io.tx_held == s->pool.frame_count);
 	harp_stack_destroy(host->stack);
 	harp_nic_destroy(host->nic);

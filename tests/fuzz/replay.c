@@ -1,17 +1,45 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* replay.c - runs a fuzz target over files and folders, without libFuzzer. Exit 2: nothing to run. */
+/*
+ * replay.c - runs a fuzz target over files and folders, without libFuzzer. Exit 2: nothing to run.
+ *
+ * --mutate N: then each input N times more with random damage, the same in every run.
+ */
 #include "fuzz.h"
 
 #include <dirent.h>
 #include <sys/stat.h>
 
+#include "base/rng.h"
+
 #define REPLAY_BYTES_MAX (1u << 20)
+
+static unsigned long mutations;
+static struct rng rng;
+
+static void replay(const uint8_t *bytes, size_t len)
+{
+	/* Of its own size, so that a read behind the end is seen. */
+	uint8_t *exact = malloc(len ? len : 1);
+
+	FUZZ_CLAIM(exact);
+	memcpy(exact, bytes, len);
+	LLVMFuzzerTestOneInput(exact, len);
+	free(exact);
+}
+
+/* One to four bytes change, and a quarter of the inputs is cut. */
+static void replay_mutated(uint8_t *copy, const uint8_t *bytes, size_t len)
+{
+	memcpy(copy, bytes, len);
+	for (uint32_t n = 1 + rng_below(&rng, 4); n > 0; n--)
+		copy[rng_below(&rng, (uint32_t)len)] = (uint8_t)rng_u64(&rng);
+	replay(copy, rng_below(&rng, 4) ? len : 1 + rng_below(&rng, (uint32_t)len));
+}
 
 static unsigned replay_file(const char *path)
 {
-	static uint8_t bytes[REPLAY_BYTES_MAX];
+	static uint8_t bytes[REPLAY_BYTES_MAX], copy[REPLAY_BYTES_MAX];
 	FILE *file = fopen(path, "rb");
-	uint8_t *exact;
 	size_t len;
 
 	if (!file) {
@@ -20,12 +48,9 @@ static unsigned replay_file(const char *path)
 	}
 	len = fread(bytes, 1, sizeof(bytes), file);
 	fclose(file);
-	/* Of its own size, so that a read behind the end is seen. */
-	exact = malloc(len ? len : 1);
-	FUZZ_CLAIM(exact);
-	memcpy(exact, bytes, len);
-	LLVMFuzzerTestOneInput(exact, len);
-	free(exact);
+	replay(bytes, len);
+	for (unsigned long i = 0; i < mutations && len > 0; i++)
+		replay_mutated(copy, bytes, len);
 	return 1;
 }
 
@@ -51,8 +76,14 @@ static unsigned replay_folder(const char *path)
 int main(int argc, char **argv)
 {
 	unsigned count = 0;
+	int first = 1;
 
-	for (int i = 1; i < argc; i++)
+	if (argc > 2 && strcmp(argv[1], "--mutate") == 0) {
+		mutations = strtoul(argv[2], NULL, 10);
+		first = 3;
+	}
+	rng_seed(&rng, 20261121);
+	for (int i = first; i < argc; i++)
 		count += replay_folder(argv[i]);
 	printf("%u inputs\n", count);
 	return count > 0 ? 0 : 2;

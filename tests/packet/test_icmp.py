@@ -8,8 +8,6 @@ from packet_rig import SECOND, Rig, data_of, with_data
 from scapy.layers.inet import ICMP, IP, TCP
 from scapy.layers.inet6 import (
     ICMPv6DestUnreach,
-    ICMPv6EchoReply,
-    ICMPv6EchoRequest,
     ICMPv6PacketTooBig,
     ICMPv6TimeExceeded,
     IPv6,
@@ -23,22 +21,6 @@ QUOTED_BYTES = 548  # of the packet that an error is about
 over_ipv4 = pytest.mark.parametrize("rig", ["ipv4"], indirect=True)
 over_ipv6 = pytest.mark.parametrize("rig", ["ipv6"], indirect=True)
 ROUTER = {"ipv4": "10.0.0.254", "ipv6": "fd00::fe"}
-
-
-@pytest.mark.parametrize("size", [0, 1, 56, 1452])
-def test_ping_is_answered_byte_for_byte(rig: Rig, size: int) -> None:
-    data = (bytes(range(256)) * 6)[:size]
-    if rig.family == "ipv6":
-        (reply,) = rig.raw(rig.frame(ICMPv6EchoRequest(id=3, seq=4, data=data)))
-        answer, told = reply[ICMPv6EchoReply], bytes(reply[ICMPv6EchoReply].data)
-    else:
-        (reply,) = rig.raw(rig.frame(ICMP(type=8, id=3, seq=4) / Raw(data)))
-        answer, told = reply[ICMP], bytes(reply[ICMP].payload)
-        assert answer.type == 0
-    assert (answer.id, answer.seq, told) == (3, 4, data)
-    again = reply.copy()
-    del again.getlayer(2)[0].fields["cksum" if rig.family == "ipv6" else "chksum"]
-    assert bytes(again) == bytes(reply), "checksum"
 
 
 def error(rig: Rig, message: Packet, about: bytes) -> list[Packet]:
@@ -80,7 +62,7 @@ def test_too_big_makes_segments_smaller(rig: Rig, conn: Connection) -> None:
 
 
 @over_ipv4
-def test_too_big_from_a_router_of_old_names_the_next_plateau(rig: Rig, conn: Connection) -> None:
+def test_too_big_without_an_mtu_uses_the_next_plateau(rig: Rig, conn: Connection) -> None:
     """RFC 1191 section 7."""
     replies = error(rig, too_big(rig, 0), full_segment(rig, conn))
     assert max(ip_bytes(packet) for packet in replies) == 1492
@@ -108,17 +90,9 @@ def test_a_route_that_becomes_narrower_stops_no_search(rig: Rig, conn: Connectio
 
 
 @over_ipv4
-def test_a_tiny_mtu_does_not_make_us_send_headers(rig: Rig, conn: Connection) -> None:
+def test_a_tiny_mtu_is_raised_to_552(rig: Rig, conn: Connection) -> None:
     replies = error(rig, too_big(rig, 68), full_segment(rig, conn))
     assert max(ip_bytes(packet) for packet in replies) == 552
-
-
-@over_ipv6
-@pytest.mark.parametrize("mtu", [0, 68, 576, 1279])
-def test_too_big_below_the_minimum_is_discarded(rig: Rig, conn: Connection, mtu: int) -> None:
-    """RFC 8201 section 4."""
-    assert error(rig, too_big(rig, mtu), full_segment(rig, conn)) == []
-    assert rig.stat("drop_icmp_bad") == 1
 
 
 @over_ipv6
@@ -129,7 +103,7 @@ def test_too_big_behind_extension_headers_is_understood(rig: Rig, conn: Connecti
     assert max(ip_bytes(packet) for packet in replies) == 1400
 
 
-def test_too_big_about_what_was_never_sent_is_not_believed(rig: Rig, conn: Connection) -> None:
+def test_too_big_about_an_unsent_segment_is_ignored(rig: Rig, conn: Connection) -> None:
     """RFC 5927 section 4.1: the quoted sequence number is in flight, or it is a guess."""
     sent = full_segment(rig, conn)
     layer = IPv6 if rig.family == "ipv6" else IP

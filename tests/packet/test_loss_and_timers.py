@@ -230,7 +230,7 @@ def test_an_ack_in_the_middle_of_a_segment_is_honoured(rig: Rig) -> None:
     assert data_of(again[0])[:10] == bytes(range(50, 60))
 
 
-def test_everything_acknowledged_means_no_timer(rig: Rig) -> None:
+def test_no_timer_runs_when_all_data_is_acknowledged(rig: Rig) -> None:
     conn = rig.open()
     rig.sends(conn, b"once")
     rig.ack += 4
@@ -239,7 +239,7 @@ def test_everything_acknowledged_means_no_timer(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("count", [10, 100])
-def test_duplicate_acks_in_thousands_are_bounded(rig: Rig, count: int) -> None:
+def test_window_inflation_by_duplicate_acks_is_bounded(rig: Rig, count: int) -> None:
     """RFC 5681 section 3.2: inflation ends with what is in flight."""
     conn = rig.open(wscale=6)
     sent = rig.sends(conn, bytes(100 * rig.mss))
@@ -249,7 +249,7 @@ def test_duplicate_acks_in_thousands_are_bounded(rig: Rig, count: int) -> None:
     assert len(more) <= 2 * len(sent) + 2
 
 
-def test_optimistic_acks_do_not_run_ahead(rig: Rig) -> None:
+def test_optimistic_acks_do_not_open_the_window(rig: Rig) -> None:
     conn = rig.open(wscale=6)
     rig.sends(conn, bytes(10 * rig.mss))
     before = conn.info()["snd_cwnd_bytes"]
@@ -259,7 +259,7 @@ def test_optimistic_acks_do_not_run_ahead(rig: Rig) -> None:
     assert conn.acked_bytes == 0
 
 
-def test_the_ack_of_a_lone_segment_is_not_late(rig: Rig) -> None:
+def test_a_single_segment_is_acknowledged_in_time(rig: Rig) -> None:
     """RFC 9293 section 3.8.6.3: less than 0.5 s; ours within a poll or two."""
     rig.open()
     answers = rig.receives(b"ping") + rig.waits(2 * MS)

@@ -338,7 +338,7 @@ def test_after_a_timeout_only_what_arrives_opens_the_window(rig: Rig) -> None:
     assert conn.info()["snd_cwnd_bytes"] == 2 * rig.mss
 
 
-def test_what_a_close_threw_away_is_not_sacked(rig: Rig) -> None:
+def test_data_discarded_by_close_is_not_sacked(rig: Rig) -> None:
     conn = rig.open(sack=True)
     assert sack_of(rig.says("A", b"ahead", seq=rig.seq + 10)[-1])
     conn.close()
@@ -347,7 +347,7 @@ def test_what_a_close_threw_away_is_not_sacked(rig: Rig) -> None:
     assert sack_of(fin) == []
 
 
-def test_a_peer_may_take_back_what_it_sacked(rig: Rig) -> None:
+def test_a_reneging_peer_gets_all_data(rig: Rig) -> None:
     """RFC 2018 section 8: reneging. Everything arrives in the end."""
     _, mss = flight(rig)
     start = rig.ack

@@ -5,13 +5,6 @@ import pytest
 from packet_rig import MS, SECOND, Counted, Rig, flags_of
 
 
-def test_an_exact_rst_resets(rig: Rig) -> None:
-    conn = rig.open()
-    rig.says("R")
-    assert conn.error == 104
-    assert rig.stat("tcp_rst_in") == 1
-
-
 @pytest.mark.parametrize("off", [1, 2, 100, 30000])
 def test_a_rst_inside_the_window_is_challenged(rig: Rig, off: int) -> None:
     conn = rig.open()
@@ -21,36 +14,15 @@ def test_a_rst_inside_the_window_is_challenged(rig: Rig, off: int) -> None:
     assert conn.state == "ESTABLISHED"
 
 
-@pytest.mark.parametrize("off", [-1, -100, -100000, 2**30, 2**31])
-def test_a_rst_outside_the_window_is_ignored(rig: Rig, off: int) -> None:
-    conn = rig.open()
-    assert rig.says("R", seq=rig.seq + off) == []
-    assert conn.state == "ESTABLISHED"
-
-
-def test_the_true_peer_resets_after_a_challenge(rig: Rig) -> None:
+def test_the_peer_resets_after_a_challenge_ack(rig: Rig) -> None:
     conn = rig.open()
     (challenge,) = rig.says("R", seq=rig.seq + 10)
     rig.says("R", seq=challenge.ack)
     assert conn.error == 104
 
 
-@pytest.mark.parametrize("off", [-100000, -1, 0, 10, 2**30])
-def test_a_syn_in_a_connection_is_challenged_wherever_it_is(rig: Rig, off: int) -> None:
-    conn = rig.open()
-    answers = rig.says("S", seq=rig.seq + off, ack=0)
-    assert flags_of(answers) in (["A"], [])
-    assert conn.state == "ESTABLISHED"
-
-
-def test_a_syn_ack_in_a_connection_is_challenged(rig: Rig) -> None:
-    conn = rig.open()
-    assert flags_of(rig.says("SA", seq=rig.seq + 5)) == ["A"]
-    assert conn.state == "ESTABLISHED"
-
-
 @pytest.mark.parametrize("off", [1, 1000, 2**20, 2**31 - 1])
-def test_data_with_an_ack_of_the_future_is_not_taken(rig: Rig, off: int) -> None:
+def test_data_with_an_ack_of_unsent_data_is_rejected(rig: Rig, off: int) -> None:
     conn = rig.open()
     rig.says("PA", b"injected", ack=rig.ack + off)
     with pytest.raises(BlockingIOError):
@@ -58,7 +30,7 @@ def test_data_with_an_ack_of_the_future_is_not_taken(rig: Rig, off: int) -> None
 
 
 @pytest.mark.parametrize("off", [70000, 2**20, 2**30])
-def test_data_with_an_ack_of_long_ago_is_not_taken(rig: Rig, off: int) -> None:
+def test_data_with_an_ack_below_the_largest_window_is_rejected(rig: Rig, off: int) -> None:
     """Section 5.2: no older than the largest window the peer has had."""
     conn = rig.open()
     rig.says("PA", b"injected", ack=rig.ack - off)
@@ -67,7 +39,7 @@ def test_data_with_an_ack_of_long_ago_is_not_taken(rig: Rig, off: int) -> None:
 
 
 @pytest.mark.parametrize("sent", [0, 3000])
-def test_data_with_an_ack_from_before_our_first_byte_is_not_taken(rig: Rig, sent: int) -> None:
+def test_data_with_an_ack_before_our_first_byte_is_rejected(rig: Rig, sent: int) -> None:
     """However large the window was: nobody can have received it."""
     conn = rig.open()
     first = rig.ack
@@ -82,7 +54,7 @@ def test_data_with_an_ack_from_before_our_first_byte_is_not_taken(rig: Rig, sent
     assert conn.info()["bytes_received"] == 33
 
 
-def test_data_that_a_fin_of_ours_overtook_is_taken(rig: Rig) -> None:
+def test_data_sent_before_our_fin_arrived_is_received(rig: Rig) -> None:
     conn = rig.open()
     conn.shutdown()
     (fin,) = rig.tcp(rig.poll())
@@ -91,7 +63,7 @@ def test_data_that_a_fin_of_ours_overtook_is_taken(rig: Rig) -> None:
     assert conn.recv() == b"sent before"
 
 
-def test_segments_that_are_not_believed_keep_no_dead_peer_alive(rig: Rig) -> None:
+def test_rejected_segments_do_not_answer_keepalive(rig: Rig) -> None:
     """Inside the window, and acknowledging what was never sent."""
     conn = rig.open()
     conn.set_options(keepalive_idle_ns=SECOND, keepalive_interval_ns=SECOND, keepalive_count=3)
@@ -110,7 +82,7 @@ def test_the_rate_of_challenge_acks_is_limited(rig: Rig) -> None:
     assert rig.stat("tcp_challenge_acks") == answers
 
 
-def test_challenges_come_again_after_a_while(rig: Rig) -> None:
+def test_the_challenge_limit_recovers(rig: Rig) -> None:
     rig.open()
     for i in range(100):
         rig.raw(rig.frame(rig.segment("R", seq=rig.seq + 1 + i)), after_ns=1000)
@@ -118,20 +90,8 @@ def test_challenges_come_again_after_a_while(rig: Rig) -> None:
     assert flags_of(rig.says("R", seq=rig.seq + 10)) == ["A"]
 
 
-def test_a_flood_on_one_connection_silences_no_other(rig: Rig) -> None:
-    """CVE-2016-5696: a budget that all share tells an attacker about the others."""
-    rig.open()
-    seq, ack = rig.seq, rig.ack
-    rig.sport, rig.seq = 40001, 5000
-    rig.open()
-    for i in range(300):
-        rig.raw(rig.frame(rig.segment("R", seq=rig.seq + 1 + i)), after_ns=1000)
-    rig.sport, rig.seq, rig.ack = 40000, seq, ack
-    assert flags_of(rig.says("R", seq=rig.seq + 10)) == ["A"]
-
-
 @pytest.mark.parametrize("behind", [1, 2, 20000])
-def test_two_acks_do_not_play_ping_pong(rig: Rig, behind: int) -> None:
+def test_duplicate_acks_are_not_answered_in_a_loop(rig: Rig, behind: int) -> None:
     """One byte behind it is what a probe would be."""
     rig.open()
     answers = 0
@@ -141,7 +101,7 @@ def test_two_acks_do_not_play_ping_pong(rig: Rig, behind: int) -> None:
     assert 1 <= answers <= 20
 
 
-def test_what_a_timer_probes_for_is_answered(rig: Rig) -> None:
+def test_a_probe_is_answered_beyond_the_challenge_limit(rig: Rig) -> None:
     """However many challenges a stranger has had us send."""
     rig.open()
     for i in range(100):
@@ -151,16 +111,8 @@ def test_what_a_timer_probes_for_is_answered(rig: Rig) -> None:
         assert flags_of(rig.tcp(rig.raw(probe, after_ns=5 * MS))) == ["A"]
 
 
-def test_a_rst_does_not_cut_time_wait_short(rig: Rig) -> None:
-    """RFC 1337: at best an exact one may, and nothing else does."""
-    rig.time_wait()
-    rig.says("R", seq=rig.seq + 100)
-    rig.says("R", seq=rig.seq - 100)
-    assert rig.stat("tcp_conns") == 1
-
-
 @pytest.mark.parametrize("off", [-1000, -1, 1, 2**30])
-def test_a_fin_that_is_not_the_peers_does_not_prolong_time_wait(rig: Rig, off: int) -> None:
+def test_a_forged_fin_does_not_extend_time_wait(rig: Rig, off: int) -> None:
     fin = rig.time_wait()
     rig.waits(50 * SECOND)
     rig.says("FA", seq=rig.seq + off, ack=fin.seq + 1)
@@ -168,14 +120,7 @@ def test_a_fin_that_is_not_the_peers_does_not_prolong_time_wait(rig: Rig, off: i
     assert rig.stat("tcp_conns") == 0
 
 
-def test_a_fin_outside_the_window_closes_nothing(rig: Rig) -> None:
-    conn = rig.open()
-    rig.says("FA", seq=rig.seq + 2**30)
-    rig.says("FA", seq=rig.seq - 1000)
-    assert conn.state == "ESTABLISHED"
-
-
-def test_random_segments_of_other_hosts_change_nothing(rig: Rig) -> None:
+def test_segments_of_other_ports_change_nothing(rig: Rig) -> None:
     conn = rig.open()
     with Counted(rig) as counted:
         for port in range(1, 50):

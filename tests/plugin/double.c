@@ -17,9 +17,7 @@ static char double_ctx, double_listen, double_comm, double_request, double_mr;
 
 static void *double_out(void *good)
 {
-	if (double_script.rc)
-		return double_script.dirty ? (void *)(uintptr_t)0xdead0 : NULL;
-	return double_script.pending ? NULL : good;
+	return double_script.rc || double_script.pending ? NULL : good;
 }
 
 const struct harp_lease_device *plugin_daemon_devices(unsigned *count)
@@ -125,9 +123,7 @@ int plugin_reg_mr(struct comm *comm, const void *data, size_t size, void **out)
 
 int plugin_dereg_mr(void *handle)
 {
-	if (handle != &double_mr)
-		return -ENOENT;
-	return double_script.rc;
+	return handle == &double_mr ? double_script.rc : -ENOENT;
 }
 
 int plugin_close(struct comm *comm)

@@ -12,7 +12,6 @@ struct double_script {
 	bool pending; /* connect, accept, isend, irecv: 0 with *out NULL */
 	int done;     /* of test */
 	size_t size;  /* of test */
-	bool dirty;   /* on failure, leave garbage in the outputs: callers must not show it */
 };
 extern struct double_script double_script;
 

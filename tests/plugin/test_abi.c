@@ -73,7 +73,7 @@ static void test_init(struct net *net)
 	early.ctx = NULL;
 	/* Version 6 is first, so that there is no implicit context yet, and none can be opened. */
 	if (net->version == 6)
-		script((struct double_script){ .rc = -ENODEV, .dirty = true });
+		script((struct double_script){ .rc = -ENODEV });
 	if (net->version == 6 || net->version > 10) {
 		CHECK(net_listen(&early, 0, handle, &comm) == NCCL_INTERNAL_ERROR && !comm);
 		comm = GARBAGE;
@@ -92,7 +92,7 @@ static void test_init(struct net *net)
 		/* One implicit context for all versions without one. */
 		CHECK(net_init(net, logger) == NCCL_SUCCESS && double_seen.inits == 0);
 	} else {
-		script((struct double_script){ .rc = -ENOMEM, .dirty = true });
+		script((struct double_script){ .rc = -ENOMEM });
 		CHECK(net_init(net, logger) == NCCL_SYSTEM_ERROR && !net->ctx);
 		CHECK(net_finalize(net) == NCCL_SUCCESS && double_seen.finalizes == 0);
 		script((struct double_script){ 0 });
@@ -137,7 +137,7 @@ static void test_results(struct net *net)
 		void *out = GARBAGE;
 		int done = 77;
 
-		script((struct double_script){ .rc = -map[i].error, .dirty = true, .done = 1 });
+		script((struct double_script){ .rc = -map[i].error, .done = 1 });
 		CHECK(net_listen(net, 0, handle, &out) == map[i].result && good == (out != NULL));
 		if (good)
 			net_close_listen(net, out);
@@ -217,11 +217,10 @@ static void test_arguments(struct net *net)
 /* Each is refused with one line, and with its outputs written. */
 static void test_misuse(struct net *net)
 {
-	char handle[NCCL_HANDLE_BYTES], byte;
-	void *out, *data = &byte, *mhandle = NULL;
-	size_t size = 1;
+	void *out, *mhandle = NULL;
 	int done, tag = 0;
 	unsigned before;
+	char byte;
 
 #define REFUSED(call, expected)                                                                    \
 	do {                                                                                       \
@@ -241,17 +240,12 @@ static void test_misuse(struct net *net)
 	script((struct double_script){ 0 });
 	memset(&double_seen, 0, sizeof(double_seen));
 	REFUSED_NULL(net_listen(net, 0, NULL, &out), NCCL_INTERNAL_ERROR);
-	REFUSED(net_listen(net, 0, handle, NULL), NCCL_INTERNAL_ERROR);
 	REFUSED_NULL(net_connect(net, 0, NULL, &out), NCCL_INTERNAL_ERROR);
-	REFUSED(net_connect(net, 0, handle, NULL), NCCL_INTERNAL_ERROR);
 	REFUSED_NULL(net_accept(net, NULL, &out), NCCL_INTERNAL_ERROR);
-	REFUSED(net_accept(net, &byte, NULL), NCCL_INTERNAL_ERROR);
 	REFUSED_NULL(net_isend(net, NULL, &byte, 1, 0, NULL, &out), NCCL_INTERNAL_ERROR);
 	REFUSED_NULL(net_isend(net, &byte, NULL, 1, 0, NULL, &out), NCCL_INTERNAL_ERROR);
-	REFUSED(net_isend(net, &byte, &byte, 1, 0, NULL, NULL), NCCL_INTERNAL_ERROR);
-	REFUSED_NULL(net_irecv(net, NULL, &byte, 1, 0, NULL, &out), NCCL_INTERNAL_ERROR);
 	REFUSED_NULL(net_irecv(net, &byte, NULL, 1, 0, NULL, &out), NCCL_INTERNAL_ERROR);
-	REFUSED(net_irecv(net, &byte, &byte, 1, 0, NULL, NULL), NCCL_INTERNAL_ERROR);
+	REFUSED_NULL(net_irecv(net, NULL, &byte, 1, 0, NULL, &out), NCCL_INTERNAL_ERROR);
 	for (int n = -1; n <= 8; n++) {
 		void *many[8] = { &byte, &byte, &byte, &byte, &byte, &byte, &byte, &byte };
 		size_t lens[8] = { 1, 1, 1, 1, 1, 1, 1, 1 };
@@ -261,16 +255,10 @@ static void test_misuse(struct net *net)
 						    &out),
 				     NCCL_INVALID_ARGUMENT);
 	}
-	REFUSED_NULL(net_irecv_list(net, &byte, 1, NULL, &size, &tag, &mhandle, &out),
-		     NCCL_INTERNAL_ERROR);
-	REFUSED_NULL(net_irecv_list(net, &byte, 1, &data, NULL, &tag, &mhandle, &out),
-		     NCCL_INTERNAL_ERROR);
 	REFUSED(net_test(net, NULL, &done, NULL), NCCL_INTERNAL_ERROR);
 	CHECK(done == 0);
 	REFUSED(net_test(net, NCCL_REQUEST_OPTIONAL, &done, NULL), NCCL_INTERNAL_ERROR);
 	CHECK(done == 0);
-	REFUSED(net_test(net, &byte, NULL, NULL), NCCL_INTERNAL_ERROR);
-	REFUSED(net_devices(net, NULL), NCCL_INTERNAL_ERROR);
 	if (net->version <= 8) {
 		REFUSED_NULL(net_isend(net, &byte, &byte, (size_t)-1, 0, NULL, &out),
 			     NCCL_INVALID_ARGUMENT);
@@ -285,8 +273,6 @@ static void test_misuse(struct net *net)
 		     NCCL_INVALID_ARGUMENT);
 	REFUSED_NULL(net_reg_mr(net, &byte, &byte, 1, 0, &out), NCCL_INVALID_ARGUMENT);
 	REFUSED_NULL(net_reg_mr(net, NULL, &byte, 1, NCCL_PTR_HOST, &out), NCCL_INTERNAL_ERROR);
-	REFUSED_NULL(net_reg_mr(net, &byte, NULL, 1, NCCL_PTR_HOST, &out), NCCL_INVALID_ARGUMENT);
-	REFUSED(net_reg_mr(net, &byte, &byte, 1, NCCL_PTR_HOST, NULL), NCCL_INTERNAL_ERROR);
 	REFUSED(net_dereg_mr(net, &byte, GARBAGE), NCCL_INVALID_ARGUMENT);
 	/* None of it got any further. */
 	CHECK(!double_seen.data && !double_seen.handle);
@@ -339,7 +325,6 @@ static void test_optional_members(void)
 	CHECK(!ncclNetPlugin_v12.make_vdevice && !ncclNetPlugin_v12.irecv_consumed);
 	CHECK(ncclNetPlugin_v11.set_net_attr(NULL, NULL) == NCCL_SUCCESS);
 	CHECK(ncclNetPlugin_v12.set_net_attr(NULL, NULL) == NCCL_SUCCESS);
-	CHECK(ncclNetPlugin_v12.init(NULL, 0, NULL, logger, NULL) == NCCL_INTERNAL_ERROR);
 }
 
 static void test_net_attr(void)

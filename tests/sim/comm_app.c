@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * comm_app.c - the two applications of a comm: one posts sends and the other one receives, as NCCL does it,
- * and both look hard at memory.
+ * comm_app.c - the two applications of a comm: one posts sends and the other one receives, as NCCL does, and both check
+ * memory.
  *
- * Theory of operation. Every message has bytes of its own, a function of comm, message and offset. A receive
- * buffer is full of one old pattern, with more of it in front and behind. At each step that places bytes, and
- * by samples at others, every aligned unit of 8 bytes must be wholly old or wholly new (or new from its start,
- * as recv() of a kernel lane leaves it for a moment); in front and behind it stays old. When its receive is
- * done all of it must be new, whatever lies behind the message old. Then it is given back: it gets another
- * pattern, is kept for a while, and must not change again. What was sent is overwritten as soon as it is done,
- * so that whoever reads it later delivers wrong bytes.
+ * Theory of operation. The bytes of a message are a function of comm, message and offset. A receive buffer is filled with
+ * an old pattern, also in front of it and behind. At each step that delivers bytes, and by samples at others, every aligned
+ * unit of 8 bytes must be wholly old or wholly new (or new from its start, as recv() of a kernel lane leaves it for a
+ * moment); in front and behind it stays old. When the receive is done the message must be new and what lies behind it old.
+ * Then the buffer gets another pattern, is kept for a while, and must not change again. A send's memory is overwritten as
+ * soon as the send is done, so that a later read delivers wrong bytes.
  */
 #include "comm_sim.h"
 #include "comm/comm.h"
@@ -75,7 +74,7 @@ static void buffer_free(struct csim_buffer *b)
 	memset(b, 0, sizeof(*b));
 }
 
-/* Keeps a buffer that nobody may touch any more; of a few, the oldest goes. */
+/* Keeps a buffer that must not change any more; the oldest of a few is freed. */
 static void buffer_retire(struct csim_app *app, struct csim_buffer *b)
 {
 	struct csim_buffer *slot = &app->retired[app->retired_next++ % 4];
@@ -425,7 +424,7 @@ void csim_app_turn(struct csim_app *app)
 			(void)app_post(app);
 	}
 	app->in_turn = false;
-	if (!sim->depth && app_leaves(app)) { /* to close is to wait for batons */
+	if (!sim->depth && app_leaves(app)) { /* closing waits for pollers */
 		csim_app_end(app, false);
 		return;
 	}

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * comm_calm.c - a comm that has something to do was woken.
+ * comm_calm.c - checks that a comm that has something to do was woken.
  *
- * Theory of operation. Most wakes that are missing are made good by the next look, a moment later; a comm that stands still
- * shows few of them. So time is stopped where it is about to pass, and a comm that was not woken has a turn for
- * the lanes of one of its engines, or for its kernel lanes, at the time of its last one. The turn must find
- * nothing to do: nothing to send or to read, no request to complete, nothing to tell. If it does, a wake is missing.
+ * Theory of operation. The next poll, a moment later, hides most missing wake-ups. So just before time passes, a comm that
+ * was not woken gets a turn for the lanes of one of its engines, or for its kernel lanes, at the time of its last turn. The
+ * turn must find nothing to do: nothing to send or read, no request to complete, no record to send. Otherwise a wake-up is
+ * missing.
  *
- * Left alone are comms that are woken still, of which a lane is full, or has what its socket is known to have: they
- * will have a turn. Nothing is sampled, and what such a turn notes for itself is taken back.
+ * Comms are skipped that are still woken, that have a full lane, or that have a lane whose socket is known to have data:
+ * they will get a turn. Nothing is sampled, and what such a turn stores for itself is restored.
  *
- * Of sockets: what has come to one, or room in it, is known to its lane, or epoll has it still to tell.
+ * Sockets: the lane knows that data or room has come, or epoll still has an event for it.
  */
 #include "comm_stream.h"
 
@@ -21,12 +21,10 @@
 
 #define CALM_ONE_IN 16u
 
-static bool calm_for_nothing; /* a comm has such a turn */
-
-/* What a turn that finds nothing to do leaves as it was. */
+/* What a turn that finds nothing to do does not change. */
 struct calm_lane {
-	bool waits, duplicate, full, broken, close_sent;
-	enum comm_lane_state state;
+	bool waits, duplicate, full, close_sent, mute;
+	int send_error;
 	size_t in_head_bytes, header_bytes, header_sent, payload_left;
 	struct comm_list under_way;
 	struct comm_in in;
@@ -48,9 +46,9 @@ static void calm_see_lane(struct calm_lane *v, const struct comm_lane *l)
 	v->waits = l->waits;
 	v->duplicate = l->duplicate;
 	v->full = l->full;
-	v->broken = l->broken;
+	v->send_error = l->send_error;
 	v->close_sent = l->close_sent;
-	v->state = l->state;
+	v->mute = l->comm->scheduler.lane[l->index].mute;
 	v->in_head_bytes = l->in_head_bytes;
 	v->header_bytes = l->out.header_bytes;
 	v->header_sent = l->out.header_sent;
@@ -114,16 +112,17 @@ static bool calm_is_calm(struct comm *comm)
 
 	if (calm_is_woken(comm) || !comm->now_ns || comm_has_failed(comm) || comm->end_error)
 		return false;
-	/* The peer hears no more of ours, and a lane that is woken to tell it has nothing to do. */
+	/* Nothing is sent to a peer that has closed, so a lane that is woken for it has nothing to do. */
 	if (comm->side == COMM_RECV && comm->rx.peer_closed)
 		return false;
 	COMM_FOR_EACH_LANE(comm, l)
 	{
-		if (l->full || l->broken || comm_lane_has_out(l) || l->state != COMM_LANE_OPEN)
+		if (l->full || l->send_error || comm_lane_has_out(l) ||
+		    comm->scheduler.lane[l->index].mute)
 			return false;
-		if (!l->engine && lane_kernel_is_due(l->lane, false))
+		if (!l->engine && lane_kernel_is_due(l->lane))
 			return false;
-		/* The test() of the receive that was posted finds it. */
+		/* The test() of the posted receive finds it. */
 		if (!l->engine && l->waits && comm->completed < comm_posted(comm))
 			return false;
 	}
@@ -154,26 +153,14 @@ static const char *calm_changed(const struct calm_view *was, const struct calm_v
 	if (was->completed != is->completed)
 		return "had a request to complete";
 	if (was->error != is->error || was->end_error != is->end_error || was->live != is->live)
-		return "had an end to tell of";
+		return "had an end to report";
 	if (was->advertised != is->advertised || was->ack_due != is->ack_due ||
 	    was->credit_due != is->credit_due)
-		return "had an ACK or a CREDIT to tell";
-	return memcmp(was, is, sizeof(*was)) ? "had something to note" : NULL;
+		return "had an ACK or a CREDIT to send";
+	return memcmp(was, is, sizeof(*was)) ? "changed its state" : NULL;
 }
 
-/* With another estimate another lane may be the best for what is under way already: that is no wake that is missing. */
-void __real_scheduler_acked(struct scheduler *scheduler, unsigned index, uint64_t acked_bytes,
-			    uint64_t now_ns);
-void __wrap_scheduler_acked(struct scheduler *scheduler, unsigned index, uint64_t acked_bytes,
-			    uint64_t now_ns);
-void __wrap_scheduler_acked(struct scheduler *scheduler, unsigned index, uint64_t acked_bytes,
-			    uint64_t now_ns)
-{
-	if (!calm_for_nothing)
-		__real_scheduler_acked(scheduler, index, acked_bytes, now_ns);
-}
-
-/* Both pollers are held. What the comm had to do, or NULL. */
+/* Both pollers are held. Returns what the comm had to do, or NULL. */
 static const char *calm_turn(struct comm *comm, struct comm_engine *e)
 {
 	uint64_t sampled_ns[COMM_LANES_MAX], read_ns[COMM_LANES_MAX];
@@ -189,9 +176,7 @@ static const char *calm_turn(struct comm *comm, struct comm_engine *e)
 		l->sampled_ns = comm->now_ns; /* nothing is sampled */
 		l->ready = l->engine && l->engine == e;
 	}
-	calm_for_nothing = true;
 	comm_advance(comm, e, comm->now_ns, COMM_TURN_POST);
-	calm_for_nothing = false;
 	calm_see(&is, comm);
 	did = calm_changed(&was, &is);
 	if (!did && calm_is_woken(comm))
@@ -226,9 +211,9 @@ static bool calm_look(struct csim_app *app, struct comm_engine *e)
 	poller_release(&comm->poller);
 	if (poller)
 		poller_release(poller);
-	return !did || csim_fail(sim, "comm %u: the %s end %s (%s lanes), and nobody had woken it",
-				 app->number, app->side ? "receiving" : "sending", did,
-				 e ? "HARP" : "kernel");
+	return !did ||
+	       csim_fail(sim, "comm %u: the %s end %s (%s lanes), and was not woken", app->number,
+			 app->side ? "receiving" : "sending", did, e ? "HARP" : "kernel");
 }
 
 /* ---- sockets ----------------------------------------------------------------------------------- */
@@ -241,9 +226,10 @@ static bool calm_sockets(struct csim_app *app)
 		const char *what = csim_stream_unheard(m->fd, m->readable, m->writable);
 
 		if (what)
-			return csim_fail(app->sim,
-					 "comm %u: a socket of the %s end has %s, and nobody knows",
-					 app->number, app->side ? "receiving" : "sending", what);
+			return csim_fail(
+				app->sim,
+				"comm %u: a socket of the %s end has %s, which its lane does not know",
+				app->number, app->side ? "receiving" : "sending", what);
 	}
 	return true;
 }
@@ -262,12 +248,14 @@ bool csim_calm_look(struct csim_app *app)
 	if (!calm_is_calm(comm))
 		return true;
 	if (comm->control != scheduler_control(&comm->scheduler))
-		return csim_fail(sim, "comm %u: the %s end keeps to a control lane that is not it",
-				 app->number, app->side ? "receiving" : "sending");
+		return csim_fail(
+			sim,
+			"comm %u: the %s end uses a control lane that the scheduler would not choose",
+			app->number, app->side ? "receiving" : "sending");
 	for (unsigned i = 0; i < COMM_LANES_MAX && atomic_load(&comm->engines[i].poller); i++)
 		if (!calm_look(app, &comm->engines[i]))
 			return false;
-	/* A sender that is held up looks at its kernel lanes in each turn. */
+	/* A sender that waits for credit reads its kernel lanes in each turn. */
 	if (comm->side == COMM_SEND && comm->tx.current < comm_posted(comm))
 		return true;
 	return calm_look(app, NULL);

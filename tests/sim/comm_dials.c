@@ -63,8 +63,7 @@ void control_call(struct work *work)
 
 static void keeper_woken(struct poller *poller)
 {
-	struct csim_host *host =
-		(struct csim_host *)((char *)poller - offsetof(struct csim_host, keeper));
+	struct csim_host *host = container_of(poller, struct csim_host, keeper);
 	uint64_t due_ns = dials_sim->now_ns + rng_below(&dials_sim->rng, DIALS_WAKE_NS);
 
 	if (due_ns < host->keeper_ns)
@@ -77,11 +76,7 @@ void control_timer_set(struct control_timer *timer, uint64_t at_ns)
 	if (at_ns == UINT64_MAX)
 		return;
 	timer->at_ns = at_ns;
-	timer->next = dials_host->timers;
-	timer->pprev = &dials_host->timers;
-	if (timer->next)
-		timer->next->pprev = &timer->next;
-	dials_host->timers = timer;
+	LIST_INSERT_HEAD(&dials_host->timers, timer, link);
 }
 
 int control_watch(struct control_source *source, int fd, uint32_t events)
@@ -158,6 +153,8 @@ void csim_dial_report(struct attempt *dial, struct csim_lane *lane, int error, c
 	}
 	csim_ledger_ended(k, index, error, lane ? lane->port : 0, now_ns);
 	dial->ended(dial, error, text, now_ns);
+	if (lane && !error && lane->end[CSIM_SEND].lane)
+		csim_ledger_joined(lane);
 	if (lane && !lane->end[CSIM_SEND].lane) { /* the comm did not take it */
 		lane->end[CSIM_SEND].joined = false;
 		if (!error) {
@@ -307,8 +304,7 @@ static uint64_t source_ns(const struct control_source *source, const struct csim
 
 static void keeper_turn(struct poller *poller, uint64_t now_ns)
 {
-	struct csim_host *host =
-		(struct csim_host *)((char *)poller - offsetof(struct csim_host, keeper));
+	struct csim_host *host = container_of(poller, struct csim_host, keeper);
 	struct control_timer *timer;
 
 	dials_host = host;
@@ -318,8 +314,9 @@ static void keeper_turn(struct poller *poller, uint64_t now_ns)
 			dials_sources[i]->ready(dials_sources[i], now_ns);
 	}
 	for (;;) {
-		for (timer = host->timers; timer && timer->at_ns > now_ns; timer = timer->next)
-			;
+		LIST_FOREACH(timer, &host->timers, link)
+		if (timer->at_ns <= now_ns)
+			break;
 		if (!timer)
 			return;
 		control_timer_unlink(timer);
@@ -345,8 +342,10 @@ uint64_t csim_keepers_next_ns(struct csim *sim)
 		if (host->dead)
 			continue;
 
-		for (const struct control_timer *t = host->timers; t; t = t->next)
-			due_ns = t->at_ns < due_ns ? t->at_ns : due_ns;
+		const struct control_timer *t;
+
+		LIST_FOREACH(t, &host->timers, link)
+		due_ns = t->at_ns < due_ns ? t->at_ns : due_ns;
 		for (unsigned i = 0; i < dials_source_count; i++) {
 			uint64_t at_ns = dials_sources[i] ? source_ns(dials_sources[i], host)
 							  : CSIM_NEVER_NS;

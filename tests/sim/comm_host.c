@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * comm_host.c - hosts of the simulation: NICs on the rails' wires, stacks, and engines whose turn is the
- * plugin's own (engine_turn.c). In the place of engine.c, engine_thread.c, keeper.c and the instance stand functions
- * of this file.
+ * plugin's own (engine_turn.c). Functions of this file replace engine.c, engine_thread.c, control.c and the instance.
  */
 #include "comm_sim.h"
 
@@ -98,7 +97,7 @@ static struct csim_card *to_card(struct harp_nic *nic)
 	return (struct csim_card *)nic;
 }
 
-/* The lane of a TCP packet that came to this NIC; who sent it. NULL: of none. */
+/* The lane of a TCP packet that came to this NIC, and its sender. NULL: it belongs to none. */
 static struct csim_lane *card_lane(struct csim_nic *nic, const uint8_t *eth, uint32_t len,
 				   enum csim_side *sender)
 {
@@ -370,11 +369,11 @@ void csim_hosts_destroy(struct csim *sim)
 
 void csim_nic_drop(struct csim_nic *nic)
 {
-	while (nic->engine.lanes) {
-		struct engine_lane *l = nic->engine.lanes;
+	while (!LIST_EMPTY(&nic->engine.lanes)) {
+		struct engine_lane *l = LIST_FIRST(&nic->engine.lanes);
 
-		nic->engine.lanes = l->next;
-		free((char *)l - offsetof(struct lane_harp, member));
+		LIST_REMOVE(l, link);
+		free(container_of(l, struct lane_harp, member));
 	}
 	nic->engine.closing_count = 0;
 	csim_words_drop(nic);
@@ -388,7 +387,7 @@ void csim_nic_kill(struct csim_nic *nic)
 	nic->listener = NULL;
 	harp_stack_destroy(nic->engine.stack);
 	nic->engine.stack = NULL;
-	/* Its frames are nobody's now: the next stack brings all of them anew. */
+	/* Its frames have no owner now; the next stack makes new ones. */
 	port->fill_count = 0;
 	port->sent_count = 0;
 	if (nic_stack_make(nic, false))
@@ -452,7 +451,7 @@ void csim_inject_rst(struct csim *sim, struct csim_lane *lane, enum csim_side vi
 	if (!mine || mine->lane.error)
 		return;
 	/* What the peer would send next, so that it fits behind what is under way. */
-	seq = its && !its->lane.error ? its->conn->snd_nxt_seq : mine->conn->rcv_nxt_seq;
+	seq = its && !its->lane.error ? its->conn->snd.nxt_seq : mine->conn->rcv.nxt_seq;
 	if (!fits)
 		seq += 1 + rng_below(&sim->rng, 2000000000);
 	len = rst_packet(sim, from, to, rail, eth, mine->conn->remote_port, mine->conn->local_port,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * comm_judge.c - what may fail and what must not, who may stand still and for how long, and what must be gone
- * in the end. The bytes themselves are comm_app.c's.
+ * comm_judge.c - which errors and pauses the scenario explains, and what must be gone in the end. comm_app.c checks the
+ * bytes.
  */
 #include "comm_sim.h"
 
@@ -15,8 +15,8 @@
 
 #define JUDGE_WARNS 16u
 #define JUDGE_BARE_NS (50 * CSIM_MS) /* without a lane for so long: an error may come of it yet */
-#define JUDGE_QUICK_NS CSIM_S        /* beside the lane timeout */
-#define JUDGE_SLACK_NS (5 * CSIM_S)  /* beside the user timeout */
+#define JUDGE_QUICK_NS CSIM_S        /* after the lane timeout */
+#define JUDGE_SLACK_NS (5 * CSIM_S)  /* after the user timeout */
 
 /* ---- what is logged ---------------------------------------------------------------------------- */
 
@@ -140,7 +140,7 @@ static bool judge_comm_progress(struct csim *sim, unsigned number)
 	const struct csn_world *w = &sim->scenario->world;
 	uint64_t since_ns, limit_ns;
 
-	/* Who waits for what: a message that both have posted, or a done that is due. */
+	/* A message that both sides have posted, or a completion that is due. */
 	if ((s->closed || s->error || s->done == s->posted) &&
 	    (r->closed || r->error || r->done == r->posted))
 		return true;
@@ -188,7 +188,7 @@ static bool judge_nic_end(struct csim *sim, struct csim_nic *nic)
 {
 	uint64_t conns = 0, free_frames = 0, given = 0;
 
-	if (nic->engine.lanes)
+	if (!LIST_EMPTY(&nic->engine.lanes))
 		return csim_fail(sim, "host %u rail %u: lanes are left", nic->host, nic->rail);
 	(void)harp_stack_stat(nic->engine.stack, "tcp_conns", &conns);
 	(void)harp_stack_stat(nic->engine.stack, "frames_free", &free_frames);

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * comm_kernel.c - what kernel_poll.c finds of a kernel: epolls over comm_stream.c's sockets (in the place of forkguard.c and
- * parallel.c).
+ * comm_kernel.c - the simulated kernel's epoll over comm_stream.c's sockets; replaces forkguard.c.
  *
- * Theory of operation. An epoll is a list of sockets, edge-triggered: each is told once of what came since. Nobody
- * sleeps in one: the plugin asks when it looks, and who does not look does not hear.
+ * Theory of operation. An epoll is a list of sockets, edge-triggered: each new event is reported once. No thread sleeps in
+ * one; the plugin asks in its turns.
  */
 #include "device/device.h"
 #include "process/config.h"
@@ -26,7 +25,7 @@ struct kernel_epoll {
 	int fds[KERNEL_EPOLL_SOCKETS_MAX];
 };
 
-static struct csim *kernel_sim; /* whose drivers are made: it is not said */
+static struct csim *kernel_sim; /* the running one */
 static struct kernel_epoll kernel_epolls[KERNEL_EPOLLS_MAX];
 
 void csim_kernel_begin(struct csim *sim)
@@ -129,7 +128,7 @@ int epoll_wait(int epoll_fd, struct epoll_event *events, int max, int timeout_ms
 	int count = 0;
 
 	if (timeout_ms)
-		abort(); /* with a baton held */
+		abort(); /* with a poller held */
 	for (unsigned i = 0; i < e->count && count < max; i++) {
 		uint32_t what = csim_stream_events(e->fds[i]);
 

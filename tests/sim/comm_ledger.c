@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * comm_ledger.c - what is seen of the lanes that upkeep.c keeps up, and what it should have done.
+ * comm_ledger.c - checks reconnect.c: when each planned lane must be connected, and what the statistics must say.
  *
- * Theory of operation. The ledger says of each lane of each plan when it was dialled, what came of it and when it was lost, from
- * what is seen outside of the plugin alone. From that it computes when the lane is to be dialled next, by the rules: at once at first, when
- * it had lived for a second, and when it is slow and was not re-rolled for 5 s; else after a pause of 100 ms, which doubles with each failure
- * and each short life, up to 5 s. A dial that comes sooner is one too many, one that has not begun a moment later is late. Where
- * the keeper's clock decides, which is read a moment after ours, there are two answers, and what comes between them is right.
+ * Theory of operation. For each planned lane the ledger records connect attempts, their results and the lane's losses, as
+ * seen from outside the plugin. From these it computes when the next attempt is due: at once at first, after a life of at
+ * least one second, and for a slow lane that was not replaced within 5 s; otherwise after a pause of 100 ms, which doubles
+ * with each failure and each short life, up to 5 s. An attempt that starts earlier is a failure, and so is one that has not
+ * started shortly after it was due. The control thread reads its clock a moment after the ledger does, so some decisions
+ * have two valid results; any time between the two is accepted.
  *
- * The same account is compared with the statistics: lanes opened, re-rolled, replaced and lost, dials that failed, rails that are down.
+ * The ledger is compared with the statistics: lanes opened, replaced and lost, failed attempts, rails that are down.
  */
 #include "comm_upkeep.h"
 
@@ -22,26 +23,27 @@
 
 #define LEDGER_PAUSE_NS (100 * CSIM_MS)
 #define LEDGER_PAUSE_NS_MAX (5 * CSIM_S)
-#define LEDGER_PROVEN_NS CSIM_S
-#define LEDGER_REROLL_NS (5 * CSIM_S)
+#define LEDGER_LONG_LIFE_NS CSIM_S
+#define LEDGER_REPLACE_NS (5 * CSIM_S)
 #define LEDGER_OPEN_NS (3 * CSIM_S)
-#define LEDGER_DIAL_NS (5 * CSIM_S)
-#define LEDGER_WORDS_BYTES (64u + 32u) /* HELLO, PROOF */
-#define LEDGER_SAY_NS (5 * CSIM_S)
-#define LEDGER_CLOCKS_NS (200 * CSIM_US) /* the keeper's look is so much later */
+#define LEDGER_ATTEMPT_NS (5 * CSIM_S)
+#define LEDGER_PREAMBLE_BYTES (64u + 32u) /* HELLO, PROOF */
+#define LEDGER_LOG_NS (5 * CSIM_S)
+#define LEDGER_CLOCKS_NS                                                                           \
+	(200 * CSIM_US) /* the control thread reads its clock so much later, at most */
 #define LEDGER_LATE_NS (5 * CSIM_MS)
-#define LEDGER_ADVANCE_NS (30 * CSIM_MS) /* deadlines of dials are looked at so often, about */
+#define LEDGER_ADVANCE_NS (30 * CSIM_MS) /* between two checks of an attempt's deadline, about */
 
 static struct csim *ledger_sim;
 static struct {
 	char text[256];
 	uint64_t at_ns;
-} ledger_said[16];
-static unsigned ledger_said_next;
-static int ledger_page_fd = -1; /* of the job's statistics */
+} ledger_logged[16];
+static unsigned ledger_logged_next;
+static int ledger_page_fd = -1; /* the job's statistics region */
 static pid_t ledger_page_owner;
 
-/* A new region. The one of a process that has forked this one is not inherited. */
+/* Makes a new region. A forked child does not inherit its parent's. */
 static void ledger_open_page(void)
 {
 	if (ledger_page_owner != getpid())
@@ -59,8 +61,8 @@ void csim_ledger_begin(struct csim *sim)
 {
 	ledger_sim = sim;
 	ledger_open_page();
-	memset(ledger_said, 0, sizeof(ledger_said));
-	ledger_said_next = 0;
+	memset(ledger_logged, 0, sizeof(ledger_logged));
+	ledger_logged_next = 0;
 }
 
 static unsigned ledger_number(const struct csim_comm *k)
@@ -110,26 +112,26 @@ void csim_ledger_go(struct csim_comm *k)
 	k->ledger[0].opened = 1;
 }
 
-/* ---- dials ----------------------------------------------------------------------------------------- */
+/* ---- connect attempts ----------------------------------------------------------------------------------------- */
 
-static void ledger_dial(struct csim_comm *k, unsigned index, uint64_t now_ns)
+static void ledger_attempt(struct csim_comm *k, unsigned index, uint64_t now_ns)
 {
 	struct csim_ledger *e = &k->ledger[index];
 	const char *wrong = NULL;
 
 	if (e->dialled)
-		wrong = "is dialled twice at a time";
-	else if (e->up && e->rerolled_ns && now_ns < e->rerolled_ns + LEDGER_REROLL_NS)
-		wrong = "is re-rolled too often";
+		wrong = "has two attempts at a time";
+	else if (e->up && e->rerolled_ns && now_ns < e->rerolled_ns + LEDGER_REPLACE_NS)
+		wrong = "is replaced too often";
 	else if (e->soonest.at_ns == CSIM_NEVER_NS)
-		wrong = "is dialled for no reason";
+		wrong = "is connected for no reason";
 	else if (now_ns < e->soonest.at_ns)
-		wrong = "is dialled too soon";
+		wrong = "is connected too soon";
 	if (wrong)
 		(void)csim_fail(ledger_sim, "comm %u: lane %u %s: %.1f ms after %s, %u failures",
 				ledger_number(k), index, wrong,
-				(double)(now_ns - e->since_ns) / 1e6, e->up ? "it came" : "it went",
-				e->failures);
+				(double)(now_ns - e->since_ns) / 1e6,
+				e->up ? "it opened" : "it closed", e->failures);
 	if (e->up) {
 		ledger_sim->rerolls++;
 		e->rerolled_ns = now_ns;
@@ -143,18 +145,18 @@ static void ledger_is_lost(struct csim_comm *k, unsigned index, uint64_t now_ns)
 {
 	struct csim_ledger *e = &k->ledger[index];
 	uint64_t lived_ns = now_ns - e->up_ns;
-	bool frozen = ledger_host(k)->freeze_until_ns >
-		      e->up_ns; /* one of the keeper's looks may be late */
+	/* The control thread of a frozen host is late. */
+	bool frozen = ledger_host(k)->freeze_until_ns > e->up_ns;
 
 	if (!e->up)
 		return;
 	e->up = false;
 	e->since_ns = now_ns;
-	if (frozen || lived_ns + LEDGER_CLOCKS_NS >= LEDGER_PROVEN_NS)
+	if (frozen || lived_ns + LEDGER_CLOCKS_NS >= LEDGER_LONG_LIFE_NS)
 		due_at_once(&e->soonest, now_ns);
 	else
 		due_after_pause(&e->soonest, now_ns);
-	if (!frozen && lived_ns >= LEDGER_PROVEN_NS + LEDGER_CLOCKS_NS)
+	if (!frozen && lived_ns >= LEDGER_LONG_LIFE_NS + LEDGER_CLOCKS_NS)
 		due_at_once(&e->latest, now_ns);
 	else
 		due_after_pause(&e->latest, now_ns);
@@ -167,13 +169,13 @@ static void ledger_failed(struct csim_comm *k, unsigned index, uint64_t now_ns)
 	ledger_sim->connects_failed++;
 	ledger_sim->dials_forgotten += k->app[CSIM_SEND].closed;
 	e->failures++;
-	if (e->replaced) { /* by nothing */
+	if (e->replaced) { /* and the replacement failed */
 		k->lanes_died++;
 		ledger_is_lost(k, index, now_ns);
 	}
 	e->replaced = false;
 	e->since_ns = now_ns;
-	if (e->up) { /* it goes on */
+	if (e->up) { /* the old lane stays */
 		due_never(e);
 		return;
 	}
@@ -193,7 +195,7 @@ void csim_ledger_ended(struct csim_comm *k, unsigned index, int error, uint16_t 
 		return;
 	}
 	if (rerolls && port && port == e->port)
-		(void)csim_fail(ledger_sim, "comm %u: lane %u is re-rolled from the same port",
+		(void)csim_fail(ledger_sim, "comm %u: lane %u is replaced from the same port",
 				ledger_number(k), index);
 	e->rerolled += rerolls;
 	k->lanes_replaced += !rerolls && e->opened;
@@ -216,14 +218,14 @@ int __wrap_reconnect_attempt(struct attempt **out, struct reconnect *u,
 	struct csim_comm *k = &ledger_sim->comms[u->comm_id];
 	int rc;
 
-	ledger_dial(k, lane->index, now_ns);
+	ledger_attempt(k, lane->index, now_ns);
 	rc = __real_reconnect_attempt(out, u, lane, now_ns);
 	if (rc)
 		csim_ledger_ended(k, lane->index, rc, 0, now_ns);
 	return rc;
 }
 
-/* Which candidate: the next after each failure. */
+/* Each failure moves on to the next candidate address. */
 void csim_ledger_chooses(const struct csim_comm *k, unsigned index, unsigned candidate)
 {
 	if (k->ledger[index].failures % CSIM_CANDIDATES != candidate)
@@ -232,33 +234,24 @@ void csim_ledger_chooses(const struct csim_comm *k, unsigned index, unsigned can
 				ledger_number(k), index, candidate, k->ledger[index].failures);
 }
 
-/* A lane that was dialled is given to its comm. */
-int __real_comm_attach(struct comm *comm, struct lane *lane, const struct comm_lane_options *opt);
-int __wrap_comm_attach(struct comm *comm, struct lane *lane, const struct comm_lane_options *opt);
-int __wrap_comm_attach(struct comm *comm, struct lane *lane, const struct comm_lane_options *opt)
+/* The comm has the lane with the place that the plan gave it. */
+void csim_ledger_joined(const struct csim_lane *lane)
 {
-	for (unsigned i = 0; i < ledger_sim->lane_count; i++) {
-		const struct csim_lane *l = &ledger_sim->lanes[i];
-		const struct reconnect *u =
-			ledger_sim->comms[l->spec->comm].app[CSIM_SEND].reconnect;
+	const struct csim_app *app = &ledger_sim->comms[lane->spec->comm].app[CSIM_SEND];
+	const struct comm_lane *l = lane->end[CSIM_SEND].lane->owner;
+	const struct reconnect_rail *rail =
+		&app->reconnect->rails[app->reconnect->lanes[lane->index].rail];
 
-		if (l->end[CSIM_SEND].lane != lane || !u)
-			continue;
-		if (opt->index != l->index || opt->dev != u->rails[u->lanes[l->index].rail].dev ||
-		    opt->backup != u->rails[u->lanes[l->index].rail].backup || !opt->rtt_ns ||
-		    opt->sent_bytes != (l->words ? LEDGER_WORDS_BYTES : 0))
-			(void)csim_fail(
-				ledger_sim,
-				"lane %u is told to its comm as %u of NIC %d%s, %llu bytes, "
-				"%llu ns",
-				i, opt->index, opt->dev, opt->backup ? " (backup)" : "",
-				(unsigned long long)opt->sent_bytes,
-				(unsigned long long)opt->rtt_ns);
-	}
-	return __real_comm_attach(comm, lane, opt);
+	if (l->index != lane->index || l->dev != rail->dev || l->backup != rail->backup ||
+	    !l->rtt_ns || l->sent_bytes != (lane->words ? LEDGER_PREAMBLE_BYTES : 0))
+		(void)csim_fail(
+			ledger_sim,
+			"lane %u is %u of NIC %d%s to its comm, after %llu bytes and %llu ns",
+			lane->number, l->index, l->dev, l->backup ? " (backup)" : "",
+			(unsigned long long)l->sent_bytes, (unsigned long long)l->rtt_ns);
 }
 
-/* Nobody was in its way, and whom it calls is there. */
+/* An attempt that nothing disturbs, to a peer that exists, must not fail. */
 void csim_ledger_in_vain(const struct csim_lane *lane, int error)
 {
 	const struct csim_comm *k = &ledger_sim->comms[lane->spec->comm];
@@ -274,7 +267,7 @@ void csim_ledger_in_vain(const struct csim_lane *lane, int error)
 		    (side == CSIM_RECV && app->comm->rx.peer_closed))
 			return;
 	}
-	(void)csim_fail(ledger_sim, "comm %u: lane %u is dialled in vain for no reason: %d",
+	(void)csim_fail(ledger_sim, "comm %u: an undisturbed attempt for lane %u fails: %d",
 			ledger_number(k), lane->index, error);
 }
 
@@ -285,7 +278,7 @@ static void ledger_is_slow(struct csim_ledger *e, uint64_t now_ns)
 	if (!e->up || e->dialled)
 		return;
 	e->since_ns = e->soonest.at_ns = now_ns;
-	if (!e->rerolled_ns || now_ns >= e->rerolled_ns + LEDGER_REROLL_NS)
+	if (!e->rerolled_ns || now_ns >= e->rerolled_ns + LEDGER_REPLACE_NS)
 		e->latest.at_ns = now_ns;
 }
 
@@ -304,7 +297,7 @@ void csim_ledger_lost(struct csim_comm *k, unsigned index, enum comm_loss loss, 
 		return;
 	}
 	k->lanes_died++;
-	/* A dial that has ended, and the keeper has not looked yet: it will see to it. */
+	/* An attempt that has ended counts until the control thread has seen it. */
 	if (replaced && !k->app[CSIM_SEND].reconnect->lanes[index].attempt)
 		(void)csim_fail(ledger_sim, "comm %u: lane %u has died and nothing replaces it",
 				ledger_number(k), index);
@@ -316,7 +309,7 @@ void csim_ledger_lost(struct csim_comm *k, unsigned index, enum comm_loss loss, 
 
 /* ---- judged ---------------------------------------------------------------------------------------- */
 
-/* When something was to have happened that was set going at since_ns; hosts may have slept meanwhile. */
+/* at_ns, later by the time that the host was frozen since since_ns. */
 static uint64_t ledger_awake_ns(const struct csim_comm *k, uint64_t since_ns, uint64_t at_ns)
 {
 	const struct csim_host *host = ledger_host(k);
@@ -333,22 +326,22 @@ static bool judge_due(const struct csim_comm *k, unsigned index, const struct cs
 
 	if (!e->dialled && e->latest.at_ns != CSIM_NEVER_NS &&
 	    now_ns > ledger_awake_ns(k, e->since_ns, e->latest.at_ns) + LEDGER_LATE_NS)
-		wrong = e->up ? "is slow, and is not re-rolled" : "is down, and is not dialled";
+		wrong = e->up ? "is slow, and is not replaced" : "is down, and is not connected";
 	else if (e->dialled &&
-		 now_ns > ledger_awake_ns(k, e->begun_ns, e->begun_ns + LEDGER_DIAL_NS) +
+		 now_ns > ledger_awake_ns(k, e->begun_ns, e->begun_ns + LEDGER_ATTEMPT_NS) +
 				  LEDGER_ADVANCE_NS)
-		wrong = "is dialled for ever";
+		wrong = "has an attempt that does not end";
 	else if (lane && !lane->dial->opened &&
 		 now_ns > ledger_awake_ns(k, e->begun_ns, e->begun_ns + LEDGER_OPEN_NS) +
 				  LEDGER_ADVANCE_NS)
-		wrong = "does not open, and is waited for";
+		wrong = "has an attempt that does not open";
 	return !wrong ||
 	       csim_fail(ledger_sim, "comm %u: lane %u %s since %.1f ms", ledger_number(k), index,
 			 wrong, (double)(now_ns - e->since_ns) / 1e6);
 }
 
-/* The statistics say what has happened. */
-static bool judge_rows(const struct csim_comm *k)
+/* The statistics agree with the ledger. */
+static bool judge_statistics(const struct csim_comm *k)
 {
 	const struct comm *comm = k->app[CSIM_SEND].comm;
 	const struct harp_page_comm *record = comm_stats_record(comm->stats);
@@ -365,13 +358,13 @@ static bool judge_rows(const struct csim_comm *k)
 		if (k->ledger[i].opened != (value ? stats_get(&value[HARP_LANE_lanes]) : 0))
 			wrong = "lanes opened";
 		else if (value && k->ledger[i].rerolled != stats_get(&value[HARP_LANE_rerolls]))
-			wrong = "re-rolls";
+			wrong = "replaced lanes";
 	}
 	return !wrong || csim_fail(ledger_sim, "comm %u: the statistics have other %s",
 				   ledger_number(k), wrong);
 }
 
-/* A NIC that had lanes and has none is said to be down, if another has some. */
+/* A NIC that had lanes and has none is reported down if another one has some. */
 static bool judge_rails(const struct csim_comm *k, const struct reconnect *u)
 {
 	unsigned up[RAIL_PAIRS_MAX] = { 0 }, had[RAIL_PAIRS_MAX] = { 0 }, all = 0;
@@ -385,11 +378,10 @@ static bool judge_rails(const struct csim_comm *k, const struct reconnect *u)
 		bool down = had[i] && !up[i];
 
 		if (u->rails[i].up != up[i])
-			return csim_fail(ledger_sim,
-					 "comm %u: rail %u is said to have %u lanes of %u",
+			return csim_fail(ledger_sim, "comm %u: rail %u counts %u lanes of %u",
 					 ledger_number(k), i, u->rails[i].up, up[i]);
 		if (all && u->rails[i].down_logged != down)
-			return csim_fail(ledger_sim, "comm %u: rail %u is %s, which is not said",
+			return csim_fail(ledger_sim, "comm %u: rail %u is %s, which is not logged",
 					 ledger_number(k), i, down ? "down" : "up");
 	}
 	return true;
@@ -402,27 +394,27 @@ bool csim_ledger_judge(struct csim_app *app)
 	for (unsigned i = 0; i < app->reconnect->lane_count; i++)
 		if (!judge_due(k, i, &k->ledger[i]))
 			return false;
-	return judge_rows(k) && judge_rails(k, app->reconnect);
+	return judge_statistics(k) && judge_rails(k, app->reconnect);
 }
 
-/* ---- what is told ---------------------------------------------------------------------------------- */
+/* ---- log lines and totals ---------------------------------------------------------------------------------- */
 
 bool csim_ledger_log(const char *text)
 {
 	uint64_t now_ns = ledger_sim->now_ns;
 
-	for (unsigned i = 0; i < sizeof(ledger_said) / sizeof(ledger_said[0]); i++) {
-		if (strncmp(ledger_said[i].text, text, sizeof(ledger_said[0].text) - 1) == 0 &&
-		    now_ns < ledger_said[i].at_ns + LEDGER_SAY_NS)
-			return csim_fail(ledger_sim, "said too often: %s", text);
+	for (unsigned i = 0; i < sizeof(ledger_logged) / sizeof(ledger_logged[0]); i++) {
+		if (strncmp(ledger_logged[i].text, text, sizeof(ledger_logged[0].text) - 1) == 0 &&
+		    now_ns < ledger_logged[i].at_ns + LEDGER_LOG_NS)
+			return csim_fail(ledger_sim, "logged too often: %s", text);
 	}
-	ledger_said_next = (ledger_said_next + 1) % 16;
-	snprintf(ledger_said[ledger_said_next].text, sizeof(ledger_said[0].text), "%s", text);
-	ledger_said[ledger_said_next].at_ns = now_ns;
+	ledger_logged_next = (ledger_logged_next + 1) % 16;
+	snprintf(ledger_logged[ledger_logged_next].text, sizeof(ledger_logged[0].text), "%s", text);
+	ledger_logged[ledger_logged_next].at_ns = now_ns;
 	return true;
 }
 
-/* The keeper may look at it yet, before it is stopped. */
+/* The control thread may count such an attempt before it stops, or not. */
 void csim_ledger_closes(const struct reconnect *u)
 {
 	for (unsigned i = 0; u && i < u->lane_count; i++) {
@@ -435,13 +427,13 @@ void csim_ledger_closes(const struct reconnect *u)
 
 bool csim_ledger_judge_end(struct csim *sim)
 {
-	uint64_t told = 0;
+	uint64_t failed = 0;
 
-	if (harp_page_read(ledger_page_fd, HARP_PAGE_JOB, HARP_JOB_connects_failed, &told,
-			   sizeof(told), 1) != 1)
+	if (harp_page_read(ledger_page_fd, HARP_PAGE_JOB, HARP_JOB_connects_failed, &failed,
+			   sizeof(failed), 1) != 1)
 		return csim_fail(sim, "the job's statistics cannot be read");
-	return (told <= sim->connects_failed &&
-		sim->connects_failed <= told + sim->dials_forgotten) ||
-	       csim_fail(sim, "%llu dials failed, the statistics have %llu",
-			 (unsigned long long)sim->connects_failed, (unsigned long long)told);
+	return (failed <= sim->connects_failed &&
+		sim->connects_failed <= failed + sim->dials_forgotten) ||
+	       csim_fail(sim, "%llu attempts failed, the statistics have %llu",
+			 (unsigned long long)sim->connects_failed, (unsigned long long)failed);
 }

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * comm_sim.c - who runs when.
+ * comm_sim.c - the schedule: which host, engine and application runs at which time.
  *
- * Theory of operation. Time jumps from one thing to do to the next. An engine is driven by its guardian when its
- * deadline or its card is due, a little late; an application runs when something happened on its host, and
- * otherwise at growing distances, and what it calls drives engines and kernel lanes as it does in NCCL's threads.
- * All is one thread, and yet threads meet: in the middle of a lane's send() or receive() others of the same host
- * may have a turn (with the batons that are free), and a baton may be held by someone who is away for a while.
- * Whoever waits for a baton or lock that the waiter's own stack holds would wait for ever: sched_yield() counts.
+ * Theory of operation. Time jumps from one event to the next. The background poller polls an engine when its deadline or
+ * its NIC is due, a little late. An application runs when something happened on its host, and otherwise at growing
+ * intervals; its calls poll engines and kernel lanes as NCCL's threads do. Everything runs in one thread, and yet threads
+ * interleave: in the middle of a lane's send() or receive() other threads of the same host may take turns (with pollers
+ * that are free), and a thread that is preempted may hold a poller for a while. A thread that waits for a poller or lock
+ * that it holds itself would wait for ever: sched_yield() counts.
  *
- * The clock of the plugin is the virtual one: clock_gettime() and sched_yield() are wrapped by the linker.
+ * The plugin uses the virtual clock: this file defines clock_gettime() and sched_yield().
  */
 #include "comm_sim.h"
 
@@ -61,7 +61,7 @@ int sched_yield(void)
 			sim_release(running, &running->hosts[i]);
 	}
 	if (++running->yields > SIM_YIELDS_MAX) {
-		fprintf(stderr, "someone waits for a baton or a lock that he holds himself\n");
+		fprintf(stderr, "a thread waits for a poller or a lock that it holds itself\n");
 		abort();
 	}
 	return 0;
@@ -146,7 +146,7 @@ void csim_interleave(struct csim *sim, unsigned host)
 		if (app->host == host && sim->scenario->world.kernel_threads && sim_app_runs(app) &&
 		    rng_below(&sim->rng, 2)) {
 			/* The control thread looks after a comm. */
-			(void)comm_run_background(app->comm, sim->now_ns, rng_below(&sim->rng, 2));
+			(void)comm_run_background(app->comm, sim->now_ns);
 		} else if (rng_below(&sim->rng, 2)) {
 			(void)poller_run(&sim->hosts[host].nics[rail]->engine.poller, sim->now_ns);
 		} else if (app->host == host && sim_app_runs(app)) {
@@ -450,7 +450,7 @@ static uint64_t sim_app_due_ns(const struct csim_app *app)
 	return sim_later(app->wake_ns, sim_later(host->stall_until_ns, host->freeze_until_ns));
 }
 
-/* Kernel lanes wake nobody in the plugin; whoever polls finds what has come. */
+/* Kernel lanes wake no thread of the plugin; the next poll finds what has come. */
 static uint64_t sim_streams(struct csim *sim)
 {
 	uint64_t next_ns = CSIM_NEVER_NS;

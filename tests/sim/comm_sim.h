@@ -68,7 +68,7 @@ struct csim_host {
 	struct csim_nic *nics[CSN_RAILS_MAX];
 	struct poller dial_driver; /* of kernel lanes that have no comm yet */
 	struct poller keeper;      /* comm_dials.c's */
-	struct control_timer *timers;
+	struct control_timers timers;
 	uint64_t keeper_ns, keeper_due_ns; /* woken; or that, or a timer or a dial */
 	uint64_t stall_until_ns, freeze_until_ns;
 	bool dead;

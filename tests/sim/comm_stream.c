@@ -9,12 +9,12 @@
  *
  * As Linux does it: what was accepted counts as done; close() with bytes unread, and bytes that come for a
  * socket that was closed, reset the connection, and with that what was under way the other way is lost.
- * After a reset what had arrived is still read; the error is told once, by the first call that comes to it, and then
- * nothing more is sent or read. Payload is placed as recv() does: in the order of addresses, without regard to units of
+ * After a reset, bytes that had arrived are still read; the first call behind them reports the error once, and then
+ * nothing more is sent or read. Payload is delivered as recv() does: in address order, without regard to units of
  * eight.
  *
- * Calls that are cut short (short_ppm): a send as for want of memory, and room is told of when the peer has read; a
- * receive as if the rest came right behind it.
+ * Calls that are cut short (short_ppm): a send as if memory were short, with an event for room when the peer has read;
+ * a receive as if the rest came right behind it.
  */
 #include "comm_stream.h"
 
@@ -53,9 +53,9 @@ struct stream_end {
 	bool exists;
 	bool lingers_not; /* close() resets */
 	bool news;        /* the end, or an error, or the rest of what was cut short */
-	int error;        /* that no call has told yet */
+	int error;        /* that no call has reported yet */
 	struct stream_watch watch;
-	/* Of what comes, when the watch last told of it. */
+	/* Bytes that had come at the last event. */
 	uint64_t told_arrived;
 	bool told_fin;
 };
@@ -63,7 +63,7 @@ struct stream_end {
 struct csim_stream {
 	struct csim *sim;
 	struct csim_lane *owner;
-	struct stream_pipe pipes[2]; /* by who writes */
+	struct stream_pipe pipes[2]; /* by writing side */
 	struct stream_end ends[2];
 };
 
@@ -152,7 +152,7 @@ static void pipe_write(struct csim_stream *s, enum csim_side writer, const uint8
 	}
 }
 
-/* Free for more, so that who waits for it is told: half as much as is taken, as Linux has it. */
+/* Enough room for an event, as in Linux: half as much as is taken. */
 static bool pipe_has_room(const struct stream_pipe *p)
 {
 	uint64_t used = p->written - p->taken;
@@ -167,7 +167,7 @@ static bool pipe_at_fin(const struct csim_stream *s, enum csim_side writer)
 	return p->fin && p->arrived == p->written && !csim_lane_silent(s->owner, writer);
 }
 
-/* The connection is gone for who reads this pipe (0: closed in order); keep: what is under way still arrives. */
+/* The connection is gone for the reader of this pipe (0: closed in order); keep: bytes under way still arrive. */
 static void pipe_break(struct csim_stream *s, enum csim_side writer, int error, bool keep)
 {
 	struct stream_pipe *p = &s->pipes[writer];
@@ -472,11 +472,11 @@ const char *csim_stream_unheard(int fd, bool readable, bool writable)
 		return "bytes";
 	if (!readable && (in->broken || end->told_fin))
 		return "ended";
-	/* A write that was cut short is told of when the peer has read. */
+	/* A write that was cut short gets its event when the peer has read. */
 	return !writable && !out->full && pipe_has_room(out) ? "room" : NULL;
 }
 
-/* ---- for those who stand outside --------------------------------------------------------------- */
+/* ---- for the simulator --------------------------------------------------------------- */
 
 void csim_streams_begin(struct csim *sim)
 {

@@ -23,6 +23,8 @@ void csim_ledger_chooses(const struct csim_comm *k, unsigned index, unsigned can
 /* A dial has ended, of a lane that has that port (HARP). */
 void csim_ledger_ended(struct csim_comm *k, unsigned index, int error, uint16_t port,
 		       uint64_t now_ns);
+/* A lane has joined its comm. */
+void csim_ledger_joined(const struct csim_lane *lane);
 /* It has, and failed: had it to? */
 void csim_ledger_in_vain(const struct csim_lane *lane, int error);
 /* replaced: what reconnect_lost() said. */

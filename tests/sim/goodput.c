@@ -21,6 +21,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/util.h"
 #include "harp.h"
 #include "table.h"
 
@@ -30,7 +31,6 @@
 #define POLL_NS 500u
 #define MS UINT64_C(1000000)
 #define TUNED_GOODPUT_MIN 900u /* per mille */
-#define ARRAY_LENGTH(array) (sizeof(array) / sizeof((array)[0]))
 
 struct path {
 	uint64_t rtt_ns, rate_bps, run_ns;
@@ -308,7 +308,7 @@ static size_t table_tuned(char *out, size_t room)
 		"\n== cubic, budgets tuned by the stacks, no loss, buffer 1, after a third of the time\n"
 		"                        %%  at the end:   window  send budget, frames\n");
 
-	for (unsigned i = 0; i < ARRAY_LENGTH(tuned_paths); i++) {
+	for (unsigned i = 0; i < ARRAY_SIZE(tuned_paths); i++) {
 		struct cell cell = { .path = &tuned_paths[i],
 				     .buffer_percent = 100,
 				     .tuned = true };
@@ -342,11 +342,11 @@ static void tables_make(char *out)
 		"\n== %s, the default\n",
 		harp_congestion_name(HARP_CONGESTION_CUBIC));
 
-	for (unsigned i = 0; i < sizeof(paths) / sizeof(paths[0]); i++)
+	for (unsigned i = 0; i < ARRAY_SIZE(paths); i++)
 		len += table_rows(out + len, TABLE_MAX - len, &paths[i], HARP_CONGESTION_DEFAULT,
 				  losses_ppm, 5);
 	len += table_tuned(out + len, TABLE_MAX - len);
-	for (unsigned c = 0; c < sizeof(others) / sizeof(others[0]); c++) {
+	for (unsigned c = 0; c < ARRAY_SIZE(others); c++) {
 		len += (size_t)snprintf(out + len, TABLE_MAX - len, "\n== %s\n",
 					harp_congestion_name((enum harp_congestion)others[c]));
 		for (unsigned i = 1; i < 3; i++)
@@ -360,11 +360,11 @@ static int one(int argc, char **argv)
 			     .buffer_percent = (uint32_t)strtoul(argv[3], NULL, 0) };
 	int congestion = argc > 4 ? harp_congestion_from_name(argv[4]) : 0;
 
-	for (unsigned i = 0; i < sizeof(paths) / sizeof(paths[0]); i++) {
+	for (unsigned i = 0; i < ARRAY_SIZE(paths); i++) {
 		if (paths[i].rtt_ns == strtoull(argv[1], NULL, 0) * 1000)
 			cell.path = &paths[i];
 	}
-	for (unsigned i = 0; i < ARRAY_LENGTH(tuned_paths) && !cell.path; i++) {
+	for (unsigned i = 0; i < ARRAY_SIZE(tuned_paths) && !cell.path; i++) {
 		if (tuned_paths[i].rtt_ns == strtoull(argv[1], NULL, 0) * 1000) {
 			cell.path = &tuned_paths[i];
 			cell.tuned = true;

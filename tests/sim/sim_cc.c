@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/util.h"
 #include "nic/wire.h"
 #include "transport/tcp.h"
 
@@ -469,7 +470,7 @@ int main(int argc, char **argv)
 			  { "paced", paced }, { "delay", delay },   { "marked", marked } };
 	bool found = false;
 
-	for (unsigned i = 0; i < sizeof(scenarios) / sizeof(scenarios[0]); i++) {
+	for (unsigned i = 0; i < ARRAY_SIZE(scenarios); i++) {
 		if (argc > 1 && strcmp(argv[1], scenarios[i].name) != 0)
 			continue;
 		scenarios[i].run();

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "harp_stats.h"
+#include "packet.h"
 #include "stack/stack.h"
 
 #define JUDGE_FLIGHT_MAX (UINT64_C(1) << 30) /* RFC 7323 section 2.3: the largest window */
@@ -122,7 +123,7 @@ static uint64_t judge_retrans_segs(const struct harp_conn *conn)
 {
 	uint64_t segs = 0;
 
-	for (const struct frame *seg = conn->snd_head; seg && seg != conn->snd_unsent;
+	for (const struct frame *seg = conn->sndq.head; seg && seg != conn->sndq.unsent;
 	     seg = seg->next)
 		segs += (seg->flags & FRAME_RETRANS) && !(seg->tcp_flags & (SEG_SACKED | SEG_LOST));
 	return segs;
@@ -135,7 +136,7 @@ static bool judge_conn(struct sim *sim, const struct sim_app *app, const struct 
 	const char *wrong = NULL;
 
 	harp_conn_info(conn, &info, sizeof(info));
-	if (seq_gt(conn->snd_una_seq, conn->snd_nxt_seq) || info.bytes_in_flight > JUDGE_FLIGHT_MAX)
+	if (seq_gt(conn->snd.una_seq, conn->snd.nxt_seq) || info.bytes_in_flight > JUDGE_FLIGHT_MAX)
 		wrong = "SND.UNA is beyond SND.NXT";
 	else if (info.state == HARP_TCP_ESTABLISHED && info.snd_cwnd_bytes == 0)
 		wrong = "the congestion window is empty";
@@ -162,19 +163,10 @@ static bool judge_conn(struct sim *sim, const struct sim_app *app, const struct 
 		     : true;
 }
 
-/* Every packet was something. */
 static bool judge_packets(struct sim *sim, unsigned index)
 {
 	const struct harp_stats *s = &sim->stacks[index].stack->stats;
-	uint64_t sum =
-		s->arp_in + s->nd_in + s->nd_ignored + s->drop_nd_bad + s->drop_ip6_ext +
-		s->drop_vlan + s->udp_in + s->drop_udp_short + s->drop_udp_checksum +
-		s->drop_udp_no_port + s->drop_udp_rx_budget + s->icmp_echo_in + s->icmp_error_in +
-		s->tcp_segs_in + s->drop_eth_short + s->drop_eth_not_ours + s->drop_eth_type +
-		s->drop_arp_bad + s->drop_ip_short + s->drop_ip_version + s->drop_ip_checksum +
-		s->drop_ip_not_ours + s->drop_ip_source + s->drop_ip_fragment +
-		s->drop_ip_protocol + s->drop_icmp_bad + s->drop_icmp_rate + s->drop_tcp_short +
-		s->drop_tcp_checksum + s->drop_tcp_flags + s->drop_tcp_options;
+	uint64_t sum = packets_counted(s);
 
 	if (sum != s->rx_packets)
 		return sim_fail(sim, "stack %u: %llu packets came, %llu are accounted for", index,
@@ -331,7 +323,7 @@ static void judge_dump_conns(const struct harp_stack *stack)
 		       c->local_port, c->remote_port,
 		       harp_tcp_state_name((enum harp_tcp_state)c->state), conn_flight_bytes(c),
 		       conn_unsent_bytes(c), tcp_loss_pipe_bytes(c), c->cc.cwnd_bytes,
-		       c->cc.ssthresh_bytes, c->snd_wnd_bytes, c->recovery, c->flags, c->tx_queued,
+		       c->cc.ssthresh_bytes, c->snd.wnd_bytes, c->recovery, c->flags, c->on_list.tx,
 		       (long long)c->deadline.rto_ns / 1000, (long long)c->deadline.life_ns / 1000,
 		       timer_is_set(&c->timer) ? "set" : "off");
 	}

@@ -160,7 +160,7 @@ def test_each_sum_is_one_series(job_owner: JobOwner) -> None:
     assert found["harp_rail_down", (("device", "lo"),)] == 1
     assert found["harp_job_lanes_died_total", (("reason", "reset"),)] == 1
     assert found["harp_job_lanes_died_total", (("reason", "timeout"),)] == 0
-    assert found["harp_job_chunks_moved_total", ()] == 1
+    assert found["harp_lane_chunks_moved_here_total", (("device", "lo"), ("kind", "kernel"))] == 1
     assert found["harp_lane_payload_bytes_total", harp] == 5000
     assert found["harp_lane_chunks_moved_away_total", harp] == 1
     assert found["harp_lanes_open", harp] == 1

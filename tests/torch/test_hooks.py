@@ -49,6 +49,32 @@ def test_largest_are_those_of_topk(make: Callable[[], "torch.Tensor"], share: fl
     assert torch.equal(numbers[found].abs().sort(descending=True).values, expected)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
+def test_residual(dtype: str) -> None:
+    """It gets the gradients, and its largest are found. 17 more elements than whole blocks."""
+    from harp.torch import hooks
+
+    gradients, residual = torch.randn(2, 70001).to(getattr(torch, dtype))
+    before, total = gradients.clone(), gradients + residual
+    found = hooks.largest(gradients, 700, residual)
+    assert torch.equal(gradients, before)
+    assert torch.equal(residual, total)
+    assert found.diff().min() > 0
+    assert torch.equal(total[found].abs().sort().values, total.abs().topk(700).values.flip(0))
+
+
+def test_bad_calls() -> None:
+    from harp.torch import hooks
+
+    ones = torch.ones(4)
+    with pytest.raises(ValueError, match="gradients and residual are contiguous"):
+        hooks.largest(ones, 1, torch.ones(5))
+    with pytest.raises(ValueError, match="largest: 5 of 4 elements"):
+        hooks.largest(ones, 5)
+    with pytest.raises(ValueError, match="warmup_steps -1 is negative"):
+        hooks.topk(0.5, warmup_steps=-1)
+
+
 @pytest.mark.parametrize("at", [0, 5])
 def test_nan_is_the_largest(at: int) -> None:
     """A sample may meet it (index 0) or not; training must not lose sight of it."""

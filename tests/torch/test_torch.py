@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from torch_launch import TIMEOUT_S, output_of
 
+from harp.errors import Exit
 from harp.lab import Lab, LabOptions
 
 # Of the real torch: this folder's name is found, too.
@@ -20,6 +21,7 @@ pytest.importorskip("torch.distributed")
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("need_root")]
 RANKS = Path(__file__).with_name("torch_ranks.py")
 SUITE = Path(__file__).with_name("torch_suite.py")
+DOCUMENT = Path(__file__).parents[2] / "docs/torch.md"
 LANES, MEMORY = "", "one"  # HARP_COLL_HOST of the ranks
 
 
@@ -156,8 +158,6 @@ def test_store_that_is_gone(tmp_path: Path) -> None:
 
 
 def test_bad_calls(tmp_path: Path) -> None:
-    texts = results(tmp_path, "bad_calls", 2)
-    assert texts[0] == texts[1]
     words = [
         "all_reduce: sparse tensors are not supported",
         "all_reduce: a tensor is on meta, and harp moves CPU tensors",
@@ -168,10 +168,14 @@ def test_bad_calls(tmp_path: Path) -> None:
         "the larger tensor has 2 elements, and needs 2 times 3",
         "3 tensors were given for 2 ranks",
         "destination rank should not be the same",
+        "all_gather: tensor {0} of the list has 4 elements, and the other tensor of rank {0} has 3",
+        "scatter: tensor {0} of the list has 4 elements, and the other tensor of rank {0} has 3",
+        "alltoall: rank {0} sends itself 1 elements, and expects 2",
     ]
-    for text, wanted in zip(texts[0], words, strict=True):
-        assert text.startswith("ValueError: ")
-        assert wanted in text
+    for rank, texts in results(tmp_path, "bad_calls", 2).items():
+        for text, wanted in zip(texts, words, strict=True):
+            assert text.startswith("ValueError: ")
+            assert wanted.format(rank) in text
 
 
 def test_exit_without_destroy(tmp_path: Path) -> None:
@@ -221,17 +225,23 @@ def test_suite_of_torch(world: str, least: int, host: str) -> None:
 
 
 @pytest.mark.long
-def test_suite_of_torch_on_hosts() -> None:
-    """The same with a host for each rank, over AF_XDP."""
-    with Lab(LabOptions(hosts=4)) as lab:
+@pytest.mark.parametrize(
+    ("path", "hosts", "least"), [("xdp", 4, 66), ("xdp", 8, 79), ("kernel", 8, 79)]
+)
+def test_suite_of_torch_on_hosts(path: str, hosts: int, least: int) -> None:
+    """Those that docs/torch.md lists, with a host for each rank."""
+    text = DOCUMENT.read_text().split("These 80 pass")[1].split("`test_ddp_logging_data_cpu`")[0]
+    names = [f"TestDistBackendWithSpawn.test_{name}" for name in re.findall(r"`(\w+)`", text)]
+    assert len(names) == 80
+    with Lab(LabOptions(hosts=hosts)) as lab:
         env = {
-            "WORLD_SIZE": "4",
+            "WORLD_SIZE": str(hosts),
             "TORCH_SUITE_NETNS": ",".join(host.netns for host in lab.hosts),
-            "HARP_PATH": "xdp",
+            "HARP_PATH": path,
             "NCCL_SOCKET_IFNAME": "=eth0",
         }
-        status, _, err = output_of([sys.executable, str(SUITE)], env, 1500)
-    suite_passed(status, err, 66)
+        status, _, err = output_of([sys.executable, str(SUITE), *names], env, 900)
+    suite_passed(status, err, least)
 
 
 def suite_passed(status: int, err: str, least: int) -> None:
@@ -262,6 +272,37 @@ def test_bench() -> None:
     cells = [row["paths"]["kernel"] for row in report["results"]]
     assert all(cell["net_sent_bytes"] >= cell["size_bytes"] for cell in cells)
     assert all(len(times) == 1 for cell in cells for times in cell["times_us"].values())
+
+
+def test_bench_of_variants() -> None:
+    """Two ranks on each host: 2D sends two thirds of a flat ring's bytes, float16 half of 2D's."""
+    size = ("--min-bytes", "1048576", "--max-bytes", "1048576")
+    variants = ("--ranks", "4", "--flat", "--wire", "float16", "--mbit", "5000")
+    report = harpctl("bench", "torch", "--rounds", "1", *size, *variants)
+    assert report["right"]
+    assert report["lab"].endswith(", 5000 Mbit/s")
+    (row,) = report["results"]
+    (cell,) = row["paths"].values()
+    assert row["size_bytes"] == 1 << 20
+    assert abs(cell["net_sent_bytes"] / cell["flat_net_sent_bytes"] - 2 / 3) < 0.01
+    assert abs(cell["float16_net_sent_bytes"] / cell["net_sent_bytes"] - 1 / 2) < 0.01
+    assert cell["of_flat"] > 0
+    assert cell["of_float16"] > 0
+
+
+def test_bench_of_no_size() -> None:
+    words = ("bench", "torch", "--min-bytes", "64", "--max-bytes", "32")
+    command = [str(Path(sys.executable).with_name("harpctl")), *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == Exit.USAGE
+    assert "--min-bytes 64 is above --max-bytes" in done.stderr
+
+
+def test_bench_of_top_k() -> None:
+    """One percent of the gradients, after a warm-up: the demonstration learns as with all."""
+    report = harpctl("bench", "torch", "--topk", "0.01", "--rounds", "1")
+    (cell,) = report["paths"].values()
+    assert cell["loss"]["topk"] < 1.02 * cell["loss"]["full"] < 0.12
 
 
 def test_demonstration() -> None:

@@ -382,7 +382,8 @@ def ddp(rank: int, world: int, folder: Path) -> None:
 
 
 def feedback(rank: int, world: int, folder: Path) -> None:
-    """Top-k sends a quarter of a gradient in each step: all of it, after four."""
+    """Top-k sends a quarter of a gradient in each step: all of it, after four. A warm-up
+    to 2.5 percent sends 40, 6 and 1 of 40."""
     from harp.torch import hooks
 
     class Weights(torch.nn.Module):
@@ -409,6 +410,12 @@ def feedback(rank: int, world: int, folder: Path) -> None:
             if step == 0:
                 assert (model.module.weights.grad == 0).any(), "the smallest are not sent"
         assert torch.allclose(total, mean) == error_feedback
+    model = DistributedDataParallel(Weights())
+    model.register_comm_hook(None, hooks.topk(0.025, error_feedback=False, warmup_steps=2))
+    for most in (40, 6, 1):
+        model.zero_grad()
+        model(gradients[rank].float() + 1).backward()
+        assert most <= model.module.weights.grad.count_nonzero() <= min(40, world * most)
     assert "ratio 0" in failure(lambda: hooks.topk(0))
     dist.destroy_process_group()
 
@@ -664,6 +671,9 @@ def bad_calls(rank: int, world: int, folder: Path) -> list[str]:
         lambda: dist.all_gather_into_tensor(torch.ones(2), ones),
         lambda: dist.all_gather([ones] * (world + 1), ones),
         lambda: dist.send(ones, rank),
+        lambda: dist.all_gather([torch.ones(4)] * world, ones),
+        lambda: dist.scatter(ones, [torch.ones(4)] * world, src=rank),
+        lambda: dist.all_to_all_single(torch.ones(4), torch.ones(2)),
     ]
     texts = [failure(call) for call in calls]
     dist.barrier()

@@ -65,7 +65,6 @@ static void pipe_close(struct lane *lane, bool abort)
 }
 
 static const struct lane_ops pipe_ops = {
-	.kind = "memory",
 	.state = pipe_state,
 	.send = pipe_send,
 	.recv = pipe_recv,

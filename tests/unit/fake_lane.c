@@ -161,7 +161,6 @@ static void fake_describe(struct lane *lane, char *buf, size_t len)
 }
 
 static const struct lane_ops fake_ops = {
-	.kind = "fake",
 	.state = fake_state,
 	.send = fake_send,
 	.recv = fake_recv,

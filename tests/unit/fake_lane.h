@@ -40,7 +40,7 @@ struct fake_pair {
 	struct fake_pipe pipes[2];
 	struct fake_lane lanes[2];
 	uint64_t rto_ns; /* what info() says of both ends */
-	bool frozen; /* the path is cut and nobody is told: nothing arrives, nothing is acknowledged */
+	bool frozen; /* the path is cut without an error: nothing arrives, nothing is acknowledged */
 };
 
 /* capacity: bytes that either pipe holds. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* job_page.h - a job's page with rows of the test's, as a stranger finds and reads it. */
+/* job_page.h - a job's statistics region, written by the test and read as another process reads it. */
 #ifndef HARP_TESTS_JOB_PAGE_H
 #define HARP_TESTS_JOB_PAGE_H
 
@@ -93,8 +93,8 @@ static inline struct comm_stats *comm_add(uint64_t comm_id)
 	return stats;
 }
 
-/* The lane of that index, as died() and closed() are told. */
-#define WHO(index) ((void *)(uintptr_t)(0x1000u + (index)))
+/* The owner of the lane of that index. */
+#define OWNER(index) ((void *)(uintptr_t)(0x1000u + (index)))
 
 static inline struct lane_stats *lane_add_owner(struct comm_stats *comm, unsigned index,
 						enum harp_page_kind kind, const void *owner)
@@ -115,7 +115,7 @@ static inline struct lane_stats *lane_add_owner(struct comm_stats *comm, unsigne
 static inline struct lane_stats *lane_add(struct comm_stats *comm, unsigned index,
 					  enum harp_page_kind kind)
 {
-	return lane_add_owner(comm, index, kind, WHO(index));
+	return lane_add_owner(comm, index, kind, OWNER(index));
 }
 
 #endif

@@ -7,9 +7,23 @@
 
 #include "base/checksum.h"
 #include "base/endian.h"
+#include "harp_stats.h"
 #include "network/ip.h"
 
 #define PACKET_ETH_BYTES 14u
+
+/* Each received packet is counted once: delivered, consumed or dropped. Equal to rx_packets. */
+static inline uint64_t packets_counted(const struct harp_stats *s)
+{
+	return s->arp_in + s->nd_in + s->nd_ignored + s->drop_nd_bad + s->drop_ip6_ext +
+	       s->drop_vlan + s->udp_in + s->drop_udp_short + s->drop_udp_checksum +
+	       s->drop_udp_no_port + s->drop_udp_rx_budget + s->icmp_echo_in + s->icmp_error_in +
+	       s->tcp_segs_in + s->drop_eth_short + s->drop_eth_not_ours + s->drop_eth_type +
+	       s->drop_arp_bad + s->drop_ip_short + s->drop_ip_version + s->drop_ip_checksum +
+	       s->drop_ip_not_ours + s->drop_ip_source + s->drop_ip_fragment + s->drop_ip_protocol +
+	       s->drop_icmp_bad + s->drop_icmp_rate + s->drop_tcp_short + s->drop_tcp_checksum +
+	       s->drop_tcp_flags + s->drop_tcp_options;
+}
 
 static inline uint32_t packet_ip_bytes(const struct harp_addr *addr)
 {

@@ -140,18 +140,6 @@ void preamble_comm_key(const struct preamble *p, uint8_t out[PREAMBLE_KEY_BYTES]
 	memset(out, 0, PREAMBLE_KEY_BYTES);
 }
 
-const uint8_t *preamble_rails(const struct preamble *p, size_t *bytes)
-{
-	(void)p;
-	*bytes = 0;
-	return NULL;
-}
-
-int rails_decode(struct rails *out, const uint8_t *value, size_t bytes)
-{
-	return 0;
-}
-
 void background_begin(struct comm_background *tender, struct comm *c)
 {
 	tender->comm = c;

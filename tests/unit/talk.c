@@ -13,14 +13,14 @@
 #include "check.h"
 #include "double_env.h"
 
-#define TURNS_IDLE_MAX 64 /* nothing owed and nothing done for so long: who rests wakes up, */
-#define IDLE_NS_MAX 5000000000ull /* or, lanes without events looked at many times, a deadlock */
+#define TURNS_IDLE_MAX 64         /* idle turns after which a resting side continues */
+#define IDLE_NS_MAX 5000000000ull /* without progress: a deadlock */
 
 #define TALK_START_NS 1000000000000ull
 
 uint64_t talk_seed;
 uint64_t talk_look_ns = 1000;
-static _Atomic uint64_t talk_now_ns = TALK_START_NS; /* threads look, too */
+static _Atomic uint64_t talk_now_ns = TALK_START_NS; /* read by threads, too */
 
 int clock_gettime(clockid_t clock, struct timespec *ts)
 {
@@ -220,9 +220,9 @@ bool talk_turn(struct talk *t)
 		const struct fake_lane *end = &t->pairs[i].lanes[1];
 
 		owed |= fake_pair_turn(&t->pairs[i]);
-		/* A receiver that has all it asked for polls no more; its guard looks at kernel lanes. */
+		/* A receiver that has all its messages polls no more; the control thread reads its kernel lanes. */
 		if (t->recv && !end->closed && end->lane.poller != &t->pairs[i].poller)
-			(void)comm_run_background(t->recv, clock_now_ns(), true);
+			(void)comm_run_background(t->recv, clock_now_ns());
 	}
 	return owed;
 }

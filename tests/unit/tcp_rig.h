@@ -2,9 +2,9 @@
 /*
  * tcp_rig.h - one stack whose peer is the test: a segment in, the reply checked.
  *
- * The stack sits on a callback NIC; what the test says arrives at the next poll, what the stack sends
- * is parsed and waits to be looked at, in order. rig_established() and its kin are state constructors:
- * they play the peer's part of a handshake and leave the queue of replies empty.
+ * The stack has a callback NIC. A segment of the test arrives at the next poll; the stack's
+ * segments are parsed and queued for rig_expect(). rig_established() and the like construct a
+ * state: they do the peer's part of a handshake and leave that queue empty.
  */
 #ifndef HARP_TESTS_TCP_RIG_H
 #define HARP_TESTS_TCP_RIG_H
@@ -13,6 +13,7 @@
 #include <stdlib.h>
 
 #include "base/checksum.h"
+#include "base/util.h"
 #include "check.h"
 #include "packet.h"
 #include "stack/stack.h"
@@ -55,12 +56,12 @@ struct rig {
 	unsigned in_head, in_tail;
 	struct rig_seg out[RIG_QUEUE];
 	unsigned out_head, out_tail;
-	uint32_t timers; /* of the stack alone */
+	uint32_t timers; /* of a stack without connections */
 };
 
-/* Of the NIC: 0 for one frame a packet; else packets come in so many pieces. */
+/* Frame size of the NIC; 0: a packet fits in one frame. */
 static uint32_t rig_frame_bytes;
-static uint32_t rig_frame_count = 512; /* few, so that what they are spared for shows */
+static uint32_t rig_frame_count = 512; /* few, so that tests reach the limits of the pool */
 
 static inline size_t rig_receive(void *ctx, void *buf, size_t cap)
 {
@@ -197,14 +198,14 @@ static inline void rig_close(struct rig *rig)
 	if (rig->listener)
 		harp_listener_close(rig->listener);
 	rig_poll(rig);
-	rig_wait(rig, 200 * RIG_S); /* whoever was closed finishes alone */
+	rig_wait(rig, 200 * RIG_S); /* closed connections end by their timers */
 	rig_nothing_left(rig);
 	harp_stack_destroy(rig->stack);
 	harp_nic_destroy(rig->nic);
 	rig->stack = NULL;
 }
 
-/* Everything about a segment of the peer that a test may want to be odd. */
+/* A segment of the peer. */
 struct rig_say {
 	uint8_t flags;
 	uint8_t tos;
@@ -215,7 +216,7 @@ struct rig_say {
 	uint32_t options_len;
 	bool raw_options; /* no timestamp is added */
 	bool bad_checksum;
-	uint8_t salt;       /* other bytes than rig_byte()'s */
+	uint8_t salt;       /* XORed to the bytes of rig_byte() */
 	uint16_t peer_port; /* another peer: 0 for RIG_PEER_PORT */
 	uint32_t peer_v4;   /* its address: 0 for 10.0.0.2 */
 	uint32_t sack_count;
@@ -267,7 +268,7 @@ static inline void rig_put(struct rig *rig, struct rig_say say)
 	p->len = 34 + tcp_len;
 }
 
-/* Says it and polls. */
+/* The segment arrives; one poll. */
 static inline void rig_says(struct rig *rig, struct rig_say say)
 {
 	rig_put(rig, say);
@@ -289,7 +290,7 @@ static inline void rig_sends(struct rig *rig, uint8_t flags, uint32_t len)
 	rig->seq += len + (flags & TCP_FIN ? 1 : 0);
 }
 
-/* The stack's next segment; a failure and an empty one when there is none. */
+/* The stack's next segment. Without one, the test fails and an empty segment is returned. */
 static inline const struct rig_seg *rig_expect(struct rig *rig, uint8_t flags)
 {
 	static const struct rig_seg none;
@@ -299,7 +300,7 @@ static inline const struct rig_seg *rig_expect(struct rig *rig, uint8_t flags)
 	if (rig->out_head == rig->out_tail)
 		return &none;
 	s = &rig->out[rig->out_head++ % RIG_QUEUE];
-	/* The last segment that a window lets out is pushed; tests/packet has who it is. */
+	/* PSH on data is not checked here: tests/packet does. */
 	CHECK_EQ(s->len > 0 ? s->flags | (flags & TCP_PSH) : s->flags,
 		 s->len > 0 ? flags | (s->flags & TCP_PSH) : flags);
 	if (s->opt.seen & TCP_OPT_TIMESTAMP)
@@ -346,27 +347,49 @@ static inline struct rig_say rig_syn(struct rig *rig, uint8_t flags)
 	return say;
 }
 
-/* SYN-SENT, with our SYN taken. */
-static inline const struct rig_seg *rig_syn_sent(struct rig *rig,
-						 const struct harp_tcp_options *opt)
+static inline int rig_connect(struct rig *rig, const struct harp_tcp_options *opt,
+			      struct harp_conn **conn)
 {
 	struct harp_endpoint remote = { .addr = harp_addr_v4(10, 0, 0, 2), .port = RIG_PEER_PORT };
+
+	return harp_tcp_connect(rig->stack, NULL, &remote, opt, conn);
+}
+
+/* SYN-SENT; our SYN, which has these flags. */
+static inline const struct rig_seg *rig_syn_sent_flags(struct rig *rig,
+						       const struct harp_tcp_options *opt,
+						       uint8_t flags)
+{
 	const struct rig_seg *s;
 
-	CHECK_EQ(harp_tcp_connect(rig->stack, NULL, &remote, opt, &rig->conn), 0);
+	CHECK_EQ(rig_connect(rig, opt, &rig->conn), 0);
 	rig_poll(rig);
-	s = rig_expect(rig, TCP_SYN);
+	s = rig_expect(rig, flags);
 	rig->port = s->src_port;
 	rig->ack = s->seq + 1;
 	return s;
 }
 
-/* The peer answers our SYN. */
-static inline void rig_syn_acked(struct rig *rig)
+static inline const struct rig_seg *rig_syn_sent(struct rig *rig,
+						 const struct harp_tcp_options *opt)
 {
-	rig_says(rig, rig_syn(rig, TCP_SYN | TCP_ACK));
+	return rig_syn_sent_flags(rig, opt, TCP_SYN);
+}
+
+/* The peer answers our SYN, with this window. */
+static inline void rig_syn_acked_window(struct rig *rig, uint32_t wnd)
+{
+	struct rig_say say = rig_syn(rig, TCP_SYN | TCP_ACK);
+
+	say.wnd = wnd;
+	rig_says(rig, say);
 	rig->seq++;
 	rig_expect(rig, TCP_ACK);
+}
+
+static inline void rig_syn_acked(struct rig *rig)
+{
+	rig_syn_acked_window(rig, RIG_PEER_WND);
 }
 
 /* ESTABLISHED by our connect. */
@@ -393,6 +416,42 @@ static inline void rig_app_closes(struct rig *rig)
 	rig_poll(rig);
 }
 
+/* Our FIN has been sent, with the last len bytes or alone. */
+static inline void rig_expect_fin(struct rig *rig)
+{
+	const struct rig_seg *s = rig_expect(rig, TCP_ACK | TCP_FIN | TCP_PSH);
+
+	rig->ack = s->seq + s->len + 1;
+}
+
+/* The application sends FIN. */
+static inline void rig_app_shuts(struct rig *rig)
+{
+	CHECK_EQ(harp_conn_shutdown(rig->conn, SHUT_WR), 0);
+	rig_poll(rig);
+	rig_expect_fin(rig);
+}
+
+/* The peer acknowledges everything, with this window. */
+static inline void rig_window(struct rig *rig, uint32_t wnd)
+{
+	struct rig_say say = rig_usual(rig, TCP_ACK, 0);
+
+	say.wnd = wnd;
+	rig_says(rig, say);
+}
+
+/* Discards what the stack has sent; timestamps are remembered. */
+static inline void rig_drain(struct rig *rig)
+{
+	for (; rig->out_head != rig->out_tail; rig->out_head++) {
+		const struct rig_seg *s = &rig->out[rig->out_head % RIG_QUEUE];
+
+		if (s->opt.seen & TCP_OPT_TIMESTAMP)
+			rig->tsecr = s->opt.tsval;
+	}
+}
+
 /* The options in force, to be changed and set. */
 static inline struct harp_tcp_options rig_options(const struct rig *rig)
 {
@@ -402,32 +461,56 @@ static inline struct harp_tcp_options rig_options(const struct rig *rig)
 	return opt;
 }
 
-static inline int rig_set_keepalive(struct rig *rig, uint64_t idle_ns, uint64_t interval_ns,
-				    uint32_t count)
-{
-	struct harp_tcp_options opt = rig_options(rig);
+/* Changes one option of the connection: 0 or -errno. */
+#define RIG_SET(rig, option, value)                                                                \
+	({                                                                                         \
+		struct harp_tcp_options rig_opt = rig_options(rig);                                \
+                                                                                                   \
+		rig_opt.option = (value);                                                          \
+		harp_conn_set_options((rig)->conn, &rig_opt);                                      \
+	})
 
-	opt.keepalive_idle_ns = idle_ns;
-	opt.keepalive_interval_ns = interval_ns;
-	opt.keepalive_count = count;
-	return harp_conn_set_options(rig->conn, &opt);
+static inline struct harp_tcp_info rig_info(const struct rig *rig)
+{
+	struct harp_tcp_info info;
+
+	CHECK_EQ(harp_conn_info(rig->conn, &info, sizeof(info)), 0);
+	return info;
 }
 
-static inline int rig_set_delayed_ack(struct rig *rig, uint64_t delay_ns)
+static inline void rig_listen_options(struct rig *rig, const struct harp_tcp_options *opt)
 {
-	struct harp_tcp_options opt = rig_options(rig);
+	struct harp_endpoint at = { .port = RIG_PORT };
 
-	opt.delayed_ack_ns = delay_ns;
-	return harp_conn_set_options(rig->conn, &opt);
+	rig->port = RIG_PORT;
+	CHECK_EQ(harp_tcp_listen(rig->stack, &at, opt, &rig->listener), 0);
 }
 
 static inline void rig_listen(struct rig *rig, uint32_t backlog)
 {
-	struct harp_endpoint at = { .port = RIG_PORT };
 	struct harp_tcp_options opt = { .size = sizeof(opt), .backlog = backlog };
 
-	rig->port = RIG_PORT;
-	CHECK_EQ(harp_tcp_listen(rig->stack, &at, &opt, &rig->listener), 0);
+	rig_listen_options(rig, &opt);
+}
+
+/* SYN-RECEIVED: the peer's SYN and our answer. */
+static inline const struct rig_seg *rig_syn_received(struct rig *rig)
+{
+	const struct rig_seg *s;
+
+	rig_says(rig, rig_syn(rig, TCP_SYN));
+	s = rig_expect(rig, TCP_SYN | TCP_ACK);
+	rig->ack = s->seq + 1;
+	rig->seq++;
+	return s;
+}
+
+/* ESTABLISHED by the peer's connect. */
+static inline void rig_accept(struct rig *rig)
+{
+	rig_syn_received(rig);
+	rig_says(rig, rig_usual(rig, TCP_ACK, 0));
+	CHECK_EQ(harp_tcp_accept(rig->listener, &rig->conn), 0);
 }
 
 static inline ssize_t rig_write(struct rig *rig, size_t len)

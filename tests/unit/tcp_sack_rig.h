@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tcp_sack_rig.h - a rig whose peer has SACK: what is in flight is named by its place, segment 0 first.
+ * tcp_sack_rig.h - a rig whose peer has SACK. Segments are numbered from the first one in flight,
+ * 0.
  *
- * The path is 100 us long, and the congestion control is NewReno, whose numbers are easily told.
+ * The round trip is 100 us, and the congestion control is NewReno, whose numbers are easy to
+ * predict.
  */
 #ifndef HARP_TESTS_TCP_SACK_RIG_H
 #define HARP_TESTS_TCP_SACK_RIG_H
@@ -22,13 +24,11 @@ static inline uint32_t at(uint32_t segment)
 	return first_seq + segment * MSS;
 }
 
-/* Opened, `segments` written; what may leave is in flight and taken off the list. */
+/* Connects and writes `segments`; those that the window allows are in flight, and drained. */
 static inline void in_flight(uint32_t segments, bool timestamps)
 {
 	struct harp_tcp_options opt = { .size = sizeof(opt),
 					.congestion = HARP_CONGESTION_NEWRENO };
-	struct rig_say say;
-
 	rig_open(&rig);
 	rig.sack = true;
 	rig.timestamps = timestamps;
@@ -37,13 +37,10 @@ static inline void in_flight(uint32_t segments, bool timestamps)
 	rig_syn_acked(&rig);
 	CHECK(rig.conn->options & HARP_TCPI_SACK);
 	/* The window is scaled from now on. */
-	say = rig_usual(&rig, TCP_ACK, 0);
-	rig_says(&rig, say);
+	rig_window(&rig, RIG_PEER_WND);
 	first_seq = rig.ack;
 	CHECK_EQ(rig_write(&rig, segments * MSS), (ssize_t)(segments * MSS));
-	for (unsigned i = rig.out_head; i != rig.out_tail; i++)
-		rig.tsecr = rig.out[i % RIG_QUEUE].opt.tsval;
-	rig.out_head = rig.out_tail;
+	rig_drain(&rig);
 }
 
 /* An ACK of everything before segment `ack`, with blocks of segments. */
@@ -80,7 +77,7 @@ static inline void sack2(uint32_t ack, uint32_t start, uint32_t end, uint32_t st
 	CHECK(tcp_sack_sums_good(rig.conn));
 }
 
-/* The next thing that the stack says is this segment. */
+/* The stack's next segment is this one. */
 static inline void expect_segment(uint32_t segment)
 {
 	const struct rig_seg *s = &rig.out[rig.out_head % RIG_QUEUE];

@@ -43,7 +43,7 @@ static void ended(struct attempt *dial, int error, const char *text, uint64_t no
 /* We are not let run until the peer has answered: to whoever sent, all of it is one call. */
 static ssize_t send_and_be_late(struct lane *lane, const struct iovec *iov, int iov_count)
 {
-	struct call *call = (struct call *)((char *)lane - offsetof(struct call, pair.lanes[0]));
+	struct call *call = container_of(lane, struct call, pair.lanes[0]);
 	ssize_t n = call->fake->send(lane, iov, iov_count);
 
 	CHECK(handshake_advance(&call->peer, &call->pair.lanes[1].lane) >= 0);

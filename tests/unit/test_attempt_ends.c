@@ -22,7 +22,7 @@ static struct world {
 	unsigned avoided, forgotten, learnt, connected, said;
 	int connect_rc, setup_rc, preamble_rc, seal_rc, error;
 	enum preamble_step step; /* where the preamble gets to */
-	bool random, silence, recalls, placed, lane_left;
+	bool random, silence, recalls, lane_left;
 	uint64_t peer_features;
 	struct placement_end peer;
 	char text[96];
@@ -39,7 +39,7 @@ static void lane_close(struct lane *lane, bool abort)
 	world.closed++;
 }
 
-static const struct lane_ops ops = { .kind = "made up", .state = lane_state, .close = lane_close };
+static const struct lane_ops ops = { .state = lane_state, .close = lane_close };
 static struct lane lane = { .ops = &ops };
 static struct attempt dial;
 
@@ -184,12 +184,6 @@ int handshake_encrypt(const struct preamble *p, struct lane **l)
 	return world.seal_rc;
 }
 
-bool preamble_placement(const struct preamble *p, struct placement_end *out)
-{
-	out->queues = 5;
-	return world.placed;
-}
-
 /* ---- a dial ----------------------------------------------------------------------------------------- */
 
 static void ended(struct attempt *d, int error, const char *text, uint64_t now_ns)
@@ -330,7 +324,9 @@ TEST(done)
 		CHECK_EQ(dial.preamble.own.features,
 			 FEATURE_BUFFERED | (harp ? FEATURE_ACK_PROMPTLY : FEATURE_NO_CREDIT));
 		CHECK_EQ(dial.preamble.own.eager_bytes, 4096);
-		world.placed = harp;
+		dial.preamble.placement = (struct placement_end){ .kind = harp ? PLACEMENT_TOEPLITZ
+									       : PLACEMENT_NOT_SAID,
+								  .queues = 5 };
 		world.peer_features = harp ? 0 : FEATURE_ACK_PROMPTLY;
 		world.step = PREAMBLE_DONE;
 		world.preamble_rc = 1;

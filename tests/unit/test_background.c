@@ -1,210 +1,222 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_background.c - comms that nobody polls are looked after at the same times, so that the control wakes once for all, and not at
- * all while nothing is on their way. */
+/* test_background.c - what the control thread does for comms that are not polled, and for those that are closed. The comms,
+ * the control thread and the clock are the test's. */
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
 #include <string.h>
 
 #include "check.h"
-#include "comm/comm.h"
 #include "comm/background.h"
+#include "comm/comm.h"
 
 #define COMMS 8u
-#define TURNS_A_SECOND 50u
-#define SECOND_NS 1000000000ull
+#define SECOND_NS UINT64_C(1000000000)
 
 static struct comm comms[COMMS];
 static struct comm_background backgrounds[COMMS];
-static struct poller control;
-static unsigned tended, read_too;
-static bool receives; /* over kernel lanes */
-static bool busy;     /* something is on its way */
-static struct work *rouse[COMMS];
-static bool never[COMMS];
+static unsigned looks;    /* of all comms */
+static bool busy;         /* something is on its way */
+static int owed[COMMS];   /* looks until nothing is owed; below 0: never */
+static char ended[8];     /* the numbers of closed comms, in order */
+static struct comm *next; /* closed while another one is ended */
 
-struct poller *control_poller(void)
+/* The control thread: posted work and timers. */
+static _Atomic(struct work *) posted;
+static struct control_timer *timers[COMMS + 1];
+static unsigned timer_count;
+static atomic_uint_fast64_t now_ns = SECOND_NS;
+
+uint64_t clock_now_ns(void)
 {
-	return &control;
+	return atomic_load(&now_ns);
 }
 
 void control_post(struct work *work)
 {
-	poller_post(&control, work);
+	struct work *before = atomic_exchange(&posted, work);
+
+	CHECK(!before || before == work);
 }
 
 void control_call(struct work *work)
 {
-	work->run(work, clock_now_ns());
+	work->run(work, now_ns);
 }
 
 void control_timer_set(struct control_timer *timer, uint64_t at_ns)
 {
+	unsigned i = 0;
+
+	while (i < timer_count && timers[i] != timer)
+		i++;
+	if (i == timer_count)
+		timers[timer_count++] = timer;
 	timer->at_ns = at_ns;
 }
 
-bool comm_run_background(struct comm *comm, uint64_t now_ns, bool reads)
+bool comm_run_background(struct comm *comm, uint64_t at_ns)
 {
-	tended++;
-	read_too += reads;
+	CHECK(comm >= comms && at_ns == now_ns);
+	looks++;
 	return busy;
 }
 
-/* None is closed here. */
 bool comm_has_undelivered(struct comm *comm)
 {
-	return comm == NULL;
+	int *left = &owed[comm - comms];
+
+	return *left < 0 || (*left > 0 && (*left)-- > 0);
 }
 
-bool comm_is_read(const struct comm *comm)
+/* Runs posted work, else the timers that are due next. False: there is neither. */
+static bool control_turn(void)
 {
-	return receives;
-}
+	struct work *work = atomic_exchange(&posted, NULL);
+	uint64_t at_ns = UINT64_MAX;
 
-bool comm_sleep(struct comm *comm, struct poller *poller, struct work *work)
-{
-	CHECK(poller == &control && !busy);
-	CHECK(!rouse[comm - comms]);
-	if (!never[comm - comms])
-		rouse[comm - comms] = work;
-	return !never[comm - comms];
-}
-
-void comm_stay_awake(struct comm *comm)
-{
-	never[comm - comms] = true;
-	rouse[comm - comms] = NULL;
-}
-
-static void control_turn(struct poller *poller, uint64_t now_ns)
-{
-	(void)poller_run_ready(poller, now_ns);
-}
-
-/* Runs the timers that are due first; when that was. */
-static uint64_t control_wakes(void)
-{
-	uint64_t now_ns = UINT64_MAX;
-
-	for (unsigned i = 0; i < COMMS; i++)
-		if (backgrounds[i].timer.at_ns < now_ns)
-			now_ns = backgrounds[i].timer.at_ns;
-	for (unsigned i = 0; i < COMMS; i++)
-		if (backgrounds[i].timer.at_ns <= now_ns && now_ns != UINT64_MAX) {
-			backgrounds[i].timer.at_ns = UINT64_MAX; /* it has stopped when it runs */
-			backgrounds[i].timer.run(&backgrounds[i].timer, now_ns);
+	if (work) {
+		work->run(work, now_ns);
+		return true;
+	}
+	for (unsigned i = 0; i < timer_count; i++)
+		at_ns = timers[i]->at_ns < at_ns ? timers[i]->at_ns : at_ns;
+	if (at_ns == UINT64_MAX)
+		return false;
+	if (at_ns > now_ns)
+		now_ns = at_ns;
+	for (unsigned i = 0; i < timer_count; i++)
+		if (timers[i]->at_ns == at_ns) {
+			timers[i]->at_ns = UINT64_MAX; /* it has stopped when it runs */
+			timers[i]->run(timers[i], at_ns);
 		}
-	return now_ns;
+	return true;
 }
 
-static void begin(uint64_t now_ns)
+static void end_comm(struct comm *comm)
 {
-	poller_init(&control, control_turn); /* with the test's clock: end() has the machine's */
-	memset(backgrounds, 0, sizeof(backgrounds));
-	memset(rouse, 0, sizeof(rouse));
-	memset(never, 0, sizeof(never));
-	for (unsigned i = 0; i < COMMS; i++) {
+	struct comm *other = next;
+
+	next = NULL;
+	ended[strlen(ended)] = (char)('0' + (comm - comms));
+	if (other)
+		closing_take(other, end_comm);
+}
+
+/* ---- comms that are not polled --------------------------------------------------------------- */
+
+/* Turns of the control thread in a second. */
+static unsigned turns_of_a_second(void)
+{
+	uint64_t until_ns = now_ns + SECOND_NS;
+	unsigned turns = 0;
+
+	for (looks = 0; now_ns < until_ns; turns++)
+		CHECK(control_turn());
+	return turns;
+}
+
+TEST(comms_that_began_at_different_times_are_looked_at_together)
+{
+	static const struct {
+		bool busy;
+		unsigned turns;
+	} rows[] = { { true, 50 }, { false, 10 }, { true, 50 } };
+
+	for (unsigned i = 0; i < COMMS; i++, now_ns += 2345678) {
 		background_begin(&backgrounds[i], &comms[i]);
-		CHECK(poller_run(&control, now_ns));
-		now_ns += 2345678;
+		CHECK(control_turn());
 	}
-}
-
-static void end(void)
-{
-	for (unsigned i = 0; i < COMMS; i++) {
+	for (unsigned i = 0; i < 3; i++) {
+		busy = rows[i].busy;
+		(void)turns_of_a_second();
+		CHECK_EQ(turns_of_a_second(), rows[i].turns);
+		CHECK_EQ(looks, COMMS * rows[i].turns);
+	}
+	for (unsigned i = 0; i < COMMS; i++)
 		background_end(&backgrounds[i]);
-		CHECK(never[i]);
-		CHECK_EQ(backgrounds[i].timer.at_ns, UINT64_MAX);
-	}
+	CHECK(!control_turn());
 }
 
-/* Comms that began at different times, and have something on its way. */
-TEST(together)
+TEST(a_comm_that_ends_before_it_has_begun_is_not_looked_at)
 {
-	uint64_t now_ns = 7777777;
-	unsigned wakes = 0;
-
-	busy = true;
-	begin(now_ns);
-	now_ns += COMMS * 2345678 + SECOND_NS;
-	while (control_wakes() < now_ns)
-		wakes++;
-	CHECK(wakes >= TURNS_A_SECOND);
-	CHECK(wakes <= TURNS_A_SECOND + 2);
-	CHECK(tended >= COMMS * TURNS_A_SECOND);
-	end();
+	background_begin(&backgrounds[0], &comms[0]);
+	background_end(&backgrounds[0]);
+	CHECK(control_turn());
+	CHECK(!control_turn());
 }
 
-/* When nothing has been for a fifth of a second the control isn't woken any more, until one is roused: that one is looked after
- * then, and the others are not. */
-TEST(at_rest)
-{
-	uint64_t now_ns = 7777777;
-	unsigned wakes = 0;
+/* ---- comms that are closed ------------------------------------------------------------------- */
 
-	busy = false;
-	begin(now_ns);
-	while (control_wakes() != UINT64_MAX)
-		wakes++;
-	CHECK(wakes >= 10 && wakes <= 12);
-	for (unsigned i = 0; i < COMMS; i++)
-		CHECK(rouse[i] != NULL);
-	now_ns += 60 * SECOND_NS;
-	poller_post(&control, rouse[3]);
-	rouse[3] = NULL;
-	CHECK(poller_run(&control, now_ns));
-	for (unsigned i = 0; i < COMMS; i++)
-		CHECK_EQ(backgrounds[i].timer.at_ns != UINT64_MAX, i == 3);
-	CHECK_EQ(backgrounds[3].timer.at_ns, control_tick_ns(now_ns));
-	/* It rests again only as long behind the last that it found. */
-	busy = true;
-	for (wakes = 0; wakes < 100; wakes++)
-		CHECK(control_wakes() != UINT64_MAX);
-	busy = false;
-	for (wakes = 0; control_wakes() != UINT64_MAX; wakes++)
+static void take(const char *numbers, int first_owes, int second_owes)
+{
+	memset(ended, 0, sizeof(ended));
+	memset(owed, 0, sizeof(owed));
+	owed[0] = first_owes;
+	owed[1] = second_owes;
+	for (; *numbers; numbers++)
+		closing_take(&comms[*numbers - '0'], end_comm);
+	CHECK_STR(ended, "");
+}
+
+TEST(a_comm_that_owes_nothing_is_ended_in_the_order_of_closing)
+{
+	take("201", 0, 0);
+	CHECK(control_turn());
+	CHECK_STR(ended, "201");
+	CHECK(!control_turn());
+}
+
+TEST(each_comm_ends_when_it_owes_nothing_whatever_the_others_do)
+{
+	uint64_t begun_ns = now_ns;
+
+	take("012", -1, 2);
+	CHECK(control_turn());
+	CHECK_STR(ended, "2");
+	CHECK(control_turn());
+	CHECK(control_turn());
+	CHECK_STR(ended, "21");
+	while (control_turn())
 		;
-	CHECK_EQ(wakes, 10);
-	end();
+	CHECK_STR(ended, "210"); /* its peer takes nothing */
+	CHECK(now_ns >= begun_ns + 2 * SECOND_NS &&
+	      now_ns < begun_ns + 2 * SECOND_NS + CONTROL_TICK_NS);
 }
 
-/* Receivers' kernel lanes are read ten times a second, and once while all rest: one wake for all of them. */
-TEST(read)
+TEST(a_comm_that_is_closed_while_another_one_is_ended_is_ended_too)
 {
-	uint64_t now_ns = 0, end_ns;
-	unsigned wakes = 0;
-
-	receives = true;
-	busy = true;
-	begin(7777777);
-	end_ns = control_wakes() + SECOND_NS;
-	read_too = 0;
-	while (control_wakes() < end_ns)
+	take("01", 1, 0);
+	next = &comms[2];
+	while (control_turn())
 		;
-	CHECK(read_too >= COMMS * 9 && read_too <= COMMS * 11);
-	busy = false;
-	for (unsigned i = 0; i < 20; i++)
-		now_ns = control_wakes();
-	read_too = 0;
-	for (end_ns = now_ns + 60 * SECOND_NS; now_ns < end_ns; wakes++)
-		now_ns = control_wakes();
-	CHECK(wakes >= 60 && wakes <= 61);
-	CHECK_EQ(read_too, COMMS * wakes);
-	CHECK(rouse[5] != NULL);
-	poller_post(&control, rouse[5]);
-	rouse[5] = NULL;
-	CHECK(poller_run(&control, now_ns));
-	CHECK_EQ(backgrounds[5].timer.at_ns, control_tick_ns(now_ns));
-	end();
-	receives = false;
+	CHECK_EQ(strlen(ended), 3);
+	CHECK(!strncmp(ended, "12", 2));
 }
 
-/* Who was roused at the last moment is looked at no more when background_end() has returned. */
-TEST(roused_and_ended)
+static void *finish(void *done)
 {
-	busy = false;
-	begin(7777777);
-	while (control_wakes() != UINT64_MAX)
+	closing_finish(SECOND_NS);
+	atomic_store((atomic_bool *)done, true);
+	return NULL;
+}
+
+TEST(the_last_finalize_waits_for_those_that_get_on_and_for_none_longer_than_it_may)
+{
+	uint64_t begun_ns = now_ns;
+	atomic_bool done = false;
+	pthread_t thread;
+
+	closing_finish(0); /* nothing to do */
+	take("012", 20, -1);
+	CHECK(control_turn());
+	CHECK_EQ(pthread_create(&thread, NULL, finish, &done), 0);
+	while (!atomic_load(&posted)) /* it has posted */
+		sched_yield();
+	while (control_turn())
 		;
-	poller_post(&control, rouse[0]);
-	end();
-	CHECK(poller_run(&control, 8888888));
-	CHECK_EQ(backgrounds[0].timer.at_ns, UINT64_MAX);
+	pthread_join(thread, NULL);
+	CHECK(atomic_load(&done));
+	CHECK_STR(ended, "201");
+	CHECK(now_ns >= begun_ns + SECOND_NS && now_ns < begun_ns + SECOND_NS + CONTROL_TICK_NS);
 }

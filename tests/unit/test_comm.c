@@ -1,26 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_comm.c - two comms over joined fake lanes: thousands of random conversations, then liars. */
+/* test_comm.c - two comms over joined fake lanes: random conversations, threads, and hostile records. */
 #include <errno.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdlib.h>
 
+#include "base/util.h"
 #include "check.h"
 #include "comm/comm.h"
 #include "double_env.h"
 #include "fake_lane.h"
 #include "talk.h"
 
-static void test_conversations(uint64_t seeds)
+#define SEEDS 400u
+
+TEST(random_conversations_of_one_lane_arrive_and_warn_of_nothing)
 {
-	for (uint64_t i = 0; i < seeds && !check_failures; i++) {
+	for (uint64_t i = 0; i < SEEDS && !check_failures; i++) {
 		struct talk t;
 
 		talk_seed = i;
 		talk_open(&t, 120, 1);
 		talk_run(&t);
-		comm_close(t.send, false);
-		comm_close(t.recv, false);
+		talk_close(&t);
 		CHECK(!t.pairs[0].lanes[0].aborted);
 		CHECK(t.pairs[0].lanes[0].closed && t.pairs[0].lanes[1].closed);
 		talk_free(&t);
@@ -30,8 +32,7 @@ static void test_conversations(uint64_t seeds)
 	CHECK_EQ(env_warns, 0);
 }
 
-/* A ping-pong of small messages costs no CREDIT packet each. */
-TEST(small_messages_go_without_credit)
+TEST(a_ping_pong_of_small_messages_costs_a_credit_for_64)
 {
 	struct talk t;
 	uint64_t base;
@@ -48,13 +49,11 @@ TEST(small_messages_go_without_credit)
 	/* One for each 64 messages, with a size at most. */
 	CHECK((t.pairs[0].pipes[1].written - base) / (RECORD_HEADER_BYTES + 8) <= 1000 / 64 + 1);
 	CHECK(t.pairs[0].pipes[1].written > base);
-	comm_close(t.send, false);
-	comm_close(t.recv, false);
+	talk_close(&t);
 	talk_free(&t);
 }
 
-/* Without receives a sender stops at the eager limit; its bytes wait in the lane. */
-TEST(eager_is_bounded)
+TEST(without_receives_a_sender_stops_at_the_eager_limit)
 {
 	struct request *request;
 	struct talk t;
@@ -76,7 +75,7 @@ TEST(eager_is_bounded)
 	free(data);
 }
 
-TEST(request_slots)
+TEST(all_request_slots_can_be_posted_and_tested_in_any_order_once)
 {
 	struct request *requests[PLUGIN_REQUESTS_MAX], *more;
 	struct talk t;
@@ -105,14 +104,12 @@ TEST(request_slots)
 		CHECK_EQ(comm_test(requests[i], &done, NULL), -EINVAL); /* not twice */
 		CHECK_EQ(done, 0);
 	}
-	comm_close(t.send, false);
-	comm_close(t.recv, false);
+	talk_close(&t);
 	fake_pair_free(&t.pairs[0]);
 }
 
-/* The application takes back memory. A request that lies elsewhere, ends where it begins or is asked for no bytes of goes
- * on; one that is partly in it is the end of all, quietly, and no byte moves any more. */
-static void test_withdrawn(unsigned lanes, bool sender)
+/* A request next to the memory continues, one that overlaps it ends the comm without a WARN, and no byte moves any more. */
+static void cancel_unregistered(unsigned lanes, bool sender)
 {
 	static uint8_t memory[131072], theirs[65536];
 	uint8_t *data = memory + 4096;
@@ -141,14 +138,12 @@ static void test_withdrawn(unsigned lanes, bool sender)
 		(void)talk_turn(&t);
 	for (size_t i = 0; i < sizeof(memory); i++)
 		CHECK(memory[i] == 7);
-	comm_close(t.send, false);
-	comm_close(t.recv, false);
+	talk_close(&t);
 	talk_free(&t);
 }
 
-/* A request that was posted with a registration ends with that one, whatever others cover its bytes; one without bytes
- * lies nowhere. */
-static void test_registered_twice(unsigned lanes, bool sender)
+/* A request that was posted with a registration ends with that one only, and one without bytes with none. */
+static void cancel_registered(unsigned lanes, bool sender)
 {
 	static uint8_t data[65536];
 	static const char one, other, none;
@@ -166,12 +161,20 @@ static void test_registered_twice(unsigned lanes, bool sender)
 	CHECK_EQ(comm->error, 0);
 	comm_cancel_memory(comm, &one, data, sizeof(data));
 	CHECK_EQ(comm->error, -ECANCELED);
-	comm_close(t.send, false);
-	comm_close(t.recv, false);
+	talk_close(&t);
 	talk_free(&t);
 }
 
-TEST(truncation)
+TEST(memory_that_is_taken_back_ends_the_requests_in_it)
+{
+	for (unsigned lanes = 1; lanes < 4; lanes++)
+		for (unsigned side = 0; side < 2; side++) {
+			cancel_unregistered(lanes, side);
+			cancel_registered(lanes, side);
+		}
+}
+
+TEST(a_message_longer_than_its_receive_is_an_error_of_both_sides)
 {
 	struct request *send, *recv;
 	struct talk t;
@@ -201,13 +204,11 @@ TEST(truncation)
 		fake_pair_turn(&t.pairs[0]);
 	CHECK_EQ(comm_post(t.send, data, 11, 0, NULL, &send), -EMSGSIZE);
 	CHECK(strstr(env_warn, "truncated") != NULL);
-	comm_close(t.send, false);
-	comm_close(t.recv, false);
+	talk_close(&t);
 	fake_pair_free(&t.pairs[0]);
 }
 
-/* A peer that dies after all its bytes arrived: they count; what is missing is an error. */
-TEST(death)
+TEST(messages_that_arrived_before_the_peer_died_are_received_and_the_next_is_an_error)
 {
 	struct request *send, *recv[2];
 	struct talk t;
@@ -225,7 +226,7 @@ TEST(death)
 	fake_reset(&t.pairs[0].lanes[1]);
 	for (int i = 0; i < 10; i++)
 		fake_pair_turn(&t.pairs[0]);
-	CHECK_EQ(env_warns, 0); /* nobody wanted anything */
+	CHECK_EQ(env_warns, 0); /* no request is outstanding */
 	CHECK_EQ(comm_post(t.recv, room, 64, 0, NULL, &recv[0]), 0);
 	CHECK_EQ(comm_post(t.recv, room, 64, 0, NULL, &recv[1]), 0);
 	for (int i = 0; i < 10; i++)
@@ -237,8 +238,7 @@ TEST(death)
 	CHECK_EQ(comm_test(recv[1], &done, &size), -ECONNRESET);
 	CHECK_EQ(done, 0);
 	CHECK_EQ(env_warns, 1);
-	comm_close(t.send, false);
-	comm_close(t.recv, false);
+	talk_close(&t);
 	fake_pair_free(&t.pairs[0]);
 }
 
@@ -287,7 +287,7 @@ static void *thread_receiver(void *arg)
 	return NULL;
 }
 
-TEST(threads)
+TEST(each_end_is_used_by_a_thread_while_another_one_polls)
 {
 	static struct threads all;
 	pthread_t background, sender, receiver;
@@ -303,14 +303,13 @@ TEST(threads)
 	pthread_join(receiver, NULL);
 	atomic_store(&all.stop, true);
 	pthread_join(background, NULL);
-	comm_close(all.t.send, false);
-	comm_close(all.t.recv, false);
+	talk_close(&all.t);
 	talk_free(&all.t);
 }
 
-/* ---- liars ------------------------------------------------------------------------------------ */
+/* ---- hostile records ------------------------------------------------------------------------------------ */
 
-/* A record, and eight bytes behind it: the comm ends with this result, and a warning that has the word. */
+/* A record and eight bytes behind it: the comm ends with this result, and with a warning that contains the word. */
 static void fed(enum comm_side side, const struct record *record, int result, const char *word)
 {
 	struct comm_options opt = { .side = side, .eager_bytes = 8192 };
@@ -334,7 +333,7 @@ static void fed(enum comm_side side, const struct record *record, int result, co
 	CHECK_EQ(rc, result);
 	CHECK_EQ(env_warns, 1);
 	if (!strstr(env_warn, word)) {
-		fprintf(stderr, "\"%s\" does not speak of \"%s\"\n", env_warn, word);
+		fprintf(stderr, "\"%s\" does not contain \"%s\"\n", env_warn, word);
 		check_failed();
 	}
 
@@ -342,61 +341,55 @@ static void fed(enum comm_side side, const struct record *record, int result, co
 	fake_pair_free(&pair);
 }
 
-static void lie(enum comm_side side, const struct record *record, const char *word)
+TEST(an_impossible_record_is_a_protocol_error)
 {
-	fed(side, record, -EPROTO, word);
+	static const struct {
+		enum comm_side side;
+		struct record record;
+		const char *word;
+	} rows[] = {
+		{ COMM_RECV, { .type = 0 }, "unknown type" },
+		{ COMM_RECV, { .type = 5 }, "unknown type" },
+		{ COMM_RECV, { RECORD_DATA, .length = 64, .total = 63 }, "ends behind" },
+		{ COMM_RECV,
+		  { RECORD_DATA, .length = UINT32_MAX, .total = RECORD_TOTAL_MAX },
+		  "impossible length" },
+		{ COMM_RECV, { RECORD_DATA, .total = UINT64_MAX }, "size" },
+		{ COMM_RECV,
+		  { RECORD_DATA, .length = 8, .total = 128, .offset = UINT64_MAX - 63 },
+		  "ends behind" },
+		{ COMM_RECV,
+		  { RECORD_DATA, .length = 8, .total = 128, .offset = 8 },
+		  "unaligned offset" },
+		{ COMM_RECV, { RECORD_DATA, .length = 8, .total = 128 }, "unaligned length" },
+		{ COMM_RECV, { RECORD_DATA, .total = 128 }, "empty" },
+		{ COMM_RECV,
+		  { RECORD_DATA, .length = 64, .total = 128, .offset = 64 },
+		  "out of order" },
+		{ COMM_RECV,
+		  { RECORD_DATA, .message = 1, .length = 64, .total = 64 },
+		  "out of order" },
+		{ COMM_RECV, { RECORD_CREDIT, .length = 8, .total = 1 }, "only a receiver" },
+		{ COMM_RECV, { RECORD_CLOSE, .length = 8 }, "payload" },
+		{ COMM_SEND, { RECORD_DATA, .length = 64, .total = 64 }, "only a sender" },
+		{ COMM_SEND, { RECORD_ACK, .message = 0 }, "a comm of one lane" },
+		{ COMM_SEND, { RECORD_CREDIT, .length = 12, .total = 1 }, "impossible length" },
+		{ COMM_SEND, { RECORD_CREDIT, .total = 0 }, "out of order" },
+		{ COMM_SEND, { RECORD_CREDIT, .message = 9, .total = 9 }, "out of order" },
+		{ COMM_SEND, { RECORD_CREDIT, .length = 8, .total = 7 }, "disagree" },
+		{ COMM_SEND,
+		  { RECORD_CREDIT, .length = 8, .message = UINT64_MAX, .total = 0 },
+		  "disagree" },
+		{ COMM_SEND,
+		  { RECORD_CREDIT, .length = 8 * 65, .total = 65 },
+		  "impossible length" },
+	};
+
+	for (size_t i = 0; i < ARRAY_SIZE(rows); i++)
+		fed(rows[i].side, &rows[i].record, -EPROTO, rows[i].word);
 }
 
-TEST(liars)
-{
-	lie(COMM_RECV, &(struct record){ .type = 0 }, "unknown type");
-	lie(COMM_RECV, &(struct record){ .type = 5 }, "unknown type");
-	lie(COMM_RECV, &(struct record){ .type = RECORD_DATA, .length = 64, .total = 63 },
-	    "ends behind");
-	lie(COMM_RECV,
-	    &(struct record){
-		    .type = RECORD_DATA, .length = UINT32_MAX, .total = RECORD_TOTAL_MAX },
-	    "impossible length");
-	lie(COMM_RECV, &(struct record){ .type = RECORD_DATA, .total = UINT64_MAX }, "size");
-	lie(COMM_RECV,
-	    &(struct record){
-		    .type = RECORD_DATA, .length = 8, .total = 128, .offset = UINT64_MAX - 63 },
-	    "ends behind");
-	lie(COMM_RECV,
-	    &(struct record){ .type = RECORD_DATA, .length = 8, .total = 128, .offset = 8 },
-	    "unaligned offset");
-	lie(COMM_RECV, &(struct record){ .type = RECORD_DATA, .length = 8, .total = 128 },
-	    "unaligned length");
-	lie(COMM_RECV, &(struct record){ .type = RECORD_DATA, .total = 128 }, "empty");
-	lie(COMM_RECV,
-	    &(struct record){ .type = RECORD_DATA, .length = 64, .total = 128, .offset = 64 },
-	    "out of order");
-	lie(COMM_RECV,
-	    &(struct record){ .type = RECORD_DATA, .message = 1, .length = 64, .total = 64 },
-	    "out of order");
-	lie(COMM_RECV, &(struct record){ .type = RECORD_CREDIT, .length = 8, .total = 1 },
-	    "only a receiver");
-	lie(COMM_RECV, &(struct record){ .type = RECORD_CLOSE, .length = 8 }, "payload");
-	lie(COMM_SEND, &(struct record){ .type = RECORD_DATA, .length = 64, .total = 64 },
-	    "only a sender");
-	lie(COMM_SEND, &(struct record){ .type = RECORD_CREDIT, .length = 12, .total = 1 },
-	    "impossible length");
-	lie(COMM_SEND, &(struct record){ .type = RECORD_CREDIT, .length = 0, .total = 0 },
-	    "out of order");
-	lie(COMM_SEND, &(struct record){ .type = RECORD_CREDIT, .message = 9, .total = 9 },
-	    "out of order");
-	lie(COMM_SEND, &(struct record){ .type = RECORD_CREDIT, .length = 8, .total = 7 },
-	    "disagree");
-	lie(COMM_SEND,
-	    &(struct record){
-		    .type = RECORD_CREDIT, .length = 8, .message = UINT64_MAX, .total = 0 },
-	    "disagree");
-	lie(COMM_SEND, &(struct record){ .type = RECORD_CREDIT, .length = 8 * 65, .total = 65 },
-	    "impossible length");
-}
-
-/* What the peer's CLOSE gives as its reason is the result here, and is said. */
-TEST(reasons)
+TEST(the_reason_in_the_peers_close_is_the_result_and_is_logged)
 {
 	static const struct {
 		uint32_t reason;
@@ -411,17 +404,17 @@ TEST(reasons)
 		{ UINT32_MAX, -ECONNRESET, "for an unknown reason" },
 	};
 
-	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
+	for (size_t i = 0; i < ARRAY_SIZE(cases); i++)
 		for (int side = 0; side < 2; side++)
 			fed(side ? COMM_RECV : COMM_SEND,
 			    &(struct record){ .type = RECORD_CLOSE, .tag = cases[i].reason },
 			    cases[i].result, cases[i].word);
 }
 
-/* Noise and half-truths: never a crash (ASan, UBSan), never done without its bytes. */
-static void test_noise(uint64_t seeds)
+/* Never a crash (ASan, UBSan). */
+TEST(random_and_damaged_records_are_survived)
 {
-	for (uint64_t i = 0; i < seeds && !check_failures; i++) {
+	for (uint64_t i = 0; i < 5 * SEEDS && !check_failures; i++) {
 		struct comm_options opt = { .side = i & 1 ? COMM_SEND : COMM_RECV,
 					    .eager_bytes = 8192 };
 		struct request *requests[4];
@@ -455,20 +448,4 @@ static void test_noise(uint64_t seeds)
 		fake_pair_free(&pair);
 		free(room);
 	}
-}
-
-int main(int argc, char **argv)
-{
-	uint64_t seeds = argc > 1 ? strtoull(argv[1], NULL, 0) : 400;
-
-	test_conversations(seeds);
-	check_run();
-	for (unsigned lanes = 1; lanes < 4; lanes++) {
-		test_withdrawn(lanes, true);
-		test_withdrawn(lanes, false);
-		test_registered_twice(lanes, true);
-		test_registered_twice(lanes, false);
-	}
-	test_noise(seeds * 5);
-	return check_done();
 }

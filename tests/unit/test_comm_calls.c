@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_comm_calls.c - what a comm of one kernel lane asks of the kernel for a small message: one send, and one receive.
+ * test_comm_calls.c - the system calls of a comm of one kernel lane: one send and one receive for a small message.
  *
- * The calls that move bytes are linked to counters (meson.build: --wrap).
+ * The calls that move bytes are the test's, and count.
  */
 #include <sched.h>
 #include <stdatomic.h>
@@ -41,7 +41,7 @@ static void calls_reset(void)
 	atomic_store(&receives, 0);
 }
 
-TEST(a_small_message)
+TEST(a_small_message_costs_one_send_and_one_receive)
 {
 	uint8_t tx[8] = { 1, 2, 3, 4, 5, 6, 7, 8 }, rx[8];
 	struct pair pair;
@@ -77,8 +77,7 @@ TEST(a_small_message)
 	pair_close(&pair);
 }
 
-/* Much of a large one may be here when its receive is posted: it is read then. */
-TEST(a_large_message)
+TEST(a_large_message_is_read_when_its_receive_is_posted)
 {
 	static uint8_t tx[LARGE_BYTES], rx[LARGE_BYTES];
 	struct pair pair;

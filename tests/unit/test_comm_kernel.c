@@ -26,8 +26,8 @@
 #include "kernel_pair.h"
 #include "wire/preamble.h"
 
-static atomic_bool unheard; /* as TCP has it, the peer has acknowledged nothing */
-static atomic_uint asked;   /* so often it was asked then */
+static atomic_bool unacked; /* TCP reports that the peer has acknowledged nothing */
+static atomic_uint asked;   /* how often TCP was asked meanwhile */
 
 int ioctl(int fd, unsigned long request, ...)
 {
@@ -38,7 +38,7 @@ int ioctl(int fd, unsigned long request, ...)
 	value = va_arg(args, int *);
 	va_end(args);
 	result = (int)syscall(SYS_ioctl, fd, request, value);
-	if (request == SIOCOUTQ && atomic_load(&unheard)) {
+	if (request == SIOCOUTQ && atomic_load(&unacked)) {
 		*value = INT_MAX;
 		atomic_fetch_add(&asked, 1);
 	}
@@ -105,9 +105,8 @@ static void *thread_recv(void *arg)
 	return NULL;
 }
 
-/* Several connections of one context at a time, each with its sender's and receiver's thread, while
- * the main thread connects and closes others: what TSan is to look at. */
-TEST(threads)
+/* For TSan. */
+TEST(comms_are_used_by_threads_while_others_open_and_close)
 {
 	struct pair pair, more;
 	pthread_t sender, receiver;
@@ -139,8 +138,8 @@ static int connect_result(struct plugin_ctx *ctx, void *handle, struct comm **co
 	return rc;
 }
 
-/* A listening socket of a stranger's, and a handle that leads to it. */
-static int stranger_listen(uint8_t handle_bytes[PLUGIN_HANDLE_BYTES])
+/* A listening socket of another program, and a handle that leads to it. */
+static int foreign_listen(uint8_t handle_bytes[PLUGIN_HANDLE_BYTES])
 {
 	struct sockaddr_in sa = { .sin_family = AF_INET };
 	socklen_t len = sizeof(sa);
@@ -160,7 +159,7 @@ static int stranger_listen(uint8_t handle_bytes[PLUGIN_HANDLE_BYTES])
 	return fd;
 }
 
-TEST(refused)
+TEST(a_connect_that_fails_is_one_warning_with_its_reason)
 {
 	uint8_t handle[PLUGIN_HANDLE_BYTES];
 	struct plugin_ctx *ctx;
@@ -168,14 +167,14 @@ TEST(refused)
 	int fd;
 
 	CHECK_EQ(plugin_init(&ctx, 1, -1), 0);
-	fd = stranger_listen(handle);
-	close(fd); /* nobody is there */
+	fd = foreign_listen(handle);
+	close(fd);
 	env_warns = 0;
 	CHECK_EQ(connect_result(ctx, handle, &comm), -ECONNREFUSED);
 	CHECK_EQ(env_warns, 1);
 	CHECK(strstr(env_warn, "127.0.0.1") && strstr(env_warn, "refused"));
 
-	fd = stranger_listen(handle); /* takes the connection and says nothing */
+	fd = foreign_listen(handle); /* accepts the connection and sends nothing */
 	env_warns = 0;
 	env_config.connect_timeout_ns = 200000000;
 	CHECK_EQ(connect_result(ctx, handle, &comm), -ETIMEDOUT);
@@ -201,8 +200,7 @@ static int open_files(void)
 	return count;
 }
 
-/* A forked child has no descriptor of ours. The parent goes on. */
-TEST(fork)
+TEST(a_forked_child_has_no_descriptor_of_the_plugin)
 {
 	struct request *request = NULL;
 	struct pair pair;
@@ -224,7 +222,8 @@ TEST(fork)
 }
 
 /* A peer's whole preamble, and a byte behind it. */
-static struct lane *talks_on(const uint8_t bytes[PLUGIN_HANDLE_BYTES], struct poller *poller)
+static struct lane *preamble_and_a_byte(const uint8_t bytes[PLUGIN_HANDLE_BYTES],
+					struct poller *poller)
 {
 	struct preamble_terms own = { .eager_bytes = 16384, .lanes = 1, .nonce = { 1 } };
 	struct harp_endpoint remote = { 0 }, any = { 0 };
@@ -248,9 +247,9 @@ static struct lane *talks_on(const uint8_t bytes[PLUGIN_HANDLE_BYTES], struct po
 	return lane;
 }
 
-/* What a peer goes on to say, whose TCP does not acknowledge READY, is not looked at again and again until its time is up: each look is a
- * quarter later than the one before. */
-TEST(a_byte_behind_the_preamble)
+/* The peer's TCP does not acknowledge READY, and its further bytes make the socket readable: each look comes a quarter
+ * later than the one before. */
+TEST(a_byte_behind_the_preamble_does_not_keep_the_control_thread_busy)
 {
 	uint64_t timeout_ns = env_config.connect_timeout_ns;
 	uint8_t bytes[PLUGIN_HANDLE_BYTES], byte;
@@ -263,11 +262,11 @@ TEST(a_byte_behind_the_preamble)
 	poller_init(&poller, NULL);
 	CHECK_EQ(plugin_init(&ctx, 1, -1), 0);
 	CHECK_EQ(plugin_listen(ctx, 0, bytes, &listen), 0);
-	atomic_store(&unheard, true);
-	lane = talks_on(bytes, &poller);
+	atomic_store(&unacked, true);
+	lane = preamble_and_a_byte(bytes, &poller);
 	while (lane->ops->recv(lane, &byte, 1, 1) == -EAGAIN)
 		sched_yield();
-	atomic_store(&unheard, false);
+	atomic_store(&unacked, false);
 	CHECK(atomic_load(&asked) < 64);
 	lane->ops->close(lane, true);
 	CHECK_EQ(plugin_close_listen(listen), 0);
@@ -286,8 +285,8 @@ static unsigned lanes_of(struct comm *comm)
 	return count;
 }
 
-/* What a lane brings another acknowledges: in the poll that found it, as there may be no other. */
-TEST(acked_in_the_same_poll)
+/* There may be no other poll. */
+TEST(a_message_is_acknowledged_on_another_lane_in_the_poll_that_completes_it)
 {
 	enum { LANES = 4, COUNT = 40, BYTES = 65536 };
 	static uint8_t tx[BYTES], rx[BYTES];

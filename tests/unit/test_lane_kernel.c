@@ -2,7 +2,7 @@
 /*
  * test_lane_kernel.c - kernel lanes over real sockets, with every system call counted.
  *
- * The calls that a lane makes are linked to counters (meson.build: --wrap), which can also make one fail.
+ * The system calls that a lane makes are the test's: they count, and can be made to fail.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -95,101 +95,105 @@ static void calls_make_fail(int error, unsigned times)
 	calls.fail_left = times;
 }
 
-/* ---- lanes of one driver, the other ends plain blocking sockets ---------------------------------- */
+/* ---- lanes of one comm; the other ends are plain blocking sockets ---------------------------------- */
 
 struct rig {
 	struct kernel_poll poll;
 	struct poller comm;    /* whose lanes they are */
-	struct poller outside; /* where lanes are born */
-	int door;
+	struct poller outside; /* that lanes have before they join */
+	int listener;
 	unsigned count;
 	struct lane *lanes[LANES];
 	int fds[LANES], peers[LANES];
 };
 
 /* A turn begins: what follows is in it. */
-static void rig_begin_turn(struct rig *rig)
+static void rig_begin_turn(struct rig *r)
 {
-	kernel_poll_begin(&rig->poll, clock_now_ns());
+	kernel_poll_begin(&r->poll, clock_now_ns());
 }
 
-static void rig_open(struct rig *rig, unsigned count)
+static void rig_open(struct rig *r, unsigned count)
 {
 	struct sockaddr_in addr = { .sin_family = AF_INET,
 				    .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
 	socklen_t len = sizeof(addr);
 
-	memset(rig, 0, sizeof(*rig));
-	kernel_poll_init(&rig->poll);
-	poller_init(&rig->comm, NULL);
-	poller_init(&rig->outside, NULL);
-	rig->door = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-	lane_kernel_options(rig->door);
-	CHECK(!bind(rig->door, (struct sockaddr *)&addr, len) && !listen(rig->door, LANES) &&
-	      !getsockname(rig->door, (struct sockaddr *)&addr, &len));
-	for (rig->count = 0; rig->count < count; rig->count++) {
-		int *peer = &rig->peers[rig->count], fd;
+	memset(r, 0, sizeof(*r));
+	kernel_poll_init(&r->poll);
+	poller_init(&r->comm, NULL);
+	poller_init(&r->outside, NULL);
+	r->listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	lane_kernel_options(r->listener);
+	CHECK(!bind(r->listener, (struct sockaddr *)&addr, len) && !listen(r->listener, LANES) &&
+	      !getsockname(r->listener, (struct sockaddr *)&addr, &len));
+	for (r->count = 0; r->count < count; r->count++) {
+		int *peer = &r->peers[r->count], fd;
 		struct harp_endpoint local, remote;
 		struct sockaddr_storage from;
 
 		*peer = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
 		CHECK(!connect(*peer, (struct sockaddr *)&addr, len));
-		fd = forkguard_accept(rig->door, &from);
+		fd = forkguard_accept(r->listener, &from);
 		CHECK(fd >= 0);
-		rig->fds[rig->count] = fd;
+		r->fds[r->count] = fd;
 		sockaddr_to_endpoint(&from, &remote);
 		memcpy(&from, &addr, sizeof(addr));
 		sockaddr_to_endpoint(&from, &local);
-		CHECK_EQ(lane_kernel_adopt(&rig->outside, fd, &local, &remote,
-					   &rig->lanes[rig->count]),
+		CHECK_EQ(lane_kernel_adopt(&r->outside, fd, &local, &remote, &r->lanes[r->count]),
 			 0);
-		lane_kernel_join(rig->lanes[rig->count], &rig->comm, &rig->poll);
-		CHECK(rig->lanes[rig->count]->poller == &rig->comm);
+		lane_kernel_join(r->lanes[r->count], &r->comm, &r->poll);
+		CHECK(r->lanes[r->count]->poller == &r->comm);
 	}
 	calls_reset();
 }
 
-static void rig_close_lane(struct rig *rig, unsigned i)
+static void rig_close_lane(struct rig *r, unsigned i)
 {
-	if (rig->lanes[i])
-		rig->lanes[i]->ops->close(rig->lanes[i], false);
-	if (rig->peers[i] >= 0)
-		close(rig->peers[i]);
-	rig->lanes[i] = NULL;
-	rig->peers[i] = -1;
+	if (r->lanes[i])
+		r->lanes[i]->ops->close(r->lanes[i], false);
+	if (r->peers[i] >= 0)
+		close(r->peers[i]);
+	r->lanes[i] = NULL;
+	r->peers[i] = -1;
 }
 
-static void rig_close(struct rig *rig)
+static void rig_close(struct rig *r)
 {
-	for (unsigned i = 0; i < rig->count; i++)
-		rig_close_lane(rig, i);
-	CHECK_EQ(rig->poll.count, 0);
-	kernel_poll_close(&rig->poll);
-	close(rig->door);
+	for (unsigned i = 0; i < r->count; i++)
+		rig_close_lane(r, i);
+	CHECK_EQ(r->poll.count, 0);
+	kernel_poll_close(&r->poll);
+	if (r->listener >= 0)
+		close(r->listener);
+	r->listener = -1;
 	calls_reset();
 }
 
+static struct rig rig; /* of the test that runs */
+AFTER_EACH(rig_close(&rig))
+
 /* Returns when all of it is in the lane's socket, from which nothing is read meanwhile. */
-static void peer_write(struct rig *rig, unsigned i, const void *data, size_t len)
+static void peer_write(struct rig *r, unsigned i, const void *data, size_t len)
 {
 	int before = 0, queued = 0;
 
-	CHECK(!ioctl(rig->fds[i], FIONREAD, &before));
-	CHECK_EQ(write(rig->peers[i], data, len), (ssize_t)len);
+	CHECK(!ioctl(r->fds[i], FIONREAD, &before));
+	CHECK_EQ(write(r->peers[i], data, len), (ssize_t)len);
 	while (queued < before + (int)len && !check_failures)
-		CHECK(!ioctl(rig->fds[i], FIONREAD, &queued));
+		CHECK(!ioctl(r->fds[i], FIONREAD, &queued));
 }
 
-static ssize_t rig_recv(struct rig *rig, unsigned i, void *dst, size_t len, unsigned unit)
+static ssize_t rig_recv(struct rig *r, unsigned i, void *dst, size_t len, unsigned unit)
 {
-	return rig->lanes[i]->ops->recv(rig->lanes[i], dst, len, unit);
+	return r->lanes[i]->ops->recv(r->lanes[i], dst, len, unit);
 }
 
-static ssize_t rig_send(struct rig *rig, unsigned i, const void *data, size_t len)
+static ssize_t rig_send(struct rig *r, unsigned i, const void *data, size_t len)
 {
 	struct iovec iov = { (void *)(uintptr_t)data, len };
 
-	return rig->lanes[i]->ops->send(rig->lanes[i], &iov, 1);
+	return r->lanes[i]->ops->send(r->lanes[i], &iov, 1);
 }
 
 /* ---- a record's cost ----------------------------------------------------------------------------- */
@@ -202,11 +206,8 @@ static void fill_source(void)
 		source[i] = (uint8_t)(i * 7 + (i >> 8));
 }
 
-/* Header and payload of a small record, one receive; and no other to learn that this was all. */
-static void test_small_record(void)
+TEST(a_small_record_costs_one_receive)
 {
-	struct rig rig;
-
 	rig_open(&rig, 1);
 	peer_write(&rig, 0, source, 104);
 	rig_begin_turn(&rig);
@@ -221,28 +222,24 @@ static void test_small_record(void)
 	CHECK_EQ(rig_recv(&rig, 0, sink, 40, 1), -EAGAIN);
 	CHECK_EQ(rig_recv(&rig, 0, sink, 40, 1), -EAGAIN);
 	CHECK_EQ(calls_all(), 1);
-	rig_close(&rig);
 }
 
 /* The payload of a large record as far as it is there; a turn for each receive. */
-static void rig_recv_large(struct rig *rig, size_t from, size_t to, size_t end)
+static void rig_recv_large(struct rig *r, size_t from, size_t to, size_t end)
 {
 	while (from < to && !check_failures) {
 		ssize_t n;
 
-		rig_begin_turn(rig);
-		n = rig_recv(rig, 0, sink + from, end - from, 8);
+		rig_begin_turn(r);
+		n = rig_recv(r, 0, sink + from, end - from, 8);
 		CHECK(n > 0 || n == -EAGAIN);
 		from += n > 0 ? (size_t)n : 0;
 	}
 	CHECK_EQ(from, to);
 }
 
-/* The header behind a large payload comes with it, though the payload came in two parts. */
-static void test_large_record(void)
+TEST(the_header_behind_a_large_payload_comes_with_it)
 {
-	struct rig rig;
-
 	rig_open(&rig, 1);
 	memset(sink, 0, sizeof(sink));
 	peer_write(&rig, 0, source, 40);
@@ -258,14 +255,10 @@ static void test_large_record(void)
 	CHECK_EQ(rig_recv(&rig, 0, sink + 80 + BULK, 60, 8), 60);
 	CHECK_EQ(calls_all(), 2);
 	CHECK_MEM(sink, source, BULK + 140);
-	rig_close(&rig);
 }
 
-/* A peer that waits for acknowledgements gets one per message, not one per read. */
-static void test_quickack(void)
+TEST(a_peer_that_waits_for_acknowledgments_gets_one_for_each_message)
 {
-	struct rig rig;
-
 	rig_open(&rig, 1);
 	lane_kernel_ack_promptly(rig.lanes[0]);
 	peer_write(&rig, 0, source, 104);
@@ -282,7 +275,7 @@ static void test_quickack(void)
 	peer_write(&rig, 0, source, BULK - BULK / 2);
 	rig_recv_large(&rig, BULK / 2, BULK, BULK);
 	CHECK_EQ(calls.quickack, 1);
-	/* Exactly as much as there was room for: told when nothing follows. */
+	/* Exactly as much as there was room for: acknowledged when nothing follows. */
 	calls_reset();
 	peer_write(&rig, 0, source, BULK + 40);
 	rig_recv_large(&rig, 0, BULK, BULK);
@@ -291,34 +284,31 @@ static void test_quickack(void)
 	rig_begin_turn(&rig);
 	CHECK_EQ(rig_recv(&rig, 0, sink, 40, 1), -EAGAIN);
 	CHECK_EQ(calls.quickack, 1);
-	rig_close(&rig);
 }
 
-/* ---- several on one driver ----------------------------------------------------------------------- */
+/* ---- several lanes of one comm ----------------------------------------------------------------------- */
 
 /* Every lane is asked, as a comm does. Returns the one that had something (and reads it), or -1. */
-static int rig_ask_all(struct rig *rig)
+static int rig_ask_all(struct rig *r)
 {
 	int found = -1;
 
-	rig_begin_turn(rig);
-	for (unsigned i = 0; i < rig->count; i++)
-		if (rig->lanes[i] && rig_recv(rig, i, sink, 40, 1) > 0)
+	rig_begin_turn(r);
+	for (unsigned i = 0; i < r->count; i++)
+		if (r->lanes[i] && rig_recv(r, i, sink, 40, 1) > 0)
 			found = (int)i;
 	return found;
 }
 
-static void rig_drain(struct rig *rig)
+static void rig_drain(struct rig *r)
 {
 	for (int i = 0; i < 4; i++)
-		rig_ask_all(rig);
+		rig_ask_all(r);
 	calls_reset();
 }
 
-static void test_idle_turns(void)
+TEST(an_idle_turn_of_many_lanes_costs_one_system_call_at_most)
 {
-	struct rig rig;
-
 	rig_open(&rig, LANES);
 	rig_drain(&rig);
 	for (int turn = 0; turn < 100; turn++)
@@ -326,14 +316,11 @@ static void test_idle_turns(void)
 	CHECK(calls_all() <= 100);
 	for (int turn = 0; turn < 100; turn++)
 		CHECK_EQ(rig_ask_all(&rig), -1);
-	CHECK(calls_all() <= 125); /* nothing for long: asked every eighth time */
-	rig_close(&rig);
+	CHECK(calls_all() <= 125); /* without events epoll is asked every eighth time */
 }
 
-static void test_any_lane(void)
+TEST(a_message_is_found_on_any_lane)
 {
-	struct rig rig;
-
 	rig_open(&rig, LANES);
 	rig_drain(&rig);
 	for (int round = 0; round < 3; round++) {
@@ -354,13 +341,10 @@ static void test_any_lane(void)
 			;
 	}
 	CHECK(calls_all() <= 300);
-	rig_close(&rig);
 }
 
-/* Where turns are rare each looks at all lanes: nobody polls, and who guards the driver takes one now and then. */
-static void test_rare_turns(void)
+TEST(each_turn_of_the_control_thread_looks_at_all_lanes)
 {
-	struct rig rig;
 	uint64_t now_ns;
 
 	rig_open(&rig, LANES);
@@ -374,15 +358,12 @@ static void test_rare_turns(void)
 		kernel_poll_begin(&rig.poll, now_ns);
 		CHECK_EQ(rig_recv(&rig, i, sink, 40, 1), 40);
 	}
-	rig_close(&rig);
 }
 
-/* The end of a stream, whose edge a read of the data before it may swallow. */
-static void test_ends(void)
+TEST(data_before_fin_or_rst_is_read_and_then_the_end)
 {
 	for (int reset = 0; reset < 2; reset++) {
 		struct linger linger = { 1, 0 };
-		struct rig rig;
 		ssize_t n = -EAGAIN;
 
 		rig_open(&rig, 3);
@@ -408,9 +389,8 @@ static void test_ends(void)
 	}
 }
 
-static void test_full(void)
+TEST(a_full_socket_is_not_written_to_until_it_has_room)
 {
-	struct rig rig;
 	ssize_t n = 1;
 	uint64_t sent = 0, got = 0;
 
@@ -441,14 +421,10 @@ static void test_full(void)
 		n = rig_send(&rig, 0, source, sizeof(source));
 	} while (n == -EAGAIN);
 	CHECK(n > 0);
-	rig_close(&rig);
 }
 
-/* Lanes come and go; with one left there is no epoll, and nothing is lost on the way. */
-static void test_come_and_go(void)
+TEST(without_a_second_lane_there_is_no_epoll)
 {
-	struct rig rig;
-
 	rig_open(&rig, 3);
 	CHECK(rig.poll.epoll_fd >= 0);
 	rig_drain(&rig);
@@ -458,12 +434,11 @@ static void test_come_and_go(void)
 	CHECK(rig.poll.epoll_fd < 0);
 	CHECK_EQ(rig_ask_all(&rig), 2); /* the only one is always tried */
 	CHECK(!rig.poll.hot || rig.poll.hot == rig.poll.members);
-	rig_close(&rig);
 }
 
-static void test_no_epoll(void)
+TEST(without_an_epoll_descriptor_every_lane_is_tried)
 {
-	struct rig rig, other;
+	struct rig other;
 
 	rig_open(&rig, 1);
 	rig_open(&other, 1);
@@ -478,15 +453,12 @@ static void test_no_epoll(void)
 	CHECK_EQ(rig_recv(&rig, 0, sink, 40, 1), -EAGAIN);
 	CHECK_EQ(rig_recv(&other, 0, sink, 40, 1), 40);
 	rig_close(&other);
-	rig_close(&rig);
 }
 
-/* ---- what the kernel may say ---------------------------------------------------------------------- */
+/* ---- errors and TCP_INFO ---------------------------------------------------------------------- */
 
-static void test_interrupted(void)
+TEST(an_interrupted_call_is_repeated)
 {
-	struct rig rig;
-
 	rig_open(&rig, 1);
 	peer_write(&rig, 0, source, 40);
 	rig_begin_turn(&rig);
@@ -496,14 +468,11 @@ static void test_interrupted(void)
 	CHECK_EQ(rig_send(&rig, 0, source, 40), 40);
 	CHECK_EQ(calls.recv, 4);
 	CHECK_EQ(calls.send, 4);
-	rig_close(&rig);
 }
 
 /* No event will tell when there is memory again: the next call tries. */
-static void test_no_memory(void)
+TEST(a_send_that_found_no_memory_is_tried_again)
 {
-	struct rig rig;
-
 	rig_open(&rig, 2);
 	rig_drain(&rig);
 	calls_make_fail(ENOBUFS, 1);
@@ -511,13 +480,11 @@ static void test_no_memory(void)
 	CHECK_EQ(rig_send(&rig, 0, source, 40), -EAGAIN);
 	CHECK_EQ(rig_send(&rig, 0, source, 40), 40);
 	CHECK_EQ(rig.lanes[0]->error, 0);
-	rig_close(&rig);
 }
 
-static void test_info(void)
+TEST(tcp_tells_what_is_acknowledged_in_flight_and_unsent)
 {
 	struct lane_info info;
-	struct rig rig;
 	uint64_t sent = 0;
 	ssize_t n;
 
@@ -542,11 +509,9 @@ static void test_info(void)
 		rig.lanes[0]->ops->info(rig.lanes[0], &info);
 	while (info.acked_bytes < sent);
 	CHECK_EQ(info.in_flight_bytes + info.unsent_bytes, 0);
-	rig_close(&rig);
 }
 
-/* Strangers come by thousands: whom a door lets in has its options, and costs no call for them. */
-static void test_door_options(void)
+TEST(an_accepted_socket_has_the_options_of_its_listener)
 {
 	static const struct {
 		int level, name;
@@ -557,42 +522,27 @@ static void test_door_options(void)
 	};
 	struct sockaddr_in before = { 0 }, after = { 0 };
 	socklen_t len = sizeof(before);
-	struct rig rig;
 
 	rig_open(&rig, 1);
 	for (unsigned i = 0; i < sizeof(options) / sizeof(options[0]); i++) {
-		int door = 0, lane = -1;
-		socklen_t size = sizeof(door);
+		int wanted = 0, lane = -1;
+		socklen_t size = sizeof(wanted);
 
-		CHECK(!getsockopt(rig.door, options[i].level, options[i].name, &door, &size));
+		CHECK(!getsockopt(rig.listener, options[i].level, options[i].name, &wanted, &size));
 		CHECK(!getsockopt(rig.fds[0], options[i].level, options[i].name, &lane, &size));
-		CHECK(door > 0);
-		CHECK_EQ(lane, door);
+		CHECK(wanted > 0);
+		CHECK_EQ(lane, wanted);
 	}
 	CHECK(!getsockname(rig.peers[0], (struct sockaddr *)&before, &len));
 	CHECK_EQ(rig.lanes[0]->remote.port, ntohs(before.sin_port));
 	CHECK(!getsockname(rig.fds[0], (struct sockaddr *)&after, &len));
 	CHECK_EQ(rig.lanes[0]->local.port, ntohs(after.sin_port));
-	rig_close(&rig);
 }
 
 int main(void)
 {
 	CHECK_EQ(forkguard_init(NULL), 0);
 	fill_source();
-	test_small_record();
-	test_large_record();
-	test_quickack();
-	test_idle_turns();
-	test_any_lane();
-	test_rare_turns();
-	test_ends();
-	test_full();
-	test_come_and_go();
-	test_no_epoll();
-	test_interrupted();
-	test_no_memory();
-	test_door_options();
-	test_info();
+	check_run();
 	return check_done();
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_lane_page.c - the job's statistics region: records of comms and lanes, many threads, no room, no page, a fork. */
+/* test_lane_page.c - the job's statistics region. */
 #include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -16,8 +16,7 @@
 #include "job_page.h"
 #include "stats/lane_page.h"
 
-/* A message of two lanes, one of which dies: what is shown, and what stays when it is all over. */
-static void test_the_life_of_a_comm(void)
+TEST(a_comm_and_its_lanes_are_counted_and_their_records_emptied)
 {
 	struct comm_stats *comm = comm_add(77);
 	struct lane_stats *harp = lane_add(comm, 0, HARP_PAGE_KIND_HARP);
@@ -33,7 +32,6 @@ static void test_the_life_of_a_comm(void)
 	CHECK_EQ(page_lane(1).value[HARP_LANE_kind], HARP_PAGE_KIND_KERNEL);
 	CHECK_EQ(page_lane(1).value[HARP_LANE_comm], page_comm(0).value[HARP_COMM_serial]);
 	CHECK_EQ(page_status().flows_open, 2);
-	CHECK_EQ(page_counter(HARP_JOB_lanes_opened), 2);
 
 	lane_stats_payload(harp, 1000);
 	lane_stats_sent(harp, 1040, clock_now_ns());
@@ -57,22 +55,21 @@ static void test_the_life_of_a_comm(void)
 	CHECK_EQ(page_lane(0).value[HARP_LANE_payload_bytes], 1024);
 	CHECK_EQ(page_lane(0).value[HARP_LANE_in_flight_bytes], 0);
 	CHECK_EQ(page_comm(0).value[HARP_COMM_bytes], 4024);
-	CHECK_EQ(page_comm(0).value[HARP_COMM_bytes_mixed], 4024);
+	CHECK_EQ(page_comm(0).value[HARP_COMM_messages_mixed], 1);
 	CHECK_EQ(page_counter(HARP_JOB_messages_mixed), 1);
 
-	/* One dies; its chunk goes over the other; a new lane takes its place, and its numbers go on. */
+	/* One dies; its chunk goes over the other one; a new lane takes its place, whose numbers continue. */
 	lane_stats_moved_away(harp, 1);
 	lane_stats_moved_here(kernel);
 	lane_stats_stalled(harp, true);
 	lane_stats_stalled(harp, true);
-	lane_stats_died(harp, WHO(0), -ECONNRESET);
+	lane_stats_died(harp, OWNER(0), -ECONNRESET);
 	lane_stats_stalled(harp, false); /* too late */
 	CHECK_EQ(page_lane(0).value[HARP_LANE_state], HARP_PAGE_LANE_DEAD);
 	CHECK_EQ(page_lane(0).value[HARP_LANE_end], HARP_PAGE_LANE_END_reset);
 	CHECK_EQ(page_lane(0).value[HARP_LANE_chunks_moved_away], 1);
 	CHECK_EQ(page_lane(1).value[HARP_LANE_chunks_moved_here], 1);
 	CHECK_EQ(page_counter(HARP_JOB_lanes_died_reset), 1);
-	CHECK_EQ(page_counter(HARP_JOB_chunks_moved), 1);
 	CHECK_EQ(page_comm(0).value[HARP_COMM_lanes_open], 1);
 	CHECK(lane_add(comm, 0, HARP_PAGE_KIND_HARP) == harp);
 	lane_stats_payload(harp, 6);
@@ -84,11 +81,9 @@ static void test_the_life_of_a_comm(void)
 	CHECK_EQ(page_lane(0).value[HARP_LANE_lanes], 2);
 	CHECK_EQ(page_counter(HARP_JOB_lanes_replaced), 1);
 	CHECK_EQ(page_counter(HARP_JOB_lanes_stalled), 1);
-	CHECK_EQ(page_counter(HARP_JOB_lanes_rerolled), 0);
-	/* One that is open still gives its place away. What is told of it afterwards is not told of the new one. */
+	/* An open lane is replaced. What happens to it afterwards does not count for its successor. */
 	CHECK(lane_add_owner(comm, 0, HARP_PAGE_KIND_HARP, comm) == harp);
-	lane_stats_closed(harp, WHO(0));
-	CHECK_EQ(page_counter(HARP_JOB_lanes_rerolled), 1);
+	lane_stats_closed(harp, OWNER(0));
 	CHECK_EQ(page_lane(0).value[HARP_LANE_rerolls], 1);
 	CHECK_EQ(page_lane(0).value[HARP_LANE_state], HARP_PAGE_LANE_OPEN);
 	CHECK_EQ(page_comm(0).value[HARP_COMM_lanes_open], 2);
@@ -110,11 +105,11 @@ static void test_the_life_of_a_comm(void)
 	CHECK_EQ(page_rail(HARP_PAGE_KIND_HARP).value[HARP_RAIL_lanes_open], 0);
 	CHECK_EQ(page_rail(HARP_PAGE_KIND_HARP).value[HARP_RAIL_lanes_died], 1);
 	CHECK_EQ(page_rail(HARP_PAGE_KIND_KERNEL).value[HARP_RAIL_payload_bytes], 3005);
-	CHECK_EQ(page_counter(HARP_JOB_chunks_sent), 2);
+	CHECK_EQ(page_rail(HARP_PAGE_KIND_HARP).value[HARP_RAIL_chunks_sent], 2);
 	CHECK_EQ(page_status().comms_open, 0);
 }
 
-static void test_every_end_has_its_counter(void)
+TEST(every_reason_for_a_lost_lane_has_its_counter)
 {
 	static const struct {
 		int error;
@@ -137,7 +132,7 @@ static void test_every_end_has_its_counter(void)
 			HARP_JOB_lanes_died_reset + ends[i].end - HARP_PAGE_LANE_END_reset;
 		uint64_t before = page_counter((enum harp_job_counter)counter);
 
-		lane_stats_died(lane_add(comm, i, HARP_PAGE_KIND_HARP), WHO(i), ends[i].error);
+		lane_stats_died(lane_add(comm, i, HARP_PAGE_KIND_HARP), OWNER(i), ends[i].error);
 		CHECK_EQ(page_counter((enum harp_job_counter)counter), before + 1);
 		CHECK_EQ(page_lane(i).value[HARP_LANE_end], ends[i].end);
 		snprintf(name, sizeof(name), "lanes_died_%s", harp_lane_end_name(ends[i].end));
@@ -148,8 +143,7 @@ static void test_every_end_has_its_counter(void)
 	comm_stats_free(comm);
 }
 
-/* The peer ended it for another, which did not come. */
-static void test_a_lane_that_is_not_replaced(void)
+TEST(a_lane_whose_replacement_does_not_come_is_lost)
 {
 	uint64_t before = page_counter(HARP_JOB_lanes_died_reset);
 	struct comm_stats *comm = comm_add(7);
@@ -162,7 +156,7 @@ static void test_a_lane_that_is_not_replaced(void)
 	CHECK_EQ(page_lane(1).value[HARP_LANE_end], HARP_PAGE_LANE_END_reset);
 	CHECK_EQ(page_comm(0).value[HARP_COMM_lanes_open], 1);
 	CHECK_EQ(page_comm(0).value[HARP_COMM_lanes_died], 1);
-	/* Another came after all, and was told of: one death, one count. */
+	/* It is lost once only. */
 	lane_page_lane_unreplaced(comm, 1);
 	CHECK_EQ(page_counter(HARP_JOB_lanes_died_reset), before + 1);
 	CHECK_EQ(page_comm(0).value[HARP_COMM_lanes_died], 1);
@@ -175,8 +169,7 @@ static void test_a_lane_that_is_not_replaced(void)
 	comm_stats_free(comm);
 }
 
-/* All count, and those that there is room for are seen. */
-static void test_a_full_page(void)
+TEST(without_a_free_record_lanes_are_counted_and_hidden)
 {
 	struct comm_stats *comms[ROWS / 4 + 2];
 	struct lane_stats *last = NULL;
@@ -189,14 +182,14 @@ static void test_a_full_page(void)
 	CHECK_EQ(page_status().flows_open, ROWS + 8);
 	CHECK_EQ(page_status().flows_hidden, 8);
 	lane_stats_payload(last, 9); /* counted, though not shown */
-	/* Who goes makes room; the last one in takes it. */
+	/* A comm that closes leaves its records to the next one. */
 	comm_stats_free(comms[2]);
 	comms[2] = comm_add(1000);
 	last = lane_add(comms[2], 3, HARP_PAGE_KIND_KERNEL);
 	lane_stats_payload(last, 11);
 	CHECK_EQ(page_comm(2).value[HARP_COMM_comm_id], 1000);
-	CHECK_EQ(page_lane(11).value[HARP_LANE_payload_bytes], 11);
-	CHECK_EQ(page_lane(11).value[HARP_LANE_index], 3);
+	CHECK_EQ(page_lane(8).value[HARP_LANE_payload_bytes], 11);
+	CHECK_EQ(page_lane(8).value[HARP_LANE_index], 3);
 	for (unsigned i = 0; i < ROWS / 4 + 2; i++)
 		comm_stats_free(comms[i]);
 	CHECK_EQ(page_status().flows_hidden, 0);
@@ -208,6 +201,9 @@ static void test_a_full_page(void)
 }
 
 /* ---- many threads ---------------------------------------------------------------------------- */
+
+BEFORE_EACH(page_begin())
+AFTER_EACH(page_end())
 
 #define THREADS 4u
 #define ROUNDS 20000u
@@ -236,7 +232,7 @@ static void *crowd_add(void *arg)
 	return NULL;
 }
 
-/* Others come and go meanwhile. */
+/* Opens and closes other comms. */
 static void *crowd_churn(void *arg)
 {
 	struct crowd *crowd = arg;
@@ -252,7 +248,7 @@ static void *crowd_churn(void *arg)
 	return NULL;
 }
 
-/* What a reader sees is never torn: a record is of one lane. */
+/* Reads whole records only. */
 static void *crowd_read(void *arg)
 {
 	struct crowd *crowd = arg;
@@ -266,7 +262,7 @@ static void *crowd_read(void *arg)
 	return NULL;
 }
 
-static void test_many_threads(void)
+TEST(many_threads_count_and_readers_see_no_torn_record)
 {
 	struct crowd crowd = { .comm = comm_add(9) };
 	struct crowd_member members[THREADS];
@@ -294,7 +290,7 @@ static void test_many_threads(void)
 	comm_stats_free(crowd.comm);
 }
 
-static void test_a_nic_goes_down_once(void)
+TEST(a_nic_is_down_as_long_as_one_comm_says_so)
 {
 	uint64_t down = page_counter(HARP_JOB_rails_down), up = page_counter(HARP_JOB_rails_up);
 
@@ -308,7 +304,7 @@ static void test_a_nic_goes_down_once(void)
 	CHECK_EQ(page_rail(HARP_PAGE_KIND_HARP).value[HARP_RAIL_down], 0);
 	CHECK_EQ(page_counter(HARP_JOB_rails_down), down + 1);
 	CHECK_EQ(page_counter(HARP_JOB_rails_up), up + 1);
-	lane_page_rail(0, true); /* by one that ends so: nobody knows of the NIC */
+	lane_page_rail(0, true); /* by a comm that ends while it is down */
 	lane_page_rail_left(0);
 	CHECK_EQ(page_rail(HARP_PAGE_KIND_KERNEL).value[HARP_RAIL_down], 0);
 	lane_page_rail_left(0); /* from before the page was there */
@@ -321,8 +317,7 @@ static void test_a_nic_goes_down_once(void)
 	CHECK_EQ(page_counter(HARP_JOB_rails_up), up + 1);
 }
 
-/* A forked child has no page of its parent's: who outlives the parent does not keep it alive. */
-static void test_a_forked_child_lets_go(void)
+TEST(a_forked_child_does_not_keep_the_region)
 {
 	static const struct forkguard_hooks hooks[] = { { .child = lane_page_fork_child }, { 0 } };
 	int status = 1;
@@ -340,12 +335,12 @@ static void test_a_forked_child_lets_go(void)
 	CHECK_EQ(page_status().ended, 0);
 }
 
-/* No descriptors: said once, and everything works unseen. */
-static void test_no_page(void)
+TEST(without_descriptors_everything_works_and_nothing_is_shown)
 {
 	struct rlimit before, none = { 0, 0 };
 	struct comm_stats *comm;
 
+	page_end();
 	CHECK_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
 	none.rlim_max = before.rlim_max;
 	CHECK_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
@@ -358,26 +353,12 @@ static void test_no_page(void)
 	lane_page_rail(0, true);
 	comm_stats_free(comm);
 	lane_page_close();
+	page_begin();
 }
 
 int main(void)
 {
-	static void (*const tests[])(void) = {
-		test_the_life_of_a_comm,
-		test_every_end_has_its_counter,
-		test_a_full_page,
-		test_a_lane_that_is_not_replaced,
-		test_many_threads,
-		test_a_nic_goes_down_once,
-		test_a_forked_child_lets_go,
-	};
-
 	plugin_devices_load(NULL);
-	test_no_page();
-	for (unsigned i = 0; i < sizeof(tests) / sizeof(*tests); i++) {
-		page_begin();
-		tests[i]();
-		page_end();
-	}
+	check_run();
 	return check_done();
 }

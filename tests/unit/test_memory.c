@@ -22,8 +22,8 @@
 #define FOR_EVER UINT64_MAX
 
 struct engine {
-	bool reads; /* the application's memory */
-	bool deaf;  /* its NIC can't be told of memory */
+	bool reads;   /* the application's memory */
+	bool refuses; /* its NIC takes no registration */
 	unsigned known[PIECES];
 	uint64_t busy; /* so often it says that the NIC still reads */
 	bool evicts;   /* and then it does not, once it was asked to evict */
@@ -102,7 +102,7 @@ int harp_stack_memory_add(struct harp_stack *stack, const void *base, size_t byt
 	struct engine *engine = engine_of(stack);
 
 	CHECK(engine->reads && !engine->closed);
-	if (engine->deaf)
+	if (engine->refuses)
 		return -ENOMEM;
 	engine->known[piece_of(base, bytes)]++;
 	return 0;
@@ -186,8 +186,7 @@ static void *add(struct comm *comm, unsigned i)
 	return handle;
 }
 
-/* Engines that were there, one that comes later, and one that does not read memory. */
-TEST(who_is_told)
+TEST(engines_that_read_memory_learn_what_senders_register)
 {
 	struct comm *sender = comm_new(COMM_SEND), *receiver = comm_new(COMM_RECV);
 	void *handles[2], *of_receiver, *nothing;
@@ -209,6 +208,7 @@ TEST(who_is_told)
 	CHECK(withdrawn.count == 1 && withdrawn.comm == sender && withdrawn.handle == handles[0] &&
 	      withdrawn.base == memory && withdrawn.bytes == 1);
 	CHECK_EQ(plugin_memory_remove(handles[0]), -ENOENT); /* twice */
+	CHECK_EQ(plugin_memory_remove(memory), -ENOENT);     /* never given */
 	CHECK_EQ(engines[0].known[0], 1);
 	CHECK_EQ(engines[2].known[0], 1);
 	CHECK_EQ(plugin_memory_remove(of_receiver), 0);
@@ -219,40 +219,19 @@ TEST(who_is_told)
 	CHECK_EQ(plugin_memory_remove(handles[1]), 0);
 	CHECK_EQ(engines[0].known[0], 1); /* it forgets by itself */
 	CHECK_EQ(engines[2].known[0], 0);
-	engine_leaves(&engines[1]); /* it was never told of */
+	engine_leaves(&engines[1]); /* it never learned of memory */
 	engine_leaves(&engines[2]);
 	comm_closes(sender);
 	comm_closes(receiver);
 }
 
-TEST(handles_that_were_never_given)
-{
-	struct comm *comm = comm_new(COMM_SEND);
-	void *handle;
-
-	CHECK_EQ(plugin_memory_remove(NULL), -ENOENT); /* no table yet */
-	handle = add(comm, 0);
-	CHECK_EQ(plugin_memory_remove(NULL), -ENOENT);
-	CHECK_EQ(plugin_memory_remove((void *)((uintptr_t)handle + 1)), -ENOENT);
-	CHECK_EQ(plugin_memory_remove((void *)((uintptr_t)handle + ((uintptr_t)2 << 32))), -ENOENT);
-	CHECK_EQ(plugin_memory_remove((void *)((uintptr_t)handle + ((uintptr_t)1 << 32))), -ENOENT);
-	CHECK_EQ(plugin_memory_remove(memory), -ENOENT);
-	CHECK_EQ(plugin_memory_remove(handle), 0);
-	CHECK(add(comm, 0) != handle); /* in the same place, and younger */
-	CHECK_EQ(plugin_memory_remove(handle), -ENOENT);
-	comm_closes(comm);
-	plugin_memory_forget();
-	CHECK_EQ(plugin_memory_remove(handle), -ENOENT);
-}
-
-/* A NIC that can't be told: memory is registered, and copied from. It can be taken back. */
-TEST(a_nic_that_refuses)
+TEST(memory_that_a_nic_refuses_is_copied_and_can_be_taken_back)
 {
 	struct comm *comm = comm_new(COMM_SEND);
 	void *handle;
 
 	engines_begin(true);
-	engines[1].deaf = true;
+	engines[1].refuses = true;
 	for (unsigned i = 0; i < ENGINES; i++)
 		plugin_memory_engine_open(&engines[i]);
 	handle = add(comm, 2);
@@ -268,8 +247,7 @@ TEST(a_nic_that_refuses)
 	comm_closes(comm);
 }
 
-/* What connections have queued is copied out; the NIC is waited for; and one that never lets go is said. */
-TEST(a_nic_that_reads_on)
+TEST(a_nic_that_still_reads_memory_is_waited_for_and_reported)
 {
 	struct comm *comm = comm_new(COMM_SEND);
 	void *handle;
@@ -295,44 +273,13 @@ TEST(a_nic_that_reads_on)
 	CHECK_EQ(engines[0].known[3], 1);
 	CHECK_EQ(engines[1].known[3], 0); /* the others were asked none the less */
 	CHECK_EQ(engines[2].known[3], 0);
-	CHECK_EQ(plugin_memory_remove(handle), -ENOENT);
 	env_warns = 0;
 	for (unsigned i = 0; i < ENGINES; i++)
 		engine_leaves(&engines[i]);
 	comm_closes(comm);
 }
 
-/* The comm is gone and its memory no longer read; what it registered may still be removed, and is nobody's. */
-TEST(a_comm_that_closes_first)
-{
-	struct comm *comm = comm_new(COMM_SEND), *other = comm_new(COMM_SEND);
-	void *handles[3], *others;
-
-	engines_begin(true);
-	plugin_memory_engine_open(&engines[0]);
-	for (unsigned i = 0; i < 3; i++)
-		handles[i] = add(comm, i);
-	others = add(other, 1);
-	comm_closes(comm);
-	CHECK_EQ(engines[0].known[0] + engines[0].known[2], 0);
-	CHECK_EQ(engines[0].known[1], 1);
-	plugin_memory_engine_open(&engines[1]); /* does not learn of them any more */
-	CHECK_EQ(engines[1].known[0] + engines[1].known[2], 0);
-	CHECK_EQ(engines[1].known[1], 1);
-	withdrawn.count = 0;
-	for (unsigned i = 0; i < 3; i++)
-		CHECK_EQ(plugin_memory_remove(handles[i]), 0);
-	CHECK_EQ(withdrawn.count, 0);
-	CHECK_EQ(engines[0].known[1], 1);
-	CHECK_EQ(plugin_memory_remove(others), 0);
-	CHECK_EQ(withdrawn.count, 1);
-	engine_leaves(&engines[0]);
-	engine_leaves(&engines[1]);
-	comm_closes(other);
-}
-
-/* Comms, registrations and engines that come and go in any order, against a count. */
-TEST(any_order)
+TEST(comms_registrations_and_engines_come_and_go_in_any_order)
 {
 	static struct {
 		void *handle;
@@ -397,8 +344,7 @@ static void *leaving(void *arg)
 	return NULL;
 }
 
-/* An engine that is to go while somebody waits for its NIC: it is asked until it has let go, and never afterwards. */
-TEST(an_engine_goes_meanwhile)
+TEST(an_engine_that_closes_is_asked_until_it_has_let_go)
 {
 	for (unsigned round = 0; round < 50; round++) {
 		struct comm *comm = comm_new(COMM_SEND);
@@ -419,8 +365,7 @@ TEST(an_engine_goes_meanwhile)
 	}
 }
 
-/* While a comm closes another one is made, at its address perhaps: what that registers is its own. */
-TEST(the_next_at_that_address)
+TEST(a_comm_at_the_address_of_a_closing_one_keeps_its_memory)
 {
 	struct comm *comm = comm_new(COMM_SEND);
 	unsigned before = withdrawn.count;

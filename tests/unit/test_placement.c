@@ -9,6 +9,7 @@
 #include <stdlib.h>
 
 #include "base/rng.h"
+#include "base/util.h"
 #include "check.h"
 #include "poll/engine.h"
 #include "connect/peers.h"
@@ -39,7 +40,7 @@ static struct placement_end end_of(enum placement_kind kind, uint16_t queues, ui
 	return (struct placement_end){ .kind = kind, .queues = queues, .queue = queue };
 }
 
-static void test_right_ports(void)
+static void computed_ports_reach_the_right_queues(void)
 {
 	for (uint64_t seed = 0; seed < 40; seed++) {
 		struct placement_end own, peer;
@@ -70,7 +71,7 @@ static void test_right_ports(void)
 	}
 }
 
-TEST(each_once)
+TEST(every_port_is_given_once)
 {
 	struct placement_end unknown = end_of(PLACEMENT_UNKNOWN, 8, 3);
 
@@ -92,7 +93,7 @@ TEST(each_once)
 	}
 }
 
-TEST(kinds)
+TEST(ports_are_free_certain_or_tried_by_what_both_nics_state)
 {
 	struct placement_end one = end_of(PLACEMENT_ONE_QUEUE, 1, 0), older = { 0 };
 	struct placement_end unknown = end_of(PLACEMENT_UNKNOWN, 4, 1), known, *ends[2];
@@ -111,7 +112,7 @@ TEST(kinds)
 		placement_begin(&p, &known, ends[i], &here, &there, FIRST, LAST, 1);
 		CHECK(!placement_is_free(&p) && placement_is_certain(&p));
 		CHECK(placement_next(&p) != 0);
-		/* What was believed did not hold: any port, and nothing is certain. */
+		/* What the peer stated was wrong: any port may do. */
 		p.distrust = true;
 		CHECK(!placement_is_certain(&p));
 	}
@@ -135,7 +136,7 @@ TEST(kinds)
 
 /* ---- what is said ----------------------------------------------------------------------------- */
 
-TEST(said)
+TEST(an_encoded_queue_table_selects_the_same_ports)
 {
 	for (uint64_t seed = 0; seed < 60; seed++) {
 		uint8_t bytes[PLACEMENT_EXTENSION_BYTES_MAX];
@@ -160,7 +161,7 @@ TEST(said)
 	}
 }
 
-TEST(nothing_to_say)
+TEST(a_nic_without_a_known_hash_is_not_encoded)
 {
 	uint8_t bytes[PLACEMENT_EXTENSION_BYTES_MAX];
 	struct placement_end end = end_of(PLACEMENT_ONE_QUEUE, 1, 0);
@@ -172,13 +173,12 @@ TEST(nothing_to_say)
 	CHECK_EQ(placement_encode(&end, bytes), 0);
 }
 
-/* Whatever comes, it is refused or makes an end that can be computed with. */
-TEST(hostile)
+TEST(a_damaged_queue_table_is_refused_or_usable)
 {
 	static const struct {
 		size_t at;
 		uint8_t value;
-	} lies[] = {
+	} changes[] = {
 		{ 0, 0 }, { 0, 2 }, { 0, 255 }, { 1, 0 },   { 1, 39 }, { 1, 41 },  { 1, 65 },
 		{ 2, 0 }, { 2, 9 }, { 3, 2 },   { 3, 255 }, { 4, 8 },  { 5, 255 }, { 6, 0 },
 	};
@@ -195,9 +195,9 @@ TEST(hostile)
 	CHECK_EQ(len, 8 + 40 + 16);
 	for (size_t cut = 0; cut < sizeof(good); cut++)
 		CHECK_EQ(placement_decode(&end, good, cut), cut == len ? 0 : -EPROTO);
-	for (size_t i = 0; i < sizeof(lies) / sizeof(lies[0]); i++) {
+	for (size_t i = 0; i < ARRAY_SIZE(changes); i++) {
 		memcpy(bytes, good, sizeof(good));
-		bytes[lies[i].at] = lies[i].value;
+		bytes[changes[i].at] = changes[i].value;
 		CHECK_EQ(placement_decode(&end, bytes, len), -EPROTO);
 		CHECK(!end.known);
 	}
@@ -219,7 +219,7 @@ TEST(hostile)
 
 /* ---- what is remembered ----------------------------------------------------------------------- */
 
-TEST(memory)
+TEST(peers_are_remembered_avoided_and_forgotten)
 {
 	struct placement_end end = end_of(PLACEMENT_TOEPLITZ, 8, 2), out;
 	struct harp_endpoint peer = there, other = there;
@@ -237,9 +237,8 @@ TEST(memory)
 	CHECK_EQ(peers_avoided_s(&peer, 1, now_ns), 0);
 	peers_avoid(&peer, 1, now_ns);
 	CHECK_EQ(peers_avoided_s(&peer, 1, now_ns), 1);
-	CHECK_EQ(peers_avoided_s(&peer, 1, now_ns - 1),
-		 1); /* asked by who looked at the clock before */
-	CHECK_EQ(peers_avoided_s(&peer, 0, now_ns), 0); /* another engine may try */
+	CHECK_EQ(peers_avoided_s(&peer, 1, now_ns - 1), 1); /* an older clock */
+	CHECK_EQ(peers_avoided_s(&peer, 0, now_ns), 0);     /* another engine may try */
 	CHECK_EQ(peers_avoided_s(&other, 1, now_ns), 0);
 	CHECK_EQ(peers_avoided_s(&peer, 1, now_ns + PEERS_AVOID_NS - 1),
 		 PEERS_AVOID_NS / 1000000000u);
@@ -247,7 +246,7 @@ TEST(memory)
 	peers_avoid(&peer, ENGINES_MAX, now_ns);
 	CHECK_EQ(peers_avoided_s(&peer, ENGINES_MAX, now_ns), 0);
 
-	/* More peers than there is room: who was asked about stays. */
+	/* With more peers than fit, those in use stay. */
 	for (unsigned i = 0; i < 3 * PEERS_MAX; i++) {
 		other.port = (uint16_t)(2000 + i);
 		peers_learn(&other, &end);
@@ -267,10 +266,10 @@ int main(void)
 	here.addr = harp_addr_v4(10, 77, 0, 1);
 	there.addr = harp_addr_v4(10, 77, 0, 2);
 	there.port = 61234;
-	test_right_ports();
+	computed_ports_reach_the_right_queues();
 	CHECK_EQ(harp_addr_parse("fd00::1", &here.addr), 0);
 	CHECK_EQ(harp_addr_parse("fd00::2", &there.addr), 0);
-	test_right_ports();
+	computed_ports_reach_the_right_queues();
 	check_run();
 	return check_done();
 }

@@ -42,9 +42,7 @@ static void fake_close(struct lane *lane, bool abort)
 	fake_alive--;
 }
 
-static const struct lane_ops fake_ops = { .kind = "fake",
-					  .state = fake_state,
-					  .close = fake_close };
+static const struct lane_ops fake_ops = { .state = fake_state, .close = fake_close };
 
 int lane_harp_connect(struct engine *engine, const struct harp_endpoint *local,
 		      const struct harp_endpoint *remote, int dscp, struct lane **out)

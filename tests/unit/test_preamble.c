@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_preamble.c - the mutual proof, of first lanes and of further ones, sealed or not: accepted as documented, refused in
- * every other case.
+ * test_preamble.c - the mutual proof of first and further lanes, encrypted or not: accepted as documented, refused
+ * otherwise.
  */
 #include "connect/handshake.h"
 #include "lane/lane_encrypted.h"
 #include "preamble_rig.h"
 #include "wire/record.h"
 
-TEST(accepted)
+TEST(both_sides_accept_each_other_and_read_no_further)
 {
 	for (uint64_t seed = 0; seed < 200; seed++) {
 		static const uint8_t data[5] = { 1, 2, 3, 4, 5 };
@@ -33,8 +33,7 @@ TEST(accepted)
 	}
 }
 
-/* Every bit of every message counts. */
-TEST(damage)
+TEST(a_damaged_bit_of_any_message_is_refused)
 {
 	for (int direction = 0; direction < 2; direction++) {
 		for (uint64_t at = 0; at < 96; at++) {
@@ -43,14 +42,14 @@ TEST(damage)
 			r.pair.pipes[direction].flip = (uint8_t)(1u << (at % 8));
 			run(&r);
 			CHECK(r.connected != 1);
-			/* READY is the acceptor's last word: damage to it only the connector sees. */
+			/* Only the connector sees damage to READY, the acceptor's last message. */
 			if (direction == 0 || at < 64)
 				CHECK(r.accepted != 1);
 		}
 	}
 }
 
-TEST(wrong_secret)
+TEST(a_wrong_secret_is_refused)
 {
 	run_begin(&r, 1, 0);
 	r.connector.key[3] ^= 1;
@@ -70,8 +69,7 @@ static void said_by(const struct preamble *connector, uint8_t said[SAID_BYTES])
 	       PREAMBLE_PROOF_BYTES);
 }
 
-/* All that a connector once said, said again. */
-TEST(replay)
+TEST(a_replayed_connector_is_refused)
 {
 	uint8_t said[SAID_BYTES];
 	struct preamble_terms t;
@@ -89,7 +87,7 @@ TEST(replay)
 	CHECK_EQ(r.accepted, -EKEYREJECTED);
 }
 
-TEST(refusals)
+TEST(features_listeners_and_versions_are_refused_as_documented)
 {
 	run_begin(&r, 4, 1ull << 40); /* a mandatory feature of the future */
 	run(&r);
@@ -155,7 +153,7 @@ static void test_sealed(void)
 	}
 }
 
-TEST(not_sealed_alike)
+TEST(a_lane_that_one_side_encrypts_is_refused)
 {
 	struct lane *lane;
 
@@ -177,7 +175,7 @@ TEST(not_sealed_alike)
 	CHECK(strstr(r.acceptor.what, "the peer does not") != NULL);
 }
 
-TEST(wrong_psk)
+TEST(a_wrong_pre_shared_key_is_refused)
 {
 	uint8_t other_psk[sizeof(psk)];
 
@@ -199,7 +197,7 @@ TEST(wrong_psk)
 }
 
 /* HELLO with extensions: the optional are skipped, the mandatory and the broken refused. */
-TEST(extensions)
+TEST(unknown_extensions_are_skipped_unless_mandatory)
 {
 	static const struct {
 		uint16_t type, len, total;
@@ -234,7 +232,7 @@ TEST(extensions)
 
 /* ---- comms of several lanes ------------------------------------------------------------------- */
 
-TEST(comm_key)
+TEST(both_sides_have_the_same_comm_key)
 {
 	uint8_t key[PREAMBLE_KEY_BYTES];
 
@@ -254,7 +252,7 @@ TEST(comm_key)
 	CHECK(memcmp(key, comm.key, sizeof(key)) != 0);
 }
 
-TEST(further_lanes)
+TEST(a_further_lane_joins_with_the_comm_key_only)
 {
 	run_first(&r, 1, 4, 32);
 	listening = false; /* the listen comm may be closed by then */
@@ -283,7 +281,7 @@ TEST(further_lanes)
 	listening = true;
 }
 
-TEST(further_replay)
+TEST(a_replayed_further_lane_is_refused)
 {
 	uint8_t said[SAID_BYTES];
 
@@ -299,7 +297,7 @@ TEST(further_replay)
 }
 
 /* Numbers of lanes and flags as no connector says them. */
-TEST(lane_numbers)
+TEST(an_impossible_lane_number_is_refused)
 {
 	static const struct {
 		uint8_t index, lanes, flags;

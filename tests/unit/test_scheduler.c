@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_scheduler.c - which lane takes the next chunk, of lanes whose rates are the test's. */
+/* test_scheduler.c - which lane takes the next chunk; rates and round trips of the lanes are the test's. */
 #include "comm/scheduler.h"
 
 #include "check.h"
@@ -10,235 +10,210 @@
 #define TIMEOUT_NS (500 * MS)
 #define WAY_MS_MAX 512u
 
-/* Paths that carry so many bytes a millisecond, with never more than a window under way in all. */
+/* Paths of given rates; all lanes together have at most a window of bytes under way. */
 struct world {
 	struct scheduler scheduler;
 	unsigned lanes;
 	uint64_t rate[SCHEDULER_LANES_MAX];
 	uint64_t srtt_ns[SCHEDULER_LANES_MAX]; /* what its TCP says */
-	unsigned way_ms[SCHEDULER_LANES_MAX];  /* an acknowledgement's, below WAY_MS_MAX */
+	unsigned way_ms[SCHEDULER_LANES_MAX];  /* delay of an acknowledgment, below WAY_MS_MAX */
 	uint64_t carried[SCHEDULER_LANES_MAX]; /* of what was given */
 	uint64_t carried_at[WAY_MS_MAX][SCHEDULER_LANES_MAX]; /* at each of the last milliseconds */
+	uint64_t got[SCHEDULER_LANES_MAX];                    /* carried in the last run */
 	uint64_t now_ns;
-	unsigned news; /* of all samples */
+	unsigned events; /* of all samples */
 };
+static struct world w;
+static struct scheduler s; /* of a test without a world */
+BEFORE_EACH(memset(&s, 0, sizeof(s)))
 
-static void world_open(struct world *w, unsigned lanes, uint64_t rate)
+static void world_open(unsigned lanes, uint64_t rate)
 {
-	*w = (struct world){ .lanes = lanes, .now_ns = 1000 * MS };
+	w = (struct world){ .lanes = lanes, .now_ns = 1000 * MS };
 	for (unsigned i = 0; i < lanes; i++) {
-		w->rate[i] = rate;
-		w->srtt_ns[i] = MS / 10;
-		scheduler_add(&w->scheduler, i, LANE_KERNEL, false, MS / 10, w->now_ns);
+		w.rate[i] = rate;
+		w.srtt_ns[i] = MS / 10;
+		scheduler_add(&w.scheduler, i, LANE_KERNEL, false, MS / 10, w.now_ns);
 	}
 }
 
-static uint64_t under_way(const struct world *w, unsigned i)
+static uint64_t under_way(unsigned i)
 {
-	return w->scheduler.lane[i].given_bytes - w->carried[i];
+	return w.scheduler.lane[i].given_bytes - w.carried[i];
 }
 
-/* Of what was carried, what an acknowledgement has come of. */
-static uint64_t acked(struct world *w, unsigned i)
+/* Bytes of which an acknowledgment has come. */
+static uint64_t acked(unsigned i)
 {
-	uint64_t ms = w->now_ns / MS;
+	uint64_t ms = w.now_ns / MS;
 
-	w->carried_at[ms % WAY_MS_MAX][i] = w->carried[i];
-	return w->carried_at[(ms - w->way_ms[i]) % WAY_MS_MAX][i];
+	w.carried_at[ms % WAY_MS_MAX][i] = w.carried[i];
+	return w.carried_at[(ms - w.way_ms[i]) % WAY_MS_MAX][i];
 }
 
-/* A millisecond: every path carries, is looked at, and chunks are given while the window has room. */
-static void world_step(struct world *w, uint64_t window)
+/* A millisecond: every path carries and is sampled, and chunks are given while the window has room. */
+static void world_step(uint64_t window)
 {
 	uint64_t all = 0;
 
-	w->now_ns += MS;
-	for (unsigned i = 0; i < w->lanes; i++) {
-		const struct scheduler_lane *l = &w->scheduler.lane[i];
+	w.now_ns += MS;
+	for (unsigned i = 0; i < w.lanes; i++) {
+		const struct scheduler_lane *l = &w.scheduler.lane[i];
 		bool owed = l->given_bytes > l->acked_bytes;
 		uint64_t back;
 
-		w->carried[i] += w->rate[i] < under_way(w, i) ? w->rate[i] : under_way(w, i);
-		back = acked(w, i);
+		w.carried[i] += w.rate[i] < under_way(i) ? w.rate[i] : under_way(i);
+		back = acked(i);
 		if (owed) {
-			scheduler_acked(&w->scheduler, i, back, w->now_ns);
-			w->news |= scheduler_sample(&w->scheduler, i, l->given_bytes > back,
-						    w->srtt_ns[i], TIMEOUT_NS, w->now_ns);
+			scheduler_acked(&w.scheduler, i, back, w.now_ns);
+			w.events |= scheduler_sample(&w.scheduler, i, l->given_bytes > back,
+						     w.srtt_ns[i], TIMEOUT_NS, w.now_ns);
 		}
 		all += l->given_bytes - l->acked_bytes;
 	}
 	for (; all + CHUNK <= window; all += CHUNK) {
-		int best = scheduler_best(&w->scheduler, LANE_KERNEL, CHUNK, w->now_ns);
+		int best = scheduler_best(&w.scheduler, LANE_KERNEL, CHUNK, w.now_ns);
 
 		if (best < 0)
 			break;
-		scheduler_give(&w->scheduler, (unsigned)best, CHUNK, w->now_ns);
+		scheduler_give(&w.scheduler, (unsigned)best, CHUNK, w.now_ns);
 	}
 }
 
-/* What each path carries in so many milliseconds. */
-static void world_run(struct world *w, unsigned ms, uint64_t window, uint64_t *carried)
+/* Fills w.got. */
+static void world_run(unsigned ms, uint64_t window)
 {
 	uint64_t before[SCHEDULER_LANES_MAX];
 
-	memcpy(before, w->carried, sizeof(before));
+	memcpy(before, w.carried, sizeof(before));
 	for (unsigned t = 0; t < ms; t++)
-		world_step(w, window);
-	for (unsigned i = 0; i < w->lanes; i++)
-		carried[i] = w->carried[i] - before[i];
+		world_step(window);
+	for (unsigned i = 0; i < w.lanes; i++)
+		w.got[i] = w.carried[i] - before[i];
 }
 
-static void test_equal_lanes_share(void)
+static void check_both_carry(void)
 {
-	uint64_t carried[SCHEDULER_LANES_MAX];
-	struct world w;
+	CHECK(w.got[0] > 9000000);
+	CHECK(w.got[1] > 9000000);
+}
 
-	world_open(&w, 3, 10000);
-	world_run(&w, 1000, 16 * CHUNK, carried);
+TEST(equal_lanes_share)
+{
+	world_open(3, 10000);
+	world_run(1000, 16 * CHUNK);
 	for (unsigned i = 0; i < 3; i++)
-		CHECK(carried[i] > 9500000);
-	CHECK_EQ(w.news, 0);
+		CHECK(w.got[i] > 9500000);
+	CHECK_EQ(w.events, 0);
 }
 
-static void test_a_tenth_does_not_set_the_pace(void)
+TEST(a_lane_with_a_tenth_of_the_rate_does_not_set_the_pace)
 {
-	uint64_t carried[SCHEDULER_LANES_MAX];
-	struct world w;
-
-	world_open(&w, 3, 10000);
-	world_run(&w, 500, 16 * CHUNK, carried);
+	world_open(3, 10000);
+	world_run(500, 16 * CHUNK);
 	w.rate[1] = 1000;
-	world_run(&w, 1000, 16 * CHUNK, carried);
-	CHECK(carried[0] + carried[1] + carried[2] > 18000000); /* 90 % of the healthy two */
-	CHECK(w.news & SCHEDULER_SLOW);
+	world_run(1000, 16 * CHUNK);
+	CHECK(w.got[0] + w.got[1] + w.got[2] > 18000000); /* 90 % of the healthy two */
+	CHECK(w.events & SCHEDULER_SLOW);
 	w.rate[1] = 10000;
-	world_run(&w, 2000, 16 * CHUNK, carried);
-	CHECK(carried[1] > 15000000);
+	world_run(2000, 16 * CHUNK);
+	CHECK(w.got[1] > 15000000);
 }
 
-/* A lane that carried one message in a long time is not slow: nothing is known of it. */
-static void test_idle_time_is_no_rate(void)
+TEST(a_lane_that_was_idle_for_long_is_not_slow)
 {
-	uint64_t carried[SCHEDULER_LANES_MAX];
-	struct world w;
-
-	world_open(&w, 1, 10000);
+	world_open(1, 10000);
 	w.now_ns += 5000 * MS;
 	scheduler_give(&w.scheduler, 0, 10000, w.now_ns);
-	world_step(&w, 0);
+	world_step(0);
 	w.now_ns += 5000 * MS;
 	scheduler_add(&w.scheduler, 1, LANE_KERNEL, false, MS / 10, w.now_ns);
 	w.rate[1] = 10000;
 	w.srtt_ns[1] = MS / 10;
 	w.lanes = 2;
-	world_run(&w, 1000, 16 * CHUNK, carried);
-	CHECK(carried[0] > 9000000);
-	CHECK(carried[1] > 9000000);
+	world_run(1000, 16 * CHUNK);
+	check_both_carry();
 }
 
-/* One that stood nearly still gets its share back once it moves, however bad its rate was. */
-static void test_a_lane_that_was_written_off(void)
+TEST(a_lane_that_nearly_stopped_gets_its_share_back_when_it_moves)
 {
-	uint64_t carried[SCHEDULER_LANES_MAX];
-	struct world w;
-
-	world_open(&w, 2, 10000);
-	world_run(&w, 200, 8 * CHUNK, carried);
+	world_open(2, 10000);
+	world_run(200, 8 * CHUNK);
 	w.rate[0] = 2;
-	world_run(&w, 300, 8 * CHUNK, carried);
+	world_run(300, 8 * CHUNK);
 	w.rate[0] = 10000;
-	world_run(&w, 5000, 8 * CHUNK, carried);
-	world_run(&w, 1000, 8 * CHUNK, carried);
-	CHECK(carried[0] > 9000000);
-	CHECK(carried[1] > 9000000);
+	world_run(5000, 8 * CHUNK);
+	world_run(1000, 8 * CHUNK);
+	check_both_carry();
 }
 
-/* How long a preamble took, which may have waited for a busy peer or lost its HELLO, says nothing of the path. */
-static void test_a_preamble_that_took_long(void)
+/* A preamble may wait for a busy peer, or for a HELLO that was lost. */
+TEST(a_preamble_that_took_long_is_forgotten)
 {
 	static const uint64_t took_ns[] = { 0, 200 * MS, 3000 * MS, 36000000 * MS };
 
 	for (unsigned i = 0; i < sizeof(took_ns) / sizeof(took_ns[0]); i++) {
-		uint64_t carried[SCHEDULER_LANES_MAX];
-		struct world w;
-
-		world_open(&w, 2, 10000);
+		world_open(2, 10000);
 		scheduler_remove(&w.scheduler, 0);
-		world_run(&w, 100, 8 * CHUNK, carried);
+		world_run(100, 8 * CHUNK);
 		scheduler_add(&w.scheduler, 0, LANE_KERNEL, false, took_ns[i], w.now_ns);
-		world_run(&w, 1000, 8 * CHUNK, carried);
-		CHECK(carried[0] > 9000000);
-		CHECK(carried[1] > 9000000);
+		world_run(1000, 8 * CHUNK);
+		check_both_carry();
 	}
 }
 
-/* The round trips of a bad moment keep a lane from being used, but not for good. */
-static void test_round_trips_that_were_long_once(void)
+TEST(a_lane_with_long_round_trips_is_tried_again_from_time_to_time)
 {
-	uint64_t carried[SCHEDULER_LANES_MAX];
-	struct world w;
-
-	world_open(&w, 2, 10000);
-	world_run(&w, 200, 8 * CHUNK, carried);
+	world_open(2, 10000);
+	world_run(200, 8 * CHUNK);
 	w.way_ms[0] = 400;
 	w.srtt_ns[0] = 400 * MS;
-	world_run(&w, 600, 8 * CHUNK, carried);
-	world_run(&w, 5000, 8 * CHUNK, carried);
-	CHECK_EQ(carried[0], 0);
-	CHECK(carried[1] > 9000000);
-	world_run(&w, 6400, 8 * CHUNK, carried);
-	CHECK_EQ(carried[0], CHUNK); /* it is asked each 6.4 s, by a chunk */
+	world_run(600, 8 * CHUNK);
+	world_run(5000, 8 * CHUNK);
+	CHECK_EQ(w.got[0], 0);
+	CHECK(w.got[1] > 9000000);
+	world_run(6400, 8 * CHUNK);
+	CHECK_EQ(w.got[0], CHUNK); /* one chunk each 6.4 s */
 	w.way_ms[0] = 0;
 	w.srtt_ns[0] = MS / 10;
-	world_run(&w, 6400, 8 * CHUNK, carried);
-	world_run(&w, 1000, 8 * CHUNK, carried);
-	CHECK(carried[0] > 9000000);
-	CHECK(carried[1] > 9000000);
+	world_run(6400, 8 * CHUNK);
+	world_run(1000, 8 * CHUNK);
+	check_both_carry();
 }
 
 /* A peer that was stopped leaves a smoothed round trip of seconds, which comes down by an eighth a sample. */
-static void test_round_trips_of_a_stopped_peer(void)
+TEST(the_round_trips_of_a_stopped_peer_are_forgotten)
 {
-	uint64_t carried[SCHEDULER_LANES_MAX];
-	struct world w;
-
-	world_open(&w, 2, 10000);
-	world_run(&w, 200, 8 * CHUNK, carried);
+	world_open(2, 10000);
+	world_run(200, 8 * CHUNK);
 	w.srtt_ns[0] = 5000 * MS;
 	for (unsigned ms = 0; ms < 11000; ms++) {
 		uint64_t before = w.carried[0];
 
-		world_step(&w, 8 * CHUNK);
+		world_step(8 * CHUNK);
 		if (ms > 100 && w.carried[0] != before)
 			w.srtt_ns[0] = (w.srtt_ns[0] * 7 + MS / 10) / 8;
 	}
-	world_run(&w, 1000, 8 * CHUNK, carried);
-	CHECK(carried[0] > 9000000);
-	CHECK(carried[1] > 9000000);
+	world_run(1000, 8 * CHUNK);
+	check_both_carry();
 }
 
-static void test_dead_only_while_another_lives(void)
+TEST(a_silent_lane_is_dead_only_while_another_one_moves)
 {
-	uint64_t carried[SCHEDULER_LANES_MAX];
-	struct world w;
-
-	world_open(&w, 2, 10000);
-	world_run(&w, 200, 8 * CHUNK, carried);
+	world_open(2, 10000);
+	world_run(200, 8 * CHUNK);
 	w.rate[0] = w.rate[1] = 0;
-	world_run(&w, 3000, 8 * CHUNK, carried);
-	CHECK(!(w.news & SCHEDULER_DEAD));
+	world_run(3000, 8 * CHUNK);
+	CHECK(!(w.events & SCHEDULER_DEAD));
 	w.rate[1] = 10000;
-	world_run(&w, 600, 8 * CHUNK, carried);
-	CHECK(w.news & SCHEDULER_DEAD);
+	world_run(600, 8 * CHUNK);
+	CHECK(w.events & SCHEDULER_DEAD);
 }
 
-/* A path that hands over all that it has once in so many milliseconds is as fast as one that does it each time. */
-static void test_bursts_do_not_fool(void)
+TEST(a_path_that_delivers_in_bursts_has_its_mean_rate)
 {
 	uint64_t carried = 0, now_ns = 1000 * MS;
-	struct scheduler s;
 
-	memset(&s, 0, sizeof(s));
 	scheduler_add(&s, 0, LANE_KERNEL, false, MS / 10, now_ns);
 	for (unsigned burst = 0; burst < 40; burst++) {
 		scheduler_give(&s, 0, CHUNK, now_ns);
@@ -254,13 +229,10 @@ static void test_bursts_do_not_fool(void)
 	}
 }
 
-/* What was given and acknowledged in one turn, or by an older clock, is no rate. */
-static void test_no_time_is_no_rate(void)
+TEST(bytes_acknowledged_within_one_turn_give_no_rate)
 {
 	uint64_t now_ns = 1000 * MS;
-	struct scheduler s;
 
-	memset(&s, 0, sizeof(s));
 	scheduler_add(&s, 0, LANE_HARP, false, 0, now_ns);
 	scheduler_give(&s, 0, 2 * CHUNK, now_ns);
 	scheduler_acked(&s, 0, CHUNK, now_ns - MS);
@@ -271,14 +243,12 @@ static void test_no_time_is_no_rate(void)
 	CHECK(s.lane[0].rate <= 4 * CHUNK);
 }
 
-/* A socket would take megabytes: until the peer has acknowledged something two chunks are enough. */
-static void test_an_unknown_lane_gets_little(void)
+/* A socket would take megabytes. */
+TEST(a_lane_of_unknown_rate_gets_two_chunks)
 {
 	uint64_t now_ns = 1000 * MS;
-	struct scheduler s;
 	int best;
 
-	memset(&s, 0, sizeof(s));
 	scheduler_add(&s, 0, LANE_KERNEL, false, MS / 10, now_ns);
 	scheduler_add(&s, 1, LANE_KERNEL, false, MS / 10, now_ns);
 	while ((best = scheduler_best(&s, LANE_KERNEL, CHUNK, now_ns)) >= 0) {
@@ -297,52 +267,42 @@ static void test_an_unknown_lane_gets_little(void)
 	CHECK_EQ(scheduler_best(&s, LANE_KERNEL, CHUNK, now_ns), 0);
 }
 
-/* What a lane has under way that has become slow is another's; of healthy lanes it never is. */
-static void test_late(void)
+TEST(only_what_a_slow_lane_has_under_way_is_late)
 {
-	uint64_t carried[SCHEDULER_LANES_MAX];
-	struct world w;
-
-	world_open(&w, 2, 10000);
+	world_open(2, 10000);
 	for (unsigned t = 0; t < 500; t++) {
-		world_step(&w, 16 * CHUNK);
+		world_step(16 * CHUNK);
 		CHECK(!scheduler_late(&w.scheduler, 0, 0, 1, CHUNK, w.now_ns));
 		CHECK(!scheduler_late(&w.scheduler, 1, 0, 0, CHUNK, w.now_ns));
 	}
 	CHECK(!scheduler_lags(&w.scheduler, 0, w.now_ns));
 	scheduler_give(&w.scheduler, 0, 32 * CHUNK, w.now_ns);
 	w.rate[0] = 1000;
-	world_run(&w, 50, 0, carried);
+	world_run(50, 0);
 	CHECK(scheduler_lags(&w.scheduler, 0, w.now_ns));
 	CHECK(scheduler_late(&w.scheduler, 0, 0, 1, CHUNK, w.now_ns));
-	/* Not what is acknowledged long before: the first bytes of it. */
-	CHECK(!scheduler_late(&w.scheduler, 0, under_way(&w, 0) - 1000, 1, CHUNK, w.now_ns));
-	CHECK(!scheduler_late(&w.scheduler, 0, under_way(&w, 0), 1, CHUNK, w.now_ns));
+	/* Its first bytes are acknowledged in time. */
+	CHECK(!scheduler_late(&w.scheduler, 0, under_way(0) - 1000, 1, CHUNK, w.now_ns));
+	CHECK(!scheduler_late(&w.scheduler, 0, under_way(0), 1, CHUNK, w.now_ns));
 }
 
-/* Kinds are a preference among equals. */
-static void test_a_kind_that_crawls(void)
+TEST(a_preferred_kind_that_crawls_shares_with_the_other)
 {
-	uint64_t carried[SCHEDULER_LANES_MAX];
-	struct world w;
-
-	world_open(&w, 2, 10000);
+	world_open(2, 10000);
 	w.scheduler.lane[1].kind = LANE_HARP;
-	world_run(&w, 100, CHUNK, carried);
-	CHECK_EQ(carried[1], 0); /* nothing was asked of it */
+	world_run(100, CHUNK);
+	CHECK_EQ(w.got[1], 0); /* nothing was asked of it */
 	w.rate[0] = 500;
-	world_run(&w, 500, 16 * CHUNK, carried);
-	world_run(&w, 500, 16 * CHUNK, carried);
-	CHECK(carried[1] > 4500000);
+	world_run(500, 16 * CHUNK);
+	world_run(500, 16 * CHUNK);
+	CHECK(w.got[1] > 4500000);
 }
 
-/* The ACK of a kernel's last small message is delayed as long as none follows it: the lane is as good as before. */
-static void test_an_ack_that_is_delayed(void)
+/* Linux delays the ACK of a last small message. */
+TEST(a_delayed_ack_of_a_small_message_does_not_move_the_next_chunk)
 {
 	const uint64_t base_ns = 1000 * MS;
-	struct scheduler s;
 
-	memset(&s, 0, sizeof(s));
 	scheduler_add(&s, 0, LANE_KERNEL, false, MS / 10, base_ns);
 	scheduler_add(&s, 1, LANE_HARP, false, MS / 10, base_ns);
 	scheduler_give(&s, 0, 4096, base_ns);
@@ -352,13 +312,11 @@ static void test_an_ack_that_is_delayed(void)
 	CHECK_EQ(scheduler_best(&s, LANE_KERNEL, CHUNK, base_ns + 19 * MS), 1);
 }
 
-/* Nor is the time in which it is waited for one in which the lane was slow: not in the rate that was known, nor in the first. */
-static void test_a_delayed_ack_is_no_rate(void)
+/* Neither a known rate nor the first one counts the delay. */
+TEST(a_delayed_ack_gives_no_rate)
 {
 	uint64_t now_ns = 1000 * MS;
-	struct scheduler s;
 
-	memset(&s, 0, sizeof(s));
 	scheduler_add(&s, 0, LANE_KERNEL, false, MS / 10, now_ns);
 	s.lane[0].rate = 500000;
 	for (unsigned i = 0; i < 16; i++)
@@ -376,13 +334,11 @@ static void test_a_delayed_ack_is_no_rate(void)
 	CHECK_EQ(s.lane[0].rate, CHUNK);
 }
 
-/* And the end of a chunk comes as slowly as the rest of it, if in bursts: two segments in the millisecond before a look are no rate. */
-static void test_a_tail_in_bursts(void)
+/* Two segments that come in the millisecond before a sample are no rate. */
+TEST(the_end_of_a_chunk_that_comes_in_bursts_does_not_raise_the_rate)
 {
 	const uint64_t base_ns = 1000 * MS, burst = 2896, rate = burst / 4;
-	struct scheduler s;
 
-	memset(&s, 0, sizeof(s));
 	scheduler_add(&s, 0, LANE_KERNEL, false, MS / 10, base_ns);
 	s.lane[0].rate = rate;
 	scheduler_give(&s, 0, 65536, base_ns);
@@ -392,22 +348,20 @@ static void test_a_tail_in_bursts(void)
 	CHECK(s.lane[0].rate > rate - rate / 8);
 }
 
-/* A kernel lane, and one of that kind, both of a known rate. */
-static void two_rated(struct scheduler *s, unsigned kind, uint64_t now_ns)
+/* A kernel lane and one of the given kind, both with a known rate. */
+static void add_two(unsigned kind, uint64_t now_ns)
 {
-	memset(s, 0, sizeof(*s));
-	scheduler_add(s, 0, LANE_KERNEL, false, MS / 10, now_ns);
-	scheduler_add(s, 1, kind, false, MS / 10, now_ns);
-	s->lane[0].rate = s->lane[1].rate = 500000;
+	scheduler_add(&s, 0, LANE_KERNEL, false, MS / 10, now_ns);
+	scheduler_add(&s, 1, kind, false, MS / 10, now_ns);
+	s.lane[0].rate = s.lane[1].rate = 500000;
 }
 
-/* Who gives may have looked at the clock long before another thread saw the lane become idle. */
-static void test_a_clock_of_long_ago(void)
+/* A thread may read its clock long before another thread sees the lane become idle. */
+TEST(a_chunk_given_with_an_old_clock_changes_nothing)
 {
 	const uint64_t base_ns = 1000 * MS, seen_ns = base_ns + 100 * MS;
-	struct scheduler s;
 
-	two_rated(&s, LANE_HARP, base_ns);
+	add_two(LANE_HARP, base_ns);
 	scheduler_give(&s, 1, CHUNK, base_ns);
 	scheduler_acked(&s, 1, CHUNK, base_ns + MS);
 	scheduler_give(&s, 0, 8 * CHUNK, base_ns);
@@ -423,13 +377,12 @@ static void test_a_clock_of_long_ago(void)
 	CHECK(s.lane[0].rate >= 500000);
 }
 
-/* Nor does who looks. A thread was away in the middle of its turn, and another one has heard of the lane meanwhile. */
-static void test_a_look_of_long_ago(void)
+/* A thread was preempted in its turn, and another one has sampled the lane meanwhile. */
+TEST(a_sample_taken_with_an_old_clock_changes_nothing)
 {
 	const uint64_t base_ns = 1000 * MS, received_ns = base_ns + 30 * MS;
-	struct scheduler s;
 
-	two_rated(&s, LANE_KERNEL, base_ns);
+	add_two(LANE_KERNEL, base_ns);
 	scheduler_give(&s, 0, CHUNK, base_ns);
 	scheduler_acked(&s, 0, CHUNK, received_ns);
 	scheduler_acked(&s, 0, CHUNK, base_ns);
@@ -437,7 +390,7 @@ static void test_a_look_of_long_ago(void)
 	scheduler_give(&s, 0, 4 * CHUNK, base_ns);
 	CHECK_EQ(scheduler_sample(&s, 0, true, MS / 10, TIMEOUT_NS, base_ns), 0);
 	CHECK_EQ(scheduler_sample(&s, 0, true, MS / 10, TIMEOUT_NS, received_ns + MS), 0);
-	/* Nor has it done with much of what it was given just now. */
+	/* Nor has it delivered much of what it was given just now. */
 	scheduler_acked(&s, 0, 2 * CHUNK, received_ns + 10 * MS);
 	scheduler_acked(&s, 0, 2 * CHUNK, received_ns + 2 * MS);
 	scheduler_give(&s, 0, 20 * CHUNK, received_ns + 10 * MS);
@@ -446,14 +399,12 @@ static void test_a_look_of_long_ago(void)
 	CHECK_EQ(scheduler_best(&s, LANE_KERNEL, CHUNK, received_ns + 10 * MS), 1);
 }
 
-/* What a kind was seen to do is no more than what was asked of it: single small messages. More is tried, until there is a queue. */
-static void test_a_kind_that_was_asked_little(void)
+/* A rate that was measured with single small messages is a lower bound. */
+TEST(a_kind_that_carried_little_is_given_more_until_there_is_a_queue)
 {
 	uint64_t now_ns = 1000 * MS;
 	unsigned given = 0;
-	struct scheduler s;
 
-	memset(&s, 0, sizeof(s));
 	scheduler_add(&s, 0, LANE_KERNEL, false, MS / 100, now_ns);
 	scheduler_add(&s, 1, LANE_HARP, false, MS / 100, now_ns);
 	s.lane[0].rate = 500000;
@@ -465,11 +416,8 @@ static void test_a_kind_that_was_asked_little(void)
 	CHECK(given * CHUNK < 4 * 500000 + CHUNK);
 }
 
-static void test_ranks(void)
+TEST(lanes_are_ranked_by_stall_backup_and_kind)
 {
-	struct scheduler s;
-
-	memset(&s, 0, sizeof(s));
 	CHECK_EQ(scheduler_best(&s, LANE_HARP, 1, 0), -1);
 	CHECK_EQ(scheduler_control(&s), -1);
 	scheduler_add(&s, 1, LANE_KERNEL, false, 0, 0);
@@ -487,16 +435,13 @@ static void test_ranks(void)
 	CHECK_EQ(scheduler_control(&s), 5);
 }
 
-/* Stalled: owes, and nothing comes. Dead: so for the timeout, while another gets on. */
-static void test_stalls(void)
+TEST(a_lane_that_owes_acknowledgments_stalls_and_dies)
 {
-	unsigned news = 0;
-	struct scheduler s;
+	unsigned events = 0;
 
-	memset(&s, 0, sizeof(s));
 	scheduler_add(&s, 0, LANE_HARP, false, 0, 0);
 	scheduler_add(&s, 1, LANE_HARP, false, 0, 0);
-	/* Long idle: what is given now is owed from now on. */
+	/* After a long idle time bytes are owed from now on. */
 	scheduler_give(&s, 0, CHUNK, 900 * MS);
 	scheduler_give(&s, 1, CHUNK, 900 * MS);
 	CHECK_EQ(scheduler_sample(&s, 0, true, 100000, 500 * MS, 910 * MS), 0);
@@ -505,7 +450,7 @@ static void test_stalls(void)
 	/* Both silent: neither is dead, however long. */
 	CHECK_EQ(scheduler_sample(&s, 1, true, 100000, 500 * MS, 921 * MS), SCHEDULER_STALLED);
 	CHECK_EQ(scheduler_sample(&s, 0, true, 100000, 500 * MS, 99000 * MS), 0);
-	/* One gets on. */
+	/* One moves. */
 	scheduler_acked(&s, 1, CHUNK, 99001 * MS);
 	CHECK_EQ(scheduler_sample(&s, 1, false, 100000, 500 * MS, 99001 * MS), SCHEDULER_MOVES);
 	CHECK_EQ(scheduler_sample(&s, 0, true, 100000, 500 * MS, 99002 * MS), SCHEDULER_DEAD);
@@ -516,12 +461,12 @@ static void test_stalls(void)
 	scheduler_add(&s, 0, LANE_HARP, false, 200 * MS, 0);
 	scheduler_give(&s, 0, CHUNK, 0);
 	for (uint64_t ms = 2; ms < 790; ms += 2)
-		news |= scheduler_sample(&s, 0, true, 200 * MS, 500 * MS, ms * MS);
-	CHECK_EQ(news, 0);
+		events |= scheduler_sample(&s, 0, true, 200 * MS, 500 * MS, ms * MS);
+	CHECK_EQ(events, 0);
 }
 
-/* As long as Linux delays an ACK, a little under way is none; much is, and HARP's lanes are told at once. */
-static void test_a_delayed_ack_is_no_stall(void)
+/* Linux delays the ACK of little data only, and HARP's stack none of these. */
+TEST(a_delayed_ack_is_no_stall)
 {
 	static const struct {
 		unsigned kind;
@@ -530,7 +475,6 @@ static void test_a_delayed_ack_is_no_stall(void)
 	} cases[] = { { LANE_KERNEL, 4096, false },
 		      { LANE_KERNEL, CHUNK, true },
 		      { LANE_HARP, 4096, true } };
-	struct scheduler s;
 
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		memset(&s, 0, sizeof(s));
@@ -541,31 +485,4 @@ static void test_a_delayed_ack_is_no_stall(void)
 		CHECK_EQ(scheduler_sample(&s, 0, true, 100000, TIMEOUT_NS, 961 * MS),
 			 cases[i].early ? 0 : SCHEDULER_STALLED);
 	}
-}
-
-int main(void)
-{
-	test_ranks();
-	test_stalls();
-	test_equal_lanes_share();
-	test_a_tenth_does_not_set_the_pace();
-	test_idle_time_is_no_rate();
-	test_a_lane_that_was_written_off();
-	test_a_preamble_that_took_long();
-	test_round_trips_that_were_long_once();
-	test_round_trips_of_a_stopped_peer();
-	test_bursts_do_not_fool();
-	test_no_time_is_no_rate();
-	test_an_unknown_lane_gets_little();
-	test_late();
-	test_a_kind_that_crawls();
-	test_a_kind_that_was_asked_little();
-	test_an_ack_that_is_delayed();
-	test_a_delayed_ack_is_no_rate();
-	test_a_tail_in_bursts();
-	test_a_clock_of_long_ago();
-	test_a_look_of_long_ago();
-	test_a_delayed_ack_is_no_stall();
-	test_dead_only_while_another_lives();
-	return check_done();
 }

@@ -2,11 +2,11 @@
 /*
  * test_silence.c - for how long the peer of a kernel lane has not answered, and when it is given up.
  *
- * What the kernel says (TCP_INFO) is the test's: a peer that is asked in steps, answers each question, and is gone at some time.
+ * TCP_INFO is the test's: a peer is asked in steps, answers each question, and is gone at some time.
  */
 #include <errno.h>
+#include <linux/tcp.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -18,8 +18,6 @@
 #define MS 1000000ull
 #define SECOND (1000 * MS)
 #define KERNEL_STEP (10 * MS) /* of its clock, HZ=100 */
-#define AT_SEGS_IN 140
-#define INFO_BYTES 232
 
 /* ---- what the kernel says ------------------------------------------------------------------------- */
 
@@ -31,16 +29,15 @@ static struct {
 
 int getsockopt(int fd, int level, int name, void *value, socklen_t *len)
 {
-	struct tcp_info info = { .tcpi_probes = tcp.probes, .tcpi_unacked = tcp.unacked };
+	struct tcp_info info = { .tcpi_probes = tcp.probes,
+				 .tcpi_unacked = tcp.unacked,
+				 .tcpi_segs_in = tcp.segments };
 	uint64_t steps = tcp.now_ns / KERNEL_STEP - tcp.acked_ns / KERNEL_STEP;
 
-	if (level != IPPROTO_TCP || name != TCP_INFO || *len < INFO_BYTES)
+	if (level != IPPROTO_TCP || name != TCP_INFO || *len < sizeof(info))
 		return -1;
 	info.tcpi_last_ack_recv = (uint32_t)(steps * KERNEL_STEP / MS);
-	memset(value, 0, INFO_BYTES);
 	memcpy(value, &info, sizeof(info));
-	memcpy((uint8_t *)value + AT_SEGS_IN, &tcp.segments, sizeof(tcp.segments));
-	*len = INFO_BYTES;
 	return 0;
 }
 
@@ -76,7 +73,7 @@ static void rig_close(struct rig *rig)
 	close(rig->peer);
 }
 
-/* The clock of who asks may be older than the kernel's. */
+/* The caller's clock may be older than the kernel's. */
 static uint64_t rig_silence_ms(struct rig *rig, uint64_t ms, uint64_t older_ms)
 {
 	tcp.now_ns = 100 * SECOND + ms * MS;
@@ -92,8 +89,8 @@ static void tcp_answers(uint64_t ms, uint32_t segments)
 
 /* ---- how long is it ------------------------------------------------------------------------------- */
 
-/* Whoever has the baton asks with the clock that it read before it took it: the next may ask with an older one. */
-TEST(one_question)
+/* A thread reads its clock before it acquires the poller, so the next look may have an older one. */
+TEST(silence_lasts_from_the_first_look_that_finds_a_question)
 {
 	struct rig rig;
 
@@ -108,8 +105,8 @@ TEST(one_question)
 	rig_close(&rig);
 }
 
-/* One is out at each look, and the one before it has been answered: nobody knows when this one was asked. */
-TEST(one_behind_the_other)
+/* Each look finds a question, and the one before it was answered: it is not known when this one was asked. */
+TEST(each_answer_begins_a_new_silence)
 {
 	struct rig rig;
 
@@ -125,8 +122,8 @@ TEST(one_behind_the_other)
 	rig_close(&rig);
 }
 
-/* By the clocks the answer was there before the last look: the kernel's goes in steps, and ours is old. */
-TEST(clocks_that_differ)
+/* By the clocks the answer came before the last look: the kernel's clock goes in steps, and ours is old. */
+TEST(clocks_that_differ_make_no_silence)
 {
 	struct rig rig;
 
@@ -140,8 +137,8 @@ TEST(clocks_that_differ)
 	rig_close(&rig);
 }
 
-/* Anybody may send segments that look like the peer's. */
-TEST(a_flood_of_what_is_no_answer)
+/* Any host may send segments that look like the peer's. */
+TEST(segments_that_are_no_answer_do_not_end_a_silence)
 {
 	struct rig rig;
 
@@ -157,30 +154,17 @@ TEST(a_flood_of_what_is_no_answer)
 	rig_close(&rig);
 }
 
-/* Before Linux 4.2 segments are not counted: the time of the last ACK is all there is. */
-TEST(no_count)
-{
-	struct rig rig;
-
-	rig_open(&rig);
-	tcp.unacked = 1;
-	CHECK_EQ(rig_silence_ms(&rig, 0, 0), 0);
-	tcp_answers(1700, 0);
-	CHECK_EQ(rig_silence_ms(&rig, 2000, 0), 300);
-	rig_close(&rig);
-}
-
 /* ---- when is it given up -------------------------------------------------------------------------- */
 
 struct world {
-	uint64_t timeout_ns, step_ns; /* of who polls */
+	uint64_t timeout_ns, step_ns; /* between two polls */
 	uint64_t asked_ns, period_ns; /* the first question, and from one to the next */
 	uint64_t answer_ns;           /* from a question to its answer */
-	uint64_t gone_ns;             /* what is asked from here on is not answered */
+	uint64_t gone_ns;             /* no question is answered from here on */
 	bool data;
 };
 
-/* The first question that nobody answers. */
+/* The first question that is not answered. */
 static uint64_t world_last_ns(const struct world *w)
 {
 	uint64_t before = (w->gone_ns - w->asked_ns + w->period_ns - 1) / w->period_ns;
@@ -217,7 +201,7 @@ static void world_check(const struct world *w)
 		now_ns += w->step_ns;
 		world_is(w, now_ns);
 		rig.comm.now_ns = now_ns;
-		(void)comm_lane_sample(&rig.lane);
+		comm_lane_sample(&rig.lane);
 	}
 	CHECK_EQ(rig.comm.end_error, -ETIMEDOUT);
 	CHECK(now_ns >= begun_ns + w->timeout_ns);
@@ -225,7 +209,7 @@ static void world_check(const struct world *w)
 	rig_close(&rig);
 }
 
-TEST(given_up_in_time)
+TEST(a_silent_peer_is_given_up_after_the_timeout)
 {
 	static const uint64_t timeouts_ms[] = { 100, 2000, 4100, 7000 };
 	const uint64_t usual_ns = env_config.user_timeout_ns;

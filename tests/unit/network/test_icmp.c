@@ -1,238 +1,392 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_icmp.c - echo of every size, the rate limit, and errors read out of hostile quotes. */
+/*
+ * test_icmp.c - ICMP of both families: echo of every size, the rate limit, and errors parsed from hostile
+ * quotes.
+ */
 #include "network/icmp.h"
 
+#include "base/util.h"
 #include "host.h"
+
+#define QUOTE_MAX 400u
 
 static struct host h;
 AFTER_EACH(host_done(&h))
 
-static void make_world(uint32_t mtu_bytes)
+/* What differs between the families. */
+static const struct family {
+	uint32_t at; /* of the message in a packet */
+	uint8_t echo, echo_reply;
+	uint32_t quote_bytes; /* the least of an error that is parsed: IP header and 8 bytes */
+} families[] = {
+	{ .at = 34, .echo = 8, .echo_reply = 0, .quote_bytes = 28 },
+	{ .at = HOST6_PAYLOAD, .echo = 128, .echo_reply = 129, .quote_bytes = 48 },
+}, *family;
+
+static bool is_v6(void)
+{
+	return family == &families[1];
+}
+
+static void open_host(const struct family *of, uint32_t mtu_bytes)
 {
 	struct harp_addr peer = ipv4_mapped(peer_ip);
 
-	host_init(&h, mtu_bytes, HARP_NEIGHBOR_OWN);
-	CHECK_EQ(neighbor_set(&h.eth, &peer, peer_mac), 0);
+	family = of;
+	host_done(&h);
+	host6_init(&h, mtu_bytes, HARP_NEIGHBOR_OWN);
+	CHECK_EQ(neighbor_set(&h.eth, is_v6() ? &peer_ip6 : &peer, peer_mac), 0);
 }
 
-/* An echo request whose ICMP part is len bytes. */
+/* The packet around a message of len bytes; its length. */
+static uint32_t make_packet(uint8_t *p, uint32_t len)
+{
+	return is_v6() ? make_ipv6(p, IP_PROTO_ICMP6, len) : make_ipv4(p, IP_PROTO_ICMP, len);
+}
+
+static void seal(uint8_t *p, uint32_t len)
+{
+	if (is_v6())
+		icmp6_seal(p, family->at, len);
+	else
+		icmp_seal(p + family->at, len);
+}
+
+static bool is_good(const uint8_t *p, uint32_t len)
+{
+	return is_v6() ? icmp6_good(p, len)
+		       : csum_finish(csum_partial(p + family->at, len, 0)) == 0;
+}
+
+static void check_addresses(const uint8_t *p)
+{
+	uint32_t bytes = is_v6() ? 16 : 4, end = 14 + (is_v6() ? 40 : 20);
+
+	CHECK_MEM(p + end - 2 * bytes, is_v6() ? host_ip6.bytes : host_ip, bytes);
+	CHECK_MEM(p + end - bytes, is_v6() ? peer_ip6.bytes : peer_ip, bytes);
+}
+
+/* An echo request of len bytes. */
 static uint32_t make_echo(uint8_t *p, uint32_t len)
 {
-	uint32_t total = make_ipv4(p, IP_PROTO_ICMP, len);
+	uint32_t total = make_packet(p, len), at = family->at;
 
-	memset(p + 34, 0, 8);
-	p[34] = 8;
-	be32_store(p + 38, 0x12345678);
+	memset(p + at, 0, 8);
+	p[at] = family->echo;
+	be32_store(p + at + 4, 0x12345678);
 	for (uint32_t i = 8; i < len; i++)
-		p[34 + i] = (uint8_t)(i * 7);
-	icmp_seal(p + 34, len);
+		p[at + i] = (uint8_t)(i * 7);
+	seal(p, len);
 	return total;
 }
 
 TEST(echo_requests_of_every_size_are_answered)
 {
 	static uint8_t p[HOST_PACKET_MAX], r[HOST_PACKET_MAX];
-	static const uint32_t sizes[] = { 8, 9, 64, 1480, 1901, 1950, 4001, 8980 };
+	static const uint32_t sizes[] = { 8, 9, 64, 1460, 1901, 1950, 4001, 8960 };
 
-	make_world(9000);
-	for (unsigned i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
-		uint32_t len = make_echo(p, sizes[i]);
+	for (unsigned f = 0; f < ARRAY_SIZE(families); f++) {
+		open_host(&families[f], 9000);
+		for (unsigned i = 0; i < ARRAY_SIZE(sizes); i++) {
+			uint32_t len = make_echo(p, sizes[i]), at = family->at;
 
-		peer_say(&h, p, len);
-		CHECK_EQ(h.icmp_verdict, ICMP_CONSUMED);
-		CHECK_EQ(peer_receive(&h, r), len);
-		CHECK_EQ(csum_finish(csum_partial(r + 14, 20, 0)), 0);
-		CHECK_EQ(csum_finish(csum_partial(r + 34, sizes[i], 0)), 0);
-		CHECK_EQ(r[34], 0);
-		CHECK_MEM(r + 26, host_ip, 4);
-		CHECK_MEM(r + 30, peer_ip, 4);
-		CHECK_MEM(r + 38, p + 38, sizes[i] - 4);
-		CHECK_EQ(h.stats.icmp_echo_in, i + 1);
+			peer_say(&h, p, len);
+			CHECK_EQ(h.icmp_verdict, ICMP_CONSUMED);
+			CHECK_EQ(peer_receive(&h, r), len);
+			CHECK(is_v6() || csum_finish(csum_partial(r + 14, 20, 0)) == 0);
+			CHECK(is_good(r, sizes[i]));
+			CHECK_EQ(r[at], family->echo_reply);
+			check_addresses(r);
+			CHECK_MEM(r + at + 4, p + at + 4, sizes[i] - 4);
+			CHECK_EQ(h.stats.icmp_echo_in, i + 1);
+		}
+		if (is_v6())
+			continue;
+		make_echo(p, 8); /* padded by the link */
+		memset(p + 42, 0xee, 18);
+		peer_say(&h, p, 60);
+		CHECK_EQ(peer_receive(&h, r), 42);
 	}
-	make_echo(p, 8); /* padded by the link, with options in front */
-	memset(p + 42, 0xee, 18);
-	peer_say(&h, p, 60);
-	CHECK_EQ(peer_receive(&h, r), 42);
+	/* To all nodes: answered from an address of ours (RFC 4443 section 4.2). */
+	make_echo(p, 8);
+	memcpy(p, "\x33\x33\0\0\0\1", 6);
+	CHECK_EQ(harp_addr_parse("ff02::1", &((struct ipv6_header *)(p + 14))->dst), 0);
+	seal(p, 8);
+	peer_say(&h, p, HOST6_PAYLOAD + 8);
+	CHECK_EQ(peer_receive(&h, r), HOST6_PAYLOAD + 8);
+	check_addresses(r);
+	CHECK(is_good(r, 8));
+}
+
+static bool is_known_type(unsigned type)
+{
+	return is_v6() ? (type >= 1 && type <= 4) || type == 128 || (type >= 133 && type <= 137)
+		       : type == 3 || type == 8 || type == 11 || type == 12;
 }
 
 TEST(invalid_messages_are_dropped)
 {
 	uint8_t p[200], r[HOST_PACKET_MAX];
-	uint64_t bad = 0;
+	uint64_t bad;
 
-	make_world(1500);
-	for (uint32_t len = 0; len < 8; len++) { /* shorter than its header */
-		uint32_t total = make_ipv4(p, IP_PROTO_ICMP, len);
+	for (unsigned f = 0; f < ARRAY_SIZE(families); f++) {
+		open_host(&families[f], 1500);
+		bad = 0;
+		for (uint32_t len = 0; len < 8; len++) { /* shorter than the header */
+			uint32_t total = make_packet(p, len);
 
-		memset(p + 34, 0, 8);
-		peer_say(&h, p, total);
-		CHECK_EQ(h.stats.drop_icmp_bad, ++bad);
-	}
-	for (unsigned bit = 0; bit < 64 * 8; bit++) { /* any flipped bit */
+			memset(p + family->at, 0, 8);
+			peer_say(&h, p, total);
+			CHECK_EQ(h.stats.drop_icmp_bad, ++bad);
+		}
+		for (unsigned bit = 0; bit < 64 * 8; bit++) { /* any flipped bit */
+			uint32_t total = make_echo(p, 64);
+
+			p[family->at + bit / 8] ^= (uint8_t)(1u << bit % 8);
+			peer_say(&h, p, total);
+			CHECK_EQ(h.stats.drop_icmp_bad, ++bad);
+		}
+		for (unsigned type = 0; type < 256; type++) {
+			uint32_t total = make_echo(p, 64);
+
+			if (is_known_type(type))
+				continue;
+			p[family->at] = (uint8_t)type;
+			seal(p, 64);
+			peer_say(&h, p, total);
+			CHECK_EQ(h.stats.drop_icmp_bad, ++bad);
+		}
 		uint32_t total = make_echo(p, 64);
 
-		p[34 + bit / 8] ^= (uint8_t)(1u << bit % 8);
+		p[family->at + 1] = 1; /* a code that echo does not have */
+		seal(p, 64);
 		peer_say(&h, p, total);
 		CHECK_EQ(h.stats.drop_icmp_bad, ++bad);
+		CHECK_EQ(peer_receive(&h, r), 0);
 	}
-	uint32_t total = make_echo(p, 64);
-
-	p[35] = 1; /* a code that echo does not have */
-	icmp_seal(p + 34, 64);
-	peer_say(&h, p, total);
+	make_echo(p, 64);
+	((struct ipv6_header *)(p + 14))->src = (struct harp_addr){ { 0 } }; /* unspecified */
+	seal(p, 64);
+	peer_say(&h, p, HOST6_PAYLOAD + 64);
 	CHECK_EQ(h.stats.drop_icmp_bad, ++bad);
-	for (unsigned type = 0; type < 256; type++) { /* types that we have no use for */
-		if (type == 3 || type == 8 || type == 11 || type == 12)
-			continue;
-		total = make_echo(p, 64);
-		p[34] = (uint8_t)type;
-		icmp_seal(p + 34, 64);
-		peer_say(&h, p, total);
-		CHECK_EQ(h.stats.drop_icmp_bad, ++bad);
-	}
 	CHECK_EQ(peer_receive(&h, r), 0);
 }
 
-TEST(echo_replies_are_rate_limited)
+static unsigned answers_of(unsigned requests)
 {
 	uint8_t p[100], r[HOST_PACKET_MAX];
 	unsigned answers = 0;
 
-	make_world(1500);
-	for (unsigned i = 0; i < 1000; i++) {
-		uint32_t len = make_echo(p, 16);
-
-		peer_say(&h, p, len);
+	for (unsigned i = 0; i < requests; i++) {
+		peer_say(&h, p, make_echo(p, 16));
 		answers += peer_receive(&h, r) > 0;
 	}
-	CHECK_EQ(answers, 256);
-	CHECK_EQ(h.stats.drop_icmp_rate, 1000 - 256);
-	h.now_ns += 1000000; /* 1 ms: ten more */
-	for (unsigned i = 0; i < 20; i++) {
-		uint32_t len = make_echo(p, 16);
-
-		peer_say(&h, p, len);
-		answers += peer_receive(&h, r) > 0;
-	}
-	CHECK_EQ(answers, 266);
+	return answers;
 }
 
-/* An error about a TCP segment of ours from port 61000 to 5001, sequence number 0xa1b2c3d4. */
-static uint32_t make_error(uint8_t *p, uint8_t type, uint8_t code, uint32_t quote_len)
+TEST(echo_replies_are_rate_limited)
 {
-	uint32_t total = make_ipv4(p, IP_PROTO_ICMP, 8 + quote_len);
-	struct ipv4_header quoted = { .version_ihl = 0x45, .ttl = 60, .proto = IP_PROTO_TCP };
-	uint8_t all[60] = { 0 };
+	for (unsigned f = 0; f < ARRAY_SIZE(families); f++) {
+		open_host(&families[f], 1500);
+		CHECK_EQ(answers_of(1000), 256);
+		CHECK_EQ(h.stats.drop_icmp_rate, 1000 - 256);
+		h.now_ns += 1000000; /* 1 ms: ten more */
+		CHECK_EQ(answers_of(20), 10);
+	}
+}
 
-	quoted.total_len = be16_of(1500);
-	memcpy(quoted.src, host_ip, 4);
-	memcpy(quoted.dst, peer_ip, 4);
-	ipv4_seal(&quoted);
-	memcpy(all, &quoted, 20);
-	be16_store(all + 20, 61000);
-	be16_store(all + 22, 5001);
-	be32_store(all + 24, 0xa1b2c3d4);
-	memset(p + 34, 0, 8);
-	p[34] = type;
-	p[35] = code;
-	be16_store(p + 40, type == 3 && code == 4 ? 1400 : 0);
-	memcpy(p + 42, all, quote_len);
-	icmp_seal(p + 34, 8 + quote_len);
+/* An error about a TCP segment of ours from port 61000 to 5001, sequence number 0xa1b2c3d4, quoted with
+ * ext bytes of destination options (IPv6) and cut to quote_len bytes. */
+static uint32_t make_error(uint8_t *p, uint8_t type, uint8_t code, uint32_t ext, uint32_t quote_len)
+{
+	uint32_t total = make_packet(p, 8 + quote_len), ip_bytes = is_v6() ? 40 : 20;
+	uint8_t all[QUOTE_MAX] = { 0 }, *icmp = p + family->at, *th = all + ip_bytes + ext;
+
+	if (is_v6()) {
+		struct ipv6_header quoted = { .version_class_label = be32_of(0x60000000),
+					      .payload_len = be16_of(1460),
+					      .next = ext ? 60 : IP_PROTO_TCP,
+					      .hop_limit = 60,
+					      .src = host_ip6,
+					      .dst = peer_ip6 };
+
+		memcpy(all, &quoted, sizeof(quoted));
+	} else {
+		struct ipv4_header quoted = { .version_ihl = 0x45,
+					      .ttl = 60,
+					      .proto = IP_PROTO_TCP,
+					      .total_len = be16_of(1500) };
+
+		memcpy(quoted.src, host_ip, 4);
+		memcpy(quoted.dst, peer_ip, 4);
+		ipv4_seal(&quoted);
+		memcpy(all, &quoted, sizeof(quoted));
+	}
+	if (ext) {
+		all[ip_bytes] = IP_PROTO_TCP;
+		all[ip_bytes + 1] = (uint8_t)(ext / 8 - 1);
+	}
+	be16_store(th, 61000);
+	be16_store(th + 2, 5001);
+	be32_store(th + 4, 0xa1b2c3d4);
+	memset(icmp, 0, 8);
+	icmp[0] = type;
+	icmp[1] = code;
+	if (is_v6() ? type == 2 : type == 3 && code == 4)
+		be16_store(icmp + 6, 1400);
+	memcpy(icmp + 8, all, quote_len);
+	seal(p, 8 + quote_len);
 	return total;
 }
 
 TEST(errors_are_parsed)
 {
 	static const struct {
+		unsigned family;
 		uint8_t type, code;
 		enum icmp_error_kind kind;
 	} errors[] = {
-		{ 3, 0, ICMP_ERROR_UNREACHABLE_NET },
-		{ 3, 1, ICMP_ERROR_UNREACHABLE_HOST },
-		{ 3, 2, ICMP_ERROR_UNREACHABLE_PORT },
-		{ 3, 3, ICMP_ERROR_UNREACHABLE_PORT },
-		{ 3, 4, ICMP_ERROR_TOO_BIG },
-		{ 3, 13, ICMP_ERROR_PROHIBITED },
-		{ 11, 0, ICMP_ERROR_TTL },
-		{ 12, 0, ICMP_ERROR_PARAMETER },
+		{ 0, 3, 0, ICMP_ERROR_UNREACHABLE_NET },
+		{ 0, 3, 1, ICMP_ERROR_UNREACHABLE_HOST },
+		{ 0, 3, 2, ICMP_ERROR_UNREACHABLE_PORT },
+		{ 0, 3, 3, ICMP_ERROR_UNREACHABLE_PORT },
+		{ 0, 3, 4, ICMP_ERROR_TOO_BIG },
+		{ 0, 3, 13, ICMP_ERROR_PROHIBITED },
+		{ 0, 11, 0, ICMP_ERROR_TTL },
+		{ 0, 12, 0, ICMP_ERROR_PARAMETER },
+		{ 1, 1, 0, ICMP_ERROR_UNREACHABLE_NET },
+		{ 1, 1, 1, ICMP_ERROR_PROHIBITED },
+		{ 1, 1, 2, ICMP_ERROR_UNREACHABLE_NET },
+		{ 1, 1, 3, ICMP_ERROR_UNREACHABLE_HOST },
+		{ 1, 1, 4, ICMP_ERROR_UNREACHABLE_PORT },
+		{ 1, 1, 5, ICMP_ERROR_PROHIBITED },
+		{ 1, 1, 6, ICMP_ERROR_PROHIBITED },
+		{ 1, 2, 0, ICMP_ERROR_TOO_BIG },
+		{ 1, 2, 9, ICMP_ERROR_TOO_BIG }, /* the code is ignored, section 3.2 */
+		{ 1, 3, 0, ICMP_ERROR_TTL },
+		{ 1, 4, 0, ICMP_ERROR_PARAMETER },
+		{ 1, 4, 1, ICMP_ERROR_UNREACHABLE_PORT },
 	};
-	uint8_t p[200];
+	const struct harp_icmp_error *e = &h.icmp_error;
+	struct harp_addr own4 = ipv4_mapped(host_ip), peer4 = ipv4_mapped(peer_ip);
+	uint8_t p[500];
 
-	make_world(1500);
-	for (unsigned i = 0; i < sizeof(errors) / sizeof(errors[0]); i++) {
-		const struct harp_icmp_error *e = &h.icmp_error;
-
-		peer_say(&h, p, make_error(p, errors[i].type, errors[i].code, 28));
-		CHECK_EQ(h.icmp_verdict, ICMP_ERROR);
-		CHECK_EQ(e->kind, errors[i].kind);
-		CHECK_EQ(e->type, errors[i].type);
-		CHECK_EQ(e->code, errors[i].code);
-		CHECK_EQ(e->proto, IP_PROTO_TCP);
-		CHECK_EQ(e->local.port, 61000);
-		CHECK_EQ(e->remote.port, 5001);
-		CHECK_EQ(e->seq, 0xa1b2c3d4);
-		CHECK_EQ(e->mtu_bytes, errors[i].kind == ICMP_ERROR_TOO_BIG ? 1400 : 0);
-		CHECK_MEM(e->local.addr.bytes + 12, host_ip, 4);
-		CHECK_MEM(e->remote.addr.bytes + 12, peer_ip, 4);
+	for (unsigned i = 0; i < ARRAY_SIZE(errors); i++) {
+		open_host(&families[errors[i].family], 1500);
+		for (uint32_t ext = 0; ext <= (is_v6() ? 24 : 0); ext += 8) {
+			peer_say(&h, p,
+				 make_error(p, errors[i].type, errors[i].code, ext,
+					    family->quote_bytes + ext));
+			CHECK_EQ(h.icmp_verdict, ICMP_ERROR);
+			CHECK_EQ(e->kind, errors[i].kind);
+			CHECK_EQ(e->type, errors[i].type);
+			CHECK_EQ(e->code, errors[i].code);
+			CHECK_EQ(e->proto, IP_PROTO_TCP);
+			CHECK_EQ(e->local.port, 61000);
+			CHECK_EQ(e->remote.port, 5001);
+			CHECK_EQ(e->seq, 0xa1b2c3d4);
+			CHECK_EQ(e->mtu_bytes, e->kind == ICMP_ERROR_TOO_BIG ? 1400 : 0);
+			CHECK_MEM(&e->local.addr, is_v6() ? &host_ip6 : &own4, 16);
+			CHECK_MEM(&e->remote.addr, is_v6() ? &peer_ip6 : &peer4, 16);
+			CHECK_EQ(h.stats.icmp_error_in, ext / 8 + 1);
+		}
 	}
-	CHECK_EQ(h.stats.icmp_error_in, sizeof(errors) / sizeof(errors[0]));
 }
 
-/* RFC 1191 section 5, 7: a router that says 0 gets the next plateau; nobody gets below the floor. */
+/* RFC 1191 sections 5 and 7: an MTU of 0 means the next plateau, and 552 is the least. RFC 8201 section
+ * 4: less than 1280 is discarded. */
 TEST(the_mtu_of_too_big_is_validated)
 {
 	static const struct {
-		uint16_t said, quoted, believed;
+		uint16_t reported, quoted, used;
 	} errors[] = {
-		{ 1400, 1500, 1400 }, { 9000, 1500, 9000 }, /* no news: TCP's to see */
+		{ 1400, 1500, 1400 }, { 9000, 1500, 9000 }, /* TCP ignores it */
 		{ 552, 1500, 552 },   { 551, 1500, 552 },   { 68, 1500, 552 }, { 1, 1500, 552 },
 		{ 0, 1500, 1492 },    { 0, 1492, 1006 },    { 0, 9000, 8166 }, { 0, 65535, 32000 },
 		{ 0, 1006, 552 },     { 0, 100, 552 },      { 0, 0, 552 },
 	};
+	static const uint16_t small[] = { 0, 1, 68, 552, 1279 };
 	uint8_t p[200];
 
-	make_world(1500);
-	for (unsigned i = 0; i < sizeof(errors) / sizeof(errors[0]); i++) {
-		uint32_t total = make_error(p, 3, 4, 28);
+	open_host(&families[0], 1500);
+	for (unsigned i = 0; i < ARRAY_SIZE(errors); i++) {
+		uint32_t total = make_error(p, 3, 4, 0, 28);
 
-		be16_store(p + 40, errors[i].said);
+		be16_store(p + 40, errors[i].reported);
 		be16_store(p + 44, errors[i].quoted);
-		icmp_seal(p + 34, 36);
+		seal(p, 36);
 		peer_say(&h, p, total);
 		CHECK_EQ(h.icmp_verdict, ICMP_ERROR);
-		CHECK_EQ(h.icmp_error.mtu_bytes, errors[i].believed);
+		CHECK_EQ(h.icmp_error.mtu_bytes, errors[i].used);
 	}
+	open_host(&families[1], 1500);
+	for (unsigned i = 0; i < ARRAY_SIZE(small); i++) {
+		uint32_t total = make_error(p, 2, 0, 0, 48);
+
+		be16_store(p + HOST6_PAYLOAD + 6, small[i]);
+		seal(p, 56);
+		peer_say(&h, p, total);
+		CHECK_EQ(h.stats.drop_icmp_bad, i + 1);
+	}
+	CHECK_EQ(h.stats.icmp_error_in, 0);
 }
 
 TEST(errors_with_invalid_quotes_are_dropped)
 {
 	static const struct {
 		const char *what;
+		unsigned family;
 		unsigned at; /* byte of the quoted header */
 		uint8_t value;
 	} quotes[] = {
-		{ "another's packet", 12, 11 },    { "version 6", 0, 0x65 },
-		{ "header of 16 bytes", 0, 0x44 }, { "header longer than the quote", 0, 0x4f },
-		{ "no first fragment", 7, 9 },     { "protocol 1", 9, 1 },
+		{ "a packet of another host", 0, 12, 11 },
+		{ "version 6", 0, 0, 0x65 },
+		{ "header of 16 bytes", 0, 0, 0x44 },
+		{ "header longer than the quote", 0, 0, 0x4f },
+		{ "a later fragment", 0, 7, 9 },
+		{ "protocol 1", 0, 9, 1 },
+		{ "a packet of another host", 1, 23, 11 },
+		{ "version 4", 1, 0, 0x45 },
+		{ "protocol 58", 1, 6, 58 },
+		{ "a fragment", 1, 6, 44 },
+		{ "an extension header beyond the quote", 1, 6, 60 },
+		{ "encrypted", 1, 6, 50 },
 	};
-	uint8_t p[200];
-	uint64_t bad = 0;
+	struct harp_addr own = ipv4_mapped(host_ip), other = ipv4_mapped(peer_ip);
+	uint8_t p[500];
+	uint64_t bad;
 
-	make_world(1500);
-	for (uint32_t len = 0; len < 28; len++) { /* every truncation */
-		peer_say(&h, p, make_error(p, 3, 3, len));
-		CHECK_EQ(h.stats.drop_icmp_bad, ++bad);
-	}
-	for (unsigned i = 0; i < sizeof(quotes) / sizeof(quotes[0]); i++) {
-		uint32_t total = make_error(p, 3, 3, 28);
+	for (unsigned f = 0; f < ARRAY_SIZE(families); f++) {
+		open_host(&families[f], 1500);
+		uint8_t type = is_v6() ? 1 : 3, code = is_v6() ? 4 : 3;
 
-		p[42 + quotes[i].at] = quotes[i].value;
-		icmp_seal(p + 34, 36);
-		peer_say(&h, p, total);
-		if (h.stats.drop_icmp_bad != ++bad) {
-			fprintf(stderr, "believed: %s\n", quotes[i].what);
-			CHECK_EQ(h.stats.drop_icmp_bad, bad);
+		bad = 0;
+		for (uint32_t ext = 0; ext <= (is_v6() ? 16 : 0); ext += 16) {
+			for (uint32_t len = 0; len < family->quote_bytes + ext; len++) {
+				peer_say(&h, p, make_error(p, type, code, ext, len));
+				CHECK_EQ(h.stats.drop_icmp_bad, ++bad);
+			}
 		}
+		for (unsigned i = 0; i < ARRAY_SIZE(quotes); i++) {
+			uint32_t total = make_error(p, type, code, 0, family->quote_bytes);
+
+			if (family != &families[quotes[i].family])
+				continue;
+			p[family->at + 8 + quotes[i].at] = quotes[i].value;
+			seal(p, 8 + family->quote_bytes);
+			peer_say(&h, p, total);
+			if (h.stats.drop_icmp_bad != ++bad) {
+				fprintf(stderr, "accepted: %s\n", quotes[i].what);
+				CHECK_EQ(h.stats.drop_icmp_bad, bad);
+			}
+		}
+		CHECK_EQ(h.stats.icmp_error_in, 0);
 	}
-	CHECK_EQ(h.stats.icmp_error_in, 0);
+	/* A quote of an IPv4 flow with mapped addresses. */
+	make_error(p, 1, 4, 0, 48);
+	memcpy(p + HOST6_PAYLOAD + 16, &own, 16);
+	memcpy(p + HOST6_PAYLOAD + 32, &other, 16);
+	seal(p, 56);
+	peer_say(&h, p, HOST6_PAYLOAD + 56);
+	CHECK_EQ(h.stats.drop_icmp_bad, ++bad);
 }

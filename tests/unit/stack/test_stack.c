@@ -82,6 +82,16 @@ TEST(a_port_is_listened_to_once)
 	harp_listener_close(free_port);
 }
 
+static int set_keepalive(uint64_t idle_ns, uint64_t interval_ns, uint32_t count)
+{
+	struct harp_tcp_options opt = rig_options(rig);
+
+	opt.keepalive_idle_ns = idle_ns;
+	opt.keepalive_interval_ns = interval_ns;
+	opt.keepalive_count = count;
+	return harp_conn_set_options(rig->conn, &opt);
+}
+
 /* Everything that is asked of a dead connection says why it died. */
 TEST(a_dead_connection_says_why)
 {
@@ -92,7 +102,7 @@ TEST(a_dead_connection_says_why)
 	CHECK_EQ(rig->conn->state, HARP_TCP_CLOSED);
 	CHECK_EQ(harp_conn_shutdown(rig->conn, SHUT_WR), -ECONNRESET);
 	CHECK_EQ(harp_conn_probe(rig->conn), -ECONNRESET);
-	CHECK_EQ(rig_set_keepalive(rig, RIG_S, 0, 0), -ECONNRESET);
+	CHECK_EQ(set_keepalive(RIG_S, 0, 0), -ECONNRESET);
 	CHECK_EQ(harp_conn_recv(rig->conn, &byte, 1), -ECONNRESET);
 	CHECK_EQ(harp_conn_send_space(rig->conn), 0);
 }
@@ -132,16 +142,16 @@ TEST(keepalive_may_be_asked_for_later)
 	rig_established(rig, NULL);
 	rig_wait(rig, 100 * RIG_S);
 	rig_silent(rig);
-	CHECK_EQ(rig_set_keepalive(rig, 5 * RIG_S, RIG_S, 3), 0);
+	CHECK_EQ(set_keepalive(5 * RIG_S, RIG_S, 3), 0);
 	rig_wait(rig, RIG_S / 2);
 	CHECK_EQ(rig_expect(rig, TCP_ACK)->seq, rig->ack - 1);
 	rig_says(rig, rig_usual(rig, TCP_ACK, 0)); /* it lives */
-	CHECK_EQ(rig_set_keepalive(rig, 0, 0, 0), 0);
+	CHECK_EQ(set_keepalive(0, 0, 0), 0);
 	rig_wait(rig, 100 * RIG_S);
 	rig_silent(rig);
 	CHECK_EQ(rig->conn->state, HARP_TCP_ESTABLISHED);
 	/* And now nobody answers: three probes, a second apart. */
-	CHECK_EQ(rig_set_keepalive(rig, 5 * RIG_S, RIG_S, 3), 0);
+	CHECK_EQ(set_keepalive(5 * RIG_S, RIG_S, 3), 0);
 	rig_wait(rig, 4 * RIG_S);
 	CHECK_EQ(harp_conn_error(rig->conn), -ETIMEDOUT);
 	for (unsigned i = 0; i < 3; i++)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_cc_cubic.c - CUBIC by RFC 9438's formulas, in real numbers here; HyStart++ by RFC 9406's rules. */
+/* test_cc_cubic.c - CUBIC by RFC 9438's formulas, in real numbers here; HyStart++ by RFC 9406's
+ * rules. */
 #include <math.h>
 
 #include "cc_rig.h"
@@ -48,8 +49,9 @@ static bool about(double got, double want, double part)
 	return false;
 }
 
-/* Figures 1 and 2: at a round trip of 100 ms the curve is followed, and W_max reached again at K. */
-TEST(follows_the_curve)
+/* Figures 1 and 2: at a round trip of 100 ms the curve is followed, and W_max reached again at
+ * K. */
+TEST(the_window_follows_the_cubic_curve)
 {
 	double w_max = 1000, k = cbrt(w_max * 0.3 / 0.4), start;
 
@@ -71,7 +73,7 @@ TEST(follows_the_curve)
 }
 
 /* Section 4.2: target is at most 1.5 times the window, however late we look. */
-TEST(growth_is_bounded)
+TEST(the_target_is_at_most_one_and_a_half_windows)
 {
 	struct cc_event ev;
 	uint32_t before;
@@ -89,7 +91,7 @@ TEST(growth_is_bounded)
 }
 
 /* Section 4.3: with a short round trip the window is W_est, 9/17 of a segment each, then 1. */
-TEST(reno_friendly_region)
+TEST(a_short_round_trip_is_in_the_reno_friendly_region)
 {
 	uint32_t at;
 
@@ -108,7 +110,7 @@ TEST(reno_friendly_region)
 }
 
 /* Section 4.7: W_max is (1 + beta) / 2 of the window when it was below the last one. */
-TEST(fast_convergence)
+TEST(fast_convergence_lowers_the_plateau)
 {
 	double k;
 	uint64_t start_ns;
@@ -128,7 +130,7 @@ TEST(fast_convergence)
 }
 
 /* Section 4.8: after a timeout the curve begins at the window, with K = 0. */
-TEST(timeout)
+TEST(after_a_timeout_the_curve_begins_at_the_window)
 {
 	struct cc_event ev;
 	uint64_t start_ns;
@@ -162,7 +164,7 @@ TEST(timeout)
 }
 
 /* Sections 4.2 and 5.8: time that the application did not use does not count. */
-TEST(idle_and_application_limited)
+TEST(idle_time_does_not_open_the_window)
 {
 	uint32_t before;
 
@@ -244,7 +246,7 @@ static void hystart_case(uint64_t rtt_ns, uint64_t threshold_ns)
 	CHECK_EQ(cc.ssthresh_bytes, CC_WINDOW_BYTES_MAX);
 }
 
-TEST(hystart)
+TEST(hystart_leaves_slow_start_when_the_round_trip_grows)
 {
 	hystart_case(20 * US, 100 * US);  /* a rack: our floor */
 	hystart_case(500 * US, 100 * US); /* still the floor */
@@ -254,7 +256,7 @@ TEST(hystart)
 }
 
 /* One late ACK that covers sixteen segments must not decide. */
-TEST(hystart_needs_samples)
+TEST(hystart_needs_eight_samples)
 {
 	struct cc_event ev;
 
@@ -265,7 +267,8 @@ TEST(hystart_needs_samples)
 	CHECK(rounds(1, 20 * US) >= 190);
 }
 
-/* While the window is not the limit nobody asks whether a round is over: it is, 2.25 GiB later as well. */
+/* While the window is not the limit nobody asks whether a round is over: it is, 2.25 GiB later as
+ * well. */
 TEST(hystart_after_idling_for_half_the_sequence_space)
 {
 	open_with(20 * MSS, CC_WINDOW_BYTES_MAX);
@@ -293,7 +296,7 @@ TEST(hystart_is_for_the_first_slow_start)
 }
 
 /* A copy put back goes on as if nothing had been (RFC 9438 section 4.9). */
-TEST(undo)
+TEST(a_restored_controller_goes_on_as_before)
 {
 	struct cc saved;
 	uint32_t before;

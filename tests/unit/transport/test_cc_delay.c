@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_cc_delay.c - the delay-based controller against a path of its own: a round trip, a rate, a queue,
- * whose round trip is the larger of what propagation and what the window make it.
+ * test_cc_delay.c - the delay-based controller against a path of its own: a round trip, a rate, a
+ * queue, whose round trip is the larger of what propagation and what the window make it.
  */
 #include "cc_rig.h"
 
@@ -65,7 +65,7 @@ static void converges(uint64_t rtt_ns, uint64_t rate, uint64_t target_ns)
 	CHECK(cc.cwnd_bytes >= pipe_bytes);
 }
 
-TEST(route_change)
+TEST(the_window_follows_a_route_change)
 {
 	begin(1 * MS, 1000000); /* 8 Gbit/s */
 	run_for(1 * S);
@@ -80,7 +80,7 @@ TEST(route_change)
 	CHECK(path_rtt_ns() <= MS);
 }
 
-TEST(loss_and_probe)
+TEST(a_loss_halves_and_the_minimum_is_probed_for)
 {
 	struct cc_event ev;
 	uint32_t before, least = UINT32_MAX;

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_offload.c - two stacks on cards that do more: what leaves in trains arrives as if it had left one by one, and
- * nothing is copied.
+ * test_offload.c - two stacks on cards that do more: what leaves in trains arrives as if it had
+ * left one by one, and nothing is copied.
  */
 #include "offload_rig.h"
 
-/* The same bytes through two kinds of cards: the segments that arrive are the same, to the identification. */
+/* The same bytes through two kinds of cards: the segments that arrive are the same, to the
+ * identification. */
 static void test_trains_are_segments(bool v6, enum way way, size_t piece)
 {
 	static struct seg plain[SEGS_MAX];
@@ -46,8 +47,9 @@ static void test_trains_are_segments(bool v6, enum way way, size_t piece)
 
 AFTER_EACH(net_close())
 
-/* RFC 9293 says of a segment what it says, whoever cut it: PSH ends a train, and nothing is missing between. */
-TEST(trains_push_at_their_end)
+/* RFC 9293 says of a segment what it says, whoever cut it: PSH ends a train, and nothing is missing
+ * between. */
+TEST(a_gso_packet_has_psh_at_its_end)
 {
 	struct how how = { .offloads = ALL_OFFLOADS, .tso_bytes_max = 20000 };
 	struct spy *spy = &net.spy[1];
@@ -85,9 +87,9 @@ static void test_nothing_is_copied(enum way way, uint32_t offloads)
 	net_close();
 }
 
-/* Segments are cut anywhere in the memory, and put together of pieces that lie apart; made larger for a probe
- * of the path, and smaller when it carries less: nothing is copied for any of that. */
-TEST(cut_and_gathered)
+/* Segments are cut anywhere in the memory, and put together of pieces that lie apart; made larger
+ * for a probe of the path, and smaller when it carries less: nothing is copied for any of that. */
+TEST(resegmenting_copies_nothing)
 {
 	struct how how = { .external_count = 64 };
 	const size_t pieces[] = { 1, 999, 3, 1448, 777, 2000, 5, 5000 };
@@ -96,7 +98,8 @@ TEST(cut_and_gathered)
 	net_open(&how);
 	CHECK_EQ(harp_stack_memory_add(net.stack[0], net.bytes, BYTES), 0);
 	for (unsigned i = 0; i < 8; i++) {
-		/* Sent from a copy of the bytes now and then, so that they do not go on where the last ended. */
+		/* Sent from a copy of the bytes now and then, so that they do not go on where the
+		 * last ended. */
 		static uint8_t apart[8][5000];
 
 		memcpy(apart[i], net.bytes + net.sent, pieces[i]);
@@ -106,8 +109,8 @@ TEST(cut_and_gathered)
 			 (ssize_t)pieces[i]);
 		net.sent += pieces[i];
 	}
-	first = net.from->snd_unsent;
-	CHECK(seg_bytes(first) == net.from->snd_mss_bytes && seg_frags(first) > 3);
+	first = net.from->sndq.unsent;
+	CHECK(seg_bytes(first) == net.from->snd.mss_bytes && seg_frags(first) > 3);
 	CHECK(tcp_resegment_gather(net.from, 2111));
 	CHECK_EQ(seg_bytes(first), 2111);
 	first->next->tcp_flags |= SEG_PUSH; /* the end of a handover, which the next one takes in */
@@ -119,7 +122,7 @@ TEST(cut_and_gathered)
 	CHECK_EQ(first->tcp_flags, 0);
 	CHECK_EQ(first->next->tcp_flags, SEG_PUSH);
 	CHECK(tcp_resegment_split(net.from, first, 500));
-	net.from->snd_mss_bytes = 333;
+	net.from->snd.mss_bytes = 333;
 	net_arrives(100000, 100000);
 	CHECK_EQ(net_stat(0, "tx_copied_bytes"), 0);
 	CHECK(net_stat(0, "tcp_resegmented") > 10);
@@ -128,8 +131,8 @@ TEST(cut_and_gathered)
 	CHECK_EQ(net.stack[0]->pool.external_free_count, 64);
 }
 
-/* A segment of several frames is lost, and the card has given back the first of them only: it is sent again when the
- * card has done with all, and not before. */
+/* A segment of several frames is lost, and the card has given back the first of them only: it is
+ * sent again when the card has done with all, and not before. */
 static void test_sent_again_when_read(enum way way)
 {
 	const struct harp_wire_impair down = { .down = 1 }, up = { 0 };
@@ -143,7 +146,7 @@ static void test_sent_again_when_read(enum way way)
 		CHECK_EQ(net_send(way, 100), 100);
 		net.sent += 100;
 	}
-	CHECK(seg_frags(net.from->snd_unsent) > 1);
+	CHECK(seg_frags(net.from->sndq.unsent) > 1);
 	for (int i = 0; i < 3000; i++)
 		net_step(MS);
 	CHECK(net.spy[0].held_count > 0);
@@ -156,7 +159,8 @@ static void test_sent_again_when_read(enum way way)
 	net_close();
 }
 
-/* A card that gives frames back when more has left, and no sooner: what is lost at the end is sent again as a copy. */
+/* A card that gives frames back when more has left, and no sooner: what is lost at the end is sent
+ * again as a copy. */
 static void test_sent_again_when_kept(enum way way)
 {
 	const struct harp_wire_impair down = { .down = 1 }, up = { 0 };
@@ -182,7 +186,7 @@ static void test_sent_again_when_kept(enum way way)
 }
 
 /* A card of the first version: whatever lies behind its structs, it has nothing of the second. */
-TEST(first_version)
+TEST(a_nic_of_the_first_version_has_no_offloads)
 {
 	struct how how = { .external_count = 64, .v1 = true };
 
@@ -193,7 +197,7 @@ TEST(first_version)
 	CHECK_EQ(net_stat(0, "tx_copied_bytes"), BYTES);
 }
 
-TEST(datagrams)
+TEST(datagrams_have_good_checksums)
 {
 	struct how how = { .offloads = HARP_NIC_TX_CSUM };
 	struct harp_endpoint at = { .port = 9000 };
@@ -219,7 +223,7 @@ TEST(datagrams)
 }
 
 /* A card says when it has done with what it has, and has not got this yet. */
-TEST(what_is_made_between_polls_is_due)
+TEST(a_segment_made_between_polls_is_due_now)
 {
 	struct how how = { 0 };
 

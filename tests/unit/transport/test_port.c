@@ -55,7 +55,7 @@ static void release_short(void *ctx, uint16_t port)
 }
 
 /* He is asked once, not for every port of the range; one that is used already takes none. */
-TEST(no_descriptor)
+TEST(a_port_owner_without_descriptors_is_asked_once)
 {
 	struct harp_stack_options opt = { .port_min = 61000, .port_max = 61999 };
 	struct flow_key peer = { .remote_port = 5000 };
@@ -137,8 +137,8 @@ static void open_table(struct port_table *table, uint64_t seed)
 	CHECK_EQ(port_init(table, &opt, NULL, NULL, NULL, &rng), 0);
 }
 
-/* Of 64 equal parts of the range each has its share: chi-square with 63 degrees of freedom is above 103.4
- * once in a thousand honest runs, and this run is the same each time. */
+/* Of 64 equal parts of the range each has its share: chi-square with 63 degrees of freedom is above
+ * 103.4 once in a thousand honest runs, and this run is the same each time. */
 static void check_even(const uint32_t parts[64], uint32_t draws)
 {
 	double want = draws / 64.0, chi = 0;
@@ -201,7 +201,7 @@ TEST(ports_of_a_remote_come_back_late)
 	port_destroy(&table);
 }
 
-TEST(the_owner_hears_of_the_first_and_the_last_user_of_a_port)
+TEST(the_owner_is_called_for_the_first_and_the_last_user_of_a_port)
 {
 	struct owner owner = { .refused = 61002 };
 	struct harp_stack_hooks hooks = { .ctx = &owner,

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_tcp_blind.c - an attacker off the path, who knows the 4-tuple and more: RFC 5961, the timestamp
- * echo, challenge ACKs that tell nothing, and 2^20 guesses. An argument is the seed of the guesses.
+ * test_tcp_blind.c - an off-path attacker that knows the 4-tuple and more: RFC 5961, the check of
+ * the timestamp echo, challenge ACKs that leak nothing, and 2^20 guesses. Argument: the seed of the
+ * guesses.
  */
 #include <stdlib.h>
 
@@ -14,7 +15,7 @@
 static struct rig rig;
 AFTER_EACH(rig_close(&rig))
 
-/* A segment with a timestamp option of this kind. */
+/* A segment with this timestamp option. */
 static struct rig_say with_echo(struct rig_say say, uint32_t tsval, uint32_t tsecr)
 {
 	say.raw_options = true;
@@ -23,7 +24,7 @@ static struct rig_say with_echo(struct rig_say say, uint32_t tsval, uint32_t tse
 	return say;
 }
 
-/* Bytes go both ways for a while, so that neither the clocks nor the windows are new. */
+/* Data in both directions for a while, so that clocks and windows have moved. */
 static void converse(void)
 {
 	uint8_t buf[2000];
@@ -66,15 +67,15 @@ TEST(data_needs_an_echo_that_we_sent)
 	rig_says(&rig, with_echo(rig_usual(&rig, TCP_ACK | TCP_FIN, 0), rig.tsval, oldest - 1));
 	rig_expect(&rig, TCP_ACK);
 	CHECK_EQ(rig_stat(&rig, "drop_tcp_echo"), 3);
-	CHECK_EQ(rig.conn->rcv_nxt_seq, rig.seq);
+	CHECK_EQ(rig.conn->rcv.nxt_seq, rig.seq);
 	CHECK_EQ(rig.conn->state, HARP_TCP_ESTABLISHED);
-	/* Nor does a refused one move TS.Recent, which would lock out the peer. */
-	CHECK_EQ(rig.conn->ts_recent, rig.tsval);
+	/* A rejected segment does not move TS.Recent, which would lock out the peer. */
+	CHECK_EQ(rig.conn->ts.recent, rig.tsval);
 	rig_says(&rig, with_echo(rig_usual(&rig, TCP_ACK, 10), rig.tsval, oldest));
-	CHECK_EQ(rig.conn->rcv_nxt_seq, rig.seq + 10);
+	CHECK_EQ(rig.conn->rcv.nxt_seq, rig.seq + 10);
 }
 
-/* An ACK of what was sent but not received would make the peer wait for ever. */
+/* A forged ACK of data that the peer has not received would stall the connection. */
 TEST(ack_needs_an_echo_too)
 {
 	struct rig_say say;
@@ -91,7 +92,7 @@ TEST(ack_needs_an_echo_too)
 	CHECK_EQ(harp_conn_acked_bytes(rig.conn), 1000);
 }
 
-TEST(echo_after_an_idle_month)
+TEST(an_echo_after_an_idle_month_is_accepted)
 {
 	uint8_t buf[200];
 
@@ -101,7 +102,7 @@ TEST(echo_after_an_idle_month)
 	/* The peer's clock has wrapped half way: PAWS may not judge (RFC 7323 section 5.5). */
 	rig.tsval += 30u * 86400u * 1000u;
 	rig_says(&rig, rig_usual(&rig, TCP_ACK, 100));
-	CHECK_EQ(rig.conn->rcv_nxt_seq, rig.seq + 100);
+	CHECK_EQ(rig.conn->rcv.nxt_seq, rig.seq + 100);
 	rig.seq += 100;
 	rig_poll(&rig);
 	rig_expect(&rig, TCP_ACK);
@@ -111,14 +112,15 @@ TEST(echo_after_an_idle_month)
 	CHECK_EQ(rig_stat(&rig, "drop_tcp_paws"), 0);
 }
 
-TEST(segments_overtaken_within_a_tick_are_taken)
+TEST(segments_reordered_within_a_clock_tick_are_accepted)
 {
 	struct rig_say first, second;
 
 	rig_begin(&rig, NULL);
 	converse();
 	rig.tsval++;
-	/* Two pure ACKs of one tick of the peer's clock, and between them it heard of us. */
+	/* Two pure ACKs within one tick of the peer's clock; between them it received a segment of
+	 * ours. */
 	first = with_echo(rig_usual(&rig, TCP_ACK, 0), rig.tsval, rig.conn->ts.echo_max);
 	CHECK_EQ(rig_write(&rig, 10), 10);
 	rig_expect(&rig, TCP_ACK | TCP_PSH);
@@ -133,7 +135,7 @@ TEST(segments_overtaken_within_a_tick_are_taken)
 	CHECK_EQ(rig_stat(&rig, "drop_tcp_echo"), 0);
 }
 
-TEST(peer_that_echoes_nothing_is_not_held_to_it)
+TEST(a_peer_that_echoes_zero_is_accepted)
 {
 	rig_open(&rig);
 	rig_syn_sent(&rig, NULL);
@@ -143,8 +145,24 @@ TEST(peer_that_echoes_nothing_is_not_held_to_it)
 		rig_says(&rig, with_echo(rig_usual(&rig, TCP_ACK, 10), ++rig.tsval, 0));
 		rig.seq += 10;
 	}
-	CHECK_EQ(rig.conn->rcv_nxt_seq, rig.seq);
+	CHECK_EQ(rig.conn->rcv.nxt_seq, rig.seq);
 	CHECK_EQ(rig_stat(&rig, "drop_tcp_echo"), 0);
+}
+
+/* A peer that echoes what we never sent, from the ACK of the handshake on. The ACK proves that it
+ * knows our ISN, so its echoes are not checked. */
+TEST(echoes_are_not_checked_when_the_handshake_had_a_wrong_one)
+{
+	rig_open(&rig);
+	rig_listen(&rig, 4);
+	rig_syn_received(&rig);
+	rig.tsecr += 0x40000000;
+	rig_says(&rig, rig_usual(&rig, TCP_ACK, 0));
+	CHECK_EQ(harp_tcp_accept(rig.listener, &rig.conn), 0);
+	rig_says(&rig, rig_usual(&rig, TCP_ACK | TCP_PSH, 100));
+	CHECK_EQ(rig_stat(&rig, "drop_tcp_echo"), 0);
+	CHECK_EQ(rig.conn->rcv.nxt_seq, rig.seq + 100);
+	rig.out_head = rig.out_tail;
 }
 
 /* ---- Challenge ACKs ---- */
@@ -176,7 +194,7 @@ static void side_channel_provoke(struct side_channel *s, unsigned which)
 	}
 }
 
-/* The attacker's own connection is 0, his victim's 1. */
+/* Connection 0 is the attacker's own, 1 the victim's. */
 static struct side_channel side_channel_run(bool provoke_victim)
 {
 	struct side_channel s = { .trace = 1 };
@@ -213,7 +231,7 @@ TEST(challenges_of_one_connection_tell_nothing_of_another)
 	CHECK_EQ(quiet.trace, busy.trace); /* to the nanosecond */
 }
 
-TEST(rst_with_a_reason_and_into_a_closed_window)
+TEST(a_rst_with_data_into_a_closed_window_is_challenged)
 {
 	struct harp_tcp_options opt = { .size = sizeof(opt), .rx_frames = 4 };
 	struct rig_say say;
@@ -231,7 +249,7 @@ TEST(rst_with_a_reason_and_into_a_closed_window)
 	say.seq += 1 << 20;
 	rig_says(&rig, say);
 	rig_silent(&rig);
-	/* It may have left before its sender heard that what was under way is refused. */
+	/* It may have been sent before the peer learned that data in flight is refused. */
 	say.seq = rig.seq + 1000;
 	rig_says(&rig, say);
 	CHECK_EQ(rig_expect(&rig, TCP_ACK)->ack, rig.seq);
@@ -243,8 +261,8 @@ TEST(rst_with_a_reason_and_into_a_closed_window)
 
 /* ---- Initial sequence numbers and timestamp offsets: RFC 6528, RFC 7323 section 5.4 ---- */
 
-/* Chi-square over the values of a byte: 255 degrees of freedom, above 330.5 once in a thousand honest runs,
- * and this run is the same each time. */
+/* Chi-square over the values of a byte: 255 degrees of freedom, above 330.5 once in a thousand
+ * honest runs, and this run is the same each time. */
 static void check_bytes_even(const uint32_t counts[256], uint32_t draws)
 {
 	double want = draws / 256.0, chi = 0;
@@ -270,7 +288,7 @@ TEST(isn_is_a_clock_and_a_secret_per_tuple)
 	CHECK_EQ(conn.iss_seq - rig.conn->iss_seq,
 		 ((rig.now_ns + RIG_S) >> 12) - (rig.now_ns >> 12));
 	CHECK_EQ(conn.ts.offset, rig.conn->ts.offset);
-	/* Remotes one beside the other, at one moment. */
+	/* Neighboring remote ports at the same time. */
 	for (uint32_t port = 0; port < 65536; port++) {
 		conn.remote_port = (uint16_t)port;
 		tcp_conn_secrets(&conn);
@@ -401,13 +419,14 @@ static void test_a_million_guesses(uint64_t seed, bool timestamps)
 	       timestamps ? odds.insider : 0.0, answers);
 	CHECK(a.bound < 0.01);
 	CHECK_EQ(rig.conn->state, HARP_TCP_ESTABLISHED);
-	CHECK_EQ(rig.conn->rcv_nxt_seq, before.rcv_nxt_seq);
-	CHECK_EQ(rig.conn->snd_una_seq, before.snd_una_seq);
-	CHECK_EQ(rig.conn->ts_recent, before.ts_recent);
-	CHECK_EQ(rig.conn->snd_wnd_bytes, before.snd_wnd_bytes);
-	CHECK_EQ(rig.conn->reass_frames, 0);
+	CHECK_EQ(rig.conn->rcv.nxt_seq, before.rcv.nxt_seq);
+	CHECK_EQ(rig.conn->snd.una_seq, before.snd.una_seq);
+	CHECK_EQ(rig.conn->ts.recent, before.ts.recent);
+	CHECK_EQ(rig.conn->snd.wnd_bytes, before.snd.wnd_bytes);
+	CHECK_EQ(rig.conn->frames.reass_held, 0);
 	CHECK_EQ(rig_events(&rig) & ~HARP_EVENT_WRITABLE, 0);
-	/* Next to nothing but challenges, of one second: the rest "was received before", by chance. */
+	/* Next to nothing but challenges, of one second: the rest "was received before", by
+	 * chance. */
 	CHECK(answers <= (timestamps ? 3 : 10) * TCP_CHALLENGE_ACKS_PER_S);
 	/* And the connection goes on, its bytes the peer's. */
 	rig.tsval += 2000;

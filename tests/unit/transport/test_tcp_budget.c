@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_tcp_budget.c - budgets that the stack tunes: they follow the stream, end where the pool does, and are
- * shared by connections.
+ * test_tcp_budget.c - budgets that the stack tunes: they follow the stream, are limited by the
+ * pool, and are shared by connections.
  *
  * Two stacks on a wire of 1 ms a round trip and 25 Gbit/s, under a virtual clock. Stack 0 sends.
  */
@@ -102,19 +102,19 @@ static void flow_read(struct flow *flow)
 	CHECK_EQ(n, -EAGAIN);
 }
 
-/* The grown budgets are what the stack believes they are, and no more than half of the shared frames. */
+/* The sums that the stack keeps match the budgets. */
 static void check_grown(void)
 {
 	const struct tcp *tcp = &net.stack[1]->tcp;
 	const struct harp_conn *conn;
 	uint32_t count = 0, frames = 0;
 
-	TAILQ_FOREACH(conn, &tcp->grown, grown_link)
+	TAILQ_FOREACH(conn, &tcp->grown, link.grown)
 	{
 		count++;
-		frames += conn->rx_frames_budget;
-		CHECK(conn->rx_frames_budget > BASE_FRAMES);
-		CHECK(conn->budget.rx_frames_limit >= conn->rx_frames_budget);
+		frames += conn->frames.rx_budget;
+		CHECK(conn->frames.rx_budget > BASE_FRAMES);
+		CHECK(conn->budget.rx_frames_limit >= conn->frames.rx_budget);
 	}
 	CHECK_EQ(count, tcp->grown_count);
 	CHECK_EQ(frames, tcp->grown_frames);
@@ -208,24 +208,24 @@ static struct flow *flow_open_sending(void)
 
 AFTER_EACH(net_close())
 
-TEST(they_follow_the_stream)
+TEST(budgets_follow_the_stream)
 {
 	struct flow *flow;
 
 	net_open(65536);
 	flow = flow_open_sending();
-	CHECK_EQ(flow->receiver->rx_frames_budget, BASE_FRAMES);
-	CHECK_EQ(flow->sender->tx_frames_budget, BASE_FRAMES);
+	CHECK_EQ(flow->receiver->frames.rx_budget, BASE_FRAMES);
+	CHECK_EQ(flow->sender->frames.tx_budget, BASE_FRAMES);
 	net_run(30 * MS);
 	check_grown();
-	/* 3.1 MB are on their way: 2158 frames. */
-	CHECK(flow->receiver->rx_frames_budget > 2158);
-	CHECK(flow->sender->tx_frames_budget > 2158);
+	/* 3.1 MB are in flight: 2158 frames. */
+	CHECK(flow->receiver->frames.rx_budget > 2158);
+	CHECK(flow->sender->frames.tx_budget > 2158);
 	CHECK(flow->received > 40000000);
-	CHECK(flow->receiver->rcv_wscale >= 10);
+	CHECK(flow->receiver->rcv.wscale >= 10);
 }
 
-TEST(what_was_asked_for_stays)
+TEST(a_budget_that_was_set_stays)
 {
 	struct flow *flow;
 
@@ -233,8 +233,8 @@ TEST(what_was_asked_for_stays)
 	flow = flow_open(300, 280);
 	flow_start(flow);
 	net_run(30 * MS);
-	CHECK_EQ(flow->receiver->rx_frames_budget, 300);
-	CHECK_EQ(flow->sender->tx_frames_budget, 280);
+	CHECK_EQ(flow->receiver->frames.rx_budget, 300);
+	CHECK_EQ(flow->sender->frames.tx_budget, 280);
 	CHECK_EQ(net.stack[1]->tcp.grown_count, 0);
 }
 
@@ -246,7 +246,7 @@ TEST(unread_data_grows_no_window)
 	flow = flow_open_sending();
 	flow->reads = false;
 	net_run(30 * MS);
-	CHECK_EQ(flow->receiver->rx_frames_budget, BASE_FRAMES);
+	CHECK_EQ(flow->receiver->frames.rx_budget, BASE_FRAMES);
 }
 
 /* A slow stream in a fast network: no window is larger than it needs. */
@@ -262,7 +262,7 @@ TEST(a_slow_stream_needs_no_more)
 		CHECK_EQ(harp_conn_send(flow->sender, &iov, 1), sizeof(bytes));
 		net_run(MS / 2);
 	}
-	CHECK_EQ(flow->receiver->rx_frames_budget, BASE_FRAMES);
+	CHECK_EQ(flow->receiver->frames.rx_budget, BASE_FRAMES);
 }
 
 TEST(many_share_the_pool)
@@ -288,8 +288,8 @@ TEST(many_share_the_pool)
 	CHECK_EQ(net.stack[1]->stats.drop_tcp_rx_budget, 0);
 }
 
-/* One connection has grown to the limit. Others come: its budget goes down, its window does not move left, and what was
- * under way is accepted. */
+/* One connection has grown to the limit. When others start, its budget shrinks, its window does not
+ * move left, and data in flight is accepted. */
 TEST(the_first_connection_returns_its_surplus)
 {
 	struct flow *first;
@@ -298,13 +298,13 @@ TEST(the_first_connection_returns_its_surplus)
 	net_open(8192);
 	first = flow_open_sending();
 	net_run(30 * MS);
-	alone = first->receiver->rx_frames_budget;
+	alone = first->receiver->frames.rx_budget;
 	CHECK(alone > 1500);
 	for (unsigned i = 0; i < 3; i++)
 		flow_open_sending();
 	net_run(100 * MS);
 	check_grown();
-	CHECK(first->receiver->rx_frames_budget < alone);
+	CHECK(first->receiver->frames.rx_budget < alone);
 	CHECK_EQ(net.stack[1]->stats.drop_tcp_rx_budget, 0);
 	CHECK_EQ(net.stack[1]->stats.drop_tcp_window, 0);
 }
@@ -316,21 +316,21 @@ TEST(an_idle_connection_returns_its_share)
 	net_open(8192);
 	first = flow_open_sending();
 	net_run(30 * MS);
-	CHECK(first->receiver->on_grown_list);
+	CHECK(first->receiver->on_list.grown);
 	first->sends = false;
 	net_run(2 * S);
-	CHECK(first->receiver->on_grown_list); /* nobody wants it */
+	CHECK(first->receiver->on_list.grown); /* no other connection needs it */
 	second = flow_open_sending();
 	net_run(30 * MS);
-	CHECK(!first->receiver->on_grown_list);
-	CHECK_EQ(first->receiver->rx_frames_budget, BASE_FRAMES);
-	CHECK(second->receiver->rx_frames_budget > 1500);
-	/* And has it again when it sends. */
+	CHECK(!first->receiver->on_list.grown);
+	CHECK_EQ(first->receiver->frames.rx_budget, BASE_FRAMES);
+	CHECK(second->receiver->frames.rx_budget > 1500);
+	/* It grows again when it sends. */
 	second->sends = false;
 	flow_start(first);
 	net_run(60 * MS);
 	check_grown();
-	CHECK(first->receiver->on_grown_list);
+	CHECK(first->receiver->on_list.grown);
 	CHECK_EQ(net.stack[1]->stats.drop_tcp_rx_budget, 0);
 }
 
@@ -342,7 +342,7 @@ TEST(senders_share_the_pool)
 		flow_open_sending();
 	net_run(50 * MS);
 	for (unsigned i = 0; i < 4; i++) {
-		CHECK(net.flow[i].sender->tx_frames_held <= net.stack[0]->tcp.shared_frames / 2);
+		CHECK(net.flow[i].sender->frames.tx_held <= net.stack[0]->tcp.shared_frames / 2);
 		CHECK(net.flow[i].received > 1000000);
 	}
 	CHECK(net.stack[0]->pool.free_count > 0);

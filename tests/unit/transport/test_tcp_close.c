@@ -1,65 +1,36 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_tcp_close.c - every way to end: both orders of FIN, half close, resets, TIME-WAIT. */
+/* test_tcp_close.c - TIME-WAIT: slots, ports, and connects that take over; FIN before
+ * ESTABLISHED. */
 #include "tcp_rig.h"
 
 static struct rig rig;
 AFTER_EACH(rig_close(&rig))
 
-/* The peer sends FIN. */
-static void peer_fin(void)
+static void peer_sends(uint8_t flags, uint32_t len)
 {
-	rig_sends(&rig, TCP_ACK | TCP_FIN, 0);
+	rig_sends(&rig, flags, len);
 	rig_poll(&rig);
 }
 
-static void peer_acks(void)
+/* Connects and closes first, into TIME-WAIT. Returns the connection's port. */
+static uint16_t closed_into_time_wait(void)
 {
-	rig_says(&rig, rig_usual(&rig, TCP_ACK, 0));
-}
-
-/* Our FIN has left. */
-static void expect_fin(void)
-{
-	const struct rig_seg *s = rig_expect(&rig, TCP_ACK | TCP_FIN | TCP_PSH);
-
-	rig.ack = s->seq + s->len + 1;
-}
-
-TEST(abort_and_bytes_before_a_reset)
-{
-	uint8_t buf[64];
-
-	rig_begin(&rig, NULL);
-	rig_sends(&rig, TCP_ACK, 20);
-	rig_says(&rig, rig_usual(&rig, TCP_RST, 0));
-	CHECK_EQ(harp_conn_recv(rig.conn, buf, sizeof(buf)), 20); /* what came before it */
-	CHECK_EQ(harp_conn_recv(rig.conn, buf, sizeof(buf)), -ECONNRESET);
-	harp_conn_abort(rig.conn); /* dead already: no RST for an RST */
-	rig.conn = NULL;
-	rig.out_head = rig.out_tail;
-	rig_poll(&rig);
-	rig_silent(&rig);
 	rig.seq = RIG_PEER_ISS;
 	rig_established(&rig, NULL);
-	harp_conn_abort(rig.conn);
-	rig.conn = NULL;
-	rig_poll(&rig);
-	rig_expect(&rig, TCP_RST | TCP_ACK);
+	rig_app_closes(&rig);
+	rig_expect_fin(&rig);
+	peer_sends(TCP_ACK | TCP_FIN, 0);
+	rig_expect(&rig, TCP_ACK);
+	rig_silent(&rig);
+	rig_events(&rig);
+	return rig.port;
 }
 
-TEST(time_wait_slots_are_taken_back)
+TEST(a_connect_takes_a_slot_of_time_wait)
 {
 	rig_open(&rig); /* eight slots */
-	for (unsigned i = 0; i < 12; i++) {
-		rig.seq = RIG_PEER_ISS;
-		rig_established(&rig, NULL);
-		rig_app_closes(&rig);
-		expect_fin();
-		peer_fin();
-		rig_expect(&rig, TCP_ACK);
-		rig.out_head = rig.out_tail;
-		rig_events(&rig);
-	}
+	for (unsigned i = 0; i < 12; i++)
+		closed_into_time_wait();
 	CHECK_EQ(rig_stat(&rig, "tcp_conns"), 8);
 }
 
@@ -78,10 +49,10 @@ static void port_gives_back(void *ctx, uint16_t port)
 	descriptors++;
 }
 
-/* A port is held by a descriptor: without another one TIME-WAIT gives way to who connects, and nobody else. */
-TEST(time_wait_gives_its_port_back)
+/* A descriptor holds a port. When none is left, a new connect takes the slot of TIME-WAIT, and of
+ * no other state. */
+TEST(time_wait_gives_up_its_port_to_a_connect)
 {
-	struct harp_endpoint remote = { .addr = harp_addr_v4(10, 0, 0, 2), .port = RIG_PEER_PORT };
 	struct harp_conn *conn;
 
 	rig_open(&rig);
@@ -89,11 +60,11 @@ TEST(time_wait_gives_its_port_back)
 	rig.stack->tcp.ports.release = port_gives_back;
 	descriptors = 1;
 	rig_established(&rig, NULL);
-	CHECK_EQ(harp_tcp_connect(rig.stack, NULL, &remote, NULL, &conn), -EMFILE);
+	CHECK_EQ(rig_connect(&rig, NULL, &conn), -EMFILE);
 	rig_app_closes(&rig);
-	expect_fin();
-	CHECK_EQ(harp_tcp_connect(rig.stack, NULL, &remote, NULL, &conn), -EMFILE);
-	peer_fin();
+	rig_expect_fin(&rig);
+	CHECK_EQ(rig_connect(&rig, NULL, &conn), -EMFILE);
+	peer_sends(TCP_ACK | TCP_FIN, 0);
 	rig_expect(&rig, TCP_ACK);
 	rig_events(&rig);
 	CHECK_EQ(rig_stat(&rig, "tcp_conns"), 1);
@@ -105,26 +76,9 @@ TEST(time_wait_gives_its_port_back)
 	CHECK_EQ(descriptors, 1);
 }
 
-/* The port of the connection that is closed now. */
-static uint16_t closed_into_time_wait(void)
-{
-	uint16_t port;
-
-	rig.seq = RIG_PEER_ISS;
-	rig_established(&rig, NULL);
-	port = rig.port;
-	rig_app_closes(&rig);
-	expect_fin();
-	peer_fin();
-	rig_expect(&rig, TCP_ACK);
-	rig_silent(&rig);
-	rig_events(&rig);
-	return port;
-}
-
 /* Hundreds of connections come and go: those in TIME-WAIT hold a bounded number of ports, the
  * newest ones. */
-TEST(time_wait_holds_few_ports)
+TEST(time_wait_holds_a_bounded_number_of_ports)
 {
 	uint16_t newest = 0;
 
@@ -144,8 +98,8 @@ TEST(time_wait_holds_few_ports)
 	CHECK_EQ(descriptors, TCP_TIME_WAIT_PORTS_MAX + 1);
 }
 
-/* FINs of one burst: the one that has to go has not acknowledged its FIN yet. */
-TEST(time_wait_gives_way_acknowledged)
+/* FINs in one burst: the connection that gives up its slot has not acknowledged its FIN yet. */
+TEST(time_wait_acknowledges_the_fin_before_it_gives_way)
 {
 	enum { CONNS = TCP_TIME_WAIT_PORTS_MAX + 1 };
 	struct {
@@ -159,9 +113,8 @@ TEST(time_wait_gives_way_acknowledged)
 		rig.seq = RIG_PEER_ISS;
 		rig_established(&rig, NULL);
 		rig_app_closes(&rig);
-		expect_fin();
-		peer_acks();
-		rig_poll(&rig);
+		rig_expect_fin(&rig);
+		peer_sends(TCP_ACK, 0);
 		peers[i].port = rig.port;
 		peers[i].seq = rig.seq;
 		peers[i].ack = rig.ack;
@@ -186,7 +139,7 @@ static void peer_says(uint16_t peer_port, struct rig_say say)
 	rig_says(&rig, say);
 }
 
-/* Those that were accepted share their listener's port, and are not counted. */
+/* Accepted connections share their listener's port and are not counted. */
 TEST(accepted_time_wait_is_not_bounded)
 {
 	rig_open_conns(&rig, 64);
@@ -201,7 +154,7 @@ TEST(accepted_time_wait_is_not_bounded)
 		peer_says(peer_port, rig_usual(&rig, TCP_ACK, 0));
 		CHECK_EQ(harp_tcp_accept(rig.listener, &rig.conn), 0);
 		rig_app_closes(&rig);
-		expect_fin();
+		rig_expect_fin(&rig);
 		peer_says(peer_port, rig_usual(&rig, TCP_ACK | TCP_FIN, 0));
 		rig_poll(&rig);
 		rig.seq++;
@@ -228,49 +181,111 @@ TEST(closed_for_sending_while_connecting)
 	CHECK_EQ(rig.conn->state, HARP_TCP_FIN_WAIT_2);
 }
 
-/* A FIN takes a sequence number, and so room in the window (RFC 9293 section 3.4): one that leaves behind a closed window
- * would be dropped, and then wait for a time-out that had backed off. */
-static void test_a_fin_waits_for_the_window(uint32_t bytes)
+static void shut_into_time_wait(void)
 {
-	static uint8_t data[400];
-	struct iovec iov = { data, bytes };
+	rig_app_shuts(&rig);
+	peer_sends(TCP_ACK, 0);
+	peer_sends(TCP_ACK | TCP_FIN, 0);
+	rig_expect(&rig, TCP_ACK);
+	CHECK_EQ(rig.conn->state, HARP_TCP_TIME_WAIT);
+}
+
+static void to_time_wait(void)
+{
+	shut_into_time_wait();
+	harp_conn_close(rig.conn);
+	rig.conn = NULL;
+}
+
+/* We connect, from the port of a connection of ours that we closed first. */
+static int connect_again(void)
+{
+	struct harp_endpoint local = { .port = rig.port };
+	struct harp_endpoint remote = { .addr = harp_addr_v4(10, 0, 0, 2), .port = RIG_PEER_PORT };
+
+	return harp_tcp_connect(rig.stack, &local, &remote, NULL, &rig.conn);
+}
+
+TEST(a_connect_takes_over_time_wait_after_a_second)
+{
+	uint32_t old_nxt, old_seq, old_tsval, ours;
+	const struct rig_seg *s;
 	struct rig_say say;
 
 	rig_begin(&rig, NULL);
-	say = rig_usual(&rig, TCP_ACK, 0);
-	say.wnd = bytes >> 2; /* its scale */
+	/* So fast that its sequence numbers are still ahead of the ISN clock. */
+	for (unsigned i = 0; i < 1000; i++) {
+		CHECK_EQ(rig_write(&rig, 1000), 1000);
+		s = rig_expect(&rig, TCP_ACK | TCP_PSH);
+		rig.ack += s->len;
+		peer_sends(TCP_ACK, 0);
+	}
+	ours = s->opt.tsval;
+	to_time_wait();
+	old_nxt = rig.ack;
+	old_seq = rig.seq;
+	old_tsval = rig.tsval;
+	/* Not before the timestamp clocks of both ends have ticked, however slow they are. */
+	rig_wait(&rig, RIG_S - 1);
+	CHECK_EQ(connect_again(), -EADDRINUSE);
+	rig_wait(&rig, 1);
+	CHECK_EQ(connect_again(), 0);
+	rig_poll(&rig);
+	s = rig_expect(&rig, TCP_SYN);
+	CHECK_EQ(s->src_port, rig.port);
+	CHECK(seq_gt(s->seq, old_nxt));
+	CHECK((int32_t)(s->opt.tsval - ours) > 0);
+	CHECK_EQ(rig_stat(&rig, "tcp_conns"), 1);
+	rig.ack = s->seq + 1;
+	/* The peer's FIN was not acknowledged, from its view: our answer resets it. */
+	say = rig_usual(&rig, TCP_ACK | TCP_FIN, 0);
+	say.seq = old_seq - 1;
+	say.ack = old_nxt;
 	rig_says(&rig, say);
-	if (bytes > 0) /* they fill it, and the FIN would leave with them */
-		CHECK_EQ(harp_conn_send(rig.conn, &iov, 1), bytes);
-	rig_app_closes(&rig);
-	if (bytes > 0) {
-		say.ack = rig.ack = rig_expect(&rig, TCP_ACK)->seq + bytes;
-		say.wnd = 0;
-		rig_says(&rig, say);
-	}
-	CHECK_EQ(rig_pending(&rig), 0);
-	for (unsigned i = 0; i < 100; i++) { /* 10 s; probes are answered */
-		rig_wait(&rig, 100 * RIG_MS);
-		while (rig_pending(&rig) > 0) {
-			CHECK(!(rig.out[rig.out_head++ % RIG_QUEUE].flags & TCP_FIN));
-			rig_says(&rig, say);
-		}
-	}
-	rig_says(&rig, rig_usual(&rig, TCP_ACK, 0));
-	rig_poll(&rig);
-	rig.ack = rig_expect(&rig, TCP_ACK | TCP_FIN | TCP_PSH)->seq + 1;
-	rig_says(&rig, rig_usual(&rig, TCP_ACK | TCP_FIN, 0));
-	rig_poll(&rig);
-	rig_wait(&rig, 61 * RIG_S);
-	CHECK_EQ(rig_stat(&rig, "tcp_conns"), 0);
-	rig.out_head = rig.out_tail;
-	rig_close(&rig);
+	CHECK_EQ(rig_expect(&rig, TCP_RST)->seq, old_nxt);
+	rig.tsval += 1000;
+	rig.seq = old_seq - 100; /* a peer whose numbers begin where the old ones were */
+	rig_syn_acked(&rig);
+	CHECK_EQ(rig.conn->state, HARP_TCP_ESTABLISHED);
+	/* An old segment lies in the window; PAWS rejects it. */
+	rig.tsval = old_tsval;
+	rig_says(&rig, rig_usual(&rig, TCP_ACK, 50));
+	CHECK_EQ(rig_stat(&rig, "drop_tcp_paws"), 1);
+	CHECK_EQ(rig_expect(&rig, TCP_ACK)->ack, rig.seq);
 }
 
-int main(void)
+/* Without timestamps nothing tells old segments from new ones; or the application still holds
+ * it. */
+TEST(a_connect_does_not_take_over_time_wait)
 {
-	check_run();
-	test_a_fin_waits_for_the_window(0);
-	test_a_fin_waits_for_the_window(400);
-	return check_done();
+	rig_open(&rig);
+	rig.timestamps = false;
+	rig_established(&rig, NULL);
+	to_time_wait();
+	rig_wait(&rig, 59 * RIG_S);
+	CHECK_EQ(connect_again(), -EADDRINUSE);
+	rig_wait(&rig, 2 * RIG_S);
+	CHECK_EQ(connect_again(), 0);
+	rig_close(&rig);
+
+	rig_begin(&rig, NULL);
+	shut_into_time_wait();
+	rig_wait(&rig, 2 * RIG_S);
+	struct harp_conn *held = rig.conn;
+
+	CHECK_EQ(connect_again(), -EADDRINUSE);
+	harp_conn_close(held);
+	CHECK_EQ(connect_again(), 0);
+	rig_close(&rig);
+
+	/* One that was accepted; its listener is gone. */
+	rig_open(&rig);
+	rig_listen(&rig, 4);
+	rig_accept(&rig);
+	harp_listener_close(rig.listener);
+	rig.listener = NULL;
+	to_time_wait();
+	rig_wait(&rig, 2 * RIG_S);
+	CHECK_EQ(connect_again(), -EADDRINUSE);
+	rig_close(&rig);
 }

@@ -1,16 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_tcp_conn_info.c - what a tool reads of a connection: the bytes that wait, the congestion state, the
- * backoff, and how many segments are SACKed, lost and sent again.
+ * test_tcp_conn_info.c - harp_conn_info(): readable bytes, congestion state, backoff, and the
+ * numbers of segments SACKed, lost and retransmitted.
  */
 #include "tcp_sack_rig.h"
 
 static struct harp_tcp_info info(void)
 {
-	struct harp_tcp_info got;
-
-	CHECK_EQ(harp_conn_info(rig.conn, &got, sizeof(got)), 0);
-	return got;
+	return rig_info(&rig);
 }
 
 static void check_state(enum harp_ca_state state, uint64_t sacked, uint64_t lost, uint64_t retrans)
@@ -37,7 +34,7 @@ TEST(readable_bytes)
 	rig_sends(&rig, TCP_ACK, 1000);
 	rig_sends(&rig, TCP_ACK, 500);
 	CHECK_EQ(harp_conn_readable_bytes(rig.conn), 1500);
-	/* Behind a hole nothing can be read. */
+	/* Bytes behind a gap are not readable. */
 	say = rig_usual(&rig, TCP_ACK, 100);
 	say.seq += 100;
 	rig_says(&rig, say);
@@ -45,7 +42,7 @@ TEST(readable_bytes)
 	rig_says(&rig, rig_usual(&rig, TCP_ACK, 100));
 	rig.seq += 200;
 	CHECK_EQ(harp_conn_readable_bytes(rig.conn), 1700);
-	/* Looking takes nothing, every kind of reading does. */
+	/* Peeking takes nothing, every kind of reading does. */
 	CHECK_EQ(harp_conn_peek(rig.conn, &iov, 1), 1);
 	CHECK_EQ(harp_conn_readable_bytes(rig.conn), 1700);
 	CHECK_EQ(harp_conn_recv(rig.conn, buf, 400), 400);
@@ -55,7 +52,7 @@ TEST(readable_bytes)
 	CHECK_EQ(harp_conn_recv_frame(rig.conn, &frame), 1);
 	CHECK_EQ(harp_conn_readable_bytes(rig.conn), 700 - frame->len);
 	harp_frame_release(rig.conn, frame);
-	/* A FIN is no byte; and after a reset the rest is still to be read. */
+	/* A FIN is no byte. After a reset the rest can still be read. */
 	rig_sends(&rig, TCP_ACK | TCP_FIN, 0);
 	CHECK_EQ(harp_conn_readable_bytes(rig.conn), 200);
 	rig_says(&rig, rig_usual(&rig, TCP_RST, 0));
@@ -93,7 +90,7 @@ TEST(a_fast_recovery)
 	CHECK(info().snd_ssthresh_bytes < HARP_SSTHRESH_NONE);
 }
 
-/* Four are lost; those for which the window has no room wait. */
+/* Four segments are lost; those that do not fit in the window wait. */
 TEST(lost_segments_wait_to_be_sent_again)
 {
 	struct harp_tcp_info got;
@@ -107,7 +104,7 @@ TEST(lost_segments_wait_to_be_sent_again)
 	CHECK_EQ(got.lost_out_segs + got.retrans_out_segs, 4);
 	CHECK_EQ(got.retrans_out_segs, got.retransmits);
 	CHECK(got.lost_out_segs > 0 && got.retrans_out_segs > 0);
-	/* What was sent again arrives: no longer counted as such, and the rest follows. */
+	/* The retransmissions arrive, and the rest follows. */
 	later(RTT_NS);
 	sack2(0, 0, 1, 4, 10);
 	later(RTT_NS);
@@ -133,14 +130,14 @@ TEST(a_timeout_backs_off)
 	CHECK_EQ(info().backoff, 2);
 	CHECK_EQ(info().rto_ns, 4 * rto_ns);
 	CHECK_EQ(info().rto_count, 2);
-	/* An ACK of new data ends the backoff, and that of everything the state. */
+	/* An ACK of new data ends the backoff, an ACK of all data the state. */
 	ack(2);
 	CHECK_EQ(info().backoff, 0);
 	ack(4);
 	check_state(HARP_CA_OPEN, 0, 0, 0);
 }
 
-/* An undone recovery leaves segments in flight that were sent again. */
+/* After an undone recovery, retransmitted segments are still in flight. */
 TEST(after_an_undo_what_was_sent_again_is_counted)
 {
 	const struct frame *seg;
@@ -156,7 +153,7 @@ TEST(after_an_undo_what_was_sent_again_is_counted)
 	rig_says(&rig, say);
 	CHECK_EQ(info().undone_recoveries, 1);
 	CHECK_EQ(info().lost_out_segs, rig.conn->loss.lost_bytes / MSS);
-	for (seg = rig.conn->snd_head; seg != rig.conn->snd_unsent; seg = seg->next)
+	for (seg = rig.conn->sndq.head; seg != rig.conn->sndq.unsent; seg = seg->next)
 		again +=
 			(seg->flags & FRAME_RETRANS) && !(seg->tcp_flags & (SEG_SACKED | SEG_LOST));
 	CHECK(again > 0);
@@ -174,16 +171,21 @@ TEST(a_window_that_goes_down_for_ecn)
 	CHECK(info().snd_ssthresh_bytes < HARP_SSTHRESH_NONE);
 }
 
-TEST(names)
+TEST(states_and_controllers_have_names)
 {
 	CHECK_STR(harp_ca_state_name(HARP_CA_OPEN), "open");
 	CHECK_STR(harp_ca_state_name(HARP_CA_LOSS), "loss");
 	CHECK_STR(harp_ca_state_name((enum harp_ca_state)(HARP_CA_LOSS + 1)), "?");
 	CHECK_STR(harp_ca_state_name((enum harp_ca_state) - 1), "?");
+	for (int i = HARP_CONGESTION_DEFAULT; i <= HARP_CONGESTION_FIXED; i++)
+		CHECK_EQ(harp_congestion_from_name(harp_congestion_name((enum harp_congestion)i)),
+			 i);
+	CHECK_EQ(harp_congestion_from_name("bbr"), -EINVAL);
+	CHECK_STR(harp_congestion_name((enum harp_congestion)99), "?");
 }
 
 /* Older callers get the older fields, and later ones zeros. */
-TEST(sizes)
+TEST(older_callers_get_the_older_fields)
 {
 	struct {
 		struct harp_tcp_info info;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_tcp_cookie.c - SYN cookies: a flood keeps out nobody, and nobody gets in without an answer. */
+/* test_tcp_cookie.c - SYN cookies: a flood keeps out no client, and no ACK without its cookie opens
+ * one. */
 #include "base/rng.h"
 #include "tcp_rig.h"
 
@@ -20,7 +21,7 @@ static void open_with_routes(uint32_t backlog)
 	rig_listen(&rig, backlog);
 }
 
-/* SYNs of strangers who never answer. */
+/* SYNs of peers that never answer. */
 static void flood(struct rng *rng, unsigned count)
 {
 	for (unsigned i = 0; i < count; i++) {
@@ -35,7 +36,7 @@ static void flood(struct rng *rng, unsigned count)
 	rig.out_head = rig.out_tail;
 }
 
-/* One embryonic connection of a stranger: a backlog of 1 is under pressure. */
+/* One half-open connection: a backlog of 1 is under pressure. */
 static void press(void)
 {
 	struct rig_say say = rig_syn(&rig, TCP_SYN);
@@ -91,7 +92,7 @@ TEST(flood_of_100000_syns_keeps_out_nobody)
 	CHECK_EQ(info.snd_mss_bytes, 1448);
 	CHECK_EQ(info.snd_wnd_bytes, RIG_PEER_WND << 2);
 	flood(&rng, FLOOD / 2);
-	/* Slots, frames and timers: what one backlog may have, and the client. */
+	/* Slots and timers: those of one backlog, and the client's. */
 	CHECK(rig_stat(&rig, "tcp_conns") <= BACKLOG + 1);
 	CHECK(rig.stack->wheel.count <= BACKLOG + 2);
 	CHECK(rig_stat(&rig, "tcp_cookies_sent") > FLOOD - 2000);
@@ -111,8 +112,8 @@ TEST(flood_of_100000_syns_keeps_out_nobody)
 	CHECK_EQ(harp_conn_acked_bytes(rig.conn), 500);
 }
 
-/* What a connection agrees on is the same with and without a cookie, but for an MSS rounded down. */
-TEST(options_come_back)
+/* A cookie preserves all options; the MSS is rounded down. */
+TEST(the_options_of_the_syn_come_back)
 {
 	static const struct {
 		uint16_t mss;
@@ -127,7 +128,7 @@ TEST(options_come_back)
 		{ 1460, 7, false, true, 1460 }, { 1300, 7, false, false, 1220 },
 	};
 
-	for (unsigned i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+	for (unsigned i = 0; i < ARRAY_SIZE(rows); i++) {
 		struct tcp_options opt = { .seen = TCP_OPT_MSS,
 					   .mss_bytes = rows[i].mss,
 					   .wscale = rows[i].wscale,
@@ -182,7 +183,7 @@ TEST(first_data_brings_the_cookie_when_the_ack_is_lost)
 	open_with_routes(1);
 	press();
 	client_syn();
-	/* The second segment first: it comes again, no RST ends it all. */
+	/* The second segment arrives first: no RST, the client retransmits. */
 	rig.seq += 100;
 	client_says(TCP_ACK, 100);
 	rig_silent(&rig);
@@ -206,7 +207,7 @@ TEST(a_cookie_is_good_once)
 	harp_conn_abort(conn);
 	rig_poll(&rig);
 	rig.out_head = rig.out_tail;
-	client_says(TCP_ACK, 100); /* a copy that took a longer way */
+	client_says(TCP_ACK, 100); /* a delayed copy */
 	CHECK_EQ(harp_tcp_accept(rig.listener, &conn), -EAGAIN);
 	rig_silent(&rig);
 }
@@ -234,7 +235,7 @@ TEST(a_cookie_is_good_for_two_periods)
 	CHECK(!good_after(138 * RIG_S));
 }
 
-TEST(no_cookie_no_connection)
+TEST(an_ack_without_its_cookie_opens_nothing)
 {
 	struct harp_conn *conn;
 	struct rig_say say;
@@ -260,11 +261,11 @@ TEST(no_cookie_no_connection)
 	say = rig_usual(&rig, TCP_ACK, 0); /* another port's */
 	say.peer_port = CLIENT_PORT + 1;
 	rig_says(&rig, say);
-	rig.tsecr += 1; /* an echo of what is yet to come at this 4-tuple */
+	rig.tsecr += 1; /* an echo from the future */
 	rig.tsecr += 20000;
 	client_says(TCP_ACK, 0);
 	rig.tsecr -= 20001;
-	rig.tsecr -= 200000; /* or of long ago */
+	rig.tsecr -= 200000; /* or from long ago */
 	client_says(TCP_ACK, 0);
 	rig.tsecr += 200000;
 	CHECK_EQ(rig_stat(&rig, "tcp_cookies_refused"), 67);
@@ -282,13 +283,13 @@ TEST(no_cookie_no_connection)
 	CHECK_EQ(harp_tcp_accept(rig.listener, &conn), -EAGAIN);
 	CHECK_EQ(rig_stat(&rig, "tcp_conns"), 0);
 	rig_silent(&rig);
-	/* The flood is long over: strays are answered again. */
+	/* The flood is over: a segment without a connection gets a RST again. */
 	rig_wait(&rig, 140 * RIG_S);
 	client_says(TCP_ACK, 0);
 	rig_expect(&rig, TCP_RST);
 }
 
-TEST(nobody_accepts_nobody_comes)
+TEST(a_full_accept_queue_drops_a_syn)
 {
 	struct rig_say say;
 
@@ -299,7 +300,7 @@ TEST(nobody_accepts_nobody_comes)
 	say = rig_syn(&rig, TCP_SYN);
 	say.peer_port = 6666;
 	rig_says(&rig, say);
-	rig_silent(&rig); /* it will ask again, when there may be room */
+	rig_silent(&rig); /* the peer will send its SYN again */
 	CHECK_EQ(rig_stat(&rig, "drop_tcp_backlog"), 1);
 }
 

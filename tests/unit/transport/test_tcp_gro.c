@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_tcp_gro.c - segments of one burst that go on where the one before ended, in and out. */
+/* test_tcp_gro.c - GRO batches: segments of a burst that continue the previous one. */
 #include <stddef.h>
 
 #include "tcp_rig.h"
@@ -26,7 +26,7 @@ static void put_two(struct rig *rig)
 	be16_store(newest(rig)->bytes + 18, 1); /* its identification */
 }
 
-/* A packet that is nobody's. */
+/* A packet of an unknown protocol. */
 static void put_stranger(struct rig *rig)
 {
 	rig_put(rig, rig_usual(rig, TCP_ACK, BYTES));
@@ -69,8 +69,8 @@ TEST(equal_headers_are_a_run)
 	rig_close(&run);
 }
 
-/* The second of two segments has a byte changed, and its checksums are repaired or not. Whatever that makes of it, it makes
- * the same of it behind a packet that ends the run. */
+/* The second of two segments has a changed byte, with the checksums corrected or not. The result
+ * must be the same as when another packet between them ends the batch. */
 static void compare(uint32_t at, uint8_t change, enum repair how)
 {
 	struct rig *rigs[] = { &run, &apart };
@@ -88,7 +88,7 @@ static void compare(uint32_t at, uint8_t change, enum repair how)
 		newest(rigs[i])->bytes[at] ^= change;
 		repair(newest(rigs[i]), how);
 		rigs[i]->in[rigs[i]->in_tail++ % RIG_QUEUE] = stranger;
-		if (i == 1) { /* the stranger between them */
+		if (i == 1) { /* the other packet between them */
 			struct rig_packet *p = newest(rigs[i]);
 
 			p[0] = p[-1];
@@ -149,7 +149,7 @@ TEST(segments_of_one_turn_have_headers_of_their_own)
 
 int main(void)
 {
-	rig_frame_count = 4096; /* so many that no frame needs to be copied together */
+	rig_frame_count = 4096; /* enough that no frames are merged */
 	check_run();
 	return check_done();
 }

@@ -9,7 +9,7 @@
 static struct rig rig;
 AFTER_EACH(rig_close(&rig))
 
-/* An error from the peer's host that quotes a segment of ours, seq and no more than RFC 792 asks. */
+/* An error from the peer's host that quotes 8 bytes of a segment of ours (RFC 792). */
 static void icmp_says(uint8_t code, uint16_t mtu_bytes, uint32_t seq)
 {
 	struct rig_packet *p = &rig.in[rig.in_tail++ % RIG_QUEUE];
@@ -32,7 +32,7 @@ static void icmp_says(uint8_t code, uint16_t mtu_bytes, uint32_t seq)
 	rig_poll(&rig);
 }
 
-/* A SYN fits every path: whoever says otherwise may not touch what has not begun. */
+/* A SYN fits every path, so the error must be forged. */
 TEST(too_big_says_nothing_of_a_syn)
 {
 	const struct rig_seg *syn;
@@ -43,12 +43,12 @@ TEST(too_big_says_nothing_of_a_syn)
 	CHECK_EQ(rig.conn->recovery, TCP_RECOVERY_NONE);
 	rig_syn_acked(&rig);
 	CHECK_EQ(rig.conn->state, HARP_TCP_ESTABLISHED);
-	CHECK_EQ(rig.conn->snd_mss_bytes, 1448);
+	CHECK_EQ(rig.conn->snd.mss_bytes, 1448);
 	CHECK_EQ(rig_write(&rig, 1448), 1448);
 	CHECK_EQ(rig_expect(&rig, TCP_ACK | TCP_PSH)->len, 1448);
 }
 
-/* Segments as large as that one have arrived: whoever says that they can't must wait for a time-out. */
+/* Segments of that size were acknowledged, so the error waits for a timeout of the segment. */
 TEST(a_claim_against_the_evidence_waits)
 {
 	uint32_t first;
@@ -61,26 +61,26 @@ TEST(a_claim_against_the_evidence_waits)
 	CHECK_EQ(rig_write(&rig, 1448), 1448);
 	rig_expect(&rig, TCP_ACK | TCP_PSH);
 	icmp_says(TOO_BIG, 1000, first + 1448);
-	CHECK_EQ(rig.conn->snd_mss_bytes, 1448);
-	/* It was a lie: the segment arrives. */
+	CHECK_EQ(rig.conn->snd.mss_bytes, 1448);
+	/* The error was forged: the segment is acknowledged. */
 	rig.ack += 1448;
 	rig_says(&rig, rig_usual(&rig, TCP_ACK, 0));
 	rig_wait(&rig, RIG_S);
-	CHECK_EQ(rig.conn->snd_mss_bytes, 1448);
+	CHECK_EQ(rig.conn->snd.mss_bytes, 1448);
 	rig_silent(&rig);
-	/* It is true: nothing arrives, and the time-out sends what was said to fit. */
+	/* The error is true: after the timeout, segments have the reported size. */
 	CHECK_EQ(rig_write(&rig, 1448), 1448);
 	rig_expect(&rig, TCP_ACK | TCP_PSH);
 	icmp_says(TOO_BIG, 1000, rig.ack);
 	rig_wait(&rig, RIG_S / 4);
 	while (rig_pending(&rig) > 1)
 		rig.out_head++;
-	CHECK_EQ(rig.conn->snd_mss_bytes, 1000 - 52);
+	CHECK_EQ(rig.conn->snd.mss_bytes, 1000 - 52);
 	CHECK_EQ(rig_expect(&rig, TCP_ACK)->len, 1000 - 52);
 	CHECK_EQ(rig_stat(&rig, "tcp_mtu_icmp"), 1);
 }
 
-/* A claim must be about the beginning of a segment that is larger than what it says fits. */
+/* The error must quote the beginning of a segment that is larger than the reported MTU. */
 TEST(a_claim_must_fit_what_it_quotes)
 {
 	uint32_t first;
@@ -91,14 +91,14 @@ TEST(a_claim_must_fit_what_it_quotes)
 	rig_expect(&rig, TCP_ACK | TCP_PSH);
 	icmp_says(TOO_BIG, 1000, first + 1);
 	icmp_says(TOO_BIG, 1000, first + 1448); /* of 100 bytes */
-	CHECK_EQ(rig.conn->snd_mss_bytes, 1448);
+	CHECK_EQ(rig.conn->snd.mss_bytes, 1448);
 	CHECK_EQ(rig_stat(&rig, "tcp_mtu_icmp_ignored"), 2);
 	rig_silent(&rig);
 }
 
 /*
- * Ten minutes after a router's word a probe asks whether it still holds. It is lost, which the peer tells
- * without SACK: it is cut and sent again, and the window stays. The next one passes.
+ * Ten minutes after the error, a probe of a larger size is lost, as duplicate ACKs without SACK
+ * report: it is split and retransmitted, and the window stays. The next probe arrives.
  */
 TEST(a_lost_probe_is_no_congestion)
 {
@@ -124,7 +124,7 @@ TEST(a_lost_probe_is_no_congestion)
 		s = rig_expect(&rig, TCP_ACK);
 		CHECK_EQ(s->seq, rig.ack);
 		CHECK_EQ(s->len, 1448);
-		/* Those behind it lie as they were, less what it took of the first. */
+		/* The segments after it stay, except that the probe took bytes of the first. */
 		CHECK_EQ(rig_expect(&rig, TCP_ACK)->len, 2 * small - 1448);
 		for (int i = 0; i < 4; i++)
 			CHECK_EQ(rig_expect(&rig, TCP_ACK)->len, small);
@@ -144,13 +144,14 @@ TEST(a_lost_probe_is_no_congestion)
 		rig_says(&rig, rig_usual(&rig, TCP_ACK, 0));
 		rig_wait(&rig, RIG_S);
 	}
-	CHECK_EQ(rig_write(&rig, 10), 10); /* what an ACK told is looked at before the next data */
-	CHECK_EQ(rig.conn->snd_mss_bytes, 1448);
+	CHECK_EQ(rig_write(&rig, 10), 10); /* an ACK is evaluated before the next data */
+	CHECK_EQ(rig.conn->snd.mss_bytes, 1448);
 	CHECK_EQ(rig_stat(&rig, "tcp_fast_retransmits"), 0);
 	CHECK_EQ(rig_stat(&rig, "tcp_mtu_raised"), 1);
 }
 
-/* A partial ACK says that the probe is lost, as a duplicate does: what arrives in its place is no proof of anything. */
+/* A partial ACK reports that the probe is lost; the ACK of its retransmission does not raise the
+ * size. */
 TEST(a_probe_behind_a_hole_is_lost_too)
 {
 	uint32_t first, small = 1000 - 52;
@@ -177,6 +178,6 @@ TEST(a_probe_behind_a_hole_is_lost_too)
 	rig.ack += 1448 + 5 * small;
 	rig_says(&rig, rig_usual(&rig, TCP_ACK, 0));
 	CHECK_EQ(rig_write(&rig, 10), 10);
-	CHECK_EQ(rig.conn->snd_mss_bytes, small);
+	CHECK_EQ(rig.conn->snd.mss_bytes, small);
 	CHECK_EQ(rig_stat(&rig, "tcp_mtu_raised"), 0);
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_tcp_in.c - segments to an established connection: acceptance, RST, SYN, PAWS, checksum, order. */
+/* test_tcp_in.c - segments to an established connection: acceptance, RST, SYN, PAWS, checksum,
+ * order. */
 #include "tcp_rig.h"
 
 static struct rig rig;
@@ -23,7 +24,7 @@ TEST(two_full_segments_are_acknowledged_at_once)
 	rig_silent(&rig);
 }
 
-/* The application hears of it before a NIC is kicked for its ACK, and may have an answer. */
+/* The application gets the message before the ACK is sent: its answer may carry the ACK. */
 TEST(the_end_of_a_message_is_acknowledged_in_the_next_poll)
 {
 	message_of_three(TCP_PSH);
@@ -41,7 +42,7 @@ TEST(the_end_of_a_message_is_acknowledged_in_the_next_poll)
 	rig_close(&rig);
 }
 
-/* No PSH: the sender has more. */
+/* No PSH: the sender has more data. */
 TEST(in_the_middle_of_a_stream_acks_are_held)
 {
 	rig_begin(&rig, NULL);
@@ -95,14 +96,15 @@ TEST(a_held_ack_leaves_with_a_short_segment)
 static void open_delayed(void)
 {
 	rig_begin(&rig, NULL);
-	CHECK_EQ(rig_set_delayed_ack(&rig, DELAY_NS), 0);
+	CHECK_EQ(RIG_SET(&rig, delayed_ack_ns, DELAY_NS), 0);
 }
 
-/* Nobody waits for ACKs, the application has said: one for all that is short, by its time or by what leaves anyway. */
+/* harp_tcp_options.delayed_ack_ns: one ACK for several short segments, at its deadline or with
+ * data. */
 TEST(short_segments_acks_may_be_delayed)
 {
 	open_delayed();
-	CHECK_EQ(rig_set_delayed_ack(&rig, 500 * RIG_MS), -EINVAL);
+	CHECK_EQ(RIG_SET(&rig, delayed_ack_ns, 500 * RIG_MS), -EINVAL);
 	for (unsigned i = 0; i < 4; i++) {
 		rig_sends(&rig, TCP_ACK | TCP_PSH, 40);
 		rig_silent(&rig);
@@ -121,7 +123,7 @@ TEST(short_segments_acks_may_be_delayed)
 	rig_silent(&rig);
 }
 
-/* Two segments' worth of them, and it leaves in the next poll. */
+/* When two full segments' worth of data waits, the ACK is sent in the next poll. */
 TEST(a_delayed_ack_is_of_two_segments_at_most)
 {
 	open_delayed();
@@ -134,7 +136,7 @@ TEST(a_delayed_ack_is_of_two_segments_at_most)
 	CHECK_EQ(rig_expect(&rig, TCP_ACK)->ack, rig.seq);
 }
 
-/* A hole, the end of the stream: who sends waits for those. */
+/* ACKs of a gap, of a full-sized segment and of a FIN are not delayed. */
 TEST(a_delayed_ack_does_not_delay_others)
 {
 	open_delayed();
@@ -162,7 +164,7 @@ TEST(a_delayed_ack_does_not_delay_others)
 
 #define SLOW_GAP_NS 100000u
 
-/* A full-sized segment, that the application takes at once; its ACK is left to be looked for. */
+/* A full-sized segment that the application reads at once. */
 static void slow_segment(uint8_t flags)
 {
 	uint8_t buf[1448];
@@ -171,7 +173,7 @@ static void slow_segment(uint8_t flags)
 	CHECK_EQ(harp_conn_recv(rig.conn, buf, sizeof(buf)), 1448);
 }
 
-/* Enough of them, one by one, that the distance is known; nothing is owed then. */
+/* Enough segments, one by one, that their interval is known. No ACK is due at the end. */
 static void slow_stream(void)
 {
 	rig_begin(&rig, NULL);
@@ -183,12 +185,12 @@ static void slow_stream(void)
 	rig.out_head = rig.out_tail;
 }
 
-/* RFC 5681 section 4.2, however far apart they come. */
+/* RFC 5681 section 4.2, whatever the interval of the segments. */
 TEST(a_slow_stream_is_acknowledged_by_twos)
 {
 	slow_stream();
 	for (unsigned i = 0; i < 40; i++) {
-		bool pushed = i % 4 == 0; /* wherever a call ended: no hint */
+		bool pushed = i % 4 == 0; /* the end of a write is no end of a message here */
 
 		slow_segment(pushed ? TCP_PSH : 0);
 		rig_wait(&rig, SLOW_GAP_NS);
@@ -198,17 +200,17 @@ TEST(a_slow_stream_is_acknowledged_by_twos)
 		rig_wait(&rig, SLOW_GAP_NS);
 		rig_silent(&rig);
 	}
-	slow_segment(0); /* no second: no longer than the limit */
+	slow_segment(0); /* no second one follows: the ACK waits for the limit */
 	rig_wait(&rig, TCP_ACK_HOLD_SLOW_NS_MAX);
 	CHECK_EQ(rig_expect(&rig, TCP_ACK)->ack, rig.seq);
 	rig_silent(&rig);
 }
 
-/* Larger than a segment: it has been joined on its way, and is as good as two. */
+/* A packet larger than the MSS was merged on the way (GRO) and counts as two segments. */
 TEST(joined_segments_in_a_slow_stream_are_acknowledged_at_once)
 {
 	slow_stream();
-	rig.conn->rcv_mss_bytes = 1448 / 2;
+	rig.conn->rcv.mss_bytes = 1448 / 2;
 	for (unsigned i = 0; i < 10; i++) {
 		slow_segment(0);
 		rig_poll(&rig);
@@ -233,7 +235,7 @@ TEST(short_messages_in_a_slow_stream_are_acknowledged_at_once)
 	rig_silent(&rig);
 }
 
-/* Each poll looks at all ACKs that are owed. */
+/* The number of ACKs that wait is bounded, since each poll visits all of them. */
 TEST(only_so_many_acks_wait_for_a_second_segment)
 {
 	slow_stream();
@@ -245,22 +247,9 @@ TEST(only_so_many_acks_wait_for_a_second_segment)
 	CHECK_EQ(rig.conn->tcp->acks_pending, 0);
 }
 
-TEST(an_answer_carries_the_ack)
-{
-	const struct rig_seg *s;
-
-	rig_begin(&rig, NULL);
-	rig_says(&rig, rig_usual(&rig, TCP_ACK | TCP_PSH, 8));
-	CHECK_EQ(rig_write(&rig, 8), 8);
-	s = rig_expect(&rig, TCP_ACK | TCP_PSH);
-	CHECK_EQ(s->ack, rig.seq + 8);
-	CHECK_EQ(s->len, 8);
-	rig_poll(&rig);
-	rig_silent(&rig);
-}
-
-/* Its SEG.SEQ is old, but its ACK is the newest: SND.UNA moves, so the window must be of the same segment. */
-TEST(a_retransmission_brings_its_window)
+/* SEG.SEQ is old but SEG.ACK is new: SND.UNA moves, so the window must come from the same
+ * segment. */
+TEST(the_window_of_a_retransmission_is_used)
 {
 	struct rig_say say;
 
@@ -275,6 +264,6 @@ TEST(a_retransmission_brings_its_window)
 	say.ack += 1000;
 	say.wnd = 10;
 	rig_says(&rig, say);
-	CHECK_EQ(rig.conn->snd_una_seq, say.ack);
-	CHECK_EQ(rig.conn->snd_wnd_bytes, 10u << rig.conn->snd_wscale);
+	CHECK_EQ(rig.conn->snd.una_seq, say.ack);
+	CHECK_EQ(rig.conn->snd.wnd_bytes, 10u << rig.conn->snd.wscale);
 }

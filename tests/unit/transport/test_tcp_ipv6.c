@@ -9,11 +9,12 @@
 #define MS UINT64_C(1000000)
 #define PORT 61000
 
-struct pair {
+static struct pair {
 	struct harp_wire *wire;
 	struct harp_stack *stack[2];
+	struct harp_listener *listener; /* of stack 1 */
 	uint64_t now_ns;
-};
+} pair;
 
 static struct harp_addr addr(const char *text)
 {
@@ -29,37 +30,37 @@ static struct harp_endpoint endpoint(const char *text, uint16_t port, uint32_t s
 }
 
 /* Stacks 0 and 1: fe80::1, fd00::1, 10.0.0.1 on interface 3; the same with 2 on interface 8. */
-static void pair_open(struct pair *p, uint16_t vlan_0, uint16_t vlan_1)
+static void pair_open(uint16_t vlan_0, uint16_t vlan_1)
 {
 	static const char *const own[2][3] = { { "fe80::1", "fd00::1", "10.0.0.1" },
 					       { "fe80::2", "fd00::2", "10.0.0.2" } };
 	struct harp_wire_options wire = { .size = sizeof(wire), .frame_count = 1024, .strict = 1 };
 
-	*p = (struct pair){ .now_ns = 1000 * MS };
-	CHECK_EQ(harp_wire_create(&p->wire, &wire), 0);
+	pair = (struct pair){ .now_ns = 1000 * MS };
+	CHECK_EQ(harp_wire_create(&pair.wire, &wire), 0);
 	for (unsigned i = 0; i < 2; i++) {
 		struct harp_stack_options opt = { .size = sizeof(opt),
 						  .max_conns = 16,
-						  .now_ns = p->now_ns,
+						  .now_ns = pair.now_ns,
 						  .seed = i + 1,
 						  .scope_id = i ? 8 : 3,
 						  .vlan_id = i ? vlan_1 : vlan_0 };
 
-		CHECK_EQ(harp_stack_create(&p->stack[i], harp_wire_port(p->wire, i), &opt), 0);
+		CHECK_EQ(harp_stack_create(&pair.stack[i], harp_wire_port(pair.wire, i), &opt), 0);
 		for (unsigned k = 0; k < 3; k++) {
 			struct harp_addr a = addr(own[i][k]);
 
-			CHECK_EQ(harp_stack_address_add(p->stack[i], &a, k == 2 ? 24 : 64), 0);
+			CHECK_EQ(harp_stack_address_add(pair.stack[i], &a, k == 2 ? 24 : 64), 0);
 		}
 	}
 }
 
-static void pair_run(struct pair *p, unsigned polls)
+static void pair_run(unsigned polls)
 {
 	while (polls-- > 0) {
-		p->now_ns += MS / 10;
-		harp_stack_poll(p->stack[0], p->now_ns);
-		harp_stack_poll(p->stack[1], p->now_ns);
+		pair.now_ns += MS / 10;
+		harp_stack_poll(pair.stack[0], pair.now_ns);
+		harp_stack_poll(pair.stack[1], pair.now_ns);
 	}
 }
 
@@ -71,31 +72,32 @@ static uint64_t stat(const struct harp_stack *stack, const char *name)
 	return value;
 }
 
-static void pair_close(struct pair *p)
+static void pair_close(void)
 {
 	struct harp_wire_stats wire;
 
+	harp_listener_close(pair.listener);
 	for (unsigned i = 0; i < 2; i++) {
-		CHECK_EQ(harp_wire_stats(p->wire, i, &wire), 0);
+		CHECK_EQ(harp_wire_stats(pair.wire, i, &wire), 0);
 		CHECK_EQ(wire.strict_violations, 0);
-		harp_stack_destroy(p->stack[i]);
+		harp_stack_destroy(pair.stack[i]);
 	}
-	harp_wire_destroy(p->wire);
+	harp_wire_destroy(pair.wire);
 }
 
-static int connect_to(struct pair *p, const char *local, uint32_t local_scope, const char *remote,
+static int connect_to(const char *local, uint32_t local_scope, const char *remote,
 		      uint32_t remote_scope, struct harp_conn **conn)
 {
 	struct harp_endpoint to = endpoint(remote, PORT, remote_scope), from = { 0 };
 
 	if (local)
 		from = endpoint(local, 0, local_scope);
-	return harp_tcp_connect(p->stack[0], local ? &from : NULL, &to, NULL, conn);
+	return harp_tcp_connect(pair.stack[0], local ? &from : NULL, &to, NULL, conn);
 }
 
-/* Connects, sends a line each way, and checks who both think they are. */
-static void talk(struct pair *p, struct harp_listener *listener, const char *remote,
-		 uint32_t remote_scope, const char *source, uint32_t source_scope)
+/* Connects, sends bytes both ways, and checks the addresses that both ends report. */
+static void talk(const char *remote, uint32_t remote_scope, const char *source,
+		 uint32_t source_scope)
 {
 	struct harp_conn *client, *server = NULL;
 	struct harp_endpoint a, b;
@@ -104,9 +106,9 @@ static void talk(struct pair *p, struct harp_listener *listener, const char *rem
 	char text[HARP_ADDR_TEXT_MAX], bytes[16];
 	bool v6 = strchr(remote, ':') != NULL;
 
-	CHECK_EQ(connect_to(p, NULL, 0, remote, remote_scope, &client), 0);
-	pair_run(p, 20);
-	CHECK_EQ(harp_tcp_accept(listener, &server), 0);
+	CHECK_EQ(connect_to(NULL, 0, remote, remote_scope, &client), 0);
+	pair_run(20);
+	CHECK_EQ(harp_tcp_accept(pair.listener, &server), 0);
 	if (!server)
 		return;
 	harp_conn_endpoints(client, &a, &b);
@@ -120,94 +122,83 @@ static void talk(struct pair *p, struct harp_listener *listener, const char *rem
 	CHECK_EQ(info.snd_mss_bytes, (v6 ? 1440 : 1460) - 12);
 	CHECK_EQ(harp_conn_send(client, &iov, 1), 5);
 	CHECK_EQ(harp_conn_send(server, &iov, 1), 5);
-	pair_run(p, 20);
+	pair_run(20);
 	CHECK_EQ(harp_conn_recv(server, bytes, sizeof(bytes)), 5);
 	CHECK_EQ(harp_conn_recv(client, bytes, sizeof(bytes)), 5);
 	CHECK_MEM(bytes, "hello", 5);
 	harp_conn_abort(client);
-	pair_run(p, 5);
+	pair_run(5);
 	harp_conn_close(server);
 }
 
-TEST(one_listener_hears_both_families)
-{
-	struct harp_endpoint at = { .port = PORT };
-	struct harp_listener *listener;
-	struct pair p;
+AFTER_EACH(pair_close())
 
-	pair_open(&p, 0, 0);
-	CHECK_EQ(harp_tcp_listen(p.stack[1], &at, NULL, &listener), 0);
-	talk(&p, listener, "fd00::2", 0, "fd00::1", 0);
-	talk(&p, listener, "10.0.0.2", 0, "10.0.0.1", 0);
-	talk(&p, listener, "fe80::2", 3, "fe80::1", 3);
-	harp_listener_close(listener);
-	pair_close(&p);
+static void listen_at(const char *text, uint32_t scope_id)
+{
+	struct harp_endpoint at = endpoint(text, PORT, scope_id);
+
+	CHECK_EQ(harp_tcp_listen(pair.stack[1], &at, NULL, &pair.listener), 0);
 }
 
-TEST(a_listener_of_one_address_hears_only_it)
+TEST(a_listener_without_an_address_accepts_both_families)
 {
-	struct harp_endpoint at = endpoint("fd00::2", PORT, 0);
-	struct harp_listener *listener;
-	struct harp_conn *conn;
-	struct pair p;
+	pair_open(0, 0);
+	listen_at("::", 0);
+	talk("fd00::2", 0, "fd00::1", 0);
+	talk("10.0.0.2", 0, "10.0.0.1", 0);
+	talk("fe80::2", 3, "fe80::1", 3);
+}
 
-	pair_open(&p, 0, 0);
-	CHECK_EQ(harp_tcp_listen(p.stack[1], &at, NULL, &listener), 0);
-	talk(&p, listener, "fd00::2", 0, "fd00::1", 0);
-	CHECK_EQ(connect_to(&p, NULL, 0, "10.0.0.2", 0, &conn), 0);
-	pair_run(&p, 20);
+TEST(a_listener_of_one_address_refuses_the_others)
+{
+	struct harp_conn *conn;
+
+	pair_open(0, 0);
+	listen_at("fd00::2", 0);
+	talk("fd00::2", 0, "fd00::1", 0);
+	CHECK_EQ(connect_to(NULL, 0, "10.0.0.2", 0, &conn), 0);
+	pair_run(20);
 	CHECK_EQ(harp_conn_error(conn), -ECONNREFUSED);
 	harp_conn_close(conn);
-	harp_listener_close(listener);
-	pair_close(&p);
 }
 
-/* A link-local address is of one interface: the stack's, or it is none. */
-TEST(scopes)
+/* RFC 4007: a link-local address belongs to one interface, the stack's. */
+TEST(a_link_local_address_needs_the_scope_of_the_interface)
 {
-	struct harp_endpoint good = endpoint("fe80::2", PORT, 8),
-			     bad = endpoint("fe80::2", PORT, 3);
-	struct harp_listener *listener;
+	struct harp_endpoint bad = endpoint("fe80::2", PORT, 3);
 	struct harp_conn *conn;
-	struct pair p;
 
-	pair_open(&p, 0, 0);
-	CHECK_EQ(harp_tcp_listen(p.stack[1], &bad, NULL, &listener), -EADDRNOTAVAIL);
-	CHECK_EQ(harp_tcp_listen(p.stack[1], &good, NULL, &listener), 0);
-	CHECK_EQ(connect_to(&p, NULL, 0, "fe80::2", 8, &conn), -EINVAL);
-	CHECK_EQ(connect_to(&p, NULL, 0, "fe80::2", 0, &conn), -EINVAL);
-	CHECK_EQ(connect_to(&p, "fe80::1", 8, "fe80::2", 3, &conn), -EADDRNOTAVAIL);
-	CHECK_EQ(connect_to(&p, "fd00::9", 0, "fd00::2", 0, &conn), -EADDRNOTAVAIL);
-	CHECK_EQ(connect_to(&p, "10.0.0.1", 0, "fd00::2", 0, &conn), -EADDRNOTAVAIL);
-	CHECK_EQ(connect_to(&p, NULL, 0, "ff02::1", 0, &conn), -ENETUNREACH);
-	CHECK_EQ(connect_to(&p, NULL, 0, "::", 0, &conn), -EINVAL);
-	CHECK_EQ(stat(p.stack[0], "tcp_conns"), 0);
-	talk(&p, listener, "fe80::2", 3, "fe80::1", 3);
-	harp_listener_close(listener);
-	pair_close(&p);
+	pair_open(0, 0);
+	CHECK_EQ(harp_tcp_listen(pair.stack[1], &bad, NULL, &pair.listener), -EADDRNOTAVAIL);
+	listen_at("fe80::2", 8);
+	CHECK_EQ(connect_to(NULL, 0, "fe80::2", 8, &conn), -EINVAL);
+	CHECK_EQ(connect_to(NULL, 0, "fe80::2", 0, &conn), -EINVAL);
+	CHECK_EQ(connect_to("fe80::1", 8, "fe80::2", 3, &conn), -EADDRNOTAVAIL);
+	CHECK_EQ(connect_to("fd00::9", 0, "fd00::2", 0, &conn), -EADDRNOTAVAIL);
+	CHECK_EQ(connect_to("10.0.0.1", 0, "fd00::2", 0, &conn), -EADDRNOTAVAIL);
+	CHECK_EQ(connect_to(NULL, 0, "ff02::1", 0, &conn), -ENETUNREACH);
+	CHECK_EQ(connect_to(NULL, 0, "::", 0, &conn), -EINVAL);
+	CHECK_EQ(stat(pair.stack[0], "tcp_conns"), 0);
+	talk("fe80::2", 3, "fe80::1", 3);
 }
 
-TEST(vlans)
+TEST(stacks_in_one_vlan_reach_each_other)
 {
-	struct harp_endpoint at = { .port = PORT };
-	struct harp_listener *listener;
+	pair_open(12, 12);
+	listen_at("::", 0);
+	talk("fd00::2", 0, "fd00::1", 0);
+	talk("10.0.0.2", 0, "10.0.0.1", 0);
+}
+
+TEST(stacks_in_two_vlans_do_not)
+{
 	struct harp_conn *conn;
-	struct pair p;
 
-	pair_open(&p, 12, 12);
-	CHECK_EQ(harp_tcp_listen(p.stack[1], &at, NULL, &listener), 0);
-	talk(&p, listener, "fd00::2", 0, "fd00::1", 0);
-	talk(&p, listener, "10.0.0.2", 0, "10.0.0.1", 0);
-	harp_listener_close(listener);
-	pair_close(&p);
-
-	pair_open(&p, 12, 13); /* each hears the other's frames and none of their words */
-	CHECK_EQ(harp_tcp_listen(p.stack[1], &at, NULL, &listener), 0);
-	CHECK_EQ(connect_to(&p, NULL, 0, "fd00::2", 0, &conn), 0);
-	pair_run(&p, 20);
-	CHECK(stat(p.stack[1], "drop_vlan") > 0);
-	CHECK_EQ(stat(p.stack[1], "nd_in"), 0);
+	pair_open(12, 13);
+	listen_at("::", 0);
+	CHECK_EQ(connect_to(NULL, 0, "fd00::2", 0, &conn), 0);
+	pair_run(20);
+	CHECK(stat(pair.stack[1], "drop_vlan") > 0);
+	CHECK_EQ(stat(pair.stack[1], "nd_in"), 0);
 	harp_conn_abort(conn);
-	harp_listener_close(listener);
-	pair_close(&p);
 }

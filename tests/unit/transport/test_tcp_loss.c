@@ -28,8 +28,8 @@ static struct rig_say ack_of(uint32_t ack)
 	return say;
 }
 
-/* RFC 6582 section 3.2 step 2. All that was outstanding when the repair began has arrived, new data is in flight, and the
- * peer has the copies of what was sent again in vain. */
+/* RFC 6582 section 3.2 step 2: all data up to recover was only late. The peer reports the spurious
+ * retransmissions by duplicate ACKs, which must not start a recovery. */
 TEST(copies_of_what_was_sent_again_begin_no_repair)
 {
 	uint32_t first = ten_in_flight(), recover;
@@ -47,7 +47,7 @@ TEST(copies_of_what_was_sent_again_begin_no_repair)
 		rig_says(&rig, ack_of(recover));
 	CHECK_EQ(rig_stat(&rig, "tcp_fast_retransmits"), 1);
 	CHECK_EQ(rig.conn->recovery, TCP_RECOVERY_NONE);
-	/* What is lost behind that is mended as ever. */
+	/* A loss beyond recover starts one. */
 	rig_says(&rig, ack_of(recover + 1448));
 	CHECK(conn_flight_bytes(rig.conn) > 0);
 	for (unsigned i = 0; i < 3; i++)
@@ -55,8 +55,8 @@ TEST(copies_of_what_was_sent_again_begin_no_repair)
 	CHECK_EQ(rig_stat(&rig, "tcp_fast_retransmits"), 2);
 }
 
-/* One segment was lost and mended, and what left right behind that repair is lost as well: one duplicate more than usual tells,
- * as the segment sent again may have had a copy. */
+/* The segment sent right after the retransmission is lost as well. It takes one duplicate ACK more
+ * than usual, because the retransmission itself may cause one. */
 TEST(a_loss_behind_the_last_repair_is_mended)
 {
 	uint32_t first = ten_in_flight(), recover;
@@ -78,7 +78,7 @@ TEST(a_loss_behind_the_last_repair_is_mended)
 	CHECK_EQ(rig_expect(&rig, TCP_ACK)->seq, recover);
 }
 
-/* A mark takes the window down, and nothing was sent again: so nothing has copies. */
+/* ECN reduced the window without a retransmission, so no duplicate ACK is discounted. */
 TEST(a_loss_behind_a_mark_is_mended)
 {
 	uint32_t first = ten_in_flight(), recover;
@@ -93,8 +93,8 @@ TEST(a_loss_behind_a_mark_is_mended)
 	CHECK_EQ(rig_stat(&rig, "tcp_fast_retransmits"), 1);
 }
 
-/* As long as recover_seq seems to lie ahead of what is outstanding: 2.25 GiB later, and nothing was lost meanwhile. */
-TEST(duplicates_long_after_the_last_recovery)
+/* 2.25 GiB without a loss later, recover_seq seems to lie ahead of the data in flight. */
+TEST(duplicate_acks_long_after_the_last_recovery)
 {
 	uint32_t first = ten_in_flight();
 
@@ -105,9 +105,9 @@ TEST(duplicates_long_after_the_last_recovery)
 	CHECK_EQ(rig.conn->recovery, TCP_RECOVERY_FAST);
 }
 
-/* A peer that repeats itself until all that is in flight has left, as it says, and then takes one byte:
- * what is outstanding is little, not next to 2^32, which would be the next ssthresh. */
-TEST(duplicates_for_more_than_there_was)
+/* More duplicate ACKs than segments in flight, then an ACK of one byte: FlightSize must not
+ * underflow, because the next ssthresh follows from it. */
+TEST(duplicate_acks_for_more_than_was_in_flight)
 {
 	struct harp_tcp_options opt = { .size = sizeof(opt),
 					.congestion = HARP_CONGESTION_NEWRENO };
@@ -136,7 +136,7 @@ TEST(not_every_repeated_ack_is_a_duplicate)
 		say.wnd -= 10 * (i + 1);
 		rig_says(&rig, say);
 	}
-	for (uint32_t i = 0; i < 5; i++) { /* data of the peer's own */
+	for (uint32_t i = 0; i < 5; i++) { /* data segments */
 		say = rig_usual(&rig, TCP_ACK, 10);
 		say.ack = first;
 		say.wnd -= 50;
@@ -147,7 +147,7 @@ TEST(not_every_repeated_ack_is_a_duplicate)
 	CHECK_EQ(rig_stat(&rig, "tcp_retransmits"), 0);
 }
 
-TEST(real_timeout_is_not)
+TEST(a_timeout_that_lost_segments_is_not_undone)
 {
 	uint32_t first = ten_in_flight();
 
@@ -166,10 +166,10 @@ static void take_all(void)
 }
 
 /*
- * RFC 6582 section 3.2 step 2: after a timeout, duplicate ACKs of no more than was sent by then come of what
- * was sent again, and lose nobody's segment. Beyond it they are what they always are.
+ * RFC 6582 section 3.2 step 2: after a timeout, duplicate ACKs up to recover come from
+ * retransmissions and start no recovery. Beyond it they do.
  */
-TEST(duplicates_after_a_timeout)
+TEST(duplicate_acks_after_a_timeout)
 {
 	uint32_t first = ten_in_flight(), recover;
 

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_tcp_mtu.c - two stacks whose path swallows what is too large, and says nothing: black holes are
- * found, the search finds what passes, and neither costs a byte or a window.
+ * test_tcp_mtu.c - packetization layer path MTU discovery (RFC 4821) between two stacks, over a
+ * path that drops large packets silently: black holes are detected, the search finds the MTU, and
+ * no byte is lost.
  *
- * The path is two queues between callback NICs, with a delay, a limit on the size of IP packets that may
- * change at any time, and random loss.
+ * The path is two queues between callback NICs, with a delay, a limit on the size of IP packets
+ * that may change at any time, and random loss.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -26,7 +27,7 @@ struct packet {
 	uint8_t bytes[PATH_BYTES];
 };
 
-/* What one side has sent and the other has not received. */
+/* Packets on the way from one side to the other. */
 struct path {
 	struct packet *ring;
 	unsigned head, tail;
@@ -193,7 +194,7 @@ static uint64_t flow(uint64_t ns)
 	return net.received - before;
 }
 
-/* Nothing is sent while this passes. */
+/* Time passes; nothing is sent. */
 static void idle(uint64_t ns)
 {
 	uint64_t until_ns = net.now_ns + ns;
@@ -208,7 +209,7 @@ static uint32_t headers(bool v6)
 	return (v6 ? 40 : 20) + 20 + 12;
 }
 
-/* The path becomes narrow and says nothing. */
+/* The path's MTU is reduced without an ICMP error. */
 static void test_black_hole(bool v6, uint32_t nic_mtu_bytes, uint32_t path_mtu_bytes)
 {
 	uint32_t top = nic_mtu_bytes - headers(v6), fits = path_mtu_bytes - headers(v6);
@@ -216,31 +217,31 @@ static void test_black_hole(bool v6, uint32_t nic_mtu_bytes, uint32_t path_mtu_b
 
 	set_up(v6, nic_mtu_bytes, 0);
 	flow(20 * MS);
-	CHECK_EQ(net.from->snd_mss_bytes, top);
+	CHECK_EQ(net.from->snd.mss_bytes, top);
 	CHECK_EQ(stat_of(0, "tcp_retransmits"), 0);
 	net.mtu_bytes = path_mtu_bytes;
 	for (int i = 0; i < 1000 && stat_of(0, "tcp_mtu_black_holes") == 0; i++)
 		flow(1 * MS);
 	CHECK_EQ(stat_of(0, "tcp_mtu_black_holes"), 1);
-	/* The search begins when all that was lost is repaired. */
+	/* The search begins after the recovery. */
 	for (int i = 0; i < 1000 && stat_of(0, "tcp_mtu_probes") == 0; i++)
 		flow(STEP_NS);
 	CHECK_EQ(stat_of(0, "tcp_mtu_probes"), 1);
 	CHECK(stat_of(0, "tcp_resegmented") > 0);
-	/* What is found is what passes, nearly; and lost probes were no sign of congestion. */
+	/* The size found is within 16 bytes, and lost probes were no congestion signal. */
 	repairs = stat_of(0, "tcp_fast_retransmits") + stat_of(0, "tcp_rto");
 	flow(500 * MS);
-	CHECK(net.from->snd_mss_bytes <= fits && net.from->snd_mss_bytes + 16u > fits);
+	CHECK(net.from->snd.mss_bytes <= fits && net.from->snd.mss_bytes + 16u > fits);
 	CHECK(stat_of(0, "tcp_mtu_probes_lost") >= 3);
 	CHECK_EQ(stat_of(0, "tcp_fast_retransmits") + stat_of(0, "tcp_rto"), repairs);
-	/* The search is over: nothing is risked for ten minutes. */
+	/* The search is over: no probe for ten minutes. */
 	repairs = stat_of(0, "tcp_mtu_probes");
 	flow(200 * MS);
 	CHECK_EQ(stat_of(0, "tcp_mtu_probes"), repairs);
 	idle(700 * S);
 	net.mtu_bytes = nic_mtu_bytes;
 	flow(100 * MS);
-	CHECK_EQ(net.from->snd_mss_bytes, top);
+	CHECK_EQ(net.from->snd.mss_bytes, top);
 	CHECK_EQ(stat_of(0, "tcp_mtu_black_holes"), 1);
 	idle(1 * S);
 	tear_down();
@@ -257,8 +258,8 @@ static void limit_segments(uint32_t mss_bytes)
 
 AFTER_EACH(tear_down())
 
-/* The application limits segments while a probe of the path is on its way: the probe that arrives raises
- * nothing above the limit, and without the limit the search goes on. */
+/* The application limits segments while a probe of the path is on its way: the probe that arrives
+ * raises nothing above the limit, and without the limit the search goes on. */
 TEST(an_application_limit_bounds_the_search)
 {
 	uint32_t top = 9000 - headers(false), fits = 4000 - headers(false);
@@ -271,26 +272,26 @@ TEST(an_application_limit_bounds_the_search)
 	     i++)
 		flow(STEP_NS);
 	CHECK_EQ(net.from->mtu.state, MTU_PROBING);
-	CHECK(net.from->snd_mss_bytes > 600);
+	CHECK(net.from->snd.mss_bytes > 600);
 	limit_segments(600);
 	probes = stat_of(0, "tcp_mtu_probes");
 	for (int i = 0; i < 100; i++) {
 		flow(MS);
-		CHECK_EQ(net.from->snd_mss_bytes, 588);
+		CHECK_EQ(net.from->snd.mss_bytes, 588);
 	}
 	CHECK_EQ(stat_of(0, "tcp_mtu_probes"), probes);
 	limit_segments(3000);
 	flow(500 * MS);
-	CHECK_EQ(net.from->snd_mss_bytes, 2988);
-	/* As at the handshake: the top, which the path swallows, until that is noticed. */
+	CHECK_EQ(net.from->snd.mss_bytes, 2988);
+	/* As after the handshake: the largest size, until the black hole is detected. */
 	limit_segments(0);
 	CHECK_EQ(net.from->mtu.top_bytes, top);
 	flow(2000 * MS);
-	CHECK(net.from->snd_mss_bytes <= fits && net.from->snd_mss_bytes + 16u > fits);
+	CHECK(net.from->snd.mss_bytes <= fits && net.from->snd.mss_bytes + 16u > fits);
 	idle(1 * S);
 }
 
-/* Narrow from the beginning: the handshake passes, data does not. */
+/* A small MTU from the beginning: the handshake passes, data does not. */
 static void test_narrow_from_the_beginning(bool v6)
 {
 	uint32_t fits = 1380 - headers(v6);
@@ -298,23 +299,23 @@ static void test_narrow_from_the_beginning(bool v6)
 	set_up(v6, 1500, 0);
 	net.mtu_bytes = 1380;
 	flow(1200 * MS);
-	CHECK(net.from->snd_mss_bytes <= fits && net.from->snd_mss_bytes + 16u > fits);
+	CHECK(net.from->snd.mss_bytes <= fits && net.from->snd.mss_bytes + 16u > fits);
 	idle(1 * S);
 	tear_down();
 }
 
-/* Below the base: IPv4 has one step more. */
-TEST(very_narrow)
+/* IPv4 has a second base below the first. */
+TEST(a_path_below_the_base_mtu_is_found)
 {
 	set_up(false, 1500, 0);
 	net.mtu_bytes = 600;
 	flow(4 * S);
 	CHECK_EQ(stat_of(0, "tcp_mtu_black_holes"), 2);
-	CHECK(net.from->snd_mss_bytes <= 548 && net.from->snd_mss_bytes >= 500);
+	CHECK(net.from->snd.mss_bytes <= 548 && net.from->snd.mss_bytes >= 500);
 	idle(1 * S);
 }
 
-/* A path that carries nothing for a while looks like a black hole: large segments are back at once. */
+/* An outage looks like a black hole: large segments return after it. */
 static void test_dead_for_a_while(bool v6)
 {
 	set_up(v6, 1500, 0);
@@ -323,12 +324,12 @@ static void test_dead_for_a_while(bool v6)
 	flow(2 * S);
 	net.mtu_bytes = 1500;
 	flow(1500 * MS);
-	CHECK_EQ(net.from->snd_mss_bytes, 1500 - headers(v6));
+	CHECK_EQ(net.from->snd.mss_bytes, 1500 - headers(v6));
 	idle(1 * S);
 	tear_down();
 }
 
-/* With losses of all kinds besides: every byte arrives, and large segments do not stay away. */
+/* With random loss in addition, every byte arrives. */
 static void test_losses_besides(bool v6)
 {
 	set_up(v6, 1500, 10000);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_tcp_rack.c - RFC 8985, 9937, 4015, 5682: late or lost, the tail, the share, and in vain. */
+/* test_tcp_rack.c - RFC 8985 (RACK-TLP), 9937 (PRR), 4015 (Eifel response), 5682 (F-RTO). */
 #include "tcp_sack_rig.h"
 
 #define REORDER_NS (RTT_NS / 4)
@@ -19,7 +19,8 @@ TEST(reordering_within_the_window_costs_nothing)
 	CHECK_EQ(rig_stat(&rig, "tcp_retransmits"), 0);
 	CHECK_EQ(rig_stat(&rig, "tcp_lost_segs"), 0);
 	CHECK_EQ(rig.conn->rack.reordering, 1);
-	/* Now that the path is known to reorder, three SACKs are no proof any more (section 6.2). */
+	/* The path is known to reorder now: three SACKed segments are no longer proof (section
+	 * 6.2). */
 	later(RTT_NS);
 	sack(2, 3, 7);
 	CHECK_EQ(rig_stat(&rig, "tcp_lost_segs"), 0);
@@ -37,7 +38,7 @@ TEST(what_is_later_than_the_window_is_lost)
 	CHECK_EQ(rig_stat(&rig, "tcp_rto"), 0);
 }
 
-/* A receiver that had room for a part of what was sent again: the rest is lost, and found as ever. */
+/* The receiver took a part of the retransmission: the rest is detected as lost. */
 TEST(the_rest_of_a_retransmission_is_found)
 {
 	uint32_t block[1][2] = { { 1, 10 } };
@@ -52,10 +53,10 @@ TEST(the_rest_of_a_retransmission_is_found)
 		say = ack_say(0, 1, block);
 		say.ack += 700;
 		rig_says(&rig, say);
-		CHECK_EQ(rig.conn->snd_head->seq, at(0) + 700);
+		CHECK_EQ(rig.conn->sndq.head->seq, at(0) + 700);
 		later(RTT_NS);
 		block[0][1] =
-			(rig.conn->snd_nxt_seq - first_seq) / MSS; /* and what left behind it */
+			(rig.conn->snd.nxt_seq - first_seq) / MSS; /* and what left behind it */
 	}
 	CHECK_EQ(rig_expect(&rig, TCP_ACK)->seq, at(0) + 700);
 	CHECK_EQ(rig_stat(&rig, "tcp_rto"), 0);
@@ -70,7 +71,7 @@ TEST(dsack_widens_the_window)
 	sack(0, 1, 2);
 	expect_segment(10); /* limited transmit */
 	rig_wait(&rig, 2 * REORDER_NS);
-	expect_segment(0); /* too early, as it turns out */
+	expect_segment(0); /* spurious */
 	rig.out_head = rig.out_tail;
 	ack(2);
 	rig.conn->rack.reordering = 1;
@@ -89,7 +90,7 @@ TEST(dsack_widens_the_window)
 
 /* ---- The tail ---- */
 
-/* While a DSACK may still undo the last repair, the next tail is probed for all the same. */
+/* The next tail is probed although a DSACK may still undo the last recovery. */
 TEST(a_tail_behind_a_repair_is_probed_for)
 {
 	in_flight(10, true);
@@ -108,7 +109,7 @@ TEST(a_tail_behind_a_repair_is_probed_for)
 	CHECK_EQ(rig_stat(&rig, "tcp_rto"), 0);
 }
 
-/* A DSACK of the probe acknowledges nothing: the probe of what was sent behind it comes as if there were none. */
+/* A DSACK of the probe acknowledges nothing, so the deadline of the next probe stays. */
 TEST(data_behind_a_probe_is_probed_for)
 {
 	uint64_t due_ns;
@@ -143,7 +144,7 @@ TEST(the_probe_is_new_data_when_there_is_some)
 	CHECK_EQ(rig.conn->tlp.out, 0);
 }
 
-/* Section 7.4: the probe was the only copy that arrived: a loss, though no hole was ever seen. */
+/* Section 7.4: only the probe arrived, so a segment was lost although no gap was reported. */
 TEST(a_probe_that_repairs_counts_as_loss)
 {
 	uint32_t before;
@@ -163,7 +164,7 @@ TEST(a_probe_that_repairs_counts_as_loss)
 	CHECK_EQ(rig_stat(&rig, "tcp_rto"), 0);
 }
 
-TEST(a_probe_too_many_does_not)
+TEST(a_probe_reported_as_duplicate_does_not)
 {
 	uint32_t before;
 
@@ -213,7 +214,7 @@ TEST(prr_sends_half_of_what_arrives)
 	CHECK_EQ(rig.conn->cc.cwnd_bytes, 10 * MSS);
 }
 
-/* Of 20 in flight 16 are lost at once: slow start from there, not a burst. */
+/* 16 of 20 segments are lost at once: slow start follows, not a burst. */
 TEST(prr_does_not_burst_after_heavy_loss)
 {
 	in_flight(40, true);
@@ -230,7 +231,7 @@ TEST(prr_does_not_burst_after_heavy_loss)
 	CHECK(rig_pending(&rig) <= 2);
 }
 
-/* RFC 3168 through the same door: one reduction, and no retransmission. */
+/* RFC 3168: one reduction and no retransmission. */
 TEST(ecn_reduces_once)
 {
 	in_flight(20, true);
@@ -248,7 +249,7 @@ TEST(ecn_reduces_once)
 	CHECK_EQ(rig_stat(&rig, "tcp_retransmits"), 0);
 }
 
-/* ---- In vain ---- */
+/* ---- Spurious retransmissions ---- */
 
 TEST(frto_undoes_a_timeout_without_timestamps)
 {
@@ -262,7 +263,7 @@ TEST(frto_undoes_a_timeout_without_timestamps)
 	CHECK_EQ(rig.conn->cc.cwnd_bytes, MSS);
 	expect_segment(0);
 	rig_silent(&rig);
-	sack(0, 2, 3); /* an original: the path was slow, and 0 and 1 are late */
+	sack(0, 2, 3); /* an original: the path was slow, and 0 and 1 are only late */
 	CHECK_EQ(rig.conn->recovery, TCP_RECOVERY_NONE);
 	CHECK(rig.conn->cc.cwnd_bytes >= before);
 	CHECK_EQ(rig_stat(&rig, "tcp_spurious_rto"), 1);
@@ -274,7 +275,7 @@ TEST(dsack_undoes_a_timeout)
 {
 	uint32_t before;
 
-	in_flight(1, false); /* nothing else is there to arrive */
+	in_flight(1, false); /* no other segment can arrive */
 	before = rig.conn->cc.cwnd_bytes;
 	rig.conn->deadline.probe_ns = TCP_NEVER_NS;
 	rig_wait(&rig, 60 * RIG_MS);
@@ -286,7 +287,7 @@ TEST(dsack_undoes_a_timeout)
 	CHECK_EQ(rig.conn->acct.undos, 1);
 }
 
-/* Reported one by one, or at once by a receiver that joins segments (GRO). */
+/* DSACKs one by one, or one for all from a receiver with GRO. */
 static void test_dsack_undoes_a_fast_recovery(bool joined)
 {
 	uint32_t before, una, resent;
@@ -305,11 +306,11 @@ static void test_dsack_undoes_a_fast_recovery(bool joined)
 	while (rig.conn->recovery != TCP_RECOVERY_NONE)
 		ack((rig.conn->loss.recover_seq - first_seq) / MSS);
 	CHECK(rig.conn->cc.cwnd_bytes < before);
-	una = (rig.conn->snd_una_seq - first_seq) / MSS;
+	una = (rig.conn->snd.una_seq - first_seq) / MSS;
 	resent = (uint32_t)rig.conn->acct.retransmits;
 	CHECK(resent > 1);
 	if (joined) {
-		sack(una, 0, resent + 1); /* of so many not all are ours */
+		sack(una, 0, resent + 1); /* more than were retransmitted */
 		CHECK_EQ(rig.conn->acct.undos, 0);
 		sack(una, 0, resent);
 	}
@@ -322,7 +323,7 @@ static void test_dsack_undoes_a_fast_recovery(bool joined)
 	rig_close(&rig);
 }
 
-/* Eifel: the ACK echoes what was sent before the first segment sent again. */
+/* Eifel: the ACK echoes a timestamp from before the first retransmission. */
 TEST(eifel_undoes_a_fast_recovery)
 {
 	uint32_t before, early;
@@ -348,14 +349,14 @@ TEST(a_real_timeout_stays)
 	rig_wait(&rig, 8 * RIG_MS);
 	expect_segment(0);
 	later(RTT_NS);
-	ack(1); /* the one sent again */
+	ack(1); /* of the retransmission */
 	CHECK_EQ(rig.conn->recovery, TCP_RECOVERY_RTO);
 	CHECK_EQ(rig_stat(&rig, "tcp_spurious_rto"), 0);
 	expect_segment(1);
 	expect_segment(2);
 }
 
-/* Small writes go on and nothing comes back: neither the probe nor the timeout may be put off for ever. */
+/* Small writes go on without an ACK: they must not postpone the probe or the timeout. */
 TEST(writes_do_not_put_off_the_timers)
 {
 	uint64_t begin_ns;

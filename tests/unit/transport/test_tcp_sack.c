@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_tcp_sack.c - RFC 2018, 2883, 6675: blocks out, blocks in, and what enemies make of them. */
+/* test_tcp_sack.c - RFC 2018, 2883, 6675: blocks sent, received, and hostile ones. */
 #include "tcp_sack_rig.h"
 
 /* ---- As a receiver ---- */
 
-/* The peer sends [at, at + len), relative to where it is; returns our answer. */
+/* The peer sends [at, at + len), relative to RCV.NXT; returns our answer. */
 static const struct rig_seg *receives(uint32_t at_byte, uint32_t len)
 {
 	struct rig_say say = rig_usual(&rig, TCP_ACK, len);
@@ -36,7 +36,7 @@ TEST(blocks_on_data_leave_room_for_it)
 
 /* ---- As a sender ---- */
 
-TEST(after_a_timeout_what_was_sacked_stays)
+TEST(a_timeout_keeps_what_was_sacked)
 {
 	in_flight(10, true);
 	later(RTT_NS);
@@ -48,7 +48,7 @@ TEST(after_a_timeout_what_was_sacked_stays)
 	CHECK(rig_stat(&rig, "tcp_rto") > 0);
 	rig.out_head = rig.out_tail;
 	for (uint32_t i = 0; i < 12 && rig.conn->recovery; i++) {
-		uint32_t una = (rig.conn->snd_una_seq - first_seq) / MSS;
+		uint32_t una = (rig.conn->snd.una_seq - first_seq) / MSS;
 
 		later(RTT_NS);
 		ack(una == 3 ? 6 : una == 8 ? 10 : una + 1);
@@ -59,37 +59,11 @@ TEST(after_a_timeout_what_was_sacked_stays)
 			expect_segment(seg);
 		}
 	}
-	CHECK_EQ(rig.conn->snd_una_seq, at(10));
+	CHECK_EQ(rig.conn->snd.una_seq, at(10));
 }
 
-TEST(nonsense_is_ignored)
-{
-	static const struct {
-		int32_t start, end; /* bytes from segment 0 */
-	} bad[] = {
-		{ 3000, 3000 },          /* empty */
-		{ 6000, 3000 },          /* reversed */
-		{ 3000, 15 * 1448 },     /* beyond SND.NXT */
-		{ 0, 0x40000000 },       /* half the world */
-		{ 0x7fffffff, 0x7fffff } /* wrapped */
-	};
-
-	in_flight(10, true);
-	later(RTT_NS);
-	for (uint32_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
-		struct rig_say say = ack_say(0, 1, BLOCKS({ 0, 0 }));
-
-		say.sack[0] = (struct tcp_sack_block){ first_seq + (uint32_t)bad[i].start,
-						       first_seq + (uint32_t)bad[i].end };
-		rig_says(&rig, say);
-		CHECK_EQ(rig_stat(&rig, "tcp_sack_bad"), i + 1);
-	}
-	CHECK_EQ(rig.conn->loss.sacked_bytes, 0);
-	CHECK_EQ(rig_stat(&rig, "tcp_retransmits"), 0);
-}
-
-/* Pieces of segments say nothing about the whole. */
-TEST(pieces_mark_nothing)
+/* A segment counts as SACKed only as a whole. */
+TEST(a_block_of_part_of_a_segment_marks_nothing)
 {
 	in_flight(10, true);
 	later(RTT_NS);
@@ -104,8 +78,8 @@ TEST(pieces_mark_nothing)
 	CHECK_EQ(rig.conn->loss.sacked_bytes, MSS);
 }
 
-/* CVE-2019-11477 to 11479 in spirit: whatever blocks come, an ACK costs a few dozen steps. */
-TEST(bombs_cost_little)
+/* As in CVE-2019-11477 to 11479: whatever the blocks, an ACK costs a few dozen steps. */
+TEST(any_sack_costs_bounded_work)
 {
 	struct harp_tcp_options opt = { .size = sizeof(opt),
 					.congestion = HARP_CONGESTION_FIXED,
@@ -127,7 +101,8 @@ TEST(bombs_cost_little)
 	CHECK(flight >= 60);
 	later(RTT_NS);
 	before = rig_stat(&rig, "tcp_sack_walked");
-	/* Every other segment, from the far end and from the near one, four at a time, over and over. */
+	/* Every other segment, from the far end and from the near one, four at a time, over and
+	 * over. */
 	for (uint32_t round = 0; round < 20; round++) {
 		for (uint32_t i = 1; i + 8 < flight; i += 2) {
 			uint32_t far = flight - i - 1;
@@ -138,7 +113,7 @@ TEST(bombs_cost_little)
 			struct rig_say say = ack_say(0, 3, blocks);
 
 			for (uint32_t k = 0; k < 3; k++)
-				if (seq_gt(say.sack[k].end_seq, rig.conn->snd_nxt_seq))
+				if (seq_gt(say.sack[k].end_seq, rig.conn->snd.nxt_seq))
 					say.sack[k] = say.sack[1];
 			rig_says(&rig, say);
 			acks++;
@@ -150,11 +125,10 @@ TEST(bombs_cost_little)
 }
 
 /*
- * However large the window, a segment is found from a skip near it: the fingers spread until they
- * cover all that is in flight, and no further. `segments` in flight all the time, of 1000 bytes, until
- * what there is was sent over many times.
+ * However large the window, a segment is found from a nearby entry of the skip index, which spreads
+ * over all data in flight. `segments` of 1000 bytes are in flight throughout.
  */
-static void fingers_cover(uint32_t segments, uint32_t walk_max)
+static void skip_index_covers(uint32_t segments, uint32_t walk_max)
 {
 	static struct harp_conn conn;
 	static struct harp_stats stats;
@@ -167,26 +141,26 @@ static void fingers_cover(uint32_t segments, uint32_t walk_max)
 	memset(&conn, 0, sizeof(conn));
 	pool.frames = frames;
 	conn.tcp = &tcp;
-	conn.snd_una_seq = conn.snd_nxt_seq = 0xfff00000; /* wraps on its way */
+	conn.snd.una_seq = conn.snd.nxt_seq = 0xfff00000; /* wraps on its way */
 	for (uint32_t i = 0; i < 20 * segments; i++) {
 		struct frame *f = &frames[i % pool.frame_count];
 
-		*f = (struct frame){ .index = i % pool.frame_count, .seq = conn.snd_nxt_seq };
+		*f = (struct frame){ .index = i % pool.frame_count, .seq = conn.snd.nxt_seq };
 		seg_set(f, 1000, 1);
 		if (i > 0)
-			conn.snd_tail->next = f;
-		conn.snd_tail = f;
-		conn.snd_nxt_seq += 1000;
+			conn.sndq.tail->next = f;
+		conn.sndq.tail = f;
+		conn.snd.nxt_seq += 1000;
 		if (i < segments) {
-			conn.snd_head = frames;
+			conn.sndq.head = frames;
 		} else { /* the oldest was acknowledged */
-			conn.snd_head = &frames[(i + 2) % pool.frame_count];
-			conn.snd_una_seq = conn.snd_head->seq;
+			conn.sndq.head = &frames[(i + 2) % pool.frame_count];
+			conn.snd.una_seq = conn.sndq.head->seq;
 		}
 		if (conn.skip_left-- == 0)
 			tcp_sack_index(&conn, f);
 		if (i % 13 == 0 && i > segments) {
-			uint32_t seq = conn.snd_una_seq +
+			uint32_t seq = conn.snd.una_seq +
 				       (uint32_t)((uint64_t)i * 7919 % (segments - 2)) * 1000;
 			uint64_t before = stats.tcp_sack_walked;
 
@@ -203,10 +177,10 @@ static void fingers_cover(uint32_t segments, uint32_t walk_max)
 	free(frames);
 }
 
-TEST(fingers_cover_any_window)
+TEST(the_skip_index_covers_any_window)
 {
-	fingers_cover(100, 32);
-	fingers_cover(1000, 64);
-	fingers_cover(5000, 320);
-	fingers_cover(50000, 3200);
+	skip_index_covers(100, 32);
+	skip_index_covers(1000, 64);
+	skip_index_covers(5000, 320);
+	skip_index_covers(50000, 3200);
 }

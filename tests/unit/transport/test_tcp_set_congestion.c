@@ -15,7 +15,6 @@ TEST(a_new_controller_goes_on_with_the_window)
 {
 	static const uint32_t others[] = { HARP_CONGESTION_CUBIC, HARP_CONGESTION_DELAY,
 					   HARP_CONGESTION_NEWRENO, HARP_CONGESTION_DEFAULT };
-	struct harp_tcp_info info;
 	uint32_t cwnd;
 
 	in_flight(12, true); /* the initial window and more */
@@ -23,8 +22,10 @@ TEST(a_new_controller_goes_on_with_the_window)
 	cwnd = rig.conn->cc.cwnd_bytes;
 	CHECK(cwnd > 10 * MSS);
 	for (unsigned i = 0; i < 4; i++) {
+		struct harp_tcp_info info;
+
 		CHECK_EQ(set_congestion(others[i], 0), 0);
-		harp_conn_info(rig.conn, &info, sizeof(info));
+		info = rig_info(&rig);
 		CHECK_EQ(info.congestion, others[i] ? others[i] : HARP_CONGESTION_CUBIC);
 		CHECK_EQ(info.snd_cwnd_bytes, cwnd);
 		CHECK_EQ(info.snd_ssthresh_bytes, HARP_SSTHRESH_NONE);
@@ -66,8 +67,7 @@ TEST(an_undone_recovery_keeps_the_new_controller)
 	CHECK(rig.conn->undo.open);
 	/* The originals arrive: the echo is older than what was sent again. */
 	rig.conn->undo.tsval = rig.tsecr + 1;
-	say = ack_say(10, 0, NULL);
-	rig_says(&rig, say);
+	rig_says(&rig, ack_say(10, 0, NULL));
 	CHECK_EQ(rig_stat(&rig, "tcp_spurious_recovery"), 1);
 	CHECK_EQ(tcp_cc_congestion(rig.conn), HARP_CONGESTION_CUBIC);
 	CHECK(rig.conn->cc.cwnd_bytes >= cwnd);
@@ -76,21 +76,21 @@ TEST(an_undone_recovery_keeps_the_new_controller)
 
 TEST(dctcp_needs_ecn)
 {
-	struct harp_endpoint remote = { .addr = harp_addr_v4(10, 0, 0, 2), .port = RIG_PEER_PORT };
-	struct harp_tcp_options opt = { .size = sizeof(opt), .ecn = HARP_ECN_REQUEST };
-	const struct rig_seg *s;
+	struct harp_tcp_options opt = { .size = sizeof(opt) };
+	struct harp_conn *conn;
 
+	opt.congestion = HARP_CONGESTION_DCTCP;
+	opt.ecn = HARP_ECN_OFF;
 	rig_begin(&rig, NULL);
+	CHECK_EQ(rig_connect(&rig, &opt, &conn), -EINVAL);
 	CHECK_EQ(set_congestion(HARP_CONGESTION_DCTCP, 0), -EOPNOTSUPP);
 	CHECK_EQ(rig_options(&rig).congestion, HARP_CONGESTION_CUBIC);
 	rig_close(&rig);
+	opt = (struct harp_tcp_options){ .size = sizeof(opt), .ecn = HARP_ECN_REQUEST };
 	rig_open(&rig);
-	CHECK_EQ(harp_tcp_connect(rig.stack, NULL, &remote, &opt, &rig.conn), 0);
-	rig_poll(&rig);
-	s = rig_expect(&rig, TCP_SYN | TCP_ECE | TCP_CWR);
-	rig.port = s->src_port;
-	rig.ack = s->seq + 1;
-	/* Before the handshake is complete nobody knows: as with connect. */
+	rig_syn_sent_flags(&rig, &opt, TCP_SYN | TCP_ECE | TCP_CWR);
+	/* Before the handshake is complete it is unknown whether ECN will be in use: as with
+	 * connect. */
 	CHECK_EQ(set_congestion(HARP_CONGESTION_DCTCP, 0), 0);
 	CHECK_EQ(set_congestion(HARP_CONGESTION_CUBIC, 0), 0);
 	rig_says(&rig, rig_syn(&rig, TCP_SYN | TCP_ACK | TCP_ECE));

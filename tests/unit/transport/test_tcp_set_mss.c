@@ -1,17 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_tcp_set_mss.c - the largest segment as the application limits it (TCP_MAXSEG), before and later. */
+/* test_tcp_set_mss.c - the largest segment as the application limits it (TCP_MAXSEG), before and
+ * later. */
 #include "tcp_rig.h"
 
 static struct rig rig;
 AFTER_EACH(rig_close(&rig))
-
-static int set_mss(uint32_t mss_bytes)
-{
-	struct harp_tcp_options opt = rig_options(&rig);
-
-	opt.mss_bytes = mss_bytes;
-	return harp_conn_set_options(rig.conn, &opt);
-}
 
 /* Writes and takes what leaves off the list; the length of the first segment. */
 static uint32_t first_segment_bytes(uint32_t bytes)
@@ -21,8 +14,7 @@ static uint32_t first_segment_bytes(uint32_t bytes)
 	CHECK_EQ(rig_write(&rig, bytes), bytes);
 	CHECK(rig_pending(&rig) > 0);
 	len = rig.out[rig.out_head % RIG_QUEUE].len;
-	while (rig_pending(&rig))
-		rig.tsecr = rig.out[rig.out_head++ % RIG_QUEUE].opt.tsval;
+	rig_drain(&rig);
 	rig.ack += bytes;
 	rig_says(&rig, rig_usual(&rig, TCP_ACK, 0));
 	return len;
@@ -34,10 +26,8 @@ TEST(the_mss_is_announced_and_kept)
 
 	rig_open(&rig);
 	CHECK_EQ(rig_syn_sent(&rig, &opt)->opt.mss_bytes, 700);
-	rig_says(&rig, rig_syn(&rig, TCP_SYN | TCP_ACK)); /* it would take 1460 */
-	rig.seq++;
-	rig_expect(&rig, TCP_ACK);
-	CHECK_EQ(rig.conn->snd_mss_bytes, 688); /* less the timestamps */
+	rig_syn_acked(&rig);                    /* the peer would take 1460 */
+	CHECK_EQ(rig.conn->snd.mss_bytes, 688); /* less the timestamps */
 	CHECK_EQ(first_segment_bytes(2000), 688);
 	rig_close(&rig);
 	/* More than the MTU allows is what the MTU allows. */
@@ -51,13 +41,13 @@ TEST(the_mss_goes_down_and_up_later)
 {
 	rig_begin(&rig, NULL);
 	CHECK_EQ(first_segment_bytes(3000), 1448);
-	CHECK_EQ(set_mss(600), 0);
+	CHECK_EQ(RIG_SET(&rig, mss_bytes, 600), 0);
 	CHECK_EQ(first_segment_bytes(3000), 588);
-	CHECK_EQ(set_mss(88), 0);
+	CHECK_EQ(RIG_SET(&rig, mss_bytes, 88), 0);
 	CHECK_EQ(first_segment_bytes(3000), 76);
-	CHECK_EQ(set_mss(1000), 0);
+	CHECK_EQ(RIG_SET(&rig, mss_bytes, 1000), 0);
 	CHECK_EQ(first_segment_bytes(3000), 988);
-	CHECK_EQ(set_mss(0), 0);
+	CHECK_EQ(RIG_SET(&rig, mss_bytes, 0), 0);
 	CHECK_EQ(first_segment_bytes(3000), 1448);
 }
 
@@ -74,7 +64,7 @@ TEST(a_smaller_mss_cuts_what_is_queued)
 	first = rig_expect(&rig, TCP_ACK)->seq;
 	CHECK_EQ(rig_expect(&rig, TCP_ACK | TCP_PSH)->len, 1448);
 	rig_silent(&rig);
-	CHECK_EQ(set_mss(500), 0);
+	CHECK_EQ(RIG_SET(&rig, mss_bytes, 500), 0);
 	rig_wait(&rig, 100 * RIG_MS); /* the retransmission */
 	CHECK(rig_pending(&rig) > 0);
 	while (rig_pending(&rig)) {

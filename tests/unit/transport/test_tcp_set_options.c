@@ -26,8 +26,8 @@ TEST(defaults_are_reported)
 	rig_begin(&rig, NULL);
 	opt = rig_options(&rig);
 	CHECK_EQ(opt.size, sizeof(opt));
-	CHECK_EQ(opt.rx_frames, rig.conn->rx_frames_budget);
-	CHECK_EQ(opt.tx_frames, rig.conn->tx_frames_budget);
+	CHECK_EQ(opt.rx_frames, rig.conn->frames.rx_budget);
+	CHECK_EQ(opt.tx_frames, rig.conn->frames.tx_budget);
 	CHECK_EQ(opt.backlog, 0);
 	CHECK_EQ(opt.connect_timeout_ns, 10 * RIG_S);
 	CHECK_EQ(opt.user_timeout_ns, 120 * RIG_S);
@@ -81,25 +81,14 @@ TEST(every_option_is_read_back)
 	CHECK(same_options(&got, &opt));
 }
 
-static void accept_one(void)
-{
-	rig_says(&rig, rig_syn(&rig, TCP_SYN));
-	rig.ack = rig_expect(&rig, TCP_SYN | TCP_ACK)->seq + 1;
-	rig.seq++;
-	rig_says(&rig, rig_usual(&rig, TCP_ACK, 0));
-	CHECK_EQ(harp_tcp_accept(rig.listener, &rig.conn), 0);
-	rig_events(&rig);
-}
-
 TEST(an_accepted_connection_inherits_and_changes)
 {
 	struct harp_tcp_options opt = full_options(), got;
-	struct harp_endpoint at = { .port = RIG_PORT };
 
 	rig_open(&rig);
-	rig.port = RIG_PORT;
-	CHECK_EQ(harp_tcp_listen(rig.stack, &at, &opt, &rig.listener), 0);
-	accept_one();
+	rig_listen_options(&rig, &opt);
+	rig_accept(&rig);
+	rig_events(&rig);
 	got = rig_options(&rig);
 	CHECK(same_options(&got, &opt));
 	got.rx_frames = 40;
@@ -118,7 +107,7 @@ TEST(an_accepted_connection_inherits_and_changes)
 	CHECK_EQ(harp_conn_error(rig.conn), -ETIMEDOUT);
 }
 
-/* ---- What is not changed goes on ---- */
+/* ---- Options that stay ---- */
 
 TEST(the_same_options_restart_nothing)
 {
@@ -141,7 +130,7 @@ TEST(the_same_options_restart_nothing)
 	CHECK_EQ(rig_expect(&rig, TCP_ACK)->seq, rig.ack - 1); /* the probe, at its time */
 }
 
-/* An application that was compiled with a smaller struct changes what it knows. */
+/* An application that was compiled with a smaller struct changes only the fields it has. */
 TEST(a_smaller_struct_leaves_the_rest)
 {
 	struct harp_tcp_options opt = full_options(), got;
@@ -164,14 +153,6 @@ TEST(a_smaller_struct_leaves_the_rest)
 
 /* ---- Timers ---- */
 
-static void set_user_timeout(uint64_t ns)
-{
-	struct harp_tcp_options opt = rig_options(&rig);
-
-	opt.user_timeout_ns = ns;
-	set(&opt);
-}
-
 /* Data has been retransmitted for two seconds. */
 static void begin_unanswered(void)
 {
@@ -187,15 +168,15 @@ static void begin_unanswered(void)
 TEST(a_shorter_user_timeout_ends_the_wait)
 {
 	begin_unanswered();
-	set_user_timeout(3 * RIG_S);
+	CHECK_EQ(RIG_SET(&rig, user_timeout_ns, 3 * RIG_S), 0);
 	rig_wait(&rig, RIG_S - 10 * RIG_MS);
 	CHECK_EQ(rig.conn->state, HARP_TCP_ESTABLISHED);
 	rig_wait(&rig, 20 * RIG_MS);
 	CHECK_EQ(harp_conn_error(rig.conn), -ETIMEDOUT);
 	rig_close(&rig);
-	/* One that has passed already. */
+	/* One that has already passed. */
 	begin_unanswered();
-	set_user_timeout(1);
+	CHECK_EQ(RIG_SET(&rig, user_timeout_ns, 1), 0);
 	CHECK_EQ(rig.conn->state, HARP_TCP_ESTABLISHED);
 	rig_wait(&rig, RIG_MS);
 	CHECK_EQ(harp_conn_error(rig.conn), -ETIMEDOUT);
@@ -205,7 +186,7 @@ TEST(a_shorter_user_timeout_ends_the_wait)
 TEST(a_longer_user_timeout_extends_the_wait)
 {
 	begin_unanswered();
-	set_user_timeout(20 * RIG_S);
+	CHECK_EQ(RIG_SET(&rig, user_timeout_ns, 20 * RIG_S), 0);
 	rig_wait(&rig, 17 * RIG_S);
 	CHECK_EQ(rig.conn->state, HARP_TCP_ESTABLISHED);
 	rig_wait(&rig, 2 * RIG_S);
@@ -213,17 +194,17 @@ TEST(a_longer_user_timeout_extends_the_wait)
 	rig_close(&rig);
 	/* As good as never. */
 	begin_unanswered();
-	set_user_timeout(UINT64_MAX);
+	CHECK_EQ(RIG_SET(&rig, user_timeout_ns, UINT64_MAX), 0);
 	rig_wait(&rig, 1000 * RIG_S);
 	CHECK_EQ(rig.conn->state, HARP_TCP_ESTABLISHED);
 	rig_close(&rig);
 }
 
-/* It is about data: an idle connection has nothing to wait for. */
+/* An idle connection has no data to wait for. */
 TEST(a_user_timeout_leaves_an_idle_connection)
 {
 	rig_begin(&rig, NULL);
-	set_user_timeout(RIG_MS);
+	CHECK_EQ(RIG_SET(&rig, user_timeout_ns, RIG_MS), 0);
 	rig_wait(&rig, 100 * RIG_S);
 	CHECK_EQ(rig.conn->state, HARP_TCP_ESTABLISHED);
 	rig_silent(&rig);
@@ -231,49 +212,34 @@ TEST(a_user_timeout_leaves_an_idle_connection)
 
 TEST(a_connect_timeout_changes_until_established)
 {
-	struct harp_tcp_options opt;
-
 	rig_open(&rig);
 	rig_syn_sent(&rig, NULL);
 	rig_wait(&rig, RIG_S);
-	opt = rig_options(&rig);
-	opt.connect_timeout_ns = RIG_S;
-	set(&opt);
+	CHECK_EQ(RIG_SET(&rig, connect_timeout_ns, RIG_S), 0);
 	rig_wait(&rig, RIG_S - RIG_MS);
 	CHECK_EQ(rig.conn->state, HARP_TCP_SYN_SENT);
 	rig_wait(&rig, 2 * RIG_MS);
 	CHECK_EQ(harp_conn_error(rig.conn), -ETIMEDOUT);
 	rig_close(&rig);
 	rig_begin(&rig, NULL);
-	opt = rig_options(&rig);
-	opt.connect_timeout_ns = RIG_S;
-	CHECK_EQ(harp_conn_set_options(rig.conn, &opt), -EISCONN);
-	rig_close(&rig);
+	CHECK_EQ(RIG_SET(&rig, connect_timeout_ns, RIG_S), -EISCONN);
 }
 
 TEST(the_dscp_changes)
 {
-	struct harp_tcp_options opt;
-
 	rig_begin(&rig, NULL);
 	CHECK_EQ(rig_write(&rig, 10), 10);
 	CHECK_EQ(rig_expect(&rig, TCP_ACK | TCP_PSH)->tos, 0);
-	opt = rig_options(&rig);
-	opt.dscp = 46;
-	set(&opt);
+	CHECK_EQ(RIG_SET(&rig, dscp, 46), 0);
 	CHECK_EQ(rig_write(&rig, 10), 10);
 	CHECK_EQ(rig_expect(&rig, TCP_ACK | TCP_PSH)->tos, 46 << 2);
 }
 
 TEST(the_initial_rto_changes_until_established)
 {
-	struct harp_tcp_options opt;
-
 	rig_open(&rig);
 	rig_syn_sent(&rig, NULL);
-	opt = rig_options(&rig);
-	opt.initial_rto_ns = 100 * RIG_MS;
-	set(&opt);
+	CHECK_EQ(RIG_SET(&rig, initial_rto_ns, 100 * RIG_MS), 0);
 	rig_wait(&rig, RIG_S + RIG_MS); /* the first SYN was sent with the old one */
 	rig_expect(&rig, TCP_SYN);
 	rig_silent(&rig);
@@ -281,10 +247,7 @@ TEST(the_initial_rto_changes_until_established)
 	rig_expect(&rig, TCP_SYN);
 	rig_close(&rig);
 	rig_begin(&rig, NULL);
-	opt = rig_options(&rig);
-	opt.initial_rto_ns = 100 * RIG_MS;
-	CHECK_EQ(harp_conn_set_options(rig.conn, &opt), -EISCONN);
-	rig_close(&rig);
+	CHECK_EQ(RIG_SET(&rig, initial_rto_ns, 100 * RIG_MS), -EISCONN);
 }
 
 /* ---- Refused ---- */
@@ -298,24 +261,23 @@ static void count_complaint(void *ctx, enum harp_log_level level, const char *me
 	complaints++;
 }
 
-/* Refused with this error and changes nothing, of an open connection and of a new one. */
+/* Refused with this error for an open connection and for a connect, without an effect. */
 static void refuses(struct harp_tcp_options opt, int set_error, int connect_error)
 {
-	struct harp_endpoint remote = { .addr = harp_addr_v4(10, 0, 0, 2), .port = RIG_PEER_PORT };
 	const struct harp_tcp_options before = rig_options(&rig);
 	struct harp_conn *conn = NULL;
 	struct harp_tcp_options after;
 
-	opt.user_timeout_ns = RIG_S; /* good, and not set all the same */
+	opt.user_timeout_ns = RIG_S; /* valid, and yet not set */
 	CHECK_EQ(harp_conn_set_options(rig.conn, &opt), set_error);
 	after = rig_options(&rig);
 	CHECK(same_options(&before, &after));
-	CHECK_EQ(harp_tcp_connect(rig.stack, NULL, &remote, &opt, &conn), connect_error);
+	CHECK_EQ(rig_connect(&rig, &opt, &conn), connect_error);
 	if (!connect_error)
 		harp_conn_abort(conn);
 }
 
-TEST(values_out_of_range)
+TEST(values_out_of_range_are_refused)
 {
 	static const struct {
 		size_t offset;
@@ -351,18 +313,18 @@ TEST(values_out_of_range)
 	rig_begin(&rig, NULL);
 	before = rig.stack->tcp.hooks;
 	rig.stack->tcp.hooks = &hooks;
-	for (unsigned i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+	for (unsigned i = 0; i < ARRAY_SIZE(bad); i++) {
 		struct harp_tcp_options opt = rig_options(&rig);
 
 		memcpy((uint8_t *)&opt + bad[i].offset, &bad[i].value, bad[i].bytes);
 		complaints = 0;
 		refuses(opt, -EINVAL, -EINVAL);
-		CHECK_EQ(complaints, 2); /* each time it says which field */
+		CHECK_EQ(complaints, 2); /* each names the field */
 	}
 	rig.stack->tcp.hooks = before;
 }
 
-TEST(wrong_sizes)
+TEST(struct_sizes_out_of_range_are_refused)
 {
 	struct {
 		struct harp_tcp_options opt;
@@ -371,14 +333,14 @@ TEST(wrong_sizes)
 	static const uint32_t sizes[] = { 0, 1, 11, 4097, UINT32_MAX };
 
 	rig_begin(&rig, NULL);
-	for (unsigned i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+	for (unsigned i = 0; i < ARRAY_SIZE(sizes); i++) {
 		struct harp_tcp_options opt = rig_options(&rig);
 
 		opt.size = sizes[i];
 		refuses(opt, -EINVAL, -EINVAL);
 		CHECK_EQ(harp_conn_options(rig.conn, &opt), -EINVAL);
 	}
-	/* A caller of a later version: what the library doesn't know must not be asked for. */
+	/* A caller of a later version must leave the fields that the library does not know zero. */
 	memset(large.more, 0xee, sizeof(large.more));
 	large.opt.size = sizeof(large);
 	CHECK_EQ(harp_conn_options(rig.conn, &large.opt), 0);
@@ -395,7 +357,7 @@ TEST(wrong_sizes)
 	CHECK_EQ(harp_conn_set_options(rig.conn, NULL), -EINVAL);
 }
 
-TEST(what_the_handshake_has_settled)
+TEST(options_of_the_handshake_are_refused_later)
 {
 	struct harp_tcp_options opt;
 
@@ -424,7 +386,7 @@ TEST(a_closed_connection_refuses)
 	rig_begin(&rig, NULL);
 	rig_says(&rig, rig_usual(&rig, TCP_RST, 0));
 	CHECK_EQ(rig.conn->state, HARP_TCP_CLOSED);
-	opt = rig_options(&rig); /* still to be read */
+	opt = rig_options(&rig); /* can still be read */
 	CHECK_EQ(opt.user_timeout_ns, 120 * RIG_S);
 	opt.keepalive_idle_ns = RIG_S;
 	CHECK_EQ(harp_conn_set_options(rig.conn, &opt), -ECONNRESET);
@@ -432,17 +394,13 @@ TEST(a_closed_connection_refuses)
 	rig_wait(&rig, 10 * RIG_S);
 	rig_silent(&rig);
 	rig_close(&rig);
-	/* One that has ended in good order has no error of its own. */
+	/* One that was closed in order has no error of its own. */
 	rig_begin(&rig, NULL);
 	rig_sends(&rig, TCP_ACK | TCP_FIN, 0);
 	rig_poll(&rig);
 	rig_expect(&rig, TCP_ACK);
-	CHECK_EQ(harp_conn_shutdown(rig.conn, SHUT_WR), 0);
-	rig_poll(&rig);
-	rig.ack = rig_expect(&rig, TCP_ACK | TCP_FIN | TCP_PSH)->seq + 1;
+	rig_app_shuts(&rig);
 	rig_says(&rig, rig_usual(&rig, TCP_ACK, 0));
 	CHECK_EQ(rig.conn->state, HARP_TCP_CLOSED);
-	opt = rig_options(&rig);
-	CHECK_EQ(harp_conn_set_options(rig.conn, &opt), -EPIPE);
-	rig_close(&rig);
+	CHECK_EQ(RIG_SET(&rig, dscp, 1), -EPIPE);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_tcp_shut_read.c - shutdown(SHUT_RD): received bytes are acknowledged and discarded, reads return end
- * of stream, and the other direction and the end of the connection are as without it.
+ * test_tcp_shut_read.c - shutdown(SHUT_RD): received bytes are acknowledged and discarded, reads
+ * return end of stream, and the other direction and the end of the connection are as without it.
  */
 #include "tcp_rig.h"
 
@@ -16,7 +16,7 @@ static void begin(void)
 	rig_begin(&rig, &opt);
 }
 
-/* The peer sends the next len bytes; no event tells the application. The ACK. */
+/* The peer sends the next len bytes; returns the ACK. */
 static const struct rig_seg *peer_sends(uint32_t len)
 {
 	rig_sends(&rig, TCP_ACK | TCP_PSH, len);
@@ -42,7 +42,7 @@ TEST(later_bytes_are_acknowledged_and_discarded)
 
 	begin();
 	CHECK_EQ(harp_conn_recv(rig.conn, buf, sizeof(buf)), -EAGAIN);
-	/* The frames are plenty, so that the fast path would keep what comes. */
+	/* There are enough frames that the fast path would accept data. */
 	fast = rig_stat(&rig, "tcp_fast_path_in");
 	peer_sends(100);
 	CHECK_EQ(rig_stat(&rig, "tcp_fast_path_in"), fast + 1);
@@ -50,13 +50,13 @@ TEST(later_bytes_are_acknowledged_and_discarded)
 	rig_events(&rig);
 	CHECK_EQ(harp_conn_shutdown(rig.conn, SHUT_RD), 0);
 	rig_poll(&rig);
-	rig_silent(&rig); /* the peer learns nothing of it */
+	rig_silent(&rig); /* nothing is sent */
 	check_end_of_stream();
 	/* Many times the budget: the window stays open. */
 	for (unsigned i = 0; i < 200; i++) {
 		s = peer_sends(1448);
 		CHECK_EQ(s->ack, rig.seq);
-		CHECK(s->wnd << rig.conn->rcv_wscale >= 8 * 1448);
+		CHECK(s->wnd << rig.conn->rcv.wscale >= 8 * 1448);
 		rig.out_head = rig.out_tail;
 	}
 	CHECK(!(rig_events(&rig) & (HARP_EVENT_READABLE | HARP_EVENT_EOF)));
@@ -73,7 +73,7 @@ TEST(waiting_bytes_are_discarded)
 {
 	begin();
 	/* Until the window is closed. */
-	while (rig.conn->rcv_edge_seq - rig.conn->rcv_nxt_seq >= 1448) {
+	while (rig.conn->rcv.edge_seq - rig.conn->rcv.nxt_seq >= 1448) {
 		rig_sends(&rig, TCP_ACK, 1448);
 		rig_poll(&rig);
 	}
@@ -83,13 +83,12 @@ TEST(waiting_bytes_are_discarded)
 	check_end_of_stream();
 	CHECK_EQ(rig_stat(&rig, "frames_tcp_rx"), 0);
 	CHECK_EQ(rig_stat(&rig, "rx_discarded_bytes"), rig.seq - RIG_PEER_ISS - 1);
-	/* And the peer, which waits for it, hears of the open window. */
+	/* The peer gets a window update. */
 	rig_poll(&rig);
 	CHECK(rig_expect(&rig, TCP_ACK)->wnd >= 8 * 1448);
 }
 
-/* A frame in the application's hands stays its own. */
-TEST(a_lent_frame_stays)
+TEST(a_frame_that_the_application_holds_stays)
 {
 	struct harp_frame *frame = NULL;
 	uint32_t seq;
@@ -109,7 +108,7 @@ TEST(a_lent_frame_stays)
 	check_end_of_stream();
 }
 
-/* Holes are filled before anything is acknowledged, as always. */
+/* Bytes behind a gap are not acknowledged, as usual. */
 TEST(bytes_out_of_order_wait_for_the_hole)
 {
 	struct rig_say say;
@@ -131,8 +130,7 @@ TEST(bytes_out_of_order_wait_for_the_hole)
 	CHECK_EQ(rig_stat(&rig, "frames_tcp_rx"), 0);
 }
 
-/* The peer's FIN is told of, and the connection ends as any. */
-TEST(the_peer_ends)
+TEST(a_fin_ends_the_connection_as_usual)
 {
 	begin();
 	CHECK_EQ(harp_conn_shutdown(rig.conn, SHUT_RD), 0);
@@ -145,32 +143,32 @@ TEST(the_peer_ends)
 	CHECK_EQ(rig.conn->state, HARP_TCP_CLOSE_WAIT);
 	check_end_of_stream();
 	rig_app_closes(&rig);
-	rig.ack = rig_expect(&rig, TCP_ACK | TCP_FIN | TCP_PSH)->seq + 1;
+	rig_expect_fin(&rig);
 	rig_says(&rig, rig_usual(&rig, TCP_ACK, 0));
 	CHECK_EQ(rig_stat(&rig, "tcp_conns"), 0);
 }
 
-/* Discarded bytes are not unread: close sends FIN (without the call it is RFC 2525's reset). What comes after
- * the close is a reset, as always (RFC 1122 section 4.2.2.13). */
-TEST(close_sends_fin)
+/* Discarded bytes are not unread: close sends FIN instead of a RST (RFC 2525). Data after the close
+ * is answered with a RST, as usual (RFC 1122 section 4.2.2.13). */
+TEST(close_after_shut_rd_sends_fin)
 {
 	begin();
 	peer_sends(100);
 	CHECK_EQ(harp_conn_shutdown(rig.conn, SHUT_RD), 0);
 	peer_sends(100);
 	rig_app_closes(&rig);
-	rig.ack = rig_expect(&rig, TCP_ACK | TCP_FIN | TCP_PSH)->seq + 1;
+	rig_expect_fin(&rig);
 	rig_says(&rig, rig_usual(&rig, TCP_ACK | TCP_PSH, 100));
 	rig_expect(&rig, TCP_RST | TCP_ACK);
 	CHECK_EQ(rig_stat(&rig, "tcp_conns"), 0);
 }
 
-TEST(both_directions_at_once)
+TEST(shut_rdwr_sends_fin_and_discards)
 {
 	begin();
 	CHECK_EQ(harp_conn_shutdown(rig.conn, SHUT_RDWR), 0);
 	rig_poll(&rig);
-	rig.ack = rig_expect(&rig, TCP_ACK | TCP_FIN | TCP_PSH)->seq + 1;
+	rig_expect_fin(&rig);
 	CHECK_EQ(rig_write(&rig, 1), -EPIPE);
 	check_end_of_stream();
 	for (unsigned i = 0; i < 100; i++) {
@@ -184,7 +182,7 @@ TEST(both_directions_at_once)
 	CHECK_EQ(rig_stat(&rig, "rx_discarded_bytes"), 100 * 1448);
 }
 
-TEST(before_the_handshake_is_complete)
+TEST(shut_rd_before_established_discards)
 {
 	rig_open(&rig);
 	rig_syn_sent(&rig, NULL);
@@ -195,13 +193,13 @@ TEST(before_the_handshake_is_complete)
 	CHECK_EQ(rig_stat(&rig, "rx_discarded_bytes"), 100);
 }
 
-TEST(again_and_nonsense)
+TEST(a_second_shut_rd_and_bad_values)
 {
 	static const int bad[] = { -1, 3, INT32_MAX, INT32_MIN };
 
 	begin();
 	peer_sends(100);
-	for (unsigned i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
+	for (unsigned i = 0; i < ARRAY_SIZE(bad); i++)
 		CHECK_EQ(harp_conn_shutdown(rig.conn, bad[i]), -EINVAL);
 	CHECK_EQ(harp_conn_readable_bytes(rig.conn), 100);
 	CHECK_EQ(rig_write(&rig, 1), 1); /* neither direction was shut */
@@ -210,7 +208,7 @@ TEST(again_and_nonsense)
 	CHECK_EQ(harp_conn_shutdown(rig.conn, SHUT_RD), 0);
 	CHECK_EQ(harp_conn_shutdown(rig.conn, SHUT_RD), 0);
 	CHECK_EQ(rig_stat(&rig, "rx_discarded_bytes"), 100);
-	/* A dead one says why, and so does reading. */
+	/* A closed connection reports its error, and so does reading. */
 	rig_says(&rig, rig_usual(&rig, TCP_RST, 0));
 	CHECK_EQ(harp_conn_shutdown(rig.conn, SHUT_RD), -ECONNRESET);
 	CHECK_EQ(harp_conn_shutdown(rig.conn, -1), -EINVAL);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_tcp_starve.c - receivers whose applications rest hold the frames of the pool: whom that leaves none closes its window, keeps
- * its peer, and says so when there are some again.
+ * test_tcp_starve.c - applications that do not read hold all frames of the pool. A connection
+ * without frames closes its window, keeps its peer, and opens the window when frames return.
  */
 #include "tcp_rig.h"
 
@@ -12,13 +12,13 @@ enum { HOLDERS = 6 };
 static struct rig rig;
 static struct harp_conn *holders[HOLDERS];
 
-/* A segment in order, and what was said last. */
+/* A segment in order; the stack's last segment. */
 static struct rig_seg says(struct harp_conn *conn, uint32_t flags, uint32_t len)
 {
 	struct rig_say say = rig_usual(&rig, (uint8_t)flags, len);
 
-	say.seq = conn->rcv_nxt_seq;
-	say.ack = conn->snd_una_seq;
+	say.seq = conn->rcv.nxt_seq;
+	say.ack = conn->snd.una_seq;
 	rig.port = conn->local_port;
 	rig_says(&rig, say);
 	rig_poll(&rig);
@@ -26,13 +26,13 @@ static struct rig_seg says(struct harp_conn *conn, uint32_t flags, uint32_t len)
 	return rig.out[(rig.out_tail - 1) % RIG_QUEUE];
 }
 
-/* True: it was taken. */
+/* Was the segment accepted? */
 static bool takes(struct harp_conn *conn)
 {
-	uint32_t before = conn->rcv_nxt_seq;
+	uint32_t before = conn->rcv.nxt_seq;
 
 	(void)says(conn, TCP_ACK, FULL);
-	return conn->rcv_nxt_seq != before;
+	return conn->rcv.nxt_seq != before;
 }
 
 static void reads(struct harp_conn *conn, uint32_t most)
@@ -49,7 +49,7 @@ static struct harp_conn *connects(void)
 	return rig.conn;
 }
 
-/* All hold what they are given; the last is refused although its budget is not used. */
+/* All hold their data; the last connection is refused although its budget is not used. */
 static void starve(void)
 {
 	rig_open(&rig);
@@ -61,8 +61,8 @@ static void starve(void)
 	(void)connects();
 	while (takes(rig.conn))
 		;
-	CHECK(rig.conn->rx_frames_held < rig.conn->rx_frames_budget);
-	CHECK(conn_rcv_wnd_bytes(rig.conn) > 0); /* it may be over at once */
+	CHECK(rig.conn->frames.rx_held < rig.conn->frames.rx_budget);
+	CHECK(conn_rcv_wnd_bytes(rig.conn) > 0); /* not closed yet: it may be over soon */
 	rig_wait(&rig, 50 * RIG_MS);
 	CHECK(!takes(rig.conn));
 	CHECK_EQ(conn_rcv_wnd_bytes(rig.conn), 0);
@@ -83,8 +83,8 @@ static void frames_come_back(void)
 		reads(holders[i], UINT32_MAX);
 }
 
-/* For as long as it takes the window is said to be closed, to what is sent again and to what asks. */
-TEST(a_peer_that_asks)
+/* A zero window is advertised for as long as it takes, to retransmissions and to probes. */
+TEST(a_probe_of_the_closed_window_is_answered)
 {
 	starve();
 	for (unsigned minutes = 0; minutes < 10; minutes++) {
@@ -93,22 +93,22 @@ TEST(a_peer_that_asks)
 
 		rig_wait(&rig, 60 * RIG_S);
 		CHECK_EQ(says(rig.conn, TCP_ACK, FULL).wnd, 0);
-		say.seq = rig.conn->rcv_nxt_seq - 1;
+		say.seq = rig.conn->rcv.nxt_seq - 1;
 		rig_says(&rig, say);
 		probe = *rig_expect(&rig, TCP_ACK);
 		CHECK_EQ(probe.wnd, 0);
-		CHECK_EQ(probe.ack, rig.conn->rcv_nxt_seq);
+		CHECK_EQ(probe.ack, rig.conn->rcv.nxt_seq);
 	}
 	end();
 }
 
-/* The peer is told without having asked, and by which ACK: what others have is theirs. */
-TEST(frames_come_back)
+/* A window update is sent without a probe. */
+TEST(the_window_opens_when_frames_return)
 {
 	uint32_t before;
 
 	starve();
-	before = rig.conn->rcv_nxt_seq;
+	before = rig.conn->rcv.nxt_seq;
 	frames_come_back();
 	rig_poll(&rig);
 	CHECK(conn_rcv_wnd_bytes(rig.conn) > 0);
@@ -119,12 +119,12 @@ TEST(frames_come_back)
 		CHECK(takes(rig.conn));
 		reads(rig.conn, UINT32_MAX);
 	}
-	CHECK_EQ(rig.conn->rcv_nxt_seq, before + 100 * FULL);
+	CHECK_EQ(rig.conn->rcv.nxt_seq, before + 100 * FULL);
 	end();
 }
 
-/* Nobody polls for long unless there is something to do. */
-TEST(who_sleeps_is_woken)
+/* A caller that sleeps until the next deadline wakes when frames return. */
+TEST(the_next_deadline_is_now_when_frames_return)
 {
 	uint32_t owed;
 
@@ -134,14 +134,13 @@ TEST(who_sleeps_is_woken)
 	for (unsigned i = 0; i < 100 && !tcp_starve_may_feed(&rig.stack->tcp); i++)
 		reads(holders[i % HOLDERS], FULL);
 	owed = rig.stack->tcp.acks_pending;
-	rig.stack->tcp.acks_pending = 0; /* whatever is owed to others */
+	rig.stack->tcp.acks_pending = 0; /* those of other connections */
 	CHECK(harp_stack_next_deadline_ns(rig.stack) <= rig.now_ns);
 	rig.stack->tcp.acks_pending = owed;
 	end();
 }
 
-/* It ends while it is starved. */
-TEST(its_end)
+TEST(a_starved_connection_can_be_aborted)
 {
 	starve();
 	harp_conn_abort(rig.conn);

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_tcp_states.c - RFC 9293 figure 5 and section 3.10 as a table: in each state, each event, with the
- * reply and the next state. And whatever happened, when the application lets go nothing is left behind.
+ * test_tcp_states.c - RFC 9293 figure 5 and section 3.10 as a table: each event in each state, with
+ * the reply and the next state. After each, the application closes and rig_close() checks that
+ * nothing is left.
  *
- * A cell is "reply state". Replies: - none, S SYN, SA SYN-ACK, A ACK, F FIN, R RST, RA RST with ACK. States
- * by their initials below; = the same; 0 CLOSED, with the reason in the third part when it is not none.
- * Of a call the third part is what it returned.
+ * A cell is "reply state". Replies: - none, S SYN, SA SYN-ACK, A ACK, F FIN, R RST, RA RST with
+ * ACK. States by their initials below; = the same; 0 CLOSED, with the reason in the third part when
+ * it is not none. Of a call the third part is what it returned.
  */
 #include "tcp_rig.h"
 
@@ -30,13 +31,6 @@ static const char *const names[STATES] = {
 
 /* ---- States, made by playing the peer ---- */
 
-static void our_fin(void)
-{
-	CHECK_EQ(harp_conn_shutdown(rig.conn, SHUT_WR), 0);
-	rig_poll(&rig);
-	rig.ack = rig_expect(&rig, TCP_ACK | TCP_FIN | TCP_PSH)->seq + 1;
-}
-
 static void peer_fin(void)
 {
 	rig_sends(&rig, TCP_ACK | TCP_FIN, 0);
@@ -51,9 +45,7 @@ static void enter(unsigned state)
 		rig_listen(&rig, 4);
 		if (state == LISTEN)
 			return;
-		rig_says(&rig, rig_syn(&rig, TCP_SYN));
-		rig.ack = rig_expect(&rig, TCP_SYN | TCP_ACK)->seq + 1;
-		rig.seq++;
+		rig_syn_received(&rig);
 		return;
 	}
 	if (state == SYN_SENT) {
@@ -64,7 +56,7 @@ static void enter(unsigned state)
 	if (state == CLOSE_W || state == LAST_ACK)
 		peer_fin();
 	if (state >= FIN_1 && state != CLOSE_W)
-		our_fin();
+		rig_app_shuts(&rig);
 	if (state == FIN_2 || state == TIME_W)
 		rig_says(&rig, rig_usual(&rig, TCP_ACK, 0));
 	if (state == CLOSING) {
@@ -78,7 +70,7 @@ static void enter(unsigned state)
 	rig_events(&rig);
 }
 
-/* The state of the one connection that there may be. */
+/* The state of the only connection. */
 static const char *state_now(void)
 {
 	static const uint8_t of[HARP_TCP_CLOSED + 1] = {
@@ -111,7 +103,7 @@ static int ev_syn(void)
 {
 	struct rig_say say = rig_syn(&rig, TCP_SYN);
 
-	say.seq += 1000; /* not the one that began the connection; as old as its timestamps */
+	say.seq += 1000; /* not the SYN of the connection, with an equal timestamp */
 	rig_says(&rig, say);
 	return 0;
 }
@@ -213,7 +205,7 @@ static int ev_shutdown(void)
 	rig_poll(&rig);
 	return err;
 }
-/* Says nothing to the peer, and moves nothing. */
+/* Sends nothing and changes no state. */
 static int ev_shutdown_read(void)
 {
 	int err = rig.conn ? harp_conn_shutdown(rig.conn, SHUT_RD) : -EBADF;
@@ -241,11 +233,11 @@ static int ev_abort(void)
 	rig_poll(&rig);
 	return 0;
 }
-/* The peer has gone; the application too, where it may: what the timers make of it. */
+/* The peer is silent and the application does nothing: only timers act. */
 static int ev_silence(void)
 {
 	rig_wait(&rig, 150 * RIG_S);
-	/* the last of what was sent: retransmissions come in any number */
+	/* the last segment sent: the number of retransmissions varies */
 	while (rig_pending(&rig) > 1)
 		rig.out_head++;
 	return 0;
@@ -266,7 +258,7 @@ static const struct {
 	/* clang-format off */
 	/* in the window, no newer than the last timestamp: RFC 5961 section 4 */
 	{ "syn", ev_syn, { "SA SR", "SA SR", "A =", "A =", "A =", "A =", "A =", "A =", "A =", "A =" } },
-	/* one that TIME-WAIT would give way to, did anybody listen: RFC 6191 */
+	/* TIME-WAIT would accept it if there were a listener: RFC 6191 */
 	{ "syn_newer", ev_syn_newer, { "SA SR", "SA SR", "A =", "A =", "A =", "A =", "A =", "A =", "A =", "A =" } },
 	/* the one that opened the connection */
 	{ "syn_ack", ev_syn_ack, { "R =", "A E", "A =", "A =", "A =", "A =", "A =", "A =", "A =", "A =" } },
@@ -360,7 +352,7 @@ static void check_cell(unsigned row, unsigned state)
 
 int main(void)
 {
-	for (unsigned row = 0; row < sizeof(rows) / sizeof(rows[0]); row++) {
+	for (unsigned row = 0; row < ARRAY_SIZE(rows); row++) {
 		for (unsigned state = 0; state < STATES; state++)
 			check_cell(row, state);
 	}

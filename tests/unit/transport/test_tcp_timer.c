@@ -1,41 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_tcp_timer.c - retransmission and backoff, probes of zero windows, keepalive, user timeout. */
+/* test_tcp_timer.c - RTT samples, probes, and segments that wait for a frame, a next hop or a
+ * NIC. */
 #include "tcp_rig.h"
 
 static struct rig rig;
 AFTER_EACH(rig_close(&rig))
 
-TEST(rto_sends_everything_again_in_slow_start)
-{
-	const struct rig_seg *s;
-	struct rig_say say;
-	uint32_t first;
-
-	rig_begin(&rig, NULL);
-	CHECK_EQ(rig_write(&rig, 4 * 1448), 4 * 1448);
-	first = rig_expect(&rig, TCP_ACK)->seq;
-	rig_expect(&rig, TCP_ACK);
-	rig_expect(&rig, TCP_ACK);
-	rig_expect(&rig, TCP_ACK | TCP_PSH);
-	rig_wait(&rig, 6 * RIG_MS); /* several segments: the floor is 5 ms */
-	s = rig_expect(&rig, TCP_ACK);
-	CHECK_EQ(s->seq, first);
-	rig_silent(&rig); /* the window is one segment */
-	say = rig_usual(&rig, TCP_ACK, 0);
-	say.ack = first + 1448;
-	rig_says(&rig, say);
-	CHECK_EQ(rig_expect(&rig, TCP_ACK)->seq, first + 1448);
-	CHECK_EQ(rig_expect(&rig, TCP_ACK)->seq, first + 2 * 1448);
-	rig_silent(&rig);
-	/* The rest had arrived all the time. */
-	say.ack = first + 4 * 1448;
-	rig_says(&rig, say);
-	CHECK_EQ(harp_conn_acked_bytes(rig.conn), 4 * 1448);
-	rig_wait(&rig, RIG_S);
-	rig_silent(&rig);
-}
-
-TEST(probe_on_demand)
+TEST(the_application_can_probe)
 {
 	rig_begin(&rig, NULL);
 	CHECK_EQ(harp_conn_probe(rig.conn), 0);
@@ -49,7 +20,7 @@ TEST(probe_on_demand)
 	CHECK_EQ(rig_expect(&rig, TCP_ACK)->ack, rig.seq);
 }
 
-TEST(rtt_from_clean_samples_only)
+TEST(a_retransmitted_segment_gives_no_rtt_sample)
 {
 	struct harp_tcp_info info;
 	struct rig_say say;
@@ -65,7 +36,7 @@ TEST(rtt_from_clean_samples_only)
 	CHECK_EQ(info.srtt_ns, 2 * RIG_MS);
 	CHECK_EQ(info.rttvar_ns, RIG_MS);
 	CHECK_EQ(rig_write(&rig, 100), 100);
-	rig_wait(&rig, 500 * RIG_MS); /* sent again: Karn's rule, no sample */
+	rig_wait(&rig, 500 * RIG_MS); /* retransmitted: no sample (Karn) */
 	say.ack += 100;
 	rig_says(&rig, say);
 	harp_conn_info(rig.conn, &info, sizeof(info));
@@ -73,31 +44,9 @@ TEST(rtt_from_clean_samples_only)
 	CHECK(info.retransmits > 0);
 }
 
-/* An outage is over with the first ACK of new data, though it gives no sample: what was lost besides must not
- * wait as long again. RFC 6298 (section 5, end) would keep the doubled time until there is one. */
-TEST(an_ack_ends_the_doubling)
-{
-	struct rig_say say;
-	uint64_t sent_ns;
-
-	rig_begin(&rig, NULL);
-	CHECK_EQ(rig_write(&rig, 100), 100);
-	rig_wait(&rig, 10 * RIG_S);
-	CHECK(tcp_timer_rto_ns(rig.conn) > 5 * RIG_S);
-	say = rig_usual(&rig, TCP_ACK, 0);
-	say.ack += 100;
-	rig_says(&rig, say);
-	rig.out_head = rig.out_tail;
-	CHECK_EQ(rig_write(&rig, 100), 100);
-	sent_ns = rig.now_ns;
-	rig_expect(&rig, TCP_ACK | TCP_PSH);
-	while (rig_pending(&rig) == 0 && rig.now_ns < sent_ns + 10 * RIG_S)
-		rig_wait(&rig, RIG_MS);
-	CHECK(rig.now_ns - sent_ns <= 52 * RIG_MS);
-}
-
-/* An ACK for everything in flight stops the timer; bytes that wait for a next hop need it all the same. */
-TEST(what_waits_for_a_next_hop_is_not_forgotten)
+/* An ACK of all data in flight stops the timer, but data that waits for address resolution needs
+ * one. */
+TEST(data_that_waits_for_address_resolution_has_a_deadline)
 {
 	struct harp_addr peer = harp_addr_v4(10, 0, 0, 2);
 
@@ -106,18 +55,18 @@ TEST(what_waits_for_a_next_hop_is_not_forgotten)
 	rig_expect(&rig, TCP_ACK | TCP_PSH);
 	CHECK_EQ(harp_stack_neighbor_set(rig.stack, &peer, NULL), 0);
 	CHECK_EQ(rig_write(&rig, 100), 100);
-	CHECK_EQ(rig.conn->tx_queued, TX_LIST_UNRESOLVED);
+	CHECK_EQ(rig.conn->on_list.tx, TX_LIST_UNRESOLVED);
 	CHECK_EQ(rig_stat(&rig, "neighbor_wait"), 1);
 	rig.ack += 100;
 	rig_says(&rig, rig_usual(&rig, TCP_ACK, 0));
-	CHECK_EQ(rig.conn->snd_una_seq, rig.conn->snd_nxt_seq);
+	CHECK_EQ(rig.conn->snd.una_seq, rig.conn->snd.nxt_seq);
 	rig_silent(&rig);
-	CHECK_EQ(rig.conn->tx_queued, TX_LIST_UNRESOLVED);
+	CHECK_EQ(rig.conn->on_list.tx, TX_LIST_UNRESOLVED);
 	CHECK(harp_stack_next_deadline_ns(rig.stack) < rig.now_ns + RIG_S);
 }
 
-/* A segment must be cut to fit the window, nothing is in flight and no frame is left: neither an ACK nor a
- * timer would bring it back. */
+/* A segment must be split to fit the window, nothing is in flight and the pool is empty: neither an
+ * ACK nor a timer would make the stack try again. */
 TEST(a_cut_that_finds_no_frame_is_tried_again)
 {
 	struct iovec iov = { .iov_base = (uint8_t[1448]){ 0 }, .iov_len = 1448 };
@@ -139,7 +88,7 @@ TEST(a_cut_that_finds_no_frame_is_tried_again)
 	}
 	rig_poll(&rig);
 	rig_silent(&rig);
-	CHECK_EQ(rig.conn->tx_queued, TX_LIST_BLOCKED);
+	CHECK_EQ(rig.conn->on_list.tx, TX_LIST_BLOCKED);
 	while ((f = taken) != NULL) {
 		taken = f->next;
 		frame_release(&rig.stack->pool, f);
@@ -154,8 +103,8 @@ static unsigned nothing_complete(struct harp_nic *nic, uint64_t *addrs, unsigned
 	return 0;
 }
 
-/* A card that can't say when it will have sent what it holds (AF_XDP) is asked: at once, then ever less
- * often. A segment that is to be sent again while the card still reads it waits for nothing else. */
+/* A NIC without next_ns (AF_XDP) is polled for completions: at once, then less and less often. A
+ * segment that must be retransmitted while the NIC holds it waits for the completion. */
 TEST(a_card_that_holds_packets_is_asked_again)
 {
 	struct harp_nic_ops ops;
@@ -178,7 +127,7 @@ TEST(a_card_that_holds_packets_is_asked_again)
 		rig_poll(&rig);
 	}
 	CHECK(asked < 100);
-	CHECK_EQ(rig.conn->tx_queued, TX_LIST_BLOCKED); /* after a timeout: to be sent again */
+	CHECK_EQ(rig.conn->on_list.tx, TX_LIST_BLOCKED); /* after a timeout: to be sent again */
 	CHECK_EQ(rig_pending(&rig), 4);
 	CHECK(harp_stack_next_deadline_ns(rig.stack) < UINT64_MAX);
 	ops.complete = usual->complete;

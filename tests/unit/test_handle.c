@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_preamble_told.c - what a listener tells its callers: rails and queues in CHALLENGE, doors and queues in the handle.
- * Believed as documented; damage and nonsense are refused.
+ * test_handle.c - what a listener states: its NICs and queues in CHALLENGE, its ports and queues in the handle.
+ * It is used as documented; damaged and impossible values are refused.
  */
 #include "process/host_id.h"
 #include "preamble_rig.h"
@@ -40,11 +40,10 @@ static void run_rails(struct run *one, const uint8_t *value, size_t len)
 	run(one);
 }
 
-TEST(rails)
+TEST(rails_in_challenge_are_believed_unless_they_make_no_sense)
 {
 	uint8_t value[RAILS_BYTES_MAX + 8] = { 0 };
-	struct rails rails, heard;
-	const uint8_t *told;
+	struct rails rails;
 	size_t len;
 
 	example_rails(&rails);
@@ -52,18 +51,8 @@ TEST(rails)
 	CHECK_EQ(len, 4 + 3 * 32);
 	run_rails(&r, value, len);
 	CHECK_EQ(r.connected, 1);
-	told = preamble_rails(&r.connector, &len);
-	CHECK_EQ(rails_decode(&heard, told, len), 0);
-	CHECK_EQ(heard.count, 3);
-	for (unsigned i = 0; i < 3; i++) {
-		CHECK_MEM(&heard.entry[i].addr, &rails.entry[i].addr, 16);
-		CHECK_EQ(heard.entry[i].nic, rails.entry[i].nic);
-		CHECK_EQ(heard.entry[i].harp_port, rails.entry[i].harp_port);
-		CHECK_EQ(heard.entry[i].kernel_port, rails.entry[i].kernel_port);
-		CHECK_EQ(heard.entry[i].speed_mbps, 100000);
-	}
-	(void)preamble_rails(&r.acceptor, &len);
-	CHECK_EQ(len, 0);
+	CHECK_MEM(&r.connector.rails, &rails, sizeof(rails));
+	CHECK_EQ(r.acceptor.rails.count, 0);
 	/* Nothing that makes no sense is believed, though its proof holds. */
 	for (unsigned i = 0; i < 6; i++) {
 		example_rails(&rails);
@@ -113,43 +102,45 @@ static void run_begin_placed(struct run *one, uint64_t seed, const struct placem
 
 #define PLACED_EXTENSION_BYTES 56u /* 4, 8, 40 bytes of key, 2 of table, padded */
 
-TEST(placement_said)
+TEST(a_toeplitz_nic_is_described_in_challenge)
 {
+	const struct placement_end *received = &r.connector.placement;
+
 	for (uint64_t seed = 0; seed < 100; seed++) {
-		struct placement_end end, heard;
+		struct placement_end end;
 
 		toeplitz_end(&end);
 		run_begin_placed(&r, seed, &end);
 		run(&r);
 		CHECK_EQ(r.connected, 1);
 		CHECK_EQ(r.accepted, 1);
-		CHECK(preamble_placement(&r.connector, &heard));
-		CHECK(!preamble_placement(&r.acceptor, &heard));
-		CHECK_EQ(heard.queue, 2);
-		CHECK_EQ(heard.queues, 4);
-		CHECK_MEM(heard.rss.key, end.rss.key, 40);
+		CHECK_EQ(received->kind, PLACEMENT_TOEPLITZ);
+		CHECK_EQ(r.acceptor.placement.kind, PLACEMENT_NOT_SAID);
+		CHECK_EQ(received->queue, 2);
+		CHECK_EQ(received->queues, 4);
+		CHECK_MEM(received->rss.key, end.rss.key, 40);
 		for (uint32_t i = 0; i < 16; i++)
-			CHECK_EQ(heard.rss.table[i] == 2, i % 4 == 2);
+			CHECK_EQ(received->rss.table[i] == 2, i % 4 == 2);
 		CHECK_EQ(r.pair.pipes[1].written,
 			 PREAMBLE_CHALLENGE_BYTES + PLACED_EXTENSION_BYTES + PREAMBLE_MAC_BYTES +
 				 PREAMBLE_READY_BYTES);
 	}
 }
 
-TEST(placement_not_said)
+TEST(a_nic_with_one_queue_is_not_described)
 {
-	struct placement_end one = { .kind = PLACEMENT_ONE_QUEUE, .queues = 1 }, heard;
+	struct placement_end one = { .kind = PLACEMENT_ONE_QUEUE, .queues = 1 };
 
 	run_begin_placed(&r, 1, &one);
 	run(&r);
 	CHECK_EQ(r.connected, 1);
-	CHECK(!preamble_placement(&r.connector, &heard));
+	CHECK_EQ(r.connector.placement.kind, PLACEMENT_NOT_SAID);
 	CHECK_EQ(r.pair.pipes[1].written,
 		 PREAMBLE_CHALLENGE_BYTES + PREAMBLE_MAC_BYTES + PREAMBLE_READY_BYTES);
 }
 
 /* Damaged on the way: each bit of the extension is proved, and nothing of it is believed. */
-TEST(placement_damage)
+TEST(a_description_that_was_damaged_is_refused)
 {
 	for (uint64_t at = 0; at < PLACED_EXTENSION_BYTES; at++) {
 		struct placement_end end;
@@ -165,7 +156,7 @@ TEST(placement_damage)
 }
 
 /* A peer that knows the secret and lies: what makes no sense is refused, and said. */
-TEST(placement_lies)
+TEST(a_description_that_makes_no_sense_is_refused)
 {
 	for (unsigned i = 0; i < 4; i++) {
 		struct placement_end end;
@@ -189,7 +180,7 @@ TEST(placement_lies)
 
 /* ---- the handle ----------------------------------------------------------------------------------- */
 
-TEST(handle)
+TEST(a_handle_is_read_back_and_every_damaged_bit_is_noticed)
 {
 	uint8_t bytes[PLUGIN_HANDLE_BYTES];
 	struct handle out;
@@ -217,7 +208,7 @@ TEST(handle)
 	CHECK_EQ(host_id_read(0, out.host_id), 0);
 }
 
-TEST(handle_placement)
+TEST(a_handle_carries_the_queues_of_each_port)
 {
 	uint8_t bytes[PLUGIN_HANDLE_BYTES];
 	struct handle out, in = handle;
