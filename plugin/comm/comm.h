@@ -237,7 +237,7 @@ struct comm {
 	struct comm *next;            /* in the acceptor's list; once closed, in background.c's */
 	uint64_t close_deadline_ns;   /* background.c's */
 	struct registry_entry *entry; /* registry.c's; NULL: no further lanes are let in */
-	struct reconnect *reconnect;  /* reconnect.c's; NULL: no further lanes are connected */
+	struct connector *connector;  /* connector.c's; NULL: no further lanes are connected */
 	unsigned registered;          /* memory.c's: pieces of memory, under its lock */
 
 	/* Application. */

@@ -220,8 +220,10 @@ static void buffers_free_acked(struct comm *comm)
 /* Asks what the lane has delivered of our records. */
 static void lane_ask_delivered(struct comm_lane *l)
 {
-	uint64_t delivered_bytes = l->lane->ops->done_bytes(l->lane) - l->sent_bytes;
+	uint64_t done_bytes = l->lane->ops->done_bytes(l->lane), delivered_bytes;
 
+	/* The preamble's last message may not be acknowledged yet. */
+	delivered_bytes = done_bytes > l->sent_bytes ? done_bytes - l->sent_bytes : 0;
 	if (delivered_bytes == l->delivered_bytes)
 		return;
 	l->delivered_bytes = delivered_bytes;

@@ -17,6 +17,7 @@
  * memory_lock protects all of it. It is not held during waits, which are counted: no engine closes before they end.
  */
 #include "comm/memory.h"
+#include "base/util.h"
 #include "device/device.h"
 #include "process/log.h"
 
@@ -43,7 +44,7 @@ struct memory {
 	bool sent_from;    /* the NICs know it, unless it has no bytes */
 };
 
-static LIST_HEAD(, memory) memories = LIST_HEAD_INITIALIZER(memories);
+static LIST_HEAD(, memory) memories;
 static struct engine *engines[PLUGIN_DEVICES_MAX * ENGINES_MAX]; /* those that read memory */
 static unsigned engine_count, memory_waiting;
 static uint64_t memory_closings;
@@ -136,14 +137,12 @@ static int memory_take_back_all(const struct memory_piece *piece)
 
 void plugin_memory_engine_open(struct engine *engine)
 {
-	struct memory *m;
-
 	if (!harp_stack_memory_supported(engine_stack(engine)))
 		return;
 	pthread_mutex_lock(&memory_lock);
-	LIST_FOREACH(m, &memories, link)
-	if (m->sent_from)
-		memory_announce(engine, &m->piece);
+	for (struct memory *m = LIST_FIRST(&memories); m; m = LIST_NEXT(m, link))
+		if (m->sent_from)
+			memory_announce(engine, &m->piece);
 	engines[engine_count++] = engine;
 	pthread_mutex_unlock(&memory_lock);
 }
@@ -192,9 +191,8 @@ int plugin_memory_remove(void *handle)
 	int rc = 0;
 
 	pthread_mutex_lock(&memory_lock);
-	LIST_FOREACH(m, &memories, link)
-	if (m == handle)
-		break;
+	for (m = LIST_FIRST(&memories); m && m != handle;)
+		m = LIST_NEXT(m, link);
 	if (m) {
 		LIST_REMOVE(m, link);
 		comm = m->comm;
@@ -217,17 +215,17 @@ int plugin_memory_remove(void *handle)
 uint64_t plugin_memory_comm_closes(struct comm *comm)
 {
 	uint64_t closing = 0;
-	struct memory *m;
 
 	pthread_mutex_lock(&memory_lock);
-	if (comm->registered) {
+	if (comm->registered)
 		closing = ++memory_closings;
-		LIST_FOREACH(m, &memories, link)
-		if (m->comm == comm) {
-			comm->registered--;
-			m->comm = NULL;
-			m->closing = closing;
-		}
+	for (struct memory *m = LIST_FIRST(&memories); m && comm->registered > 0;
+	     m = LIST_NEXT(m, link)) {
+		if (m->comm != comm)
+			continue;
+		comm->registered--;
+		m->comm = NULL;
+		m->closing = closing;
 	}
 	pthread_mutex_unlock(&memory_lock);
 	return closing;

@@ -33,7 +33,7 @@ struct acceptor {
 	int dev;
 	struct kernel_listener v4, v6;
 	struct pending_set kernel_pending; /* the control thread's */
-	struct work open_work, let_in_work, close_work;
+	struct work admit_work, close_work;
 	unsigned listener_count;
 	struct stack_listener *listeners[ENGINES_MAX]; /* as the engines are numbered */
 	pthread_mutex_t lock;
@@ -70,52 +70,26 @@ bool acceptor_secret(struct acceptor *acceptor, uint64_t listen_id,
 	return listen != NULL;
 }
 
-/* A connector that did not receive READY tries again with the same id: what it left here will never be used.
- * plugin_accept() closes it, as a poller is held here. Lock held. */
-static void acceptor_leave(struct listen_comm *listen, uint64_t comm_id)
+bool acceptor_has_room(struct acceptor *acceptor, uint64_t listen_id,
+		       const struct harp_endpoint *peer)
 {
-	struct comm **at = &listen->waiting, *comm;
-
-	while (*at && (*at)->comm_id != comm_id)
-		at = &(*at)->next;
-	comm = *at;
-	if (!comm)
-		return;
-	*at = comm->next;
-	comm->next = listen->left;
-	listen->left = comm;
-	registry_hide(comm);
-}
-
-bool acceptor_has_room(struct acceptor *acceptor, uint64_t listen_id)
-{
-	const struct listen_comm *listen;
-	bool room;
+	char text[HARP_ENDPOINT_TEXT_MAX];
+	struct listen_comm *listen;
+	bool room, logs = false;
 
 	pthread_mutex_lock(&acceptor->lock);
 	listen = acceptor_find(acceptor, listen_id);
 	room = !listen || listen->count < LISTEN_PEERS_MAX;
-	pthread_mutex_unlock(&acceptor->lock);
-	return room;
-}
-
-void acceptor_warn_full(struct acceptor *acceptor, uint64_t listen_id,
-			const struct harp_endpoint *peer)
-{
-	char text[HARP_ENDPOINT_TEXT_MAX];
-	struct listen_comm *listen;
-	bool say;
-
-	pthread_mutex_lock(&acceptor->lock);
-	listen = acceptor_find(acceptor, listen_id);
-	say = listen && !listen->full_logged;
-	if (say)
+	if (!room) {
+		logs = !listen->full_logged;
 		listen->full_logged = true;
+	}
 	pthread_mutex_unlock(&acceptor->lock);
-	if (say)
+	if (logs)
 		WARN("%s: turned away %s, which comes again: too many that know a handle wait already; "
 		     "does this rank still call accept, and who else has its handles?",
 		     plugin_device(acceptor->dev)->ifname, harp_endpoint_format(peer, text));
+	return room;
 }
 
 void acceptor_fail(struct acceptor *acceptor, uint64_t listen_id, const struct harp_endpoint *peer,
@@ -143,8 +117,6 @@ bool acceptor_ready(struct acceptor *acceptor, uint64_t listen_id, struct comm *
 
 	pthread_mutex_lock(&acceptor->lock);
 	listen = acceptor_find(acceptor, listen_id);
-	if (listen)
-		acceptor_leave(listen, comm_id);
 	if (listen && key)
 		rc = registry_add(comm, comm_id, key);
 	if (rc)
@@ -170,24 +142,24 @@ int acceptor_dev(const struct acceptor *acceptor)
 	return acceptor->dev;
 }
 
-void acceptor_hold(struct acceptor *acceptor)
+static void acceptor_admit_run(struct work *work, uint64_t now_ns)
 {
-	atomic_store(&acceptor->held, true);
-}
-
-static void acceptor_let_in_run(struct work *work, uint64_t now_ns)
-{
-	struct acceptor *acceptor = container_of(work, struct acceptor, let_in_work);
+	struct acceptor *acceptor = container_of(work, struct acceptor, admit_work);
+	bool admits = !atomic_load(&acceptor->held);
+	int rc = kernel_listener_admit(&acceptor->v4, admits);
 
 	(void)now_ns;
-	kernel_listener_let_in(&acceptor->v4);
-	kernel_listener_let_in(&acceptor->v6);
+	if (!rc)
+		rc = kernel_listener_admit(&acceptor->v6, admits);
+	if (rc)
+		WARN("%s: cannot accept connections: %s%s", plugin_device(acceptor->dev)->ifname,
+		     lane_error_text(rc), lane_error_remedy(rc, ""));
 }
 
-void acceptor_let_in(struct acceptor *acceptor)
+void acceptor_admit(struct acceptor *acceptor, bool admits)
 {
-	atomic_store(&acceptor->held, false);
-	control_post(&acceptor->let_in_work);
+	atomic_store(&acceptor->held, !admits);
+	control_post(&acceptor->admit_work);
 }
 
 static void acceptor_close_run(struct work *work, uint64_t now_ns)
@@ -197,20 +169,7 @@ static void acceptor_close_run(struct work *work, uint64_t now_ns)
 	(void)now_ns;
 	kernel_listener_close(&acceptor->v4);
 	kernel_listener_close(&acceptor->v6);
-	pending_set_turn_away(&acceptor->kernel_pending);
-}
-
-static void acceptor_open_run(struct work *work, uint64_t now_ns)
-{
-	struct acceptor *acceptor = container_of(work, struct acceptor, open_work);
-	int rc = kernel_listener_open(&acceptor->v4);
-
-	(void)now_ns;
-	if (!rc)
-		rc = kernel_listener_open(&acceptor->v6);
-	if (rc)
-		WARN("%s: cannot accept connections: %s%s", plugin_device(acceptor->dev)->ifname,
-		     lane_error_text(rc), lane_error_remedy(rc, ""));
+	pending_set_close(&acceptor->kernel_pending);
 }
 
 static int acceptor_open_kernel(struct acceptor *acceptor)
@@ -228,7 +187,7 @@ static int acceptor_open_kernel(struct acceptor *acceptor)
 					    &acceptor->kernel_pending);
 	}
 	if (!rc)
-		control_post(&acceptor->open_work);
+		control_post(&acceptor->admit_work);
 	else
 		WARN("%s: cannot listen on %s: %s%s", device->ifname, harp_addr_format(addr, text),
 		     lane_error_text(rc),
@@ -249,9 +208,7 @@ int acceptor_open(struct acceptor **out, int dev)
 	pthread_mutex_init(&acceptor->lock, NULL);
 	acceptor->dev = dev;
 	acceptor->v4.fd = acceptor->v6.fd = -1;
-	acceptor->v4.held = acceptor->v6.held = &acceptor->held;
-	acceptor->let_in_work.run = acceptor_let_in_run;
-	acceptor->open_work.run = acceptor_open_run;
+	acceptor->admit_work.run = acceptor_admit_run;
 	acceptor->close_work.run = acceptor_close_run;
 	pending_set_init(&acceptor->kernel_pending, acceptor, NULL);
 	/* The addresses of a NIC in another namespace are not ours to bind. */
@@ -290,15 +247,9 @@ int acceptor_open_harp(struct acceptor *acceptor, struct engine_set *engines)
 
 void acceptor_close(struct acceptor *acceptor)
 {
-	uint64_t turned_away = 0;
-
 	for (unsigned i = 0; i < acceptor->listener_count; i++)
-		turned_away += stack_listener_close(acceptor->listeners[i]);
+		stack_listener_close(acceptor->listeners[i]);
 	control_call(&acceptor->close_work);
-	turned_away += acceptor->kernel_pending.turned_away;
-	if (turned_away)
-		INFO("%s: %llu unauthenticated peers were turned away",
-		     plugin_device(acceptor->dev)->ifname, (unsigned long long)turned_away);
 	pthread_mutex_destroy(&acceptor->lock);
 	free(acceptor);
 }
@@ -421,38 +372,27 @@ void acceptor_add(struct acceptor *acceptor, struct listen_comm *listen)
 	pthread_mutex_unlock(&acceptor->lock);
 }
 
-/* A list of comms that no accept will return. No poller held. */
-static void acceptor_drop(struct comm *comm)
-{
-	while (comm) {
-		struct comm *next = comm->next;
-
-		registry_remove(comm);
-		comm_close(comm, true);
-		comm = next;
-	}
-}
-
 void acceptor_remove(struct acceptor *acceptor, struct listen_comm *listen)
 {
-	struct comm *comm, *left;
+	struct comm *comm, *next;
 
 	if (listen->listener)
 		engine_load(listen->listener->engine, -1);
 	pthread_mutex_lock(&acceptor->lock);
 	LIST_UNLINK(acceptor->listens, listen, next);
-	comm = listen->waiting;
-	left = listen->left;
-	listen->waiting = listen->left = NULL;
 	pthread_mutex_unlock(&acceptor->lock);
-	acceptor_drop(comm);
-	acceptor_drop(left);
+	for (comm = listen->waiting; comm; comm = next) {
+		next = comm->next;
+		registry_remove(comm);
+		comm_close(comm, true);
+	}
+	listen->waiting = NULL;
 }
 
 /* The error goes with no comm. */
 static int acceptor_pop(struct acceptor *acceptor, struct listen_comm *listen, struct comm **out)
 {
-	struct comm *comm, *left;
+	struct comm *comm;
 	int error = 0;
 
 	pthread_mutex_lock(&acceptor->lock);
@@ -464,12 +404,7 @@ static int acceptor_pop(struct acceptor *acceptor, struct listen_comm *listen, s
 		error = listen->error;
 		listen->error = 0;
 	}
-	left = listen->left;
-	listen->left = NULL;
-	for (const struct comm *each = left; each; each = each->next)
-		listen->count--;
 	pthread_mutex_unlock(&acceptor->lock);
-	acceptor_drop(left);
 	*out = comm;
 	return error;
 }

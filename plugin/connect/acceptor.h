@@ -9,8 +9,8 @@
 #include "wire/preamble.h"
 #include "connect/rails.h"
 
-/* Of one listen comm: those that wait to be accepted and, at each listener, those that READY is on its way to. Beyond, who holds
- * its handle is turned away before READY, and comes again. */
+/* Comms of one listen comm that wait to be accepted. Further peers with its handle are turned away before READY, and come
+ * again. */
 #define LISTEN_PEERS_MAX 64u
 
 struct acceptor;
@@ -20,10 +20,8 @@ struct stack_listener;
 int acceptor_open(struct acceptor **out, int dev);
 /* A listener on each of the device's engines, unless there are any. Under ctx_lock. */
 int acceptor_open_harp(struct acceptor *acceptor, struct engine_set *engines);
-/* New connections wait in the backlog of the kernel sockets, until peers are let in again. Any
- * thread; never waits. */
-void acceptor_hold(struct acceptor *acceptor);
-void acceptor_let_in(struct acceptor *acceptor);
+/* False: new connections wait in the backlog of the kernel sockets, until true. Any thread; never waits. */
+void acceptor_admit(struct acceptor *acceptor, bool admits);
 /* Drops all connections that are not in a comm. No listen comm is left. */
 void acceptor_close(struct acceptor *acceptor);
 int acceptor_dev(const struct acceptor *acceptor);
@@ -40,10 +38,9 @@ struct listen_comm {
 	uint64_t id;
 	uint8_t secret[HANDLE_SECRET_BYTES];
 	struct comm *waiting; /* ready comms, oldest first, through comm->next */
-	struct comm *left;    /* those that their connectors have given up: to be closed */
-	unsigned count;       /* of both */
-	bool full_logged;     /* that peers are turned away for want of room */
-	int error; /* why a peer that was let in has no comm; accept has not said it yet */
+	unsigned count;       /* of them */
+	bool full_logged;     /* that peers are turned away */
+	int error; /* why a peer that was let in has no comm, until accept has reported it */
 };
 
 /* Chooses its listener, too. */
@@ -66,13 +63,11 @@ size_t acceptor_rails(struct acceptor *acceptor, uint8_t out[RAILS_BYTES_MAX]);
 /* The secret of the listen comm of that id; false: there is none. */
 bool acceptor_secret(struct acceptor *acceptor, uint64_t listen_id,
 		     uint8_t secret[HANDLE_SECRET_BYTES]);
-/* May it have READY, or wait so many to be accepted already? */
-bool acceptor_has_room(struct acceptor *acceptor, uint64_t listen_id);
-/* A peer that has proved itself was turned away for want of room: said once. */
-void acceptor_warn_full(struct acceptor *acceptor, uint64_t listen_id,
-			const struct harp_endpoint *peer);
-/* A connector that has READY gets no comm: it believes itself connected, finds a reset and does not come again. So accept must
- * not wait for it any longer. */
+/* May a peer that has proved itself have READY? False: LISTEN_PEERS_MAX comms wait already, which is logged once. */
+bool acceptor_has_room(struct acceptor *acceptor, uint64_t listen_id,
+		       const struct harp_endpoint *peer);
+/* A connector that has READY gets no comm: it takes itself for connected, finds a reset and does not connect again. So
+ * accept must not wait for it any longer. */
 void acceptor_fail(struct acceptor *acceptor, uint64_t listen_id, const struct harp_endpoint *peer,
 		   int error);
 /* Puts a comm where acceptor_accept() finds it, and lets further lanes in by key (NULL: a comm of one lane).

@@ -1,138 +1,164 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* attempt.c - one lane to one candidate; see attempt.h. */
-#include "connect/handshake.h"
 #include "connect/attempt.h"
 
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/random.h>
 
-#include "process/keyfile.h"
+#include "base/util.h"
+#include "connect/handshake.h"
 #include "connect/peers.h"
-#include "process/log.h"
-#include "process/config.h"
 #include "device/device.h"
+#include "process/config.h"
+#include "process/keyfile.h"
+#include "process/log.h"
 
-void attempt_stop(struct attempt *attempt)
+/*
+ * Theory of operation
+ *
+ * The control thread advances a kernel lane until it is authenticated, so the lane answers although the application does
+ * not poll. A HARP lane's attempt is started, advanced and stopped by work that is posted to its engine. A timer looks at
+ * deadlines and, for HARP lanes, at rounds of SYNs. The poller that ends the attempt gives the lane to the comm (proved()),
+ * stores the result, and posts the owner's work.
+ */
+
+#define LOOK_HARP_NS 10000000ull
+#define LOOK_KERNEL_NS 100000000ull
+
+/* ---- the poller's --------------------------------------------------------------------------------- */
+
+static void attempt_stop(struct attempt *a)
 {
-	attempt->under_way = false;
-	port_search_stop(&attempt->search);
-	if (attempt->lane)
-		attempt->lane->ops->close(attempt->lane, true);
-	attempt->lane = NULL;
+	a->under_way = false;
+	port_search_stop(&a->search);
+	if (a->lane)
+		a->lane->ops->close(a->lane, true);
+	a->lane = NULL;
 }
 
-static void attempt_fail(struct attempt *attempt, int error, const char *text, uint64_t now_ns)
+static void attempt_ended(struct attempt *a, int error, const char *text, uint64_t now_ns)
 {
-	attempt_stop(attempt);
-	attempt->ended(attempt, error, text, now_ns);
+	(void)now_ns;
+	control_unwatch(&a->source);
+	if (!error) {
+		error = a->proved(a);
+		text = error == -ENOTCONN ? "the comm does not take it" : lane_error_text(error);
+		if (error)
+			attempt_stop(a);
+		a->lane = NULL;
+	}
+	snprintf(a->text, sizeof(a->text), "%s", text);
+	atomic_store_explicit(&a->result, error, memory_order_release);
+	control_post(a->result_work);
 }
 
-/* No way was found from queue to queue: said once, and remembered. */
-static void attempt_no_way(struct attempt *attempt, const char *silence, uint64_t now_ns)
+static void attempt_fail(struct attempt *a, int error, const char *text, uint64_t now_ns)
 {
-	const struct harp_endpoint *remote = &attempt->candidate.remote;
+	attempt_stop(a);
+	a->ops->ended(a, error, text, now_ns);
+}
+
+/* No packet got from queue to queue: logged once, and remembered. */
+static void attempt_avoid(struct attempt *a, const char *silence, uint64_t now_ns)
+{
+	const struct harp_endpoint *remote = &a->candidate.remote;
 	char text[HARP_ENDPOINT_TEXT_MAX];
 
-	peers_avoid(remote, engine_index(attempt->candidate.engine), now_ns);
-	peers_forget(remote);
-	INFO("%s: %s: %s; not tried again for %llu s", plugin_device(attempt->dev)->ifname,
+	peers_avoid(remote, engine_index(a->candidate.engine), now_ns);
+	INFO("%s: %s: %s; not tried again for %llu s", plugin_device(a->dev)->ifname,
 	     harp_endpoint_format(remote, text), silence, PEERS_AVOID_NS / 1000000000u);
 }
 
-/* The way to an open lane. True: there is one; else it is still being opened, or the attempt has ended. */
-static bool attempt_open(struct attempt *attempt, uint64_t now_ns)
+/* True: the lane is open; else it is still being opened, or the attempt has ended. */
+static bool attempt_open(struct attempt *a, uint64_t now_ns)
 {
 	char silence[192] = "";
 	int error = 0;
 
-	if (attempt->candidate.harp && !attempt->lane) {
-		error = port_search_advance(&attempt->search, now_ns, &attempt->lane);
+	if (a->candidate.harp && !a->lane) {
+		error = port_search_advance(&a->search, now_ns, &a->lane);
 		if (error == -ETIMEDOUT)
-			port_search_silence(&attempt->search, silence, sizeof(silence));
+			port_search_silence(&a->search, silence, sizeof(silence));
 	}
 	/* What came before its end is read first: READY may be there. */
-	if (attempt->lane &&
-	    (attempt->opened || attempt->lane->ops->state(attempt->lane) == LANE_OPEN))
+	if (a->lane && (a->opened || a->lane->ops->state(a->lane) == LANE_OPEN))
 		return true;
-	if (attempt->lane && attempt->lane->ops->state(attempt->lane) == LANE_DEAD)
-		error = attempt->lane->error;
-	if (error >= 0 && now_ns >= attempt->open_deadline_ns)
+	if (a->lane && a->lane->ops->state(a->lane) == LANE_DEAD)
+		error = a->lane->error;
+	if (error >= 0 && now_ns >= a->open_deadline_ns)
 		error = -ETIMEDOUT;
 	if (silence[0])
-		attempt_no_way(attempt, silence, now_ns);
+		attempt_avoid(a, silence, now_ns);
 	if (error < 0)
-		attempt_fail(attempt, error, silence[0] ? silence : lane_error_text(error), now_ns);
+		attempt_fail(a, error, silence[0] ? silence : lane_error_text(error), now_ns);
 	return false;
 }
 
-static int attempt_begin_preamble(struct attempt *attempt)
+static int attempt_begin_preamble(struct attempt *a)
 {
-	struct preamble_terms *own = &attempt->own;
+	struct preamble_terms *own = &a->own;
 
 	own->eager_bytes = plugin_config()->eager_bytes;
 	own->psk = keyfile_key();
 	/* A kernel lane's sends are done before they have arrived: nothing may come back that could
 	 * turn our close into a reset (docs/lanes.md section 5.4). */
-	own->features = FEATURE_BUFFERED |
-			(attempt->candidate.harp ? FEATURE_ACK_PROMPTLY : FEATURE_NO_CREDIT);
+	own->features =
+		FEATURE_BUFFERED | (a->candidate.harp ? FEATURE_ACK_PROMPTLY : FEATURE_NO_CREDIT);
 	if (getrandom(own->nonce, sizeof(own->nonce), 0) != sizeof(own->nonce))
 		return -EIO;
-	preamble_connect(&attempt->preamble, attempt->listen_id, attempt->comm_id, attempt->key,
-			 own);
-	attempt->opened = true;
+	preamble_connect(&a->preamble, a->listen_id, a->comm_id, a->key, own);
+	a->opened = true;
 	return 0;
 }
 
-/* Proved, both of us. */
-static void attempt_done(struct attempt *attempt, uint64_t now_ns)
+static void attempt_done(struct attempt *a, uint64_t now_ns)
 {
-	int rc;
+	int rc = handshake_encrypt(&a->preamble, &a->lane);
 
-	lane_kernel_ack_now(attempt->lane); /* READY: the acceptor waits for that */
-	rc = handshake_encrypt(&attempt->preamble, &attempt->lane);
 	if (rc) {
-		attempt_fail(attempt, rc, lane_error_text(rc), now_ns);
+		attempt_fail(a, rc, lane_error_text(rc), now_ns);
 		return;
 	}
-	if (attempt->preamble.placement.kind != PLACEMENT_NOT_SAID)
-		peers_learn(&attempt->candidate.remote, &attempt->preamble.placement);
-	if (attempt->preamble.peer.features & FEATURE_ACK_PROMPTLY)
-		lane_kernel_ack_promptly(attempt->lane);
-	lane_harp_delay_acks(attempt->lane);
-	attempt->under_way = false;
-	attempt->ended(attempt, 0, "", now_ns);
+	if (a->preamble.placement.kind != PLACEMENT_NOT_SAID)
+		peers_learn(&a->candidate.remote, &a->preamble.placement);
+	if (a->preamble.peer.features & FEATURE_ACK_PROMPTLY)
+		lane_kernel_ack_promptly(a->lane);
+	lane_harp_delay_acks(a->lane);
+	a->under_way = false;
+	a->ops->ended(a, 0, "", now_ns);
 }
 
 /* The listener answers HELLO or resets, and a reset may be lost. Later than that the acceptor may have made a comm. */
-static bool attempt_unanswered(const struct attempt *attempt, uint64_t now_ns)
+static bool attempt_is_unanswered(const struct attempt *a, uint64_t now_ns)
 {
-	return attempt->answer_ns && attempt->preamble.step == PREAMBLE_READ_CHALLENGE &&
-	       now_ns >= attempt->asked_ns + attempt->answer_ns;
+	return a->answer_ns && a->preamble.step == PREAMBLE_READ_CHALLENGE &&
+	       now_ns >= a->asked_ns + a->answer_ns;
 }
 
-void attempt_advance(struct attempt *attempt, uint64_t now_ns)
+static void attempt_advance(struct attempt *a, uint64_t now_ns)
 {
-	struct preamble *p = &attempt->preamble;
+	struct preamble *p = &a->preamble;
 	int rc;
 
-	if (!attempt->under_way || !attempt_open(attempt, now_ns))
+	if (!a->under_way || !attempt_open(a, now_ns))
 		return;
-	rc = attempt->opened ? 0 : attempt_begin_preamble(attempt);
+	rc = a->opened ? 0 : attempt_begin_preamble(a);
 	if (!rc)
-		rc = handshake_advance(p, attempt->lane);
-	if (p->step == PREAMBLE_READ_CHALLENGE && !attempt->asked_ns)
-		attempt->asked_ns = now_ns;
-	else if (p->step > PREAMBLE_READ_CHALLENGE && attempt->asked_ns && !attempt->rtt_ns)
-		attempt->rtt_ns = now_ns - attempt->asked_ns;
+		rc = handshake_advance(p, a->lane);
+	if (p->step == PREAMBLE_READ_CHALLENGE && !a->asked_ns)
+		a->asked_ns = now_ns;
+	else if (p->step > PREAMBLE_READ_CHALLENGE && a->asked_ns && !a->rtt_ns)
+		a->rtt_ns = now_ns - a->asked_ns;
 	if (rc == 1)
-		attempt_done(attempt, now_ns);
+		attempt_done(a, now_ns);
 	else if (rc)
-		attempt_fail(attempt, rc, p->what ? p->what : lane_error_text(rc), now_ns);
-	else if (now_ns >= attempt->deadline_ns || attempt_unanswered(attempt, now_ns))
-		attempt_fail(attempt, -ETIMEDOUT, "the peer does not accept; is its rank alive?",
-			     now_ns);
+		attempt_fail(a, rc, p->what ? p->what : lane_error_text(rc), now_ns);
+	else if (now_ns >= a->deadline_ns || attempt_is_unanswered(a, now_ns))
+		attempt_fail(a, -ETIMEDOUT, "the peer does not accept; is its rank alive?", now_ns);
 }
 
 static void attempt_notify(struct lane *lane, uint64_t now_ns)
@@ -141,9 +167,9 @@ static void attempt_notify(struct lane *lane, uint64_t now_ns)
 }
 
 /* A HARP lane to a peer's stack, or to a kernel: what is known of the queues there. */
-static void attempt_prepare_opening(struct attempt *attempt)
+static void attempt_prepare_search(struct attempt *a)
 {
-	const struct candidate *candidate = &attempt->candidate;
+	const struct candidate *candidate = &a->candidate;
 	struct placement_end peer = { .kind = PLACEMENT_NOT_SAID };
 
 	if (candidate->harp_port && !peers_recall(&candidate->remote, &peer)) {
@@ -154,31 +180,138 @@ static void attempt_prepare_opening(struct attempt *attempt)
 					    ? PLACEMENT_ONE_QUEUE
 					    : PLACEMENT_UNKNOWN;
 	}
-	port_search_prepare(&attempt->search, candidate->engine, &peer, &candidate->local,
-			    &candidate->remote, attempt->dscp);
-	if (attempt->ports_max)
-		attempt->search.ports_max = attempt->ports_max;
-	attempt->search.owner = attempt;
-	attempt->search.notify = attempt_notify;
+	port_search_prepare(&a->search, candidate->engine, &peer, &candidate->local,
+			    &candidate->remote, a->dscp);
+	if (a->ports_max)
+		a->search.ports_max = a->ports_max;
+	a->search.owner = a;
+	a->search.notify = attempt_notify;
 }
 
-void attempt_start(struct attempt *attempt, uint64_t now_ns)
+static void attempt_start(struct attempt *a, uint64_t now_ns)
 {
-	const struct candidate *candidate = &attempt->candidate;
-	int rc;
+	const struct candidate *candidate = &a->candidate;
+	int rc = a->refused;
 
-	attempt->opened = false;
-	attempt->preamble.what = NULL;
-	attempt->preamble.step = PREAMBLE_SEND_HELLO;
-	attempt->asked_ns = attempt->rtt_ns = 0;
-	attempt->under_way = true;
-	if (candidate->harp) {
-		attempt_prepare_opening(attempt);
-		attempt_advance(attempt, now_ns);
+	a->under_way = true;
+	if (!rc && candidate->harp) {
+		attempt_prepare_search(a);
+		attempt_advance(a, now_ns);
 		return;
 	}
-	rc = lane_kernel_connect(attempt->poller, &candidate->local, &candidate->remote,
-				 attempt->dscp, &attempt->lane);
+	if (!rc)
+		rc = lane_kernel_connect(a->poller, &candidate->local, &candidate->remote, a->dscp,
+					 &a->lane);
 	if (rc)
-		attempt_fail(attempt, rc, lane_error_text(rc), now_ns);
+		attempt_fail(a, rc, lane_error_text(rc), now_ns);
+}
+
+const struct attempt_ops attempt_ops = {
+	.start = attempt_start,
+	.advance = attempt_advance,
+	.stop = attempt_stop,
+	.ended = attempt_ended,
+};
+
+/* ---- the control thread's --------------------------------------------------------------------------- */
+
+static void attempt_start_run(struct work *work, uint64_t now_ns)
+{
+	struct attempt *a = container_of(work, struct attempt, start_work);
+
+	a->ops->start(a, now_ns);
+}
+
+static void attempt_advance_run(struct work *work, uint64_t now_ns)
+{
+	struct attempt *a = container_of(work, struct attempt, advance_work);
+
+	a->ops->advance(a, now_ns);
+}
+
+static void attempt_stop_run(struct work *work, uint64_t now_ns)
+{
+	struct attempt *a = container_of(work, struct attempt, stop_work);
+
+	(void)now_ns;
+	a->ops->stop(a);
+}
+
+static void attempt_ready(struct control_source *source, uint64_t now_ns)
+{
+	struct attempt *a = container_of(source, struct attempt, source);
+
+	a->ops->advance(a, now_ns);
+	if (!a->source.watched || !a->waits_for_open || !a->opened)
+		return;
+	a->waits_for_open = false;
+	control_rewatch(&a->source, EPOLLIN);
+}
+
+static void attempt_look(struct control_timer *timer, uint64_t now_ns)
+{
+	struct attempt *a = container_of(timer, struct attempt, timer);
+
+	if (attempt_result(a) != ATTEMPT_RUNNING)
+		return;
+	control_timer_set(timer, now_ns + (a->candidate.harp ? LOOK_HARP_NS : LOOK_KERNEL_NS));
+	if (a->candidate.harp)
+		poller_post(a->poller, &a->advance_work);
+	else
+		a->ops->advance(a, now_ns);
+}
+
+struct attempt *attempt_new(const struct attempt_ops *ops)
+{
+	struct attempt *a = calloc(1, sizeof(*a));
+
+	if (!a)
+		return NULL;
+	a->ops = ops;
+	a->start_work.run = attempt_start_run;
+	a->advance_work.run = attempt_advance_run;
+	a->stop_work.run = attempt_stop_run;
+	a->source.ready = attempt_ready;
+	a->timer.run = attempt_look;
+	atomic_init(&a->result, ATTEMPT_RUNNING);
+	return a;
+}
+
+void attempt_begin(struct attempt *a, uint64_t now_ns)
+{
+	uint64_t look_ns = now_ns + (a->candidate.harp ? LOOK_HARP_NS : LOOK_KERNEL_NS);
+
+	a->poller = a->candidate.harp ? engine_poller(a->candidate.engine) : control_poller();
+	if (a->candidate.harp) {
+		poller_post(a->poller, &a->start_work);
+	} else {
+		a->waits_for_open = true;
+		a->ops->start(a, now_ns);
+		/* A socket without events is given up at once. */
+		if (a->lane &&
+		    control_watch(&a->source, lane_kernel_fd(a->lane), EPOLLIN | EPOLLOUT))
+			look_ns = a->open_deadline_ns = a->deadline_ns = now_ns;
+	}
+	control_timer_set(&a->timer, look_ns);
+}
+
+int attempt_result(const struct attempt *a)
+{
+	return atomic_load_explicit(&a->result, memory_order_acquire);
+}
+
+void attempt_free(struct attempt *a)
+{
+	if (!a)
+		return;
+	control_timer_set(&a->timer, UINT64_MAX);
+	if (a->poller && a->candidate.harp) {
+		poller_call(a->poller, &a->stop_work);
+	} else if (a->poller) {
+		control_unwatch(&a->source);
+		a->ops->stop(a);
+	}
+	explicit_bzero(a->key, sizeof(a->key));
+	explicit_bzero(a->preamble.key, sizeof(a->preamble.key));
+	free(a);
 }

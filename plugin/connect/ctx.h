@@ -12,7 +12,7 @@
 #include "poll/engine.h"
 #include "wire/handle.h"
 
-struct connect;
+struct connector;
 struct acceptor;
 
 struct plugin_ctx {
@@ -21,12 +21,9 @@ struct plugin_ctx {
 	int traffic_class;
 	/* All three under ctx_lock. */
 	LIST_HEAD(, comm) comms;
-	struct connect *connects;
+	struct connector *connects; /* whose plugin_connect() has not returned a comm or an error */
 	struct listen_comm *listens;
-	/* What NCCL said last (plugin_set_net_attr()), for logs and the path policy. Relaxed: each is a hint of its own. */
-	atomic_uint operations, algorithms, protocols;
-	atomic_int send_peers, receive_peers;
-	atomic_bool attr_logged;
+	atomic_bool attr_logged; /* what NCCL announced with setNetAttr */
 };
 
 /* Protects the contexts, their lists, and the tables of engines and acceptors. Held for list work, and to open kernel
@@ -78,8 +75,8 @@ void interfaces_close(void);
 /* connect.c: plugin_connect() of an existing device. */
 int connect_step(struct plugin_ctx *ctx, int dev, const void *handle_bytes, int traffic_class,
 		 struct comm **out);
-/* connect.c: frees what is half open. ctx_lock not held. */
-void connect_free(struct connect *c);
+/* connect.c: ends a connect. ctx_lock not held. */
+void connect_abort(struct connector *c);
 
 static inline uint8_t ctx_dscp(const struct plugin_ctx *ctx, int traffic_class)
 {

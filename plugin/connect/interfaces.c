@@ -36,8 +36,8 @@
 
 /* A device's path in this process, decided at its first use. */
 struct device_state {
-	/* Written under ctx_lock and engines_lock, read under either. */
-	bool decided;
+	atomic_bool
+		decided; /* engines and why are set. Writer: with ctx_lock held, release. Reader: acquire */
 	struct engine_set *engines; /* NULL: why says the reason */
 	char why[384];
 	/* Under ctx_lock. */
@@ -51,15 +51,10 @@ static struct device_state device_states[PLUGIN_DEVICES_MAX];
 static struct {
 	pthread_mutex_t lock;
 	bool started; /* it is to be joined */
-	bool runs;    /* it looks at `devices` once more before it ends */
+	bool runs;    /* it looks at `waiters` once more before it ends */
 	pthread_t id;
-	uint32_t devices; /* bits of those to be opened */
-	struct interface_waiter *waiters;
+	struct interface_waiter *waiters; /* the device of the first one is being opened */
 } opener = { .lock = PTHREAD_MUTEX_INITIALIZER };
-_Static_assert(PLUGIN_DEVICES_MAX <= 32, "bits of opener.devices");
-
-/* The last in the order of locks: none is taken, nor any poller, while it is held. */
-static pthread_mutex_t engines_lock = PTHREAD_MUTEX_INITIALIZER;
 
 /* Which messages take which path. An engine logs itself what it is; HARP_PATH=xdp makes init fail with the reason, and a
  * device of another namespace listen and connect. */
@@ -99,14 +94,12 @@ static void engines_close(struct engine_set *set)
 }
 
 /* ctx_lock held. */
-static void interface_set_engines(struct device_state *state, bool decided,
-				  struct engine_set *engines, const char *why)
+static void interface_set_engines(struct device_state *state, struct engine_set *engines,
+				  const char *why)
 {
-	pthread_mutex_lock(&engines_lock);
-	state->decided = decided;
 	state->engines = engines;
 	snprintf(state->why, sizeof(state->why), "%s", why);
-	pthread_mutex_unlock(&engines_lock);
+	atomic_store_explicit(&state->decided, true, memory_order_release);
 }
 
 /* ctx_lock held. True when that needs no try. */
@@ -116,7 +109,7 @@ static bool interface_is_decided(int dev)
 	char why[sizeof(state->why)] = "";
 
 	if (!state->decided && engine_is_forbidden(plugin_device(dev), why, sizeof(why))) {
-		interface_set_engines(state, true, NULL, why);
+		interface_set_engines(state, NULL, why);
 		interface_log_path(dev, state);
 	}
 	return state->decided;
@@ -136,7 +129,7 @@ static void interface_decide(int dev)
 	if (!decided) {
 		engines = engines_open(dev, why, sizeof(why));
 		pthread_mutex_lock(&ctx_lock);
-		interface_set_engines(&device_states[dev], true, engines, why);
+		interface_set_engines(&device_states[dev], engines, why);
 		interface_log_path(dev, &device_states[dev]);
 		pthread_mutex_unlock(&ctx_lock);
 	}
@@ -176,13 +169,13 @@ static bool interface_is_open(int dev)
 
 /* ---- the opener thread ------------------------------------------------------------------------- */
 
-/* opener.lock held: the work of all that wait for the device is posted, or of all devices (-1). */
+/* opener.lock held: the device has been opened. */
 static void opener_release(int dev)
 {
 	struct interface_waiter **at = &opener.waiters, *waiter;
 
 	while ((waiter = *at)) {
-		if (dev >= 0 && waiter->dev != dev) {
+		if (waiter->dev != dev) {
 			at = &waiter->next;
 			continue;
 		}
@@ -192,23 +185,16 @@ static void opener_release(int dev)
 	}
 }
 
-static void opener_flush_run(struct work *work, uint64_t now_ns)
-{
-	(void)work;
-	(void)now_ns;
-}
-
 static void *opener_main(void *arg)
 {
 	(void)arg;
 	pthread_mutex_lock(&opener.lock);
-	while (opener.devices) {
-		int dev = __builtin_ctz(opener.devices);
+	while (opener.waiters) {
+		int dev = opener.waiters->dev;
 
 		pthread_mutex_unlock(&opener.lock);
 		interface_open(dev);
 		pthread_mutex_lock(&opener.lock);
-		opener.devices &= ~(1u << dev);
 		opener_release(dev);
 	}
 	opener.runs = false;
@@ -230,7 +216,7 @@ static int opener_start(void)
 
 bool interface_wait(int dev, struct interface_waiter *waiter)
 {
-	bool is_open, waits = false;
+	bool is_open;
 	int rc = 0;
 
 	pthread_mutex_lock(&ctx_lock);
@@ -239,26 +225,21 @@ bool interface_wait(int dev, struct interface_waiter *waiter)
 	if (is_open)
 		return false;
 	pthread_mutex_lock(&opener.lock);
-	if (waiter->cancelled || waiter->waits) {
-		waits = true;
-	} else {
-		opener.devices |= 1u << dev;
+	if (!waiter->cancelled && !waiter->waits) {
 		rc = opener.runs ? 0 : opener_start();
 		if (!rc) {
 			waiter->dev = dev;
+			waiter->waits = true;
 			waiter->next = opener.waiters;
 			opener.waiters = waiter;
-			waits = waiter->waits = true;
 		}
 	}
-	if (rc)
-		opener.devices = 0;
 	pthread_mutex_unlock(&opener.lock);
 	if (rc)
 		WARN("%s: cannot open the interface in the background: %s; raise the limit on "
 		     "processes (ulimit -u)",
 		     plugin_device(dev)->ifname, strerror(-rc));
-	return waits;
+	return !rc;
 }
 
 void interface_cancel(struct interface_waiter *waiter)
@@ -269,9 +250,15 @@ void interface_cancel(struct interface_waiter *waiter)
 	pthread_mutex_unlock(&opener.lock);
 }
 
+static void opener_flush_run(struct work *work, uint64_t now_ns)
+{
+	(void)work;
+	(void)now_ns;
+}
+
 void interfaces_finish_opening(void)
 {
-	struct work none = { .run = opener_flush_run };
+	struct work flush = { .run = opener_flush_run };
 	pthread_t id;
 	bool started;
 
@@ -283,31 +270,25 @@ void interfaces_finish_opening(void)
 	if (started)
 		pthread_join(id, NULL);
 	if (control_poller())
-		control_call(&none);
+		control_call(&flush);
 }
 
 /* ---- engines ------------------------------------------------------------------------------------ */
 
 struct engine_set *interface_engines(int dev, char *why, size_t why_len)
 {
-	struct device_state *state = &device_states[dev];
-	struct engine_set *engines;
+	const struct device_state *state = &device_states[dev];
+	bool decided = atomic_load_explicit(&state->decided, memory_order_acquire);
 
-	pthread_mutex_lock(&engines_lock);
-	engines = state->engines;
-	snprintf(why, why_len, "%s", state->why);
-	pthread_mutex_unlock(&engines_lock);
-	return engines;
+	snprintf(why, why_len, "%s", decided ? state->why : "");
+	return decided ? state->engines : NULL;
 }
 
 uint64_t interface_harp_bytes_max(int dev, const struct harp_addr *peer)
 {
-	enum harp_instance_mode mode;
+	const struct engine_set *engines = interface_engines(dev, NULL, 0);
 
-	pthread_mutex_lock(&engines_lock);
-	mode = engine_set_mode(device_states[dev].engines);
-	pthread_mutex_unlock(&engines_lock);
-	return path_policy(plugin_device(dev), mode, peer).harp_bytes_max;
+	return path_policy(plugin_device(dev), engine_set_mode(engines), peer).harp_bytes_max;
 }
 
 /* ---- acceptor -------------------------------------------------------------------------------- */
@@ -358,7 +339,7 @@ static void interface_opened_run(struct work *work, uint64_t now_ns)
 	(void)interface_open_acceptor(dev, &acceptor);
 	interface_open_rails(dev, state->acceptor);
 	pthread_mutex_unlock(&ctx_lock);
-	acceptor_let_in(state->acceptor);
+	acceptor_admit(state->acceptor, true);
 }
 
 int interface_acceptor(int dev, struct acceptor **out, bool *opening)
@@ -376,7 +357,7 @@ int interface_acceptor(int dev, struct acceptor **out, bool *opening)
 		rc = -EPROTONOSUPPORT;
 	}
 	if (!rc && *opening)
-		acceptor_hold(*out);
+		acceptor_admit(*out, false);
 	else if (!rc)
 		interface_open_rails(dev, *out);
 	state->listen_waiter.work.run = interface_opened_run;
@@ -390,14 +371,9 @@ int interface_acceptor(int dev, struct acceptor **out, bool *opening)
 bool interface_link_is_down(int dev)
 {
 	struct harp_instance_port port;
-	struct engine_set *engines;
-	bool down;
+	struct engine_set *engines = interface_engines(dev, NULL, 0);
 
-	pthread_mutex_lock(&ctx_lock);
-	engines = device_states[dev].engines;
-	down = engines && !engine_set_port(engines, &port) && !port.up;
-	pthread_mutex_unlock(&ctx_lock);
-	return down;
+	return engines && !engine_set_port(engines, &port) && !port.up;
 }
 
 /* ---- the first init and the last finalize ------------------------------------------------------ */
@@ -435,20 +411,18 @@ static bool interface_port_has_link(const struct engine_set *set, struct harp_in
 
 int interface_open_port(int dev, struct harp_instance_port *out, char *why, size_t why_len)
 {
-	struct device_state *state = &device_states[dev];
+	struct engine_set *engines = engines_open(dev, why, why_len);
+	int rc = engines ? engine_set_port(engines, out) : -ENODEV;
 
-	interface_set_engines(state, true, engines_open(dev, why, why_len), "");
-	if (state->engines) {
-		int rc = engine_set_port(state->engines, out);
-
-		if (rc || interface_port_has_link(state->engines, out))
-			return rc;
+	if (!rc && !interface_port_has_link(engines, out)) {
 		snprintf(why, why_len, "its link is down: a cable, or the other end");
-		engines_close(state->engines);
+		rc = -ENODEV;
 	}
-	/* The number may be another device's next. */
-	interface_set_engines(state, false, NULL, "");
-	return -ENODEV;
+	if (rc)
+		engines_close(engines);
+	else
+		interface_set_engines(&device_states[dev], engines, "");
+	return rc;
 }
 
 int interfaces_open_at_init(void)

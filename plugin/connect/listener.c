@@ -20,7 +20,6 @@
 /* The kernel drops further SYNs, which are repeated after a second only. Thousands of unauthenticated peers must not fill the
  * backlog while the control thread waits for a processor. */
 #define KERNEL_BACKLOG 1024
-#define LOOK_NS 50000000ull        /* at the pending_set' deadlines */
 #define REST_NS 100000000ull       /* of a listener while descriptors are short */
 #define REST_WARN_NS 5000000000ull /* said no more often */
 
@@ -37,14 +36,9 @@ static void stack_listener_run(struct work *work, uint64_t now_ns)
 			break;
 		pending_set_add(&listener->pending_set, lane, -1, now_ns);
 	}
-	if (listener->pending_set.count &&
-	    (now_ns >= listener->look_ns || now_ns >= listener->pending_set.next_ns)) {
-		listener->look_ns = now_ns + LOOK_NS;
-		pending_set_look(&listener->pending_set, now_ns);
-	}
-	engine_listener_due(listener->engine, listener->pending_set.count
-						      ? listener->pending_set.next_ns
-						      : UINT64_MAX);
+	if (now_ns >= listener->pending_set.next_ns)
+		pending_set_expire(&listener->pending_set, now_ns);
+	engine_listener_due(listener->engine, listener->pending_set.next_ns);
 }
 
 static void stack_listener_open_run(struct work *work, uint64_t now_ns)
@@ -72,7 +66,7 @@ static void stack_listener_close_run(struct work *work, uint64_t now_ns)
 
 	(void)now_ns;
 	engine_set_listener(listener->engine, NULL);
-	pending_set_turn_away(&listener->pending_set);
+	pending_set_close(&listener->pending_set);
 	harp_listener_close(listener->listener);
 }
 
@@ -100,14 +94,10 @@ int stack_listener_open(struct stack_listener **out, struct acceptor *acceptor,
 	return rc;
 }
 
-uint64_t stack_listener_close(struct stack_listener *listener)
+void stack_listener_close(struct stack_listener *listener)
 {
-	uint64_t turned_away;
-
 	poller_call(engine_poller(listener->engine), &listener->close_work);
-	turned_away = listener->pending_set.turned_away;
 	free(listener);
-	return turned_away;
 }
 
 /* ---- the kernel's ----------------------------------------------------------------------------- */
@@ -143,10 +133,6 @@ static void kernel_listener_ready(struct control_source *source, uint64_t now_ns
 {
 	struct kernel_listener *listener = container_of(source, struct kernel_listener, source);
 
-	if (atomic_load(listener->held)) {
-		control_rewatch(&listener->source, 0);
-		return;
-	}
 	for (unsigned i = 0; i < ACCEPTS_A_TURN; i++) {
 		struct sockaddr_storage peer;
 		int fd = forkguard_accept(listener->fd, &peer);
@@ -190,15 +176,18 @@ int kernel_listener_listen(struct kernel_listener *listener, const struct harp_a
 	return 0;
 }
 
-int kernel_listener_open(struct kernel_listener *listener)
+int kernel_listener_admit(struct kernel_listener *listener, bool admits)
 {
-	return listener->fd < 0 ? 0 : control_watch(&listener->source, listener->fd, EPOLLIN);
-}
+	int rc = 0;
 
-void kernel_listener_let_in(struct kernel_listener *listener)
-{
-	if (listener->fd >= 0 && !listener->rest.link.le_prev)
-		control_rewatch(&listener->source, EPOLLIN);
+	if (listener->fd < 0)
+		return 0;
+	if (!listener->source.watched)
+		rc = control_watch(&listener->source, listener->fd, 0);
+	control_timer_set(&listener->rest, UINT64_MAX);
+	if (!rc)
+		control_rewatch(&listener->source, admits ? EPOLLIN : 0);
+	return rc;
 }
 
 void kernel_listener_close(struct kernel_listener *listener)

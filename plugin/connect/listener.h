@@ -13,13 +13,11 @@ struct stack_listener {
 	struct harp_listener *listener;
 	struct work work, open_work, close_work;
 	int open_result;
-	uint64_t look_ns; /* when the pending_set' deadlines are looked at again */
 	struct pending_set pending_set;
 };
 int stack_listener_open(struct stack_listener **out, struct acceptor *acceptor,
 			struct engine *engine);
-/* Returns how many unauthenticated peers came to it. */
-uint64_t stack_listener_close(struct stack_listener *listener);
+void stack_listener_close(struct stack_listener *listener);
 
 /* A listening socket; the control thread. Part of the caller's. */
 struct kernel_listener {
@@ -28,15 +26,12 @@ struct kernel_listener {
 	struct control_source source;
 	struct control_timer rest; /* no descriptor was left: it waits for one */
 	struct pending_set *pending_set;
-	const atomic_bool *held; /* accepts none while it is set */
 };
 /* On the device's own address; the kernel chooses the port. No poller yet. */
 int kernel_listener_listen(struct kernel_listener *listener, const struct harp_addr *addr,
 			   uint32_t scope_id, struct pending_set *pending_set);
-/* Lets in from now on; no poller needed. */
-int kernel_listener_open(struct kernel_listener *listener);
-/* It is not held any more; poller held. */
-void kernel_listener_let_in(struct kernel_listener *listener);
+/* Accepts connections from now on, or lets them wait. The control thread. */
+int kernel_listener_admit(struct kernel_listener *listener, bool admits);
 /* Poller held. A listener that was never opened is accepted. */
 void kernel_listener_close(struct kernel_listener *listener);
 

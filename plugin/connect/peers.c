@@ -3,7 +3,6 @@
 #include "connect/peers.h"
 
 #include <pthread.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "poll/engine.h"
@@ -11,29 +10,22 @@
 struct peer {
 	struct harp_addr addr;
 	uint16_t port;
-	uint64_t used;             /* peers_clock at the last question; 0: the place is free */
-	struct placement_end *end; /* NULL: it has said nothing */
+	uint64_t used; /* peers_clock at the last use; 0: the entry is free */
+	bool has_end;
+	struct placement_end end;
 	uint64_t avoid_until_ns[ENGINES_MAX]; /* of each of our engines */
 };
 
 static pthread_mutex_t peers_lock = PTHREAD_MUTEX_INITIALIZER;
-static struct peer *peers; /* PEERS_MAX of them, once there is one to remember */
+static struct peer peers[PEERS_MAX];
 static uint64_t peers_clock;
 
-static void peer_clear(struct peer *peer)
+/* peers_lock held. makes: the entry that was used longest ago is replaced if there is none. */
+static struct peer *peers_find(const struct harp_endpoint *remote, bool makes)
 {
-	free(peer->end);
-	memset(peer, 0, sizeof(*peer));
-}
+	struct peer *oldest = &peers[0];
 
-/* peers_lock held. make: the entry that was used longest ago is replaced if the table is full. */
-static struct peer *peers_find(const struct harp_endpoint *remote, bool make)
-{
-	struct peer *oldest = NULL;
-
-	if (!peers && make)
-		peers = calloc(PEERS_MAX, sizeof(*peers));
-	for (unsigned i = 0; peers && i < PEERS_MAX; i++) {
+	for (unsigned i = 0; i < PEERS_MAX; i++) {
 		struct peer *peer = &peers[i];
 
 		if (peer->used && peer->port == remote->port &&
@@ -41,12 +33,12 @@ static struct peer *peers_find(const struct harp_endpoint *remote, bool make)
 			peer->used = ++peers_clock;
 			return peer;
 		}
-		if (!oldest || peer->used < oldest->used)
+		if (peer->used < oldest->used)
 			oldest = peer;
 	}
-	if (!make || !oldest)
+	if (!makes)
 		return NULL;
-	peer_clear(oldest);
+	memset(oldest, 0, sizeof(*oldest));
 	oldest->addr = remote->addr;
 	oldest->port = remote->port;
 	oldest->used = ++peers_clock;
@@ -55,14 +47,14 @@ static struct peer *peers_find(const struct harp_endpoint *remote, bool make)
 
 bool peers_recall(const struct harp_endpoint *remote, struct placement_end *out)
 {
-	struct peer *peer;
+	const struct peer *peer;
 	bool known;
 
 	pthread_mutex_lock(&peers_lock);
 	peer = peers_find(remote, false);
-	known = peer && peer->end;
+	known = peer && peer->has_end;
 	if (known)
-		*out = *peer->end;
+		*out = peer->end;
 	pthread_mutex_unlock(&peers_lock);
 	return known;
 }
@@ -73,23 +65,8 @@ void peers_learn(const struct harp_endpoint *remote, const struct placement_end 
 
 	pthread_mutex_lock(&peers_lock);
 	peer = peers_find(remote, true);
-	if (peer && !peer->end)
-		peer->end = malloc(sizeof(*peer->end));
-	if (peer && peer->end)
-		*peer->end = *end;
-	pthread_mutex_unlock(&peers_lock);
-}
-
-void peers_forget(const struct harp_endpoint *remote)
-{
-	struct peer *peer;
-
-	pthread_mutex_lock(&peers_lock);
-	peer = peers_find(remote, false);
-	if (peer) {
-		free(peer->end);
-		peer->end = NULL;
-	}
+	peer->has_end = true;
+	peer->end = *end;
 	pthread_mutex_unlock(&peers_lock);
 }
 
@@ -99,37 +76,28 @@ void peers_avoid(const struct harp_endpoint *remote, unsigned engine, uint64_t n
 
 	pthread_mutex_lock(&peers_lock);
 	peer = peers_find(remote, true);
-	if (peer && engine < ENGINES_MAX)
-		peer->avoid_until_ns[engine] = now_ns + PEERS_AVOID_NS;
+	peer->has_end = false;
+	peer->avoid_until_ns[engine] = now_ns + PEERS_AVOID_NS;
 	pthread_mutex_unlock(&peers_lock);
 }
 
-unsigned peers_avoided_s(const struct harp_endpoint *remote, unsigned engine, uint64_t now_ns)
+bool peers_is_avoided(const struct harp_endpoint *remote, unsigned engine, uint64_t now_ns)
 {
 	const struct peer *peer;
-	uint64_t until_ns = 0;
-	unsigned seconds = 0;
+	bool avoided;
 
 	pthread_mutex_lock(&peers_lock);
 	peer = peers_find(remote, false);
-	if (peer && engine < ENGINES_MAX)
-		until_ns = peer->avoid_until_ns[engine];
-	/* Begun seconds count, so that it is never 0 while it holds. Whose clock is older than what began it is in the first. */
-	if (now_ns < until_ns)
-		seconds = 1u +
-			  (now_ns + PEERS_AVOID_NS > until_ns
-				   ? (unsigned)((now_ns + PEERS_AVOID_NS - until_ns) / 1000000000u)
-				   : 0);
+	avoided = peer && now_ns < peer->avoid_until_ns[engine];
 	pthread_mutex_unlock(&peers_lock);
-	return seconds;
+	return avoided;
 }
 
 void peers_reset(void)
 {
 	pthread_mutex_lock(&peers_lock);
-	for (unsigned i = 0; peers && i < PEERS_MAX; i++)
-		peer_clear(&peers[i]);
-	free(peers);
-	peers = NULL;
+	for (unsigned i = 0; i < PEERS_MAX; i++)
+		if (peers[i].used)
+			memset(&peers[i], 0, sizeof(peers[i]));
 	pthread_mutex_unlock(&peers_lock);
 }

@@ -2,32 +2,28 @@
 /* plan.c - which lanes a comm should have: over which NICs, of which kinds. */
 #include <string.h>
 
-#include "connect/ctx.h"
-#include "connect/reconnect_impl.h"
-#include "process/config.h"
+#include "connect/connector.h"
 #include "device/device.h"
+#include "process/config.h"
 
 /*
- * Theory of operation
- *
- * For each rail (a NIC of ours and one of the peer's, rails.c) as many HARP lanes and as many kernel lanes as are
- * configured, the first lane among them, by their index in the comm. The plan is made once, when the first lane's
- * CHALLENGE has told of the peer's NICs.
+ * For each rail as many HARP lanes and as many kernel lanes as are configured, the first lane among them, by their index in
+ * the comm. The plan is made once, when the first lane's CHALLENGE has advertised the peer's NICs.
  */
 
 /* The peer's NIC as a handle would tell of it. */
-static void rail_handle(struct reconnect_rail *rail, const struct reconnect *u, unsigned nic)
+static void rail_handle(struct connector_rail *rail, const struct connector *c, unsigned nic)
 {
 	struct handle *h = &rail->handle;
 
-	*h = u->handle;
+	*h = c->handle;
 	if (!nic && !h->opening) /* the handle knows more listeners of it */
 		return;
 	h->has_v4 = h->has_v6 = false;
 	h->harp_port = h->kernel_port_v4 = h->kernel_port_v6 = 0;
 	memset(h->ports, 0, sizeof(h->ports));
-	for (unsigned i = 0; i < u->peer_rails.count; i++) {
-		const struct rail_entry *entry = &u->peer_rails.entry[i];
+	for (unsigned i = 0; i < c->peer_rails.count; i++) {
+		const struct rail_entry *entry = &c->peer_rails.entry[i];
 
 		if (entry->nic != nic)
 			continue;
@@ -47,14 +43,13 @@ static void rail_handle(struct reconnect_rail *rail, const struct reconnect *u, 
 	}
 }
 
-static bool rail_reaches(void *ctx, int dev, const struct rail_entry *entry)
+static bool rail_reaches(int dev, const struct rail_entry *entry)
 {
 	const struct device *device = plugin_device(dev);
 	struct harp_host_route route;
 	struct harp_addr source;
 	struct engine_set *engines = interface_engines(dev, NULL, 0);
 
-	(void)ctx;
 	if (harp_addr_is_v4(&entry->addr) ? !device->has_v4 : !device->has_v6)
 		return false;
 	if (engines && engine_reaches(engine_set_at(engines, 0), &entry->addr, &source, NULL, 0))
@@ -63,22 +58,22 @@ static bool rail_reaches(void *ctx, int dev, const struct rail_entry *entry)
 	       route.ifindex == device->ifindex;
 }
 
-static void rail_lanes(struct reconnect *u, unsigned rail, bool harp, unsigned count)
+static void rail_lanes(struct connector *c, unsigned rail, bool harp, unsigned count)
 {
-	unsigned most = u->planned < u->taken ? u->planned : u->taken;
+	unsigned most = c->planned < c->taken ? c->planned : c->taken;
 
-	for (unsigned i = 0; i < count && u->lane_count < most; i++) {
-		u->lanes[u->lane_count] = (struct reconnect_lane){
-			.index = (uint8_t)u->lane_count,
+	for (unsigned i = 0; i < count && c->lane_count < most; i++) {
+		c->lanes[c->lane_count] = (struct connector_lane){
+			.index = (uint8_t)c->lane_count,
 			.rail = (uint8_t)rail,
 			.harp = harp,
-			.backoff_ns = RECONNECT_BACKOFF_NS_MIN,
+			.backoff_ns = CONNECTOR_BACKOFF_NS_MIN,
 		};
-		u->lane_count++;
+		c->lane_count++;
 	}
 }
 
-static bool rail_has(const struct reconnect_rail *rail, bool harp)
+static bool rail_has(const struct connector_rail *rail, bool harp)
 {
 	struct candidates candidates;
 	bool some;
@@ -89,9 +84,9 @@ static bool rail_has(const struct reconnect_rail *rail, bool harp)
 	return some;
 }
 
-static void rail_plan(struct reconnect *u, unsigned number)
+static void rail_plan(struct connector *c, unsigned number)
 {
-	const struct reconnect_rail *rail = &u->rails[number];
+	const struct connector_rail *rail = &c->rails[number];
 	enum plugin_path path = plugin_config()->path;
 	unsigned harp = 0, kernel = 0;
 
@@ -100,15 +95,15 @@ static void rail_plan(struct reconnect *u, unsigned number)
 	if (!plugin_path_is_harp(path) && !plugin_device(rail->dev)->netns && rail_has(rail, false))
 		kernel = device_kernel_lanes(plugin_device(rail->dev));
 	if (!number) { /* the first lane has index 0 */
-		rail_lanes(u, number, u->first_harp, 1);
-		harp -= harp && u->first_harp;
-		kernel -= kernel && !u->first_harp;
+		rail_lanes(c, number, c->first_harp, 1);
+		harp -= harp && c->first_harp;
+		kernel -= kernel && !c->first_harp;
 	}
-	rail_lanes(u, number, true, harp);
-	rail_lanes(u, number, false, kernel);
+	rail_lanes(c, number, true, harp);
+	rail_lanes(c, number, false, kernel);
 }
 
-static bool rail_is_ours(const struct reconnect_rail *rail)
+static bool rail_is_ours(const struct connector_rail *rail)
 {
 	struct harp_host_route route;
 	const struct harp_addr *addr = rail->handle.has_v4 ? &rail->handle.v4 : &rail->handle.v6;
@@ -117,21 +112,21 @@ static bool rail_is_ours(const struct reconnect_rail *rail)
 	       route.ifindex == plugin_device(rail->dev)->ifindex;
 }
 
-void reconnect_plan(struct reconnect *u)
+void connector_plan(struct connector *c)
 {
 	struct rail_pair pairs[RAIL_PAIRS_MAX];
 	int devs[RAIL_PAIRS_MAX];
-	unsigned dev_count = rails_devices(u->dev, devs);
+	unsigned dev_count = rails_devices(c->dev, devs);
 
-	u->rail_count = rails_pair(devs, dev_count, &u->peer_rails, rail_reaches, NULL, pairs);
-	for (unsigned i = 0; i < u->rail_count; i++) {
-		struct reconnect_rail *rail = &u->rails[i];
+	c->rail_count = rails_pair(devs, dev_count, &c->peer_rails, rail_reaches, pairs);
+	for (unsigned i = 0; i < c->rail_count; i++) {
+		struct connector_rail *rail = &c->rails[i];
 
 		rail->dev = pairs[i].dev;
 		rail->backup = pairs[i].backup;
 		rail->engines = interface_engines(rail->dev, NULL, 0);
-		rail_handle(rail, u, pairs[i].nic);
+		rail_handle(rail, c, pairs[i].nic);
 		rail->bound = i || rail_is_ours(rail);
-		rail_plan(u, i);
+		rail_plan(c, i);
 	}
 }

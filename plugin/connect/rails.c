@@ -5,8 +5,8 @@
 #include <string.h>
 
 #include "comm/comm.h"
-#include "process/config.h"
 #include "device/device.h"
+#include "process/config.h"
 
 static unsigned rails_allowed(void)
 {
@@ -117,8 +117,8 @@ static bool pair_uses(const struct rail_pair *pairs, unsigned count, int dev, un
 /* The next pair: of NICs that no other pair uses, as they don't share what may break. The second may use one of
  * the first's, where one side has no other. */
 static bool rails_next(const int *devs, unsigned dev_count, const struct rails *peer,
-		       rails_reaches *reaches, void *ctx, const struct rail_pair *pairs,
-		       unsigned count, struct rail_pair *out)
+		       rails_reaches *reaches, const struct rail_pair *pairs, unsigned count,
+		       struct rail_pair *out)
 {
 	for (int shared = 0; shared < (count == 1 ? 2 : 1); shared++) {
 		for (unsigned d = 0; d < dev_count; d++) {
@@ -126,7 +126,7 @@ static bool rails_next(const int *devs, unsigned dev_count, const struct rails *
 				const struct rail_entry *entry = &peer->entry[i];
 
 				if (pair_uses(pairs, count, devs[d], entry->nic, shared) ||
-				    !reaches(ctx, devs[d], entry))
+				    !reaches(devs[d], entry))
 					continue;
 				*out = (struct rail_pair){ .dev = devs[d], .nic = entry->nic };
 				return true;
@@ -137,13 +137,13 @@ static bool rails_next(const int *devs, unsigned dev_count, const struct rails *
 }
 
 unsigned rails_pair(const int *devs, unsigned dev_count, const struct rails *peer,
-		    rails_reaches *reaches, void *ctx, struct rail_pair out[RAIL_PAIRS_MAX])
+		    rails_reaches *reaches, struct rail_pair out[RAIL_PAIRS_MAX])
 {
 	unsigned count = 0, allowed = rails_allowed();
 
 	out[count++] = (struct rail_pair){ .dev = devs[0] };
 	while (count < allowed &&
-	       rails_next(devs, dev_count, peer, reaches, ctx, out, count, &out[count])) {
+	       rails_next(devs, dev_count, peer, reaches, out, count, &out[count])) {
 		out[count].backup = plugin_config()->rails == RAILS_BACKUP;
 		count++;
 	}

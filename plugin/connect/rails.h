@@ -16,8 +16,8 @@ unsigned rails_devices(int dev, int out[RAIL_PAIRS_MAX]);
 
 /* Lanes of a comm of dev as we are configured, 1 to COMM_LANES_MAX, if HARP lanes can be had (harp) or not. */
 unsigned rails_lanes(int dev, bool harp);
-/* Lanes of a comm that CHALLENGE says we take: 1 where we are told to have one, by a path that we are told,
- * too; else as many as the connector likes. */
+/* Lanes of a comm that CHALLENGE allows: 1 if path and lanes are set so that there is one; else as many as the connector
+ * likes. */
 uint8_t rails_lanes_taken(int dev);
 
 struct rail_pair {
@@ -26,9 +26,9 @@ struct rail_pair {
 	bool backup; /* carries nothing while another works */
 };
 /* Is there a way from a device of ours to an address of the peer's? */
-typedef bool rails_reaches(void *ctx, int dev, const struct rail_entry *entry);
-/* What HARP_RAILS allows of what the peer tells, (devs[0], 0) first whatever is told; returns how many. */
+typedef bool rails_reaches(int dev, const struct rail_entry *entry);
+/* What HARP_RAILS allows of what the peer advertises, (devs[0], 0) first in any case; returns how many. */
 unsigned rails_pair(const int *devs, unsigned dev_count, const struct rails *peer,
-		    rails_reaches *reaches, void *ctx, struct rail_pair out[RAIL_PAIRS_MAX]);
+		    rails_reaches *reaches, struct rail_pair out[RAIL_PAIRS_MAX]);
 
 #endif

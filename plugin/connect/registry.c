@@ -1,24 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* registry.c - the acceptor's comms of several lanes, by id; see registry.h. */
 #include "connect/registry.h"
-#include "base/util.h"
 
 #include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/util.h"
 #include "comm/background.h"
 
 /* Ids are drawn at random by connectors that have proved themselves: their low bits will do. */
 #define BUCKETS 1024u
 
-/* Of one id the comm comes first, then those that are expected, the newest first: attempts of one connector, of which only the
- * last can come about. */
 struct registry_entry {
 	struct registry_entry *next;
 	uint64_t id;
-	struct comm *comm; /* NULL: it is expected */
+	struct comm *comm;
 	uint8_t key[PREAMBLE_KEY_BYTES];
 	struct comm_background background;
 	struct work free_work;
@@ -27,54 +25,13 @@ struct registry_entry {
 static pthread_mutex_t registry_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct registry_entry *registry_buckets[BUCKETS]; /* under registry_lock */
 
-/* registry_lock held: the first of that id. */
+/* registry_lock held. */
 static struct registry_entry *registry_find(uint64_t id)
 {
 	struct registry_entry *entry = registry_buckets[id % BUCKETS];
 
 	while (entry && entry->id != id)
 		entry = entry->next;
-	return entry;
-}
-
-/* False, and nothing has changed: there is a comm of that id. */
-static bool registry_insert(struct registry_entry *entry)
-{
-	struct registry_entry **bucket = &registry_buckets[entry->id % BUCKETS];
-	const struct registry_entry *there;
-	bool known;
-
-	pthread_mutex_lock(&registry_lock);
-	there = registry_find(entry->id);
-	known = there && there->comm;
-	if (!known) {
-		entry->next = *bucket;
-		*bucket = entry;
-		if (entry->comm)
-			entry->comm->entry = entry;
-	}
-	pthread_mutex_unlock(&registry_lock);
-	return !known;
-}
-
-/* Safe twice. */
-static void registry_take_out(const struct registry_entry *entry)
-{
-	pthread_mutex_lock(&registry_lock);
-	LIST_UNLINK(registry_buckets[entry->id % BUCKETS], entry, next);
-	pthread_mutex_unlock(&registry_lock);
-}
-
-static struct registry_entry *registry_new(struct comm *comm, uint64_t id,
-					   const uint8_t key[PREAMBLE_KEY_BYTES])
-{
-	struct registry_entry *entry = calloc(1, sizeof(*entry));
-
-	if (!entry)
-		return NULL;
-	entry->id = id;
-	entry->comm = comm;
-	memcpy(entry->key, key, PREAMBLE_KEY_BYTES);
 	return entry;
 }
 
@@ -92,11 +49,25 @@ static void registry_free_run(struct work *work, uint64_t now_ns)
 
 int registry_add(struct comm *comm, uint64_t comm_id, const uint8_t key[PREAMBLE_KEY_BYTES])
 {
-	struct registry_entry *entry = registry_new(comm, comm_id, key);
+	struct registry_entry **bucket = &registry_buckets[comm_id % BUCKETS];
+	struct registry_entry *entry = calloc(1, sizeof(*entry));
+	bool exists;
 
 	if (!entry)
 		return -ENOMEM;
-	if (!registry_insert(entry)) {
+	entry->id = comm_id;
+	entry->comm = comm;
+	entry->free_work.run = registry_free_run;
+	memcpy(entry->key, key, PREAMBLE_KEY_BYTES);
+	pthread_mutex_lock(&registry_lock);
+	exists = registry_find(comm_id) != NULL;
+	if (!exists) {
+		entry->next = *bucket;
+		*bucket = entry;
+		comm->entry = entry;
+	}
+	pthread_mutex_unlock(&registry_lock);
+	if (exists) {
 		registry_free(entry);
 		return -EEXIST;
 	}
@@ -104,27 +75,15 @@ int registry_add(struct comm *comm, uint64_t comm_id, const uint8_t key[PREAMBLE
 	return 0;
 }
 
-struct registry_entry *registry_expect(uint64_t comm_id, const uint8_t key[PREAMBLE_KEY_BYTES])
-{
-	struct registry_entry *entry = registry_new(NULL, comm_id, key);
-
-	if (entry && !registry_insert(entry)) {
-		registry_free(entry);
-		return NULL;
-	}
-	return entry;
-}
-
-void registry_forget(struct registry_entry *expected)
-{
-	registry_take_out(expected);
-	registry_free(expected);
-}
-
 void registry_hide(struct comm *comm)
 {
-	if (comm->entry)
-		registry_take_out(comm->entry);
+	const struct registry_entry *entry = comm->entry;
+
+	if (!entry)
+		return;
+	pthread_mutex_lock(&registry_lock);
+	LIST_UNLINK(registry_buckets[entry->id % BUCKETS], entry, next);
+	pthread_mutex_unlock(&registry_lock);
 }
 
 void registry_remove(struct comm *comm)
@@ -137,7 +96,6 @@ void registry_remove(struct comm *comm)
 	comm->entry = NULL;
 	background_end(&entry->background);
 	/* Behind what the comm may have posted to wake the control thread. */
-	entry->free_work.run = registry_free_run;
 	control_post(&entry->free_work);
 }
 
@@ -162,7 +120,7 @@ int registry_join(uint64_t comm_id, const uint8_t key[PREAMBLE_KEY_BYTES], struc
 	pthread_mutex_lock(&registry_lock);
 	entry = registry_find(comm_id);
 	if (entry && !memcmp(entry->key, key, PREAMBLE_KEY_BYTES))
-		rc = entry->comm ? comm_attach(entry->comm, lane, opt) : -EAGAIN;
+		rc = comm_attach(entry->comm, lane, opt);
 	pthread_mutex_unlock(&registry_lock);
 	return rc;
 }

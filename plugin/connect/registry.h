@@ -13,10 +13,6 @@
 
 /* A comm into which further lanes are let by key. -EEXIST: there is one of that id; -ENOMEM. */
 int registry_add(struct comm *comm, uint64_t comm_id, const uint8_t key[PREAMBLE_KEY_BYTES]);
-/* A comm of that id is about to be added: further lanes find its key. NULL: there is one, or no memory. */
-struct registry_entry *registry_expect(uint64_t comm_id, const uint8_t key[PREAMBLE_KEY_BYTES]);
-/* It was added, or will not be. */
-void registry_forget(struct registry_entry *expected);
 /* Nothing is being attached to the comm when this returns, nor will be; its id is free. A comm that is not there is
  * accepted. */
 void registry_hide(struct comm *comm);
@@ -24,8 +20,8 @@ void registry_hide(struct comm *comm);
 void registry_remove(struct comm *comm);
 /* The key of that comm; false: there is none of that id. */
 bool registry_key(uint64_t comm_id, uint8_t key[PREAMBLE_KEY_BYTES]);
-/* Attaches a lane (poller of lane->poller held) that has proved that it knows the key. -EAGAIN: the comm is expected; -ENOENT:
- * there is none of that id and key any more; or what comm_attach() says: the lane stays the caller's. */
+/* Attaches a lane (poller of lane->poller held) that has proved that it knows the key. -ENOENT: there is no comm of that id
+ * and key any more; or what comm_attach() returns: the lane stays the caller's. */
 int registry_join(uint64_t comm_id, const uint8_t key[PREAMBLE_KEY_BYTES], struct lane *lane,
 		  const struct comm_lane_options *opt);
 

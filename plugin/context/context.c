@@ -22,7 +22,7 @@
 #include "wire/preamble.h"
 #include "connect/registry.h"
 #include "connect/acceptor.h"
-#include "connect/reconnect.h"
+#include "connect/connector.h"
 #include "process/log.h"
 #include "process/config.h"
 #include "device/device.h"
@@ -123,12 +123,12 @@ static void ctx_remove_comm(struct comm *comm)
 
 static void ctx_end_comm(struct comm *comm, bool abort)
 {
-	struct reconnect *reconnect = comm->reconnect;
+	struct connector *connector = comm->connector;
 
 	registry_remove(comm);
-	reconnect_stop(reconnect);
+	connector_stop(connector);
 	comm_close(comm, abort);
-	reconnect_free(reconnect);
+	connector_free(connector);
 }
 
 static void ctx_end_closed(struct comm *comm)
@@ -161,7 +161,7 @@ int plugin_finalize(struct plugin_ctx *ctx)
 		return 0;
 	/* After an abort NCCL leaves half-open connects, listens and sometimes comms behind. */
 	while (ctx->connects)
-		connect_free(ctx->connects);
+		connect_abort(ctx->connects);
 	while (ctx->listens)
 		plugin_close_listen(ctx->listens);
 	while (!LIST_EMPTY(&ctx->comms))
@@ -289,14 +289,7 @@ float plugin_latency_us(int dev)
 
 void plugin_set_net_attr(struct plugin_ctx *ctx, const struct plugin_net_attr *attr)
 {
-	if (!ctx)
-		return;
-	atomic_store_explicit(&ctx->operations, attr->operations, memory_order_relaxed);
-	atomic_store_explicit(&ctx->algorithms, attr->algorithms, memory_order_relaxed);
-	atomic_store_explicit(&ctx->protocols, attr->protocols, memory_order_relaxed);
-	atomic_store_explicit(&ctx->send_peers, attr->send_peers, memory_order_relaxed);
-	atomic_store_explicit(&ctx->receive_peers, attr->receive_peers, memory_order_relaxed);
-	if (atomic_load_explicit(&ctx->attr_logged, memory_order_relaxed) ||
+	if (!ctx || atomic_load_explicit(&ctx->attr_logged, memory_order_relaxed) ||
 	    atomic_exchange(&ctx->attr_logged, true))
 		return;
 	INFO("communicator %016llx: NCCL announces operations 0x%x, algorithms 0x%x, protocols 0x%x, sends to "

@@ -30,7 +30,7 @@ struct plugin_net_attr {
 	uint32_t operations, algorithms, protocols;
 	int32_t send_peers, receive_peers; /* at most, at a time */
 };
-/* Of all comms of the context from now on. Cheap: called before each operation that differs. */
+/* The first of a context is logged. Called before each operation that differs. */
 void plugin_set_net_attr(struct plugin_ctx *ctx, const struct plugin_net_attr *attr);
 
 /* Of this and the following functions *out is NULL after an error. */

@@ -93,8 +93,6 @@ void lane_kernel_join(struct lane *lane, struct poller *poller, struct kernel_po
 bool lane_kernel_is_due(struct lane *lane);
 /* The peer's sends are done when TCP acknowledges them: acknowledge what is received at once. */
 void lane_kernel_ack_promptly(struct lane *lane);
-/* What has been received is acknowledged at once, this time. Of another lane, nothing is done. */
-void lane_kernel_ack_now(struct lane *lane);
 /* For how long the peer's host has been asked and has not answered, as far as the calls show: to be
  * asked regularly. One system call. */
 uint64_t lane_kernel_silence_ns(struct lane *lane, uint64_t now_ns);

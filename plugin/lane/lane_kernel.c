@@ -408,16 +408,6 @@ void lane_kernel_ack_promptly(struct lane *lane)
 		k->ack_promptly = true;
 }
 
-void lane_kernel_ack_now(struct lane *lane)
-{
-	struct lane_kernel *k = lane_kernel_of(lane);
-
-	if (!k)
-		return;
-	k->ack_owed = true;
-	lane_kernel_ack(k);
-}
-
 bool lane_kernel_is_due(struct lane *lane)
 {
 	const struct lane_kernel *k = to_kernel(lane);

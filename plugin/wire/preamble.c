@@ -22,6 +22,7 @@
 #define MAGIC_CHALLENGE 0x474c4843u /* "CHLG" */
 #define MAGIC_PROOF 0x464f5250u     /* "PROF" */
 #define MAGIC_READY 0x59444552u     /* "REDY" */
+#define MAGIC_CONFIRM 0x4d464e43u   /* "CNFM" */
 
 /* Every message begins alike. */
 #define AT_MAGIC 0
@@ -98,9 +99,15 @@ static bool preamble_holds(const struct preamble *p, const char *label)
 	return blake2s_equal(mac, p->transcript + signed_bytes, PREAMBLE_MAC_BYTES);
 }
 
+/* Done: the bytes that keys depend on, up to READY. CONFIRM is the last message. */
+static size_t preamble_ready_end(const struct preamble *p)
+{
+	return p->head;
+}
+
 void preamble_comm_key(const struct preamble *p, uint8_t out[PREAMBLE_KEY_BYTES])
 {
-	preamble_mac(p, label_comm_key, p->end, out);
+	preamble_mac(p, label_comm_key, preamble_ready_end(p), out);
 }
 
 bool preamble_keys(const struct preamble *p, struct preamble_keys *out)
@@ -109,10 +116,10 @@ bool preamble_keys(const struct preamble *p, struct preamble_keys *out)
 
 	if (!p->own.psk)
 		return false;
-	preamble_hash(p, label_connector_sends, p->end, acceptor ? out->receive : out->send,
-		      CRYPTO_KEY_BYTES);
-	preamble_hash(p, label_acceptor_sends, p->end, acceptor ? out->send : out->receive,
-		      CRYPTO_KEY_BYTES);
+	preamble_hash(p, label_connector_sends, preamble_ready_end(p),
+		      acceptor ? out->receive : out->send, CRYPTO_KEY_BYTES);
+	preamble_hash(p, label_acceptor_sends, preamble_ready_end(p),
+		      acceptor ? out->send : out->receive, CRYPTO_KEY_BYTES);
 	return true;
 }
 
@@ -383,19 +390,35 @@ static int preamble_got_proof(struct preamble *p)
 	preamble_begin_signed(p, PREAMBLE_SEND_READY, MAGIC_READY,
 			      found ? PREAMBLE_ACCEPTED : PREAMBLE_NOT_LISTENING,
 			      preamble_label_ready);
-	if (found && p->before_ready)
-		p->before_ready(p->lookup_ctx);
 	return 0;
 }
 
 static int preamble_got_ready(struct preamble *p)
 {
 	int rc = preamble_check_short(p, MAGIC_READY, preamble_label_ready);
+	uint8_t *m;
 
 	if (rc)
 		return rc;
 	if (wire_get16(p->transcript + p->head + AT_STATUS) != PREAMBLE_ACCEPTED)
 		return preamble_fail(p, -ECONNREFUSED, "the listener or comm is closed");
+	m = preamble_begin(p, PREAMBLE_SEND_CONFIRM, PREAMBLE_CONFIRM_BYTES);
+	wire_put32(m + AT_MAGIC, MAGIC_CONFIRM);
+	wire_put16(m + AT_VERSION, WIRE_VERSION);
+	return 0;
+}
+
+static int preamble_got_confirm(struct preamble *p)
+{
+	const uint8_t *m = p->transcript + p->head;
+
+	if (wire_get32(m + AT_MAGIC) != MAGIC_CONFIRM || wire_get16(m + AT_VERSION) != WIRE_VERSION)
+		return preamble_fail(p, -EPROTO, "the preamble broke off");
+	return 0;
+}
+
+static int preamble_done(struct preamble *p)
+{
 	p->step = PREAMBLE_DONE;
 	return 1;
 }
@@ -403,6 +426,8 @@ static int preamble_got_ready(struct preamble *p)
 /* The present message is complete. 1: all done, 0: go on, or the error. */
 static int preamble_next(struct preamble *p)
 {
+	int rc;
+
 	switch (p->step) {
 	case PREAMBLE_SEND_HELLO:
 		preamble_begin(p, PREAMBLE_READ_CHALLENGE, PREAMBLE_CHALLENGE_BYTES);
@@ -424,8 +449,13 @@ static int preamble_next(struct preamble *p)
 	case PREAMBLE_SEND_READY:
 		if (wire_get16(p->transcript + p->head + AT_STATUS) != PREAMBLE_ACCEPTED)
 			return preamble_fail(p, -ECONNREFUSED, "no listener has that id");
-		p->step = PREAMBLE_DONE;
-		return 1;
+		preamble_begin(p, PREAMBLE_READ_CONFIRM, PREAMBLE_CONFIRM_BYTES);
+		return 0;
+	case PREAMBLE_READ_CONFIRM:
+		rc = preamble_got_confirm(p);
+		return rc ? rc : preamble_done(p);
+	case PREAMBLE_SEND_CONFIRM:
+		return preamble_done(p);
 	case PREAMBLE_DONE:
 		break;
 	}
@@ -435,7 +465,8 @@ static int preamble_next(struct preamble *p)
 bool preamble_sends(const struct preamble *p)
 {
 	return p->step == PREAMBLE_SEND_HELLO || p->step == PREAMBLE_SEND_PROOF ||
-	       p->step == PREAMBLE_SEND_CHALLENGE || p->step == PREAMBLE_SEND_READY;
+	       p->step == PREAMBLE_SEND_CHALLENGE || p->step == PREAMBLE_SEND_READY ||
+	       p->step == PREAMBLE_SEND_CONFIRM;
 }
 
 uint8_t *preamble_bytes(struct preamble *p, size_t *len)

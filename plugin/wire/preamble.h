@@ -7,6 +7,7 @@
  *              <-------------   CHALLENGE   nonce, features, proof that it knows the secret
  *   PROOF      ------------->               the connector's proof
  *              <-------------   READY       accepted into a comm, or refused with a status
+ *   CONFIRM    ------------->               READY has arrived
  *
  * Every proof is a keyed hash of the whole transcript so far under its own label.
  */
@@ -29,10 +30,12 @@
 #define PREAMBLE_CHALLENGE_BYTES 48u /* and extensions, and a MAC */
 #define PREAMBLE_PROOF_BYTES 32u
 #define PREAMBLE_READY_BYTES 32u
+#define PREAMBLE_CONFIRM_BYTES 8u
 #define PREAMBLE_EXTENSION_BYTES_MAX 1024u
 #define PREAMBLE_BYTES_MAX                                                                         \
 	(PREAMBLE_HELLO_BYTES + PREAMBLE_CHALLENGE_BYTES + 2 * PREAMBLE_EXTENSION_BYTES_MAX +      \
-	 PREAMBLE_MAC_BYTES + PREAMBLE_PROOF_BYTES + PREAMBLE_READY_BYTES)
+	 PREAMBLE_MAC_BYTES + PREAMBLE_PROOF_BYTES + PREAMBLE_READY_BYTES +                        \
+	 PREAMBLE_CONFIRM_BYTES)
 
 /* The feature word. Low half: a side may ignore what it doesn't know. High half: it must refuse. */
 #define FEATURE_NO_CREDIT 0x1ull         /* send me no CREDIT records (section 5.4) */
@@ -87,10 +90,12 @@ enum preamble_step {
 	PREAMBLE_READ_CHALLENGE,
 	PREAMBLE_SEND_PROOF,
 	PREAMBLE_READ_READY,
+	PREAMBLE_SEND_CONFIRM,
 	PREAMBLE_READ_HELLO,
 	PREAMBLE_SEND_CHALLENGE,
 	PREAMBLE_READ_PROOF,
 	PREAMBLE_SEND_READY,
+	PREAMBLE_READ_CONFIRM,
 	PREAMBLE_DONE,
 };
 
@@ -108,9 +113,6 @@ struct preamble {
 	bool full; /* acceptor: there is no room for it now; the lane ends with nothing more said */
 	preamble_lookup *lookup;
 	void *lookup_ctx;
-	/* Acceptor: READY is made, so that preamble_comm_key() holds, and has not left. NULL:
-	 * nothing. */
-	void (*before_ready)(void *lookup_ctx);
 	size_t at;         /* bytes of the transcript sent and received */
 	size_t sent_bytes; /* of them */
 	size_t end;        /* where the present message ends, as far as is known */

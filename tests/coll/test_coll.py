@@ -32,7 +32,9 @@ def results(outcomes: list[tuple[int, str, str]]) -> dict[int, Any]:
     return dict(lines)
 
 
-def alone(folder: Path, scenario: str, world: int, hosts: int = 0) -> dict[int, Any]:
+def alone(
+    folder: Path, scenario: str, world: int, hosts: int = 0, timeout_s: float = TIMEOUT_S
+) -> dict[int, Any]:
     """All ranks in one new network namespace, over kernel lanes on lo and shared memory."""
     env = os.environ | ENV | {"HARP_PATH": "kernel", "NCCL_SOCKET_IFNAME": "lo"}
     words = ["unshare", "-n", *command(scenario, world, list(range(world)), str(hosts), folder)]
@@ -45,7 +47,7 @@ def alone(folder: Path, scenario: str, world: int, hosts: int = 0) -> dict[int, 
         start_new_session=True,
     ) as process:
         try:
-            out, err = process.communicate(timeout=TIMEOUT_S)
+            out, err = process.communicate(timeout=timeout_s)
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)  # ranks that hang

@@ -79,9 +79,8 @@ static void placement_bytes(struct fuzz_input *in)
 }
 
 /* What is believed of a peer's NICs is what it would say itself, and makes a bounded plan. */
-static bool rail_is_reached(void *ctx, int dev, const struct rail_entry *entry)
+static bool rail_is_reached(int dev, const struct rail_entry *entry)
 {
-	(void)ctx;
 	return (entry->queue + (unsigned)dev) % 2 == 0;
 }
 
@@ -96,7 +95,7 @@ static void rails_bytes(struct fuzz_input *in)
 	if (rails_decode(&rails, bytes, len))
 		return;
 	FUZZ_CLAIM(rails_encode(&rails, again) == len);
-	FUZZ_CLAIM(rails_pair(devs, 2, &rails, rail_is_reached, NULL, pairs) <= RAIL_PAIRS_MAX);
+	FUZZ_CLAIM(rails_pair(devs, 2, &rails, rail_is_reached, pairs) <= RAIL_PAIRS_MAX);
 	FUZZ_CLAIM(pairs[0].dev == 0 && pairs[0].nic == 0 && !pairs[0].backup);
 }
 

@@ -20,7 +20,19 @@ import time
 from typing import Any
 
 from ncclnet import HANDLE_BYTES, NcclError, Net, Request
-from wire import ACK, CHALLENGE, CLOSE, CREDIT, DATA, READY, RECORD_BYTES, Handle, Peer, record
+from wire import (
+    ACK,
+    CHALLENGE,
+    CLOSE,
+    CONFIRM,
+    CREDIT,
+    DATA,
+    READY,
+    RECORD_BYTES,
+    Handle,
+    Peer,
+    record,
+)
 
 from harp import _paths
 
@@ -305,6 +317,7 @@ class Receiver(Trial):
         ready = READY + struct.pack("<HHQ", 1, 0, 0)
         ready += self.mac(key, b"HARP1 ready     ", text + proof + ready)
         sock.sendall(ready)
+        assert self.read(sock, 8) == CONFIRM + struct.pack("<HH", 1, 0)
         if not self.key:
             self.key = self.mac(key, b"HARP1 comm key  ", text + proof + ready)
         old = self.lanes.get(hello[20])

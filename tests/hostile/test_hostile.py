@@ -162,6 +162,7 @@ def test_a_replay_that_overtakes_and_one_that_comes_late_are_refused(
                 ahead.read(32)
             first.send(proof)
             first.read(32)
+            first.confirm()
             comm = pair.receiver.result()
             pair.receiver.start("receive", comm=comm, size=8)
             first.send(record(DATA, total=4, payload=b"mine"))

@@ -6,7 +6,6 @@ With it a test can be a correct peer, and then stop being one.
 
 from __future__ import annotations
 
-import ctypes
 import dataclasses
 import hashlib
 import ipaddress
@@ -17,10 +16,9 @@ from typing import Any
 
 from harp.closing import Closing
 
-HELLO, CHALLENGE, PROOF, READY = b"HELO", b"CHLG", b"PROF", b"REDY"
+HELLO, CHALLENGE, PROOF, READY, CONFIRM = b"HELO", b"CHLG", b"PROF", b"REDY", b"CNFM"
 DATA, CREDIT, ACK, CLOSE = 1, 2, 3, 4
 RECORD_BYTES = 40
-SO_ATTACH_FILTER, SO_DETACH_FILTER = 26, 27  # <asm-generic/socket.h>; the socket module has neither
 
 
 @dataclasses.dataclass
@@ -88,16 +86,6 @@ class Peer(Closing):
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.socket.close()
 
-    def deafen(self) -> None:
-        """From here on our TCP hears nothing, and so acknowledges nothing."""
-        nothing = ctypes.create_string_buffer(struct.pack("HBBI", 0x06, 0, 0, 0))  # BPF: return 0
-        program = struct.pack("HxxxxxxQ", 1, ctypes.addressof(nothing))
-        self.socket.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, program)
-
-    def hear(self) -> None:
-        """Again, what is sent again too."""
-        self.socket.setsockopt(socket.SOL_SOCKET, SO_DETACH_FILTER, 0)
-
     def send(self, data: bytes) -> None:
         self.transcript += data
         self.socket.sendall(data)
@@ -157,17 +145,17 @@ class Peer(Closing):
         expected = self.mac(b"HARP1 ready")
         assert self.read(16) == expected, "READY's proof"
 
-    def foresee_ready(self) -> None:
-        """It has one form only, so its bytes are known before it comes."""
-        self.transcript += READY + struct.pack("<HHQ", 1, 0, 0)
-        self.transcript += self.mac(b"HARP1 ready")
+    def confirm(self) -> None:
+        """Keys depend on the transcript up to READY, so it is not a part of it."""
+        self.socket.sendall(CONFIRM + struct.pack("<HH", 1, 0))
 
     def handshake(self, **hello: Any) -> int:
-        """HELLO to READY, everything checked; the lanes that the acceptor takes."""
+        """The preamble, everything checked; the lanes that the acceptor takes."""
         self.send(self.hello(**hello))
         lanes = self.challenge()
         self.send(self.proof())
         self.ready()
+        self.confirm()
         return lanes
 
     def comm_key(self) -> bytes:

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * comm_dials.c - a keeper on each host, and dials, as upkeep.c, reconnect_attempt.c and tender.c find them. HARP lanes are dialled by the
- * plugin (comm_words.c), kernel lanes by functions of this file in the place of dial.c and the preamble.
+ * comm_dials.c - a keeper on each host, and dials, as connector.c finds them. HARP lanes are dialled by the plugin
+ * (comm_words.c), kernel lanes by functions of this file: csim_attempt_ops.
  *
  * Theory of operation. A keeper has turns as the real one has them (posted work, sources, timers), a little late. A kernel
  * lane opens without words: when it is open the receiving end lets it in, and if it had one of that index
@@ -110,10 +110,6 @@ void control_unwatch(struct control_source *source)
 		dials_source_count--;
 }
 
-void __wrap_attempt_start(struct attempt *dial, uint64_t now_ns);
-void __wrap_attempt_advance(struct attempt *dial, uint64_t now_ns);
-void __wrap_attempt_stop(struct attempt *dial);
-
 /* ---- dials --------------------------------------------------------------------------------------- */
 
 struct csim_lane *csim_dialled(struct csim *sim, unsigned comm, unsigned index)
@@ -152,7 +148,7 @@ void csim_dial_report(struct attempt *dial, struct csim_lane *lane, int error, c
 		lane->disturbed |= error != 0;
 	}
 	csim_ledger_ended(k, index, error, lane ? lane->port : 0, now_ns);
-	dial->ended(dial, error, text, now_ns);
+	attempt_ops.ended(dial, error, text, now_ns);
 	if (lane && !error && lane->end[CSIM_SEND].lane)
 		csim_ledger_joined(lane);
 	if (lane && !lane->end[CSIM_SEND].lane) { /* the comm did not take it */
@@ -166,23 +162,44 @@ void csim_dial_report(struct attempt *dial, struct csim_lane *lane, int error, c
 		csim_note(dials_sim, "lane %u: the dial has ended: %d", lane->number, error);
 }
 
+static void dial_stop(struct attempt *dial)
+{
+	struct csim_lane *lane = csim_dial_lane(dial);
+
+	if (lane) {
+		lane->broken = lane->disturbed = true;
+		lane->dial = NULL;
+	}
+	if (dial->candidate.harp) {
+		attempt_ops.stop(dial);
+		return;
+	}
+	if (dial->lane)
+		dial->lane->ops->close(dial->lane, true);
+	dial->lane = NULL;
+}
+
 static void dial_ended(struct attempt *dial, int error, uint64_t now_ns)
 {
 	struct csim_lane *lane = csim_dial_lane(dial);
 
 	if (error)
-		__wrap_attempt_stop(dial);
+		dial_stop(dial);
 	dial->rtt_ns = 10000;
 	csim_dial_report(dial, lane, error, lane_error_text(error), now_ns);
 }
 
-void __wrap_attempt_start(struct attempt *dial, uint64_t now_ns)
+static void dial_start(struct attempt *dial, uint64_t now_ns)
 {
 	struct csim *sim = dials_sim;
 	struct csim_comm *k = &sim->comms[dial->comm_id];
 	const struct csn_lane *spec = csim_lane_spec(sim, (unsigned)dial->comm_id, dial->own.index);
 	struct csim_lane *lane;
 
+	if (dial->refused) {
+		attempt_ops.start(dial, now_ns);
+		return;
+	}
 	csim_ledger_chooses(k, dial->own.index, dial->candidate.peer_placement);
 	lane = sim->lane_count < CSIM_DIALS_MAX ? csim_lane_new(sim, spec, dial->own.index) : NULL;
 	if (!lane || (spec->kind == CSN_KERNEL &&
@@ -195,7 +212,8 @@ void __wrap_attempt_start(struct attempt *dial, uint64_t now_ns)
 	dial->under_way = true;
 	lane->dial = dial;
 	if (spec->kind == CSN_HARP) {
-		csim_words_dial(dial, lane, now_ns);
+		lane->words = true;
+		attempt_ops.start(dial, now_ns);
 		return;
 	}
 	lane->open_ns = now_ns + 3 * spec->delay_ns + rng_below(&sim->rng, DIALS_READY_NS);
@@ -245,13 +263,13 @@ static int dial_result(const struct csim_lane *lane)
 	return there->joined && lane->sim->now_ns >= lane->ready_ns && dial_path_is_open(lane);
 }
 
-void __wrap_attempt_advance(struct attempt *dial, uint64_t now_ns)
+static void dial_advance(struct attempt *dial, uint64_t now_ns)
 {
 	struct csim_lane *lane = csim_dial_lane(dial);
 	int result;
 
 	if (dial->candidate.harp)
-		__real_attempt_advance(dial, now_ns);
+		attempt_ops.advance(dial, now_ns);
 	if (!lane || lane->words)
 		return;
 	dial->opened = lane->end[CSIM_RECV].joined;
@@ -263,22 +281,22 @@ void __wrap_attempt_advance(struct attempt *dial, uint64_t now_ns)
 		dial_ended(dial, result < 0 ? result : 0, now_ns);
 }
 
-void __wrap_attempt_stop(struct attempt *dial)
+/* What the plugin's own attempt comes to: of a HARP lane, or of one that has no candidate. */
+static void dial_ended_by_plugin(struct attempt *dial, int error, const char *text, uint64_t now_ns)
 {
 	struct csim_lane *lane = csim_dial_lane(dial);
 
-	if (lane) {
-		lane->broken = lane->disturbed = true;
-		lane->dial = NULL;
-	}
-	if (dial->candidate.harp) {
-		__real_attempt_stop(dial);
-		return;
-	}
-	if (dial->lane)
-		dial->lane->ops->close(dial->lane, true);
-	dial->lane = NULL;
+	if (lane && !error)
+		csim_words_proved(dial, lane);
+	csim_dial_report(dial, lane, error, text, now_ns);
 }
+
+const struct attempt_ops csim_attempt_ops = {
+	.start = dial_start,
+	.advance = dial_advance,
+	.stop = dial_stop,
+	.ended = dial_ended_by_plugin,
+};
 
 /* ---- turns of keepers ------------------------------------------------------------------------------ */
 

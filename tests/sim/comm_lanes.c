@@ -5,7 +5,7 @@
  * What preamble and keeper do in the plugin is done here without words: who dials is known, so an accepted
  * connection finds its lane by its port. A comm begins with its first lane, at each end when it is open there;
  * others join when they are open, at each end at its own time. When a sending comm says that it has lost a lane,
- * or that one is much slower than the others, a new one of its index is dialed after redial_ns; or upkeep.c dials all but
+ * or that one is much slower than the others, a new one of its index is dialed after redial_ns; or connector.c dials all but
  * the first (comm_upkeep.c).
  *
  * Both ends of a HARP lane go through operations of ours, which count, and let others run in between.
@@ -327,8 +327,8 @@ static void lane_settle(struct csim_lane *lane, enum csim_side side)
 
 	if (!end->lane || end->joined)
 		return;
-	if (lane->dial && side == CSIM_SEND)
-		return; /* comm_dials.c's */
+	if (lane->words || (lane->dial && side == CSIM_SEND))
+		return; /* comm_words.c's, comm_dials.c's */
 	switch (end->lane->ops->state(end->lane)) {
 	case LANE_CONNECTING:
 		return;
@@ -387,8 +387,10 @@ static void nic_accept(struct csim_nic *nic)
 
 void csim_lanes_settle(struct csim *sim, unsigned host)
 {
-	for (unsigned rail = 0; rail < sim->scenario->world.rails; rail++)
+	for (unsigned rail = 0; rail < sim->scenario->world.rails; rail++) {
 		nic_accept(sim->hosts[host].nics[rail]);
+		csim_words_settle(sim->hosts[host].nics[rail]);
+	}
 	for (unsigned i = 0; i < sim->lane_count; i++) {
 		for (unsigned side = 0; side < 2; side++) {
 			if (csim_lane_host(&sim->lanes[i], side) == host)
@@ -466,7 +468,7 @@ void csim_lanes_destroy(struct csim *sim)
 		for (unsigned side = 0; side < 2; side++) {
 			struct csim_end *end = &sim->lanes[i].end[side];
 
-			if (end->lane && !end->joined)
+			if (end->lane && !end->joined && !sim->lanes[i].words)
 				end->lane->ops->close(end->lane, true);
 		}
 	}

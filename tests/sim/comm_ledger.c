@@ -19,7 +19,7 @@
 
 #include "page_find.h"
 #include "stats/lane_page.h"
-#include "connect/reconnect_impl.h"
+#include "connect/connector.h"
 
 #define LEDGER_PAUSE_NS (100 * CSIM_MS)
 #define LEDGER_PAUSE_NS_MAX (5 * CSIM_S)
@@ -27,7 +27,7 @@
 #define LEDGER_REPLACE_NS (5 * CSIM_S)
 #define LEDGER_OPEN_NS (3 * CSIM_S)
 #define LEDGER_ATTEMPT_NS (5 * CSIM_S)
-#define LEDGER_PREAMBLE_BYTES (64u + 32u) /* HELLO, PROOF */
+#define LEDGER_PREAMBLE_BYTES (64u + 32u + 8u) /* HELLO, PROOF, CONFIRM */
 #define LEDGER_LOG_NS (5 * CSIM_S)
 #define LEDGER_CLOCKS_NS                                                                           \
 	(200 * CSIM_US) /* the control thread reads its clock so much later, at most */
@@ -114,7 +114,7 @@ void csim_ledger_go(struct csim_comm *k)
 
 /* ---- connect attempts ----------------------------------------------------------------------------------------- */
 
-static void ledger_attempt(struct csim_comm *k, unsigned index, uint64_t now_ns)
+void csim_ledger_begins(struct csim_comm *k, unsigned index, uint64_t now_ns)
 {
 	struct csim_ledger *e = &k->ledger[index];
 	const char *wrong = NULL;
@@ -165,6 +165,7 @@ static void ledger_is_lost(struct csim_comm *k, unsigned index, uint64_t now_ns)
 static void ledger_failed(struct csim_comm *k, unsigned index, uint64_t now_ns)
 {
 	struct csim_ledger *e = &k->ledger[index];
+	bool replaced = e->replaced;
 
 	ledger_sim->connects_failed++;
 	ledger_sim->dials_forgotten += k->app[CSIM_SEND].closed;
@@ -179,7 +180,9 @@ static void ledger_failed(struct csim_comm *k, unsigned index, uint64_t now_ns)
 		due_never(e);
 		return;
 	}
-	due_after_pause(&e->soonest, now_ns);
+	/* The control thread sees a failed replacement first and then the loss, which counts alone. */
+	if (!replaced)
+		due_after_pause(&e->soonest, now_ns);
 	due_after_pause(&e->latest, now_ns);
 }
 
@@ -208,23 +211,6 @@ void csim_ledger_ended(struct csim_comm *k, unsigned index, int error, uint16_t 
 	due_never(e);
 }
 
-int __real_reconnect_attempt(struct attempt **out, struct reconnect *u,
-			     const struct reconnect_lane *lane, uint64_t now_ns);
-int __wrap_reconnect_attempt(struct attempt **out, struct reconnect *u,
-			     const struct reconnect_lane *lane, uint64_t now_ns);
-int __wrap_reconnect_attempt(struct attempt **out, struct reconnect *u,
-			     const struct reconnect_lane *lane, uint64_t now_ns)
-{
-	struct csim_comm *k = &ledger_sim->comms[u->comm_id];
-	int rc;
-
-	ledger_attempt(k, lane->index, now_ns);
-	rc = __real_reconnect_attempt(out, u, lane, now_ns);
-	if (rc)
-		csim_ledger_ended(k, lane->index, rc, 0, now_ns);
-	return rc;
-}
-
 /* Each failure moves on to the next candidate address. */
 void csim_ledger_chooses(const struct csim_comm *k, unsigned index, unsigned candidate)
 {
@@ -239,8 +225,8 @@ void csim_ledger_joined(const struct csim_lane *lane)
 {
 	const struct csim_app *app = &ledger_sim->comms[lane->spec->comm].app[CSIM_SEND];
 	const struct comm_lane *l = lane->end[CSIM_SEND].lane->owner;
-	const struct reconnect_rail *rail =
-		&app->reconnect->rails[app->reconnect->lanes[lane->index].rail];
+	const struct connector_rail *rail =
+		&app->connector->rails[app->connector->lanes[lane->index].rail];
 
 	if (l->index != lane->index || l->dev != rail->dev || l->backup != rail->backup ||
 	    !l->rtt_ns || l->sent_bytes != (lane->words ? LEDGER_PREAMBLE_BYTES : 0))
@@ -298,7 +284,7 @@ void csim_ledger_lost(struct csim_comm *k, unsigned index, enum comm_loss loss, 
 	}
 	k->lanes_died++;
 	/* An attempt that has ended counts until the control thread has seen it. */
-	if (replaced && !k->app[CSIM_SEND].reconnect->lanes[index].attempt)
+	if (replaced && !k->app[CSIM_SEND].connector->lanes[index].attempt)
 		(void)csim_fail(ledger_sim, "comm %u: lane %u has died and nothing replaces it",
 				ledger_number(k), index);
 	if (!replaced && loss == COMM_LOSS_BY_PEER && e->dialled && e->up)
@@ -365,7 +351,7 @@ static bool judge_statistics(const struct csim_comm *k)
 }
 
 /* A NIC that had lanes and has none is reported down if another one has some. */
-static bool judge_rails(const struct csim_comm *k, const struct reconnect *u)
+static bool judge_rails(const struct csim_comm *k, const struct connector *u)
 {
 	unsigned up[RAIL_PAIRS_MAX] = { 0 }, had[RAIL_PAIRS_MAX] = { 0 }, all = 0;
 
@@ -391,10 +377,10 @@ bool csim_ledger_judge(struct csim_app *app)
 {
 	const struct csim_comm *k = &ledger_sim->comms[app->number];
 
-	for (unsigned i = 0; i < app->reconnect->lane_count; i++)
+	for (unsigned i = 0; i < app->connector->lane_count; i++)
 		if (!judge_due(k, i, &k->ledger[i]))
 			return false;
-	return judge_statistics(k) && judge_rails(k, app->reconnect);
+	return judge_statistics(k) && judge_rails(k, app->connector);
 }
 
 /* ---- log lines and totals ---------------------------------------------------------------------------------- */
@@ -415,7 +401,7 @@ bool csim_ledger_log(const char *text)
 }
 
 /* The control thread may count such an attempt before it stops, or not. */
-void csim_ledger_closes(const struct reconnect *u)
+void csim_ledger_closes(const struct connector *u)
 {
 	for (unsigned i = 0; u && i < u->lane_count; i++) {
 		const struct attempt *a = u->lanes[i].attempt;

@@ -97,7 +97,6 @@ struct csim_lane {
 	/* While upkeep.c dials it: */
 	struct attempt *dial;
 	bool words; /* dialled and proved by the plugin: comm_words.c */
-	void (*dial_ended)(struct attempt *dial, int error, const char *text, uint64_t now_ns);
 	uint64_t open_ns, ready_ns;
 	bool broken;    /* reset, or silent for ever */
 	bool disturbed; /* something in the scenario explains that it is given up */
@@ -127,7 +126,7 @@ struct csim_app {
 	bool closed, closed_early, in_turn;
 	struct csim_buffer retired[4]; /* given back by the comm: nobody may write there */
 	unsigned retired_next;
-	struct reconnect *reconnect; /* of a sender whose lanes are upkeep.c's */
+	struct connector *connector; /* of a sender whose lanes are connector.c's */
 };
 
 /* By when a lane is to be dialled, and the pause of its next failure. */

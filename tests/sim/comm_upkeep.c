@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * comm_upkeep.c - comms whose further lanes are upkeep.c's: the plan (in the place of reconnect_plan.c, candidates.c, peers.c and
- * rails.c), and what upkeep.c takes them for: what is up is there, and what has ended is looked at. The rest is
+ * comm_upkeep.c - comms whose further lanes are connector.c's: the plan (in the place of candidates.c, peers.c and rails.c),
+ * and what connector.c takes them for: what is up is there, and what has ended is looked at. The rest is
  * comm_ledger.c's.
  */
 #include "comm_upkeep.h"
@@ -14,7 +14,7 @@
 #include "connect/listener.h"
 #include "connect/peers.h"
 #include "connect/registry.h"
-#include "connect/reconnect_impl.h"
+#include "connect/connector.h"
 
 static struct csim *reconnect_sim;
 
@@ -36,7 +36,7 @@ static uint16_t plan_port(const struct csn_lane *spec)
 	return nic->door ? nic->door->port : 0;
 }
 
-static unsigned plan_rail(struct reconnect *u, const struct csn_lane *spec)
+static unsigned plan_rail(struct connector *u, const struct csn_lane *spec)
 {
 	const struct csn_comm *c = &reconnect_sim->scenario->comms[u->comm_id];
 	unsigned same = 0;
@@ -50,7 +50,7 @@ static unsigned plan_rail(struct reconnect *u, const struct csn_lane *spec)
 	}
 	if (u->rail_count == RAIL_PAIRS_MAX)
 		return same;
-	u->rails[u->rail_count] = (struct reconnect_rail){
+	u->rails[u->rail_count] = (struct connector_rail){
 		.dev = (int)spec->rail,
 		.backup = spec->backup,
 		/* A set of one engine, which stands for it. */
@@ -64,18 +64,18 @@ static unsigned plan_rail(struct reconnect *u, const struct csn_lane *spec)
 	return u->rail_count++;
 }
 
-void reconnect_plan(struct reconnect *u)
+void connector_plan(struct connector *u)
 {
 	const struct comm_scenario *s = reconnect_sim->scenario;
 
 	for (unsigned i = 0; i < s->lane_count; i++) {
 		if (s->lanes[i].comm != u->comm_id)
 			continue;
-		u->lanes[u->lane_count] = (struct reconnect_lane){
+		u->lanes[u->lane_count] = (struct connector_lane){
 			.index = (uint8_t)u->lane_count,
 			.rail = (uint8_t)plan_rail(u, &s->lanes[i]),
 			.harp = s->lanes[i].kind == CSN_HARP,
-			.backoff_ns = RECONNECT_BACKOFF_NS_MIN,
+			.backoff_ns = CONNECTOR_BACKOFF_NS_MIN,
 		};
 		u->lane_count++;
 	}
@@ -98,13 +98,31 @@ struct engine *engine_set_at(const struct engine_set *set, unsigned index)
 	return (struct engine *)(uintptr_t)set;
 }
 
+/* The lane of that rail whose attempt is about to begin. */
+static void plan_begins(const struct handle *handle)
+{
+	for (unsigned i = 0; i < reconnect_sim->scenario->comm_count; i++) {
+		struct csim_comm *k = &reconnect_sim->comms[i];
+		const struct connector *c = k->app[CSIM_SEND].connector;
+
+		for (unsigned l = 0; c && l < c->lane_count; l++) {
+			const struct attempt *a = c->lanes[l].attempt;
+
+			if (&c->rails[c->lanes[l].rail].handle == handle && a && !a->poller)
+				csim_ledger_begins(k, l, reconnect_sim->now_ns);
+		}
+	}
+}
+
 /* None while its NIC is gone. They differ in what means nothing where NICs have one queue. */
 void candidates_list(struct candidates *out, int dev, struct engine_set *engines,
 		     const struct handle *handle)
 {
 	const struct csim_host *here = csim_keeper_host();
 	unsigned host = (unsigned)(here - reconnect_sim->hosts);
+
 	memset(out, 0, sizeof(*out));
+	plan_begins(handle);
 	if (here->nics[dev]->gone)
 		return;
 	for (out->count = 0; out->count < CSIM_CANDIDATES; out->count++)
@@ -124,12 +142,12 @@ void candidates_forget(struct candidates *c)
 	(void)c;
 }
 
-unsigned peers_avoided_s(const struct harp_endpoint *remote, unsigned engine, uint64_t now_ns)
+bool peers_is_avoided(const struct harp_endpoint *remote, unsigned engine, uint64_t now_ns)
 {
 	(void)remote;
 	(void)engine;
 	(void)now_ns;
-	return 0;
+	return false;
 }
 
 /* ---- comms ----------------------------------------------------------------------------------------- */
@@ -155,16 +173,16 @@ void csim_reconnect_made(struct csim_lane *first, enum csim_side side)
 			abort();
 		return;
 	}
-	app->reconnect = reconnect_new((int)first->spec->rail, 0, &handle);
-	if (!app->reconnect)
+	app->connector = connector_new((int)first->spec->rail, 0, &handle, &csim_attempt_ops);
+	if (!app->connector)
 		abort();
-	reconnect_made(app->reconnect, app->comm, &dial);
+	connector_made(app->connector, app->comm, &dial);
 }
 
 void csim_reconnect_go(struct csim_app *app)
 {
 	csim_keeper_at(reconnect_sim, app->host);
-	reconnect_begin(app->reconnect);
+	connector_begin(app->connector);
 	csim_ledger_go(&reconnect_sim->comms[app->number]);
 }
 
@@ -173,12 +191,12 @@ void csim_reconnect_end(struct csim_app *app, bool abort)
 	csim_keeper_at(reconnect_sim, app->host);
 	if (app->side == CSIM_RECV)
 		registry_remove(app->comm);
-	csim_ledger_closes(app->reconnect);
-	reconnect_stop(app->reconnect);
+	csim_ledger_closes(app->connector);
+	connector_stop(app->connector);
 	comm_close(app->comm, abort);
 	csim_keeper_at(reconnect_sim, app->host);
-	reconnect_free(app->reconnect);
-	app->reconnect = NULL;
+	connector_free(app->connector);
+	app->connector = NULL;
 }
 
 bool csim_reconnect_lost(struct csim_comm *k, unsigned index, enum comm_loss loss)
@@ -186,14 +204,14 @@ bool csim_reconnect_lost(struct csim_comm *k, unsigned index, enum comm_loss los
 	bool replaced;
 
 	csim_keeper_at(reconnect_sim, k->app[CSIM_SEND].host);
-	replaced = reconnect_lost(k->app[CSIM_SEND].comm, index, loss);
+	replaced = connector_lost(k->app[CSIM_SEND].comm, index, loss);
 	csim_ledger_lost(k, index, loss, replaced);
 	return replaced;
 }
 
 /* ---- judged ---------------------------------------------------------------------------------------- */
 
-static bool judge_lane(struct csim_app *app, const struct reconnect_lane *lane)
+static bool judge_lane(struct csim_app *app, const struct connector_lane *lane)
 {
 	bool here = comm_has_lane(app->comm, lane->index);
 	const char *wrong = NULL;
@@ -210,7 +228,7 @@ static bool judge_lane(struct csim_app *app, const struct reconnect_lane *lane)
 
 bool csim_reconnect_judge(struct csim_app *app)
 {
-	struct reconnect *u = app->reconnect;
+	struct connector *u = app->connector;
 
 	if (!u || !app->comm || app->closed || !atomic_load(&u->begun))
 		return true;
@@ -218,8 +236,8 @@ bool csim_reconnect_judge(struct csim_app *app)
 	if (app->comm->error || app->comm->end_error || atomic_load(&u->work.queued) ||
 	    atomic_load(&app->comm->joining))
 		return true;
-	if (atomic_load(&u->lost) || atomic_load(&u->slow))
-		return csim_fail(app->sim, "comm %u: a lane is lost or slow, and nobody looks",
+	if (atomic_load(&u->slow))
+		return csim_fail(app->sim, "comm %u: a lane is slow, and nobody looks",
 				 app->number);
 	for (unsigned i = 0; i < u->lane_count; i++)
 		if (!judge_lane(app, &u->lanes[i]))

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * comm_words.c - further HARP lanes are dialled and proved as in the plugin: dial.c, opening.c and the preamble on one end, door.c,
- * pending.c and registry.c on the other, over the stacks and wires of the simulation. In the place of rendezvous.c, peers.c, keyfile.c and
+ * comm_words.c - further HARP lanes are dialled and proved as in the plugin: attempt.c and the preamble on one end, listener.c,
+ * pending.c and registry.c on the other, over the stacks and wires of the simulation. In the place of acceptor.c, peers.c, keyfile.c and
  * lane_encrypted.c stand functions of this file.
  *
  * Theory of operation. A lane of comm_lanes.c is known by its port: that of each SYN while it is being opened, then its own. Its ends become
@@ -59,10 +59,6 @@ void peers_learn(const struct harp_endpoint *remote, const struct placement_end 
 {
 }
 
-void peers_forget(const struct harp_endpoint *remote)
-{
-}
-
 void peers_avoid(const struct harp_endpoint *remote, unsigned engine, uint64_t now_ns)
 {
 }
@@ -95,15 +91,10 @@ bool acceptor_ready(struct acceptor *acceptor, uint64_t listen_id, struct comm *
 	abort();
 }
 
-bool acceptor_has_room(struct acceptor *acceptor, uint64_t listen_id)
+bool acceptor_has_room(struct acceptor *acceptor, uint64_t listen_id,
+		       const struct harp_endpoint *peer)
 {
-	abort(); /* of first lanes, as the next two */
-}
-
-void acceptor_warn_full(struct acceptor *acceptor, uint64_t listen_id,
-			const struct harp_endpoint *peer)
-{
-	abort();
+	abort(); /* of first lanes, as the next one */
 }
 
 void acceptor_fail(struct acceptor *acceptor, uint64_t listen_id, const struct harp_endpoint *peer,
@@ -194,53 +185,45 @@ struct lane *csim_words_end(const struct csim_lane *lane, enum csim_side side)
 	return NULL;
 }
 
-/* ---- dials ------------------------------------------------------------------------------------------- */
+/* ---- further lanes ----------------------------------------------------------------------------------- */
 
-static void words_ended(struct attempt *dial, int error, const char *text, uint64_t now_ns)
+void csim_words_proved(const struct attempt *dial, struct csim_lane *lane)
 {
-	struct csim_lane *lane = csim_dial_lane(dial);
-
-	dial->ended = lane->dial_ended;
-	if (!error) {
-		lane->port = dial->lane->local.port;
-		lane->end[CSIM_SEND].lane = dial->lane;
-		csim_lane_adopt(dial->lane);
-	}
-	csim_dial_report(dial, lane, error, text, now_ns);
+	lane->port = dial->lane->local.port;
+	lane->end[CSIM_SEND].lane = dial->lane;
+	csim_lane_adopt(dial->lane);
 }
 
-void csim_words_dial(struct attempt *dial, struct csim_lane *lane, uint64_t now_ns)
+static bool words_is_pending(const struct csim_nic *nic, const struct lane *lane)
 {
-	lane->words = true;
-	lane->dial_ended = dial->ended;
-	dial->ended = words_ended;
-	__real_attempt_start(dial, now_ns);
+	for (unsigned i = 0; i < PENDING_MAX; i++) {
+		if (nic->door->pending_set.pending[i].lane == lane)
+			return true;
+	}
+	return false;
 }
 
-/* A further lane is let in. */
-int __real_registry_join(uint64_t comm_id, const uint8_t key[PREAMBLE_KEY_BYTES], struct lane *lane,
-			 const struct comm_lane_options *opt);
-int __wrap_registry_join(uint64_t comm_id, const uint8_t key[PREAMBLE_KEY_BYTES], struct lane *lane,
-			 const struct comm_lane_options *opt);
-int __wrap_registry_join(uint64_t comm_id, const uint8_t key[PREAMBLE_KEY_BYTES], struct lane *lane,
-			 const struct comm_lane_options *opt)
+/* Of the SYNs of a lane one goes on to HELLO: that end is the lane's. It has joined when it is pending no more. */
+void csim_words_settle(struct csim_nic *nic)
 {
-	const struct lane_ops *ops = lane->ops;
-	struct csim_nic *nic = (struct csim_nic *)lane->poller;
-	struct csim_lane *l = csim_lane_from(nic, lane);
-	int rc;
+	struct csim *sim = nic->sim;
 
-	/* Whose SYN it was may have another, that was quicker. */
-	if (l) {
-		csim_lane_adopt(lane);
-		l->end[CSIM_RECV].lane = lane;
-		l->end[CSIM_RECV].joined = true;
+	for (unsigned i = 0; nic->door && i < PENDING_MAX; i++) {
+		const struct pending *pending = &nic->door->pending_set.pending[i];
+		struct csim_lane *l = pending->lane && pending->identified
+					      ? csim_lane_from(nic, pending->lane)
+					      : NULL;
+
+		if (!l)
+			continue;
+		csim_lane_adopt(pending->lane);
+		l->end[CSIM_RECV].lane = pending->lane;
 	}
-	rc = __real_registry_join(comm_id, key, lane, opt);
-	if (rc && l) {
-		lane->ops = ops;
-		l->end[CSIM_RECV].lane = NULL;
-		l->end[CSIM_RECV].joined = false;
+	for (unsigned i = 0; i < sim->lane_count; i++) {
+		struct csim_lane *l = &sim->lanes[i];
+		struct csim_end *end = &l->end[CSIM_RECV];
+
+		if (l->words && end->lane && end->lane->poller == &nic->engine.poller)
+			end->joined |= !nic->door || !words_is_pending(nic, end->lane);
 	}
-	return rc;
 }

@@ -11,17 +11,14 @@ void csim_words_begin(struct csim *sim);
 void csim_words_drop(struct csim_nic *nic);
 /* When pending_set are to be looked at. */
 uint64_t csim_words_next_ns(const struct csim_nic *nic);
-/* The dial of that lane begins. */
-void csim_words_dial(struct attempt *dial, struct csim_lane *lane, uint64_t now_ns);
+/* The dial of that lane has succeeded. */
+void csim_words_proved(const struct attempt *dial, struct csim_lane *lane);
+/* After a turn of the NIC's host: which lanes have come, and joined. */
+void csim_words_settle(struct csim_nic *nic);
 /* Is it that lane's, at its connector? */
 bool csim_words_port(const struct csim_lane *lane, uint16_t port);
 /* What there is of an end, whoever has it; NULL: nothing. */
 struct lane *csim_words_end(const struct csim_lane *lane, enum csim_side side);
-
-/* dial.c's own. */
-void __real_attempt_start(struct attempt *dial, uint64_t now_ns);
-void __real_attempt_advance(struct attempt *dial, uint64_t now_ns);
-void __real_attempt_stop(struct attempt *dial);
 
 /* ---- comm_dials.c ---- */
 struct csim_lane *csim_dial_lane(const struct attempt *dial);

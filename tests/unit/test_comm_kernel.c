@@ -5,45 +5,17 @@
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <pthread.h>
-#include <limits.h>
-#include <linux/sockios.h>
 #include <sched.h>
-#include <stdarg.h>
 #include <stdatomic.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
-#include <sys/ioctl.h>
-#include <sys/syscall.h>
 
-#include "connect/handshake.h"
 #include "check.h"
 #include "comm/comm_impl.h"
 #include "double_env.h"
 #include "poll/poller.h"
-#include "wire/handle.h"
-#include "lane/kernel_info.h"
 #include "kernel_pair.h"
-#include "wire/preamble.h"
-
-static atomic_bool unacked; /* TCP reports that the peer has acknowledged nothing */
-static atomic_uint asked;   /* how often TCP was asked meanwhile */
-
-int ioctl(int fd, unsigned long request, ...)
-{
-	va_list args;
-	int *value, result;
-
-	va_start(args, request);
-	value = va_arg(args, int *);
-	va_end(args);
-	result = (int)syscall(SYS_ioctl, fd, request, value);
-	if (request == SIOCOUTQ && atomic_load(&unacked)) {
-		*value = INT_MAX;
-		atomic_fetch_add(&asked, 1);
-	}
-	return result;
-}
 
 /* ---- two threads ------------------------------------------------------------------------------ */
 
@@ -219,59 +191,6 @@ TEST(a_forked_child_has_no_descriptor_of_the_plugin)
 	CHECK_EQ(plugin_isend(pair.send, &byte, 1, 0, NULL, &request), 0);
 	CHECK(request != NULL);
 	pair_close(&pair);
-}
-
-/* A peer's whole preamble, and a byte behind it. */
-static struct lane *preamble_and_a_byte(const uint8_t bytes[PLUGIN_HANDLE_BYTES],
-					struct poller *poller)
-{
-	struct preamble_terms own = { .eager_bytes = 16384, .lanes = 1, .nonce = { 1 } };
-	struct harp_endpoint remote = { 0 }, any = { 0 };
-	struct iovec more = { (uint8_t[]){ 1 }, 1 };
-	struct preamble preamble;
-	struct handle handle;
-	struct lane *lane;
-	char why[192];
-
-	CHECK_EQ(handle_decode(bytes, &handle, why, sizeof(why)), 0);
-	remote.addr = handle.v4;
-	remote.port = handle.kernel_port_v4;
-	CHECK_EQ(lane_kernel_connect(poller, &any, &remote, 0, &lane), 0);
-	while (lane->ops->state(lane) == LANE_CONNECTING)
-		sched_yield();
-	preamble_connect(&preamble, handle.listen_id, 5, handle.secret, &own);
-	while (handshake_advance(&preamble, lane) == 0)
-		sched_yield();
-	CHECK(preamble.step == PREAMBLE_DONE);
-	CHECK_EQ(lane->ops->send(lane, &more, 1), 1);
-	return lane;
-}
-
-/* The peer's TCP does not acknowledge READY, and its further bytes make the socket readable: each look comes a quarter
- * later than the one before. */
-TEST(a_byte_behind_the_preamble_does_not_keep_the_control_thread_busy)
-{
-	uint64_t timeout_ns = env_config.connect_timeout_ns;
-	uint8_t bytes[PLUGIN_HANDLE_BYTES], byte;
-	struct listen_comm *listen;
-	struct plugin_ctx *ctx;
-	struct poller poller;
-	struct lane *lane;
-
-	env_config.connect_timeout_ns = 100000000;
-	poller_init(&poller, NULL);
-	CHECK_EQ(plugin_init(&ctx, 1, -1), 0);
-	CHECK_EQ(plugin_listen(ctx, 0, bytes, &listen), 0);
-	atomic_store(&unacked, true);
-	lane = preamble_and_a_byte(bytes, &poller);
-	while (lane->ops->recv(lane, &byte, 1, 1) == -EAGAIN)
-		sched_yield();
-	atomic_store(&unacked, false);
-	CHECK(atomic_load(&asked) < 64);
-	lane->ops->close(lane, true);
-	CHECK_EQ(plugin_close_listen(listen), 0);
-	CHECK_EQ(plugin_finalize(ctx), 0);
-	env_config.connect_timeout_ns = timeout_ns;
 }
 
 static unsigned lanes_of(struct comm *comm)

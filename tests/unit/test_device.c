@@ -26,7 +26,7 @@ static void usual_host(void)
 	add_address("eth10", UP, "fe80::7", 7);
 }
 
-TEST(names)
+TEST(names_match_as_in_NCCL_SOCKET_IFNAME)
 {
 	static const struct {
 		const char *list, *ifname;
@@ -62,7 +62,7 @@ TEST(names)
 	}
 }
 
-TEST(choice)
+TEST(named_interfaces_are_chosen)
 {
 	usual_host();
 	CHECK_STR(scan("", 0, NULL), "eth0 eth1");
@@ -84,7 +84,7 @@ TEST(choice)
 }
 
 /* Each group of the default order only when those before it are empty. */
-TEST(groups)
+TEST(the_best_group_is_the_default)
 {
 	reset();
 	add_link("lo", UP, 1, 0);
@@ -102,7 +102,7 @@ TEST(groups)
 	CHECK_STR(scan("", 0, "172.17.0.9:1"), "ib0");
 }
 
-TEST(addresses)
+TEST(the_first_usable_address_of_a_family_counts)
 {
 	static const uint8_t link_local[16] = { 0xfe, 0x80, [15] = 7 };
 	char text[INET6_ADDRSTRLEN];
@@ -132,7 +132,7 @@ TEST(addresses)
 }
 
 /* Which IPv6 address peers are given, whatever the order they are listed in. */
-TEST(v6_choice)
+TEST(the_IPv6_address_that_lasts_longest_is_chosen)
 {
 	static const char *const best_last[] = { "fd00::d0", "fd00::1e", "fe80::de",   "fe80::1",
 						 "fd00::de", "fd00::7e", "2001:db8::1" };

@@ -126,7 +126,7 @@ static void check_pci(const struct device *device, const char *below)
 	CHECK_STR(device->pci_path, *below ? expected : "");
 }
 
-TEST(hardware)
+TEST(hardware_is_described_from_sysfs)
 {
 	hardware_host();
 	CHECK_STR(scan("", 0, NULL), "mlx0 vio0 mlx0.7 bond0 other gone stranger");
@@ -162,7 +162,7 @@ TEST(hardware)
 	CHECK_STR(scan("=br0p", 0, NULL), "br0p");
 }
 
-TEST(speed_override)
+TEST(HARP_SPEED_MBPS_replaces_the_speed)
 {
 	struct plugin_config config = { .speed_mbps = 400000 };
 
@@ -172,7 +172,7 @@ TEST(speed_override)
 	CHECK_EQ(devices[1].speed_mbps, 400000);
 }
 
-TEST(uniqueness)
+TEST(interfaces_of_one_wire_share_a_guid)
 {
 	scan("", 0, NULL);
 	for (unsigned i = 0; i < device_total; i++) {

@@ -50,7 +50,7 @@ static void container(void)
 	add_address("eth0", UP, "172.17.0.2", 0);
 }
 
-TEST(leased_elsewhere)
+TEST(a_leased_NIC_of_another_namespace_is_a_device)
 {
 	struct plugin_config config = { 0 };
 
@@ -84,7 +84,7 @@ TEST(leased_elsewhere)
 	CHECK_STR(scan_leased(&config, OUR_NETNS), "eth0");
 }
 
-TEST(leased_here)
+TEST(a_leased_NIC_of_this_namespace_is_an_interface)
 {
 	struct plugin_config config = { 0 };
 
@@ -100,7 +100,7 @@ TEST(leased_here)
 	CHECK_STR(scan_leased(&config, OUR_NETNS), "eth0*");
 }
 
-TEST(leased_unusable)
+TEST(a_leased_NIC_that_cannot_be_used_is_left_out)
 {
 	struct plugin_config config = { 0 };
 	struct harp_lease_device *d;

@@ -98,7 +98,7 @@ static struct harp_lease_device *add_leased(const char *name, uint32_t free)
 	return d;
 }
 
-TEST(own)
+TEST(ports_of_HARP_DPDK_are_devices)
 {
 	settings(PATH_AUTO, "  net_memif0,role=client;ip=10.9.0.1/24;ip=fe80::9/64;ip=fd00::1/64 "
 			    "0000:3b:00.0;ip=10.9.1.1/24;name=fast;queues=4;mtu=9000 ");
@@ -121,7 +121,7 @@ TEST(own)
 	CHECK(!ports[0].why[0] && !ports[1].why[0] && !warnings);
 }
 
-TEST(own_bad)
+TEST(a_bad_HARP_DPDK_is_an_error)
 {
 	static const struct {
 		const char *text, *said;
@@ -144,7 +144,7 @@ TEST(own_bad)
 	CHECK_EQ(read_ports(), 0);
 }
 
-TEST(families)
+TEST(a_port_has_addresses_of_the_wanted_family)
 {
 	settings(PATH_AUTO, "a;ip=10.9.0.1/24 b;ip=fd00::1/64 c");
 	CHECK_EQ(read_ports(), 3);
@@ -159,7 +159,7 @@ TEST(families)
 	CHECK(!ports[0].why[0] && strstr(ports[1].why, "no IPv4 address"));
 }
 
-TEST(named)
+TEST(HARP_IFNAME_chooses_ports)
 {
 	settings(PATH_AUTO, "net_memif0;ip=10.9.0.1/24 net_ring0;ip=10.9.1.1/24");
 	strcpy(config.ifname, "net_ring");
@@ -175,7 +175,7 @@ TEST(named)
 	CHECK_EQ(read_ports(), 2);
 }
 
-TEST(leased)
+TEST(ports_of_harpd_are_devices)
 {
 	settings(PATH_AUTO, "a;ip=10.9.0.1/24");
 	add_leased("fast0", 2);
@@ -200,7 +200,7 @@ TEST(leased)
 }
 
 /* ---- what an open port says ------------------------------------------------------------------- */
-TEST(opened)
+TEST(an_open_port_describes_itself)
 {
 	char sysfs[] = "/tmp/harp-test-port-XXXXXX", command[512], real[256];
 	const struct harp_instance_port memif = {
@@ -291,7 +291,7 @@ static void load_fails(int rc, const char *said)
 }
 
 /* Nothing is left of a load that fails: the next one begins anew. */
-TEST(load_fails)
+TEST(a_load_that_fails_leaves_no_device)
 {
 	settings(PATH_DPDK, "");
 	load_fails(-EPROTONOSUPPORT, "there is no DPDK port: name one in HARP_DPDK");

@@ -43,7 +43,7 @@ static int learned;        /* engines that know of registered memory */
 
 /* ---- the rest of the plugin ------------------------------------------------------------------------- */
 
-/* As reconnect_plan() does, with the baton held. */
+/* As connector_plan() does, with the baton held. */
 static void control_advance(struct poller *driver, uint64_t now_ns)
 {
 	char why[384];
@@ -104,12 +104,7 @@ void acceptor_close(struct acceptor *acceptor)
 	CHECK(acceptor != NULL);
 }
 
-void acceptor_hold(struct acceptor *acceptor)
-{
-	CHECK(acceptor == &rendezvous[0]);
-}
-
-void acceptor_let_in(struct acceptor *acceptor)
+void acceptor_admit(struct acceptor *acceptor, bool admits)
 {
 	CHECK(acceptor == &rendezvous[0]);
 }

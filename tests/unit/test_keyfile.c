@@ -39,7 +39,7 @@ static void refused(const char *at, const char *word)
 	CHECK_MEM(key, zero, sizeof(key));
 }
 
-TEST(good)
+TEST(a_key_of_64_digits_is_read)
 {
 	static const mode_t modes[] = { 0600, 0400, 0700 };
 	static const char *const texts[] = { DIGITS "\n", DIGITS };
@@ -55,7 +55,7 @@ TEST(good)
 	}
 }
 
-TEST(contents)
+TEST(other_contents_are_refused)
 {
 	static const char *const bad[] = {
 		"",
@@ -91,7 +91,7 @@ TEST(contents)
 	free(large);
 }
 
-TEST(modes)
+TEST(a_file_that_others_can_read_is_refused)
 {
 	static const mode_t open_modes[] = { 0640, 0604, 0620, 0602, 0610, 0601, 0666, 0777 };
 
@@ -101,7 +101,7 @@ TEST(modes)
 	}
 }
 
-TEST(kinds)
+TEST(only_regular_files_are_read)
 {
 	uint8_t key[CRYPTO_PSK_BYTES];
 	char other[96], why[384];
@@ -121,7 +121,7 @@ TEST(kinds)
 }
 
 /* As another user, in a child: root's file is nothing that it can read, its own is good, mine is not. */
-TEST(owners)
+TEST(a_file_of_another_user_is_refused)
 {
 	int status = -1;
 	pid_t child;
@@ -170,7 +170,7 @@ static void load_refused(const char *word)
 }
 
 /* `path` is the host's key file here, and is not there. */
-TEST(load_without_a_key)
+TEST(without_a_key_encryption_cannot_be_required)
 {
 	static const enum plugin_encrypt not_required[] = { ENCRYPT_AUTO, ENCRYPT_OFF };
 
@@ -201,7 +201,7 @@ TEST(load_without_a_key)
 }
 
 /* The host's key file alone requires encryption: whether it can be read is not asked. */
-TEST(load_of_the_host)
+TEST(the_key_of_the_host_requires_encryption)
 {
 	int status = -1;
 	pid_t child;
@@ -237,7 +237,7 @@ TEST(load_of_the_host)
 }
 
 /* The key's place in memory. */
-TEST(load)
+TEST(a_key_is_loaded_and_forgotten)
 {
 	int status = -1;
 	pid_t child;

@@ -42,7 +42,7 @@ static void expect(const char *vendor, int nccl_threads, int nccl_sockets, unsig
 	CHECK_EQ(got, lanes);
 }
 
-TEST(vendors)
+TEST(the_vendor_decides_how_many_kernel_lanes)
 {
 	expect("0x1d0f\n", -1, -1, 16);
 	expect("0x1ae0\n", -1, -1, 4);
@@ -52,7 +52,7 @@ TEST(vendors)
 	expect("ENA\n", -1, -1, 1);
 }
 
-TEST(nccl_variables)
+TEST(NCCLs_variables_replace_the_vendor)
 {
 	expect("0x1d0f\n", 4, -1, 16); /* 32 sockets in NCCL */
 	expect("0x1d0f\n", -1, 2, 4);
@@ -66,7 +66,7 @@ TEST(nccl_variables)
 	expect(NULL, 2, 0, 1);
 }
 
-TEST(harp_variables)
+TEST(HARP_KERNEL_LANES_replaces_all)
 {
 	config.kernel_lanes = 3;
 	expect("0x1d0f\n", -1, -1, 3);
@@ -74,7 +74,7 @@ TEST(harp_variables)
 	config.kernel_lanes = 0;
 }
 
-TEST(no_function)
+TEST(a_device_without_a_PCI_function_has_one_lane)
 {
 	char path[sizeof(device.pci_path)];
 

@@ -35,7 +35,7 @@ static uint64_t limit(const struct device *device, enum harp_instance_mode mode,
 	return path_policy_of(device, mode, NULL, &config, &no_profile).harp_bytes_max;
 }
 
-TEST(forced_paths)
+TEST(HARP_PATH_decides)
 {
 	for (unsigned mode = 0; mode < HARP_MODE_COUNT; mode++) {
 		CHECK_EQ(limit(&ethernet, mode, PATH_KERNEL, 4096), 0);
@@ -44,7 +44,7 @@ TEST(forced_paths)
 	}
 }
 
-TEST(defaults)
+TEST(the_defaults_follow_mode_and_offload)
 {
 	static const struct {
 		enum harp_instance_mode mode;
@@ -68,7 +68,7 @@ TEST(defaults)
 }
 
 /* The kernel has no sockets on these, whatever the limit. */
-TEST(devices_of_harp_alone)
+TEST(devices_without_a_kernel_path_use_HARP_lanes)
 {
 	struct device port = { .mtu_bytes = 1500, .dpdk = true }, leased = ethernet;
 
@@ -106,7 +106,7 @@ static uint64_t to_peer(const struct profile *profile, const char *text)
 		.harp_bytes_max;
 }
 
-TEST(profile_replaces_the_table)
+TEST(a_profile_replaces_the_defaults)
 {
 	struct profile profile;
 	struct device other = ethernet;
@@ -138,7 +138,7 @@ TEST(profile_replaces_the_table)
 	CHECK_EQ(profile.count, 0);
 }
 
-TEST(bad_profiles)
+TEST(a_bad_profile_is_an_error_with_its_line)
 {
 	static const struct {
 		const char *text, *why;
@@ -188,7 +188,7 @@ TEST(bad_profiles)
 	}
 }
 
-TEST(files)
+TEST(a_profile_must_be_a_file_that_others_cannot_write)
 {
 	struct profile profile;
 	char *text = malloc(1 << 17);

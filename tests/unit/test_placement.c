@@ -217,9 +217,9 @@ TEST(a_damaged_queue_table_is_refused_or_usable)
 	}
 }
 
-/* ---- what is remembered ----------------------------------------------------------------------- */
+/* ---- what is remembered of peers -------------------------------------------------------------- */
 
-TEST(peers_are_remembered_avoided_and_forgotten)
+TEST(a_peer_is_remembered_until_it_cannot_be_reached)
 {
 	struct placement_end end = end_of(PLACEMENT_TOEPLITZ, 8, 2), out;
 	struct harp_endpoint peer = there, other = there;
@@ -231,32 +231,30 @@ TEST(peers_are_remembered_avoided_and_forgotten)
 	CHECK(peers_recall(&peer, &out));
 	CHECK_EQ(out.queue, 2);
 	CHECK(!peers_recall(&other, &out));
-	peers_forget(&peer);
-	CHECK(!peers_recall(&peer, &out));
-
-	CHECK_EQ(peers_avoided_s(&peer, 1, now_ns), 0);
+	CHECK(!peers_is_avoided(&peer, 1, now_ns));
 	peers_avoid(&peer, 1, now_ns);
-	CHECK_EQ(peers_avoided_s(&peer, 1, now_ns), 1);
-	CHECK_EQ(peers_avoided_s(&peer, 1, now_ns - 1), 1); /* an older clock */
-	CHECK_EQ(peers_avoided_s(&peer, 0, now_ns), 0);     /* another engine may try */
-	CHECK_EQ(peers_avoided_s(&other, 1, now_ns), 0);
-	CHECK_EQ(peers_avoided_s(&peer, 1, now_ns + PEERS_AVOID_NS - 1),
-		 PEERS_AVOID_NS / 1000000000u);
-	CHECK_EQ(peers_avoided_s(&peer, 1, now_ns + PEERS_AVOID_NS), 0); /* not for ever */
-	peers_avoid(&peer, ENGINES_MAX, now_ns);
-	CHECK_EQ(peers_avoided_s(&peer, ENGINES_MAX, now_ns), 0);
+	CHECK(!peers_recall(&peer, &out));
+	CHECK(peers_is_avoided(&peer, 1, now_ns - 1)); /* the caller's clock may be older */
+	CHECK(peers_is_avoided(&peer, 1, now_ns + PEERS_AVOID_NS - 1));
+	CHECK(!peers_is_avoided(&peer, 0, now_ns)); /* another engine may try */
+	CHECK(!peers_is_avoided(&other, 1, now_ns));
+	CHECK(!peers_is_avoided(&peer, 1, now_ns + PEERS_AVOID_NS));
+}
 
-	/* With more peers than fit, those in use stay. */
+TEST(of_too_many_peers_the_one_that_was_unused_for_longest_is_forgotten)
+{
+	struct placement_end end = end_of(PLACEMENT_TOEPLITZ, 8, 2), out;
+	struct harp_endpoint peer = there, other = there;
+
 	for (unsigned i = 0; i < 3 * PEERS_MAX; i++) {
 		other.port = (uint16_t)(2000 + i);
 		peers_learn(&other, &end);
 		peers_learn(&peer, &end);
 	}
 	CHECK(peers_recall(&peer, &out));
+	CHECK(peers_recall(&other, &out));
 	other.port = 2000;
 	CHECK(!peers_recall(&other, &out));
-	other.port = 2000 + 3 * PEERS_MAX - 1;
-	CHECK(peers_recall(&other, &out));
 	peers_reset();
 	CHECK(!peers_recall(&peer, &out));
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_opening.c - how many SYNs leave from which ports, when, and which of them wins. The engine and its lanes are
+ * test_port_search.c - how many SYNs leave from which ports, when, and which of them wins. The engine and its lanes are
  * stand-ins: a lane is a source port, a state, and whether it was closed.
  */
 #include "connect/port_search.h"
@@ -128,7 +128,7 @@ static int silence(struct port_search *o, uint64_t *now_ns)
 	return rc;
 }
 
-TEST(one_queue_each)
+TEST(with_one_queue_each_any_port_will_do)
 {
 	struct placement_end one = end_of(PLACEMENT_ONE_QUEUE, 1, 0), older = { 0 };
 	char text[192];
@@ -148,7 +148,7 @@ TEST(one_queue_each)
 }
 
 /* The peer may have the end of an older connection from that very port, and then never agrees to a new one. */
-TEST(another_port)
+TEST(without_an_answer_other_ports_follow)
 {
 	struct placement_end one = end_of(PLACEMENT_ONE_QUEUE, 1, 0);
 	struct port_search o;
@@ -170,7 +170,7 @@ TEST(another_port)
 	CHECK(fakes[0].closed && fakes[0].aborted);
 }
 
-TEST(computed)
+TEST(a_port_is_computed_where_both_hashes_are_known)
 {
 	struct placement_end ours = end_of(PLACEMENT_TOEPLITZ, 8, 3);
 	struct placement_end theirs = end_of(PLACEMENT_TOEPLITZ, 4, 1);
@@ -194,7 +194,7 @@ TEST(computed)
 	CHECK(fakes[1].closed && fakes[1].aborted);
 }
 
-TEST(tried_within_bounds)
+TEST(ports_are_tried_in_bounded_rounds)
 {
 	struct placement_end unknown = end_of(PLACEMENT_UNKNOWN, 8, 3);
 	static uint8_t seen[65536];
@@ -215,7 +215,7 @@ TEST(tried_within_bounds)
 	CHECK(strstr(port_search_silence(&o, text, sizeof(text)), "our queue 3 of 8") != NULL);
 }
 
-TEST(the_first_wins)
+TEST(the_first_open_connection_wins)
 {
 	struct placement_end one = end_of(PLACEMENT_ONE_QUEUE, 1, 0);
 	struct placement_end unknown = end_of(PLACEMENT_UNKNOWN, 4, 1);
@@ -236,7 +236,7 @@ TEST(the_first_wins)
 	CHECK_EQ(fake_alive, 1);
 }
 
-TEST(an_answer_that_refuses)
+TEST(a_refusal_ends_the_search)
 {
 	struct placement_end unknown = end_of(PLACEMENT_UNKNOWN, 4, 1);
 	struct port_search o;
@@ -255,7 +255,7 @@ TEST(an_answer_that_refuses)
 	CHECK_EQ(fake_alive, 0);
 }
 
-TEST(little_room)
+TEST(a_full_stack_delays_the_next_round)
 {
 	struct placement_end unknown = end_of(PLACEMENT_UNKNOWN, 4, 1);
 	struct port_search o;
@@ -277,7 +277,7 @@ TEST(little_room)
 	CHECK_EQ(port_search_advance(&o, 0, &lane), -ENOSPC);
 }
 
-TEST(few_ports)
+TEST(a_search_ends_when_no_port_is_left)
 {
 	struct placement_end unknown = end_of(PLACEMENT_UNKNOWN, 8, 1);
 	struct port_search o;
@@ -294,7 +294,7 @@ TEST(few_ports)
 }
 
 /* A table that leads nowhere near our queue: that cannot be true, and ports are tried. */
-TEST(no_port_should_do)
+TEST(if_no_port_should_do_all_are_tried)
 {
 	struct placement_end ours = end_of(PLACEMENT_TOEPLITZ, 8, 3);
 	struct port_search o;

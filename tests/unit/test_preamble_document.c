@@ -90,6 +90,8 @@ static void test_document(const char *path, bool have_crypto)
 	check_in_text(digits, "CHALLENGE", r.connector.transcript + hello, challenge);
 	check_in_text(digits, "PROOF", r.connector.transcript + hello + challenge, 32);
 	check_in_text(digits, "READY", r.connector.transcript + hello + challenge + 32, 32);
+	check_in_text(digits, "CONFIRM", r.connector.transcript + hello + challenge + 64,
+		      PREAMBLE_CONFIRM_BYTES);
 	preamble_comm_key(&r.connector, comm.key);
 	check_in_text(digits, "comm key", comm.key, sizeof(comm.key));
 	comm.there = true;

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_rails.c - which NICs of ours go with which of the peer's, and how many lanes that makes. */
+/* test_rails.c - which NICs of ours go with which of the peer's, and which lanes a comm should have over them. */
+#include <errno.h>
 #include <stdio.h>
 
-#include "device/device.h"
-#include "process/config.h"
 #include "check.h"
-#include "wire/preamble.h"
-#include "connect/rails.h"
+#include "connect/connector.h"
+#include "device/device.h"
 #include "process/config.h"
 
 static struct plugin_config config = { .lanes = 1, .rails = RAILS_BACKUP };
@@ -55,22 +54,22 @@ static void peer_nics(struct rails *rails, unsigned count)
 }
 
 /* Each of our NICs reaches the subnet of its number. */
-static bool same_number(void *ctx, int dev, const struct rail_entry *entry)
+static bool same_number(int dev, const struct rail_entry *entry)
 {
 	return dev == entry->nic;
 }
 
-static bool every(void *ctx, int dev, const struct rail_entry *entry)
+static bool every(int dev, const struct rail_entry *entry)
 {
 	return true;
 }
 
-static bool nobody(void *ctx, int dev, const struct rail_entry *entry)
+static bool no_pair(int dev, const struct rail_entry *entry)
 {
 	return false;
 }
 
-TEST(nearest)
+TEST(the_nearest_devices_come_first)
 {
 	int out[RAIL_PAIRS_MAX];
 
@@ -87,16 +86,16 @@ TEST(nearest)
 	CHECK_EQ(out[1], 3); /* as fast, same node, same bridge */
 	config.rails = RAILS_ALL;
 	CHECK_EQ(rails_devices(0, out), 4);
-	CHECK_EQ(out[2], 1); /* as fast beats near */
+	CHECK_EQ(out[2], 1); /* speed counts more than distance */
 	CHECK_EQ(out[3], 2);
 	devices[3].has_default_route = true;
 	CHECK_EQ(rails_devices(0, out), 4);
-	CHECK_EQ(out[3], 3); /* the way to the rest of the world last */
+	CHECK_EQ(out[3], 3); /* the NIC of the default route last */
 	snprintf(devices[1].ifname, sizeof(devices[1].ifname), "lo");
 	CHECK_EQ(rails_devices(0, out), 3);
 }
 
-TEST(pairs)
+TEST(rails_share_no_NIC_where_there_is_another)
 {
 	static const int devs[4] = { 0, 1, 2, 3 };
 	struct rail_pair out[RAIL_PAIRS_MAX];
@@ -104,29 +103,29 @@ TEST(pairs)
 
 	config.rails = RAILS_OWN;
 	peer_nics(&peer, 4);
-	CHECK_EQ(rails_pair(devs, 1, &peer, every, NULL, out), 1);
+	CHECK_EQ(rails_pair(devs, 1, &peer, every, out), 1);
 	config.rails = RAILS_BACKUP;
-	CHECK_EQ(rails_pair(devs, 2, &peer, same_number, NULL, out), 2);
+	CHECK_EQ(rails_pair(devs, 2, &peer, same_number, out), 2);
 	CHECK(!out[0].backup && out[1].backup);
 	CHECK(out[1].dev == 1 && out[1].nic == 1);
 	config.rails = RAILS_ALL;
-	CHECK_EQ(rails_pair(devs, 4, &peer, same_number, NULL, out), 4);
+	CHECK_EQ(rails_pair(devs, 4, &peer, same_number, out), 4);
 	for (unsigned i = 0; i < 4; i++)
 		CHECK(out[i].dev == (int)i && out[i].nic == i && !out[i].backup);
-	/* One NIC here, two there: what fails over there is spared; and the other way round. */
-	CHECK_EQ(rails_pair(devs, 1, &peer, every, NULL, out), 2);
+	/* One NIC here, two there; and the other way round. */
+	CHECK_EQ(rails_pair(devs, 1, &peer, every, out), 2);
 	CHECK(out[1].dev == 0 && out[1].nic == 1);
 	peer_nics(&peer, 1);
-	CHECK_EQ(rails_pair(devs, 2, &peer, every, NULL, out), 2);
+	CHECK_EQ(rails_pair(devs, 2, &peer, every, out), 2);
 	CHECK(out[1].dev == 1 && out[1].nic == 0);
-	/* No way between the others; nothing told. */
+	/* No way between the others; nothing advertised. */
 	peer_nics(&peer, 4);
-	CHECK_EQ(rails_pair(devs, 4, &peer, nobody, NULL, out), 1);
+	CHECK_EQ(rails_pair(devs, 4, &peer, no_pair, out), 1);
 	peer_nics(&peer, 0);
-	CHECK_EQ(rails_pair(devs, 4, &peer, every, NULL, out), 1);
+	CHECK_EQ(rails_pair(devs, 4, &peer, every, out), 1);
 }
 
-TEST(lanes)
+TEST(the_number_of_lanes_follows_the_configuration)
 {
 	device_count = 0;
 	add_device(100000, 0, "");
@@ -155,4 +154,212 @@ TEST(lanes)
 	devices[0].netns = devices[1].netns = 7; /* another namespace's: HARP lanes only */
 	CHECK_EQ(rails_lanes(0, true), 2);
 	CHECK_EQ(rails_lanes(0, false), 1);
+}
+
+/* ---- the plan --------------------------------------------------------------------------------------- */
+
+/* NIC n is interface 10 + n and has 10.0.n.1; an address leaves by the NIC of its third byte. */
+static struct connector connector;
+static bool has_engines[4], engines_reach, harp_way, kernel_way;
+static int route_rc;
+static bool route_is_local;
+
+struct engine_set *interface_engines(int dev, char *why, size_t why_len)
+{
+	return has_engines[dev] ? (struct engine_set *)&has_engines[dev] : NULL;
+}
+
+struct engine *engine_set_at(const struct engine_set *set, unsigned index)
+{
+	return NULL;
+}
+
+bool engine_reaches(struct engine *engine, const struct harp_addr *dst, struct harp_addr *source,
+		    char *why, size_t why_len)
+{
+	return engines_reach;
+}
+
+int harp_host_route(const struct harp_addr *dst, struct harp_host_route *out)
+{
+	*out = (struct harp_host_route){ .ifindex = 10u + dst->bytes[14],
+					 .is_local = route_is_local };
+	return route_rc;
+}
+
+void candidates_list(struct candidates *out, int dev, struct engine_set *engines,
+		     const struct handle *handle)
+{
+	out->count = engines ? harp_way : kernel_way;
+}
+
+void candidates_forget(struct candidates *c)
+{
+}
+
+static void add_entry(unsigned nic)
+{
+	connector.peer_rails.entry[connector.peer_rails.count++] = (struct rail_entry){
+		.addr = harp_addr_v4(10, 0, (uint8_t)nic, 7),
+		.nic = (uint8_t)nic,
+		.harp_port = (uint16_t)(3000 + nic),
+		.kernel_port = (uint16_t)(4000 + nic),
+		.placement = PLACEMENT_UNKNOWN,
+		.queues = 8,
+		.queue = (uint16_t)nic,
+	};
+}
+
+/* A comm of NIC 0 and the peer's NIC 0, with engines. */
+static void prepare(enum plugin_rails rails, unsigned nics)
+{
+	config = (struct plugin_config){ .path = PATH_AUTO, .lanes = 2, .rails = rails };
+	kernel_lanes = 3;
+	device_count = 0;
+	for (unsigned i = 0; i < nics; i++) {
+		add_device(100000, 0, "");
+		devices[i].ifindex = 10 + i;
+		devices[i].has_v4 = true;
+	}
+	memset(&connector, 0, sizeof(connector));
+	memset(has_engines, true, sizeof(has_engines));
+	engines_reach = route_is_local = false;
+	harp_way = kernel_way = true;
+	route_rc = 0;
+	connector.planned = connector.taken = COMM_LANES_MAX;
+	connector.first_harp = true;
+	connector.handle = (struct handle){ .has_v4 = true,
+					    .v4 = harp_addr_v4(10, 0, 0, 7),
+					    .harp_port = 1000,
+					    .kernel_port_v4 = 2000,
+					    .listen_id = 99 };
+	connector.handle.ports[0].port = 1001;
+}
+
+/* The lanes as text: each one's rail, and its kind. */
+static void expect_lanes(const char *want)
+{
+	char got[2 * COMM_LANES_MAX + 1] = "";
+
+	connector_plan(&connector);
+	for (unsigned i = 0; i < connector.lane_count; i++) {
+		CHECK_EQ(connector.lanes[i].index, i);
+		got[2 * i] = (char)('0' + connector.lanes[i].rail);
+		got[2 * i + 1] = connector.lanes[i].harp ? 'h' : 'k';
+	}
+	CHECK_STR(got, want);
+}
+
+TEST(a_rail_has_lanes_of_each_kind_that_has_a_way)
+{
+	static const struct {
+		bool engines, harp_way, kernel_way, first_harp;
+		enum plugin_path path;
+		uint64_t netns;
+		uint8_t planned, taken;
+		const char *want;
+	} cases[] = {
+		{ true, true, true, true, PATH_AUTO, 0, 32, 32, "0h0h0k0k0k" },
+		{ true, true, true, false, PATH_AUTO, 0, 32, 32, "0k0h0h0k0k" },
+		{ false, true, true, false, PATH_AUTO, 0, 32, 32, "0k0k0k" },
+		{ true, false, true, false, PATH_AUTO, 0, 32, 32, "0k0k0k" },
+		{ true, true, false, true, PATH_AUTO, 0, 32, 32, "0h0h" },
+		{ true, true, true, true, PATH_XDP, 0, 32, 32, "0h0h" },
+		{ true, true, true, true, PATH_DPDK, 0, 32, 32, "0h0h" },
+		{ true, true, true, true, PATH_AUTO, 77, 32, 32, "0h0h" },
+		{ true, true, true, true, PATH_AUTO, 0, 3, 32, "0h0h0k" },
+		{ true, true, true, true, PATH_AUTO, 0, 32, 1, "0h" },
+		/* Nothing is there any more: the first lane is. */
+		{ true, false, false, false, PATH_AUTO, 0, 32, 32, "0k" },
+	};
+
+	for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		prepare(RAILS_OWN, 1);
+		has_engines[0] = cases[i].engines;
+		harp_way = cases[i].harp_way;
+		kernel_way = cases[i].kernel_way;
+		connector.first_harp = cases[i].first_harp;
+		config.path = cases[i].path;
+		devices[0].netns = cases[i].netns;
+		connector.planned = cases[i].planned;
+		connector.taken = cases[i].taken;
+		expect_lanes(cases[i].want);
+	}
+}
+
+TEST(each_rail_goes_to_a_NIC_that_the_peer_advertised)
+{
+	const struct handle *h = &connector.rails[1].handle;
+
+	prepare(RAILS_ALL, 3);
+	has_engines[1] = false;
+	for (unsigned nic = 0; nic < 3; nic++)
+		add_entry(nic);
+	expect_lanes("0h0h0k0k0k"
+		     "1k1k1k"
+		     "2h2h2k2k2k");
+	CHECK_EQ(connector.rail_count, 3);
+	CHECK_MEM(&connector.rails[0].handle, &connector.handle, sizeof(connector.handle));
+	CHECK(h->has_v4 && !h->has_v6);
+	CHECK_EQ(h->v4.bytes[14], 1);
+	CHECK_EQ(h->harp_port, 3001);
+	CHECK_EQ(h->kernel_port_v4, 4001);
+	CHECK_EQ(h->harp_queue, 1);
+	CHECK_EQ(h->ports[0].port, 0); /* those are of the first NIC */
+	CHECK_EQ(h->listen_id, 99);
+	prepare(RAILS_BACKUP, 3);
+	add_entry(0);
+	add_entry(1);
+	connector_plan(&connector);
+	CHECK_EQ(connector.rail_count, 2);
+	CHECK(!connector.rails[0].backup && connector.rails[1].backup);
+}
+
+TEST(a_rail_needs_a_way_from_its_NIC)
+{
+	static const struct {
+		bool engines_reach, has_v4, is_local;
+		int route_rc;
+		uint64_t netns;
+		unsigned rails;
+	} cases[] = {
+		{ false, true, false, 0, 0, 2 }, { false, false, false, 0, 0, 1 },
+		{ false, true, true, 0, 0, 1 },  { false, true, false, -ENETUNREACH, 0, 1 },
+		{ false, true, false, 0, 7, 1 }, { true, true, false, -ENETUNREACH, 7, 2 },
+	};
+
+	for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		prepare(RAILS_ALL, 2);
+		add_entry(0);
+		add_entry(1);
+		engines_reach = cases[i].engines_reach;
+		route_is_local = cases[i].is_local;
+		route_rc = cases[i].route_rc;
+		devices[1].has_v4 = cases[i].has_v4;
+		devices[1].netns = cases[i].netns;
+		connector_plan(&connector);
+		CHECK_EQ(connector.rail_count, cases[i].rails);
+	}
+}
+
+TEST(kernel_lanes_of_the_first_rail_are_bound_where_the_route_leaves_by_its_NIC)
+{
+	prepare(RAILS_OWN, 1);
+	connector_plan(&connector);
+	CHECK(connector.rails[0].bound);
+	prepare(RAILS_OWN, 1);
+	connector.handle.v4.bytes[14] = 1;
+	connector_plan(&connector);
+	CHECK(!connector.rails[0].bound);
+	prepare(RAILS_OWN, 1);
+	route_rc = -ENETUNREACH;
+	connector_plan(&connector);
+	CHECK(!connector.rails[0].bound);
+	prepare(RAILS_OWN, 1); /* of a link-local address the route says nothing */
+	connector.handle.has_v4 = false;
+	connector.handle.has_v6 = true;
+	connector.handle.v6.bytes[0] = 0xfe;
+	connector.handle.v6.bytes[1] = 0x80;
+	connector_plan(&connector);
+	CHECK(!connector.rails[0].bound);
 }

@@ -1,0 +1,436 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* connector.c - the further lanes of a comm, and reconnects; see connector.h. */
+#include "connect/connector.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/util.h"
+#include "connect/peers.h"
+#include "device/device.h"
+#include "process/log.h"
+#include "stats/lane_page.h"
+
+/*
+ * Theory of operation
+ *
+ * The plan (plan.c) is a list of lanes, by their index in the comm. A lane of the plan that is not up gets a connect
+ * attempt: at once at first, and when it had lived for a while; else after CONNECTOR_BACKOFF_NS_MIN, twice as long after
+ * each failure. A slow one gets an attempt while it is up, under its index: the new lane, from another source port,
+ * replaces it. The peer resets the old one when it lets the new one in, which may be seen here before the new one's READY:
+ * that is no death.
+ *
+ * All of it belongs to the control thread. connector_lost(), called by any poller, leaves bits and posts work. Which lanes
+ * have died, the comm is asked.
+ */
+
+#define OPEN_NS 3000000000ull /* until a lane is open, and until it is authenticated */
+#define PROVED_NS 5000000000ull
+#define BACKOFF_NS_MAX 5000000000ull
+#define PROVEN_NS 1000000000ull /* a lane that lived so long is opened again at once */
+#define REROLL_NS 5000000000ull /* a slow lane is replaced no more often */
+#define LOG_NS 5000000000ull    /* no more often of one rail, of all comms */
+
+/* ---- what is logged of rails ------------------------------------------------------------------------ */
+
+/* Was this not logged lately for any comm? */
+static bool rail_log_due(int dev, const struct harp_addr *addr, bool down, uint64_t now_ns)
+{
+	static struct {
+		int dev;
+		bool down;
+		struct harp_addr addr;
+		uint64_t at_ns; /* 0: unused */
+	} table[64], *oldest;   /* the control thread's */
+
+	oldest = &table[0];
+	for (unsigned i = 0; i < ARRAY_SIZE(table); i++) {
+		if (table[i].at_ns && now_ns < table[i].at_ns + LOG_NS && table[i].dev == dev &&
+		    table[i].down == down && !memcmp(&table[i].addr, addr, sizeof(*addr)))
+			return false;
+		if (table[i].at_ns < oldest->at_ns)
+			oldest = &table[i];
+	}
+	oldest->dev = dev;
+	oldest->down = down;
+	oldest->addr = *addr;
+	oldest->at_ns = now_ns;
+	return true;
+}
+
+static void rail_log(const struct connector_rail *rail, uint64_t now_ns)
+{
+	const struct harp_addr *addr = rail->handle.has_v4 ? &rail->handle.v4 : &rail->handle.v6;
+	const char *ifname = plugin_device(rail->dev)->ifname;
+	char text[HARP_ADDR_TEXT_MAX];
+
+	lane_page_rail(rail->dev, rail->down_logged);
+	if (!rail_log_due(rail->dev, addr, rail->down_logged, now_ns))
+		return;
+	harp_addr_format(addr, text);
+	if (rail->down_logged)
+		WARN("%s: no lane to %s works over this NIC any more; messages go over others (is the "
+		     "link, a switch or the peer's NIC down?)",
+		     ifname, text);
+	else
+		INFO("%s: lanes to %s work over this NIC again", ifname, text);
+}
+
+/* All of them: the first lane that comes back makes the rails without one worth a line. A comm without lanes reports that
+ * itself. */
+static void rails_look(struct connector *c, uint64_t now_ns)
+{
+	unsigned up = 0;
+
+	for (unsigned i = 0; i < c->rail_count; i++)
+		up += c->rails[i].up;
+	for (unsigned i = 0; i < c->rail_count && up; i++) {
+		struct connector_rail *rail = &c->rails[i];
+
+		if (!rail->used || rail->down_logged == !rail->up)
+			continue;
+		rail->down_logged = !rail->up;
+		rail_log(rail, now_ns);
+	}
+}
+
+/* ---- lanes ------------------------------------------------------------------------------------------- */
+
+static void lane_is_up(struct connector *c, struct connector_lane *lane, uint64_t now_ns)
+{
+	struct connector_rail *rail = &c->rails[lane->rail];
+
+	rail->up += !lane->up;
+	rail->used = true;
+	lane->up = true;
+	lane->up_ns = now_ns;
+	lane->failures = 0;
+	lane->next_ns = UINT64_MAX;
+	rails_look(c, now_ns);
+}
+
+static void lane_back_off(struct connector_lane *lane, uint64_t now_ns)
+{
+	lane->next_ns = now_ns + lane->backoff_ns;
+	lane->backoff_ns *= 2;
+	if (lane->backoff_ns > BACKOFF_NS_MAX)
+		lane->backoff_ns = BACKOFF_NS_MAX;
+}
+
+static void lane_failed(struct connector *c, struct connector_lane *lane, int error,
+			const char *text, uint64_t now_ns)
+{
+	static uint64_t shortage_ns; /* the control thread's */
+	const char *ifname = plugin_device(c->rails[lane->rail].dev)->ifname;
+
+	lane_page_count(HARP_JOB_connects_failed, 1);
+	lane->failures++;
+	lane->next_ns = UINT64_MAX;
+	if (!lane->up) /* else it was to be replaced, and goes on */
+		lane_back_off(lane, now_ns);
+	if ((error == -EMFILE || error == -ENFILE) &&
+	    (!shortage_ns || now_ns >= shortage_ns + LOG_NS)) {
+		shortage_ns = now_ns;
+		WARN("%s: %s: comms go on with fewer lanes than planned (raise the limit: ulimit -n)",
+		     ifname, text);
+	}
+	if (!lane->failure_logged)
+		INFO("%s: a further lane (%s TCP) cannot be opened: %s; tried again", ifname,
+		     lane->harp ? "HARP" : "kernel", text);
+	lane->failure_logged = true;
+}
+
+static void lane_is_lost(struct connector *c, struct connector_lane *lane, uint64_t now_ns)
+{
+	lane->up = false;
+	c->rails[lane->rail].up--;
+	if (now_ns >= lane->up_ns + PROVEN_NS) {
+		lane->backoff_ns = CONNECTOR_BACKOFF_NS_MIN;
+		lane->next_ns = now_ns;
+	} else {
+		lane_back_off(lane, now_ns);
+	}
+	rails_look(c, now_ns);
+}
+
+/* From another source port, under the same index. */
+static void lane_is_slow(struct connector_lane *lane, uint64_t now_ns)
+{
+	if (!lane->up || lane->attempt ||
+	    (lane->rerolled_ns && now_ns < lane->rerolled_ns + REROLL_NS))
+		return;
+	lane->rerolled_ns = now_ns;
+	lane->next_ns = now_ns;
+}
+
+/* ---- attempts ---------------------------------------------------------------------------------------- */
+
+static int lane_proved(struct attempt *a)
+{
+	struct connector *c = a->owner;
+	struct comm_lane_options options = {
+		.index = a->own.index,
+		.dev = a->dev,
+		.backup = c->rails[c->lanes[a->own.index].rail].backup,
+		.sent_bytes = a->preamble.sent_bytes,
+		.rtt_ns = a->rtt_ns,
+	};
+
+	return comm_attach(c->comm, a->lane, &options);
+}
+
+/* A kernel lane of a rail leaves by its NIC, or not at all. */
+static int lane_bind(struct attempt *a, const struct connector_rail *rail)
+{
+	const struct device *device = plugin_device(rail->dev);
+	struct candidate *candidate = &a->candidate;
+	struct harp_host_route route;
+	int rc;
+
+	if (candidate->harp || !rail->bound)
+		return 0;
+	rc = harp_host_route(&candidate->remote.addr, &route);
+	if (rc)
+		return rc;
+	if (route.ifindex != device->ifindex)
+		return -ENETUNREACH;
+	candidate->local.addr =
+		harp_addr_is_v4(&candidate->remote.addr) ? device->addr_v4 : device->addr_v6;
+	candidate->local.scope_id = device_scope_id(device, &candidate->local.addr);
+	return 0;
+}
+
+/* The next candidate after each failure, without those that could not be reached a moment ago. */
+static int lane_choose(struct attempt *a, const struct connector_rail *rail,
+		       const struct connector_lane *lane, uint64_t now_ns)
+{
+	struct candidates candidates;
+	int rc = -EHOSTUNREACH;
+
+	candidates_list(&candidates, rail->dev, lane->harp ? rail->engines : NULL, &rail->handle);
+	for (unsigned i = 0; rc && i < candidates.count; i++) {
+		const struct candidate *candidate =
+			&candidates.list[(lane->failures + i) % candidates.count];
+
+		if (candidate->harp &&
+		    peers_is_avoided(&candidate->remote, engine_index(candidate->engine), now_ns))
+			continue;
+		a->candidate = *candidate;
+		rc = lane_bind(a, rail);
+		break;
+	}
+	candidates_forget(&candidates);
+	return rc;
+}
+
+static void lane_attempt(struct connector *c, struct connector_lane *lane, uint64_t now_ns)
+{
+	const struct connector_rail *rail = &c->rails[lane->rail];
+	struct attempt *a = attempt_new(c->attempt_ops);
+
+	if (!a) {
+		lane_failed(c, lane, -ENOMEM, lane_error_text(-ENOMEM), now_ns);
+		return;
+	}
+	if (lane->up) /* before the peer can know of it */
+		atomic_fetch_or(&c->rerolling, 1u << lane->index);
+	lane->attempt = a;
+	a->dev = rail->dev;
+	a->dscp = c->dscp;
+	a->comm_id = c->comm_id;
+	memcpy(a->key, c->key, PREAMBLE_KEY_BYTES);
+	a->own.lanes = c->planned;
+	a->own.index = lane->index;
+	a->own.join = true;
+	a->open_deadline_ns = now_ns + OPEN_NS;
+	a->deadline_ns = now_ns + PROVED_NS;
+	a->proved = lane_proved;
+	a->owner = c;
+	a->result_work = &c->work;
+	a->refused = lane_choose(a, rail, lane, now_ns);
+	attempt_begin(a, now_ns);
+}
+
+static bool lane_has_died(struct connector *c, const struct connector_lane *lane)
+{
+	bool replaced = atomic_load(&c->ended) >> lane->index & 1;
+
+	return lane->up && !replaced && !comm_has_lane(c->comm, lane->index);
+}
+
+static void lane_attempted(struct connector *c, struct connector_lane *lane, int result,
+			   uint64_t now_ns)
+{
+	struct attempt *a = lane->attempt;
+	unsigned bit = 1u << lane->index;
+
+	/* The peer ends the old one when it lets the new one in. If there is none now, it was no replacement. */
+	atomic_fetch_and(&c->rerolling, ~bit);
+	if ((atomic_fetch_and(&c->ended, ~bit) & bit) && !comm_has_lane(c->comm, lane->index))
+		lane_page_lane_unreplaced(c->comm->stats, lane->index);
+	if (!result)
+		lane_is_up(c, lane, now_ns);
+	else
+		lane_failed(c, lane, result, a->text, now_ns);
+	lane->attempt = NULL;
+	attempt_free(a);
+}
+
+/* ---- turns ------------------------------------------------------------------------------------------- */
+
+static void connector_look(struct connector *c, uint64_t now_ns)
+{
+	unsigned slow = atomic_exchange(&c->slow, 0);
+	uint64_t next_ns = UINT64_MAX;
+
+	for (unsigned i = 0; i < c->lane_count; i++) {
+		struct connector_lane *lane = &c->lanes[i];
+		int result = lane->attempt ? attempt_result(lane->attempt) : ATTEMPT_RUNNING;
+
+		if (result != ATTEMPT_RUNNING)
+			lane_attempted(c, lane, result, now_ns);
+		if (lane_has_died(c, lane))
+			lane_is_lost(c, lane, now_ns);
+		if (slow >> lane->index & 1)
+			lane_is_slow(lane, now_ns);
+		if (!lane->attempt && now_ns >= lane->next_ns)
+			lane_attempt(c, lane, now_ns);
+		if (!lane->attempt && lane->next_ns < next_ns)
+			next_ns = lane->next_ns;
+	}
+	control_timer_set(&c->timer, next_ns);
+}
+
+static void connector_plan_lanes(struct connector *c, uint64_t now_ns)
+{
+	connector_plan(c);
+	c->lanes[0].up = true;
+	c->lanes[0].up_ns = now_ns;
+	c->lanes[0].next_ns = UINT64_MAX;
+	c->rails[0].up = 1;
+	c->rails[0].used = true;
+}
+
+/* The plan and the attempts ask the kernel for routes. */
+static void connector_due(struct control_timer *timer, uint64_t now_ns)
+{
+	struct connector *c = container_of(timer, struct connector, timer);
+
+	if (!c->rail_count)
+		connector_plan_lanes(c, now_ns);
+	connector_look(c, now_ns);
+}
+
+static void connector_run(struct work *work, uint64_t now_ns)
+{
+	struct connector *c = container_of(work, struct connector, work);
+
+	if (!c->stopped && atomic_load_explicit(&c->begun, memory_order_acquire))
+		connector_due(&c->timer, now_ns);
+}
+
+bool connector_lost(struct comm *comm, unsigned index, enum comm_loss loss)
+{
+	struct connector *c = comm->connector;
+	unsigned bit = 1u << index;
+
+	if (!c)
+		return false;
+	if (loss == COMM_LOSS_BY_PEER) {
+		/* In this order, and lane_attempted() in the other: the control thread learns of it one way at least. */
+		atomic_fetch_or(&c->ended, bit);
+		if (atomic_load(&c->rerolling) & bit)
+			return true;
+		atomic_fetch_and(&c->ended, ~bit);
+	}
+	if (loss == COMM_LOSS_SLOW)
+		atomic_fetch_or(&c->slow, bit);
+	control_post(&c->work);
+	return false;
+}
+
+/* ---- its life ---------------------------------------------------------------------------------------- */
+
+void connector_begin(struct connector *c)
+{
+	c->work.run = connector_run;
+	c->timer.run = connector_due;
+	atomic_store_explicit(&c->begun, true, memory_order_release);
+	control_post(&c->work);
+}
+
+static void connector_stop_run(struct work *work, uint64_t now_ns)
+{
+	struct connector *c = container_of(work, struct connector, stop_work);
+
+	(void)now_ns;
+	c->stopped = true;
+	control_timer_set(&c->timer, UINT64_MAX);
+	attempt_free(c->first.attempt);
+	c->first.attempt = NULL;
+	for (unsigned i = 0; i < c->lane_count; i++) {
+		attempt_free(c->lanes[i].attempt);
+		c->lanes[i].attempt = NULL;
+	}
+	for (unsigned i = 0; i < c->rail_count; i++)
+		if (c->rails[i].down_logged)
+			lane_page_rail_left(c->rails[i].dev);
+}
+
+static void connector_free_run(struct work *work, uint64_t now_ns)
+{
+	struct connector *c = container_of(work, struct connector, free_work);
+
+	(void)now_ns;
+	candidates_forget(&c->first.candidates);
+	explicit_bzero(c->key, sizeof(c->key));
+	free(c);
+}
+
+struct connector *connector_new(int dev, uint8_t dscp, const struct handle *handle,
+				const struct attempt_ops *ops)
+{
+	struct connector *c = calloc(1, sizeof(*c));
+
+	if (!c)
+		return NULL;
+	c->dev = dev;
+	c->dscp = dscp;
+	c->handle = *handle;
+	c->attempt_ops = ops;
+	c->work.run = connector_run;
+	c->stop_work.run = connector_stop_run;
+	c->free_work.run = connector_free_run;
+	c->timer.run = connector_due;
+	return c;
+}
+
+void connector_made(struct connector *c, struct comm *comm, const struct attempt *first)
+{
+	c->comm = comm;
+	c->comm_id = first->comm_id;
+	c->first_harp = first->candidate.harp;
+	c->planned = first->preamble.own.lanes;
+	c->taken = first->preamble.peer.lanes;
+	preamble_comm_key(&first->preamble, c->key);
+	c->peer_rails = first->preamble.rails;
+	comm->connector = c;
+	background_begin(&c->background, comm);
+}
+
+void connector_stop(struct connector *c)
+{
+	if (!c)
+		return;
+	if (c->comm && c->comm->connector)
+		background_end(&c->background);
+	control_call(&c->stop_work);
+}
+
+void connector_free(struct connector *c)
+{
+	/* Behind c->work, if that is still posted. */
+	if (c)
+		control_post(&c->free_work);
+}

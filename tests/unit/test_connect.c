@@ -1,0 +1,496 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_connect.c - plugin_connect() before there is a comm: in which order candidates are tried, for how long, and which
+ * failure is reported. Attempts end as the test says; the clock is the test's.
+ */
+#include <errno.h>
+#include <stdarg.h>
+
+#include "check.h"
+#include "connect/connector.h"
+#include "connect/peers.h"
+#include "device/path_policy.h"
+#include "process/keyfile.h"
+
+#define MS UINT64_C(1000000)
+#define TIMEOUT_NS (30000 * MS)
+#define ATTEMPTS_MAX 4000u
+
+/* How an attempt ends. */
+struct outcome {
+	bool opened;
+	int error;
+	enum preamble_step step;
+};
+static const struct outcome refused = { false, -ECONNREFUSED, 0 },
+			    silent = { false, -ETIMEDOUT, 0 },
+			    wrong_proof = { true, -EKEYREJECTED, PREAMBLE_READ_CHALLENGE },
+			    hello_reset = { true, -ECONNRESET, PREAMBLE_READ_CHALLENGE },
+			    later_reset = { true, -ECONNRESET, PREAMBLE_READ_READY },
+			    success = { true, 0, PREAMBLE_DONE };
+
+static struct plugin_config config;
+static struct plugin_ctx ctx;
+static uint8_t handle_bytes[PLUGIN_HANDLE_BYTES];
+static struct poller control;
+static LIST_HEAD(, control_timer) timers;
+static uint64_t now_ns, begin_ns;
+static struct candidates found;
+static bool avoided, waits, encrypts;
+static struct attempt *attempt; /* that runs */
+static unsigned attempts;
+static uint16_t tried[ATTEMPTS_MAX]; /* the candidates' ports */
+static char warning[512];
+static struct comm comm;
+static bool multi_lane;
+
+/* ---- doubles ---------------------------------------------------------------------------------------- */
+
+pthread_mutex_t ctx_lock = PTHREAD_MUTEX_INITIALIZER;
+
+const struct plugin_config *plugin_config(void)
+{
+	return &config;
+}
+
+const struct device *plugin_device(int dev)
+{
+	static const struct device device = { .ifname = "eth0" };
+
+	return &device;
+}
+
+void plugin_log(enum plugin_log_level level, const char *func, int line, const char *fmt, ...)
+{
+	va_list args;
+
+	va_start(args, fmt);
+	if (level == PLUGIN_WARN)
+		vsnprintf(warning, sizeof(warning), fmt, args);
+	va_end(args);
+}
+
+const uint8_t *keyfile_key(void)
+{
+	return encrypts ? (const uint8_t *)"key" : NULL;
+}
+
+uint32_t path_policy_tuner(void)
+{
+	return 7;
+}
+
+struct poller *control_poller(void)
+{
+	return &control;
+}
+
+void control_post(struct work *work)
+{
+	poller_post(&control, work);
+}
+
+void control_call(struct work *work)
+{
+	work->run(work, now_ns);
+}
+
+/* One timer at most is set. */
+void control_timer_set(struct control_timer *t, uint64_t at_ns)
+{
+	control_timer_unlink(t);
+	if (at_ns == UINT64_MAX)
+		return;
+	t->at_ns = at_ns;
+	LIST_INSERT_HEAD(&timers, t, link);
+}
+
+bool interface_wait(int dev, struct interface_waiter *waiter)
+{
+	return waits;
+}
+
+void interface_cancel(struct interface_waiter *waiter)
+{
+}
+
+struct engine_set *interface_engines(int dev, char *why, size_t why_len)
+{
+	return NULL;
+}
+
+uint64_t interface_harp_bytes_max(int dev, const struct harp_addr *peer)
+{
+	return 0;
+}
+
+bool interface_link_is_down(int dev)
+{
+	return false;
+}
+
+int candidates_find(struct candidates *out, int dev, const struct handle *handle)
+{
+	*out = found;
+	return found.count ? 0 : -EPROTONOSUPPORT;
+}
+
+void candidates_list(struct candidates *out, int dev, struct engine_set *engines,
+		     const struct handle *handle)
+{
+	CHECK(false);
+}
+
+void candidates_forget(struct candidates *c)
+{
+}
+
+unsigned rails_lanes(int dev, bool harp)
+{
+	return 4;
+}
+
+void connector_plan(struct connector *c)
+{
+	c->rail_count = c->lane_count = 1;
+}
+
+bool peers_is_avoided(const struct harp_endpoint *remote, unsigned engine, uint64_t at_ns)
+{
+	return avoided;
+}
+
+struct attempt *attempt_new(const struct attempt_ops *ops)
+{
+	struct attempt *a = calloc(1, sizeof(*a));
+
+	atomic_init(&a->result, ATTEMPT_RUNNING);
+	return a;
+}
+
+const struct attempt_ops attempt_ops;
+
+void attempt_begin(struct attempt *a, uint64_t at_ns)
+{
+	CHECK(!attempt && attempts < ATTEMPTS_MAX);
+	attempt = a;
+	tried[attempts++] = a->candidate.remote.port;
+	CHECK_EQ(a->own.lanes, 4);
+}
+
+int attempt_result(const struct attempt *a)
+{
+	return atomic_load(&a->result);
+}
+
+void attempt_free(struct attempt *a)
+{
+	if (a == attempt)
+		attempt = NULL;
+	free(a);
+}
+
+unsigned engine_index(const struct engine *engine)
+{
+	return 0;
+}
+
+int comm_create(struct comm **out, struct lane *lane, const struct comm_options *opt)
+{
+	CHECK_EQ(opt->side, COMM_SEND);
+	*out = &comm;
+	return 0;
+}
+
+void comm_close(struct comm *c, bool abort)
+{
+	CHECK(c == &comm && abort);
+}
+
+bool comm_describe(struct comm *c, char *buf, size_t len)
+{
+	buf[0] = '\0';
+	return false;
+}
+
+bool comm_has_lane(struct comm *c, unsigned index)
+{
+	return true;
+}
+
+int comm_attach(struct comm *c, struct lane *lane, const struct comm_lane_options *opt)
+{
+	return -ENOTCONN;
+}
+
+void background_begin(struct comm_background *background, struct comm *c)
+{
+}
+
+void background_end(struct comm_background *background)
+{
+}
+
+/* ---- a connect -------------------------------------------------------------------------------------- */
+
+static void control_turn(struct poller *poller, uint64_t at_ns)
+{
+	(void)poller_run_ready(poller, at_ns);
+}
+
+/* To a peer with one kernel port, unless the test adds candidates. */
+static void prepare(unsigned candidates)
+{
+	struct handle handle = { .wire_min = 1, .wire_max = 1, .has_v4 = true, .tuner = 7 };
+
+	handle.v4 = harp_addr_v4(10, 0, 0, 9);
+	handle_encode(handle_bytes, &handle);
+	memset(&found, 0, sizeof(found));
+	for (; found.count < candidates; found.count++)
+		found.list[found.count].remote =
+			(struct harp_endpoint){ .addr = handle.v4,
+						.port = (uint16_t)(1 + found.count) };
+	config.connect_timeout_ns = TIMEOUT_NS;
+	poller_init(&control, control_turn);
+	avoided = waits = encrypts = multi_lane = false;
+	memset(&comm, 0, sizeof(comm));
+	attempts = 0;
+	warning[0] = '\0';
+	begin_ns = now_ns = clock_now_ns();
+}
+
+/* One call of NCCL's, and a turn of the control thread. */
+static int step(struct comm **out)
+{
+	int rc = connect_step(&ctx, 0, handle_bytes, -1, out);
+
+	(void)poller_run(&control, now_ns);
+	return rc;
+}
+
+static void end(const struct outcome *outcome)
+{
+	struct attempt *a = attempt;
+
+	a->opened = outcome->opened;
+	a->preamble.step = outcome->step;
+	snprintf(a->text, sizeof(a->text), "%s", strerror(-outcome->error));
+	if (!outcome->error) {
+		a->preamble.own.lanes = a->preamble.peer.lanes = multi_lane ? 4 : 1;
+		CHECK_EQ(a->proved(a), 0);
+	}
+	atomic_store(&a->result, outcome->error);
+	control_post(a->result_work);
+	(void)poller_run(&control, now_ns);
+}
+
+/* The time of the timer has come. */
+static void run_timer(void)
+{
+	struct control_timer *t = LIST_FIRST(&timers);
+
+	now_ns = t->at_ns > now_ns ? t->at_ns : now_ns;
+	control_timer_unlink(t);
+	t->run(t, now_ns);
+}
+
+/* Attempt i ends as outcomes[i], from the last one on all alike. Returns the connect's result. */
+static int connect_by(const struct outcome *const *outcomes, unsigned count, struct comm **out)
+{
+	unsigned next = 0;
+	int rc = 0;
+
+	for (*out = NULL; !rc && !*out && attempts < ATTEMPTS_MAX;) {
+		rc = step(out);
+		if (attempt) {
+			end(outcomes[next]);
+			next += next + 1 < count;
+		} else if (!LIST_EMPTY(&timers)) {
+			run_timer();
+		}
+	}
+	(void)poller_run(&control, now_ns);
+	CHECK(!ctx.connects);
+	return rc;
+}
+
+static int fail_by(const struct outcome *outcome)
+{
+	struct comm *out;
+
+	return connect_by(&outcome, 1, &out);
+}
+
+TEST(how_long_a_connect_goes_on_depends_on_what_it_finds)
+{
+	static const struct {
+		const struct outcome *outcome;
+		uint64_t min_ns, max_ns; /* until it fails */
+		unsigned attempts;       /* 0: any number */
+	} cases[] = {
+		{ &wrong_proof, 350 * MS, 350 * MS, 4 },
+		{ &refused, TIMEOUT_NS / 10 - 800 * MS, TIMEOUT_NS / 10 + 800 * MS, 0 },
+		{ &silent, TIMEOUT_NS / 10 - 800 * MS, TIMEOUT_NS / 10 + 800 * MS, 0 },
+		{ &hello_reset, TIMEOUT_NS / 3 - 1600 * MS, TIMEOUT_NS / 3 + 1600 * MS, 0 },
+		{ &later_reset, TIMEOUT_NS - 1600 * MS, TIMEOUT_NS, 0 },
+	};
+
+	for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		prepare(1);
+		CHECK_EQ(fail_by(cases[i].outcome), cases[i].outcome->error);
+		CHECK(now_ns - begin_ns >= cases[i].min_ns && now_ns - begin_ns <= cases[i].max_ns);
+		CHECK(!cases[i].attempts || attempts == cases[i].attempts);
+		CHECK(strstr(warning, strerror(-cases[i].outcome->error)) != NULL);
+	}
+	prepare(1); /* however short the time, four rounds */
+	config.connect_timeout_ns = 1000 * MS;
+	CHECK_EQ(fail_by(&refused), -ECONNREFUSED);
+	CHECK_EQ(attempts, 4);
+}
+
+TEST(an_answer_of_the_listen_comm_gives_the_time_back)
+{
+	const struct outcome *outcomes[] = { &later_reset, &hello_reset };
+	struct comm *out;
+
+	prepare(1);
+	CHECK_EQ(connect_by(outcomes, 2, &out), -ECONNRESET);
+	CHECK(now_ns - begin_ns >= TIMEOUT_NS / 3 && now_ns - begin_ns < TIMEOUT_NS / 2);
+}
+
+TEST(connects_that_were_dropped_together_do_not_return_together)
+{
+	uint64_t first_ns = UINT64_MAX, last_ns = 0;
+
+	for (unsigned i = 0; i < 200; i++) {
+		const struct outcome *outcomes[] = { &later_reset, &success };
+		struct comm *out;
+
+		prepare(1);
+		CHECK_EQ(connect_by(outcomes, 2, &out), 0);
+		CHECK(now_ns - begin_ns >= 50 * MS && now_ns - begin_ns < 100 * MS);
+		first_ns = now_ns - begin_ns < first_ns ? now_ns - begin_ns : first_ns;
+		last_ns = now_ns - begin_ns > last_ns ? now_ns - begin_ns : last_ns;
+	}
+	CHECK(last_ns - first_ns > 35 * MS);
+}
+
+TEST(of_a_round_the_failure_that_explains_most_is_reported)
+{
+	static const struct {
+		const struct outcome *outcomes[3];
+		int reported;
+		const char *remedy;
+	} cases[] = {
+		{ { &silent, &refused, &silent }, -ECONNREFUSED, "firewall" },
+		{ { &later_reset, &refused, &silent }, -ECONNRESET, "rank alive" },
+		{ { &refused, &hello_reset, &refused }, -ECONNRESET, "closed this listener" },
+		{ { &wrong_proof, &silent, &refused }, -EKEYREJECTED, "" },
+	};
+
+	for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		struct comm *out;
+
+		prepare(3);
+		config.connect_timeout_ns = 1; /* one round */
+		now_ns += 10;
+		CHECK_EQ(connect_by(cases[i].outcomes, 3, &out), cases[i].reported);
+		CHECK_EQ(attempts, attempts < 3 ? attempts : 3);
+		CHECK(strstr(warning, cases[i].remedy) != NULL);
+	}
+}
+
+TEST(candidates_are_tried_in_order_and_again)
+{
+	const struct outcome *outcomes[] = { &refused, &refused, &refused, &success };
+	struct comm *out;
+
+	for (unsigned multi = 0; multi < 2; multi++) {
+		prepare(2);
+		multi_lane = multi;
+		CHECK_EQ(connect_by(outcomes, 4, &out), 0);
+		CHECK(out == &comm);
+		CHECK_EQ(attempts, 4);
+		for (unsigned i = 0; i < 4; i++)
+			CHECK_EQ(tried[i], 1 + i % 2);
+		CHECK_EQ(comm.connector != NULL, multi);
+		connector_stop(comm.connector);
+		connector_free(comm.connector);
+		(void)poller_run(&control, now_ns);
+	}
+}
+
+TEST(what_was_silent_a_moment_ago_is_tried_if_nothing_else_is_left)
+{
+	for (unsigned kernel = 0; kernel < 2; kernel++) {
+		prepare(2);
+		found.ways = 2;
+		found.list[0].harp = true;
+		found.list[1].harp = !kernel;
+		avoided = true;
+		(void)fail_by(&refused);
+		for (unsigned i = 0; i < attempts; i++)
+			CHECK_EQ(tried[i], kernel ? 2 : 1 + i % 2); /* in later rounds */
+		CHECK(attempts > 2);
+	}
+}
+
+TEST(one_side_that_encrypts_alone_fails_at_once)
+{
+	prepare(1);
+	encrypts = true;
+	CHECK_EQ(fail_by(&hello_reset), -EPROTONOSUPPORT);
+	CHECK_EQ(attempts, 1);
+	CHECK(strstr(warning, "this process encrypts") != NULL);
+}
+
+TEST(an_attempt_that_the_deadline_cut_short_is_not_reported)
+{
+	const struct outcome *outcomes[] = { &refused, &silent };
+	struct comm *out = NULL;
+
+	prepare(1);
+	CHECK_EQ(step(&out), 0);
+	end(outcomes[0]);
+	run_timer();
+	now_ns = begin_ns + TIMEOUT_NS + MS;
+	ctx.connects->first.began_ns = now_ns - MS;
+	end(outcomes[1]);
+	CHECK_EQ(step(&out), -ECONNREFUSED);
+	(void)poller_run(&control, now_ns);
+}
+
+TEST(a_connect_is_pending_while_the_interface_is_opened)
+{
+	struct comm *out;
+
+	prepare(1);
+	waits = true;
+	CHECK_EQ(step(&out), 0);
+	CHECK_EQ(attempts, 0);
+	waits = false;
+	control_post(&ctx.connects->first.waiter.work);
+	(void)poller_run(&control, now_ns);
+	CHECK_EQ(attempts, 1);
+	connect_abort(ctx.connects);
+	(void)poller_run(&control, now_ns);
+	CHECK(!ctx.connects && !attempt);
+}
+
+TEST(a_handle_that_cannot_be_used_is_one_error)
+{
+	struct handle handle = { .wire_min = 1, .wire_max = 1, .tuner = 8 };
+	struct comm *out;
+
+	prepare(0); /* no candidate: candidates_find() has logged it */
+	CHECK_EQ(fail_by(&refused), -EPROTONOSUPPORT);
+	CHECK_EQ(attempts, 0);
+	CHECK_STR(warning, "");
+	prepare(1);
+	handle_encode(handle_bytes, &handle);
+	CHECK_EQ(step(&out), -EPROTONOSUPPORT);
+	CHECK(strstr(warning, "tuner") != NULL);
+	handle_bytes[0] ^= 1;
+	CHECK(step(&out) < 0);
+	CHECK(!ctx.connects);
+}
