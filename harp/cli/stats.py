@@ -45,7 +45,7 @@ def _filtered(
 
 
 @understood()
-def _explain(host: Document, source: Source) -> None:
+def _explain(host: Document, source: Source, *, filtered: bool) -> None:
     """Print warnings on stderr; HarpError if nothing could be read."""
     for bad in host["bad_pages"]:
         console.err.print(
@@ -57,11 +57,12 @@ def _explain(host: Document, source: Source) -> None:
         raise HarpError("no page could be read")
     if host["hidden_processes"] and not source.daemon:
         raise HarpError(
-            "no process of yours publishes statistics, other users' are root's to see; use sudo, "
+            "no process of this user publishes statistics; run as root to see those of others, "
             "or start harpd",
             Exit.PRIVILEGE,
         )
-    console.err.print("harpctl: no process publishes statistics on this host", markup=False)
+    which = "process that matches" if filtered else "process on this host"
+    console.err.print(f"harpctl: no {which} publishes statistics", markup=False)
 
 
 class _Watch:
@@ -169,7 +170,7 @@ def stats(
         repeat(look, draw, interval, output == "json")
         return
     host = look()
-    _explain(host, source)
+    _explain(host, source, filtered=(nic, queue, pid) != (None, None, None))
     if output == "json":
         console.print_json(host)
     elif everything:
@@ -233,7 +234,7 @@ def flows(
     harpctl flows
     harpctl flows --watch --interval 0.5 --pid 4711 --peer 10.0.0.0/24
     harpctl flows --flat --wide --nic eth1
-    harpctl flows -o json | jq '.jobs[].comms[].lanes[] | select(.state == "dead")'
+    harpctl flows -o json | jq '.jobs[].comms[].lanes[] | .state'
     """
     source = Source()
 
@@ -254,7 +255,7 @@ def flows(
         repeat(look, draw, interval, output == "json")
         return
     host = look()
-    _explain(host, source)
+    _explain(host, source, filtered=(nic, queue, pid, peer) != (None,) * 4)
     if output == "json":
         console.print_json(host)
     elif host["instances"] or host["jobs"]:

@@ -29,7 +29,7 @@ from harp.config.schema import Reading
 
 ALL_READERS = Reader.JOB | Reader.DAEMON | Reader.TOOL
 _ENVIRONMENT = "environment"
-_COMMAND_LINE = "command line"
+COMMAND_LINE = "command line"
 _ENCRYPT = "HARP_ENCRYPT"
 
 
@@ -70,12 +70,12 @@ def _from_command_line(settings: Mapping[str, str], problems: list[Problem]) -> 
                 hint = nearest_variable(name)
             advice = f"did you mean {hint}?" if hint else "`harpctl config show` lists the keys"
             shown = values.quote(name)[1:-1]
-            problems.append(Problem(_COMMAND_LINE, shown, f"is an unknown key: {advice}"))
+            problems.append(Problem(COMMAND_LINE, shown, f"is an unknown key: {advice}"))
             continue
         try:
             found[key.name] = Value(key, values.from_text(text, key), Source("command line"))
         except ValueError as error:
-            problems.append(Problem(_COMMAND_LINE, key.place, f"= {values.quote(text)}: {error}"))
+            problems.append(Problem(COMMAND_LINE, key.place, f"= {values.quote(text)}: {error}"))
     return found
 
 

@@ -25,8 +25,7 @@ lane (round trip, in flight) are sampled while it works.
 
 `tools/instructions.py` counts instructions with and without a page: about 35 more per poll, and for
 a publication, at most a thousand a second, 1,450 with one connection and 3,700 with thousands.
-`tools/idle.py` measures an idle stack with 100 connections: 0.011 % of a core with a page, 0.007 %
-without. A stack without traffic does not wake to publish.
+A stack without traffic does not wake to publish.
 
 ## Prometheus
 

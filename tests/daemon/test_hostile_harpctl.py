@@ -32,7 +32,7 @@ def harpctl(*words: str, shell: str = "", **env: str) -> subprocess.CompletedPro
     [
         (">&-", 0, ""),
         (">&- <&-", 0, ""),
-        (">/dev/full", 1, "harpctl: No space left on device\n"),
+        (">/dev/full", 1, "harpctl: standard output: No space left on device\n"),
         (">/dev/full 2>&-", 1, ""),
     ],
 )

@@ -59,7 +59,7 @@ def bench(build: Path, plugin: Path, rank: int, root: str, *arguments: str) -> l
     """One of two ranks of harp-bench."""
     return [
         build / "tools" / "driver" / "harp-bench", *arguments, "--plugin", plugin,
-        "--rank", str(rank), "--ranks", "2", "--root", root, "-o", "json",
+        "--rank", str(rank), "--ranks", "2", "--root", root,
     ]  # fmt: skip
 
 

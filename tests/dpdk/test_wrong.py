@@ -112,7 +112,7 @@ def goes_on(hosts: Lab, wrong: Wrong, ends: Ends, plugin: Path) -> None:
     where = ("--plugin", plugin, "--ranks", "2", "--root", hosts.hosts[0].endpoint(7000))
     variables = wrong.more | {"HARP_PATH": "auto", "HARP_DPDK": wrong.dpdk, "NCCL_DEBUG": "INFO"}
     ranks = [
-        host.popen([bench, *run, *where, "--rank", str(host.index), "-o", "json"], env=variables)
+        host.popen([bench, *run, *where, "--rank", str(host.index)], env=variables)
         for host in hosts.hosts
     ]
     ends.started += ranks

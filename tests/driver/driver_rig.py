@@ -14,6 +14,8 @@ Running = subprocess.Popen[str]
 REMOTE_ERROR = 6  # ncclRemoteError
 PLUGIN_FAILED = 4  # harp-bench's exit code
 HANGS_S = 60
+# Of the survivor and of the rank that is killed. Two sinks: both only wait.
+ROLES = [("source", "sink"), ("sink", "source"), ("sink", "sink")]
 
 
 def finish(process: Running) -> None:

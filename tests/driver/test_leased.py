@@ -25,7 +25,7 @@ REMOTE_ERROR, PLUGIN_FAILED = 6, 4
 
 
 class Containers:
-    """Two containers, joined by a network of their own, and the NICs of two hosts beside them."""
+    """Two containers, joined by a network of their own, and the NICs of two hosts."""
 
     def __init__(self, build: Path, nics: Lab, inside: Lab, daemons: list[HostDaemon]) -> None:
         self.build, self.nics, self.inside, self.daemons = build, nics, inside, daemons
@@ -44,7 +44,7 @@ class Containers:
 
     def run(self, mode: str, *args: str, **more: Any) -> tuple[dict[str, Any], list[str]]:
         """Both ranks to a good end: rank 0's JSON, and what each said."""
-        ranks = [self.start(rank, mode, *args, "-o", "json", **more) for rank in range(2)]
+        ranks = [self.start(rank, mode, *args, **more) for rank in range(2)]
         try:
             ended = [rank.communicate(timeout=60) for rank in ranks]
         finally:

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+import udp_peer
 from netns_tools import Tools, finish, run
 
 from harp.lab import Host, Lab, LabOptions
@@ -40,12 +41,12 @@ def kernel_socket(host: Host, timeout_s: float = 5) -> socket.socket:
 
 
 def echo_server(tools: Tools, host: Host) -> Any:
-    args = [tools.build / "tools" / "udp" / "harp-udp", "echo", host.address, str(PORT)]
+    args = [*udp_peer.PROGRAM, "echo", host.address, str(PORT)]
     return tools.serve(host, [*args, *tools.side(host, "harp")])
 
 
 def harp_call(tools: Tools, host: Host, address: str, *more: str) -> Any:
-    args = [tools.build / "tools" / "udp" / "harp-udp", "call", address, str(PORT)]
+    args = [*udp_peer.PROGRAM, "call", address, str(PORT)]
     return json.loads(run(host, [*args, *tools.side(host, "harp"), *more]))
 
 

@@ -125,7 +125,7 @@ def test_watch_draws_rates(owner: Owner) -> None:
 def test_no_instances_are_reported(make_owner: MakeOwner) -> None:
     done = harpctl("stats", "--nic", "no-such-nic")
     assert done.returncode == Exit.OK
-    assert "no process publishes statistics on this host" in done.stderr
+    assert "no process that matches publishes statistics" in done.stderr
     assert done.stdout == ""
     done = harpctl("flows", "--nic", "no-such-nic", "-o", "json")
     assert json.loads(done.stdout)["instances"] == []
@@ -148,7 +148,7 @@ def test_pages_of_other_users_need_root(owner: Owner) -> None:
         check=False,
     )
     assert done.returncode == Exit.PRIVILEGE, done.stderr
-    assert "use sudo, or start harpd" in done.stderr
+    assert "run as root" in done.stderr
     assert "Traceback" not in done.stderr
 
 
