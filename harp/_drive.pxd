@@ -54,4 +54,6 @@ cdef class Endpoint:
 
     cdef Connection _open(self)
     cdef list _lend(self, transfer *ctx, bint received)
-    cdef _dead(self, int error, str what)
+    cdef _begin(self, transfer *ctx)
+    cdef int _transfer(self, drive_try_fn attempt, transfer *ctx, timeout, str what,
+                       str lacking=*) except -1

@@ -547,7 +547,7 @@ cdef class Acceptor:
         wait = self.timeout if timeout is None else timeout
         rc = self.driver._wait(_try_accept, &ctx, wait, "accept")
         if rc == 0:
-            raise WaitTimeoutError(f"accept: nobody connected within {wait} s")
+            raise WaitTimeoutError(f"accept: no connection within {wait} s")
         if rc == DEAD:
             raise OSError(ctx.error, f"accept: {os.strerror(ctx.error)}")
         endpoint = Endpoint.__new__(Endpoint)
@@ -617,8 +617,25 @@ cdef class Endpoint:
         finally:
             self.driver._leave()
 
-    cdef _dead(self, int error, str what):
-        raise OSError(error, f"{what}: {os.strerror(error)}")
+    cdef _begin(self, transfer *ctx):
+        self._open()
+        memset(ctx, 0, sizeof(ctx[0]))
+        ctx.conn = &self._conn.conn
+        ctx.lending = &self._conn.lending
+
+    cdef int _transfer(self, drive_try_fn attempt, transfer *ctx, timeout, str what,
+                       str lacking=None) except -1:
+        """Wait until attempt returns DONE or END, and return that; raise what else can happen.
+        lacking: what a timeout is about; None: the bytes.
+        """
+        wait = self.timeout if timeout is None else timeout
+        rc = self.driver._wait(attempt, ctx, wait, what)
+        if rc == DEAD:
+            raise OSError(ctx.error, f"{what}: {os.strerror(ctx.error)}")
+        if rc == 0:
+            lacking = lacking or f"{ctx.done} of {ctx.size} bytes"
+            raise WaitTimeoutError(f"{what}: {lacking} within {wait} s", ctx.done)
+        return rc
 
     def send_all(self, data, *, timeout=None):
         """Send all of a buffer. The bytes are queued on return, not delivered: flush() waits for
@@ -643,27 +660,18 @@ cdef class Endpoint:
         """
         cdef Py_buffer view
         cdef transfer ctx
-        self._open()
+        self._begin(&ctx)
         if not PyObject_CheckBuffer(data):
             raise TypeError(f"send_all: {type(data).__name__} has no buffer of bytes")
         PyObject_GetBuffer(data, &view, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT)
         try:
             _refuse_objects(view.format, "send_all")
-            memset(&ctx, 0, sizeof(ctx))
-            ctx.conn = &self._conn.conn
             ctx.data, ctx.size = <uint8_t *>view.buf, view.len
             if view.len == 0:
                 return 0
-            wait = self.timeout if timeout is None else timeout
-            rc = self.driver._wait(_try_send, &ctx, wait, "send_all")
+            self._transfer(_try_send, &ctx, timeout, "send_all")
         finally:
             PyBuffer_Release(&view)
-        if rc == DEAD:
-            self._dead(ctx.error, "send_all")
-        if rc == 0:
-            raise WaitTimeoutError(
-                f"send_all: {ctx.done} of {ctx.size} bytes within {wait} s", ctx.done
-            )
         return ctx.size
 
     def recv_exact(self, buffer, *, timeout=None):
@@ -690,31 +698,22 @@ cdef class Endpoint:
         """
         cdef Py_buffer view
         cdef transfer ctx
-        self._open()
+        self._begin(&ctx)
         if not PyObject_CheckBuffer(buffer):
             raise TypeError(f"recv_exact: {type(buffer).__name__} has no buffer of bytes")
         PyObject_GetBuffer(buffer, &view, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT | PyBUF_WRITABLE)
         try:
             _refuse_objects(view.format, "recv_exact")
-            memset(&ctx, 0, sizeof(ctx))
-            ctx.conn = &self._conn.conn
             ctx.data, ctx.size = <uint8_t *>view.buf, view.len
             if view.len == 0:
                 return 0
-            wait = self.timeout if timeout is None else timeout
-            rc = self.driver._wait(_try_receive, &ctx, wait, "recv_exact")
+            rc = self._transfer(_try_receive, &ctx, timeout, "recv_exact")
         finally:
             PyBuffer_Release(&view)
-        if rc == DEAD:
-            self._dead(ctx.error, "recv_exact")
         if rc == END:
             if ctx.done:
                 raise EOFError(f"recv_exact: the stream ended after {ctx.done} of {ctx.size} bytes")
             return 0
-        if rc == 0:
-            raise WaitTimeoutError(
-                f"recv_exact: {ctx.done} of {ctx.size} bytes within {wait} s", ctx.done
-            )
         return ctx.size
 
     def recv_array(self, shape, dtype="u1", *, timeout=None):
@@ -770,18 +769,11 @@ cdef class Endpoint:
         cdef uint8_t[::1] room
         if max_bytes == 0:
             raise ValueError("recv: max_bytes is 0")
-        self._open()
-        memset(&ctx, 0, sizeof(ctx))
+        self._begin(&ctx)
         buffer = bytearray(max_bytes)
         room = buffer
-        ctx.conn = &self._conn.conn
         ctx.data, ctx.size, ctx.frame_max = &room[0], max_bytes, 1
-        wait = self.timeout if timeout is None else timeout
-        rc = self.driver._wait(_try_receive, &ctx, wait, "recv")
-        if rc == DEAD:
-            self._dead(ctx.error, "recv")
-        if rc == 0:
-            raise WaitTimeoutError(f"recv: nothing within {wait} s")
+        self._transfer(_try_receive, &ctx, timeout, "recv", "nothing")
         return bytes(memoryview(buffer)[:ctx.done])
 
     def recv_frames(self, unsigned max_frames=64, *, timeout=None):
@@ -809,17 +801,9 @@ cdef class Endpoint:
         cdef transfer ctx
         if not 1 <= max_frames <= FRAMES_MAX:
             raise ValueError(f"recv_frames: max_frames {max_frames} is not in 1 to 1024")
-        self._open()
-        memset(&ctx, 0, sizeof(ctx))
-        ctx.conn = &self._conn.conn
-        ctx.lending = &self._conn.lending
+        self._begin(&ctx)
         ctx.frame_max = max_frames
-        wait = self.timeout if timeout is None else timeout
-        rc = self.driver._wait(_try_frames, &ctx, wait, "recv_frames")
-        if rc == DEAD:
-            self._dead(ctx.error, "recv_frames")
-        if rc == 0:
-            raise WaitTimeoutError(f"recv_frames: nothing within {wait} s")
+        self._transfer(_try_frames, &ctx, timeout, "recv_frames", "nothing")
         return self._lend(&ctx, True)
 
     def frame(self, *, timeout=None):
@@ -841,16 +825,8 @@ cdef class Endpoint:
             The budget was in use all the time.
         """
         cdef transfer ctx
-        self._open()
-        memset(&ctx, 0, sizeof(ctx))
-        ctx.conn = &self._conn.conn
-        ctx.lending = &self._conn.lending
-        wait = self.timeout if timeout is None else timeout
-        rc = self.driver._wait(_try_frame, &ctx, wait, "frame")
-        if rc == DEAD:
-            self._dead(ctx.error, "frame")
-        if rc == 0:
-            raise WaitTimeoutError(f"frame: no room within {wait} s")
+        self._begin(&ctx)
+        self._transfer(_try_frame, &ctx, timeout, "frame", "no room")
         return self._lend(&ctx, False)[0]
 
     def send_frame(self, Frame frame not None, length=None):
@@ -892,15 +868,8 @@ cdef class Endpoint:
             Something was not acknowledged in time.
         """
         cdef transfer ctx
-        self._open()
-        memset(&ctx, 0, sizeof(ctx))
-        ctx.conn = &self._conn.conn
-        wait = self.timeout if timeout is None else timeout
-        rc = self.driver._wait(_try_flushed, &ctx, wait, "flush")
-        if rc == DEAD:
-            self._dead(ctx.error, "flush")
-        if rc == 0:
-            raise WaitTimeoutError(f"flush: not all acknowledged within {wait} s")
+        self._begin(&ctx)
+        self._transfer(_try_flushed, &ctx, timeout, "flush", "not all acknowledged")
 
     def shutdown(self, int how=SHUT_WR):
         """End one or both directions.

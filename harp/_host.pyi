@@ -3,7 +3,13 @@
 
 import enum
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+
+from harp._host_types import Device as Device
+from harp._host_types import Leased as Leased
+from harp._host_types import Message as Message
+from harp._host_types import Port as Port
+from harp._host_types import Queue as Queue
+from harp._host_types import Rss as Rss
 
 SOCKET: str
 MESSAGE_MAX: int
@@ -40,74 +46,6 @@ class Kind(enum.IntEnum):
     NEIGHBORS = ...
     ROUTE = ...
     ROUTED = ...
-
-class Device(NamedTuple):
-    ifname: str
-    ifindex: int
-    flags: int
-    mtu_bytes: int
-    speed_mbps: int
-    queues: int
-    queues_free: int
-    numa_node: int
-    mac: bytes
-    netns: int
-    guid: int
-    addr_v4: bytes
-    addr_v6: bytes
-    pci_path: str
-
-class Rss(NamedTuple):
-    kind: int
-    queues: int
-    key: bytes
-    table: tuple[int, ...]
-
-class Queue(NamedTuple):
-    xsk_fd: int
-    frames_fd: int
-    ifindex: int
-    queue: int
-    frame_size: int
-    frame_count: int
-    ring_size: int
-    mtu_bytes: int
-    features: int
-    tx_frags_max: int
-    zero_copy: bool
-    mac: bytes
-
-class Leased(NamedTuple):
-    lease_id: int
-    netns: int
-    ifname: str
-    ifindex: int
-    queue: int
-    queue_count: int
-    frame_size: int
-    frame_count: int
-    ring_size: int
-    nic_features: int
-    tx_frags_max: int
-    mtu_bytes: int
-    native: bool
-    zero_copy: bool
-    port_min: int
-    port_max: int
-    mac: bytes
-    page_bytes: int
-    rss: Rss
-
-class Port(NamedTuple):
-    lease_id: int
-    page_count: int
-    page_bytes: int
-    spec: str
-
-class Message(NamedTuple):
-    kind: Kind
-    serial: int
-    fields: dict[str, Any]
 
 def pack_hello(serial: int, client: str) -> bytes: ...
 def pack_lease(

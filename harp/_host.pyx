@@ -9,11 +9,12 @@ the kernel raise OSError with an errno and, as strerror, the library's one line.
 
 import enum
 import os
-import typing
 
 from libc.string cimport memcpy, memset
 
 from harp._host cimport *
+
+from harp._host_types import Device, Leased, Message, Port, Queue, Rss
 
 SOCKET = HARP_LEASE_SOCKET.decode()
 MESSAGE_MAX = HARP_LEASE_MESSAGE_MAX
@@ -53,92 +54,6 @@ class Kind(enum.IntEnum):
     NEIGHBORS = HARP_LEASE_NEIGHBORS
     ROUTE = HARP_LEASE_ROUTE
     ROUTED = HARP_LEASE_ROUTED
-
-
-class Device(typing.NamedTuple):
-    """struct harp_lease_device. Addresses: 16 bytes, or empty."""
-
-    ifname: str
-    ifindex: int
-    flags: int
-    mtu_bytes: int
-    speed_mbps: int
-    queues: int
-    queues_free: int
-    numa_node: int
-    mac: bytes
-    netns: int
-    guid: int
-    addr_v4: bytes
-    addr_v6: bytes
-    pci_path: str
-
-
-class Rss(typing.NamedTuple):
-    """struct harp_rss: how a NIC chooses the queue of a packet."""
-
-    kind: int
-    queues: int
-    key: bytes
-    table: tuple
-
-
-class Queue(typing.NamedTuple):
-    """struct harp_queue: a bound AF_XDP socket and its memory; the descriptors are the caller's."""
-
-    xsk_fd: int
-    frames_fd: int
-    ifindex: int
-    queue: int
-    frame_size: int
-    frame_count: int
-    ring_size: int
-    mtu_bytes: int
-    features: int
-    tx_frags_max: int
-    zero_copy: bool
-    mac: bytes
-
-
-class Leased(typing.NamedTuple):
-    """struct harp_lease_leased."""
-
-    lease_id: int
-    netns: int
-    ifname: str
-    ifindex: int
-    queue: int
-    queue_count: int
-    frame_size: int
-    frame_count: int
-    ring_size: int
-    nic_features: int
-    tx_frags_max: int
-    mtu_bytes: int
-    native: bool
-    zero_copy: bool
-    port_min: int
-    port_max: int
-    mac: bytes
-    page_bytes: int
-    rss: Rss
-
-
-class Port(typing.NamedTuple):
-    """struct harp_lease_port and its specification."""
-
-    lease_id: int
-    page_count: int
-    page_bytes: int
-    spec: str
-
-
-class Message(typing.NamedTuple):
-    """One message: its kind, its serial, and the fields of its kind."""
-
-    kind: Kind
-    serial: int
-    fields: dict
 
 
 cdef str _text(const char *field, size_t size):
@@ -274,12 +189,12 @@ def pack_welcome(uint32_t serial, str daemon, devices, str settings):
     """WELCOME, with at most DEVICES_MAX devices."""
     cdef harp_lease_welcome m
     memset(&m, 0, sizeof(m))
-    told = list(devices)[:HARP_LEASE_DEVICES_MAX]
+    listed = list(devices)[:HARP_LEASE_DEVICES_MAX]
     text = settings.encode()
     _put(m.daemon, sizeof(m.daemon), daemon)
-    m.device_count = len(told)
+    m.device_count = len(listed)
     m.settings_bytes = len(text)
-    rest = b"".join(_pack_device(device) for device in told) + text
+    rest = b"".join(_pack_device(device) for device in listed) + text
     return _finish(&m.header, HARP_LEASE_WELCOME, serial, sizeof(m), rest)
 
 
@@ -548,7 +463,7 @@ def unpack(bytes raw):
     if header.version != HARP_LEASE_VERSION:
         raise ValueError(f"protocol version {header.version}; {HARP_LEASE_VERSION} is spoken here")
     if header.size != <size_t>len(raw):
-        raise ValueError(f"says {header.size} bytes and has {len(raw)}")
+        raise ValueError(f"a header of {header.size} bytes in a message of {len(raw)}")
     kinds = [int(kind) for kind in Kind]
     if header.type not in kinds:
         raise ValueError(f"message type {header.type} is not known")

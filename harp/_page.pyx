@@ -134,7 +134,7 @@ LINK = HARP_PAGE_LINK.decode()
 
 
 def page_bytes(int flows=0):
-    """Bytes of a page with room for so many flows; 0: the default."""
+    """Return the size of a page for a number of flows; 0: the default."""
     return harp_page_bytes(flows)
 
 
@@ -253,7 +253,7 @@ def lane_end_name(unsigned end):
 
 
 cdef int _number(number):
-    """Of an enum; one that is none where a page says more than fits."""
+    """Return the number of an enum; 256, which is none, for one that does not fit."""
     return number if 0 <= number <= 255 else 256
 
 

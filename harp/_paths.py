@@ -63,7 +63,7 @@ def find(name: str) -> Path:
     raise HarpError(f"{name} not found in {places}. Run `make build` first", Exit.MISSING)
 
 
-def plugin(path: str | None = None) -> Path:
+def plugin(path: str | Path | None = None) -> Path:
     """Return the plugin to load: the given path, which must exist, or HARP's own."""
     if path is None:
         return find(PLUGIN)

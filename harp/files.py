@@ -1,11 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Files by a path that a user gave: a wrong kind of file is an error at once, never a wait."""
 
+import contextlib
 import errno
 import os
 import stat
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TextIO
+
+from harp.errors import Exit, HarpError
 
 # For a FIFO without another end, a tape or a modem: open() must neither block nor make it the
 # controlling terminal.
@@ -123,3 +128,53 @@ def open_output(path: Path, flags: int) -> int:
 def opened(path: Path, newline: str | None = None) -> TextIO:
     """open_output() for text that replaces the contents."""
     return os.fdopen(open_output(path, os.O_TRUNC), "w", encoding="utf-8", newline=newline)
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Convert an OSError inside the block to a HarpError that names the path and the remedy."""
+    try:
+        yield
+    except OSError as error:
+        denied = isinstance(error, PermissionError)
+        remedy = "; run as root" if denied and os.geteuid() != 0 else ""
+        raise HarpError(
+            f"{path} can't be written: {error.strerror or error}{remedy}",
+            Exit.PRIVILEGE if denied else Exit.FAILURE,
+        ) from None
+
+
+def write_whole(path: Path, data: str | bytes, *, mode: int = 0o644, replace: bool = True) -> None:
+    """Write a file completely or not at all; its directory is made if needed. A device such as
+    /dev/null is written to.
+
+    Raises
+    ------
+    FileExistsError
+        The path exists, even as a dangling link, and must not be replaced.
+    NotRegularError
+        The path is a FIFO or a socket.
+    """
+    content = data.encode() if isinstance(data, str) else data
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except FileExistsError as error:
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path)) from error
+    if replace and path.exists() and not path.is_file():
+        with os.fdopen(open_output(path, 0), "wb") as device:
+            device.write(content)
+        return
+    fd, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    temporary = Path(name)
+    try:
+        with os.fdopen(fd, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fchmod(fd, mode)  # whatever the umask
+            os.fsync(fd)
+        if replace:
+            temporary.replace(path)
+        else:
+            os.link(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)

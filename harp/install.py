@@ -3,8 +3,8 @@
 
 Theory of operation. A Part is one file or symbolic link. The manifest lists the parts that this
 module wrote, with a digest of each. A path that exists is replaced or removed only while its digest
-is one of the manifest's; everything else belongs to somebody else. All paths are examined before
-the first change, so a refusal changes nothing.
+is one of the manifest's; everything else has other owners. All paths are examined before the first
+change, so a refusal changes nothing.
 
 The manifest is written before the parts, with old and new digests, and again after them. Each part
 is replaced by a rename. An installation that was interrupted therefore is completed by the next
@@ -84,15 +84,22 @@ class Part:
 
     def write(self) -> None:
         """Write the part and rename it to its path."""
-        self.temporary.unlink(missing_ok=True)
+        with files.writing(self.path):
+            self.temporary.unlink(missing_ok=True)
+            try:
+                self._write_temporary()
+                self.temporary.replace(self.path)
+            finally:
+                self.temporary.unlink(missing_ok=True)
+
+    def _write_temporary(self) -> None:
         if self.target is not None:
             self.temporary.symlink_to(self.target)
-        else:
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-            with os.fdopen(os.open(self.temporary, flags, self.mode), "wb") as file:
-                file.write(self.content)
-                os.fchmod(file.fileno(), self.mode)  # whatever the umask
-        self.temporary.replace(self.path)
+            return
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        with os.fdopen(os.open(self.temporary, flags, self.mode), "wb") as file:
+            file.write(self.content)
+            os.fchmod(file.fileno(), self.mode)  # whatever the umask
 
 
 def _temporary(path: Path) -> Path:
@@ -379,7 +386,7 @@ def _is_searched(place: Place, library: Path) -> bool:
 
 
 # --------------------------------------------------------------------------------------------------
-# nccl.conf: one line of a file that may be somebody else's.
+# nccl.conf: one line of a file that may have other owners.
 
 
 def _lines(path: Path) -> list[str]:
@@ -430,7 +437,7 @@ class Changes:
 
     written: list[Path] = field(default_factory=list)
     removed: list[Path] = field(default_factory=list)
-    kept: list[Path] = field(default_factory=list)  # somebody changed them
+    kept: list[Path] = field(default_factory=list)  # changed since
     old_version: str = ""
 
     def __bool__(self) -> bool:
@@ -494,7 +501,7 @@ def install(
     options = Options.chosen(old, systemd=systemd, nccl_conf=nccl_conf, default_name=default_name)
     listed = parts(place, options)
     _check_conflicts(place, listed, old, options)
-    # What somebody else wrote, to the byte, is left to them.
+    # Everything else in the file stays, byte for byte.
     ours = [part for part in listed if part.path in old.parts or digest_of(part.path) == _ABSENT]
     changes = Changes(old_version=old.version)
 
@@ -541,7 +548,7 @@ def install(
 
 
 def uninstall(place: Place) -> Changes:
-    """Remove what install() wrote and nobody changed since.
+    """Remove what install() wrote and what is unchanged since.
 
     Raises
     ------
@@ -563,7 +570,7 @@ def uninstall(place: Place) -> Changes:
     changes.removed.append(place.manifest)
     _temporary(place.manifest).unlink(missing_ok=True)
     for folder in reversed(old.directories):
-        with contextlib.suppress(OSError):  # not empty: somebody else uses it
+        with contextlib.suppress(OSError):  # not empty: others use it
             folder.rmdir()
     _tell_the_system(place, changes)
     return changes

@@ -22,15 +22,11 @@ class FakeNic:
     parts: dict[str, dict[str, Any]] = field(default_factory=dict)
     xdp: dict[str, Any] = field(default_factory=dict)
     xsk_queues: list[int] = field(default_factory=list)
-    rss_chosen: bool = False  # somebody asked for that table; else it follows the queues
 
     def spread(self) -> None:
         """As drivers do when the number of queues changes."""
         table, queues = self.parts["rss"]["table"], self.parts["channels"]["combined"]
-        if not self.rss_chosen:
-            table[:] = [entry % queues for entry in range(len(table))]
-        elif max(table) >= queues:
-            raise OSError(errno.EINVAL, "channel counts are too low for the indirection table")
+        table[:] = [entry % queues for entry in range(len(table))]
 
 
 def full_nic() -> FakeNic:
@@ -88,12 +84,8 @@ class FakeEthtool:
             return
         for name, value in values.items():
             assert name in present, f"{part} has no {name}"
-            if part == "rss":
-                self.nics[ifname].rss_chosen = bool(value)
-                present[name] = list(value or present[name])
-            else:
-                present[name] = min(value, self.limit.get(f"{part}.{name}", value))
-            if part in ("rss", "channels"):
+            present[name] = min(value, self.limit.get(f"{part}.{name}", value))
+            if part == "channels":
                 self.nics[ifname].spread()
 
     def driver(self, ifname: str) -> tuple[str, str]:

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The layer rule: which folder may include which, checked file by file.
 
-dataplane/ is a pile of layers; each sees itself and those beneath it. Beside the pile, host, xdp
+dataplane/ is a stack of layers; each sees itself and those below it. Next to the stack, host, xdp
 and dpdk see public headers, base, and the doors listed below. coll/ sees NCCL's ABI and nothing
 else, so that it works over any plugin. The plugin and the Python bindings see the public headers,
 and those under SHARED.
@@ -38,9 +38,9 @@ PLUGIN_PILE = (
 )
 # Files of one folder of the plugin that may depend on each other in a circle.
 CIRCLE_FILES_MAX = 3
-# Folders beside the pile: what they may include besides their own files and dataplane/include.
+# Folders next to the layers: what they may include besides their own files and dataplane/include.
 BESIDE = {"host": ("base",), "xdp": ("base",), "dpdk": ("base",)}
-# Single headers that folders beside the pile may include, and why.
+# Single headers that folders next to the layers may include, and why.
 DOORS = {
     "nic/af_xdp_link.h": "what an interface is: asked by host and xdp before there is a NIC",
     "xdp/harp_xdp.h": "the interface of libharp-xdp.so, which host opens on demand",
@@ -60,7 +60,7 @@ COLL_SEES = ("plugin/abi/nccl_abi.h",)
 COLL_PUBLIC = "coll/harp_coll.h"
 # What single files of the bindings may include besides, and why.
 BINDINGS = {
-    ("harp/_host.pxd", "dataplane/xdp/harp_xdp.h"): "harpd loads the steering program as host does",
+    ("harp/_host.pxd", "dataplane/xdp/harp_xdp.h"): "harpd loads the XDP program as host does",
     (
         "harp/native/dpdk/eal.c",
         "dataplane/dpdk/harp_dpdk.h",
@@ -136,7 +136,7 @@ def judge_dataplane(layer: str, target: tuple[str, ...]) -> str | None:
             f"{layer} sees public headers, {', '.join(BESIDE[layer])} and {', '.join(DOORS)} only"
         )
     if folder not in PILE:
-        return f"{layer} must not know {folder}, which is beside the pile of layers"
+        return f"{layer} must not include {folder}, which is next to the layers"
     if PILE.index(folder) > PILE.index(layer):
         return f"{layer} lies beneath {folder} and must not know it"
     return None
@@ -231,11 +231,11 @@ def circles(uses: dict[Path, set[Path]]) -> Iterator[list[Path]]:
                     seen.add(path)
                     left.append(path)
         reach[start] = seen
-    told: set[Path] = set()
+    reported: set[Path] = set()
     for start in uses:
         circle = sorted(path for path in reach[start] if start in reach[path])
-        if circle and start not in told:
-            told.update(circle)
+        if circle and start not in reported:
+            reported.update(circle)
             yield circle
 
 
@@ -261,7 +261,7 @@ def plugin_offences(root: Path) -> Iterator[str]:
 
 
 def unknown_folders(root: Path) -> Iterator[str]:
-    """Folders that the rule does not name: it must be told where they belong."""
+    """Folders that the rule does not name."""
     for tree, known in (
         ("dataplane", {"include", *PILE, *BESIDE}),
         ("plugin", set(PLUGIN_PILE)),

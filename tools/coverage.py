@@ -4,7 +4,7 @@
 
     tools/coverage.py              build with gcov into build-coverage/, run the tests, report
     tools/coverage.py --report     the report again, of the last run
-    tools/coverage.py --update     writes docs/uncovered.txt anew, keeping the reasons it has
+    tools/coverage.py --update     write docs/uncovered.txt again, with the reasons that it has
 
 docs/uncovered.txt names every function of dataplane/ that has lines no test runs, and why. Exit 1
 when coverage is below the mark, or when a function stands there without a reason or not at all.
@@ -33,7 +33,7 @@ SEEDS = 1000
 PYTEST = ("tests/packet", "tests/netns", "tests/dpdk", "tests/daemon/test_dpdk_jobs.py")
 # A BPF program: the kernel runs it.
 NOT_MEASURED = {"dataplane/xdp/steer.bpf.c"}
-# Long, and what it sends through the stack others send too.
+# It is long, and other tests send the same traffic through the stack.
 NOT_THIS = "tests/netns/test_interop_matrix.py"
 
 
@@ -102,7 +102,7 @@ def function_name(file: str, name: str, number: int) -> str:
 
 
 def uncovered() -> tuple[int, int, dict[str, dict[str, list[int]]]]:
-    """Lines, lines covered, and per file and function the lines that nobody ran."""
+    """Lines, lines covered, and per file and function the lines that did not run."""
     gcovr: list[str | Path] = ["gcovr", "--root", ROOT, "--filter", f"{ROOT}/dataplane/", "--json"]
     gcovr += ["--merge-mode-functions=separate", "--gcov-ignore-errors=all"]
     gcovr += ["--gcov-ignore-parse-errors=negative_hits.warn", "--object-directory", BUILD, BUILD]
@@ -173,7 +173,7 @@ def main() -> int:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--report", action="store_true", help="of the last run; runs nothing")
-    parser.add_argument("--update", action="store_true", help="writes docs/uncovered.txt anew")
+    parser.add_argument("--update", action="store_true", help="write docs/uncovered.txt again")
     options = parser.parse_args()
     if not options.report and not options.update:
         run_tests()

@@ -45,7 +45,7 @@ License: Apache-2.0
  /usr/share/common-licenses/Apache-2.0 has the text.
 """
 
-# dpkg knows files of packages only; what somebody else put there it would replace.
+# dpkg knows files of packages only, and would replace files of others.
 PREINST = f"""\
 #!/bin/sh
 set -e

@@ -3,7 +3,7 @@
 #
 # The test suite, three tests at a time, as most of them wait for another process or a timer most of
 # the time; arguments go to pytest. At most FEW tests that
-# failed run once more with nothing beside them: two cores do not always give a test its share. A
+# failed run once more alone: two cores do not always give a test its share. A
 # test that fails alone fails the run. One that passes alone is named as flaky, which is a fault to mend.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
@@ -23,7 +23,7 @@ echo "run_tests: the tests that failed run again, alone:"
 .venv/bin/python -m pytest --last-failed --last-failed-no-failures none "$@"
 status=$?
 if ((status == 0)); then
-	echo "run_tests: flaky, failed beside other tests and passed alone:"
+	echo "run_tests: flaky, failed in parallel and passed alone:"
 	sed 's/^/  /' <<<"$tests"
 fi
 exit "$status"

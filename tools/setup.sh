@@ -296,8 +296,7 @@ configure() {
 	logged meson setup build -Dpython=enabled -Dwerror=true || die "meson could not configure the build"
 }
 
-# With the compilers that we know nothing warns, and what does is an error. With another's warnings HARP can be used:
-# who has finished no build yet has another try without. An interrupted first build is finished so, too.
+# Warnings are errors with the compilers that CI uses. Other compilers may warn: a tree without a finished build is built once more without it, also after an interrupted first build.
 readonly built=build/.harp-built
 
 build() {

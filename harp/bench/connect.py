@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from harp.bench.nccl import TRANSPORTS, bench_options
-from harp.bench.runner import path, run_bench
+from harp.bench.runner import alternate, path, run_bench
 from harp.errors import HarpError
 from harp.lab import Lab, LabOptions
 
@@ -47,16 +47,13 @@ def run_connect(options: ConnectOptions, say: Say) -> dict[str, Any]:
     }
     paths: dict[str, str] = {}
     with Lab(options.lab) as lab:
-        for number in range(options.rounds):
-            turn = number % len(transports)
-            for name in (*transports[turn:], *transports[:turn]):
-                say(f"round {number + 1}: {name}")
-                for channels in options.channels:
-                    report = run_bench(lab, bench_options("lat", name, _SIZES, channels))
-                    if not report["ok"]:
-                        raise HarpError(f"{name}, {channels} channels: {report['error']}")
-                    times[channels, name].append(report["connect_us"])
-                    paths[name] = path(report)
+        for name in alternate(transports, options.rounds, say):
+            for channels in options.channels:
+                report = run_bench(lab, bench_options("lat", name, _SIZES, channels))
+                if not report["ok"]:
+                    raise HarpError(f"{name}, {channels} channels: {report['error']}")
+                times[channels, name].append(report["connect_us"])
+                paths[name] = path(report)
     cells = [
         {
             "channels": channels,

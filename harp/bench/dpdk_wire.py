@@ -17,7 +17,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from harp.errors import HarpError
+from harp.errors import Exit, HarpError
 from harp.lab import cpus, unwinding
 
 PREFIX = "dpdk:"
@@ -170,7 +170,7 @@ def run(options: WireOptions) -> dict[str, Any]:
     """Measure a stream and, with a peer, round trips: {"stream": ..., "pingpong": ... or None}."""
     for spec in filter(None, (options.nic, options.peer)):
         if not spec.startswith(PREFIX):
-            raise HarpError(f"{spec}: a DPDK port is dpdk:DEVICE, as dpdk:net_memif0")
+            raise HarpError(f"{spec}: want dpdk:DEVICE, such as dpdk:net_memif0", Exit.USAGE)
     import_module("harp.dpdk")  # or its error, which names what is missing
     with unwinding(), tempfile.TemporaryDirectory(prefix="harp-wire-") as folder:
         specs = [each for each in _specs(options, folder) if each]

@@ -1,23 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Several NICs: the sum of their rates, and a stream that survives the failure of one.
+"""A verified stream over several NICs, one of which fails in the middle and recovers.
 
-Both benches run a verified stream between two hosts. The switch shapes their rails, so that the
-line and not the processor is the limit. The receiver's progress is measured.
+The switch between the two hosts shapes their rails, so that the line and not the processor is the
+limit. The receiver's progress is measured.
 """
 
-import csv
 import itertools
-import os
 import statistics
 import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from harp import files
+from harp.bench import plot
 from harp.bench.streams import (
     SINK,
     SOURCE,
@@ -27,55 +25,53 @@ from harp.bench.streams import (
     pause_ns,
     rate_bytes_per_s,
 )
-from harp.errors import Exit, HarpError
 from harp.lab import Lab, LabOptions, RailOptions
 from harp.lab.rails import Rails
 
 MBIT = 8e-6  # bytes per second to Mbit/s
 PAUSE_GOAL_MS = 1000.0  # goal: at most this long without a received byte after a cut
 CUTS = ("silent", "unplug", "down")
+MESSAGE_BYTES = 65536
+_SKIP_S = 1  # warm-up, which does not count
+_QUEUE_MS = 5  # of the shaped rails
 _CUT_RAIL = 0  # the NIC of the lane that connected first
 Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class RailsOptions:
-    """Shape of the hosts and of the stream; rates are per rail."""
+class FailoverOptions:
+    """Hosts, stream and times of the cut; rates are per rail. use is HARP_RAILS."""
 
-    mbit_per_s: float = 2000
+    mbit_per_s: float = 1000
     rails: int = 2
     rounds: int = 5
-    seconds: float = 3
-    skip_s: float = 1  # warm-up, which does not count
-    mtu_bytes: int = 1500
-    offload: bool = True
-    ipv6: bool = False
+    seconds: float = 2  # before the cut
+    cut: str = "silent"
+    cut_s: float = 3
+    after_s: float = 8  # a restored rail is tried again after 5 s at the latest
+    use: str = "all"
     path: str = "auto"
     channels: int = 1
-    message_bytes: int = 1 << 20
-    queue_ms: float = 5
+    shape: LabOptions = field(default_factory=LabOptions)  # MTU, offloads and family
 
     @property
     def lab(self) -> LabOptions:
         """Make two hosts with one NIC per rail."""
-        further = (RailOptions(self.mtu_bytes, self.offload),) * (self.rails - 1)
-        return LabOptions(2, self.mtu_bytes, self.offload, ipv6=self.ipv6, rails=further)
+        further = (RailOptions(self.shape.mtu_bytes, self.shape.offload),) * (self.rails - 1)
+        return replace(self.shape, rails=further)
 
-    def stream(self, use: str, nics: tuple[int, ...] | None = None) -> StreamOptions:
-        """Return a job's environment: HARP_RAILS=use, on these NICs."""
-        variables = {"HARP_PATH": self.path, "HARP_RAILS": use}
+    def stream(self) -> StreamOptions:
+        """Return the stream of a job with HARP_RAILS=use."""
+        variables = {"HARP_PATH": self.path, "HARP_RAILS": self.use}
         return StreamOptions(
-            message_bytes=self.message_bytes,
-            channels=self.channels,
-            nics=nics,
-            env=(variables, variables),
+            message_bytes=MESSAGE_BYTES, channels=self.channels, env=(variables, variables)
         )
 
 
-def _shaped(lab: Lab, options: RailsOptions) -> Rails:
+def _shaped(lab: Lab, options: FailoverOptions) -> Rails:
     rails = Rails(lab)
     for rail in range(options.rails):
-        rails.shape(rail, options.mbit_per_s, queue_ms=options.queue_ms)
+        rails.shape(rail, options.mbit_per_s, queue_ms=_QUEUE_MS)
     return rails
 
 
@@ -94,25 +90,6 @@ def _median(rounds: Sequence[dict[str, Any]], key: str) -> float:
     return statistics.median(values) if values else 0.0
 
 
-# --------------------------------------------------------------------------------------------------
-# One rail is cut in the middle of the stream, and restored.
-#
-@dataclass(frozen=True)
-class FailoverOptions:
-    """Times of the cut. RailsOptions.seconds is the time before it; use is HARP_RAILS."""
-
-    shape: RailsOptions = RailsOptions(mbit_per_s=1000, message_bytes=65536)
-    cut: str = "silent"
-    use: str = "all"
-    cut_s: float = 3
-    after_s: float = 8  # a restored rail is tried again after 5 s at the latest
-
-    def check(self) -> None:
-        """Raise HarpError for an invalid option."""
-        if self.cut not in CUTS:
-            raise HarpError(f"cut: {self.cut} is none of {', '.join(CUTS)}", Exit.USAGE)
-
-
 @dataclass(frozen=True)
 class RailSample:
     """Return the bytes of frames that left the switch towards the receiver, by rail."""
@@ -123,11 +100,10 @@ class RailSample:
 
 def run_failover(options: FailoverOptions, say: Say) -> dict[str, Any]:
     """Run the rounds, each on new hosts; return them and their medians."""
-    options.check()
     rounds = []
-    for index in range(options.shape.rounds):
-        say(f"round {index + 1} of {options.shape.rounds}")
-        with Lab(options.shape.lab) as lab:
+    for index in range(options.rounds):
+        say(f"round {index + 1} of {options.rounds}")
+        with Lab(options.lab) as lab:
             rounds.append(_failover_round(lab, options))
     keys = ("pause_ms", "back_ms", "before_mbit_per_s", "cut_mbit_per_s", "after_mbit_per_s")
     pauses = [found["pause_ms"] for found in rounds]
@@ -159,11 +135,10 @@ def _cut(rails: Rails, options: FailoverOptions) -> Any:
 
 
 def _failover_round(lab: Lab, options: FailoverOptions) -> dict[str, Any]:
-    shape = options.shape
-    rails = _shaped(lab, shape)
-    with Stream(lab, shape.stream(options.use)) as stream, _watched(rails, stream) as watched:
-        begin_ns = time.monotonic_ns() + round(shape.skip_s * 1e9)
-        _until(stream, begin_ns + round(shape.seconds * 1e9))
+    rails = _shaped(lab, options)
+    with Stream(lab, options.stream()) as stream, _watched(rails, stream) as watched:
+        begin_ns = time.monotonic_ns() + round(_SKIP_S * 1e9)
+        _until(stream, begin_ns + round(options.seconds * 1e9))
         cut_ns = time.monotonic_ns()
         with _cut(rails, options):
             _until(stream, cut_ns + round(options.cut_s * 1e9))
@@ -199,11 +174,11 @@ def _watched(rails: Rails, stream: Stream) -> Any:
     found: list[RailSample] = []
     over = threading.Event()
 
-    def tell(counts: list[int]) -> bool:
+    def add(counts: list[int]) -> bool:
         found.append(RailSample(time.monotonic_ns(), tuple(counts)))
         return not over.wait(stream.options.tick_ms / 1000)
 
-    thread = threading.Thread(target=rails.watch, args=(SINK, tell), name="rails")
+    thread = threading.Thread(target=rails.watch, args=(SINK, add), name="rails")
     thread.start()
     try:
         yield found
@@ -257,65 +232,29 @@ def typical_round(report: dict[str, Any]) -> dict[str, Any]:
     return rounds[len(rounds) // 2]
 
 
-def check_output(csv_file: Path | None, plot: Path | None) -> None:
-    """Check that the files can be written before minutes of measuring."""
-    for file in filter(None, (csv_file, plot)):
-        with _writable(file):
-            os.close(files.open_output(file, 0))
-    if plot is not None:
-        _matplotlib()
-
-
-def _matplotlib() -> tuple[Any, Any]:
-    """Return a figure and the canvas that draws it."""
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise HarpError("--plot needs matplotlib: pip install matplotlib", Exit.MISSING) from None
-    return Figure, FigureCanvasAgg
-
-
-def write_csv(report: dict[str, Any], file: Path) -> None:
-    """Write every round's timeline: received bytes, and bytes per rail."""
-    with _writable(file), files.opened(file, newline="") as out:
-        rows = csv.writer(out)
-        rows.writerow(("round", "series", "at_ms", "mbit_per_s"))
-        for index, found in enumerate(report["rounds"]):
-            for at_ms, rate in found["timeline"]["received"]:
-                rows.writerow((index + 1, "received", f"{at_ms:.2f}", f"{rate:.1f}"))
-            for at_ms, *rates in found["timeline"]["rails"]:
-                for rail, rate in enumerate(rates):
-                    rows.writerow((index + 1, f"rail {rail}", f"{at_ms:.2f}", f"{rate:.1f}"))
-
-
 def write_plot(report: dict[str, Any], file: Path) -> None:
-    """Draw the median round as PNG or SVG, by the file's suffix. Needs matplotlib."""
-    figure_of, canvas_of = _matplotlib()
-    found = typical_round(report)
-    shape = report["options"]["shape"]
-    figure = figure_of(figsize=(9, 4), layout="constrained")
-    canvas_of(figure)
+    """Draw the median round."""
+    found, options = typical_round(report), report["options"]
+    figure = plot.figure(figsize=(9, 4))
     axes = figure.add_subplot()
     line = found["timeline"]["received"]
-    axes.plot(*_columns(line, 1), color="black", lw=0.9, label="received and right")
-    for rail in range(shape["rails"]):
+    axes.plot(*_columns(line, 1), color="black", lw=0.9, label="received and verified")
+    for rail in range(options["rails"]):
         at, rate = _columns(found["timeline"]["rails"], rail + 1)
         axes.plot(at, rate, lw=0.7, alpha=0.8, label=f"frames on rail {rail}")
     times = found["times_ms"]
     axes.axvspan(times["cut"] / 1e3, times["back"] / 1e3, color="red", alpha=0.1)
-    words = f"rail {_CUT_RAIL} cut ({report['options']['cut']})"
+    words = f"rail {_CUT_RAIL} cut ({options['cut']})"
     axes.annotate(words, (times["cut"] / 1e3, axes.get_ylim()[1]), va="top")
     axes.set(xlabel="s", ylabel="Mbit/s", xlim=(0, times["end"] / 1e3), ylim=(0, None))
     axes.set_title(
-        f"{shape['rails']} rails of {shape['mbit_per_s']:.0f} Mbit/s,"
-        f" HARP_RAILS={report['options']['use']}, HARP_PATH={shape['path']}:"
+        f"{options['rails']} rails of {options['mbit_per_s']:.0f} Mbit/s,"
+        f" HARP_RAILS={options['use']}, HARP_PATH={options['path']}:"
         f" {found['pause_ms']:.0f} ms without a byte",
         fontsize=10,
     )
     axes.legend(loc="lower right", fontsize=8)
-    with _writable(file):
-        figure.savefig(file, dpi=90)
+    plot.save(figure, file)
 
 
 def _columns(rows: Sequence[Sequence[float]], column: int) -> tuple[list[float], list[float]]:
@@ -326,11 +265,3 @@ def _columns(rows: Sequence[Sequence[float]], column: int) -> tuple[list[float],
         [group[-1][0] / 1e3 for group in groups],
         [statistics.fmean(row[column] for row in group) for group in groups],
     )
-
-
-@contextmanager
-def _writable(file: Path) -> Any:
-    try:
-        yield
-    except (OSError, ValueError) as error:  # ValueError: the suffix is no known format
-        raise HarpError(f"{file}: {error}", Exit.USAGE) from None

@@ -8,8 +8,9 @@ is the median of the rounds' ratios with an interval from resampling the rounds 
 Among 260 cells some miss a goal by chance: a cell that does is measured a second time, with twice
 the rounds, and the second measurement decides.
 
-"sockets" is NCCL's socket transport as tools/driver implements it, in a process without HARP and on
-hosts without an XDP program.
+"sockets" is NCCL's socket transport as tools/driver implements it (one socket per connection, no
+helper threads, as NCCL does outside of clouds), in a process without HARP and on hosts without an
+XDP program.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +21,8 @@ from typing import Any
 import numpy as np
 
 from harp import _paths
-from harp.bench.runner import BenchOptions, path, run_bench
+from harp.bench import plot
+from harp.bench.runner import BenchOptions, alternate, path, run_bench
 from harp.errors import Exit, HarpError
 from harp.lab import Host, Lab, LabOptions
 from harp.lab.netns import in_namespace
@@ -31,8 +33,6 @@ TRANSPORTS = (AUTO, XDP, KERNEL, SOCKETS)
 FORCED = (XDP, KERNEL)
 # The hosts' veth has generic copy mode only, where the path policy chooses kernel lanes alone.
 JUDGED = (KERNEL,)
-# NCCL's choice on a NIC of no cloud: one socket, no helper threads.
-_SOCKETS_ENVIRONMENT = {"NCCL_SOCKET_NTHREADS": "0", "NCCL_NSOCKS_PERTHREAD": "1"}
 # The speed of auto relative to the best forced path and to NCCL's sockets: at least.
 FORCED_GOAL, SOCKETS_GOAL = 0.95, 1.0
 _RESAMPLES = 2000
@@ -132,7 +132,7 @@ def bench_options(mode: str, transport: str, sizes: str, channels: int) -> Bench
         sizes=sizes,
         channels=channels,
         datacheck=False,
-        environment={"NCCL_DEBUG": "INFO", **(_SOCKETS_ENVIRONMENT if sockets else {})},
+        environment={"NCCL_DEBUG": "INFO"},
     )
 
 
@@ -192,13 +192,10 @@ def _alternate(lab: Lab, shape: Shape, transports: Sequence[str], rounds: int, s
         name: {size: [] for size in shape.sizes} for name in transports
     }
     words: dict[str, str] = {}
-    for index in range(rounds):
-        turn = index % len(transports)
-        for name in (*transports[turn:], *transports[:turn]):
-            say(f"round {index + 1}: {name}")
-            run, words[name] = run_shape(lab, shape, name)
-            for size in shape.sizes:
-                times[name][size].append(run[size])
+    for name in alternate(transports, rounds, say):
+        run, words[name] = run_shape(lab, shape, name)
+        for size in shape.sizes:
+            times[name][size].append(run[size])
     return times, words
 
 
@@ -269,14 +266,7 @@ def replace_sizes(shape: Shape, min_bytes: int | None, max_bytes: int | None) ->
 
 
 def plot_allreduce(report: Mapping[str, Any], file: Path) -> None:
-    """A PNG: time over size of the two-rank all-reduces, a panel for each setting.
-
-    HarpError when matplotlib is not installed or the file cannot be written.
-    """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise HarpError("--plot needs matplotlib: pip install matplotlib", Exit.MISSING) from None
+    """Plot time over size of the two-rank all-reduces, a panel for each setting."""
     panels = [
         (setting["words"], shape)
         for setting in report["settings"]
@@ -285,7 +275,7 @@ def plot_allreduce(report: Mapping[str, Any], file: Path) -> None:
     ]
     if not panels:
         raise HarpError("--plot shows the all-reduce of 2 ranks: measure it", Exit.USAGE)
-    figure = Figure(figsize=(5 * len(panels), 4), layout="constrained")
+    figure = plot.figure(figsize=(5 * len(panels), 4))
     for index, (words, shape) in enumerate(panels):
         axes = figure.add_subplot(1, len(panels), index + 1)
         sizes = [cell["size_bytes"] for cell in shape["cells"]]
@@ -297,7 +287,4 @@ def plot_allreduce(report: Mapping[str, Any], file: Path) -> None:
         axes.set(title=words, xlabel="bytes", ylabel="time of an all-reduce, us")
         axes.grid(visible=True, alpha=0.3)
         axes.legend()
-    try:
-        figure.savefig(file, format="png")
-    except OSError as error:
-        raise HarpError(f"{file}: {error.strerror}") from error
+    plot.save(figure, file)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from harp.errors import HarpError
+from harp.bench.runner import alternate
 from harp.lab import Host, Lab, LabOptions, cpus
 from harp.nccl.ranks import HARP, SOCKETS, Ranks, environment
 from harp.plugin_log import path_in_use
@@ -106,12 +106,9 @@ def run_real(shape: LabOptions, options: RealOptions, say: Say) -> dict[str, Any
     runs: dict[str, list[Any]] = {name: [] for name in transports}
     paths: dict[str, str] = {}
     with Lab(shape) as lab:
-        for index in range(options.rounds):
-            turn = index % len(transports)
-            for name in (*transports[turn:], *transports[:turn]):
-                say(f"round {index + 1}: {name}")
-                found, paths[name] = run_once(lab, options, name)
-                runs[name].append(found)
+        for name in alternate(transports, options.rounds, say):
+            found, paths[name] = run_once(lab, options, name)
+            runs[name].append(found)
     rows = [
         _row(options, shape.hosts, (operation, size), runs)
         for operation in options.operations
@@ -128,9 +125,3 @@ def run_real(shape: LabOptions, options: RealOptions, say: Say) -> dict[str, Any
         "results": rows,
         "ok": wrong == 0,
     }
-
-
-def check_sizes(sizes: tuple[int, ...]) -> None:
-    """Raise HarpError for invalid sizes."""
-    if not all(4 <= size <= 1 << 30 for size in sizes):
-        raise HarpError("sizes are 4 bytes to 1 GiB")

@@ -6,7 +6,7 @@ import os
 import subprocess
 import tempfile
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,12 +21,23 @@ _EXIT_TEXTS = {1: "data arrived wrong", 3: "hang", 4: "plugin error", 5: "peer l
 Progress = Callable[[dict[str, Any]], None]
 
 
+def alternate(names: Sequence[str], rounds: int, say: Callable[[str], None]) -> Iterator[str]:
+    """Yield all names in each round; a round begins with another one than the round before, because
+    the machine's speed changes within minutes.
+    """
+    for index in range(rounds):
+        first = index % len(names)
+        for name in (*names[first:], *names[:first]):
+            say(f"round {index + 1}: {name}")
+            yield name
+
+
 @dataclass(frozen=True)
 class BenchOptions:
     """Options of harp-bench; None selects its default."""
 
     mode: str = "lat"
-    plugin: str | None = None
+    plugin: str | Path | None = None
     path: str = "auto"
     sizes: str | None = None  # harp-bench's --sizes
     channels: int = 1
@@ -39,7 +50,7 @@ class BenchOptions:
 
     def arguments(self) -> list[str]:
         """Return harp-bench's command line, without rank and root."""
-        words = [self.mode, "--plugin", str(_paths.plugin(self.plugin)), "-o", "json"]
+        words = [self.mode, "--plugin", str(_paths.plugin(self.plugin))]
         words += ["--channels", str(self.channels), "--timeout", str(self.timeout_s)]
         words += ["--datacheck", str(int(self.datacheck))]
         if self.abi is not None:
@@ -162,7 +173,7 @@ def run_wire(lab: Lab, test: str, options: WireOptions) -> dict[str, Any]:
     if server.stdout.readline().strip() != "ready":
         raise HarpError(f"harp-wire serve: {server.communicate()[1].strip()}")
     client = client_host.popen(
-        [tool, test, client_host.ifname, server_host.address, *shared, "-o", "json"], cpu=usable[0]
+        [tool, test, client_host.ifname, server_host.address, *shared], cpu=usable[0]
     )
     printed, complaint = client.communicate()
     server_complaint = server.communicate()[1]

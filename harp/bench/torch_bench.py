@@ -14,6 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from harp.bench import plot
 from harp.errors import Exit, HarpError
 from harp.lab import Lab, LabOptions, cpus
 from harp.lab.rails import Rails
@@ -195,13 +196,7 @@ def size_text(size: int) -> str:
 
 def write_plot(reports: Sequence[dict[str, Any]], file: Path) -> None:
     """Times by size, PNG or SVG by the file's name. It takes matplotlib."""
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise HarpError("--plot needs matplotlib: pip install matplotlib", Exit.MISSING) from None
-    figure = Figure(figsize=(5 * len(reports), 4), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = plot.figure(figsize=(5 * len(reports), 4))
     for axes, report in zip(
         figure.subplots(1, len(reports), squeeze=False)[0], reports, strict=True
     ):
@@ -217,7 +212,4 @@ def write_plot(reports: Sequence[dict[str, Any]], file: Path) -> None:
         )
         axes.grid(alpha=0.3)
         axes.legend(fontsize=8)
-    try:
-        figure.savefig(file, dpi=90)
-    except (OSError, ValueError) as error:  # ValueError: the name ends in no known format
-        raise HarpError(f"{file}: {error}", Exit.USAGE) from None
+    plot.save(figure, file)

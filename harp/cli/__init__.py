@@ -3,6 +3,7 @@
 
 import contextlib
 import importlib
+import io
 import sys
 import traceback
 from pathlib import Path
@@ -23,6 +24,7 @@ except ImportError:  # another package's harp/__init__.py
     sys.exit(f"harpctl: {_conflict.problem() or 'harp/__init__.py is not of harp-nccl'}")
 
 if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
     from click.shell_completion import CompletionItem
 
 # Each command: module and attribute of the click command, and the first paragraph of its help.
@@ -110,7 +112,7 @@ COMMANDS = {
     ),
     "uninstall": (
         "harp.cli.install:uninstall",
-        "Remove what `harpctl install` wrote. Files that somebody changed are kept and named.",
+        "Remove what `harpctl install` wrote. Files that were changed since are kept and named.",
     ),
     "version": (
         "harp.cli.version:version",
@@ -125,11 +127,20 @@ SECTIONS = {
     "Try": ("demo", "bench"),
 }
 
-EPILOG = """\b
-Exit codes: 0 good; 1 it ran and the result is wrong; 2 bad usage; 3 needs root;
-4 a program, library or interface is missing; 5 (check) works, at a cost; 6 harpd runs already, or
-its leases are in the way; 7 no harpd runs; 8 harpd refuses; 130 interrupted.
-run ends with its command's own; 126 and 127 when the command can't be run or isn't there."""
+EXIT_CODES = (
+    ("0", "good"),
+    ("1", "it ran, and the result is wrong or misses a goal"),
+    ("2", "bad usage"),
+    ("3", "needs root"),
+    ("4", "a program, library, file or interface is missing"),
+    ("5", "check: works, but something costs performance"),
+    ("6", "start: another harpd runs; stop: leases exist"),
+    ("7", "no harpd runs; stop: and none left anything behind"),
+    ("8", "harpd refuses: not allowed, or no queue free"),
+    ("126, 127", "run: the command can't be executed, or does not exist"),
+    ("130", "interrupted"),
+)
+EPILOG = "\b\nExit codes:\n" + "\n".join(f"{code:>8}  {text}" for code, text in EXIT_CODES)
 
 
 def _unusable(name: str, error: ImportError) -> click.Command:
@@ -210,18 +221,29 @@ def _finish(status: int) -> int:
     try:
         sys.stdout.flush()
     except BrokenPipeError:
-        return _nobody_reads()
+        return _discard_output()
     except OSError as error:
         console.discard_stdout()
         if not status:
-            _complain(f"standard output: {error.strerror}")
+            _complain(f"{error.filename}: {error.strerror}")
         return status or Exit.FAILURE
     return status
 
 
-def _nobody_reads() -> int:
+def _discard_output() -> int:
     console.discard_stdout()  # otherwise the interpreter would report the error at exit
     return Exit.FAILURE
+
+
+class _Output(io.FileIO):
+    """Standard output whose errors name it."""
+
+    def write(self, data: "ReadableBuffer") -> int:
+        try:
+            return super().write(data)
+        except OSError as error:
+            error.filename = "standard output"
+            raise
 
 
 def _run() -> int:
@@ -241,7 +263,7 @@ def _run() -> int:
         _complain("interrupted")
         return Exit.INTERRUPTED
     except BrokenPipeError:
-        return _nobody_reads()
+        return _discard_output()
     except OSError as error:
         where = f"{error.filename}: " if error.filename is not None else ""
         _complain(f"{where}{error.strerror or error}")
@@ -257,4 +279,9 @@ def _run() -> int:
 def main() -> None:
     """Entry point: errors become one line on stderr and an exit code."""
     open_standard()
+    raw = io.BufferedWriter(_Output(1, "w", closefd=False))
+    # Not the encoding's strictness: a locale may lack characters.
+    sys.stdout = io.TextIOWrapper(
+        raw, sys.stdout.encoding, "backslashreplace", line_buffering=raw.isatty()
+    )
     sys.exit(_finish(_run()))

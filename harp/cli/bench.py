@@ -18,11 +18,18 @@ from harp.cli.connect import connect
 from harp.cli.dpdk import dpdk
 from harp.cli.failover import failover
 from harp.cli.group import Group
-from harp.cli.lab_options import lab_options, lab_shape, nic_option, path_option, plugin_option
+from harp.cli.lab_options import (
+    channels_option,
+    hosts_option,
+    lab_options,
+    lab_shape,
+    nic_option,
+    path_option,
+)
 from harp.cli.loss import loss
 from harp.cli.nccl import nccl
 from harp.cli.nccl_real import nccl_real
-from harp.cli.options import FiniteRange, output_option
+from harp.cli.options import FiniteRange, output_option, plugin_option
 from harp.cli.result import show
 from harp.cli.torch import torch
 from harp.lab import Lab, LabOptions, memif
@@ -33,16 +40,9 @@ def bench() -> None:
     """Measure HARP between hosts made on this machine (network namespaces). Needs root.
 
     \b
-    harpctl bench nccl                     HARP's paths and NCCL's sockets, NCCL's traffic
-    harpctl bench nccl-real                NVIDIA's NCCL over HARP and its sockets, without a GPU
-    harpctl bench torch                    torch.distributed over HARP and over Gloo
-    harpctl bench loss                     HARP and kernel TCP over a path that loses packets
-    harpctl bench failover                 a NIC that fails under a stream, and recovers
-    harpctl bench connect                  time until NCCL's connections are open
-    harpctl bench idle                     processor time of ranks that wait
-    harpctl bench wire                     raw AF_XDP frames: the limit
-    harpctl bench wire --nic dpdk:SPEC     raw frames on DPDK
-    harpctl bench dpdk                     raw frames and HARP over memif; kernel TCP over veth
+    harpctl bench nccl
+    harpctl bench nccl --setting 1500-on --shape allreduce --rounds 3
+    harpctl bench wire --nic dpdk:net_memif0
     """
 
 
@@ -105,12 +105,20 @@ def _print_idle(report: dict[str, Any]) -> None:
 
 
 @bench.command()
-@click.option("--hosts", type=click.IntRange(2, 4), default=2, show_default=True)
-@click.option("--seconds", type=FiniteRange(0.1), default=60.0, show_default=True)
-@click.option("--channels", type=click.IntRange(1, 32), default=1, show_default=True)
-@click.option("--abi", type=click.IntRange(6, 12), help="ncclNetPlugin_vN to use.")
+@hosts_option
+@click.option(
+    "--seconds", type=FiniteRange(0.1), default=60.0, show_default=True, help="Of each wait."
+)
+@channels_option
+@click.option("--abi", type=click.IntRange(6, 12), help="Version of ncclNet to use.")
 @click.option("--encrypt", is_flag=True, help="Encrypt the lanes with a key made for this run.")
-@click.option("--timeout", type=FiniteRange(0.1), default=60.0, show_default=True)
+@click.option(
+    "--timeout",
+    type=FiniteRange(0.1),
+    default=60.0,
+    show_default=True,
+    help="Seconds without progress after which the ranks end.",
+)
 @lab_options
 @path_option
 @nic_option
@@ -119,8 +127,9 @@ def _print_idle(report: dict[str, Any]) -> None:
 def idle(hosts: int, output: str, **given: Any) -> None:
     """Measure processor time of ranks that wait with connections open: asleep, then polling.
 
-    Asleep, NCCL calls nothing: all of it is HARP's. Waiting, NCCL's progress thread polls for a
-    rank that is late; counted is what the rest of the process takes. The goal of both is below 1 %.
+    Asleep, NCCL calls nothing, and the plugin uses all of the time. Waiting, NCCL's progress thread
+    polls for a rank that is late, and the time of all other threads counts. The goal of both is
+    below 1 %.
 
     \b
     harpctl bench idle --seconds 10
@@ -144,7 +153,9 @@ def idle(hosts: int, output: str, **given: Any) -> None:
 
 @bench.command()
 @lab_options
-@click.option("--seconds", type=click.IntRange(1, 60), default=3, show_default=True)
+@click.option(
+    "--seconds", type=click.IntRange(1, 60), default=3, show_default=True, help="Of each test."
+)
 @click.option(
     "--xdp",
     type=click.Choice(["auto", "generic", "native"]),
@@ -154,7 +165,7 @@ def idle(hosts: int, output: str, **given: Any) -> None:
 )
 @click.option("--size", type=click.IntRange(62, 65535), help="Frame, bytes (default: the MTU's).")
 @click.option("--nic", metavar="dpdk:SPEC", help="A DPDK port to send from, instead of AF_XDP.")
-@click.option("--peer", metavar="dpdk:SPEC", default="", help="The port that receives.")
+@click.option("--peer", metavar="dpdk:SPEC", default="", help="The DPDK port that receives.")
 @output_option
 def wire(
     seconds: int,
@@ -167,8 +178,8 @@ def wire(
 ) -> None:
     """Measure raw AF_XDP frames one way and raw ping-pong, without any stack: the limit.
 
-    With --nic the same on DPDK: a generator and a sink on harp.dpdk, a process each. A net_memif
-    port without a role gets its peer by itself; other ports need --peer, or only send.
+    With --nic, the same on DPDK: a generator and a sink of harp.dpdk, one process each. The command
+    makes the peer of a net_memif port without a role. Other ports need --peer, or only send.
 
     \b
     harpctl bench wire --mtu 9000 --xdp native
@@ -181,7 +192,7 @@ def wire(
         _print_wire(dpdk_wire.run(port), f"MTU {shape.mtu_bytes}", output)
         return
     if peer:
-        raise click.UsageError("--peer is of a DPDK port: say --nic dpdk:SPEC, too")
+        raise click.UsageError("--peer needs --nic dpdk:SPEC")
     options = runner.WireOptions(seconds, xdp, size)
     with Lab(shape) as made:
         stream = runner.run_wire(made, "send", options)

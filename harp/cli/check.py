@@ -69,7 +69,7 @@ def print_check(examined: Report | Examined, verbose: bool) -> None:
     "--take-default-route",
     "take",
     is_flag=True,
-    help="A DPDK port may be taken though the default route leaves by it.",
+    help="Accept a DPDK port that has the host's default route.",
 )
 @output_option
 def check(interface: str | None, queue: int, verbose: bool, take: bool, output: str) -> None:
@@ -77,15 +77,15 @@ def check(interface: str | None, queue: int, verbose: bool, take: bool, output: 
 
     Without INTERFACE: on every one that is up and has an address, and on the DPDK ports of
     harp.toml. Attaches nothing and changes nothing. Exit code 0: works; 5: works at a cost; 1:
-    can't. docs/check.md lists what is looked at.
+    cannot work. docs/check.md lists all checks.
 
     \b
     harpctl check
     harpctl check eth0
     harpctl check eth0 --verbose
     harpctl check eth1 --queue 3 -o json
-    harpctl check dpdk:0000:01:00.0        a DPDK port: it is opened, and closed again
-    harpctl check dpdk:eth1                what it takes to give eth1 to DPDK
+    harpctl check dpdk:0000:01:00.0    open a DPDK port, and close it again
+    harpctl check dpdk:eth1            how to give eth1 to DPDK
     """
     view = this_host()
     if interface is None:

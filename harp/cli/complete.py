@@ -10,6 +10,7 @@ from click.shell_completion import CompletionItem
 from harp.errors import HarpError
 
 _INTERFACES = Path("/sys/class/net")
+_CONGESTION = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
 
 
 def complete_interface(
@@ -19,6 +20,16 @@ def complete_interface(
     names: list[str] = []
     with contextlib.suppress(OSError):
         names = sorted(path.name for path in _INTERFACES.iterdir() if path.is_dir())
+    return [CompletionItem(name) for name in names if name.startswith(incomplete)]
+
+
+def complete_congestion(
+    ctx: click.Context, param: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Complete a congestion control of this kernel."""
+    names: list[str] = []
+    with contextlib.suppress(OSError):
+        names = sorted(_CONGESTION.read_text().split())
     return [CompletionItem(name) for name in names if name.startswith(incomplete)]
 
 
@@ -57,13 +68,12 @@ def complete_pid(
     ctx: click.Context, param: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
     """Complete the number of a process that publishes statistics."""
-    from harp.stats.source import Source
+    from harp.stats.source import Source, understood
 
     names: dict[str, str] = {}
-    with contextlib.suppress(HarpError, OSError):
+    with contextlib.suppress(HarpError, OSError), understood():
         seen = Source().look(flows=False)
-        names = {str(each.pid): each.comm for each in seen.instances}
-        names |= {str(each.pid): each.comm for each in seen.jobs}
+        names = {str(each["pid"]): each["comm"] for each in (*seen["instances"], *seen["jobs"])}
     return [
         CompletionItem(pid, help=name)
         for pid, name in sorted(names.items())

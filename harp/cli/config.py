@@ -2,8 +2,6 @@
 """harpctl config: the settings, their sources, and mistakes in them."""
 
 import json
-import os
-import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -12,22 +10,17 @@ import click
 from rich.text import Text
 
 from harp import config as settings
+from harp import files
 from harp import output as console
 from harp.cli.complete import complete_key
 from harp.cli.group import Group, suggestion
-from harp.cli.options import output_option
+from harp.cli.options import FilePath, file_option, output_option
 from harp.config import document, profile, reference, report
 from harp.config.keys import all_keys, tables
 from harp.config.loading import build
 from harp.config.problems import ConfigError
 from harp.daemon.client import DaemonClient
 from harp.errors import Exit, HarpError
-
-file_option = click.option(
-    "--file",
-    metavar="FILE",
-    help="The file to read (default: HARP_CONFIG, else /etc/harp/harp.toml).",
-)
 
 
 @click.group(cls=Group)
@@ -67,7 +60,7 @@ def _print_rows(columns: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> No
 
 
 def _matches(row: dict[str, Any], wanted: tuple[str, ...], name: str = "") -> bool:
-    """Tell whether a setting was requested: tcp, tcp.ecn, ecn, HARP_ECN, nic, eth1, eth1.queues?
+    """Tell whether a setting was requested: tcp, tcp.ecn, ecn, HARP_ECN, nic, eth1, eth1.queues.
 
     name: of its NIC or DPDK port.
     """
@@ -114,7 +107,7 @@ def _is_of_tools(row: dict[str, Any]) -> bool:
 )
 @file_option
 @output_option
-def show(keys: tuple[str, ...], everything: bool, file: str | None, output: str) -> None:
+def show(keys: tuple[str, ...], everything: bool, file: Path | None, output: str) -> None:
     """Show settings: value, unit, and source.
 
     KEY chooses: a table (tcp), a key (tcp.ecn), a variable (HARP_ECN), a NIC (eth1) or a DPDK port.
@@ -149,9 +142,9 @@ def show(keys: tuple[str, ...], everything: bool, file: str | None, output: str)
 
 
 @config.command()
-@click.argument("file", required=False)
+@click.argument("file", required=False, type=FilePath())
 @output_option
-def validate(file: str | None, output: str) -> None:
+def validate(file: Path | None, output: str) -> None:
     """Check FILE and name everything that is wrong; exit code 1 when something is.
 
     Without FILE: with what is in force here, HARP_* variables included.
@@ -164,9 +157,9 @@ def validate(file: str | None, output: str) -> None:
     problems: tuple[settings.Problem, ...] = ()
     warnings: tuple[str, ...] = ()
     code = Exit.OK
-    name = file or str(settings.file_of()[0])
+    name = str(file or settings.file_of()[0])
     try:
-        found = settings.load() if file is None else build(document.read(Path(file)), {})
+        found = settings.load() if file is None else build(document.read(file), {})
         warnings = found.warnings
         name = found.file or f"{name} (absent: every default holds)"
     except ConfigError as error:
@@ -185,51 +178,17 @@ def validate(file: str | None, output: str) -> None:
         raise click.exceptions.Exit(code)
 
 
-def _unwritable(path: Path, error: OSError) -> HarpError:
-    code = Exit.PRIVILEGE if isinstance(error, PermissionError) else Exit.FAILURE
-    return HarpError(f"{path} can't be written: {error.strerror}", code)
-
-
-def write_new(path: Path, text: str, force: bool) -> None:
-    """Write a file completely or not at all; force: replace an existing one."""
-    try:
-        if not path.parent.is_dir():
-            path.parent.mkdir(parents=True)
-    except OSError as error:
-        raise _unwritable(path, error) from None
-    try:
-        fd, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        temporary = Path(name)
-        try:
-            with os.fdopen(fd, "w", encoding="utf-8") as file:
-                file.write(text)
-                file.flush()
-                os.fchmod(file.fileno(), 0o644)
-                os.fsync(file.fileno())
-            if force:
-                temporary.replace(path)
-            else:
-                os.link(temporary, path)  # fails if the file exists, even as a dangling link
-        finally:
-            temporary.unlink(missing_ok=True)
-    except FileExistsError:
-        raise HarpError(
-            f"{path} is there already; --force replaces it, --file - prints what it would be"
-        ) from None
-    except OSError as error:
-        raise _unwritable(path, error) from None
-
-
 @config.command()
 @click.option("--force", is_flag=True, help="Replace a file that is there.")
 @click.option(
     "--file",
     "target",
     metavar="FILE",
+    type=FilePath(allow_dash=True),
     help="Where to write; - for the terminal (default: HARP_CONFIG, else /etc/harp/harp.toml).",
 )
 @output_option
-def init(force: bool, target: str | None, output: str) -> None:
+def init(force: bool, target: Path | None, output: str) -> None:
     """Write a harp.toml that has every key with its default, all commented out.
 
     \b
@@ -237,16 +196,19 @@ def init(force: bool, target: str | None, output: str) -> None:
     harpctl config init --file ./harp.toml
     harpctl config init --file -
     """
-    # An unset shell variable must not select the default, which jobs and harpd read.
-    if target == "":
-        raise HarpError("--file: the file has no name", Exit.USAGE)
     text = reference.to_toml()
-    if target == "-" and output == "table":
+    if target == Path("-") and output == "table":
         click.echo(text, nl=False)
         return
-    path = None if target == "-" else Path(target) if target else settings.file_of()[0]
+    path = None if target == Path("-") else target or settings.file_of()[0]
     if path is not None:
-        write_new(path, text, force)
+        with files.writing(path):
+            try:
+                files.write_whole(path, text, replace=force)
+            except FileExistsError:
+                raise HarpError(
+                    f"{path} exists; --force replaces it, --file - prints the new one"
+                ) from None
     if output == "json":
         console.print_json({"file": str(path) if path else None, "text": text})
     else:
@@ -264,14 +226,14 @@ def _ask_running(found: settings.Config) -> tuple[DaemonClient, dict[str, Any]]:
     return client, in_force
 
 
-def _file_alone(file: str | None) -> settings.Config:
+def _file_alone(file: Path | None) -> settings.Config:
     """Return the file's settings alone: harpd has an environment of its own."""
     if file is None and not settings.file_of()[1]:
         return settings.load(None, {})
     return settings.load(file or settings.file_of()[0], {})
 
 
-def _against_running(file: str | None) -> list[dict[str, Any]]:
+def _against_running(file: Path | None) -> list[dict[str, Any]]:
     client, in_force = _ask_running(settings.load(file))
     client.close()
     return report.against(in_force, report.document(_file_alone(file)))
@@ -286,14 +248,14 @@ def _after(row: dict[str, Any]) -> str:
 
 
 @config.command()
-@click.option("--running", is_flag=True, help="Compare with what the running harpd goes by.")
+@click.option("--running", is_flag=True, help="Compare with what the running harpd uses.")
 @file_option
 @output_option
-def diff(running: bool, file: str | None, output: str) -> None:
+def diff(running: bool, file: Path | None, output: str) -> None:
     """Show what is not the default, and where it was set. The exit code is 0 either way.
 
-    With --running: where harpd goes by other values than the file has, and what it takes to change
-    that: a reload, a restart, or another environment of harpd's.
+    With --running: settings of which harpd uses another value than the file has, and what changes
+    that: a reload, a restart, or another environment of harpd.
 
     \b
     harpctl config diff
@@ -315,13 +277,13 @@ def diff(running: bool, file: str | None, output: str) -> None:
     elif rows:
         _print_rows(names, cells)
     else:
-        what = "harpd goes by what the file has" if running else "every setting has its default"
+        what = "harpd uses what the file has" if running else "every setting has its default"
         console.out.print(f"nothing: {what}")
 
 
 @config.command()
 @file_option
-def reload(file: str | None) -> None:
+def reload(file: Path | None) -> None:
     """Reload the running harpd's file, and list what waits for a restart.
 
     The same as SIGHUP to harpd (systemctl reload harpd), with an answer. A file with a mistake
@@ -336,6 +298,6 @@ def reload(file: str | None) -> None:
     if problem:
         raise HarpError(f"harpd stays as it was: {problem}")
     waiting = [row for row in _against_running(file) if _after(row) == "restart"]
-    console.out.print("harpd has read it again")
+    console.out.print("harpd has reloaded its file")
     for row in waiting:
         console.out.print(f"{row['key']} waits for `harpctl restart`", markup=False, soft_wrap=True)

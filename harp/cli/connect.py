@@ -8,7 +8,7 @@ import click
 from harp import output as console
 from harp.bench import connect as runner
 from harp.bench.nccl import SOCKETS
-from harp.cli.lab_options import lab_options, lab_shape
+from harp.cli.lab_options import lab_options, lab_shape, rounds_option
 from harp.cli.options import output_option
 from harp.cli.result import show
 
@@ -22,7 +22,7 @@ from harp.cli.result import show
     show_default=True,
     help="Connections per direction at once; may be repeated.",
 )
-@click.option("--rounds", type=click.IntRange(1, 50), default=7, show_default=True)
+@rounds_option(7)
 @lab_options
 @output_option
 def connect(channels: tuple[int, ...], rounds: int, output: str, **lab: Any) -> None:

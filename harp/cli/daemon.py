@@ -18,7 +18,7 @@ from rich.text import Text
 
 from harp import output as console
 from harp.cli.logs import LOG_NAME
-from harp.cli.options import output_option
+from harp.cli.options import file_option, output_option
 from harp.cli.watch import interval_option, watch_option
 from harp.cli.watch import watch as repeat
 from harp.daemon import rundir
@@ -28,28 +28,20 @@ from harp.waiting import readable
 
 START_S, STOP_S = 60.0, 30.0
 
-config_option = click.option(
-    "--file",
-    "config",
-    metavar="FILE",
-    type=click.Path(path_type=Path),
-    help="The file to read (default: HARP_CONFIG, else /etc/harp/harp.toml).",
-)
 
-
-def _daemon_config(config: Path | None) -> Any:
+def _daemon_config(file: Path | None) -> Any:
     from harp import config as settings
 
-    return settings.load(config).daemon
+    return settings.load(file).daemon
 
 
-def _connect(config: Path | None) -> DaemonClient:
-    return DaemonClient(_daemon_config(config).socket_path)
+def _connect(file: Path | None) -> DaemonClient:
+    return DaemonClient(_daemon_config(file).socket_path)
 
 
-def _running(config: Path | None) -> DaemonClient | None:
+def _running(file: Path | None) -> DaemonClient | None:
     try:
-        return _connect(config)
+        return _connect(file)
     except HarpError as error:
         if error.code is Exit.NOT_RUNNING:
             return None
@@ -80,10 +72,10 @@ def _leases(status: dict[str, Any]) -> str:
 # --------------------------------------------------------------------------------------------------
 # start
 #
-def _command(config: Path | None, log: Path | None) -> list[str]:
+def _command(file: Path | None, log: Path | None) -> list[str]:
     command = [sys.executable, "-m", "harp.daemon"]
-    if config is not None:
-        command += ["--config", str(config.absolute())]
+    if file is not None:
+        command += ["--config", str(file.absolute())]
     if log is not None:
         command += ["--log", str(log)]
     return command
@@ -114,14 +106,14 @@ def _wait_ready(process: subprocess.Popen[str], ready: socket.socket) -> None:
         os.close(pidfd)
 
 
-def _start_in_background(config: Path | None) -> int:
-    run_dir = Path(_daemon_config(config).run_dir)
+def _start_in_background(file: Path | None) -> int:
+    run_dir = Path(_daemon_config(file).run_dir)
     rundir.prepare(run_dir)  # the log contains the error
     name = f"\0harpctl-{os.getpid()}"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ready:
         ready.bind(name)
         process = subprocess.Popen(
-            _command(config, run_dir / LOG_NAME),
+            _command(file, run_dir / LOG_NAME),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
@@ -139,9 +131,9 @@ def _start_in_background(config: Path | None) -> int:
 
 
 @click.command()
-@config_option
+@file_option
 @click.option("--foreground", is_flag=True, help="Stay, and log to stderr, until Ctrl-C.")
-def start(config: Path | None, foreground: bool) -> None:
+def start(file: Path | None, foreground: bool) -> None:
     """Start harpd, and return when it is ready.
 
     It leases queues of the NICs that harp.toml names to jobs. Exit code 6: it runs already.
@@ -151,13 +143,13 @@ def start(config: Path | None, foreground: bool) -> None:
     harpctl start --foreground --file ./harp.toml
     """
     if foreground:
-        os.execv(sys.executable, _command(config, None))
-    running = _running(config)
+        os.execv(sys.executable, _command(file, None))
+    running = _running(file)
     if running is not None:
         running.close()
         raise HarpError(f"{running.daemon} serves on {running.path} already", Exit.RUNNING)
-    pid = _start_in_background(config)
-    with _connect(config) as client:
+    pid = _start_in_background(file)
+    with _connect(file) as client:
         nics = ", ".join(device.ifname for device in client.devices) or "no NIC"
         text = f"{client.daemon} serves on {client.path} (process {pid}): {nics}"
         console.out.print(text, markup=False, soft_wrap=True)
@@ -192,7 +184,7 @@ def _owners(instances: list[dict[str, Any]]) -> str:
     )
 
 
-def _clean_up(config: Path | None, force: bool) -> bool:
+def _clean_up(file: Path | None, force: bool) -> bool:
     """Clean up after a dead harpd. False if there is nothing that this user may remove."""
     if os.geteuid() != 0:
         return False
@@ -200,7 +192,7 @@ def _clean_up(config: Path | None, force: bool) -> bool:
     from harp.daemon import cleaning, configured
 
     _host.load_library(str(_paths.find(_paths.XDP_LIBRARY)))
-    settings, preparation = configured.read(config), configured.NicPreparation()
+    settings, preparation = configured.read(file), configured.NicPreparation()
     done = cleaning.clean(settings, preparation, _host.unpin, force)
     for line in done:
         console.out.print(f"no harpd runs; {line}", markup=False, soft_wrap=True)
@@ -208,10 +200,10 @@ def _clean_up(config: Path | None, force: bool) -> bool:
 
 
 @click.command()
-@config_option
+@file_option
 @click.option("--force", is_flag=True, help="Take the queues away from jobs that still run.")
 @_understood()
-def stop(config: Path | None, force: bool) -> None:
+def stop(file: Path | None, force: bool) -> None:
     """Stop harpd and restore the NICs as they were.
 
     Refused (exit code 6) while jobs have leases, because they would lose their connections. To
@@ -223,18 +215,17 @@ def stop(config: Path | None, force: bool) -> None:
     harpctl stop
     harpctl stop --force
     """
-    try:
-        client = _connect(config)
-    except HarpError as error:
-        if error.code is not Exit.NOT_RUNNING or not _clean_up(config, force):
-            raise
+    client = _running(file)
+    if client is None:
+        if not _clean_up(file, force):
+            raise HarpError("no harpd runs, and none left anything behind", Exit.NOT_RUNNING)
         return
     with client:
         pid = int(client.query("status")["pid"])
         try:
             pidfd = os.pidfd_open(pid)
         except ProcessLookupError as error:
-            text = f"harpd (process {pid}) has ended just now: somebody else stopped it"
+            text = f"harpd (process {pid}) has ended meanwhile"
             raise HarpError(text, Exit.NOT_RUNNING) from error
         try:
             answer = client.query("stop", force=force)
@@ -251,11 +242,11 @@ def stop(config: Path | None, force: bool) -> None:
     console.out.print("harpd has stopped", markup=False)
 
 
-def _wait_for_restart(config: Path | None, since_s: float) -> dict[str, Any]:
+def _wait_for_restart(file: Path | None, since_s: float) -> dict[str, Any]:
     """Return the status of the new harpd; its socket is always open, and it replies when ready."""
     deadline = time.monotonic() + START_S
     while time.monotonic() < deadline:
-        client = _running(config)
+        client = _running(file)
         if client is None:
             raise HarpError("harpd did not come back; see its log", Exit.NOT_RUNNING)
         with client:
@@ -266,9 +257,9 @@ def _wait_for_restart(config: Path | None, since_s: float) -> dict[str, Any]:
 
 
 @click.command()
-@config_option
+@file_option
 @_understood()
-def restart(config: Path | None) -> None:
+def restart(file: Path | None) -> None:
     """Restart harpd, with a new version or configuration; jobs keep running.
 
     Starts harpd if none runs. Leases, ports and the XDP program stay. A job that requests a lease
@@ -277,14 +268,14 @@ def restart(config: Path | None) -> None:
     \b
     harpctl restart
     """
-    client = _running(config)
+    client = _running(file)
     if client is None:
-        pid = _start_in_background(config)
+        pid = _start_in_background(file)
         console.out.print(f"no harpd ran; started one (process {pid})", markup=False)
         return
     with client:
         answer = client.query("restart")
-    status = _wait_for_restart(config, float(answer["since_s"]))
+    status = _wait_for_restart(file, float(answer["since_s"]))
     words = f"{_leases(status)} taken over"
     console.out.print(
         f"harpd {status['version']} restarted (process {status['pid']}), {words}", markup=False
@@ -368,12 +359,12 @@ def _status_view(found: dict[str, Any]) -> Group:
 
 
 @click.command()
-@config_option
+@file_option
 @interval_option
 @watch_option
 @output_option
 @_understood()
-def status(config: Path | None, interval: float, watch: bool, output: str) -> None:
+def status(file: Path | None, interval: float, watch: bool, output: str) -> None:
     """Show harpd's NICs, their queues, DPDK ports, and problems.
 
     Exit code 7: no harpd runs.
@@ -385,12 +376,12 @@ def status(config: Path | None, interval: float, watch: bool, output: str) -> No
     """
 
     def look() -> dict[str, Any]:
-        with _connect(config) as client:
+        with _connect(file) as client:
             answer: dict[str, Any] = client.query("status")
         return answer
 
     if watch:
-        repeat(look, _status_view, interval, (lambda found: found) if output == "json" else None)
+        repeat(look, _status_view, interval, output == "json")
     found = look()
     if output == "json":
         console.print_json(found)
@@ -399,17 +390,17 @@ def status(config: Path | None, interval: float, watch: bool, output: str) -> No
 
 
 @click.command()
-@config_option
+@file_option
 @output_option
 @_understood()
-def instances(config: Path | None, output: str) -> None:
+def instances(file: Path | None, output: str) -> None:
     """List the leases of harpd: which process has which queue or DPDK port.
 
     \b
     harpctl instances
     harpctl instances -o json
     """
-    with _connect(config) as client:
+    with _connect(file) as client:
         found = client.query("instances")
     if output == "json":
         console.print_json(found)

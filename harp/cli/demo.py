@@ -1,19 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """harpctl demo."""
 
+from pathlib import Path
 from typing import Any
 
 import click
 
-from harp.cli.lab_options import lab_options, lab_shape, nic_option, plugin_option
-from harp.cli.options import output_option
+from harp.cli.lab_options import hosts_option, lab_options, lab_shape, nic_option
+from harp.cli.options import output_option, plugin_option
 from harp.errors import Exit
 from harp.lab import LabOptions, memif
 from harp.output import out, print_json
 
 
 @click.command()
-@click.option("--hosts", type=click.IntRange(2, 4), default=2, show_default=True, help="Made here.")
+@hosts_option
 @click.option(
     "--ranks-per-host",
     type=click.IntRange(1, 8),
@@ -24,11 +25,11 @@ from harp.output import out, print_json
 @click.option(
     "--daemon",
     is_flag=True,
-    help="A harpd on each host; the ranks are user nobody's, in containers that see its socket.",
+    help="A harpd on each host; the ranks run as user nobody in containers that have its socket.",
 )
 @nic_option
 @click.option(
-    "--epochs", type=click.IntRange(1, 1000), default=20, show_default=True, help="To train."
+    "--epochs", type=click.IntRange(1, 1000), default=20, show_default=True, help="Epochs to train."
 )
 @click.option(
     "--baseline",
@@ -58,7 +59,7 @@ def demo(
     baseline: bool,
     is_torch: bool,
     path: str | None,
-    plugin: str | None,
+    plugin: Path | None,
     output: str,
     **lab: Any,
 ) -> None:
@@ -100,9 +101,9 @@ def demo(
         print_json(report)
     else:
         ranks = f" with {ranks_per_host} ranks each" if ranks_per_host > 1 else ""
-        who = ", harpd on each, ranks without privileges" if options.daemon else ""
+        daemons = ", harpd on each, ranks without privileges" if options.daemon else ""
         way = "DPDK ports joined by memif" if nic == memif.NIC else f"path {path}"
-        words = f"{hosts} hosts{ranks} on this machine, {options.lab.words}, {way}{who}"
+        words = f"{hosts} hosts{ranks} on this machine, {options.lab.words}, {way}{daemons}"
         out.print(words, soft_wrap=True)
         report = run.run(options, run.print_epoch)
         run.print_report(report)

@@ -7,14 +7,16 @@ import click
 from click.shell_completion import get_completion_class
 
 from harp.cli import manual
-from harp.errors import Exit, HarpError
+from harp.cli.options import FilePath
 
 
 @click.command()
-@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.argument("shell", metavar="SHELL", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def completion(ctx: click.Context, shell: str) -> None:
     """Print the script that completes harpctl's commands and options in SHELL.
+
+    SHELL is bash, zsh or fish.
 
     \b
     harpctl completion bash > /etc/bash_completion.d/harpctl
@@ -28,14 +30,19 @@ def completion(ctx: click.Context, shell: str) -> None:
 
 
 @click.command()
-@click.argument("page", type=click.Choice(sorted(manual.PAGES)), default="harpctl")
+@click.argument(
+    "page", metavar="[PAGE]", type=click.Choice(sorted(manual.PAGES)), default="harpctl"
+)
 @click.option(
     "--directory",
     metavar="DIR",
+    type=FilePath(),
     help="Write all pages there, ready for man -M: man1/harpctl.1 and so on.",
 )
-def man(page: str, directory: str | None) -> None:
+def man(page: str, directory: Path | None) -> None:
     """Print a manual page, or write all of them.
+
+    PAGE is harpctl, harpd or harp.toml.
 
     \b
     harpctl man | man -l -
@@ -45,9 +52,5 @@ def man(page: str, directory: str | None) -> None:
     if directory is None:
         click.echo(manual.page(page), nl=False)
         return
-    try:
-        for path in manual.write_all(Path(directory)):
-            click.echo(path)
-    except OSError as error:
-        code = Exit.PRIVILEGE if isinstance(error, PermissionError) else Exit.FAILURE
-        raise HarpError(f"{error.filename} can't be written: {error.strerror}", code) from None
+    for path in manual.write_all(directory):
+        click.echo(path)

@@ -7,11 +7,9 @@ import click
 
 from harp import output as console
 from harp.bench import dpdk as runner
-from harp.cli.lab_options import type_mtu
+from harp.cli.lab_options import rounds_option, type_mtu
 from harp.cli.options import FiniteRange, output_option
-from harp.cli.result import show
-
-_WORDS = {True: "met", False: "MISSED"}
+from harp.cli.result import VERDICT, show
 
 
 @click.command()
@@ -22,7 +20,7 @@ _WORDS = {True: "met", False: "MISSED"}
     multiple=True,
     default=(1500, 9000),
     show_default=True,
-    help="Bytes; may be given again.",
+    help="Bytes; may be repeated.",
 )
 @click.option(
     "--flows",
@@ -30,7 +28,7 @@ _WORDS = {True: "met", False: "MISSED"}
     multiple=True,
     default=(1, 16),
     show_default=True,
-    help="Connections at once; may be given again.",
+    help="Connections at once; may be repeated.",
 )
 @click.option(
     "--send",
@@ -39,19 +37,14 @@ _WORDS = {True: "met", False: "MISSED"}
     multiple=True,
     default=tuple(runner.SENDS),
     show_default=True,
-    help="How HARP's sender gives its bytes; may be given again.",
+    help="How HARP's sender passes its bytes to the stack; may be repeated.",
 )
-@click.option("--rounds", type=click.IntRange(1, 50), default=5, show_default=True)
-@click.option("--seconds", type=FiniteRange(0.5, 60), default=2, show_default=True)
+@rounds_option(5)
+@click.option(
+    "--seconds", type=FiniteRange(0.5, 60), default=2, show_default=True, help="Of each run."
+)
 @output_option
-def dpdk(
-    mtus: tuple[int, ...],
-    flows: tuple[int, ...],
-    sends: tuple[str, ...],
-    rounds: int,
-    seconds: float,
-    output: str,
-) -> None:
+def dpdk(output: str, **given: Any) -> None:
     """Compare raw frames and HARP's TCP over memif with kernel TCP over veth; medians.
 
     Two processes, one core each. The receiver reads every byte. Goals, for the first way to send
@@ -63,8 +56,7 @@ def dpdk(
     harpctl bench dpdk
     harpctl bench dpdk --mtu 1500 --flows 1 --rounds 3 -o json
     """
-    options = runner.DpdkOptions(mtus, flows, sends, rounds, seconds)
-    report = runner.run(options, console.err.print)
+    report = runner.run(runner.DpdkOptions(**given), console.err.print)
     show(report, output, _print, is_good=report["ok"])
 
 
@@ -86,4 +78,4 @@ def _print(report: dict[str, Any]) -> None:
     console.print_table(columns, rows)
     for result in report["results"]:
         for name, good in result["met"].items():
-            console.out.print(f"MTU {result['mtu_bytes']}, {name}: {_WORDS[good]}", markup=False)
+            console.out.print(f"MTU {result['mtu_bytes']}, {name}: {VERDICT[good]}", markup=False)

@@ -9,11 +9,12 @@ import click
 from harp import __version__
 from harp import install as installation
 from harp import output as console
+from harp.cli.options import FilePath
 
 _prefix_option = click.option(
     "--prefix",
     metavar="DIR",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=FilePath(file_okay=False),
     help="Put everything below DIR, and change nothing else. Default: /usr/local, the loader's "
     "cache, and /etc.",
 )
@@ -70,7 +71,7 @@ def install(
     """Install the plugin where NCCL finds it by name; commands, manual pages, completion.
 
     Run it again to upgrade, downgrade or change options; options that are not given stay as they
-    were. It replaces only files that it wrote and that nobody changed. Otherwise it changes
+    were. It replaces only files that it wrote and that are unchanged since. Otherwise it changes
     nothing. `harpctl uninstall` removes them.
 
     \b
@@ -81,7 +82,7 @@ def install(
     place = _place(prefix)
     changes = installation.install(place, systemd, nccl_conf, default_name)
     for path in changes.kept:
-        _print(f"{path} was changed by somebody and is kept")
+        _print(f"{path} was changed since and is kept")
     before = changes.old_version
     if not changes:
         _print(f"HARP {__version__} is installed in {place.base}: nothing to do")
@@ -96,7 +97,7 @@ def install(
 @click.command()
 @_prefix_option
 def uninstall(prefix: Path | None) -> None:
-    """Remove what `harpctl install` wrote. Files that somebody changed are kept and named.
+    """Remove what `harpctl install` wrote. Files that were changed since are kept and named.
 
     \b
     harpctl uninstall
@@ -104,5 +105,5 @@ def uninstall(prefix: Path | None) -> None:
     """
     changes = installation.uninstall(_place(prefix))
     for path in changes.kept:
-        _print(f"{path} was changed by somebody and is kept")
+        _print(f"{path} was changed since and is kept")
     _print(f"HARP {changes.old_version} is removed: {len(changes.removed)} files")

@@ -1,25 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options of commands that make test hosts. harp.lab takes 0.1 s to import, so it is imported
-late.
-"""
+"""Options of benches and of the demo."""
 
 from collections.abc import Callable
 from typing import Any
 
 import click
 
+from harp.cli.options import FilePath
 from harp.lab import MTU_MAX, MTU_MIN, LabOptions, memif
 
 type_mtu = click.IntRange(MTU_MIN, MTU_MAX)
-plugin_option = click.option(
-    "--plugin", metavar="PATH", help="The ncclNet plugin to load (default: HARP's own)."
-)
 path_option = click.option(
     "--path",
     type=click.Choice(["auto", "xdp", "kernel"]),
     default="auto",
     show_default=True,
-    help="HARP_PATH: which way HARP goes; a forced one that can't be had is an error.",
+    help="HARP_PATH. A path that is forced and not available is an error.",
 )
 nic_option = click.option(
     "--nic",
@@ -28,7 +24,40 @@ nic_option = click.option(
     show_default=True,
     help=f"{memif.NIC}: a DPDK port in each rank, joined by shared memory; for two hosts.",
 )
+hosts_option = click.option(
+    "--hosts", type=click.IntRange(2, 4), default=2, show_default=True, help="Test hosts."
+)
+channels_option = click.option(
+    "--channels",
+    type=click.IntRange(1, 32),
+    default=1,
+    show_default=True,
+    help="Connections per direction.",
+)
+paths_option = click.option(
+    "--path",
+    "paths",
+    type=click.Choice(["auto", "xdp", "kernel"]),
+    multiple=True,
+    default=("auto",),
+    show_default=True,
+    help="HARP_PATH; may be repeated.",
+)
+plot_option = click.option(
+    "--plot",
+    metavar="FILE",
+    type=FilePath(dir_okay=False),
+    help="Also write a plot (.png or .svg); needs matplotlib.",
+)
 ipv6_option = click.option("--ipv6", is_flag=True, help="Hosts with IPv6 addresses only.")
+
+
+def rounds_option(rounds: int) -> Callable[..., Any]:
+    """--rounds, with its default."""
+    kind = click.IntRange(1, 50)
+    return click.option(
+        "--rounds", type=kind, default=rounds, show_default=True, help="Repetitions."
+    )
 
 
 def lab_options(command: Callable[..., Any]) -> Callable[..., Any]:

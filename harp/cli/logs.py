@@ -10,15 +10,16 @@ from pathlib import Path
 import click
 
 from harp import config as settings
+from harp.cli.options import file_option
 from harp.errors import Exit, HarpError
 
 LOG_NAME = "harpd.log"
 UNIT = "harpd"
 
 
-def log_path(config: Path | None = None) -> Path:
-    """Return the file to which `harpctl start` lets harpd log; it may be absent."""
-    return Path(settings.load(config).daemon.run_dir) / LOG_NAME
+def log_path(file: Path | None = None) -> Path:
+    """Return the file to which harpd logs after `harpctl start`; it may be absent."""
+    return Path(settings.load(file).daemon.run_dir) / LOG_NAME
 
 
 def _journal(lines: int) -> list[str]:
@@ -59,16 +60,12 @@ def log_tail(path: Path, lines: int) -> str:
 
 
 @click.command()
+@file_option
 @click.option(
-    "--file",
-    "config",
-    metavar="FILE",
-    type=click.Path(path_type=Path),
-    help="The harp.toml to read (default: HARP_CONFIG, else /etc/harp/harp.toml).",
+    "--lines", "-n", type=click.IntRange(1), default=100, show_default=True, help="Last lines."
 )
-@click.option("--lines", "-n", type=click.IntRange(1), default=100, show_default=True)
 @click.option("--follow", "-f", is_flag=True, help="Print new lines as they come, until Ctrl-C.")
-def logs(config: Path | None, lines: int, follow: bool) -> None:
+def logs(file: Path | None, lines: int, follow: bool) -> None:
     """Print harpd's log.
 
     It is harpd.log in run_dir where `harpctl start` started harpd, else the systemd journal.
@@ -78,7 +75,7 @@ def logs(config: Path | None, lines: int, follow: bool) -> None:
     harpctl logs -n 1000
     harpctl logs --follow
     """
-    path = log_path(config)
+    path = log_path(file)
     if not follow:
         click.echo(log_tail(path, lines), nl=False)
         return

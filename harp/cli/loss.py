@@ -7,11 +7,10 @@ import click
 
 from harp import output as console
 from harp.bench import loss as runner
-from harp.cli.lab_options import ipv6_option, type_mtu
+from harp.cli.complete import complete_congestion
+from harp.cli.lab_options import ipv6_option, rounds_option, type_mtu
 from harp.cli.options import FiniteRange, output_option
-from harp.cli.result import show
-
-_WORDS = {True: "met", False: "MISSED"}
+from harp.cli.result import VERDICT, show
 
 
 @click.command()
@@ -22,7 +21,7 @@ _WORDS = {True: "met", False: "MISSED"}
     multiple=True,
     default=(0.1, 1, 3),
     show_default=True,
-    help="Per cent of the TCP packets, in each direction; may be given again.",
+    help="Per cent of the TCP packets, in each direction; may be repeated.",
 )
 @click.option(
     "--against",
@@ -30,12 +29,17 @@ _WORDS = {True: "met", False: "MISSED"}
     multiple=True,
     default=("cubic", "bbr", "reno"),
     show_default=True,
-    help="The kernel's congestion control; may be given again.",
+    shell_complete=complete_congestion,
+    help="The kernel's congestion control; may be repeated.",
 )
-@click.option("--rounds", type=click.IntRange(1, 50), default=7, show_default=True)
-@click.option("--seconds", type=FiniteRange(0.6, 60), default=2, show_default=True)
+@rounds_option(7)
+@click.option(
+    "--seconds", type=FiniteRange(0.6, 60), default=2, show_default=True, help="Of each test."
+)
 @click.option("--spin", is_flag=True, help="Neither HARP nor kernel sockets ever sleep.")
-@click.option("--cc", metavar="NAME", help="HARP's congestion control, instead of its default.")
+@click.option(
+    "--cc", "harp_cc", metavar="NAME", help="HARP's congestion control, instead of its default."
+)
 @click.option(
     "--priority",
     type=click.Choice(["realtime", "normal"]),
@@ -43,20 +47,11 @@ _WORDS = {True: "met", False: "MISSED"}
     show_default=True,
     help="Of the measured processes, both kinds; a busy machine disturbs normal ones.",
 )
-@click.option("--mtu", type=type_mtu, default=1500, show_default=True, help="Bytes.")
+@click.option("--mtu", "mtu_bytes", type=type_mtu, default=1500, show_default=True, help="Bytes.")
 @ipv6_option
 @output_option
 def loss(
-    losses: tuple[float, ...],
-    kinds: tuple[str, ...],
-    rounds: int,
-    seconds: float,
-    spin: bool,
-    cc: str | None,
-    priority: str,
-    mtu: int,
-    ipv6: bool,
-    output: str,
+    losses: tuple[float, ...], kinds: tuple[str, ...], priority: str, output: str, **given: Any
 ) -> None:
     """Compare HARP and kernel TCP over a path that loses packets at random; medians.
 
@@ -72,13 +67,8 @@ def loss(
     options = runner.LossOptions(
         losses=tuple(share / 100 for share in losses),
         kinds=(runner.HARP, *kinds),
-        rounds=rounds,
-        seconds=seconds,
-        mtu_bytes=mtu,
-        ipv6=ipv6,
         realtime=priority == "realtime",
-        spin=spin,
-        harp_cc=cc,
+        **given,
     )
     report = runner.run_loss(options, console.err.print)
     show(report, output, _print_loss, is_good=report["ok"])
@@ -109,5 +99,5 @@ def _print_loss(report: dict[str, Any]) -> None:
             rows.append((f"{result['loss']:.1%}", kind, *cells, f"{resent:.2f}"))
     console.print_table(columns, rows)
     for result in report["results"]:
-        words = ", ".join(f"{name} {_WORDS[good]}" for name, good in result["met"].items())
+        words = ", ".join(f"{name} {VERDICT[good]}" for name, good in result["met"].items())
         console.out.print(f"loss {result['loss']:.1%}: {words}")

@@ -13,20 +13,6 @@ from harp.config.keys import global_keys, tables
 
 PAGES = {"harpctl": 1, "harp.toml": 5, "harpd": 8}
 
-_EXIT_CODES = (
-    ("0", "good"),
-    ("1", "it ran, and the result is wrong or a goal is missed; check: HARP can't use it"),
-    ("2", "bad usage"),
-    ("3", "needs root"),
-    ("4", "a program, library, file or interface is missing"),
-    ("5", "check: works, but something costs performance"),
-    ("6", "start: another harpd runs; stop: leases exist"),
-    ("7", "there is no harpd to ask; stop: and nothing that a dead one left"),
-    ("8", "harpd refuses: not allowed, or no queue free"),
-    ("126, 127", "run: the command can't be executed, or is not there"),
-    ("130", "interrupted"),
-)
-
 
 def escape(text: str) -> str:
     """Escape text for roff."""
@@ -109,10 +95,10 @@ def _command(path: str, command: click.Command) -> Iterator[str]:
 
 
 def _harpctl() -> Iterator[str]:
-    from harp.cli import cli
+    from harp.cli import EXIT_CODES, cli
 
     ctx = click.Context(cli, info_name="harpctl", **cli.context_settings)
-    yield from _head("harpctl", "looks after HARP, the user-space TCP stack that carries NCCL")
+    yield from _head("harpctl", "manage HARP, the user-space TCP stack that carries NCCL")
     yield ".SH SYNOPSIS"
     yield "\\fBharpctl\\fR COMMAND [OPTIONS] [ARGS]..."
     yield ".SH DESCRIPTION"
@@ -123,16 +109,16 @@ def _harpctl() -> Iterator[str]:
     for path, command in leaves(cli, ctx):
         yield from _command(path, command)
     yield ".SH EXIT STATUS"
-    for code, meaning in _EXIT_CODES:
+    for code, meaning in EXIT_CODES:
         yield from _term(code, meaning)
     yield ".SH ENVIRONMENT"
     yield escape(
-        "Every setting of harp.toml outside [[nic]] and [[dpdk]] is a variable too, which beats "
-        "the file:"
+        "Every setting of harp.toml outside [[nic]] and [[dpdk]] is a variable too, which "
+        "overrides the file:"
     )
     yield escape(", ".join(key.name for key in global_keys() if key.table) + ".")
     yield ".PP"
-    yield "Others are no settings of the file's:"
+    yield "These variables have no key in the file:"
     for key in global_keys():
         if not key.table:
             yield from _term(key.name, f"{key.help}.")
@@ -144,21 +130,21 @@ def _files() -> Iterator[str]:
     yield ".SH FILES"
     yield from _term("/etc/harp/harp.toml", "the settings; HARP_CONFIG names another file")
     yield from _term("/run/harp/harpd.sock", "harpd's socket")
-    yield from _term("/run/harp/state.json", "what harpd remembers over a restart")
+    yield from _term("/run/harp/state.json", "what harpd keeps across a restart")
 
 
 def _toml() -> Iterator[str]:
     yield from _head("harp.toml", "HARP's settings")
     yield ".SH DESCRIPTION"
     yield escape(
-        "A TOML file, /etc/harp/harp.toml unless HARP_CONFIG names another. A variable of the "
-        "environment beats the file, the file beats the default. `harpctl config validate` names "
-        "everything that is wrong with it; `harpctl config show` says where each value came from."
+        "A TOML file, /etc/harp/harp.toml unless HARP_CONFIG names another. An environment "
+        "variable overrides the file, the file overrides the default. `harpctl config validate` "
+        "lists all mistakes in it; `harpctl config show` shows the source of each value."
     )
     yield ".PP"
     yield escape(
-        "Live: SIGHUP to harpd is enough, and the value holds for jobs, leases and connections "
-        "that begin afterwards. Restart: it holds after `harpctl restart`."
+        "Live: SIGHUP to harpd is enough; the value applies to jobs, leases and connections that "
+        "begin afterwards. Restart: it applies after `harpctl restart`."
     )
     for table, purpose in reference.TABLES.items():
         yield f'.SH "{escape(reference.title(table))}"'
@@ -167,7 +153,7 @@ def _toml() -> Iterator[str]:
             default = values.to_toml(values.preset(key), key)
             facts = [reference.range_of(key), f"default {default}", reference.applies(key)]
             if key.name in reference.EXAMPLES:
-                facts[1] = "must be given"
+                facts[1] = "required"
             named = f" {key.variable}:" if key.variable else ""
             yield from _term(key.key, f"{key.help}.{named} {'; '.join(facts)}.")
     yield ".SH EXAMPLE"
@@ -194,12 +180,12 @@ def _harpd() -> Iterator[str]:
         "One per host, started by `harpctl start` or systemd (harpd.service). It prepares each "
         "[[nic]] of harp.toml and remembers what it changed, loads and pins the XDP program, "
         "and leases queues, frames and ports to jobs over its socket, so that a job needs no "
-        "privilege. It puts NICs back when it stops."
+        "privilege. It restores the NICs when it stops."
     )
     yield ".PP"
     yield escape(
-        "A lease lets its holder send any frame on that NIC: users and groups in harp.toml say who "
-        "may have one. Jobs run on while harpd is restarted or upgraded."
+        "A lease lets its holder send any frame on that NIC. users and groups in harp.toml "
+        "name the users that may have one. Jobs keep running while harpd is restarted or upgraded."
     )
     from harp.daemon.__main__ import harpd
 
@@ -208,13 +194,13 @@ def _harpd() -> Iterator[str]:
     yield ".SH SIGNALS"
     yield from _term(
         "SIGHUP",
-        "Reads harp.toml again. What may change live is in force; what needs a restart is named in "
-        "the log, and its old value stays. A file with a mistake changes nothing.",
+        "Reads harp.toml again. Keys that may change live take effect; keys that need a restart "
+        "keep their value and are named in the log. A file with a mistake changes nothing.",
     )
     yield from _term(
         "SIGTERM",
-        "Ends. While leases exist the XDP program stays pinned and jobs run on; the next "
-        "harpd takes them up again.",
+        "Ends. While leases exist, the XDP program stays pinned and jobs keep running; the next "
+        "harpd takes the leases over.",
     )
     yield from _files()
     yield from _see_also("harpctl", "harp.toml")
@@ -236,7 +222,6 @@ def write_all(directory: Path) -> Iterator[Path]:
     """Write every page into the folders where man -M finds them."""
     for name, section in PAGES.items():
         path = directory / f"man{section}" / f"{name}.{section}"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with files.opened(path) as file:
-            file.write(page(name))
+        with files.writing(path):
+            files.write_whole(path, page(name))
         yield path

@@ -8,7 +8,10 @@ import click
 
 from harp import output as console
 from harp.bench import nccl as runner
+from harp.bench import plot as plots
+from harp.cli.lab_options import plot_option, rounds_option
 from harp.cli.options import output_option
+from harp.cli.result import show
 from harp.errors import Exit, HarpError
 from harp.lab import LabOptions
 
@@ -52,13 +55,13 @@ def interval_words(found: dict[str, float]) -> str:
     multiple=True,
     help="Traffic; may be repeated.  [default: all]",
 )
-@click.option("--ranks", type=click.Choice(["2", "4"]), help="Only shapes of so many ranks.")
-@click.option("--channels", type=click.IntRange(1, 16), help="Only shapes of so many comms.")
+@click.option("--ranks", type=click.Choice(["2", "4"]), help="Only shapes of 2 or 4 ranks.")
+@click.option("--channels", type=click.IntRange(1, 16), help="Only shapes of this number of comms.")
 @click.option("--max-bytes", type=click.IntRange(8), help="No larger sizes.")
 @click.option("--min-bytes", type=click.IntRange(8), help="No smaller sizes.")
-@click.option("--rounds", type=click.IntRange(1, 50), default=5, show_default=True)
+@rounds_option(5)
 @click.option("--check", is_flag=True, help="Exit code 1 when auto misses a goal.")
-@click.option("--plot", type=click.Path(path_type=Path), help="Write a PNG of the all-reduces.")
+@plot_option
 @output_option
 def nccl(
     settings: tuple[str, ...],
@@ -97,18 +100,14 @@ def nccl(
     )
     if not wanted:
         raise HarpError("no shape has such ranks, channels and sizes", Exit.USAGE)
+    plots.check(plot)
     options = runner.NcclOptions(
         tuple(_SETTINGS[name] for name in settings or _SETTINGS), wanted, rounds
     )
     report = runner.run_nccl(options, console.err.print)
-    if output == "json":
-        console.print_json(report)
-    else:
-        _print(report)
     if plot is not None:
         runner.plot_allreduce(report, plot)
-    if check and not report["ok"]:
-        raise click.exceptions.Exit(Exit.FAILURE)
+    show(report, output, _print, is_good=report["ok"] or not check)
 
 
 def _print(report: dict[str, Any]) -> None:

@@ -7,7 +7,7 @@ import click
 
 from harp import output as console
 from harp.bench import nccl_real as runner
-from harp.cli.lab_options import lab_options, lab_shape
+from harp.cli.lab_options import lab_options, lab_shape, paths_option, rounds_option
 from harp.cli.options import output_option
 from harp.cli.result import show
 from harp.errors import Exit, HarpError
@@ -16,27 +16,38 @@ from harp.nccl.ranks import SOCKETS
 
 
 @click.command("nccl-real")
-@click.option("--nccl", "version", metavar="VERSION", help="[default: the newest in the cache]")
+@click.option(
+    "--nccl",
+    "version",
+    metavar="VERSION",
+    help="Version of NCCL.  [default: the newest in the cache]",
+)
 @click.option("--download", is_flag=True, help="Fetch NCCL with pip (about 300 MB) if needed.")
 @click.option(
     "--operation",
     "operations",
     type=click.Choice(runner.OPERATIONS),
     multiple=True,
-    help="May be repeated.  [default: all]",
+    help="Collective operation; may be repeated.  [default: all]",
 )
+@paths_option
 @click.option(
-    "--path",
-    "paths",
-    type=click.Choice(["auto", "xdp", "kernel"]),
+    "--size",
+    "sizes",
+    type=click.IntRange(4, 1 << 30),
     multiple=True,
-    help="HARP_PATH; may be repeated.  [default: auto]",
+    help="Bytes; may be repeated.",
 )
-@click.option("--size", "sizes", type=int, multiple=True, help="Bytes; may be repeated.")
-@click.option("--ranks", type=click.IntRange(2, 4), default=2, show_default=True)
-@click.option("--rounds", type=click.IntRange(1, 50), default=3, show_default=True)
 @click.option(
-    "--protocol", type=click.Choice(["Simple", "LL"]), default="Simple", show_default=True
+    "--ranks", type=click.IntRange(2, 4), default=2, show_default=True, help="One on each host."
+)
+@rounds_option(3)
+@click.option(
+    "--protocol",
+    type=click.Choice(["Simple", "LL"]),
+    default="Simple",
+    show_default=True,
+    help="NCCL_PROTO.",
 )
 @lab_options
 @output_option
@@ -62,8 +73,6 @@ def nccl_real(
     harpctl bench nccl-real --path xdp --path kernel --operation allreduce
     harpctl bench nccl-real --ranks 4 --nccl 2.27.7 -o json
     """
-    if sizes:
-        runner.check_sizes(sizes)
     cached = wheels.cached()
     if download:
         version = wheels.fetch(version)
@@ -77,7 +86,7 @@ def nccl_real(
     options = runner.RealOptions(
         version,
         operations=operations or runner.OPERATIONS,
-        paths=paths or ("auto",),
+        paths=paths,
         sizes=sizes or runner.SIZES_BYTES,
         rounds=rounds,
         protocol=protocol,

@@ -7,7 +7,6 @@ pre-shared key, never its content. errors.json lists the parts that failed.
 
 import io
 import json
-import os
 import socket
 import tarfile
 import time
@@ -18,12 +17,14 @@ from typing import Any
 import click
 
 from harp import config as settings
+from harp import files
 from harp import output as console
 from harp.cli.logs import log_path, log_tail
+from harp.cli.options import FilePath
 from harp.cli.version import versions
 from harp.config import report as config_report
 from harp.daemon.client import DaemonClient
-from harp.errors import Exit, HarpError
+from harp.errors import HarpError
 
 _LOG_LINES = 5000
 
@@ -36,10 +37,9 @@ def _check() -> Any:
 
 
 def _stats() -> Any:
-    from harp.stats.instance import sight_document
     from harp.stats.source import Source
 
-    return sight_document(Source().look(flows=True))
+    return Source().look(flows=True)
 
 
 def _ask(query: str) -> Any:
@@ -68,31 +68,28 @@ def _add(archive: tarfile.TarFile, name: str, content: Any) -> None:
 
 
 def write_report(path: Path) -> dict[str, str]:
-    """Write the archive; return why parts are missing, by name.
+    """Write the archive completely or not at all; return why parts are missing, by name.
 
     Raises
     ------
     HarpError
         The file exists, or cannot be written.
     """
-    try:
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        code = Exit.PRIVILEGE if isinstance(error, PermissionError) else Exit.FAILURE
-        raise HarpError(f"{path} can't be written: {error.strerror}", code) from error
-    folder, errors = path.name.partition(".")[0], {}
-    with os.fdopen(fd, "wb") as file, tarfile.open(fileobj=file, mode="w:gz") as archive:
+    folder, errors, data = path.name.partition(".")[0], {}, io.BytesIO()
+    with tarfile.open(fileobj=data, mode="w:gz") as archive:
         for name, collect in _parts().items():
             try:
                 _add(archive, f"{folder}/{name}", collect())
             except (HarpError, OSError, LookupError, TypeError, ValueError) as error:
                 errors[name] = str(error)
         _add(archive, f"{folder}/errors.json", errors)
+    with files.writing(path):
+        files.write_whole(path, data.getvalue(), mode=0o600, replace=False)
     return errors
 
 
 @click.command()
-@click.argument("file", required=False, type=click.Path(path_type=Path))
+@click.argument("file", required=False, type=FilePath(dir_okay=False))
 def report(file: Path | None) -> None:
     """Write one archive for a bug report: check, settings, status, versions, log; no secrets.
 

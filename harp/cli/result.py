@@ -9,6 +9,8 @@ import click
 from harp import output as console
 from harp.errors import Exit
 
+VERDICT = {True: "met", False: "MISSED"}  # of a goal
+
 
 def show(report: Any, output: str, print_table: Callable[[Any], None], *, is_good: bool) -> None:
     """Print the report as JSON, or by print_table; exit code 1 when it is not good."""

@@ -12,11 +12,14 @@ from typing import Any, NoReturn
 
 import click
 
-from harp import _paths
+from harp import _paths, files
 from harp import config as settings
 from harp import output as console
 from harp.cli.complete import complete_assignment
+from harp.cli.options import FilePath, file_option, plugin_option
 from harp.config import jobs
+from harp.config.loading import COMMAND_LINE
+from harp.config.problems import ConfigError
 from harp.errors import Exit, HarpError
 
 
@@ -25,15 +28,8 @@ def job_options(command: Callable[..., Any]) -> Callable[..., Any]:
     traced = click.option(
         "--trace",
         metavar="DIR",
+        type=FilePath(),
         help="Trace the job's network events to this directory, for `harpctl trace`.",
-    )
-    plugin = click.option(
-        "--plugin", metavar="PATH", help="The plugin to name (default: HARP's own)."
-    )
-    file = click.option(
-        "--file",
-        metavar="FILE",
-        help="The harp.toml to read (default: HARP_CONFIG, else /etc/harp/harp.toml).",
     )
     given = click.option(
         "--set",
@@ -42,9 +38,9 @@ def job_options(command: Callable[..., Any]) -> Callable[..., Any]:
         metavar="KEY=VALUE",
         multiple=True,
         shell_complete=complete_assignment,
-        help="A setting, by key (tcp.ecn) or variable (HARP_ECN); beats environment and file.",
+        help="A setting, by key (tcp.ecn) or variable (HARP_ECN); overrides environment and file.",
     )
-    return given(file(plugin(traced(command))))
+    return given(file_option(plugin_option(traced(command))))
 
 
 def _assignments(texts: tuple[str, ...]) -> dict[str, str]:
@@ -57,24 +53,26 @@ def _assignments(texts: tuple[str, ...]) -> dict[str, str]:
     return found
 
 
-def _trace_directory(name: str) -> str:
-    """It is there, and the job may start elsewhere."""
-    path = Path(name).absolute()
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise HarpError(f"--trace {name}: {error.strerror}") from error
-    return str(path)
+def _trace_directory(directory: Path) -> str:
+    """Make it; the path is absolute, because the job may start elsewhere."""
+    with files.writing(directory):
+        directory.mkdir(parents=True, exist_ok=True)
+    return str(directory.absolute())
 
 
 def job_variables(
-    assignments: tuple[str, ...], file: str | None, plugin: str | None, trace: str | None
+    assignments: tuple[str, ...], file: Path | None, plugin: Path | None, trace: Path | None
 ) -> dict[str, str]:
-    """What a job needs in its environment beyond what is there."""
+    """Return what a job needs in its environment beyond what is there."""
     given = _assignments(assignments)
     if trace is not None:
         given["HARP_TRACE"] = _trace_directory(trace)
-    found = settings.load(file, settings=given)
+    try:
+        found = settings.load(file, settings=given)
+    except ConfigError as error:
+        if all(problem.place == COMMAND_LINE for problem in error.problems):
+            raise ConfigError(error.problems, Exit.USAGE) from None
+        raise
     for warning in found.warnings:
         console.err.print(f"harpctl: warning: {warning}", markup=False, soft_wrap=True)
     return jobs.variables(found, _paths.plugin(plugin).resolve(), os.environ)
@@ -90,13 +88,12 @@ def job_variables(
     show_default=True,
     help="Lines for eval, NAME=VALUE lines (docker --env-file), or one JSON object.",
 )
-@click.option("--shell", is_flag=True, help="The same as -o shell.")
-def env(output: str, shell: bool, **given: Any) -> None:
+def env(output: str, **given: Any) -> None:
     """Print the environment variables that make a job use HARP.
 
     The plugin's name and directory, NCCL_NET=HARP (an error instead of NCCL's silent fallback), and
     what harp.toml says to jobs where it is not the default. Variables that are set already are left
-    alone: they beat the file.
+    alone: they override the file.
 
     \b
     eval "$(harpctl env)"
@@ -104,12 +101,12 @@ def env(output: str, shell: bool, **given: Any) -> None:
     harpctl env -o plain > job.env
     """
     found = job_variables(**given)
-    if output == "json" and not shell:
+    if output == "json":
         console.print_json(found)
         return
-    plain = output == "plain" and not shell
     for name, value in found.items():
-        click.echo(f"{name}={value}" if plain else f"export {name}={shlex.quote(value)}")
+        plain = f"{name}={value}"
+        click.echo(plain if output == "plain" else f"export {name}={shlex.quote(value)}")
 
 
 def _no_command(name: str, error: OSError) -> HarpError:
@@ -170,6 +167,6 @@ def run(command: tuple[str, ...], **given: Any) -> None:
     for name in ("NCCL_NET_PLUGIN", "NCCL_NET"):
         before = os.environ.get(name, "")
         if before and before != found[name]:
-            told = f"harpctl: {name}={before} becomes {found[name]}"
-            console.err.print(told, markup=False, soft_wrap=True)
+            text = f"harpctl: {name}={before} becomes {found[name]}"
+            console.err.print(text, markup=False, soft_wrap=True)
     execute(command, {**os.environ, **found})

@@ -3,11 +3,12 @@
 
 import ipaddress
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import click
 from rich.console import Group, RenderableType
+from rich.table import Table
 
 from harp import output as console
 from harp.cli.complete import complete_interface, complete_pid
@@ -16,70 +17,71 @@ from harp.cli.watch import WIDE, interval_option, watch_option
 from harp.cli.watch import watch as repeat
 from harp.errors import Exit, HarpError
 from harp.stats import lanes_view, view
-from harp.stats.instance import Instance, Sight, sight_document
-from harp.stats.job import Job
 from harp.stats.rates import Rates
-from harp.stats.source import Source
+from harp.stats.source import Source, understood
 
-Filter = Callable[[Sight], Sight]
-
-
-def _filter(nic: str | None, queue: int | None, pid: int | None) -> Filter:
-    def instance(each: Instance) -> bool:
-        identity = each.snapshot.identity
-        return (
-            (nic is None or identity.ifname == nic)
-            and (queue is None or identity.queue == queue)
-            and (pid is None or each.pid == pid)
-        )
-
-    def jobs(sight: Sight) -> Iterator[Job]:
-        for each in sight.jobs:
-            # Queues belong to instances, so a filter by queue excludes jobs.
-            if queue is not None or (pid is not None and each.pid != pid):
-                continue
-            if nic is None or nic in each.nics:
-                yield each if nic is None else lanes_view.over_nic(each, nic)
-
-    def filtered(sight: Sight) -> Sight:
-        kept = tuple(filter(instance, sight.instances))
-        return Sight(kept, sight.hidden_processes, sight.bad, tuple(jobs(sight)))
-
-    return filtered
+Document = Mapping[str, Any]
 
 
-def _explain(sight: Sight, source: Source) -> None:
+def _filtered(
+    host: Document, nic: str | None, queue: int | None, pid: int | None
+) -> dict[str, Any]:
+    instances = [
+        each
+        for each in host["instances"]
+        if (nic is None or each["identity"]["ifname"] == nic)
+        and (queue is None or each["identity"]["queue"] == queue)
+        and (pid is None or each["pid"] == pid)
+    ]
+    # Queues belong to instances, so a filter by queue excludes jobs.
+    jobs = [each for each in host["jobs"] if queue is None and pid in (None, each["pid"])]
+    if nic is not None:
+        jobs = [
+            lanes_view.over_nic(each, nic)
+            for each in jobs
+            if any(rail["ifname"] == nic for rail in each["rails"])
+        ]
+    return {**host, "instances": instances, "jobs": jobs}
+
+
+@understood()
+def _explain(host: Document, source: Source, *, filtered: bool) -> None:
     """Print warnings on stderr; HarpError if nothing could be read."""
-    for pid, why in sight.bad:
-        console.err.print(f"harpctl: process {pid}: {why}", markup=False, soft_wrap=True)
-    if sight.instances or sight.jobs:
+    for bad in host["bad_pages"]:
+        console.err.print(
+            f"harpctl: process {bad['pid']}: {bad['why']}", markup=False, soft_wrap=True
+        )
+    if host["instances"] or host["jobs"]:
         return
-    if sight.bad:
+    if host["bad_pages"]:
         raise HarpError("no page could be read")
-    if sight.hidden_processes and not source.daemon:
+    if host["hidden_processes"] and not source.daemon:
         raise HarpError(
-            "no process of yours publishes statistics, other users' are root's to see; use sudo, "
+            "no process of this user publishes statistics; run as root to see those of others, "
             "or start harpd",
             Exit.PRIVILEGE,
         )
-    console.err.print("harpctl: no process publishes statistics on this host", markup=False)
+    which = "process that matches" if filtered else "process on this host"
+    console.err.print(f"harpctl: no {which} publishes statistics", markup=False)
 
 
 class _Watch:
     """Rates between two readings."""
 
     def __init__(self) -> None:
-        self._before: dict[tuple[int, int, int], tuple[float, Instance]] = {}
+        self._before: dict[tuple[int, int, int], tuple[float, Document]] = {}
 
-    def rates(self, sight: Sight) -> list[tuple[Rates, Instance]]:
-        """Return each instance with its changes since the previous reading."""
+    def rates(self, host: Document) -> list[Rates]:
+        """Return each instance's changes since the previous reading."""
         now_s = time.monotonic()
-        seen = []
-        for each in sight.instances:
-            at_s, before = self._before.get(each.key, (now_s, None))
-            earlier = before.snapshot if before is not None else None
-            seen.append((Rates(earlier, each.snapshot, now_s - at_s), each))
-        self._before = {each.key: (now_s, each) for each in sight.instances}
+        seen, present = [], {}
+        for each in host["instances"]:
+            identity = each["identity"]
+            key = each["pid"], identity["start_wall_ns"], identity["instance"]
+            at_s, before = self._before.get(key, (now_s, None))
+            seen.append(Rates(before, each, now_s - at_s))
+            present[key] = now_s, each
+        self._before = present
         return seen
 
 
@@ -89,9 +91,9 @@ class _LaneWatch:
     def __init__(self) -> None:
         self._before: tuple[float, dict[lanes_view.LaneKey, int]] | None = None
 
-    def rates(self, sight: Sight) -> lanes_view.LaneRates:
+    def rates(self, host: Document) -> lanes_view.LaneRates:
         """Return what lanes carried since the previous reading."""
-        now_s, carried = time.monotonic(), lanes_view.payloads(sight)
+        now_s, carried = time.monotonic(), lanes_view.payloads(host)
         before, self._before = self._before, (now_s, carried)
         if before is None:
             return lanes_view.LaneRates()
@@ -137,8 +139,8 @@ def stats(
 
     An instance is a stack on a queue of a NIC; a job is a process that runs the NCCL plugin, whose
     lanes may be the kernel's. Once: sums since each one's start. With --watch: what happened
-    between two looks. JSON has everything that is published, counters as they are, one document a
-    line with --watch. Reading never disturbs a job. Exit code 0: shown; 1: no page could be read;
+    between two readings. JSON has everything that is published, counters as they are, one document
+    a line with --watch. Reading never disturbs a job. Exit code 0: shown; 1: no page could be read;
     3: needs root.
 
     \b
@@ -148,38 +150,45 @@ def stats(
     harpctl stats -o json | jq '.instances[].counters.tcp_retransmits'
     harpctl stats -o json | jq '.jobs[].counters.lanes_replaced'
     """
-    source, wanted = Source(), _filter(nic, queue, pid)
+    source = Source()
 
-    def look() -> Sight:
-        return wanted(source.look(flows=output == "json"))
+    @understood()
+    def look() -> Document:
+        return _filtered(source.look(flows=output == "json"), nic, queue, pid)
 
-    def draw(sight: Sight, seen: Sequence[tuple[Rates, Instance]], live: bool) -> RenderableType:
-        jobs = lanes_view.jobs_table(sight)
-        parts: list[RenderableType] = [] if jobs is None else [jobs, *lanes_view.job_notes(sight)]
-        if seen:
-            parts += ["", view.stats_view(sight, seen, live=live)]
+    instances = _Watch()
+
+    @understood()
+    def draw(host: Document) -> RenderableType:
+        jobs = lanes_view.jobs_table(host)
+        parts: list[RenderableType] = [] if jobs is None else [jobs, *lanes_view.job_notes(host)]
+        if seen := instances.rates(host):
+            parts += ["", view.stats_view(host, seen, live=watch)]
         return Group(*parts)
 
     if watch:
-        instances = _Watch()
-        document = sight_document if output == "json" else None
-        repeat(look, lambda s: draw(s, instances.rates(s), True), interval, document)
+        repeat(look, draw, interval, output == "json")
         return
-    sight = look()
-    _explain(sight, source)
+    host = look()
+    _explain(host, source, filtered=(nic, queue, pid) != (None, None, None))
     if output == "json":
-        console.print_json(sight_document(sight))
+        console.print_json(host)
     elif everything:
-        for job in sight.jobs:
-            if any(job.snapshot.counters.tolist()):
-                console.print_whole(lanes_view.all_job_counters(job), WIDE)
-        for each in sight.instances:
-            console.print_whole(view.all_counters(each), WIDE)
-            if (of_driver := view.all_xstats(each)) is not None:
-                console.print_whole(of_driver, WIDE)
-    elif sight.instances or sight.jobs:
-        fresh = [(Rates(None, each.snapshot, 0), each) for each in sight.instances]
-        console.print_whole(draw(sight, fresh, False), WIDE)
+        with understood():
+            for table in _all_tables(host):
+                console.print_whole(table, WIDE)
+    elif host["instances"] or host["jobs"]:
+        console.print_whole(draw(host), WIDE)
+
+
+def _all_tables(host: Document) -> Iterator[Table]:
+    for job in host["jobs"]:
+        if any(job["counters"].values()):
+            yield lanes_view.all_job_counters(job)
+    for each in host["instances"]:
+        yield view.all_counters(each)
+        if (of_driver := view.all_xstats(each)) is not None:
+            yield of_driver
 
 
 class _Peers(click.ParamType):  # type: ignore[type-arg]
@@ -216,36 +225,38 @@ def flows(
 
     A comm is one of NCCL's connections, a lane one of its streams, HARP's or the kernel's. Jobs
     over kernel lanes alone are here too, with and without harpd. carried: bytes of messages, so far
-    or (--watch) a second. moved: chunks taken from the lane (-) and from others (+); twice: chunks
-    that came again. --flat: HARP's connections with their windows, as their stacks see them, lanes
-    or not. JSON has both; docs/metrics.md describes it. Exit code 0: shown; 1: no page could be
-    read; 2: no address of a peer; 3: needs root.
+    or (--watch) a second. moved: chunks taken from the lane (-) and from others (+). --flat: HARP's
+    connections with their windows, as their stacks see them, lanes or not. JSON has both;
+    docs/metrics.md describes it. Exit code 0: shown; 1: no page could be read; 2: no address of a
+    peer; 3: needs root.
 
     \b
     harpctl flows
     harpctl flows --watch --interval 0.5 --pid 4711 --peer 10.0.0.0/24
     harpctl flows --flat --wide --nic eth1
-    harpctl flows -o json | jq '.jobs[].comms[].lanes[] | select(.state == "dead")'
+    harpctl flows -o json | jq '.jobs[].comms[].lanes[] | .state'
     """
-    source, wanted = Source(), _filter(nic, queue, pid)
+    source = Source()
 
-    def look() -> Sight:
-        sight = wanted(source.look(flows=True))
-        return sight if peer is None else lanes_view.of_peers(sight, peer)
+    @understood()
+    def look() -> Document:
+        host = _filtered(source.look(flows=True), nic, queue, pid)
+        return host if peer is None else lanes_view.of_peers(host, peer)
 
     seen = _LaneWatch()
 
-    def draw(sight: Sight) -> RenderableType:
+    @understood()
+    def draw(host: Document) -> RenderableType:
         if flat or queue is not None:
-            return view.flows_view(sight, wide=wide)
-        return lanes_view.lanes_view(sight, seen.rates(sight), wide=wide)
+            return view.flows_view(host, wide=wide)
+        return lanes_view.lanes_view(host, seen.rates(host), wide=wide)
 
     if watch:
-        repeat(look, draw, interval, sight_document if output == "json" else None)
+        repeat(look, draw, interval, output == "json")
         return
-    sight = look()
-    _explain(sight, source)
+    host = look()
+    _explain(host, source, filtered=(nic, queue, pid, peer) != (None,) * 4)
     if output == "json":
-        console.print_json(sight_document(sight))
-    elif sight.instances or sight.jobs:
-        console.print_whole(draw(sight), WIDE)
+        console.print_json(host)
+    elif host["instances"] or host["jobs"]:
+        console.print_whole(draw(host), WIDE)

@@ -7,23 +7,27 @@ from typing import Any
 import click
 
 from harp import output as console
+from harp.bench import plot as plots
 from harp.bench import torch_bench as runner
-from harp.cli.lab_options import lab_options, lab_shape
+from harp.cli.lab_options import (
+    hosts_option,
+    lab_options,
+    lab_shape,
+    paths_option,
+    plot_option,
+    rounds_option,
+)
 from harp.cli.options import FiniteRange, output_option
 from harp.cli.result import show
 
 
 @click.command("torch")
-@click.option("--ranks", type=click.IntRange(2, 16), default=2, show_default=True)
-@click.option("--hosts", type=click.IntRange(2, 4), default=2, show_default=True)
 @click.option(
-    "--path",
-    "paths",
-    type=click.Choice(["auto", "xdp", "kernel"]),
-    multiple=True,
-    help="HARP_PATH; may be repeated.  [default: auto]",
+    "--ranks", type=click.IntRange(2, 16), default=2, show_default=True, help="Of all hosts."
 )
-@click.option("--rounds", type=click.IntRange(1, 50), default=5, show_default=True)
+@hosts_option
+@paths_option
+@rounds_option(5)
 @click.option(
     "--min-bytes", type=click.IntRange(4, 256 << 20), default=4, show_default=True, help="Smallest."
 )
@@ -54,11 +58,7 @@ from harp.cli.result import show
     type=FiniteRange(0, 1, min_open=True),
     help="Instead, DDP's gradients over HARP: all of them against this ratio of the largest.",
 )
-@click.option(
-    "--plot",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Plot of the times (.png or .svg); needs matplotlib.",
-)
+@plot_option
 @lab_options
 @output_option
 def torch(
@@ -90,9 +90,8 @@ def torch(
     harpctl bench torch --max-bytes 268435456 --plot torch.png
     """
     variants = (*(["flat"] if flat else []), *([wire] if wire else []))
-    options = runner.TorchOptions(
-        ranks, paths or ("auto",), rounds, min_bytes, max_bytes, variants, mbit
-    )
+    options = runner.TorchOptions(ranks, paths, rounds, min_bytes, max_bytes, variants, mbit)
+    plots.check(plot)
     if topk is not None:
         report = runner.run_topk(lab_shape(lab, hosts), options, topk, console.err.print)
         show(report, output, _print_topk, is_good=True)

@@ -6,14 +6,15 @@ from pathlib import Path
 
 import click
 
+from harp import files
 from harp import output as console
 from harp import trace as traces
-from harp.errors import HarpError
+from harp.cli.options import FilePath
 
 
 @click.command()
-@click.argument("directory", type=click.Path(path_type=Path))
-@click.argument("file", type=click.Path(path_type=Path, dir_okay=False), default="trace.json")
+@click.argument("directory", type=FilePath())
+@click.argument("file", type=FilePath(dir_okay=False), default="trace.json")
 def trace(directory: Path, file: Path) -> None:
     """Write the network events of a traced job for Perfetto or Chrome.
 
@@ -28,10 +29,8 @@ def trace(directory: Path, file: Path) -> None:
     harpctl trace /tmp/job job.json
     """
     processes = traces.read_directory(directory)
-    try:
-        file.write_text(json.dumps(traces.chrome(processes)))
-    except OSError as error:
-        raise HarpError(f"{file}: it cannot be written: {error.strerror}") from error
+    with files.writing(file):
+        files.write_whole(file, json.dumps(traces.chrome(processes)))
     found = traces.summary(processes)
     console.out.print(
         f"{file}: {found['messages']:,} messages of {found['processes']} processes,"

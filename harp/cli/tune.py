@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """harpctl tune: measure which path carries which messages between this host and a peer."""
 
-import contextlib
 import ipaddress
-import os
 import re
 import secrets
 import socket
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +13,11 @@ import click
 from pyroute2 import IPRoute
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from harp import files, tuner
 from harp import output as console
-from harp import tuner
 from harp.bench import tune as runner
-from harp.cli.options import output_option
+from harp.cli.complete import complete_interface
+from harp.cli.options import FilePath, output_option
 from harp.config.profile import parse
 from harp.errors import Exit, HarpError
 
@@ -38,18 +38,19 @@ def interface_of(address: str) -> tuple[str, str]:
 
 def write_profile(file: Path, text: str) -> str:
     """Store a profile completely or not at all; return its path."""
-    partial = file.with_name(f".{file.name}.{os.getpid()}")
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with partial.open("x", encoding="ascii") as out:
-            out.write(text)
-            os.fchmod(out.fileno(), 0o644)
-        partial.replace(file)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            partial.unlink()
-        raise HarpError(f"{file}: the profile can't be written: {error.strerror}") from error
+    with files.writing(file):
+        files.write_whole(file, text)
     return str(file)
+
+
+def _check_writable(file: Path) -> None:
+    """Raise HarpError before minutes of measuring if the profile cannot be written."""
+    with files.writing(file), tempfile.TemporaryFile(dir=_existing(file.parent)):
+        pass
+
+
+def _existing(folder: Path) -> Path:
+    return folder if folder.exists() else _existing(folder.parent)
 
 
 def _text(profile: Any, ifname: str, peers: str, peer: str) -> str:
@@ -212,14 +213,27 @@ def _explain(file: Path, operation: str, size: int, ranks: int, hosts: int, outp
 
 @click.command()
 @click.argument("peer", required=False)
-@click.option("--port", type=click.IntRange(1, 65535), default=runner.PORT, show_default=True)
+@click.option(
+    "--port",
+    type=click.IntRange(1, 65535),
+    default=runner.PORT,
+    show_default=True,
+    help="TCP port of the host that waits.",
+)
 @click.option("--token", help="What `harpctl tune` printed on PEER.")
-@click.option("--ifname", metavar="IF", help="The NIC to measure (default: the one towards PEER).")
-@click.option("--rounds", type=click.IntRange(1, 50), default=3, show_default=True)
+@click.option(
+    "--ifname",
+    metavar="IF",
+    shell_complete=complete_interface,
+    help="The NIC to measure (default: the one towards PEER).",
+)
+@click.option(
+    "--rounds", type=click.IntRange(1, 50), default=3, show_default=True, help="Repetitions."
+)
 @click.option(
     "--profile",
     "file",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=FilePath(dir_okay=False),
     default=PROFILE,
     show_default=True,
     help="Where the profile is written.",
@@ -261,9 +275,9 @@ def tune(
     which `auto` uses instead of its built-in table.
 
     \b
-    harpctl tune                                 on the first host: prints a token
-    harpctl tune 10.0.0.1 --token 1f2e3d4c5b6a7988   on the second host
-    harpctl tune --explain allreduce 1M 8        what NCCL's tuner makes of the profile
+    harpctl tune                               on the first host: prints a token
+    harpctl tune 10.0.0.1 --token 1f2e3d4c     on the second host
+    harpctl tune --explain allreduce 1M 8      what NCCL's tuner decides
     """
     if explain is not None:
         _explain(file, *explain, hosts or explain[2], output)
@@ -271,6 +285,7 @@ def tune(
     if peer is None:
         if token is not None:
             raise HarpError("--token needs PEER, the host that printed it", Exit.USAGE)
+        _check_writable(file)
         _wait(port, ifname, file)
         return
     if token is None:
@@ -278,6 +293,7 @@ def tune(
             f"--token is missing: run `harpctl tune` on {peer} and give the token that it prints",
             Exit.USAGE,
         )
+    _check_writable(file)
     report = _measure(peer, port, token, ifname, file, rounds, nccl)
     if output == "json":
         console.print_json(report)

@@ -5,7 +5,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 from rich.console import Console, RenderableType
@@ -16,7 +16,6 @@ from harp.cli.options import FiniteRange
 
 # The terminal's width; otherwise wide enough for all columns.
 WIDE = Console(width=None if sys.stdout.isatty() else 240, highlight=False)
-T = TypeVar("T")
 
 interval_option = click.option(
     "--interval",
@@ -40,21 +39,21 @@ def _ticks(interval_s: float) -> Iterator[None]:
 
 
 def watch(
-    look: Callable[[], T],
-    draw: Callable[[T], RenderableType],
+    look: Callable[[], Any],
+    draw: Callable[[Any], RenderableType],
     interval_s: float,
-    document: Callable[[T], dict[str, Any]] | None = None,
+    as_json: bool = False,
 ) -> None:
     """Show the result of look() repeatedly until an exception ends it.
 
     Parameters
     ----------
-    document
-        Makes a JSON document, printed as one line with its time; draw() is then not used.
+    as_json
+        Whether to print the result, a document, as one line with its time instead of drawing it.
     """
-    if document is not None:
+    if as_json:
         for _ in _ticks(interval_s):
-            json.dump({"time_s": time.time(), **document(look())}, sys.stdout)
+            json.dump({"time_s": time.time(), **look()}, sys.stdout)
             sys.stdout.write("\n")
             sys.stdout.flush()
     elif not sys.stdout.isatty():

@@ -3,13 +3,13 @@
 
 import re
 import tomllib
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from harp import files
-from harp.config.positions import Keys, Position, positions
 from harp.config.problems import ConfigError, Problem
 from harp.errors import Exit
 
@@ -18,6 +18,11 @@ FILE_BYTES_MAX = 256 * 1024
 # tomllib's time and memory for a dotted key grow with the square of its parts.
 _DOTS_MAX = 100
 _AT = re.compile(r" \(at line (\d+), column (\d+)\)$")
+# A table's header or a key at the begin of a line.
+_HEADER = re.compile(r"[ \t]*(\[\[?)[ \t]*([\w.\"'-]+)")
+_KEY = re.compile(r"[ \t]*([\w.\"'\\-]+)[ \t]*=")
+Keys = tuple[str | int, ...]
+Position = tuple[int, int]  # line and column, both from 1
 
 
 @dataclass(frozen=True)
@@ -42,6 +47,36 @@ class Document:
             if keys[:length] in self.where:
                 return self.where[keys[:length]]
         return (1, 1)
+
+
+def positions(text: str) -> dict[Keys, Position]:
+    """Return the positions of the tables and keys of a valid document.
+
+    A key that does not begin a line (in an inline table) has no position of its own. A line of a
+    multi-line string that looks like a key is taken for one.
+    """
+    found: dict[Keys, Position] = {}
+    entries: Counter[Keys] = Counter()  # of each array of tables
+    table: Keys = ()
+    for number, line in enumerate(text.split("\n"), 1):
+        header = _HEADER.match(line)
+        match = header or _KEY.match(line)
+        if match is None:
+            continue
+        words = match[2] if header else match[1]
+        keys: Keys = tuple(word.strip("\"'") for word in words.split("."))
+        at = number, match.start(1) + 1
+        if header is None:
+            keys = (*table, *keys)
+        else:
+            table = keys
+            if header[1] == "[[":
+                table = (*keys, entries[keys])
+                entries[keys] += 1
+        for length in range(1, len(keys) + 1):
+            found.setdefault(keys[:length], at)
+        found.setdefault(table or keys, at)
+    return found
 
 
 def _refuse(file: str, message: str, code: Exit = Exit.FAILURE) -> ConfigError:

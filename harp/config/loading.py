@@ -29,7 +29,7 @@ from harp.config.schema import Reading
 
 ALL_READERS = Reader.JOB | Reader.DAEMON | Reader.TOOL
 _ENVIRONMENT = "environment"
-_COMMAND_LINE = "command line"
+COMMAND_LINE = "command line"
 _ENCRYPT = "HARP_ENCRYPT"
 
 
@@ -70,33 +70,33 @@ def _from_command_line(settings: Mapping[str, str], problems: list[Problem]) -> 
                 hint = nearest_variable(name)
             advice = f"did you mean {hint}?" if hint else "`harpctl config show` lists the keys"
             shown = values.quote(name)[1:-1]
-            problems.append(Problem(_COMMAND_LINE, shown, f"is an unknown key: {advice}"))
+            problems.append(Problem(COMMAND_LINE, shown, f"is an unknown key: {advice}"))
             continue
         try:
             found[key.name] = Value(key, values.from_text(text, key), Source("command line"))
         except ValueError as error:
-            problems.append(Problem(_COMMAND_LINE, key.place, f"= {values.quote(text)}: {error}"))
+            problems.append(Problem(COMMAND_LINE, key.place, f"= {values.quote(text)}: {error}"))
     return found
 
 
-def _blame(value: Value) -> str:
+def _origin(value: Value) -> str:
     return str(value.source)
 
 
 def _together(found: Mapping[str, Value], problems: list[Problem]) -> None:
     """Report values that are valid alone and invalid together, at the position of the later one."""
 
-    def wrong(first: str, second: str, message: str) -> None:
-        culprit = found[second] if found[second].source.kind != "default" else found[first]
-        problems.append(Problem(_blame(culprit), culprit.key.place, message))
+    def report(first: str, second: str, message: str) -> None:
+        later = found[second] if found[second].source.kind != "default" else found[first]
+        problems.append(Problem(_origin(later), later.key.place, message))
 
     if found["HARP_CONGESTION"].value == "dctcp" and found["HARP_ECN"].value == "off":
-        wrong("HARP_CONGESTION", "HARP_ECN", "congestion = dctcp needs ECN: ecn must not be off")
+        report("HARP_CONGESTION", "HARP_ECN", "congestion = dctcp needs ECN: ecn must not be off")
     low, high = found["HARP_PORT_MIN"].value, found["HARP_PORT_MAX"].value
     if isinstance(low, int) and isinstance(high, int) and low > high:
-        wrong("HARP_PORT_MIN", "HARP_PORT_MAX", f"port_min = {low} is above port_max = {high}")
+        report("HARP_PORT_MIN", "HARP_PORT_MAX", f"port_min = {low} is above port_max = {high}")
     if found["HARP_SOCKET"].value == "" and len(str(found["HARP_RUN_DIR"].value)) > 96:
-        wrong("HARP_SOCKET", "HARP_RUN_DIR", "is too long for the path of a socket in it")
+        report("HARP_SOCKET", "HARP_RUN_DIR", "is too long for the path of a socket in it")
 
 
 def _keep_encryption(
@@ -110,8 +110,8 @@ def _keep_encryption(
     if required is None or required.value != "aes-256-gcm":
         return
     if found[_ENCRYPT].value == "off":
-        message = f'= "off", and {_blame(required)} requires encryption: unset it, or change that'
-        problems.append(Problem(_blame(found[_ENCRYPT]), found[_ENCRYPT].key.place, message))
+        message = f'= "off", and {_origin(required)} requires encryption: unset it, or change that'
+        problems.append(Problem(_origin(found[_ENCRYPT]), found[_ENCRYPT].key.place, message))
     elif found[_ENCRYPT].value != required.value:
         found[_ENCRYPT] = required
 
@@ -126,15 +126,15 @@ def _nic_together(nic: Mapping[str, Value], problems: list[Problem]) -> None:
     for name, switch, word in needs:
         if not nic[name].is_default and nic[switch].value != word:
             message = f'has no effect without {switch} = "{word}"'
-            problems.append(Problem(_blame(nic[name]), nic[name].key.place, message))
+            problems.append(Problem(_origin(nic[name]), nic[name].key.place, message))
     if nic["irq_affinity"].value == "cores" and not nic["irq_cores"].value:
         message = '= "cores" needs irq_cores'
-        problems.append(Problem(_blame(nic["irq_affinity"]), "nic.irq_affinity", message))
+        problems.append(Problem(_origin(nic["irq_affinity"]), "nic.irq_affinity", message))
     queues = nic["queues"].value
     for queue in nic["lease_queues"].value if isinstance(nic["lease_queues"].value, tuple) else ():
         if isinstance(queues, int) and isinstance(queue, int) and 0 < queues <= queue:
             message = f"names queue {queue}, and queues = {queues} numbers them 0 to {queues - 1}"
-            problems.append(Problem(_blame(nic["lease_queues"]), "nic.lease_queues", message))
+            problems.append(Problem(_origin(nic["lease_queues"]), "nic.lease_queues", message))
             break
 
 
@@ -149,8 +149,8 @@ def _port_whole(port: Mapping[str, Value], config: DpdkConfig, problems: list[Pr
     except ValueError as error:
         why = str(error).partition(": ")[2]
         key = why.partition("=")[0]
-        blamed = port.get(_PORT_KEYS.get(key, key), port["device"])
-        problems.append(Problem(_blame(blamed), "dpdk", why))
+        value = port.get(_PORT_KEYS.get(key, key), port["device"])
+        problems.append(Problem(_origin(value), "dpdk", why))
 
 
 def _ports_together(
@@ -166,15 +166,15 @@ def _ports_together(
         name = str(port["name"].value) or port_name(str(port["device"].value))
         # Duplicates of a name or a device have been reported already.
         if name in called and called[name].key is not named.key:
-            message = f"makes a second {name}: {_blame(called[name])} has one; set name"
-            problems.append(Problem(_blame(named), named.key.place, message))
+            message = f"makes a second {name}: {_origin(called[name])} has one; set name"
+            problems.append(Problem(_origin(named), named.key.place, message))
         called.setdefault(name, named)
         addresses = port["addresses"]
         for word in addresses.value if isinstance(addresses.value, tuple) else ():
             address = values.bare_address(str(word))
             if owned.get(address, addresses) is not addresses:
-                message = f"names {address}, which is in {_blame(owned[address])} already"
-                problems.append(Problem(_blame(addresses), addresses.key.place, message))
+                message = f"names {address}, which is in {_origin(owned[address])} already"
+                problems.append(Problem(_origin(addresses), addresses.key.place, message))
             owned.setdefault(address, addresses)
 
 
@@ -199,9 +199,9 @@ def build(
     reading = Reading(doc or document.Document(""))
     problems = list(reading.problems)
     warnings: list[str] = []
-    told = _from_command_line(settings or {}, problems)
-    surroundings = _from_environment(environ, readers, problems, warnings)
-    found = _complete(global_keys(), told, surroundings, reading.values)
+    cli_values = _from_command_line(settings or {}, problems)
+    environment_values = _from_environment(environ, readers, problems, warnings)
+    found = _complete(global_keys(), cli_values, environment_values, reading.values)
     nics = [_complete(nic_keys(), nic) for nic in reading.arrays[NIC_TABLE]]
     ports = [_complete(dpdk_keys(), port) for port in reading.arrays[DPDK_TABLE]]
     _together(found, problems)
@@ -229,12 +229,24 @@ def load(
     readers: Reader = ALL_READERS,
     settings: Mapping[str, str] | None = None,
 ) -> Config:
-    """Load the configuration: environment over file over default.
+    """Load the configuration: command line over environment over file over default.
 
-    path: None means HARP_CONFIG, or /etc/harp/harp.toml; only the latter may be absent. readers:
-    variables of other readers are ignored (harpd passes Reader.DAEMON, because job settings in its
-    environment must not hide those of the file). settings: the command line's, which override all.
-    ConfigError lists every problem.
+    Parameters
+    ----------
+    path
+        Default: HARP_CONFIG, or /etc/harp/harp.toml; only the latter may be absent.
+    environ
+        Default: os.environ.
+    readers
+        Variables of other readers are ignored. harpd passes Reader.DAEMON, because job settings in
+        its environment must not hide those of the file.
+    settings
+        Values of the command line by key.
+
+    Raises
+    ------
+    ConfigError
+        Lists every problem.
     """
     environ = os.environ if environ is None else environ
     chosen, named = (Path(path), True) if path is not None else file_of(environ)
@@ -251,5 +263,18 @@ def load(
 
 
 def parse(text: str, file: str = "harp.toml", environ: Mapping[str, str] | None = None) -> Config:
-    """Like load(), but from a text, and by default without an environment."""
+    """Return the configuration of a text.
+
+    Parameters
+    ----------
+    file
+        Name of the text in messages.
+    environ
+        Default: no environment.
+
+    Raises
+    ------
+    ConfigError
+        Lists every problem.
+    """
     return build(document.parse(file, text), environ or {})

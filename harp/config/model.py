@@ -55,39 +55,44 @@ class Value:
 
 
 # --------------------------------------------------------------------------------------------------
-# Typed views. Their fields are the keys of the list (a test compares), in the key's unit.
+# Typed tables. Fields and defaults are those of the list (a test compares), in the key's unit.
 #
 @dataclass(frozen=True, kw_only=True)
 class DaemonConfig:
-    """[daemon], and other settings that harpd reads. Paths are absolute; see socket_path."""
+    """[daemon]."""
 
-    socket: str
-    run_dir: str
-    socket_group: str
-    users: tuple[str, ...]
-    groups: tuple[str, ...]
-    allow_net_admin_containers: bool
-    leases_per_uid: int
-    connections_per_uid: int
-    ports_per_instance: int
-    port_rest_ms: int
-    frames_max: int
-    huge_pages: int
-    prepare: bool
-    log_level: str
+    socket: str = ""  # see socket_path
+    run_dir: Path = Path("/run/harp")
+    socket_group: str = ""
+    users: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ("harp",)
+    allow_net_admin_containers: bool = False
+    leases_per_uid: int = 64
+    connections_per_uid: int = 128
+    ports_per_instance: int = 0
+    port_rest_ms: int = 60000
+    frames_max: int = 65536
+    huge_pages: int = 0
+    prepare: bool = True
+    log_level: str = "info"
 
     @property
     def socket_path(self) -> Path:
         """Return harpd's socket: socket, else harpd.sock in run_dir."""
-        return Path(self.socket or f"{self.run_dir}/harpd.sock")
+        return Path(self.socket) if self.socket else self.run_dir / "harpd.sock"
+
+    @property
+    def pins_dir(self) -> Path:
+        """Return the directory of harpd's BPF file system."""
+        return self.run_dir / "bpf"
 
 
 @dataclass(frozen=True, kw_only=True)
 class MetricsConfig:
     """[metrics]. port 0: no endpoint."""
 
-    address: str
-    port: int
+    address: str = "127.0.0.1"
+    port: int = 9747
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,27 +100,27 @@ class NicConfig:
     """One [[nic]]."""
 
     ifname: str
-    queues: int
-    lease_queues: tuple[int, ...]
-    ports: tuple[int, int]
-    xdp_mode: str
-    rss: str
-    allow_sources: tuple[str, ...]
-    rx_ring: int
-    tx_ring: int
-    coalesce: str
-    coalesce_rx_us: int
-    coalesce_tx_us: int
-    defer_irqs: int
-    gro_flush_us: int
-    lro: str
-    gro_hw: str
-    gro: str
-    tso: str
-    rx_checksum: str
-    tx_checksum: str
-    irq_affinity: str
-    irq_cores: tuple[int, ...]
+    queues: int = 0
+    lease_queues: tuple[int, ...] = ()
+    ports: tuple[int, int] = (61000, 65535)
+    xdp_mode: str = "auto"
+    rss: str = ""
+    allow_sources: tuple[str, ...] = ()
+    rx_ring: int = 0
+    tx_ring: int = 0
+    coalesce: str = "keep"
+    coalesce_rx_us: int = 8
+    coalesce_tx_us: int = 8
+    defer_irqs: int = 0
+    gro_flush_us: int = 0
+    lro: str = "keep"
+    gro_hw: str = "keep"
+    gro: str = "keep"
+    tso: str = "keep"
+    rx_checksum: str = "keep"
+    tx_checksum: str = "keep"
+    irq_affinity: str = "keep"
+    irq_cores: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,28 +128,24 @@ class DpdkConfig:
     """One [[dpdk]]."""
 
     device: str
-    name: str
-    addresses: tuple[str, ...]
-    gateways: tuple[str, ...]
-    routes: tuple[str, ...]
-    mtu: int
-    vlan: int
-    queues: int
-    frames: int
-    default_route: bool
+    name: str = ""
+    addresses: tuple[str, ...] = ()
+    gateways: tuple[str, ...] = ()
+    routes: tuple[str, ...] = ()
+    mtu: int = 0
+    vlan: int = 0
+    queues: int = 1
+    frames: int = 0
+    default_route: bool = False
 
     @property
     def port(self) -> str:
         """Return the name that jobs use."""
         return self.name or port_name(self.device)
 
-    def spec(self) -> str:
-        """Return the specification for harp_port_spec_parse()."""
-        return f"{self.text};queues={self.queues}"
-
     @property
     def text(self) -> str:
-        """Return it without queues, since a job may use fewer."""
+        """Return the specification for harp_port_spec_parse(), without the number of queues."""
         words = [self.device, f"name={self.port}"]
         words += [f"ip={address}" for address in self.addresses]
         words += [f"gw={gateway}" for gateway in self.gateways]
@@ -153,6 +154,16 @@ class DpdkConfig:
         words += [f"{key}={number}" for key, number in numbers.items() if number]
         words += ["take=default-route"] if self.default_route else []
         return ";".join(words)
+
+    def spec(self, queues: int = 0) -> str:
+        """Return the specification for a job.
+
+        Parameters
+        ----------
+        queues
+            Number of queues; 0: all of the port.
+        """
+        return f"{self.text};queues={queues or self.queues}"
 
 
 View = TypeVar("View", DaemonConfig, MetricsConfig, NicConfig, DpdkConfig)
@@ -166,6 +177,8 @@ def port_name(device: str) -> str:
 
 def _view(view: type[View], found: Mapping[str, Value]) -> View:
     fields: dict[str, object] = {name: value.value for name, value in found.items()}
+    if view is DaemonConfig:
+        fields["run_dir"] = Path(str(fields["run_dir"]))
     return view(**fields)  # type: ignore[arg-type]
 
 

@@ -200,14 +200,14 @@ def to_markdown() -> str:
     lines.append("|---|---|---|---|")
     for key in global_keys():
         if not key.table:
-            who = " and ".join(
+            readers = " and ".join(
                 {"JOB": "jobs", "DAEMON": "harpd", "TOOL": "harpctl"}[reader.name or ""]
                 for reader in Reader
                 if reader in key.readers
             )
             default = f"`{key.preset}`" if key.preset else "none"
             what = _cell(range_of(key))
-            lines.append(f"| `{key.name}` | {what} | {default} | {who}: {_cell(key.help)} |")
+            lines.append(f"| `{key.name}` | {what} | {default} | {readers}: {_cell(key.help)} |")
     lines += ["", "## NCCL's own variables", "", "| variable | meaning |", "|---|---|"]
     lines += [f"| `{name}` | {text} |" for name, text in _NCCL_HELP.items()]
     return "\n".join(lines) + "\n" + _PROFILE

@@ -78,10 +78,10 @@ def _named(nics: Sequence[Mapping[str, Value]]) -> _Array:
 
 
 def reload(old: Config, new: Config) -> Reload:
-    """Compare two configurations. An added or removed NIC needs a restart, a DPDK port does not;
-    their order does not matter.
+    """Compare two configurations.
 
-    Keys that only tools read (HARP_SEEDS) do not concern harpd and are left out.
+    An added or removed NIC needs a restart, a DPDK port does not; their order does not matter. Keys
+    that only tools read (HARP_SEEDS) do not concern harpd and are left out.
     """
     changes = [
         change

@@ -26,13 +26,13 @@ class Reading:
         for name, content in document.tree.items():
             self._top(name, content)
         for table, key in ARRAYS.items():
-            self._needed(table, key)
-        self._alone(NIC_TABLE, "ifname", str)
-        self._alone(DPDK_TABLE, "device", lambda device: device.partition(",")[0])
-        self._alone(DPDK_TABLE, "name", str)
-        self._not_too_many()
+            self._check_required(table, key)
+        self._check_unique(NIC_TABLE, "ifname", str)
+        self._check_unique(DPDK_TABLE, "device", lambda device: device.partition(",")[0])
+        self._check_unique(DPDK_TABLE, "name", str)
+        self._check_count()
 
-    def _wrong(self, message: str, key: str, *keys: str | int) -> None:
+    def _report(self, message: str, key: str, *keys: str | int) -> None:
         self.problems.append(Problem(self.document.place(*keys), key, message))
 
     def _top(self, name: str, content: Any) -> None:
@@ -44,19 +44,19 @@ class Reading:
             self._table(name, content, (name,), self._set)
         else:
             example = next(iter(tables()[name]))
-            self._wrong(f"must be a table: [{name}], and beneath it {example} = ...", name, name)
+            self._report(f"must be a table: [{name}], and beneath it {example} = ...", name, name)
 
     def _unknown_top(self, name: str, content: Any) -> None:
         shown = values.quote(name)[1:-1]
         if not isinstance(content, (dict, list)):
             homes = [key.table for key in global_keys() if key.key == name]
             if homes:
-                self._wrong(f"belongs into the table [{homes[0]}]", shown, name)
+                self._report(f"belongs into the table [{homes[0]}]", shown, name)
                 return
         what = "unknown table" if isinstance(content, (dict, list)) else "unknown key"
         hint = nearest(name, tables())
         there = ", ".join(table for table in tables())
-        self._wrong(
+        self._report(
             f"is an {what}: " + (f"did you mean {hint}?" if hint else f"there are {there}"),
             shown,
             name,
@@ -72,7 +72,7 @@ class Reading:
             advice = f"did you mean {hint}?"
         else:
             advice = f"[{table}] has {', '.join(own)}"
-        self._wrong(f"is an unknown key: {advice}", f"{table}.{values.quote(name)[1:-1]}", *path)
+        self._report(f"is an unknown key: {advice}", f"{table}.{values.quote(name)[1:-1]}", *path)
 
     def _table(
         self,
@@ -90,7 +90,7 @@ class Reading:
                 value = values.from_toml(raw, key)
             except ValueError as error:
                 found = values.quote(raw) if not isinstance(raw, dict) else "a table"
-                self._wrong(f"= {found}: {error}", key.place, *path, name)
+                self._report(f"= {found}: {error}", key.place, *path, name)
                 continue
             line = self.document.line(*path, name)
             store(key, Value(key, value, Source("file", self.document.file, line)))
@@ -100,12 +100,12 @@ class Reading:
 
     def _array(self, table: str, content: Any) -> None:
         if not isinstance(content, list) or not all(isinstance(each, dict) for each in content):
-            self._wrong(
+            self._report(
                 f"must be an array of tables: write [[{table}]], once for each", table, table
             )
             return
         if len(content) > DEVICES_MAX:
-            self._wrong(f"comes {len(content)} times, and {DEVICES_MAX} are allowed", table, table)
+            self._report(f"comes {len(content)} times, and {DEVICES_MAX} are allowed", table, table)
             return
         for index, each in enumerate(content):
             found: dict[str, Value] = {}
@@ -117,13 +117,13 @@ class Reading:
             )
             self.arrays[table].append(found)
 
-    def _needed(self, table: str, name: str) -> None:
+    def _check_required(self, table: str, name: str) -> None:
         """Check that each element of the array names its device."""
         for index in range(len(self.arrays[table])):
             if name not in self.document.tree[table][index]:
-                self._wrong(f'needs {name} = "..."', table, table, index)
+                self._report(f'needs {name} = "..."', table, table, index)
 
-    def _alone(self, table: str, name: str, identity: Callable[[str], str]) -> None:
+    def _check_unique(self, table: str, name: str, identity: Callable[[str], str]) -> None:
         """Check that no two elements of the array have the same value there."""
         seen: dict[str, int] = {}
         for index, each in enumerate(self.arrays[table]):
@@ -132,7 +132,7 @@ class Reading:
                 continue
             which = identity(str(value.value))
             if which in seen:
-                self._wrong(
+                self._report(
                     f"= {values.quote(value.value)}: line {seen[which]} has it already",
                     f"{table}.{name}",
                     table,
@@ -141,10 +141,10 @@ class Reading:
                 )
             seen.setdefault(which, value.source.line)
 
-    def _not_too_many(self) -> None:
+    def _check_count(self) -> None:
         count = sum(map(len, self.arrays.values()))
         if count > DEVICES_MAX and all(self.arrays.values()):
             words = " and ".join(f"{len(each)} [[{name}]]" for name, each in self.arrays.items())
-            self._wrong(
+            self._report(
                 f"makes {words}; {DEVICES_MAX} are allowed together", DPDK_TABLE, DPDK_TABLE
             )

@@ -62,40 +62,40 @@ class _BoundedFile(logging.handlers.RotatingFileHandler):
 
 
 class _Stderr(logging.StreamHandler[TextIO]):
-    """Log lines are dropped and counted while nobody reads them (a full pipe, a stopped terminal):
+    """Log lines are dropped and counted while they are not read (a full pipe, a stopped terminal):
     jobs must not wait for the reader of a log.
     """
 
-    _unsaid = 0
-    _lead = ""
+    _suppressed = 0
+    _prefix = ""
 
     def emit(self, record: logging.LogRecord) -> None:
-        if not self._takes():
-            self._unsaid += 1
+        if not self._is_writable():
+            self._suppressed += 1
             return
-        if self._unsaid:
+        if self._suppressed:
             record = logging.makeLogRecord(record.__dict__)
-            lost = f" ({self._unsaid} lines before it were left out: nobody read them)"
-            record.msg, record.args = record.getMessage() + lost, ()
-            self._unsaid = 0
+            note = f" ({self._suppressed} earlier lines were dropped: the output was not read)"
+            record.msg, record.args = record.getMessage() + note, ()
+            self._suppressed = 0
         try:
-            self._say(self.format(record) + self.terminator)
+            self._write(self.format(record) + self.terminator)
         except Exception:  # as StreamHandler.emit()
             self.handleError(record)
 
-    def _say(self, text: str) -> None:
+    def _write(self, text: str) -> None:
         """Write in pieces of PIPE_BUF bytes: a longer write may block."""
-        text, self._lead = self._lead + text, ""
+        text, self._prefix = self._prefix + text, ""
         for at in range(0, len(text), PIECE_CHARS):
-            if not self._takes():
-                self._unsaid += 1
-                self._lead = "\n"  # the next line starts on a new line
+            if not self._is_writable():
+                self._suppressed += 1
+                self._prefix = "\n"  # the next line starts on a new line
                 return
             self.stream.write(text[at : at + PIECE_CHARS])
             self.stream.flush()
 
     @staticmethod
-    def _takes() -> bool:
+    def _is_writable() -> bool:
         poll = select.poll()
         poll.register(2, select.POLLOUT)
         return bool(poll.poll(0))
@@ -137,7 +137,7 @@ def _mount(config: Path | None) -> None:
 def _serve(config: Path | None) -> None:
     from harp.daemon import configured
     from harp.daemon.daemon import Daemon
-    from harp.daemon.kernel import HostKernel
+    from harp.daemon.kernel import Kernel
 
     settings = configured.read(config)
     log.setLevel(settings.log_level.upper())
@@ -150,7 +150,7 @@ def _serve(config: Path | None) -> None:
         log.warning("harp.toml has no [[nic]] and no [[dpdk]]: there is nothing to lease")
     daemon = Daemon(
         settings,
-        HostKernel(),
+        Kernel(),
         configured.NicPreparation(),
         configured.read_again(config),
         configured.start_metrics,
@@ -221,7 +221,7 @@ def main() -> None:
         if logging.getLogger().handlers:
             log.error("%s", error)
         if not any(isinstance(each, _Stderr) for each in logging.getLogger().handlers):
-            with contextlib.suppress(OSError):  # nobody reads it any more
+            with contextlib.suppress(OSError):  # its reader has gone
                 sys.stderr.write(f"harpd: {error}\n")
                 sys.stderr.flush()
         sys.exit(error.code)

@@ -50,7 +50,7 @@ def _clean(settings: Settings, preparation: Preparation, unpin: Unpin, force: bo
             for each in living
         )
         raise HarpError(
-            f"no harpd runs, and jobs do, without it: {owners}; `harpctl start` looks after them "
+            f"no harpd runs, and jobs do, without it: {owners}; `harpctl start` takes them over "
             "again; end them, or use --force, which cuts their connections",
             Exit.RUNNING,
         )
@@ -60,7 +60,7 @@ def _clean(settings: Settings, preparation: Preparation, unpin: Unpin, force: bo
         done.append(
             f"part of what harpd had changed stays as it is, and in {file.path} for the next try"
             if state.undo
-            else "put back what harpd had changed of NICs and ports"
+            else "restored what harpd had changed of NICs and ports"
         )
     if _stale_socket(settings):
         settings.socket_path.unlink()

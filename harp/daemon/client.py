@@ -34,7 +34,27 @@ class RefusedByDaemonError(HarpError):
 
 
 class DaemonClient(Closing):
-    """A connection after HELLO. devices and settings are those of WELCOME."""
+    """A connection after HELLO.
+
+    Parameters
+    ----------
+    path
+        harpd's socket.
+    name
+        Name of the client, for harpd's log.
+    timeout_s
+        Limit of each request.
+
+    Attributes
+    ----------
+    devices, settings
+        Those of WELCOME.
+
+    Raises
+    ------
+    HarpError
+        No harpd answers there, or not one of root or this user.
+    """
 
     def __init__(
         self, path: Path, name: str = f"harpctl {__version__}", timeout_s: float = TIMEOUT_S
@@ -132,7 +152,22 @@ class DaemonClient(Closing):
         return raw, list(fds)
 
     def query(self, command: str, **fields: Any) -> Any:
-        """Request a document."""
+        """Request a document.
+
+        Parameters
+        ----------
+        command
+            status, instances, config, stats, stop, restart or reload.
+        fields
+            Arguments of the command.
+
+        Raises
+        ------
+        RefusedByDaemonError
+            harpd refuses, with the reason.
+        HarpError
+            harpd does not answer, or not with a document.
+        """
         question = json.dumps({"command": command, **fields}).encode()
         _, fds = self._ask(_host.pack_query(self._next(), question), Kind.ANSWER)
         try:
@@ -152,20 +187,36 @@ class DaemonClient(Closing):
         finally:
             _close(fds)
 
-    def lease(self, ifname: str, **wishes: Any) -> tuple[Leased, list[int]]:
-        """Request an instance; the caller owns the descriptors, in the order of enum
-        harp_lease_fd.
+    def lease(self, ifname: str, **request: Any) -> tuple[Leased, list[int]]:
+        """Request an instance.
+
+        Parameters
+        ----------
+        ifname
+            The NIC.
+        request
+            queue, frame_count, copy_mode, label: see _host.pack_lease().
+
+        Returns
+        -------
+        tuple
+            The lease, and its descriptors as in enum harp_lease_fd, which the caller owns.
+
+        Raises
+        ------
+        RefusedByDaemonError
+            harpd refuses, with the reason.
         """
-        message, fds = self._ask(_host.pack_lease(self._next(), ifname, **wishes), Kind.LEASED)
+        message, fds = self._ask(_host.pack_lease(self._next(), ifname, **request), Kind.LEASED)
         lease: Leased = message.fields["lease"]
         if len(fds) != _host.FDS:
             _close(fds)
             raise HarpError(f"harpd at {self.path} gave {len(fds)} descriptors")
         return lease, fds
 
-    def lease_port(self, name: str, **wishes: Any) -> tuple[_host.Port, list[int]]:
+    def lease_port(self, name: str, **request: Any) -> tuple[_host.Port, list[int]]:
         """Request a DPDK port; the caller owns the descriptors, one statistics page per queue."""
-        message, fds = self._ask(_host.pack_lease(self._next(), name, **wishes), Kind.PORT)
+        message, fds = self._ask(_host.pack_lease(self._next(), name, **request), Kind.PORT)
         port: _host.Port = message.fields["port"]
         if len(fds) != port.page_count:
             _close(fds)

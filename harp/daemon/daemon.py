@@ -32,15 +32,14 @@ from typing import Any, Protocol
 from harp import __version__
 from harp.daemon import netlink, notify, peer, queries, rundir, takeover
 from harp.daemon.access import Access
-from harp.daemon.commands import Commands
 from harp.daemon.documents import Lending
 from harp.daemon.frames import Frames
 from harp.daemon.kernel import Kernel
 from harp.daemon.leasing import Leasing
 from harp.daemon.limits import documents_possible
-from harp.daemon.looks import Looks
 from harp.daemon.loop import Loop
 from harp.daemon.nics import Nics
+from harp.daemon.readings import Readings
 from harp.daemon.server import BACKLOG, Server
 from harp.daemon.session import Session
 from harp.daemon.settings import Settings
@@ -53,7 +52,7 @@ from harp.errors import HarpError
 log = logging.getLogger("harpd")
 SYNC_EVERY_S = 30.0
 STATE_AGAIN_S = 5.0  # until the disk has space again
-NEWS_AGAIN_S = 1.0
+MONITOR_AGAIN_S = 1.0
 ASK_S = 5.0
 # kept across a restart: lock, listening socket, clients ("+": greeted)
 INHERITED = "HARPD_INHERITED_FDS"
@@ -109,7 +108,7 @@ class Daemon:
         self.since_s = time.time()
         self.loop = Loop()
         self._lending = Lending(self.loop, documents_possible())
-        self._looks = Looks(self.loop, self._lending)
+        self._readings = Readings(self.loop, self._lending)
         self.table = LeaseTable(settings.leases_per_uid, lambda: secrets.randbits(63))
         self._state_file = StateFile(settings.run_dir)
         self._state_broken = ""
@@ -147,7 +146,7 @@ class Daemon:
                     log.warning("%s", removed)
             self._mount()
             self._prepare(before)
-            self._take_up(before)
+            self._take_over(before)
         except BaseException:
             self._abandon()
             raise
@@ -182,10 +181,8 @@ class Daemon:
         self._undo = undo
         self._state_file.write(self._state())
 
-    def _take_up(self, before: State) -> None:
-        self.nics = Nics(
-            self.settings, self._kernel, self.table, self.loop.time, self.save, self._pinnable
-        )
+    def _take_over(self, before: State) -> None:
+        self.nics = Nics(self.settings, self._kernel, self.table, self.save, self._pinnable)
         self.leasing = Leasing(
             self.settings, self.loop, self._kernel, self.table, self.nics, self.save,
             Frames(self._frames),
@@ -196,7 +193,7 @@ class Daemon:
         self._takeover = Takeover(before)
         self.nics.inherit(before.nics, self._takeover.users)
         self.nics.sync()
-        self._takeover.rest(self.leasing, self.settings.port_rest_s)
+        self._takeover.continue_quarantines(self.leasing, self.settings.port_rest_s)
         self._takeover.adopt(self.leasing, self.settings.port_rest_s)
         if self._pinnable:
             takeover.clean_pins(self.settings, self._kernel, self.leasing)
@@ -204,17 +201,14 @@ class Daemon:
     def _serve(self) -> None:
         assert self._listening is not None
         assert self._monitor is not None
-        commands = Commands(self, self._looks).all()
         self._watching = Watching(self.loop, self._kernel, self.leasing)
-        session = Session(
-            self.leasing, commands, lambda: self.settings.job, self._lending, self._watching
-        )
+        session = Session(self, self._lending, self._readings, self._watching)
         self._server = Server(
             self.loop, self._listening, session, self.settings.connections_per_uid
         )
         while self._clients:
             self._server.take_over(*self._clients.pop())
-        self.loop.add_reader(self._monitor, self._news)
+        self.loop.add_reader(self._monitor, self._network_changed)
         self.loop.every(SYNC_EVERY_S, self.nics.sync)
         self.loop.every(STATE_AGAIN_S, self._save_again)
         self.nics.prepare_with(self._prepare_again)
@@ -228,26 +222,26 @@ class Daemon:
         self._started = True
         log.info("harpd %s serves on %s", __version__, self.settings.socket_path)
 
-    def _news(self) -> None:
+    def _network_changed(self) -> None:
         assert self._monitor is not None
         try:
-            heard = netlink.drain(self._monitor)
+            changed = netlink.drain(self._monitor)
         except OSError as error:
             log.warning("monitoring links and addresses: %s; opening a new monitor", error.strerror)
             self.loop.remove_reader(self._monitor)
             self._monitor.close()
-            self.loop.call_later(NEWS_AGAIN_S, self._listen_again)
+            self.loop.call_later(MONITOR_AGAIN_S, self._reopen_monitor)
             return
-        if heard:
+        if changed:
             self.nics.sync()
 
-    def _listen_again(self) -> None:
+    def _reopen_monitor(self) -> None:
         try:
             self._monitor = netlink.monitor()
         except OSError:  # no descriptor or memory: nics.sync() also runs by a slow timer
-            self.loop.call_later(NEWS_AGAIN_S, self._listen_again)
+            self.loop.call_later(MONITOR_AGAIN_S, self._reopen_monitor)
             return
-        self.loop.add_reader(self._monitor, self._news)
+        self.loop.add_reader(self._monitor, self._network_changed)
         self.nics.sync()
 
     # ---- state ----
@@ -268,7 +262,9 @@ class Daemon:
             leases=[lease for lease in self.table.leases.values() if lease.active]
             + self._takeover.stranded,
             rests={
-                ifname: [(b, wall_s + until - now_s) for b, until in table.ports.resting.items()]
+                ifname: [
+                    (b, wall_s + until - now_s) for b, until in table.ports.quarantined.items()
+                ]
                 for ifname, table in self.table.nics.items()
             },
             undo=self._undo,
@@ -279,14 +275,14 @@ class Daemon:
         try:
             self._state_file.write(self._state())
         except OSError as error:
-            words = error.strerror or str(error)
-            if words != self._state_broken:
+            reason = error.strerror or str(error)
+            if reason != self._state_broken:
                 log.error(
                     "%s can't be written: %s; harpd continues, but the next harpd would not "
                     "know of the leases made now; make room",
-                    self._state_file.path, words,
+                    self._state_file.path, reason,
                 )  # fmt: skip
-            self._state_broken = words
+            self._state_broken = reason
             return
         if self._state_broken:
             log.info("%s can be written again", self._state_file.path)
@@ -331,10 +327,10 @@ class Daemon:
         except Exception as error:  # harpd continues whatever the reader raises
             problem = str(error)
             log.error("%s; the configuration stays as it was", problem)
-        notify.ready(self._words())
+        notify.ready(self._summary())
         return problem
 
-    def _hung_up(self) -> None:
+    def _reload_requested(self) -> None:
         self.reload()
 
     def _apply(self, new: Settings) -> str:
@@ -351,7 +347,7 @@ class Daemon:
 
     # ---- running and ending ----
 
-    def _words(self) -> str:
+    def _summary(self) -> str:
         count = len(self.table.leases)
         nics, ports = len(self.table.nics), len(self.leasing.ports.all)
         also = f" and {ports} DPDK port{'' if ports == 1 else 's'}" if ports else ""
@@ -362,11 +358,11 @@ class Daemon:
         """Serve until the end is requested; then return, or execute harpd again."""
         self.loop.on_signal(signal.SIGTERM, self._terminated)
         self.loop.on_signal(signal.SIGINT, self._terminated)
-        self.loop.on_signal(signal.SIGHUP, self._hung_up)
+        self.loop.on_signal(signal.SIGHUP, self._reload_requested)
         period_s = notify.watchdog_period_s()
         if period_s is not None:
             self.loop.every(period_s, notify.alive)
-        notify.ready(self._words())
+        notify.ready(self._summary())
         self.serve()
 
     def serve(self) -> None:
@@ -376,7 +372,7 @@ class Daemon:
 
     def _terminated(self) -> None:
         if self.table.leases:
-            log.info("ending; %s, and jobs run on", self._words())
+            log.info("ending; %s, and the jobs continue", self._summary())
         self._end(remove=not self.in_use)
 
     @property
@@ -401,7 +397,7 @@ class Daemon:
         if self._state_broken and self.in_use:
             return (
                 f"{self._state_file.path} can't be written ({self._state_broken}): a restart would "
-                f"lose {self._words()}; make room"
+                f"lose {self._summary()}; make room"
             )
         if self._fresh_settings is None:
             return ""
@@ -429,17 +425,17 @@ class Daemon:
         self._started = False
         if self._metrics is not None:
             self._metrics.close()
-        self._looks.end()
+        self._readings.end()
         self.loop.finish_work()  # leases in the making are refused now
         self.leasing.end_waiting()
         if self._server is not None:
             self._clients = self._server.hand_over() if self._restart else []
             self._server.close()
             self._watching.close()
-        self._looks.close()
+        self._readings.close()
         self._lending.close()
         if self._remove:
-            self._take_back()
+            self._remove_all()
         else:
             self.save()
         self._frames = [os.dup(fd) for fd in self.leasing.frames.fds] if self._restart else []
@@ -458,7 +454,7 @@ class Daemon:
         os.close(self._lock)
         log.info("harpd has ended")
 
-    def _take_back(self) -> None:
+    def _remove_all(self) -> None:
         for lease in list(self.table.leases.values()):
             if lease.active:
                 self.leasing.end(lease, "harpd was stopped by force")
@@ -487,8 +483,8 @@ class Daemon:
     def _execute_again(self) -> None:
         assert self._listening is not None
         fds = [(self._lock, False), (self._listening.detach(), False), *self._clients]
-        _leave(INHERITED, fds)
-        _leave(INHERITED_FRAMES, [(fd, False) for fd in self._frames])
+        _pass_on(INHERITED, fds)
+        _pass_on(INHERITED_FRAMES, [(fd, False) for fd in self._frames])
         log.info("executing harpd again")
         for handler in logging.getLogger().handlers:
             with contextlib.suppress(OSError):  # a full disk: jobs wait, log lines do not matter
@@ -504,7 +500,7 @@ def _remove(path: Path) -> None:
         log.warning("%s can't be removed: %s", path, error.strerror)
 
 
-def _leave(name: str, fds: list[tuple[int, bool]]) -> None:
+def _pass_on(name: str, fds: list[tuple[int, bool]]) -> None:
     """Format descriptors for _inherited() of the executed harpd."""
     for fd, _ in fds:
         os.set_inheritable(fd, True)

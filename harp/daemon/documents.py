@@ -122,7 +122,7 @@ class Lending:
         return None
 
     def _swept(self, uid: int) -> list[_Lent]:
-        """Drop the user's documents that nobody has open; return the others."""
+        """Drop the user's documents that no process has open; return the others."""
         kept = []
         for each in self._lent.pop(uid, ()):
             if each.is_kept():

@@ -11,8 +11,9 @@ import errno
 import ipaddress
 
 from harp import _core, _host
+from harp.config import DpdkConfig
 from harp.daemon.kernel import Kernel
-from harp.daemon.settings import PortSettings, Settings
+from harp.daemon.settings import Settings
 from harp.daemon.table import Lease, LeaseTable, Owner, RefusedError
 
 
@@ -21,12 +22,12 @@ class Ports:
 
     def __init__(self, settings: Settings, kernel: Kernel, table: LeaseTable) -> None:
         self._kernel, self._table = kernel, table
-        self.all: dict[str, PortSettings] = {}
+        self.all: dict[str, DpdkConfig] = {}
         self.apply(settings)
 
     def apply(self, settings: Settings) -> None:
         """Take over harp.toml, for new leases; a lease of a removed port lasts until its end."""
-        self.all = {port.name: port for port in settings.dpdk}
+        self.all = {port.port: port for port in settings.dpdk}
 
     def reserve(
         self, owner: Owner, name: str, queues: int, label: str, *, since_s: float, held: int

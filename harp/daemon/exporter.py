@@ -164,7 +164,7 @@ class _Server(ThreadingWSGIServer):
         self._lock = threading.Lock()
         # Clients for which the server waits, the oldest first, and from when on each may be closed
         # for another one.
-        self._awaited: dict[socket.socket, float] = {}
+        self._is_needed: dict[socket.socket, float] = {}
         super().__init__(address, handler)
 
     def server_bind(self) -> None:
@@ -183,9 +183,9 @@ class _Server(ThreadingWSGIServer):
             return True
         with self._lock:
             now_s = time.monotonic()
-            slow = next((one for one, until_s in self._awaited.items() if until_s <= now_s), None)
+            slow = next((one for one, until_s in self._is_needed.items() if until_s <= now_s), None)
             if slow is not None:
-                del self._awaited[slow]
+                del self._is_needed[slow]
                 with contextlib.suppress(OSError):
                     slow.shutdown(socket.SHUT_RDWR)  # its thread sees the end and ends
         return slow is not None and self._room.acquire(timeout=REQUEST_TIMEOUT_S)
@@ -193,19 +193,19 @@ class _Server(ThreadingWSGIServer):
     def has_asked(self, request: socket.socket) -> None:
         """The client has sent its request: it waits for us."""
         with self._lock:
-            self._awaited.pop(request, None)
+            self._is_needed.pop(request, None)
 
     def is_answered(self, request: socket.socket) -> None:
         """The answer is made: the client must read it."""
         with self._lock:
-            self._awaited[request] = time.monotonic() + TAKE_S
+            self._is_needed[request] = time.monotonic() + TAKE_S
 
     def process_request(self, request: Any, client_address: Any) -> None:
         if not self._has_room():
             self.shutdown_request(request)  # more at once than Prometheus needs
             return
         with self._lock:
-            self._awaited[request] = 0.0
+            self._is_needed[request] = 0.0
         super().process_request(request, client_address)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
@@ -295,9 +295,21 @@ def start(
     source: DaemonSource = lambda: None,
     reader: Reader | None = None,
 ) -> Exporter:
-    """Serve /metrics. port 0: any, see Exporter.address. Other threads call source.
+    """Serve /metrics.
 
-    ExporterError in one line if the address can't be bound: log it and continue.
+    Parameters
+    ----------
+    port
+        0: any, see Exporter.address.
+    source
+        Returns harpd's state; other threads call it.
+    reader
+        The process that reads jobs' statistics.
+
+    Raises
+    ------
+    ExporterError
+        The address can't be bound.
     """
     scrapes = Scrapes(source, reader or Reader())
     kind = _Server6 if ":" in address else _Server

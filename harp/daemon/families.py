@@ -71,26 +71,36 @@ def daemon_view(status: Mapping[str, Any], instances: Mapping[str, Any]) -> Daem
     )
 
 
-Family = CounterMetricFamily | GaugeMetricFamily
+Labels = tuple[str, ...]
 
 
-def _single(make: type[Family], name: str, text: str, value: float) -> Metric:
-    family = make(name, text)
-    family.add_metric((), value)
-    return family
-
-
-def _labeled(
-    make: type[Family],
+def family(
+    make: type[CounterMetricFamily | GaugeMetricFamily],
     name: str,
     text: str,
-    labels: tuple[str, ...],
-    rows: Iterable[tuple[tuple[str, ...], float]],
+    labels: Labels,
+    rows: Iterable[tuple[Labels, float]],
 ) -> Metric:
-    family = make(name, text, labels=labels)
+    """Return a metric family.
+
+    Parameters
+    ----------
+    labels
+        Names of the labels.
+    rows
+        The labels' values and the number of each series.
+    """
+    result = make(name, text, labels=labels)
     for values, number in rows:
-        family.add_metric(values, number)
-    return family
+        result.add_metric(values, number)
+    return result
+
+
+def single(
+    make: type[CounterMetricFamily | GaugeMetricFamily], name: str, text: str, value: float
+) -> Metric:
+    """Return a family of one series without labels."""
+    return family(make, name, text, (), [((), value)])
 
 
 def _per_nic(counts: Iterable[tuple[str, Mapping[str, int]]]) -> Iterator[tuple[Any, float]]:
@@ -102,34 +112,34 @@ def _per_nic(counts: Iterable[tuple[str, Mapping[str, int]]]) -> Iterator[tuple[
 
 def _daemon(view: DaemonView) -> Iterator[Metric]:
     nics = view.nics
-    yield _single(
+    yield single(
         GaugeMetricFamily,
         "harpd_start_time_seconds",
         "When harpd was started, seconds of the epoch.",
         view.start_s,
     )
-    yield _labeled(
+    yield family(
         GaugeMetricFamily,
         "harpd_nic_usable",
         "1 when harpd can lease the NIC; 0 when jobs on it have kernel lanes only.",
         ("device",),
         (((nic.name,), 1 if nic.usable else 0) for nic in nics),
     )
-    yield _labeled(
+    yield family(
         GaugeMetricFamily,
         "harpd_queues",
         "Queues of the NIC that harpd may lease, by state.",
         ("device", "state"),
         _per_nic((nic.name, nic.queues) for nic in nics),
     )
-    yield _labeled(
+    yield family(
         GaugeMetricFamily,
         "harpd_queues_unreachable",
         "Queues of the NIC that are not leased because it puts all of HARP's packets on one.",
         ("device",),
         (((nic.name,), nic.unreachable) for nic in nics),
     )
-    yield _labeled(
+    yield family(
         CounterMetricFamily,
         "harp_steering_packets",
         "What the XDP program did with the NIC's packets, by verdict.",
@@ -137,14 +147,14 @@ def _daemon(view: DaemonView) -> Iterator[Metric]:
         _per_nic((nic.name, nic.verdicts) for nic in nics),
     )
     leases = Counter(nic for nic, _queue in view.leased)
-    yield _labeled(
+    yield family(
         GaugeMetricFamily,
         "harpd_leases",
         "Leases in force.",
         ("device",),
         (((nic.name,), leases[nic.name]) for nic in nics),
     )
-    yield _single(
+    yield single(
         CounterMetricFamily,
         "harpd_leases_granted",
         "Leases granted since harpd's start.",
@@ -152,14 +162,14 @@ def _daemon(view: DaemonView) -> Iterator[Metric]:
     )
     # A series must exist before it changes, or its first increase is not seen.
     refused = dict.fromkeys(REFUSALS, 0) | dict(view.refused)
-    yield _labeled(
+    yield family(
         CounterMetricFamily,
         "harpd_leases_refused",
         "Leases refused since harpd's start, by errno.",
         ("error",),
         (((error,), count) for error, count in sorted(refused.items())),
     )
-    yield _single(
+    yield single(
         CounterMetricFamily,
         "harpd_reloads",
         "Reloads of the configuration.",
@@ -174,7 +184,7 @@ def collect(view: DaemonView | None, pages_read: bool) -> Iterator[Metric]:
     info = InfoMetricFamily("harp_build", "The version of HARP that exports.")
     info.add_metric((), {"version": __version__})
     yield info
-    yield _single(
+    yield single(
         GaugeMetricFamily,
         "harpd_pages_read",
         "1 when jobs' statistics were read for this answer; 0 when the process that reads them "

@@ -6,23 +6,19 @@ All sockets are made in harpd's own network namespace, which is the NICs'.
 
 import contextlib
 import errno
-import os
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
+from harp import _host, _paths
+from harp.config import DpdkConfig
 from harp.daemon import netlink, sockets
 from harp.daemon.limits import MemoryRoom
 from harp.daemon.loop import close_all
-from harp.daemon.netlink import Address, Link, News
-from harp.daemon.ports import Block
-from harp.daemon.settings import PortSettings
+from harp.daemon.netlink import Changes, Link
 from harp.nicprep import Host, pci
-
-if TYPE_CHECKING:
-    from harp._host import Steering
 
 PROBE_FRAMES = 64
 BIND_WAIT_MS = 20
@@ -52,7 +48,7 @@ class MonitorLike(Protocol):
     """Changes of the network: harp.daemon.netlink.NetworkMonitor, or a test's."""
 
     def fileno(self) -> int: ...
-    def read(self) -> News: ...
+    def read(self) -> Changes: ...
     def resolve(self, neighbors: list[tuple[int, bytes]]) -> None: ...
     def confirm(self, ifindex: int, addr: bytes) -> None: ...
     def close(self) -> None: ...
@@ -60,28 +56,30 @@ class MonitorLike(Protocol):
 
 @dataclass
 class Made:
-    """The descriptors of a lease, in the order of enum harp_lease_fd; ours until closed."""
+    """The descriptors of a lease; ours until closed.
+
+    Parameters
+    ----------
+    fds
+        Of a queue in the order of enum harp_lease_fd; of a DPDK port a statistics page for each
+        queue.
+    page_bytes
+        Size of a statistics page.
+    queue
+        None: a DPDK port.
+    """
 
     fds: list[int]
-    frame_size: int
-    frame_count: int
-    ring_size: int
-    features: int
-    tx_frags_max: int
-    mtu_bytes: int
-    zero_copy: bool
-    mac: bytes
-    ifindex: int
-    page_bytes: int
+    page_bytes: int = 0
+    queue: _host.Queue | None = None
 
     def close(self) -> None:
         """Close the descriptors. May be called twice."""
-        while self.fds:
-            os.close(self.fds.pop())
+        close_all(self.fds)
 
 
 @dataclass(frozen=True)
-class Wish:
+class LeaseRequest:
     """Parameters of a new queue. flows: records on the statistics page."""
 
     ifname: str
@@ -89,19 +87,6 @@ class Wish:
     frames: int
     copy_mode: int
     flows: int
-
-
-@dataclass
-class Pages:
-    """The descriptors of a lease of a DPDK port: a statistics page for each queue."""
-
-    fds: list[int]
-    page_bytes: int
-
-    def close(self) -> None:
-        """Close the descriptors. May be called twice."""
-        while self.fds:
-            os.close(self.fds.pop())
 
 
 @dataclass(frozen=True)
@@ -128,42 +113,16 @@ class Hardware:
     default_route: bool = False
 
 
-class Kernel(Protocol):
-    """The machine, as harpd uses it. Calls raise OSError whose strerror is one line for people."""
-
-    netns: int
-
-    def links(self) -> dict[str, Link]: ...
-    def addresses(self) -> list[Address]: ...
-    def hardware(self, link: Link, rss: str) -> Hardware: ...
-    def adopt(self, pins: Path, ifname: str) -> SteeringLike: ...
-    def attach(self, ifname: str, mode: int, pins: Path | None) -> tuple[SteeringLike, str]: ...
-    def unpin(self, pins: Path) -> bool: ...
-    def ports_in_use(self, span: Block) -> frozenset[int]: ...
-    def make(self, wish: Wish) -> Made: ...
-    def queue_free(self, ifname: str, queue: int) -> bool: ...
-    def port(self, port: PortSettings) -> PortFacts: ...
-    def pages(self, count: int, flows: int) -> Pages: ...
-    def network(self, ifindex: int) -> bytes: ...
-    def route(self, ifindex: int, dst: bytes) -> bytes: ...
-    def monitor(self) -> MonitorLike: ...
-
-
-class HostKernel:
-    """This machine."""
+class Kernel:
+    """This machine. Calls raise OSError whose strerror is one line for people."""
 
     def __init__(self) -> None:
-        # Compiled; imported here so that the other modules can be tested without it.
-        from harp import _host, _paths
-
         _host.load_library(str(_paths.find(_paths.XDP_LIBRARY)))
-        self._host = _host
         self.netns = Path("/proc/self/ns/net").stat().st_ino
         self._unpinned_s = -UNPINNED_S
         self._room = MemoryRoom()
 
     links = staticmethod(netlink.links)
-    monitor = staticmethod(netlink.NetworkMonitor)
     addresses = staticmethod(netlink.addresses)
     ports_in_use = staticmethod(sockets.ports_in_use)
 
@@ -171,9 +130,9 @@ class HostKernel:
 
     def hardware(self, link: Link, rss: str) -> Hardware:
         """Read a NIC's properties; sysfs is used only if it shows this very interface."""
-        read = self._host.rss_read(link.ifname)
+        read = _host.rss_read(link.ifname)
         if rss:
-            read = self._host.rss_parse(rss, read.queues)
+            read = _host.rss_parse(rss, read.queues)
         sysfs = _SYSFS / link.ifname
         own = _sysfs_is(sysfs, link)
         speed = _number(sysfs / "speed", 0) if own else 0
@@ -187,14 +146,14 @@ class HostKernel:
             numa_node=_number(sysfs / "device" / "numa_node", -1) if own else -1,
             pci_path=str(device) if device and "/pci" in str(device) else "",
             guid=int.from_bytes(link.mac, "big") << 16 | (link.ifindex & 0xFFFF),
-            default_route=self._host.has_default_route(link.ifname),
+            default_route=_host.has_default_route(link.ifname),
         )
 
     # ---- the XDP program ----
 
     def adopt(self, pins: Path, ifname: str) -> SteeringLike:
         """As Steering.adopt()."""
-        return self._host.Steering.adopt(str(pins), ifname)
+        return _host.Steering.adopt(str(pins), ifname)
 
     def attach(self, ifname: str, mode: int, pins: Path | None) -> tuple[SteeringLike, str]:
         """Attach the program, and pin it if possible; also return the reason for its mode."""
@@ -208,44 +167,41 @@ class HostKernel:
             time.sleep(UNPINNED_S / 100)
 
     def _attach(self, ifname: str, mode: int, pins: Path | None) -> tuple[SteeringLike, str]:
-        steering = self._host.Steering.attach(ifname, mode)
+        steering = _host.Steering.attach(ifname, mode)
         _pin(steering, pins)
         return steering, steering.why
 
     def unpin(self, pins: Path) -> bool:
         """Remove our pins there; False without any."""
         self._unpinned_s = time.monotonic()
-        return self._host.unpin(str(pins))
+        return _host.unpin(str(pins))
 
     # ---- a lease's descriptors ----
 
-    def make(self, wish: Wish) -> Made:
+    def make(self, request: LeaseRequest) -> Made:
         """Make the descriptors for LEASED. Waits only briefly for the queue, so that workers stay
         available: EBUSY. Runs in a worker.
         """
-        room = self._room.take(wish.frames * FRAME_BYTES_MAX)
+        room = self._room.take(request.frames * FRAME_BYTES_MAX)
         with room, contextlib.ExitStack() as undo:
-            q = self._host.queue_make(
-                wish.ifname,
-                wish.queue,
-                frame_count=wish.frames,
-                copy_mode=wish.copy_mode,
+            queue = _host.queue_make(
+                request.ifname,
+                request.queue,
+                frame_count=request.frames,
+                copy_mode=request.copy_mode,
                 bind_retry_ms=BIND_WAIT_MS,
             )
-            fds = [q.xsk_fd, q.frames_fd]
+            fds = [queue.xsk_fd, queue.frames_fd]
             undo.callback(close_all, fds)
-            page_fd, page_bytes = self._host.page_create(wish.flows)
+            page_fd, page_bytes = _host.page_create(request.flows)
             fds.append(page_fd)
             undo.pop_all()
-        return Made(
-            fds, q.frame_size, q.frame_count, q.ring_size, q.features, q.tx_frags_max, q.mtu_bytes,
-            q.zero_copy, q.mac, q.ifindex, page_bytes,
-        )  # fmt: skip
+        return Made(fds, page_bytes, queue)
 
     def queue_free(self, ifname: str, queue: int) -> bool:
         """Tell whether the queue can be bound, by binding a small socket once. Runs in a worker."""
         try:
-            made = self._host.queue_make(
+            made = _host.queue_make(
                 ifname,
                 queue,
                 frame_count=PROBE_FRAMES,
@@ -259,40 +215,43 @@ class HostKernel:
         close_all([made.xsk_fd, made.frames_fd])
         return True
 
-    # ---- the network, for jobs of other namespaces
-    # ------------------------------------------------
+    # ---- the network, for jobs of other namespaces ----
 
     def network(self, ifindex: int) -> bytes:
-        """As _host.network(): waits for the kernel. Runs in a worker."""
-        return self._host.network(ifindex)
+        """Return the state of an interface for NETWORK. Waits for the kernel in a worker."""
+        return _host.network(ifindex)
 
     def route(self, ifindex: int, dst: bytes) -> bytes:
-        """As _host.route(): likewise."""
-        return self._host.route(ifindex, dst)
+        """Return the route to an address for ROUTED. Waits for the kernel in a worker."""
+        return _host.route(ifindex, dst)
+
+    def monitor(self) -> MonitorLike:
+        """Return a new monitor of the network."""
+        return netlink.NetworkMonitor()
 
     # ---- DPDK ports ----
 
-    def port(self, port: PortSettings) -> PortFacts:
+    def port(self, port: DpdkConfig) -> PortFacts:
         """Read sysfs about a port's device, and whether the host would lose its network without
         it.
         """
         address = pci.canonical(port.device)
-        found = pci.look(Host(), address) if address else None
+        found = pci.find(Host(), address) if address else None
         problem = pci.unbound(Host(), port.device)
         try:
-            self._host.port_take_check(port.text)
+            _host.port_take_check(port.text)
         except OSError as error:
             problem = error.strerror or str(error)
         if found is None:
             return PortFacts(problem)
         return PortFacts(problem, found.numa_node, str(found.folder.resolve()))
 
-    def pages(self, count: int, flows: int) -> Pages:
+    def pages(self, count: int, flows: int) -> Made:
         """Make statistics pages."""
-        made = Pages([], 0)
+        made = Made([])
         try:
             for _ in range(count):
-                fd, made.page_bytes = self._host.page_create(flows)
+                fd, made.page_bytes = _host.page_create(flows)
                 made.fds.append(fd)
         except BaseException:
             made.close()
@@ -300,7 +259,7 @@ class HostKernel:
         return made
 
 
-def _pin(steering: "Steering", pins: Path | None) -> None:
+def _pin(steering: _host.Steering, pins: Path | None) -> None:
     """Close the descriptor after a failure."""
     try:
         if pins is not None:

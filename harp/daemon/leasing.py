@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A lease from the request to the end: decide, make in a worker, add to the map, watch, take back.
+"""A lease from the request to the end: decide, make in a worker, add to the map, watch, undo.
 
 The order of the steps makes every failure harmless. Queue and ports are reserved first; a worker
 makes the descriptors; ports, then the socket are added to the XDP program's maps; the state is
@@ -17,19 +17,20 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from harp import _host
 from harp.daemon import peer
 from harp.daemon.access import Access
 from harp.daemon.dpdk import Ports
 from harp.daemon.frames import Frames, empty
-from harp.daemon.kernel import FD_FRAMES, Kernel, Made, Pages, Wish
+from harp.daemon.kernel import FD_FRAMES, Kernel, LeaseRequest, Made
 from harp.daemon.loop import Loop
 from harp.daemon.nics import Nic, Nics
 from harp.daemon.peer import Peer
 from harp.daemon.ports import Block
 from harp.daemon.settings import Settings
-from harp.daemon.sockets import PortLooks
+from harp.daemon.sockets import PortReadings
 from harp.daemon.table import Lease, LeaseTable, Owner, QueueState, RefusedError
 from harp.words import printable
 
@@ -37,7 +38,7 @@ log = logging.getLogger("harpd")
 FRAMES_DEFAULT = 8192
 FRAMES_MIN = 64
 RECOVER_FIRST_S, RECOVER_MAX_S = 0.02, 1.0
-RECOVER_TELL_S = 5.0
+RECOVER_LOG_S = 5.0
 # A request waits for what is about to become free: a queue whose AF_XDP socket is closing, a queue
 # whose socket harpd closed up to RELEASE_S ago (a loaded kernel keeps it that long), and the user's
 # own share. A job gives up after 10 s (host/daemon.c).
@@ -48,7 +49,7 @@ RELEASE_S = 20.0
 # Sends the answer to a request: the lease's message and descriptors, or the error. Returns False if
 # the client can't be reached; calls back with False if that turns out later.
 Answer = Callable[["Granted | RefusedError"], None]
-Make = Callable[[], Made | Pages]
+Make = Callable[[], Made]
 
 
 @dataclass
@@ -56,7 +57,7 @@ class Granted:
     """A lease that was made; the sender calls delivered(False) if it did not arrive."""
 
     leased: _host.Leased | _host.Port
-    made: Made | Pages
+    made: Made
     delivered: Callable[[bool], None]
 
 
@@ -64,8 +65,8 @@ class Granted:
 class _Request:
     """One LEASE request until its answer."""
 
-    who: Peer
-    fields: dict[str, object]
+    client: Peer
+    fields: dict[str, Any]
     answer: Answer
     since_s: float
 
@@ -78,7 +79,7 @@ class _Recovery:
     since_s: float
     uid: int | None  # the lease that had the queue; None: it never became a lease
     delay_s: float = RECOVER_FIRST_S
-    told: bool = False
+    logged: bool = False
 
 
 class Leasing:
@@ -102,8 +103,10 @@ class Leasing:
         self._saved = saved
         self._watched: dict[Owner, int] = {}  # pidfds, ours
         self.recovering: dict[tuple[str, int], _Recovery] = {}
-        self._let_go_s: dict[tuple[str, int], float] = {}  # when our socket on a queue was closed
-        self._port_looks = PortLooks(loop, self._look)
+        self._socket_closed_s: dict[
+            tuple[str, int], float
+        ] = {}  # when our socket on a queue was closed
+        self._port_readings = PortReadings(loop, self._read_ports_in_use)
         self._waiting: set[_Request] = set()  # requests that wait for something to become free
         self.closing = False
         self.ended: Callable[[Lease], None] = lambda _lease: None
@@ -117,59 +120,58 @@ class Leasing:
 
     # ---- a request ----
 
-    def request(self, who: Peer, fields: dict[str, object], answer: Answer) -> None:
+    def request(self, client: Peer, fields: dict[str, Any], answer: Answer) -> None:
         """Handle LEASE. The answer is sent at once, when a worker is done, or after waiting in vain
         for something to become free.
         """
-        self._try(_Request(who, fields, answer, self._loop.time()))
+        self._try(_Request(client, fields, answer, self._loop.time()))
 
     def _try(self, request: _Request, in_use: frozenset[int] | None = None) -> None:
         """in_use: ports of the kernel's sockets; None: not read yet."""
-        who, fields = request.who, request.fields
-        is_port = str(fields["ifname"]) in self.ports.all
-        if who.pidfd < 0 or peer.ended(who.pidfd):  # the connection was closed meanwhile
-            request.answer(RefusedError(errno.ESRCH, f"process {who.owner.pid} has gone"))
+        client, fields = request.client, request.fields
+        is_port = fields["ifname"] in self.ports.all
+        if client.pidfd < 0 or peer.ended(client.pidfd):  # the connection was closed meanwhile
+            request.answer(RefusedError(errno.ESRCH, f"process {client.owner.pid} has ended"))
             return
         try:
-            self._check_may(who)
+            self._check_may(client)
             if in_use is None and not is_port:
-                self._check_nic(who, fields)
-                self._port_looks.ask(functools.partial(self._looked, request))
+                self._check_nic(client, fields)
+                self._port_readings.ask(functools.partial(self._ports_read, request))
                 return
             with contextlib.ExitStack() as undo:
-                pidfd = os.dup(who.pidfd)
+                pidfd = os.dup(client.pidfd)
                 undo.callback(os.close, pidfd)
                 if is_port:
-                    lease, make = self._reserve_port(who, fields)
+                    lease, make = self._reserve_port(client, fields)
                 else:
-                    lease, make = self._reserve(who, fields, in_use or frozenset())
+                    lease, make = self._reserve(client, fields, in_use or frozenset())
                 undo.pop_all()
         except RefusedError as refused:
             # A queue that was returned a moment ago does not count against the user.
-            back = refused.error == errno.EDQUOT and self._held(who.owner.uid)
-            self._again(request, refused, QUOTA_WAIT_S if back else 0)
+            back = refused.error == errno.EDQUOT and self._held(client.owner.uid)
+            self._retry_or_refuse(request, refused, QUOTA_WAIT_S if back else 0)
             return
         except OSError as error:
-            request.answer(_refusal(error, str(fields["ifname"])))
+            request.answer(_refusal(error, fields["ifname"]))
             return
         self._loop.work(make, lambda made, error: self._made(lease, pidfd, made, error, request))
 
-    def _looked(
+    def _ports_read(
         self, request: _Request, in_use: frozenset[int] | None, error: BaseException | None
     ) -> None:
         """A worker has read the kernel's tables of sockets."""
         if in_use is None:
-            request.answer(_refusal(error, str(request.fields["ifname"])))
+            request.answer(_refusal(error, request.fields["ifname"]))
         else:
             self._try(request, in_use)
 
-    def _look(self) -> frozenset[int]:
+    def _read_ports_in_use(self) -> frozenset[int]:
         """Read the ports in use in all NICs' ranges. Runs in a worker."""
-        spans = [nic.settings.ports for nic in self.nics.all.values()]
-        first, last = min(span.first for span in spans), max(span.last for span in spans)
-        return self._kernel.ports_in_use(Block(first, last))
+        ports = [port for nic in self.nics.all.values() for port in nic.settings.ports]
+        return self._kernel.ports_in_use(Block(min(ports), max(ports)))
 
-    def _again(self, request: _Request, refused: RefusedError, wait_s: float) -> None:
+    def _retry_or_refuse(self, request: _Request, refused: RefusedError, wait_s: float) -> None:
         """Retry a little later, up to the limit; then refuse."""
         if self.closing or self._loop.time() - request.since_s >= wait_s:
             request.answer(refused)
@@ -187,52 +189,52 @@ class Leasing:
         """Refuse all waiting requests: harpd ends."""
         while self._waiting:
             self._try(self._waiting.pop())
-        self._port_looks.end()
+        self._port_readings.end()
 
     def _busy_wait_s(self, lease: Lease) -> float:
         """Return how long to retry a queue that an AF_XDP socket owns."""
-        let_go_s = self._let_go_s.get((lease.ifname, lease.queue), -RELEASE_S)
+        let_go_s = self._socket_closed_s.get((lease.ifname, lease.queue), -RELEASE_S)
         late = self._loop.time() - let_go_s >= RELEASE_S
         return BUSY_WAIT_S if late else RELEASED_WAIT_S
 
-    def _check_may(self, who: Peer) -> None:
+    def _check_may(self, client: Peer) -> None:
         if self.closing:
             raise RefusedError(errno.ESHUTDOWN, "harpd is being stopped")
-        if not self.access.allows(who.owner.uid, who.gids):
+        if not self.access.allows(client.owner.uid, client.gids):
             raise RefusedError(
                 errno.EACCES,
-                f"user {who.owner.uid} may not have leases; root may add the user to `users`, "
+                f"user {client.owner.uid} may not have leases; root may add the user to `users`, "
                 "or to one of `groups`, in harp.toml",
             )
 
-    def _make(self, wish: Wish, who: Owner, allowed: bool) -> Made:
+    def _make(self, request: LeaseRequest, owner: Owner, allowed: bool) -> Made:
         """Make a queue, unless its holder could use the AF_XDP socket to reach our network
         namespace, which takes CAP_NET_ADMIN over it. Runs in a worker.
         """
-        why = "" if allowed else peer.network_admin_elsewhere(who.pid)
+        why = "" if allowed else peer.network_admin_elsewhere(owner.pid)
         if why:
             raise OSError(
                 errno.EPERM,
-                f"process {who.pid}: {why}, or set allow_net_admin_containers = true in harp.toml",
+                f"process {owner.pid}: {why}, or set allow_net_admin_containers in harp.toml",
             )
-        return self._kernel.make(wish)
+        return self._kernel.make(request)
 
-    def _reserve_port(self, who: Peer, fields: dict[str, object]) -> tuple[Lease, Make]:
+    def _reserve_port(self, client: Peer, fields: dict[str, Any]) -> tuple[Lease, Make]:
         lease = self.ports.reserve(
-            who.owner,
-            str(fields["ifname"]),
-            int(str(fields["queues"])),
-            _clean(str(fields["label"]) or who.name),
+            client.owner,
+            fields["ifname"],
+            fields["queues"],
+            _clean(fields["label"] or client.name),
             since_s=time.time(),
-            held=self._held(who.owner.uid),
+            held=self._held(client.owner.uid),
         )
         flows = self.settings.page_flows
         return lease, lambda: self._kernel.pages(lease.queues, flows)
 
-    def _check_nic(self, who: Peer, fields: dict[str, object]) -> None:
+    def _check_nic(self, client: Peer, fields: dict[str, Any]) -> None:
         """Refuse what can be refused without reading the kernel's sockets. RefusedError."""
-        ifname, queue = str(fields["ifname"]), int(str(fields["queue"]))
-        frames, copy_mode = int(str(fields["frame_count"])), int(str(fields["copy_mode"]))
+        ifname, queue = fields["ifname"], fields["queue"]
+        frames, copy_mode = fields["frame_count"], fields["copy_mode"]
         if copy_mode > 2 or (frames and frames < FRAMES_MIN):
             raise RefusedError(
                 errno.EINVAL,
@@ -240,42 +242,44 @@ class Leasing:
                 "mode of 0 to 2 are possible",
             )
         nic = self.nics.all.get(ifname)
-        if nic is not None and nic.why_not:
-            raise RefusedError(nic.error, f"{ifname} can't be leased: {nic.why_not}")
+        if nic is not None and nic.problem:
+            raise RefusedError(nic.error, f"{ifname} can't be leased: {nic.problem}")
         if nic is not None and nic.link is not None and not nic.link.up:
             raise RefusedError(errno.ENETDOWN, f"{ifname} is down; `ip link set dev {ifname} up`")
         if nic is not None:
-            self.nics.look_at_queues(nic)
-        held = self._held(who.owner.uid)
-        self.table.choose(who.owner, ifname, queue, now_s=self._loop.time(), held=held)
+            self.nics.check_reachability(nic)
+        held = self._held(client.owner.uid)
+        self.table.choose(client.owner, ifname, queue, now_s=self._loop.time(), held=held)
 
     def _reserve(
-        self, who: Peer, fields: dict[str, object], in_use: frozenset[int]
+        self, client: Peer, fields: dict[str, Any], in_use: frozenset[int]
     ) -> tuple[Lease, Make]:
-        self._check_nic(who, fields)  # the state may have changed while a worker read the sockets
-        ifname, queue = str(fields["ifname"]), int(str(fields["queue"]))
-        frames, copy_mode = int(str(fields["frame_count"])), int(str(fields["copy_mode"]))
+        self._check_nic(
+            client, fields
+        )  # the state may have changed while a worker read the sockets
+        ifname, queue = fields["ifname"], fields["queue"]
+        frames, copy_mode = fields["frame_count"], fields["copy_mode"]
         lease = self.table.reserve(
-            who.owner,
+            client.owner,
             ifname,
             queue,
-            _clean(str(fields["label"]) or who.name),
+            _clean(fields["label"] or client.name),
             now_s=self._loop.time(),
             since_s=time.time(),
             in_use=in_use,
-            held=self._held(who.owner.uid),
+            held=self._held(client.owner.uid),
         )
         frames = min(frames or FRAMES_DEFAULT, self.settings.frames_max)
         flows = self.settings.page_flows
-        wish = Wish(ifname, lease.queue, frames, copy_mode, flows)
+        request = LeaseRequest(ifname, lease.queue, frames, copy_mode, flows)
         net_admin = self.settings.allow_net_admin_containers
-        return lease, lambda: self._make(wish, who.owner, net_admin)
+        return lease, lambda: self._make(request, client.owner, net_admin)
 
     def _made(
         self,
         lease: Lease,
         pidfd: int,
-        made: Made | Pages | None,
+        made: Made | None,
         error: BaseException | None,
         request: _Request,
     ) -> None:
@@ -284,17 +288,17 @@ class Leasing:
             if made is None:
                 raise _refusal(error, lease.ifname)
             self._check_still_there(lease, pidfd)
-            leased = self._join(lease, made)
+            leased = self._add_to_maps(lease, made)
         except RefusedError as refused:
             os.close(pidfd)
             self.frames.forget(lease.lease_id)
             if made is not None:
                 made.close()
-                self._let_go(lease.ifname, lease.queue)
+                self._note_socket_closed(lease.ifname, lease.queue)
             self.table.cancel(lease, self._loop.time(), bound=True)
             self._recover(lease)
             busy = made is None and refused.error == errno.EBUSY
-            self._again(request, refused, self._busy_wait_s(lease) if busy else 0)
+            self._retry_or_refuse(request, refused, self._busy_wait_s(lease) if busy else 0)
             return
         lease.page_bytes = made.page_bytes
         self.table.activate(lease)
@@ -311,23 +315,24 @@ class Leasing:
         if peer.ended(pidfd):
             raise RefusedError(errno.ESRCH, f"process {lease.owner.pid} has ended")
 
-    def _join(self, lease: Lease, made: Made | Pages) -> _host.Leased | _host.Port:
+    def _add_to_maps(self, lease: Lease, made: Made) -> _host.Leased | _host.Port:
         """Add the descriptors to the maps; return the job's message."""
-        if isinstance(made, Pages):
+        queue = made.queue
+        if queue is None:
             text = self.ports.spec(lease)
             return _host.Port(lease.lease_id, lease.queues, made.page_bytes, text)
         nic = self.nics.all[lease.ifname]
         if nic.steering is None or self.table.nic_of(lease) is None:
-            raise RefusedError(errno.ENODEV, f"{nic.ifname}: {nic.why_not or 'it was removed'}")
-        if made.ifindex != lease.ifindex:
-            raise RefusedError(errno.ENODEV, f"{nic.ifname}: the interface is another one by now")
+            raise RefusedError(errno.ENODEV, f"{nic.ifname}: {nic.problem or 'it was removed'}")
+        if queue.ifindex != lease.ifindex:
+            raise RefusedError(errno.ENODEV, f"{nic.ifname}: another interface has that name now")
         try:
             lease.frames = self.frames.keep(lease.lease_id, made.fds[FD_FRAMES])
         except OSError as error:
             raise _refusal(error, lease.ifname) from error
         self._steer(lease, nic, made)
-        lease.frame_count, lease.frame_size = made.frame_count, made.frame_size
-        return self._message(lease, nic, made)
+        lease.frame_count, lease.frame_size = queue.frame_count, queue.frame_size
+        return self._message(lease, nic, queue, made.page_bytes)
 
     def _steer(self, lease: Lease, nic: Nic, made: Made) -> None:
         assert nic.steering is not None
@@ -338,7 +343,7 @@ class Leasing:
             self._unsteer(lease)
             raise RefusedError(error.errno or errno.EIO, error.strerror or str(error)) from error
 
-    def _message(self, lease: Lease, nic: Nic, made: Made) -> _host.Leased:
+    def _message(self, lease: Lease, nic: Nic, queue: _host.Queue, page_bytes: int) -> _host.Leased:
         hardware = nic.hardware
         assert nic.steering is not None
         return _host.Leased(
@@ -348,22 +353,22 @@ class Leasing:
             ifindex=lease.ifindex,
             queue=lease.queue,
             queue_count=hardware.queues,
-            frame_size=made.frame_size,
-            frame_count=made.frame_count,
-            ring_size=made.ring_size,
-            nic_features=made.features,
-            tx_frags_max=made.tx_frags_max,
-            mtu_bytes=made.mtu_bytes,
+            frame_size=queue.frame_size,
+            frame_count=queue.frame_count,
+            ring_size=queue.ring_size,
+            nic_features=queue.features,
+            tx_frags_max=queue.tx_frags_max,
+            mtu_bytes=queue.mtu_bytes,
             native=nic.steering.native,
-            zero_copy=made.zero_copy,
+            zero_copy=queue.zero_copy,
             port_min=lease.block.first,
             port_max=lease.block.last,
-            mac=made.mac,
-            page_bytes=made.page_bytes,
+            mac=queue.mac,
+            page_bytes=page_bytes,
             rss=_host.Rss(hardware.rss_kind, hardware.queues, hardware.rss_key, hardware.rss_table),
         )
 
-    def _delivered(self, lease: Lease, made: Made | Pages, good: bool) -> None:
+    def _delivered(self, lease: Lease, made: Made, good: bool) -> None:
         made.close()
         if good:
             self.granted += 1
@@ -377,11 +382,11 @@ class Leasing:
 
     # ---- the end of a lease ----
 
-    def release(self, who: Owner, lease_id: int) -> None:
+    def release(self, owner: Owner, lease_id: int) -> None:
         """Handle RELEASE; RefusedError if the lease is not the process's."""
         lease = self.table.leases.get(lease_id)
-        if lease is None or lease.owner != who or not lease.active:
-            raise RefusedError(errno.ENOENT, f"process {who.pid} has no lease {lease_id:016x}")
+        if lease is None or lease.owner != owner or not lease.active:
+            raise RefusedError(errno.ENOENT, f"process {owner.pid} has no lease {lease_id:016x}")
         self.end(lease, "given back")
 
     def end(self, lease: Lease, why: str) -> None:
@@ -389,7 +394,7 @@ class Leasing:
         self._unsteer(lease)
         self.ended(lease)
         self.table.release(lease, self._loop.time())
-        self._let_go(lease.ifname, lease.queue)
+        self._note_socket_closed(lease.ifname, lease.queue)
         log.info(
             "lease %016x: %s of process %d ended: %s",
             lease.lease_id, lease.what, lease.owner.pid, why,
@@ -426,7 +431,11 @@ class Leasing:
             steering.xsk_set(lease.queue, -1)
             steering.ports_set(lease.block.first, lease.block.last, 0, False)
         except OSError as error:
-            log.error("%s; packets of lease %016x go on", error.strerror, lease.lease_id)
+            log.error(
+                "%s; the program still redirects packets of lease %016x",
+                error.strerror,
+                lease.lease_id,
+            )
 
     # ---- owners ----
 
@@ -481,7 +490,7 @@ class Leasing:
 
     def _still_used(self, lease: Lease, free: bool) -> None:
         if free and self.table.leases.get(lease.lease_id) is lease:
-            self.end(lease, "the process had let go of the queue while no harpd was there")
+            self.end(lease, "the process closed the queue while no harpd ran")
 
     # ---- queues that come back ----
 
@@ -491,9 +500,9 @@ class Leasing:
         """
         return sum(each.uid == uid for each in self.recovering.values())
 
-    def _let_go(self, ifname: str, queue: int) -> None:
+    def _note_socket_closed(self, ifname: str, queue: int) -> None:
         """A socket of harpd was on the queue: of a lease, or of a probe."""
-        self._let_go_s[ifname, queue] = self._loop.time()
+        self._socket_closed_s[ifname, queue] = self._loop.time()
 
     def _recover(self, lease: Lease) -> None:
         """Ask the kernel, at growing intervals, whether the queue is free."""
@@ -527,14 +536,14 @@ class Leasing:
             return
         waited_s = self._loop.time() - recovery.since_s
         if free:
-            self._let_go(*key)
+            self._note_socket_closed(*key)
         if free and self.table.recovered(*key):
             del self.recovering[key]
-            if recovery.told:
+            if recovery.logged:
                 log.info("%s queue %d is free after %.0f s", *key, waited_s)
             return
-        if waited_s > RECOVER_TELL_S and not recovery.told:
-            recovery.told = True
+        if waited_s > RECOVER_LOG_S and not recovery.logged:
+            recovery.logged = True
             whose = (
                 "an AF_XDP socket without a lease of harpd's owns the queue"
                 if recovery.uid is None
@@ -555,7 +564,7 @@ class Leasing:
     def _device(self, nic: Nic) -> _host.Device:
         link, hardware = nic.link, nic.hardware
         assert link is not None
-        table = None if nic.why_not else self.table.nics.get(nic.ifname)
+        table = None if nic.problem else self.table.nics.get(nic.ifname)
         free = (QueueState.FREE, QueueState.RECOVERING)
         return _host.Device(
             ifname=nic.ifname,

@@ -164,7 +164,7 @@ def addresses() -> list[Address]:
 
 
 @dataclass
-class News:
+class Changes:
     """Changes. interfaces: indexes with a changed link or address; routes: a route changed; lost:
     some changes are unknown; neighbors: index, address in 16 bytes, MAC address or nothing.
     """
@@ -190,15 +190,15 @@ def parse_neighbor(kind: int, part: bytes) -> tuple[int, bytes, bytes] | None:
     return None
 
 
-def _note(news: News, kind: int, part: bytes) -> None:
+def _note(changes: Changes, kind: int, part: bytes) -> None:
     if kind in _OF_INTERFACES:
-        news.interfaces.add(_INTERFACE.unpack_from(part)[0])
+        changes.interfaces.add(_INTERFACE.unpack_from(part)[0])
     elif kind in (rtnl.RTM_NEWROUTE, rtnl.RTM_DELROUTE):
-        news.routes = True
+        changes.routes = True
     elif kind in (rtnl.RTM_NEWNEIGH, rtnl.RTM_DELNEIGH):
         neighbor = parse_neighbor(kind, part)
         if neighbor is not None:
-            news.neighbors.append(neighbor)
+            changes.neighbors.append(neighbor)
 
 
 def _neighbor_request(kind: int, flags: int, ifindex: int, raw: bytes, use: int) -> bytes:
@@ -228,11 +228,11 @@ class NetworkMonitor:
         while self._probes:
             self._probes.popitem()[1].close()
 
-    def read(self) -> News:
+    def read(self) -> Changes:
         """Return the changes, or part of them if they arrive faster. OSError: the monitor has
         failed.
         """
-        news = News()
+        changes = Changes()
         for _ in range(READS_MAX):
             try:
                 raw, sender = self._sock.recvfrom(_RECEIVE_BYTES)
@@ -241,12 +241,12 @@ class NetworkMonitor:
             except OSError as error:
                 if error.errno != errno.ENOBUFS:
                     raise
-                news.lost = True
+                changes.lost = True
                 continue
             if sender[0] == 0:  # from the kernel; root's processes may send here, too
                 for kind, _, part in netlink.split(raw):
-                    _note(news, kind, part)
-        return news
+                    _note(changes, kind, part)
+        return changes
 
     def resolve(self, neighbors: list[tuple[int, bytes]]) -> None:
         """Have the kernel report neighbors (index, address), and resolve unknown ones; read()

@@ -10,42 +10,46 @@ import errno
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from ipaddress import ip_network
 from pathlib import Path
 
+from harp.config import NicConfig
 from harp.daemon import reach
 from harp.daemon.kernel import Hardware, Kernel, SteeringLike
 from harp.daemon.netlink import Address, Link
 from harp.daemon.ports import Block, PortBlocks, block_size
-from harp.daemon.settings import XDP_GENERIC, NicSettings, Prefix, Settings
+from harp.daemon.settings import Settings
 from harp.daemon.state import NicState
 from harp.daemon.table import REMOVED, Lease, LeaseTable, NicTable, QueueState
 
 log = logging.getLogger("harpd")
 DOWN, ADDRESS = "NIC is down", "address removed"
+# enum harp_xdp_mode. harpd attaches a generic program only if harp.toml asks for it.
+XDP_MODES = {"generic": 1, "native": 2, "auto": 3}
 # Of the program's 64 addresses (xdp/steer.h), this many may be ones that the interface lost.
-MISSED_MAX = 16
+LOST_MAX = 16
 
 
 @dataclass
 class Nic:
     """One NIC, present or not."""
 
-    settings: NicSettings
+    settings: NicConfig
     pins: Path | None
     link: Link | None = None
     hardware: Hardware = field(default_factory=Hardware)
     steering: SteeringLike | None = None
     addresses: dict[bytes, Address] = field(default_factory=dict)
     # Addresses in the map that the interface lost; the oldest loss first.
-    missed: dict[bytes, Address] = field(default_factory=dict)
+    lost_addresses: dict[bytes, Address] = field(default_factory=dict)
     # Why it can't be leased now; empty: it can.
-    why_not: str = "not looked at yet"
+    problem: str = "not examined yet"
     error: int = errno.ENODEV
     fresh: bool = True  # it appeared and is not prepared yet
     keep_pins: bool = False  # jobs depend on pins that this harpd can't adopt
     mode_why: str = ""  # why the program is in this mode
     # The allow_sources that the program enforces; None: not known.
-    sources: tuple[Prefix, ...] | None = None
+    sources: tuple[str, ...] | None = None
 
     @property
     def ifname(self) -> str:
@@ -71,12 +75,10 @@ class Nics:
         settings: Settings,
         kernel: Kernel,
         table: LeaseTable,
-        now_s: Callable[[], float],
         changed: Callable[[], None],
         pinnable: bool = True,
     ) -> None:
-        self._kernel, self._table = kernel, table
-        self._now_s, self._changed = now_s, changed
+        self._kernel, self._table, self._changed = kernel, table, changed
         self._settings = settings
         self.all = {
             each.ifname: Nic(each, settings.pins_dir / each.ifname if pinnable else None)
@@ -85,7 +87,7 @@ class Nics:
         self._before: dict[str, NicState] = {}
         self._stranded: Callable[[str, int], list[int]] = lambda _ifname, _ifindex: []
         self._prepare: Callable[[], None] = lambda: None
-        self._told: dict[str, str] = {}
+        self._logged: dict[str, str] = {}
 
     def inherit(self, before: dict[str, NicState], users: Callable[[str, int], list[int]]) -> None:
         """Take over the state of the previous harpd, for the first sync() that finds each NIC.
@@ -105,27 +107,27 @@ class Nics:
         try:
             links, addresses = self._kernel.links(), self._kernel.addresses()
         except OSError as error:
-            self._tell("", f"the interfaces can't be read: {error.strerror}")
+            self._log_once("", f"the interfaces can't be read: {error.strerror}")
             return
-        self._tell("", "")
+        self._log_once("", "")
         for nic in self.all.values():
             link = links.get(nic.ifname) or self._renamed(nic, links)
             if nic.link is not None and (link is None or link.ifindex != nic.link.ifindex):
-                self._removed(nic)
+                self._handle_removal(nic)
             if link is None:
-                self._tell(nic.ifname, "no such interface yet; waiting for it")
+                self._log_once(nic.ifname, "no such interface yet; waiting for it")
                 continue
             before, nic.link = nic.link, link
             if before is not None:
                 self._compare(nic, before, link)
-                self._look_at_name(nic, before, link)
+                self._check_name(nic, before, link)
             self._check_program(nic)
             if nic.steering is None:
-                self._take_up(nic, link)
+                self._take_over(nic, link)
             if nic.steering is not None:
                 self._restrict(nic)
-                self._mirror(nic, link.ifindex, addresses)
-                self.look_at_queues(nic)
+                self._sync_addresses(nic, link.ifindex, addresses)
+                self.check_reachability(nic)
 
     def _restrict(self, nic: Nic) -> None:
         """Make the XDP program enforce allow_sources. After a failure the previous list stays in
@@ -137,19 +139,19 @@ class Nics:
             return
         try:
             nic.steering.sources_set(
-                (each.network_address.packed, each.prefixlen) for each in wanted
+                (net.network_address.packed, net.prefixlen) for net in map(ip_network, wanted)
             )
         except OSError as error:
             nic.sources = None
-            nic.why_not, nic.error = error.strerror or str(error), error.errno or errno.EIO
-            self._tell(f"{nic.ifname} sources", f"{nic.ifname} can't be leased: {nic.why_not}")
+            nic.problem, nic.error = error.strerror or str(error), error.errno or errno.EIO
+            self._log_once(f"{nic.ifname} sources", f"{nic.ifname} can't be leased: {nic.problem}")
             return
         nic.sources = wanted
-        if self._told.pop(f"{nic.ifname} sources", "") and self._has_its_name(nic):
-            nic.why_not, nic.error = "", 0
+        if self._logged.pop(f"{nic.ifname} sources", "") and self._has_its_name(nic):
+            nic.problem, nic.error = "", 0
         if wanted or before:
-            words = ", ".join(map(str, wanted)) or "every source"
-            log.info("%s: HARP's ports take packets from %s", nic.ifname, words)
+            sources = ", ".join(wanted) or "every source"
+            log.info("%s: HARP's ports take packets from %s", nic.ifname, sources)
 
     @staticmethod
     def _has_its_name(nic: Nic) -> bool:
@@ -164,19 +166,19 @@ class Nics:
         found = next((link for link in links.values() if link.ifindex == index), None)
         return found if found is not None and found.ifname not in self.all else None
 
-    def _look_at_name(self, nic: Nic, before: Link, now: Link) -> None:
+    def _check_name(self, nic: Nic, before: Link, now: Link) -> None:
         if now.ifname != nic.ifname:
             nic.error = errno.ENODEV
-            nic.why_not = (
+            nic.problem = (
                 f"the interface is called {now.ifname} now; name that in harp.toml, or rename it"
             )
-            self._tell(nic.ifname, f"can't be leased: {nic.why_not}")
+            self._log_once(nic.ifname, f"can't be leased: {nic.problem}")
         elif before.ifname != nic.ifname:
-            nic.why_not, nic.error = "", 0
-            self._tell(nic.ifname, "")
+            nic.problem, nic.error = "", 0
+            self._log_once(nic.ifname, "")
             log.info("%s: the interface has its name again", nic.ifname)
 
-    def look_at_queues(self, nic: Nic) -> None:
+    def check_reachability(self, nic: Nic) -> None:
         """Return which queues packets reach, according to the XDP program's counters."""
         table = self._table.nics.get(nic.ifname)
         if nic.steering is None or table is None:
@@ -184,11 +186,11 @@ class Nics:
         try:
             found = reach.conclude(nic.steering.arrivals(nic.hardware.queues))
         except OSError as error:
-            self._tell(f"{nic.ifname} queues", error.strerror or str(error))
+            self._log_once(f"{nic.ifname} queues", error.strerror or str(error))
             return
         before = table.one_queue
         table.one_queue = found.queue if found else None
-        table.one_queue_why = found.words(nic.ifname) if found else ""
+        table.one_queue_why = found.line(nic.ifname) if found else ""
         if found and before is None:
             log.warning("%s; no other queue is leased until it does", table.one_queue_why)
         elif before is not None and not found:
@@ -198,10 +200,10 @@ class Nics:
                 before,
             )
 
-    def _tell(self, ifname: str, words: str) -> None:
+    def _log_once(self, ifname: str, words: str) -> None:
         """Log a lasting problem once, and again when it changes. Empty: it is over."""
-        if self._told.get(ifname, "") != words:
-            self._told[ifname] = words
+        if self._logged.get(ifname, "") != words:
+            self._logged[ifname] = words
             if words:
                 log.warning("%s", f"{ifname}: {words}" if ifname else words)
 
@@ -216,7 +218,7 @@ class Nics:
 
     # ---- a NIC comes and goes ----
 
-    def _removed(self, nic: Nic) -> None:
+    def _handle_removal(self, nic: Nic) -> None:
         leases = self.leases_on(nic)
         for lease in leases:
             lease.mark(REMOVED)
@@ -226,10 +228,10 @@ class Nics:
             _owners(leases, "; their leases end with"),
         )
         self._table.remove_nic(nic.ifname)
-        self._let_go(nic)
+        self._detach(nic)
         nic.link, nic.fresh, nic.keep_pins = None, True, False
-        nic.addresses, nic.missed = {}, {}
-        nic.why_not, nic.error = "the interface was removed", errno.ENODEV
+        nic.addresses, nic.lost_addresses = {}, {}
+        nic.problem, nic.error = "the interface was removed", errno.ENODEV
         self._changed()
 
     def _check_program(self, nic: Nic) -> None:
@@ -243,13 +245,13 @@ class Nics:
             words = nic.steering.check()
         except OSError as error:
             if error.errno != errno.ENODEV:  # the next reading of the links will find it
-                self._tell(f"{nic.ifname} program", error.strerror or str(error))
+                self._log_once(f"{nic.ifname} program", error.strerror or str(error))
             return
-        self._told.pop(f"{nic.ifname} program", None)
+        self._logged.pop(f"{nic.ifname} program", None)
         if words:
             log.warning("%s", words)
 
-    def _let_go(self, nic: Nic) -> None:
+    def _detach(self, nic: Nic) -> None:
         """Close and unpin: a program that is neither pinned nor held is detached."""
         if nic.steering is not None:
             nic.steering.close()
@@ -260,7 +262,7 @@ class Nics:
             except OSError as error:
                 log.warning("%s", error.strerror)
 
-    def _take_up(self, nic: Nic, link: Link) -> None:
+    def _take_over(self, nic: Nic, link: Link) -> None:
         """Adopt a pinned program, or attach one; log a failure once."""
         before = self._before.get(nic.ifname)
         try:
@@ -272,19 +274,20 @@ class Nics:
             nic.hardware = self._kernel.hardware(link, nic.settings.rss)
             adopted = self._adopt(nic, link, before)
             if not adopted:
-                nic.steering, why = self._kernel.attach(nic.ifname, nic.settings.xdp_mode, nic.pins)
+                mode = XDP_MODES[nic.settings.xdp_mode]
+                nic.steering, why = self._kernel.attach(nic.ifname, mode, nic.pins)
                 nic.mode_why = why or f"{nic.ifname}: XDP program attached"
                 log.info("%s", nic.mode_why)
         except OSError as error:
-            nic.why_not, nic.error = error.strerror or str(error), error.errno or errno.EIO
+            nic.problem, nic.error = error.strerror or str(error), error.errno or errno.EIO
             if error.errno == errno.ECANCELED:
-                nic.why_not += f'; xdp_mode = "generic" in the [[nic]] of {nic.ifname} forces it'
-            self._tell(nic.ifname, f"can't be leased: {nic.why_not}")
+                nic.problem += f'; xdp_mode = "generic" in the [[nic]] of {nic.ifname} forces it'
+            self._log_once(nic.ifname, f"can't be leased: {nic.problem}")
             return
         self._before.pop(nic.ifname, None)
-        self._tell(nic.ifname, "")
-        nic.why_not, nic.error = "", 0
-        nic.addresses, nic.missed, nic.sources = {}, {}, None
+        self._log_once(nic.ifname, "")
+        nic.problem, nic.error = "", 0
+        nic.addresses, nic.lost_addresses, nic.sources = {}, {}, None
         if adopted and before is not None:
             # Addresses in an adopted map may be stale; sync() removes those.
             known = [bytes.fromhex(raw) for raw in before.addresses]
@@ -314,19 +317,19 @@ class Nics:
         )
         if not self._stays(nic, link):
             log.info("%s: removed the XDP program of %s, attaching a new one", nic.ifname, whose)
-            self._let_go(nic)
+            self._detach(nic)
             return False
         try:
             nic.steering.replace()
             log.info("%s: adopted the XDP program of %s", nic.ifname, whose)
         except OSError as error:
-            log.warning("%s; the one of %s goes on", error.strerror, whose)
+            log.warning("%s; the one of %s continues", error.strerror, whose)
         return True
 
     def _stays(self, nic: Nic, link: Link) -> bool:
         """Detach a generic program that harp.toml does not ask for, once no process has a lease."""
         assert nic.steering is not None
-        if not nic.generic or nic.settings.xdp_mode == XDP_GENERIC:
+        if not nic.generic or nic.settings.xdp_mode == "generic":
             mode = "generic" if nic.generic else "native"
             nic.mode_why = f"{nic.ifname}: {mode} XDP, taken over"
             return True
@@ -348,15 +351,14 @@ class Nics:
         if pids:
             raise OSError(
                 errno.EBUSY,
-                f"{nic.ifname}: jobs run on with another version's XDP program (process "
+                f"{nic.ifname}: jobs depend on another version's XDP program (process "
                 f"{', '.join(map(str, pids))}); it is replaced when they have ended",
             )
 
     def _nic_table(self, nic: Nic, link: Link) -> NicTable:
         queues = range(nic.hardware.queues)
-        wanted = nic.settings.lease_queues or frozenset(queues)
-        leased = sorted(wanted & set(queues))
-        span = nic.settings.ports
+        leased = sorted(set(nic.settings.lease_queues or queues) & set(queues))
+        span = Block(*nic.settings.ports)
         size = self._settings.ports_per_instance or block_size(
             span.last - span.first + 1, len(leased)
         )
@@ -388,7 +390,7 @@ class Nics:
             for queue in fresh.queues:
                 table.queues.setdefault(queue, QueueState.FREE)
             table.withdrawn = set(table.queues) - set(fresh.queues)
-            table.ports.size, table.ports.rest_s = fresh.ports.size, fresh.ports.rest_s
+            table.ports.size, table.ports.quarantine_s = fresh.ports.size, fresh.ports.quarantine_s
         return "; ".join(problems)
 
     # ---- a NIC changes ----
@@ -410,7 +412,7 @@ class Nics:
             log.warning("%s: %s%s", nic.ifname, words, _owners(leases, "; leased to"))
             self._changed()
 
-    def _mirror(self, nic: Nic, ifindex: int, found: list[Address]) -> None:
+    def _sync_addresses(self, nic: Nic, ifindex: int, found: list[Address]) -> None:
         """Make the program's addresses those of the interface.
 
         A removed address stays in the program while a lease lives that had it. When the address
@@ -421,28 +423,28 @@ class Nics:
         there = {address.raw: address for address in found if address.ifindex == ifindex}
         elsewhere = {address.raw for address in found if address.ifindex != ifindex}
         for raw in [raw for raw in nic.addresses if raw not in there]:
-            self._miss(nic, raw)
-        away = [raw for raw in nic.missed if raw not in there]
+            self._lose_address(nic, raw)
+        away = [raw for raw in nic.lost_addresses if raw not in there]
         for number, raw in enumerate(away):
-            kept = number >= len(away) - MISSED_MAX and raw not in elsewhere
-            if kept and self._awaited(nic, nic.missed[raw]):
+            kept = number >= len(away) - LOST_MAX and raw not in elsewhere
+            if kept and self._is_needed(nic, nic.lost_addresses[raw]):
                 continue
             if self._address_set(nic, raw, ours=False):
-                del nic.missed[raw]
+                del nic.lost_addresses[raw]
                 self._changed()
         for raw, address in there.items():
             if raw in nic.addresses:
                 nic.addresses[raw] = address
-            elif raw in nic.missed or self._address_set(nic, raw, ours=True):
-                nic.missed.pop(raw, None)
+            elif raw in nic.lost_addresses or self._address_set(nic, raw, ours=True):
+                nic.lost_addresses.pop(raw, None)
                 nic.addresses[raw] = address
                 log.info("%s: address %s", nic.ifname, address)
                 for lease in self.leases_on(nic):
                     lease.unmark(f"{ADDRESS}: {address}")
                 self._changed()
 
-    def _miss(self, nic: Nic, raw: bytes) -> None:
-        nic.missed[raw] = address = nic.addresses.pop(raw)
+    def _lose_address(self, nic: Nic, raw: bytes) -> None:
+        nic.lost_addresses[raw] = address = nic.addresses.pop(raw)
         leases = self.leases_on(nic)
         words = _owners(leases, "; leased to")
         log.info("%s: address %s removed%s", nic.ifname, address, words)
@@ -450,7 +452,7 @@ class Nics:
             lease.mark(f"{ADDRESS}: {address}")
         self._changed()
 
-    def _awaited(self, nic: Nic, address: Address) -> bool:
+    def _is_needed(self, nic: Nic, address: Address) -> bool:
         """Tell whether a lease may have connections at a removed address. Leases of the previous
         harpd may, until they are adopted.
         """
@@ -464,7 +466,7 @@ class Nics:
         try:
             nic.steering.address_set(raw, ours)
         except OSError as error:
-            self._tell(f"{nic.ifname} addresses", error.strerror or str(error))
+            self._log_once(f"{nic.ifname} addresses", error.strerror or str(error))
             return False
         return True
 
@@ -475,10 +477,10 @@ class Nics:
         nic = self.all.get(lease.ifname)
         return bool(nic and nic.keep_pins and nic.link and nic.link.ifindex == lease.ifindex)
 
-    def mark_taken_up(self, nic: Nic) -> None:
-        """Tell adopted leases which addresses changed while no harpd ran."""
+    def mark_adopted(self, nic: Nic) -> None:
+        """Mark in adopted leases which addresses changed while no harpd ran."""
         for lease in self.leases_on(nic):
-            for address in nic.missed.values():
+            for address in nic.lost_addresses.values():
                 lease.mark(f"{ADDRESS}: {address}")
             for address in nic.addresses.values():
                 lease.unmark(f"{ADDRESS}: {address}")
@@ -489,7 +491,7 @@ class Nics:
         if nic.steering is None or table is None:
             return
         held = sorted(lease.block for lease in self.leases_on(nic))
-        for block in _gaps(nic.settings.ports, held):
+        for block in _gaps(Block(*nic.settings.ports), held):
             nic.steering.ports_set(block.first, block.last, 0, False)
         for queue, state in table.queues.items():
             if state is not QueueState.LEASED:
@@ -501,7 +503,7 @@ class Nics:
             nic.ifname: NicState(
                 nic.link.ifindex,
                 str(nic.pins or ""),
-                sorted(raw.hex() for raw in (*nic.addresses, *nic.missed)),
+                sorted(raw.hex() for raw in (*nic.addresses, *nic.lost_addresses)),
             )
             for nic in self.all.values()
             if nic.link is not None and nic.steering is not None
@@ -511,7 +513,7 @@ class Nics:
         """End: with remove detach everything; without it pinned programs stay."""
         for nic in self.all.values():
             if remove:
-                self._let_go(nic)
+                self._detach(nic)
             elif nic.steering is not None:
                 nic.steering.close()
                 nic.steering = None

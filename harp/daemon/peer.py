@@ -167,7 +167,7 @@ def _may_administer(pid: int, proc: Path) -> str:
         return ""
     tasks = [task.name for task in (proc / str(pid) / "task").iterdir()]
     if len(tasks) > _THREADS_MAX:
-        return f"process {pid} has {len(tasks)} threads, too many to look at"
+        return f"process {pid} has {len(tasks)} threads, too many to examine"
     for task in tasks:
         sets = [procfs.status_field(int(task), name, proc) for name in _CAPABILITY_SETS]
         if not all(sets) and (proc / str(pid) / "task" / task).exists():
@@ -266,7 +266,7 @@ def reopen(owner: Owner) -> int:
         raise PeerGoneError(f"process {owner.pid}: {error.strerror}") from error
     try:
         if start_ticks(owner.pid) != owner.start_ticks or pidfd_pid(pidfd) != owner.pid:
-            raise PeerGoneError(f"process {owner.pid} is another one by now")
+            raise PeerGoneError(f"process {owner.pid} has ended; another process has its number")
     except BaseException:
         os.close(pidfd)
         raise

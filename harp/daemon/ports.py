@@ -41,15 +41,15 @@ def block_size(ports: int, queues: int) -> int:
 class PortBlocks:
     """Which blocks are held, and which are in quarantine until when."""
 
-    def __init__(self, span: Block, size: int, rest_s: float) -> None:
+    def __init__(self, span: Block, size: int, quarantine_s: float) -> None:
         if size < 1:
             raise ValueError(f"a block of {size} ports")
         self.span = span
         self.size = min(size, span.last - span.first + 1)
-        self.rest_s = rest_s
+        self.quarantine_s = quarantine_s
         self.held: set[Block] = set()
-        self.resting: dict[Block, float] = {}
-        self._rested_by: dict[Block, int] = {}  # users; blocks from before a restart have none
+        self.quarantined: dict[Block, float] = {}
+        self._quarantined_by: dict[Block, int] = {}  # users; blocks from before a restart have none
         self._next = span.first
 
     def _cut(self) -> Iterator[Block]:
@@ -60,10 +60,14 @@ class PortBlocks:
         for start in (*later, *earlier):
             yield Block(start, start + self.size - 1)
 
-    def wake(self, now_s: float) -> None:
+    def expire(self, now_s: float) -> None:
         """End the quarantines that are over."""
-        self.resting = {block: until for block, until in self.resting.items() if until > now_s}
-        self._rested_by = {b: uid for b, uid in self._rested_by.items() if b in self.resting}
+        self.quarantined = {
+            block: until for block, until in self.quarantined.items() if until > now_s
+        }
+        self._quarantined_by = {
+            b: uid for b, uid in self._quarantined_by.items() if b in self.quarantined
+        }
 
     def take(self, now_s: float, in_use: Iterable[int] = ()) -> Block | None:
         """Take a block for a new lease; None if none is free. in_use: ports of the kernel's
@@ -71,11 +75,11 @@ class PortBlocks:
 
         The cost grows with the ports and the blocks, not with their product.
         """
-        self.wake(now_s)
+        self.expire(now_s)
         taken = bytearray(PORTS)
         for port in in_use:
             taken[port] = 1
-        for held in (*self.held, *self.resting):
+        for held in (*self.held, *self.quarantined):
             taken[held.first : held.last + 1] = b"\1" * (held.last + 1 - held.first)
         for block in self._cut():
             if taken.find(1, block.first, block.last + 1) >= 0:
@@ -95,28 +99,28 @@ class PortBlocks:
         self.held.add(block)
         return True
 
-    def give_back(self, block: Block, now_s: float, rest: bool = True, uid: int = 0) -> None:
-        """Return the block of a user's (uid) lease; rest is False if the block was never used."""
+    def give_back(self, block: Block, now_s: float, quarantine: bool = True, uid: int = 0) -> None:
+        """Return the block of a user's lease; an unused block needs no quarantine."""
         self.held.remove(block)
-        if rest and self.rest_s > 0:
-            self.resting[block] = now_s + self.rest_s
-            self._rested_by[block] = uid
+        if quarantine and self.quarantine_s > 0:
+            self.quarantined[block] = now_s + self.quarantine_s
+            self._quarantined_by[block] = uid
 
     def used_up(self, uid: int, queues: int, now_s: float) -> bool:
         """Tell whether so many blocks are in quarantine because of this user that others would find
         none.
         """
-        self.wake(now_s)
+        self.expire(now_s)
         count = (self.span.last - self.span.first + 1) // self.size
         share = max(count - queues, (count + 1) // 2)
-        return sum(by == uid for by in self._rested_by.values()) >= share
+        return sum(by == uid for by in self._quarantined_by.values()) >= share
 
-    def lie_down(self, block: Block, until_s: float) -> None:
+    def continue_quarantine(self, block: Block, until_s: float) -> None:
         """Continue a quarantine from before a restart."""
         if not any(block.overlaps(other) for other in self.held):
-            self.resting[block] = until_s
+            self.quarantined[block] = until_s
 
     def free_in_s(self, now_s: float) -> float | None:
         """Return when the first quarantine ends; None without any."""
-        self.wake(now_s)
-        return min(self.resting.values()) - now_s if self.resting else None
+        self.expire(now_s)
+        return min(self.quarantined.values()) - now_s if self.quarantined else None

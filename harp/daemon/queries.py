@@ -63,7 +63,7 @@ def nic(each: Nic, leasing: Leasing) -> dict[str, Any]:
     """Return one NIC."""
     table = leasing.table.nics.get(each.ifname)
     link, hardware = each.link, each.hardware
-    leasing.nics.look_at_queues(each)
+    leasing.nics.check_reachability(each)
     now_s = leasing.now_s()
     waiting = {
         str(queue): {"pid": recovery.pid, "for_s": now_s - recovery.since_s}
@@ -78,7 +78,7 @@ def nic(each: Nic, leasing: Leasing) -> dict[str, Any]:
         "mtu_bytes": link.mtu_bytes if link else 0,
         "mode": "" if each.steering is None else "native" if each.steering.native else "generic",
         "mode_why": "" if each.steering is None else each.mode_why,
-        "problem": each.why_not,
+        "problem": each.problem,
         "pinned": each.pins is not None and each.steering is not None,
         "default_route": hardware.default_route,
         "queues": {str(q): state.value for q, state in sorted(table.queues.items())}
@@ -90,11 +90,11 @@ def nic(each: Nic, leasing: Leasing) -> dict[str, Any]:
         "queues_unreachable_why": table.one_queue_why if table else "",
         "nic_queues": hardware.queues,
         "rss": ("none", "unknown", "toeplitz")[min(hardware.rss_kind, 2)],
-        "ports": [each.settings.ports.first, each.settings.ports.last],
+        "ports": list(each.settings.ports),
         "ports_per_instance": ports.size if ports else 0,
-        "port_blocks_resting": len(ports.resting) if ports else 0,
+        "port_blocks_resting": len(ports.quarantined) if ports else 0,
         "addresses": sorted(str(Address(raw, 0, 0)) for raw in each.addresses),
-        "allow_sources": None if each.sources is None else [str(net) for net in each.sources],
+        "allow_sources": None if each.sources is None else list(each.sources),
         "verdicts": _verdicts(each),
     }
 

@@ -27,12 +27,12 @@ class OneQueue:
     mismatches: int
     flows: int
 
-    def words(self, ifname: str) -> str:
+    def line(self, ifname: str) -> str:
         """Return one line: evidence and remedy."""
         return (
             f"{ifname}: the NIC puts all of HARP's packets on queue {self.queue} "
             f"({self.mismatches} answers to {self.flows} flows or more of other queues were "
-            "dropped there and none came elsewhere), so a stack on another queue hears nothing; "
+            "dropped there and none came elsewhere), so a stack on another queue receives nothing; "
             f"let it spread TCP (`ethtool -x {ifname}`, then -X or -L), or set "
             f'lease_queues = "{self.queue}" in harp.toml'
         )

@@ -70,14 +70,14 @@ class Reader:
             socket.send_fds(connection, [json.dumps(request).encode()], [fd])
         finally:
             os.close(fd)
-        said, fds, _, _ = socket.recv_fds(connection, _ANSWER_BYTES_MAX, 1)
-        if said == b"ok" and fds:
+        answer, fds, _, _ = socket.recv_fds(connection, _ANSWER_BYTES_MAX, 1)
+        if answer == b"ok" and fds:
             return fds[0]
         for each in fds:
             os.close(each)
-        if not said:
+        if not answer:
             raise ConnectionResetError("it has ended")
-        raise ReaderError(f"the reader of statistics: {said.decode(errors='replace')}")
+        raise ReaderError(f"the reader of statistics: {answer.decode(errors='replace')}")
 
     def _connected(self) -> socket.socket:
         """Return the connection to a living process, starting one if needed."""
@@ -107,12 +107,12 @@ class Reader:
         self._connection = here
         here.settimeout(START_S)
         try:
-            said = here.recv(_ANSWER_BYTES_MAX)
+            answer = here.recv(_ANSWER_BYTES_MAX)
         except OSError as error:
-            said = str(error).encode()
-        if said != b"ready":
+            answer = str(error).encode()
+        if answer != b"ready":
             self._end()
-            why = said.decode(errors="replace") or "it has ended at once; harpd's log says more"
+            why = answer.decode(errors="replace") or "it has ended at once; harpd's log says more"
             raise ReaderError(f"the reader of statistics {why}")
         log.debug("process %d reads statistics", self.pid)
         return here

@@ -3,10 +3,10 @@
 
 harpd never waits for a client. It reads nothing more from a client until that has taken its answer;
 what the client sends meanwhile fills its own socket's buffer and then blocks it. A client that
-sends invalid messages, passes descriptors, does not say hello or does not take its answer in time
+sends invalid messages, passes descriptors, does not send HELLO or does not read its answer in time
 is closed, with a line in the log (at most a few a second). So a client costs at most one
 connection, one message in and two out: an answer, and a notification that it asked for
-(watching.py). When no connection is free, a client that has not said hello is closed for the next
+(watching.py). When no connection is free, a client that has not sent HELLO is closed for the next
 one.
 """
 
@@ -33,7 +33,7 @@ USER_PER_S, USER_BURST = 200.0, 400.0
 # A refused request costs this many more messages, because repeated requests for something that is
 # not available must not take harpd's time from others.
 REFUSED_TOKENS = 5.0
-COMPLAINTS_PER_S, COMPLAINTS_BURST = 2.0, 20.0
+LOGS_PER_S, LOGS_BURST = 2.0, 20.0
 CONNECTIONS_MAX = 1024
 # A new connection costs an examination of the process; faster ones are closed unseen.
 CONNECTS_PER_S, CONNECTS_BURST = 100.0, 500.0
@@ -44,7 +44,7 @@ UNREAD_MAX = 16  # messages that are read before a final message
 SEND_SMALL = 2048  # bytes of a message that fits the smallest send buffer
 
 
-def last_word(sock: socket.socket, error: int, why: str) -> None:
+def send_refusal(sock: socket.socket, error: int, why: str) -> None:
     """Send REFUSED, which answers no request, and close."""
     with contextlib.suppress(OSError):
         # Unread messages would reach the client first, as a reset.
@@ -71,8 +71,8 @@ Handler = Callable[["Client", _host.Message], None]
 class Client:
     """One connection."""
 
-    def __init__(self, server: "Server", sock: socket.socket, who: Peer) -> None:
-        self._server, self._sock, self.peer = server, sock, who
+    def __init__(self, server: "Server", sock: socket.socket, process: Peer) -> None:
+        self._server, self._sock, self.peer = server, sock, process
         # The smallest buffer, so that answers with descriptors do not accumulate.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 0)
         self.name = ""  # version in HELLO; empty before it
@@ -81,8 +81,8 @@ class Client:
         self._pending: deque[Reply] = deque()
         self._answer: Reply | None = None
         self._busy = False
-        # Returns the client's next notification; see tell().
-        self.news: Callable[[], bytes | None] | None = None
+        # Returns the client's next notification; see notify().
+        self.next_notification: Callable[[], bytes | None] | None = None
         self.closed: Callable[[], None] = lambda: None
         self._bucket = Bucket(CLIENT_PER_S, CLIENT_BURST)
         self._timer: asyncio.TimerHandle | None = server.loop.call_later(HELLO_S, self._no_hello)
@@ -100,12 +100,12 @@ class Client:
         self._server.loop.remove_reader(self._sock)
 
     def _no_hello(self) -> None:
-        self.hang_up(errno.ETIMEDOUT, f"it said nothing for {HELLO_S:.0f} s")
+        self.close_with_reason(errno.ETIMEDOUT, f"it sent no HELLO within {HELLO_S:.0f} s")
 
     def greeted(self, name: str) -> None:
         """HELLO arrived: from now on the client may be silent."""
         self.name = name or "(unnamed)"
-        self._server.has_spoken(self)
+        self._server.has_greeted(self)
         self._cancel_timer()
 
     def _cancel_timer(self) -> None:
@@ -167,13 +167,13 @@ class Client:
         self._answer = reply
         self._put(reply)
 
-    def tell(self) -> None:
+    def notify(self) -> None:
         """Send notifications, message by message, as fast as the client takes them."""
         if self.open and not self._pending:
-            self._put_news()
+            self._put_notification()
 
-    def _put_news(self) -> None:
-        message = self.news() if self.news is not None else None
+    def _put_notification(self) -> None:
+        message = self.next_notification() if self.next_notification is not None else None
         if message is not None:
             self._put(Reply(message))
 
@@ -213,25 +213,25 @@ class Client:
                 self._listen()
         reply.done(True)
         if self.open and not self._pending:
-            self._put_news()
+            self._put_notification()
 
     def _not_taken(self) -> None:
-        self.close(f"it did not take its answer for {TAKE_S:.0f} s")
+        self.close(f"it did not read its answer for {TAKE_S:.0f} s")
 
     # ---- end ----
 
     def hand_over(self) -> tuple[int, bool] | None:
-        """Return the connection for the next harpd, and whether it said hello; None if an answer is
+        """Return the connection for the next harpd, and whether it sent HELLO; None if an answer is
         pending, or it takes notifications, which it requests again from the next harpd.
         """
-        if self._pending or self._busy or self.news is not None:
+        if self._pending or self._busy or self.next_notification is not None:
             return None
         return os.dup(self._sock.fileno()), bool(self.name)
 
-    def hang_up(self, error: int, why: str) -> None:
+    def close_with_reason(self, error: int, why: str) -> None:
         """close() with a message to a well-behaved client."""
         if not self._pending:
-            last_word(self._sock, error, f"process {self.peer.owner.pid}: {why}")
+            send_refusal(self._sock, error, f"process {self.peer.owner.pid}: {why}")
         self.close(why)
 
     def close(self, why: str) -> None:
@@ -240,12 +240,12 @@ class Client:
             return
         self.open = False
         if why:
-            self._server.complain(f"{self}: {why}; its connection is closed")
+            self._server.log_limited(f"{self}: {why}; its connection is closed")
         self._cancel_timer()
         self._pause()
         self._server.loop.remove_writer(self._sock)
         self._sock.close()
-        self._server.left(self)
+        self._server.remove(self)
         while self._pending:
             self._pending.popleft().done(False)
         self.closed()
@@ -265,8 +265,8 @@ class Server:
         self.clients: set[Client] = set()
         # by user: connections without HELLO, the oldest first
         self._silent: dict[int, dict[Client, None]] = {}
-        self._complaints = Bucket(COMPLAINTS_PER_S, COMPLAINTS_BURST)
-        self._unsaid = 0
+        self._log_bucket = Bucket(LOGS_PER_S, LOGS_BURST)
+        self._suppressed = 0
         listening.setblocking(False)
         self._accepting()
 
@@ -282,61 +282,65 @@ class Server:
                 return
             except OSError as error:
                 # No descriptor or memory is left: waiting clients wait longer.
-                self.complain(f"accepting a connection: {error.strerror}")
+                self.log_limited(f"accepting a connection: {error.strerror}")
                 self.loop.remove_reader(self._listening)
                 self.loop.call_later(ACCEPT_PAUSE_S, self._accepting)
                 return
             uid = peer.connected_uid(sock)
             if uid != 0 and self._connects.take(uid, self.loop.time()) > 0:
                 why = f"user {uid} connects more than {CONNECTS_PER_S:.0f} times a second"
-                self.complain(why)
-                self._turn_away(sock, why)
+                self.log_limited(why)
+                self._refuse_connection(sock, why)
                 continue
             self._admit(sock)
 
     def _admit(self, sock: socket.socket) -> Client | None:
         sock.setblocking(False)
         try:
-            who = peer.connected(sock)
+            process = peer.connected(sock)
         except (peer.PeerGoneError, OSError):
             sock.close()
             return None
-        while (why := self.connections.admit(who.owner.uid)) and self._make_room(who.owner.uid):
+        while (why := self.connections.admit(process.owner.uid)) and self._close_silent(
+            process.owner.uid
+        ):
             pass
         if why:
-            self.complain(f"process {who.owner.pid} ({who.name}) is turned away: {why}")
-            self._turn_away(sock, why)
-            who.close()
+            self.log_limited(f"process {process.owner.pid} ({process.name}) is refused: {why}")
+            self._refuse_connection(sock, why)
+            process.close()
             return None
-        client = Client(self, sock, who)
+        client = Client(self, sock, process)
         self.clients.add(client)
-        self._silent.setdefault(who.owner.uid, {})[client] = None
+        self._silent.setdefault(process.owner.uid, {})[client] = None
         return client
 
-    def _make_room(self, uid: int) -> bool:
+    def _close_silent(self, uid: int) -> bool:
         """Make room for one more of the user: close the oldest connection without HELLO, of this
-        user if the user's limit is reached, else of the user with the most. A client that says
-        hello in time is not affected.
+        user if the user's limit is reached, else of the user with the most. A client that
+        sends HELLO in time is not affected.
         """
         own = self.connections.has_too_many(uid)
-        crowd = self._silent.get(uid) if own else max(self._silent.values(), key=len, default=None)
-        if not crowd:
+        waiting = (
+            self._silent.get(uid) if own else max(self._silent.values(), key=len, default=None)
+        )
+        if not waiting:
             return False
-        why = "it has not said hello, and others want its place"
-        next(iter(crowd)).hang_up(errno.EUSERS, why)
+        why = "it has not sent HELLO, and another client needs the connection"
+        next(iter(waiting)).close_with_reason(errno.EUSERS, why)
         return True
 
-    def has_spoken(self, client: Client) -> None:
+    def has_greeted(self, client: Client) -> None:
         """The connection can no longer be closed for another one."""
-        crowd = self._silent.get(client.peer.owner.uid, {})
-        crowd.pop(client, None)
-        if not crowd:
+        waiting = self._silent.get(client.peer.owner.uid, {})
+        waiting.pop(client, None)
+        if not waiting:
             self._silent.pop(client.peer.owner.uid, None)
 
     @staticmethod
-    def _turn_away(sock: socket.socket, why: str) -> None:
+    def _refuse_connection(sock: socket.socket, why: str) -> None:
         with sock:
-            last_word(sock, errno.EUSERS, why)
+            send_refusal(sock, errno.EUSERS, why)
 
     def hand_over(self) -> list[tuple[int, bool]]:
         """Return the connections that the next harpd can continue."""
@@ -349,21 +353,21 @@ class Server:
         if client is not None and greeted:
             client.greeted("")
 
-    def left(self, client: Client) -> None:
+    def remove(self, client: Client) -> None:
         """A client's connection was closed."""
         self.clients.discard(client)
-        self.has_spoken(client)
+        self.has_greeted(client)
         self.connections.leave(client.peer.owner.uid)
 
-    def complain(self, words: str) -> None:
+    def log_limited(self, message: str) -> None:
         """Log a line, within the rate limit."""
-        if self._complaints.take(self.loop.time()) > 0:
-            self._unsaid += 1
+        if self._log_bucket.take(self.loop.time()) > 0:
+            self._suppressed += 1
             return
-        if self._unsaid:
-            words += f" ({self._unsaid} lines like it were left out)"
-            self._unsaid = 0
-        log.warning("%s", words)
+        if self._suppressed:
+            message += f" ({self._suppressed} similar lines were suppressed)"
+            self._suppressed = 0
+        log.warning("%s", message)
 
     def close(self) -> None:
         """Close all connections; the caller keeps the listening socket."""

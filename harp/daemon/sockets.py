@@ -77,7 +77,7 @@ def _dump(diag: socket.socket, family: int, protocol: int, span: Block, found: s
             )
 
 
-def _look(family: int, protocol: int, span: Block, found: set[int]) -> None:
+def _read(family: int, protocol: int, span: Block, found: set[int]) -> None:
     with socket.socket(
         socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _NETLINK_SOCK_DIAG
     ) as diag:
@@ -102,7 +102,7 @@ def ports_in_use(span: Block) -> frozenset[int]:
     found: set[int] = set()
     for protocol in _MODULES:
         for family in (socket.AF_INET, socket.AF_INET6):
-            _look(family, protocol, span, found)
+            _read(family, protocol, span, found)
     return frozenset(found)
 
 
@@ -110,14 +110,14 @@ def ports_in_use(span: Block) -> frozenset[int]:
 Then = Callable[[frozenset[int] | None, BaseException | None], None]
 
 
-class PortLooks:
+class PortReadings:
     """Shares readings among requests. Used by the loop's thread.
 
     A reading that began before a request never answers it: the ports may have changed.
     """
 
-    def __init__(self, loop: Loop, look: Callable[[], frozenset[int]]) -> None:
-        self._loop, self._look = loop, look
+    def __init__(self, loop: Loop, read: Callable[[], frozenset[int]]) -> None:
+        self._loop, self._read = loop, read
         self._now: list[Then] = []  # requests for the reading in progress
         self._next: list[Then] = []
 
@@ -130,7 +130,7 @@ class PortLooks:
         if self._now or not self._next:
             return
         self._now, self._next = self._next, []
-        self._loop.work(self._look, self._done)
+        self._loop.work(self._read, self._done)
 
     def _done(self, ports: frozenset[int] | None, error: BaseException | None) -> None:
         answered, self._now = self._now, []

@@ -331,18 +331,20 @@ class LeaseTable:
 
     def cancel(self, lease: Lease, now_s: float, bound: bool) -> None:
         """Making the lease failed. bound: a socket was on the queue, which is free soon."""
-        self._end(lease, now_s, QueueState.RECOVERING if bound else QueueState.FREE, rest=False)
+        self._end(
+            lease, now_s, QueueState.RECOVERING if bound else QueueState.FREE, quarantine=False
+        )
 
     def release(self, lease: Lease, now_s: float) -> None:
         """The owner returned the lease or is dead: quarantine the ports, recover the queue."""
-        self._end(lease, now_s, QueueState.RECOVERING, rest=True)
+        self._end(lease, now_s, QueueState.RECOVERING, quarantine=True)
 
-    def _end(self, lease: Lease, now_s: float, state: QueueState, rest: bool) -> None:
+    def _end(self, lease: Lease, now_s: float, state: QueueState, quarantine: bool) -> None:
         del self.leases[lease.lease_id]
         nic = self.nic_of(lease)
         if nic is not None:
             nic.settle(lease.queue, state)
-            nic.ports.give_back(lease.block, now_s, rest, lease.owner.uid)
+            nic.ports.give_back(lease.block, now_s, quarantine, lease.owner.uid)
 
     def adopt(self, lease: Lease) -> bool:
         """Adopt a lease of the previous harpd; False if another lease has its queue or ports."""

@@ -62,45 +62,45 @@ class Takeover:
         found = {each.owner.pid for each in self.stranded if (each.ifname, each.ifindex) == here}
         return sorted(found)
 
-    def rest(self, leasing: Leasing, rest_s: float) -> None:
+    def continue_quarantines(self, leasing: Leasing, quarantine_s: float) -> None:
         """Continue the quarantine of ports."""
         now_s, wall_s = leasing.now_s(), time.time()
         for ifname, rests in self._before.rests.items():
             table = leasing.table.nics.get(ifname)
             for block, until_s in rests if table else []:
-                left_s = min(until_s - wall_s, rest_s)
+                left_s = min(until_s - wall_s, quarantine_s)
                 if table and left_s > 0:
-                    table.ports.lie_down(block, now_s + left_s)
+                    table.ports.continue_quarantine(block, now_s + left_s)
 
-    def adopt(self, leasing: Leasing, rest_s: float) -> None:
+    def adopt(self, leasing: Leasing, quarantine_s: float) -> None:
         """Adopt or end each lease; after that the maps contain nothing else."""
         for lease in self._before.leases:
             if not lease.active:
                 continue
             if leasing.nics.waits(lease):
-                log.warning("%s: process %d runs on unattended", lease.ifname, lease.owner.pid)
+                log.warning("%s: process %d continues unattended", lease.ifname, lease.owner.pid)
                 leasing.frames.leave(lease.frames)
                 continue
-            self._adopt_one(lease, leasing, rest_s)
+            self._adopt_one(lease, leasing, quarantine_s)
         leasing.adopted()
         for nic in leasing.nics.all.values():
-            leasing.nics.mark_taken_up(nic)
+            leasing.nics.mark_adopted(nic)
             leasing.nics.clean_maps(nic)
 
-    def _adopt_one(self, lease: Lease, leasing: Leasing, rest_s: float) -> None:
+    def _adopt_one(self, lease: Lease, leasing: Leasing, quarantine_s: float) -> None:
         if lease in self.stranded:  # not if its owner was found dead
             self.stranded.remove(lease)
         why = leasing.adopt(lease)
         if not why:
             log.info(
-                "lease %016x: process %d runs on with %s",
+                "lease %016x: process %d continues with %s",
                 lease.lease_id, lease.owner.pid, lease.what,
             )  # fmt: skip
             return
         log.warning("lease %016x of %s is over: %s", lease.lease_id, lease.ifname, why)
         table = leasing.table.nics.get(lease.ifname)
-        if table and lease.ports and rest_s > 0:
-            table.ports.lie_down(lease.ports, leasing.now_s() + rest_s)
+        if table and lease.ports and quarantine_s > 0:
+            table.ports.continue_quarantine(lease.ports, leasing.now_s() + quarantine_s)
 
 
 def clean_pins(settings: Settings, kernel: Kernel, leasing: Leasing) -> None:

@@ -25,7 +25,7 @@ from harp.daemon.kernel import Kernel, MonitorLike
 from harp.daemon.leasing import Leasing
 from harp.daemon.limits import Buckets
 from harp.daemon.loop import Loop
-from harp.daemon.netlink import News
+from harp.daemon.netlink import Changes
 from harp.daemon.server import Client, Reply
 from harp.daemon.table import Lease, RefusedError
 
@@ -111,14 +111,14 @@ class Watching:
         """Handle WATCH: answered after the interface was read; RefusedError."""
         lease = self._lease(client, lease_id)
         elsewhere = self._watches.get(lease_id)
-        self._left(client)
+        self._client_closed(client)
         if elsewhere is not None and elsewhere.client is not client:
             elsewhere.client.close("")
         self._open()
         watch = _Watch(client, lease, lease.ifindex, serial)
         self._watches[lease_id] = self._of_client[client] = watch
         self._networks.setdefault(watch.ifindex, _Network()).watches.add(watch)
-        client.closed = lambda: self._left(client)
+        client.closed = lambda: self._client_closed(client)
         self._read(watch.ifindex)
 
     def neighbors(
@@ -187,7 +187,7 @@ class Watching:
     def _drop(self, watch: _Watch) -> None:
         for addr in list(watch.neighbors):
             self._forget(watch, addr)
-        watch.client.news = None
+        watch.client.next_notification = None
         del self._watches[watch.lease.lease_id]
         del self._of_client[watch.client]
         network = self._networks[watch.ifindex]
@@ -195,7 +195,7 @@ class Watching:
         if not network.watches:
             del self._networks[watch.ifindex]
 
-    def _left(self, client: Client) -> None:
+    def _client_closed(self, client: Client) -> None:
         watch = self._of_client.get(client)
         if watch is not None:
             self._drop(watch)
@@ -232,13 +232,13 @@ class Watching:
     def _readable(self) -> None:
         assert self._monitor is not None
         try:
-            news = self._monitor.read()
+            changes = self._monitor.read()
         except OSError as error:
-            log.warning("news of the network: %s; listening again", error.strerror)
+            log.warning("monitoring the network: %s; opening a new monitor", error.strerror)
             self.close()
             self._loop.call_later(MONITOR_AGAIN_S, self._open_again)
             return
-        self._spread(news)
+        self._distribute(changes)
 
     def _open_again(self) -> None:
         if not self._watches or self._monitor is not None:
@@ -248,26 +248,26 @@ class Watching:
         except RefusedError:
             self._loop.call_later(MONITOR_AGAIN_S, self._open_again)
             return
-        self._spread(News(lost=True))
+        self._distribute(Changes(lost=True))
 
-    def _spread(self, news: News) -> None:
-        everything = news.routes or news.lost
+    def _distribute(self, changes: Changes) -> None:
+        everything = changes.routes or changes.lost
         for ifindex in list(self._networks):
-            if everything or ifindex in news.interfaces:
+            if everything or ifindex in changes.interfaces:
                 self._read(ifindex)
-        if news.lost:
+        if changes.lost:
             self._resolve |= dict.fromkeys(self._of_neighbor)
             self._resolve_next()
-        concerned = set()
-        for ifindex, addr, mac in news.neighbors:
+        affected = set()
+        for ifindex, addr, mac in changes.neighbors:
             for watch in self._of_neighbor.get((ifindex, addr), ()):
                 if watch.neighbors[addr] == mac:
                     watch.changed.pop(addr, None)
                 else:
                     watch.changed[addr] = mac
-                    concerned.add(watch)
-        for watch in concerned:
-            watch.client.tell()
+                    affected.add(watch)
+        for watch in affected:
+            watch.client.notify()
 
     def _resolve_next(self) -> None:
         if self._resolving or not self._resolve or self._monitor is None:
@@ -310,20 +310,20 @@ class Watching:
                 log.debug("interface %d: %s", ifindex, error)
                 network.wanted = True
             for watch in list(network.watches):
-                self._tell_network(watch, network.found)
+                self._send_network(watch, network.found)
 
         self._worker.work(lambda: self._kernel.network(ifindex), done)
 
-    def _tell_network(self, watch: _Watch, found: bytes) -> None:
+    def _send_network(self, watch: _Watch, found: bytes) -> None:
         if not found:
             return
         if watch.serial:
             serial, watch.serial, watch.network = watch.serial, 0, found
-            watch.client.news = lambda: self._news(watch)
+            watch.client.next_notification = lambda: self._next_notification(watch)
             watch.client.reply(Reply(_host.pack_network(serial, watch.lease.lease_id, found)))
-        watch.client.tell()
+        watch.client.notify()
 
-    def _news(self, watch: _Watch) -> bytes | None:
+    def _next_notification(self, watch: _Watch) -> bytes | None:
         """Return the next message for a client that has taken all previous ones."""
         network = self._networks[watch.ifindex]
         if watch.network != network.found:

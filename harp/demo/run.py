@@ -38,7 +38,7 @@ class DemoOptions:
     lab: LabOptions
     epochs: int = 20
     path: str = "auto"
-    plugin: str | None = None
+    plugin: str | Path | None = None
     timeout_s: float = 60
     ranks_per_host: int = 1
     # A harpd on each host; the ranks run as user nobody, in namespaces of their own.
@@ -275,7 +275,7 @@ def run(options: DemoOptions, on_epoch: Any = lambda event: None) -> dict[str, A
     sockets = _run_sockets(options) if options.baseline else None
     return {
         "options": {
-            "plugin": options.plugin,
+            "plugin": str(options.plugin) if options.plugin else None,
             "path": options.path,
             "epochs": options.epochs,
             "ranks_per_host": options.ranks_per_host,

@@ -4,7 +4,7 @@
 from typing import Any
 
 from harp.doctor.finding import Answer, cannot, check, costs, good
-from harp.doctor.port_look import PortLook
+from harp.doctor.port_probe import PortProbe
 from harp.doctor.port_use import PortUse
 from harp.doctor.view import View
 
@@ -21,9 +21,9 @@ def _frame_bytes(mtu_bytes: int) -> int:
     return size
 
 
-def _flaw(look: PortLook) -> bool:
-    """The check "dpdk-device" has said everything."""
-    return bool(look.error)
+def _has_failed(probe: PortProbe) -> bool:
+    """Tell whether opening failed, which the check "dpdk-device" reports."""
+    return bool(probe.error)
 
 
 @check(
@@ -32,10 +32,10 @@ def _flaw(look: PortLook) -> bool:
     "whether HARP was built with DPDK, and which",
     "HARP drives ports with it",
 )
-def _dpdk(view: View, spec: Any, look: PortLook) -> Answer:
-    if look.missing:
-        return cannot(look.error, "install libdpdk-dev and build HARP again (make build)")
-    return good(str(look.info["version"])) if look.info else None
+def _dpdk(view: View, spec: Any, probe: PortProbe) -> Answer:
+    if probe.missing:
+        return cannot(probe.error, "install libdpdk-dev and build HARP again (make build)")
+    return good(str(probe.info["version"])) if probe.info else None
 
 
 @check(
@@ -44,8 +44,8 @@ def _dpdk(view: View, spec: Any, look: PortLook) -> Answer:
     "free huge pages, and whether frames fit into the memory of a process (dpdk_memory_mib)",
     "packets are in huge pages; small pages cost the NIC address translations",
 )
-def _memory(view: View, spec: Any, look: PortLook) -> Answer:
-    if look.missing:
+def _memory(view: View, spec: Any, probe: PortProbe) -> Answer:
+    if probe.missing:
         return None
     wanted = int(str(view.config["HARP_DPDK_MEMORY_MIB"])) if view.config else 256
     asked = str(view.config["HARP_DPDK_HUGE_PAGES"]) if view.config else "auto"
@@ -80,14 +80,14 @@ def _memory(view: View, spec: Any, look: PortLook) -> Answer:
     "whether the port can be opened, and by which driver",
     "DPDK must find the device and have it for itself",
 )
-def _device(view: View, spec: Any, look: PortLook) -> Answer:
-    if look.missing:
+def _device(view: View, spec: Any, probe: PortProbe) -> Answer:
+    if probe.missing:
         return None
-    if look.error:
+    if probe.error:
         return cannot(
-            look.error, "end the process that has it, mend its text, or see docs/dpdk.md: binding"
+            probe.error, "end the process that has it, mend its text, or see docs/dpdk.md: binding"
         )
-    info = look.info
+    info = probe.info
     where = "a virtual device" if info["bus"] == _VIRTUAL else f"on {info['bus']}"
     node = f", NUMA node {info['numa_node']}" if info["numa_node"] >= 0 else ""
     return good(f"{info['driver']}, {where}{node}, {info['mac']}")
@@ -99,12 +99,12 @@ def _device(view: View, spec: Any, look: PortLook) -> Answer:
     "the link of a NIC (not of a virtual device, which would contact its peer)",
     "no packets without",
 )
-def _link(view: View, spec: Any, look: PortLook) -> Answer:
-    if _flaw(look) or not look.link:
+def _link(view: View, spec: Any, probe: PortProbe) -> Answer:
+    if _has_failed(probe) or not probe.link:
         return None
-    if not look.link["up"]:
+    if not probe.link["up"]:
         return cannot("down", "put the cable in, or ask the switch's side")
-    speed = look.link["speed_mbps"]
+    speed = probe.link["speed_mbps"]
     return good(f"up, {speed} Mbit/s" if speed else "up, of unknown speed")
 
 
@@ -114,10 +114,10 @@ def _link(view: View, spec: Any, look: PortLook) -> Answer:
     "the requested MTU, and the device's limit",
     "all hosts and switches must agree",
 )
-def _mtu(view: View, spec: Any, look: PortLook) -> Answer:
-    if _flaw(look):
+def _mtu(view: View, spec: Any, probe: PortProbe) -> Answer:
+    if _has_failed(probe):
         return None
-    info = look.info
+    info = probe.info
     wanted = spec.mtu_bytes or info["mtu_bytes"]
     if wanted > info["mtu_bytes_max"]:
         # memif reports 1500 and carries what its buffers hold.
@@ -136,10 +136,10 @@ def _mtu(view: View, spec: Any, look: PortLook) -> Answer:
     "the requested queues, the device's queues, and its hash",
     "each instance needs a queue, and must know which flows reach it",
 )
-def _queues(view: View, spec: Any, look: PortLook) -> Answer:
-    if _flaw(look):
+def _queues(view: View, spec: Any, probe: PortProbe) -> Answer:
+    if _has_failed(probe):
         return None
-    info = look.info
+    info = probe.info
     most = min(info["rx_queues_max"], info["tx_queues_max"])
     if spec.queues > most:
         return cannot(f"{spec.queues} are asked for, and the device has {most}", f"queues={most}")
@@ -158,26 +158,16 @@ def _queues(view: View, spec: Any, look: PortLook) -> Answer:
     "checksums and segmentation, and whether the driver copies packets",
     "the NIC's work is saved on the processor",
 )
-def _offloads(view: View, spec: Any, look: PortLook) -> Answer:
-    if _flaw(look):
+def _offloads(view: View, spec: Any, probe: PortProbe) -> Answer:
+    if _has_failed(probe):
         return None
-    has = [text for name, text in _USEFUL_TX.items() if name in look.info["tx_offloads"]]
+    has = [text for name, text in _USEFUL_TX.items() if name in probe.info["tx_offloads"]]
     text = " and ".join(has) or "none"
-    if look.info["driver_copies"]:
+    if probe.info["driver_copies"]:
         return good(f"{text}; the driver copies each packet")
-    if not has and look.info["bus"] != _VIRTUAL:
+    if not has and probe.info["bus"] != _VIRTUAL:
         return costs("none: the processor sums and cuts", "a card whose driver has TCP_CKSUM")
     return good(text)
-
-
-@check(
-    "dpdk-counters",
-    "opened",
-    "how many counters the driver has (xstats)",
-    "they show where packets were lost",
-)
-def _counters(view: View, spec: Any, look: PortLook) -> Answer:
-    return None if _flaw(look) else good(f"{look.xstats}")
 
 
 @check(

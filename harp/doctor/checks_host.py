@@ -179,7 +179,7 @@ def _af_xdp(view: View) -> Answer:
     if number not in (errno.EPERM, errno.EACCES):
         return cannot(f"no socket: errno {number} ({errno.errorcode.get(number, '?')})", "look up")
     if not view.harpd.error:
-        return good("not by this process, and harpd lends them")
+        return good("not by this process, and harpd leases them")
     if filtered and view.has_capability(CAP_NET_RAW):
         return cannot(
             "a seccomp filter forbids it",
@@ -299,7 +299,7 @@ def _harpd(view: View) -> Answer:
     harpd = view.harpd
     if not harpd.error:
         names = ", ".join(harpd.devices) or "no interface"
-        return good(f"{harpd.version or 'harpd'} at {harpd.path} lends {names}")
+        return good(f"{harpd.version or 'harpd'} at {harpd.path} leases {names}")
     if harpd.error == errno.ENOENT:
         if view.privileged:
             return good(f"not running ({harpd.path}): processes open queues by themselves")
@@ -308,11 +308,13 @@ def _harpd(view: View) -> Answer:
             "harpctl start; in a container, mount its socket",
         )
     if harpd.error in (errno.EACCES, errno.EPERM):
-        words = f"{harpd.path} does not serve this user: {harpd.why}"
-        return costs(words, "name the user or a group of it in harp.toml, [daemon]")
+        return costs(
+            f"does not serve this user: {harpd.why}",
+            "name the user or a group of it in harp.toml, [daemon]",
+        )
     if harpd.error == errno.ECONNREFUSED:
-        return costs(f"{harpd.path} is there and nobody listens: it died", "harpctl start")
-    return costs(f"{harpd.path}: {harpd.why}", "harpctl restart; look at its log")
+        return costs(f"{harpd.path} exists and no process listens: harpd died", "harpctl start")
+    return costs(harpd.why, "harpctl restart; look at its log")
 
 
 # --------------------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """An interface: its kind, its driver's features, and its settings."""
 
+from harp import _host
 from harp.doctor.finding import Answer, cannot, check, costs, good
 from harp.doctor.view import Link, View
 from harp.nicprep import interrupts, ranges
@@ -106,7 +107,7 @@ def _native(view: View, link: Link, _queue: int) -> Answer:
     "with a generic program the kernel copies what it receives for itself",
 )
 def _harpd_program(view: View, link: Link, _queue: int) -> Answer:
-    if not view.lent(link) or not view.harpd.devices[link.name].generic:
+    if not view.leased(link) or not view.harpd.devices[link.name].flags & _host.DEVICE_GENERIC:
         return None
     return costs(
         "generic XDP, as harp.toml asks: what the kernel receives for itself is copied once more",
@@ -179,21 +180,6 @@ def _merging(view: View, link: Link, _queue: int) -> Answer:
         return costs(words, "of a virtual machine, the hypervisor can turn it off")
     switches = " ".join(f"{word} off" for word in free)
     return costs(f"{' and '.join(found)} on", f"ethtool -K {link.name} {switches}")
-
-
-@check(
-    "checksums",
-    "interface",
-    "veth: packets of this host's kernel have no finished checksum",
-    "corruption between two ends of a veth is not detected",
-)
-def _checksums(view: View, link: Link, _queue: int) -> Answer:
-    if link.kind != "veth":
-        return None
-    return good(
-        "the peer's kernel may leave them unfinished: HARP takes such packets on this device and "
-        "counts them (`ethtool -K ... tx off` at the other end makes it finish them)"
-    )
 
 
 @check(
@@ -317,9 +303,9 @@ def _irq_affinity(view: View, link: Link, _queue: int) -> Answer:
     "a queue has one owner",
 )
 def _queue_busy(view: View, link: Link, queue: int) -> Answer:
-    if view.lent(link):
+    if view.leased(link):
         device = view.harpd.devices[link.name]
-        if device.one_queue:
+        if device.flags & _host.DEVICE_ONE_QUEUE:
             return costs(
                 f"HARP's packets all came on one of {device.queues} queues: harpd leases no other "
                 "(`harpctl status` says more), and more jobs get kernel lanes",
@@ -327,9 +313,9 @@ def _queue_busy(view: View, link: Link, queue: int) -> Answer:
                 f"that queue alone (lease_queues of {link.name} in harp.toml)",
             )
         if device.queues_free:
-            return good(f"harpd has {device.queues_free} of {device.queues} queues to lend")
+            return good(f"harpd has {device.queues_free} of {device.queues} queues to lease")
         return costs(
-            f"all {device.queues} queues are lent: more jobs get kernel lanes",
+            f"all {device.queues} queues are leased: more jobs get kernel lanes",
             f"wait for one, or more queues (queues of {link.name} in harp.toml)",
         )
     try:
@@ -339,7 +325,7 @@ def _queue_busy(view: View, link: Link, queue: int) -> Answer:
     if queue in busy:
         return cannot(
             f"queue {queue} has an AF_XDP socket of another process",
-            "end that process, choose another --queue, or let harpd lend queues",
+            "end that process, choose another --queue, or let harpd lease queues",
         )
     return good(f"queue {queue} is free" + (f"; taken: {ranges.text(busy)}" if busy else ""))
 

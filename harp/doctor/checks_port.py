@@ -27,7 +27,7 @@ def _address(view: View, spec: PortSpec) -> str | None:
 
 def _device(view: View, spec: PortSpec) -> pci.PciDevice | None:
     address = _address(view, spec)
-    return pci.look(view.host, address) if address else None
+    return pci.find(view.host, address) if address else None
 
 
 def _interfaces(view: View, spec: PortSpec) -> list[str]:
@@ -82,7 +82,7 @@ def _binding(view: View, spec: PortSpec) -> Answer:
                 f"net_af_xdp0,iface={spec.device}, or HARP on {spec.device} itself (AF_XDP)",
             )
         return good("a virtual device: nothing to bind")
-    device = pci.look(view.host, address)
+    device = pci.find(view.host, address)
     if device is None or not device.network:
         return cannot(pci.unbound(view.host, address), "the address of a NIC: lspci -D")
     named = "" if pci.canonical(spec.device) else f"; name it by its address: dpdk:{address}"
@@ -120,7 +120,7 @@ def _vfio(view: View, spec: PortSpec) -> Answer:
         return _without_iommu(view)
     others = []
     for name in view.host.names(device.folder / "iommu_group/devices"):
-        other = pci.look(view.host, name)
+        other = pci.find(view.host, name)
         if other and other.address != device.address and other.driver not in _HARMLESS:
             others.append(f"{name} ({other.driver})")
     if others:
@@ -135,7 +135,7 @@ def _without_iommu(view: View) -> Answer:
     path = view.host.sys / _UNSAFE
     if view.host.read(path) in ("Y", "1"):
         return costs(
-            "no IOMMU, and VFIO may do without: who has the device reads and writes all memory",
+            "no IOMMU, and VFIO works without: the device's holder reads and writes all memory",
             "boot with intel_iommu=on iommu=pt where the machine has one; give leases to root only",
         )
     return cannot(

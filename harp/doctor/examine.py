@@ -4,6 +4,7 @@
 from dataclasses import dataclass, replace
 from typing import Any
 
+from harp._host import DEVICE_DPDK
 from harp.doctor import checks_dpdk, checks_host, checks_nic, checks_port, stack
 from harp.doctor.finding import Finding, Severity, run
 from harp.doctor.view import Link, View, candidates
@@ -120,7 +121,7 @@ def examine_port(view: View, text: str, take: bool = False) -> Examined:
         raise HarpError(str(error), Exit.USAGE) from error
     findings = list(run("port", view, spec))
     leased = view.harpd.devices.get(spec.name) if text in configured.values() else None
-    if leased is not None and leased.port and leased.queues_free == 0:
+    if leased is not None and leased.flags & DEVICE_DPDK and leased.queues_free == 0:
         findings += run("used", view, spec, view.port_use(spec.name, view.harpd.path))
     elif all(finding.severity < Severity.NO for finding in findings):
         arguments = str(view.config["HARP_DPDK_ARGS"]) if view.config else ""
@@ -148,9 +149,9 @@ def _findings(view: View, link: Link, queue: int) -> tuple[list[Finding], list[F
     of_host, of_link = _of_stack(view, link.name, queue)
     if link.loopback:
         return of_host, of_link
-    if view.lent(link):
-        of_host = [_lent(finding) for finding in of_host]
-        of_link = [_lent(finding) for finding in of_link]
+    if view.leased(link):
+        of_host = [_with_lease(finding) for finding in of_host]
+        of_link = [_with_lease(finding) for finding in of_link]
     own = list(run("interface", view, link, queue))
     # A device that can't be used is reported once.
     if any(finding.name == "device" and finding.severity == Severity.NO for finding in own):
@@ -164,16 +165,16 @@ def _of_stack(view: View, ifname: str, queue: int) -> tuple[list[Finding], list[
     return of_host, [each for each in found if each.name not in stack.HOST_NAMES]
 
 
-def _lent(finding: Finding) -> Finding:
+def _with_lease(finding: Finding) -> Finding:
     """Replace findings that do not matter to a job with a lease."""
-    words = {
-        "privilege": "harpd lends queues; a job needs none",
-        "memlock": "harpd lends packet memory; a job locks none",
+    reasons = {
+        "privilege": "harpd leases queues; a job needs none",
+        "memlock": "harpd leases packet memory; a job locks none",
         "xdp-program": "harpd's",
     }
     if finding.severity == Severity.COSTS:
-        words["queue"] = "harpd gives each of them its own ports"
-    if finding.severity and finding.name in words:
-        text = f"{finding.text}: {words[finding.name]}"
+        reasons["queue"] = "harpd gives each of them its own ports"
+    if finding.severity and finding.name in reasons:
+        text = f"{finding.text}: {reasons[finding.name]}"
         return replace(finding, severity=Severity.GOOD, text=text, remedy="")
     return finding

@@ -99,6 +99,6 @@ def run(scope: Scope, *arguments: Any) -> Iterable[Finding]:
             answer = each.function(*arguments)
         except (OSError, ValueError) as error:
             why = (error.strerror if isinstance(error, OSError) else None) or str(error)
-            answer = costs(f"could not be looked at: {why}", "look at it by hand")
+            answer = costs(f"could not be examined: {why}", "examine it by hand")
         if answer is not None:
             yield Finding(each.name, *answer)

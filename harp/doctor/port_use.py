@@ -7,7 +7,7 @@ from pathlib import Path
 
 from harp.daemon.client import DaemonClient
 from harp.errors import HarpError
-from harp.stats.source import Source
+from harp.stats.source import Source, understood
 
 
 @dataclass(frozen=True)
@@ -28,9 +28,10 @@ def use(name: str, harpd: Path) -> PortUse:
             leases = {each["lease_id"] for each in client.query("instances")["instances"]}
     except HarpError:
         return PortUse()
-    for each in Source().look(flows=False).instances:
-        identity, ended = each.snapshot.identity, each.snapshot.status.ended
-        leased = f"{identity.lease_id:016x}" in leases
-        if (identity.ifname, identity.queue) == (name, 0) and leased and not ended:
-            return PortUse(each.pid, identity.label or each.comm, each.snapshot.xstats)
+    with understood():
+        for each in Source().look(flows=False)["instances"]:
+            identity, ended = each["identity"], each["status"]["ended"]
+            leased = f"{identity['lease_id']:016x}" in leases
+            if (identity["ifname"], identity["queue"]) == (name, 0) and leased and not ended:
+                return PortUse(each["pid"], identity["label"] or each["comm"], each["xstats"])
     return PortUse()

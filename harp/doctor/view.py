@@ -15,7 +15,7 @@ from harp import loader
 from harp.config import Config, ConfigError, load
 from harp.doctor.finding import Finding, Severity
 from harp.doctor.harpd import SOCKET, Harpd, ask
-from harp.doctor.port_look import PortLook, look
+from harp.doctor.port_probe import PortProbe, probe
 from harp.doctor.port_use import PortUse, use
 from harp.errors import HarpError
 from harp.nicprep import Host
@@ -58,7 +58,7 @@ class View:
     xdp_socket: Callable[[], int]  # opens an AF_XDP socket: 0 or errno
     ask_harpd: Callable[[Path], Harpd]
     load_config: Callable[[], Config]  # or ConfigError
-    open_port: Callable[[str, str], PortLook]  # a DPDK port's specification; DPDK's arguments
+    open_port: Callable[[str, str], PortProbe]  # a DPDK port's specification; DPDK's arguments
     port_use: Callable[[str, Path], PortUse]  # a leased port's name; harpd's socket
     default_route: Callable[[str], bool]  # whether the default route uses this interface
     # whether a device's file can be read and written; None: it does not exist
@@ -109,7 +109,7 @@ class View:
         """Tell whether it is a NIC on a bus, not a device that the kernel made."""
         return not link.kind and self.host.device(link.name) is not None
 
-    def lent(self, link: Link) -> bool:
+    def leased(self, link: Link) -> bool:
         """Tell whether harpd leases queues of it to this user."""
         device = self.harpd.devices.get(link.name)
         return device is not None and device.ifindex == link.index
@@ -206,7 +206,7 @@ def this_host() -> View:
     except OSError as error:
         raise HarpError(f"the kernel does not list its interfaces: {error.strerror}") from error
     return View(
-        Host(), links, _stack, _space, _xdp_socket, ask, load, look, use, _default_route,
+        Host(), links, _stack, _space, _xdp_socket, ask, load, probe, use, _default_route,
         _may_open, _ssh_address(),
     )  # fmt: skip
 

@@ -190,7 +190,7 @@ class Lab(Closing):
         self._signals = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
-        require_root("a laboratory of network namespaces")
+        require_root("making test hosts (network namespaces)")
         require_programs("ip", "ethtool", "taskset")
         clean_leftovers()
         atexit.register(self.close)

@@ -1,23 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * drive.c - stacks advanced by whoever waits, and by a guard thread meanwhile.
+ * drive.c - stacks polled by threads that wait, and by a background poller (the guard) meanwhile.
  *
  * Theory of operation
  *
- * The lock guards the stacks and everything in struct drive that has no other comment. It is never held
- * while a thread sleeps.
+ * The lock guards the stacks and everything in struct drive that has no other comment. A thread never
+ * sleeps with it.
  *
- * Of the threads in drive_wait() one *leads*: it polls, and sleeps on the descriptors of the NICs. The
- * others sleep on the condition variable, which the leader signals after each poll that did something and
- * when it leaves. A leader that leaves with nobody behind it need not wake the guard: the guard looks
- * again within GUARD_TICK_NS of any poll.
+ * One of the threads in drive_wait() is the leader: it polls, and sleeps on the descriptors of the NICs.
+ * The others sleep on the condition variable, which the leader signals after each poll that found work and
+ * when it leaves. A leader that leaves without followers need not wake the guard, which checks again within
+ * GUARD_TICK_NS of any poll.
  *
- * The guard polls when nobody leads and nobody has led for GUARD_TICK_NS. While somebody leads it sleeps
- * on a timer alone, the longer the longer that lasts; a leader that leaves after the guard went to sleep for
- * long wakes it.
+ * The guard polls when there is no leader and none has polled for GUARD_TICK_NS. While there is a leader, it
+ * sleeps on a timer alone, for longer each time; a leader that leaves during a long sleep wakes it.
  *
- * No wake-up is lost: whoever changes when a stack wants its next poll (drive_leave()) compares with
- * `until_ns`, which a sleeper wrote under the lock before it let go of it, and writes to the sleeper's
+ * No wake-up is lost: a thread that changes the time of a stack's next poll (drive_leave()) compares it with
+ * `until_ns`, which a sleeper writes under the lock before it releases it, and writes to the sleeper's
  * eventfd, which the sleeper polls.
  */
 #include "drive.h"
@@ -37,7 +36,7 @@
 #define GUARD_TICK_NS UINT64_C(1000000)
 #define GUARD_LONG_NS UINT64_C(200000000)
 #define CONTROL_NS UINT64_C(250000000)    /* harp_instance_control(), when nothing calls for it */
-#define SLICE_NS UINT64_C(100000000)      /* signals are looked for so often */
+#define SLICE_NS UINT64_C(100000000)      /* interval of checks for signals */
 #define SLEEP_MAX_NS UINT64_C(1000000000) /* of the guard */
 
 /* One that sleeps in ppoll(): until_ns is 0 while it is awake. */
@@ -51,7 +50,7 @@ struct drive {
 	pthread_cond_t news;
 	pthread_t owner; /* of the lock; meaningful while depth > 0 and read by its owner */
 	atomic_uint depth;
-	atomic_uint wanted; /* threads that want the lock: the leader lets them in */
+	atomic_uint wanted; /* threads that wait for the lock: the leader yields to them */
 	struct drive_member members[DRIVE_MEMBERS_MAX];
 	uint64_t control_due_ns[DRIVE_MEMBERS_MAX];
 	unsigned count;
@@ -82,7 +81,7 @@ bool drive_ours(const struct drive *d)
 
 bool drive_inside(const struct drive *d)
 {
-	/* owner is ours only if we wrote it, and then nobody else did until we let go. */
+	/* owner is this thread only if this thread wrote it and still holds the lock. */
 	return atomic_load_explicit(&d->depth, memory_order_relaxed) > 0 &&
 	       pthread_equal(__atomic_load_n(&d->owner, __ATOMIC_RELAXED), pthread_self());
 }
@@ -107,7 +106,7 @@ static void lock_release(struct drive *d)
 	pthread_mutex_unlock(&d->lock);
 }
 
-/* A mutex is not fair: who takes it again at once keeps everyone else out. */
+/* A mutex is not fair: a thread that locks it again at once starves the others. */
 static void lock_let_in(struct drive *d)
 {
 	lock_release(d);
@@ -125,7 +124,7 @@ static void wake(struct sleeper *sleeper)
 		return;
 	sleeper->until_ns = 0; /* once is enough */
 	written = write(sleeper->event_fd, &one, sizeof(one));
-	(void)written; /* it can only be full, and then it is readable already */
+	(void)written; /* it can only be full, and is readable then */
 }
 
 /* ---- advancing ------------------------------------------------------------------------------ */
@@ -141,7 +140,7 @@ static void advance_control(struct drive *d, unsigned i, uint64_t now_ns)
 		d->fatal = -ENODEV;
 }
 
-/* Polls every stack once; who waits for news hears of it. */
+/* Polls every stack once; wakes the followers if there was work. */
 static bool advance(struct drive *d, uint64_t now_ns)
 {
 	int did = 0;
@@ -184,15 +183,15 @@ static uint64_t next_ns(const struct drive *d)
 #define DRIVE_BLIND_NS_MAX UINT64_C(1000000)
 #define DRIVE_BLIND_SHARE 8u
 
-/* What wakes a sleeper: its eventfd and, of each member, the NIC and the kernel's tables. */
+/* What wakes a sleeper: its eventfd and, of each member, the NIC and the netlink worker. */
 struct bed {
 	struct pollfd fds[1 + 2 * DRIVE_MEMBERS_MAX];
 	unsigned control_of[1 + 2 * DRIVE_MEMBERS_MAX]; /* member + 1; 0: no control descriptor */
 	nfds_t count;
 };
 
-/* A DPDK device has no descriptor that tells of packets: who waits for one looks again after an eighth of the
- * silence so far, the guard as seldom as may be. */
+/* A DPDK device has no descriptor to wait on: a waiting thread polls again after an eighth of the idle time so
+ * far, the guard at the longest interval. */
 static uint64_t blind_ns(const struct drive *d, const struct sleeper *sleeper, uint64_t now_ns)
 {
 	uint64_t rest_ns = (now_ns - d->news_ns) / DRIVE_BLIND_SHARE;
@@ -247,7 +246,7 @@ static void sleep_until(struct drive *d, struct sleeper *sleeper, uint64_t until
 	if (ppoll(bed.fds, bed.count, &left, NULL) <= 0)
 		bed.count = 0; /* nothing is readable; a signal leaves revents as they were */
 	else if (bed.fds[0].revents && read(sleeper->event_fd, &drained, sizeof(drained)) < 0)
-		drained = 0; /* someone else's wake-up: nothing to take */
+		drained = 0; /* another thread's wake-up */
 	lock_take(d);
 	sleeper->until_ns = 0;
 	for (nfds_t i = 1; i < bed.count; i++)
@@ -263,7 +262,7 @@ void drive_enter(struct drive *d)
 		lock_take(d);
 }
 
-/* What was called left something to be sent, or moved the time of the next poll. */
+/* After a call that may have queued data or changed the time of the next poll. */
 static void settle(struct drive *d)
 {
 	uint64_t now_ns = drive_now_ns(), at = next_ns(d);
@@ -277,7 +276,7 @@ static void settle(struct drive *d)
 	}
 	if (at < d->leader.until_ns)
 		wake(&d->leader);
-	/* While somebody leads, the guard's sleep has nothing to do with the stacks. */
+	/* While there is a leader, the guard's sleep does not depend on the stacks. */
 	if (!d->leading && at < d->guard.until_ns)
 		wake(&d->guard);
 }
@@ -314,7 +313,7 @@ static void follow(struct drive *d, uint64_t until_ns)
 	d->following--;
 }
 
-/* One round of leading: poll, and sleep when there has been no news for a while. */
+/* One round of the leader: poll, and sleep after spin_ns without work. */
 static void lead(struct drive *d, uint64_t now_ns, uint64_t until_ns)
 {
 	uint64_t at;
@@ -345,7 +344,7 @@ static bool wait_interrupted(struct drive *d, bool *leader)
 
 	if (!d->opt.interrupted)
 		return false;
-	lead_no_more(d, leader); /* what is asked may take its time */
+	lead_no_more(d, leader); /* the callback may take long */
 	lock_release(d);
 	stop = d->opt.interrupted(d->opt.ctx);
 	lock_take(d);
@@ -401,11 +400,11 @@ int drive_wait(struct drive *d, drive_try_fn attempt, void *ctx, uint64_t deadli
 
 /* ---- the guard ------------------------------------------------------------------------------ */
 
-/* When the guard looks again while others advance the stacks; 0: it is its turn. */
+/* When the guard checks again while others poll the stacks; 0: it polls now. */
 static uint64_t guard_later_ns(const struct drive *d, uint64_t now_ns, uint64_t *tick_ns)
 {
 	if (d->fatal)
-		return now_ns + GUARD_LONG_NS; /* its descriptors may be readable for ever */
+		return now_ns + GUARD_LONG_NS; /* its descriptors may stay readable */
 	if (d->leading) {
 		*tick_ns = *tick_ns < GUARD_LONG_NS ? 2 * *tick_ns : *tick_ns;
 		return now_ns + *tick_ns;
@@ -521,7 +520,7 @@ void drive_stop(struct drive *d)
 	lock_release(d);
 	if (join)
 		pthread_join(d->guard_thread, NULL);
-	drive_close_fds(d); /* nobody sleeps from here on, nor wakes anybody */
+	drive_close_fds(d); /* no thread sleeps or wakes another from here on */
 }
 
 void drive_free(struct drive *d)

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * drive.h - who advances stacks for a program whose threads call, block and go away again (Python).
+ * drive.h - polls stacks for a program whose threads call and block (Python).
  *
  * A *drive* owns the right to touch its stacks: one lock, taken for every call. A thread that has to wait
- * advances the stacks itself meanwhile; while nobody waits, the guard thread does.
+ * polls the stacks itself meanwhile; while no thread waits, a background poller does, the guard.
  */
 #ifndef HARP_NATIVE_DRIVE_H
 #define HARP_NATIVE_DRIVE_H
@@ -26,7 +26,7 @@ struct drive_member {
 
 struct drive_options {
 	uint64_t
-		spin_ns; /* a waiting thread polls for so long after the last news, then it sleeps */
+		spin_ns; /* a waiting thread polls for this long after the last work, then it sleeps */
 	bool guard;      /* start the guard thread */
 	/* Asked now and then by waiting threads, without the lock: not 0 ends the wait with -EINTR. */
 	int (*interrupted)(void *ctx);

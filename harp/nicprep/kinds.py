@@ -20,25 +20,6 @@ PORTS = "net/ipv4/ip_local_reserved_ports"
 ABSENT = (errno.EOPNOTSUPP, errno.ENOENT, errno.ENOTTY)
 
 
-def default_table(size: int, queues: int) -> list[int]:
-    """Return the RSS table that the kernel makes by default."""
-    return [entry % queues for entry in range(size)]
-
-
-def own_table(table: list[int], queues: int) -> list[int]:
-    """Return the table; [] for the default one, which changes with the number of queues."""
-    return [] if table == default_table(len(table), max(1, queues)) else table
-
-
-def receive_queues(host: Host, ifname: str, otherwise: int) -> int:
-    """Return the NIC's present number of queues."""
-    try:
-        now = host.ethtool.get("channels", ifname)
-    except OSError:
-        return otherwise
-    return int(now.get("combined", 0)) + int(now.get("rx", 0)) or otherwise
-
-
 @dataclass(frozen=True)
 class Kind:
     """Reads and writes one kind; both raise OSError."""
@@ -57,14 +38,8 @@ def _write_part(part: str) -> Callable[[Host, str, Mapping[str, object]], None]:
     return lambda host, target, values: host.ethtool.set(part, target, values)
 
 
-def _read_rss(host: Host, target: str) -> Values:
-    table = host.ethtool.get("rss", target)["table"]
-    queues = receive_queues(host, target, max(table, default=0) + 1)
-    return {"table": own_table(table, queues)}
-
-
 def _read_text(path: Path) -> str:
-    """As Path.read_text(), for files of the kernel: strict, because here absence is news."""
+    """Read a file of the kernel. Host.read() hides a missing file; this raises OSError."""
     return path.read_text().strip()
 
 
@@ -142,7 +117,6 @@ KINDS: dict[str, Kind] = {
     "coalesce": Kind("interrupt coalescing", _read_part("coalesce"), _write_part("coalesce")),
     "features": Kind("offloads", _read_part("features"), _write_part("features")),
     "napi": Kind("interrupt deferral", _read_napi, _write_napi),
-    "rss": Kind("RSS table", _read_rss, _write_part("rss")),
     "irq-affinity": Kind("interrupt affinity", _read_affinity, _write_affinity),
     "reserved-ports": Kind("reserved ports", _read_ports, _write_ports, of_nic=False),
     "huge-pages": Kind("huge pages", _read_pages, _write_pages, of_nic=False),
@@ -161,9 +135,6 @@ def way_back(kind: str, before: Values, after: Values, now: Values) -> Back:
     """Return what to write so that only values that are still ours return to their old ones."""
     if kind == "reserved-ports":
         return _ports_back(before, after, now)
-    if kind == "rss" and not before["table"] and not now.get("table") and after["table"]:
-        # Ours looks like the default now that there are fewer queues, but would not follow them.
-        return Back({"table": []}, {})
     write, theirs = {}, {}
     for name, old in before.items():
         present = now.get(name)

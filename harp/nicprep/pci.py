@@ -55,7 +55,7 @@ def _link(path: Path) -> str:
         return ""
 
 
-def look(host: Host, address: str) -> PciDevice | None:
+def find(host: Host, address: str) -> PciDevice | None:
     """Return the device; None: there is none at that address."""
     folder = host.sys / "bus/pci/devices" / address
     if not folder.is_dir():
@@ -85,7 +85,7 @@ def unbound(host: Host, device: str) -> str:
     address = canonical(device)
     if address is None:
         return ""
-    found = look(host, address)
+    found = find(host, address)
     if found is None:
         return f"there is no PCI device {address}; `lspci -D` lists those there are"
     if not found.network:

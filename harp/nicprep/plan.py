@@ -2,58 +2,29 @@
 """Compares what is requested of a NIC and its host with the present state; changes nothing."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass
 
+from harp.config import NicConfig
 from harp.nicprep import ranges
 from harp.nicprep.host import Host
-from harp.nicprep.kinds import ABSENT, KINDS, default_table, own_table, receive_queues
-from harp.nicprep.topology import interrupts, local_processors, processors
+from harp.nicprep.kinds import ABSENT, KINDS
+from harp.nicprep.topology import cores_near, interrupts
 from harp.nicprep.transport import Values
 
-PORTS_DEFAULT = ((61000, 65535),)
 HUGE_PAGE = "2048kB"
 _BREAKS = {
     "channels": "the link may pause for a moment",
     "rings": "the link may pause for a moment",
 }
-
-Count = int | Literal["max"]
-
-
-@dataclass(frozen=True)
-class NicConfig:
-    """Requests of harp.toml for one NIC. None or empty leaves a setting as it is, which is the
-    default.
-    """
-
-    ifname: str
-    queues: Count | None = None
-    rx_ring: Count | None = None  # packets
-    tx_ring: Count | None = None
-    adaptive: bool | None = None  # the NIC's adaptive choice of the next four
-    rx_usecs: int | None = None
-    tx_usecs: int | None = None
-    rx_frames: int | None = None
-    tx_frames: int | None = None
-    offloads: Mapping[str, bool] = field(default_factory=dict)  # {"rx-lro": False}
-    defer_irqs: int | None = None  # polls
-    gro_flush_us: int | None = None
-    rss: Sequence[int] | Literal["equal"] | None = None  # queues that receive packets
-    irq_affinity: Sequence[int] | Literal["local"] | None = None  # processors, by queue
-
-
-@dataclass(frozen=True)
-class HostConfig:
-    """Requests of harp.toml for the host."""
-
-    reserved_ports: Sequence[tuple[int, int]] = PORTS_DEFAULT  # first and last of each range
-    huge_pages: int = 0  # number of 2 MiB pages, at least, in all
-
-    @property
-    def ports(self) -> set[int]:
-        """Return all ports of the ranges."""
-        return {port for first, last in self.reserved_ports for port in range(first, last + 1)}
+# Key of [[nic]] -> the kernel's names. One offload has several names because drivers differ.
+_OFFLOADS: dict[str, tuple[str, ...]] = {
+    "lro": ("rx-lro",),
+    "gro_hw": ("rx-gro-hw",),
+    "gro": ("rx-gro",),
+    "tso": ("tx-tcp-segmentation", "tx-tcp6-segmentation"),
+    "rx_checksum": ("rx-checksum",),
+    "tx_checksum": ("tx-checksum-ip-generic", "tx-checksum-ipv4", "tx-checksum-ipv6"),
+}
 
 
 @dataclass(frozen=True)
@@ -79,7 +50,7 @@ class Change:
         return f"{self.target} {KINDS[self.kind].title}".strip()
 
     @property
-    def words(self) -> str:
+    def line(self) -> str:
         """Return one line for people."""
         if self.problem:
             return f"{self.name}: {self.problem}"
@@ -90,53 +61,47 @@ class Change:
         return f"{self.name}: {parts}" + (f" ({self.note})" if self.note else "")
 
 
-def plan(config: NicConfig, host: Host) -> list[Change]:
-    """Return the changes for one NIC, in the required order."""
-    return [change for change in wishes(config, host) if change.needed]
+def plan(nic: NicConfig, host: Host) -> list[Change]:
+    """Return the requested settings of one NIC, in the order in which they must be made.
 
-
-def plan_host(config: HostConfig, host: Host, ifnames: Sequence[str] = ()) -> list[Change]:
-    """Return the changes for the host; huge pages go to the nodes of these NICs."""
-    return [change for change in wishes_of_host(config, host, ifnames) if change.needed]
-
-
-def wishes(config: NicConfig, host: Host) -> list[Change]:
-    """As plan(), including settings that are already as requested."""
-    found = [
-        *_counts(host, "channels", config.ifname, {"queues": config.queues}),
-        *_counts(host, "rings", config.ifname, {"rx": config.rx_ring, "tx": config.tx_ring}),
-        *_coalesce(host, config),
+    Settings that are already as requested are among them; they are not `needed`.
+    """
+    return [
+        *_counts(host, "channels", nic.ifname, {"queues": nic.queues}),
+        *_counts(host, "rings", nic.ifname, {"rx": nic.rx_ring, "tx": nic.tx_ring}),
+        *_coalesce(host, nic),
+        *_offloads(host, nic),
+        *_napi(host, nic),
+        *_affinity(host, nic),
     ]
-    if config.offloads:
-        found.append(_offloads(host, config.ifname, config.offloads))
-    found += _napi(host, config)
-    if config.rss is not None:
-        found.append(_rss(host, config))
-    if config.irq_affinity is not None:
-        found += _affinity(host, config)
+
+
+def plan_host(nics: Sequence[NicConfig], huge_pages: int, host: Host) -> list[Change]:
+    """Return the settings of the host, likewise: the NICs' ports are reserved.
+
+    Parameters
+    ----------
+    huge_pages
+        Number of huge pages of 2 MiB, on the NUMA nodes of the NICs; 0: unchanged.
+    """
+    found = [_ports(host, reserved_ports(nics))] if nics else []
+    if huge_pages:
+        found += _pages(host, huge_pages, [nic.ifname for nic in nics])
     return found
 
 
-def wishes_of_host(config: HostConfig, host: Host, ifnames: Sequence[str] = ()) -> list[Change]:
-    """As plan_host(), including settings that are already as requested."""
-    found = []
-    if config.reserved_ports:
-        found.append(_ports(host, config.ports))
-    if config.huge_pages:
-        found += _pages(host, config.huge_pages, ifnames)
-    return found
+def reserved_ports(nics: Sequence[NicConfig]) -> set[int]:
+    """Return all ports that harp.toml reserves for HARP."""
+    return {port for nic in nics for port in range(nic.ports[0], nic.ports[1] + 1)}
 
 
 # --------------------------------------------------------------------------------------------------
 
 
 def short(value: object) -> str:
-    """Format a value for a line: on and off, and no table of 128 entries."""
+    """Format a value for people."""
     if isinstance(value, bool):
         return "on" if value else "off"
-    if isinstance(value, list):
-        used = ranges.text(value) or "none"
-        return f"queues {used} ({len(value)} entries)" if value else "the driver's default"
     return "none" if value in (None, "") else str(value)
 
 
@@ -157,121 +122,105 @@ def _simple(host: Host, kind: str, target: str, wanted: Values) -> Change:
     unknown = sorted(wanted.keys() - now.keys())
     known = {name: value for name, value in wanted.items() if name in now}
     if unknown and not known:
-        words = f"can't be set here: {', '.join(unknown)}"
-        return Change(kind, target, {}, {}, problem=words, absent=True)
+        problem = f"can't be set here: {', '.join(unknown)}"
+        return Change(kind, target, {}, {}, problem=problem, absent=True)
     note = f"can't be set here: {', '.join(unknown)}" if unknown else _BREAKS.get(kind, "")
     return Change(kind, target, {name: now[name] for name in known}, known, note)
 
 
-def _counts(host: Host, kind: str, ifname: str, asked: Mapping[str, Count | None]) -> list[Change]:
+def _counts(host: Host, kind: str, ifname: str, requested: Mapping[str, int]) -> list[Change]:
     """Plan numbers with a limit: a larger request is reduced to the limit, and reported."""
-    if all(value is None for value in asked.values()):
+    requested = {name: value for name, value in requested.items() if value}
+    if not requested:
         return []
     now = _read(host, kind, ifname)
     if isinstance(now, Change):
         return [now]
-    if any(isinstance(value, int) and value < 1 for value in asked.values()):
-        return [Change(kind, ifname, {}, {}, problem="at least 1 is needed")]
     before, after, notes = {}, {}, [_BREAKS[kind]]
-    for name, value in _queue_names(asked, now).items():
+    for name, value in _queue_names(requested, now).items():
         limit = now.get(f"{name}_max", 0)
-        if value is None:
-            continue
         if name not in now or not limit:
             notes.append(f"{name} can't be set here")
             continue
-        before[name] = now[name]
-        after[name] = limit if value == "max" else min(value, limit)
-        if value != "max" and value > limit:
+        before[name], after[name] = now[name], min(value, limit)
+        if value > limit:
             notes.append(f"{name} {value} asked for, {limit} is the most")
     if not after:
         return [Change(kind, ifname, {}, {}, problem="can't be set here", absent=True)]
     return [Change(kind, ifname, before, after, "; ".join(notes))]
 
 
-def _queue_names(asked: Mapping[str, Count | None], now: Values) -> Mapping[str, Count | None]:
+def _queue_names(requested: Mapping[str, int], now: Values) -> Mapping[str, int]:
     """Plan queues: combined ones if the NIC has such, else the same number for each direction."""
-    if "queues" not in asked:
-        return asked
+    if "queues" not in requested:
+        return requested
     if now.get("combined_max"):
-        return {"combined": asked["queues"]}
-    return {"rx": asked["queues"], "tx": asked["queues"]}
+        return {"combined": requested["queues"]}
+    return {"rx": requested["queues"], "tx": requested["queues"]}
 
 
-def _offloads(host: Host, ifname: str, asked: Mapping[str, bool]) -> Change:
-    """A setting that the NIC does not have is off already."""
-    now = _read(host, "features", ifname)
-    if isinstance(now, Change):
-        return now
-    wanted = {name: on for name, on in asked.items() if on or name in now}
-    if not wanted:
-        return Change("features", ifname, {}, {})
-    return _simple(host, "features", ifname, wanted)
-
-
-def _napi(host: Host, config: NicConfig) -> list[Change]:
-    asked: Values = {}
-    if config.defer_irqs is not None:
-        asked["napi_defer_hard_irqs"] = config.defer_irqs
-    if config.gro_flush_us is not None:
-        asked["gro_flush_timeout"] = config.gro_flush_us * 1000
-    return [_simple(host, "napi", config.ifname, asked)] if asked else []
-
-
-def _coalesce(host: Host, config: NicConfig) -> list[Change]:
-    asked: Values = {
-        "adaptive_rx": None if config.adaptive is None else int(config.adaptive),
-        "adaptive_tx": None if config.adaptive is None else int(config.adaptive),
-        "rx_usecs": config.rx_usecs,
-        "tx_usecs": config.tx_usecs,
-        "rx_frames": config.rx_frames,
-        "tx_frames": config.tx_frames,
+def _offloads(host: Host, nic: NicConfig) -> list[Change]:
+    """Plan offloads. One that the NIC does not have is off already."""
+    requested = {
+        name: getattr(nic, key) == "on"
+        for key, names in _OFFLOADS.items()
+        if getattr(nic, key) != "keep"
+        for name in names
     }
-    asked = {name: value for name, value in asked.items() if value is not None}
-    if not asked:
+    if not requested:
         return []
-    now = _read(host, "coalesce", config.ifname)
-    if not isinstance(now, Change) and "adaptive_rx" in now and config.adaptive is not None:
-        # Many NICs have one adaptive switch for both directions.
-        asked = {name: v for name, v in asked.items() if name != "adaptive_tx" or name in now}
-    return [_simple(host, "coalesce", config.ifname, asked)]
-
-
-def _rss(host: Host, config: NicConfig) -> Change:
-    now = _read(host, "rss", config.ifname)
+    now = _read(host, "features", nic.ifname)
     if isinstance(now, Change):
-        return now
-    table = host.ethtool.get("rss", config.ifname)["table"]
-    present = receive_queues(host, config.ifname, max(table, default=0) + 1)
-    queues = range(present) if config.rss == "equal" else [int(each) for each in config.rss or ()]
-    if not queues or not table:
-        return Change("rss", config.ifname, {}, {}, problem="no queue to spread packets over")
-    wanted = [queues[entry] for entry in default_table(len(table), len(queues))]
-    return Change("rss", config.ifname, now, {"table": own_table(wanted, present)})
+        return [now]
+    wanted = {name: on for name, on in requested.items() if on or name in now}
+    return [_simple(host, "features", nic.ifname, wanted)] if wanted else []
 
 
-def _affinity(host: Host, config: NicConfig) -> list[Change]:
-    found = interrupts(host, config.ifname)
+def _napi(host: Host, nic: NicConfig) -> list[Change]:
+    requested = {
+        "napi_defer_hard_irqs": nic.defer_irqs,
+        "gro_flush_timeout": nic.gro_flush_us * 1000,
+    }
+    requested = {name: value for name, value in requested.items() if value}
+    return [_simple(host, "napi", nic.ifname, requested)] if requested else []
+
+
+def _coalesce(host: Host, nic: NicConfig) -> list[Change]:
+    if nic.coalesce == "keep":
+        return []
+    adaptive = int(nic.coalesce == "adaptive")
+    requested = {"adaptive_rx": adaptive, "adaptive_tx": adaptive}
+    if nic.coalesce == "low":
+        requested |= {"rx_usecs": 0, "tx_usecs": 0}
+    elif nic.coalesce == "set":
+        requested |= {"rx_usecs": nic.coalesce_rx_us, "tx_usecs": nic.coalesce_tx_us}
+    now = _read(host, "coalesce", nic.ifname)
+    # Many NICs have one adaptive switch for both directions.
+    if not isinstance(now, Change) and "adaptive_rx" in now and "adaptive_tx" not in now:
+        del requested["adaptive_tx"]
+    return [_simple(host, "coalesce", nic.ifname, requested)]
+
+
+def _affinity(host: Host, nic: NicConfig) -> list[Change]:
+    if nic.irq_affinity == "keep":
+        return []
+    found = interrupts(host, nic.ifname)
     if not found:
-        words = "this NIC's queues have no interrupts of their own"
-        return [Change("irq-affinity", config.ifname, {}, {}, problem=words, absent=True)]
-    asked = config.irq_affinity
-    if asked == "local":
-        near = local_processors(host, config.ifname)
-        order = [each for each in processors(host, config.ifname) if each in near]
-    else:
-        order = [int(each) for each in asked or ()]
-    if not order:
-        words = "no processor is named"
-        return [Change("irq-affinity", config.ifname, {}, {}, problem=words)]
+        problem = "this NIC's queues have no interrupts of their own"
+        return [Change("irq-affinity", nic.ifname, {}, {}, problem=problem, absent=True)]
+    local = nic.irq_affinity == "local"
+    cores = cores_near(host, nic.ifname) if local else list(nic.irq_cores)
+    if not cores:
+        problem = "none of the processors of the NIC's NUMA node may be used"
+        return [Change("irq-affinity", nic.ifname, {}, {}, problem=problem)]
     changes = []
     for interrupt in found:
-        target = f"{config.ifname} irq {interrupt.number}"
+        target = f"{nic.ifname} irq {interrupt.number}"
         now = _read(host, "irq-affinity", target)
         if isinstance(now, Change):
             changes.append(now)
             continue
-        after = {"processors": str(order[interrupt.queue % len(order)])}
+        after = {"processors": str(cores[interrupt.queue % len(cores)])}
         changes.append(Change("irq-affinity", target, now, after, interrupt.name))
     return changes
 

@@ -4,15 +4,16 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from harp.config import NicConfig
 from harp.nicprep import ranges
 from harp.nicprep.host import Host
-from harp.nicprep.plan import Change, HostConfig, NicConfig, wishes, wishes_of_host
+from harp.nicprep.plan import Change, plan, plan_host, reserved_ports
 from harp.nicprep.undo import Entry, Outcome, Record, Result, Undo, apply, no_record, restore
 
 
 def prepare(
     nics: Sequence[NicConfig],
-    of_host: HostConfig,
+    huge_pages: int,
     host: Host,
     record: Record = no_record,
     undo: Undo | None = None,
@@ -20,26 +21,37 @@ def prepare(
     """Prepare the host and its NICs; restore first what an earlier call changed and is no longer
     requested. Blocks: a NIC may take a second to change its rings.
 
-    The number of queues comes first and the rest is read after it, because interrupts and the RSS
-    table change with the queues.
+    The number of queues comes first and the rest is read after it, because the interrupts change
+    with the queues.
+
+    Parameters
+    ----------
+    nics
+        Requests of harp.toml.
+    huge_pages
+        Huge pages of 2 MiB that the host must have; 0: unchanged.
+    record
+        Writes the list of changes, before and after each change.
+    undo
+        Changes of earlier calls.
     """
     result = Result(undo=undo or Undo())
 
-    def every_wish() -> list[Change]:
-        found = wishes_of_host(of_host, host, [nic.ifname for nic in nics])
+    def requests() -> list[Change]:
+        found = plan_host(nics, huge_pages, host)
         for nic in nics:
-            found += wishes(nic, host)
+            found += plan(nic, host)
         return found
 
-    for part in _unwanted(result.undo, every_wish(), of_host.ports):
+    for part in _unwanted(result.undo, requests(), reserved_ports(nics)):
         back = restore(Undo((part,)), host)
         result.outcomes += back.outcomes
         if not back.undo.entries:
             result.undo = _less(result.undo, part)
-    queues = [change for change in every_wish() if change.kind == "channels"]
+    queues = [change for change in requests() if change.kind == "channels"]
     made = apply(queues, host, record, result.undo)
     result.outcomes += made.outcomes
-    rest = [change for change in every_wish() if change.kind != "channels"]
+    rest = [change for change in requests() if change.kind != "channels"]
     made = apply(rest, host, record, made.undo)
     result.outcomes += made.outcomes
     result.undo = made.undo

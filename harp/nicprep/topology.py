@@ -55,26 +55,8 @@ def interrupt_names(host: Host) -> dict[int, str]:
     return result
 
 
-def processors(host: Host, ifname: str) -> list[int]:
-    """Return the processors that we may use, best first for this NIC.
-
-    Those of its NUMA node first, then the others by distance; of each core one thread before its
-    siblings; processor 0, where the kernel does its housekeeping, after its equals.
-    """
-    allowed = host.processors()
-    distance = _distances(host, ifname)
-    base = host.sys / "devices/system/cpu"
-
-    def rank(cpu: int) -> tuple[int, int, bool, int]:
-        siblings = host.numbers(base / f"cpu{cpu}/topology/thread_siblings_list") & allowed
-        thread = sorted(siblings).index(cpu) if cpu in siblings else 0
-        return distance.get(cpu, 0), thread, cpu == 0, cpu
-
-    return sorted(allowed, key=rank)
-
-
 def local_processors(host: Host, ifname: str) -> set[int]:
-    """Return those of the NIC's NUMA node; all if there is no known node."""
+    """Return the processors of the NIC's NUMA node that we may use; all if no node is known."""
     allowed, node = host.processors(), host.node(ifname)
     if node is None:
         return allowed
@@ -82,29 +64,21 @@ def local_processors(host: Host, ifname: str) -> set[int]:
     return near & allowed if near else allowed
 
 
-def cores_of_queues(host: Host, ifname: str, queues: int) -> list[int]:
-    """Return a processor for the thread of each queue: near the NIC, and different while they
-    last.
+def cores_near(host: Host, ifname: str) -> list[int]:
+    """Return local_processors(), best first for a queue's interrupt.
+
+    Of each core one thread comes before its siblings. Processor 0, where the kernel does its
+    housekeeping, comes after its equals.
     """
-    order = processors(host, ifname)
-    return [order[queue % len(order)] for queue in range(queues)] if order else []
+    near = local_processors(host, ifname)
+    base = host.sys / "devices/system/cpu"
 
+    def rank(cpu: int) -> tuple[int, bool, int]:
+        siblings = host.numbers(base / f"cpu{cpu}/topology/thread_siblings_list") & near
+        thread = sorted(siblings).index(cpu) if cpu in siblings else 0
+        return thread, cpu == 0, cpu
 
-def _distances(host: Host, ifname: str) -> dict[int, int]:
-    """Return processor -> distance of its node to the NIC's; empty if unknown."""
-    node = host.node(ifname)
-    base = host.sys / "devices/system/node"
-    if node is None:
-        return {}
-    words = (host.read(base / f"node{node}/distance") or "").split()
-    online = sorted(host.numbers(base / "online"))
-    result: dict[int, int] = {}
-    for other in online:
-        at = online.index(other)
-        far = int(words[at]) if at < len(words) and words[at].isdecimal() else 255
-        for cpu in host.numbers(base / f"node{other}/cpulist"):
-            result[cpu] = far
-    return result
+    return sorted(near, key=rank)
 
 
 def affinity_path(host: Host, number: int) -> Path:

@@ -18,7 +18,7 @@ Values = dict[str, Any]
 
 _SIOCETHTOOL = 0x8946
 _ETHTOOL_GDRVINFO = 0x03
-_ETHTOOL_GRXFHINDIR, _ETHTOOL_SRXFHINDIR = 0x38, 0x39
+_ETHTOOL_GRXFHINDIR = 0x38
 _RSS_TABLE_MAX = 8192
 _NETDEV_DEV_GET, _NETDEV_QUEUE_GET = 1, 10
 # Part: get, set, message, and the values that may be set.
@@ -29,7 +29,7 @@ _PARTS: dict[str, tuple[int, int, type[Any], tuple[str, ...]]] = {
         19,
         20,
         genl.Coalesce,
-        ("rx_usecs", "rx_frames", "tx_usecs", "tx_frames", "adaptive_rx", "adaptive_tx"),
+        ("rx_usecs", "tx_usecs", "adaptive_rx", "adaptive_tx"),
     ),
     "features": (11, 12, genl.Features, ()),
 }
@@ -45,9 +45,7 @@ class Ethtool(Protocol):
         """
 
     def set(self, part: str, ifname: str, values: Mapping[str, Any]) -> None:
-        """Set values of a part, as get() returns them. rss: {"table": []} is the driver's own
-        default.
-        """
+        """Set values of channels, rings, coalesce or features, as get() returns them."""
 
     def driver(self, ifname: str) -> tuple[str, str]:
         """Return the driver's name and its bus address ("" for a device without one)."""
@@ -78,9 +76,6 @@ class KernelEthtool:
         }
 
     def set(self, part: str, ifname: str, values: Mapping[str, Any]) -> None:
-        if part == "rss":
-            _rss_set(ifname, values["table"])
-            return
         _, command, message, settable = _PARTS[part]
         request = _request(message, ifname)
         if part == "features":
@@ -177,7 +172,3 @@ def _rss_get(ifname: str) -> list[int]:
     whole = array.array("I", [_ETHTOOL_GRXFHINDIR, size, *([0] * size)])
     _ioctl(ifname, whole)
     return whole.tolist()[2:]
-
-
-def _rss_set(ifname: str, table: list[int]) -> None:
-    _ioctl(ifname, array.array("I", [_ETHTOOL_SRXFHINDIR, len(table), *table]))

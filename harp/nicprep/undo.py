@@ -44,7 +44,7 @@ class Outcome:
     text: str
 
     @property
-    def words(self) -> str:
+    def line(self) -> str:
         """Return the line for a log."""
         return f"{self.name}: {self.status}: {self.text}" if self.text else self.name
 
@@ -131,8 +131,13 @@ def apply(
 ) -> Result:
     """Make changes one by one; a failure is reported and the others continue.
 
-    record(undo) writes the list, before and after each change; if it raises OSError before, the
-    change is not made. undo: earlier changes that are still to be restored.
+    Parameters
+    ----------
+    record
+        Writes the list of changes, before and after each change. If it raises OSError before a
+        change, the change is not made.
+    undo
+        Earlier changes that are still to be restored.
     """
     result = Result(undo=undo or Undo())
     for change in changes:
@@ -192,13 +197,13 @@ def _apply_one(change: Change, host: Host, record: Record, result: Result) -> No
         ifindex = host.ifindex(change.target.split(" ")[0]) or 0
     entry = _merged(old, change, ifindex)
 
-    def say(status: Status, text: str) -> None:
+    def report(status: Status, text: str) -> None:
         result.outcomes.append(Outcome(status, change.name, text))
 
     try:
         record(undo.put(entry))
     except OSError as error:
-        say("refused", f"not changed, since it can't be written down: {error}")
+        report("refused", f"not changed, because the change can't be recorded: {error}")
         return
     result.undo = undo.put(entry)
     failure = ""
@@ -210,24 +215,24 @@ def _apply_one(change: Change, host: Host, record: Record, result: Result) -> No
         present = kind.read(host, change.target)
         now = {name: present.get(name) for name in change.after}
     except (OSError, ValueError) as error:
-        say("refused", f"{failure or 'changed'}, and can't be read any more: {error}")
+        report("refused", f"{failure or 'changed'}, and can't be read any more: {error}")
         return  # the intent stays, because the present value is unknown
     if now == change.after:
         result.undo = undo.put(replace(entry, state="done", earlier={}))
-        say("done", change.words.partition(": ")[2])
+        report("done", change.line.partition(": ")[2])
     elif now == change.before:
         result.undo = undo.put(old) if old else undo.drop(change.kind, change.target)
-        say("refused", failure or "the kernel took it and changed nothing")
+        report("refused", failure or "the kernel accepted it and changed nothing")
     else:
         made = {**entry.after, **now}
         result.undo = undo.put(replace(entry, after=made, state="done", earlier={}))
         got = ", ".join(f"{name} {short(value)}" for name, value in now.items())
-        say("partly", f"{got}" + (f": {failure}" if failure else ""))
+        report("partly", f"{got}" + (f": {failure}" if failure else ""))
     try:
         record(result.undo)
     except OSError as error:
         # The recorded intent has the same effect.
-        say("partly", f"its end is not recorded: {error}")
+        report("partly", f"its end is not recorded: {error}")
 
 
 def _merged(old: Entry | None, change: Change, ifindex: int) -> Entry:
@@ -260,20 +265,22 @@ def _restore_one(entry: Entry, host: Host) -> tuple[Outcome | None, bool]:
             kind.write(host, entry.target, back.write)
             now = kind.read(host, entry.target)
             if any(now.get(name) != value for name, value in back.write.items()):
-                return Outcome("refused", entry.name, "the kernel changed nothing back"), False
+                return Outcome(
+                    "refused", entry.name, "the kernel accepted the old value and did not apply it"
+                ), False
     except (OSError, ValueError) as error:
         number = error.errno if isinstance(error, OSError) else None
         if number in ABSENT or number in _NODEV:
-            return Outcome("gone", entry.name, "there is no such thing any more"), True
+            return Outcome("gone", entry.name, "the setting no longer exists"), True
         text = (error.strerror if isinstance(error, OSError) else None) or str(error)
-        return Outcome("refused", entry.name, f"not put back: {text}"), False
+        return Outcome("refused", entry.name, f"not restored: {text}"), False
     if back.theirs:
-        words = ", ".join(f"{name} {short(value)}" for name, value in back.theirs.items())
-        return Outcome("left", entry.name, f"somebody set it since: {words}"), True
+        left = ", ".join(f"{name} {short(value)}" for name, value in back.theirs.items())
+        return Outcome("left", entry.name, f"changed by another program since: {left}"), True
     if not back.write:
         return None, True
-    words = ", ".join(f"{name} {short(value)}" for name, value in back.write.items())
-    return Outcome("restored", entry.name, words), True
+    restored = ", ".join(f"{name} {short(value)}" for name, value in back.write.items())
+    return Outcome("restored", entry.name, restored), True
 
 
 def _ours(entry: Entry, now: Values) -> Values:

@@ -10,7 +10,6 @@
 from harp.stats.discover import Found, Page, find
 from harp.stats.job import Job
 from harp.stats.page import Identity, JobSnapshot, PageError, Snapshot, Status, read
-from harp.stats.rates import Rates
 
 __all__ = [
     "Found",
@@ -19,7 +18,6 @@ __all__ = [
     "JobSnapshot",
     "Page",
     "PageError",
-    "Rates",
     "Snapshot",
     "Status",
     "find",

@@ -120,7 +120,7 @@ class _Shares:
 
     def __init__(self) -> None:
         self._each: dict[int, tuple[int, int]] = {}
-        self._told: set[int] = set()
+        self._reported: set[int] = set()
         self._links: dict[int, int] = {}  # descriptors that were examined
 
     def links(self, uid: int, pid: int, count: int, found: Found) -> int:
@@ -131,13 +131,13 @@ class _Shares:
         given = max(0, min(count, USER_LINKS_MAX - used))
         self._links[uid] = used + given
         if given < count:
-            self._tell(uid, pid, "has more descriptors open", found)
+            self._report(uid, pid, "has more descriptors open", found)
         return given
 
-    def _tell(self, uid: int, pid: int, what: str, found: Found) -> None:
-        if uid not in self._told:
-            self._told.add(uid)
-            why = f"user {uid} {what} than are looked at: the rest is left out"
+    def _report(self, uid: int, pid: int, what: str, found: Found) -> None:
+        if uid not in self._reported:
+            self._reported.add(uid)
+            why = f"user {uid} {what} than the limit: the others are left out"
             found.bad.append((pid, PageError(why, errno.EDQUOT)))
 
     def take(self, page: Page, found: Found) -> bool:
@@ -147,7 +147,7 @@ class _Shares:
         if page.uid == 0 or (count <= USER_PAGES_MAX and size <= USER_BYTES_MAX):
             self._each[page.uid] = count, size
             return True
-        self._tell(page.uid, page.pid, "publishes more pages", found)
+        self._report(page.uid, page.pid, "publishes more pages", found)
         return False
 
 
@@ -161,7 +161,7 @@ class _Search:
         self._bad: set[int] = set()
         self._shares = _Shares()
 
-    def look(self, pid: int) -> None:
+    def examine(self, pid: int) -> None:
         """Examine one process."""
         try:
             numbers = _numbers(self._proc / str(pid) / "fd")
@@ -219,10 +219,21 @@ class _Search:
 
 
 def find(proc: Path = PROC) -> Found:
-    """Find all pages of all processes that we may examine."""
+    """Find the pages of all processes that this process may examine.
+
+    Parameters
+    ----------
+    proc
+        Where procfs is mounted.
+
+    Returns
+    -------
+    Found
+        Open pages; close them with `with` or close().
+    """
     search = _Search(proc)
     for pid in _processes(proc):
-        search.look(pid)
+        search.examine(pid)
     search.found.pages = [page for page in search.by_inode.values() if not page.job]
     search.found.jobs = [page for page in search.by_inode.values() if page.job]
     return search.found

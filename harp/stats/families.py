@@ -3,17 +3,16 @@
 
 Names come from the lists: harp_NAME_total of a counter, harp_NAME of a gauge; drops are one counter
 with the label reason, histograms are in seconds. Instances have sums by device, the NIC's name, or
-series by device, queue and slot if Scene.devices is None. slot numbers the instances on the same
-queue (in several network namespaces) from 0. Jobs have sums over all of them, by device and kind of
-lane. No process, peer, port or label of a job
-becomes a Prometheus label; harp.stats.xstats limits the names of a DPDK driver's counters.
+series by device, queue and slot if ScrapeData.devices is None. slot numbers the instances on the
+same queue (in several network namespaces) from 0. Jobs have sums over all of them, by device and
+kind of lane. No process, peer, port or label of a job becomes a Prometheus label; harp.stats.xstats
+limits the names of a DPDK driver's counters.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -22,6 +21,7 @@ from prometheus_client.core import (
 from prometheus_client.metrics_core import Metric
 
 from harp import _page
+from harp.daemon.families import Labels, family, single
 from harp.stats import schema, totals
 from harp.stats.instance import Instance
 from harp.stats.job import Job
@@ -41,7 +41,7 @@ Leased = Mapping[tuple[str, int], int]
 
 
 @dataclass(frozen=True)
-class Scene:
+class ScrapeData:
     """The data of the families."""
 
     instances: tuple[Instance, ...] = ()
@@ -115,129 +115,7 @@ def _labeled(instances: Iterable[Instance]) -> list[tuple[tuple[str, str, str], 
 # --------------------------------------------------------------------------------------------------
 # Instances.
 #
-Labeled = list[tuple[tuple[str, str, str], Instance]]
-
-
-def _plain(seen: Labeled) -> Iterator[Metric]:
-    for one in schema.statistics():
-        if one.drop_reason:
-            continue
-        family: Metric
-        if one.kind == "counter":
-            family = CounterMetricFamily(f"harp_{one.name}", sentence(one.help), labels=LABELS)
-        else:
-            family = GaugeMetricFamily(f"harp_{one.name}", sentence(one.help), labels=LABELS)
-        for labels, each in seen:
-            family.add_metric(labels, float(each.snapshot.counters[one.name]))
-        yield family
-
-
-def _drops(seen: Labeled) -> Metric:
-    family = CounterMetricFamily(
-        "harp_drops", "Dropped packets or payload, by reason.", labels=(*LABELS, "reason")
-    )
-    for labels, each in seen:
-        for one in schema.drops():
-            reason = one.drop_reason or ""
-            family.add_metric((*labels, reason), float(each.snapshot.counters[one.name]))
-    return family
-
-
-def _xstats(seen: Labeled, ignored: Mapping[str, int]) -> Iterator[Metric]:
-    counted = CounterMetricFamily(
-        "harp_port_xstat",
-        "Counters of a DPDK port's driver, by the driver's own names.",
-        labels=("device", "slot", "name"),
-    )
-    for (nic, queue, slot), each in seen:
-        # The instance on queue 0 publishes the port's counters.
-        for name, value in each.snapshot.xstats.items() if queue == "0" else ():
-            counted.add_metric((nic, slot, name), value)
-    yield counted
-    left_out = GaugeMetricFamily(
-        "harp_port_xstats_ignored",
-        "Counters of DPDK ports' drivers that have no series, by reason.",
-        labels=("reason",),
-    )
-    for reason, count in sorted(ignored.items()):
-        left_out.add_metric((reason,), count)
-    yield left_out
-
-
-# --------------------------------------------------------------------------------------------------
-# Jobs.
-#
-def _job_counters(jobs: totals.Jobs) -> Iterator[Metric]:
-    died = CounterMetricFamily(
-        "harp_job_lanes_died", "Lanes lost while their comm lived, by reason.", labels=("reason",)
-    )
-    for one in schema.job_counters():
-        value = jobs.counters[one.name]
-        if one.name.startswith(DIED):
-            died.add_metric((one.name.removeprefix(DIED),), value)
-            continue
-        family = CounterMetricFamily(f"harp_job_{one.name}", sentence(one.help))
-        family.add_metric((), value)
-        yield family
-    yield died
-
-
-def rail_metric(name: str) -> str:
-    """Return the metric of a number of HARP_RAIL_VALUES."""
-    return f"harp_{name}" if name.startswith("lanes_") else f"harp_lane_{name}"
-
-
-def _rails(jobs: totals.Jobs) -> Iterator[Metric]:
-    rails = sorted(jobs.rails.items())
-    for name, text in _page.rail_values():
-        family: Metric
-        if name in totals.GAUGES:
-            family = GaugeMetricFamily(rail_metric(name), sentence(text), labels=RAIL_LABELS)
-            for labels, rail in rails:
-                family.add_metric(labels, rail.lanes_open)
-        elif name in totals.RAIL_COUNTERS:
-            family = CounterMetricFamily(rail_metric(name), sentence(text), labels=RAIL_LABELS)
-            for labels, rail in rails:
-                family.add_metric(labels, rail.counters[name])
-        else:
-            continue
-        yield family
-    srtt = HistogramMetricFamily(
-        "harp_lane_srtt_seconds",
-        "Smoothed round-trip times of lanes, sampled while they work.",
-        labels=RAIL_LABELS,
-    )
-    for labels, rail in rails:
-        srtt.add_metric(labels, octaves(rail.srtt_buckets), rail.srtt_sum_ns / 1e9)
-    yield srtt
-
-
-def _jobs(jobs: totals.Jobs) -> Iterator[Metric]:
-    running = GaugeMetricFamily("harp_jobs", "Processes that run the NCCL plugin.")
-    running.add_metric((), jobs.jobs)
-    yield running
-    comms = GaugeMetricFamily("harp_comms_open", "Open comms of these jobs.")
-    comms.add_metric((), jobs.comms_open)
-    yield comms
-    by = GaugeMetricFamily(
-        "harp_comms",
-        "Open comms by the kinds of their open lanes; unknown: without a record on the job's page. "
-        "reason: why a comm has kernel lanes only.",
-        labels=("transport", "reason"),
-    )
-    for labels, count in jobs.comms.items():
-        by.add_metric(labels, count)
-    yield by
-    down = GaugeMetricFamily(
-        "harp_rail_down",
-        "Jobs with a comm for which no lane over the NIC works.",
-        labels=("device",),
-    )
-    for nic, count in sorted(jobs.down.items()):
-        down.add_metric((nic,), count)
-    yield down
-    yield from _job_counters(jobs)
-    yield from _rails(jobs)
+Rows = Sequence[tuple[Labels, totals.Device]]
 
 
 def octaves(bucket: Iterable[int]) -> list[tuple[str, float]]:
@@ -253,79 +131,147 @@ def octaves(bucket: Iterable[int]) -> list[tuple[str, float]]:
     return result
 
 
-def _histograms(seen: Labeled) -> Iterator[Metric]:
-    for index, (name, text) in enumerate(_page.histograms()):
-        family = HistogramMetricFamily(f"harp_{name}_seconds", sentence(text), labels=LABELS)
-        for labels, each in seen:
-            item = each.snapshot.histograms[index]
-            bucket = np.asarray(item["bucket"])
-            family.add_metric(labels, octaves(bucket), float(item["sum_ns"]) / 1e9)
-        yield family
+def _histogram(
+    name: str, text: str, labels: Labels, rows: Iterable[tuple[Labels, Iterable[int], int]]
+) -> Metric:
+    """rows: the labels' values, the buckets of a page, and their sum in nanoseconds."""
+    result = HistogramMetricFamily(name, text, labels=labels)
+    for values, buckets, sum_ns in rows:
+        result.add_metric(values, octaves(buckets), sum_ns / 1e9)
+    return result
 
 
-def _devices(devices: Mapping[str, totals.Device]) -> Iterator[Metric]:
-    """Yield the sums of each NIC's instances."""
-    rows = sorted(devices.items())
-    running = GaugeMetricFamily(
-        "harp_instances", "Instances on the NIC, of all processes.", labels=("device",)
-    )
-    for name, device in rows:
-        running.add_metric((name,), device.instances)
-    yield running
-    drops = CounterMetricFamily(
-        "harp_drops", "Dropped packets or payload, by reason.", labels=("device", "reason")
-    )
+def _statistics(labels: Labels, rows: Rows) -> Iterator[Metric]:
+    """Yield a family of each statistic, of the drops, and of each histogram."""
     for one in schema.statistics():
-        if one.drop_reason:
-            for name, device in rows:
-                drops.add_metric((name, one.drop_reason), device.numbers[one.name])
-            continue
-        make: type[CounterMetricFamily | GaugeMetricFamily] = GaugeMetricFamily
-        if one.kind == "counter":
-            make = CounterMetricFamily
-        family = make(f"harp_{one.name}", sentence(one.help), labels=("device",))
-        for name, device in rows:
-            family.add_metric((name,), device.numbers[one.name])
-        yield family
-    yield drops
-    for index, (title, text) in enumerate(_page.histograms()):
-        histogram = HistogramMetricFamily(
-            f"harp_{title}_seconds", sentence(text), labels=("device",)
-        )
-        for name, device in rows:
-            histogram.add_metric(
-                (name,), octaves(device.buckets[index]), device.sums_ns[index] / 1e9
-            )
-        yield histogram
-
-
-def _queues(seen: Labeled) -> Iterator[Metric]:
-    """Yield the series of each queue."""
-    starts = GaugeMetricFamily(
-        "harp_instance_start_time_seconds",
-        "When the instance was opened, seconds of the epoch.",
-        labels=LABELS,
+        if not one.drop_reason:
+            make = CounterMetricFamily if one.kind == "counter" else GaugeMetricFamily
+            numbers = ((values, device.numbers[one.name]) for values, device in rows)
+            yield family(make, f"harp_{one.name}", sentence(one.help), labels, numbers)
+    yield family(
+        CounterMetricFamily,
+        "harp_drops",
+        "Dropped packets or payload, by reason.",
+        (*labels, "reason"),
+        (
+            ((*values, one.drop_reason or ""), device.numbers[one.name])
+            for values, device in rows
+            for one in schema.drops()
+        ),
     )
-    for labels, each in seen:
-        starts.add_metric(labels, each.snapshot.identity.start_wall_ns / 1e9)
-    yield starts
-    yield from _plain(seen)
-    yield _drops(seen)
-    yield from _histograms(seen)
+    for index, (name, text) in enumerate(_page.histograms()):
+        yield _histogram(
+            f"harp_{name}_seconds",
+            sentence(text),
+            labels,
+            ((values, device.buckets[index], device.sums_ns[index]) for values, device in rows),
+        )
 
 
-def _instances(scene: Scene) -> Iterator[Metric]:
-    seen = _labeled(scene.instances)
-    yield from _queues(seen) if scene.devices is None else _devices(scene.devices)
-    yield from _xstats(seen, scene.xstats_ignored)
-    ignored = GaugeMetricFamily(
+def _instances(scrape: ScrapeData) -> Iterator[Metric]:
+    seen = _labeled(scrape.instances)
+    if scrape.devices is None:
+        yield family(
+            GaugeMetricFamily,
+            "harp_instance_start_time_seconds",
+            "When the instance was opened, seconds of the epoch.",
+            LABELS,
+            ((labels, each.snapshot.identity.start_wall_ns / 1e9) for labels, each in seen),
+        )
+        yield from _statistics(LABELS, [(labels, totals.alone(each)) for labels, each in seen])
+    else:
+        rows = [((name,), device) for name, device in sorted(scrape.devices.items())]
+        yield family(
+            GaugeMetricFamily,
+            "harp_instances",
+            "Instances on the NIC, of all processes.",
+            ("device",),
+            ((labels, device.instances) for labels, device in rows),
+        )
+        yield from _statistics(("device",), rows)
+    yield family(
+        CounterMetricFamily,
+        "harp_port_xstat",
+        "Counters of a DPDK port's driver, by the driver's own names.",
+        ("device", "slot", "name"),
+        (
+            ((nic, slot, name), value)
+            for (nic, queue, slot), each in seen
+            if queue == "0"  # this instance publishes the port's counters
+            for name, value in each.snapshot.xstats.items()
+        ),
+    )
+    yield family(
+        GaugeMetricFamily,
+        "harp_port_xstats_ignored",
+        "Counters of DPDK ports' drivers that have no series, by reason.",
+        ("reason",),
+        (((reason,), count) for reason, count in sorted(scrape.xstats_ignored.items())),
+    )
+    yield family(
+        GaugeMetricFamily,
         "harp_pages_ignored",
         "Statistics pages that have no series, by reason.",
-        labels=("reason",),
+        ("reason",),
+        (((reason,), count) for reason, count in sorted(scrape.ignored.items())),
     )
-    for reason, count in sorted(scene.ignored.items()):
-        ignored.add_metric((reason,), count)
-    yield ignored
+
+
+# --------------------------------------------------------------------------------------------------
+# Jobs.
+#
+def rail_metric(name: str) -> str:
+    """Return the metric of a number of HARP_RAIL_VALUES."""
+    return f"harp_{name}" if name.startswith("lanes_") else f"harp_lane_{name}"
+
+
+def _jobs(jobs: totals.Jobs) -> Iterator[Metric]:
+    yield single(GaugeMetricFamily, "harp_jobs", "Processes that run the NCCL plugin.", jobs.jobs)
+    yield single(GaugeMetricFamily, "harp_comms_open", "Open comms of these jobs.", jobs.comms_open)
+    yield family(
+        GaugeMetricFamily,
+        "harp_comms",
+        "Open comms by the kinds of their open lanes; unknown: without a record on the job's page. "
+        "reason: why a comm has kernel lanes only.",
+        ("transport", "reason"),
+        jobs.comms.items(),
+    )
+    yield family(
+        GaugeMetricFamily,
+        "harp_rail_down",
+        "Jobs with a comm for which no lane over the NIC works.",
+        ("device",),
+        (((nic,), count) for nic, count in sorted(jobs.down.items())),
+    )
+    for one in schema.job_counters():
+        if not one.name.startswith(DIED):
+            name = f"harp_job_{one.name}"
+            yield single(CounterMetricFamily, name, sentence(one.help), jobs.counters[one.name])
+    yield family(
+        CounterMetricFamily,
+        "harp_job_lanes_died",
+        "Lanes lost while their comm lived, by reason.",
+        ("reason",),
+        (
+            ((name.removeprefix(DIED),), count)
+            for name, count in jobs.counters.items()
+            if name.startswith(DIED)
+        ),
+    )
+    rails = sorted(jobs.rails.items())
+    for name, text in _page.rail_values():
+        if name in totals.GAUGES:
+            rows = [(labels, rail.lanes_open) for labels, rail in rails]
+            yield family(GaugeMetricFamily, rail_metric(name), sentence(text), RAIL_LABELS, rows)
+        elif name in totals.RAIL_COUNTERS:
+            rows = [(labels, rail.counters[name]) for labels, rail in rails]
+            yield family(CounterMetricFamily, rail_metric(name), sentence(text), RAIL_LABELS, rows)
+    yield _histogram(
+        "harp_lane_srtt_seconds",
+        "Smoothed round-trip times of lanes, sampled while they work.",
+        RAIL_LABELS,
+        ((labels, rail.srtt_buckets, rail.srtt_sum_ns) for labels, rail in rails),
+    )
 
 
 def sentence(text: str) -> str:
@@ -333,7 +279,7 @@ def sentence(text: str) -> str:
     return text[:1].upper() + text[1:] + ("" if text.endswith(".") else ".")
 
 
-def collect(scene: Scene) -> Iterator[Metric]:
+def collect(scrape: ScrapeData) -> Iterator[Metric]:
     """Return all families of instances and jobs, including those without samples."""
-    yield from _instances(scene)
-    yield from _jobs(scene.jobs)
+    yield from _instances(scrape)
+    yield from _jobs(scrape.jobs)

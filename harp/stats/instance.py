@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pages and their owners at one moment: of this host, or from a document of harpd."""
+"""Pages of this host and their owners at one moment, and documents of them."""
 
 import functools
 import json
@@ -9,21 +9,9 @@ from typing import Any
 import numpy as np
 
 from harp import _page
-from harp.errors import HarpError
 from harp.stats import job, schema
 from harp.stats.discover import Found, Page
-from harp.stats.page import (
-    Identity,
-    Items,
-    PageError,
-    Snapshot,
-    Status,
-    address,
-    of_kind,
-    text,
-)
-from harp.stats.page import restored as restored_record
-from harp.words import printable
+from harp.stats.page import Items, PageError, Snapshot, address, text
 
 FORMAT = 1
 # Limit of a JSON document, shared by the users with pages. A page full of connections fits.
@@ -42,11 +30,6 @@ class Instance:
     snapshot: Snapshot
 
     @property
-    def name(self) -> str:
-        """ "eth1/0": the NIC and its queue."""
-        return f"{self.snapshot.identity.ifname}/{self.snapshot.identity.queue}"
-
-    @property
     def key(self) -> tuple[int, int, int]:
         """Identifies an instance over time."""
         identity = self.snapshot.identity
@@ -54,7 +37,7 @@ class Instance:
 
 
 @dataclass(frozen=True)
-class Sight:
+class HostSnapshot:
     """All instances and jobs at one moment, and what could not be read."""
 
     instances: tuple[Instance, ...]
@@ -70,15 +53,15 @@ class _Room:
         users = {page.uid for page in (*found.pages, *found.jobs)}
         self._left = dict.fromkeys(users, DOCUMENT_BYTES_MAX // max(1, len(users)))
         self._bad = bad
-        self._told: set[int] = set()
+        self._reported: set[int] = set()
 
     def take(self, page: Page, count: int, each_bytes: int) -> int:
         """Return how many of these records fit; warn if not all do."""
         given = min(count, self._left[page.uid] // each_bytes)
         self._left[page.uid] -= given * each_bytes
-        if given < count and page.uid not in self._told:
-            self._told.add(page.uid)
-            why = f"user {page.uid} publishes more than there is room for: not all is shown"
+        if given < count and page.uid not in self._reported:
+            self._reported.add(page.uid)
+            why = f"user {page.uid} publishes more than fits into the document: not all is shown"
             self._bad.append((page.pid, why))
         return given
 
@@ -98,13 +81,13 @@ def _record_bytes() -> tuple[int, int, int]:
     """Return the limits for a flow, a comm and a lane."""
     share = 1 / 3e5
     return (
-        _most(schema.flow_type(), flow_document),
-        _most(schema.comm_type(), lambda comm: job.comm_document(job.CommLanes(comm, ()))),
-        _most(schema.lane_type(), lambda lane: job.lane_document(lane, share)),
+        _most(schema.record_type("flow"), flow_document),
+        _most(schema.record_type("comm"), lambda comm: job.comm_document(job.CommLanes(comm, ()))),
+        _most(schema.record_type("lane"), lambda lane: job.lane_document(lane, share)),
     )
 
 
-def look(found: Found, *, flows: bool = True, lanes: bool | None = None) -> Sight:
+def look(found: Found, *, flows: bool = True, lanes: bool | None = None) -> HostSnapshot:
     """Read all pages that were found, ordered by NIC, queue and process.
 
     Parameters
@@ -129,7 +112,7 @@ def look(found: Found, *, flows: bool = True, lanes: bool | None = None) -> Sigh
             bad.append((page.pid, str(error)))
     instances.sort(key=lambda each: (*_place(each), each.pid))
     jobs.sort(key=lambda each: each.pid)
-    return Sight(tuple(instances), found.hidden_processes, tuple(bad), tuple(jobs))
+    return HostSnapshot(tuple(instances), found.hidden_processes, tuple(bad), tuple(jobs))
 
 
 def _instance(page: Page, room: _Room, flows: bool) -> list[Instance]:
@@ -144,14 +127,14 @@ def _instance(page: Page, room: _Room, flows: bool) -> list[Instance]:
 
 def _job(page: Page, room: _Room, lanes: bool) -> list[job.Job]:
     """The same for a job."""
-    did = page.read_job(lanes=lanes)
-    bare = replace(did, comms=did.comms[:0], lanes=did.lanes[:0])
+    snapshot = page.read_job(lanes=lanes)
+    bare = replace(snapshot, comms=snapshot.comms[:0], lanes=snapshot.lanes[:0])
     one = job.Job(page.pid, page.uid, page.comm, bare)
     if not room.take(page, 1, len(json.dumps(job.document(one)))):
         return []
     _, comm_bytes, lane_bytes = _record_bytes()
-    comms = room.kept(page, did.comms, comm_bytes)
-    kept = replace(did, comms=comms, lanes=room.kept(page, did.lanes, lane_bytes))
+    comms = room.kept(page, snapshot.comms, comm_bytes)
+    kept = replace(snapshot, comms=comms, lanes=room.kept(page, snapshot.lanes, lane_bytes))
     return [replace(one, snapshot=kept)]
 
 
@@ -201,82 +184,13 @@ def document(each: Instance) -> dict[str, Any]:
     }
 
 
-def sight_document(sight: Sight) -> dict[str, Any]:
+def host_document(host: HostSnapshot) -> dict[str, Any]:
     """Return everything that was read."""
     return {
         "format": FORMAT,
         "histogram_upper_ns": list(schema.upper_ns()),
-        "instances": [document(each) for each in sight.instances],
-        "jobs": [job.document(each) for each in sight.jobs],
-        "hidden_processes": sight.hidden_processes,
-        "bad_pages": [{"pid": pid, "why": why} for pid, why in sight.bad],
+        "instances": [document(each) for each in host.instances],
+        "jobs": [job.document(each) for each in host.jobs],
+        "hidden_processes": host.hidden_processes,
+        "bad_pages": [{"pid": pid, "why": why} for pid, why in host.bad],
     }
-
-
-def _numbers(names: list[str]) -> dict[str, int]:
-    return {name: number for number, name in enumerate(names)}
-
-
-def _states() -> dict[str, int]:
-    return _numbers([_page.state_name(number) for number in range(12)])
-
-
-def _congestions() -> dict[str, int]:
-    return _numbers([_page.congestion_name(number) for number in range(8)])
-
-
-def _restored_flow(given: dict[str, Any], into: np.void) -> None:
-    into["local_addr"] = np.void(job.packed(given["local"]))
-    into["remote_addr"] = np.void(job.packed(given["remote"]))
-    for name in ("local_port", "remote_port", "scope_id"):
-        into[name] = given[name]
-    into["label"] = given["label"].encode()
-    for name, _ in _page.flow_values():
-        if name not in ("state", "congestion"):
-            into[name] = given.get(name, 0)
-    into["state"] = _states().get(given["state"], 0)
-    into["congestion"] = _congestions().get(given["congestion"], 0)
-
-
-def restored(given: dict[str, Any]) -> Instance:
-    """Return the instance of a document; the inverse of document()."""
-    counters = np.zeros(1, schema.counters_type())
-    for name in schema.counters_type().names or ():
-        counters[0][name] = given["counters"].get(name, 0)
-    histograms = np.zeros(len(_page.histograms()), schema.histogram_type())
-    for (name, _), item in zip(_page.histograms(), histograms, strict=True):
-        said = given["histograms"].get(name)
-        if said:
-            item["count"], item["sum_ns"], item["bucket"] = (
-                said["count"], said["sum_ns"], said["buckets"],
-            )  # fmt: skip
-    flows = np.zeros(len(given["flows"]), schema.flow_type())
-    for said, item in zip(given["flows"], flows, strict=True):
-        _restored_flow(said, item)
-    snapshot = Snapshot(
-        restored_record(Identity, given["identity"]),
-        restored_record(Status, given["status"]),
-        counters[0],
-        histograms,
-        flows,
-        {printable(name): of_kind(int, value) for name, value in given.get("xstats", {}).items()},
-    )
-    return Instance(*job.publisher(given), snapshot)
-
-
-def restored_sight(given: dict[str, Any]) -> Sight:
-    """Return the instances and jobs of a harpd's document, of any version. HarpError if it is
-    invalid.
-    """
-    try:
-        return Sight(
-            tuple(restored(each) for each in given["instances"]),
-            of_kind(int, given["hidden_processes"]),
-            tuple((of_kind(int, x["pid"]), of_kind(str, x["why"])) for x in given["bad_pages"]),
-            tuple(job.restored(each) for each in given.get("jobs", ())),
-        )
-    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
-        raise HarpError(
-            f"harpd's statistics can't be read ({type(error).__name__}: {printable(str(error))}); "
-            "are harpd and harpctl of one version?"
-        ) from error

@@ -4,7 +4,6 @@
 The page is the job's own claim: lanes may name comms that do not exist, numbers may be arbitrary.
 """
 
-import ipaddress
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from harp import _page
-from harp.stats import page, schema
-from harp.stats.page import Identity, Items, JobSnapshot, Status, address, text
+from harp.stats import schema
+from harp.stats.page import JobSnapshot, address, text
 
 KINDS = {1: "harp", 2: "kernel", 4: "dpdk"}  # enum harp_page_kind
 SIDES = {1: "send", 2: "receive"}
@@ -23,7 +22,6 @@ LANE_STATES = {1: "open", 2: "stalled", 3: "dead"}
 UNKNOWN = "?"
 # Why a comm began on a kernel lane: the plugin's names, by number.
 FALLBACKS = {number: name for number, (name, _) in enumerate(_page.fallbacks(), 1)}
-ENDS = {_page.lane_end_name(number): number for number in range(64) if _page.lane_end_name(number)}
 
 
 @dataclass(frozen=True)
@@ -41,16 +39,6 @@ class Job:
     def key(self) -> tuple[int, int]:
         """Identifies a job over time."""
         return self.pid, self.snapshot.identity.start_wall_ns
-
-    @property
-    def name(self) -> str:
-        """Return its name for people."""
-        return self.snapshot.identity.label or self.comm
-
-    @property
-    def nics(self) -> set[str]:
-        """Return the NICs over which it has or had lanes."""
-        return {text(rail["ifname"]) for rail in self.snapshot.rails}
 
 
 @dataclass(frozen=True)
@@ -170,86 +158,3 @@ def document(job: Job) -> dict[str, Any]:
         "rails": [rail_document(rail) for rail in snapshot.rails],
         "comms": [comm_document(each) for each in comms(snapshot)],
     }
-
-
-def packed(raw: str) -> bytes:
-    """Return the 16 bytes of a record's address; the inverse of address()."""
-    parsed = ipaddress.ip_address(raw)
-    if isinstance(parsed, ipaddress.IPv4Address):
-        parsed = ipaddress.IPv6Address(f"::ffff:{parsed}")
-    return parsed.packed
-
-
-def _number(names: dict[int, str], said: Any) -> int:
-    """Return the number of a name; 255, which means none, for an unknown name."""
-    return next((number for number, name in names.items() if name == said), 255)
-
-
-def _fill(into: np.void, names: list[tuple[str, str]], given: dict[str, Any]) -> None:
-    for name, _ in names:
-        value = given.get(name, 0)
-        if isinstance(value, (int, bool)):
-            into[name] = int(value)
-
-
-def _restored_lane(given: dict[str, Any], into: np.void) -> None:
-    into["local_addr"] = np.void(packed(given["local"]))
-    into["remote_addr"] = np.void(packed(given["remote"]))
-    for name in ("local_port", "remote_port", "scope_id"):
-        into[name] = given[name]
-    into["ifname"] = given["ifname"].encode()
-    _fill(into, _page.lane_values(), given)
-    into["state"] = _number(LANE_STATES, given["state"])
-    into["kind"] = _number(KINDS, given["kind"])
-    into["end"] = ENDS.get(given["end"], 0)
-
-
-def _restored_comm(given: dict[str, Any], into: np.void) -> None:
-    into["remote_addr"] = np.void(packed(given["peer"]))
-    into["remote_port"], into["scope_id"] = given["peer_port"], given["scope_id"]
-    into["ifname"] = given["ifname"].encode()
-    _fill(into, _page.comm_values(), given)
-    into["state"] = _number(COMM_STATES, given["state"])
-    into["side"] = _number(SIDES, given["side"])
-    into["fallback"] = _number(FALLBACKS, given["fallback"]) if given["fallback"] else 0
-
-
-def _restored_rail(given: dict[str, Any], into: np.void) -> None:
-    into["ifname"] = given["ifname"].encode()
-    _fill(into, _page.rail_values(), given)
-    into["kind"] = _number(KINDS, given["kind"])
-    into["srtt_count"], into["srtt_sum_ns"] = given["srtt"]["count"], given["srtt"]["sum_ns"]
-    into["srtt_bucket"] = given["srtt"]["buckets"]
-
-
-def restored(given: dict[str, Any]) -> Job:
-    """Return the job of a document; the inverse of document()."""
-    counters = np.zeros(1, schema.job_type())
-    for name in schema.job_type().names or ():
-        counters[0][name] = given["counters"].get(name, 0)
-    rails: Items = np.zeros(len(given["rails"]), schema.rail_type())
-    for said, item in zip(given["rails"], rails, strict=True):
-        _restored_rail(said, item)
-    shown = [each for each in given["comms"] if "serial" in each]
-    kept: Items = np.zeros(len(shown), schema.comm_type())
-    for said, item in zip(shown, kept, strict=True):
-        _restored_comm(said, item)
-    said_lanes = [lane for each in given["comms"] for lane in each["lanes"]]
-    lanes: Items = np.zeros(len(said_lanes), schema.lane_type())
-    for said, item in zip(said_lanes, lanes, strict=True):
-        _restored_lane(said, item)
-    snapshot = JobSnapshot(
-        page.restored(Identity, given["identity"]),
-        page.restored(Status, given["status"]),
-        counters[0],
-        rails,
-        kept,
-        lanes,
-    )
-    return Job(*publisher(given), snapshot)
-
-
-def publisher(given: dict[str, Any]) -> tuple[int, int, str]:
-    """Return process, user and name of a publisher."""
-    pid, uid = (page.of_kind(int, given[name]) for name in ("pid", "uid"))
-    return pid, uid, page.of_kind(str, given["comm"])

@@ -3,128 +3,99 @@
 
 import ipaddress
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-import numpy as np
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from harp import _page
 from harp.output import table
 from harp.stats import schema
-from harp.stats.instance import Instance, Sight
-from harp.stats.job import (
-    COMM_STATES,
-    KINDS,
-    LANE_STATES,
-    SIDES,
-    UNKNOWN,
-    CommLanes,
-    Job,
-    comms,
-)
-from harp.stats.page import Items, address, endpoint, text
-from harp.stats.view import amount, counters_table, flows_view, notes, span
+from harp.stats.view import amount, counters_table, endpoint, flows_view, notes, span
 
 Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
-LaneKey: TypeAlias = tuple[int, int, int]  # of the job, and the lane's serial
+Record: TypeAlias = Mapping[str, Any]  # a job, a comm or a lane of a document
+LaneKey: TypeAlias = tuple[int, int, int]  # process, its start time, serial number of the lane
 
 
-def lane_key(job: Job, lane: np.void) -> LaneKey:
-    """Identifies a lane over time."""
-    return *job.key, int(lane["serial"])
+def _lane_key(job: Record, lane: Record) -> LaneKey:
+    """Return what identifies a lane over time."""
+    return job["pid"], job["identity"]["start_wall_ns"], lane["serial"]
+
+
+def _lanes(job: Record) -> Iterator[Record]:
+    for comm in job["comms"]:
+        yield from comm["lanes"]
 
 
 @dataclass(frozen=True)
 class LaneRates:
-    """What lanes carried between two readings. seconds 0: there was no previous reading."""
+    """What lanes carried between two readings.
+
+    Parameters
+    ----------
+    seconds
+        Time between the readings; 0: there was no previous one.
+    before
+        Payload bytes at the previous reading.
+    """
 
     seconds: float = 0.0
-    before: Mapping[LaneKey, int] = field(default_factory=dict)  # payload bytes
+    before: Mapping[LaneKey, int] = field(default_factory=dict)
 
-    def carried(self, job: Job, lane: np.void) -> float:
+    def carried(self, job: Record, lane: Record) -> float:
         """Return bytes of messages: so far, or per second since the previous reading; all of a new
         lane's.
         """
-        now = int(lane["payload_bytes"])
+        now = float(lane["payload_bytes"])
         if self.seconds <= 0:
             return now
-        return max(0, now - self.before.get(lane_key(job, lane), 0)) / self.seconds
+        return max(0, now - self.before.get(_lane_key(job, lane), 0)) / self.seconds
 
 
-def payloads(sight: Sight) -> dict[LaneKey, int]:
-    """Return the state for a later comparison."""
+def payloads(host: Record) -> dict[LaneKey, int]:
+    """Return the payload bytes of all lanes, for a later LaneRates."""
     return {
-        lane_key(job, lane): int(lane["payload_bytes"])
-        for job in sight.jobs
-        for lane in job.snapshot.lanes
+        _lane_key(job, lane): lane["payload_bytes"] for job in host["jobs"] for lane in _lanes(job)
     }
 
 
 # --------------------------------------------------------------------------------------------------
 # Filters.
 #
-def _is_peer(raw: bytes, peers: Network) -> bool:
-    found = ipaddress.ip_address(address(raw))
-    return found.version == peers.version and found in peers
+def _is_peer(text: str, peers: Network) -> bool:
+    try:
+        return ipaddress.ip_address(text) in peers
+    except ValueError:  # "?", of a comm without a record and without lanes
+        return False
 
 
-def _of_peers(records: Items, peers: Network) -> Items:
-    keep = [_is_peer(each["remote_addr"].tobytes(), peers) for each in records]
-    result: Items = records[np.array(keep, dtype=bool)]
-    return result
-
-
-def of_peers(sight: Sight, peers: Network) -> Sight:
+def of_peers(host: Record, peers: Network) -> dict[str, Any]:
     """Keep only comms, lanes and connections with these peers. A comm keeps its lanes."""
 
-    def lanes_of(job: Job) -> Job:
-        kept = _of_peers(job.snapshot.comms, peers)
-        shown = {int(each["serial"]) for each in job.snapshot.comms}
-        chosen = {int(each["serial"]) for each in kept}
-        lanes = job.snapshot.lanes
-        keep = [
-            int(lane["comm"]) in chosen
-            or (int(lane["comm"]) not in shown and _is_peer(lane["remote_addr"].tobytes(), peers))
-            for lane in lanes
-        ]
-        return replace(
-            job,
-            snapshot=replace(job.snapshot, comms=kept, lanes=lanes[np.array(keep, dtype=bool)]),
-        )
+    def with_peers(records: Iterable[Record]) -> list[Record]:
+        return [each for each in records if _is_peer(each["remote"], peers)]
 
-    return replace(
-        sight,
-        instances=tuple(
-            replace(
-                each, snapshot=replace(each.snapshot, flows=_of_peers(each.snapshot.flows, peers))
-            )
-            for each in sight.instances
-        ),
-        jobs=tuple(lanes_of(job) for job in sight.jobs),
-    )
+    def comms(job: Record) -> Iterator[Record]:
+        for comm in job["comms"]:
+            if "serial" not in comm:  # without a record
+                if lanes := with_peers(comm["lanes"]):
+                    yield {**comm, "lanes": lanes}
+            elif _is_peer(comm["peer"], peers):
+                yield comm
+
+    return {
+        **host,
+        "instances": [{**each, "flows": with_peers(each["flows"])} for each in host["instances"]],
+        "jobs": [{**job, "comms": list(comms(job))} for job in host["jobs"]],
+    }
 
 
-def over_nic(job: Job, nic: str) -> Job:
-    """Return the job's comms that have a lane over the NIC, with all their lanes."""
-    lanes = job.snapshot.lanes
-    serials = {int(lane["comm"]) for lane in lanes if text(lane["ifname"]) == nic}
-
-    def chosen(records: Items, name: str) -> Items:
-        result: Items = records[
-            np.array([int(each[name]) in serials for each in records], dtype=bool)
-        ]
-        return result
-
-    snapshot = job.snapshot
-    return replace(
-        job,
-        snapshot=replace(
-            snapshot, comms=chosen(snapshot.comms, "serial"), lanes=chosen(lanes, "comm")
-        ),
-    )
+def over_nic(job: Record, nic: str) -> dict[str, Any]:
+    """Return the job with only the comms that have a lane over the NIC, with all their lanes."""
+    comms = [comm for comm in job["comms"] if any(lane["ifname"] == nic for lane in comm["lanes"])]
+    return {**job, "comms": comms}
 
 
 # --------------------------------------------------------------------------------------------------
@@ -136,104 +107,95 @@ class _Line:
 
     what: str
     carried: float
-    lanes: tuple[np.void, ...]
+    lanes: tuple[Record, ...]
     cells: Mapping[str, object]
 
 
-def _sums(lanes: Iterable[np.void]) -> dict[str, int]:
-    names = ("in_flight_bytes", "retransmits", "chunks_moved_away", "chunks_moved_here",
-             "chunks_duplicate", "rerolls")  # fmt: skip
-    kept = list(lanes)
-    return {name: sum(int(lane[name]) for lane in kept) for name in names}
+def _lane_state(lane: Record) -> str:
+    if lane["state"] == "dead":
+        return f"dead: {lane['end']}" if lane["end"] else "dead"
+    return "backup" if lane["state"] == "open" and lane["backup"] else str(lane["state"])
 
 
-def _lane_state(lane: np.void) -> str:
-    state = LANE_STATES.get(int(lane["state"]), UNKNOWN)
-    if state == "dead":
-        end = _page.lane_end_name(min(int(lane["end"]), 255))
-        return f"dead: {end}" if end else "dead"
-    return "backup" if state == "open" and lane["backup"] else state
-
-
-def _lane_line(job: Job, each: CommLanes, lane: np.void, rates: LaneRates) -> _Line:
-    local = endpoint(lane["local_addr"].tobytes(), int(lane["local_port"]))
-    remote = endpoint(lane["remote_addr"].tobytes(), int(lane["remote_port"]))
-    kind = KINDS.get(int(lane["kind"]), UNKNOWN)
+def _lane_line(job: Record, lane: Record, rates: LaneRates) -> _Line:
+    local = endpoint(lane["local"], lane["local_port"])
+    remote = endpoint(lane["remote"], lane["remote_port"])
     return _Line(
-        f"    lane {int(lane['index'])}: {local} > {remote}",
+        f"    lane {lane['index']}: {local} > {remote}",
         rates.carried(job, lane),
         (lane,),
         {
-            "kind": f"{kind}, encrypted" if lane["encrypted"] else kind,
-            "nic": text(lane["ifname"]),
+            "kind": f"{lane['kind']}, encrypted" if lane["encrypted"] else lane["kind"],
+            "nic": lane["ifname"],
             "state": _lane_state(lane),
-            "share": f"{100 * each.share(lane):.1f} %",
-            "srtt": span(int(lane["srtt_ns"])),
+            "share": f"{100 * lane['share']:.1f} %",
+            "srtt": span(lane["srtt_ns"]),
         },
     )
 
 
-def _messages(comm: np.void) -> str:
-    """ "harp 10, kernel 2": how many of a sender's messages each kind carried."""
-    counts = {name: int(comm[f"messages_{name}"]) for name in ("harp", "kernel", "mixed")}
+def _messages(comm: Record) -> str:
+    """Format how many of a sender's messages each kind carried: harp 10, kernel 2."""
+    counts = {name: comm[f"messages_{name}"] for name in ("harp", "kernel", "mixed")}
     return ", ".join(f"{name} {amount(count)}" for name, count in counts.items() if count)
 
 
-def _comm_lines(job: Job, each: CommLanes, rates: LaneRates) -> Iterator[_Line]:
-    lanes = [_lane_line(job, each, lane, rates) for lane in each.lanes]
-    carried = sum(line.carried for line in lanes)
-    cells: dict[str, object] = {"pid": job.pid}
+def job_name(job: Record) -> str:
+    """Return a job's name for people."""
+    return str(job["identity"]["label"] or job["comm"])
+
+
+def _comm_lines(job: Record, comm: Record, rates: LaneRates) -> list[_Line]:
+    lanes = [_lane_line(job, lane, rates) for lane in comm["lanes"]]
+    cells: dict[str, object] = {"pid": job["pid"]}
     what = "  a comm without a record"
-    if each.comm is not None:
-        side = SIDES.get(int(each.comm["side"]), UNKNOWN)
-        what = f"  comm {int(each.comm['serial'])} of {job.name}: {side}"
+    if "serial" in comm:
+        what = f"  comm {comm['serial']} of {job_name(job)}: {comm['side']}"
         cells |= {
-            "nic": text(each.comm["ifname"]),
-            "state": COMM_STATES.get(int(each.comm["state"]), UNKNOWN),
-            "messages": _messages(each.comm) or amount(int(each.comm["requests"])),
+            "nic": comm["ifname"],
+            "state": comm["state"],
+            "messages": _messages(comm) or amount(comm["requests"]),
         }
-    yield _Line(what, carried, each.lanes, cells)
-    yield from lanes
+    carried = sum(line.carried for line in lanes)
+    return [_Line(what, carried, tuple(comm["lanes"]), cells), *lanes]
 
 
-def tree(sight: Sight, rates: LaneRates) -> Iterator[_Line]:
+def tree(host: Record, rates: LaneRates) -> Iterator[_Line]:
     """Return a line for every peer, comm and lane, in this order."""
-    by_peer: dict[str, list[tuple[Job, CommLanes]]] = {}
-    for job in sight.jobs:
-        for each in comms(job.snapshot):
-            by_peer.setdefault(each.peer, []).append((job, each))
-    for peer in sorted(by_peer):
-        lines = [list(_comm_lines(job, each, rates)) for job, each in by_peer[peer]]
-        lanes = tuple(lane for _, each in by_peer[peer] for lane in each.lanes)
-        alive = sum(LANE_STATES.get(int(lane["state"])) in ("open", "stalled") for lane in lanes)
-        yield _Line(
-            peer,
-            sum(comm[0].carried for comm in lines),
-            lanes,
-            {"state": f"{alive} of {len(lanes)} lanes"},
-        )
-        for comm in lines:
-            yield from comm
+    by_peer: dict[str, list[tuple[Record, Record]]] = {}
+    for job in host["jobs"]:
+        for comm in job["comms"]:
+            by_peer.setdefault(comm["peer"], []).append((job, comm))
+    for peer, found in sorted(by_peer.items()):
+        comms = [_comm_lines(job, comm, rates) for job, comm in found]
+        lanes = tuple(lane for _, comm in found for lane in comm["lanes"])
+        alive = sum(lane["state"] in ("open", "stalled") for lane in lanes)
+        carried = sum(lines[0].carried for lines in comms)
+        yield _Line(peer, carried, lanes, {"state": f"{alive} of {len(lanes)} lanes"})
+        for lines in comms:
+            yield from lines
 
 
 _COLUMNS = (
     "peer, comm, lane", "kind", "nic", "state", "share", "carried", "srtt", "in flight", "retrans",
-    "moved", "twice", "re-rolls", "messages", "pid",
+    "moved", "duplicate", "re-rolls", "messages", "pid",
 )  # fmt: skip
 _LEFT = ("peer, comm, lane", "kind", "nic", "state", "messages")
 
 
 def _row(line: _Line, live: bool) -> list[object]:
-    sums = _sums(line.lanes)
-    away, here = sums["chunks_moved_away"], sums["chunks_moved_here"]
+    def total(name: str) -> int:
+        return sum(lane[name] for lane in line.lanes)
+
+    away, here = total("chunks_moved_away"), total("chunks_moved_here")
     cells: dict[str, object] = {
         "peer, comm, lane": line.what,
         "carried": amount(line.carried * 8) + "bit/s" if live else amount(line.carried) + "B",
-        "in flight": amount(sums["in_flight_bytes"]),
-        "retrans": sums["retransmits"],
+        "in flight": amount(total("in_flight_bytes")),
+        "retrans": total("retransmits"),
         "moved": f"-{away} +{here}" if away or here else 0,
-        "twice": sums["chunks_duplicate"],
-        "re-rolls": sums["rerolls"],
+        "duplicate": total("chunks_duplicate"),
+        "re-rolls": total("rerolls"),
         **line.cells,
     }
     return [cells.get(name, "") for name in _COLUMNS]
@@ -246,102 +208,92 @@ def _lanes_table(lines: Iterable[_Line], live: bool) -> Table:
     return result
 
 
-def _endpoints(record: np.void) -> tuple[Any, ...]:
-    return tuple(
-        record[name].tobytes()
-        for name in ("local_addr", "local_port", "remote_addr", "remote_port")
-    )
+def _endpoints(record: Record) -> tuple[Any, ...]:
+    return tuple(record[name] for name in ("local", "local_port", "remote", "remote_port"))
 
 
-def without_lanes(sight: Sight) -> Sight:
-    """Return the connections of instances that are no lanes of a job."""
-    known = {_endpoints(lane) for job in sight.jobs for lane in job.snapshot.lanes}
+def without_lanes(host: Record) -> dict[str, Any]:
+    """Return the instances with only those connections that are no lanes of a job."""
+    known = {_endpoints(lane) for job in host["jobs"] for lane in _lanes(job)}
+    return {
+        "instances": [
+            {**each, "flows": [flow for flow in each["flows"] if _endpoints(flow) not in known]}
+            for each in host["instances"]
+        ]
+    }
 
-    def rest(each: Instance) -> Instance:
-        flows = each.snapshot.flows
-        kept = flows[[_endpoints(flow) not in known for flow in flows]] if len(flows) else flows
-        return replace(each, snapshot=replace(each.snapshot, flows=kept))
 
-    return Sight(tuple(rest(each) for each in sight.instances))
-
-
-def job_notes(sight: Sight) -> list[Text]:
+def job_notes(host: Record) -> list[Text]:
     """Return notes on missing records, and on NICs without a working lane."""
     lines = []
-    for job in sight.jobs:
-        status = job.snapshot.status
-        if status.flows_hidden or status.comms_hidden:
+    for job in host["jobs"]:
+        status, title = job["status"], f"{job_name(job)} (process {job['pid']})"
+        if status["flows_hidden"] or status["comms_hidden"]:
             lines.append(
                 Text(
-                    f"{job.name} (process {job.pid}): {status.flows_hidden} lanes and "
-                    f"{status.comms_hidden} comms have no record: set page_flows higher"
+                    f"{title}: {status['flows_hidden']} lanes and {status['comms_hidden']} comms "
+                    "have no record: set page_flows higher"
                 )
             )
-        down = {text(rail["ifname"]) for rail in job.snapshot.rails if rail["down"]}
-        for nic in sorted(down):
-            lines.append(Text(f"{job.name} (process {job.pid}): no lane over {nic} works", "red"))
+        down = {rail["ifname"] for rail in job["rails"] if rail["down"]}
+        lines += [Text(f"{title}: no lane over {nic} works", "red") for nic in sorted(down)]
     return lines
 
 
-def lanes_view(sight: Sight, rates: LaneRates, *, wide: bool = False) -> RenderableType:
+def lanes_view(host: Record, rates: LaneRates, *, wide: bool = False) -> RenderableType:
     """Return the output of `harpctl flows`: lanes by peer and comm, then other connections."""
-    lines = list(tree(sight, rates))
+    lines = list(tree(host, rates))
     parts: list[RenderableType] = []
     if lines:
         parts += [_lanes_table(lines, rates.seconds > 0)]
-    rest = without_lanes(sight)
-    if any(len(each.snapshot.flows) for each in rest.instances):
+    rest = without_lanes(host)
+    if any(each["flows"] for each in rest["instances"]):
         parts += ["", flows_view(rest, wide=wide)]
     if not parts:
         parts = [Text("no lane is open")]
-    return Group(*parts, *job_notes(sight), *notes(sight))
+    return Group(*parts, *job_notes(host), *notes(host))
 
 
 # --------------------------------------------------------------------------------------------------
 # harpctl stats.
 #
-def _by_kind(job: Job, name: str) -> dict[str, int]:
+def _by_kind(job: Record, name: str) -> dict[str, int]:
+    """Return sums over the job's lanes of the kernel and of HARP's stack."""
     result = {"harp": 0, "kernel": 0}
-    for rail in job.snapshot.rails:
-        kind = KINDS.get(int(rail["kind"]))
-        if kind:
-            result["harp" if kind == "dpdk" else kind] += int(rail[name])
+    for rail in job["rails"]:
+        result["kernel" if rail["kind"] == "kernel" else "harp"] += rail[name]
     return result
 
 
-def _over_nics(job: Job, name: str) -> int:
-    return sum(int(rail[name]) for rail in job.snapshot.rails)
+def _over_nics(job: Record, name: str) -> int:
+    return sum(rail[name] for rail in job["rails"])
 
 
-def _job_row(job: Job) -> tuple[object, ...]:
-    counters, status = job.snapshot.counters, job.snapshot.status
+def _job_row(job: Record) -> tuple[object, ...]:
+    counters = job["counters"]
     lanes, payload = _by_kind(job, "lanes_open"), _by_kind(job, "payload_bytes")
-    died = sum(
-        int(counters[each.name])
-        for each in schema.job_counters()
-        if each.name.startswith("lanes_died_")
-    )
+    died = sum(count for name, count in counters.items() if name.startswith("lanes_died_"))
     return (
-        job.name, job.pid, status.comms_open, lanes["harp"], lanes["kernel"],
+        job_name(job), job["pid"], job["status"]["comms_open"], lanes["harp"], lanes["kernel"],
         amount(payload["harp"]) + "B", amount(payload["kernel"]) + "B", died,
-        int(counters["lanes_replaced"]), _over_nics(job, "lanes_rerolled"),
+        counters["lanes_replaced"], _over_nics(job, "lanes_rerolled"),
         _over_nics(job, "chunks_moved_here"), _over_nics(job, "chunks_duplicate"),
-        int(counters["rails_down"]), int(counters["unauthenticated_peers"]),
+        counters["rails_down"], counters["unauthenticated_peers"],
     )  # fmt: skip
 
 
-def jobs_table(sight: Sight) -> Table | None:
+def jobs_table(host: Record) -> Table | None:
     """Return a line for every job; None without jobs."""
-    if not sight.jobs:
+    if not host["jobs"]:
         return None
     columns = (
         "job", "pid", "comms", "HARP lanes", "kernel lanes", "by HARP", "by kernel", "died",
         "replaced", "re-rolled", "moved", "duplicate", "NICs down", "refused peers",
     )  # fmt: skip
-    return table("Jobs, since their start", columns, map(_job_row, sight.jobs))
+    return table("Jobs, since their start", columns, map(_job_row, host["jobs"]))
 
 
-def all_job_counters(job: Job) -> Table:
+def all_job_counters(job: Record) -> Table:
     """Return every counter that is not 0, with its meaning."""
-    title = f"{job.name}, process {job.pid}"
-    return counters_table(title, "counter", job.snapshot.counters, schema.job_counters())
+    title = f"{job_name(job)}, process {job['pid']}"
+    return counters_table(title, "counter", job["counters"], schema.job_counters())

@@ -5,7 +5,7 @@ import contextlib
 import errno
 import ipaddress
 from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
@@ -31,13 +31,6 @@ class PageError(HarpError):
 def text(raw: bytes) -> str:
     """Return a string of a page as plain text, whatever its owner wrote (no escape sequences)."""
     return printable(raw.split(b"\0", 1)[0].decode("utf-8", "replace"))
-
-
-def of_kind(kind: Any, value: Any) -> Any:
-    """Check the type of a value of a document; words become printable(). TypeError."""
-    if type(value) is not kind:
-        raise TypeError(f"{str(value)[:40]!r} where {kind.__name__} should be")
-    return printable(value) if isinstance(value, str) else value
 
 
 @dataclass(frozen=True)
@@ -70,15 +63,7 @@ class Status:
     comms_hidden: int = 0
 
 
-_Record = TypeVar("_Record", Identity, Status)
-
-
-def restored(kind: type[_Record], given: Mapping[str, Any]) -> _Record:
-    """Return the Identity or Status of a document, ignoring further members. LookupError,
-    TypeError.
-    """
-    known = [each for each in fields(kind) if each.name in given or each.default is MISSING]
-    return kind(**{each.name: of_kind(each.type, given[each.name]) for each in known})
+_Kind = TypeVar("_Kind", Identity, Status)
 
 
 @dataclass(frozen=True)
@@ -92,20 +77,6 @@ class Snapshot:
     flows: Items  # open ones only
     # The driver's counters of the whole port, by its own names: of the instance on queue 0.
     xstats: Mapping[str, int] = field(default_factory=dict)
-
-    def histogram(self, name: str) -> np.void:
-        """Return a histogram: fields count, sum_ns, bucket."""
-        names = [each for each, _ in _page.histograms()]
-        result: np.void = self.histograms[names.index(name)]
-        return result
-
-    def drops(self) -> dict[str, int]:
-        """Return the drops by reason that are not 0."""
-        return {
-            each.drop_reason: int(self.counters[each.name])
-            for each in schema.drops()
-            if each.drop_reason and self.counters[each.name]
-        }
 
 
 @dataclass(frozen=True)
@@ -126,34 +97,23 @@ def _one(fd: int, part: int, dtype: np.dtype[np.void]) -> np.void:
     return result
 
 
+def _record(fd: int, part: int, name: str, kind: type[_Kind]) -> _Kind:
+    """Read a part with a single record into a dataclass with the fields of its struct."""
+    item = _one(fd, part, schema.record_type(name))
+    values: dict[str, Any] = {
+        each.name: text(item[each.name]) if each.type is str else each.type(item[each.name])
+        for each in fields(kind)
+        if callable(each.type)
+    }
+    return kind(**values)
+
+
 def _identity(fd: int) -> Identity:
-    item = _one(fd, _page.IDENTITY, schema.identity_type())
-    return Identity(
-        pid=int(item["pid"]),
-        queue=int(item["queue"]),
-        instance=int(item["instance"]),
-        lease_id=int(item["lease_id"]),
-        netns=int(item["netns"]),
-        start_wall_ns=int(item["start_wall_ns"]),
-        ifname=text(item["ifname"]),
-        label=text(item["label"]),
-        describe=text(item["describe"]),
-        library=text(item["library"]),
-    )
+    return _record(fd, _page.IDENTITY, "identity", Identity)
 
 
 def _status(fd: int) -> Status:
-    item = _one(fd, _page.STATUS, schema.status_type())
-    return Status(
-        published_ns=int(item["published_ns"]),
-        publications=int(item["publications"]),
-        flows_open=int(item["flows_open"]),
-        flows_hidden=int(item["flows_hidden"]),
-        ended=bool(item["ended"]),
-        note=text(item["note"]),
-        comms_open=int(item["comms_open"]),
-        comms_hidden=int(item["comms_hidden"]),
-    )
+    return _record(fd, _page.STATUS, "status", Status)
 
 
 def _numbers(fd: int, part: int, dtype: np.dtype[np.void]) -> np.void:
@@ -163,7 +123,7 @@ def _numbers(fd: int, part: int, dtype: np.dtype[np.void]) -> np.void:
 
 
 def _histograms(fd: int) -> Items:
-    dtype, count = schema.histogram_type(), len(_page.histograms())
+    dtype, count = schema.record_type("histogram"), len(_page.histograms())
     raw = _page.read(fd, _page.HISTOGRAMS, dtype.itemsize, count)
     return np.frombuffer(raw.ljust(dtype.itemsize * count, b"\0"), dtype)
 
@@ -178,7 +138,7 @@ def _records(fd: int, part: int, dtype: np.dtype[np.void], used: str, most: int)
 def _xstats(fd: int) -> dict[str, int]:
     """Return those before the first without a name; of equal names the first."""
     result: dict[str, int] = {}
-    dtype = schema.xstat_type()
+    dtype = schema.record_type("xstat")
     try:
         items = np.frombuffer(_page.read(fd, _page.XSTATS, dtype.itemsize, _page.XSTATS_MAX), dtype)
     except OSError as error:
@@ -193,7 +153,7 @@ def _xstats(fd: int) -> dict[str, int]:
 
 
 def _flows(fd: int) -> Items:
-    return _records(fd, _page.FLOWS, schema.flow_type(), "state", FLOWS_MAX)
+    return _records(fd, _page.FLOWS, schema.record_type("flow"), "state", FLOWS_MAX)
 
 
 @contextlib.contextmanager
@@ -215,23 +175,47 @@ def identity(fd: int) -> tuple[Identity, bool]:
 
 
 def read(fd: int, *, flows: bool = True) -> Snapshot:
-    """Read the page of a stack behind a descriptor. flows False: without flows. PageError."""
+    """Read the page of a stack.
+
+    Parameters
+    ----------
+    fd
+        Descriptor of the page.
+    flows
+        Whether to read the records of connections.
+
+    Raises
+    ------
+    PageError
+        The page is invalid, of another version, or its owner is in the middle of a write.
+    """
     with _refusals():
         _page.check(fd)
-        nobody = np.empty(0, schema.flow_type())
+        none = np.empty(0, schema.record_type("flow"))
         return Snapshot(
             _identity(fd),
             _status(fd),
             _numbers(fd, _page.COUNTERS, schema.counters_type()),
             _histograms(fd),
-            _flows(fd) if flows else nobody,
+            _flows(fd) if flows else none,
             _xstats(fd),
         )
 
 
 def read_job(fd: int, *, lanes: bool = True) -> JobSnapshot:
-    """Read the page of a job behind a descriptor. lanes False: without comms and lanes.
-    PageError.
+    """Read the page of a job.
+
+    Parameters
+    ----------
+    fd
+        Descriptor of the page.
+    lanes
+        Whether to read the records of comms and lanes.
+
+    Raises
+    ------
+    PageError
+        As read().
     """
     most = FLOWS_MAX if lanes else 0
     with _refusals():
@@ -240,9 +224,9 @@ def read_job(fd: int, *, lanes: bool = True) -> JobSnapshot:
             _identity(fd),
             _status(fd),
             _numbers(fd, _page.JOB, schema.job_type()),
-            _records(fd, _page.RAILS, schema.rail_type(), "kind", RAILS_MAX),
-            _records(fd, _page.COMMS, schema.comm_type(), "state", most),
-            _records(fd, _page.LANES, schema.lane_type(), "state", most),
+            _records(fd, _page.RAILS, schema.record_type("rail"), "kind", RAILS_MAX),
+            _records(fd, _page.COMMS, schema.record_type("comm"), "state", most),
+            _records(fd, _page.LANES, schema.record_type("lane"), "state", most),
         )
 
 
@@ -250,9 +234,3 @@ def address(raw: bytes) -> str:
     """ "10.0.0.1" or "fd00::1" of a record's 16 bytes."""
     parsed = ipaddress.IPv6Address(bytes(raw))
     return str(parsed.ipv4_mapped or parsed)
-
-
-def endpoint(raw: bytes, port: int) -> str:
-    """ "10.0.0.1:61000" or "[fd00::1]:61000"."""
-    shown = address(raw)
-    return f"[{shown}]:{port}" if ":" in shown else f"{shown}:{port}"

@@ -31,8 +31,8 @@ from prometheus_client.registry import Collector
 
 from harp.daemon.documents import written
 from harp.stats import discover, families, totals
-from harp.stats.instance import Sight, look
-from harp.stats.text import sight_text
+from harp.stats.instance import HostSnapshot, look
+from harp.stats.text import host_text
 from harp.stats.xstats import Names
 
 REQUEST_BYTES_MAX = 4096
@@ -117,11 +117,11 @@ class Scans:
 
 
 class _Families(Collector):
-    def __init__(self, scene: families.Scene) -> None:
-        self._scene = scene
+    def __init__(self, scrape: families.ScrapeData) -> None:
+        self._scrape = scrape
 
     def collect(self) -> Iterator[Metric]:
-        return families.collect(self._scene)
+        return families.collect(self._scrape)
 
     def describe(self) -> Iterator[Metric]:
         return iter(())
@@ -140,37 +140,37 @@ class Reader:
         if request["kind"] == "metrics":
             return written([self._metrics(json.loads(more), bool(request.get("per_queue")))])
         flows = bool(request["flows"])
-        return written(sight_text(self._sight(flows=flows, lanes=flows)))
+        return written(host_text(self._sight(flows=flows, lanes=flows)))
 
-    def _sight(self, *, flows: bool, lanes: bool) -> Sight:
+    def _sight(self, *, flows: bool, lanes: bool) -> HostSnapshot:
         return look(self.scans.found(), flows=flows, lanes=lanes)
 
     def _metrics(self, daemon: dict[str, Any], per_queue: bool) -> bytes:
         """Return families of instances and jobs as Prometheus's text."""
         leased = {(ifname, queue): pid for ifname, queue, pid in daemon["leased"]}
-        scene = self.scene(leased, frozenset(daemon["nics"]), per_queue)
+        scrape = self.scrape(leased, frozenset(daemon["nics"]), per_queue)
         registry = CollectorRegistry(auto_describe=False)
-        registry.register(_Families(scene))
+        registry.register(_Families(scrape))
         return generate_latest(registry)
 
-    def scene(
+    def scrape(
         self, leased: families.Leased, nics: frozenset[str], per_queue: bool = False
-    ) -> families.Scene:
+    ) -> families.ScrapeData:
         """Return the data of a scrape. nics: names of NICs that may become labels, besides this
         host's.
         """
-        sight = self._sight(flows=False, lanes=True)
-        instances, ignored = families.believed(sight.instances, leased)
-        jobs, left_out = families.believed_jobs(sight.jobs, leased)
+        host = self._sight(flows=False, lanes=True)
+        instances, ignored = families.believed(host.instances, leased)
+        jobs, left_out = families.believed_jobs(host.jobs, leased)
         for reason, count in left_out.items():
             ignored[reason] = ignored.get(reason, 0) + count
-        ignored["unreadable"] += len(sight.bad)
+        ignored["unreadable"] += len(host.bad)
         here = {name for _, name in socket.if_nameindex()}
-        done = self._totals.take(jobs, nics.union(here))
-        devices = self._devices.take(instances)
+        done = self._totals.of_jobs(jobs, nics.union(here))
+        devices = self._devices.of_devices(instances)
         instances, xstats_ignored = self._names.sift(instances)
         shown = None if per_queue else devices
-        return families.Scene(instances, ignored, done, shown, xstats_ignored)
+        return families.ScrapeData(instances, ignored, done, shown, xstats_ignored)
 
 
 # --------------------------------------------------------------------------------------------------

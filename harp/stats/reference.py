@@ -25,8 +25,7 @@ lane (round trip, in flight) are sampled while it works.
 
 `tools/instructions.py` counts instructions with and without a page: about 35 more per poll, and for
 a publication, at most a thousand a second, 1,450 with one connection and 3,700 with thousands.
-`tools/idle.py` measures an idle stack with 100 connections: 0.011 % of a core with a page, 0.007 %
-without. A stack without traffic does not wake to publish.
+A stack without traffic does not wake to publish.
 
 ## Prometheus
 
@@ -91,7 +90,7 @@ def _metrics() -> Iterator[tuple[str, str, str, str]]:
         "harp_lane_srtt_seconds": "device, kind",
     }
     labels |= {families.rail_metric(name): "device, kind" for name, _ in _page.rail_values()}
-    for family in (*families.collect(families.Scene(devices={})), *own):
+    for family in (*families.collect(families.ScrapeData(devices={})), *own):
         suffix = {"counter": "_total", "info": "_info"}.get(family.type, "")
         default = "device"
         if family.name.startswith("harpd_"):

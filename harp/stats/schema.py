@@ -3,7 +3,6 @@
 
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 import numpy as np
 
@@ -36,8 +35,16 @@ def drops() -> tuple[Statistic, ...]:
     return tuple(each for each in statistics() if each.drop_reason)
 
 
-def _dtype(layout: Any) -> np.dtype[np.void]:
-    result: np.dtype[np.void] = np.dtype(layout)
+@cache
+def record_type(name: str) -> np.dtype[np.void]:
+    """Return the type of a record, struct harp_page_NAME.
+
+    Parameters
+    ----------
+    name
+        identity, status, histogram, flow, rail, comm, lane or xstat.
+    """
+    result: np.dtype[np.void] = np.dtype(getattr(_page, f"{name}_layout")())
     return result
 
 
@@ -45,30 +52,6 @@ def _dtype(layout: Any) -> np.dtype[np.void]:
 def counters_type() -> np.dtype[np.void]:
     """Return a type with a field per statistic."""
     return np.dtype([(each.name, "=u8") for each in statistics()])
-
-
-@cache
-def identity_type() -> np.dtype[np.void]:
-    """struct harp_page_identity."""
-    return _dtype(_page.identity_layout())
-
-
-@cache
-def status_type() -> np.dtype[np.void]:
-    """struct harp_page_status."""
-    return _dtype(_page.status_layout())
-
-
-@cache
-def histogram_type() -> np.dtype[np.void]:
-    """struct harp_page_histogram."""
-    return _dtype(_page.histogram_layout())
-
-
-@cache
-def flow_type() -> np.dtype[np.void]:
-    """struct harp_page_flow."""
-    return _dtype(_page.flow_layout())
 
 
 @cache
@@ -81,30 +64,6 @@ def job_counters() -> tuple[Statistic, ...]:
 def job_type() -> np.dtype[np.void]:
     """Return a type with a field per counter of a job."""
     return np.dtype([(each.name, "=u8") for each in job_counters()])
-
-
-@cache
-def rail_type() -> np.dtype[np.void]:
-    """struct harp_page_rail."""
-    return _dtype(_page.rail_layout())
-
-
-@cache
-def comm_type() -> np.dtype[np.void]:
-    """struct harp_page_comm."""
-    return _dtype(_page.comm_layout())
-
-
-@cache
-def lane_type() -> np.dtype[np.void]:
-    """struct harp_page_lane."""
-    return _dtype(_page.lane_layout())
-
-
-@cache
-def xstat_type() -> np.dtype[np.void]:
-    """struct harp_page_xstat."""
-    return _dtype(_page.xstat_layout())
 
 
 @cache

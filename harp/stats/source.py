@@ -5,45 +5,81 @@ Root sees every process's pages. Others see their own processes' pages, and ask 
 harpd answers users who may have leases.
 """
 
-import importlib
+import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from harp.errors import HarpError
 from harp.stats.discover import find
-from harp.stats.instance import Sight, look, restored_sight
+from harp.stats.instance import host_document, look
+from harp.words import printable
 
 SOCKET = "/run/harp/harpd.sock"
 
 
 def ask_harpd(flows: bool) -> dict[str, Any] | None:
     """Return harpd's answer; None if there is no harpd, or it does not answer."""
-    path = Path(os.environ.get("HARP_SOCKET") or SOCKET)
+    from harp.daemon.client import DaemonClient
+
     try:
-        client = importlib.import_module("harp.daemon.client")
-        with client.DaemonClient(path) as harpd:
+        with DaemonClient(Path(os.environ.get("HARP_SOCKET") or SOCKET)) as harpd:
             answer: dict[str, Any] = harpd.query("stats", flows=flows)
-    except (ImportError, HarpError):
+    except HarpError:
         return None
     return answer
 
 
+def _plain(value: Any) -> Any:
+    """Return a document's value without control characters in its texts."""
+    if isinstance(value, dict):
+        return {printable(name): _plain(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_plain(each) for each in value]
+    return printable(value) if isinstance(value, str) else value
+
+
+@contextlib.contextmanager
+def understood() -> Iterator[None]:
+    """Report a document that a view does not understand as one line. HarpError."""
+    try:
+        yield
+    except (
+        LookupError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        ArithmeticError,
+        RecursionError,
+    ) as error:
+        reason = printable(str(error))[:200]
+        raise HarpError(
+            f"harpd's statistics can't be shown ({type(error).__name__}: {reason}); are harpd and "
+            "harpctl of one version?"
+        ) from error
+
+
 class Source:
-    """A source for repeated readings."""
+    """A source for repeated readings.
 
-    def __init__(self, ask: Callable[[bool], dict[str, Any] | None] = ask_harpd) -> None:
-        self._ask = ask
-        self.daemon = False  # the last reading was harpd's
+    Attributes
+    ----------
+    daemon
+        Whether the last reading was harpd's.
+    """
 
-    def look(self, *, flows: bool) -> Sight:
-        """Return everything that is visible now."""
+    def __init__(self) -> None:
+        self.daemon = False
+
+    def look(self, *, flows: bool) -> dict[str, Any]:
+        """Return a document of everything that is visible now (docs/metrics.md)."""
         self.daemon = False
         if os.geteuid() != 0:
-            answer = self._ask(flows)
+            answer = ask_harpd(flows)
             if answer is not None and "instances" in answer:
                 self.daemon = True
-                return restored_sight(answer)
+                document: dict[str, Any] = {"jobs": [], **_plain(answer)}
+                return document
         with find() as found:
-            return look(found, flows=flows)
+            return host_document(look(found, flows=flows))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Statistics as JSON in pieces: sight_document() without the whole document in memory.
+"""Statistics as JSON in pieces: host_document() without the whole document in memory.
 
 There may be millions of connections, and one document would need too much memory.
 """
@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Any
 
 from harp.stats import job
-from harp.stats.instance import Instance, Sight, document, flow_document, sight_document
+from harp.stats.instance import HostSnapshot, Instance, document, flow_document, host_document
 
 SOME = 32
 
@@ -70,12 +70,12 @@ def _job(each: job.Job) -> Iterator[bytes]:
     return _members(job.document(bare), {"comms": _each(map(_comm, job.comms(did)))})
 
 
-def sight_text(sight: Sight) -> Iterator[bytes]:
-    """Yield the JSON of sight_document()."""
+def host_text(host: HostSnapshot) -> Iterator[bytes]:
+    """Yield the JSON of host_document()."""
     return _members(
-        sight_document(replace(sight, instances=(), jobs=())),
+        host_document(replace(host, instances=(), jobs=())),
         {
-            "instances": _each(map(_instance, sight.instances)),
-            "jobs": _each(map(_job, sight.jobs)),
+            "instances": _each(map(_instance, host.instances)),
+            "jobs": _each(map(_job, host.jobs)),
         },
     )

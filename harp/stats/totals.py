@@ -9,11 +9,9 @@ a limit) counts from where it was. If so many are remembered that some must be f
 unknown one counts as at the first reading: nothing is counted twice.
 """
 
-import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -72,29 +70,102 @@ class Jobs:
     down: dict[str, int] = field(default_factory=dict)
 
 
-Key = tuple[object, ...]
-_Vector = npt.NDArray[np.uint64]
+Owner = tuple[int, ...]  # its process, its start time, and more
+Key = tuple[str, ...]
+Numbers = Mapping[Key, npt.NDArray[np.uint64]]
 _WORKING = {number for number, name in LANE_STATES.items() if name != "dead"}
 
 
-def _numbers(job: Job, nics: frozenset[str]) -> dict[Key, int]:
-    """Return a job's growing numbers, under keys for the sums to which they belong."""
-    snapshot = job.snapshot
-    result: dict[Key, int] = {
-        ("job", each.name): int(snapshot.counters[each.name]) for each in schema.job_counters()
-    }
-    for rail in snapshot.rails:
+def _lives(pid: int) -> bool:
+    return (PROC / str(pid)).exists()
+
+
+class Sums:
+    """Sums of the growing numbers of all owners, in vectors by key.
+
+    Parameters
+    ----------
+    lives
+        Tells whether a process of that number exists.
+    wall_ns
+        The clock of owners' start times.
+    """
+
+    def __init__(
+        self, lives: Callable[[int], bool] = _lives, wall_ns: Callable[[], int] = time.time_ns
+    ) -> None:
+        self._lives, self._wall_ns = lives, wall_ns
+        self._last: dict[Owner, Numbers] = {}
+        self._since_ns: int | None = None  # owners that began later count from their beginning
+        self._sums: dict[Key, npt.NDArray[np.uint64]] = {}
+
+    def take(self, now: Mapping[Owner, Numbers]) -> Numbers:
+        """Return the sums, including the owners' present numbers."""
+        for owner, numbers in now.items():
+            is_new = self._since_ns is not None and owner[1] >= self._since_ns
+            last = self._last.get(owner, {} if is_new else numbers)
+            for key, present in numbers.items():
+                before = last.get(key, np.zeros_like(present))
+                grown = np.where(present >= before, present - before, 0)
+                self._sums[key] = self._sums.get(key, np.zeros_like(present)) + grown
+        self._remember(now)
+        return self._sums
+
+    def _remember(self, now: Mapping[Owner, Numbers]) -> None:
+        """Replace the last numbers; keep those of absent owners whose process exists."""
+        if self._since_ns is None:
+            self._since_ns = self._wall_ns()
+        absent = [owner for owner in self._last if owner not in now and self._lives(owner[0])]
+        if len(absent) > ABSENT_MAX:
+            self._since_ns = self._wall_ns()
+        self._last = {owner: self._last[owner] for owner in absent[-ABSENT_MAX:]} | dict(now)
+
+
+# --------------------------------------------------------------------------------------------------
+# Jobs.
+#
+class Totals(Sums):
+    """Remembers jobs between scrapes."""
+
+    def of_jobs(self, jobs: Iterable[Job], nics: frozenset[str]) -> Jobs:
+        """Return the sums over jobs.
+
+        Parameters
+        ----------
+        nics
+            Names that may become labels; lanes over other NICs count for "other".
+        """
+        kept = list(jobs)
+        sums = self.take({job.key: _job_numbers(job, nics) for job in kept})
+        result = Jobs()
+        for key, numbers in sums.items():
+            values = numbers.tolist()
+            if key == ("job",):
+                names = (each.name for each in schema.job_counters())
+                result.counters = dict(zip(names, values, strict=True))
+                continue
+            split = len(RAIL_COUNTERS)
+            result.rails[key[1], key[2]] = Rail(
+                counters=dict(zip(RAIL_COUNTERS, values[:split], strict=True)),
+                srtt_sum_ns=values[split],
+                srtt_buckets=values[split + 1 :],
+            )
+        _gauges(result, kept, nics)
+        return result
+
+
+def _job_numbers(job: Job, nics: frozenset[str]) -> Numbers:
+    """Return a job's counters, and for each NIC and kind those of its lanes."""
+    result: dict[Key, npt.NDArray[np.uint64]] = {}
+    result["job",] = np.array(job.snapshot.counters.tolist(), dtype=np.uint64)
+    for rail in job.snapshot.rails:
         place = _place(rail, nics)
         if place is None:
             continue
-        for name in RAIL_COUNTERS:
-            key: Key = ("rail", *place, name)
-            result[key] = result.get(key, 0) + int(rail[name])
-        for index, count in enumerate(rail["srtt_bucket"]):
-            key = ("srtt", *place, index)
-            result[key] = result.get(key, 0) + int(count)
-        key = ("srtt_sum", *place)
-        result[key] = result.get(key, 0) + int(rail["srtt_sum_ns"])
+        counters = [rail[name] for name in RAIL_COUNTERS]
+        numbers = np.array([*counters, rail["srtt_sum_ns"], *rail["srtt_bucket"]], dtype=np.uint64)
+        key = ("rail", *place)
+        result[key] = result[key] + numbers if key in result else numbers
     return result
 
 
@@ -104,84 +175,6 @@ def _place(rail: np.void, nics: frozenset[str]) -> tuple[str, str] | None:
     if kind is None:
         return None
     return (name if name in nics else OTHER), kind
-
-
-def _lives(pid: int) -> bool:
-    return (PROC / str(pid)).exists()
-
-
-_Numbers = TypeVar("_Numbers")
-
-
-class _Memory(Generic[_Numbers]):
-    """Numbers of the last reading, by owner: its process, its start time, and more."""
-
-    def __init__(self, lives: Callable[[int], bool], wall_ns: Callable[[], int]) -> None:
-        self._lives, self._wall_ns = lives, wall_ns
-        self._seen: dict[tuple[int, ...], _Numbers] = {}
-        self._since_ns: int | None = None  # owners that began later count from their beginning
-
-    def before(self, key: tuple[int, ...]) -> tuple[bool, _Numbers | None]:
-        """Return whether the owner counts from its beginning, and its last numbers."""
-        is_new = self._since_ns is not None and key[1] >= self._since_ns
-        return is_new, self._seen.get(key)
-
-    def remember(self, now: Mapping[tuple[int, ...], _Numbers]) -> None:
-        """Replace the numbers; keep those of absent owners whose process exists."""
-        if self._since_ns is None:
-            self._since_ns = self._wall_ns()
-        keys = [key for key in self._seen if key not in now and self._lives(key[0])]
-        if len(keys) > ABSENT_MAX:
-            self._since_ns = self._wall_ns()
-        self._seen = {key: self._seen[key] for key in keys[-ABSENT_MAX:]} | dict(now)
-
-
-class Totals:
-    """Remembers jobs between scrapes; any thread may call it. lives: tells whether a process of
-    that number exists. wall_ns: the clock of jobs' start times.
-    """
-
-    def __init__(
-        self, lives: Callable[[int], bool] = _lives, wall_ns: Callable[[], int] = time.time_ns
-    ) -> None:
-        self._lock = threading.Lock()
-        self._memory: _Memory[dict[Key, int]] = _Memory(lives, wall_ns)
-        self._sums: dict[Key, int] = {}
-
-    def take(self, jobs: Iterable[Job], nics: frozenset[str]) -> Jobs:
-        """Return the sums, including these jobs' present numbers. nics: names that may become
-        labels.
-        """
-        kept = list(jobs)
-        with self._lock:
-            now: dict[tuple[int, ...], dict[Key, int]] = {}
-            for job in kept:
-                numbers = now[job.key] = _numbers(job, nics)
-                is_new, last = self._memory.before(job.key)
-                before = last if last is not None else {} if is_new else numbers
-                for name, value in numbers.items():
-                    earlier = before.get(name, 0)
-                    grown = value - earlier if value >= earlier else 0
-                    self._sums[name] = self._sums.get(name, 0) + grown
-            self._memory.remember(now)
-            result = self._jobs()
-        _gauges(result, kept, nics)
-        return result
-
-    def _jobs(self) -> Jobs:
-        result = Jobs()
-        for key, value in self._sums.items():
-            if key[0] == "job":
-                result.counters[str(key[1])] = value
-                continue
-            rail = result.rails.setdefault((str(key[1]), str(key[2])), Rail())
-            if key[0] == "rail":
-                rail.counters[str(key[3])] = value
-            elif key[0] == "srtt" and isinstance(key[3], int):
-                rail.srtt_buckets[key[3]] = value
-            else:
-                rail.srtt_sum_ns = value
-        return result
 
 
 def _gauges(result: Jobs, jobs: list[Job], nics: frozenset[str]) -> None:
@@ -242,40 +235,29 @@ class Device:
     sums_ns: list[int]
 
 
-class DeviceTotals:
-    """Remembers instances between scrapes, as Totals does jobs; any thread may call it."""
+class DeviceTotals(Sums):
+    """Remembers instances between scrapes."""
 
-    def __init__(
-        self, lives: Callable[[int], bool] = _lives, wall_ns: Callable[[], int] = time.time_ns
-    ) -> None:
-        self._lock = threading.Lock()
-        self._memory: _Memory[_Vector] = _Memory(lives, wall_ns)
-        self._sums: dict[str, _Vector] = {}
-
-    def take(self, instances: Iterable[Instance]) -> dict[str, Device]:
-        """Return the sums by NIC, including these instances' present numbers."""
+    def of_devices(self, instances: Iterable[Instance]) -> dict[str, Device]:
+        """Return the sums over the instances of each NIC."""
         kept = list(instances)
-        with self._lock:
-            now: dict[tuple[int, ...], _Vector] = {}
-            for each in kept:
-                numbers = now[each.key] = _vector(each)
-                is_new, last = self._memory.before(each.key)
-                before = last if last is not None else np.zeros_like(numbers) if is_new else numbers
-                grown = np.where(numbers >= before, numbers - before, 0)
-                name = each.snapshot.identity.ifname
-                self._sums[name] = self._sums.get(name, np.zeros_like(numbers)) + grown
-            self._memory.remember(now)
-            result = {name: _device(sums) for name, sums in self._sums.items()}
+        sums = self.take(
+            {each.key: {(each.snapshot.identity.ifname,): _vector(each)} for each in kept}
+        )
+        result = {key[0]: _device(numbers) for key, numbers in sums.items()}
         for each in kept:
-            device = result[each.snapshot.identity.ifname]
-            device.instances += 1
-            for one in schema.statistics():
-                if one.kind == "gauge":
-                    device.numbers[one.name] += int(each.snapshot.counters[one.name])
+            _add_gauges(result[each.snapshot.identity.ifname], each)
         return result
 
 
-def _vector(each: Instance) -> _Vector:
+def alone(each: Instance) -> Device:
+    """Return one instance's numbers."""
+    device = _device(_vector(each))
+    _add_gauges(device, each)
+    return device
+
+
+def _vector(each: Instance) -> npt.NDArray[np.uint64]:
     """Return the statistics, then each histogram's sum and buckets."""
     histograms = each.snapshot.histograms
     parts = [np.array(each.snapshot.counters.tolist(), dtype=np.uint64)]
@@ -283,17 +265,23 @@ def _vector(each: Instance) -> _Vector:
     return np.concatenate(parts)
 
 
-def _device(sums: _Vector) -> Device:
+def _device(numbers: npt.NDArray[np.uint64]) -> Device:
     """Split a vector; gauges are 0."""
     statistics = schema.statistics()
-    numbers = {
-        one.name: 0 if one.kind == "gauge" else int(value)
-        for one, value in zip(statistics, sums, strict=False)
-    }
-    histograms = sums[len(statistics) :].reshape(len(_page.histograms()), -1)
+    histograms = numbers[len(statistics) :].reshape(len(_page.histograms()), -1)
     return Device(
         instances=0,
-        numbers=numbers,
-        buckets=[[int(count) for count in one[1:]] for one in histograms],
+        numbers={
+            one.name: 0 if one.kind == "gauge" else int(value)
+            for one, value in zip(statistics, numbers, strict=False)
+        },
+        buckets=[one[1:].tolist() for one in histograms],
         sums_ns=[int(one[0]) for one in histograms],
     )
+
+
+def _add_gauges(device: Device, each: Instance) -> None:
+    device.instances += 1
+    for one in schema.statistics():
+        if one.kind == "gauge":
+            device.numbers[one.name] += int(each.snapshot.counters[one.name])

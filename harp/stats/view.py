@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables for people: instances, drops, flows; totals at the first reading, rates afterwards."""
+"""Tables of instances, drops and connections: totals at the first reading, rates afterwards.
 
-from collections.abc import Iterable, Sequence
+Views show documents (harp.stats.document), which this process or harpd made.
+"""
 
-import numpy as np
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -11,8 +14,6 @@ from rich.text import Text
 from harp import _page
 from harp.output import fold, table
 from harp.stats import schema
-from harp.stats.instance import Instance, Sight
-from harp.stats.page import endpoint, text
 from harp.stats.rates import Rates
 
 _UNITS = ("", "k", "M", "G", "T", "P", "E")
@@ -38,25 +39,41 @@ def span(ns: float | None) -> str:
     return f"{ns:.0f}ns"
 
 
-def _instance_row(rates: Rates, each: Instance) -> tuple[object, ...]:
-    counters, identity = each.snapshot.counters, each.snapshot.identity
+def endpoint(address: str, port: int) -> str:
+    """Format an address and a port: 10.0.0.1:61000 or [fd00::1]:61000."""
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+
+
+def name_of(instance: Mapping[str, Any]) -> str:
+    """Return an instance's NIC and queue: eth1/0."""
+    return f"{instance['identity']['ifname']}/{instance['identity']['queue']}"
+
+
+def _drops(instance: Mapping[str, Any]) -> dict[str, int]:
+    """Return the drops by reason that are not 0."""
+    counts = {one.drop_reason: instance["counters"].get(one.name, 0) for one in schema.drops()}
+    return {reason: count for reason, count in counts.items() if reason and count}
+
+
+def _instance_row(rates: Rates) -> tuple[object, ...]:
+    each, counters, identity = rates.now, rates.now["counters"], rates.now["identity"]
 
     def moved(name: str, factor: int = 1) -> str:
         per_s = rates.per_s(name)
-        return amount(float(counters[name]) * factor if per_s is None else per_s * factor)
+        return amount((counters.get(name, 0) if per_s is None else per_s) * factor)
 
-    drops = rates.drops_per_s() if rates.before is not None else each.snapshot.drops()
+    lost = _drops(each) if rates.before is None else rates.drops_per_s()
     return (
-        each.name,
-        identity.label or each.comm,
-        each.pid,
-        int(counters["tcp_conns"]),
+        name_of(each),
+        identity["label"] or each["comm"],
+        each["pid"],
+        counters["tcp_conns"],
         moved("rx_packets"),
         moved("tx_packets"),
         moved("rx_bytes", 8),
         moved("tx_bytes", 8),
         moved("tcp_retransmits"),
-        amount(sum(drops.values())),
+        amount(sum(lost.values())),
         span(rates.quantile_ns("tcp_rtt", 0.5)),
         span(rates.quantile_ns("tcp_rtt", 0.99)),
         span(rates.quantile_ns("message_latency", 0.5)),
@@ -64,7 +81,7 @@ def _instance_row(rates: Rates, each: Instance) -> tuple[object, ...]:
     )
 
 
-def instances(seen: Sequence[tuple[Rates, Instance]], *, live: bool) -> Table:
+def instances(seen: Sequence[Rates], *, live: bool) -> Table:
     """Return a line per instance."""
     per = "/s" if live else ""
     title = "HARP instances" + ("" if live else ", since their start")
@@ -74,17 +91,18 @@ def instances(seen: Sequence[tuple[Rates, Instance]], *, live: bool) -> Table:
         f"rx {bits}", f"tx {bits}", f"retrans{per}", f"drops{per}",
         "rtt p50", "p99", "msg p50", "p99",
     )  # fmt: skip
-    return table(title, columns, (_instance_row(rates, each) for rates, each in seen))
+    return table(title, columns, map(_instance_row, seen))
 
 
-def drops(seen: Iterable[tuple[Rates, Instance]], *, live: bool) -> Table | None:
+def drops(seen: Iterable[Rates], *, live: bool) -> Table | None:
     """Return a table of drops by reason; None without drops."""
     helps = {each.drop_reason: each.help for each in schema.drops()}
     rows = []
-    for rates, each in seen:
-        found = rates.drops_per_s() if live else each.snapshot.drops()
-        for reason, count in sorted(found.items(), key=lambda pair: -pair[1]):
-            rows.append((each.name, each.pid, reason, amount(count), helps.get(reason, "")))
+    for rates in seen:
+        counts: Mapping[str, float] = rates.drops_per_s() if live else _drops(rates.now)
+        for reason, count in sorted(counts.items(), key=lambda pair: -pair[1]):
+            where = name_of(rates.now), rates.now["pid"]
+            rows.append((*where, reason, amount(count), helps.get(reason, "")))
     if not rows:
         return None
     result = table(
@@ -95,19 +113,19 @@ def drops(seen: Iterable[tuple[Rates, Instance]], *, live: bool) -> Table | None
     return result
 
 
-def notes(sight: Sight) -> list[Text]:
+def notes(host: Mapping[str, Any]) -> list[Text]:
     """Return notes: instances that ended, and problems of pages."""
     lines = []
-    for each in sight.instances:
-        status = each.snapshot.status
-        if status.note:
-            lines.append(Text(f"{each.name} (process {each.pid}): {status.note}", "yellow"))
-        if status.ended:
-            lines.append(Text(f"{each.name} (process {each.pid}) has ended", "yellow"))
-        if status.flows_hidden:
+    for each in host["instances"]:
+        status, name = each["status"], name_of(each)
+        if status["note"]:
+            lines.append(Text(f"{name} (process {each['pid']}): {status['note']}", "yellow"))
+        if status["ended"]:
+            lines.append(Text(f"{name} (process {each['pid']}) has ended", "yellow"))
+        if status["flows_hidden"]:
             lines.append(
                 Text(
-                    f"{each.name}: {status.flows_hidden} of {status.flows_open} connections have "
+                    f"{name}: {status['flows_hidden']} of {status['flows_open']} connections have "
                     "no record: the page is too small"
                 )
             )
@@ -115,62 +133,62 @@ def notes(sight: Sight) -> list[Text]:
 
 
 def counters_table(
-    title: str, what: str, values: np.void, known: Iterable[schema.Statistic]
+    title: str, what: str, values: Mapping[str, int], known: Iterable[schema.Statistic]
 ) -> Table:
     """Return the known counters that are not 0, with their meaning."""
-    rows = [(one.name, int(values[one.name]), one.help) for one in known if values[one.name]]
+    rows = [(one.name, values[one.name], one.help) for one in known if values.get(one.name)]
     result = table(title, (what, "value", "what"), rows)
     fold(result, 2)
     return result
 
 
-def all_counters(each: Instance) -> Table:
-    """Return every statistic that is not 0, with its meaning."""
-    title = f"{each.name}, process {each.pid}"
-    return counters_table(title, "statistic", each.snapshot.counters, schema.statistics())
+def all_counters(each: Mapping[str, Any]) -> Table:
+    """Return every statistic of an instance that is not 0, with its meaning."""
+    title = f"{name_of(each)}, process {each['pid']}"
+    return counters_table(title, "statistic", each["counters"], schema.statistics())
 
 
-def all_xstats(each: Instance) -> Table | None:
+def all_xstats(each: Mapping[str, Any]) -> Table | None:
     """Return the driver's counters that are not 0; None without any."""
-    rows = [(name, value) for name, value in each.snapshot.xstats.items() if value]
+    rows = [(name, value) for name, value in each.get("xstats", {}).items() if value]
     if not rows:
         return None
-    return table(f"{each.name}, process {each.pid}: its driver's", ("counter", "value"), rows)
+    return table(
+        f"{name_of(each)}, process {each['pid']}: its driver's", ("counter", "value"), rows
+    )
 
 
-def stats_view(
-    sight: Sight, seen: Sequence[tuple[Rates, Instance]], *, live: bool
-) -> RenderableType:
+def stats_view(host: Mapping[str, Any], seen: Sequence[Rates], *, live: bool) -> RenderableType:
     """Return the instances' part of `harpctl stats`."""
     parts: list[RenderableType] = [instances(seen, live=live)] if seen else []
     lost = drops(seen, live=live)
     if lost is not None:
         parts += ["", lost]
-    return Group(*parts, *notes(sight))
+    return Group(*parts, *notes(host))
 
 
-def _flow_cells(each: Instance, flow: np.void) -> dict[str, object]:
-    threshold = int(flow["ssthresh_bytes"])
+def _flow_cells(each: Mapping[str, Any], flow: Mapping[str, Any]) -> dict[str, object]:
+    threshold = flow["ssthresh_bytes"]
     return {
-        "local": endpoint(flow["local_addr"].tobytes(), int(flow["local_port"])),
-        "remote": endpoint(flow["remote_addr"].tobytes(), int(flow["remote_port"])),
-        "state": _page.state_name(int(flow["state"])),
-        "nic/queue": each.name,
-        "lane": text(flow["label"]) or "-",
-        "cc": _page.congestion_name(int(flow["congestion"])),
-        "cwnd": amount(int(flow["cwnd_bytes"])),
+        "local": endpoint(flow["local"], flow["local_port"]),
+        "remote": endpoint(flow["remote"], flow["remote_port"]),
+        "state": flow["state"],
+        "nic/queue": name_of(each),
+        "lane": flow["label"] or "-",
+        "cc": flow["congestion"],
+        "cwnd": amount(flow["cwnd_bytes"]),
         "ssthresh": "-" if threshold >= _page.SSTHRESH_NONE else amount(threshold),
-        "in flight": amount(int(flow["in_flight_bytes"])),
-        "srtt": span(int(flow["srtt_ns"])),
-        "rttvar": span(int(flow["rttvar_ns"])),
-        "retrans": int(flow["retransmits"]),
-        "lost": int(flow["lost_segs"]),
-        "timeouts": int(flow["rto_count"]),
-        "unsent": amount(int(flow["unsent_bytes"])),
-        "unread": amount(int(flow["unread_bytes"])),
-        "acked": amount(int(flow["acked_bytes"])),
-        "received": amount(int(flow["received_bytes"])),
-        "pid": each.pid,
+        "in flight": amount(flow["in_flight_bytes"]),
+        "srtt": span(flow["srtt_ns"]),
+        "rttvar": span(flow["rttvar_ns"]),
+        "retrans": flow["retransmits"],
+        "lost": flow["lost_segs"],
+        "timeouts": flow["rto_count"],
+        "unsent": amount(flow["unsent_bytes"]),
+        "unread": amount(flow["unread_bytes"]),
+        "acked": amount(flow["acked_bytes"]),
+        "received": amount(flow["received_bytes"]),
+        "pid": each["pid"],
     }
 
 
@@ -185,11 +203,11 @@ _FLOW_COLUMNS_WIDE = (
 _LEFT = ("local", "remote", "state", "nic/queue", "lane", "cc")
 
 
-def flows_view(sight: Sight, *, wide: bool = False) -> RenderableType:
+def flows_view(host: Mapping[str, Any], *, wide: bool = False) -> RenderableType:
     """Return the output of `harpctl flows --flat`."""
     columns = _FLOW_COLUMNS_WIDE if wide else _FLOW_COLUMNS
-    cells = [_flow_cells(each, flow) for each in sight.instances for flow in each.snapshot.flows]
+    cells = [_flow_cells(each, flow) for each in host["instances"] for flow in each["flows"]]
     result = table("HARP connections", columns, ([row[name] for name in columns] for row in cells))
     for name, column in zip(columns, result.columns, strict=True):
         column.justify = "left" if name in _LEFT else "right"
-    return Group(result, *notes(sight))
+    return Group(result, *notes(host))

@@ -11,11 +11,12 @@ from daemon_rig import Running
 from fake_kernel import FakeKernel
 from hypothesis import settings as hypothesis_settings
 
+from harp.config import NicConfig
 from harp.daemon import rundir
 from harp.daemon.daemon import Daemon, Preparation
-from harp.daemon.settings import NicSettings, Settings
+from harp.daemon.settings import Settings
 
-# Eight helpers may share two cores: time says nothing. Steps of a state machine are many already.
+# The machine may be loaded, so there is no deadline. State machines have many steps already.
 hypothesis_settings.register_profile(
     "daemon", deadline=None, max_examples=40, stateful_step_count=30
 )
@@ -38,7 +39,9 @@ def run_dir(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 @pytest.fixture
 def settings(run_dir: Path) -> Settings:
     """One NIC; everybody may have leases."""
-    return Settings(run_dir=run_dir, users=("*",), nics=(NicSettings("eth0"),), job="HARP_X=1\n")
+    return Settings(
+        run_dir=run_dir, users=("*",), nics=(NicConfig(ifname="eth0"),), job="HARP_X=1\n"
+    )
 
 
 @pytest.fixture

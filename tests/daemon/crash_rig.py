@@ -10,7 +10,6 @@ import os
 import select
 import subprocess
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
 
@@ -75,7 +74,7 @@ class Rank:
     def pid(self) -> int:
         return self.process.pid
 
-    def words(self) -> str:
+    def log_text(self) -> str:
         """What the plugin logged."""
         self._log.seek(0)
         return self._log.read()
@@ -84,10 +83,10 @@ class Rank:
         """The next event: ready, done, error."""
         assert self.process.stdout is not None
         if not select.select([self.process.stdout], [], [], EVENT_S)[0]:
-            pytest.fail(f"{self.role} says nothing for {EVENT_S} s: {self.words()}")
+            pytest.fail(f"{self.role} sends nothing for {EVENT_S} s: {self.log_text()}")
         line = self.process.stdout.readline()
         if not line:
-            pytest.fail(f"{self.role} ended with {self.process.wait()}: {self.words()}")
+            pytest.fail(f"{self.role} ended with {self.process.wait()}: {self.log_text()}")
         found: dict[str, Any] = json.loads(line)
         return found
 
@@ -95,28 +94,30 @@ class Rank:
         """The next of its reports, ten a second: how many messages it has moved."""
         while b"\n" not in self._progress_text:
             if not select.select([self._progress], [], [], EVENT_S)[0]:
-                pytest.fail(f"{self.role} reports nothing for {EVENT_S} s: {self.words()}")
+                pytest.fail(f"{self.role} reports nothing for {EVENT_S} s: {self.log_text()}")
             more = os.read(self._progress, 65536)
             if not more:
-                pytest.fail(f"{self.role} ended: {self.words()}")
+                pytest.fail(f"{self.role} ended: {self.log_text()}")
             self._progress_text += more
         line, _, self._progress_text = self._progress_text.partition(b"\n")
         self.messages = int(json.loads(line)["done"])
         return self.messages
 
     def fresh(self) -> int:
-        """Messages by now, whatever reports lie unread."""
+        """Return the present number of messages, after all unread reports."""
         while b"\n" in self._progress_text or select.select([self._progress], [], [], 0)[0]:
             self.progress()
         return self.progress()
 
-    def goes_on(self, messages: int = 50, seconds: float = EVENT_S) -> None:
-        """So many more messages come through."""
+    def progresses(self, messages: int = 50, seconds: float = EVENT_S) -> None:
+        """Wait for a number of further messages."""
         target = self.fresh() + messages
         deadline = time.monotonic() + seconds
         while self.progress() < target:
             if time.monotonic() > deadline:
-                pytest.fail(f"{self.role}: no {messages} messages in {seconds} s: {self.words()}")
+                pytest.fail(
+                    f"{self.role}: no {messages} messages in {seconds} s: {self.log_text()}"
+                )
 
     def page(self) -> stats.Snapshot:
         """Its statistics page, as root sees it."""
@@ -140,11 +141,11 @@ class Pair:
     def __init__(self, source: Rank, sink: Rank) -> None:
         self.source, self.sink = source, sink
         assert source.event()["event"] == sink.event()["event"] == "ready"
-        sink.goes_on(1)
+        sink.progresses(1)
 
     def finish(self) -> None:
         """Ends the job in order; every byte was right, and nothing went over the kernel."""
-        self.sink.goes_on()
+        self.sink.progresses()
         self.sink.process.terminate()
         ended = self.sink.event()
         assert (ended["event"], ended["nccl"]) == ("error", 0), ended
@@ -154,8 +155,8 @@ class Pair:
         assert self.source.event()["nccl"] == REMOTE_ERROR
         assert self.source.process.wait(EVENT_S) == PLUGIN_FAILED
         for rank in (self.source, self.sink):
-            assert "by HARP TCP" in rank.words()
-            assert "by kernel TCP" not in rank.words()
+            assert "by HARP TCP" in rank.log_text()
+            assert "by kernel TCP" not in rank.log_text()
 
 
 def add_nic(lab: Lab, ifname: str, network: str) -> None:
@@ -243,7 +244,7 @@ def bpffs_mounts(below: Path) -> list[str]:
 
 
 class Kernel:
-    """Ordinary TCP between the hosts' kernels, an ssh session say: it echoes in the background."""
+    """Ordinary TCP between the hosts' kernels, like an ssh session; it echoes in the background."""
 
     def __init__(self, lab: Lab, port: int = 2222) -> None:
         here, there = lab.hosts
@@ -272,7 +273,7 @@ for line in sys.stdin:
         self._client = here.popen(["python3", "-c", client], stdin=subprocess.PIPE)
         self._count = 0
 
-    def goes_on(self) -> None:
+    def progresses(self) -> None:
         """A line there and back, over the same connection."""
         self._count += 1
         assert self._client.stdin is not None
@@ -295,12 +296,3 @@ except TimeoutError:
     print("silence")
 """
     return lab.hosts[0].run("python3", "-c", code).strip() == "refused"
-
-
-def wait_for(condition: Callable[[], bool], what: str, seconds: float = 60) -> None:
-    """The kernel and harpd announce nothing of this to us."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            pytest.fail(f"{what}: not after {seconds} s")
-        time.sleep(0.005)

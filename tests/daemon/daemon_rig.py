@@ -4,16 +4,20 @@
 import contextlib
 import os
 import pickle
+import signal
+import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fake_kernel import FakeKernel
 
-from harp.daemon.client import DaemonClient
+from harp import _host
+from harp.daemon.client import DaemonClient, RefusedByDaemonError
 from harp.daemon.daemon import Daemon
+from harp.daemon.loop import close_all
 
 NOBODY = 65534
 
@@ -77,8 +81,78 @@ def leave_harpd(*keep: int) -> None:
                 os.close(int(path.name))
 
 
+def connect(path: Path) -> socket.socket:
+    """Return a connection without HELLO."""
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    sock.settimeout(10)
+    sock.connect(str(path))
+    return sock
+
+
+def greeted(path: Path) -> socket.socket:
+    """Return a connection after HELLO and WELCOME."""
+    sock = connect(path)
+    sock.send(_host.pack_hello(1, "test"))
+    assert _host.unpack(sock.recv(65536)).kind is _host.Kind.WELCOME
+    return sock
+
+
+def descriptors() -> int:
+    """Return the number of this process's open descriptors."""
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def lease_once(client: DaemonClient, ifname: str, **request: Any) -> None:
+    """Lease an instance and return it."""
+    lease, fds = client.lease(ifname, **request)
+    close_all(fds)
+    client.release(lease.lease_id)
+
+
+def errors_of(client: DaemonClient, commands: Iterable[str]) -> list[int]:
+    """Return the errno with which harpd refuses each command."""
+    errors = []
+    for command in commands:
+        try:
+            client.query(command, force=True)
+        except RefusedByDaemonError as error:
+            errors.append(error.error)
+    return errors
+
+
+def lease_queue(client: DaemonClient) -> None:
+    """Lease a queue of eth0, for holder()."""
+    client.lease("eth0", label="holder")
+
+
+def holder(path: Path, lease: Callable[[DaemonClient], object] = lease_queue) -> tuple[int, int]:
+    """Start a process that leases and waits. Return its number, and the pipe that ends it."""
+    (ready, leased), (waiting, ending) = os.pipe(), os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            leave_harpd(leased, waiting)
+            with DaemonClient(path, "holder") as client:
+                lease(client)
+                os.write(leased, b"x")
+                os.read(waiting, 1)
+        finally:
+            os._exit(0)
+    close_all([leased, waiting])
+    assert os.read(ready, 1) == b"x"
+    os.close(ready)
+    return pid, ending
+
+
+def kill(pid: int, ending: int) -> None:
+    """Kill a holder()."""
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    os.close(ending)
+
+
 def in_child(work: Callable[[], Any], uid: int | None = None) -> Any:
-    """Runs work() in a forked process, of another user if asked; what it returned or raised."""
+    """Run work() in a forked process, as another user if given; return its result."""
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from harp import _host
-from harp.daemon.kernel import Hardware, Made, Pages, PortFacts, Wish
-from harp.daemon.netlink import Address, Link, News
+from harp.config import DpdkConfig
+from harp.daemon.kernel import Hardware, Kernel, LeaseRequest, Made, PortFacts
+from harp.daemon.netlink import Address, Changes, Link
 from harp.daemon.ports import Block
-from harp.daemon.settings import PortSettings
 
 V4 = b"\0" * 10 + b"\xff\xff"
 
@@ -93,35 +93,35 @@ NETWORK_BYTES, ROUTED_BYTES = 3096, 64  # of NETWORK and ROUTED, behind header a
 
 
 class FakeMonitor:
-    """News are a test's, by tell(); failing: read() and resolve() do."""
+    """A monitor whose changes a test announces. failing: read() and resolve() fail."""
 
     def __init__(self) -> None:
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK)
-        self._news: list[News] = []
+        self._network_changed: list[Changes] = []
         self.resolved: list[tuple[int, bytes]] = []
         self.confirmed: list[tuple[int, bytes]] = []
         self.failing = False
         self.closed = False
 
-    def tell(self, news: News) -> None:
+    def announce(self, changes: Changes) -> None:
         """Something happens to the network."""
-        self._news.append(news)
+        self._network_changed.append(changes)
         os.eventfd_write(self._wake_fd, 1)
 
     def fileno(self) -> int:
         return self._wake_fd
 
-    def read(self) -> News:
+    def read(self) -> Changes:
         if self.failing:
             raise OSError(errno.EBADF, "fake: no monitor")
         os.eventfd_read(self._wake_fd)
-        found = News()
-        while self._news:
-            news = self._news.pop(0)
-            found.interfaces |= news.interfaces
-            found.routes |= news.routes
-            found.lost |= news.lost
-            found.neighbors += news.neighbors
+        found = Changes()
+        while self._network_changed:
+            changes = self._network_changed.pop(0)
+            found.interfaces |= changes.interfaces
+            found.routes |= changes.routes
+            found.lost |= changes.lost
+            found.neighbors += changes.neighbors
         return found
 
     def resolve(self, neighbors: list[tuple[int, bytes]]) -> None:
@@ -135,8 +135,8 @@ class FakeMonitor:
         os.close(self._wake_fd)
 
 
-class FakeKernel:
-    """Queues are held by whoever holds their socket; a test says when one is let go."""
+class FakeKernel(Kernel):
+    """A queue is held as long as its socket; a test releases it."""
 
     netns = 4711
 
@@ -149,14 +149,14 @@ class FakeKernel:
         self.held: set[tuple[str, int]] = set()
         self.made: list[Made] = []
         self.ports: frozenset[int] = frozenset()  # of the kernel's sockets
-        self.looks = 0
+        self.readings = 0
         self.attach_error: OSError | None = None
         self.make_error: OSError | None = None
         self.unpinned: list[str] = []
         self.port_problems: dict[str, str] = {}  # of DPDK ports, by name
-        self.pages_made: list[Pages] = []
+        self.pages_made: list[Made] = []
         self.monitors: list[FakeMonitor] = []
-        self.look = b"a"  # of every network, until a test changes it
+        self.network_byte = b"a"  # of every network, until a test changes it
         self.reads: list[int] = []
         self.routes: list[tuple[int, bytes]] = []
         self.network_error: OSError | None = None
@@ -205,35 +205,37 @@ class FakeKernel:
         return found is not None
 
     def ports_in_use(self, _span: Block) -> frozenset[int]:
-        self.looks += 1
+        self.readings += 1
         return self.ports
 
-    def make(self, wish: Wish) -> Made:
+    def make(self, request: LeaseRequest) -> Made:
         self.making.set()
         assert self.may_make.wait(20)
         if self.make_error is not None:
             raise self.make_error
-        ifname, place = wish.ifname, (wish.ifname, wish.queue)
+        ifname, place = request.ifname, (request.ifname, request.queue)
         if place in self.held:
-            raise OSError(errno.EBUSY, f"{ifname} queue {wish.queue}: another socket owns it")
+            raise OSError(errno.EBUSY, f"{ifname} queue {request.queue}: another socket owns it")
         fds = [os.memfd_create(f"fake-{n}") for n in range(_host.FDS)]
         now = self.present[ifname]
-        made = Made(
-            fds, 2048, wish.frames, 2048, 0, 17, now.mtu_bytes, False, now.mac, now.ifindex, 4096,
+        queue = _host.Queue(
+            -1, -1, now.ifindex, request.queue, 2048, request.frames, 2048, now.mtu_bytes, 0, 17,
+            False, now.mac,
         )  # fmt: skip
+        made = Made(fds, 4096, queue)
         self.made.append(made)
         self.held.add(place)
         return made
 
-    def port(self, port: PortSettings) -> PortFacts:
-        return PortFacts(self.port_problems.get(port.name, ""), numa_node=1, pci_path="/sys/x")
+    def port(self, port: DpdkConfig) -> PortFacts:
+        return PortFacts(self.port_problems.get(port.port, ""), numa_node=1, pci_path="/sys/x")
 
-    def pages(self, count: int, _flows: int) -> Pages:
+    def pages(self, count: int, _flows: int) -> Made:
         self.making.set()
         assert self.may_make.wait(20)
         if self.make_error is not None:
             raise self.make_error
-        made = Pages([os.memfd_create(f"fake-page-{n}") for n in range(count)], 4096)
+        made = Made([os.memfd_create(f"fake-page-{n}") for n in range(count)], 4096)
         self.pages_made.append(made)
         return made
 
@@ -241,7 +243,7 @@ class FakeKernel:
         self.reads.append(ifindex)
         if self.network_error is not None:
             raise self.network_error
-        return self.look * NETWORK_BYTES
+        return self.network_byte * NETWORK_BYTES
 
     def route(self, ifindex: int, dst: bytes) -> bytes:
         self.routes.append((ifindex, dst))

@@ -115,7 +115,7 @@ class HostDaemon:
         return self.command(sys.executable, "-c", HARPCTL, *words, "--file", self.file)
 
     def harpctl(self, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
-        """Runs it, whatever it says: a line, never a traceback."""
+        """Run harpctl; it never prints a traceback."""
         done = subprocess.run(
             self.harpctl_command(*words),
             capture_output=True,
@@ -128,7 +128,7 @@ class HostDaemon:
         return done
 
     def start(self, wait: bool = True) -> Self:
-        """Starts it; returns when it says that it is ready."""
+        """Start it; return when it is ready."""
         where = self.folder / "notify"
         where.unlink(missing_ok=True)
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ready:
@@ -153,11 +153,11 @@ class HostDaemon:
         try:
             found = select.select([ready, pidfd], [], [], READY_S)[0]
             if ready not in found or b"READY=1" not in ready.recv(4096):
-                pytest.fail(f"harpd is not ready: {self.words()}")
+                pytest.fail(f"harpd is not ready: {self.log_text()}")
         finally:
             os.close(pidfd)
 
-    def words(self) -> str:
+    def log_text(self) -> str:
         """Everything it logged."""
         return self.log.read_text()
 
@@ -192,7 +192,7 @@ class Job:
     """A forked process, by default of user nobody in an empty network namespace of its own, and
     never able to get CAP_NET_ADMIN there: harpd would refuse it. net_admin: it keeps that.
 
-    Its work gets a function tell() that the test reads with hear(), and a file descriptor that is
+    Its work gets a function send() that the test reads with hear(), and a file descriptor that is
     readable when the test has let it go().
     """
 
@@ -204,12 +204,12 @@ class Job:
         container: bool = False,
         net_admin: bool = False,
     ) -> None:
-        self._told, tell_fd = os.pipe()
+        self._answers, send_fd = os.pipe()
         wait_fd, self._go = os.pipe()
         self.pid = os.fork()
         if self.pid == 0:
-            self._run(work, tell_fd, wait_fd, uid, netns, container, net_admin)
-        os.close(tell_fd)
+            self._run(work, send_fd, wait_fd, uid, netns, container, net_admin)
+        os.close(send_fd)
         os.close(wait_fd)
         self.pidfd = os.pidfd_open(self.pid)
         self.reaped = False
@@ -217,21 +217,21 @@ class Job:
     @staticmethod
     def _run(
         work: Any,
-        tell_fd: int,
+        send_fd: int,
         wait_fd: int,
         uid: int | None,
         netns: str | None,
         container: bool,
         net_admin: bool,
     ) -> None:
-        def tell(value: Any) -> None:
+        def send(value: Any) -> None:
             raw = pickle.dumps(value)
-            os.write(tell_fd, len(raw).to_bytes(4, "little") + raw)
+            os.write(send_fd, len(raw).to_bytes(4, "little") + raw)
 
         status = 1
         try:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            leave_harpd(tell_fd, wait_fd)
+            leave_harpd(send_fd, wait_fd)
             if netns is not None:
                 enter(netns)
             elif _libc.unshare(CLONE_NEWNET) != 0:
@@ -246,15 +246,15 @@ class Job:
                 os.setgroups([])
                 os.setgid(uid)
                 os.setuid(uid)
-            work(tell, wait_fd)
+            work(send, wait_fd)
             status = 0
         except BaseException:
-            tell(RuntimeError(traceback.format_exc()))
+            send(RuntimeError(traceback.format_exc()))
         finally:
             os._exit(status)
 
-    def hear(self, seconds: float = 30) -> Any:
-        """What the job tells next; its failure is the test's."""
+    def receive(self, seconds: float = 30) -> Any:
+        """Return the job's next message; a failure of the job fails the test."""
         raw = self._read(4, seconds)
         value = pickle.loads(self._read(int.from_bytes(raw, "little"), seconds))
         if isinstance(value, RuntimeError):
@@ -264,16 +264,16 @@ class Job:
     def _read(self, size: int, seconds: float) -> bytes:
         raw = b""
         while len(raw) < size:
-            if not select.select([self._told], [], [], seconds)[0]:
-                pytest.fail(f"the job says nothing for {seconds} s")
-            more = os.read(self._told, size - len(raw))
+            if not select.select([self._answers], [], [], seconds)[0]:
+                pytest.fail(f"the job sends nothing for {seconds} s")
+            more = os.read(self._answers, size - len(raw))
             if not more:
                 pytest.fail("the job ended in silence")
             raw += more
         return raw
 
     def go(self) -> None:
-        """Lets it go on."""
+        """Let the job continue."""
         os.write(self._go, b"x")
 
     def kill(self, number: signal.Signals = signal.SIGKILL) -> None:
@@ -293,7 +293,7 @@ class Job:
             with contextlib.suppress(ProcessLookupError):
                 self.kill()
             self.join()
-        for fd in (self.pidfd, self._told, self._go):
+        for fd in (self.pidfd, self._answers, self._go):
             os.close(fd)
 
 
@@ -303,7 +303,7 @@ def paused(wait_fd: int) -> None:
 
 
 def echo_server(host: Host, port: int) -> subprocess.Popen[str]:
-    """A kernel TCP server that says what it gets, in a host."""
+    """Start a kernel TCP server that echoes."""
     code = f"""
 import socket, threading
 server = socket.create_server(("", {port}), family=socket.AF_INET6, dualstack_ipv6=True)

@@ -35,21 +35,21 @@ def spread(times_s: list[float]) -> str:
     )
 
 
-def binder(tell: Callable[[Any], None], wait_fd: int) -> None:
+def binder(send: Callable[[Any], None], wait_fd: int) -> None:
     """Binds the last port of each block of ports."""
     held = [socket.socket() for _ in range(BLOCKS)]
     for number, sock in enumerate(held):
         sock.bind(("", 61000 + BLOCK_PORTS * number + BLOCK_PORTS - 1))
-    tell("bound")
+    send("bound")
     os.read(wait_fd, 1)
 
 
 def asker(harpd: HostDaemon) -> Callable[[Callable[[Any], None], int], None]:
     """Requests leases without a pause; all are refused while no block of ports is free."""
 
-    def work(tell: Callable[[Any], None], _wait_fd: int) -> None:
+    def work(send: Callable[[Any], None], _wait_fd: int) -> None:
         with harpd.client() as client:
-            tell("asking")
+            send("asking")
             while True:
                 with contextlib.suppress(RefusedByDaemonError):
                     client.lease(harpd.host.ifname)
@@ -57,17 +57,17 @@ def asker(harpd: HostDaemon) -> Callable[[Callable[[Any], None], int], None]:
     return work
 
 
-def opener(tell: Callable[[Any], None], wait_fd: int) -> None:
+def opener(send: Callable[[Any], None], wait_fd: int) -> None:
     """Holds descriptors open, which a scan of /proc reads one by one."""
     for _ in range(DESCRIPTORS):
         os.dup(wait_fd)
-    tell("open")
+    send("open")
     os.read(wait_fd, 1)
 
 
-def scraper(tell: Callable[[Any], None], _wait_fd: int) -> None:
+def scraper(send: Callable[[Any], None], _wait_fd: int) -> None:
     """Fetches /metrics without a pause."""
-    tell("scraping")
+    send("scraping")
     while True:
         url = f"http://127.0.0.1:{METRICS_PORT}/metrics"
         with urllib.request.urlopen(url, timeout=30) as answer:
@@ -76,10 +76,10 @@ def scraper(tell: Callable[[Any], None], _wait_fd: int) -> None:
 
 @contextlib.contextmanager
 def running(*jobs: Job) -> Iterator[None]:
-    """The jobs, once each says that it has begun."""
+    """Start the jobs and wait until each has begun."""
     try:
         for job in jobs:
-            job.hear()
+            job.receive()
         yield
     finally:
         for job in jobs:

@@ -23,7 +23,7 @@ from harp.errors import Exit, HarpError
 
 @dataclass
 class Machine(Preparation):
-    """What is done to it. Some changes may be impossible to put back."""
+    """Records what is done to it. Some changes may be impossible to restore."""
 
     unpinned: list[str] = field(default_factory=list)
     restored: list[Any] = field(default_factory=list)
@@ -98,17 +98,17 @@ def test_a_living_job_is_not_cut_unless_forced(settings: Settings) -> None:
     assert list(settings.run_dir.iterdir()) == []
 
 
-def test_a_number_that_another_process_has_by_now_is_no_job(settings: Settings) -> None:
+def test_a_reused_process_number_is_no_job(settings: Settings) -> None:
     machine = Machine()
     left(settings, Owner(os.getpid(), 1, 0))
     assert clean(settings, machine, machine.unpin, force=False)
 
 
-def test_what_can_not_be_put_back_stays_written_for_the_next_try(settings: Settings) -> None:
+def test_changes_that_cannot_be_restored_stay_in_the_state(settings: Settings) -> None:
     machine = Machine(stays={"y": 2})
     file = left(settings, undo={"x": 1, "y": 2})
-    said = clean(settings, machine, machine.unpin, force=False)
-    assert f"part of what harpd had changed stays as it is, and in {file.path}" in said[2]
+    messages = clean(settings, machine, machine.unpin, force=False)
+    assert f"part of what harpd had changed stays as it is, and in {file.path}" in messages[2]
     state = file.read()
     assert state is not None
     assert state.undo == {"y": 2}
@@ -147,7 +147,7 @@ def test_files_of_others_stay(settings: Settings) -> None:
     left(settings)
     settings.socket_path.unlink()
     settings.socket_path.write_text("precious")
-    (settings.run_dir / "harpd.log").write_text("what it said")
+    (settings.run_dir / "harpd.log").write_text("a line")
     clean(settings, machine, machine.unpin, force=False)
     names = sorted(path.name for path in settings.run_dir.iterdir())
     assert names == ["harpd.log", settings.socket_path.name]

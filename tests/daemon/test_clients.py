@@ -3,7 +3,6 @@
 
 import contextlib
 import errno
-import json
 import os
 import socket
 import struct
@@ -13,7 +12,17 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from daemon_rig import NOBODY, Running, in_child, leave_harpd
+from daemon_rig import (
+    NOBODY,
+    Running,
+    connect,
+    descriptors,
+    errors_of,
+    greeted,
+    in_child,
+    lease_once,
+    leave_harpd,
+)
 
 from harp import _host
 from harp._host import Kind
@@ -23,20 +32,6 @@ from harp.daemon.settings import Settings
 from harp.errors import Exit, HarpError
 
 HELLO = _host.pack_hello(1, "enemy")
-
-
-def connect(path: Path) -> socket.socket:
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    sock.settimeout(10)
-    sock.connect(str(path))
-    return sock
-
-
-def greeted(path: Path) -> socket.socket:
-    sock = connect(path)
-    sock.send(HELLO)
-    assert _host.unpack(sock.recv(65536)).kind is Kind.WELCOME
-    return sock
 
 
 def closed(sock: socket.socket) -> bool:
@@ -50,19 +45,12 @@ def closed(sock: socket.socket) -> bool:
 
 
 def served(harpd: Running) -> None:
-    """Somebody else gets all there is to get."""
+    """Another client can lease everything."""
     with harpd.client() as client:
         assert [device.ifname for device in client.devices] == ["eth0"]
-        lease, fds = client.lease("eth0", label="good")
-        for fd in fds:
-            os.close(fd)
-        client.release(lease.lease_id)
+        lease_once(client, "eth0", label="good")
         assert client.query("status")["leases"] == 0
     harpd.kernel.held.clear()
-
-
-def descriptors() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 def header(**fields: int) -> bytes:
@@ -122,7 +110,7 @@ def test_a_client_that_sends_nothing_is_closed(
     monkeypatch.setattr(server, "HELLO_S", 0.1)
     with connect(harpd.path) as silent, greeted(harpd.path) as quiet:
         assert closed(silent)
-        # Who has said hello may be silent for as long as it likes.
+        # After HELLO a client may be silent.
         quiet.send(_host.pack_query(2, b'{"command": "status"}'))
         assert _host.unpack(quiet.recv(65536)).kind is Kind.ANSWER
     served(harpd)
@@ -153,7 +141,7 @@ def test_a_client_that_reads_no_answer_is_closed(
     assert descriptors() <= before
 
 
-def test_each_message_that_is_stuck_has_its_own_time(harpd: Running) -> None:
+def test_each_blocked_message_has_its_own_timeout(harpd: Running) -> None:
     """When one is taken and the next is stuck, another timer runs."""
     with greeted(harpd.path) as sock:
         (client,) = harpd.daemon._server.clients
@@ -254,7 +242,7 @@ def test_other_users_connect_during_a_flood_of_connections(harpd: Running) -> No
             enemy()
         pids.append(pid)
     os.close(reading)
-    # Until somebody has been hung up on, it is no flood yet.
+    # The flood has begun when the first connection is closed.
     harpd.until(
         lambda: harpd.daemon._server._connects.take(NOBODY, harpd.daemon.loop.time()) > 0,
         "a flood",
@@ -273,14 +261,8 @@ def test_only_root_stops_restarts_or_reloads(harpd: Running) -> None:
     path = harpd.path
 
     def enemy() -> list[int]:
-        errors = []
         with DaemonClient(path, "enemy") as client:
-            for command in ("stop", "restart", "reload"):
-                try:
-                    client.query(command, force=True)
-                except RefusedByDaemonError as error:
-                    errors.append(error.error)
-        return errors
+            return errors_of(client, ("stop", "restart", "reload"))
 
     assert in_child(enemy, NOBODY) == [errno.EPERM] * 3
     served(harpd)
@@ -342,16 +324,6 @@ def test_another_processs_lease_can_not_be_released(harpd: Running) -> None:
             os.close(fd)
 
 
-def test_a_document_that_was_answered_is_sealed(harpd: Running) -> None:
-    with greeted(harpd.path) as sock:
-        sock.send(_host.pack_query(5, b'{"command": "status"}'))
-        _, fds, _, _ = socket.recv_fds(sock, 65536, 4)
-        assert json.loads(os.pread(fds[0], 1 << 20, 0))["daemon"] == "harpd"
-        with pytest.raises(OSError, match="Bad file descriptor"):
-            os.pwrite(fds[0], b"x", 0)
-        os.close(fds[0])
-
-
 def test_no_harpd_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(HarpError, match=r"no harpd at .*; `harpctl start` starts it") as caught:
         DaemonClient(tmp_path / "harpd.sock")
@@ -359,13 +331,13 @@ def test_no_harpd_is_one_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("need_root")
-def test_harpctl_asks_no_harpd_of_another_user(run_dir: Path) -> None:
+def test_harpctl_rejects_a_harpd_of_another_user(run_dir: Path) -> None:
     """Root's harpctl would act on what it answers."""
     run_dir.mkdir()
     path = run_dir / "harpd.sock"
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
         listening.bind(str(path))
-        os.seteuid(NOBODY)  # what SO_PEERCRED says is who listened
+        os.seteuid(NOBODY)  # SO_PEERCRED names the user that listened
         try:
             listening.listen(1)
         finally:

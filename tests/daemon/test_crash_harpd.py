@@ -11,8 +11,9 @@ import signal
 from collections.abc import Iterator
 
 import pytest
-from crash_rig import REMOTE_ERROR, Kernel, Pair, Site, bpffs_mounts, refused, wait_for
+from crash_rig import REMOTE_ERROR, Kernel, Pair, Site, bpffs_mounts, refused
 from harpd_rig import HostDaemon, xdp_id
+from netns_tools import wait_until
 
 from harp.lab import Host, Lab
 from harp.stats.page import PageError
@@ -43,7 +44,7 @@ def resets(host: Host) -> int:
 
 
 class Losses:
-    """What tells of packets that were lost, since it was made."""
+    """Counts losses since its creation."""
 
     def __init__(self, site: Site, pair: Pair) -> None:
         self._site, self._pair = site, pair
@@ -76,7 +77,7 @@ class Losses:
             counters = rank.page().counters
             for name in ("tcp_out_of_order", "tcp_rst_in", "tcp_estab_resets"):
                 assert counters[name] == 0, f"{rank.role}: {name}"
-        wait_for(self._all_came_twice, "duplicates of what was sent again")
+        wait_until(self._all_came_twice, "duplicates of what was sent again")
 
 
 def mark(harpd: HostDaemon) -> dict[str, object]:
@@ -86,7 +87,7 @@ def mark(harpd: HostDaemon) -> dict[str, object]:
 
 
 def released(harpd: HostDaemon) -> None:
-    wait_for(lambda: harpd.query("status")["nics"][0]["queues"] == {"0": "free"}, "the queue")
+    wait_until(lambda: harpd.query("status")["nics"][0]["queues"] == {"0": "free"}, "the queue")
 
 
 @pytest.mark.parametrize("how", ["SIGKILL", "SIGTERM", "restart"])
@@ -101,12 +102,12 @@ def test_a_job_does_not_notice(site: Site, how: str) -> None:
             assert "1 lease taken over" in harpctl(harpd, "restart")
         else:
             harpd.end(signal.Signals[how])
-            pair.sink.goes_on()
-            ssh.goes_on()
+            pair.sink.progresses()
+            ssh.progresses()
             assert xdp_id(harpd.host) > 0
             harpd.start()
-        pair.sink.goes_on()
-        ssh.goes_on()
+        pair.sink.progresses()
+        ssh.progresses()
     losses.none()
     assert [mark(harpd) for harpd in site.daemons] == before
     # The newer harpd's program has taken the older one's place.
@@ -114,7 +115,7 @@ def test_a_job_does_not_notice(site: Site, how: str) -> None:
     pair.finish()
     for harpd in site.daemons:
         released(harpd)
-        assert "runs on with" in harpd.words()
+        assert "continues with" in harpd.log_text()
 
 
 def killed_with_its_jobs(site: Site) -> tuple[HostDaemon, int]:
@@ -122,7 +123,7 @@ def killed_with_its_jobs(site: Site) -> tuple[HostDaemon, int]:
     pair, harpd = site.pair(), site.daemons[1]
     (lease,) = harpd.query("instances")["instances"]
     harpd.end(signal.SIGKILL)
-    pair.sink.goes_on()
+    pair.sink.progresses()
     pair.sink.process.send_signal(signal.SIGKILL)
     pair.sink.process.wait(60)
     assert pair.source.event()["event"] == "error"
@@ -133,15 +134,15 @@ def test_without_harpd_and_jobs_the_program_passes_everything_on(site: Site) -> 
     ssh = Kernel(site.lab)
     harpd, port = killed_with_its_jobs(site)
     assert xdp_id(harpd.host) > 0, "pinned"
-    ssh.goes_on()
-    # A port of the dead job's lease, and one that no lease ever had: the kernel answers both.
+    ssh.progresses()
+    # The kernel answers at a port of the dead job's lease, and at one that was never leased.
     assert refused(site.lab, port)
     assert refused(site.lab, 65000)
     harpd.start()
-    words = harpd.words()
+    words = harpd.log_text()
     assert "which a dead harpd had left" in words
     assert "is over: process" in words
-    ssh.goes_on()
+    ssh.progresses()
     # Its ports rest as if harpd had been there.
     assert harpd.query("status")["nics"][0]["port_blocks_resting"] == 1
     released(harpd)
@@ -150,7 +151,7 @@ def test_without_harpd_and_jobs_the_program_passes_everything_on(site: Site) -> 
 
 
 def nothing_is_left(harpd: HostDaemon) -> None:
-    wait_for(lambda: xdp_id(harpd.host) == 0, "detaching")
+    wait_until(lambda: xdp_id(harpd.host) == 0, "detaching")
     assert bpffs_mounts(harpd.folder) == []
     assert list(harpd.run_dir.iterdir()) == []
     assert reserved_ports(harpd) == ""
@@ -179,11 +180,11 @@ def test_stop_cleans_up_where_no_harpd_runs(site: Site) -> None:
     assert f"process {pair.sink.pid} (sink) on eth0 queue 0" in refusal.stderr
     assert refusal.stdout == ""
     pair.finish()
-    said = harpctl(harpd, "stop").splitlines()
-    assert said == [
+    lines = harpctl(harpd, "stop").splitlines()
+    assert lines == [
         "no harpd runs; removed the XDP program of eth0",
         f"no harpd runs; unmounted {harpd.run_dir}/bpf",
-        "no harpd runs; put back what harpd had changed of NICs and ports",
+        "no harpd runs; restored what harpd had changed of NICs and ports",
         f"no harpd runs; removed {harpd.socket}",
         f"no harpd runs; removed {harpd.run_dir}/state.json",
     ]

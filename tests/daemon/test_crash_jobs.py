@@ -5,7 +5,8 @@ import signal
 from collections.abc import Iterator
 
 import pytest
-from crash_rig import PLUGIN_FAILED, REMOTE_ERROR, Site, held, memfds, refused, wait_for
+from crash_rig import PLUGIN_FAILED, REMOTE_ERROR, Site, held, memfds, refused
+from netns_tools import wait_until
 
 from harp.lab import Lab
 
@@ -18,7 +19,9 @@ def site(need_root: None) -> Iterator[Site]:
 
 
 @pytest.mark.parametrize("victim", ["source", "sink"])
-def test_a_killed_job_gives_everything_back_and_its_peer_names_it(site: Site, victim: str) -> None:
+def test_everything_of_a_killed_job_is_freed_and_its_peer_reports_it(
+    site: Site, victim: str
+) -> None:
     pair = site.pair()
     dies, lives = (pair.source, pair.sink) if victim == "source" else (pair.sink, pair.source)
     index = 0 if victim == "source" else 1
@@ -33,7 +36,7 @@ def test_a_killed_job_gives_everything_back_and_its_peer_names_it(site: Site, vi
     assert error["event"] == "error"
     assert error["nccl"] == REMOTE_ERROR
     assert error["wrong"] == 0
-    assert host.address in lives.words()
+    assert host.address in lives.log_text()
     assert lives.process.wait(60) == PLUGIN_FAILED
 
     dies.process.wait(60)
@@ -42,8 +45,8 @@ def test_a_killed_job_gives_everything_back_and_its_peer_names_it(site: Site, vi
         nic = harpd.query("status")["nics"][0]
         return nic["queues"] == {"0": "free"} and nic["port_blocks_resting"] == 1
 
-    wait_for(free, "queue and ports")
-    wait_for(lambda: not held(inodes), "frames and pages")
+    wait_until(free, "queue and ports")
+    wait_until(lambda: not held(inodes), "frames and pages")
     # No entry of the program is left: the kernel answers at its ports.
     if index == 1:
         before = harpd.query("status")["nics"][0]["verdicts"]
@@ -59,4 +62,4 @@ def test_a_killed_job_gives_everything_back_and_its_peer_names_it(site: Site, vi
     assert second["ports"] != first["ports"]
     again.finish()
     for daemon in site.daemons:
-        wait_for(lambda daemon=daemon: daemon.query("status")["leases"] == 0, "the lease's end")
+        wait_until(lambda daemon=daemon: daemon.query("status")["leases"] == 0, "the lease's end")

@@ -5,8 +5,9 @@ import signal
 from collections.abc import Iterator
 
 import pytest
-from crash_rig import REMOTE_ERROR, Site, add_nic, wait_for
+from crash_rig import REMOTE_ERROR, Site, add_nic
 from harpd_rig import HostDaemon
+from netns_tools import wait_until
 
 from harp.lab import Lab, LabOptions
 
@@ -35,12 +36,12 @@ def test_a_job_outlives_a_link_that_goes_down_and_comes_up(site: Site) -> None:
     pair, harpd = site.pair(), site.daemons[1]
     host, dev = harpd.host, ["dev", "eth0"]
     host.run("ip", "link", "set", *dev, "down")
-    wait_for(lambda: "NIC is down" in marks(harpd), "the remark")
-    wait_for(lambda: "eth0 is down" in pair.sink.words(), "the job's word")
+    wait_until(lambda: "NIC is down" in marks(harpd), "the mark")
+    wait_until(lambda: "eth0 is down" in pair.sink.log_text(), "the message of the job")
     host.run("ip", "link", "set", *dev, "up")
-    pair.sink.goes_on()
-    assert "eth0 is up again" in pair.sink.words()
-    wait_for(lambda: "NIC is down" not in marks(harpd), "the remark's end")
+    pair.sink.progresses()
+    assert "eth0 is up again" in pair.sink.log_text()
+    wait_until(lambda: "NIC is down" not in marks(harpd), "the end of the mark")
     pair.finish()
 
 
@@ -54,44 +55,44 @@ def test_a_removed_nic_ends_its_job_and_no_other(site: Site, index: int) -> None
     here = rank.event()
     assert (here["event"], here["nccl"], here["wrong"]) == ("error", SYSTEM_ERROR, 0)
     assert "this host's network interface is gone or down" in here["text"]
-    assert "eth0: the interface was removed" in rank.words()
+    assert "eth0: the interface was removed" in rank.log_text()
     there = peer.event()
-    # It is known here; there only silence tells, three seconds after the last word.
+    # This side knows the reason; the other one detects it after three seconds of silence.
     assert here["at_ns"] < there["at_ns"]
     assert (there["event"], there["nccl"]) == ("error", REMOTE_ERROR)
     assert harpd.host.address in there["text"]
     # The other NIC's job has noticed nothing, and harpd leases on.
-    wait_for(lambda: harpd.query("status")["leases"] == 1, "the lease's end")
+    wait_until(lambda: harpd.query("status")["leases"] == 1, "the lease's end")
     nics = {nic["ifname"]: nic for nic in harpd.query("status")["nics"]}
     assert nics["eth0"]["problem"] == "the interface was removed"
     assert nics["eth1"]["problem"] == ""
     other.finish()
-    wait_for(lambda: harpd.query("status")["leases"] == 0, "the other lease's end")
+    wait_until(lambda: harpd.query("status")["leases"] == 0, "the other lease's end")
     site.pair("eth1").finish()
 
 
-def test_a_smaller_mtu_is_found_out_and_a_larger_one_is_no_matter(site: Site) -> None:
+def test_a_smaller_mtu_is_detected_and_a_larger_one_is_ignored(site: Site) -> None:
     pair, harpd = site.pair(), site.daemons[1]
     for before, now in ((1500, 1400), (1400, 1500), (1500, 1600)):
         harpd.host.run("ip", "link", "set", "dev", "eth0", "mtu", str(now))
         words = f"MTU changed from {before} to {now}"
-        wait_for(lambda words=words: words in marks(harpd), "the remark")  # type: ignore[misc]
-        pair.sink.goes_on()
-    assert "HARP goes on with 1500 until restarted" in pair.sink.words()
+        wait_until(lambda words=words: words in marks(harpd), "the mark")  # type: ignore[misc]
+        pair.sink.progresses()
+    assert "HARP goes on with 1500 until restarted" in pair.sink.log_text()
     assert int(pair.source.page().counters["tcp_mtu_black_holes"]) > 0
     pair.finish()
 
 
-def test_an_address_that_comes_back_was_not_missed(site: Site) -> None:
+def test_an_address_that_returns_keeps_connections(site: Site) -> None:
     pair, harpd = site.pair(), site.daemons[1]
     address = [f"{harpd.host.address}/24", "dev", "eth0"]
     harpd.host.run("ip", "address", "del", *address)
-    wait_for(lambda: f"address removed: {harpd.host.address}" in marks(harpd), "the remark")
-    said = f"the address {harpd.host.address} was removed from eth0"
-    wait_for(lambda: said in pair.sink.words(), "the job's word")
+    wait_until(lambda: f"address removed: {harpd.host.address}" in marks(harpd), "the mark")
+    text = f"the address {harpd.host.address} was removed from eth0"
+    wait_until(lambda: text in pair.sink.log_text(), "the message of the job")
     harpd.host.run("ip", "address", "add", *address)
-    pair.sink.goes_on()
-    wait_for(lambda: marks(harpd) == [], "the remark's end")
+    pair.sink.progresses()
+    wait_until(lambda: marks(harpd) == [], "the end of the mark")
     pair.finish()
 
 
@@ -100,15 +101,15 @@ def test_an_address_comes_back_before_harpd_notices(site: Site) -> None:
     pair, harpd = site.pair(), site.daemons[1]
     address = [f"{harpd.host.address}/24", "dev", "eth0"]
     harpd.host.run("ip", "address", "del", *address)
-    wait_for(lambda: f"address removed: {harpd.host.address}" in marks(harpd), "the remark")
+    wait_until(lambda: f"address removed: {harpd.host.address}" in marks(harpd), "the mark")
     assert harpd.process is not None
     harpd.process.send_signal(signal.SIGSTOP)
     try:
         harpd.host.run("ip", "address", "add", *address)
-        pair.sink.goes_on()
+        pair.sink.progresses()
     finally:
         harpd.process.send_signal(signal.SIGCONT)
-    wait_for(lambda: marks(harpd) == [], "the remark's end")
+    wait_until(lambda: marks(harpd) == [], "the end of the mark")
     pair.finish()
 
 
@@ -122,7 +123,7 @@ def test_a_removed_address_ends_its_job_at_the_timeout(site: Site) -> None:
         assert "no answer in time" in error["text"]
 
 
-def test_a_second_address_comes_and_goes(site: Site) -> None:
+def test_a_second_address_is_added_and_removed(site: Site) -> None:
     pair, harpd = site.pair(), site.daemons[1]
 
     def there() -> bool:
@@ -130,6 +131,6 @@ def test_a_second_address_comes_and_goes(site: Site) -> None:
 
     for how in ("add", "del"):
         harpd.host.run("ip", "address", how, "10.77.0.99/24", "dev", "eth0")
-        wait_for(lambda how=how: there() == (how == "add"), "the address")  # type: ignore[misc]
-        pair.sink.goes_on()
+        wait_until(lambda how=how: there() == (how == "add"), "the address")  # type: ignore[misc]
+        pair.sink.progresses()
     pair.finish()

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from crash_rig import bpffs_mounts
+from daemon_rig import lease_once
 from harpd_rig import HostDaemon, xdp_id
 
 from harp.lab import Lab
@@ -38,7 +39,7 @@ def daemon(lab: Lab) -> Iterator[HostDaemon]:
 
 
 def disk(daemon: HostDaemon, options: str = "size=16k") -> None:
-    """The daemon's directory is a file system of its own."""
+    """Mount a file system at the daemon's directory."""
     daemon.run_dir.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", f"{options},mode=755", "harp-test", daemon.run_dir]
     subprocess.run(list(map(str, command)), check=True)
@@ -119,7 +120,9 @@ TROUBLES: dict[Callable[[HostDaemon], None], tuple[int, str]] = {
 
 
 @pytest.mark.parametrize("trouble", TROUBLES, ids=lambda trouble: trouble.__name__)
-def test_a_start_that_can_not_be(daemon: HostDaemon, trouble: Callable[[HostDaemon], None]) -> None:
+def test_a_start_fails_with_one_line(
+    daemon: HostDaemon, trouble: Callable[[HostDaemon], None]
+) -> None:
     code, words = TROUBLES[trouble]
     trouble(daemon)
     done = daemon.harpctl("start")
@@ -133,7 +136,7 @@ def test_a_start_that_can_not_be(daemon: HostDaemon, trouble: Callable[[HostDaem
     assert reserved.strip() == ""
 
 
-def test_what_was_in_the_way_is_untouched(daemon: HostDaemon) -> None:
+def test_a_file_at_the_socket_s_path_is_untouched(daemon: HostDaemon) -> None:
     file_for_socket(daemon)
     assert daemon.harpctl("start").returncode == FAILURE
     assert daemon.socket.read_text() == "precious"
@@ -192,7 +195,7 @@ def test_no_room_for_the_list_of_changes(daemon: HostDaemon, inodes: int) -> Non
     assert bpffs_mounts(daemon.folder) == []
 
 
-def test_what_can_not_be_removed_is_named_and_goes_later(daemon: HostDaemon) -> None:
+def test_files_that_cannot_be_removed_are_named(daemon: HostDaemon) -> None:
     disk(daemon)
     daemon.start()  # its log is elsewhere
     again = ["mount", "-o", "remount", str(daemon.run_dir)]
@@ -208,17 +211,14 @@ def test_what_can_not_be_removed_is_named_and_goes_later(daemon: HostDaemon) -> 
 
 
 def test_huge_pages_that_are_not_there(daemon: HostDaemon) -> None:
-    """Asked for in a container that may not have any: harpd serves, and says so once."""
+    """Requested in a container without any: harpd serves, and logs that once."""
     daemon.configure("huge_pages = 4096")
     pages = "/sys/kernel/mm/hugepages /sys/devices/system/node"
     hide = f"for each in {pages}; do mount -t tmpfs -o ro none $each; done"
     daemon.wrapper = ["unshare", "--mount", "sh", "-c", f'{hide}; exec "$@"', "sh"]
     daemon.start()
-    lines = [line for line in daemon.words().splitlines() if "huge" in line]
-    assert len(lines) == 1, daemon.words()
+    lines = [line for line in daemon.log_text().splitlines() if "huge" in line]
+    assert len(lines) == 1, daemon.log_text()
     assert "WARNING" in lines[0]
     with daemon.client() as client:
-        lease, fds = client.lease(daemon.host.ifname)
-        for fd in fds:
-            socket.close(fd)
-        client.release(lease.lease_id)
+        lease_once(client, daemon.host.ifname)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The instances of a job on a DPDK port that harpd leases: opened as harpd says, and released."""
+"""A job's instances on a DPDK port that harpd leases: opened as specified, and released."""
 
 import subprocess
 import sys
@@ -11,10 +11,11 @@ import pytest
 from daemon_rig import Running
 
 from harp import _host
-from harp.daemon.kernel import Pages
-from harp.daemon.settings import PortSettings, Settings
+from harp.config import DpdkConfig
+from harp.daemon.kernel import Made
+from harp.daemon.settings import Settings
 
-# Opens what it is told to, says what it has, and closes it after a line on stdin.
+# Opens instances, prints them, and closes them after a line on stdin.
 JOB = """
 import sys
 from harp import Instance
@@ -37,8 +38,8 @@ for instance in opened:
 @pytest.fixture
 def settings(settings: Settings) -> Settings:
     """A port of tests/unit/fake_dpdk.c."""
-    spec = "fake0;name=rail0;ip=10.9.0.1/24"
-    return replace(settings, dpdk=(PortSettings("rail0", "fake0", spec, queues=2),))
+    rail0 = DpdkConfig(device="fake0", name="rail0", addresses=("10.9.0.1/24",), queues=2)
+    return replace(settings, dpdk=(rail0,))
 
 
 @pytest.fixture
@@ -58,10 +59,10 @@ def job(build_dir: Path) -> Callable[..., "subprocess.Popen[str]"]:
     return begin
 
 
-def real_pages(count: int, _flows: int) -> Pages:
+def real_pages(count: int, _flows: int) -> Made:
     """Pages that a job can use, as a real harpd makes them."""
     made = [_host.page_create(_flows) for _ in range(count)]
-    return Pages([fd for fd, _ in made], made[0][1])
+    return Made([fd for fd, _ in made], made[0][1])
 
 
 def test_instances_on_a_leased_port(

@@ -12,20 +12,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from daemon_rig import NOBODY, Running, in_child, leave_harpd
+from daemon_rig import NOBODY, Running, holder, in_child, kill, leave_harpd
 
 from harp import _host
+from harp.config import DpdkConfig
 from harp.daemon.client import DaemonClient, RefusedByDaemonError
-from harp.daemon.settings import PortSettings, Settings
+from harp.daemon.loop import close_all
+from harp.daemon.settings import Settings
 from harp.daemon.state import BadStateError, decode
 
-RAIL0 = PortSettings(
-    "rail0",
-    "net_memif0,role=client,id=0",
-    "net_memif0,role=client,id=0;name=rail0;ip=10.9.0.1/24;ip=fd00:9::1/64;mtu=9000",
+RAIL0 = DpdkConfig(
+    device="net_memif0,role=client,id=0",
+    name="rail0",
+    addresses=("10.9.0.1/24", "fd00:9::1/64"),
+    mtu=9000,
     queues=4,
 )
-RAIL1 = PortSettings("rail1", "0000:00:06.0", "0000:00:06.0;name=rail1;ip=10.9.1.1/24")
+RAIL1 = DpdkConfig(device="0000:00:06.0", name="rail1", addresses=("10.9.1.1/24",))
 
 
 @pytest.fixture
@@ -34,14 +37,9 @@ def settings(settings: Settings) -> Settings:
     return replace(settings, dpdk=(RAIL0, RAIL1))
 
 
-def close(fds: list[int]) -> None:
-    while fds:
-        os.close(fds.pop())
-
-
-def refused(client: DaemonClient, name: str, **wishes: Any) -> RefusedByDaemonError:
+def refused(client: DaemonClient, name: str, **request: Any) -> RefusedByDaemonError:
     with pytest.raises(RefusedByDaemonError) as caught:
-        client.lease_port(name, **wishes)
+        client.lease_port(name, **request)
     return caught.value
 
 
@@ -56,33 +54,12 @@ def nothing_is_left(harpd: Running) -> None:
     assert harpd.daemon.leasing._watched == {}
 
 
-def holder(path: str, name: str = "rail0", queues: int = 1) -> tuple[int, int]:
-    """A process that leases a port and holds it until its pipe is closed: its pid, the pipe."""
-    told, holding = os.pipe(), os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        try:
-            leave_harpd(told[1], holding[0])
-            client = DaemonClient(Path(path), "holder")
-            client.lease_port(name, queues=queues, label="holder")
-            os.write(told[1], b"x")
-            os.read(holding[0], 1)
-        finally:
-            os._exit(0)
-    os.close(told[1])
-    os.close(holding[0])
-    assert os.read(told[0], 1) == b"x"
-    os.close(told[0])
-    return pid, holding[1]
+def port_holder(path: Path, queues: int = 1) -> tuple[int, int]:
+    """A holder() of rail0."""
+    return holder(path, lambda client: client.lease_port("rail0", queues=queues, label="holder"))
 
 
-def end(pid: int, pipe: int, number: int = signal.SIGKILL) -> None:
-    os.kill(pid, number)
-    os.waitpid(pid, 0)
-    os.close(pipe)
-
-
-def test_a_port_s_lease_is_what_it_says(harpd: Running) -> None:
+def test_a_port_lease_has_its_specification_and_pages(harpd: Running) -> None:
     with harpd.client() as client:
         port, fds = client.lease_port("rail0", queues=2, label="rank 3")
         assert (port.page_count, port.page_bytes) == (2, 4096)
@@ -98,18 +75,20 @@ def test_a_port_s_lease_is_what_it_says(harpd: Running) -> None:
         assert shown["addresses"] == ["10.9.0.1/24", "fd00:9::1/64"]
         assert ports(client)["rail1"]["pid"] is None
         client.release(port.lease_id)
-        close(fds)
+        close_all(fds)
         assert ports(client)["rail0"]["pid"] is None
     nothing_is_left(harpd)
 
 
 @pytest.mark.parametrize(("wanted", "granted"), [(0, 1), (1, 1), (4, 4), (5, 4), (2**32 - 1, 4)])
-def test_as_many_queues_as_there_are(harpd: Running, wanted: int, granted: int) -> None:
+def test_the_number_of_queues_is_limited_to_the_port_s(
+    harpd: Running, wanted: int, granted: int
+) -> None:
     with harpd.client() as client:
         port, fds = client.lease_port("rail0", queues=wanted)
         assert (port.page_count, len(fds)) == (granted, granted)
         assert port.spec.endswith(f";queues={granted}")
-        close(fds)
+        close_all(fds)
 
 
 def test_welcome_lists_the_ports(harpd: Running) -> None:
@@ -124,30 +103,30 @@ def test_welcome_lists_the_ports(harpd: Running) -> None:
         assert rail0.addr_v6 == b"\xfd\0\0\x09" + bytes(11) + b"\1"
         assert (rail1.flags, rail1.queues) == (_host.DEVICE_DPDK, 0)
         fds = client.lease_port("rail0")[1]
-        close(fds)
+        close_all(fds)
         with harpd.client() as other:
             assert (other.devices[1].queues, other.devices[1].queues_free) == (4, 0)
 
 
 def test_one_holder_at_a_time_and_its_death_frees_the_port(harpd: Running) -> None:
-    pid, pipe = holder(str(harpd.path))
+    pid, pipe = port_holder(harpd.path)
     with harpd.client() as client:
         no = refused(client, "rail0")
         assert no.error == errno.EBUSY
         assert f"leased to process {pid} (holder)" in no.why
-        close(client.lease_port("rail1")[1])
+        close_all(client.lease_port("rail1")[1])
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
         os.close(pipe)
         harpd.until(lambda: len(harpd.daemon.table.leases) == 1, "the end of the dead one's")
         port, fds = client.lease_port("rail0")
         assert port.page_count == 1
-        close(fds)
+        close_all(fds)
 
 
 def test_a_holder_cannot_lease_its_port_again(harpd: Running) -> None:
     with harpd.client() as client:
-        close(client.lease_port("rail0")[1])
+        close_all(client.lease_port("rail0")[1])
         assert refused(client, "rail0").error == errno.EBUSY
 
 
@@ -212,7 +191,7 @@ def test_pages_that_can_not_be_made_leave_nothing(harpd: Running) -> None:
         assert refused(client, "rail0").error == errno.ENOMEM
         nothing_is_left(harpd)
         harpd.kernel.make_error = None
-        close(client.lease_port("rail0")[1])
+        close_all(client.lease_port("rail0")[1])
 
 
 def test_a_job_that_dies_while_its_lease_is_made(harpd: Running) -> None:
@@ -233,7 +212,7 @@ def test_a_job_that_dies_while_its_lease_is_made(harpd: Running) -> None:
     harpd.kernel.may_make.set()
     nothing_is_left(harpd)
     with harpd.client() as client:
-        close(client.lease_port("rail0")[1])
+        close_all(client.lease_port("rail0")[1])
 
 
 def test_a_port_that_goes_while_its_lease_is_made(
@@ -257,43 +236,43 @@ def test_a_port_that_goes_while_its_lease_is_made(
     nothing_is_left(harpd)
 
 
-def test_a_holder_lives_on_over_a_restart(
+def test_a_port_lease_survives_a_restart(
     start: Callable[..., Running], caplog: pytest.LogCaptureFixture
 ) -> None:
     first = start()
-    pid, pipe = holder(str(first.path), queues=3)
+    pid, pipe = port_holder(first.path, queues=3)
     first.end(remove=False)
     written = json.loads((first.daemon.settings.run_dir / "state.json").read_text())
     assert written["leases"] == [], "a harpd that knows no DPDK reads this"
     second = start(first.kernel)
-    assert f"process {pid} runs on with DPDK port rail0" in caplog.text
+    assert f"process {pid} continues with DPDK port rail0" in caplog.text
     with second.client() as client:
         assert ports(client)["rail0"]["pid"] == pid
         assert ports(client)["rail0"]["queues_leased"] == 3
         assert refused(client, "rail0").error == errno.EBUSY
-    end(pid, pipe)
+    kill(pid, pipe)
     nothing_is_left(second)
 
 
-def test_the_dead_have_no_port_after_a_restart(start: Callable[..., Running]) -> None:
+def test_ended_processes_have_no_port_after_a_restart(start: Callable[..., Running]) -> None:
     first = start()
-    pid, pipe = holder(str(first.path))
+    pid, pipe = port_holder(first.path)
     first.end(remove=False)
-    end(pid, pipe)
+    kill(pid, pipe)
     second = start(first.kernel)
     nothing_is_left(second)
     with second.client() as client:
-        close(client.lease_port("rail0")[1])
+        close_all(client.lease_port("rail0")[1])
 
 
 def test_a_reload_changes_ports_and_leases_last(
     start: Callable[..., Running], settings: Settings
 ) -> None:
-    """The device stays its holder's, whatever harp.toml calls it by now."""
-    renamed = replace(RAIL0, name="left", text=RAIL0.text.replace("rail0", "left"))
+    """The device stays leased when harp.toml renames it."""
+    renamed = replace(RAIL0, name="left")
     new = replace(settings, dpdk=(renamed,))
     harpd = start(reload=lambda _old: new)
-    pid, pipe = holder(str(harpd.path))
+    pid, pipe = port_holder(harpd.path)
     with harpd.client() as client:
         assert client.query("reload") == {"problem": ""}
         assert list(ports(client)) == ["left"]
@@ -301,31 +280,31 @@ def test_a_reload_changes_ports_and_leases_last(
         assert refused(client, "rail0").error == errno.ENODEV
         no = refused(client, "left")
         assert (no.error, f"process {pid}" in no.why) == (errno.EBUSY, True)
-        end(pid, pipe)
+        kill(pid, pipe)
         harpd.until(lambda: not harpd.daemon.table.leases, "the end of the lease")
         port, fds = client.lease_port("left")
         assert port.spec.startswith("net_memif0,role=client,id=0;name=left;")
-        close(fds)
+        close_all(fds)
 
 
 def test_a_stop_is_refused_while_a_port_is_held(harpd: Running) -> None:
-    pid, pipe = holder(str(harpd.path))
+    pid, pipe = port_holder(harpd.path)
     with harpd.client() as client:
         answer = client.query("stop", force=False)
         assert answer["stopping"] is False
         assert answer["instances"][0]["ifname"] == "rail0"
-    end(pid, pipe)
+    kill(pid, pipe)
 
 
-def test_another_process_can_not_give_it_back(harpd: Running) -> None:
-    pid, pipe = holder(str(harpd.path))
+def test_another_process_cannot_return_it(harpd: Running) -> None:
+    pid, pipe = port_holder(harpd.path)
     with harpd.client() as client:
         (lease,) = client.query("instances")["instances"]
         with pytest.raises(RefusedByDaemonError) as no:
             client.release(int(lease["lease_id"], 16))
         assert no.value.error == errno.ENOENT
         assert ports(client)["rail0"]["pid"] == pid
-    end(pid, pipe)
+    kill(pid, pipe)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A job of another network namespace learns the state of its NIC's network from harpd."""
+"""A job of another network namespace gets the state of its NIC's network from harpd."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from harpd_rig import HostDaemon, Job, echo_server
 import harp
 from harp.lab import Lab
 
-Tell = Callable[[Any], None]
+Send = Callable[[Any], None]
 PORT = 7000
 BEHIND = "192.0.2.7"  # an address of the other host's, behind its own on the link
 OTHER_MAC = "02:00:00:00:00:77"
@@ -50,15 +50,15 @@ def server(lab: Lab) -> Iterator[None]:
     process.communicate()
 
 
-def talking(harpd: HostDaemon, address: str) -> Callable[[Tell, int], None]:
-    """A job with a lease. Each time that it is let go it tells what a connection of its own brings
+def talking(harpd: HostDaemon, address: str) -> Callable[[Send, int], None]:
+    """A job with a lease. Whenever it is continued, it sends what a connection of its own receives
     back, or an error; with "k" the connection is the one of before."""
 
-    def work(tell: Tell, wait_fd: int) -> None:
+    def work(send: Send, wait_fd: int) -> None:
         kept = None
         path = str(harpd.socket)
         with harp.Instance(harpd.host.ifname, daemon="require", socket=path) as own:
-            tell(own.leased)
+            send(own.leased)
             while True:
                 command = os.read(wait_fd, 1)
                 try:
@@ -66,9 +66,9 @@ def talking(harpd: HostDaemon, address: str) -> Callable[[Tell, int], None]:
                         kept = own.connect(address, PORT, timeout=3)
                     kept.timeout = 25
                     kept.send_all(b"a number")
-                    tell(bytes(kept.recv(8)))
+                    send(bytes(kept.recv(8)))
                 except (OSError, harp.HarpError) as error:
-                    tell(str(error))
+                    send(str(error))
 
     return work
 
@@ -77,7 +77,7 @@ def talking(harpd: HostDaemon, address: str) -> Callable[[Tell, int], None]:
 def job(harpd: HostDaemon, request: pytest.FixtureRequest) -> Iterator[Job]:
     started = Job(talking(harpd, request.param))
     try:
-        assert started.hear() is True
+        assert started.receive() is True
         yield started
     finally:
         started.close()
@@ -85,7 +85,7 @@ def job(harpd: HostDaemon, request: pytest.FixtureRequest) -> Iterator[Job]:
 
 def again(job: Job, command: bytes = b"c") -> Any:
     os.write(job._go, command)
-    return job.hear()
+    return job.receive()
 
 
 def neighbor(lab: Lab, address: str) -> Any:
@@ -94,7 +94,7 @@ def neighbor(lab: Lab, address: str) -> Any:
 
 
 def other_mac(lab: Lab, address: str) -> None:
-    """The second host gets another MAC address, and the first one's kernel is told."""
+    """The second host gets another MAC address, and the first one's kernel learns it."""
     here, there = lab.hosts
     there.run("ip", "link", "set", there.ifname, "address", OTHER_MAC)
     here.run(
@@ -157,7 +157,7 @@ def test_link_and_address_changes_are_survived(lab: Lab, server: None, job: Job)
     here.run("ip", "link", "set", here.ifname, "down")
     os.write(job._go, b"k")
     here.run("ip", "link", "set", here.ifname, "up")
-    assert job.hear() == b"a number"
+    assert job.receive() == b"a number"
     here.run("ip", "address", "del", f"{here.address}/24", "dev", here.ifname)
     here.run("ip", "address", "add", f"{here.address}/24", "dev", here.ifname)
     assert again(job, b"k") == b"a number"
@@ -165,7 +165,7 @@ def test_link_and_address_changes_are_survived(lab: Lab, server: None, job: Job)
 
 @pytest.mark.parametrize("how", ["killed", "restarted"])
 @pytest.mark.parametrize("job", ADDRESSES[:1], indirect=True)
-def test_a_job_asks_the_next_harpd(
+def test_a_job_requests_from_the_next_harpd(
     lab: Lab, harpd: HostDaemon, server: None, job: Job, how: str
 ) -> None:
     assert again(job) == b"a number"

@@ -8,7 +8,6 @@ import os
 import signal
 import struct
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from ctypes import CDLL, create_string_buffer, get_errno
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 
 import pytest
 from harpd_rig import HostDaemon, Job, echo_server, paused, xdp_id
+from netns_tools import wait_until
 
 import harp
 import harp.stats
@@ -24,7 +24,7 @@ from harp.daemon.kernel import FD_FRAMES
 from harp.lab import Lab, LabOptions
 
 PORT = 7000
-Tell = Callable[[Any], None]
+Send = Callable[[Any], None]
 
 
 @pytest.fixture(params=[4], ids=["4-queues"])
@@ -58,22 +58,22 @@ def jobs() -> Iterator[Callable[..., Job]]:
         job.close()
 
 
-def holder(harpd: HostDaemon, **wishes: Any) -> Callable[[Tell, int], None]:
-    """A job that leases, tells of its lease, and waits."""
+def holder(harpd: HostDaemon, **request: Any) -> Callable[[Send, int], None]:
+    """A job that leases, sends its lease, and waits."""
 
-    def work(tell: Tell, wait_fd: int) -> None:
+    def work(send: Send, wait_fd: int) -> None:
         with harpd.client() as client:
-            lease, fds = client.lease(harpd.host.ifname, **wishes)
-            tell((lease, fds))
+            lease, fds = client.lease(harpd.host.ifname, **request)
+            send((lease, fds))
             paused(wait_fd)
 
     return work
 
 
-def echoing(harpd: HostDaemon, address: str) -> Callable[[Tell, int], None]:
-    """A job that leases an instance, connects, and echoes a number each time it is let go on."""
+def echoing(harpd: HostDaemon, address: str) -> Callable[[Send, int], None]:
+    """A job that leases an instance, connects, and echoes a number each time it may continue."""
 
-    def work(tell: Tell, wait_fd: int) -> None:
+    def work(send: Send, wait_fd: int) -> None:
         socket = str(harpd.socket)
         with harp.Instance(harpd.host.ifname, daemon="require", socket=socket, label="e") as own:
             with own.connect(address, PORT, timeout=20) as end:
@@ -85,7 +85,7 @@ def echoing(harpd: HostDaemon, address: str) -> Callable[[Tell, int], None]:
                     got = b""
                     while len(got) < 8:
                         got += bytes(end.recv(8 - len(got)))
-                    tell(struct.unpack("Q", got)[0])
+                    send(struct.unpack("Q", got)[0])
                     if os.read(wait_fd, 1) == b"q":
                         break
 
@@ -95,16 +95,7 @@ def echoing(harpd: HostDaemon, address: str) -> Callable[[Tell, int], None]:
 def echo(job: Job, number: int) -> None:
     """The next number came back: the connection lives."""
     job.go()
-    assert job.hear() == number
-
-
-def wait_for(condition: Callable[[], bool], what: str, seconds: float = 60) -> None:
-    """The kernel and harpd announce nothing of this to us."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            pytest.fail(f"{what}: not after {seconds} s")
-        time.sleep(0.005)
+    assert job.receive() == number
 
 
 # --------------------------------------------------------------------------------------------------
@@ -115,7 +106,7 @@ def test_a_job_of_user_nobody_in_its_own_namespace_communicates_over_a_lease(
 ) -> None:
     echo_server(lab.hosts[1], PORT)
     job = jobs(echoing(harpd, lab.hosts[1].address))
-    assert job.hear() == 1
+    assert job.receive() == 1
     for number in range(2, 6):
         echo(job, number)
     found = harpd.query("instances")["instances"]
@@ -164,7 +155,7 @@ def drop_capabilities() -> None:
 def test_no_descriptor_of_a_job_reaches_link_program_or_map(
     lab: Lab, harpd: HostDaemon, jobs: Callable[..., Job], who: str
 ) -> None:
-    def work(tell: Tell, wait_fd: int) -> None:
+    def work(send: Send, wait_fd: int) -> None:
         if who != "nobody":
             drop_capabilities()
         with harpd.client() as client:
@@ -174,12 +165,12 @@ def test_no_descriptor_of_a_job_reaches_link_program_or_map(
                 for path in Path("/proc/self/fd").iterdir()
                 if path.is_symlink()
             }
-            tell((fds, links, {fd: attack(fd) for fd in links}))
+            send((fds, links, {fd: attack(fd) for fd in links}))
             paused(wait_fd)
 
     before = xdp_id(lab.hosts[0])
     job = jobs(work, uid=65534 if who == "nobody" else None)
-    fds, links, tried = job.hear()
+    fds, links, tried = job.receive()
     assert len(fds) == _host.FDS
     assert not [link for link in links.values() if "bpf" in link]
     assert all(rc < 0 for results in tried.values() for rc in results.values()), tried
@@ -190,7 +181,7 @@ def test_no_descriptor_of_a_job_reaches_link_program_or_map(
 
 
 def test_the_attack_would_be_seen(harpd: HostDaemon) -> None:
-    """What the test above tries does work for who holds the descriptor: harpd's own pins."""
+    """The attacks of the test above work on harpd's own descriptors."""
     from ctypes import addressof
 
     path = harpd.run_dir / "bpf" / harpd.host.ifname / "link"
@@ -203,31 +194,31 @@ def test_the_attack_would_be_seen(harpd: HostDaemon) -> None:
 
 
 def identity(stat: os.stat_result) -> tuple[int, int]:
-    """What tells an open file from all others of the machine."""
+    """Return what identifies an open file on this machine."""
     return stat.st_dev, stat.st_ino
 
 
-def test_what_a_job_holds_is_its_own_and_sealed(
+def test_descriptors_of_a_job_are_unshared_and_sealed(
     harpd: HostDaemon, jobs: Callable[..., Job]
 ) -> None:
-    def work(tell: Tell, wait_fd: int) -> None:
+    def work(send: Send, wait_fd: int) -> None:
         with harpd.client() as client:
             one, first = client.lease(harpd.host.ifname)
             two, second = client.lease(harpd.host.ifname)
-            tell((one, two))
+            send((one, two))
             seals = [fcntl.fcntl(fd, fcntl.F_GET_SEALS) for fd in (*first[1:3], *second[1:3])]
             inodes = [identity(os.fstat(fd)) for fd in (*first, *second)]
             frames = {identity(os.fstat(fds[FD_FRAMES])) for fds in (first, second)}
             with pytest.raises(PermissionError):
                 os.ftruncate(first[1], 0)
-            tell((seals, inodes, frames))
+            send((seals, inodes, frames))
             paused(wait_fd)
 
     job = jobs(work)
-    one, two = job.hear()
+    one, two = job.receive()
     assert one.queue != two.queue
     assert one.port_max < two.port_min
-    seals, inodes, frames = job.hear()
+    seals, inodes, frames = job.receive()
     assert len(set(inodes)) == 2 * _host.FDS, "nothing is shared"
     # harpd has kept none of it but the memory, which it frees at the end.
     assert harpd.process is not None
@@ -240,8 +231,8 @@ def test_what_a_job_holds_is_its_own_and_sealed(
                 found.add(identity(path.stat()))
         return found & set(inodes)
 
-    # The last it closes when the message is on its way: the job may hear of it before.
-    wait_for(lambda: kept() == frames, "harpd's duplicates")
+    # harpd closes the last one after sending: the job may receive the message first.
+    wait_until(lambda: kept() == frames, "harpd's duplicates")
     need = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
     assert all(each & need == need for each in seals)
 
@@ -254,36 +245,36 @@ def queues(harpd: HostDaemon) -> dict[str, str]:
     return found
 
 
-def test_a_sleeping_child_that_was_forked_raw_keeps_only_the_queue(
+def test_a_forked_child_keeps_only_the_queue(
     lab: Lab, harpd: HostDaemon, jobs: Callable[..., Job]
 ) -> None:
-    def work(tell: Tell, wait_fd: int) -> None:
+    def work(send: Send, wait_fd: int) -> None:
         with harpd.client() as client:
             lease, _ = client.lease(harpd.host.ifname, queue=1)
             # No library's fork handler runs: the child has every descriptor.
             child = CDLL(None).syscall(57)
             if child == 0:
                 signal.pause()
-            tell((lease, child))
+            send((lease, child))
             paused(wait_fd)
 
     job = jobs(work)
-    _, child = job.hear()
+    _, child = job.receive()
     job.kill()
     try:
-        wait_for(lambda: harpd.query("status")["leases"] == 0, "the lease's end")
+        wait_until(lambda: harpd.query("status")["leases"] == 0, "the lease's end")
         nic = harpd.query("status")["nics"][0]
         assert nic["queues"]["1"] == "recovering"
         assert nic["queues_waiting"]["1"]["pid"] == job.pid
-        # Others are not hindered, and nobody is promised the queue.
+        # Other leases are not delayed, and the queue is not leased.
         other = jobs(holder(harpd))
-        assert other.hear()[0].queue == 0
+        assert other.receive()[0].queue == 0
         with harpd.client() as client, pytest.raises(harp.errors.HarpError, match="queue 1"):
             client.lease(harpd.host.ifname, queue=1)
         assert nic["queues"]["1"] == "recovering"
     finally:
         os.kill(child, signal.SIGKILL)
-    wait_for(lambda: queues(harpd)["1"] == "free", "the queue")
+    wait_until(lambda: queues(harpd)["1"] == "free", "the queue")
 
 
 # --------------------------------------------------------------------------------------------------
@@ -295,7 +286,7 @@ def test_restart_loses_no_packet_and_refuses_no_client(
     echo_server(lab.hosts[1], PORT)
     job = jobs(echoing(harpd, lab.hosts[1].address))
     number = 1
-    assert job.hear() == number
+    assert job.receive() == number
     absent = harpd.query("status")["nics"][0]["verdicts"]["absent"]
     assert harpd.process is not None
     pid = harpd.process.pid
@@ -308,7 +299,7 @@ def test_restart_loses_no_packet_and_refuses_no_client(
     while restarting.poll() is None:
         number += 1
         echo(job, number)
-        # Somebody who comes in the middle waits, and is served.
+        # A client that connects during the restart waits and is served.
         with harpd.client() as client:
             assert client.devices
     out, err = restarting.communicate()
@@ -316,12 +307,12 @@ def test_restart_loses_no_packet_and_refuses_no_client(
     assert "1 lease taken over" in out
     status = harpd.query("status")
     assert status["pid"] == pid, "the same process, executed anew"
-    assert status["nics"][0]["verdicts"]["absent"] == absent, "no packet of the job's missed it"
+    assert status["nics"][0]["verdicts"]["absent"] == absent, "no packet of the job's lost it"
     echo(job, number + 1)
 
 
 def alive(pid: int) -> bool:
-    """Neither gone nor dead and waiting for whoever adopted it to notice."""
+    """Tell whether a process exists and is no zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b") ")[2][:1] not in b"ZX"
     except OSError:
@@ -339,15 +330,15 @@ def test_start_status_instances_stop_from_the_command_line(
         assert lab.hosts[0].ifname in started.stdout
         assert daemon.harpctl("start").returncode == 6
         job = jobs(holder(daemon, label="train.py rank 3"))
-        job.hear()
+        job.receive()
         assert "train.py rank 3" in daemon.harpctl("instances").stdout
         assert "generic XDP (as asked)" in daemon.harpctl("status").stdout
         job.kill()
-        wait_for(lambda: daemon.query("status")["leases"] == 0, "the lease's end")
+        wait_until(lambda: daemon.query("status")["leases"] == 0, "the lease's end")
         pid = daemon.query("status")["pid"]
         assert daemon.harpctl("stop").returncode == 0
         assert not alive(pid)
-        wait_for(lambda: xdp_id(lab.hosts[0]) == 0, "detaching")
+        wait_until(lambda: xdp_id(lab.hosts[0]) == 0, "detaching")
     finally:
         daemon.close()
 
@@ -360,20 +351,20 @@ def test_a_removed_nic_and_one_of_the_same_name_after_it(
 ) -> None:
     host = lab.hosts[0]
     job = jobs(holder(harpd))
-    job.hear()
+    job.receive()
     host.run("ip", "link", "del", host.ifname)
-    wait_for(lambda: harpd.query("status")["nics"][0]["problem"] != "", "the removal")
+    wait_until(lambda: harpd.query("status")["nics"][0]["problem"] != "", "the removal")
     assert harpd.query("instances")["instances"][0]["marks"] == ["NIC was removed"]
     pair = ["type", "veth", "peer", "name", "peer0"]
     host.run("ip", "link", "add", host.ifname, *pair)
     host.run("ip", "link", "set", "peer0", "up")
     host.run("ip", "link", "set", host.ifname, "up")
-    wait_for(
+    wait_until(
         lambda: not (nic := harpd.query("status")["nics"][0])["problem"] and nic["up"], "the new"
     )
     again = jobs(holder(harpd))
-    assert again.hear()[0].queue == 0
-    assert harpd.words().count("the interface was removed") == 1
+    assert again.receive()[0].queue == 0
+    assert harpd.log_text().count("the interface was removed") == 1
 
 
 def test_another_xdp_program_is_one_line_and_harpd_serves(lab: Lab) -> None:
@@ -381,14 +372,14 @@ def test_another_xdp_program_is_one_line_and_harpd_serves(lab: Lab) -> None:
     try:
         one.start()
         two.start()
-        assert two.words().count("is attached already") == 1
+        assert two.log_text().count("is attached already") == 1
         with two.client() as client, pytest.raises(harp.errors.HarpError) as caught:
             client.lease(lab.hosts[0].ifname)
         assert caught.value.error == errno.EBUSY  # type: ignore[attr-defined]
         one.close()
         # The kernel does not announce a detached program; harpd looks again when the link changes.
         lab.hosts[0].run("ip", "link", "set", lab.hosts[0].ifname, "alias", "changed")
-        wait_for(lambda: two.query("status")["nics"][0]["problem"] == "", "the second's turn")
+        wait_until(lambda: two.query("status")["nics"][0]["problem"] == "", "the second's turn")
     finally:
         one.close()
         two.close()

@@ -19,14 +19,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from daemon_rig import NOBODY
+from daemon_rig import NOBODY, lease_once
 from harpd_rig import HostDaemon, Job, paused, xdp_id
 from netns_tools import wait_until
 
 from harp.daemon.client import RefusedByDaemonError
 from harp.lab import Lab, LabOptions
 
-Tell = Callable[[Any], None]
+Send = Callable[[Any], None]
 EXPOSURE_MAX = 3.7
 
 
@@ -51,10 +51,7 @@ def leases(daemon: HostDaemon, count: int = 1) -> None:
     """It gives leases, and takes them back."""
     with daemon.client() as client:
         for _ in range(count):
-            lease, fds = client.lease(daemon.host.ifname)
-            for fd in fds:
-                os.close(fd)
-            client.release(lease.lease_id)
+            lease_once(client, daemon.host.ifname)
 
 
 def service(root_dir: Path) -> dict[str, list[str]]:
@@ -80,7 +77,7 @@ def bounded(root_dir: Path) -> list[str]:
 
 
 def members(analyze: str, name: str) -> set[str]:
-    """The system calls of a filter's word, which may be a set of sets."""
+    """Return the system calls of a filter's entry, which may be a set of sets."""
     if not name.startswith("@"):
         return {name}
     done = subprocess.run(
@@ -136,7 +133,7 @@ def mount_before(daemon: HostDaemon) -> None:
     subprocess.run(daemon.command(sys.executable, "-m", "harp.daemon", *arguments), check=True)
 
 
-def test_what_the_unit_leaves_is_enough(root_dir: Path, lab: Lab) -> None:
+def test_the_unit_s_privileges_are_enough(root_dir: Path, lab: Lab) -> None:
     """For a whole life: leases, statistics of other users, a restart, a new start, an end."""
     analyze = shutil.which("systemd-analyze")
     if analyze is None:
@@ -169,8 +166,8 @@ def test_what_the_unit_leaves_is_enough(root_dir: Path, lab: Lab) -> None:
         assert daemon.process is not None
         assert daemon.process.wait(60) == 0
         assert xdp_id(daemon.host) == 0
-        assert "WARNING" not in daemon.words()
-        assert "ERROR" not in daemon.words()
+        assert "WARNING" not in daemon.log_text()
+        assert "ERROR" not in daemon.log_text()
     finally:
         daemon.close()
 
@@ -183,7 +180,7 @@ def test_the_unit_is_what_its_comments_say(root_dir: Path) -> None:
     assert unit["Service"]["Type"] == "notify"
     assert unit["Service"]["KillMode"] == "process"
     assert unit["Service"]["RuntimeDirectoryPreserve"] == "yes"
-    # In a mount namespace of its own, harpd's mounts would end with it.
+    # In another mount namespace, harpd's mounts would end with harpd.
     assert found["ExecStartPre"] == ["+harpd", "--mount"]
     assert not {"mount", "umount2"} & set(found["SystemCallFilter"])
 
@@ -245,7 +242,7 @@ def test_systemd_reads_the_unit(root_dir: Path, tmp_path: Path) -> None:
 
 
 def test_started_without_stdin_stdout_and_stderr(daemon: HostDaemon) -> None:
-    """No descriptor of its own gets their numbers, to which libraries and Python write."""
+    """No other descriptor gets their numbers, to which libraries and Python write."""
 
     def standard() -> list[str]:
         assert daemon.process is not None
@@ -279,7 +276,7 @@ def test_64_kib_of_locked_memory(daemon: HostDaemon) -> None:
 def test_no_capability_to_load_the_program(daemon: HostDaemon) -> None:
     daemon.wrapper = ["setpriv", "--bounding-set=-bpf,-sys_admin,-net_admin"]
     daemon.start()
-    words = daemon.words()
+    words = daemon.log_text()
     assert words.count("no BPF file system at") == 1
     assert words.count("can't be leased") == 1
     assert "Traceback" not in words
@@ -320,12 +317,12 @@ def test_harpd_serves_on_a_full_disk(daemon: HostDaemon, disk: Path) -> None:
     leases(daemon)
     fill(disk / "filler")
     leases(daemon, 3)
-    words = daemon.words()
+    words = daemon.log_text()
     assert words.count("can't be written: No space left on device") == 1
     assert daemon.query("status")["state"] == "No space left on device"
     (disk / "filler").unlink()
     leases(daemon)
-    assert "state.json can be written again" in daemon.words()
+    assert "state.json can be written again" in daemon.log_text()
     assert daemon.query("status")["state"] == "good"
 
 
@@ -333,14 +330,14 @@ def test_a_directory_that_turns_read_only(daemon: HostDaemon, disk: Path) -> Non
     daemon.start()
     subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
     leases(daemon, 2)
-    assert daemon.words().count("can't be written: Read-only file system") == 1
+    assert daemon.log_text().count("can't be written: Read-only file system") == 1
     daemon.end(signal.SIGTERM)
-    assert "Traceback" not in daemon.words()
-    # The next start says in one line that it can't.
+    assert "Traceback" not in daemon.log_text()
+    # The next start fails with one line.
     daemon.start(wait=False)
     assert daemon.process is not None
     assert daemon.process.wait(60) == 1
-    last = daemon.words().splitlines()[-1]
+    last = daemon.log_text().splitlines()[-1]
     assert last.startswith(f"harpd: ERROR: {disk} can't be written to (read-only?); set run_dir")
 
 
@@ -351,7 +348,7 @@ def test_all_errors_of_a_bad_configuration_are_listed_and_nothing_changes(
     daemon.start(wait=False)
     assert daemon.process is not None
     assert daemon.process.wait(60) != 0
-    words = daemon.words()
+    words = daemon.log_text()
     assert "Traceback" not in words
     for key in ("leases_per_uid", "prot_rest_ms", "queues"):
         assert key in words
@@ -362,14 +359,14 @@ def test_all_errors_of_a_bad_configuration_are_listed_and_nothing_changes(
 def scraped(daemon: HostDaemon) -> str:
     """/metrics, from the host's network namespace."""
 
-    def scrape(tell: Tell, _wait_fd: int) -> None:
+    def scrape(send: Send, _wait_fd: int) -> None:
         url = f"http://127.0.0.1:{daemon.metrics_port}/metrics"
         with urllib.request.urlopen(url, timeout=60) as answer:
-            tell(answer.read().decode())
+            send(answer.read().decode())
 
     job = Job(scrape, uid=None, netns=daemon.host.netns)
     try:
-        text: str = job.hear(60)
+        text: str = job.receive(60)
         return text
     finally:
         job.close()
@@ -381,7 +378,7 @@ def test_metrics_are_served_and_a_taken_port_is_one_line(lab: Lab) -> None:
     try:
         one.start()
         two.start()
-        assert two.words().count("metrics endpoint 127.0.0.1 port 9747") == 1
+        assert two.log_text().count("metrics endpoint 127.0.0.1 port 9747") == 1
         assert two.query("status")["metrics"] == ""
 
         leases(one)
@@ -394,18 +391,18 @@ def test_metrics_are_served_and_a_taken_port_is_one_line(lab: Lab) -> None:
 
 
 def test_harpd_runs_in_a_container(daemon: HostDaemon) -> None:
-    """PID, IPC, mount and network namespaces of its own: known by its number outside."""
+    """With PID, IPC, mount and network namespaces; harpd identifies it by its outer number."""
     daemon.start()
 
-    def work(tell: Tell, wait_fd: int) -> None:
+    def work(send: Send, wait_fd: int) -> None:
         with daemon.client() as client:
             client.lease(daemon.host.ifname, label="contained")
-            tell(os.getpid())
+            send(os.getpid())
             paused(wait_fd)
 
     job = Job(work, container=True)
     try:
-        assert job.hear() == 1
+        assert job.receive() == 1
         found = daemon.query("instances")["instances"][0]
         children = Path(f"/proc/{job.pid}/task/{job.pid}/children").read_text().split()
         assert [found["pid"]] == [int(child) for child in children]

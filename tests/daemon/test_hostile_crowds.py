@@ -3,7 +3,6 @@
 
 import contextlib
 import errno
-import os
 import random
 import signal
 import socket
@@ -15,6 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from daemon_rig import lease_once
 from harpd_rig import HostDaemon, Job, paused, xdp_id
 from netns_tools import wait_until
 
@@ -24,7 +24,7 @@ from harp.lab import Lab, LabOptions
 
 CROWD = 120
 PORT = 9747
-Tell = Callable[[Any], None]
+Send = Callable[[Any], None]
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def daemon(need_root: None) -> Iterator[HostDaemon]:
 
 
 def crowd(rng: random.Random) -> list[socket.socket]:
-    """Connections that say half of something, or nonsense, and stay."""
+    """Open connections that send part of a request, or nonsense, and stay."""
     held = []
     for number in range(CROWD):
         sock = socket.create_connection(("127.0.0.1", PORT), timeout=10)
@@ -54,9 +54,9 @@ def test_a_crowd_at_the_metrics_port(daemon: HostDaemon) -> None:
     """Slow, silent and talking nonsense: leases are given, and metrics when the crowd is gone."""
     daemon.start()
 
-    def work(tell: Tell, wait_fd: int) -> None:
+    def work(send: Send, wait_fd: int) -> None:
         held = crowd(random.Random(4))
-        tell(len(held))
+        send(len(held))
         paused(wait_fd)
         for sock in held:
             sock.close()
@@ -64,7 +64,7 @@ def test_a_crowd_at_the_metrics_port(daemon: HostDaemon) -> None:
         while True:
             try:
                 with urllib.request.urlopen(f"http://127.0.0.1:{PORT}/metrics", timeout=10) as page:
-                    tell(page.read().decode())
+                    send(page.read().decode())
                     return
             except (OSError, urllib.request.HTTPError) as error:
                 if getattr(error, "code", None) is not None:
@@ -72,19 +72,16 @@ def test_a_crowd_at_the_metrics_port(daemon: HostDaemon) -> None:
 
     job = Job(work, uid=None, netns=daemon.host.netns)
     try:
-        assert job.hear(60) == CROWD
+        assert job.receive(60) == CROWD
         with daemon.client() as client:
-            lease, fds = client.lease(daemon.host.ifname)
-            for fd in fds:
-                os.close(fd)
-            client.release(lease.lease_id)
+            lease_once(client, daemon.host.ifname)
             assert client.query("status")["nics"]
         job.go()
-        assert "harpd_nic_usable" in job.hear(60)
+        assert "harpd_nic_usable" in job.receive(60)
         assert job.join() == 0
     finally:
         job.close()
-    assert "Traceback" not in daemon.words()
+    assert "Traceback" not in daemon.log_text()
 
 
 def operator(daemon: HostDaemon, *words: str) -> subprocess.Popen[str]:
@@ -98,7 +95,7 @@ def operator(daemon: HostDaemon, *words: str) -> subprocess.Popen[str]:
 
 
 def ends(*those: subprocess.Popen[str]) -> list[int]:
-    """Their exit codes; each said what it has to say in a line or two."""
+    """Return their exit codes; each printed at most two lines."""
     for one in those:
         words = one.communicate(timeout=60)[0]
         assert "Traceback" not in words
@@ -108,7 +105,7 @@ def ends(*those: subprocess.Popen[str]) -> list[int]:
 
 
 def gone(daemon: HostDaemon) -> bool:
-    """Is nobody there who answers?"""
+    """Tell whether no harpd listens."""
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
             sock.connect(str(daemon.socket))

@@ -16,7 +16,7 @@ from daemon_rig import NOBODY, Running, in_child
 
 from harp import _host
 from harp._host import Kind
-from harp.daemon import documents, looks
+from harp.daemon import documents, readings
 from harp.daemon.client import DaemonClient, RefusedByDaemonError
 from harp.daemon.settings import Settings
 
@@ -31,7 +31,7 @@ def keep(client: DaemonClient, question: bytes = STATUS) -> int:
 
 
 def kept(client: DaemonClient, most: int) -> tuple[list[int], str]:
-    """As many answers as harpd lets one have, and what it says then."""
+    """Keep answers until harpd refuses; return them and the reason."""
     fds: list[int] = []
     try:
         while len(fds) < most:
@@ -68,8 +68,10 @@ def test_only_the_user_that_keeps_answers_is_refused(harpd: Running) -> None:
 @ROOT_ONLY
 def test_the_limit_counts_bytes(harpd: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(documents, "HELD_BYTES_MAX", 3000)
-    monkeypatch.setattr(looks, "_look", lambda _reader, _flows: documents.document_fd("x" * 2000))
-    monkeypatch.setattr(looks, "AGE_S", 0.01)
+    monkeypatch.setattr(
+        readings, "_read", lambda _reader, _flows: documents.document_fd("x" * 2000)
+    )
+    monkeypatch.setattr(readings, "AGE_S", 0.01)
     path = harpd.path
 
     def enemy() -> list[int]:
@@ -90,8 +92,8 @@ def test_the_limit_counts_bytes(harpd: Running, monkeypatch: pytest.MonkeyPatch)
 
 @ROOT_ONLY
 def test_users_have_documents_of_their_own(harpd: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What one keeps is not charged to another who asked at the same time."""
-    monkeypatch.setattr(looks, "AGE_S", 60)
+    """A kept answer is not charged to another user with the same request."""
+    monkeypatch.setattr(readings, "AGE_S", 60)
     path = harpd.path
 
     def number() -> int:
@@ -110,7 +112,7 @@ def until_empty(harpd: Running) -> None:
 def test_memory_comes_back_although_a_path_is_kept(
     start: Callable[..., Running], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Which is no open of it: the kernel does not tell of those."""
+    """An O_PATH descriptor does not count as open: the kernel does not report it."""
     monkeypatch.setattr(documents, "SWEEP_S", 0.01)
     harpd = start()
     with harpd.client() as client:
@@ -138,10 +140,8 @@ def test_an_answer_cannot_be_written_or_truncated(harpd: Running) -> None:
     os.close(fd)
 
 
-def test_without_leases_of_files_answers_are_answers(
-    harpd: Running, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """fs.leases-enable = 0: nobody knows who keeps what."""
+def test_answers_work_without_file_leases(harpd: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    """fs.leases-enable = 0: holders can't be detected."""
     real = fcntl.fcntl
 
     def refused(fd: int, what: int, *arguments: Any) -> Any:
@@ -181,7 +181,7 @@ def test_answers_leave_descriptors_for_leases(
 
 
 def test_opening_an_answer_during_the_check_does_not_end_harpd(harpd: Running) -> None:
-    """He breaks the lease, of which the kernel tells by a signal: SIGIO ends who has it unasked."""
+    """An open breaks the file lease and the kernel sends a signal; SIGIO would end harpd."""
     lock, opens = fcntl.fcntl, []
 
     def opened_meanwhile(fd: int, what: int, value: int = 0) -> Any:
@@ -197,13 +197,13 @@ def test_opening_an_answer_during_the_check_does_not_end_harpd(harpd: Running) -
             patch.setattr(fcntl, "fcntl", opened_meanwhile)
             harpd.daemon._lending._sweep()
 
-    heard: list[int] = []
-    before = signal.signal(signal.SIGIO, lambda number, _frame: heard.append(number))
+    received: list[int] = []
+    before = signal.signal(signal.SIGIO, lambda number, _frame: received.append(number))
     try:
         with harpd.client() as client:
             os.close(keep(client))
             harpd.call(sweep)
         assert opens
-        assert not heard
+        assert not received
     finally:
         signal.signal(signal.SIGIO, before)

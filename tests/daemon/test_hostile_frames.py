@@ -20,7 +20,7 @@ from harp.daemon.kernel import FD_FRAMES
 from harp.daemon.loop import close_all
 from harp.lab import Lab, LabOptions
 
-Tell = Callable[[Any], None]
+Send = Callable[[Any], None]
 FRAMES = 4096
 LEASES = 6
 
@@ -67,7 +67,7 @@ def test_memory_does_not_outlive_its_lease(harpd: HostDaemon) -> None:
     """As often as the job likes: each lease is given back, its memory and a mapping are kept."""
     ifname = harpd.host.ifname
 
-    def work(tell: Tell, _wait_fd: int) -> None:
+    def work(send: Send, _wait_fd: int) -> None:
         with harpd.client() as client:
             kept = []
             for _ in range(LEASES):
@@ -82,28 +82,28 @@ def test_memory_does_not_outlive_its_lease(harpd: HostDaemon) -> None:
                 with pytest.raises(PermissionError):
                     change()
             pages[0] = 1
-            tell(held_bytes(fd) - os.sysconf("SC_PAGESIZE"))
+            send(held_bytes(fd) - os.sysconf("SC_PAGESIZE"))
 
     job = Job(work)
     try:
-        assert job.hear(60) == 0
+        assert job.receive(60) == 0
     finally:
         job.close()
 
 
-def keeper(harpd: HostDaemon, mapped: bool) -> Callable[[Tell, int], None]:
+def keeper(harpd: HostDaemon, mapped: bool) -> Callable[[Send, int], None]:
     """A job with a lease that keeps its memory: mapped, as jobs do, or open."""
 
-    def work(tell: Tell, wait_fd: int) -> None:
+    def work(send: Send, wait_fd: int) -> None:
         with harpd.client() as client:
             lease, fd, _ = leased(client, harpd.host.ifname)
             pages = mmap.mmap(fd, os.fstat(fd).st_size)
             while mapped and (links := frame_links(os.getpid())):
                 os.close(int(links[0].name))  # the client's, and that of the mapping
-            tell(len(frame_links(os.getpid())) > 0)
+            send(len(frame_links(os.getpid())) > 0)
             paused(wait_fd)
             del pages
-            tell(lease.lease_id)
+            send(lease.lease_id)
 
     return work
 
@@ -122,11 +122,11 @@ def memory_of(job: Job) -> int:
 
 @pytest.mark.parametrize("mapped", [True, False], ids=["mapped", "open"])
 @pytest.mark.parametrize("way", ["killed", "ended", "restarted"])
-def test_a_harpd_after_a_restart_frees_it_too(harpd: HostDaemon, way: str, mapped: bool) -> None:
+def test_memory_is_freed_after_a_restart(harpd: HostDaemon, way: str, mapped: bool) -> None:
     job = Job(keeper(harpd, mapped))
     kept = -1
     try:
-        assert job.hear() is not mapped
+        assert job.receive() is not mapped
         kept = memory_of(job)
         if way == "restarted":
             assert harpd.harpctl("restart").returncode == 0
@@ -144,10 +144,10 @@ def test_a_harpd_after_a_restart_frees_it_too(harpd: HostDaemon, way: str, mappe
             os.close(kept)
 
 
-def hider(harpd: HostDaemon) -> Callable[[Tell, int], None]:
-    """A job whose child alone has its memory."""
+def hider(harpd: HostDaemon) -> Callable[[Send, int], None]:
+    """A job of which only a child has the frame memory."""
 
-    def work(tell: Tell, wait_fd: int) -> None:
+    def work(send: Send, wait_fd: int) -> None:
         with harpd.client() as client:
             _, fd, _ = leased(client, harpd.host.ifname)
             child = os.fork()
@@ -156,7 +156,7 @@ def hider(harpd: HostDaemon) -> Callable[[Tell, int], None]:
                 paused(wait_fd)
                 os._exit(0)
             os.close(fd)
-            tell(child)
+            send(child)
             paused(wait_fd)
             os.waitpid(child, 0)
 
@@ -170,7 +170,7 @@ def test_memory_that_is_hidden_in_another_process(harpd: HostDaemon, way: str) -
     job = Job(hider(harpd))
     kept = -1
     try:
-        child = job.hear()
+        child = job.receive()
         (link,) = frame_links(child)
         kept = os.open(link, os.O_RDONLY)
         if way == "restarted":
@@ -183,7 +183,7 @@ def test_memory_that_is_hidden_in_another_process(harpd: HostDaemon, way: str) -
             harpd.end(signal.SIGKILL)
             harpd.start()
             assert harpd.query("instances")["instances"] == []
-            assert "has neither open nor mapped what was its frame memory" in harpd.words()
+            assert "has neither open nor mapped what was its frame memory" in harpd.log_text()
             job.go()
             job.go()
             assert job.join() == 0
@@ -194,7 +194,7 @@ def test_memory_that_is_hidden_in_another_process(harpd: HostDaemon, way: str) -
 
 
 # --------------------------------------------------------------------------------------------------
-# Who pays for what a lessee writes after the end.
+# Which control group is charged for writes after the end of a lease.
 #
 class MemoryGroup:
     """A control group of this test's own; either version of control groups."""
@@ -224,7 +224,7 @@ class MemoryGroup:
         self.path.rmdir()
 
 
-def test_what_a_lessee_writes_after_the_end_is_its_own(need_root: None) -> None:
+def test_writes_after_the_end_are_charged_to_the_lessee(need_root: None) -> None:
     """harpd's control group pays for the memory until the end, the lessee's for what follows."""
     size = 16 << 20
     lessees = MemoryGroup("lessee")
@@ -278,7 +278,7 @@ def test_the_search_opens_only_the_wanted_file() -> None:
 def test_the_search_follows_no_link_but_memfds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Even stat() waits for a file system whose server does not answer."""
+    """stat() blocks on a file system whose server does not respond."""
     (tmp_path / "file").touch()
     held = os.memfd_create("harp-frames")
     followed = []
@@ -303,7 +303,7 @@ def test_the_search_follows_no_link_but_memfds(
 
 
 def test_a_file_of_a_disk_is_not_emptied(tmp_path: Path) -> None:
-    """Whatever state.json says: the search opens memfds only."""
+    """The search opens memfds only, whatever state.json contains."""
     path = tmp_path / "file"
     path.write_text("kept")
     with path.open() as file:

@@ -24,7 +24,7 @@ from harpd_rig import HostDaemon, Job, drop_net_admin, enter, links, paused
 from harp.daemon.client import RefusedByDaemonError
 from harp.lab import Lab, LabOptions
 
-Tell = Callable[[Any], None]
+Send = Callable[[Any], None]
 XSK, FRAMES, PAGE, XSK_TX = range(4)
 RTM_NEWADDR, RTM_GETLINK = 20, 18
 SIOCSIFFLAGS, SIOCSIFADDR, SIOCGSKNS, SIOCBRADDBR = 0x8914, 0x8916, 0x894C, 0x89A0
@@ -52,15 +52,15 @@ def harpd(lab: Lab) -> Iterator[HostDaemon]:
 def leased(harpd: HostDaemon, work: Callable[[list[int], Any], Any], **how: Any) -> Any:
     """What work(descriptors, lease) finds in a job."""
 
-    def body(tell: Tell, wait_fd: int) -> None:
+    def body(send: Send, wait_fd: int) -> None:
         with harpd.client() as client:
             lease, fds = client.lease(harpd.host.ifname)
-            tell(work(fds, lease))
+            send(work(fds, lease))
             paused(wait_fd)
 
     job = Job(body, **how)
     try:
-        return job.hear()
+        return job.receive()
     finally:
         job.close()
 
@@ -131,7 +131,7 @@ def kind(fd: int) -> str:
 
 @pytest.mark.parametrize("uid", [None, 65534], ids=["root", "nobody"])
 def test_no_descriptor_of_a_lease_changes_the_host(harpd: HostDaemon, uid: int | None) -> None:
-    """All that a job of another namespace receives, one by one, with CAP_NET_ADMIN in reach."""
+    """Each descriptor that a job of another namespace with CAP_NET_ADMIN receives."""
 
     def work(fds: list[int], lease: Any) -> Any:
         return [(kind(fd), by_ioctl(fd, lease.ifname), by_netlink(fd, lease.ifindex)) for fd in fds]
@@ -152,16 +152,16 @@ def test_ordinary_sockets_would_change_the_host(harpd: HostDaemon) -> None:
     ifname = harpd.host.ifname
     ifindex = int(harpd.host.run("cat", f"/sys/class/net/{ifname}/ifindex"))
 
-    def body(tell: Tell, _wait_fd: int) -> None:
+    def body(send: Send, _wait_fd: int) -> None:
         enter(harpd.host.netns)
         route = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE)
         probe = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         assert CDLL(None).unshare(0x40000000) == 0
-        tell((by_netlink(route.fileno(), ifindex), by_ioctl(probe.fileno(), ifname)))
+        send((by_netlink(route.fileno(), ifindex), by_ioctl(probe.fileno(), ifname)))
 
     job = Job(body, uid=None, net_admin=True)
     try:
-        assert job.hear() == (
+        assert job.receive() == (
             {"RTM_NEWADDR": 0, "RTM_NEWLINK": 0},
             {"SIOCSIFADDR": 0, "SIOCSIFFLAGS": 0},
         )
@@ -183,7 +183,7 @@ def by_xsk(fd: int) -> dict[str, int]:
 
 
 def test_an_xsk_leads_to_its_namespace_with_net_admin_alone(harpd: HostDaemon) -> None:
-    """What docs/security.md says of the XSK, and why harpd refuses such jobs by default."""
+    """docs/security.md describes this; harpd refuses such jobs by default."""
 
     def work(fds: list[int], _lease: Any) -> Any:
         return by_xsk(fds[XSK])
@@ -202,20 +202,20 @@ def lease_or_why(harpd: HostDaemon, before: Callable[[], bool] = bool, **how: An
     """A job's refusal; empty: it has a lease. before: in the job, True in a process that does
     without one."""
 
-    def body(tell: Tell, wait_fd: int) -> None:
+    def body(send: Send, wait_fd: int) -> None:
         if before():
             return
         with harpd.client() as client:
             try:
                 client.lease(harpd.host.ifname)
-                tell("")
+                send("")
             except RefusedByDaemonError as error:
-                tell(f"{errno.errorcode[error.error]}: {error.why}")
+                send(f"{errno.errorcode[error.error]}: {error.why}")
             paused(wait_fd)
 
     job = Job(body, **how)
     try:
-        found: str = job.hear()
+        found: str = job.receive()
         return found
     finally:
         job.close()
@@ -227,7 +227,7 @@ def own_user_namespace() -> bool:
 
 
 def child_without() -> bool:
-    """A child gives up what its parent, to whom it can pass all it gets, keeps."""
+    """The child drops the capability and its parent, to which it can pass sockets, keeps it."""
     if os.fork():
         os.wait()
         return True
@@ -256,7 +256,7 @@ def thread_with() -> bool:
     return False
 
 
-def test_net_admin_elsewhere_is_refused_a_lease(lab: Lab) -> None:
+def test_a_process_with_net_admin_elsewhere_is_refused(lab: Lab) -> None:
     """The bounding set counts, not what the process happens to have: a set-user-ID program gives
     it. Over a user namespace of its own it is worth nothing here."""
     with contextlib.closing(HostDaemon(lab.hosts[0], net_admin=False)) as harpd:
@@ -287,7 +287,7 @@ def test_the_xsk_reaches_no_other_queue(harpd: HostDaemon) -> None:
             return 0 if libc.bind(fd, address, len(address)) == 0 else get_errno()
 
         found = [bind(fds[XSK], lease.ifindex, 0, 0)]
-        try:  # one of its own, where the job is: not the host
+        try:  # a socket of the job's own network namespace
             own = socket.socket(AF_XDP, socket.SOCK_RAW, 0)
         except PermissionError:
             return [*found, errno.EPERM]

@@ -32,7 +32,7 @@ def harpctl(*words: str, shell: str = "", **env: str) -> subprocess.CompletedPro
     [
         (">&-", 0, ""),
         (">&- <&-", 0, ""),
-        (">/dev/full", 1, "harpctl: No space left on device\n"),
+        (">/dev/full", 1, "harpctl: standard output: No space left on device\n"),
         (">/dev/full 2>&-", 1, ""),
     ],
 )
@@ -54,7 +54,7 @@ def test_a_reader_that_stops_early_is_no_error() -> None:
 
 @pytest.fixture
 def impostor(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
-    """Something that says WELCOME and answers every question with one document; its harp.toml."""
+    """A program that sends WELCOME and answers every query with one document; its harp.toml."""
     path = tmp_path / "harpd.sock"
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     listening.bind(str(path))
@@ -86,7 +86,7 @@ def impostor(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
 
 @pytest.mark.parametrize("command", ["status", "instances", "stop"])
 @pytest.mark.parametrize("document", ["[]", "{}", '{"pid": 1e999, "instances": 7, "nics": {}}', ""])
-def test_an_answer_of_something_else_is_one_line(
+def test_an_answer_of_another_program_is_one_line(
     impostor: Callable[[str], Path], command: str, document: str
 ) -> None:
     done = harpctl(command, "--file", str(impostor(document)))
@@ -96,7 +96,7 @@ def test_an_answer_of_something_else_is_one_line(
     assert done.stderr.startswith("harpctl: harpd")
 
 
-def test_what_a_job_calls_itself_is_no_markup(
+def test_labels_of_jobs_are_no_markup(
     impostor: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     label = "[/no] [red]such tag"

@@ -27,7 +27,7 @@ def refused(client: DaemonClient) -> RefusedByDaemonError:
 
 
 class Looking:
-    """Keeps looks of the fake kernel under way until the test lets them go on."""
+    """Blocks readings of the fake kernel until the test lets them end."""
 
     def __init__(self, harpd: Running) -> None:
         self.begun, self.may_end = threading.Semaphore(0), threading.Semaphore(0)
@@ -63,16 +63,16 @@ def test_a_port_search_reads_the_socket_tables_once(
         assert (lease.port_min, lease.port_max) == (61256, 61511)
         for fd in fds:
             os.close(fd)
-    assert harpd.kernel.looks == 2
+    assert harpd.kernel.readings == 2
     assert bound == []
 
 
 def test_a_refusal_for_other_reasons_reads_no_socket_tables(harpd: Running) -> None:
     with harpd.client() as client:
-        for wishes in ({"ifname": "eth7"}, {"ifname": "eth0", "queue": 99}):
+        for request in ({"ifname": "eth7"}, {"ifname": "eth0", "queue": 99}):
             with pytest.raises(RefusedByDaemonError):
-                client.lease(**wishes)  # type: ignore[arg-type]
-    assert harpd.kernel.looks == 0
+                client.lease(**request)  # type: ignore[arg-type]
+    assert harpd.kernel.readings == 0
 
 
 def test_other_requests_are_served_during_a_read_and_share_the_next(harpd: Running) -> None:
@@ -98,7 +98,7 @@ def test_other_requests_are_served_during_a_read_and_share_the_next(harpd: Runni
 
 
 def test_a_request_that_waits_for_a_read_is_answered_when_harpd_ends(harpd: Running) -> None:
-    """Also who asked during it, for whom no other look may begin."""
+    """Also a request that arrived during the reading, for which no other one begins."""
     looking = Looking(harpd)
     with harpd.client() as one, harpd.client() as other:
         one._sock.send(_host.pack_lease(2, "eth0"))
@@ -138,7 +138,7 @@ def test_a_refused_request_costs_its_sender(
 #
 @pytest.fixture
 def port() -> int:
-    """One that nobody has."""
+    """An unused port."""
     with socket.socket() as sock:
         sock.bind(("", 0))
         number: int = sock.getsockname()[1]

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: it plays 
 
 
 def lease_and_die(harpd: Running, again: int = 1) -> list[int]:
-    """As nobody: leases that end with the process; errors of those that were refused."""
+    """Lease as user nobody until the process ends; return the errors of refused requests."""
     path = harpd.path
 
     def enemy() -> list[int]:
@@ -48,7 +48,7 @@ def test_queues_that_children_hold_count(
     start: Callable[..., Running], settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(leasing, "QUOTA_WAIT_S", 0.15)
-    # The fake kernel never lets go of a queue by itself: somebody holds the socket.
+    # The fake kernel never releases a queue: another process holds the socket.
     harpd = start(given=replace(settings, leases_per_uid=2))
     assert lease_and_die(harpd, 5) == [errno.EDQUOT] * 3
     assert len(harpd.kernel.held) == 2
@@ -57,7 +57,7 @@ def test_queues_that_children_hold_count(
         client.lease("eth0")  # another user's
 
 
-def test_a_queue_given_back_a_moment_ago_does_not(
+def test_a_queue_returned_just_now_does_not_count(
     start: Callable[..., Running], settings: Settings
 ) -> None:
     kernel = FakeKernel()
@@ -76,7 +76,7 @@ def test_quarantined_ports_are_shared_between_users(
     harpd = start(kernel, given=replace(settings, leases_per_uid=4))
     errors = lease_and_die(harpd, 40)
     assert set(errors) == {errno.EBUSY}
-    with harpd.client() as client:  # each queue of another user's still finds its block
+    with harpd.client() as client:  # another user still gets a block for each queue
         ports = [client.lease("eth0", queue=queue)[0].port_min for queue in range(4)]
     assert len(set(ports)) == 4
 
@@ -123,8 +123,8 @@ def test_unread_answers_do_not_accumulate(harpd: Running) -> None:
 
 @pytest.mark.parametrize("uid", [0, NOBODY])
 def test_a_client_without_hello_is_dropped_first(harpd: Running, uid: int) -> None:
-    """As many as one user may have, or as harpd has places for root, and more of them come: who
-    speaks is served, of whichever user."""
+    """More silent connections than a user, or root, may have: a client that sends HELLO is
+    served, of either user."""
     path, places = harpd.path, harpd.daemon._server.connections
     count = places.total_max + places.root_reserve if uid == 0 else places.per_uid_max
 
@@ -145,13 +145,13 @@ def test_a_client_without_hello_is_dropped_first(harpd: Running, uid: int) -> No
 def test_a_client_that_is_dropped_learns_the_reason(
     harpd: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also when its hello was on the way, and when there is no other to make room."""
+    """Also when its HELLO was in transit, and when no silent connection can be closed."""
     server = harpd.daemon._server
     monkeypatch.setattr(server.connections, "per_uid_max", 1)
     path = harpd.path
 
     def crowd() -> list[str]:
-        said = []
+        reasons = []
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as silent:
             silent.connect(str(path))
             with DaemonClient(path, "one that speaks") as speaks:
@@ -160,18 +160,18 @@ def test_a_client_that_is_dropped_learns_the_reason(
                     try:
                         _late(silent)
                     except RefusedByDaemonError as refused:
-                        said.append(refused.why)
+                        reasons.append(refused.why)
                     silent = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
                     silent.connect(str(path))
-        return said
+        return reasons
 
     pushed, away = in_child(crowd, NOBODY)
-    assert pushed.endswith("it has not said hello, and others want its place")
+    assert pushed.endswith("it has not sent HELLO, and another client needs the connection")
     assert away == f"user {NOBODY} has 1 connections to harpd, which is the limit; close some"
 
 
 def _late(sock: socket.socket) -> None:
-    """Says hello on a connection that is over."""
+    """Send HELLO on a closed connection."""
     client = DaemonClient.__new__(DaemonClient)
     client.path, client._serial, client._sock = Path(), 0, sock
     client._ask(_host.pack_hello(1, "late"), _host.Kind.WELCOME)

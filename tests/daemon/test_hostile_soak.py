@@ -2,22 +2,22 @@
 """Many leases in sequence leave a real harpd as it was before."""
 
 import contextlib
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from crash_rig import wait_for
+from daemon_rig import lease_once
 from harpd_rig import HostDaemon
+from netns_tools import wait_until
 
 from harp.lab import Lab, LabOptions
 
-CONNECTIONS = 10  # each may say 20 things a second
+CONNECTIONS = 10  # each may send 20 messages a second
 
 
 @pytest.fixture
 def harpd(need_root: None) -> Iterator[HostDaemon]:
-    """harpd on a host with two queues, whose ports don't rest."""
+    """harpd on a host with two queues, without port quarantine."""
     with Lab(LabOptions(queues=2)) as lab:
         daemon = HostDaemon(lab.hosts[0], daemon="port_rest_ms = 0")
         try:
@@ -45,10 +45,7 @@ def cycle(harpd: HostDaemon, count: int) -> None:
         clients = [stack.enter_context(harpd.client()) for _ in range(CONNECTIONS)]
         for number in range(count):
             client = clients[number % CONNECTIONS]
-            lease, fds = client.lease(harpd.host.ifname, frame_count=64)
-            for fd in fds:
-                os.close(fd)
-            client.release(lease.lease_id)
+            lease_once(client, harpd.host.ifname, frame_count=64)
 
 
 @pytest.mark.parametrize("count", [150, pytest.param(10_000, marks=pytest.mark.long)])
@@ -56,7 +53,7 @@ def test_leases_leave_nothing_behind(harpd: HostDaemon, count: int) -> None:
     cycle(harpd, 50)
     before = holdings(harpd)
     cycle(harpd, count)
-    wait_for(  # connections end when harpd comes to it
+    wait_until(  # connections end when harpd comes to it
         lambda: holdings(harpd)["descriptors"] <= before["descriptors"] + 2, "closed descriptors"
     )
     after = holdings(harpd)
@@ -65,4 +62,4 @@ def test_leases_leave_nothing_behind(harpd: HostDaemon, count: int) -> None:
     assert after["resident_kib"] <= before["resident_kib"] + 8192
     nic = harpd.query("status")["nics"][0]
     assert (harpd.query("status")["leases"], nic["port_blocks_resting"]) == (0, 0)
-    assert "internal error" not in harpd.words()
+    assert "internal error" not in harpd.log_text()

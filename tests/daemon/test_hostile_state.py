@@ -67,7 +67,7 @@ def readable(text: str) -> bool:
     return True
 
 
-def test_cut_anywhere_it_is_one_error() -> None:
+def test_a_truncated_state_is_one_error() -> None:
     text = json.dumps(a_state())
     assert readable(text)
     assert not [end for end in range(len(text)) if readable(text[:end])]
@@ -98,16 +98,18 @@ def test_every_field_of_every_wrong_kind_is_one_error_or_harmless(
         harpd.end(remove=True)
 
 
-def test_a_state_that_is_no_text_is_set_aside(
+def test_a_damaged_state_is_set_aside(
     start: Callable[..., Running], settings: Settings, caplog: pytest.LogCaptureFixture
 ) -> None:
-    for raw in (b"\xff\xfe\0", b"", b"[" * 100_000, b"\0" * 4096):
+    damaged = [b"\xff\xfe\0", b"", b"[" * 100_000, b"\0" * 4096, b"{", b"[]"]
+    damaged += [b'{"format": 99}', b'{"format": 1, "leases": 3}']
+    for raw in damaged:
         settings.run_dir.mkdir(exist_ok=True)
         (settings.run_dir / "state.json").write_bytes(raw)
         start(FakeKernel()).end(remove=True)
         assert (settings.run_dir / "state.bad").read_bytes() == raw
     assert "internal error" not in caplog.text
-    assert caplog.text.count("jobs of before are not known") == 4
+    assert caplog.text.count("jobs of before are not known") == len(damaged)
 
 
 def an_empty_directory(path: Path) -> None:
@@ -138,7 +140,7 @@ def test_a_state_that_is_no_regular_file_blocks_nothing(
     """Not the state, nor what is to become it: harpd puts it aside, or out of the way."""
     settings.run_dir.mkdir(exist_ok=True)
     make(settings.run_dir / name)
-    # In a process of its own: who waits for a FIFO's other end can't be stopped here.
+    # In another process: a thread that waits for a FIFO's other end can't be stopped.
     code = f"from harp.daemon.state import *; StateFile(Path({str(settings.run_dir)!r})).read()"
     subprocess.run([sys.executable, "-c", code], check=False, timeout=30, capture_output=True)
     harpd = start(FakeKernel())
@@ -216,7 +218,7 @@ def test_a_state_that_another_user_can_change_is_refused(
     file = settings.run_dir / "state.json"
     text = json.dumps(a_state())
     file.write_text(text)
-    said = spoil(file if name == "state.json" else settings.run_dir)
+    reason = spoil(file if name == "state.json" else settings.run_dir)
     subject = "the state" if name == "state.json" else "run_dir"
     unpinned: list[str] = []
 
@@ -231,7 +233,7 @@ def test_a_state_that_another_user_can_change_is_refused(
         with pytest.raises(HarpError) as caught:
             use()
         assert str(caught.value).startswith(f"{subject} is not trusted: ")
-        assert said in str(caught.value)
+        assert reason in str(caught.value)
         assert "\n" not in str(caught.value)
     assert file.read_text() == text
     assert not unpinned

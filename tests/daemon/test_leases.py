@@ -11,25 +11,22 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from daemon_rig import NOBODY, Running, in_child, leave_harpd
+from daemon_rig import NOBODY, Running, holder, in_child, lease_once
 from fake_kernel import FakeKernel, FakeSteering, address
 
 from harp import _host
+from harp.config import NicConfig
 from harp.daemon.client import DaemonClient, RefusedByDaemonError
 from harp.daemon.kernel import Hardware
+from harp.daemon.loop import close_all
 from harp.daemon.netlink import Link
-from harp.daemon.nics import MISSED_MAX
-from harp.daemon.settings import NicSettings, Settings
+from harp.daemon.nics import LOST_MAX
+from harp.daemon.settings import Settings
 from harp.daemon.table import QueueState
 
 
 def inode(fd: int) -> int:
     return os.fstat(fd).st_ino
-
-
-def close(fds: list[int]) -> None:
-    while fds:
-        os.close(fds.pop())
 
 
 def steering(harpd: Running) -> FakeSteering:
@@ -50,7 +47,7 @@ def nothing_is_left(harpd: Running) -> None:
     assert harpd.daemon.leasing.frames.fds == []
 
 
-def test_a_lease_is_what_it_says(harpd: Running) -> None:
+def test_a_lease_has_its_queue_ports_and_descriptors(harpd: Running) -> None:
     with harpd.client() as client:
         assert client.settings == "HARP_X=1\n"
         assert client.devices[0].queues_free == 4
@@ -67,7 +64,7 @@ def test_a_lease_is_what_it_says(harpd: Running) -> None:
             (os.getpid(), "train.py rank 3")
         ]
         client.release(lease.lease_id)
-        close(fds)
+        close_all(fds)
     nothing_is_left(harpd)
 
 
@@ -75,7 +72,7 @@ _FD_XSK = 0
 
 
 def test_queues_that_no_packet_reaches(harpd: Running, caplog: pytest.LogCaptureFixture) -> None:
-    """Concluded when it is asked, told once, taken back; whoever has a lease keeps it."""
+    """Concluded at a request, logged once, and reverted; existing leases continue."""
     with harpd.client() as client, caplog.at_level(logging.INFO, "harpd"):
         held = client.lease("eth0", queue=2)[1]
         steering(harpd).arrived = {0: (64, 64, 0xFF)}
@@ -97,22 +94,22 @@ def test_queues_that_no_packet_reaches(harpd: Running, caplog: pytest.LogCapture
         assert client.query("status")["nics"][0]["queues_unreachable"] == []
         steering(harpd).failing = "arrivals"
         held += client.lease("eth0")[1]
-    close(held)
-    said = [record.getMessage() for record in caplog.records]
-    assert len([line for line in said if "no other queue is leased" in line]) == 1
-    assert len([line for line in said if "all may be leased again" in line]) == 1
+    close_all(held)
+    messages = [record.getMessage() for record in caplog.records]
+    assert len([line for line in messages if "no other queue is leased" in line]) == 1
+    assert len([line for line in messages if "all may be leased again" in line]) == 1
 
 
 def test_a_label_can_not_write_to_a_terminal(harpd: Running) -> None:
     with harpd.client() as client:
         lease, fds = client.lease("eth0", label="\x1b[31m\nred")
-        close(fds)
+        close_all(fds)
         assert client.query("instances")["instances"][0]["label"] == "?[31m?red"
         client.release(lease.lease_id)
 
 
 @pytest.mark.parametrize(
-    ("wishes", "error"),
+    ("fields", "error"),
     [
         ({"ifname": "eth7"}, errno.ENODEV),
         ({"ifname": "../../etc"}, errno.ENODEV),
@@ -122,16 +119,16 @@ def test_a_label_can_not_write_to_a_terminal(harpd: Running) -> None:
     ],
     ids=["interface", "path", "queue", "frames", "copy-mode"],
 )
-def test_a_lease_that_is_impossible_is_refused(harpd: Running, wishes: dict, error: int) -> None:  # type: ignore[type-arg]
+def test_a_lease_that_is_impossible_is_refused(harpd: Running, fields: dict, error: int) -> None:  # type: ignore[type-arg]
     with harpd.client() as client:
         with pytest.raises(RefusedByDaemonError) as caught:
-            client.lease(**wishes)
+            client.lease(**fields)
         assert caught.value.error == error
     nothing_is_left(harpd)
 
 
 @pytest.mark.parametrize("step", ["make", "ports_set", "xsk_set"])
-def test_a_failure_on_the_way_takes_back_what_was_done(harpd: Running, step: str) -> None:
+def test_a_failure_undoes_the_previous_steps(harpd: Running, step: str) -> None:
     if step == "make":
         harpd.kernel.make_error = OSError(errno.ENOMEM, "eth0 queue 0: no memory for frames")
     else:
@@ -143,12 +140,10 @@ def test_a_failure_on_the_way_takes_back_what_was_done(harpd: Running, step: str
         nothing_is_left(harpd)
         steering(harpd).failing, harpd.kernel.make_error = "", None
         harpd.kernel.held.clear()
-        lease, fds = client.lease("eth0")
-        close(fds)
-        client.release(lease.lease_id)
+        lease_once(client, "eth0")
 
 
-def test_an_internal_error_is_one_line_and_harpd_goes_on(
+def test_an_internal_error_is_one_line_and_harpd_continues(
     harpd: Running, caplog: pytest.LogCaptureFixture
 ) -> None:
     harpd.kernel.make_error = ZeroDivisionError("ours")  # type: ignore[assignment]
@@ -183,32 +178,9 @@ def test_others_are_served_while_a_lease_is_made(harpd: Running) -> None:
         harpd.kernel.may_make.set()
         message, fds, _, _ = socket.recv_fds(slow._sock, 65536, _host.FDS)
         lease = _host.unpack(message).fields["lease"]
-        close(fds)
+        close_all(fds)
         slow.release(lease.lease_id)
     nothing_is_left(harpd)
-
-
-def holder(path: str, uid: int | None = None) -> tuple[int, int]:
-    """A process that leases and waits; its number, and the pipe whose closing ends it."""
-    reading, writing = os.pipe()
-    told, tell = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        try:
-            if uid is not None:
-                os.setuid(uid)
-            leave_harpd(reading, tell)
-            with DaemonClient(path, "holder") as client:  # type: ignore[arg-type]
-                client.lease("eth0", label="holder")
-                os.write(tell, b"x")
-                os.read(reading, 1)
-        finally:
-            os._exit(0)
-    os.close(reading)
-    os.close(tell)
-    assert os.read(told, 1) == b"x"
-    os.close(told)
-    return pid, writing
 
 
 def test_a_lease_of_a_harpd_with_a_thousand_descriptors(harpd: Running) -> None:
@@ -218,25 +190,23 @@ def test_a_lease_of_a_harpd_with_a_thousand_descriptors(harpd: Running) -> None:
     many = [os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC) for _ in range(1024)]
     try:
         with harpd.client() as client:
-            lease, fds = client.lease("eth0")
-            close(fds)
-            client.release(lease.lease_id)
+            lease_once(client, "eth0")
         nothing_is_left(harpd)
     finally:
-        close(many)
+        close_all(many)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def test_death_ends_the_lease_and_the_queue_comes_back_when_the_kernel_lets_go(
+def test_the_end_of_a_process_ends_its_lease_and_frees_the_queue_later(
     harpd: Running,
 ) -> None:
-    pid, writing = holder(str(harpd.path))
+    pid, ending = holder(harpd.path)
     assert set(steering(harpd).xsks) == {0}
     os.kill(pid, signal.SIGKILL)
-    # The map is clean even before anybody reaps the dead.
+    # The map is clean before the dead process is reaped.
     nothing_is_left(harpd)
     os.waitpid(pid, 0)
-    os.close(writing)
+    os.close(ending)
     # A forked child still holds the queue, as far as the kernel is concerned.
     assert queue_state(harpd, 0) is QueueState.RECOVERING
     with harpd.client() as client:
@@ -247,11 +217,11 @@ def test_death_ends_the_lease_and_the_queue_comes_back_when_the_kernel_lets_go(
     with harpd.client() as client:
         lease, fds = client.lease("eth0", queue=0)
         assert lease.port_min == 61256, "the ports of the dead rest"
-        close(fds)
+        close_all(fds)
         client.release(lease.lease_id)
 
 
-def test_the_cap_of_a_user(start: Callable[..., Running], settings: Settings) -> None:
+def test_the_lease_limit_of_a_user(start: Callable[..., Running], settings: Settings) -> None:
     if os.geteuid() != 0:
         pytest.skip("needs root: it plays two users")
     harpd = start(given=replace(settings, leases_per_uid=2))
@@ -300,25 +270,11 @@ def test_a_lease_survives_link_down_and_up(
         assert logged(caplog, "eth0: the interface is up again") == 1
         assert client.query("instances")["instances"][0]["marks"] == []
         assert set(steering(harpd).xsks) == {0}, "the lease never lost its place"
-        close(fds)
+        close_all(fds)
         client.release(lease.lease_id)
 
 
-def test_a_lease_survives_a_change_of_the_mtu(
-    harpd: Running, caplog: pytest.LogCaptureFixture
-) -> None:
-    with harpd.client() as client:
-        lease, fds = client.lease("eth0")
-        harpd.kernel.change(mtu_bytes=9000)
-        sync(harpd), sync(harpd)
-        assert logged(caplog, "eth0: MTU changed from 1500 to 9000") == 1
-        marks = client.query("instances")["instances"][0]["marks"]
-        assert marks == ["MTU changed from 1500 to 9000"]
-        close(fds)
-        client.release(lease.lease_id)
-
-
-def test_addresses_come_and_go(harpd: Running, caplog: pytest.LogCaptureFixture) -> None:
+def test_addresses_are_added_and_removed(harpd: Running, caplog: pytest.LogCaptureFixture) -> None:
     assert steering(harpd).own == {address(1).raw}
     with harpd.client() as client:
         lease, fds = client.lease("eth0")
@@ -330,11 +286,11 @@ def test_addresses_come_and_go(harpd: Running, caplog: pytest.LogCaptureFixture)
         harpd.kernel.own = [address(1), address(2)]
         sync(harpd)
         assert client.query("instances")["instances"][0]["marks"] == []
-        close(fds)
+        close_all(fds)
         client.release(lease.lease_id)
 
 
-def test_a_missed_address_goes_with_the_leases_that_had_it(harpd: Running) -> None:
+def test_a_removed_address_is_dropped_with_its_leases(harpd: Running) -> None:
     with harpd.client() as client:
         had, fds = client.lease("eth0")
         harpd.kernel.own = [address(2)]
@@ -346,11 +302,11 @@ def test_a_missed_address_goes_with_the_leases_that_had_it(harpd: Running) -> No
         client.release(had.lease_id)
         sync(harpd)
         assert steering(harpd).own == {address(2).raw}
-        close(fds), close(more)
+        close_all(fds), close_all(more)
         client.release(later.lease_id)
 
 
-def test_a_missed_address_on_another_interface_is_the_kernel_s(harpd: Running) -> None:
+def test_a_removed_address_on_another_interface_is_dropped(harpd: Running) -> None:
     with harpd.client() as client:
         lease, fds = client.lease("eth0")
         harpd.kernel.own = [address(1, ifindex=3)]
@@ -359,23 +315,23 @@ def test_a_missed_address_on_another_interface_is_the_kernel_s(harpd: Running) -
         harpd.kernel.own = [address(1), address(1, ifindex=3)]
         sync(harpd)
         assert steering(harpd).own == {address(1).raw}
-        close(fds)
+        close_all(fds)
         client.release(lease.lease_id)
 
 
-def test_the_longest_missed_addresses_make_room(harpd: Running) -> None:
+def test_the_number_of_removed_addresses_is_bounded(harpd: Running) -> None:
     with harpd.client() as client:
         lease, fds = client.lease("eth0")
-        for last in range(2, 4 + MISSED_MAX):
+        for last in range(2, 4 + LOST_MAX):
             harpd.kernel.own = [address(last)]
             sync(harpd)
-        kept = {address(last).raw for last in range(3, 4 + MISSED_MAX)}
+        kept = {address(last).raw for last in range(3, 4 + LOST_MAX)}
         assert steering(harpd).own == kept
-        close(fds)
+        close_all(fds)
         client.release(lease.lease_id)
 
 
-def test_away_and_back_with_its_index(harpd: Running) -> None:
+def test_a_nic_that_returns_with_its_index(harpd: Running) -> None:
     """As from another network namespace: a lease of before has nothing of the NIC any more."""
     with harpd.client() as client:
         old, fds = client.lease("eth0")
@@ -390,7 +346,7 @@ def test_away_and_back_with_its_index(harpd: Running) -> None:
         assert set(steering(harpd).xsks) == {new.queue}
         assert steering(harpd).ports
         assert queue_state(harpd, new.queue) is QueueState.LEASED
-        close(fds), close(more)
+        close_all(fds), close_all(more)
         client.release(new.lease_id)
     nothing_is_left(harpd)
 
@@ -398,7 +354,7 @@ def test_away_and_back_with_its_index(harpd: Running) -> None:
 def test_a_lease_survives_a_renamed_interface(
     harpd: Running, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Leases go on; nobody gets a new one, and is told why."""
+    """Existing leases continue; new ones are refused with the reason."""
     with harpd.client() as client:
         lease, fds = client.lease("eth0")
         before = steering(harpd)
@@ -418,15 +374,17 @@ def test_a_lease_survives_a_renamed_interface(
         assert steering(harpd) is before
         for each in (lease, again):
             client.release(each.lease_id)
-        close(fds), close(more)
+        close_all(fds), close_all(more)
     nothing_is_left(harpd)
 
 
-def test_renamed_to_what_harp_toml_names_too(
+def test_a_nic_renamed_to_another_configured_name(
     start: Callable[..., Running], settings: Settings
 ) -> None:
     """It is that one's then, and not leased under two names."""
-    harpd = start(given=replace(settings, nics=(NicSettings("eth0"), NicSettings("wan7"))))
+    harpd = start(
+        given=replace(settings, nics=(NicConfig(ifname="eth0"), NicConfig(ifname="wan7")))
+    )
     with harpd.client() as client:
         old, fds = client.lease("eth0")
         before = steering(harpd)
@@ -439,11 +397,11 @@ def test_renamed_to_what_harp_toml_names_too(
         assert set(steering(harpd).xsks) == {new.queue}
         for each in (old, new):
             client.release(each.lease_id)
-        close(fds), close(more)
+        close_all(fds), close_all(more)
     nothing_is_left(harpd)
 
 
-def test_removed_and_back_under_the_same_name(
+def test_a_nic_that_returns_with_another_index(
     harpd: Running, caplog: pytest.LogCaptureFixture
 ) -> None:
     with harpd.client() as client:
@@ -470,7 +428,7 @@ def test_removed_and_back_under_the_same_name(
         client.release(lease.lease_id)
         assert set(steering(harpd).xsks) == {again.queue}, "the old lease's end touches nothing new"
         client.release(again.lease_id)
-        close(fds), close(more)
+        close_all(fds), close_all(more)
 
 
 def test_an_interface_that_another_program_has(
@@ -488,15 +446,13 @@ def test_an_interface_that_another_program_has(
         assert caught.value.error == errno.EBUSY
         kernel.attach_error = None
         sync(harpd)
-        lease, fds = client.lease("eth0")
-        close(fds)
-        client.release(lease.lease_id)
+        lease_once(client, "eth0")
 
 
 def test_queues_that_harp_toml_keeps_for_others(
     start: Callable[..., Running], settings: Settings
 ) -> None:
-    nic = NicSettings("eth0", lease_queues=frozenset({1, 3, 9}))
+    nic = NicConfig(ifname="eth0", lease_queues=(1, 3, 9))
     harpd = start(given=replace(settings, nics=(nic,)))
     with harpd.client() as client:
         taken = [client.lease("eth0") for _ in range(2)]
@@ -505,7 +461,7 @@ def test_queues_that_harp_toml_keeps_for_others(
         with pytest.raises(RefusedByDaemonError, match="all 2 queues are leased"):
             client.lease("eth0")
         for lease, fds in taken:
-            close(fds)
+            close_all(fds)
             client.release(lease.lease_id)
 
 
@@ -530,11 +486,11 @@ def test_reload_takes_what_may_change(
     assert not harpd.daemon.leasing.access.everybody
 
 
-def test_a_nic_that_can_not_be_read_keeps_no_setting_from_others(
+def test_an_unreadable_nic_does_not_keep_settings_from_others(
     start: Callable[..., Running], settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def reload(old: Settings) -> Settings:
-        nics = tuple(replace(each, lease_queues=frozenset({1})) for each in old.nics)
+        nics = tuple(replace(each, lease_queues=(1,)) for each in old.nics)
         return replace(old, nics=nics, users=(), groups=(), leases_per_uid=1)
 
     def hardware(link: Link, rss: str) -> Hardware:
@@ -544,7 +500,7 @@ def test_a_nic_that_can_not_be_read_keeps_no_setting_from_others(
 
     kernel = FakeKernel()
     kernel.present["eth1"] = replace(kernel.present["eth0"], ifname="eth1", ifindex=3)
-    both = replace(settings, nics=(NicSettings("eth0"), NicSettings("eth1")))
+    both = replace(settings, nics=(NicConfig(ifname="eth0"), NicConfig(ifname="eth1")))
     harpd = start(kernel, given=both, reload=reload)
     real = kernel.hardware
     monkeypatch.setattr(kernel, "hardware", hardware)
@@ -555,13 +511,13 @@ def test_a_nic_that_can_not_be_read_keeps_no_setting_from_others(
     assert not harpd.daemon.leasing.access.everybody
     assert harpd.daemon.table.per_uid_max == 1
     for ifname in ("eth0", "eth1"):
-        assert harpd.daemon.nics.all[ifname].settings.lease_queues == frozenset({1})
+        assert harpd.daemon.nics.all[ifname].settings.lease_queues == (1,)
         assert harpd.daemon.table.nics[ifname].withdrawn == {0, 2, 3}
 
 
 def test_a_reload_gives_and_takes_queues(start: Callable[..., Running], settings: Settings) -> None:
     def only(*queues: int) -> Settings:
-        return replace(settings, nics=(NicSettings("eth0", lease_queues=frozenset(queues)),))
+        return replace(settings, nics=(NicConfig(ifname="eth0", lease_queues=queues),))
 
     harpd = start(given=only(0, 1), reload=lambda _old: only(1, 2))
     with harpd.client() as client:
@@ -579,6 +535,6 @@ def test_a_reload_gives_and_takes_queues(start: Callable[..., Running], settings
         with pytest.raises(RefusedByDaemonError, match="all 2 queues are leased"):
             client.lease("eth0")
         for each, more in taken:
-            close(more)
+            close_all(more)
             client.release(each.lease_id)
-        close(fds)
+        close_all(fds)

@@ -15,19 +15,20 @@ from fake_kernel import FakeKernel
 from harp import _host
 from harp.daemon import leasing
 from harp.daemon.client import DaemonClient
-from harp.daemon.kernel import Made, Wish
+from harp.daemon.kernel import LeaseRequest, Made
+from harp.daemon.loop import close_all
 
 
 class SlowKernel(FakeKernel):
-    """Counts who finds a queue busy."""
+    """Counts requests that find a queue busy."""
 
     def __init__(self, queues: int) -> None:
         super().__init__(queues)
         self.refused = 0
 
-    def make(self, wish: Wish) -> Made:
+    def make(self, request: LeaseRequest) -> Made:
         try:
-            return super().make(wish)
+            return super().make(request)
         except OSError as error:
             self.refused += error.errno == errno.EBUSY
             raise
@@ -36,27 +37,22 @@ class SlowKernel(FakeKernel):
         return False  # it is the lease that finds out
 
 
-def close(fds: list[int]) -> None:
-    for fd in fds:
-        os.close(fd)
-
-
 def give_back(client: DaemonClient, count: int) -> None:
-    """Leases of so many queues that end together."""
+    """Lease a number of queues and return them together."""
     leases = [client.lease("eth0") for _ in range(count)]
     for lease, fds in leases:
-        close(fds)
+        close_all(fds)
         client.release(lease.lease_id)
 
 
-def asks(client: DaemonClient, **wishes: Any) -> None:
-    """For a lease, whose answer is awaited later."""
-    client._sock.send(_host.pack_lease(9, "eth0", **wishes))
+def asks(client: DaemonClient, **request: Any) -> None:
+    """Request a lease; the answer is read later."""
+    client._sock.send(_host.pack_lease(9, "eth0", **request))
 
 
 def leased(client: DaemonClient) -> Any:
     raw, fds, _, _ = socket.recv_fds(client._sock, 65536, _host.FDS)
-    close(fds)
+    close_all(fds)
     return _host.unpack(raw).fields["lease"]
 
 
@@ -65,7 +61,7 @@ def refused(client: DaemonClient) -> tuple[int, str]:
     return fields["error"], fields["why"]
 
 
-def test_a_lease_right_behind_a_release_waits_for_the_kernel(
+def test_a_lease_after_a_release_waits_for_the_kernel(
     start: Callable[..., Running],
 ) -> None:
     kernel = SlowKernel(queues=1)
@@ -79,7 +75,9 @@ def test_a_lease_right_behind_a_release_waits_for_the_kernel(
         assert leased(client).queue == 0
 
 
-def test_of_queues_that_come_back_the_one_that_does(start: Callable[..., Running]) -> None:
+def test_a_recovering_queue_is_leased_once_the_kernel_frees_it(
+    start: Callable[..., Running],
+) -> None:
     """A forked child has the first one, and it is not waited for."""
     kernel = SlowKernel(queues=3)
     harpd = start(kernel)
@@ -96,9 +94,9 @@ def test_a_queue_of_another_program_is_refused(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Sooner than one that harpd had leased; who asks for any gets another one."""
+    """A queue that harpd never leased is not waited for; another one is granted."""
     monkeypatch.setattr(leasing, "BUSY_WAIT_S", 0.0)
-    monkeypatch.setattr(leasing, "RECOVER_TELL_S", 0.0)
+    monkeypatch.setattr(leasing, "RECOVER_LOG_S", 0.0)
     kernel = SlowKernel(queues=2)
     kernel.held = {("eth0", 0)}
     harpd = start(kernel)
@@ -108,12 +106,12 @@ def test_a_queue_of_another_program_is_refused(
         assert kernel.refused == 1
         asks(client)
         assert leased(client).queue == 1
-    told = "eth0 queue 0: an AF_XDP socket without a lease of harpd's owns the queue"
-    harpd.until(lambda: told in caplog.text, "a word of it")
+    message = "eth0 queue 0: an AF_XDP socket without a lease of harpd's owns the queue"
+    harpd.until(lambda: message in caplog.text, "the message")
     assert "that it forked" not in caplog.text
 
 
-def test_what_a_probe_held_is_waited_for_too(
+def test_a_queue_held_by_a_probe_is_waited_for(
     start: Callable[..., Running], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """harpd's own look at the queue takes the kernel as long as a lease."""

@@ -75,7 +75,7 @@ def start(stack: contextlib.ExitStack, host: Host, daemon: HostDaemon) -> Actor:
 
 
 def connected(sender: Actor, receiver: Actor, listening: tuple[str, int]) -> str:
-    """Joins and uses them; what the sender said of the way."""
+    """Connect and use them; return the sender's line about the path."""
     handle, listen = listening
     receiver.start("accept", listen=listen, timeout_s=60)
     send = sender.call("connect", handle=handle, timeout_s=60)
@@ -99,7 +99,7 @@ def harpctl(daemon: HostDaemon, *words: str) -> str:
     return done.stdout
 
 
-def test_all_lands_on_one_queue(lab: Lab, harpds: list[HostDaemon]) -> None:
+def test_all_packets_on_one_queue(lab: Lab, harpds: list[HostDaemon]) -> None:
     here, there = lab.hosts
     with contextlib.ExitStack() as stack:
         senders, receivers, listens = [], [], []
@@ -109,10 +109,10 @@ def test_all_lands_on_one_queue(lab: Lab, harpds: list[HostDaemon]) -> None:
             listens.append(receivers[-1].call("listen"))
         paths = [connected(*each) for each in zip(senders, receivers, listens, strict=True)]
         assert "connected by HARP TCP" in paths[0]
-        for index, said in enumerate(paths[1:], 1):
-            assert "connected by kernel TCP" in said
-            assert "source ports: packets between our queue" in said
-            assert f"the peer's queue {index} of {QUEUES} find no way" in said
+        for index, path in enumerate(paths[1:], 1):
+            assert "connected by kernel TCP" in path
+            assert "source ports: packets between our queue" in path
+            assert f"the peer's queue {index} of {QUEUES} find no way" in path
         # The packets that were lost are SYNs, as any host may send: nothing is concluded.
         verdicts = harpds[1].query("status")["nics"][0]["verdicts"]
         assert verdicts["rss_mismatch"] >= 64
@@ -120,13 +120,13 @@ def test_all_lands_on_one_queue(lab: Lab, harpds: list[HostDaemon]) -> None:
         # Now the second host connects: answers to three queues of its come to another one.
         for sender, receiver in zip(receivers[1:], senders[1:], strict=True):
             connected(sender, receiver, receiver.call("listen"))
-        # Queues 4 to 7 are free, and would be deaf.
+        # Queues 4 to 7 are free, and would receive nothing.
         for _ in range(2):
             with pytest.raises(RefusedByDaemonError) as refused:
                 lease(harpds[1])
             assert refused.value.error == errno.EBUSY
             assert REASON in refused.value.why
-        # A fifth process is told, and has kernel lanes.
+        # A fifth process gets the reason, and kernel lanes.
         fifth = start(stack, there, harpds[1])
         listening = fifth.call("listen")
         assert any(REASON in line for line in fifth.call("log"))
@@ -134,7 +134,7 @@ def test_all_lands_on_one_queue(lab: Lab, harpds: list[HostDaemon]) -> None:
         nic = harpds[1].query("status")["nics"][0]
         assert nic["queues_unreachable"] == list(range(1, QUEUES))
         assert nic["verdicts"]["rss_mismatch"] >= 64
-        assert harpds[1].words().count(REASON) == 1, "logged once"
+        assert harpds[1].log_text().count(REASON) == 1, "logged once"
         assert harpds[0].query("status")["nics"][0]["queues_unreachable"] == []
         status = harpctl(harpds[1], "status")
         assert REASON in status
@@ -154,4 +154,4 @@ def test_all_lands_on_one_queue(lab: Lab, harpds: list[HostDaemon]) -> None:
         for fd in fds:
             stack.callback(os.close, fd)
         assert harpds[1].query("status")["nics"][0]["queues_unreachable"] == []
-        assert "all may be leased again" in harpds[1].words()
+        assert "all may be leased again" in harpds[1].log_text()

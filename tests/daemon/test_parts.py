@@ -78,7 +78,7 @@ def test_a_failed_write_leaves_the_old_state(tmp_path: Path) -> None:
 
 
 def test_no_signal_is_lost_in_a_storm() -> None:
-    """So many while the loop is busy that its wake-up descriptor takes no more."""
+    """More signals while the loop is busy than its wake-up descriptor takes."""
     came: list[str] = []
     loop = Loop()
     try:
@@ -110,7 +110,7 @@ def test_a_bucket_bounds_the_rate() -> None:
     assert bucket.take(100) > 0, "a long silence saves up no more than the burst"
 
 
-def test_a_bucket_may_owe() -> None:
+def test_a_bucket_may_have_a_debt() -> None:
     """What refusals cost is paid later, up to a limit."""
     bucket = Bucket(rate_per_s=10, burst=5)
     bucket.charge(4, 0)
@@ -264,7 +264,7 @@ def test_an_owner_is_found_again_and_not_mistaken() -> None:
     fd = peer.reopen(Owner(os.getpid(), ticks, 0))
     assert peer.pidfd_pid(fd) == os.getpid()
     os.close(fd)
-    with pytest.raises(peer.PeerGoneError, match="another one"):
+    with pytest.raises(peer.PeerGoneError, match="another process"):
         peer.reopen(Owner(os.getpid(), ticks + 1, 0))
 
 

@@ -17,7 +17,7 @@ def test_two_blocks_for_each_queue_and_no_more_than_256_ports() -> None:
     assert block_size(4, 256) == 1
 
 
-def test_a_block_in_use_by_the_kernel_is_passed_over() -> None:
+def test_a_block_in_use_by_the_kernel_is_skipped() -> None:
     ports = PortBlocks(Block(61000, 61099), 10, 60)
     taken = ports.take(0, [61000, 61019, 61025, 7])
     assert taken == Block(61030, 61039)
@@ -38,7 +38,7 @@ def test_an_unused_block_is_not_quarantined() -> None:
     ports = PortBlocks(Block(61000, 61009), 10, 60)
     block = ports.take(0)
     assert block is not None
-    ports.give_back(block, 0, rest=False)
+    ports.give_back(block, 0, quarantine=False)
     assert ports.take(0) == block
 
 
@@ -72,25 +72,25 @@ class Life(RuleBasedStateMachine):
         self.now_s = 0.0
         self.returned: dict[Block, float] = {}
 
-    @initialize(size=st.integers(1, 40), rest_s=st.sampled_from([0.0, 5.0, 60.0]))
-    def begin(self, size: int, rest_s: float) -> None:
+    @initialize(size=st.integers(1, 40), quarantine_s=st.sampled_from([0.0, 5.0, 60.0]))
+    def begin(self, size: int, quarantine_s: float) -> None:
         self.span = Block(61000, 61099)
-        self.ports = PortBlocks(self.span, size, rest_s)
+        self.ports = PortBlocks(self.span, size, quarantine_s)
 
     @rule()
     def take(self) -> None:
         block = self.ports.take(self.now_s)
         if block is not None:
             for other, at_s in self.returned.items():
-                rested = self.now_s >= at_s + self.ports.rest_s
+                rested = self.now_s >= at_s + self.ports.quarantine_s
                 assert rested or not block.overlaps(other)
 
     @precondition(lambda self: self.ports.held)
-    @rule(data=st.data(), rest=st.booleans())
-    def give_back(self, data: st.DataObject, rest: bool) -> None:
+    @rule(data=st.data(), quarantine=st.booleans())
+    def give_back(self, data: st.DataObject, quarantine: bool) -> None:
         block = data.draw(st.sampled_from(sorted(self.ports.held)))
-        self.ports.give_back(block, self.now_s, rest)
-        if rest:
+        self.ports.give_back(block, self.now_s, quarantine)
+        if quarantine:
             self.returned[block] = self.now_s
 
     @rule(seconds=st.floats(0, 100))
@@ -99,11 +99,11 @@ class Life(RuleBasedStateMachine):
 
     @rule(size=st.integers(1, 40))
     def restart_with_another_size(self, size: int) -> None:
-        again = PortBlocks(self.span, size, self.ports.rest_s)
+        again = PortBlocks(self.span, size, self.ports.quarantine_s)
         for block in self.ports.held:
             assert again.claim(block)
-        for block, until_s in self.ports.resting.items():
-            again.lie_down(block, until_s)
+        for block, until_s in self.ports.quarantined.items():
+            again.continue_quarantine(block, until_s)
         self.ports = again
 
     @invariant()

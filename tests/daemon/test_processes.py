@@ -111,7 +111,7 @@ def pairs(harpds: list[HostDaemon]) -> Iterator[list[Pair]]:
         yield made
 
 
-def test_each_has_a_queue_of_its_own(harpds: list[HostDaemon], pairs: list[Pair]) -> None:
+def test_each_process_has_a_queue(harpds: list[HostDaemon], pairs: list[Pair]) -> None:
     for daemon, side in zip(harpds, ("sender", "receiver"), strict=True):
         found = daemon.query("instances")["instances"]
         assert sorted(each["queue"] for each in found) == list(range(PAIRS))
@@ -133,7 +133,7 @@ def test_other_processes_survive_when_one_is_killed(
         pair.begin(60 if pair is victim else SECONDS)
     killed = victim.sender.process.pid
     victim.sender.kill()
-    # The receiver ends with an error, and the others go on.
+    # The receiver ends with an error, and the others continue.
     (count, result), *_ = victim.receiver.result()
     assert result == "ncclRemoteError"
     assert count >= 0
@@ -153,12 +153,12 @@ def test_other_processes_continue_when_one_is_stopped(pairs: list[Pair]) -> None
         assert all(pair.end() for pair in others)
     finally:
         os.kill(victim.receiver.pid, signal.SIGCONT)
-    # Nothing of its own is lost either: the sender waited.
+    # It loses nothing either: the sender waited.
     assert victim.end() > 0
 
 
 def flood(host: Host, to: Host, ports: range, stop: threading.Event) -> threading.Thread:
-    """SYNs from addresses that are nobody's, as fast as Python can, to one instance's ports."""
+    """Send SYNs from unused addresses, as fast as possible, to one instance's ports."""
 
     def mac(where: Host) -> bytes:
         text = where.run("cat", f"/sys/class/net/{where.ifname}/address")
@@ -221,7 +221,7 @@ def test_other_processes_continue_when_one_is_flooded(
     try:
         for pair in pairs:
             pair.begin(SECONDS)
-        # Its own comm goes on, too: SYNs are answered without memory, or dropped.
+        # Its comm continues: SYNs are answered by cookies, or dropped.
         assert all(pair.end() for pair in pairs)
     finally:
         stop.set()
@@ -265,7 +265,7 @@ def test_one_process_with_four_leases(lab: Lab, rule: str) -> None:
 
 
 def test_more_processes_than_queues(harpds: list[HostDaemon], pairs: list[Pair]) -> None:
-    """The ninth is refused with a reason; nobody notices."""
+    """The ninth is refused with a reason; the others continue."""
     job = {"HARP_SOCKET": str(harpds[0].socket), "HARP_PATH": "xdp", "HARP_FRAMES": "2048"}
     late = Actor(None, job, ["unshare", "--net"])
     try:

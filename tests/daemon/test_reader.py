@@ -68,7 +68,7 @@ def has_ended(pid: int, pidfd: int) -> bool:
 # What it may do.
 #
 @ROOT_ONLY
-def test_it_has_two_capabilities_and_owns_nothing(
+def test_the_reader_has_two_capabilities_and_owns_nothing(
     make_reader: Callable[..., Reader], owner: Owner
 ) -> None:
     """And sees a page of root's process with them."""
@@ -95,7 +95,7 @@ def test_each_of_the_two_is_needed(
 
 
 @ROOT_ONLY
-def test_without_leave_to_change_users_it_does_not_read(
+def test_without_setuid_the_reader_refuses(
     make_reader: Callable[..., Reader],
 ) -> None:
     """It would be root otherwise, which owns most files."""
@@ -108,7 +108,7 @@ def test_without_leave_to_change_users_it_does_not_read(
 # Its end.
 #
 @pytest.mark.parametrize("busy", [False, True], ids=["idle", "in-a-scan"])
-def test_it_ends_with_harpd(busy: bool) -> None:
+def test_the_reader_ends_with_harpd(busy: bool) -> None:
     """Which is killed."""
     reading_end, writing_end = os.pipe()
     harpd = os.fork()
@@ -139,7 +139,7 @@ def test_it_ends_with_harpd(busy: bool) -> None:
         os.close(pidfd)
 
 
-def test_one_that_died_is_started_again(
+def test_a_dead_reader_is_started_again(
     make_reader: Callable[..., Reader], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reader = make_reader()
@@ -156,14 +156,14 @@ def test_one_that_died_is_started_again(
     assert reader.pid not in (0, first)
 
 
-def test_one_that_does_not_answer_is_ended(make_reader: Callable[..., Reader]) -> None:
+def test_a_reader_that_does_not_answer_is_ended(make_reader: Callable[..., Reader]) -> None:
     reader = make_reader(variant("discover.find = lambda: time.sleep(1000)"))
     with pytest.raises(ReaderError, match="timed out"):
         reader.ask(DOCUMENT, None, 0.05)
     assert reader.pid == 0
 
 
-def test_a_mistake_of_its_own_is_an_answer(make_reader: Callable[..., Reader]) -> None:
+def test_an_exception_of_the_reader_is_an_answer(make_reader: Callable[..., Reader]) -> None:
     reader = make_reader(variant("discover.find = lambda: 1 / 0"))
     for _ in range(2):
         with pytest.raises(ReaderError, match="ZeroDivisionError"):
@@ -171,7 +171,7 @@ def test_a_mistake_of_its_own_is_an_answer(make_reader: Callable[..., Reader]) -
 
 
 # --------------------------------------------------------------------------------------------------
-# One scan for all who ask.
+# One scan serves all requests.
 #
 def test_one_scan_serves_all_requests_of_a_second(
     owner: Owner, monkeypatch: pytest.MonkeyPatch
@@ -193,7 +193,7 @@ def test_one_scan_serves_all_requests_of_a_second(
 def test_the_number_of_descriptors_read_per_user_is_limited(
     owner: Owner, monkeypatch: pytest.MonkeyPatch, room: int
 ) -> None:
-    """A user with millions of them must not make the scan long; it is said who."""
+    """A user with millions of them must not make the scan long; a message names the user."""
     pid = owner.process.pid
     uid = discover._uid
     monkeypatch.setattr(discover, "_uid", lambda p, n: NOBODY if n == pid else uid(p, n))
@@ -209,10 +209,10 @@ def test_the_number_of_descriptors_read_per_user_is_limited(
     monkeypatch.setattr(discover, "USER_LINKS_MAX", most)
     with discover.find() as found:
         assert len(owner.pages(found)) == room
-        said = [str(error) for _, error in found.bad]
+        messages = [str(error) for _, error in found.bad]
         more = len(discover._numbers(fds)) + discover.PROCESS_LINKS > most
-        assert said == [f"user {NOBODY} has more descriptors open than are looked at: "
-                        "the rest is left out"] * more  # fmt: skip
+        assert messages == [f"user {NOBODY} has more descriptors open than the limit: "
+                        "the others are left out"] * more  # fmt: skip
 
 
 class Counted(Reader):

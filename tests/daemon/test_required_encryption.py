@@ -98,7 +98,7 @@ Start = Callable[..., Running]
 
 
 def with_settings(settings: Settings, **variables: str) -> Settings:
-    """What harpd says of a harp.toml."""
+    """Return harpd's messages about a harp.toml."""
     return replace(settings, job="".join(f"{name}={text}\n" for name, text in variables.items()))
 
 
@@ -144,25 +144,25 @@ def test_harpd_requires_nothing(start: Start, settings: Settings, job: Job, aske
 # harpd is there and does not answer.
 #
 def check_silent(job: Job, why: str) -> None:
-    """With and without a wish in the environment. All at once: each of them waits for harpd."""
+    """With and without a setting in the environment. All at once: each of them waits for harpd."""
     key = {"HARP_ENCRYPT": "aes-256-gcm", "HARP_KEY_FILE": job.key("other.key")}
-    wishes = [{}, {"HARP_ENCRYPT": "off"}, {"HARP_ENCRYPT": "auto"}]
-    said = (
+    variables = [{}, {"HARP_ENCRYPT": "off"}, {"HARP_ENCRYPT": "auto"}]
+    expected = (
         "cannot learn from harpd whether harp.toml requires encryption "
         f"(HARP_ENCRYPT=aes-256-gcm needs no answer): {job.socket}: {why}"
     )
     with ThreadPoolExecutor() as pool:
         lines = [
-            pool.submit(job.refusal, HARP_DAEMON=asked, **wish)
+            pool.submit(job.refusal, HARP_DAEMON=asked, **each)
             for asked in ("auto", "off")
-            for wish in wishes
+            for each in variables
         ]
         # No answer could require more than this.
         encrypted = [
             pool.submit(job.encrypts, HARP_DAEMON=asked, **key) for asked in ("auto", "off")
         ]
         for line in lines:
-            assert said in line.result()
+            assert expected in line.result()
         assert all(each.result() for each in encrypted)
 
 
@@ -218,7 +218,7 @@ def listener(path: Path, room: int, uid: int = 0) -> Iterator[socket.socket]:
         sock = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
         sock.bind(str(path))
         path.chmod(0o666)
-        os.seteuid(uid)  # what SO_PEERCRED says is who listened
+        os.seteuid(uid)  # SO_PEERCRED names the user that listened
         try:
             sock.listen(room)
         finally:
@@ -244,7 +244,7 @@ def test_the_socket_is_not_for_this_user(start: Start, settings: Settings, job: 
 
 
 def test_another_user_listens_there(job: Job) -> None:
-    """It may say what it likes: its WELCOME is not read."""
+    """Its WELCOME is not read."""
     with listener(job.socket, 64, uid=NOBODY):
         check_silent(
             job, f"user {NOBODY} listens there, and harpd must run as root or as this user (0)"
@@ -252,7 +252,7 @@ def test_another_user_listens_there(job: Job) -> None:
 
 
 # --------------------------------------------------------------------------------------------------
-# There is no harpd.
+# Without harpd.
 #
 @BOTH
 def test_harp_toml_requires_it(job: Job, asked: str) -> None:
@@ -311,12 +311,12 @@ def test_a_key_file_that_can_not_be_used(job: Job) -> None:
     job.key()
     job.uid = NOBODY
     assert f"key file {path} cannot be opened: Permission denied" in job.refusal()
-    (job.etc / "harp").chmod(0o700)  # not even whether there is one can be told
+    (job.etc / "harp").chmod(0o700)  # its existence can't be checked either
     assert "/etc/harp/harp.toml cannot be read: Permission denied" in job.refusal()
     key = "/etc/harp-other.key"
     job.key(f"..{key.removeprefix('/etc')}")
-    wishes = {"HARP_ENCRYPT": "aes-256-gcm", "HARP_KEY_FILE": key}
-    assert job.encrypts(**wishes)
+    variables = {"HARP_ENCRYPT": "aes-256-gcm", "HARP_KEY_FILE": key}
+    assert job.encrypts(**variables)
 
 
 def test_nothing_requires_it(job: Job) -> None:
@@ -326,7 +326,7 @@ def test_nothing_requires_it(job: Job) -> None:
 
 
 # --------------------------------------------------------------------------------------------------
-# harpd says more than it may.
+# harpd sends more than it may.
 #
 def test_no_library_comes_from_harpd(start: Start, settings: Settings, job: Job) -> None:
     start(

@@ -4,7 +4,6 @@
 import errno
 import json
 import os
-import signal
 import socket
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,24 +11,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from daemon_rig import Running
+from daemon_rig import Running, holder, kill, lease_once
 from fake_kernel import FakeKernel, FakeSteering, address
-from test_leases import holder, nothing_is_left, queue_state, steering
+from test_leases import nothing_is_left, queue_state, steering
 
 from harp.cli import daemon as cli_daemon
+from harp.config import NicConfig
 from harp.daemon import daemon, rundir, state
 from harp.daemon.client import RefusedByDaemonError
 from harp.daemon.daemon import Daemon, Preparation
 from harp.daemon.frames import Frames
-from harp.daemon.settings import NicSettings, Settings
+from harp.daemon.settings import Settings
 from harp.daemon.table import QueueState
 from harp.errors import Exit, HarpError
-
-
-def end(pid: int, writing: int) -> None:
-    os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
-    os.close(writing)
 
 
 def test_a_stop_leaves_nothing(start: Callable[..., Running]) -> None:
@@ -44,7 +38,7 @@ def test_a_stop_leaves_nothing(start: Callable[..., Running]) -> None:
 
 def test_a_stop_is_refused_while_leases_exist_unless_forced(start: Callable[..., Running]) -> None:
     harpd = start()
-    pid, writing = holder(str(harpd.path))
+    pid, writing = holder(harpd.path)
     with harpd.client() as client:
         answer = client.query("stop")
         assert not answer["stopping"]
@@ -53,20 +47,20 @@ def test_a_stop_is_refused_while_leases_exist_unless_forced(start: Callable[...,
         assert client.query("stop", force=True)["stopping"]
     harpd.join()
     assert steering(harpd).xsks == steering(harpd).ports == harpd.kernel.pinned == {}
-    end(pid, writing)
+    kill(pid, writing)
 
 
-def test_jobs_run_on_over_a_restart(
+def test_jobs_survive_a_restart(
     start: Callable[..., Running], caplog: pytest.LogCaptureFixture
 ) -> None:
     first = start()
     kernel = first.kernel
-    pid, writing = holder(str(first.path))
+    pid, writing = holder(first.path)
     before = (dict(steering(first).xsks), dict(steering(first).ports))
     first.end(remove=False)
     assert kernel.pinned != {}
     second = start(kernel)
-    assert f"process {pid} runs on with eth0 queue 0" in caplog.text
+    assert f"process {pid} continues with eth0 queue 0" in caplog.text
     program = steering(second)
     assert (program.xsks, program.ports) == before, "not touched"
     assert program.replaced == 1
@@ -74,17 +68,17 @@ def test_jobs_run_on_over_a_restart(
     with second.client() as client:
         found = client.query("instances")["instances"][0]
         assert (found["pid"], found["label"], found["active"]) == (pid, "holder", True)
-    end(pid, writing)
+    kill(pid, writing)
     nothing_is_left(second)
 
 
 @pytest.mark.parametrize("seen", [True, False], ids=["seen", "unseen"])
-def test_an_address_that_went_is_awaited_over_a_restart(
+def test_a_removed_address_is_kept_over_a_restart(
     start: Callable[..., Running], seen: bool
 ) -> None:
     first = start()
     kernel = first.kernel
-    pid, writing = holder(str(first.path))
+    pid, writing = holder(first.path)
     kernel.own = []
     if seen:
         first.call(first.daemon.nics.sync)
@@ -100,18 +94,18 @@ def test_an_address_that_went_is_awaited_over_a_restart(
     third = start(kernel)
     with third.client() as client:
         assert client.query("instances")["instances"][0]["marks"] == []
-    end(pid, writing)
+    kill(pid, writing)
     nothing_is_left(third)
 
 
-def test_leases_of_the_dead_and_their_map_entries_go_at_the_next_start(
+def test_leases_of_ended_processes_are_removed_at_the_next_start(
     start: Callable[..., Running], caplog: pytest.LogCaptureFixture
 ) -> None:
     first = start()
     kernel = first.kernel
-    dead, living = holder(str(first.path)), holder(str(first.path))
+    dead, living = holder(first.path), holder(first.path)
     first.end(remove=False)
-    end(*dead)
+    kill(*dead)
     kernel.held.discard(("eth0", 0))
     steering(first).ports[62000] = 3  # what a harpd that died between two steps may leave
     second = start(kernel)
@@ -122,20 +116,20 @@ def test_leases_of_the_dead_and_their_map_entries_go_at_the_next_start(
     with second.client() as client:
         status = client.query("status")
         assert status["nics"][0]["port_blocks_resting"] == 1, "its peers may still be sending"
-    end(*living)
+    kill(*living)
 
 
-def test_a_process_that_let_go_of_its_queue_while_no_harpd_was_there(
+def test_a_queue_closed_while_no_harpd_ran_is_freed(
     start: Callable[..., Running], caplog: pytest.LogCaptureFixture
 ) -> None:
     first = start()
-    pid, writing = holder(str(first.path))
+    pid, writing = holder(first.path)
     first.end(remove=False)
     first.kernel.held.clear()
     second = start(first.kernel)
     nothing_is_left(second)
-    assert "had let go of the queue" in caplog.text
-    end(pid, writing)
+    assert "closed the queue while no harpd ran" in caplog.text
+    kill(pid, writing)
 
 
 def test_pins_of_another_layout_are_replaced_with_a_message(
@@ -153,14 +147,14 @@ def test_pins_that_a_job_depends_on_stay_until_it_ends(
     start: Callable[..., Running], caplog: pytest.LogCaptureFixture
 ) -> None:
     first = start()
-    pid, writing = holder(str(first.path))
+    pid, writing = holder(first.path)
     old = steering(first)
     first.end(remove=False)
     old.failing = "adopt"
     second = start(first.kernel)
     assert old.xsks, "the job's packets still come"
     assert second.kernel.steerings == [old]
-    assert "jobs run on with another version's XDP program" in caplog.text
+    assert "jobs depend on another version's XDP program" in caplog.text
     with second.client() as client, pytest.raises(RefusedByDaemonError, match="another version"):
         client.lease("eth0")
     # Nor does the end of this harpd take anything from it, nor the next one's beginning.
@@ -168,18 +162,18 @@ def test_pins_that_a_job_depends_on_stay_until_it_ends(
     second.join()
     third = start(first.kernel)
     assert third.kernel.steerings == [old]
-    end(pid, writing)
+    kill(pid, writing)
     third.call(third.daemon.nics.sync)
     assert len(third.kernel.steerings) == 2
     with third.client() as client:
         assert client.query("status")["nics"][0]["problem"] == ""
 
 
-def test_frames_of_a_job_that_runs_on_unattended_are_left(
+def test_frames_of_a_job_that_continues_unattended_are_left(
     start: Callable[..., Running], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     first = start()
-    pid, writing = holder(str(first.path))
+    pid, writing = holder(first.path)
     (held,) = first.daemon.leasing.frames.fds
     of_job, of_no_lease = os.dup(held), os.memfd_create("of-no-lease")
     inherited = []
@@ -192,7 +186,7 @@ def test_frames_of_a_job_that_runs_on_unattended_are_left(
     second = start(first.kernel)
     second.daemon.loop._workers.shutdown(wait=True)
     second.call(lambda: None)  # after the workers' results
-    assert f"process {pid} runs on unattended" in caplog.text
+    assert f"process {pid} continues unattended" in caplog.text
     assert os.pread(of_job, 5, 0) == b"frame"
     assert os.pread(of_no_lease, 5, 0) == bytes(5)
     for fd in (of_job, of_no_lease):
@@ -200,7 +194,7 @@ def test_frames_of_a_job_that_runs_on_unattended_are_left(
     for fd in inherited:
         with pytest.raises(OSError, match="Bad file descriptor"):
             os.fstat(fd)
-    end(pid, writing)
+    kill(pid, writing)
     second.call(second.daemon.nics.sync)
 
 
@@ -216,7 +210,7 @@ def test_a_nic_that_appears_is_prepared(start: Callable[..., Running]) -> None:
     assert len(preparation.calls) == 2
 
 
-def test_a_program_that_can_not_be_replaced_goes_on(
+def test_a_program_that_cannot_be_replaced_continues(
     start: Callable[..., Running], caplog: pytest.LogCaptureFixture
 ) -> None:
     kernel = FakeKernel()
@@ -225,12 +219,9 @@ def test_a_program_that_can_not_be_replaced_goes_on(
     steering(first).native = True
     steering(first).failing = "replace"
     second = start(first.kernel)
-    assert "the one of an earlier harpd goes on" in caplog.text
+    assert "the one of an earlier harpd continues" in caplog.text
     with second.client() as client:
-        lease, fds = client.lease("eth0")
-        for fd in fds:
-            os.close(fd)
-        client.release(lease.lease_id)
+        lease_once(client, "eth0")
 
 
 def test_pins_of_an_interface_that_is_no_longer_ours_are_removed(
@@ -266,42 +257,11 @@ def test_a_dead_harpds_socket_is_removed_with_a_message(
     harpd.client().close()
 
 
-def test_something_else_at_the_sockets_place(settings: Settings) -> None:
-    settings.run_dir.mkdir()
-    settings.socket_path.write_text("mine")
-    with pytest.raises(HarpError, match="exists and is not a socket; remove it"):
-        Daemon(settings, FakeKernel()).start()
-    assert settings.socket_path.read_text() == "mine"
-
-
-@pytest.mark.parametrize("kind", [socket.SOCK_SEQPACKET, socket.SOCK_STREAM], ids=["same", "other"])
-def test_another_programs_living_socket(settings: Settings, kind: socket.SocketKind) -> None:
-    settings.run_dir.mkdir()
-    with socket.socket(socket.AF_UNIX, kind) as other:
-        other.bind(str(settings.socket_path))
-        other.listen(1)
-        with pytest.raises(HarpError, match="another program listens on"):
-            Daemon(settings, FakeKernel()).start()
-        assert settings.socket_path.is_socket()
-
-
-def test_an_unknown_socket_group_is_an_error(settings: Settings) -> None:
-    with pytest.raises(HarpError, match="socket_group: there is no group no-such-group"):
-        Daemon(replace(settings, socket_group="no-such-group"), FakeKernel()).start()
-
-
 def test_a_socket_group_closes_the_socket_to_others(
     start: Callable[..., Running], settings: Settings
 ) -> None:
     harpd = start(given=replace(settings, socket_group=str(os.getgid())))
     assert harpd.path.stat().st_mode & 0o777 == 0o660
-
-
-def test_a_run_dir_that_can_not_be_made(settings: Settings, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    bad = replace(settings, run_dir=tmp_path / "file" / "run")
-    with pytest.raises(HarpError, match=r"can't be made: .*; set run_dir"):
-        Daemon(bad, FakeKernel()).start()
 
 
 def test_no_bpffs_is_one_line_and_harpd_serves(
@@ -316,66 +276,26 @@ def test_no_bpffs_is_one_line_and_harpd_serves(
     with harpd.client() as client:
         status = client.query("status")
         assert not status["pinned"]
-        lease, fds = client.lease("eth0")
-        for fd in fds:
-            os.close(fd)
-        client.release(lease.lease_id)
-
-
-@pytest.mark.parametrize(
-    "text", ["", "{", "[]", '{"format": 99}', '{"format": 1, "leases": 3}'], ids=repr
-)
-def test_a_damaged_state_is_set_aside(
-    start: Callable[..., Running], settings: Settings, text: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    settings.run_dir.mkdir()
-    (settings.run_dir / "state.json").write_text(text)
-    harpd = start()
-    assert (settings.run_dir / "state.bad").read_text() == text
-    assert caplog.text.count("can't be read") == 1
-    harpd.client().close()
+        lease_once(client, "eth0")
 
 
 def full(_self: object, _state: object) -> None:
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
-def test_a_full_disk_is_logged_once_and_harpd_continues(
-    harpd: Running, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def lease_and_return() -> None:
-        with harpd.client() as client:
-            lease, fds = client.lease("eth0")
-            for fd in fds:
-                os.close(fd)
-            client.release(lease.lease_id)
-
-    with monkeypatch.context() as broken:
-        broken.setattr(state.StateFile, "write", full)
-        lease_and_return()
-        harpd.kernel.held.clear()
-        with harpd.client() as client:
-            assert client.query("status")["state"] == "No space left on device"
-    assert caplog.text.count("can't be written: No space left on device") == 1
-    lease_and_return()
-    assert "can be written again" in caplog.text
-    saved = json.loads((harpd.daemon.settings.run_dir / "state.json").read_text())
-    assert saved["leases"] == []
-
-
-def test_what_a_full_disk_kept_back_is_saved_when_there_is_room(
+def test_the_state_is_saved_when_the_disk_has_space_again(
     start: Callable[..., Running], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(daemon, "STATE_AGAIN_S", 0.01)
     harpd = start()
     with monkeypatch.context() as broken:
         broken.setattr(state.StateFile, "write", full)
-        pid, writing = holder(str(harpd.path))
+        pid, writing = holder(harpd.path)
         harpd.until(lambda: harpd.daemon.status()["state"] != "good", "the disk is full")
     harpd.until(lambda: harpd.daemon.status()["state"] == "good", "saved without another change")
     saved = json.loads((harpd.daemon.settings.run_dir / "state.json").read_text())
     assert [each["owner"]["pid"] for each in saved["leases"]] == [pid]
-    end(pid, writing)
+    kill(pid, writing)
 
 
 def test_a_restart_that_would_lose_leases_is_refused(
@@ -383,22 +303,22 @@ def test_a_restart_that_would_lose_leases_is_refused(
 ) -> None:
     with monkeypatch.context() as broken:
         broken.setattr(state.StateFile, "write", full)
-        pid, writing = holder(str(harpd.path))
+        pid, writing = holder(harpd.path)
         with (
             harpd.client() as client,
             pytest.raises(RefusedByDaemonError, match=r"would lose 1 lease on .*; make room"),
         ):
             client.query("restart")
-        end(pid, writing)
+        kill(pid, writing)
         nothing_is_left(harpd)
-        assert harpd.call(harpd.daemon.restart_problem) == "", "nobody is hurt"
-    pid, writing = holder(str(harpd.path))
+        assert harpd.call(harpd.daemon.restart_problem) == "", "no lease is lost"
+    pid, writing = holder(harpd.path)
     assert harpd.call(harpd.daemon.restart_problem) == "", "there is room again"
-    end(pid, writing)
+    kill(pid, writing)
 
 
 class FakePreparation(Preparation):
-    """Remembers what it was told."""
+    """Records its calls."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, Any]] = []
@@ -412,7 +332,7 @@ class FakePreparation(Preparation):
         record(None)
 
 
-def test_nics_are_put_back_at_the_stop_and_not_at_a_restart(start: Callable[..., Running]) -> None:
+def test_nics_are_restored_at_the_stop_and_not_at_a_restart(start: Callable[..., Running]) -> None:
     kernel, preparation = FakeKernel(), FakePreparation()
     first = start(kernel, preparation=preparation)
     first.end(remove=False)
@@ -427,7 +347,7 @@ def test_a_start_that_fails_leaves_running_jobs_alone(
     start: Callable[..., Running], settings: Settings
 ) -> None:
     first = start()
-    pid, writing = holder(str(first.path))
+    pid, writing = holder(first.path)
     first.end(remove=False)
 
     class Failing(Preparation):
@@ -441,22 +361,22 @@ def test_a_start_that_fails_leaves_running_jobs_alone(
     assert set(steering(first).xsks) == {0}
     second = start(first.kernel)
     assert len(second.daemon.table.leases) == 1
-    end(pid, writing)
+    kill(pid, writing)
 
 
-def test_a_nic_more_and_a_nic_less_over_a_restart(
+def test_nics_are_added_and_removed_by_a_restart(
     start: Callable[..., Running], settings: Settings
 ) -> None:
     first = start()
     first.end(remove=False)
     first.kernel.present["eth1"] = replace(first.kernel.present["eth0"], ifname="eth1", ifindex=5)
-    second = start(first.kernel, given=replace(settings, nics=(NicSettings("eth1"),)))
+    second = start(first.kernel, given=replace(settings, nics=(NicConfig(ifname="eth1"),)))
     assert list(second.daemon.table.nics) == ["eth1"]
     assert [Path(path).name for path in second.kernel.pinned] == ["eth1"]
 
 
 @pytest.mark.parametrize("change", ["run_dir", "broken"])
-def test_a_restart_that_would_not_come_back_is_refused(
+def test_a_restart_that_would_fail_is_refused(
     settings: Settings, change: str, start: Callable[..., Running]
 ) -> None:
     def fresh() -> Settings:
@@ -467,7 +387,7 @@ def test_a_restart_that_would_not_come_back_is_refused(
     kernel = FakeKernel()
     harpd = start(kernel, fresh=fresh)
     with harpd.client() as client:
-        with pytest.raises(RefusedByDaemonError, match="harpd goes on as it was") as caught:
+        with pytest.raises(RefusedByDaemonError, match="harpd continues unchanged") as caught:
             client.query("restart")
         assert ("run_dir has changed" in str(caught.value)) is (change == "run_dir")
         assert client.query("status")["daemon"] == "harpd"

@@ -17,30 +17,30 @@ from conftest_stats import Owner, make_owner, owner
 from daemon_rig import NOBODY, Running, in_child
 
 from harp import _host
-from harp.daemon import looks
+from harp.daemon import readings
 from harp.daemon.client import DaemonClient, RefusedByDaemonError
 from harp.daemon.documents import document_fd
 from harp.daemon.reader import Reader
 from harp.daemon.settings import Settings
-from harp.stats.instance import restored_sight
+from harp.stats.view import name_of
 
 __all__ = ["make_owner", "owner"]
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: becomes nobody")
 
 
-def test_harpd_tells_what_instances_publish(harpd: Running, owner: Owner) -> None:
+def test_harpd_sends_the_statistics_of_instances(harpd: Running, owner: Owner) -> None:
     with harpd.client() as client:
         document = client.query("stats")
         brief = client.query("stats", flows=False)
-    mine = [each for each in restored_sight(document).instances if each.pid == owner.process.pid]
-    assert [each.name for each in mine] == ["harp7/0", "harp7/1"]
-    assert len(mine[0].snapshot.flows) == 3
+    mine = [each for each in document["instances"] if each["pid"] == owner.process.pid]
+    assert [name_of(each) for each in mine] == ["harp7/0", "harp7/1"]
+    assert len(mine[0]["flows"]) == 3
     assert not any(each["flows"] for each in brief["instances"])
 
 
 @ROOT_ONLY
 def test_harpctl_of_user_nobody_asks_harpd(harpd: Running, owner: Owner) -> None:
-    """Whose pages it may not open: harpd may."""
+    """harpd opens pages that this user may not open."""
     code = (
         "import difflib, harp.cli, harp.cli.stats, harp.daemon.client, os;"
         f"os.setgroups([]); os.setgid({NOBODY});"
@@ -91,7 +91,7 @@ def both_ask(harpd: Running, *clients: DaemonClient) -> None:
 def test_other_requests_are_served_during_a_scan(
     harpd: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However long it takes; and who asks meanwhile is told what it finds."""
+    """However long it takes; requests that arrive meanwhile get its result."""
     looked, seen = [], threading.Event()
 
     def look(_reader: Reader, _flows: bool) -> int:
@@ -99,7 +99,7 @@ def test_other_requests_are_served_during_a_scan(
         looked.append(threading.current_thread().name[:10])
         return document_fd("{}")
 
-    monkeypatch.setattr(looks, "_look", look)
+    monkeypatch.setattr(readings, "_read", look)
     with harpd.client() as one, harpd.client() as other:
         both_ask(harpd, one, other)
         with harpd.client() as third:
@@ -112,9 +112,11 @@ def test_other_requests_are_served_during_a_scan(
     assert looked == ["harpd-work"]
 
 
-def test_all_of_a_user_have_one_document(harpd: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_clients_of_a_user_get_one_document(
+    harpd: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of up to 128 MiB, which a worker writes. None moves another's offset."""
-    monkeypatch.setattr(looks, "AGE_S", 60)
+    monkeypatch.setattr(readings, "AGE_S", 60)
     with harpd.client() as one, harpd.client() as other:
         ask(one, other)
         fds = [socket.recv_fds(client._sock, 65536, 4)[1][0] for client in (one, other)]
@@ -131,7 +133,7 @@ def test_a_failed_scan_is_answered(harpd: Running, monkeypatch: pytest.MonkeyPat
     def broken(_reader: Reader, _flows: bool) -> int:
         raise KeyError("oops")
 
-    monkeypatch.setattr(looks, "_look", broken)
+    monkeypatch.setattr(readings, "_read", broken)
     with harpd.client() as client:
         with pytest.raises(RefusedByDaemonError, match="its log says more"):
             client.query("stats")
@@ -141,12 +143,12 @@ def test_a_failed_scan_is_answered(harpd: Running, monkeypatch: pytest.MonkeyPat
 def test_frequent_requests_get_the_last_answer(
     harpd: Running, owner: Owner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(looks, "AGE_S", 60)
+    monkeypatch.setattr(readings, "AGE_S", 60)
     with harpd.client() as client:
         first = client.query("stats")
-        owner.say("run 50")
+        owner.send("run 50")
         assert client.query("stats") == first
         assert client.query("stats", flows=False) != first
-        told = harpd.daemon._looks
-        harpd.call(lambda: told._forget(True, told._seen[True]))
+        cache = harpd.daemon._readings
+        harpd.call(lambda: cache._forget(True, cache._readings[True]))
         assert client.query("stats")["instances"] != first["instances"]

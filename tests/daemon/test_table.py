@@ -83,12 +83,12 @@ FEW, MANY = 0x7F, 0xFF  # bits of seven flows, and of eight
         ([(900, 0, 0), (0, 0, 0)], None),  # all of them at home there
     ],
 )
-def test_when_all_lands_on_one_queue(
+def test_when_all_packets_reach_one_queue(
     arrivals: list[tuple[int, int, int]], queue: int | None
 ) -> None:
     found = reach.conclude(arrivals)
     assert (found and found.queue) == queue
-    assert found is None or f'lease_queues = "{queue}"' in found.words("eth0")
+    assert found is None or f'lease_queues = "{queue}"' in found.line("eth0")
 
 
 def test_no_queue_is_left_and_the_line_says_so() -> None:
@@ -113,7 +113,7 @@ def test_a_queue_can_be_requested_by_number(queue: int, error: int) -> None:
     assert reserve(leases, wanted=1).queue == 1
 
 
-def test_the_cap_is_the_users_and_not_roots() -> None:
+def test_the_lease_limit_is_per_user_and_not_for_root() -> None:
     leases = table(queues=9, per_uid=2)
     reserve(leases), reserve(leases)
     assert refused(leases).error == errno.EDQUOT
@@ -142,7 +142,7 @@ def test_a_free_queue_comes_before_one_that_recovers() -> None:
     assert reserve(leases).queue == 0, "the kernel may have let go of it by now: it is tried"
 
 
-def test_a_lease_of_an_interface_that_was_removed_touches_nothing_of_its_successor() -> None:
+def test_a_lease_of_a_removed_interface_does_not_affect_its_successor() -> None:
     leases = table()
     lease = reserve(leases)
     leases.activate(lease)

@@ -23,7 +23,7 @@ from harp._host import CONFIRMED, WANTED, Kind, Message
 from harp.closing import Closing
 from harp.daemon import peer, watching
 from harp.daemon.client import DaemonClient
-from harp.daemon.netlink import News, parse_neighbor
+from harp.daemon.netlink import Changes, parse_neighbor
 from harp.daemon.settings import Settings
 
 MAC, OTHER = b"\2\0\0\0\0\x21", b"\2\0\0\0\0\x22"
@@ -93,16 +93,16 @@ def want(watcher: Watcher, *addresses: bytes, flags: int = WANTED) -> None:
 
 
 def test_each_network_change_is_sent_once(harpd: Running, watcher: Watcher) -> None:
-    for news in (News(interfaces={2}), News(routes=True), News(lost=True)):
-        before = harpd.kernel.look
-        harpd.kernel.look = bytes([before[0] + 1])
-        monitor(harpd).tell(news)
-        told = watcher.next()
-        assert (told.kind, told.serial) == (Kind.NETWORK, 0)
-        assert told.fields["network"][:1] == harpd.kernel.look
+    for changes in (Changes(interfaces={2}), Changes(routes=True), Changes(lost=True)):
+        before = harpd.kernel.network_byte
+        harpd.kernel.network_byte = bytes([before[0] + 1])
+        monitor(harpd).announce(changes)
+        received = watcher.next()
+        assert (received.kind, received.serial) == (Kind.NETWORK, 0)
+        assert received.fields["network"][:1] == harpd.kernel.network_byte
     reads = len(harpd.kernel.reads)
-    monitor(harpd).tell(News(interfaces={7}))
-    monitor(harpd).tell(News(routes=True))
+    monitor(harpd).announce(Changes(interfaces={7}))
+    monitor(harpd).announce(Changes(routes=True))
     harpd.until(lambda: len(harpd.kernel.reads) > reads, "the routes are read")
     want(watcher)
     assert watcher.silent(), "nothing is different"
@@ -112,10 +112,10 @@ def test_many_changes_are_few_reads(harpd: Running, watcher: Watcher) -> None:
     """As fast as a bus of containers can make them."""
     reads = len(harpd.kernel.reads)
     for _ in range(200):
-        monitor(harpd).tell(News(routes=True))
+        monitor(harpd).announce(Changes(routes=True))
         harpd.call(lambda: None)
-    harpd.kernel.look = b"z"
-    monitor(harpd).tell(News(routes=True))
+    harpd.kernel.network_byte = b"z"
+    monitor(harpd).announce(Changes(routes=True))
     assert watcher.next().fields["network"][:1] == b"z"
     assert len(harpd.kernel.reads) - reads < 100
 
@@ -132,17 +132,19 @@ def test_a_network_that_changes_too_fast_is_read_again(harpd: Running, lease: in
 def test_a_wanted_neighbor_is_resolved_and_sent(harpd: Running, watcher: Watcher) -> None:
     want(watcher, addr(1))
     harpd.until(lambda: monitor(harpd).resolved == [(2, addr(1))], "the kernel is asked")
-    monitor(harpd).tell(News(neighbors=[(2, addr(2), MAC), (3, addr(1), MAC), (2, addr(1), MAC)]))
+    monitor(harpd).announce(
+        Changes(neighbors=[(2, addr(2), MAC), (3, addr(1), MAC), (2, addr(1), MAC)])
+    )
     assert watcher.next().fields["neighbors"] == [(addr(1), MAC, 4)]
-    monitor(harpd).tell(News(neighbors=[(2, addr(1), MAC)]))
-    monitor(harpd).tell(News(neighbors=[(2, addr(1), OTHER)]))
+    monitor(harpd).announce(Changes(neighbors=[(2, addr(1), MAC)]))
+    monitor(harpd).announce(Changes(neighbors=[(2, addr(1), OTHER)]))
     assert watcher.next().fields["neighbors"] == [(addr(1), OTHER, 4)]
-    monitor(harpd).tell(News(neighbors=[(2, addr(1), b"")]))
+    monitor(harpd).announce(Changes(neighbors=[(2, addr(1), b"")]))
     assert watcher.next().fields["neighbors"] == [(addr(1), b"", 0)]
     want(watcher, addr(1))
     harpd.until(lambda: len(monitor(harpd).resolved) == 2, "it is asked for again")
-    monitor(harpd).tell(News(neighbors=[(2, addr(1), b"")]))
-    assert watcher.next().fields["neighbors"] == [(addr(1), b"", 0)], "told again, asked again"
+    monitor(harpd).announce(Changes(neighbors=[(2, addr(1), b"")]))
+    assert watcher.next().fields["neighbors"] == [(addr(1), b"", 0)], "sent again, asked again"
 
 
 def test_only_known_neighbors_are_confirmed(harpd: Running, watcher: Watcher) -> None:
@@ -150,7 +152,7 @@ def test_only_known_neighbors_are_confirmed(harpd: Running, watcher: Watcher) ->
     want(watcher, addr(1))
     want(watcher, addr(1), flags=CONFIRMED)
     assert monitor(harpd).confirmed == []
-    monitor(harpd).tell(News(neighbors=[(2, addr(1), MAC)]))
+    monitor(harpd).announce(Changes(neighbors=[(2, addr(1), MAC)]))
     assert watcher.next().kind is Kind.NEIGHBORS
     want(watcher, addr(1), addr(2), flags=CONFIRMED)
     assert monitor(harpd).confirmed == [(2, addr(1))]
@@ -172,7 +174,7 @@ def test_an_address_that_is_no_neighbor_is_not_resolved(
 def test_a_lease_has_a_bounded_number_of_neighbors(
     harpd: Running, watcher: Watcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And a user so many new ones a second: they are entries of a table of the host's."""
+    """And a user's rate of new ones: they use entries of the host's table."""
     monkeypatch.setattr(watching, "NEIGHBORS_PER_S", 0.001)
     limit = _host.NEIGHBORS_LEASE_MAX
     for first in range(0, 640, 64):
@@ -186,15 +188,15 @@ def test_a_lease_has_a_bounded_number_of_neighbors(
     assert len(set(monitor(harpd).resolved)) < watching.NEIGHBORS_BURST + 60
 
 
-def test_a_client_that_reads_nothing_costs_a_difference(harpd: Running, watcher: Watcher) -> None:
-    """Its answers wait, what changed is kept once, and others are told meanwhile."""
+def test_a_client_that_reads_nothing_costs_one_difference(harpd: Running, watcher: Watcher) -> None:
+    """Its answers wait, changes are kept once, and others are notified meanwhile."""
     addresses = list(map(addr, range(1, 65)))
     want(watcher, *addresses)
     for turn in range(200):
         mac = turn.to_bytes(6, "big")
-        monitor(harpd).tell(News(neighbors=[(2, each, mac) for each in addresses]))
+        monitor(harpd).announce(Changes(neighbors=[(2, each, mac) for each in addresses]))
         harpd.call(lambda: None)
-    (client,) = (client for client in harpd.daemon._server.clients if client.news)
+    (client,) = (client for client in harpd.daemon._server.clients if client.next_notification)
     assert harpd.call(lambda: len(client._pending)) == 1
     (watch,) = harpd.daemon._watching._watches.values()
     assert harpd.call(lambda: len(watch.changed)) <= 64
@@ -206,12 +208,16 @@ def test_a_client_that_reads_nothing_costs_a_difference(harpd: Running, watcher:
     assert set(last.values()) == {(199).to_bytes(6, "big")}
 
 
-def test_an_answer_waits_behind_news_and_both_arrive(harpd: Running, watcher: Watcher) -> None:
+def test_an_answer_waits_for_a_notification_and_both_arrive(
+    harpd: Running, watcher: Watcher
+) -> None:
     addresses = list(map(addr, range(1, 65)))
     want(watcher, *addresses)
     watcher.send(_host.pack_route(9, next(iter(harpd.daemon.table.leases)), addr(1)))
     for turn in range(1, 20):
-        monitor(harpd).tell(News(neighbors=[(2, each, bytes([turn] * 6)) for each in addresses]))
+        monitor(harpd).announce(
+            Changes(neighbors=[(2, each, bytes([turn] * 6)) for each in addresses])
+        )
         harpd.call(lambda: None)
     kinds = set()
     while kinds != {Kind.ROUTED, Kind.NEIGHBORS}:
@@ -227,8 +233,8 @@ def test_an_answer_waits_behind_news_and_both_arrive(harpd: Running, watcher: Wa
 def test_lost_notifications_cause_a_new_read(harpd: Running, watcher: Watcher) -> None:
     want(watcher, addr(1))
     harpd.until(lambda: len(monitor(harpd).resolved) == 1, "the kernel is asked")
-    harpd.kernel.look = b"b"
-    monitor(harpd).tell(News(lost=True))
+    harpd.kernel.network_byte = b"b"
+    monitor(harpd).announce(Changes(lost=True))
     assert watcher.next().fields["network"][:1] == b"b"
     harpd.until(lambda: len(monitor(harpd).resolved) == 2, "it is asked again")
 
@@ -239,11 +245,11 @@ def test_a_monitor_that_fails_is_replaced(
     monkeypatch.setattr(watching, "MONITOR_AGAIN_S", 0.01)
     first = monitor(harpd)
     first.failing = True
-    first.tell(News())
+    first.announce(Changes())
     harpd.until(lambda: len(harpd.kernel.monitors) == 2, "another one")
     assert first.closed
-    harpd.kernel.look = b"b"
-    monitor(harpd).tell(News(routes=True))
+    harpd.kernel.network_byte = b"b"
+    monitor(harpd).announce(Changes(routes=True))
     assert watcher.next().kind is Kind.NETWORK
 
 
@@ -260,7 +266,7 @@ def test_the_end_of_a_watch_leaves_nothing(
             assert watcher.ask(_host.pack_wanted(4, [(addr(1), WANTED)])).kind is Kind.REFUSED
         elif end == "hung up":
             watcher.close()
-            harpd.until(lambda: harpd.kernel.monitors[-1].closed, "nobody listens any more")
+            harpd.until(lambda: harpd.kernel.monitors[-1].closed, "the end of the monitor")
         else:
             other = watcher if end == "watched again" else Watcher(harpd.path)
             stack.callback(other.close)
@@ -283,7 +289,7 @@ def refusal(path: Path, make: Callable[[], bytes]) -> Any:
         return answer.kind.name, answer.fields.get("error")
 
 
-def test_another_users_lease_is_none(harpd: Running, lease: int) -> None:
+def test_another_users_lease_cannot_be_watched(harpd: Running, lease: int) -> None:
     questions: list[Callable[[], bytes]] = [
         lambda: _host.pack_watch(2, lease),
         lambda: _host.pack_route(2, lease, addr(1)),
@@ -303,7 +309,7 @@ def test_a_route_is_the_kernels(harpd: Running, lease: int) -> None:
     assert harpd.kernel.routes == [(2, addr(5))]
 
 
-def test_questions_keep_one_worker_busy(harpd: Running, lease: int) -> None:
+def test_requests_occupy_one_worker(harpd: Running, lease: int) -> None:
     """A kernel that takes long over them does not keep leases from the others."""
     jobs = harpd.daemon._watching._worker
     started: list[int] = []

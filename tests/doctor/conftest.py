@@ -4,26 +4,26 @@
 from pathlib import Path
 
 import pytest
+from checked_host import CheckedHost
 from fake_host import FakeHost
-from fake_patient import Patient
 
 from harp.doctor.finding import Finding, Severity
 from harp.doctor.view import Link
 
 
 @pytest.fixture
-def patient(tmp_path: Path) -> Patient:
+def checked(tmp_path: Path) -> CheckedHost:
     """Nothing costs, nothing hinders."""
     fake = FakeHost(tmp_path)
-    sick = Patient(fake)
-    sick.links["eth1"] = Link("eth1", 5, rx_queues=8, tx_queues=8, addresses=("10.0.0.1",))
-    sick.links["lo"] = Link("lo", 1, ethernet=False, loopback=True, addresses=("127.0.0.1",))
-    sick.stack = [
+    host = CheckedHost(fake)
+    host.links["eth1"] = Link("eth1", 5, rx_queues=8, tx_queues=8, addresses=("10.0.0.1",))
+    host.links["lo"] = Link("lo", 1, ethernet=False, loopback=True, addresses=("127.0.0.1",))
+    host.stack = [
         Finding("kernel", Severity.GOOD, "Linux 6.18"),
         Finding("privilege", Severity.GOOD, "all"),
         Finding("link", Severity.GOOD, "up"),
     ]
-    sick.status()
+    host.status()
     fake.write("sys/devices/system/cpu/online", "0-7")
     for cpu in range(8):
         fake.write(f"sys/devices/system/cpu/cpu{cpu}/cpufreq/scaling_governor", "performance")
@@ -43,4 +43,4 @@ def patient(tmp_path: Path) -> Patient:
     fake.nic.parts["features"]["rx-lro"] = False
     for irq in range(40, 48):
         fake.write(f"proc/irq/{irq}/smp_affinity_list", 4 + irq % 4)
-    return sick
+    return host

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every check of a DPDK port: a healthy one, its illnesses; and real ones, where there is DPDK."""
+"""Every check of a DPDK port, without a fault and with it; real ports if DPDK is installed."""
 
 import json
 import subprocess
@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_patient import Patient
+from checked_host import CheckedHost, device
 
+from harp import _host
 from harp.doctor.examine import Examined, examine_port
 from harp.doctor.finding import CHECKS, Finding, Severity
-from harp.doctor.harpd import Device, Harpd
-from harp.doctor.port_look import PortLook
+from harp.doctor.harpd import Harpd
+from harp.doctor.port_probe import PortProbe
 from harp.doctor.port_use import PortUse
 from harp.errors import HarpError
 
@@ -31,43 +32,43 @@ INFO = {
 
 
 @pytest.fixture
-def port(patient: Patient) -> Patient:
+def port(checked: CheckedHost) -> CheckedHost:
     """A card that has everything."""
-    patient.fake.write(HUGE, 512)
-    patient.card("0000:01:00.0")
-    patient.look = PortLook(info=dict(INFO), link={"up": True, "speed_mbps": 100_000}, xstats=90)
-    return patient
+    checked.fake.write(HUGE, 512)
+    checked.card("0000:01:00.0")
+    checked.probe = PortProbe(info=dict(INFO), link={"up": True, "speed_mbps": 100_000})
+    return checked
 
 
-def found(patient: Patient, spec: str = SPEC) -> dict[str, Finding]:
-    return {each.name: each for each in examine_port(patient.view, spec).findings}
+def found(checked: CheckedHost, spec: str = SPEC) -> dict[str, Finding]:
+    return {each.name: each for each in examine_port(checked.view, spec).findings}
 
 
-def change(**info: Any) -> Callable[[Patient], None]:
-    return lambda p: setattr(p, "look", replace(p.look, info={**p.look.info, **info}))
+def change(**info: Any) -> Callable[[CheckedHost], None]:
+    return lambda p: setattr(p, "probe", replace(p.probe, info={**p.probe.info, **info}))
 
 
-def toml(text: str) -> Callable[[Patient], None]:
+def toml(text: str) -> Callable[[CheckedHost], None]:
     return lambda p: setattr(p, "toml", text)
 
 
-def linked(**link: Any) -> Callable[[Patient], None]:
-    return lambda p: setattr(p, "look", replace(p.look, link=link))
+def linked(**link: Any) -> Callable[[CheckedHost], None]:
+    return lambda p: setattr(p, "probe", replace(p.probe, link=link))
 
 
-def refused(why: str, missing: bool = False) -> Callable[[Patient], None]:
-    return lambda p: setattr(p, "look", PortLook(why, missing=missing))
+def refused(why: str, missing: bool = False) -> Callable[[CheckedHost], None]:
+    return lambda p: setattr(p, "probe", PortProbe(why, missing=missing))
 
 
-def no_huge(text: str = "") -> Callable[[Patient], None]:
-    def infect(patient: Patient) -> None:
-        patient.fake.write(HUGE, 3)
-        patient.toml = text
+def no_huge(text: str = "") -> Callable[[CheckedHost], None]:
+    def cause(checked: CheckedHost) -> None:
+        checked.fake.write(HUGE, 3)
+        checked.toml = text
 
-    return infect
+    return cause
 
 
-ILLNESSES = [
+FAULTS = [
     ("dpdk", refused("built without DPDK", True), NO, "built without DPDK"),
     ("dpdk-memory", no_huge(), COSTS, "6 MiB of huge pages are free; a process's ports take 256"),
     ("dpdk-memory", no_huge('[job]\ndpdk_huge_pages = "require"\n'), NO, "requires them"),
@@ -96,11 +97,10 @@ WELL = [
     (change(driver_copies=True, tx_offloads=[]), "dpdk-offloads", "the driver copies"),
     (toml(""), "dpdk-memory", "1024 MiB of huge pages are free"),
     (no_huge('[job]\ndpdk_huge_pages = "never"\n'), "dpdk-memory", "as harp.toml has it"),
-    (toml(""), "dpdk-counters", "90"),
 ]
 
 
-def test_a_healthy_port_has_nothing(port: Patient) -> None:
+def test_a_port_without_faults_has_no_finding(port: CheckedHost) -> None:
     examined = examine_port(port.view, SPEC + ";name=rail0")
     assert [each for each in examined.findings if each.severity] == []
     assert examined.verdict == "HARP works on dpdk:rail0"
@@ -108,12 +108,16 @@ def test_a_healthy_port_has_nothing(port: Patient) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "infect", "severity", "words"), ILLNESSES, ids=[f"{i[0]}: {i[3]}" for i in ILLNESSES]
+    ("name", "cause", "severity", "words"), FAULTS, ids=[f"{i[0]}: {i[3]}" for i in FAULTS]
 )
 def test_each_check_finds_its_fault(
-    port: Patient, name: str, infect: Callable[[Patient], None], severity: Severity, words: str
+    port: CheckedHost,
+    name: str,
+    cause: Callable[[CheckedHost], None],
+    severity: Severity,
+    words: str,
 ) -> None:
-    infect(port)
+    cause(port)
     finding = found(port)[name]
     assert finding.severity == severity
     assert words in finding.text
@@ -122,7 +126,7 @@ def test_each_check_finds_its_fault(
 
 @pytest.mark.parametrize(("alter", "name", "words"), WELL, ids=[f"{i[1]}: {i[2]}" for i in WELL])
 def test_a_good_port_has_no_finding(
-    port: Patient, alter: Callable[[Patient], None], name: str, words: str
+    port: CheckedHost, alter: Callable[[CheckedHost], None], name: str, words: str
 ) -> None:
     alter(port)
     finding = found(port)[name]
@@ -130,25 +134,25 @@ def test_a_good_port_has_no_finding(
     assert words in finding.text
 
 
-def test_each_check_is_tried(port: Patient) -> None:
-    """Both ways; counters can't be ill."""
+def test_each_check_is_tried(port: CheckedHost) -> None:
+    """With a fault and without."""
     names = {each.name for each in CHECKS if each.scope == "opened"}
     assert {name for _, name, _ in WELL} == names
-    assert {illness[0] for illness in ILLNESSES} == names - {"dpdk-counters"}
+    assert {fault[0] for fault in FAULTS} == names
 
 
-def test_a_port_that_cannot_be_opened_is_reported_once(port: Patient) -> None:
-    port.look = PortLook("0000:01:00.0: no such device")
+def test_a_port_that_cannot_be_opened_is_reported_once(port: CheckedHost) -> None:
+    port.probe = PortProbe("0000:01:00.0: no such device")
     assert [each.name for each in examine_port(port.view, SPEC).findings if each.severity] == [
         "dpdk-device"
     ]
-    port.look = PortLook("built without DPDK", missing=True)
+    port.probe = PortProbe("built without DPDK", missing=True)
     assert [each.name for each in examine_port(port.view, SPEC).findings if each.severity] == [
         "dpdk"
     ]
 
 
-def test_ports_of_harp_toml_are_known_by_name(port: Patient) -> None:
+def test_ports_of_harp_toml_are_known_by_name(port: CheckedHost) -> None:
     port.toml = '[[dpdk]]\ndevice = "net_null0"\nname = "rail7"\nmtu = 1400\n'
     examined: Examined = port.examine("dpdk:rail7")
     assert examined.ifname == "dpdk:rail7"
@@ -159,7 +163,7 @@ def test_ports_of_harp_toml_are_known_by_name(port: Patient) -> None:
 
 
 @pytest.mark.parametrize("spec", ["", "net_null0;mtu=1", "net_null0;frog=1", ",", "n" * 999])
-def test_a_bad_text_is_an_error(port: Patient, spec: str) -> None:
+def test_a_bad_text_is_an_error(port: CheckedHost, spec: str) -> None:
     with pytest.raises(HarpError):
         examine_port(port.view, spec)
     assert port.opened == []
@@ -202,7 +206,9 @@ def test_a_port_that_is_not_there(dpdk: None) -> None:
     assert "nosuch0: no such device" in findings["dpdk-device"]["text"]
 
 
-def test_a_real_port_as_a_job_has_it(dpdk: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_real_port_is_opened_with_the_job_s_arguments(
+    dpdk: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """DPDK's arguments are the job's: what would keep that from its port is found."""
     monkeypatch.setenv("HARP_DPDK_ARGS", "--proc-type=secondary")
     status, findings = check("net_null0")
@@ -231,15 +237,15 @@ def test_a_real_port_that_another_process_has(dpdk: None, tmp_path: Path) -> Non
     assert "Address already in use" in findings["dpdk-device"]["text"]
 
 
-def leased(patient: Patient, free: int = 0, port: bool = True) -> None:
-    """rail0 of harp.toml, which harpd says has so many queues free."""
-    patient.toml = '[[dpdk]]\ndevice = "0000:01:00.0"\nname = "rail0"\n'
-    device = Device("rail0", 0, 1, free, port=port)
-    patient.harpd = Harpd(Path("/run/harp/harpd.sock"), version="0.1.0", devices={"rail0": device})
+def leased(checked: CheckedHost, free: int = 0) -> None:
+    """harp.toml and harpd have rail0, of whose queues so many are free."""
+    checked.toml = '[[dpdk]]\ndevice = "0000:01:00.0"\nname = "rail0"\n'
+    devices = {"rail0": device("rail0", 0, 1, free, _host.DEVICE_DPDK)}
+    checked.harpd = Harpd(Path("/run/harp/harpd.sock"), version="0.1.0", devices=devices)
 
 
-def test_a_leased_port_is_left_to_its_holder(port: Patient) -> None:
-    """Its counters are what the holder's page says."""
+def test_a_leased_port_is_left_to_its_holder(port: CheckedHost) -> None:
+    """Its counters are those of the holder's page."""
     leased(port)
     port.use = PortUse(4711, "train.py", {"rx_good_packets": 7, "rx_missed_errors": 3, "x_err": 0})
     finding = found(port, "rail0")["dpdk-lease"]
@@ -259,7 +265,7 @@ def test_a_leased_port_is_left_to_its_holder(port: Patient) -> None:
 
 
 @pytest.mark.parametrize("text", ["rail0", "0000:01:00.0;name=rail0;queues=2"])
-def test_a_port_that_is_not_leased_is_opened(port: Patient, text: str) -> None:
+def test_a_port_that_is_not_leased_is_opened(port: CheckedHost, text: str) -> None:
     """Nor is another text's port harpd's for having the same name."""
     leased(port, free=1 if text == "rail0" else 0)
     assert "dpdk-lease" not in found(port, text)

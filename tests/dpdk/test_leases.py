@@ -15,9 +15,10 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
-from crash_rig import NOBODY, wait_for
+from crash_rig import NOBODY
 from dpdk_tools import ENVIRONMENT, Ends, finish
 from harpd_rig import HARPCTL, HostDaemon
+from netns_tools import wait_until
 
 from harp.bench.streams import SINK, SOURCE, Stream, StreamOptions
 from harp.lab import Lab
@@ -94,7 +95,7 @@ class Site:
 
     def free(self) -> None:
         """Both ports are, or will be at once."""
-        wait_for(lambda: not self.leases(0) and not self.leases(1), "the end of the leases")
+        wait_until(lambda: not self.leases(0) and not self.leases(1), "the end of the leases")
 
 
 @pytest.fixture
@@ -129,7 +130,7 @@ def test_harp_tcp_runs_on_a_leased_port(site: Site) -> None:
 
     server = site.serve()
     client = site.start(1, "send", "10.9.0.1", "--bytes", str(1 << 40), "--timeout", "2")
-    wait_for(lambda: len(site.leases(1)) == 1, "the client's lease")
+    wait_until(lambda: len(site.leases(1)) == 1, "the client's lease")
     site.daemons[0].end(signal.SIGKILL)
     server.kill()
     server.communicate()
@@ -158,7 +159,7 @@ def test_the_plugin_runs_on_a_leased_port_and_survives_harpd(site: Site, victim:
         assert (lease["ifname"], lease["uid"]) == ("rail0", UID)
         dead, other = stream.ranks[victim], stream.ranks[1 - victim]
         dead.process.kill()
-        wait_for(lambda: not site.leases(victim), "the end of the dead one's lease")
+        wait_until(lambda: not site.leases(victim), "the end of the dead one's lease")
         other.process.wait(60)
         assert "10.9.0." in other.log()
     site.free()
@@ -222,14 +223,14 @@ def test_several_queues_are_shown(site: Site) -> None:
         assert exported('harp_instances{device="rail0"') == [QUEUES]
         # What the job's driver counts, by its own words; it is asked once a second.
         row = 'harp_port_xstat_total{device="rail0",name="rx_good_packets",slot="0"}'
-        wait_for(lambda: any(exported(row)), "a packet that the driver has counted")
+        wait_until(lambda: any(exported(row)), "a packet that the driver has counted")
 
         def counted() -> int:
             first, second = shown("stats", "--pid", str(pid))["instances"]
             assert second["xstats"] == {}
             return int(first["xstats"]["tx_good_bytes"])
 
-        wait_for(lambda: counted() > 0, "a byte that the driver has counted")
+        wait_until(lambda: counted() > 0, "a byte that the driver has counted")
         lease = {each["name"]: each for each in shown("check", "dpdk:rail0")["findings"]}
         assert f"process {pid} " in lease["dpdk-lease"]["text"]
         assert "dpdk-device" not in lease, "it was not opened"

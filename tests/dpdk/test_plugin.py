@@ -69,7 +69,7 @@ def ranks(
         for rank in (1, 0):
             port = f"{ports[rank]};name=port{rank};ip=10.78.0.{rank + 1}/24;ip=fd78::{rank + 1}/64"
             process = subprocess.Popen(
-                bench(mode, rank, 2, "127.0.0.1:29781", *arguments, "-o", "json"),
+                bench(mode, rank, 2, "127.0.0.1:29781", *arguments),
                 env=environment(HARP_PATH="dpdk", HARP_DPDK=port, **variables),
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -159,7 +159,7 @@ def test_what_was_sent_in_place_moves_to_other_rails(plugin: Path) -> None:
                 HARP_IFNAME=f"=port{rank},{host.ifname}",
                 HARP_DPDK=f"net_af_packet0,iface={cable};name=port{rank};ip=10.78.0.{rank + 1}/24",
             )
-            command = bench("bw", rank, 2, root, *run, "-o", "json")
+            command = bench("bw", rank, 2, root, *run)
             started.append(host.popen(command, env=variables))
         first, second = started
         # Where auto finds the kernel faster the port has trials alone, 2 % of the bytes.

@@ -108,7 +108,7 @@ def test_auto_continues_without_a_link(hosts: Lab, ends: Ends, plugin: Path) -> 
 
 def goes_on(hosts: Lab, wrong: Wrong, ends: Ends, plugin: Path) -> None:
     """A ring all-reduce by the kernel's NICs, and why not by the ports."""
-    run = ("-b", "4", "-e", "256K", "-f", "16", "-n", "5", "--ifname", "=eth0", "-o", "json")
+    run = ("-b", "4", "-e", "256K", "-f", "16", "-n", "5", "--ifname", "=eth0")
     root = hosts.hosts[0].endpoint(7000)
     variables = wrong.more | {"HARP_PATH": "auto", "HARP_DPDK": wrong.dpdk, "NCCL_DEBUG": "INFO"}
     ranks = [

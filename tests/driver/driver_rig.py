@@ -19,6 +19,8 @@ Start = Callable[..., Running]  # rank, mode, options
 REMOTE_ERROR = 6  # ncclRemoteError
 PLUGIN_FAILED = 4  # harp-bench's exit code
 HANGS_S = 60
+# Of the survivor and of the rank that is killed. Two sinks: both only wait.
+ROLES = [("source", "sink"), ("sink", "source"), ("sink", "sink")]
 
 
 def bench(mode: str, rank: int, ranks: int, root: str, *args: str | Path) -> list[str]:
@@ -44,14 +46,13 @@ def event(process: Running) -> dict[str, Any]:
     return parsed
 
 
-def outlives(start: Start, role: str, *fork: str) -> None:
+def outlives(start: Start, roles: tuple[str, str], *fork: str) -> None:
     """A rank whose peer is killed in the middle of a stream ends with ncclRemoteError, even if a
     child that the peer forked lives on."""
-    peer = {"source": "sink", "sink": "source", "wait": "wait"}[role]
     with contextlib.ExitStack() as stack:
-        survivor = start(0, role)
+        survivor = start(0, roles[0])
         stack.callback(finish, survivor)
-        victim = start(1, peer, *fork)
+        victim = start(1, roles[1], *fork)
         stack.callback(finish, victim)
         ready, dead = event(survivor), event(victim)
         assert ready["event"] == dead["event"] == "ready"

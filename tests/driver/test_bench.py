@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""harp-bench over the reference plugin, which can be told to misbehave, and over HARP's plugin."""
+"""harp-bench over the reference plugin, which can inject faults, and over HARP's plugin."""
 
 import contextlib
 import dataclasses
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from driver_rig import HANGS_S, Running, Start, bench, delivers, event, finish, outlives
+from driver_rig import HANGS_S, ROLES, Running, Start, bench, delivers, event, finish, outlives
 
 WRONG, USAGE, HANG, PLUGIN, PEER, INTERRUPTED = 1, 2, 3, 4, 5, 6
 
@@ -35,7 +35,7 @@ class Arena:
         self._ports = itertools.count(20000)
 
     def port(self) -> int:
-        """A TCP port that nothing here has had, below those that the kernel chooses."""
+        """A TCP port below the kernel's ephemeral ports that nothing in this namespace has used."""
         return next(self._ports)
 
     def start(self, rank: int, ranks: int, port: int, *args: str, **env: str) -> Running:
@@ -72,7 +72,7 @@ class Arena:
 
     def document(self, ranks: int, *args: str, code: int = 0, **env: str) -> dict[str, Any]:
         """Rank 0's JSON; every rank must have ended with code."""
-        ended = self.run(ranks, *args, "-o", "json", **env)
+        ended = self.run(ranks, *args, **env)
         assert [rank.code for rank in ended] == [code] * ranks, ended
         document: dict[str, Any] = json.loads(ended[0].out)
         assert document["exit"] == code
@@ -119,39 +119,31 @@ PERCENTILES = {"count", "min_us", "p50_us", "p90_us", "p99_us", "p99_9_us", "max
 
 
 def test_lat_measures_latency(arena: Arena, plugin: list[str]) -> None:
-    """Percentiles are ordered, every sample counts, and the baseline is beside them."""
-    document = arena.document(2, "lat", "-b", "8", "-e", "128", "-n", "300", "--baseline", *plugin)
+    """Percentiles are ordered, and every sample counts."""
+    document = arena.document(2, "lat", "-b", "8", "-e", "128", "-n", "300", *plugin)
     assert [row["size_bytes"] for row in document["results"]] == [8, 32, 128]
     for row in document["results"]:
         assert row["wrong"] == 0
-        for key in ("half_round_trip", "baseline_half_round_trip"):
-            times = row[key]
-            assert set(times) == PERCENTILES
-            assert times["count"] == 300
-            order = [times[k] for k in ("min_us", "p50_us", "p90_us", "p99_us", "p99_9_us")]
-            assert order[0] > 0
-            assert order == sorted(order)
-            assert order[-1] <= times["max_us"]
-        ratio = row["half_round_trip"]["p50_us"] / row["baseline_half_round_trip"]["p50_us"]
-        assert row["p50_ratio"] == pytest.approx(ratio, rel=0.01, abs=1e-4)
+        times = row["half_round_trip"]
+        assert set(times) == PERCENTILES
+        assert times["count"] == 300
+        order = [times[k] for k in ("min_us", "p50_us", "p90_us", "p99_us", "p99_9_us")]
+        assert order[0] > 0
+        assert order == sorted(order)
+        assert order[-1] <= times["max_us"]
 
 
-@pytest.mark.parametrize("more", [[], ["--bidir"], ["--channels", "3"]], ids=" ".join)
+@pytest.mark.parametrize("more", [[], ["--channels", "3"]], ids=" ".join)
 def test_bw_measures_bandwidth(arena: Arena, plugin: list[str], more: list[str]) -> None:
     """The rate is bytes by the receiver's window; all messages of all channels are in it."""
     channels = 3 if "--channels" in more else 1
     args = ["-b", "65536", "-e", "65536", "-n", "100", "-w", "10", *more, *plugin]
-    document = arena.document(2, "bw", *args, "--baseline")
+    document = arena.document(2, "bw", *args)
     (row,) = document["results"]
     assert row["messages"] == 100 * channels
     rate = row["messages"] * row["size_bytes"] / (row["window_us"] * 1e3)
-    if "--bidir" not in more:
-        assert row["rate_gb_per_s"] == pytest.approx(rate, rel=0.01, abs=1e-3)
+    assert row["rate_gb_per_s"] == pytest.approx(rate, rel=0.01, abs=1e-3)
     assert row["wrong"] == 0
-    assert row["sender_cpu_s_per_gb"] > 0
-    assert row["receiver_cpu_s_per_gb"] > 0
-    assert row["interface"]["sender_tx_packets"] > 0
-    assert row["baseline"]["rate_gb_per_s"] > 0
     # Timed, warm and checked messages, each once.
     assert document["rank0"]["sent_messages"] == (110 + 64) * channels
 
@@ -166,10 +158,10 @@ def test_sizes_follow_the_factor(arena: Arena) -> None:
 
 
 @pytest.mark.parametrize("abi", range(6, 13))
-def test_every_abi_version_works(arena: Arena, plugin: list[str], abi: int) -> None:
+def test_every_abi_version_works(arena: Arena, abi: int) -> None:
     """Every version through its own table."""
-    args = ["-b", "4", "-e", "40000", "-f", "10", "-n", "3", "--abi", str(abi), *plugin]
-    document = arena.document(2, "allreduce", *args)
+    args = ["-b", "4", "-e", "40000", "-f", "10", "-n", "3", "--abi", str(abi)]
+    document = arena.document(2, "allreduce", *args, "--plugin", str(arena.plugins["harp"]))
     assert document["abi"] == abi
     assert document["wrong"] == 0
 
@@ -198,15 +190,15 @@ def test_the_json_document_is_complete(arena: Arena) -> None:
     document = arena.document(2, "allreduce", "-b", "8", "-e", "8", "-n", "2")
     assert set(document) == {
         "tool", "version", "mode", "ok", "exit", "error", "net", "plugin", "device", "abi",
-        "speed_mbps", "connect_us", "ranks", "channels", "protocol", "bidir", "datacheck",
+        "speed_mbps", "connect_us", "ranks", "channels", "protocol", "datacheck",
         "results", "rank0", "wrong", "log",
     }  # fmt: skip
     assert document["net"] == "SOCK"
     assert any("using lo" in line["text"] for line in document["log"])
 
 
-def test_the_table_and_progress_lines_are_printed(arena: Arena) -> None:
-    """nccl-tests' columns for people; JSON lines for a progress bar."""
+def test_progress_lines_are_printed(arena: Arena) -> None:
+    """JSON lines for a progress bar."""
     read, write = os.pipe()
     port = arena.port()
     args = ("allreduce", "-b", "8", "-e", "512", "-f", "8", "-n", "2")
@@ -218,9 +210,6 @@ def test_the_table_and_progress_lines_are_printed(arena: Arena) -> None:
     os.close(write)
     finish(other)
     assert done.returncode == 0, done.stderr
-    table = [line.split() for line in done.stdout.splitlines() if not line.startswith("#")]
-    assert [row[0] for row in table[1:]] == ["8", "64", "512"]
-    assert all(row[-1] == "0" for row in table[1:])
     with os.fdopen(read) as lines:
         events = [json.loads(line) for line in lines]
     assert [e["size_bytes"] for e in events if e["event"] == "size"] == [8, 64, 512]
@@ -229,7 +218,7 @@ def test_the_table_and_progress_lines_are_printed(arena: Arena) -> None:
 
 
 # --------------------------------------------------------------------------------------------------
-# What it finds: the reference plugin misbehaves as told.
+# What it finds: faults of the reference plugin.
 #
 @pytest.mark.parametrize("mode", ["lat", "bw", "allreduce"])
 def test_corruption_is_counted(arena: Arena, mode: str) -> None:
@@ -250,35 +239,6 @@ def test_flags_arrive_before_data_is_an_error(arena: Arena) -> None:
     document = arena.document(2, *args, "--ll", code=WRONG, SOCK_FAULT="early")
     assert document["wrong"] > 0
     assert arena.document(2, *args, SOCK_FAULT="early")["wrong"] == 0
-
-
-@pytest.mark.parametrize("shape", [(0, 8), (1, 1), (2, 8), (4, 1), (3, 40)])
-def test_every_shape_passes_its_check(arena: Arena, shape: tuple[int, int]) -> None:
-    """NCCL's variables give the reference plugin threads and sockets; every byte arrives."""
-    threads, each = shape
-    variables = {"NCCL_SOCKET_NTHREADS": str(threads), "NCCL_NSOCKS_PERTHREAD": str(each)}
-    sizes = ["-b", "4", "-e", "4M", "-f", "32", "-n", "3", "-w", "1"]
-    document = arena.document(3, "allreduce", *sizes, **variables)
-    assert document["wrong"] == 0
-    said = [entry["text"] for entry in document["log"] if "NET/SOCK" in entry["text"]]
-    sockets = threads * min(each, 64 // threads) if threads else 0
-    expected = (
-        f"{threads} threads and {sockets} kernel TCP sockets" if sockets else "one kernel TCP"
-    )
-    assert expected in said[0]
-
-
-def test_the_listener_sets_the_sockets_of_a_connection(arena: Arena) -> None:
-    """The listener's shape is the connection's, as with NCCL: the handle carries it."""
-    port = arena.port()
-    shapes = [("0", "1"), ("2", "8")]
-    args = ["bw", "-b", "1M", "-e", "1M", "-n", "3", "-w", "1"]
-    ranks = [
-        arena.start(rank, 2, port, *args, NCCL_SOCKET_NTHREADS=threads, NCCL_NSOCKS_PERTHREAD=each)
-        for rank, (threads, each) in enumerate(shapes)
-    ]
-    ended = [(process.communicate(timeout=2 * HANGS_S), process.returncode) for process in ranks]
-    assert [code for _, code in ended] == [0, 0], ended
 
 
 FAULTS = {
@@ -316,7 +276,6 @@ USAGES: list[tuple[list[str], str]] = [
     (["bw", "-b", "2M", "-e", "1M"], "-e is smaller"),
     (["allreduce", "-b", "6"], "multiple of 4"),
     (["allreduce", "--abi", "13"], "13"),
-    (["allreduce", "--baseline"], "--baseline goes with"),
     (["lat", "--root", "nowhere"], "host:port"),
     (["lat", "--sizes", "8:0"], "8:0"),
     (["lat", "--sizes", ""], "out of range"),
@@ -325,7 +284,6 @@ USAGES: list[tuple[list[str], str]] = [
     (["lat", "--sizes", "8", "-b", "8"], "goes without -b"),
     (["bw", "--sizes", "8,128M"], "at most 64M"),
     (["idle", "--sizes", "8"], "--sizes goes with lat, bw, alltoall and allreduce"),
-    (["lat", "-o", "xml"], "json or table"),
 ]
 
 
@@ -370,7 +328,7 @@ def test_a_missing_rank_is_reported(arena: Arena) -> None:
 
 
 def test_ranks_with_different_options_are_refused(arena: Arena) -> None:
-    """Ranks started with different channels are refused."""
+    """Ranks started with different numbers of channels end with an error that says so."""
     port = arena.port()
     root = arena.start(0, 2, port, "lat")
     other = arena.start(1, 2, port, "lat", "--channels", "2")
@@ -399,15 +357,15 @@ def test_an_interrupt_ends_all_ranks(arena: Arena) -> None:
 # Peers that die.
 #
 @pytest.mark.parametrize("fork", [[], ["--fork-child"]], ids=["alone", "forked"])
-@pytest.mark.parametrize("role", ["source", "sink", "wait"])
+@pytest.mark.parametrize("roles", ROLES, ids="-".join)
 def test_the_survivor_of_a_killed_rank_ends_with_an_error(
-    arena: Arena, plugin: list[str], role: str, fork: list[str]
+    arena: Arena, plugin: list[str], roles: tuple[str, str], fork: list[str]
 ) -> None:
     """Also of a peer that only waits, or has forked a child that sleeps on. Silence HARP would
     tolerate for 120 s, which harp-bench calls a hang."""
     if fork and "libnccl-net-sock.so" in plugin[1]:
         pytest.skip("kernel sockets live on in a forked child: NCCL's own transport hangs here")
-    outlives(arena.pair(*plugin), role, *fork)
+    outlives(arena.pair(*plugin), roles, *fork)
 
 
 def test_completed_sends_were_delivered(arena: Arena, plugin: list[str]) -> None:

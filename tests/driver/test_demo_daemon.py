@@ -48,7 +48,7 @@ def test_ranks_of_user_nobody_agree(need_root: None, args: tuple[str, ...]) -> N
 
 
 def test_ranks_on_kernel_lanes_need_no_host_counter(need_root: None) -> None:
-    """A container has no /sys to count with; it is told apart from zero."""
+    """A container has no /sys with counters, which is not the same as zero."""
     report = demo("--daemon", "--path", "kernel")
     assert report["verdict"]["agree"]
     assert all("kernel TCP" in rank["path"] for rank in report["ranks"])

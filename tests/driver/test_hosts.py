@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator
 
 import pytest
-from driver_rig import HANGS_S, Running, Start, bench, delivers, finish, outlives
+from driver_rig import HANGS_S, ROLES, Running, Start, bench, delivers, finish, outlives
 
 from harp.lab import Lab, LabOptions
 
@@ -36,7 +36,7 @@ PATHS = [("xdp", "xdp"), ("xdp", "kernel"), ("kernel", "xdp")]
     [
         ("lat", "-e", "40000", "-f", "17", "-n", "200"),
         ("bw", "-b", "1M", "-n", "100"),
-        ("bw", "-b", "3000", "-e", "300000", "-f", "10", "-n", "100", "--bidir", "--channels", "2"),
+        ("alltoall", "-b", "3000", "-e", "300000", "-f", "10", "-n", "100", "--channels", "2"),
         ("allreduce", "-b", "4", "-e", "4M", "-f", "11", "-n", "3", "--channels", "2"),
         ("allreduce", "-b", "4", "-e", "400000", "-f", "11", "-n", "3", "--ll"),
     ],
@@ -47,7 +47,7 @@ def test_every_mode_measures_over_a_cable(
 ) -> None:
     """Every byte of every mode is right, over HARP TCP, and between HARP and kernel lanes."""
     with contextlib.ExitStack() as stack:
-        ranks = [start(rank, *args, "-o", "json", path=paths[rank]) for rank in range(2)]
+        ranks = [start(rank, *args, path=paths[rank]) for rank in range(2)]
         for process in ranks:
             stack.callback(finish, process)
         ended = [process.communicate(timeout=2 * HANGS_S) for process in ranks]
@@ -59,13 +59,13 @@ def test_every_mode_measures_over_a_cable(
 
 
 @pytest.mark.parametrize("fork", [[], ["--fork-child"]], ids=["alone", "forked"])
-@pytest.mark.parametrize("role", ["source", "sink", "wait"])
+@pytest.mark.parametrize("roles", ROLES, ids="-".join)
 def test_the_survivor_of_a_killed_rank_ends_with_an_error(
-    start: Start, role: str, fork: list[str]
+    start: Start, roles: tuple[str, str], fork: list[str]
 ) -> None:
     """HARP is told of the peer's death. Silence it would tolerate for longer
     (HARP_USER_TIMEOUT_MS) than harp-bench does."""
-    outlives(start, role, *fork)
+    outlives(start, roles, *fork)
 
 
 @pytest.mark.parametrize("size", ["9", "100000", "1M"])

@@ -19,7 +19,7 @@ from harp.lab import Lab, LabOptions
 
 
 class Containers:
-    """Two containers, joined by a network of their own, and the NICs of two hosts beside them."""
+    """Two containers, joined by a network of their own, and the NICs of two hosts."""
 
     def __init__(self, nics: Lab, inside: Lab, daemons: list[HostDaemon]) -> None:
         self.nics, self.inside, self.daemons = nics, inside, daemons
@@ -36,7 +36,7 @@ class Containers:
 
     def run(self, mode: str, *args: str, **more: Any) -> tuple[dict[str, Any], list[str]]:
         """Both ranks to a good end: rank 0's JSON, and what each said."""
-        ranks = [self.start(rank, mode, *args, "-o", "json", **more) for rank in range(2)]
+        ranks = [self.start(rank, mode, *args, **more) for rank in range(2)]
         try:
             ended = [rank.communicate(timeout=60) for rank in ranks]
         finally:
@@ -80,7 +80,7 @@ def test_ranks_of_user_nobody_in_containers_agree(
         assert "kernel TCP" not in rank
         assert "WARN" not in rank
     for daemon in containers.daemons:
-        wait_until(lambda d=daemon: "given back" in d.words(), "the lease is given back")
+        wait_until(lambda d=daemon: "given back" in d.log_text(), "the lease is given back")
 
 
 @pytest.mark.parametrize("containers", [4], indirect=True, ids=["4-queues"])
@@ -126,7 +126,7 @@ def test_a_job_outlives_harpd_and_gives_back_to_the_next(containers: Containers)
         for process in ranks:
             process.communicate(timeout=60)
         assert [process.returncode for process in ranks] == [0, 0]
-    words = containers.daemons[0].words().split("serves on")[-1]
+    words = containers.daemons[0].log_text().split("serves on")[-1]
     assert "given back" in words
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""harpctl install and uninstall: idempotent, complete, and never over somebody else's files."""
+"""harpctl install and uninstall: idempotent, complete, never over files of other programs."""
 
 import configparser
 import json

@@ -38,7 +38,6 @@ IN_THE_WHEEL = {
     "harp/bin/harp-drop",
     "harp/bin/harp-rss",
     "harp/bin/harp-tcp",
-    "harp/bin/harp-udp",
     "harp/bin/harp-wire",
     "harp/py.typed",
 }

@@ -19,9 +19,9 @@ HARPCTL = [sys.executable, "-c", "from harp.cli import main; main()"]
 def of_process(pid: int) -> list[Instance]:
     """What a process publishes."""
     with stats.find() as found:
-        sight = look(found)
-    assert not [why for bad, why in sight.bad if bad == pid]
-    return [each for each in sight.instances if each.pid == pid]
+        host = look(found)
+    assert not [why for bad, why in host.bad if bad == pid]
+    return [each for each in host.instances if each.pid == pid]
 
 
 def test_a_working_instance_is_shown(tools: Tools, each: Lab) -> None:

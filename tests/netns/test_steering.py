@@ -8,6 +8,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 import pytest
+import udp_peer
 from netns_tools import Tools, finish, xdp_attached
 from scapy.layers.inet import ICMP, IP, TCP, UDP
 from scapy.layers.inet6 import (
@@ -201,7 +202,7 @@ def ethernet_of(lab: Lab) -> Ether:
 
 def test_udp_has_ports_of_its_own(tools: Tools, dual: Lab) -> None:
     there = dual.hosts[1]
-    args = [tools.build / "tools" / "udp" / "harp-udp", "echo", "::", str(PORT)]
+    args = [*udp_peer.PROGRAM, "echo", "::", str(PORT)]
     server = tools.serve(there, [*args, *tools.side(there, "harp")])
     ethernet = ethernet_of(dual)
     whole = [(verdict, bytes(ethernet / p)) for verdict, p in UDP_HELD]

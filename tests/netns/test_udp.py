@@ -10,9 +10,11 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from netns_tools import Tools, finish, inside, run
+import udp_peer
+from netns_tools import Tools, finish, run
 
 from harp.lab import Host, Lab, LabOptions
+from harp.lab.netns import in_namespace
 
 COUNT = 3000
 PORT = 7000
@@ -26,19 +28,25 @@ def family(request: pytest.FixtureRequest, need_root: None) -> Iterator[Lab]:
 
 def kernel_socket(host: Host, timeout_s: float = 5) -> socket.socket:
     """A UDP socket of the kernel's in the host's namespace."""
-    kind = socket.AF_INET6 if ":" in host.address else socket.AF_INET
-    made: socket.socket = inside(host, lambda: socket.socket(kind, socket.SOCK_DGRAM))
-    made.settimeout(timeout_s)
-    return made
+
+    made: list[socket.socket] = []
+
+    def make(_: object) -> None:
+        kind = socket.AF_INET6 if ":" in host.address else socket.AF_INET
+        made.append(socket.socket(kind, socket.SOCK_DGRAM))
+
+    in_namespace(host.netns, make)
+    made[0].settimeout(timeout_s)
+    return made[0]
 
 
 def echo_server(tools: Tools, host: Host) -> Any:
-    args = [tools.build / "tools" / "udp" / "harp-udp", "echo", host.address, str(PORT)]
+    args = [*udp_peer.PROGRAM, "echo", host.address, str(PORT)]
     return tools.serve(host, [*args, *tools.side(host, "harp")])
 
 
 def harp_call(tools: Tools, host: Host, address: str, *more: str) -> Any:
-    args = [tools.build / "tools" / "udp" / "harp-udp", "call", address, str(PORT)]
+    args = [*udp_peer.PROGRAM, "call", address, str(PORT)]
     return json.loads(run(host, [*args, *tools.side(host, "harp"), *more]))
 
 
@@ -48,7 +56,7 @@ def end(server: Any) -> Any:
 
 
 @pytest.mark.parametrize("size", [4, 64, 1400])
-def test_harp_echoes_to_the_kernel(tools: Tools, family: Lab, size: int) -> None:
+def test_kernel_calls_harp(tools: Tools, family: Lab, size: int) -> None:
     here, there = family.hosts
     server = echo_server(tools, there)
     with kernel_socket(here) as sock:
@@ -66,7 +74,7 @@ def test_harp_echoes_to_the_kernel(tools: Tools, family: Lab, size: int) -> None
 
 
 @pytest.mark.parametrize("size", [4, 64, 1400])
-def test_the_kernel_echoes_to_harp(tools: Tools, family: Lab, size: int) -> None:
+def test_harp_calls_kernel(tools: Tools, family: Lab, size: int) -> None:
     here, there = family.hosts
 
     with kernel_socket(there) as sock, ThreadPoolExecutor(1) as pool:
@@ -85,7 +93,7 @@ def test_the_kernel_echoes_to_harp(tools: Tools, family: Lab, size: int) -> None
     assert report["port"] >= 61000, "a port of the range was chosen"
 
 
-def test_harp_echoes_to_harp(tools: Tools, family: Lab) -> None:
+def test_harp_calls_harp(tools: Tools, family: Lab) -> None:
     here, there = family.hosts
     server = echo_server(tools, there)
     report = harp_call(tools, here, there.address, "--count", str(COUNT), "--size", "1400")
@@ -113,7 +121,11 @@ def test_other_ports_stay_the_kernel_s(tools: Tools, family: Lab) -> None:
         peer.sendto(b"to the kernel", (there.address, PORT + 1))
         assert sock.recv(100) == b"to the kernel"
 
-    inside(there, lambda: socket.create_server((there.address, PORT), family=peer.family).close())
+    def listen(_: object) -> None:
+        with socket.create_server((there.address, PORT), family=peer.family):
+            pass
+
+    in_namespace(there.netns, listen)
     report = end(server)
     assert report["received"] == 0
     # Given back when its holder ends.

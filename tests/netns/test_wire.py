@@ -4,17 +4,16 @@
 import json
 from typing import Any
 
-import pytest
 from netns_tools import Tools, finish, run
 
 from harp.lab import Host, Lab
 
 
-def wire(tools: Tools, lab: Lab, test: str, *options: str) -> Any:
+def wire(tools: Tools, lab: Lab, test: str) -> Any:
     here, there = lab.hosts
-    side = [*tools.lib_dir, "--seconds", "1", *options]
+    side = [*tools.lib_dir, "--seconds", "1"]
     server = tools.serve(there, [tools.wire, "serve", there.ifname, there.address, *side])
-    client = [tools.wire, test, here.ifname, there.address, *side, "-o", "json"]
+    client = [tools.wire, test, here.ifname, there.address, *side]
     report = json.loads(run(here, client))
     assert finish(server) == ("", "")
     return report
@@ -26,21 +25,9 @@ def descriptors(mtu_bytes: int) -> int:
     return -(-(mtu_bytes + 14) // (chunk - 128))
 
 
-@pytest.mark.sample(
-    "9000-moved-send",
-    "1500-bare-recv",
-    "9000-IPv6-bare-recv",
-    "1500-IPv6-moved-recv",
-    "3498-bare-send",
-    "3498-moved-recv",
-)
-@pytest.mark.parametrize("test", ["send", "recv"])
-@pytest.mark.parametrize("options", [[], ["--payload"]], ids=["bare", "moved"])
-def test_frames_of_full_size_arrive_whole(
-    tools: Tools, lab_of_mtu: Lab, test: str, options: list[str]
-) -> None:
+def test_frames_of_full_size_arrive_whole(tools: Tools, lab_of_mtu: Lab) -> None:
     mtu = lab_of_mtu.options.mtu_bytes
-    report = wire(tools, lab_of_mtu, test, *options)
+    report = wire(tools, lab_of_mtu, "send")
     sent, received = report["sent"], report["received"]
     assert report["mode"] == "af_xdp generic copy"
     assert report["frame_bytes"] == mtu + 14
@@ -51,7 +38,6 @@ def test_frames_of_full_size_arrive_whole(
     lost = sent["frames"] - received["frames"]
     dropped = received["rx_dropped"] + received["rx_ring_full"] + received["rx_fill_empty"]
     assert lost <= dropped
-    assert sum(received["per_second"]) == received["frames"]
 
 
 def test_round_trips_are_measured(tools: Tools, lab_of_mtu: Lab) -> None:

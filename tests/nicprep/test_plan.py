@@ -1,155 +1,159 @@
 # SPDX-License-Identifier: Apache-2.0
 """A plan requests only differences from the current state, and names what is not possible."""
 
+from typing import Any
+
 import pytest
 from fake_host import FakeHost, FakeNic
 
-from harp.nicprep import (
-    HostConfig,
-    NicConfig,
-    apply,
-    cores_of_queues,
-    interrupts,
-    plan,
-    plan_host,
-    ranges,
-    restore,
-)
+from harp import config
+from harp.config import NicConfig
+from harp.nicprep import Change, apply, interrupts, plan, plan_host, ranges, restore
 
 
-def test_no_request_changes_nothing(fake: FakeHost) -> None:
-    assert plan(NicConfig("eth1"), fake.host) == []
-    (change,) = plan_host(HostConfig(), fake.host)
+def nic(ifname: str = "eth1", **keys: Any) -> NicConfig:
+    """A [[nic]]."""
+    return NicConfig(ifname=ifname, **keys)
+
+
+def planned(fake: FakeHost, **keys: Any) -> list[Change]:
+    """The changes that eth1 needs."""
+    return [change for change in plan(nic(**keys), fake.host) if change.needed]
+
+
+def planned_host(fake: FakeHost, *nics: NicConfig, huge_pages: int = 0) -> list[Change]:
+    """The changes that the host needs."""
+    return [change for change in plan_host(nics, huge_pages, fake.host) if change.needed]
+
+
+def test_defaults_change_only_the_reserved_ports(fake: FakeHost) -> None:
+    found = config.parse('[[nic]]\nifname = "eth1"\n')
+    assert plan(found.nics[0], fake.host) == []
+    (change,) = planned_host(fake, *found.nics, huge_pages=found.daemon.huge_pages)
     assert change.kind == "reserved-ports"
     assert change.after == {"ports": "61000-65535"}
-    assert plan_host(HostConfig(reserved_ports=()), fake.host) == []
+    assert planned_host(fake) == []
 
 
 def test_planning_writes_nothing(fake: FakeHost) -> None:
-    config = NicConfig("eth1", queues=4, rx_ring="max", adaptive=False, rss="equal")
-    assert plan(config, fake.host)
+    assert planned(fake, queues=4, rx_ring=4096, coalesce="low")
     assert fake.ethtool.log == []
 
 
-def test_what_is_already_so_is_no_change(fake: FakeHost) -> None:
-    config = NicConfig(
-        "eth1",
-        queues=8,
-        rx_ring=512,
-        adaptive=True,
-        offloads={"rx-gro": True},
-        rss=range(8),
-    )
-    assert plan(config, fake.host) == []
+def test_settings_that_already_match_are_no_change(fake: FakeHost) -> None:
+    keys = {"queues": 8, "rx_ring": 512, "coalesce": "adaptive", "gro": "on"}
+    assert planned(fake, **keys) == []
+    assert len(plan(nic(**keys), fake.host)) == 4
 
 
 def test_each_setting_is_planned(fake: FakeHost) -> None:
-    config = NicConfig(
-        "eth1",
+    found = planned(
+        fake,
         queues=4,
-        rx_ring="max",
+        rx_ring=4096,
         tx_ring=1024,
-        adaptive=False,
-        rx_usecs=8,
-        offloads={"rx-lro": False, "rx-gro": True},
-        rss=[0, 1],
+        coalesce="set",
+        lro="off",
+        gro="off",
         irq_affinity="local",
     )
-    changes = {change.kind: change for change in plan(config, fake.host)}
+    changes = {change.kind: change for change in found}
     assert changes["channels"].after == {"combined": 4}
     assert changes["rings"].after == {"rx": 4096, "tx": 1024}
-    assert changes["rings"].words == (
+    assert changes["rings"].line == (
         "eth1 ring sizes: rx 512 -> 4096, tx 512 -> 1024 (the link may pause for a moment)"
     )
-    assert changes["coalesce"].after == {"adaptive_rx": 0, "adaptive_tx": 0, "rx_usecs": 8}
-    assert changes["features"].after == {"rx-lro": False, "rx-gro": True}
-    assert changes["rss"].after == {"table": [0, 1] * 64}
-    assert changes["rss"].words == (
-        "eth1 RSS table: table the driver's default -> queues 0-1 (128 entries)"
-    )
+    times = {"rx_usecs": 8, "tx_usecs": 8}
+    assert changes["coalesce"].after == {"adaptive_rx": 0, "adaptive_tx": 0, **times}
+    assert changes["features"].after == {"rx-lro": False, "rx-gro": False}
+    assert changes["features"].line == "eth1 offloads: rx-lro on -> off, rx-gro on -> off"
     assert changes["irq-affinity"].target == "eth1 irq 47"
     assert changes["irq-affinity"].after == {"processors": "7"}, "of the NIC's node alone"
 
 
+@pytest.mark.parametrize(
+    ("keys", "expected"),
+    [
+        ({"coalesce": "low"}, {"adaptive_rx": 0, "adaptive_tx": 0, "rx_usecs": 0, "tx_usecs": 0}),
+        (
+            {"coalesce": "set", "coalesce_rx_us": 5, "coalesce_tx_us": 6},
+            {"adaptive_rx": 0, "adaptive_tx": 0, "rx_usecs": 5, "tx_usecs": 6},
+        ),
+    ],
+)
+def test_coalescing(fake: FakeHost, keys: dict[str, Any], expected: dict[str, int]) -> None:
+    (change,) = planned(fake, **keys)
+    assert change.after == expected
+    del fake.nic.parts["coalesce"]["adaptive_tx"]
+    (change,) = planned(fake, **keys)
+    assert "adaptive_tx" not in change.after, "one switch for both directions"
+
+
 def test_requests_above_the_maximum_are_reduced_and_reported(fake: FakeHost) -> None:
-    (channels,) = plan(NicConfig("eth1", queues=64), fake.host)
+    (channels,) = planned(fake, queues=64)
     assert channels.after == {"combined": 16}
     assert "combined 64 asked for, 16 is the most" in channels.note
 
 
 def test_queues_for_each_direction(fake: FakeHost) -> None:
     fake.nic.parts["channels"] = {"rx": 1, "rx_max": 8, "tx": 1, "tx_max": 8}
-    (channels,) = plan(NicConfig("eth1", queues=4), fake.host)
+    (channels,) = planned(fake, queues=4)
     assert channels.after == {"rx": 4, "tx": 4}
 
 
-def test_a_nic_with_nothing_says_so_for_each(fake: FakeHost) -> None:
+def test_a_nic_without_any_setting_reports_each(fake: FakeHost) -> None:
     fake.ethtool.nics["eth1"] = FakeNic("veth", "")
-    config = NicConfig(
-        "eth1",
+    changes = planned(
+        fake,
         queues=2,
         rx_ring=64,
-        adaptive=False,
-        offloads={"rx-lro": True},
-        rss="equal",
+        coalesce="low",
+        lro="on",
         irq_affinity="local",
         defer_irqs=2,
     )
-    changes = plan(config, fake.host)
-    kinds = ["channels", "rings", "coalesce", "features", "napi", "rss", "irq-affinity"]
+    kinds = ["channels", "rings", "coalesce", "features", "napi", "irq-affinity"]
     assert [change.kind for change in changes] == kinds
     assert all(change.absent and change.problem for change in changes)
 
 
-def test_one_offload_that_is_not_there_does_not_hinder_the_others(fake: FakeHost) -> None:
-    (change,) = plan(NicConfig("eth1", offloads={"rx-lro": False, "warp": True}), fake.host)
+def test_one_missing_offload_does_not_hinder_the_others(fake: FakeHost) -> None:
+    (change,) = planned(fake, lro="off", gro_hw="on")
     assert change.after == {"rx-lro": False}
-    assert "can't be set here: warp" in change.words
+    assert "can't be set here: rx-gro-hw" in change.line
 
 
-@pytest.mark.parametrize(
-    ("config", "problem"),
-    [
-        (NicConfig("eth1", queues=0), "at least 1"),
-        (NicConfig("eth1", tx_ring=-1), "at least 1"),
-        (NicConfig("eth1", rss=[]), "no queue"),
-        (NicConfig("eth1", irq_affinity=[]), "no processor"),
-    ],
-)
-def test_what_makes_no_sense_is_a_problem(fake: FakeHost, config: NicConfig, problem: str) -> None:
-    (change,) = plan(config, fake.host)
-    assert problem in change.problem
+def test_a_node_without_usable_processors_is_a_problem(fake: FakeHost) -> None:
+    fake.allowed.clear()
+    (change,) = planned(fake, irq_affinity="local")
+    assert "none of the processors" in change.problem
     (outcome,) = apply([change], fake.host).outcomes
     assert outcome.status == "refused"
 
 
-def test_an_empty_rss_table_is_no_table(fake: FakeHost) -> None:
-    fake.nic.parts["rss"]["table"] = []
-    (change,) = plan(NicConfig("eth1", rss="equal"), fake.host)
-    assert change.problem
-
-
 def test_an_unknown_interface_is_refused(fake: FakeHost) -> None:
-    (change,) = plan(NicConfig("eth9", rx_ring=64), fake.host)
+    (change,) = plan(nic("eth9", rx_ring=64), fake.host)
     assert change.problem == "no device matches name"
 
 
-def test_reserved_ports_join_what_is_there(fake: FakeHost) -> None:
-    fake.write("proc/sys/net/ipv4/ip_local_reserved_ports", "5000,62000-62005")
-    (change,) = plan_host(HostConfig([(61000, 61999)]), fake.host)
-    assert change.after == {"ports": "5000,61000-62005"}
-    fake.write("proc/sys/net/ipv4/ip_local_reserved_ports", "1-65535")
-    assert plan_host(HostConfig(), fake.host) == []
+def test_reserved_ports_are_added_to_those_of_others(fake: FakeHost) -> None:
+    path = "proc/sys/net/ipv4/ip_local_reserved_ports"
+    fake.write(path, "5000,62000-62005")
+    (change,) = planned_host(fake, nic(ports=(61000, 61999)), nic("eth2", ports=(63000, 63001)))
+    assert change.after == {"ports": "5000,61000-62005,63000-63001"}
+    fake.write(path, "1-65535")
+    assert planned_host(fake, nic()) == []
 
 
 def test_huge_pages_go_to_the_nodes_of_the_nics_and_never_shrink(fake: FakeHost) -> None:
-    config = HostConfig((), huge_pages=65)
-    (near,) = plan_host(config, fake.host, ["eth1"])
+    (_, near) = planned_host(fake, nic(), huge_pages=65)
     assert (near.target, near.after) == ("node1/2048kB", {"pages": 65})
-    everywhere = plan_host(config, fake.host)
+    everywhere = planned_host(fake, huge_pages=65)
     assert [change.after["pages"] for change in everywhere] == [33, 32]
     fake.write("sys/devices/system/node/node1/hugepages/hugepages-2048kB/nr_hugepages", 100)
-    assert plan_host(config, fake.host, ["eth1"]) == []
+    assert [change.kind for change in planned_host(fake, nic(), huge_pages=65)] == [
+        "reserved-ports"
+    ]
 
 
 def test_interrupts_of_the_queues_alone(fake: FakeHost) -> None:
@@ -175,7 +179,7 @@ def test_interrupts_of_the_queues_alone(fake: FakeHost) -> None:
         ("bnxt_en-eth1-TxRx-1", 1),
     ],
 )
-def test_names_that_drivers_give(fake: FakeHost, name: str, queue: int | None) -> None:
+def test_interrupt_names_of_drivers(fake: FakeHost, name: str, queue: int | None) -> None:
     fake.write("proc/interrupts", f"   CPU0\n 40:  9  PCI-MSIX  2-edge  {name}\n")
     assert [each.queue for each in interrupts(fake.host, "eth1")] == (
         [] if queue is None else [queue]
@@ -189,13 +193,20 @@ def test_a_sibling_port_keeps_its_interrupts(fake: FakeHost) -> None:
     assert [each.number for each in interrupts(fake.host, "eth1")] == [40]
 
 
-def test_cores_are_near_and_their_own_while_they_last(fake: FakeHost) -> None:
-    # Node 1 (4-7), one thread of each core before its sibling, then node 0 with processor 0 late.
-    order = [4, 5, 6, 7, 1, 0, 2, 3]
-    assert cores_of_queues(fake.host, "eth1", 4) == order[:4]
-    assert cores_of_queues(fake.host, "eth1", 10) == [*order, *order[:2]]
-    fake.allowed = {0, 1}
-    assert cores_of_queues(fake.host, "eth1", 3) == [1, 0, 1]
+def test_cores_of_interrupts_are_different_while_they_last(fake: FakeHost) -> None:
+    """One thread of each core before its sibling, processor 0 last among its equals."""
+
+    def cores(**keys: Any) -> list[str]:
+        changes = plan(nic(irq_affinity="local", **keys), fake.host)
+        return [change.after["processors"] for change in changes]
+
+    assert cores() == ["4", "5", "6", "7"] * 2
+    fake.allowed = {0, 1, 4}
+    assert cores() == ["4"] * 8
+    (fake.sys / "bus/pci/devices/0000:41:00.0/numa_node").write_text("-1")
+    assert cores()[:3] == ["1", "4", "0"]
+    given = plan(nic(irq_affinity="cores", irq_cores=(6, 2)), fake.host)
+    assert [change.after["processors"] for change in given] == ["6", "2"] * 4
 
 
 def test_a_device_is_known_by_its_bus_not_by_its_name(fake: FakeHost) -> None:
@@ -208,7 +219,7 @@ def test_a_device_is_known_by_its_bus_not_by_its_name(fake: FakeHost) -> None:
 
 
 @pytest.mark.parametrize("numbers", [set(), {0}, {1, 2, 3, 8}, {65535}, set(range(61000, 65536))])
-def test_ranges_there_and_back(numbers: set[int]) -> None:
+def test_ranges_are_parsed_and_formatted(numbers: set[int]) -> None:
     assert ranges.parse(ranges.text(numbers)) == numbers
 
 
@@ -219,20 +230,20 @@ def test_an_invalid_range_is_refused(text: str) -> None:
 
 
 def test_an_offload_that_is_not_there_is_off(fake: FakeHost) -> None:
-    assert plan(NicConfig("eth1", offloads={"rx-gro-hw": False}), fake.host) == []
-    (change,) = plan(NicConfig("eth1", offloads={"rx-gro-hw": True}), fake.host)
+    assert planned(fake, gro_hw="off") == []
+    (change,) = planned(fake, gro_hw="on")
     assert change.problem == "can't be set here: rx-gro-hw"
 
 
 def test_deferral_needs_the_folder_of_our_own_namespace(fake: FakeHost) -> None:
-    config = NicConfig("eth1", defer_irqs=2, gro_flush_us=20)
+    wanted = nic(defer_irqs=2, gro_flush_us=20)
     fake.write("sys/class/net/eth1/napi_defer_hard_irqs", 0)
     fake.write("sys/class/net/eth1/gro_flush_timeout", 0)
     fake.write("sys/class/net/eth1/ifindex", 77)
-    (change,) = plan(config, fake.host)
+    (change,) = plan(wanted, fake.host)
     assert change.problem == "/sys shows another network namespace"
     fake.write("sys/class/net/eth1/ifindex", 5)
-    result = apply(plan(config, fake.host), fake.host)
+    result = apply(plan(wanted, fake.host), fake.host)
     assert fake.read("sys/class/net/eth1/napi_defer_hard_irqs") == "2"
     assert fake.read("sys/class/net/eth1/gro_flush_timeout") == "20000"
     restore(result.undo, fake.host)

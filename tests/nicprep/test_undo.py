@@ -8,32 +8,25 @@ from typing import Any
 import pytest
 from fake_host import FakeHost
 
+from harp.config import NicConfig
 from harp.errors import HarpError
-from harp.nicprep import (
-    HostConfig,
-    NicConfig,
-    Result,
-    Undo,
-    apply,
-    plan,
-    plan_host,
-    prepare,
-    restore,
-)
+from harp.nicprep import Result, Undo, apply, plan, plan_host, prepare, restore
 
-EVERYTHING = NicConfig(
-    "eth1",
+
+def nic(**keys: Any) -> NicConfig:
+    """A [[nic]] for eth1."""
+    return NicConfig(ifname="eth1", **keys)
+
+
+EVERYTHING = nic(
     queues=4,
-    rx_ring="max",
+    rx_ring=4096,
     tx_ring=1024,
-    adaptive=False,
-    rx_usecs=8,
-    tx_usecs=8,
-    offloads={"rx-lro": False},
-    rss=[0, 1],
+    coalesce="set",
+    lro="off",
     irq_affinity="local",
 )
-OF_HOST = HostConfig(huge_pages=64)
+HUGE_PAGES = 64
 PORTS = "proc/sys/net/ipv4/ip_local_reserved_ports"
 PAGES = "sys/devices/system/node/node1/hugepages/hugepages-2048kB/nr_hugepages"
 
@@ -45,7 +38,7 @@ def snapshot(fake: FakeHost) -> Any:
     return parts, affinity, fake.read(PORTS), fake.read(PAGES)
 
 
-def words(result: Result) -> dict[str, tuple[str, str]]:
+def outcomes(result: Result) -> dict[str, tuple[str, str]]:
     return {outcome.name: (outcome.status, outcome.text) for outcome in result.outcomes}
 
 
@@ -65,15 +58,14 @@ class State:
         return Undo.from_json(json.loads(self.records[-1]))
 
 
-def test_everything_there_and_back(fake: FakeHost) -> None:
+def test_everything_is_changed_and_restored(fake: FakeHost) -> None:
     before, state = snapshot(fake), State()
-    result = prepare([EVERYTHING], OF_HOST, fake.host, state.record)
+    result = prepare([EVERYTHING], HUGE_PAGES, fake.host, state.record)
     assert {outcome.status for outcome in result.outcomes} == {"done"}
     assert fake.nic.parts["channels"]["combined"] == 4
     assert fake.nic.parts["rings"]["rx"] == 4096
     assert fake.nic.parts["coalesce"]["adaptive_rx"] == 0
     assert fake.nic.parts["features"]["rx-lro"] is False
-    assert set(fake.nic.parts["rss"]["table"]) == {0, 1}
     assert fake.read("proc/irq/41/smp_affinity_list") == "5"
     assert fake.read("proc/irq/38/smp_affinity_list") == "0-7", "no queue's"
     assert (fake.read(PORTS), fake.read(PAGES)) == ("61000-65535", "64")
@@ -86,21 +78,21 @@ def test_everything_there_and_back(fake: FakeHost) -> None:
 
 def test_a_repeated_change_is_recorded_once(fake: FakeHost) -> None:
     before = snapshot(fake)
-    first = prepare([EVERYTHING], OF_HOST, fake.host)
+    first = prepare([EVERYTHING], HUGE_PAGES, fake.host)
     log = list(fake.ethtool.log)
-    second = prepare([EVERYTHING], OF_HOST, fake.host, undo=first.undo)
+    second = prepare([EVERYTHING], HUGE_PAGES, fake.host, undo=first.undo)
     assert (second.outcomes, second.undo, fake.ethtool.log) == ([], first.undo, log)
     restore(second.undo, fake.host)
     assert snapshot(fake) == before
 
 
 def test_queues_are_restored_first(fake: FakeHost) -> None:
-    prepare([EVERYTHING], OF_HOST, fake.host)
+    prepare([EVERYTHING], HUGE_PAGES, fake.host)
     assert fake.ethtool.log[0][0] == "channels"
-    assert prepare([EVERYTHING], OF_HOST, fake.host).undo == Undo()
+    assert prepare([EVERYTHING], HUGE_PAGES, fake.host).undo == Undo()
 
 
-@pytest.mark.parametrize("part", ["channels", "rings", "coalesce", "features", "rss"])
+@pytest.mark.parametrize("part", ["channels", "rings", "coalesce", "features"])
 @pytest.mark.parametrize("how", ["refuse", "deaf"])
 def test_a_failed_change_is_reported_and_the_others_continue(
     fake: FakeHost, part: str, how: str
@@ -110,11 +102,11 @@ def test_a_failed_change_is_reported_and_the_others_continue(
         fake.ethtool.refuse[part] = OSError(errno.EBUSY, "the firmware is thinking")
     else:
         fake.ethtool.deaf.add(part)
-    result = prepare([EVERYTHING], OF_HOST, fake.host)
+    result = prepare([EVERYTHING], HUGE_PAGES, fake.host)
     refused = [outcome for outcome in result.outcomes if outcome.status == "refused"]
     assert len(refused) == 1
     expected = {"refuse": "the firmware is thinking", "deaf": "changed nothing"}[how]
-    assert expected in refused[0].words
+    assert expected in refused[0].line
     assert sum(outcome.status == "done" for outcome in result.outcomes) >= 6
     assert result.undo.find(part, "eth1") is None, "nothing of it is to go back"
     restore(result.undo, fake.host)
@@ -123,27 +115,26 @@ def test_a_failed_change_is_reported_and_the_others_continue(
 
 def test_a_reduced_value_is_reported_and_restored(fake: FakeHost) -> None:
     fake.ethtool.limit["rings.rx"] = 2048
-    config = NicConfig("eth1", rx_ring=4096)
-    result = apply(plan(config, fake.host), fake.host)
-    assert words(result) == {"eth1 ring sizes": ("partly", "rx 2048")}
+    result = apply(plan(nic(rx_ring=4096), fake.host), fake.host)
+    assert outcomes(result) == {"eth1 ring sizes": ("partly", "rx 2048")}
     restore(result.undo, fake.host)
     assert fake.nic.parts["rings"]["rx"] == 512
 
 
 def test_not_supported_is_not_refused(fake: FakeHost) -> None:
     del fake.nic.parts["rings"]
-    result = apply(plan(NicConfig("eth1", rx_ring=64), fake.host), fake.host)
-    assert words(result) == {"eth1 ring sizes": ("not supported", "Operation not supported")}
+    result = apply(plan(nic(rx_ring=64), fake.host), fake.host)
+    assert outcomes(result) == {"eth1 ring sizes": ("not supported", "Operation not supported")}
 
 
 def test_a_later_foreign_change_is_kept_value_by_value(fake: FakeHost) -> None:
-    result = prepare([EVERYTHING], OF_HOST, fake.host)
+    result = prepare([EVERYTHING], HUGE_PAGES, fake.host)
     fake.nic.parts["rings"]["rx"] = 2048
     fake.write("proc/irq/41/smp_affinity_list", "2")
     fake.write(PAGES, 128)
     back = restore(result.undo, fake.host)
-    said = words(back)
-    assert said["eth1 ring sizes"] == ("left", "somebody set it since: rx 2048")
+    said = outcomes(back)
+    assert said["eth1 ring sizes"] == ("left", "changed by another program since: rx 2048")
     assert said["eth1 irq 41 interrupt affinity"][0] == "left"
     assert said["node1/2048kB huge pages"][0] == "left"
     assert fake.nic.parts["rings"]["rx"] == 2048
@@ -154,7 +145,7 @@ def test_a_later_foreign_change_is_kept_value_by_value(fake: FakeHost) -> None:
 
 
 def test_a_value_that_was_restored_by_others_is_left(fake: FakeHost) -> None:
-    result = apply(plan(NicConfig("eth1", rx_ring=64), fake.host), fake.host)
+    result = apply(plan(nic(rx_ring=64), fake.host), fake.host)
     fake.nic.parts["rings"]["rx"] = 512
     log = len(fake.ethtool.log)
     assert restore(result.undo, fake.host) == Result([], Undo())
@@ -163,19 +154,19 @@ def test_a_value_that_was_restored_by_others_is_left(fake: FakeHost) -> None:
 
 def test_reserved_ports_of_others_stay(fake: FakeHost) -> None:
     fake.write(PORTS, "5000,61000-61005")
-    result = apply(plan_host(HostConfig(), fake.host), fake.host)
+    result = apply(plan_host([nic()], 0, fake.host), fake.host)
     assert fake.read(PORTS) == "5000,61000-65535"
     fake.write(PORTS, "5000,7000-7001,61000-65535")
     restore(result.undo, fake.host)
     assert fake.read(PORTS) == "5000,7000-7001,61000-61005"
 
 
-def test_a_wider_range_still_goes_back_whole(fake: FakeHost) -> None:
-    first = prepare([], HostConfig([(62000, 65535)]), fake.host)
+def test_a_wider_range_is_restored_as_a_whole(fake: FakeHost) -> None:
+    first = prepare([nic(ports=(62000, 65535))], 0, fake.host)
     fake.write(PORTS, "5000,62000-65535")
-    second = prepare([], HostConfig([(61000, 65535)]), fake.host, undo=first.undo)
+    second = prepare([nic()], 0, fake.host, undo=first.undo)
     assert fake.read(PORTS) == "5000,61000-65535"
-    third = prepare([], HostConfig([(63000, 65535)]), fake.host, undo=second.undo)
+    third = prepare([nic(ports=(63000, 65535))], 0, fake.host, undo=second.undo)
     assert fake.read(PORTS) == "5000,63000-65535"
     restore(third.undo, fake.host)
     assert fake.read(PORTS) == "5000"
@@ -183,34 +174,31 @@ def test_a_wider_range_still_goes_back_whole(fake: FakeHost) -> None:
 
 def test_a_setting_that_is_removed_is_restored_at_reload(fake: FakeHost) -> None:
     before = snapshot(fake)
-    first = prepare([EVERYTHING], OF_HOST, fake.host)
-    less = NicConfig("eth1", rx_ring="max", adaptive=False)
-    second = prepare([less], HostConfig(reserved_ports=()), fake.host, undo=first.undo)
+    first = prepare([EVERYTHING], HUGE_PAGES, fake.host)
+    less = nic(rx_ring=4096, coalesce="adaptive", ports=(62000, 65535))
+    second = prepare([less], 0, fake.host, undo=first.undo)
     assert fake.nic.parts["channels"]["combined"] == 8
     assert fake.nic.parts["rings"] == {"rx": 4096, "rx_max": 4096, "tx": 512, "tx_max": 4096}
-    assert fake.nic.parts["coalesce"]["adaptive_rx"] == 0
+    assert fake.nic.parts["coalesce"]["adaptive_rx"] == 1
     assert fake.nic.parts["coalesce"]["rx_usecs"] == 50
-    assert (fake.read(PORTS), fake.read(PAGES)) == ("", "0")
-    assert {(entry.kind, *entry.before) for entry in second.undo.entries} == {
-        ("rings", "rx"),
-        ("coalesce", "adaptive_rx", "adaptive_tx"),
-    }
-    third = prepare([], HostConfig(reserved_ports=()), fake.host, undo=second.undo)
+    assert (fake.read(PORTS), fake.read(PAGES)) == ("62000-65535", "0")
+    assert ("rings", "rx") in {(entry.kind, *entry.before) for entry in second.undo.entries}
+    third = prepare([], 0, fake.host, undo=second.undo)
     assert (third.undo, snapshot(fake)) == (Undo(), before)
 
 
-def test_the_first_of_all_values_goes_back_after_several_changes(fake: FakeHost) -> None:
+def test_the_first_value_is_restored_after_several_changes(fake: FakeHost) -> None:
     undo = Undo()
     for size in (64, 1024, 2048):
-        undo = prepare([NicConfig("eth1", rx_ring=size)], OF_HOST, fake.host, undo=undo).undo
+        undo = prepare([nic(rx_ring=size)], HUGE_PAGES, fake.host, undo=undo).undo
     restore(undo, fake.host)
     assert fake.nic.parts["rings"]["rx"] == 512
 
 
 def test_a_foreign_value_between_two_changes_is_restored(fake: FakeHost) -> None:
-    undo = prepare([NicConfig("eth1", rx_ring=64)], OF_HOST, fake.host).undo
+    undo = prepare([nic(rx_ring=64)], HUGE_PAGES, fake.host).undo
     fake.nic.parts["rings"]["rx"] = 100
-    undo = prepare([NicConfig("eth1", rx_ring=2048)], OF_HOST, fake.host, undo=undo).undo
+    undo = prepare([nic(rx_ring=2048)], HUGE_PAGES, fake.host, undo=undo).undo
     restore(undo, fake.host)
     assert fake.nic.parts["rings"]["rx"] == 100
 
@@ -219,11 +207,11 @@ class Died(BaseException):
     """The process ends here."""
 
 
-def test_a_crash_anywhere_leaves_a_file_that_puts_everything_back(fake: FakeHost) -> None:
+def test_after_a_crash_anywhere_the_file_restores_everything(fake: FakeHost) -> None:
     """Dies before and after every record, the change made or not."""
     before = snapshot(fake)
     whole = State()
-    restore(prepare([EVERYTHING], OF_HOST, fake.host, whole.record).undo, fake.host)
+    restore(prepare([EVERYTHING], HUGE_PAGES, fake.host, whole.record).undo, fake.host)
     assert snapshot(fake) == before
     moments = [(at, late) for at in range(1, len(whole.records) + 1) for late in (False, True)]
     for at, late in moments:
@@ -237,15 +225,15 @@ def test_a_crash_anywhere_leaves_a_file_that_puts_everything_back(fake: FakeHost
                 raise Died
 
         with pytest.raises(Died):
-            prepare([EVERYTHING], OF_HOST, fake.host, record)
+            prepare([EVERYTHING], HUGE_PAGES, fake.host, record)
         left = state.read() if state.records else Undo()
         assert restore(left, fake.host).undo == Undo()
         assert snapshot(fake) == before, f"record {at}, {'after' if late else 'before'} it"
 
 
 def test_a_crash_before_the_second_of_two_changes(fake: FakeHost) -> None:
-    """What stands there is neither as it was at first nor as it was to become, and is ours."""
-    first = prepare([NicConfig("eth1", rx_ring=64)], OF_HOST, fake.host).undo
+    """The present value is neither the first nor the requested one, and is ours."""
+    first = prepare([nic(rx_ring=64)], HUGE_PAGES, fake.host).undo
     state = State()
 
     def record(undo: Undo) -> None:
@@ -253,14 +241,14 @@ def test_a_crash_before_the_second_of_two_changes(fake: FakeHost) -> None:
         raise Died
 
     with pytest.raises(Died):
-        prepare([NicConfig("eth1", rx_ring=2048)], OF_HOST, fake.host, record, first)
+        prepare([nic(rx_ring=2048)], HUGE_PAGES, fake.host, record, first)
     assert fake.nic.parts["rings"]["rx"] == 64
     restore(state.read(), fake.host)
     assert fake.nic.parts["rings"]["rx"] == 512
 
 
 def test_a_crash_between_change_and_record_after_fewer_pages(fake: FakeHost) -> None:
-    (change,) = plan_host(HostConfig((), 64), fake.host, ["eth1"])
+    (*_, change) = plan_host([nic()], 64, fake.host)
     state = State()
 
     def record(undo: Undo) -> None:
@@ -274,9 +262,9 @@ def test_a_crash_between_change_and_record_after_fewer_pages(fake: FakeHost) -> 
     assert fake.read(PAGES) == "0"
 
 
-def test_what_cant_be_written_down_is_not_changed(fake: FakeHost) -> None:
+def test_a_change_that_cannot_be_recorded_is_not_made(fake: FakeHost) -> None:
     before = snapshot(fake)
-    result = prepare([EVERYTHING], OF_HOST, fake.host, State(fail_at=1).record)
+    result = prepare([EVERYTHING], HUGE_PAGES, fake.host, State(fail_at=1).record)
     assert snapshot(fake) == before
     changes = [outcome for outcome in result.outcomes if outcome.status == "refused"]
     assert len(changes) >= 7
@@ -287,55 +275,44 @@ def test_what_cant_be_written_down_is_not_changed(fake: FakeHost) -> None:
 def test_a_disk_that_fills_up_in_the_middle(fake: FakeHost) -> None:
     before = snapshot(fake)
     state = State(fail_at=6)
-    result = prepare([EVERYTHING], OF_HOST, fake.host, state.record)
+    result = prepare([EVERYTHING], HUGE_PAGES, fake.host, state.record)
     assert {"done", "refused", "partly"} >= {outcome.status for outcome in result.outcomes}
     assert restore(result.undo, fake.host, state.record).undo == Undo()
     assert snapshot(fake) == before
 
 
 def test_the_interface_is_gone_or_another_one(fake: FakeHost) -> None:
-    config = NicConfig("eth1", rx_ring=64)
+    config = nic(rx_ring=64)
     undo = apply(plan(config, fake.host), fake.host).undo
     fake.ifindexes["eth1"] = 6
     back = restore(undo, fake.host)
-    assert words(back)["eth1 ring sizes"][0] == "gone"
+    assert outcomes(back)["eth1 ring sizes"][0] == "gone"
     assert back.undo == Undo()
     assert fake.nic.parts["rings"]["rx"] == 64, "another NIC's own affair"
     del fake.ifindexes["eth1"]
-    assert words(restore(undo, fake.host))["eth1 ring sizes"][0] == "gone"
+    assert outcomes(restore(undo, fake.host))["eth1 ring sizes"][0] == "gone"
 
 
-def test_an_interrupt_that_went_with_its_queue(fake: FakeHost) -> None:
-    undo = prepare([NicConfig("eth1", irq_affinity="local")], OF_HOST, fake.host).undo
+def test_an_interrupt_removed_with_its_queue_is_skipped(fake: FakeHost) -> None:
+    undo = prepare([nic(irq_affinity="local")], HUGE_PAGES, fake.host).undo
     fake.remove("proc/irq/47/smp_affinity_list")
     back = restore(undo, fake.host)
-    assert words(back)["eth1 irq 47 interrupt affinity"][0] == "gone"
+    assert outcomes(back)["eth1 irq 47 interrupt affinity"][0] == "gone"
     assert fake.read("proc/irq/46/smp_affinity_list") == "0-7"
 
 
-def test_what_cant_go_back_now_stays_on_the_list(fake: FakeHost) -> None:
-    undo = apply(plan(NicConfig("eth1", rx_ring=64), fake.host), fake.host).undo
+def test_a_failed_restore_stays_in_the_list(fake: FakeHost) -> None:
+    undo = apply(plan(nic(rx_ring=64), fake.host), fake.host).undo
     fake.ethtool.refuse["rings"] = OSError(errno.EBUSY, "in use")
     back = restore(undo, fake.host)
-    assert words(back)["eth1 ring sizes"] == ("refused", "not put back: in use")
+    assert outcomes(back)["eth1 ring sizes"] == ("refused", "not restored: in use")
     assert back.undo == undo
     fake.ethtool.refuse.clear()
     fake.ethtool.deaf.add("rings")
-    assert words(restore(undo, fake.host))["eth1 ring sizes"][0] == "refused"
+    assert outcomes(restore(undo, fake.host))["eth1 ring sizes"][0] == "refused"
     fake.ethtool.deaf.clear()
     assert restore(back.undo, fake.host).undo == Undo()
     assert fake.nic.parts["rings"]["rx"] == 512
-
-
-def test_a_default_rss_table_becomes_the_default_again(fake: FakeHost) -> None:
-    undo = apply(plan(NicConfig("eth1", rss=[0]), fake.host), fake.host).undo
-    restore(undo, fake.host)
-    assert fake.ethtool.log[-1] == ("rss", "eth1", {"table": []})
-    own = [0, 0, 1, 1] * 32
-    fake.nic.parts["rss"]["table"] = own
-    undo = apply(plan(NicConfig("eth1", rss=[0]), fake.host), fake.host).undo
-    restore(undo, fake.host)
-    assert fake.nic.parts["rss"]["table"] == own
 
 
 @pytest.mark.parametrize(

@@ -166,7 +166,7 @@ def test_a_handshake_with_scapy(ipv6: bool) -> None:
         conn.send(b"by HARP")
         (segment,) = bench.exchange()
         assert bytes(segment[TCP].payload) == b"by HARP"
-        # Nobody answers: it is sent again.
+        # No answer: it is retransmitted.
         again = bench.wait(3 * 10**9)
         assert {bytes(packet[TCP].payload) for packet in again} == {b"by HARP"}
         conn.abort()

@@ -34,7 +34,7 @@ def harpctl(
 
 
 def as_nobody(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """A harpctl of user nobody. Everything is imported before, as nobody may not read it."""
+    """Run harpctl as user nobody, who cannot read the modules: they are imported before."""
     code = (
         "import os, sys, difflib, importlib\n"
         "from harp.cli import COMMANDS, main\n"
@@ -81,7 +81,45 @@ def test_help_has_an_example(path: str) -> None:
     assert done.exit_code == Exit.OK
     usage, _, rest = done.stdout.partition("\n")
     assert usage.startswith(f"Usage: {path} ")
-    assert re.search(rf"^ +{path}( |$)", rest, re.MULTILINE), "no line that one could type"
+    assert re.search(rf"^ +{path}( |$)", rest, re.MULTILINE), "no example"
+
+
+@pytest.mark.parametrize("path", every_command())
+def test_help_fits_80_columns_and_explains_every_option(path: str) -> None:
+    arguments = [*path.split()[1:], "--help"]
+    text = CliRunner().invoke(cli, arguments, prog_name="harpctl", terminal_width=80).stdout
+    assert not [line for line in text.splitlines() if len(line) > 80]
+    command, context = cli, click.Context(cli)
+    for name in path.split()[1:]:
+        child = command.get_command(context, name)
+        assert child is not None
+        command = child
+    for option in command.get_params(context):
+        if isinstance(option, click.Option):
+            assert option.help, option.opts
+
+
+def file_parameters() -> list[tuple[str, click.Command, list[str]]]:
+    """Every parameter of every command that is a path, as an empty shell variable gives it."""
+    leaves = manual.leaves(cli, click.Context(cli, info_name="harpctl"))
+    found = []
+    for path, command in leaves:
+        for each in command.params:
+            if isinstance(each.type, click.Path):
+                option = isinstance(each, click.Option)
+                before = ["x"] if each.name == "file" and path == "harpctl trace" else []
+                found.append((path, command, [each.opts[0], ""] if option else [*before, ""]))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("path", "command", "arguments"),
+    [pytest.param(*each, id=f"{each[0]} {each[2][0]}") for each in file_parameters()],
+)
+def test_an_empty_path_is_an_error(path: str, command: click.Command, arguments: list[str]) -> None:
+    """An unset shell variable must select neither the default nor the current directory."""
+    with pytest.raises(click.BadParameter, match="the name is empty"):
+        command.make_context(path, arguments)
 
 
 def test_the_help_lists_every_command_once_in_a_section_and_cuts_nothing() -> None:
@@ -123,6 +161,8 @@ def test_a_mistyped_word_has_a_suggestion(typed: list[str], meant: str) -> None:
         ("harpctl run --set tcp.ec", ["tcp.ecn="]),
         ("harpctl run --set tcp.ecn=o", ["tcp.ecn=off"]),
         ("harpctl bench fa", ["failover"]),
+        ("harpctl tune --ifname l", ["lo"]),
+        ("harpctl bench loss --against cu", ["cubic"]),
     ],
 )
 def test_values_are_completed(typed: str, completed: list[str]) -> None:
@@ -135,11 +175,15 @@ def test_values_are_completed(typed: str, completed: list[str]) -> None:
 @pytest.mark.usefixtures("need_root")
 @pytest.mark.parametrize(
     "command",
-    ["start", "restart", "demo", "bench idle", "bench loss", "config init", "stats"],
+    [
+        *("start", "restart", "demo", "bench idle", "bench loss", "config init", "stats"),
+        *("man --directory /usr/share/man", "tune --port 7999", "install"),
+    ],
 )
 def test_without_root_the_exit_code_is_3(command: str) -> None:
     done = as_nobody(*command.split())
     assert done.returncode == Exit.PRIVILEGE, done.stderr
+    assert "run as root" in done.stderr
     assert "Traceback" not in done.stderr
 
 
@@ -183,6 +227,47 @@ def test_a_report_has_everything_but_secrets(tmp_path: Path) -> None:
     assert "File exists" in again.stderr
 
 
+@pytest.mark.usefixtures("need_root")
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        ("report", "report.tar.gz"),
+        ("config init --file", "harp.toml"),
+        ("man --directory", "man"),
+        ("install --prefix", "prefix"),
+    ],
+)
+def test_a_full_disk_is_named_and_nothing_is_left(command: str, name: str, tmp_path: Path) -> None:
+    script = (
+        f"mount -t tmpfs -o size=4k tmpfs {tmp_path}; head -c 4096 /dev/zero > {tmp_path}/fill;"
+        f' "$@"; code=$?; find {tmp_path} -type f; exit $code'
+    )
+    words = [sys.executable, "-c", "from harp.cli import main; main()"]
+    arguments = [*command.split(), str(tmp_path / name)]
+    done = subprocess.run(
+        ["unshare", "--mount", "sh", "-c", script, "sh", *words, *arguments],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == Exit.FAILURE
+    pattern = rf"harpctl: {tmp_path / name}\S* can't be written: No space left on device\n"
+    assert re.fullmatch(pattern, done.stderr), done.stderr
+    assert done.stdout.split() == [f"{tmp_path}/fill"]
+
+
+def test_output_that_cannot_be_written_is_named() -> None:
+    with Path("/dev/full").open("w") as full:
+        for command in ("version", "config show", "config show -o json", "man"):
+            words = [sys.executable, "-c", "from harp.cli import main; main()", *command.split()]
+            done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True)
+            assert done.returncode == Exit.FAILURE
+            assert done.stderr == "harpctl: standard output: No space left on device\n"
+
+
+def test_statistics_of_nothing_that_matches_are_named() -> None:
+    done = harpctl("stats", "--nic", "nope0")
+    assert done.stderr == "harpctl: no process that matches publishes statistics\n"
+
+
 def test_logs_prints_the_last_lines(tmp_path: Path) -> None:
     toml = tmp_path / "harp.toml"
     toml.write_text(f'[daemon]\nrun_dir = "{tmp_path}"\n')
@@ -214,7 +299,7 @@ def test_a_table_is_printed_whole(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def on_terminal(columns: int, *arguments: str) -> tuple[int, str]:
-    """A harpctl on a terminal of so many columns: its exit code, and what it shows."""
+    """Run harpctl on a terminal with this number of columns: its exit code, and what it shows."""
     ours, its = os.openpty()
     code = "from harp.cli import main; main()"
     env = {**os.environ, "TERM": "dumb", "COLUMNS": str(columns), "LINES": "40"}

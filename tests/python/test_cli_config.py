@@ -204,7 +204,7 @@ def test_diff_against_the_defaults(file: Path) -> None:
 
 @pytest.mark.usefixtures("need_root")
 def test_the_running_harpd_is_compared_and_reloaded(tmp_path: Path) -> None:
-    """With a harpd that has no NIC: what it goes by, what a reload changes, what waits."""
+    """With a harpd that has no NIC: its settings, what a reload changes, what waits."""
     file = tmp_path / "harp.toml"
     begin = f'[daemon]\nrun_dir = "{tmp_path}/run"\n[metrics]\nport = 0\n'
     file.write_text(begin)

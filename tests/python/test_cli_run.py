@@ -71,7 +71,7 @@ def test_env_names_a_socket_that_jobs_would_not_find(tmp_path: Path) -> None:
 
 def test_shell_lines_mean_what_they_say(file: str) -> None:
     lines = harpctl("env", "--file", file).stdout
-    assert lines == harpctl("env", "--file", file, "--shell").stdout
+    assert lines == harpctl("env", "--file", file, "-o", "shell").stdout
     code = f"{lines}\nexec env -0"
     done = subprocess.run(["sh", "-c", code], env={}, capture_output=True, text=True, check=True)
     found = dict(entry.split("=", 1) for entry in done.stdout.split("\0") if entry)
@@ -89,10 +89,11 @@ def test_plain_lines_are_for_files(file: str) -> None:
     [
         (["-s", "nothing"], Exit.USAGE, "is not KEY=VALUE"),
         (["-s", "=1"], Exit.USAGE, "is not KEY=VALUE"),
-        (["-s", "tcp.ecm=off"], Exit.FAILURE, "did you mean tcp.ecn?"),
-        (["-s", "frames=1"], Exit.FAILURE, "command line: job.frames"),
+        (["-s", "tcp.ecm=off"], Exit.USAGE, "did you mean tcp.ecn?"),
+        (["-s", "frames=1"], Exit.USAGE, "command line: job.frames"),
         (["--plugin", "/nonexistent.so"], Exit.MISSING, "/nonexistent.so"),
         (["--file", "/nonexistent.toml"], Exit.MISSING, "/nonexistent.toml"),
+        (["--file", ""], Exit.USAGE, "the name is empty"),
     ],
     ids=str,
 )
@@ -189,7 +190,7 @@ def test_a_commands_death_by_signal_is_seen(number: signal.Signals) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
 def test_signals_reach_the_command(number: signal.Signals) -> None:
-    """harpctl has become the command: same process, nobody in between."""
+    """harpctl has become the command: the same process."""
     script = (
         "import signal, sys\n"
         f"signal.signal({number.value}, lambda *_: sys.exit(42))\n"
@@ -280,7 +281,7 @@ def test_a_plugin_in_another_place_is_named(tmp_path: Path) -> None:
     other.symlink_to(PLUGIN)
     found = variables("--plugin", str(other))
     assert found["LD_LIBRARY_PATH"] == str(Path(PLUGIN).parent), (
-        "links are followed: libharp-xdp.so lies beside it"
+        "links are followed: libharp-xdp.so is in the same folder"
     )
 
 
@@ -312,4 +313,4 @@ def test_a_traced_job_has_a_directory_and_the_profiler(file: str, tmp_path: Path
     assert "NCCL_PROFILER_PLUGIN" not in variables()
     done = harpctl("env", "--trace", "/proc/none")
     assert done.returncode == Exit.FAILURE
-    assert "--trace /proc/none: " in done.stderr
+    assert "/proc/none can't be written: " in done.stderr

@@ -33,7 +33,7 @@ def test_subject_is_judged(tmp_path: Path, subject: str, words: str) -> None:
     who = ["-c", "user.name=x", "-c", "user.email=x@localhost"]
     git = ["git", "-C", str(tmp_path), *who]
     subprocess.run([*git, "init", "-q"], check=True)
-    for text in ("an old subject that nobody checks any more", subject):
+    for text in ("an old subject that is not checked any more", subject):
         subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", text], check=True)
     done = subprocess.run(
         [sys.executable, tool],

@@ -120,7 +120,7 @@ def test_the_loss_state_of_a_connection(pair: Pair) -> None:
     assert info["snd_ssthresh_bytes"] == harp.SSTHRESH_NONE
     assert info["backoff"] == info["lost_out_segs"] == info["retrans_out_segs"] == 0
     pair.here.send(bytes(1000))
-    while pair.here.info()["backoff"] < 2:  # nobody polls the peer
+    while pair.here.info()["backoff"] < 2:  # the peer is not polled
         pair.now_ns += 10**6
         pair.stacks[0].poll(pair.now_ns)
     info = pair.here.info()

@@ -351,8 +351,8 @@ def test_the_background_thread_polls_while_no_call_waits(
         assert time.monotonic() < deadline
     with harp.testing.pair(guard=False) as (a, b), b.listen(PORT) as acceptor:
         with a.connect(b.address, PORT) as one, acceptor.accept() as two:
-            one.send_all(b"driven by those who wait")
-            assert two.recv(timeout=LIMIT_S) == b"driven by those who wait"
+            one.send_all(b"polled by waiting threads")
+            assert two.recv(timeout=LIMIT_S) == b"polled by waiting threads"
 
 
 def test_losses_are_repaired_by_the_guard() -> None:

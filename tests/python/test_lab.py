@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The laboratory: hosts that reach each other, and nothing of it afterwards."""
+"""Test hosts: they reach each other, and leave nothing behind."""
 
 import contextlib
 import json
@@ -102,7 +102,7 @@ def test_offloads_are_as_configured(offload: bool) -> None:
             assert shown["tx-checksum-ip-generic"]["active"] is offload
 
 
-def test_processes_end_with_the_laboratory() -> None:
+def test_processes_end_with_the_lab() -> None:
     with Lab() as made:
         script = "import os, time; print(os.sched_getaffinity(0), flush=True); time.sleep(1000)"
         process = made.hosts[1].popen([sys.executable, "-c", script], cpu=0)
@@ -157,7 +157,7 @@ def test_a_signal_cleans_up(number: signal.Signals) -> None:
     assert not (Path("/run/netns") / name).exists()
 
 
-# With a /run/netns of its own: any other laboratory of this machine would clean up as well.
+# With a /run/netns of its own: any other lab of this machine would clean up as well.
 PRIVATE = ["unshare", "--mount", "--propagation", "private", "sh", "-c"]
 PRIVATE += ['mount -t tmpfs tmpfs /run/netns && exec "$@"', "sh", sys.executable, "-c"]
 KILL_AND_CLEAN = """

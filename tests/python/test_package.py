@@ -144,9 +144,9 @@ def test_the_wheel_is_not_named_as_the_other_project(root_dir: Path) -> None:
     """And no document, message or script tells anyone to install that one."""
     project = tomllib.loads((root_dir / "pyproject.toml").read_text())["project"]
     assert project["name"] == "harp-nccl"
-    told = re.compile(r"pip3? install [^\n]*\bharp(?![-_]nccl|\w)")
+    wrong = re.compile(r"pip3? install [^\n]*\bharp(?![-_]nccl|\w)")
     folders = ("harp", "docs", "tools", "conf", "examples")
     paths = [path for folder in folders for path in (root_dir / folder).rglob("*")]
     paths += root_dir.glob("*.md")
     texts = {path: path.read_text() for path in paths if path.suffix in (".py", ".md", ".sh")}
-    assert not [path for path, text in texts.items() if told.search(text)]
+    assert not [path for path, text in texts.items() if wrong.search(text)]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rails of the laboratory: shaped, cut and brought back; and the stream that shows it."""
+"""Rails of test hosts: shaped, cut and restored, observed by a stream."""
 
 import errno
 import json
@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from harp.bench import failover
 from harp.bench.streams import Sample, Stream, StreamOptions, pause_ns, rate_bytes_per_s
 from harp.errors import Exit, HarpError
 from harp.lab import Lab, LabOptions, RailOptions
@@ -31,7 +32,7 @@ def lab(request: pytest.FixtureRequest, need_root: None) -> Iterator[Lab]:
 def reaches(lab: Lab, rail: int) -> bool:
     """Can host 0 connect to host 1 over the rail?
 
-    A no is the kernel's own: no route, or nobody answered neighbor discovery (three times, over
+    A no is the kernel's own: no route, or no answer to neighbor discovery (three times, over
     three seconds). So it leaves no entry half asked for that the next call would have to wait for.
     """
     address = lab.hosts[1].nics[rail].address
@@ -148,3 +149,16 @@ def test_pauses_and_rates_of_a_timeline() -> None:
     assert pause_ns([], 0, 100) == 100
     assert rate_bytes_per_s(samples, 0, 20) == pytest.approx(9e9 / 20)
     assert rate_bytes_per_s(samples, 21, 29) == 0
+
+
+def test_a_failed_nic_is_measured(need_root: None) -> None:
+    """bench failover: every byte arrives, and the report has the times of the cut."""
+    options = failover.FailoverOptions(rounds=1, seconds=0.5, cut_s=0.5, after_s=0.5)
+    report = failover.run_failover(options, lambda words: None)
+    (found,) = report["rounds"]
+    times = found["times_ms"]
+    assert 0 < times["cut"] < times["back"] < times["end"]
+    assert found["bytes"] > 0
+    assert report["longest_pause_ms"] == found["pause_ms"] > 0
+    assert {len(row) for row in found["timeline"]["rails"]} == {1 + options.rails}
+    json.dumps(report)

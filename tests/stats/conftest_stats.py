@@ -14,7 +14,7 @@ from harp.stats.instance import look
 TOOLS = Path(sys.executable).parent
 
 
-class Told:
+class Commanded:
     """A program that obeys lines on its standard input and answers each with "ok"."""
 
     def __init__(self, program: Path, *arguments: str) -> None:
@@ -27,8 +27,8 @@ class Told:
         assert self.process.stdout is not None
         assert self.process.stdout.readline() == "ok\n"
 
-    def say(self, *lines: str) -> None:
-        """Each is done when the next is said."""
+    def send(self, *lines: str) -> None:
+        """Each command is complete before the next one is sent."""
         assert self.process.stdin is not None
         for line in lines:
             self.process.stdin.write(line + "\n")
@@ -36,7 +36,7 @@ class Told:
             self._answer()
 
     def close(self) -> None:
-        """Ends it."""
+        """End it."""
         assert self.process.stdin is not None
         self.process.stdin.close()
         assert self.process.stdout is not None
@@ -44,7 +44,7 @@ class Told:
         self.process.wait(10)
 
 
-class Owner(Told):
+class Owner(Commanded):
     """page_owner: two stacks on queues 0 and 1 of a NIC that does not exist."""
 
     def __init__(self, program: Path, ifname: str, label: str, connections: int) -> None:
@@ -57,8 +57,8 @@ class Owner(Told):
         return sorted(mine, key=lambda page: page.read().identity.queue)
 
 
-class JobOwner(Told):
-    """lane_owner: a process with a job's page, and rows of comms and lanes as it is told."""
+class JobOwner(Commanded):
+    """lane_owner: a process with a job's page, whose comms and lanes are set by commands."""
 
     def page(self, found: stats.Found) -> stats.Page:
         """Its page."""
@@ -66,7 +66,7 @@ class JobOwner(Told):
         return mine
 
     def job(self) -> stats.Job:
-        """What it says now."""
+        """Return the job as its page shows it now."""
         with stats.find() as found:
             (mine,) = [job for job in look(found).jobs if job.pid == self.process.pid]
         return mine
@@ -94,7 +94,7 @@ def make_owner(build_dir: Path) -> Iterator[MakeOwner]:
 def owner(make_owner: MakeOwner) -> Owner:
     """One that has moved some bytes."""
     result = make_owner()
-    result.say("run 200")
+    result.send("run 200")
     return result
 
 
@@ -123,7 +123,7 @@ A_LIFE = (
 def job_owner(make_job: Callable[..., JobOwner]) -> JobOwner:
     """One with two comms."""
     result = make_job()
-    result.say(*A_LIFE)
+    result.send(*A_LIFE)
     return result
 
 

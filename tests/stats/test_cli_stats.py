@@ -22,7 +22,7 @@ def harpctl(*arguments: str, user: int | None = None) -> subprocess.CompletedPro
 
 
 def test_stats_shows_sums_and_notes(owner: Owner) -> None:
-    owner.say("note harp7 is down", "run 50")
+    owner.send("note harp7 is down", "run 50")
     done = harpctl("stats", "--pid", str(owner.process.pid))
     assert done.returncode == Exit.OK, done.stderr
     lines = [line for line in done.stdout.splitlines() if line.startswith("harp7/")]
@@ -32,7 +32,7 @@ def test_stats_shows_sums_and_notes(owner: Owner) -> None:
 
 
 def test_drops_are_named_with_their_meaning(owner: Owner) -> None:
-    owner.say("lose 50000", "run 400", "twice 300000", "run 100")
+    owner.send("lose 50000", "run 400", "twice 300000", "run 100")
     done = harpctl("stats", "--pid", str(owner.process.pid), "--queue", "0", "--all")
     assert done.returncode == Exit.OK, done.stderr
     assert "tcp_retransmits" in done.stdout
@@ -54,9 +54,9 @@ def test_stats_as_json_has_everything(owner: Owner) -> None:
     assert second["identity"]["queue"] == 1
 
 
-def test_a_driver_s_counters_are_shown(owner: Owner) -> None:
+def test_driver_counters_are_shown(owner: Owner) -> None:
     """As text, whatever they are called."""
-    owner.say("xstat rx_missed_errors", "xstat \x1b[2J[bold]", "run 10")
+    owner.send("xstat rx_missed_errors", "xstat \x1b[2J[bold]", "run 10")
     words = ("stats", "--pid", str(owner.process.pid), "--queue", "0")
     done = harpctl(*words, "--all")
     assert done.returncode == Exit.OK, done.stderr
@@ -91,7 +91,7 @@ def test_watch_prints_one_json_line_per_sample(owner: Owner) -> None:
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as watching:
         assert watching.stdout is not None
         before = json.loads(watching.stdout.readline())
-        owner.say("run 100")
+        owner.send("run 100")
         deadline = 200
         while deadline:
             now = json.loads(watching.stdout.readline())
@@ -125,17 +125,18 @@ def test_watch_draws_rates(owner: Owner) -> None:
 def test_no_instances_are_reported(make_owner: MakeOwner) -> None:
     done = harpctl("stats", "--nic", "no-such-nic")
     assert done.returncode == Exit.OK
-    assert "no process publishes statistics on this host" in done.stderr
+    assert "no process that matches publishes statistics" in done.stderr
     assert done.stdout == ""
     done = harpctl("flows", "--nic", "no-such-nic", "-o", "json")
     assert json.loads(done.stdout)["instances"] == []
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root: becomes nobody")
-def test_others_pages_are_root_s_to_see(owner: Owner) -> None:
-    """Nobody, and no harpd to ask: exit 3 and what to do."""
+def test_pages_of_other_users_need_root(owner: Owner) -> None:
+    """Without harpd and as another user: exit code 3 and the remedy."""
     code = (
-        "import harp.cli, harp.cli.stats, os; os.setgid(65534); os.setuid(65534);"
+        "import harp.cli, harp.cli.stats, harp.daemon.client, os;"
+        "os.setgid(65534); os.setuid(65534);"
         "os.environ['HARP_SOCKET'] = '/nonexistent';"
         "from harp.cli import main; main()"
     )
@@ -147,7 +148,7 @@ def test_others_pages_are_root_s_to_see(owner: Owner) -> None:
         check=False,
     )
     assert done.returncode == Exit.PRIVILEGE, done.stderr
-    assert "use sudo, or start harpd" in done.stderr
+    assert "run as root" in done.stderr
     assert "Traceback" not in done.stderr
 
 

@@ -26,7 +26,7 @@ def exported() -> set[str]:
     nic = daemon.NicView("eth1", True, {"free": 1}, {"absent": 1})
     own = daemon.collect(daemon.DaemonView(0.0, (nic,)), True)
     names = {"up"}
-    for family in (*families.collect(families.Scene(devices={})), *own):
+    for family in (*families.collect(families.ScrapeData(devices={})), *own):
         if family.type == "counter":
             names.add(f"{family.name}_total")
         elif family.type == "histogram":

@@ -18,7 +18,7 @@ VIEW = DaemonView(1000.0, (NicView("eth1", True, {"free": 1}, {"rss_mismatch": 3
 
 @pytest.fixture
 def endpoint() -> Iterator[exporter.Exporter]:
-    """On a port of its own."""
+    """On an unused port."""
     running = exporter.start(port=0, source=lambda: VIEW)
     yield running
     running.close()
@@ -153,7 +153,7 @@ def test_a_busy_port_is_one_clear_line(endpoint: exporter.Exporter) -> None:
 
 
 @pytest.mark.parametrize("address", ["192.0.2.1", "no-such-host.invalid", "2001:db8::1"])
-def test_an_address_that_is_not_ours(address: str) -> None:
+def test_an_address_of_another_host_is_an_error(address: str) -> None:
     with pytest.raises(exporter.ExporterError, match="no address of this host"):
         exporter.start(address, 0)
 

@@ -16,7 +16,7 @@ from harp import stats
 from harp.daemon import families as own
 from harp.daemon.families import DaemonView, NicView
 from harp.stats import families, schema
-from harp.stats.families import Scene
+from harp.stats.families import ScrapeData
 from harp.stats.instance import Instance, look
 from harp.stats.xstats import Names
 
@@ -30,25 +30,25 @@ DAEMON = DaemonView(
 
 
 class _Fixed:
-    def __init__(self, scene: Scene, daemon: DaemonView | None) -> None:
-        self._scene, self._daemon = scene, daemon
+    def __init__(self, scrape: ScrapeData, daemon: DaemonView | None) -> None:
+        self._scrape, self._daemon = scrape, daemon
 
     def collect(self) -> list[Metric]:
-        return [*own.collect(self._daemon, True), *families.collect(self._scene)]
+        return [*own.collect(self._daemon, True), *families.collect(self._scrape)]
 
 
-def exposition(scene: Scene, daemon: DaemonView | None = None) -> str:
+def exposition(scrape: ScrapeData, daemon: DaemonView | None = None) -> str:
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Fixed(scene, daemon))  # type: ignore[arg-type]
+    registry.register(_Fixed(scrape, daemon))  # type: ignore[arg-type]
     return generate_latest(registry).decode()
 
 
 def samples(
-    scene: Scene, daemon: DaemonView | None = None
+    scrape: ScrapeData, daemon: DaemonView | None = None
 ) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
     """Every sample by name and labels; a series that comes twice fails."""
     result: dict[tuple[str, tuple[tuple[str, str], ...]], float] = {}
-    for family in text_string_to_metric_families(exposition(scene, daemon)):
+    for family in text_string_to_metric_families(exposition(scrape, daemon)):
         for sample in family.samples:
             key = sample.name, tuple(sorted(sample.labels.items()))
             assert key not in result, f"{key} comes twice"
@@ -59,7 +59,7 @@ def samples(
 @pytest.fixture
 def instances(owner: Owner) -> tuple[Instance, ...]:
     """The two of page_owner."""
-    owner.say("latency 1000", "latency 1024", "latency 1025", "latency 99999999999", "run 30")
+    owner.send("latency 1000", "latency 1024", "latency 1025", "latency 99999999999", "run 30")
     with stats.find() as found:
         seen = look(found).instances
     return tuple(each for each in seen if each.pid == owner.process.pid)
@@ -71,11 +71,11 @@ def _moved(each: Instance, **identity: object) -> Instance:
 
 
 def test_promtool_has_no_complaint(instances: tuple[Instance, ...]) -> None:
-    seen = Scene(instances, {"ended": 0})
-    for scene, daemon in ((Scene(), None), (seen, DAEMON), (Scene(), DAEMON)):
+    seen = ScrapeData(instances, {"ended": 0})
+    for scrape, daemon in ((ScrapeData(), None), (seen, DAEMON), (ScrapeData(), DAEMON)):
         done = subprocess.run(
             [tool("promtool"), "check", "metrics"],
-            input=exposition(scene, daemon),
+            input=exposition(scrape, daemon),
             capture_output=True,
             text=True,
             check=False,
@@ -84,7 +84,7 @@ def test_promtool_has_no_complaint(instances: tuple[Instance, ...]) -> None:
 
 
 def test_every_statistic_is_there_once(instances: tuple[Instance, ...]) -> None:
-    found = samples(Scene(instances, {}), DAEMON)
+    found = samples(ScrapeData(instances, {}), DAEMON)
     labels = (("device", "harp7"), ("queue", "0"), ("slot", "0"))
     counters = instances[0].snapshot.counters
     for each in schema.statistics():
@@ -97,7 +97,7 @@ def test_every_statistic_is_there_once(instances: tuple[Instance, ...]) -> None:
 
 
 def test_buckets_are_cumulative_and_exact(instances: tuple[Instance, ...]) -> None:
-    found = samples(Scene(instances))
+    found = samples(ScrapeData(instances))
     name, labels = (
         "harp_message_latency_seconds",
         (("device", "harp7"), ("queue", "0"), ("slot", "0")),
@@ -127,7 +127,7 @@ def test_octaves_lose_nothing() -> None:
 def test_the_same_queue_of_two_namespaces_has_two_slots(instances: tuple[Instance, ...]) -> None:
     first = instances[0]
     second = _moved(first, start_wall_ns=first.snapshot.identity.start_wall_ns + 1, netns=99)
-    found = samples(Scene((second, first)))
+    found = samples(ScrapeData((second, first)))
     slots = {dict(labels)["slot"] for name, labels in found if name == "harp_polls_total"}
     assert slots == {"0", "1"}
     starts = [
@@ -137,7 +137,7 @@ def test_the_same_queue_of_two_namespaces_has_two_slots(instances: tuple[Instanc
 
 
 def test_unknown_statistics_have_no_series(instances: tuple[Instance, ...]) -> None:
-    """Who publishes names of his own makes no series; a lease that says what is true does."""
+    """A page of a user has series only if it names the NIC and queue of the user's lease."""
     user = replace(_moved(instances[0], ifname="eth1", queue=0), uid=1000)
     tenant = replace(user, pid=4711)
     liar = replace(_moved(tenant, queue=1), pid=4711)
@@ -148,7 +148,7 @@ def test_unknown_statistics_have_no_series(instances: tuple[Instance, ...]) -> N
 
 
 @pytest.mark.parametrize("ifname", ["", "a b", 'x"} 1\n', "0123456789abcdef", "é"])
-def test_names_that_are_none_have_no_series(instances: tuple[Instance, ...], ifname: str) -> None:
+def test_invalid_names_have_no_series(instances: tuple[Instance, ...], ifname: str) -> None:
     kept, ignored = families.believed((_moved(instances[0], ifname=ifname),), {})
     assert (kept, ignored["malformed"]) == ((), 1)
 
@@ -161,10 +161,10 @@ def test_the_number_of_series_is_bounded(instances: tuple[Instance, ...]) -> Non
     assert families.believed((_moved(instances[0], queue=queue),), {})[1]["malformed"] == 1
 
 
-def test_a_driver_s_counters_have_bounded_names(make_owner: MakeOwner) -> None:
+def test_names_of_driver_counters_are_bounded(make_owner: MakeOwner) -> None:
     """What a person could type, 512 of a NIC for good, each once; the rest is counted."""
     owner = make_owner()
-    owner.say("xstat rx_missed_errors", "xstat rx_missed_errors", "xstat \x1b[2J", 'xstat a"} 1')
+    owner.send("xstat rx_missed_errors", "xstat rx_missed_errors", "xstat \x1b[2J", 'xstat a"} 1')
     names = Names()
     counted = (
         "harp_port_xstat_total",
@@ -175,7 +175,7 @@ def test_a_driver_s_counters_have_bounded_names(make_owner: MakeOwner) -> None:
         with stats.find() as found:
             mine = [each for each in look(found).instances if each.pid == owner.process.pid]
         instances, ignored = names.sift(mine)
-        return samples(Scene(instances, xstats_ignored=ignored))
+        return samples(ScrapeData(instances, xstats_ignored=ignored))
 
     def ignored(scrape: dict[tuple[str, tuple[tuple[str, str], ...]], float], why: str) -> float:
         return scrape[("harp_port_xstats_ignored", (("reason", why),))]
@@ -184,18 +184,18 @@ def test_a_driver_s_counters_have_bounded_names(make_owner: MakeOwner) -> None:
     assert first[counted] == 7
     assert sum(name == "harp_port_xstat_total" for name, _ in first) == 1
     assert (ignored(first, "name"), ignored(first, "too_many")) == (2, 0)
-    owner.say("xstats 508")
+    owner.send("xstats 508")
     assert sum(name == "harp_port_xstat_total" for name, _ in scraped()) == 509
-    # Another job with names of its own: those there is room for.
+    # Another job with other names: up to the limit.
     owner = make_owner()
-    owner.say("xstats 3", *(f"xstat other_{i}" for i in range(9)))
+    owner.send("xstats 3", *(f"xstat other_{i}" for i in range(9)))
     last = scraped()
     assert sum(name == "harp_port_xstat_total" for name, _ in last) == 3 + 3
     assert ignored(last, "too_many") == 6
 
 
 def test_harpd_s_part(instances: tuple[Instance, ...]) -> None:
-    found = samples(Scene(), DAEMON)
+    found = samples(ScrapeData(), DAEMON)
     assert found["harpd_leases", (("device", "eth1"),)] == 1
     assert found["harpd_queues", (("device", "eth1"), ("state", "free"))] == 3
     assert (

@@ -39,7 +39,7 @@ def child(body: object) -> Iterator[int]:
 
 @contextmanager
 def watched_fifo(path: Path) -> Iterator[int]:
-    """A FIFO, and a pidfd that is readable once anybody has opened it to read.
+    """A FIFO, and a pidfd that is readable once a process has opened it to read.
 
     The child's open() waits for a reader. It returns even if the reader has gone again.
     """
@@ -75,8 +75,8 @@ def test_a_swapped_descriptor_opens_no_fifo(tmp_path: Path) -> None:
         seen = 0
         for _ in range(LOOKS):
             search = discover._Search(PROC)
-            search.look(pid)
-            # The memfd is empty, so it is told of when it is met.
+            search.examine(pid)
+            # The memfd is empty, so it is reported.
             seen += len(search.found.bad)
         assert seen > LOOKS // 10, "the search met the memfd"
         assert not is_opened(pidfd)

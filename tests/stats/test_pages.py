@@ -22,10 +22,10 @@ from conftest_stats import MakeOwner, Owner
 from harp import _page, stats
 from harp.daemon import client, peer
 from harp.stats import discover, instance, schema
-from harp.stats.instance import look, restored_sight, sight_document
+from harp.stats.instance import host_document, look
 from harp.stats.page import FLOWS_MAX, text
-from harp.stats.rates import quantile_ns
-from harp.stats.text import sight_text
+from harp.stats.rates import Rates, quantile_ns
+from harp.stats.text import host_text
 
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
@@ -47,9 +47,12 @@ def test_a_process_s_pages_are_found_and_read(owner: Owner) -> None:
         assert sorted(flows["label"]) == [b"send comm 0", b"send comm 1", b"send comm 2"]
         assert np.all(flows["srtt_ns"] > 0)
         assert np.all(flows["acked_bytes"] > 100_000)
-        gaps = snapshot.histogram("poll_gap")
+        names = [name for name, _ in _page.histograms()]
+        gaps = snapshot.histograms[names.index("poll_gap")]
         assert gaps["count"] == sum(gaps["bucket"])
-        assert quantile_ns(gaps["bucket"], 0.5) == 57344  # polls 50 us apart, within a quarter
+        assert (
+            quantile_ns(gaps["bucket"].tolist(), 0.5) == 57344
+        )  # polls 50 us apart, within a quarter
     assert first.fd == -1
 
 
@@ -58,49 +61,61 @@ def test_flows_may_be_left_out(owner: Owner) -> None:
         assert len(owner.pages(found)[0].read(flows=False).flows) == 0
 
 
-def test_rates_are_what_happened_in_between(owner: Owner) -> None:
+def first_instance(owner: Owner) -> dict[str, Any]:
+    """The document of the instance on queue 0."""
     with stats.find() as found:
-        page = owner.pages(found)[0]
-        before = page.read()
-        owner.say("latency 1000", "latency 500000", "run 100")
-        now = page.read()
-        rates = stats.Rates(before, now, 2.0)
-        sent = int(now.counters["tx_packets"]) - int(before.counters["tx_packets"])
-        assert sent > 100
-        assert rates.per_s("tx_packets") == sent / 2.0
-        assert rates.quantile_ns("message_latency", 0.5) == 1024
-        assert rates.quantile_ns("message_latency", 0.99) == 524288
-        assert stats.Rates(None, now, 0).per_s("tx_packets") is None
-        assert stats.Rates(None, before, 0).quantile_ns("message_latency", 0.5) is None
+        host = look(found)
+    (document,) = [
+        instance.document(each)
+        for each in host.instances
+        if each.pid == owner.process.pid and each.snapshot.identity.queue == 0
+    ]
+    return document
 
 
-def test_a_page_of_the_dead_is_not_found(make_owner: MakeOwner) -> None:
+def test_rates_are_changes_between_two_readings(owner: Owner) -> None:
+    before = first_instance(owner)
+    owner.send("latency 1000", "latency 500000", "run 100")
+    now = first_instance(owner)
+    rates = Rates(before, now, 2.0)
+    sent = now["counters"]["tx_packets"] - before["counters"]["tx_packets"]
+    assert sent > 100
+    assert rates.per_s("tx_packets") == sent / 2.0
+    assert rates.quantile_ns("message_latency", 0.5) == 1024
+    assert rates.quantile_ns("message_latency", 0.99) == 524288
+    assert Rates(None, now, 0).per_s("tx_packets") is None
+    assert Rates(None, before, 0).quantile_ns("message_latency", 0.5) is None
+    other = {**before, "identity": {**before["identity"], "start_wall_ns": 1}}
+    assert Rates(other, now, 2.0).delta("tx_packets") == now["counters"]["tx_packets"]
+
+
+def test_a_page_of_an_ended_process_is_not_found(make_owner: MakeOwner) -> None:
     owner = make_owner()
     with stats.find() as found:
         page = owner.pages(found)[0]
-        owner.say("end")
+        owner.send("end")
         assert page.read().status.ended  # its last words
         owner.close()
         assert not page.alive
-        assert page.read().status.ended  # whoever holds the memory reads on
+        assert page.read().status.ended  # a holder of the memory can still read it
     with stats.find() as found:
         assert not owner.pages(found)
 
 
 def test_a_writer_that_died_is_one_clear_error(owner: Owner) -> None:
-    owner.say("tear")
+    owner.send("tear")
     with stats.find() as found:
-        sight = look(found)
-    mine = [why for pid, why in sight.bad if pid == owner.process.pid]
+        host = look(found)
+    mine = [why for pid, why in host.bad if pid == owner.process.pid]
     assert mine == ["statistics page: its owner is in the middle of a write, stopped or dead"]
     queues = [
-        each.snapshot.identity.queue for each in sight.instances if each.pid == owner.process.pid
+        each.snapshot.identity.queue for each in host.instances if each.pid == owner.process.pid
     ]
     assert queues == [1]
 
 
 def test_a_page_that_several_processes_hold_is_found_once(owner: Owner) -> None:
-    """As harpd and a forked child hold a job's; it belongs to whom it names."""
+    """harpd and a forked child hold a job's page; it belongs to the process that it names."""
     with stats.find() as found:
         page = owner.pages(found)[0]
         child = subprocess.Popen(
@@ -119,7 +134,7 @@ def test_a_page_that_several_processes_hold_is_found_once(owner: Owner) -> None:
             child.communicate(b"\n")
 
 
-def test_a_page_held_by_the_search_alone_is_not_the_searcher_s(
+def test_a_page_opened_by_the_search_is_not_the_searcher_s(
     owner: Owner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A page of an earlier life of ours that another one holds who is looked at before us: what we
@@ -128,7 +143,7 @@ def test_a_page_held_by_the_search_alone_is_not_the_searcher_s(
     with stats.find() as found:
         held = owner.pages(found)[0].inode
     monkeypatch.setattr(discover, "_processes", lambda _proc: iter((owner.process.pid, us)))
-    # In the page's word the owner's number is ours: as of a life that has ended.
+    # The page claims our process number as its owner's.
     own_pid = discover._own_pid
     swapped = {us: owner.process.pid, owner.process.pid: us}
     monkeypatch.setattr(
@@ -139,22 +154,19 @@ def test_a_page_held_by_the_search_alone_is_not_the_searcher_s(
         assert page.pid == owner.process.pid
 
 
-def test_a_document_is_the_same_elsewhere(owner: Owner) -> None:
-    owner.say("note harp7 is down")
-    owner.say("run 50")
+def test_a_document_is_written_in_pieces(owner: Owner) -> None:
+    owner.send("note harp7 is down")
+    owner.send("run 50")
     with stats.find() as found:
-        sight = look(found)
-    document = sight_document(sight)
-    back = restored_sight(json.loads(json.dumps(document)))
-    assert sight_document(back) == document
-    assert b"".join(sight_text(sight)).decode() == json.dumps(document)
-    mine = [each for each in back.instances if each.pid == owner.process.pid]
-    assert mine[0].snapshot.status.note == "harp7 is down"
-    assert mine[0].name == "harp7/0"
+        host = look(found)
+    document = host_document(host)
+    assert b"".join(host_text(host)).decode() == json.dumps(document)
+    mine = [each for each in document["instances"] if each["pid"] == owner.process.pid]
+    assert mine[0]["status"]["note"] == "harp7 is down"
 
 
 # --------------------------------------------------------------------------------------------------
-# Pages of the hostile. page_rig's C tests have the table's lies; here is what Python makes of it.
+# Hostile pages. page_rig's C tests cover the header; these cover what Python reads.
 #
 def _memfd(content: bytes, *, name: str = "harp-page", seals: int = SEALS) -> int:
     fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
@@ -198,7 +210,7 @@ def test_a_lying_header_is_one_clear_error(
 
 
 def test_strings_are_text_and_nothing_else(owner: Owner) -> None:
-    """A label may not move the cursor of who reads it, nor end a line of the exposition."""
+    """A label must not move a terminal's cursor, nor end a line of the exposition."""
     raw = _copy(owner, {})
     label = raw.index(b"train rank 0")
     fd = _memfd(raw[:label] + b'\x1b[2J\n\xff\xfe"}' + b"\0" * 4 + raw[label + 12 :])
@@ -213,7 +225,7 @@ NOBODY = 65534
 
 
 def of_nobody(monkeypatch: pytest.MonkeyPatch, *owners: Owner) -> None:
-    """There is nobody else, and their pages are one user's who is not root."""
+    """Only these processes exist, and their pages belong to one user other than root."""
     described, pids = discover._described, sorted(each.process.pid for each in owners)
 
     def changed(*arguments: Any) -> stats.Page:
@@ -229,7 +241,7 @@ def of_nobody(monkeypatch: pytest.MonkeyPatch, *owners: Owner) -> None:
 def test_the_number_of_regions_read_per_user_is_limited(
     make_owner: MakeOwner, monkeypatch: pytest.MonkeyPatch, limit: str
 ) -> None:
-    """Somebody has more than that: it is said once, and what comes behind is left out."""
+    """A user with more pages: logged once, and the others are left out."""
     of_nobody(monkeypatch, make_owner(), make_owner())
     with stats.find() as found:
         size = found.pages[0].size
@@ -250,10 +262,10 @@ def test_a_user_s_connections_are_shown_up_to_a_limit(
         pages = sum(len(json.dumps(instance.document(each))) for each in whole.instances)
         room = pages + 4 * instance._record_bytes()[0]
         monkeypatch.setattr(instance, "DOCUMENT_BYTES_MAX", room)
-        sight = look(found)
-    assert [len(each.snapshot.flows) for each in sight.instances] == [3, 1]
-    assert ["more than there is room for" in why for _, why in sight.bad] == [True]
-    assert len(json.dumps(sight_document(sight)["instances"])) <= room
+        host = look(found)
+    assert [len(each.snapshot.flows) for each in host.instances] == [3, 1]
+    assert ["more than fits into the document" in why for _, why in host.bad] == [True]
+    assert len(json.dumps(host_document(host)["instances"])) <= room
 
 
 def longest(dtype: Any, count: int) -> Any:
@@ -268,7 +280,9 @@ class Full(discover.Page):
     snapshot: Any = None
 
     def read(self, *, flows: bool = True) -> Any:
-        return replace(self.snapshot, flows=longest(schema.flow_type(), FLOWS_MAX if flows else 0))
+        return replace(
+            self.snapshot, flows=longest(schema.record_type("flow"), FLOWS_MAX if flows else 0)
+        )
 
 
 def test_the_longest_page_is_a_document_that_a_client_takes(owner: Owner) -> None:
@@ -276,13 +290,13 @@ def test_the_longest_page_is_a_document_that_a_client_takes(owner: Owner) -> Non
     with stats.find() as found:
         mine = owner.pages(found)[0]
         full = Full(-1, 1, NOBODY, "x", 1, snapshot=mine.read())
-        sight = look(discover.Found(pages=[full]))
-        assert (len(sight.instances[0].snapshot.flows), sight.bad) == (FLOWS_MAX, ())
+        host = look(discover.Found(pages=[full]))
+        assert (len(host.instances[0].snapshot.flows), host.bad) == (FLOWS_MAX, ())
         both = look(discover.Found(pages=[full, mine]))
     shown = {each.uid: len(each.snapshot.flows) for each in both.instances}
     assert (40_000 < shown[NOBODY] < FLOWS_MAX, shown[0]) == (True, 3)
     assert [pid for pid, _ in both.bad] == [1]
-    few = json.dumps(instance.document(replace_flows(sight.instances[0], 100)))
+    few = json.dumps(instance.document(replace_flows(host.instances[0], 100)))
     whole = len(few) * FLOWS_MAX // 100
     assert whole <= instance.DOCUMENT_BYTES_MAX < client.DOCUMENT_BYTES_MAX
     assert whole > 64 << 20
@@ -296,7 +310,7 @@ def replace_flows(one: instance.Instance, count: int) -> instance.Instance:
     "name",
     [b"\xff\xfe", b"x\x0bUid:\t0", b"x\x0cCapEff:\t1000", b"x\xc2\x85Uid:\t7", b"a\nUid:\t0"],
 )
-def test_a_process_called_as_it_likes(name: bytes) -> None:
+def test_any_process_name_is_safe(name: bytes) -> None:
     """Bytes that are no text, and lines of its status that are none."""
     fd = _page.create_fd()
     pid = os.fork()
@@ -320,8 +334,8 @@ def test_a_process_called_as_it_likes(name: bytes) -> None:
         os.waitpid(pid, 0)
 
 
-def test_a_number_that_is_no_state(owner: Owner) -> None:
-    """Of a connection: it is shown, and costs nobody else the answer."""
+def test_an_invalid_state_number_is_shown_as_unknown(owner: Owner) -> None:
+    """A connection with such a number is shown, and others are not affected."""
     with stats.find() as found:
         flow = owner.pages(found)[0].read().flows[0]
     flow["state"] = flow["congestion"] = 2**64 - 1
@@ -329,8 +343,8 @@ def test_a_number_that_is_no_state(owner: Owner) -> None:
     assert (document["state"], document["congestion"]) == ("?", "?")
 
 
-def test_what_is_only_named_like_a_page(owner: Owner) -> None:
-    """Unsealed, empty or of nobody: said or passed over, and the others are found."""
+def test_files_named_like_a_page_are_reported(owner: Owner) -> None:
+    """Unsealed, empty or unowned files are reported or ignored, and the others are found."""
     unsealed = _memfd(_copy(owner, {}), seals=0)
     fresh = _page.create_fd()
     short = _memfd(b"short")
@@ -345,7 +359,7 @@ def test_what_is_only_named_like_a_page(owner: Owner) -> None:
             os.close(fd)
 
 
-def test_a_proc_of_other_makings(tmp_path: Path) -> None:
+def test_unreadable_entries_of_proc_are_counted(tmp_path: Path) -> None:
     """Descriptors that may not be seen are counted; what disappears meanwhile is passed over."""
     (tmp_path / "12" / "fd").mkdir(parents=True)
     (tmp_path / "12" / "fd" / "3").symlink_to(_page.LINK)
@@ -369,7 +383,7 @@ def test_the_lists_are_the_stack_s() -> None:
     assert names[:2] == ["polls", "rx_packets"]
     assert {each.kind for each in schema.statistics()} == {"counter", "gauge"}
     assert {"no_frame", "tcp_checksum"} <= {each.drop_reason for each in schema.drops()}
-    assert schema.flow_type().itemsize % 8 == 0
+    assert schema.record_type("flow").itemsize % 8 == 0
     upper = schema.upper_ns()
-    assert len(upper) == schema.histogram_type()["bucket"].shape[0] - 1
+    assert len(upper) == schema.record_type("histogram")["bucket"].shape[0] - 1
     assert list(upper) == sorted(set(upper))

@@ -2,6 +2,8 @@
 """A real Prometheus scrapes the endpoint, in a network namespace, with the rules of conf/."""
 
 import json
+import os
+import re
 import subprocess
 import sys
 import urllib.parse
@@ -29,6 +31,18 @@ rule_files: [RULES]
 scrape_configs:
   - job_name: harp
     static_configs: [{targets: ["127.0.0.1:9747"]}]
+"""
+
+# In the namespace: each line of stdin is a query, and its answer is a line.
+QUERY = """
+import json, sys, urllib.error, urllib.parse, urllib.request
+for line in sys.stdin:
+    url = "http://127.0.0.1:9090/api/v1/query?query=" + urllib.parse.quote(line)
+    try:
+        with urllib.request.urlopen(url, timeout=30) as answer:
+            print(json.dumps(json.load(answer)))
+    except urllib.error.HTTPError as error:
+        print(json.dumps(json.load(error)))
 """
 
 # In the namespace: asks until the answer isn't empty, or the time is over.
@@ -66,6 +80,13 @@ class Prometheus:
         answer = self.ask("query?query=" + urllib.parse.quote(query))
         return [float(each["value"][1]) for each in answer["result"]]
 
+    def answers(self, queries: list[str]) -> list[Any]:
+        """The answers to several queries, errors included."""
+        process = self._host.popen([sys.executable, "-c", QUERY], stdin=subprocess.PIPE)
+        out, err = process.communicate("\n".join(queries), timeout=90)
+        assert process.returncode == 0, err
+        return [json.loads(line) for line in out.splitlines()]
+
 
 def _end(process: subprocess.Popen[str]) -> None:
     process.terminate()
@@ -78,9 +99,9 @@ def _end(process: subprocess.Popen[str]) -> None:
 
 @pytest.fixture
 def owner(make_owner: MakeOwner) -> Owner:
-    """Of a name of its own: tests beside this one have pages, which are seen, too."""
-    result = make_owner("prom7")
-    result.say("run 200")
+    """Its NIC has a name of its own, because pages of tests that run at the same time are seen."""
+    result = make_owner(f"prom{os.getpid()}")
+    result.send("run 200")
     return result
 
 
@@ -112,18 +133,19 @@ def prometheus(
 
 def test_a_real_prometheus_scrapes_it(prometheus: Prometheus, owner: Owner) -> None:
     assert prometheus.values('up{job="harp"} == 1') == [1.0]
-    assert prometheus.values('harp_instances{device="prom7"}') == [2.0]
+    of_owner = f'{{device="{owner.ifname}"}}'
+    assert prometheus.values(f"harp_instances{of_owner}") == [2.0]
     assert prometheus.values('harp_steering_packets_total{verdict="rss_mismatch"}') == [3.0]
-    before = prometheus.values('harp_tx_packets_total{device="prom7"}')[0]
-    owner.say("run 300")
+    before = prometheus.values(f"harp_tx_packets_total{of_owner}")[0]
+    owner.send("run 300")
     # A counter is one to it: what was sent meanwhile is seen by increase() and grows.
-    grown = prometheus.values(f'harp_tx_packets_total{{device="prom7"}} > {before + 300}')
+    grown = prometheus.values(f"harp_tx_packets_total{of_owner} > {before + 300}")
     assert len(grown) == 1
     (middle,) = prometheus.values(
-        'histogram_quantile(0.5, sum by (le) (harp_tcp_rtt_seconds_bucket{device="prom7"}))'
+        f"histogram_quantile(0.5, sum by (le) (harp_tcp_rtt_seconds_bucket{of_owner}))"
     )
     assert 64e-6 < middle < 264e-6  # the wire's three polls are 50 us apart
-    (series,) = prometheus.values('count({__name__=~"harp.*",device="prom7"})')
+    (series,) = prometheus.values(f'count({{__name__=~"harp.*",device="{owner.ifname}"}})')
     assert 150 < series < 350
 
 
@@ -133,3 +155,46 @@ def test_its_rules_are_loaded(prometheus: Prometheus) -> None:
     assert len(group["rules"]) >= 15
     # Every rule has been evaluated over what really comes, and none is refused.
     assert {rule["health"] for rule in group["rules"]} <= {"ok", "unknown"}
+
+
+# Panels of events that did not happen, and of jobs, which the processes of this test are not.
+MAY_BE_EMPTY = {
+    "Drops", "XDP verdicts", "Message latency", "Carried by lanes", "Lanes open",
+    "Lanes lost and moved", "Round trip of lanes", "Comms by path",
+}  # fmt: skip
+
+
+def targets(root_dir: Path) -> list[tuple[str, str, set[str]]]:
+    """Of each query of the dashboard: its panel, PromQL as Grafana sends it, and labels that the
+    legend shows."""
+    board = json.loads((root_dir / "conf/grafana-dashboard.json").read_text())
+    values = {"$__rate_interval": "10s", "$instance": ".*", "$device": ".*"}
+    found = []
+    for panel in board["panels"]:
+        for target in panel.get("targets", ()):
+            query = target["expr"]
+            for name, value in values.items():
+                query = query.replace(name, value)
+            legend = set(re.findall(r"{{(\w+)}}", target.get("legendFormat", "")))
+            found.append((panel["title"], query, legend))
+    return found
+
+
+def test_every_panel_of_the_dashboard_has_data(
+    prometheus: Prometheus, owner: Owner, root_dir: Path
+) -> None:
+    """Prometheus accepts every query, and has the labels that the legends show. A reason may be
+    empty."""
+    owner.send("run 300")
+    assert prometheus.values(f'rate(harp_tx_packets_total{{device="{owner.ifname}"}}[10s])')
+    queries = targets(root_dir)
+    assert len(queries) > 30
+    answers = prometheus.answers([query for _, query, _ in queries])
+    empty = set()
+    for (title, query, legend), answer in zip(queries, answers, strict=True):
+        assert answer["status"] == "success", f"{title}: {answer}"
+        series = answer["data"]["result"]
+        assert all(legend - {"reason"} <= set(each["metric"]) for each in series), query
+        if not series:
+            empty.add(title)
+    assert empty <= MAY_BE_EMPTY, empty

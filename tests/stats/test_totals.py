@@ -10,7 +10,7 @@ from test_families import DAEMON, exposition, samples
 
 from harp import _page, stats
 from harp.stats import families, schema
-from harp.stats.families import Scene
+from harp.stats.families import ScrapeData
 from harp.stats.instance import Instance, look
 from harp.stats.job import Job
 from harp.stats.reader import Reader
@@ -21,108 +21,110 @@ MakeJob = Callable[..., JobOwner]
 
 
 def sums_from_the_beginning() -> Totals:
-    """Whose first look was before any job's beginning."""
+    """Sums whose first reading was before the start of any job."""
     sums = Totals(wall_ns=lambda: 0)
-    sums.take((), NICS)
+    sums.of_jobs((), NICS)
     return sums
 
 
 def test_sums_outlive_jobs(make_job: MakeJob) -> None:
     """Prometheus sees a counter that restarts when a number falls: it must not."""
     sums = Totals()
-    assert sums.take((), NICS).jobs == 0
+    assert sums.of_jobs((), NICS).jobs == 0
     first, second = make_job("a"), make_job("b")
     for each in (first, second):
-        each.say(*A_LIFE)
-    both = sums.take((first.job(), second.job()), NICS)
+        each.send(*A_LIFE)
+    both = sums.of_jobs((first.job(), second.job()), NICS)
     assert (both.jobs, both.comms_open) == (2, 4)
     assert both.counters["lanes_died_reset"] == 2
     assert both.rails["lo", "kernel"].counters["payload_bytes"] == 30000
     assert both.rails["lo", "kernel"].lanes_open == 2
     assert sum(both.rails["lo", "harp"].srtt_buckets) == 2
-    second.say("bytes 0 1 700")
-    one = sums.take((second.job(),), NICS)
+    second.send("bytes 0 1 700")
+    one = sums.of_jobs((second.job(),), NICS)
     assert one.jobs == 1
     assert one.rails["lo", "kernel"].counters["payload_bytes"] == 30700
     assert one.rails["lo", "kernel"].lanes_open == 1
-    none = sums.take((), NICS)
+    none = sums.of_jobs((), NICS)
     assert none.rails["lo", "kernel"].counters == one.rails["lo", "kernel"].counters
     assert none.rails["lo", "kernel"].lanes_open == 0
 
 
 def test_a_job_that_is_missed_for_a_while_continues_its_sums(make_job: MakeJob) -> None:
-    """Its user had had his share of that look, or the process is hidden for a moment."""
+    """Its user exceeded the limit of that reading, or the process was hidden for a moment."""
     sums = Totals()
-    sums.take((), NICS)
+    sums.of_jobs((), NICS)
     jobs = [make_job(name) for name in "ab"]
     for each in jobs:
-        each.say(*A_LIFE)
+        each.send(*A_LIFE)
     first, second = (each.job() for each in jobs)
-    both = sums.take((first, second), NICS)
-    assert sums.take((first,), NICS).counters == both.counters
-    assert sums.take((), NICS).counters == both.counters
-    again = sums.take((first, second), NICS)
+    both = sums.of_jobs((first, second), NICS)
+    assert sums.of_jobs((first,), NICS).counters == both.counters
+    assert sums.of_jobs((), NICS).counters == both.counters
+    again = sums.of_jobs((first, second), NICS)
     assert (again.counters, again.rails) == (both.counters, both.rails)
-    jobs[1].say("bytes 0 1 700")
-    grown = sums.take((first, jobs[1].job()), NICS).rails["lo", "kernel"]
+    jobs[1].send("bytes 0 1 700")
+    grown = sums.of_jobs((first, jobs[1].job()), NICS).rails["lo", "kernel"]
     assert grown.counters["payload_bytes"] == 30700
 
 
 def test_ended_jobs_are_forgotten_and_missing_ones_are_bounded(job_owner: JobOwner) -> None:
     alive = set(range(1, ABSENT_MAX + 11))
     sums, job = Totals(alive.__contains__), job_owner.job()
-    sums.take([replace(job, pid=pid) for pid in alive], NICS)
-    sums.take((), NICS)
-    assert [pid for pid, _ in sums._memory._seen] == list(range(11, ABSENT_MAX + 11))
+    sums.of_jobs([replace(job, pid=pid) for pid in alive], NICS)
+    sums.of_jobs((), NICS)
+    assert [pid for pid, _ in sums._last] == list(range(11, ABSENT_MAX + 11))
     alive.clear()
-    sums.take((), NICS)
-    assert not sums._memory._seen
+    sums.of_jobs((), NICS)
+    assert not sums._last
 
 
 def test_jobs_older_than_harpd_count_from_the_first_scan(job_owner: JobOwner) -> None:
     sums = Totals()
-    assert sums.take((job_owner.job(),), NICS).rails["lo", "harp"].counters["payload_bytes"] == 0
-    job_owner.say("bytes 0 0 512")
-    assert sums.take((job_owner.job(),), NICS).rails["lo", "harp"].counters["payload_bytes"] == 512
+    assert sums.of_jobs((job_owner.job(),), NICS).rails["lo", "harp"].counters["payload_bytes"] == 0
+    job_owner.send("bytes 0 0 512")
+    assert (
+        sums.of_jobs((job_owner.job(),), NICS).rails["lo", "harp"].counters["payload_bytes"] == 512
+    )
 
 
 def test_a_job_missed_by_the_first_scan_counts_from_its_first_sample(make_job: MakeJob) -> None:
-    """What he had done before is nobody's news; of who came later it is."""
+    """Its earlier counts are left out; those of a later job count."""
     missed = make_job("missed")
-    missed.say(*A_LIFE)
+    missed.send(*A_LIFE)
     sums = Totals()
-    sums.take((), NICS)
+    sums.of_jobs((), NICS)
     later = make_job("later")
-    later.say(*A_LIFE)
-    assert sums.take((missed.job(),), NICS).rails["lo", "harp"].counters["payload_bytes"] == 0
-    missed.say("bytes 0 0 512")
-    found = sums.take((missed.job(), later.job()), NICS)
+    later.send(*A_LIFE)
+    assert sums.of_jobs((missed.job(),), NICS).rails["lo", "harp"].counters["payload_bytes"] == 0
+    missed.send("bytes 0 0 512")
+    found = sums.of_jobs((missed.job(), later.job()), NICS)
     assert found.rails["lo", "harp"].counters["payload_bytes"] == 5000 + 512
 
 
 def test_a_forgotten_job_does_not_count_twice(job_owner: JobOwner) -> None:
     now_ns = [0]
     sums, job = Totals(lambda _pid: True, lambda: now_ns[0]), job_owner.job()
-    sums.take((), NICS)
+    sums.of_jobs((), NICS)
     crowd = [replace(job, pid=pid) for pid in range(1, ABSENT_MAX + 11)]
-    before = sums.take(crowd, NICS)
+    before = sums.of_jobs(crowd, NICS)
     now_ns[0] = job.snapshot.identity.start_wall_ns + 1
-    sums.take((), NICS)
-    assert sums.take(crowd, NICS).counters == before.counters
+    sums.of_jobs((), NICS)
+    assert sums.of_jobs(crowd, NICS).counters == before.counters
 
 
-def test_a_number_that_falls_is_not_believed(job_owner: JobOwner) -> None:
+def test_a_counter_that_falls_is_ignored(job_owner: JobOwner) -> None:
     sums, job = Totals(), job_owner.job()
-    sums.take((), NICS)
-    before = sums.take((job,), NICS)
+    sums.of_jobs((), NICS)
+    before = sums.of_jobs((job,), NICS)
     counters = np.zeros(1, schema.job_type())[0]
     liar = replace(job, snapshot=replace(job.snapshot, counters=counters))
-    assert sums.take((liar,), NICS).counters == before.counters
+    assert sums.of_jobs((liar,), NICS).counters == before.counters
 
 
 def test_names_of_nics_are_this_host_s(job_owner: JobOwner) -> None:
     sums = sums_from_the_beginning()
-    found = sums.take((job_owner.job(),), frozenset({"eth1"}))
+    found = sums.of_jobs((job_owner.job(),), frozenset({"eth1"}))
     assert {place for place, _ in found.rails} == {OTHER}
     assert found.rails[OTHER, "harp"].counters["payload_bytes"] == 5000
 
@@ -130,12 +132,12 @@ def test_names_of_nics_are_this_host_s(job_owner: JobOwner) -> None:
 def test_a_nic_is_down_once_for_a_job(make_job: MakeJob) -> None:
     first, second = make_job("a"), make_job("b")
     for each in (first, second):
-        each.say(*A_LIFE)
-    first.say("rail 1")
+        each.send(*A_LIFE)
+    first.send("rail 1")
     sums = Totals()
-    assert sums.take((first.job(), second.job()), NICS).down == {"lo": 1}
-    first.say("rail 0")
-    assert sums.take((first.job(), second.job()), NICS).down == {"lo": 0}
+    assert sums.of_jobs((first.job(), second.job()), NICS).down == {"lo": 1}
+    first.send("rail 0")
+    assert sums.of_jobs((first.job(), second.job()), NICS).down == {"lo": 0}
 
 
 def test_jobs_of_all_users_that_may_lease_count(job_owner: JobOwner) -> None:
@@ -147,12 +149,12 @@ def test_jobs_of_all_users_that_may_lease_count(job_owner: JobOwner) -> None:
     assert families.believed_jobs([mine] * (families.INSTANCES_MAX + 2), {})[1]["too_many"] == 2
 
 
-def _families_of(jobs: tuple[Job, ...]) -> Scene:
-    return Scene(jobs=sums_from_the_beginning().take(jobs, NICS))
+def _families_of(jobs: tuple[Job, ...]) -> ScrapeData:
+    return ScrapeData(jobs=sums_from_the_beginning().of_jobs(jobs, NICS))
 
 
 def test_each_sum_is_one_series(job_owner: JobOwner) -> None:
-    job_owner.say("rail 1", "move 0 0 1")
+    job_owner.send("rail 1", "move 0 0 1")
     found = samples(_families_of((job_owner.job(),)))
     harp = (("device", "lo"), ("kind", "harp"))
     assert found["harp_jobs", ()] == 1
@@ -174,7 +176,7 @@ def test_each_sum_is_one_series(job_owner: JobOwner) -> None:
 
 
 def test_all_lines_of_a_scrape_are_there_before_any_job() -> None:
-    found = samples(Scene())
+    found = samples(ScrapeData())
     for each in schema.job_counters():
         if not each.name.startswith(families.DIED):
             assert found[f"harp_job_{each.name}_total", ()] == 0
@@ -182,9 +184,9 @@ def test_all_lines_of_a_scrape_are_there_before_any_job() -> None:
 
 def test_a_scrape_finds_jobs(job_owner: JobOwner) -> None:
     reader = Reader()
-    reader.scene({}, frozenset())
-    job_owner.say("bytes 0 0 4000")
-    done = reader.scene({}, frozenset()).jobs
+    reader.scrape({}, frozenset())
+    job_owner.send("bytes 0 0 4000")
+    done = reader.scrape({}, frozenset()).jobs
     assert done.jobs >= 1
     assert done.rails["lo", "harp"].counters["payload_bytes"] == 4000
 
@@ -200,11 +202,11 @@ def instances_of(owner: Owner) -> tuple[Instance, ...]:
 def test_sums_of_a_nic_outlive_its_instances(make_owner: MakeOwner) -> None:
     """The counters of an instance that ended stay in the sums; its gauges do not."""
     sums = DeviceTotals(wall_ns=lambda: 0)
-    assert sums.take(()) == {}
+    assert sums.of_devices(()) == {}
     first, second = make_owner(), make_owner()
-    first.say("run 30", "latency 1000")
+    first.send("run 30", "latency 1000")
     seen = (*instances_of(first), *instances_of(second))
-    both = sums.take(seen)["harp7"]
+    both = sums.of_devices(seen)["harp7"]
     assert both.instances == len(seen) == 4
     for one in schema.statistics():
         assert both.numbers[one.name] == sum(int(each.snapshot.counters[one.name]) for each in seen)
@@ -212,38 +214,38 @@ def test_sums_of_a_nic_outlive_its_instances(make_owner: MakeOwner) -> None:
     assert sum(map(sum, both.buckets)) == sum(
         int(each.snapshot.histograms["bucket"].sum()) for each in seen
     )
-    none = sums.take(())["harp7"]
+    none = sums.of_devices(())["harp7"]
     assert (none.instances, none.numbers["tcp_conns"]) == (0, 0)
     assert none.numbers["polls"] == both.numbers["polls"]
     assert none.buckets == both.buckets
-    second.say("run 30")
-    again = sums.take(instances_of(second))["harp7"]
+    second.send("run 30")
+    again = sums.of_devices(instances_of(second))["harp7"]
     assert again.numbers["polls"] > both.numbers["polls"]
 
 
 def test_instances_of_the_first_reading_count_from_it(owner: Owner) -> None:
     sums = DeviceTotals()
-    owner.say("run 30")
-    assert sums.take(instances_of(owner))["harp7"].numbers["polls"] == 0
-    owner.say("run 30")
-    assert sums.take(instances_of(owner))["harp7"].numbers["polls"] > 0
+    owner.send("run 30")
+    assert sums.of_devices(instances_of(owner))["harp7"].numbers["polls"] == 0
+    owner.send("run 30")
+    assert sums.of_devices(instances_of(owner))["harp7"].numbers["polls"] > 0
 
 
 def test_series_of_a_nic_have_no_queue(owner: Owner) -> None:
-    devices = DeviceTotals(wall_ns=lambda: 0).take(instances_of(owner))
+    devices = DeviceTotals(wall_ns=lambda: 0).of_devices(instances_of(owner))
     seen = instances_of(owner)
-    found = samples(Scene(seen, devices=devices))
+    found = samples(ScrapeData(seen, devices=devices))
     labels = (("device", "harp7"),)
     assert found["harp_instances", labels] == 2
     assert found["harp_tcp_conns", labels] == devices["harp7"].numbers["tcp_conns"]
     assert found["harp_tcp_rtt_seconds_count", labels] >= 0
     assert not [labels for _, labels in found if "queue" in dict(labels)]
-    per_queue = samples(Scene(seen))
+    per_queue = samples(ScrapeData(seen))
     assert len(per_queue) > len(found)
 
 
 def test_comms_are_counted_by_the_kinds_of_their_lanes(job_owner: JobOwner) -> None:
-    job_owner.say(*A_LIFE)
+    job_owner.send(*A_LIFE)
     job = job_owner.job()
     counts = transports(job)
     assert sum(counts.values()) == job.snapshot.status.comms_open
@@ -259,7 +261,7 @@ def test_comms_are_counted_by_the_kinds_of_their_lanes(job_owner: JobOwner) -> N
 def test_comms_on_kernel_lanes_have_the_reason(make_job: MakeJob) -> None:
     """The plugin's own, whatever number the page claims; a lane that was lost comes first."""
     owner = make_job()
-    owner.say("comm 0", "lane 0 0 kernel")
+    owner.send("comm 0", "lane 0 0 kernel")
     job = owner.job()
     (comm,) = job.snapshot.comms
 
@@ -274,7 +276,7 @@ def test_comms_on_kernel_lanes_have_the_reason(make_job: MakeJob) -> None:
     for claimed in (len(_page.fallbacks()) + 1, 2**64 - 1):
         comm["fallback"] = claimed
         assert reason() == "unknown"
-    owner.say("lane 0 1 harp", "die 0 1 104")
+    owner.send("lane 0 1 harp", "die 0 1 104")
     job = owner.job()
     assert reason() == "lane_lost"
     assert all(help for _, help in _page.fallbacks())

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tc_port.h - a BPF program at clsact of an interface, and the loop of a tool that a laboratory holds by a
+/* tc_port.h - a BPF program at clsact of an interface, and the loop of a tool that harp.lab controls by a
  * pipe: commands on stdin, answers on stdout, everything detached at the end of stdin or a signal. */
 #ifndef HARP_TOOLS_TC_PORT_H
 #define HARP_TOOLS_TC_PORT_H

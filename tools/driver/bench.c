@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench.c - harp-bench: one rank of a benchmark that plays NCCL over an ncclNet plugin.
+ * bench.c - harp-bench: one rank of a benchmark that calls an ncclNet plugin as NCCL does.
  *
- * Exit: 0 right, 1 wrong data, 2 usage, 3 hang, 4 plugin error, 5 another rank or the root,
- * 6 interrupted. Python starts one process per rank; the measuring is here.
+ * Exit codes: 0 correct, 1 wrong data, 2 usage, 3 hang, 4 plugin error, 5 another rank or the root,
+ * 6 interrupted. harpctl starts one process per rank; this program measures.
  */
 #include <errno.h>
 #include <getopt.h>
@@ -19,18 +19,18 @@ static const char usage[] =
 	"modes\n"
 	"  lat                 ping-pong between 2 ranks: half round trip, percentiles\n"
 	"  bw                  stream from rank 0 to rank 1, 8 messages in flight\n"
-	"  idle                the processor time of ranks that wait: asleep, then for rank 0\n"
-	"  alltoall            each rank sends size / ranks bytes to every rank but itself\n"
+	"  idle                processor time of ranks that wait: asleep, then for rank 0\n"
+	"  alltoall            each rank sends size / ranks bytes to every other rank\n"
 	"  allreduce           ring all-reduce of float32 over all ranks, nccl-tests' columns\n"
-	"  source, sink, wait  one end of an endless stream (sink: receives; wait: the same, from\n"
-	"                      a peer that may send nothing); JSON lines; for tests that kill the\n"
-	"                      peer or cut its path. SIGUSR1 to the source is the stream's good end\n"
+	"  source, sink        one end of an endless stream, for tests that kill the peer or cut its\n"
+	"                      path. JSON lines. SIGUSR1 to the source ends the stream in order\n"
+	"Rank 0 prints a JSON document.\n"
 	"which plugin\n"
 	"  --plugin NAME|PATH  as NCCL_NET_PLUGIN (default: that variable, else libnccl-net.so)\n"
 	"  --abi N             ncclNetPlugin_vN, 6..12 (default: the newest)\n"
 	"  --ifname IF         sets NCCL_SOCKET_IFNAME\n"
 	"  --dev N             the plugin's device (default 0)\n"
-	"  --devices N         channels take turns with so many devices from that one on (default 1)\n"
+	"  --devices N         channels alternate over this number of devices from that one on (default 1)\n"
 	"what to run\n"
 	"  -b, --minbytes S    first size (K, M, G: powers of 1024)\n"
 	"  -e, --maxbytes S    last size\n"
@@ -40,18 +40,15 @@ static const char usage[] =
 	"  -w, --warmup N      before those\n"
 	"  --channels N        connections per direction (default 1)\n"
 	"  --ll                all-reduce with NCCL's LL protocol instead of Simple\n"
-	"  --bidir             bw: both directions at once\n"
-	"  --baseline          lat, bw: bare kernel TCP over the same addresses too\n"
 	"  --seconds S         idle: length of each of the two waits (default 60)\n"
 	"  --datacheck 0|1     verify every byte in a pass of its own (default 1)\n"
 	"how\n"
 	"  --timeout S         longest time without progress (default 60)\n"
 	"  --cpu N             pin progress and service thread to processor N\n"
-	"  --rest US           sleep so long after passes that moved nothing (default 0: spin, as NCCL)\n"
-	"  -o json             one JSON document on rank 0's standard output\n"
+	"  --rest US           sleep for so long after passes that moved nothing (default 0: spin)\n"
 	"  --progress-fd N     JSON lines of progress to file descriptor N\n"
-	"  --tick MS           source, sink, wait: a JSON line of what has been moved, so often\n"
-	"  --fork-child        source, sink, wait: fork a child that sleeps\n"
+	"  --tick MS           source, sink: a JSON line of progress at this interval\n"
+	"  --fork-child        source, sink: fork a child that sleeps\n"
 	"  --abrupt            source, sink with -n: exit without closing\n";
 
 static int bench_usage(const char *what, const char *value)
@@ -105,8 +102,6 @@ enum {
 	O_DEV,
 	O_CHANNELS,
 	O_LL,
-	O_BIDIR,
-	O_BASELINE,
 	O_DATACHECK,
 	O_TIMEOUT,
 	O_CPU,
@@ -131,8 +126,6 @@ static const struct option long_options[] = {
 	{ "dev", 1, NULL, O_DEV },
 	{ "channels", 1, NULL, O_CHANNELS },
 	{ "ll", 0, NULL, O_LL },
-	{ "bidir", 0, NULL, O_BIDIR },
-	{ "baseline", 0, NULL, O_BASELINE },
 	{ "datacheck", 1, NULL, O_DATACHECK },
 	{ "timeout", 1, NULL, O_TIMEOUT },
 	{ "cpu", 1, NULL, O_CPU },
@@ -149,12 +142,10 @@ static const struct option long_options[] = {
 	{ "stepfactor", 1, NULL, 'f' },
 	{ "iters", 1, NULL, 'n' },
 	{ "warmup", 1, NULL, 'w' },
-	{ "output", 1, NULL, 'o' },
 	{ "help", 0, NULL, O_HELP },
 	{ NULL, 0, NULL, 0 },
 };
 
-/* One option with a number; false when it is out of range. */
 /* "8:1000:100,64K:50,1M" */
 static bool parse_sizes(struct bench *bench, const char *text)
 {
@@ -187,6 +178,7 @@ static bool parse_sizes(struct bench *bench, const char *text)
 	return bench->steps > 0;
 }
 
+/* One option with a number; false when it is out of range. */
 static bool bench_number(struct bench *bench, int option, const char *text)
 {
 	struct ncclplay_options *o = &bench->options;
@@ -247,27 +239,15 @@ static int bench_option(struct bench *bench, int option)
 		bench->options.plugin = optarg;
 		return 0;
 	case O_IFNAME:
-		bench->ifname = optarg;
 		return setenv("NCCL_SOCKET_IFNAME", optarg, 1) ? NCCLPLAY_PEER : 0;
 	case O_LL:
 		bench->options.ll = true;
-		return 0;
-	case O_BIDIR:
-		bench->bidir = true;
-		return 0;
-	case O_BASELINE:
-		bench->baseline = true;
 		return 0;
 	case O_FORK_CHILD:
 		bench->fork_child = true;
 		return 0;
 	case O_ABRUPT:
 		bench->abrupt = true;
-		return 0;
-	case 'o':
-		bench->json = !strcmp(optarg, "json");
-		if (!bench->json && strcmp(optarg, "table"))
-			return bench_usage("-o: want json or table, not", optarg);
 		return 0;
 	case '?':
 		return bench_usage(NULL, NULL);
@@ -320,7 +300,7 @@ static int bench_check(struct bench *bench)
 		[MODE_LAT] = { 8, 32 << 10, 4 },       [MODE_BW] = { 64 << 10, 1 << 20, 4 },
 		[MODE_IDLE] = { 4096, 4096, 2 },       [MODE_ALLREDUCE] = { 8, 16 << 20, 8 },
 		[MODE_ALLTOALL] = { 64, 16 << 20, 8 }, [MODE_SOURCE] = { 65536, 65536, 2 },
-		[MODE_SINK] = { 65536, 65536, 2 },     [MODE_WAIT] = { 65536, 65536, 2 },
+		[MODE_SINK] = { 65536, 65536, 2 },
 	};
 	bool two = bench->mode == MODE_LAT || bench->mode == MODE_BW;
 
@@ -362,8 +342,6 @@ static int bench_check(struct bench *bench)
 		return bench_usage("lat and bw need --ranks 2", NULL);
 	if (bench->options.ranks < 1 || bench->options.rank < 0)
 		return bench_usage("--rank and --ranks are needed", NULL);
-	if (bench->baseline && !two)
-		return bench_usage("--baseline goes with lat and bw", NULL);
 	if (bench->mode == MODE_IDLE)
 		bench->options.timeout_s =
 			(bench->options.timeout_s > 0 ? bench->options.timeout_s : 60) +
@@ -377,21 +355,21 @@ static int bench_check(struct bench *bench)
 static int bench_parse(struct bench *bench, int argc, char **argv)
 {
 	static const char *const modes[] = { "lat",       "bw",     "idle", "alltoall",
-					     "allreduce", "source", "sink", "wait" };
+					     "allreduce", "source", "sink" };
 	int option, rc;
 
 	if (argc > 1 && (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h"))) {
 		fputs(usage, stdout);
 		exit(0);
 	}
-	for (bench->mode = MODE_LAT; bench->mode <= MODE_WAIT; bench->mode++)
+	for (bench->mode = MODE_LAT; bench->mode <= MODE_SINK; bench->mode++)
 		if (argc > 1 && !strcmp(argv[1], modes[bench->mode]))
 			break;
-	if (bench->mode > MODE_WAIT)
+	if (bench->mode > MODE_SINK)
 		return bench_usage(argc > 1 ? "no such mode" : "a mode is needed",
 				   argc > 1 ? argv[1] : NULL);
 	optind = 2;
-	while ((option = getopt_long(argc, argv, "b:e:f:n:w:o:", long_options, NULL)) != -1) {
+	while ((option = getopt_long(argc, argv, "b:e:f:n:w:", long_options, NULL)) != -1) {
 		if (option == O_HELP) {
 			fputs(usage, stdout);
 			exit(0);
@@ -403,33 +381,6 @@ static int bench_parse(struct bench *bench, int argc, char **argv)
 	if (optind < argc)
 		return bench_usage("not an option", argv[optind]);
 	return bench_check(bench);
-}
-
-bool bench_packets(const struct bench *bench, uint64_t *tx, uint64_t *rx)
-{
-	const char *name = bench->ifname ? bench->ifname + (*bench->ifname == '=') : NULL;
-	FILE *f = name ? fopen("/proc/self/net/dev", "re") : NULL;
-	bool found = false;
-	char line[512];
-
-	while (f && !found && fgets(line, sizeof(line), f)) {
-		char *colon = strchr(line, ':'), *at = line + strspn(line, " ");
-		unsigned long long received, sent;
-
-		if (!colon)
-			continue;
-		*colon = 0;
-		found = !strcmp(at, name) &&
-			sscanf(colon + 1, " %*u %llu %*u %*u %*u %*u %*u %*u %*u %llu", &received,
-			       &sent) == 2;
-		if (found) {
-			*rx = received;
-			*tx = sent;
-		}
-	}
-	if (f)
-		fclose(f);
-	return found;
 }
 
 static void bench_tick(void *arg, uint64_t moved)
@@ -462,7 +413,9 @@ static int bench_run(struct bench *bench)
 {
 	int rc = ncclplay_connect(bench->play);
 
-	report_header(bench);
+	bench->results = open_memstream(&bench->results_text, &bench->results_len);
+	if (!rc && !bench->results)
+		rc = NCCLPLAY_PEER;
 	if (rc)
 		return rc;
 	if (bench->mode == MODE_LAT)
@@ -481,7 +434,7 @@ static int bench_run(struct bench *bench)
 int main(int argc, char **argv)
 {
 	struct bench bench = {
-		.options = { .size = sizeof(bench.options), .rank = -1, .channels = 1 },
+		.options = { .rank = -1, .channels = 1 },
 		.first_bytes = SIZE_MAX,
 		.last_bytes = SIZE_MAX,
 		.warm = UINT64_MAX,
@@ -496,14 +449,9 @@ int main(int argc, char **argv)
 	if (rc)
 		return rc;
 	signal(SIGPIPE, SIG_IGN);
-	bench.bases = calloc(bench.steps, sizeof(*bench.bases));
-	if (!bench.bases)
-		return NCCLPLAY_PEER;
-	rc = play_open(&bench.options, bench.baseline ? bench_baseline : NULL, &bench, &bench.play,
-		       error, sizeof(error));
+	rc = ncclplay_open(&bench.options, &bench.play, error, sizeof(error));
 	if (rc) {
 		fprintf(stderr, "harp-bench: rank %d: %s\n", bench.options.rank, error);
-		free(bench.bases);
 		return rc;
 	}
 	bench_playing = bench.play;
@@ -528,6 +476,5 @@ int main(int argc, char **argv)
 	fflush(stdout);
 	if (closed == NCCLPLAY_HANG)
 		_exit(rc ? rc : closed); /* threads are inside the plugin */
-	free(bench.bases);
 	return rc ? rc : closed;
 }

@@ -2,13 +2,10 @@
 /*
  * bench_modes.c - harp-bench's measurements.
  *
- * Every size is: barrier, warm-up and timed messages in one go, then (unless --datacheck 0) a pass
- * in which every byte is verified. What is timed is stated at each mode; clocks of different
- * ranks are never compared.
+ * Every size is: barrier, warm-up and timed messages in one pass, then (unless --datacheck 0) a
+ * pass that verifies every byte. Each mode states what it times; clocks of different ranks are
+ * never compared.
  */
-#include <errno.h>
-#include <sched.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -94,57 +91,6 @@ static int bench_stream(struct bench *bench, struct stream_op *op, enum stream_r
 	return rc ? rc : play_run(bench->play, &op->op);
 }
 
-static int bench_baseline_size(struct bench *bench, struct baseline *base,
-			       const struct bench_size *size, uint64_t *samples_ns,
-			       struct bench_base *out)
-{
-	uint64_t n = bench_messages(bench, size), warm = bench_warm(size, n);
-	uint64_t channels = (uint64_t)bench->options.channels;
-	size_t bytes = size->bytes;
-	struct bench_rank mine;
-	int rc;
-
-	if (bench->mode == MODE_LAT) {
-		rc = baseline_lat(bench, base, bytes, warm, n, samples_ns);
-		if (!rc && bench->options.rank == 0)
-			samples_summarise(samples_ns, (size_t)n, &out->lat);
-		return rc;
-	}
-	memset(&mine, 0, sizeof(mine));
-	rc = baseline_bw(bench, base, bytes, warm * channels, n * channels, &mine);
-	return rc ? rc : ncclplay_gather(bench->play, &mine, sizeof(mine), out->ranks);
-}
-
-int bench_baseline(void *arg, struct ncclplay *play)
-{
-	struct bench *bench = arg;
-	uint64_t *samples_ns;
-	struct baseline base = { .fd = -1 };
-	cpu_set_t before, pinned;
-	int rc;
-
-	bench->play = play;
-	samples_ns = bench_samples(bench);
-	/* As the plugin's progress thread will be. */
-	sched_getaffinity(0, sizeof(before), &before);
-	CPU_ZERO(&pinned);
-	CPU_SET((size_t)bench->options.cpu, &pinned);
-	if (bench->options.pin && sched_setaffinity(0, sizeof(pinned), &pinned)) {
-		free(samples_ns);
-		play_fail(play, NCCLPLAY_USAGE, "can't run on processor %d: %s", bench->options.cpu,
-			  strerror(errno));
-		return NCCLPLAY_USAGE;
-	}
-	rc = samples_ns ? baseline_open(bench, &base) : NCCLPLAY_PEER;
-	for (size_t i = 0; !rc && i < bench->steps; i++)
-		rc = bench_baseline_size(bench, &base, &bench->sizes[i], samples_ns,
-					 &bench->bases[i]);
-	baseline_close(&base);
-	sched_setaffinity(0, sizeof(before), &before);
-	free(samples_ns);
-	return rc;
-}
-
 /*
  * lat: rank 0 sends, rank 1 answers; a sample is half the time from rank 0's making one message
  * ready to its taking the answer. The buffers are neither written nor read in between.
@@ -174,8 +120,7 @@ static int bench_lat_size(struct bench *bench, const struct bench_size *size, ui
 	if (!rc)
 		rc = bench_gather(bench, &mine, all);
 	if (!rc && bench->options.rank == 0)
-		report_lat(bench, bytes, &summary, all[0].wrong + all[1].wrong,
-			   bench->baseline ? &bench->bases[bench->step].lat : NULL);
+		report_lat(bench, bytes, &summary, all[0].wrong + all[1].wrong);
 	return rc;
 }
 
@@ -194,39 +139,26 @@ int bench_lat(struct bench *bench)
 }
 
 /*
- * bw: rank 0 streams to rank 1 (--bidir: and back). The rate is the receiver's, from the completion
- * of its last warm-up message to that of its last message. Processor time is that of each whole
- * process over its own such window.
+ * bw: rank 0 streams to rank 1. The rate is the receiver's, from the completion of its last warm-up
+ * message to that of its last message.
  */
 static int bench_bw_size(struct bench *bench, const struct bench_size *size)
 {
 	uint64_t n = bench_messages(bench, size);
 	uint64_t warm = bench_warm(size, n), channels = (uint64_t)bench->options.channels;
 	size_t bytes = size->bytes;
-	enum stream_role role = bench->bidir               ? STREAM_BOTH
-				: bench->options.rank == 0 ? STREAM_SEND
-							   : STREAM_RECEIVE;
+	enum stream_role role = bench->options.rank == 0 ? STREAM_SEND : STREAM_RECEIVE;
 	struct bench_rank mine, all[NCCLPLAY_RANKS_MAX];
-	uint64_t tx[2] = { 0, 0 }, rx[2] = { 0, 0 };
 	struct stream_op op;
 	int rc;
 
 	memset(&mine, 0, sizeof(mine));
-	bench_step(bench, bytes, (n + warm) * channels * (bench->bidir ? 2 : 1));
-	mine.packets_known = bench_packets(bench, &tx[0], &rx[0]);
-	mine.run_ns = play_now_ns();
+	bench_step(bench, bytes, (n + warm) * channels);
 	rc = bench_stream(bench, &op, role, bytes, warm, n, false, NULL);
 	if (rc)
 		return rc;
-	mine.run_ns = play_now_ns() - mine.run_ns;
-	mine.packets_known = mine.packets_known && bench_packets(bench, &tx[1], &rx[1]);
-	mine.tx_packets = tx[1] - tx[0];
-	mine.rx_packets = rx[1] - rx[0];
 	mine.start_ns = op.received.start_ns;
 	mine.end_ns = op.received.end_ns;
-	mine.received_cpu_ns = op.received.end_cpu_ns - op.received.start_cpu_ns;
-	mine.sent_ns = op.sent.end_ns - op.sent.start_ns;
-	mine.sent_cpu_ns = op.sent.end_cpu_ns - op.sent.start_cpu_ns;
 	if (bench->datacheck) {
 		rc = bench_stream(bench, &op, role, bytes, 0, CHECK_MESSAGES, true, NULL);
 		mine.wrong = op.wrong;
@@ -234,8 +166,7 @@ static int bench_bw_size(struct bench *bench, const struct bench_size *size)
 	if (!rc)
 		rc = bench_gather(bench, &mine, all);
 	if (!rc && bench->options.rank == 0)
-		report_bw(bench, bytes, n * channels, all,
-			  bench->baseline ? bench->bases[bench->step].ranks : NULL, n * channels);
+		report_bw(bench, bytes, n * channels, all);
 	return rc;
 }
 
@@ -361,7 +292,7 @@ static int bench_allreduce_size(struct bench *bench, const struct bench_size *si
 	uint64_t warm = size->warm != UINT64_MAX ? size->warm : n / 10 + 1;
 	struct bench_rank mine, all[NCCLPLAY_RANKS_MAX];
 	struct samples_summary summary;
-	uint64_t cpu_ns, last_ns;
+	uint64_t last_ns;
 	int rc = 0;
 
 	memset(&mine, 0, sizeof(mine));
@@ -371,11 +302,9 @@ static int bench_allreduce_size(struct bench *bench, const struct bench_size *si
 		rc = bench_ring(bench, ring, src, dst, count, warm, NULL);
 	if (rc)
 		return rc;
-	cpu_ns = play_process_cpu_ns();
 	rc = bench_ring(bench, ring, src, dst, count, n, iteration_ns);
 	if (rc)
 		return rc;
-	mine.sent_cpu_ns = play_process_cpu_ns() - cpu_ns;
 	mine.time_ns = (iteration_ns[n - 1] - ring->start_ns) / n;
 	last_ns = ring->start_ns;
 	for (uint64_t i = 0; i < n; i++) {
@@ -429,15 +358,13 @@ static int bench_fork(char *text, size_t len)
 }
 
 /*
- * source, sink, wait: one end of an endless (or -n long) stream, for tests that kill the other end.
+ * source, sink: one end of an endless (or -n long) stream, for tests that kill the other end.
  * Prints JSON lines with CLOCK_MONOTONIC times: "ready" when the operation starts, "tick" if asked for, then
  * "done" or "error", with the number of messages that were wrong until then.
  */
 int bench_role(struct bench *bench)
 {
-	static const enum stream_role roles[] = { [MODE_SOURCE] = STREAM_SEND,
-						  [MODE_SINK] = STREAM_RECEIVE,
-						  [MODE_WAIT] = STREAM_RECEIVE };
+	enum stream_role role = bench->mode == MODE_SOURCE ? STREAM_SEND : STREAM_RECEIVE;
 	uint64_t n = bench->iterations ? bench->iterations : UINT64_MAX;
 	char extra[64] = "";
 	struct stream_op op;
@@ -449,8 +376,7 @@ int bench_role(struct bench *bench)
 		rc = ncclplay_barrier(bench->play);
 	if (rc)
 		return rc;
-	stream_prepare(&op, bench->play, roles[bench->mode], bench->first_bytes, 0, n,
-		       bench->datacheck, NULL);
+	stream_prepare(&op, bench->play, role, bench->first_bytes, 0, n, bench->datacheck, NULL);
 	op.stop = n == UINT64_MAX ? &bench_stop : NULL;
 	report_role(bench, "ready", extra);
 	rc = play_run(bench->play, &op.op);

@@ -2,8 +2,8 @@
 /*
  * cost.c - what a message costs the processor: harp-cost SIZE COUNT [IN_FLIGHT]
  *
- * Both ends of one connection of the plugin that NCCL_NET_PLUGIN names, in one thread, so that nothing depends on who
- * runs when: COUNT messages of SIZE bytes, IN_FLIGHT at a time (1), then COUNT polls of a receive for which nothing
+ * Both ends of one connection of the plugin that NCCL_NET_PLUGIN names, in one thread, so that nothing depends on
+ * scheduling: COUNT messages of SIZE bytes, IN_FLIGHT at a time (1), then COUNT polls of a receive for which nothing
  * comes. Prints what this thread took for each, the least of five times, as far as perf_event_open() counts.
  * tools/instructions.py lanes counts instead what callgrind sees inside measured().
  */

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * log.c - NCCL's logger: prints as NCCL_DEBUG asks, keeps the last lines, tells the caller.
+ * log.c - NCCL's logger: prints as NCCL_DEBUG asks, and keeps the last lines.
  *
- * The logger has no argument, so that lines belong to the process, not to a rank; they are printed
- * with the rank of the thread that logs, or of the first rank that was opened.
+ * The logger has no argument, so lines belong to the process; it has one rank.
  */
 #include <stdarg.h>
 #include <stdio.h>
@@ -25,7 +24,7 @@ static struct {
 } log_ring[LOG_LINES];
 static uint64_t log_count; /* lines ever; number n lies at (n - 1) % LOG_LINES */
 static char log_warn[NCCLPLAY_ERROR_BYTES];
-static struct ncclplay *log_plays;
+static const struct ncclplay *log_play;
 
 static int log_threshold(void)
 {
@@ -44,25 +43,10 @@ static int log_threshold(void)
 	return 0;
 }
 
-void log_attach(struct ncclplay *play)
+void log_attach(const struct ncclplay *play)
 {
 	pthread_mutex_lock(&log_lock);
-	play->next = log_plays;
-	log_plays = play;
-	pthread_mutex_unlock(&log_lock);
-}
-
-void log_detach(struct ncclplay *play)
-{
-	struct ncclplay **at;
-
-	pthread_mutex_lock(&log_lock);
-	for (at = &log_plays; *at; at = &(*at)->next) {
-		if (*at == play) {
-			*at = play->next;
-			break;
-		}
-	}
+	log_play = play;
 	pthread_mutex_unlock(&log_lock);
 }
 
@@ -83,8 +67,6 @@ static void log_print(const struct ncclplay *play, int level, const char *file, 
 void log_line(int level, unsigned long flags, const char *file, int line, const char *fmt, ...)
 {
 	char text[NCCLPLAY_ERROR_BYTES];
-	void (*call)(void *, int, const char *) = NULL;
-	void *arg = NULL;
 	va_list args;
 
 	(void)flags;
@@ -98,19 +80,9 @@ void log_line(int level, unsigned long flags, const char *file, int line, const 
 	log_count++;
 	if (level == LEVEL_WARN)
 		memcpy(log_warn, text, sizeof(text));
-	if (log_plays) {
-		struct ncclplay *first = log_plays;
-
-		while (first->next)
-			first = first->next;
-		if (!first->options.quiet && level <= log_threshold())
-			log_print(first, level, file, line, text);
-		call = first->options.log;
-		arg = first->options.log_arg;
-	}
+	if (log_play && level <= log_threshold())
+		log_print(log_play, level, file, line, text);
 	pthread_mutex_unlock(&log_lock);
-	if (call)
-		call(arg, level, text);
 }
 
 void log_last_warn(char *text, size_t len)
@@ -120,11 +92,10 @@ void log_last_warn(char *text, size_t len)
 	pthread_mutex_unlock(&log_lock);
 }
 
-int ncclplay_log_next(struct ncclplay *play, uint64_t *cursor, char *text, size_t text_len)
+int ncclplay_log_next(uint64_t *cursor, char *text, size_t text_len)
 {
 	int level = 0;
 
-	(void)play;
 	pthread_mutex_lock(&log_lock);
 	if (log_count > LOG_LINES && *cursor < log_count - LOG_LINES)
 		*cursor = log_count - LOG_LINES;

@@ -1,37 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ncclplay.h - plays NCCL over any ncclNet plugin, without a GPU: one rank of a ring.
+ * ncclplay.h - calls an ncclNet plugin as NCCL does, without a GPU: one rank of a ring.
  *
  * A rank is opened (plugin loaded as NCCL loads it, all ranks met at the root), connected to its
- * two ring neighbors, used, and closed:
- *
- *	struct ncclplay *play;
- *	struct ncclplay_options options = { .size = sizeof(options), .plugin = "harp",
- *					    .rank = 0, .ranks = 2, .root = "10.0.0.1:7000" };
- *	char error[NCCLPLAY_ERROR_BYTES];
- *
- *	if (ncclplay_open(&options, &play, error, sizeof(error)))
- *		fail(error);
- *	if (ncclplay_connect(play) || ncclplay_allreduce_f32(play, grads, grads, count))
- *		fail(ncclplay_error(play));
- *	ncclplay_close(play);
+ * ring neighbors, used, and closed.
  *
  * Threads: a rank owns two, as in NCCL. The service thread sets connections up and tears them down;
  * the progress thread moves data and sleeps while there is no operation. The plugin is called from
- * these two, and from the thread that opens and closes the rank (init, finalize).
- *
- * Callers: open, connect, allreduce, barrier, gather and close of one rank belong to one thread at
- * a time. ncclplay_error, ncclplay_stats, ncclplay_log_next, ncclplay_properties and
- * ncclplay_interrupt may be called by any thread between open and close. No function needs
- * Python's GIL. Several ranks may live in one process.
+ * these two, and from the thread that opens and closes the rank (init, finalize). All functions
+ * belong to that thread, except ncclplay_interrupt().
  *
  * Collective calls (open, connect, allreduce, barrier, gather) return when every rank has made
  * the same call, or with an error: at the latest timeout_s after the plugin last moved a message,
- * or twice timeout_s in a barrier or gather (so that the rank that hangs is the one that says so).
+ * or twice timeout_s in a barrier or gather (so that the rank that hangs reports it first).
  *
  * Results: NCCLPLAY_OK, or one of the codes below with a line of text that names the cause. After
- * an error the rank stays failed (the same code again, at once): only close is left. The codes are
- * also harp-bench's exit codes.
+ * an error every call returns the same code at once; only close is left. The codes are also
+ * harp-bench's exit codes.
  */
 #ifndef NCCLPLAY_H
 #define NCCLPLAY_H
@@ -39,10 +24,6 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-
-#ifdef __cplusplus
-extern "C" {
-#endif
 
 #define NCCLPLAY_ERROR_BYTES 1024 /* a buffer that holds every error text */
 #define NCCLPLAY_CHANNELS_MAX 32
@@ -53,7 +34,8 @@ enum ncclplay_result {
 	NCCLPLAY_OK = 0,
 	NCCLPLAY_WRONG = 1, /* data or a message's size arrived wrong */
 	NCCLPLAY_USAGE = 2, /* an option is out of range; the text says which */
-	NCCLPLAY_HANG = 3, /* nothing moved for timeout_s; the text says what waits, and for whom */
+	NCCLPLAY_HANG =
+		3, /* nothing moved for timeout_s; the text names what waits, and for which rank */
 	NCCLPLAY_PLUGIN = 4,      /* the plugin can't be loaded, or a call of it failed */
 	NCCLPLAY_PEER = 5,        /* the root can't be reached, or another rank left or failed */
 	NCCLPLAY_INTERRUPTED = 6, /* ncclplay_interrupt */
@@ -62,7 +44,6 @@ enum ncclplay_result {
 struct ncclplay; /* one rank */
 
 struct ncclplay_options {
-	size_t size;        /* sizeof(struct ncclplay_options); the rest may be zero, save ranks */
 	const char *plugin; /* as NCCL_NET_PLUGIN: "harp" (libnccl-net-harp.so) or a path; NULL: the
 			     * variable itself, else libnccl-net.so */
 	int abi;            /* 6..12; 0: the newest that the plugin exports */
@@ -73,18 +54,12 @@ struct ncclplay_options {
 	double timeout_s;   /* 0 = 60: longest time without any progress */
 	bool pin;           /* pin both threads to the processor cpu */
 	int cpu;
-	bool quiet; /* the plugin's log lines are kept but not printed, whatever NCCL_DEBUG */
 	/* NCCL's LL protocol (64 KiB slots, data words with flags that are read while the buffer
 	 * fills) for all-reduce instead of Simple (512 KiB slots). All ranks alike. */
 	bool ll;
-	/* Called with every log line that the plugin hands to NCCL's logger, from any thread and
-	 * possibly from several at once; may be NULL. level: 2 WARN, 3 INFO, 5 TRACE. The text is
-	 * valid during the call only. */
-	void (*log)(void *arg, int level, const char *text);
-	void *log_arg;
 	int devices; /* channel c uses device dev + c % devices; 0 = 1 */
-	/* Both threads sleep so long after passes in a row that moved nothing, where NCCL spins: for who
-	 * waits for what takes milliseconds, and has the processor not for himself. 0: they spin. */
+	/* Both threads sleep for so long after passes that moved nothing, where NCCL spins: for waits of
+	 * milliseconds on a shared processor. 0: they spin. */
 	unsigned rest_us;
 	/* Channel c connects to the rank 1 + c % (ranks - 1) places on in the ring, so that ranks - 1 channels
 	 * join each rank to every other one; for all-to-all. */
@@ -125,49 +100,36 @@ int ncclplay_gather(struct ncclplay *play, const void *in, size_t len, void *out
  * NCCLPLAY_INTERRUPTED within 100 ms. */
 void ncclplay_interrupt(struct ncclplay *play);
 
-/* What the plugin says of the device (getProperties); strings are cut to fit. */
+/* What the plugin's getProperties returned; strings are cut to fit. */
 struct ncclplay_properties {
 	char net[32];   /* the plugin's name, e.g. "HARP" */
 	char path[256]; /* the file that was loaded */
 	char dev[64];   /* the device's name */
 	int abi;        /* version of the table in use, 6..12 */
-	int devices;
 	int speed_mbps;
-	float latency_us;
-	uint64_t guid;
-	int max_comms;
-	int max_recvs;
 };
 int ncclplay_properties(struct ncclplay *play, struct ncclplay_properties *out);
 
-/* Counters since open; a snapshot, each value is exact at some moment of the call. */
+/* Counters since open. */
 struct ncclplay_stats {
 	uint64_t sent_bytes, sent_messages; /* whose isend completed */
 	uint64_t received_bytes,
-		received_messages; /* whose irecv completed; bytes as test() said */
-	uint64_t operations;       /* all-reduces completed */
-	uint64_t busy_ns;          /* wall time with an operation in progress: "communication" */
-	uint64_t blocked_isends;   /* isend returned no request: the plugin was full */
-	uint64_t blocked_irecvs;
-	uint64_t progress_cpu_ns; /* processor time of the progress thread */
-	uint64_t process_cpu_ns;  /* processor time of the whole process, plugin threads included */
+		received_messages; /* whose irecv completed; bytes as test() reported */
+	uint64_t progress_cpu_ns;  /* processor time of the progress thread */
 };
 void ncclplay_stats(struct ncclplay *play, struct ncclplay_stats *out);
 
 /*
- * The plugin's log lines (WARN, INFO), kept whether printed or not: the last 256 of this process
- * (NCCL's logger has no argument that tells one rank from another). Copies the first line after
- * *cursor (start with 0) to text and moves *cursor on; returns its level, or 0 when there is no
- * further line. Lines that were overwritten are skipped.
+ * The plugin's last 256 log lines (WARN, INFO), printed or not. Copies the first line after *cursor
+ * (start with 0) to text and advances *cursor; returns its level, or 0 when there is no further
+ * line. Lines that were overwritten are skipped.
  */
-int ncclplay_log_next(struct ncclplay *play, uint64_t *cursor, char *text, size_t text_len);
+int ncclplay_log_next(uint64_t *cursor, char *text, size_t text_len);
 
 /* The text of the error that failed this rank, "" without one. Valid until close. */
 const char *ncclplay_error(struct ncclplay *play);
 /* "ncclRemoteError", ... the ncclResult_t behind NCCLPLAY_PLUGIN as number; 0 without one. */
 int ncclplay_error_nccl(struct ncclplay *play);
-/* The plugin's last WARN line, "" without one. Valid until close. */
-const char *ncclplay_last_warn(struct ncclplay *play);
 
 /*
  * Closes as NCCL does: no barrier; requests in flight are abandoned, buffers deregistered,
@@ -177,9 +139,5 @@ const char *ncclplay_last_warn(struct ncclplay *play);
  * error before found one in deregMr, close or finalize (the text goes to the log).
  */
 int ncclplay_close(struct ncclplay *play);
-
-#ifdef __cplusplus
-}
-#endif
 
 #endif

@@ -212,15 +212,8 @@ int net_finalize(struct net *net)
 #define COPY_PROPERTIES(p)                                                                         \
 	do {                                                                                       \
 		snprintf(out->name, sizeof(out->name), "%s", (p).name ? (p).name : "?");           \
-		snprintf(out->pci_path, sizeof(out->pci_path), "%s",                               \
-			 (p).pci_path ? (p).pci_path : "");                                        \
-		out->guid = (p).guid;                                                              \
 		out->ptr_support = (p).ptr_support;                                                \
 		out->speed_mbps = (p).speed_mbps;                                                  \
-		out->port = (p).port;                                                              \
-		out->latency_us = (p).latency_us;                                                  \
-		out->max_comms = (p).max_comms;                                                    \
-		out->max_recvs = (p).max_recvs;                                                    \
 	} while (0)
 
 /* NCCL does not clear the struct: what the plugin forgets shows as 0x5a. */
@@ -228,7 +221,6 @@ int net_finalize(struct net *net)
 	struct nccl_props_v##version p;                                                            \
 	memset(&p, 0x5a, sizeof(p));                                                               \
 	p.name = NULL;                                                                             \
-	p.pci_path = NULL;                                                                         \
 	rc = (int)TABLE(net, version)->get_properties(dev, &p);                                    \
 	if (rc)                                                                                    \
 		return rc;                                                                         \
@@ -239,28 +231,23 @@ int net_properties(struct net *net, int dev, struct net_properties *out)
 	int rc;
 
 	out->net_device_type = -1;
-	out->max_p2p_bytes = (size_t)1 << 30;
 	if (net->abi == 12) {
 		CALL_PROPERTIES(12);
 		out->net_device_type = (int)p.device_type;
-		out->max_p2p_bytes = p.max_p2p_bytes;
 	} else if (net->abi == 11) {
 		CALL_PROPERTIES(11);
 		out->net_device_type = (int)p.device_type;
-		out->max_p2p_bytes = p.max_p2p_bytes;
 	} else if (net->abi >= 9) {
 		struct nccl_props_v9 p;
 
 		memset(&p, 0x5a, sizeof(p));
 		p.name = NULL;
-		p.pci_path = NULL;
 		/* v10's table has the same type at the same place. */
 		rc = (int)TABLE(net, 9)->get_properties(dev, &p);
 		if (rc)
 			return rc;
 		COPY_PROPERTIES(p);
 		out->net_device_type = (int)p.device_type;
-		out->max_p2p_bytes = p.max_p2p_bytes;
 	} else if (net->abi == 8) {
 		CALL_PROPERTIES(8);
 		out->net_device_type = (int)p.device_type;

@@ -29,21 +29,10 @@ struct net {
 
 struct net_properties {
 	char name[64];
-	char pci_path[256];
-	uint64_t guid;
 	int ptr_support;
 	int speed_mbps;
-	int port;
-	float latency_us;
-	int max_comms;
-	int max_recvs;
-	int net_device_type;  /* -1 before v7 */
-	size_t max_p2p_bytes; /* 1 GiB before v9, as NCCL fills in */
+	int net_device_type; /* -1 before v7 */
 };
-
-/* The logger's type, shared by all versions. */
-typedef void (*net_logger_fn)(int level, unsigned long flags, const char *file, int line,
-			      const char *fmt, ...);
 
 /*
  * Opens `plugin` as NCCL does (NULL: $NCCL_NET_PLUGIN, else libnccl-net.so) and finds the table of

@@ -366,12 +366,7 @@ int ncclplay_properties(struct ncclplay *play, struct ncclplay_properties *out)
 	snprintf(out->path, sizeof(out->path), "%s", play->net.path);
 	snprintf(out->dev, sizeof(out->dev), "%s", p.name);
 	out->abi = play->net.abi;
-	out->devices = play->net.devices;
 	out->speed_mbps = p.speed_mbps;
-	out->latency_us = p.latency_us;
-	out->guid = p.guid;
-	out->max_comms = p.max_comms;
-	out->max_recvs = p.max_recvs;
 	return NCCLPLAY_OK;
 }
 
@@ -381,12 +376,7 @@ void ncclplay_stats(struct ncclplay *play, struct ncclplay_stats *out)
 	out->sent_messages = atomic_load(&play->stats.sent_messages);
 	out->received_bytes = atomic_load(&play->stats.received_bytes);
 	out->received_messages = atomic_load(&play->stats.received_messages);
-	out->operations = atomic_load(&play->stats.operations);
-	out->busy_ns = atomic_load(&play->stats.busy_ns);
-	out->blocked_isends = atomic_load(&play->stats.blocked_isends);
-	out->blocked_irecvs = atomic_load(&play->stats.blocked_irecvs);
 	out->progress_cpu_ns = atomic_load(&play->stats.cpu_ns);
-	out->process_cpu_ns = play_process_cpu_ns();
 }
 
 const char *ncclplay_error(struct ncclplay *play)

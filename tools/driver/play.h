@@ -19,7 +19,7 @@
 #define PLAY_SLOT_BYTES (512u << 10)   /* NCCL_BUFFSIZE / NCCL_STEPS */
 #define PLAY_LL_SLOT_BYTES (64u << 10) /* of which half is payload */
 #define PLAY_SPINS 64u                 /* passes that move nothing before a rest */
-#define PLAY_TICK_NS 100000000ull      /* how often a waiting caller looks up, unless told */
+#define PLAY_TICK_NS 100000000ull      /* interval of a waiting caller's checks */
 
 /* The name of the plugin's function that a thread is in; NULL: in none. Writer: that thread. */
 struct play_mark {
@@ -33,7 +33,7 @@ struct play_mark {
  * Sender:   done <= transmitted <= filled <= done + depth
  * Receiver: consumed, received <= posted <= min(consumed, received) + depth, and posted <= limit
  *
- * filled, consumed and limit belong to whoever plays the GPU, with flag, expected[], and sizes[] of
+ * filled, consumed and limit belong to the thread that plays the GPU, with flag, expected[], and sizes[] of
  * a sender; all else to the progress thread. Mostly the progress thread is both; with LL the GPU is
  * a thread of its own, and count_put publishes (release) what count_get finds (acquire).
  */
@@ -141,26 +141,19 @@ struct ncclplay {
 	int failed_nccl;
 	char error[NCCLPLAY_ERROR_BYTES];
 
-	/* Writer: progress; of operations with LL: gpu. Relaxed. */
+	/* Writer: progress. Relaxed. */
 	struct {
 		atomic_uint_fast64_t sent_bytes, sent_messages, received_bytes, received_messages;
-		atomic_uint_fast64_t operations, busy_ns, blocked_isends, blocked_irecvs;
 		atomic_uint_fast64_t cpu_ns;
 	} stats;
-	struct ncclplay *next; /* log.c's list */
 };
 
 uint64_t play_now_ns(void);
-/* A pass has moved nothing, so many in a row by now: lets others run, and rests if it may. */
+/* After a pass that moved nothing: yields the processor, or sleeps. passes counts them in a row. */
 void play_rest(const struct ncclplay *play, unsigned *passes);
 uint64_t play_process_cpu_ns(void);
 uint64_t play_process_wakes(void); /* how often its threads have slept, those that are over too */
 
-/* ncclplay_open with something to be done once the ranks have met and before the plugin's init:
- * what is measured then is measured without the plugin. before: enum ncclplay_result. */
-int play_open(const struct ncclplay_options *options,
-	      int (*before)(void *arg, struct ncclplay *play), void *arg, struct ncclplay **out,
-	      char *error, size_t error_len);
 /* play.c: the first failure wins; returns -1 so that "return play_fail(...)" ends a pass. */
 int play_fail(struct ncclplay *play, enum ncclplay_result result, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
@@ -213,8 +206,8 @@ static inline void mark_leave(struct play_mark *mark)
 }
 
 /* log.c */
-void log_attach(struct ncclplay *play);
-void log_detach(struct ncclplay *play);
+/* Log lines are printed with this rank's name from here on; NULL: not printed. */
+void log_attach(const struct ncclplay *play);
 void log_line(int level, unsigned long flags, const char *file, int line, const char *fmt, ...)
 	__attribute__((format(printf, 5, 6)));
 void log_last_warn(char *text, size_t len);

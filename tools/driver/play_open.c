@@ -14,10 +14,7 @@
 
 static int play_check_options(const struct ncclplay_options *o, char *error, size_t len)
 {
-	if (o->size != sizeof(*o))
-		snprintf(error, len, "options.size is %zu, this library's is %zu", o->size,
-			 sizeof(*o));
-	else if (o->ranks < 1 || o->ranks > NCCLPLAY_RANKS_MAX)
+	if (o->ranks < 1 || o->ranks > NCCLPLAY_RANKS_MAX)
 		snprintf(error, len, "ranks is %d: want 1 to %d", o->ranks, NCCLPLAY_RANKS_MAX);
 	else if (o->rank < 0 || o->rank >= o->ranks)
 		snprintf(error, len, "rank is %d: want 0 to %d", o->rank, o->ranks - 1);
@@ -133,9 +130,8 @@ static struct ncclplay *play_alloc(const struct ncclplay_options *options)
 	return play;
 }
 
-int play_open(const struct ncclplay_options *options,
-	      int (*before)(void *arg, struct ncclplay *play), void *arg, struct ncclplay **out,
-	      char *error, size_t error_len)
+int ncclplay_open(const struct ncclplay_options *options, struct ncclplay **out, char *error,
+		  size_t error_len)
 {
 	struct ncclplay *play;
 	uint64_t session;
@@ -164,11 +160,6 @@ int play_open(const struct ncclplay_options *options,
 		if (rc)
 			play_fail(play, (enum ncclplay_result)rc, "%s", play->rdv.error);
 	}
-	if (!rc && before) {
-		rc = before(arg, play);
-		if (!rc) /* the plugin must not come up anywhere before all ranks are through */
-			rc = ncclplay_barrier(play);
-	}
 	if (!rc)
 		rc = play_init_net(play, session);
 	if (!rc)
@@ -180,12 +171,6 @@ int play_open(const struct ncclplay_options *options,
 	}
 	*out = play;
 	return NCCLPLAY_OK;
-}
-
-int ncclplay_open(const struct ncclplay_options *options, struct ncclplay **out, char *error,
-		  size_t error_len)
-{
-	return play_open(options, NULL, NULL, out, error, error_len);
 }
 
 static void play_free(struct ncclplay *play)
@@ -253,7 +238,7 @@ int ncclplay_close(struct ncclplay *play)
 	rc = before ? NCCLPLAY_OK : atomic_load(&play->failed);
 	if (rc)
 		log_line(2, ~0ul, __func__, __LINE__, "while closing: %s", play->error);
-	log_detach(play);
+	log_attach(NULL);
 	play_free(play);
 	return rc;
 }

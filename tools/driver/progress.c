@@ -118,8 +118,7 @@ static int conn_test(struct conn *conn, void *request, int *size)
 }
 
 /* After isend or irecv: 1 posted, 0 to be tried again, -1 failed. */
-static int conn_posted(struct conn *conn, const char *call, int rc, void *request,
-		       atomic_uint_fast64_t *blocked)
+static int conn_posted(struct conn *conn, const char *call, int rc, void *request)
 {
 	struct ncclplay *play = conn->play;
 
@@ -130,11 +129,7 @@ static int conn_posted(struct conn *conn, const char *call, int rc, void *reques
 				 "%s returned success and left *request "
 				 "unwritten: NCCL would take an old request for it",
 				 call);
-	if (!request) {
-		play_bump(blocked, 1);
-		return 0;
-	}
-	return 1;
+	return request != NULL;
 }
 
 int conn_send_pass(struct conn *conn)
@@ -151,7 +146,7 @@ int conn_send_pass(struct conn *conn)
 		rc = net_isend(&play->net, conn->comm, conn_slot(conn, conn->transmitted),
 			       conn->sizes[slot], conn->tag, conn->mhandle, &request);
 		mark_leave(&play->progress_mark);
-		rc = conn_posted(conn, "isend", rc, request, &play->stats.blocked_isends);
+		rc = conn_posted(conn, "isend", rc, request);
 		if (rc > 0) {
 			conn->requests[slot] = request;
 			conn->transmitted++;
@@ -188,7 +183,7 @@ static int conn_post(struct conn *conn)
 	rc = net_irecv(&play->net, conn->comm, conn_slot(conn, message), conn->post_bytes,
 		       conn->tag, conn->mhandle, &request);
 	mark_leave(&play->progress_mark);
-	rc = conn_posted(conn, "irecv", rc, request, &play->stats.blocked_irecvs);
+	rc = conn_posted(conn, "irecv", rc, request);
 	if (rc > 0) {
 		conn->requests[slot] = request;
 		count_add(&conn->posted, 1);
@@ -258,7 +253,6 @@ static uint64_t progress_cpu_ns(void)
 
 static void progress_op(struct ncclplay *play, struct op *op)
 {
-	uint64_t start_ns = play_now_ns();
 	unsigned idle = 0;
 
 	while (!op->finished) {
@@ -281,7 +275,6 @@ static void progress_op(struct ncclplay *play, struct op *op)
 		else
 			idle = 0;
 	}
-	play_bump(&play->stats.busy_ns, play_now_ns() - start_ns);
 	atomic_store_explicit(&play->stats.cpu_ns, progress_cpu_ns(), memory_order_relaxed);
 }
 

@@ -3,8 +3,8 @@
  * rendezvous.c - ranks meet at rank 0 over kernel TCP, as NCCL's bootstrap does.
  *
  * A star: every exchange is one message of each rank to rank 0 and one back. Each message carries
- * the number of its exchange and its label, so that ranks that run different programs are told
- * apart at once. A rank that fails sends FAILED with its reason; rank 0 passes it on.
+ * the number of its exchange and its label, so that ranks that run different programs are
+ * detected at once. A rank that fails sends FAILED with its reason; rank 0 passes it on.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -191,7 +191,7 @@ static int rdv_admit(struct rendezvous *rdv, int fd)
 	struct rdv_header h;
 	int rc;
 
-	/* A stranger who connects and says nothing must not hold the others up for long. */
+	/* An unauthenticated peer that sends nothing must not delay the others for long. */
 	uint64_t timeout_ns = rdv->timeout_ns;
 
 	rdv->timeout_ns = timeout_ns < 2000000000ull ? timeout_ns : 2000000000ull;

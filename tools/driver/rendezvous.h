@@ -26,7 +26,7 @@ struct rendezvous {
 int rdv_open(struct rendezvous *rdv, const char *root, uint64_t *session);
 /* Every rank's block of len bytes, in rank order, to every rank. label must be equal on all. */
 int rdv_gather(struct rendezvous *rdv, const char *label, const void *in, size_t len, void *out);
-/* Tells the others, as far as they can be told, that this rank failed and why. */
+/* Sends the reason of a failure to the other ranks, without waiting for them. */
 void rdv_fail(struct rendezvous *rdv, const char *why);
 void rdv_close(struct rendezvous *rdv);
 

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * report.c - what harp-bench prints: a table as nccl-tests', or one JSON document; progress events.
+ * report.c - what harp-bench prints: a JSON document, progress events, lines of source and sink.
  *
- * Units are in the names: us, GB/s (1e9 bytes), seconds per GB. Rank 0 prints; the roles of
- * the kill tests print their own lines.
+ * Units are in the names: us, GB/s (1e9 bytes).
  */
 #include <stdlib.h>
 #include <string.h>
@@ -18,10 +17,10 @@
 static const char *const mode_names[] = {
 	[MODE_LAT] = "lat",           [MODE_BW] = "bw",     [MODE_ALLREDUCE] = "allreduce",
 	[MODE_ALLTOALL] = "alltoall", [MODE_IDLE] = "idle", [MODE_SOURCE] = "source",
-	[MODE_SINK] = "sink",         [MODE_WAIT] = "wait",
+	[MODE_SINK] = "sink",
 };
 
-void json_string(FILE *f, const char *text)
+static void json_string(FILE *f, const char *text)
 {
 	fputc('"', f);
 	for (; *text; text++) {
@@ -48,48 +47,6 @@ static double report_gbps(double bytes, uint64_t ns)
 	return ns ? bytes / (double)ns : 0;
 }
 
-static double report_per_gb(uint64_t cpu_ns, double bytes)
-{
-	return bytes > 0 ? (double)cpu_ns / bytes : 0;
-}
-
-void report_header(struct bench *bench)
-{
-	struct ncclplay_properties p;
-
-	if (bench->options.rank != 0)
-		return;
-	bench->results = open_memstream(&bench->results_text, &bench->results_len);
-	if (bench->json || bench->mode > MODE_ALLREDUCE)
-		return;
-	ncclplay_properties(bench->play, &p);
-	printf("# %s over NET/%s (%s, ncclNetPlugin_v%d, device %s), %d ranks, %d channel%s%s\n",
-	       mode_names[bench->mode], p.net, p.path, p.abi, p.dev, bench->options.ranks,
-	       bench->options.channels, bench->options.channels > 1 ? "s" : "",
-	       bench->options.ll ? ", LL" : "");
-	if (bench->mode == MODE_LAT)
-		printf("# half round trip; %s\n%12s %8s %9s %9s %9s %9s %9s %6s%s\n",
-		       "all samples counted", "size(B)", "count", "min(us)", "p50(us)", "p90(us)",
-		       "p99(us)", "p99.9(us)", "#wrong",
-		       bench->baseline ? "  tcp p50  tcp p99  p50 ratio" : "");
-	else if (bench->mode == MODE_BW)
-		printf("# %s\n%12s %8s %9s %10s %9s %9s %10s %6s%s\n",
-		       bench->bidir ? "both directions, rates added" : "rank 0 to rank 1",
-		       "size(B)", "count", "GB/s", "msg/s", "tx s/GB", "rx s/GB", "tx pkt/s",
-		       "#wrong", bench->baseline ? "  tcp GB/s  tcp tx,rx s/GB  ratio" : "");
-	else if (bench->mode == MODE_ALLTOALL)
-		printf("%12s %8s %10s %10s %10s %6s\n", "size(B)", "count", "time(us)",
-		       "algbw GB/s", "busbw GB/s", "#wrong");
-	else if (bench->mode == MODE_IDLE)
-		printf("# %.0f s each, in per cent of a core\n%6s %12s %8s %12s %8s %18s\n",
-		       bench->seconds, "rank", "asleep", "wakes/s", "waiting", "wakes/s",
-		       "(of NCCL's poll)");
-	else
-		printf("%12s %12s %8s %6s %10s %10s %10s %6s\n", "size(B)", "count(elem)", "type",
-		       "redop", "time(us)", "algbw GB/s", "busbw GB/s", "#wrong");
-	fflush(stdout);
-}
-
 static void report_comma(struct bench *bench)
 {
 	fflush(bench->results);
@@ -106,91 +63,25 @@ static void report_summary(FILE *f, const struct samples_summary *s)
 		s->p999_us, s->max_us, s->mean_us);
 }
 
-void report_lat(struct bench *bench, size_t bytes, const struct samples_summary *s, uint64_t wrong,
-		const struct samples_summary *base)
+void report_lat(struct bench *bench, size_t bytes, const struct samples_summary *s, uint64_t wrong)
 {
-	double ratio = base && base->p50_us > 0 ? s->p50_us / base->p50_us : 0;
-
 	report_comma(bench);
 	fprintf(bench->results, "{\"size_bytes\":%zu,\"half_round_trip\":", bytes);
 	report_summary(bench->results, s);
-	fprintf(bench->results, ",\"wrong\":%llu", (unsigned long long)wrong);
-	if (base) {
-		fputs(",\"baseline_half_round_trip\":", bench->results);
-		report_summary(bench->results, base);
-		fprintf(bench->results, ",\"p50_ratio\":%.4f", ratio);
-	}
-	fputs("}", bench->results);
-	if (bench->json)
-		return;
-	printf("%12zu %8llu %9.2f %9.2f %9.2f %9.2f %9.2f %6llu", bytes,
-	       (unsigned long long)s->count, s->min_us, s->p50_us, s->p90_us, s->p99_us, s->p999_us,
-	       (unsigned long long)wrong);
-	if (base)
-		printf("  %7.2f  %7.2f  %9.2f", base->p50_us, base->p99_us, ratio);
-	putchar('\n');
-	fflush(stdout);
+	fprintf(bench->results, ",\"wrong\":%llu}", (unsigned long long)wrong);
 }
 
-void report_bw(struct bench *bench, size_t bytes, uint64_t messages, const struct bench_rank *ranks,
-	       const struct bench_rank *base, uint64_t base_messages)
+void report_bw(struct bench *bench, size_t bytes, uint64_t messages, const struct bench_rank *ranks)
 {
-	double moved = (double)messages * (double)bytes;
-	double base_bytes = (double)base_messages * (double)bytes;
 	uint64_t window_ns = ranks[1].end_ns - ranks[1].start_ns;
-	double rate = report_gbps(moved, window_ns), base_rate = 0;
-	double message_rate = window_ns ? (double)messages * 1e9 / (double)window_ns : 0;
-	double tx_cpu = report_per_gb(ranks[0].sent_cpu_ns, moved);
-	double rx_cpu = report_per_gb(ranks[1].received_cpu_ns, moved);
-	double packet_rate = ranks[0].packets_known && ranks[0].run_ns
-				     ? (double)ranks[0].tx_packets * 1e9 / (double)ranks[0].run_ns
-				     : 0;
-	uint64_t wrong = ranks[0].wrong + ranks[1].wrong;
 
-	if (bench->bidir) {
-		uint64_t back_ns = ranks[0].end_ns - ranks[0].start_ns;
-
-		rate += report_gbps(moved, back_ns);
-		message_rate += back_ns ? (double)messages * 1e9 / (double)back_ns : 0;
-	}
 	report_comma(bench);
 	fprintf(bench->results,
 		"{\"size_bytes\":%zu,\"messages\":%llu,\"window_us\":%.3f,\"rate_gb_per_s\":%.4f,"
-		"\"messages_per_s\":%.1f,\"sender_cpu_s_per_gb\":%.4f,"
-		"\"receiver_cpu_s_per_gb\":%.4f,\"wrong\":%llu",
-		bytes, (unsigned long long)messages, report_us(window_ns), rate, message_rate,
-		tx_cpu, rx_cpu, (unsigned long long)wrong);
-	if (ranks[0].packets_known && ranks[1].packets_known)
-		fprintf(bench->results,
-			",\"interface\":{\"sender_tx_packets\":%llu,\"sender_rx_packets\":%llu,"
-			"\"receiver_rx_packets\":%llu,\"receiver_tx_packets\":%llu,"
-			"\"elapsed_us\":%.3f}",
-			(unsigned long long)ranks[0].tx_packets,
-			(unsigned long long)ranks[0].rx_packets,
-			(unsigned long long)ranks[1].rx_packets,
-			(unsigned long long)ranks[1].tx_packets, report_us(ranks[0].run_ns));
-	if (base) {
-		base_rate = report_gbps(base_bytes, base[1].end_ns - base[1].start_ns);
-		fprintf(bench->results,
-			",\"baseline\":{\"rate_gb_per_s\":%.4f,\"sender_cpu_s_per_gb\":%.4f,"
-			"\"receiver_cpu_s_per_gb\":%.4f},\"rate_ratio\":%.4f",
-			base_rate, report_per_gb(base[0].sent_cpu_ns, base_bytes),
-			report_per_gb(base[1].received_cpu_ns, base_bytes),
-			base_rate > 0 ? rate / base_rate : 0);
-	}
-	fputs("}", bench->results);
-	if (bench->json)
-		return;
-	printf("%12zu %8llu %9.3f %10.0f %9.3f %9.3f %10.0f %6llu", bytes,
-	       (unsigned long long)messages, rate, message_rate, tx_cpu, rx_cpu, packet_rate,
-	       (unsigned long long)wrong);
-	if (base)
-		printf("  %8.3f  %6.3f  %6.3f  %5.2f", base_rate,
-		       report_per_gb(base[0].sent_cpu_ns, base_bytes),
-		       report_per_gb(base[1].received_cpu_ns, base_bytes),
-		       base_rate > 0 ? rate / base_rate : 0);
-	putchar('\n');
-	fflush(stdout);
+		"\"wrong\":%llu}",
+		bytes, (unsigned long long)messages, report_us(window_ns),
+		report_gbps((double)messages * (double)bytes, window_ns),
+		(unsigned long long)(ranks[0].wrong + ranks[1].wrong));
 }
 
 void report_alltoall(struct bench *bench, size_t bytes, uint64_t iterations,
@@ -212,24 +103,18 @@ void report_alltoall(struct bench *bench, size_t bytes, uint64_t iterations,
 		"\"busbw_gb_per_s\":%.4f,\"wrong\":%llu}",
 		bytes, (unsigned long long)iterations, report_us(time_ns), algbw, busbw,
 		(unsigned long long)wrong);
-	if (bench->json)
-		return;
-	printf("%12zu %8llu %10.2f %10.3f %10.3f %6llu\n", bytes, (unsigned long long)iterations,
-	       report_us(time_ns), algbw, busbw, (unsigned long long)wrong);
-	fflush(stdout);
 }
 
 void report_allreduce(struct bench *bench, size_t bytes, uint64_t iterations,
 		      const struct bench_rank *ranks, const struct samples_summary *s)
 {
 	int n = bench->options.ranks;
-	uint64_t wrong = 0, time_ns = 0, cpu_ns = 0;
+	uint64_t wrong = 0, time_ns = 0;
 	double algbw, busbw;
 
 	for (int r = 0; r < n; r++) {
 		wrong += ranks[r].wrong;
 		time_ns += ranks[r].time_ns;
-		cpu_ns += ranks[r].sent_cpu_ns;
 	}
 	time_ns /= (uint64_t)n;
 	algbw = report_gbps((double)bytes, time_ns);
@@ -238,17 +123,11 @@ void report_allreduce(struct bench *bench, size_t bytes, uint64_t iterations,
 	fprintf(bench->results,
 		"{\"size_bytes\":%zu,\"count\":%zu,\"type\":\"float\",\"redop\":\"sum\","
 		"\"iterations\":%llu,\"time_us\":%.3f,\"algbw_gb_per_s\":%.4f,"
-		"\"busbw_gb_per_s\":%.4f,\"cpu_s_per_gb\":%.4f,\"wrong\":%llu,\"iteration\":",
+		"\"busbw_gb_per_s\":%.4f,\"wrong\":%llu,\"iteration\":",
 		bytes, bytes / sizeof(float), (unsigned long long)iterations, report_us(time_ns),
-		algbw, busbw, report_per_gb(cpu_ns, (double)bytes * (double)iterations * n),
-		(unsigned long long)wrong);
+		algbw, busbw, (unsigned long long)wrong);
 	report_summary(bench->results, s);
 	fputs("}", bench->results);
-	if (bench->json)
-		return;
-	printf("%12zu %12zu %8s %6s %10.2f %10.3f %10.3f %6llu\n", bytes, bytes / sizeof(float),
-	       "float", "sum", report_us(time_ns), algbw, busbw, (unsigned long long)wrong);
-	fflush(stdout);
 }
 
 /* Of a core. */
@@ -276,11 +155,6 @@ void report_idle(struct bench *bench, int rank, const struct bench_idle *idle)
 		"\"waiting_wakes_per_s\":%.1f,\"polling_cpu_percent\":%.4f}",
 		rank, bench->seconds, asleep_cpu, report_wakes(asleep), waiting_cpu,
 		report_wakes(waiting), polling_cpu);
-	if (bench->json)
-		return;
-	printf("%6d %12.3f %8.1f %12.3f %8.1f %18.3f\n", rank, asleep_cpu, report_wakes(asleep),
-	       waiting_cpu, report_wakes(waiting), polling_cpu);
-	fflush(stdout);
 }
 
 static void report_json(struct bench *bench, int rc)
@@ -304,18 +178,15 @@ static void report_json(struct bench *bench, int rc)
 	fputs(",\"device\":", stdout);
 	json_string(stdout, p.dev);
 	printf(",\"abi\":%d,\"speed_mbps\":%d,\"ranks\":%d,\"channels\":%d,\"protocol\":\"%s\","
-	       "\"bidir\":%s,\"datacheck\":%s,\"connect_us\":%.3f,\"results\":[%s],",
+	       "\"datacheck\":%s,\"connect_us\":%.3f,\"results\":[%s],",
 	       p.abi, p.speed_mbps, bench->options.ranks, bench->options.channels,
-	       bench->options.ll ? "LL" : "Simple", bench->bidir ? "true" : "false",
-	       bench->datacheck ? "true" : "false", (double)bench->play->connect_ns / 1e3,
+	       bench->options.ll ? "LL" : "Simple", bench->datacheck ? "true" : "false",
+	       (double)bench->play->connect_ns / 1e3,
 	       bench->results_text ? bench->results_text : "");
 	printf("\"rank0\":{\"sent_bytes\":%llu,\"sent_messages\":%llu,\"received_bytes\":%llu,"
-	       "\"received_messages\":%llu,\"busy_s\":%.6f,\"blocked_isends\":%llu,"
-	       "\"blocked_irecvs\":%llu,\"process_cpu_s\":%.6f},\"wrong\":%llu,\"log\":[",
+	       "\"received_messages\":%llu},\"wrong\":%llu,\"log\":[",
 	       (unsigned long long)s.sent_bytes, (unsigned long long)s.sent_messages,
 	       (unsigned long long)s.received_bytes, (unsigned long long)s.received_messages,
-	       (double)s.busy_ns / 1e9, (unsigned long long)s.blocked_isends,
-	       (unsigned long long)s.blocked_irecvs, (double)s.process_cpu_ns / 1e9,
 	       (unsigned long long)bench->wrong);
 	{
 		char text[NCCLPLAY_ERROR_BYTES];
@@ -323,7 +194,7 @@ static void report_json(struct bench *bench, int rc)
 		bool more = false;
 		int level;
 
-		while ((level = ncclplay_log_next(bench->play, &cursor, text, sizeof(text))) != 0) {
+		while ((level = ncclplay_log_next(&cursor, text, sizeof(text))) != 0) {
 			printf("%s{\"level\":\"%s\",\"text\":", more ? "," : "",
 			       level == 2 ? "WARN" : "INFO");
 			json_string(stdout, text);
@@ -343,10 +214,7 @@ int report_end(struct bench *bench, int rc)
 			*ncclplay_error(bench->play) ? ncclplay_error(bench->play)
 						     : "data arrived wrong (#wrong is not 0)");
 	if (bench->options.rank == 0 && bench->mode <= MODE_ALLREDUCE) {
-		if (bench->json)
-			report_json(bench, rc);
-		else if (!rc)
-			printf("# out of bounds or wrong: 0 OK\n");
+		report_json(bench, rc);
 		fflush(stdout);
 	}
 	if (bench->results)

@@ -251,7 +251,6 @@ static bool ring_iterate(struct ring_op *ring)
 		return false;
 	if (ring->iteration_ns)
 		ring->iteration_ns[iteration] = play_now_ns();
-	play_bump(&ring->play->stats.operations, 1);
 	if (iteration + 1 < ring->iterations)
 		ring_restart(ring);
 	count_put(&ring->iteration, iteration + 1);
@@ -348,7 +347,6 @@ static int ring_alone(struct op *op)
 			memcpy(ring->dst, ring->src, ring->count * sizeof(float));
 		if (ring->iteration_ns)
 			ring->iteration_ns[i] = play_now_ns();
-		play_bump(&ring->play->stats.operations, 1);
 	}
 	op->finished = true;
 	return 1;

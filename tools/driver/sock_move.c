@@ -11,7 +11,7 @@
 
 #define SOCK_EARLY 4096u
 
-enum nccl_result sock_fail(struct sock_comm *comm, int error)
+static enum nccl_result sock_fail(struct sock_comm *comm, int error)
 {
 	comm->failed = NCCL_REMOTE_ERROR;
 	SOCK_WARN("SOCK: the connection to the peer %s", error ? strerror(error) : "was closed");
@@ -22,7 +22,7 @@ enum nccl_result sock_fail(struct sock_comm *comm, int error)
 static ssize_t sock_recv_early(struct sock_comm *comm, char *data, size_t len)
 {
 	char *whole = malloc(len);
-	ssize_t n = whole ? recv(comm->control, whole, len, MSG_DONTWAIT) : -1;
+	ssize_t n = whole ? recv(comm->fd, whole, len, MSG_DONTWAIT) : -1;
 	size_t at = n > 0 ? (size_t)n : 0;
 
 	for (size_t block = 0; block < at; block += SOCK_EARLY) {
@@ -37,22 +37,12 @@ static ssize_t sock_recv_early(struct sock_comm *comm, char *data, size_t len)
 	return n;
 }
 
-/* The control socket carries the header, the first payload bytes, and without others all of them. */
-static uint32_t sock_control_bytes(const struct sock_request *r)
-{
-	uint32_t payload = r->size;
-
-	if (r->comm->sockets && payload > SOCK_INLINE)
-		payload = SOCK_INLINE;
-	return (uint32_t)sizeof(r->header) + payload;
-}
-
 static ssize_t sock_move_out(struct sock_comm *comm, struct sock_request *r)
 {
 	uint32_t header = sizeof(r->header);
 	uint32_t left_header = r->moved < header ? header - r->moved : 0;
 	uint32_t paid = r->moved < header ? 0 : r->moved - header;
-	uint32_t payload = sock_control_bytes(r) - header - paid;
+	uint32_t payload = r->size - paid;
 	struct iovec iov[2] = { { (char *)&r->header + r->moved, left_header },
 				{ r->data + paid, payload } };
 	struct msghdr msg = { .msg_iov = left_header ? iov : iov + 1,
@@ -60,7 +50,7 @@ static ssize_t sock_move_out(struct sock_comm *comm, struct sock_request *r)
 
 	if (left_header && payload > SOCK_INLINE)
 		iov[1].iov_len = SOCK_INLINE;
-	return sendmsg(comm->control, &msg, MSG_NOSIGNAL | MSG_DONTWAIT);
+	return sendmsg(comm->fd, &msg, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
 static ssize_t sock_move_in(struct sock_comm *comm, struct sock_request *r)
@@ -68,12 +58,12 @@ static ssize_t sock_move_in(struct sock_comm *comm, struct sock_request *r)
 	uint32_t header = sizeof(r->header), paid;
 
 	if (r->moved < header)
-		return recv(comm->control, (char *)&r->header + r->moved, header - r->moved,
+		return recv(comm->fd, (char *)&r->header + r->moved, header - r->moved,
 			    MSG_DONTWAIT);
 	paid = r->moved - header;
 	if (sock_faulty("early"))
-		return sock_recv_early(comm, r->data + paid, sock_control_bytes(r) - r->moved);
-	return recv(comm->control, r->data + paid, sock_control_bytes(r) - r->moved, MSG_DONTWAIT);
+		return sock_recv_early(comm, r->data + paid, r->size - paid);
+	return recv(comm->fd, r->data + paid, r->size - paid, MSG_DONTWAIT);
 }
 
 /* The header is here: it says how long the message is. */
@@ -95,9 +85,7 @@ static int sock_move(struct sock_comm *comm, struct sock_request *r)
 {
 	uint32_t header = sizeof(r->header);
 
-	if (r->task_count)
-		return sock_tasks_look(r);
-	while (r->moved < header || r->moved < sock_control_bytes(r)) {
+	while (r->moved < header || r->moved - header < r->size) {
 		ssize_t n = comm->sends ? sock_move_out(comm, r) : sock_move_in(comm, r);
 
 		if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR)) {
@@ -111,14 +99,7 @@ static int sock_move(struct sock_comm *comm, struct sock_request *r)
 			return -1;
 		r->moved += (uint32_t)n;
 	}
-	if (r->moved - header >= r->size)
-		return 1;
-	if (!sock_tasks_begin(r, r->moved - header)) {
-		SOCK_WARN("SOCK: no memory or thread for the sockets");
-		comm->failed = NCCL_SYSTEM_ERROR;
-		return -1;
-	}
-	return sock_tasks_look(r);
+	return 1;
 }
 
 enum nccl_result sock_post(struct sock_comm *comm, void *data, size_t size, void **request)
@@ -170,7 +151,7 @@ enum nccl_result sock_test(void *request, int *done, int *sizes)
 	while (sock_faulty_at("stuck", r->number))
 		sleep(1);
 	if (sock_faulty_at("error", r->number)) {
-		SOCK_WARN("SOCK: test fails because SOCK_FAULT says so");
+		SOCK_WARN("SOCK: test fails as SOCK_FAULT demands");
 		comm->failed = NCCL_SYSTEM_ERROR;
 	}
 	if (comm->failed)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * sock_open.c - connections of the reference plugin: the data sockets and the control socket, opened one after
- * the other as NCCL does; each begins with a byte that says which one it is.
+ * sock_open.c - connections of the reference plugin: one socket each, which begins with a byte, so that a
+ * connection of another program is recognized.
  */
 #include <errno.h>
 #include <netinet/tcp.h>
@@ -14,35 +14,24 @@
 
 struct sock_handle {
 	uint32_t magic;
-	uint8_t sockets, threads;
 	struct sockaddr_in addr;
 	struct sock_comm *half_open; /* the connector's stage, as NCCL keeps it in the handle */
-	int opened;
 };
 _Static_assert(sizeof(struct sock_handle) <= NCCL_HANDLE_BYTES, "fits");
 
 struct sock_listen {
 	int fd;
-	unsigned sockets, threads;
-	struct sock_comm *half_open;
-	unsigned accepted;
 	int unnamed; /* accepted, its byte has not come; -1: none */
 };
 
-static struct sock_comm *sock_comm_new(bool sends, unsigned sockets, unsigned threads)
+static struct sock_comm *sock_comm_new(bool sends, int fd)
 {
 	struct sock_comm *comm = calloc(1, sizeof(*comm));
 
 	if (!comm)
 		return NULL;
-	comm->control = -1;
-	for (unsigned i = 0; i < SOCK_SOCKETS_MAX; i++)
-		comm->fds[i] = -1;
+	comm->fd = fd;
 	comm->sends = sends;
-	comm->sockets = sockets;
-	comm->threads = threads;
-	if (threads) /* every request may have a task on every socket */
-		comm->queue_len = SOCK_REQUESTS * (sockets / threads);
 	return comm;
 }
 
@@ -50,19 +39,9 @@ static void sock_comm_free(struct sock_comm *comm)
 {
 	if (!comm)
 		return;
-	sock_tasks_stop(comm);
-	for (unsigned i = 0; i < comm->sockets; i++)
-		if (comm->fds[i] >= 0)
-			close(comm->fds[i]);
-	if (comm->control >= 0)
-		close(comm->control);
+	if (comm->fd >= 0)
+		close(comm->fd);
 	free(comm);
-}
-
-/* Number `index` of a connection; behind the data sockets the control socket. */
-static int *sock_comm_fd(struct sock_comm *comm, unsigned index)
-{
-	return index < comm->sockets ? &comm->fds[index] : &comm->control;
 }
 
 static void sock_no_delay(int fd)
@@ -74,9 +53,7 @@ static void sock_no_delay(int fd)
 
 enum nccl_result sock_listen(void *handle, void **listen_comm)
 {
-	struct sock_handle h = { .magic = SOCK_MAGIC,
-				 .sockets = (uint8_t)sock_sockets,
-				 .threads = (uint8_t)sock_threads };
+	struct sock_handle h = { .magic = SOCK_MAGIC };
 	socklen_t len = sizeof(struct sockaddr_in);
 	struct sock_listen *listener = calloc(1, sizeof(*listener));
 	int fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
@@ -91,8 +68,6 @@ enum nccl_result sock_listen(void *handle, void **listen_comm)
 		return NCCL_SYSTEM_ERROR;
 	}
 	listener->fd = fd;
-	listener->sockets = sock_sockets;
-	listener->threads = sock_threads;
 	listener->unnamed = -1;
 	memcpy(handle, &h, sizeof(h));
 	*listen_comm = listener;
@@ -105,7 +80,6 @@ enum nccl_result sock_close_listen(void *listen_comm)
 
 	if (!listener)
 		return NCCL_SUCCESS;
-	sock_comm_free(listener->half_open);
 	if (listener->unnamed >= 0)
 		close(listener->unnamed);
 	close(listener->fd);
@@ -113,12 +87,11 @@ enum nccl_result sock_close_listen(void *listen_comm)
 	return NCCL_SUCCESS;
 }
 
-/* The next socket of h->half_open. 1: it is open, 0: not yet, -1: errno says why. */
-static int sock_connect_next(struct sock_handle *h)
+/* 1: connected, 0: not yet, -1: errno has the reason. */
+static int sock_connect_step(struct sock_handle *h)
 {
-	struct sock_comm *comm = h->half_open;
-	int *fd = sock_comm_fd(comm, (unsigned)h->opened);
-	uint8_t index = (uint8_t)h->opened;
+	int *fd = &h->half_open->fd;
+	uint8_t byte = 0;
 
 	if (*fd < 0)
 		*fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
@@ -128,36 +101,33 @@ static int sock_connect_next(struct sock_handle *h)
 	    errno != EISCONN)
 		return errno == EINPROGRESS || errno == EALREADY ? 0 : -1;
 	sock_no_delay(*fd);
-	/* Its first byte: there is room. */
-	return send(*fd, &index, 1, MSG_NOSIGNAL) == 1 ? 1 : -1;
+	/* The send buffer of a new connection is empty. */
+	return send(*fd, &byte, 1, MSG_NOSIGNAL) == 1 ? 1 : -1;
 }
 
 enum nccl_result sock_connect(void *handle, void **send_comm)
 {
 	struct sock_handle h;
-	int rc = 1;
+	int rc;
 
 	*send_comm = NULL;
 	if (sock_faulty("noconnect"))
 		return NCCL_SUCCESS;
 	memcpy(&h, handle, sizeof(h));
-	if (h.magic != SOCK_MAGIC || h.sockets > SOCK_SOCKETS_MAX || h.threads > SOCK_THREADS_MAX ||
-	    (h.sockets && (!h.threads || h.sockets % h.threads))) {
-		SOCK_WARN("SOCK: the peer's handle is not one of this plugin's: is it the same on "
-			  "all ranks?");
+	if (h.magic != SOCK_MAGIC) {
+		SOCK_WARN(
+			"SOCK: the peer's handle is of another plugin; use the same on all ranks");
 		return NCCL_INVALID_USAGE;
 	}
 	if (!h.half_open)
-		h.half_open = sock_comm_new(true, h.sockets, h.threads);
+		h.half_open = sock_comm_new(true, -1);
 	if (!h.half_open)
 		return NCCL_SYSTEM_ERROR;
-	while (h.opened <= h.sockets && (rc = sock_connect_next(&h)) > 0)
-		h.opened++;
+	rc = sock_connect_step(&h);
 	if (rc < 0) {
 		SOCK_WARN("SOCK: can't connect to the peer: %s", strerror(errno));
 		sock_comm_free(h.half_open);
 		h.half_open = NULL;
-		h.opened = 0;
 	}
 	memcpy(handle, &h, sizeof(h));
 	if (rc < 0)
@@ -167,54 +137,36 @@ enum nccl_result sock_connect(void *handle, void **send_comm)
 	return NCCL_SUCCESS;
 }
 
-/* The next connection and its byte. 1: one more is in its place, 0: not yet, -1: errno says why. */
-static int sock_accept_next(struct sock_listen *listener)
-{
-	uint8_t index;
-	ssize_t n;
-	int *place;
-
-	if (listener->unnamed < 0)
-		listener->unnamed = accept4(listener->fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
-	if (listener->unnamed < 0)
-		return errno == EAGAIN || errno == EINTR || errno == ECONNABORTED ? 0 : -1;
-	n = recv(listener->unnamed, &index, 1, MSG_DONTWAIT);
-	if (n < 0 && (errno == EAGAIN || errno == EINTR))
-		return 0;
-	place = sock_comm_fd(listener->half_open, n == 1 ? index : 0);
-	if (n != 1 || index > listener->sockets || *place >= 0) { /* a stranger */
-		close(listener->unnamed);
-		listener->unnamed = -1;
-		return 0;
-	}
-	*place = listener->unnamed;
-	listener->unnamed = -1;
-	sock_no_delay(*place);
-	listener->accepted++;
-	return 1;
-}
-
 enum nccl_result sock_accept(void *listen_comm, void **recv_comm)
 {
 	struct sock_listen *listener = listen_comm;
-	int rc = 1;
+	struct sock_comm *comm;
+	uint8_t byte;
+	ssize_t n;
 
 	*recv_comm = NULL;
-	if (!listener->half_open)
-		listener->half_open = sock_comm_new(false, listener->sockets, listener->threads);
-	if (!listener->half_open)
-		return NCCL_SYSTEM_ERROR;
-	while (listener->accepted <= listener->sockets && rc > 0)
-		rc = sock_accept_next(listener);
-	if (rc < 0) {
+	if (listener->unnamed < 0)
+		listener->unnamed = accept4(listener->fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+	if (listener->unnamed < 0) {
+		if (errno == EAGAIN || errno == EINTR || errno == ECONNABORTED)
+			return NCCL_SUCCESS;
 		SOCK_WARN("SOCK: accept: %s", strerror(errno));
 		return NCCL_SYSTEM_ERROR;
 	}
-	if (listener->accepted <= listener->sockets)
+	n = recv(listener->unnamed, &byte, 1, MSG_DONTWAIT);
+	if (n < 0 && (errno == EAGAIN || errno == EINTR))
 		return NCCL_SUCCESS;
-	*recv_comm = listener->half_open;
-	listener->half_open = NULL;
-	listener->accepted = 0;
+	if (n != 1 || byte != 0) { /* another program's connection */
+		close(listener->unnamed);
+		listener->unnamed = -1;
+		return NCCL_SUCCESS;
+	}
+	comm = sock_comm_new(false, listener->unnamed);
+	if (!comm)
+		return NCCL_SYSTEM_ERROR;
+	listener->unnamed = -1;
+	sock_no_delay(comm->fd);
+	*recv_comm = comm;
 	return NCCL_SUCCESS;
 }
 

@@ -49,15 +49,11 @@ static void stream_edge(const struct stream_op *stream, struct stream_window *wi
 
 	if (stream->role > STREAM_BOTH)
 		channels = 1;
-	if (!window->start_ns && done >= stream->warm * channels) {
+	if (!window->start_ns && done >= stream->warm * channels)
 		window->start_ns = play_now_ns();
-		window->start_cpu_ns = play_process_cpu_ns();
-	}
 	if (stream->messages != UINT64_MAX && !window->end_ns &&
-	    done == (stream->warm + stream->messages) * channels) {
+	    done == (stream->warm + stream->messages) * channels)
 		window->end_ns = play_now_ns();
-		window->end_cpu_ns = play_process_cpu_ns();
-	}
 }
 
 static void stream_produce(struct stream_op *stream, struct conn *send)
@@ -89,7 +85,7 @@ static uint64_t stream_total(const struct stream_op *stream)
 	return stream->messages == UINT64_MAX ? UINT64_MAX : stream->warm + stream->messages;
 }
 
-/* Makes ready what has a place; the sender's last ones are empty when it has been told to stop. */
+/* Fills free slots; the sender's last messages are empty once it must stop. */
 static void stream_fill(struct stream_op *stream, struct channel *ch)
 {
 	struct conn *send = &ch->send;

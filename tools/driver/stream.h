@@ -16,7 +16,6 @@ enum stream_role {
 /* The edges of the measured part on one end: from the last warm-up message to the last. */
 struct stream_window {
 	uint64_t start_ns, end_ns;
-	uint64_t start_cpu_ns, end_cpu_ns; /* of the process */
 };
 
 struct stream_op {

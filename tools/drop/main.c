@@ -3,8 +3,8 @@
  * main.c - harp-drop: makes the ports of a bridge lose TCP packets for as long as it runs.
  *
  * It attaches one copy of drop.bpf.c at the tc ingress of each port named, prints "ready", and then
- * answers a line on stdin with a line on stdout; at the end of stdin it detaches and ends. So a
- * laboratory holds it by a pipe, and a laboratory that is killed takes it along.
+ * answers a line on stdin with a line on stdout; at the end of stdin it detaches and ends. So
+ * harp.lab controls it by a pipe, and it ends with the lab.
  */
 #include <bpf/bpf.h>
 #include <errno.h>

@@ -46,7 +46,7 @@ struct connection {
 	size_t step_bytes, step_lines;
 };
 
-/* `round_steps`: a chunk begins at a multiple of so many steps. */
+/* `round_steps`: a chunk begins at a multiple of this number of steps. */
 void connection_open(struct connection *connection, const struct channel *channel, int peer,
 		     bool is_send, int index, enum protocol protocol, int round_steps);
 void connection_close(struct connection *connection); /* keeps the step for the next kernel */

@@ -13,7 +13,7 @@
  *     split COMM NEW COLOR KEY   ncclCommSplit()                        {"rank":, "ranks":}
  *     start COMM OP BYTES        starts an operation, does not wait     {"bytes": ...}
  *     finish COMM [MS]           waits, at most MS, and checks the result {"ms":, "wrong": bytes}
- *     time COMM OP BYTES TIMES   runs it so many times without a pause  {"us": of each}
+ *     time COMM OP BYTES TIMES   runs it TIMES times without a pause  {"us": of each}
  *     abort COMM                 ncclCommAbort()                        {"ms": ...}
  *     destroy COMM               finalizes and destroys                 {"ms": ...}
  *     status                     of the process                         {"threads":, "fds":, ...}

@@ -3,7 +3,7 @@
  * main.c - harp-rss: gives the hosts behind bridge ports NICs with receive side scaling, for as long as it
  * runs.
  *
- * A laboratory's NICs are veth pairs, which choose queues as the sender's kernel likes and say nothing of it.
+ * The NICs of test hosts are veth pairs, whose queues the sender's kernel chooses.
  * Here one copy of rss.bpf.c at the tc egress of each port chooses, as commanded on stdin.
  */
 #include <bpf/bpf.h>
@@ -35,7 +35,7 @@ static const char usage[] =
 
 static int parse_rule(const char *rule, struct rss_settings *out)
 {
-	struct harp_rss told;
+	struct harp_rss parsed;
 	int rc, end = 0;
 
 	if (!strcmp(rule, "keep") || !strcmp(rule, "zero")) {
@@ -47,17 +47,17 @@ static int parse_rule(const char *rule, struct rss_settings *out)
 		out->table_count = 1;
 		return 0;
 	}
-	rc = harp_rss_parse(rule, out->queues, &told);
+	rc = harp_rss_parse(rule, out->queues, &parsed);
 	if (rc)
 		return rc;
-	if (told.kind != HARP_RSS_TOEPLITZ) {
+	if (parsed.kind != HARP_RSS_TOEPLITZ) {
 		out->mode = RSS_ZERO; /* one queue */
 		return out->queues == 1 ? 0 : -EINVAL;
 	}
 	out->mode = RSS_TOEPLITZ;
-	out->table_count = told.table_count;
-	memcpy(out->key, told.key, sizeof(out->key));
-	memcpy(out->table, told.table, sizeof(out->table));
+	out->table_count = parsed.table_count;
+	memcpy(out->key, parsed.key, sizeof(out->key));
+	memcpy(out->table, parsed.table, sizeof(out->table));
 	return 0;
 }
 

@@ -12,7 +12,7 @@
 enum rss_mode {
 	RSS_KEEP = 0,     /* as the kernel has it */
 	RSS_TOEPLITZ = 1, /* by key and table */
-	RSS_HASH = 2,     /* by a hash that nobody else computes */
+	RSS_HASH = 2,     /* by a hash that HARP cannot compute */
 	RSS_ZERO = 3,     /* everything to queue 0 */
 };
 

@@ -9,7 +9,7 @@
 #include "common/options.h"
 
 #define TOOL "harp-tcp"
-/* Of all connections together: what is written shortly before it leaves is still in the cache then. */
+/* Of all connections together: data that is sent soon after it was written is still in the cache. */
 #define UNSENT_BYTES (1u << 20)
 
 static const char usage[] =
@@ -27,27 +27,27 @@ static const char usage[] =
 	"  --bytes N          bytes to move (16777216)\n"
 	"  --count N          echo: round trips (10000); serve, sink: connections before it ends (1);\n"
 	"                     message: of each connection, instead of --seconds\n"
-	"  --repeat N         send, recv, echo: so many connections, one after the other (1)\n"
+	"  --repeat N         send, recv, echo: number of connections, one after the other (1)\n"
 	"  --size N           message size (echo: 8, message: 65536)\n"
 	"  --flows N  --depth N  --seconds S  --skip S   message (1, 16, 3, 0.5)\n"
-	"  --start-ns N       message, sink: they begin at this time of CLOCK_MONOTONIC, and a sink counts\n"
-	"                     what comes in the same --seconds but --skip\n"
-	"  --timeout S        give up after so long without progress (20)\n"
-	"  --local-port N     of a client; chosen otherwise\n"
-	"  --half-close       recv: end the own direction before anything is received\n"
+	"  --start-ns N       message, sink: start at this time of CLOCK_MONOTONIC; a sink counts what\n"
+	"                     arrives within the same --seconds without --skip\n"
+	"  --timeout S        give up after this long without progress (20)\n"
+	"  --local-port N     of a client; default: the stack chooses\n"
+	"  --half-close       recv: end the sending direction before anything is received\n"
 	"  --spin             never sleep\n"
-	"  --sleep            sleep whenever there is nothing to do (a stack spins a while before it does)\n"
+	"  --sleep            sleep whenever there is nothing to do (a stack spins for a while first)\n"
 	"  --frames           send with the stack's own frames\n"
 	"  --external         message: send from registered memory, nothing copied (DPDK)\n"
-	"  --verify           sink: look at every byte of every message\n"
+	"  --verify           sink: verify every byte of every message\n"
 	"  --cc NAME          congestion control\n"
-	"  --ecn              ask for ECN (HARP; the kernel's is a sysctl)\n"
+	"  --ecn              request ECN (HARP; the kernel has a sysctl)\n"
 	"  --rcvbuf N         receive buffer of kernel sockets, bytes\n"
 	"  --daemon SOCKET    lease the queue from the harpd that listens there\n"
 	"  --queue N  --xdp auto|generic|native|native-or-none\n"
 	"  --copy auto|copy|zero-copy  --lib-dir DIR\n"
 	"  -o text|json       output (text)\n"
-	"`serve` and `sink` print \"ready\" when they may be called.\n";
+	"`serve` and `sink` print \"ready\" when they accept connections.\n";
 
 /* Seconds with a fraction, as nanoseconds. */
 static uint64_t duration(const char *name, const char *text)

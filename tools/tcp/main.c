@@ -4,8 +4,8 @@
  * TCP, in any combination of both ends. message.c and sink.c are its other half.
  *
  * A client's connection begins with a request: what to do, how much. `send`: the client sends the
- * pattern, the server answers with count and digest. `recv`: the other way about. `echo`: the server
- * returns messages of `size` bytes as they come.
+ * pattern, the server answers with count and digest. `recv`: the reverse. `echo`: the server
+ * returns messages of `size` bytes.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -30,7 +30,7 @@ struct answer {
 	uint64_t bytes, digest;
 };
 
-static uint64_t deadline_ns; /* of the present wait */
+static uint64_t deadline_ns; /* of the current wait */
 static const struct options *settings;
 
 static void wait_begin(void)
@@ -172,7 +172,7 @@ static int serve_one(struct stream *s)
 	}
 	if (rc)
 		return rc;
-	/* The client closes first; its end of stream says that it has everything. */
+	/* The client closes first, when it has everything. */
 	rc = (int)recv_some(s, &rest, 1);
 	return rc > 0 ? -EPROTO : rc;
 }
@@ -302,7 +302,7 @@ static void client_report(struct stream *s, const struct options *o, const struc
 	}
 }
 
-/* One connection, from the call to its end. */
+/* One connection, from connect to close. */
 static int client_once(struct stream_host *host, const struct options *o,
 		       const struct request *request, struct samples *rtt)
 {

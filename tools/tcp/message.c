@@ -19,22 +19,22 @@
 #include "window.h"
 
 #define SAMPLES_MAX (1u << 21)
-#define START_TURNS_NS 200000000u /* the last of the wait for the start is one sleep */
+#define START_TURNS_NS 200000000u /* the end of the wait for the start is one sleep */
 #define START_STEP_NS 10000000u
 
 struct flow {
 	struct stream *s;
-	uint8_t *messages; /* as many as may be unanswered where they are sent in place, else one */
-	uint8_t *message;  /* the present one */
-	bool made;         /* there is a present one */
-	bool registered;   /* messages are */
+	uint8_t *messages;        /* one for each unanswered one if sent in place, else one */
+	uint8_t *message;         /* the current one */
+	bool made;                /* there is a current one */
+	bool registered;          /* messages are */
 	uint32_t sent_bytes;      /* of it */
 	uint64_t begun, answered; /* messages */
 	uint64_t starts_ns[MESSAGE_DEPTH_MAX];
 	uint64_t receipt;
 	uint32_t receipt_bytes;
 	uint64_t counted_bytes; /* answered in the measured part */
-	char *at_end; /* the connection at the end of the measured part, before it ran dry */
+	char *at_end; /* the connection at the end of the measured part, while it still sent */
 	struct samples times;
 };
 
@@ -46,7 +46,7 @@ struct sending {
 	uint64_t progress_ns; /* the last */
 };
 
-/* Of messages that lie side by side: none is made anew before its receipt has come. */
+/* Messages in place: a slot is reused once its receipt has arrived. */
 static uint32_t message_slots(const struct options *o)
 {
 	return o->stream.external ? o->depth : 1;
@@ -67,13 +67,13 @@ static void message_make(const struct options *o, struct flow *flow)
 	memcpy(flow->message + size - sizeof(flow->begun), &flow->begun, sizeof(flow->begun));
 }
 
-/* Has it begun all of its messages? */
+/* Whether it has begun all of its messages. */
 static bool flow_is_through(const struct sending *all, const struct flow *flow, uint64_t now_ns)
 {
 	return all->o->count ? flow->begun == all->o->count : now_ns >= all->window.end_ns;
 }
 
-/* Is there a message to send, or the rest of one? */
+/* Whether there is a message to send, or the rest of one. */
 static bool flow_wants(const struct sending *all, struct flow *flow, uint64_t now_ns)
 {
 	if (flow->made)
@@ -88,7 +88,7 @@ static bool flow_wants(const struct sending *all, struct flow *flow, uint64_t no
 	return true;
 }
 
-/* Sends as far as it goes. */
+/* Sends until the connection accepts no more. */
 static int flow_send(struct sending *all, struct flow *flow, uint64_t now_ns)
 {
 	const struct stream_ops *ops = flow->s->host->ops;
@@ -170,13 +170,13 @@ static int sending_connect(struct sending *all, struct stream_host *host)
 	return rc;
 }
 
-/* Nothing is to be sent before the start, so turns are needed by the stack's timers alone. */
+/* Nothing is sent before the start, so only the stack's timers need turns. */
 static int sending_wait(struct stream_host *host, uint64_t start_ns)
 {
 	uint64_t now_ns = stream_clock_ns();
 
 	if (now_ns > start_ns) {
-		fprintf(stderr, "harp-tcp: --start-ns is over: connecting took longer\n");
+		fprintf(stderr, "harp-tcp: --start-ns has passed: connecting took longer\n");
 		return -ETIME;
 	}
 	while (now_ns < start_ns) {
@@ -321,7 +321,7 @@ static int sending_init(struct sending *all)
 	return rc;
 }
 
-/* The messages become memory that may be sent from. */
+/* Registers the messages as memory to send from. */
 static int sending_memory(struct sending *all, struct stream_host *host)
 {
 	int rc = 0;

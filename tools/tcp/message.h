@@ -7,8 +7,8 @@
 
 #define MESSAGE_MAGIC 0x4850544du
 
-/* Begins a message. Its last eight bytes are the serial number again, so that bytes lost, doubled or
- * moved show without a look at each: the benches compare stacks, not checksums. */
+/* Begins a message. Its last eight bytes repeat the serial number, so that lost, repeated or moved
+ * bytes are found without reading each: the benches compare stacks, not checksums. */
 struct message_head {
 	uint32_t magic, size; /* head and tail included */
 	uint64_t serial;

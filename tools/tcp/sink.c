@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sink.c - takes messages on many connections at once and gives receipts for them. */
+/* sink.c - receives messages on many connections at once and sends receipts. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
@@ -9,14 +9,14 @@
 #include "pattern.h"
 #include "window.h"
 
-#define CHUNKS_A_TURN 4u /* of one connection, before the others have theirs */
+#define CHUNKS_A_TURN 4u /* of one connection, before the next */
 #define BODY_BYTES                                                                                 \
 	(2u *                                                                                      \
 	 MESSAGE_PERIOD_BYTES) /* the pattern from any place in its period on, for a segment at least */
 
 struct source {
 	struct stream *s;    /* NULL: over */
-	const uint8_t *body; /* BODY_BYTES of what every message has; NULL: it is not looked at */
+	const uint8_t *body; /* BODY_BYTES of the pattern in every message; NULL: not verified */
 	struct message_head head;
 	uint64_t at;     /* bytes of the present message that have come */
 	uint64_t serial; /* of the present message */
@@ -37,7 +37,7 @@ static int sink_head(const struct source *source)
 		       : -EBADMSG;
 }
 
-/* Copies what of [at, at + len) falls to [begin, begin + size) of the message. */
+/* Copies the part of [at, at + len) that lies in [begin, begin + size) of the message. */
 static void sink_copy(void *to, uint64_t begin, size_t size, uint64_t at, const uint8_t *data,
 		      size_t len)
 {
@@ -48,7 +48,7 @@ static void sink_copy(void *to, uint64_t begin, size_t size, uint64_t at, const 
 		memcpy((uint8_t *)to + (from - begin), data + (from - at), end - from);
 }
 
-/* Are these bytes, whose first is the at-th of the message, what was sent? Head and tail are judged apart. */
+/* Whether these bytes, from offset at of the message, are what was sent. Head and tail are checked elsewhere. */
 static bool sink_body_good(const struct source *source, uint64_t at, const uint8_t *data,
 			   size_t len)
 {

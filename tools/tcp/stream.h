@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* stream.h - TCP streams of the HARP stack's or of the kernel's, driven by one thread in one way. */
+/* stream.h - TCP streams of the HARP stack or of the kernel behind one interface, for one thread. */
 #ifndef HARP_TOOLS_STREAM_H
 #define HARP_TOOLS_STREAM_H
 
@@ -17,13 +17,13 @@ struct stream_options {
 	const char *daemon; /* harpd's socket: lease the queue. NULL: open it */
 	const char *cc;     /* congestion control; NULL: the default */
 	uint32_t queue, xdp_mode, copy_mode;
-	uint32_t unsent_bytes; /* that a connection of HARP's takes before any of it has left */
-	uint32_t rcvbuf_bytes; /* SO_RCVBUF of kernel sockets; 0: the kernel's choice */
+	uint32_t unsent_bytes;      /* that a HARP connection accepts before any of it was sent */
+	uint32_t rcvbuf_bytes;      /* SO_RCVBUF of kernel sockets; 0: the kernel's choice */
 	struct harp_endpoint local; /* of a client: its port, or 0 */
 	struct harp_endpoint remote;
 };
 
-struct stream_host; /* where streams live: a stack, or the kernel */
+struct stream_host; /* a stack, or the kernel */
 struct stream;      /* a connection */
 
 typedef int (*stream_take_fn)(void *ctx, const uint8_t *data, size_t len); /* 0 or -errno */
@@ -38,13 +38,13 @@ struct stream_ops {
 	int (*listen)(struct stream_host *host);
 	int (*accept)(struct stream_host *host, struct stream **out);
 	int (*connect)(struct stream_host *host,
-		       struct stream **out); /* begins; connected() tells */
+		       struct stream **out); /* begins; connected() has the result */
 	int (*connected)(struct stream *s);
 	ssize_t (*send)(struct stream *s, const void *data, size_t len);
 	ssize_t (*recv)(struct stream *s, void *data, size_t len); /* 0: end of stream */
-	/* Hands what has come to take(), piece by piece where it lies, and returns how much, or take()'s error. */
+	/* Passes received data to take() in place, piece by piece; returns the bytes, or take()'s error. */
 	ssize_t (*recv_in_place)(struct stream *s, stream_take_fn take, void *ctx);
-	/* Memory that send_in_place() may send from; until memory_remove(), which waits until nobody reads it. */
+	/* Memory that send_in_place() may send from; until memory_remove(), which waits until the stack has read it. */
 	int (*memory_add)(struct stream_host *host, const void *base, size_t bytes);
 	int (*memory_remove)(struct stream_host *host, const void *base, size_t bytes);
 	/* As send(), but the bytes are read where they lie, and must stay until the peer has them. */

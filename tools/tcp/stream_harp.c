@@ -15,8 +15,8 @@
 #define CONTROL_EVERY_NS 100000000u
 #define IDLE_TURNS 2000u /* then sleep, unless spinning */
 #define SLEEP_NS_MAX 50000000u
-#define SLEEP_BLIND_NS 50000 /* a NIC that has no descriptor to wake by is looked at so often */
-#define SLACK_NS 1000u       /* timers of tens of microseconds are meant as such */
+#define SLEEP_BLIND_NS 50000 /* poll interval of a NIC without a descriptor to wait on */
+#define SLACK_NS 1000u       /* timers of tens of microseconds must be exact */
 #define RX_FRAMES 1024u
 #define PIECES_MAX 64
 #define HANGUP_NS_MAX 5000000000u
@@ -63,7 +63,7 @@ static void harp_say(void *ctx, enum harp_log_level level, const char *message)
 		fprintf(stderr, "harp-tcp: %s\n", message);
 }
 
-/* What every connection of the host is opened with; -EINVAL: no such congestion control. */
+/* Options of every connection; -EINVAL: no such congestion control. */
 static int harp_options(const struct stream_options *opt, struct harp_tcp_options *tcp)
 {
 	int congestion = opt->cc ? harp_congestion_from_name(opt->cc) : HARP_CONGESTION_DEFAULT;
@@ -111,7 +111,7 @@ static int harp_listen(struct stream_host *host)
 {
 	struct harp_tcp_options tcp;
 
-	harp_options(&host->opt, &tcp); /* good: harp_open() looked */
+	harp_options(&host->opt, &tcp); /* valid: harp_open() checked */
 	return harp_tcp_listen(streams(host)->stack, &host->opt.local, &tcp,
 			       &streams(host)->listener);
 }
@@ -144,7 +144,7 @@ static int harp_accept(struct stream_host *host, struct stream **out)
 	return 0;
 }
 
-/* The address that was asked for, else the route's; what neither says the stack chooses. */
+/* The requested address, else the route's; otherwise the stack chooses. */
 static struct harp_endpoint harp_source(struct stream_host *host)
 {
 	const struct stream_options *opt = &host->opt;
@@ -186,7 +186,7 @@ static int harp_connected(struct stream *s)
 	return self(s)->events & HARP_EVENT_CONNECTED ? 0 : -EAGAIN;
 }
 
-/* With the stack's own frames: the pattern is copied here, as an application would produce it there. */
+/* In the stack's own frames; copying the pattern stands for an application that produces data there. */
 static ssize_t harp_send_frames(struct harp_stream *h, const uint8_t *data, size_t len)
 {
 	size_t sent = 0, room = harp_conn_send_space(h->conn);
@@ -282,7 +282,7 @@ static int harp_shutdown(struct stream *s)
 	return harp_conn_shutdown(self(s)->conn, SHUT_WR);
 }
 
-/* Sleeps on the queue and the kernel's news until the stack's next deadline. */
+/* Sleeps on the queue and the netlink worker until the stack's next deadline. */
 static void harp_sleep(struct harp_streams *h, uint64_t now_ns)
 {
 	struct pollfd fds[] = {
@@ -322,8 +322,8 @@ static void harp_turn(struct stream_host *host)
 		if ((stream = harp_conn_user(conn)))
 			stream->events |= events;
 	}
-	/* A turn, and what the caller did since the one before, found nothing to do: packets that come
-	 * from here on make the descriptor readable. */
+	/* Neither this turn nor the caller since the last one found work: packets that arrive from here
+	 * on make the descriptor readable. */
 	if (++h->idle < (host->opt.sleep ? 2u : IDLE_TURNS))
 		return;
 	if (host->opt.spin)
@@ -332,14 +332,14 @@ static void harp_turn(struct stream_host *host)
 		harp_sleep(h, now_ns);
 }
 
-/* Has everything that we sent, the FIN included, arrived? Or will it never? */
+/* Whether everything sent, FIN included, is acknowledged, or never will be. */
 static bool harp_delivered(const struct harp_conn *conn)
 {
 	struct harp_tcp_info info;
 
 	harp_conn_info(conn, &info, sizeof(info));
 	switch ((enum harp_tcp_state)info.state) {
-	case HARP_TCP_SYN_SENT: /* nobody answered: nothing was sent, and nobody will acknowledge it */
+	case HARP_TCP_SYN_SENT: /* no answer: nothing was sent that the peer could acknowledge */
 	case HARP_TCP_FIN_WAIT_2:
 	case HARP_TCP_TIME_WAIT:
 	case HARP_TCP_CLOSED:
@@ -349,7 +349,7 @@ static bool harp_delivered(const struct harp_conn *conn)
 	}
 }
 
-/* Waits until the FIN is acknowledged: what is under way when the process ends the kernel resets. */
+/* Waits until the FIN is acknowledged: the kernel resets what is in flight when the process ends. */
 static void harp_hangup(struct stream *s)
 {
 	struct harp_conn *conn = self(s)->conn;
@@ -373,7 +373,7 @@ static void harp_close(struct stream_host *host)
 	struct harp_streams *h = streams(host);
 	uint64_t end_ns = stream_clock_ns() + 50000000u;
 
-	/* The FIN and the last ACK leave; then whatever is left dies with the stack. */
+	/* The FIN and the last ACK leave; the stack drops the rest. */
 	while (h->stack && stream_clock_ns() < end_ns) {
 		harp_stack_poll(h->stack, stream_clock_ns());
 		sched_yield();

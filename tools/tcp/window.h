@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* window.h - the measured part of a run: the same instants for every process that is told the same. */
+/* window.h - the measured part of a run: equal in all processes with the same options. */
 #ifndef HARP_TOOLS_TCP_WINDOW_H
 #define HARP_TOOLS_TCP_WINDOW_H
 

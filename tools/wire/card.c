@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* card.c - a queue of AF_XDP, with a steering program, or of a DPDK port, and a pool of frames. */
+/* card.c - an AF_XDP queue with its XDP program, and a pool of frames. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <stdio.h>
@@ -11,6 +11,7 @@
 #include "wire.h"
 
 #define ETHERNET_BYTES 14u
+#define FRAMES 8192u
 
 static int card_pool(struct card *card)
 {
@@ -47,9 +48,7 @@ static int card_xdp_open(struct card *card, const struct card_options *opt, char
 	struct harp_af_xdp_options nic = {
 		.size = sizeof(nic),
 		.ifname = opt->ifname,
-		.queue = opt->queue,
-		.frame_count = opt->frame_count,
-		.copy_mode = opt->copy_mode,
+		.frame_count = FRAMES,
 	};
 	int rc = xdp_library_open(opt->lib_dir, &card->library, &card->api, why, why_len);
 
@@ -67,7 +66,7 @@ static int card_xdp_open(struct card *card, const struct card_options *opt, char
 	return 0;
 }
 
-/* Frames come to us from now on. */
+/* The XDP program redirects frames to our port from here on. */
 static int card_steer(const struct card *card, const struct card_options *opt,
 		      const struct harp_addr *own, char *why, size_t why_len)
 {
@@ -77,44 +76,27 @@ static int card_steer(const struct card *card, const struct card_options *opt,
 		rc = card->api->ports_set(card->xdp, STEER_PORT_TCP, opt->port, opt->port,
 					  HARP_XDP_HOME_NONE, true);
 	if (!rc)
-		rc = card->api->xsk_set(card->xdp, opt->queue, harp_nic_af_xdp_fd(card->nic));
+		rc = card->api->xsk_set(card->xdp, 0, harp_nic_af_xdp_fd(card->nic));
 	if (rc)
-		snprintf(why, why_len, "%s: setting up the steering maps: %s", opt->ifname,
+		snprintf(why, why_len, "%s: setting up the XDP program's maps: %s", opt->ifname,
 			 strerror(-rc));
 	return rc;
-}
-
-/* A DPDK port's text; NULL: an interface. */
-static const char *card_port_text(const struct card_options *opt)
-{
-	const size_t prefix = strlen(HARP_PORT_PREFIX);
-
-	return strncmp(opt->ifname, HARP_PORT_PREFIX, prefix) ? NULL : opt->ifname + prefix;
-}
-
-int card_check(const struct card_options *opt, char *why, size_t why_len)
-{
-	const char *text = card_port_text(opt);
-
-	return text ? card_dpdk_check(opt, text, why, why_len) : 0;
 }
 
 int card_open(struct card *card, const struct card_options *opt, const struct harp_addr *own,
 	      char *why, size_t why_len)
 {
-	const char *text = card_port_text(opt);
 	int rc;
 
 	*card = (struct card){ .port = opt->port };
-	rc = text ? card_dpdk_open(card, opt, text, why, why_len)
-		  : card_xdp_open(card, opt, why, why_len);
+	rc = card_xdp_open(card, opt, why, why_len);
 	if (!rc) {
 		card->frame_bytes_max = card->nic->caps.mtu_bytes + ETHERNET_BYTES;
 		rc = card_pool(card);
 		if (rc)
 			snprintf(why, why_len, "%s: out of memory", opt->ifname);
 	}
-	if (!rc && !text)
+	if (!rc)
 		rc = card_steer(card, opt, own, why, why_len);
 	if (rc)
 		card_close(card);
@@ -126,7 +108,6 @@ void card_close(struct card *card)
 	if (card->xdp)
 		card->api->detach(card->xdp);
 	harp_nic_destroy(card->nic);
-	card_dpdk_close(card);
 	free(card->free);
 	if (card->library)
 		dlclose(card->library);

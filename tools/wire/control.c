@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* control.c - the two sides agree over a TCP connection of the kernel's. */
+/* control.c - the kernel TCP connection over which both sides agree. */
 #include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -13,10 +13,12 @@
 #include "common/endpoint.h"
 #include "wire.h"
 
-static int control_address(struct sockaddr_storage *out, const char *address, uint16_t port,
-			   socklen_t *len, char *why, size_t why_len)
+#define CONTROL_PORT 7100u
+
+static int control_address(struct sockaddr_storage *out, const char *address, socklen_t *len,
+			   char *why, size_t why_len)
 {
-	struct harp_endpoint ep = { .port = port };
+	struct harp_endpoint ep = { .port = CONTROL_PORT };
 
 	if (endpoint_parse(address, &ep)) {
 		snprintf(why, why_len, "%s is not an IP address", address);
@@ -26,12 +28,12 @@ static int control_address(struct sockaddr_storage *out, const char *address, ui
 	return 0;
 }
 
-int control_listen(const char *address, uint16_t port, char *why, size_t why_len)
+int control_listen(const char *address, char *why, size_t why_len)
 {
 	struct sockaddr_storage local;
 	socklen_t len;
 	const int on = 1;
-	int fd, rc = control_address(&local, address, port, &len, why, why_len);
+	int fd, rc = control_address(&local, address, &len, why, why_len);
 
 	if (rc)
 		return rc;
@@ -40,7 +42,7 @@ int control_listen(const char *address, uint16_t port, char *why, size_t why_len
 	    bind(fd, (struct sockaddr *)&local, len) == 0 && listen(fd, 1) == 0)
 		return fd;
 	rc = -errno;
-	snprintf(why, why_len, "listening on %s port %u: %s", address, port, strerror(-rc));
+	snprintf(why, why_len, "listening on %s port %u: %s", address, CONTROL_PORT, strerror(-rc));
 	if (fd >= 0)
 		close(fd);
 	return rc;
@@ -67,12 +69,11 @@ int control_accept(struct control *control, int listener)
 	return control->fd < 0 ? -errno : control_names(control);
 }
 
-int control_connect(struct control *control, const char *address, uint16_t port, char *why,
-		    size_t why_len)
+int control_connect(struct control *control, const char *address, char *why, size_t why_len)
 {
 	struct sockaddr_storage remote;
 	socklen_t len;
-	int rc = control_address(&remote, address, port, &len, why, why_len);
+	int rc = control_address(&remote, address, &len, why, why_len);
 
 	if (rc)
 		return rc;
@@ -81,7 +82,7 @@ int control_connect(struct control *control, const char *address, uint16_t port,
 		return control_names(control);
 	rc = -errno;
 	snprintf(why, why_len, "connecting to %s port %u: %s; is `harp-wire serve` running there?",
-		 address, port, strerror(-rc));
+		 address, CONTROL_PORT, strerror(-rc));
 	return rc;
 }
 

@@ -9,10 +9,10 @@
 #include "base/endian.h"
 #include "wire.h"
 
-#define QUIET_NS 20000000u /* nothing arrived for so long: nothing is under way */
+#define QUIET_NS 20000000u /* nothing arrived for this long: nothing is in flight */
 #define PING_LOST_NS 100000000u
-#define DRAIN_NS UINT64_C(2000000000) /* the peer has long ended: what still arrives is not its */
-#define CONTROL_EVERY 4096u           /* polls between looks at the control connection */
+#define DRAIN_NS UINT64_C(2000000000) /* the peer has ended: what still arrives is not from it */
+#define CONTROL_EVERY 4096u           /* polls between checks of the control connection */
 #define YIELD_EVERY 512u              /* empty polls between sched_yield()s: we may share a core */
 
 #define ETHERNET_BYTES 14u
@@ -61,7 +61,7 @@ static uint8_t *headers_ipv6(const struct wire_run *run, uint8_t *ip, uint16_t t
 	return ip + IPV6_BYTES;
 }
 
-/* TCP segments between the control connection's addresses, which the steering program knows. */
+/* TCP segments between the control connection's addresses, which the XDP program knows. */
 void run_headers(struct wire_run *run)
 {
 	bool v4 = harp_addr_is_v4(&run->control->local.addr);
@@ -80,21 +80,14 @@ void run_headers(struct wire_run *run)
 	tcp[13] = 0x10; /* ACK */
 }
 
-static void result_count(struct wire_result *result, uint64_t start_ns, uint64_t now_ns,
-			 uint32_t frames, uint64_t bytes)
+static void result_count(struct wire_result *result, uint64_t now_ns, uint32_t frames,
+			 uint64_t bytes)
 {
-	uint64_t second = (now_ns - start_ns) / 1000000000u;
-
 	if (!result->frames)
 		result->first_ns = now_ns;
 	result->last_ns = now_ns;
 	result->frames += frames;
 	result->bytes += bytes;
-	if (second >= WIRE_SECONDS_MAX)
-		return;
-	result->per_second[second] += frames;
-	if (result->seconds <= second)
-		result->seconds = (uint32_t)second + 1;
 }
 
 static void result_nic(const struct wire_run *run, struct wire_result *result)
@@ -108,16 +101,6 @@ static void result_nic(const struct wire_run *run, struct wire_result *result)
 	result->dropped = stats.rx_dropped;
 }
 
-static void packet_fill(struct wire_run *run, const struct harp_desc *descs, unsigned frags)
-{
-	uint32_t skip = run->header_bytes;
-
-	memcpy(card_at(run->card, descs[0].addr), run->headers, skip);
-	for (unsigned i = 0; run->payload.memory && i < frags; i++, skip = 0)
-		payload_put(&run->payload, card_at(run->card, descs[i].addr) + skip,
-			    descs[i].len - skip);
-}
-
 /* Fills a burst with packets; returns descriptors. */
 static unsigned burst_fill(struct wire_run *run, struct harp_desc *descs)
 {
@@ -125,7 +108,7 @@ static unsigned burst_fill(struct wire_run *run, struct harp_desc *descs)
 
 	while (count + frags <= WIRE_BURST &&
 	       card_packet(run->card, run->own.frame_bytes, descs + count)) {
-		packet_fill(run, descs + count, frags);
+		memcpy(card_at(run->card, descs[count].addr), run->headers, run->header_bytes);
 		count += frags;
 	}
 	return count;
@@ -149,7 +132,7 @@ void run_send(struct wire_run *run, struct wire_result *result)
 		card_housekeeping(card, now_ns);
 		now_ns = wire_clock_ns();
 		if (took) {
-			result_count(result, start_ns, now_ns, took / frags,
+			result_count(result, now_ns, took / frags,
 				     (uint64_t)(took / frags) * run->own.frame_bytes);
 			idle = 0;
 		} else if (++idle % YIELD_EVERY == 0) {
@@ -170,9 +153,6 @@ static unsigned burst_recv(struct wire_run *run, uint64_t now_ns, uint64_t *byte
 	for (unsigned i = 0; i < count; i++) {
 		addrs[i] = descs[i].addr & ~(uint64_t)(nic->caps.frame_size - 1);
 		*bytes += descs[i].len;
-		if (run->payload.memory)
-			payload_take(&run->payload, card_at(run->card, descs[i].addr),
-				     descs[i].len);
 		packets += !(descs[i].flags & HARP_DESC_MORE);
 	}
 	took = count ? nic->ops->fill(nic, addrs, count) : 0;
@@ -183,7 +163,7 @@ static unsigned burst_recv(struct wire_run *run, uint64_t now_ns, uint64_t *byte
 
 void run_recv(struct wire_run *run, struct wire_result *result)
 {
-	uint64_t start_ns = wire_clock_ns(), done_ns = 0, now_ns;
+	uint64_t done_ns = 0, now_ns;
 	unsigned idle = 0, turns = 0;
 
 	for (;;) {
@@ -197,9 +177,7 @@ void run_recv(struct wire_run *run, struct wire_result *result)
 		if (done_ns && now_ns - done_ns > DRAIN_NS)
 			break;
 		if (packets) {
-			if (!result->frames)
-				start_ns = now_ns;
-			result_count(result, start_ns, now_ns, packets, bytes);
+			result_count(result, now_ns, packets, bytes);
 			idle = 0;
 			continue;
 		}
@@ -279,7 +257,7 @@ void run_ping(struct wire_run *run, struct wire_result *result, struct samples *
 		card_housekeeping(run->card, now_ns);
 		if (got) {
 			samples_add(samples, now_ns - sent_ns);
-			result_count(result, start_ns, now_ns, 1, run->own.frame_bytes);
+			result_count(result, now_ns, 1, run->own.frame_bytes);
 		} else {
 			result->lost++;
 		}
@@ -289,7 +267,7 @@ void run_ping(struct wire_run *run, struct wire_result *result, struct samples *
 
 void run_pong(struct wire_run *run, struct wire_result *result)
 {
-	uint64_t start_ns = wire_clock_ns(), number = 0;
+	uint64_t number = 0;
 	unsigned idle = 0, turns = 0;
 
 	for (;;) {
@@ -299,7 +277,7 @@ void run_pong(struct wire_run *run, struct wire_result *result)
 			break;
 		if (recv_number(run, &number, now_ns)) {
 			if (send_number(run, number, now_ns))
-				result_count(result, start_ns, now_ns, 1, run->own.frame_bytes);
+				result_count(result, now_ns, 1, run->own.frame_bytes);
 			else
 				result->lost++;
 			card_housekeeping(run->card, now_ns);

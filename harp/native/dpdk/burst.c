@@ -10,7 +10,7 @@
 #include "dpdk_private.h"
 
 #define BURST_MAX 65535u
-/* A buffer's reference count has 16 bits; a packet that is out so often is not sent again. */
+/* A buffer's reference count has 16 bits; a packet with that many references is not sent again. */
 #define REFERENCES_MAX 60000u
 #define SEGMENTS_MAX 64u
 

@@ -107,7 +107,7 @@ struct dpdk_burst *dpdk_burst_create(uint32_t size); /* NULL: no memory */
 void dpdk_burst_clear(struct dpdk_burst *burst);     /* frees its packets */
 void dpdk_burst_destroy(struct dpdk_burst *burst);
 /* Fills the burst with `count` packets of `bytes` each, as many segments as that takes, contents undefined.
- * -ENOBUFS the pool has not so many (nothing is taken), -EMSGSIZE a packet would need too many segments. */
+ * -ENOBUFS the pool has fewer (none is taken), -EMSGSIZE a packet would need too many segments. */
 int dpdk_burst_allocate(struct dpdk_burst *burst, struct rte_mempool *pool, uint32_t count,
 			uint32_t bytes);
 /* One packet more, with these bytes (COPY). -ENOBUFS, -EMSGSIZE; -EINVAL the burst is full. */

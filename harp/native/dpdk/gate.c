@@ -3,7 +3,7 @@
  * gate.c - keeps bursts out of memif's driver while its interrupt thread takes a connection down.
  *
  * Each thread counts itself in and out of the drivers in a place of its own (shared by a few, where there are many
- * threads). Who shuts the gate waits until all places are empty; who finds it shut stays out for this burst. The
+ * threads). The thread that shuts the gate waits until all places are empty; a thread that finds it shut skips this burst. The
  * driver guards nothing else against its interrupt thread either: so ports of memif are started,
  * stopped, closed and asked for their link there.
  */

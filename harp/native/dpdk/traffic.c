@@ -12,7 +12,7 @@
 
 #define BURST 32u
 #define CALLS_PER_LOOK 32u /* bursts between two looks at the clock */
-#define IDLE_CALLS_MAX 64u /* after so many in vain the core is offered to others */
+#define IDLE_CALLS_MAX 64u /* after this many idle calls the thread yields */
 #define SEQUENCE_AT RTE_ETHER_HDR_LEN
 
 static uint64_t now_ns(void)

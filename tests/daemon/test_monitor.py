@@ -27,7 +27,7 @@ class Talker:
 
 
 @pytest.mark.parametrize("what", [b"news", OSError(errno.ENOBUFS, "No buffer space available")])
-def test_news_without_end_leave_time_for_others(what: bytes | OSError) -> None:
+def test_endless_changes_do_not_block_the_loop(what: bytes | OSError) -> None:
     assert netlink.drain(Talker(what))  # type: ignore[arg-type]
 
 
@@ -40,7 +40,7 @@ def test_no_change_causes_no_notification() -> None:
 def test_a_broken_monitor_is_replaced(
     harpd: Running, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(daemon, "NEWS_AGAIN_S", 0.01)
+    monkeypatch.setattr(daemon, "MONITOR_AGAIN_S", 0.01)
     monkeypatch.setattr(netlink, "monitor", _failing_once(netlink.monitor))
     loop = harpd.daemon.loop
 
@@ -50,7 +50,7 @@ def test_a_broken_monitor_is_replaced(
         loop.remove_reader(fd)
         with os.fdopen(os.eventfd(1), "rb") as readable:  # and no socket
             os.dup2(readable.fileno(), fd)
-        loop.add_reader(fd, harpd.daemon._news)
+        loop.add_reader(fd, harpd.daemon._network_changed)
 
     harpd.call(breaks)
 

@@ -22,92 +22,95 @@ Then = Callable[[int | None, BaseException | None], None]
 
 
 @dataclass
-class _Seen:
+class _Reading:
     """A reading's document. waiting: requests by user, while the user's copy is made."""
 
     fd: int
     waiting: dict[int, list[Then]] = field(default_factory=dict)
 
 
-def _look(reader: Reader, flows: bool) -> int:
+def _read(reader: Reader, flows: bool) -> int:
     try:
         return reader.ask({"kind": "document", "flows": flows})
     except ReaderError as error:
         raise RefusedError(errno.EIO, str(error)) from error
 
 
-class Looks:
+class Readings:
     """The last reading of each kind, with and without connections. Used by the loop's thread."""
 
     def __init__(self, loop: Loop, lending: Lending) -> None:
         self._loop, self._lending = loop, lending
         self.reader = Reader()
-        self._seen: dict[bool, _Seen] = {}
+        self._readings: dict[bool, _Reading] = {}
         # requests that wait for a reading in progress
         self._waiting: dict[bool, list[tuple[int, Then]]] = {}
 
     def ask(self, uid: int, flows: bool, then: Then) -> None:
         """Call then() with a descriptor, now or later, from the loop."""
-        seen = self._seen.get(flows)
-        if seen is not None:
-            self._give(seen, uid, then)
+        reading = self._readings.get(flows)
+        if reading is not None:
+            self._give(reading, uid, then)
             return
         waiting = self._waiting.setdefault(flows, [])
         waiting.append((uid, then))
         if len(waiting) == 1:
             self._loop.work(
-                lambda: _look(self.reader, flows), lambda fd, error: self._found(flows, fd, error)
+                lambda: _read(self.reader, flows),
+                lambda fd, error: self._read_done(flows, fd, error),
             )
 
-    def _found(self, flows: bool, fd: int | None, error: BaseException | None) -> None:
+    def _read_done(self, flows: bool, fd: int | None, error: BaseException | None) -> None:
         waiting = self._waiting.pop(flows)
         if fd is None:
             for _, then in waiting:
                 then(None, error)
             return
-        self._seen[flows] = seen = _Seen(fd)
+        self._readings[flows] = reading = _Reading(fd)
         for uid, then in waiting:
-            self._give(seen, uid, then)
-        self._loop.call_later(AGE_S, lambda: self._forget(flows, seen))
+            self._give(reading, uid, then)
+        self._loop.call_later(AGE_S, lambda: self._forget(flows, reading))
 
-    def _forget(self, flows: bool, seen: _Seen) -> None:
-        if self._seen.get(flows) is seen:
-            os.close(self._seen.pop(flows).fd)
+    def _forget(self, flows: bool, reading: _Reading) -> None:
+        if self._readings.get(flows) is reading:
+            os.close(self._readings.pop(flows).fd)
 
-    def _give(self, seen: _Seen, uid: int, then: Then) -> None:
+    def _give(self, reading: _Reading, uid: int, then: Then) -> None:
         """Give the user a copy, which may exist already."""
-        if uid in seen.waiting:
-            seen.waiting[uid].append(then)
+        if uid in reading.waiting:
+            reading.waiting[uid].append(then)
             return
         try:
-            fd = self._lending.again(uid, seen)
+            fd = self._lending.again(uid, reading)
             if fd is not None:
                 then(fd, None)
                 return
-            self._lending.expect_room(uid, os.fstat(seen.fd).st_size)
-            own = os.open(f"/proc/self/fd/{seen.fd}", os.O_RDONLY | os.O_CLOEXEC)
+            self._lending.expect_room(uid, os.fstat(reading.fd).st_size)
+            own = os.open(f"/proc/self/fd/{reading.fd}", os.O_RDONLY | os.O_CLOEXEC)
         except (RefusedError, OSError) as error:
             then(None, error)
             return
-        seen.waiting[uid] = [then]
-        self._loop.work(lambda: copied(own), lambda fd, error: self._made(seen, uid, fd, error))
+        reading.waiting[uid] = [then]
+        self._loop.work(lambda: copied(own), lambda fd, error: self._made(reading, uid, fd, error))
 
-    def _made(self, seen: _Seen, uid: int, fd: int | None, error: BaseException | None) -> None:
-        for number, then in enumerate(seen.waiting.pop(uid)):
+    def _made(
+        self, reading: _Reading, uid: int, fd: int | None, error: BaseException | None
+    ) -> None:
+        for number, then in enumerate(reading.waiting.pop(uid)):
             try:
                 if fd is None:
                     then(None, error)
                 elif number == 0:
-                    then(self._lending.lend(uid, fd, seen), None)
+                    then(self._lending.lend(uid, fd, reading), None)
                 else:
-                    then(self._lending.again(uid, seen), None)
+                    then(self._lending.again(uid, reading), None)
             except OSError as failed:
                 then(None, failed)
 
     def close(self) -> None:
         """Drop the document: no request waits."""
-        for flows, seen in list(self._seen.items()):
-            self._forget(flows, seen)
+        for flows, reading in list(self._readings.items()):
+            self._forget(flows, reading)
 
     def end(self) -> None:
         """Abort a reading in progress: harpd ends."""

@@ -7,21 +7,31 @@ from pathlib import Path
 
 from fake_host import FakeHost
 
-from harp import config
+from harp import _host, config
 from harp.doctor.examine import Examined, Report, examine, examine_all
 from harp.doctor.finding import Finding
 from harp.doctor.harpd import Harpd
-from harp.doctor.port_look import PortLook
+from harp.doctor.port_probe import PortProbe
 from harp.doctor.port_use import PortUse
 from harp.doctor.view import Link, View
 
 NOT_RUNNING = Harpd(Path("/run/harp/harpd.sock"), errno.ENOENT, "No such file or directory")
-NO_PORT = PortLook("no port here")
+NO_PORT = PortProbe("no port here")
+
+
+def device(ifname: str, ifindex: int, queues: int, free: int, flags: int = 0) -> _host.Device:
+    """A NIC or DPDK port that harpd leases."""
+    up = _host.DEVICE_UP | flags
+    return _host.Device(
+        ifname, ifindex, up, 1500, 0, queues, free, -1, bytes(6), 0, 0, b"", b"", ""
+    )
+
+
 ALL_CAPABILITIES = "000001ffffffffff"
 
 
 @dataclass
-class Patient:
+class CheckedHost:
     """What a test may change before it asks for a finding."""
 
     fake: FakeHost
@@ -36,15 +46,15 @@ class Patient:
     libraries: dict[str, Path] = field(default_factory=dict)  # that the loader finds
     harpd: Harpd = NOT_RUNNING
 
-    look: PortLook = NO_PORT
+    probe: PortProbe = NO_PORT
     opened: list[str] = field(default_factory=list)
     use: PortUse = field(default_factory=PortUse)
     toml: str = ""
     asked: list[Path] = field(default_factory=list)  # where harpd was looked for
 
-    def _open(self, text: str, _arguments: str) -> PortLook:
+    def _open(self, text: str, _arguments: str) -> PortProbe:
         self.opened.append(text)
-        return self.look
+        return self.probe
 
     def _ask(self, path: Path) -> Harpd:
         self.asked.append(path)

@@ -19,25 +19,23 @@ _STARTED_BUSES = ("pci",)
 
 
 @dataclass(frozen=True)
-class PortLook:
+class PortProbe:
     """The result of opening a port. error: the reason of a failure, in DPDK's or HARP's words."""
 
     error: str = ""
     missing: bool = False  # DPDK is missing
     info: Mapping[str, Any] = field(default_factory=dict)  # PortInfo, and DPDK's version
     link: Mapping[str, Any] = field(default_factory=dict)  # empty: the link was not examined
-    xstats: int = 0
-    huge_pages: bool = False
 
 
-def look(spec: str, arguments: str = "") -> PortLook:
+def probe(spec: str, arguments: str = "") -> PortProbe:
     """Open and close the port as a job with these DPDK arguments would. Never raises because of the
     port.
     """
     try:
         import harp.dpdk  # noqa: F401
     except ImportError as error:
-        return PortLook(str(error).removeprefix("harp.dpdk: "), missing=True)
+        return PortProbe(str(error).removeprefix("harp.dpdk: "), missing=True)
     root = Path(__file__).resolve().parent.parent.parent
     paths = [str(root), *filter(None, [os.environ.get("PYTHONPATH")])]
     options = {"start": False, "pool": {"count": _BUFFERS}, "args": arguments}
@@ -52,21 +50,16 @@ def look(spec: str, arguments: str = "") -> PortLook:
             env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
         )
     except subprocess.TimeoutExpired:
-        return PortLook(f"opening it did not end within {_TIMEOUT_S} s")
+        return PortProbe(f"opening it did not end within {_TIMEOUT_S} s")
     try:
         answers = [json.loads(line) for line in done.stdout.splitlines()]
     except ValueError:
         answers = []
     for each in answers:
         if "error" in each:
-            return PortLook(str(each["error"]))
+            return PortProbe(str(each["error"]))
     if len(answers) < 2:
         words = done.stderr.strip().splitlines()
         why = words[-1] if words else f"exit status {done.returncode}"
-        return PortLook(f"its driver ended the process: {why}")
-    return PortLook(
-        info=answers[0],
-        link=answers[1]["link"],
-        xstats=answers[1]["xstats"],
-        huge_pages=answers[1]["huge_pages"],
-    )
+        return PortProbe(f"its driver ended the process: {why}")
+    return PortProbe(info=answers[0], link=answers[1]["link"])
