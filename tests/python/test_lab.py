@@ -202,7 +202,7 @@ def test_a_living_run_is_left_alone() -> None:
     ("options", "word"),
     [
         (LabOptions(hosts=1), "hosts"),
-        (LabOptions(hosts=5), "hosts"),
+        (LabOptions(hosts=9), "hosts"),
         (LabOptions(mtu_bytes=100), "mtu"),
         (LabOptions(queues=0), "queues"),
     ],
