@@ -58,7 +58,7 @@ void background_end(struct comm_background *b)
  *
  * The control thread looks at all of them at each tick and ends those that owe nothing. Most owe nothing after a
  * round trip, or after the 40 ms for which the peer's kernel may delay its ACK; meanwhile background_due() advances
- * them. A comm whose peer reads nothing is ended after CLOSING_NS: its kernel goes on alone then.
+ * them. A comm that still owes something after CLOSING_NS is ended: the kernel goes on alone then.
  */
 
 #define CLOSING_NS 2000000000ull
@@ -71,15 +71,13 @@ static pthread_cond_t closing_ended = PTHREAD_COND_INITIALIZER;
 /* All under closing_lock. */
 static struct comm *closing_comms; /* in the order of closing */
 static void (*closing_end)(struct comm *comm);
-static unsigned closing_count;                 /* those on the list, and those being ended */
-static uint64_t closing_until_ns = UINT64_MAX; /* of all: closing_finish() waits */
+static unsigned closing_count; /* those on the list, and those being ended */
 static struct work closing_work = { .run = closing_work_run };
 static struct control_timer closing_timer = { .run = closing_due }; /* the control thread's */
 
 static bool closing_stays(struct comm *comm, uint64_t now_ns)
 {
-	return now_ns < comm->close_deadline_ns && now_ns < closing_until_ns &&
-	       comm_has_undelivered(comm);
+	return now_ns < comm->close_deadline_ns && comm_has_undelivered(comm);
 }
 
 /* closing_lock held, and let go of while a comm is ended: closing_take() never waits. */
@@ -133,14 +131,10 @@ void closing_take(struct comm *comm, void (*end)(struct comm *comm))
 	control_post(&closing_work);
 }
 
-void closing_finish(uint64_t timeout_ns)
+void closing_finish(void)
 {
 	pthread_mutex_lock(&closing_lock);
-	closing_until_ns = clock_now_ns() + timeout_ns;
-	if (closing_comms)
-		control_post(&closing_work);
 	while (closing_count)
 		pthread_cond_wait(&closing_ended, &closing_lock);
-	closing_until_ns = UINT64_MAX;
 	pthread_mutex_unlock(&closing_lock);
 }

@@ -40,8 +40,8 @@ void background_end(struct comm_background *b);
 /* Takes a comm that is on no list of its context and has no request in flight. end() ends it, on
  * the control thread, in the order of closing unless something is owed. Never waits. */
 void closing_take(struct comm *comm, void (*end)(struct comm *comm));
-/* Returns when all have been ended. Those that owe something get so much time. Not by the
+/* Returns when all have been ended: at once, or up to 2 s after the close of one that owes something. Not by the
  * control thread, one caller at a time. */
-void closing_finish(uint64_t timeout_ns);
+void closing_finish(void);
 
 #endif

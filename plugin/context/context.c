@@ -169,7 +169,7 @@ int plugin_finalize(struct plugin_ctx *ctx)
 	pthread_mutex_lock(&ctx_process_lock);
 	last = ctx_list == ctx && !ctx->next;
 	if (last) {
-		closing_finish(plugin_config()->close_linger_ns);
+		closing_finish();
 		interfaces_finish_opening();
 	}
 	pthread_mutex_lock(&ctx_lock);
