@@ -206,6 +206,9 @@ class AsyncEndpoint:
         """
         try:
             await self._send(self._endpoint.close, linger)
+        except asyncio.CancelledError:
+            self._endpoint.abort()  # it may not have begun to close
+            raise
         finally:
             self._shut_down()
 
@@ -266,8 +269,14 @@ class AsyncAcceptor:
         WaitTimeoutError
             No peer connected in time.
         """
-        call = functools.partial(self._acceptor.accept, timeout=timeout)
-        return AsyncEndpoint(await _call(self._pool, self.close, call))
+        future = self._pool.submit(functools.partial(self._acceptor.accept, timeout=timeout))
+        try:
+            return AsyncEndpoint(await asyncio.wrap_future(future))
+        except asyncio.CancelledError:
+            if not future.cancel():
+                self.close()
+                future.add_done_callback(_abort_unwanted)
+            raise
 
     @property
     def local_address(self) -> tuple[str, int]:

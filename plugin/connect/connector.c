@@ -135,10 +135,11 @@ static void lane_failed(struct connector *c, struct connector_lane *lane, int er
 		WARN("%s: %s: comms go on with fewer lanes than planned (raise the limit: ulimit -n)",
 		     ifname, text);
 	}
-	if (!lane->failure_logged)
+	/* A lane may come before the peer has made the comm: the second attempt succeeds. */
+	if (lane->failures > 1 && !lane->failure_logged)
 		INFO("%s: a further lane (%s TCP) cannot be opened: %s; tried again", ifname,
 		     lane->harp ? "HARP" : "kernel", text);
-	lane->failure_logged = true;
+	lane->failure_logged |= lane->failures > 1;
 }
 
 static void lane_is_lost(struct connector *c, struct connector_lane *lane, uint64_t now_ns)

@@ -237,8 +237,9 @@ def test_both_ends_of_a_memif_live_again_and_again(live: Live, tmp_path: Path) -
         for ended in both.map(lives, range(2)):
             assert [life["error"] for life in ended] == [None] * 20
             assert len({life["threads"] for life in ended}) == 1
-            # DPDK never closes a server's listener.
-            assert ended[-1]["descriptors"] <= ended[0]["descriptors"] + 19
+            # DPDK never closes a server's listener: one a life. A life ends with or without the
+            # descriptors of a connection.
+            assert ended[-1]["descriptors"] <= ended[0]["descriptors"] + 19 + 6
     assert not list(tmp_path.iterdir())
 
 

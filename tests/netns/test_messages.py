@@ -93,7 +93,7 @@ def test_an_expired_start_is_named(tools: Tools, lab: Lab) -> None:
     args = [tools.tcp, "message", there.address, "7000", "--kernel", "--start-ns", "1"]
     _, err, status = outcome(here, args)
     assert status == 1
-    assert "--start-ns is over" in err
+    assert "--start-ns has passed" in err
     finish(serving)
 
 

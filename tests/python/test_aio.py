@@ -133,6 +133,31 @@ def test_a_canceled_call_that_has_not_begun_changes_nothing() -> None:
     run(body())
 
 
+def test_a_canceled_close_that_has_not_begun_aborts() -> None:
+    async def body() -> None:
+        async with ends() as (here, there):
+            begun = threading.Event()
+            release = threading.Event()
+
+            def occupy() -> None:
+                begun.set()
+                release.wait(LIMIT_S)
+
+            here._sending.submit(occupy)
+            await asyncio.to_thread(begun.wait, LIMIT_S)
+            closing = asyncio.create_task(here.close())
+            await asyncio.sleep(0)
+            closing.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await closing
+            release.set()
+            assert here.endpoint.closed
+            with pytest.raises(ConnectionResetError):
+                await there.recv(timeout=LIMIT_S)
+
+    run(body())
+
+
 def test_an_error_in_the_block_aborts_and_closing_ends_an_accept() -> None:
     async def body() -> None:
         async with ends() as (here, there):
