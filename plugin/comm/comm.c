@@ -341,16 +341,32 @@ void comm_close(struct comm *comm, bool abort)
 	comm_free(comm);
 }
 
-void comm_drop(struct comm *comm)
+static void comm_drop_run(struct work *work, uint64_t now_ns)
 {
+	struct comm *comm = container_of(work, struct comm_engine, close_work)->comm;
 	struct comm_lane *l;
 
+	(void)now_ns;
 	COMM_FOR_EACH_LANE(comm, l)
 	{
 		l->lane->ops->close(l->lane, true);
 		free(l);
 	}
 	comm_free(comm);
+}
+
+void comm_drop(struct comm *comm)
+{
+	struct comm_engine *e = &comm->engines[0];
+	struct poller *poller = atomic_load_explicit(&e->poller, memory_order_relaxed);
+
+	comm_hold(comm);
+	comm->closing = true;
+	e->close_work.run = comm_drop_run;
+	if (poller) /* behind e->work, which comm_create() has posted */
+		poller_post(poller, &e->close_work);
+	else
+		comm_drop_run(&e->close_work, 0);
 }
 
 /* ---- events for NCCL's profiler (harp_profiler.h); the application, throughout --------------- */

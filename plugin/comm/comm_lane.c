@@ -124,7 +124,6 @@ static unsigned comm_lane_detach(struct comm_lane *l, bool lost)
 	l->dead = true;
 	comm->lanes[l->index] = NULL;
 	scheduler_remove(&comm->scheduler, l->index);
-	atomic_fetch_and_explicit(&comm->present, ~(1u << l->index), memory_order_relaxed);
 	if (comm->side == COMM_SEND && comm->failover)
 		moved = comm_send_release(l, lost);
 	comm_choose_control(comm);
@@ -215,6 +214,7 @@ void comm_lane_die(struct comm_lane *l, int error, bool stalled)
 	if (stalled && comm->scheduler.live == 1u << l->index)
 		return; /* the others have gone meanwhile */
 	moved = comm_lane_detach(l, true);
+	atomic_fetch_and_explicit(&comm->present, ~(1u << l->index), memory_order_relaxed);
 	left = comm->scheduler.live != 0;
 	if (!left) {
 		comm->last_lane_died_ns = comm->now_ns;

@@ -132,11 +132,13 @@ static void attempt_done(struct attempt *a, uint64_t now_ns)
 	a->ops->ended(a, 0, "", now_ns);
 }
 
-/* The listener answers HELLO or resets, and a reset may be lost. Later than that the acceptor may have made a comm. */
+/* The listener answers HELLO and PROOF or resets, and a reset may be lost. */
 static bool attempt_is_unanswered(const struct attempt *a, uint64_t now_ns)
 {
-	return a->answer_ns && a->preamble.step == PREAMBLE_READ_CHALLENGE &&
-	       now_ns >= a->asked_ns + a->answer_ns;
+	return a->answer_ns &&
+	       (a->preamble.step == PREAMBLE_READ_CHALLENGE ||
+		a->preamble.step == PREAMBLE_READ_READY) &&
+	       now_ns >= a->asked_ns + a->rtt_ns + a->answer_ns;
 }
 
 static void attempt_advance(struct attempt *a, uint64_t now_ns)

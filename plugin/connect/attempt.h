@@ -40,7 +40,7 @@ struct attempt {
 	uint8_t key[PREAMBLE_KEY_BYTES];
 	struct preamble_terms own;              /* lanes, index, join; the rest is set here */
 	uint64_t open_deadline_ns, deadline_ns; /* of the open lane, of the authenticated one */
-	uint64_t answer_ns;                     /* for CHALLENGE, after HELLO; 0: no limit */
+	uint64_t answer_ns;                     /* for CHALLENGE, and for READY; 0: no limit */
 	/* Takes the authenticated lane, attempt->lane. -errno: it is closed. */
 	int (*proved)(struct attempt *attempt);
 	void *owner;

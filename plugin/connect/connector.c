@@ -424,9 +424,10 @@ void connector_stop(struct connector *c)
 {
 	if (!c)
 		return;
+	/* First: until then an engine may be making the comm. */
+	control_call(&c->stop_work);
 	if (c->comm && c->comm->connector)
 		background_end(&c->background);
-	control_call(&c->stop_work);
 }
 
 void connector_free(struct connector *c)

@@ -110,6 +110,17 @@ static struct pending *admission_excess(struct pending_set *set, bool identified
 	return excess;
 }
 
+static void pending_advance(struct pending *pending, uint64_t now_ns);
+
+/* Makes room. A first lane whose CONFIRM has come by now is not dropped: its peer has the comm. */
+static void pending_displace(struct pending *pending)
+{
+	if (pending->ready_ns)
+		pending_advance(pending, pending->set->now_ns);
+	if (pending->lane)
+		pending_drop(pending);
+}
+
 /* ---- what the preamble asks ------------------------------------------------------------------------- */
 
 /* HELLO has named an id of this process. False: the limit is exceeded, and this connection is dropped. */
@@ -122,7 +133,7 @@ static bool pending_identify(struct pending *pending)
 		return true;
 	excess = admission_excess(pending->set, true);
 	if (excess != pending)
-		pending_drop(excess);
+		pending_displace(excess);
 	return excess != pending;
 }
 
@@ -255,13 +266,14 @@ static uint64_t pending_set_clock(struct pending_set *set, uint64_t now_ns)
 
 static void pending_advance(struct pending *pending, uint64_t now_ns)
 {
-	int rc;
+	int rc = 0;
 
 	now_ns = pending_set_clock(pending->set, now_ns);
-	if (pending->lane->ops->state(pending->lane) == LANE_DEAD)
-		rc = pending->lane->error;
-	else
+	/* CONFIRM may have come before the end of the stream. */
+	if (pending->ready_ns || pending->lane->ops->state(pending->lane) != LANE_DEAD)
 		rc = handshake_advance(&pending->preamble, pending->lane);
+	if (!rc && pending->lane->ops->state(pending->lane) == LANE_DEAD)
+		rc = pending->lane->error;
 	if (pending->preamble.step == PREAMBLE_READ_CONFIRM && !pending->ready_ns)
 		pending->ready_ns = now_ns;
 	if (rc == 1)
