@@ -57,8 +57,8 @@ void background_end(struct comm_background *b)
  * Theory of operation
  *
  * The control thread looks at all of them at each tick and ends those that owe nothing. Most owe nothing after a
- * round trip, or after the 40 ms for which the peer's kernel may delay its ACK; meanwhile background_due() advances
- * them. A comm that still owes something after CLOSING_NS is ended: the kernel goes on alone then.
+ * round trip, or after the 40 ms for which the peer's kernel may delay its ACK. A comm that still owes something after
+ * CLOSING_NS is ended: the kernel goes on alone then.
  */
 
 #define CLOSING_NS 2000000000ull
@@ -77,7 +77,10 @@ static struct control_timer closing_timer = { .run = closing_due }; /* the contr
 
 static bool closing_stays(struct comm *comm, uint64_t now_ns)
 {
-	return now_ns < comm->close_deadline_ns && comm_has_undelivered(comm);
+	if (now_ns >= comm->close_deadline_ns || !comm_has_undelivered(comm))
+		return false;
+	(void)comm_run_background(comm, now_ns);
+	return true;
 }
 
 /* closing_lock held, and let go of while a comm is ended: closing_take() never waits. */
@@ -90,9 +93,11 @@ static void closing_run(uint64_t now_ns)
 			at = &comm->next;
 			continue;
 		}
+		void (*end)(struct comm * comm) = closing_end;
+
 		*at = comm->next;
 		pthread_mutex_unlock(&closing_lock);
-		closing_end(comm);
+		end(comm);
 		pthread_mutex_lock(&closing_lock);
 		closing_count--;
 	}
@@ -102,8 +107,9 @@ static void closing_due(struct control_timer *timer, uint64_t now_ns)
 {
 	pthread_mutex_lock(&closing_lock);
 	closing_run(now_ns);
-	if (closing_comms)
-		control_timer_set(timer, control_tick_ns(now_ns, CONTROL_TICK_NS));
+	/* The control thread may end after the last one: no timer is left behind. */
+	control_timer_set(timer,
+			  closing_comms ? control_tick_ns(now_ns, CONTROL_TICK_NS) : UINT64_MAX);
 	if (!closing_count)
 		pthread_cond_broadcast(&closing_ended);
 	pthread_mutex_unlock(&closing_lock);

@@ -193,6 +193,17 @@ TEST(a_comm_that_is_closed_while_another_one_is_ended_is_ended_too)
 	CHECK(!strncmp(ended, "12", 2));
 }
 
+TEST(no_timer_is_left_behind_the_last_comm)
+{
+	take("0", 1, 0);
+	CHECK(control_turn());
+	CHECK_STR(ended, "");
+	closing_take(&comms[1], end_comm); /* ends both before the timer is due */
+	CHECK(control_turn());
+	CHECK_STR(ended, "01");
+	CHECK(!control_turn());
+}
+
 static void *finish(void *done)
 {
 	closing_finish();
