@@ -188,7 +188,8 @@ def test_a_scrape_finds_jobs(job_owner: JobOwner) -> None:
     job_owner.send("bytes 0 0 4000")
     done = reader.scrape({}, frozenset()).jobs
     assert done.jobs >= 1
-    assert done.rails["lo", "harp"].counters["payload_bytes"] == 4000
+    # Jobs of tests that run at the same time are seen, too.
+    assert done.rails["lo", "harp"].counters["payload_bytes"] >= 4000
 
 
 # --------------------------------------------------------------------------------------------------
