@@ -14,7 +14,7 @@ import asyncio
 import contextlib
 import functools
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
 
@@ -35,14 +35,16 @@ class Source(Protocol):
     def listen(self, port: int = 0, **options: Any) -> Acceptor: ...
 
 
-async def _call(pool: ThreadPoolExecutor, give_up: Callable[[], None], work: Callable[[], T]) -> T:
-    """Run work() in the pool. Canceled while it runs: give_up() ends it."""
+async def _call(
+    pool: ThreadPoolExecutor, give_up: Callable[[Future[T]], None], work: Callable[[], T]
+) -> T:
+    """Run work() in the pool. Canceled while it runs: give_up(), of its future, ends it."""
     future = pool.submit(work)
     try:
         return await asyncio.wrap_future(future)
     except asyncio.CancelledError:
         if not future.cancel():
-            give_up()
+            give_up(future)
         raise
 
 
@@ -60,13 +62,16 @@ class AsyncEndpoint:
         self._sending = ThreadPoolExecutor(1, thread_name_prefix="harp-send")
         self._receiving = ThreadPoolExecutor(1, thread_name_prefix="harp-receive")
 
+    def _give_up(self, _: Future[Any]) -> None:
+        self._endpoint.abort()
+
     async def _send(self, work: Callable[..., T], *args: Any, **options: Any) -> T:
         call = functools.partial(work, *args, **options)
-        return await _call(self._sending, self._endpoint.abort, call)
+        return await _call(self._sending, self._give_up, call)
 
     async def _receive(self, work: Callable[..., T], *args: Any, **options: Any) -> T:
         call = functools.partial(work, *args, **options)
-        return await _call(self._receiving, self._endpoint.abort, call)
+        return await _call(self._receiving, self._give_up, call)
 
     async def send_all(self, data: Buffer, *, timeout: float | None = None) -> int:
         """Send all of a buffer; see Endpoint.send_all().
@@ -269,14 +274,12 @@ class AsyncAcceptor:
         WaitTimeoutError
             No peer connected in time.
         """
-        future = self._pool.submit(functools.partial(self._acceptor.accept, timeout=timeout))
-        try:
-            return AsyncEndpoint(await asyncio.wrap_future(future))
-        except asyncio.CancelledError:
-            if not future.cancel():
-                self.close()
-                future.add_done_callback(_abort_unwanted)
-            raise
+        call = functools.partial(self._acceptor.accept, timeout=timeout)
+        return AsyncEndpoint(await _call(self._pool, self._give_up, call))
+
+    def _give_up(self, accepting: Future[Endpoint]) -> None:
+        self.close()
+        _abort_unwanted(accepting)
 
     @property
     def local_address(self) -> tuple[str, int]:
@@ -326,18 +329,19 @@ async def connect(source: Source, address: str, port: int, **options: Any) -> As
         The stack's error, such as ConnectionRefusedError.
     """
     pool = ThreadPoolExecutor(1, thread_name_prefix="harp-connect")
-    future = pool.submit(functools.partial(source.connect, address, port, **options))
-    pool.shutdown(wait=False)
+    call = functools.partial(source.connect, address, port, **options)
     try:
-        return AsyncEndpoint(await asyncio.wrap_future(future))
-    except asyncio.CancelledError:
-        future.add_done_callback(_abort_unwanted)
-        raise
+        return AsyncEndpoint(await _call(pool, _abort_unwanted, call))
+    finally:
+        pool.shutdown(wait=False)
 
 
-def _abort_unwanted(future: Any) -> None:
-    with contextlib.suppress(Exception):  # canceled, or it failed
-        future.result().abort()
+def _abort_unwanted(connecting: Future[Endpoint]) -> None:
+    def abort(done: Future[Endpoint]) -> None:
+        with contextlib.suppress(Exception):  # it failed
+            done.result().abort()
+
+    connecting.add_done_callback(abort)
 
 
 def listen(source: Source, port: int = 0, **options: Any) -> AsyncAcceptor:
