@@ -86,6 +86,7 @@ static bool closing_stays(struct comm *comm, uint64_t now_ns)
 /* closing_lock held, and let go of while a comm is ended: closing_take() never waits. */
 static void closing_run(uint64_t now_ns)
 {
+	void (*end)(struct comm *) = closing_end;
 	struct comm **at = &closing_comms, *comm;
 
 	while ((comm = *at)) {
@@ -93,8 +94,6 @@ static void closing_run(uint64_t now_ns)
 			at = &comm->next;
 			continue;
 		}
-		void (*end)(struct comm * comm) = closing_end;
-
 		*at = comm->next;
 		pthread_mutex_unlock(&closing_lock);
 		end(comm);
