@@ -1,16 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """libharp-coll and harp.collectives: ranks in one network namespace, and on two hosts."""
 
-import contextlib
 import json
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from new_network import output_of
 
 from harp.lab import Lab, LabOptions
 
@@ -36,22 +35,9 @@ def alone(
     folder: Path, scenario: str, world: int, hosts: int = 0, timeout_s: float = TIMEOUT_S
 ) -> dict[int, Any]:
     """All ranks in one new network namespace, over kernel lanes on lo and shared memory."""
-    env = os.environ | ENV | {"HARP_PATH": "kernel", "NCCL_SOCKET_IFNAME": "lo"}
-    words = ["unshare", "-n", *command(scenario, world, list(range(world)), str(hosts), folder)]
-    with subprocess.Popen(
-        words,
-        env=env,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    ) as process:
-        try:
-            out, err = process.communicate(timeout=timeout_s)
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)  # ranks that hang
-    return results([(process.returncode, out, err)])
+    env = ENV | {"HARP_PATH": "kernel", "NCCL_SOCKET_IFNAME": "lo"}
+    words = command(scenario, world, list(range(world)), str(hosts), folder)
+    return results([output_of(words, env, timeout_s)])
 
 
 def apart(folder: Path, scenario: str, world: int, path: str) -> dict[int, Any]:
