@@ -91,7 +91,7 @@ def test_memory_does_not_outlive_its_lease(harpd: HostDaemon) -> None:
         job.close()
 
 
-def keeper(harpd: HostDaemon, mapped: bool) -> Callable[[Send, int], None]:
+def leasing_job(harpd: HostDaemon, mapped: bool) -> Callable[[Send, int], None]:
     """A job with a lease that keeps its memory: mapped, as jobs do, or open."""
 
     def work(send: Send, wait_fd: int) -> None:
@@ -123,7 +123,7 @@ def memory_of(job: Job) -> int:
 @pytest.mark.parametrize("mapped", [True, False], ids=["mapped", "open"])
 @pytest.mark.parametrize("way", ["killed", "ended", "restarted"])
 def test_memory_is_freed_after_a_restart(harpd: HostDaemon, way: str, mapped: bool) -> None:
-    job = Job(keeper(harpd, mapped))
+    job = Job(leasing_job(harpd, mapped))
     kept = -1
     try:
         assert job.receive() is not mapped

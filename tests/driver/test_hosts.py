@@ -63,7 +63,7 @@ def test_every_mode_measures_over_a_cable(
 def test_the_survivor_of_a_killed_rank_ends_with_an_error(
     start: Start, roles: tuple[str, str], fork: list[str]
 ) -> None:
-    """HARP is told of the peer's death. Silence it would tolerate for longer
+    """HARP detects the peer's death. Silence it would tolerate for longer
     (HARP_USER_TIMEOUT_MS) than harp-bench does."""
     outlives(start, roles, *fork)
 

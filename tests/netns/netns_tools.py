@@ -70,13 +70,13 @@ class Tools:
 
 
 def call_until_answered(tools: Tools, here: Host, address: str) -> Any:
-    """Until the stack has heard of a change the kernel answers, with RST."""
+    """Until the stack knows of a change the kernel answers, with RST."""
     for _ in range(50):
         try:
             return tools.call_tcp(here, "kernel", "send", address, 61000, "--bytes", "100000")
         except AssertionError:
             continue
-    raise AssertionError(f"{address}: nobody answered")
+    raise AssertionError(f"{address}: no answer")
 
 
 def run(host: Host, args: Sequence[str | Path], timeout_s: float = 60) -> str:
@@ -148,7 +148,7 @@ def adopt(host: Host, pins: Path) -> Steering:
 
 
 def make_queue(host: Host, queue: int = 0) -> tuple[int, int]:
-    """An AF_XDP socket that nobody reads, and its memory."""
+    """An AF_XDP socket that is never read, and its memory."""
     made = inside(host, lambda: _host.queue_make(host.ifname, queue, frame_count=256, ring_size=64))
     return made.xsk_fd, made.frames_fd
 

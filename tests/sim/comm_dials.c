@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * comm_dials.c - a keeper on each host, and dials, as connector.c finds them. HARP lanes are dialled by the plugin
- * (comm_words.c), kernel lanes by functions of this file: csim_attempt_ops.
+ * comm_dials.c - a control thread on each host, and connect attempts, as connector.c finds them. The plugin itself opens
+ * HARP lanes (comm_words.c), functions of this file open kernel lanes: csim_attempt_ops.
  *
- * Theory of operation. A keeper has turns as the real one has them (posted work, sources, timers), a little late. A kernel
- * lane opens without words: when it is open the receiving end lets it in, and if it had one of that index
- * drops it; READY takes a while from there to the dialling end, which may hear of the old one's end before. What is cut off
- * gets nowhere, until the dial's deadlines.
+ * Theory of operation. A control thread has turns as the real one has them (posted work, sources, timers), a little late.
+ * A kernel lane opens without a preamble. When it is open the receiving end lets it in, and drops one that it had of that
+ * index. READY takes a while to the connecting end, which may learn of the old lane's end before. Packets of a host that
+ * is cut off are lost, until the attempt's deadlines.
  */
 #include "comm_upkeep.h"
 #include "comm_words.h"
@@ -19,7 +19,7 @@
 #include "poll/control.h"
 #include "lane/lane.h"
 
-#define DIALS_WAKE_NS 20000u   /* until a keeper that was woken has its turn, at most */
+#define DIALS_WAKE_NS 20000u   /* until a control thread that was woken has its turn, at most */
 #define DIALS_READY_NS 100000u /* READY's way beside the path's delay, at most; at times: */
 #define DIALS_READY_NS_LONG (20 * CSIM_MS)
 
@@ -28,32 +28,32 @@ static struct csim_host *dials_host;
 static struct control_source *dials_sources[CSIM_DIALS_MAX];
 static unsigned dials_source_count; /* NULL among them: gone */
 
-void csim_keepers_begin(struct csim *sim)
+void csim_controls_begin(struct csim *sim)
 {
 	dials_sim = sim;
 	dials_source_count = 0;
 }
 
-void csim_keeper_at(struct csim *sim, unsigned host)
+void csim_control_at(struct csim *sim, unsigned host)
 {
 	dials_host = &sim->hosts[host];
 }
 
-struct csim_host *csim_keeper_host(void)
+struct csim_host *csim_control_host(void)
 {
 	return dials_host;
 }
 
-/* ---- the keeper ---------------------------------------------------------------------------------- */
+/* ---- the control thread ---------------------------------------------------------------------------------- */
 
 struct poller *control_poller(void)
 {
-	return &dials_host->keeper;
+	return &dials_host->control;
 }
 
 void control_post(struct work *work)
 {
-	poller_post(&dials_host->keeper, work);
+	poller_post(&dials_host->control, work);
 }
 
 void control_call(struct work *work)
@@ -61,13 +61,13 @@ void control_call(struct work *work)
 	work->run(work, dials_sim->now_ns);
 }
 
-static void keeper_woken(struct poller *poller)
+static void csim_control_woken(struct poller *poller)
 {
-	struct csim_host *host = container_of(poller, struct csim_host, keeper);
+	struct csim_host *host = container_of(poller, struct csim_host, control);
 	uint64_t due_ns = dials_sim->now_ns + rng_below(&dials_sim->rng, DIALS_WAKE_NS);
 
-	if (due_ns < host->keeper_ns)
-		host->keeper_ns = due_ns;
+	if (due_ns < host->control_ns)
+		host->control_ns = due_ns;
 }
 
 void control_timer_set(struct control_timer *timer, uint64_t at_ns)
@@ -140,7 +140,7 @@ void csim_dial_report(struct attempt *dial, struct csim_lane *lane, int error, c
 
 	if (error && lane)
 		csim_ledger_in_vain(lane, error);
-	csim_keeper_at(dials_sim, k->app[CSIM_SEND].host);
+	csim_control_at(dials_sim, k->app[CSIM_SEND].host);
 	if (lane) {
 		lane->end[CSIM_SEND].joined = !error;
 		lane->dial = NULL;
@@ -298,7 +298,7 @@ const struct attempt_ops csim_attempt_ops = {
 	.ended = dial_ended_by_plugin,
 };
 
-/* ---- turns of keepers ------------------------------------------------------------------------------ */
+/* ---- turns of control threads ------------------------------------------------------------------------------ */
 
 /* When the source's dial gets on, or has. */
 static uint64_t source_ns(const struct control_source *source, const struct csim_host *host)
@@ -320,9 +320,9 @@ static uint64_t source_ns(const struct control_source *source, const struct csim
 	return CSIM_NEVER_NS;
 }
 
-static void keeper_turn(struct poller *poller, uint64_t now_ns)
+static void csim_control_turn(struct poller *poller, uint64_t now_ns)
 {
-	struct csim_host *host = container_of(poller, struct csim_host, keeper);
+	struct csim_host *host = container_of(poller, struct csim_host, control);
 	struct control_timer *timer;
 
 	dials_host = host;
@@ -342,20 +342,20 @@ static void keeper_turn(struct poller *poller, uint64_t now_ns)
 	}
 }
 
-void csim_keeper_make(struct csim_host *host)
+void csim_control_make(struct csim_host *host)
 {
-	poller_init(&host->keeper, keeper_turn);
-	host->keeper.wake = keeper_woken;
-	host->keeper_ns = CSIM_NEVER_NS;
+	poller_init(&host->control, csim_control_turn);
+	host->control.wake = csim_control_woken;
+	host->control_ns = CSIM_NEVER_NS;
 }
 
-uint64_t csim_keepers_next_ns(struct csim *sim)
+uint64_t csim_controls_next_ns(struct csim *sim)
 {
 	uint64_t next_ns = CSIM_NEVER_NS;
 
 	for (unsigned h = 0; h < sim->scenario->world.hosts; h++) {
 		struct csim_host *host = &sim->hosts[h];
-		uint64_t due_ns = host->keeper_ns;
+		uint64_t due_ns = host->control_ns;
 
 		if (host->dead)
 			continue;
@@ -370,7 +370,7 @@ uint64_t csim_keepers_next_ns(struct csim *sim)
 
 			due_ns = at_ns < due_ns ? at_ns : due_ns;
 		}
-		host->keeper_due_ns = due_ns;
+		host->control_due_ns = due_ns;
 		if (due_ns != CSIM_NEVER_NS && due_ns < host->freeze_until_ns)
 			due_ns = host->freeze_until_ns;
 		next_ns = due_ns < next_ns ? due_ns : next_ns;
@@ -388,24 +388,24 @@ uint64_t csim_keepers_next_ns(struct csim *sim)
 	return next_ns;
 }
 
-void csim_keepers_run(struct csim *sim)
+void csim_controls_run(struct csim *sim)
 {
 	for (unsigned h = 0; h < sim->scenario->world.hosts; h++) {
 		struct csim_host *host = &sim->hosts[h];
 
-		if (host->keeper_due_ns > sim->now_ns || csim_frozen(sim, h))
+		if (host->control_due_ns > sim->now_ns || csim_frozen(sim, h))
 			continue;
-		host->keeper_ns = CSIM_NEVER_NS;
-		(void)poller_run(&host->keeper, sim->now_ns);
+		host->control_ns = CSIM_NEVER_NS;
+		(void)poller_run(&host->control, sim->now_ns);
 	}
 }
 
 /* As control_stop(): what is posted still runs. */
-void csim_keepers_end(struct csim *sim)
+void csim_controls_end(struct csim *sim)
 {
 	for (unsigned h = 0; h < sim->scenario->world.hosts; h++) {
-		csim_keeper_at(sim, h);
-		while (poller_run_ready(&sim->hosts[h].keeper, sim->now_ns))
+		csim_control_at(sim, h);
+		while (poller_run_ready(&sim->hosts[h].control, sim->now_ns))
 			;
 	}
 }

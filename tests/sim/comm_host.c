@@ -344,7 +344,7 @@ bool csim_hosts_make(struct csim *sim)
 	}
 	for (unsigned host = 0; host < w->hosts && !err; host++) {
 		poller_init(&sim->hosts[host].dial_driver, host_dial_advance);
-		csim_keeper_make(&sim->hosts[host]);
+		csim_control_make(&sim->hosts[host]);
 		for (unsigned rail = 0; rail < w->rails && !err; rail++)
 			err = nic_make(sim, host, rail);
 	}

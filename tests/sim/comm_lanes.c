@@ -2,7 +2,7 @@
 /*
  * comm_lanes.c - lanes open, join their comms, die, and are opened again.
  *
- * What preamble and keeper do in the plugin is done here without words: who dials is known, so an accepted
+ * What preamble and control thread do in the plugin is done here without words: who dials is known, so an accepted
  * connection finds its lane by its port. A comm begins with its first lane, at each end when it is open there;
  * others join when they are open, at each end at its own time. When a sending comm says that it has lost a lane,
  * or that one is much slower than the others, a new one of its index is dialed after redial_ns; or connector.c dials all but

@@ -62,7 +62,7 @@ enum csn_event_kind {
 	  0)           /* chance that other threads run in the middle of a send or receive */      \
 	X(hold_ppm, 0) /* chance, per turn of an application, that others hold a baton */          \
 	X(no_epoll_ppm,                                                                            \
-	  0) /* chance that a driver of kernel lanes gets no epoll, or a dial no keeper */         \
+	  0) /* chance that a driver of kernel lanes gets no epoll, or a dial no control thread */ \
 	X(no_looks,                                                                                \
 	  0) /* nothing is looked at that has nothing under way: it is woken, or rests */          \
 	X(kernel_threads, 0) /* the control thread meets applications */                           \

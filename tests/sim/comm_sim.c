@@ -474,7 +474,7 @@ static uint64_t sim_next_ns(struct csim *sim)
 	uint64_t next_ns = sim_earlier(sim_events(sim), csim_dials_next_ns(sim));
 
 	next_ns = sim_earlier(next_ns, sim_streams(sim));
-	next_ns = sim_earlier(next_ns, csim_keepers_next_ns(sim));
+	next_ns = sim_earlier(next_ns, csim_controls_next_ns(sim));
 	for (unsigned i = 0; i < sim->scenario->nic_count; i++)
 		next_ns = sim_earlier(next_ns, sim_nic_due_ns(sim, &sim->nics[i]));
 	for (unsigned i = 0; i < sim->scenario->comm_count && sim->zero_ns; i++) {
@@ -529,7 +529,7 @@ static void sim_step(struct csim *sim)
 			sim_release(sim, &sim->hosts[i]);
 	}
 	csim_dials_run(sim);
-	csim_keepers_run(sim);
+	csim_controls_run(sim);
 	for (unsigned h = 0; h < sim->scenario->world.hosts; h++)
 		csim_lanes_settle(sim, h);
 	for (unsigned i = 0; i < sim->scenario->nic_count && !sim->failed; i++) {
@@ -611,7 +611,7 @@ static void sim_abandon(struct csim *sim)
 		for (unsigned side = 0; side < 2; side++)
 			csim_app_end(&sim->comms[i].app[side], true);
 	}
-	csim_keepers_end(sim);
+	csim_controls_end(sim);
 	csim_lanes_destroy(sim);
 }
 

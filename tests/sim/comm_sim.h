@@ -10,7 +10,7 @@
  *	comm_lanes.c   lanes open, join their comms, die, and are opened again
  *	comm_upkeep.c  ... by upkeep.c
  *	comm_ledger.c  ... which is judged by what is seen of it
- *	comm_dials.c   ... of a keeper on each host
+ *	comm_dials.c   ... of a control thread on each host
  *	comm_words.c   ... and proved, if they are HARP's
  *	comm_app.c     applications: they post, test, close, and check every byte and every buffer
  *	comm_calm.c    whoever has something to do was woken
@@ -67,9 +67,9 @@ struct csim_nic {
 struct csim_host {
 	struct csim_nic *nics[CSN_RAILS_MAX];
 	struct poller dial_driver; /* of kernel lanes that have no comm yet */
-	struct poller keeper;      /* comm_dials.c's */
+	struct poller control;     /* comm_dials.c's */
 	struct control_timers timers;
-	uint64_t keeper_ns, keeper_due_ns; /* woken; or that, or a timer or a dial */
+	uint64_t control_ns, control_due_ns; /* woken; or that, or a timer or a dial */
 	uint64_t stall_until_ns, freeze_until_ns;
 	bool dead;
 	struct poller *held;    /* its poller is held by a thread that is nowhere to be seen */
@@ -142,7 +142,7 @@ struct csim_ledger {
 	unsigned failures; /* of dials, in a row */
 	uint64_t up_ns, rerolled_ns;
 	uint64_t since_ns;               /* what made it due */
-	struct csim_due soonest, latest; /* they differ where the keeper's clock decides */
+	struct csim_due soonest, latest; /* they differ where the control thread's clock decides */
 	uint16_t port;                   /* of a HARP lane */
 	uint64_t opened, rerolled;
 };
@@ -292,10 +292,10 @@ bool csim_ledger_log(const char *text);
 bool csim_ledger_judge_end(struct csim *sim);
 
 /* ---- comm_dials.c ---- */
-void csim_keeper_make(struct csim_host *host);
-uint64_t csim_keepers_next_ns(struct csim *sim);
-void csim_keepers_run(struct csim *sim);
-void csim_keepers_end(struct csim *sim);
+void csim_control_make(struct csim_host *host);
+uint64_t csim_controls_next_ns(struct csim *sim);
+void csim_controls_run(struct csim *sim);
+void csim_controls_end(struct csim *sim);
 /* A lane that is open at the receiving end: may it join there? */
 bool csim_dial_lets_in(struct csim_lane *lane);
 

@@ -21,7 +21,7 @@ static struct csim *reconnect_sim;
 void csim_reconnect_begin(struct csim *sim)
 {
 	reconnect_sim = sim;
-	csim_keepers_begin(sim);
+	csim_controls_begin(sim);
 	csim_ledger_begin(sim);
 }
 
@@ -118,7 +118,7 @@ static void plan_begins(const struct handle *handle)
 void candidates_list(struct candidates *out, int dev, struct engine_set *engines,
 		     const struct handle *handle)
 {
-	const struct csim_host *here = csim_keeper_host();
+	const struct csim_host *here = csim_control_host();
 	unsigned host = (unsigned)(here - reconnect_sim->hosts);
 
 	memset(out, 0, sizeof(*out));
@@ -164,7 +164,7 @@ void csim_reconnect_made(struct csim_lane *first, enum csim_side side)
 					      .peer.lanes = (uint8_t)k->lanes } };
 	uint8_t key[PREAMBLE_KEY_BYTES];
 
-	csim_keeper_at(reconnect_sim, app->host);
+	csim_control_at(reconnect_sim, app->host);
 	/* The first lane had no words. */
 	memcpy(dial.preamble.key, &k->spec->stream, sizeof(k->spec->stream));
 	if (side == CSIM_RECV) {
@@ -181,20 +181,20 @@ void csim_reconnect_made(struct csim_lane *first, enum csim_side side)
 
 void csim_reconnect_go(struct csim_app *app)
 {
-	csim_keeper_at(reconnect_sim, app->host);
+	csim_control_at(reconnect_sim, app->host);
 	connector_begin(app->connector);
 	csim_ledger_go(&reconnect_sim->comms[app->number]);
 }
 
 void csim_reconnect_end(struct csim_app *app, bool abort)
 {
-	csim_keeper_at(reconnect_sim, app->host);
+	csim_control_at(reconnect_sim, app->host);
 	if (app->side == CSIM_RECV)
 		registry_remove(app->comm);
 	csim_ledger_closes(app->connector);
 	connector_stop(app->connector);
 	comm_close(app->comm, abort);
-	csim_keeper_at(reconnect_sim, app->host);
+	csim_control_at(reconnect_sim, app->host);
 	connector_free(app->connector);
 	app->connector = NULL;
 }
@@ -203,7 +203,7 @@ bool csim_reconnect_lost(struct csim_comm *k, unsigned index, enum comm_loss los
 {
 	bool replaced;
 
-	csim_keeper_at(reconnect_sim, k->app[CSIM_SEND].host);
+	csim_control_at(reconnect_sim, k->app[CSIM_SEND].host);
 	replaced = connector_lost(k->app[CSIM_SEND].comm, index, loss);
 	csim_ledger_lost(k, index, loss, replaced);
 	return replaced;
@@ -237,7 +237,8 @@ bool csim_reconnect_judge(struct csim_app *app)
 	    atomic_load(&app->comm->joining))
 		return true;
 	if (atomic_load(&u->slow))
-		return csim_fail(app->sim, "comm %u: a lane is slow, and nobody looks",
+		return csim_fail(app->sim,
+				 "comm %u: a lane is slow, and its connector does not look",
 				 app->number);
 	for (unsigned i = 0; i < u->lane_count; i++)
 		if (!judge_lane(app, &u->lanes[i]))

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* comm_upkeep.h - between keepers and dials (comm_dials.c), and who is judged by them (comm_upkeep.c). */
+/* comm_upkeep.h - between control threads and dials (comm_dials.c), and who is judged by them (comm_upkeep.c). */
 #ifndef HARP_TESTS_COMM_UPKEEP_H
 #define HARP_TESTS_COMM_UPKEEP_H
 
@@ -10,10 +10,10 @@
 
 /* How the plugin's attempts run here: comm_dials.c. */
 extern const struct attempt_ops csim_attempt_ops;
-void csim_keepers_begin(struct csim *sim);
-/* Whose keeper is meant from here on: in the plugin there is one. */
-void csim_keeper_at(struct csim *sim, unsigned host);
-struct csim_host *csim_keeper_host(void);
+void csim_controls_begin(struct csim *sim);
+/* Whose control thread is meant from here on: in the plugin there is one. */
+void csim_control_at(struct csim *sim, unsigned host);
+struct csim_host *csim_control_host(void);
 /* The lane of that index that is being dialled; NULL: none is. */
 struct csim_lane *csim_dialled(struct csim *sim, unsigned comm, unsigned index);
 

@@ -339,7 +339,7 @@ TEST(an_invalid_port_is_given_back)
 	REFUSES_PORT(-EPROTO, true, "has 36 bytes, not 40");
 }
 
-/* The name is a NIC's: harpd leases a queue of it, which nobody asked for. */
+/* The name is a NIC's: harpd leases a queue of it, which was not asked for. */
 TEST(a_queue_instead_of_a_port_is_given_back)
 {
 	good_port(SPEC);
