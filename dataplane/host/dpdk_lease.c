@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* dpdk_lease.c - a DPDK port leased from harpd: its text, a statistics page per queue, and its
- * return. */
+/* dpdk_lease.c - see dpdk_lease.h. */
 #include "host/dpdk_lease.h"
 
 #include <errno.h>

@@ -2,8 +2,8 @@
 /*
  * dpdk_port.c - the DPDK ports of this process, by name, with the queues of its instances.
  *
- * DPDK devices cannot be shared between processes, and within one its ports are global. So the
- * first instance opens the port with all queues, and the last one closes it.
+ * Processes cannot share DPDK devices, and within a process DPDK's ports are global. So the first
+ * instance opens the port with all queues, and the last one closes it.
  */
 #include "host/dpdk_port.h"
 
@@ -29,8 +29,8 @@ static struct registry ports; /* of struct dpdk_port */
 /* DPDK's log */
 
 /*
- * A log function is called without the lock: it may wait for a lock (Python's) that another thread
- * holds which is about to log.
+ * Log functions are called without the lock. They may wait for a lock (Python's) whose holder is
+ * about to log.
  */
 static struct registry sinks;   /* of struct dpdk_sink */
 static unsigned sinks_speaking; /* log calls in progress; under the lock */
@@ -59,7 +59,7 @@ void dpdk_sink_remove(struct dpdk_sink *sink)
 	registry_leave(&sinks);
 }
 
-/* Called in any thread of DPDK. */
+/* Any thread of DPDK. */
 static void sink_log(void *ctx, enum harp_log_level level, const char *message)
 {
 	struct dpdk_sink *sink;
@@ -120,7 +120,7 @@ static int port_start(const struct dpdk_port *port, const struct harp_instance_o
 	return port->api->start(&eal, why->text, why->size);
 }
 
-/* If flow rules direct each port's packets to its queue, each queue behaves as if it were the only
+/* If flow rules direct each local port's packets to its queue, each queue behaves like the only
  * one. */
 static int port_rss(struct dpdk_port *port, const struct why *why)
 {
@@ -154,7 +154,7 @@ static int port_device(struct dpdk_port *port, const struct harp_instance_option
 		return rc;
 	rc = port->api->port_info(port->port, &port->info);
 	if (rc)
-		return why_fail(why, rc, "asking what it is: %s", strerror(-rc));
+		return why_fail(why, rc, "its properties: %s", strerror(-rc));
 	atomic_init(&port->up, port->info.up);
 	return port_rss(port, why);
 }
@@ -189,7 +189,7 @@ static int port_make(struct dpdk_port **out, const struct harp_port_spec *spec,
 	return 0;
 }
 
-/* Different queue requests of instances still mean the same port. */
+/* True if both texts describe the same port; the number of queues may differ. */
 static bool port_same(const struct harp_port_spec *open, const struct harp_port_spec *wanted)
 {
 	struct harp_port_spec copy = *wanted;
@@ -209,7 +209,7 @@ static int port_enter(struct dpdk_port **out, const struct harp_port_spec *spec,
 	if (!port_same(&port->spec, spec))
 		return why_fail(
 			why, -EINVAL,
-			"a port of this name is open in this process with another text; name= tells "
+			"this process has opened a port of this name with another text; name= tells "
 			"two apart");
 	return 0;
 }
@@ -227,7 +227,7 @@ static int port_enter_leased(struct dpdk_port **out, const char *name,
 	if (*out && !(*out)->lease)
 		return why_fail(
 			why, -EBUSY,
-			"a port of this name is open in this process, and is none of harpd's");
+			"this process has opened a port of this name without harpd");
 	if (*out)
 		return 0;
 	rc = dpdk_lease_take(&lease, name, opt, &spec, why);
@@ -294,7 +294,7 @@ int dpdk_port_put(struct dpdk_port *port, struct why *why)
 		port_forget(port);
 		/* Under the lock: the next open must find the device free. */
 		port_free(port);
-		/* This code may be unloaded; DPDK's threads stay. */
+		/* This code may be unloaded, but DPDK's threads stay. */
 		if (!ports.first)
 			(void)api->start(&silent, NULL, 0);
 		rc = dpdk_lease_give_back(lease, why);

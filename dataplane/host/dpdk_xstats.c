@@ -26,7 +26,7 @@ struct dpdk_xstats {
 	struct harp_page_xstat items[HARP_PAGE_XSTATS_MAX];
 };
 
-/* If a driver cannot answer now, its last values stay. */
+/* If the driver cannot answer, the last values stay. */
 static void xstats_bring(struct dpdk_xstats *xstats, uint64_t now_ns)
 {
 	unsigned kept = 0;

@@ -3,8 +3,8 @@
  * instance_lease.c - opens a stack on a queue leased from harpd, without privileges.
  *
  * harpd has created the queue, entered it in the XDP program's map and reserved the ports. In the
- * NIC's network namespace the process reads the interface from the kernel, as a stand-alone one
- * does. In another namespace it has no socket for that and asks harpd (netwatch.h).
+ * NIC's network namespace the process reads the interface from the kernel. In another namespace it
+ * cannot, and asks harpd (netwatch.h).
  */
 #include <errno.h>
 #include <stdio.h>
@@ -23,7 +23,7 @@ static int lease_link_up(const struct instance_setup *o, struct harp_instance *i
 	return 0;
 }
 
-/* Interface data from the kernel. */
+/* Reads the interface from the kernel. */
 static int lease_here(struct instance_setup *o, struct harp_instance *instance)
 {
 	const struct harp_lease_leased *grant = &instance->lease->grant;
@@ -34,7 +34,7 @@ static int lease_here(struct instance_setup *o, struct harp_instance *instance)
 		return rc;
 	rc = netlink_get_link(&instance->queries, grant->ifindex, &link);
 	if (rc)
-		return why_fail(&o->why, rc, "harpd's interface %u is not here: %s", grant->ifindex,
+		return why_fail(&o->why, rc, "harpd's interface %u does not exist here: %s", grant->ifindex,
 				strerror(-rc));
 	if (strcmp(link.ifname, instance->ifname) != 0 ||
 	    memcmp(link.mac, grant->mac, sizeof(link.mac)) != 0)
@@ -44,14 +44,14 @@ static int lease_here(struct instance_setup *o, struct harp_instance *instance)
 	return lease_link_up(o, instance, link.up, link.mtu_bytes);
 }
 
-/* The first NETWORK message: there is no stack yet to apply it to. */
+/* Stores the first NETWORK message: there is no stack yet to apply it to. */
 static void lease_apply(void *ctx, const struct harp_lease_header *message)
 {
 	if (message->type == HARP_LEASE_NETWORK)
 		memcpy(ctx, message, sizeof(struct harp_lease_network));
 }
 
-/* Interface data from harpd. */
+/* Reads the interface from harpd. */
 static int lease_elsewhere(struct instance_setup *o, struct harp_instance *instance,
 			   struct harp_lease_network *network)
 {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * lease.c - the parts of an instance that harpd creates: requested, verified, used, returned.
+ * lease.c - requests, verifies, uses and returns the parts of an instance that harpd creates.
  *
- * A lease belongs to the process, not to the connection: the connection is closed at once, and the
- * return uses a new one. So a restart of harpd in between makes no difference.
+ * A lease belongs to the process, not to the connection: this code closes the connection at once
+ * and returns the lease over a new one. So a restart of harpd in between makes no difference.
  *
  * The descriptors come from another program. Each is verified with the kernel before use: a wrong
  * one would cause a hang or silent failure much later.
@@ -23,12 +23,12 @@
 #include "harp_page.h"
 #include "host/daemon.h"
 
-/* Linux 5.14; missing in Debian 12's C library headers. */
+/* Linux 5.14; Debian 12's C library headers lack it. */
 #ifndef SO_NETNS_COOKIE
 #define SO_NETNS_COOKIE 71
 #endif
 
-/* A stopped harpd must not delay closing several instances. */
+/* Short, because a stopped harpd must not delay closing several instances. */
 #define RELEASE_WAIT_MS 1000u
 #define LEASE_CLIENT_BYTES 32u
 #define PAGE_SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
@@ -62,10 +62,10 @@ int lease_page_map(int fd, size_t bytes, void **out, const struct why *why)
 
 	*out = NULL;
 	if (seals < 0 || (seals & PAGE_SEALS) != PAGE_SEALS || fstat(fd, &status) < 0)
-		return why_fail(why, -EPROTO, "harpd's statistics page is no sealed memfd");
+		return why_fail(why, -EPROTO, "harpd's statistics page is not a sealed memfd");
 	if (!bytes || bytes > HARP_PAGE_BYTES_MAX || (uint64_t)status.st_size < bytes)
 		return why_fail(why, -EPROTO,
-				"harpd's statistics page has %lld bytes and should have %zu",
+				"harpd's statistics page has %lld bytes instead of %zu",
 				(long long)status.st_size, bytes);
 	page = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	if (page == MAP_FAILED)

@@ -30,7 +30,7 @@ struct xdp_shared {
 
 static struct registry registry; /* of struct xdp_shared */
 
-/* Interface numbers are per namespace. 0: a kernel before 5.14 does not report it. */
+/* Interface numbers are per namespace. 0: kernels before 5.14 do not report the cookie. */
 static uint64_t netns_cookie(void)
 {
 	uint64_t cookie = 0;
@@ -103,8 +103,8 @@ static int shared_suits(const struct xdp_shared *shared, const struct xdp_wish *
 		return 0;
 	if (why)
 		snprintf(why, why_len,
-			 "%s: this process has its XDP program there in %s mode; ask for that "
-			 "one, or for automatic choice",
+			 "%s: this process has attached its XDP program in %s mode; request that "
+			 "mode or automatic choice",
 			 wish->ifname, native ? "native" : "generic");
 	return -EBUSY;
 }
@@ -142,7 +142,7 @@ static void shared_forget(const struct xdp_shared *shared)
 
 void xdp_shared_put(struct xdp_shared *shared)
 {
-	/* In a forked child, the parent's program is neither closed nor detached. */
+	/* In a forked child, the parent's program stays open and attached. */
 	if (!shared || shared->pid != getpid())
 		return;
 	registry_enter(&registry);
