@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * frame.c - the pool: a stack of free frame numbers, most recently used on top, since that frame is
- * most likely still in the cache.
+ * frame.c - the pool: a stack of free frame numbers. The most recently used one is on top, because
+ * it is most likely still cached.
  */
 #include "memory/frame.h"
 
