@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * forked.c - keeps a forked child from holding a driver's descriptors: a NIC in VFIO, a tap device,
- * an XDP or packet socket.
+ * forked.c - keeps forked children from holding a driver's descriptors: a NIC in VFIO, a tap
+ * device, an XDP or packet socket.
  *
  * Drivers open them without close-on-exec. While a child has one open or mapped, the kernel keeps
- * the resource for a process that may have exited. So descriptors that appear while a port is
- * opened are recorded and closed in children, if they are still of such a kind (the number may have
- * been reused). Their mappings are excluded from inheritance.
+ * the resource of a process that may have exited. So this code records descriptors that appear
+ * while a port is opened and closes them in children, if they are still of such a kind (the number
+ * may have been reused). It excludes their mappings from inheritance.
  */
 #include <dirent.h>
 #include <inttypes.h>

@@ -2,11 +2,10 @@
 /*
  * mapping.c - memory for DMA: registered with DPDK, and mapped for each device.
  *
- * Ranges consist of whole pages and may overlap; queues of one device, and in DPDK's registration
- * all devices, share pages. So there is a list of disjoint pieces, each with the number of ranges
- * that need it. A range uses existing pieces and creates the missing ones between them. Pieces
- * without a device are DPDK's registrations (rte_extmem_register), the others are a device's
- * mappings.
+ * Ranges consist of whole pages and may overlap. Queues of one device share pages; in DPDK's
+ * registration all devices do. So there is a list of disjoint pieces, each with its number of users
+ * (ranges). A range uses existing pieces and creates the missing ones between them. Pieces without
+ * a device are DPDK's registrations (rte_extmem_register), the others are a device's mappings.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -37,7 +36,7 @@ static int mapping_make(const struct mapping *m)
 
 	if (rc == 0)
 		return 0;
-	/* Some drivers leave rte_errno alone. */
+	/* Some drivers do not set rte_errno. */
 	return rte_errno == 0 || rte_errno == EOPNOTSUPP || rte_errno == ENOTSUP ? -ENOTSUP
 										 : -rte_errno;
 }
@@ -67,8 +66,7 @@ static void mapping_let_go(struct rte_device *device, uintptr_t from, uintptr_t 
 	}
 }
 
-/* The end of a new piece that starts at `from`, limited by the next piece; or the existing piece at
- * `from`. */
+/* The end of a new piece from `from` to the next piece at most; or the existing piece at `from`. */
 static struct mapping *mapping_at(struct rte_device *device, uintptr_t from, uintptr_t *end)
 {
 	for (struct mapping *m = mappings; m; m = m->next) {
