@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* frames.c - receiving: copied, peeked in place, or as frames. */
+/* frames.c - receives by copy, in place, or as frames. */
 #include "socket/socket.h"
 
 #include <errno.h>
 #include <string.h>
 
-/* Nothing to read: end of stream, terminated, or -EAGAIN. */
+/* The result when there is nothing to read: end of stream, the connection's error, or -EAGAIN. */
 static int frames_nothing(const struct harp_conn *conn)
 {
 	if (conn->error)
