@@ -57,7 +57,7 @@ void info_ask_nic(const struct harp_stack *stack, struct harp_stats *stats)
 	stats->nic_driver_copied_bytes = said.driver_copied_bytes;
 }
 
-/* Updates gauges that other modules maintain. */
+/* Updates the gauges of other modules. */
 static struct harp_stats info_snapshot(const struct harp_stack *stack)
 {
 	struct harp_stats stats = stack->stats;
