@@ -120,7 +120,7 @@ void tcp_cookie_answer(struct harp_listener *l, const struct tcp_segment *syn)
 }
 
 /* The returning ACK. */
-/* Reconstructs the SYN behind the ACK as far as the cookie allows. False: not a valid cookie. */
+/* Reconstructs the SYN of this ACK as far as the cookie permits. False: not a valid cookie. */
 static bool cookie_check(const struct harp_conn *conn, const struct tcp_segment *ack,
 			 struct tcp_segment *syn)
 {
@@ -175,7 +175,7 @@ bool tcp_cookie_accept(struct harp_listener *l, const struct tcp_segment *ack)
 		tcp->stats->tcp_cookies_refused++;
 		return false;
 	}
-	/* The peer retransmits its data if there is no room now. */
+	/* The peer retransmits its data if the backlog is full now. */
 	if (l->accept_count >= l->backlog) {
 		tcp->stats->drop_tcp_backlog++;
 		return false;

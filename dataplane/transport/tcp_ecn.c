@@ -50,7 +50,7 @@ void tcp_ecn_syn_in(struct harp_conn *conn, uint8_t flags)
 	uint8_t said = flags & (TCP_ECE | TCP_CWR);
 
 	if (flags & TCP_ACK) {
-		/* ECE alone; a peer that reflects unknown bits would send both. */
+		/* ECE alone: a peer that reflects unknown bits would send both. */
 		if (said != TCP_ECE || !(conn->flags & CONN_ECN_ASKED))
 			return;
 		conn->flags |= CONN_ECN_IN;
@@ -129,7 +129,7 @@ void tcp_ecn_echo_in(struct harp_conn *conn)
 {
 	conn->tcp->stats->tcp_ecn_ece_in++;
 	conn->acct.ecn_ece_in++;
-	/* Once per window of data: everything sent since the last reduction must be acknowledged
+	/* Once per window of data: all data sent since the last reduction must be acknowledged
 	 * first. After half of the sequence space without a reduction, reduced_seq is ahead and
 	 * meaningless. */
 	if (seq_leq(conn->snd.una_seq, conn->ecn.reduced_seq) &&

@@ -273,20 +273,20 @@ void tcp_loss_ack(struct harp_conn *conn, struct tcp_ack *a)
 
 	if (conn->loss_open && conn->undo.open && loss_was_in_vain(conn, a))
 		loss_undo(conn);
-	/* Evaluated before recovery may end: its last ACK still belongs to it. */
+	/* Evaluated before recovery may end, because its last ACK still belongs to it. */
 	reducing = loss_is_reducing(conn);
 	timed_out = conn->recovery == TCP_RECOVERY_RTO;
 	if (conn->loss_open)
 		loss_repair(conn, a);
 	ev = loss_event(conn, a->flight_bytes);
-	/* RFC 3465 section 2.3: an ACK that fills a hole covers data delivered before the timeout;
-	 * counting it would reopen the window at once. */
+	/* RFC 3465 section 2.3: an ACK that fills a hole covers data delivered before the timeout.
+	 * Counting it would reopen the window at once. */
 	ev.acked_bytes = timed_out ? a->delivered_bytes : a->acked_bytes;
 	ev.delivered_bytes = a->delivered_bytes;
 	ev.marked_bytes = conn->ecn.ack_ece ? a->delivered_bytes : 0;
 	ev.rtt_ns = a->rtt_ns;
 	ev.recovering = reducing || loss_is_reducing(conn);
-	/* After a timeout the loss window is the limit, even with little left to send. */
+	/* After a timeout the loss window is the limit, even if little is left to send. */
 	ev.limited = timed_out || (conn->flags & CONN_CWND_LIMITED) != 0;
 	if (a->delivered_bytes > 0) {
 		conn->cc.ops->acked(&conn->cc, &ev);
@@ -361,7 +361,7 @@ void tcp_loss_timeout(struct harp_conn *conn)
 	tcp_dupack_forget(conn);
 	loss_mark_all(conn);
 	tcp_rack_restart(conn);
-	/* RFC 5681: the loss window, plus what may still be in flight. */
+	/* RFC 5681: the loss window, plus the data that may still be in flight. */
 	conn->cc.cwnd_bytes = tcp_loss_pipe_bytes(conn) + conn->snd.mss_bytes;
 	assert(tcp_sack_sums_good(conn));
 }
@@ -410,7 +410,7 @@ void tcp_loss_sent(struct harp_conn *conn, struct frame *seg, bool again)
 	}
 	if (conn->options & HARP_TCPI_SACK)
 		tcp_rack_resent(conn, seg);
-	/* Its ACK takes a round trip: RFC 6298 (5.1), for the oldest segment. */
+	/* RFC 6298 (5.1), for the oldest segment: its ACK takes a round trip. */
 	if (seg == conn->sndq.head && conn->recovery == TCP_RECOVERY_FAST)
 		tcp_timer_resent(conn);
 }

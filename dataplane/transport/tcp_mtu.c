@@ -74,7 +74,7 @@ void tcp_mtu_init(struct harp_conn *conn)
 	conn->mtu.state = MTU_IDLE;
 }
 
-/* The current top: the route may have changed. */
+/* The current top, because the route may have changed. */
 static uint32_t mtu_top(const struct harp_conn *conn)
 {
 	uint32_t local = mtu_segment_bytes(conn, conn->path.mtu_bytes);
@@ -83,7 +83,8 @@ static uint32_t mtu_top(const struct harp_conn *conn)
 }
 
 /* Decrease. */
-/* Outstanding segments that are too large will not arrive: marks them for retransmission, split. */
+/* Outstanding segments that are too large will not arrive: marks them for retransmission in
+ * parts. */
 static void mtu_mark_large(struct harp_conn *conn)
 {
 	for (struct frame *seg = conn->sndq.head; seg && seg != conn->sndq.unsent;
@@ -140,7 +141,7 @@ void tcp_mtu_timeout(struct harp_conn *conn)
 	uint32_t base = mtu_segment_bytes(conn, v4 ? MTU_BASE_BYTES_V4 : MTU_BASE_BYTES_V6);
 	uint32_t least = v4 ? mtu_segment_bytes(conn, MTU_LEAST_BYTES_V4) : base;
 
-	/* No evidence about the probe: something else is wrong (RFC 4821 section 7.6.4). */
+	/* No evidence about the probe: the cause is another one (RFC 4821 section 7.6.4). */
 	if (conn->mtu.state == MTU_PROBING)
 		tcp_mtu_probe_lost(conn, NULL);
 	if (conn->snd.wnd_bytes == 0)
@@ -159,12 +160,12 @@ void tcp_mtu_timeout(struct harp_conn *conn)
 	else if (seg_bytes(seg) > least && conn->rtx_backoff >= 2 * MTU_BLACK_HOLE_TIMEOUTS)
 		mtu_lower(conn, least, 0);
 	else
-		return; /* small segments do not pass either */
+		return; /* small segments do not pass, either */
 	conn->tcp->stats->tcp_mtu_black_holes++;
 }
 
 /* Increase. */
-/* The search is over; it starts again after MTU_RAISE_NS if the size is below the top. */
+/* The search is over. It starts again after MTU_RAISE_NS if the size is below the top. */
 static void mtu_settle(struct harp_conn *conn)
 {
 	conn->mtu.tries = 0;
@@ -198,7 +199,7 @@ bool tcp_mtu_refused(struct harp_conn *conn)
 	}
 	if (conn->mtu.state != MTU_SEARCH || conn->tcp->now_ns < conn->mtu.next_ns)
 		return false;
-	mtu_settle(conn); /* it probed the route's former MTU */
+	mtu_settle(conn); /* the probe was for the route's former MTU */
 	return true;
 }
 
