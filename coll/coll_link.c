@@ -7,7 +7,7 @@
  * the listener of the peer's process, whose handle all ranks know from harp_coll_open(). A process
  * has one listener for each device, shared by all groups. So a comm's first message (struct
  * link_hello) names group, rank and class, and the acceptor assigns the comm to that link. A comm
- * whose group is not open here yet waits, because its process may only be a little ahead.
+ * whose group is not open here yet waits, because the peer may only be slightly ahead.
  */
 #include <errno.h>
 #include <stdlib.h>

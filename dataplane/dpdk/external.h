@@ -23,7 +23,7 @@ enum port_flush {
 struct external_item {
 	struct rte_mbuf_ext_shared_info shared;
 	struct rte_mbuf *mbuf; /* allocated for this item */
-	const uint8_t *bytes;  /* while the driver has it */
+	const uint8_t *bytes;  /* while the driver holds it */
 	uint32_t len;          /* 0: not in use */
 	bool undone;           /* the driver did not accept it */
 };

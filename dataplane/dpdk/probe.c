@@ -21,7 +21,7 @@ int port_name(struct dpdk_port *port, const char *device, const struct why *why)
 	return 0;
 }
 
-/* Drivers return -1 for any failure; their messages say more. */
+/* Drivers return -1 for any failure; their messages have the reason. */
 static int port_probe_error(int err, const char *words)
 {
 	if (err != -1)

@@ -18,7 +18,7 @@ void __attribute__((format(printf, 4, 5)))
 report_add(struct report *report, const char *name, enum severity severity, const char *format,
 	   ...);
 
-/* check_address.c: the addresses that peers can be given. */
+/* check_address.c: addresses that peers may use. */
 void check_addresses(struct report *report, const char *ifname, const struct af_xdp_link *link);
 
 #endif

@@ -311,7 +311,7 @@ static int netwatch_ask(const struct netwatch *watch, const struct harp_addr *ds
 		return error;
 	*rc = daemon_route(daemon, watch->lease_id, dst, route, &quiet);
 	harp_daemon_close(daemon);
-	/* -ENETUNREACH and similar come from the kernel; with these, the kernel was not asked. */
+	/* -ENETUNREACH and similar come from the kernel. These mean that harpd did not query it. */
 	switch (*rc) {
 	case -ETIMEDOUT:
 	case -ECONNRESET:

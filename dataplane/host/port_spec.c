@@ -126,7 +126,7 @@ static int item_address(const struct port_item *item)
 		return item_fail(item, "not a host's address");
 	for (uint32_t i = 0; i < spec->address_count; i++)
 		if (port_addr_is(&spec->addresses[i], &addr))
-			return item_fail(item, "said twice");
+			return item_fail(item, "repeated");
 	if (spec->address_count == HARP_PORT_ADDRESSES_MAX)
 		return item_fail(item, "a port has at most %u addresses", HARP_PORT_ADDRESSES_MAX);
 	spec->addresses[spec->address_count] = addr;
@@ -265,7 +265,7 @@ static int port_item(struct harp_port_spec *spec, char *text, bool seen[PORT_KEY
 		if (strcmp(text, port_keys[i].key) != 0)
 			continue;
 		if (seen[i] && !port_keys[i].repeated)
-			return item_fail(&item, "said twice");
+			return item_fail(&item, "repeated");
 		seen[i] = true;
 		return port_keys[i].read(&item);
 	}

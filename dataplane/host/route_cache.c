@@ -230,7 +230,7 @@ static void route_cache_remove(struct route_cache *m, const struct harp_lease_ta
 	}
 }
 
-/* Adds new entries. The kernel alone uses those that the stack refuses (IPv6 with a small MTU). */
+/* Adds new entries. Only the kernel uses those that the stack refuses (IPv6 with a small MTU). */
 static void route_cache_add(struct route_cache *m, const struct harp_lease_tables *found)
 {
 	for (unsigned i = 0; i < found->address_count; i++) {

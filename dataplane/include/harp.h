@@ -140,7 +140,7 @@ struct harp_stack_options {
 	uint16_t port_max;      /* 0: 65535 */
 	uint32_t neighbor_mode; /* enum harp_neighbor_mode */
 	/* 0: random numbers and secrets come from getrandom(). Otherwise all are derived from seed,
-	 * for simulators and tests: an attacker who guesses it knows every secret */
+	 * for simulators and tests: an attacker that guesses it knows every secret */
 	uint64_t seed;
 	uint64_t now_ns; /* the clock at creation */
 	struct harp_stack_hooks hooks;
@@ -444,8 +444,9 @@ HARP_API ssize_t harp_conn_send_external(struct harp_conn *conn, const void *dat
  * error.
  */
 HARP_API int harp_conn_shutdown(struct harp_conn *conn, int how);
-/* Closes in order: FIN after the queued data, then the stack finishes alone (including TIME-WAIT).
- * Unread received bytes cause a reset (RFC 2525 section 2.17). NULL is accepted. */
+/* Closes in order: FIN after the queued data; then the stack finishes without the application
+ * (including TIME-WAIT). Unread received bytes cause a reset (RFC 2525 section 2.17). NULL is
+ * accepted. */
 HARP_API void harp_conn_close(struct harp_conn *conn);
 /* Sends RST and frees the connection. NULL is accepted. */
 HARP_API void harp_conn_abort(struct harp_conn *conn);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * af_xdp_abi.h - the AF_XDP system interface. Declares what Debian 12's headers (Linux 6.1) lack
- * and asserts every layout.
+ * af_xdp_abi.h - the AF_XDP system interface. Declares the parts that Debian 12's headers (Linux
+ * 6.1) lack and asserts every layout.
  *
  * Source: include/uapi/linux/if_xdp.h and Documentation/networking/af_xdp.rst of Linux 6.18.
  */

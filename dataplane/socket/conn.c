@@ -66,7 +66,7 @@ static int conn_choose_port(struct harp_conn *conn, uint16_t wanted)
 }
 
 /* A port holds a file descriptor, for a minute in TIME-WAIT. Ends the oldest connection in
- * TIME-WAIT that is alone on its port. */
+ * TIME-WAIT that is the only user of its port. */
 static bool conn_take_back_port(struct tcp *tcp)
 {
 	struct harp_conn *old;

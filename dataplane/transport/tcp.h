@@ -17,7 +17,7 @@
  *	tcp_budget.c   frames that a connection may hold; autotuning
  *	tcp_starve.c   receivers for which the pool has no frames
  *	tcp_delack.c   delayed ACKs
- *	tcp_tx.c       the transmit phase: which connection sends what, when
+ *	tcp_tx.c       the transmit phase: chooses connections and data
  *	tcp_out.c      one segment out: headers, options, window
  *	tcp_gso.c      several segments as one packet that the NIC segments (TSO)
  *	tcp_sndq.c     the send queue: bytes and frames become segments
@@ -27,7 +27,7 @@
  *	tcp_sackout.c  the receiver's SACK blocks
  *	tcp_rack.c     loss detection and the tail loss probe (RFC 8985)
  *	tcp_dupack.c   duplicate ACKs without SACK (RFC 6582)
- *	tcp_loss.c     loss recovery: start, end, what may be sent meanwhile, undo
+ *	tcp_loss.c     loss recovery: start, end, transmissions during it, undo
  *	tcp_mtu.c      path MTU discovery (RFC 1191, 4821)
  *	tcp_timer.c    RTT and RTO (RFC 6298), probes, keepalive, TIME-WAIT
  *	tcp_ecn.c      explicit congestion notification: RFC 3168, 8257

@@ -114,7 +114,7 @@ void tcp_ack_in(struct harp_conn *conn, const struct tcp_segment *seg)
 			tcp_ack_new(conn, seg->ack);
 		return;
 	}
-	conn->loss_open = 1; /* each segment reports what it delivers */
+	conn->loss_open = 1; /* each segment reports its delivery */
 	if (advances)
 		ack_advance(conn, &a);
 	if (a.sack)

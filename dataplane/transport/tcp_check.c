@@ -11,17 +11,16 @@
  *		peer that really reset answers with an exact RST.
  *	SYN	never accepted: always a challenge ACK (except TIME-WAIT:
  *		tcp_check_time_wait_reuse()).
- *	data,	SEG.SEQ in the window, SEG.ACK in [SND.UNA - MAX.SND.WND, SND.NXT] and not before
- *		our first
- *	FIN,	byte, and with timestamps a TSecr that we have sent and that the peer may still
- *		echo, and
- *	ACK	a TSval that is not old.
+ *	data, FIN, ACK
+ *		SEG.SEQ in the window, SEG.ACK in [SND.UNA - MAX.SND.WND, SND.NXT] and not before
+ *		our first byte, and with timestamps a TSval that is not old and a TSecr that we have
+ *		sent and that the peer may still echo.
  *
  * TSecr. Our timestamps begin at a secret offset (tcp_conn_secrets()). A peer echoes its TS.Recent,
  * which only grows. PAWS accepts segments whose TSval is at least TS.Recent. Such a segment was
- * sent after all with an earlier TSval, and echoes at least what the last segment that updated
- * TS.Recent echoed (ts.echo_min; ts.echo_max is for the TSval of TS.Recent, whose clock tick may
- * not be over). So TSecr lies in [ts.echo_min, ts.sent], where ts.sent is the last TSval sent. That
+ * sent after all segments with an earlier TSval, and echoes at least the value of the last segment
+ * that updated TS.Recent (ts.echo_min; ts.echo_max is for the TSval of TS.Recent, whose clock tick
+ * may not be over). So TSecr is in [ts.echo_min, ts.sent], where ts.sent is the last TSval sent. That
  * range is a round trip of milliseconds on a busy connection, and the time between the last two
  * exchanges on an idle one, out of 2^32. Segments of a correct peer pass in any order of arrival.
  * If one fails, the challenge ACK carries our newest TSval, so a peer with a different TS.Recent
@@ -33,7 +32,7 @@
  * counted a global budget from the attacker's own connection and so found 4-tuples and sequence
  * numbers. Here nothing is shared. A connection's limit depends on the number of connections only:
  * their sum stays near TCP_CHALLENGE_ACKS_PER_S_STACK, but a challenge on one connection never
- * changes what another one sends. A keyed hash of connection and epoch adds jitter to budgets and
+ * changes the output of another one. A keyed hash of connection and epoch adds jitter to budgets and
  * epochs, so even that number cannot be measured.
  */
 #include "transport/tcp.h"

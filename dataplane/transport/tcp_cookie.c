@@ -3,7 +3,7 @@
  * tcp_cookie.c - SYN cookies (RFC 4987 section 3.6): under pressure a SYN gets an answer but no
  * memory.
  *
- * Theory of operation. While the backlog has room, a SYN takes a slot, which keeps all of the
+ * Theory of operation. While the backlog is not full, a SYN takes a slot, which keeps all of the
  * peer's options and can retransmit the SYN-ACK. When half-open connections have used up the
  * backlog, or half of the stack's slots, a SYN is answered without state. The state travels to the
  * peer and back:

@@ -3,12 +3,12 @@
  * tcp_ecn.c - explicit congestion notification: RFC 3168, and the receiving half of DCTCP (RFC
  * 8257).
  *
- * Theory of operation. Both ends agree in the handshake. New data then leaves as ECT(0); SYNs, pure
+ * Theory of operation. Both ends agree in the handshake. New data is then sent as ECT(0); SYNs, pure
  * ACKs, probes and retransmissions do not (RFC 3168 section 6.1). A router marks a packet CE
  * instead of dropping it, and the receiver sends ECE
  *	- until the sender sends CWR (RFC 3168 section 6.1.3); or,
  *	- with DCTCP, on the ACKs of marked segments only (RFC 8257 section 3.2): before the CE
- *	  state changes, pending data is acknowledged with the old state, delayed ACKs included.
+ *	  state changes, pending data is acknowledged with the old state, including delayed ACKs.
  * The sender reduces its window once per window of data, and sends CWR on the next new data after
  * any reduction. DCTCP is not negotiated: both ends must be configured for it.
  *
@@ -50,7 +50,7 @@ void tcp_ecn_syn_in(struct harp_conn *conn, uint8_t flags)
 	uint8_t said = flags & (TCP_ECE | TCP_CWR);
 
 	if (flags & TCP_ACK) {
-		/* ECE alone: a peer that reflects unknown bits would send both. */
+		/* Only ECE: a peer that reflects unknown bits would send both. */
 		if (said != TCP_ECE || !(conn->flags & CONN_ECN_ASKED))
 			return;
 		conn->flags |= CONN_ECN_IN;

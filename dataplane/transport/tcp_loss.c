@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tcp_loss.c - loss recovery: its start and end, what may be sent meanwhile, and undo.
+ * tcp_loss.c - loss recovery: its start and end, transmissions during recovery, and undo.
  *
  * Theory of operation. Segments carry marks (tcp_sack.c). With SACK, RACK marks lost segments
  * (tcp_rack.c); without it, duplicate and partial ACKs do (tcp_dupack.c). A timeout marks
@@ -8,7 +8,7 @@
  * first, as the window allows; clearing the mark puts the segment in flight again.
  *
  * conn->recovery is the state. All states but NONE are an episode, which lasts until SND.UNA
- * reaches recover_seq (SND.NXT when the state was entered), whatever else is lost meanwhile:
+ * reaches recover_seq (SND.NXT when the state was entered), regardless of further losses:
  *	NONE	the controller (cc.h) moves cwnd. Segments may be marked while duplicates or late
  *		segments are observed.
  *		-> FAST at the first loss: an ACK (loss_repair()), or RACK's timer
@@ -16,10 +16,10 @@
  *		-> CWR  at an ECN mark (tcp_loss_ecn()), or when the tail loss probe has repaired a
  *		loss
  *	FAST	segments were lost. The controller has set ssthresh, and RFC 9937 (PRR) moves cwnd
- *		there: what is sent is a fraction of what is delivered, so the pipe neither runs dry
- *		nor bursts
+ *		there: the sender sends a fraction of the delivered data, so the pipe neither runs
+ *		dry nor bursts
  *	CWR	as FAST, with nothing to retransmit
- *		-> FAST when something is lost: PRR continues towards the same ssthresh
+ *		-> FAST at the next loss: PRR continues towards the same ssthresh
  *	RTO	the timer has expired, in any state (tcp_loss_timeout()): slow start from one
  *		segment, up to the controller's ssthresh. Repeated expiry stays in this state
  *	all	-> NONE by loss_end(), at recover_seq; or by loss_undo(), if the episode was
@@ -34,7 +34,7 @@
  * retransmission (Eifel, RFC 3522), if every retransmission is reported as a duplicate (DSACK, RFC
  * 3708), or if, after a timeout, a segment is delivered that was sent before it and not again
  * (F-RTO with SACK, RFC 5682 section 3). Then struct cc is restored (RFC 4015) and the marks are
- * cleared; RACK marks again what is really lost.
+ * cleared; RACK marks the segments again that are really lost.
  */
 #include "transport/tcp.h"
 

@@ -4,9 +4,9 @@
  *
  * Theory of operation. A connection starts with the largest segment that its link and the peer's
  * MSS option allow, mtu.top_bytes. snd.mss_bytes decreases for three reasons:
- *	- our own route's MTU decreased (tcp_mtu_refused()): what was sent may arrive, the rest is
- *	  split
- *	- a router reports it (tcp_mtu_icmp()). Since anyone can forge the message, it must quote an
+ *	- our own route's MTU decreased (tcp_mtu_refused()): sent segments may arrive, the others
+ *	  are split
+ *	- a router reports it (tcp_mtu_icmp()). The message can be forged, so it must quote an
  *	  outstanding segment larger than the reported size. If segments as large as the quoted one
  *	  have been acknowledged, the report takes effect only after a retransmission timeout of
  *	  that segment (RFC 5927 section 7.2)
@@ -19,7 +19,7 @@
  *
  * The size increases by probes (MTU_SEARCH): the next bytes of the queue in one larger segment,
  * followed by enough data to detect its loss without a timeout. If the probe is acknowledged, its
- * size is the new one. If it alone is lost, that is no congestion (RFC 4821 section 7.5): it is
+ * size is the new one. If only the probe is lost, that is no congestion (RFC 4821 section 7.5): it is
  * split and retransmitted, and after MTU_TRIES losses the size counts as too large. The first
  * candidate is the top, which works if the path was only dead for a while; then binary search
  * continues until MTU_CLOSE_BYTES. The search starts at once after a black hole, and every

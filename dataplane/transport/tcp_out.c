@@ -2,7 +2,7 @@
 /*
  * tcp_out.c - sends one segment: headers, options, the window; ACKs, probes and resets.
  *
- * tcp_tx.c decides when and what to send.
+ * tcp_tx.c decides when this happens.
  */
 #include "transport/tcp.h"
 

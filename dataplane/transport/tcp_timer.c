@@ -8,14 +8,14 @@
  * a wheel operation. The functions declared in tcp.h are events; each updates the deadlines that
  * depend on it:
  *
- *	rto	retransmission timer. Its action depends on what is outstanding when it fires
+ *	rto	retransmission timer. Its action depends on the outstanding data when it fires
  *		(timer_rto_expired()):
  *			no handshake yet	retransmits SYN or SYN-ACK
  *			data in flight		a retransmission timeout: tcp_loss_timeout()
  *			only unsent data	a window probe if the window is closed (persist);
- *				otherwise sends what
- *						fits (override: RFC 9293 3.8.6.2.1)
- *			nothing			what it was set for has been acknowledged
+ *						otherwise sends the data that fits
+ *						(override: RFC 9293 3.8.6.2.1)
+ *			nothing			none, because everything is acknowledged
  *		Set by transmissions while it is off (_sent()), and by data that waits with nothing
  *		in flight (_blocked(), _override()); moved by ACKs of new data (_acked()) and
  *		retransmissions (_resent()); off when nothing is in flight. Each unanswered expiry
@@ -29,14 +29,14 @@
  *	keep	the next keepalive probe
  *	pace	new data may be sent again
  *
- * The user timeout has no deadline of its own: it is checked when rto expires, which after one
+ * The user timeout has no deadline: it is checked when rto expires, which after one
  * expiry is soon enough. It counts from progress_ns: the last move of SND.UNA, or the time when
  * data began to wait.
  *
  * A single segment in flight is special. Its receiver may delay the ACK by TIMER_ACK_DELAY_NS in
  * the hope of a second one, so RTO and PTO are extended by that (rto.single), unless this peer has
  * often answered at once (rto.single_quick). If the RTO would expire before the PTO, on a long path
- * with little variance, the probe takes its place, and the RTO restarts behind it, once
+ * with little variance, the probe replaces it, and the RTO restarts after the probe, once
  * (rto.probe).
  */
 #include "base/histogram.h"

@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tcp_tx.c - when a connection sends, and what: the transmit phase of a poll.
+ * tcp_tx.c - the transmit phase of a poll: decides which connection sends which data.
  *
  * Theory of operation. Nothing is sent directly by calls of the application or arriving segments,
  * except duplicate ACKs, challenge ACKs and resets. A connection with data to send is put on
  * tx_ready, one with a pending ACK on ack_list. tcp_tx_phase() serves both once per poll: first
- * data, a few segments of each connection in turn, since receivers wait for it; then the ACKs that
+ * data, a few segments of each connection in turn, because receivers wait for it; then the ACKs that
  * no data segment has carried and that are due (tcp_delack.c).
  *
- * What cannot be sent now waits:
+ * Data that cannot be sent now waits:
  *	- the NIC's ring is full: the phase ends, all connections keep their place in tx_ready;
  *	- the next hop is unresolved: tx_unresolved, until eth->resolved_generation changes or an
  *	  event (a timer, an ACK, the application) makes the connection ready again, which requests
  *	  it again;
  *	- pacing: the connection's timer puts it back on tx_ready;
- *	- the NIC still reads the frame to be retransmitted, or no frame is free: tx_blocked, tried
+ *	- the NIC still reads the frame to retransmit, or no frame is free: tx_blocked, tried
  *	  again in every phase. While the NIC holds frames there is a next phase soon:
  *	  stack_nic_next_ns().
  */

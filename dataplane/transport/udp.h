@@ -101,7 +101,7 @@ struct udp {
 	uint32_t made; /* number of slots ever used: the others are untouched memory */
 };
 
-/* Result of processing a datagram. udp_input() alone counts them. */
+/* Result of processing a datagram. Only udp_input() counts them. */
 enum udp_verdict {
 	UDP_DONE = 0, /* the caller releases the packet */
 	UDP_KEPT,     /* UDP has taken the frames */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * xdp_adopt.c - adopts what another process has pinned (xdp_pin.c).
+ * xdp_adopt.c - adopts the objects that another process has pinned (xdp_pin.c).
  *
  * Everything is verified: the maps have our layout, the program is ours and uses these maps, and
  * the link attaches this program to this interface.

@@ -119,7 +119,7 @@ static int sources_replace(struct harp_xdp *xdp, struct sources_map maps[2])
 		rc = bpf_map_update_elem(xdp->map_fds[XDP_MAP_restricted], &zero, &restricted,
 					 BPF_ANY);
 	for (unsigned i = 0; i < 2; i++) {
-		/* After a failure, removes what was added. */
+		/* After a failure, removes the added prefixes. */
 		one = rc ? sources_remove(&maps[i], &maps[i].wanted, &maps[i].before)
 			 : sources_remove(&maps[i], &maps[i].before, &maps[i].wanted);
 		if (!rc)
