@@ -59,8 +59,7 @@ void dpdk_port_release(struct dpdk_port *port, enum dpdk_protocol protocol, uint
 bool dpdk_port_elsewhere(const struct dpdk_port *port, enum dpdk_protocol protocol, uint16_t number,
 			 uint32_t queue);
 
-/* ---- DPDK's messages, from any of its threads: to the instance that has been open longest.
- * ------ */
+/* ---- DPDK's messages, from any of its threads, to the instance that has been open longest ---- */
 struct dpdk_sink {
 	struct dpdk_sink *next;
 	harp_log_fn log;
