@@ -166,8 +166,8 @@ static int memif_descriptors(const struct why *why)
 		   : 0;
 }
 
-/* Connects with another socket type. The kernel refuses without the server's notice, and with
- * another error if a killed server has left the file. */
+/* Connects with another socket type: the kernel refuses with EPROTOTYPE, without the server's
+ * notice, and with another error if a killed server has left the file. */
 bool memif_has_server(const struct memif *memif)
 {
 	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);

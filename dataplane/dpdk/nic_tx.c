@@ -120,8 +120,8 @@ static unsigned nic_packet_refuse(struct dpdk_nic *nic, const struct harp_desc *
 	return n;
 }
 
-/* Lets the driver check packets with offloads. Drops the first one that it rejects and all after
- * it; *n: -1 if there is one. */
+/* Lets the driver check packets with offloads. Leaves out the first one that it rejects and all
+ * after it; *n: -1 if there is one. */
 static unsigned nic_prepare(struct dpdk_nic *nic, struct rte_mbuf **packets, unsigned made, int *n)
 {
 	uint16_t good = rte_eth_tx_prepare(nic->port_id, nic->queue, packets, (uint16_t)made);
