@@ -37,7 +37,8 @@ static int group_check_options(const struct harp_coll_options *options, char *er
 			"it again");
 	if (options->world < 1 || options->world > HARP_COLL_WORLD_MAX || options->rank < 0 ||
 	    options->rank >= options->world) {
-		snprintf(error, bytes, "rank %d of world %d: use a world of 1 to %d ranks, numbered from 0",
+		snprintf(error, bytes,
+			 "rank %d of world %d: use a world of 1 to %d ranks, numbered from 0",
 			 options->rank, options->world, HARP_COLL_WORLD_MAX);
 		return -EINVAL;
 	}
@@ -248,9 +249,10 @@ API int harp_coll_open(const struct harp_coll_options *options, struct harp_coll
 		rc = link_listener(group->device, group->peers[group->rank].handle);
 		runtime_unlock();
 		if (rc) {
-			snprintf(error, error_bytes,
-				 "the plugin cannot listen on device %d: %s; its log has the reason",
-				 group->device, strerror(-rc));
+			snprintf(
+				error, error_bytes,
+				"the plugin cannot listen on device %d: %s; its log has the reason",
+				group->device, strerror(-rc));
 			goto fail;
 		}
 	}
@@ -573,7 +575,7 @@ API void harp_coll_request_free(struct harp_coll_request *request)
 	runtime_unlock();
 }
 
-/* ---- queries ----------------------------------------------------------------------------------- */
+/* ---- queries --------------------------------------------------------------------------------- */
 
 API int harp_coll_rank(const struct harp_coll *group)
 {

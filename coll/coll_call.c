@@ -248,15 +248,14 @@ int call_check(const struct harp_coll *group, const struct harp_coll_call *call,
 		REFUSE("%s: wire format %s requires an allreduce with sum or average of float32",
 		       name, wire_names[call->wire]);
 	if (call_has_root(call->op) && (call->peer < 0 || call->peer >= group->world))
-		REFUSE("%s: root %d is not a rank (0 to %d)", name, call->peer,
-		       group->world - 1);
+		REFUSE("%s: root %d is not a rank (0 to %d)", name, call->peer, group->world - 1);
 	if (call->op == HARP_COLL_SEND || call->op == HARP_COLL_RECV) {
 		bool any = call->op == HARP_COLL_RECV && call->peer == HARP_COLL_ANY_RANK;
 
 		if (!any &&
 		    (call->peer < 0 || call->peer >= group->world || call->peer == group->rank))
-			REFUSE("%s: peer %d is not another rank of the group (0 to %d)",
-			       name, call->peer, group->world - 1);
+			REFUSE("%s: peer %d is not another rank of the group (0 to %d)", name,
+			       call->peer, group->world - 1);
 		if (call->tag < 0)
 			REFUSE("%s: tag %d is negative", name, call->tag);
 	}

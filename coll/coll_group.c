@@ -7,8 +7,8 @@
  *
  *	GROUP_OPEN -> GROUP_FAILING   group_fail(): the text is written, operations stop
  *	GROUP_FAILING -> GROUP_FAILED group_finish_failure(): meet_settle() has exchanged the reason
- *	                              with the other ranks through the store. Links are closed first,
- *	                              so that no code accesses the caller's memory, and only then
+ *	                              with the other ranks through the store. Links are closed, so
+ *	                              that no code accesses the caller's memory, and only then
  *	                              requests complete.
  *
  * After DIAGNOSE_NS without progress, meet_diagnose() compares the operations of all ranks.

@@ -23,8 +23,8 @@
 #define COLL_NSEC_PER_MSEC 1000000ll
 #define COLL_NSEC_PER_SEC 1000000000ll
 #define COLL_HANDLE_BYTES 128u
-#define COLL_XFERS 32u           /* messages in progress per direction of a link */
-#define COLL_INLINE_BYTES 32768u /* data that fits a link's first message of an operation */
+#define COLL_XFERS 32u                /* messages in progress per direction of a link */
+#define COLL_INLINE_BYTES 32768u      /* data that fits a link's first message of an operation */
 #define COLL_SCRATCH_KEEP (32u << 20) /* scratch memory that an idle group keeps, in bytes */
 #define COLL_NAME_BYTES 65u
 #define COLL_HOST_BYTES 64u

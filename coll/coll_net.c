@@ -105,8 +105,8 @@ static void *net_dlopen(const char *plugin, char *error, size_t error_bytes)
 		snprintf(net.facts.path, sizeof(net.facts.path), "%s", path);
 	else
 		snprintf(error, error_bytes,
-			 "the ncclNet plugin %s cannot be loaded: %s; set HARP_COLL_NET",
-			 path, dlerror());
+			 "the ncclNet plugin %s cannot be loaded: %s; set HARP_COLL_NET", path,
+			 dlerror());
 	return lib;
 }
 
@@ -196,9 +196,10 @@ int net_load(const char *plugin, char *error, size_t error_bytes)
 	if (rc == NCCL_SUCCESS)
 		rc = TABLE(6)->devices(&net.facts.devices);
 	if (rc != NCCL_SUCCESS || net.facts.devices < 1) {
-		snprintf(error, error_bytes,
-			 "the ncclNet plugin %s %s; its log has the reason (HARP_DEBUG, options.log)",
-			 net.facts.path, rc != NCCL_SUCCESS ? "failed to start" : "has no device");
+		snprintf(
+			error, error_bytes,
+			"the ncclNet plugin %s %s; its log has the reason (HARP_DEBUG, options.log)",
+			net.facts.path, rc != NCCL_SUCCESS ? "failed to start" : "has no device");
 		goto unload;
 	}
 	net_read_properties();

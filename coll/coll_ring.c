@@ -129,7 +129,7 @@ static int ring_add(struct ring *ring, const struct cut *cut, struct half_state 
 	return rc;
 }
 
-/* Receives a complete piece and passes it on. Waits for the first half's send from the same memory. */
+/* Receives a complete piece and passes it on. Waits for the first half's send from that memory. */
 static int ring_pass(struct ring *ring, const struct cut *cut, struct half_state *state, int s,
 		     size_t p, const struct ring_piece *piece)
 {

@@ -20,7 +20,7 @@ void __attribute__((format(printf, 2, 3))) why_say(const struct why *why, const 
  * analyzer, see the error that is returned. */
 #define why_fail(why, error, ...)                                                                  \
 	({                                                                                         \
-		int why_error = (error); /* first, because writing may change errno */                   \
+		int why_error = (error); /* first, because writing may change errno */             \
 		why_say((why), __VA_ARGS__);                                                       \
 		why_error;                                                                         \
 	})

@@ -107,15 +107,15 @@ static int port_choose_frames(struct dpdk_port *port, const struct harp_dpdk_por
 				"frames of %u bytes; use a power of two from %u to %u",
 				port->frame_size, PORT_FRAME_SIZE, PORT_FRAME_SIZE_MAX);
 	if (port->frame_count < 128 || port->frame_count > 1u << 20)
-		return why_fail(why, -EINVAL, "%u frames; use 128 to 1048576",
-				port->frame_count);
+		return why_fail(why, -EINVAL, "%u frames; use 128 to 1048576", port->frame_count);
 	if (port->frame_size < fits &&
 	    (port->traits & (DRIVER_ANY_LENGTH | DRIVER_SLOTS)) != DRIVER_ANY_LENGTH &&
 	    !(port->info.rx_offload_capa & RTE_ETH_RX_OFFLOAD_SCATTER))
-		return why_fail(why, -EINVAL,
-				"frames of %u bytes are too small for MTU %u, and the device cannot "
-				"scatter a packet; use %u",
-				port->frame_size, port->mtu_bytes, fits);
+		return why_fail(
+			why, -EINVAL,
+			"frames of %u bytes are too small for MTU %u, and the device cannot "
+			"scatter a packet; use %u",
+			port->frame_size, port->mtu_bytes, fits);
 	return 0;
 }
 
@@ -155,8 +155,7 @@ static int port_choose_queues(struct dpdk_port *port, const struct harp_dpdk_por
 	int err;
 
 	if (queues > most || queues > RTE_MAX_QUEUES_PER_PORT)
-		return why_fail(why, -EINVAL, "%u queues; the device has %u",
-				queues, most);
+		return why_fail(why, -EINVAL, "%u queues; the device has %u", queues, most);
 	port->queues = (uint16_t)queues;
 	if (port->traits & DRIVER_CHUNKS)
 		ring = PORT_CHUNK_RING;

@@ -90,10 +90,11 @@ static int eal_choose_memory(const struct why *why)
 
 	eal.huge_pages = eal.opt.huge_pages != 1 && mib >= eal.opt.memory_mib;
 	if (eal.opt.huge_pages == 2 && !eal.huge_pages)
-		return why_fail(why, -ENOMEM,
-				"%u MiB of huge pages are requested, but %lu are free; reserve more "
-				"(/proc/sys/vm/nr_hugepages), or run DPDK without",
-				eal.opt.memory_mib, mib);
+		return why_fail(
+			why, -ENOMEM,
+			"%u MiB of huge pages are requested, but %lu are free; reserve more "
+			"(/proc/sys/vm/nr_hugepages), or run DPDK without",
+			eal.opt.memory_mib, mib);
 	return 0;
 }
 
@@ -298,10 +299,11 @@ static int eal_init(const struct why *why)
 	if (!eal_args_make(&run->args))
 		return why_fail(why, -EINVAL, "too many arguments (HARP_DPDK_ARGS)");
 	if (eal_args_share(&run->args))
-		return why_fail(why, -EINVAL,
-				"--proc-type in its arguments (HARP_DPDK_ARGS): HARP does not share "
-				"a primary process's ports, which may die; remove it, and name a "
-				"port that this process opens itself");
+		return why_fail(
+			why, -EINVAL,
+			"--proc-type in its arguments (HARP_DPDK_ARGS): HARP does not share "
+			"a primary process's ports, which may die; remove it, and name a "
+			"port that this process opens itself");
 	eal_log_to(eal.opt.log, eal.opt.ctx);
 	err = eal_log_open(link_leaving, link_ended);
 	if (!err)

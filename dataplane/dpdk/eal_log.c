@@ -104,8 +104,7 @@ static void eal_log_window(uint64_t now_ns)
 	eal_log.passed = eal_log.dropped = 0;
 	if (dropped == 0)
 		return;
-	snprintf(line, sizeof(line), "%" PRIu64 " more lines of DPDK were dropped",
-		 dropped);
+	snprintf(line, sizeof(line), "%" PRIu64 " more lines of DPDK were dropped", dropped);
 	eal_log_emit(HARP_LOG_INFO, line);
 }
 

@@ -40,8 +40,8 @@ struct harp_dpdk_port_options {
 	uint32_t mtu_bytes;   /* 0: the device's MTU, at most 1500 unless configured larger */
 	uint32_t queues;      /* queue pairs; 0: 1 */
 	uint32_t frame_count; /* per queue; 0: 8192 */
-	uint32_t frame_size; /* 0: the smallest power of two that holds a packet, at least 2048 */
-	uint32_t ring_size;  /* descriptors per ring; 0: 1024; within the device's limits */
+	uint32_t frame_size;  /* 0: the smallest power of two that holds a packet, at least 2048 */
+	uint32_t ring_size;   /* descriptors per ring; 0: 1024; within the device's limits */
 	uint32_t external_count; /* external frames per queue (harp_nic.h). 0: frame_count */
 };
 

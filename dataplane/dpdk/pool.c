@@ -11,7 +11,6 @@
 
 #define POOL_OPS_NAME "harp"
 
-
 static inline void pool_push(struct pool_list *list, uint32_t index)
 {
 	assert(list->count < list->max);
@@ -56,7 +55,6 @@ void pool_collect(struct pool *pool)
 	__atomic_store_n(&pool->away.count, 0, __ATOMIC_RELAXED);
 	rte_spinlock_unlock(&pool->lock);
 }
-
 
 static bool pool_is_owner(const struct pool *pool)
 {

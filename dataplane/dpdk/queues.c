@@ -91,7 +91,7 @@ static int port_queue_again(struct dpdk_port *port, uint32_t queue, const struct
 	if (port_others_taken(port, queue))
 		return why_fail(
 			why, -EBUSY,
-			"its driver still holds frames of the queue's last user, while other queues "
+			"its driver still holds frames of the queue's last user, and other queues "
 			"are in use; close them all first");
 	err = port_restart(port, why);
 	if (!err && port_queue_out(port, queue))
@@ -111,7 +111,9 @@ int port_nic(struct harp_dpdk_port *harp_port, uint32_t queue, struct harp_nic *
 
 	why_about(&why, "%s queue %u", port->name, queue);
 	if (queue >= port->queues)
-		return why_fail(&why, -EINVAL, "no such queue; the port has %u queues, numbered from 0", port->queues);
+		return why_fail(&why, -EINVAL,
+				"no such queue; the port has %u queues, numbered from 0",
+				port->queues);
 	port_enter(&was);
 	nic = &port->nics[queue];
 	err = eal_usable(&why);

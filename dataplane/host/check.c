@@ -124,10 +124,9 @@ static void check_link(struct report *report, const char *ifname, uint32_t queue
 			   "generic: native XDP on %s would disable the kernel's offloads",
 			   link->driver);
 	else
-		report_add(
-			report, "xdp-mode", GOOD,
-			"native if attaching keeps the MTU, queues and offloads of %s, else generic",
-			ifname);
+		report_add(report, "xdp-mode", GOOD,
+			   "native if that keeps the MTU, queues and offloads of %s, else generic",
+			   ifname);
 	if (link->rx_queues && queue >= link->rx_queues)
 		report_add(report, "queue", REFUSED, "no queue %u; there are %u|choose 0..%u",
 			   queue, link->rx_queues, link->rx_queues - 1);
@@ -237,10 +236,11 @@ static void check_ports(struct report *report)
 			 ports_in_use("/proc/self/net/tcp6", &first);
 
 	if (count)
-		report_add(report, "ports-used", SLOWER,
-			   "%u kernel sockets use ports of %u-%u (such as %u): HARP uses others|none "
-			   "needed",
-			   count, PORT_MIN, PORT_MAX, first);
+		report_add(
+			report, "ports-used", SLOWER,
+			"%u kernel sockets use ports of %u-%u (such as %u): HARP uses others|none "
+			"needed",
+			count, PORT_MIN, PORT_MAX, first);
 	else
 		report_add(report, "ports-used", GOOD, "%u-%u are free", PORT_MIN, PORT_MAX);
 	if (!ports_automatic() || ports_reserved())

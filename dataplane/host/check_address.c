@@ -104,8 +104,8 @@ static void check_ipv6(struct report *report, const char *ifname, const struct a
 			   ifname);
 	else if (link->mtu_bytes < IPV6_MTU_MIN)
 		report_add(report, "ipv6", severity,
-			   "needs an MTU of %u, not %u|ip link set dev %s mtu %u",
-			   IPV6_MTU_MIN, link->mtu_bytes, ifname, IPV6_MTU_MIN);
+			   "needs an MTU of %u, not %u|ip link set dev %s mtu %u", IPV6_MTU_MIN,
+			   link->mtu_bytes, ifname, IPV6_MTU_MIN);
 	else if (a->v6_state >= 0)
 		report_add(report, "ipv6", GOOD, "%s%s", harp_addr_format(&a->v6, text),
 			   words[a->v6_state]);

@@ -98,13 +98,15 @@ static int daemon_silent(int rc, unsigned wait_ms, const struct why *why)
 		return why_fail(why, rc, "harpd does not answer within %u s; is it stopped?",
 				wait_ms / 1000);
 	case -ECONNRESET:
-		return why_fail(why, rc, "harpd closed the connection without an answer; see its log");
+		return why_fail(why, rc,
+				"harpd closed the connection without an answer; see its log");
 	case -EMFILE:
 		return why_fail(why, rc,
 				"no free file descriptors for its answer; raise "
 				"`ulimit -n`");
 	case -EMSGSIZE:
-		return why_fail(why, -EPROTO, "harpd's message is too long or has too many descriptors");
+		return why_fail(why, -EPROTO,
+				"harpd's message is too long or has too many descriptors");
 	default:
 		return why_fail(why, rc, "request to harpd: %s", strerror(-rc));
 	}

@@ -26,8 +26,7 @@ struct daemon_port {
 	uint64_t lease_id;
 	uint32_t page_count; /* 1..HARP_LEASE_PORT_PAGES_MAX: number of queues to open */
 	uint32_t page_bytes; /* of each page */
-	int page_fds
-		[HARP_LEASE_PORT_PAGES_MAX]; /* owned by the caller; unverified memfds */
+	int page_fds[HARP_LEASE_PORT_PAGES_MAX]; /* owned by the caller; unverified memfds */
 	char spec[HARP_PORT_TEXT_MAX];
 	struct harp_port_spec port; /* parsed from spec */
 };

@@ -16,11 +16,10 @@ static int library_refused(const struct why *why, const char *words)
 	/* such as "librte_eal.so.23: cannot open ...", "undefined symbol: rte_eth_fp_ops, version
 	 * DPDK_23" */
 	if (words && (strstr(words, "librte_") || strstr(words, "version DPDK_")))
-		return why_fail(
-			why, -ENOENT,
-			"%s: DPDK's libraries are missing or of another version; install "
-			"them (Debian: apt-get install libdpdk-dev dpdk)",
-			words);
+		return why_fail(why, -ENOENT,
+				"%s: DPDK's libraries are missing or of another version; install "
+				"them (Debian: apt-get install libdpdk-dev dpdk)",
+				words);
 	if (words && !strstr(words, "No such file"))
 		return why_fail(why, -ENOENT, "%s; reinstall HARP", words);
 	return why_fail(

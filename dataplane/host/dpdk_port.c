@@ -207,10 +207,9 @@ static int port_enter(struct dpdk_port **out, const struct harp_port_spec *spec,
 	if (!port)
 		return port_make(out, spec, opt, why);
 	if (!port_same(&port->spec, spec))
-		return why_fail(
-			why, -EINVAL,
-			"this process has opened a port of this name with another text; name= tells "
-			"two apart");
+		return why_fail(why, -EINVAL,
+				"this process has opened a port of this name with another text; "
+				"distinguish them with name=");
 	return 0;
 }
 
@@ -225,9 +224,8 @@ static int port_enter_leased(struct dpdk_port **out, const char *name,
 
 	*out = port_find(name);
 	if (*out && !(*out)->lease)
-		return why_fail(
-			why, -EBUSY,
-			"this process has opened a port of this name without harpd");
+		return why_fail(why, -EBUSY,
+				"this process has opened a port of this name without harpd");
 	if (*out)
 		return 0;
 	rc = dpdk_lease_take(&lease, name, opt, &spec, why);

@@ -126,11 +126,10 @@ static void control_up(struct harp_instance *instance, bool up)
 static void control_mtu(struct harp_instance *instance, uint32_t mtu_bytes)
 {
 	if (mtu_bytes != instance->mtu_bytes)
-		instance_log(
-			instance, HARP_LOG_WARN,
-			"%s: the MTU changed from %u to %u; HARP uses %u until restarted",
-			instance->ifname, instance->mtu_bytes, mtu_bytes,
-			instance->nic->caps.mtu_bytes);
+		instance_log(instance, HARP_LOG_WARN,
+			     "%s: the MTU changed from %u to %u; HARP uses %u until restarted",
+			     instance->ifname, instance->mtu_bytes, mtu_bytes,
+			     instance->nic->caps.mtu_bytes);
 	instance->mtu_bytes = mtu_bytes;
 }
 
@@ -219,11 +218,10 @@ static void control_tell_removed(struct harp_instance *instance,
 		const struct harp_addr *addr = &before->addresses[i];
 
 		if (!route_cache_has_address(now, addr))
-			instance_log(
-				instance, HARP_LOG_WARN,
-				"%s was removed from %s; its connections wait until it "
-				"returns or they time out",
-				harp_addr_format(addr, text), instance->ifname);
+			instance_log(instance, HARP_LOG_WARN,
+				     "%s was removed from %s; its connections wait until it "
+				     "returns or they time out",
+				     harp_addr_format(addr, text), instance->ifname);
 	}
 }
 

@@ -249,10 +249,9 @@ static int dpdk_queue(struct instance_setup *o, struct harp_instance *instance)
 	if (instance->queue == HARP_LEASE_QUEUE_ANY)
 		instance->queue = 0;
 	if (instance->queue >= port->spec.queues)
-		return why_fail(
-			&o->why, -EINVAL,
-			"no such queue; the port has %u queues, numbered from 0 (queues=)",
-			port->spec.queues);
+		return why_fail(&o->why, -EINVAL,
+				"no such queue; the port has %u queues, numbered from 0 (queues=)",
+				port->spec.queues);
 	rc = port->api->port_nic(port->port, instance->queue, &instance->nic, o->why.text,
 				 o->why.size);
 	if (rc)

@@ -34,8 +34,8 @@ static int lease_here(struct instance_setup *o, struct harp_instance *instance)
 		return rc;
 	rc = netlink_get_link(&instance->queries, grant->ifindex, &link);
 	if (rc)
-		return why_fail(&o->why, rc, "harpd's interface %u does not exist here: %s", grant->ifindex,
-				strerror(-rc));
+		return why_fail(&o->why, rc, "harpd's interface %u does not exist here: %s",
+				grant->ifindex, strerror(-rc));
 	if (strcmp(link.ifname, instance->ifname) != 0 ||
 	    memcmp(link.mac, grant->mac, sizeof(link.mac)) != 0)
 		return why_fail(&o->why, -EPROTO,

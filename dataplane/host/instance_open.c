@@ -115,7 +115,8 @@ static int setup_version(struct instance_setup *o, const struct harp_instance_op
 	else
 		why_about(&o->why, "%s queue %u", ifname, opt ? opt->queue : 0);
 	if (!opt || opt->size < first)
-		return why_fail(&o->why, -EINVAL, "the size of the options is too small; rebuild the caller");
+		return why_fail(&o->why, -EINVAL,
+				"the size of the options is too small; rebuild the caller");
 	memcpy(&o->opt, opt, opt->size < sizeof(*opt) ? opt->size : sizeof(*opt));
 	if (o->opt.ifname && instance_dpdk_text(o->opt.ifname))
 		return 0;
@@ -187,7 +188,8 @@ int setup_stack(const struct instance_setup *o, struct harp_instance *instance)
 	opt.now_ns = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 	rc = harp_stack_create(&instance->stack, instance->nic, &opt);
 	if (rc)
-		return why_fail(&o->why, rc, "the stack: %s; check the number of frames and the port range",
+		return why_fail(&o->why, rc,
+				"the stack: %s; check the number of frames and the port range",
 				strerror(-rc));
 	instance->neighbors.stack = instance->stack;
 	return 0;
@@ -334,8 +336,8 @@ static int setup_map(const struct instance_setup *o, struct harp_instance *insta
 		instance_log(
 			instance, HARP_LOG_INFO,
 			"%s has %u receive queues, and this process has instances on %u of them: "
-			"connections of queue %u whose packets arrive on another one cannot be established%s; "
-			"`ethtool -L %s combined 1` if that is too few",
+			"connections of queue %u whose packets arrive on another one cannot be "
+			"established%s; `ethtool -L %s combined 1` if that is too few",
 			instance->ifname, instance->rss.queues, users, o->opt.queue,
 			instance->rss.kind == HARP_RSS_TOEPLITZ
 				? ""

@@ -278,10 +278,11 @@ static int port_device(struct harp_port_spec *spec, const char *text, const stru
 	size_t len = strlen(text);
 
 	if (!len || text[0] == ',' || len >= sizeof(spec->device))
-		return why_fail(why, -EINVAL,
-				"must begin with a device of 1 to %zu bytes, such as 0000:3b:00.0 or "
-				"net_memif0,role=client",
-				sizeof(spec->device) - 1);
+		return why_fail(
+			why, -EINVAL,
+			"must begin with a device of 1 to %zu bytes, such as 0000:3b:00.0 or "
+			"net_memif0,role=client",
+			sizeof(spec->device) - 1);
 	memcpy(spec->device, text, len + 1);
 	return 0;
 }
@@ -298,7 +299,7 @@ static int port_default_name(struct harp_port_spec *spec, const struct why *why)
 	if (!port_name_good(spec->name))
 		return why_fail(
 			why, -EINVAL,
-			"the device is not usable as a name (letters, digits and _ . : -); set name=");
+			"the device is not a valid name (letters, digits and _ . : -); set name=");
 	return 0;
 }
 

@@ -144,7 +144,7 @@ struct harp_page_xstat {
  */
 #define HARP_HISTOGRAMS(X)                                                                         \
 	X(tcp_rtt, "round-trip times that TCP measured, of acknowledged segments")                 \
-	X(poll_gap, "time between polls of the stack, including sleep")             \
+	X(poll_gap, "time between polls of the stack, including sleep")                            \
 	X(message_latency, "time from a message's request to its completion")
 
 #define HARP_HISTOGRAM_ENUM(name, help) HARP_HISTOGRAM_##name,
@@ -165,7 +165,7 @@ struct harp_page_histogram {
  */
 #define HARP_FLOW_VALUES(X)                                                                        \
 	X(state, "enum harp_tcp_state; 0: the record is empty")                                    \
-	X(serial, "connections of this stack when this one was opened: distinguishes a reused "  \
+	X(serial, "connections of this stack when this one was opened: distinguishes a reused "    \
 		  "record from the same flow")                                                     \
 	X(updated_ns, "when the record was written; the stack's clock")                            \
 	X(congestion, "enum harp_congestion in force")                                             \
@@ -173,15 +173,15 @@ struct harp_page_histogram {
 	X(srtt_ns, "smoothed round-trip time; 0: no sample yet")                                   \
 	X(rttvar_ns, "its variation")                                                              \
 	X(rtt_ns_min, "smallest round-trip time measured; 0: none")                                \
-	X(rto_ns, "retransmission timeout, including backoff")                                      \
+	X(rto_ns, "retransmission timeout, including backoff")                                     \
 	X(cwnd_bytes, "congestion window")                                                         \
 	X(ssthresh_bytes, "slow start threshold")                                                  \
 	X(snd_wnd_bytes, "the peer's receive window")                                              \
 	X(rcv_wnd_bytes, "our receive window")                                                     \
 	X(in_flight_bytes, "sent and not acknowledged")                                            \
-	X(unsent_bytes, "accepted from the application and not sent")                                 \
-	X(unread_bytes, "received in order and not read by the application")                      \
-	X(sent_bytes, "payload sent, without retransmissions")                                \
+	X(unsent_bytes, "accepted from the application and not sent")                              \
+	X(unread_bytes, "received in order and not read by the application")                       \
+	X(sent_bytes, "payload sent, without retransmissions")                                     \
 	X(acked_bytes, "payload that the peer acknowledged")                                       \
 	X(received_bytes, "payload received in order")                                             \
 	X(retransmits, "segments retransmitted")                                                   \
@@ -213,23 +213,22 @@ struct harp_page_flow {
 #define HARP_JOB_COUNTERS(X)                                                                       \
 	X(comms_opened, "comms established")                                                       \
 	X(comms_failed, "comms that ended with an error")                                          \
-	X(lanes_died_reset, "lanes lost while their comm was open: reset by the peer or the path")    \
+	X(lanes_died_reset, "lanes lost while their comm was open: reset by the peer or the path") \
 	X(lanes_died_timeout, "lanes lost: no acknowledgment for too long")                        \
-	X(lanes_died_closed, "lanes lost: closed by the peer without CLOSE")                      \
+	X(lanes_died_closed, "lanes lost: closed by the peer without CLOSE")                       \
 	X(lanes_died_unreachable, "lanes lost: no route to the peer")                              \
-	X(lanes_died_interface, "lanes lost: this host's interface is removed or down")               \
-	X(lanes_died_protocol, "lanes lost: received data was damaged")                      \
+	X(lanes_died_interface, "lanes lost: this host's interface is removed or down")            \
+	X(lanes_died_protocol, "lanes lost: received data was damaged")                            \
 	X(lanes_died_other, "lanes lost: another error")                                           \
-	X(lanes_replaced, "lanes established to replace a lost one")                   \
-	X(lanes_stalled, "times that a lane made no progress and other lanes took its chunks")    \
+	X(lanes_replaced, "lanes established to replace a lost one")                               \
+	X(lanes_stalled, "times that a lane made no progress and other lanes took its chunks")     \
 	X(messages_harp, "messages sent by HARP TCP alone")                                        \
 	X(messages_kernel, "messages sent by kernel TCP alone")                                    \
 	X(messages_mixed, "messages sent over lanes of both kinds")                                \
 	X(rails_down, "times that a NIC in use had no working lane left")                          \
-	X(rails_up, "times that such a NIC had a working lane again")                                         \
-	X(connects_failed,                                                                         \
-	  "further lanes that could not be established, per attempt")                 \
-	X(unauthenticated_peers, "connections to our listeners that failed authentication")               \
+	X(rails_up, "times that such a NIC had a working lane again")                              \
+	X(connects_failed, "further lanes that could not be established, per attempt")             \
+	X(unauthenticated_peers, "connections to our listeners that failed authentication")        \
 	X(ports_refused, "DPDK ports that could not be used at the start: the next best path is")
 
 #define HARP_JOB_ENUM(name, help) HARP_JOB_##name,
@@ -244,31 +243,31 @@ enum harp_page_side { HARP_PAGE_SIDE_SEND = 1, HARP_PAGE_SIDE_RECEIVE = 2 };
  * Append only. */
 #define HARP_RAIL_VALUES(X)                                                                        \
 	X(kind, "enum harp_page_kind; 0: the record is empty")                                     \
-	X(down, "1: no comm that uses this NIC has a working lane over it")          \
+	X(down, "1: no comm that uses this NIC has a working lane over it")                        \
 	X(lanes_open, "lanes that are open now")                                                   \
 	X(lanes_opened, "lanes established")                                                       \
-	X(lanes_died, "lanes lost while their comm was open")                                         \
-	X(lanes_rerolled, "lanes replaced to use another source port")                                \
-	X(sent_bytes, "bytes sent on its lanes, including headers and control records")              \
-	X(received_bytes, "bytes received on its lanes, likewise")                                  \
+	X(lanes_died, "lanes lost while their comm was open")                                      \
+	X(lanes_rerolled, "lanes replaced to use another source port")                             \
+	X(sent_bytes, "bytes sent on its lanes, including headers and control records")            \
+	X(received_bytes, "bytes received on its lanes, likewise")                                 \
 	X(payload_bytes, "bytes of messages among these, sent and received")                       \
-	X(chunks_sent, "chunks sent on its lanes")                                                  \
-	X(chunks_moved_away, "chunks moved from its lanes to others")         \
-	X(chunks_moved_here, "chunks moved from other lanes to its lanes")                    \
-	X(chunks_duplicate, "duplicate chunks received on its lanes")                       \
+	X(chunks_sent, "chunks sent on its lanes")                                                 \
+	X(chunks_moved_away, "chunks moved from its lanes to others")                              \
+	X(chunks_moved_here, "chunks moved from other lanes to its lanes")                         \
+	X(chunks_duplicate, "duplicate chunks received on its lanes")                              \
 	X(retransmits, "segments that TCP retransmitted")
 
 /* Numbers of a comm. */
 #define HARP_COMM_VALUES(X)                                                                        \
 	X(state, "enum harp_page_comm_state; 0: the record is empty")                              \
-	X(serial, "comms of this process when this one was opened")                      \
+	X(serial, "comms of this process when this one was opened")                                \
 	X(updated_ns, "when the record was written; CLOCK_MONOTONIC")                              \
 	X(opened_ns, "when the comm was established; CLOCK_MONOTONIC")                             \
 	X(comm_id, "its number on the wire: the same at both ends")                                \
 	X(side, "enum harp_page_side")                                                             \
 	X(lanes_open, "lanes that it has")                                                         \
 	X(lanes_died, "lanes that it lost")                                                        \
-	X(lanes_replaced, "lanes established to replace lost ones")                           \
+	X(lanes_replaced, "lanes established to replace lost ones")                                \
 	X(requests, "requests completed")                                                          \
 	X(bytes, "bytes of these requests' messages")                                              \
 	X(messages_harp, "messages sent by HARP TCP alone")                                        \
@@ -287,22 +286,22 @@ enum harp_page_side { HARP_PAGE_SIDE_SEND = 1, HARP_PAGE_SIDE_RECEIVE = 2 };
 	X(index, "its number in the comm")                                                         \
 	X(kind, "enum harp_page_kind")                                                             \
 	X(encrypted, "1: everything on it is encrypted")                                           \
-	X(backup, "1: used only while other lanes fail")                                          \
-	X(lanes, "lanes that have had this position")                                               \
+	X(backup, "1: used only while other lanes fail")                                           \
+	X(lanes, "lanes that have had this position")                                              \
 	X(end, "enum harp_page_lane_end of the last one that was lost")                            \
-	X(sent_bytes, "bytes sent on it, including headers and control records")                     \
-	X(received_bytes, "bytes received on it, likewise")                                         \
+	X(sent_bytes, "bytes sent on it, including headers and control records")                   \
+	X(received_bytes, "bytes received on it, likewise")                                        \
 	X(payload_bytes, "bytes of messages that it carried, in the comm's direction")             \
-	X(chunks_sent, "chunks sent on it")                                                         \
-	X(chunks_moved_away, "chunks moved from it to other lanes")                \
+	X(chunks_sent, "chunks sent on it")                                                        \
+	X(chunks_moved_away, "chunks moved from it to other lanes")                                \
 	X(chunks_moved_here, "chunks moved from other lanes to it")                                \
-	X(chunks_duplicate, "duplicate chunks received on it")                              \
-	X(rerolls, "times that it was replaced to use another source port")                           \
-	X(stalls, "times that it made no progress and other lanes took its chunks")               \
-	X(tcp_ns, "when TCP was queried for the following; CLOCK_MONOTONIC; 0: never")               \
+	X(chunks_duplicate, "duplicate chunks received on it")                                     \
+	X(rerolls, "times that it was replaced to use another source port")                        \
+	X(stalls, "times that it made no progress and other lanes took its chunks")                \
+	X(tcp_ns, "when TCP was queried for the following; CLOCK_MONOTONIC; 0: never")             \
 	X(srtt_ns, "smoothed round-trip time; 0: no sample yet")                                   \
 	X(in_flight_bytes, "sent and not acknowledged")                                            \
-	X(unsent_bytes, "accepted and not sent")                                                      \
+	X(unsent_bytes, "accepted and not sent")                                                   \
 	X(retransmits, "segments that TCP retransmitted")
 
 enum harp_page_comm_state { HARP_PAGE_COMM_OPEN = 1, HARP_PAGE_COMM_FAILED = 2 };

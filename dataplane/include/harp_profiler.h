@@ -51,8 +51,7 @@ struct harp_profiler_event {
 	uint64_t posted_ns; /* isend or irecv */
 	uint64_t done_ns;   /* test() reported it */
 	uint64_t wait_ns;   /* from posted_ns to the first byte sent or received */
-	uint64_t
-		rtt_ns; /* smoothed round trip of a lane of the comm, TCP's latest; 0: unknown */
+	uint64_t rtt_ns; /* smoothed round trip of a lane of the comm, TCP's latest; 0: unknown */
 	uint64_t
 		/* of all lanes of the comm since posted_ns; TCP is queried every 10 ms at most */
 		retransmits;

@@ -346,8 +346,7 @@ void neighbor_conflict(struct eth *eth, const uint8_t *mac)
 				 now_ns - eth->conflict_reported_ns < NEIGHBOR_CONFLICT_LOG_NS))
 		return;
 	eth->conflict_reported_ns = now_ns;
-	eth->hooks->log(
-		eth->hooks->ctx, HARP_LOG_WARN,
-		"another host claims an address of this stack (ARP, neighbor discovery); "
-		"give each host its own address");
+	eth->hooks->log(eth->hooks->ctx, HARP_LOG_WARN,
+			"another host claims an address of this stack (ARP, neighbor discovery); "
+			"give each host its own address");
 }

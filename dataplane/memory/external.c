@@ -30,7 +30,6 @@ void external_destroy(struct frame_pool *pool)
 	free(pool->external_free);
 }
 
-
 static bool external_holds(const struct frame_memory *m, const uint8_t *data, size_t len)
 {
 	return data >= m->base && len <= m->bytes && (size_t)(data - m->base) <= m->bytes - len;
@@ -97,7 +96,6 @@ void external_memory_drop(struct frame_pool *pool, struct frame_memory *memory)
 	pool->memory_hint = 0;
 	free(memory);
 }
-
 
 struct frame *external_alloc(struct frame_pool *pool, struct frame_memory *memory,
 			     const uint8_t *data, uint32_t len, uint32_t floor)

@@ -49,15 +49,12 @@ static int adopting_numbers(const struct adopting *a)
 		return why_fail(&a->why, -EPROTO, "frames of %u bytes; use 2048 or 4096",
 				q->frame_size);
 	if (q->frame_count < 64 || q->frame_count > (1u << 20))
-		return why_fail(&a->why, -EPROTO, "%u frames; use 64..1048576",
-				q->frame_count);
+		return why_fail(&a->why, -EPROTO, "%u frames; use 64..1048576", q->frame_count);
 	if (!adopting_is_power_of_two(q->ring_size) || q->ring_size < 64 || q->ring_size > 65536)
-		return why_fail(&a->why, -EPROTO,
-				"rings of %u; use a power of two in 64..65536",
+		return why_fail(&a->why, -EPROTO, "rings of %u; use a power of two in 64..65536",
 				q->ring_size);
 	if (q->mtu_bytes < MTU_BYTES_MIN || q->mtu_bytes > 65535)
-		return why_fail(&a->why, -EPROTO, "MTU %u; use 68..65535",
-				q->mtu_bytes);
+		return why_fail(&a->why, -EPROTO, "MTU %u; use 68..65535", q->mtu_bytes);
 	if (!q->tx_frags_max || q->tx_frags_max > FRAGS_MAX || q->features & ~FEATURES_KNOWN)
 		return why_fail(&a->why, -EPROTO, "packets of %u fragments, features %#x",
 				q->tx_frags_max, q->features);
@@ -228,7 +225,8 @@ int harp_nic_af_xdp_adopt(struct harp_nic **out, const struct harp_queue *queue,
 	*out = NULL;
 	if (!queue || queue->size < sizeof(*queue)) {
 		why_about(&a.why, "a queue");
-		return why_fail(&a.why, -EINVAL, "the size of struct harp_queue is too small; rebuild the caller");
+		return why_fail(&a.why, -EINVAL,
+				"the size of struct harp_queue is too small; rebuild the caller");
 	}
 	why_about(&a.why, "%.15s queue %u", queue->ifname, queue->queue);
 	a.x = calloc(1, sizeof(*a.x));

@@ -43,7 +43,8 @@ static int making_options(struct making *m, const struct harp_af_xdp_options *op
 	why_about(&m->why, "%s queue %u", opt && opt->ifname ? opt->ifname : "(none)",
 		  opt ? opt->queue : 0);
 	if (!opt || opt->size < sizeof(*opt))
-		return why_fail(&m->why, -EINVAL, "the size of the options is too small; rebuild the caller");
+		return why_fail(&m->why, -EINVAL,
+				"the size of the options is too small; rebuild the caller");
 	*c = *opt;
 	rc = af_xdp_link_read(c->ifname, &m->link);
 	if (rc == -ENODEV)
@@ -59,15 +60,12 @@ static int making_options(struct making *m, const struct harp_af_xdp_options *op
 	if (!c->bind_retry_ms)
 		c->bind_retry_ms = 2000;
 	if (c->frame_size != 2048 && c->frame_size != 4096)
-		return why_fail(&m->why, -EINVAL, "frame size %u; use 2048 or 4096",
-				c->frame_size);
+		return why_fail(&m->why, -EINVAL, "frame size %u; use 2048 or 4096", c->frame_size);
 	if (!is_power_of_two(c->ring_size) || c->ring_size < 64 || c->ring_size > 65536)
-		return why_fail(&m->why, -EINVAL,
-				"ring size %u; use a power of two in 64..65536",
+		return why_fail(&m->why, -EINVAL, "ring size %u; use a power of two in 64..65536",
 				c->ring_size);
 	if (c->frame_count < 64 || c->frame_count > (1u << 20))
-		return why_fail(&m->why, -EINVAL, "%u frames; use 64..1048576",
-				c->frame_count);
+		return why_fail(&m->why, -EINVAL, "%u frames; use 64..1048576", c->frame_count);
 	if (c->copy_mode > 2 || c->huge_pages > 2)
 		return why_fail(&m->why, -EINVAL, "copy_mode %u or huge_pages %u exceeds 2",
 				c->copy_mode, c->huge_pages);

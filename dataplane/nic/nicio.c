@@ -379,7 +379,6 @@ void nicio_fill(struct nicio *io)
 	io->stats->frames_free = io->pool->free_count;
 }
 
-
 int nicio_memory_add(struct nicio *io, const void *base, size_t bytes)
 {
 	const struct harp_nic_ops *ops = io->nic->ops;

@@ -37,7 +37,6 @@
 #define WIRE_TSO_BYTES 65400u /* with headers less than WIRE_PACKET_MAX */
 #define WIRE_ETH_BYTES 18u    /* Ethernet and VLAN headers, above the MTU */
 
-
 /* Detects accidental writes, not attacks. One multiplication per word, because strict tests hash
  * every byte twice. */
 static uint64_t wire_hash(const uint8_t *p, uint32_t len)
@@ -154,7 +153,6 @@ static unsigned wire_complete(struct harp_nic *nic, uint64_t *addrs, unsigned ma
 	}
 	return n;
 }
-
 
 static unsigned wire_fill(struct harp_nic *nic, const uint64_t *addrs, unsigned count)
 {

@@ -20,7 +20,6 @@
 #define CARD_FIN_PSH 0x09u
 #define CARD_CWR 0x80u
 
-
 static bool card_memory_holds(const struct wire_port *port, const uint8_t *bytes, uint32_t len)
 {
 	for (uint32_t i = 0; i < port->memory_count; i++) {

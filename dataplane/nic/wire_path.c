@@ -9,7 +9,6 @@
 
 #define WIRE_NONE UINT32_MAX
 
-
 static inline bool wire_path_before(const struct harp_wire *w, uint32_t a, uint32_t b)
 {
 	const struct wire_slot *x = &w->slots[a], *y = &w->slots[b];

@@ -37,8 +37,8 @@ static const char *options_check(const struct harp_tcp_options *opt)
 	    (opt->mss_bytes < TCP_MSS_BYTES_MIN || opt->mss_bytes > UINT16_MAX))
 		return "harp_tcp_options: mss_bytes is neither 0 nor 88 to 65535";
 	if (opt->options_off & ~OPTIONS_OFF_ALL)
-		return "harp_tcp_options: options_off has bits other than HARP_TCPI_TIMESTAMPS, _SACK "
-		       "and _WSCALE";
+		return "harp_tcp_options: options_off has bits other than "
+		       "HARP_TCPI_TIMESTAMPS, _SACK and _WSCALE";
 	if (opt->delayed_ack_ns >= OPTIONS_DELAYED_ACK_NS_MAX)
 		return "harp_tcp_options: delayed_ack_ns is not below 500 ms";
 	if (opt->initial_rto_ns != 0 &&

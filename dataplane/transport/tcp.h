@@ -206,7 +206,7 @@ struct tcp_ack {
 	uint32_t delivered_bytes; /* newly delivered, cumulatively or by SACK */
 	/* before this ACK: bytes outstanding, minus those that had left the network */
 	uint32_t flight_bytes;
-	uint32_t fack_seq;        /* before this ACK: the highest delivered sequence number */
+	uint32_t fack_seq; /* before this ACK: the highest delivered sequence number */
 	/* send time of the newest delivered segment that was sent once; 0: none */
 	uint64_t sent_ns;
 	uint64_t rtt_ns; /* RTT sample from sent_ns */

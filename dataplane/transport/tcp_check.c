@@ -20,20 +20,20 @@
  * which only grows. PAWS accepts segments whose TSval is at least TS.Recent. Such a segment was
  * sent after all segments with an earlier TSval, and echoes at least the value of the last segment
  * that updated TS.Recent (ts.echo_min; ts.echo_max is for the TSval of TS.Recent, whose clock tick
- * may not be over). So TSecr is in [ts.echo_min, ts.sent], where ts.sent is the last TSval sent. That
- * range is a round trip of milliseconds on a busy connection, and the time between the last two
- * exchanges on an idle one, out of 2^32. Segments of a correct peer pass in any order of arrival.
- * If one fails, the challenge ACK carries our newest TSval, so a peer with a different TS.Recent
- * recovers. A peer whose handshake already echoed another value (CONN_ECHO_LOOSE) is exempt. RSTs
- * are exempt, too: RFC 7323 section 3.2 allows them without timestamps.
+ * may not be over). So TSecr is in [ts.echo_min, ts.sent], where ts.sent is the last TSval sent.
+ * That range is a round trip of milliseconds on a busy connection, and the time between the last
+ * two exchanges on an idle one, out of 2^32. Segments of a correct peer pass in any order of
+ * arrival. If one fails, the challenge ACK carries our newest TSval, so a peer with a different
+ * TS.Recent recovers. A peer whose handshake already echoed another value (CONN_ECHO_LOOSE) is
+ * exempt. RSTs are exempt, too: RFC 7323 section 3.2 allows them without timestamps.
  *
  * Challenge ACKs are limited, so that two ends do not answer each other forever and an attacker
  * cannot make us send. A limit shared by connections leaks information between them: CVE-2016-5696
  * counted a global budget from the attacker's own connection and so found 4-tuples and sequence
  * numbers. Here nothing is shared. A connection's limit depends on the number of connections only:
  * their sum stays near TCP_CHALLENGE_ACKS_PER_S_STACK, but a challenge on one connection never
- * changes the output of another one. A keyed hash of connection and epoch adds jitter to budgets and
- * epochs, so even that number cannot be measured.
+ * changes the output of another one. A keyed hash of connection and epoch adds jitter to budgets
+ * and epochs, so even that number cannot be measured.
  */
 #include "transport/tcp.h"
 

@@ -3,8 +3,8 @@
  * tcp_ecn.c - explicit congestion notification: RFC 3168, and the receiving half of DCTCP (RFC
  * 8257).
  *
- * Theory of operation. Both ends agree in the handshake. New data is then sent as ECT(0); SYNs, pure
- * ACKs, probes and retransmissions do not (RFC 3168 section 6.1). A router marks a packet CE
+ * Theory of operation. Both ends agree in the handshake. New data is then sent as ECT(0); SYNs,
+ * pure ACKs, probes and retransmissions do not (RFC 3168 section 6.1). A router marks a packet CE
  * instead of dropping it, and the receiver sends ECE
  *	- until the sender sends CWR (RFC 3168 section 6.1.3); or,
  *	- with DCTCP, on the ACKs of marked segments only (RFC 8257 section 3.2): before the CE

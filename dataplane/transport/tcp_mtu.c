@@ -19,8 +19,8 @@
  *
  * The size increases by probes (MTU_SEARCH): the next bytes of the queue in one larger segment,
  * followed by enough data to detect its loss without a timeout. If the probe is acknowledged, its
- * size is the new one. If only the probe is lost, that is no congestion (RFC 4821 section 7.5): it is
- * split and retransmitted, and after MTU_TRIES losses the size counts as too large. The first
+ * size is the new one. If only the probe is lost, that is no congestion (RFC 4821 section 7.5): it
+ * is split and retransmitted, and after MTU_TRIES losses the size counts as too large. The first
  * candidate is the top, which works if the path was only dead for a while; then binary search
  * continues until MTU_CLOSE_BYTES. The search starts at once after a black hole, and every
  * MTU_RAISE_NS while the size is below the top: a router's report is valid that long (RFC 1191

@@ -20,7 +20,7 @@ enum seg_flag {
 	SEG_MARKS = SEG_SACKED | SEG_LOST,
 	SEG_PUSH =
 		/* ends a send call of the application: sent with PSH, also as a retransmission */
-		0x04,
+	0x04,
 };
 
 /* Length and fragment count of a segment are in frame.owner. */

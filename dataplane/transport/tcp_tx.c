@@ -5,8 +5,8 @@
  * Theory of operation. Nothing is sent directly by calls of the application or arriving segments,
  * except duplicate ACKs, challenge ACKs and resets. A connection with data to send is put on
  * tx_ready, one with a pending ACK on ack_list. tcp_tx_phase() serves both once per poll: first
- * data, a few segments of each connection in turn, because receivers wait for it; then the ACKs that
- * no data segment has carried and that are due (tcp_delack.c).
+ * data, a few segments of each connection in turn, because receivers wait for it; then the ACKs
+ * that no data segment has carried and that are due (tcp_delack.c).
  *
  * Data that cannot be sent now waits:
  *	- the NIC's ring is full: the phase ends, all connections keep their place in tx_ready;

@@ -49,7 +49,7 @@ struct steer_source_v6 {
 };
 
 #define STEER_VERDICTS(X)                                                                          \
-	X(redirect_tcp, "to HARP: TCP to an address and a port of ours")                       \
+	X(redirect_tcp, "to HARP: TCP to an address and a port of ours")                           \
 	X(redirect_icmp, "to HARP: ICMP error that quotes a flow of ours")                         \
 	X(absent, "to the kernel: ours, but no AF_XDP socket is on its queue")                     \
 	X(pass_short, "to the kernel: headers truncated or not in the first buffer")               \
@@ -60,10 +60,10 @@ struct steer_source_v6 {
 	X(pass_protocol, "to the kernel: neither TCP nor UDP nor an ICMP error")                   \
 	X(pass_port, "to the kernel: not a port of ours")                                          \
 	X(pass_address, "to the kernel: our port, but not an address of ours")                     \
-	X(redirect_udp, "to HARP: UDP to an address and a port of ours")                       \
+	X(redirect_udp, "to HARP: UDP to an address and a port of ours")                           \
 	X(rss_mismatch, "dropped: the NIC put it on another queue than its stack's")               \
 	X(pass_icmp_queue, "to the kernel: ICMP error about a flow of another queue")              \
-	X(too_long, "dropped: ours, too long for IP's length field (BIG TCP)")                \
+	X(too_long, "dropped: ours, too long for IP's length field (BIG TCP)")                     \
 	X(drop_source, "dropped: ours, from a source that the NIC's allow_sources does not list")
 
 #define STEER_VERDICT_ENUM(name, help) STEER_##name,

@@ -67,10 +67,11 @@ static int adopt_map_shape(const struct why *why, const char *dir, unsigned map,
 	    info.value_size == shapes[map].value_size &&
 	    info.max_entries == shapes[map].max_entries)
 		return 0;
-	return why_fail(why, -ESTALE,
-			"%s/%s is not a map of this version of HARP; `harpctl stop` removes what is "
-			"pinned there",
-			dir, xdp_map_name(map));
+	return why_fail(
+		why, -ESTALE,
+		"%s/%s is not a map of this version of HARP; `harpctl stop` removes what is "
+		"pinned there",
+		dir, xdp_map_name(map));
 }
 
 /* Checks the layout version first, because another layout may have other maps. */

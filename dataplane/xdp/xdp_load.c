@@ -71,10 +71,9 @@ static int load_keep(int fd)
 static int load_refused(const struct why *why, int rc, const char *words)
 {
 	if (rc == -EPERM || rc == -EACCES)
-		return why_fail(
-			why, -EPERM,
-			"loading the XDP program needs CAP_BPF and CAP_NET_ADMIN; run as "
-			"root or add them");
+		return why_fail(why, -EPERM,
+				"loading the XDP program needs CAP_BPF and CAP_NET_ADMIN; run as "
+				"root or add them");
 	return why_fail(why, rc, "the kernel rejects the XDP program: %s (%s)", strerror(-rc),
 			words);
 }

@@ -393,8 +393,7 @@ static void believes(uid_t listener, uid_t job, int error)
 		check_failures = 0;
 		CHECK_EQ(setuid(job), 0);
 		if (error)
-			no_door(error, path,
-				"harpd must run as root or as this user");
+			no_door(error, path, "harpd must run as root or as this user");
 		else
 			CHECK_EQ(converse(NULL), 0);
 		_exit(check_failures != 0);

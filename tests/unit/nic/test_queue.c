@@ -174,7 +174,8 @@ TEST(invalid_descriptors_are_refused)
 {
 	const size_t bytes = 2u << 20;
 
-	LIE(replace_fd(&queue.xsk_fd, socket(AF_INET, SOCK_DGRAM, 0)), -EBADF, "not an AF_XDP socket");
+	LIE(replace_fd(&queue.xsk_fd, socket(AF_INET, SOCK_DGRAM, 0)), -EBADF,
+	    "not an AF_XDP socket");
 	LIE(replace_fd(&queue.xsk_fd, memory(4096, 0)), -EBADF, "not an AF_XDP socket");
 	LIE(replace_fd(&queue.xsk_fd, -1), -EBADF, "not an AF_XDP socket");
 	LIE(replace_fd(&queue.xsk_fd, socket(AF_XDP, SOCK_RAW, 0)), -EBADF, "not bound");
