@@ -245,7 +245,7 @@ int setup_kernel_tables(const struct instance_setup *o, struct harp_instance *in
 
 static int setup_attach(const struct instance_setup *o, struct harp_instance *instance)
 {
-	const struct xdp_wish wish = {
+	const struct xdp_request wish = {
 		.ifname = o->opt.ifname,
 		.ifindex = o->link.ifindex,
 		.mode = o->opt.xdp_mode,

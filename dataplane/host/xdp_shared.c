@@ -63,7 +63,7 @@ static void shared_free(struct xdp_shared *shared)
 	free(shared);
 }
 
-static int shared_make(struct xdp_shared **out, const struct xdp_wish *wish, uint64_t netns,
+static int shared_make(struct xdp_shared **out, const struct xdp_request *wish, uint64_t netns,
 		       char *why, size_t why_len)
 {
 	struct xdp_shared *shared = calloc(1, sizeof(*shared));
@@ -92,7 +92,7 @@ static int shared_make(struct xdp_shared **out, const struct xdp_wish *wish, uin
 }
 
 /* True if an instance with this request can use an attached program. */
-static int shared_suits(const struct xdp_shared *shared, const struct xdp_wish *wish, char *why,
+static int shared_suits(const struct xdp_shared *shared, const struct xdp_request *wish, char *why,
 			size_t why_len)
 {
 	bool native = shared->api->native(shared->xdp);
@@ -109,7 +109,8 @@ static int shared_suits(const struct xdp_shared *shared, const struct xdp_wish *
 	return -EBUSY;
 }
 
-int xdp_shared_get(struct xdp_shared **out, const struct xdp_wish *wish, char *why, size_t why_len)
+int xdp_shared_get(struct xdp_shared **out, const struct xdp_request *wish, char *why,
+		   size_t why_len)
 {
 	uint64_t netns = netns_cookie();
 	struct xdp_shared *shared;

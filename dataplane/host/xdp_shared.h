@@ -10,7 +10,7 @@
 
 struct xdp_shared;
 
-struct xdp_wish {
+struct xdp_request {
 	const char *ifname;
 	uint32_t ifindex;
 	uint32_t mode;       /* enum harp_xdp_mode */
@@ -20,7 +20,8 @@ struct xdp_wish {
 /* Returns the interface's program with a new reference, attaching it if necessary. Any thread. why:
  * as attach of harp_xdp.h; empty if it was attached before. -EBUSY also: it runs in another mode
  * than requested. */
-int xdp_shared_get(struct xdp_shared **out, const struct xdp_wish *wish, char *why, size_t why_len);
+int xdp_shared_get(struct xdp_shared **out, const struct xdp_request *wish, char *why,
+		   size_t why_len);
 /* NULL is accepted. */
 void xdp_shared_put(struct xdp_shared *shared);
 const struct harp_xdp_api *xdp_shared_api(const struct xdp_shared *shared);
