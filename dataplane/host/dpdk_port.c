@@ -239,7 +239,7 @@ static int port_enter_leased(struct dpdk_port **out, const char *name,
 	return rc;
 }
 
-static int port_enter_alone(struct dpdk_port **out, const struct dpdk_wish *wish,
+static int port_enter_alone(struct dpdk_port **out, const struct dpdk_port_request *wish,
 			    const struct why *why)
 {
 	struct harp_port_spec spec;
@@ -252,7 +252,8 @@ static int port_enter_alone(struct dpdk_port **out, const struct dpdk_wish *wish
 	return port_enter(out, &spec, wish->opt, why);
 }
 
-int dpdk_port_get(struct dpdk_port **out, const struct dpdk_wish *wish, const struct why *why)
+int dpdk_port_get(struct dpdk_port **out, const struct dpdk_port_request *wish,
+		  const struct why *why)
 {
 	int rc;
 

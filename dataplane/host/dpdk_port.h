@@ -14,7 +14,7 @@
 #include "host/dpdk_lease.h"
 
 /* An instance's request for a port. */
-struct dpdk_wish {
+struct dpdk_port_request {
 	const char *text; /* its text; only its name if it is leased */
 	const struct harp_instance_options *opt;
 };
@@ -41,7 +41,8 @@ struct dpdk_port {
 enum dpdk_protocol { DPDK_TCP = 0, DPDK_UDP = 1 };
 
 /* -EINVAL invalid text, or open with a different one; -errno of the library or device. */
-int dpdk_port_get(struct dpdk_port **out, const struct dpdk_wish *wish, const struct why *why);
+int dpdk_port_get(struct dpdk_port **out, const struct dpdk_port_request *wish,
+		  const struct why *why);
 /* NULL is accepted. For the last user, the result of dpdk_lease_give_back(). */
 int dpdk_port_put(struct dpdk_port *port, struct why *why);
 

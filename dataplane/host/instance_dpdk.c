@@ -265,7 +265,7 @@ static int dpdk_queue(struct instance_setup *o, struct harp_instance *instance)
 
 static int dpdk_port(struct instance_setup *o, struct harp_instance *instance, const char *text)
 {
-	const struct dpdk_wish wish = { .text = text, .opt = &o->opt };
+	const struct dpdk_port_request wish = { .text = text, .opt = &o->opt };
 	struct instance_dpdk *dpdk = calloc(1, sizeof(*dpdk));
 	int rc;
 
