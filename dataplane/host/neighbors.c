@@ -244,7 +244,7 @@ static void neighbors_collect(struct neighbors *n, unsigned *at,
 }
 
 /* Entries that harpd does not accept now stay recorded. */
-static void neighbors_tell(struct neighbors *n)
+static void neighbors_report(struct neighbors *n)
 {
 	struct host_neighbor *entries[HARP_LEASE_NEIGHBORS_MAX];
 	struct harp_lease_neighbors message = { 0 };
@@ -273,7 +273,7 @@ void neighbors_work(struct neighbors *n, struct netlink_worker *worker, uint64_t
 	n->pending = n->unsent = n->confirm = false;
 	n->confirm_ns = now_ns + CONFIRM_EVERY_NS;
 	if (n->netwatch)
-		neighbors_tell(n);
+		neighbors_report(n);
 	else
 		neighbors_local(n, worker);
 }
