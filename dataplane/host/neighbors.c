@@ -195,8 +195,8 @@ static void neighbors_send(const struct neighbors *n, const struct harp_addr *ad
 }
 
 /* Requests a neighbor. The monitor receives its current state and the result. */
-static void neighbors_ask(struct neighbors *n, struct netlink_worker *worker,
-			  const struct harp_addr *addr)
+static void neighbors_request(struct neighbors *n, struct netlink_worker *worker,
+			      const struct harp_addr *addr)
 {
 	struct netlink_message message;
 
@@ -216,7 +216,7 @@ static void neighbors_local(struct neighbors *n, struct netlink_worker *worker)
 		struct host_neighbor *one = &n->all[i];
 
 		if (one->wanted)
-			neighbors_ask(n, worker, &one->addr);
+			neighbors_request(n, worker, &one->addr);
 		if (one->confirm)
 			neighbors_send(n, &one->addr, MSG_CONFIRM | MSG_PROBE);
 		one->wanted = one->confirm = false;
