@@ -97,7 +97,7 @@ static struct host_neighbor *neighbors_find(struct neighbors *n, const struct ha
 }
 
 /* Returns the entry of a next hop. Replaces the least recently used one if all are in use. */
-static struct host_neighbor *neighbors_note(struct neighbors *n, const struct harp_addr *addr)
+static struct host_neighbor *neighbors_entry(struct neighbors *n, const struct harp_addr *addr)
 {
 	struct host_neighbor *found = neighbors_find(n, addr);
 
@@ -118,13 +118,13 @@ static struct host_neighbor *neighbors_note(struct neighbors *n, const struct ha
 
 void neighbors_wanted(struct neighbors *n, const struct harp_addr *next_hop)
 {
-	neighbors_note(n, next_hop)->wanted = true;
+	neighbors_entry(n, next_hop)->wanted = true;
 	n->pending = true;
 }
 
 void neighbors_confirmed(struct neighbors *n, const struct harp_addr *next_hop)
 {
-	neighbors_note(n, next_hop)->confirm = true;
+	neighbors_entry(n, next_hop)->confirm = true;
 	n->confirm = true;
 }
 
