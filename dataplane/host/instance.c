@@ -208,7 +208,7 @@ static void control_lost(struct harp_instance *instance)
 }
 
 /* Warns about addresses that the kernel removed; connections may still use them. */
-static void control_tell_removed(struct harp_instance *instance,
+static void control_warn_removed(struct harp_instance *instance,
 				 const struct harp_lease_tables *before)
 {
 	const struct harp_lease_tables *now = &instance->cache.now;
@@ -230,7 +230,7 @@ static void control_apply(struct harp_instance *instance, const struct harp_leas
 	struct harp_lease_tables before = instance->cache.now;
 
 	route_cache_apply(&instance->cache, found);
-	control_tell_removed(instance, &before);
+	control_warn_removed(instance, &before);
 }
 
 static void control_tables(struct harp_instance *instance)
