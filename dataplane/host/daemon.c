@@ -51,7 +51,7 @@ static void daemon_clean(char *text, size_t size)
 /* one request */
 
 /* True if harpd refuses and closes the connection. */
-static bool daemon_is_last_word(const struct harp_lease_header *header)
+static bool daemon_is_closing(const struct harp_lease_header *header)
 {
 	return header->type == HARP_LEASE_REFUSED && !header->serial;
 }
@@ -67,7 +67,7 @@ static int daemon_judge(const struct harp_daemon *daemon, uint16_t type, const s
 	if (header->size != daemon->wire.answer_bytes)
 		return why_fail(why, -EPROTO, "harpd's message has %zu bytes and states %u",
 				daemon->wire.answer_bytes, header->size);
-	if (header->serial != daemon->serial && !daemon_is_last_word(header))
+	if (header->serial != daemon->serial && !daemon_is_closing(header))
 		return why_fail(why, -EPROTO, "harpd answers request %u instead of %u",
 				header->serial, daemon->serial);
 	if (header->type != type && header->type != HARP_LEASE_REFUSED)
@@ -137,7 +137,7 @@ static int daemon_call(struct harp_daemon *daemon, void *message, size_t bytes, 
 	else
 		rc = daemon_judge(daemon, answer_type, why);
 	if (!rc && answer->type == HARP_LEASE_REFUSED) {
-		daemon->wire.ended |= daemon_is_last_word(answer);
+		daemon->wire.ended |= daemon_is_closing(answer);
 		daemon_wire_drop_fds(&daemon->wire);
 		return daemon_refused(daemon->wire.answer, daemon->wire.answer_bytes, why);
 	}
