@@ -91,7 +91,7 @@ int daemon_refused(const void *message, size_t bytes, const struct why *why)
 			refused.why[0] ? refused.why : strerror(refused.error));
 }
 
-static int daemon_silent(int rc, unsigned wait_ms, const struct why *why)
+static int daemon_no_answer(int rc, unsigned wait_ms, const struct why *why)
 {
 	switch (rc) {
 	case -ETIMEDOUT:
@@ -133,7 +133,7 @@ static int daemon_call(struct harp_daemon *daemon, void *message, size_t bytes, 
 					      .serial = ++daemon->serial };
 	rc = daemon_wire_exchange(&daemon->wire, message, bytes, wait_ms);
 	if (rc)
-		rc = daemon_silent(rc, wait_ms, why);
+		rc = daemon_no_answer(rc, wait_ms, why);
 	else
 		rc = daemon_judge(daemon, answer_type, why);
 	if (!rc && answer->type == HARP_LEASE_REFUSED) {
