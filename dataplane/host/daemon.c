@@ -57,7 +57,8 @@ static bool daemon_is_closing(const struct harp_lease_header *header)
 }
 
 /* Checks the answer's header: its type must be `type` or REFUSED. */
-static int daemon_judge(const struct harp_daemon *daemon, uint16_t type, const struct why *why)
+static int daemon_check_header(const struct harp_daemon *daemon, uint16_t type,
+			       const struct why *why)
 {
 	const struct harp_lease_header *header = (const void *)daemon->wire.answer;
 
@@ -135,7 +136,7 @@ static int daemon_call(struct harp_daemon *daemon, void *message, size_t bytes, 
 	if (rc)
 		rc = daemon_no_answer(rc, wait_ms, why);
 	else
-		rc = daemon_judge(daemon, answer_type, why);
+		rc = daemon_check_header(daemon, answer_type, why);
 	if (!rc && answer->type == HARP_LEASE_REFUSED) {
 		daemon->wire.ended |= daemon_is_closing(answer);
 		daemon_wire_drop_fds(&daemon->wire);
@@ -366,7 +367,7 @@ static void daemon_lease_unwanted(struct harp_daemon *daemon)
 		      "PORT");
 	daemon_wire_drop_fds(&daemon->wire);
 	if (daemon->wire.answer_bytes < sizeof(*leased) ||
-	    daemon_judge(daemon, leased->header.type, &quiet) ||
+	    daemon_check_header(daemon, leased->header.type, &quiet) ||
 	    (leased->header.type != HARP_LEASE_LEASED && leased->header.type != HARP_LEASE_PORT))
 		return;
 	daemon->wire.ended = false;
