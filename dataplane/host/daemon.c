@@ -321,7 +321,7 @@ void harp_daemon_close(struct harp_daemon *daemon)
 
 /* ---- leases --------------------------------------------------------------------------------- */
 
-static int daemon_judge_rss(const struct harp_lease_leased *leased, const struct why *why)
+static int daemon_check_rss(const struct harp_lease_leased *leased, const struct why *why)
 {
 	if (!leased->queue_count || leased->queue >= leased->queue_count)
 		return why_fail(why, -EPROTO, "harpd leases queue %u of %u", leased->queue,
@@ -348,7 +348,7 @@ static int daemon_judge_lease(const struct harp_lease_request *request,
 	if (!leased->port_min || leased->port_min > leased->port_max)
 		return why_fail(why, -EPROTO, "harpd leases ports %u to %u", leased->port_min,
 				leased->port_max);
-	return daemon_judge_rss(leased, why);
+	return daemon_check_rss(leased, why);
 }
 
 /* Returns an unusable lease. Otherwise harpd would keep its queue and ports until this process
