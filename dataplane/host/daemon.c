@@ -337,7 +337,7 @@ static int daemon_check_rss(const struct harp_lease_leased *leased, const struct
 	return 0;
 }
 
-static int daemon_judge_lease(const struct harp_lease_request *request,
+static int daemon_check_lease(const struct harp_lease_request *request,
 			      const struct harp_lease_leased *leased, const struct why *why)
 {
 	if (strncmp(leased->ifname, request->ifname, sizeof(leased->ifname)) != 0 ||
@@ -390,7 +390,7 @@ int daemon_lease(struct harp_daemon *daemon, struct harp_lease_request *request,
 
 	if (!rc) {
 		memcpy(out, daemon->wire.answer, sizeof(*out));
-		rc = daemon_judge_lease(request, out, why);
+		rc = daemon_check_lease(request, out, why);
 	}
 	if (!rc)
 		rc = daemon_judge_fds(daemon->wire.fd_count, why);
