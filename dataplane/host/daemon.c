@@ -23,7 +23,7 @@
 /* harpd may have to create huge pages, or wait for a queue whose owner has just exited. */
 #define WAIT_LEASE_MS 10000u
 #define ERRNO_MAX 4095
-#define FDS_AS_IT_SAYS ~0u
+#define FDS_ANY ~0u
 
 struct harp_daemon {
 	unsigned wait_ms; /* timeout of an answer; a lease may take longer */
@@ -145,7 +145,7 @@ static int daemon_call(struct harp_daemon *daemon, void *message, size_t bytes, 
 	if (!rc && daemon->wire.answer_bytes < answer_bytes)
 		rc = why_fail(why, -EPROTO, "harpd's message has %zu bytes, not %zu",
 			      daemon->wire.answer_bytes, answer_bytes);
-	if (!rc && daemon->wire.fd_count != fd_count && fd_count != FDS_AS_IT_SAYS)
+	if (!rc && daemon->wire.fd_count != fd_count && fd_count != FDS_ANY)
 		rc = why_fail(why, -EPROTO, "harpd's message has %u descriptors, not %u",
 			      daemon->wire.fd_count, fd_count);
 	if (rc) {
@@ -386,7 +386,7 @@ int daemon_lease(struct harp_daemon *daemon, struct harp_lease_request *request,
 		 struct harp_lease_leased *out, int fds[HARP_LEASE_FDS], struct why *why)
 {
 	int rc = daemon_call(daemon, request, sizeof(*request), HARP_LEASE_LEASE, HARP_LEASE_LEASED,
-			     sizeof(*out), FDS_AS_IT_SAYS, why);
+			     sizeof(*out), FDS_ANY, why);
 
 	if (!rc) {
 		memcpy(out, daemon->wire.answer, sizeof(*out));
@@ -443,7 +443,7 @@ int daemon_lease_port(struct harp_daemon *daemon, const char *name, uint32_t que
 				sizeof(request.ifname) - 1);
 	snprintf(request.label, sizeof(request.label), "%s", label ? label : "");
 	rc = daemon_call(daemon, &request, sizeof(request), HARP_LEASE_LEASE, HARP_LEASE_PORT,
-			 sizeof(struct harp_lease_port), FDS_AS_IT_SAYS, why);
+			 sizeof(struct harp_lease_port), FDS_ANY, why);
 	if (!rc)
 		rc = daemon_take_port(daemon, name, out, why);
 	if (rc) {
