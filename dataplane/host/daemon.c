@@ -353,7 +353,7 @@ static int daemon_check_lease(const struct harp_lease_request *request,
 
 /* Returns an unusable lease. Otherwise harpd would keep its queue and ports until this process
  * exits. */
-static void daemon_lease_unwanted(struct harp_daemon *daemon)
+static void daemon_lease_return(struct harp_daemon *daemon)
 {
 	const struct harp_lease_release *leased = (const void *)daemon->wire.answer;
 	struct why quiet = { 0 };
@@ -395,7 +395,7 @@ int daemon_lease(struct harp_daemon *daemon, struct harp_lease_request *request,
 	if (!rc)
 		rc = daemon_judge_fds(daemon->wire.fd_count, why);
 	if (rc) {
-		daemon_lease_unwanted(daemon);
+		daemon_lease_return(daemon);
 		return rc;
 	}
 	for (unsigned i = 0; i < HARP_LEASE_FDS; i++)
@@ -447,7 +447,7 @@ int daemon_lease_port(struct harp_daemon *daemon, const char *name, uint32_t que
 	if (!rc)
 		rc = daemon_take_port(daemon, name, out, why);
 	if (rc) {
-		daemon_lease_unwanted(daemon);
+		daemon_lease_return(daemon);
 		return rc;
 	}
 	memcpy(out->page_fds, daemon->wire.fds, out->page_count * sizeof(int));
