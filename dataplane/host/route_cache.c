@@ -63,8 +63,8 @@ static bool route_fits(const struct rtmsg *body, const struct rtattr *const *att
 
 /* True if the route uses our interface and the stack can represent it. attributes become those of
  * that next hop. */
-static bool route_way(struct harp_lease_route *route, const struct rtmsg *body,
-		      const struct rtattr **attributes, uint32_t ifindex)
+static bool route_next_hop(struct harp_lease_route *route, const struct rtmsg *body,
+			   const struct rtattr **attributes, uint32_t ifindex)
 {
 	if (attributes[RTA_MULTIPATH]) {
 		const struct rtnexthop *hop = netlink_hop(attributes[RTA_MULTIPATH], ifindex);
@@ -125,7 +125,7 @@ static int dump_route(void *ctx, const struct nlmsghdr *message)
 	route.metric = netlink_u32(attributes[RTA_PRIORITY], 0);
 	route.mtu_bytes = route_mtu(attributes[RTA_METRICS]);
 	route.preference = route_preference(attributes[RTA_PREF]);
-	if (!route_way(&route, body, attributes, dump->ifindex))
+	if (!route_next_hop(&route, body, attributes, dump->ifindex))
 		return 0;
 	/* The kernel dumps the better metric of a prefix first. */
 	for (unsigned i = 0; i < found->route_count; i++) {
