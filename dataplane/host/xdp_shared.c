@@ -92,8 +92,8 @@ static int shared_make(struct xdp_shared **out, const struct xdp_request *wish, 
 }
 
 /* True if an instance with this request can use an attached program. */
-static int shared_suits(const struct xdp_shared *shared, const struct xdp_request *wish, char *why,
-			size_t why_len)
+static int shared_check_mode(const struct xdp_shared *shared, const struct xdp_request *wish,
+			     char *why, size_t why_len)
 {
 	bool native = shared->api->native(shared->xdp);
 
@@ -122,7 +122,7 @@ int xdp_shared_get(struct xdp_shared **out, const struct xdp_request *wish, char
 	registry_enter(&registry);
 	shared = shared_find(netns, wish->ifindex);
 	if (shared)
-		rc = shared_suits(shared, wish, why, why_len);
+		rc = shared_check_mode(shared, wish, why, why_len);
 	else
 		rc = shared_make(&shared, wish, netns, why, why_len);
 	if (!rc) {
