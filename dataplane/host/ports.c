@@ -78,7 +78,7 @@ static int ports_bind(int type, uint16_t port)
 
 /* The XDP program passes IP fragments, and a UDP socket that is never read would accumulate them.
  * Attaches a filter that drops everything. */
-static int ports_be_silent(const struct ports *ports, int fd)
+static int ports_discard_input(const struct ports *ports, int fd)
 {
 	struct sock_filter nothing[] = { BPF_STMT(BPF_RET | BPF_K, 0) };
 	const struct sock_fprog filter = { .len = 1, .filter = nothing };
@@ -100,7 +100,7 @@ int ports_acquire(struct ports *ports, uint16_t port)
 	if (fd < 0)
 		return fd;
 	/* Only after binding, so that packets of other users are not affected. */
-	rc = ports_be_silent(ports, fd);
+	rc = ports_discard_input(ports, fd);
 	if (!rc)
 		rc = ports->api->ports_set(ports->xdp, ports->protocol, port, port,
 					   ports->home_queue, true);
