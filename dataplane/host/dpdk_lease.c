@@ -51,7 +51,7 @@ int dpdk_lease_take(struct dpdk_lease **out, const char *name,
 	return rc;
 }
 
-int dpdk_lease_give_back(struct dpdk_lease *lease, struct why *why)
+int dpdk_lease_return(struct dpdk_lease *lease, struct why *why)
 {
 	int rc;
 

@@ -23,7 +23,7 @@ int dpdk_lease_take(struct dpdk_lease **out, const char *name,
 		    const struct why *why);
 /* NULL is accepted. If harpd runs and refuses, returns -errno and the reason; the lease then ends
  * with the process. */
-int dpdk_lease_give_back(struct dpdk_lease *lease, struct why *why);
+int dpdk_lease_return(struct dpdk_lease *lease, struct why *why);
 /* In a forked child: closes the lease's descriptors, once. Async-signal-safe. */
 void dpdk_lease_fork_child(struct dpdk_lease *lease);
 

@@ -233,7 +233,7 @@ static int port_enter_leased(struct dpdk_port **out, const char *name,
 		return rc;
 	rc = port_make(out, &spec, opt, why);
 	if (rc)
-		(void)dpdk_lease_give_back(lease, &quiet);
+		(void)dpdk_lease_return(lease, &quiet);
 	else
 		(*out)->lease = lease;
 	return rc;
@@ -296,7 +296,7 @@ int dpdk_port_put(struct dpdk_port *port, struct why *why)
 		/* This code may be unloaded, but DPDK's threads stay. */
 		if (!ports.first)
 			(void)api->start(&silent, NULL, 0);
-		rc = dpdk_lease_give_back(lease, why);
+		rc = dpdk_lease_return(lease, why);
 	}
 	registry_leave(&ports);
 	return rc;

@@ -43,7 +43,7 @@ enum dpdk_protocol { DPDK_TCP = 0, DPDK_UDP = 1 };
 /* -EINVAL invalid text, or open with a different one; -errno of the library or device. */
 int dpdk_port_get(struct dpdk_port **out, const struct dpdk_port_request *wish,
 		  const struct why *why);
-/* NULL is accepted. For the last user, the result of dpdk_lease_give_back(). */
+/* NULL is accepted. For the last user, the result of dpdk_lease_return(). */
 int dpdk_port_put(struct dpdk_port *port, struct why *why);
 
 /* Link state. The first call after an interval queries the driver; *changed is true for the one
