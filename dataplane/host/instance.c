@@ -40,7 +40,7 @@ static void instance_give_back(struct harp_instance *instance)
 	struct why why = { .text = text, .size = sizeof(text) };
 
 	why_about(&why, "%s", instance->ifname);
-	if (lease_give_back(instance->lease, &why))
+	if (lease_return(instance->lease, &why))
 		instance_log(instance, HARP_LOG_WARN, "the lease ends with the process: %s", text);
 }
 

@@ -145,7 +145,7 @@ int lease_take(struct lease **out, const struct harp_instance_options *opt, stru
 	rc = lease_page_map(lease->fds[HARP_LEASE_FD_PAGE], lease->grant.page_bytes, &lease->page,
 			    why);
 	if (rc) {
-		lease_give_back(lease, &quiet);
+		lease_return(lease, &quiet);
 		return rc;
 	}
 	*out = lease;
@@ -207,7 +207,7 @@ int lease_release(const char *socket, uint64_t lease_id, struct why *why)
 	return rc;
 }
 
-int lease_give_back(struct lease *lease, struct why *why)
+int lease_return(struct lease *lease, struct why *why)
 {
 	int rc;
 

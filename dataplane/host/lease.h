@@ -46,7 +46,7 @@ int lease_release(const char *socket, uint64_t lease_id, struct why *why);
 bool lease_has_port(const struct lease *lease, uint16_t port);
 /* Frees the lease and returns it to harpd. -errno and why if harpd runs and fails. NULL is
  * accepted. */
-int lease_give_back(struct lease *lease, struct why *why);
+int lease_return(struct lease *lease, struct why *why);
 /* In a forked child. Async-signal-safe. */
 void lease_fork_child(const struct lease *lease);
 
