@@ -34,7 +34,7 @@ instance_log(const struct harp_instance *instance, enum harp_log_level level, co
 }
 
 /* Must be last: the queue has been released by then. */
-static void instance_give_back(struct harp_instance *instance)
+static void instance_return(struct harp_instance *instance)
 {
 	char text[320];
 	struct why why = { .text = text, .size = sizeof(text) };
@@ -66,7 +66,7 @@ void harp_instance_close(struct harp_instance *instance)
 	netlink_close(&instance->queries);
 	neighbors_close(&instance->neighbors);
 	netwatch_close(instance->netwatch);
-	instance_give_back(instance);
+	instance_return(instance);
 	pthread_mutex_destroy(&instance->queries_lock);
 	free(instance);
 }
