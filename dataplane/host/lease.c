@@ -152,7 +152,7 @@ int lease_take(struct lease **out, const struct harp_instance_options *opt, stru
 	return 0;
 }
 
-int lease_hand_on(struct lease *lease, enum harp_lease_fd which)
+int lease_take_fd(struct lease *lease, enum harp_lease_fd which)
 {
 	int fd = lease->fds[which];
 
@@ -166,8 +166,8 @@ void lease_queue(struct lease *lease, struct harp_queue *out)
 
 	*out = (struct harp_queue){
 		.size = sizeof(*out),
-		.xsk_fd = lease_hand_on(lease, HARP_LEASE_FD_XSK),
-		.frames_fd = lease_hand_on(lease, HARP_LEASE_FD_FRAMES),
+		.xsk_fd = lease_take_fd(lease, HARP_LEASE_FD_XSK),
+		.frames_fd = lease_take_fd(lease, HARP_LEASE_FD_FRAMES),
 		.ifindex = grant->ifindex,
 		.queue = grant->queue,
 		.frame_size = grant->frame_size,

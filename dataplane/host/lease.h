@@ -33,7 +33,7 @@ int lease_take(struct lease **out, const struct harp_instance_options *opt, stru
  * true. */
 bool lease_is_elsewhere(const struct lease *lease);
 /* Moves a descriptor to the caller. */
-int lease_hand_on(struct lease *lease, enum harp_lease_fd which);
+int lease_take_fd(struct lease *lease, enum harp_lease_fd which);
 /* Arguments for harp_nic_af_xdp_adopt(), including descriptors. */
 void lease_queue(struct lease *lease, struct harp_queue *out);
 /* Maps a statistics page created by harpd, for this process alone. NULL and -EPROTO if invalid. The
