@@ -24,7 +24,7 @@ static int lease_link_up(const struct instance_setup *o, struct harp_instance *i
 }
 
 /* Reads the interface from the kernel. */
-static int lease_here(struct instance_setup *o, struct harp_instance *instance)
+static int lease_read_local(struct instance_setup *o, struct harp_instance *instance)
 {
 	const struct harp_lease_leased *grant = &instance->lease->grant;
 	struct netlink_get_link link;
@@ -126,7 +126,8 @@ int setup_lease(struct instance_setup *o, struct harp_instance *instance)
 	lease_queue(lease, &queue);
 	rc = harp_nic_af_xdp_adopt(&instance->nic, &queue, o->why.text, o->why.size);
 	if (!rc)
-		rc = elsewhere ? lease_elsewhere(o, instance, &network) : lease_here(o, instance);
+		rc = elsewhere ? lease_elsewhere(o, instance, &network)
+			       : lease_read_local(o, instance);
 	if (rc)
 		return rc;
 	o->link.mtu_bytes = instance->mtu_bytes;
