@@ -52,8 +52,8 @@ static void lease_apply(void *ctx, const struct harp_lease_header *message)
 }
 
 /* Reads the interface from harpd. */
-static int lease_elsewhere(struct instance_setup *o, struct harp_instance *instance,
-			   struct harp_lease_network *network)
+static int lease_read_harpd(struct instance_setup *o, struct harp_instance *instance,
+			    struct harp_lease_network *network)
 {
 	struct lease *lease = instance->lease;
 	int rc = netwatch_open(&instance->netwatch, lease->socket, &lease->grant, lease_apply,
@@ -126,7 +126,7 @@ int setup_lease(struct instance_setup *o, struct harp_instance *instance)
 	lease_queue(lease, &queue);
 	rc = harp_nic_af_xdp_adopt(&instance->nic, &queue, o->why.text, o->why.size);
 	if (!rc)
-		rc = elsewhere ? lease_elsewhere(o, instance, &network)
+		rc = elsewhere ? lease_read_harpd(o, instance, &network)
 			       : lease_read_local(o, instance);
 	if (rc)
 		return rc;
