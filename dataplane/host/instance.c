@@ -49,7 +49,7 @@ void harp_instance_close(struct harp_instance *instance)
 	if (!instance)
 		return;
 	netlink_worker_stop(&instance->worker);
-	instance_dpdk_quiet(instance);
+	instance_dpdk_stop(instance);
 	harp_stack_destroy(instance->stack);
 	instance_page_close(&instance->page);
 	if (instance->ports.held)

@@ -381,7 +381,7 @@ void instance_dpdk_fork_child(const struct harp_instance *instance)
 		dpdk_lease_fork_child(instance->dpdk->port->lease);
 }
 
-void instance_dpdk_quiet(struct harp_instance *instance)
+void instance_dpdk_stop(struct harp_instance *instance)
 {
 	if (!instance->dpdk)
 		return;

@@ -35,7 +35,7 @@ void instance_dpdk_fork_child(const struct harp_instance *instance);
 /* Adds the driver's counters. Call after publishing has started. */
 void instance_dpdk_published(struct harp_instance *instance);
 /* Call before the stack is destroyed. */
-void instance_dpdk_quiet(struct harp_instance *instance);
+void instance_dpdk_stop(struct harp_instance *instance);
 /* Call after the stack is destroyed. */
 void instance_dpdk_close(struct harp_instance *instance);
 
