@@ -352,7 +352,7 @@ bool instance_dpdk_control_pending(const struct harp_instance *instance)
 	return atomic_load_explicit(&instance->dpdk->reader.pending, memory_order_relaxed);
 }
 
-void instance_dpdk_published(struct harp_instance *instance)
+void instance_dpdk_publish_xstats(struct harp_instance *instance)
 {
 	struct instance_dpdk *dpdk = instance->dpdk;
 	unsigned count;

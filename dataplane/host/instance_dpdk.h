@@ -33,7 +33,7 @@ int instance_dpdk_route(const struct harp_instance *instance, const struct harp_
 			struct harp_host_route *out);
 void instance_dpdk_fork_child(const struct harp_instance *instance);
 /* Adds the driver's counters. Call after publishing has started. */
-void instance_dpdk_published(struct harp_instance *instance);
+void instance_dpdk_publish_xstats(struct harp_instance *instance);
 /* Call before the stack is destroyed. */
 void instance_dpdk_stop(struct harp_instance *instance);
 /* Call after the stack is destroyed. */

@@ -414,7 +414,7 @@ int harp_instance_open(struct harp_instance **out, const struct harp_instance_op
 	}
 	if (!harp_instance_lease(instance))
 		instance_page_open(instance, o.opt.label);
-	instance_dpdk_published(instance);
+	instance_dpdk_publish_xstats(instance);
 	*out = instance;
 	return 0;
 }
