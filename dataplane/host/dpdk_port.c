@@ -32,8 +32,8 @@ static struct registry ports; /* of struct dpdk_port */
  * Log functions are called without the lock. They may wait for a lock (Python's) whose holder is
  * about to log.
  */
-static struct registry sinks;   /* of struct dpdk_sink */
-static unsigned sinks_speaking; /* log calls in progress; under the lock */
+static struct registry sinks; /* of struct dpdk_sink */
+static unsigned sink_calls;   /* log calls in progress; under the lock */
 
 void dpdk_sink_add(struct dpdk_sink *sink)
 {
@@ -51,7 +51,7 @@ void dpdk_sink_remove(struct dpdk_sink *sink)
 	first = sinks.first;
 	LIST_UNLINK(first, sink, next);
 	sinks.first = first;
-	while (sinks_speaking) {
+	while (sink_calls) {
 		registry_leave(&sinks);
 		sched_yield();
 		registry_enter(&sinks);
@@ -77,11 +77,11 @@ static void sink_log(void *ctx, enum harp_log_level level, const char *message)
 	}
 	log = sink->log;
 	log_ctx = sink->ctx;
-	sinks_speaking++;
+	sink_calls++;
 	registry_leave(&sinks);
 	log(log_ctx, level, message);
 	registry_enter(&sinks);
-	sinks_speaking--;
+	sink_calls--;
 	registry_leave(&sinks);
 }
 
