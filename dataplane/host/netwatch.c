@@ -297,8 +297,8 @@ static struct netwatch_route *netwatch_add(struct netwatch *watch, const struct 
 }
 
 /* 0: *rc is the kernel's answer. Otherwise the reason why harpd did not answer. */
-static int netwatch_ask(const struct netwatch *watch, const struct harp_addr *dst,
-			struct harp_host_route *route, int *rc)
+static int netwatch_query(const struct netwatch *watch, const struct harp_addr *dst,
+			  struct harp_host_route *route, int *rc)
 {
 	struct why quiet = { 0 };
 	struct harp_daemon *daemon;
@@ -331,7 +331,7 @@ int netwatch_route(struct netwatch *watch, const struct harp_addr *dst, struct h
 
 	memset(out, 0, sizeof(*out));
 	if (!record || netwatch_clock_ns() >= record->fresh_ns) {
-		error = netwatch_ask(watch, dst, &route, &rc);
+		error = netwatch_query(watch, dst, &route, &rc);
 		if (error && !record)
 			return error;
 		if (!record)
