@@ -105,7 +105,8 @@ const char *lease_label(const struct harp_instance_options *opt)
 	return opt->label && opt->label[0] ? opt->label : program_invocation_short_name;
 }
 
-static int lease_ask(struct lease *lease, const struct harp_instance_options *opt, struct why *why)
+static int lease_request(struct lease *lease, const struct harp_instance_options *opt,
+			 struct why *why)
 {
 	struct harp_lease_request request = {
 		.queue = opt->queue,
@@ -136,7 +137,7 @@ int lease_take(struct lease **out, const struct harp_instance_options *opt, stru
 	for (unsigned i = 0; i < HARP_LEASE_FDS; i++)
 		lease->fds[i] = -1;
 	snprintf(lease->socket, sizeof(lease->socket), "%s", opt->daemon_socket);
-	rc = lease_ask(lease, opt, why);
+	rc = lease_request(lease, opt, why);
 	if (rc) {
 		free(lease);
 		return rc;
