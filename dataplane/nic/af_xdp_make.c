@@ -212,7 +212,7 @@ static int bind_once(const struct making *m, unsigned flags)
  * A queue stays busy for tens of milliseconds after its owner exits or closes it: the kernel frees
  * the old pool in a work queue. No event reports the end, so this retries for a bounded time.
  */
-static int bind_patiently(const struct making *m, unsigned flags)
+static int bind_with_retry(const struct making *m, unsigned flags)
 {
 	const struct timespec pause = { .tv_nsec = BIND_RETRY_NS };
 	uint64_t tries = m->opt.bind_retry_ms * 1000000ull / BIND_RETRY_NS + 1;
@@ -274,7 +274,7 @@ static int making_bind(struct making *m)
 		 * one chunk. */
 		if (jumbo && !(flags & XDP_USE_SG))
 			continue;
-		rc = bind_patiently(m, flags);
+		rc = bind_with_retry(m, flags);
 		m->sg = flags & XDP_USE_SG;
 		if (rc != -EOPNOTSUPP && rc != -EINVAL)
 			break;
