@@ -131,7 +131,7 @@ _Static_assert(STEER_VERDICT_COUNT <= STEER_VERDICTS_MAX, "the map is large enou
 #define HOME_NONE (~0u)
 
 /* Destination of a packet. */
-enum steer_way { STEER_KERNEL, STEER_SOCKET, STEER_NOWHERE };
+enum steer_target { STEER_KERNEL, STEER_SOCKET, STEER_NOWHERE };
 
 /* For a packet to HARP: the queue of its stack, a hash of its flow, and TCP's ACK bit. */
 struct found {
@@ -398,7 +398,7 @@ static __always_inline enum steer_verdict steer_packet(void *data, void *end, st
 }
 
 /* A packet to HARP whose stack is on another queue. */
-static __always_inline enum steer_way steer_elsewhere(__u32 home, __u32 *verdict)
+static __always_inline enum steer_target steer_elsewhere(__u32 home, __u32 *verdict)
 {
 	if (!bpf_map_lookup_elem(&xsks, &home)) {
 		*verdict = STEER_absent;
@@ -428,10 +428,11 @@ static __always_inline void steer_arrived(__u32 queue, __u32 verdict, const stru
 }
 
 /* Chooses the destination of a classified packet, and counts it. */
-static __always_inline enum steer_way steer(__u32 verdict, const struct found *found, __u32 queue)
+static __always_inline enum steer_target steer(__u32 verdict, const struct found *found,
+					       __u32 queue)
 {
 	int transport = verdict == STEER_redirect_tcp || verdict == STEER_redirect_udp;
-	enum steer_way way = STEER_KERNEL;
+	enum steer_target way = STEER_KERNEL;
 	__u64 *count;
 
 	if (verdict == STEER_too_long || verdict == STEER_drop_source)
