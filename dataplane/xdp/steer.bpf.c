@@ -131,7 +131,7 @@ _Static_assert(STEER_VERDICT_COUNT <= STEER_VERDICTS_MAX, "the map is large enou
 #define HOME_NONE (~0u)
 
 /* Destination of a packet. */
-enum steer_target { STEER_KERNEL, STEER_SOCKET, STEER_NOWHERE };
+enum steer_target { STEER_KERNEL, STEER_SOCKET, STEER_DROP };
 
 /* For a packet to HARP: the queue of its stack, a hash of its flow, and TCP's ACK bit. */
 struct found {
@@ -409,7 +409,7 @@ static __always_inline enum steer_target steer_elsewhere(__u32 home, __u32 *verd
 		return STEER_KERNEL;
 	}
 	*verdict = STEER_rss_mismatch;
-	return STEER_NOWHERE;
+	return STEER_DROP;
 }
 
 /* Counts an arrival on its queue. The value is per CPU, and interrupts do not nest here. SYN and
@@ -436,7 +436,7 @@ static __always_inline enum steer_target steer(__u32 verdict, const struct found
 	__u64 *count;
 
 	if (verdict == STEER_too_long || verdict == STEER_drop_source)
-		way = STEER_NOWHERE;
+		way = STEER_DROP;
 	if (is_ours(verdict)) {
 		if (found->home != HOME_NONE && found->home != queue)
 			way = steer_elsewhere(found->home, &verdict);
@@ -463,7 +463,7 @@ int harp_steer(struct xdp_md *ctx)
 	switch (steer(verdict, &found, queue)) {
 	case STEER_SOCKET:
 		return (int)bpf_redirect_map(&xsks, queue, XDP_PASS);
-	case STEER_NOWHERE:
+	case STEER_DROP:
 		return XDP_DROP;
 	default:
 		return XDP_PASS;
