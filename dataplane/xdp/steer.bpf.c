@@ -398,7 +398,7 @@ static __always_inline enum steer_verdict steer_packet(void *data, void *end, st
 }
 
 /* A packet to HARP whose stack is on another queue. */
-static __always_inline enum steer_target steer_elsewhere(__u32 home, __u32 *verdict)
+static __always_inline enum steer_target steer_other_queue(__u32 home, __u32 *verdict)
 {
 	if (!bpf_map_lookup_elem(&xsks, &home)) {
 		*verdict = STEER_absent;
@@ -439,7 +439,7 @@ static __always_inline enum steer_target steer(__u32 verdict, const struct found
 		way = STEER_DROP;
 	if (is_ours(verdict)) {
 		if (found->home != HOME_NONE && found->home != queue)
-			way = steer_elsewhere(found->home, &verdict);
+			way = steer_other_queue(found->home, &verdict);
 		else if (bpf_map_lookup_elem(&xsks, &queue))
 			way = STEER_SOCKET;
 		else
