@@ -414,7 +414,8 @@ static __always_inline enum steer_target steer_other_queue(__u32 home, __u32 *ve
 
 /* Counts an arrival on its queue. The value is per CPU, and interrupts do not nest here. SYN and
  * UDP packets are not counted as mismatches: they do not show where the NIC puts existing flows. */
-static __always_inline void steer_arrived(__u32 queue, __u32 verdict, const struct found *found)
+static __always_inline void steer_count_arrival(__u32 queue, __u32 verdict,
+						const struct found *found)
 {
 	struct steer_arrivals *arrived = bpf_map_lookup_elem(&arrivals, &queue);
 
@@ -446,7 +447,7 @@ static __always_inline enum steer_target steer(__u32 verdict, const struct found
 			verdict = STEER_absent;
 	}
 	if (transport)
-		steer_arrived(queue, verdict, found);
+		steer_count_arrival(queue, verdict, found);
 	count = bpf_map_lookup_elem(&verdicts, &verdict);
 	if (count)
 		++*count;
