@@ -147,9 +147,9 @@ static __always_inline void address_from_v4(struct address *out, __be32 v4)
 
 /* Checks whether a HARP stack has (address, port), and finds its queue. Looks up the port first,
  * because it decides for most packets. */
-static __always_inline enum steer_verdict own_end(const struct address *address, __u8 protocol,
-						  __be16 port, enum steer_verdict yes,
-						  struct found *found)
+static __always_inline enum steer_verdict find_owner(const struct address *address, __u8 protocol,
+						     __be16 port, enum steer_verdict yes,
+						     struct found *found)
 {
 	const int tcp = protocol == IPPROTO_TCP;
 	__u32 key = bpf_ntohs(port);
@@ -187,8 +187,8 @@ static __always_inline enum steer_verdict steer_transport(const struct address *
 	found->answers = tcp && ((struct tcphdr *)start)->ack;
 	/* Adjacent ports differ in the last bits. This distributes flows over 64 bits. */
 	found->flow = (bpf_ntohs(start->source) + 7 * bpf_ntohs(start->dest)) & 63;
-	return own_end(to, protocol, start->dest, tcp ? STEER_redirect_tcp : STEER_redirect_udp,
-		       found);
+	return find_owner(to, protocol, start->dest, tcp ? STEER_redirect_tcp : STEER_redirect_udp,
+			  found);
 }
 
 /* A kernel coalesces packets without a length (BIG TCP). HARP cannot read them, and the kernel's
@@ -256,7 +256,7 @@ static __always_inline enum steer_verdict steer_icmp4(struct icmp4_start *icmp, 
 	if ((void *)start + 8 > end) /* RFC 792: at least 64 bits of the quoted datagram */
 		return STEER_pass_short;
 	address_from_v4(&source, quoted->saddr);
-	return own_end(&source, quoted->protocol, start->source, STEER_redirect_icmp, found);
+	return find_owner(&source, quoted->protocol, start->source, STEER_redirect_icmp, found);
 }
 
 static __always_inline enum steer_verdict steer_to_us_v4(struct iphdr *ip, void *end,
@@ -304,7 +304,7 @@ static __always_inline enum steer_verdict steer_icmp6(struct icmp6hdr *icmp, voi
 	if (!has_ports(quoted->nexthdr))
 		return STEER_pass_protocol;
 	__builtin_memcpy(&source, &quoted->saddr, sizeof(source));
-	return own_end(&source, quoted->nexthdr, start->source, STEER_redirect_icmp, found);
+	return find_owner(&source, quoted->nexthdr, start->source, STEER_redirect_icmp, found);
 }
 
 /* RFC 2675: the length is in an option. */
