@@ -121,7 +121,7 @@ struct frame *external_alloc(struct frame_pool *pool, struct frame_memory *memor
 	return f;
 }
 
-void external_go_home(struct frame_pool *pool, struct frame *f)
+void external_recycle(struct frame_pool *pool, struct frame *f)
 {
 	assert(pool->external_free_count < pool->external_count);
 	external_memory(f)->users--;

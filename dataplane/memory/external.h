@@ -46,6 +46,6 @@ static inline struct frame_memory *external_memory(const struct frame *f)
 	return (struct frame_memory *)(uintptr_t)f->owner;
 }
 /* For frame.c: frees an external frame without references. */
-void external_go_home(struct frame_pool *pool, struct frame *f);
+void external_recycle(struct frame_pool *pool, struct frame *f);
 
 #endif

@@ -80,7 +80,7 @@ static inline void frame_go_home(struct frame_pool *pool, struct frame *f)
 {
 	f->flags = 0;
 	if (__builtin_expect(frame_is_external(pool, f), 0)) {
-		external_go_home(pool, f);
+		external_recycle(pool, f);
 		return;
 	}
 	assert(pool->free_count < pool->frame_count);
