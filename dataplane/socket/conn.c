@@ -67,7 +67,7 @@ static int conn_choose_port(struct harp_conn *conn, uint16_t wanted)
 
 /* A port holds a file descriptor, for a minute in TIME-WAIT. Ends the oldest connection in
  * TIME-WAIT that is the only user of its port. */
-static bool conn_take_back_port(struct tcp *tcp)
+static bool conn_reclaim_port(struct tcp *tcp)
 {
 	struct harp_conn *old;
 
@@ -124,7 +124,7 @@ int conn_connect(struct tcp *tcp, const struct harp_endpoint *local,
 	err = ip_path_lookup(tcp->ip, &conn->path);
 	if (!err)
 		err = conn_choose_port(conn, local ? local->port : 0);
-	if ((err == -EMFILE || err == -ENFILE) && conn_take_back_port(tcp))
+	if ((err == -EMFILE || err == -ENFILE) && conn_reclaim_port(tcp))
 		err = conn_choose_port(conn, local ? local->port : 0);
 	if (err) {
 		TAILQ_INSERT_HEAD(&tcp->free_conns, conn, link.owner);
