@@ -152,8 +152,8 @@ int harp_udp_error(struct harp_udp *sock, struct harp_endpoint *about)
  * Sending.
  */
 /* Resolves destination (remote NULL: the peer) and source. 0: sock->path leads there. */
-static int udp_aim(struct harp_udp *sock, const struct harp_endpoint *remote,
-		   const struct harp_addr *from, struct udp_where *where)
+static int udp_resolve(struct harp_udp *sock, const struct harp_endpoint *remote,
+		       const struct harp_addr *from, struct udp_where *where)
 {
 	int err;
 
@@ -184,7 +184,7 @@ static int udp_aim(struct harp_udp *sock, const struct harp_endpoint *remote,
 int harp_udp_payload_max(struct harp_udp *sock, const struct harp_endpoint *remote)
 {
 	struct udp_where where;
-	int err = udp_aim(sock, remote, NULL, &where);
+	int err = udp_resolve(sock, remote, NULL, &where);
 
 	return err ? err : (int)udp_payload_max(sock);
 }
@@ -240,7 +240,7 @@ static ssize_t udp_send(struct harp_udp *sock, const struct harp_endpoint *remot
 	struct udp_where where;
 	size_t len = 0, most;
 	struct frame *f;
-	int err = udp_aim(sock, remote, from, &where);
+	int err = udp_resolve(sock, remote, from, &where);
 
 	if (err)
 		return err;
@@ -297,7 +297,7 @@ int harp_udp_send_frames(struct harp_udp *sock, const struct harp_endpoint *remo
 	struct frame *first = NULL, *last = NULL;
 	struct udp_where where;
 	uint64_t len = 0;
-	int err = udp_aim(sock, remote, NULL, &where);
+	int err = udp_resolve(sock, remote, NULL, &where);
 
 	if (err)
 		return err;
