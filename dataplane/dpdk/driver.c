@@ -17,7 +17,7 @@ static const struct {
 	/* memif reports a maximum of 1518 bytes, but larger packets pass in chains of its
 	 * buffers. */
 	{ "net_memif",
-	  DRIVER_ANY_LENGTH | DRIVER_TAKES_LATE | DRIVER_COPIES | DRIVER_DIALS | DRIVER_READS },
+	  DRIVER_ANY_LENGTH | DRIVER_TAKES_LATE | DRIVER_COPIES | DRIVER_CONNECTS | DRIVER_READS },
 	{ "net_ring", DRIVER_ANY_LENGTH | DRIVER_TAKES_LATE | DRIVER_READS },
 	{ "net_null", DRIVER_ANY_LENGTH | DRIVER_TAKES_LATE | DRIVER_READS },
 	{ "net_pcap", DRIVER_TAKES_LATE | DRIVER_COPIES | DRIVER_KERNEL | DRIVER_READS },

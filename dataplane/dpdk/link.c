@@ -179,7 +179,7 @@ int link_run_there(void (*run)(void *arg), void *arg)
 
 int link_run(const struct dpdk_port *port, void (*run)(void *arg), void *arg)
 {
-	if (port->traits & DRIVER_DIALS)
+	if (port->traits & DRIVER_CONNECTS)
 		return link_run_there(run, arg);
 	run(arg);
 	return 0;
@@ -198,7 +198,7 @@ static void link_start_device(void *arg)
 	struct dpdk_port *port = starting->port;
 
 	port->link_ends = link_end_count();
-	if ((port->traits & DRIVER_DIALS) && !port->memif.is_server &&
+	if ((port->traits & DRIVER_CONNECTS) && !port->memif.is_server &&
 	    !memif_has_server(&port->memif))
 		starting->err = -ECONNREFUSED;
 	else
@@ -211,7 +211,7 @@ int link_start(struct dpdk_port *port)
 
 	link_run(port, link_start_device, &starting);
 	link_set_started(port, starting.err == 0);
-	if (!starting.err || !(port->traits & DRIVER_DIALS) || port->memif.is_server)
+	if (!starting.err || !(port->traits & DRIVER_CONNECTS) || port->memif.is_server)
 		return starting.err;
 	quiesce_begin(port); /* until link_look() has started it */
 	return 0;
@@ -253,7 +253,7 @@ static void link_close_device(void *arg)
 
 void link_stop(struct dpdk_port *port, bool is_last)
 {
-	bool dials = port->traits & DRIVER_DIALS;
+	bool dials = port->traits & DRIVER_CONNECTS;
 
 	if (dials && port->started && !port->memif.is_server)
 		link_settle(port->id, port->link_ends);

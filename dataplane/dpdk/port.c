@@ -119,7 +119,7 @@ static void port_free(struct dpdk_port *port)
 {
 	link_remove(port);
 	port_rules_flush(port);
-	if (port->started && !(port->traits & DRIVER_DIALS))
+	if (port->started && !(port->traits & DRIVER_CONNECTS))
 		port_drain(port);
 	if (port->device) {
 		link_stop(port, true);
@@ -168,7 +168,7 @@ int port_open(struct harp_dpdk_port **out, const struct harp_dpdk_port_options *
 		err = port_start(port, &why);
 	if (!err)
 		err = interface_mtu(port, &why);
-	if (!err && (port->traits & DRIVER_DIALS))
+	if (!err && (port->traits & DRIVER_CONNECTS))
 		link_add(port);
 	if (err)
 		port_free(port);

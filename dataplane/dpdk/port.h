@@ -21,9 +21,9 @@ enum driver_trait {
 	DRIVER_ANY_LENGTH = 0x1, /* packets longer than reported pass, if necessary in chains */
 	/* takes frames only as packets arrive; holds none before */
 	DRIVER_TAKES_LATE = 0x2,
-	DRIVER_COPIES = 0x4, /* copies each packet in both directions */
-	DRIVER_KERNEL = 0x8, /* leads to a kernel interface: checksums may be partial */
-	DRIVER_DIALS = 0x10, /* has a peer, and connects once, when it is started: link.c */
+	DRIVER_COPIES = 0x4,    /* copies each packet in both directions */
+	DRIVER_KERNEL = 0x8,    /* leads to a kernel interface: checksums may be partial */
+	DRIVER_CONNECTS = 0x10, /* has a peer, and connects once, when it is started: link.c */
 	DRIVER_PULLS =
 		0x20, /* completes transmissions only when sending; an empty burst triggers it */
 	DRIVER_SLOTS = 0x40,   /* a slot's content must fit an mbuf */
@@ -68,7 +68,7 @@ struct dpdk_port {
 	uint32_t features;       /* HARP_NIC_* */
 	uint32_t traits;         /* enum driver_trait */
 	bool started;            /* writers hold the ports' lock */
-	struct memif memif;      /* DRIVER_DIALS */
+	struct memif memif;      /* DRIVER_CONNECTS */
 	uint32_t shut;           /* quiesce.h */
 	uint32_t link_ends;      /* link.c's count when the port was started */
 	struct port_rule *rules; /* flow_rules.c */
@@ -129,7 +129,7 @@ void forked_child(void); /* in the child */
 /* link.c: drivers that connect to a peer. Called under the ports' lock, except link_leaving(). */
 void link_add(struct dpdk_port *port);
 void link_remove(struct dpdk_port *port);
-/* Runs a function in the thread that the driver requires: DPDK's interrupt thread for DRIVER_DIALS.
+/* Runs a function in the thread that the driver requires: DPDK's interrupt thread for DRIVER_CONNECTS.
  * Only the first call can fail (-errno). */
 int link_run(const struct dpdk_port *port, void (*run)(void *arg), void *arg);
 int link_run_there(void (*run)(void *arg), void *arg); /* not in the interrupt thread */

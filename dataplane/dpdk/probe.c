@@ -72,7 +72,7 @@ static void port_probe_device(void *arg)
 	const char *asked = opt->device;
 	char device[MEMIF_TEXT_BYTES];
 
-	if (port->traits & DRIVER_DIALS) {
+	if (port->traits & DRIVER_CONNECTS) {
 		probing->err = memif_parse(&port->memif, opt->device, probing->why);
 		if (!probing->err)
 			probing->err = memif_prepare(&port->memif, probing->why);
