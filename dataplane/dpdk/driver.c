@@ -32,7 +32,7 @@ static const struct {
 	{ "net_vhost", DRIVER_TAKES_LATE | DRIVER_COPIES | DRIVER_READS | DRIVER_TRAINS },
 	/* tap sends no packet longer than its reported MTU of 1504. When it segments it includes
 	 * the Ethernet header in the MTU, so it rejects full-sized segments. */
-	{ "net_tap", DRIVER_COPIES | DRIVER_NO_TSO | DRIVER_READS | DRIVER_MAKES },
+	{ "net_tap", DRIVER_COPIES | DRIVER_NO_TSO | DRIVER_READS | DRIVER_CREATES_LINK },
 };
 
 uint32_t driver_traits(const char *driver)
