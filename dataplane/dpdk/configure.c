@@ -128,7 +128,7 @@ static int port_check_rings(struct dpdk_port *port, const struct why *why)
 {
 	uint32_t need = 0, chain = port->traits & DRIVER_INDIRECT ? 2 : 1;
 
-	if (!(port->traits & DRIVER_TAKES_LATE))
+	if (!(port->traits & DRIVER_FILLS_LATE))
 		need = 2 * (port->rx_ring + min_u32(port->rx_ring, NIC_BURST));
 	if (!(port->traits & DRIVER_READS) && need < 4 * chain * port->tx_ring)
 		need = 4 * chain * port->tx_ring;

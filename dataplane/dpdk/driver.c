@@ -17,19 +17,19 @@ static const struct {
 	/* memif reports a maximum of 1518 bytes, but larger packets pass in chains of its
 	 * buffers. */
 	{ "net_memif",
-	  DRIVER_ANY_LENGTH | DRIVER_TAKES_LATE | DRIVER_COPIES | DRIVER_CONNECTS | DRIVER_READS },
-	{ "net_ring", DRIVER_ANY_LENGTH | DRIVER_TAKES_LATE | DRIVER_READS },
-	{ "net_null", DRIVER_ANY_LENGTH | DRIVER_TAKES_LATE | DRIVER_READS },
-	{ "net_pcap", DRIVER_TAKES_LATE | DRIVER_COPIES | DRIVER_KERNEL | DRIVER_READS },
+	  DRIVER_ANY_LENGTH | DRIVER_FILLS_LATE | DRIVER_COPIES | DRIVER_CONNECTS | DRIVER_READS },
+	{ "net_ring", DRIVER_ANY_LENGTH | DRIVER_FILLS_LATE | DRIVER_READS },
+	{ "net_null", DRIVER_ANY_LENGTH | DRIVER_FILLS_LATE | DRIVER_READS },
+	{ "net_pcap", DRIVER_FILLS_LATE | DRIVER_COPIES | DRIVER_KERNEL | DRIVER_READS },
 	/* af_packet reports a maximum of 1518 bytes, but packets up to its slot size pass. */
-	{ "net_af_packet", DRIVER_ANY_LENGTH | DRIVER_TAKES_LATE | DRIVER_COPIES | DRIVER_KERNEL |
+	{ "net_af_packet", DRIVER_ANY_LENGTH | DRIVER_FILLS_LATE | DRIVER_COPIES | DRIVER_KERNEL |
 				   DRIVER_SLOTS | DRIVER_READS },
 	{ "net_af_xdp",
 	  DRIVER_COPIES | DRIVER_KERNEL | DRIVER_PULLS | DRIVER_READS | DRIVER_CHUNKS },
 	{ "net_virtio_user", DRIVER_INDIRECT },
 	/* Except if the host keeps them in order (VIRTIO_F_IN_ORDER, which is rare). */
 	{ "net_virtio", DRIVER_INDIRECT },
-	{ "net_vhost", DRIVER_TAKES_LATE | DRIVER_COPIES | DRIVER_READS | DRIVER_TRAINS },
+	{ "net_vhost", DRIVER_FILLS_LATE | DRIVER_COPIES | DRIVER_READS | DRIVER_TRAINS },
 	/* tap sends no packet longer than its reported MTU of 1504. When it segments it includes
 	 * the Ethernet header in the MTU, so it rejects full-sized segments. */
 	{ "net_tap", DRIVER_COPIES | DRIVER_NO_TSO | DRIVER_READS | DRIVER_CREATES_LINK },

@@ -116,7 +116,7 @@ void nic_init(struct dpdk_nic *nic, struct dpdk_port *port, uint16_t queue)
 	caps->rx_headroom = POOL_RESERVED_BYTES + RTE_PKTMBUF_HEADROOM;
 	caps->rx_ring = 2u * port->rx_ring < half ? 2u * port->rx_ring : half;
 	/* A ring that was filled at device setup permanently holds that many frames. */
-	caps->rx_fill_min = port->traits & DRIVER_TAKES_LATE ? 0 : port->rx_ring + NIC_BURST;
+	caps->rx_fill_min = port->traits & DRIVER_FILLS_LATE ? 0 : port->rx_ring + NIC_BURST;
 	/* A burst of GSO packets takes some forty frames each; packets without frames are
 	 * dropped. */
 	if (port->traits & DRIVER_TRAINS)

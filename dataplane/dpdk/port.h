@@ -20,7 +20,7 @@
 enum driver_trait {
 	DRIVER_ANY_LENGTH = 0x1, /* packets longer than reported pass, if necessary in chains */
 	/* takes frames only as packets arrive; holds none before */
-	DRIVER_TAKES_LATE = 0x2,
+	DRIVER_FILLS_LATE = 0x2,
 	DRIVER_COPIES = 0x4,    /* copies each packet in both directions */
 	DRIVER_KERNEL = 0x8,    /* leads to a kernel interface: checksums may be partial */
 	DRIVER_CONNECTS = 0x10, /* has a peer, and connects once, when it is started: link.c */
