@@ -29,7 +29,7 @@ static const struct {
 	{ "net_virtio_user", DRIVER_INDIRECT },
 	/* Except if the host keeps them in order (VIRTIO_F_IN_ORDER, which is rare). */
 	{ "net_virtio", DRIVER_INDIRECT },
-	{ "net_vhost", DRIVER_FILLS_LATE | DRIVER_COPIES | DRIVER_READS | DRIVER_TRAINS },
+	{ "net_vhost", DRIVER_FILLS_LATE | DRIVER_COPIES | DRIVER_READS | DRIVER_GSO },
 	/* tap sends no packet longer than its reported MTU of 1504. When it segments it includes
 	 * the Ethernet header in the MTU, so it rejects full-sized segments. */
 	{ "net_tap", DRIVER_COPIES | DRIVER_NO_TSO | DRIVER_READS | DRIVER_CREATES_LINK },

@@ -119,7 +119,7 @@ void nic_init(struct dpdk_nic *nic, struct dpdk_port *port, uint16_t queue)
 	caps->rx_fill_min = port->traits & DRIVER_FILLS_LATE ? 0 : port->rx_ring + NIC_BURST;
 	/* A burst of GSO packets takes some forty frames each; packets without frames are
 	 * dropped. */
-	if (port->traits & DRIVER_TRAINS)
+	if (port->traits & DRIVER_GSO)
 		caps->rx_fill_min = caps->rx_ring;
 	/* Larger than the driver's ring: a full ring returns frames when it is offered more, and
 	 * some drivers (virtio) return them only then. */

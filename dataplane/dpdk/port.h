@@ -31,7 +31,7 @@ enum driver_trait {
 	DRIVER_READS = 0x100,  /* virtual device: reads sent data with the CPU */
 	DRIVER_CHUNKS = 0x200, /* its mbufs are chunks of an XDP socket's memory: at most a page */
 	DRIVER_CREATES_LINK = 0x400, /* creates the kernel interface that it leads to */
-	DRIVER_TRAINS = 0x800,       /* may receive a GSO packet in a long chain */
+	DRIVER_GSO = 0x800,          /* may receive a GSO packet in a long chain */
 	DRIVER_INDIRECT = 0x1000,    /* a chain may take one slot of its ring */
 };
 
