@@ -72,7 +72,7 @@ static void link_set_started(struct dpdk_port *port, bool started)
 
 /* Stops and starts in separate events, because in between the socket's number is free. A port that
  * is not started stays quiesced. Under the ports' lock. */
-static void link_look(struct dpdk_port *port)
+static void link_check(struct dpdk_port *port)
 {
 	if (port->memif.is_server)
 		return;
@@ -99,7 +99,7 @@ static void link_tick(void *arg)
 	/* The lock's holder may be waiting for this thread in link_run(). */
 	if (port_trylock_all()) {
 		for (struct dpdk_port *p = link_ports; p; p = p->next)
-			link_look(p);
+			link_check(p);
 		port_unlock_all();
 	}
 	pthread_mutex_lock(&link_list_lock);
@@ -213,7 +213,7 @@ int link_start(struct dpdk_port *port)
 	link_set_started(port, starting.err == 0);
 	if (!starting.err || !(port->traits & DRIVER_CONNECTS) || port->memif.is_server)
 		return starting.err;
-	quiesce_begin(port); /* until link_look() has started it */
+	quiesce_begin(port); /* until link_check() has started it */
 	return 0;
 }
 
