@@ -39,8 +39,8 @@
  * latter. */
 static struct dpdk_port *link_ports;
 static pthread_mutex_t link_list_lock = PTHREAD_MUTEX_INITIALIZER;
-static bool link_armed;    /* link_tick() is scheduled; under link_list_lock */
-static unsigned link_left; /* link_leaving() has quiesced; under link_list_lock */
+static bool link_armed;        /* link_tick() is scheduled; under link_list_lock */
+static unsigned link_quiesced; /* link_leaving() has quiesced; under link_list_lock */
 
 /* For ports of harp.dpdk (harp_dpdk.h: guard). Under link_list_lock. */
 static void (*link_others_leaving)(void);
@@ -270,7 +270,7 @@ void link_add(struct dpdk_port *port)
 	pthread_mutex_lock(&link_list_lock);
 	port->next = link_ports;
 	link_ports = port;
-	if (link_left > 0)
+	if (link_quiesced > 0)
 		quiesce_begin(port); /* link_done() ends it for all ports */
 	if (!link_armed)
 		link_armed = rte_eal_alarm_set(LINK_LOOK_US, link_tick, NULL) == 0;
@@ -289,21 +289,21 @@ static void link_done(void *arg)
 {
 	(void)arg;
 	pthread_mutex_lock(&link_list_lock);
-	if (link_left > 0) {
+	if (link_quiesced > 0) {
 		for (struct dpdk_port *p = link_ports; p; p = p->next)
 			quiesce_end(p);
 		if (link_others_done)
 			link_others_done();
 	}
-	link_left = 0;
+	link_quiesced = 0;
 	pthread_mutex_unlock(&link_list_lock);
 }
 
 void link_leaving(void)
 {
 	pthread_mutex_lock(&link_list_lock);
-	if (link_left == 0 && rte_eal_alarm_set(1, link_done, NULL) == 0) {
-		link_left = 1;
+	if (link_quiesced == 0 && rte_eal_alarm_set(1, link_done, NULL) == 0) {
+		link_quiesced = 1;
 		for (struct dpdk_port *p = link_ports; p; p = p->next)
 			quiesce_begin(p);
 		if (link_others_leaving)
@@ -315,7 +315,7 @@ void link_leaving(void)
 void link_guard(void (*leaving)(void), void (*done)(void))
 {
 	pthread_mutex_lock(&link_list_lock);
-	if (link_left > 0)
+	if (link_quiesced > 0)
 		leaving(); /* link_done() calls done() */
 	link_others_leaving = leaving;
 	link_others_done = done;
