@@ -29,7 +29,7 @@ static uint32_t min_u32(uint32_t a, uint32_t b)
 }
 
 /* DPDK's message, or the errno's text. */
-static const char *port_words(char words[EAL_WORDS_BYTES], int err)
+static const char *port_error_text(char words[EAL_WORDS_BYTES], int err)
 {
 	eal_log_message(words);
 	if (!words[0])
@@ -264,7 +264,7 @@ int port_configure(struct dpdk_port *port, const struct harp_dpdk_port_options *
 	err = rte_eth_dev_configure(port->id, port->queues, port->queues, &conf);
 	if (err)
 		return why_fail(why, err, "cannot be configured with %u queues and MTU %u: %s",
-				port->queues, port->mtu_bytes, port_words(words, err));
+				port->queues, port->mtu_bytes, port_error_text(words, err));
 	/* The reported properties may depend on the configuration. */
 	err = rte_eth_dev_info_get(port->id, &port->info);
 	if (err)
@@ -297,7 +297,7 @@ int port_queues_setup(struct dpdk_port *port, const struct why *why)
 			err = rte_eth_tx_queue_setup(port->id, q, port->tx_ring, socket, &tx);
 		if (err)
 			return why_fail(why, err, "queue %u cannot be set up: %s", q,
-					port_words(words, err));
+					port_error_text(words, err));
 	}
 	return 0;
 }
