@@ -53,7 +53,7 @@ static void mapping_unmake(const struct mapping *m)
 }
 
 /* Releases the pieces of [from, to) for one range. */
-static void mapping_let_go(struct rte_device *device, uintptr_t from, uintptr_t to)
+static void mapping_release(struct rte_device *device, uintptr_t from, uintptr_t to)
 {
 	for (struct mapping **at = &mappings, *m; (m = *at) != NULL;) {
 		if (m->device == device && m->from < to && m->to > from && --m->users == 0) {
@@ -110,7 +110,7 @@ static int mapping_hold(struct rte_device *device, uintptr_t from, uintptr_t to)
 		at = end;
 	}
 	if (err)
-		mapping_let_go(device, from, at);
+		mapping_release(device, from, at);
 	return err;
 }
 
@@ -136,7 +136,7 @@ int mapping_add(struct rte_device *device, const void *base, size_t bytes)
 	if (!err) {
 		err = mapping_hold(device, from, to);
 		if (err)
-			mapping_let_go(NULL, from, to);
+			mapping_release(NULL, from, to);
 	}
 	pthread_mutex_unlock(&mapping_lock);
 	return err;
@@ -148,7 +148,7 @@ void mapping_remove(struct rte_device *device, const void *base, size_t bytes)
 
 	mapping_pages(base, bytes, &from, &to);
 	pthread_mutex_lock(&mapping_lock);
-	mapping_let_go(device, from, to);
-	mapping_let_go(NULL, from, to);
+	mapping_release(device, from, to);
+	mapping_release(NULL, from, to);
 	pthread_mutex_unlock(&mapping_lock);
 }
