@@ -41,7 +41,7 @@ static int mapping_make(const struct mapping *m)
 										 : -rte_errno;
 }
 
-static void mapping_unmake(const struct mapping *m)
+static void mapping_destroy(const struct mapping *m)
 {
 	void *at = (void *)m->from;
 	size_t bytes = m->to - m->from;
@@ -58,7 +58,7 @@ static void mapping_release(struct rte_device *device, uintptr_t from, uintptr_t
 	for (struct mapping **at = &mappings, *m; (m = *at) != NULL;) {
 		if (m->device == device && m->from < to && m->to > from && --m->users == 0) {
 			*at = m->next;
-			mapping_unmake(m);
+			mapping_destroy(m);
 			free(m);
 			continue;
 		}
