@@ -207,7 +207,7 @@ static struct external *external_retired;
 static pthread_mutex_t external_retired_lock = PTHREAD_MUTEX_INITIALIZER;
 
 /* Takes the lock, because the thread that freed the last mbuf may still hold it. */
-static bool external_is_home(struct external *external)
+static bool external_is_returned(struct external *external)
 {
 	bool out;
 
@@ -221,7 +221,7 @@ void external_reap(void)
 {
 	pthread_mutex_lock(&external_retired_lock);
 	for (struct external **at = &external_retired, *external; (external = *at);) {
-		if (!external_is_home(external)) {
+		if (!external_is_returned(external)) {
 			at = &external->next_retired;
 			continue;
 		}
