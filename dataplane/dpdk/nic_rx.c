@@ -24,7 +24,7 @@ unsigned nic_fill(struct harp_nic *harp_nic, const uint64_t *addrs, unsigned cou
 	for (unsigned i = 0; i < count; i++) {
 		uint32_t index = (uint32_t)(addrs[i] >> pool->shift);
 
-		assert(index < pool->frame_count && pool->state[index] == POOL_HOME);
+		assert(index < pool->frame_count && pool->state[index] == POOL_STACK);
 		pool->state[index] = POOL_EMPTY;
 		pool->empty.items[pool->empty.count++] = index;
 	}
@@ -67,7 +67,7 @@ static void nic_rx_chain(struct dpdk_nic *nic, struct rte_mbuf *mbuf, struct har
 	while (mbuf) {
 		struct rte_mbuf *next = mbuf->next;
 
-		pool->state[pool_index(pool, mbuf)] = POOL_HOME;
+		pool->state[pool_index(pool, mbuf)] = POOL_STACK;
 		*descs++ = (struct harp_desc){
 			.addr = pool_offset(pool, mbuf),
 			.len = mbuf->data_len,
@@ -101,7 +101,7 @@ static void nic_rx_copy(struct dpdk_nic *nic, const struct rte_mbuf *packet,
 		uint8_t *to = pool->base + addr;
 		const uint8_t *from;
 
-		pool->state[index] = POOL_HOME;
+		pool->state[index] = POOL_STACK;
 		len = packet->pkt_len - at < room ? packet->pkt_len - at : room;
 		from = rte_pktmbuf_read(packet, at, len, to);
 		if (from != to)
@@ -181,7 +181,7 @@ static unsigned nic_rx_take(struct dpdk_nic *nic, struct harp_desc *descs, unsig
 		if (nic->waiting_at + 4 < nic->waiting_count)
 			rte_prefetch0(nic->waiting[nic->waiting_at + 4]);
 		if (__builtin_expect(packet->nb_segs == 1 && nic_is_frame(pool, packet), 1)) {
-			pool->state[pool_index(pool, packet)] = POOL_HOME;
+			pool->state[pool_index(pool, packet)] = POOL_STACK;
 			descs[got] = (struct harp_desc){
 				.addr = pool_offset(pool, packet),
 				.len = packet->data_len,

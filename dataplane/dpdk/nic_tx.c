@@ -25,7 +25,7 @@ static bool nic_desc_good(const struct dpdk_nic *nic, const struct harp_desc *de
 		       external_good(nic->external, index - pool->frame_count, desc->len);
 
 	return at >= POOL_RESERVED_BYTES && desc->len > 0 && desc->len <= size - at &&
-	       pool->state[index] == POOL_HOME;
+	       pool->state[index] == POOL_STACK;
 }
 
 static inline struct rte_mbuf *nic_mbuf_make(struct dpdk_nic *nic, const struct harp_desc *desc)
@@ -53,7 +53,7 @@ static void nic_packet_undo(struct dpdk_nic *nic, struct rte_mbuf *mbuf)
 		struct rte_mbuf *next = mbuf->next;
 
 		if (mbuf->pool == nic->pool->mempool) {
-			nic->pool->state[pool_index(nic->pool, mbuf)] = POOL_HOME;
+			nic->pool->state[pool_index(nic->pool, mbuf)] = POOL_STACK;
 			mbuf->next = NULL;
 			mbuf->nb_segs = 1;
 		} else {
@@ -110,7 +110,7 @@ static unsigned nic_packet_refuse(struct dpdk_nic *nic, const struct harp_desc *
 			nic->in_flight++;
 			continue;
 		}
-		if (index >= pool->frame_count || pool->state[index] != POOL_HOME ||
+		if (index >= pool->frame_count || pool->state[index] != POOL_STACK ||
 		    pool->done.count == pool->done.max)
 			continue;
 		pool->done.items[pool->done.count++] = (uint32_t)index;

@@ -26,7 +26,7 @@ static void pool_sort(struct pool *pool, uint32_t index)
 		pool_push(&pool->empty, index);
 		break;
 	case POOL_SENDING:
-		pool->state[index] = POOL_HOME;
+		pool->state[index] = POOL_STACK;
 		pool_push(&pool->done, index);
 		break;
 	default: /* not in use: freed twice, or never taken */
@@ -279,7 +279,7 @@ void pool_reset(struct pool *pool)
 {
 	pool_collect(pool);
 	for (uint32_t i = 0; i < pool->empty.count; i++)
-		pool->state[pool->empty.items[i]] = POOL_HOME;
+		pool->state[pool->empty.items[i]] = POOL_STACK;
 	pool->empty.count = 0;
 	pool->done.count = 0;
 }

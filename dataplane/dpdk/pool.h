@@ -34,7 +34,7 @@ static_assert(sizeof(struct rte_mempool_objhdr) <= POOL_MBUF_AT, "the header fit
 /* State of an element. Frames and spares have separate states, so that an mbuf that is freed twice,
  * or that the driver never had, is detected and ignored. */
 enum pool_state {
-	POOL_HOME,      /* frame: owned by the stack */
+	POOL_STACK,     /* frame: owned by the stack */
 	POOL_EMPTY,     /* frame: in the fill list */
 	POOL_RECEIVING, /* frame: the driver has it for reception */
 	POOL_SENDING,   /* frame: the driver reads it */
