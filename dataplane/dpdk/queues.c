@@ -82,7 +82,7 @@ void port_flush(struct dpdk_nic *nic, enum port_flush how)
 }
 
 /* Recovers the frames of one queue by restarting it. */
-static int port_queue_again(struct dpdk_port *port, uint32_t queue, const struct why *why)
+static int port_queue_restart(struct dpdk_port *port, uint32_t queue, const struct why *why)
 {
 	int err;
 
@@ -120,7 +120,7 @@ int port_nic(struct harp_dpdk_port *harp_port, uint32_t queue, struct harp_nic *
 	if (!err && __atomic_load_n(&nic->taken, __ATOMIC_ACQUIRE))
 		err = why_fail(&why, -EBUSY, "in use by this process");
 	if (!err)
-		err = port_queue_again(port, queue, &why);
+		err = port_queue_restart(port, queue, &why);
 	if (!err) {
 		pool_reset(nic->pool);
 		if (nic->external)
