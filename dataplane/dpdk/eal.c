@@ -357,7 +357,7 @@ static int eal_first(const struct harp_dpdk_eal_options *opt, const struct why *
 }
 
 /* Checks that the options match the running environment. Options without a value match anything. */
-static int eal_again(const struct harp_dpdk_eal_options *opt, const struct why *why)
+static int eal_check_options(const struct harp_dpdk_eal_options *opt, const struct why *why)
 {
 	const char *what = NULL;
 
@@ -395,7 +395,7 @@ int eal_start(const struct harp_dpdk_eal_options *opt, char *why_text, size_t wh
 	case EAL_RUNS:
 		err = eal_usable(&why);
 		if (!err)
-			err = eal_again(opt, &why);
+			err = eal_check_options(opt, &why);
 		break;
 	default:
 		err = why_fail(
