@@ -100,7 +100,7 @@ struct harp_dpdk_api {
 	/* For the same user: runs a function in DPDK's interrupt thread, where memifs are started,
 	 * stopped, closed and queried for their link; one call per iteration. After memif_probe();
 	 * not in that thread. */
-	int (*run_there)(void (*run)(void *arg), void *arg);
+	int (*run_in_intr)(void (*run)(void *arg), void *arg);
 	/* For the same user: rte_dev_probe() of a memif whose socket only this user can reach. Call
 	 * ready() before starting it (-ECONNREFUSED: a client without a server), leave() before
 	 * stopping it, and then close() before closing it. Not in DPDK's interrupt thread. */
