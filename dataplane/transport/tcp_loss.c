@@ -152,7 +152,7 @@ static void loss_prr(struct harp_conn *conn, uint32_t delivered_bytes, bool safe
 }
 
 /* Spurious recovery. */
-static bool loss_was_in_vain(struct harp_conn *conn, const struct tcp_ack *a)
+static bool loss_was_spurious(struct harp_conn *conn, const struct tcp_ack *a)
 {
 	bool eifel = a->acked_bytes > 0 && conn->undo.tsval_set == LOSS_TSVAL_SET &&
 		     (conn->options & HARP_TCPI_TIMESTAMPS) &&
@@ -271,7 +271,7 @@ void tcp_loss_ack(struct harp_conn *conn, struct tcp_ack *a)
 	bool reducing, timed_out;
 	struct cc_event ev;
 
-	if (conn->loss_open && conn->undo.open && loss_was_in_vain(conn, a))
+	if (conn->loss_open && conn->undo.open && loss_was_spurious(conn, a))
 		loss_undo(conn);
 	/* Evaluated before recovery may end, because its last ACK still belongs to it. */
 	reducing = loss_is_reducing(conn);
