@@ -76,7 +76,7 @@ static bool loss_is_reducing(const struct harp_conn *conn)
 /* ------------------------------------------------------------------------------------------------
  * Beginning.
  */
-static void loss_remember(struct harp_conn *conn)
+static void loss_save(struct harp_conn *conn)
 {
 	conn->undo.cc = conn->cc;
 	conn->undo.open = 1;
@@ -94,7 +94,7 @@ static void loss_begin(struct harp_conn *conn, enum tcp_recovery how, enum cc_si
 		struct cc_event ev = loss_event(conn, flight_bytes);
 
 		if (how == TCP_RECOVERY_FAST)
-			loss_remember(conn);
+			loss_save(conn);
 		else
 			conn->undo.open = 0; /* ECN, or the loss is certain */
 		ev.signal = (uint8_t)signal;
@@ -343,7 +343,7 @@ void tcp_loss_timeout(struct harp_conn *conn)
 	if (conn->recovery != TCP_RECOVERY_RTO) {
 		struct cc_event ev = loss_event(conn, flight_bytes);
 
-		loss_remember(conn);
+		loss_save(conn);
 		conn->cc.ops->timeout(&conn->cc, &ev);
 		tcp_ecn_reduced(conn);
 		conn->undo.frto = (conn->options & HARP_TCPI_SACK) != 0;
