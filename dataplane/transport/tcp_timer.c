@@ -335,7 +335,7 @@ static bool timer_life_expired(struct harp_conn *conn)
 /* True if the window is closed and the peer's answers confirm that, last at asked_ns. RFC 9293
  * MUST-37: the connection stays open, however rare the probes. After the application's close it
  * does not, because peers could otherwise hold slots and frames without limit (RFC 6429). */
-static bool timer_is_shut_out(const struct harp_conn *conn, uint64_t asked_ns)
+static bool timer_is_window_closed(const struct harp_conn *conn, uint64_t asked_ns)
 {
 	return (conn->flags & CONN_HANDLE) &&
 	       (conn->last_rcv_ns >= asked_ns ||
@@ -348,7 +348,7 @@ static bool timer_retransmit(struct harp_conn *conn)
 
 	/* MUST-34: a retransmission beyond a shrunk window is a probe. */
 	if (tcp->now_ns - conn->progress_ns >= conn->opts.user_timeout_ns &&
-	    !(conn->snd.wnd_bytes == 0 && timer_is_shut_out(conn, conn->sndq.head->sent_ns))) {
+	    !(conn->snd.wnd_bytes == 0 && timer_is_window_closed(conn, conn->sndq.head->sent_ns))) {
 		tcp_conn_reset(conn, -ETIMEDOUT);
 		return false;
 	}
@@ -368,7 +368,7 @@ static bool timer_persist(struct harp_conn *conn)
 	struct tcp *tcp = conn->tcp;
 
 	if (tcp->now_ns - conn->progress_ns >= conn->opts.user_timeout_ns &&
-	    !timer_is_shut_out(conn, conn->persist_ns)) {
+	    !timer_is_window_closed(conn, conn->persist_ns)) {
 		tcp_conn_reset(conn, -ETIMEDOUT);
 		return false;
 	}
