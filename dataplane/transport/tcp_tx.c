@@ -265,8 +265,8 @@ static int tx_mtu_probe(struct harp_conn *conn, unsigned *sent)
 }
 
 /* True if the oldest unsent segment, which may be sent, can reuse the previous one's headers. */
-static bool tx_goes_on(const struct harp_conn *conn, const struct tcp_burst *burst,
-		       struct frame *seg)
+static bool tx_continues_burst(const struct harp_conn *conn, const struct tcp_burst *burst,
+			       struct frame *seg)
 {
 	const struct tcp_gso gso = tcp_gso_one(seg);
 
@@ -292,7 +292,7 @@ static int tx_new(struct harp_conn *conn, int quota, unsigned *sent)
 		err = tx_may_send(conn, seg);
 		if (err <= 0)
 			return err;
-		if (tx_goes_on(conn, &burst, seg)) {
+		if (tx_continues_burst(conn, &burst, seg)) {
 			err = tcp_out_next(conn, &burst, seg);
 			if (err)
 				return err;
