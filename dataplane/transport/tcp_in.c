@@ -183,7 +183,7 @@ static enum tcp_verdict in_syn_sent(struct harp_conn *conn, const struct tcp_seg
  * answer with an ACK and the peer with a reset, so an attacker that knows the 4-tuple could abort a
  * connect with one packet.
  */
-static bool in_syn_was_anothers(const struct harp_conn *conn, const struct tcp_segment *seg)
+static bool in_syn_was_foreign(const struct harp_conn *conn, const struct tcp_segment *seg)
 {
 	return conn->state == HARP_TCP_SYN_RECEIVED && !(conn->flags & CONN_PASSIVE) &&
 	       (seg->flags & (TCP_SYN | TCP_ACK | TCP_RST)) == (TCP_SYN | TCP_ACK) &&
@@ -328,7 +328,7 @@ static enum tcp_verdict in_slow(struct harp_conn *conn, struct tcp_segment *seg)
 
 	if (conn->state == HARP_TCP_SYN_SENT)
 		return in_syn_sent(conn, seg);
-	if (in_syn_was_anothers(conn, seg)) {
+	if (in_syn_was_foreign(conn, seg)) {
 		tcp_conn_offer(conn);
 		return in_syn_sent(conn, seg);
 	}
