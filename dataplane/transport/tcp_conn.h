@@ -62,11 +62,11 @@ enum conn_flag {
 		/* limited by the peer's window with nothing in flight: send a partial segment */
 	0x00002000,
 	/* ECN. */
-	CONN_ECN_IN = 0x01000000,    /* negotiated for receiving: CE marks are echoed */
-	CONN_ECN_ECHO = 0x02000000,  /* ECE is due: see tcp_ecn.c */
-	CONN_ECN_CWR = 0x04000000,   /* CWR is due, on the next new data */
-	CONN_ECN_ASKED = 0x08000000, /* one of our SYNs offered ECN */
-	CONN_ECN_PLAIN = 0x10000000, /* one of our SYNs did not offer ECN */
+	CONN_ECN_IN = 0x01000000,      /* negotiated for receiving: CE marks are echoed */
+	CONN_ECN_ECHO = 0x02000000,    /* ECE is due: see tcp_ecn.c */
+	CONN_ECN_CWR = 0x04000000,     /* CWR is due, on the next new data */
+	CONN_ECN_OFFERED = 0x08000000, /* one of our SYNs offered ECN */
+	CONN_ECN_PLAIN = 0x10000000,   /* one of our SYNs did not offer ECN */
 };
 
 enum tcp_recovery {

@@ -38,7 +38,7 @@ uint8_t tcp_ecn_syn_out(struct harp_conn *conn, bool reply)
 	/* Section 6.1.1.1: a SYN that offered ECN and got no answer may have been dropped for that
 	 * reason. */
 	if (asks && conn->snd.nxt_seq == conn->iss_seq) {
-		conn->flags |= CONN_ECN_ASKED;
+		conn->flags |= CONN_ECN_OFFERED;
 		return TCP_ECE | TCP_CWR;
 	}
 	conn->flags |= CONN_ECN_PLAIN;
@@ -51,7 +51,7 @@ void tcp_ecn_syn_in(struct harp_conn *conn, uint8_t flags)
 
 	if (flags & TCP_ACK) {
 		/* Only ECE: a peer that reflects unknown bits would send both. */
-		if (said != TCP_ECE || !(conn->flags & CONN_ECN_ASKED))
+		if (said != TCP_ECE || !(conn->flags & CONN_ECN_OFFERED))
 			return;
 		conn->flags |= CONN_ECN_IN;
 	} else if (said == (TCP_ECE | TCP_CWR) && conn->opts.ecn != HARP_ECN_OFF &&
