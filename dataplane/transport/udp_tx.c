@@ -138,7 +138,7 @@ void udp_tx_purge(struct harp_udp *sock)
 }
 
 /* Reports a datagram that cannot be sent, as an ICMP error would. */
-static void tx_give_up(struct harp_udp *sock, struct frame *datagram, int error)
+static void tx_drop(struct harp_udp *sock, struct frame *datagram, int error)
 {
 	const struct udp_where *where = tx_where(sock->udp, datagram);
 
@@ -170,7 +170,7 @@ void udp_timer_fire(struct harp_udp *sock)
 	uint64_t now_ns = sock->udp->now_ns;
 
 	while (sock->wait.head && now_ns - sock->wait.head->sent_ns >= UDP_WAIT_NS)
-		tx_give_up(sock, udp_queue_pop(&sock->wait), -EHOSTUNREACH);
+		tx_drop(sock, udp_queue_pop(&sock->wait), -EHOSTUNREACH);
 	tx_retry(sock);
 }
 
@@ -252,7 +252,7 @@ static bool tx_turn(struct harp_udp *sock, unsigned *sent)
 		} else if (err == -EAGAIN) {
 			udp_queue_push(&sock->wait, f);
 		} else {
-			tx_give_up(sock, f, err);
+			tx_drop(sock, f, err);
 		}
 	}
 	if (sock->wait.head && !sock->on_wait_list) {
