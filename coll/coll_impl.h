@@ -177,7 +177,7 @@ uint64_t link_recv(struct link *link, void *data, size_t bytes);
 /* Polls the link again, because an operation waits for an earlier transfer. */
 void link_wake(struct link *link);
 /* Lets the peer connect, for receivers that have not posted a receive yet. */
-void link_want_inbound(struct link *link);
+void link_expect_inbound(struct link *link);
 bool link_has_inbound(const struct link *link);
 /* 1: progress; 0: none; -errno: the link is broken. */
 int link_progress(struct link *link);

@@ -274,7 +274,7 @@ void link_wake(struct link *link)
 	link_set_busy(link);
 }
 
-void link_want_inbound(struct link *link)
+void link_expect_inbound(struct link *link)
 {
 	if (link->shm_in || link->in.comm || link->counted)
 		return;
@@ -292,7 +292,7 @@ uint64_t link_recv(struct link *link, void *data, size_t bytes)
 	struct half *half = &link->in;
 
 	half->xfers[half->posted % COLL_XFERS] = (struct xfer){ .data = data, .bytes = bytes };
-	link_want_inbound(link);
+	link_expect_inbound(link);
 	link_set_busy(link);
 	return half->posted++;
 }

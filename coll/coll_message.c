@@ -395,7 +395,7 @@ static int message_headers(struct harp_coll *group, int rank)
 	if (!link)
 		return -ENOMEM;
 	if (!link_has_inbound(link)) {
-		link_want_inbound(link);
+		link_expect_inbound(link);
 		return moved;
 	}
 	if (!peer->header_in)
