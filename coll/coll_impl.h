@@ -155,7 +155,7 @@ struct link {
 	int peer;
 	enum link_class class;
 	bool connecting; /* out.comm is needed */
-	bool counted;    /* counted in runtime.inbound_wanted */
+	bool counted;    /* counted in runtime.inbound_expected */
 	bool busy;       /* in group->busy */
 	bool hello_sent;
 	unsigned char handle[COLL_HANDLE_BYTES];
@@ -424,11 +424,11 @@ struct runtime {
 	struct group_list groups, active;
 	atomic_bool has_active; /* active is not empty; read without the lock */
 	unsigned groups_count;
-	unsigned inbound_wanted; /* links that wait for a peer's comm */
-	atomic_uint waiters;     /* threads in harp_coll_wait(); they poll */
-	struct op_queue notify;  /* completed requests whose callbacks were not called yet */
-	bool has_store_work;     /* a group is failing or needs a diagnosis */
-	atomic_bool is_child;    /* forked while a group was open. Writer: only the child */
+	unsigned inbound_expected; /* links that wait for a peer's comm */
+	atomic_uint waiters;       /* threads in harp_coll_wait(); they poll */
+	struct op_queue notify;    /* completed requests whose callbacks were not called yet */
+	bool has_store_work;       /* a group is failing or needs a diagnosis */
+	atomic_bool is_child;      /* forked while a group was open. Writer: only the child */
 	void (*log)(void *arg, int level, const char *text);
 	void *log_arg;
 };

@@ -100,7 +100,7 @@ static struct link *inbound_link(const struct link_hello *hello)
 static void link_uncount(struct link *link)
 {
 	if (link->counted)
-		runtime.inbound_wanted--;
+		runtime.inbound_expected--;
 	link->counted = false;
 }
 
@@ -279,7 +279,7 @@ void link_expect_inbound(struct link *link)
 	if (link->shm_in || link->in.comm || link->counted)
 		return;
 	link->counted = true;
-	runtime.inbound_wanted++;
+	runtime.inbound_expected++;
 }
 
 bool link_has_inbound(const struct link *link)

@@ -134,7 +134,7 @@ static int runtime_progress(void)
 	struct harp_coll *group, *next;
 	int moved = 0;
 
-	if (runtime.inbound_wanted)
+	if (runtime.inbound_expected)
 		moved = link_accept_progress(now_ns);
 	/* Groups that become active meanwhile are inserted at the front. */
 	LIST_FOREACH(group, &runtime.active, active_link)
