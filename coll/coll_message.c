@@ -351,7 +351,7 @@ static int message_recv_progress(struct harp_coll_request *op)
 }
 
 /* True if this rank expects a header from `rank`. */
-static bool message_wants(const struct harp_coll *group, int rank)
+static bool message_is_expected(const struct harp_coll *group, int rank)
 {
 	const struct harp_coll_request *op;
 
@@ -378,7 +378,7 @@ static int message_headers(struct harp_coll *group, int rank)
 	if (peer->header_posted) {
 		link = link_get(group, rank, LINK_MESSAGE);
 		if (link->in.done <= peer->header_ticket) {
-			if (message_wants(group, rank))
+			if (message_is_expected(group, rank))
 				link_wake(link);
 			return 0;
 		}
@@ -389,7 +389,7 @@ static int message_headers(struct harp_coll *group, int rank)
 			return moved;
 	}
 	if (peer->receiving || peer->unexpected_count >= UNEXPECTED_MAX ||
-	    !message_wants(group, rank))
+	    !message_is_expected(group, rank))
 		return moved;
 	link = link_get(group, rank, LINK_MESSAGE);
 	if (!link)
