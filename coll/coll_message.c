@@ -235,7 +235,7 @@ static int message_keep(struct message_peer *peer, const struct call_header *hea
 }
 
 /* Matches a new receive with messages that have already arrived. */
-static int message_look(struct harp_coll_request *op)
+static int message_match_new(struct harp_coll_request *op)
 {
 	struct harp_coll *group = op->group;
 
@@ -429,7 +429,7 @@ int message_start(struct harp_coll_request *op)
 	op->header.seq = is_send ? ++group->messages[op->call.peer].requests : 0;
 	TAILQ_INSERT_TAIL(is_send ? &group->sends : &group->recvs, op, link);
 	if (!is_send)
-		message_look(op); /* a failure has failed the group and the operation */
+		message_match_new(op); /* a failure has failed the group and the operation */
 	return 0;
 }
 
