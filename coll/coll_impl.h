@@ -114,7 +114,7 @@ struct bounce {
 	struct bounce *next;
 	_Alignas(64) unsigned char data[sizeof(struct call_header) + COLL_INLINE_BYTES];
 };
-struct bounce *bounce_take(void);
+struct bounce *bounce_get(void);
 void bounce_give(struct bounce *bounce);
 
 struct xfer {

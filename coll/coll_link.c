@@ -26,7 +26,7 @@
 static struct bounce *bounces;
 static unsigned bounces_count;
 
-struct bounce *bounce_take(void)
+struct bounce *bounce_get(void)
 {
 	struct bounce *bounce = bounces;
 

@@ -97,7 +97,7 @@ static int message_post(struct harp_coll *group, int peer, const struct call_hea
 		return -ENOMEM;
 	if (group->messages[peer].sending || !half_has_room(&link->out))
 		return -EAGAIN;
-	bounce = bounce_take();
+	bounce = bounce_get();
 	if (!bounce)
 		return -ENOMEM;
 	memcpy(bounce->data, header, sizeof(*header));
@@ -399,7 +399,7 @@ static int message_headers(struct harp_coll *group, int rank)
 		return moved;
 	}
 	if (!peer->header_in)
-		peer->header_in = bounce_take();
+		peer->header_in = bounce_get();
 	if (!peer->header_in)
 		return -ENOMEM;
 	peer->header_ticket = link_recv(link, peer->header_in->data, sizeof(peer->header_in->data));

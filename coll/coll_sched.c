@@ -147,7 +147,7 @@ static int sched_op_link(struct harp_coll_request *op, int peer)
 	stream_init(&link->out);
 	stream_init(&link->in);
 	link->link = link_get(op->group, peer, LINK_COLLECTIVE);
-	link->hello_in = bounce_take();
+	link->hello_in = bounce_get();
 	if (!link->link || !link->hello_in) {
 		if (link->hello_in)
 			bounce_give(link->hello_in);
@@ -328,7 +328,7 @@ static int sched_post_send(struct harp_coll_request *op, struct op_link *link, s
 		act->ticket = link_send(link->link, (void *)(uintptr_t)act->a, act->n, NULL);
 		return 0;
 	}
-	bounce = bounce_take();
+	bounce = bounce_get();
 	if (!bounce)
 		return -ENOMEM;
 	header = (void *)bounce->data;
