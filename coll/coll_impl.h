@@ -115,7 +115,7 @@ struct bounce {
 	_Alignas(64) unsigned char data[sizeof(struct call_header) + COLL_INLINE_BYTES];
 };
 struct bounce *bounce_get(void);
-void bounce_give(struct bounce *bounce);
+void bounce_put(struct bounce *bounce);
 
 struct xfer {
 	void *data;

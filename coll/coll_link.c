@@ -37,7 +37,7 @@ struct bounce *bounce_get(void)
 	return bounce;
 }
 
-void bounce_give(struct bounce *bounce)
+void bounce_put(struct bounce *bounce)
 {
 	if (bounces_count == BOUNCES_KEPT) {
 		free(bounce);
@@ -356,7 +356,7 @@ static int link_send_progress(struct link *link)
 		if (!done)
 			break;
 		if (xfer->owned)
-			bounce_give(xfer->owned);
+			bounce_put(xfer->owned);
 		half->done++;
 		moved = 1;
 	}
@@ -435,7 +435,7 @@ void link_close(struct link *link)
 		struct xfer *xfer = &link->out.xfers[link->out.done % COLL_XFERS];
 
 		if (xfer->owned)
-			bounce_give(xfer->owned);
+			bounce_put(xfer->owned);
 	}
 	link->out.started = link->out.done;
 	link->in.done = link->in.started = link->in.posted;

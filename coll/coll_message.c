@@ -481,7 +481,7 @@ void message_forget(struct harp_coll *group)
 		struct unexpected *unexpected;
 
 		if (peer->header_in)
-			bounce_give(peer->header_in);
+			bounce_put(peer->header_in);
 		while ((unexpected = TAILQ_FIRST(&peer->unexpected))) {
 			TAILQ_REMOVE(&peer->unexpected, unexpected, link);
 			free(unexpected);

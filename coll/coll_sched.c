@@ -150,7 +150,7 @@ static int sched_op_link(struct harp_coll_request *op, int peer)
 	link->hello_in = bounce_get();
 	if (!link->link || !link->hello_in) {
 		if (link->hello_in)
-			bounce_give(link->hello_in);
+			bounce_put(link->hello_in);
 		return -ENOMEM;
 	}
 	return op->links_count++;
@@ -512,7 +512,7 @@ bool sched_is_done(const struct harp_coll_request *op)
 void sched_clear(struct harp_coll_request *op)
 {
 	for (int i = 0; i < op->links_count; i++)
-		bounce_give(op->links[i].hello_in);
+		bounce_put(op->links[i].hello_in);
 	op->links_count = 0;
 	op->acts_count = 0;
 	for (unsigned i = 0; i < OP_LANES; i++)

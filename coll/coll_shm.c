@@ -251,7 +251,7 @@ static int shm_send_progress(struct link *link)
 			half->done++;
 			half->started = half->done;
 			if (xfer->owned)
-				bounce_give(xfer->owned);
+				bounce_put(xfer->owned);
 		}
 		head += bytes;
 		atomic_store_explicit(&ring->head, head, memory_order_release);
