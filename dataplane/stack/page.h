@@ -43,8 +43,8 @@ uint64_t publish_next_ns(const struct harp_stack *stack);
 /* Writes the final values. No effect without a page. */
 void publish_end(struct harp_stack *stack);
 
-/* Statistics for a page, without the NIC's counters (info_ask_nic()). */
+/* Statistics for a page, without the NIC's counters (info_query_nic()). */
 void info_values(const struct harp_stack *stack, uint64_t *values, unsigned count);
-void info_ask_nic(const struct harp_stack *stack, struct harp_stats *stats);
+void info_query_nic(const struct harp_stack *stack, struct harp_stats *stats);
 
 #endif

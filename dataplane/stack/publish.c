@@ -154,7 +154,7 @@ static void publish_counters(struct harp_stack *stack)
 	struct harp_page_lock *lock;
 
 	if (stack->now_ns >= stack->publish.nic_next_ns) {
-		info_ask_nic(stack, &stack->stats);
+		info_query_nic(stack, &stack->stats);
 		stack->publish.nic_next_ns = stack->now_ns + HARP_PAGE_LATE_NS;
 	}
 	lock = publish_part(stack, HARP_PAGE_COUNTERS);
