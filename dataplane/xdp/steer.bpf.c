@@ -134,8 +134,8 @@ _Static_assert(STEER_VERDICT_COUNT <= STEER_VERDICTS_MAX, "the map is large enou
 enum steer_target { STEER_KERNEL, STEER_SOCKET, STEER_DROP };
 
 /* For a packet to HARP: the queue of its stack, a hash of its flow, and TCP's ACK bit. */
-struct found {
-	__u32 home, flow, answers;
+struct match {
+	__u32 home, flow, has_ack;
 };
 
 static __always_inline void address_from_v4(struct address *out, __be32 v4)
@@ -149,7 +149,7 @@ static __always_inline void address_from_v4(struct address *out, __be32 v4)
  * because it decides for most packets. */
 static __always_inline enum steer_verdict find_owner(const struct address *address, __u8 protocol,
 						     __be16 port, enum steer_verdict yes,
-						     struct found *found)
+						     struct match *match)
 {
 	const int tcp = protocol == IPPROTO_TCP;
 	__u32 key = bpf_ntohs(port);
@@ -160,7 +160,7 @@ static __always_inline enum steer_verdict find_owner(const struct address *addre
 	if (!bpf_map_lookup_elem(&addresses, address))
 		return STEER_pass_address;
 	if (held & (tcp ? STEER_HOMED_TCP : STEER_HOMED_UDP))
-		found->home = held >> (tcp ? STEER_HOME_TCP_SHIFT : STEER_HOME_UDP_SHIFT) &
+		match->home = held >> (tcp ? STEER_HOME_TCP_SHIFT : STEER_HOME_UDP_SHIFT) &
 			      STEER_HOME_MASK;
 	return yes;
 }
@@ -178,17 +178,17 @@ static __always_inline int has_ports(__u8 protocol)
 /* Checks the port of a packet to `to`, if its transport header is complete. */
 static __always_inline enum steer_verdict steer_transport(const struct address *to, __u8 protocol,
 							  struct ports_start *start, void *end,
-							  struct found *found)
+							  struct match *match)
 {
 	int tcp = protocol == IPPROTO_TCP;
 
 	if ((void *)start + (tcp ? sizeof(struct tcphdr) : sizeof(struct udphdr)) > end)
 		return STEER_pass_short;
-	found->answers = tcp && ((struct tcphdr *)start)->ack;
+	match->has_ack = tcp && ((struct tcphdr *)start)->ack;
 	/* Adjacent ports differ in the last bits. This distributes flows over 64 bits. */
-	found->flow = (bpf_ntohs(start->source) + 7 * bpf_ntohs(start->dest)) & 63;
+	match->flow = (bpf_ntohs(start->source) + 7 * bpf_ntohs(start->dest)) & 63;
 	return find_owner(to, protocol, start->dest, tcp ? STEER_redirect_tcp : STEER_redirect_udp,
-			  found);
+			  match);
 }
 
 /* A kernel coalesces packets without a length (BIG TCP). HARP cannot read them, and the kernel's
@@ -235,7 +235,7 @@ static __always_inline enum steer_verdict check_source_v6(enum steer_verdict ver
 }
 
 static __always_inline enum steer_verdict steer_icmp4(struct icmp4_start *icmp, void *end,
-						      struct found *found)
+						      struct match *match)
 {
 	struct iphdr *quoted = (void *)(icmp + 1);
 	struct ports_start *start;
@@ -256,11 +256,11 @@ static __always_inline enum steer_verdict steer_icmp4(struct icmp4_start *icmp, 
 	if ((void *)start + 8 > end) /* RFC 792: at least 64 bits of the quoted datagram */
 		return STEER_pass_short;
 	address_from_v4(&source, quoted->saddr);
-	return find_owner(&source, quoted->protocol, start->source, STEER_redirect_icmp, found);
+	return find_owner(&source, quoted->protocol, start->source, STEER_redirect_icmp, match);
 }
 
 static __always_inline enum steer_verdict steer_to_us_v4(struct iphdr *ip, void *end,
-							 struct found *found)
+							 struct match *match)
 {
 	struct address to;
 	void *start;
@@ -273,23 +273,23 @@ static __always_inline enum steer_verdict steer_to_us_v4(struct iphdr *ip, void 
 		return STEER_pass_fragment;
 	start = (void *)ip + ip->ihl * 4;
 	if (ip->protocol == IPPROTO_ICMP)
-		return steer_icmp4(start, end, found);
+		return steer_icmp4(start, end, match);
 	if (!has_ports(ip->protocol))
 		return STEER_pass_protocol;
 	address_from_v4(&to, ip->daddr);
-	return steer_length(steer_transport(&to, ip->protocol, start, end, found), ip->tot_len);
+	return steer_length(steer_transport(&to, ip->protocol, start, end, match), ip->tot_len);
 }
 
-static __always_inline enum steer_verdict steer_v4(struct iphdr *ip, void *end, struct found *found)
+static __always_inline enum steer_verdict steer_v4(struct iphdr *ip, void *end, struct match *match)
 {
-	enum steer_verdict verdict = steer_to_us_v4(ip, end, found);
+	enum steer_verdict verdict = steer_to_us_v4(ip, end, match);
 
 	/* For the verifier; short packets were handled above. */
 	return (void *)(ip + 1) > end ? STEER_pass_short : check_source_v4(verdict, ip->saddr);
 }
 
 static __always_inline enum steer_verdict steer_icmp6(struct icmp6hdr *icmp, void *end,
-						      struct found *found)
+						      struct match *match)
 {
 	struct ipv6hdr *quoted = (void *)(icmp + 1);
 	struct ports_start *start = (void *)(quoted + 1);
@@ -304,7 +304,7 @@ static __always_inline enum steer_verdict steer_icmp6(struct icmp6hdr *icmp, voi
 	if (!has_ports(quoted->nexthdr))
 		return STEER_pass_protocol;
 	__builtin_memcpy(&source, &quoted->saddr, sizeof(source));
-	return find_owner(&source, quoted->nexthdr, start->source, STEER_redirect_icmp, found);
+	return find_owner(&source, quoted->nexthdr, start->source, STEER_redirect_icmp, match);
 }
 
 /* RFC 2675: the length is in an option. */
@@ -314,7 +314,7 @@ struct jumbo_start {
 };
 
 static __always_inline enum steer_verdict steer_jumbo(struct ipv6hdr *ip, void *end,
-						      struct found *found)
+						      struct match *match)
 {
 	struct jumbo_start *jumbo = (void *)(ip + 1);
 	struct address to;
@@ -324,12 +324,12 @@ static __always_inline enum steer_verdict steer_jumbo(struct ipv6hdr *ip, void *
 	if (ip->payload_len || jumbo->hdrlen || !has_ports(jumbo->nexthdr))
 		return STEER_pass_header;
 	__builtin_memcpy(&to, &ip->daddr, sizeof(to));
-	return steer_length(steer_transport(&to, jumbo->nexthdr, (void *)(jumbo + 1), end, found),
+	return steer_length(steer_transport(&to, jumbo->nexthdr, (void *)(jumbo + 1), end, match),
 			    0);
 }
 
 static __always_inline enum steer_verdict steer_to_us_v6(struct ipv6hdr *ip, void *end,
-							 struct found *found)
+							 struct match *match)
 {
 	struct address to;
 
@@ -342,11 +342,11 @@ static __always_inline enum steer_verdict steer_to_us_v6(struct ipv6hdr *ip, voi
 	case IPPROTO_UDP:
 		break;
 	case IPPROTO_ICMPV6:
-		return steer_icmp6((void *)(ip + 1), end, found);
+		return steer_icmp6((void *)(ip + 1), end, match);
 	case IPPROTO_FRAGMENT:
 		return STEER_pass_fragment;
 	case IPPROTO_HOPOPTS:
-		return steer_jumbo(ip, end, found);
+		return steer_jumbo(ip, end, match);
 	case IPPROTO_ROUTING:
 	case IPPROTO_DSTOPTS:
 		return STEER_pass_header;
@@ -354,19 +354,19 @@ static __always_inline enum steer_verdict steer_to_us_v6(struct ipv6hdr *ip, voi
 		return STEER_pass_protocol;
 	}
 	__builtin_memcpy(&to, &ip->daddr, sizeof(to));
-	return steer_length(steer_transport(&to, ip->nexthdr, (void *)(ip + 1), end, found),
+	return steer_length(steer_transport(&to, ip->nexthdr, (void *)(ip + 1), end, match),
 			    ip->payload_len);
 }
 
 static __always_inline enum steer_verdict steer_v6(struct ipv6hdr *ip, void *end,
-						   struct found *found)
+						   struct match *match)
 {
-	enum steer_verdict verdict = steer_to_us_v6(ip, end, found);
+	enum steer_verdict verdict = steer_to_us_v6(ip, end, match);
 
 	return (void *)(ip + 1) > end ? STEER_pass_short : check_source_v6(verdict, &ip->saddr);
 }
 
-static __always_inline enum steer_verdict steer_packet(void *data, void *end, struct found *found)
+static __always_inline enum steer_verdict steer_packet(void *data, void *end, struct match *match)
 {
 	struct ethhdr *eth = data;
 	struct vlan_tag *tag = (void *)(eth + 1);
@@ -386,9 +386,9 @@ static __always_inline enum steer_verdict steer_packet(void *data, void *end, st
 	}
 	switch (bpf_ntohs(type)) {
 	case ETH_P_IP:
-		return steer_v4(ip, end, found);
+		return steer_v4(ip, end, match);
 	case ETH_P_IPV6:
-		return steer_v6(ip, end, found);
+		return steer_v6(ip, end, match);
 	case ETH_P_8021Q: /* nested tags */
 	case ETH_P_8021AD:
 		return STEER_pass_vlan;
@@ -415,53 +415,53 @@ static __always_inline enum steer_target steer_other_queue(__u32 home, __u32 *ve
 /* Counts an arrival on its queue. The value is per CPU, and interrupts do not nest here. SYN and
  * UDP packets are not counted as mismatches: they do not show where the NIC puts existing flows. */
 static __always_inline void steer_count_arrival(__u32 queue, __u32 verdict,
-						const struct found *found)
+						const struct match *match)
 {
 	struct steer_arrivals *arrived = bpf_map_lookup_elem(&arrivals, &queue);
 
 	if (!arrived)
 		return;
 	arrived->packets++;
-	if (verdict != STEER_rss_mismatch || !found->answers)
+	if (verdict != STEER_rss_mismatch || !match->has_ack)
 		return;
 	arrived->mismatches++;
-	arrived->flows |= 1ull << (found->flow & 63);
+	arrived->flows |= 1ull << (match->flow & 63);
 }
 
 /* Chooses the destination of a classified packet, and counts it. */
-static __always_inline enum steer_target steer(__u32 verdict, const struct found *found,
+static __always_inline enum steer_target steer(__u32 verdict, const struct match *match,
 					       __u32 queue)
 {
 	int transport = verdict == STEER_redirect_tcp || verdict == STEER_redirect_udp;
-	enum steer_target way = STEER_KERNEL;
+	enum steer_target target = STEER_KERNEL;
 	__u64 *count;
 
 	if (verdict == STEER_too_long || verdict == STEER_drop_source)
-		way = STEER_DROP;
+		target = STEER_DROP;
 	if (is_ours(verdict)) {
-		if (found->home != HOME_NONE && found->home != queue)
-			way = steer_other_queue(found->home, &verdict);
+		if (match->home != HOME_NONE && match->home != queue)
+			target = steer_other_queue(match->home, &verdict);
 		else if (bpf_map_lookup_elem(&xsks, &queue))
-			way = STEER_SOCKET;
+			target = STEER_SOCKET;
 		else
 			verdict = STEER_absent;
 	}
 	if (transport)
-		steer_count_arrival(queue, verdict, found);
+		steer_count_arrival(queue, verdict, match);
 	count = bpf_map_lookup_elem(&verdicts, &verdict);
 	if (count)
 		++*count;
-	return way;
+	return target;
 }
 
 SEC("xdp.frags")
 int harp_steer(struct xdp_md *ctx)
 {
-	struct found found = { .home = HOME_NONE };
-	__u32 verdict = steer_packet((void *)(long)ctx->data, (void *)(long)ctx->data_end, &found);
+	struct match match = { .home = HOME_NONE };
+	__u32 verdict = steer_packet((void *)(long)ctx->data, (void *)(long)ctx->data_end, &match);
 	__u32 queue = ctx->rx_queue_index;
 
-	switch (steer(verdict, &found, queue)) {
+	switch (steer(verdict, &match, queue)) {
 	case STEER_SOCKET:
 		return (int)bpf_redirect_map(&xsks, queue, XDP_PASS);
 	case STEER_DROP:
