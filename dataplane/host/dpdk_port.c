@@ -239,28 +239,28 @@ static int port_enter_leased(struct dpdk_port **out, const char *name,
 	return rc;
 }
 
-static int port_enter_alone(struct dpdk_port **out, const struct dpdk_port_request *wish,
+static int port_enter_alone(struct dpdk_port **out, const struct dpdk_port_request *request,
 			    const struct why *why)
 {
 	struct harp_port_spec spec;
-	int rc = harp_port_spec_parse(wish->text, &spec, why->text, why->size);
+	int rc = harp_port_spec_parse(request->text, &spec, why->text, why->size);
 
 	if (rc)
 		return rc;
-	if (wish->opt->dpdk_queues)
-		spec.queues = wish->opt->dpdk_queues;
-	return port_enter(out, &spec, wish->opt, why);
+	if (request->opt->dpdk_queues)
+		spec.queues = request->opt->dpdk_queues;
+	return port_enter(out, &spec, request->opt, why);
 }
 
-int dpdk_port_get(struct dpdk_port **out, const struct dpdk_port_request *wish,
+int dpdk_port_get(struct dpdk_port **out, const struct dpdk_port_request *request,
 		  const struct why *why)
 {
 	int rc;
 
 	*out = NULL;
 	registry_enter(&ports);
-	rc = wish->opt->daemon_socket ? port_enter_leased(out, wish->text, wish->opt, why)
-				      : port_enter_alone(out, wish, why);
+	rc = request->opt->daemon_socket ? port_enter_leased(out, request->text, request->opt, why)
+					 : port_enter_alone(out, request, why);
 	if (!rc)
 		(*out)->users++;
 	else

@@ -41,7 +41,7 @@ struct dpdk_port {
 enum dpdk_protocol { DPDK_TCP = 0, DPDK_UDP = 1 };
 
 /* -EINVAL invalid text, or open with a different one; -errno of the library or device. */
-int dpdk_port_get(struct dpdk_port **out, const struct dpdk_port_request *wish,
+int dpdk_port_get(struct dpdk_port **out, const struct dpdk_port_request *request,
 		  const struct why *why);
 /* NULL is accepted. For the last user, the result of dpdk_lease_return(). */
 int dpdk_port_put(struct dpdk_port *port, struct why *why);

@@ -245,14 +245,14 @@ int setup_kernel_tables(const struct instance_setup *o, struct harp_instance *in
 
 static int setup_attach(const struct instance_setup *o, struct harp_instance *instance)
 {
-	const struct xdp_request wish = {
+	const struct xdp_request request = {
 		.ifname = o->opt.ifname,
 		.ifindex = o->link.ifindex,
 		.mode = o->opt.xdp_mode,
 		.lib_dir = o->opt.lib_dir,
 	};
 	char why[320];
-	int rc = xdp_shared_get(&instance->shared, &wish, why, sizeof(why));
+	int rc = xdp_shared_get(&instance->shared, &request, why, sizeof(why));
 
 	if (rc) {
 		if (o->why.text)

@@ -20,7 +20,7 @@ struct xdp_request {
 /* Returns the interface's program with a new reference, attaching it if necessary. Any thread. why:
  * as attach of harp_xdp.h; empty if it was attached before. -EBUSY also: it runs in another mode
  * than requested. */
-int xdp_shared_get(struct xdp_shared **out, const struct xdp_request *wish, char *why,
+int xdp_shared_get(struct xdp_shared **out, const struct xdp_request *request, char *why,
 		   size_t why_len);
 /* NULL is accepted. */
 void xdp_shared_put(struct xdp_shared *shared);
