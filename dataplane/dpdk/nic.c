@@ -6,8 +6,8 @@
  *
  * A frame is an mbuf (pool.h), so descriptors are converted by arithmetic. The pool's states record
  * the owner of a frame. fill() makes it EMPTY, the driver takes it (RECEIVING), rx() returns it
- * (HOME): nic_rx.c. tx() gives it to the driver (SENDING). When the driver frees it, it joins the
- * list that complete() empties (HOME): nic_tx.c.
+ * (STACK): nic_rx.c. tx() gives it to the driver (SENDING). When the driver frees it, it joins the
+ * list that complete() empties (STACK): nic_tx.c.
  */
 #include "dpdk/nic.h"
 
