@@ -26,9 +26,8 @@ def test_link_and_mtu_changes_are_reported_and_survived(tools: Tools, lab: Lab) 
     assert call_until_answered(tools, here, there.address)["bytes"] == 100000
     said = [line.split(": ", 1)[1] for line in finish(server)[1].splitlines()]
     name = there.ifname
-    assert (
-        f"{name}: the MTU changed from 1500 to 1400; HARP uses 1500 until restarted"
-        in (line.rstrip() for line in said)
+    assert f"{name}: the MTU changed from 1500 to 1400; HARP uses 1500 until restarted" in (
+        line.rstrip() for line in said
     )
     assert f"{name} is down" in said
     assert f"{name} is up again" in said
