@@ -189,6 +189,7 @@ int plugin_finalize(struct plugin_ctx *ctx)
 
 int plugin_listen(struct plugin_ctx *ctx, int dev, void *handle_bytes, struct listen_comm **out)
 {
+	struct acceptor *acceptor;
 	struct listen_comm *listen;
 	struct handle handle;
 	bool opening;
@@ -209,16 +210,16 @@ int plugin_listen(struct plugin_ctx *ctx, int dev, void *handle_bytes, struct li
 		free(listen);
 		return -EIO;
 	}
-	rc = interface_acceptor(dev, &listen->acceptor, &opening);
+	rc = interface_acceptor(dev, &acceptor, &opening);
 	if (rc) {
 		free(listen);
 		return rc;
 	}
-	acceptor_add(listen->acceptor, listen);
+	acceptor_add(acceptor, listen);
 	memset(&handle, 0, sizeof(handle));
 	handle.wire_min = handle.wire_max = WIRE_VERSION;
 	handle.encrypted = keyfile_key() != NULL;
-	acceptor_endpoints(listen->acceptor, listen, &handle);
+	acceptor_endpoints(listen, &handle);
 	handle.opening = opening;
 	handle.tuner = path_policy_tuner();
 	handle.listen_id = listen->id;
@@ -240,7 +241,7 @@ int plugin_accept(struct listen_comm *listen, struct comm **out)
 	int rc;
 
 	*out = NULL;
-	rc = acceptor_accept(listen->acceptor, listen, &comm);
+	rc = acceptor_accept(listen, &comm);
 	if (rc || !comm)
 		return rc;
 	(void)comm_describe(comm, text, sizeof(text));
@@ -255,7 +256,7 @@ int plugin_close_listen(struct listen_comm *listen)
 	pthread_mutex_lock(&ctx_lock);
 	LIST_UNLINK(listen->ctx->listens, listen, next_of_ctx);
 	pthread_mutex_unlock(&ctx_lock);
-	acceptor_remove(listen->acceptor, listen);
+	acceptor_remove(listen);
 	free(listen);
 	return 0;
 }

@@ -31,19 +31,18 @@ pthread_mutex_t ctx_lock = PTHREAD_MUTEX_INITIALIZER;
 static const struct device devices[DEVICES] = { { .ifname = "first" }, { .ifname = "spare" } };
 static const struct plugin_config config = { .path = PATH_AUTO, .rails = RAILS_ALL };
 static struct engine_set sets[DEVICES] = { { 0 }, { 1 } };
-static struct acceptor rendezvous[DEVICES];
+static struct acceptor made[DEVICES], *opened[DEVICES];
 static struct poller control;
 static struct work close_work;
 static struct work *posted;
-static int refused;        /* the device without a rendezvous; -1: none */
+static int refused;        /* the device whose acceptor cannot be opened; -1: none */
 static bool forbidden;     /* no device has engines */
 static unsigned plans;     /* that were made */
-static unsigned rails_set; /* of the first device */
 static int learned;        /* engines that know of registered memory */
 
 /* ---- the rest of the plugin ------------------------------------------------------------------------- */
 
-/* As connector_plan() does, with the baton held. */
+/* As connector_plan() does, with the poller held. */
 static void control_advance(struct poller *driver, uint64_t now_ns)
 {
 	char why[384];
@@ -82,37 +81,35 @@ void control_call(struct work *work)
 }
 
 /* What was opened of it is closed by the control thread's driver. */
-int acceptor_open(struct acceptor **out, int dev)
+int acceptor_open(int dev)
 {
-	*out = NULL;
 	if (dev == refused) {
 		poller_call(&control, &close_work);
 		return -EMFILE;
 	}
-	*out = &rendezvous[dev];
+	opened[dev] = &made[dev];
 	return 0;
+}
+
+struct acceptor *acceptor_of(int dev)
+{
+	return opened[dev];
 }
 
 int acceptor_open_harp(struct acceptor *acceptor, struct engine_set *engines)
 {
-	CHECK_EQ(acceptor - rendezvous, engines - sets);
+	CHECK_EQ(acceptor - made, engines - sets);
 	return 0;
 }
 
-void acceptor_close(struct acceptor *acceptor)
+void acceptors_close(void)
 {
-	CHECK(acceptor != NULL);
+	memset(opened, 0, sizeof(opened));
 }
 
 void acceptor_admit(struct acceptor *acceptor, bool admits)
 {
-	CHECK(acceptor == &rendezvous[0]);
-}
-
-void acceptor_set_rails(struct acceptor *acceptor, struct acceptor *const *list, unsigned count)
-{
-	CHECK(acceptor == &rendezvous[0] && list[0] == acceptor);
-	rails_set = count;
+	CHECK(acceptor == &made[0]);
 }
 
 unsigned rails_devices(int dev, int out[RAIL_PAIRS_MAX])
@@ -222,7 +219,7 @@ static void begin(int device_refused, bool engines_forbidden)
 	CHECK_EQ(learned, 0);
 	refused = device_refused;
 	forbidden = engines_forbidden;
-	plans = rails_set = 0;
+	plans = 0;
 	posted = NULL;
 }
 
@@ -238,13 +235,13 @@ static void test_listen(void)
 	CHECK_EQ(plans, 1);
 	refused = 1;
 	CHECK_EQ(interface_acceptor(0, &acceptor, &setup), 0);
-	CHECK(acceptor == &rendezvous[0]);
+	CHECK(acceptor == &made[0]);
 	CHECK_EQ(plans, 2);
-	CHECK_EQ(rails_set, 1);
+	CHECK(!acceptor_of(1));
 	refused = -1;
 	CHECK_EQ(interface_acceptor(0, &acceptor, &setup), 0);
 	CHECK_EQ(plans, 2);
-	CHECK_EQ(rails_set, 2);
+	CHECK(acceptor_of(1));
 }
 
 /* The opener thread opens the engines, then the control thread the rest. A connect that waits is released, unless it was
@@ -261,7 +258,7 @@ static void test_opener(void)
 	CHECK_EQ(plans, 0);
 	posted->run(posted, 0);
 	CHECK_EQ(plans, 1);
-	CHECK_EQ(rails_set, 1);
+	CHECK(acceptor_of(0) && !acceptor_of(1));
 }
 
 int main(void)

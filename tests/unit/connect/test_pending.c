@@ -205,7 +205,7 @@ static struct comm *accepted(void)
 {
 	struct comm *comm;
 
-	CHECK_EQ(acceptor_accept(acceptor, &comm_listener, &comm), 0);
+	CHECK_EQ(acceptor_accept(&comm_listener, &comm), 0);
 	return comm;
 }
 
@@ -372,6 +372,7 @@ TEST(a_second_comm_of_an_id_is_refused)
 	end_turn(again, 2 * SECOND_NS); /* with the work that the comm had posted */
 	CHECK(!is_here(again));
 	CHECK_EQ(accept_all(80), 1);
+	CHECK_EQ(comm_listener.admitted, 0);
 }
 
 TEST(behind_READY_a_connection_has_the_time_of_connectors)
@@ -428,7 +429,28 @@ TEST(while_64_comms_wait_for_accept_further_peers_are_turned_away)
 	close_comm(accepted());
 	(void)connect_whole(2, 202, SECOND_NS + 200);
 	CHECK_EQ(accept_all(3001), LISTEN_PEERS_MAX);
-	CHECK_EQ(comm_listener.count, 0);
+	CHECK_EQ(comm_listener.admitted, 0);
+}
+
+TEST(connections_that_were_sent_READY_count_as_well)
+{
+	uint64_t end_ns = SECOND_NS + plugin_config()->connect_timeout_ns;
+	unsigned silent[LISTEN_PEERS_MAX];
+
+	for (unsigned i = 0; i < LISTEN_PEERS_MAX; i++)
+		silent[i] = connect_to_ready(1, 4000 + i, SECOND_NS);
+	connect_in_vain(2, 203, SECOND_NS);
+	/* One that ends makes room, and so does one that is too late. */
+	fake_reset(&pairs[silent[0]].lanes[0]);
+	pairs[silent[0]].lanes[0].lane.notify(&pairs[silent[0]].lanes[0].lane, SECOND_NS);
+	CHECK(!is_here(silent[0]));
+	(void)connect_whole(2, 203, SECOND_NS);
+	connect_in_vain(2, 204, SECOND_NS);
+	pending_set_expire(pending_set, end_ns);
+	(void)connect_whole(2, 204, end_ns);
+	CHECK_EQ(comm_listener.admitted, 2);
+	CHECK_EQ(accept_all(203), 2);
+	CHECK_EQ(comm_listener.admitted, 0);
 }
 
 TEST(a_further_lane_joins_its_comm)
@@ -439,14 +461,14 @@ TEST(a_further_lane_joins_its_comm)
 	struct comm *comm;
 
 	(void)connect_whole(1, 91, SECOND_NS);
-	CHECK(registry_key(91, key));
+	CHECK(registry_key(91, true, key));
 	preamble_connect(&p, 0, 91, key, &own);
 	CHECK_EQ(preamble_of(come(1, SECOND_NS), &p, true, SECOND_NS), 1);
 	CHECK_EQ(pending_set->count, 0);
 	comm = accepted();
 	CHECK(comm && comm_has_lane(comm, 1));
 	close_comm(comm);
-	CHECK(!registry_key(91, key));
+	CHECK(!registry_key(91, true, key));
 }
 
 /* The connector takes itself for connected, so accept reports the failure, once, and goes on to accept others. */
@@ -477,9 +499,10 @@ TEST(accept_reports_a_comm_that_there_was_no_memory_for)
 		comm = accepted();
 		CHECK(comm && comm->comm_id == 101);
 		close_comm(comm);
-		CHECK_EQ(acceptor_accept(acceptor, &comm_listener, &comm), -ENOMEM);
+		CHECK_EQ(acceptor_accept(&comm_listener, &comm), -ENOMEM);
 		CHECK(!comm);
 		CHECK_EQ(accept_all(0), 0);
+		CHECK_EQ(comm_listener.admitted, 0);
 		listener_close();
 		listener_open();
 	}
@@ -505,7 +528,7 @@ int main(void)
 	comm_listener.ctx = ctx;
 	acceptor_add(acceptor, &comm_listener);
 	check_run();
-	acceptor_remove(acceptor, &comm_listener);
+	acceptor_remove(&comm_listener);
 	CHECK_EQ(plugin_finalize(ctx), 0);
 	return check_done();
 }
