@@ -27,6 +27,7 @@ static const struct outcome refused = { false, -ECONNREFUSED, 0 },
 			    wrong_proof = { true, -EKEYREJECTED, PREAMBLE_READ_CHALLENGE },
 			    hello_reset = { true, -ECONNRESET, PREAMBLE_READ_CHALLENGE },
 			    later_reset = { true, -ECONNRESET, PREAMBLE_READ_READY },
+			    no_memory = { true, -ENOMEM, PREAMBLE_DONE },
 			    success = { true, 0, PREAMBLE_DONE };
 
 static struct plugin_config config;
@@ -346,6 +347,18 @@ TEST(how_long_a_connect_goes_on_depends_on_what_it_finds)
 	config.connect_timeout_ns = 1000 * MS;
 	CHECK_EQ(fail_by(&refused), -ECONNREFUSED);
 	CHECK_EQ(attempts, 4);
+}
+
+/* The peer has the comm: it would refuse another one of that id. */
+TEST(without_memory_after_CONFIRM_a_connect_fails_at_once)
+{
+	const struct outcome *outcomes[] = { &refused, &no_memory };
+	struct comm *out;
+
+	prepare(3);
+	CHECK_EQ(connect_by(outcomes, 2, &out), -ENOMEM);
+	CHECK_EQ(attempts, 2);
+	CHECK(strstr(warning, strerror(ENOMEM)) != NULL);
 }
 
 TEST(an_answer_of_the_listen_comm_gives_the_time_back)
