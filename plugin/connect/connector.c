@@ -30,34 +30,9 @@
 #define BACKOFF_NS_MAX 5000000000ull
 #define PROVEN_NS 1000000000ull /* a lane that lived so long is opened again at once */
 #define REROLL_NS 5000000000ull /* a slow lane is replaced no more often */
-#define LOG_NS 5000000000ull    /* no more often of one rail, of all comms */
+#define LOG_NS 5000000000ull    /* a shortage is logged no more often */
 
 /* ---- what is logged of rails ------------------------------------------------------------------------ */
-
-/* Was this not logged lately for any comm? */
-static bool rail_log_due(int dev, const struct harp_addr *addr, bool down, uint64_t now_ns)
-{
-	static struct {
-		int dev;
-		bool down;
-		struct harp_addr addr;
-		uint64_t at_ns; /* 0: unused */
-	} table[64], *oldest;   /* the control thread's */
-
-	oldest = &table[0];
-	for (unsigned i = 0; i < ARRAY_SIZE(table); i++) {
-		if (table[i].at_ns && now_ns < table[i].at_ns + LOG_NS && table[i].dev == dev &&
-		    table[i].down == down && !memcmp(&table[i].addr, addr, sizeof(*addr)))
-			return false;
-		if (table[i].at_ns < oldest->at_ns)
-			oldest = &table[i];
-	}
-	oldest->dev = dev;
-	oldest->down = down;
-	oldest->addr = *addr;
-	oldest->at_ns = now_ns;
-	return true;
-}
 
 static void rail_log(const struct connector_rail *rail, uint64_t now_ns)
 {
@@ -66,7 +41,8 @@ static void rail_log(const struct connector_rail *rail, uint64_t now_ns)
 	char text[HARP_ADDR_TEXT_MAX];
 
 	lane_page_rail(rail->dev, rail->down_logged);
-	if (!rail_log_due(rail->dev, addr, rail->down_logged, now_ns))
+	if (!lane_notice_due(rail->down_logged ? LANE_NOTICE_RAIL_DOWN : LANE_NOTICE_RAIL_UP, addr,
+			     now_ns))
 		return;
 	harp_addr_format(addr, text);
 	if (rail->down_logged)

@@ -97,9 +97,14 @@ void lane_kernel_ack_promptly(struct lane *lane);
  * asked regularly. One system call. */
 uint64_t lane_kernel_silence_ns(struct lane *lane, uint64_t now_ns);
 
-/* lane.c. What a peer does to all comms with it is one warning. True: nothing of the kind was said of that address within
- * the user timeout, or a minute. Any thread. */
-enum lane_notice { LANE_NOTICE_SILENT, LANE_NOTICE_GIVEN_UP };
+/* lane.c. What a peer does to all comms with it is one warning. True: nothing of the kind was said of that address lately: for
+ * 5 s of a rail, else within the user timeout, or a minute. Any thread. */
+enum lane_notice {
+	LANE_NOTICE_SILENT,
+	LANE_NOTICE_GIVEN_UP,
+	LANE_NOTICE_RAIL_DOWN,
+	LANE_NOTICE_RAIL_UP,
+};
 bool lane_notice_due(enum lane_notice notice, const struct harp_addr *peer, uint64_t now_ns);
 /* After the process's last context: what was said before is said again. */
 void lane_notices_forget(void);
