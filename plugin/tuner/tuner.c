@@ -7,7 +7,7 @@
  * Without a [tuner] in the profile, or with HARP_TUNER=off, and for communicators of one host, the tuner changes nothing.
  *
  * All ranks of a communicator must decide alike, or they wait for each other for ever. So a decision depends on nothing but
- * the measured times and the arguments, and connections are refused between hosts whose times differ (tuner_digest(), in the
+ * the measured times and the arguments, and connections are refused between hosts whose times differ (path_policy_tuner(), in the
  * handle).
  *
  * Since v3 NCCL hands over its table of costs: what it ignores stays ignored, what the model knows is replaced. v2 has no table
@@ -80,15 +80,16 @@ static double cost_rate_mb(const struct profile_curve *curve, double at)
 	double share;
 
 	if (at <= (double)point->at)
-		return point->mb_per_s;
+		return (double)point->mb_per_s;
 	for (unsigned i = 1; i < curve->count; i++, point = next) {
 		next = &curve->points[i];
 		if (at > (double)next->at)
 			continue;
 		share = (at - (double)point->at) / (double)(next->at - point->at);
-		return point->mb_per_s + share * ((double)next->mb_per_s - point->mb_per_s);
+		return (double)point->mb_per_s +
+		       share * ((double)next->mb_per_s - (double)point->mb_per_s);
 	}
-	return point->mb_per_s;
+	return (double)point->mb_per_s;
 }
 
 static bool cost_is_known(enum tuner_function function, enum tuner_algorithm algorithm)
@@ -141,7 +142,7 @@ static uint64_t cost_sufficient(const struct profile_curve *curve, unsigned per_
 	for (unsigned i = 0; i < curve->count; i++)
 		best = curve->points[i].mb_per_s > best ? curve->points[i].mb_per_s : best;
 	for (unsigned i = 0; i < curve->count; i++)
-		if (curve->points[i].mb_per_s * 100ull >= best * per_cent)
+		if (curve->points[i].mb_per_s * 100 >= best * per_cent)
 			return curve->points[i].at;
 	return 0;
 }
