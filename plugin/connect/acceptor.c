@@ -291,26 +291,13 @@ void acceptor_remove(struct listen_comm *listen)
 	registry_unlisten(listen);
 }
 
-/* The listen comm's own, and one other: the handle named others, too. */
-static void acceptor_poll_listeners(const struct acceptor *acceptor, struct listen_comm *listen)
-{
-	struct stack_listener *other;
-
-	if (!acceptor_engines(acceptor))
-		return;
-	other = acceptor->listeners[listen->turn++ % acceptor->listener_count];
-	if (listen->listener)
-		poller_poll(engine_poller(listen->listener->engine));
-	if (other != listen->listener)
-		poller_poll(engine_poller(other->engine));
-}
-
 int acceptor_accept(struct listen_comm *listen, struct comm **out)
 {
 	int rc = registry_accept(listen, out);
 
 	if (rc || *out)
 		return rc;
-	acceptor_poll_listeners(listen->acceptor, listen);
+	if (listen->listener)
+		poller_poll(engine_poller(listen->listener->engine));
 	return registry_accept(listen, out);
 }

@@ -30,7 +30,7 @@ void acceptor_add(struct acceptor *acceptor, struct listen_comm *listen);
 void acceptor_endpoints(const struct listen_comm *listen, struct handle *handle);
 /* Takes it away and drops the comms that wait in it. */
 void acceptor_remove(struct listen_comm *listen);
-/* Takes turns and the next ready comm; 0 and NULL when there is none yet. An error is of a peer that registry_fail() was called
+/* Takes a turn and the next ready comm; 0 and NULL when there is none yet. An error is of a peer that registry_fail() was called
  * for, and reported once: the next may be accepted. */
 int acceptor_accept(struct listen_comm *listen, struct comm **out);
 /* For pending.c, any poller: the value of extension 2 of CHALLENGE, and its bytes. It names the NICs by which lanes of the

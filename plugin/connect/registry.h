@@ -24,7 +24,6 @@ struct listen_comm {
 	struct plugin_ctx *ctx;
 	struct acceptor *acceptor;
 	struct stack_listener *listener; /* for HARP lanes; NULL: there is none */
-	unsigned turn; /* acceptor_accept()'s: which other listener is looked at */
 	int dev;
 	uint64_t id;
 	uint8_t secret[HANDLE_SECRET_BYTES];

@@ -34,14 +34,12 @@ static struct plugin_ctx *ctx_list; /* under ctx_lock */
  * thread never takes it. */
 static pthread_mutex_t ctx_process_lock = PTHREAD_MUTEX_INITIALIZER;
 
-static const struct forkguard_hooks ctx_fork_hooks[] = {
-	{ .prepare = engine_fork_prepare,
-	  .parent = engine_fork_parent,
-	  .child = engine_fork_child },
-	{ .child = lane_page_fork_child },
-	{ .child = control_fork_child },
-	{ 0 },
-};
+static void ctx_fork_child(void)
+{
+	engine_fork_child();
+	lane_page_fork_child();
+	control_fork_child();
+}
 
 /* ---- contexts --------------------------------------------------------------------------------- */
 
@@ -81,7 +79,7 @@ int plugin_init(struct plugin_ctx **out, uint64_t comm_id, int traffic_class)
 	ctx->comm_id = comm_id;
 	ctx->traffic_class = traffic_class;
 	pthread_mutex_lock(&ctx_process_lock);
-	rc = forkguard_init(ctx_fork_hooks);
+	rc = forkguard_init(engine_fork_prepare, engine_fork_parent, ctx_fork_child);
 	if (!rc && !ctx_list)
 		rc = ctx_begin_process();
 	if (!rc) {

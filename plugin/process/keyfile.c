@@ -79,30 +79,16 @@ static int file_read(const char *path, bool secret, char *bytes, size_t bytes_ma
 
 /* ---- the key ---------------------------------------------------------------------------------- */
 
-static int keyfile_digit(char c)
-{
-	if (c >= '0' && c <= '9')
-		return c - '0';
-	if (c >= 'a' && c <= 'f')
-		return c - 'a' + 10;
-	if (c >= 'A' && c <= 'F')
-		return c - 'A' + 10;
-	return -1;
-}
-
+/* text: len bytes, then a NUL. */
 static int keyfile_decode(const char *text, size_t len, uint8_t key[CRYPTO_PSK_BYTES])
 {
-	if (len == KEYFILE_DIGITS + 1 && text[KEYFILE_DIGITS] == '\n')
-		len--;
-	if (len != KEYFILE_DIGITS)
-		return -EINVAL;
-	for (size_t i = 0; i < CRYPTO_PSK_BYTES; i++) {
-		int high = keyfile_digit(text[2 * i]), low = keyfile_digit(text[2 * i + 1]);
+	size_t digits = strspn(text, "0123456789abcdefABCDEF");
+	bool is_one_line = len == digits || (len == digits + 1 && text[digits] == '\n');
 
-		if (high < 0 || low < 0)
-			return -EINVAL;
-		key[i] = (uint8_t)(high << 4 | low);
-	}
+	if (digits != KEYFILE_DIGITS || !is_one_line)
+		return -EINVAL;
+	for (size_t i = 0; i < CRYPTO_PSK_BYTES; i++)
+		(void)!sscanf(text + 2 * i, "%2hhx", &key[i]);
 	return 0;
 }
 
@@ -118,11 +104,11 @@ static bool keyfile_is_zero(const uint8_t key[CRYPTO_PSK_BYTES])
 
 int keyfile_read(const char *path, uint8_t key[CRYPTO_PSK_BYTES], char *why, size_t why_len)
 {
-	char text[KEYFILE_DIGITS + 2]; /* one more than there may be */
+	char text[KEYFILE_DIGITS + 3] = { 0 }; /* one more than there may be, and a NUL */
 	size_t len;
 	int rc = -EINVAL;
 
-	if (file_read(path, true, text, sizeof(text), &len, why, why_len) <= 0)
+	if (file_read(path, true, text, sizeof(text) - 1, &len, why, why_len) <= 0)
 		return rc;
 	if (keyfile_decode(text, len, key)) {
 		snprintf(
