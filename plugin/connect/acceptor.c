@@ -18,7 +18,7 @@
  * An acceptor has a kernel socket of each family and a listener on the stack of each engine. What connects is a pending
  * connection (pending.c) until its preamble is through. Then it becomes a comm on the ready list of the listen comm that
  * its HELLO named, or a further lane of a comm (registry.c). Each listen comm has one of the HARP listeners, on the engine
- * that serves the fewest, so that the comms of a process are spread over its engines.
+ * that has the fewest lanes, so that the comms of a process are spread over its engines.
  *
  * Pending connections of kernel listeners belong to the control thread, those of a HARP listener to its engine. So peers
  * get in although no thread calls plugin_accept(), which polls all the same, as that is quicker than to wake a thread.
@@ -275,20 +275,9 @@ void acceptor_add(struct acceptor *acceptor, struct listen_comm *listen)
 
 	listen->acceptor = acceptor;
 	listen->dev = acceptor->dev;
-	if (engines) {
-		struct engine *engine = engine_set_choose(engines);
-
-		listen->listener = acceptor->listeners[engine_index(engine)];
-		engine_load(engine, 1); /* a connection is to come */
-	}
+	if (engines)
+		listen->listener = acceptor->listeners[engine_index(engine_set_choose(engines))];
 	registry_listen(listen);
-}
-
-void acceptor_remove(struct listen_comm *listen)
-{
-	if (listen->listener)
-		engine_load(listen->listener->engine, -1);
-	registry_unlisten(listen);
 }
 
 int acceptor_accept(struct listen_comm *listen, struct comm **out)

@@ -24,12 +24,10 @@ void acceptor_admit(struct acceptor *acceptor, bool admits);
 void acceptors_close(void);
 int acceptor_dev(const struct acceptor *acceptor);
 
-/* Lets peers in by its id and secret. Chooses its listener, too. */
+/* Lets peers in by its id and secret, until registry_unlisten(). Chooses its listener, too. */
 void acceptor_add(struct acceptor *acceptor, struct listen_comm *listen);
 /* Fills the endpoints of its handle. */
 void acceptor_endpoints(const struct listen_comm *listen, struct handle *handle);
-/* Takes it away and drops the comms that wait in it. */
-void acceptor_remove(struct listen_comm *listen);
 /* Takes a turn and the next ready comm; 0 and NULL when there is none yet. An error is of a peer that registry_fail() was called
  * for, and reported once: the next may be accepted. */
 int acceptor_accept(struct listen_comm *listen, struct comm **out);

@@ -189,7 +189,6 @@ static void connect_attempt_ended(struct connector *c, int result, uint64_t now_
 	attempt_free(attempt);
 	if (result)
 		return;
-	candidates_forget(&c->first.candidates);
 	if (c->comm->connector)
 		connector_begin(c);
 	connect_leave(c, CONNECT_DONE);

@@ -183,10 +183,9 @@ static int lane_choose(struct attempt *a, const struct connector_rail *rail,
 		       const struct connector_lane *lane, uint64_t now_ns)
 {
 	struct candidates candidates;
-	int rc = -EHOSTUNREACH;
 
 	candidates_list(&candidates, rail->dev, lane->harp ? rail->engines : NULL, &rail->handle);
-	for (unsigned i = 0; rc && i < candidates.count; i++) {
+	for (unsigned i = 0; i < candidates.count; i++) {
 		const struct candidate *candidate =
 			&candidates.list[(lane->failures + i) % candidates.count];
 
@@ -194,11 +193,9 @@ static int lane_choose(struct attempt *a, const struct connector_rail *rail,
 		    peers_is_avoided(&candidate->remote, engine_index(candidate->engine), now_ns))
 			continue;
 		a->candidate = *candidate;
-		rc = lane_bind(a, rail);
-		break;
+		return lane_bind(a, rail);
 	}
-	candidates_forget(&candidates);
-	return rc;
+	return -EHOSTUNREACH;
 }
 
 static void lane_attempt(struct connector *c, struct connector_lane *lane, uint64_t now_ns)
@@ -360,7 +357,6 @@ static void connector_free_run(struct work *work, uint64_t now_ns)
 	struct connector *c = container_of(work, struct connector, free_work);
 
 	(void)now_ns;
-	candidates_forget(&c->first.candidates);
 	explicit_bzero(c->key, sizeof(c->key));
 	free(c);
 }

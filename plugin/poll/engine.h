@@ -56,10 +56,9 @@ struct engine_set *engine_set_open(int dev, char *why, size_t why_len);
 void engine_set_close(struct engine_set *set); /* NULL is accepted */
 unsigned engine_set_count(const struct engine_set *set);
 struct engine *engine_set_at(const struct engine_set *set, unsigned index);
-/* The one that serves the fewest comms and listeners, ties in turn. */
+/* The one that has the fewest lanes, ties in turn. */
 struct engine *engine_set_choose(struct engine_set *set);
-/* What engine_set_choose() compares: a listener or a connect that may use the engine comes, or goes. Lanes
- * count by themselves. */
+/* What engine_set_choose() compares: a lane comes, or goes. */
 void engine_load(struct engine *engine, int change);
 
 struct poller *engine_poller(struct engine *engine);

@@ -137,11 +137,6 @@ void candidates_list(struct candidates *out, int dev, struct engine_set *engines
 		};
 }
 
-void candidates_forget(struct candidates *c)
-{
-	(void)c;
-}
-
 bool peers_is_avoided(const struct harp_endpoint *remote, unsigned engine, uint64_t now_ns)
 {
 	(void)remote;

@@ -142,10 +142,6 @@ void candidates_list(struct candidates *out, int dev, struct engine_set *engines
 	CHECK(false);
 }
 
-void candidates_forget(struct candidates *c)
-{
-}
-
 unsigned rails_lanes(int dev, bool harp)
 {
 	return 4;

@@ -121,10 +121,6 @@ void candidates_list(struct candidates *out, int dev, struct engine_set *engines
 		};
 }
 
-void candidates_forget(struct candidates *c)
-{
-}
-
 bool peers_is_avoided(const struct harp_endpoint *remote, unsigned engine, uint64_t now_ns)
 {
 	return avoided[remote->port - FIRST_PORT];

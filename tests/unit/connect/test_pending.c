@@ -528,7 +528,7 @@ int main(void)
 	comm_listener.ctx = ctx;
 	acceptor_add(acceptor, &comm_listener);
 	check_run();
-	acceptor_remove(&comm_listener);
+	registry_unlisten(&comm_listener);
 	CHECK_EQ(plugin_finalize(ctx), 0);
 	return check_done();
 }
