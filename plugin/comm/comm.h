@@ -210,13 +210,11 @@ struct comm_recv_state {
 };
 
 enum comm_loss {
-	COMM_LOSS_SLOW,    /* much slower than its siblings of the same kind, and still there */
-	COMM_LOSS_BY_PEER, /* reset or closed */
+	COMM_LOSS_SLOW, /* much slower than its siblings of the same kind, and still there */
 	COMM_LOSS,
 };
-/* Says what became of a lane. The comm's poller is held: must not block, nor call the comm. True: the peer has ended it
- * because a replacement is being connected, and it is no death. */
-typedef bool comm_lane_lost(struct comm *comm, unsigned index, enum comm_loss loss);
+/* Says what became of a lane. The comm's poller is held: must not block, nor call the comm. */
+typedef void comm_lane_lost(struct comm *comm, unsigned index, enum comm_loss loss);
 
 struct comm {
 	/* Written when it is made. */

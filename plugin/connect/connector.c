@@ -18,8 +18,8 @@
  * The plan (plan.c) is a list of lanes, by their index in the comm. A lane of the plan that is not up gets a connect
  * attempt: at once at first, and when it had lived for a while; else after CONNECTOR_BACKOFF_NS_MIN, twice as long after
  * each failure. A slow one gets an attempt while it is up, under its index: the new lane, from another source port,
- * replaces it. The peer resets the old one when it lets the new one in, which may be seen here before the new one's READY:
- * that is no death.
+ * replaces it. The peer resets the old one when CONFIRM lets the new one in: this comm has the new one by then. (A kernel
+ * lane's CONFIRM leaves microseconds before that. A reset in between is a death like any other.)
  *
  * All of it belongs to the control thread. connector_lost(), called by any poller, leaves bits and posts work. Which lanes
  * have died, the comm is asked.
@@ -207,8 +207,6 @@ static void lane_attempt(struct connector *c, struct connector_lane *lane, uint6
 		lane_failed(c, lane, -ENOMEM, lane_error_text(-ENOMEM), now_ns);
 		return;
 	}
-	if (lane->up) /* before the peer can know of it */
-		atomic_fetch_or(&c->rerolling, 1u << lane->index);
 	lane->attempt = a;
 	a->dev = rail->dev;
 	a->dscp = c->dscp;
@@ -228,21 +226,14 @@ static void lane_attempt(struct connector *c, struct connector_lane *lane, uint6
 
 static bool lane_has_died(struct connector *c, const struct connector_lane *lane)
 {
-	bool replaced = atomic_load(&c->ended) >> lane->index & 1;
-
-	return lane->up && !replaced && !comm_has_lane(c->comm, lane->index);
+	return lane->up && !comm_has_lane(c->comm, lane->index);
 }
 
 static void lane_attempted(struct connector *c, struct connector_lane *lane, int result,
 			   uint64_t now_ns)
 {
 	struct attempt *a = lane->attempt;
-	unsigned bit = 1u << lane->index;
 
-	/* The peer ends the old one when it lets the new one in. If there is none now, it was no replacement. */
-	atomic_fetch_and(&c->rerolling, ~bit);
-	if ((atomic_fetch_and(&c->ended, ~bit) & bit) && !comm_has_lane(c->comm, lane->index))
-		lane_page_lane_unreplaced(c->comm->stats, lane->index);
 	if (!result)
 		lane_is_up(c, lane, now_ns);
 	else
@@ -304,24 +295,15 @@ static void connector_run(struct work *work, uint64_t now_ns)
 		connector_due(&c->timer, now_ns);
 }
 
-bool connector_lost(struct comm *comm, unsigned index, enum comm_loss loss)
+void connector_lost(struct comm *comm, unsigned index, enum comm_loss loss)
 {
 	struct connector *c = comm->connector;
-	unsigned bit = 1u << index;
 
 	if (!c)
-		return false;
-	if (loss == COMM_LOSS_BY_PEER) {
-		/* In this order, and lane_attempted() in the other: the control thread learns of it one way at least. */
-		atomic_fetch_or(&c->ended, bit);
-		if (atomic_load(&c->rerolling) & bit)
-			return true;
-		atomic_fetch_and(&c->ended, ~bit);
-	}
+		return;
 	if (loss == COMM_LOSS_SLOW)
-		atomic_fetch_or(&c->slow, bit);
+		atomic_fetch_or(&c->slow, 1u << index);
 	control_post(&c->work);
-	return false;
 }
 
 /* ---- its life ---------------------------------------------------------------------------------------- */

@@ -96,8 +96,6 @@ struct connector {
 	atomic_bool begun;
 	/* Bits of lanes. Any poller; work is posted after. */
 	atomic_uint slow;
-	/* Those that are up and being replaced (writer: the control thread); those of them that the peer has ended. */
-	atomic_uint rerolling, ended;
 	unsigned rail_count, lane_count;
 	struct connector_rail rails[RAIL_PAIRS_MAX];
 	struct connector_lane lanes[COMM_LANES_MAX];
@@ -111,7 +109,7 @@ void connector_made(struct connector *c, struct comm *comm, const struct attempt
 /* Any thread; never waits: the further lanes are planned and opened from now on. */
 void connector_begin(struct connector *c);
 /* comm_options.lane_lost. */
-bool connector_lost(struct comm *comm, unsigned index, enum comm_loss loss);
+void connector_lost(struct comm *comm, unsigned index, enum comm_loss loss);
 /* Before the comm is closed: no attempt runs when this returns. No poller held. */
 void connector_stop(struct connector *c);
 /* When no attempt runs. Any thread; never waits. Both accept NULL. */

@@ -499,15 +499,6 @@ static void lane_stats_end(struct lane_stats *stats, const void *owner, enum har
 		stats_set(&value[HARP_LANE_end], end);
 }
 
-/* page_lock held. */
-static void lane_stats_lost(struct lane_stats *stats, const void *owner,
-			    enum harp_page_lane_end end)
-{
-	lane_stats_end(stats, owner, end);
-	stats_add(&stats->comm->record->value[HARP_COMM_lanes_died], 1);
-	stats_sum(&stats->rail->value[HARP_RAIL_lanes_died], 1);
-}
-
 void lane_stats_died(struct lane_stats *stats, const void *owner, int error)
 {
 	enum harp_page_lane_end end = lane_end(error);
@@ -516,20 +507,9 @@ void lane_stats_died(struct lane_stats *stats, const void *owner, int error)
 						HARP_PAGE_LANE_END_reset),
 			1);
 	pthread_mutex_lock(&page_lock);
-	lane_stats_lost(stats, owner, end);
-	pthread_mutex_unlock(&page_lock);
-}
-
-void lane_page_lane_unreplaced(struct comm_stats *comm, unsigned index)
-{
-	struct lane_stats *stats;
-
-	pthread_mutex_lock(&page_lock);
-	stats = comm->lanes[index];
-	if (lane_is_open(stats)) { /* else one came, and its end was counted */
-		lane_stats_lost(stats, stats->owner, HARP_PAGE_LANE_END_reset);
-		lane_page_count(HARP_JOB_lanes_died_reset, 1);
-	}
+	lane_stats_end(stats, owner, end);
+	stats_add(&stats->comm->record->value[HARP_COMM_lanes_died], 1);
+	stats_sum(&stats->rail->value[HARP_RAIL_lanes_died], 1);
 	pthread_mutex_unlock(&page_lock);
 }
 

@@ -194,14 +194,11 @@ void csim_reconnect_end(struct csim_app *app, bool abort)
 	app->connector = NULL;
 }
 
-bool csim_reconnect_lost(struct csim_comm *k, unsigned index, enum comm_loss loss)
+void csim_reconnect_lost(struct csim_comm *k, unsigned index, enum comm_loss loss)
 {
-	bool replaced;
-
 	csim_control_at(reconnect_sim, k->app[CSIM_SEND].host);
-	replaced = connector_lost(k->app[CSIM_SEND].comm, index, loss);
-	csim_ledger_lost(k, index, loss, replaced);
-	return replaced;
+	connector_lost(k->app[CSIM_SEND].comm, index, loss);
+	csim_ledger_lost(k, index, loss);
 }
 
 /* ---- judged ---------------------------------------------------------------------------------------- */

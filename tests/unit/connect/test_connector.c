@@ -24,7 +24,7 @@ static bool has_lane[2];        /* what comm_has_lane() says */
 static int attach_rc, route_rc;
 static unsigned route_ifindex, candidates, rails;
 static bool rail_bound, avoided[CANDIDATES];
-static unsigned begun, failed, unreplaced, rail_events, rails_down;
+static unsigned begun, failed, rail_events, rails_down;
 static struct comm_lane_options attached;
 
 /* ---- doubles ---------------------------------------------------------------------------------------- */
@@ -158,12 +158,6 @@ void lane_page_count(enum harp_job_counter which, uint64_t n)
 	failed += (unsigned)n;
 }
 
-void lane_page_lane_unreplaced(struct comm_stats *stats, unsigned index)
-{
-	CHECK_EQ(index, LANE);
-	unreplaced++;
-}
-
 void lane_page_rail(int dev, bool down)
 {
 	rail_events++;
@@ -209,15 +203,11 @@ static uint64_t due(void)
 }
 
 /* The comm reports a loss. */
-static bool lose(unsigned index, enum comm_loss loss, uint64_t now_ns)
+static void lose(unsigned index, enum comm_loss loss, uint64_t now_ns)
 {
-	bool replaced;
-
 	has_lane[index] &= loss == COMM_LOSS_SLOW;
-	replaced = connector_lost(&comm, index, loss);
-	if (!replaced)
-		turn(now_ns);
-	return replaced;
+	connector_lost(&comm, index, loss);
+	turn(now_ns);
 }
 
 static void finish(void)
@@ -242,7 +232,7 @@ static uint64_t prepare_rails(unsigned count)
 
 	finish();
 	poller_init(&control, control_turn);
-	begun = failed = unreplaced = rail_events = rails_down = env_warns = 0;
+	begun = failed = rail_events = rails_down = env_warns = 0;
 	rails = count;
 	first.preamble.own.lanes = first.preamble.peer.lanes = 2;
 	connector = connector_new(0, 46, &handle, &attempt_ops);
@@ -282,7 +272,7 @@ static uint64_t prepare_reroll(void)
 {
 	uint64_t now_ns = prepare_up();
 
-	CHECK(!lose(LANE, COMM_LOSS_SLOW, now_ns));
+	lose(LANE, COMM_LOSS_SLOW, now_ns);
 	CHECK_EQ(begun, 2);
 	return now_ns;
 }
@@ -312,11 +302,11 @@ TEST(a_lane_that_lived_for_a_second_is_connected_at_once)
 {
 	uint64_t now_ns = prepare_up();
 
-	CHECK(!lose(LANE, COMM_LOSS, now_ns + 1000 * MS - 1));
+	lose(LANE, COMM_LOSS, now_ns + 1000 * MS - 1);
 	CHECK_EQ(next_ns(), now_ns + 1100 * MS - 1);
 	now_ns = due();
 	end(0, now_ns);
-	CHECK(!lose(LANE, COMM_LOSS, now_ns + 1000 * MS));
+	lose(LANE, COMM_LOSS, now_ns + 1000 * MS);
 	CHECK_EQ(begun, 3);
 	end(-ECONNREFUSED, now_ns + 1000 * MS); /* and the pause is the first again */
 	CHECK_EQ(next_ns(), now_ns + 1100 * MS);
@@ -328,44 +318,27 @@ TEST(a_slow_lane_is_replaced_every_5_s_at_most)
 
 	end(0, now_ns);
 	for (unsigned i = 0; i < 5; i++)
-		CHECK(!lose(LANE, COMM_LOSS_SLOW, now_ns + i * 1000 * MS + 999 * MS));
+		lose(LANE, COMM_LOSS_SLOW, now_ns + i * 1000 * MS + 999 * MS);
 	CHECK_EQ(begun, 2);
-	CHECK(!lose(LANE, COMM_LOSS_SLOW, now_ns + 5000 * MS));
+	lose(LANE, COMM_LOSS_SLOW, now_ns + 5000 * MS);
 	CHECK_EQ(begun, 3);
 	/* It goes on if that fails. */
 	end(-ECONNREFUSED, now_ns + 5000 * MS);
 	CHECK_EQ(next_ns(), UINT64_MAX);
 	CHECK_EQ(failed, 1);
-	CHECK_EQ(unreplaced, 0);
 }
 
-TEST(the_end_of_a_replaced_lane_is_no_death)
+TEST(a_slow_lane_that_dies_keeps_its_attempt)
 {
-	static const struct {
-		const char *what;
-		enum comm_loss loss; /* while the replacement is connected */
-		int result;
-		bool replaced, has_lane, unreplaced;
-	} cases[] = {
-		{ "the peer ends the old one", COMM_LOSS_BY_PEER, 0, true, true, false },
-		{ "there is no new one", COMM_LOSS_BY_PEER, -ETIMEDOUT, true, false, true },
-		{ "the new one ends at once", COMM_LOSS_BY_PEER, 0, true, false, true },
-		{ "silence is no replacement", COMM_LOSS, 0, false, true, false },
-	};
-
-	for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+	for (int result = 0; result >= -ETIMEDOUT; result -= ETIMEDOUT) {
 		uint64_t now_ns = prepare_reroll();
 
-		CHECK_EQ(lose(LANE, cases[i].loss, now_ns), cases[i].replaced);
-		ended(attempt, cases[i].result);
-		has_lane[LANE] = cases[i].has_lane;
-		turn(now_ns);
-		CHECK_EQ(unreplaced, cases[i].unreplaced);
-		CHECK_EQ(next_ns() == UINT64_MAX, cases[i].has_lane);
-		CHECK_EQ(connector->rails[0].up, 1 + cases[i].has_lane);
-		/* What the peer ended then says nothing about the next time. */
-		if (cases[i].has_lane)
-			CHECK(!lose(LANE, COMM_LOSS_BY_PEER, now_ns + 6000 * MS));
+		lose(LANE, COMM_LOSS, now_ns);
+		CHECK_EQ(begun, 2);
+		CHECK_EQ(connector->rails[0].up, 1);
+		end(result, now_ns);
+		CHECK_EQ(connector->rails[0].up, 1 + !result);
+		CHECK_EQ(next_ns() == UINT64_MAX, !result);
 	}
 }
 
@@ -384,7 +357,7 @@ TEST(a_stopped_connector_connects_nothing)
 	uint64_t now_ns = prepare_up();
 
 	connector_stop(connector);
-	CHECK(!lose(LANE, COMM_LOSS, now_ns + 9000 * MS));
+	lose(LANE, COMM_LOSS, now_ns + 9000 * MS);
 	CHECK_EQ(begun, 1);
 }
 
@@ -468,7 +441,7 @@ TEST(a_rail_without_lanes_is_reported)
 	now_ns = prepare_rails(2);
 	end(0, now_ns);
 	CHECK_EQ(rail_events, 0); /* it never was down */
-	(void)lose(LANE, COMM_LOSS, now_ns);
+	lose(LANE, COMM_LOSS, now_ns);
 	CHECK_EQ(rails_down, 1u << 1);
 	now_ns = due();
 	end(0, now_ns);
@@ -484,7 +457,7 @@ TEST(a_rail_that_flaps_is_logged_every_5_s)
 	now_ns = prepare_rails(2);
 	for (unsigned i = 0; i < 4; i++) {
 		end(0, now_ns);
-		(void)lose(LANE, COMM_LOSS, now_ns + i / 3 * 5000 * MS);
+		lose(LANE, COMM_LOSS, now_ns + i / 3 * 5000 * MS);
 		CHECK_EQ(rails_down, 1u << 1);
 		CHECK_EQ(env_warns, 1 + i / 3);
 		now_ns = due();
@@ -498,9 +471,9 @@ TEST(of_a_comm_without_lanes_no_rail_is_reported)
 	(void)prepare();
 	now_ns = prepare_rails(2);
 	end(0, now_ns);
-	(void)lose(0, COMM_LOSS, now_ns + 2000 * MS);
+	lose(0, COMM_LOSS, now_ns + 2000 * MS);
 	CHECK_EQ(rails_down, 1u << 0);
-	(void)lose(LANE, COMM_LOSS, now_ns + 2000 * MS);
+	lose(LANE, COMM_LOSS, now_ns + 2000 * MS);
 	CHECK_EQ(rails_down, 1u << 0);
 	end(0, now_ns + 2000 * MS); /* lane 1 comes back */
 	CHECK_EQ(rails_down, 1u << 0);

@@ -143,30 +143,6 @@ TEST(every_reason_for_a_lost_lane_has_its_counter)
 	comm_stats_free(comm);
 }
 
-TEST(a_lane_whose_replacement_does_not_come_is_lost)
-{
-	uint64_t before = page_counter(HARP_JOB_lanes_died_reset);
-	struct comm_stats *comm = comm_add(7);
-
-	(void)lane_add(comm, 0, HARP_PAGE_KIND_HARP);
-	(void)lane_add(comm, 1, HARP_PAGE_KIND_HARP);
-	lane_page_lane_unreplaced(comm, 1);
-	CHECK_EQ(page_counter(HARP_JOB_lanes_died_reset), before + 1);
-	CHECK_EQ(page_lane(1).value[HARP_LANE_state], HARP_PAGE_LANE_DEAD);
-	CHECK_EQ(page_lane(1).value[HARP_LANE_end], HARP_PAGE_LANE_END_reset);
-	CHECK_EQ(page_comm(0).value[HARP_COMM_lanes_open], 1);
-	CHECK_EQ(page_comm(0).value[HARP_COMM_lanes_died], 1);
-	/* It is lost once only. */
-	lane_page_lane_unreplaced(comm, 1);
-	CHECK_EQ(page_counter(HARP_JOB_lanes_died_reset), before + 1);
-	CHECK_EQ(page_comm(0).value[HARP_COMM_lanes_died], 1);
-	/* The next has the place of a dead one. */
-	(void)lane_add(comm, 1, HARP_PAGE_KIND_HARP);
-	CHECK_EQ(page_comm(0).value[HARP_COMM_lanes_replaced], 1);
-	CHECK_EQ(page_comm(0).value[HARP_COMM_lanes_died], 1);
-	comm_stats_free(comm);
-}
-
 TEST(without_a_free_record_lanes_are_counted_and_hidden)
 {
 	struct comm_stats *comms[ROWS / 4 + 2];
