@@ -24,7 +24,8 @@
 static struct pending_set *pending_set;
 static struct fake_pair *pairs; /* COMERS connections */
 static unsigned comers;
-static struct listen_comm comm_listener = { .id = LISTEN_ID };
+static struct listen_comm comm_listener = { .id = LISTEN_ID },
+			  other_listeners[2] = { { .id = LISTEN_ID + 1 }, { .id = LISTEN_ID + 2 } };
 static struct acceptor *acceptor;
 
 /* ---- failing allocations --------------------------------------------------------------------------- */
@@ -156,15 +157,15 @@ static int preamble_of(unsigned comer, struct preamble *p, bool confirms, uint64
 	return rc;
 }
 
-static unsigned connect_as(uint8_t lanes, unsigned address, uint64_t comm_id, bool confirms,
-			   uint64_t now_ns)
+static unsigned connect_as(uint64_t listen_id, uint8_t lanes, unsigned address, uint64_t comm_id,
+			   bool confirms, uint64_t now_ns)
 {
 	static const uint8_t secret[PREAMBLE_KEY_BYTES];
 	struct preamble_terms own = { .lanes = lanes, .eager_bytes = 65536 };
 	unsigned comer = come(address, now_ns);
 	struct preamble p;
 
-	preamble_connect(&p, LISTEN_ID, comm_id, secret, &own);
+	preamble_connect(&p, listen_id, comm_id, secret, &own);
 	CHECK_EQ(preamble_of(comer, &p, confirms, now_ns), confirms);
 	return comer;
 }
@@ -172,13 +173,20 @@ static unsigned connect_as(uint8_t lanes, unsigned address, uint64_t comm_id, bo
 /* A whole preamble: the connection is a comm. */
 static unsigned connect_whole(unsigned address, uint64_t comm_id, uint64_t now_ns)
 {
-	return connect_as(2, address, comm_id, true, now_ns);
+	return connect_as(LISTEN_ID, 2, address, comm_id, true, now_ns);
 }
 
 /* A peer that has READY and sends nothing more. */
 static unsigned connect_to_ready(unsigned address, uint64_t comm_id, uint64_t now_ns)
 {
-	return connect_as(2, address, comm_id, false, now_ns);
+	return connect_as(LISTEN_ID, 2, address, comm_id, false, now_ns);
+}
+
+/* As many as are pending, by all listen comms, one of which may not have so many. */
+static void connect_all_to_ready(unsigned peers[PENDING_IDENTIFIED_MAX], uint64_t now_ns)
+{
+	for (unsigned i = 0; i < PENDING_IDENTIFIED_MAX; i++)
+		peers[i] = connect_as(LISTEN_ID + i % 3, 2, 1, 5000 + i, false, now_ns);
 }
 
 /* A peer that is turned away before READY. */
@@ -349,7 +357,7 @@ TEST(of_513_peers_at_once_all_get_through)
 TEST(a_first_lane_is_a_comm_once_its_connector_has_confirmed)
 {
 	for (uint8_t lanes = 1; lanes <= 2; lanes++) {
-		unsigned lost = connect_as(lanes, 1, 77, false, SECOND_NS);
+		unsigned lost = connect_as(LISTEN_ID, lanes, 1, 77, false, SECOND_NS);
 
 		CHECK_EQ(accept_all(77), 0);
 		fake_reset(&pairs[lost].lanes[0]);
@@ -357,7 +365,7 @@ TEST(a_first_lane_is_a_comm_once_its_connector_has_confirmed)
 		CHECK(!is_here(lost));
 		CHECK_EQ(pending_set->identified, 0);
 		/* The connector tries again, with its comm id. */
-		(void)connect_as(lanes, 1, 77, true, 3 * SECOND_NS);
+		(void)connect_as(LISTEN_ID, lanes, 1, 77, true, 3 * SECOND_NS);
 		CHECK_EQ(pending_set->count, 0);
 		CHECK_EQ(accept_all(77), 1);
 	}
@@ -395,24 +403,27 @@ TEST(behind_READY_a_connection_has_the_time_of_connectors)
 TEST(peers_that_do_not_confirm_for_a_second_make_room_for_others)
 {
 	unsigned silent[PENDING_IDENTIFIED_MAX], honest;
+	struct comm *comm;
 
-	for (unsigned i = 0; i < PENDING_IDENTIFIED_MAX; i++)
-		silent[i] = connect_to_ready(1, 5000 + i, SECOND_NS);
+	connect_all_to_ready(silent, SECOND_NS);
 	honest = come(2, 2 * SECOND_NS - 1);
 	say_hello(honest, 2 * SECOND_NS - 1);
 	CHECK(!is_here(honest));
 	for (unsigned i = 0; i < PENDING_IDENTIFIED_MAX; i++)
 		CHECK(is_here(silent[i]));
-	(void)connect_whole(2, 6000, 2 * SECOND_NS);
-	CHECK_EQ(accept_all(6000), 1);
+	/* The newest one is dropped, and its listen comm may have another one. */
+	(void)connect_as(LISTEN_ID + (PENDING_IDENTIFIED_MAX - 1) % 3, 2, 2, 6000, true,
+			 2 * SECOND_NS);
+	CHECK_EQ(acceptor_accept(&other_listeners[1], &comm), 0);
+	CHECK(comm && comm->comm_id == 6000);
+	close_comm(comm);
 }
 
 TEST(a_turn_with_an_older_clock_drops_no_connection)
 {
 	unsigned peers[PENDING_IDENTIFIED_MAX];
 
-	for (unsigned i = 0; i < PENDING_IDENTIFIED_MAX; i++)
-		peers[i] = connect_to_ready(1, 1000 + i, SECOND_NS);
+	connect_all_to_ready(peers, SECOND_NS);
 	say_hello(come(2, SECOND_NS - 1), SECOND_NS - 1);
 	for (unsigned i = 0; i < PENDING_IDENTIFIED_MAX; i++)
 		CHECK(is_here(peers[i]));
@@ -525,10 +536,14 @@ int main(void)
 	CHECK_EQ(plugin_init(&ctx, 1, -1), 0);
 	CHECK_EQ(interface_acceptor(0, &acceptor, &setup), 0);
 	CHECK(!setup);
-	comm_listener.ctx = ctx;
+	comm_listener.ctx = other_listeners[0].ctx = other_listeners[1].ctx = ctx;
 	acceptor_add(acceptor, &comm_listener);
+	acceptor_add(acceptor, &other_listeners[0]);
+	acceptor_add(acceptor, &other_listeners[1]);
 	check_run();
 	registry_unlisten(&comm_listener);
+	registry_unlisten(&other_listeners[0]);
+	registry_unlisten(&other_listeners[1]);
 	CHECK_EQ(plugin_finalize(ctx), 0);
 	return check_done();
 }
