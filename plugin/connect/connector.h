@@ -25,7 +25,7 @@ enum connect_failure {
 	CONNECT_REJECTED,    /* a wrong proof or another protocol error: it will happen again */
 	CONNECT_HELLO_RESET, /* the listen comm is closed, or the listener is at its limits */
 	CONNECT_TURNED_AWAY, /* a later reset, or silence: the listen comm exists */
-	CONNECT_NO_COMM, /* no memory here, after CONFIRM: the peer has the comm */
+	CONNECT_NO_COMM,     /* no memory here, after CONFIRM: the peer has the comm */
 };
 
 enum connect_stage { CONNECT_RUNNING, CONNECT_DONE, CONNECT_FAILED };
@@ -78,7 +78,7 @@ struct connector {
 		uint64_t harp_deadline_ns;    /* of all HARP lanes of a family, in this round */
 		unsigned rounds;              /* over all candidates, that have ended */
 		enum connect_failure failure; /* of the present round */
-		uint64_t in_vain_ns; /* since when no listen comm was found; 0: no round has ended */
+		uint64_t in_vain_ns; /* since when no listen comm was found; 0: no round ended */
 		int error;
 		enum connect_failure reason; /* of error */
 		char error_text[256];        /* empty: the error has been logged */

@@ -148,8 +148,7 @@ static bool pending_lookup(void *ctx, struct preamble *p, uint8_t key[PREAMBLE_K
 	if (!registry_key(joins ? p->comm_id : p->listen_id, joins, key))
 		return false;
 	if (p->step != PREAMBLE_READ_HELLO) {
-		pending->admitted = !joins &&
-				    registry_admit(p->listen_id, &pending->lane->remote);
+		pending->admitted = !joins && registry_admit(p->listen_id, &pending->lane->remote);
 		p->full = !joins && !pending->admitted;
 		return true;
 	}

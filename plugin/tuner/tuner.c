@@ -276,9 +276,8 @@ static enum nccl_result tuner_info_v4(void *context, int function, size_t bytes,
 			/* Of algorithms that are not known, NCCL's own time stays. */
 			if (*cost < 0 || a >= TUNER_ALGORITHMS || p >= TUNER_PROTOCOLS)
 				continue;
-			us = cost_us(model, (enum tuner_function)function,
-				     (enum tuner_algorithm)a, (enum tuner_protocol)p, bytes,
-				     pipe_ops);
+			us = cost_us(model, (enum tuner_function)function, (enum tuner_algorithm)a,
+				     (enum tuner_protocol)p, bytes, pipe_ops);
 			if (us >= 0)
 				*cost = us;
 		}

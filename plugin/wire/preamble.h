@@ -74,7 +74,7 @@ struct rail_entry {
 	struct harp_addr addr;
 	uint16_t harp_port, kernel_port; /* 0: none; one of them there is */
 	uint8_t placement;               /* of the HARP port: enum placement_kind, */
-	uint8_t nic; /* entries of one NIC have the same; 0: the NIC of the handle */
+	uint8_t nic;            /* entries of one NIC have the same; 0: the NIC of the handle */
 	uint16_t queues, queue; /* of the HARP port's NIC, and its own */
 	uint16_t reserved;
 	uint32_t speed_mbps; /* 0: unknown */
