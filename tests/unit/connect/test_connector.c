@@ -5,10 +5,8 @@
  */
 #include <errno.h>
 
-#include "check.h"
-#include "connect/connector.h"
 #include "connect/peers.h"
-#include "double_env.h"
+#include "connect_rig.h"
 #include "stats/lane_page.h"
 
 #define MS UINT64_C(1000000)
@@ -18,7 +16,6 @@
 
 static struct connector *connector;
 static struct comm comm;
-static struct poller control;
 static struct attempt *attempt; /* of lane 1, the newest */
 static bool has_lane[2];        /* what comm_has_lane() says */
 static int attach_rc, route_rc;
@@ -28,36 +25,6 @@ static unsigned begun, failed, rail_events, rails_down;
 static struct comm_lane_options attached;
 
 /* ---- doubles ---------------------------------------------------------------------------------------- */
-
-struct poller *control_poller(void)
-{
-	return &control;
-}
-
-void control_post(struct work *work)
-{
-	poller_post(&control, work);
-}
-
-void control_call(struct work *work)
-{
-	work->run(work, 0);
-}
-
-void control_timer_set(struct control_timer *timer, uint64_t at_ns)
-{
-	timer->at_ns = at_ns;
-}
-
-struct attempt *attempt_new(const struct attempt_ops *ops)
-{
-	struct attempt *a = calloc(1, sizeof(*a));
-
-	atomic_init(&a->result, ATTEMPT_RUNNING);
-	return a;
-}
-
-const struct attempt_ops attempt_ops;
 
 static void ended(struct attempt *a, int result)
 {
@@ -75,19 +42,9 @@ void attempt_begin(struct attempt *a, uint64_t now_ns)
 		ended(a, a->refused);
 }
 
-int attempt_result(const struct attempt *a)
-{
-	return atomic_load(&a->result);
-}
-
 void attempt_free(struct attempt *a)
 {
 	free(a);
-}
-
-unsigned engine_index(const struct engine *engine)
-{
-	return 0;
 }
 
 void connector_plan(struct connector *c)
@@ -144,14 +101,6 @@ int comm_attach(struct comm *c, struct lane *lane, const struct comm_lane_option
 	return attach_rc;
 }
 
-void background_begin(struct comm_background *background, struct comm *c)
-{
-}
-
-void background_end(struct comm_background *background)
-{
-}
-
 void lane_page_count(enum harp_job_counter which, uint64_t n)
 {
 	CHECK_EQ(which, HARP_JOB_connects_failed);
@@ -170,11 +119,6 @@ void lane_page_rail_left(int dev)
 }
 
 /* ---- a connector ------------------------------------------------------------------------------------ */
-
-static void control_turn(struct poller *poller, uint64_t now_ns)
-{
-	(void)poller_run_ready(poller, now_ns);
-}
 
 static void turn(uint64_t now_ns)
 {
