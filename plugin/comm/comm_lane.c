@@ -204,7 +204,7 @@ void comm_lane_die(struct comm_lane *l, int error, bool stalled)
 	struct comm *comm = l->comm;
 	bool quiet = comm->closing || comm_has_failed(comm) || comm->end_error ||
 		     (comm->side == COMM_RECV && comm->rx.peer_closed);
-	bool replaced, left;
+	bool left;
 	unsigned moved;
 
 	if (l->dead)
@@ -227,15 +227,14 @@ void comm_lane_die(struct comm_lane *l, int error, bool stalled)
 			comm_end_without_lanes(comm);
 	}
 	comm_wake_all(comm);
-	replaced = !quiet && comm->lane_lost &&
-		   comm->lane_lost(comm, l->index,
-				   error == -ECONNRESET || error == -EPIPE ? COMM_LOSS_BY_PEER
-									   : COMM_LOSS);
-	if (quiet)
+	if (quiet) {
 		lane_stats_closed(l->stats, l);
-	else if (!replaced) /* otherwise the new lane reuses its statistics block */
-		lane_stats_died(l->stats, l, error);
-	if (!quiet && !replaced && (left || comm->reconnect_wait_ns))
+		return;
+	}
+	if (comm->lane_lost)
+		comm->lane_lost(comm, l->index, COMM_LOSS);
+	lane_stats_died(l->stats, l, error);
+	if (left || comm->reconnect_wait_ns)
 		comm_lane_log_death(l, error, stalled, moved);
 }
 
@@ -356,7 +355,7 @@ void comm_lane_sample(struct comm_lane *l)
 	lane_stats_stalled(l->stats, mine->stalled);
 	l->unrated = scheduler_is_unrated(mine);
 	if ((events & SCHEDULER_SLOW) && comm->lane_lost)
-		(void)comm->lane_lost(comm, l->index, COMM_LOSS_SLOW);
+		comm->lane_lost(comm, l->index, COMM_LOSS_SLOW);
 	if (events & SCHEDULER_DEAD)
 		comm_lane_die(l, -ETIMEDOUT, true);
 }

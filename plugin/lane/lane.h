@@ -104,8 +104,14 @@ void lane_kernel_ack_promptly(struct lane *lane);
 uint64_t lane_kernel_silence_ns(struct lane *lane, uint64_t now_ns);
 
 /* lane.c. One warning per peer instead of one per comm: returns true if this notice was not logged
- * for the address within the user timeout or a minute, whichever is longer. Any thread. */
-enum lane_notice { LANE_NOTICE_SILENT, LANE_NOTICE_GIVEN_UP };
+ * for the address within the user timeout or a minute, whichever is longer; for rails within 5 s. Any
+ * thread. */
+enum lane_notice {
+	LANE_NOTICE_SILENT,
+	LANE_NOTICE_GIVEN_UP,
+	LANE_NOTICE_RAIL_DOWN,
+	LANE_NOTICE_RAIL_UP,
+};
 bool lane_notice_due(enum lane_notice notice, const struct harp_addr *peer, uint64_t now_ns);
 /* Called after the last context has ended: notices are due again. */
 void lane_notices_forget(void);
