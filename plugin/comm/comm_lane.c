@@ -31,8 +31,7 @@
 #define RTOS 2u                   /* a lane is not dead before its TCP's RTO has expired so often */
 #define DRAIN_READS 256u
 
-/* ---- joining -----------------------------------------------------------------------------------
- */
+/* ---- joining -------------------------------------------------------------------------------- */
 
 /* Finds or adds the comm's entry for that poller's engine; NULL: the table is full. Any thread. */
 static struct comm_engine *comm_engine_of(struct comm *comm, struct poller *poller)
@@ -177,8 +176,7 @@ void comm_adopt(struct comm *comm)
 	}
 }
 
-/* ---- dying -------------------------------------------------------------------------------------
- */
+/* ---- dying ---------------------------------------------------------------------------------- */
 
 void comm_end_without_lanes(struct comm *comm)
 {
@@ -268,8 +266,7 @@ void comm_free_dead_lanes(struct comm *comm)
 	}
 }
 
-/* ---- sampling ----------------------------------------------------------------------------------
- */
+/* ---- sampling ------------------------------------------------------------------------------- */
 
 /* A lane is not dead before its TCP has retransmitted; Linux waits at least 200 ms for that. */
 static uint64_t comm_lane_timeout_ns(const struct lane_info *info)
@@ -363,8 +360,7 @@ void comm_lane_sample(struct comm_lane *l)
 		comm_lane_die(l, -ETIMEDOUT, true);
 }
 
-/* ---- closing -----------------------------------------------------------------------------------
- */
+/* ---- closing -------------------------------------------------------------------------------- */
 
 /* Reads and drops received data: with unread data, close() would send RST and CLOSE could be lost.
  */

@@ -50,8 +50,7 @@
 
 static_assert(COMM_LANES_MAX < 63, "a bit of `missed` for each engine");
 
-/* ---- the poller --------------------------------------------------------------------------------
- */
+/* ---- the poller ----------------------------------------------------------------------------- */
 
 /* Takes the turns that other threads missed. The poller is held. */
 static void comm_run_missed(struct comm *comm)
@@ -122,8 +121,7 @@ void comm_lane_notify(struct lane *lane, uint64_t now_ns)
 	comm_turn(l->comm, l->engine, now_ns, COMM_TURN_TEST);
 }
 
-/* ---- a turn ------------------------------------------------------------------------------------
- */
+/* ---- a turn --------------------------------------------------------------------------------- */
 
 /* Is the kernel lane worth a system call in this turn? */
 static bool comm_kernel_lane_is_due(struct comm_lane *l, enum comm_turn why)
@@ -313,8 +311,7 @@ void comm_advance(struct comm *comm, struct comm_engine *engine, uint64_t now_ns
 	comm_finish(comm);
 }
 
-/* ---- the application ---------------------------------------------------------------------------
- */
+/* ---- the application ------------------------------------------------------------------------ */
 
 static struct poller *comm_engine_poller(struct comm *comm, unsigned i)
 {
@@ -417,8 +414,7 @@ void comm_poll(struct comm *comm)
 	}
 }
 
-/* ---- the control thread ------------------------------------------------------------------------
- */
+/* ---- the control thread --------------------------------------------------------------------- */
 
 bool comm_run_background(struct comm *comm, uint64_t now_ns)
 {
