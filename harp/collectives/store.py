@@ -83,12 +83,12 @@ class _Client(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._received += data
-        while not self.transport.is_closing() and (self._take() if self.is_known else self._prove()):
+        while self._take() if self.is_known else self._prove():
             pass
 
     def _cut(self, size: int) -> bytes | None:
         """Return that many received bytes and forget them; None: they are not there yet."""
-        if len(self._received) < size:
+        if len(self._received) < size or self.transport.is_closing():
             return None
         data = bytes(self._received[:size])
         del self._received[:size]
