@@ -118,7 +118,7 @@ def check_kinds(kinds: Sequence[str]) -> None:
 
 def path_lab(mtu_bytes: int, ipv6: bool = False) -> Lab:
     """Make two hosts with a switch in the middle, all offloads off."""
-    require_programs("chrt", "tc")
+    require_programs("chrt")
     return Lab(LabOptions(2, mtu_bytes, offload=False, switch=True, ipv6=ipv6))
 
 

@@ -553,7 +553,7 @@ class Communicator:
         self._group.abort(reason)
 
     def stats(self) -> dict[str, int]:
-        """Return counts of operations, bytes and messages: over the plugin (net), by memory (shm)."""
+        """Return counts of operations, bytes and messages, of the plugin (net) and memory (shm)."""
         return self._group.stats()
 
     def net(self) -> dict[str, str | int]:
