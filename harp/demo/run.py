@@ -5,7 +5,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from contextlib import ExitStack
@@ -22,6 +21,7 @@ from harp.errors import Exit, HarpError
 from harp.lab import Host, Lab, LabOptions, memif
 from harp.lab.harpd import LabHarpd
 from harp.lab.jail import Jail, library_dirs
+from harp.lab.team import Team
 
 ROOT_PORT = 7700
 # The RSS key of hosts with several ranks: that of Microsoft's specification.
@@ -104,33 +104,22 @@ def _command(options: DemoOptions, lab: Lab, rank: int, folder: Path) -> list[st
 
 
 def _start(
-    options: DemoOptions, lab: Lab, daemons: list[LabHarpd], rank: int, folder: Path
+    options: DemoOptions, lab: Lab, daemons: list[LabHarpd], rank: int, team: Team
 ) -> subprocess.Popen[str]:
     host = lab.hosts[rank % options.lab.hosts]
-    command = _command(options, lab, rank, folder)
-    cpus = sorted(os.sched_getaffinity(0))
+    command = _command(options, lab, rank, team.folder)
     env = _environment(options, host)
     if options.nic == memif.NIC:
-        env |= memif.environment(options.lab, rank, folder)
-    with (folder / f"rank{rank}.err").open("w") as stderr:
-        if not daemons:
-            return host.popen(command, cpu=cpus[rank % len(cpus)], env=env, stderr=stderr)
-        plugin = _paths.plugin(options.plugin)
-        jail = Jail(
-            socket=str(daemons[host.index].socket),
-            readable=(*library_dirs(), str(plugin.parent)),
-            writable=(str(folder), "/dev/shm"),
-            hostname=f"rank{rank}",
-        )
-        process = subprocess.Popen(
-            jail.command(host, command),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=stderr,
-            env=env,
-            text=True,
-            errors="replace",
-        )
+        env |= memif.environment(options.lab, rank, team.folder)
+    if not daemons:
+        return team.start(host, command, cpu=rank, env=env)
+    jail = Jail(
+        socket=str(daemons[host.index].socket),
+        readable=(*library_dirs(), str(_paths.plugin(options.plugin).parent)),
+        writable=(str(team.folder), "/dev/shm"),
+        hostname=f"rank{rank}",
+    )
+    process = team.start(None, jail.command(host, command), env=env)
     host.processes.append(process)  # it ends with the test hosts at the latest
     return process
 
@@ -146,31 +135,23 @@ def _listen(process: subprocess.Popen[str], rank: int, events: Queue[tuple[int, 
     events.put((rank, None))
 
 
-def _fail(folder: Path, rank: int, status: int) -> HarpError:
-    words = (folder / f"rank{rank}.err").read_text().strip().splitlines()
-    reason = words[-1] if words else f"exit status {status}"
-    return HarpError(f"rank {rank} failed: {reason}")
-
-
 def _follow(
-    options: DemoOptions, lab: Lab, daemons: list[LabHarpd], folder: Path, on_epoch: Any
+    options: DemoOptions, lab: Lab, daemons: list[LabHarpd], team: Team, on_epoch: Any
 ) -> tuple[list[RankReport], float]:
     """Run all ranks to their end; HarpError reports the first failure."""
     start = time.perf_counter()
     events: Queue[tuple[int, Any]] = Queue()
-    ranks = range(options.ranks)
-    processes = [_start(options, lab, daemons, rank, folder) for rank in ranks]
-    for rank, process in enumerate(processes):
+    reports = [RankReport(rank) for rank in range(options.ranks)]
+    for rank in range(options.ranks):
+        process = _start(options, lab, daemons, rank, team)
         threading.Thread(target=_listen, args=(process, rank, events), daemon=True).start()
-    reports = [RankReport(rank) for rank in ranks]
-    running = set(ranks)
+    running = set(range(options.ranks))
     while running:
         rank, event = events.get()
         if event is None:
             running.discard(rank)
-            status = processes[rank].wait()
-            if status != 0:
-                raise _fail(folder, rank, status)
+            if team.processes[rank].wait() != 0:
+                raise team.failure(rank)
         elif event["event"] == "epoch":
             reports[rank].epochs.append(event)
             if rank == 0:
@@ -180,6 +161,10 @@ def _follow(
         else:
             reports[rank].done = event
     return reports, time.perf_counter() - start
+
+
+def _team() -> Team:
+    return Team("harp-demo", "rank {} failed: ")
 
 
 def _alone(options: DemoOptions, shards: int, folder: Path) -> Floats:
@@ -253,25 +238,21 @@ def _run_sockets(options: DemoOptions) -> dict[str, float]:
         nic="veth",
         lab=replace(options.lab, queues=1, rss=None),
     )
-    with tempfile.TemporaryDirectory(prefix="harp-demo-") as name, Lab(options.lab) as lab:
-        reports, _ = _follow(options, lab, [], Path(name), lambda event: None)
+    with Lab(options.lab) as lab, _team() as team:
+        reports, _ = _follow(options, lab, [], team, lambda event: None)
     return _total(reports[0].epochs)
 
 
 def run(options: DemoOptions, on_epoch: Any = lambda event: None) -> dict[str, Any]:
     """Run the whole demo; return its report as plain data."""
     check(options)
-    with (
-        tempfile.TemporaryDirectory(prefix="harp-demo-") as name,
-        Lab(_laboratory(options)) as lab,
-        ExitStack() as stack,
-    ):
-        folder = Path(name)
+    with Lab(_laboratory(options)) as lab, ExitStack() as stack:
         daemons = _daemons(options, lab, stack)
+        team = stack.enter_context(_team())
         if daemons:
-            folder.chmod(0o777)  # user nobody writes weights there, and we read them
-        reports, seconds = _follow(options, lab, daemons, folder, on_epoch)
-        verdict = compare(options, folder)
+            team.folder.chmod(0o777)  # user nobody writes weights there, and we read them
+        reports, seconds = _follow(options, lab, daemons, team, on_epoch)
+        verdict = compare(options, team.folder)
     sockets = _run_sockets(options) if options.baseline else None
     return {
         "options": {
