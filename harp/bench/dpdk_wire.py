@@ -34,6 +34,7 @@ class Worker(Piped):
     """A process of harp.dpdk.worker and its port. `info`: the port's properties."""
 
     limit_s = 3600  # a command takes as long as the caller wants
+    end_s = 10
 
     def __init__(self, spec: str, options: dict[str, Any], core: int) -> None:
         words = [sys.executable, "-m", "harp.dpdk.worker", spec.removeprefix(PREFIX)]

@@ -23,7 +23,8 @@ class Piped(Closing):
         The process, which belongs to this object from here on.
     """
 
-    limit_s = _ANSWER_S  # for an answer, and for the process's end
+    limit_s = _ANSWER_S  # for an answer
+    end_s = _ANSWER_S
 
     def __init__(self, name: str, process: "subprocess.Popen[str]") -> None:
         self.name, self.process = name, process
@@ -55,7 +56,7 @@ class Piped(Closing):
 
     def ended(self) -> HarpError:
         """Return the error of a process that has ended, with its last words."""
-        _, words = self.process.communicate(timeout=self.limit_s)
+        _, words = self.process.communicate(timeout=self.end_s)
         lines = str(words or "").strip().splitlines() or [f"exit status {self.process.returncode}"]
         return HarpError(f"{self.name} ended: {lines[-1]}")
 
@@ -69,7 +70,7 @@ class Piped(Closing):
         """End the process and wait for it. May be called twice."""
         self.end()
         try:
-            self.process.wait(self.limit_s)
+            self.process.wait(self.end_s)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()

@@ -77,7 +77,7 @@ class EmulationError(HarpError):
 class Rank(Piped):
     """A process that waits for commands."""
 
-    limit_s = ANSWER_S
+    limit_s = end_s = ANSWER_S
 
     def __init__(self, index: int, process: subprocess.Popen[str], log: Path) -> None:
         super().__init__(f"rank {index}", process)
