@@ -39,6 +39,14 @@ cdef class Driver:
     cdef int _wait(self, drive_try_fn attempt, void *ctx, timeout, str what) except -1
 
 
+cdef class Source:
+    cdef readonly Driver driver
+    cdef Stack _stack
+    cdef object __weakref__
+
+    cdef Driver _driven(self)
+
+
 cdef class Acceptor:
     cdef readonly Driver driver
     cdef Listener _listener

@@ -16,20 +16,13 @@ import functools
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeAlias, TypeVar
+from typing import Any, Concatenate, ParamSpec, Self, TypeAlias, TypeVar
 
-from harp._drive import Acceptor, Endpoint
+from harp._drive import Acceptor, Endpoint, Source
 
 __all__ = ["AsyncAcceptor", "AsyncEndpoint", "connect", "listen"]
 P = ParamSpec("P")
 T = TypeVar("T")
-
-
-class Source(Protocol):
-    """What makes connections: harp.Instance, or a host of harp.testing."""
-
-    def connect(self, address: str, port: int, **options: Any) -> Endpoint: ...
-    def listen(self, port: int = 0, **options: Any) -> Acceptor: ...
 
 
 async def _call(
@@ -203,7 +196,7 @@ async def connect(source: Source, address: str, port: int, **options: Any) -> As
     Parameters
     ----------
     source
-        An Instance with a driver.
+        An Instance with a driver, or a host of harp.testing.
     address, port
         The peer's.
     **options
@@ -243,7 +236,7 @@ def listen(source: Source, port: int = 0, **options: Any) -> AsyncAcceptor:
     Parameters
     ----------
     source
-        An Instance with a driver.
+        An Instance with a driver, or a host of harp.testing.
     port
         The port; 0: any.
     **options
