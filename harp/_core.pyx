@@ -20,13 +20,13 @@ from posix.unistd cimport getpid
 cimport cython
 
 from harp._c cimport *
-from harp._nic cimport Nic, _check, _endpoint, _format, _left_open, _mac, _parse
+from harp._nic cimport Nic, _Context, _check, _endpoint, _format, _left_open, _mac, _parse
 
 from harp._nic import CallbackNic, Wire
 
 __all__ = [
     "CallbackNic", "Connection", "Event", "Frame", "Listener", "PortSpec", "Stack", "UdpSocket",
-    "SSTHRESH_NONE", "Wire", "api_version", "config_keys", "flow_dtype", "host_check", "port_spec",
+    "SSTHRESH_NONE", "Wire", "config_keys", "flow_dtype", "host_check", "port_spec",
     "stat_names", "stats_delta", "stats_dtype", "version",
 ]
 
@@ -46,11 +46,6 @@ class Event(enum.IntFlag):
 def version():
     """Return the library's version, "0.1.0"."""
     return harp_version().decode()
-
-
-def api_version():
-    """Return HARP_API_VERSION as compiled into the library."""
-    return harp_api_version()
 
 
 def stat_names():
@@ -275,7 +270,7 @@ def _no_driver():
 
 
 @cython.no_gc_clear
-cdef class Stack:
+cdef class Stack(_Context):
     """A TCP stack on a NIC. Only poll(now_ns) advances it.
 
     Parameters
@@ -437,23 +432,6 @@ cdef class Stack:
         cdef harp_addr addr
         _parse(address, &addr)
         _check(harp_stack_address_add(self._open(), &addr, prefix_len), address)
-
-    def address_remove(self, str address not None):
-        """Remove an address of this stack.
-
-        Parameters
-        ----------
-        address
-            IPv4 or IPv6, as text.
-
-        Raises
-        ------
-        OSError
-            It has no such address.
-        """
-        cdef harp_addr addr
-        _parse(address, &addr)
-        _check(harp_stack_address_remove(self._open(), &addr), address)
 
     def route_add(self, str prefix not None, unsigned prefix_len, str gateway=None,
                   unsigned mtu_bytes=0):
@@ -690,35 +668,6 @@ cdef class Stack:
             flows.append(tuple(info[name] for name in flow_dtype().names))
         return numpy.array(flows, flow_dtype())
 
-    def capture_start(self, size_t ring_bytes, unsigned snap_len=0):
-        """Keep the newest packets in a ring.
-
-        Parameters
-        ----------
-        ring_bytes
-            Memory of the ring.
-        snap_len
-            Bytes to keep of each packet; 0: all.
-        """
-        _check(harp_stack_capture_start(self._open(), ring_bytes, snap_len), "capture")
-
-    def capture_write(self, file, int64_t wall_offset_ns=0):
-        """Write the ring as pcapng.
-
-        Parameters
-        ----------
-        file
-            A file object or a descriptor.
-        wall_offset_ns
-            What to add to the stack's clock for the time of day, in nanoseconds.
-        """
-        fd = file if isinstance(file, int) else file.fileno()
-        _check(harp_stack_capture_write(self._open(), fd, wall_offset_ns), "capture")
-
-    def capture_stop(self):
-        """End the capture and free its ring."""
-        harp_stack_capture_stop(self._open())
-
     @property
     def closed(self):
         """Whether close() was called, or what it depends on was closed."""
@@ -746,15 +695,9 @@ cdef class Stack:
             harp_stack_destroy(self.stack)
             self.nic.users -= 1
 
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *error):
-        self.close()
-
 
 @cython.no_gc_clear
-cdef class Listener:
+cdef class Listener(_Context):
     """A listening port; made by Stack.listen()."""
 
     def __init__(self):
@@ -802,15 +745,9 @@ cdef class Listener:
             harp_listener_close(self.listener)
         self.stack._leave(driver)
 
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *error):
-        self.close()
-
 
 @cython.no_gc_clear
-cdef class Connection:
+cdef class Connection(_Context):
     """A TCP connection; made by Stack.connect() or Listener.accept()."""
 
     def __init__(self):
@@ -1098,12 +1035,6 @@ cdef class Connection:
             harp_conn_abort(self.conn)
         self.stack._leave(driver)
 
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *error):
-        self.close()
-
 
 @cython.no_gc_clear
 cdef class Frame:
@@ -1201,7 +1132,7 @@ cdef class Frame:
 # UDP.
 #
 @cython.no_gc_clear
-cdef class UdpSocket:
+cdef class UdpSocket(_Context):
     """A UDP socket; made by Stack.udp()."""
 
     cdef harp_udp *sock
@@ -1341,9 +1272,3 @@ cdef class UdpSocket:
         if self.stack._reachable():
             harp_udp_close(self.sock)
         self.stack._leave(driver)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *error):
-        self.close()

@@ -26,7 +26,7 @@ cimport cython
 
 from harp._c cimport *
 from harp._core cimport Connection, Frame, Stack
-from harp._nic cimport _left_open
+from harp._nic cimport _Context, _left_open
 
 from harp import _core
 
@@ -103,7 +103,7 @@ cdef int _try_predicate(void *ctx) noexcept with gil:
 
 
 @cython.no_gc_clear
-cdef class Driver:
+cdef class Driver(_Context):
     """Polls one or several stacks, for threads that block.
 
     Their clock is CLOCK_MONOTONIC from here on. Stacks joined by a Wire need one Driver for all of
@@ -295,12 +295,6 @@ cdef class Driver:
             self.close()
         if drive_ours(self.drive):
             drive_free(self.drive)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *error):
-        self.close()
 
 
 # --------------------------------------------------------------------------------------------------
@@ -543,7 +537,7 @@ cdef class Source:
 # Blocking calls.
 #
 @cython.no_gc_clear
-cdef class Acceptor:
+cdef class Acceptor(_Context):
     """A listening port whose accept() blocks; made by Instance.listen()."""
 
     def __init__(self):
@@ -611,12 +605,6 @@ cdef class Acceptor:
 
     def __next__(self):
         return self.accept()
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *error):
-        self.close()
 
 
 @cython.no_gc_clear

@@ -16,6 +16,8 @@ from harp._core cimport Stack
 from harp._drive cimport Driver, Source
 from harp._nic cimport Nic, _check, _left_open
 
+from harp import _page
+
 __all__ = ["Instance", "steering_names"]
 
 cdef enum:
@@ -71,12 +73,7 @@ cdef _remember(harp_instance *instance, harp_instance *now):
 # --------------------------------------------------------------------------------------------------
 def steering_names():
     """Return the verdicts of the XDP program in order, with their help texts."""
-    cdef unsigned i = 0
-    found = {}
-    while harp_steering_name(i) != NULL:
-        found[harp_steering_name(i).decode()] = harp_steering_help(i).decode()
-        i += 1
-    return found
+    return dict(_page.steering_verdicts())
 
 
 def _log_to_logging(level, text):
