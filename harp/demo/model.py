@@ -98,9 +98,7 @@ class Model:
 
 
 def train_alone(epochs: int, shards: int) -> Floats:
-    """Train in one process; return the weights.
-
-    shards 1: each batch in one piece. More: the gradients of the shards are computed separately and
+    """Train in one process; return the weights. The gradients of the shards of each batch are
     added in rank order, which for two is exactly what the ring computes.
     """
     data, model = make_digits(), Model()
@@ -112,9 +110,6 @@ def train_alone(epochs: int, shards: int) -> Floats:
             for index in range(shards):
                 mine = shard(batch, index, shards)
                 model.gradient(data.train_images[mine], data.train_labels[mine], part)
-                if index == 0:
-                    whole[:] = part
-                else:
-                    whole += part
+                whole += part
             model.step(whole[:-1])
     return model.weights

@@ -466,7 +466,7 @@ def test_demo_agrees(path: str, family: tuple[str, ...]) -> None:
     verdict = report["verdict"]
     assert verdict["agree"]
     assert verdict["ranks_equal_bit_for_bit"]
-    assert verdict["alone_by_shards_equal_bit_for_bit"]
+    assert verdict["alone_equal_bit_for_bit"]
     for rank in report["ranks"]:
         # On veth only a generic program could be attached: auto leaves that alone.
         assert ("kernel TCP" in rank["path"]) == (path != "xdp")
