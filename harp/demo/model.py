@@ -106,10 +106,12 @@ def train_alone(epochs: int, shards: int) -> Floats:
     part = np.zeros_like(whole)
     for epoch in range(epochs):
         for batch in batches(len(data.train_images), epoch):
-            whole[:] = 0
             for index in range(shards):
                 mine = shard(batch, index, shards)
                 model.gradient(data.train_images[mine], data.train_labels[mine], part)
-                whole += part
+                if index == 0:
+                    whole[:] = part  # 0 + -0.0 would be another zero
+                else:
+                    whole += part
             model.step(whole[:-1])
     return model.weights
