@@ -20,7 +20,6 @@ from harp.dpdk._binding import DpdkError, ffi, lib
 
 BURST_MAX = 65535
 Bytes: TypeAlias = np.ndarray[Any, np.dtype[np.uint8]]
-Buffer: TypeAlias = bytes | bytearray | memoryview | Bytes
 Lengths: TypeAlias = np.ndarray[Any, np.dtype[np.uint32]]
 
 
@@ -31,15 +30,12 @@ def _buffers(packet: Any) -> Iterator[tuple[Any, int]]:
         packet = packet.next
 
 
-def copy_into(packet: Any, source: Any, offset: int = 0) -> None:
-    """Copy the bytes of ffi.from_buffer() into a packet, in which they fit."""
-    done = 0
+def copy_into(packet: Any, data: bytes) -> None:
+    """Copy as many bytes into a packet as it has."""
+    source, done = ffi.from_buffer(data), 0
     for address, length in _buffers(packet):
-        here = min(length - offset, len(source) - done)
-        if here > 0:
-            ffi.memmove(address + offset, source + done, here)
-            done += here
-        offset = max(0, offset - length)
+        ffi.memmove(address, source + done, length)
+        done += length
 
 
 class Packet:
@@ -90,31 +86,6 @@ class Packet:
     def array(self) -> Bytes:
         """`data` as numpy's uint8. Delete it before the packet is freed or sent."""
         return np.frombuffer(self.data, np.uint8)
-
-    def write(self, data: Buffer, offset: int = 0) -> None:
-        """Copy bytes into the packet, which keeps its length.
-
-        Parameters
-        ----------
-        data
-            The bytes.
-        offset
-            Where they go, in bytes from the packet's beginning.
-
-        Raises
-        ------
-        DpdkError
-            ERANGE: they don't fit. EBADF: the packet is gone.
-        """
-        source = ffi.from_buffer(data)
-        with self._burst._held(self._generation) as handle:
-            packet = handle.packets[self._index]
-            if offset < 0 or offset + len(source) > packet.pkt_len:
-                raise DpdkError(
-                    f"{len(source)} bytes at {offset} don't fit in a packet of {packet.pkt_len}",
-                    errno.ERANGE,
-                )
-            copy_into(packet, source, offset)
 
 
 class _Held:

@@ -131,7 +131,7 @@ class Pool:
         with self._lock:
             burst = Burst(len(contents), self._open())
             for data in contents:
-                copy_into(self._add(burst, len(data), 1), ffi.from_buffer(data))
+                copy_into(self._add(burst, len(data), 1), data)
         return burst
 
     def close(self) -> None:

@@ -485,12 +485,12 @@ class Port(Closing):
         deadline = _deadline(timeout)
         while True:
             with self._queue(self._rx_locks, queue) as port:
-                check(lib.dpdk_receive(port, queue, burst._handle), f"{self.name}: receiving")
+                lib.dpdk_receive(port, queue, burst._handle)
             if burst._handle.count or time.monotonic() >= deadline:
                 return burst
             time.sleep(_NAP_S)
 
-    def send(self, packets: Any, *, queue: int = 0, keep: bool = False, timeout: float = 1) -> int:
+    def send(self, packets: Any, *, queue: int = 0, timeout: float = 1) -> int:
         """Send packets, which leave their burst and belong to the driver.
 
         Parameters
@@ -499,9 +499,6 @@ class Port(Closing):
             A burst, one packet, or several (bytes, or scapy's).
         queue
             The transmit queue.
-        keep
-            Whether the packets stay in the burst, to be sent again. They must not be written to
-            before the device has sent them.
         timeout
             Seconds without progress after which the call ends.
 
@@ -516,7 +513,7 @@ class Port(Closing):
             EBADF: the port is stopped or closed. EBUSY: bytes of the burst are in use.
         """
         if isinstance(packets, Burst):
-            return self._send_burst(packets, queue, keep, timeout)
+            return self._send_burst(packets, queue, timeout)
         several = isinstance(packets, list | tuple) or (
             isinstance(packets, Iterable)
             and not hasattr(packets, "__bytes__")
@@ -525,24 +522,19 @@ class Port(Closing):
         with self._control():
             burst = self.pool.build(packets if several else [packets])
         with burst:
-            return self._send_burst(burst, queue, False, timeout)
+            return self._send_burst(burst, queue, timeout)
 
-    def _send_burst(self, burst: Burst, queue: int, keep: bool, timeout: float) -> int:
+    def _send_burst(self, burst: Burst, queue: int, timeout: float) -> int:
         deadline = _deadline(timeout)
-        sent = 0
         with burst._held() as handle:
             want = int(handle.count)
-            if not keep:
-                burst._settle()
-                burst._generation += 1
-            while sent < want:
+            burst._settle()
+            burst._generation += 1
+            while handle.count:
                 with self._queue(self._tx_locks, queue) as port:
-                    first = sent if keep else 0
-                    sent += check(
-                        lib.dpdk_send(port, queue, handle, first, keep), f"{self.name}: sending"
-                    )
-                if sent < want:
+                    lib.dpdk_send(port, queue, handle)
+                if handle.count:
                     if time.monotonic() >= deadline:
                         break
                     time.sleep(_NAP_S)
-        return sent
+            return want - int(handle.count)

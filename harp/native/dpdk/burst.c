@@ -89,10 +89,9 @@ uint16_t dpdk_tx(uint16_t port, uint16_t queue, struct rte_mbuf **packets, uint1
 	return sent;
 }
 
-int dpdk_receive(uint16_t port, uint16_t queue, struct dpdk_burst *burst)
+void dpdk_receive(uint16_t port, uint16_t queue, struct dpdk_burst *burst)
 {
 	burst->count = dpdk_rx(port, queue, burst->packets, (uint16_t)burst->size);
-	return (int)burst->count;
 }
 
 /* One reference more for the driver to give back. False: it has too many already. */
@@ -117,15 +116,10 @@ uint32_t dpdk_send_kept(uint16_t port, uint16_t queue, struct rte_mbuf **packets
 	return sent;
 }
 
-int dpdk_send(uint16_t port, uint16_t queue, struct dpdk_burst *burst, uint32_t first, bool keep)
+void dpdk_send(uint16_t port, uint16_t queue, struct dpdk_burst *burst)
 {
-	uint32_t count = burst->count - first, sent;
+	uint32_t sent = dpdk_tx(port, queue, burst->packets, (uint16_t)burst->count);
 
-	if (keep)
-		return (int)dpdk_send_kept(port, queue, burst->packets + first, count);
-	sent = dpdk_tx(port, queue, burst->packets + first, (uint16_t)count);
-	memmove(burst->packets + first, burst->packets + first + sent,
-		(count - sent) * sizeof(burst->packets[0]));
 	burst->count -= sent;
-	return (int)sent;
+	memmove(burst->packets, burst->packets + sent, burst->count * sizeof(burst->packets[0]));
 }

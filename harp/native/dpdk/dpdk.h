@@ -75,11 +75,10 @@ void dpdk_burst_destroy(struct dpdk_burst *burst);
 /* One packet more, of undefined contents, in as many segments as it takes. The burst has room. -ENOBUFS: the
  * pool has fewer, and none is taken; -EMSGSIZE: too many segments. */
 int dpdk_burst_add(struct dpdk_burst *burst, struct rte_mempool *pool, uint32_t bytes);
-/* Receives into an empty burst; returns how many packets. */
-int dpdk_receive(uint16_t port, uint16_t queue, struct dpdk_burst *burst);
-/* Sends from the packet at `first` on; returns how many the device took. Those are the driver's and leave the burst,
- * unless keep: then the burst has them still, and they may be sent again. */
-int dpdk_send(uint16_t port, uint16_t queue, struct dpdk_burst *burst, uint32_t first, bool keep);
+/* Receives into an empty burst. */
+void dpdk_receive(uint16_t port, uint16_t queue, struct dpdk_burst *burst);
+/* Sends the packets that the device takes. They are the driver's and leave the burst. */
+void dpdk_send(uint16_t port, uint16_t queue, struct dpdk_burst *burst);
 
 /* ------------------------------------------------------------------------------------------------
  * Traffic: loops that run in C for span_ns at most, so that Python is asked now and then. They add to *count.
