@@ -40,13 +40,43 @@ class Store(Protocol):
     """Where ranks meet. Any thread may call it; TimeoutError and OSError are its errors."""
 
     def set(self, key: str, value: bytes) -> None:
-        """Sets or replaces a value."""
+        """Set or replace a value.
+
+        Parameters
+        ----------
+        key, value
+            The key, and its value.
+        """
 
     def get(self, key: str) -> bytes | None:
-        """The value, or None when there is none yet."""
+        """Return a value.
+
+        Parameters
+        ----------
+        key
+            The key.
+
+        Returns
+        -------
+        bytes or None
+            The value, None before it is set.
+        """
 
     def wait(self, key: str, timeout_s: float) -> None:
-        """Returns when the key exists; TimeoutError after timeout_s."""
+        """Wait until a value is set.
+
+        Parameters
+        ----------
+        key
+            The key.
+        timeout_s
+            Seconds to wait at most.
+
+        Raises
+        ------
+        TimeoutError
+            It was not set in time.
+        """
 
 
 def _proof(secret: str, nonce: bytes) -> bytes:
@@ -199,8 +229,29 @@ class StoreServer:
         return _OK
 
 
-class TcpStore:
-    """A client of the store; with serve, its server too. Threads may share it."""
+class TcpStore(Store):
+    """A client of the store over TCP, and on one rank its server. Threads may share it.
+
+    Parameters
+    ----------
+    address, port
+        The server's. Port 0, for the server: any.
+    serve
+        Whether this process serves the store, too.
+    secret
+        Only processes with the server's secret are served; "": all are.
+    timeout_s
+        Seconds until the server must have answered, and for each request.
+
+    Raises
+    ------
+    ConnectionError
+        The server can't be reached, or another program has the port.
+    PermissionError
+        The secret is another one.
+    OSError
+        The port is in use.
+    """
 
     def __init__(
         self,
@@ -296,22 +347,19 @@ class TcpStore:
         raise TimeoutError(f"the key-value store has no {key} after {timeout_s} s")
 
     def set(self, key: str, value: bytes) -> None:
-        """Sets or replaces a value."""
         status, _ = self._request(_SET, key, value, self._timeout_s)
         if status != _OK:
             raise OSError(f"the key-value store is full ({TOTAL_BYTES_MAX} bytes)")
 
     def get(self, key: str) -> bytes | None:
-        """The value, or None when there is none yet."""
         status, value = self._request(_GET, key, b"", self._timeout_s)
         return value if status == _OK else None
 
     def wait(self, key: str, timeout_s: float) -> None:
-        """Returns when the key exists; TimeoutError after timeout_s."""
         self._request(_WAIT, key, b"", max(timeout_s, 0.001))
 
     def close(self) -> None:
-        """Closes the connection, and the server if this is its rank; safe to call twice."""
+        """Close the connection, and the server if this is its rank; safe to call twice."""
         with self._lock:
             if self._sock is not None:
                 self._sock.close()
