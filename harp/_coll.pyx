@@ -423,7 +423,7 @@ cdef class Group:
         return request
 
     def abort(self, str reason="") -> None:
-        """Let operations in progress and all later ones fail, on all ranks. Any thread may call it."""
+        """Let operations in progress and all later ones fail, on all ranks. For any thread."""
         reason_bytes = reason.encode()
         cdef const char *text = reason_bytes
         cdef harp_coll *group = self._open()

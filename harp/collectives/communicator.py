@@ -83,7 +83,7 @@ def _starting(plan: "Planner[P, T]") -> "Callable[Concatenate[Communicator, P], 
 
     name = plan.__name__.lstrip("_")
     call.__name__ = f"i{name}"
-    call.__doc__ = f"Start {name}(), whose parameters it has, and return its Request."
+    call.__doc__ = f"Start {name}() and return its Request.\n\n{plan.__doc__}"
     return call
 
 
@@ -509,13 +509,6 @@ class Communicator:
     send, isend = _waiting(_send), _starting(_send)
 
     def _recv(self, out: Array, source: int | None = None, tag: int = 0) -> Plan[Array]:
-        """Receive values."""
-        peer = -1 if source is None else source
-        return _RECV, {"peer": peer, "tag": tag, "target": out}, out
-
-    irecv = _starting(_recv)
-
-    def recv(self, out: Array, source: int | None = None, tag: int = 0) -> tuple[int, int]:
         """Receive up to out.size elements.
 
         Parameters
@@ -524,11 +517,24 @@ class Communicator:
             Where they go.
         source, tag
             The sending rank (None: any), and the number that its send() names.
+        """
+        peer = -1 if source is None else source
+        return _RECV, {"peer": peer, "tag": tag, "target": out}, out
+
+    irecv = _starting(_recv)
+
+    def recv(self, out: Array, source: int | None = None, tag: int = 0) -> tuple[int, int]:
+        """Receive up to out.size elements; the Request of irecv() has what this returns.
+
+        Parameters
+        ----------
+        out, source, tag
+            As of irecv().
 
         Returns
         -------
         tuple
-            The sending rank, and the number of elements. The Request of irecv() has both.
+            The sending rank, and the number of elements.
         """
         request = self.irecv(out, source, tag)
         request.wait()

@@ -65,7 +65,8 @@ def members(name: str, kind: type) -> Iterator[str]:
         if own.startswith("_"):
             continue
         if inspect.isroutine(value):
-            yield from lacking(f"{name}.{own}", value, value.__doc__)
+            function = getattr(kind, own)
+            yield from lacking(f"{name}.{own}", function, inspect.getdoc(function))
         elif isinstance(value, property) and not value.__doc__:
             yield f"{name}.{own} has no docstring"
 
