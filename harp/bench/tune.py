@@ -51,7 +51,6 @@ MODE_WORDS = {
     "native zero-copy": "zero-copy",
     "zero-copy": "zero-copy",
 }
-MODES = frozenset(MODE_WORDS.values())
 _PROOF_TIMEOUT_S = 5.0
 _RUN_TIMEOUT_S = 60.0
 _BYTES_A_RUN = 48 * MIB
@@ -426,33 +425,19 @@ def _obey(link: Link, ifname: str, write: Callable[[Any], str], say: Say) -> Non
                 link.send({"failed": str(error)})
 
 
-def _serve(
-    link: Link,
-    pick_interface: Callable[[str], str],
-    write: Callable[[Any, str, str, str], str],
-    say: Say,
-) -> None:
-    # The measuring host starts its own rank before it asks for the next run.
-    link.sock.settimeout(2 * _RUN_TIMEOUT_S)
-    own = str(link.sock.getsockname()[0])
-    ifname = pick_interface(own)
-    link.send({"host": socket.gethostname(), "ifname": ifname})
-    _obey(link, ifname, lambda sent: write(sent, ifname, link.peer, own), say)
-
-
 def serve(
     listener: socket.socket,
     token: str,
-    pick_interface: Callable[[str], str],
-    write: Callable[[Any, str, str, str], str],
+    pick_interface: Callable[[str], tuple[str, str]],
+    write: Callable[[Any], str],
     say: Say,
 ) -> None:
-    """Waits for a measuring host that knows the token, and serves it.
+    """Wait for a measuring host that knows the token, and serve it.
 
-    pick_interface names the interface that has an address of this host; write stores a profile,
-    given what the peer sent, that interface, the peer's name and the address of this host, and
-    returns its path. A connection that does not prove the token within _PROOF_TIMEOUT_S is closed
-    and named in one line, and the next one is served.
+    pick_interface returns the interface that has an address of this host, and the prefix of its
+    link; write stores the text of a profile that the peer sent, and returns its path. A connection
+    that does not prove the token within _PROOF_TIMEOUT_S is closed and named in one line, and the
+    next one is served.
     """
     while True:
         sock, address = listener.accept()
@@ -463,5 +448,9 @@ def serve(
             except HarpError as error:
                 say(f"refused: {error}")
                 continue
-            _serve(link, pick_interface, write, say)
+            # The measuring host starts its own rank before it asks for the next run.
+            sock.settimeout(2 * _RUN_TIMEOUT_S)
+            ifname, peers = pick_interface(str(sock.getsockname()[0]).removeprefix("::ffff:"))
+            link.send({"host": socket.gethostname(), "ifname": ifname, "peers": peers})
+            _obey(link, ifname, write, say)
             return
