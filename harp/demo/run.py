@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from harp import _paths, output
-from harp.demo.digits import Floats
+from harp.demo.model import Floats
 from harp.errors import Exit, HarpError
 from harp.lab import Host, Lab, LabOptions, memif
 from harp.lab.harpd import LabHarpd
