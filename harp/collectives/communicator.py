@@ -3,6 +3,7 @@
 
 import functools
 import hashlib
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from pathlib import Path
@@ -66,7 +67,8 @@ def _waiting(plan: "Planner[P, T]") -> "Callable[Concatenate[Communicator, P], T
     @functools.wraps(plan)
     def call(self: "Communicator", /, *args: P.args, **options: P.kwargs) -> T:
         op, words, result = plan(self, *args, **options)
-        self._run(op, **({"dtype": self._dtype} | words))
+        given: Words = {"dtype": self._dtype} | words
+        self._run(op, **given)
         return result
 
     call.__name__ = plan.__name__.lstrip("_")
@@ -79,11 +81,12 @@ def _starting(plan: "Planner[P, T]") -> "Callable[Concatenate[Communicator, P], 
     @functools.wraps(plan)
     def call(self: "Communicator", /, *args: P.args, **options: P.kwargs) -> Request:
         op, words, result = plan(self, *args, **options)
-        return self._start(op, result=result, **({"dtype": self._dtype} | words))
+        given: Words = {"dtype": self._dtype} | words
+        return self._start(op, result=result, **given)
 
     name = plan.__name__.lstrip("_")
     call.__name__ = f"i{name}"
-    call.__doc__ = f"Start {name}() and return its Request.\n\n{plan.__doc__}"
+    call.__doc__ = f"Start {name}() and return its Request.\n\n{inspect.getdoc(plan)}"
     return call
 
 
