@@ -390,11 +390,10 @@ class Port(Closing):
             raw = b""
         if len(raw) != 6:
             raise DpdkError(f"{self.name}: {value!r} is no MAC address", errno.EINVAL)
+        address = ffi.new("struct rte_ether_addr *", [raw])
         with self._control() as port:
-            check(
-                lib.rte_eth_dev_default_mac_addr_set(port, [raw]),
-                f"{self.name}: setting its MAC address",
-            )
+            result = lib.rte_eth_dev_default_mac_addr_set(port, address)
+            check(result, f"{self.name}: setting its MAC address")
 
     @property
     def mtu(self) -> int:
