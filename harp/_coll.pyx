@@ -438,17 +438,9 @@ cdef class Group:
         cdef harp_coll *group = self._open()
         with nogil:
             harp_coll_stats(group, &stats)
-        return {
-            "net_sent_bytes": stats.net_sent_bytes,
-            "net_sent_messages": stats.net_sent_messages,
-            "shm_sent_bytes": stats.shm_sent_bytes,
-            "shm_sent_messages": stats.shm_sent_messages,
-            "net_received_bytes": stats.net_received_bytes,
-            "net_received_messages": stats.net_received_messages,
-            "shm_received_bytes": stats.shm_received_bytes,
-            "shm_received_messages": stats.shm_received_messages,
-            "operations": stats.operations,
-        }
+        fields = dict(stats)
+        del fields["size"]
+        return fields
 
     def net(self) -> dict:
         """Return the plugin in use."""

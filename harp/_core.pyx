@@ -228,34 +228,20 @@ cdef int _congestion(str name) except -1:
 
 cdef int _change_tcp_options(harp_tcp_options *out, dict given) except -1:
     """Set the fields that are given."""
-    given = dict(given)
-    out.rx_frames = given.pop("rx_frames", out.rx_frames)
-    out.tx_frames = given.pop("tx_frames", out.tx_frames)
-    out.backlog = given.pop("backlog", out.backlog)
-    out.connect_timeout_ns = given.pop("connect_timeout_ns", out.connect_timeout_ns)
-    out.user_timeout_ns = given.pop("user_timeout_ns", out.user_timeout_ns)
-    out.keepalive_idle_ns = given.pop("keepalive_idle_ns", out.keepalive_idle_ns)
-    out.keepalive_interval_ns = given.pop("keepalive_interval_ns", out.keepalive_interval_ns)
-    out.keepalive_count = given.pop("keepalive_count", out.keepalive_count)
-    out.dscp = given.pop("dscp", out.dscp)
-    out.unsent_bytes_max = given.pop("unsent_bytes_max", out.unsent_bytes_max)
-    out.fixed_window_bytes = given.pop("fixed_window_bytes", out.fixed_window_bytes)
-    out.mss_bytes = given.pop("mss_bytes", out.mss_bytes)
-    out.delayed_ack_ns = given.pop("delayed_ack_ns", out.delayed_ack_ns)
-    out.initial_rto_ns = given.pop("initial_rto_ns", out.initial_rto_ns)
-    if "congestion" in given:
-        out.congestion = _congestion(given.pop("congestion"))
-    if "ecn" in given:
-        out.ecn = _ECN[given.pop("ecn")]
+    fields = dict(out[0])
+    changes = dict(given)
+    if "congestion" in changes:
+        changes["congestion"] = _congestion(changes["congestion"])
+    if "ecn" in changes:
+        changes["ecn"] = _ECN[changes["ecn"]]
     for name, bit in _HANDSHAKE.items():
-        if name not in given:
-            continue
-        if given.pop(name):
-            out.options_off &= ~<uint32_t>bit
-        else:
-            out.options_off |= <uint32_t>bit
-    if given:
-        raise TypeError(f"no such TCP option: {', '.join(given)}")
+        if name in changes:
+            fields["options_off"] &= ~bit
+            fields["options_off"] |= 0 if changes.pop(name) else bit
+    unknown = changes.keys() - (fields.keys() - {"size", "options_off"})
+    if unknown:
+        raise TypeError(f"no such TCP option: {', '.join(unknown)}")
+    out[0] = fields | changes
     return 0
 
 
