@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 from conftest_stats import MakeOwner, Owner
 
-from harp import _page, stats
+from harp import _host, _page, stats
 from harp.daemon import client, peer
 from harp.stats import discover, instance, schema
 from harp.stats.instance import host_document, look
@@ -312,7 +312,7 @@ def replace_flows(one: instance.Instance, count: int) -> instance.Instance:
 )
 def test_any_process_name_is_safe(name: bytes) -> None:
     """Bytes that are no text, and lines of its status that are none."""
-    fd = _page.create_fd()
+    fd, _ = _host.page_create(0)
     pid = os.fork()
     if pid == 0:
         if os.geteuid() == 0:
@@ -346,7 +346,7 @@ def test_an_invalid_state_number_is_shown_as_unknown(owner: Owner) -> None:
 def test_files_named_like_a_page_are_reported(owner: Owner) -> None:
     """Unsealed, empty or unowned files are reported or ignored, and the others are found."""
     unsealed = _memfd(_copy(owner, {}), seals=0)
-    fresh = _page.create_fd()
+    fresh, _ = _host.page_create(0)
     short = _memfd(b"short")
     try:
         with stats.find() as found:
