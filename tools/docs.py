@@ -154,9 +154,7 @@ PARTS: dict[str, Callable[[], Iterator[str]]] = {
     "port-checks": checks("port", "opened", "used"),
     "metrics": metrics,
     "reasons": reasons,
-    "drops": lambda: named(
-        "reason", ((one.drop_reason or "", one.help) for one in schema.drops())
-    ),
+    "drops": lambda: named("reason", ((one.drop_reason or "", one.help) for one in schema.drops())),
     "verdicts": lambda: named("verdict", _page.steering_verdicts()),
     "histograms": lambda: named("histogram", _page.histograms()),
     "connections": lambda: named("number", _page.flow_values()),

@@ -7,7 +7,7 @@ import stat
 from collections.abc import Callable
 
 from harp.daemon import peer, rundir
-from harp.daemon.daemon import Preparation
+from harp.daemon.preparation import Preparation
 from harp.daemon.settings import Settings
 from harp.daemon.state import BadStateError, State, StateFile
 from harp.daemon.table import Lease

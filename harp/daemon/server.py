@@ -17,8 +17,9 @@ import logging
 import os
 import socket
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from harp import _host
 from harp.daemon import peer
@@ -55,17 +56,22 @@ def send_refusal(sock: socket.socket, error: int, why: str) -> None:
         sock.send(_host.pack_refused(0, error, why), socket.MSG_DONTWAIT)
 
 
-@dataclass
+@dataclass(eq=False)
 class Reply:
-    """One answer. The caller keeps the descriptors; done(arrived) is called exactly once."""
+    """One message to a client. The caller keeps the descriptors. arrived: whether it was sent."""
 
     payload: bytes
-    fds: list[int] = field(default_factory=list)
-    done: Callable[[bool], None] = lambda _arrived: None
+    fds: Sequence[int] = ()
+    arrived: "asyncio.Future[bool] | None" = None
+
+    def done(self, arrived: bool) -> None:
+        """It was sent, or never will be."""
+        if self.arrived is not None and not self.arrived.done():
+            self.arrived.set_result(arrived)
 
 
-# Handles a client's messages: reads one, calls client.reply() now or later.
-Handler = Callable[["Client", _host.Message], None]
+# Handles a client's message: calls client.reply() once, or closes it.
+Handler = Callable[["Client", _host.Message], Coroutine[Any, Any, None]]
 
 
 class Client:
@@ -149,7 +155,7 @@ class Client:
             return
         self._busy = True
         self._pause()
-        self._server.handler(self, message)
+        self._server.loop.spawn(self._server.handler(self, message))
 
     def charge_refusal(self) -> None:
         """A request was refused: delay the next ones of this client and its user."""
@@ -159,13 +165,14 @@ class Client:
 
     # ---- out ----
 
-    def reply(self, reply: Reply) -> None:
-        """Send an answer now, when the client takes it, or never."""
+    async def reply(self, payload: bytes, fds: Sequence[int] = ()) -> bool:
+        """Send an answer when the client takes it. False: it never will."""
         if not self.open or self._answer is not None:
-            reply.done(False)
-            return
-        self._answer = reply
-        self._put(reply)
+            return False
+        arrived = self._server.loop.create_future()
+        self._answer = Reply(payload, fds, arrived)
+        self._put(self._answer)
+        return await arrived
 
     def notify(self) -> None:
         """Send notifications, message by message, as fast as the client takes them."""

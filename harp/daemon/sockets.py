@@ -9,8 +9,8 @@ Readings run in a worker. At most one is in progress; requests that arrive meanw
 one.
 """
 
+import asyncio
 import errno
-import functools
 import os
 import socket
 import struct
@@ -106,10 +106,6 @@ def ports_in_use(span: Block) -> frozenset[int]:
     return frozenset(found)
 
 
-# Gets the ports in use, or why they are not known.
-Then = Callable[[frozenset[int] | None, BaseException | None], None]
-
-
 class PortReadings:
     """Shares readings among requests. Used by the loop's thread.
 
@@ -118,29 +114,17 @@ class PortReadings:
 
     def __init__(self, loop: Loop, read: Callable[[], frozenset[int]]) -> None:
         self._loop, self._read = loop, read
-        self._now: list[Then] = []  # requests for the reading in progress
-        self._next: list[Then] = []
+        self._now: asyncio.Task[frozenset[int]] | None = None
+        self._next: asyncio.Task[frozenset[int]] | None = None
 
-    def ask(self, then: Then) -> None:
-        """Call then() from the loop after a reading that begins now or later."""
-        self._next.append(then)
-        self._begin()
+    async def ports(self) -> frozenset[int]:
+        """Return the result of a reading that begins now or later."""
+        if self._next is None:
+            self._next = self._loop.spawn(self._read_after(self._now))
+        return await asyncio.shield(self._next)
 
-    def _begin(self) -> None:
-        if self._now or not self._next:
-            return
-        self._now, self._next = self._next, []
-        self._loop.work(self._read, self._done)
-
-    def _done(self, ports: frozenset[int] | None, error: BaseException | None) -> None:
-        answered, self._now = self._now, []
-        self._begin()
-        for then in answered:
-            self._loop.call_soon(functools.partial(then, ports, error))
-
-    def end(self) -> None:
-        """Stop: harpd ends, and no worker is left. Answers all waiting requests."""
-        waiting = [*self._now, *self._next]
-        self._now, self._next = [], []
-        for then in waiting:
-            then(None, OSError(errno.ESHUTDOWN, "harpd is being stopped"))
+    async def _read_after(self, last: "asyncio.Task[frozenset[int]] | None") -> frozenset[int]:
+        if last is not None:
+            await asyncio.wait([last])
+        self._now, self._next = self._next, None
+        return await self._loop.work(self._read)

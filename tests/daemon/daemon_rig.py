@@ -18,8 +18,20 @@ from harp import _host
 from harp.daemon.client import DaemonClient, RefusedByDaemonError
 from harp.daemon.daemon import Daemon
 from harp.daemon.loop import close_all
+from harp.daemon.preparation import Preparation
+from harp.daemon.settings import Settings
 
 NOBODY = 65534
+
+
+class NoPreparation(Preparation):
+    """Changes no NIC of this machine."""
+
+    def prepare(self, settings: Settings, undo: Any, record: Callable[[Any], None]) -> None:
+        record(undo)
+
+    def restore(self, undo: Any, record: Callable[[Any], None]) -> None:
+        """Nothing was changed."""
 
 
 class Running:

@@ -218,7 +218,7 @@ def test_a_job_that_dies_while_its_lease_is_made(harpd: Running) -> None:
 def test_a_port_that_goes_while_its_lease_is_made(
     start: Callable[..., Running], settings: Settings
 ) -> None:
-    harpd = start(reload=lambda old: replace(old, dpdk=(RAIL1,)))
+    harpd = start(load=lambda: replace(settings, dpdk=(RAIL1,)))
     harpd.kernel.may_make.clear()
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     sock.settimeout(10)
@@ -271,7 +271,7 @@ def test_a_reload_changes_ports_and_leases_last(
     """The device stays leased when harp.toml renames it."""
     renamed = replace(RAIL0, name="left")
     new = replace(settings, dpdk=(renamed,))
-    harpd = start(reload=lambda _old: new)
+    harpd = start(load=lambda: new)
     pid, pipe = port_holder(harpd.path)
     with harpd.client() as client:
         assert client.query("reload") == {"problem": ""}

@@ -19,7 +19,7 @@ import pytest
 from daemon_rig import Running, connect, descriptors, errors_of, in_child
 
 from harp import _host
-from harp.daemon import limits, peer, server
+from harp.daemon import documents, limits, peer, server
 from harp.daemon.client import DaemonClient, RefusedByDaemonError
 
 SEEDS = (1, 2, 3)
@@ -98,6 +98,7 @@ def test_mutated_messages_crash_nothing(
 ) -> None:
     monkeypatch.setattr(server, "CLIENT_BURST", 1e6)
     monkeypatch.setattr(harpd.daemon._server, "buckets", limits.Buckets(1e6, 1e6))
+    monkeypatch.setattr(documents, "HELD_S", 0.05)
     with harpd.client() as client:
         client.query("stats")  # what is imported at first use stays open
     before = descriptors()
@@ -225,10 +226,10 @@ def test_few_descriptors_mean_few_connections(monkeypatch: pytest.MonkeyPatch) -
 def test_a_storm_of_bad_reloads(
     start: Callable[..., Running], caplog: pytest.LogCaptureFixture
 ) -> None:
-    def bad(_settings: Any) -> Any:
+    def bad() -> Any:
         raise ValueError("harp.toml:3: no")
 
-    harpd = start(reload=bad)
+    harpd = start(load=bad)
     for _ in range(200):
         harpd.daemon.loop.call_soon_threadsafe(harpd.daemon._reload_requested)
     with harpd.client() as client:

@@ -4,6 +4,7 @@ requests."""
 
 import contextlib
 import errno
+import functools
 import os
 import select
 import socket
@@ -311,16 +312,21 @@ def test_a_route_is_the_kernels(harpd: Running, lease: int) -> None:
 
 def test_requests_occupy_one_worker(harpd: Running, lease: int) -> None:
     """A kernel that takes long over them does not keep leases from the others."""
-    jobs = harpd.daemon._watching._worker
+    ask = harpd.daemon._watching._ask_kernel
     started: list[int] = []
+    go = threading.Event()
+
+    def wait(number: int) -> None:
+        started.append(number)
+        go.wait(10)
+
+    def begin(request: Callable[[], None]) -> None:
+        harpd.daemon.loop.spawn(ask(request))
+
     with DaemonClient(harpd.path, "test") as client:
-        go = threading.Event()
         for number in range(8):
-            harpd.call(
-                lambda number=number: jobs.work(  # type: ignore[misc]
-                    lambda: (started.append(number), go.wait(10)), lambda *_: None
-                )
-            )
+            request = functools.partial(wait, number)
+            harpd.call(functools.partial(begin, request))
         other, fds = client.lease("eth0")
         assert other.lease_id
         assert started == [0]
