@@ -10,7 +10,6 @@ from harp.daemon import peer, rundir
 from harp.daemon.preparation import Preparation
 from harp.daemon.settings import Settings
 from harp.daemon.state import BadStateError, State, StateFile
-from harp.daemon.table import Lease
 from harp.errors import Exit, HarpError
 
 log = logging.getLogger("harpd")
@@ -43,7 +42,7 @@ def _clean(settings: Settings, preparation: Preparation, unpin: Unpin, force: bo
     except BadStateError as error:
         state = State()
         log.error("%s can't be read (%s); now %s", file.path, error, file.set_aside())
-    living = [lease for lease in state.leases if lease.active and _lives(lease)]
+    living = [lease for lease in state.all_leases if lease.active and peer.lives(lease.owner)]
     if living and not force:
         owners = ", ".join(
             f"process {each.owner.pid} ({each.label}) on {each.ifname} queue {each.queue}"
@@ -69,14 +68,6 @@ def _clean(settings: Settings, preparation: Preparation, unpin: Unpin, force: bo
         file.remove()
         done.append(f"removed {file.path}")
     return done
-
-
-def _lives(lease: Lease) -> bool:
-    try:
-        os.close(peer.reopen(lease.owner))
-    except peer.PeerGoneError:
-        return False
-    return True
 
 
 def _unpin(settings: Settings, unpin: Unpin) -> list[str]:

@@ -502,7 +502,6 @@ class Nics:
         return {
             nic.ifname: NicState(
                 nic.link.ifindex,
-                str(nic.pins or ""),
                 sorted(raw.hex() for raw in (*nic.addresses, *nic.lost_addresses)),
             )
             for nic in self.all.values()

@@ -9,6 +9,7 @@ from pathlib import Path
 from harp.daemon import peer, rundir
 from harp.daemon.kernel import Kernel
 from harp.daemon.leasing import Leasing
+from harp.daemon.ports import Block
 from harp.daemon.settings import Settings
 from harp.daemon.state import BadStateError, State, StateFile
 from harp.daemon.table import Lease
@@ -31,10 +32,11 @@ def read_state(file: StateFile) -> State:
         return State()
     if state is None:
         return State()
+    count = len(state.all_leases)
     if state.pid != os.getpid():
         log.info(
             "taking over from harpd %s (process %d): %d lease%s",
-            state.version, state.pid, len(state.leases), "" if len(state.leases) == 1 else "s",
+            state.version, state.pid, count, "" if count == 1 else "s",
         )  # fmt: skip
     return state
 
@@ -53,7 +55,7 @@ class Takeover:
 
     def __init__(self, before: State) -> None:
         self._before = before
-        self.stranded: list[Lease] = [lease for lease in before.leases if lease.active]
+        self.stranded: list[Lease] = [lease for lease in before.all_leases if lease.active]
 
     def users(self, ifname: str, ifindex: int) -> list[int]:
         """Return living owners of unadopted leases on one NIC; forget the dead."""
@@ -67,14 +69,14 @@ class Takeover:
         now_s, wall_s = leasing.now_s(), time.time()
         for ifname, rests in self._before.rests.items():
             table = leasing.table.nics.get(ifname)
-            for block, until_s in rests if table else []:
+            for first, last, until_s in rests if table else []:
                 left_s = min(until_s - wall_s, quarantine_s)
                 if table and left_s > 0:
-                    table.ports.continue_quarantine(block, now_s + left_s)
+                    table.ports.continue_quarantine(Block(first, last), now_s + left_s)
 
     def adopt(self, leasing: Leasing, quarantine_s: float) -> None:
         """Adopt or end each lease; after that the maps contain nothing else."""
-        for lease in self._before.leases:
+        for lease in self._before.all_leases:
             if not lease.active:
                 continue
             if leasing.nics.waits(lease):

@@ -325,6 +325,9 @@ def test_a_changed_state_file_loses_only_the_changed_leases(change: dict[str, An
         "lease_id": 7,
         "owner": {"pid": 1, "start_ticks": 2, "uid": 3},
         "ifname": "rail0",
+        "ifindex": 0,
+        "queue": 0,
+        "ports": None,
         "label": "job",
         "since_s": 1.5,
         "device": "net_memif0",
@@ -334,7 +337,7 @@ def test_a_changed_state_file_loses_only_the_changed_leases(change: dict[str, An
         "format": 1, "pid": 1, "start_ticks": 2, "version": "x", "nics": {}, "leases": [],
         "rests": {}, "port_leases": [lease],
     }  # fmt: skip
-    (good,) = decode(json.dumps(state)).leases
+    (good,) = decode(json.dumps(state)).port_leases
     assert (good.device, good.queues, good.ports, good.ifindex) == ("net_memif0", 2, None, 0)
     with pytest.raises(BadStateError):
         decode(json.dumps({**state, "port_leases": [{**lease, **change}]}))
