@@ -31,8 +31,7 @@ from prometheus_client.registry import Collector
 
 from harp.daemon.documents import written
 from harp.stats import discover, families, totals
-from harp.stats.instance import HostSnapshot, look
-from harp.stats.text import host_text
+from harp.stats.instance import HostSnapshot, host_text, look
 from harp.stats.xstats import Names
 
 REQUEST_BYTES_MAX = 4096
