@@ -84,8 +84,11 @@ def variables() -> Iterator[str]:
 def checks(*scopes: str) -> Callable[[], Iterator[str]]:
     """Return what yields a table of the checks of these scopes."""
     assert examine.CHECK_MODULES  # they have registered their checks
-    listed = sorted(CHECKS, key=lambda each: each.scope in ("opened", "used"))
-    rows = [(f"`{each.name}`", each.looks_at, each.why) for each in listed if each.scope in scopes]
+    rows = []
+    for each in sorted(CHECKS, key=lambda one: one.scope in ("opened", "used")):
+        if each.scope in scopes:
+            what, _, why = " ".join(each.description.split()).removesuffix(".").partition(": ")
+            rows.append((f"`{each.name}`", what, why))
     return lambda: table(("name", "examines", "why"), rows)
 
 
