@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 from ipaddress import ip_network
 from pathlib import Path
 
+from harp import _host
 from harp.config import NicConfig
 from harp.daemon import reach
-from harp.daemon.kernel import Hardware, Kernel, SteeringLike
+from harp.daemon.kernel import Hardware, Kernel
 from harp.daemon.netlink import Address, Link
 from harp.daemon.ports import Block, PortBlocks, block_size
 from harp.daemon.settings import Settings
@@ -38,7 +39,7 @@ class Nic:
     pins: Path | None
     link: Link | None = None
     hardware: Hardware = field(default_factory=Hardware)
-    steering: SteeringLike | None = None
+    steering: _host.Steering | None = None
     addresses: dict[bytes, Address] = field(default_factory=dict)
     # Addresses in the map that the interface lost; the oldest loss first.
     lost_addresses: dict[bytes, Address] = field(default_factory=dict)

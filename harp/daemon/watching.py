@@ -21,11 +21,11 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from harp import _host
-from harp.daemon.kernel import Kernel, MonitorLike
+from harp.daemon.kernel import Kernel
 from harp.daemon.leasing import Leasing
 from harp.daemon.limits import Buckets
 from harp.daemon.loop import Loop
-from harp.daemon.netlink import Changes
+from harp.daemon.netlink import Changes, NetworkMonitor
 from harp.daemon.server import Client
 from harp.daemon.table import Lease, RefusedError
 
@@ -70,13 +70,13 @@ class Watching:
     def __init__(self, loop: Loop, kernel: Kernel, leasing: Leasing) -> None:
         self._loop, self._kernel, self._leasing = loop, kernel, leasing
         self._worker = asyncio.Lock()  # its holder asks the kernel
-        self._monitor: MonitorLike | None = None
+        self._monitor: NetworkMonitor | None = None
         self._watches: dict[int, _Watch] = {}  # by lease
         self._of_client: dict[Client, _Watch] = {}
         self._networks: dict[int, _Network] = {}  # by interface
         self._of_neighbor: dict[Neighbor, set[_Watch]] = {}
         self._resolve: dict[Neighbor, None] = {}  # the kernel must be asked
-        self._resolving: MonitorLike | None = None
+        self._resolving: NetworkMonitor | None = None
         self._new_neighbors = Buckets(NEIGHBORS_PER_S, NEIGHBORS_BURST)
         leasing.ended = self._ended
 
@@ -252,7 +252,7 @@ class Watching:
             self._resolving = self._monitor
             self._loop.spawn(self._resolve_batch(self._monitor))
 
-    async def _resolve_batch(self, monitor: MonitorLike) -> None:
+    async def _resolve_batch(self, monitor: NetworkMonitor) -> None:
         batch = list(self._resolve)[:RESOLVE_BATCH]
         for neighbor in batch:
             del self._resolve[neighbor]

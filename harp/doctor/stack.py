@@ -22,11 +22,7 @@ _LIST: tuple[tuple[str, Scope, str], ...] = (
     ("ipv6", "interface", "An IPv6 address, its state and lifetime: peers connect to it."),
     ("addresses", "interface", "Whether the kernel lists them: a problem only if it does not."),
     ("xdp-program", "interface", "Other XDP programs: one program at a time."),
-    (
-        "default-route",
-        "interface",
-        "Whether it uses this interface: such a NIC is used if named.",
-    ),
+    ("default-route", "interface", "Whether it uses this one: such a NIC is used if named."),
 )
 HOST_NAMES = {name for name, scope, _ in _LIST if scope == "host"}
 CHECKS.extend(Check(name, scope, description, None) for name, scope, description in _LIST)
