@@ -150,7 +150,7 @@ def _bpffs(view: View) -> Answer:
 
 @check("af-xdp", "host")
 def _af_xdp(view: View) -> Answer:
-    """Whether an AF_XDP socket can be made: some kernels lack it, some seccomp filters forbid it."""
+    """Whether an AF_XDP socket can be made: some kernels lack it, seccomp filters may forbid it."""
     number = view.xdp_socket()
     filtered = view.status.get("Seccomp") == "2"
     if number == 0:
