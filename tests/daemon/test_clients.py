@@ -23,11 +23,12 @@ from daemon_rig import (
     lease_once,
     leave_harpd,
 )
+from lease_client import LeaseClient
 
 from harp import _host
 from harp._host import Kind
 from harp.daemon import server
-from harp.daemon.client import DaemonClient, RefusedByDaemonError
+from harp.daemon.client import RefusedByDaemonError
 from harp.daemon.settings import Settings
 from harp.errors import Exit, HarpError
 
@@ -260,7 +261,7 @@ def test_only_root_stops_restarts_or_reloads(harpd: Running) -> None:
     path = harpd.path
 
     def enemy() -> list[int]:
-        with DaemonClient(path, "enemy") as client:
+        with LeaseClient(path, "enemy") as client:
             return errors_of(client, ("stop", "restart", "reload"))
 
     assert in_child(enemy, NOBODY) == [errno.EPERM] * 3
@@ -290,7 +291,7 @@ def test_the_wrong_user_and_group(start: Callable[..., Running], settings: Setti
     path = harpd.path
 
     def enemy() -> tuple[int, str]:
-        with DaemonClient(path, "enemy") as client:
+        with LeaseClient(path, "enemy") as client:
             try:
                 client.lease("eth0")
             except RefusedByDaemonError as error:
@@ -310,7 +311,7 @@ def test_another_processs_lease_can_not_be_released(harpd: Running) -> None:
         lease, fds = client.lease("eth0")
 
         def enemy() -> int:
-            with DaemonClient(path, "enemy") as other:
+            with LeaseClient(path, "enemy") as other:
                 try:
                     other.release(lease.lease_id)
                 except RefusedByDaemonError as error:
@@ -325,7 +326,7 @@ def test_another_processs_lease_can_not_be_released(harpd: Running) -> None:
 
 def test_no_harpd_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(HarpError, match=r"no harpd at .*; `harpctl start` starts it") as caught:
-        DaemonClient(tmp_path / "harpd.sock")
+        LeaseClient(tmp_path / "harpd.sock")
     assert caught.value.code == Exit.NOT_RUNNING
 
 
@@ -343,7 +344,7 @@ def test_harpctl_rejects_a_harpd_of_another_user(run_dir: Path) -> None:
             os.seteuid(0)
         why = f"user {NOBODY} listens there, and harpd must run as root or as this user"
         with pytest.raises(HarpError, match=why) as caught:
-            DaemonClient(path)
+            LeaseClient(path)
         assert caught.value.code == Exit.NOT_RUNNING
         with listening.accept()[0] as asked:
             assert asked.recv(64) == b"", "nothing was sent"

@@ -13,10 +13,11 @@ from typing import Any
 
 import pytest
 from daemon_rig import NOBODY, Running, holder, in_child, kill, leave_harpd
+from lease_client import LeaseClient
 
 from harp import _host
 from harp.config import DpdkConfig
-from harp.daemon.client import DaemonClient, RefusedByDaemonError
+from harp.daemon.client import RefusedByDaemonError
 from harp.daemon.loop import close_all
 from harp.daemon.settings import Settings
 from harp.daemon.state import BadStateError, decode
@@ -37,13 +38,13 @@ def settings(settings: Settings) -> Settings:
     return replace(settings, dpdk=(RAIL0, RAIL1))
 
 
-def refused(client: DaemonClient, name: str, **request: Any) -> RefusedByDaemonError:
+def refused(client: LeaseClient, name: str, **request: Any) -> RefusedByDaemonError:
     with pytest.raises(RefusedByDaemonError) as caught:
         client.lease_port(name, **request)
     return caught.value
 
 
-def ports(client: DaemonClient) -> dict[str, dict[str, Any]]:
+def ports(client: LeaseClient) -> dict[str, dict[str, Any]]:
     return {port["name"]: port for port in client.query("status")["dpdk"]}
 
 
@@ -136,7 +137,7 @@ def test_a_port_counts_as_a_lease(start: Callable[..., Running], settings: Setti
     path = harpd.path
 
     def greedy() -> list[int]:
-        with DaemonClient(path, "greedy") as client:
+        with LeaseClient(path, "greedy") as client:
             client.lease("eth0")
             client.lease_port("rail0")
             errors = []
@@ -158,7 +159,7 @@ def test_users_that_are_not_listed_are_refused(
     path = harpd.path
 
     def stranger() -> int:
-        with DaemonClient(path, "stranger") as client:
+        with LeaseClient(path, "stranger") as client:
             try:
                 client.lease_port("rail0")
             except RefusedByDaemonError as error:

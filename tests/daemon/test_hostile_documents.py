@@ -10,23 +10,24 @@ from typing import Any
 
 import pytest
 from daemon_rig import NOBODY, Running, in_child
+from lease_client import LeaseClient
 
 from harp import _host
 from harp._host import Kind
 from harp.daemon import documents
-from harp.daemon.client import DaemonClient, RefusedByDaemonError
+from harp.daemon.client import RefusedByDaemonError
 
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: it plays two users")
 STATUS, STATS = b'{"command": "status"}', b'{"command": "stats"}'
 
 
-def keep(client: DaemonClient, question: bytes = STATUS) -> int:
+def keep(client: LeaseClient, question: bytes = STATUS) -> int:
     """An answer's descriptor."""
-    _, fds = client._ask(_host.pack_query(client._next(), question), Kind.ANSWER)
+    _, fds = client.ask(_host.pack_query(client.next_serial(), question), Kind.ANSWER)
     return fds[0]
 
 
-def kept(client: DaemonClient, most: int) -> tuple[list[int], str]:
+def kept(client: LeaseClient, most: int) -> tuple[list[int], str]:
     """Keep answers until harpd refuses; return them and the reason."""
     fds: list[int] = []
     try:
@@ -47,7 +48,7 @@ def test_only_the_user_with_many_answers_is_refused(harpd: Running) -> None:
     path = harpd.path
 
     def enemy() -> list[Any]:
-        with DaemonClient(path, "enemy") as client, DaemonClient(path, "another") as other:
+        with LeaseClient(path, "enemy") as client, LeaseClient(path, "another") as other:
             fds, why = kept(client, 50)
             return [len(fds), why, kept(other, 1)[1] != ""]
 
@@ -71,7 +72,7 @@ def test_the_limit_counts_bytes(harpd: Running, monkeypatch: pytest.MonkeyPatch)
     path = harpd.path
 
     def enemy() -> str:
-        with DaemonClient(path, "enemy") as client:
+        with LeaseClient(path, "enemy") as client:
             return kept(client, 1)[1]
 
     assert "which is the limit" in in_child(enemy, NOBODY)
@@ -89,7 +90,7 @@ def test_all_users_get_one_document_of_statistics(
     path = harpd.path
 
     def number() -> list[int]:
-        with DaemonClient(path, "one of them") as client:
+        with LeaseClient(path, "one of them") as client:
             return [os.fstat(keep(client, STATS)).st_ino for _ in range(3)]
 
     assert len({*number(), *in_child(number, NOBODY)}) == 1

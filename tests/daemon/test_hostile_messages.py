@@ -17,10 +17,11 @@ from typing import Any
 
 import pytest
 from daemon_rig import Running, connect, descriptors, errors_of, in_child
+from lease_client import LeaseClient
 
 from harp import _host
 from harp.daemon import documents, limits, peer, server
-from harp.daemon.client import DaemonClient, RefusedByDaemonError
+from harp.daemon.client import RefusedByDaemonError
 
 SEEDS = (1, 2, 3)
 MESSAGES = [
@@ -207,7 +208,7 @@ def test_root_without_capabilities_controls_nothing(harpd: Running) -> None:
     def contained() -> list[int]:
         libc = CDLL(None, use_errno=True)
         assert libc.capset(b"\x22\x05\x08\x20\0\0\0\0", bytes(24)) == 0
-        with DaemonClient(path, "contained") as client:
+        with LeaseClient(path, "contained") as client:
             return errors_of(client, ("stop", "restart", "reload"))
 
     assert in_child(contained) == [errno.EPERM] * 3

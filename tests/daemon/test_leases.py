@@ -13,10 +13,11 @@ from dataclasses import replace
 import pytest
 from daemon_rig import NOBODY, Running, holder, in_child, lease_once
 from fake_kernel import FakeKernel, FakeSteering, address
+from lease_client import LeaseClient
 
 from harp import _host
 from harp.config import NicConfig
-from harp.daemon.client import DaemonClient, RefusedByDaemonError
+from harp.daemon.client import RefusedByDaemonError
 from harp.daemon.kernel import Hardware
 from harp.daemon.loop import close_all
 from harp.daemon.netlink import Link
@@ -229,7 +230,7 @@ def test_the_lease_limit_of_a_user(start: Callable[..., Running], settings: Sett
 
     def greedy() -> list[int]:
         errors = []
-        with DaemonClient(path, "greedy") as client:
+        with LeaseClient(path, "greedy") as client:
             for _ in range(3):
                 try:
                     client.lease("eth0")

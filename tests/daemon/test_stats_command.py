@@ -15,10 +15,11 @@ from typing import Any
 import pytest
 from conftest_stats import Owner, make_owner, owner
 from daemon_rig import NOBODY, Running, in_child
+from lease_client import LeaseClient
 
 from harp import _host
 from harp.daemon import documents
-from harp.daemon.client import DaemonClient, RefusedByDaemonError
+from harp.daemon.client import RefusedByDaemonError
 from harp.daemon.documents import written
 from harp.daemon.reader import Reader
 from harp.daemon.settings import Settings
@@ -65,7 +66,7 @@ def test_users_that_may_not_lease_see_no_statistics(
     harpd = start(given=replace(settings, users=("root",), groups=()))
 
     def ask() -> Any:
-        with DaemonClient(harpd.path, "test", 10) as client:
+        with LeaseClient(harpd.path, "test", 10) as client:
             try:
                 client.query("stats")
             except RefusedByDaemonError as refused:
@@ -77,12 +78,12 @@ def test_users_that_may_not_lease_see_no_statistics(
     )
 
 
-def ask(*clients: DaemonClient) -> None:
+def ask(*clients: LeaseClient) -> None:
     for client in clients:
         client._sock.send(_host.pack_query(9, b'{"command": "stats"}'))
 
 
-def both_ask(harpd: Running, *clients: DaemonClient) -> None:
+def both_ask(harpd: Running, *clients: LeaseClient) -> None:
     """Two questions, of which harpd has both: for a look that lasts."""
     ask(*clients)
     harpd.until(lambda: sum(c._busy for c in harpd.daemon._server.clients) == 2, "two wait")

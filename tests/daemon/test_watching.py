@@ -18,12 +18,12 @@ from typing import Any
 import pytest
 from daemon_rig import NOBODY, Running, in_child
 from fake_kernel import NETWORK_BYTES, V4, FakeMonitor
+from lease_client import LeaseClient
 
 from harp import _host
 from harp._host import CONFIRMED, WANTED, Kind, Message
 from harp.closing import Closing
 from harp.daemon import peer, watching
-from harp.daemon.client import DaemonClient
 from harp.daemon.netlink import Changes, parse_neighbor
 from harp.daemon.settings import Settings
 
@@ -323,7 +323,7 @@ def test_requests_occupy_one_worker(harpd: Running, lease: int) -> None:
     def begin(request: Callable[[], None]) -> None:
         harpd.daemon.loop.spawn(ask(request))
 
-    with DaemonClient(harpd.path, "test") as client:
+    with LeaseClient(harpd.path, "test") as client:
         for number in range(8):
             request = functools.partial(wait, number)
             harpd.call(functools.partial(begin, request))
