@@ -19,16 +19,14 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qs
 from wsgiref.simple_server import WSGIRequestHandler, make_server
 
-from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client import ProcessCollector
 from prometheus_client.exposition import ThreadingWSGIServer
-from prometheus_client.metrics_core import Metric
-from prometheus_client.registry import Collector
 
 from harp.daemon import families
 from harp.daemon.reader import Reader, ReaderError
@@ -90,10 +88,8 @@ class Scrapes:
     def _text(self, per_queue: bool) -> bytes:
         view = self._view()
         pages = self._pages(view, per_queue)
-        registry = CollectorRegistry(auto_describe=False)
-        registry.register(self._process)
-        registry.register(_Own(view, pages is not None))
-        return generate_latest(registry) + (pages or b"")
+        own = families.collect(view, pages is not None)
+        return families.exposition((*self._process.collect(), *own)) + (pages or b"")
 
     def _view(self) -> families.DaemonView | None:
         """Return harpd's state; None if the source fails, which costs harpd's part only."""
@@ -106,10 +102,11 @@ class Scrapes:
     def _pages(self, view: families.DaemonView | None, per_queue: bool) -> bytes | None:
         """Return families of instances and jobs; None if the process that reads them failed."""
         leased = [[*place, pid] for place, pid in view.leased.items()] if view else []
-        more = {"leased": leased, "nics": [nic.name for nic in view.nics] if view else []}
+        nics = [nic.name for nic in view.nics] if view else []
+        request = {"kind": "metrics", "per_queue": per_queue, "leased": leased, "nics": nics}
         problem = ""
         try:
-            fd = self._reader.ask({"kind": "metrics", "per_queue": per_queue}, more, READ_S)
+            fd = self._reader.ask(request, READ_S)
             with os.fdopen(fd, "rb") as file:
                 return file.read()
         except (ReaderError, OSError) as error:
@@ -123,17 +120,6 @@ class Scrapes:
     def close(self) -> None:
         """End the reader."""
         self._reader.close()
-
-
-class _Own(Collector):
-    def __init__(self, view: families.DaemonView | None, pages_read: bool) -> None:
-        self._view, self._pages_read = view, pages_read
-
-    def collect(self) -> Iterator[Metric]:
-        return families.collect(self._view, self._pages_read)
-
-    def describe(self) -> Iterator[Metric]:
-        return iter(())
 
 
 class _Handler(WSGIRequestHandler):

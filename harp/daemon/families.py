@@ -10,12 +10,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from prometheus_client import generate_latest
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
     InfoMetricFamily,
 )
 from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
 
 from harp import __version__
 
@@ -101,6 +103,19 @@ def single(
 ) -> Metric:
     """Return a family of one series without labels."""
     return family(make, name, text, (), [((), value)])
+
+
+class _Metrics(Collector):
+    def __init__(self, metrics: Iterable[Metric]) -> None:
+        self._metrics = metrics
+
+    def collect(self) -> Iterable[Metric]:
+        return self._metrics
+
+
+def exposition(metrics: Iterable[Metric]) -> bytes:
+    """Return metrics as Prometheus's text."""
+    return generate_latest(_Metrics(metrics))  # type: ignore[arg-type] # it only collects
 
 
 def _per_nic(counts: Iterable[tuple[str, Mapping[str, int]]]) -> Iterator[tuple[Any, float]]:

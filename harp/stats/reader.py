@@ -5,9 +5,9 @@ It parses files that any user may fill, so it has neither harpd's memory nor its
 keeps two: CAP_SYS_PTRACE, to follow /proc/PID/fd of other users' processes, and
 CAP_DAC_READ_SEARCH, to list that directory. It runs as user nobody, which owns nothing.
 
-Its standard input is a socket (SOCK_SEQPACKET) to harpd. A request is a JSON object, with a memfd
-for more data; the answer is "ok" with a memfd, or the reason of a failure. The process ends with
-the connection, even during a reading.
+Its standard input is a socket (SOCK_SEQPACKET) to harpd. A request is a memfd with a JSON object;
+the answer is "ok" with a memfd, or the reason of a failure. The process ends with the connection,
+even during a reading.
 """
 
 import contextlib
@@ -21,17 +21,13 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.metrics_core import Metric
-from prometheus_client.registry import Collector
-
 from harp.daemon.documents import written
+from harp.daemon.families import exposition
 from harp.stats import discover, families, totals
-from harp.stats.instance import HostSnapshot, host_text, look
+from harp.stats.instance import host_text, look
 from harp.stats.xstats import Names
 
 REQUEST_BYTES_MAX = 4096
@@ -115,17 +111,6 @@ class Scans:
         self._found = None
 
 
-class _Families(Collector):
-    def __init__(self, scrape: families.ScrapeData) -> None:
-        self._scrape = scrape
-
-    def collect(self) -> Iterator[Metric]:
-        return families.collect(self._scrape)
-
-    def describe(self) -> Iterator[Metric]:
-        return iter(())
-
-
 class Reader:
     """Answers requests, one at a time."""
 
@@ -134,23 +119,13 @@ class Reader:
         self._totals, self._names = totals.Totals(), Names()
         self._devices = totals.DeviceTotals()
 
-    def answer(self, request: dict[str, Any], more: bytes) -> int:
+    def answer(self, request: dict[str, Any]) -> int:
         """Return a memfd with the answer."""
-        if request["kind"] == "metrics":
-            return written([self._metrics(json.loads(more), bool(request.get("per_queue")))])
-        flows = bool(request["flows"])
-        return written(host_text(self._sight(flows=flows, lanes=flows)))
-
-    def _sight(self, *, flows: bool, lanes: bool) -> HostSnapshot:
-        return look(self.scans.found(), flows=flows, lanes=lanes)
-
-    def _metrics(self, daemon: dict[str, Any], per_queue: bool) -> bytes:
-        """Return families of instances and jobs as Prometheus's text."""
-        leased = {(ifname, queue): pid for ifname, queue, pid in daemon["leased"]}
-        scrape = self.scrape(leased, frozenset(daemon["nics"]), per_queue)
-        registry = CollectorRegistry(auto_describe=False)
-        registry.register(_Families(scrape))
-        return generate_latest(registry)
+        if request["kind"] == "document":
+            return written(host_text(look(self.scans.found(), flows=request["flows"])))
+        leased = {(ifname, queue): pid for ifname, queue, pid in request["leased"]}
+        scrape = self.scrape(leased, frozenset(request["nics"]), request["per_queue"])
+        return written([exposition(families.collect(scrape))])
 
     def scrape(
         self, leased: families.Leased, nics: frozenset[str], per_queue: bool = False
@@ -158,7 +133,7 @@ class Reader:
         """Return the data of a scrape. nics: names of NICs that may become labels, besides this
         host's.
         """
-        host = self._sight(flows=False, lanes=True)
+        host = look(self.scans.found(), flows=False, lanes=True)
         instances, ignored = families.believed(host.instances, leased)
         jobs, left_out = families.believed_jobs(host.jobs, leased)
         for reason, count in left_out.items():
@@ -183,15 +158,6 @@ def _end_with(connection: socket.socket) -> None:
     os._exit(0)
 
 
-def _more(fds: list[int]) -> bytes:
-    """Return the content of a request's memfd."""
-    for fd in fds:
-        with os.fdopen(fd, "rb") as file:
-            file.seek(0)
-            return file.read()
-    return b"null"
-
-
 def serve(connection: socket.socket) -> None:
     """Answer until harpd closes the connection."""
     threading.Thread(target=_end_with, args=(connection,), daemon=True).start()
@@ -204,7 +170,8 @@ def serve(connection: socket.socket) -> None:
         if not raw:
             return
         try:
-            fd = reader.answer(json.loads(raw), _more(fds))
+            with os.fdopen(fds[0], "rb") as file:
+                fd = reader.answer(json.load(file))
         except Exception as error:
             connection.send(f"{type(error).__name__}: {error}"[:1000].encode())
             continue

@@ -159,7 +159,7 @@ def test_a_dead_reader_is_started_again(
 def test_a_reader_that_does_not_answer_is_ended(make_reader: Callable[..., Reader]) -> None:
     reader = make_reader(variant("discover.find = lambda: time.sleep(1000)"))
     with pytest.raises(ReaderError, match="timed out"):
-        reader.ask(DOCUMENT, None, 0.05)
+        reader.ask(DOCUMENT, 0.05)
     assert reader.pid == 0
 
 
