@@ -73,7 +73,7 @@ def test_no_lease_while_the_list_is_not_enforced(
             client.lease("eth0")
         assert client.query("status")["nics"][0]["allow_sources"] is None
     sync(harpd)
-    assert caplog.text.count("eth0 can't be leased: fake: sources_set") == 1
+    assert caplog.text.count("eth0: can't be leased: fake: sources_set") == 1
     program(harpd).failing = ""
     sync(harpd)
     assert program(harpd).sources == [TWENTY_RAW]
