@@ -97,7 +97,7 @@ class Daemon:
         self._clients: list[tuple[int, bool]] = []
         self._frames: list[int] = []
         self._listening: socket.socket | None = None
-        self._monitor: socket.socket | None = None
+        self._monitor: netlink.NetworkMonitor | None = None
         self._server: Server | None = None
         self._started = False
         self._restart = False
@@ -169,7 +169,7 @@ class Daemon:
         )  # fmt: skip
         if self.leasing.access.unknown:
             log.info("no user or group is called %s", ", ".join(self.leasing.access.unknown))
-        self._monitor = netlink.monitor()
+        self._monitor = netlink.NetworkMonitor(netlink.MONITOR_GROUPS)
         self._takeover = Takeover(before)
         self.nics.inherit(before.nics, self._takeover.users)
         self.nics.sync()
@@ -214,19 +214,19 @@ class Daemon:
     def _network_changed(self) -> None:
         assert self._monitor is not None
         try:
-            changed = netlink.drain(self._monitor)
+            changes = self._monitor.read()
         except OSError as error:
             log.warning("monitoring links and addresses: %s; opening a new monitor", error.strerror)
             self.loop.remove_reader(self._monitor)
             self._monitor.close()
             self.loop.call_later(MONITOR_AGAIN_S, self._reopen_monitor)
             return
-        if changed:
+        if changes.interfaces or changes.lost:
             self.nics.sync()
 
     def _reopen_monitor(self) -> None:
         try:
-            self._monitor = netlink.monitor()
+            self._monitor = netlink.NetworkMonitor(netlink.MONITOR_GROUPS)
         except OSError:  # no descriptor or memory: nics.sync() also runs by a slow timer
             self.loop.call_later(MONITOR_AGAIN_S, self._reopen_monitor)
             return

@@ -3,8 +3,8 @@
 
 import errno
 import os
-import socket
 import stat
+import struct
 
 import pytest
 from daemon_rig import Running
@@ -18,30 +18,45 @@ class Talker:
     def __init__(self, what: bytes | OSError, reads_max: int = 10 * netlink.READS_MAX) -> None:
         self.what, self.left = what, reads_max
 
-    def recv(self, _size: int) -> bytes:
+    def recvfrom(self, _size: int) -> tuple[bytes, tuple[int, int]]:
         self.left -= 1
         assert self.left > 0, "it reads for ever"
         if isinstance(self.what, OSError):
             raise self.what
-        return self.what
+        return self.what, (0, 0)
 
 
-@pytest.mark.parametrize("what", [b"news", OSError(errno.ENOBUFS, "No buffer space available")])
-def test_endless_changes_do_not_block_the_loop(what: bytes | OSError) -> None:
-    assert netlink.drain(Talker(what))  # type: ignore[arg-type]
+# RTM_NEWLINK of the interface with index 7.
+NEW_LINK = struct.pack("=IHHII", 32, 16, 0, 0, 0) + struct.pack("=BxHiII", 0, 1, 7, 0, 0)
+NO_BUFFER = OSError(errno.ENOBUFS, "No buffer space available")
+
+
+@pytest.mark.parametrize(
+    ("what", "expected"),
+    [(NEW_LINK, netlink.Changes(interfaces={7})), (NO_BUFFER, netlink.Changes(lost=True))],
+    ids=["change", "lost"],
+)
+def test_endless_changes_do_not_block_the_loop(
+    what: bytes | OSError, expected: netlink.Changes
+) -> None:
+    monitor = netlink.NetworkMonitor()
+    monitor.close()
+    monitor._sock = Talker(what)  # type: ignore[assignment]
+    assert monitor.read() == expected
 
 
 def test_no_change_causes_no_notification() -> None:
-    with netlink.monitor() as monitor:
-        netlink.drain(monitor)
-        assert not netlink.drain(monitor)
+    monitor = netlink.NetworkMonitor(netlink.MONITOR_GROUPS)
+    monitor.read()
+    assert monitor.read() == netlink.Changes()
+    monitor.close()
 
 
 def test_a_broken_monitor_is_replaced(
     harpd: Running, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(daemon, "MONITOR_AGAIN_S", 0.01)
-    monkeypatch.setattr(netlink, "monitor", _failing_once(netlink.monitor))
+    monkeypatch.setattr(netlink, "NetworkMonitor", _failing_once(netlink.NetworkMonitor))
     loop = harpd.daemon.loop
 
     def breaks() -> None:
@@ -72,10 +87,10 @@ def test_a_broken_monitor_is_replaced(
 def _failing_once(made: object) -> object:
     calls = []
 
-    def monitor() -> socket.socket:
+    def monitor(groups: int) -> netlink.NetworkMonitor:
         calls.append(1)
         if len(calls) == 1:
             raise OSError(errno.ENOMEM, "Cannot allocate memory")
-        return made()  # type: ignore[operator,no-any-return]
+        return made(groups)  # type: ignore[operator,no-any-return]
 
     return monitor
