@@ -20,7 +20,6 @@ import signal
 import socket
 import sys
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +30,6 @@ from harp.stats.instance import host_text, look
 from harp.stats.xstats import Names
 
 REQUEST_BYTES_MAX = 4096
-SCAN_AGE_S = 1.0
 NOBODY = 65534
 _PR_SET_KEEPCAPS, _PR_SET_NO_NEW_PRIVS = 8, 38
 _CAP_DAC_READ_SEARCH, _CAP_SYS_PTRACE = 2, 19
@@ -85,44 +83,18 @@ def confine() -> None:
 # --------------------------------------------------------------------------------------------------
 # Requests.
 #
-class Scans:
-    """The pages that the last scan of /proc found: one scan a second serves all requests."""
-
-    def __init__(self) -> None:
-        self._found: discover.Found | None = None
-        self._until_s = 0.0
-
-    def found(self) -> discover.Found:
-        """Return open pages, which this object owns."""
-        if self._found is None or time.monotonic() >= self._until_s:
-            self.drop()
-            self._found = discover.find()
-            self._until_s = time.monotonic() + SCAN_AGE_S
-        return self._found
-
-    def left_s(self) -> float | None:
-        """Return the time until drop() is due; None: nothing is held."""
-        return None if self._found is None else max(0.0, self._until_s - time.monotonic())
-
-    def drop(self) -> None:
-        """Close the pages: an open page keeps a dead process's memory."""
-        if self._found is not None:
-            self._found.close()
-        self._found = None
-
-
 class Reader:
     """Answers requests, one at a time."""
 
     def __init__(self) -> None:
-        self.scans = Scans()
         self._totals, self._names = totals.Totals(), Names()
         self._devices = totals.DeviceTotals()
 
     def answer(self, request: dict[str, Any]) -> int:
         """Return a memfd with the answer."""
         if request["kind"] == "document":
-            return written(host_text(look(self.scans.found(), flows=request["flows"])))
+            with discover.find() as found:
+                return written(host_text(look(found, flows=request["flows"])))
         leased = {(ifname, queue): pid for ifname, queue, pid in request["leased"]}
         scrape = self.scrape(leased, frozenset(request["nics"]), request["per_queue"])
         return written([exposition(families.collect(scrape))])
@@ -133,7 +105,8 @@ class Reader:
         """Return the data of a scrape. nics: names of NICs that may become labels, besides this
         host's.
         """
-        host = look(self.scans.found(), flows=False, lanes=True)
+        with discover.find() as found:
+            host = look(found, flows=False, lanes=True)
         instances, ignored = families.believed(host.instances, leased)
         jobs, left_out = families.believed_jobs(host.jobs, leased)
         for reason, count in left_out.items():
@@ -163,9 +136,6 @@ def serve(connection: socket.socket) -> None:
     threading.Thread(target=_end_with, args=(connection,), daemon=True).start()
     reader = Reader()
     while True:
-        if not select.select([connection], [], [], reader.scans.left_s())[0]:
-            reader.scans.drop()
-            continue
         raw, fds, _, _ = socket.recv_fds(connection, REQUEST_BYTES_MAX, 1)
         if not raw:
             return

@@ -23,7 +23,7 @@ from harp.daemon.families import DaemonView, NicView
 from harp.daemon.reader import Reader, ReaderError
 from harp.procfs import status_field
 from harp.stats import discover
-from harp.stats.reader import KEPT, NOBODY, Scans
+from harp.stats.reader import KEPT, NOBODY
 
 __all__ = ["make_owner", "owner"]
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: capabilities are given up")
@@ -171,24 +171,8 @@ def test_an_exception_of_the_reader_is_an_answer(make_reader: Callable[..., Read
 
 
 # --------------------------------------------------------------------------------------------------
-# One scan serves all requests.
+# What a scan costs.
 #
-def test_one_scan_serves_all_requests_of_a_second(
-    owner: Owner, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("harp.stats.reader.SCAN_AGE_S", 1000.0)
-    scans = Scans()
-    assert scans.left_s() is None
-    found = scans.found()
-    assert scans.found() is found
-    page = owner.pages(found)[0]
-    scans._until_s = 0
-    assert scans.left_s() == 0
-    assert scans.found() is not found
-    assert page.fd == -1, "it was closed"
-    scans.drop()
-
-
 @pytest.mark.parametrize("room", [0, 1, 2])
 def test_the_number_of_descriptors_read_per_user_is_limited(
     owner: Owner, monkeypatch: pytest.MonkeyPatch, room: int
