@@ -115,7 +115,7 @@ class _Metrics(Collector):
 
 def exposition(metrics: Iterable[Metric]) -> bytes:
     """Return metrics as Prometheus's text."""
-    return generate_latest(_Metrics(metrics))  # type: ignore[arg-type] # it only collects
+    return generate_latest(_Metrics(metrics))
 
 
 def _per_nic(counts: Iterable[tuple[str, Mapping[str, int]]]) -> Iterator[tuple[Any, float]]:

@@ -455,7 +455,7 @@ class Leasing:
         """Ask the kernel, at growing intervals, whether the queue is free."""
         key = (lease.ifname, lease.queue)
         nic = self.table.nics.get(lease.ifname)
-        if key in self.recovering or nic is None or nic.ifindex != lease.ifindex:
+        if key in self.recovering or nic is None or nic.ifindex != lease.ifindex or self.closing:
             return
         uid = lease.owner.uid if lease.active else None
         self.recovering[key] = recovery = _Recovery(lease.owner.pid, self._loop.time(), uid)

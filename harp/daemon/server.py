@@ -169,7 +169,7 @@ class Client:
         """Send an answer when the client takes it. False: it never will."""
         if not self.open or self._answer is not None:
             return False
-        arrived = self._server.loop.create_future()
+        arrived: asyncio.Future[bool] = self._server.loop.create_future()
         self._answer = Reply(payload, fds, arrived)
         self._put(self._answer)
         return await arrived

@@ -77,7 +77,9 @@ class State:
             raise ValueError("a port without a device")
 
 
-_type_hints = functools.cache(get_type_hints)
+@functools.cache
+def _type_hints(kind: type) -> dict[str, Any]:
+    return get_type_hints(kind)
 
 
 def _typed(kind: Any, value: Any) -> Any:
@@ -87,7 +89,7 @@ def _typed(kind: Any, value: Any) -> Any:
     origin, arguments = get_origin(kind), get_args(kind)
     if kind is Any:
         return value
-    if is_dataclass(kind) and isinstance(value, dict):
+    if isinstance(kind, type) and is_dataclass(kind) and isinstance(value, dict):
         kinds = _type_hints(kind)
         known = [each.name for each in fields(kind) if each.name in value]
         return kind(**{name: _typed(kinds[name], value[name]) for name in known})

@@ -108,7 +108,8 @@ class Entry:
             present = ranges.parse(now["ports"])
             left = {"ports": ranges.text(present - self.added)}
             return (left if self.added & present else {}), {}
-        write, theirs = {}, {}
+        write: Values = {}
+        theirs: Values = {}
         for name, old in self.before.items():
             value = now.get(name)
             if value != old:
