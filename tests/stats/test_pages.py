@@ -305,7 +305,7 @@ def test_the_longest_page_is_a_document_that_a_client_takes(owner: Owner) -> Non
         assert (len(host.instances[0].snapshot.flows), host.bad) == (FLOWS_MAX, ())
         both = look(discover.Found(pages=[full, mine]))
     shown = {each.uid: len(each.snapshot.flows) for each in both.instances}
-    assert (40_000 < shown[NOBODY] < FLOWS_MAX, shown[0]) == (True, 3)
+    assert (30_000 < shown[NOBODY] < FLOWS_MAX, shown[0]) == (True, 3)
     assert [pid for pid, _ in both.bad] == [1]
     few = json.dumps(instance.document(replace_flows(host.instances[0], 100)))
     whole = len(few) * FLOWS_MAX // 100
