@@ -205,7 +205,7 @@ class Daemon:
 
         address, port = self.settings.metrics.address, self.settings.metrics.port
         try:
-            self._metrics = exporter.start(
+            self._metrics = exporter.Exporter(
                 address, port, lambda: families.daemon_view(*self.documents())
             )
         except HarpError as error:

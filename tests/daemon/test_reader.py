@@ -226,7 +226,7 @@ def test_all_requests_of_a_second_get_one_answer(
         views.append(1)
         return VIEW
 
-    running = exporter.start(port=0, source=view, reader=reader)
+    running = exporter.Exporter(port=0, source=view, reader=reader)
     try:
         texts: list[bytes] = []
         threads = [
@@ -256,7 +256,7 @@ def test_metrics_without_the_reader_are_harpd_s_own(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(exporter, "AGE_S", 0.0)
-    running = exporter.start(port=0, source=lambda: VIEW, reader=Reader(["/no/such/program"]))
+    running = exporter.Exporter(port=0, source=lambda: VIEW, reader=Reader(["/no/such/program"]))
     monkeypatch.setattr(reading, "RESTART_S", 0)
     try:
         with caplog.at_level(logging.ERROR, "harpd"):

@@ -21,7 +21,7 @@ import signal
 from harp.daemon import exporter
 from harp.daemon.families import DaemonView, NicView
 nic = NicView("eth1", True, {"free": 1, "leased": 1}, {"rss_mismatch": 3})
-running = exporter.start("127.0.0.1", 9747, lambda: DaemonView(1000.0, (nic,)))
+running = exporter.Exporter("127.0.0.1", 9747, lambda: DaemonView(1000.0, (nic,)))
 signal.pause()
 """
 
