@@ -117,8 +117,8 @@ OF_NIC = ("harpd_nic_usable", "harpd_leases", "harpd_queues_unreachable")
 
 def metrics() -> Iterator[str]:
     """Yield a table of the metrics."""
-    nic = daemon.NicView("eth1", True, {"free": 1}, {"absent": 0})
-    own = daemon.collect(daemon.DaemonView(0.0, (nic,)), True)
+    status = {"since_s": 0, "nics": (), "dpdk": (), "granted": 0, "refused": {}, "reloads": 0}
+    own = daemon.collect((status, {"instances": ()}), True)
     rows = []
     for family in (*families.collect(families.ScrapeData(devices={})), *own):
         suffix = {"counter": "_total", "info": "_info"}.get(family.type, "")

@@ -201,13 +201,11 @@ class Daemon:
 
     def _start_metrics(self) -> None:
         # prometheus_client takes a while to import.
-        from harp.daemon import exporter, families
+        from harp.daemon import exporter
 
         address, port = self.settings.metrics.address, self.settings.metrics.port
         try:
-            self._metrics = exporter.Exporter(
-                address, port, lambda: families.daemon_view(*self.documents())
-            )
+            self._metrics = exporter.Exporter(address, port, self.documents)
         except HarpError as error:
             log.error("%s; harpd serves without metrics", error)
 
@@ -416,6 +414,8 @@ class Daemon:
         if self._metrics is not None:
             self._metrics.close()
         self._documents.reader.close()  # ends a reading in progress
+        if self._server is not None:
+            self._server.end_reading()
         self.loop.finish_work()  # leases in the making are refused now
         if self._server is not None:
             self._clients = self._server.hand_over() if self._restart else []

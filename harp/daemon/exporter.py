@@ -40,7 +40,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 REQUESTS_MAX = 8
 TAKE_S = 1.0  # a client that reads longer is closed for others
 CONNECTION = "harp.connection"  # in a request's environment
-DaemonSource = Callable[[], families.DaemonView | None]
+DaemonSource = Callable[[], families.Documents | None]
 
 
 class ExporterError(HarpError):
@@ -86,23 +86,26 @@ class Scrapes:
             return last
 
     def _text(self, per_queue: bool) -> bytes:
-        view = self._view()
-        pages = self._pages(view, per_queue)
-        own = families.collect(view, pages is not None)
+        documents = self._documents()
+        pages = self._pages(documents, per_queue)
+        own = families.collect(documents, pages is not None)
         return families.exposition((*self._process.collect(), *own)) + (pages or b"")
 
-    def _view(self) -> families.DaemonView | None:
-        """Return harpd's state; None if the source fails, which costs harpd's part only."""
+    def _documents(self) -> families.Documents | None:
+        """Return harpd's documents; None if the source fails, which costs harpd's part only."""
         try:
             return self._source()
         except Exception:
             log.exception("metrics: harpd's part is missing from this scrape")
             return None
 
-    def _pages(self, view: families.DaemonView | None, per_queue: bool) -> bytes | None:
+    def _pages(self, documents: families.Documents | None, per_queue: bool) -> bytes | None:
         """Return families of instances and jobs; None if the process that reads them failed."""
-        leased = [[*place, pid] for place, pid in view.leased.items()] if view else []
-        nics = [nic.name for nic in view.nics] if view else []
+        leased: list[list[Any]] = []
+        nics: list[str] = []
+        if documents is not None:
+            leased = [[*place, pid] for place, pid in families.leased(documents[1]).items()]
+            nics = [nic["ifname"] for nic in families.nics(documents[0])]
         request = {"kind": "metrics", "per_queue": per_queue, "leased": leased, "nics": nics}
         problem = ""
         try:

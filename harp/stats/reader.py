@@ -25,6 +25,7 @@ from typing import Any
 
 from harp.daemon.documents import written
 from harp.daemon.families import exposition
+from harp.procfs import status_field
 from harp.stats import discover, families, totals
 from harp.stats.instance import host_text, look
 from harp.stats.xstats import Names
@@ -47,14 +48,6 @@ def _checked(result: int, what: str) -> None:
         raise OSError(number, f"{what}: {os.strerror(number)}")
 
 
-def _capabilities() -> int:
-    """Return the permitted capabilities, as bits."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("CapPrm:"):
-            return int(line.split()[1], 16)
-    return 0
-
-
 def _keep_capabilities(kept: int) -> None:
     header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
     # struct __user_cap_data_struct, twice: effective, permitted, inheritable of 32 bits each
@@ -70,7 +63,7 @@ def confine() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     with contextlib.suppress(OSError):  # the kernel kills it before harpd if memory is short
         Path("/proc/self/oom_score_adj").write_text("1000")
-    kept = _capabilities() & KEPT
+    kept = int(status_field(os.getpid(), "CapPrm") or "0", 16) & KEPT
     _checked(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "PR_SET_NO_NEW_PRIVS")
     if os.geteuid() == 0:
         _checked(_libc.prctl(_PR_SET_KEEPCAPS, 1, 0, 0, 0), "PR_SET_KEEPCAPS")

@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 from conftest_stats import Owner, make_owner, owner
+from harpd_documents import Documents, documents, nic
 
 from harp.daemon import exporter
 from harp.daemon import reader as reading
-from harp.daemon.families import DaemonView, NicView
 from harp.daemon.reader import Reader, ReaderError
 from harp.procfs import status_field
 from harp.stats import discover
@@ -27,7 +27,7 @@ from harp.stats.reader import KEPT, NOBODY
 
 __all__ = ["make_owner", "owner"]
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: capabilities are given up")
-VIEW = DaemonView(1000.0, (NicView("eth1", True, {"free": 1}, {"rss_mismatch": 3}),))
+DOCUMENTS = documents(nic("eth1", "free", verdicts={"rss_mismatch": 3}))
 DOCUMENT = {"kind": "document", "flows": False}
 
 
@@ -222,9 +222,9 @@ def test_all_requests_of_a_second_get_one_answer(
     monkeypatch.setattr(exporter, "AGE_S", 1000.0)
     reader, views = Counted(), []
 
-    def view() -> DaemonView:
+    def view() -> Documents:
         views.append(1)
-        return VIEW
+        return DOCUMENTS
 
     running = exporter.Exporter(port=0, source=view, reader=reader)
     try:
@@ -256,7 +256,9 @@ def test_metrics_without_the_reader_are_harpd_s_own(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(exporter, "AGE_S", 0.0)
-    running = exporter.Exporter(port=0, source=lambda: VIEW, reader=Reader(["/no/such/program"]))
+    running = exporter.Exporter(
+        port=0, source=lambda: DOCUMENTS, reader=Reader(["/no/such/program"])
+    )
     monkeypatch.setattr(reading, "RESTART_S", 0)
     try:
         with caplog.at_level(logging.ERROR, "harpd"):

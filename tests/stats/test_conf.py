@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from conftest_stats import tool
+from harpd_documents import documents, nic
 
 from harp import _page
 from harp.daemon import families as daemon
@@ -23,8 +24,7 @@ REASON = re.compile(r'reason="([a-z_0-9]+)"')
 
 def exported() -> set[str]:
     """Names of all series that the exporter may have."""
-    nic = daemon.NicView("eth1", True, {"free": 1}, {"absent": 1})
-    own = daemon.collect(daemon.DaemonView(0.0, (nic,)), True)
+    own = daemon.collect(documents(nic("eth1", "free", verdicts={"absent": 1})), True)
     names = {"up"}
     for family in (*families.collect(families.ScrapeData(devices={})), *own):
         if family.type == "counter":

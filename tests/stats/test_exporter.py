@@ -9,17 +9,17 @@ from collections.abc import Iterator
 
 import pytest
 from conftest_stats import Owner
+from harpd_documents import Documents, documents, nic
 
 from harp.daemon import exporter
-from harp.daemon.families import DaemonView, NicView
 
-VIEW = DaemonView(1000.0, (NicView("eth1", True, {"free": 1}, {"rss_mismatch": 3}),))
+DOCUMENTS = documents(nic("eth1", "free", verdicts={"rss_mismatch": 3}))
 
 
 @pytest.fixture
 def endpoint() -> Iterator[exporter.Exporter]:
     """On an unused port."""
-    running = exporter.Exporter(port=0, source=lambda: VIEW)
+    running = exporter.Exporter(port=0, source=lambda: DOCUMENTS)
     yield running
     running.close()
 
@@ -49,7 +49,7 @@ def test_an_unknown_breakdown_is_a_bad_request(endpoint: exporter.Exporter) -> N
 
 
 def test_a_source_that_fails_costs_its_part_only(owner: Owner) -> None:
-    def broken() -> DaemonView:
+    def broken() -> Documents:
         raise RuntimeError("harpd is ill")
 
     running = exporter.Exporter(port=0, source=broken)
