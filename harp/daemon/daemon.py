@@ -55,7 +55,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("harpd")
 SYNC_EVERY_S = 30.0
 STATE_AGAIN_S = 5.0  # until the disk has space again
-MONITOR_AGAIN_S = 1.0
 ASK_S = 5.0
 # kept across a restart: lock, listening socket, clients ("+": greeted)
 INHERITED = "HARPD_INHERITED_FDS"
@@ -214,22 +213,15 @@ class Daemon:
         try:
             changes = self._monitor.read()
         except OSError as error:
-            log.warning("monitoring links and addresses: %s; opening a new monitor", error.strerror)
+            log.error(
+                "monitoring links and addresses: %s; harpd looks every %.0f s until a restart",
+                error.strerror, SYNC_EVERY_S,
+            )  # fmt: skip
             self.loop.remove_reader(self._monitor)
             self._monitor.close()
-            self.loop.call_later(MONITOR_AGAIN_S, self._reopen_monitor)
             return
         if changes.interfaces or changes.lost:
             self.nics.sync()
-
-    def _reopen_monitor(self) -> None:
-        try:
-            self._monitor = netlink.NetworkMonitor(netlink.MONITOR_GROUPS)
-        except OSError:  # no descriptor or memory: nics.sync() also runs by a slow timer
-            self.loop.call_later(MONITOR_AGAIN_S, self._reopen_monitor)
-            return
-        self.loop.add_reader(self._monitor, self._network_changed)
-        self.nics.sync()
 
     # ---- state ----
 

@@ -25,7 +25,7 @@ from harp.daemon.kernel import Kernel
 from harp.daemon.leasing import Leasing
 from harp.daemon.limits import Buckets
 from harp.daemon.loop import Loop
-from harp.daemon.netlink import Changes, NetworkMonitor
+from harp.daemon.netlink import NetworkMonitor
 from harp.daemon.server import Client
 from harp.daemon.table import Lease, RefusedError
 
@@ -34,7 +34,6 @@ T = TypeVar("T")
 READS_PER_S = 10.0
 NEIGHBORS_PER_S, NEIGHBORS_BURST = 50.0, 512.0
 RESOLVE_BATCH = 128
-MONITOR_AGAIN_S = 1.0
 Neighbor = tuple[int, bytes]  # an interface's index, and 16 bytes of address
 
 
@@ -212,23 +211,10 @@ class Watching:
         try:
             changes = self._monitor.read()
         except OSError as error:
-            log.warning("monitoring the network: %s; opening a new monitor", error.strerror)
-            self.close()
-            self._loop.call_later(MONITOR_AGAIN_S, self._open_again)
+            log.warning("monitoring the network: %s; jobs must connect again", error.strerror)
+            for client in list(self._of_client):
+                client.close("")
             return
-        self._distribute(changes)
-
-    def _open_again(self) -> None:
-        if not self._watches or self._monitor is not None:
-            return
-        try:
-            self._open()
-        except RefusedError:
-            self._loop.call_later(MONITOR_AGAIN_S, self._open_again)
-            return
-        self._distribute(Changes(lost=True))
-
-    def _distribute(self, changes: Changes) -> None:
         everything = changes.routes or changes.lost
         for ifindex in list(self._networks):
             if everything or ifindex in changes.interfaces:
