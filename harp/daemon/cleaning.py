@@ -36,7 +36,7 @@ def clean(settings: Settings, preparation: Preparation, unpin: Unpin, force: boo
 def _clean(settings: Settings, preparation: Preparation, unpin: Unpin, force: bool) -> list[str]:
     file = StateFile(settings.run_dir)
     state = takeover.read_state(file)
-    living = [lease for lease in state.all_leases if lease.active and peer.lives(lease.owner)]
+    living = [lease for lease in state.leases if lease.active and peer.lives(lease.owner)]
     if living and not force:
         owners = ", ".join(
             f"process {each.owner.pid} ({each.label}) on {each.ifname} queue {each.queue}"

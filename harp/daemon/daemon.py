@@ -233,16 +233,13 @@ class Daemon:
             return replace(
                 self._before, pid=me, start_ticks=ticks, version=__version__, undo=self._undo
             )
-        leases = [lease for lease in self.table.leases.values() if lease.active]
-        leases += self._takeover.stranded
         return State(
             pid=me,
             start_ticks=ticks,
             version=__version__,
             nics=self.nics.states(),
-            leases=[lease for lease in leases if not lease.device],
-            # Separate: a harpd without DPDK reads the others.
-            port_leases=[lease for lease in leases if lease.device],
+            leases=[lease for lease in self.table.leases.values() if lease.active]
+            + self._takeover.stranded,
             rests={
                 ifname: [
                     (block.first, block.last, wall_s + until - now_s)
@@ -450,7 +447,7 @@ class Daemon:
     def _abandon(self) -> None:
         """Clean up after a failed start(): remove what it made, keep what existed."""
         if hasattr(self, "nics"):
-            self.nics.close(remove=self._before is not None and not self._before.all_leases)
+            self.nics.close(remove=self._before is not None and not self._before.leases)
         if self._monitor is not None:
             self._monitor.close()
         self.loop.finish_work()

@@ -49,7 +49,7 @@ class Loop(asyncio.SelectorEventLoop):
         return task
 
     def work(self, job: Callable[[], T]) -> "asyncio.Future[T]":
-        """Run job() in a worker, from now on; cancelled after finish_work()."""
+        """Run job() in a worker, from now on; canceled after finish_work()."""
         if self._ends:
             done: asyncio.Future[T] = self.create_future()
             done.cancel()

@@ -48,9 +48,8 @@ class NicState:
 
 @dataclass
 class State:
-    """The contents of the file. leases: of queues; port_leases: of DPDK ports; rests: per NIC,
-    first and last port of blocks and the epoch second at which their quarantine ends; undo:
-    nicprep's changes to restore.
+    """The contents of the file. rests: per NIC, first and last port of blocks and the epoch second
+    at which their quarantine ends; undo: nicprep's changes to restore.
     """
 
     pid: int = 0
@@ -58,23 +57,15 @@ class State:
     version: str = ""
     nics: dict[str, NicState] = field(default_factory=dict)
     leases: list[Lease] = field(default_factory=list)
-    port_leases: list[Lease] = field(default_factory=list)
     rests: dict[str, list[tuple[int, int, float]]] = field(default_factory=dict)
     undo: Any = None
     format: int = VERSION
 
-    @property
-    def all_leases(self) -> list[Lease]:
-        """Return the leases of queues and ports."""
-        return self.leases + self.port_leases
-
     def __post_init__(self) -> None:
         for first, last, _ in itertools.chain(*self.rests.values()):
             Block(first, last)
-        if any(lease.ports is None for lease in self.leases):
-            raise ValueError("a lease without ports")
-        if not all(lease.device for lease in self.port_leases):
-            raise ValueError("a port without a device")
+        if any((lease.ports is None) != bool(lease.device) for lease in self.leases):
+            raise ValueError("a lease has ports, or a device")
 
 
 @functools.cache

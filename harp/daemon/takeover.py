@@ -32,7 +32,7 @@ def read_state(file: StateFile) -> State:
         return State()
     if state is None:
         return State()
-    count = len(state.all_leases)
+    count = len(state.leases)
     if state.pid != os.getpid():
         log.info(
             "taking over from harpd %s (process %d): %d lease%s",
@@ -55,7 +55,7 @@ class Takeover:
 
     def __init__(self, before: State) -> None:
         self._before = before
-        self.stranded: list[Lease] = [lease for lease in before.all_leases if lease.active]
+        self.stranded: list[Lease] = [lease for lease in before.leases if lease.active]
 
     def users(self, ifname: str, ifindex: int) -> list[int]:
         """Return living owners of unadopted leases on one NIC; forget the dead."""
@@ -76,7 +76,7 @@ class Takeover:
 
     def adopt(self, leasing: Leasing, quarantine_s: float) -> None:
         """Adopt or end each lease; after that the maps contain nothing else."""
-        for lease in self._before.all_leases:
+        for lease in self._before.leases:
             if not lease.active:
                 continue
             if leasing.nics.waits(lease):
