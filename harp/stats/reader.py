@@ -28,7 +28,6 @@ from harp.daemon.families import exposition
 from harp.procfs import status_field
 from harp.stats import discover, families, totals
 from harp.stats.instance import host_text, look
-from harp.stats.xstats import Names
 
 REQUEST_BYTES_MAX = 4096
 NOBODY = 65534
@@ -80,7 +79,7 @@ class Reader:
     """Answers requests, one at a time."""
 
     def __init__(self) -> None:
-        self._totals, self._names = totals.Totals(), Names()
+        self._totals, self._names = totals.Totals(), families.Names()
         self._devices = totals.DeviceTotals()
 
     def answer(self, request: dict[str, Any]) -> int:

@@ -18,7 +18,6 @@ from harp.daemon import families as own
 from harp.stats import families, schema
 from harp.stats.families import ScrapeData
 from harp.stats.instance import Instance, look
-from harp.stats.xstats import Names
 
 DAEMON = documents(
     nic("eth1", "leased", *["free"] * 3, verdicts={"redirect_tcp": 7, "rss_mismatch": 0}),
@@ -165,7 +164,7 @@ def test_names_of_driver_counters_are_bounded(make_owner: MakeOwner) -> None:
     """What a person could type, 512 of a NIC for good, each once; the rest is counted."""
     owner = make_owner()
     owner.send("xstat rx_missed_errors", "xstat rx_missed_errors", "xstat \x1b[2J", 'xstat a"} 1')
-    names = Names()
+    names = families.Names()
     counted = (
         "harp_port_xstat_total",
         (("device", "harp7"), ("name", "rx_missed_errors"), ("slot", "0")),
