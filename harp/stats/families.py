@@ -23,8 +23,7 @@ from prometheus_client.metrics_core import Metric
 from harp import _page
 from harp.daemon.families import Labels, family, single
 from harp.stats import schema, totals
-from harp.stats.instance import Instance
-from harp.stats.job import Job
+from harp.stats.page import Instance, Job
 
 INSTANCES_MAX = 512
 QUEUE_MAX = 1023

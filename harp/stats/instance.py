@@ -11,28 +11,12 @@ import numpy as np
 from harp import _page
 from harp.stats import job, schema
 from harp.stats.discover import Found, Page
-from harp.stats.page import Items, PageError, Snapshot, address, text
+from harp.stats.page import Instance, Items, Job, PageError, address, text
 
 FORMAT = 1
 # Limit of a JSON document, shared by the users with pages. A page full of connections fits.
 DOCUMENT_BYTES_MAX = 128 << 20
 RECORD_BYTES = 1800  # of the longest flow, comm or lane in a document
-
-
-@dataclass(frozen=True)
-class Instance:
-    """One publisher. The kernel provides pid, uid and comm; the rest is the owner's."""
-
-    pid: int
-    uid: int
-    comm: str
-    snapshot: Snapshot
-
-    @property
-    def key(self) -> tuple[int, int, int]:
-        """Identifies an instance over time."""
-        identity = self.snapshot.identity
-        return self.pid, identity.start_wall_ns, identity.instance
 
 
 @dataclass(frozen=True)
@@ -42,7 +26,7 @@ class HostSnapshot:
     instances: tuple[Instance, ...]
     hidden_processes: int = 0
     bad: tuple[tuple[int, str], ...] = ()
-    jobs: tuple[job.Job, ...] = ()
+    jobs: tuple[Job, ...] = ()
 
 
 class _Room:
@@ -82,7 +66,7 @@ def look(found: Found, *, flows: bool = True, lanes: bool | None = None) -> Host
     lanes = flows if lanes is None else lanes
     bad = [(pid, str(error)) for pid, error in found.bad]
     instances: list[Instance] = []
-    jobs: list[job.Job] = []
+    jobs: list[Job] = []
     room = _Room(found, bad)
     for page in (*found.pages, *found.jobs):
         try:
@@ -106,11 +90,11 @@ def _instance(page: Page, room: _Room, flows: bool) -> list[Instance]:
     return [replace(bare, snapshot=replace(seen, flows=room.kept(page, seen.flows)))]
 
 
-def _job(page: Page, room: _Room, lanes: bool) -> list[job.Job]:
+def _job(page: Page, room: _Room, lanes: bool) -> list[Job]:
     """The same for a job."""
     snapshot = page.read_job(lanes=lanes)
     bare = replace(snapshot, comms=snapshot.comms[:0], lanes=snapshot.lanes[:0])
-    one = job.Job(page.pid, page.uid, page.comm, bare)
+    one = Job(page.pid, page.uid, page.comm, bare)
     if not room.take(page, 1, len(json.dumps(job.document(one)))):
         return []
     comms, lanes_kept = room.kept(page, snapshot.comms), room.kept(page, snapshot.lanes)
@@ -207,7 +191,7 @@ def _comm_text(each: job.CommLanes) -> Iterator[str]:
     return _text(bare, lanes=lanes)
 
 
-def _job_text(each: job.Job) -> Iterator[str]:
+def _job_text(each: Job) -> Iterator[str]:
     seen = each.snapshot
     bare = replace(each, snapshot=replace(seen, comms=seen.comms[:0], lanes=seen.lanes[:0]))
     return _text(job.document(bare), comms=map(_comm_text, job.comms(seen)))

@@ -6,7 +6,7 @@ import errno
 import ipaddress
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -89,6 +89,31 @@ class JobSnapshot:
     rails: Items  # the next three: records in use only
     comms: Items
     lanes: Items
+
+
+_Of = TypeVar("_Of", Snapshot, JobSnapshot)
+
+
+@dataclass(frozen=True)
+class Published(Generic[_Of]):
+    """A process and what its page showed. The kernel provides pid, uid and comm; the rest is the
+    process's own.
+    """
+
+    pid: int
+    uid: int
+    comm: str
+    snapshot: _Of
+
+    @property
+    def key(self) -> tuple[int, int, int]:
+        """Identifies an instance or a job over time."""
+        identity = self.snapshot.identity
+        return self.pid, identity.start_wall_ns, identity.instance
+
+
+Instance = Published[Snapshot]
+Job = Published[JobSnapshot]
 
 
 def _items(fd: int, part: int, dtype: np.dtype[np.void], count: int, item_bytes: int = 0) -> Items:

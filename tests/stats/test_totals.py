@@ -73,7 +73,7 @@ def test_ended_jobs_are_forgotten_and_missing_ones_are_bounded(job_owner: JobOwn
     sums, job = Totals(alive.__contains__), job_owner.job()
     sums.of_jobs([replace(job, pid=pid) for pid in alive], NICS)
     sums.of_jobs((), NICS)
-    assert [pid for pid, _ in sums._last] == list(range(11, ABSENT_MAX + 11))
+    assert [pid for pid, *_ in sums._last] == list(range(11, ABSENT_MAX + 11))
     alive.clear()
     sums.of_jobs((), NICS)
     assert not sums._last
