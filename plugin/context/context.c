@@ -34,14 +34,12 @@ static struct plugin_ctx *ctx_list; /* under ctx_lock */
  * thread never takes it. */
 static pthread_mutex_t ctx_process_lock = PTHREAD_MUTEX_INITIALIZER;
 
-static const struct forkguard_hooks ctx_fork_hooks[] = {
-	{ .prepare = engine_fork_prepare,
-	  .parent = engine_fork_parent,
-	  .child = engine_fork_child },
-	{ .child = lane_page_fork_child },
-	{ .child = control_fork_child },
-	{ 0 },
-};
+static void ctx_fork_child(void)
+{
+	engine_fork_child();
+	lane_page_fork_child();
+	control_fork_child();
+}
 
 /* ---- contexts --------------------------------------------------------------------------------- */
 
@@ -81,7 +79,7 @@ int plugin_init(struct plugin_ctx **out, uint64_t comm_id, int traffic_class)
 	ctx->comm_id = comm_id;
 	ctx->traffic_class = traffic_class;
 	pthread_mutex_lock(&ctx_process_lock);
-	rc = forkguard_init(ctx_fork_hooks);
+	rc = forkguard_init(engine_fork_prepare, engine_fork_parent, ctx_fork_child);
 	if (!rc && !ctx_list)
 		rc = ctx_begin_process();
 	if (!rc) {
@@ -189,6 +187,7 @@ int plugin_finalize(struct plugin_ctx *ctx)
 
 int plugin_listen(struct plugin_ctx *ctx, int dev, void *handle_bytes, struct listen_comm **out)
 {
+	struct acceptor *acceptor;
 	struct listen_comm *listen;
 	struct handle handle;
 	bool opening;
@@ -209,16 +208,16 @@ int plugin_listen(struct plugin_ctx *ctx, int dev, void *handle_bytes, struct li
 		free(listen);
 		return -EIO;
 	}
-	rc = interface_acceptor(dev, &listen->acceptor, &opening);
+	rc = interface_acceptor(dev, &acceptor, &opening);
 	if (rc) {
 		free(listen);
 		return rc;
 	}
-	acceptor_add(listen->acceptor, listen);
+	acceptor_add(acceptor, listen);
 	memset(&handle, 0, sizeof(handle));
 	handle.wire_min = handle.wire_max = WIRE_VERSION;
 	handle.encrypted = keyfile_key() != NULL;
-	acceptor_endpoints(listen->acceptor, listen, &handle);
+	acceptor_endpoints(listen, &handle);
 	handle.opening = opening;
 	handle.tuner = path_policy_tuner();
 	handle.listen_id = listen->id;
@@ -240,7 +239,7 @@ int plugin_accept(struct listen_comm *listen, struct comm **out)
 	int rc;
 
 	*out = NULL;
-	rc = acceptor_accept(listen->acceptor, listen, &comm);
+	rc = acceptor_accept(listen, &comm);
 	if (rc || !comm)
 		return rc;
 	(void)comm_describe(comm, text, sizeof(text));
@@ -255,7 +254,7 @@ int plugin_close_listen(struct listen_comm *listen)
 	pthread_mutex_lock(&ctx_lock);
 	LIST_UNLINK(listen->ctx->listens, listen, next_of_ctx);
 	pthread_mutex_unlock(&ctx_lock);
-	acceptor_remove(listen->acceptor, listen);
+	registry_unlisten(listen);
 	free(listen);
 	return 0;
 }

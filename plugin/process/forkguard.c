@@ -13,27 +13,15 @@
 static pthread_mutex_t guard_lock = PTHREAD_MUTEX_INITIALIZER;
 static int *guard_fds; /* unordered; under guard_lock */
 static unsigned guard_count, guard_capacity;
-static bool guard_installed;
-static const struct forkguard_hooks *guard_hooks;
-
-static bool hooks_end(const struct forkguard_hooks *hooks)
-{
-	return !hooks || (!hooks->prepare && !hooks->parent && !hooks->child);
-}
+static unsigned guard_installed; /* how many of the two sets of handlers */
 
 static void forkguard_prepare(void)
 {
 	pthread_mutex_lock(&guard_lock);
-	for (const struct forkguard_hooks *h = guard_hooks; !hooks_end(h); h++)
-		if (h->prepare)
-			h->prepare();
 }
 
 static void forkguard_parent(void)
 {
-	for (const struct forkguard_hooks *h = guard_hooks; !hooks_end(h); h++)
-		if (h->parent)
-			h->parent();
 	pthread_mutex_unlock(&guard_lock);
 }
 
@@ -43,21 +31,24 @@ static void forkguard_child(void)
 	for (unsigned i = 0; i < guard_count; i++)
 		close(guard_fds[i]);
 	guard_count = 0;
-	for (const struct forkguard_hooks *h = guard_hooks; !hooks_end(h); h++)
-		if (h->child)
-			h->child();
 	pthread_mutex_unlock(&guard_lock);
 }
 
-int forkguard_init(const struct forkguard_hooks *hooks)
+int forkguard_init(void (*prepare)(void), void (*parent)(void), void (*child)(void))
 {
 	int rc = 0;
 
 	pthread_mutex_lock(&guard_lock);
-	if (!guard_installed) /* glibc takes the handlers away when the library is unloaded */
+	/* The last to be registered prepares first and ends last: its lock is held around the others. glibc takes the
+	 * handlers away when the library is unloaded. */
+	if (guard_installed == 0)
+		rc = -pthread_atfork(prepare, parent, child);
+	if (!rc && guard_installed < 2) {
+		guard_installed = 1;
 		rc = -pthread_atfork(forkguard_prepare, forkguard_parent, forkguard_child);
-	guard_installed = !rc;
-	guard_hooks = hooks;
+	}
+	if (!rc)
+		guard_installed = 2;
 	pthread_mutex_unlock(&guard_lock);
 	return rc;
 }

@@ -11,15 +11,11 @@
 #include <stdbool.h>
 #include <sys/socket.h>
 
-/* What other parts of the plugin do around fork(). Each may be NULL. prepare and parent run in the parent. */
-struct forkguard_hooks {
-	void (*prepare)(void);
-	void (*parent)(void);
-	void (*child)(void); /* async-signal-safe */
-};
-/* Once per process image; repeated calls are free. hooks: an array that ends with an empty entry; it stays the
- * caller's. NULL: none. */
-int forkguard_init(const struct forkguard_hooks *hooks);
+/*
+ * Once per process image; repeated calls are free. Before and after fork(), prepare and parent run in the parent, and child,
+ * which is async-signal-safe, in the child; one fork at a time. Each may be NULL.
+ */
+int forkguard_init(void (*prepare)(void), void (*parent)(void), void (*child)(void));
 /* Makes a TCP socket, or accepts one: non-blocking, close-on-exec, registered before any fork() can
  * come in between. The descriptor, or -errno. */
 int forkguard_socket(int family);

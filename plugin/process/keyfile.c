@@ -24,60 +24,71 @@
  * keyfile_forget, with the first and the last context. NULL: no key. */
 static uint8_t *keyfile_page;
 
-static int keyfile_check(int fd, const char *path, char *why, size_t why_len)
+/* ---- files that are believed ------------------------------------------------------------------ */
+
+/* secret: no other user may read it; else no other user may write it. */
+static int file_check(int fd, const char *path, bool secret, char *why, size_t why_len)
 {
+	mode_t others = secret ? S_IRWXG | S_IRWXO : S_IWGRP | S_IWOTH;
 	struct stat st;
 
-	if (fstat(fd, &st)) {
-		snprintf(why, why_len, "cannot be looked at: %s", strerror(errno));
-		return -EINVAL;
-	}
-	if (!S_ISREG(st.st_mode)) {
-		snprintf(why, why_len, "is not a regular file");
-		return -EINVAL;
-	}
-	if (st.st_uid != geteuid() && st.st_uid != 0) {
+	if (fstat(fd, &st))
+		snprintf(why, why_len, "it cannot be looked at: %s", strerror(errno));
+	else if (!S_ISREG(st.st_mode))
+		snprintf(why, why_len, "it is not a regular file");
+	else if (secret ? st.st_uid != geteuid() && st.st_uid != 0 : !trust_user(st.st_uid))
 		snprintf(why, why_len,
-			 "belongs to user %u, who knows the key: it must be this user's (%u) or "
-			 "root's",
+			 "it belongs to user %u, and must belong to root or to this user (%u)",
 			 (unsigned)st.st_uid, (unsigned)geteuid());
-		return -EINVAL;
-	}
-	if (st.st_mode & (S_IRWXG | S_IRWXO)) {
-		snprintf(
-			why, why_len,
-			"is open to its group or to others (mode %03o): chmod 600 %.200s, and make a "
-			"new key if anybody may have read it",
-			(unsigned)(st.st_mode & 0777), path);
-		return -EINVAL;
-	}
-	return 0;
+	else if ((st.st_mode & others) && secret)
+		snprintf(why, why_len,
+			 "it is open to its group or to others (mode %03o): chmod 600 %.200s, and "
+			 "make a new key if anybody may have read it",
+			 (unsigned)(st.st_mode & 0777), path);
+	else if (st.st_mode & others)
+		snprintf(why, why_len, "others may write it (mode %03o): chmod go-w",
+			 (unsigned)(st.st_mode & 0777));
+	else
+		return 0;
+	return -EINVAL;
 }
 
-static int keyfile_digit(char c)
+/* As toml_read(), but for what the file holds: its first bytes_max bytes, *len of them. */
+static int file_read(const char *path, bool secret, char *bytes, size_t bytes_max, size_t *len,
+		     char *why, size_t why_len)
 {
-	if (c >= '0' && c <= '9')
-		return c - '0';
-	if (c >= 'a' && c <= 'f')
-		return c - 'a' + 10;
-	if (c >= 'A' && c <= 'F')
-		return c - 'A' + 10;
-	return -1;
+	ssize_t n = 0;
+	/* O_NONBLOCK: a FIFO is refused, not waited for. */
+	int rc, fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+
+	*len = 0;
+	if (fd < 0) {
+		snprintf(why, why_len, "it cannot be opened: %s", strerror(errno));
+		return errno == ENOENT || errno == ENOTDIR ? 0 : -EINVAL;
+	}
+	rc = file_check(fd, path, secret, why, why_len);
+	while (!rc && *len < bytes_max && (n = read(fd, bytes + *len, bytes_max - *len)) > 0)
+		*len += (size_t)n;
+	if (!rc && n < 0) {
+		snprintf(why, why_len, "it cannot be read: %s", strerror(errno));
+		rc = -EINVAL;
+	}
+	close(fd);
+	return rc ? rc : 1;
 }
 
+/* ---- the key ---------------------------------------------------------------------------------- */
+
+/* text: len bytes, then a NUL. */
 static int keyfile_decode(const char *text, size_t len, uint8_t key[CRYPTO_PSK_BYTES])
 {
-	if (len == KEYFILE_DIGITS + 1 && text[KEYFILE_DIGITS] == '\n')
-		len--;
-	if (len != KEYFILE_DIGITS)
-		return -EINVAL;
-	for (size_t i = 0; i < CRYPTO_PSK_BYTES; i++) {
-		int high = keyfile_digit(text[2 * i]), low = keyfile_digit(text[2 * i + 1]);
+	size_t digits = strspn(text, "0123456789abcdefABCDEF");
+	bool is_one_line = len == digits || (len == digits + 1 && text[digits] == '\n');
 
-		if (high < 0 || low < 0)
-			return -EINVAL;
-		key[i] = (uint8_t)(high << 4 | low);
-	}
+	if (digits != KEYFILE_DIGITS || !is_one_line)
+		return -EINVAL;
+	for (size_t i = 0; i < CRYPTO_PSK_BYTES; i++)
+		(void)!sscanf(text + 2 * i, "%2hhx", &key[i]);
 	return 0;
 }
 
@@ -93,39 +104,28 @@ static bool keyfile_is_zero(const uint8_t key[CRYPTO_PSK_BYTES])
 
 int keyfile_read(const char *path, uint8_t key[CRYPTO_PSK_BYTES], char *why, size_t why_len)
 {
-	char text[KEYFILE_DIGITS + 2]; /* one more than there may be */
-	size_t len = 0;
-	ssize_t n = 0;
-	/* O_NONBLOCK: a FIFO is refused, not waited for. */
-	int rc, fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+	char text[KEYFILE_DIGITS + 3] = { 0 }; /* one more than there may be, and a NUL */
+	size_t len;
+	int rc = -EINVAL;
 
-	if (fd < 0) {
-		snprintf(why, why_len, "cannot be opened: %s", strerror(errno));
-		return -EINVAL;
-	}
-	rc = keyfile_check(fd, path, why, why_len);
-	while (!rc && len < sizeof(text) && (n = read(fd, text + len, sizeof(text) - len)) > 0)
-		len += (size_t)n;
-	if (!rc && n < 0) {
-		snprintf(why, why_len, "cannot be read: %s", strerror(errno));
-		rc = -EINVAL;
-	} else if (!rc && keyfile_decode(text, len, key)) {
+	if (file_read(path, true, text, sizeof(text) - 1, &len, why, why_len) <= 0)
+		return rc;
+	if (keyfile_decode(text, len, key)) {
 		snprintf(
 			why, why_len,
-			"does not hold one line of %u hexadecimal digits: make it by `openssl rand "
+			"it does not hold one line of %u hexadecimal digits: make it by `openssl rand "
 			"-hex %u`",
 			KEYFILE_DIGITS, CRYPTO_PSK_BYTES);
 		explicit_bzero(key, CRYPTO_PSK_BYTES);
-		rc = -EINVAL;
-	} else if (!rc && keyfile_is_zero(key)) {
+	} else if (keyfile_is_zero(key)) {
 		snprintf(
 			why, why_len,
-			"holds a key of zeros, which is no secret: make one by `openssl rand -hex %u`",
+			"it holds a key of zeros, which is no secret: make one by `openssl rand -hex %u`",
 			CRYPTO_PSK_BYTES);
-		rc = -EINVAL;
+	} else {
+		rc = 0;
 	}
 	explicit_bzero(text, sizeof(text));
-	close(fd);
 	return rc;
 }
 
@@ -183,7 +183,7 @@ int keyfile_load(const char *host_path)
 	}
 	rc = keyfile_read(path, keyfile_page, why, sizeof(why));
 	if (rc)
-		WARN("encryption is required: key file %s %s", path, why);
+		WARN("encryption is required: key file %s: %s", path, why);
 	else if ((rc = crypto_load(why, sizeof(why))))
 		WARN("encryption is required: %s", why);
 	if (rc)
@@ -216,26 +216,6 @@ const uint8_t *keyfile_key(void)
 /* As FILE_BYTES_MAX of harp/config/document.py. */
 #define TOML_BYTES_MAX (256u * 1024u)
 #define TOML_BLANKS " \t"
-
-static int toml_check(int fd, char *why, size_t why_len)
-{
-	struct stat st;
-
-	if (fstat(fd, &st))
-		snprintf(why, why_len, "fstat: %s", strerror(errno));
-	else if (!S_ISREG(st.st_mode))
-		snprintf(why, why_len, "it is not a regular file");
-	else if (!trust_user(st.st_uid))
-		snprintf(why, why_len,
-			 "it belongs to user %u, and must belong to root or to this user (%u)",
-			 (unsigned)st.st_uid, (unsigned)geteuid());
-	else if (st.st_mode & (S_IWGRP | S_IWOTH))
-		snprintf(why, why_len, "others may write it (mode %03o): chmod go-w",
-			 (unsigned)(st.st_mode & 0777));
-	else
-		return 0;
-	return -EINVAL;
-}
 
 /* Does text begin with word, after blanks? Returns what follows, else NULL. */
 static const char *toml_skip(const char *text, const char *word)
@@ -293,31 +273,15 @@ static int toml_scan_text(char *text, unsigned *line)
 
 int toml_read(const char *path, char *text, size_t bytes_max, char *why, size_t why_len)
 {
-	size_t len = 0;
-	ssize_t n = 0;
-	/* O_NONBLOCK: a FIFO is refused, not waited for. */
-	int rc, fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+	size_t len;
+	int rc = file_read(path, false, text, bytes_max + 1, &len, why, why_len);
 
-	if (fd < 0 && (errno == ENOENT || errno == ENOTDIR))
-		return 0;
-	if (fd < 0) {
-		snprintf(why, why_len, "%s", strerror(errno));
-		return -EINVAL;
-	}
-	rc = toml_check(fd, why, why_len);
-	while (!rc && len <= bytes_max && (n = read(fd, text + len, bytes_max + 1 - len)) > 0)
-		len += (size_t)n;
-	if (!rc && n < 0) {
-		snprintf(why, why_len, "%s", strerror(errno));
-		rc = -EINVAL;
-	}
 	text[len] = '\0';
-	if (!rc && (len > bytes_max || strlen(text) != len)) {
+	if (rc > 0 && (len > bytes_max || strlen(text) != len)) {
 		snprintf(why, why_len, "it is no TOML file: too large, or not text");
 		rc = -EINVAL;
 	}
-	close(fd);
-	return rc ? rc : 1;
+	return rc;
 }
 
 int toml_scan_encrypt(const char *path, unsigned *line, char *why, size_t why_len)

@@ -236,13 +236,12 @@ static void page_ifname(char ifname[16], int dev)
 /* The totals of lanes of a kind over a device. page_lock held. */
 static struct harp_page_rail *page_rail(int dev, enum harp_page_kind kind)
 {
-	unsigned number = dev >= 0 && dev < (int)PLUGIN_DEVICES_MAX ? (unsigned)dev : 0;
-	unsigned index = number * 2 + (kind == HARP_PAGE_KIND_KERNEL);
+	unsigned index = (unsigned)dev * 2 + (kind == HARP_PAGE_KIND_KERNEL);
 	struct harp_page_rail *rail = page_map ? &page_job.rails[index] : &page_no_rails[index];
 
 	if (!rail->value[HARP_RAIL_kind]) {
-		page_ifname(rail->ifname, (int)number);
-		stats_set(&rail->value[HARP_RAIL_down], page_rail_down[number] > 0);
+		page_ifname(rail->ifname, dev);
+		stats_set(&rail->value[HARP_RAIL_down], page_rail_down[dev] > 0);
 		stats_set(&rail->value[HARP_RAIL_kind], kind);
 	}
 	return rail;
@@ -252,22 +251,16 @@ static struct harp_page_rail *page_rail(int dev, enum harp_page_kind kind)
 static bool page_rail_says(int dev, int change)
 {
 	unsigned before, after;
-	bool changed = false;
 
-	if (dev < 0 || dev >= (int)PLUGIN_DEVICES_MAX)
-		return false;
 	pthread_mutex_lock(&page_lock);
 	before = page_rail_down[dev];
-	if (before || change > 0) { /* else it was said before there was a region */
-		after = before + (unsigned)change;
-		page_rail_down[dev] = after;
-		changed = !before != !after;
-		for (unsigned kind = 0; kind < 2 && changed && page_map; kind++)
-			stats_set(&page_job.rails[(unsigned)dev * 2 + kind].value[HARP_RAIL_down],
-				  after > 0);
-	}
+	after = before + (unsigned)change;
+	page_rail_down[dev] = after;
+	for (unsigned kind = 0; kind < 2 && !before != !after && page_map; kind++)
+		stats_set(&page_job.rails[(unsigned)dev * 2 + kind].value[HARP_RAIL_down],
+			  after > 0);
 	pthread_mutex_unlock(&page_lock);
-	return changed;
+	return !before != !after;
 }
 
 void lane_page_rail(int dev, bool down)
@@ -441,8 +434,6 @@ struct lane_stats *lane_stats_open(struct comm_stats *comm, const struct lane_st
 {
 	struct lane_stats *stats;
 
-	if (opt->index >= PAGE_COMM_LANES_MAX)
-		return NULL;
 	pthread_mutex_lock(&page_lock);
 	stats = comm->lanes[opt->index];
 	if (!stats) {
@@ -508,15 +499,6 @@ static void lane_stats_end(struct lane_stats *stats, const void *owner, enum har
 		stats_set(&value[HARP_LANE_end], end);
 }
 
-/* page_lock held. */
-static void lane_stats_lost(struct lane_stats *stats, const void *owner,
-			    enum harp_page_lane_end end)
-{
-	lane_stats_end(stats, owner, end);
-	stats_add(&stats->comm->record->value[HARP_COMM_lanes_died], 1);
-	stats_sum(&stats->rail->value[HARP_RAIL_lanes_died], 1);
-}
-
 void lane_stats_died(struct lane_stats *stats, const void *owner, int error)
 {
 	enum harp_page_lane_end end = lane_end(error);
@@ -525,25 +507,10 @@ void lane_stats_died(struct lane_stats *stats, const void *owner, int error)
 						HARP_PAGE_LANE_END_reset),
 			1);
 	pthread_mutex_lock(&page_lock);
-	lane_stats_lost(stats, owner, end);
+	lane_stats_end(stats, owner, end);
+	stats_add(&stats->comm->record->value[HARP_COMM_lanes_died], 1);
+	stats_sum(&stats->rail->value[HARP_RAIL_lanes_died], 1);
 	pthread_mutex_unlock(&page_lock);
-}
-
-void lane_page_lane_unreplaced(struct comm_stats *comm, unsigned index)
-{
-	struct lane_stats *stats;
-	bool died = true;
-
-	pthread_mutex_lock(&page_lock);
-	if (index < PAGE_COMM_LANES_MAX && comm->lanes[index]) {
-		stats = comm->lanes[index];
-		died = lane_is_open(stats); /* else it came, and its end was counted */
-		if (died)
-			lane_stats_lost(stats, stats->owner, HARP_PAGE_LANE_END_reset);
-	}
-	pthread_mutex_unlock(&page_lock);
-	if (died)
-		lane_page_count(HARP_JOB_lanes_died_reset, 1);
 }
 
 void lane_stats_closed(struct lane_stats *stats, const void *owner)

@@ -89,8 +89,6 @@ struct lane_stats_options {
 struct lane_stats *lane_stats_open(struct comm_stats *comm, const struct lane_stats_options *opt);
 /* It was lost to this error (0, -EPIPE: closed by the peer) while its comm lived. */
 void lane_stats_died(struct lane_stats *stats, const void *owner, int error);
-/* The peer has ended the comm's lane of that index as if for a replacement, and none came: it died. */
-void lane_page_lane_unreplaced(struct comm_stats *comm, unsigned index);
 /* It has ended with its comm, or was never part of it. */
 void lane_stats_closed(struct lane_stats *stats, const void *owner);
 /* Repeated calls with the same state are free. Poller held. */

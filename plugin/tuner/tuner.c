@@ -7,7 +7,7 @@
  * Without a [tuner] in the profile, or with HARP_TUNER=off, and for communicators of one host, the tuner changes nothing.
  *
  * All ranks of a communicator must decide alike, or they wait for each other for ever. So a decision depends on nothing but
- * the measured times and the arguments, and connections are refused between hosts whose times differ (tuner_digest(), in the
+ * the measured times and the arguments, and connections are refused between hosts whose times differ (path_policy_tuner(), in the
  * handle).
  *
  * Since v3 NCCL hands over its table of costs: what it ignores stays ignored, what the model knows is replaced. v2 has no table
@@ -45,6 +45,7 @@ TUNER_EXPORT extern const struct nccl_tuner_v4 ncclTunerPlugin_v4;
  *             bytes carry a flag.
  */
 
+/* NCCL's context: NULL where there is nothing to change. */
 struct cost_model {
 	struct profile_tuner measured;
 	size_t ranks, nodes; /* of the communicator; nodes > 1 */
@@ -79,15 +80,16 @@ static double cost_rate_mb(const struct profile_curve *curve, double at)
 	double share;
 
 	if (at <= (double)point->at)
-		return point->mb_per_s;
+		return (double)point->mb_per_s;
 	for (unsigned i = 1; i < curve->count; i++, point = next) {
 		next = &curve->points[i];
 		if (at > (double)next->at)
 			continue;
 		share = (at - (double)point->at) / (double)(next->at - point->at);
-		return point->mb_per_s + share * ((double)next->mb_per_s - point->mb_per_s);
+		return (double)point->mb_per_s +
+		       share * ((double)next->mb_per_s - (double)point->mb_per_s);
 	}
-	return point->mb_per_s;
+	return (double)point->mb_per_s;
 }
 
 static bool cost_is_known(enum tuner_function function, enum tuner_algorithm algorithm)
@@ -140,7 +142,7 @@ static uint64_t cost_sufficient(const struct profile_curve *curve, unsigned per_
 	for (unsigned i = 0; i < curve->count; i++)
 		best = curve->points[i].mb_per_s > best ? curve->points[i].mb_per_s : best;
 	for (unsigned i = 0; i < curve->count; i++)
-		if (curve->points[i].mb_per_s * 100ull >= best * per_cent)
+		if (curve->points[i].mb_per_s * 100 >= best * per_cent)
 			return curve->points[i].at;
 	return 0;
 }
@@ -182,64 +184,48 @@ static float cost_us(const struct cost_model *model, enum tuner_function functio
 
 /* ---- contexts ---------------------------------------------------------------------------------- */
 
-/* The context: NULL where there is nothing to change. */
-struct tuner {
-	struct cost_model model;
-};
-
 static bool tuner_read(struct profile_tuner *out)
 {
-	static const char *const no = "";
-	const char *named = plugin_config()->profile;
+	const char *file = plugin_config()->profile;
 	char host[65] = "", why[256];
-	struct profile *profile;
-	bool found;
+	struct profile profile;
 
 	/* Before the net plugin's init, as for `harpctl tune --explain`. */
-	if (!named[0])
-		named = getenv("HARP_PROFILE") ? getenv("HARP_PROFILE") : no;
-	profile = malloc(sizeof(*profile));
-	if (!profile)
-		return false;
+	if (!file[0])
+		file = getenv("HARP_PROFILE");
+	if (!file || !file[0])
+		file = HARP_CONFIG_PROFILE;
 	gethostname(host, sizeof(host) - 1);
 	/* What is wrong with it the net plugin's init has said. */
-	found = profile_read(named[0] ? named : HARP_CONFIG_PROFILE, host, profile, why,
-			     sizeof(why)) > 0 &&
-		profile->tuner.latency_ns;
-	if (found)
-		*out = profile->tuner;
-	free(profile);
-	return found;
+	if (profile_read(file, host, &profile, why, sizeof(why)) <= 0)
+		return false;
+	*out = profile.tuner;
+	return out->latency_ns > 0;
 }
 
 static enum nccl_result tuner_init_v5(void **context, uint64_t comm_id, size_t ranks, size_t nodes,
 				      nccl_logger logger, void *nvl_domains, void *constants)
 {
-	struct tuner *tuner;
+	struct profile_tuner measured;
+	struct cost_model *model;
 
 	(void)comm_id;
 	(void)nvl_domains;
 	(void)constants;
 	*context = NULL;
-	if (nodes < 2 || plugin_config()->tuner == TUNER_OFF)
+	if (nodes < 2 || plugin_config()->tuner == TUNER_OFF || !tuner_read(&measured))
 		return NCCL_SUCCESS;
-	tuner = calloc(1, sizeof(*tuner));
-	if (!tuner)
+	model = malloc(sizeof(*model));
+	if (!model)
 		return NCCL_SYSTEM_ERROR; /* without this rank the others would decide differently */
-	tuner->model.ranks = ranks;
-	tuner->model.nodes = nodes;
-	if (!tuner_read(&tuner->model.measured)) {
-		free(tuner);
-		return NCCL_SUCCESS;
-	}
+	*model = (struct cost_model){ .measured = measured, .ranks = ranks, .nodes = nodes };
 	if (logger)
 		logger(NCCL_LOG_INFO, NCCL_LOG_INIT | NCCL_LOG_TUNING, __func__, __LINE__,
 		       "TUNER/HARP: %zu ranks on %zu hosts, by the profile: latency %.1f us, %d "
 		       "channels pay, chunks of %zu KiB",
-		       ranks, nodes, (double)tuner->model.measured.latency_ns / 1e3,
-		       cost_channels(&tuner->model.measured),
-		       cost_chunk_bytes(&tuner->model.measured) / 1024);
-	*context = tuner;
+		       ranks, nodes, (double)measured.latency_ns / 1e3, cost_channels(&measured),
+		       cost_chunk_bytes(&measured) / 1024);
+	*context = model;
 	return NCCL_SUCCESS;
 }
 
@@ -269,9 +255,9 @@ static enum nccl_result tuner_finalize(void *context)
 
 /* ---- decisions ------------------------------------------------------------------------------- */
 
-static void tuner_channels(const struct tuner *tuner, int *channels)
+static void tuner_channels(const struct cost_model *model, int *channels)
 {
-	if (channels && cost_channels(&tuner->model.measured) == 1)
+	if (channels && cost_channels(&model->measured) == 1)
 		*channels = 1;
 }
 
@@ -279,25 +265,24 @@ static enum nccl_result tuner_info_v4(void *context, int function, size_t bytes,
 				      float **costs, int algorithms, int protocols, int registered,
 				      int *channels)
 {
-	const struct tuner *tuner = context;
+	const struct cost_model *model = context;
 	float *cost = (float *)costs, us;
 
 	(void)registered;
-	if (!tuner || function < 0 || function >= TUNER_FUNCTIONS)
+	if (!model || function < 0 || function >= TUNER_FUNCTIONS)
 		return NCCL_SUCCESS;
 	for (int a = 0; a < algorithms; a++) {
 		for (int p = 0; p < protocols; p++, cost++) {
 			/* Of algorithms that are not known, NCCL's own time stays. */
 			if (*cost < 0 || a >= TUNER_ALGORITHMS || p >= TUNER_PROTOCOLS)
 				continue;
-			us = cost_us(&tuner->model, (enum tuner_function)function,
-				     (enum tuner_algorithm)a, (enum tuner_protocol)p, bytes,
-				     pipe_ops);
+			us = cost_us(model, (enum tuner_function)function, (enum tuner_algorithm)a,
+				     (enum tuner_protocol)p, bytes, pipe_ops);
 			if (us >= 0)
 				*cost = us;
 		}
 	}
-	tuner_channels(tuner, channels);
+	tuner_channels(model, channels);
 	return NCCL_SUCCESS;
 }
 
@@ -314,15 +299,15 @@ static enum nccl_result tuner_info_v2(void *context, int function, size_t bytes,
 {
 	static const enum tuner_algorithm algorithms[] = { TUNER_RING, TUNER_TREE };
 	static const enum tuner_protocol protocols[] = { TUNER_LL, TUNER_SIMPLE };
-	const struct tuner *tuner = context;
+	const struct cost_model *model = context;
 	float best = TUNER_COST_IGNORED, us;
 
-	if (!tuner || function < 0 || function >= TUNER_FUNCTIONS || collnet || nvls ||
+	if (!model || function < 0 || function >= TUNER_FUNCTIONS || collnet || nvls ||
 	    getenv("NCCL_ALGO") || getenv("NCCL_PROTO"))
 		return NCCL_SUCCESS;
 	for (unsigned a = 0; a < 2; a++) {
 		for (unsigned p = 0; p < 2; p++) {
-			us = cost_us(&tuner->model, (enum tuner_function)function, algorithms[a],
+			us = cost_us(model, (enum tuner_function)function, algorithms[a],
 				     protocols[p], bytes, pipe_ops);
 			if (us < 0 || (best >= 0 && us >= best))
 				continue;
@@ -331,7 +316,7 @@ static enum nccl_result tuner_info_v2(void *context, int function, size_t bytes,
 			*protocol = (int)protocols[p];
 		}
 	}
-	tuner_channels(tuner, channels);
+	tuner_channels(model, channels);
 	return NCCL_SUCCESS;
 }
 
@@ -339,14 +324,14 @@ static enum nccl_result tuner_info_v2(void *context, int function, size_t bytes,
 static enum nccl_result tuner_chunk_v6(void *context, int function, size_t bytes, int algorithm,
 				       int protocol, int channels, size_t *chunk_bytes)
 {
-	const struct tuner *tuner = context;
+	const struct cost_model *model = context;
 
 	(void)function;
 	(void)bytes;
 	(void)algorithm;
 	(void)channels;
-	if (tuner && protocol == TUNER_SIMPLE)
-		*chunk_bytes = cost_chunk_bytes(&tuner->model.measured);
+	if (model && protocol == TUNER_SIMPLE)
+		*chunk_bytes = cost_chunk_bytes(&model->measured);
 	return NCCL_SUCCESS;
 }
 

@@ -34,7 +34,6 @@ static const struct {
 	FIELD(AT_SECRET, secret),  FIELD(88, harp_placement), FIELD(90, harp_queues),
 	FIELD(92, harp_queue),     FIELD(94, ports),
 };
-_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the bytes of a number");
 _Static_assert(sizeof(((struct handle *)0)->ports) == 16, "port, queue, port, queue ...");
 
 #define FLAG_V4 1u

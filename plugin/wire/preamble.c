@@ -285,13 +285,14 @@ static int preamble_read_long(struct preamble *p, uint32_t magic, size_t fixed, 
 	return rc ? rc : 1;
 }
 
+/* label NULL: no proof covers it. */
 static int preamble_check_short(struct preamble *p, uint32_t magic, const char *label)
 {
 	const uint8_t *m = p->transcript + p->head;
 
 	if (wire_get32(m + AT_MAGIC) != magic || wire_get16(m + AT_VERSION) != WIRE_VERSION)
 		return preamble_fail(p, -EPROTO, "the preamble broke off");
-	if (!preamble_holds(p, label))
+	if (label && !preamble_holds(p, label))
 		return preamble_fail(p, -EKEYREJECTED, "the peer's proof does not hold");
 	return 0;
 }
@@ -311,9 +312,8 @@ static void preamble_begin_challenge(struct preamble *p)
 {
 	uint8_t value[PLACEMENT_EXTENSION_BYTES_MAX], *m;
 	size_t len = p->own.placement ? placement_encode(p->own.placement, value) : 0;
-	size_t rails_bytes = p->own.rails ? p->own.rails_bytes : 0;
-	size_t whole =
-		(len ? extension_whole(len) : 0) + (rails_bytes ? extension_whole(rails_bytes) : 0);
+	size_t whole = (len ? extension_whole(len) : 0) +
+		       (p->own.rails_bytes ? extension_whole(p->own.rails_bytes) : 0);
 
 	m = preamble_begin(p, PREAMBLE_SEND_CHALLENGE, PREAMBLE_CHALLENGE_BYTES + whole);
 	wire_put32(m + AT_MAGIC, MAGIC_CHALLENGE);
@@ -325,7 +325,7 @@ static void preamble_begin_challenge(struct preamble *p)
 	memcpy(m + CHALLENGE_AT_NONCE, p->own.nonce, PREAMBLE_NONCE_BYTES);
 	m = preamble_put_extension(m + PREAMBLE_CHALLENGE_BYTES, PLACEMENT_EXTENSION_TYPE, value,
 				   len);
-	(void)preamble_put_extension(m, RAILS_EXTENSION_TYPE, p->own.rails, rails_bytes);
+	(void)preamble_put_extension(m, RAILS_EXTENSION_TYPE, p->own.rails, p->own.rails_bytes);
 	preamble_sign(p, preamble_label_challenge);
 }
 
@@ -408,15 +408,6 @@ static int preamble_got_ready(struct preamble *p)
 	return 0;
 }
 
-static int preamble_got_confirm(struct preamble *p)
-{
-	const uint8_t *m = p->transcript + p->head;
-
-	if (wire_get32(m + AT_MAGIC) != MAGIC_CONFIRM || wire_get16(m + AT_VERSION) != WIRE_VERSION)
-		return preamble_fail(p, -EPROTO, "the preamble broke off");
-	return 0;
-}
-
 static int preamble_done(struct preamble *p)
 {
 	p->step = PREAMBLE_DONE;
@@ -452,7 +443,7 @@ static int preamble_next(struct preamble *p)
 		preamble_begin(p, PREAMBLE_READ_CONFIRM, PREAMBLE_CONFIRM_BYTES);
 		return 0;
 	case PREAMBLE_READ_CONFIRM:
-		rc = preamble_got_confirm(p);
+		rc = preamble_check_short(p, MAGIC_CONFIRM, NULL);
 		return rc ? rc : preamble_done(p);
 	case PREAMBLE_SEND_CONFIRM:
 		return preamble_done(p);
@@ -485,74 +476,48 @@ int preamble_moved(struct preamble *p, size_t n)
 
 /* ---- the acceptor's NICs --------------------------------------------------------------------- */
 
-#define HEAD_BYTES 4u
-#define ENTRY_BYTES 32u
-#define AT_ADDR 0
-#define AT_HARP_PORT 16
-#define AT_KERNEL_PORT 18
-#define AT_PLACEMENT 20
-#define AT_NIC 21
-#define AT_QUEUES 22
-#define AT_QUEUE 24
-#define AT_SPEED 28
+#define RAILS_HEAD_BYTES 4u /* the first one is the number of entries */
 
 size_t rails_encode(const struct rails *rails, uint8_t out[RAILS_BYTES_MAX])
 {
+	size_t bytes = rails->count * sizeof(rails->entry[0]);
+
 	if (!rails->count)
 		return 0;
-	memset(out, 0, HEAD_BYTES + ENTRY_BYTES * rails->count);
+	memset(out, 0, RAILS_HEAD_BYTES);
 	out[0] = (uint8_t)rails->count;
-	for (unsigned i = 0; i < rails->count; i++) {
-		const struct rail_entry *entry = &rails->entry[i];
-		uint8_t *at = out + HEAD_BYTES + ENTRY_BYTES * i;
-
-		memcpy(at + AT_ADDR, entry->addr.bytes, 16);
-		wire_put16(at + AT_HARP_PORT, entry->harp_port);
-		wire_put16(at + AT_KERNEL_PORT, entry->kernel_port);
-		at[AT_PLACEMENT] = entry->placement;
-		at[AT_NIC] = entry->nic;
-		wire_put16(at + AT_QUEUES, entry->queues);
-		wire_put16(at + AT_QUEUE, entry->queue);
-		wire_put32(at + AT_SPEED, entry->speed_mbps);
-	}
-	return HEAD_BYTES + ENTRY_BYTES * rails->count;
+	memcpy(out + RAILS_HEAD_BYTES, rails->entry, bytes);
+	return RAILS_HEAD_BYTES + bytes;
 }
 
-static bool rails_has(const struct rails *rails, const struct rail_entry *entry)
+/* Does it say what can be, and is it the only one of its NIC and family up to there? */
+static bool rail_entry_is_valid(const struct rails *rails, unsigned index)
 {
-	for (unsigned i = 0; i < rails->count; i++) {
-		const struct rail_entry *other = &rails->entry[i];
+	const struct rail_entry *entry = &rails->entry[index];
 
+	if (entry->nic >= RAIL_ENTRIES_MAX || (!entry->harp_port && !entry->kernel_port))
+		return false;
+	for (const struct rail_entry *other = rails->entry; other < entry; other++)
 		if (other->nic == entry->nic &&
 		    harp_addr_is_v4(&other->addr) == harp_addr_is_v4(&entry->addr))
-			return true;
-	}
-	return false;
+			return false;
+	return true;
 }
 
 int rails_decode(struct rails *out, const uint8_t *in, size_t len)
 {
-	memset(out, 0, sizeof(*out));
-	if (len < HEAD_BYTES || !in[0] || in[0] > RAIL_ENTRIES_MAX ||
-	    len != HEAD_BYTES + (size_t)ENTRY_BYTES * in[0])
-		return -EPROTO;
-	for (unsigned i = 0; i < in[0]; i++) {
-		const uint8_t *at = in + HEAD_BYTES + ENTRY_BYTES * i;
-		struct rail_entry entry = {
-			.nic = at[AT_NIC],
-			.harp_port = wire_get16(at + AT_HARP_PORT),
-			.kernel_port = wire_get16(at + AT_KERNEL_PORT),
-			.placement = at[AT_PLACEMENT],
-			.queues = wire_get16(at + AT_QUEUES),
-			.queue = wire_get16(at + AT_QUEUE),
-			.speed_mbps = wire_get32(at + AT_SPEED),
-		};
+	size_t bytes;
 
-		memcpy(entry.addr.bytes, at + AT_ADDR, 16);
-		if (entry.nic >= RAIL_ENTRIES_MAX || (!entry.harp_port && !entry.kernel_port) ||
-		    rails_has(out, &entry))
+	memset(out, 0, sizeof(*out));
+	if (len < RAILS_HEAD_BYTES || !in[0] || in[0] > RAIL_ENTRIES_MAX)
+		return -EPROTO;
+	bytes = in[0] * sizeof(out->entry[0]);
+	if (len != RAILS_HEAD_BYTES + bytes)
+		return -EPROTO;
+	out->count = in[0];
+	memcpy(out->entry, in + RAILS_HEAD_BYTES, bytes);
+	for (unsigned i = 0; i < out->count; i++)
+		if (!rail_entry_is_valid(out, i))
 			return -EPROTO;
-		out->entry[out->count++] = entry;
-	}
 	return 0;
 }

@@ -55,7 +55,7 @@ struct preamble_terms {
 	 * Connector: this lane's place among them, and whether the comm is there already. */
 	uint8_t lanes, index;
 	bool join;
-	/* Acceptor's own: said in CHALLENGE where there is something to say. The caller's; NULL: nothing.
+	/* Acceptor's own: said in CHALLENGE where there is something to say. The caller's; NULL, 0 bytes: nothing.
 	 * rails: the value of extension 2, as rails_encode() writes it. */
 	const struct placement_end *placement;
 	const uint8_t *rails;
@@ -64,21 +64,22 @@ struct preamble_terms {
 	const uint8_t *psk;
 };
 
-/* The addresses and ports of an acceptor's NICs, as CHALLENGE carries them. */
-/* The extension of CHALLENGE (docs/lanes.md section 3.2). */
+/* The addresses and ports of an acceptor's NICs: the extension of CHALLENGE (docs/lanes.md section 3.2). */
 #define RAILS_EXTENSION_TYPE 2u
 #define RAIL_ENTRIES_MAX 16u
 #define RAILS_BYTES_MAX (4u + 32u * RAIL_ENTRIES_MAX)
 
-/* One address of a NIC of the acceptor's. */
+/* One address of a NIC of the acceptor's, as it is on the wire. */
 struct rail_entry {
 	struct harp_addr addr;
-	uint8_t nic; /* entries of one NIC have the same; 0: the NIC of the handle */
 	uint16_t harp_port, kernel_port; /* 0: none; one of them there is */
-	uint8_t placement; /* of the HARP port: enum placement_kind, queues and its own queue */
-	uint16_t queues, queue;
+	uint8_t placement;               /* of the HARP port: enum placement_kind, */
+	uint8_t nic;            /* entries of one NIC have the same; 0: the NIC of the handle */
+	uint16_t queues, queue; /* of the HARP port's NIC, and its own */
+	uint16_t reserved;
 	uint32_t speed_mbps; /* 0: unknown */
 };
+_Static_assert(sizeof(struct rail_entry) == 32, "an entry of the extension");
 
 struct rails {
 	unsigned count;

@@ -8,6 +8,8 @@
 #include "wire/record.h"
 
 #define KEY_BYTES_MIN 40u
+/* From one source port to the next. A prime above all numbers of ports: so each port is visited once. */
+#define STRIDE 65521u
 
 /* docs/lanes.md section 3.2: the value of extension 1. */
 #define AT_KIND 0
@@ -96,17 +98,6 @@ static bool end_is_free(const struct placement_end *end)
 	return end->kind == PLACEMENT_NOT_SAID || end->kind == PLACEMENT_ONE_QUEUE;
 }
 
-static uint32_t gcd(uint32_t a, uint32_t b)
-{
-	while (b) {
-		uint32_t rest = a % b;
-
-		a = b;
-		b = rest;
-	}
-	return a;
-}
-
 void placement_begin(struct placement *p, const struct placement_end *own,
 		     const struct placement_end *peer, const struct harp_endpoint *local,
 		     const struct harp_endpoint *remote, uint16_t first, uint16_t last,
@@ -119,13 +110,7 @@ void placement_begin(struct placement *p, const struct placement_end *own,
 	p->remote = *remote;
 	p->first = first;
 	p->count = last >= first ? (uint32_t)(last - first) + 1u : 0;
-	if (!p->count)
-		return;
-	/* Steps of a stride without a common divisor visit each port once. */
-	p->start = (uint32_t)random % p->count;
-	p->stride = 1u + (uint32_t)(random >> 32) % p->count;
-	while (gcd(p->stride, p->count) != 1)
-		p->stride = p->stride % p->count + 1u;
+	p->start = (uint32_t)random;
 }
 
 bool placement_is_free(const struct placement *p)
@@ -149,7 +134,7 @@ static bool end_may_get(const struct placement_end *end, const struct harp_endpo
 uint16_t placement_next(struct placement *p)
 {
 	while (p->at < p->count) {
-		uint64_t step = p->start + (uint64_t)p->at++ * p->stride;
+		uint64_t step = p->start + (uint64_t)p->at++ * STRIDE;
 
 		p->local.port = (uint16_t)(p->first + step % p->count);
 		if (p->distrust || (end_may_get(p->own, &p->remote, &p->local) &&

@@ -40,12 +40,12 @@ int placement_decode(struct placement_end *end, const uint8_t *in, size_t len);
 /* An instance's own end. */
 void placement_own(struct placement_end *end, const struct harp_rss *rss, uint32_t queue);
 
-/* The walk over source ports, each at most once, in random order. */
+/* The walk over source ports, each at most once, from a random one on. */
 struct placement {
 	const struct placement_end *own, *peer; /* the caller's */
 	struct harp_endpoint local, remote;     /* local.port: the last one given */
 	uint16_t first;
-	uint32_t count, start, stride, at;
+	uint32_t count, start, at;
 	bool distrust; /* what should have worked did not: try any port */
 };
 /* random: any number, never twice the same. The ports are first..last. */

@@ -34,14 +34,18 @@ enum close_reason {
 	CLOSE_LOCAL = 4,     /* memory or another local cause */
 };
 
+/* The header, as it is on the wire: numbers are little-endian, as this host's. */
 struct record {
-	uint8_t type;
+	uint8_t type, flags;
+	uint16_t reserved16;
 	uint32_t length;
 	uint64_t message;
 	uint64_t total;
 	uint64_t offset;
-	uint32_t tag;
+	uint32_t tag, reserved32;
 };
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "numbers on the wire");
+_Static_assert(sizeof(struct record) == RECORD_HEADER_BYTES, "header");
 
 void record_encode(uint8_t out[RECORD_HEADER_BYTES], const struct record *record);
 /*
