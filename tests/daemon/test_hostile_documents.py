@@ -55,7 +55,7 @@ def test_only_the_user_with_many_answers_is_refused(harpd: Running) -> None:
     found = in_child(enemy, NOBODY)
     assert (found[0], found[2]) == (5, True)
     assert found[1] == (
-        f"user {NOBODY} got 5 answers of 0 MiB within 30 s, which is the limit; ask less often"
+        f"user {NOBODY} got 5 answers of 0 MiB within 10 s, which is the limit; ask less often"
     )
     with harpd.client() as client:  # root is never refused, and its answers do not pile up
         held, why = kept(client, 50)
