@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* context.c - contexts, and what they do for NCCL; process-wide state comes with the first and goes with the last. */
+/* context.c - contexts and their operations. The first one creates the process-wide state, the last
+ * one removes it. */
 #include "context/plugin.h"
 
 #include <errno.h>
@@ -30,8 +31,8 @@
 pthread_mutex_t ctx_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static struct plugin_ctx *ctx_list; /* under ctx_lock */
-/* Held by init and finalize while they begin or end what the process has once. Comes before all other locks; the control
- * thread never takes it. */
+/* Held by init and finalize while they create or remove process-wide state. Acquired before all
+ * other locks; the control thread never acquires it. */
 static pthread_mutex_t ctx_process_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static void ctx_fork_child(void)
@@ -41,7 +42,7 @@ static void ctx_fork_child(void)
 	control_fork_child();
 }
 
-/* ---- contexts --------------------------------------------------------------------------------- */
+/* ---- contexts ------------------------------------------------------------------------------- */
 
 /* The first context: ctx_process_lock held. */
 static int ctx_begin_process(void)
@@ -102,7 +103,7 @@ int plugin_init(struct plugin_ctx **out, uint64_t comm_id, int traffic_class)
 	return 0;
 }
 
-/* Puts a comm on its context's list, where plugin_close and plugin_finalize find it. */
+/* Adds a comm to its context's list, for plugin_close() and plugin_finalize(). */
 static void ctx_add_comm(struct comm *comm)
 {
 	struct plugin_ctx *ctx = comm->ctx;
@@ -134,8 +135,8 @@ static void ctx_end_closed(struct comm *comm)
 	ctx_end_comm(comm, false);
 }
 
-/* With requests in flight lanes may touch the application's memory: the comm has ended when this
- * returns. */
+/* With requests in flight, lanes may access the application's memory, so this waits until the comm
+ * has ended. */
 static void ctx_close_comm(struct comm *comm, bool abort)
 {
 	uint64_t closing = plugin_memory_comm_closes(comm);
@@ -157,7 +158,7 @@ int plugin_finalize(struct plugin_ctx *ctx)
 
 	if (!ctx)
 		return 0;
-	/* After an abort NCCL leaves half-open connects, listens and sometimes comms behind. */
+	/* After an abort, NCCL may leave connects, listen comms and comms open. */
 	while (ctx->connects)
 		connect_abort(ctx->connects);
 	while (ctx->listens)
@@ -183,7 +184,7 @@ int plugin_finalize(struct plugin_ctx *ctx)
 	return 0;
 }
 
-/* ---- listening -------------------------------------------------------------------------------- */
+/* ---- listening ------------------------------------------------------------------------------ */
 
 int plugin_listen(struct plugin_ctx *ctx, int dev, void *handle_bytes, struct listen_comm **out)
 {
@@ -273,7 +274,7 @@ int plugin_connect(struct plugin_ctx *ctx, int dev, void *handle, int traffic_cl
 	return rc;
 }
 
-/* ---- what NCCL asks and says ------------------------------------------------------------------- */
+/* ---- what NCCL asks and says ---------------------------------------------------------------- */
 
 #define LATENCY_HARP_US 4.0f
 #define LATENCY_KERNEL_US 10.0f
@@ -297,7 +298,7 @@ void plugin_set_net_attr(struct plugin_ctx *ctx, const struct plugin_net_attr *a
 	     attr->send_peers, attr->receive_peers);
 }
 
-/* ---- messages --------------------------------------------------------------------------------- */
+/* ---- messages ------------------------------------------------------------------------------- */
 
 int plugin_isend(struct comm *comm, const void *data, size_t size, int tag, void *memory,
 		 struct request **out)

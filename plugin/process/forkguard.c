@@ -9,7 +9,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* Held across fork(), so that the child finds the table whole. */
+/* Held across fork(), so that the child's table is consistent. */
 static pthread_mutex_t guard_lock = PTHREAD_MUTEX_INITIALIZER;
 static int *guard_fds; /* unordered; under guard_lock */
 static unsigned guard_count, guard_capacity;
@@ -25,7 +25,7 @@ static void forkguard_parent(void)
 	pthread_mutex_unlock(&guard_lock);
 }
 
-/* Async-signal-safe calls only: the child may have come from a process of many threads. */
+/* Only async-signal-safe calls: the parent may have other threads. */
 static void forkguard_child(void)
 {
 	for (unsigned i = 0; i < guard_count; i++)
@@ -39,8 +39,8 @@ int forkguard_init(void (*prepare)(void), void (*parent)(void), void (*child)(vo
 	int rc = 0;
 
 	pthread_mutex_lock(&guard_lock);
-	/* The last to be registered prepares first and ends last: its lock is held around the others. glibc takes the
-	 * handlers away when the library is unloaded. */
+	/* The last to be registered prepares first and ends last: its lock is held around the
+	 * others. glibc takes the handlers away when the library is unloaded. */
 	if (guard_installed == 0)
 		rc = -pthread_atfork(prepare, parent, child);
 	if (!rc && guard_installed < 2) {
@@ -53,7 +53,7 @@ int forkguard_init(void (*prepare)(void), void (*parent)(void), void (*child)(vo
 	return rc;
 }
 
-/* guard_lock held. Takes fd or closes it. */
+/* Registers fd, or closes it on failure. guard_lock held. */
 static int forkguard_add(int fd)
 {
 	if (fd < 0)
@@ -114,7 +114,7 @@ void forkguard_close(int fd)
 			break;
 		}
 	}
-	if (!guard_count) { /* nothing is left behind when the library goes */
+	if (!guard_count) { /* free everything, as the library may be unloaded */
 		free(guard_fds);
 		guard_fds = NULL;
 		guard_capacity = 0;

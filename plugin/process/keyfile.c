@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* keyfile.c - reading the pre-shared key, and refusing files that are no secret. */
+/* keyfile.c - reads the pre-shared key, and rejects files that other users can read. */
 #include "process/keyfile.h"
 
 #include <errno.h>
@@ -20,11 +20,12 @@
 #define KEYFILE_DIGITS (2 * CRYPTO_PSK_BYTES)
 #define KEYFILE_PAGE_BYTES 4096u
 
-/* A page of its own, not swapped, not in core files, and empty in forked children. Writer: keyfile_load and
- * keyfile_forget, with the first and the last context. NULL: no key. */
+/* In a page of its own, which is not swapped, not in core files, and empty in forked children.
+ * Writers: keyfile_load() and keyfile_forget(), with the first and the last context. NULL: no key.
+ */
 static uint8_t *keyfile_page;
 
-/* ---- files that are believed ------------------------------------------------------------------ */
+/* ---- files that are believed ---------------------------------------------------------------- */
 
 /* secret: no other user may read it; else no other user may write it. */
 static int file_check(int fd, const char *path, bool secret, char *why, size_t why_len)
@@ -58,7 +59,7 @@ static int file_read(const char *path, bool secret, char *bytes, size_t bytes_ma
 		     char *why, size_t why_len)
 {
 	ssize_t n = 0;
-	/* O_NONBLOCK: a FIFO is refused, not waited for. */
+	/* O_NONBLOCK: reject a FIFO instead of waiting for it. */
 	int rc, fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
 
 	*len = 0;
@@ -77,7 +78,7 @@ static int file_read(const char *path, bool secret, char *bytes, size_t bytes_ma
 	return rc ? rc : 1;
 }
 
-/* ---- the key ---------------------------------------------------------------------------------- */
+/* ---- the key -------------------------------------------------------------------------------- */
 
 /* text: len bytes, then a NUL. */
 static int keyfile_decode(const char *text, size_t len, uint8_t key[CRYPTO_PSK_BYTES])
@@ -92,7 +93,7 @@ static int keyfile_decode(const char *text, size_t len, uint8_t key[CRYPTO_PSK_B
 	return 0;
 }
 
-/* Templates and failed generators leave zeros, and every attacker tries them first. */
+/* Reject all zeros: templates and failed generators leave them, and attackers try them first. */
 static bool keyfile_is_zero(const uint8_t key[CRYPTO_PSK_BYTES])
 {
 	uint8_t any = 0;
@@ -104,7 +105,7 @@ static bool keyfile_is_zero(const uint8_t key[CRYPTO_PSK_BYTES])
 
 int keyfile_read(const char *path, uint8_t key[CRYPTO_PSK_BYTES], char *why, size_t why_len)
 {
-	char text[KEYFILE_DIGITS + 3] = { 0 }; /* one more than there may be, and a NUL */
+	char text[KEYFILE_DIGITS + 3] = { 0 }; /* one more than allowed, and a NUL */
 	size_t len;
 	int rc = -EINVAL;
 
@@ -136,7 +137,7 @@ static int keyfile_make_page(void)
 
 	if (page == MAP_FAILED)
 		return -ENOMEM;
-	/* What the limits or an old kernel refuse, the key is used without. */
+	/* Errors are ignored: limits or an old kernel may not allow this. */
 	(void)mlock(page, KEYFILE_PAGE_BYTES);
 	(void)madvise(page, KEYFILE_PAGE_BYTES, MADV_DONTDUMP);
 	(void)madvise(page, KEYFILE_PAGE_BYTES, MADV_WIPEONFORK);
@@ -144,7 +145,8 @@ static int keyfile_make_page(void)
 	return 0;
 }
 
-/* A file that may exist counts as one that does: a missing permission must not turn encryption off. */
+/* Treat a file as existing unless it is known not to: a missing permission must not turn encryption
+ * off. */
 static bool keyfile_exists(const char *path)
 {
 	struct stat st;
@@ -208,16 +210,17 @@ const uint8_t *keyfile_key(void)
 /* ---- harp.toml, for a job that harpd cannot tell --------------------------------------------- */
 
 /*
- * This is no TOML parser, and errs on the safe side: a line that mentions `encrypt` or `key_file`, or has what could
- * hide them, counts as a requirement. Exempt are comments and the plain assignments encrypt = "off" and
- * encrypt = "auto". tests/python/test_toml_scan.py compares it with a parser.
+ * This is not a TOML parser and errs on the safe side: a line that mentions `encrypt` or
+ * `key_file`, or could hide them, counts as a requirement. Exceptions are comments and the plain
+ * assignments encrypt = "off" and encrypt = "auto". tests/python/test_toml_scan.py compares it with
+ * a parser.
  */
 
-/* As FILE_BYTES_MAX of harp/config/document.py. */
+/* Same as FILE_BYTES_MAX of harp/config/document.py. */
 #define TOML_BYTES_MAX (256u * 1024u)
 #define TOML_BLANKS " \t"
 
-/* Does text begin with word, after blanks? Returns what follows, else NULL. */
+/* If text begins with word, after blanks, returns the text after it, else NULL. */
 static const char *toml_skip(const char *text, const char *word)
 {
 	size_t len = strlen(word);
@@ -226,7 +229,7 @@ static const char *toml_skip(const char *text, const char *word)
 	return strncmp(text, word, len) == 0 ? text + len : NULL;
 }
 
-/* encrypt = "off" or "auto", in either kind of quotes, and perhaps a comment. */
+/* encrypt = "off" or "auto", in either kind of quotes, with an optional comment. */
 static bool toml_is_exempt(const char *text)
 {
 	static const char *const values[] = { "\"off\"", "'off'", "\"auto\"", "'auto'" };
@@ -247,7 +250,8 @@ static bool toml_is_exempt(const char *text)
 
 static bool toml_line_requires(const char *text)
 {
-	/* Escapes can spell either name. In a string of several lines a line that begins with # is no comment. */
+	/* Escapes can spell either name. In a multi-line string, a line that begins with # is not a
+	 * comment. */
 	static const char *const signs[] = { "encrypt", "key_file", "\\", "\"\"\"", "'''" };
 
 	if (toml_skip(text, "#") || toml_is_exempt(text))

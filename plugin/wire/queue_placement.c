@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* queue_placement.c - choosing source ports by the queues that they lead to; what peers say of theirs. */
+/* queue_placement.c - chooses source ports by the queues that they map to; extension 1 of
+ * CHALLENGE. */
 #include "wire/queue_placement.h"
 
 #include <errno.h>
@@ -8,10 +9,11 @@
 #include "wire/record.h"
 
 #define KEY_BYTES_MIN 40u
-/* From one source port to the next. A prime above all numbers of ports: so each port is visited once. */
+/* Step from one source port to the next: a prime above the number of ports visits each port once.
+ */
 #define STRIDE 65521u
 
-/* docs/lanes.md section 3.2: the value of extension 1. */
+/* The value of extension 1 (docs/lanes.md section 3.2). */
 #define AT_KIND 0
 #define AT_KEY_BYTES 1
 #define AT_TABLE_COUNT 2
@@ -84,14 +86,14 @@ int placement_decode(struct placement_end *end, const uint8_t *in, size_t len)
 	rss->queues = end->queues;
 	memcpy(rss->key, in + AT_KEY, rss->key_bytes);
 	bits = in + AT_KEY + rss->key_bytes;
-	/* Whatever is not the listener's queue is another one. */
+	/* Any number other than the listener's queue stands for the other queues. */
 	for (uint32_t i = 0; i < rss->table_count; i++)
 		rss->table[i] =
 			bits[i / 8] & 1u << (i % 8) ? end->queue : (uint16_t)(end->queue + 1u);
 	return 0;
 }
 
-/* ---- ports ------------------------------------------------------------------------------------ */
+/* ---- ports ---------------------------------------------------------------------------------- */
 
 static bool end_is_free(const struct placement_end *end)
 {

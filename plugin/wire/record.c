@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* record.c - record headers to bytes and back, distrusting what comes. */
+/* record.c - encodes and validates record headers. */
 #include "wire/record.h"
 
 #include <errno.h>
