@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_eth.c - what Ethernet lets in, what it counts, and ARP as others see it. */
+/* test_eth.c - which frames come in, and ARP as others see it. tests/packet/test_malformed.py has malformed frames. */
 #include <errno.h>
 
 #include "host.h"
@@ -9,39 +9,6 @@ BEFORE_EACH(host_init(&h, 1500, HARP_NEIGHBOR_OWN))
 AFTER_EACH(host_done(&h))
 
 static const uint8_t everyone[6] = { 255, 255, 255, 255, 255, 255 };
-
-TEST(invalid_frames_are_dropped_by_reason)
-{
-	uint8_t p[100] = { 0 };
-	const uint8_t other[6] = { 0x02, 0x48, 0x41, 0x52, 0x50, 0x07 };
-	const uint8_t multicast[6] = { 1, 0, 0x5e, 0, 0, 1 };
-
-	peer_say(&h, p, 13);
-	CHECK_EQ(h.stats.drop_eth_short, 1);
-	make_eth(p, other, ETH_TYPE_IPV4);
-	peer_say(&h, p, 60);
-	make_eth(p, multicast, ETH_TYPE_IPV4);
-	peer_say(&h, p, 60);
-	CHECK_EQ(h.stats.drop_eth_not_ours, 2);
-	make_eth(p, everyone, ETH_TYPE_IPV4); /* RFC 1122 3.3.6 */
-	peer_say(&h, p, 60);
-	CHECK_EQ(h.stats.drop_eth_not_ours, 3);
-	make_eth(p, everyone, ETH_TYPE_IPV6); /* IPv6 has groups and no broadcast */
-	peer_say(&h, p, 60);
-	CHECK_EQ(h.stats.drop_eth_not_ours, 4);
-	make_eth(p, host_mac, 0x88b5);
-	peer_say(&h, p, 60);
-	make_eth(p, host_mac, ETH_TYPE_VLAN); /* a priority tag in front of nothing that we know */
-	peer_say(&h, p, 60);
-	make_eth(p, host_mac, 60); /* 802.3 length */
-	peer_say(&h, p, 60);
-	CHECK_EQ(h.stats.drop_eth_type, 3);
-	CHECK_EQ(h.eth_verdict, ETH_DROPPED);
-	make_eth(p, host_mac, ETH_TYPE_IPV4);
-	peer_say(&h, p, 14); /* header only: IP's to refuse */
-	CHECK_EQ(h.eth_verdict, ETH_IPV4);
-	CHECK_EQ(h.stats.drop_ip_short, 1);
-}
 
 /* The groups that we listen to, and the packets that may come to them. */
 TEST(only_our_groups_are_received)
@@ -196,43 +163,6 @@ TEST(arp_requests_for_us_are_answered)
 	peer_say(&h, p, 42);
 	CHECK_EQ(peer_receive(&h, r), 42);
 	CHECK_EQ(h.eth.neighbor_count, known);
-}
-
-TEST(malformed_arp_is_dropped)
-{
-	static const struct {
-		unsigned at;
-		uint8_t value;
-		const char *what;
-	} bad[] = {
-		{ 15, 6, "hardware type" },     { 16, 0x86, "protocol type" },
-		{ 18, 8, "hardware length" },   { 19, 16, "protocol length" },
-		{ 21, 0, "operation 0" },       { 21, 3, "operation 3" },
-		{ 22, 0x03, "group sender" },   { 28, 224, "multicast sender" },
-		{ 28, 127, "loopback sender" }, { 28, 255, "broadcast sender" },
-	};
-	uint8_t p[100];
-	uint64_t drops = 0;
-
-	for (unsigned i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
-		make_arp(p, everyone, 1, peer_mac, peer_ip, host_ip);
-		p[bad[i].at] = bad[i].value;
-		peer_say(&h, p, 42);
-		if (h.stats.drop_arp_bad != ++drops) {
-			fprintf(stderr, "not refused: %s\n", bad[i].what);
-			CHECK_EQ(h.stats.drop_arp_bad, drops);
-		}
-	}
-	make_arp(p, everyone, 1, peer_mac, peer_ip, host_ip);
-	memset(p + 22, 0, 6); /* no sender at all */
-	peer_say(&h, p, 42);
-	for (uint32_t len = 14; len < 42; len++) {
-		make_arp(p, everyone, 1, peer_mac, peer_ip, host_ip);
-		peer_say(&h, p, len);
-	}
-	CHECK_EQ(h.stats.drop_arp_bad, drops + 1 + 28);
-	CHECK_EQ(h.stats.arp_in, 0);
-	CHECK_EQ(h.eth.neighbor_count, 0);
 }
 
 static unsigned logged;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_nd.c - neighbor discovery: asked, answered, probed, lied to, and every malformed message. */
+/* test_nd.c - neighbor discovery. tests/packet/test_malformed.py has the malformed messages. */
 #include <errno.h>
 
 #include "host.h"
@@ -195,102 +195,6 @@ TEST(solicitations_for_us_are_answered)
 	check_advertisement(r, all_nodes_mac, &all_nodes, OVERRIDE);
 	CHECK_EQ(h.eth.neighbor_count, known);
 	CHECK_EQ(h.stats.drop_nd_bad, 0);
-}
-
-/* RFC 4861 section 7.1: what makes a message none. */
-TEST(malformed_messages_are_dropped)
-{
-	static const struct {
-		const char *what;
-		uint8_t type, flags, option;
-		unsigned
-			at; /* a byte of the packet from the Ethernet header on, and what it becomes */
-		uint8_t value;
-	} bad[] = {
-		{ "hop limit 254", NS, 0, 1, 14 + 7, 254 },
-		{ "hop limit 0", NA, SOLICITED, 2, 14 + 7, 0 },
-		{ "code 1", NS, 0, 1, AT + 1, 1 },
-		{ "code 1", NA, SOLICITED, 2, AT + 1, 1 },
-		{ "multicast target", NS, 0, 1, AT + 8, 0xff },
-		{ "multicast target", NA, SOLICITED, 2, AT + 8, 0xff },
-		{ "option of length 0", NS, 0, 1, AT + 25, 0 },
-		{ "option of length 0", NA, 0, 2, AT + 25, 0 },
-		{ "option beyond the packet", NS, 0, 1, AT + 25, 2 },
-		{ "option far beyond the packet", NA, 0, 2, AT + 25, 255 },
-		{ "unknown option of length 0", NS, 0, 99, AT + 25, 0 },
-		{ "unknown option beyond the packet", NA, 0, 99, AT + 25, 2 },
-		{ "a group's MAC address", NS, 0, 1, AT + 26, 0x33 },
-		{ "a group's MAC address", NA, SOLICITED, 2, AT + 26, 0x01 },
-	};
-	static const uint8_t types[] = { NS, NA };
-	uint8_t p[200];
-	uint64_t count = 0;
-
-	for (unsigned i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
-		uint32_t len =
-			make_nd(p, bad[i].type, bad[i].flags, &host_ip6, bad[i].option, peer_mac);
-
-		p[bad[i].at] = bad[i].value;
-		icmp6_seal(p, AT, 32);
-		peer_say(&h, p, len);
-		if (h.stats.drop_nd_bad != ++count) {
-			fprintf(stderr, "not refused: %s of type %u\n", bad[i].what, bad[i].type);
-			CHECK_EQ(h.stats.drop_nd_bad, count);
-		}
-	}
-	for (unsigned t = 0; t < 2; t++) {
-		for (uint32_t len = 8; len < 32; len++) { /* every length but two is none */
-			make_nd(p, types[t], 0, &host_ip6, (uint8_t)(t + 1), peer_mac);
-			header6(p)->payload_len = be16_of((uint16_t)len);
-			icmp6_seal(p, AT, len);
-			peer_say(&h, p, AT + len);
-			count += len != 24;
-			CHECK_EQ(h.stats.drop_nd_bad, count);
-		}
-		make_nd(p, types[t], 0, &host_ip6, (uint8_t)(t + 1), (const uint8_t[6]){ 0 });
-		peer_say(&h, p, AT + 32); /* no MAC address at all */
-		CHECK_EQ(h.stats.drop_nd_bad, ++count);
-	}
-	struct harp_addr mapped = ipv4_mapped(host_ip);
-
-	says(NS, 0, &mapped, peer_mac); /* IPv4's own address is none of IPv6's */
-	CHECK_EQ(h.stats.drop_nd_bad, ++count);
-}
-
-/* What depends on source and destination. */
-TEST(messages_with_invalid_addresses_are_dropped)
-{
-	static const struct {
-		const char *what, *src, *dst;
-		uint8_t type, flags, option;
-	} bad[] = {
-		{ "probe from nobody, to one host", "::", "fd00::1", NS, 0, 0 },
-		{ "probe from nobody, to all nodes", "::", "ff02::1", NS, 0, 0 },
-		{ "probe from nobody with an address", "::", "ff02::1:ff00:1", NS, 0, 1 },
-		{ "advertisement from nobody", "::", "ff02::1", NA, OVERRIDE, 2 },
-		{ "solicited, to a group", "fd00::2", "ff02::1", NA, SOLICITED, 2 },
-	};
-	uint8_t p[200], r[HOST_PACKET_MAX];
-	uint32_t known;
-
-	known = h.eth.neighbor_count;
-	for (unsigned i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
-		uint32_t len =
-			make_nd(p, bad[i].type, bad[i].flags, &host_ip6, bad[i].option, peer_mac);
-
-		header6(p)->src = host_addr(bad[i].src);
-		header6(p)->dst = host_addr(bad[i].dst);
-		if (header6(p)->dst.bytes[0] == 0xff)
-			ipv6_group_mac(&header6(p)->dst, p);
-		icmp6_seal(p, AT, bad[i].option ? 32 : 24);
-		peer_say(&h, p, len);
-		if (h.stats.drop_nd_bad != i + 1) {
-			fprintf(stderr, "not refused: %s\n", bad[i].what);
-			CHECK_EQ(h.stats.drop_nd_bad, i + 1);
-		}
-	}
-	CHECK_EQ(peer_receive(&h, r), 0);
-	CHECK_EQ(h.eth.neighbor_count, known);
 }
 
 /* The rules of neigh.c, as advertisements see them. */
