@@ -240,21 +240,6 @@ TEST(counters_and_states_have_names)
 }
 
 /* A caller built with a newer header asks for more than there is: the rest reads as nothing. */
-TEST(a_newer_caller_reads_zeros)
-{
-	struct {
-		struct harp_tcp_info known;
-		uint64_t newer[4];
-	} info;
-
-	memset(&info, 0xee, sizeof(info));
-	rig_established(rig, NULL);
-	CHECK_EQ(harp_conn_info(rig->conn, &info.known, sizeof(info)), 0);
-	CHECK_EQ(info.known.state, HARP_TCP_ESTABLISHED);
-	for (unsigned i = 0; i < 4; i++)
-		CHECK_EQ(info.newer[i], 0);
-}
-
 /* Its memory is large enough to be unmapped: a later write faults. */
 TEST(a_stack_ends_with_timers_of_all_kinds_on_one_list)
 {
