@@ -4,7 +4,7 @@
  *
  * Theory of operation. A task is a thread. One runs; it gives the turn away when it sleeps, reads the clock,
  * waits for a lock that another task holds, for a condition or for a thread's end. The turn then goes to the
- * task that wants to run first, and the clock to that time; what the wire has to do before happens before.
+ * task that wants to run first, and the clock to that time.
  * So a seed's run is the same each time, and sanitizers see ordinary threads.
  */
 #include "coll_sim.h"
@@ -84,7 +84,7 @@ static void clock_say(const char *format, ...)
 	va_end(args);
 }
 
-/* tasks.lock is held. The clock's and the wire's way to the task that runs next; NULL: over. */
+/* tasks.lock is held. The task that runs next, at its time; NULL: over. */
 static struct task *clock_next(void)
 {
 	struct task *next = NULL;
@@ -98,15 +98,6 @@ static struct task *clock_next(void)
 	}
 	if (!next)
 		return NULL;
-	for (;;) {
-		uint64_t at_ns = sim_clock.wire_next_ns();
-
-		if (at_ns > next->wake_ns)
-			break;
-		if (at_ns > sim_clock.now_ns)
-			sim_clock.now_ns = at_ns;
-		sim_clock.wire_poll(sim_clock.now_ns);
-	}
 	if (next->wake_ns > sim_clock.now_ns)
 		sim_clock.now_ns = next->wake_ns;
 	sim_clock.steps++;

@@ -25,7 +25,7 @@
 #define TAG 7
 
 static struct coll_scenario scenario;
-static uint64_t lost, retransmits, failures; /* in all runs */
+static uint64_t failures; /* in all runs */
 
 struct pending {
 	struct harp_coll_request *request;
@@ -375,7 +375,7 @@ static bool rank_meets(struct rank *rank)
 		clock_sleep(event->duration_ns);
 		return true;
 	case CLN_CUT:
-		wire_set_cut(rank->rank, true);
+		network_set_cut(rank->rank, true);
 		is_cut = true;
 		return true;
 	case CLN_ABSENT:
@@ -393,7 +393,7 @@ static void healer(void *arg)
 	while (!is_cut && !ranks[event->rank].has_ended)
 		clock_sleep(100000);
 	clock_sleep(event->duration_ns);
-	wire_set_cut((unsigned)event->rank, false);
+	network_set_cut((unsigned)event->rank, false);
 }
 
 static bool rank_open(struct rank *rank)
@@ -476,8 +476,7 @@ static bool run(const void *s, bool dump, struct runner_result *result)
 	memset(ranks, 0, sizeof(ranks));
 	is_cut = false;
 	clock_start(scenario.world.seed);
-	if (!wire_open(&scenario))
-		abort();
+	network_open(&scenario);
 	for (unsigned r = 0; r < scenario.world.ranks; r++) {
 		ranks[r].rank = r;
 		clock_add(rank_main, &ranks[r]);
@@ -486,17 +485,14 @@ static bool run(const void *s, bool dump, struct runner_result *result)
 	    scenario.events[0].duration_ns)
 		clock_add(healer, &scenario.events[0]);
 	good = clock_run(120 * S);
-	*result = (struct runner_result){ sim_clock.reason, sim_clock.trace, wire_bytes,
+	*result = (struct runner_result){ sim_clock.reason, sim_clock.trace, network_bytes,
 					  sim_clock.steps, sim_clock.now_ns };
 	if (!good) {
 		if (dump)
 			dump_ranks();
 		return false;
 	}
-	wire_close();
 	store_forget();
-	lost += wire_lost;
-	retransmits += wire_retransmits;
 	return true;
 }
 
@@ -546,9 +542,7 @@ int main(int argc, char **argv)
 		return run_check_plant(strtoull(argv[2], NULL, 0));
 	rc = runner_command(argc, argv);
 	if (rc == 0 && strcmp(argv[1], "--seeds") == 0)
-		printf("%" PRIu64 " packets lost, %" PRIu64 " sent again; %" PRIu64
-		       " calls failed, as they had to\n",
-		       lost, retransmits, failures);
+		printf("%" PRIu64 " calls failed, as they had to\n", failures);
 	if (rc < 0)
 		fprintf(stderr,
 			"usage: sim_coll_run --seeds FROM COUNT | --seed N | --twice FROM COUNT | "
