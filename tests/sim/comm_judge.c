@@ -196,9 +196,9 @@ static bool judge_nic_end(struct csim *sim, struct csim_nic *nic)
 	if (conns)
 		return csim_fail(sim, "host %u rail %u: %llu connections are left", nic->host,
 				 nic->rail, (unsigned long long)conns);
-	if (free_frames + given != nic->card.nic.caps.frame_count)
+	if (free_frames + given != nic->port->caps.frame_count)
 		return csim_fail(sim, "host %u rail %u: %llu frames are left", nic->host, nic->rail,
-				 (unsigned long long)(nic->card.nic.caps.frame_count - free_frames -
+				 (unsigned long long)(nic->port->caps.frame_count - free_frames -
 						      given));
 	return true;
 }

@@ -43,16 +43,9 @@ enum csim_side { CSIM_SEND = 0, CSIM_RECV = 1 };
 
 /* ---- hosts ------------------------------------------------------------------------------------- */
 
-/* A card between stack and port: it loses what is cut off. */
-struct csim_card {
-	struct harp_nic nic; /* must be first */
-	struct harp_nic *inner;
-	struct csim_nic *owner;
-};
-
 struct csim_nic {
 	struct engine engine; /* must be first: also stands for its struct harp_instance */
-	struct csim_card card;
+	struct harp_nic *port; /* of the rail's wire */
 	struct csim *sim;
 	unsigned host, rail;
 	struct harp_listener *listener;

@@ -55,10 +55,9 @@ struct sim_pair {
 	bool excused; /* something in the scenario explains an error */
 };
 
-/* A card between stack and wire: it holds back what the scenario says. */
+/* The NIC of a stack: a port of the wire, which holds back what the scenario says. */
 struct sim_card {
-	struct harp_nic nic; /* must be first */
-	struct harp_nic *inner;
+	struct harp_nic *nic;
 	struct sim *sim;
 	unsigned index;
 	bool tx_refused;

@@ -79,7 +79,7 @@ bool sim_judge_error(struct sim *sim, struct sim_app *app, int err)
 static bool judge_frames(struct sim *sim, unsigned index)
 {
 	const struct harp_stack *stack = sim->stacks[index].stack;
-	uint64_t count = sim->stacks[index].card.nic.caps.frame_count;
+	uint64_t count = sim->stacks[index].card.nic->caps.frame_count;
 	uint64_t home = stack->pool.free_count + stack->io.fill_held, away;
 	uint64_t tcp_tx = stack->stats.frames_tcp_tx, nic = stack->io.tx_held;
 	/* External frames, which the card may hold, too. */
@@ -254,7 +254,7 @@ static bool judge_stack(struct sim *sim, unsigned index)
 		left = "fewer frames than it began with";
 	else if (stack->pool.memory_count)
 		left = "memory that nobody may take back";
-	card->nic.ops->stats(&card->nic, &nic);
+	card->nic->ops->stats(card->nic, &nic);
 	if (nic.tx_invalid)
 		return sim_fail(sim, "stack %u: the card refused %llu packets", index,
 				(unsigned long long)nic.tx_invalid);
@@ -263,7 +263,7 @@ static bool judge_stack(struct sim *sim, unsigned index)
 	for (unsigned w = 0; w < 2 && sim->wire[w]; w++) {
 		for (unsigned port = 0; harp_wire_stats(sim->wire[w], port, &wire) == 0; port++) {
 			if (wire.strict_violations &&
-			    harp_wire_port(sim->wire[w], port) == sim->stacks[index].card.inner)
+			    harp_wire_port(sim->wire[w], port) == sim->stacks[index].card.nic)
 				return sim_fail(sim, "stack %u: %llu frames changed under the card",
 						index, (unsigned long long)wire.strict_violations);
 		}

@@ -7,9 +7,9 @@
  * share a bottleneck that none of their own links is. Ports of the second wire are told apart by the
  * fifth byte of their MAC addresses, so that a wire floods what is for the other one.
  *
- * Between a stack and its port lies a card of ours (struct sim_card). It shows every packet to the
- * watch, loses what a cut path loses, and withholds room for sending, frames to receive into, or
- * completions, while an event says so.
+ * A stack's NIC (struct sim_card) is its port with other operations: they show every packet to
+ * sim_segments.c, lose what a cut path loses, and withhold room for sending, frames to receive into,
+ * or completions, while an event says so.
  */
 #include "sim.h"
 
@@ -58,9 +58,16 @@ struct harp_addr sim_net_addr(const struct sim *sim, unsigned stack)
 
 /* ---- the card ---------------------------------------------------------------------------------- */
 
-static struct sim_card *net_card(struct harp_nic *nic)
+static struct sim *net_sim;
+static const struct harp_nic_ops *wire_ops;
+
+static struct sim_card *net_card(const struct harp_nic *nic)
 {
-	return (struct sim_card *)nic;
+	struct sim_stack *stack = net_sim->stacks;
+
+	while (stack->card.nic != nic)
+		stack++;
+	return &stack->card;
 }
 
 /* Descriptors of the packet at descs. */
@@ -79,11 +86,11 @@ static uint8_t *net_gather(const struct sim_card *card, const struct harp_desc *
 {
 	static uint8_t packet[NET_PACKET_MAX];
 
-	const struct wire_port *port = (const struct wire_port *)card->inner;
+	const struct wire_port *port = (const struct wire_port *)card->nic;
 
 	if (n == 1 && !(descs[0].flags & HARP_DESC_TX_CSUM)) {
 		*len = descs[0].len;
-		return card->nic.caps.frame_base + descs[0].addr;
+		return card->nic->caps.frame_base + descs[0].addr;
 	}
 	*len = 0;
 	for (unsigned i = 0; i < n && *len + descs[i].len <= sizeof(packet); i++) {
@@ -111,7 +118,7 @@ static unsigned net_rx(struct harp_nic *nic, struct harp_desc *descs, unsigned m
 
 	card->tx_refused = false;
 	do {
-		got = card->inner->ops->rx(card->inner, descs, max, now_ns);
+		got = wire_ops->rx(nic, descs, max, now_ns);
 		for (unsigned i = 0; i < got; i += n) {
 			uint32_t len;
 			uint8_t *packet;
@@ -120,7 +127,7 @@ static unsigned net_rx(struct harp_nic *nic, struct harp_desc *descs, unsigned m
 			packet = net_gather(card, descs + i, n, &len);
 			if (net_is_cut(card, packet, len)) {
 				for (unsigned d = i; d < i + n; d++)
-					card->inner->ops->fill(card->inner, &descs[d].addr, 1);
+					wire_ops->fill(nic, &descs[d].addr, 1);
 				continue;
 			}
 			sim_watch_taken(card->sim, card->index, packet, len);
@@ -151,12 +158,12 @@ static unsigned net_tx(struct harp_nic *nic, const struct harp_desc *descs, unsi
 		uint8_t *packet = net_gather(card, descs + taken, n, &len);
 
 		if ((limited && card->tx_held + n > card->ring_max) ||
-		    card->inner->ops->tx(card->inner, descs + taken, n, now_ns) != n) {
+		    wire_ops->tx(nic, descs + taken, n, now_ns) != n) {
 			card->tx_refused = true;
 			break;
 		}
 		/* What goes on the wire is what is judged. */
-		(void)wire_card_send(&card->nic.caps, packet, len, descs[taken].flags,
+		(void)wire_card_send(&nic->caps, packet, len, descs[taken].flags,
 				     NET_PACKET_MAX, net_emit, card);
 		card->tx_held += n;
 		taken += n;
@@ -171,30 +178,21 @@ static unsigned net_complete(struct harp_nic *nic, uint64_t *addrs, unsigned max
 
 	if (card->complete_until_ns > now_ns)
 		return 0;
-	n = card->inner->ops->complete(card->inner, addrs, max, now_ns);
+	n = wire_ops->complete(nic, addrs, max, now_ns);
 	card->tx_held -= n;
 	return n;
 }
 
 static unsigned net_fill(struct harp_nic *nic, const uint64_t *addrs, unsigned count)
 {
-	struct sim_card *card = net_card(nic);
-
-	if (card->starve_until_ns > card->sim->now_ns)
+	if (net_card(nic)->starve_until_ns > net_sim->now_ns)
 		return 0;
-	return card->inner->ops->fill(card->inner, addrs, count);
-}
-
-static void net_kick(struct harp_nic *nic, uint64_t now_ns)
-{
-	struct sim_card *card = net_card(nic);
-
-	card->inner->ops->kick(card->inner, now_ns);
+	return wire_ops->fill(nic, addrs, count);
 }
 
 uint64_t sim_net_card_next_ns(struct sim_card *card)
 {
-	const struct wire_port *port = (const struct wire_port *)card->inner;
+	const struct wire_port *port = (const struct wire_port *)card->nic;
 	uint64_t next_ns = SIM_NEVER_NS, complete_ns = SIM_NEVER_NS;
 
 	if (port->heap_count > 0)
@@ -214,46 +212,6 @@ static uint64_t net_next_ns(struct harp_nic *nic)
 {
 	return sim_net_card_next_ns(net_card(nic));
 }
-
-static int net_memory_add(struct harp_nic *nic, const void *base, size_t bytes)
-{
-	struct sim_card *card = net_card(nic);
-
-	return card->inner->ops->memory_add(card->inner, base, bytes);
-}
-
-static int net_memory_remove(struct harp_nic *nic, const void *base, size_t bytes)
-{
-	struct sim_card *card = net_card(nic);
-
-	return card->inner->ops->memory_remove(card->inner, base, bytes);
-}
-
-static void net_stats(struct harp_nic *nic, struct harp_nic_stats *out)
-{
-	struct sim_card *card = net_card(nic);
-
-	card->inner->ops->stats(card->inner, out);
-}
-
-static void net_card_destroy(struct harp_nic *nic)
-{
-	(void)nic; /* the wire's port is the wire's, the card is struct sim's */
-}
-
-static const struct harp_nic_ops net_ops = {
-	.size = sizeof(struct harp_nic_ops),
-	.rx = net_rx,
-	.tx = net_tx,
-	.complete = net_complete,
-	.fill = net_fill,
-	.kick = net_kick,
-	.next_ns = net_next_ns,
-	.stats = net_stats,
-	.destroy = net_card_destroy,
-	.memory_add = net_memory_add,
-	.memory_remove = net_memory_remove,
-};
 
 /* ---- the bridge -------------------------------------------------------------------------------- */
 
@@ -413,7 +371,7 @@ bool sim_net_stack_make(struct sim *sim, unsigned stack)
 		.now_ns = sim->now_ns,
 	};
 	struct harp_addr addr = sim_net_addr(sim, stack);
-	int err = harp_stack_create(&k->stack, &k->card.nic, &options);
+	int err = harp_stack_create(&k->stack, k->card.nic, &options);
 
 	if (!err)
 		err = harp_stack_address_add(k->stack, &addr,
@@ -437,7 +395,7 @@ bool sim_net_stack_make(struct sim *sim, unsigned stack)
 void sim_net_stack_destroy(struct sim *sim, unsigned stack)
 {
 	struct sim_stack *k = &sim->stacks[stack];
-	struct wire_port *port = (struct wire_port *)k->card.inner;
+	struct wire_port *port = (struct wire_port *)k->card.nic;
 
 	memset(k->listeners, 0, sizeof(k->listeners));
 	sim_memory_forget(sim, stack);
@@ -454,8 +412,10 @@ void sim_net_stack_destroy(struct sim *sim, unsigned stack)
 
 bool sim_net_make(struct sim *sim)
 {
+	static struct harp_nic_ops card_ops;
 	int err = net_make_wires(sim);
 
+	net_sim = sim;
 	if (err)
 		return sim_fail(sim, "harp_wire_create: %s", strerror(-err));
 	for (unsigned i = 0; i < sim->scenario->stack_count; i++) {
@@ -468,9 +428,15 @@ bool sim_net_make(struct sim *sim)
 			return sim_fail(sim, "harp_wire_set_impair: %s", strerror(-err));
 		card->sim = sim;
 		card->index = i;
-		card->inner = harp_wire_port(wire, net_port_of(sim, i));
-		card->nic.ops = &net_ops;
-		card->nic.caps = card->inner->caps;
+		card->nic = harp_wire_port(wire, net_port_of(sim, i));
+		wire_ops = card->nic->ops;
+		card_ops = *wire_ops;
+		card_ops.rx = net_rx;
+		card_ops.tx = net_tx;
+		card_ops.complete = net_complete;
+		card_ops.fill = net_fill;
+		card_ops.next_ns = net_next_ns;
+		card->nic->ops = &card_ops;
 		if (!sim_net_stack_make(sim, i))
 			return false;
 	}
@@ -503,11 +469,11 @@ static void net_cut(struct sim *sim, unsigned from, unsigned to, uint64_t until_
 /* What arrived for a stack that does not exist is lost. */
 static void net_discard(struct sim *sim, unsigned stack)
 {
-	struct harp_nic *inner = sim->stacks[stack].card.inner;
+	struct harp_nic *nic = sim->stacks[stack].card.nic;
 	struct harp_desc descs[64];
 
 	/* Without frames to receive into rx() drops all that has arrived. */
-	while (inner->ops->rx(inner, descs, 64, sim->now_ns) > 0)
+	while (wire_ops->rx(nic, descs, 64, sim->now_ns) > 0)
 		continue;
 }
 
