@@ -2,7 +2,7 @@
 /*
  * coll_clock.c - threads that take turns, and the time that they see.
  *
- * Theory of operation. A task is a thread. One runs; it gives the turn away when it sleeps, reads the clock,
+ * Theory of operation. A task is a thread. One runs; another one runs when it sleeps, reads the clock,
  * waits for a lock that another task holds, for a condition or for a thread's end. The turn then goes to the
  * task that wants to run first, and the clock to that time.
  * So a seed's run is the same each time, and sanitizers see ordinary threads.
@@ -19,7 +19,7 @@
 
 #define TASKS_MAX 64u
 #define NEVER_NS UINT64_MAX
-#define CLOCK_READ_NS 300u /* a thread gets so far between two looks at the clock */
+#define CLOCK_READ_NS 300u /* the time that a thread needs between two reads of the clock */
 #define YIELD_NS 5000u
 
 struct task {
@@ -104,7 +104,7 @@ static struct task *clock_next(void)
 	return next;
 }
 
-/* tasks.lock is held. Gives the turn away and, unless the task has ended, waits for the next one. */
+/* tasks.lock is held. Another task runs; unless this one has ended, waits for its next turn. */
 static void clock_switch(void)
 {
 	struct task *next = NULL;

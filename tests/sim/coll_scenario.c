@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * coll_scenario.c - the scenario of a seed: ranks, NICs, calls, and what befalls a rank.
+ * coll_scenario.c - the scenario of a seed: ranks, NICs, calls, and what happens to a rank.
  *
  * Bounds keep a seed at some tens of milliseconds of work: about a megabyte in all.
  */

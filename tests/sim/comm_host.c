@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "base/endian.h"
-#include "comm_words.h"
+#include "comm_preamble.h"
 #include "double_env.h"
 #include "lane/lane_harp.h"
 #include "nic/wire.h"
@@ -74,7 +74,7 @@ int harp_instance_fd(const struct harp_instance *instance)
 	return -1;
 }
 
-/* Work was posted: whoever sleeps must look. */
+/* Work was posted: the background poller looks at once. */
 void engine_wake(struct poller *poller)
 {
 	struct csim_nic *nic = (struct csim_nic *)poller;
@@ -87,7 +87,7 @@ void engine_advance(struct poller *poller, uint64_t now_ns)
 	struct csim_nic *nic = (struct csim_nic *)poller;
 
 	if (engine_turn(&nic->engine, now_ns))
-		csim_rouse(nic->sim, nic->host);
+		csim_wake_apps(nic->sim, nic->host);
 }
 
 /* ---- NICs: the wire's ports, which lose what is cut off ----------------------------------------- */
@@ -114,7 +114,7 @@ static struct csim_lane *card_lane(struct csim_nic *nic, const uint8_t *eth, uin
 		for (unsigned side = 0; side < 2; side++) {
 			if (csim_lane_host(lane, !side) == nic->host &&
 			    eth[11] == csim_lane_host(lane, side) &&
-			    csim_words_port(lane, be16_load(tcp + (side == CSIM_SEND ? 0 : 2)))) {
+			    csim_preamble_port(lane, be16_load(tcp + (side == CSIM_SEND ? 0 : 2)))) {
 				*sender = side;
 				return lane;
 			}
@@ -170,9 +170,9 @@ uint64_t csim_nic_next_ns(struct csim_nic *nic)
 {
 	uint64_t engine_ns = engine_deadline_ns(&nic->engine);
 	uint64_t card_ns = nic->port->ops->next_ns(nic->port);
-	uint64_t door_ns = csim_words_next_ns(nic);
+	uint64_t listener_ns = csim_preamble_next_ns(nic);
 
-	engine_ns = door_ns < engine_ns ? door_ns : engine_ns;
+	engine_ns = listener_ns < engine_ns ? listener_ns : engine_ns;
 	return card_ns < engine_ns ? card_ns : engine_ns;
 }
 
@@ -254,7 +254,7 @@ static int nic_make(struct csim *sim, unsigned host, unsigned rail)
 	return nic_stack_make(nic, true);
 }
 
-static void host_dial_advance(struct poller *poller, uint64_t now_ns)
+static void connect_poller_advance(struct poller *poller, uint64_t now_ns)
 {
 	(void)poller_run_ready(poller, now_ns);
 }
@@ -281,7 +281,7 @@ bool csim_hosts_make(struct csim *sim)
 		err = harp_wire_create(&sim->wires[rail], &options);
 	}
 	for (unsigned host = 0; host < w->hosts && !err; host++) {
-		poller_init(&sim->hosts[host].dial_driver, host_dial_advance);
+		poller_init(&sim->hosts[host].connect_poller, connect_poller_advance);
 		csim_control_make(&sim->hosts[host]);
 		for (unsigned rail = 0; rail < w->rails && !err; rail++)
 			err = nic_make(sim, host, rail);
@@ -314,7 +314,7 @@ void csim_nic_drop(struct csim_nic *nic)
 		free(container_of(l, struct lane_harp, member));
 	}
 	nic->engine.closing_count = 0;
-	csim_words_drop(nic);
+	csim_preamble_drop(nic);
 }
 
 void csim_nic_kill(struct csim_nic *nic)
@@ -356,8 +356,8 @@ static uint32_t rst_packet(const struct csim *sim, unsigned from, unsigned to, u
 
 void csim_inject_rst(struct csim *sim, struct csim_lane *lane, enum csim_side victim, bool fits)
 {
-	struct lane_harp *mine = (struct lane_harp *)csim_words_end(lane, victim);
-	struct lane_harp *its = (struct lane_harp *)csim_words_end(lane, !victim);
+	struct lane_harp *mine = (struct lane_harp *)csim_preamble_end(lane, victim);
+	struct lane_harp *its = (struct lane_harp *)csim_preamble_end(lane, !victim);
 	unsigned to = csim_lane_host(lane, victim), from = csim_lane_host(lane, !victim);
 	unsigned rail = (unsigned)lane->spec->rail;
 	uint8_t eth[128];

@@ -3,7 +3,7 @@
  * runner.h - what sim_run and sim_comm_run share: seeds in numbers, replay, text, reducing what fails.
  *
  *	--seeds FROM COUNT   many; stops at the first that fails, and says how to replay it
- *	--seed N             one, with its trace; a failure says where everyone stood
+ *	--seed N             one, with its trace; a failure prints the state of all parts
  *	--twice FROM COUNT   is the same seed the same run?
  *	--print N            the scenario of a seed, as text
  *	--file PATH          a scenario from text
@@ -30,7 +30,7 @@ struct runner {
 	const struct scn_layout *layout;
 	void *scenario; /* made, read and reduced here */
 	void (*make)(uint64_t seed);
-	/* dump: a failure says where everyone stood, on stdout. */
+	/* dump: a failure prints the state of all parts, on stdout. */
 	bool (*run)(const void *scenario, bool dump, struct runner_result *result);
 };
 

@@ -26,9 +26,9 @@ enum scn_send { SCN_SEND_COPY, SCN_SEND_FRAMES, SCN_SEND_MIXED, SCN_SEND_EXTERNA
 enum scn_recv { SCN_RECV_COPY, SCN_RECV_PEEK, SCN_RECV_FRAMES };
 
 enum scn_event_kind {
-	SCN_IMPAIR = 0, /* what `stack` sends meets a worse (or better) way */
+	SCN_IMPAIR = 0, /* the path of what `stack` sends gets worse (or better) */
 	SCN_STALL,      /* `stack` is not polled, nor do its applications run */
-	SCN_DOWN,       /* `stack`'s cable is out */
+	SCN_DOWN,       /* `stack`'s link is down */
 	SCN_CUT,        /* nothing passes between `stack` and `peer`; one_way: to `peer` only */
 	SCN_RESTART,    /* `stack` is destroyed, and made again when the event ends */
 	SCN_RING,       /* the card of `stack` holds at most `count` frames for sending */

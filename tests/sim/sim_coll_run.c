@@ -363,7 +363,7 @@ static void rank_call(struct rank *rank, const struct cln_call *spec)
 }
 
 /* False: the rank is absent from here on. */
-static bool rank_meets(struct rank *rank)
+static bool rank_event(struct rank *rank)
 {
 	const struct cln_event *event = scenario.events;
 
@@ -385,8 +385,8 @@ static bool rank_meets(struct rank *rank)
 	}
 }
 
-/* Mends the cut after its time. */
-static void healer(void *arg)
+/* Ends the cut after its time. */
+static void cut_ends(void *arg)
 {
 	const struct cln_event *event = arg;
 
@@ -436,14 +436,14 @@ static void rank_main(void *arg)
 		if (!rank_open(rank))
 			clock_fail("rank %u: open: %s", rank->rank, rank->error);
 		for (rank->call = 0; rank->call < scenario.call_count; rank->call++) {
-			is_there = rank_meets(rank);
+			is_there = rank_event(rank);
 			if (!is_there || rank->has_failed)
 				break;
 			rank_call(rank, &scenario.calls[rank->call]);
 		}
 		if (is_there)
 			rank_wait(rank);
-		/* What this rank would say by leaving, the others must find out alone. */
+		/* The others must find the error without this rank closing. */
 		while (event && event->rank == rank->rank && !others_ended(rank))
 			clock_sleep(MS);
 		if (event && event->rank != rank->rank && !rank->has_failed)
@@ -483,7 +483,7 @@ static bool run(const void *s, bool dump, struct runner_result *result)
 	}
 	if (scenario.event_count && scenario.events[0].kind == CLN_CUT &&
 	    scenario.events[0].duration_ns)
-		clock_add(healer, &scenario.events[0]);
+		clock_add(cut_ends, &scenario.events[0]);
 	good = clock_run(120 * S);
 	*result = (struct runner_result){ sim_clock.reason, sim_clock.trace, network_bytes,
 					  sim_clock.steps, sim_clock.now_ns };

@@ -17,7 +17,7 @@
 static struct csim sim;
 static struct comm_scenario scenario;
 static uint64_t plant;
-static uint64_t dialled, rerolls, died; /* in all runs */
+static uint64_t attempts, rerolls, died; /* in all runs */
 
 static void make(uint64_t seed)
 {
@@ -29,7 +29,7 @@ static bool run(const void *s, bool dump, struct runner_result *result)
 {
 	bool good = csim_run(&sim, s, dump);
 
-	dialled += sim.dialled;
+	attempts += sim.attempts;
 	rerolls += sim.rerolls;
 	died += sim.deaths;
 	*result = (struct runner_result){ sim.reason, sim.trace, sim.bytes, sim.steps,
@@ -62,7 +62,7 @@ static const struct {
 };
 #define DEATHS (sizeof(deaths) / sizeof(deaths[0]))
 
-static bool dies(unsigned which, unsigned lane, unsigned death, uint64_t step, uint64_t redial_ns)
+static bool dies(unsigned which, unsigned lane, unsigned death, uint64_t step, uint64_t reopen_ns)
 {
 	char path[64];
 	FILE *file;
@@ -72,7 +72,7 @@ static bool dies(unsigned which, unsigned lane, unsigned death, uint64_t step, u
 	scenario.events[0].lane = lane;
 	scenario.events[0].step = step;
 	scenario.event_count = 1;
-	scenario.comms[0].redial_ns = redial_ns;
+	scenario.comms[0].reopen_ns = reopen_ns;
 	if (csim_run(&sim, &scenario, false))
 		return true;
 	printf("small scenario %u, lane %u %s at step %llu: FAILED: %s\n", which, lane,
@@ -177,8 +177,8 @@ int main(int argc, char **argv)
 		return run_check_plant(strtoull(argv[2], NULL, 0));
 	rc = runner_command(argc, argv);
 	if (rc == 0 && strcmp(argv[1], "--seeds") == 0)
-		printf("upkeep: %llu dials, %llu of them re-rolls; %llu deaths\n",
-		       (unsigned long long)dialled, (unsigned long long)rerolls,
+		printf("reconnect: %llu attempts, %llu of them re-rolls; %llu lanes lost\n",
+		       (unsigned long long)attempts, (unsigned long long)rerolls,
 		       (unsigned long long)died);
 	if (rc < 0)
 		fprintf(stderr,

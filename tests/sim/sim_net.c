@@ -97,7 +97,7 @@ static uint8_t *net_gather(const struct sim_card *card, const struct harp_desc *
 		const uint8_t *bytes = wire_card_bytes(port, &descs[i]);
 
 		if (!bytes)
-			break; /* the wire refuses it: sim_judge.c finds it there */
+			break; /* the wire refuses it: sim_check.c finds it there */
 		memcpy(packet + *len, bytes, descs[i].len);
 		*len += descs[i].len;
 	}
@@ -130,7 +130,7 @@ static unsigned net_rx(struct harp_nic *nic, struct harp_desc *descs, unsigned m
 					wire_ops->fill(nic, &descs[d].addr, 1);
 				continue;
 			}
-			sim_watch_taken(card->sim, card->index, packet, len);
+			sim_segment_received(card->sim, card->index, packet, len);
 			memmove(descs + kept, descs + i, n * sizeof(*descs));
 			kept += n;
 		}
@@ -142,7 +142,7 @@ static void net_emit(void *ctx, uint8_t *packet, uint32_t len)
 {
 	const struct sim_card *card = ctx;
 
-	sim_watch_sent(card->sim, card->index, packet, len);
+	sim_segment_sent(card->sim, card->index, packet, len);
 }
 
 static unsigned net_tx(struct harp_nic *nic, const struct harp_desc *descs, unsigned count,
@@ -162,7 +162,7 @@ static unsigned net_tx(struct harp_nic *nic, const struct harp_desc *descs, unsi
 			card->tx_refused = true;
 			break;
 		}
-		/* What goes on the wire is what is judged. */
+		/* What goes on the wire is what is checked. */
 		(void)wire_card_send(&nic->caps, packet, len, descs[taken].flags,
 				     NET_PACKET_MAX, net_emit, card);
 		card->tx_held += n;
@@ -401,7 +401,7 @@ void sim_net_stack_destroy(struct sim *sim, unsigned stack)
 	sim_memory_forget(sim, stack);
 	harp_stack_destroy(k->stack);
 	k->stack = NULL;
-	/* Its frames are nobody's now: the next stack brings all of them anew. */
+	/* Its frames have no owner now: the next stack fills all of them again. */
 	port->fill_count = 0;
 	port->sent_count = 0;
 	k->card.tx_held = 0;
