@@ -153,13 +153,13 @@ TEST(arp_requests_for_us_are_answered)
 	CHECK_EQ(h.stats.arp_out, 1);
 
 	/* Not for us: silence. A probe without an address (RFC 5227): an answer, nothing learned. */
-	const uint8_t third[4] = { 10, 0, 0, 3 }, nobody[4] = { 0 };
+	const uint8_t third[4] = { 10, 0, 0, 3 }, unspecified[4] = { 0 };
 	uint32_t known = h.eth.neighbor_count;
 
 	make_arp(p, everyone, 1, peer_mac, peer_ip, third);
 	peer_say(&h, p, 42);
 	CHECK_EQ(peer_receive(&h, r), 0);
-	make_arp(p, everyone, 1, peer_mac, nobody, host_ip);
+	make_arp(p, everyone, 1, peer_mac, unspecified, host_ip);
 	peer_say(&h, p, 42);
 	CHECK_EQ(peer_receive(&h, r), 42);
 	CHECK_EQ(h.eth.neighbor_count, known);

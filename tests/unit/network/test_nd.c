@@ -22,7 +22,7 @@ static const uint8_t evil_mac[6] = { 0x02, 0x66, 0x66, 0x66, 0x66, 0x66 };
 static const uint8_t all_nodes_mac[6] = { 0x33, 0x33, 0, 0, 0, 1 };
 static const uint8_t our_group_mac[6] = { 0x33, 0x33, 0xff, 0, 0, 1 };
 static const uint8_t peer_group_mac[6] = { 0x33, 0x33, 0xff, 0, 0, 2 };
-static const struct harp_addr nobody;
+static const struct harp_addr unspecified;
 
 /* A message about target; option 0: none. Sealed. */
 static uint32_t make_nd(uint8_t *p, uint8_t type, uint8_t flags, const struct harp_addr *target,
@@ -175,7 +175,7 @@ TEST(solicitations_for_us_are_answered)
 	peer_say(&h, p, AT + 42);
 	CHECK(sent(r, NA));
 	check_advertisement(r, peer_mac, &peer_ip6, SOLICITED | OVERRIDE);
-	CHECK_EQ(peer_record()->state, NEIGHBOR_STALE); /* someone about to talk to us */
+	CHECK_EQ(peer_record()->state, NEIGHBOR_STALE); /* a peer about to send */
 	CHECK_MEM(peer_record()->mac, peer_mac, 6);
 
 	says(NS, 0, &host_ip6, NULL); /* a probe without its address: we know it */
@@ -186,7 +186,7 @@ TEST(solicitations_for_us_are_answered)
 	says(NS, 0, &third, peer_mac);               /* not for us */
 	len = make_nd(p, NS, 0, &host_ip6, 0, NULL); /* RFC 4862 5.4.3: about to take our address */
 	memcpy(p, our_group_mac, 6);
-	header6(p)->src = nobody;
+	header6(p)->src = unspecified;
 	header6(p)->dst = host_addr("ff02::1:ff00:1");
 	icmp6_seal(p, AT, 24);
 	CHECK(!sent(r, NA));
@@ -202,7 +202,7 @@ TEST(an_advertisement_does_not_replace_a_reachable_neighbor)
 {
 	uint8_t r[HOST_PACKET_MAX];
 
-	says(NA, OVERRIDE, &peer_ip6, evil_mac); /* nobody asked, nobody cares */
+	says(NA, OVERRIDE, &peer_ip6, evil_mac); /* unsolicited: ignored */
 	CHECK_EQ(h.eth.neighbor_count, 0);
 	CHECK_EQ(try_send(), -EAGAIN);
 	says(NA, SOLICITED | OVERRIDE, &peer_ip6, peer_mac);
@@ -227,7 +227,7 @@ TEST(an_advertisement_does_not_replace_a_reachable_neighbor)
 	CHECK_EQ(peer_record()->state, NEIGHBOR_STALE);
 	says(NA, 0, &peer_ip6, evil_mac); /* a proxy's: may not override */
 	CHECK_MEM(peer_record()->mac, peer_mac, 6);
-	says(NA, OVERRIDE, &peer_ip6, evil_mac); /* a true move, as far as anyone knows */
+	says(NA, OVERRIDE, &peer_ip6, evil_mac); /* a move to another NIC */
 	CHECK_MEM(peer_record()->mac, evil_mac, 6);
 	CHECK_EQ(peer_record()->state, NEIGHBOR_STALE);
 }

@@ -215,7 +215,7 @@ TEST(a_closed_port_is_answered_with_an_icmp_error)
 	harp_udp_close(sock);
 }
 
-/* What is left of the bucket tells nobody how much others took of it: after as long a pause the burst is of
+/* What is left of the bucket does not tell how much others took of it: after as long a pause the burst is of
  * another length each time. On average it is what the limit says. */
 TEST(icmp_errors_are_rate_limited_unpredictably)
 {
@@ -261,7 +261,7 @@ TEST(a_connected_socket_hears_its_peer_only)
 	CHECK_EQ(rig_write(sock, NULL, 5), 5);
 	rig_poll(rig);
 	rig_expect(rig, RIG_PEER_PORT, 5);
-	/* From here others find nobody. */
+	/* From here datagrams of others have no socket. */
 	rig_says(rig, (struct rig_say){ .src = &rig->other, .len = 11 });
 	CHECK(rig_take(rig, &sent) && sent.proto != IP_PROTO_UDP);
 	rig_says(rig, (struct rig_say){ .len = 12 });
@@ -442,7 +442,7 @@ TEST(a_full_nic_delays_datagrams_in_order)
 	harp_udp_close(sock);
 }
 
-/* A next hop that nobody has: others' datagrams pass it, it is given up in time, and reported. */
+/* A next hop that does not exist: other datagrams are sent meanwhile, it is given up in time, and reported. */
 TEST(an_unresolved_neighbor_delays_no_other)
 {
 	struct harp_udp *sock = rig_socket(rig, RIG_PORT, NULL);
@@ -537,7 +537,7 @@ TEST(two_addresses_share_a_port)
 	harp_udp_close(b);
 }
 
-/* What was taken from the application is nobody's when the address it was to leave from has gone. */
+/* Datagrams that are queued fail when their source address is removed. */
 TEST(a_removed_address_fails_its_datagrams)
 {
 	struct harp_udp *sock = rig_socket(rig, RIG_PORT, NULL);
