@@ -239,7 +239,6 @@ TEST(counters_and_states_have_names)
 	CHECK_STR(harp_tcp_state_name(HARP_TCP_CLOSED + 1), "?");
 }
 
-/* A caller built with a newer header asks for more than there is: the rest reads as nothing. */
 /* Its memory is large enough to be unmapped: a later write faults. */
 TEST(a_stack_ends_with_timers_of_all_kinds_on_one_list)
 {
