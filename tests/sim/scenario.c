@@ -65,11 +65,6 @@ static void make_world(struct maker *m)
 	if (one_in(&m->rng, 2))
 		w->complete_delay_ns = below64(&m->rng, 500 * US);
 	m->s->stack_count = one_in(&m->rng, 2) ? 2 : 2 + below(&m->rng, SCN_STACKS_MAX - 1);
-	if (m->s->stack_count > 2 && one_in(&m->rng, 3)) {
-		w->trunk_bps = 100000000ull << below(&m->rng, 7);
-		w->trunk_queue_bytes = 30000 + below(&m->rng, 200000);
-		w->trunk_delay_ns = 1 + below64(&m->rng, one_in(&m->rng, 4) ? 20 * MS : 100 * US);
-	}
 }
 
 static void make_stack(struct maker *m, struct scn_stack *k)
@@ -85,6 +80,11 @@ static void make_stack(struct maker *m, struct scn_stack *k)
 		k->queue_bytes = 20000 + below(&m->rng, 200000);
 	if (k->rate_bps && one_in(&m->rng, 4))
 		k->ecn_mark_bytes = 10000 + below(&m->rng, 60000);
+	if (k->rate_bps && one_in(&m->rng, 3)) {
+		k->inbound = 1;
+		k->rate_bps = 100000000ull << below(&m->rng, 7);
+		k->queue_bytes = 30000 + below(&m->rng, 200000);
+	}
 	k->poll_cost_ns = 100 + below(&m->rng, 3000);
 	if (one_in(&m->rng, 4))
 		k->poll_lag_ns = below64(&m->rng, one_in(&m->rng, 4) ? 3 * MS : 20 * US);

@@ -49,9 +49,6 @@ enum scn_event_kind {
 	X(offloads, 0)       /* of all cards: HARP_NIC_TX_CSUM, HARP_NIC_TX_TSO */                 \
 	X(external_count, 0) /* external frames of each card */                                    \
 	X(tx_frags, 0)       /* descriptors of a packet; 0: 8 */                                   \
-	X(trunk_bps, 0)      /* 0: one switch. Else odd stacks lie behind a trunk of this rate */  \
-	X(trunk_queue_bytes, 0)                                                                    \
-	X(trunk_delay_ns, 0)                                                                       \
 	X(plant_bytes, SCN_KEEP) /* a bug to be found: 1 + the stream offset of a damaged byte */
 
 #define SCN_STACK(X)                                                                               \
@@ -60,6 +57,7 @@ enum scn_event_kind {
 	X(rate_bps, 0)                                                                             \
 	X(queue_bytes, 0)                                                                          \
 	X(ecn_mark_bytes, 0)                                                                       \
+	X(inbound, 0) /* rate, queue and marks are of what comes to the stack, from all others */  \
 	X(loss_ppm, 0)                                                                             \
 	X(duplicate_ppm, 0)                                                                        \
 	X(reorder_ppm, 0)                                                                          \

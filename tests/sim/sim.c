@@ -326,8 +326,6 @@ static bool run_step(struct sim *sim, const uint64_t *due_ns)
 
 	if (!run_events(sim))
 		return false;
-	if (sim_net_bridge_next_ns(sim) <= sim->now_ns)
-		sim_net_bridge_poll(sim);
 	for (unsigned i = 0; i < sim->scenario->stack_count; i++) {
 		const struct sim_stack *k = &sim->stacks[i];
 		bool eager = polled && sim->scenario->stacks[i].eager &&
@@ -348,9 +346,8 @@ static bool run_loop(struct sim *sim)
 	uint64_t wake_ns[SCN_STACKS_MAX] = { 0 }, due_ns[SCN_STACKS_MAX] = { 0 }, looked_ns = 0;
 
 	while (true) {
-		uint64_t next_ns = run_event_next_ns(sim), bridge_ns = sim_net_bridge_next_ns(sim);
+		uint64_t next_ns = run_event_next_ns(sim);
 
-		next_ns = bridge_ns < next_ns ? bridge_ns : next_ns;
 		run_wakes(sim, wake_ns);
 		for (unsigned i = 0; i < sim->scenario->stack_count; i++) {
 			due_ns[i] = run_due_ns(sim, i, wake_ns[i]);

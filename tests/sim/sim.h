@@ -3,7 +3,7 @@
  * sim.h - the simulator: a scenario run under a virtual clock, checked at every step.
  *
  *	sim.c           the schedule: stacks at their deadlines or when a packet arrives, and never else
- *	sim_net.c       wires, the bridge, and NICs, which stall and lose packets
+ *	sim_net.c       the wire and the NICs, which stall and lose packets
  *	sim_segments.c  checks every segment that a stack sends or receives
  *	sim_app.c       applications: they send a known stream and check the one they get
  *	sim_memory.c    what they send in place
@@ -78,17 +78,11 @@ struct sim_stack {
 
 struct sim_segments; /* sim_segments.c */
 
-struct sim_bridge {
-	struct harp_nic *nic[2]; /* NULL: one wire only */
-	uint64_t frames_out[2];  /* given to a side's card, not completed */
-};
-
 struct sim {
 	const struct scenario *scenario;
 	struct rng rng;
 	uint64_t now_ns, heal_ns; /* no event is going on from here */
-	struct harp_wire *wire[2];
-	struct sim_bridge bridge;
+	struct harp_wire *wire;
 	struct sim_stack stacks[SCN_STACKS_MAX];
 	struct sim_pair pairs[SCN_CONNS_MAX];
 	uint8_t event_state[SCN_EVENTS_MAX]; /* 0: to come, 1: going on, 2: over */
@@ -110,13 +104,10 @@ void sim_net_destroy(struct sim *sim);
 struct harp_addr sim_net_addr(const struct sim *sim, unsigned stack);
 bool sim_net_stack_make(struct sim *sim, unsigned stack);
 void sim_net_stack_destroy(struct sim *sim, unsigned stack);
-/* When the NIC, or the bridge, next has something. */
+/* When the NIC next has something. */
 uint64_t sim_net_card_next_ns(struct sim_card *card);
-uint64_t sim_net_bridge_next_ns(const struct sim *sim);
-void sim_net_bridge_poll(struct sim *sim);
 void sim_net_event_begin(struct sim *sim, const struct scn_event *event);
 void sim_net_event_end(struct sim *sim, const struct scn_event *event);
-uint64_t sim_net_in_flight(const struct sim *sim);
 struct harp_tcp_options sim_tcp_options(uint64_t rx_frames, uint64_t tx_frames,
 					uint64_t keepalive_ns, uint64_t congestion, uint64_t ecn);
 

@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * sim_net.c - wires, the bridge, and the cards.
+ * sim_net.c - the wire and the NICs.
  *
- * One switched wire with a port for each stack; or two, the stacks with even numbers on one and those
- * with odd ones on the other, and a bridge between whose ports are the slow ones: several flows then
- * share a bottleneck that none of their own links is. Ports of the second wire are told apart by the
- * fifth byte of their MAC addresses, so that a wire floods what is for the other one.
+ * One switched wire with a port for each stack. The switch's port towards a stack may be the slow one:
+ * several flows then share a bottleneck that is none of their senders' links.
  *
  * A stack's NIC (struct sim_card) is its port with other operations: they show every packet to
  * sim_segments.c, lose what a cut path loses, and withhold room for sending, frames to receive into,
@@ -23,27 +21,10 @@
 #define NET_PACKET_MAX 65535u
 #define NET_FIXED_WINDOW 100000u
 
-static bool net_two_wires(const struct sim *sim)
-{
-	return sim->scenario->world.trunk_bps != 0;
-}
-
-static unsigned net_wire_of(const struct sim *sim, unsigned stack)
-{
-	return net_two_wires(sim) ? stack & 1 : 0;
-}
-
-static unsigned net_port_of(const struct sim *sim, unsigned stack)
-{
-	return net_two_wires(sim) ? stack >> 1 : stack;
-}
-
-/* The stack whose card has this MAC address; SCN_STACKS_MAX: none (damaged on its way). */
+/* The stack whose NIC has this MAC address; SCN_STACKS_MAX: none (damaged on its way). */
 static unsigned net_stack_of(const struct sim *sim, const uint8_t *mac)
 {
-	unsigned wire = mac[4] - 0x50u, stack = net_two_wires(sim) ? mac[5] * 2u + wire : mac[5];
-
-	return wire < 2 && stack < sim->scenario->stack_count ? stack : SCN_STACKS_MAX;
+	return mac[4] == 0x50 && mac[5] < sim->scenario->stack_count ? mac[5] : SCN_STACKS_MAX;
 }
 
 struct harp_addr sim_net_addr(const struct sim *sim, unsigned stack)
@@ -213,77 +194,6 @@ static uint64_t net_next_ns(struct harp_nic *nic)
 	return sim_net_card_next_ns(net_card(nic));
 }
 
-/* ---- the bridge -------------------------------------------------------------------------------- */
-
-static void net_bridge_fill(struct sim_bridge *bridge, unsigned side)
-{
-	const struct harp_nic_caps *caps = &bridge->nic[side]->caps;
-
-	for (uint64_t i = 0; i < caps->rx_ring; i++) {
-		uint64_t addr = i * caps->frame_size;
-
-		bridge->nic[side]->ops->fill(bridge->nic[side], &addr, 1);
-	}
-}
-
-/* One packet that arrived at a side goes out of the other one, in a frame that is free there. */
-static void net_bridge_forward(struct sim *sim, unsigned from, const struct harp_desc *descs,
-			       unsigned n)
-{
-	struct harp_nic *in = sim->bridge.nic[from], *out = sim->bridge.nic[!from];
-	const struct harp_nic_caps *caps = &out->caps;
-	const uint8_t *mac = in->caps.frame_base + descs[0].addr;
-	struct harp_desc copy[8];
-
-	if (!(mac[0] & 1) && mac[4] != 0x50u + !from)
-		return; /* flooded to us, but not for the other side */
-	for (unsigned i = 0; i < n && i < 8; i++) {
-		uint64_t frame = caps->rx_ring + sim->bridge.frames_out[!from] %
-							 (caps->frame_count - caps->rx_ring);
-
-		copy[i] = descs[i];
-		copy[i].addr = frame * caps->frame_size;
-		memcpy(caps->frame_base + copy[i].addr, in->caps.frame_base + descs[i].addr,
-		       descs[i].len);
-		sim->bridge.frames_out[!from]++;
-	}
-	out->ops->tx(out, copy, n, sim->now_ns);
-}
-
-void sim_net_bridge_poll(struct sim *sim)
-{
-	struct harp_desc descs[64];
-	uint64_t addr;
-	unsigned got, n;
-
-	for (unsigned side = 0; side < 2 && sim->bridge.nic[0]; side++) {
-		struct harp_nic *nic = sim->bridge.nic[side];
-
-		while (nic->ops->complete(nic, &addr, 1, sim->now_ns) > 0)
-			continue;
-		while ((got = nic->ops->rx(nic, descs, 64, sim->now_ns)) > 0) {
-			for (unsigned i = 0; i < got; i += n) {
-				n = net_packet_descs(descs + i, got - i);
-				net_bridge_forward(sim, side, descs + i, n);
-				for (unsigned d = i; d < i + n; d++)
-					nic->ops->fill(nic, &descs[d].addr, 1);
-			}
-		}
-	}
-}
-
-uint64_t sim_net_bridge_next_ns(const struct sim *sim)
-{
-	uint64_t next_ns = SIM_NEVER_NS;
-
-	for (unsigned side = 0; side < 2 && sim->bridge.nic[0]; side++) {
-		uint64_t side_ns = sim->bridge.nic[side]->ops->next_ns(sim->bridge.nic[side]);
-
-		next_ns = side_ns < next_ns ? side_ns : next_ns;
-	}
-	return next_ns;
-}
-
 /* ---- making ------------------------------------------------------------------------------------ */
 
 static struct harp_wire_impair net_base_impair(const struct scn_stack *k)
@@ -299,48 +209,29 @@ static struct harp_wire_impair net_base_impair(const struct scn_stack *k)
 		.reorder_ppm = (uint32_t)k->reorder_ppm,
 		.reorder_ns = k->reorder_ns,
 		.corrupt_ppm = (uint32_t)k->corrupt_ppm,
+		.inbound = (uint32_t)k->inbound,
 	};
 }
 
-static int net_make_wires(struct sim *sim)
+static int net_make_wire(struct sim *sim)
 {
 	const struct scn_world *world = &sim->scenario->world;
-	unsigned count = sim->scenario->stack_count;
-	unsigned ports[2] = { count, 0 };
-	int err = 0;
+	struct harp_wire_options options = {
+		.size = sizeof(options),
+		.ports = sim->scenario->stack_count,
+		.frame_size = (uint32_t)world->frame_bytes,
+		.frame_count = (uint32_t)world->frame_count,
+		.mtu_bytes = (uint32_t)world->mtu_bytes,
+		.packets_max = (uint32_t)world->packets_max,
+		.strict = 1,
+		.seed = rng_u64(&sim->rng),
+		.complete_delay_ns = world->complete_delay_ns,
+		.offloads = (uint32_t)world->offloads,
+		.external_count = (uint32_t)world->external_count,
+		.tx_frags_max = (uint32_t)world->tx_frags,
+	};
 
-	if (net_two_wires(sim)) {
-		ports[0] = (count + 1) / 2 + 1;
-		ports[1] = count / 2 + 1;
-	}
-	for (unsigned w = 0; w < 2 && ports[w] && !err; w++) {
-		struct harp_wire_options options = {
-			.size = sizeof(options),
-			.ports = ports[w],
-			.frame_size = (uint32_t)world->frame_bytes,
-			.frame_count = (uint32_t)world->frame_count,
-			.mtu_bytes = (uint32_t)world->mtu_bytes,
-			.packets_max = (uint32_t)world->packets_max,
-			.strict = 1,
-			.seed = rng_u64(&sim->rng),
-			.complete_delay_ns = world->complete_delay_ns,
-			.offloads = (uint32_t)world->offloads,
-			.external_count = (uint32_t)world->external_count,
-			.tx_frags_max = (uint32_t)world->tx_frags,
-			.impair = { .rate_bps = world->trunk_bps,
-				    .queue_bytes = world->trunk_queue_bytes,
-				    .delay_ns = world->trunk_delay_ns },
-		};
-
-		err = harp_wire_create(&sim->wire[w], &options);
-		for (unsigned p = 0; p < ports[w] && !err; p++)
-			harp_wire_port(sim->wire[w], p)->caps.mac[4] = (uint8_t)(0x50 + w);
-		if (!err && net_two_wires(sim)) {
-			sim->bridge.nic[w] = harp_wire_port(sim->wire[w], ports[w] - 1);
-			net_bridge_fill(&sim->bridge, w);
-		}
-	}
-	return err;
+	return harp_wire_create(&sim->wire, &options);
 }
 
 struct harp_tcp_options sim_tcp_options(uint64_t rx_frames, uint64_t tx_frames,
@@ -413,22 +304,21 @@ void sim_net_stack_destroy(struct sim *sim, unsigned stack)
 bool sim_net_make(struct sim *sim)
 {
 	static struct harp_nic_ops card_ops;
-	int err = net_make_wires(sim);
+	int err = net_make_wire(sim);
 
 	net_sim = sim;
 	if (err)
 		return sim_fail(sim, "harp_wire_create: %s", strerror(-err));
 	for (unsigned i = 0; i < sim->scenario->stack_count; i++) {
 		struct sim_card *card = &sim->stacks[i].card;
-		struct harp_wire *wire = sim->wire[net_wire_of(sim, i)];
 		struct harp_wire_impair impair = net_base_impair(&sim->scenario->stacks[i]);
 
-		err = harp_wire_set_impair(wire, net_port_of(sim, i), &impair);
+		err = harp_wire_set_impair(sim->wire, i, &impair);
 		if (err)
 			return sim_fail(sim, "harp_wire_set_impair: %s", strerror(-err));
 		card->sim = sim;
 		card->index = i;
-		card->nic = harp_wire_port(wire, net_port_of(sim, i));
+		card->nic = harp_wire_port(sim->wire, i);
 		wire_ops = card->nic->ops;
 		card_ops = *wire_ops;
 		card_ops.rx = net_rx;
@@ -447,14 +337,7 @@ void sim_net_destroy(struct sim *sim)
 {
 	for (unsigned i = 0; i < sim->scenario->stack_count; i++)
 		harp_stack_destroy(sim->stacks[i].stack);
-	harp_wire_destroy(sim->wire[0]);
-	harp_wire_destroy(sim->wire[1]);
-}
-
-uint64_t sim_net_in_flight(const struct sim *sim)
-{
-	return harp_wire_in_flight(sim->wire[0]) +
-	       (sim->wire[1] ? harp_wire_in_flight(sim->wire[1]) : 0);
+	harp_wire_destroy(sim->wire);
 }
 
 /* ---- events ------------------------------------------------------------------------------------ */
@@ -494,8 +377,7 @@ void sim_net_event_begin(struct sim *sim, const struct scn_event *e)
 		impair.reorder_ppm = (uint32_t)e->reorder_ppm;
 		impair.reorder_ns = e->reorder_ns;
 		impair.corrupt_ppm = (uint32_t)e->corrupt_ppm;
-		harp_wire_set_impair(sim->wire[net_wire_of(sim, stack)], net_port_of(sim, stack),
-				     &impair);
+		harp_wire_set_impair(sim->wire, stack, &impair);
 		break;
 	case SCN_STALL:
 		k->stall_until_ns = until_ns > k->stall_until_ns ? until_ns : k->stall_until_ns;
@@ -532,8 +414,7 @@ void sim_net_event_end(struct sim *sim, const struct scn_event *e)
 	struct harp_wire_impair impair = net_base_impair(&sim->scenario->stacks[stack]);
 
 	if (e->kind == SCN_IMPAIR)
-		harp_wire_set_impair(sim->wire[net_wire_of(sim, stack)], net_port_of(sim, stack),
-				     &impair);
+		harp_wire_set_impair(sim->wire, stack, &impair);
 	if (e->kind == SCN_RESTART)
 		net_discard(sim, stack);
 }
