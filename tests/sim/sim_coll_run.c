@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * sim_coll_run.c - runs scenarios of collectives (coll_scenario.h). runner.h has its commands; and
- *
- *	sim_coll_run --check-plant FROM  a planted bug: is it found, reduced, and found again from text?
+ * sim_coll_run.c - runs scenarios of collectives (coll_scenario.h). runner.h has its commands.
  *
  * Every rank computes what it must get. A rank that is cut off for good, absent or mismatched makes the call
  * fail on all others in time; the text names an absent or mismatched one.
@@ -496,37 +494,30 @@ static bool run(const void *s, bool dump, struct runner_result *result)
 	return true;
 }
 
-static uint64_t plant;
+static struct runner coll_runner;
 
 static void make(uint64_t seed)
 {
 	coll_scenario_make(&scenario, seed);
-	scenario.world.plant = plant;
+	scenario.world.plant = coll_runner.plant;
 }
 
-static const struct runner coll_runner = {
+static bool is_small(void)
+{
+	return scenario.call_count == 1;
+}
+
+static struct runner coll_runner = {
 	.name = "sim_coll_run",
 	.prefix = "coll",
+	.usage = "",
 	.layout = &coll_scenario_layout,
 	.scenario = &scenario,
+	.plants = 1,
 	.make = make,
 	.run = run,
+	.is_small = is_small,
 };
-
-static int run_check_plant(uint64_t from)
-{
-	plant = 1;
-	for (uint64_t seed = from; seed < from + 50; seed++) {
-		unsigned tries = runner_shrink(seed);
-
-		if (!tries)
-			continue;
-		printf("seed %" PRIu64 ", reduced in %u runs, ", seed, tries);
-		return runner_check_text() && scenario.call_count == 1 ? 0 : 1;
-	}
-	printf("no seed shows the planted bug\n");
-	return 1;
-}
 
 int main(int argc, char **argv)
 {
@@ -538,14 +529,8 @@ int main(int argc, char **argv)
 	CPU_SET((size_t)sched_getcpu(), &processor);
 	sched_setaffinity(0, sizeof(processor), &processor);
 	runner_begin(&coll_runner);
-	if (argc == 3 && strcmp(argv[1], "--check-plant") == 0)
-		return run_check_plant(strtoull(argv[2], NULL, 0));
 	rc = runner_command(argc, argv);
 	if (rc == 0 && strcmp(argv[1], "--seeds") == 0)
 		printf("%" PRIu64 " calls failed, as they had to\n", failures);
-	if (rc < 0)
-		fprintf(stderr,
-			"usage: sim_coll_run --seeds FROM COUNT | --seed N | --twice FROM COUNT | "
-			"--print N | --file PATH | --shrink N | --check-plant FROM\n");
-	return rc < 0 ? 2 : rc;
+	return rc;
 }
