@@ -106,7 +106,7 @@ IPV4 = {
     "drop_eth_type": {
         "ethernet-unknown-type": eth(b"x" * 60, type=0x88B5),
         "ethernet-802.3-length": eth(b"x" * 60, type=60),
-        "ethernet-tagged-unknown-type": eth(Dot1Q(type=0x88B5) / Raw(b"x" * 60)),
+        "ethernet-tagged-unknown-type": eth(Dot1Q(vlan=0, type=0x88B5) / Raw(b"x" * 60)),
     },
     "drop_arp_bad": {
         "arp-41-bytes": ARP_REQUEST[:41],

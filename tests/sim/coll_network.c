@@ -192,6 +192,15 @@ int net_listen(int device, void *handle, void **listen_comm)
 	return 0;
 }
 
+static struct listen *listen_find(uint32_t port)
+{
+	struct listen *listen = LIST_FIRST(&net.listens);
+
+	while (listen && listen->port != port)
+		listen = LIST_NEXT(listen, link);
+	return listen;
+}
+
 static struct channel *channel_new(unsigned from_rank, const struct handle *to)
 {
 	struct channel *channel = calloc(1, sizeof(*channel));
@@ -204,9 +213,7 @@ static struct channel *channel_new(unsigned from_rank, const struct handle *to)
 	channel->ends[RECEIVER].channel = channel;
 	channel->opened_ns = arrival_ns(from_rank, 0);
 	STAILQ_INIT(&channel->messages);
-	LIST_FOREACH(channel->listen, &net.listens, link)
-		if (channel->listen->port == to->port)
-			break;
+	channel->listen = listen_find(to->port);
 	channel->ends[RECEIVER].is_closed = !channel->listen;
 	STAILQ_INSERT_TAIL(&net.channels, channel, link);
 	return channel;
@@ -236,7 +243,8 @@ int net_accept(void *listen_comm, void **comm)
 	struct channel *channel;
 
 	*comm = NULL;
-	STAILQ_FOREACH(channel, &net.channels, link) {
+	STAILQ_FOREACH(channel, &net.channels, link)
+	{
 		if (channel->listen == listen_comm &&
 		    has_arrived(channel->ranks[SENDER], channel->opened_ns)) {
 			channel->listen = NULL;
@@ -396,7 +404,8 @@ void net_close_listen(void *listen_comm)
 	struct listen *listen = listen_comm;
 	struct channel *channel;
 
-	STAILQ_FOREACH(channel, &net.channels, link) {
+	STAILQ_FOREACH(channel, &net.channels, link)
+	{
 		if (channel->listen != listen)
 			continue;
 		channel->listen = NULL;

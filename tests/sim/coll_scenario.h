@@ -15,9 +15,9 @@
 #define CLN_EVENTS_MAX 2u
 
 enum cln_event_kind {
-	CLN_LATE,   /* the rank pauses for duration_ns before the call */
-	CLN_CUT,    /* what the rank sends does not arrive from the call on: for duration_ns, 0: for ever */
-	CLN_ABSENT, /* the rank does not make the call, nor later ones */
+	CLN_LATE,     /* the rank pauses for duration_ns before the call */
+	CLN_CUT,      /* nothing that the rank sends arrives: for duration_ns, 0: for ever */
+	CLN_ABSENT,   /* the rank does not make the call, nor later ones */
 	CLN_MISMATCH, /* the rank calls with another number of elements */
 	CLN_EVENT_KINDS,
 };

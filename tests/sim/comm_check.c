@@ -82,7 +82,8 @@ bool csim_check_error(struct csim_app *app, int error)
 				 (unsigned long long)app->done);
 	if (k->spec->truncate_at || peer->error || (peer->closed && !k->spec->multi_lane) ||
 	    k->no_lane_ns != CSIM_NEVER_NS || !check_works(sim, app->number) ||
-	    (k->no_lane_until_ns && sim->now_ns < k->no_lane_until_ns + sim->scenario->world.user_timeout_ns))
+	    (k->no_lane_until_ns &&
+	     sim->now_ns < k->no_lane_until_ns + sim->scenario->world.user_timeout_ns))
 		k->excused = true;
 	return k->excused || csim_fail(sim, "comm %u: error %d at the %s end though a lane works",
 				       app->number, error, app->side ? "receiving" : "sending");
@@ -170,7 +171,8 @@ bool csim_check_progress(struct csim *sim)
 		struct csim_comm *k = &sim->comms[i];
 
 		if (check_works(sim, i)) {
-			if (k->no_lane_ns != CSIM_NEVER_NS && sim->now_ns - k->no_lane_ns > CHECK_BARE_NS)
+			if (k->no_lane_ns != CSIM_NEVER_NS &&
+			    sim->now_ns - k->no_lane_ns > CHECK_BARE_NS)
 				k->no_lane_until_ns = sim->now_ns;
 			k->no_lane_ns = CSIM_NEVER_NS;
 		} else if (k->no_lane_ns == CSIM_NEVER_NS) {
@@ -221,7 +223,8 @@ bool csim_check_end(struct csim *sim)
 						 (unsigned long long)k->spec->messages,
 						 side ? "received" : "sent");
 		}
-		if (k->spec->multi_lane && !k->spec->r_close_at && !(csim_is_buffered(k) && k->excused) &&
+		if (k->spec->multi_lane && !k->spec->r_close_at &&
+		    !(csim_is_buffered(k) && k->excused) &&
 		    !sim->hosts[k->app[CSIM_RECV].host].dead &&
 		    k->app[CSIM_SEND].finished > k->app[CSIM_RECV].finished)
 			return csim_fail(sim, "comm %u: %llu sends were done, %llu are received", i,

@@ -19,8 +19,8 @@
 #include "poll/control.h"
 #include "lane/lane.h"
 
-#define CONTROL_WAKE_NS 20000u   /* until a control thread that was woken has its turn, at most */
-#define READY_NS 100000u /* READY's way beside the path's delay, at most; at times: */
+#define CONTROL_WAKE_NS 20000u /* until a control thread that was woken has its turn, at most */
+#define READY_NS 100000u       /* READY's way beside the path's delay, at most; at times: */
 #define READY_NS_LONG (20 * CSIM_MS)
 
 static struct csim *connect_sim;
@@ -131,8 +131,8 @@ struct csim_lane *csim_attempt_lane(const struct attempt *attempt)
 	return NULL;
 }
 
-void csim_attempt_report(struct attempt *attempt, struct csim_lane *lane, int error, const char *text,
-		      uint64_t now_ns)
+void csim_attempt_report(struct attempt *attempt, struct csim_lane *lane, int error,
+			 const char *text, uint64_t now_ns)
 {
 	struct csim_comm *k = &connect_sim->comms[attempt->comm_id];
 	unsigned index = attempt->own.index;
@@ -193,7 +193,8 @@ static void connect_start(struct attempt *attempt, uint64_t now_ns)
 {
 	struct csim *sim = connect_sim;
 	struct csim_comm *k = &sim->comms[attempt->comm_id];
-	const struct csn_lane *spec = csim_lane_spec(sim, (unsigned)attempt->comm_id, attempt->own.index);
+	const struct csn_lane *spec =
+		csim_lane_spec(sim, (unsigned)attempt->comm_id, attempt->own.index);
 	struct csim_lane *lane;
 
 	if (attempt->refused) {
@@ -201,7 +202,8 @@ static void connect_start(struct attempt *attempt, uint64_t now_ns)
 		return;
 	}
 	csim_expect_candidate(k, attempt->own.index, attempt->candidate.peer_placement);
-	lane = sim->lane_count < CSIM_LANES_MAX ? csim_lane_new(sim, spec, attempt->own.index) : NULL;
+	lane = sim->lane_count < CSIM_LANES_MAX ? csim_lane_new(sim, spec, attempt->own.index)
+						: NULL;
 	if (!lane || (spec->kind == CSN_KERNEL &&
 		      (sim->hosts[k->app[CSIM_RECV].host].dead || k->app[CSIM_RECV].closed))) {
 		if (lane)
@@ -247,8 +249,7 @@ bool csim_attempt_may_join(struct csim_lane *lane)
 	if (sim->now_ns < lane->open_ns || !path_is_open(lane))
 		return false;
 	lane->ready_ns = sim->now_ns + lane->spec->delay_ns +
-			 rng_below(&sim->rng,
-				   rng_below(&sim->rng, 4) ? READY_NS : READY_NS_LONG);
+			 rng_below(&sim->rng, rng_below(&sim->rng, 4) ? READY_NS : READY_NS_LONG);
 	return true;
 }
 
@@ -274,15 +275,16 @@ static void connect_advance(struct attempt *attempt, uint64_t now_ns)
 		return;
 	attempt->opened = lane->end[CSIM_RECV].joined;
 	result = connect_result(lane);
-	if (!result &&
-	    (now_ns >= attempt->deadline_ns || (!attempt->opened && now_ns >= attempt->open_deadline_ns)))
+	if (!result && (now_ns >= attempt->deadline_ns ||
+			(!attempt->opened && now_ns >= attempt->open_deadline_ns)))
 		result = -ETIMEDOUT;
 	if (result)
 		connect_ended(attempt, result < 0 ? result : 0, now_ns);
 }
 
 /* What the plugin's own attempt comes to: of a HARP lane, or of one that has no candidate. */
-static void connect_ended_by_plugin(struct attempt *attempt, int error, const char *text, uint64_t now_ns)
+static void connect_ended_by_plugin(struct attempt *attempt, int error, const char *text,
+				    uint64_t now_ns)
 {
 	struct csim_lane *lane = csim_attempt_lane(attempt);
 
@@ -308,14 +310,15 @@ static uint64_t source_ns(const struct control_source *source, const struct csim
 	for (unsigned i = 0; i < sim->lane_count; i++) {
 		const struct csim_lane *lane = &sim->lanes[i];
 
-		if (!lane->attempt || !lane->stream || lane_kernel_fd(lane->attempt->lane) != source->fd)
+		if (!lane->attempt || !lane->stream ||
+		    lane_kernel_fd(lane->attempt->lane) != source->fd)
 			continue;
 		if (&sim->hosts[csim_lane_host(lane, CSIM_SEND)] != host)
 			return CSIM_NEVER_NS;
 		if (connect_result(lane))
 			return sim->now_ns;
 		return lane->end[CSIM_RECV].joined && path_is_open(lane) ? lane->ready_ns
-									      : CSIM_NEVER_NS;
+									 : CSIM_NEVER_NS;
 	}
 	return CSIM_NEVER_NS;
 }
@@ -366,7 +369,7 @@ uint64_t csim_controls_next_ns(struct csim *sim)
 		due_ns = t->at_ns < due_ns ? t->at_ns : due_ns;
 		for (unsigned i = 0; i < control_source_count; i++) {
 			uint64_t at_ns = control_sources[i] ? source_ns(control_sources[i], host)
-							  : CSIM_NEVER_NS;
+							    : CSIM_NEVER_NS;
 
 			due_ns = at_ns < due_ns ? at_ns : due_ns;
 		}

@@ -114,7 +114,8 @@ static struct csim_lane *card_lane(struct csim_nic *nic, const uint8_t *eth, uin
 		for (unsigned side = 0; side < 2; side++) {
 			if (csim_lane_host(lane, !side) == nic->host &&
 			    eth[11] == csim_lane_host(lane, side) &&
-			    csim_preamble_port(lane, be16_load(tcp + (side == CSIM_SEND ? 0 : 2)))) {
+			    csim_preamble_port(lane,
+					       be16_load(tcp + (side == CSIM_SEND ? 0 : 2)))) {
 				*sender = side;
 				return lane;
 			}

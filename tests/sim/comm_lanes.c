@@ -244,7 +244,7 @@ static bool lanes_lost(struct comm *comm, unsigned index, enum comm_loss loss)
 			return csim_reconnect_lost(k, index, loss);
 		if (k->spec->reopen_ns)
 			csim_connect_at(sim, sim->now_ns + k->spec->reopen_ns,
-				     csim_lane_spec(sim, c, index), index);
+					csim_lane_spec(sim, c, index), index);
 	}
 	return false;
 }

@@ -114,7 +114,8 @@ static void preamble_open(struct csim_nic *nic)
 {
 	if (!nic->lane_listener &&
 	    stack_listener_open(&nic->lane_listener, (struct acceptor *)(void *)nic, &nic->engine))
-		(void)csim_fail(nic->sim, "host %u rail %u: no listener for lanes", nic->host, nic->rail);
+		(void)csim_fail(nic->sim, "host %u rail %u: no listener for lanes", nic->host,
+				nic->rail);
 }
 
 void csim_preamble_begin(struct csim *sim)
@@ -139,8 +140,9 @@ void csim_preamble_drop(struct csim_nic *nic)
 
 uint64_t csim_preamble_next_ns(const struct csim_nic *nic)
 {
-	return nic->lane_listener && nic->lane_listener->pending_set.count ? nic->lane_listener->pending_set.next_ns
-							 : CSIM_NEVER_NS;
+	return nic->lane_listener && nic->lane_listener->pending_set.count
+		       ? nic->lane_listener->pending_set.next_ns
+		       : CSIM_NEVER_NS;
 }
 
 /* ---- lanes ------------------------------------------------------------------------------------------- */
@@ -173,7 +175,7 @@ struct lane *csim_preamble_end(const struct csim_lane *lane, enum csim_side side
 		const struct port_search *o = &lane->attempt->search;
 
 		return lane->attempt->lane || !o->lane_count ? lane->attempt->lane
-							  : o->lanes[o->lane_count - 1];
+							     : o->lanes[o->lane_count - 1];
 	}
 	for (unsigned i = 0; nic->lane_listener && i < PENDING_MAX; i++) {
 		struct lane *pending = nic->lane_listener->pending_set.pending[i].lane;

@@ -23,8 +23,8 @@ struct lane *csim_preamble_end(const struct csim_lane *lane, enum csim_side side
 /* ---- comm_connect.c ---- */
 struct csim_lane *csim_attempt_lane(const struct attempt *attempt);
 /* The attempt has ended: for comm_reconnect_check.c, and for connector.c. */
-void csim_attempt_report(struct attempt *attempt, struct csim_lane *lane, int error, const char *text,
-		      uint64_t now_ns);
+void csim_attempt_report(struct attempt *attempt, struct csim_lane *lane, int error,
+			 const char *text, uint64_t now_ns);
 
 /* ---- comm_lanes.c ---- */
 /* A HARP lane of ours: its operations go through comm_lanes.c from now on. */

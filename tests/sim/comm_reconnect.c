@@ -158,9 +158,9 @@ void csim_reconnect_made(struct csim_lane *first, enum csim_side side)
 	struct csim_app *app = &k->app[side];
 	struct handle handle = { 0 };
 	struct attempt attempt = { .comm_id = first->spec->comm,
-				.candidate = { .harp = first->spec->kind == CSN_HARP },
-				.preamble = { .own.lanes = (uint8_t)k->lanes,
-					      .peer.lanes = (uint8_t)k->lanes } };
+				   .candidate = { .harp = first->spec->kind == CSN_HARP },
+				   .preamble = { .own.lanes = (uint8_t)k->lanes,
+						 .peer.lanes = (uint8_t)k->lanes } };
 	uint8_t key[PREAMBLE_KEY_BYTES];
 
 	csim_control_at(reconnect_sim, app->host);

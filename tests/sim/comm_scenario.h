@@ -47,24 +47,25 @@ enum csn_event_kind {
 	CSN_EVENT_KINDS,
 };
 
-#define CSN_WORLD(X)                                                                               \
-	X(seed, SCN_KEEP)                                                                          \
-	X(hosts, SCN_KEEP)                                                                         \
-	X(rails, SCN_KEEP)                                                                         \
-	X(family, 4)                                                                               \
-	X(mtu_bytes, 1500)                                                                         \
-	X(lane_timeout_ns, SCN_KEEP)                                                               \
-	X(user_timeout_ns, SCN_KEEP)                                                               \
-	X(probe_ns, SCN_KEEP)                                                                      \
-	X(linger_ns, SCN_KEEP)                                                                     \
-	X(poller_lag_ns, 1000) /* how late the background poller polls an engine, at most */     \
-	X(interleave_ppm,                                                                          \
-	  0)           /* chance that other threads run in the middle of a send or receive */      \
-	X(hold_ppm, 0) /* chance, per turn of an application, that another thread holds a poller */          \
-	X(no_epoll_ppm,                                                                            \
+#define CSN_WORLD(X)                                                                                     \
+	X(seed, SCN_KEEP)                                                                                \
+	X(hosts, SCN_KEEP)                                                                               \
+	X(rails, SCN_KEEP)                                                                               \
+	X(family, 4)                                                                                     \
+	X(mtu_bytes, 1500)                                                                               \
+	X(lane_timeout_ns, SCN_KEEP)                                                                     \
+	X(user_timeout_ns, SCN_KEEP)                                                                     \
+	X(probe_ns, SCN_KEEP)                                                                            \
+	X(linger_ns, SCN_KEEP)                                                                           \
+	X(poller_lag_ns, 1000) /* how late the background poller polls an engine, at most */             \
+	X(interleave_ppm,                                                                                \
+	  0) /* chance that other threads run in the middle of a send or receive */                      \
+	X(hold_ppm,                                                                                      \
+	  0) /* chance, per turn of an application, that another thread holds a poller */                \
+	X(no_epoll_ppm,                                                                                  \
 	  0) /* chance that kernel lanes get no epoll, or an attempt no place in the control thread's */ \
-	X(no_ticks, 0)       /* polls look only at lanes that were woken */                        \
-	X(kernel_threads, 0) /* the control thread runs between applications */                           \
+	X(no_ticks, 0)       /* polls look only at lanes that were woken */                              \
+	X(kernel_threads, 0) /* the control thread runs between applications */                          \
 	X(plant, SCN_KEEP)   /* a bug to be found: enum csn_plant */
 
 enum csn_plant {
@@ -110,7 +111,7 @@ enum csn_plant {
 	X(r_close_at, 0)                                                                           \
 	X(s_close_ns, 0) /* between its last request and its close */                              \
 	X(r_close_ns, 0)                                                                           \
-	X(reconnect, 0) /* connector.c opens its further lanes, and those that were given up */       \
+	X(reconnect, 0) /* connector.c opens its further lanes, and those that were given up */    \
 	X(reopen_ns, 0) /* or else: a lane that was given up is opened again after so long */
 
 #define CSN_LANE(X)                                                                                \

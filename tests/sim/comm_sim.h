@@ -44,16 +44,16 @@ enum csim_side { CSIM_SEND = 0, CSIM_RECV = 1 };
 /* ---- hosts ------------------------------------------------------------------------------------- */
 
 struct csim_nic {
-	struct engine engine; /* must be first: also stands for its struct harp_instance */
+	struct engine engine;  /* must be first: also stands for its struct harp_instance */
 	struct harp_nic *port; /* of the rail's wire */
 	struct csim *sim;
 	unsigned host, rail;
 	struct harp_listener *listener;
 	struct stack_listener *lane_listener; /* of lanes with a preamble; NULL: none */
-	bool gone, reported;         /* removed; the engine knows */
-	uint64_t cut_until_ns;       /* nothing arrives */
-	uint64_t cut_out_until_ns;   /* nothing of it arrives anywhere */
-	uint64_t due_ns;             /* the background poller's next turn, drawn when it became due */
+	bool gone, reported;                  /* removed; the engine knows */
+	uint64_t cut_until_ns;                /* nothing arrives */
+	uint64_t cut_out_until_ns;            /* nothing of it arrives anywhere */
+	uint64_t due_ns; /* the background poller's next turn, drawn when it became due */
 	uint64_t turned_ns;
 };
 
@@ -143,13 +143,13 @@ struct csim_expected {
 struct csim_comm {
 	const struct csn_comm *spec;
 	struct csim_app app[2];
-	uint64_t *sizes;  /* of its messages */
-	unsigned lanes;   /* of the scenario */
-	bool excused;     /* something in the scenario explains an error */
+	uint64_t *sizes;     /* of its messages */
+	unsigned lanes;      /* of the scenario */
+	bool excused;        /* something in the scenario explains an error */
 	uint64_t no_lane_ns; /* no lane of it works since then; CSIM_NEVER_NS: one does */
 	struct csim_expected expected[COMM_LANES_MAX];
 	uint64_t lanes_died, lanes_replaced; /* of comm_reconnect_check.c */
-	uint64_t no_lane_until_ns;                   /* when that ended, for the last time that it lasted */
+	uint64_t no_lane_until_ns;           /* when that ended, for the last time that it lasted */
 };
 
 /* Its sender keeps small messages (comm_send.c): three comms of four. */

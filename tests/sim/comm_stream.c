@@ -45,14 +45,14 @@ struct stream_pipe {
 	bool fin;    /* behind what was written */
 	bool broken; /* the connection is gone behind what arrived: the reader's */
 	bool full;   /* a write was refused, or cut, since the writer last had event */
-	bool event;   /* of room, or of the end, for the writer */
+	bool event;  /* of room, or of the end, for the writer */
 };
 
 /* A socket. Its pipe to write is pipes[side]. */
 struct stream_end {
 	bool exists;
 	bool lingers_not; /* close() resets */
-	bool event;        /* the end, or an error, or the rest of what was cut short */
+	bool event;       /* the end, or an error, or the rest of what was cut short */
 	int error;        /* that no call has reported yet */
 	struct stream_watch watch;
 	/* Bytes that had come at the last event. */

@@ -26,7 +26,7 @@ struct maker {
 	struct rng rng;
 	uint64_t horizon_ns; /* connections begin, and events happen, until then */
 	uint64_t outage_ns;  /* so far */
-	bool may_die;         /* a stack may die: all connections have keepalive */
+	bool may_die;        /* a stack may die: all connections have keepalive */
 };
 
 /* The one place that decides on the family. */
@@ -116,8 +116,8 @@ static void make_listens(struct maker *m)
 				.port = 5000 + i,
 				.rx_frames = PICK(&m->rng, 0, 8, 32, 64),
 				.tx_frames = PICK(&m->rng, 0, 8, 32, 64),
-				.backlog =
-					m->may_die && one_in(&m->rng, 4) ? 1 + below(&m->rng, 4) : 0,
+				.backlog = m->may_die && one_in(&m->rng, 4) ? 1 + below(&m->rng, 4)
+									    : 0,
 				.keepalive_ns = m->may_die || one_in(&m->rng, 4) ? 5 * S : 0,
 				.congestion = make_congestion(m),
 			};

@@ -46,9 +46,9 @@ enum scn_event_kind {
 	X(frame_count, 2048)                                                                       \
 	X(packets_max, 8192)                                                                       \
 	X(complete_delay_ns, 0)                                                                    \
-	X(offloads, 0)       /* of all cards: HARP_NIC_TX_CSUM, HARP_NIC_TX_TSO */                 \
-	X(external_count, 0) /* external frames of each card */                                    \
-	X(tx_frags, 0)       /* descriptors of a packet; 0: 8 */                                   \
+	X(offloads, 0)           /* of all cards: HARP_NIC_TX_CSUM, HARP_NIC_TX_TSO */             \
+	X(external_count, 0)     /* external frames of each card */                                \
+	X(tx_frags, 0)           /* descriptors of a packet; 0: 8 */                               \
 	X(plant_bytes, SCN_KEEP) /* a bug to be found: 1 + the stream offset of a damaged byte */
 
 #define SCN_STACK(X)                                                                               \

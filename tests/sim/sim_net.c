@@ -144,8 +144,8 @@ static unsigned net_tx(struct harp_nic *nic, const struct harp_desc *descs, unsi
 			break;
 		}
 		/* What goes on the wire is what is checked. */
-		(void)wire_card_send(&nic->caps, packet, len, descs[taken].flags,
-				     NET_PACKET_MAX, net_emit, card);
+		(void)wire_card_send(&nic->caps, packet, len, descs[taken].flags, NET_PACKET_MAX,
+				     net_emit, card);
 		card->tx_held += n;
 		taken += n;
 	}

@@ -37,10 +37,10 @@ struct direction {
 	bool fin_sent, unknown; /* unknown: too many ranges, what arrived is not known */
 	uint8_t wscale_offer;   /* 1 + the sender's own, 0: none */
 	uint32_t isn;
-	uint32_t sent_end;            /* all below are relative to isn */
-	uint32_t ack, edge;           /* the receiver's last ones */
-	uint32_t edge_most;           /* and the farthest: ACKs may overtake each other */
-	uint32_t sender_edge;         /* what of them has reached the sender */
+	uint32_t sent_end;    /* all below are relative to isn */
+	uint32_t ack, edge;   /* the receiver's last ones */
+	uint32_t edge_most;   /* and the farthest: ACKs may overtake each other */
+	uint32_t sender_edge; /* what of them has reached the sender */
 	unsigned range_count;
 	struct range ranges[SEGMENT_RANGES]; /* what arrived, in order */
 };
@@ -49,7 +49,7 @@ struct sim_segments {
 	struct direction dirs[SEGMENT_DIRS];
 };
 
-struct segment {              /* a segment */
+struct segment {           /* a segment */
 	unsigned from, to; /* stacks */
 	uint16_t sport, dport;
 	uint32_t seq, ack, len, wnd_field;
@@ -79,7 +79,7 @@ static unsigned segment_stack_of(const struct sim *sim, const uint8_t *addr, uns
 
 /* A whole TCP segment between two of our stacks, or false. sum: of the pseudo-header's addresses. */
 static bool segment_parse(const struct sim *sim, uint8_t *packet, uint32_t len, bool check,
-			struct segment *seg)
+			  struct segment *seg)
 {
 	uint32_t link = len >= 18 && be16_load(packet + 12) == 0x8100 ? 18 : 14;
 	uint8_t *ip = packet + link, *th;
@@ -141,7 +141,7 @@ static const uint8_t *segment_option(const struct segment *seg, uint8_t kind)
 }
 
 static struct direction *segment_dir(struct sim *sim, unsigned from, unsigned to, uint16_t sport,
-			     uint16_t dport)
+				     uint16_t dport)
 {
 	uint32_t ports = (uint32_t)sport << 16 | dport;
 	uint32_t at = (ports * 0x9e3779b1u + from * 31 + to) % SEGMENT_DIRS;
@@ -207,20 +207,21 @@ static void segment_syn(struct direction *dir, struct direction *back, const str
 		back->live =
 			false; /* an old SYN again, perhaps: the receiver knows of nothing since */
 	*dir = (struct direction){ .key_ports = dir->key_ports,
-			     .from = dir->from,
-			     .to = dir->to,
-			     .isn = seg->seq,
-			     .sent_end = 1,
-			     .wscale_offer = scale ? (uint8_t)(1 + scale[2]) : 0 };
+				   .from = dir->from,
+				   .to = dir->to,
+				   .isn = seg->seq,
+				   .sent_end = 1,
+				   .wscale_offer = scale ? (uint8_t)(1 + scale[2]) : 0 };
 }
 
 /* ---- checks ------------------------------------------------------------------------------------ */
 
-#define SEGMENT_FAIL(sim, dir, what, a, b)                                                           \
+#define SEGMENT_FAIL(sim, dir, what, a, b)                                                         \
 	sim_fail(sim, "%u:%u -> %u:%u: " what, (dir)->from, (dir)->key_ports >> 16, (dir)->to,     \
 		 (dir)->key_ports & 0xffff, (a), (b))
 
-static uint32_t segment_window(struct direction *dir, const struct direction *back, const struct segment *seg)
+static uint32_t segment_window(struct direction *dir, const struct direction *back,
+			       const struct segment *seg)
 {
 	/* The receiver's offer is in its own SYN; that of a SYN itself is not scaled. */
 	if (seg->flags & SYN || !dir->wscale_offer || !back->wscale_offer)
@@ -230,7 +231,7 @@ static uint32_t segment_window(struct direction *dir, const struct direction *ba
 
 /* The receiver of a direction acknowledges. back: the direction of its own data. */
 static void segment_ack(struct sim *sim, struct direction *dir, const struct direction *back,
-		      const struct segment *seg)
+			const struct segment *seg)
 {
 	uint32_t ack = seg->ack - dir->isn, edge = ack + segment_window(dir, back, seg);
 	const uint8_t *sack = segment_option(seg, 5);
@@ -248,7 +249,7 @@ static void segment_ack(struct sim *sim, struct direction *dir, const struct dir
 	}
 	if (ack > 0 && ack < 1u << 31 && !segment_has(dir, 0, ack))
 		SEGMENT_FAIL(sim, dir, "acknowledged up to %u, contiguous only up to %u", ack,
-			   dir->range_count ? dir->ranges[0].to : 0);
+			     dir->range_count ? dir->ranges[0].to : 0);
 	if ((int32_t)(ack - dir->ack) < 0)
 		SEGMENT_FAIL(sim, dir, "acknowledgment %u after %u", ack, dir->ack);
 	/* Less than one unit of the scaled field is rounding: RFC 7323 section 2.4. A SYN's window is
@@ -273,7 +274,7 @@ static void segment_ack(struct sim *sim, struct direction *dir, const struct dir
 
 /* For people: a line a segment. */
 static void segment_print(const struct sim *sim, const char *what, const struct segment *seg,
-			const struct direction *dir, const struct direction *back)
+			  const struct direction *dir, const struct direction *back)
 {
 	static const char letters[] = "FSRPAUEC";
 	char flags[9] = "";
@@ -294,7 +295,8 @@ void sim_segment_sent(struct sim *sim, unsigned stack, const uint8_t *packet, ui
 	struct direction *dir, *back;
 	uint32_t from, end;
 
-	if (!segment_parse(sim, (uint8_t *)(uintptr_t)packet, len, false, &seg) || seg.from != stack)
+	if (!segment_parse(sim, (uint8_t *)(uintptr_t)packet, len, false, &seg) ||
+	    seg.from != stack)
 		return;
 	dir = segment_dir(sim, seg.from, seg.to, seg.sport, seg.dport);
 	back = segment_dir(sim, seg.to, seg.from, seg.dport, seg.sport);

@@ -236,8 +236,7 @@ static inline uint32_t make_ipv4(uint8_t *p, uint8_t proto, uint32_t payload_len
 {
 	struct harp_addr src = ipv4_mapped(peer_ip), dst = ipv4_mapped(host_ip);
 
-	return payload_len +
-	       packet_headers(p, host_mac, peer_mac, &src, &dst, proto, payload_len);
+	return payload_len + packet_headers(p, host_mac, peer_mac, &src, &dst, proto, payload_len);
 }
 
 static inline void icmp_seal(uint8_t *icmp, uint32_t len)

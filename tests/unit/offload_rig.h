@@ -41,9 +41,9 @@ struct recorder {
 		RECORDER_FIRST,
 		RECORDER_LATER
 	} out[RECORDER_FRAMES_MAX]; /* of a packet, with the card */
-	bool slow;             /* frames but a packet's first come back when this ends */
-	bool stuck;            /* none do */
-	bool full;             /* its ring is full and stays so */
+	bool slow;                  /* frames but a packet's first come back when this ends */
+	bool stuck;                 /* none do */
+	bool full;                  /* its ring is full and stays so */
 	uint64_t held[RECORDER_FRAMES_MAX];
 	unsigned held_count;
 };
@@ -74,13 +74,13 @@ static inline void recorder_check(struct recorder *recorder, const uint8_t *p)
 	if (len == 0 || recorder->count == SEGS_MAX)
 		return;
 	recorder->segs[recorder->count++] = (struct seg){ .seq = be32_load(th + 4),
-						.len = len,
-						.id = v4 ? be16_load(ip + 4) : 0,
-						.flags = th[13] };
+							  .len = len,
+							  .id = v4 ? be16_load(ip + 4) : 0,
+							  .flags = th[13] };
 }
 
 static inline unsigned recorder_rx(struct harp_nic *nic, struct harp_desc *descs, unsigned max,
-			      uint64_t now_ns)
+				   uint64_t now_ns)
 {
 	struct recorder *recorder = (struct recorder *)nic;
 	unsigned n = recorder->inner->ops->rx(recorder->inner, descs, max, now_ns);
@@ -92,10 +92,11 @@ static inline unsigned recorder_rx(struct harp_nic *nic, struct harp_desc *descs
 	return n;
 }
 static inline unsigned recorder_tx(struct harp_nic *nic, const struct harp_desc *descs, unsigned n,
-			      uint64_t now_ns)
+				   uint64_t now_ns)
 {
 	struct recorder *recorder = (struct recorder *)nic;
-	unsigned taken = recorder->full ? 0 : recorder->inner->ops->tx(recorder->inner, descs, n, now_ns);
+	unsigned taken =
+		recorder->full ? 0 : recorder->inner->ops->tx(recorder->inner, descs, n, now_ns);
 
 	for (unsigned i = 0; i < taken; i++) {
 		uint64_t frame = descs[i].addr / nic->caps.frame_size;
@@ -108,14 +109,15 @@ static inline unsigned recorder_tx(struct harp_nic *nic, const struct harp_desc 
 }
 /* Drivers that give back descriptor by descriptor may keep the end of a packet for long. */
 static inline unsigned recorder_complete(struct harp_nic *nic, uint64_t *addrs, unsigned max,
-				    uint64_t now_ns)
+					 uint64_t now_ns)
 {
 	struct recorder *recorder = (struct recorder *)nic;
 	unsigned n = recorder->inner->ops->complete(recorder->inner, addrs, max, now_ns), kept = 0;
 
 	for (unsigned i = 0; i < n; i++) {
 		if (recorder->stuck ||
-		    (recorder->slow && recorder->out[addrs[i] / nic->caps.frame_size] == RECORDER_LATER))
+		    (recorder->slow &&
+		     recorder->out[addrs[i] / nic->caps.frame_size] == RECORDER_LATER))
 			recorder->held[recorder->held_count++] = addrs[i];
 		else
 			addrs[kept++] = addrs[i];
@@ -160,15 +162,17 @@ static int recorder_memory_remove(struct harp_nic *nic, const void *base, size_t
 	return inner->ops->memory_remove(inner, base, bytes);
 }
 
-#define RECORDER_OPS(bytes)                                                                             \
+#define RECORDER_OPS(bytes)                                                                        \
 	{                                                                                          \
-		.size = (bytes), .rx = recorder_rx, .tx = recorder_tx, .complete = recorder_complete,             \
-		.fill = recorder_fill, .kick = recorder_kick, .stats = recorder_stats, .destroy = recorder_destroy,    \
-		.memory_add = recorder_memory_add, .memory_remove = recorder_memory_remove                   \
+		.size = (bytes), .rx = recorder_rx, .tx = recorder_tx,                             \
+		.complete = recorder_complete, .fill = recorder_fill, .kick = recorder_kick,       \
+		.stats = recorder_stats, .destroy = recorder_destroy,                              \
+		.memory_add = recorder_memory_add, .memory_remove = recorder_memory_remove         \
 	}
 static const struct harp_nic_ops recorder_ops = RECORDER_OPS(sizeof(struct harp_nic_ops));
 /* Compiled with the first version of harp_nic.h: what lies behind is not its. */
-static const struct harp_nic_ops recorder_ops_v1 = RECORDER_OPS(offsetof(struct harp_nic_ops, memory_add));
+static const struct harp_nic_ops recorder_ops_v1 =
+	RECORDER_OPS(offsetof(struct harp_nic_ops, memory_add));
 
 struct how {
 	uint32_t offloads, external_count, tso_bytes_max;

@@ -131,7 +131,8 @@ static int page_xstats(struct harp_page_xstat *items, uint32_t queue)
 		len = readlink(path, link, sizeof(link) - 1);
 		link[len > 0 ? len : 0] = '\0';
 		if (strcmp(link, HARP_PAGE_LINK) != 0 ||
-		    harp_page_read(fd, HARP_PAGE_IDENTITY, 0, &identity, sizeof(identity), 1) != 1 ||
+		    harp_page_read(fd, HARP_PAGE_IDENTITY, 0, &identity, sizeof(identity), 1) !=
+			    1 ||
 		    identity.queue != queue)
 			continue;
 		count = harp_page_read(fd, HARP_PAGE_XSTATS, 0, items, sizeof(*items),

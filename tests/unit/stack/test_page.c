@@ -185,7 +185,8 @@ TEST(histograms_count_their_events)
 	struct harp_page_histogram h;
 	struct rig_say ack;
 
-	harp_stack_observe(rig->stack, HARP_HISTOGRAM_message_latency, 5); /* without a page: nothing */
+	harp_stack_observe(rig->stack, HARP_HISTOGRAM_message_latency,
+			   5); /* without a page: nothing */
 	page_open(4);
 	harp_stack_observe(rig->stack, HARP_HISTOGRAM_message_latency, 1000);
 	harp_stack_observe(rig->stack, HARP_HISTOGRAM_message_latency, 9000);

@@ -57,7 +57,8 @@ TEST(a_gso_packet_has_psh_at_its_end)
 	net_open(&how);
 	net_move(BY_COPY, 10 * 1448);
 	for (unsigned i = 1; i < recorder->count; i++) {
-		CHECK_EQ(recorder->segs[i].seq, recorder->segs[i - 1].seq + recorder->segs[i - 1].len);
+		CHECK_EQ(recorder->segs[i].seq,
+			 recorder->segs[i - 1].seq + recorder->segs[i - 1].len);
 		CHECK_EQ(recorder->segs[i].id, (uint16_t)(recorder->segs[i - 1].id + 1));
 		CHECK(recorder->segs[i].len <= 1448);
 		pushed += (recorder->segs[i].flags & TCP_PSH) != 0;
