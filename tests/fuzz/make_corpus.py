@@ -222,7 +222,8 @@ def encrypted() -> None:
     head = struct.pack("<I", 30)
     for choices in range(4):
         first = bytes([choices])
-        write("fuzz_encrypted", f"talk-{choices}", first + some * 5 + step(end, 0) + step(receive, 9))
+        ended = step(end, 0) + step(receive, 9)
+        write("fuzz_encrypted", f"talk-{choices}", first + some * 5 + ended)
         write("fuzz_encrypted", f"large-{choices}", first + large)
         write("fuzz_encrypted", f"altered-{choices}", first + some + step(alter, 0x1401) + some * 3)
     write("fuzz_encrypted", "raw", b"\1" + some + step(inject, 54, head + bytes(50)) + some)
