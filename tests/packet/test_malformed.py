@@ -102,6 +102,8 @@ IPV4 = {
         "ethernet-other-mac": eth(IP() / syn(), dst="02:00:00:00:00:99"),
         "ethernet-multicast": eth(IP() / syn(), dst="01:00:5e:00:00:01"),
         "ethernet-broadcast": eth(IP() / syn(), dst=BROADCAST),
+        "ethernet-group-of-ipv6": eth(IP() / syn(), dst="33:33:00:00:00:01"),
+        "arp-in-a-group-of-ipv6": eth(ARP(psrc=PEER4, pdst=OURS4), dst="33:33:00:00:00:01"),
     },
     "drop_eth_type": {
         "ethernet-unknown-type": eth(b"x" * 60, type=0x88B5),
@@ -217,7 +219,12 @@ ALL_NODES = {"dst": "ff02::1", "mac": "33:33:00:00:00:01"}
 OUR_GROUP = {"dst": "ff02::1:ff00:1", "mac": "33:33:ff:00:00:01"}
 PROBE, ANSWER = ICMPv6ND_NS(tgt=OURS6), ICMPv6ND_NA(tgt=OURS6, R=0, S=1) / lladdr(2)
 IPV6 = {
-    "drop_eth_not_ours": {"ethernet-broadcast": eth(IPv6(src=PEER6) / syn(), dst=BROADCAST)},
+    "drop_eth_not_ours": {
+        "ethernet-broadcast": nd(syn(), mac=BROADCAST),
+        "ethernet-all-routers": nd(syn(), dst="ff02::2", mac="33:33:00:00:00:02"),
+        "ethernet-other-group": nd(syn(), dst="ff02::fb", mac="33:33:00:00:00:fb"),
+        "ethernet-no-group": nd(syn(), dst="ff02::1:ff00:1", mac="33:32:ff:00:00:01"),
+    },
     "drop_ip_short": {
         "no-header": eth(b"", type=0x86DD),
         "truncated-header": eth(Raw(bytes(IPv6())[:39]), type=0x86DD),
