@@ -332,7 +332,7 @@ def test_start_status_instances_stop_from_the_command_line(
         job = jobs(holder(daemon, label="train.py rank 3"))
         job.receive()
         assert "train.py rank 3" in daemon.harpctl("instances").stdout
-        assert "generic XDP (as asked)" in daemon.harpctl("status").stdout
+        assert "generic XDP (as requested)" in daemon.harpctl("status").stdout
         job.kill()
         wait_until(lambda: daemon.query("status")["leases"] == 0, "the lease's end")
         pid = daemon.query("status")["pid"]

@@ -30,7 +30,7 @@ IMPOSSIBLE = {
     ),
     "queue": (
         ("--queue", "7"),
-        "eth0 queue 7: no such queue; the interface has 1, counted from 0",
+        "eth0 queue 7: no such queue; the interface has 1 queues, numbered from 0",
     ),
     "zero-copy": (
         ("--copy", "zero-copy"),

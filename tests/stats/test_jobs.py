@@ -228,7 +228,7 @@ def test_a_part_outside_the_page_is_an_error(job_owner: JobOwner, part: int) -> 
     struct.pack_into("=I", raw, 24 + 16 * part, 0xFFFFFFC0)
     fd = _memfd(raw)
     try:
-        with pytest.raises(stats.PageError, match=f"part {part} does not lie within it") as error:
+        with pytest.raises(stats.PageError, match=f"part {part} exceeds the page") as error:
             read_job(fd)
         assert error.value.errno == errno.EPROTO
     finally:
