@@ -16,6 +16,7 @@ from scapy.layers.inet6 import (
     ICMPv6ND_Redirect,
     ICMPv6NDOptDstLLAddr,
     ICMPv6NDOptSrcLLAddr,
+    ICMPv6PacketTooBig,
     ICMPv6Unknown,
     IPv6,
     IPv6ExtHdrFragment,
@@ -287,6 +288,9 @@ IPV6 = {
         "icmp-source-ours": ip6(ICMPv6EchoRequest(), src=OURS6),
         "icmp-error-source-ours": ip6(
             ICMPv6DestUnreach() / IPv6(src=OURS6, dst=PEER6) / syn(), src=OURS6
+        ),
+        "too-big-below-1280": ip6(
+            ICMPv6PacketTooBig(mtu=1279) / Raw(quote(IPv6(src=OURS6, dst=PEER6)))
         ),
         "quote-short": ip6(ICMPv6DestUnreach() / Raw(quote(IPv6(src=OURS6, dst=PEER6))[:47])),
         "quote-of-another-host": unreachable6(src="fd00::b"),

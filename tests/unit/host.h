@@ -281,24 +281,4 @@ static inline uint32_t make_ipv6(uint8_t *p, uint8_t next, uint32_t payload_len)
 	       packet_headers(p, host_mac, peer_mac, &peer_ip6, &host_ip6, next, payload_len);
 }
 
-/* The checksum of the ICMPv6 message at `at`, len bytes, of the packet at p. */
-static inline void icmp6_seal(uint8_t *p, uint32_t at, uint32_t len)
-{
-	const struct ipv6_header *h = (const struct ipv6_header *)(p + 14);
-	uint16_t sum;
-
-	p[at + 2] = p[at + 3] = 0;
-	sum = csum_finish(
-		csum_partial(p + at, len, ip_pseudo_sum(&h->src, &h->dst, IP_PROTO_ICMP6, len)));
-	memcpy(p + at + 2, &sum, 2);
-}
-
-static inline bool icmp6_good(const uint8_t *p, uint32_t len)
-{
-	const struct ipv6_header *h = (const struct ipv6_header *)(p + 14);
-
-	return csum_finish(csum_partial(p + HOST6_PAYLOAD, len,
-					ip_pseudo_sum(&h->src, &h->dst, IP_PROTO_ICMP6, len))) == 0;
-}
-
 #endif
