@@ -6,7 +6,7 @@ For each kind of poll that tools/cost/sim_bench.c measures, and for 1, 100 and 1
 instructions the stack executes; then the same for a stack that publishes its statistics
 (harp_page.h) and is polled every microsecond. The wire's own instructions are not counted, nor the
 copies that it makes. With `encrypted`: of a message on an encrypted lane instead, without the lane
-beneath (tests/unit/encryption_bench.c). The numbers depend on compiler and options, not on the
+beneath (tests/unit/lane/encryption_bench.c). The numbers depend on compiler and options, not on the
 load; valgrind has no AVX-512.
 """
 

@@ -32,8 +32,7 @@ void csim_expect_ended(struct csim_comm *k, unsigned index, int error, uint16_t 
 void csim_expect_joined(const struct csim_lane *lane);
 /* An attempt that nothing disturbed must not fail. */
 void csim_expect_no_failure(const struct csim_lane *lane, int error);
-/* replaced: what connector_lost() said. */
-void csim_expect_lost(struct csim_comm *k, unsigned index, enum comm_loss loss, bool replaced);
+void csim_expect_lost(struct csim_comm *k, unsigned index, enum comm_loss loss);
 /* Failed attempts that the control thread may not count before it stops. */
 void csim_expect_closes(const struct connector *u);
 bool csim_expect_check(struct csim_app *app);

@@ -165,24 +165,16 @@ static void expect_is_lost(struct csim_comm *k, unsigned index, uint64_t now_ns)
 static void expect_failed(struct csim_comm *k, unsigned index, uint64_t now_ns)
 {
 	struct csim_expected *e = &k->expected[index];
-	bool replaced = e->replaced;
 
 	expect_sim->connects_failed++;
 	expect_sim->attempts_forgotten += k->app[CSIM_SEND].closed;
 	e->failures++;
-	if (e->replaced) { /* and the replacement failed */
-		k->lanes_died++;
-		expect_is_lost(k, index, now_ns);
-	}
-	e->replaced = false;
 	e->since_ns = now_ns;
 	if (e->up) { /* the old lane stays */
 		due_never(e);
 		return;
 	}
-	/* The control thread sees a failed replacement first and then the loss, which counts alone. */
-	if (!replaced)
-		due_after_pause(&e->soonest, now_ns);
+	due_after_pause(&e->soonest, now_ns);
 	due_after_pause(&e->latest, now_ns);
 }
 
@@ -190,7 +182,7 @@ void csim_expect_ended(struct csim_comm *k, unsigned index, int error, uint16_t 
 		       uint64_t now_ns)
 {
 	struct csim_expected *e = &k->expected[index];
-	bool rerolls = e->up || e->replaced;
+	bool rerolls = e->up;
 
 	e->attempting = false;
 	if (error) {
@@ -206,7 +198,6 @@ void csim_expect_ended(struct csim_comm *k, unsigned index, int error, uint16_t 
 	e->port = port;
 	e->failures = 0;
 	e->up = true;
-	e->replaced = false;
 	e->up_ns = e->since_ns = now_ns;
 	due_never(e);
 }
@@ -268,7 +259,7 @@ static void expect_is_slow(struct csim_expected *e, uint64_t now_ns)
 		e->latest.at_ns = now_ns;
 }
 
-void csim_expect_lost(struct csim_comm *k, unsigned index, enum comm_loss loss, bool replaced)
+void csim_expect_lost(struct csim_comm *k, unsigned index, enum comm_loss loss)
 {
 	struct csim_expected *e = &k->expected[index];
 	uint64_t now_ns = expect_sim->now_ns;
@@ -277,19 +268,8 @@ void csim_expect_lost(struct csim_comm *k, unsigned index, enum comm_loss loss, 
 		expect_is_slow(e, now_ns);
 		return;
 	}
-	expect_sim->deaths += !replaced;
-	if (replaced && e->attempting) {
-		e->replaced = true;
-		return;
-	}
+	expect_sim->deaths++;
 	k->lanes_died++;
-	/* An attempt that has ended counts until the control thread has seen it. */
-	if (replaced && !k->app[CSIM_SEND].connector->lanes[index].attempt)
-		(void)csim_fail(expect_sim, "comm %u: lane %u has died and nothing replaces it",
-				expect_number(k), index);
-	if (!replaced && loss == COMM_LOSS_BY_PEER && e->attempting && e->up)
-		(void)csim_fail(expect_sim, "comm %u: lane %u is replaced, and counts as dead",
-				expect_number(k), index);
 	expect_is_lost(k, index, now_ns);
 }
 

@@ -130,7 +130,6 @@ struct csim_due {
 /* comm_reconnect_check.c: what happened to a planned lane, and what must follow; times are 0: never. */
 struct csim_expected {
 	bool up, attempting;
-	bool replaced;     /* the peer ended it while its replacement was being opened */
 	uint64_t begun_ns; /* its last attempt */
 	unsigned failures; /* of attempts, in a row */
 	uint64_t up_ns, rerolled_ns;
@@ -276,7 +275,7 @@ void csim_reconnect_made(struct csim_lane *first, enum csim_side side);
 void csim_reconnect_go(struct csim_app *app);
 /* Closes the comm. */
 void csim_reconnect_end(struct csim_app *app, bool abort);
-bool csim_reconnect_lost(struct csim_comm *k, unsigned index, enum comm_loss loss);
+void csim_reconnect_lost(struct csim_comm *k, unsigned index, enum comm_loss loss);
 bool csim_reconnect_check(struct csim_app *app);
 
 /* ---- comm_reconnect_check.c ---- */
