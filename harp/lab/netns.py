@@ -17,7 +17,7 @@ from typing import IO, Any
 from pyroute2 import IPRoute, netns
 
 from harp.errors import HarpError
-from harp.nicprep.transport import KernelEthtool
+from harp.nicprep.transport import Ethtool
 
 NETNS_DIR = Path("/run/netns")
 CARRIER_S = 60  # seconds after which a hanging command ends
@@ -211,7 +211,7 @@ def offloads_off(namespace: str, ifname: str) -> None:
     """
 
     def work(_ipr: Any) -> None:
-        ethtool = KernelEthtool()
+        ethtool = Ethtool()
         found = [
             feature
             for feature in ethtool.get("changeable", ifname)
