@@ -48,7 +48,7 @@ def test_the_program_gets_the_list_at_start_and_at_a_reload(
     start: Callable[..., Running], settings: Settings
 ) -> None:
     later = [asking(settings, TWENTY), asking(settings)]
-    harpd = start(given=asking(settings, TEN, TWENTY), reload=lambda _old: later.pop(0))
+    harpd = start(given=asking(settings, TEN, TWENTY), load=lambda: later.pop(0))
     assert program(harpd).sources == [TEN_RAW, TWENTY_RAW]
     with harpd.client() as client:
         status = client.query("status")["nics"][0]
@@ -64,7 +64,7 @@ def test_the_program_gets_the_list_at_start_and_at_a_reload(
 def test_no_lease_while_the_list_is_not_enforced(
     start: Callable[..., Running], settings: Settings, caplog: pytest.LogCaptureFixture
 ) -> None:
-    harpd = start(given=asking(settings, TEN), reload=lambda _old: asking(settings, TWENTY))
+    harpd = start(given=asking(settings, TEN), load=lambda: asking(settings, TWENTY))
     program(harpd).failing = "sources_set"
     with harpd.client() as client:
         assert client.query("reload") == {"problem": ""}
@@ -73,7 +73,7 @@ def test_no_lease_while_the_list_is_not_enforced(
             client.lease("eth0")
         assert client.query("status")["nics"][0]["allow_sources"] is None
     sync(harpd)
-    assert caplog.text.count("eth0 can't be leased: fake: sources_set") == 1
+    assert caplog.text.count("eth0: can't be leased: fake: sources_set") == 1
     program(harpd).failing = ""
     sync(harpd)
     assert program(harpd).sources == [TWENTY_RAW]

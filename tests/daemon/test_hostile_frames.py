@@ -269,7 +269,7 @@ def test_the_search_opens_only_the_wanted_file() -> None:
         os.close(fd)
         device, inode = wanted
         assert frames.search(os.getpid(), (device + 1, inode)) == -1
-        assert frames.search(os.getpid(), frames.NONE) == -1
+        assert frames.search(os.getpid(), (0, 0)) == -1
     finally:
         os.close(one)
         os.close(other)

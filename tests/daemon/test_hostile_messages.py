@@ -17,10 +17,11 @@ from typing import Any
 
 import pytest
 from daemon_rig import Running, connect, descriptors, errors_of, in_child
+from lease_client import LeaseClient
 
 from harp import _host
-from harp.daemon import limits, peer, server
-from harp.daemon.client import DaemonClient, RefusedByDaemonError
+from harp.daemon import documents, limits, peer, server
+from harp.daemon.client import RefusedByDaemonError
 
 SEEDS = (1, 2, 3)
 MESSAGES = [
@@ -98,6 +99,7 @@ def test_mutated_messages_crash_nothing(
 ) -> None:
     monkeypatch.setattr(server, "CLIENT_BURST", 1e6)
     monkeypatch.setattr(harpd.daemon._server, "buckets", limits.Buckets(1e6, 1e6))
+    monkeypatch.setattr(documents, "HELD_S", 0.05)
     with harpd.client() as client:
         client.query("stats")  # what is imported at first use stays open
     before = descriptors()
@@ -206,7 +208,7 @@ def test_root_without_capabilities_controls_nothing(harpd: Running) -> None:
     def contained() -> list[int]:
         libc = CDLL(None, use_errno=True)
         assert libc.capset(b"\x22\x05\x08\x20\0\0\0\0", bytes(24)) == 0
-        with DaemonClient(path, "contained") as client:
+        with LeaseClient(path, "contained") as client:
             return errors_of(client, ("stop", "restart", "reload"))
 
     assert in_child(contained) == [errno.EPERM] * 3
@@ -225,10 +227,10 @@ def test_few_descriptors_mean_few_connections(monkeypatch: pytest.MonkeyPatch) -
 def test_a_storm_of_bad_reloads(
     start: Callable[..., Running], caplog: pytest.LogCaptureFixture
 ) -> None:
-    def bad(_settings: Any) -> Any:
+    def bad() -> Any:
         raise ValueError("harp.toml:3: no")
 
-    harpd = start(reload=bad)
+    harpd = start(load=bad)
     for _ in range(200):
         harpd.daemon.loop.call_soon_threadsafe(harpd.daemon._reload_requested)
     with harpd.client() as client:

@@ -13,10 +13,11 @@ from pathlib import Path
 import pytest
 from daemon_rig import NOBODY, Running, in_child
 from fake_kernel import FakeKernel
+from lease_client import LeaseClient
 
 from harp import _host
 from harp.daemon import leasing
-from harp.daemon.client import DaemonClient, RefusedByDaemonError
+from harp.daemon.client import RefusedByDaemonError
 from harp.daemon.ports import Block, PortBlocks
 from harp.daemon.settings import Settings
 
@@ -29,7 +30,7 @@ def lease_and_die(harpd: Running, again: int = 1) -> list[int]:
 
     def enemy() -> list[int]:
         errors = []
-        with DaemonClient(path, "enemy") as client:
+        with LeaseClient(path, "enemy") as client:
             for _ in range(again):
                 try:
                     lease, fds = client.lease("eth0")
@@ -135,7 +136,7 @@ def test_a_client_without_hello_is_dropped_first(harpd: Running, uid: int) -> No
             sock.connect(str(path))
         for each in {uid, NOBODY}:
             os.seteuid(each)
-            with DaemonClient(path, "one that speaks") as client:
+            with LeaseClient(path, "one that speaks") as client:
                 served.append(client.query("status")["connections"] >= places.per_uid_max)
         return served
 
@@ -154,7 +155,7 @@ def test_a_client_that_is_dropped_learns_the_reason(
         reasons = []
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as silent:
             silent.connect(str(path))
-            with DaemonClient(path, "one that speaks") as speaks:
+            with LeaseClient(path, "one that speaks") as speaks:
                 speaks.query("status")
                 for _ in range(2):
                     try:
@@ -172,9 +173,9 @@ def test_a_client_that_is_dropped_learns_the_reason(
 
 def _late(sock: socket.socket) -> None:
     """Send HELLO on a closed connection."""
-    client = DaemonClient.__new__(DaemonClient)
+    client = LeaseClient.__new__(LeaseClient)
     client.path, client._serial, client._sock = Path(), 0, sock
-    client._ask(_host.pack_hello(1, "late"), _host.Kind.WELCOME)
+    client.ask(_host.pack_hello(1, "late"), _host.Kind.WELCOME)
 
 
 def test_a_large_welcome_still_fits(start: Callable[..., Running], settings: Settings) -> None:

@@ -3,13 +3,12 @@
 
 import errno
 import os
-import socket
-import stat
+import struct
 
 import pytest
 from daemon_rig import Running
 
-from harp.daemon import daemon, netlink
+from harp.daemon import netlink
 
 
 class Talker:
@@ -18,64 +17,55 @@ class Talker:
     def __init__(self, what: bytes | OSError, reads_max: int = 10 * netlink.READS_MAX) -> None:
         self.what, self.left = what, reads_max
 
-    def recv(self, _size: int) -> bytes:
+    def recvfrom(self, _size: int) -> tuple[bytes, tuple[int, int]]:
         self.left -= 1
         assert self.left > 0, "it reads for ever"
         if isinstance(self.what, OSError):
             raise self.what
-        return self.what
+        return self.what, (0, 0)
 
 
-@pytest.mark.parametrize("what", [b"news", OSError(errno.ENOBUFS, "No buffer space available")])
-def test_endless_changes_do_not_block_the_loop(what: bytes | OSError) -> None:
-    assert netlink.drain(Talker(what))  # type: ignore[arg-type]
+# RTM_NEWLINK of the interface with index 7.
+NEW_LINK = struct.pack("=IHHII", 32, 16, 0, 0, 0) + struct.pack("=BxHiII", 0, 1, 7, 0, 0)
+NO_BUFFER = OSError(errno.ENOBUFS, "No buffer space available")
+
+
+@pytest.mark.parametrize(
+    ("what", "expected"),
+    [(NEW_LINK, netlink.Changes(interfaces={7})), (NO_BUFFER, netlink.Changes(lost=True))],
+    ids=["change", "lost"],
+)
+def test_endless_changes_do_not_block_the_loop(
+    what: bytes | OSError, expected: netlink.Changes
+) -> None:
+    monitor = netlink.NetworkMonitor()
+    monitor.close()
+    monitor._sock = Talker(what)  # type: ignore[assignment]
+    assert monitor.read() == expected
 
 
 def test_no_change_causes_no_notification() -> None:
-    with netlink.monitor() as monitor:
-        netlink.drain(monitor)
-        assert not netlink.drain(monitor)
+    monitor = netlink.NetworkMonitor(netlink.MONITOR_GROUPS)
+    monitor.read()
+    assert monitor.read() == netlink.Changes()
+    monitor.close()
 
 
-def test_a_broken_monitor_is_replaced(
-    harpd: Running, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_a_broken_monitor_leaves_the_timer(
+    harpd: Running, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(daemon, "MONITOR_AGAIN_S", 0.01)
-    monkeypatch.setattr(netlink, "monitor", _failing_once(netlink.monitor))
-    loop = harpd.daemon.loop
+    loop, monitor = harpd.daemon.loop, harpd.daemon._monitor
+    assert monitor is not None
+    fd = monitor.fileno()
 
     def breaks() -> None:
-        assert harpd.daemon._monitor is not None
-        fd = harpd.daemon._monitor.fileno()
         loop.remove_reader(fd)
         with os.fdopen(os.eventfd(1), "rb") as readable:  # and no socket
             os.dup2(readable.fileno(), fd)
-        loop.add_reader(fd, harpd.daemon._network_changed)
+        loop.add_reader(monitor, harpd.daemon._network_changed)
 
     harpd.call(breaks)
-
-    def listens() -> bool:
-        monitor = harpd.daemon._monitor
-        return (
-            monitor is not None
-            and monitor.fileno() >= 0
-            and stat.S_ISSOCK(os.fstat(monitor.fileno()).st_mode)
-            and monitor.fileno() in loop._selector.get_map()  # type: ignore[attr-defined]
-        )
-
-    harpd.until(listens, "a monitor")
-    assert caplog.text.count("operation on non-socket; opening a new monitor") == 1
+    harpd.until(lambda: monitor.fileno() < 0, "its end")
+    assert caplog.text.count("operation on non-socket; harpd looks every 30 s") == 1
     with harpd.client() as client:
         assert client.query("status")["nics"]
-
-
-def _failing_once(made: object) -> object:
-    calls = []
-
-    def monitor() -> socket.socket:
-        calls.append(1)
-        if len(calls) == 1:
-            raise OSError(errno.ENOMEM, "Cannot allocate memory")
-        return made()  # type: ignore[operator,no-any-return]
-
-    return monitor

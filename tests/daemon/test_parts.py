@@ -4,9 +4,11 @@
 import contextlib
 import errno
 import itertools
+import json
 import os
 import signal
 import stat
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -19,7 +21,7 @@ from harp.daemon.access import Access
 from harp.daemon.limits import Bucket, Buckets, Connections, MemoryRoom
 from harp.daemon.loop import Loop
 from harp.daemon.ports import Block
-from harp.daemon.state import BadStateError, NicState, State, StateFile, decode, encode
+from harp.daemon.state import BadStateError, NicState, State, StateFile, decode
 from harp.daemon.table import Lease, Owner
 
 # ---- state ----
@@ -33,9 +35,9 @@ def some_state() -> State:
         pid=7,
         start_ticks=8,
         version="0.1.0",
-        nics={"eth0": NicState(4, "/run/harp/bpf/eth0", [b"\1".hex() * 16])},
+        nics={"eth0": NicState(4, [b"\1".hex() * 16])},
         leases=[lease],
-        rests={"eth0": [(Block(62000, 62255), 99.5)]},
+        rests={"eth0": [(62000, 62255, 99.5)]},
         undo={"version": 1, "changes": []},
     )
 
@@ -57,7 +59,7 @@ def test_no_file_crashes_the_reader(raw: bytes) -> None:
 
 @given(st.integers(0, 10_000), st.sampled_from(["", "x", "null", "-1", "[]", "1e999", '"']))
 def test_no_damage_crashes_the_reader(at: int, put: str) -> None:
-    text = encode(some_state())
+    text = json.dumps(asdict(some_state()))
     at %= len(text)
     with contextlib.suppress(BadStateError):
         decode(text[:at] + put + text[at + 1 :])

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from daemon_rig import Running, holder, kill, lease_once
+from daemon_rig import NoPreparation, Running, holder, kill, lease_once
 from fake_kernel import FakeKernel, FakeSteering, address
 from test_leases import nothing_is_left, queue_state, steering
 
@@ -19,8 +19,9 @@ from harp.cli import daemon as cli_daemon
 from harp.config import NicConfig
 from harp.daemon import daemon, rundir, state
 from harp.daemon.client import RefusedByDaemonError
-from harp.daemon.daemon import Daemon, Preparation
+from harp.daemon.daemon import Daemon
 from harp.daemon.frames import Frames
+from harp.daemon.preparation import Preparation
 from harp.daemon.settings import Settings
 from harp.daemon.table import QueueState
 from harp.errors import Exit, HarpError
@@ -238,7 +239,7 @@ def test_pins_of_an_interface_that_is_no_longer_ours_are_removed(
 
 def test_a_second_harpd_refuses_in_one_line(harpd: Running, settings: Settings) -> None:
     with pytest.raises(HarpError, match="another harpd runs in") as caught:
-        Daemon(settings, FakeKernel()).start()
+        Daemon(settings, FakeKernel(), lambda: settings, NoPreparation()).start()
     assert caught.value.code == Exit.RUNNING
     assert "\n" not in str(caught.value)
     with harpd.client() as client:
@@ -356,7 +357,7 @@ def test_a_start_that_fails_leaves_running_jobs_alone(
             raise HarpError("the NIC is on fire")
 
     with pytest.raises(HarpError, match="on fire"):
-        Daemon(settings, first.kernel, Failing()).start()
+        Daemon(settings, first.kernel, lambda: settings, Failing()).start()
     assert first.kernel.pinned != {}
     assert set(steering(first).xsks) == {0}
     second = start(first.kernel)
@@ -379,13 +380,13 @@ def test_nics_are_added_and_removed_by_a_restart(
 def test_a_restart_that_would_fail_is_refused(
     settings: Settings, change: str, start: Callable[..., Running]
 ) -> None:
-    def fresh() -> Settings:
+    def load() -> Settings:
         if change == "broken":
             raise HarpError("harp.toml:3: no such key")
         return replace(settings, run_dir=settings.run_dir / "elsewhere")
 
     kernel = FakeKernel()
-    harpd = start(kernel, fresh=fresh)
+    harpd = start(kernel, load=load)
     with harpd.client() as client:
         with pytest.raises(RefusedByDaemonError, match="harpd continues unchanged") as caught:
             client.query("restart")

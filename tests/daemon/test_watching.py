@@ -4,6 +4,7 @@ requests."""
 
 import contextlib
 import errno
+import functools
 import os
 import select
 import socket
@@ -17,12 +18,12 @@ from typing import Any
 import pytest
 from daemon_rig import NOBODY, Running, in_child
 from fake_kernel import NETWORK_BYTES, V4, FakeMonitor
+from lease_client import LeaseClient
 
 from harp import _host
 from harp._host import CONFIRMED, WANTED, Kind, Message
 from harp.closing import Closing
 from harp.daemon import peer, watching
-from harp.daemon.client import DaemonClient
 from harp.daemon.netlink import Changes, parse_neighbor
 from harp.daemon.settings import Settings
 
@@ -239,18 +240,21 @@ def test_lost_notifications_cause_a_new_read(harpd: Running, watcher: Watcher) -
     harpd.until(lambda: len(monitor(harpd).resolved) == 2, "it is asked again")
 
 
-def test_a_monitor_that_fails_is_replaced(
-    harpd: Running, watcher: Watcher, monkeypatch: pytest.MonkeyPatch
+def test_a_monitor_that_fails_ends_the_watches(
+    harpd: Running, lease: int, watcher: Watcher
 ) -> None:
-    monkeypatch.setattr(watching, "MONITOR_AGAIN_S", 0.01)
+    """As the end of harpd does: jobs connect again, and the next watch has another monitor."""
     first = monitor(harpd)
     first.failing = True
     first.announce(Changes())
-    harpd.until(lambda: len(harpd.kernel.monitors) == 2, "another one")
+    assert watcher.ended()
     assert first.closed
-    harpd.kernel.network_byte = b"b"
-    monitor(harpd).announce(Changes(routes=True))
-    assert watcher.next().kind is Kind.NETWORK
+    with Watcher(harpd.path) as again:
+        assert again.ask(_host.pack_watch(2, lease)).kind is Kind.NETWORK
+        assert len(harpd.kernel.monitors) == 2
+        harpd.kernel.network_byte = b"b"
+        monitor(harpd).announce(Changes(routes=True))
+        assert again.next().kind is Kind.NETWORK
 
 
 @pytest.mark.parametrize("end", ["released", "hung up", "watched again", "watched elsewhere"])
@@ -311,16 +315,21 @@ def test_a_route_is_the_kernels(harpd: Running, lease: int) -> None:
 
 def test_requests_occupy_one_worker(harpd: Running, lease: int) -> None:
     """A kernel that takes long over them does not keep leases from the others."""
-    jobs = harpd.daemon._watching._worker
+    ask = harpd.daemon._watching._ask_kernel
     started: list[int] = []
-    with DaemonClient(harpd.path, "test") as client:
-        go = threading.Event()
+    go = threading.Event()
+
+    def wait(number: int) -> None:
+        started.append(number)
+        go.wait(10)
+
+    def begin(request: Callable[[], None]) -> None:
+        harpd.daemon.loop.spawn(ask(request))
+
+    with LeaseClient(harpd.path, "test") as client:
         for number in range(8):
-            harpd.call(
-                lambda number=number: jobs.work(  # type: ignore[misc]
-                    lambda: (started.append(number), go.wait(10)), lambda *_: None
-                )
-            )
+            request = functools.partial(wait, number)
+            harpd.call(functools.partial(begin, request))
         other, fds = client.lease("eth0")
         assert other.lease_id
         assert started == [0]

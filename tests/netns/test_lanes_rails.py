@@ -27,6 +27,7 @@ from lanes_rig import (
     wait_for_ticks,
     warnings,
 )
+from rail_paths import path_bytes, shape_paths
 
 from harp.bench.streams import SINK, SOURCE, Stream, rate_bytes_per_s
 from harp.lab import Lab, LabOptions
@@ -201,21 +202,20 @@ def test_a_path_of_a_tenth_does_not_hold_the_others_up(
     full = [MBIT / 2] * 4
     with Lab(LabOptions(switch=True, ipv6=ipv6)) as lab:
         calm(lab)
-        rails = Rails(lab)
-        rails.shape_paths(0, full, queue_ms=QUEUE_MS)
+        shape_paths(lab, 0, full, queue_ms=QUEUE_MS)
         with Stream(lab, options(path, **{lanes: "4"})) as stream:
             stream.flow(2 * MIB)
 
             def round_of() -> float:
-                rails.shape_paths(0, full, queue_ms=QUEUE_MS)
-                before = rails.path_bytes(0, SINK)
+                shape_paths(lab, 0, full, queue_ms=QUEUE_MS)
+                before = path_bytes(lab, 0, SINK)
                 total = phase(stream, 60)
-                after = rails.path_bytes(0, SINK)
+                after = path_bytes(lab, 0, SINK)
                 carried = [new - old for new, old in zip(after, before, strict=True)]
                 slow = carried.index(max(carried))
                 healthy = total * (1 - carried[slow] / sum(carried))
                 rates = [rate / 10 if p == slow else rate for p, rate in enumerate(full)]
-                rails.shape_paths(0, rates, queue_ms=QUEUE_MS)
+                shape_paths(lab, 0, rates, queue_ms=QUEUE_MS)
                 return phase(stream, 60) / healthy if healthy else 1.0
 
             shares = share_of(round_of)

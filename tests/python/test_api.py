@@ -93,22 +93,6 @@ def test_stubs_say_what_constructors_take(module: str, name: str, stub: list[str
     assert sorted(word for word in words if word) == sorted(stub)
 
 
-@pytest.mark.parametrize("module", COMPILED)
-def test_everything_public_is_documented(module: str) -> None:
-    made = importlib.import_module(f"harp.{module}")
-    lacking = []
-    for name in getattr(made, "__all__", [n for n in dir(made) if not n.startswith("_")]):
-        value = getattr(made, name)
-        if not getattr(value, "__module__", "").startswith("harp"):
-            continue
-        members = vars(value).items() if isinstance(value, type) else ()
-        for label, thing in [(name, value), *((f"{name}.{n}", v) for n, v in members)]:
-            words = re.sub(r"^\S+\(.*\)( -> \S+)?\n?", "", thing.__doc__ or "")
-            if not label.rpartition(".")[2].startswith("_") and callable(thing) and not words:
-                lacking.append(label)
-    assert sorted(set(lacking) - {"Wire.closed"}) == []
-
-
 # --------------------------------------------------------------------------------------------------
 # Numbers.
 #

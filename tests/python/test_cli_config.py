@@ -86,7 +86,7 @@ def test_show_of_a_nic_is_all_of_it(file: Path) -> None:
     done = harpctl("config", "show", "eth1", "--file", str(file), "-o", "json")
     shown = json.loads(done.stdout)
     assert shown["settings"] == []
-    assert len(shown["nics"][0]["settings"]) == len(keys.nic_keys()) - 1
+    assert len(shown["nics"][0]["settings"]) == len(keys.tables()["nic"]) - 1
 
 
 def test_show_of_nothing_known_is_bad_usage(file: Path) -> None:
@@ -253,7 +253,7 @@ def test_compare_names_nics_that_came_and_went() -> None:
     assert rows["nic a.queues"] == (2, 3)
     assert rows["nic b.queues"] == (0, None)
     assert rows["nic c.queues"] == (None, 0)
-    assert len(rows) == 1 + 2 * (len(keys.nic_keys()) - 1)
+    assert len(rows) == 1 + 2 * (len(keys.tables()["nic"]) - 1)
     assert report.against(one, one) == []
 
 

@@ -155,7 +155,7 @@ def files(draw: st.DrawFn) -> tuple[str, dict[str, Any], list[dict[str, Any]]]:
         "coalesce_rx_us",
         "coalesce_tx_us",
     )
-    free = [key for key in keys.nic_keys() if key.key not in alone]
+    free = [key for key in keys.tables()["nic"].values() if key.key not in alone]
     for name in draw(st.lists(st.sampled_from(["eth0", "eth1", "ib0"]), unique=True)):
         nic: dict[str, Any] = {"ifname": name}
         lines = ["[[nic]]", f'ifname = "{name}"']

@@ -7,6 +7,7 @@ import socket
 from collections.abc import Iterator
 
 import pytest
+from rail_paths import path_bytes, shape_paths
 
 from harp.bench import failover
 from harp.bench.streams import Sample, Stream, StreamOptions, pause_ns, rate_bytes_per_s
@@ -109,15 +110,14 @@ def test_a_stream_is_as_fast_as_its_rail_and_ends_well(lab: Lab) -> None:
 
 def test_paths_of_a_rail_are_chosen_by_the_source_port(lab: Lab) -> None:
     """A stream of one connection stays on one path, whatever rate it has."""
-    rails = Rails(lab)
-    rails.shape_paths(0, [100, 100, 100, 100])
+    shape_paths(lab, 0, [100, 100, 100, 100])
     with Stream(lab, KERNEL) as stream:
         stream.flow(1 << 20)
-        before = rails.path_bytes(0, 0)
+        before = path_bytes(lab, 0, 0)
         assert sum(count > 1 << 19 for count in before) == 1
-        rails.shape_paths(0, [50, 50, 50, 50])
+        shape_paths(lab, 0, [50, 50, 50, 50])
         stream.flow(1 << 20)
-        after = rails.path_bytes(0, 0)
+        after = path_bytes(lab, 0, 0)
         busy = [new - old > 1 << 19 for new, old in zip(after, before, strict=True)]
         assert busy == [count > 1 << 19 for count in before]
         stream.finish()
