@@ -1,15 +1,18 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Instructions, counted by callgrind: tools/instructions.py [BUILD_DIR] [encrypted].
+"""Instructions, counted by callgrind: tools/instructions.py [BUILD_DIR] [encrypted|lanes].
 
 For each kind of poll that tools/cost/sim_bench.c measures, and for 1, 100 and 10,000 flows: the
 instructions the stack executes; then the same for a stack that publishes its statistics
 (harp_page.h) and is polled every microsecond. The wire's own instructions are not counted, nor the
 copies that it makes. With `encrypted`: of a message on an encrypted lane instead, without the lane
-beneath (tests/unit/lane/encryption_bench.c). The numbers depend on compiler and options, not on the
-load; valgrind has no AVX-512.
+beneath (tests/unit/lane/encryption_bench.c). With `lanes`: of a small message through the plugin
+over kernel lanes, both ends together, and through the reference plugin with NCCL's sockets
+(tools/driver/cost.c); the kernel's instructions are not counted. The numbers depend on compiler and
+options, not on the load; valgrind has no AVX-512.
 """
 
+import os
 import re
 import subprocess
 import sys
@@ -30,6 +33,18 @@ ENCRYPTED_BYTES = (40, 1024, 16_384, 65_536, 1 << 20)
 ENCRYPTED_MESSAGES = 50
 NOT_THE_LANE = re.compile(r"^(pipe_|mem(cpy|move|set)|__mem(cpy|move|set))")
 NOT_THE_STACK = re.compile(r"^(wire_|mem(cpy|move|set)|__mem(cpy|move|set))")
+NOT_THE_PLUGIN = re.compile(r"^(net_|send_messages|poll_receive|measured|check|finish|post_|main)")
+COST_MESSAGES = 1000
+COST_PLUGINS = {
+    "1 lane": ("plugin/libnccl-net-harp.so", {"HARP_KERNEL_LANES": "1"}),
+    "2 lanes": ("plugin/libnccl-net-harp.so", {"HARP_KERNEL_LANES": "2"}),
+    "1 socket": ("tools/driver/libnccl-net-sock.so", {}),
+}
+COST_ROWS = (
+    ("poll without a message", "polls", "1"),
+    ("8 B, one at a time", "messages", "1"),
+    ("8 B, 8 in flight", "messages", "8"),
+)
 NO_PACKET = ("idle", "publish")  # in these polls all copies are the stack's own
 
 
@@ -57,13 +72,19 @@ def own_costs(profile: str, left_out: re.Pattern[str]) -> int:
     return total
 
 
-def callgrind(left_out: re.Pattern[str], *command: str) -> int:
+def callgrind(
+    left_out: re.Pattern[str], *command: str, environment: dict[str, str] | None = None
+) -> int:
     """Instructions of the command inside its function measured()."""
     with tempfile.TemporaryDirectory() as folder:
         profile = Path(folder) / "callgrind.out"
         options = ("--toggle-collect=measured", f"--callgrind-out-file={profile}")
+        # Threads that wait must not keep the others from running.
         subprocess.run(
-            ["valgrind", "--tool=callgrind", *options, *command], check=True, capture_output=True
+            ["valgrind", "--tool=callgrind", "--fair-sched=yes", *options, *command],
+            check=True,
+            capture_output=True,
+            env=os.environ | (environment or {}),
         )
         return own_costs(profile.read_text(), left_out)
 
@@ -87,11 +108,32 @@ def encrypted(encryption_bench: Path) -> None:
         print(f"{'  a byte':36}" + "".join(f"{count:>12.3f}" for count in each), flush=True)
 
 
+def lanes(build: Path) -> None:
+    print(f"{'instructions of a message':30}" + "".join(f"{name:>10}" for name in COST_PLUGINS))
+    for text, what, in_flight in COST_ROWS:
+        counts = []
+        for plugin, variables in COST_PLUGINS.values():
+            environment = {
+                "HARP_PATH": "kernel",
+                "NCCL_SOCKET_IFNAME": "lo",
+                "NCCL_NET_PLUGIN": str((build / plugin).resolve()),
+            } | variables
+            harp_cost = str(build / "tools/driver/harp-cost")
+            command = (harp_cost, what, "8", str(COST_MESSAGES), in_flight)
+            count = callgrind(NOT_THE_PLUGIN, *command, environment=environment)
+            counts.append(count / COST_MESSAGES)
+        print(f"{text:30}" + "".join(f"{count:>10.0f}" for count in counts), flush=True)
+
+
 def main() -> int:
-    words = [word for word in sys.argv[1:] if word != "encrypted"]
+    parts = ("encrypted", "lanes")
+    words = [word for word in sys.argv[1:] if word not in parts]
     build = Path(words[0] if words else "build")
     if "encrypted" in sys.argv[1:]:
         encrypted(build / "tests/unit/encryption_bench")
+        return 0
+    if "lanes" in sys.argv[1:]:
+        lanes(build)
         return 0
     sim_bench = build / "tools/cost/sim_bench"
     if not sim_bench.exists():

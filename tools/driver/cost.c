@@ -1,0 +1,166 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * cost.c - work for callgrind: harp-cost messages|polls SIZE COUNT IN_FLIGHT
+ *
+ * Opens both ends of one connection of the plugin that NCCL_NET_PLUGIN names, in one thread, so that
+ * nothing depends on scheduling. measured() sends COUNT messages of SIZE bytes, IN_FLIGHT at a time,
+ * or polls a receive COUNT times for which nothing arrives. tools/instructions.py counts its
+ * instructions.
+ */
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "net.h"
+
+#define IN_FLIGHT_MAX 16u
+#define OPEN_SECONDS 20
+
+static struct net net;
+static void *send_comm, *recv_comm, *send_mr, *recv_mr;
+static uint8_t *sent, *received; /* IN_FLIGHT_MAX messages each */
+
+static void check(int rc, const char *call)
+{
+	if (rc) {
+		fprintf(stderr, "harp-cost: %s: %s\n", call, net_result_name(rc));
+		exit(1);
+	}
+}
+
+static void ends_open(size_t size)
+{
+	uint8_t handle[NET_HANDLE_BYTES] = { 0 };
+	time_t until = time(NULL) + OPEN_SECONDS;
+	const char *call = "init";
+	void *listen_comm = NULL;
+
+	check(net_init(&net, 1, &call), call);
+	check(net_listen(&net, 0, handle, &listen_comm), "listen");
+	while (!send_comm || !recv_comm) {
+		if (!send_comm)
+			check(net_connect(&net, 0, handle, &send_comm), "connect");
+		if (!recv_comm)
+			check(net_accept(&net, listen_comm, &recv_comm), "accept");
+		check(time(NULL) > until, "no connection");
+		sched_yield();
+	}
+	check(net_close_listen(&net, listen_comm), "closeListen");
+	sent = calloc(IN_FLIGHT_MAX, size);
+	received = calloc(IN_FLIGHT_MAX, size);
+	check(!sent || !received, "no memory");
+	memset(sent, 1, IN_FLIGHT_MAX * size);
+	check(net_reg_mr(&net, send_comm, sent, IN_FLIGHT_MAX * size, &send_mr), "regMr");
+	check(net_reg_mr(&net, recv_comm, received, IN_FLIGHT_MAX * size, &recv_mr), "regMr");
+}
+
+static void ends_close(void)
+{
+	check(net_dereg_mr(&net, send_comm, send_mr), "deregMr");
+	check(net_dereg_mr(&net, recv_comm, recv_mr), "deregMr");
+	check(net_close_send(&net, send_comm), "closeSend");
+	check(net_close_recv(&net, recv_comm), "closeRecv");
+	check(net_finalize(&net), "finalize");
+	free(sent);
+	free(received);
+}
+
+static void *post_recv(unsigned slot, size_t size)
+{
+	void *request = NULL;
+
+	while (!request)
+		check(net_irecv(&net, recv_comm, received + slot * size, size, 0, recv_mr,
+				&request),
+		      "irecv");
+	return request;
+}
+
+static void *post_send(unsigned slot, size_t size)
+{
+	void *request = NULL;
+
+	while (!request)
+		check(net_isend(&net, send_comm, sent + slot * size, size, 0, send_mr, &request),
+		      "isend");
+	return request;
+}
+
+/* Alternates: the sender may wait until the receiver is polled. */
+static void finish(void *send, void *recv)
+{
+	int sent_done = 0, recv_done = 0;
+
+	while (!sent_done || !recv_done) {
+		if (!sent_done)
+			check(net_test(&net, send, &sent_done, NULL), "test");
+		if (!recv_done)
+			check(net_test(&net, recv, &recv_done, NULL), "test");
+	}
+}
+
+static void poll_receive(uint64_t count, void *request)
+{
+	for (uint64_t i = 0; i < count; i++) {
+		int done = 0;
+
+		check(net_test(&net, request, &done, NULL), "test");
+	}
+}
+
+static void send_messages(uint64_t count, size_t size, unsigned in_flight)
+{
+	void *sends[IN_FLIGHT_MAX], *recvs[IN_FLIGHT_MAX];
+
+	for (uint64_t m = 0; m < count + in_flight; m++) {
+		unsigned slot = (unsigned)(m % in_flight);
+
+		if (m >= in_flight)
+			finish(sends[slot], recvs[slot]);
+		if (m < count) {
+			recvs[slot] = post_recv(slot, size);
+			sends[slot] = post_send(slot, size);
+		}
+	}
+}
+
+/* request: the receive to poll; NULL: send messages. */
+__attribute__((noinline)) static void measured(uint64_t count, size_t size, unsigned in_flight,
+					       void *request)
+{
+	if (request)
+		poll_receive(count, request);
+	else
+		send_messages(count, size, in_flight);
+}
+
+int main(int argc, char **argv)
+{
+	bool polls = argc == 5 && !strcmp(argv[1], "polls");
+	size_t size = argc == 5 ? strtoul(argv[2], NULL, 10) : 0;
+	uint64_t count = argc == 5 ? strtoull(argv[3], NULL, 10) : 0;
+	unsigned in_flight = argc == 5 ? (unsigned)strtoul(argv[4], NULL, 10) : 0;
+	char error[512];
+	void *request;
+
+	if (!size || !count || !in_flight || in_flight > IN_FLIGHT_MAX ||
+	    (!polls && strcmp(argv[1], "messages"))) {
+		fprintf(stderr, "usage: harp-cost messages|polls SIZE COUNT IN_FLIGHT\n");
+		return 2;
+	}
+	if (net_open(&net, NULL, 0, error, sizeof(error))) {
+		fprintf(stderr, "harp-cost: %s\n", error);
+		return 1;
+	}
+	ends_open(size);
+	send_messages(count, size, in_flight); /* warm-up */
+	request = polls ? post_recv(0, size) : NULL;
+	measured(count, size, in_flight, request);
+	if (request)
+		finish(post_send(0, size), request);
+	ends_close();
+	net_close(&net);
+	return 0;
+}
