@@ -15,7 +15,6 @@ from netns_tools import (
     Tools,
     adopt,
     attach,
-    compile_pass,
     inside,
     serve_pin,
     verdicts,
@@ -311,14 +310,3 @@ def test_adopting_needs_privileges(lab: Lab, pinned: Path) -> None:
     out = host.run(sys.executable, "-c", AS_NOBODY, library, str(pinned), host.ifname)
     assert out.split() == [str(errno.EPERM), str(errno.EPERM)]
     assert names(pinned) == PINS
-
-
-def test_a_foreign_program_is_left_alone(lab: Lab, bpffs: Path, tmp_path: Path) -> None:
-    host = lab.hosts[1]
-    program = compile_pass(tmp_path)
-    host.run("ip", "link", "set", host.ifname, "xdpgeneric", "obj", program, "sec", "xdp")
-    with pytest.raises(OSError, match="stop its owner") as refused:
-        attach(host)
-    assert refused.value.errno == errno.EBUSY
-    assert refusal(host, bpffs).errno == errno.ENOENT
-    assert xdp_attached(host)
