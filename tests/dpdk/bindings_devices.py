@@ -62,20 +62,6 @@ def a_pcap_is_written(folder: Path) -> None:
     assert written == [bytes(each) for each in [*given, given[0]]]
 
 
-def scapy_asks_and_answers(folder: Path) -> None:
-    """A SuperSocket: send, recv, sniff, srp1; a closed one leaves the port open."""
-    with dpdk.Port("net_ring0") as port:
-        given = packets(3)
-        with DpdkSocket(port) as sock:
-            assert port.send(given) == 3
-            sniffed = sock.sniff(count=3, timeout=WAIT_S)
-            assert [bytes(each) for each in sniffed] == [bytes(each) for each in given]
-            assert sock.send(given[0]) == 42
-            assert sock.recv()[IP].dst == "10.0.0.2"
-            assert sock.recv() is None
-        assert port.send(b"x" * 60) == 1
-
-
 def the_kernel_answers(folder: Path) -> None:
     """net_tap: ARP and ping by scapy, answered by the kernel at the other end."""
     with dpdk.Port("net_tap0,iface=harpcffi1") as port, DpdkSocket(port) as sock:

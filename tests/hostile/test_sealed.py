@@ -158,15 +158,6 @@ def test_every_lane_of_a_comm_is_encrypted(hosts: Hosts, key_file: Path) -> None
         assert runs_captured(capture.close()) == 0
 
 
-def test_lane_kinds_interoperate(each: Hosts, key_file: Path) -> None:
-    env = sealing(key_file)
-    for kinds in (("xdp", "kernel"), ("kernel", "xdp")):
-        with each.ranks(*kinds, **env) as (receiver, sender):
-            pair = Pair(receiver, sender)
-            for size in (0, 1, 7, 8, 9, 1447, 16344, 16345, 65536, 1 << 20):
-                pair.exchange(random.Random(SEED + size).randbytes(size))
-
-
 # ---- settings that differ ------------------------------------------------------------------------
 
 
@@ -205,22 +196,6 @@ def test_the_key_is_changed_between_jobs(hosts: Hosts, path: str, key_file: Path
                 for said in refusal(*pair):
                     assert "do the pre-shared keys (HARP_KEY_FILE) differ?" in said
             before.exchange(PLAIN)
-
-
-def test_the_next_job_of_a_process_has_the_new_key(hosts: Hosts, path: str, key_file: Path) -> None:
-    env = sealing(key_file)
-    with hosts.ranks(path, path, **env) as (receiver, sender):
-        first = Pair(receiver, sender)
-        first.exchange(PLAIN)
-        sender.call("close_send", comm=first.send_comm)
-        receiver.call("close_recv", comm=first.recv_comm)
-        receiver.call("close_listen", comm=first.listen)
-        receiver.call("finalize")
-        write_key(key_file, PSK[::-1])
-        receiver.call("load", path=str(hosts.plugin))
-        with actors(Actor(hosts.netns[1], hosts.env("kernel", **env))) as (later,):
-            later.call("load", path=str(hosts.plugin))
-            Pair(receiver, later).exchange(PLAIN)
 
 
 @pytest.mark.parametrize("who", ["receiver", "sender"])
