@@ -254,20 +254,6 @@ def test_a_full_disk_is_named_and_nothing_is_left(command: str, name: str, tmp_p
     assert done.stdout.split() == [f"{tmp_path}/fill"]
 
 
-def test_output_that_cannot_be_written_is_named() -> None:
-    with Path("/dev/full").open("w") as full:
-        for command in ("version", "config show", "config show -o json", "man"):
-            words = [sys.executable, "-c", "from harp.cli import main; main()", *command.split()]
-            done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True)
-            assert done.returncode == Exit.FAILURE
-            assert done.stderr == "harpctl: standard output: No space left on device\n"
-
-
-def test_statistics_of_nothing_that_matches_are_named() -> None:
-    done = harpctl("stats", "--nic", "nope0")
-    assert done.stderr == "harpctl: no process that matches publishes statistics\n"
-
-
 def test_logs_prints_the_last_lines(tmp_path: Path) -> None:
     toml = tmp_path / "harp.toml"
     toml.write_text(f'[daemon]\nrun_dir = "{tmp_path}"\n')
@@ -442,17 +428,6 @@ def test_check_json_and_exit_code_agree() -> None:
     assert report["severity"] == worst
     assert worst == "fail", "the plugin never uses HARP on lo"
     assert done.returncode == Exit.FAILURE
-
-
-def test_check_of_the_whole_host() -> None:
-    done = harpctl("check", "-o", "json")
-    report = json.loads(done.stdout)
-    assert report.keys() == {"severity", "verdict", "host", "interfaces"}
-    ranks = [SEVERITIES.index(item["severity"]) for item in report["host"]]
-    of_interfaces = [SEVERITIES.index(each["severity"]) for each in report["interfaces"]]
-    assert SEVERITIES.index(report["severity"]) == max(min(of_interfaces, default=2), *ranks)
-    code = [Exit.OK, Exit.WARNING, Exit.FAILURE][SEVERITIES.index(report["severity"])]
-    assert done.returncode == (code if report["interfaces"] else Exit.MISSING)
 
 
 @pytest.mark.sample("kernel-IPv4", "auto-IPv6", "xdp-IPv4")

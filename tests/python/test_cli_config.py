@@ -257,25 +257,6 @@ def test_compare_names_nics_that_came_and_went() -> None:
     assert report.against(one, one) == []
 
 
-def complete(*words: str) -> list[str]:
-    """What bash would offer for the last of these words."""
-    environ = {
-        "COMP_WORDS": " ".join(words),
-        "COMP_CWORD": str(len(words) - 1),
-        "_HARPCTL_COMPLETE": "bash_complete",
-    }
-    done = harpctl(**environ)
-    assert done.stderr == ""
-    return [line.partition(",")[2] for line in done.stdout.splitlines()]
-
-
-def test_completion_knows_commands_and_options() -> None:
-    assert complete("harpctl", "con") == ["config"]
-    assert complete("harpctl", "config", "v") == ["validate"]
-    assert complete("harpctl", "completion", "z") == ["zsh"]
-    assert "--plugin" in complete("harpctl", "run", "--")
-
-
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_scripts_name_the_program(shell: str) -> None:
     done = harpctl("completion", shell)

@@ -12,7 +12,7 @@ import pytest
 from test_cli_config import MAIN, harpctl
 
 import harp
-from harp import _paths, config
+from harp import _paths
 from harp.config import jobs
 from harp.errors import Exit, HarpError
 
@@ -147,14 +147,6 @@ def test_the_loader_finds_the_plugin_by_what_env_says() -> None:
         [sys.executable, "-c", code], env=found, capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == PLUGIN
-
-
-def test_variables_leave_a_config_of_nothing_alone() -> None:
-    assert set(jobs.variables(config.parse(""), Path(PLUGIN), {})) == {
-        "NCCL_NET_PLUGIN",
-        "NCCL_NET",
-        "LD_LIBRARY_PATH",
-    }
 
 
 # --------------------------------------------------------------------------------------------------

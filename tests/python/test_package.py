@@ -97,12 +97,6 @@ def test_the_wheel_has_no_module_for_tests_alone(root_dir: Path, package: dict[s
     assert package.keys() - used(package, roots) == set()
 
 
-def test_a_module_that_nothing_uses_is_found(package: dict[str, Path], tmp_path: Path) -> None:
-    lone = tmp_path / "lone.py"
-    lone.write_text("from harp import cli\n")
-    assert "harp.lone" not in used(package | {"harp.lone": lone}, {"harp.cli"})
-
-
 def test_nothing_in_the_wheel_makes_packets_of_others(package: dict[str, Path]) -> None:
     """Packet sockets are for what attacks a laboratory's hosts; that is in tests/hostile."""
     sources = {name: path.read_text() for name, path in package.items()}
