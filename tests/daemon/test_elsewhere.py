@@ -19,7 +19,7 @@ PORT = 7000
 BEHIND = "192.0.2.7"  # an address of the other host's, behind its own on the link
 OTHER_MAC = "02:00:00:00:00:77"
 # The kernel chooses between half and one and a half of it; a job confirms once a second.
-REACHABLE_MS = 4000
+REACHABLE_MS = 3000
 
 
 @pytest.fixture
@@ -129,7 +129,7 @@ def test_a_neighbor_in_use_stays_reachable(
     here = lab.hosts[0]
     here.sysctl(f"{family}/neigh/{here.ifname}/base_reachable_time_ms", REACHABLE_MS)
     assert again(job) == b"a number"
-    until_s = time.monotonic() + 3 * REACHABLE_MS / 1000
+    until_s = time.monotonic() + 2 * REACHABLE_MS / 1000
     while time.monotonic() < until_s:
         assert again(job, b"k") == b"a number"
         assert neighbor(lab, address)["state"] == ["REACHABLE"]
@@ -150,19 +150,6 @@ def test_a_route_through_a_gateway_comes_and_goes(lab: Lab, server: None, job: J
         pass
 
 
-@pytest.mark.parametrize("job", ADDRESSES[:1], indirect=True)
-def test_link_and_address_changes_are_survived(lab: Lab, server: None, job: Job) -> None:
-    here = lab.hosts[0]
-    assert again(job) == b"a number"
-    here.run("ip", "link", "set", here.ifname, "down")
-    os.write(job._go, b"k")
-    here.run("ip", "link", "set", here.ifname, "up")
-    assert job.receive() == b"a number"
-    here.run("ip", "address", "del", f"{here.address}/24", "dev", here.ifname)
-    here.run("ip", "address", "add", f"{here.address}/24", "dev", here.ifname)
-    assert again(job, b"k") == b"a number"
-
-
 @pytest.mark.parametrize("how", ["killed", "restarted"])
 @pytest.mark.parametrize("job", ADDRESSES[:1], indirect=True)
 def test_a_job_requests_from_the_next_harpd(
@@ -181,12 +168,3 @@ def test_a_job_requests_from_the_next_harpd(
     other_mac(lab, "10.77.0.2")
     assert again(job, b"k") == b"a number"
     assert again(job) == b"a number"
-
-
-@pytest.mark.parametrize("job", ADDRESSES[:1], indirect=True)
-def test_a_nic_that_is_removed_ends_connections(lab: Lab, server: None, job: Job) -> None:
-    here = lab.hosts[0]
-    assert again(job) == b"a number"
-    here.run("ip", "link", "del", here.ifname)
-    while again(job) == b"a number":
-        pass

@@ -4,11 +4,9 @@
 import errno
 import fcntl
 import os
-import resource
 import signal
 import socket
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,7 +16,6 @@ from harp import _host
 from harp._host import Kind
 from harp.daemon import documents, readings
 from harp.daemon.client import DaemonClient, RefusedByDaemonError
-from harp.daemon.settings import Settings
 
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: it plays two users")
 STATUS, STATS = b'{"command": "status"}', b'{"command": "stats"}'
@@ -90,21 +87,6 @@ def test_the_limit_counts_bytes(harpd: Running, monkeypatch: pytest.MonkeyPatch)
     assert in_child(enemy, NOBODY) == [errno.EDQUOT]
 
 
-@ROOT_ONLY
-def test_users_have_documents_of_their_own(harpd: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A kept answer is not charged to another user with the same request."""
-    monkeypatch.setattr(readings, "AGE_S", 60)
-    path = harpd.path
-
-    def number() -> int:
-        with DaemonClient(path, "one of them") as client:
-            return os.fstat(keep(client, STATS)).st_ino
-
-    mine = number()
-    theirs = in_child(number, NOBODY)
-    assert mine != theirs
-
-
 def until_empty(harpd: Running) -> None:
     harpd.until(lambda: not harpd.daemon._lending._lent, "nothing lent")
 
@@ -140,24 +122,6 @@ def test_an_answer_cannot_be_written_or_truncated(harpd: Running) -> None:
     os.close(fd)
 
 
-def test_answers_work_without_file_leases(harpd: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    """fs.leases-enable = 0: holders can't be detected."""
-    real = fcntl.fcntl
-
-    def refused(fd: int, what: int, *arguments: Any) -> Any:
-        if what == fcntl.F_SETLEASE:
-            raise OSError(errno.EINVAL, "Invalid argument")
-        return real(fd, what, *arguments)
-
-    monkeypatch.setattr(documents.fcntl, "fcntl", refused)
-    with harpd.client() as client:
-        fd = keep(client)
-        assert client.query("status")["daemon"] == "harpd"
-    until_empty(harpd)
-    assert os.fstat(fd).st_size > 100
-    os.close(fd)
-
-
 def test_a_client_that_disconnects_keeps_no_memory(harpd: Running) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
         sock.connect(str(harpd.path))
@@ -166,18 +130,6 @@ def test_a_client_that_disconnects_keeps_no_memory(harpd: Running) -> None:
         for _ in range(5):
             sock.send(_host.pack_query(5, STATUS))
     until_empty(harpd)
-
-
-def test_answers_leave_descriptors_for_leases(
-    start: Callable[..., Running], settings: Settings
-) -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (512, hard))
-    try:
-        harpd = start(given=replace(settings, users=("*",)))
-        assert harpd.daemon._lending._each_max == 512 // 16 // 4
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_opening_an_answer_during_the_check_does_not_end_harpd(harpd: Running) -> None:

@@ -23,7 +23,7 @@ from harp.daemon.families import DaemonView, NicView
 from harp.daemon.reader import Reader, ReaderError
 from harp.procfs import status_field
 from harp.stats import discover
-from harp.stats.reader import KEPT, NOBODY, Scans
+from harp.stats.reader import KEPT, NOBODY
 
 __all__ = ["make_owner", "owner"]
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: capabilities are given up")
@@ -83,15 +83,6 @@ def test_the_reader_has_two_capabilities_and_owns_nothing(
         assert status_field(reader.pid, name).split() == [str(NOBODY)] * 4
     assert status_field(reader.pid, "Groups") == ""
     assert Path(f"/proc/{reader.pid}/fd/0").readlink().name.startswith("socket:")
-
-
-@ROOT_ONLY
-@pytest.mark.parametrize("capability", [2, 19], ids=["DAC_READ_SEARCH", "SYS_PTRACE"])
-def test_each_of_the_two_is_needed(
-    make_reader: Callable[..., Reader], owner: Owner, capability: int
-) -> None:
-    reader = make_reader(variant(f"reader.KEPT = {KEPT & ~(1 << capability)}"))
-    assert owner.process.pid not in pids(reader)
 
 
 @ROOT_ONLY
@@ -173,20 +164,6 @@ def test_an_exception_of_the_reader_is_an_answer(make_reader: Callable[..., Read
 # --------------------------------------------------------------------------------------------------
 # One scan serves all requests.
 #
-def test_one_scan_serves_all_requests_of_a_second(
-    owner: Owner, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("harp.stats.reader.SCAN_AGE_S", 1000.0)
-    scans = Scans()
-    assert scans.left_s() is None
-    found = scans.found()
-    assert scans.found() is found
-    page = owner.pages(found)[0]
-    scans._until_s = 0
-    assert scans.left_s() == 0
-    assert scans.found() is not found
-    assert page.fd == -1, "it was closed"
-    scans.drop()
 
 
 @pytest.mark.parametrize("room", [0, 1, 2])

@@ -127,28 +127,3 @@ def test_all_clients_of_a_user_get_one_document(
     for fd in fds:
         os.close(fd)
     assert len(inodes) == 1
-
-
-def test_a_failed_scan_is_answered(harpd: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(_reader: Reader, _flows: bool) -> int:
-        raise KeyError("oops")
-
-    monkeypatch.setattr(readings, "_read", broken)
-    with harpd.client() as client:
-        with pytest.raises(RefusedByDaemonError, match="its log says more"):
-            client.query("stats")
-        assert client.query("status")["leases"] == 0
-
-
-def test_frequent_requests_get_the_last_answer(
-    harpd: Running, owner: Owner, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(readings, "AGE_S", 60)
-    with harpd.client() as client:
-        first = client.query("stats")
-        owner.send("run 50")
-        assert client.query("stats") == first
-        assert client.query("stats", flows=False) != first
-        cache = harpd.daemon._readings
-        harpd.call(lambda: cache._forget(True, cache._readings[True]))
-        assert client.query("stats")["instances"] != first["instances"]

@@ -8,9 +8,7 @@ import os
 import select
 import socket
 import struct
-import threading
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +20,7 @@ from harp import _host
 from harp._host import CONFIRMED, WANTED, Kind, Message
 from harp.closing import Closing
 from harp.daemon import peer, watching
-from harp.daemon.client import DaemonClient
 from harp.daemon.netlink import Changes, parse_neighbor
-from harp.daemon.settings import Settings
 
 MAC, OTHER = b"\2\0\0\0\0\x21", b"\2\0\0\0\0\x22"
 
@@ -309,27 +305,6 @@ def test_a_route_is_the_kernels(harpd: Running, lease: int) -> None:
     assert harpd.kernel.routes == [(2, addr(5))]
 
 
-def test_requests_occupy_one_worker(harpd: Running, lease: int) -> None:
-    """A kernel that takes long over them does not keep leases from the others."""
-    jobs = harpd.daemon._watching._worker
-    started: list[int] = []
-    with DaemonClient(harpd.path, "test") as client:
-        go = threading.Event()
-        for number in range(8):
-            harpd.call(
-                lambda number=number: jobs.work(  # type: ignore[misc]
-                    lambda: (started.append(number), go.wait(10)), lambda *_: None
-                )
-            )
-        other, fds = client.lease("eth0")
-        assert other.lease_id
-        assert started == [0]
-        go.set()
-        for fd in fds:
-            os.close(fd)
-    harpd.until(lambda: started == list(range(8)), "all of them, in order")
-
-
 # --------------------------------------------------------------------------------------------------
 # Parts.
 #
@@ -419,10 +394,3 @@ def test_what_proc_does_not_show_counts_as_the_capability(tmp_path: Path) -> Non
     (tmp_path / "self/ns").mkdir(parents=True)
     (tmp_path / "self/ns/net").touch()
     assert "can't be read" in peer.network_admin_elsewhere(10, tmp_path)
-
-
-def test_the_setting_is_off_and_live(harpd: Running, settings: Settings) -> None:
-    assert settings.allow_net_admin_containers is False
-    new = replace(settings, allow_net_admin_containers=True)
-    harpd.call(lambda: harpd.daemon._apply(new))
-    assert harpd.daemon.leasing.settings.allow_net_admin_containers
