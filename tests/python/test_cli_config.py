@@ -82,13 +82,6 @@ def _lines(text: str) -> list[str]:
     return [name for name in names if name.strip() and not name.startswith("setting")]
 
 
-def test_show_of_a_nic_is_all_of_it(file: Path) -> None:
-    done = harpctl("config", "show", "eth1", "--file", str(file), "-o", "json")
-    shown = json.loads(done.stdout)
-    assert shown["settings"] == []
-    assert len(shown["nics"][0]["settings"]) == len(keys.nic_keys()) - 1
-
-
 def test_show_of_nothing_known_is_bad_usage(file: Path) -> None:
     for word in ("nonsense", "eth9"):
         done = harpctl("config", "show", word, "--file", str(file))
