@@ -177,8 +177,6 @@ STALE: dict[str, tuple[Callable[[Path], None], str]] = {
     "layout 0": (lambda pins: set_layout(pins, 0), "layout 0"),
     "older layout": (older_layout, r"by another version of HARP \(layout 1, ours is 3\)"),
     "sockets and addresses swapped": (lambda pins: swap(pins, "xsks", "addresses"), "eth0"),
-    "ports and verdicts swapped": (lambda pins: swap(pins, "ports", "verdicts"), "eth0"),
-    "layout and verdicts swapped": (lambda pins: swap(pins, "layout", "verdicts"), "eth0"),
 }
 
 
