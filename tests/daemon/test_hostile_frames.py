@@ -119,8 +119,9 @@ def memory_of(job: Job) -> int:
     pytest.fail("the job has no frame memory")
 
 
-@pytest.mark.parametrize("mapped", [True, False], ids=["mapped", "open"])
-@pytest.mark.parametrize("way", ["killed", "ended", "restarted"])
+@pytest.mark.parametrize(
+    ("way", "mapped"), [("killed", True), ("ended", False), ("restarted", True)]
+)
 def test_memory_is_freed_after_a_restart(harpd: HostDaemon, way: str, mapped: bool) -> None:
     job = Job(leasing_job(harpd, mapped))
     kept = -1
@@ -253,11 +254,6 @@ def test_writes_after_the_end_are_charged_to_the_lessee(need_root: None) -> None
     finally:
         os.close(fd)
         lessees.remove()
-
-
-# --------------------------------------------------------------------------------------------------
-# The search, over this process.
-#
 
 
 def test_a_file_of_a_disk_is_not_emptied(tmp_path: Path) -> None:

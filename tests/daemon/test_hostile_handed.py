@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harpd_rig import HostDaemon, Job, drop_net_admin, enter, links, paused
+from harpd_rig import HostDaemon, Job, drop_net_admin, links, paused
 
 from harp.daemon.client import RefusedByDaemonError
 from harp.lab import Lab, LabOptions
@@ -142,30 +142,6 @@ def test_no_descriptor_of_a_lease_changes_the_host(harpd: HostDaemon, uid: int |
         assert 0 not in ioctl.values(), (what, ioctl)
         assert 0 not in netlink.values(), (what, netlink)
     assert harpd.host.run("ip", "-j", "addr", "show", harpd.host.ifname) == before
-
-
-def test_ordinary_sockets_would_change_the_host(harpd: HostDaemon) -> None:
-    """The test above could fail: sockets that root opened in the host change it from elsewhere."""
-    ifname = harpd.host.ifname
-    ifindex = int(harpd.host.run("cat", f"/sys/class/net/{ifname}/ifindex"))
-
-    def body(send: Send, _wait_fd: int) -> None:
-        enter(harpd.host.netns)
-        route = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE)
-        probe = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        assert CDLL(None).unshare(0x40000000) == 0
-        send((by_netlink(route.fileno(), ifindex), by_ioctl(probe.fileno(), ifname)))
-
-    job = Job(body, uid=None, net_admin=True)
-    try:
-        assert job.receive() == (
-            {"RTM_NEWADDR": 0, "RTM_NEWLINK": 0},
-            {"SIOCSIFADDR": 0, "SIOCSIFFLAGS": 0},
-        )
-    finally:
-        job.close()
-    assert "10.99.99.98" in harpd.host.run("ip", "addr")
-    assert "UP" not in links(harpd.host)[ifname]["flags"]
 
 
 def by_xsk(fd: int) -> dict[str, int]:
