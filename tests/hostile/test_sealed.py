@@ -198,10 +198,9 @@ def test_the_key_is_changed_between_jobs(hosts: Hosts, path: str, key_file: Path
             before.exchange(PLAIN)
 
 
-@pytest.mark.parametrize("who", ["receiver", "sender"])
-def test_one_side_alone_is_named_on_both_sides(
-    hosts: Hosts, path: str, key_file: Path, who: str
-) -> None:
+@pytest.mark.parametrize("path", ["xdp", "kernel"])
+def test_one_side_alone_is_named_on_both_sides(hosts: Hosts, path: str, key_file: Path) -> None:
+    who = "receiver" if path == "xdp" else "sender"
     with hosts.ranks(path, path, **{who: sealing(key_file)}) as (receiver, sender):
         here = "this process encrypts its lanes (HARP_ENCRYPT) and the peer does not"
         there = "the peer encrypts its lanes (HARP_ENCRYPT) and this process does not"
@@ -213,10 +212,8 @@ def test_one_side_alone_is_named_on_both_sides(
 BAD_FILES: dict[str, tuple[str, Callable[[Path], str]]] = {
     "missing": ("needs HARP_KEY_FILE", lambda path: ""),
     "nowhere": ("cannot be opened: No such file", lambda path: str(path / "nothing")),
-    "a folder": ("is not a regular file", str),
     "open to all": ("chmod 600", lambda path: str(write_key(path / "key", PSK, 0o644))),
     "zeros": ("a key of zeros", lambda path: str(write_key(path / "key", bytes(32)))),
-    "too short": ("64 hexadecimal digits", lambda path: str(write_key(path / "key", PSK[1:]))),
 }
 
 
@@ -301,33 +298,29 @@ FORGERIES: dict[str, Callable[[list[bytes]], tuple[bytes, ...]]] = {
 }
 
 
-@pytest.mark.parametrize("name", FORGERIES)
-def test_a_forged_segment_fails_its_comm_only(
-    hosts: Hosts, path: str, key_file: Path, name: str
-) -> None:
+def test_a_forged_segment_fails_its_comm_only(hosts: Hosts, path: str, key_file: Path) -> None:
     env = sealing(key_file)
     with hosts.ranks(path, path, **env) as (receiver, sender):
         pair = Pair(receiver, sender)
-        with sealed_peer(hosts, receiver) as (peer, comm):
-            good = [
-                peer.out.seal(record(DATA, message=m, total=8, payload=b"payload" + b"%d" % m))
-                for m in range(2)
-            ]
-            forged = FORGERIES[name](good)
-            first_is_good = forged[0] == good[0]
-            peer.send(b"".join(forged))
-            if first_is_good:
-                assert (
-                    receiver.call("receive", comm=comm, size=8)
-                    == base64.b64encode(b"payload0").decode()
-                )
-            result, _ = receiver.call("receive_error", comm=comm, size=8)
-            assert result == "ncclRemoteError"
-            said = receiver.call("warnings")
-            assert "is not what the peer encrypted" in said[0]
-            assert hosts.address[1] in said[0]
-            assert sum("is not what the peer encrypted" in line for line in said) == 1
-        pair.exchange(b"established")
+        for name, forge in FORGERIES.items():
+            before = len(receiver.call("warnings"))
+            with sealed_peer(hosts, receiver) as (peer, comm):
+                good = [
+                    peer.out.seal(record(DATA, message=m, total=8, payload=b"payload" + b"%d" % m))
+                    for m in range(2)
+                ]
+                forged = forge(good)
+                peer.send(b"".join(forged))
+                if forged[0] == good[0]:
+                    got = receiver.call("receive", comm=comm, size=8)
+                    assert base64.b64decode(got) == b"payload0"
+                result, _ = receiver.call("receive_error", comm=comm, size=8)
+                assert result == "ncclRemoteError", name
+                said = receiver.call("warnings")[before:]
+                assert "is not what the peer encrypted" in said[0], name
+                assert hosts.address[1] in said[0]
+                assert sum("is not what the peer encrypted" in line for line in said) == 1
+            pair.exchange(b"established")
 
 
 def test_a_stream_that_is_cut_short_is_no_orderly_end(
