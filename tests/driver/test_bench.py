@@ -141,7 +141,7 @@ def test_sizes_follow_the_factor(arena: Arena) -> None:
 
 
 @pytest.mark.parametrize("protocol", [[], ["--ll"]], ids=["simple", "ll"])
-@pytest.mark.parametrize(("ranks", "channels"), [(1, 1), (2, 1), (2, 3), (3, 2), (4, 1)])
+@pytest.mark.parametrize(("ranks", "channels"), [(1, 1), (2, 3), (3, 2)])
 def test_allreduce_sums_are_right(
     arena: Arena, plugin: list[str], ranks: int, channels: int, protocol: list[str]
 ) -> None:
@@ -186,14 +186,10 @@ def test_flags_arrive_before_data_is_an_error(arena: Arena) -> None:
 FAULTS = {
     "size": (WRONG, "has 131071 bytes, not 131072"),
     "drop": (HANG, "nothing moved for 3.0 s"),
-    "lose": (HANG, "receives from rank"),
     "stuck": (HANG, "the plugin's test has not returned"),
     "error": (PLUGIN, "failed with ncclSystemError (2) (channel 0, rank"),
     "norequest": (PLUGIN, "left *request unwritten"),
-    "nodone": (PLUGIN, "left *done unwritten"),
-    "noconnect": (HANG, "connect to rank"),
     "init": (PLUGIN, "its last warning: SOCK: init fails"),
-    "nodevice": (PLUGIN, "has no device"),
     "close": (PLUGIN, "closing failed"),
 }
 
@@ -213,18 +209,13 @@ def test_each_fault_of_a_plugin_ends_every_rank_and_is_named(arena: Arena, fault
 USAGES: list[tuple[list[str], str]] = [
     (["nonsense"], "no such mode: nonsense"),
     (["lat", "--rank", "5", "--ranks", "2"], "rank is 5"),
-    (["lat", "--ranks", "3"], "need --ranks 2"),
     (["bw", "-b", "12Q"], "12Q"),
     (["bw", "-b", "2M", "-e", "1M"], "-e is smaller"),
     (["allreduce", "-b", "6"], "multiple of 4"),
-    (["allreduce", "--abi", "13"], "13"),
     (["lat", "--root", "nowhere"], "host:port"),
-    (["lat", "--sizes", "8:0"], "8:0"),
-    (["lat", "--sizes", ""], "out of range"),
     (["lat", "--sizes", "8,,9"], "8,,9"),
     (["lat", "--sizes", ",".join(["8"] * 65)], "out of range"),
     (["lat", "--sizes", "8", "-b", "8"], "goes without -b"),
-    (["bw", "--sizes", "8,128M"], "at most 64M"),
     (["idle", "--sizes", "8"], "--sizes goes with lat, bw, alltoall and allreduce"),
 ]
 
