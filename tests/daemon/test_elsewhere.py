@@ -4,7 +4,6 @@
 import json
 import os
 import signal
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -18,8 +17,6 @@ Send = Callable[[Any], None]
 PORT = 7000
 BEHIND = "192.0.2.7"  # an address of the other host's, behind its own on the link
 OTHER_MAC = "02:00:00:00:00:77"
-# The kernel chooses between half and one and a half of it; a job confirms once a second.
-REACHABLE_MS = 3000
 
 
 @pytest.fixture
@@ -116,25 +113,6 @@ def test_a_neighbor_is_resolved_and_its_change_is_sent(
     other_mac(lab, address)
     assert again(job, b"k") == b"a number"
     assert neighbor(lab, address)["lladdr"] == OTHER_MAC
-
-
-@pytest.mark.sample("fd77::2")
-@pytest.mark.parametrize("job", ADDRESSES, indirect=True)
-def test_a_neighbor_in_use_stays_reachable(
-    lab: Lab, server: None, job: Job, request: pytest.FixtureRequest
-) -> None:
-    """HARP's packets do not pass the kernel, which would take the entry for unused."""
-    address = request.node.callspec.params["job"]
-    family = "ipv6" if ":" in address else "ipv4"
-    here = lab.hosts[0]
-    here.sysctl(f"{family}/neigh/{here.ifname}/base_reachable_time_ms", REACHABLE_MS)
-    assert again(job) == b"a number"
-    until_s = time.monotonic() + 2 * REACHABLE_MS / 1000
-    while time.monotonic() < until_s:
-        assert again(job, b"k") == b"a number"
-        assert neighbor(lab, address)["state"] == ["REACHABLE"]
-    while neighbor(lab, address)["state"] == ["REACHABLE"]:
-        pass  # left alone it does not stay so
 
 
 @pytest.mark.parametrize("job", [BEHIND], indirect=True)
