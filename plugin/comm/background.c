@@ -9,7 +9,7 @@
 #include "comm/comm.h"
 #include "poll/control.h"
 
-#define BACKGROUND_QUIET_NS 100000000ull /* between two looks while nothing is on its way */
+#define BACKGROUND_QUIET_NS 100000000ull /* between two turns while nothing is under way */
 
 static void background_due(struct control_timer *timer, uint64_t now_ns)
 {
@@ -51,14 +51,14 @@ void background_end(struct comm_background *b)
 	control_call(&b->end_work);
 }
 
-/* ---- comms that are closed ------------------------------------------------------------------- */
+/* ---- closed comms ---------------------------------------------------------------------------- */
 
 /*
  * Theory of operation
  *
- * The control thread looks at all of them at each tick and ends those that owe nothing. Most owe nothing after a
- * round trip, or after the 40 ms for which the peer's kernel may delay its ACK. A comm that still owes something after
- * CLOSING_NS is ended: the kernel goes on alone then.
+ * At each tick, the control thread ends the comms without undelivered messages: most after a round
+ * trip, or after the 40 ms for which the peer's kernel may delay its ACK. After CLOSING_NS, a comm
+ * is ended in any case; the kernel then delivers its messages or not.
  */
 
 #define CLOSING_NS 2000000000ull
@@ -68,12 +68,14 @@ static void closing_due(struct control_timer *timer, uint64_t now_ns);
 
 static pthread_mutex_t closing_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t closing_ended = PTHREAD_COND_INITIALIZER;
-/* All under closing_lock. */
+/* Under closing_lock. */
 static struct comm *closing_comms; /* in the order of closing */
 static void (*closing_end)(struct comm *comm);
-static unsigned closing_count; /* those on the list, and those being ended */
+static unsigned closing_count; /* on the list, or being ended */
 static struct work closing_work = { .run = closing_work_run };
-static struct control_timer closing_timer = { .run = closing_due }; /* the control thread's */
+static struct control_timer closing_timer = {
+	.run = closing_due
+}; /* owned by the control thread */
 
 static bool closing_stays(struct comm *comm, uint64_t now_ns)
 {
@@ -83,7 +85,7 @@ static bool closing_stays(struct comm *comm, uint64_t now_ns)
 	return true;
 }
 
-/* closing_lock held, and let go of while a comm is ended: closing_take() never waits. */
+/* closing_lock is held, but not while a comm is ended: closing_take() never waits. */
 static void closing_run(uint64_t now_ns)
 {
 	void (*end)(struct comm *) = closing_end;
@@ -106,7 +108,7 @@ static void closing_due(struct control_timer *timer, uint64_t now_ns)
 {
 	pthread_mutex_lock(&closing_lock);
 	closing_run(now_ns);
-	/* The control thread may end after the last one: no timer is left behind. */
+	/* Leave no timer set after the last comm: the control thread may end then. */
 	control_timer_set(timer,
 			  closing_comms ? control_tick_ns(now_ns, CONTROL_TICK_NS) : UINT64_MAX);
 	if (!closing_count)

@@ -16,23 +16,27 @@
 /*
  * Theory of operation
  *
- * A comm carries messages in one direction over 1 to 32 lanes: connections of engines (HARP lanes) and kernel sockets
- * (kernel lanes). The application fills slot m % 32 with request m and raises `posted` (release). The poller sees it
- * (acquire), moves bytes, and gives the slot back with state DONE (release). Between the two the slot and the buffer
- * belong to the poller. Requests complete in order, so `completed` and `posted` say what is outstanding.
+ * A comm carries messages in one direction over 1 to 32 lanes: TCP connections of engines (HARP
+ * lanes) and kernel sockets (kernel lanes). The application fills slot m % 32 with request m and
+ * increments `posted` (release). The poller sees it (acquire), moves the bytes, and returns the
+ * slot by setting its state to DONE (release). In between, slot and buffer belong to the poller.
+ * Requests complete in order, so messages `completed` to `posted` - 1 are outstanding.
  *
- * One thread at a time advances a comm: the one that holds comm->poller, a try-lock. There is no other lock. A HARP lane is
- * read and written in a turn of its engine only, so a turn of a comm is for the lanes of one engine, or for its kernel
- * lanes (comm_turn.c). What a turn finds to do for other lanes it leaves to their engines by comm_wake().
+ * One thread at a time advances a comm: the one that holds comm->poller, a try-lock. There is no
+ * other lock. A HARP lane is read and written only in a turn of its engine, so a turn of a comm
+ * covers the lanes of one engine, or the kernel lanes (comm_turn.c). comm_wake() leaves work for
+ * other lanes to their engines.
  *
- * With failover (both sides plan more than one lane) a message is cut into chunks, each by the lane that will deliver
- * it first (scheduler.c). The sender remembers a chunk until an ACK record covers it, and sends it again when its lane
- * dies; the receiver drops what arrives twice. A request is done when it is acknowledged; a small one is buffered and done
- * when its lane has delivered it. Without failover there are no chunks and no ACK records: the lane's TCP says what is
- * delivered, as it does for buffered sends.
+ * With failover (both sides plan more than one lane), a message is cut into chunks, and each chunk
+ * is sent on the lane that will deliver it first (scheduler.c). The sender keeps a chunk until an
+ * ACK record covers it, and resends it when its lane dies; the receiver drops duplicates. A request
+ * is done when it is acknowledged; a small one is buffered, and done when its lane has delivered
+ * it. Without failover there are no chunks and no ACK records: the lane's TCP reports delivery, as
+ * it does for buffered sends.
  */
 
-/* ---- making ------------------------------------------------------------------------------------ */
+/* ---- making ------------------------------------------------------------------------------------
+ */
 
 static void comm_free(struct comm *comm)
 {
@@ -76,7 +80,8 @@ static struct comm *comm_new(const struct lane *lane, const struct comm_options 
 				 (opt->multi_lane && !plugin_path_is_harp(plugin_config()->path));
 	comm->eager_bytes =
 		opt->eager_bytes < COMM_EAGER_BYTES_MIN ? COMM_EAGER_BYTES_MIN : opt->eager_bytes;
-	/* A quarter of what may go without credit, so that one chunk always fits (docs/lanes.md section 5.3). */
+	/* A quarter of the eager limit, so that one chunk always fits (docs/lanes.md section 5.3).
+	 */
 	if (opt->multi_lane && opt->buffered)
 		comm->buffer_bytes = comm->eager_bytes / 4 < COMM_BUFFER_BYTES_MAX
 					     ? comm->eager_bytes / 4
@@ -170,7 +175,8 @@ bool comm_describe(struct comm *comm, char *buf, size_t len)
 	return is_kernel;
 }
 
-/* ---- the application's side -------------------------------------------------------------------- */
+/* ---- the application's side --------------------------------------------------------------------
+ */
 
 int comm_post(struct comm *comm, void *data, size_t size, int tag, const void *memory,
 	      struct request **out)
@@ -181,7 +187,7 @@ int comm_post(struct comm *comm, void *data, size_t size, int tag, const void *m
 	*out = NULL;
 	if (error)
 		return error;
-	/* Relaxed: whether DONE or POSTED, it is not free. */
+	/* Relaxed: any state but FREE means that the slot is in use. */
 	if (atomic_load_explicit(&request->state, memory_order_relaxed) != REQUEST_FREE)
 		return 0;
 	request->data = data;
@@ -220,7 +226,7 @@ int comm_test(struct request *request, int *done, size_t *size)
 			comm_poll(comm);
 			error = atomic_load_explicit(&comm->error, memory_order_acquire);
 		}
-		/* Behind the error: what was done before it counts as done. */
+		/* Read after the error: a request that completed before the failure is done. */
 		state = atomic_load_explicit(&request->state, memory_order_acquire);
 		if (state == REQUEST_POSTED)
 			return error;
@@ -243,9 +249,10 @@ bool comm_has_requests(const struct comm *comm)
 	return false;
 }
 
-/* ---- memory that is taken back ----------------------------------------------------------------- */
+/* ---- deregistered memory -----------------------------------------------------------------------
+ */
 
-/* A request that was posted without a registration is found by its address. */
+/* Requests posted without a registration are matched by address. */
 static bool comm_request_is_in(const struct request *request, const void *memory, uintptr_t begin,
 			       uintptr_t end)
 {
@@ -271,7 +278,7 @@ void comm_cancel_memory(struct comm *comm, const void *memory, const void *base,
 	for (uint64_t m = comm->completed; m < posted && !comm_has_failed(comm); m++) {
 		if (!comm_request_is_in(comm_request(comm, m), memory, begin, begin + bytes))
 			continue;
-		/* No WARN: it is the application that gives up, and has said why. */
+		/* No WARN: the application aborts, and has logged its reason. */
 		INFO("%s peer %s: deregMr of memory that requests in flight lie in: they are given up",
 		     comm->side == COMM_SEND ? "sending to" : "receiving from",
 		     harp_endpoint_format(&comm->remote, peer));
@@ -285,12 +292,14 @@ void comm_cancel_memory(struct comm *comm, const void *memory, const void *base,
 	comm_leave(comm);
 }
 
-/* ---- closing ----------------------------------------------------------------------------------- */
+/* ---- closing -----------------------------------------------------------------------------------
+ */
 
 /*
- * The closing thread keeps the comm's poller for good. So nothing else advances the comm, and turns of its engines,
- * which it waits for, belong to it: at the first each lane is looked at if buffered sends may have to be sent again, at
- * the second each lane says CLOSE and is closed. What a lane that has died meanwhile had goes by the next ones.
+ * The closing thread takes the comm's poller and never releases it, so no other thread advances the
+ * comm. It waits for up to two turns of each engine: the first checks all lanes, if buffered sends
+ * may have to be resent; the second sends CLOSE on each lane and closes it. Chunks of a lane that
+ * died meanwhile go to the lanes that are closed after it.
  */
 static void comm_close_run(struct work *work, uint64_t now_ns)
 {
@@ -363,13 +372,14 @@ void comm_drop(struct comm *comm)
 	comm_hold(comm);
 	comm->closing = true;
 	e->close_work.run = comm_drop_run;
-	if (poller) /* behind e->work, which comm_create() has posted */
+	if (poller) /* runs after e->work, which comm_create() posted */
 		poller_post(poller, &e->close_work);
 	else
 		comm_drop_run(&e->close_work, 0);
 }
 
-/* ---- events for NCCL's profiler (harp_profiler.h); the application, throughout --------------- */
+/* ---- events for NCCL's profiler (harp_profiler.h); application thread -------------------------
+ */
 
 static_assert((int)HARP_PROFILER_LANE_HARP == LANE_HARP &&
 		      (int)HARP_PROFILER_LANE_KERNEL == LANE_KERNEL,
@@ -417,7 +427,7 @@ struct comm_event *plugin_event_end(struct request *request, int error)
 	data = &event->data;
 	data->done_ns = clock_now_ns();
 	data->error = error;
-	/* A request that failed may be the poller's still. */
+	/* The poller may still own a request that failed. */
 	end_ns = error || !request->begun_ns ? data->done_ns : request->begun_ns;
 	data->wait_ns = end_ns > data->posted_ns ? end_ns - data->posted_ns : 0;
 	if (!error) {

@@ -5,24 +5,26 @@
 /*
  * Theory of operation
  *
- * Both records are cumulative, so nothing but the newest of each has to arrive. They go out at the end of a turn, all
- * that is due in one write, on the control lane: a HARP lane if one works, else the kernel lane of the lowest
- * index. Nothing is delayed by a timer.
+ * Both records are cumulative, so only the newest of each has to arrive. The receiver sends them at
+ * the end of a turn, in one write, on the control lane: a HARP lane if one works, else the kernel
+ * lane of the lowest index. No timer delays them.
  *
- *	record		is due
- *	CREDIT		the newest message begun is large, and the sender knows of half of the incomplete receives at most
- *	CREDIT		half of the eager bytes of messages that were not advertised, or 64 messages, since the last one
- *	ACK (1)		a message longer than a buffered send is complete; 16 buffered ones are
- *	ACK (1)		1 MiB has come since the last one
- *	CREDIT		receives are posted that were not advertised, and an ACK of no buffered sends goes anyway
- *	both (1)	another lane has become the control lane: what the old one was given may be lost
- *	both (1)	a lane brought a duplicate: on that lane, as its sender does not seem to know
+ *	CREDIT    the newest message is large, and the sender knows of at most half of the
+ *	          incomplete receives
+ *	CREDIT    since the last one: half of the eager bytes without credit, or 64 messages
+ *	ACK (1)   a message longer than a buffered send is complete, or 16 buffered ones are
+ *	ACK (1)   1 MiB has arrived since the last one
+ *	CREDIT    an ACK is sent that covers no buffered sends, and receives are not advertised
+ *	both (1)  another lane becomes the control lane: records on the old one may be lost
+ *	both (1)  a lane brings a duplicate: on that lane, whose sender may have missed an ACK
  *
- * (1) with failover only. In the middle of a turn, before a payload is read, they go out at once when the sender may be
- * waiting: a CREDIT of a large message, or an ACK when it knows of half of the completed receives only.
+ * (1) with failover only. Before it reads a payload in the middle of a turn, the receiver sends
+ * them at once if the sender may be waiting: a CREDIT of a large message, or an ACK when the sender
+ * knows of only half of the completed receives.
  *
- * TCP's own ACKs: a lane whose sender counts on them (FEATURE_ACK_PROMPTLY, lane_kernel.c) acknowledges at once;
- * a receiver's records are acknowledged with delay (lane_harp_delay_acks()), as no request waits for that.
+ * TCP's own ACKs: a lane whose sender depends on them (FEATURE_ACK_PROMPTLY, lane_kernel.c)
+ * acknowledges at once. ACKs of the receiver's records are delayed (lane_harp_delay_acks()), as no
+ * request waits for them.
  */
 
 #define ACK_BYTES 1048576u /* received since the last ACK */
@@ -79,9 +81,9 @@ bool ack_is_urgent(const struct comm *comm)
 		comm->completed - rx->ack_message >= comm_posted(comm) - comm->completed);
 }
 
-/* A duplicate is answered now. What comes to a kernel socket whose owner has closed it resets it, and what was still on its
- * way here is lost: so not while more of it is seen to come. A sender that waits for the answer has sent its
- * record to the end, or waits before one without receive. */
+/* Is a duplicate acknowledged now? Not while a kernel lane still brings data: if the peer has
+ * closed the socket, our record would provoke a RST, and the data on its way would be lost. A
+ * sender that waits for the ACK has sent its record completely, or waits for a receive. */
 static bool ack_answers(const struct comm_lane *l)
 {
 	return l->duplicate && (l->kind != LANE_KERNEL || l->waits ||
@@ -118,7 +120,7 @@ static void ack_put_ack(struct comm_lane *l)
 	l->out.header_bytes += RECORD_HEADER_BYTES;
 }
 
-/* Puts what is due on this lane into its out. False: nothing is. */
+/* Puts the records that are due on this lane into l->out. Returns false if none is due. */
 static bool ack_prepare(struct comm_lane *l)
 {
 	struct comm *comm = l->comm;

@@ -13,24 +13,28 @@
 /*
  * Theory of operation
  *
- * Life. comm_attach() makes a lane and leaves it on a stack; the next turn puts it on the table, in the place of one of
- * the same index. A lane ends by FIN or RST, by its TCP's timeout, by ours (scheduler.c), or is replaced. It leaves the table,
- * its chunks go to others, and the next turn that reaches it closes and frees it. While other lanes live that is no
- * error. The last lane's death ends the comm, after reconnect_wait_ns in which another may join. A receiver's lane that takes
- * no more records drains: it is read to its end, as what it brought may come by no other lane.
- * */
+ * comm_attach() makes a lane and pushes it onto the `joining` stack. The next turn puts it into the
+ * lane table and replaces a lane of the same index. A lane ends by FIN or RST, by its TCP's
+ * timeout, by the lane timeout (scheduler.c), or by replacement. It then leaves the table, its
+ * chunks move to other lanes, and the next turn that reaches it closes and frees it.
+ *
+ * A lane's end is no error while other lanes live. When the last lane dies, another may join within
+ * reconnect_wait_ns; otherwise the comm ends. A receiver's lane that accepts no more records
+ * drains: it is read to its end, because its data may not come on another lane.
+ */
 
 #define SILENCE_ASK_NS 1000000000ull
 #define SILENCE_WARN_NS 5000000000ull
 #define SAMPLE_HARP_NS 2000000u
-#define SAMPLE_KERNEL_NS 1000000u /* it says how much is under way, too */
-#define SAMPLE_UNRATED_NS 20000u  /* until its rate is known, which looks measure */
-#define RTOS 2u                   /* of its TCP a lane has before it may be called dead */
+#define SAMPLE_KERNEL_NS 1000000u /* also updates the bytes under way */
+#define SAMPLE_UNRATED_NS 20000u  /* until the samples have measured the lane's rate */
+#define RTOS 2u                   /* a lane is not dead before its TCP's RTO has expired so often */
 #define DRAIN_READS 256u
 
-/* ---- joining ----------------------------------------------------------------------------------- */
+/* ---- joining -----------------------------------------------------------------------------------
+ */
 
-/* The comm's entry of that poller's engine; NULL: there is no room. Any thread. */
+/* Finds or adds the comm's entry for that poller's engine; NULL: the table is full. Any thread. */
 static struct comm_engine *comm_engine_of(struct comm *comm, struct poller *poller)
 {
 	for (unsigned i = 0; i < COMM_LANES_MAX; i++) {
@@ -45,7 +49,7 @@ static struct comm_engine *comm_engine_of(struct comm *comm, struct poller *poll
 	return NULL;
 }
 
-/* The statistics tell HARP lanes over DPDK ports from those over AF_XDP. */
+/* The statistics distinguish HARP lanes on DPDK ports from those on AF_XDP. */
 static enum harp_page_kind comm_lane_page_kind(const struct lane *lane, int dev)
 {
 	const struct device *device = plugin_device(dev);
@@ -109,12 +113,13 @@ static void comm_choose_control(struct comm *comm)
 	if (control == comm->control)
 		return;
 	comm->control = control;
-	/* What was sent on the old one may be lost. */
+	/* Records sent on the old control lane may be lost. */
 	if (comm->side == COMM_RECV)
 		ack_again(comm);
 }
 
-/* It leaves the table. lost: what it had may not arrive. Returns how many of its chunks others will send. */
+/* Takes the lane off the table. lost: its unacknowledged chunks may not arrive. Returns how many of
+ * them other lanes will send. */
 static unsigned comm_lane_detach(struct comm_lane *l, bool lost)
 {
 	struct comm *comm = l->comm;
@@ -127,7 +132,7 @@ static unsigned comm_lane_detach(struct comm_lane *l, bool lost)
 	if (comm->side == COMM_SEND && comm->failover)
 		moved = comm_send_release(l, lost);
 	comm_choose_control(comm);
-	if (comm->side == COMM_RECV) /* it may have taken a CREDIT or an ACK along */
+	if (comm->side == COMM_RECV) /* a CREDIT or an ACK may be lost with it */
 		ack_again(comm);
 	l->next = *dead;
 	*dead = l;
@@ -147,7 +152,7 @@ static void comm_join(struct comm *comm, struct comm_lane *l)
 	scheduler_add(&comm->scheduler, l->index, l->kind, l->backup, l->rtt_ns, comm->now_ns);
 	comm->last_lane_died_ns = 0;
 	comm_choose_control(comm);
-	comm_wake(l); /* something may have come with the preamble */
+	comm_wake(l); /* records may have arrived with the preamble */
 }
 
 void comm_adopt(struct comm *comm)
@@ -172,7 +177,8 @@ void comm_adopt(struct comm *comm)
 	}
 }
 
-/* ---- dying ------------------------------------------------------------------------------------- */
+/* ---- dying -------------------------------------------------------------------------------------
+ */
 
 void comm_end_without_lanes(struct comm *comm)
 {
@@ -212,7 +218,7 @@ void comm_lane_die(struct comm_lane *l, int error, bool stalled)
 		return;
 	}
 	if (stalled && comm->scheduler.live == 1u << l->index)
-		return; /* the others have gone meanwhile */
+		return; /* the other lanes have died meanwhile */
 	moved = comm_lane_detach(l, true);
 	atomic_fetch_and_explicit(&comm->present, ~(1u << l->index), memory_order_relaxed);
 	left = comm->scheduler.live != 0;
@@ -229,7 +235,7 @@ void comm_lane_die(struct comm_lane *l, int error, bool stalled)
 									   : COMM_LOSS);
 	if (quiet)
 		lane_stats_closed(l->stats, l);
-	else if (!replaced) /* else its place is the new one's soon */
+	else if (!replaced) /* otherwise the new lane reuses its statistics block */
 		lane_stats_died(l->stats, l, error);
 	if (!quiet && !replaced && (left || comm->reconnect_wait_ns))
 		comm_lane_log_death(l, error, stalled, moved);
@@ -239,9 +245,9 @@ void comm_lane_drain(struct comm_lane *l)
 {
 	struct comm *comm = l->comm;
 
-	if (comm->scheduler.lane[l->index].mute)
+	if (comm->scheduler.lane[l->index].draining)
 		return;
-	comm->scheduler.lane[l->index].mute = true;
+	comm->scheduler.lane[l->index].draining = true;
 	comm_choose_control(comm);
 }
 
@@ -263,9 +269,10 @@ void comm_free_dead_lanes(struct comm *comm)
 	}
 }
 
-/* ---- how it does ------------------------------------------------------------------------------- */
+/* ---- sampling ----------------------------------------------------------------------------------
+ */
 
-/* No lane is dead before its TCP has retransmitted, which Linux does after 200 ms at the soonest. */
+/* A lane is not dead before its TCP has retransmitted; Linux waits at least 200 ms for that. */
 static uint64_t comm_lane_timeout_ns(const struct lane_info *info)
 {
 	uint64_t timeout_ns = plugin_config()->lane_timeout_ns;
@@ -273,7 +280,8 @@ static uint64_t comm_lane_timeout_ns(const struct lane_info *info)
 	return timeout_ns > RTOS * info->rto_ns ? timeout_ns : RTOS * info->rto_ns;
 }
 
-/* Each second while a request is outstanding, and when the timeout is over. HARP lanes have their own timers. */
+/* Checks a kernel lane each second while a request is outstanding, and when the timeout expires.
+ * HARP lanes have their own timers. */
 static bool comm_lane_is_silent(struct comm_lane *l)
 {
 	uint64_t now_ns = l->comm->now_ns, timeout_ns, silence_ns, wait_ns;
@@ -301,8 +309,8 @@ static bool comm_lane_is_silent(struct comm_lane *l)
 	return silence_ns >= timeout_ns;
 }
 
-/* A kernel lane is given little before its rate is known, and looks measure it: until then they are frequent. A lane of
- * small messages never shows a rate. */
+/* A kernel lane gets few bytes until samples have measured its rate, so they are frequent until
+ * then. A lane of small messages never shows a rate. */
 static uint64_t comm_lane_sample_ns(const struct comm_lane *l)
 {
 	if (l->kind == LANE_HARP)
@@ -331,8 +339,8 @@ void comm_lane_sample(struct comm_lane *l)
 	}
 	if (now_ns - l->sampled_ns < comm_lane_sample_ns(l))
 		return;
-	/* What was given and acknowledged between two looks has a round trip to tell of, too. And a stalled lane, which is
-	 * given nothing, may have been acknowledged since. */
+	/* Skip idle lanes. A lane that sent something since the last sample has a new round-trip
+	 * time; a stalled one, which gets no chunks, may have been acknowledged since. */
 	if (mine->given_bytes == mine->acked_bytes && mine->given_ns <= l->sampled_ns &&
 	    !mine->stalled) {
 		l->sampled_ns = now_ns;
@@ -356,9 +364,11 @@ void comm_lane_sample(struct comm_lane *l)
 		comm_lane_die(l, -ETIMEDOUT, true);
 }
 
-/* ---- closing ----------------------------------------------------------------------------------- */
+/* ---- closing -----------------------------------------------------------------------------------
+ */
 
-/* What the kernel still has for us would turn its close into a reset, and CLOSE be lost. */
+/* Reads and drops received data: with unread data, close() would send RST and CLOSE could be lost.
+ */
 static void comm_lane_read_off(struct comm_lane *l)
 {
 	uint8_t bytes[16384];
@@ -369,8 +379,9 @@ static void comm_lane_read_off(struct comm_lane *l)
 }
 
 /*
- * Orderly: CLOSE and FIN. With requests in flight a HARP lane is reset; a kernel lane gets a FIN without CLOSE, which says
- * the same to the peer, because a reset would take with it what the kernel has accepted, and we have called done.
+ * An orderly close sends CLOSE and FIN. With requests in flight, a HARP lane is reset. A kernel
+ * lane sends FIN without CLOSE, which means the same to the peer: a reset would drop data that the
+ * kernel has accepted and that was reported done.
  */
 void comm_close_lanes(struct comm *comm)
 {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* comm_recv.c - the receiver: delivers DATA records to posted receives, and keeps unexpected ones. */
+/* comm_recv.c - the receiver: delivers DATA records to posted receives, and keeps unexpected ones.
+ */
 #include <errno.h>
 #include <stdlib.h>
 
@@ -9,22 +10,27 @@
 /*
  * Theory of operation
  *
- * Payload goes from a lane to its final place at once, in whole 8-byte units (NCCL contract section 4.3). Messages complete
- * in their order.
+ * Payload is copied from a lane straight to the receive buffer, in whole 8-byte units (NCCL
+ * contract section 4.3). Messages complete in order.
  *
- * Without failover a message without receive waits in the lane, and TCP's flow control holds the sender. With failover
- * chunks come by any lane in any order, and `ranges` knows what has arrived. While no receive is incomplete a lane is read
- * up to the first chunk of a message without receive; duplicates are answered all the same, because their sender may wait
- * for an ACK that was lost with its lane. While a receive is incomplete every lane is read, and chunks of messages without
- * receive go to memory of the comm. The eager limit bounds that memory.
+ * Without failover, a message without a posted receive waits in the lane, and TCP's flow control
+ * stops the sender.
  *
- * The same chunk may come by two lanes, one of which may die in the middle of it. The first lane that has delivered all of
- * it counts; what others bring is read and dropped. So the target is looked up before every piece.
+ * With failover, chunks arrive on any lane in any order, and `ranges` records what has arrived.
+ * While all posted receives are complete, a lane is read up to the first chunk of a message without
+ * receive. Duplicates are acknowledged even then, because their sender may wait for an ACK that was
+ * lost with its lane. While a receive is incomplete, every lane is read, and chunks of messages
+ * without receive (unexpected messages) are stored in the comm's memory. The eager limit bounds
+ * that memory.
+ *
+ * Two lanes may bring the same chunk, and one may die in the middle of it. The first lane that
+ * completes the chunk counts; duplicates are read and dropped. So the target is looked up before
+ * every piece.
  */
 
 enum target_kind {
 	TARGET_NONE,    /* nothing can be read now */
-	TARGET_NOWHERE, /* it is here already */
+	TARGET_NOWHERE, /* a duplicate: drop it */
 	TARGET_MEMORY,
 	TARGET_FAULT, /* the comm has failed */
 };
@@ -32,7 +38,7 @@ enum target_kind {
 struct target {
 	enum target_kind kind;
 	uint8_t *memory;
-	struct comm_unexpected *unexpected; /* the memory is its */
+	struct comm_unexpected *unexpected; /* that owns the memory, or NULL */
 };
 
 int comm_recv_init(struct comm *comm)
@@ -57,7 +63,8 @@ void comm_recv_free(struct comm *comm)
 	free(comm->rx.ranges.table);
 }
 
-/* ---- unexpected messages ----------------------------------------------------------------------- */
+/* ---- unexpected messages -----------------------------------------------------------------------
+ */
 
 static struct comm_unexpected *unexpected_find(struct comm *comm, uint64_t message, uint64_t offset)
 {
@@ -68,7 +75,8 @@ static struct comm_unexpected *unexpected_find(struct comm *comm, uint64_t messa
 	return u;
 }
 
-/* May one more of that length wait? Those whose receive is posted count no more bytes. */
+/* Does one more unexpected chunk fit? Chunks whose receive is posted by now do not count as bytes.
+ */
 static bool unexpected_fits(struct comm *comm, uint32_t length)
 {
 	uint64_t posted = comm_posted(comm), bytes = RECORD_HEADER_BYTES + (uint64_t)length;
@@ -99,7 +107,8 @@ static struct comm_unexpected *unexpected_new(struct comm *comm, const struct co
 	return u;
 }
 
-/* ---- where a chunk belongs --------------------------------------------------------------------- */
+/* ---- the target of a chunk ---------------------------------------------------------------------
+ */
 
 static struct target target_fault(struct comm_lane *l, const char *wrong)
 {
@@ -120,8 +129,8 @@ static void recv_fail_truncated(struct comm *comm, struct comm_lane *l, const st
 		(unsigned long long)in->total, posted, (unsigned long long)in->message, in->tag);
 }
 
-/* The first look at a record whose receive is posted. l: NULL when the record was buffered; kind:
- * of the lane that brought it. False: the comm has failed. */
+/* Checks a record against its posted receive. l: NULL for an unexpected message; kind: of the lane
+ * that brought it. Returns false if the comm has failed. */
 static bool recv_admit(struct comm *comm, struct comm_lane *l, unsigned kind,
 		       const struct comm_in *in)
 {
@@ -140,13 +149,13 @@ static bool recv_admit(struct comm *comm, struct comm_lane *l, unsigned kind,
 	request->begun = true;
 	request->used_kinds |= (uint8_t)kind;
 	request->total = in->total;
-	/* With failover the ACK of a shorter one carries the CREDIT. */
+	/* With failover, the ACK of a shorter message carries the CREDIT. */
 	comm->rx.bulk = in->total > COMM_BULK_BYTES &&
 			(!comm->failover || in->total > comm->eager_bytes / 4);
 	return true;
 }
 
-/* 1: all of it is in place, 0: not, or -EPROTO: it is cut otherwise than what is. */
+/* 1: all of the chunk has arrived, 0: none of it, -EPROTO: a part of it. */
 static int recv_has(struct comm *comm, const struct comm_in *in, uint64_t posted)
 {
 	const struct request *request = comm_request(comm, in->message);
@@ -200,7 +209,7 @@ static struct target recv_target(struct comm_lane *l)
 		return target_fault(l, "a DATA record that overlaps others");
 	if (has)
 		return (struct target){ .kind = TARGET_NOWHERE };
-	if (!u && in->message >= posted && comm->completed == posted) /* none waits behind it */
+	if (!u && in->message >= posted && comm->completed == posted) /* no receive is incomplete */
 		return (struct target){ .kind = TARGET_NONE };
 	if (u || in->message >= posted)
 		return target_unexpected(l, u);
@@ -211,9 +220,10 @@ static struct target recv_target(struct comm_lane *l)
 				.memory = comm_request(comm, in->message)->data + in->offset };
 }
 
-/* ---- what has arrived -------------------------------------------------------------------------- */
+/* ---- arrival -----------------------------------------------------------------------------------
+ */
 
-/* The peer's CLOSE: the comm ends when all that it sent before is here, by this lane and others. */
+/* The peer sent CLOSE: the comm ends when everything sent before has arrived, on all lanes. */
 static void recv_close(struct comm *comm, const struct record *close)
 {
 	comm->rx.peer_closed = true;
@@ -222,7 +232,7 @@ static void recv_close(struct comm *comm, const struct record *close)
 		comm_end_by_record(comm, close);
 }
 
-/* All of a chunk is in its place. */
+/* A chunk is complete in its receive buffer. */
 static void recv_placed(struct comm *comm, struct comm_lane *l, uint64_t message, uint64_t offset,
 			uint64_t length)
 {
@@ -254,7 +264,7 @@ static void recv_placed(struct comm *comm, struct comm_lane *l, uint64_t message
 		recv_close(comm, &rx->peer_close);
 }
 
-/* The payload of l->in has been read to its end. */
+/* The payload of l->in is complete. */
 static void recv_arrived(struct comm_lane *l, const struct target *target)
 {
 	struct comm_in *in = &l->in;
@@ -273,9 +283,10 @@ static void recv_arrived(struct comm_lane *l, const struct target *target)
 		recv_placed(l->comm, l, in->message, in->offset, in->length);
 }
 
-/* ---- reading ----------------------------------------------------------------------------------- */
+/* ---- reading -----------------------------------------------------------------------------------
+ */
 
-/* One piece: bytes, 0: none are there, or the error. */
+/* Reads one piece. Returns bytes, 0 (nothing to read), or the error. */
 static ssize_t recv_piece(struct comm_lane *l, const struct target *target)
 {
 	_Alignas(64) uint8_t nowhere[8192];
@@ -297,7 +308,8 @@ static ssize_t recv_piece(struct comm_lane *l, const struct target *target)
 	return n;
 }
 
-/* 1: the record's payload is complete, or the turn over; 0: more is to come, or the error: the lane has ended. */
+/* 1: the payload is complete or the turn is over. 0: wait for more. Or the error that ended the
+ * lane. */
 static int recv_payload(struct comm_lane *l)
 {
 	struct comm *comm = l->comm;
@@ -324,8 +336,8 @@ static int recv_payload(struct comm_lane *l)
 	}
 }
 
-/* The next header. 1: that of a DATA record is in l->in. 0: none is here, or the comm has ended or failed. -EPIPE: it was
- * a CLOSE, and more may come by other lanes. */
+/* Reads the next header. 1: l->in holds a DATA record. 0: none has arrived, or the comm has ended
+ * or failed. -EPIPE: it was a CLOSE, and other lanes may bring more. */
 static int recv_header(struct comm_lane *l)
 {
 	struct comm *comm = l->comm;
@@ -386,9 +398,10 @@ int comm_recv_read(struct comm_lane *l)
 	return rc;
 }
 
-/* ---- unexpected messages whose receives are posted --------------------------------------------- */
+/* ---- unexpected messages whose receives are posted ---------------------------------------------
+ */
 
-/* Delivers it, unless it has come by another way. False: the comm has failed. */
+/* Delivers it unless another lane has done so. Returns false if the comm has failed. */
 static bool unexpected_deliver(struct comm *comm, struct comm_unexpected *u)
 {
 	struct comm_in in = { .message = u->message,
@@ -420,7 +433,8 @@ static void unexpected_run(struct comm *comm)
 	uint64_t posted = comm_posted(comm);
 
 	while ((u = *at)) {
-		/* What another lane has brought in other chunks may never be complete. */
+		/* An incomplete chunk of a completed message: other lanes have delivered the bytes.
+		 */
 		if (u->message >= posted || (!u->complete && u->message >= comm->completed)) {
 			at = &u->next;
 			continue;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* comm_send.c - the sender: what goes next and by which lane, credits, buffered sends, acknowledgements. */
+/* comm_send.c - the sender: chunks and their lanes, credits, buffered sends, acknowledgments. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,42 +9,49 @@
 /*
  * Theory of operation
  *
- * Credits. Messages whose receive is posted, as far as CREDIT records have advertised (message < granted), go out whole.
- * Beyond that at most eager_bytes of DATA records, headers included, and at most 256 messages. docs/lanes.md section 5
- * shows why the two ends can't wait for each other. credited_bytes is the position behind message granted-1, so
- * data_bytes - credited_bytes is what is out beyond the credits; end_ring has the positions that a later CREDIT may need.
+ * Credits. Messages that a CREDIT record has granted (message < granted) are sent whole. Beyond
+ * the grant, the sender may have at most eager_bytes of DATA records (headers included) and 256
+ * messages outstanding. docs/lanes.md section 5 shows why this cannot deadlock. credited_bytes is
+ * the stream position after message granted-1, so data_bytes - credited_bytes is the number of
+ * bytes sent beyond the grant. end_ring holds the positions that a later CREDIT may need.
  *
- * Chunks (failover only). Messages are cut in order. scheduler.c names the lane that would deliver the next chunk first; a
- * full lane is waited for. Each chunk stays on the list of its lane until an ACK covers it. Order of sending: chunks of
- * lanes that died; those of a stalled lane that belong to the oldest message; new ones; the rest of stalled lanes; those
- * that another lane would deliver much sooner. The receiver drops what arrives twice.
+ * Chunks (failover only). Messages are cut into chunks in order. The scheduler picks the lane that
+ * would deliver the next chunk first; if that lane is full, the chunk waits for it. A chunk stays
+ * on its lane's list until an ACK record covers it. Chunks are sent in this order:
+ *	1. chunks of dead lanes
+ *	2. chunks of the oldest message that a stalled lane has
+ *	3. new chunks
+ *	4. other chunks of stalled lanes
+ *	5. chunks that another lane would deliver much sooner
+ * The receiver drops duplicates.
  *
- * Buffered sends (failover only). An ACK record for each small message would double the packets. So a message of up to
- * buffer_bytes is copied when it is cut, and lanes send the copy. The request is done when its lane has delivered it; the
- * buffer is free when an ACK covers it, which the receiver sends for every 16 such messages. Without a free buffer no small
- * message is cut; docs/lanes.md section 5.3 shows why one becomes free.
+ * Buffered sends (failover only). An ACK record for each small message would double the number of
+ * packets. So the sender copies a message of up to buffer_bytes and sends the copy. The request is
+ * done when its lane has delivered it. The buffer is free when an ACK record covers it; the
+ * receiver sends one for every 16 such messages. Small messages wait for a free buffer;
+ * docs/lanes.md section 5.3 shows why one always becomes free.
  *
- * A peer can't hold up a turn: without failover each CREDIT must grant more than the last; with failover a turn of a lane
- * reads COMM_IDLE_RECORDS_MAX records.
+ * A peer cannot prolong a turn: without failover each CREDIT must grant more than the last, and
+ * with failover a turn reads at most COMM_IDLE_RECORDS_MAX records from a lane.
  */
 
-/* Chunks of a message that several lanes share. A kernel lane pays a system call for each, which no longer shows at
- * 128 KiB (some 10 us of copying for less than 1 us); smaller ones balance better, so a message of less than that for
- * each lane is divided evenly down to 64 KiB. */
+/* Chunk sizes of a message that several lanes share. Each chunk costs a kernel lane one system
+ * call: less than 1 us for some 10 us of copying at 128 KiB. Smaller chunks balance the lanes
+ * better, so a message with less than 128 KiB for each lane is divided evenly, down to 64 KiB. */
 #define CHUNK_BYTES_MAX 131072u
 #define CHUNK_BYTES_MIN 65536u
-#define CHUNK_BYTES_ALONE COMM_TURN_BYTES_MAX /* where one lane takes everything */
+#define CHUNK_BYTES_ALONE COMM_TURN_BYTES_MAX /* when one lane takes the whole message */
 #define STICKY_NS 100000u
 #define STICKY_BYTES 32768u
 
 enum plan_kind { PLAN_NEW, PLAN_MOVED, PLAN_RESENT };
 
-/* The next record. */
+/* The next record to send. */
 struct plan {
 	enum plan_kind kind;
-	int16_t chunk; /* MOVED: the chunk. RESENT: the one that the stalled or slow lane has */
-	int8_t buffer; /* -1: the request's memory */
-	const struct comm_lane *from; /* RESENT: that lane */
+	int16_t chunk;                /* MOVED, RESENT: its number */
+	int8_t buffer;                /* -1: the payload is in the request's memory */
+	const struct comm_lane *from; /* RESENT: the stalled or slow lane that has the chunk */
 	uint64_t message, offset;
 	uint32_t length;
 	unsigned kinds;
@@ -67,7 +74,7 @@ int comm_send_init(struct comm *comm, const struct comm_options *opt)
 	if (!comm->buffer_bytes)
 		return 0;
 	tx->buffers = calloc(COMM_BUFFERS_MAX, sizeof(*tx->buffers));
-	/* Address space; a page takes memory when it is used. */
+	/* Reserves address space; pages get memory when they are used. */
 	tx->buffer_data = malloc((size_t)COMM_BUFFERS_MAX * COMM_BUFFER_BYTES_MAX);
 	tx->buffers_free = ~UINT64_C(0);
 	return tx->buffers && tx->buffer_data ? 0 : -ENOMEM;
@@ -80,7 +87,8 @@ void comm_send_free(struct comm *comm)
 	free(comm->tx.buffer_data);
 }
 
-/* ---- lists of chunks --------------------------------------------------------------------------- */
+/* ---- lists of chunks ---------------------------------------------------------------------------
+ */
 
 static void list_append(struct comm_send_state *tx, struct comm_list *list, int16_t chunk)
 {
@@ -108,7 +116,8 @@ static bool chunk_is_acked(const struct comm_send_state *tx, const struct comm_c
 		chunk->offset + chunk->length <= tx->acked_offset);
 }
 
-/* Takes off the head what is acknowledged. True: that was all, and the last one came by no other lane. */
+/* Removes acknowledged chunks from the head of the list. Returns true if that emptied the list and
+ * the last chunk was sent on this lane only. */
 static bool list_drop_acked(struct comm_send_state *tx, struct comm_list *list)
 {
 	bool alone = false;
@@ -120,9 +129,10 @@ static bool list_drop_acked(struct comm_send_state *tx, struct comm_list *list)
 	return alone && list->head < 0;
 }
 
-/* ---- credits ----------------------------------------------------------------------------------- */
+/* ---- credits -----------------------------------------------------------------------------------
+ */
 
-/* Payload that the next record of the current message may carry, of `left`; -1: not even a header. */
+/* How many of the `left` bytes the next record may carry; -1: not even a header may be sent. */
 static int64_t send_allowance(const struct comm *comm, uint64_t left)
 {
 	const struct comm_send_state *tx = &comm->tx;
@@ -144,7 +154,7 @@ static int64_t send_allowance(const struct comm *comm, uint64_t left)
 	return room ? (int64_t)room : -1;
 }
 
-/* A record with so much of the current message is cut. */
+/* Accounts for a record with `length` bytes of the current message. */
 static void send_cut(struct comm *comm, uint64_t length)
 {
 	struct comm_send_state *tx = &comm->tx;
@@ -173,7 +183,8 @@ static void send_grant(struct comm *comm, uint64_t granted)
 		tx->credited_bytes = tx->end_ring[(granted - 1) % COMM_EAGER_MESSAGES];
 }
 
-/* ---- buffered sends ---------------------------------------------------------------------------- */
+/* ---- buffered sends ----------------------------------------------------------------------------
+ */
 
 static uint8_t *buffer_data(const struct comm_send_state *tx, int buffer)
 {
@@ -192,7 +203,7 @@ static void buffer_fill(struct comm_send_state *tx, int8_t buffer, struct reques
 		memcpy(buffer_data(tx, buffer), request->data, request->size);
 }
 
-/* Is a lane in the middle of sending it? */
+/* Is a lane in the middle of sending from this buffer? */
 static bool buffer_is_read(struct comm *comm, int8_t buffer)
 {
 	struct comm_lane *l;
@@ -217,17 +228,18 @@ static void buffers_free_acked(struct comm *comm)
 	}
 }
 
-/* Asks what the lane has delivered of our records. */
+/* Updates the number of bytes of our records that the lane has delivered. */
 static void lane_ask_delivered(struct comm_lane *l)
 {
 	uint64_t done_bytes = l->lane->ops->done_bytes(l->lane), delivered_bytes;
 
-	/* The preamble's last message may not be acknowledged yet. */
+	/* done_bytes < sent_bytes while the preamble's last message is not acknowledged. */
 	delivered_bytes = done_bytes > l->sent_bytes ? done_bytes - l->sent_bytes : 0;
 	if (delivered_bytes == l->delivered_bytes)
 		return;
 	l->delivered_bytes = delivered_bytes;
-	/* A kernel lane's are those that the kernel has taken. */
+	/* For a kernel lane, done_bytes counts bytes in the socket buffer, not acknowledged ones.
+	 */
 	if (l->comm->failover && l->kind == LANE_HARP)
 		scheduler_acked(&l->comm->scheduler, l->index, delivered_bytes, l->comm->now_ns);
 }
@@ -252,7 +264,8 @@ bool comm_send_has_undelivered(const struct comm *comm)
 	return false;
 }
 
-/* ---- done -------------------------------------------------------------------------------------- */
+/* ---- done --------------------------------------------------------------------------------------
+ */
 
 static void send_complete(struct comm *comm, struct comm_lane *observer)
 {
@@ -281,7 +294,8 @@ void comm_send_finish_lane(struct comm_lane *l)
 	send_complete(l->comm, l);
 }
 
-/* All of messages before `message`, and so much of it, have arrived. 0, or -EPROTO: they were never sent. */
+/* The peer has all messages before `message`, and `offset` bytes of it. -EPROTO: more than was
+ * sent. */
 static int send_acked(struct comm *comm, uint64_t message, uint64_t offset)
 {
 	struct comm_send_state *tx = &comm->tx;
@@ -291,14 +305,15 @@ static int send_acked(struct comm *comm, uint64_t message, uint64_t offset)
 		return -EPROTO;
 	if (message < tx->acked_message ||
 	    (message == tx->acked_message && offset <= tx->acked_offset))
-		return 0; /* an older one, overtaken on another lane */
+		return 0; /* an older ACK, overtaken by one on another lane */
 	tx->acked_message = message;
 	tx->acked_offset = offset;
 	COMM_FOR_EACH_LANE(comm, l)
 	{
 		const struct scheduler_lane *lane = &comm->scheduler.lane[l->index];
 
-		/* What has arrived its TCP has delivered, which a kernel lane is asked for seldom. */
+		/* An ACK record implies that the lane's TCP delivered the chunks. This replaces a
+		 * TCP_INFO call. */
 		if (list_drop_acked(tx, &l->under_way) && l->kind == LANE_KERNEL)
 			scheduler_acked(&comm->scheduler, l->index, lane->given_bytes,
 					comm->now_ns);
@@ -317,7 +332,7 @@ unsigned comm_send_release(struct comm_lane *l, bool lost)
 		const struct comm_chunk *chunk = &tx->chunks[i];
 		bool acked = chunk_is_acked(tx, chunk);
 
-		/* The buffer of an acknowledged one may be another message's by now. */
+		/* The buffer of an acknowledged chunk may already belong to another message. */
 		if (chunk->buffer >= 0 && !acked && tx->buffers[chunk->buffer].lane == l)
 			tx->buffers[chunk->buffer].lane = NULL;
 		if (acked || chunk->resent || !lost) {
@@ -332,7 +347,8 @@ unsigned comm_send_release(struct comm_lane *l, bool lost)
 	return moved;
 }
 
-/* ---- what goes next ---------------------------------------------------------------------------- */
+/* ---- choosing the next record ------------------------------------------------------------------
+ */
 
 static void plan_chunk(struct comm *comm, struct plan *plan, enum plan_kind kind, int16_t i)
 {
@@ -350,11 +366,11 @@ static void plan_chunk(struct comm *comm, struct plan *plan, enum plan_kind kind
 	};
 }
 
-/* A chunk that a stalled lane has: of the oldest message, or of any. */
+/* Plans to resend a chunk of a stalled lane: of the oldest message only, or of any message. */
 static bool plan_stalled(struct comm *comm, struct plan *plan, bool any)
 {
 	struct comm_send_state *tx = &comm->tx;
-	/* Buffered sends are done before they are acknowledged. */
+	/* A buffered send completes before its ACK record arrives. */
 	uint64_t oldest = tx->acked_message > comm->completed ? tx->acked_message : comm->completed;
 	uint32_t stalled = comm->scheduler.stalled;
 
@@ -377,7 +393,7 @@ static bool plan_stalled(struct comm *comm, struct plan *plan, bool any)
 	return false;
 }
 
-/* How much of a message goes into one chunk. */
+/* The size of the next chunk of a message. */
 static uint64_t plan_chunk_bytes(const struct comm *comm, const struct request *request)
 {
 	uint64_t left = request->size - comm->tx.offset, limit;
@@ -425,7 +441,8 @@ static bool plan_new(struct comm *comm, struct plan *plan)
 	return true;
 }
 
-/* A chunk that another lane would deliver much sooner than the slow one that has it: the first that lags. */
+/* Plans to resend the first chunk that another lane would deliver much sooner than the slow lane
+ * that has it. */
 static bool plan_slow(struct comm *comm, struct plan *plan)
 {
 	struct comm_send_state *tx = &comm->tx;
@@ -479,8 +496,9 @@ static bool plan_next(struct comm *comm, struct plan *plan)
 	       plan_stalled(comm, plan, true) || plan_slow(comm, plan);
 }
 
-/* Small messages in a row go by the lane that was best for the first of some: comparing 16 lanes takes as long as
- * sending one. Nor does their receiver have to look elsewhere. */
+/* Consecutive small messages stay on one lane for STICKY_NS and STICKY_BYTES: comparing 16 lanes
+ * takes as long as sending a message, and the receiver finds them on the lane that it polls first.
+ */
 static struct comm_lane *plan_lane(struct comm *comm, const struct plan *plan)
 {
 	struct comm_send_state *tx = &comm->tx;
@@ -489,7 +507,7 @@ static struct comm_lane *plan_lane(struct comm *comm, const struct plan *plan)
 	struct comm_lane *l;
 	int best;
 
-	if (comm->closing) { /* a reachable one with room: there is no other time */
+	if (comm->closing) { /* last chance: any reachable lane with space */
 		COMM_FOR_EACH_LANE(comm, l)
 		if (comm_lane_is_reachable(l) && !l->send_error && !comm_lane_has_out(l))
 			return l;
@@ -513,9 +531,10 @@ static struct comm_lane *plan_lane(struct comm *comm, const struct plan *plan)
 	return comm->lanes[best];
 }
 
-/* ---- sending ----------------------------------------------------------------------------------- */
+/* ---- sending -----------------------------------------------------------------------------------
+ */
 
-/* Remembers the chunk until it is acknowledged. */
+/* Keeps the chunk until an ACK record covers it. */
 static void send_track(struct comm_lane *l, const struct plan *plan)
 {
 	struct comm *comm = l->comm;
@@ -539,17 +558,18 @@ static void send_track(struct comm_lane *l, const struct plan *plan)
 	l->unrated = scheduler_is_unrated(&comm->scheduler.lane[l->index]);
 	if (plan->buffer >= 0) {
 		tx->buffers[plan->buffer].lane = l;
-		/* Nothing else goes this way. */
+		/* Failover lanes send only what the scheduler counts, so this is the end position.
+		 */
 		tx->buffers[plan->buffer].end_bytes = comm->scheduler.lane[l->index].given_bytes;
 	}
 }
 
-/* The plan becomes the record in l->out. */
+/* Turns the plan into the record in l->out. */
 static void send_begin(struct comm_lane *l, const struct plan *plan)
 {
 	struct comm *comm = l->comm;
 	struct comm_send_state *tx = &comm->tx;
-	/* Of a buffered send the slot may be another message's by now. */
+	/* A buffered send may be done already, and its slot reused. */
 	struct request *request = comm_request(comm, plan->message);
 	struct record record = { .type = RECORD_DATA,
 				 .message = plan->message,
@@ -578,20 +598,21 @@ static void send_begin(struct comm_lane *l, const struct plan *plan)
 						   : request->data + plan->offset;
 }
 
-/* The record in l->out goes on. */
+/* Continues to send the record in l->out. */
 static void send_push(struct comm_lane *l)
 {
 	struct comm *comm = l->comm;
 	struct comm_out *out = &l->out;
 	uint64_t over = out->buffer < 0 ? comm->completed : comm->tx.acked_message;
 
-	/* The memory is not ours any more, or another message's. */
+	/* The request is done: its memory belongs to the application or to another message. */
 	if (out->payload && comm->failover && out->message < over)
 		out->payload = NULL;
 	(void)comm_lane_push(l);
 }
 
-/* Pushes what reachable lanes have begun, and asks what they have delivered. Returns one of them, or NULL. */
+/* Continues begun records on reachable lanes and updates their delivered bytes. Returns one of
+ * these lanes, or NULL. */
 static struct comm_lane *send_go_on(struct comm *comm)
 {
 	struct comm_lane *l, *reachable = NULL;
@@ -616,7 +637,7 @@ static void send_schedule(struct comm *comm)
 	while (plan_next(comm, &plan)) {
 		l = plan_lane(comm, &plan);
 		if (!l || l->full || l->send_error || comm_lane_has_out(l))
-			return; /* its room, or an acknowledgement, is an event */
+			return; /* free space, or an acknowledgment, is an event */
 		if (!comm_lane_is_reachable(l) ||
 		    (l->turn_bytes >= COMM_TURN_BYTES_MAX && !comm->closing)) {
 			comm_wake(l);
@@ -631,7 +652,7 @@ void comm_send_run(struct comm *comm)
 {
 	struct comm_lane *l, *observer;
 
-	if (comm->end_error) /* the peer has said CLOSE: there is nothing more to move */
+	if (comm->end_error) /* the peer sent CLOSE: it accepts no more data */
 		return;
 	observer = send_go_on(comm);
 	send_complete(comm, observer);
@@ -644,9 +665,10 @@ void comm_send_run(struct comm *comm)
 	send_complete(comm, observer);
 }
 
-/* ---- what the receiver says -------------------------------------------------------------------- */
+/* ---- the receiver's records --------------------------------------------------------------------
+ */
 
-/* Without failover every CREDIT grants more. */
+/* Returns the protocol violation, or NULL. Without failover, every CREDIT must grant more. */
 static const char *send_credit(struct comm *comm, const struct record *record)
 {
 	if (comm->failover) {
@@ -660,12 +682,12 @@ static const char *send_credit(struct comm *comm, const struct record *record)
 		return "a CREDIT record that was not wanted";
 	if (record->message > comm->tx.current || record->total <= comm->tx.granted)
 		return "a CREDIT record out of order";
-	/* The sizes are for several lanes; the receiver alone judges truncation. */
+	/* The sizes in the record are not needed: the receiver detects truncation. */
 	send_grant(comm, record->total);
 	return NULL;
 }
 
-/* False: it is the last record to be read. */
+/* Returns false after the last record of the lane. */
 static bool send_record(struct comm_lane *l, const struct record *record)
 {
 	struct comm *comm = l->comm;
@@ -684,7 +706,7 @@ static bool send_record(struct comm_lane *l, const struct record *record)
 	case RECORD_CLOSE:
 		if (comm->failover)
 			(void)send_acked(comm, record->message, 0);
-		/* TCP may have acknowledged the last bytes with the segments of CLOSE. */
+		/* The segments that carried CLOSE may have acknowledged the last bytes. */
 		comm_send_finish_lane(l);
 		comm_end_by_record(comm, record);
 		return false;

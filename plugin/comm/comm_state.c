@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* comm_state.c - what the other files of a comm share: completion and failure, waking a lane, records out and in. */
+/* comm_state.c - shared by a comm's files: completion, failure, waking a lane, records out and in.
+ */
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -10,13 +11,14 @@
 /*
  * Theory of operation
  *
- * End and failure. The lanes may end (the peer closes or dies) while no request is outstanding: comm_end() records that,
- * and comm_settle() makes it a failure, with one WARN, when a request is. A failure is sticky: `error` is set once, no
- * buffer is touched from then on, and every later call returns it.
+ * End and failure. When the lanes end (the peer closes or dies), comm_end() records the reason.
+ * comm_settle() turns it into a failure, with one WARN, when a request is outstanding. A failure is
+ * sticky: `error` is set once, no buffer is touched afterwards, and every later call returns it.
  *
- * Records. A record on its way out stays in l->out until the lane has taken its last byte. The payload is read from the
- * request's memory in comm_lane_push() only, so a request may end between two calls: the rest of its record is zeros, and
- * the receiver, which has the bytes from another lane, drops them.
+ * Records. An outgoing record stays in l->out until the lane has taken its last byte. Only
+ * comm_lane_push() reads the payload from the request's memory. If the request completes between
+ * two calls, the rest of its record is sent as zeros; the receiver has the bytes from another lane
+ * and drops them.
  */
 
 static const uint8_t comm_zeros[4096];
@@ -24,7 +26,7 @@ static const uint8_t comm_zeros[4096];
 void comm_wake(struct comm_lane *l)
 {
 	l->ready = true;
-	if (l->comm->closing) /* no work is left behind */
+	if (l->comm->closing) /* the comm is freed soon: post no work */
 		return;
 	if (!l->engine)
 		atomic_store_explicit(&l->comm->kernel_due, true, memory_order_relaxed);
@@ -40,7 +42,8 @@ void comm_wake_all(struct comm *comm)
 	comm_wake(l);
 }
 
-/* ---- completion and failure --------------------------------------------------------------------- */
+/* ---- completion and failure ---------------------------------------------------------------------
+ */
 
 void comm_complete(struct comm *comm, struct comm_lane *observer, size_t size)
 {
@@ -54,7 +57,7 @@ void comm_complete(struct comm *comm, struct comm_lane *observer, size_t size)
 		observer->lane->ops->observe(observer->lane, now_ns > request->posted_ns
 								     ? now_ns - request->posted_ns
 								     : 0);
-	/* Release: the message's bytes are visible to a thread that sees DONE. */
+	/* Release: a thread that sees DONE also sees the message's bytes. */
 	atomic_store_explicit(&request->state, REQUEST_DONE, memory_order_release);
 }
 
@@ -66,7 +69,7 @@ static void comm_fail_text(struct comm *comm, struct comm_lane *l, int error,
 	comm->close = *close;
 	comm->close.type = RECORD_CLOSE;
 	comm->close.message = comm->completed;
-	/* All comms with a host that is gone end like this. */
+	/* All comms with a dead host time out: one WARN for each host. */
 	WARN_IF(error != -ETIMEDOUT ||
 			lane_notice_due(LANE_NOTICE_GIVEN_UP, &comm->remote.addr, comm->now_ns),
 		"%s peer %s over %s: %s", comm->side == COMM_SEND ? "sending to" : "receiving from",
@@ -74,9 +77,9 @@ static void comm_fail_text(struct comm *comm, struct comm_lane *l, int error,
 		l && !comm->failover ? lane_kind_text(l->lane) : "several lanes", text);
 	comm_stats_failed(comm->stats);
 	atomic_store_explicit(&comm->ended, true, memory_order_relaxed);
-	/* Behind the words: a thread that sees the error finds them logged (ncclGetLastError()). */
+	/* After the WARN: a thread that sees the error finds its text in ncclGetLastError(). */
 	atomic_store_explicit(&comm->error, error, memory_order_release);
-	comm_wake_all(comm); /* the turn that reaches a lane sends CLOSE */
+	comm_wake_all(comm); /* each lane's next turn sends CLOSE */
 }
 
 void comm_fail(struct comm *comm, struct comm_lane *l, int error, enum close_reason reason,
@@ -117,9 +120,9 @@ static void comm_end(struct comm *comm, int error, const char *text)
 
 const char *comm_lane_end_text(int error, bool in_message, char *buf, size_t len)
 {
-	if (error == -ENETDOWN) /* here, not there */
+	if (error == -ENETDOWN) /* of this host, not the peer's */
 		return "this host's network interface is gone or down";
-	if (error == -EBADMSG) /* the peer lives */
+	if (error == -EBADMSG) /* the peer is alive */
 		return lane_error_text(error);
 	if (error == -EPIPE)
 		return in_message
@@ -157,12 +160,13 @@ void comm_settle(struct comm *comm)
 
 	if (!comm->end_error || comm_has_failed(comm) || comm->completed == comm_posted(comm))
 		return;
-	/* Of the only lane the kind is said. */
+	/* comm_fail_text() names the kind of a single lane. */
 	l = comm->lanes[0];
 	comm_fail_text(comm, l, comm->end_error, &close, comm->end_text);
 }
 
-/* ---- records out and in ------------------------------------------------------------------------- */
+/* ---- records out and in -------------------------------------------------------------------------
+ */
 
 void comm_out_begin(struct comm_lane *l, const struct record *record)
 {
@@ -222,12 +226,13 @@ int comm_lane_push(struct comm_lane *l)
 	l->full = rc == 0;
 	if (rc < 0) {
 		l->send_error = rc;
-		comm_wake(l); /* what it has to be read explains it */
+		comm_wake(l); /* received data may explain the error */
 	}
 	return rc;
 }
 
-/* CLOSE, unless a record is stuck in the middle: the RST must do then. True: it and all before it is with the lane. */
+/* Sends CLOSE unless a partly sent record is in the way; the peer sees a RST then. Returns true if
+ * the lane has taken CLOSE and everything before it. */
 bool comm_lane_send_close(struct comm_lane *l, const struct record *close)
 {
 	l->close_sent = true;

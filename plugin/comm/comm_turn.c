@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* comm_turn.c - turns of a comm: its poller, the engines of its lanes, the control thread. */
+/* comm_turn.c - turns of a comm, by the application, by its lanes' engines, by the control thread.
+ */
 #include <assert.h>
 #include <sched.h>
 #include <stddef.h>
@@ -10,40 +11,48 @@
 /*
  * Theory of operation
  *
- * The poller. A comm is advanced in turns by the thread that holds comm->poller. In a turn of an engine (its poller held) an
- * event of a lane, or posted work, makes a turn of the comm for the lanes of that engine. The application makes
- * turns for the kernel lanes, as does the control thread when the application does not poll. So an engine's poller
- * may be held when the comm's is tried, and never the other way round; only comm_close(), which owns the comm,
- * waits for engines.
+ * Pollers. The thread that holds comm->poller advances the comm by one turn. A turn covers the
+ * lanes of one engine, or all kernel lanes:
+ *	- An engine's turn (engine poller held) takes a turn of the comm when a lane has an event or
+ *	  the comm has posted work.
+ *	- The application takes turns for the kernel lanes. The control thread does so while the
+ *	  application does not poll.
+ * Lock order: engine poller, then comm poller, which is only tried. Only comm_close(), which owns
+ * the comm, waits for engines.
  *
- * No lost turn. A thread that finds the poller held sets its bit in `missed` and tries once more. The holder gives
- * the poller back and looks at `missed` after that. Both are read-modify-writes in one order, so one of the two sees the
- * other: the thread gets the poller, or the holder makes the turn, itself or by posting the engine's work.
+ * No turn is lost. A thread that finds the comm's poller held sets its bit in `missed` and tries
+ * once more. The holder releases the poller and then reads `missed`. Both sides use sequentially
+ * consistent read-modify-writes, so either the thread gets the poller or the holder sees the bit
+ * and takes the turn, itself or by posting the engine's work.
  *
- * What a lane may have to do is in its `event` (set by its engine) and `ready` (set by the poller). A lane that
- * another engine drives is woken by that engine's work; `kernel_due` reports a kernel lane to the application and the
- * control thread.
+ * A lane's `event` (set by its engine) and `ready` (set by the poller) say that it may have work.
+ * A lane of another engine is woken by posting work to that engine. `kernel_due` tells the
+ * application and the control thread that a kernel lane has work.
  *
- * Kernel lanes and HARP lanes together. A look at an engine reads memory, a look at kernel lanes costs a system
- * call. So kernel lanes that carry nothing are looked at now and then, and more seldom while messages go by HARP
- * lanes. The price is the latency of the first message that comes by a kernel lane again.
+ * Comms with both kinds of lanes. Polling an engine reads memory; polling kernel lanes costs a
+ * system call. So idle kernel lanes are polled at intervals, which grow while messages arrive on
+ * HARP lanes. The cost is latency of the next message on a kernel lane.
  */
 
 #define COMM_MISSED_KERNEL (UINT64_C(1) << 63)
-#define HOLD_SPINS 64u   /* before another thread gets the core */
-#define TICK_NS 2000000u /* lanes are looked at while a request waits */
-#define READ_NS 1000000u /* a sender's kernel lane that brings no credits is read so often */
+#define HOLD_SPINS 64u   /* before sched_yield() */
+#define TICK_NS 2000000u /* between checks of all lanes while a request is outstanding */
+#define READ_NS 1000000u /* between reads of a sender's kernel lane that brings no credits */
+/* Kernel lanes beside HARP lanes are polled every KERNEL_LOOK_NS, and always within
+ * KERNEL_ACTIVE_NS after they brought something. Each KERNEL_LOOK_MESSAGES messages on HARP lanes
+ * lengthen the interval by KERNEL_LOOK_NS, up to KERNEL_LOOK_TIMES times. */
 #define KERNEL_LOOK_NS 20000u
 #define KERNEL_ACTIVE_NS 200000u
-#define KERNEL_LOOK_MESSAGES 16u /* so many messages later a look is due as long again, */
-#define KERNEL_LOOK_TIMES 10u    /* to at most so many times */
-#define LEFT_NS 100000000u       /* no application thread has polled for so long */
+#define KERNEL_LOOK_MESSAGES 16u
+#define KERNEL_LOOK_TIMES 10u
+#define LEFT_NS 100000000u /* without a poll by the application: the control thread takes over */
 
 static_assert(COMM_LANES_MAX < 63, "a bit of `missed` for each engine");
 
-/* ---- the poller -------------------------------------------------------------------------------- */
+/* ---- the poller --------------------------------------------------------------------------------
+ */
 
-/* Turns that others wanted while the poller was held. It is held again. */
+/* Takes the turns that other threads missed. The poller is held. */
 static void comm_run_missed(struct comm *comm)
 {
 	uint64_t missed = atomic_exchange(&comm->missed, 0);
@@ -112,9 +121,10 @@ void comm_lane_notify(struct lane *lane, uint64_t now_ns)
 	comm_turn(l->comm, l->engine, now_ns, COMM_TURN_TEST);
 }
 
-/* ---- a turn ------------------------------------------------------------------------------------ */
+/* ---- a turn ------------------------------------------------------------------------------------
+ */
 
-/* A kernel lane costs a system call to read. */
+/* Is the kernel lane worth a system call in this turn? */
 static bool comm_kernel_lane_is_due(struct comm_lane *l, enum comm_turn why)
 {
 	struct comm *comm = l->comm;
@@ -153,16 +163,16 @@ static void comm_lane_read(struct comm_lane *l)
 	if (comm_has_failed(comm) || comm->end_error)
 		return;
 	if (rc == 1)
-		comm_wake(l); /* there may be more, and no event for it */
+		comm_wake(l); /* more data may wait, for which no event comes */
 	else if (rc < 0)
 		comm_lane_die(l, rc, false);
 	else if (l->send_error && l->waits)
-		comm_lane_drain(l); /* what has come by it may come by no other */
+		comm_lane_drain(l); /* its data may not come on another lane */
 	else if (l->send_error)
 		comm_lane_die(l, l->send_error, false);
 }
 
-/* Reads the reachable lanes that have something. False: there was none. */
+/* Reads the reachable lanes that may have data. Returns false if there was none. */
 static bool comm_lanes_read(struct comm *comm, enum comm_turn why)
 {
 	struct comm_lane *l;
@@ -183,14 +193,15 @@ static bool comm_lanes_read(struct comm *comm, enum comm_turn why)
 	return due;
 }
 
-/* The application's turn of kernel lanes begins; they have no event. */
+/* Polls and reads kernel lanes, which have no events. */
 static void comm_kernel_turn(struct comm *comm, enum comm_turn why)
 {
 	atomic_store_explicit(&comm->kernel_due, false, memory_order_relaxed);
 	kernel_poll_begin(&comm->kernel_poll, comm->now_ns);
 	if (why == COMM_TURN_BACKGROUND)
 		comm->kernel_poll.rare = true;
-	/* To look at a single socket is to try it, once in a turn: again behind a small message would be in vain. */
+	/* A single socket is polled by reading it, once in a turn: a second read after a small
+	 * message would return EAGAIN. */
 	if (comm->kernel_poll.count == 1)
 		kernel_poll_look(&comm->kernel_poll);
 	if (!comm_lanes_read(comm, why) && why != COMM_TURN_POST && !comm->end_error) {
@@ -208,7 +219,7 @@ static void comm_sample(struct comm *comm)
 		if (!comm_lane_is_reachable(l))
 			continue;
 		l->turn_bytes = l->idle_records = 0;
-		if (!l->engine) /* the socket knows */
+		if (!l->engine) /* send() finds out */
 			l->full = false;
 		comm_lane_sample(l);
 	}
@@ -226,13 +237,13 @@ static bool comm_is_under_way(const struct comm *comm)
 	return under_way;
 }
 
-/* What the turn leaves behind. */
+/* Publishes what the turn leaves to do, and whether requests are outstanding. */
 static void comm_finish(struct comm *comm)
 {
 	bool waits = comm->completed < comm_posted(comm) && !comm_has_failed(comm);
 	struct comm_lane *l;
 
-	/* Of room in a socket no event tells. */
+	/* No event tells of free space in a socket buffer. */
 	COMM_FOR_EACH_LANE(comm, l)
 	if (!l->engine && comm_lane_has_out(l) && !l->send_error)
 		atomic_store_explicit(&comm->kernel_due, true, memory_order_relaxed);
@@ -247,13 +258,14 @@ static void comm_finish(struct comm *comm)
 /* Sends CLOSE with the reason of the failure, once. */
 static void comm_lane_send_failure(struct comm_lane *l)
 {
-	/* The memory of a record that has begun to leave is the application's again. */
+	/* A record that was begun can't be completed: its memory is the application's again. */
 	if (!l->close_sent && !(l->out.payload && l->out.payload_left))
 		(void)comm_lane_send_close(l, &l->comm->close);
 	l->close_sent = true;
 }
 
-/* What was posted can't be sent before the receiver's records are read, and the application may wait for another comm. */
+/* Posted data waits for credits that may be in the socket, and the application may poll another
+ * comm next. */
 static bool comm_is_held_up(const struct comm *comm, enum comm_turn why)
 {
 	return why == COMM_TURN_POST && comm->side == COMM_SEND && !comm->engine &&
@@ -300,7 +312,8 @@ void comm_advance(struct comm *comm, struct comm_engine *engine, uint64_t now_ns
 	comm_finish(comm);
 }
 
-/* ---- the application --------------------------------------------------------------------------- */
+/* ---- the application ---------------------------------------------------------------------------
+ */
 
 static struct poller *comm_engine_poller(struct comm *comm, unsigned i)
 {
@@ -320,7 +333,7 @@ static void comm_poll_engines(struct comm *comm, uint64_t now_ns)
 		poller_poll_at(poller, now_ns);
 }
 
-/* Is it time to look at kernel lanes? Without HARP lanes it is what there is to do. */
+/* Is it time to poll kernel lanes? Always, in a comm without HARP lanes. */
 static bool comm_kernel_is_due(struct comm *comm, uint64_t now_ns)
 {
 	uint64_t last = atomic_load_explicit(&comm->kernel_message, memory_order_relaxed);
@@ -340,7 +353,8 @@ void comm_poll_posted(struct comm *comm, const struct request *request)
 {
 	uint64_t now_ns = request->posted_ns;
 
-	/* Of a small message on kernel lanes nothing has come yet, or test() will find it. */
+	/* A small message on a kernel lane is found by test(): polling here would mostly be in
+	 * vain. */
 	if (comm->side == COMM_RECV && !comm_has_engines(comm) && !comm->failover &&
 	    request->size <= COMM_BULK_BYTES)
 		return;
@@ -354,7 +368,7 @@ void comm_poll_posted(struct comm *comm, const struct request *request)
 		comm_turn(comm, NULL, now_ns, COMM_TURN_POST);
 }
 
-/* Requests wait: lanes that nothing comes from are looked at, too. */
+/* Checks all lanes, including silent ones, while requests are outstanding. */
 static void comm_tick(struct comm *comm, uint64_t now_ns)
 {
 	comm->ticked_ns = now_ns;
@@ -368,11 +382,11 @@ void comm_poll(struct comm *comm)
 {
 	uint64_t now_ns = clock_now_ns();
 
-	/* For the control thread, which stays away then. */
+	/* The control thread stays away from a comm that the application polls. */
 	atomic_store_explicit(&comm->poller.polled_ns, now_ns, memory_order_relaxed);
 	if (comm_has_engines(comm)) {
-		/* A single lane cannot stall while others move: its engine's events are enough. A tick would wake the
-		 * thread that sleeps on it. */
+		/* A single lane needs no tick: it can't stall while siblings move. A tick would
+		 * wake the background poller. */
 		if (comm->failover && now_ns - comm->ticked_ns >= TICK_NS)
 			comm_tick(comm, now_ns);
 		comm_poll_engines(comm, now_ns);
@@ -383,7 +397,8 @@ void comm_poll(struct comm *comm)
 	}
 }
 
-/* ---- the control thread ------------------------------------------------------------------------ */
+/* ---- the control thread ------------------------------------------------------------------------
+ */
 
 bool comm_run_background(struct comm *comm, uint64_t now_ns)
 {

@@ -1,20 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * memory.c - memory that NCCL registers (regMr), and which stacks can send from it in place.
+ * memory.c - memory that NCCL registers (regMr), and the stacks that send from it in place.
  *
  * Theory of operation
  *
- * NCCL's handle of a registration is its address; one that was never given, or was given back, is not on the list. A sender's registration is announced to every engine whose NIC reads the application's memory
- * (DPDK), now or when the engine is opened. lane_harp.c asks the stack for each piece and copies what it does not know.
- * Stacks count registrations, because NCCL registers one pool again for each comm.
+ * NCCL's handle of a registration is the address of its struct memory; handles that are not on the
+ * list are rejected. A sender's registration is announced to every engine whose NIC reads the
+ * application's memory (DPDK), now or when the engine opens. lane_harp.c offers each piece to the
+ * stack, and copies pieces that the stack does not know. Stacks count registrations, because NCCL
+ * registers a pool again for each comm.
  *
- * deregMr returns when nothing touches the memory on behalf of the registration. Usually nothing is left to do. When NCCL
- * aborts it deregisters with requests in flight, frees the memory, and closes the comm then (contract section 3.8). So the
- * comm first gives up the requests that were posted with this registration (comm_cancel_memory()). What connections have
- * queued is copied into frames, what waits for the NIC is given up, and the NIC is waited for, or stopped if it does not
- * complete (harp_nic.h). A comm's close does the same for its registrations.
+ * deregMr returns when the memory is no longer accessed, usually at once. When NCCL aborts, it
+ * deregisters with requests in flight, frees the memory, and then closes the comm (contract section
+ * 3.8). So the comm first cancels the requests that were posted with this registration
+ * (comm_cancel_memory()). Data that connections have queued is copied into frames, data queued for
+ * the NIC is dropped, and the NIC is waited for, or stopped if it does not complete (harp_nic.h).
+ * Closing a comm does the same for its registrations.
  *
- * memory_lock protects all of it. It is not held during waits, which are counted: no engine closes before they end.
+ * memory_lock protects everything. It is released during waits; memory_waiting counts them, and no
+ * engine closes before they end.
  */
 #include "comm/memory.h"
 #include "base/util.h"
@@ -28,7 +32,7 @@
 #include <string.h>
 #include <sys/queue.h>
 
-/* A NIC stops its device sooner; behind it stands a driver that does not obey. */
+/* A NIC that does not complete is stopped earlier than this; only a broken driver takes so long. */
 #define MEMORY_WAIT_NS UINT64_C(10000000000)
 
 struct memory_piece {
@@ -39,21 +43,23 @@ struct memory_piece {
 struct memory {
 	LIST_ENTRY(memory) link;
 	struct memory_piece piece;
-	struct comm *comm; /* NULL: it closes or has closed */
-	uint64_t closing;  /* number of that close, 0 while open and afterwards */
-	bool sent_from;    /* the NICs know it, unless it has no bytes */
+	struct comm *comm; /* NULL: closing or closed */
+	uint64_t closing;  /* sequence number of that close; 0 while open, and after it */
+	bool sent_from;    /* announced to NICs */
 };
 
 static LIST_HEAD(, memory) memories;
-static struct engine *engines[PLUGIN_DEVICES_MAX * ENGINES_MAX]; /* those that read memory */
+static struct engine
+	*engines[PLUGIN_DEVICES_MAX * ENGINES_MAX]; /* that send from memory in place */
 static unsigned engine_count, memory_waiting;
 static uint64_t memory_closings;
 static pthread_mutex_t memory_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t memory_waited = PTHREAD_COND_INITIALIZER;
 
-/* ---- the stacks -------------------------------------------------------------------------------- */
+/* ---- the stacks --------------------------------------------------------------------------------
+ */
 
-/* One call of a stack, by the holder of its engine's poller. */
+/* One call of a stack, with its engine's poller held. */
 struct memory_call {
 	struct work work; /* first */
 	struct engine *engine;
@@ -99,7 +105,7 @@ static void memory_announce(struct engine *engine, const struct memory_piece *pi
 		     engine_describe(engine), piece->bytes, piece->base, strerror(-rc));
 }
 
-/* By one that waits. */
+/* The caller has incremented memory_waiting. */
 static int memory_take_back(struct engine *engine, const struct memory_piece *piece)
 {
 	uint64_t until_ns = clock_now_ns() + MEMORY_WAIT_NS;
@@ -115,7 +121,8 @@ static int memory_take_back(struct engine *engine, const struct memory_piece *pi
 	return rc == -ENOENT ? 0 : rc; /* it was never announced */
 }
 
-/* memory_lock held, and let go of meanwhile. Engines that come now don't know the piece. */
+/* memory_lock is held, and released during waits. Engines that open meanwhile don't get the piece.
+ */
 static int memory_take_back_all(const struct memory_piece *piece)
 {
 	int result = 0;
@@ -158,7 +165,8 @@ void plugin_memory_engine_close(struct engine *engine)
 	pthread_mutex_unlock(&memory_lock);
 }
 
-/* ---- registrations ------------------------------------------------------------------------------- */
+/* ---- registrations
+ * ------------------------------------------------------------------------------- */
 
 int plugin_memory_add(struct comm *comm, const void *base, size_t bytes, void **out)
 {
@@ -171,7 +179,7 @@ int plugin_memory_add(struct comm *comm, const void *base, size_t bytes, void **
 	*m = (struct memory){
 		.comm = comm,
 		.piece = { base, bytes },
-		/* A receive buffer is written by the processor. */
+		/* Receive buffers are written by the CPU, not by the NIC. */
 		.sent_from = comm->side == COMM_SEND && bytes > 0,
 	};
 	pthread_mutex_lock(&memory_lock);
@@ -246,7 +254,7 @@ void plugin_memory_comm_closed(uint64_t closing)
 		m->closing = 0;
 		if (m->sent_from) {
 			m->sent_from = false;
-			(void)memory_take_back_all(&piece); /* others may go meanwhile */
+			(void)memory_take_back_all(&piece); /* the list may change meanwhile */
 		}
 		m = LIST_FIRST(&memories);
 	}

@@ -5,7 +5,7 @@
 #include <errno.h>
 #include <string.h>
 
-/* The first range that ends at or behind `at` of the message, or belongs to a later one. */
+/* The first range that ends at or after byte `at` of the message, or belongs to a later message. */
 static unsigned ranges_find(const struct ranges *ranges, uint64_t message, uint64_t at)
 {
 	unsigned low = 0, high = ranges->count;

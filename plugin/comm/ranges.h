@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ranges.h - what of several messages has arrived: sorted ranges of bytes, joined where they touch.
+ * ranges.h - the bytes of several messages that have arrived: sorted ranges, merged where they
+ * touch.
  *
- * One table for all messages of a comm that are under way; a bound on it is a bound on holes.
+ * One table holds the ranges of all incomplete messages of a comm, so its size bounds the holes.
  */
 #ifndef HARP_PLUGIN_RANGES_H
 #define HARP_PLUGIN_RANGES_H
@@ -14,18 +15,18 @@ struct range {
 };
 
 struct ranges {
-	struct range *table; /* by message and begin; max of them; the caller's */
+	struct range *table; /* by message and begin; the caller's array of max entries */
 	unsigned count, max;
 };
 
-/* 1: none of it was there, and all of it is now. 0: all of it was there. -EPROTO: some of it was, -ENOSPC: the
- * table is full; then nothing has changed. begin < end. */
+/* Adds bytes begin to end - 1 (begin < end). 1: added. 0: all of them had arrived. -EPROTO: some of
+ * them had, -ENOSPC: the table is full; nothing is changed. */
 int ranges_add(struct ranges *ranges, uint64_t message, uint64_t begin, uint64_t end);
-/* 1: all of it is there, 0: none, -EPROTO: some. */
+/* 1: all of them have arrived, 0: none, -EPROTO: some. */
 int ranges_have(const struct ranges *ranges, uint64_t message, uint64_t begin, uint64_t end);
-/* Bytes of the message that are there from its first on. */
+/* The number of bytes that have arrived without a hole from the message's begin. */
 uint64_t ranges_prefix(const struct ranges *ranges, uint64_t message);
-/* The message and all before it. */
+/* Forgets the message and all before it. */
 void ranges_forget(struct ranges *ranges, uint64_t message);
 
 #endif

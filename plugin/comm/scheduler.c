@@ -9,50 +9,52 @@
 /*
  * Theory of operation
  *
- * Lanes have rates that nothing announces, and the slowest must not set the pace. So there is no fixed split: a chunk goes
- * to the lane for which
+ * The rates of lanes differ and are not known in advance, and the slowest lane must not determine
+ * the throughput. So there is no fixed split: a chunk goes to the lane with the smallest
  *
  *     half a round trip + (bytes under way + this chunk) / rate
  *
- * is smallest. Bytes under way were given to the lane and are not acknowledged by the peer's TCP. The chunk waits for that
- * lane even if it is full, because another lane would deliver it later.
+ * Bytes under way were given to the lane and are not acknowledged by the peer's TCP. The chunk
+ * waits for that lane even if it is full, because another lane would deliver it later.
  *
- * The rate is what was acknowledged while something was under way, in samples of at least a millisecond and
- * SAMPLE_BYTES_MIN. If all is acknowledged at a look, the lane became idle at an unknown time since the last look. That
- * gives two bounds; bounds that are far apart are no first rate. While a sample goes on, the rate is at most what it would
- * be if all were acknowledged now.
+ * Rates are measured while bytes are under way, in samples of at least a millisecond and
+ * SAMPLE_BYTES_MIN. If a sample finds everything acknowledged, the lane became idle at an unknown
+ * time since the last one. This gives an upper and a lower bound; if they are far apart, they set
+ * no first rate. During a sample, the rate is at most what it would be if everything were
+ * acknowledged now.
  *
- * A lane of unknown rate counts as fast as the fastest of its kind, so that it gets a share, but only two chunks until the
- * peer acknowledges. The same holds for a lane that was given nothing for a while: its rate may have become better.
+ * A lane of unknown rate counts as fast as the fastest of its kind, so that it gets a share, but
+ * only two chunks until the peer acknowledges. The same holds for a lane that was idle for a while:
+ * its rate may have improved.
  *
- * What a lane has under way is late if another lane would deliver it in less than half the time; it is sent again there
- * when nothing else is to be sent. The preferred kinds decide among equals only: a lane that crawls compared with the other
- * kind takes its part by time alone.
+ * A chunk is late if another lane would deliver it in less than half the time. It is resent there
+ * when nothing else is left to send. The preferred kinds of lanes decide only between comparable
+ * lanes: a lane that crawls compared with the other kind competes by delivery time alone.
  *
- * A lane is stalled if it owes acknowledgments for longer than a retransmission takes; it is passed over while another one
- * moves. It is dead if that lasts for the lane timeout while a sibling is acknowledged. If all are silent, the host is, and
- * TCP's timeout holds.
+ * A lane is stalled if an acknowledgment is overdue by more than a retransmission takes; it gets no
+ * chunks while another lane makes progress. It is dead if that lasts for the lane timeout while a
+ * sibling is acknowledged. If all lanes are silent, the host is down, and TCP's timeout applies.
  */
 
 #define RATE_DEFAULT 1250000u /* 10 Gbit/s */
 #define SAMPLE_NS_MIN 1000000u
 #define SAMPLE_BYTES_MIN 32768u
-#define SURE_SHARE 4u             /* a first rate is one when its bounds are no further apart */
-#define TAIL_NS 60000000u         /* Linux delays an ACK by 40 ms, and some for its clock */
-#define OVERDUE_NS_MIN 5000000u   /* a sample that lasts so long says something unfinished */
-#define UNKNOWN_BYTES_MAX 262144u /* under way while the rate is not known */
-#define LAG_SHARE 2u              /* less than so-manieth of another's rate */
-#define CRAWL_SHARE 4u            /* the same, of the other kind */
-#define CRAWL_NS 10000000u        /* so long a queue is worth a try of the other kind */
-#define CRAWL_QUEUE_NS 4000000u /* so short a queue is none: its rate may be what was asked of it */
+#define SURE_SHARE 4u             /* the bounds of a first rate differ by at most this factor */
+#define TAIL_NS 60000000u         /* Linux delays an ACK by 40 ms, plus its clock's granularity */
+#define OVERDUE_NS_MIN 5000000u   /* an unfinished sample of this age limits the rate */
+#define UNKNOWN_BYTES_MAX 262144u /* under way while the rate is unknown */
+#define LAG_SHARE 2u              /* lags: less than 1/LAG_SHARE of another lane's rate */
+#define CRAWL_SHARE 4u            /* crawls: less than 1/CRAWL_SHARE of the other kind's rate */
+#define CRAWL_NS 10000000u        /* a queue of this length justifies a try of the other kind */
+#define CRAWL_QUEUE_NS 4000000u   /* with a shorter queue, the rate may be the demand */
 #define LATE_NS_MIN 3000000u
-#define WAITS_NS (UINT64_C(1) << 63) /* longer than anything */
+#define WAITS_NS (UINT64_C(1) << 63) /* longer than any delivery time */
 #define STALL_NS_MIN 20000000u
 #define STALL_ROUND_TRIPS 4u
 #define SLOW_NS 200000000u
-#define SLOW_SHARE 4u         /* slower than so-manieth of the median */
-#define GUESS_NS_MAX 2000000u /* of progress since the last look */
-#define FORGET_NS 1000000000u /* what a lane could do when it was last given something */
+#define SLOW_SHARE 4u         /* slow: less than 1/SLOW_SHARE of the median rate */
+#define GUESS_NS_MAX 2000000u /* assumed progress since the last sample, at most */
+#define FORGET_NS 1000000000u /* an idle lane's rate is forgotten after this time */
 #define FORGET_ROUND_TRIPS 16u
 #define FORGET_NS_MAX 10000000000u
 
@@ -76,14 +78,15 @@ void scheduler_remove(struct scheduler *scheduler, unsigned index)
 	scheduler->stalled &= ~(1u << index);
 }
 
-/* Of a message's end the kernel's ACK comes up to 40 ms later (Linux's delayed ACK) when nothing follows: what is waited for then says
- * nothing of the lane. */
+/* Linux may delay the ACK of a message's end by 40 ms if nothing follows: the wait for it says
+ * nothing about the lane. */
 static bool scheduler_is_tail(const struct scheduler_lane *l)
 {
 	return l->kind == LANE_KERNEL && l->given_bytes - l->acked_bytes < SAMPLE_BYTES_MIN;
 }
 
-/* A turn may have lasted since before another thread's: what has been seen of a lane does not become older. */
+/* A turn's clock may be older than the last turn's, by another thread: time does not run backwards.
+ */
 static uint64_t scheduler_clock(const struct scheduler_lane *l, uint64_t now_ns)
 {
 	uint64_t seen_ns = l->acked_ns > l->given_ns ? l->acked_ns : l->given_ns;
@@ -96,10 +99,10 @@ void scheduler_give(struct scheduler *scheduler, unsigned index, uint64_t bytes,
 	struct scheduler_lane *l = &scheduler->lane[index];
 
 	now_ns = scheduler_clock(l, now_ns);
-	if (l->given_bytes == l->acked_bytes) { /* nothing was owed until now */
+	if (l->given_bytes == l->acked_bytes) { /* idle until now */
 		l->progress_ns = l->acked_ns = now_ns;
 		l->sample_ns += now_ns - l->busy_ns; /* the idle time */
-		l->busy_ns = l->began_ns = now_ns;
+		l->busy_ns = l->burst_begin_ns = now_ns;
 	} else if (scheduler_is_tail(l) && now_ns > l->given_ns + SAMPLE_NS_MIN) {
 		l->sample_bytes = l->given_bytes;
 		l->sample_ns = l->busy_ns = now_ns;
@@ -115,7 +118,7 @@ static uint64_t scheduler_rate_of(uint64_t bytes, uint64_t from_ns, uint64_t to_
 	return rate ? rate : 1;
 }
 
-/* Now, or with nothing under way any more. The first acknowledgement comes a round trip after the first byte. */
+/* Updates the rate. The first acknowledgment of a burst comes a round trip after its first byte. */
 static void scheduler_learn_rate(struct scheduler_lane *l, bool was_owed, uint64_t now_ns)
 {
 	uint64_t bytes = l->acked_bytes - l->sample_bytes, spent_ns, rtt_ns = l->rtt_min_ns;
@@ -123,7 +126,7 @@ static void scheduler_learn_rate(struct scheduler_lane *l, bool was_owed, uint64
 	bool idle = done || scheduler_is_tail(l); /* it may have been, for a while */
 	uint64_t least, most;
 
-	/* A sample may begin behind a tail. */
+	/* A sample that begins behind a tail has acked_bytes < sample_bytes at first. */
 	if (!was_owed || now_ns <= l->sample_ns || l->acked_bytes < l->sample_bytes)
 		return;
 	if (!idle)
@@ -133,7 +136,7 @@ static void scheduler_learn_rate(struct scheduler_lane *l, bool was_owed, uint64
 		return;
 	least = scheduler_rate_of(bytes, l->sample_ns, now_ns);
 	most = scheduler_rate_of(bytes, l->sample_ns + rtt_ns, l->busy_ns);
-	if (bytes < SAMPLE_BYTES_MIN) /* a time, but no rate */
+	if (bytes < SAMPLE_BYTES_MIN) /* too few for an upper bound */
 		most = UINT64_MAX;
 	if (!idle)
 		l->rate = l->rate ? (l->rate + least) / 2 : least;
@@ -152,7 +155,7 @@ void scheduler_acked(struct scheduler *scheduler, unsigned index, uint64_t acked
 	bool was_owed = l->acked_bytes != l->given_bytes;
 
 	now_ns = scheduler_clock(l, now_ns);
-	if (acked_bytes > l->given_bytes) /* the count of a lane is never ahead of ours */
+	if (acked_bytes > l->given_bytes) /* a lane can't deliver more than it was given */
 		acked_bytes = l->given_bytes;
 	if (acked_bytes > l->acked_bytes) {
 		l->acked_bytes = acked_bytes;
@@ -161,14 +164,15 @@ void scheduler_acked(struct scheduler *scheduler, unsigned index, uint64_t acked
 	l->acked_ns = now_ns;
 	if (l->acked_bytes == l->given_bytes)
 		l->progress_ns = now_ns;
-	if (was_owed && l->acked_bytes == l->given_bytes && now_ns > l->began_ns) {
-		l->took_ns = now_ns - l->began_ns;
-		l->took_at_ns = now_ns;
+	if (was_owed && l->acked_bytes == l->given_bytes && now_ns > l->burst_begin_ns) {
+		l->burst_ns = now_ns - l->burst_begin_ns;
+		l->burst_end_ns = now_ns;
 	}
 	scheduler_learn_rate(l, was_owed, now_ns);
 }
 
-/* ---- what a lane is expected to do ------------------------------------------------------------- */
+/* ---- predictions -------------------------------------------------------------------------------
+ */
 
 static uint64_t scheduler_rate_default(const struct scheduler *scheduler, unsigned kind)
 {
@@ -183,7 +187,7 @@ static uint64_t scheduler_rate_default(const struct scheduler *scheduler, unsign
 	return rate ? rate : RATE_DEFAULT;
 }
 
-/* 0: nothing is known. */
+/* 0: unknown. */
 static uint64_t scheduler_rate_now(const struct scheduler_lane *l, uint64_t now_ns)
 {
 	uint64_t under_way = l->given_bytes - l->acked_bytes, rate, most;
@@ -206,8 +210,8 @@ static uint64_t scheduler_srtt_now(const struct scheduler *scheduler,
 {
 	uint64_t srtt_ns = self->srtt_ns, forget_ns;
 
-	if (self->took_ns && self->took_ns < srtt_ns && now_ns < self->took_at_ns + FORGET_NS)
-		srtt_ns = self->took_ns;
+	if (self->burst_ns && self->burst_ns < srtt_ns && now_ns < self->burst_end_ns + FORGET_NS)
+		srtt_ns = self->burst_ns;
 	forget_ns = srtt_ns * FORGET_ROUND_TRIPS;
 	if (forget_ns < FORGET_NS)
 		forget_ns = FORGET_NS;
@@ -231,7 +235,7 @@ static uint64_t scheduler_under_way(const struct scheduler_lane *l, uint64_t rat
 		 guess_ns = now_ns > l->acked_ns ? now_ns - l->acked_ns : 0;
 	uint64_t guess;
 
-	if (!under_way || l->kind != LANE_KERNEL) /* which is not asked each time */
+	if (!under_way || l->kind != LANE_KERNEL) /* acked_bytes of a kernel lane is not current */
 		return under_way;
 	guess = (guess_ns < GUESS_NS_MAX ? guess_ns : GUESS_NS_MAX) * rate / 1000000u;
 	return under_way > guess ? under_way - guess : 0;
@@ -248,7 +252,7 @@ static uint64_t scheduler_finish_ns(const struct scheduler *scheduler,
 	       (scheduler_under_way(l, rate, now_ns) + bytes) * 1000000u / rate;
 }
 
-/* Is a lane given something that another one of them was acknowledged for, since_ns? */
+/* Has another lane made progress after since_ns? */
 static bool scheduler_sibling_moved(const struct scheduler *scheduler, unsigned index,
 				    uint64_t since_ns)
 {
@@ -341,7 +345,7 @@ static unsigned scheduler_rank(const struct scheduler_lane *l, unsigned kinds)
 	return (l->stalled ? 4u : 0u) + (l->backup ? 2u : 0u) + (l->kind & kinds ? 0u : 1u);
 }
 
-/* The best rate of other kinds' lanes; 0: there are none, UINT64_MAX: one of which nothing is known. */
+/* The best rate of lanes of other kinds; 0: there are none, UINT64_MAX: one has an unknown rate. */
 static uint64_t scheduler_rate_others(const struct scheduler *scheduler, unsigned kinds,
 				      uint64_t now_ns)
 {
@@ -377,7 +381,7 @@ bool scheduler_is_unrated(const struct scheduler_lane *l)
 	return !l->rate && l->given_bytes - l->acked_bytes >= SAMPLE_BYTES_MIN;
 }
 
-/* Has it been given enough to learn its rate from? */
+/* Is its rate unknown, with as many bytes under way as such a lane may have? */
 static bool scheduler_is_tried(const struct scheduler_lane *l, uint64_t now_ns)
 {
 	return l->given_bytes - l->acked_bytes >= UNKNOWN_BYTES_MAX &&
@@ -391,7 +395,7 @@ int scheduler_best(const struct scheduler *scheduler, unsigned kinds, uint64_t b
 	uint64_t best_ns = 0, others;
 	int best = -1;
 
-	if (!(scheduler->live & (scheduler->live - 1))) /* one at most */
+	if (!(scheduler->live & (scheduler->live - 1))) /* at most one lane */
 		return scheduler->live ? __builtin_ctz(scheduler->live) : -1;
 	others = scheduler_rate_others(scheduler, kinds, now_ns);
 	for (uint32_t left = scheduler->live; left; left &= left - 1) {
@@ -408,7 +412,7 @@ int scheduler_best(const struct scheduler *scheduler, unsigned kinds, uint64_t b
 		if (rank > best_rank)
 			continue;
 		if (scheduler_is_tried(l, now_ns))
-			finish_ns |= WAITS_NS; /* after all others of its rank */
+			finish_ns |= WAITS_NS; /* last of its rank */
 		choices = rank < best_rank ? 1 : choices + 1;
 		if (rank < best_rank || finish_ns < best_ns) {
 			best = index;
@@ -477,7 +481,7 @@ int scheduler_control(const struct scheduler *scheduler)
 		int index = __builtin_ctz(left);
 		unsigned rank = scheduler_rank(&scheduler->lane[index], LANE_HARP);
 
-		if (!scheduler->lane[index].mute && rank < best_rank) {
+		if (!scheduler->lane[index].draining && rank < best_rank) {
 			best = index;
 			best_rank = rank;
 		}

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kernel_info.c - what the kernel says of a socket's TCP. */
+/* kernel_info.c - the state of a kernel socket's TCP. */
 #include "lane/kernel_info.h"
 
 #include <linux/sockios.h>
@@ -12,21 +12,23 @@
 /*
  * Theory of operation
  *
- * Silence. Linux counts a TCP_USER_TIMEOUT also while the window is closed, whether or not the peer
- * answers the probes, against RFC 9293 section 3.8.6.1: a rank that rests for two minutes would be
- * given up. So the option is not used; the lane tells for how long a question has gone unanswered (data
- * unacknowledged, a probe) and the comm gives up. How long ago the last answer came says nothing by
- * itself: a closed window is probed every two minutes at last.
+ * Silence. Linux applies TCP_USER_TIMEOUT also while the window is closed, even if the peer answers
+ * the probes, contrary to RFC 9293 section 3.8.6.1: a rank that receives nothing for two minutes
+ * would time out. So HARP does not use the option. The lane reports how long data or a probe has
+ * been unanswered, and the comm applies the timeout. The age of the last answer is not enough: a
+ * closed window is probed only every two minutes in the end.
  *
- * When a question was asked the kernel does not say: tcpi_last_data_sent passes over probes, and counts what is sent
- * again. So a question counts from the first look that finds it, and one that is out at two looks with an answer between
- * them may be another: it counts from the second. No peer is given up early by that, nor later than by the time between
- * two looks. Whether there was an answer the count of segments tells exactly, where the clocks don't (the kernel's goes in
- * steps of up to 10 ms, and ours may have been read a while ago). Segments that are no answer, which anybody
- * can make, are counted too: hence a look at the time of the last ACK as well.
+ * The kernel does not report when it sent the unanswered segment: tcpi_last_data_sent ignores
+ * probes and counts retransmissions. So silence is measured from the first call that sees
+ * outstanding data or a probe. If the peer has answered between two calls, it is measured from the
+ * second. Thus a timeout is never early, and late by at most the time between two calls.
+ *
+ * The count of received segments shows an answer exactly; clocks do not (the kernel's has a
+ * granularity of up to 10 ms, and ours may have been read a while ago). The count includes segments
+ * that are no answer and may be forged, so the time of the last ACK must agree.
  */
 
-#define CLOCKS_DIFFER_NS 1000000000ull /* by less than that */
+#define CLOCKS_DIFFER_NS 1000000000ull /* at most */
 
 void kernel_info(int fd, uint64_t sent_bytes, struct lane_info *info)
 {
@@ -43,10 +45,10 @@ void kernel_info(int fd, uint64_t sent_bytes, struct lane_info *info)
 	info->srtt_ns = tcp.tcpi_rtt * 1000ull;
 	info->rto_ns = (tcp.tcpi_rto * 1000ull) >> (tcp.tcpi_backoff & 31);
 	info->in_flight_bytes = (uint64_t)tcp.tcpi_unacked * tcp.tcpi_snd_mss;
-	if (info->in_flight_bytes > waiting_bytes) /* whole segments were counted */
+	if (info->in_flight_bytes > waiting_bytes) /* unacked counts whole segments */
 		info->in_flight_bytes = waiting_bytes;
-	/* The peer takes more and nothing leaves: the interface is down, or the route is gone. Or its window is closed
-	 * and it does not answer probes, as one that only rests would. */
+	/* The window is open and nothing is sent: the interface is down or the route is gone. Or
+	 * the window is closed and probes are unanswered, which a live peer would answer. */
 	if (!info->in_flight_bytes && waiting_bytes &&
 	    (tcp.tcpi_snd_wnd >= tcp.tcpi_snd_mss || tcp.tcpi_probes))
 		info->in_flight_bytes = waiting_bytes;
@@ -69,7 +71,7 @@ uint64_t kernel_silence_ns(int fd, struct kernel_silence *silence, uint64_t now_
 		   answered_ns + CLOCKS_DIFFER_NS > silence->looked_ns;
 	silence->segments = info.tcpi_segs_in;
 	silence->looked_ns = now_ns;
-	/* Probes: of a closed window and keepalive; any ACK sets the count back. */
+	/* Window probes and keepalives; any ACK resets the count. */
 	if (!info.tcpi_unacked && !info.tcpi_probes) {
 		silence->asked_ns = 0;
 		return 0;
@@ -77,6 +79,6 @@ uint64_t kernel_silence_ns(int fd, struct kernel_silence *silence, uint64_t now_
 	if (!silence->asked_ns || answered)
 		silence->asked_ns = now_ns;
 	since_ns = answered_ns > silence->asked_ns ? answered_ns : silence->asked_ns;
-	/* Threads take turns here, and the one that looked last may have a clock older than ours. */
+	/* Threads alternate, and this one's clock may be older than the last one's. */
 	return now_ns > since_ns ? now_ns - since_ns : 0;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kernel_poll.c - which kernel sockets of a comm are worth a system call; see kernel_poll.h. */
+/* kernel_poll.c - see kernel_poll.h. */
 #include "lane/kernel_poll.h"
 
 #include <errno.h>
@@ -12,17 +12,19 @@
 /*
  * Theory of operation
  *
- * NCCL polls thousands of times between two messages; with 16 sockets each poll would be 16 recv() calls that return
- * EAGAIN. So the sockets of a comm that has several are in an edge-triggered epoll. A socket that returned, or took, less
- * than it was asked to is left alone until its next edge. The end of a stream is remembered in `ended`, because a read of
- * the data before it consumes that edge.
+ * NCCL polls thousands of times between two messages; with 16 sockets, each poll would be 16 recv()
+ * calls that return EAGAIN. So the sockets of a comm with several are in an edge-triggered epoll.
+ * After a short read or write, a socket is not called again until its next edge. `ended` records
+ * the end of a stream, because reading the data before it consumes the edge.
  *
- * Small messages come on the same socket again and again. So most looks assume that the socket which was read last is
- * readable, and skip epoll: a message then costs one recv(). After SILENT_LOOKS without an event epoll is asked every
- * eighth time. Where turns are rare, as those of the control thread, each of them asks.
+ * Small messages mostly arrive on the same socket. So most looks assume that the socket that was
+ * read last is readable, and skip epoll: a message then costs one recv(). After SILENT_LOOKS looks
+ * without an event, every eighth look calls epoll. Turns of the control thread are rare, so each
+ * calls it.
  *
- * A single socket has no epoll: to look is to try. Now and then all sockets are tried: a send that failed for want of
- * memory while nothing is in flight gets no acknowledgment that would make an edge.
+ * A single socket has no epoll: a look is a recv(). Every LOOKS_UNTIL_ALL looks, all sockets are
+ * tried: if a send fails for lack of memory with nothing in flight, no acknowledgment makes an
+ * edge.
  */
 
 #define EVENTS_MAX 32
@@ -57,7 +59,7 @@ static bool kernel_poll_watch(struct kernel_poll *poll, struct kernel_member *me
 	return !epoll_ctl(poll->epoll_fd, EPOLL_CTL_ADD, member->fd, &event);
 }
 
-/* Without a descriptor or memory for it every look tries every member. */
+/* On failure (no descriptor, no memory), every look tries every member. */
 static void kernel_poll_watch_all(struct kernel_poll *poll)
 {
 	poll->epoll_fd = forkguard_epoll();

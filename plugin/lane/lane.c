@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* lane.c - what ends a lane of any kind, by number and in words, and what is said of a peer once. */
+/* lane.c - error texts of lanes, and warnings that are logged once per peer. */
 #include "lane/lane.h"
 
 #include <errno.h>
@@ -12,7 +12,7 @@
 #define LANE_NOTICE_NS_MIN 60000000000ull
 
 static pthread_mutex_t lane_notices_lock = PTHREAD_MUTEX_INITIALIZER;
-/* Under lane_notices_lock: the addresses that were named last. */
+/* Under lane_notices_lock: the last addresses that were logged. */
 static struct {
 	struct harp_addr peer;
 	enum lane_notice notice;
@@ -60,7 +60,8 @@ const char *lane_kind_text(const struct lane *lane)
 
 int lane_errno(int error)
 {
-	/* Linux' word for what ICMPv6 calls administratively prohibited; of the same by ICMP it says the other. */
+	/* Linux reports ICMPv6 "administratively prohibited" as EACCES, and ICMP's as EHOSTUNREACH.
+	 */
 	return error == EACCES ? -EHOSTUNREACH : -error;
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* lane_encrypted.c - a lane over another lane: both directions are encrypted. */
+/* lane_encrypted.c - a lane that encrypts another lane, in both directions. */
 #include "lane/lane_encrypted.h"
 
 #include <errno.h>
@@ -14,30 +14,33 @@
 /*
  * Theory of operation
  *
- * The stream is cut into segments: length, ciphertext, tag. Each direction has a key and a count of segments, which is the
- * nonce and is not sent. A segment that was changed, repeated, left out or moved does not match the count and ends the
- * lane. After KEY_SEGMENTS segments a key is replaced by its hash.
+ * The stream is divided into segments: length, ciphertext, tag. Each direction has a key and a
+ * segment counter, which is the nonce and is not sent. A segment that was modified, replayed,
+ * dropped or reordered fails authentication and ends the lane. After KEY_SEGMENTS segments, a key is
+ * replaced by its hash.
  *
- * Out. send() encrypts from the caller's memory into `out`, up to OUT_SEGMENTS at once, and hands that to the lane beneath,
- * which may take part of it. The rest goes first at the next call or event; nothing new is taken before. Plaintext is done
- * when its whole segment is: `marks` has the ends of segments in both counts. When it is full the newest mark moves on, so
- * bytes are reported done later, never earlier.
+ * Sending. send() encrypts the caller's bytes into `out`, up to OUT_SEGMENTS segments at once, and
+ * gives them to the lane beneath, which may accept a part. The next call or event sends the rest
+ * first; until then, no new bytes are accepted. A plaintext byte is done when its whole segment is:
+ * `marks` holds the ends of segments in both byte counts. When it is full, the newest mark is moved,
+ * so bytes are reported done later, never too early.
  *
- * In. recv() reads as much as `in` holds and decrypts one segment after the other in place, before any byte of it goes
- * further. Whole 8-byte units are delivered (NCCL contract section 4.3). If a unit lies in two segments, the rest of the
- * first, at most 7 bytes, is put in front of the second's bytes, over its length and the tag before:
+ * Receiving. recv() fills `in` and decrypts segment by segment in place; no byte is delivered
+ * before its segment is authenticated. Only whole 8-byte units are delivered (NCCL contract
+ * section 4.3). If a unit is split between two segments, the rest of the first segment, at most 7
+ * bytes, is moved in front of the second one's plaintext, over its length and the preceding tag:
  *
  *	| decrypted, delivered | tag | length | ciphertext ... | tag | length | ciph
  *	                          `rest' <- plain_begin      ^ plain_end    ^ in_begin   in_end
  *
- * A FIN between segments is reported as the end of the stream, one inside a segment is an error.
+ * A FIN between segments is the end of the stream; a FIN inside a segment is an error.
  */
 
 #define SEGMENT_BYTES_MAX (SEGMENT_PLAIN_BYTES_MAX + SEGMENT_EXTRA_BYTES)
 #define OUT_SEGMENTS 4u
 #define OUT_BYTES (OUT_SEGMENTS * SEGMENT_BYTES_MAX)
 #define UNIT_BYTES 8u
-#define IN_FRONT_BYTES 16u /* room for a rest of less than a unit, and aligned */
+#define IN_FRONT_BYTES 16u /* space for a partial unit; keeps alignment */
 #define IN_BYTES (IN_FRONT_BYTES + 4u * SEGMENT_BYTES_MAX)
 #define MARKS 64u
 #define PIECES_MAX 8
@@ -53,13 +56,13 @@ struct lane_encrypted {
 	struct segment_flow send, recv;
 	size_t out_begin, out_end;
 	uint64_t beneath_bytes; /* encrypted so far, in the count of the lane beneath */
-	uint64_t plain_bytes;   /* taken so far, and the preamble */
+	uint64_t plain_bytes;   /* accepted so far, preamble included */
 	uint64_t done_bytes;
-	uint64_t acked_bytes; /* as info() told: never less */
+	uint64_t acked_bytes; /* as last returned by info(); never decreases */
 	unsigned mark_first, mark_count;
 	struct segment_mark marks[MARKS];
-	size_t plain_begin, plain_end; /* opened and not placed yet */
-	size_t in_begin, in_end;       /* behind it: not opened yet */
+	size_t plain_begin, plain_end; /* decrypted, not delivered */
+	size_t in_begin, in_end;       /* after it: received, not decrypted */
 	_Alignas(64) uint8_t out[OUT_BYTES];
 	_Alignas(64) uint8_t in[IN_BYTES];
 };
@@ -76,9 +79,10 @@ static int encrypted_fail(struct lane_encrypted *s, int error)
 	return s->lane.error;
 }
 
-/* ---- one segment ------------------------------------------------------------------------------ */
+/* ---- one segment ------------------------------------------------------------------------------
+ */
 
-/* Encrypts len bytes of the pieces behind what is in `out`. */
+/* Encrypts len bytes of the pieces and appends the segment to `out`. */
 static int encrypted_close_segment(struct lane_encrypted *s, const struct iovec *pieces,
 				   int piece_count, size_t len)
 {
@@ -102,14 +106,14 @@ static int encrypted_fail_forged(struct lane_encrypted *s)
 {
 	char peer[HARP_ENDPOINT_TEXT_MAX];
 
-	WARN("peer %s over %s: segment %llu is not what the peer encrypted: it was altered, repeated or "
-	     "left out on the way; is somebody in the network between? The lane is given up",
+	WARN("peer %s over %s: segment %llu failed authentication: it was modified, replayed or dropped on "
+	     "the way, possibly by an attacker in the network. The lane is closed",
 	     harp_endpoint_format(&s->lane.remote, peer), lane_kind_text(&s->lane),
 	     (unsigned long long)s->recv.segment);
 	return encrypted_fail(s, -EBADMSG);
 }
 
-/* Opens the segment at in_begin, of which all is there, behind the rest of the last. */
+/* Decrypts the complete segment at in_begin, and joins the rest of the last one to it. */
 static int encrypted_open_segment(struct lane_encrypted *s, size_t len)
 {
 	uint8_t *head = s->in + s->in_begin;
@@ -125,9 +129,10 @@ static int encrypted_open_segment(struct lane_encrypted *s, size_t len)
 	return 1;
 }
 
-/* ---- out -------------------------------------------------------------------------------------- */
+/* ---- out --------------------------------------------------------------------------------------
+ */
 
-/* Hands what is encrypted to the lane beneath. 1: all of it, 0: it is full, or its error. */
+/* Gives encrypted bytes to the lane beneath. 1: all of them, 0: it is full, or its error. */
 static int encrypted_push(struct lane_encrypted *s)
 {
 	struct lane *beneath = s->lane.beneath;
@@ -146,7 +151,7 @@ static int encrypted_push(struct lane_encrypted *s)
 	return 1;
 }
 
-/* Fills `out`, which is empty. Returns how many bytes were taken, or the error. */
+/* Fills `out`, which is empty. Returns how many bytes were encrypted, or the error. */
 static ssize_t encrypted_fill(struct lane_encrypted *s, struct iov_cursor *c)
 {
 	size_t taken = 0;
@@ -218,8 +223,8 @@ static uint64_t encrypted_done_bytes(struct lane *lane)
 }
 
 /*
- * What the peer's TCP has acknowledged is told in plaintext bytes by what it has not: exact when nothing is
- * missing, else a little less than it is.
+ * Converts acknowledged bytes to plaintext bytes by subtracting the unacknowledged ones: exact if
+ * there are none, else slightly too few.
  */
 static void encrypted_info(struct lane *lane, struct lane_info *info)
 {
@@ -234,9 +239,10 @@ static void encrypted_info(struct lane *lane, struct lane_info *info)
 	info->acked_bytes = s->acked_bytes;
 }
 
-/* ---- in --------------------------------------------------------------------------------------- */
+/* ---- in ---------------------------------------------------------------------------------------
+ */
 
-/* Makes room in `in` for a segment of which `want` bytes are needed: what is not placed moves to the front. */
+/* Makes space in `in` for a segment of `want` bytes: moves undelivered bytes to the front. */
 static void encrypted_make_room(struct lane_encrypted *s, size_t want)
 {
 	size_t rest = s->plain_end - s->plain_begin, unopened = s->in_end - s->in_begin;
@@ -251,8 +257,8 @@ static void encrypted_make_room(struct lane_encrypted *s, size_t want)
 	s->in_end = IN_FRONT_BYTES + unopened;
 }
 
-/* Opens the next segment; less than a unit is left of the last. 1, 0 at the end of the stream, -EAGAIN, or
- * the error. */
+/* Decrypts the next segment; less than a unit is left of the last one. 1, 0 at the end of the
+ * stream, -EAGAIN, or the error. */
 static int encrypted_next(struct lane_encrypted *s)
 {
 	struct lane *beneath = s->lane.beneath;
@@ -310,7 +316,8 @@ static ssize_t encrypted_recv(struct lane *lane, void *dst, size_t len, unsigned
 	return (ssize_t)placed;
 }
 
-/* ---- the rest: handed on ---------------------------------------------------------------------- */
+/* ---- forwarded calls --------------------------------------------------------------------------
+ */
 
 static enum lane_state encrypted_state(struct lane *lane)
 {
@@ -340,7 +347,7 @@ static void encrypted_describe(struct lane *lane, char *buf, size_t len)
 		lane->beneath->ops->describe(lane->beneath, buf + used, len - (size_t)used);
 }
 
-/* An event of the lane beneath. Its error is ours only when recv() meets it, behind what had come. */
+/* An event of the lane beneath. recv() reports its error, after the data that arrived before it. */
 static void encrypted_notify(struct lane *beneath, uint64_t now_ns)
 {
 	struct lane_encrypted *s = beneath->owner;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* lane_encrypted.h - a lane whose bytes are encrypted and authenticated (docs/lanes.md, "Encrypted lanes"). */
+/* lane_encrypted.h - a lane whose bytes are encrypted and authenticated (docs/lanes.md, "Encrypted
+ * lanes"). */
 #ifndef HARP_PLUGIN_LANE_ENCRYPTED_H
 #define HARP_PLUGIN_LANE_ENCRYPTED_H
 
@@ -7,14 +8,15 @@
 #include "wire/crypto.h"
 
 /*
- * Puts *lane, which is open and whose preamble is through, into an encrypted lane that takes its place: same ops,
- * counts in plaintext bytes; the old one belongs to it. sent_bytes: what was put into the lane before, the
- * preamble. Poller held. -ENOMEM leaves *lane as it was. The keys are copied: wipe them.
+ * Replaces *lane, which is open and past its preamble, by an encrypted lane that owns it. Byte
+ * counts of the new lane are plaintext bytes. sent_bytes: sent on the lane before (the preamble).
+ * Poller held. -ENOMEM leaves *lane as it was. The keys are copied; the caller wipes its own.
  */
 int lane_encrypt(struct lane **lane, uint64_t sent_bytes, const uint8_t send_key[CRYPTO_KEY_BYTES],
 		 const uint8_t recv_key[CRYPTO_KEY_BYTES]);
 
-/* For tests, on a lane that has carried nothing: the numbers of the next segments, keys as they are. */
+/* For tests, before the first segment: sets the numbers of the next segments. Keys stay the same.
+ */
 void lane_encrypted_renumber(struct lane *lane, uint64_t send_segment, uint64_t recv_segment);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* lane_harp.c - a lane that is a connection of the process's own TCP stack. */
+/* lane_harp.c - a lane over a connection of HARP's TCP. */
 #include "lane/lane_harp.h"
 #include "base/util.h"
 
@@ -16,20 +16,20 @@
 /*
  * Theory of operation
  *
- * The poller of the engine is held throughout. The stack's events come through lane_harp_event():
- * while the lane has an owner they become its notify(), after that they drive the closing.
+ * The poller of the engine is held throughout. The stack's events arrive at lane_harp_event().
+ * While the lane has an owner, they become calls of notify(); afterwards they drive the close.
  *
- * Closing. An orderly close outlives its owner: the FIN goes out behind what is queued, whatever
- * the peer still sends is thrown away, and the connection stays until the peer has closed too or
- * the linger is over. So a receiver keeps answering retransmissions of what it has already got
- * (contract section 3.8), and the sender's last bytes never meet a reset.
+ * Closing. An orderly close continues without an owner: the FIN follows queued data, received data
+ * is dropped, and the connection stays until the peer closes, or until the linger time is over. So
+ * a receiver still acknowledges retransmissions of data that it has received (contract
+ * section 3.8), and the sender's last bytes are not answered by a reset.
  *
- * Watching. While a request is outstanding a connection is probed every probe_interval_ns (TCP
- * keepalive): the host of a dead process answers RST. Requests come and go millions of times a
- * second, so lane_harp_tick() looks whether one is and switches the timer.
+ * Watching. While a request is outstanding, TCP keepalive probes the connection every
+ * probe_interval_ns: the host of a dead process answers with RST. Requests start and end millions
+ * of times per second, so lane_harp_tick() polls for them and switches the timer.
  */
 
-/* One peek; a segment of MTU 9000 lies in three frames. */
+/* In one peek. A segment of MTU 9000 is in three frames. */
 #define PEEK_PIECES 32
 
 static struct lane_harp *to_harp(struct lane *lane)
@@ -51,7 +51,7 @@ static int lane_harp_fail(struct lane *lane, int error)
 	return lane->error;
 }
 
-/* Large pieces of memory that the stack knows (memory.c) are sent where they lie, others are copied. */
+/* Sends large pieces of registered memory (memory.c) in place, and copies others. */
 static ssize_t lane_harp_send_pieces(struct lane_harp *h, const struct iovec *iov, int iov_count)
 {
 	ssize_t done = 0;
@@ -89,8 +89,8 @@ static ssize_t lane_harp_send(struct lane *lane, const struct iovec *iov, int io
 	return n;
 }
 
-/* What is left at the end of the stream is less than a unit and will never be more: 0 at its end,
- * the error of a dead connection, else -EAGAIN. */
+/* Result of recv() when less than a unit is left: 0 at the end of the stream, where no more
+ * follows, the error of a dead connection, else -EAGAIN. */
 static ssize_t lane_harp_remainder(struct lane_harp *h)
 {
 	struct harp_tcp_info info;
@@ -125,7 +125,7 @@ static ssize_t lane_harp_recv(struct lane *lane, void *dst, size_t len, unsigned
 				break;
 			if (n < 0 && n != -EAGAIN)
 				return lane_harp_fail(lane, n);
-			/* What had come is read first; behind it nothing more will. */
+			/* All data that arrived before the error has been read. */
 			return n && lane->error ? lane->error : n;
 		}
 		for (int i = 0; i < n; i++)
@@ -147,8 +147,8 @@ static uint64_t lane_harp_done_bytes(struct lane *lane)
 	return harp_conn_acked_bytes(to_harp(lane)->conn);
 }
 
-/* Nothing has been heard since before a window probe was seen to have gone: the path may be cut. A peer that only
- * rests answers. */
+/* Is a window probe unanswered? Then the path may be cut: a live peer answers, even with a closed
+ * window. */
 static bool lane_harp_probe_waits(struct lane_harp *h, const struct harp_tcp_info *tcp)
 {
 	if (tcp->last_rcv_ns != h->received_ns) {
@@ -171,8 +171,8 @@ static void lane_harp_info(struct lane *lane, struct lane_info *info)
 	info->srtt_ns = tcp.srtt_ns;
 	info->in_flight_bytes = tcp.bytes_in_flight;
 	info->unsent_bytes = tcp.bytes_unsent;
-	/* The peer takes more and nothing leaves: the interface is down. What is left of a window that is all but
-	 * closed is not used at once, and says nothing. */
+	/* The window is open for a segment and nothing is sent: the interface is down. (A smaller
+	 * window is not used at once.) */
 	if (!info->in_flight_bytes && (waits || tcp.snd_wnd_bytes >= tcp.snd_mss_bytes))
 		info->in_flight_bytes = tcp.bytes_unsent;
 	info->acked_bytes = harp_conn_acked_bytes(h->conn);
@@ -197,7 +197,7 @@ static void lane_harp_probe_on(struct lane_harp *h)
 
 	if (!interval_ns)
 		return;
-	/* Silence is the user timeout's business; probes are there to provoke a RST. */
+	/* Probes are to provoke a RST. Silence is handled by the user timeout. */
 	lane_harp_keepalive(h, interval_ns, (uint32_t)(config->user_timeout_ns / interval_ns) + 1);
 }
 
@@ -231,7 +231,7 @@ static void lane_harp_free(struct lane_harp *h, bool abort)
 	free(h);
 }
 
-/* What a closing lane does with events: throws away what comes, ends when the peer has ended. */
+/* Events of a closing lane: drops received data, and ends when the peer has closed. */
 static void lane_harp_drain(struct lane_harp *h, uint32_t events)
 {
 	struct iovec piece[PEEK_PIECES];
@@ -244,7 +244,7 @@ static void lane_harp_drain(struct lane_harp *h, uint32_t events)
 			len += piece[i].iov_len;
 		harp_conn_consume(h->conn, len);
 	}
-	/* 0: the peer's FIN. What we sent is acknowledged or the stack goes on trying alone. */
+	/* 0: the peer's FIN. The stack retransmits our data, if necessary, without the lane. */
 	if (n == 0 || (n < 0 && n != -EAGAIN) || (events & HARP_EVENT_CLOSED))
 		lane_harp_free(h, false);
 }
@@ -260,7 +260,7 @@ static void lane_harp_close(struct lane *lane, bool abort)
 		lane_harp_free(h, abort);
 		return;
 	}
-	/* From here its owner's memory is its owner's. */
+	/* The stack must not read the owner's memory after this call. */
 	if (h->in_place && harp_conn_evict(h->conn) < 0) {
 		lane_harp_free(h, true);
 		return;
@@ -293,7 +293,7 @@ static const struct lane_ops lane_harp_ops = {
 	.describe = lane_harp_describe,
 };
 
-/* h was reset: its siblings to the same host ask at once whether they are still wanted. */
+/* A lane was reset: probes the others to the same host at once. */
 static void lane_harp_probe_siblings(struct lane_harp *dead)
 {
 	for (struct engine_lane *l = engine_lanes(dead->engine); l; l = LIST_NEXT(l, link)) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* lane_kernel.c - a lane that is a kernel TCP socket. */
+/* lane_kernel.c - a lane over a kernel TCP socket. */
 #include "lane/lane.h"
 
 #include <arpa/inet.h>
@@ -23,29 +23,27 @@
 /*
  * Theory of operation
  *
- * Every call is one non-blocking system call at most, straight from and to the caller's memory. Small
- * records would cost two receives each, one for the header and one for the payload, so control
- * reads (unit 1) read ahead into `ahead`; while payloads are large they read no more than was asked
- * for, and the next record's header comes with the payload before it: so a large payload costs one
- * receive and never passes through here.
+ * Each call makes at most one non-blocking system call, directly from and to the caller's memory.
+ * Small records would cost two receives each, for header and payload. So reads of control bytes
+ * (unit 1) read ahead into `ahead`. While payloads are large, control reads do not read ahead;
+ * instead, the receive of a payload also receives the next record's header. So a large payload
+ * costs one receive and is not copied again.
  *
- * In a comm (kernel_poll.h) the lane knows when a call would be in vain: a receive that brought less than it
- * had room for, or a send that took less than it was given, has emptied or filled the socket, and the next
- * one waits until the poll says otherwise.
+ * In a comm, kernel_poll.h avoids useless calls: a short receive or send has emptied or filled the
+ * socket, and the next call waits for the poll.
  *
- * Placement: bytes from `ahead` are written by place_gather(), in whole units. The kernel's copy to
- * the user runs in address order, as NCCL's own socket transport relies on; bytes are never held
- * back there.
+ * Delivery. place_gather() copies bytes from `ahead` in whole units. The kernel copies to user
+ * memory in address order, as NCCL's own socket transport requires; bytes are never held back
+ * there.
  *
- * Acknowledgments. A peer whose sends are done when its kernel's TCP has acknowledged them waits for our
- * kernel, which likes to delay: not while much arrives, but behind the last bytes of a message. So
- * TCP_QUICKACK, which acknowledges at once and does not last, is set when all that had arrived has been
- * read and the payload asked for is complete.
+ * Acknowledgments. If the peer's sends complete on its TCP's acknowledgment, the delayed ACK after
+ * the last bytes of a message delays them. So TCP_QUICKACK, which acknowledges at once and is not
+ * permanent, is set whenever the socket has been emptied and the requested payload is complete.
  */
 
 #define AHEAD_BYTES 16384u
-#define AHEAD_BULK_BYTES RECORD_HEADER_BYTES /* behind a large payload */
-#define SMALL_PAYLOAD_BYTES 32768u           /* larger ones turn the reading ahead off */
+#define AHEAD_BULK_BYTES RECORD_HEADER_BYTES /* after a large payload */
+#define SMALL_PAYLOAD_BYTES 32768u           /* larger ones turn reading ahead off */
 
 struct lane_kernel {
 	struct lane lane;
@@ -53,10 +51,10 @@ struct lane_kernel {
 	int fd;
 	bool connected;
 	bool ack_promptly;
-	bool ack_owed;  /* read since TCP_QUICKACK was last set */
-	bool between;   /* the last receive was of control bytes: a payload begins with the next */
+	bool ack_owed;  /* data was read since TCP_QUICKACK was last set */
+	bool between;   /* the last recv() was for control bytes: the next may begin a payload */
 	bool bulk;      /* the last payload was large */
-	int send_error; /* of a failed send: the kernel reports it once */
+	int send_error; /* of a failed send(): the kernel reports it once */
 	uint64_t sent_bytes;
 	struct kernel_silence silence;
 	size_t ahead_begin, ahead_end;
@@ -77,7 +75,7 @@ static int lane_kernel_fail(struct lane_kernel *k, int error)
 
 static void lane_kernel_option(int fd, int level, int name, int value)
 {
-	/* None of them is worth a failure: without it the lane works, if less well. */
+	/* The lane works without the option, so an error is ignored. */
 	(void)setsockopt(fd, level, name, &value, sizeof(value));
 }
 
@@ -145,8 +143,8 @@ static ssize_t lane_kernel_send(struct lane *lane, const struct iovec *iov, int 
 		k->member.writable = (size_t)n == wanted;
 		return n;
 	}
-	/* ENOBUFS passes, and no event tells when; a dead lane is noticed for good by recv(), behind the
-	 * data that came. */
+	/* ENOBUFS is temporary, without an event at its end. recv() reports a dead lane, after the
+	 * data that arrived. */
 	k->member.writable = errno != EAGAIN;
 	if (errno == EAGAIN || errno == ENOBUFS)
 		return -EAGAIN;
@@ -162,7 +160,8 @@ static void lane_kernel_ack(struct lane_kernel *k)
 	k->ack_owed = false;
 }
 
-/* One receive: to dst, and what comes behind it to `ahead`, which is empty. Returns what came to dst. */
+/* One receive: to dst, and what follows to `ahead`, which is empty. Returns bytes received to dst.
+ */
 static ssize_t lane_kernel_read(struct lane_kernel *k, void *dst, size_t len, size_t ahead)
 {
 	struct iovec iov[2] = { { dst, len }, { k->ahead, ahead } };
@@ -174,7 +173,7 @@ static ssize_t lane_kernel_read(struct lane_kernel *k, void *dst, size_t len, si
 	do {
 		if (len && ahead)
 			n = recvmsg(k->fd, &msg, MSG_DONTWAIT);
-		else /* what is asked in vain most often: half the price */
+		else /* recv() is cheaper, and most calls return EAGAIN */
 			n = recv(k->fd, len ? dst : k->ahead, len + ahead, MSG_DONTWAIT);
 	} while (n < 0 && errno == EINTR);
 	if (n > 0) {
@@ -290,15 +289,15 @@ void lane_kernel_options(int fd)
 	uint64_t user_timeout_s = plugin_config()->user_timeout_ns / 1000000000u;
 
 	lane_kernel_option(fd, IPPROTO_TCP, TCP_NODELAY, 1);
-	/* Probes each second while idle find a host whose process is gone. A silent one is given up by
-	 * the comm: the kernel must not be faster. */
+	/* Probes each second while idle find a dead process on a live host. The comm times out a
+	 * silent host, so the kernel must not be faster. */
 	lane_kernel_option(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
 	lane_kernel_option(fd, IPPROTO_TCP, TCP_KEEPIDLE, 1);
 	lane_kernel_option(fd, IPPROTO_TCP, TCP_KEEPINTVL, 1 + (int)(user_timeout_s / 127u));
 	lane_kernel_option(fd, IPPROTO_TCP, TCP_KEEPCNT, 127);
 }
 
-/* Takes the descriptor, also when it fails. */
+/* Takes ownership of the descriptor, even on failure. */
 static struct lane_kernel *lane_kernel_new(struct poller *poller, int fd)
 {
 	struct lane_kernel *k = malloc(sizeof(*k));
@@ -321,7 +320,7 @@ int lane_kernel_fd(struct lane *lane)
 	return to_kernel(lane->beneath ? lane->beneath : lane)->fd;
 }
 
-/* Leaves from that address; the port is found when it connects, so that ports don't run out. */
+/* Binds to the address; connect() chooses the port, so that ports can be shared between peers. */
 static int lane_kernel_bind(int fd, const struct harp_endpoint *local)
 {
 	static const struct harp_addr none;
@@ -386,7 +385,7 @@ int lane_kernel_adopt(struct poller *poller, int fd, const struct harp_endpoint 
 	return 0;
 }
 
-/* NULL: it is of another kind. */
+/* NULL: another kind of lane. */
 static struct lane_kernel *lane_kernel_of(struct lane *lane)
 {
 	lane = lane->beneath ? lane->beneath : lane;
@@ -412,7 +411,7 @@ bool lane_kernel_is_due(struct lane *lane)
 {
 	const struct lane_kernel *k = to_kernel(lane);
 
-	/* What is over one has bytes of its own. */
+	/* An encrypted lane may have buffered bytes. */
 	return lane->ops != &lane_kernel_ops || k->member.readable || k->ahead_begin < k->ahead_end;
 }
 

@@ -7,7 +7,7 @@
 #define UNIT_BYTES 8u
 #define BLOCK_BYTES 64u
 
-/* 16 bytes: each aligned half is a unit, and a processor never splits an aligned 8-byte store. */
+/* 16 bytes: each aligned half is a unit, and CPUs do not split an aligned 8-byte store. */
 typedef uint64_t vec16 __attribute__((vector_size(16), may_alias));
 typedef uint64_t vec16_unaligned __attribute__((vector_size(16), may_alias, aligned(1)));
 typedef uint64_t unit_t __attribute__((may_alias));
@@ -24,8 +24,8 @@ size_t place_commit_bytes(const void *dst, size_t len, size_t avail)
 	return end > begin ? end - begin : 0;
 }
 
-/* The compiler may neither turn the loops below into memcpy (which writes as it likes) nor merge
- * their stores across this line. */
+/* Keeps the compiler from turning the loops below into memcpy(), which has no store order, and from
+ * merging their stores. */
 static inline void place_barrier(void)
 {
 	__asm__ volatile("" ::: "memory");
@@ -63,8 +63,8 @@ static void place_units(uint8_t *dst, const uint8_t *src, size_t n)
 	}
 }
 
-/* Less than a unit: the unaligned beginning of a buffer, or the last bytes of a payload. In address
- * order, so that a flag, which lies behind its data, never comes first. */
+/* Less than a unit: the unaligned start of a buffer, or the last bytes of a payload. In address
+ * order, so that a flag, which follows its data, is never written first. */
 static void place_bytes(uint8_t *dst, const uint8_t *src, size_t n)
 {
 	for (size_t i = 0; i < n; i++) {
@@ -127,10 +127,9 @@ void place_gather(void *dst_any, size_t n, const struct iovec *pieces, int piece
 		if (!src)
 			return;
 		if (whole) {
-			place_units(dst, src,
-				    whole); /* COPY: the one per side; counted by the lane */
+			place_units(dst, src, whole); /* COPY: the only one; counted by the lane */
 			c.used += whole;
-		} else { /* a unit that two pieces share */
+		} else { /* a unit in two pieces */
 			cursor_take(&c, unit, UNIT_BYTES);
 			place_units(dst, unit, UNIT_BYTES);
 			whole = UNIT_BYTES;

@@ -19,14 +19,15 @@
 /*
  * Theory of operation
  *
- * A turn runs the posted work, a batch of events and the timers that are due. Events are level-triggered: an event that was
- * handled is not reported again. A source that is unwatched while a batch is handled is struck from the batch.
+ * A turn runs posted work, a batch of epoll events, and expired timers. A source that is unwatched
+ * while a batch is handled is removed from the batch.
  *
- * Timers are a list, which a turn searches only when the earliest is due: there is one for each listener and each comm, and
- * few of them are set.
+ * Timers are in an unsorted list, which a turn searches only when the earliest may have expired:
+ * there is one for each listener and each comm, and few of them are set.
  *
- * A thread that posts writes the eventfd only when it finds `woken` clear. The control thread clears the flag before it
- * takes the list of posted work, so whatever is posted later writes again and ends the next sleep.
+ * A thread that posts work writes the eventfd only if `woken` is clear. The control thread clears
+ * `woken` before it takes the list of posted work, so work posted later writes the eventfd again
+ * and ends the next sleep.
  */
 
 #define EVENTS_PER_TURN 64
@@ -37,13 +38,13 @@ struct control {
 	int epoll_fd, wake_fd;
 	pthread_t id;
 	atomic_bool stop, woken;
-	/* The control thread's. */
+	/* Owned by the control thread. */
 	struct control_timers timers;
-	uint64_t earliest_ns; /* not after the first of timers */
+	uint64_t earliest_ns; /* no timer expires before */
 	struct epoll_event batch[EVENTS_PER_TURN];
 	int batch_at, batch_count;
-	/* Of control_call(). */
-	pthread_mutex_t call_lock; /* until the thread's id is known, and of `done` of calls */
+	/* For control_call(). */
+	pthread_mutex_t call_lock; /* protects `done` of calls; held until `id` is set */
 	pthread_cond_t call_done;
 };
 
@@ -54,7 +55,8 @@ struct poller *control_poller(void)
 	return control ? &control->poller : NULL;
 }
 
-/* ---- sources ---------------------------------------------------------------------------------- */
+/* ---- sources ----------------------------------------------------------------------------------
+ */
 
 static int source_control(struct control_source *source, int op, uint32_t events)
 {
@@ -103,7 +105,8 @@ static void control_events(uint64_t now_ns)
 	}
 }
 
-/* ---- timers ----------------------------------------------------------------------------------- */
+/* ---- timers -----------------------------------------------------------------------------------
+ */
 
 void control_timer_set(struct control_timer *timer, uint64_t at_ns)
 {
@@ -118,7 +121,7 @@ void control_timer_set(struct control_timer *timer, uint64_t at_ns)
 		control->earliest_ns = at_ns;
 }
 
-/* Takes those that are due off the list, then runs them: one may set or stop any other. */
+/* Moves expired timers to a list of their own and runs them: each may set or stop any other. */
 static void control_run_timers(uint64_t now_ns)
 {
 	struct control_timers due = LIST_HEAD_INITIALIZER(due);
@@ -143,7 +146,8 @@ static void control_run_timers(uint64_t now_ns)
 	}
 }
 
-/* ---- posted work ------------------------------------------------------------------------------ */
+/* ---- posted work ------------------------------------------------------------------------------
+ */
 
 static void control_wake(struct poller *poller)
 {
@@ -191,7 +195,8 @@ void control_call(struct work *work)
 	pthread_mutex_unlock(&control->call_lock);
 }
 
-/* ---- the thread ------------------------------------------------------------------------------- */
+/* ---- the thread -------------------------------------------------------------------------------
+ */
 
 static void control_turn(struct poller *poller, uint64_t now_ns)
 {
@@ -200,7 +205,7 @@ static void control_turn(struct poller *poller, uint64_t now_ns)
 	control_run_timers(now_ns);
 }
 
-/* Until the earliest timer, an event, or a post. */
+/* Sleeps until the earliest timer, an event, or posted work. */
 static void control_sleep(void)
 {
 	struct pollfd fds[2] = { { .fd = control->epoll_fd, .events = POLLIN },
@@ -222,7 +227,7 @@ static void control_sleep(void)
 static void *control_main(void *arg)
 {
 	(void)arg;
-	pthread_mutex_lock(&control->call_lock); /* until its id is known */
+	pthread_mutex_lock(&control->call_lock); /* waits until `id` is set */
 	pthread_mutex_unlock(&control->call_lock);
 	while (!atomic_load_explicit(&control->stop, memory_order_acquire)) {
 		(void)poller_run(&control->poller, clock_now_ns());
@@ -233,7 +238,8 @@ static void *control_main(void *arg)
 	return NULL;
 }
 
-/* ---- starting and stopping -------------------------------------------------------------------- */
+/* ---- starting and stopping --------------------------------------------------------------------
+ */
 
 static void control_free(struct control *c)
 {
@@ -291,8 +297,8 @@ void control_stop(void)
 	atomic_store_explicit(&c->stop, true, memory_order_release);
 	control_wake(&c->poller);
 	pthread_join(c->id, NULL);
-	control =
-		NULL; /* before its descriptors are closed: a child that is forked now must not close them twice */
+	/* Before the descriptors are closed: a child forked now must not close them again. */
+	control = NULL;
 	control_free(c);
 }
 

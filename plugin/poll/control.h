@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * control.h - the control thread. There is one in a process: it accepts, opens lanes, reconnects, and closes comms that
- * linger.
+ * control.h - the control thread, one per process: accepts, connects and reconnects lanes, and ends
+ * closed comms.
  *
- * It sleeps until a descriptor is ready, a timer is due, or work was posted, and runs their functions one after the
- * other. What belongs to the control thread is touched by no other thread and needs no lock. Its functions must not wait
- * for another process: an interface is opened by the opener thread (connect/interfaces.c), which posts its result.
+ * It sleeps until a descriptor is ready, a timer expires, or work is posted, and runs their
+ * functions one after the other. Data owned by the control thread needs no lock. Its functions must
+ * not wait for another process: the opener thread (connect/interfaces.c) opens interfaces and posts
+ * the result.
  */
 #ifndef HARP_PLUGIN_CONTROL_H
 #define HARP_PLUGIN_CONTROL_H
@@ -16,46 +17,47 @@
 #include "base/util.h"
 #include "poll/poller.h"
 
-/* By the first init. Repeated calls are free. -errno, logged by WARN. */
+/* Called by each init; starts the thread if it does not run. -errno, logged by WARN. */
 int control_start(void);
-/* Runs the work that was posted, then joins the thread. No source and no timer is left. Accepted when it does not
- * run. */
+/* Runs posted work, then joins the thread; a no-op if it does not run. All sources and timers have
+ * been removed. */
 void control_stop(void);
 /* Closes its descriptors in a forked child; async-signal-safe. */
 void control_fork_child(void);
 
-/* The poller of kernel lanes that belong to no comm yet; only the control thread takes its turns. NULL: the thread does
- * not run. */
+/* The poller of kernel lanes that are in no comm yet; only the control thread takes its turns.
+ * NULL: the thread does not run. */
 struct poller *control_poller(void);
-/* Any thread; never waits: the control thread runs the work, in the order of posting. Its run may free it. */
+/* The control thread runs the work, in the order of posting; work->run() may free it. Any thread;
+ * never waits. */
 void control_post(struct work *work);
-/* Returns when the work has run, after all that was posted before it. The control thread itself runs it at once. The
- * caller holds no poller and no lock that the control thread's functions take. */
+/* Posts work and waits until it has run. On the control thread itself, runs it at once. The caller
+ * holds no poller and no lock that the control thread's functions take. */
 void control_call(struct work *work);
 
-/* A descriptor. Embedded; the control thread's. */
+/* A descriptor to watch. Embedded; owned by the control thread. */
 struct control_source {
 	int fd;
 	bool watched;
 	void (*ready)(struct control_source *source, uint64_t now_ns);
 };
-/* events: EPOLLIN, EPOLLOUT. ready() is called again and again while one of them, or an error, is there; with EPOLLET
- * once when more of it has come. -errno. */
+/* events: EPOLLIN, EPOLLOUT, level-triggered unless EPOLLET is added. Errors call ready(), too.
+ * -errno. */
 int control_watch(struct control_source *source, int fd, uint32_t events);
 void control_rewatch(struct control_source *source, uint32_t events);
-/* Before the descriptor is closed or given away; harmless on one that is not watched (zeroed). */
+/* Called before the descriptor is closed or given away; a no-op if it is not watched (zeroed). */
 void control_unwatch(struct control_source *source);
 
-/* Embedded, zeroed but for run; the control thread's. */
+/* Embedded, zeroed except for run; owned by the control thread. */
 struct control_timer {
 	LIST_ENTRY(control_timer) link; /* le_prev NULL: not set */
 	uint64_t at_ns;
 	void (*run)(struct control_timer *timer, uint64_t now_ns);
 };
 LIST_HEAD(control_timers, control_timer);
-/* UINT64_MAX: stops it. It has stopped when it runs. */
+/* One-shot. UINT64_MAX: stops it. */
 void control_timer_set(struct control_timer *timer, uint64_t at_ns);
-/* Takes a timer off the list that it is on, if any. */
+/* Removes a timer from its list, if any. */
 static inline void control_timer_unlink(struct control_timer *timer)
 {
 	if (timer->link.le_prev)
@@ -63,7 +65,7 @@ static inline void control_timer_unlink(struct control_timer *timer)
 	timer->link.le_prev = NULL;
 }
 
-/* Regular work is done at common times, so that one wake-up serves all of it. */
+/* Periodic work is done at common times, so that one wake-up serves all of it. */
 #define CONTROL_TICK_NS 20000000ull
 
 /* period_ns: a multiple of CONTROL_TICK_NS. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* engine.c - the process's HARP instances: a set for each device, opened, counted, closed, forked. */
+/* engine.c - sets of engines: opening, choosing, closing, fork. */
 #include "poll/engine.h"
 
 #include <errno.h>
@@ -15,41 +15,42 @@
 #include "process/config.h"
 #include "device/device.h"
 
-/* Of one stack, those in TIME-WAIT too: more than it has ports to call from. One takes 3.3 KB once it is used; the table of
- * flows 128 KB at once. */
+/* Connections of one stack, including those in TIME-WAIT: more than it has local ports. Each
+ * takes 3.3 KB when first used; the flow table takes 128 KB. */
 #define ENGINE_CONNS_MAX 8192u
 #define ENGINE_PORT_TEXT_MAX (sizeof(HARP_PORT_PREFIX) + HARP_PORT_TEXT_MAX)
 #define ENGINE_FORK_WAIT_S 1
 
-/* The engines of one device. Which there are is settled before anyone else sees the set. */
+/* The engines of one device; constant once the set is published. */
 struct engine_set {
 	int dev;
 	unsigned count;
 	struct engine *engines[ENGINES_MAX];
-	struct engine_thread *thread; /* the background poller of all */
-	atomic_uint turn;             /* relaxed: where engine_set_choose() begins to look */
+	struct engine_thread *thread; /* the background poller */
+	atomic_uint turn;             /* relaxed: where engine_set_choose() starts */
 };
 
 /* Held while a set is opened or closed. */
 static pthread_mutex_t engines_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct engine_set *engine_sets[PLUGIN_DEVICES_MAX]; /* open ones, under engines_lock */
 static atomic_uint engine_fallbacks[PLUGIN_DEVICES_MAX];   /* enum harp_page_fallback */
-static bool engines_fork_locked; /* of the fork under way; guard_lock in forkguard.c admits one */
+static bool
+	engines_fork_locked; /* by the current fork; guard_lock in forkguard.c serializes forks */
 
-/* ---- one engine: from a queue of a NIC, or of a DPDK port, to a stack -------------------------- */
+/* ---- one engine --------------------------------------------------------------------------------
+ */
 
 static void engine_log(void *ctx, enum harp_log_level level, const char *message)
 {
 	const struct engine *engine = ctx;
 
-	/* What all engines of an interface see of it, the first one says. */
+	/* Only the first engine of an interface warns: all see the same trouble. */
 	if (level <= HARP_LOG_WARN && !engine->index)
 		WARN("%s: %s", engine->name, message);
 	else
 		INFO("%s: %s", engine->name, message);
 }
 
-/* Reasons that need no try. */
 enum harp_page_fallback engine_is_forbidden(const struct device *device, char *why, size_t why_len)
 {
 	const struct plugin_config *config = plugin_config();
@@ -72,7 +73,7 @@ enum harp_page_fallback engine_is_forbidden(const struct device *device, char *w
 	return HARP_PAGE_FALLBACK_none;
 }
 
-/* HARP_RSS, the operator's word; NULL: the NIC is asked. */
+/* Reads HARP_RSS, which overrides the NIC's settings. *out NULL: it is not set. */
 static int engine_rss(const struct device *device, struct harp_rss *rss,
 		      const struct harp_rss **out, char *why, size_t why_len)
 {
@@ -94,7 +95,7 @@ static int engine_rss(const struct device *device, struct harp_rss *rss,
 	return rc;
 }
 
-/* Does the path policy send any message over HARP lanes in that mode? */
+/* Would the path policy send any message over HARP lanes in that mode? */
 static bool engine_is_wanted(const struct device *device, enum harp_instance_mode mode, char *why,
 			     size_t why_len)
 {
@@ -126,7 +127,8 @@ static void engine_port_options(struct harp_instance_options *opt, const struct 
 	opt->dpdk_args = config->dpdk_args[0] ? config->dpdk_args : NULL;
 }
 
-/* By harpd if it leases the device, else by ourselves if we may; neither: why has both reasons. */
+/* Leases the queue from harpd, or opens it directly if permitted. If both fail, why has both
+ * reasons. */
 static int engine_open(struct engine *engine, const struct device *device, char *why,
 		       size_t why_len)
 {
@@ -155,7 +157,7 @@ static int engine_open(struct engine *engine, const struct device *device, char 
 	if (device->dpdk)
 		engine_port_options(&opt, device, text);
 	if (!engine_is_wanted(device, HARP_MODE_GENERIC_COPY, unwanted, sizeof(unwanted))) {
-		/* Nothing generic is attached or leased. */
+		/* Do not attach or lease in generic mode. */
 		if (opt.daemon_socket ? plugin_daemon_is_generic(device)
 				      : config->xdp_mode == HARP_XDP_GENERIC) {
 			snprintf(why, why_len, "%s", unwanted);
@@ -188,7 +190,7 @@ static int engine_open(struct engine *engine, const struct device *device, char 
 	return rc;
 }
 
-/* The class of engine_open()'s error. */
+/* Classifies engine_open()'s error. */
 static enum harp_page_fallback engine_error_fallback(const struct device *device, int error)
 {
 	switch (-error) {
@@ -207,7 +209,8 @@ static enum harp_page_fallback engine_error_fallback(const struct device *device
 	}
 }
 
-/* The device's queue of that index, or any other of harpd's NICs. NULL: why says the reason. */
+/* Opens the device's queue of that index; harpd chooses the queue itself. NULL: why has the reason.
+ */
 static struct engine *engine_new(int dev, unsigned index, char *why, size_t why_len)
 {
 	const struct device *device = plugin_device(dev);
@@ -249,7 +252,7 @@ static void set_free(struct engine_set *set)
 	free(set);
 }
 
-/* As many as are wanted and can be had; at least one, of a DPDK port all. */
+/* Opens up to the configured number of engines; at least one, or all of a DPDK port. */
 static bool set_open_engines(struct engine_set *set, char *why, size_t why_len)
 {
 	const struct device *device = plugin_device(set->dev);
@@ -265,7 +268,7 @@ static bool set_open_engines(struct engine_set *set, char *why, size_t why_len)
 		if (device->dpdk && !engine_set_port(set, &port))
 			wanted = port.queues; /* harpd may lease fewer */
 	}
-	/* What a port puts on a queue without a stack is lost. */
+	/* A DPDK port would lose packets on queues without a stack. */
 	if (device->dpdk && set->count < wanted)
 		return false;
 	if (set->count && set->count < wanted)
@@ -378,9 +381,9 @@ void engine_fork_prepare(void)
 {
 	struct timespec until;
 
-	/* An engine half open or half closed is in no set: the child would keep its queue. The forking
-	 * thread may hold a lock that the opener needs (an interpreter's, for the logger), so the
-	 * wait is bounded. */
+	/* An engine that is being opened or closed is in no set, so the child would keep its queue.
+	 * The forking thread may hold a lock that the opener needs (the Python interpreter's, for
+	 * the logger), so the wait is bounded. */
 	clock_gettime(CLOCK_REALTIME, &until);
 	until.tv_sec += ENGINE_FORK_WAIT_S;
 	engines_fork_locked = pthread_mutex_timedlock(&engines_lock, &until) == 0;
@@ -394,7 +397,7 @@ void engine_fork_parent(void)
 
 void engine_fork_child(void)
 {
-	/* Only this thread lives on in the child. */
+	/* The child has only this thread. */
 	for (unsigned i = 0; i < PLUGIN_DEVICES_MAX; i++) {
 		struct engine_set *set = engine_sets[i];
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* engine_thread.c - the background poller: the thread that polls engines while the application does not. */
+/* engine_thread.c - the background poller, which polls engines while the application does not. */
 #include <errno.h>
 #include <poll.h>
 #include <stdio.h>
@@ -16,32 +16,36 @@
 /*
  * Theory of operation
  *
- * A turn is one harp_stack_poll(): packets, timers, then through the requests hook the stack's events and the comms' new
- * requests, then transmission. Application threads poll in each call. One background poller serves all engines of a device,
- * because its timer costs the same for eight engines as for one. An engine is
- *   - away: no thread has polled it for HARP_BACKGROUND_IDLE_US. The background poller takes turns until there is nothing to do;
- *   - in use: polled, and something happened lately. The background poller sleeps on a timer until that time is over;
- *   - quiet: polled, and nothing has happened for QUIET_NS. The background poller sleeps as if the engine were away, so a
- *     rank that waits for a minute costs nothing.
+ * A turn is one harp_stack_poll(): received packets, timers, the requests hook (the stack's events
+ * and the comms' posted work), transmission. Application threads poll in each call of the plugin.
+ * One background poller serves all engines of a device, because its timer costs the same for eight
+ * engines as for one. An engine is
+ *   - away: no application thread has polled it for HARP_BACKGROUND_IDLE_US. The background poller
+ *     takes turns until there is no work.
+ *   - in use: polled, with work in the last QUIET_NS. The background poller sleeps until it would
+ *     be away.
+ *   - quiet: polled, without work for QUIET_NS. The background poller sleeps as if the engine were
+ *     away, so a rank that waits for a minute costs nothing.
  *
- * Sleep. The thread sets `sleeping`, executes a fence, and takes one more turn. A thread that posts work puts it on the
- * list, executes a fence, reads `sleeping`, and writes the eventfd. Whichever comes second sees the other, so no wake-up is
- * lost. An application's turn that found work wakes the thread, too: it may leave an ACK or a timer behind.
+ * Sleep. The thread sets `sleeping`, executes a fence, and takes one more turn. A thread that posts
+ * work adds it to the list, executes a fence, reads `sleeping`, and writes the eventfd. At least
+ * one of the two sees the other's store, so no wake-up is lost. An application's turn that found
+ * work also wakes the thread, because it may have set a timer.
  *
- * Deadlines end a sleep (engine_deadline_ns()), events do as well. So its length only bounds the age of statistics that
- * change without a packet (harp_page.h).
+ * Deadlines (engine_deadline_ns()) and events end a sleep. Its maximum length only bounds the age
+ * of statistics that change without a packet (harp_page.h).
  *
- * A NIC without a descriptor to wait on (most DPDK ports) is looked at by a timer: an eighth of the time since its last
- * work, 50 us to 1 ms.
+ * A NIC without a descriptor to wait on (most DPDK ports) is polled by a timer: after an eighth of
+ * the time since its last work, 50 us to 1 ms.
  */
 
-#define TURNS_EMPTY_MAX 8u /* turns that find nothing before it sleeps */
+#define TURNS_EMPTY_MAX 8u /* turns without work before it sleeps */
 #define QUIET_NS 20000000ull
 #define SLEEP_NS_MAX 100000000ull
 #define BLIND_NS_MIN 50000u
 #define BLIND_NS_MAX 1000000u
 #define BLIND_SHARE 8u
-#define TAKE_TRIES_MAX 64u /* for the poller, before giving way */
+#define TAKE_TRIES_MAX 64u /* to acquire an engine's poller */
 
 struct engine_thread {
 	uint64_t idle_ns; /* HARP_BACKGROUND_IDLE_US */
@@ -50,19 +54,20 @@ struct engine_thread {
 	pthread_t id;
 	int wake_fd;
 	atomic_bool stop;
-	/* The thread's own. */
+	/* Used by the thread only. */
 	struct pollfd fds[1 + 2 * ENGINES_MAX];
 	struct engine *asleep[ENGINES_MAX];
-	struct engine *watched[ENGINES_MAX]; /* whose two descriptors are in fds, in their order */
+	struct engine *watched[ENGINES_MAX]; /* fds[1 + 2 * i] and the next are watched[i]'s */
 };
 
-/* ---- rousing --------------------------------------------------------------------------------- */
+/* ---- waking the thread ------------------------------------------------------------------------
+ */
 
 static void engine_wake_thread(struct engine *engine)
 {
 	uint64_t one = 1;
 
-	/* One write ends a sleep, however many turns pass before the thread has its core. */
+	/* One write per sleep, even if the thread gets its core much later. */
 	if (atomic_load_explicit(&engine->sleeping, memory_order_relaxed) &&
 	    atomic_exchange_explicit(&engine->sleeping, false, memory_order_relaxed))
 		(void)!write(engine->thread->wake_fd, &one, sizeof(one));
@@ -70,12 +75,13 @@ static void engine_wake_thread(struct engine *engine)
 
 void engine_wake(struct poller *poller)
 {
-	/* Pairs with the fence in thread_sleep(): work is on the list before `sleeping` is read. */
+	/* Pairs with the fence in thread_sleep(): the work is in the list before `sleeping` is
+	 * read. */
 	atomic_thread_fence(memory_order_seq_cst);
 	engine_wake_thread((struct engine *)poller);
 }
 
-/* The application's turn. */
+/* A turn by an application thread. */
 void engine_advance(struct poller *poller, uint64_t now_ns)
 {
 	struct engine *engine = (struct engine *)poller;
@@ -84,21 +90,22 @@ void engine_advance(struct poller *poller, uint64_t now_ns)
 		engine_wake_thread(engine);
 }
 
-/* ---- what an engine is doing ------------------------------------------------------------------ */
+/* ---- is an engine away, in use, or quiet? ------------------------------------------------------
+ */
 
 static uint64_t engine_polled_ns(struct engine *engine)
 {
 	return atomic_load_explicit(&engine->poller.polled_ns, memory_order_relaxed);
 }
 
-/* The application polls it. */
+/* Does an application thread poll it? */
 static bool engine_is_polled(struct engine *engine, const struct engine_thread *thread,
 			     uint64_t now_ns)
 {
 	return now_ns < engine_polled_ns(engine) + thread->idle_ns;
 }
 
-/* It polls and there is something to poll for: not ours to disturb. */
+/* Does an application thread poll it, with work? Then the background poller leaves it alone. */
 static bool engine_in_use(struct engine *engine, const struct engine_thread *thread,
 			  uint64_t now_ns)
 {
@@ -107,7 +114,8 @@ static bool engine_in_use(struct engine *engine, const struct engine_thread *thr
 	return engine_is_polled(engine, thread, now_ns) && now_ns < worked_ns + QUIET_NS;
 }
 
-/* ---- sleep ------------------------------------------------------------------------------------ */
+/* ---- sleep ------------------------------------------------------------------------------------
+ */
 
 static uint64_t earlier_ns(uint64_t a_ns, uint64_t b_ns)
 {
@@ -136,8 +144,8 @@ static uint64_t blind_until_ns(const struct engine *engine, uint64_t now_ns)
 	return now_ns + earlier_ns(rest_ns, BLIND_NS_MAX);
 }
 
-/* The last look at an engine for which we are about to sleep; what to watch goes behind the count fds, and
- * when it must be looked at again to *until_ns. */
+/* The last look at an engine for which we are about to sleep; what to watch goes behind the count
+ * fds, and when it must be looked at again to *until_ns. */
 static unsigned thread_last_look(struct engine_thread *thread, struct engine *engine,
 				 uint64_t now_ns, unsigned count, uint64_t *until_ns)
 {
@@ -213,7 +221,8 @@ static bool thread_stopped(const struct engine_thread *thread)
 	return atomic_load_explicit(&thread->stop, memory_order_acquire);
 }
 
-/* ---- the background poller ----------------------------------------------------------------------------- */
+/* ---- the background poller
+ * ----------------------------------------------------------------------------- */
 
 static void *background_main(void *arg)
 {
@@ -244,7 +253,8 @@ static void *background_main(void *arg)
 	return NULL;
 }
 
-/* ---- starting and stopping -------------------------------------------------------------------- */
+/* ---- starting and stopping --------------------------------------------------------------------
+ */
 
 int engine_thread_start(struct engine_thread **out, struct engine *const *engines, unsigned count,
 			char *why, size_t why_len)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* engine_turn.c - one engine at work: its lanes, a turn of its poller, its end and what it reports. */
+/* engine_turn.c - one engine: its lanes, a turn of its poller, its end. */
 #include <errno.h>
 #include <poll.h>
 #include <stdio.h>
@@ -13,7 +13,7 @@
 #include "process/config.h"
 #include "device/device.h"
 
-#define ENGINE_TICK_NS 50000000ull /* closes, probes, silence, the host's events */
+#define ENGINE_TICK_NS 50000000ull /* for closes, probes, silence, host events */
 
 struct poller *engine_poller(struct engine *engine)
 {
@@ -98,7 +98,7 @@ void engine_requests(void *ctx, uint64_t now_ns)
 	while ((conn = harp_stack_next_event(engine->stack, &events))) {
 		struct engine_lane *l = harp_conn_user(conn);
 
-		if (l) /* NULL: accepted by the stack's listener, and not yet by the plugin */
+		if (l) /* NULL: not accepted by the plugin yet */
 			l->ops->event(l, events, now_ns);
 	}
 	if (engine->listener)
@@ -106,8 +106,8 @@ void engine_requests(void *ctx, uint64_t now_ns)
 	poller_run_ready(&engine->poller, now_ns);
 }
 
-/* The interface was removed: no other one of its name brings the queue back. The owner of a lane that ends may end
- * other lanes, so the search starts from the head after each. */
+/* The interface was removed; a new one of the same name does not restore the queue. The owner of a
+ * lane that ends may end other lanes, so the search restarts at the head. */
 static void engine_gone(struct engine *engine, uint64_t now_ns)
 {
 	struct engine_lane *l = LIST_FIRST(&engine->lanes);
@@ -132,11 +132,11 @@ static void engine_control(struct engine *engine, uint64_t now_ns)
 {
 	int rc;
 
-	/* Before it looks: what comes meanwhile sets it again. */
+	/* Cleared before the call: a later event sets it again. */
 	atomic_store_explicit(&engine->event, false, memory_order_relaxed);
 	rc = harp_instance_control(engine->instance, now_ns);
 
-	/* One of the interface's engines speaks for all; of a DPDK port's link its instance does. */
+	/* Only the first engine of an interface warns. A DPDK instance warns of its link itself. */
 	if (rc && rc != engine->link_reported && !engine->index &&
 	    !(rc == -ENETDOWN && plugin_device(engine->dev)->dpdk))
 		WARN("%s: %s", plugin_device(engine->dev)->ifname, engine_error_text(rc));
@@ -215,7 +215,7 @@ void engine_finish(struct engine *engine)
 	uint64_t deadline_ns = clock_now_ns() + plugin_config()->close_linger_ns;
 	struct engine_lane *l;
 
-	/* Peers may still need our last ACK or CLOSE. */
+	/* Peers may need our last ACK or CLOSE. */
 	while (engine->closing_count) {
 		uint64_t now_ns = clock_now_ns();
 		struct pollfd fd = { .fd = harp_instance_fd(engine->instance), .events = POLLIN };
@@ -228,6 +228,6 @@ void engine_finish(struct engine *engine)
 	}
 	while ((l = LIST_FIRST(&engine->lanes)))
 		l->ops->discard(l);
-	(void)engine_turn(engine, clock_now_ns()); /* the last FIN or RST leaves */
+	(void)engine_turn(engine, clock_now_ns()); /* sends the last FIN or RST */
 	engine_report(engine);
 }

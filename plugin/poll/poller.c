@@ -23,8 +23,8 @@ void poller_post(struct poller *poller, struct work *work)
 {
 	struct work *head;
 
-	/* Read-modify-write on both sides (see poller_run_ready): a caller that finds it queued knows that a
-	 * run which sees everything written before this line is still to come. */
+	/* A read-modify-write here and in poller_run_ready(): if the work is queued already, its
+	 * next run sees everything written before this line. */
 	if (atomic_exchange_explicit(&work->queued, true, memory_order_acq_rel))
 		return;
 	head = atomic_load_explicit(&poller->ready, memory_order_relaxed);
@@ -44,7 +44,7 @@ unsigned poller_run_ready(struct poller *poller, uint64_t now_ns)
 
 	if (atomic_load_explicit(&poller->ready, memory_order_relaxed))
 		taken = atomic_exchange_explicit(&poller->ready, NULL, memory_order_acquire);
-	while (taken) { /* newest first, as pushed: turn it round */
+	while (taken) { /* newest first: reverse it */
 		struct work *next = taken->next;
 
 		taken->next = fifo;
@@ -54,7 +54,7 @@ unsigned poller_run_ready(struct poller *poller, uint64_t now_ns)
 	while (fifo) {
 		struct work *work = fifo;
 
-		/* From the exchange on it may be posted again, or its run may free it. */
+		/* After the exchange it may be posted again; its run may free it. */
 		fifo = work->next;
 		atomic_exchange_explicit(&work->queued, false, memory_order_acq_rel);
 		work->run(work, now_ns);
@@ -65,7 +65,7 @@ unsigned poller_run_ready(struct poller *poller, uint64_t now_ns)
 
 bool poller_try(struct poller *poller)
 {
-	/* Look before taking: a failed exchange would steal the holder's cache line. */
+	/* Read first: a failed exchange would take the holder's cache line. */
 	return !atomic_load_explicit(&poller->held, memory_order_relaxed) &&
 	       !atomic_exchange_explicit(&poller->held, true, memory_order_acquire);
 }
@@ -79,8 +79,8 @@ bool poller_run(struct poller *poller, uint64_t now_ns)
 {
 	if (!poller_try(poller))
 		return false;
-	/* The caller read its clock before it acquired the poller. Another thread may have polled since with a later
-	 * timestamp, so the poller keeps the maximum. */
+	/* The caller read its clock before it acquired the poller. Another thread may have polled
+	 * since with a later timestamp, so the poller keeps the maximum. */
 	if (now_ns > poller->now_ns)
 		poller->now_ns = now_ns;
 	poller->advance(poller, poller->now_ns);
@@ -90,7 +90,7 @@ bool poller_run(struct poller *poller, uint64_t now_ns)
 
 bool poller_poll_at(struct poller *poller, uint64_t now_ns)
 {
-	/* Only the background poller reads it, to stay away; it orders nothing. */
+	/* Relaxed: only a hint for the background poller. */
 	atomic_store_explicit(&poller->polled_ns, now_ns, memory_order_relaxed);
 	return poller_run(poller, now_ns);
 }
@@ -103,8 +103,8 @@ bool poller_poll(struct poller *poller)
 void poller_call(struct poller *poller, struct work *work)
 {
 	poller_post(poller, work);
-	/* A turn of our own that ends with the work off the list: it ran in this turn, or in an earlier one that has
-	 * ended. */
+	/* If the work is off the list after our own turn, it ran in this turn or in an earlier one.
+	 */
 	while (!poller_poll(poller) || atomic_load_explicit(&work->queued, memory_order_acquire))
 		sched_yield();
 }

@@ -2,11 +2,11 @@
 /*
  * poller.h - the right to advance a group of lanes; one thread at a time has it.
  *
- * A poller is a try-lock, a list of posted work, and a function that advances. An application thread that polls (isend,
- * irecv, test) takes it for one turn. When no thread has polled for a while the background poller does. No thread keeps
- * it longer than a turn.
+ * A poller is a try-lock, a list of posted work, and an advance function. An application thread
+ * that polls (isend, irecv, test) acquires it for one turn. The background poller does so when no
+ * thread has polled for a while. A thread releases it after each turn.
  *
- * Each engine has one (advance = a poll of its stack), so has each comm, and the control thread.
+ * Each engine has a poller (advance: a poll of its stack), as do each comm and the control thread.
  */
 #ifndef HARP_PLUGIN_POLLER_H
 #define HARP_PLUGIN_POLLER_H
@@ -15,40 +15,39 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* A thing to run with the poller held: a comm with new requests, a connection to open. Embedded. */
+/* A function to run with the poller held. Embedded. */
 struct work {
 	struct work *next;  /* Writer: the thread that posts it, until the poller takes the list */
-	atomic_bool queued; /* release in poller_post, acquire when run: one place in the list */
+	atomic_bool queued; /* it is in the list, once at most */
 	void (*run)(struct work *work, uint64_t now_ns);
 };
 
 struct poller {
-	_Alignas(64) atomic_bool held;             /* acquire on taking, release on giving */
-	uint64_t now_ns;                           /* the clock of the last turn; poller */
+	_Alignas(64) atomic_bool held;             /* acquire and release */
+	uint64_t now_ns;                           /* time of the last turn; poller held */
 	_Alignas(64) _Atomic(struct work *) ready; /* multi-producer push, one consumer takes all */
 	_Alignas(64) atomic_uint_fast64_t polled_ns; /* last turn of an application thread */
 	void (*advance)(struct poller *poller, uint64_t now_ns); /* poller held */
-	void (*wake)(
-		struct poller *poller); /* may be NULL: a sleeping background poller must look */
+	void (*wake)(struct poller *poller); /* wakes a sleeping thread to poll; may be NULL */
 };
 
 uint64_t clock_now_ns(void); /* CLOCK_MONOTONIC */
 
 void poller_init(struct poller *poller, void (*advance)(struct poller *, uint64_t));
-/* Any thread: puts work on the ready list unless it is there. */
+/* Adds work to the ready list unless it is there. Any thread. */
 void poller_post(struct poller *poller, struct work *work);
 /* Acquires the poller if it is free, without a turn. */
 bool poller_try(struct poller *poller);
 void poller_release(struct poller *poller);
-/* One turn if the poller is free; false when another thread has it. */
+/* Takes one turn if the poller is free; false: another thread holds it. */
 bool poller_run(struct poller *poller, uint64_t now_ns);
-/* As poller_run, by the application: notes the time so that the background poller keeps away. now_ns: the clock. */
+/* Same, by the application: records the time, so that the background poller stays away. */
 bool poller_poll_at(struct poller *poller, uint64_t now_ns);
 bool poller_poll(struct poller *poller);
-/* Poller held: runs everything that is ready. Returns how many. */
+/* Runs the ready list. Poller held. Returns the number of works run. */
 unsigned poller_run_ready(struct poller *poller, uint64_t now_ns);
-/* Posts work and takes turns (yielding in between) until it has run, here or in a turn of another thread that has ended;
- * for set-up and close. */
+/* Posts work and takes turns until it has run and the turn that ran it has ended, here or on
+ * another thread. For set-up and close. */
 void poller_call(struct poller *poller, struct work *work);
 
 #endif

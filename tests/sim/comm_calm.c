@@ -23,7 +23,7 @@
 
 /* What a turn that finds nothing to do does not change. */
 struct calm_lane {
-	bool waits, duplicate, full, close_sent, mute;
+	bool waits, duplicate, full, close_sent, draining;
 	int send_error;
 	size_t in_head_bytes, header_bytes, header_sent, payload_left;
 	struct comm_list under_way;
@@ -48,7 +48,7 @@ static void calm_see_lane(struct calm_lane *v, const struct comm_lane *l)
 	v->full = l->full;
 	v->send_error = l->send_error;
 	v->close_sent = l->close_sent;
-	v->mute = l->comm->scheduler.lane[l->index].mute;
+	v->draining = l->comm->scheduler.lane[l->index].draining;
 	v->in_head_bytes = l->in_head_bytes;
 	v->header_bytes = l->out.header_bytes;
 	v->header_sent = l->out.header_sent;
@@ -118,7 +118,7 @@ static bool calm_is_calm(struct comm *comm)
 	COMM_FOR_EACH_LANE(comm, l)
 	{
 		if (l->full || l->send_error || comm_lane_has_out(l) ||
-		    comm->scheduler.lane[l->index].mute)
+		    comm->scheduler.lane[l->index].draining)
 			return false;
 		if (!l->engine && lane_kernel_is_due(l->lane))
 			return false;
