@@ -263,8 +263,7 @@ def disk(daemon: HostDaemon) -> Iterator[Path]:
         check=True,
     )
     yield daemon.run_dir
-    daemon.close()  # the bpffs in it first
-    subprocess.run(["umount", "-R", "-l", str(daemon.run_dir)], check=False, capture_output=True)
+    subprocess.run(["umount", "-R", "-l", str(daemon.run_dir)], check=True)
 
 
 def fill(path: Path) -> None:
