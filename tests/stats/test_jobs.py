@@ -297,14 +297,15 @@ def test_an_invalid_answer_is_one_line(
     job_owner: JobOwner, make_owner: MakeOwner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """From another harpd, or from another program at its socket: any value for any field."""
-    make_owner()
+    pid = make_owner().process.pid
     with stats.find() as found:
-        answer = json.dumps(host_document(look(found)))
+        mine = tuple(each for each in look(found).instances if each.pid == pid)
+    answer = json.dumps(host_document(HostSnapshot(mine, jobs=(job_owner.job(),))))
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     seed, refusals = 7, []
     rng = random.Random(seed)
     ways = list(places(json.loads(answer)))[1:]
-    for way in rng.sample(ways, min(len(ways), 300)):  # pages of other tests may be among them
+    for way in rng.sample(ways, min(len(ways), 200)):
         value = rng.choice(HOSTILE)
         document = changed(json.loads(answer), way, value)
         monkeypatch.setattr(source, "ask_harpd", lambda _flows, document=document: document)
@@ -315,5 +316,5 @@ def test_an_invalid_answer_is_one_line(
             refusals.append(str(error))
         else:
             assert "\x1b" not in text, (seed, way, value)
-    assert len(refusals) > 25  # fewer with more pages of other tests
+    assert len(refusals) > 20
     assert not [words for words in refusals if "\n" in words or "\x1b" in words]
